@@ -1,5 +1,5 @@
-"""qkv.torch.latent_attention in both forms against keys and values of all heads written out in PyTorch: values, gradients, types,
-masks, caches, tracing, errors. Not: models (bridges/test_transformers_latent.py).
+"""qkv.torch.latent_attention in both forms against keys and values of all heads written out in PyTorch: lengths, types, masks, caches. Not: what
+every function of the bridge does (test_operators.py), models (bridges/test_transformers_latent.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 import qkv.torch
 from qkv.torch import latent as module
-from support_torch import compare, numbers, theirs
+from operators import latent_by_hand
+from support_torch import compare, numbers
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -26,12 +27,6 @@ def problem(q_len: int, kv_len: int) -> list[Tensor]:
     return [x.half().bfloat16().double().requires_grad_() for x in made]
 
 
-def by_hand(q: Tensor, c: Tensor, r: Tensor, weight: Tensor, mask: Any = None, scale: float | None = None) -> Tensor:
-    kv = (c @ weight.T).unflatten(2, (H, DN + DV)).transpose(1, 2)
-    k = torch.cat((kv[..., :DN], r[:, None].expand(-1, H, -1, -1)), 3)
-    return theirs(q, k, kv[..., DN:], attn_mask=mask, scale=scale)
-
-
 def lower_right(q_len: int, kv_len: int) -> Tensor:
     return torch.ones(q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len)
 
@@ -43,7 +38,7 @@ def lower_right(q_len: int, kv_len: int) -> Tensor:
 def test_values_and_gradients(form: str, causal: bool, q_len: int, kv_len: int, dtype: torch.dtype) -> None:
     mask = lower_right(q_len, kv_len) if causal else None
     ours = lambda *t: qkv.torch.latent_attention(*t, is_causal=causal, scale=0.3, form=form)
-    compare(ours, lambda *t: by_hand(*t, mask=mask, scale=0.3), problem(q_len, kv_len), dtype)
+    compare(ours, lambda *t: latent_by_hand(*t, mask=mask, scale=0.3), problem(q_len, kv_len), dtype)
 
 
 @pytest.mark.parametrize("q_len", [1, 4])
@@ -55,7 +50,7 @@ def test_masks(form: str, floats: bool, shape: tuple[int, ...], q_len: int) -> N
     mask = mask if floats else mask > -0.5
     arguments = [*problem(q_len, 19), mask.requires_grad_(floats)]
     ours = lambda *t: qkv.torch.latent_attention(*t, form=form)
-    compare(ours, by_hand, arguments)
+    compare(ours, latent_by_hand, arguments)
 
 
 @forms
@@ -64,7 +59,7 @@ def test_a_mask_beside_causal(form: str) -> None:
     for tracing in (False, True):
         function = torch.compile(qkv.torch.latent_attention, fullgraph=True, backend="aot_eager") if tracing else None
         ours = lambda *t: (function or qkv.torch.latent_attention)(*t, keep, is_causal=True, form=form)
-        compare(ours, lambda *t: by_hand(*t, mask=keep & lower_right(4, 19)), problem(4, 19))
+        compare(ours, lambda *t: latent_by_hand(*t, mask=keep & lower_right(4, 19)), problem(4, 19))
 
 
 def test_columns_of_one_cache_are_read_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,24 +86,6 @@ def test_auto_takes_the_form_with_fewer_operations() -> None:
     assert torch.equal(made, qkv.torch.latent_attention(*arguments, form=module.cheaper_form(1, 19, R, DN, DR, DV)))
 
 
-@forms
-def test_autocast_and_compile(form: str) -> None:
-    arguments = [x.detach().float() for x in problem(5, 19)]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        made = qkv.torch.latent_attention(*arguments, form=form)
-    assert torch.equal(made, qkv.torch.latent_attention(*(x.bfloat16() for x in arguments), form=form))
-    leaves = [x.requires_grad_() for x in arguments]
-    results = []
-    for function in (
-        qkv.torch.latent_attention,
-        torch.compile(qkv.torch.latent_attention, fullgraph=True, backend="aot_eager"),
-    ):
-        out = function(*leaves, is_causal=True, form=form)
-        results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
-    for eager, compiled in zip(*results):
-        torch.testing.assert_close(eager, compiled)
-
-
 def test_dropout_is_pytorchs_generators() -> None:
     arguments = [x.detach().float() for x in problem(5, 19)]
     runs = []
@@ -116,24 +93,6 @@ def test_dropout_is_pytorchs_generators() -> None:
         torch.manual_seed(3)
         runs.append(qkv.torch.latent_attention(*arguments, dropout_p=0.5))
     assert torch.equal(*runs) and not torch.equal(runs[0], qkv.torch.latent_attention(*arguments))
-
-
-def test_errors() -> None:
-    q, c, r, weight = (x.detach().float() for x in problem(5, 19))
-    fails = [
-        ((q[0], c, r, weight), {}, "query must be"),
-        ((q, c[:, 1:], r, weight), {}, "one Tk"),
-        ((q, c, r, weight[1:]), {}, "kv_b_weight"),
-        ((q, c, r, weight[: H * DN]), {}, "more than H Dn"),
-        ((q[..., :DR], c, r, weight), {}, "Dn > 0"),
-        ((q, c, r, weight), {"form": "best"}, "form must be"),
-        ((q, c, r, weight, torch.ones(2, 19)), {}, "broadcast"),
-    ]
-    for arguments, options, text in fails:
-        with pytest.raises(qkv.torch.ArgumentError, match=text):
-            qkv.torch.latent_attention(*arguments, **options)
-    with pytest.raises(TypeError, match="one element type"):
-        qkv.torch.latent_attention(q, c.double(), r, weight)
 
 
 def test_forward_mode_of_columns_of_one_tensor() -> None:

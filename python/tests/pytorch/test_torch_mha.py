@@ -1,5 +1,5 @@
 """qkv.torch.MultiheadAttention against nn.MultiheadAttention over a product of options: outputs, weights, gradients of inputs
-and parameters, state_dict both ways. PyTorch in float64 is the truth, in float32 the naive form (support_torch.py)."""
+and parameters, state_dict both ways. PyTorch in float64 is the truth, in float32 the naive form (support_torch.py). Not: transforms (test_operators.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import qkv
 import qkv.torch as qt
 from support_torch import compare, expect_close, numbers
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
 EMBED, HEADS, BATCH, Q_LEN, KV_LEN = 12, 3, 2, 5, 7
 
@@ -151,21 +150,6 @@ def test_float_masks_have_gradients(need_weights: bool) -> None:
     compare(call(qt.MultiheadAttention), call(nn.MultiheadAttention), [x, *masks])
 
 
-def test_per_sample_gradients() -> None:
-    """torch.func.vmap of torch.func.grad, through weights too."""
-    layer = module(qt.MultiheadAttention, torch.float64, state_of(batch_first=True), batch_first=True)
-    x = numbers(1, 3, 4, EMBED)
-
-    def loss(x: Tensor) -> Tensor:
-        out, weights = layer(x, x, x)
-        return out.sin().sum() + weights.square().sum()
-
-    each = torch.func.vmap(torch.func.grad(loss))(x[:, None])
-    for n in range(3):
-        own = x[n : n + 1].clone().requires_grad_()
-        assert torch.allclose(each[n], torch.autograd.grad(loss(own), own)[0])
-
-
 @pytest.mark.parametrize("need_weights", (False, True))
 def test_rows_that_attend_nothing_are_pytorchs(need_weights: bool) -> None:
     drop = torch.zeros(BATCH, KV_LEN, dtype=torch.bool)
@@ -179,16 +163,6 @@ def test_rows_that_attend_nothing_are_pytorchs(need_weights: bool) -> None:
         arguments,
     )  # fmt: skip
     assert fast[0][1].isnan().all() == need_weights  # type: ignore[index]
-
-
-def test_a_loss_on_the_weights_has_second_derivatives() -> None:
-    layer = module(qt.MultiheadAttention, torch.float64, state_of(batch_first=True), batch_first=True)
-    x = numbers(1, 1, 4, EMBED).requires_grad_()
-
-    def call(x: Tensor) -> tuple[Tensor, Tensor]:
-        return layer(x, x, x, average_attn_weights=False)
-
-    assert torch.autograd.gradcheck(call, (x,)) and torch.autograd.gradgradcheck(call, (x,))
 
 
 @pytest.mark.parametrize("need_weights", (False, True))
@@ -258,47 +232,3 @@ def test_autocast() -> None:
             assert a[0].dtype is b[0].dtype
             assert (a[1] is None and b[1] is None) or a[1].dtype is b[1].dtype
             assert (a[0] - b[0]).abs().max() < 0.05
-
-
-def test_arguments_that_do_not_fit() -> None:
-    layer = qt.MultiheadAttention(EMBED, HEADS, batch_first=True)
-    x = numbers(1, BATCH, KV_LEN, EMBED, dtype=torch.float32)
-    for error in (ValueError, RuntimeError):
-        with pytest.raises(error, match="is_causal needs attn_mask"):
-            layer(x, x, x, is_causal=True)
-        with pytest.raises(error, match="key_padding_mask must be"):
-            layer(x, x, x, key_padding_mask=torch.zeros(BATCH, 3, dtype=torch.bool))
-        with pytest.raises(error, match="attn_mask must be"):
-            layer(x, x, x, attn_mask=torch.zeros(3, 3, dtype=torch.bool))
-        with pytest.raises(error, match="bool or float"):
-            layer(x, x, x, attn_mask=torch.zeros(KV_LEN, KV_LEN, dtype=torch.int32))
-        with pytest.raises(error, match="batched"):
-            layer(x, x[0], x)
-        with pytest.raises(error, match="last axis"):
-            layer(x[..., :4], x, x)
-        with pytest.raises(error, match="one length"):
-            layer(x, x, x[:, :3])
-
-
-def test_compiles_whole() -> None:
-    layer = qt.MultiheadAttention(EMBED, HEADS, batch_first=True)
-    x = numbers(1, BATCH, KV_LEN, EMBED, dtype=torch.float32)
-    drop = numbers(5, BATCH, KV_LEN) < -1.5
-    for need_weights in (False, True):
-
-        def call(x: Tensor) -> Any:
-            return layer(x, x, x, key_padding_mask=drop, need_weights=need_weights)
-
-        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
-        for a, b in zip(compiled(x), call(x)):
-            assert (a is None and b is None) or torch.allclose(a, b, atol=1e-6)
-
-
-def test_forward_mode_beside_weights_is_refused() -> None:
-    layer, x = qt.MultiheadAttention(8, 2, batch_first=True), torch.rand(1, 3, 8)
-    with forward_ad.dual_level():
-        dual = forward_ad.make_dual(x, torch.ones_like(x))
-        with pytest.raises(NotImplementedError, match="forward mode is not computed where weights are wanted too"):
-            layer(dual, dual, dual)
-        out = forward_ad.unpack_dual(layer(dual, dual, dual, need_weights=False)[0])
-        assert out.tangent is not None

@@ -1,5 +1,5 @@
-"""Arguments whose class has a say: torch.nn.attention.bias, tensor subclasses, TorchFunctionModes, proxies; in qkv's own function and
-in PyTorch's under enable(). Against PyTorch's function on the mask written out."""
+"""Arguments whose class has a say: torch.nn.attention.bias, tensor subclasses, TorchFunctionModes, nested and sparse tensors; in qkv's own function
+and in PyTorch's under enable(). Against PyTorch's function on the mask written out."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 
 import qkv.torch as qt
 import torch.nn.functional as F
-from support_torch import compare, numbers
+from support_torch import compare, numbers, theirs
 from torch import Tensor
-from torch.nn.attention import SDPBackend, bias, sdpa_kernel
+from torch.nn.attention import bias
 from torch.overrides import TorchFunctionMode
 
 LENGTHS = ((3, 5), (5, 3), (4, 4), (1, 6), (130, 200), (200, 130))
@@ -27,6 +27,8 @@ def patched(*arguments: Any, **options: Any) -> Tensor:
 
 
 FUNCTIONS = {"own": qt.scaled_dot_product_attention, "patched": patched}
+functions = pytest.mark.parametrize("function", FUNCTIONS)
+aligns = pytest.mark.parametrize("align", ("lower_right", "upper_left"))
 
 
 def made(align: str, q_len: int, kv_len: int) -> Any:
@@ -44,58 +46,39 @@ def leaves(q_len: int, kv_len: int, kv_heads: int = 4) -> list[Tensor]:
     return [numbers(n, *shape).requires_grad_() for n, shape in enumerate(shapes)]
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("align", ("lower_right", "upper_left"))
+@functions
+@aligns
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("options", ({}, {"scale": 0.3, "enable_gqa": True}), ids=("plain", "grouped"))
 def test_causal_biases(function: str, align: str, lengths: tuple[int, int], options: dict[str, Any]) -> None:
-    def theirs(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with sdpa_kernel(SDPBackend.MATH):
-            return pytorchs(q, k, v, attn_mask=written_out(align, *lengths), **options)
-
-    def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return FUNCTIONS[function](q, k, v, made(align, *lengths), **options)
-
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        compare(ours, theirs, leaves(*lengths, kv_heads=2 if options else 4), dtype)
+        compare(
+            lambda *x: FUNCTIONS[function](*x, made(align, *lengths), **options),
+            lambda *x: theirs(*x, attn_mask=written_out(align, *lengths), **options), leaves(*lengths, kv_heads=2 if options else 4), dtype,
+        )  # fmt: skip
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_causal_biases_under_autocast_dropout_transforms_and_second_derivatives(function: str) -> None:
-    call, (q, k, v) = FUNCTIONS[function], leaves(3, 5)
-    mask, lower = written_out("lower_right", 3, 5), made("lower_right", 3, 5)
+@functions
+@aligns
+def test_causal_biases_under_autocast_dropout_vmap_and_compile(function: str, align: str) -> None:
+    torch._dynamo.reset()
+    call, (q, k, v) = FUNCTIONS[function], (x.detach() for x in leaves(3, 5))
+    mask, given = written_out(align, 3, 5), made(align, 3, 5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        low = call(q.float(), k.float(), v.float(), lower)
+        low = call(q.float(), k.float(), v.float(), given)
         assert low.dtype is torch.bfloat16 and torch.equal(low, call(q.float(), k.float(), v.float(), mask))
     results = []
-    for given in (lower, mask):
+    for one in (given, mask):
         torch.manual_seed(3)
-        results.append(call(q, k, v, given, dropout_p=0.4))
+        results.append(call(q, k, v, one, dropout_p=0.4))
     assert torch.allclose(*results)
-    assert torch.autograd.gradgradcheck(lambda *a: call(*a, lower), (q, k, v))
-    plain = [x.detach() for x in (q, k, v)]
-    each = torch.func.vmap(lambda q: call(q, *plain[1:], lower))(torch.stack([plain[0], 2 * plain[0]]))
-    assert torch.allclose(each[1], call(2 * plain[0], *plain[1:], mask))
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("align", ("lower_right", "upper_left"))
-def test_causal_biases_compile(function: str, align: str) -> None:
-    torch._dynamo.reset()
-    q, k, v = (x.detach() for x in leaves(3, 5))
-    compiled = torch.compile(FUNCTIONS[function], backend="aot_eager")
-    given = made(align, 3, 5)
-    assert torch.allclose(compiled(q, k, v, given), pytorchs(q, k, v, written_out(align, 3, 5)))
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_causal_biases_that_do_not_fit(function: str) -> None:
-    q, k, v = leaves(3, 5)
-    call = FUNCTIONS[function]
+    each = torch.func.vmap(lambda q: call(q, k, v, given))(torch.stack([q, 2 * q]))
+    assert torch.allclose(each[1], call(2 * q, k, v, mask))
+    assert torch.allclose(torch.compile(call, backend="aot_eager")(q, k, v, given), pytorchs(q, k, v, mask))
+    with pytest.raises(ValueError, match="exclude each other"):
+        call(q, k, v, given, is_causal=True)
     with pytest.raises(ValueError, match=r"causal_lower_right\(3, 5\): got one of \(4, 5\)"):
         call(q, k, v, made("lower_right", 4, 5))
-    with pytest.raises(ValueError, match="exclude each other"):
-        call(q, k, v, made("lower_right", 3, 5), is_causal=True)
 
 
 class Doubled(Tensor):
@@ -116,17 +99,17 @@ class DoubledInATable(Doubled):
     name = "table"
 
 
-@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("argument", range(4))
 @pytest.mark.parametrize("cls", (Doubled, DoubledInATable))
-def test_other_subclasses_are_asked(place: int, cls: type[Doubled]) -> None:
+def test_other_subclasses_are_asked(argument: int, cls: type[Doubled]) -> None:
     plain = [*(x.detach() for x in leaves(3, 5)), numbers(4, 3, 5)]
-    given = [x.as_subclass(cls) if n == place else x for n, x in enumerate(plain)]
-    expected = pytorchs(*(2 * x if n == place else x for n, x in enumerate(plain)))
+    given = [x.as_subclass(cls) if n == argument else x for n, x in enumerate(plain)]
+    expected = pytorchs(*(2 * x if n == argument else x for n, x in enumerate(plain)))
     assert torch.allclose(patched(*given), expected)
     assert F.scaled_dot_product_attention is pytorchs and not qt.is_enabled()
     with pytest.raises(TypeError, match=rf"\[scaled_dot_product_attention\] .* plain tensor: got {cls.__name__}"):
         qt.scaled_dot_product_attention(*given)
-    if place < 3:
+    if argument < 3:
         with pytest.raises(TypeError, match=rf"\[flex_attention\] .* must be a plain tensor: got {cls.__name__}"):
             qt.flex_attention(*given[:3])
     with pytest.raises(TypeError, match="score_mod's table must be a plain tensor"):
@@ -154,21 +137,19 @@ class Seen(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_modes_see_the_call_and_qkv_computes_it() -> None:
+@functions
+@pytest.mark.parametrize("mask", (None, made("lower_right", 3, 5)), ids=("none", "lower right"))
+def test_modes_meet_the_call_and_qkv_computes_it(function: str, mask: Any) -> None:
     q, k, v = (x.detach().float() for x in leaves(3, 5))
-    given = made("lower_right", 3, 5)
-    for call in FUNCTIONS.values():
-        for mask in (None, given):
-            with Seen() as seen:
-                out = call(q, k, v, mask)
-            assert torch.equal(out, qt.scaled_dot_product_attention(q, k, v, mask))
-            name = "scaled_dot_product_attention" if call is not patched else "_patched"
-            assert [f.__name__ for f in seen.functions].count(name) == 1
-    with torch.device("cpu"), qt.enable():  # a mode too
-        assert torch.equal(F.scaled_dot_product_attention(q, k, v), qt.scaled_dot_product_attention(q, k, v))
+    with Seen() as seen:
+        out = FUNCTIONS[function](q, k, v, mask)
+    assert torch.equal(out, qt.scaled_dot_product_attention(q, k, v, mask))
+    assert [f.__name__ for f in seen.functions].count({"own": "scaled_dot_product_attention", "patched": "_patched"}[function]) == 1
+    with torch.device("cpu"):  # a mode too
+        assert torch.equal(FUNCTIONS[function](q, k, v, mask), out)
 
 
-def test_nested_and_sparse_tensors_say_what_to_do_instead() -> None:
+def test_nested_tensors_say_what_to_do_instead() -> None:
     rows = [numbers(n, 4, n, 8, dtype=torch.float32).transpose(0, 1) for n in (2, 3)]  # [j, H, D]
     for layout in (torch.jagged, torch.strided):
         x = torch.nested.nested_tensor(rows, layout=layout).transpose(1, 2)
@@ -178,24 +159,3 @@ def test_nested_and_sparse_tensors_say_what_to_do_instead() -> None:
     packed = x.transpose(1, 2).values()
     out = qt.varlen_attn(packed, packed, packed, x.offsets(), x.offsets(), 3, 3)
     assert torch.allclose(out, patched(x, x, x).transpose(1, 2).values(), atol=1e-6)
-    q, k, v = (x.detach().float() for x in leaves(3, 5))
-    with pytest.raises(ValueError, match=r"attn_mask must be dense.*sparse.*to_dense\(\)"):
-        qt.scaled_dot_product_attention(q, k, v, torch.eye(3, 5).to_sparse())
-
-
-def test_proxies_of_fx() -> None:
-    class Layer(torch.nn.Module):
-        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return qt.scaled_dot_product_attention(q, k, v, dropout_p=0.0, scale=0.5)
-
-    q, k, v = (x.detach() for x in leaves(3, 5))
-    traced = torch.fx.symbolic_trace(Layer())
-    assert torch.equal(traced(q, k, v), Layer()(q, k, v))
-
-
-def test_scripting_is_refused_while_enabled_and_of_our_modules() -> None:
-    layer = torch.nn.TransformerEncoderLayer(8, 2, dropout=0.0)
-    with qt.enable(), pytest.raises(Exception, match="keyword-only arguments with defaults"):
-        torch.jit.script(layer)
-    with pytest.raises(RuntimeError):
-        torch.jit.script(qt.MultiheadAttention(8, 2))

@@ -1,5 +1,5 @@
 """qkv.torch.parallel_attention and context_parallel over gloo: processes that hold parts of a sequence, against one process that holds
-all of it. Bits where they are promised, otherwise PyTorch's computed bound. Not: the transports and methods themselves (tests/dist)."""
+all of it: bits where they are promised. Not: the transports and methods themselves, numbers (tests/dist)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ torch = pytest.importorskip("torch")
 import qkv
 import qkv.torch as qt
 import torch.nn.functional as F
-from support import textbook
-from support_torch import expect_close, numbers, started_once
+from support_torch import EPSILON, numbers, started_once
 from torch import Tensor
 
 if not torch.distributed.is_available():
@@ -27,9 +26,7 @@ LISTS = torch.stack([(7 * i + 17 * torch.arange(10)) % 260 for i in range(70)])
 LISTED = qkv.Mask.keys(LISTS.to(torch.int32)[None, None])
 #: name: (Tq, Tk, heads, key/value heads, type, arguments of parallel_attention)
 CASES: dict[str, tuple[int, int, int, int, torch.dtype, dict[str, Any]]] = {
-    "plain": (130, 130, 6, 6, torch.float32, {}),
     "causal": (130, 130, 6, 6, torch.float32, {"causal": True}),
-    "zig-zag": (200, 200, 6, 6, torch.float32, {"causal": True, "layout": "zig-zag"}),
     "zig-zag, three turns": (600, 600, 6, 6, torch.float32, {"causal": True, "layout": "zig-zag", "turns": 3}),
     "cross, grouped": (70, 301, 12, 6, torch.float32, {"causal": "bottom_right"}),
     "even": (101, 101, 6, 6, torch.float32, {"causal": True, "block": 1}),
@@ -39,7 +36,6 @@ CASES: dict[str, tuple[int, int, int, int, torch.dtype, dict[str, Any]]] = {
     "bias": (66, 66, 6, 6, torch.float32, {"bias": True}),
     "lists of keys": (70, 260, 6, 6, torch.float32, {"mask": LISTED}),
     "bf16": (130, 130, 6, 6, torch.bfloat16, {"causal": True}),
-    "f16": (130, 130, 6, 6, torch.float16, {}),
 }
 #: The method's words, and those of its results that have one machine's bits.
 METHODS: dict[str, dict[str, Any]] = {
@@ -171,23 +167,6 @@ def alone(name: str) -> dict[str, Tensor]:
     return {name: x for name, x in zip(RESULTS, (out, lse, *gradients)) if x is not None}
 
 
-def exact(name: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The truth in float64, or the naive form in float32, for what is promised within rounding."""
-    (q, k, v, dout, dlse), arguments = inputs(name)
-    i, j = np.ogrid[: q.shape[2], : k.shape[2]]
-    keep = np.ones((q.shape[2], k.shape[2]), bool)
-    if arguments.get("causal"):
-        keep &= j <= i + (k.shape[2] - q.shape[2] if arguments["causal"] == "bottom_right" else 0)
-    if "mask" in arguments:
-        keep &= torch.zeros(keep.shape, dtype=torch.bool).scatter(1, LISTS, True).numpy() if arguments["mask"] is LISTED else (j <= i) & (j >= i - 9)
-    given = {key: arguments[key] for key in ("scale", "softcap") if key in arguments}
-    arrays = {key: x.double().numpy() for key, x in (("bias", arguments.get("bias")), ("dout", dout), ("dlse", dlse)) if x is not None}
-    wide = np.float64 if dtype is torch.float64 else np.float32
-    made = textbook(*(x.double().numpy() for x in (q, k, v)), keep=keep, dtype=wide, **given, **arrays)
-    made["dbias"] = made["dbias"].sum(0, keepdims=True)
-    return {key: torch.from_numpy(made[key]) for key in RESULTS[2:]}
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", CASES)
 def test_ranks_give_what_one_machine_gives(seen: list[dict[str, Any]], name: str, method: str) -> None:
@@ -202,9 +181,9 @@ def test_ranks_give_what_one_machine_gives(seen: list[dict[str, Any]], name: str
             got = whole(parts, keys if result in ("dk", "dv") else rows)
         if result in EQUAL[method] or len(seen) == 1 and result != "dbias":
             assert torch.equal(got, one), f"{result}: other bits than one machine's"
-        elif "dropout" not in CASES[name][-1]:
-            dtype = CASES[name][4]
-            expect_close(got, exact(name, torch.float64)[result], exact(name, dtype)[result], dtype, result)
+        else:  # sums over ranks in another order; their bound is tests/dist's
+            bound = 16 * EPSILON[CASES[name][4]] * max(1.0, float(one.abs().max()))
+            torch.testing.assert_close(got, one, rtol=0, atol=bound)
 
 
 def test_a_block_changes_scaled_dot_product_attention(seen: list[dict[str, Any]]) -> None:

@@ -1,0 +1,171 @@
+"""What functions and layers of qkv.torch say of arguments that do not fit: errors that PyTorch's callers and Python's both catch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import qkv
+import qkv.torch as qt
+from operators import delta_inputs, latent_inputs, offsets, packed_leaves
+from support_torch import numbers
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.attention import bias
+from torch.nn.attention import flex_attention as pytorchs
+
+sdpa, flex, varlen, latent, delta = (
+    qt.scaled_dot_product_attention, qt.flex_attention, qt.varlen_attn, qt.latent_attention, qt.chunk_gated_delta_rule,
+)  # fmt: skip
+X = numbers(1, 2, 3, 5, 8, dtype=torch.float32)
+Q, K, V = (numbers(n, 2, 4, 7, 8, dtype=torch.float32)[:, :h] for n, h in enumerate((4, 2, 2)))
+LAYER, TOKENS = qt.MultiheadAttention(12, 3, batch_first=True), numbers(1, 2, 7, 12, dtype=torch.float32)
+P = [x.detach().float() for x in packed_leaves([5, 4], [5, 4], 4)]
+CU, USED = offsets([5, 4]), torch.tensor([5, 4])
+LATENT = [x.detach().float() for x in latent_inputs(5, 19, 2, 3)]
+SCAN = [x.detach() for x in delta_inputs(2, 4, 2, 4, 8, 8, False)]
+ONE = [x[:1] for x in SCAN[:5]]
+BLOCKS = pytorchs.create_block_mask(lambda b, h, i, j: i >= j, None, None, 10, 7, device="cpu", BLOCK_SIZE=8)
+
+
+def of_layer(*, attn_mask: Any = None, key_padding_mask: Any = None, **options: Any) -> Callable[[], Any]:
+    return lambda: LAYER(TOKENS, TOKENS, TOKENS, attn_mask=attn_mask, key_padding_mask=key_padding_mask, **options)
+
+
+def packed(q: Tensor = P[0], k: Tensor = P[1], v: Tensor = P[2], cu_q: Any = CU, cu_k: Any = CU, most: int = 5, **options: Any) -> Any:
+    return lambda: varlen(q, k, v, cu_q, cu_k, most, most, **options)
+
+
+def of_latent(place: int = -1, x: Any = None, *rest: Any, **options: Any) -> Any:
+    return lambda: latent(*(x if n == place else y for n, y in enumerate(LATENT)), *rest, **options)
+
+
+def of_delta(*tensors: Tensor, **options: Any) -> Any:
+    return lambda: delta(*(tensors or SCAN[:5]), **options)
+
+
+def changed(place: int, x: Tensor) -> list[Tensor]:
+    return [x if n == place else y for n, y in enumerate(SCAN[:5])]
+
+
+# words -> call, by the types that catch them.
+VALUES: dict[str, Callable[[], Any]] = {
+    "exclude each other": lambda: sdpa(X, X, X, attn_mask=torch.ones(5, 5, dtype=torch.bool), is_causal=True),
+    "must broadcast": lambda: sdpa(X, X, X, attn_mask=torch.ones(4, 5, dtype=torch.bool)),
+    "last axis": lambda: sdpa(X, X[..., :4], X),
+    "number of rows": lambda: sdpa(X, X, X[:, :, :3]),
+    "enable_gqa": lambda: sdpa(torch.cat([X, X], 1), X, X),
+    "divide": lambda: sdpa(X, X[:, :2], X[:, :2], enable_gqa=True),
+    "two axes": lambda: sdpa(X[0, 0, 0], X, X),
+    "CPU": lambda: sdpa(X.to("meta"), X, X),
+    r"attn_mask must be dense.*sparse.*to_dense\(\)": lambda: sdpa(X, X, X, torch.eye(5).to_sparse()),
+    r"causal_lower_right\(5, 5\): got one of \(4, 5\)": lambda: sdpa(X, X, X, bias.causal_lower_right(4, 5)),
+    "exclude each other:": lambda: sdpa(X, X, X, bias.causal_lower_right(5, 5), is_causal=True),
+    "was made for": lambda: flex(Q, K, V, block_mask=BLOCKS, enable_gqa=True),
+    "enable_gqa ": lambda: flex(Q, K, V),
+    "four axes": lambda: flex(Q[0], K[0], V[0]),
+    "before a bias": lambda: flex(Q, Q, Q, [qkv.PositionBias.alibi(4), qt.SoftCap(1.0)]),
+    "at most one bias": lambda: flex(Q, Q, Q, [qkv.PositionBias.alibi(4), qt.Relative(numbers(9, 7, 4))]),
+    "is_causal needs attn_mask": of_layer(is_causal=True),
+    "key_padding_mask must be": of_layer(key_padding_mask=torch.zeros(2, 3, dtype=torch.bool)),
+    "attn_mask must be": of_layer(attn_mask=torch.zeros(3, 3, dtype=torch.bool)),
+    "bool or float": of_layer(attn_mask=torch.zeros(7, 7, dtype=torch.int32)),
+    "batched": lambda: LAYER(TOKENS, TOKENS[0], TOKENS),
+    "last axis ": lambda: LAYER(TOKENS[..., :4], TOKENS, TOKENS),
+    "one length": lambda: LAYER(TOKENS, TOKENS, TOKENS[:, :3]),
+    "must have the same number of heads": packed(k=P[1][:, :2], v=P[2][:, :2]),
+    "must divide": packed(k=P[1][:, :3], v=P[2][:, :3], enable_gqa=True),
+    r"\[tokens, heads, width\]": packed(q=P[0][None]),
+    "same tokens and heads": packed(v=P[2][1:]),
+    "must start with 0": packed(cu_q=CU + 1),
+    "end at no more than 9 tokens": packed(cu_k=CU * 2),
+    "max_q must be the longest": packed(most=4),
+    "cu_seq_k must be int32": packed(cu_k=CU[:2]),
+    "cu_seq_q must be int32": packed(cu_q=CU.float()),
+    "cu_seq_k must be given": packed(cu_k=None),
+    "seqused_k must be from 0": packed(seqused_k=USED + 1),
+    "block_table needs seqused_k": packed(k=P[1][None], v=P[2][None], block_table=torch.zeros(2, 1, dtype=torch.int32)),
+    "window_size must be two counts": packed(window_size=(-2, 0)),
+    "CPU's memory": packed(q=P[0].to("meta")),
+    "query must be": of_latent(0, LATENT[0][0]),
+    "one Tk": of_latent(1, LATENT[1][:, 1:]),
+    "kv_b_weight": of_latent(3, LATENT[3][1:]),
+    "more than H Dn": of_latent(3, LATENT[3][: 3 * 3]),
+    "Dn > 0": of_latent(0, LATENT[0][..., :2]),
+    "form must be": of_latent(form="best"),
+    "broadcast": lambda: latent(*LATENT, torch.ones(2, 19)),
+    r"g must be \[B, T, Hv, K\] = \[2, 4, 4, 8\]: got \[2, 4, 4\]": lambda: qt.recurrent_kimi_delta_attention(*SCAN[:5]),
+    r"multiple.*\[2, 4, 3, 8\]": of_delta(*changed(2, SCAN[2][:, :, :3])),
+    r"g must be \[B, T, Hv\] = \[2, 4, 4\]: got \[2, 4, 2\]": of_delta(*changed(3, SCAN[3][..., :2])),
+    r"initial_state must be .*\[2, 4, 8, 8\]: got \[1, 4, 8, 8\]": of_delta(initial_state=SCAN[5][:1]),
+    "B = 1": of_delta(cu_seqlens=torch.tensor([0, 4])),
+    r"end with T = 4: got \[0, 5\]": of_delta(*ONE, cu_seqlens=torch.tensor([0, 5])),
+    r"cu_seqlens must be \[N \+ 1\] of int32 or int64": of_delta(*ONE, cu_seqlens=torch.tensor(4)),
+    r"cu_seqlens must be \[N \+ 1\] of int32 or int64: ": of_delta(*ONE, cu_seqlens=torch.tensor([0.0, 4.0])),
+}
+TYPES: dict[str, Callable[[], Any]] = {
+    "cast them": lambda: sdpa(X, X.double(), X),
+    "float32": lambda: sdpa(X.int(), X.int(), X.int()),
+    "attn_mask must be bool": lambda: sdpa(X, X, X, attn_mask=torch.ones(5, 5, dtype=torch.int32)),
+    "score_mod must be": lambda: flex(Q, K, V, 3, enable_gqa=True),
+    "block_mask must be": lambda: flex(Q, K, V, block_mask=torch.ones(7, 7), enable_gqa=True),
+    "cast them ": packed(q=P[0].double()),
+    "one element type": of_latent(1, LATENT[1].double()),
+    "gk is not computed here": lambda: qt.fused_recurrent_gated_delta_rule(*SCAN[:5], gk=SCAN[0]),
+    r"beta must be a tensor \[B, T, Hv\]: got None": lambda: qt.fused_recurrent_gated_delta_rule(*SCAN[:4], None),
+    "use_gate_in_kernel is not computed here": lambda: qt.chunk_kimi_delta_attention(*SCAN[:5], use_gate_in_kernel=True),
+    "float32, k float64": of_delta(*changed(0, SCAN[0].float())),
+    "one element type ": of_delta(*(x.float() for x in SCAN[:2]), SCAN[2].bfloat16(), *(x.float() for x in SCAN[3:5])),
+}
+BOTH = [(words, call, ValueError) for words, call in VALUES.items()] + [(words, call, TypeError) for words, call in TYPES.items()]
+
+
+@pytest.mark.parametrize(("words", "call", "kind"), BOTH, ids=[words for words, *_ in BOTH])
+def test_arguments_that_do_not_fit(words: str, call: Callable[[], Any], kind: type[Exception]) -> None:
+    for caught in (kind, RuntimeError) if words in VALUES or "cast" in words else (kind,):
+        with pytest.raises(caught, match=words.rstrip(" :")):
+            call()
+
+
+def test_what_fla_and_transformers_pass_beside() -> None:
+    expected = delta(*ONE, cu_seqlens=torch.tensor([0, 1, 4]))[0]
+    assert torch.equal(delta(*ONE, cu_seq_lens_q=torch.tensor([0, 1, 4]))[0], expected)  # transformers' name of it
+    delta(*SCAN[:5], gk=None, head_first=False, position_ids=SCAN[3], chunk_size=64)  # ask for nothing else
+
+
+def test_dropout_under_vmap_is_refused() -> None:
+    layer = qt.MultiheadAttention(12, 3, dropout=0.5, batch_first=True).train()
+    for call, given in (
+        (lambda q: sdpa(q, q, q, dropout_p=0.5), X[:, None]),
+        (lambda x: layer(x, x, x, need_weights=False)[0], TOKENS[:, None]),
+    ):
+        with pytest.raises(NotImplementedError, match="vmap over attention with dropout is not computed"):
+            torch.func.vmap(call, randomness="different")(given)
+
+
+def test_vmap_over_offsets_is_refused() -> None:
+    many = torch.stack([offsets([5, 4]), offsets([4, 5])])
+    with pytest.raises(NotImplementedError, match="offsets, lengths or pages that differ"):
+        torch.func.vmap(lambda cu: varlen(*P, cu, cu, 5, 5))(many)
+
+
+def test_results_in_place_are_no_gradients_of() -> None:
+    out = torch.empty(9, 4, 6)
+    with pytest.raises(NotImplementedError, match="gradients and tangents are not computed, as in PyTorch"):
+        qt.varlen_attn_out(out, P[0].clone().requires_grad_(), *P[1:], CU, CU, 5, 5)
+    with forward_ad.dual_level(), torch.no_grad(), pytest.raises(NotImplementedError, match="tangents are not computed"):
+        qt.varlen_attn_out(out, forward_ad.make_dual(P[0], P[0]), *P[1:], CU, CU, 5, 5)
+    with pytest.raises(ValueError, match="out must be"):
+        qt.varlen_attn_out(out[:3], *P, CU, CU, 5, 5)
+
+
+def test_scripting_is_refused() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, dropout=0.0)
+    with qt.enable(), pytest.raises(Exception, match="keyword-only arguments with defaults"):
+        torch.jit.script(layer)
+    with pytest.raises(RuntimeError):
+        torch.jit.script(qt.MultiheadAttention(8, 2))
