@@ -13,11 +13,44 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import qkv
 
 #: The type in which truth about a type is computed, and the type of its sums.
 WIDER = {"float32": np.float64, "float64": np.longdouble, "bfloat16": np.float64, "float16": np.float64}
 SUM = {"float32": np.float32, "float64": np.float64, "bfloat16": np.float32, "float16": np.float32}
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53, "bfloat16": 2.0**-8 / 2, "float16": 2.0**-11}
+
+
+i, j = np.ogrid[:6, :6]
+KEYS = [[n in row for n in range(6)] for row in ([5, 0], [1], [], [2, 4], [3, 0], [1, 2])]
+#: Of 6 queries and 6 keys: a mask of every kind, and what it keeps.
+MASKS: dict[str, tuple[qkv.Mask, Any]] = {
+    "everything": (qkv.Mask(), j >= 0),
+    "causal": (qkv.Mask.causal(), j <= i),
+    "causal offsets": (qkv.Mask.causal(offsets=[2]), j <= i + 2),
+    "window": (qkv.Mask.window(1, 2), (j >= i - 1) & (j <= i + 2)),
+    "window offsets": (qkv.Mask.window(1, 0, offsets=np.array([1])), (j >= i) & (j <= i + 1)),
+    "sliding": (qkv.Mask.sliding(2), (j >= i - 1) & (j <= i)),
+    "dilated": (qkv.Mask.dilated(2), (j - i) % 2 == 0),
+    "chunked": (qkv.Mask.chunked(4), i // 4 == j // 4),
+    "chunked starts": (qkv.Mask.chunked(4, starts=[1]), (i - 1) // 4 == (j - 1) // 4),
+    "key lengths": (qkv.Mask.key_lengths([4]), j < 4),
+    "key starts": (qkv.Mask.key_starts([2]), j >= 2),
+    "query lengths": (qkv.Mask.query_lengths([4]), i < 4),
+    "prefix": (qkv.Mask.causal() | qkv.Mask.prefix([3]), (j <= i) | (j < 3)),
+    "first": (qkv.Mask.first(2), j < 2),
+    "global rows": (qkv.Mask.global_rows([1, 4]), (i == 1) | (i == 4)),
+    "global columns": (qkv.Mask.global_columns([5]), j == 5),
+    "documents": (qkv.Mask.documents([0, 2, 6]), (i < 2) == (j < 2)),
+    "documents inside": (qkv.Mask.documents([0, 2, 6], inside=qkv.Mask.causal()), ((i < 2) == (j < 2)) & (j <= i)),
+    "document ids": (qkv.Mask.document_ids(np.array([[0, 1, 0, 1, 0, 1]])), i % 2 == j % 2),
+    "blocks": (qkv.Mask.blocks(qkv.BlockMap.from_mask(qkv.Mask.causal(), 6, 6, q_block=2, kv_block=2)), j // 2 <= i // 2),
+    "keys": (qkv.Mask.keys([[[[5, 0], [1, -1], [-1, -1], [2, 4], [3, 0], [1, 2]]]]), np.array(KEYS, bool)),
+    "mask_mod": (qkv.Mask.mask_mod(lambda b, h, i, j: (i * j) % 3 == 0), (i * j) % 3 == 0),
+    "drop": (qkv.Mask.drop(np.eye(6, dtype=bool), "qk"), i != j),
+    "of": (qkv.Mask.of(lambda b, h, i, j: (i + j) % 2 == 0, 6, 6), (i + j) % 2 == 0),
+    "and, or": (qkv.Mask.causal() & qkv.Mask.window(2, 0) | qkv.Mask.first(1), ((j <= i) & (j >= i - 2)) | (j < 1)),
+}
 
 
 def numbers(seed: int, *shape: int, dtype: Any = np.float32) -> np.ndarray:

@@ -7,35 +7,7 @@ import pytest
 import qkv
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import numbers, problem
-
-i, j = np.ogrid[:6, :6]
-KEYS = [[n in row for n in range(6)] for row in ([5, 0], [1], [], [2, 4], [3, 0], [1, 2])]
-MASKS = {
-    "causal": (qkv.Mask.causal(), j <= i),
-    "causal offsets": (qkv.Mask.causal(offsets=[2]), j <= i + 2),
-    "window": (qkv.Mask.window(1, 2), (j >= i - 1) & (j <= i + 2)),
-    "window offsets": (qkv.Mask.window(1, 0, offsets=[1]), (j >= i) & (j <= i + 1)),
-    "sliding": (qkv.Mask.sliding(2), (j >= i - 1) & (j <= i)),
-    "dilated": (qkv.Mask.dilated(2), (j - i) % 2 == 0),
-    "chunked": (qkv.Mask.chunked(4), i // 4 == j // 4),
-    "chunked starts": (qkv.Mask.chunked(4, starts=[1]), (i - 1) // 4 == (j - 1) // 4),
-    "key lengths": (qkv.Mask.key_lengths([4]), j < 4),
-    "key starts": (qkv.Mask.key_starts([2]), j >= 2),
-    "query lengths": (qkv.Mask.query_lengths([4]), i < 4),
-    "prefix": (qkv.Mask.causal() | qkv.Mask.prefix([3]), (j <= i) | (j < 3)),
-    "first": (qkv.Mask.first(2), j < 2),
-    "global rows": (qkv.Mask.global_rows([1, 4]), (i == 1) | (i == 4)),
-    "global columns": (qkv.Mask.global_columns([5]), j == 5),
-    "documents": (qkv.Mask.documents([0, 2, 6]), (i < 2) == (j < 2)),
-    "documents inside": (qkv.Mask.documents([0, 2, 6], inside=qkv.Mask.causal()), ((i < 2) == (j < 2)) & (j <= i)),
-    "document ids": (qkv.Mask.document_ids([0, 1, 0, 1, 0, 1]), i % 2 == j % 2),
-    "blocks": (qkv.Mask.blocks(qkv.BlockMap.from_mask(qkv.Mask.causal(), 6, 6, q_block=2, kv_block=2)), j // 2 <= i // 2),
-    "keys": (qkv.Mask.keys([[[[5, 0], [1, -1], [-1, -1], [2, 4], [3, 0], [1, 2]]]]), np.array(KEYS, bool)),
-    "mask_mod": (qkv.Mask.mask_mod(lambda b, h, i, j: (i * j) % 3 == 0), (i * j) % 3 == 0),
-    "of": (qkv.Mask.of(lambda b, h, i, j: (i + j) % 2 == 0, 6, 6), (i + j) % 2 == 0),
-    "and, or": (qkv.Mask.causal() & qkv.Mask.window(2, 0) | qkv.Mask.first(1), ((j <= i) & (j >= i - 2)) | (j < 1)),
-}
+from support import MASKS, numbers, problem
 
 
 @pytest.mark.parametrize("name", MASKS)

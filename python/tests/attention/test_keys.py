@@ -2,80 +2,34 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 import qkv
 import torch
-from support import expect_results, numbers, problem, textbook
-
-
-def lists(batch: int, heads: int, q_len: int, kv_len: int, k: int, seed: int = 1) -> np.ndarray:
-    """Random lists [batch, heads, q_len, k] with gaps; row 0 has no key, row 1 one."""
-    rng = np.random.default_rng(seed)
-    index = np.full((batch, heads, q_len, k), -1, np.int32)
-    for row in np.ndindex(batch, heads, q_len):
-        count = min(row[2], 2) * (k // 2) if row[2] else 0
-        index[row][rng.permutation(k)[: 1 if row[2] == 1 else count]] = rng.permutation(kv_len)[: 1 if row[2] == 1 else count]
-    return index
+from support import numbers, problem
 
 
 @pytest.mark.parametrize("heads", (1, 2, 4))
-@pytest.mark.parametrize("shape", ((2, 40, 300, 8), (1, 3, 500, 30)), ids=str)
-def test_are_the_textbooks(heads: int, shape: tuple[int, ...]) -> None:
-    batch, q_len, kv_len, k = shape
-    q, key, v = problem(1, batch, 4, q_len, kv_len, 16, kv_heads=2)
-    mask = qkv.Mask.keys(lists(batch, heads, q_len, kv_len, k))
-    dout = numbers(5, *q.shape)
-    given = {"keep": mask.to_dense(q_len, kv_len, batch=batch, num_heads=4), "dout": dout}
-    assert qkv.attention_plan(q, key, v, mask=mask)["algorithm"] == "lists"
-    out, lse = qkv.attention(q, key, v, mask=mask, return_lse=True)
-    found = qkv.attention_backward(dout, q, key, v, out, lse, mask=mask)
-    fast = {"out": out, "lse": lse, "dq": found.dq, "dk": found.dk, "dv": found.dv}
-    fast["lse"], empty = np.where(np.isneginf(lse), 0, lse), np.isneginf(lse)
-    exact, naive = (textbook(q, key, v, dtype=dtype, **given) for dtype in (np.float64, np.float32))
-    assert np.array_equal(empty, np.isneginf(exact["lse"]))
-    exact["lse"], naive["lse"] = (np.where(empty, 0, x["lse"]) for x in (exact, naive))
-    expect_results(fast, exact, naive, "float32")
-
-
-def test_invariant_bits_are_those_of_the_dense_mask() -> None:
-    q, k, v = problem(1, 1, 4, 30, 200, 16, kv_heads=2)
-    mask = qkv.Mask.keys(lists(1, 2, 30, 200, 10))
-    keep = mask.to_dense(30, 200, num_heads=4)
-    listed, dense = (qkv.attention(q, k, v, bits="invariant", **which) for which in ({"mask": mask}, {"keep": keep}))
-    assert np.array_equal(listed, dense)
-
-
-def test_on_caches_and_joined() -> None:
-    q, k, v = problem(1, 1, 4, 1, 300, 16, kv_heads=2)
-    mask = qkv.Mask.keys(lists(1, 1, 2, 300, 12)[:, :, 1:])
-    expected = qkv.attention(q, k, v, mask=mask)
-    for layout in ({"capacity": 300}, {"layout": "paged", "page_size": 16, "pages": 20}):
-        cache = qkv.KVCache(num_kv_heads=2, head_dim=16, **layout)
-        cache.append(k, v)
-        assert np.array_equal(cache.attention(q, mask=mask), expected)
-    everything = mask | qkv.Mask.key_starts([0])
-    assert np.allclose(qkv.attention(q, k, v, mask=everything), qkv.attention(q, k, v), atol=1e-6)
-
-
-def test_torch_gradients() -> None:
-    import qkv.torch
-
-    q, k, v = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in problem(1, 1, 4, 20, 100, 8, kv_heads=2))
-    mask = qkv.Mask.keys(torch.tensor(lists(1, 2, 20, 100, 8)))
-    torch.autograd.gradcheck(lambda *x: qkv.torch.flex_attention(*x, block_mask=mask, enable_gqa=True), (q, k, v))
-
-
-def test_a_mask_is_copied_and_pickled() -> None:
-    index = lists(1, 1, 6, 6, 4)
-    mask = qkv.Mask.keys(index)
-    dense = mask.to_dense(6, 6)
-    assert np.array_equal(copy.deepcopy(mask).to_dense(6, 6), dense)
-    index[:] = 0
-    assert np.array_equal(mask.to_dense(6, 6), dense)
-    assert repr(mask).startswith("keys[1, 1, 6, 4]")
+def test_lists_are_dense_masks(heads: int) -> None:
+    """A list for each group of heads, for each head, for all; that their numbers are right is tests/attention/key_lists_test.cc's."""
+    rng = np.random.default_rng(1)
+    index = np.array([rng.permutation(300)[:8] for _ in range(2 * heads * 40)], np.int32).reshape(2, heads, 40, 8)
+    index[..., 0, :], index[..., 1, 1:] = -1, -1  # a row without keys, a row with one
+    q, k, v = problem(1, 2, 4, 40, 300, 16, kv_heads=2)
+    mask, dout = qkv.Mask.keys(index), numbers(5, *q.shape)
+    keep = (index[..., None] == np.arange(300)).any(-2).repeat(4 // heads, 1)
+    assert np.array_equal(mask.to_dense(40, 300, batch=2, num_heads=4), keep)
+    assert qkv.attention_plan(q, k, v, mask=mask)["algorithm"] == "lists"
+    results = []
+    for which in ({"mask": mask}, {"keep": keep}):
+        out, lse = qkv.attention(q, k, v, return_lse=True, **which)
+        results.append([out, np.where(np.isneginf(lse), 0, lse), *qkv.attention_backward(dout, q, k, v, out, lse, **which)[:3]])
+        results[-1].append(qkv.attention(q, k, v, bits="invariant", **which))
+    for listed, dense in zip(*results):
+        np.testing.assert_allclose(listed, dense, atol=32 * np.finfo(np.float32).eps * abs(dense).max())
+    assert np.array_equal(results[0][-1], results[1][-1])
+    index[:] = 0  # it was copied
+    assert np.array_equal(mask.to_dense(40, 300, batch=2, num_heads=4), keep) and repr(mask).startswith(f"keys[2, {heads}, 40, 8]")
 
 
 def test_errors() -> None:

@@ -1,4 +1,4 @@
-"""Each file begins registered as transformers_models.py does it, whatever the file before it left."""
+"""Each file begins registered as support_transformers.py does it, whatever the file before it left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import qkv.torch
 
 @pytest.fixture(autouse=True, scope="module")
 def as_registered() -> None:
-    if "transformers_models" in sys.modules:
+    if "support_transformers" in sys.modules:
         qkv.transformers.unregister()
         qkv.transformers.register()
     assert not qkv.torch.is_enabled()

@@ -1,5 +1,5 @@
-"""qkv.jax: outputs and gradients against the textbook, under jit, vmap and scan, and against jax.nn.dot_product_attention. Not:
-attention's forms one by one (test_forms.py): the same kernels answer here.
+"""qkv.jax: outputs and gradients have the bits of NumPy's, under jit; vmap, scan; against jax.nn.dot_product_attention. Not: attention's numbers
+(attention/test_attention.py): the same kernels answer here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp
 import qkv
 import qkv.jax
-from support import SUM, WIDER, expect_close, expect_results, numbers, problem, textbook
+from support import expect_close, numbers, problem
 
 attention = qkv.jax.attention
 
@@ -35,66 +35,40 @@ def as_dtype(x: np.ndarray, dtype: str) -> np.ndarray:
     return np.asarray(jnp.asarray(x).astype(dtype))
 
 
-def causal_keep(q_len: int, kv_len: int, offset: int = 0) -> np.ndarray:
-    return np.tril(np.ones((1, 1, q_len, kv_len), bool), offset)
-
-
-def value_and_gradients(dout: np.ndarray, **options: Any) -> Any:
-    """jit(out, vjp): {"out", "dq", "dk", "dv"} of q, k, v."""
-
-    def both(q: Any, k: Any, v: Any) -> dict[str, Any]:
-        out, back = jax.vjp(lambda *x: attention(*x, **options), q, k, v)
-        return {"out": out, **dict(zip(("dq", "dk", "dv"), back(jnp.asarray(dout)), strict=True))}
-
-    return jax.jit(both)
-
-
-CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "plain": ({}, {}),
-    "causal": ({"causal": "bottom_right"}, {"keep": causal_keep(17, 23, 6)}),
-    "window": (
-        {"causal": "top_left", "window": (3, 0)},
-        {"keep": causal_keep(17, 23) & ~causal_keep(17, 23, -4)},
-    ),
-    "scale, softcap": ({"scale": 0.4, "softcap": 2.0}, {"scale": 0.4, "softcap": 2.0}),
-    "lengths": ({"key_lengths": [23, 5]}, {"keep": np.arange(23) < np.array([23, 5])[:, None, None, None]}),
-    "bias": ({"bias": numbers(5, 1, 4, 17, 23)}, {"bias": numbers(5, 1, 4, 17, 23)}),
-    "keep": ({"keep": numbers(6, 2, 1, 17, 23) > 0}, {"keep": numbers(6, 2, 1, 17, 23) > 0}),
-    "mask": ({"mask": qkv.Mask.first(9) | qkv.Mask.causal("top_left")}, {"keep": causal_keep(17, 23) | (np.arange(23) < 9)}),
-    "sinks": ({"sinks": numbers(7, 4)}, {"sinks": numbers(7, 4)}),
-    "dropout": (
-        {"dropout": 0.25, "seed": 2**40 + 7},
-        {"factors": (qkv.dropout_factors((2, 4, 17, 23), 0.25, 2**40 + 7) > 0) * (65536 / (65536 - 2**14))},
-    ),
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"causal": "bottom_right"},
+    "window": {"causal": "top_left", "window": (3, 0)},
+    "scale, softcap": {"scale": 0.4, "softcap": 2.0},
+    "lengths": {"key_lengths": [23, 5]},
+    "bias": {"bias": numbers(5, 1, 4, 17, 23)},
+    "keep": {"keep": numbers(6, 2, 1, 17, 23) > 0},
+    "mask": {"mask": qkv.Mask.first(9) | qkv.Mask.causal("top_left")},
+    "sinks": {"sinks": numbers(7, 4)},
+    "dropout": {"dropout": 0.25, "seed": 2**40 + 7},
 }
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("case", CASES)
-def test_outputs_and_gradients_are_the_textbooks(case: str, dtype: str) -> None:
-    options, same = CASES[case]
+def test_outputs_and_gradients_have_numpys_bits(case: str, dtype: str) -> None:
     q, k, v = (as_dtype(x, dtype) for x in problem(1, 2, 4, 17, 23, 24, kv_heads=2, v_width=16))
-    dout = as_dtype(numbers(4, 2, 4, 17, 16), dtype)
-    got = value_and_gradients(dout, **options)(q, k, v)
-    assert all(str(x.dtype) == dtype for x in got.values())
-    exact = textbook(q, k, v, **same, dout=dout, dtype=WIDER[dtype])
-    expect_results(got, exact, textbook(q, k, v, **same, dout=dout, dtype=SUM[dtype]), dtype)
+    sums = "float64" if dtype == "float64" else "float32"
+    options = {name: x.astype(sums) if name in ("bias", "sinks") else x for name, x in CASES[case].items()}
+    extra = [name for name in ("bias", "sinks") if name in options]
+    dout, dlse = as_dtype(numbers(4, 2, 4, 17, 16), dtype), numbers(8, 2, 4, 17).astype(sums)
 
+    def both(q: Any, k: Any, v: Any, *given: Any) -> Any:
+        call = lambda q, k, v, *x: attention(q, k, v, return_lse=True, **(options | dict(zip(extra, x))))
+        results, back = jax.vjp(call, q, k, v, *given)
+        return results, back((jnp.asarray(dout), jnp.asarray(dlse)))
 
-def test_lse_bias_and_sinks_have_gradients() -> None:
-    q, k, v = problem(2, 2, 4, 9, 9, 8, kv_heads=2, dtype=np.float64)
-    bias, sinks, dout, dlse = (numbers(n, *shape, dtype=np.float64) for n, shape in enumerate(((1, 4, 1, 9), (4,), (2, 4, 9, 8), (2, 4, 9)), 5))
-
-    def loss(*inputs: Any) -> Any:
-        out, lse = attention(*inputs[:3], bias=inputs[3], sinks=inputs[4], causal=True, return_lse=True)
-        return (out * dout).sum() + (lse * dlse).sum()
-
-    given = {"keep": causal_keep(9, 9), "bias": bias, "sinks": sinks, "dout": dout, "dlse": dlse}
-    exact, naive = (textbook(q, k, v, **given, dtype=dtype) for dtype in (np.longdouble, np.float64))
-    for made in (exact, naive):
-        made |= {name: made[name].sum((0, 2), keepdims=True) for name in ("dbias", "A_dbias")}
-    got = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3, 4)))(q, k, v, bias, sinks)
-    expect_results(dict(zip(("dq", "dk", "dv", "dbias", "dsinks"), got, strict=True)), exact, naive, "float64")
+    (out, lse), gradients = jax.jit(both)(q, k, v, *(options[name] for name in extra))
+    want, want_lse = qkv.attention(q, k, v, return_lse=True, **options)
+    expected = qkv.attention_backward(dout, q, k, v, want, want_lse, dlse=dlse, need=("q", "k", "v", *extra), **options)
+    for ours, theirs in zip((out, lse, *gradients), (want, want_lse, *(x for x in expected if x is not None)), strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(np.asarray(ours), theirs)
 
 
 def test_the_bias_gradient_is_left_out_where_nobody_wants_it() -> None:
@@ -109,14 +83,6 @@ def test_the_bias_gradient_is_left_out_where_nobody_wants_it() -> None:
         return "yes" if "wants_dbias = 1" in lowered else "no" if "wants_dbias = 0" in lowered else "neither"
 
     assert (wants(0), wants(1)) == ("no", "yes")
-
-
-def test_numpy_and_jax_give_the_same_bits() -> None:
-    q, k, v = problem(3, 2, 4, 33, 33, 16)
-    want, want_lse = qkv.attention(q, k, v, causal=True, dropout=0.5, seed=9, return_lse=True)
-    out, lse = attention(q, k, v, causal=True, dropout=0.5, seed=9, return_lse=True)
-    np.testing.assert_array_equal(out, want)
-    np.testing.assert_array_equal(lse, want_lse)
 
 
 @pytest.mark.parametrize("in_axes", [(0, 0, 0, None), (0, None, None, None), (0, 0, 0, 0), (None, 0, 0, 0), (1, 0, 2, None)])

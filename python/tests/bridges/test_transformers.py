@@ -12,7 +12,7 @@ import qkv
 import qkv.torch
 import qkv.transformers
 from torch.autograd import forward_ad
-from transformers_models import MODELS, T, expect_equal, inputs_of, model_of, run, tf, torch
+from support_transformers import MODELS, T, expect_equal, inputs_of, model_of, run, tf, torch
 
 
 @pytest.mark.parametrize("padding", ["none", "right", "left", "holes"])

@@ -13,7 +13,7 @@ import pytest
 import qkv.transformers
 from qkv.transformers import _latent
 from support_torch import exact_softmax, expect_close
-from transformers_models import TOKENS, inputs_of, tf, torch
+from support_transformers import TOKENS, inputs_of, tf, torch
 
 if not hasattr(tf, "DeepseekV3Config"):
     pytest.skip("needs transformers with latent attention", allow_module_level=True)

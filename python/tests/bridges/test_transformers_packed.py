@@ -15,7 +15,7 @@ if not hasattr(tf, "AttentionMaskInterface"):
 import qkv.transformers
 from support_torch import exact_softmax, expect_close
 from torch import Tensor
-from transformers_models import model_of
+from support_transformers import model_of
 
 LENGTHS = (5, 1, 9, 2, 17)
 COLLATORS = {

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import qkv
-from qkv._explore.formula import Formula
-from qkv._explore.kinds import Sums
 from qkv._explore.layer import Layer, Wanted, look
 from support_explorer import page_of
 
@@ -96,41 +94,21 @@ def test_built_heads_are_named(sink: float | str, causal: bool) -> None:
             np.testing.assert_allclose(kind.first, 0.8, atol=0.01)
 
 
-def expect_the_tools_kinds(kinds: Any, tmp_path: Path, tensors: Any, metadata: Any, tokens: Any) -> None:
-    """`qkv map --qk` names the heads in C++: kinds, shares and masses are those of a running model."""
-    page = page_of(tmp_path, tensors, metadata, tokens).read_text(encoding="utf-8")
+def test_the_tools_page_says_the_same(tmp_path: Path) -> None:
+    """`qkv map --qk` calls the same function: of 60 queries, some of which stand before the first key."""
+    rng = np.random.default_rng(9)
+    q, k = (rng.standard_normal((1, 3, n, 8)).astype(np.float32) for n in (60, 40))
+    words = rng.integers(0, 4, 40)
+    words[0] = words[1]  # the word of key 0 has duplicates
+    tokens = {"queries": [str(n) for n in range(60)], "keys": [str(n) for n in words]}
+    page = page_of(tmp_path, {"q": q[0], "k": k[0]}, {"scale": "1", "causal": "true"}, tokens).read_text(encoding="utf-8")
     packed = re.search(r'data-name="explorer"[^>]*>([^<]*)<', page)[1]
     heads = json.loads(zlib.decompress(base64.b64decode(packed)))["views"][0]["layers"][0]["head_info"]
-    assert [head["kind"] for head in heads] == [kind.kind for kind in kinds]
-    for head, kind in zip(heads, kinds):
-        shares = {name.removesuffix(" share"): x for name, x in head.items() if name.endswith(" share")} | {
-            "first": head["first"]
-        }
-        assert set(shares) == set(kind.shares) and ("share" in head) == (kind.share is not None)
-        for name, share in kind.shares.items():  # float32 weights there, q and k in float64 here
-            np.testing.assert_allclose(shares[name], share, rtol=1e-4, atol=1e-5, err_msg=f"{name} of {kind.kind}")
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("sink", [0.0, 0.8, "learned"])
-def test_the_tools_page_says_the_same(sink: float | str, causal: bool, tmp_path: Path) -> None:
-    q, k, *sinks = heads_of(sink, causal)
-    kinds = seen(q, k, *sinks, causal=causal).kinds
-    assert [kind.kind for kind in kinds] == [*NAMES[:-1], "mixed"]
-    tensors = {"q": q[0], "k": k[0]} | ({"sinks": sinks[0]} if sinks else {})
-    expect_the_tools_kinds(kinds, tmp_path, tensors, {"scale": "1", "causal": str(causal).lower()}, [str(n) for n in IDS])
-
-
-@pytest.mark.parametrize("sizes", [(60, 40), (5000, 5000)], ids=["queries before the first key", "every third query of few words"])
-def test_the_tool_counts_the_same_queries(sizes: tuple[int, int], tmp_path: Path) -> None:
-    rng = np.random.default_rng(9)
-    q, k = (rng.standard_normal((1, 3, n, 8)).astype(np.float32) for n in sizes)
-    words = rng.integers(0, 4, max(sizes))
-    words[0] = words[1]  # the word of key 0 has duplicates
-    words = words[: sizes[1]]
-    kinds = seen(q, k, ids=words, causal="bottom_right").kinds
-    tokens = {"queries": [str(n) for n in range(sizes[0])], "keys": [str(n) for n in words]}
-    expect_the_tools_kinds(kinds, tmp_path, {"q": q[0], "k": k[0]}, {"scale": "1", "causal": "true"}, tokens)
+    for head, kind in zip(heads, seen(q, k, ids=words, causal="bottom_right").kinds, strict=True):
+        shares = {name.removesuffix(" share"): x for name, x in head.items() if name.endswith(" share")} | {"first": head["first"]}
+        assert head["kind"] == kind.kind and shares.keys() == kind.shares.keys() and ("share" in head) == (kind.share is not None)
+        for name, share in kind.shares.items():
+            np.testing.assert_allclose(shares[name], share, rtol=1e-5, err_msg=name)
 
 
 def test_random_heads_are_mixed() -> None:
@@ -175,18 +153,8 @@ def test_sums_are_those_of_whole_rows(case: str) -> None:
     elif case == "softcap":
         options["softcap"] = 1.5
     weights = qkv.attention_weights(q, k, bias=bias, sinks=sinks, **options).astype(np.float64)
-    _, lse, found = qkv.attention(
-        q, k, k, bias=bias, sinks=sinks, return_lse=True, weights=qkv.Capture(statistics=True), **options
-    )
-    formula = Formula(q.shape, kv_len, options, bias, sinks)
-    sums = Sums(heads)
-    for b in range(batch):
-        sums.add(
-            formula, lambda n, i, j: formula.weights(q, k, lse, n, i, j), b, found.entropy[b], found.sink[b], start=start[b],
-            live=live[b], ids=ids[b],
-        )  # fmt: skip
     offset = kv_len - q_len
-    for head, kind in enumerate(sums.kinds()):
+    for head, kind in enumerate(look(0, "layer.0", q, k, k, bias, sinks, None, options, Wanted(ids=ids, live=live)).kinds):
         top: dict[str, list[float]] = {name: [0.0, 0.0] for name in kind.shares}
         for b in range(batch):
             for i in np.flatnonzero(live[b]):

@@ -86,15 +86,11 @@ def test_named_axes_of_every_kind() -> None:
     assert np.array_equal(mha(x, keep=per_sequence[:, 0]), mha(x, keep=per_sequence[:, :1, None]))
 
 
-@pytest.mark.parametrize(
-    ("shape", "axes"),
-    (((6, 7), None), ((5, 6), None), ((3, 6, 6), None), ((2, 4, 6, 5), None), ((4, 6, 6), "bqk"), ((5, 6), "qk"), ((3, 6, 6), "hqk"), ((6,), None)),
-    ids=str,
-)  # fmt: skip
-def test_the_error_shows_what_came_in(shape: tuple[int, ...], axes: str | None) -> None:
+def test_the_error_shows_what_came_in() -> None:
+    """Every shape: tests/nn/masks_test.cc."""
     for layer in (nn.MultiHeadAttention(E, 4), nn.SelfAttentionV4(E)):
-        with pytest.raises(qkv.ShapeError) as error:
-            layer(numbers(1, 2, 6, E), keep=np.ones(shape, bool), mask_axes=axes)
-        assert f"got {list(shape)} for x [2, 6, 24]" in str(error.value)
+        for shape, axes in (((6, 7), None), ((4, 6, 6), "bqk")):
+            with pytest.raises(qkv.ShapeError, match=rf"got \[{', '.join(map(str, shape))}\] for x \[2, 6, 24\]"):
+                layer(numbers(1, 2, 6, E), keep=np.ones(shape, bool), mask_axes=axes)
     with pytest.raises(ValueError, match="kb"):
         nn.SelfAttentionV4(E)(numbers(1, 2, 6, E), keep=np.ones((2, 6)), mask_axes="kb")

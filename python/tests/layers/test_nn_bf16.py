@@ -1,14 +1,13 @@
-"""bfloat16: qkv.nn.linear and linear_backward against the product in float64; layers as the calls that they are made of."""
+"""bfloat16 through the bindings: qkv.nn.linear and linear_backward of NumPy and PyTorch, what layers take and return. Not: numbers, layers as the
+calls that they are made of, steps (tests/nn/bf16_test.cc, linear_test.cc, invariant_test.cc)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
 import qkv
 from qkv import nn
-from support import expect_close, numbers
+from support import numbers
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 BF16 = ml_dtypes.bfloat16
@@ -16,32 +15,6 @@ BF16 = ml_dtypes.bfloat16
 
 def half(seed: int, *shape: int) -> np.ndarray:
     return numbers(seed, *shape).astype(BF16)
-
-
-def products(x: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None, dtype: Any) -> dict[str, np.ndarray]:
-    """All results; of A, call it with the inputs' absolute values."""
-    x, dy, weight = (t.astype(dtype) for t in (x, dy, weight))
-    rows, slopes = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
-    y = x @ weight.T if bias is None else x @ weight.T + bias.astype(dtype)
-    return {"y": y, "dx": dy @ weight, "dweight": slopes.T @ rows, "dbias": slopes.sum(axis=0)}
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 24, 7), (3, 40, 64, 96), (2, 3, 130, 33)], ids=str)
-@pytest.mark.parametrize("with_bias", [True, False])
-def test_against_the_products(shape: tuple[int, ...], with_bias: bool) -> None:
-    *lead, k, n = shape
-    x, dy, weight = half(1, *lead, k), half(2, *lead, n), half(3, n, k)
-    bias = numbers(4, n) if with_bias else None
-    y = nn.linear(x, weight, bias)
-    dx, dweight, dbias = nn.linear_backward(x, dy, weight, bias=with_bias)
-    assert y.dtype == dx.dtype == BF16 and dweight.dtype == np.float32 and (dbias is None) == (not with_bias)
-    exact, naive = (products(x, dy, weight, bias, t) for t in (np.float64, np.float32))
-    sizes = products(abs(x), abs(dy), abs(weight), None if bias is None else abs(bias), np.float64)
-    for name, value in {"y": y, "dx": dx, "dweight": dweight, "dbias": dbias}.items():
-        if value is None:
-            continue
-        dtype = "bfloat16" if value.dtype == BF16 else "float32"
-        expect_close(name, value, exact[name], naive[name].astype(value.dtype), sizes[name], dtype, inner=0)
 
 
 def test_of_torch() -> None:
@@ -57,13 +30,12 @@ def test_of_torch() -> None:
     assert (y.float() - exact.float()).abs().max() <= 2.0**-7 * exact.float().abs().max()
     dx, dweight, dbias = nn.linear_backward(x, dy, weight, need_dx=False)
     assert dx is None and dweight.dtype == dbias.dtype == torch.float32
-
-
-def test_no_rows() -> None:
-    x, weight = half(1, 0, 24), half(2, 7, 24)
-    assert nn.linear(x, weight).shape == (0, 7)
-    dx, dweight, dbias = nn.linear_backward(x, half(3, 0, 7), weight)
-    assert dx.shape == (0, 24) and not dweight.any() and not dbias.any()
+    assert torch.equal(dbias, dy.float().flatten(0, 1).sum(0))
+    arrays = (half(1, 2, 5, 24), half(2, 2, 5, 7), half(3, 7, 24))
+    assert nn.linear_backward(*arrays, bias=False)[2] is None
+    for ours, theirs in zip(nn.linear_backward(*arrays), nn.linear_backward(x, dy, weight), strict=True):
+        np.testing.assert_array_equal(ours.astype(np.float32), theirs.float())
+    assert np.array_equal(nn.linear(arrays[0], arrays[2], numbers(4, 7)).astype(np.float32), y.float())
 
 
 def test_errors() -> None:
@@ -82,69 +54,22 @@ def test_errors() -> None:
             call()
 
 
-def test_a_layer_is_the_calls_that_it_is_made_of() -> None:
-    torch = pytest.importorskip("torch")
-    layer = nn.SelfAttentionV3(48, dropout=0.0, causal=True, seed=3)
-    state = {name: torch.tensor(value) for name, value in layer.state_dict().items()}
-    x, dy = (torch.tensor(numbers(s, 2, 21, 48)).bfloat16() for s in (1, 2))
-    saved = nn.Saved()
-    y = layer(x, saved=saved)
-    dx = layer.backward(dy, saved)
-    assert y.dtype == dx.dtype == torch.bfloat16
-    weight, out_weight = (state[f"{name}.weight"].bfloat16() for name in ("proj", "output_proj"))
-    q, k, v = nn.linear(x, weight, state["proj.bias"]).split(48, dim=-1)
-    attended = qkv.attention(q, k, v, causal=True)
-    assert torch.equal(y, nn.linear(attended, out_weight, state["output_proj.bias"]))
-    dattended, dout, dout_bias = nn.linear_backward(attended, dy, out_weight)
-    np.testing.assert_array_equal(layer.grads["output_proj.weight"], dout)
-    np.testing.assert_array_equal(layer.grads["output_proj.bias"], dout_bias)
-    wide = nn.SelfAttentionV3.from_state_dict(layer.state_dict(), dropout=0.0, causal=True)
-    wide_saved = nn.Saved()
-    wide(x.float(), saved=wide_saved)
-    wide_dx = wide.backward(dy.float(), wide_saved)
-    assert (dx.float() - wide_dx).norm() <= 16 * 2.0**-9 * wide_dx.norm()  # as many roundings on the way there and back
-
-
 def test_types_of_a_layer() -> None:
     layer, saved = nn.MultiHeadAttention(8, 2), nn.Saved()
     y = layer(half(1, 3, 8), saved=saved)
-    assert y.dtype == BF16
+    assert y.dtype == BF16 and layer.backward(half(2, 3, 8), saved).dtype == BF16
+    cache = layer.cache(capacity=4, storage="bfloat16")
+    assert layer.step(half(1, 1, 3, 8), cache).dtype == BF16 and cache.lengths == [3]
+    linear, other = nn.Linear(8, 7), nn.Saved()
+    assert linear(half(1, 3, 8), saved=other).dtype == BF16 and linear.backward(half(2, 3, 7), other).dtype == BF16
+    with pytest.raises(TypeError, match="dy must be bfloat16, as x was: got float32"):
+        linear.backward(numbers(2, 3, 7), other)
     with pytest.raises(TypeError, match="dy must be bfloat16, as x was: got float32"):
         layer.backward(numbers(2, 3, 8), saved)
     with pytest.raises(TypeError, match="x must be float32 or bfloat16: got float64"):
         layer(numbers(1, 3, 8).astype(np.float64))
     with pytest.raises(qkv.UnsupportedError, match=r"\[average\].*float"):
         nn.AveragePooling()(half(1, 3, 8))
-
-
-def test_steps_are_the_whole_sequence() -> None:
-    layer = nn.GroupedQueryAttention(48, 4, 2, causal=True, seed=3)
-    x = half(1, 1, 30, 48)
-    qkv.set_bits("invariant")
-    try:
-        cache, whole, begin = layer.cache(capacity=30, storage="bfloat16"), layer(x), 0
-        for count in (11, 1, 1, 7, *(1,) * 10):
-            y = layer.step(x[:, begin : begin + count], cache)
-            assert y.dtype == BF16
-            np.testing.assert_array_equal(y, whole[:, begin : begin + count])
-            begin += count
-    finally:
-        qkv.set_bits("fast")
-
-
-def test_linear_rounds_its_weights() -> None:
-    linear, saved = nn.Linear(24, 7, seed=5), nn.Saved()
-    x, dy = half(1, 5, 24), half(2, 5, 7)
-    weight = linear.state_dict()["weight"].astype(BF16)
-    y = linear(x, saved=saved)
-    assert y.dtype == BF16
-    np.testing.assert_array_equal(y, nn.linear(x, weight, linear.state_dict()["bias"]))
-    dx = linear.backward(dy, saved)
-    expected_dx, dweight, _ = nn.linear_backward(x, dy, weight)
-    np.testing.assert_array_equal(dx, expected_dx)
-    np.testing.assert_array_equal(linear.grads["weight"], dweight)
-    with pytest.raises(TypeError, match="dy must be bfloat16, as x was: got float32"):
-        linear.backward(numbers(2, 5, 7), saved)
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])

@@ -22,6 +22,8 @@ tf.logging.set_verbosity_error()
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 61}
 TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 GROUPED = {**SIZES, **TOKENS, "num_key_value_heads": 2}
+VISION = {**{k: n for k, n in SIZES.items() if k != "vocab_size"}, "image_size": 24, "patch_size": 8}
+T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "vocab_size": 61}
 
 MODELS: dict[str, Callable[[], Any]] = {
     "bert": lambda: tf.BertModel(tf.BertConfig(**SIZES, pad_token_id=0)),
@@ -43,42 +45,60 @@ MODELS: dict[str, Callable[[], Any]] = {
     "llama4": lambda: tf.Llama4ForCausalLM(
         tf.Llama4TextConfig(**GROUPED, head_dim=8, attention_chunk_size=4, num_local_experts=2, intermediate_size_mlp=48)
     ),
-    "t5": lambda: tf.T5EncoderModel(tf.T5Config(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, vocab_size=61)),
-    "vit": lambda: tf.ViTModel(
-        tf.ViTConfig(**{k: n for k, n in SIZES.items() if k != "vocab_size"}, image_size=24, patch_size=8),
-        add_pooling_layer=False,
-    ),
+    "t5-encoder": lambda: tf.T5EncoderModel(tf.T5Config(**T5)),
+    "vit": lambda: tf.ViTModel(tf.ViTConfig(**VISION), add_pooling_layer=False),
 }
+# Of captures only.
+EXPLORED: dict[str, Callable[[], Any]] = {
+    "gemma3": lambda: tf.Gemma3ForCausalLM(
+        tf.Gemma3TextConfig(**GROUPED, head_dim=8, sliding_window=6, layer_types=["sliding_attention", "full_attention"])
+    ),
+    "dinov2": lambda: tf.Dinov2WithRegistersModel(tf.Dinov2WithRegistersConfig(**VISION, num_register_tokens=4)),
+    "t5": lambda: tf.T5Model(tf.T5Config(**T5, decoder_start_token_id=0)),
+    "whisper": lambda: tf.WhisperModel(
+        tf.WhisperConfig(
+            d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48,
+            decoder_ffn_dim=48, vocab_size=61, num_mel_bins=8, max_source_positions=20, max_target_positions=32, **TOKENS,
+            decoder_start_token_id=1,
+        )
+    ),
+}  # fmt: skip
 # No soft caps, sinks or biases of its own.
 WITH_SDPA = ("bert", "gpt2", "llama", "qwen2", "qwen3", "mistral", "phi3", "gpt-neox", "cohere2", "opt", "vit")
 T = 11
 
 
-def model_of(name: str, dtype: Any = torch.float32, seed: int = 0) -> Any:
+def model_of(name: str, dtype: Any = torch.float32, scale: float = 0.5) -> Any:
     """Random weights, large enough that attention is far from uniform; the same numbers in every type."""
-    torch.manual_seed(seed)
-    model = MODELS[name]().float().eval()
+    torch.manual_seed(0)
+    model = (MODELS | EXPLORED)[name]().float().eval()
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn_like(parameter) * (0.5 if parameter.ndim > 1 else 0.2) + (parameter.ndim == 1) * 1.0)
+        for key, parameter in model.named_parameters():
+            parameter.copy_(torch.randn_like(parameter) * (scale if parameter.ndim > 1 else 0.2) + (parameter.ndim == 1) * 1.0)
+            if name == "t5" and key.endswith(".q.weight"):
+                parameter *= 8**-0.5  # the scale of scores, which T5 keeps in this weight
     if name == "gpt-oss":
         model.set_experts_implementation("eager")  # the others know no float64
     return model.to(dtype)
 
 
-def inputs_of(name: str, padding: str = "none") -> dict[str, Any]:
+def inputs_of(name: str, padding: str = "none", length: int = T) -> dict[str, Any]:
+    """Of two sequences."""
     torch.manual_seed(1)
-    if name == "vit":
+    if name in ("vit", "dinov2"):
         return {"pixel_values": torch.randn(2, 3, 24, 24)}
-    mask = torch.ones(2, T, dtype=torch.long)
+    decoder = {"decoder_input_ids": torch.randint(3, 61, (2, 9))} if name in ("t5", "whisper") else {}
+    if name == "whisper":
+        return {"input_features": torch.randn(2, 8, 40), **decoder}
+    mask = torch.ones(2, length, dtype=torch.long)
     if padding == "right":
         mask[1, 7:] = 0
     elif padding == "left":
         mask[0, :4] = 0
     elif padding == "holes":
         mask[0, [2, 3, 6]] = 0
-    ids = torch.randint(3, 61, (2, T))
-    return {"input_ids": ids} if padding == "none" else {"input_ids": ids, "attention_mask": mask}
+    inputs = {"input_ids": torch.randint(3, 61, (2, length)), **decoder}
+    return inputs if padding == "none" else inputs | {"attention_mask": mask}
 
 
 def term_sum(x: Any) -> float:
@@ -112,7 +132,7 @@ def run(name: str, dtype: Any, implementation: str, inputs: dict[str, Any], grad
                 lambda _, __, dout, key=key: arrived.update({f"A d {key}.weight": product_sum(dout[0], came[key])})
             )
     with exact_softmax() if dtype == torch.float64 else contextlib.nullcontext(), torch.set_grad_enabled(gradients):
-        out = model(**inputs, use_cache=False)[0] if name not in ("vit", "bert", "t5") else model(**inputs)[0]
+        out = model(**inputs, use_cache=False)[0] if name not in ("vit", "bert", "t5-encoder") else model(**inputs)[0]
         results = {"out": out.detach().double().numpy()}
         if gradients:
             torch.manual_seed(2)
