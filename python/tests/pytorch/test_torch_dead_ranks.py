@@ -5,82 +5,71 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
+import time
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import qkv
+import qkv.torch as qt
 from qkv.torch import _watch
+from support_torch import started_once
 
 if not torch.distributed.is_available():
     pytest.skip("PyTorch without torch.distributed", allow_module_level=True)
 
-RANK = """
-import os, sys, time, torch, qkv, qkv.torch as qt
-rank, store, number = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-torch.set_num_threads(1)
-qkv.set_num_threads(1)
-torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=3)
-x = torch.ones(1, 3, 96, 8)
-qt.parallel_attention(x, x, x)
-time.sleep(2 if number < 0 and rank == 2 else 0)     # longer than the silence that a dead rank is allowed
-for call in range(10**9):
-    if rank == 1 and call == 3 and number > 0:
-        open(f"{store}.hit", "w").write(str(time.time()))
-        os.kill(os.getpid(), number)
-    try:
-        qt.parallel_attention(x, x, x)
-    except qkv.Error as error:
-        line = str(error).splitlines()[0]
-        hit = float(open(f"{store}.hit").read())
-        print(f"{time.time() - hit} {line}", flush=True)
-        sys.exit(1)
-    if number < 0 and call == 3:
-        break
-"""
+
+def rank_of(rank: int, store: Path, number: int) -> None:
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", _watch.VARIABLE: "1.5"}
+    torch.set_num_threads(1)
+    qkv.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=3)
+    x = torch.ones(1, 3, 96, 8)
+    qt.parallel_attention(x, x, x)
+    time.sleep(2 if number < 0 and rank == 2 else 0)  # longer than the silence that a dead rank is allowed
+    for call in range(10**9):
+        if rank == 1 and call == 3 and number > 0:
+            Path(f"{store}.hit").write_text(str(time.time()))
+            os.kill(os.getpid(), number)
+        try:
+            qt.parallel_attention(x, x, x)
+        except qkv.Error as error:
+            hit = float(Path(f"{store}.hit").read_text())
+            Path(f"{store}.{rank}").write_text(f"{time.time() - hit} {str(error).splitlines()[0]}")
+            os._exit(1)
+        if number < 0 and call == 3:
+            os._exit(0)  # PyTorch's own end waits for itself now and then
 
 
-def ended(folder: Path, number: int) -> list[subprocess.CompletedProcess[str]]:
-    """Three ranks, of which rank 1 gets the signal; below 0: none, and rank 2 is slow."""
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", _watch.VARIABLE: "1.5"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(rank), str(folder / "store"), str(number)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for rank in range(3)
-    ]
-    seen = []
+def ended(folder: Path, number: int) -> list[tuple[int | None, str]]:
+    """(exit code, what it said) of ranks 0 and 2 of three, of which rank 1 gets the signal; below 0: none, and rank 2 is slow."""
+    store, starts = folder / "store", started_once()
+    ranks = [starts.Process(target=rank_of, args=(rank, store, number)) for rank in range(3)]
+    for rank in ranks:
+        rank.start()
     try:
-        for rank in (0, 2, 1):
-            if rank == 1 and number > 0:
-                ranks[1].kill()
-            out, err = ranks[rank].communicate(timeout=240)
-            seen.append(subprocess.CompletedProcess(rank, ranks[rank].returncode, out, err))
+        for rank in (ranks[0], ranks[2]):
+            rank.join(120)
     finally:
         for rank in ranks:
             rank.kill()
-    return seen
+    said = [Path(f"{store}.{n}") for n in (0, 2)]
+    return [(ranks[n].exitcode, path.read_text() if path.exists() else "") for n, path in zip((0, 2), said)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_rank_that_is_gone_ends_the_others(tmp_path: Path, number: int) -> None:
-    for rank in ended(tmp_path, number)[:2]:
-        assert rank.returncode == 1, rank.stderr
-        seconds, line = rank.stdout.split(" ", 1)
+    for code, said in ended(tmp_path, number):
+        assert code == 1
+        seconds, line = said.split(" ", 1)
         assert float(seconds) < 10
-        assert line.startswith("[transport] rank ") and line.count("\n") == 1, line
+        assert line.startswith("[transport] rank "), line
 
 
 def test_a_slow_rank_is_not_gone(tmp_path: Path) -> None:
-    for rank in ended(tmp_path, -1):
-        assert rank.returncode == 0, rank.stdout + rank.stderr
+    assert ended(tmp_path, -1) == [(0, ""), (0, "")]
 
 
 def test_the_silence_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
