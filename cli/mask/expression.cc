@@ -100,13 +100,8 @@ const std::vector<Leaf>& leaves() {
       {"global_rows", "global_rows(I,...)", 1, 1, 1, kAny, -1, false, [](A a, S) { return Mask::global_rows(a.list(0)); }},
       {"global_columns", "global_columns(J,...)", 1, 1, 1, kAny, -1, false,
        [](A a, S) { return Mask::global_columns(a.list(0)); }},
-      {"documents", "documents(0,...,Tq[; 0,...,Tk][; MASK]), documents(0,...,Tq; BEGIN,...; END,...[; MASK])", 1, 3, 1, kAny,
-       -1, true,
-       [](A a, S) {
-         const Mask inside = a.inside.value_or(Mask());
-         return a.lists.size() == 3 ? Mask::documents(a.list(0), a.list(1), a.list(2), inside)
-                                    : Mask::documents(a.list(0), a.list(a.lists.size() - 1), inside);
-       }},
+      {"documents", "documents(0,...,Tq[; 0,...,Tk][; MASK])", 1, 2, 1, kAny, -1, true,
+       [](A a, S) { return Mask::documents(a.list(0), a.list(a.lists.size() - 1), a.inside.value_or(Mask())); }},
       {"document_ids", "document_ids(ID,...[; ID,...])", 1, 2, 1, kAny, -1, false,
        [](A a, S) { return Mask::document_ids(a.list(0), a.list(a.lists.size() - 1)); }},
       {"keys", "keys(KEY,...[; KEY,...]...): a list for each query, or one for all; -1 for none", 1, kAny, 1, kAny, -1, false,

@@ -99,9 +99,6 @@ class QKV_API Mask {
   /// int32 (cu_seqlens).
   static Mask documents(const Offsets& offsets);
   static Mask documents(const Offsets& q_offsets, const Offsets& k_offsets, const Mask& inside = Mask());
-  /// Document d has keys k_begins[d] .. k_ends[d] - 1: for slots that are not full, with gaps between documents. [D] each,
-  /// ascending and not overlapping, within 0..Tk. Keys in a gap belong to no document.
-  static Mask documents(const Offsets& q_offsets, const Offsets& k_begins, const Offsets& k_ends, const Mask& inside = Mask());
   /// keep(b, i, j) = q_ids[b, i] == k_ids[b, j], both >= 0: a negative id belongs to no document. Ids may come in any order,
   /// as [T], the same for each sequence, or as [B, T].
   static Mask document_ids(std::span<const Index> ids);

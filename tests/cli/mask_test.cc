@@ -49,7 +49,6 @@ TEST_F(MaskTool, WordsAreTheirPredicates) {
       {"documents(0,2,4; 0,3,7)", 4, 7, [](Index i, Index j) { return (i < 2) == (j < 3); }},
       {"documents(0,2,4; 0,3,7; causal(bottom-right))", 4, 7,
        [](Index i, Index j) { return i < 2 ? j < 3 && j <= i + 1 : j >= 3 && j - 3 <= i - 2 + 2; }},
-      {"documents(0,2,4; 1,5; 3,6)", 4, 7, [](Index i, Index j) { return i < 2 ? j == 1 || j == 2 : j == 5; }},
       {"document_ids(0,1,0,-1)", 4, 4, [](Index i, Index j) { return i % 2 == j % 2 && i != 3 && j != 3; }},
       {"keys(0,2)", 3, 4, [](Index, Index j) { return j == 0 || j == 2; }},
       {"keys(3,0; -1; 1)", 3, 4, [](Index i, Index j) { return i == 0 ? j % 3 == 0 : i == 2 && j == 1; }},
@@ -151,7 +150,6 @@ TEST_F(MaskTool, WhatCannotBeReadNamesItsPlace) {
     expect_refused({"mask", alone, "--tk", "9"}, {"character 1", "bottom-right", "Tq 8", "Tk 9"});
   }
   output({"mask", "documents(0,4,8; 0,4,9; causal(top-left))", "--tk", "9"});
-  output({"mask", "documents(0,8; 1; 9; causal)", "--tq", "8", "--tk", "9"});
   expect_refused({"mask", "longformer(2,1)", "--tk", "9"}, {"longformer", "Tq 8", "Tk 9"});
   expect_refused({"mask", "causal", "--tq", "300", "--draw"}, {"--draw", "200", "--out"});
   expect_refused({"mask", "causal", "--tq", "100000", "--out", "a.png"}, {"drawing", "100000"});

@@ -14,9 +14,9 @@ namespace qkv::inline v0 {
 namespace {
 
 /// keep = values[b, h, i, j] != 0, or the opposite.
-class Dense final : public MaskPart {
+class Dense final : public DenseLeaf {
  public:
-  Dense(View<const std::uint8_t, 4> values, bool keep, std::optional<MaskAxes> axes) : dense_{values, keep}, axes_(axes) {}
+  Dense(View<const std::uint8_t, 4> values, bool keep, std::optional<MaskAxes> axes) : DenseLeaf({values, keep}), axes_(axes) {}
 
   int verdict(const Pairs& t) const override {
     const DenseSummary* summary = summary_of(t);
@@ -27,9 +27,9 @@ class Dense final : public MaskPart {
     return summary == nullptr ? from.j0 : summary->next_key(from);
   }
   void fill(const Pairs& t, std::uint32_t* lane_masks) const override {
-    const Index column = dense_.stride(3);
+    const Index column = dense().stride(3);
     const std::uint8_t* data =
-        dense_.values.data() + t.b * dense_.stride(0) + t.h * dense_.stride(1) + t.i0 * dense_.stride(2) + t.j0 * column;
+        dense().values.data() + t.b * dense().stride(0) + t.h * dense().stride(1) + t.i0 * dense().stride(2) + t.j0 * column;
     for (Index begin = 0; begin < t.nj; begin += kPiece) {
       const Index n = std::min(kPiece, t.nj - begin);
       if (column == 1) {
@@ -39,14 +39,13 @@ class Dense final : public MaskPart {
       }
     }
   }
-  bool differs_by_head() const override { return dense_.values.size(1) > 1; }
-  void each_dense(DenseVisitor& visitor) const override { visitor.visit(*this, dense_); }
+  bool differs_by_head() const override { return dense().values.size(1) > 1; }
   Cost cost() const override { return Cost::kMemory; }
-  std::string text(bool) const override { return (dense_.keep ? "keep" : "drop") + dense_.values.shape(); }
+  std::string text(bool) const override { return (dense().keep ? "keep" : "drop") + dense().values.shape(); }
   void check(const MaskExtent& extent, bool, const char* function) const override {
     const std::array<Index, 4> wanted{extent.batch, extent.num_heads, extent.q_len, extent.kv_len};
     for (int axis = 0; axis < 4; ++axis) {
-      const Index size = dense_.values.size(axis);
+      const Index size = dense().values.size(axis);
       qkv::check<ShapeError>(
           size == wanted[static_cast<std::size_t>(axis)] || size == 1, function, "a dense mask must have sizes ",
           [&] { return std::string(given_axes().letters); }, ": got ", [&] { return given_shape(); }, " for [B, H, Tq, Tk] ",
@@ -76,7 +75,7 @@ class Dense final : public MaskPart {
   }
   std::string given_shape() const {
     std::vector<Index> sizes;
-    for (const std::size_t place : given_axes().places) sizes.push_back(dense_.values.size(static_cast<int>(place)));
+    for (const std::size_t place : given_axes().places) sizes.push_back(dense().values.size(static_cast<int>(place)));
     return shape_text(sizes.data(), static_cast<int>(sizes.size()));
   }
 
@@ -90,12 +89,12 @@ class Dense final : public MaskPart {
   void fill_rows(const std::uint8_t* data, Index lanes, Index keys, std::uint32_t* lane_masks) const {
     std::uint8_t bits[4][kPiece] = {};
     for (Index lane = 0; lane < lanes; ++lane) {
-      const std::uint8_t* row = data + lane * dense_.stride(2);
+      const std::uint8_t* row = data + lane * dense().stride(2);
       std::uint8_t* of_eight = bits[lane / 8];
       const auto bit = static_cast<std::uint8_t>(1U << (lane % 8));
       for (Index j = 0; j < keys; ++j) of_eight[j] = static_cast<std::uint8_t>(of_eight[j] | (row[j] != 0 ? bit : 0));
     }
-    const std::uint32_t flip = dense_.keep ? 0U : ~0U;
+    const std::uint32_t flip = dense().keep ? 0U : ~0U;
     for (Index j = 0; j < keys; ++j) {
       const std::uint32_t nonzero = static_cast<std::uint32_t>(bits[0][j]) | static_cast<std::uint32_t>(bits[1][j]) << 8 |
                                     static_cast<std::uint32_t>(bits[2][j]) << 16 | static_cast<std::uint32_t>(bits[3][j]) << 24;
@@ -107,13 +106,12 @@ class Dense final : public MaskPart {
     for (Index j = 0; j < keys; ++j) {
       std::uint32_t word = 0;
       for (Index lane = 0; lane < lanes; ++lane) {
-        word |= ((data[lane * dense_.stride(2) + j * dense_.stride(3)] != 0) == dense_.keep ? 1U : 0U) << lane;
+        word |= ((data[lane * dense().stride(2) + j * dense().stride(3)] != 0) == dense().keep ? 1U : 0U) << lane;
       }
       lane_masks[j] &= word;
     }
   }
 
-  DenseValues dense_;
   std::optional<MaskAxes> axes_;  // for error texts; none: four
 };
 

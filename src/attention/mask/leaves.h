@@ -32,13 +32,12 @@ enum class BoundKind { kKeyLengths, kKeyStarts, kQueryLengths, kPrefix };
 MaskPartPtr make_bound(BoundKind kind, IndexSpan bounds);
 /// keep = j < n.
 MaskPartPtr make_first(Index n);
-/// keep = i, or j, is one of `positions`.
-MaskPartPtr make_rows(IndexSpan positions);
-MaskPartPtr make_columns(IndexSpan positions);
+/// keep = j, or i, is one of `positions`.
+MaskPartPtr make_global(IndexSpan positions, bool on_keys);
 
-/// Documents: queries [q_offsets[d], q_offsets[d + 1]) attend keys [k_begins[d], k_ends[d]), inside which `inside` holds, in
-/// the document's own positions. Checks all arguments. `gaps`: the keys' ends were given.
-MaskPartPtr make_documents(IndexSpan q_offsets, IndexSpan k_begins, IndexSpan k_ends, bool gaps, const Mask& inside);
+/// Documents: queries [q_offsets[d], q_offsets[d + 1]) attend keys [k_offsets[d], k_offsets[d + 1]), inside which `inside` holds, in
+/// the document's own positions. Checks all arguments.
+MaskPartPtr make_documents(std::vector<Index> q_offsets, std::vector<Index> k_offsets, const Mask& inside);
 /// keep = q_ids[b, i] == k_ids[b, j] and both >= 0. Copied.
 MaskPartPtr make_document_ids(View<const Index, 2> q_ids, View<const Index, 2> k_ids, bool per_sequence);
 

@@ -99,19 +99,12 @@ Mask Mask::first(Index n) {
   check<OptionError>(n >= 0, "Mask::first", "n must be a count of keys: got ", n);
   return Mask(node_of(make_first(n)));
 }
-Mask Mask::global_rows(std::span<const Index> rows) { return Mask(node_of(make_rows(rows))); }
-Mask Mask::global_columns(std::span<const Index> columns) { return Mask(node_of(make_columns(columns))); }
+Mask Mask::global_rows(std::span<const Index> rows) { return Mask(node_of(make_global(rows, false))); }
+Mask Mask::global_columns(std::span<const Index> columns) { return Mask(node_of(make_global(columns, true))); }
 
 Mask Mask::documents(const Offsets& offsets) { return documents(offsets, offsets); }
 Mask Mask::documents(const Offsets& q_offsets, const Offsets& k_offsets, const Mask& inside) {
-  check<OptionError>(!k_offsets.empty(), "Mask::documents",
-                     "k_offsets must have one more value than there are documents: got 0");
-  const std::vector<Index> ends = copy_of(k_offsets);
-  return Mask(node_of(make_documents(copy_of(q_offsets), IndexSpan(ends).first(ends.size() - 1), IndexSpan(ends).subspan(1),
-                                     /*gaps=*/false, inside)));
-}
-Mask Mask::documents(const Offsets& q_offsets, const Offsets& k_begins, const Offsets& k_ends, const Mask& inside) {
-  return Mask(node_of(make_documents(copy_of(q_offsets), copy_of(k_begins), copy_of(k_ends), /*gaps=*/true, inside)));
+  return Mask(node_of(make_documents(copy_of(q_offsets), copy_of(k_offsets), inside)));
 }
 Mask Mask::document_ids(std::span<const Index> ids) { return document_ids(ids, ids); }
 Mask Mask::document_ids(std::span<const Index> q_ids, std::span<const Index> k_ids) {

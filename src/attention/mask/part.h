@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,8 @@
 
 namespace qkv::inline v0 {
 
+class DenseLeaf;
 class DenseSummaries;
-class DenseVisitor;
 
 /// The sizes that a mask is asked about.
 struct MaskExtent {
@@ -57,8 +58,7 @@ class MaskPart {
   }
 
   virtual bool differs_by_head() const { return false; }
-  /// Passes the dense tensors in it to the visitor.
-  virtual void each_dense(DenseVisitor&) const {}
+  virtual std::span<const DenseLeaf* const> dense_leaves() const { return {}; }
   /// Whether it cuts keys at the length of a sequence: bottom-right alignment would then show the future.
   virtual bool holds_key_lengths() const { return false; }
   /// The order in which parts fill: positions, then memory, then callbacks, which are not called for pairs already dropped.
@@ -82,22 +82,6 @@ struct Mask::Node {
 inline std::uint32_t bit_range(Index begin, Index end) {
   const auto below = [](Index n) { return n >= 32 ? ~0U : n <= 0 ? 0U : (1U << n) - 1U; };
   return below(end) & ~below(begin);
-}
-
-/// The verdict of positions [begin, begin + count) against those kept, [kept.begin, kept.end).
-inline int verdict_within(Index begin, Index count, const Positions& kept) {
-  if (begin >= kept.end || begin + count <= kept.begin) return kTileEmpty;
-  return begin >= kept.begin && begin + count <= kept.end ? kTileFull : kTilePartial;
-}
-
-/// Keeps the bits of queries and keys within; clears the others.
-inline void keep_keys(const Pairs& pairs, const Positions& kept, std::uint32_t* lane_masks) {
-  for (Index j = 0; j < pairs.nj; ++j) {
-    if (pairs.j0 + j < kept.begin || pairs.j0 + j >= kept.end) lane_masks[j] = 0;
-  }
-}
-inline void keep_lanes(const Pairs& pairs, std::uint32_t lanes, std::uint32_t* lane_masks) {
-  for (Index j = 0; j < pairs.nj; ++j) lane_masks[j] &= lanes;
 }
 
 inline Index floor_div(Index a, Index b) { return a / b - (a % b < 0 ? 1 : 0); }

@@ -27,7 +27,7 @@ bool any_nonzero(const Bytes& bytes) {
 }
 
 /// kBlockKeys values of each row.
-void look_at_lines(const std::uint8_t* rows, Index stride, Index count, bool& zero, bool& nonzero) {
+void scan_lines(const std::uint8_t* rows, Index stride, Index count, bool& zero, bool& nonzero) {
   constexpr Index pieces = kBlockKeys / static_cast<Index>(sizeof(Bytes));
   Bytes ones[pieces]{}, zeros[pieces]{};
   for (Index row = 0; row < count; ++row) {
@@ -45,61 +45,18 @@ void look_at_lines(const std::uint8_t* rows, Index stride, Index count, bool& ze
   }
 }
 
-class Count final : public DenseVisitor {
- public:
+Index count_dense(const Mask::Node* node) {
   Index leaves = 0;
-  void visit(const MaskPart&, const DenseValues&) override { ++leaves; }
-};
+  each_dense(node, [&](const DenseLeaf&) { ++leaves; });
+  return leaves;
+}
 
-class Measure final : public DenseVisitor {
- public:
-  explicit Measure(std::size_t limit) : limit_(limit) {}
-  std::size_t bytes = 0;
-  void visit(const MaskPart& leaf, const DenseValues& dense) override {
-    bytes += round_to_line(DenseSummary(leaf, dense, limit_).bytes());
-  }
-
- private:
-  std::size_t limit_;
-};
-
-/// Places the summaries side by side and their contents after them.
-class Place final : public DenseVisitor {
- public:
-  Place(std::size_t limit, DenseSummary* first, std::uint8_t* seen) : limit_(limit), next_(first), seen_(seen) {}
-  void visit(const MaskPart& leaf, const DenseValues& dense) override {
-    const auto* placed = new (next_) DenseSummary(leaf, dense, limit_);
-    next_++->seen = seen_;
-    seen_ += round_to_line(placed->bytes());
-  }
-
- private:
-  std::size_t limit_;
-  DenseSummary* next_;
-  std::uint8_t* seen_;
-};
-
-struct Layout {
-  Index leaves = 0;
-  std::size_t limit = 0, summaries = 0, blocks = 0;  // bytes; `limit` is per leaf
-
-  explicit Layout(const Mask::Node* node) {
-    Count count;
-    visit_dense(node, count);
-    leaves = count.leaves;
-    if (leaves == 0) return;
-    limit = DenseSummaries::kLimitBytes / static_cast<std::size_t>(leaves);
-    Measure measure(limit);
-    visit_dense(node, measure);
-    summaries = line_bytes<DenseSummary>(leaves);
-    blocks = measure.bytes;
-  }
-};
+/// Bytes of each of so many leaves.
+std::size_t limit_of(Index leaves) { return DenseSummaries::kLimitBytes / static_cast<std::size_t>(leaves); }
 
 }  // namespace
 
-DenseSummary::DenseSummary(const MaskPart& its_leaf, const DenseValues& its_dense, std::size_t limit_bytes)
-    : leaf(&its_leaf), dense(its_dense), seen(nullptr) {
+DenseSummary::DenseSummary(const DenseLeaf& of, std::size_t limit_bytes) : leaf(&of), dense(of.dense()), blocks(nullptr) {
   measure(kBlockQueries, kBlockKeys);
   for (bool wider = true; bytes() > limit_bytes && row_blocks * column_blocks > 1; wider = !wider) {
     measure(wider ? block_queries : 2 * block_queries, wider ? 2 * block_keys : block_keys);
@@ -116,7 +73,7 @@ void DenseSummary::measure(Index queries, Index keys) {
 }
 
 /// Summarises values [queries] x [keys]. Reads eight rows at a time and stops once both kinds were found.
-int DenseSummary::seen_in(const std::uint8_t* from, Index queries, Index keys) const {
+int DenseSummary::held_by(const std::uint8_t* from, Index queries, Index keys) const {
   constexpr Index together = 8;
   const Index row_stride = dense.stride(2), stride = dense.stride(3);
   bool zero = false, nonzero = false;
@@ -124,7 +81,7 @@ int DenseSummary::seen_in(const std::uint8_t* from, Index queries, Index keys) c
     const std::uint8_t* rows = from + i * row_stride;
     const Index count = std::min(together, queries - i);
     Index j = 0;
-    for (; stride == 1 && j + kBlockKeys <= keys; j += kBlockKeys) look_at_lines(rows + j, row_stride, count, zero, nonzero);
+    for (; stride == 1 && j + kBlockKeys <= keys; j += kBlockKeys) scan_lines(rows + j, row_stride, count, zero, nonzero);
     for (; j < keys; ++j) {
       for (Index row = 0; row < count; ++row) (rows[row * row_stride + j * stride] != 0 ? nonzero : zero) = true;
     }
@@ -137,11 +94,11 @@ void DenseSummary::fill(Index item) const {
   const Index plane = item / row_blocks, i0 = item % row_blocks * block_queries;
   const std::uint8_t* first = values.data() + plane / values.size(1) * dense.stride(0) +
                               plane % values.size(1) * dense.stride(1) + i0 * dense.stride(2);
-  std::uint8_t* to = seen + item * row_bytes;
+  std::uint8_t* to = blocks + item * row_bytes;
   std::fill_n(to, row_bytes, std::uint8_t{0});
   for (Index block = 0; block < column_blocks; ++block) {
     const Index j0 = block * block_keys;
-    const int both = seen_in(first + j0 * dense.stride(3), std::min(block_queries, values.size(2) - i0),
+    const int both = held_by(first + j0 * dense.stride(3), std::min(block_queries, values.size(2) - i0),
                              std::min(block_keys, values.size(3) - j0));
     to[block / 4] = static_cast<std::uint8_t>(to[block / 4] | both << (block % 4 * 2));
   }
@@ -184,24 +141,29 @@ Index DenseSummary::next_key(const Pairs& from) const {
 }
 
 std::size_t DenseSummaries::bytes(const Mask::Node* node) {
-  const Layout layout(node);
-  return layout.summaries + layout.blocks;
+  const Index leaves = count_dense(node);
+  std::size_t all = line_bytes<DenseSummary>(leaves);
+  each_dense(node, [&](const DenseLeaf& leaf) { all += round_to_line(DenseSummary(leaf, limit_of(leaves)).bytes()); });
+  return all;
 }
 
 const DenseSummaries* DenseSummaries::make(const Mask::Node* node, Context& context) {
-  const Layout layout(node);
-  if (layout.leaves == 0) return nullptr;
-  memory_ = borrow_scratch(context, layout.summaries + layout.blocks);
-  auto* first = memory_.as<DenseSummary>();
-  Place place(layout.limit, first, reinterpret_cast<std::uint8_t*>(memory_.data() + layout.summaries));
-  visit_dense(node, place);
-  for (Index n = 0; n < layout.leaves; ++n) {
-    const DenseSummary& summary = first[n];
+  const Index leaves = count_dense(node);
+  if (leaves == 0) return nullptr;
+  memory_ = borrow_scratch(context, bytes(node));
+  count_ = 0;
+  auto* const first = memory_.as<DenseSummary>();
+  auto* blocks = reinterpret_cast<std::uint8_t*>(memory_.data() + line_bytes<DenseSummary>(leaves));
+  each_dense(node, [&](const DenseLeaf& leaf) {
+    DenseSummary& summary = *new (first + count_++) DenseSummary(leaf, limit_of(leaves));
+    summary.blocks = blocks;
+    blocks += round_to_line(summary.bytes());
+  });
+  for (const DenseSummary& summary : std::span(first, static_cast<std::size_t>(leaves))) {
     const double flops = kByteFlops * static_cast<double>(summary.dense.values.count());
     run_items(context, {summary.items(), flops, 0}, [&summary](Index item, std::byte*) { summary.fill(item); });
   }
   summaries_ = first;
-  count_ = layout.leaves;
   return this;
 }
 

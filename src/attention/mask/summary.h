@@ -19,30 +19,38 @@ struct DenseValues {
   Index stride(int axis) const { return values.size(axis) == 1 ? 0 : values.stride(axis); }
 };
 
-/// Called with every dense leaf of a mask, unions included, in one order.
-class DenseVisitor {
+class DenseLeaf : public MaskPart {
  public:
-  virtual void visit(const MaskPart& leaf, const DenseValues& dense) = 0;
+  explicit DenseLeaf(DenseValues dense) : dense_(dense) {}
+  DenseLeaf(const DenseLeaf&) = delete;
+  DenseLeaf& operator=(const DenseLeaf&) = delete;
+  const DenseValues& dense() const { return dense_; }
+  std::span<const DenseLeaf* const> dense_leaves() const final { return {&self_, 1}; }
 
- protected:
-  ~DenseVisitor() = default;
+ private:
+  DenseValues dense_;
+  const DenseLeaf* self_ = this;
 };
 
-inline void visit_dense(const Mask::Node* node, DenseVisitor& visitor) {
+/// body(leaf) for every dense leaf of a mask, unions included, in one order.
+template <class Body>
+void each_dense(const Mask::Node* node, const Body& body) {
   if (node == nullptr) return;
-  for (const MaskPartPtr& part : node->parts) part->each_dense(visitor);
+  for (const MaskPartPtr& part : node->parts) {
+    for (const DenseLeaf* leaf : part->dense_leaves()) body(*leaf);
+  }
 }
 
 /// Two bits per block of one leaf: something is dropped, something is kept. [planes][row blocks][row_bytes], four blocks of
 /// keys per byte.
 struct DenseSummary {
-  const MaskPart* leaf;
+  const DenseLeaf* leaf;
   DenseValues dense;
   Index block_queries, block_keys, row_blocks, column_blocks, row_bytes;
-  std::uint8_t* seen;
+  std::uint8_t* blocks;
 
   /// Blocks of 32 x 64, or as much larger as `limit_bytes` demands; none if no size fits.
-  DenseSummary(const MaskPart& its_leaf, const DenseValues& its_dense, std::size_t limit_bytes);
+  DenseSummary(const DenseLeaf& of, std::size_t limit_bytes);
 
   Index planes() const { return dense.values.size(0) * dense.values.size(1); }
   Index items() const { return planes() * row_blocks; }
@@ -56,11 +64,11 @@ struct DenseSummary {
 
  private:
   void measure(Index queries, Index keys);
-  int seen_in(const std::uint8_t* from, Index queries, Index keys) const;
+  int held_by(const std::uint8_t* from, Index queries, Index keys) const;
   const std::uint8_t* row(const Pairs& pairs, Index row_block) const {
     const Index plane =
         (dense.values.size(0) == 1 ? 0 : pairs.b) * dense.values.size(1) + (dense.values.size(1) == 1 ? 0 : pairs.h);
-    return seen + (plane * row_blocks + row_block) * row_bytes;
+    return blocks + (plane * row_blocks + row_block) * row_bytes;
   }
   Positions row_blocks_of(const Pairs& pairs) const {
     if (dense.values.size(2) == 1) return {0, 1};
@@ -81,7 +89,7 @@ class DenseSummaries {
   const DenseSummaries* make(const Mask::Node* node, Context& context);
 
   /// The summary of this leaf; null: not summarised.
-  const DenseSummary* of(const MaskPart* leaf) const {
+  const DenseSummary* of(const DenseLeaf* leaf) const {
     for (Index n = 0; n < count_; ++n) {
       if (summaries_[n].leaf == leaf) return summaries_ + n;
     }

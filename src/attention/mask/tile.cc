@@ -25,19 +25,12 @@ void fill_of(const Mask::Node& node, const Pairs& pairs, std::uint32_t* lane_mas
   }
 }
 
-Positions keys_of(const Mask::Node& node, const Pairs& rows) {
-  Positions live{0, rows.extent.kv_len};
+/// MaskPart::keys or queries: what all parts leave of [0, length).
+using RangeOf = Positions (MaskPart::*)(const Pairs&) const;
+Positions range_of(const Mask::Node& node, const Pairs& pairs, Index length, RangeOf of) {
+  Positions live{0, length};
   for (const MaskPartPtr& part : node.parts) {
-    const Positions some = part->keys(rows);
-    live = {std::max(live.begin, some.begin), std::min(live.end, some.end)};
-  }
-  return live;
-}
-
-Positions queries_of(const Mask::Node& node, const Pairs& columns) {
-  Positions live{0, columns.extent.q_len};
-  for (const MaskPartPtr& part : node.parts) {
-    const Positions some = part->queries(columns);
+    const Positions some = (*part.*of)(pairs);
     live = {std::max(live.begin, some.begin), std::min(live.end, some.end)};
   }
   return live;
@@ -50,13 +43,6 @@ Index next_key_of(const Mask::Node& node, Pairs from) {
     for (const MaskPartPtr& part : node.parts) from.j0 = std::max(from.j0, part->next_key(from));
   }
   return std::min(from.j0, from.extent.kv_len);
-}
-
-/// The hull: what both cover and what lies between.
-Positions hull(const Positions& a, const Positions& b) {
-  if (a.begin >= a.end) return b;
-  if (b.begin >= b.end) return a;
-  return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
 }
 
 /// Full, empty or partial, from the lane masks; lanes past ni do not count.
@@ -78,6 +64,7 @@ class Union final : public MaskPart {
     std::stable_sort(alternatives_.begin(), alternatives_.end(),
                      [&](const Mask::Node& a, const Mask::Node& b) { return cost_of(a) < cost_of(b); });
     cost_ = cost_of(alternatives_.back());
+    for (const Mask::Node& node : alternatives_) each_dense(&node, [&](const DenseLeaf& leaf) { dense_.push_back(&leaf); });
   }
 
   const std::vector<Mask::Node>& alternatives() const { return alternatives_; }
@@ -101,16 +88,8 @@ class Union final : public MaskPart {
     }
   }
 
-  Positions keys(const Pairs& rows) const override {
-    Positions all{0, 0};
-    for (const Mask::Node& node : alternatives_) all = hull(all, keys_of(node, rows));
-    return all;
-  }
-  Positions queries(const Pairs& columns) const override {
-    Positions all{0, 0};
-    for (const Mask::Node& node : alternatives_) all = hull(all, queries_of(node, columns));
-    return all;
-  }
+  Positions keys(const Pairs& rows) const override { return hull_of(rows, rows.extent.kv_len, &MaskPart::keys); }
+  Positions queries(const Pairs& columns) const override { return hull_of(columns, columns.extent.q_len, &MaskPart::queries); }
   Index next_key(const Pairs& from) const override {
     Index next = from.extent.kv_len;
     for (const Mask::Node& node : alternatives_) {
@@ -125,9 +104,7 @@ class Union final : public MaskPart {
       return std::ranges::any_of(node.parts, [](const MaskPartPtr& part) { return part->differs_by_head(); });
     });
   }
-  void each_dense(DenseVisitor& visitor) const override {
-    for (const Mask::Node& node : alternatives_) visit_dense(&node, visitor);
-  }
+  std::span<const DenseLeaf* const> dense_leaves() const override { return dense_; }
   Cost cost() const override { return cost_; }
 
   std::string text(bool inside) const override {
@@ -146,6 +123,16 @@ class Union final : public MaskPart {
   }
 
  private:
+  /// What the alternatives cover, and what lies between.
+  Positions hull_of(const Pairs& pairs, Index length, RangeOf of) const {
+    Positions all{0, 0};
+    for (const Mask::Node& node : alternatives_) {
+      const Positions some = range_of(node, pairs, length, of);
+      if (some.begin >= some.end) continue;
+      all = all.begin >= all.end ? some : Positions{std::min(all.begin, some.begin), std::max(all.end, some.end)};
+    }
+    return all;
+  }
   /// Each alternative is asked only about bits that are wanted and that none before has given.
   void fill_piece(const Pairs& t, std::uint32_t* lane_masks) const {
     std::uint32_t kept[128] = {}, asked[128];
@@ -161,6 +148,7 @@ class Union final : public MaskPart {
   }
 
   std::vector<Mask::Node> alternatives_;
+  std::vector<const DenseLeaf*> dense_;  // of all alternatives
   Cost cost_;
 };
 
@@ -233,7 +221,8 @@ void mask_key_range(const void* bound, Index b, Index h, Index i0, Index ni, Ind
   const BoundMask& mask = *static_cast<const BoundMask*>(bound);
   const MaskExtent extent = mask.extent_of(b);
   const Pairs rows{extent, b, h, i0, ni, 0, extent.kv_len};
-  const Positions live = mask.node == nullptr ? Positions{0, extent.kv_len} : keys_of(*mask.node, rows);
+  const Positions live = mask.node == nullptr ? Positions{0, extent.kv_len}
+                                              : range_of(*mask.node, rows, extent.kv_len, &MaskPart::keys);
   *end = std::max(live.end, Index{0});
   *begin = std::min(mask.shown == nullptr ? live.begin : std::max(live.begin, mask.shown->keys(rows).begin), *end);
 }
@@ -275,7 +264,9 @@ TileMask tile_mask_of(const GroupMask& group, Index b, Index h) {
 
 void mask_query_range(const BoundMask& mask, Index b, Index h, Index j0, Index nj, Index* begin, Index* end) {
   const Pairs columns{mask.extent, b, h, 0, mask.extent.q_len, j0, nj};
-  const Positions live = mask.node == nullptr ? Positions{0, mask.extent.q_len} : queries_of(*mask.node, columns);
+  const Index length = mask.extent.q_len;
+  const Positions live =
+      mask.node == nullptr ? Positions{0, length} : range_of(*mask.node, columns, length, &MaskPart::queries);
   *end = std::max(live.end, Index{0});
   *begin = std::min(live.begin, *end);
 }

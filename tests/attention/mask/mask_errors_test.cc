@@ -37,17 +37,9 @@ TEST(MaskErrors, Documents) {
   expect_error<OptionError>(documents({1, 4}, {0, 4}), {"[Mask::documents]", "q_offsets", "begin with 0", "1"});
   expect_error<OptionError>(documents({0, 4}, {2, 4}), {"[Mask::documents]", "k_offsets", "begin with 0", "2"});
   expect_error<OptionError>(documents({0, 4, 3}, {0, 4, 5}), {"[Mask::documents]", "ascend", "4, 3"});
-  expect_error<OptionError>(documents({0, 3, 4}, {0, 5, 4}), {"[Mask::documents]", "5..4"});
+  expect_error<OptionError>(documents({0, 3, 4}, {0, 5, 4}), {"[Mask::documents]", "k_offsets", "ascend", "5, 4"});
   expect_error<ShapeError>(documents({0, 3, 4}, {0, 4}), {"[Mask::documents]", "2", "1"});
   const Values q = {0, 2, 4};
-  expect_error<OptionError>(
-      [&] {
-        Mask::documents(q, Values{0, 3}, Values{4, 6});
-      },
-      {"[Mask::documents]", "not overlap", "document 1", "3", "4"});
-  expect_error<OptionError>([&] { Mask::documents(q, Values{0, 5}, Values{4, 4}); }, {"[Mask::documents]", "5..4"});
-  expect_error<OptionError>([&] { Mask::documents(q, Values{-1, 5}, Values{4, 6}); }, {"[Mask::documents]", "-1"});
-  expect_error<ShapeError>([&] { Mask::documents(q, Values{0, 4}, Values{4}); }, {"[Mask::documents]", "2", "1"});
   expect_error<OptionError>([&] { Mask::documents(q, q, Mask::first(1)); }, {"[Mask::documents]", "first(1)"});
   expect_error<OptionError>([&] { Mask::documents(q, q, Mask::causal() | Mask::window(1, 1)); }, {"[Mask::documents]", "|"});
   expect_error<OptionError>(
@@ -57,7 +49,7 @@ TEST(MaskErrors, Documents) {
       {"[Mask::documents]", "kBottomRight", "Tq 2, Tk 3"});
   // Far ends cost no memory and overflow nothing.
   expect_error<OptionError>(documents({0, kLargest}, {0, 4}), {"[Mask::documents]", "q_offsets", "9223372036854775807"});
-  expect_error<OptionError>(documents({0, 4}, {0, kLargest}), {"[Mask::documents]", "keys", "9223372036854775807"});
+  expect_error<OptionError>(documents({0, 4}, {0, kLargest}), {"[Mask::documents]", "k_offsets", "9223372036854775807"});
   EXPECT_NO_THROW(documents({0, kLargest >> 4}, {0, kLargest >> 5})());
   expect_error<ShapeError>([&] { Mask::documents(q, q, Mask::causal(Values{1})); },
                            {"[Mask::documents]", "one offset per document"});
@@ -90,7 +82,6 @@ TEST(MaskErrors, SizesOfACall) {
   expect_misfit(Mask::chunked(2, Values{0, 7}, Align::kTopLeft), {"chunks", "7", "6"});
   expect_misfit(Mask::documents(Values{0, 3}, Values{0, 6}), {"queries", "Tq 4", "3"});
   expect_misfit(Mask::documents(Values{0, 4}, Values{0, 5}), {"keys", "Tk 6", "5"});
-  expect_misfit(Mask::documents(Values{0, 4}, Values{2}, Values{7}), {"keys", "within", "Tk 6", "7"});
   expect_misfit(Mask::documents(Values{0, 1, kLargest >> 4}, Values{0, 1, kLargest >> 4}), {"queries", "Tq 4"});
   expect_misfit(Mask::document_ids(Values{0, 0, 0, 0}, Values{0, 0, 0}), {"document_ids", "keys", "3", "6"});
   const Tensor<Index> three({3, 4}), keys({3, 6});

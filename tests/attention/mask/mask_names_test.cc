@@ -49,11 +49,11 @@ Offsets starts_of(const Offsets& lengths) {
 
 /// xFormers' materialize: for each document, what `block(i, j, queries, keys)` keeps of it, in its own positions.
 template <class Block>
-Keep in_documents(Offsets q, Offsets k_begins, Offsets k_ends, Block block) {
+Keep in_documents(Offsets q, Offsets k, Block block) {
   return [=](Index, Index, Index i, Index j) {
     for (std::size_t d = 0; d + 1 < q.size(); ++d) {
-      if (i < q[d] || i >= q[d + 1] || j < k_begins[d] || j >= k_ends[d]) continue;
-      return block(i - q[d], j - k_begins[d], q[d + 1] - q[d], k_ends[d] - k_begins[d]);
+      if (i < q[d] || i >= q[d + 1] || j < k[d] || j >= k[d + 1]) continue;
+      return block(i - q[d], j - k[d], q[d + 1] - q[d], k[d + 1] - k[d]);
     }
     return false;
   };
@@ -109,63 +109,22 @@ TEST(MaskNames, XFormersLowerTriangularMaskWithTensorBias) {
 TEST(MaskNames, XFormersBlockDiagonal) {
   const Offsets q_lengths = {3, 4, 2, 5}, k_lengths = {4, 4, 6, 5};
   const Offsets q = starts_of(q_lengths), k = starts_of(k_lengths);
-  const Offsets begins(k.begin(), k.end() - 1), ends(k.begin() + 1, k.end());
   const std::array<Index, 4> sizes = {1, 1, q.back(), k.back()}, square = {1, 1, q.back(), q.back()};
   const auto all = [](Index, Index, Index, Index) { return true; };
-  expect_named("BlockDiagonalMask", Mask::documents(q, k), sizes, in_documents(q, begins, ends, all));
+  expect_named("BlockDiagonalMask", Mask::documents(q, k), sizes, in_documents(q, k, all));
   expect_named("BlockDiagonalMask of one list", Mask::documents(q), square,
-               in_documents(q, {q.begin(), q.end() - 1}, {q.begin() + 1, q.end()}, all));
+               in_documents(q, q, all));
   expect_named("BlockDiagonalCausalMask", Mask::documents(q, k, Mask::causal(Align::kTopLeft)), sizes,
-               in_documents(q, begins, ends, tril));
+               in_documents(q, k, tril));
   expect_named("BlockDiagonalCausalMask of one list", Mask::documents(q) & Mask::causal(), square,
-               in_documents(q, {q.begin(), q.end() - 1}, {q.begin() + 1, q.end()}, tril));
+               in_documents(q, q, tril));
   expect_named("BlockDiagonalCausalFromBottomRightMask", Mask::documents(q, k, Mask::causal(Align::kBottomRight)), sizes,
-               in_documents(q, begins, ends, tril_bottom_right));
+               in_documents(q, k, tril_bottom_right));
   expect_named("BlockDiagonalCausalLocalAttentionMask(2)", Mask::documents(q, k, Mask::sliding(2, Align::kTopLeft)), sizes,
-               in_documents(q, begins, ends, local_causal(2, false)));
+               in_documents(q, k, local_causal(2, false)));
   expect_named("BlockDiagonalCausalLocalAttentionFromBottomRightMask(2)",
                Mask::documents(q, k, Mask::sliding(2, Align::kBottomRight)), sizes,
-               in_documents(q, begins, ends, local_causal(2, true)));
-}
-
-/// Slots of six keys of which 2, 3, 6 and 1 are in use.
-TEST(MaskNames, XFormersPaddedKeys) {
-  const Offsets q = starts_of({2, 3, 1, 1}), begins = {0, 6, 12, 18}, ends = {2, 9, 18, 19};
-  const std::array<Index, 4> sizes = {1, 1, q.back(), 24};
-  const auto all = [](Index, Index, Index, Index) { return true; };
-  const auto local = [](Index i, Index j, Index queries, Index keys) {
-    return j >= i + keys - queries - 1 && j <= i + keys - queries + 1;
-  };
-  expect_named("BlockDiagonalPaddedKeysMask", Mask::documents(q, begins, ends), sizes, in_documents(q, begins, ends, all));
-  expect_named("BlockDiagonalCausalWithOffsetPaddedKeysMask",
-               Mask::documents(q, begins, ends, Mask::causal(Align::kBottomRight)), sizes,
-               in_documents(q, begins, ends, tril_bottom_right));
-  expect_named("BlockDiagonalLocalAttentionPaddedKeysMask(1, 1)",
-               Mask::documents(q, begins, ends, Mask::window(1, 1, Align::kBottomRight)), sizes,
-               in_documents(q, begins, ends, local));
-  expect_named("BlockDiagonalCausalLocalAttentionPaddedKeysMask(2)",
-               Mask::documents(q, begins, ends, Mask::sliding(2, Align::kBottomRight)), sizes,
-               in_documents(q, begins, ends, local_causal(2, true)));
-  const Offsets offsets = {0, -1, 5, 2};  // causal_diagonal: one offset per document
-  expect_named("causal with an offset for each document", Mask::documents(q, begins, ends, Mask::causal(offsets)), sizes,
-               [=](Index, Index, Index i, Index j) {
-                 for (std::size_t d = 0; d < 4; ++d) {
-                   if (i >= q[d] && i < q[d + 1] && j >= begins[d] && j < ends[d]) {
-                     return j - begins[d] <= i - q[d] + offsets[d];
-                   }
-                 }
-                 return false;
-               });
-}
-
-TEST(MaskNames, XFormersGappyKeys) {
-  const Offsets q = starts_of({2, 3, 4}), begins = {1, 7, 14}, ends = {4, 12, 21};
-  const std::array<Index, 4> sizes = {1, 2, q.back(), 23};
-  const auto all = [](Index, Index, Index, Index) { return true; };
-  expect_named("BlockDiagonalGappyKeysMask", Mask::documents(q, begins, ends), sizes, in_documents(q, begins, ends, all));
-  expect_named("BlockDiagonalCausalWithOffsetGappyKeysMask",
-               Mask::documents(q, begins, ends, Mask::causal(Align::kBottomRight)), sizes,
-               in_documents(q, begins, ends, tril_bottom_right));
+               in_documents(q, k, local_causal(2, true)));
 }
 
 /// Each document is a sequence whose keys lie in the pages that a block table names; the mask is that of its own positions.

@@ -107,12 +107,11 @@ TEST(MaskSummary, AnswersAsTheMaskDoes) {
 }
 
 /// What one leaf's summary says, or a mask of such a size would.
-class First final : public DenseVisitor {
- public:
+DenseSummary summary_of(const Mask& mask, std::size_t limit = DenseSummaries::kLimitBytes) {
   std::optional<DenseSummary> summary;
-  void visit(const MaskPart& leaf, const DenseValues& dense) override { summary.emplace(leaf, dense, limit); }
-  std::size_t limit = DenseSummaries::kLimitBytes;
-};
+  each_dense(mask.node(), [&](const DenseLeaf& leaf) { summary.emplace(leaf, limit); });
+  return *summary;
+}
 
 TEST(MaskSummary, KnowsWholeBlocksAndSkipsThem) {
   Bytes values({1, 1, 96, 640});
@@ -144,23 +143,21 @@ TEST(MaskSummary, KnowsWholeBlocksAndSkipsThem) {
 
 TEST(MaskSummary, StaysWithinAMegabyteAtAnyLength) {
   const std::uint8_t nothing = 0;  // only sizes are read
-  const auto summary_of = [&](Index batch, Index heads, Index q_len, Index kv_len) {
+  const auto summary_of_sizes = [&](Index batch, Index heads, Index q_len, Index kv_len) {
     const View<const std::uint8_t, 4> values(&nothing, {batch, heads, q_len, kv_len});
-    First first;
-    visit_dense(Mask::keep(values).node(), first);
-    return *first.summary;
+    return summary_of(Mask::keep(values));
   };
-  const DenseSummary one = summary_of(1, 1, 65536, 65536);
+  const DenseSummary one = summary_of_sizes(1, 1, 65536, 65536);
   EXPECT_EQ(one.bytes(), std::size_t{65536 / 32 * 65536 / 64 * 2 / 8});
   for (const Index planes : {1, 2, 3, 7, 32, 1000, 100000}) {
-    const DenseSummary many = summary_of(planes, 2, 65536, 65536);
+    const DenseSummary many = summary_of_sizes(planes, 2, 65536, 65536);
     EXPECT_LE(many.bytes(), DenseSummaries::kLimitBytes) << planes;
     EXPECT_GT(many.bytes(), DenseSummaries::kLimitBytes / 16) << planes << ": coarser than it must be";
     const View<const std::uint8_t, 4> values(&nothing, {planes, 2, 65536, 65536});
     const Mask two = Mask::keep(values) | Mask::drop(values);
     EXPECT_LE(DenseSummaries::bytes(two.node()), DenseSummaries::kLimitBytes + 4096);
   }
-  EXPECT_EQ(summary_of(1 << 21, 1, 4, 4).bytes(), 0U) << "no summary rather than a large one";
+  EXPECT_EQ(summary_of_sizes(1 << 21, 1, 4, 4).bytes(), 0U) << "no summary rather than a large one";
 }
 
 /// Blocks made larger by a small limit are still right.
@@ -170,13 +167,10 @@ TEST(MaskSummary, LargerBlocksAreTrueToo) {
   const MaskExtent extent{1, 1, kQueries, kKeys};
   const BoundMask plain{mask.node(), extent};
   for (const std::size_t limit : std::initializer_list<std::size_t>{0, 1, 2, 3, 5, 8, 9, 20}) {
-    First first;
-    first.limit = limit;
-    visit_dense(mask.node(), first);
-    DenseSummary& summary = *first.summary;
+    DenseSummary summary = summary_of(mask, limit);
     ASSERT_LE(summary.bytes(), limit);
     std::vector<std::uint8_t> memory(summary.bytes());
-    summary.seen = memory.data();
+    summary.blocks = memory.data();
     for (Index item = 0; item < summary.items(); ++item) summary.fill(item);
     for (Index i0 = 0; i0 < kQueries; i0 += 30) {
       for (Index j0 = 0; j0 < kKeys; j0 += 50) {

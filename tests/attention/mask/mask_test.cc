@@ -88,7 +88,6 @@ TEST(Mask, DrawingsOfTheAlgebra) {
   const Places q = {0, 1, 3}, k = {0, 2, 5};
   EXPECT_EQ(draw(Mask::documents(q, k), 3, 5), "11000/00111/00111");
   EXPECT_EQ(draw(Mask::documents(q, k, Mask::causal(Align::kBottomRight)), 3, 5), "11000/00110/00111");
-  EXPECT_EQ(draw(Mask::documents(q, Places{1, 4}, Places{3, 5}), 3, 6), "011000/000010/000010");
   EXPECT_EQ(draw(Mask::document_ids(Places{0, 1, 0, -1}), 4, 4), "1010/0100/1010/0000");
   // qkv/block_map.h
   BlockMap map;

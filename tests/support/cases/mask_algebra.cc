@@ -152,12 +152,12 @@ std::vector<Index> MaskMaker::cuts(Index documents, Index length) {
 MaskCase MaskMaker::documents(LeafKind kind) {
   const Index number = 1 + random_.below(6);
   const std::vector<Index> q = cuts(number, q_len_), k = cuts(number, kv_len_);
-  std::vector<Index> begins(k.begin(), k.end() - 1), ends(k.begin() + 1, k.end());
-  if (kind == LeafKind::kDocumentGaps) {
-    for (std::size_t d = 0; d < begins.size(); ++d) {
-      begins[d] += random_.below(ends[d] - begins[d] + 1);
-      ends[d] -= random_.below(ends[d] - begins[d] + 1);
-    }
+  std::vector<Index> held;  // the keys that lie in no gap
+  for (std::size_t d = 0; d + 1 < k.size(); ++d) {
+    const bool gaps = kind == LeafKind::kDocumentGaps;
+    const Index begin = k[d] + (gaps ? random_.below(k[d + 1] - k[d] + 1) : 0);
+    const Index end = k[d + 1] - (gaps ? random_.below(k[d + 1] - begin + 1) : 0);
+    for (Index j = begin; j < end; ++j) held.push_back(j);
   }
   Mask inside;
   std::function<bool(Index, Index, Index)> keep_inside = [](Index, Index, Index) { return true; };
@@ -168,7 +168,7 @@ MaskCase MaskMaker::documents(LeafKind kind) {
       for (Index& offset : drawn) offset = random_.below(60) - 30;
       return drawn;
     }();
-    const auto last = [=](Index d) { return (at(ends, d) - at(begins, d)) - (at(q, d + 1) - at(q, d)); };
+    const auto last = [=](Index d) { return (at(k, d + 1) - at(k, d)) - (at(q, d + 1) - at(q, d)); };
     if (way == 0) {
       inside = Mask::causal(Align::kTopLeft);
       keep_inside = [](Index, Index i, Index j) { return j <= i; };
@@ -185,14 +185,14 @@ MaskCase MaskMaker::documents(LeafKind kind) {
   }
   const auto keep = [=](Index, Index, Index i, Index j) {
     for (Index d = 0; d < number; ++d) {
-      if (i >= at(q, d) && i < at(q, d + 1) && j >= at(begins, d) && j < at(ends, d)) {
-        return keep_inside(d, i - at(q, d), j - at(begins, d));
+      if (i >= at(q, d) && i < at(q, d + 1) && j >= at(k, d) && j < at(k, d + 1)) {
+        return std::ranges::binary_search(held, j) && keep_inside(d, i - at(q, d), j - at(k, d));
       }
     }
     return false;
   };
-  if (kind == LeafKind::kDocumentGaps) return {Mask::documents(q, begins, ends, inside), keep};
-  return {Mask::documents(q, k, inside), keep};
+  const Mask documents = Mask::documents(q, k, inside);
+  return {kind == LeafKind::kDocumentGaps ? documents & Mask::global_columns(held) : documents, keep};
 }
 
 MaskCase MaskMaker::document_ids(bool each_sequence) {
