@@ -26,7 +26,6 @@ from .multihead_attention import MultiheadAttention
 from .parallel import context_parallel, parallel_attention, sequence_positions
 from .patch import disable, enable, is_enabled
 from .sdpa import ArgumentError, scaled_dot_product_attention
-from .tensor_parallel import TensorParallelAttention, tensor_parallel
 from .varlen import AuxRequest, varlen_attn, varlen_attn_out
 
 __all__ = [
@@ -35,7 +34,6 @@ __all__ = [
     "MultiheadAttention",
     "Relative",
     "SoftCap",
-    "TensorParallelAttention",
     "TorchCapture",
     "capture",
     "chunk_gated_delta_rule",
@@ -52,7 +50,6 @@ __all__ = [
     "recurrent_kimi_delta_attention",
     "scaled_dot_product_attention",
     "sequence_positions",
-    "tensor_parallel",
     "varlen_attn",
     "varlen_attn_out",
 ]

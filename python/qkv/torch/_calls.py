@@ -79,7 +79,6 @@ class Rules:
     mask: Any = None  #: qkv.Mask, beside causal
     table: Any = None  #: a maker of _core's position bias from `table` (flex.py)
     score_mod: Any = None  #: qkv.ScoreMod
-    place: tuple[int, int, int, int] | None = None  #: first query, queries, first head, heads of the whole problem
 
     def options(self, bias: Tensor | None, keep: Tensor | None, table: Tensor | None = None) -> Any:
         """_core.Options, valid as long as the tensors live."""
@@ -103,7 +102,7 @@ class Rules:
         return _core.Options(
             mask=functools.reduce(lambda a, b: a & b, parts) if parts else None, bias=memory(bias), scale=self.scale,
             softcap=self.softcap, empty_row=self.empty_row, dropout=self.dropout, seed=self.seed, position_bias=position,
-            score_mod=None if self.score_mod is None else self.score_mod._core, place=self.place,
+            score_mod=None if self.score_mod is None else self.score_mod._core,
         )  # fmt: skip
 
 

@@ -88,15 +88,10 @@ class MultiheadAttention(nn.MultiheadAttention):
             weights = weights.mean(1) if average_attn_weights else weights
             weights = weights if batched else weights.squeeze(0)
         else:
-            out = self._attend(q, k, v, bias, keep, dropout, causal)
+            out = attend(q, k, v, bias, keep, dropout, causal)
         merged = out.permute(0, 2, 1, 3) if self.batch_first or not batched else out.permute(2, 0, 1, 3)
         merged = self.out_proj(merged.flatten(2))
         return (merged if batched else merged.squeeze(0)), weights
-
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, keep: Tensor | None, dropout: float, causal: bool
-    ) -> Tensor:
-        return attend(q, k, v, bias, keep, dropout, causal)
 
     def _check(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None

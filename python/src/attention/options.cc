@@ -1,7 +1,6 @@
 // Options of a call: made once in Python, passed to forward and backward alike.
 #include "attention/options.h"
 
-#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -117,8 +116,7 @@ void bind_options(nb::module_& m) {
           "__init__",
           [](OptionsObject* self, const MaskObject* mask, nb::handle bias, std::optional<double> scale, double softcap,
              const std::string& empty_row, double dropout, std::uint64_t seed, Index first_sequence, nb::handle sinks,
-             const PositionBiasObject* position_bias, std::shared_ptr<ScoreMod> score_mod, const std::string& bits,
-             const std::optional<std::array<Index, 4>>& place) {
+             const PositionBiasObject* position_bias, std::shared_ptr<ScoreMod> score_mod, const std::string& bits) {
             OptionsObject made;
             if (mask != nullptr) {
               made.value.mask = mask->mask;
@@ -136,14 +134,12 @@ void bind_options(nb::module_& m) {
             }
             made.value.score_mod = std::move(score_mod);
             made.value.bits = parse_bits(bits);
-            if (place) made.value.place = {(*place)[0], (*place)[1], (*place)[2], (*place)[3]};
             new (self) OptionsObject(std::move(made));
           },
           nb::kw_only(), nb::arg("mask").none() = nb::none(), nb::arg("bias").none() = nb::none(),
           nb::arg("scale").none() = nb::none(), nb::arg("softcap") = 0.0, nb::arg("empty_row") = "zero",
           nb::arg("dropout") = 0.0, nb::arg("seed") = 0, nb::arg("first_sequence") = 0, nb::arg("sinks").none() = nb::none(),
-          nb::arg("position_bias").none() = nb::none(), nb::arg("score_mod").none() = nb::none(), nb::arg("bits") = "fast",
-          nb::arg("place").none() = nb::none())
+          nb::arg("position_bias").none() = nb::none(), nb::arg("score_mod").none() = nb::none(), nb::arg("bits") = "fast")
       .def_prop_ro("has_bias",
                    [](const OptionsObject& o) { return !o.value.bias.f32.is_null() || !o.value.bias.f64.is_null(); })
       .def_prop_ro("has_sinks", [](const OptionsObject& o) { return !o.value.sinks.is_null(); })

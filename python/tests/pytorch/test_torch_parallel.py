@@ -74,31 +74,6 @@ def attend(name: str, cut_q: Any, cut_k: Any, method: str) -> dict[str, Tensor]:
     return dict(zip(RESULTS, (out.detach(), lse.detach(), *gradients)))
 
 
-#: Arguments of MultiheadAttention; 6 heads.
-LAYERS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "dropout": {"dropout": 0.3},
-    "other widths": {"kdim": 20, "vdim": 28, "bias": False},
-}
-
-
-def through_a_layer(kind: str, cut: Any) -> dict[str, Tensor]:
-    """Output and gradients of a layer with masks of heads, padding and, without dropout, its hint of causality."""
-    torch.manual_seed(5)
-    layer = torch.nn.MultiheadAttention(48, 6, batch_first=True, **LAYERS[kind])
-    torch.nn.init.normal_(layer.out_proj.weight)
-    layer = cut(layer)
-    x = numbers(1, 2, 9, 48, dtype=torch.float32).requires_grad_()
-    key, value = (x, x) if "kdim" not in LAYERS[kind] else (numbers(n, 2, 9, 12 + 8 * n, dtype=torch.float32) for n in (1, 2))
-    mask = numbers(4, 12, 9, 9, dtype=torch.float32)
-    padding = torch.zeros(2, 9, dtype=torch.bool)
-    padding[1, 7:] = True
-    torch.manual_seed(11)
-    out = layer(x, key, value, padding, need_weights=False, attn_mask=mask)[0]
-    out.backward(numbers(6, 2, 9, 48, dtype=torch.float32))
-    return {"out": out.detach(), "dx": x.grad} | {name: p.grad for name, p in layer.named_parameters()}
-
-
 def rank_of(rank: int, world: int, file: str, folder: str) -> None:
     torch.set_num_threads(1)
     qkv.set_num_threads(1)
@@ -125,7 +100,6 @@ def rank_of(rank: int, world: int, file: str, folder: str) -> None:
     except qkv.Error as error:
         seen["mismatch"] = str(error)
     seen["drawn"] = qt.parallel_attention(*own, dropout=0.5)
-    seen["layer"] = {kind: through_a_layer(kind, qt.tensor_parallel) for kind in LAYERS}
     torch.save(seen, f"{folder}/{rank}.pt")
     torch.distributed.barrier()
     os._exit(0)  # PyTorch's own end waits for itself now and then
@@ -208,30 +182,6 @@ def test_a_seed_that_is_not_given_is_shared(seen: list[dict[str, Any]]) -> None:
     drawn = torch.cat([rank["drawn"] for rank in seen], 2)
     assert (drawn == 0).float().mean() < 0.1  # sums over keys, half of which are dropped
     assert torch.isfinite(drawn).all()
-
-
-@pytest.mark.parametrize("kind", LAYERS)
-def test_ranks_share_the_heads_of_a_layer(seen: list[dict[str, Any]], kind: str) -> None:
-    one = through_a_layer(kind, qt.MultiheadAttention.from_torch)
-    for rank in seen:
-        # One sum of 48 products is cut into as many sums as there are ranks, and its gradient likewise.
-        for name in ("out", "dx"):
-            torch.testing.assert_close(
-                rank["layer"][kind][name], one[name], rtol=0, atol=48 * 2.0**-23 * float(one[name].abs().max())
-            )
-    columns = torch.cat([rank["layer"][kind]["out_proj.weight"] for rank in seen], 1)
-    bound = 48 * 2.0**-23 * float(one["out_proj.weight"].abs().max())
-    torch.testing.assert_close(columns, one["out_proj.weight"], rtol=0, atol=bound)
-    name = "q_proj_weight" if "kdim" in LAYERS[kind] else "in_proj_weight"
-    parts = 1 if "kdim" in LAYERS[kind] else 3
-    shares = [rank["layer"][kind][name].chunk(parts) for rank in seen]
-    rows = torch.cat([torch.cat(part) for part in zip(*shares)])
-    torch.testing.assert_close(rows, one[name], rtol=0, atol=48 * 2.0**-23 * float(one[name].abs().max()))
-
-
-def test_layers_that_cannot_be_shared() -> None:
-    with pytest.raises(RuntimeError, match="init_process_group"):
-        qt.tensor_parallel(torch.nn.MultiheadAttention(8, 2))
 
 
 def test_without_torch_distributed() -> None:
