@@ -1,26 +1,26 @@
-// Checks of a call, and which method computes it. Not: the methods (by_rows.h, by_chunks.h, by_heads.h).
+// Checks of a call, and which method computes it.
 #include "qkv/dist/context_parallel.h"
 
-#include "dist/by_chunks.h"
-#include "dist/by_heads.h"
+#include "core/check.h"
+#include "dist/call.h"
 
 namespace qkv::inline v0::dist {
 namespace {
 
-template <class T>
-void check_gradients(const ParallelCall<T>& call, const ForwardResults<T>& results, const AttentionGradients<T>& g) {
-  const auto beside_k = [&](const char* name, const auto& x, Index width) {
-    const std::array<Index, 4> wanted{call.k.size(0), call.k.size(1), call.k.size(2), width};
+void check_gradients(const ParallelCall& call, const Gradients& g) {
+  const auto beside_k = [&](const char* name, const Array& x, Index width) {
+    std::array<Index, 4> wanted = call.x.k.sizes;
+    wanted[3] = width;
     check<ShapeError>(
-        x.is_null() || x.sizes() == wanted, call.function, name, " must be ", [&] { return shape_text(wanted.data(), 4); },
-        " or null: got ", x);
+        x.is_null() || x.sizes == wanted, call.function, name, " must be ", [&] { return shape_text(wanted.data(), 4); },
+        " or null: got ", [&] { return shape_text(x.sizes.data(), 4); });
   };
-  const Index d = call.q.size(3), dv = call.v.size(3);
-  call.check_beside_q("out", results.out.sizes(), dv);
-  call.check_beside_q("dout", results.dout.sizes(), dv);
-  call.check_beside_q("lse", with_width(results.lse).sizes(), 1);
-  if (!g.dlse.is_null()) call.check_beside_q("dlse", with_width(g.dlse).sizes(), 1);
-  if (!g.dq.is_null()) call.check_beside_q("dq", g.dq.sizes(), d);
+  const Index d = call.x.q.sizes[3], dv = call.x.v.sizes[3];
+  call.check_beside_q("out", call.x.out, dv);
+  call.check_beside_q("dout", call.x.dout, dv);
+  call.check_beside_q("lse", call.x.lse, 1);
+  call.check_beside_q("dlse", g.dlse, 1, true);
+  call.check_beside_q("dq", g.dq, d, true);
   beside_k("dk", g.dk, d);
   beside_k("dk_sums", g.dk_sums, d);
   beside_k("dv", g.dv, dv);
@@ -29,41 +29,28 @@ void check_gradients(const ParallelCall<T>& call, const ForwardResults<T>& resul
                      "dk and dk_sums, dv and dv_sums must not both be given: got both");
 }
 
-template <class T>
-void forward(ParallelCall<T> call, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse) {
+void forward(ParallelCall call) {
+  const Array &out = call.x.out, &lse = call.x.lse;
   call.agree({{"lse", given(!lse.is_null())}}, [&] {
-    call.check_beside_q("out", out.sizes(), call.v.size(3));
-    if (!lse.is_null()) call.check_beside_q("lse", with_width(lse).sizes(), 1);
+    call.check_beside_q("out", out, call.x.v.sizes[3]);
+    call.check_beside_q("lse", lse, 1, true);
   });
-  if (call.cut.method == Method::kUlysses) {
-    forward_by_heads(call, out, lse);
-  } else if (forward_goes_by_chunks(call)) {
-    forward_by_chunks(call, out, lse);
-  } else {
-    forward_by_rows(call, out, lse);
-  }
+  call.cut.method == Method::kUlysses ? forward_by_heads(call, out, lse) : forward_by_keys(call, out, lse);
 }
 
-template <class T>
-void backward(ParallelCall<T> call, const ForwardResults<T>& results, const AttentionGradients<T>& g) {
+void backward(ParallelCall call, const Gradients& g, const std::array<std::string, 3>& shared_shapes) {
   call.agree({{"dq", given(!g.dq.is_null())},
               {"dk", given(!g.dk.is_null())},
               {"dv", given(!g.dv.is_null())},
               {"dk_sums", given(!g.dk_sums.is_null())},
               {"dv_sums", given(!g.dv_sums.is_null())},
-              {"dbias", g.dbias.shape()},
-              {"dsinks", g.dsinks.shape()},
-              {"dposition_bias", g.dposition_bias.shape()},
+              {"dbias", shared_shapes[0]},
+              {"dsinks", shared_shapes[1]},
+              {"dposition_bias", shared_shapes[2]},
               {"dlse", given(!g.dlse.is_null())},
               {"accumulate", g.accumulate ? "yes" : "no"}},
-             [&] { check_gradients(call, results, g); });
-  if (call.cut.method == Method::kUlysses) {
-    backward_by_heads(call, results, g);
-  } else if (backward_goes_by_chunks(call)) {
-    backward_by_chunks(call, results, g);
-  } else {
-    backward_by_rows(call, results, g);
-  }
+             [&] { check_gradients(call, g); });
+  call.cut.method == Method::kUlysses ? backward_by_heads(call, g) : backward_by_keys(call, g);
 }
 
 }  // namespace
@@ -77,16 +64,18 @@ ContextParallel::ContextParallel(Transport& transport, ContextParallelOptions op
                      "Ulysses computes whole heads: chunk must be 0: got ", options.chunk);
 }
 
-#define QKV_DEFINE(T)                                                                                                   \
-  void ContextParallel::forward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<T, 4> out,             \
-                                View<Accumulator<T>, 3> lse, const AttentionOptions& options) {                         \
-    dist::forward<T>({"ContextParallel::forward", transport_, options_, context_, options, q, k, v, {}, {}}, out, lse); \
-  }                                                                                                                     \
-  void ContextParallel::backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> out,      \
-                                 View<const Accumulator<T>, 3> lse, View<const T, 4> dout,                              \
-                                 const AttentionGradients<T>& gradients, const AttentionOptions& options) {             \
-    dist::backward<T>({"ContextParallel::backward", transport_, options_, context_, options, q, k, v, {}, {}},          \
-                      {out, dout, lse}, gradients);                                                                     \
+#define QKV_DEFINE(T)                                                                                                         \
+  void ContextParallel::forward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<T, 4> out,                   \
+                                View<Accumulator<T>, 3> lse, const AttentionOptions& options) {                               \
+    dist::forward({"ContextParallel::forward", transport_, options_, context_, options,                                       \
+                   {Array(q), Array(k), Array(v), Array(out), Array(lse), {}}});                                              \
+  }                                                                                                                           \
+  void ContextParallel::backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> out,            \
+                                 View<const Accumulator<T>, 3> lse, View<const T, 4> dout, const AttentionGradients<T>& g,    \
+                                 const AttentionOptions& options) {                                                           \
+    dist::backward({"ContextParallel::backward", transport_, options_, context_, options,                                     \
+                    {Array(q), Array(k), Array(v), Array(out), Array(lse), Array(dout)}},                                     \
+                   Gradients(g), {g.dbias.shape(), g.dsinks.shape(), g.dposition_bias.shape()});                              \
   }
 QKV_DEFINE(float)
 QKV_DEFINE(double)

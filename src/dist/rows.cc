@@ -1,4 +1,4 @@
-#include "dist/rows.h"
+#include "dist/exchange.h"
 
 #include <algorithm>
 

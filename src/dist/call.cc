@@ -1,0 +1,174 @@
+#include "dist/call.h"
+
+#include <exception>
+#include <tuple>
+
+#include "core/check.h"
+#include "qkv/dist/reduce.h"
+
+namespace qkv::inline v0::dist {
+namespace {
+
+std::string shape_of(const Array& x) { return shape_text(x.sizes.data(), 4); }
+
+/// "f32 [1, 8, T, 64]": T is each rank's own.
+std::string sizes_but_length(const Array& x) {
+  return std::string(name_of(x.type)) + " [" + std::to_string(x.sizes[0]) + ", " + std::to_string(x.sizes[1]) + ", T, " +
+         std::to_string(x.sizes[3]) + "]";
+}
+
+/// What all ranks must have in common, in words. Not lengths, which differ.
+std::vector<Claim> claims_of(const ParallelCall& call) {
+  const ContextParallelOptions& cut = call.cut;
+  const AttentionOptions& o = call.options;
+  const bool invariant = o.bits == Bits::kInvariant || call.context.bits() == Bits::kInvariant;
+  return {{"call", call.function},
+          {"q", sizes_but_length(call.x.q)},
+          {"k", sizes_but_length(call.x.k)},
+          {"v", sizes_but_length(call.x.v)},
+          {"layout", cut.layout == Layout::kZigZag ? "zig-zag" : "contiguous"},
+          {"method", cut.method == Method::kAllGather ? "all-gather" : cut.method == Method::kUlysses ? "ulysses" : "ring"},
+          {"block", std::to_string(cut.block)},
+          {"turns", std::to_string(cut.turns)},
+          {"chunk", std::to_string(cut.chunk)},
+          {"instruction set", std::string(isa_name(call.context.isa()))},
+          {"bits", std::string(bits_name(invariant ? Bits::kInvariant : Bits::kFast))},
+          {"mask", o.mask.describe()},
+          {"bias", o.bias.f32.is_null() ? o.bias.f64.shape() : o.bias.f32.shape()},
+          {"scale", o.scale ? number_text(*o.scale) : "1/sqrt(D)"},
+          {"softcap", number_text(o.softcap)},
+          {"empty_row", std::to_string(static_cast<int>(o.empty_row))},
+          {"dropout", o.dropout.active() ? number_text(o.dropout.p) + ", seed " + std::to_string(o.dropout.seed) +
+                                               ", first sequence " + std::to_string(o.dropout.first_sequence)
+                                         : "off"},
+          {"sinks", o.sinks.f32.is_null() ? o.sinks.f64.shape() : o.sinks.f32.shape()},
+          {"position_bias", std::to_string(o.position_bias.rows()) + " x " + std::to_string(o.position_bias.heads())},
+          {"score_mod", given(o.score_mod != nullptr)}};
+}
+
+}  // namespace
+
+void ParallelCall::check_rows() const {
+  const auto [q, k, v] = std::tie(x.q.sizes, x.k.sizes, x.v.sizes);
+  const std::string got_q = "got q " + shape_of(x.q), got_k = "k " + shape_of(x.k), got_v = "v " + shape_of(x.v);
+  check<ShapeError>(k[0] == q[0] && v[0] == q[0], function, "q, k and v must have the same batch: ", got_q, ", ", got_k, ", ",
+                    got_v);
+  check<ShapeError>(k[3] == q[3], function, "head_dim of k must equal head_dim of q: ", got_q, ", ", got_k);
+  check<ShapeError>(k[1] == v[1] && k[2] == v[2], function, "heads and length of v must equal those of k: got ", got_k, ", ",
+                    got_v);
+  check<ShapeError>(k[1] > 0 && q[1] > 0 && q[1] % k[1] == 0, function, "heads of k must divide heads of q: ", got_q, ", ",
+                    got_k);
+  const Placement& place = options.place;
+  check<OptionError>(place.first_query == 0 && place.queries < 0 && place.first_head == 0 && place.heads < 0, function,
+                     "place must be left alone: it follows from the ranks' rows");
+  check<UnsupportedError>(options.capture.what == nullptr, function,
+                          "captures are not supported: capture on one machine, by attention_forward");
+  check<UnsupportedError>(
+      cut.method != Method::kUlysses || k[1] % transport.size() == 0, function,
+      "Ulysses gives each rank the same number of key/value heads: take Method::kAllGather, or a number of ranks that "
+      "divides them: got ",
+      k[1], " heads, ", transport.size(), " ranks");
+}
+
+void ParallelCall::check_beside_q(const char* name, const Array& of, Index width, bool may_be_null) const {
+  if (may_be_null && of.is_null()) return;
+  const Array wanted = [&] {
+    Array like = x.q;
+    like.sizes[3] = width;
+    return like;
+  }();
+  check<ShapeError>(of.sizes == wanted.sizes, function, name, " must be ", [&] { return shape_of(wanted); }, ": got ",
+                    [&] { return shape_of(of); });
+}
+
+void ParallelCall::agree(std::vector<Claim> claims, const std::function<void()>& checks) {
+  const std::vector<Claim> common = claims_of(*this);
+  claims.insert(claims.begin(), common.begin(), common.end());
+  std::exception_ptr wrong;
+  std::string text = "as expected";
+  try {
+    check_rows();
+    checks();
+  } catch (const Error& error) {
+    wrong = std::current_exception();
+    text = error.what();
+  }
+  claims.insert(claims.begin(), Claim{"arguments", text});
+  dist::agree(transport, claims);
+  if (wrong) std::rethrow_exception(wrong);
+  share_lengths();
+}
+
+void ParallelCall::share_lengths() {
+  const std::vector<std::vector<Index>> lengths = from_all<Index>(transport, {x.q.sizes[2], x.k.sizes[2]});
+  queries = sequence_of("q", lengths, 0);
+  keys = sequence_of("k", lengths, 1);
+  for (const std::vector<Rows>& rows : queries.of_rank) needed.push_back(keys_of(rows));
+}
+
+/// By the mask's verdicts on blocks of keys. The two fills of empty rows read every value.
+std::vector<Rows> ParallelCall::keys_of(const std::vector<Rows>& rows) const {
+  constexpr Index block = 128;
+  if (options.mask.keeps_everything() || options.empty_row != EmptyRow::kZero) return keys.all();
+  const std::array<Index, 4> sizes{x.q.sizes[0], x.q.sizes[1], queries.length, keys.length};
+  std::vector<Rows> live;
+  for (Index begin = 0; begin < keys.length; begin += block) {
+    const Index end = std::min(begin + block, keys.length);
+    const bool any = std::ranges::any_of(
+        rows, [&](const Rows& some) { return mask_may_keep(options.mask, sizes, some.begin, some.end, begin, end); });
+    if (!any) continue;
+    if (!live.empty() && live.back().end == begin) {
+      live.back().end = end;
+    } else {
+      live.push_back({begin, end});
+    }
+  }
+  return live;
+}
+
+Sequence ParallelCall::sequence_of(const char* name, const std::vector<std::vector<Index>>& lengths, std::size_t which) const {
+  Sequence whole;
+  for (const std::vector<Index>& length : lengths) whole.length += length[which];
+  whole.of_rank = rows_of_ranks(cut, whole.length, transport.size());
+  for (std::size_t n = 0; n < lengths.size(); ++n) {
+    check<ShapeError>(lengths[n][which] == whole.count(n), function, "every rank must hold rows(T): of T ", whole.length,
+                      " rows of ", name, ", rank ", n, " must hold ", whole.count(n), ": got ", lengths[n][which]);
+  }
+  return whole;
+}
+
+RankShares::RankShares(const Gradients& wanted) : wanted_(wanted) {
+  for (std::size_t n = 0; n < sums_.size(); ++n) {
+    const Array& gradient = wanted.*kShared[n];
+    if (!gradient.is_null()) sums_[n] = Buffer(gradient.type, gradient.sizes);
+  }
+}
+
+bool RankShares::any() const {
+  return std::ranges::any_of(sums_, [](const Buffer& sums) { return sums.view.count() > 0; });
+}
+
+void RankShares::add(Gradients gradients, const std::function<void(const Gradients&)>& compute) {
+  RankShares piece(wanted_);
+  for (std::size_t n = 0; n < sums_.size(); ++n) gradients.*kShared[n] = piece.sums_[n].view;
+  compute(gradients);
+  for (std::size_t n = 0; n < sums_.size(); ++n) {
+    write(sums_[n].view, piece.sums_[n].view, true);
+  }
+}
+
+void RankShares::finish(Transport& transport) {
+  for (std::size_t n = 0; n < sums_.size(); ++n) {
+    const Array& sums = sums_[n].view;
+    if (sums.count() == 0) continue;
+    const auto count = static_cast<std::size_t>(sums.count());
+    if (sums.type == Type::kF64) {
+      reduce_sum(transport, std::span(reinterpret_cast<double*>(sums.data), count));
+    } else {
+      reduce_sum(transport, std::span(reinterpret_cast<float*>(sums.data), count));
+    }
+    write(wanted_.*kShared[n], sums, wanted_.accumulate);
+  }
+}
+
+}  // namespace qkv::inline v0::dist
