@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <sstream>
-#include <unordered_map>
 
 #include "core/check.h"
 #include "qkv/version.h"
@@ -41,15 +41,13 @@ std::string verdict_of(const std::vector<std::string>& texts,
   }
 }
 
-std::string single_line(std::string text) {
-  std::ranges::replace(text, '\n', ' ');
-  return text;
-}
-
 /// Lines "name\tvalue".
 std::string lines_of(const std::vector<Claim>& claims) {
   std::string text = std::string("qkv\t") + QKV_VERSION + "\n";
-  for (const Claim& claim : claims) text += claim.name + "\t" + single_line(claim.value) + "\n";
+  for (Claim claim : claims) {
+    std::ranges::replace(claim.value, '\n', ' ');
+    text += claim.name + "\t" + claim.value + "\n";
+  }
   return text;
 }
 
@@ -63,26 +61,20 @@ std::vector<Claim> claims_of(const std::string& text) {
   return claims;
 }
 
-/// "rank 0 has A, rank 2 has B".
-[[noreturn]] void differ(const std::string& name, const std::string& first, std::size_t rank, const std::string& other) {
-  fail<MismatchError>("dist::agree", "every rank must have the same ", name, ": rank 0 has ", first.empty() ? "none" : first,
-                      ", rank ", rank, " has ", other.empty() ? "none" : other);
-}
-
 void compare(const std::vector<std::string>& texts) {
+  const auto value_in = [](const std::vector<Claim>& claims, const std::string& name) {
+    const auto found = std::ranges::find(claims, name, &Claim::name);
+    return found == claims.end() || found->value.empty() ? "none" : found->value;
+  };
   const std::vector<Claim> first = claims_of(texts[0]);
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     const std::vector<Claim> others = claims_of(texts[rank]);
-    std::unordered_map<std::string, std::string> values;
-    for (const Claim& claim : others) values[claim.name] = claim.value;
-    for (const Claim& claim : first) {
-      const auto found = values.find(claim.name);
-      if (found == values.end() || found->second != claim.value)
-        differ(claim.name, claim.value, rank, found == values.end() ? "" : found->second);
-      values.erase(found);
-    }
-    for (const Claim& claim : others) {
-      if (values.contains(claim.name)) differ(claim.name, "", rank, claim.value);
+    for (const std::vector<Claim>* claims : {&first, &others}) {  // each has what the other may lack
+      for (const Claim& claim : *claims) {
+        const std::string here = value_in(first, claim.name), there = value_in(others, claim.name);
+        check<MismatchError>(here == there, "dist::agree", "every rank must have the same ", claim.name, ": rank 0 has ", here,
+                             ", rank ", rank, " has ", there);
+      }
     }
   }
 }
@@ -96,8 +88,15 @@ Isa isa_named(const std::string& name) {
   fail<MismatchError>("dist::agree_on_isa", "an instruction set must be known: got ", name);
 }
 
+/// The first rank whose names lack one; their number: none.
+std::size_t first_without(const std::vector<std::vector<std::string>>& names, const std::string& name) {
+  const auto lacks = [&](const auto& of_rank) { return std::ranges::find(of_rank, name) == of_rank.end(); };
+  return static_cast<std::size_t>(std::ranges::find_if(names, lacks) - names.begin());
+}
+
 /// "any" or the wanted one, then what a rank can run, slowest first: names.
 SharedIsa choose(const std::vector<std::string>& texts) {
+  constexpr const char* function = "dist::agree_on_isa";
   std::string wanted;
   std::size_t wisher = 0;
   std::vector<std::vector<std::string>> can;
@@ -105,44 +104,31 @@ SharedIsa choose(const std::vector<std::string>& texts) {
     std::istringstream words(texts[rank]);
     std::string wish;
     words >> wish;
-    for (std::string name; words >> name;) {
-      can.resize(rank + 1);
-      can.back().push_back(name);
-    }
+    can.emplace_back(std::istream_iterator<std::string>(words), std::istream_iterator<std::string>());
     if (wish == "any") continue;
-    if (!wanted.empty() && wish != wanted) {
-      fail<MismatchError>("dist::agree_on_isa", "every rank must use one instruction set: rank ", wisher, " wants ", wanted,
-                          ", rank ", rank, " wants ", wish);
-    }
+    check<MismatchError>(wanted.empty() || wish == wanted, function, "every rank must use one instruction set: rank ", wisher,
+                         " wants ", wanted, ", rank ", rank, " wants ", wish);
     if (wanted.empty()) wisher = rank;
     wanted = wish;
   }
-  const auto lacks = [&](const std::string& name) {
-    return std::ranges::find_if(can, [&](const auto& names) { return std::ranges::find(names, name) == names.end(); }) -
-           can.begin();
-  };
-  const auto ranks = static_cast<std::ptrdiff_t>(can.size());
   if (!wanted.empty()) {
-    if (const auto rank = lacks(wanted); rank < ranks)
-      fail<MismatchError>("dist::agree_on_isa", "every rank must run the instruction set that rank ", wisher, " wants, ",
-                          wanted, ": rank ", rank, " runs ", can[static_cast<std::size_t>(rank)].back(), " at most");
+    const std::size_t rank = first_without(can, wanted);
+    check<MismatchError>(rank == can.size(), function, "every rank must run the instruction set that rank ", wisher, " wants, ",
+                         wanted, ": rank ", rank, " runs ", [&] { return can[rank].back(); }, " at most");
     return {isa_named(wanted), {}};
   }
   std::string fastest;
-  std::ptrdiff_t limit = ranks;  // the last rank that refused a faster one
-  for (const auto& name : can[0]) {
-    const auto rank = lacks(name);
-    if (rank == ranks) fastest = name;
+  for (const std::string& name : can[0]) {
+    if (first_without(can, name) == can.size()) fastest = name;
   }
-  for (std::size_t rank = 0; rank < can.size() && limit == ranks; ++rank) {
-    if (can[rank].back() != fastest) limit = lacks(can[rank].back());
+  check<MismatchError>(!fastest.empty(), function, "the ranks must have an instruction set in common");
+  std::string note;
+  const auto faster = std::ranges::find_if(can, [&](const auto& names) { return names.back() != fastest; });
+  if (faster != can.end()) {
+    note = "all ranks use " + fastest + ", which is all that rank " + std::to_string(first_without(can, faster->back())) +
+           " can run: equal bits need one instruction set";
   }
-  check<MismatchError>(!fastest.empty(), "dist::agree_on_isa", "the ranks must have an instruction set in common");
-  SharedIsa result{isa_named(fastest), {}};
-  if (limit < ranks)
-    result.note = "all ranks use " + fastest + ", which is all that rank " + std::to_string(limit) +
-                  " can run: equal bits need one instruction set";
-  return result;
+  return {isa_named(fastest), note};
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
-// Isend, Irecv, Testsome. Each transport is a tag of one communicator of qkv's own; a mutex puts the calls of both in a row.
+// Isend, Irecv, Testsome. Each transport is a tag of one communicator of qkv's own; a mutex puts the calls of both in a row. The library
+// is loaded when it is asked for, so that one program or wheel runs with it and without: a list of the functions is in place of mpi.h.
 #include "qkv/dist/mpi.h"
+
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <array>
@@ -11,15 +14,78 @@
 #include <vector>
 
 #include "core/check.h"
-#include "dist/open_mpi.h"
 
 namespace qkv::inline v0::dist {
 namespace {
 
+/// Open MPI's library. Handles are pointers to objects that it exports, as its mpi.h has them since 1.5.
+struct OpenMpi {
+  using Handle = void*;
+  using Request = void*;
+  /// MPI_Status as Open MPI lays it out.
+  struct Status {
+    int source, tag, error, cancelled;
+    std::size_t bytes;
+  };
+  static constexpr int kSuccess = 0, kUndefined = -32766, kTruncated = 15, kInStatus = 18, kSerialized = 2;
+
+#define QKV_MPI_FUNCTIONS(X)                                                                                              \
+  X(Init_thread, int*, char***, int, int*)                                                                                \
+  X(Initialized, int*)                                                                                                    \
+  X(Query_thread, int*)                                                                                                   \
+  X(Finalize)                                                                                                             \
+  X(Comm_rank, Handle, int*)                                                                                              \
+  X(Comm_size, Handle, int*)                                                                                              \
+  X(Comm_dup, Handle, Handle*)                                                                                            \
+  X(Comm_free, Handle*)                                                                                                   \
+  X(Comm_set_errhandler, Handle, Handle)                                                                                  \
+  X(Isend, const void*, int, Handle, int, int, Handle, Request*)                                                          \
+  X(Irecv, void*, int, Handle, int, int, Handle, Request*)                                                                \
+  X(Testsome, int, Request*, int*, int*, Status*)                                                                         \
+  X(Barrier, Handle)                                                                                                      \
+  X(Error_string, int, char*, int*)
+#define QKV_DECLARE(name, ...) int (*name)(__VA_ARGS__);
+  QKV_MPI_FUNCTIONS(QKV_DECLARE)
+#undef QKV_DECLARE
+  Handle comm_world, byte, errors_return;
+  Request request_null;
+  std::string version;
+
+  /// Throws UnsupportedError: no such library, or one that is not Open MPI.
+  explicit OpenMpi(const std::string& library) {
+    // Global: Open MPI loads plug-ins of its own, which look for its symbols.
+    void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    if (handle == nullptr) {
+      const char* const reason = ::dlerror();
+      fail<UnsupportedError>("Mpi", "MPI needs Open MPI's library (Debian: apt-get install openmpi-bin): got ",
+                             reason == nullptr ? "no reason" : reason);
+    }
+    const auto get_version = reinterpret_cast<int (*)(char*, int*)>(::dlsym(handle, "MPI_Get_library_version"));
+    std::array<char, 8192> text{};  // MPICH's MPI_MAX_LIBRARY_VERSION_STRING, the longest of all
+    int length = 0;
+    if (get_version != nullptr) get_version(text.data(), &length);
+    version = get_version == nullptr ? "no MPI" : std::string(text.data());
+    version = version.substr(0, version.find('\n'));
+    const auto find = [&](auto& target, const char* name) {
+      void* const symbol = ::dlsym(handle, name);
+      check<UnsupportedError>(symbol != nullptr, "Mpi", "the library must be Open MPI, version 4 or 5: ", library, " is ", version,
+                              " and has no ", name);
+      target = reinterpret_cast<std::remove_reference_t<decltype(target)>>(symbol);
+    };
+    find(comm_world, "ompi_mpi_comm_world");
+    find(byte, "ompi_mpi_byte");
+    find(errors_return, "ompi_mpi_errors_return");
+    find(request_null, "ompi_request_null");
+#define QKV_FIND(name, ...) find(name, "MPI_" #name);
+    QKV_MPI_FUNCTIONS(QKV_FIND)
+#undef QKV_FIND
+  }
+};
+
 std::string error_text(const OpenMpi& mpi, int code) {
   char text[1024] = {};
   int length = 0;
-  mpi.error_string(code, text, &length);
+  mpi.Error_string(code, text, &length);
   return text;
 }
 
@@ -47,7 +113,7 @@ class MpiTransport final : public Transport {
     return start(
         "Transport::send", to, bytes.size(),
         [&](std::size_t at, int count, OpenMpi::Request* request) {
-          return world_.mpi.isend(bytes.data() + at, count, world_.mpi.byte, to, tag_, world_.comm, request);
+          return world_.mpi.Isend(bytes.data() + at, count, world_.mpi.byte, to, tag_, world_.comm, request);
         },
         false);
   }
@@ -55,7 +121,7 @@ class MpiTransport final : public Transport {
     return start(
         "Transport::receive", from, bytes.size(),
         [&](std::size_t at, int count, OpenMpi::Request* request) {
-          return world_.mpi.irecv(bytes.data() + at, count, world_.mpi.byte, from, tag_, world_.comm, request);
+          return world_.mpi.Irecv(bytes.data() + at, count, world_.mpi.byte, from, tag_, world_.comm, request);
         },
         true);
   }
@@ -121,7 +187,7 @@ class MpiTransport final : public Transport {
     indices_.resize(requests_.size());
     statuses_.resize(requests_.size());
     int done = 0;
-    const int code = world_.mpi.testsome(count, requests_.data(), &done, indices_.data(), statuses_.data());
+    const int code = world_.mpi.Testsome(count, requests_.data(), &done, indices_.data(), statuses_.data());
     if (code != OpenMpi::kSuccess && code != OpenMpi::kInStatus) break_off(error_text(world_.mpi, code));
     if (done == OpenMpi::kUndefined || done == 0) return;
     for (int n = 0; n < done; ++n) {
@@ -179,21 +245,21 @@ Mpi::Mpi(const MpiOptions& options) {
   impl_ = std::make_unique<Impl>(options);
   const OpenMpi& mpi = impl_->mpi;
   int running = 0, threads = 0;
-  require(mpi, mpi.initialized(&running), "MPI_Initialized");
+  require(mpi, mpi.Initialized(&running), "MPI_Initialized");
   if (running == 0) {
-    require(mpi, mpi.init_thread(nullptr, nullptr, OpenMpi::kSerialized, &threads), "MPI_Init_thread");
+    require(mpi, mpi.Init_thread(nullptr, nullptr, OpenMpi::kSerialized, &threads), "MPI_Init_thread");
     impl_->started = true;
   } else {
-    require(mpi, mpi.query_thread(&threads), "MPI_Query_thread");
+    require(mpi, mpi.Query_thread(&threads), "MPI_Query_thread");
   }
   check<UnsupportedError>(threads >= OpenMpi::kSerialized, "Mpi",
                           "MPI must be started with MPI_THREAD_SERIALIZED (2) or more: got ", threads);
   World& world = impl_->world;
-  require(mpi, mpi.comm_set_errhandler(mpi.comm_world, mpi.errors_return), "MPI_Comm_set_errhandler");
-  require(mpi, mpi.comm_dup(mpi.comm_world, &world.comm), "MPI_Comm_dup");
-  require(mpi, mpi.comm_set_errhandler(world.comm, mpi.errors_return), "MPI_Comm_set_errhandler");
-  require(mpi, mpi.comm_rank(world.comm, &world.rank), "MPI_Comm_rank");
-  require(mpi, mpi.comm_size(world.comm, &world.size), "MPI_Comm_size");
+  require(mpi, mpi.Comm_set_errhandler(mpi.comm_world, mpi.errors_return), "MPI_Comm_set_errhandler");
+  require(mpi, mpi.Comm_dup(mpi.comm_world, &world.comm), "MPI_Comm_dup");
+  require(mpi, mpi.Comm_set_errhandler(world.comm, mpi.errors_return), "MPI_Comm_set_errhandler");
+  require(mpi, mpi.Comm_rank(world.comm, &world.rank), "MPI_Comm_rank");
+  require(mpi, mpi.Comm_size(world.comm, &world.size), "MPI_Comm_size");
 }
 
 Mpi::~Mpi() = default;
@@ -207,9 +273,9 @@ void Mpi::close() {
                      "every operation must be complete: got some under way");
   const std::lock_guard lock(impl_->world.mutex);
   const OpenMpi& mpi = impl_->mpi;
-  require(mpi, mpi.barrier(impl_->world.comm), "MPI_Barrier");
-  require(mpi, mpi.comm_free(&impl_->world.comm), "MPI_Comm_free");
-  if (impl_->started) require(mpi, mpi.finalize(), "MPI_Finalize");
+  require(mpi, mpi.Barrier(impl_->world.comm), "MPI_Barrier");
+  require(mpi, mpi.Comm_free(&impl_->world.comm), "MPI_Comm_free");
+  if (impl_->started) require(mpi, mpi.Finalize(), "MPI_Finalize");
 }
 
 }  // namespace qkv::inline v0::dist
