@@ -1,3 +1,4 @@
+// Which rows every rank holds.
 #include "dist/exchange.h"
 
 #include <algorithm>

@@ -19,8 +19,7 @@ constexpr double kBackwardSecondSum = 0.15;
 template <class T>
 struct BackwardJob : LinearJob<T> {
   using LinearJob<T>::p;
-  View<const T, 4> out, dout;
-  View<const T, 3> normalizer;
+  View<const T, 4> dout;
   const LinearAttentionGradients<T>& gradients;
   T *dslots = nullptr, *dtotals = nullptr;
   T *decay_rows = nullptr, *beta_rows = nullptr;  // [heads][T], decays per channel [heads][T][F]; null: not wanted
@@ -30,23 +29,14 @@ struct BackwardJob : LinearJob<T> {
   T* dslot(Index number) const { return dslots + number * p.slot_count(); }
   T* dtotal(Index item) const { return dtotals + item * p.slot_count(); }
 
-  LinearAttentionGradient<T> part(Index item, Index begin, Index end, int worker) const {
-    const Index b = item / p.num_kv_heads, g = item % p.num_kv_heads, h = g * p.group_size();
+  LinearAttentionGradient<T> gradient(const Tokens& tokens, int worker) const {
+    const Index item = tokens.item, b = item / p.num_kv_heads, g = item % p.num_kv_heads, h = g * p.group_size();
     const auto at = [b](const auto& view, Index head) {
       return view.data() == nullptr ? nullptr : view.data() + b * view.stride(0) + head * view.stride(1);
     };
     LinearAttentionGradient<T> t{};
-    LinearAttentionSegment<T>& f = t.forward;
-    f = p.part(item, begin, end);
-    f.local = this->worker_slot(worker, 2);
-    if (p.normalized) {  // the kernel only reads them
-      f.out = const_cast<T*>(at(out, h));
-      f.out_head_stride = out.stride(1);
-      f.out_stride = out.stride(2);
-      f.normalizer = const_cast<T*>(at(normalizer, h));
-      f.normalizer_head_stride = normalizer.stride(1);
-      f.normalizer_stride = normalizer.stride(2);
-    }
+    t.forward = this->part(tokens);
+    t.forward.local = this->worker_slot(worker, 2);
     t.dout = at(dout, h);
     t.dout_head_stride = dout.stride(1);
     t.dout_stride = dout.stride(2);
@@ -70,9 +60,6 @@ struct BackwardJob : LinearJob<T> {
     t.accumulate_v = gradients.accumulate;
     return t;
   }
-  LinearAttentionGradient<T> segment_part(Index item, Index segment, Index length, int worker) const {
-    return part(item, segment * p.segment, std::min(length, (segment + 1) * p.segment), worker);
-  }
 
   void load_dfinal(Index item, T* state) const {
     LinearProblem<T> other = p;
@@ -92,7 +79,7 @@ struct BackwardJob : LinearJob<T> {
       T* slot = this->slot(item * segments + segment);
       std::copy_n(state, p.slot_count(), slot);
       if (segment + 1 == segments) break;
-      LinearAttentionSegment<T> s = p.part(item, segment * p.segment, (segment + 1) * p.segment);
+      LinearAttentionSegment<T> s = p.part(p.tokens(item * segments + segment, p.kv_len));
       s.q = nullptr;
       s.base = slot;
       s.local = local;
@@ -103,8 +90,7 @@ struct BackwardJob : LinearJob<T> {
 
   /// Computes only what a segment's queries add to the gradient of the state.
   void sum_dsegment(Index number, Index length, int worker) const {
-    const Index segments = p.segments(length);
-    LinearAttentionGradient<T> t = segment_part(number / segments, number % segments, length, worker);
+    LinearAttentionGradient<T> t = gradient(p.tokens(number, length), worker);
     t.dq = t.dk = t.dv = t.dlog_decay = t.dbeta = nullptr;
     t.dlocal = dslot(number);
     p.kernels->backward(t, this->kernel_scratch(worker));
@@ -116,7 +102,7 @@ struct BackwardJob : LinearJob<T> {
     T *dbase = this->worker_slot(worker, 0), *dlocal = this->worker_slot(worker, 1);
     load_dfinal(item, dbase);
     for (Index segment = segments - 1; segment >= 0; --segment) {
-      LinearAttentionGradient<T> t = segment_part(item, segment, p.kv_len, worker);
+      LinearAttentionGradient<T> t = gradient(p.tokens(item * segments + segment, p.kv_len), worker);
       t.forward.base = this->slot(item * segments + segment);
       t.dbase = dbase;
       t.dlocal = dlocal;
@@ -127,8 +113,7 @@ struct BackwardJob : LinearJob<T> {
   }
 
   void run_segment(Index number, int worker) const {
-    const Index segments = p.segments(p.kv_len);
-    LinearAttentionGradient<T> t = segment_part(number / segments, number % segments, p.kv_len, worker);
+    LinearAttentionGradient<T> t = gradient(p.tokens(number, p.kv_len), worker);
     t.forward.base = this->slot(number);
     t.dbase = dslot(number);
     t.dlocal = this->worker_slot(worker, 0);
@@ -144,15 +129,15 @@ struct BackwardJob : LinearJob<T> {
   }
 
   void queries(Index number, int worker) const {
-    const Index segments = p.segments(p.q_len);
-    LinearAttentionGradient<T> t = segment_part(number / segments, number % segments, p.q_len, worker);
-    t.forward.base = this->total(number / segments);
+    const Tokens tokens = p.tokens(number, p.q_len);
+    LinearAttentionGradient<T> t = gradient(tokens, worker);
+    t.forward.base = this->total(tokens.item);
     p.kernels->backward_queries(t, this->kernel_scratch(worker));
   }
   void keys(Index number, int worker) const {
-    const Index segments = p.segments(p.kv_len);
-    LinearAttentionGradient<T> t = segment_part(number / segments, number % segments, p.kv_len, worker);
-    t.dbase = dtotal(number / segments);
+    const Tokens tokens = p.tokens(number, p.kv_len);
+    LinearAttentionGradient<T> t = gradient(tokens, worker);
+    t.dbase = dtotal(tokens.item);
     p.kernels->backward_keys(t, this->kernel_scratch(worker));
   }
 
@@ -329,8 +314,10 @@ void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<c
   BackwardJob<T> job(gradients);
   job.p = make_linear_problem(function, q, k, v, options, context);
   check_gradients(function, job.p, gradients, out, normalizer, dout);
-  job.out = out;
-  job.normalizer = normalizer;
+  if (job.p.normalized) {  // kernels only read them
+    job.out = {const_cast<T*>(out.data()), out.sizes(), out.strides()};
+    job.normalizer = {const_cast<T*>(normalizer.data()), normalizer.sizes(), normalizer.strides()};
+  }
   job.dout = dout;
   job.run(context);
 }

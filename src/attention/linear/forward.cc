@@ -23,23 +23,7 @@ constexpr Index kLeastColumns = 16;
 template <class T>
 struct ForwardJob : LinearJob<T> {
   using LinearJob<T>::p;
-  View<T, 4> out;
-  View<T, 3> normalizer;
   LinearState<T> final;
-
-  LinearAttentionSegment<T> out_part(Index item, Index begin, Index end) const {
-    LinearAttentionSegment<T> s = p.part(item, begin, end);
-    const Index b = item / p.num_kv_heads, h = item % p.num_kv_heads * p.group_size();
-    s.out = out.data() + b * out.stride(0) + h * out.stride(1);
-    s.out_head_stride = out.stride(1);
-    s.out_stride = out.stride(2);
-    if (!normalizer.is_null()) {
-      s.normalizer = normalizer.data() + b * normalizer.stride(0) + h * normalizer.stride(1);
-      s.normalizer_head_stride = normalizer.stride(1);
-      s.normalizer_stride = normalizer.stride(2);
-    }
-    return s;
-  }
 
   void finish(Index item, const T* state) const { store_state(state, item, p.num_kv_heads, false, final); }
 
@@ -48,7 +32,7 @@ struct ForwardJob : LinearJob<T> {
     T *base = this->worker_slot(worker, 0), *local = this->worker_slot(worker, 1);
     p.load_initial(item, base);
     for (Index segment = 0; segment < p.segments(p.kv_len); ++segment) {
-      LinearAttentionSegment<T> s = out_part(item, segment * p.segment, std::min(p.kv_len, (segment + 1) * p.segment));
+      LinearAttentionSegment<T> s = this->part(p.tokens(item * p.segments(p.kv_len) + segment, p.kv_len));
       s.base = base;
       s.local = local;
       p.kernels->forward(s, this->kernel_scratch(worker));
@@ -67,7 +51,7 @@ struct ForwardJob : LinearJob<T> {
   /// One token of one head. A state whose rows do not lie in whole vectors goes through a slot.
   void run_step(Index item, int worker) const {
     const Index b = item / p.num_kv_heads, g = item % p.num_kv_heads;
-    LinearAttentionStep<T> s{out_part(item, 0, 1), this->worker_slot(worker, 0), this->worker_slot(worker, 0), p.v_head_dim,
+    LinearAttentionStep<T> s{this->part({item, 0, 1}), this->worker_slot(worker, 0), this->worker_slot(worker, 0), p.v_head_dim,
                              p.v_head_dim};
     const auto direct = [&](const auto& view) { return !view.is_null() && (view.stride(3) == 1 || view.size(3) == 1); };
     if (direct(p.initial.kv)) {
@@ -97,7 +81,7 @@ struct ForwardJob : LinearJob<T> {
     ForwardJob part = *this;
     part.p.v_head_dim = end - begin;
     part.p.v = p.v.sliced(3, begin, end);
-    part.out = out.sliced(3, begin, end);
+    part.out = this->out.sliced(3, begin, end);
     if (!p.initial.kv.is_null()) part.p.initial.kv = p.initial.kv.sliced(3, begin, end);
     if (!final.kv.is_null()) part.final.kv = final.kv.sliced(3, begin, end);
     return part;
@@ -111,8 +95,7 @@ struct ForwardJob : LinearJob<T> {
   }
 
   void out_of_segment(Index number, int worker) const {
-    const Index segments = p.segments(p.kv_len), item = number / segments, segment = number % segments;
-    LinearAttentionSegment<T> s = out_part(item, segment * p.segment, std::min(p.kv_len, (segment + 1) * p.segment));
+    LinearAttentionSegment<T> s = this->part(p.tokens(number, p.kv_len));
     s.base = this->slot(number);
     s.local = this->worker_slot(worker, 0);
     p.kernels->forward(s, this->kernel_scratch(worker));
@@ -120,9 +103,9 @@ struct ForwardJob : LinearJob<T> {
 
   /// Not causal: computes the queries of one segment from the state of all keys.
   void read(Index number, int worker) const {
-    const Index segments = p.segments(p.q_len), item = number / segments, begin = number % segments * p.segment;
-    LinearAttentionSegment<T> s = out_part(item, begin, std::min(p.q_len, begin + p.segment));
-    s.base = this->total(item);
+    const Tokens tokens = p.tokens(number, p.q_len);
+    LinearAttentionSegment<T> s = this->part(tokens);
+    s.base = this->total(tokens.item);
     p.kernels->read_state(s, this->kernel_scratch(worker));
   }
 

@@ -13,6 +13,8 @@ namespace qkv::inline v0 {
 template <class T>
 struct LinearJob {
   LinearProblem<T> p;
+  View<T, 4> out;         // backward only reads it, where the sums are normalized
+  View<T, 3> normalizer;  // null: not wanted
   T *slots = nullptr, *totals = nullptr;  // [slots][slot_count], likewise
   std::byte* workers = nullptr;
   std::size_t kernel_bytes = 0, worker_bytes = 0;
@@ -43,10 +45,21 @@ struct LinearJob {
     return lease;
   }
 
+  LinearAttentionSegment<T> part(const Tokens& tokens) const {
+    LinearAttentionSegment<T> s = p.part(tokens);
+    const Index b = tokens.item / p.num_kv_heads, h = tokens.item % p.num_kv_heads * p.group_size();
+    if (!out.is_null()) s.out = out.data() + b * out.stride(0) + h * out.stride(1);
+    s.out_head_stride = out.stride(1);
+    s.out_stride = out.stride(2);
+    if (!normalizer.is_null()) s.normalizer = normalizer.data() + b * normalizer.stride(0) + h * normalizer.stride(1);
+    s.normalizer_head_stride = normalizer.stride(1);
+    s.normalizer_stride = normalizer.stride(2);
+    return s;
+  }
+
   /// Computes the own state of one segment of keys into its slot.
   void sum_segment(Index number, int worker) const {
-    const Index segments = p.segments(p.kv_len), item = number / segments, begin = number % segments * p.segment;
-    LinearAttentionSegment<T> s = p.part(item, begin, std::min(p.kv_len, begin + p.segment));
+    LinearAttentionSegment<T> s = p.part(p.tokens(number, p.kv_len));
     s.q = nullptr;
     s.local = slot(number);
     p.kernels->forward(s, kernel_scratch(worker));

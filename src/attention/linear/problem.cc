@@ -9,33 +9,17 @@
 namespace qkv::inline v0 {
 namespace {
 
-template <class T>
-void check_tokens(const char* function, const char* name, const View<const T, 3>& view, const LinearProblem<T>& p) {
+/// A number, or F of them, for each token: axes but for the last of four repeat where their size is 1.
+template <class T, int kRank>
+void check_tokens(const char* function, const char* name, const View<const T, kRank>& view, const LinearProblem<T>& p) {
   if (view.is_null()) return;
   check<UnsupportedError>(p.causal, function, name, " needs a causal sum: without causal, tokens have no order");
-  const std::array<Index, 3> wanted{p.batch, p.num_kv_heads, p.kv_len};
-  for (int axis = 0; axis < 3; ++axis) {
-    check<ShapeError>(view.size(axis) == wanted[static_cast<std::size_t>(axis)] || view.size(axis) == 1, function, name,
-                      " must have sizes [B|1, Hkv|1, T|1]: got ", view, " for ", [&] { return shape_text(wanted.data(), 3); });
-  }
-}
-
-template <class T>
-void check_channels(const char* function, const LinearProblem<T>& p) {
-  const View<const T, 4>& view = p.channels;
-  if (view.is_null()) return;
-  constexpr const char* name = "log_decay_channels";
-  check<OptionError>(p.log_decay.is_null(), function, name, " takes the place of log_decay: pass one of them, got log_decay ",
-                     p.log_decay, ", ", name, " ", view);
-  check<UnsupportedError>(p.causal, function, name, " needs a causal sum: without causal, tokens have no order");
-  check<UnsupportedError>(!p.normalized, function, "log_decay_channels has no normalised form: set normalized to false");
   const std::array<Index, 4> wanted{p.batch, p.num_kv_heads, p.kv_len, p.features.count};
-  for (int axis = 0; axis < 4; ++axis) {
+  for (int axis = 0; axis < kRank; ++axis) {
     check<ShapeError>(view.size(axis) == wanted[static_cast<std::size_t>(axis)] || (axis < 3 && view.size(axis) == 1), function,
-                      name, " must have sizes [B|1, Hkv|1, T|1, F]: got ", view, " for ",
-                      [&] { return shape_text(wanted.data(), 4); });
+                      name, " must have sizes [B|1, Hkv|1, T|1", kRank == 4 ? ", F" : "", "]: got ", view, " for ",
+                      [&] { return shape_text(wanted.data(), kRank); });
   }
-  check_last_stride(function, name, view);
 }
 
 /// v [B, Hkv, Tk, Dv], or with a multiple of the heads that q and k both have.
@@ -97,8 +81,8 @@ double LinearProblem<T>::flops(Index length) const {
 }
 
 template <class T>
-LinearAttentionSegment<T> LinearProblem<T>::part(Index item, Index begin, Index end) const {
-  const Index b = item / num_kv_heads, g = item % num_kv_heads;
+LinearAttentionSegment<T> LinearProblem<T>::part(const Tokens& tokens) const {
+  const Index item = tokens.item, b = item / num_kv_heads, g = item % num_kv_heads;
   LinearAttentionSegment<T> s{};
   s.features = features;
   s.q = q.data() + b * q.stride(0) + q_head(g) * q.stride(1);
@@ -110,23 +94,19 @@ LinearAttentionSegment<T> LinearProblem<T>::part(Index item, Index begin, Index 
   s.v_stride = v.stride(2);
   s.group_size = group_size();
   s.v_head_dim = v_head_dim;
-  s.begin = begin;
-  s.end = end;
+  s.begin = tokens.begin;
+  s.end = tokens.end;
   s.chunk = chunk;
-  const auto at = [&](const View<const T, 3>& view, const T*& data, Index& stride) {
+  const auto at = [&](const auto& view, const T*& data, Index& stride) {
     if (view.is_null()) return;
     const auto step = [&](int axis) { return view.size(axis) == 1 ? 0 : view.stride(axis); };
     data = view.data() + b * step(0) + g * step(1);
     stride = step(2);
   };
   at(log_decay, s.log_decay, s.decay_stride);
-  s.channels = !channels.is_null();
-  if (s.channels) {
-    const auto step = [&](int axis) { return channels.size(axis) == 1 ? 0 : channels.stride(axis); };
-    s.log_decay = channels.data() + b * step(0) + g * step(1);
-    s.decay_stride = step(2);
-  }
+  at(channels, s.log_decay, s.decay_stride);
   at(beta, s.beta, s.beta_stride);
+  s.channels = !channels.is_null();
   s.normalized = normalized;
   return s;
 }
@@ -236,7 +216,13 @@ LinearProblem<T> make_linear_problem(const char* function, const View<const T, 4
   check<UnsupportedError>(p.causal || options.form == LinearForm::kChunked, function,
                           "LinearForm::kRecurrent needs a causal sum");
   set_features(function, options, p);
-  check_channels(function, p);
+  constexpr const char* name = "log_decay_channels";
+  check<OptionError>(p.channels.is_null() || p.log_decay.is_null(), function, name,
+                     " takes the place of log_decay: pass one of them, got log_decay ", p.log_decay, ", ", name, " ", p.channels);
+  check_tokens(function, name, p.channels, p);
+  check<UnsupportedError>(p.channels.is_null() || !p.normalized, function,
+                          "log_decay_channels has no normalised form: set normalized to false");
+  if (!p.channels.is_null()) check_last_stride(function, name, p.channels);
   check_state(function, "initial", p.initial, p.batch, p.num_kv_heads, p.features.count, p.v_head_dim, p.normalized);
   p.kernels = &for_element<T>(kernel_tables(context.isa()).linear_attention);
   const Index own = p.causal ? kLinearCausalChunk : kLinearFullChunk;

@@ -9,6 +9,11 @@
 
 namespace qkv::inline v0 {
 
+/// Tokens [begin, end) of key/value head `item` of all sequences.
+struct Tokens {
+  Index item, begin, end;
+};
+
 template <class T>
 struct LinearProblem {
   Index batch, num_heads, num_kv_heads;  // num_heads of out, num_kv_heads of v and the states
@@ -32,6 +37,11 @@ struct LinearProblem {
   Index k_head(Index g) const { return g / value_group; }                 // of state head g
   Index q_head(Index g) const { return g * group_size() / value_group; }  // its first
   Index segments(Index length) const { return (length + segment - 1) / segment; }
+  /// Segment number % segments of head number / segments.
+  Tokens tokens(Index number, Index length) const {
+    const Index begin = number % segments(length) * segment;
+    return {number / segments(length), begin, std::min(length, begin + segment)};
+  }
   Index state_count() const { return features.count * (v_head_dim + 1); }
   /// Numbers of a state and of the decay of the one before, in whole cache lines.
   Index slot_count() const { return static_cast<Index>(line_bytes<T>(state_count() + 1) / sizeof(T)); }
@@ -47,8 +57,8 @@ struct LinearProblem {
 
   /// Copies the random features, scaled, as they are and transposed: part() points there.
   void take_features(Carver& carver);
-  /// Tokens [begin, end) of key/value head `item` of all sequences; base and local are left null.
-  LinearAttentionSegment<T> part(Index item, Index begin, Index end) const;
+  /// base, local and results are left null.
+  LinearAttentionSegment<T> part(const Tokens& tokens) const;
   /// state [slot_count] of `item` = the initial one.
   void load_initial(Index item, T* state) const;
 };
