@@ -16,9 +16,9 @@ from .. import _attention as functional
 from .._progress import Progress
 from ..capture import Capture
 from ..masks import Mask
+from .file import Run
 from .formula import Formula
 from .layer import Layer, Wanted, look
-from .seen import Run
 
 _CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
 

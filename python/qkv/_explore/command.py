@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import models
+from .file import finite
 from .models import Refused
-from .page import finite
 from .seen import Seen
 
 _EXAMPLE = """\

@@ -1,16 +1,21 @@
-"""The full form of the explorer's file (docs/explorer-file.md) from layers that were looked at. Not: the page, which the C++ library
-makes of the file.
+"""The full form of the explorer's file (docs/explorer-file.md) from captured layers, view by view, and the page that the C++ library makes of it.
 """
 
 from __future__ import annotations
 
+import json as encoder
+import math
+import os
 import re
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .. import _nn, io
 from .layer import Layer, block_means, coded, decoded, merged
 
 FORMAT = "qkv.explorer.1"
@@ -27,43 +32,22 @@ _STATISTICS = {
 
 
 @dataclass
-class Text:
-    """A sequence of positions. tokens: their names; None: only their number is known."""
+class Run:
+    """One forward of a model, and what was generated behind it. ids: token numbers [B, T] by the side they belong to, "" or
+    "decoder"; image: first patch, height, width."""
 
-    name: str
-    length: int
-    tokens: list[str] | None = field(default=None, repr=False)
-    answer: int | None = None  #: the first position that the model generated
-    image: tuple[int, int, int] | None = None  #: first patch, height, width
-
-    def json(self) -> dict[str, Any]:
-        """The text's entry."""
-        made: dict[str, Any] = {"name": self.name, "tokens": self.tokens}
-        if self.tokens is None:
-            made["length"] = self.length
-        if self.answer is not None:
-            made["answer"] = self.answer
-        if self.image is not None:
-            made["image"] = dict(zip(("start", "height", "width"), self.image))
-        return made
-
-
-@dataclass
-class View:
-    """A stack of layers on one sequence of the batch. Several parts of a layer never overlap: a prompt, and the answer behind it."""
-
-    name: str
-    queries: Text
-    keys: Text
     layers: list[Layer]
-    sequence: int = 0
-    group: str | None = None
+    answers: list[Layer] = field(default_factory=list)
+    ids: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    image: tuple[int, int, int] | None = None
+    answer: int | None = None  #: of an encoder-decoder, the first position that the model generated
     relevance: dict[str, Any] | None = None
-    rollout: tuple[np.ndarray, float] | None = field(default=None, repr=False)  #: [R, C], and the residual's share
-    no_rollout: str | None = None  #: why there is none, where it was asked for
+    name: str | None = None
+    first: int = 0  #: the position of ids[:, 0]: a cache holds what is before
+    notes: list[str] = field(default_factory=list)
 
 
-def stack_of(name: str) -> str:
+def _stack_of(name: str) -> str:
     """What comes before the number of a layer: "model.layers" of "model.layers.3.self_attn"."""
     return re.split(r"\.\d+(?:\.|$)", name, maxsplit=1)[0]
 
@@ -95,86 +79,151 @@ def _head_info(layer: Layer, b: int) -> list[dict[str, Any]]:
     return made
 
 
-def _whole(heads: Sequence[int], wanted: Sequence[int] | None) -> list[int]:
-    """Places of the heads whose weights are all stored."""
-    return [place for place, head in enumerate(heads) if wanted is None or head in wanted]
+class File:
+    """The JSON and the tensors. names: tokens by number; given: tokens by side; weights: by layer, the heads whose weights are all stored, None:
+    all that there are; rollout: (layers, sequence) -> [T, T], raises ValueError."""
 
+    def __init__(
+        self, names: Callable[[int], str] | None, given: Mapping[str, Sequence[str]], weights: Mapping[int, Sequence[int]] | None,
+        rollout: Callable[[Sequence[Layer], int], np.ndarray] | None, residual: float,
+    ) -> None:  # fmt: skip
+        self.names, self.given, self.weights, self.rollout, self.residual = names, given, weights, rollout, residual
+        self.texts: list[dict[str, Any]] = []
+        self.views: list[dict[str, Any]] = []
+        self.tensors: dict[str, np.ndarray] = {}
 
-def _layer(layer: Layer, b: int, view: View, prefix: str, tensors: dict[str, np.ndarray], weights: Sequence[int] | None) -> Any:
-    formula, parts = layer.pages[b]
-    heads = list(layer.heads)
-    if heads != list(range(layer.num_heads)):
-        raise ValueError(f"[save] a page shows every head of a layer: layer {layer.index} was looked at in heads {heads} only")
-    made: dict[str, Any] = {
-        "name": layer.name, "heads": layer.num_heads, "kv_heads": layer.num_kv_heads, "q_len": layer.q_len, "kv_len": layer.kv_len,
-        "formula": formula, "head_info": _head_info(layer, b),
-    }  # fmt: skip
-    for name, length, text in (("q_first", layer.q_len, view.queries), ("kv_first", layer.kv_len, view.keys)):
-        at = 0 if layer.cross else layer.key_first + (layer.offsets[b] if name == "q_first" else 0)
-        if at + length <= text.length and at:
-            made[name] = at
-    errors: dict[str, float] = {}
-    if layer.map is not None:
-        tensors[f"{prefix}/map"], tensors[f"{prefix}/map_peak"], errors["map"] = _peaked(layer.map[b])
-    if layer.captured.column_mass is not None and layer.q_len:
-        mass = merged(layer.captured.column_mass[b], 1, _ROWS) / layer.q_len
-        tensors[f"{prefix}/mass"], tensors[f"{prefix}/mass_peak"], _ = _peaked(mass)
-    places = _whole(heads, weights)
-    if layer.weights is not None and places:
-        whole = len(places) == len(heads)
-        tensors[f"{prefix}/weights"] = layer.weights[b] if whole else layer.weights[b][places]
-        if not whole:
-            made["weights"] = [heads[place] for place in places]
-        errors["weights"] = layer.weights_error
-    for title, name in _STATISTICS.items():
-        values = getattr(layer.captured, name)
-        if values is not None and values.size and (name != "sink" or values.any()):
-            tensors[f"{prefix}/rows/{title}"] = block_means(merged(values[b], 1, _ROWS)[..., None], layer.q_len)[..., 0]
-    if layer.exact is not None and "refused" not in formula:
-        exact = layer.exact
-        made |= {"exact": list(exact.heads), "exact_kv": list(exact.kv_heads)}
-        for name in ("q", "k", "lse"):
-            tensors[f"{prefix}/{name}"] = np.ascontiguousarray(getattr(exact, name)[b])
-        tensors |= {f"{prefix}/{name}": values for name, values in parts.items()}
-        errors["exact"] = exact.error
-    if layer.relevance is not None:
-        largest = max(float(np.nanmax(layer.relevance[b], initial=0.0)), 1e-30)
-        tensors[f"{prefix}/relevance"] = coded(layer.relevance[b] / largest)
-    if errors:
-        made["errors"] = errors
-    return made
+    def add(self, run: Run, prefix: str) -> None:
+        """A view per stack of layers and sequence. Several parts of a layer never overlap: a prompt, and the answer behind it."""
+        crossing = {_stack_of(layer.name) for layer in run.layers if layer.cross}
+        batch = len(run.layers[0].pages) if run.layers else 0
+        layers = [(layer, False) for layer in run.layers] + [(layer, True) for layer in run.answers]
 
+        def side_of(layer: Layer, keys: bool) -> str:
+            return "decoder" if _stack_of(layer.name) in crossing and not (layer.cross and keys) else ""
 
-def made_of(
-    views: Sequence[View], title: str, notes: Sequence[str] = (), weights: dict[int, list[int]] | None = None
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The JSON and the tensors. weights: by layer, the heads whose weights are all stored; None: all that there are."""
-    texts: list[Text] = []
-    for view in views:
-        for text in (view.queries, view.keys):
-            if not any(text is other for other in texts):
-                texts.append(text)
-    tensors: dict[str, np.ndarray] = {}
-    described = []
-    for n, view in enumerate(views):
-        number = {id(text): place for place, text in enumerate(texts)}
+        lengths: dict[str, int] = {}
+        answers: dict[str, int] = {} if run.answer is None else {"decoder": run.answer}
+        for layer, answer in layers:
+            behind = layer.q_len + (0 if layer.cross else layer.key_first + max(layer.offsets, default=0))
+            for side, length in ((side_of(layer, False), behind), (side_of(layer, True), layer.key_first + layer.kv_len)):
+                lengths[side] = max(lengths.get(side, 0), length)
+            if answer and not layer.cross:
+                side = side_of(layer, False)
+                answers[side] = min(*layer.offsets, answers.get(side, layer.offsets[0]))
+        for b in range(batch):
+            texts: dict[str, int] = {}
+
+            def text_of(side: str, b: int = b, texts: dict[str, int] = texts) -> int:
+                if side not in texts:
+                    words = (side or "text" * (not prefix), prefix, f"{b}" if batch > 1 else "")
+                    made = self._text(run, side, b, lengths[side])
+                    if side in answers:
+                        made["answer"] = answers[side]
+                    self.texts.append({"name": " ".join(filter(None, words)), **made})
+                    texts[side] = len(self.texts) - 1
+                return texts[side]
+
+            found: dict[Any, list[Layer]] = {}
+            for layer, answer in layers:
+                found.setdefault((_stack_of(layer.name), layer.cross, answer), []).append(layer)
+            for (stack, cross, answer), some in found.items():
+                words = (stack, "cross" * cross, "answer" * answer, prefix, f"sequence {b}" * (batch > 1))
+                sides = [text_of(side_of(some[0], keys)) for keys in (False, True)]
+                view = {"name": " ".join(filter(None, words)), "kind": "cross" if cross else "self", "queries": sides[0], "keys": sides[1]}
+                if run.name is not None:
+                    view["group"] = run.name
+                size = [lengths[side_of(some[0], keys)] for keys in (False, True)]
+                at = len(self.views)
+                view["layers"] = [self._layer(layer, b, size, f"{at}/{m}") for m, layer in enumerate(some)]
+                if run.relevance is not None and not answer:
+                    view["relevance"] = run.relevance
+                if self.rollout is not None and not cross:
+                    try:
+                        self.tensors[f"{at}/rollout"] = coded(self.rollout(some, b))
+                        view["rollout"] = {"residual": self.residual}
+                    except ValueError as error:  # the page says so in its place
+                        view["rollout"] = {"refused": str(error).removeprefix("[rollout] ")}
+                self.views.append(view)
+
+    def _text(self, run: Run, side: str, b: int, length: int) -> dict[str, Any]:
+        """A sequence of positions: their names, or how many there are; an image's grid."""
+        ids, first = run.ids.get(side), 0 if side else run.first
+        tokens = list(self.given[side]) if side in self.given else None
+        if tokens is not None and len(tokens) != length:
+            raise ValueError(f"[save] tokens must name the {length} positions{' of the decoder' * bool(side)}: got {len(tokens)}")
+        cached = (first or run.answers) and ids is not None and first + ids.shape[1] <= length
+        if tokens is None and ids is not None and (cached or ids.shape[1] == length):
+            tokens = [f"({n})" for n in range(length)]  # before: in the cache; behind: room of a static one
+            own = [int(n) for n in ids[b if len(ids) > 1 else 0]]
+            tokens[first : first + len(own)] = [self.names(n) if self.names else str(n) for n in own]
+        made: dict[str, Any] = {"tokens": tokens} if tokens is not None else {"tokens": None, "length": length}
+        if run.image is not None and not side and length >= run.image[0] + run.image[1] * run.image[2]:
+            made["image"] = dict(zip(("start", "height", "width"), run.image))
+        return made
+
+    def _layer(self, layer: Layer, b: int, lengths: Sequence[int], prefix: str) -> dict[str, Any]:
+        """lengths: of the texts of queries and keys."""
+        formula, parts = layer.pages[b]
+        heads, tensors = list(layer.heads), self.tensors
+        if heads != list(range(layer.num_heads)):
+            raise ValueError(f"[save] a page shows every head of a layer: layer {layer.index} was looked at in heads {heads} only")
         made: dict[str, Any] = {
-            "name": view.name, "kind": "cross" if view.layers[0].cross else "self", "queries": number[id(view.queries)],
-            "keys": number[id(view.keys)],
+            "name": layer.name, "heads": layer.num_heads, "kv_heads": layer.num_kv_heads, "q_len": layer.q_len, "kv_len": layer.kv_len,
+            "formula": formula, "head_info": _head_info(layer, b),
         }  # fmt: skip
-        if view.group is not None:
-            made["group"] = view.group
-        made["layers"] = [
-            _layer(layer, view.sequence, view, f"{n}/{m}", tensors, None if weights is None else weights.get(layer.index, []))
-            for m, layer in enumerate(view.layers)
-        ]
-        if view.relevance is not None:
-            made["relevance"] = view.relevance
-        if view.rollout is not None:
-            tensors[f"{n}/rollout"] = coded(view.rollout[0])
-            made["rollout"] = {"residual": view.rollout[1]}
-        elif view.no_rollout is not None:
-            made["rollout"] = {"refused": view.no_rollout}
-        described.append(made)
-    json = {"title": title, "notes": list(notes), "texts": [text.json() for text in texts], "views": described}
-    return json, tensors
+        starts = (0, 0) if layer.cross else (layer.key_first + layer.offsets[b], layer.key_first)
+        for name, at, length, whole in zip(("q_first", "kv_first"), starts, (layer.q_len, layer.kv_len), lengths):
+            if at and at + length <= whole:
+                made[name] = at
+        errors: dict[str, float] = {}
+        if layer.map is not None:
+            tensors[f"{prefix}/map"], tensors[f"{prefix}/map_peak"], errors["map"] = _peaked(layer.map[b])
+        if layer.captured.column_mass is not None and layer.q_len:
+            mass = merged(layer.captured.column_mass[b], 1, _ROWS) / layer.q_len
+            tensors[f"{prefix}/mass"], tensors[f"{prefix}/mass_peak"], _ = _peaked(mass)
+        wanted = heads if self.weights is None else [head for head in heads if head in self.weights.get(layer.index, ())]
+        if layer.weights is not None and wanted:
+            tensors[f"{prefix}/weights"] = layer.weights[b] if wanted == heads else layer.weights[b][wanted]
+            if wanted != heads:
+                made["weights"] = wanted
+            errors["weights"] = layer.weights_error
+        for title, name in _STATISTICS.items():
+            values = getattr(layer.captured, name)
+            if values is not None and values.size and (name != "sink" or values.any()):
+                tensors[f"{prefix}/rows/{title}"] = block_means(merged(values[b], 1, _ROWS)[..., None], layer.q_len)[..., 0]
+        if layer.exact is not None and "refused" not in formula:
+            exact = layer.exact
+            made |= {"exact": list(exact.heads), "exact_kv": list(exact.kv_heads)}
+            for name in ("q", "k", "lse"):
+                tensors[f"{prefix}/{name}"] = np.ascontiguousarray(getattr(exact, name)[b])
+            tensors |= {f"{prefix}/{name}": values for name, values in parts.items()}
+            errors["exact"] = exact.error
+        if layer.relevance is not None:
+            largest = max(float(np.nanmax(layer.relevance[b], initial=0.0)), 1e-30)
+            tensors[f"{prefix}/relevance"] = coded(layer.relevance[b] / largest)
+        if errors:
+            made["errors"] = errors
+        return made
+
+
+def finite(x: Any) -> Any:
+    """None in place of NaN and infinity, which JSON does not have: of a model that gives NaN, everything else is shown."""
+    if isinstance(x, dict):
+        return {key: finite(value) for key, value in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [finite(value) for value in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x
+
+
+def write_file(path: str | os.PathLike[str], json: dict[str, Any], tensors: dict[str, Any]) -> None:
+    """The explorer's file."""
+    text = encoder.dumps(finite(json), ensure_ascii=False, allow_nan=False)
+    io.save_safetensors(path, tensors, {"format": FORMAT, "explorer": text, "title": json["title"]})
+
+
+def page_of(json: dict[str, Any], tensors: dict[str, Any]) -> str:
+    """The page as HTML."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "explorer.safetensors")
+        write_file(file, json, tensors)
+        return _nn.explorer_page(os.fspath(file))

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from .file import Run
 from .layer import Wanted, look
-from .seen import Run, Seen
+from .seen import Seen
 
 
 class Refused(Exception):

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ import numpy as np
 from .. import _html
 from ..capture import Captured
 from ..plotting import plot
-from .file import Text, View, made_of, stack_of
+from .file import File, Run, page_of, write_file
 from .layer import Layer
-from .page import page_of, write_file
 
 #: Columns of a table: title, field of Captured.
 _COLUMNS = (
@@ -41,22 +39,6 @@ RELEVANCE = (
 
 def _wide(title: str) -> int:
     return max(10, len(title) + 2)
-
-
-@dataclass
-class Run:
-    """One forward of a model, and what was generated behind it. ids: token numbers [B, T] by the side they belong to, "" or
-    "decoder"; image: first patch, height, width."""
-
-    layers: list[Layer]
-    answers: list[Layer] = field(default_factory=list)
-    ids: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
-    image: tuple[int, int, int] | None = None
-    answer: int | None = None  #: of an encoder-decoder, the first position that the model generated
-    relevance: dict[str, Any] | None = None
-    name: str | None = None
-    first: int = 0  #: the position of ids[:, 0]: a cache holds what is before
-    notes: list[str] = field(default_factory=list)
 
 
 class Seen:
@@ -168,25 +150,6 @@ class Seen:
 
     # The page.
 
-    def views(
-        self, *, rollout: bool = False, residual: float = 0.5, tokens: Mapping[str, Sequence[str]] | None = None
-    ) -> list[View]:
-        """What the page shows: a view per stack of layers, run and sequence."""
-        made: list[View] = []
-        for run in self.runs:
-            same = [id(other) for other in self.runs if other.name == run.name]
-            what = "run" if run.name is None else "image" if run.image else "text"
-            text = f"{what} {same.index(id(run))}{self._beginning(run)}" if len(same) > 1 else ""
-            made += _views(run, self.names, dict(tokens or {}), text)
-        if rollout:
-            shown = [view for view in made if not view.layers[0].cross]
-            for view in shown:
-                try:
-                    view.rollout = _rollout(view.layers, residual, view.sequence), residual
-                except ValueError as error:  # the page says so in its place
-                    view.no_rollout = str(error).removeprefix("[rollout] ")
-        return made
-
     def _beginning(self, run: Run) -> str:
         """The first characters of what a run read, where they are known: they tell views apart."""
         ids = run.ids.get("")
@@ -226,20 +189,24 @@ class Seen:
         if not any(run.layers for run in self.runs):
             raise ValueError("[save] nothing was seen: no call of attention went through qkv; see docs/explore.md")
         named = tokens if isinstance(tokens, Mapping) else {} if tokens is None else {"": list(tokens)}
-        views = self.views(rollout=rollout, tokens=named)
+        chosen: dict[int, list[int]] | None = None if weights is None else {}
+        for layer, head in weights or ():
+            found = self._layer(layer)
+            if found is None or head not in found.heads:
+                raise ValueError(f"[save] weights: there is no layer {layer} with a head {head}")
+            chosen.setdefault(layer, []).append(head)  # type: ignore[union-attr]
+        residual = 0.5
+        rolled = (lambda layers, sequence: _rollout(layers, residual, sequence)) if rollout else None
+        file = File(self.names, named, chosen, rolled, residual)
+        for run in self.runs:
+            same = [id(other) for other in self.runs if other.name == run.name]
+            what = "run" if run.name is None else "image" if run.image else "text"
+            file.add(run, f"{what} {same.index(id(run))}{self._beginning(run)}" if len(same) > 1 else "")
         notes = [note for run in self.runs for note in run.notes]
-        notes += [RELEVANCE] * any(view.relevance is not None for view in views) + [ROLLOUT] * any(
-            view.rollout is not None for view in views
-        )
-        chosen: dict[int, list[int]] | None = None
-        if weights is not None:
-            chosen = {}
-            for layer, head in weights:
-                found = self._layer(layer)
-                if found is None or head not in found.heads:
-                    raise ValueError(f"[save] weights: there is no layer {layer} with a head {head}")
-                chosen.setdefault(layer, []).append(head)
-        return made_of(views, title or self.title or "attention", notes, chosen)
+        notes += [RELEVANCE] * any("relevance" in view for view in file.views)
+        notes += [ROLLOUT] * any("residual" in view.get("rollout", ()) for view in file.views)
+        json = {"title": title or self.title or "attention", "notes": notes, "texts": file.texts, "views": file.views}
+        return json, file.tensors
 
     def _repr_html_(self) -> str:
         rows = self.statistics()
@@ -275,63 +242,3 @@ def _rollout(layers: Sequence[Layer], residual: float, sequence: int) -> np.ndar
         step = residual * np.eye(length, dtype=np.float32) + (1 - residual) * mean
         product = (step / step.sum(1, keepdims=True)) @ product
     return product
-
-
-def _views(run: Run, names: Callable[[int], str] | None, given: dict[str, Sequence[str]], prefix: str) -> list[View]:
-    crossing = {stack_of(layer.name) for layer in run.layers if layer.cross}
-    texts: dict[tuple[str, int], Text] = {}
-    made: list[View] = []
-    layers = [(layer, False) for layer in run.layers] + [(layer, True) for layer in run.answers]
-    batch = len(run.layers[0].pages) if run.layers else 0
-
-    def side_of(layer: Layer, keys: bool) -> str:
-        return "decoder" if stack_of(layer.name) in crossing and not (layer.cross and keys) else ""
-
-    lengths: dict[str, int] = {}
-    for layer, _ in layers:
-        lengths[side_of(layer, False)] = max(
-            lengths.get(side_of(layer, False), 0),
-            layer.q_len + (0 if layer.cross else layer.key_first + max(layer.offsets, default=0)),
-        )
-        lengths[side_of(layer, True)] = max(lengths.get(side_of(layer, True), 0), layer.key_first + layer.kv_len)
-
-    def text_of(side: str, b: int) -> Text:
-        if (side, b) not in texts:
-            length, ids = lengths[side], run.ids.get(side)
-            tokens = list(given[side]) if side in given else None
-            if tokens is not None and len(tokens) != length:
-                raise ValueError(
-                    f"[save] tokens must name the {length} positions{' of the decoder' * bool(side)}: got {len(tokens)}"
-                )
-            first = 0 if side else run.first
-            cached = (first or run.answers) and ids is not None and first + ids.shape[1] <= length
-            if tokens is None and ids is not None and (cached or ids.shape[1] == length):
-                tokens = [f"({n})" for n in range(length)]  # before: in the cache; behind: room of a static one
-                tokens[first : first + ids.shape[1]] = [
-                    names(int(n)) if names else str(n) for n in ids[b if len(ids) > 1 else 0]
-                ]
-            text = Text(
-                " ".join(x for x in (side or "text" * (not prefix), prefix, f"{b}" if batch > 1 else "") if x), length, tokens
-            )
-            answers = [min(one.offsets) for one in run.answers if not one.cross and side_of(one, False) == side]
-            text.answer = min(answers, default=run.answer if side else None)
-            if run.image is not None and not side and length >= run.image[0] + run.image[1] * run.image[2]:
-                text.image = run.image
-            texts[side, b] = text
-        return texts[side, b]
-
-    for b in range(batch):
-        found: dict[Any, View] = {}
-        for layer, answer in layers:
-            stack = stack_of(layer.name)
-            key = (stack, layer.cross, answer)
-            if key not in found:
-                words = (stack, "cross" * layer.cross, "answer" * answer, prefix, f"sequence {b}" * (batch > 1))
-                view = View(
-                    " ".join(x for x in words if x), text_of(side_of(layer, False), b), text_of(side_of(layer, True), b), [], b
-                )
-                view.group, view.relevance = run.name, None if answer else run.relevance
-                found[key] = view
-            found[key].layers.append(layer)
-        made += found.values()
-    return made

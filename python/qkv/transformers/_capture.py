@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from .._explore.collector import Collector
+from .._explore.file import Run
 from .._explore.layer import Wanted
-from .._explore.seen import Run, Seen
+from .._explore.seen import Seen
 from .._progress import Progress
 from ..capture import Capture
 from ._attention import NAME, register

@@ -113,7 +113,7 @@ def test_pytorchs_layers_and_masks() -> None:
     kinds = [(layer.cross, layer.q_len, layer.kv_len) for layer in seen.layers]
     assert kinds == [(False, 12, 12)] * 2 + [(False, 7, 7), (True, 7, 12)] * 2
     assert not seen.skipped and not seen.layers[0].captured.map[1, :, :, 9:].any()
-    assert [view.name for view in seen.views()][:3] == [
+    assert [view["name"] for view in seen._made()[0]["views"]][:3] == [
         "encoder.layers sequence 0",
         "decoder.layers sequence 0",
         "decoder.layers cross sequence 0",
@@ -130,7 +130,7 @@ def test_runs_and_other_threads() -> None:
         thread.join()
         model(number_of(7, 1, 11, 32))
     assert [[layer.q_len for layer in run.layers] for run in seen.runs] == [[9] * 3, [11] * 3]
-    assert len(seen.views()) == 2
+    assert len(seen._made()[0]["views"]) == 2
     model(number_of(8, 1, 9, 32))  # behind the block
     assert len(seen.runs) == 2
 
