@@ -1,4 +1,4 @@
-"""Tables for notebooks, as HTML. Not: pictures (plotting)."""
+"""Tables: as HTML for notebooks, as text for a terminal. Not: pictures (plotting)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,14 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     head = "".join(f"<th>{text(title)}</th>" for title in titles)
     body = "".join("<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def lines(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Columns under their titles; None is left empty, words are at the left."""
+    cells = [["" if x is None else f"{x:.3f}" if isinstance(x, float) else str(x) for x in row] for row in rows]
+    wide = [max(map(len, column)) for column in zip(titles, *cells)]
+    left = [any(isinstance(x, str) for x in column) for column in zip(*rows)] or [False] * len(titles)
+    return "\n".join("  ".join(f"{x:{'<' if a else '>'}{w}}" for x, w, a in zip(row, wide, left)).rstrip() for row in (titles, *cells))
 
 
 def grid(keep: np.ndarray, title: str) -> str:

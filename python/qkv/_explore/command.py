@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from .. import _html
 from . import models
 from .file import finite
 from .models import Refused
@@ -99,17 +100,12 @@ def _checked(options: Any) -> None:
 
 
 def _table(seen: Seen) -> str:
-    rows = seen.kinds()
-    several = len(seen.runs) > 1
-    names: dict[str, int] = {row["name"]: len(row["name"]) for row in rows}
-    wide = max([5, *names.values()])
-    lines = [("run  " if several else "") + f"layer  {'name':<{wide}}  head  {'kind':<10}  share  first  entropy"]
-    for row in rows:
-        share = "     " if row["share"] is None else f"{row['share']:5.2f}"
-        numbers = f"{share}  {row['first']:5.2f}  {row['entropy_nats']:7.3f}"
-        line = f"{row['layer']:5d}  {row['name']:<{wide}}  {row['head']:4d}  {row['kind']:<10}  {numbers}"
-        lines.append((f"{row['run']:3d}  " if several else "") + line)
-    return "\n".join(lines)
+    titles, several = ("layer", "name", "head", "kind", "share", "first", "entropy"), len(seen.runs) > 1
+    rows = []
+    for row in seen.kinds():
+        shares = (None if row[name] is None else f"{row[name]:.2f}" for name in ("share", "first"))
+        rows.append([*([row["run"]] if several else []), *(row[name] for name in titles[:4]), *shares, row["entropy_nats"]])
+    return _html.lines((("run",) if several else ()) + titles, rows)
 
 
 def _json(seen: Seen, models: Sequence[str]) -> str:

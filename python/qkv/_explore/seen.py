@@ -37,10 +37,6 @@ RELEVANCE = (
 )
 
 
-def _wide(title: str) -> int:
-    return max(10, len(title) + 2)
-
-
 class Seen:
     """What a capture saw. In a notebook it shows the explorer's page."""
 
@@ -107,11 +103,8 @@ class Seen:
         if not rows:
             return "no statistics: capture_attention(..., capture=qkv.Capture(statistics=True)) asks for them"
         kinds = {(row["layer"], row["head"]): row["kind"] for row in self.kinds() if row["run"] == 0}
-        lines = ["layer  head" + "".join(f"{title:>{_wide(title)}}" for title, _ in _COLUMNS) + ("  kind" if kinds else "")]
-        for r in rows:
-            line = f"{r['layer']:5d} {r['head']:5d}" + "".join(f"{r[title]:{_wide(title)}.3f}" for title, _ in _COLUMNS)
-            lines.append(line + (f"  {kinds[r['layer'], r['head']]}" if kinds else ""))
-        return "\n".join(lines)
+        titles = [*rows[0], *(["kind"] if kinds else [])]
+        return _html.lines(titles, [[*row.values(), *([kinds[row["layer"], row["head"]]] if kinds else [])] for row in rows])
 
     def map(self, layer: int, head: int, *, sequence: int = 0) -> np.ndarray:
         """Weights of one head, [rows, columns]: every weight where the map is as large as Tq x Tk, otherwise sums over blocks
