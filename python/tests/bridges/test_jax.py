@@ -17,7 +17,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp
 import qkv
 import qkv.jax
-from support import expect_close, numbers, problem
+from support import numbers, problem
 
 attention = qkv.jax.attention
 
@@ -160,11 +160,10 @@ def test_dot_product_attention_is_jaxs(case: str) -> None:
     # jax.nn computes its softmax in float32 for float64 too: exact within float32, which is all that is claimed here.
     exact, naive = results(jax.nn.dot_product_attention, np.float64), results(jax.nn.dot_product_attention, np.float32)
     fast = results(qkv.jax.dot_product_attention, np.float32)
-    for name, value in fast.items():
-        size = np.full(
-            value.shape, 8 * max(1.0, float(abs(exact[name]).max()))
-        )  # out, dq, dk, dv: sums of products of O(1) numbers
-        expect_close(name, value, np.asarray(exact[name]), np.asarray(naive[name]), size, "float32")
+    for name, value in fast.items():  # out, dq, dk, dv: sums of products of O(1) numbers
+        error, theirs = (float(abs(x[name] - exact[name]).max()) for x in (fast, naive))
+        assert value.shape == exact[name].shape
+        assert error <= (3 if name[0] == "d" else 2) * theirs + 32 * np.finfo(np.float32).eps * max(1.0, float(abs(exact[name]).max())), name
 
 
 def test_without_batch_axis_and_residual() -> None:

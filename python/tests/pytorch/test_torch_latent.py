@@ -4,8 +4,6 @@ every function of the bridge does (test_operators.py), models (bridges/test_tran
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 torch = pytest.importorskip("torch")
