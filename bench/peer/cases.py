@@ -141,37 +141,22 @@ def _decode():
         ):
             name = f"decode-{dtype}-b{batch}-tq{q_len}-s{keys}"
             quick = q_len == 1 and batch == 1
-            yield Case(
-                name,
-                f"{row}, {dtype}",
-                "decode",
-                goal,
-                dtype,
-                batch,
-                q_len=q_len,
-                kv_len=keys,
-                causal=q_len > 1,
-                quick=quick,
-                **cache,
-            )
+            shape = {"batch": batch, "q_len": q_len, "kv_len": keys, "causal": q_len > 1, "quick": quick}
+            yield Case(name, f"{row}, {dtype}", "decode", goal, dtype, **shape, **cache)
 
 
 def _options():
-    for extra, name, batch, heads, ratio in (
-        ("dropout", "dropout", 1, 8, 6),
-        ("bias", "bias", 1, 8, 3.5),
-        ("window", "window128", 1, 8, 8),
-        ("lengths", "lengths", 8, 2, 0),
+    for extra, name, batch, heads, ratio, words in (
+        ("dropout", "dropout", 1, 8, 6, "dropout 0.1"),
+        ("bias", "bias", 1, 8, 3.5, "gradient of a bias"),
+        ("window", "window128", 1, 8, 8, "window 128"),
+        ("lengths", "lengths", 8, 2, 0, "key lengths"),
     ):
-        words = {"dropout": "dropout 0.1", "bias": "gradient of a bias", "window": "window 128", "lengths": "key lengths"}[
-            extra
-        ]
         row = f"{words}, forward + backward"
         yield Case(f"{name}-f32-d64-s1024", row, "fwdbwd", ratio, batch=batch, heads=heads, q_len=1024, extra=extra)
     for length in (256, 512, 1024, 2048):
-        yield Case(
-            f"weights-f32-d64-s{length}", "output and all weights", "weights", 3, heads=8, q_len=length, quick=length == 512
-        )
+        shape = {"heads": 8, "q_len": length, "quick": length == 512}
+        yield Case(f"weights-f32-d64-s{length}", "output and all weights", "weights", 3, **shape)
 
 
 def _linear():

@@ -73,6 +73,37 @@ def rows_of(case, q, k, v):
     return rows, weights @ v[-1, head].astype(np.float64)
 
 
+def row_error(case, out, q, k, v):
+    """Of the rows of rows_of; everything as f32 arrays [B, H, T, D]."""
+    rows, expected = rows_of(case, q, k, v)
+    return difference(out[-1, -1, rows], expected)
+
+
+def caches(case, inputs, copy):
+    """The keys and values of each run: to decode, copies of which none is cached when its turn comes, as in `qkv bench`."""
+    copies = int(2**29 // case.cache_bytes()) if case.kind == "decode" else 0
+    return [inputs, *([copy(x) for x in inputs] for _ in range(copies))]
+
+
+def layer_numbers(case):
+    """x [B, T, E] of an attention layer; its weight [3, E, E], bias [3, E], output's weight and bias."""
+    random = np.random.default_rng(17)
+    width = case.embed_dim
+
+    def draw(*sizes):
+        return random.uniform(-1, 1, sizes).astype(np.float32) / np.float32(np.sqrt(width))
+
+    parameters = draw(3, width, width), draw(3, width), draw(width, width), draw(width)
+    return random.uniform(-1, 1, (case.batch, case.q_len, width)).astype(np.float32), parameters
+
+
+def layer(case, x, weight, bias, out_weight, out_bias):
+    """The layer in f64; weight [3, E, E] and out_weight multiply from the right."""
+    shape = (case.batch, case.q_len, case.heads, -1)
+    q, k, v = ((x @ weight[n].astype(np.float64) + bias[n]).reshape(shape).transpose(0, 2, 1, 3) for n in range(3))
+    return (weights_of(q, k) @ v).transpose(0, 2, 1, 3).reshape(x.shape) @ out_weight + out_bias
+
+
 def gradients(case, q, k, v, dout):
     """out, dq, dk, dv, dbias in f64."""
     keep = keep_of(case)
@@ -85,6 +116,11 @@ def gradients(case, q, k, v, dout):
     scale = 1 / np.sqrt(case.head_dim)
     dbias = ds.sum(0, keepdims=True) if case.extra == "bias" else None
     return out, scale * ds @ k, scale * np.swapaxes(ds, -1, -2) @ q, np.swapaxes(p, -1, -2) @ dout, dbias
+
+
+def gradient_error(got, case, arrays):
+    """The largest error of dq, dk, dv, dbias of `case`; arrays: q, k, v, dout as f32."""
+    return max(difference(a, b) for a, b in zip(got, gradients(case, *arrays)[1:]) if b is not None)
 
 
 def difference(got, expected):

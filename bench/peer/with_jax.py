@@ -6,22 +6,24 @@ import os
 
 import numpy as np
 
+from . import textbook
+
 NAME = "JAX"
 
 
 def settings(threads):
     """Must run before jax is imported, which reads the flags once."""
+    global jax, jnp
     os.environ["JAX_PLATFORMS"] = "cpu"
     if threads == 1:
         os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    import jax  # noqa: F401
+    import jax
+    import jax.numpy as jnp
 
     return f"jit, {threads} thread(s) by affinity and XLA_FLAGS"
 
 
 def version():
-    import jax
-
     return jax.__version__
 
 
@@ -33,16 +35,15 @@ def variants(case):
 
 
 def attend(q, k, v, causal):
-    import jax
+    return _back(jax.nn.dot_product_attention(*(_to_jax(x, "f32") for x in (q, k, v)), is_causal=causal))
 
-    out = jax.nn.dot_product_attention(*(_to_jax(x, "f32") for x in (q, k, v)), is_causal=causal)
-    return np.asarray(out).transpose(0, 2, 1, 3)
+
+def _type(dtype):
+    return {"f32": jnp.float32, "bf16": jnp.bfloat16}[dtype]
 
 
 def _to_jax(x, dtype):
-    import jax.numpy as jnp
-
-    return jnp.asarray(np.ascontiguousarray(x.transpose(0, 2, 1, 3)), {"f32": jnp.float32, "bf16": jnp.bfloat16}[dtype])
+    return jnp.asarray(np.ascontiguousarray(x.transpose(0, 2, 1, 3)), _type(dtype))
 
 
 def _back(x):
@@ -50,10 +51,6 @@ def _back(x):
 
 
 def _options(case):
-    import jax.numpy as jnp
-
-    from . import textbook
-
     if case.extra == "window":
         return {"local_window_size": (case.window - 1, 0)}
     if case.extra == "lengths":
@@ -64,32 +61,18 @@ def _options(case):
 
 
 def _forward(case):
-    import jax
-
-    from . import textbook
-
     arrays = [_to_jax(x, case.dtype) for x in textbook.numbers(case)[:3]]
     attention = jax.jit(functools.partial(jax.nn.dot_product_attention, **_options(case)))
-    caches = [arrays[1:]]
-    if case.kind == "decode":
-        caches += [[x + 0 for x in arrays[1:]] for _ in range(int(2**29 // case.cache_bytes()))]
-    turns = itertools.cycle(caches)
+    turns = itertools.cycle(textbook.caches(case, arrays[1:], lambda x: x + 0))
 
     def run():
         return attention(arrays[0], *next(turns)).block_until_ready()
 
-    rows, expected = textbook.rows_of(case, *(_back(x) for x in arrays))
-    yield "dot_product_attention", (run, textbook.difference(_back(run())[-1, -1, rows], expected))
+    yield "dot_product_attention", (run, textbook.row_error(case, _back(run()), *map(_back, arrays)))
 
 
 def _linear(case):
-    import jax
-    import jax.numpy as jnp
-
-    from . import textbook
-
-    dtype = {"f32": jnp.float32, "bf16": jnp.bfloat16}[case.dtype]
-    x, weight, bias = (jnp.asarray(array, dtype) for array in textbook.linear_numbers(case)[:3])
+    x, weight, bias = (jnp.asarray(array, _type(case.dtype)) for array in textbook.linear_numbers(case)[:3])
     layer = jax.jit(lambda x, weight, bias: x @ weight.T + bias)
 
     def run():
@@ -99,16 +82,11 @@ def _linear(case):
     yield "x @ weight.T + bias", (run, textbook.difference(np.asarray(run(), np.float32), exact))
 
 
-def _gradient_call(case):
-    """(compiled gradient, which contains the forward; its arguments)."""
-    import jax
-    import jax.numpy as jnp
-
-    from . import textbook
-
-    q, k, v, dout = (_to_jax(x, case.dtype) for x in textbook.numbers(case))
+def _calls(case):
+    """(forward, gradient, which contains it; q, k, v, dout; the bias in a list, or an empty one)."""
+    *qkv, dout = (_to_jax(x, case.dtype) for x in textbook.numbers(case))
+    bias = [jnp.asarray(textbook.bias_of(case))] if case.extra == "bias" else []
     options = _options(case)
-    arguments = [q, k, v] + ([jnp.asarray(textbook.bias_of(case))] if case.extra == "bias" else [])
 
     def forward(q, k, v, bias=None):
         return jax.nn.dot_product_attention(q, k, v, bias=bias, **options)
@@ -116,32 +94,22 @@ def _gradient_call(case):
     def gradient(dout, *arguments):
         return jax.vjp(forward, *arguments)[1](dout)
 
-    return jax.jit(forward), jax.jit(gradient), dout, arguments
+    forward_call, gradient_call = jax.jit(forward), jax.jit(gradient)
+    return lambda: forward_call(*qkv, *bias), lambda: gradient_call(dout, *qkv, *bias), [*qkv, dout]
 
 
 def _gradient(case):
-    import jax
-
-    from . import textbook
-
     if case.extra == "dropout":
         return
-    small = case.small()
-    _, gradient, dout, arguments = _gradient_call(small)
-    got = gradient(dout, *arguments)
-    expected = textbook.gradients(small, *(_back(x) for x in (*arguments[:3], dout)))[1:]
-    back = [_back(x) for x in got[:3]] + [np.asarray(x) for x in got[3:]]
-    error = max(textbook.difference(a, b) for a, b in zip(back, expected) if b is not None)
+    _, gradient, arrays = _calls(case.small())
+    got = gradient()
+    error = textbook.gradient_error([*map(_back, got[:3]), *map(np.asarray, got[3:])], case.small(), list(map(_back, arrays)))
+    forward, gradient, _ = _calls(case)
 
-    forward, gradient, dout, arguments = _gradient_call(case)
-
-    def run():
-        return jax.block_until_ready(gradient(dout, *arguments))
-
-    def run_forward():
-        return jax.block_until_ready(forward(*arguments))
+    def blocked(call):
+        return lambda: jax.block_until_ready(call())
 
     if case.kind == "backward":
-        yield "gradient - forward", (run, error, run_forward)
+        yield "gradient - forward", (blocked(gradient), error, blocked(forward))
     else:
-        yield "gradient", (run, error)
+        yield "gradient", (blocked(gradient), error)

@@ -55,8 +55,8 @@ def _model(nodes, inputs, outputs, initializers=()):
     return helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
 
 
-def _session(model, inputs, outputs, rotate=None):
-    """run() -> the first output. rotate: lists of alternative arrays for some inputs, bound in turn."""
+def _session(model, inputs, outputs):
+    """run() -> the first output; inputs: a dict of arrays, or several, bound in turn."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = _threads
     options.inter_op_num_threads = 1
@@ -72,7 +72,7 @@ def _session(model, inputs, outputs, rotate=None):
             binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
         return binding
 
-    bindings = itertools.cycle([bound(inputs | more) for more in rotate or [{}]])
+    bindings = itertools.cycle([bound(arrays) for arrays in (inputs if isinstance(inputs, list) else [inputs])])
 
     def run():
         session.run_with_iobinding(next(bindings))
@@ -90,15 +90,10 @@ def _onnx_attention(q, k, out, causal, weights=None):
     return _model([node], {"q": q, "k": k, "v": k}, outputs)
 
 
-def _error(case, out, q, k, v):
-    rows, expected = textbook.rows_of(case, q, k, v)
-    return textbook.difference(out[-1, -1, rows], expected)
-
-
 def _forward(case):
     q, k, v, _ = textbook.numbers(case)
     run = _session(_onnx_attention(q.shape, k.shape, q.shape, case.causal), {"q": q, "k": k, "v": v}, {"out": q.shape})
-    yield "Attention (ONNX 23)", (run, _error(case, run(), q, k, v))
+    yield "Attention (ONNX 23)", (run, textbook.row_error(case, run(), q, k, v))
 
     rows = (case.batch, case.q_len, case.embed_dim)
     packed = {name: np.ascontiguousarray(x.transpose(0, 2, 1, 3)).reshape(rows) for name, x in (("q", q), ("k", k), ("v", v))}
@@ -106,7 +101,7 @@ def _forward(case):
     node = helper.make_node("MultiHeadAttention", ["q", "k", "v"], ["out"], domain="com.microsoft", **attributes)
     run = _session(_model([node], dict.fromkeys("qkv", rows), {"out": rows}), packed, {"out": rows})
     heads = run().reshape(case.batch, case.q_len, case.heads, -1).transpose(0, 2, 1, 3)
-    yield "MultiHeadAttention", (run, _error(case, heads, q, k, v))
+    yield "MultiHeadAttention", (run, textbook.row_error(case, heads, q, k, v))
 
 
 def _decode(case):
@@ -114,14 +109,11 @@ def _decode(case):
     if case.causal:
         return
     q, k, v, _ = textbook.numbers(case)
-    group = case.heads // case.hkv
-    rows = np.ascontiguousarray(q.reshape(case.batch, case.hkv, group, case.head_dim))
-    copies = 1 + int(2**29 // case.cache_bytes())
-    for name, query in (("Attention (ONNX 23), grouped heads", q), ("Attention (ONNX 23), group as rows", rows)):
-        caches = [{}] + [{"k": k.copy(), "v": v.copy()} for _ in range(copies - 1)]
-        model = _onnx_attention(query.shape, k.shape, query.shape, False)
-        run = _session(model, {"q": query, "k": k, "v": v}, {"out": query.shape}, caches)
-        yield name, (run, _error(case, run().reshape(q.shape), q, k, v))
+    rows = np.ascontiguousarray(q.reshape(case.batch, case.hkv, case.heads // case.hkv, case.head_dim))
+    for name, query in (("grouped heads", q), ("group as rows", rows)):
+        inputs = [{"q": query, "k": keys, "v": values} for keys, values in textbook.caches(case, [k, v], np.copy)]
+        run = _session(_onnx_attention(query.shape, k.shape, query.shape, False), inputs, {"out": query.shape})
+        yield f"Attention (ONNX 23), {name}", (run, textbook.row_error(case, run().reshape(q.shape), q, k, v))
 
 
 def _weights(case):
@@ -129,7 +121,7 @@ def _weights(case):
     weights = (case.batch, case.heads, case.q_len, case.tk)
     model = _onnx_attention(q.shape, k.shape, q.shape, False, weights)
     run = _session(model, {"q": q, "k": k, "v": v}, {"out": q.shape, "weights": weights})
-    yield "Attention (ONNX 23) with qk_matmul_output", (run, _error(case, run(), q, k, v))
+    yield "Attention (ONNX 23) with qk_matmul_output", (run, textbook.row_error(case, run(), q, k, v))
 
 
 def _linear(case):
@@ -141,22 +133,13 @@ def _linear(case):
 
 
 def _layer(case):
-    random = np.random.default_rng(17)
-    width = case.embed_dim
-
-    def draw(*sizes):
-        return random.uniform(-1, 1, sizes).astype(np.float32) / np.float32(np.sqrt(width))
-
-    weight, bias, out_weight, out_bias = draw(width, 3 * width), draw(3 * width), draw(width, width), draw(width)
-    x = random.uniform(-1, 1, (case.batch, case.q_len, width)).astype(np.float32)
+    x, (weight, bias, out_weight, out_bias) = textbook.layer_numbers(case)
     nodes = [
         helper.make_node("Attention", ["x", "w", "b"], ["attended"], domain="com.microsoft", num_heads=case.heads),
         helper.make_node("MatMul", ["attended", "wo"], ["projected"]),
         helper.make_node("Add", ["projected", "bo"], ["y"]),
     ]
-    parameters = [("w", weight), ("b", bias), ("wo", out_weight), ("bo", out_bias)]
+    parameters = [("w", np.concatenate(weight, 1)), ("b", bias.reshape(-1)), ("wo", out_weight), ("bo", out_bias)]
     run = _session(_model(nodes, {"x": x.shape}, {"y": x.shape}, parameters), {"x": x}, {"y": x.shape})
-    q, k, v = np.split(x @ weight.astype(np.float64) + bias, 3, -1)
-    heads = [y.reshape(case.batch, case.q_len, case.heads, -1).transpose(0, 2, 1, 3) for y in (q, k, v)]
-    attended = (textbook.weights_of(heads[0], heads[1]) @ heads[2]).transpose(0, 2, 1, 3).reshape(x.shape)
-    yield "Attention (com.microsoft) + MatMul", (run, textbook.difference(run(), attended @ out_weight + out_bias))
+    exact = textbook.layer(case, x, weight, bias, out_weight, out_bias)
+    yield "Attention (com.microsoft) + MatMul", (run, textbook.difference(run(), exact))

@@ -26,22 +26,12 @@ def settings(threads):
 
 
 def attend(q, k, v, causal):
-    return _request(_attention(q.shape, k.shape, causal, "f32"), [q, k, v])[1]().copy()
+    return _request(_attention(q.shape, k.shape, causal, "f32"), [[q, k, v]])[1]().copy()
 
 
 def variants(case):
     makers = {"forward": _forward, "decode": _decode, "linear": _linear, "mha": _layer}
     return dict(makers[case.kind](case)) if case.kind in makers else {}
-
-
-def _compiled(model, hint):
-    config = {
-        "INFERENCE_NUM_THREADS": _threads,
-        "PERFORMANCE_HINT": "LATENCY",
-        "NUM_STREAMS": 1,
-        "INFERENCE_PRECISION_HINT": hint,
-    }
-    return _core.compile_model(model, "CPU", config)
 
 
 def _attention(q, k, causal, dtype, mask=None):
@@ -65,24 +55,27 @@ def _tensor(x, dtype):
     return openvino.Tensor(upper_half, list(x.shape), openvino.Type.bf16)
 
 
-def _request(model, arrays, dtype="f32", rotate=None):
-    """run() -> the output as f32. rotate: several sets of inputs, used in turn."""
-    request = _compiled(model, "bf16" if dtype == "bf16" and _has_bf16() else "f32").create_infer_request()
-    turns = itertools.cycle([[_tensor(x, dtype) for x in inputs] for inputs in rotate or [arrays]])
-    several = rotate is not None and len(rotate) > 1
-    for index, tensor in enumerate(next(turns)):
-        request.set_input_tensor(index, tensor)
+def _request(model, inputs, dtype="f32"):
+    """run() and the output as f32; inputs: several sets of arrays, used in turn."""
+    config = {"INFERENCE_NUM_THREADS": _threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
+    config["INFERENCE_PRECISION_HINT"] = "bf16" if dtype == "bf16" and _has_bf16() else "f32"
+    request = _core.compile_model(model, "CPU", config).create_infer_request()
+    turns = itertools.cycle([[_tensor(x, dtype) for x in arrays] for arrays in inputs])
+
+    def bind():
+        for index, tensor in enumerate(next(turns)):
+            request.set_input_tensor(index, tensor)
 
     def run():
-        if several:
-            for index, tensor in enumerate(next(turns)):
-                request.set_input_tensor(index, tensor)
+        if len(inputs) > 1:
+            bind()
         request.infer()
 
     def output():
         out = request.get_output_tensor(0).data
         return out if dtype == "f32" else (out.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
+    bind()
     run()
     return run, output
 
@@ -91,11 +84,6 @@ def _rounded(x):
     """Rounds to the nearest bf16, as f32."""
     bits = x.view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
-
-
-def _error(case, out, q, k, v):
-    rows, expected = textbook.rows_of(case, q, k, v)
-    return textbook.difference(np.asarray(out, np.float32)[-1, -1, rows], expected)
 
 
 def _arrays(case):
@@ -109,8 +97,8 @@ def _name(case):
 
 def _forward(case):
     q, k, v = _arrays(case)
-    run, output = _request(_attention(q.shape, k.shape, case.causal, case.dtype), [q, k, v], case.dtype)
-    yield f"SDPA, {_name(case)}", (run, _error(case, output(), q, k, v))
+    run, output = _request(_attention(q.shape, k.shape, case.causal, case.dtype), [[q, k, v]], case.dtype)
+    yield f"SDPA, {_name(case)}", (run, textbook.row_error(case, output(), q, k, v))
 
 
 def _decode(case):
@@ -119,10 +107,9 @@ def _decode(case):
     group = case.heads // case.hkv
     rows = np.ascontiguousarray(q.reshape(case.batch, case.hkv, group * case.q_len, case.head_dim))
     mask = np.tile(textbook.keep_of(case)[0], (group, 1)) if case.causal else None
-    copies = 1 + int(2**29 // case.cache_bytes())
-    caches = [[rows, k, v]] + [[rows, k.copy(), v.copy()] for _ in range(copies - 1)]
-    run, output = _request(_attention(rows.shape, k.shape, False, case.dtype, mask), None, case.dtype, caches)
-    yield f"SDPA, group as rows, {_name(case)}", (run, _error(case, output().reshape(q.shape), q, k, v))
+    inputs = [[rows, *kv] for kv in textbook.caches(case, [k, v], np.copy)]
+    run, output = _request(_attention(rows.shape, k.shape, False, case.dtype, mask), inputs, case.dtype)
+    yield f"SDPA, group as rows, {_name(case)}", (run, textbook.row_error(case, output().reshape(q.shape), q, k, v))
 
 
 def _linear(case):
@@ -135,35 +122,27 @@ def _linear(case):
     rows = ops.convert(node, openvino.Type.f32) if case.dtype == "bf16" else node
     y = ops.add(ops.matmul(rows, ops.constant(weight), False, True), ops.constant(bias))
     model = openvino.Model([ops.convert(y, element) if case.dtype == "bf16" else y], [node])
-    run, output = _request(model, [x], case.dtype)
+    run, output = _request(model, [[x]], case.dtype)
     yield f"MatMul, {_name(case)}", (run, textbook.difference(output(), textbook.linear(x, weight, bias)))
 
 
 def _layer(case):
-    random = np.random.default_rng(17)
-    width, heads = case.embed_dim, case.heads
-
-    def draw(*sizes):
-        return random.uniform(-1, 1, sizes).astype(np.float32) / np.float32(np.sqrt(width))
-
-    weight, bias, out_weight, out_bias = draw(3, width, width), draw(3, width), draw(width, width), draw(width)
-    x = random.uniform(-1, 1, (case.batch, case.q_len, width)).astype(np.float32)
+    x, (weight, bias, out_weight, out_bias) = textbook.layer_numbers(case)
     if case.dtype == "bf16":
         x = _rounded(x)
     element = {"f32": openvino.Type.f32, "bf16": openvino.Type.bf16}[case.dtype]
     given = ops.parameter(list(x.shape), element)
     node = given if case.dtype == "f32" else ops.convert(given, openvino.Type.f32)
+    heads_first = ops.constant(np.array([0, 2, 1, 3]))
     parts = []
     for n in range(3):
         part = ops.add(ops.matmul(node, ops.constant(weight[n]), False, False), ops.constant(bias[n]))
-        part = ops.reshape(part, ops.constant(np.array([case.batch, case.q_len, heads, -1])), False)
-        parts.append(ops.transpose(part, ops.constant(np.array([0, 2, 1, 3]))))
-    attended = ops.transpose(ops.scaled_dot_product_attention(*parts), ops.constant(np.array([0, 2, 1, 3])))
+        part = ops.reshape(part, ops.constant(np.array([case.batch, case.q_len, case.heads, -1])), False)
+        parts.append(ops.transpose(part, heads_first))
+    attended = ops.transpose(ops.scaled_dot_product_attention(*parts), heads_first)
     attended = ops.reshape(attended, ops.constant(np.array(x.shape)), False)
     y = ops.add(ops.matmul(attended, ops.constant(out_weight), False, False), ops.constant(out_bias))
     y = y if case.dtype == "f32" else ops.convert(y, element)
-    run, output = _request(openvino.Model([y], [given]), [x], case.dtype)
-    projected = [x @ weight[n].astype(np.float64) + bias[n] for n in range(3)]
-    exact = [p.reshape(case.batch, case.q_len, heads, -1).transpose(0, 2, 1, 3) for p in projected]
-    exact_attended = (textbook.weights_of(exact[0], exact[1]) @ exact[2]).transpose(0, 2, 1, 3).reshape(x.shape)
-    yield "MatMul + SDPA + MatMul", (run, textbook.difference(output(), exact_attended @ out_weight + out_bias))
+    run, output = _request(openvino.Model([y], [given]), [[x]], case.dtype)
+    exact = textbook.layer(case, x, weight, bias, out_weight, out_bias)
+    yield "MatMul + SDPA + MatMul", (run, textbook.difference(output(), exact))

@@ -5,6 +5,7 @@ Forward runs in inference_mode; backward is torch.autograd.grad on a retained gr
 
 import contextlib
 import copy
+import functools
 import itertools
 import subprocess
 import sys
@@ -38,11 +39,11 @@ def variants(case):
     makers = {
         "forward": _forward,
         "decode": _decode,
-        "backward": _backward,
-        "fwdbwd": _both_ways,
+        "backward": _gradients,
+        "fwdbwd": _gradients,
         "weights": _weights,
         "linear": _linear,
-        "linear-backward": _linear_backward,
+        "linear-backward": _linear,
         "mha": _layer,
         "mha-train": _layer,
         "lm-step": _lm_step,
@@ -77,46 +78,47 @@ def _kernels(case):
     return {name: kernel for name, kernel in KERNELS.items() if name != "math" or case.q_len <= MATH_LENGTH}
 
 
-def _row_error(case, out, q, k, v):
-    rows, expected = textbook.rows_of(case, *(_numpy(x) for x in (q, k, v)))
-    return textbook.difference(_numpy(out)[-1, -1, rows], expected)
+def _row_error(case, out, *qkv):
+    return textbook.row_error(case, _numpy(out), *map(_numpy, qkv))
+
+
+def _inference(call):
+    def run():
+        with torch.inference_mode():
+            return call()
+
+    return run
+
+
+def _sdpa(kernel, *inputs, **options):
+    with sdpa_kernel(kernel):
+        return sdpa(*inputs, **options)
 
 
 def _forward(case):
     q, k, v, _ = _tensors(case)
     for name, kernel in _kernels(case).items():
-
-        def run(kernel=kernel):
-            with torch.inference_mode(), sdpa_kernel(kernel):
-                return sdpa(q, k, v, is_causal=case.causal)
-
+        run = _inference(lambda kernel=kernel: _sdpa(kernel, q, k, v, is_causal=case.causal))
         yield name, (run, _row_error(case, run(), q, k, v))
 
 
 def _decode(case):
     """enable_gqa with each kernel; and the query heads of a group as rows of one head, as a user would write it by hand."""
     q, k, v, _ = _tensors(case)
-    keep = None
-    if case.causal:  # PyTorch's is_causal would let the first query attend to the first key only
-        keep = torch.from_numpy(textbook.keep_of(case)[0])
-    copies = 1 + int(2**29 // case.cache_bytes())  # none of them is cached when its turn comes, as in `qkv bench`
-    caches = itertools.cycle([(k, v)] + [(k.clone(), v.clone()) for _ in range(copies - 1)])
+    # PyTorch's is_causal would let the first query attend to the first key only.
+    keep = torch.from_numpy(textbook.keep_of(case)[0]) if case.causal else None
+    turns = itertools.cycle(textbook.caches(case, [k, v], torch.clone))
     group = case.heads // case.hkv
-    grouped_q = q.reshape(case.batch, case.hkv, group * case.q_len, case.head_dim)
-    grouped_keep = None if keep is None else keep.repeat(group, 1)
+    rows = q.reshape(case.batch, case.hkv, group * case.q_len, case.head_dim)
+    rows_keep = None if keep is None else keep.repeat(group, 1)
     for name, kernel in KERNELS.items():
-
-        def run(kernel=kernel):
-            with torch.inference_mode(), sdpa_kernel(kernel):
-                return sdpa(q, *next(caches), attn_mask=keep, enable_gqa=True)
-
-        def run_grouped(kernel=kernel):
-            with torch.inference_mode(), sdpa_kernel(kernel):
-                return sdpa(grouped_q, *next(caches), attn_mask=grouped_keep).view(q.shape)
-
-        for label, call in ((f"{name}, enable_gqa", run), (f"{name}, group as rows", run_grouped)):
+        calls = {
+            "enable_gqa": lambda kernel=kernel: _sdpa(kernel, q, *next(turns), attn_mask=keep, enable_gqa=True),
+            "group as rows": lambda kernel=kernel: _sdpa(kernel, rows, *next(turns), attn_mask=rows_keep).view(q.shape),
+        }
+        for label, call in calls.items():
             with contextlib.suppress(RuntimeError):
-                yield label, (call, _row_error(case, call(), q, k, v))
+                yield f"{name}, {label}", (_inference(call), _row_error(case, _inference(call)(), q, k, v))
 
 
 def _options(case):
@@ -135,11 +137,7 @@ def _graph(case, kernel):
     options = _options(case)
     inputs = [x.requires_grad_() for x in (q, k, v)] + ([options["attn_mask"]] if case.extra == "bias" else [])
 
-    def forward():
-        with sdpa_kernel(kernel):
-            return sdpa(q, k, v, **options)
-
-    return forward, inputs, dout
+    return lambda: _sdpa(kernel, q, k, v, **options), inputs, dout
 
 
 def _gradient_error(case, kernel):
@@ -148,73 +146,49 @@ def _gradient_error(case, kernel):
     small = case.small()
     forward, inputs, dout = _graph(small, kernel)
     got = torch.autograd.grad(forward(), inputs, dout)
-    expected = textbook.gradients(small, *(_numpy(x) for x in (*inputs[:3], dout)))[1:]
-    return max(textbook.difference(_numpy(a), b) for a, b in zip(got, expected) if b is not None)
+    return textbook.gradient_error(list(map(_numpy, got)), small, list(map(_numpy, (*inputs[:3], dout))))
 
 
-def _backward(case):
-    for name, kernel in _kernels(case).items():
+def _gradients(case):
+    """On a retained graph, or with its forward."""
+    kernels = _kernels(case) if case.kind == "backward" else KERNELS
+    for name, kernel in kernels.items():
         forward, inputs, dout = _graph(case, kernel)
-        out = forward()
-
-        def run(out=out, inputs=inputs, dout=dout):
-            torch.autograd.grad(out, inputs, dout, retain_graph=True)
-
-        yield name, (run, _gradient_error(case, kernel))
-
-
-def _both_ways(case):
-    for name, kernel in KERNELS.items():
         try:
-            forward, inputs, dout = _graph(case, kernel)
-            forward()
+            out = forward()
         except RuntimeError:  # the flash kernel takes neither dropout nor a bias that requires its gradient
             continue
-
-        def run(forward=forward, inputs=inputs, dout=dout):
-            torch.autograd.grad(forward(), inputs, dout)
-
+        if case.kind == "backward":
+            run = functools.partial(torch.autograd.grad, out, inputs, dout, retain_graph=True)
+        else:
+            run = lambda forward=forward, inputs=inputs, dout=dout: torch.autograd.grad(forward(), inputs, dout)
         yield name, (run, _gradient_error(case, kernel))
 
 
 def _weights(case):
     q, k, v, _ = _tensors(case)
 
-    def run():
-        with torch.inference_mode():
-            weights = torch.softmax((q * case.head_dim**-0.5) @ k.transpose(-1, -2), -1)
-            return weights @ v, weights
+    def both():
+        weights = torch.softmax((q * case.head_dim**-0.5) @ k.transpose(-1, -2), -1)
+        return weights @ v, weights
 
+    run = _inference(both)
     yield "textbook", (run, _row_error(case, run()[0], q, k, v))
 
 
-def _linear_tensors(case):
-    """x, weight, bias, dy in the case's type."""
-    return [torch.from_numpy(x).to(_dtype(case)) for x in textbook.linear_numbers(case)]
-
-
 def _linear(case):
-    x, weight, bias, _ = _linear_tensors(case)
-
-    def run():
-        with torch.inference_mode():
-            return torch.nn.functional.linear(x, weight, bias)
-
-    yield "F.linear", (run, textbook.difference(_numpy(run()), textbook.linear(_numpy(x), _numpy(weight), _numpy(bias))))
-
-
-def _linear_backward(case):
-    x, weight, bias, dy = _linear_tensors(case)
+    """Forward, or backward on a retained graph."""
+    x, weight, bias, dy = (torch.from_numpy(array).to(_dtype(case)) for array in textbook.linear_numbers(case))
+    if case.kind == "linear":
+        run = _inference(lambda: torch.nn.functional.linear(x, weight, bias))
+        exact = textbook.linear(_numpy(x), _numpy(weight), _numpy(bias))
+        yield "F.linear", (run, textbook.difference(_numpy(run()), exact))
+        return
     inputs = [tensor.requires_grad_() for tensor in (x, weight, bias)]
-    y = torch.nn.functional.linear(*inputs)
-
-    def run():
-        return torch.autograd.grad(y, inputs, dy, retain_graph=True)
-
-    dx, dweight, _ = run()
-    rows, gradient = (_numpy(tensor).astype("float64") for tensor in (x, dy))
-    pairs = ((dx, gradient @ _numpy(weight).astype("float64")), (dweight, gradient.T @ rows))
-    yield "F.linear", (run, max(textbook.difference(_numpy(got), exact) for got, exact in pairs))
+    run = functools.partial(torch.autograd.grad, torch.nn.functional.linear(*inputs), inputs, dy, retain_graph=True)
+    rows, matrix, gradient = (_numpy(tensor).astype("float64") for tensor in (x, weight, dy))
+    exact = (gradient @ matrix, gradient.T @ rows)
+    yield "F.linear", (run, max(textbook.difference(_numpy(got), want) for got, want in zip(run(), exact)))
 
 
 class SdpaLayer(torch.nn.Module):
@@ -245,14 +219,7 @@ def _layer(case):
         calls = _bf16_layers(layer, x)
         dy = dy.bfloat16()
     for name, call in calls.items():
-
-        def run(call=call):
-            if train:
-                call().backward(dy)
-                return None
-            with torch.inference_mode():
-                return call()
-
+        run = (lambda call=call: call().backward(dy)) if train else _inference(call)
         yield name, (run, textbook.difference(_numpy(call()), exact))
 
 

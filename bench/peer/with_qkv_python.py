@@ -4,10 +4,13 @@ import itertools
 
 import numpy as np
 
+from . import textbook
+
 NAME = "qkv in Python"
 
 
 def settings(threads):
+    global qkv
     import qkv
 
     qkv.set_num_threads(threads)
@@ -15,111 +18,76 @@ def settings(threads):
 
 
 def version():
-    import qkv
-
     return qkv.__version__
 
 
 def variants(case):
-    makers = {"forward": _forward, "decode": _forward, "weights": _weights, "backward": _backward, "fwdbwd": _both}
+    makers = {"forward": _forward, "decode": _forward, "weights": _weights, "backward": _gradients, "fwdbwd": _gradients}
     return dict(makers[case.kind](case)) if case.kind in makers else {}
 
 
 def attend(q, k, v, causal):
-    import qkv
-
     return qkv.attention(q, k, v, causal="bottom_right" if causal else False)
 
 
-def _typed(x, dtype):
-    if dtype == "f32":
-        return x
+def _arrays(case):
+    if case.dtype == "f32":
+        return textbook.numbers(case)
     import ml_dtypes
 
-    return x.astype(ml_dtypes.bfloat16)
+    return [x.astype(ml_dtypes.bfloat16) for x in textbook.numbers(case)]
 
 
 def _options(case):
     options = {"causal": "bottom_right"} if case.causal else {}
-    if case.extra == "window":
-        options |= {"window": (case.window - 1, 0)}
-    if case.extra == "lengths":
-        options |= {"key_lengths": case.key_lengths()}
-    if case.extra == "dropout":
-        options |= {"dropout": 0.1, "seed": 1}
-    if case.extra == "bias":
-        from . import textbook
-
-        options |= {"bias": textbook.bias_of(case)}
-    return options
+    return options | {
+        "window": lambda: {"window": (case.window - 1, 0)},
+        "lengths": lambda: {"key_lengths": case.key_lengths()},
+        "dropout": lambda: {"dropout": 0.1, "seed": 1},
+        "bias": lambda: {"bias": textbook.bias_of(case)},
+    }.get(case.extra, dict)()
 
 
 def _forward(case):
-    import qkv
-
-    from . import textbook
-
-    q, k, v = (_typed(x, case.dtype) for x in textbook.numbers(case)[:3])
-    caches = [(k, v)]
-    if case.kind == "decode":
-        caches += [(k.copy(), v.copy()) for _ in range(int(2**29 // case.cache_bytes()))]
-    turns, options = itertools.cycle(caches), _options(case)
-    rows, expected = textbook.rows_of(case, *(x.astype(np.float32) for x in (q, k, v)))
+    q, k, v, _ = _arrays(case)
+    turns, options = itertools.cycle(textbook.caches(case, [k, v], np.copy)), _options(case)
     out = qkv.attention(q, k, v, **options)
-    error = textbook.difference(out[-1, -1, rows].astype(np.float32), expected)
+    error = textbook.row_error(case, *(x.astype(np.float32) for x in (out, q, k, v)))
     yield "attention", (lambda: qkv.attention(q, *next(turns), **options), error)
 
 
 def _weights(case):
-    import qkv
-
-    from . import textbook
-
     q, k, v, _ = textbook.numbers(case)
     expected = textbook.weights_of(q, k, textbook.keep_of(case)[:, None] if case.causal else None)
-    _, weights = qkv.attention(q, k, v, weights="all", **_options(case))
-    error = textbook.difference(weights, expected)
-    yield 'weights="all"', (lambda: qkv.attention(q, k, v, weights="all", **_options(case)), error)
+
+    def run():
+        return qkv.attention(q, k, v, weights="all", **_options(case))
+
+    yield 'weights="all"', (run, textbook.difference(run()[1], expected))
 
 
-def _gradient_error(case):
-    """The error of a small case of the same kind; dropout has nothing to compare with."""
-    import qkv
-
-    from . import textbook
-
-    if case.extra == "dropout":
-        return None
-    small = case.small()
-    q, k, v, dout = (_typed(x, case.dtype) for x in textbook.numbers(small))
-    out, lse = qkv.attention(q, k, v, return_lse=True, **_options(small))
-    got = qkv.attention_backward(dout, q, k, v, out, lse, **_options(small))[:3]
-    expected = textbook.gradients(small, *(x.astype(np.float32) for x in (q, k, v, dout)))[1:4]
-    return max(textbook.difference(a.astype(np.float32), b) for a, b in zip(got, expected))
+def _gradients(case):
+    """Backward alone, or both; the error is that of a small case, and none with dropout."""
+    error = None
+    if case.extra != "dropout":
+        small = case.small()
+        got = _calls(small)[1]()[:3]
+        error = textbook.gradient_error([x.astype(np.float32) for x in got], small, [x.astype(np.float32) for x in _arrays(small)])
+    both, backward = _calls(case)
+    yield ("attention_backward", (backward, error)) if case.kind == "backward" else ("forward and backward", (both, error))
 
 
-def _backward(case):
-    import qkv
-
-    from . import textbook
-
-    q, k, v, dout = (_typed(x, case.dtype) for x in textbook.numbers(case))
-    options = _options(case)
-    out, lse = qkv.attention(q, k, v, return_lse=True, **options)
-    yield "attention_backward", (lambda: qkv.attention_backward(dout, q, k, v, out, lse, **options), _gradient_error(case))
-
-
-def _both(case):
-    import qkv
-
-    from . import textbook
-
-    q, k, v, dout = (_typed(x, case.dtype) for x in textbook.numbers(case))
+def _calls(case):
+    """(forward and backward, backward alone)"""
+    q, k, v, dout = _arrays(case)
     options = _options(case)
     need = ("q", "k", "v", "bias") if case.extra == "bias" else ("q", "k", "v")
 
-    def run():
-        out, lse = qkv.attention(q, k, v, return_lse=True, **options)
-        return qkv.attention_backward(dout, q, k, v, out, lse, need=need, **options)
+    def forward():
+        return qkv.attention(q, k, v, return_lse=True, **options)
 
-    yield "forward and backward", (run, _gradient_error(case))
+    def backward(results):
+        return qkv.attention_backward(dout, q, k, v, *results, need=need, **options)
+
+    kept = forward()
+    return lambda: backward(forward()), lambda: backward(kept)
