@@ -1,13 +1,13 @@
-// What each part of attention does, seen by taking it away: the experiments of article 003 along the position axis, the scale,
+// What each part of attention does, shown by removing it: the experiments of article 003 along the position axis, the scale,
 // the mask. Every sentence is checked against the numbers. Not: printing and pictures (cmd_ablate.cc).
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "judge/array.h"
 #include "qkv/context.h"
 #include "qkv/view/heatmap.h"
 #include "support/claim.h"
@@ -18,7 +18,6 @@ namespace qkv::cli {
 inline constexpr std::size_t kHeadingLines = 2;
 
 struct Experiment {
-  std::string name;                ///< "same-q"
   std::string title;               ///< what is done
   std::vector<std::string> table;  ///< lines of ASCII, the first kHeadingLines are the heading; may be empty
   std::vector<view::AttentionMap> maps;
@@ -35,21 +34,14 @@ struct AblateOptions {
   std::function<void(Index done, Index total)> on_step{};  ///< of all trainings together
 };
 
-/// "same-q", "same-k", "zero-v", "no-scale", "no-mask", in this order.
-std::vector<std::string_view> experiment_names();
-
-/// Throws OptionError that lists the names when there is none of this name.
-Experiment run_experiment(std::string_view name, const AblateOptions& options, Context& context);
-
-// One function per experiment, for run_experiment.
+// Experiments; kExperiments in cmd_ablate.cc names them.
 Experiment ablate_same_q(const AblateOptions& options, Context& context);
 Experiment ablate_same_k(const AblateOptions& options, Context& context);
 Experiment ablate_zero_v(const AblateOptions& options, Context& context);
 Experiment ablate_scale(const AblateOptions& options, Context& context);
 Experiment ablate_mask(const AblateOptions& options, Context& context);
 
-/// [1, H, T, T] of one sequence, drawn beside each other, each with a name: "no mask", "causal".
-view::AttentionMap map_of(const std::string& title, const std::vector<std::string>& words,
-                          const std::vector<const Tensor<double>*>& weights);
+/// Weights [T, T] of one sequence, drawn beside each other, each with a name: "no mask", "causal".
+view::AttentionMap map_of(const std::string& title, const std::vector<std::string>& words, const std::vector<judge::Array>& weights);
 
 }  // namespace qkv::cli

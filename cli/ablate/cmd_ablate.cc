@@ -1,4 +1,4 @@
-// qkv ablate: what each part of attention does, seen by taking it away. Not: the experiments (ablate*.cc).
+// qkv ablate: what each part of attention does, shown by removing it. Not: the experiments (positions.cc, scale.cc, mask.cc).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,34 +28,36 @@ struct AblateCommandOptions {
   bool json = false;
 };
 
-std::vector<std::string> chosen(const AblateCommandOptions& options) {
-  const std::vector<std::string_view> all = experiment_names();
-  if (options.names.empty()) return {all.begin(), all.end()};
-  for (const std::string& name : options.names) {
-    if (std::ranges::find(all, name) == all.end()) {
-      throw UsageError(fmt::format("EXPERIMENT must be one of {}: got {}", fmt::join(all, ", "), escaped(name)));
-    }
-    if (std::ranges::count(options.names, name) > 1) throw UsageError("EXPERIMENT " + name + " is named twice: name it once");
+struct NamedExperiment {
+  const char* name;
+  Experiment (*run)(const AblateOptions&, Context&);
+};
+constexpr NamedExperiment kExperiments[] = {{"same-q", ablate_same_q},
+                                            {"same-k", ablate_same_k},
+                                            {"zero-v", ablate_zero_v},
+                                            {"no-scale", ablate_scale},
+                                            {"no-mask", ablate_mask}};
+
+std::vector<NamedExperiment> chosen(const std::vector<std::string>& names) {
+  if (names.empty()) return {std::begin(kExperiments), std::end(kExperiments)};
+  std::vector<NamedExperiment> all;
+  for (const std::string& name : names) {
+    const auto* const found = std::ranges::find(kExperiments, name, &NamedExperiment::name);
+    if (found == std::end(kExperiments))
+      throw UsageError("EXPERIMENT must be one of same-q, same-k, zero-v, no-scale, no-mask: got " + escaped(name));
+    if (std::ranges::count(names, name) > 1) throw UsageError("EXPERIMENT " + name + " is named twice: name it once");
+    all.push_back(*found);
   }
-  return options.names;
+  return all;
 }
 
 std::string map_path(const std::string& folder, const std::string& name) {
   return (std::filesystem::path(folder) / (name + (view::draws_text() ? ".png" : ".svg"))).string();
 }
 
-/// The folder is made when it is missing; every picture is named before the work begins.
-void expect_maps(const AblateCommandOptions& options, const std::vector<std::string>& names, Outputs& outputs) {
-  if (options.out.empty()) return;
-  std::error_code error;
-  std::filesystem::create_directories(options.out, error);
-  if (error) throw UsageError("--out " + escaped(options.out) + ": " + error.message() + ": name a folder that can be written");
-  for (const std::string& name : names) expect_map(outputs, "--out", map_path(options.out, name));
-}
-
-void print_experiment(const Experiment& experiment) {
+void print_experiment(const std::string& name, const Experiment& experiment) {
   print_line();
-  print_line(bold(experiment.name) + "  " + experiment.title);
+  print_line(bold(name) + "  " + experiment.title);
   print_line();
   for (std::size_t n = 0; n < experiment.table.size(); ++n) {
     print_line(n < kHeadingLines ? faint(experiment.table[n]) : experiment.table[n]);
@@ -67,40 +69,42 @@ void print_experiment(const Experiment& experiment) {
 }
 
 int run_ablate(const AblateCommandOptions& options) {
-  const std::vector<std::string> names = chosen(options);
-  if (options.steps && std::ranges::find(names, "no-mask") == names.end()) {
+  const std::vector<NamedExperiment> experiments = chosen(options.names);
+  if (options.steps && std::ranges::none_of(experiments, [](const auto& one) { return one.run == ablate_mask; }))
     throw UsageError("--steps is for no-mask only, the one experiment that trains: name it too, or leave --steps out");
-  }
   Outputs outputs;
-  expect_maps(options, names, outputs);
+  if (!options.out.empty()) {  // every picture is named before the work begins
+    std::error_code error;
+    std::filesystem::create_directories(options.out, error);
+    if (error) throw UsageError("--out " + escaped(options.out) + ": " + error.message() + ": name a folder that can be written");
+    for (const NamedExperiment& one : experiments) expect_map(outputs, "--out", map_path(options.out, one.name));
+  }
   Context context(options.compute.context());
+  AblateOptions ablate = options.ablate;
+  ablate.steps = options.steps.value_or(ablate.steps);
   bool holds = true;
   Json list = Json::array();
-  for (const std::string& name : names) {
-    Experiment experiment;
-    {
-      AblateOptions ablate = options.ablate;
-      ablate.steps = options.steps.value_or(ablate.steps);
-      Progress progress(kTrainings * ablate.steps, options.json);
-      ablate.on_step = [&](Index done, Index) { progress.update(done, "training four small models"); };
-      experiment = run_experiment(name, ablate, context);
-    }
+  for (const NamedExperiment& one : experiments) {
+    Progress progress(kTrainings * ablate.steps, options.json);
+    ablate.on_step = [&](Index done, Index) { progress.update(done, "training four small models"); };
+    const Experiment experiment = one.run(ablate, context);
+    progress.clear();
     holds &= all_hold(experiment.claims);
-    if (!options.json) print_experiment(experiment);
-    list.push_back({{"name", experiment.name},
+    if (!options.json) print_experiment(one.name, experiment);
+    list.push_back({{"name", one.name},
                     {"title", experiment.title},
                     {"holds", all_hold(experiment.claims)},
                     {"claims", to_json(experiment.claims)},
                     {"numbers", experiment.numbers}});
     if (options.out.empty()) continue;
-    for (const view::AttentionMap& map : experiment.maps) add_map(outputs, map_path(options.out, name), map);
+    for (const view::AttentionMap& map : experiment.maps) add_map(outputs, map_path(options.out, one.name), map);
   }
   outputs.commit();
   if (options.json) {
     print_json({{"seed", options.ablate.seed}, {"experiments", list}, {"holds", holds}});
   } else if (!options.out.empty()) {
     print_line();
-    for (const std::string& name : names) print_line(faint("wrote " + one_line(map_path(options.out, name))));
+    for (const NamedExperiment& one : experiments) print_line(faint("wrote " + one_line(map_path(options.out, one.name))));
   }
   return holds ? 0 : 1;
 }

@@ -25,10 +25,10 @@ struct Run {
   double moved = 0;               ///< share of positions whose logits change when all that follows is replaced
   double right_after = 0;         ///< share still predicted rightly then
   double follows = 0;             ///< share whose prediction becomes the character that was put at i + 1
-  Tensor<double> sample_weights;  // [1, 1, T, T]
+  judge::Array sample_weights;    ///< [T, T]
 };
 
-/// For every position i, replaces all characters after it and looks at what is predicted at i.
+/// For every position i, replaces all characters after it and compares what is predicted at i.
 void replace_the_future(const lm::AttentionLM& model, const lm::Batch& batch, std::uint64_t seed, Run& run, Context& context) {
   const Tensor<float> before = model.logits(batch.inputs, context);  // [B, T, V]
   const Index rows = before.size(0), length = before.size(1), vocab = before.size(2);
@@ -52,13 +52,13 @@ void replace_the_future(const lm::AttentionLM& model, const lm::Batch& batch, st
       follows += predicted == changed.data()[b * length + i + 1];
     }
   }
-  const double places = static_cast<double>(rows * (length - 1));
-  run.moved = static_cast<double>(moved) / places;
-  run.right_after = static_cast<double>(right) / places;
-  run.follows = static_cast<double>(follows) / places;
+  const double positions = static_cast<double>(rows * (length - 1));
+  run.moved = static_cast<double>(moved) / positions;
+  run.right_after = static_cast<double>(right) / positions;
+  run.follows = static_cast<double>(follows) / positions;
 }
 
-void look_at_weights(const lm::AttentionLM& model, const lm::Batch& batch, Run& run, Context& context) {
+void measure_weights(const lm::AttentionLM& model, const lm::Batch& batch, Run& run, Context& context) {
   const std::vector<lm::LayerTrace> traces = model.trace(batch.inputs, context);
   const View<const float, 4> weights = traces[0].weights;  // [B, 1, T, T]
   const Index length = weights.size(2);
@@ -81,12 +81,12 @@ Run examine(std::string name, const lm::AttentionLM& model, const lm::CharTokeni
   lm::Batch batch;
   fresh.fill(4, batch);
   replace_the_future(model, batch, seed, run, context);
-  look_at_weights(model, batch, run, context);
+  measure_weights(model, batch, run, context);
   const std::vector<Index> ids = tokenizer.encode(kSample);
   const lm::AttentionReport report = lm::attention_report(model, ids, context);
   const Index length = static_cast<Index>(ids.size());
-  run.sample_weights = Tensor<double>({1, 1, length, length});
-  std::ranges::copy(report.weights.span(), run.sample_weights.data());
+  run.sample_weights = judge::Array({length, length});
+  std::ranges::copy(report.weights.span(), run.sample_weights.data.begin());
   return run;
 }
 
@@ -141,7 +141,6 @@ std::string line_of(const Run& run) {
 }
 
 Json to_json(const Run& run) {
-  const Index length = run.sample_weights.size(2);
   return {{"name", run.name},
           {"loss", run.score.loss},
           {"accuracy", run.score.accuracy},
@@ -151,7 +150,7 @@ Json to_json(const Run& run) {
           {"logits_move_with_future", run.moved},
           {"accuracy_with_other_future", run.right_after},
           {"prediction_follows_next", run.follows},
-          {"sample_weights", nested(View<const double, 2>(run.sample_weights.data(), {length, length}))}};
+          {"sample_weights", nested(run.sample_weights)}};
 }
 
 }  // namespace
@@ -179,18 +178,18 @@ Experiment ablate_mask(const AblateOptions& options, Context& context) {
     return model;
   };
   std::vector<Run> runs;
-  const auto look = [&](const char* name, const lm::AttentionLM& model, const lm::BatchSource& batches) {
+  const auto add = [&](const char* name, const lm::AttentionLM& model, const lm::BatchSource& batches) {
     runs.push_back(examine(name, model, tokenizer, batches, options.seed, context));
   };
   lm::AttentionLM causal = train(source, true), open = train(source, false);
-  look("trained with the mask", causal, fresh);
+  add("trained with the mask", causal, fresh);
   causal.set_causal(false);
-  look("the same, mask taken away", causal, fresh);
-  look("trained without the mask", open, fresh);
+  add("the same, mask taken away", causal, fresh);
+  add("trained without the mask", open, fresh);
   open.set_causal(true);
-  look("the same, mask put on", open, fresh);
-  look("random text, with the mask", train(noise, true), fresh_noise);
-  look("random text, without", train(noise, false), fresh_noise);
+  add("the same, mask put on", open, fresh);
+  add("random text, with the mask", train(noise, true), fresh_noise);
+  add("random text, without", train(noise, false), fresh_noise);
 
   Experiment experiment;
   experiment.title = fmt::format("No mask: the toy language model, {} steps each", options.steps);
@@ -198,7 +197,7 @@ Experiment ablate_mask(const AblateOptions& options, Context& context) {
   experiment.claims.push_back(claim_of_random(runs[4], runs[5], vocab));
   experiment.maps.push_back(
       map_of("no mask", {"as trained", "mask off", "retrained", "random text"},
-             {&runs[0].sample_weights, &runs[1].sample_weights, &runs[2].sample_weights, &runs[5].sample_weights}));
+             {runs[0].sample_weights, runs[1].sample_weights, runs[2].sample_weights, runs[5].sample_weights}));
   for (view::AttentionMap& map : experiment.maps) map.query_tokens = map.key_tokens = view::characters(kSample);
   experiment.table = {
       fmt::format("{:<28}{:>7}{:>7}{:>9}{:>10}{:>9}{:>9}", "", "", "", "weight", "weight", "right,", "says the"),

@@ -120,15 +120,16 @@ std::vector<Row> measure(std::uint64_t seed, Context& context) {
 }
 
 /// The weights of one draw at the widest D, without the scale and with it.
-view::AttentionMap widest_map(std::uint64_t seed, Context& context) {
+view::AttentionMap widest_map(std::uint64_t seed) {
   constexpr Index kShown = 8;
-  Tensor<double> q({1, 1, kShown, kWidest}), k(q.sizes()), bare({1, 1, kShown, kShown}), scaled(bare.sizes());
+  judge::Array q({kShown, kWidest}), k(q.shape);
   Random random(seed, 3);
-  for (double& value : q.span()) value = random.normal();
-  for (double& value : k.span()) value = random.normal();
-  attention_forward(q, k, {}, {.weights = bare}, {.scale = 1.0}, context);
-  attention_forward(q, k, {}, {.weights = scaled}, {}, context);
-  return map_of("D = 4096", {"without scale", "with scale"}, {&bare, &scaled});
+  for (judge::Array* x : {&q, &k}) {
+    for (judge::Number& value : x->data) value = random.normal();
+  }
+  const judge::Array scores = matmul(q, transpose(k));
+  const double scale = 1 / std::sqrt(static_cast<double>(kWidest));
+  return map_of("D = 4096", {"without scale", "with scale"}, {softmax(scores), softmax(scores * judge::Number(scale))});
 }
 
 std::vector<Claim> claims_of(const std::vector<Row>& rows) {
@@ -170,7 +171,7 @@ Experiment ablate_scale(const AblateOptions& options, Context& context) {
   const std::vector<Row> rows = measure(options.seed, context);
   Experiment experiment;
   experiment.title = "No scale: softmax(q k^T) in place of softmax(q k^T / sqrt(D))";
-  experiment.maps.push_back(widest_map(options.seed, context));
+  experiment.maps.push_back(widest_map(options.seed));
   experiment.claims = claims_of(rows);
   experiment.table = {
       fmt::format("{:>6}  {:>12}  {:>20}  {:>20}  {:>12}", "", "var(q.k)/D", "largest weight", "sum w(1-w)", "var(q.k)/D"),

@@ -132,21 +132,6 @@ void print_words(const Example& example) {
   print_claims(example.claims);
 }
 
-/// Nested lists; whole numbers as integers.
-Json nested(const Array& x) {
-  Index next = 0;
-  const auto list_of = [&](const auto& self, std::size_t axis) -> Json {
-    if (axis == x.shape.size()) {
-      const double value = x[next++].value;
-      return value == std::floor(value) ? Json(static_cast<Index>(value)) : Json(value);
-    }
-    Json list = Json::array();
-    for (Index n = 0; n < x.shape[axis]; ++n) list.push_back(self(self, axis + 1));
-    return list;
-  };
-  return list_of(list_of, 0);
-}
-
 /// Every array by its name, "right.q" as an object in an object; code and claims.
 Json to_json(const Example& example) {
   Json document, shapes;

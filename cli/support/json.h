@@ -1,8 +1,10 @@
 // --json: one document on standard output, and no other text there. Keys keep the order in which they were given.
 #pragma once
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "judge/array.h"
 #include "qkv/tensor.h"
 #include "support/text.h"
 
@@ -43,6 +45,21 @@ Json nested(const Tensor<T>& tensor) {
     if (axis == tensor.rank()) return *next++;
     Json list = Json::array();
     for (Index n = 0; n < tensor.size(axis); ++n) list.push_back(self(self, axis + 1));
+    return list;
+  };
+  return list_of(list_of, 0);
+}
+
+/// The same; whole numbers as integers.
+inline Json nested(const judge::Array& x) {
+  Index next = 0;
+  const auto list_of = [&](const auto& self, std::size_t axis) -> Json {
+    if (axis == x.shape.size()) {
+      const double value = x[next++].value;
+      return value == std::floor(value) ? Json(static_cast<Index>(value)) : Json(value);
+    }
+    Json list = Json::array();
+    for (Index n = 0; n < x.shape[axis]; ++n) list.push_back(self(self, axis + 1));
     return list;
   };
   return list_of(list_of, 0);

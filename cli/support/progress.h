@@ -22,10 +22,10 @@ class Progress {
   void line(std::string_view text);
   /// `done` of the total, and a few words beside the bar. Redraws at most every 40 ms.
   void update(Index done, const std::string& words);
-
- private:
+  /// The bar disappears.
   void clear();
 
+ private:
   Index total_;
   bool quiet_, drawn_ = false;
   std::chrono::steady_clock::time_point last_{};
