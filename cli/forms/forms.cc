@@ -3,9 +3,12 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <map>
 
 #include "core/random.h"
 #include "forms/rows.h"
+#include "qkv/attention.h"
+#include "qkv/block_map.h"
 #include "qkv/nn/nn.h"
 
 namespace qkv::cli {
@@ -58,9 +61,7 @@ class Comparison {
     const nn::SelfAttentionV4 v4({.embed_dim = sizes_.embed_dim, .seed = sizes_.seed});
     const StateDict all = v4.state_dict();
     layers(all);
-    attention_alone<float, double>(all);
-    attention_alone<double, long double>(all);
-    other_formulas(all);
+    attention_alone(all);
     return std::move(report_);
   }
 
@@ -74,41 +75,46 @@ class Comparison {
 
   View<const float, 3> input() const { return {x_.data(), {sizes_.batch, sizes_.length, sizes_.embed_dim}}; }  // [B, T, E]
 
+  /// V1 and V2, V3 and V4: through the conversions that a user calls.
   void layers(const StateDict& all) {
     const Index heads = sizes_.num_heads;
     const std::string many = "mha, " + std::to_string(heads) + (heads == 1 ? " head" : " heads");
     const StateDict no_output = parameters_of(all, true, false), no_bias = parameters_of(all, false, true);
-
-    // V1 and V2, V3 and V4: through the conversions that a user calls.
     nn::SelfAttentionV1 v1({.embed_dim = sizes_.embed_dim});
     v1.load_state_dict(no_output);
     nn::SelfAttentionV4 v4({.embed_dim = sizes_.embed_dim});
     v4.load_state_dict(all);
-    const Truth<double> plain = truth_of(x_, textbook(no_output, 1, false), sizes_.batch);
-    const Tensor<float> of_v1 = layer("v1", "standard", v1, plain);
-    const Tensor<float> of_v2 = layer("v2", "standard", nn::to_v2(v1), plain);
-    const Tensor<float> of_self = layer("self-attention", "standard", *nn::load_layer("self-attention", no_output), plain);
-    equal("v1", of_v1, "v2", of_v2, plain, "v2 without output_proj");
-    equal("v1", of_v1, "self-attention", of_self, plain, "d_k = embed");
-
-    const Truth<double> projected = truth_of(x_, textbook(all, 1, false), sizes_.batch);
-    const Tensor<float> of_v2_output = layer("v2 + output_proj", "standard", *nn::load_layer("v2", all), projected);
-    const Tensor<float> of_v3 = layer("v3", "standard", nn::to_v3(v4), projected);
-    const Tensor<float> of_v4 = layer("v4", "standard", v4, projected);
-    const Tensor<float> of_one = layer("mha, one head", "multi-head", *nn::load_layer("mha", all, {.num_heads = 1}), projected);
-    equal("v3", of_v3, "v4", of_v4, projected, "outside training");
-    equal("v2 + output_proj", of_v2_output, "v3", of_v3, projected, "outside training, no mask");
-    equal("mha, one head", of_one, "v4", of_v4, projected, "");
-
-    const Truth<double> causal = truth_of(x_, textbook(no_bias, 1, true), sizes_.batch);
-    const Tensor<float> of_causal =
-        layer("v4 causal, no biases", "causal", *nn::load_layer("v4", no_bias, {.causal = true}), causal);
-    const Tensor<float> of_single = layer("single-head", "causal", *nn::load_layer("single-head", no_bias), causal);
-    equal("single-head", of_single, "v4 causal, no biases", of_causal, causal, "");
-
-    const auto mha = [&](bool masked) { return nn::load_layer("mha", all, {.num_heads = heads, .causal = masked}); };
-    layer(many, "multi-head", *mha(false), truth_of(x_, textbook(all, heads, false), sizes_.batch));
-    layer(many + ", causal", "causal", *mha(true), truth_of(x_, textbook(all, heads, true), sizes_.batch));
+    const auto truth = [&](const StateDict& state, Index count, bool causal) {
+      return truth_of(x_, textbook(state, count, causal), sizes_.batch);
+    };
+    const auto load = [](const char* name, const StateDict& state, Index count = 0, bool causal = false) {
+      return nn::load_layer(name, state, {.num_heads = count, .causal = causal});
+    };
+    std::map<std::string, Tensor<float>> outs;
+    const auto add = [&](const char* family, const Truth<double>& of,
+                         const std::vector<std::pair<std::string, const nn::Layer*>>& forms) {
+      for (const auto& [name, form] : forms) outs[name] = layer(name, family, *form, of);
+    };
+    const auto same = [&](const char* a, const char* b, const Truth<double>& of, const char* note) {
+      equal(a, outs.at(a), b, outs.at(b), of, note);
+    };
+    const Truth<double> plain = truth(no_output, 1, false), projected = truth(all, 1, false), causal = truth(no_bias, 1, true);
+    const auto v2 = nn::to_v2(v1);
+    const auto self = load("self-attention", no_output), v2_output = load("v2", all), one = load("mha", all, 1);
+    const auto v3 = nn::to_v3(v4);
+    const auto v4_causal = nn::load_layer("v4", no_bias, {.causal = true}), single = nn::load_layer("single-head", no_bias);
+    add("standard", plain, {{"v1", &v1}, {"v2", &v2}, {"self-attention", &*self}});
+    same("v1", "v2", plain, "v2 without output_proj");
+    same("v1", "self-attention", plain, "d_k = embed");
+    add("standard", projected, {{"v2 + output_proj", &*v2_output}, {"v3", &v3}, {"v4", &v4}});
+    add("multi-head", projected, {{"mha, one head", &*one}});
+    same("v3", "v4", projected, "outside training");
+    same("v2 + output_proj", "v3", projected, "outside training, no mask");
+    same("mha, one head", "v4", projected, "");
+    add("causal", causal, {{"v4 causal, no biases", &*v4_causal}, {"single-head", &*single}});
+    same("single-head", "v4 causal, no biases", causal, "");
+    add("multi-head", truth(all, heads, false), {{many, &*load("mha", all, heads)}});
+    add("causal", truth(all, heads, true), {{many + ", causal", &*load("mha", all, heads, true)}});
   }
 
   /// Adds the row of a layer and returns its output [B, T, E].
@@ -129,74 +135,74 @@ class Comparison {
     return out;
   }
 
-  /// Adds linear and sparse attention on the q, k, v of the multi-head layer.
-  void other_formulas(const StateDict& all) {
+  /// Attention on the q, k, v of the multi-head layer: softmax in both types, linear, sparse.
+  void attention_alone(const StateDict& all) {
     const TextbookLayer layer = textbook(all, sizes_.num_heads, false);
     const Tensor<float> projected = textbook_linear(x_, layer.in_weight, layer.in_bias, kSame);  // [B*T, 3E]
-    const Tensor<double> wide = converted<double>(projected);
-    const auto heads = [&](int part) { return part_as_heads(wide, sizes_.batch, sizes_.num_heads, part); };
-    const Tensor<double> softmax =
-        reference::attention_forward<double>(heads(0), heads(1), heads(2), textbook_options<double>(false)).out;
-    const AloneInput input{sizes_, projected, softmax};
-    for (Form& form : report_.forms) {
-      // These compute softmax attention itself: how far they are from it is their error.
-      const bool plain = form.family == "standard" || form.family == "flash";
-      if (plain && form.type == "f32" && form.parameters == 0 && form.longest > 0 &&
-          form.name.find("causal") == std::string::npos) {
-        form.from_softmax = form.error;
-      }
+    const Tensor<double> wide = textbook_linear(converted<double>(x_), layer.in_weight, layer.in_bias, kSame);
+    const Keep everything, before = [](Index, Index, Index i, Index j) { return j <= i; };
+    Tensor<double> softmax = add<float, double>(projected, {"naive f32", "standard"}, {"tiled f32", "flash"}, {}, everything);
+    for (Form& form : report_.forms) {  // how far these are from softmax attention is their error
+      if (form.name == "naive f32" || form.name == "tiled f32") form.from_softmax = form.error;
     }
+    add<float, double>(projected, {"naive f32, causal", "causal"}, {"tiled f32, causal", "flash"}, Mask::causal(), before);
+    add<double, long double>(wide, {"naive f64", "standard"}, {"tiled f64", "flash"}, {}, everything);
+    add<double, long double>(wide, {"naive f64, causal", "causal"}, {"tiled f64, causal", "flash"}, Mask::causal(), before);
+    const AloneInput input{sizes_, projected, softmax};
     add_linear_forms(report_, input, context_);
-    add_sparse_forms(report_, input, context_);
+    const Index length = sizes_.length, reach = std::max<Index>(1, length / 16), block = std::clamp<Index>(length / 8, 1, 64);
+    add<float, double>(projected, {}, {"sparse window", "sparse"}, Mask::window(reach, reach),
+                       [reach](Index, Index, Index i, Index j) { return std::abs(i - j) <= reach; }, &input);
+    const BlockMap map = block_map(LongformerBlocks{.length = length, .block = block, .window_blocks = 1, .global_blocks = {0}});
+    add<float, double>(
+        projected, {}, {"sparse blocks", "sparse"}, Mask::blocks(map),
+        [block](Index, Index, Index i, Index j) { return std::abs(i / block - j / block) <= 1 || i < block || j < block; }, &input);
   }
 
-  /// Attention without projections, in T: the textbook's loops against the tiles, with and without the causal mask.
+  struct Name {
+    std::string name, family;
+  };
+  using Keep = reference::Keep;
+
+  /// The textbook's loops (unless without a name) against the tiles, in T. Returns the exact output.
   template <class T, class Wide>
-  void attention_alone(const StateDict& all) {
-    const std::string type = sizeof(T) == 4 ? "f32" : "f64";
-    const TextbookLayer layer = textbook(all, sizes_.num_heads, false);
-    const Tensor<T> projected = textbook_linear(converted<T>(x_), layer.in_weight, layer.in_bias, kSame);  // [B*T, 3E]
-    const Tensor<Wide> wide = converted<Wide>(projected);
+  Tensor<Wide> add(const Tensor<T>& projected, const Name& loops, const Name& tiles, const Mask& mask, const Keep& keep,
+                   const AloneInput* unmasked = nullptr) {
+    const auto heads = [&](const auto& rows, int part) { return part_as_heads(rows, sizes_.batch, sizes_.num_heads, part); };
+    const auto forward_in = [&]<class N>(const Tensor<N>& rows) {
+      reference::Options<N> options;
+      options.keep = keep;
+      return reference::attention_forward<N>(heads(rows, 0), heads(rows, 1), heads(rows, 2), options);
+    };
     Tensor<double> positive = converted<double>(projected);
     for (double& value : positive.span()) value = std::abs(value);
-    const auto heads = [&](const auto& rows, int part) { return part_as_heads(rows, sizes_.batch, sizes_.num_heads, part); };
-    for (const bool causal : {false, true}) {
-      const std::string masked = causal ? ", causal" : "";
-      auto exact =
-          reference::attention_forward<Wide>(heads(wide, 0), heads(wide, 1), heads(wide, 2), textbook_options<Wide>(causal));
-      const auto naive_forward = [&] {
-        return reference::attention_forward<T>(heads(projected, 0), heads(projected, 1), heads(projected, 2),
-                                               textbook_options<T>(causal));
-      };
-      const Tensor<T> naive = naive_forward().out;
-      const Tensor<double> a = attention_magnitude(exact.weights, heads(positive, 0), heads(positive, 1), heads(positive, 2));
-      const Truth<Wide> truth(std::move(exact.out), naive, a);
+    auto exact = forward_in(converted<Wide>(projected));
+    const Tensor<T> naive = forward_in(projected).out;
+    const Tensor<double> a = attention_magnitude(exact.weights, heads(positive, 0), heads(positive, 1), heads(positive, 2));
+    const Truth<Wide> truth(exact.out.clone(), naive, a);
+    const AttentionOptions options{.mask = mask};
+    Tensor<T> tiled(naive.sizes());
+    const auto tiled_forward = [&] {
+      attention_forward(heads(projected, 0), heads(projected, 1), heads(projected, 2), {.out = tiled}, options, context_);
+    };
+    tiled_forward();
 
-      AttentionOptions options;
-      if (causal) options.mask = Mask::causal();
-      Tensor<T> tiled(naive.sizes());
-      const auto tiled_forward = [&] {
-        attention_forward(heads(projected, 0), heads(projected, 1), heads(projected, 2), {.out = tiled}, options, context_);
-      };
-      tiled_forward();
-
-      Form row{.name = "naive " + type + masked, .family = causal ? "causal" : "standard", .type = type};
-      cost_of_tiles(row, projected, sizes_.num_heads, options);
-      const double pairs =
-          static_cast<double>(sizes_.batch * sizes_.num_heads * sizes_.length) * static_cast<double>(sizes_.length);
-      Form tiles = row;
-      tiles.name = "tiled " + type + masked;
-      tiles.family = "flash";
-      row.score_bytes = pairs * sizeof(T);
-      const double heads_each = static_cast<double>(sizes_.batch * sizes_.num_heads), tensors = 4 * sizeof(T) * tensor_row();
-      row.longest = longest_length(report_.memory, heads_each * sizeof(T), tensors, 0);
-      tiles.longest = longest_length(report_.memory, 0, tensors, tiles.score_bytes);
-      measure_row(row, naive, truth, nullptr, naive_forward);
-      measure_row(tiles, tiled, truth, nullptr, tiled_forward);
-      report_.forms.push_back(std::move(row));
-      report_.forms.push_back(std::move(tiles));
-      equal("naive " + type + masked, naive, "tiled " + type + masked, tiled, truth, "");
+    Form row{.name = tiles.name, .family = tiles.family, .type = sizeof(T) == 4 ? "f32" : "f64"};
+    cost_of_tiles(row, projected, sizes_.num_heads, options);
+    const double pairs = static_cast<double>(sizes_.batch * sizes_.num_heads), tensors = 4 * sizeof(T) * tensor_row();
+    row.longest = longest_length(report_.memory, 0, tensors, row.score_bytes);
+    if (!loops.name.empty()) {
+      Form plain = row;
+      plain.name = loops.name, plain.family = loops.family;
+      plain.score_bytes = pairs * sizeof(T) * static_cast<double>(sizes_.length) * static_cast<double>(sizes_.length);
+      plain.longest = longest_length(report_.memory, pairs * sizeof(T), tensors, 0);
+      measure_row(plain, naive, truth, nullptr, [&] { forward_in(projected); });
+      report_.forms.push_back(std::move(plain));
+      equal(loops.name, naive, tiles.name, tiled, truth, "");
     }
+    measure_row(row, tiled, truth, unmasked, tiled_forward);
+    report_.forms.push_back(std::move(row));
+    return std::move(exact.out);
   }
 
   /// Numbers of one token of all sequences.

@@ -1,5 +1,5 @@
 // What the parts of `qkv forms` share: how a row is timed and judged, and the q, k, v of attention without projections.
-// Not: which rows there are (forms.cc, linear.cc, sparse.cc).
+// Not: which rows there are (forms.cc, linear.cc).
 #pragma once
 
 #include <cstring>
@@ -54,6 +54,5 @@ EqualForms compare(std::string a, const Tensor<T>& of_a, std::string b, const Te
 double longest_length(double memory, double square, double each, double fixed);
 
 void add_linear_forms(FormsReport& report, const AloneInput& input, Context& context);
-void add_sparse_forms(FormsReport& report, const AloneInput& input, Context& context);
 
 }  // namespace qkv::cli
