@@ -2,7 +2,7 @@
 #include <filesystem>
 
 #include "example.h"
-#include "qkv/nn/multi_head_attention.h"
+#include "qkv/nn/self_attention.h"
 #include "qkv/view/fonts.h"
 #include "qkv/view/html.h"
 #include "qkv/view/png.h"

@@ -1,6 +1,6 @@
 // A Llama-like layer: 8 query heads, 2 key/value heads, rotary positions; a prompt at once, then token by token.
 #include "example.h"
-#include "qkv/nn/grouped_query_attention.h"
+#include "qkv/nn/self_attention.h"
 
 namespace nn = qkv::nn;
 

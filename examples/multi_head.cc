@@ -1,6 +1,6 @@
 // MultiHeadAttention: 8 heads of width 16 in [B, T, 128], with a mask that leaves empty rows, filled in both usual ways.
 #include "example.h"
-#include "qkv/nn/multi_head_attention.h"
+#include "qkv/nn/self_attention.h"
 
 int main() {
   const qkv::nn::MultiHeadAttention layer({.embed_dim = 128, .num_heads = 8, .seed = 1});

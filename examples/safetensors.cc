@@ -2,7 +2,7 @@
 #include "qkv/io/safetensors.h"
 
 #include "example.h"
-#include "qkv/nn/multi_head_attention.h"
+#include "qkv/nn/self_attention.h"
 
 int main() {
   const qkv::Tensor<float> x = random_tensor({2, 3, 8}, 1);  // [B, T, E]

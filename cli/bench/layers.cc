@@ -17,7 +17,7 @@
 #include "qkv/lm/tokenizer.h"
 #include "qkv/lm/trainer.h"
 #include "qkv/nn/linear.h"
-#include "qkv/nn/multi_head_attention.h"
+#include "qkv/nn/self_attention.h"
 
 namespace qkv::cli {
 namespace {

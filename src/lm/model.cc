@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "lm/draw.h"
+#include "nn/parameters/parameters.h"
 #include "qkv/nn/sharding.h"
 
 namespace qkv::inline v0::lm {
@@ -13,40 +14,40 @@ namespace {
 /// Each part draws from its own seed, so that adding a part changes no other.
 enum Part : Index { kTok, kPos, kHead, kFirstLayer };
 
-nn::AttentionLayerConfig attention_config(const AttentionLMConfig& c, std::uint64_t seed) {
-  nn::AttentionLayerConfig attention{.type = "AttentionLM", .name = "lm", .embed_dim = c.embed_dim, .num_heads = c.num_heads};
-  attention.num_kv_heads = c.num_kv_heads;
+/// Names as in files: plain, and nanoGPT's.
+constexpr nn::AttentionForm kPlain{.type = "AttentionLM",
+                                   .name = "lm",
+                                   .names = {"W_q", "W_k", "W_v", "W_qkv", "W_o"},
+                                   .output = nn::OutputProjection::kRequired,
+                                   .heads = true,
+                                   .grouped = true,
+                                   .bias = false};
+constexpr nn::AttentionForm kBlocks{.type = "AttentionLM",
+                                    .name = "lm",
+                                    .names = {"c_q", "c_k", "c_v", "c_attn", "c_proj"},
+                                    .merged = true,
+                                    .output = nn::OutputProjection::kRequired,
+                                    .heads = true,
+                                    .grouped = true};
+
+nn::LayerConfig attention_config(const AttentionLMConfig& c, std::uint64_t seed) {
+  nn::LayerConfig attention{.embed_dim = c.embed_dim, .num_heads = c.num_heads, .num_kv_heads = c.num_kv_heads};
   if (c.positions == PositionKind::kRotary) attention.rotary = c.rotary;
-  attention.bias = c.blocks;
-  attention.output = nn::OutputProjection::kRequired;
-  attention.merged = c.blocks;
-  if (c.blocks) {
-    attention.names = {"c_q", "c_k", "c_v", "c_attn", "c_proj"};
-  } else {
-    attention.names = {"W_q", "W_k", "W_v", "W_qkv", "W_o"};
-  }
-  attention.dropout = static_cast<float>(c.dropout);
-  attention.residual_dropout = static_cast<float>(c.dropout);
+  attention.dropout = attention.residual_dropout = static_cast<float>(c.dropout);
   attention.seed = seed;
   return attention;
 }
 
 Block make_block(const AttentionLMConfig& c, std::uint64_t seed, Index layer) {
   const Index part = kFirstLayer + 2 * layer;
-  Block block{nn::AttentionLayer(attention_config(c, derived_seed(seed, Draw::kParameters, part))), {}, {}, {}};
+  Block block{
+      nn::AttentionLayer(c.blocks ? kBlocks : kPlain, attention_config(c, derived_seed(seed, Draw::kParameters, part))), {}, {}, {}};
   if (c.blocks) {
     block.ln_1.emplace(nn::LayerNormOptions{.embed_dim = c.embed_dim});
     block.ln_2.emplace(nn::LayerNormOptions{.embed_dim = c.embed_dim});
     block.mlp.emplace(nn::MlpOptions{.embed_dim = c.embed_dim, .seed = derived_seed(seed, Draw::kParameters, part + 1)});
   }
   return block;
-}
-
-void append(std::vector<nn::Parameter>& all, nn::Module& module, const std::string& prefix) {
-  for (nn::Parameter& parameter : module.parameters()) {
-    parameter.name = prefix + parameter.name;
-    all.push_back(std::move(parameter));
-  }
 }
 
 }  // namespace
@@ -69,22 +70,22 @@ AttentionLM::Impl::Impl(const AttentionLMConfig& c, std::uint64_t seed)
 }
 
 void AttentionLM::Impl::collect_parameters() {
-  append(parameters, tok, config.blocks ? "transformer.wte." : "tok.");
-  if (pos) append(parameters, *pos, config.blocks ? "transformer.wpe." : "pos.");
+  nn::append_parameters(parameters, tok, config.blocks ? "transformer.wte." : "tok.");
+  if (pos) nn::append_parameters(parameters, *pos, config.blocks ? "transformer.wpe." : "pos.");
   for (std::size_t layer = 0; layer < blocks.size(); ++layer) {
     Block& block = blocks[layer];
     const std::string number = std::to_string(layer) + ".";
     if (!config.blocks) {
-      append(parameters, block.attention, blocks.size() == 1 ? "attn." : "attn." + number);
+      nn::append_parameters(parameters, block.attention, blocks.size() == 1 ? "attn." : "attn." + number);
       continue;
     }
-    append(parameters, *block.ln_1, "transformer.h." + number + "ln_1.");
-    append(parameters, block.attention, "transformer.h." + number + "attn.");
-    append(parameters, *block.ln_2, "transformer.h." + number + "ln_2.");
-    append(parameters, *block.mlp, "transformer.h." + number + "mlp.");
+    nn::append_parameters(parameters, *block.ln_1, "transformer.h." + number + "ln_1.");
+    nn::append_parameters(parameters, block.attention, "transformer.h." + number + "attn.");
+    nn::append_parameters(parameters, *block.ln_2, "transformer.h." + number + "ln_2.");
+    nn::append_parameters(parameters, *block.mlp, "transformer.h." + number + "mlp.");
   }
-  if (ln_f) append(parameters, *ln_f, "transformer.ln_f.");
-  append(parameters, head, config.blocks ? "lm_head." : "head.");
+  if (ln_f) nn::append_parameters(parameters, *ln_f, "transformer.ln_f.");
+  nn::append_parameters(parameters, head, config.blocks ? "lm_head." : "head.");
 }
 
 void AttentionLM::Impl::embed(std::span<const Index> ids, std::span<const Index> positions, View<float, 2> h,

@@ -31,8 +31,8 @@ void TableProjection::forward(const AttentionLM::Impl& model, std::span<const In
   const Index columns = projected.size(2);
   nn::resize(tok, {model.config.vocab_size, columns});
   nn::resize(pos, {length, columns});
-  layer.project(as_sequence(first_rows(model.tok, tok.size(0))), as_sequence(tok.view<2>()), context);
-  layer.project(as_sequence(first_rows(*model.pos, length)), as_sequence(pos.view<2>()), context);
+  nn::ProjectedHalves::project(layer, as_sequence(first_rows(model.tok, tok.size(0))), as_sequence(tok.view<2>()), context);
+  nn::ProjectedHalves::project(layer, as_sequence(first_rows(*model.pos, length)), as_sequence(pos.view<2>()), context);
   nn::gather_sum(tok, ids, pos, positions, nn::as_rows(projected), context);
 }
 

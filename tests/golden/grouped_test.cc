@@ -5,7 +5,7 @@
 #include <map>
 
 #include "golden/golden_layer.h"
-#include "qkv/nn/grouped_query_attention.h"
+#include "qkv/nn/self_attention.h"
 
 namespace qkv {
 namespace {

@@ -12,10 +12,7 @@ struct EmbeddingOptions {
   std::uint64_t seed = 0;  ///< initialised N(0, 1), as in PyTorch
 };
 
-/// y [M, E]: y[m] = table[ids[m]], or y[m] += ... with `accumulate`. OptionError for an id outside the table [V, E].
-QKV_API void gather_rows(View<const float, 2> table, std::span<const std::int64_t> ids, View<float, 2> y,
-                         bool accumulate = false, Context& context = Context::default_context());
-/// dtable[ids[m]] += dy[m], in ascending m for each row of the table, for any number of threads.
+/// dtable[ids[m]] += dy[m], in ascending m for each row of the table [V, E], for any number of threads.
 QKV_API void scatter_rows(View<const float, 2> dy, std::span<const std::int64_t> ids, View<float, 2> dtable,
                           Context& context = Context::default_context());
 

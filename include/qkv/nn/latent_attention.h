@@ -14,7 +14,7 @@
 #include <optional>
 
 #include "qkv/kv_cache.h"
-#include "qkv/nn/module.h"
+#include "qkv/nn/linear.h"
 #include "qkv/rotary.h"
 
 namespace qkv::inline v0::nn {
@@ -109,13 +109,11 @@ class QKV_API MultiHeadLatentAttention : public Module {
   std::string_view type_name() const override { return "MultiHeadLatentAttention"; }
 
  private:
-  struct Projection {
-    Tensor<float> weight, weight_gradient, bias, bias_gradient;  // [N, K], [N]; biases empty where there are none
-  };
   struct Norm {
     Tensor<float> weight, gradient;  // [D]
   };
 
+  bool low_rank() const { return config_.q_lora_rank != 0; }
   Index q_width() const { return config_.qk_nope_head_dim + config_.qk_rope_head_dim; }
   Index latent_width() const { return config_.kv_lora_rank + config_.qk_rope_head_dim; }
   Index kv_width() const { return config_.qk_nope_head_dim + config_.v_head_dim; }
@@ -145,7 +143,8 @@ class QKV_API MultiHeadLatentAttention : public Module {
 
   LatentAttentionConfig config_;
   Rotary rotary_;
-  Projection q_, q_a_, q_b_, kv_a_, kv_b_, o_;
+  std::optional<Linear> q_a_;    // of low-rank queries, and their norm
+  Linear q_, kv_a_, kv_b_, o_;  // q_ reads x, or the norm's result
   Norm q_norm_, kv_norm_;
 };
 

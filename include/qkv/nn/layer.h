@@ -1,6 +1,5 @@
 // Layer: the interface of every form of attention in the ladder: [B, T, E] -> [B, T, output_dim], forward and backward, with
-// parameters. Also: layers by their names on the command line. Not: the forms themselves (self_attention.h,
-// multi_head_attention.h, average.h).
+// parameters. Also: layers by their names on the command line. Not: the forms themselves (self_attention.h, average.h).
 //
 // Thread safety: forward is const and may run concurrently (each call its own Saved); backward, load and train may not.
 #pragma once

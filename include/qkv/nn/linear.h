@@ -13,7 +13,8 @@ struct LinearOptions {
   Index in_features = 0;
   Index out_features = 0;
   bool bias = true;
-  std::uint64_t seed = 0;  ///< weight and bias: uniform +-1/sqrt(in_features), as PyTorch
+  std::uint64_t seed = 0;    ///< weight and bias: uniform +-1/sqrt(in_features), as PyTorch
+  std::uint32_t stream = 0;  ///< of the seed's numbers, for the weight; the bias has the next one
 };
 
 struct LinearGradients;
@@ -43,17 +44,15 @@ class QKV_API Linear : public Module {
   Index in_features() const { return weight_.size(1); }
   Index out_features() const { return weight_.size(0); }
   bool has_bias() const { return bias_.count() != 0; }
+  const Tensor<float>& weight() const { return weight_; }  // [N, K]
+  const Tensor<float>& bias() const { return bias_; }      // [N], empty without bias
+  /// What src/nn adds gradients to.
+  LinearGradients own_gradients();
 
  protected:
   std::string_view type_name() const override;
 
  private:
-  template <class T>
-  void check_forward(const View<const T, 2>& x, const View<T, 2>& y) const;
-  template <class T>
-  void check_backward(const View<const T, 2>& x, const View<const T, 2>& dy, const View<T, 2>& dx) const;
-  LinearGradients own_gradients();
-
   Tensor<float> weight_, weight_gradient_;  // [N, K]
   Tensor<float> bias_, bias_gradient_;      // [N], empty without bias
 };

@@ -7,7 +7,7 @@
 //   H = 4 heads, Hkv = 2, two shards:     q heads 0 1 | 2 3     k, v heads 0 | 1     columns of Wo 0 1 | 2 3
 #pragma once
 
-#include "qkv/nn/grouped_query_attention.h"
+#include "qkv/nn/self_attention.h"
 
 namespace qkv::inline v0::nn {
 

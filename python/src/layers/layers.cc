@@ -201,10 +201,10 @@ nb::dict sizes_of(nn::Layer& layer) {
   d["has_bias"] = attention.has_bias();
   d["has_output_bias"] = attention.has_output_bias();
   d["has_output_projection"] = attention.has_output_projection();
-  d["causal"] = attention.config().causal;
-  d["dropout"] = attention.config().dropout;
-  d["residual_dropout"] = attention.config().residual_dropout;
-  d["empty_row"] = name_of(attention.config().empty_row);
+  d["causal"] = *attention.config().causal;
+  d["dropout"] = *attention.config().dropout;
+  d["residual_dropout"] = *attention.config().residual_dropout;
+  d["empty_row"] = name_of(*attention.config().empty_row);
   d["qk_norm"] = name_of(attention.qk_norm());
   d["norm_eps"] = attention.config().norm_eps;
   return d;

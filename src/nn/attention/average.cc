@@ -1,6 +1,8 @@
+// One mixture: y[b, i, :] = sum_j share[j] x[b, j, :], the same for every i. Sums in f64, j ascending.
 #include "qkv/nn/average.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/check.h"
 #include "nn/parameters/parameters.h"
@@ -9,14 +11,7 @@
 namespace qkv::inline v0::nn {
 namespace {
 
-// Both forms compute one mixture: y[b, i, :] = sum_j share[j] x[b, j, :], the same for every i. Sums in f64, j ascending.
-
-void check_call(std::string_view name, View<const float, 3> x, View<const float, 3> y, const ForwardOptions& options) {
-  check<ShapeError>(x.sizes() == y.sizes(), name, "y must have the sizes of x: got y ", y, ", x ", x);
-  check<OptionError>(options.mask.keeps_everything() && !options.causal.value_or(false), name, "this layer takes no mask: got ",
-                     [&] { return options.mask.keeps_everything() ? "causal" : options.mask.describe(); });
-  check<UnsupportedError>(options.part == nullptr, name, "this layer averages whole sequences: leave out options.part");
-}
+double sum_of(const Tensor<float>& w) { return std::accumulate(w.span().begin(), w.span().end(), 0.0); }
 
 /// mixture[e] = sum over j of share[j] * x[b, j, e]
 void mix(View<const float, 3> x, Index b, const std::vector<double>& share, std::vector<double>& mixture) {
@@ -28,12 +23,50 @@ void mix(View<const float, 3> x, Index b, const std::vector<double>& share, std:
   }
 }
 
-void forward_mixture(View<const float, 3> x, View<float, 3> y, const std::vector<double>& share, const ForwardOptions& options,
-                     Saved* saved) {
+/// received[e] = sum over i of dy[b, i, e]: every row of the output is the same mixture.
+void receive(View<const float, 3> dy, Index b, std::vector<double>& received) {
+  std::ranges::fill(received, 0.0);
+  for (Index i = 0; i < dy.size(1); ++i) {
+    for (Index e = 0; e < dy.size(2); ++e) received[static_cast<std::size_t>(e)] += static_cast<double>(dy(b, i, e));
+  }
+}
+
+}  // namespace
+
+FixedWeights::FixedWeights(const LayerConfig& config, bool learned) {
+  if (!learned) return;
+  check<ShapeError>(config.length > 0, "FixedWeights", "length must be at least 1: got ", config.length);
+  w_ = Tensor<float>({config.length});
+  gradient_ = Tensor<float>({config.length});
+  fill_normal(w_, config.seed, 0);
+}
+
+std::vector<double> FixedWeights::shares(Index length) const {
+  if (!learned()) return std::vector<double>(static_cast<std::size_t>(length), 1 / static_cast<double>(std::max<Index>(length, 1)));
+  std::vector<double> shares(w_.span().begin(), w_.span().end());
+  const double sum = sum_of(w_);
+  for (double& share : shares) share /= sum;
+  return shares;
+}
+
+std::vector<Parameter> FixedWeights::parameters() {
+  std::vector<Parameter> list;
+  if (learned()) list.push_back(parameter("w", w_, gradient_));
+  return list;
+}
+
+void FixedWeights::forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const {
+  check<ShapeError>(x.sizes() == y.sizes(), type_name(), "y must have the sizes of x: got y ", y, ", x ", x);
+  check<OptionError>(options.mask.keeps_everything() && !options.causal.value_or(false), type_name(),
+                     "this layer takes no mask: got ",
+                     [&] { return options.mask.keeps_everything() ? "causal" : options.mask.describe(); });
+  check<UnsupportedError>(options.part == nullptr, type_name(), "this layer averages whole sequences: leave out options.part");
+  check<ShapeError>(!learned() || x.size(1) == w_.count(), type_name(), "x must have as many tokens as w: got x ", x, ", w ", w_);
   if (saved != nullptr) {
     resize(saved->x, {x.size(0), x.size(1), x.size(2)});
     copy<float>(x, saved->x);
   }
+  const std::vector<double> share = shares(x.size(1));
   std::vector<double> mixture(static_cast<std::size_t>(x.size(2)));
   for (Index b = 0; b < x.size(0); ++b) {
     mix(x, b, share, mixture);
@@ -50,108 +83,29 @@ void forward_mixture(View<const float, 3> x, View<float, 3> y, const std::vector
   }
 }
 
-/// received[e] = sum over i of dy[b, i, e]: every row of the output is the same mixture.
-void receive(View<const float, 3> dy, Index b, std::vector<double>& received) {
-  std::ranges::fill(received, 0.0);
-  for (Index i = 0; i < dy.size(1); ++i) {
-    for (Index e = 0; e < dy.size(2); ++e) received[static_cast<std::size_t>(e)] += static_cast<double>(dy(b, i, e));
-  }
-}
-
-/// dx[b, j, e] = share[j] * received[e]
-void backward_mixture(Index b, const std::vector<double>& share, const std::vector<double>& received, View<float, 3> dx) {
-  for (Index j = 0; j < dx.size(1); ++j) {
-    for (Index e = 0; e < dx.size(2); ++e) {
-      dx(b, j, e) = static_cast<float>(share[static_cast<std::size_t>(j)] * received[static_cast<std::size_t>(e)]);
-    }
-  }
-}
-
-void check_backward(std::string_view name, View<const float, 3> dy, const Saved& saved, View<float, 3> dx) {
-  check<OptionError>(saved.x.rank() == 3, name, "saved must come from this layer's forward: got x ", saved.x);
-  check<ShapeError>(dy.sizes() == saved.x.view<3>().sizes(), name, "dy must be ", saved.x, ": got ", dy);
-  check<ShapeError>(dx.is_null() || dx.sizes() == dy.sizes(), name, "dx must be ", saved.x, ": got ", dx);
-}
-
-std::vector<double> equal_shares(Index length) {
-  return std::vector<double>(static_cast<std::size_t>(length), 1 / static_cast<double>(std::max<Index>(length, 1)));
-}
-
-double sum_of(const Tensor<float>& w) {
-  double sum = 0;
-  for (const float one : w.span()) sum += static_cast<double>(one);
-  return sum;
-}
-
-std::vector<double> shares_of(const Tensor<float>& w) {
-  const double sum = sum_of(w);
-  std::vector<double> shares;
-  for (const float one : w.span()) shares.push_back(static_cast<double>(one) / sum);
-  return shares;
-}
-
-}  // namespace
-
-AveragePooling::AveragePooling(const LayerConfig&) {}
-std::string_view AveragePooling::name() const { return "average"; }
-std::string_view AveragePooling::type_name() const { return "AveragePooling"; }
-std::vector<Parameter> AveragePooling::parameters() { return {}; }
-
-void AveragePooling::forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const {
-  check_call(type_name(), x, y, options);
-  forward_mixture(x, y, equal_shares(x.size(1)), options, saved);
-}
-
-void AveragePooling::backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context&) {
-  check_backward(type_name(), dy, saved, dx);
-  std::vector<double> received(static_cast<std::size_t>(dy.size(2)));
-  for (Index b = 0; b < dx.size(0); ++b) {
-    receive(dy, b, received);
-    backward_mixture(b, equal_shares(dy.size(1)), received, dx);
-  }
-}
-
-FixedWeights::FixedWeights(const LayerConfig& config) {
-  check<ShapeError>(config.length > 0, type_name(), "length must be at least 1: got ", config.length);
-  w_ = Tensor<float>({config.length});
-  gradient_ = Tensor<float>({config.length});
-  fill_normal(w_, config.seed, 0);
-}
-
-std::string_view FixedWeights::name() const { return "fixed-weights"; }
-std::string_view FixedWeights::type_name() const { return "FixedWeights"; }
-
-std::vector<Parameter> FixedWeights::parameters() {
-  std::vector<Parameter> list;
-  list.push_back(parameter("w", w_, gradient_));
-  return list;
-}
-
-void FixedWeights::forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const {
-  check_call(type_name(), x, y, options);
-  check<ShapeError>(x.size(1) == w_.count(), type_name(), "x must have as many tokens as w: got x ", x, ", w ", w_);
-  forward_mixture(x, y, shares_of(w_), options, saved);
-}
-
-// y = sum_l w[l] x[l] / s, s = sum(w):  dw[j] += (x[j] - y) . received / s, summed in ascending b.
+// dx[j] = share[j] received. With y = sum_l w[l] x[l] / s, s = sum(w):  dw[j] += (x[j] - y) . received / s, b ascending.
 void FixedWeights::backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context&) {
-  check_backward(type_name(), dy, saved, dx);
+  check<OptionError>(saved.x.rank() == 3, type_name(), "saved must come from this layer's forward: got x ", saved.x);
+  check<ShapeError>(dy.sizes() == saved.x.view<3>().sizes(), type_name(), "dy must be ", saved.x, ": got ", dy);
+  check<ShapeError>(dx.is_null() || dx.sizes() == dy.sizes(), type_name(), "dx must be ", saved.x, ": got ", dx);
   const View<const float, 3> x = saved.x;
-  const std::vector<double> shares = shares_of(w_);
+  const std::vector<double> share = shares(x.size(1));
   const double sum = sum_of(w_);
-  std::vector<double> received(static_cast<std::size_t>(x.size(2)));
-  std::vector<double> mixture(received.size());
-  std::vector<double> dw(shares.size());
+  std::vector<double> received(static_cast<std::size_t>(x.size(2))), mixture(received.size()), dw(gradient_.span().size());
   for (Index b = 0; b < x.size(0); ++b) {
     receive(dy, b, received);
-    mix(x, b, shares, mixture);
+    if (learned()) mix(x, b, share, mixture);
     for (std::size_t j = 0; j < dw.size(); ++j) {
       for (std::size_t e = 0; e < received.size(); ++e) {
         const auto value = static_cast<double>(x(b, static_cast<Index>(j), static_cast<Index>(e)));
         dw[j] += (value - mixture[e]) * received[e] / sum;
       }
     }
-    if (!dx.is_null()) backward_mixture(b, shares, received, dx);
+    for (Index j = 0; !dx.is_null() && j < dx.size(1); ++j) {
+      for (Index e = 0; e < dx.size(2); ++e) {
+        dx(b, j, e) = static_cast<float>(share[static_cast<std::size_t>(j)] * received[static_cast<std::size_t>(e)]);
+      }
+    }
   }
   for (std::size_t j = 0; j < dw.size(); ++j) gradient_.span()[j] += static_cast<float>(dw[j]);
 }

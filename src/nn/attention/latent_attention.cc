@@ -16,17 +16,9 @@ namespace {
 
 constexpr const char* kType = "MultiHeadLatentAttention";
 
-Rotary rotary_of(const LatentAttentionConfig& c) {
+const LatentAttentionConfig& checked(const LatentAttentionConfig& c) {
   check<OptionError>(c.qk_rope_head_dim >= 2 && c.qk_rope_head_dim % 2 == 0, kType,
                      "qk_rope_head_dim must be even and at least 2: got ", c.qk_rope_head_dim);
-  return Rotary(c.qk_rope_head_dim, c.rotary);
-}
-
-}  // namespace
-
-MultiHeadLatentAttention::MultiHeadLatentAttention(const LatentAttentionConfig& config)
-    : config_(config), rotary_(rotary_of(config)) {
-  const LatentAttentionConfig& c = config_;
   check<OptionError>(c.embed_dim >= 1 && c.num_heads >= 1 && c.kv_lora_rank >= 1 && c.qk_nope_head_dim >= 1 &&
                          c.v_head_dim >= 1 && c.q_lora_rank >= 0,
                      kType,
@@ -35,34 +27,32 @@ MultiHeadLatentAttention::MultiHeadLatentAttention(const LatentAttentionConfig& 
                      c.embed_dim, ", ", c.num_heads, ", ", c.kv_lora_rank, ", ", c.qk_nope_head_dim, ", ", c.v_head_dim, ", ",
                      c.q_lora_rank);
   check<OptionError>(c.norm_eps > 0 && std::isfinite(c.norm_eps), kType, "norm_eps must be a number above 0: got ", c.norm_eps);
-  std::uint32_t stream = 0;
-  const auto make = [&](Projection& p, Index rows, Index columns, bool bias) {
-    p.weight = Tensor<float>({rows, columns});
-    fill_uniform(p.weight, linear_bound(columns), c.seed, stream++);
-    p.weight_gradient = zeros_like(p.weight);
-    if (bias) {
-      p.bias = Tensor<float>({rows});
-      fill_uniform(p.bias, linear_bound(columns), c.seed, stream);
-      p.bias_gradient = zeros_like(p.bias);
-    }
-    ++stream;
-  };
+  return c;
+}
+
+/// Projection n of the layer, whose numbers are the seed's streams 2 n and 2 n + 1.
+Linear projection(const LatentAttentionConfig& c, Index n, Index in, Index out, bool bias) {
+  return Linear({.in_features = in, .out_features = out, .bias = bias, .seed = c.seed, .stream = static_cast<std::uint32_t>(2 * n)});
+}
+
+}  // namespace
+
+MultiHeadLatentAttention::MultiHeadLatentAttention(const LatentAttentionConfig& c)
+    : config_(checked(c)),
+      rotary_(c.qk_rope_head_dim, c.rotary),
+      q_(projection(c, low_rank(), low_rank() ? c.q_lora_rank : c.embed_dim, c.num_heads * q_width(), false)),
+      kv_a_(projection(c, low_rank() + 1, c.embed_dim, latent_width(), c.bias)),
+      kv_b_(projection(c, low_rank() + 2, c.kv_lora_rank, c.num_heads * kv_width(), false)),
+      o_(projection(c, low_rank() + 3, c.num_heads * c.v_head_dim, c.embed_dim, c.bias)) {
   const auto make_norm = [](Norm& norm, Index width) {
     norm.weight = Tensor<float>({width});
     std::ranges::fill(norm.weight.span(), 1.0F);
     norm.gradient = zeros_like(norm.weight);
   };
-  if (c.q_lora_rank == 0) {
-    make(q_, c.num_heads * q_width(), c.embed_dim, false);
-  } else {
-    make(q_a_, c.q_lora_rank, c.embed_dim, c.bias);
-    make_norm(q_norm_, c.q_lora_rank);
-    make(q_b_, c.num_heads * q_width(), c.q_lora_rank, false);
-  }
-  make(kv_a_, latent_width(), c.embed_dim, c.bias);
   make_norm(kv_norm_, c.kv_lora_rank);
-  make(kv_b_, c.num_heads * kv_width(), c.kv_lora_rank, false);
-  make(o_, c.embed_dim, c.num_heads * c.v_head_dim, c.bias);
+  if (!low_rank()) return;
+  q_a_ = projection(c, 0, c.embed_dim, c.q_lora_rank, c.bias);
+  make_norm(q_norm_, c.q_lora_rank);
 }
 
 double MultiHeadLatentAttention::scale() const { return config_.scale.value_or(1 / std::sqrt(static_cast<double>(q_width()))); }
@@ -71,8 +61,7 @@ template <class T>
 void MultiHeadLatentAttention::check_call(View<const T, 3> x, View<const T, 3> y, const char* what) const {
   check<ShapeError>(x.size(2) == config_.embed_dim && y.sizes() == x.sizes(), kType, what, " must be [B, T, ",
                     config_.embed_dim, "], both: got ", x, " and ", y);
-  check_rows(kType, what, x);
-  check_rows(kType, what, y);
+  check_rows(kType, what, x, what, y);
 }
 
 template <class T>
@@ -82,21 +71,21 @@ void MultiHeadLatentAttention::project(View<const T, 3> x, LatentSavedOf<T>& sav
   resize(saved.x, {batch, length, config_.embed_dim});
   copy<T>(x, saved.x);
   resize(saved.q, {batch, length, config_.num_heads * q_width()});
-  if (config_.q_lora_rank == 0) {
-    linear_forward(as_rows(std::as_const(saved.x)), weights_of<T>(q_.weight, q_.bias), as_rows(saved.q), context);
+  if (!low_rank()) {
+    q_.forward(as_rows(std::as_const(saved.x)), as_rows(saved.q), context);
   } else {
     resize(saved.q_a, {batch, length, config_.q_lora_rank});
     resize(saved.q_a_norm, saved.q_a.sizes());
-    linear_forward(as_rows(std::as_const(saved.x)), weights_of<T>(q_a_.weight, q_a_.bias), as_rows(saved.q_a), context);
+    q_a_->forward(as_rows(std::as_const(saved.x)), as_rows(saved.q_a), context);
     rms_norm_forward<T>(columns_of(std::as_const(saved.q_a), 1, 0, config_.q_lora_rank), q_norm_.weight.data(),
                         config_.norm_eps, columns_of(saved.q_a_norm, 1, 0, config_.q_lora_rank), context);
-    linear_forward(as_rows(std::as_const(saved.q_a_norm)), weights_of<T>(q_b_.weight, q_b_.bias), as_rows(saved.q), context);
+    q_.forward(as_rows(std::as_const(saved.q_a_norm)), as_rows(saved.q), context);
   }
   const View<T, 4> q = columns_of(saved.q, config_.num_heads, config_.qk_nope_head_dim, turned);
   rotary_.forward(q, q, positions, context);
   resize(saved.kv_a, {batch, length, latent_width()});
   resize(saved.latent, saved.kv_a.sizes());
-  linear_forward(as_rows(std::as_const(saved.x)), weights_of<T>(kv_a_.weight, kv_a_.bias), as_rows(saved.kv_a), context);
+  kv_a_.forward(as_rows(std::as_const(saved.x)), as_rows(saved.kv_a), context);
   rms_norm_forward<T>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), kv_norm_.weight.data(), config_.norm_eps,
                       columns_of(saved.latent, 1, 0, rank), context);
   rotary_.forward(columns_of(std::as_const(saved.kv_a), 1, rank, turned), columns_of(saved.latent, 1, rank, turned), positions,
@@ -109,7 +98,7 @@ void MultiHeadLatentAttention::materialise(View<const T, 3> latent, Tensor<T>& k
   resize(kv, {batch, length, heads * kv_width()});
   resize(k, {batch, length, heads * q_width()});
   const View<const T, 2> c(latent.data(), {batch * length, config_.kv_lora_rank}, {latent.stride(1), 1});
-  linear_forward(c, weights_of<T>(kv_b_.weight, kv_b_.bias), as_rows(kv), context);
+  kv_b_.forward(c, as_rows(kv), context);
   for (Index row = 0; row < batch * length; ++row) {
     const T* turned = latent.data() + row * latent_width() + config_.kv_lora_rank;
     for (Index h = 0; h < heads; ++h) {
@@ -136,7 +125,7 @@ void MultiHeadLatentAttention::forward_of(View<const T, 3> x, View<T, 3> y, Late
                     columns_of(std::as_const(saved.kv), heads, config_.qk_nope_head_dim, config_.v_head_dim),
                     {.out = columns_of(saved.attended, heads, 0, config_.v_head_dim), .lse = saved.lse},
                     {.mask = saved.mask, .scale = scale()}, context);
-  linear_forward(View<const T, 3>(saved.attended), weights_of<T>(o_.weight, o_.bias), y, context);
+  linear_forward(View<const T, 3>(saved.attended), weights_of<T>(o_.weight(), o_.bias()), y, context);
 }
 
 template <class T>
@@ -148,16 +137,13 @@ void MultiHeadLatentAttention::backward_of(View<const T, 3> dy, LatentSavedOf<T>
   check<ShapeError>(dx.is_null() || dx.sizes() == dy.sizes(), kType, "dx must have the sizes of dy: got ", dx, " for ", dy);
   check_rows(kType, "dx", dx);
   const Index heads = config_.num_heads, rank = config_.kv_lora_rank, turned = config_.qk_rope_head_dim;
-  const auto gradients_of = [](Projection& p) {
-    return LinearGradients{p.weight_gradient, p.bias_gradient.count() == 0 ? nullptr : p.bias_gradient.data()};
-  };
   for (auto [to, like] :
        {std::pair{&saved.dattended, &saved.attended}, std::pair{&saved.dq, &saved.q}, std::pair{&saved.dk, &saved.k},
         std::pair{&saved.dkv, &saved.kv}, std::pair{&saved.dlatent, &saved.latent}, std::pair{&saved.dx, &saved.x}}) {
     resize(*to, like->sizes());
   }
-  linear_backward(View<const T, 3>(saved.attended), dy, weights_of<T>(o_.weight, {}), View<T, 3>(saved.dattended),
-                  gradients_of(o_), context);
+  linear_backward(View<const T, 3>(saved.attended), dy, weights_of<T>(o_.weight(), {}), View<T, 3>(saved.dattended),
+                  o_.own_gradients(), context);
   attention_backward(columns_of(std::as_const(saved.q), heads, 0, q_width()),
                      columns_of(std::as_const(saved.k), heads, 0, q_width()),
                      columns_of(std::as_const(saved.kv), heads, config_.qk_nope_head_dim, config_.v_head_dim),
@@ -180,30 +166,27 @@ void MultiHeadLatentAttention::backward_of(View<const T, 3> dy, LatentSavedOf<T>
     }
   }
   const auto c_of = [&](auto& latent) { return first_columns(as_rows(latent), rank); };
-  linear_backward(c_of(std::as_const(saved.latent)), as_rows(std::as_const(saved.dkv)), weights_of<T>(kv_b_.weight, {}),
-                  c_of(saved.dlatent), gradients_of(kv_b_), context);
+  kv_b_.backward(c_of(std::as_const(saved.latent)), as_rows(std::as_const(saved.dkv)), c_of(saved.dlatent), context);
   const View<T, 4> dc = columns_of(saved.dlatent, 1, 0, rank), dr = columns_of(saved.dlatent, 1, rank, turned);
   rotary_.backward(dr, dr, saved.positions, context);
   rms_norm_backward<T>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), dc, kv_norm_.weight.data(), config_.norm_eps, dc,
                        kv_norm_.gradient.data(), saved.dnorm, context);
   const View<const T, 2> x = as_rows(std::as_const(saved.x));
   const View<T, 2> rows = as_rows(saved.dx);
-  linear_backward(x, as_rows(std::as_const(saved.dlatent)), weights_of<T>(kv_a_.weight, {}), rows, gradients_of(kv_a_),
-                  context);
+  kv_a_.backward(x, as_rows(std::as_const(saved.dlatent)), rows, context);
   if (!dx.is_null()) copy<T>(saved.dx, dx);
 
   const View<T, 4> dq = columns_of(saved.dq, heads, config_.qk_nope_head_dim, turned);
   rotary_.backward(dq, dq, saved.positions, context);
-  if (config_.q_lora_rank == 0) {
-    linear_backward(x, as_rows(std::as_const(saved.dq)), weights_of<T>(q_.weight, {}), rows, gradients_of(q_), context);
+  if (!low_rank()) {
+    q_.backward(x, as_rows(std::as_const(saved.dq)), rows, context);
   } else {
     resize(saved.dq_a, saved.q_a.sizes());
-    linear_backward(as_rows(std::as_const(saved.q_a_norm)), as_rows(std::as_const(saved.dq)), weights_of<T>(q_b_.weight, {}),
-                    as_rows(saved.dq_a), gradients_of(q_b_), context);
+    q_.backward(as_rows(std::as_const(saved.q_a_norm)), as_rows(std::as_const(saved.dq)), as_rows(saved.dq_a), context);
     const View<T, 4> dq_a = columns_of(saved.dq_a, 1, 0, config_.q_lora_rank);
     rms_norm_backward<T>(columns_of(std::as_const(saved.q_a), 1, 0, config_.q_lora_rank), dq_a, q_norm_.weight.data(),
                          config_.norm_eps, dq_a, q_norm_.gradient.data(), saved.dnorm, context);
-    linear_backward(x, as_rows(std::as_const(saved.dq_a)), weights_of<T>(q_a_.weight, {}), rows, gradients_of(q_a_), context);
+    q_a_->backward(x, as_rows(std::as_const(saved.dq_a)), rows, context);
   }
   if (dx.is_null()) return;
   for (Index b = 0; b < dx.size(0); ++b) {
@@ -217,21 +200,15 @@ void MultiHeadLatentAttention::backward_of(View<const T, 3> dy, LatentSavedOf<T>
 
 std::vector<Parameter> MultiHeadLatentAttention::parameters() {
   std::vector<Parameter> list;
-  const auto add = [&list](const std::string& name, Projection& p) {
-    list.push_back(parameter(name + ".weight", p.weight, p.weight_gradient));
-    if (p.bias.count() > 0) list.push_back(parameter(name + ".bias", p.bias, p.bias_gradient));
-  };
-  if (config_.q_lora_rank == 0) {
-    add("q_proj", q_);
-  } else {
-    add("q_a_proj", q_a_);
+  if (low_rank()) {
+    append_parameters(list, *q_a_, "q_a_proj.");
     list.push_back(parameter("q_a_layernorm.weight", q_norm_.weight, q_norm_.gradient));
-    add("q_b_proj", q_b_);
   }
-  add("kv_a_proj_with_mqa", kv_a_);
+  append_parameters(list, q_, low_rank() ? "q_b_proj." : "q_proj.");
+  append_parameters(list, kv_a_, "kv_a_proj_with_mqa.");
   list.push_back(parameter("kv_a_layernorm.weight", kv_norm_.weight, kv_norm_.gradient));
-  add("kv_b_proj", kv_b_);
-  add("o_proj", o_);
+  append_parameters(list, kv_b_, "kv_b_proj.");
+  append_parameters(list, o_, "o_proj.");
   return list;
 }
 

@@ -65,7 +65,7 @@ void MultiHeadLatentAttention::step_of(View<const T, 3> x, View<T, 3> y, KVCache
   } else {
     attend_materialised<T>(cache, memory.rows.attended, memory, mask, context);
   }
-  linear_forward(View<const T, 3>(memory.rows.attended), weights_of<T>(o_.weight, o_.bias), y, context);
+  linear_forward(View<const T, 3>(memory.rows.attended), weights_of<T>(o_.weight(), o_.bias()), y, context);
 }
 
 template <class T>
@@ -76,7 +76,7 @@ void MultiHeadLatentAttention::attend_absorbed(const KVCache& cache, View<T, 3> 
   resize(memory.absorbed, {batch, n, heads, latent_width()});
   resize(memory.latent_out, {batch, n, heads, rank});
   const auto weights_of_head = [&](Index h, Index begin, Index count) {  // rows of W_kvb [H (Dn + Dv), R]
-    const View<const float, 2> some(kv_b_.weight.data() + (h * kv_width() + begin) * rank, {count, rank});
+    const View<const float, 2> some(kv_b_.weight().data() + (h * kv_width() + begin) * rank, {count, rank});
     if constexpr (std::is_same_v<T, float>) return LinearWeights<T>{some};
     if constexpr (!std::is_same_v<T, float>) return LinearWeights<T>{{}, nullptr, some};
   };

@@ -40,77 +40,77 @@ void for_each_row_range(const AttentionLayer& whole, const Cut& cut, const Visit
 
 }  // namespace
 
-GroupedQueryAttention shard(const AttentionLayer& whole, Index part, Index parts) {
-  const Cut cut = cut_of(whole, part, parts);
-  const AttentionLayerConfig& config = whole.config();
-  GroupedQueryAttention made({.embed_dim = whole.embed_dim(),
-                              .num_heads = cut.num_heads,
-                              .num_kv_heads = cut.num_kv_heads,
-                              .head_dim = cut.head_dim,
-                              .bias = whole.has_bias(),
-                              .output_bias = whole.has_output_bias() && part == 0,
-                              .qk_norm = whole.qk_norm(),
-                              .norm_eps = config.norm_eps,
-                              .rotary = config.rotary,
-                              .dropout = config.dropout,
-                              .residual_dropout = config.residual_dropout,
-                              .causal = config.causal,
-                              .empty_row = config.empty_row});
-  made.config_.first_head = cut.first_head;
-  made.config_.whole_heads = whole.num_heads();
-  made.train(whole.training());
-  const Index width = whole.embed_dim();
-  for_each_row_range(whole, cut, [&](Index from, Index to, Index rows) {
-    std::copy_n(whole.in_weight_.data() + from * width, rows * width, made.in_weight_.data() + to * width);
-    if (whole.has_bias()) std::copy_n(whole.in_bias_.data() + from, rows, made.in_bias_.data() + to);
-  });
-  for (Index row = 0; row < width; ++row) {
-    std::copy_n(whole.out_weight_.data() + row * whole.width() + cut.first_head * cut.head_dim, made.width(),
-                made.out_weight_.data() + row * made.width());
+struct AttentionLayer::Shards {
+  static GroupedQueryAttention shard(const AttentionLayer& whole, Index part, Index parts) {
+    const Cut cut = cut_of(whole, part, parts);
+    LayerConfig config = whole.config();
+    config.num_heads = cut.num_heads;
+    config.num_kv_heads = cut.num_kv_heads;
+    config.head_dim = cut.head_dim;
+    config.bias = whole.has_bias();
+    config.output_bias = whole.has_output_bias() && part == 0;
+    config.qk_norm = whole.qk_norm();
+    GroupedQueryAttention made(config);
+    AttentionLayer& own = made;
+    own.first_head_ = cut.first_head;
+    own.whole_heads_ = whole.num_heads();
+    own.train(whole.training());
+    const Tensors& from = whole.values_;
+    const Index width = whole.embed_dim();
+    for_each_row_range(whole, cut, [&](Index begin, Index to, Index rows) {
+      std::copy_n(from.in_weight.data() + begin * width, rows * width, own.values_.in_weight.data() + to * width);
+      if (whole.has_bias()) std::copy_n(from.in_bias.data() + begin, rows, own.values_.in_bias.data() + to);
+    });
+    for (Index row = 0; row < width; ++row) {
+      std::copy_n(from.out_weight.data() + row * whole.width() + cut.first_head * cut.head_dim, own.width(),
+                  own.values_.out_weight.data() + row * own.width());
+    }
+    if (own.has_output_bias()) std::ranges::copy(from.out_bias.span(), own.values_.out_bias.data());
+    std::ranges::copy(from.q_norm.span(), own.values_.q_norm.data());
+    std::ranges::copy(from.k_norm.span(), own.values_.k_norm.data());
+    return made;
   }
-  if (made.has_output_bias()) std::ranges::copy(whole.out_bias_.span(), made.out_bias_.data());
-  std::ranges::copy(whole.q_norm_.span(), made.q_norm_.data());
-  std::ranges::copy(whole.k_norm_.span(), made.k_norm_.data());
-  return made;
-}
 
-void AttentionLayer::merge_shard(const AttentionLayer& shard, Index part, Index parts, const char* function, bool gradients) {
-  const Cut cut = cut_of(*this, part, parts);
-  check<ShapeError>(
-      shard.embed_dim() == embed_dim() && shard.num_heads() == cut.num_heads && shard.num_kv_heads() == cut.num_kv_heads &&
-          shard.head_dim() == cut.head_dim && shard.has_bias() == has_bias() && shard.qk_norm() == qk_norm() &&
-          shard.has_output_bias() == (has_output_bias() && part == 0),
-      function, "the shard must be part ", part, " of ", parts, " of the layer: got ", shard.in_weight_, " for ", in_weight_);
-  const auto merge = [gradients](const float* from, Index count, float* to) {
-    for (Index n = 0; n < count; ++n) to[n] = gradients ? to[n] + from[n] : from[n];
-  };
-  using Part = Tensor<float> AttentionLayer::*;
-  const auto pick = [gradients](Part value, Part gradient) { return gradients ? gradient : value; };
-  const Part in_weight = pick(&AttentionLayer::in_weight_, &AttentionLayer::in_weight_gradient_),
-             in_bias = pick(&AttentionLayer::in_bias_, &AttentionLayer::in_bias_gradient_),
-             out_weight = pick(&AttentionLayer::out_weight_, &AttentionLayer::out_weight_gradient_);
-  const Index rows_width = embed_dim();
-  for_each_row_range(*this, cut, [&](Index to, Index from, Index rows) {
-    merge((shard.*in_weight).data() + from * rows_width, rows * rows_width, (this->*in_weight).data() + to * rows_width);
-    if (has_bias()) merge((shard.*in_bias).data() + from, rows, (this->*in_bias).data() + to);
-  });
-  for (Index row = 0; row < rows_width; ++row) {
-    merge((shard.*out_weight).data() + row * shard.width(), shard.width(),
-          (this->*out_weight).data() + row * width() + cut.first_head * cut.head_dim);
+  /// Adds the shard's gradients to the whole's, or takes its parameters.
+  static void merge(AttentionLayer& whole, const AttentionLayer& shard, Index part, Index parts, const char* function,
+                    bool gradients) {
+    const Cut cut = cut_of(whole, part, parts);
+    check<ShapeError>(shard.embed_dim() == whole.embed_dim() && shard.num_heads() == cut.num_heads &&
+                          shard.num_kv_heads() == cut.num_kv_heads && shard.head_dim() == cut.head_dim &&
+                          shard.has_bias() == whole.has_bias() && shard.qk_norm() == whole.qk_norm() &&
+                          shard.has_output_bias() == (whole.has_output_bias() && part == 0),
+                      function, "the shard must be part ", part, " of ", parts, " of the layer: got ", shard.values_.in_weight,
+                      " for ", whole.values_.in_weight);
+    const auto write = [gradients](const float* from, Index count, float* to) {
+      for (Index n = 0; n < count; ++n) to[n] = gradients ? to[n] + from[n] : from[n];
+    };
+    const Tensors& from = gradients ? shard.gradients_ : shard.values_;
+    Tensors& to = gradients ? whole.gradients_ : whole.values_;
+    const Index rows_width = whole.embed_dim();
+    for_each_row_range(whole, cut, [&](Index begin, Index own, Index rows) {
+      write(from.in_weight.data() + own * rows_width, rows * rows_width, to.in_weight.data() + begin * rows_width);
+      if (whole.has_bias()) write(from.in_bias.data() + own, rows, to.in_bias.data() + begin);
+    });
+    for (Index row = 0; row < rows_width; ++row) {
+      write(from.out_weight.data() + row * shard.width(), shard.width(),
+            to.out_weight.data() + row * whole.width() + cut.first_head * cut.head_dim);
+    }
+    write(from.out_bias.data(), from.out_bias.count(), to.out_bias.data());
+    write(from.q_norm.data(), from.q_norm.count(), to.q_norm.data());
+    write(from.k_norm.data(), from.k_norm.count(), to.k_norm.data());
   }
-  for (const Part whole : {pick(&AttentionLayer::out_bias_, &AttentionLayer::out_bias_gradient_),
-                           pick(&AttentionLayer::q_norm_, &AttentionLayer::q_norm_gradient_),
-                           pick(&AttentionLayer::k_norm_, &AttentionLayer::k_norm_gradient_)}) {
-    merge((shard.*whole).data(), (shard.*whole).count(), (this->*whole).data());
-  }
+};
+
+GroupedQueryAttention shard(const AttentionLayer& whole, Index part, Index parts) {
+  return AttentionLayer::Shards::shard(whole, part, parts);
 }
 
 void add_shard_gradients(AttentionLayer& whole, const AttentionLayer& shard, Index part, Index parts) {
-  whole.merge_shard(shard, part, parts, "add_shard_gradients", true);
+  AttentionLayer::Shards::merge(whole, shard, part, parts, "add_shard_gradients", true);
 }
 
 void take_shard(AttentionLayer& whole, const AttentionLayer& shard, Index part, Index parts) {
-  whole.merge_shard(shard, part, parts, "take_shard", false);
+  AttentionLayer::Shards::merge(whole, shard, part, parts, "take_shard", false);
 }
 
 }  // namespace qkv::inline v0::nn

@@ -12,9 +12,9 @@
 namespace qkv::inline v0::nn {
 
 /// Uniform in [-bound, bound). `stream` separates the parameters that share a seed.
-inline void fill_uniform(Tensor<float>& tensor, double bound, std::uint64_t seed, std::uint32_t stream) {
+inline void fill_uniform(std::span<float> values, double bound, std::uint64_t seed, std::uint32_t stream) {
   Random random(seed, stream);
-  for (float& value : tensor.span()) value = static_cast<float>((2 * random.uniform() - 1) * bound);
+  for (float& value : values) value = static_cast<float>((2 * random.uniform() - 1) * bound);
 }
 
 /// N(0, 1).
@@ -28,6 +28,14 @@ inline double linear_bound(Index fan_in) { return 1 / std::sqrt(static_cast<doub
 
 inline Parameter parameter(std::string name, Tensor<float>& value, Tensor<float>& gradient) {
   return {std::move(name), value.sizes(), value.span(), gradient.span()};
+}
+
+/// Adds the parameters of a part under its prefix ("mlp.").
+inline void append_parameters(std::vector<Parameter>& list, Module& part, const std::string& prefix) {
+  for (Parameter& one : part.parameters()) {
+    one.name = prefix + one.name;
+    list.push_back(std::move(one));
+  }
 }
 
 /// A name that a file may hold and the sizes that it must have.

@@ -95,11 +95,11 @@ class Names {
 /// The layer's sizes and, for parameters that a file lacks, the names to ask for.
 class Reader {
  public:
-  Reader(const AttentionSizes& sizes, const StateDict& state, std::string_view prefix)
-      : sizes_(sizes), prefix_(prefix), entries_(entries_under(state, prefix)) {}
+  Reader(const AttentionForm& form, const LayerConfig& config, const StateDict& state, std::string_view prefix)
+      : form_(form), config_(config), prefix_(prefix), entries_(entries_under(state, prefix)) {}
 
   NamedTensors read() {
-    std::ranges::copy(sizes_.names, names_.begin());
+    std::ranges::copy(form_.names, names_.begin());
     collect();
     require_one_form();
     choose_names();
@@ -111,13 +111,13 @@ class Reader {
  private:
   /// Assigns every entry to its role.
   void collect() {
-    const Names names(entries_, sizes_.names);
+    const Names names(entries_, form_.names);
     for (const StateEntry& entry : entries_) {
       if (take_norm(entry) || is_buffer(entry.name, *entry.tensor)) continue;
       const auto meaning = names(entry.name);
-      if (!meaning || (meaning->role == kOutput && sizes_.output == OutputProjection::kNone)) {
-        throw_unknown(sizes_.type, prefix_, entry.name, expected(true),
-                      "; any of these names will do: " + spellings_text(sizes_.output != OutputProjection::kNone));
+      if (!meaning || (meaning->role == kOutput && form_.output == OutputProjection::kNone)) {
+        throw_unknown(form_.type, prefix_, entry.name, expected(true),
+                      "; any of these names will do: " + spellings_text(form_.output != OutputProjection::kNone));
       }
       auto& tensor = (meaning->bias ? found_.biases : found_.weights)[meaning->role];
       auto& name = (meaning->bias ? found_.bias_names : found_.weight_names)[meaning->role];
@@ -128,7 +128,7 @@ class Reader {
   }
 
   bool take_norm(const StateEntry& entry) {
-    if (!sizes_.grouped || (entry.name != kQueryNorm && entry.name != kKeyNorm)) return false;
+    if (!form_.grouped || (entry.name != kQueryNorm && entry.name != kKeyNorm)) return false;
     (entry.name == kQueryNorm ? found_.q_norm : found_.k_norm) = entry.tensor;
     return true;
   }
@@ -141,7 +141,7 @@ class Reader {
       if (found_.merged && !separate.empty()) throw_twice(merged, separate);
       if (!separate.empty()) any_separate_ = true;
     }
-    if (!found_.merged && !any_separate_) found_.merged = sizes_.merged;
+    if (!found_.merged && !any_separate_) found_.merged = form_.merged;
   }
 
   /// Under which names a missing parameter is asked for: the layer's own when they fit the file's, otherwise those of the first
@@ -154,7 +154,7 @@ class Reader {
       }
       return true;
     };
-    if (!fits(sizes_.names)) {
+    if (!fits(form_.names)) {
       const auto family = std::ranges::find_if(kSpellings, fits);
       if (family != kSpellings.end()) std::ranges::copy(*family, names_.begin());
     }
@@ -165,20 +165,20 @@ class Reader {
   }
 
   void require_all() {
-    const bool output = sizes_.output == OutputProjection::kRequired || !first_name(kOutput).empty();
+    const bool output = form_.output == OutputProjection::kRequired || !first_name(kOutput).empty();
     const bool input_biases = std::any_of(found_.biases.begin(), found_.biases.begin() + kOutput,
                                           [](const AnyTensor* tensor) { return tensor != nullptr; });
     const bool biases = input_biases || found_.biases[kOutput] != nullptr;
     for (std::size_t index = 0; index < kNumRoles; ++index) {
       const auto role = static_cast<Role>(index);
       const bool wanted = role == kOutput ? output : (role == kMerged) == found_.merged;
-      const bool bias_wanted = sizes_.grouped ? role != kOutput && input_biases : biases;
+      const bool bias_wanted = form_.grouped ? role != kOutput && input_biases : biases;
       if (wanted && found_.weights[role] == nullptr) throw_absent(role, false, biases);
       if (wanted && bias_wanted && found_.biases[role] == nullptr) throw_absent(role, true, biases);
     }
-    const bool norms = sizes_.norm != QkNorm::kNone || found_.q_norm != nullptr || found_.k_norm != nullptr;
+    const bool norms = config_.qk_norm != QkNorm::kNone || found_.q_norm != nullptr || found_.k_norm != nullptr;
     for (const auto& [name, tensor] : {std::pair(kQueryNorm, found_.q_norm), std::pair(kKeyNorm, found_.k_norm)}) {
-      if (norms && tensor == nullptr) throw_missing(sizes_.type, prefix_, name, expected(!biases), entries_);
+      if (norms && tensor == nullptr) throw_missing(form_.type, prefix_, name, expected(!biases), entries_);
     }
   }
 
@@ -190,39 +190,39 @@ class Reader {
     }
     if (found_.q_norm == nullptr) return;
     const bool whole = norm_is_whole();
-    check_one(found_.q_norm, std::string(kQueryNorm), {whole ? sizes_.width : sizes_.head_dim});
-    check_one(found_.k_norm, std::string(kKeyNorm), {whole ? sizes_.kv_width : sizes_.head_dim});
+    check_one(found_.q_norm, std::string(kQueryNorm), {whole ? width() : config_.head_dim});
+    check_one(found_.k_norm, std::string(kKeyNorm), {whole ? kv_width() : config_.head_dim});
   }
   /// As the layer says; otherwise, whether the norm is as long as q's rows in the file.
   bool norm_is_whole() const {
-    if (sizes_.norm != QkNorm::kNone) return sizes_.norm == QkNorm::kVector;
-    return found_.q_norm != nullptr && found_.q_norm->sizes != std::vector<Index>{sizes_.head_dim};
+    if (config_.qk_norm != QkNorm::kNone) return config_.qk_norm == QkNorm::kVector;
+    return found_.q_norm != nullptr && found_.q_norm->sizes != std::vector<Index>{config_.head_dim};
   }
   void check_one(const AnyTensor* tensor, const std::string& name, std::vector<Index> wanted) const {
-    if (tensor != nullptr) check_sizes(sizes_.type, prefix_, *tensor, {name, std::move(wanted)}, expected(true));
+    if (tensor != nullptr) check_sizes(form_.type, prefix_, *tensor, {name, std::move(wanted)}, expected(true));
   }
 
   std::vector<Index> weight_sizes(Role role) const {
-    if (role == kOutput) return {sizes_.embed_dim, sizes_.width};
-    if (role == kMerged) return {sizes_.width + 2 * sizes_.kv_width, sizes_.embed_dim};
-    return {role == kQuery ? sizes_.width : sizes_.kv_width, sizes_.embed_dim};
+    if (role == kOutput) return {config_.embed_dim, width()};
+    if (role == kMerged) return {width() + 2 * kv_width(), config_.embed_dim};
+    return {role == kQuery ? width() : kv_width(), config_.embed_dim};
   }
 
   /// Everything that a file in this form can hold.
   std::vector<Expected> expected(bool optional_biases) const {
-    const bool merged = found_.merged || (!any_separate_ && sizes_.merged);
+    const bool merged = found_.merged || (!any_separate_ && form_.merged);
     std::vector<Expected> list;
     for (std::size_t index = 0; index < kNumRoles; ++index) {
       const auto role = static_cast<Role>(index);
-      if (role == kOutput ? sizes_.output == OutputProjection::kNone : (role == kMerged) != merged) continue;
-      const bool required = role != kOutput || sizes_.output == OutputProjection::kRequired;
+      if (role == kOutput ? form_.output == OutputProjection::kNone : (role == kMerged) != merged) continue;
+      const bool required = role != kOutput || form_.output == OutputProjection::kRequired;
       list.push_back({full_name(names_[role], false), weight_sizes(role), required});
-      list.push_back({full_name(names_[role], true), {weight_sizes(role)[0]}, required && !optional_biases && !sizes_.grouped});
+      list.push_back({full_name(names_[role], true), {weight_sizes(role)[0]}, required && !optional_biases && !form_.grouped});
     }
-    if (!sizes_.grouped) return list;
-    const bool whole = norm_is_whole(), required = sizes_.norm != QkNorm::kNone;
-    list.push_back({std::string(kQueryNorm), {whole ? sizes_.width : sizes_.head_dim}, required});
-    list.push_back({std::string(kKeyNorm), {whole ? sizes_.kv_width : sizes_.head_dim}, required});
+    if (!form_.grouped) return list;
+    const bool whole = norm_is_whole(), required = config_.qk_norm != QkNorm::kNone;
+    list.push_back({std::string(kQueryNorm), {whole ? width() : config_.head_dim}, required});
+    list.push_back({std::string(kKeyNorm), {whole ? kv_width() : config_.head_dim}, required});
     return list;
   }
 
@@ -232,14 +232,18 @@ class Reader {
   }
 
   [[noreturn]] void throw_absent(Role role, bool bias, bool with_biases) const {
-    throw_missing(sizes_.type, prefix_, full_name(names_[role], bias), expected(!with_biases), entries_);
+    throw_missing(form_.type, prefix_, full_name(names_[role], bias), expected(!with_biases), entries_);
   }
   [[noreturn]] void throw_twice(const std::string& first, const std::string& second) const {
-    fail<OptionError>(std::string(sizes_.type) + "::load_state_dict", "each parameter must be named once: got both ", prefix_,
+    fail<OptionError>(std::string(form_.type) + "::load_state_dict", "each parameter must be named once: got both ", prefix_,
                       first, " and ", prefix_, second);
   }
 
-  const AttentionSizes& sizes_;
+  Index width() const { return config_.num_heads * config_.head_dim; }        // W
+  Index kv_width() const { return config_.num_kv_heads * config_.head_dim; }  // Wkv
+
+  const AttentionForm& form_;
+  const LayerConfig& config_;
   std::string_view prefix_;
   std::vector<StateEntry> entries_;
   std::array<std::string, kNumRoles> names_;
@@ -269,8 +273,9 @@ std::string spellings_text(bool output) {
   return text;
 }
 
-NamedTensors read_attention_parameters(const AttentionSizes& sizes, const StateDict& state, std::string_view prefix) {
-  return Reader(sizes, state, prefix).read();
+NamedTensors read_attention_parameters(const AttentionForm& form, const LayerConfig& config, const StateDict& state,
+                                       std::string_view prefix) {
+  return Reader(form, config, state, prefix).read();
 }
 
 FoundSizes find_sizes(const StateDict& state) {

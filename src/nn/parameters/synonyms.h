@@ -25,22 +25,9 @@ struct NamedTensors {
 /// The names of the norms' weights.
 inline constexpr std::string_view kQueryNorm = "q_norm.weight", kKeyNorm = "k_norm.weight";
 
-/// What is needed to check a file against a layer.
-struct AttentionSizes {
-  std::string_view type;        // for error texts
-  Index embed_dim = 0;          // E
-  Index width = 0;              // W: rows of q, columns of the output projection
-  Index kv_width = 0;           // Wkv: rows of k and of v
-  Index head_dim = 0;           // D
-  bool grouped = false;         // norms are known, and biases of q, k, v and of the output are independent
-  QkNorm norm = QkNorm::kNone;  // must be in the file; kNone: the file decides
-  OutputProjection output = OutputProjection::kNone;
-  bool merged = false;                                 // the layer's own form and names, which a file
-  std::array<std::string_view, kNumRoles> names = {};  // that does not tell is expected to have
-};
-
 /// Reads `state` under `prefix` in any spelling. Throws as Module::load_state_dict does.
-NamedTensors read_attention_parameters(const AttentionSizes& sizes, const StateDict& state, std::string_view prefix);
+NamedTensors read_attention_parameters(const AttentionForm& form, const LayerConfig& config, const StateDict& state,
+                                       std::string_view prefix);
 
 /// Sizes deduced from a file: those of most attention matrices in it, in any spelling; 0 when there are none.
 struct FoundSizes {

@@ -1,4 +1,4 @@
-// What products and loops over rows require of a view. Not: sizes (each function checks its own).
+// What products and loops over rows require of views. Not: sizes (each function checks its own).
 #pragma once
 
 #include "core/check.h"
@@ -6,15 +6,18 @@
 
 namespace qkv::inline v0::nn {
 
-/// Throws ShapeError unless the elements of a row are contiguous and rows do not overlap. A null view passes.
-template <class T, int Rank>
-void check_rows(std::string_view function, std::string_view what, const View<T, Rank>& view) {
+/// check_rows("f", "x", x, "y", y): throws ShapeError unless the elements of a row are contiguous and rows do not overlap. A null view
+/// passes.
+template <class T, int Rank, class... More>
+void check_rows(std::string_view function, std::string_view what, const View<T, Rank>& view, const More&... more) {
   constexpr int kLast = Rank - 1;
-  if (view.count() == 0) return;
-  bool fits = view.size(kLast) == 1 || view.stride(kLast) == 1;
-  for (int axis = 0; axis < kLast; ++axis) fits = fits && (view.size(axis) == 1 || view.stride(axis) >= view.size(kLast));
+  bool fits = view.count() == 0 || view.size(kLast) == 1 || view.stride(kLast) == 1;
+  for (int axis = 0; axis < kLast && view.count() != 0; ++axis) {
+    fits = fits && (view.size(axis) == 1 || view.stride(axis) >= view.size(kLast));
+  }
   check<ShapeError>(fits, function, "the last axis of ", what, " must have stride 1 and its rows must not overlap: got sizes ",
                     view, ", strides ", [&] { return shape_text(view.strides().data(), Rank); });
+  if constexpr (sizeof...(more) > 0) check_rows(function, more...);
 }
 
 }  // namespace qkv::inline v0::nn

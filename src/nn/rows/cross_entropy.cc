@@ -12,8 +12,7 @@ double cross_entropy(View<const float, 2> logits, std::span<const std::int64_t> 
   check<ShapeError>(logits.size(0) == static_cast<Index>(targets.size()) && dlogits.sizes() == logits.sizes(), kFunction,
                     "logits and dlogits must be [number of targets, V]: got ", logits, " and ", dlogits, " for ",
                     targets.size(), " targets");
-  check_rows(kFunction, "logits", logits);
-  check_rows(kFunction, "dlogits", dlogits);
+  check_rows(kFunction, "logits", logits, "dlogits", dlogits);
   Index counted = 0;
   for (const std::int64_t target : targets) {
     check<OptionError>(target >= -1 && target < logits.size(1), kFunction, "targets must be in [0, ", logits.size(1),

@@ -17,20 +17,23 @@ void check_call(std::string_view function, std::span<const std::int64_t> ids, Vi
   check<ShapeError>(rows.size(0) == static_cast<Index>(ids.size()) && rows.size(1) == table.size(1), function,
                     "the rows must be [number of ids, embed_dim]: got ", rows, " for ", ids.size(), " ids, embed_dim ",
                     table.size(1));
-  check_rows(function, "the rows", rows);
-  check_rows(function, "the table", table);
+  check_rows(function, "the rows", rows, "the table", table);
   for (const std::int64_t id : ids) {
     check<OptionError>(id >= 0 && id < table.size(0), function, "ids must be in 0..", table.size(0) - 1, ": got ", id);
   }
 }
 
-void gather(std::string_view function, View<const float, 2> table, std::span<const std::int64_t> ids, View<float, 2> y,
-            bool accumulate, Context& context) {
+/// y = table[ids], plus other[other_ids] where there is another table, plus y with `accumulate`.
+void gather(std::string_view function, View<const float, 2> table, std::span<const std::int64_t> ids,
+            View<const float, 2> other, std::span<const std::int64_t> other_ids, View<float, 2> y, bool accumulate,
+            Context& context) {
   check_call(function, ids, table, y);
+  if (!other.is_null()) check_call(function, other_ids, other, y);
   const LayerKernels& kernels = kernel_tables(context.isa()).attention.layers;
   for_row_blocks(context, {y.size(0), y.size(1)}, [&](Index begin, Index end, Index) {
     kernels.gather({table.data(), table.stride(0), ids.data() + begin, y.data() + begin * y.stride(0), y.stride(0), end - begin,
-                    y.size(1), accumulate, nullptr, 0, nullptr});
+                    y.size(1), accumulate, other.data(), other.stride(0),
+                    other.is_null() ? nullptr : other_ids.data() + begin});
   });
 }
 
@@ -52,20 +55,9 @@ void scatter(std::string_view function, View<const float, 2> dy, std::span<const
 
 }  // namespace
 
-void gather_rows(View<const float, 2> table, std::span<const std::int64_t> ids, View<float, 2> y, bool accumulate,
-                 Context& context) {
-  gather("gather_rows", table, ids, y, accumulate, context);
-}
-
 void gather_sum(View<const float, 2> table, std::span<const std::int64_t> ids, View<const float, 2> other,
                 std::span<const std::int64_t> other_ids, View<float, 2> y, Context& context) {
-  check_call("gather_sum", ids, table, y);
-  check_call("gather_sum", other_ids, other, y);
-  const LayerKernels& kernels = kernel_tables(context.isa()).attention.layers;
-  for_row_blocks(context, {y.size(0), y.size(1)}, [&](Index begin, Index end, Index) {
-    kernels.gather({table.data(), table.stride(0), ids.data() + begin, y.data() + begin * y.stride(0), y.stride(0), end - begin,
-                    y.size(1), false, other.data(), other.stride(0), other_ids.data() + begin});
-  });
+  gather("gather_sum", table, ids, other, other_ids, y, false, context);
 }
 
 void scatter_rows(View<const float, 2> dy, std::span<const std::int64_t> ids, View<float, 2> dtable, Context& context) {
@@ -82,7 +74,7 @@ Embedding::Embedding(const EmbeddingOptions& options) {
 }
 
 void Embedding::forward(std::span<const std::int64_t> ids, View<float, 2> y, bool accumulate, Context& context) const {
-  gather("Embedding::forward", weight_, ids, y, accumulate, context);
+  gather("Embedding::forward", weight_, ids, {}, {}, y, accumulate, context);
 }
 
 void Embedding::backward(std::span<const std::int64_t> ids, View<const float, 2> dy, Context& context) {

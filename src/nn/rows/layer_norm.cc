@@ -42,8 +42,7 @@ void LayerNorm::forward(View<const float, 2> x, View<float, 2> y, Context& conte
   const Index width = weight_.count();
   check<ShapeError>(x.size(1) == width && y.sizes() == x.sizes(), "LayerNorm::forward", "x and y must be [M, ", width,
                     "]: got ", x, " and ", y);
-  check_rows("LayerNorm::forward", "x", x);
-  check_rows("LayerNorm::forward", "y", y);
+  check_rows("LayerNorm::forward", "x", x, "y", y);
   for_row_blocks(context, {x.size(0), width}, [&](Index begin, Index end, Index) {
     for (Index m = begin; m < end; ++m) {
       const float* from = x.data() + m * x.stride(0);
@@ -62,9 +61,7 @@ void LayerNorm::backward(View<const float, 2> x, View<const float, 2> dy, View<f
   const Index width = weight_.count();
   check<ShapeError>(x.size(1) == width && dy.sizes() == x.sizes() && dx.sizes() == x.sizes(), "LayerNorm::backward",
                     "x, dy and dx must be [M, ", width, "]: got ", x, ", ", dy, " and ", dx);
-  check_rows("LayerNorm::backward", "x", x);
-  check_rows("LayerNorm::backward", "dy", dy);
-  check_rows("LayerNorm::backward", "dx", dx);
+  check_rows("LayerNorm::backward", "x", x, "dy", dy, "dx", dx);
   const RowBlocks blocks(x.size(0), width);
   resize(partial_sums_, {blocks.count(), 2, width});
   std::ranges::fill(partial_sums_.span(), 0.0F);

@@ -13,52 +13,36 @@ Linear::Linear(const LinearOptions& options) {
                     options.out_features);
   weight_ = Tensor<float>({options.out_features, options.in_features});
   weight_gradient_ = Tensor<float>(weight_.sizes());
-  fill_uniform(weight_, linear_bound(options.in_features), options.seed, 0);
+  fill_uniform(weight_.span(), linear_bound(options.in_features), options.seed, options.stream);
   if (!options.bias) return;
   bias_ = Tensor<float>({options.out_features});
   bias_gradient_ = Tensor<float>(bias_.sizes());
-  fill_uniform(bias_, linear_bound(options.in_features), options.seed, 1);
-}
-
-template <class T>
-void Linear::check_forward(const View<const T, 2>& x, const View<T, 2>& y) const {
-  check<ShapeError>(x.size(1) == in_features(), "Linear::forward", "the last axis of x must be in_features: got x ", x,
-                    ", weight ", weight_);
-  check<ShapeError>(y.size(0) == x.size(0) && y.size(1) == out_features(), "Linear::forward",
-                    "y must be [rows of x, out_features]: got y ", y, ", x ", x, ", weight ", weight_);
-  check_rows("Linear::forward", "x", x);
-  check_rows("Linear::forward", "y", y);
-}
-
-template <class T>
-void Linear::check_backward(const View<const T, 2>& x, const View<const T, 2>& dy, const View<T, 2>& dx) const {
-  check<ShapeError>(x.size(1) == in_features() && dy.size(0) == x.size(0) && dy.size(1) == out_features(), "Linear::backward",
-                    "x must be [M, in_features] and dy [M, out_features]: got x ", x, ", dy ", dy, ", weight ", weight_);
-  check<ShapeError>(dx.is_null() || dx.sizes() == x.sizes(), "Linear::backward", "dx must have the sizes of x: got dx ", dx,
-                    ", x ", x);
-  check_rows("Linear::backward", "x", x);
-  check_rows("Linear::backward", "dy", dy);
-  check_rows("Linear::backward", "dx", dx);
+  fill_uniform(bias_.span(), linear_bound(options.in_features), options.seed, options.stream + 1);
 }
 
 LinearGradients Linear::own_gradients() { return {weight_gradient_, has_bias() ? bias_gradient_.data() : nullptr}; }
 
-void Linear::forward(View<const float, 2> x, View<float, 2> y, Context& context) const {
-  check_forward(x, y);
-  linear_forward(x, LinearWeights<float>{weight_, has_bias() ? bias_.data() : nullptr}, y, context);
-}
-void Linear::forward(View<const BFloat16, 2> x, View<BFloat16, 2> y, Context& context) const {
-  check_forward(x, y);
-  linear_forward(x, LinearWeights<BFloat16>{{}, has_bias() ? bias_.data() : nullptr, weight_}, y, context);
-}
-void Linear::backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, Context& context) {
-  check_backward(x, dy, dx);
-  linear_backward(x, dy, LinearWeights<float>{weight_, nullptr}, dx, own_gradients(), context);
-}
-void Linear::backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, View<BFloat16, 2> dx, Context& context) {
-  check_backward(x, dy, dx);
-  linear_backward(x, dy, LinearWeights<BFloat16>{{}, nullptr, weight_}, dx, own_gradients(), context);
-}
+#define QKV_DEFINE(T)                                                                                                        \
+  void Linear::forward(View<const T, 2> x, View<T, 2> y, Context& context) const {                                           \
+    check<ShapeError>(x.size(1) == in_features(), "Linear::forward", "the last axis of x must be in_features: got x ", x,    \
+                      ", weight ", weight_);                                                                                 \
+    check<ShapeError>(y.size(0) == x.size(0) && y.size(1) == out_features(), "Linear::forward",                              \
+                      "y must be [rows of x, out_features]: got y ", y, ", x ", x, ", weight ", weight_);                    \
+    check_rows("Linear::forward", "x", x, "y", y);                                                                           \
+    linear_forward(x, weights_of<T>(weight_, bias_), y, context);                                                            \
+  }                                                                                                                          \
+  void Linear::backward(View<const T, 2> x, View<const T, 2> dy, View<T, 2> dx, Context& context) {                          \
+    check<ShapeError>(x.size(1) == in_features() && dy.size(0) == x.size(0) && dy.size(1) == out_features(),                 \
+                      "Linear::backward", "x must be [M, in_features] and dy [M, out_features]: got x ", x, ", dy ", dy,     \
+                      ", weight ", weight_);                                                                                 \
+    check<ShapeError>(dx.is_null() || dx.sizes() == x.sizes(), "Linear::backward", "dx must have the sizes of x: got dx ", dx, \
+                      ", x ", x);                                                                                            \
+    check_rows("Linear::backward", "x", x, "dy", dy, "dx", dx);                                                              \
+    linear_backward(x, dy, weights_of<T>(weight_, {}), dx, own_gradients(), context);                                        \
+  }
+QKV_DEFINE(float)
+QKV_DEFINE(BFloat16)
+#undef QKV_DEFINE
 
 std::vector<Parameter> Linear::parameters() {
   std::vector<Parameter> list;
@@ -79,10 +63,7 @@ void linear_forward(View<const BFloat16, 2> x, View<const BFloat16, 2> weight, V
                         (bias.is_null() || bias.size(0) == weight.size(0)),
                     "linear_forward", "x must be [M, K], weight [N, K], bias [N] and y [M, N]: got x ", x, ", weight ", weight,
                     ", bias ", bias, ", y ", y);
-  check_rows("linear_forward", "x", x);
-  check_rows("linear_forward", "weight", weight);
-  check_rows("linear_forward", "bias", bias);
-  check_rows("linear_forward", "y", y);
+  check_rows("linear_forward", "x", x, "weight", weight, "bias", bias, "y", y);
   linear_forward(x, LinearWeights<BFloat16>{weight, bias.data()}, y, context);
 }
 
@@ -93,12 +74,7 @@ void linear_backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, View
                         (dbias.is_null() || dbias.size(0) == weight.size(0)),
                     "linear_backward", "x, dx must be [M, K], dy [M, N], weight, dweight [N, K] and dbias [N]: got x ", x,
                     ", dy ", dy, ", weight ", weight, ", dx ", dx, ", dweight ", dweight, ", dbias ", dbias);
-  check_rows("linear_backward", "x", x);
-  check_rows("linear_backward", "dy", dy);
-  check_rows("linear_backward", "weight", weight);
-  check_rows("linear_backward", "dx", dx);
-  check_rows("linear_backward", "dweight", dweight);
-  check_rows("linear_backward", "dbias", dbias);
+  check_rows("linear_backward", "x", x, "dy", dy, "weight", weight, "dx", dx, "dweight", dweight, "dbias", dbias);
   linear_backward(x, dy, LinearWeights<BFloat16>{weight, nullptr}, dx, {dweight, dbias.data()}, context);
 }
 

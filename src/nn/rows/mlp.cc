@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "core/check.h"
+#include "nn/parameters/parameters.h"
 #include "nn/rows/check_rows.h"
 #include "nn/rows/row_blocks.h"
 
@@ -37,8 +38,7 @@ float normal_density(float x) {
 
 void gelu_forward(View<const float, 2> x, View<float, 2> y, Context& context) {
   check<ShapeError>(x.sizes() == y.sizes(), "gelu_forward", "x and y must have the same sizes: got ", x, " and ", y);
-  check_rows("gelu_forward", "x", x);
-  check_rows("gelu_forward", "y", y);
+  check_rows("gelu_forward", "x", x, "y", y);
   for_row_blocks(context, {x.size(0), x.size(1)}, [&](Index begin, Index end, Index) {
     for (Index m = begin; m < end; ++m) {
       const float* from = x.data() + m * x.stride(0);
@@ -54,9 +54,7 @@ void gelu_forward(View<const float, 2> x, View<float, 2> y, Context& context) {
 void gelu_backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, Context& context) {
   check<ShapeError>(x.sizes() == dy.sizes() && x.sizes() == dx.sizes(), "gelu_backward",
                     "x, dy and dx must have the same sizes: got ", x, ", ", dy, " and ", dx);
-  check_rows("gelu_backward", "x", x);
-  check_rows("gelu_backward", "dy", dy);
-  check_rows("gelu_backward", "dx", dx);
+  check_rows("gelu_backward", "x", x, "dy", dy, "dx", dx);
   for_row_blocks(context, {x.size(0), x.size(1)}, [&](Index begin, Index end, Index) {
     for (Index m = begin; m < end; ++m) {
       const float* from = x.data() + m * x.stride(0);
@@ -97,12 +95,8 @@ void Mlp::backward(View<const float, 2> x, View<const float, 2> dy, View<float, 
 
 std::vector<Parameter> Mlp::parameters() {
   std::vector<Parameter> list;
-  for (auto [linear, prefix] : {std::pair{&expand_, "c_fc."}, std::pair{&contract_, "c_proj."}}) {
-    for (Parameter& one : linear->parameters()) {
-      one.name = prefix + one.name;
-      list.push_back(std::move(one));
-    }
-  }
+  append_parameters(list, expand_, "c_fc.");
+  append_parameters(list, contract_, "c_proj.");
   return list;
 }
 
