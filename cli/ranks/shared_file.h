@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "core/unfinished_files.h"
+#include "io/unfinished_files.h"
 #include "ranks/ranks.h"
 
 namespace qkv::cli {

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <deque>
 
-#include "core/unfinished_files.h"
+#include "io/unfinished_files.h"
 
 namespace qkv::cli {
 namespace {

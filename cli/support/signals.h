@@ -1,5 +1,5 @@
 // What the tool does when a signal stops it: no temporary file stays, and outputs that are being renamed all get their names.
-// Not: the files (core/unfinished_files.h).
+// Not: the files (io/unfinished_files.h).
 #pragma once
 
 #include <string>

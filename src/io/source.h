@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/escape.h"
-#include "core/file.h"
+#include "io/file_reader.h"
 #include "qkv/error.h"
 #include "qkv/state_dict.h"
 

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/utf8.h"
 #include "qkv/view/heatmap.h"
 
 namespace qkv::inline v0::view {
@@ -17,7 +18,6 @@ struct Character {
 };
 
 std::vector<Character> decode_utf8(std::string_view text);
-void append_utf8(std::string& out, char32_t code);
 
 /// The text with every character visible on one line: space as U+2423, line feed as U+21B5, tab as U+21E5, other control
 /// characters, direction marks and invisible characters as U+XXXX, bytes that are not UTF-8 as \xNN, the empty text as two

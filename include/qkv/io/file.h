@@ -44,7 +44,7 @@ class QKV_API AtomicFiles {
   void commit();
 
  private:
-  class Stage;
+  struct Stage;
   std::unique_ptr<Stage> stage_;
 };
 

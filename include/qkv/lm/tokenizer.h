@@ -12,15 +12,11 @@
 
 namespace qkv::inline v0::lm {
 
-/// The code points of a UTF-8 text. Throws FormatError with the byte offset of the first byte that is not UTF-8
-/// (a stray or missing continuation byte, an overlong form, a surrogate, a value above U+10FFFF).
-QKV_API std::vector<char32_t> decode_utf8(std::string_view text);
-/// The UTF-8 bytes of one code point.
-QKV_API std::string encode_utf8(char32_t character);
-
+/// Texts are UTF-8. What is none (a stray or missing continuation byte, an overlong form, a surrogate, a value above U+10FFFF) is a
+/// FormatError with the offset of its first byte.
 class QKV_API CharTokenizer {
  public:
-  /// The characters that occur in the text. Throws FormatError (not UTF-8) or OptionError (empty text).
+  /// The characters that occur in the text. Throws OptionError for an empty text.
   static CharTokenizer from_text(std::string_view text);
   /// Reads what save_metadata wrote. Throws OptionError when it is missing or not a vocabulary.
   static CharTokenizer from_metadata(const std::map<std::string, std::string>& metadata);

@@ -15,7 +15,6 @@ namespace qkv::inline v0::view {
 /// A JSON string; bytes that are not UTF-8 become U+FFFD.
 inline std::string quote_json(std::string_view text) {
   std::string out = "\"";
-  constexpr char kHex[] = "0123456789abcdef";
   for (const Character& c : decode_utf8(text)) {
     if (!c.valid) {
       append_utf8(out, 0xFFFD);
@@ -23,9 +22,7 @@ inline std::string quote_json(std::string_view text) {
       out += '\\';
       out += static_cast<char>(c.code);
     } else if (c.code < 0x20) {
-      out += "\\u00";
-      out += kHex[c.code >> 4];
-      out += kHex[c.code & 15];
+      out += "\\u" + hexadecimal(c.code, 4);
     } else {
       append_utf8(out, c.code);
     }
