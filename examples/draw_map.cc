@@ -2,12 +2,9 @@
 #include <filesystem>
 
 #include "example.h"
+#include "qkv/io/file.h"
 #include "qkv/nn/self_attention.h"
-#include "qkv/view/fonts.h"
-#include "qkv/view/html.h"
-#include "qkv/view/png.h"
-#include "qkv/view/svg.h"
-#include "qkv/view/terminal.h"
+#include "qkv/view/pictures.h"
 
 int main(int argc, char** argv) {
   const std::filesystem::path folder = argc > 1 ? argv[1] : ".";
@@ -22,9 +19,11 @@ int main(int argc, char** argv) {
   const auto map = qkv::view::make_map(qkv::View<const float, 4>(weights), qkv::view::characters(text), "an untrained layer");
   std::printf("%s\n", qkv::view::render_terminal(map, {.colour = false}).c_str());
   std::vector<std::string> names{"map.svg", "map.html"};
-  qkv::view::save_svg(folder / "map.svg", map);
-  qkv::view::save_html(folder / "map.html", map);
-  if (qkv::view::draws_text()) qkv::view::save_png(folder / names.emplace_back("map.png"), map);
+  qkv::io::write_file_atomically(folder / "map.svg", qkv::view::render_svg(map));
+  qkv::io::write_file_atomically(folder / "map.html", qkv::view::render_html(map));
+  if (qkv::view::draws_text()) {
+    qkv::io::write_file_atomically(folder / names.emplace_back("map.png"), qkv::view::render_png(map));
+  }
   bool written = true;
   for (const std::string& name : names) {
     written = written && std::filesystem::file_size(folder / name) > 0;

@@ -9,7 +9,7 @@
 #include "ablate/ablate.h"
 #include "core/escape.h"
 #include "map/maps.h"
-#include "qkv/view/fonts.h"
+#include "qkv/view/pictures.h"
 #include "support/command.h"
 #include "support/files.h"
 #include "support/options.h"

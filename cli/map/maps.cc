@@ -9,10 +9,7 @@
 #include <utility>
 
 #include "core/escape.h"
-#include "qkv/view/fonts.h"
-#include "qkv/view/html.h"
-#include "qkv/view/pdf.h"
-#include "qkv/view/svg.h"
+#include "qkv/view/pictures.h"
 #include "support/command.h"
 #include "support/text.h"
 

@@ -6,8 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "qkv/view/heatmap.h"
-#include "qkv/view/png.h"
+#include "qkv/view/pictures.h"
 #include "support/files.h"
 #include "support/options.h"
 

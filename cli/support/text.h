@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "qkv/view/terminal.h"
+#include "qkv/view/pictures.h"
 
 namespace qkv::cli {
 

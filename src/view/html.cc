@@ -1,13 +1,11 @@
 // From a map to the explorer's file. Not: the page (explore/).
-#include "qkv/view/html.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <utility>
 
-#include "core/file.h"
 #include "qkv/view/explorer.h"
+#include "qkv/view/pictures.h"
 #include "view/explore/json.h"
 #include "view/layout.h"
 
@@ -119,10 +117,6 @@ StateDict explorer_of_map(const AttentionMap& map, const MapOptions& options) {
 
 std::string render_html(const AttentionMap& map, const MapOptions& options) {
   return render_explorer(explorer_of_map(map, options));
-}
-
-void save_html(const std::filesystem::path& path, const AttentionMap& map, const MapOptions& options) {
-  write_file_atomically(path, render_html(map, options));
 }
 
 }  // namespace qkv::inline v0::view

@@ -1,7 +1,6 @@
 // The scene as SVG 1.1. Not: scripts, style sheets, external references.
-#include "qkv/view/svg.h"
+#include "qkv/view/pictures.h"
 
-#include "core/file.h"
 #include "view/raster.h"
 #include "view/scene.h"
 #include "view/text.h"
@@ -94,10 +93,6 @@ std::string render_svg(const AttentionMap& map, const MapOptions& options) {
   SvgCanvas canvas(map, options, layout);
   draw(canvas, map, options, layout);
   return canvas.finish();
-}
-
-void save_svg(const std::filesystem::path& path, const AttentionMap& map, const MapOptions& options) {
-  write_file_atomically(path, render_svg(map, options));
 }
 
 }  // namespace qkv::inline v0::view

@@ -1,5 +1,5 @@
 // Attention maps as lines of text. Not: querying the terminal or the environment.
-#include "qkv/view/terminal.h"
+#include "qkv/view/pictures.h"
 
 #include <algorithm>
 

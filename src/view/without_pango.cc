@@ -2,9 +2,7 @@
 #include <string>
 
 #include "qkv/error.h"
-#include "qkv/view/fonts.h"
-#include "qkv/view/pdf.h"
-#include "qkv/view/png.h"
+#include "qkv/view/pictures.h"
 
 namespace qkv::inline v0::view {
 

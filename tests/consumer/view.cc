@@ -1,8 +1,5 @@
 // Uses the installed pictures: a map of two tokens as a table and as PNG, or as SVG from a build without Pango.
-#include <qkv/view/fonts.h>
-#include <qkv/view/png.h>
-#include <qkv/view/svg.h>
-#include <qkv/view/terminal.h>
+#include <qkv/view/pictures.h>
 
 #include <cstdio>
 

@@ -1,12 +1,10 @@
 // What a build says of its own text, with Pango or without.
-#include "qkv/view/fonts.h"
+#include "qkv/view/pictures.h"
 
 #include <gtest/gtest.h>
 
 #include "maps.h"
 #include "qkv/error.h"
-#include "qkv/view/pdf.h"
-#include "qkv/view/png.h"
 
 namespace qkv::view {
 namespace {

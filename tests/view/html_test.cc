@@ -1,6 +1,7 @@
 // A map as the explorer's file and page: the weights within the stated error, hostile text inside its elements, no request. Not: what
 // the page does (explorer_test.js, python/tests/package/test_explorer*.py).
-#include "qkv/view/html.h"
+#include "qkv/view/explorer.h"
+#include "qkv/view/pictures.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SVG is well-formed XML, has one tooltip per cell, and keeps every token inside its text.
-#include "qkv/view/svg.h"
+#include "qkv/view/pictures.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Text for terminals: no escape byte without colour, no line wider than the terminal, the right numbers and colours.
-#include "qkv/view/terminal.h"
+#include "qkv/view/pictures.h"
 
 #include <gtest/gtest.h>
 

@@ -8,6 +8,7 @@
 
 #include "qkv/context.h"
 #include "qkv/state_dict.h"
+#include "qkv/view/heatmap.h"
 
 namespace qkv::inline v0::view {
 
@@ -19,6 +20,10 @@ namespace qkv::inline v0::view {
 QKV_API StateDict explorer_of_heads(const StateDict& heads, const std::vector<std::string>& query_tokens = {},
                                     const std::vector<std::string>& key_tokens = {},
                                     Context& context = Context::default_context());
+
+/// The full form of a map, with every weight: F16 up to 262,144 of them, otherwise U8, whose error is at most
+/// (sqrt(w * peak) + peak / 254) / 254 with the head's largest weight as its peak. The page states the largest error.
+QKV_API StateDict explorer_of_map(const AttentionMap& map, const MapOptions& options = {});
 
 /// The page of a file in its full form. Throws OptionError for another format or a tensor name that the form does not have,
 /// ShapeError for a tensor of another rank. What the JSON says is checked by the page, which states what is wrong.

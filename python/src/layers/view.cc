@@ -7,13 +7,7 @@
 #include "layers/nn.h"
 #include "qkv/io/safetensors.h"
 #include "qkv/view/explorer.h"
-#include "qkv/view/fonts.h"
-#include "qkv/view/heatmap.h"
-#include "qkv/view/html.h"
-#include "qkv/view/pdf.h"
-#include "qkv/view/png.h"
-#include "qkv/view/svg.h"
-#include "qkv/view/terminal.h"
+#include "qkv/view/pictures.h"
 
 namespace qkv::python {
 

@@ -2,32 +2,18 @@
 
 #include <zlib.h>
 
-#include <algorithm>
 #include <array>
-#include <limits>
 #include <new>
 
 namespace qkv::inline v0::view {
 
 std::string deflate_bytes(std::span<const std::byte> bytes, int level) {
-  z_stream stream{};
-  if (deflateInit(&stream, level) != Z_OK) throw std::bad_alloc();
-  std::string out;
-  std::array<char, 65536> piece;
-  int status = Z_OK;
-  do {
-    if (stream.avail_in == 0 && !bytes.empty()) {  // zlib counts in 32 bits
-      const std::size_t count = std::min<std::size_t>(bytes.size(), std::numeric_limits<int>::max());
-      stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(bytes.data()));
-      stream.avail_in = static_cast<uInt>(count);
-      bytes = bytes.subspan(count);
-    }
-    stream.next_out = reinterpret_cast<Bytef*>(piece.data());
-    stream.avail_out = static_cast<uInt>(piece.size());
-    status = deflate(&stream, bytes.empty() ? Z_FINISH : Z_NO_FLUSH);
-    out.append(piece.data(), piece.size() - stream.avail_out);
-  } while (status != Z_STREAM_END);
-  deflateEnd(&stream);
+  uLongf size = compressBound(bytes.size());
+  std::string out(size, '\0');
+  const int status = compress2(reinterpret_cast<Bytef*>(out.data()), &size, reinterpret_cast<const Bytef*>(bytes.data()),
+                               bytes.size(), level);
+  if (status != Z_OK) throw std::bad_alloc();
+  out.resize(size);
   return out;
 }
 

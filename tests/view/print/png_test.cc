@@ -1,10 +1,9 @@
 // The PNG is read back with libpng and compared with the colours that the weights must have.
-#include "qkv/view/png.h"
+#include "qkv/view/pictures.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <set>
 #include <thread>
@@ -195,15 +194,6 @@ TEST(Png, EveryThreadDrawsTheSame) {
   for (std::vector<std::byte>& bytes : drawn) threads.emplace_back([&] { bytes = render_png(map); });
   for (std::thread& thread : threads) thread.join();
   for (const std::vector<std::byte>& bytes : drawn) EXPECT_EQ(bytes, expected);
-}
-
-TEST(Png, SavesTheBytesOrThrows) {
-  const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "qkv_view_save_test.png";
-  const AttentionMap map = causal_map(1, 1, 3);
-  save_png(path, map);
-  EXPECT_EQ(std::filesystem::file_size(path), render_png(map).size());
-  std::filesystem::remove(path);
-  EXPECT_THROW(save_png(path / "below" / "nothing.png", map), IoError);
 }
 
 }  // namespace

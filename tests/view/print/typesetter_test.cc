@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "qkv/view/fonts.h"
+#include "qkv/view/pictures.h"
 #include "view/maps.h"
 #include "view/text.h"
 
