@@ -8,45 +8,29 @@
 #include "lm/draw.h"
 
 namespace qkv::inline v0::lm {
-namespace {
-
-/// Sums one kind of key over the rows.
-class ShareSum {
- public:
-  void add_row(double weight) {
-    sum_ += weight;
-    rows_above_half_ += weight > 0.5 ? 1 : 0;
-    ++rows_;
-  }
-  Share share() const { return {rows_ == 0 ? 0 : sum_ / static_cast<double>(rows_), rows_above_half_}; }
-
- private:
-  double sum_ = 0;
-  Index rows_ = 0, rows_above_half_ = 0;
-};
-
-}  // namespace
 
 HeadReport head_report(View<const float, 2> weights, std::span<const Index> ids, bool causal) {
   const auto length = static_cast<Index>(ids.size());
   check<ShapeError>(weights.size(0) == length && weights.size(1) == length, "head_report", "weights must be [T, T] for ",
                     length, " characters: got ", weights);
-  ShareSum self, previous, first, same;
+  HeadReport report;
+  const auto add = [](Share& share, double weight) {
+    share.mean += weight;
+    share.rows_above_half += weight > 0.5 ? 1 : 0;
+  };
   for (Index i = 1; i < length; ++i) {
-    self.add_row(static_cast<double>(weights(i, i)));
-    previous.add_row(static_cast<double>(weights(i, i - 1)));
-    first.add_row(static_cast<double>(weights(i, 0)));
+    add(report.self, static_cast<double>(weights(i, i)));
+    add(report.previous, static_cast<double>(weights(i, i - 1)));
+    add(report.first, static_cast<double>(weights(i, 0)));
     double on_same = 0;
     for (Index j = 0; j < (causal ? i + 1 : length); ++j) {
       if (ids[static_cast<std::size_t>(j)] == ids[static_cast<std::size_t>(i)]) on_same += static_cast<double>(weights(i, j));
     }
-    same.add_row(on_same);
+    add(report.same, on_same);
   }
-  HeadReport report;
-  report.self = self.share();
-  report.previous = previous.share();
-  report.first = first.share();
-  report.same = same.share();
+  for (Share* share : {&report.self, &report.previous, &report.first, &report.same}) {
+    share->mean /= static_cast<double>(std::max<Index>(length - 1, 1));
+  }
   return report;
 }
 

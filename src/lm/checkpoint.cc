@@ -1,9 +1,7 @@
-// Checkpoints: a trained model <-> named tensors and metadata. Not: bytes (io).
+// Checkpoints: a trained model <-> named tensors and metadata. Not: files (checkpoint_file.cc).
 #include <algorithm>
 
-#include "core/check.h"
 #include "lm/metadata.h"
-#include "qkv/io/safetensors.h"
 #include "qkv/lm/trainer.h"
 
 namespace qkv::inline v0::lm {
@@ -15,21 +13,6 @@ constexpr const char* kAdamStep = "lm.adam_step";
 constexpr const char* kAdamMean = "adam.mean";
 constexpr const char* kAdamSquare = "adam.square";
 constexpr const char* kFunction = "load_checkpoint";
-
-std::string metadata_text(const StateDict& state, const char* name) {
-  const auto entry = state.metadata.find(name);
-  check<OptionError>(entry != state.metadata.end(), kFunction, "the file must have the metadata entry ", name,
-                     ": got none; is it a checkpoint of this model?");
-  return entry->second;
-}
-
-Index metadata_step(const StateDict& state, const char* name) {
-  const std::string text = metadata_text(state, name);
-  Index step = 0;
-  check<OptionError>(parsed(text, step) && step >= 0, kFunction, name, " must be a whole number, not negative: got \"",
-                     text.substr(0, 40), "\"");
-  return step;
-}
 
 AnyTensor vector_tensor(const std::vector<float>& values) {
   Tensor<float> tensor({static_cast<Index>(values.size())});
@@ -83,11 +66,11 @@ StateDict checkpoint_to_state(const AttentionLM& model, const CharTokenizer& tok
 }
 
 Checkpoint checkpoint_from_state(const StateDict& state) {
-  const Index step = metadata_step(state, kStep);
+  const Index step = read_index(state.metadata, kFunction, kStep);
   const AttentionLMConfig config = AttentionLMConfig::from_metadata(state.metadata);
   check_size(state, config);
   Checkpoint checkpoint{
-      AttentionLM(config), CharTokenizer::from_metadata(state.metadata), metadata_text(state, kTask), step, {}};
+      AttentionLM(config), CharTokenizer::from_metadata(state.metadata), read_text(state.metadata, kFunction, kTask), step, {}};
 
   const std::string& task = checkpoint.task;
   check<OptionError>(task == "text" || task == "previous" || task == "masked", kFunction, kTask,
@@ -103,18 +86,11 @@ Checkpoint checkpoint_from_state(const StateDict& state) {
   checkpoint.model.load_state_dict(parameters);
 
   if (state.metadata.contains(kAdamStep)) {
-    AdamState adam{metadata_step(state, kAdamStep), tensor_vector(state.at(kAdamMean)), tensor_vector(state.at(kAdamSquare))};
+    AdamState adam{read_index(state.metadata, kFunction, kAdamStep), tensor_vector(state.at(kAdamMean)), tensor_vector(state.at(kAdamSquare))};
     Adam(checkpoint.model.parameter_count()).load_state(adam);  // the same checks as when training resumes
     checkpoint.adam = std::move(adam);
   }
   return checkpoint;
 }
-
-void save_checkpoint(const std::string& path, const AttentionLM& model, const CharTokenizer& tokenizer, const std::string& task,
-                     Index step, const AdamState* adam) {
-  io::save_safetensors(path, checkpoint_to_state(model, tokenizer, task, step, adam));
-}
-
-Checkpoint load_checkpoint(const std::string& path) { return checkpoint_from_state(io::load_safetensors(path)); }
 
 }  // namespace qkv::inline v0::lm

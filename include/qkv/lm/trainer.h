@@ -84,7 +84,7 @@ QKV_API StateDict checkpoint_to_state(const AttentionLM& model, const CharTokeni
 /// Throws OptionError, ShapeError or FormatError that say what is missing or wrong.
 QKV_API Checkpoint checkpoint_from_state(const StateDict& state);
 
-/// Writes safetensors, atomically (io/file.h).
+/// Safetensors, written atomically (io/file.h); in builds with qkv::io.
 QKV_API void save_checkpoint(const std::string& path, const AttentionLM& model, const CharTokenizer& tokenizer,
                              const std::string& task, Index step, const AdamState* adam = nullptr);
 QKV_API Checkpoint load_checkpoint(const std::string& path);
