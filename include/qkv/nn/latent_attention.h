@@ -109,6 +109,10 @@ class QKV_API MultiHeadLatentAttention : public Module {
   std::string_view type_name() const override { return "MultiHeadLatentAttention"; }
 
  private:
+  template <class T>
+  struct Run;
+  template <class T>
+  struct Back;
   struct Norm {
     Tensor<float> weight, gradient;  // [D]
   };
@@ -118,28 +122,6 @@ class QKV_API MultiHeadLatentAttention : public Module {
   Index latent_width() const { return config_.kv_lora_rank + config_.qk_rope_head_dim; }
   Index kv_width() const { return config_.qk_nope_head_dim + config_.v_head_dim; }
   double scale() const;
-  template <class T>
-  void check_call(View<const T, 3> x, View<const T, 3> y, const char* what) const;
-  template <class T>
-  void forward_of(View<const T, 3> x, View<T, 3> y, LatentSavedOf<T>& saved, const LatentOptions& options,
-                  Context& context) const;
-  template <class T>
-  void backward_of(View<const T, 3> dy, LatentSavedOf<T>& saved, View<T, 3> dx, Context& context);
-  template <class T>
-  void step_of(View<const T, 3> x, View<T, 3> y, KVCache& cache, LatentStepMemoryOf<T>& memory, const Mask& mask, Form form,
-               Context& context) const;
-  /// q, c | r of x: saved.q and saved.latent.
-  template <class T>
-  void project(View<const T, 3> x, LatentSavedOf<T>& saved, const RotaryPositions& positions, Context& context) const;
-  /// k_n | v and k of c | r [B, T, R + Dr].
-  template <class T>
-  void materialise(View<const T, 3> latent, Tensor<T>& kv, Tensor<T>& k, Context& context) const;
-  template <class T>
-  void attend_absorbed(const KVCache& cache, View<T, 3> attended, LatentStepMemoryOf<T>& memory, const Mask& mask,
-                       Context& context) const;
-  template <class T>
-  void attend_materialised(const KVCache& cache, View<T, 3> attended, LatentStepMemoryOf<T>& memory, const Mask& mask,
-                           Context& context) const;
 
   LatentAttentionConfig config_;
   Rotary rotary_;
