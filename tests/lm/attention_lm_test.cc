@@ -198,17 +198,28 @@ void check_direction(AttentionLMConfig config, bool masked) {
   }
 }
 
-TEST(AttentionLM, GradientIsTheSlopeOfTheLoss) { check_direction(test::default_config(), false); }
-TEST(AttentionLM, GradientWithHeadsAndLayers) {
-  check_direction({.vocab_size = 7, .context = 9, .embed_dim = 24, .num_heads = 3, .num_layers = 2}, false);
+TEST(AttentionLM, GradientsAreTheSlopesOfTheLoss) {
+  AttentionLMConfig rotary = test::default_config(), open = rotary, dropout = test::blocks_config();
+  rotary.positions = lm::PositionKind::kRotary;
+  dropout.dropout = 0.25;
+  open.causal = false;
+  for (const auto& [name, config] : std::initializer_list<std::pair<const char*, AttentionLMConfig>>{
+           {"plain", test::default_config()},
+           {"heads and layers", {.vocab_size = 7, .context = 9, .embed_dim = 24, .num_heads = 3, .num_layers = 2}},
+           {"blocks", test::blocks_config()},
+           {"grouped heads",
+            {.vocab_size = 7, .context = 9, .embed_dim = 24, .num_heads = 4, .num_kv_heads = 2, .num_layers = 2}},
+           {"tables of grouped heads", {.vocab_size = 7, .embed_dim = 32, .num_heads = 4, .num_kv_heads = 1}},
+           {"rotary", rotary},
+           {"grouped rotary layers", test::grouped_rotary_config(false)},
+           {"grouped rotary blocks", test::grouped_rotary_config(true)},
+           {"dropout", dropout}}) {
+    SCOPED_TRACE(name);
+    check_direction(config, false);
+  }
+  check_direction(open, true);
 }
-TEST(AttentionLM, GradientOfBlocks) { check_direction(test::blocks_config(), false); }
-TEST(AttentionLM, GradientOfGroupedHeads) {
-  check_direction({.vocab_size = 7, .context = 9, .embed_dim = 24, .num_heads = 4, .num_kv_heads = 2, .num_layers = 2}, false);
-}
-TEST(AttentionLM, GradientThroughTablesOfGroupedHeads) {
-  check_direction({.vocab_size = 7, .embed_dim = 32, .num_heads = 4, .num_kv_heads = 1}, false);
-}
+
 /// A plain model of one layer multiplies its output projection and its head first (lm/folded_head.h), where bits need not be
 /// invariant: the same function and gradients in another order of sums.
 TEST(AttentionLM, FoldedHeadIsTheLayersOneByOne) {
@@ -234,24 +245,6 @@ TEST(AttentionLM, FoldedHeadIsTheLayersOneByOne) {
     EXPECT_NE(folded, plain);
     for (std::size_t n = 0; n < plain.size(); ++n) ASSERT_NEAR(folded[n], plain[n], 2e-6 * (1 + std::abs(plain[n]))) << n;
   }
-}
-
-TEST(AttentionLM, GradientOfRotaryPositions) {
-  AttentionLMConfig config = test::default_config();
-  config.positions = lm::PositionKind::kRotary;
-  check_direction(config, false);
-}
-TEST(AttentionLM, GradientOfGroupedRotaryLayers) { check_direction(test::grouped_rotary_config(false), false); }
-TEST(AttentionLM, GradientOfGroupedRotaryBlocks) { check_direction(test::grouped_rotary_config(true), false); }
-TEST(AttentionLM, GradientWithoutCausalMaskOverSomeTargets) {
-  AttentionLMConfig config = test::default_config();
-  config.causal = false;
-  check_direction(config, true);
-}
-TEST(AttentionLM, GradientThroughDropout) {
-  AttentionLMConfig config = test::blocks_config();
-  config.dropout = 0.25;
-  check_direction(config, false);
 }
 
 TEST(AttentionLM, DropoutActsInTrainingOnlyAndFollowsItsSeed) {

@@ -13,6 +13,19 @@ StateDict saved_state(const lm::AttentionLMConfig& config = test::default_config
   return lm::checkpoint_to_state(AttentionLM(config, 4), test::default_tokenizer(), task, 12);
 }
 
+/// Reads a file in whose metadata `name` is `value`; null: missing.
+auto with(const char* name, const char* value, const lm::AttentionLMConfig& config = test::default_config()) {
+  return [=] {
+    StateDict state = saved_state(config);
+    if (value == nullptr) {
+      state.metadata.erase(name);
+    } else {
+      state.metadata[name] = value;
+    }
+    lm::checkpoint_from_state(state);
+  };
+}
+
 TEST(Checkpoint, FileRoundTrip) {
   const std::string path = testing::TempDir() + "qkv_lm_checkpoint_test.safetensors";
   lm::AttentionLMConfig config = test::blocks_config();
@@ -77,32 +90,15 @@ TEST(Checkpoint, RotaryOptionsComeBack) {
     EXPECT_TRUE(test::same_bits(logits_of(back.model), logits_of(model)));
     EXPECT_FALSE(test::same_bits(logits_of(usual), logits_of(model))) << "the options reach the layers";
   }
-  const auto with = [&](const char* name, const char* value) {
-    return [=] {
-      StateDict state = saved_state(test::grouped_rotary_config(false));
-      state.metadata[name] = value;
-      lm::checkpoint_from_state(state);
-    };
-  };
-  EXPECT_NO_THROW(with("lm.rotary_base", "500000")());
-  test::expect_error<OptionError>(with("lm.rotary_base", "nan"), {"base", "nan"});
-  test::expect_error<OptionError>(with("lm.rotary_base", "1e4x"), {"lm.rotary_base", "1e4x"});
-  test::expect_error<OptionError>(with("lm.rotary_scaling", "5"), {"lm.rotary_scaling", "at most 4", "5"});
-  test::expect_error<OptionError>(with("lm.rotary_dim", "3"), {"rotary_dim", "3"});
+  const lm::AttentionLMConfig grouped = test::grouped_rotary_config(false);
+  EXPECT_NO_THROW(with("lm.rotary_base", "500000", grouped)());
+  test::expect_error<OptionError>(with("lm.rotary_base", "nan", grouped), {"base", "nan"});
+  test::expect_error<OptionError>(with("lm.rotary_base", "1e4x", grouped), {"lm.rotary_base", "1e4x"});
+  test::expect_error<OptionError>(with("lm.rotary_scaling", "5", grouped), {"lm.rotary_scaling", "at most 4", "5"});
+  test::expect_error<OptionError>(with("lm.rotary_dim", "3", grouped), {"rotary_dim", "3"});
 }
 
 TEST(Checkpoint, MissingOrWrongMetadata) {
-  const auto with = [](const char* name, const char* value) {
-    return [=] {
-      StateDict state = saved_state();
-      if (value == nullptr) {
-        state.metadata.erase(name);
-      } else {
-        state.metadata[name] = value;
-      }
-      lm::checkpoint_from_state(state);
-    };
-  };
   EXPECT_NO_THROW(with("lm.step", "12")());
   for (const char* name : {"lm.step", "lm.task", "lm.vocab_size", "lm.context", "lm.causal", "tokenizer.characters"}) {
     test::expect_error<OptionError>(with(name, nullptr), {name, "got none"});
@@ -122,13 +118,6 @@ TEST(Checkpoint, MissingOrWrongMetadata) {
 }
 
 TEST(Checkpoint, SizesThatTheFileDoesNotHold) {
-  const auto with = [](const char* name, const char* value) {
-    return [=] {
-      StateDict state = saved_state();
-      state.metadata[name] = value;
-      lm::checkpoint_from_state(state);
-    };
-  };
   test::expect_error<ShapeError>(with("lm.context", "1000000"), {"pos.weight", "[1000000, 32]", "[16, 32]"});
   test::expect_error<ShapeError>(with("lm.embed_dim", "1048576"), {"tok.weight", "[7, 1048576]", "[7, 32]"});
   test::expect_error<ShapeError>(with("lm.num_layers", "1000000"), {"1000000 layers", "elements"});

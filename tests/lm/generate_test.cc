@@ -13,6 +13,7 @@ using lm::AttentionLM;
 
 /// Feeds `count` ids one by one; after each, the logits must be those of a full forward over the window.
 void check_decoder(const lm::AttentionLMConfig& config, Index prompt_length, Index count) {
+  SCOPED_TRACE(std::to_string(config.num_layers) + " layers of " + std::to_string(config.embed_dim));
   AttentionLM model(config, 6);
   lm::Batch batch;
   lm::BatchSource::previous(config.vocab_size, {1, prompt_length + count}, 3).fill(0, batch);
@@ -37,21 +38,19 @@ void check_decoder(const lm::AttentionLMConfig& config, Index prompt_length, Ind
   EXPECT_EQ(decoder.refills() > 0, prompt_length + count > config.context);
 }
 
-TEST(Generate, CacheIsTheFullForwardPastThreeContexts) { check_decoder(test::default_config(), 5, 60); }
-TEST(Generate, CacheOfBlocksHeadsLayers) { check_decoder(test::blocks_config(), 3, 40); }
-TEST(Generate, CacheOfPlainLayers) {
+TEST(Generate, CacheIsTheFullForwardPastSeveralContexts) {
+  lm::AttentionLMConfig rotary = test::default_config();
+  rotary.positions = lm::PositionKind::kRotary;
+  check_decoder(test::default_config(), 5, 60);
+  check_decoder(test::default_config(), 40, 20);  // the prompt is longer than the context
+  check_decoder(test::blocks_config(), 3, 40);
   check_decoder({.vocab_size = 5, .context = 7, .embed_dim = 12, .num_heads = 3, .num_layers = 3}, 7, 30);
-}
-TEST(Generate, CacheOfGroupedHeads) {
   check_decoder({.vocab_size = 7, .context = 9, .embed_dim = 24, .num_heads = 4, .num_kv_heads = 1, .num_layers = 2}, 4, 30);
+  check_decoder(rotary, 5, 60);
+  check_decoder(test::grouped_rotary_config(false), 3, 30);
+  check_decoder(test::grouped_rotary_config(true), 3, 30);
+  check_decoder({.vocab_size = 5, .context = 1, .embed_dim = 4}, 1, 6);
 }
-TEST(Generate, CacheOfRotaryPositions) {
-  lm::AttentionLMConfig config = test::default_config();
-  config.positions = lm::PositionKind::kRotary;
-  check_decoder(config, 5, 60);
-}
-TEST(Generate, CacheOfGroupedRotaryLayers) { check_decoder(test::grouped_rotary_config(false), 3, 30); }
-TEST(Generate, CacheOfGroupedRotaryBlocks) { check_decoder(test::grouped_rotary_config(true), 3, 30); }
 
 /// Lower precision changes the logits little: 8 bits are 1/254 of a row's largest number, bf16 1/256 of each.
 TEST(Generate, CachesOfFewerBitsAreClose) {
@@ -75,9 +74,6 @@ TEST(Generate, CachesOfFewerBitsAreClose) {
   }
   EXPECT_THROW(lm::Decoder(model, Context::default_context(), CacheStorage::kF64).prefill(prompt), OptionError);
 }
-
-TEST(Generate, PromptLongerThanTheContext) { check_decoder(test::default_config(), 40, 20); }
-TEST(Generate, ContextOfOne) { check_decoder({.vocab_size = 5, .context = 1, .embed_dim = 4}, 1, 6); }
 
 TEST(Generate, AFullContextKeepsItsLastHalf) {
   AttentionLM model(test::default_config());

@@ -11,6 +11,7 @@
 #include "qkv/lm/data.h"
 #include "qkv/lm/tokenizer.h"
 #include "qkv/lm/trainer.h"
+#include "support/errors.h"
 
 namespace qkv::test {
 
@@ -57,19 +58,6 @@ inline std::vector<float> gradients_of(lm::AttentionLM& model) {
 template <class T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
-
-/// The call throws ErrorType whose text has every part.
-template <class ErrorType, class Call>
-void expect_error(Call&& call, std::initializer_list<const char*> parts) {
-  try {
-    call();
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const ErrorType& error) {
-    const std::string text = error.what();
-    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
-    for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << text << "\nhas not: " << part;
-  }
 }
 
 }  // namespace qkv::test

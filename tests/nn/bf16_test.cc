@@ -2,10 +2,8 @@
 // bounds are tested by themselves (linear_test.cc, tests/attention).
 #include <gtest/gtest.h>
 
-#include "core/threads/context_impl.h"
 #include "nn/nn_support.h"
 #include "qkv/error.h"
-#include "support/errors.h"
 #include "support/isas.h"
 
 namespace qkv {
@@ -16,13 +14,12 @@ using test::same_bits;
 
 constexpr Index kBatch = 2, kLength = 21, kDim = 48, kHeads = 4;
 
+using test::random_bf16;
+
 Tensor<BFloat16> rounded(std::span<const float> values, std::vector<Index> sizes) {
-  Tensor<BFloat16> tensor(std::move(sizes));
-  for (std::size_t n = 0; n < values.size(); ++n) tensor.span()[n] = BFloat16(values[n]);
-  return tensor;
-}
-Tensor<BFloat16> random_bf16(std::vector<Index> sizes, std::uint64_t seed) {
-  return rounded(random_tensor(sizes, seed).span(), sizes);
+  Tensor<float> tensor(std::move(sizes));
+  std::ranges::copy(values, tensor.data());
+  return test::rounded(tensor);
 }
 View<const BFloat16, 2> rows_of(const Tensor<BFloat16>& x) { return nn::as_rows(x); }
 View<BFloat16, 2> rows_of(Tensor<BFloat16>& x) { return nn::as_rows(x); }
@@ -95,22 +92,12 @@ TEST(Bf16Layer, IsWithinItsRoundingsOfTheFloatLayer) {
                                    .seed = 3});
   layer.train();
   const Tensor<BFloat16> x = random_bf16({kBatch, kLength, kDim}, 1), dy = random_bf16({kBatch, kLength, kDim}, 2);
-  const auto wide = [](const Tensor<BFloat16>& t) {
-    Tensor<float> all(t.sizes());
-    for (std::size_t n = 0; n < all.span().size(); ++n) all.span()[n] = static_cast<float>(t.span()[n]);
-    return all;
-  };
-  const auto distance = [&](const Tensor<BFloat16>& got, const Tensor<float>& expected) {
-    double difference = 0, size = 0;
-    for (std::size_t n = 0; n < got.span().size(); ++n) {
-      const double e = static_cast<double>(expected.span()[n]), g = static_cast<double>(static_cast<float>(got.span()[n]));
-      difference += (g - e) * (g - e), size += e * e;
-    }
-    return std::sqrt(difference / size);
+  const auto distance = [](const Tensor<BFloat16>& got, const Tensor<float>& expected) {
+    return test::distance(got.span(), expected.span());
   };
   nn::Saved saved;
-  const Tensor<float> y = layer.forward(wide(x), {.seed = 5, .positions = {.offset = 2}}, &saved);
-  const Tensor<float> dx = layer.backward(wide(dy), saved);
+  const Tensor<float> y = layer.forward(test::widened(x), {.seed = 5, .positions = {.offset = 2}}, &saved);
+  const Tensor<float> dx = layer.backward(test::widened(dy), saved);
   StateDict float_gradients = layer.gradients();
   layer.zero_gradients();
   nn::Bf16Saved bf16_saved;
@@ -126,20 +113,11 @@ TEST(Bf16Layer, IsWithinItsRoundingsOfTheFloatLayer) {
 TEST(Bf16Layer, SameBitsForAnyNumberOfThreads) {
   const auto layer = multi_head();
   const Tensor<BFloat16> x = random_bf16({kBatch, kLength, kDim}, 1), dy = random_bf16({kBatch, kLength, kDim}, 2);
-  std::optional<Tensor<BFloat16>> first_y, first_dx;
-  for (int threads = 1; threads <= 4; ++threads) {
-    Context context({.threads = threads});
-    context.impl().region_flops = 0;  // parallel regions, however small the work
+  test::expect_same_bits_for_threads([&](Context& context) {
     nn::Bf16Saved saved;
-    Tensor<BFloat16> y = layer->forward(x, {.context = &context}, &saved);
-    Tensor<BFloat16> dx = layer->backward(dy, saved, context);
-    if (first_y) {
-      EXPECT_TRUE(same_bits(first_y->span(), y.span()));
-      EXPECT_TRUE(same_bits(first_dx->span(), dx.span()));
-    } else {
-      first_y = std::move(y), first_dx = std::move(dx);
-    }
-  }
+    const Tensor<BFloat16> y = layer->forward(x, {.context = &context}, &saved);
+    return test::bits_of(y, layer->backward(dy, saved, context));
+  });
 }
 
 TEST(Bf16Layer, WithoutProjectionsIsRefused) {

@@ -3,8 +3,7 @@
 
 #include <thread>
 
-#include "core/threads/context_impl.h"
-#include "nn_support.h"
+#include "nn/layer_cases.h"
 
 namespace qkv {
 namespace {
@@ -68,7 +67,7 @@ TEST(Forms, V1IsV2WithoutOutput) {
 
 TEST(Forms, V2WithOutputHasNoV1) {
   const nn::SelfAttentionV2 v2({.embed_dim = kDim, .output_proj = true});
-  EXPECT_EQ(test::error_of<OptionError>([&] { nn::to_v1(v2); }),
+  EXPECT_EQ(test::text_of<OptionError>([&] { nn::to_v1(v2); }),
             "[SelfAttentionV1] an output projection must be in both forms or in neither: got one from SelfAttentionV2");
 }
 
@@ -114,28 +113,43 @@ TEST(Forms, SelfAttentionOfFullWidthIsV1) {
   EXPECT_EQ(nn::SelfAttention({.embed_dim = kDim, .d_k = 3}).output_dim(), 3);
 }
 
-/// One of each form, in training mode, with a mask that leaves empty rows.
-class EveryForm : public testing::TestWithParam<std::string_view> {
- protected:
-  EveryForm() : layer_(nn::make_layer(GetParam(), config())) { layer_->train(); }
-
-  static nn::LayerConfig config() {
-    return {.embed_dim = kDim,
-            .num_heads = has_heads() ? 2 : 1,
-            .num_kv_heads = 1,
-            .d_k = kDim,
-            .length = kLength,
-            .rotary = RotaryOptions{},
-            .dropout = 0.25F,
-            .residual_dropout = 0.25F,
-            .empty_row = EmptyRow::kMean,
-            .seed = 21};
+std::vector<test::LayerCase> every_case() {
+  std::vector<test::LayerCase> all;
+  for (const std::string_view name : nn::layer_names()) {
+    const bool heads = name == "mha" || name == "grouped-query";
+    all.push_back({std::string(name),
+                   name,
+                   {.embed_dim = kDim,
+                    .num_heads = heads ? 2 : 1,
+                    .num_kv_heads = 1,
+                    .d_k = kDim,
+                    .length = kLength,
+                    .rotary = RotaryOptions{},
+                    .dropout = 0.25F,
+                    .residual_dropout = 0.25F,
+                    .empty_row = EmptyRow::kMean,
+                    .seed = 21}});
+    std::ranges::replace(all.back().name, '-', '_');
   }
-  static bool has_heads() { return GetParam() == "mha" || GetParam() == "grouped-query"; }
-  bool attends() const { return GetParam() != "average" && GetParam() != "fixed-weights"; }
-  nn::ForwardOptions options() const {
-    nn::ForwardOptions made{.seed = 7};
-    if (attends()) made.mask = layer_->keep(keep_);
+  for (test::LayerCase& one : test::grouped_cases()) all.push_back(std::move(one));
+  return all;
+}
+
+/// Every form and every feature of grouped-query, in training mode, with a mask that leaves empty rows.
+class EveryForm : public testing::TestWithParam<test::LayerCase> {
+ protected:
+  EveryForm() : layer_(nn::make_layer(GetParam().layer, GetParam().config)) {
+    if (layer_->masks_have_heads()) keep_.reshape({kBatch, 1, kLength, kLength});
+    if (GetParam().layer == "grouped-query") test::randomise(*layer_, 8);  // norms of 1 hide their place
+    layer_->train();
+  }
+
+  Index width() const { return GetParam().config.embed_dim; }
+  Tensor<float> input() const { return random_tensor({kBatch, kLength, width()}, 11); }
+  Tensor<float> output_gradient() const { return random_tensor({kBatch, kLength, width()}, 12); }
+  nn::ForwardOptions options(Context& context = Context::default_context()) const {
+    nn::ForwardOptions made{.seed = 7, .positions = {.offset = 2}, .context = &context};
+    if (GetParam().attends()) made.mask = layer_->keep(keep_);
     return made;
   }
 
@@ -145,52 +159,36 @@ class EveryForm : public testing::TestWithParam<std::string_view> {
     test::Random random(4);
     for (auto& one : keep.span()) one = random.below(3) != 0;
     for (Index j = 0; j < kLength; ++j) keep.view<3>()(1, 2, j) = 0;
-    if (has_heads()) keep.reshape({kBatch, 1, kLength, kLength});
     return keep;
   }();
 };
 
 TEST_P(EveryForm, Gradients) {
+  if (GetParam().layer == "fixed-weights") {  // away from sum(w) = 0
+    const std::vector<nn::Parameter> parameters = layer_->parameters();
+    for (float& w : parameters[0].value) w = 1 + w / 8;
+  }
   for (const bool training : {false, true}) {
     layer_->train(training);
-    if (GetParam() == "fixed-weights") {  // away from sum(w) = 0
-      const std::vector<nn::Parameter> parameters = layer_->parameters();
-      for (float& w : parameters[0].value) w = 1 + w / 8;
-    }
-    Tensor<float> x = input();
-    const Tensor<float> dy = output_gradient();
-    const Result at = run(*layer_, x, dy, options());
-    const auto f = [&] { return layer_->forward(x, options()); };
-    test::check_gradient("x", x.span(), at.dx.span(), dy.span(), f);
-    for (const nn::Parameter& one : layer_->parameters()) {
-      // A key's bias moves every score of a row equally: its gradient is 0 but for rounding, so no check of it could fail.
-      if (one.name == "key_proj.bias" || one.name == "k_proj.bias" || one.name == "W_K.bias") continue;
-      test::check_gradient(one.name, one.value, one.gradient, dy.span(), f);
-    }
+    test::check_gradients(GetParam(), *layer_, input(), output_gradient(), options());
   }
 }
 
 TEST_P(EveryForm, SameBitsForAnyNumberOfThreads) {
-  const Tensor<float> x = random_tensor({kBatch, kLength, kDim}, 1), dy = output_gradient();
-  std::optional<Result> first;
-  for (int threads = 1; threads <= 8; ++threads) {
-    Context context({.threads = threads});
-    context.impl().region_flops = 0;  // parallel regions, however small the work
-    Result now = run(*layer_, x, dy, options(), context);
-    if (first) {
-      expect_same(*first, now);
-      EXPECT_TRUE(same_bits(first->gradients, now.gradients));
-    } else {
-      first = std::move(now);
-    }
-  }
+  const Tensor<float> x = input(), dy = output_gradient();
+  test::expect_same_bits_for_threads(
+      [&](Context& context) {
+        const Result now = run(*layer_, x, dy, options(context), context);
+        return test::bits_of(now.y, now.dx, now.weights, now.gradients);
+      },
+      8);
 }
 
 TEST_P(EveryForm, SavedIsReused) {
-  const Tensor<float> x = input(), dy = output_gradient(), other = random_tensor({kBatch, kLength, kDim}, 99);
+  const Tensor<float> x = input(), dy = output_gradient(), other = random_tensor({kBatch, kLength, width()}, 99);
   const Result fresh = run(*layer_, x, dy, options());
   nn::Saved saved;
-  Tensor<float> y({kBatch, kLength, kDim}), dx({kBatch, kLength, kDim});
+  Tensor<float> y({kBatch, kLength, width()}), dx({kBatch, kLength, width()});
   layer_->forward_into(other, y, options(), &saved);
   layer_->backward_into(dy, saved, dx);
   const float* memory[] = {saved.x.data(), saved.projected.data(), saved.attended.data(), saved.dprojected.data(),
@@ -231,16 +229,16 @@ TEST_P(EveryForm, AnyStrides) {
   // x and dy [T, B, E] as [B, T, E]; y and dx likewise.
   const Tensor<float> x = input(), dy = output_gradient();
   const Result expected = run(*layer_, x, dy, options());
-  const auto turned = [](const Tensor<float>& from) {
-    Tensor<float> result({kLength, kBatch, kDim});
+  const auto turned = [this](const Tensor<float>& from) {
+    Tensor<float> result({kLength, kBatch, width()});
     for (Index b = 0; b < kBatch; ++b) {
       for (Index t = 0; t < kLength; ++t) {
-        for (Index e = 0; e < kDim; ++e) result.view<3>()(t, b, e) = from.view<3>()(b, t, e);
+        for (Index e = 0; e < width(); ++e) result.view<3>()(t, b, e) = from.view<3>()(b, t, e);
       }
     }
     return result;
   };
-  Tensor<float> turned_x = turned(x), turned_dy = turned(dy), y({kLength, kBatch, kDim}), dx({kLength, kBatch, kDim});
+  Tensor<float> turned_x = turned(x), turned_dy = turned(dy), y({kLength, kBatch, width()}), dx({kLength, kBatch, width()});
   nn::Saved saved;
   layer_->forward_into(turned_x.view<3>().transposed(0, 1), y.view<3>().transposed(0, 1), options(), &saved);
   layer_->backward_into(turned_dy.view<3>().transposed(0, 1), saved, dx.view<3>().transposed(0, 1));
@@ -253,31 +251,27 @@ TEST_P(EveryForm, AnyStrides) {
 }
 
 TEST_P(EveryForm, ShapeErrors) {
-  Tensor<float> x({kBatch, kLength, kDim}), wrong({kBatch, kLength + 1, kDim}), y({kBatch, kLength, kDim});
+  Tensor<float> x({kBatch, kLength, width()}), wrong({kBatch, kLength + 1, width()}), y({kBatch, kLength, width()});
   nn::Saved saved;
-  EXPECT_NE(test::error_of<ShapeError>([&] { layer_->forward_into(x, wrong, {}, &saved); }), "");
-  EXPECT_NE(test::error_of<OptionError>([&] { layer_->backward(y, saved); }), "");
+  EXPECT_THROW(layer_->forward_into(x, wrong, {}, &saved), ShapeError);
+  EXPECT_THROW(layer_->backward(y, saved), OptionError);
   layer_->forward_into(x, y, {}, &saved);
-  EXPECT_NE(test::error_of<ShapeError>([&] { layer_->backward_into(wrong, saved, x); }), "");
-  EXPECT_NE(test::error_of<ShapeError>([&] { layer_->backward_into(y, saved, wrong); }), "");
-  if (attends()) {
-    Tensor<float> turned({kBatch, kDim, kLength});
+  EXPECT_THROW(layer_->backward_into(wrong, saved, x), ShapeError);
+  EXPECT_THROW(layer_->backward_into(y, saved, wrong), ShapeError);
+  if (GetParam().attends()) {
+    Tensor<float> turned({kBatch, width(), kLength});
     const auto y_turned = turned.view<3>().transposed(1, 2);
-    EXPECT_NE(test::error_of<ShapeError>([&] { layer_->forward_into(x, y_turned, {}, &saved); }), "");
-    EXPECT_NE(test::error_of<ShapeError>([&] { layer_->backward_into(y, saved, y_turned); }), "");
-    Tensor<float> narrow({kBatch, kLength, kDim - 1});
-    EXPECT_NE(test::error_of<ShapeError>([&] { layer_->forward(narrow); }), "");
+    EXPECT_THROW(layer_->forward_into(x, y_turned, {}, &saved), ShapeError);
+    EXPECT_THROW(layer_->backward_into(y, saved, y_turned), ShapeError);
+    Tensor<float> narrow({kBatch, kLength, width() - 1});
+    EXPECT_THROW(layer_->forward(narrow), ShapeError);
   } else {
-    EXPECT_NE(test::error_of<OptionError>([&] { layer_->forward(x, {.mask = Mask::causal()}); }), "");
+    EXPECT_THROW(layer_->forward(x, {.mask = Mask::causal()}), OptionError);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Names, EveryForm, testing::ValuesIn(nn::layer_names().begin(), nn::layer_names().end()),
-                         [](const testing::TestParamInfo<std::string_view>& instance) {
-                           std::string name(instance.param);
-                           std::ranges::replace(name, '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Names, EveryForm, testing::ValuesIn(every_case()),
+                         [](const testing::TestParamInfo<test::LayerCase>& instance) { return instance.param.name; });
 
 }  // namespace
 }  // namespace qkv

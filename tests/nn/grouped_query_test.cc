@@ -1,8 +1,7 @@
-// GroupedQueryAttention: equal to the forms it generalises, gradients by differences, parameters in files, positions.
+// GroupedQueryAttention: equal to the forms it generalises, parameters in files, positions. Not: gradients, threads (forms_test.cc).
 #include <gtest/gtest.h>
 
-#include "check_grouped.h"
-#include "core/threads/context_impl.h"
+#include "nn/layer_cases.h"
 
 namespace qkv {
 namespace {
@@ -12,32 +11,7 @@ using test::same_bits;
 
 constexpr Index kBatch = 2, kLength = 5, kDim = 12;
 
-nn::LayerConfig config() {
-  return {.embed_dim = kDim, .num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .causal = true, .seed = 3};
-}
-/// One layer per feature that only this form has.
-std::vector<std::pair<std::string, nn::LayerConfig>> variants() {
-  std::vector<std::pair<std::string, nn::LayerConfig>> all;
-  const auto add = [&all](const std::string& name, auto&& change) {
-    nn::LayerConfig made = config();
-    change(made);
-    all.emplace_back(name, std::move(made));
-  };
-  add("plain", [](nn::LayerConfig&) {});
-  add("rotary", [](nn::LayerConfig& c) { c.rotary = RotaryOptions{}; });
-  add("interleaved_partial",
-      [](nn::LayerConfig& c) { c.rotary = RotaryOptions{.rotary_dim = 4, .layout = RotaryLayout::kInterleaved}; });
-  add("yarn", [](nn::LayerConfig& c) {
-    c.rotary = RotaryOptions{.scaling = RotaryScaling::kYarn, .factor = 4, .original_context = 8};
-  });
-  add("head_norm", [](nn::LayerConfig& c) { c.qk_norm = nn::QkNorm::kHead, c.rotary = RotaryOptions{}; });
-  add("vector_norm", [](nn::LayerConfig& c) { c.qk_norm = nn::QkNorm::kVector, c.num_kv_heads = 4; });
-  add("input_bias",
-      [](nn::LayerConfig& c) { c.bias = true, c.output_bias = false, c.num_kv_heads = 1, c.rotary = RotaryOptions{}; });
-  add("output_bias", [](nn::LayerConfig& c) { c.output_bias = true; });
-  add("dropout", [](nn::LayerConfig& c) { c.dropout = 0.25F, c.residual_dropout = 0.25F, c.rotary = RotaryOptions{}; });
-  return all;
-}
+nn::LayerConfig config() { return test::grouped_cases()[0].config; }
 
 Tensor<float> input() { return random_tensor({kBatch, kLength, kDim}, 11); }
 Tensor<float> output_gradient() { return random_tensor({kBatch, kLength, kDim}, 12); }
@@ -90,15 +64,8 @@ TEST(GroupedQuery, SharedHeadsAreRepeatedHeads) {
   }
 }
 
-TEST(GroupedQuery, GradientsByDifferences) {
-  for (const auto& [name, made] : variants()) {
-    SCOPED_TRACE(name);
-    test::check_grouped_layer(made, kBatch, kLength);
-  }
-}
-
 TEST(GroupedQuery, ParametersSurviveAFile) {
-  for (const auto& [name, made] : variants()) {
+  for (const auto& [name, _, made] : test::grouped_cases()) {
     SCOPED_TRACE(name);
     nn::GroupedQueryAttention layer(made);
     test::randomise(layer, 8);
@@ -136,7 +103,7 @@ TEST(GroupedQuery, RefusesFilesThatDoNotFit) {
       if (entry.name != drop) state.add(entry.name, entry.tensor.clone());
     }
     if (!add.empty()) state.add(add, any_tensor(Tensor<float>(std::move(sizes))));
-    return test::error_of<Error>([&] { layer.load_state_dict(state); });
+    return test::text_of<Error>([&] { layer.load_state_dict(state); });
   };
   EXPECT_NE(refused("k_proj.weight", "", {}).find("missing parameter k_proj.weight"), std::string::npos);
   EXPECT_NE(refused("k_proj.weight", "k_proj.weight", {24, 12}).find("k_proj.weight must be [12, 12]"), std::string::npos);
@@ -146,13 +113,13 @@ TEST(GroupedQuery, RefusesFilesThatDoNotFit) {
   nn::GroupedQueryAttention normed(
       {.embed_dim = kDim, .num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .qk_norm = nn::QkNorm::kVector});
   EXPECT_NE(
-      test::error_of<OptionError>([&] { normed.load_state_dict(layer.state_dict()); }).find("missing parameter q_norm.weight"),
+      test::text_of<OptionError>([&] { normed.load_state_dict(layer.state_dict()); }).find("missing parameter q_norm.weight"),
       std::string::npos);
-  EXPECT_NE(test::error_of<Error>([&] {
+  EXPECT_NE(test::text_of<Error>([&] {
               nn::GroupedQueryAttention({.embed_dim = 12, .num_heads = 4, .num_kv_heads = 3});
             }).find("num_kv_heads"),
             std::string::npos);
-  EXPECT_NE(test::error_of<Error>([&] { nn::GroupedQueryAttention({.embed_dim = 10, .num_heads = 4}); }).find("num_heads"),
+  EXPECT_NE(test::text_of<Error>([&] { nn::GroupedQueryAttention({.embed_dim = 10, .num_heads = 4}); }).find("num_heads"),
             std::string::npos);
 }
 
@@ -172,27 +139,6 @@ TEST(GroupedQuery, OnlyDistancesCount) {
   }
   EXPECT_LT(same, 1e-5);
   EXPECT_GT(other, 1e-3);
-}
-
-TEST(GroupedQuery, SameBitsForAnyNumberOfThreads) {
-  for (const auto& [name, made] : variants()) {
-    SCOPED_TRACE(name);
-    std::vector<Tensor<float>> outputs, gradients;
-    std::vector<StateDict> parameters;
-    for (const int threads : {1, 2, 4}) {
-      Context context({.threads = threads});
-      context.impl().region_flops = 0;
-      nn::GroupedQueryAttention layer(made);
-      layer.train();
-      nn::Saved saved;
-      outputs.push_back(layer.forward(input(), {.seed = 7, .context = &context}, &saved));
-      gradients.push_back(layer.backward(output_gradient(), saved, context));
-      parameters.push_back(layer.gradients());
-      EXPECT_TRUE(same_bits(outputs.back(), outputs.front()));
-      EXPECT_TRUE(same_bits(gradients.back(), gradients.front()));
-      EXPECT_TRUE(same_bits(parameters.back(), parameters.front()));
-    }
-  }
 }
 
 TEST(GroupedQuery, EmptyRowsAreZero) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/threads/context_impl.h"
 #include "nn/latent_configs.h"
 #include "nn/nn_support.h"
 #include "qkv/error.h"
@@ -25,27 +24,7 @@ constexpr Index kBatch = 2, kTokens = 23, kWidth = 40;
 /// (weights, sum), W_o (weights, y); back about as many once more.
 constexpr double kRounding = 0x1p-9, kForward = 13 * kRounding, kBackward = 26 * kRounding;
 
-Tensor<BFloat16> tokens(std::uint64_t seed) {
-  Tensor<BFloat16> x({kBatch, kTokens, kWidth});
-  const Tensor<float> values = random_tensor(x.sizes(), seed);
-  std::ranges::transform(values.span(), x.data(), [](float one) { return BFloat16(one); });
-  return x;
-}
-Tensor<float> widened(const Tensor<BFloat16>& x) {
-  Tensor<float> wide(x.sizes());
-  std::ranges::transform(x.span(), wide.data(), [](BFloat16 one) { return static_cast<float>(one); });
-  return wide;
-}
-/// |got - expected| / |expected|, norms over all numbers.
-template <class T>
-double distance(std::span<const T> got, std::span<const float> expected) {
-  double difference = 0, size = 0;
-  for (std::size_t n = 0; n < got.size(); ++n) {
-    const auto e = static_cast<double>(expected[n]), g = static_cast<double>(static_cast<float>(got[n]));
-    difference += (g - e) * (g - e), size += e * e;
-  }
-  return std::sqrt(difference / size);
-}
+Tensor<BFloat16> tokens(std::uint64_t seed) { return random_bf16({kBatch, kTokens, kWidth}, seed); }
 
 TEST(LatentBf16, IsWithinItsRoundingsOfTheFloatLayer) {
   for_each_isa(2, [](Context& context) {
@@ -151,21 +130,13 @@ TEST(LatentBf16, SequencesOfUnequalLengthStep) {
 TEST(LatentBf16, SameBitsForAnyNumberOfThreads) {
   MultiHeadLatentAttention layer(latent_configs(kWidth)[1]);
   const Tensor<BFloat16> x = tokens(1), dy = tokens(2);
-  Tensor<BFloat16> first_y, first_dx;
-  for (int threads = 1; threads <= 3; ++threads) {
-    Context context({.threads = threads});
-    context.impl().region_flops = 0;  // parallel regions, however small the work
+  expect_same_bits_for_threads([&](Context& context) {
     nn::Bf16LatentSaved saved;
     Tensor<BFloat16> y(x.sizes()), dx(x.sizes());
     layer.forward(x, y, saved, {}, context);
     layer.backward(dy, saved, dx, context);
-    if (threads > 1) {
-      EXPECT_TRUE(same_bits(y.span(), first_y.span()));
-      EXPECT_TRUE(same_bits(dx.span(), first_dx.span()));
-    } else {
-      first_y = std::move(y), first_dx = std::move(dx);
-    }
-  }
+    return bits_of(y, dx);
+  }, 3);
 }
 
 TEST(LatentBf16, Errors) {

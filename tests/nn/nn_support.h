@@ -3,13 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 
+#include "core/threads/context_impl.h"
 #include "qkv/nn/nn.h"
+#include "support/errors.h"
 #include "support/random.h"
 
 namespace qkv::test {
@@ -19,6 +23,28 @@ inline Tensor<float> random_tensor(std::vector<Index> sizes, std::uint64_t seed)
   Random random(seed);
   for (float& value : tensor.span()) value = static_cast<float>(random.symmetric());
   return tensor;
+}
+
+inline Tensor<BFloat16> rounded(const Tensor<float>& x) {
+  Tensor<BFloat16> to(x.sizes());
+  std::ranges::transform(x.span(), to.data(), [](float one) { return BFloat16(one); });
+  return to;
+}
+inline Tensor<BFloat16> random_bf16(std::vector<Index> sizes, std::uint64_t seed) { return rounded(random_tensor(sizes, seed)); }
+inline Tensor<float> widened(const Tensor<BFloat16>& x) {
+  Tensor<float> wide(x.sizes());
+  std::ranges::transform(x.span(), wide.data(), [](BFloat16 one) { return static_cast<float>(one); });
+  return wide;
+}
+/// |got - expected| / |expected|, norms over all numbers.
+template <class T>
+double distance(std::span<const T> got, std::span<const float> expected) {
+  double difference = 0, size = 0;
+  for (std::size_t n = 0; n < got.size(); ++n) {
+    const auto e = static_cast<double>(expected[n]), g = static_cast<double>(static_cast<float>(got[n]));
+    difference += (g - e) * (g - e), size += e * e;
+  }
+  return std::sqrt(difference / size);
 }
 
 template <class Values>
@@ -36,6 +62,39 @@ inline bool same_bits(const StateDict& a, const StateDict& b) {
     if (name != other.name || tensor.sizes != other.tensor.sizes || tensor.bytes != other.tensor.bytes) return false;
   }
   return true;
+}
+
+/// The bytes of tensors and state dicts, one behind the other.
+template <class... Parts>
+std::string bits_of(const Parts&... parts) {
+  std::string all;
+  const auto add = [&all](const auto& part) {
+    if constexpr (requires { part.entries(); }) {
+      for (const auto& [name, tensor] : part.entries()) {
+        all += name;
+        all.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
+      }
+    } else {
+      const auto bytes = std::as_bytes(part.span());
+      all.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+  };
+  (add(parts), ...);
+  return all;
+}
+
+/// run(context) gives bits_of what it computes: the same for any number of threads, in parallel regions however small the work.
+template <class Run>
+void expect_same_bits_for_threads(const Run& run, int most = 4, std::optional<Isa> isa = {}) {
+  std::string first;
+  for (int threads = 1; threads <= most; ++threads) {
+    Context context({.threads = threads, .isa = isa});
+    context.impl().region_flops = 0;
+    const std::string bits = run(context);
+    if (threads == 1) first = bits;
+    EXPECT_FALSE(bits.empty());
+    EXPECT_TRUE(bits == first) << threads << " threads";
+  }
 }
 
 /// Fills every value with uniform numbers in [-1, 1).
@@ -94,17 +153,6 @@ inline void check_gradient(const std::string& what, std::span<float> values, std
     if (vanishes) continue;
     EXPECT_LE(bound, 0.25 * size) << what << ": the bound could not fail";
   }
-}
-
-/// The text of the exception that `call` throws; empty when it throws none.
-template <class ErrorType>
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const ErrorType& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace qkv::test

@@ -47,7 +47,7 @@ template <class ErrorType = OptionError>
 std::string refusal(std::string_view layer, const StateDict& state, std::string_view prefix = {}) {
   const auto whole = made(layer);
   const StateDict before = whole->state_dict();
-  const std::string text = test::error_of<ErrorType>([&] { whole->load_state_dict(state, prefix); });
+  const std::string text = test::text_of<ErrorType>([&] { whole->load_state_dict(state, prefix); });
   EXPECT_TRUE(same_bits(before, whole->state_dict())) << "a refused file changed the layer";
   return text;
 }
@@ -140,7 +140,7 @@ TEST(Spellings, SizesFromTheFile) {
   EXPECT_EQ(nn::load_layer("fixed-weights", state_of({{"w", {7}}}))->parameter_count(), 7);
   EXPECT_EQ(nn::load_layer("average", StateDict())->parameter_count(), 0);
   EXPECT_EQ(
-      test::error_of<OptionError>([] {
+      test::text_of<OptionError>([] {
         nn::load_layer("v1", state_of({{"weights", {2, 2}}}));
       }),
       "[load_layer] the state dict must hold the parameters of v1, query_proj.weight, query_proj.bias, key_proj.weight, "
@@ -149,7 +149,7 @@ TEST(Spellings, SizesFromTheFile) {
       "W_V W_v value to_v wv w_v w_vs v_linear; all three: proj in_proj qkv_proj Wqkv c_attn qkv to_qkv wqkv (proj beside "
       "other names of q, k, v is the output); left out: bias [1, 1, T, T] mask causal_mask masked_bias tril inv_freq "
       "rotary_emb.inv_freq");
-  EXPECT_EQ(test::error_of<OptionError>([] { nn::load_layer("fixed-weights", StateDict()); }),
+  EXPECT_EQ(test::text_of<OptionError>([] { nn::load_layer("fixed-weights", StateDict()); }),
             "[load_layer] the state dict must hold the parameters of fixed-weights, w: got nothing");
 }
 
@@ -183,7 +183,7 @@ TEST(Spellings, ProjByWhatStandsBesideIt) {
 /// One head or two: the file cannot tell, and the outputs differ.
 TEST(Heads, MustBeGivenWhereTheWeightsAllowSeveral) {
   const StateDict parts = separate(kSpellings[1]);
-  EXPECT_EQ(test::error_of<OptionError>([&] { nn::load_layer("mha", parts); }),
+  EXPECT_EQ(test::text_of<OptionError>([&] { nn::load_layer("mha", parts); }),
             "[load_layer] num_heads of mha must be given, since weights of one shape fit several: here 1, 2, 4: got none");
   EXPECT_EQ(nn::possible_heads("mha", parts), (std::vector<Index>{1, 2, 4}));
   EXPECT_EQ(nn::possible_heads("v4", parts), (std::vector<Index>{1}));
@@ -193,7 +193,7 @@ TEST(Heads, MustBeGivenWhereTheWeightsAllowSeveral) {
   StateDict grouped =
       state_of({{"q_proj.weight", {12, 4}}, {"k_proj.weight", {6, 4}}, {"v_proj.weight", {6, 4}}, {"o_proj.weight", {4, 12}}});
   EXPECT_EQ(nn::possible_heads("grouped-query", grouped), (std::vector<Index>{2, 4, 6, 12}));
-  EXPECT_NE(test::error_of<OptionError>([&] { nn::load_layer("grouped-query", grouped); }).find("here 2, 4, 6, 12: got none"),
+  EXPECT_NE(test::text_of<OptionError>([&] { nn::load_layer("grouped-query", grouped); }).find("here 2, 4, 6, 12: got none"),
             std::string::npos);
   for (const char* name : {"q_norm.weight", "k_norm.weight"}) grouped.add(name, any_tensor(Tensor<float>({3})));
   EXPECT_EQ(nn::load_layer("grouped-query", grouped)->num_heads(), 4);  // norms of heads say how wide one is
@@ -340,7 +340,7 @@ TEST(OwnNames, InSixteenBitsRoundedOnce) {
   holds(DType::kF32, float{});
   holds(DType::kBF16, BFloat16{});
   holds(DType::kF16, Float16{});
-  EXPECT_EQ(test::error_of<OptionError>([&] { layer->gradients({}, DType::kI8); }),
+  EXPECT_EQ(test::text_of<OptionError>([&] { layer->gradients({}, DType::kI8); }),
             "[Module::gradients] dtype must be F32, BF16 or F16: got I8");
 }
 

@@ -31,4 +31,12 @@ inline void expect_parts(const std::string& text, std::initializer_list<std::str
     EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
 }
 
+/// The call throws an E whose text is one line and has every part.
+template <class E, class F>
+void expect_error(F&& call, std::initializer_list<std::string_view> parts) {
+  const std::string text = text_of<E>(call);
+  EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+  expect_parts(text, parts);
+}
+
 }  // namespace qkv::test

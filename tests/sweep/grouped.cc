@@ -1,5 +1,5 @@
 // The family of grouped layers: every option of GroupedQueryAttention with every other, gradients by differences.
-#include "nn/check_grouped.h"
+#include "nn/layer_cases.h"
 #include "support/isas.h"
 #include "sweep/family.h"
 
@@ -33,7 +33,13 @@ bool run_grouped(Index n, Worst&) {
   config.causal = digits.next(2) == 1;
   if (digits.next(2) == 1) config.dropout = 0.25F, config.residual_dropout = 0.25F;
   SCOPED_TRACE("layer " + std::to_string(n));
-  for_each_isa(1, [&](Context& context) { check_grouped_layer(config, 2, 5, context); });
+  for_each_isa(1, [&](Context& context) {
+    nn::GroupedQueryAttention layer(config);
+    randomise(layer, 8);
+    layer.train();
+    check_gradients({"", "grouped-query", config}, layer, random_tensor({2, 5, config.embed_dim}, 11),
+                    random_tensor({2, 5, config.embed_dim}, 12), {.seed = 7, .positions = {.offset = 2}, .context = &context});
+  });
   return true;
 }
 
