@@ -24,7 +24,8 @@ using Surface = std::unique_ptr<cairo_surface_t, DestroySurface>;
 void check_cairo(const char* function, cairo_status_t status) {
   if (status == CAIRO_STATUS_SUCCESS) return;
   if (status == CAIRO_STATUS_NO_MEMORY) throw std::bad_alloc();
-  throw UnsupportedError("[" + std::string(function) + "] Cairo cannot draw this picture: " + cairo_status_to_string(status));
+  throw UnsupportedError("[" + std::string(function) + "] " +
+                         "Cairo cannot draw this picture: " + cairo_status_to_string(status));
 }
 
 class CairoCanvas final : public Canvas {
