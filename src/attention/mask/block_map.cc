@@ -5,7 +5,6 @@
 #include <array>
 #include <unordered_map>
 
-#include "attention/mask/leaves.h"
 #include "attention/mask/node.h"
 #include "core/check.h"
 #include "core/random.h"

@@ -1,5 +1,5 @@
 // The leaf of block-sparse attention: live blocks as compressed sparse rows.
-#include "attention/mask/leaves.h"
+#include "attention/mask/part.h"
 #include "core/check.h"
 
 namespace qkv::inline v0 {
@@ -145,9 +145,13 @@ void check_block(Index q_block, Index kv_block, const char* function) {
                      "blocks must hold at least one query and key, and fewer than 2^60: got ", q_block, " x ", kv_block);
 }
 
-MaskPartPtr make_blocks(std::shared_ptr<const BlockMap> map) {
+Mask Mask::blocks(const BlockMap& map) {
+  return blocks(std::shared_ptr<const BlockMap>(std::shared_ptr<const void>(), &map));  // owns nothing
+}
+Mask Mask::blocks(std::shared_ptr<const BlockMap> map) {
+  check<OptionError>(map != nullptr, "Mask::blocks", "the block map must not be null");
   check_map(*map);
-  return std::make_shared<Blocks>(std::move(map));
+  return Mask(Node::of<Blocks>(std::move(map)));
 }
 
 }  // namespace qkv::inline v0

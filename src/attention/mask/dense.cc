@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "attention/mask/leaves.h"
 #include "attention/mask/summary.h"
 #include "core/check.h"
 #include "core/threads/callback_error.h"
@@ -16,7 +15,7 @@ namespace {
 /// keep = values[b, h, i, j] != 0, or the opposite.
 class Dense final : public DenseLeaf {
  public:
-  Dense(View<const std::uint8_t, 4> values, bool keep, std::optional<MaskAxes> axes) : DenseLeaf({values, keep}), axes_(axes) {}
+  Dense(View<const std::uint8_t, 4> values, bool keep, std::optional<MaskAxes> axes = {}) : DenseLeaf({values, keep}), axes_(axes) {}
 
   int verdict(const Pairs& t) const override {
     const DenseSummary* summary = summary_of(t);
@@ -141,11 +140,45 @@ class Callback final : public MaskPart {
   MaskCallback keep_;
 };
 
+using Rows = View<const std::uint8_t, 2>;
+using Planes = View<const std::uint8_t, 3>;
+
+// A repeated axis is one of size 1; the tile functions give it stride 0.
+View<const std::uint8_t, 4> with_axes(Rows dense, MaskAxes axes) {
+  check<ShapeError>(axes == MaskAxes::kBk || axes == MaskAxes::kQk, "Mask",
+                    "a mask with two axes must be named bk [B, Tk] or qk [Tq, Tk]: got ", dense);
+  const Index rows = dense.size(0), columns = dense.size(1), row = dense.stride(0), column = dense.stride(1);
+  if (axes == MaskAxes::kBk) return {dense.data(), {rows, 1, 1, columns}, {row, 0, 0, column}};
+  return {dense.data(), {1, 1, rows, columns}, {0, 0, row, column}};
+}
+
+View<const std::uint8_t, 4> with_axes(Planes dense, MaskAxes axes) {
+  check<ShapeError>(axes == MaskAxes::kBqk || axes == MaskAxes::kHqk, "Mask",
+                    "a mask with three axes must be named bqk [B, Tq, Tk] or hqk [H, Tq, Tk]: got ", dense);
+  const Index first = dense.size(0), stride = dense.stride(0);
+  const Index q = dense.size(1), k = dense.size(2), row = dense.stride(1), column = dense.stride(2);
+  if (axes == MaskAxes::kBqk) return {dense.data(), {first, 1, q, k}, {stride, 0, row, column}};
+  return {dense.data(), {1, first, q, k}, {0, stride, row, column}};
+}
+
+View<const std::uint8_t, 4> with_axes(const Tensor<std::uint8_t>& dense, MaskAxes axes) {
+  return dense.rank() == 2 ? with_axes(dense.view<2>(), axes) : with_axes(dense.view<3>(), axes);
+}
+
 }  // namespace
 
-MaskPartPtr make_dense(View<const std::uint8_t, 4> values, bool keep, std::optional<MaskAxes> axes) {
-  return std::make_shared<Dense>(values, keep, axes);
+Mask Mask::mask_mod(MaskCallback keep) {
+  check<OptionError>(keep != nullptr, "Mask::mask_mod", "the callback must not be empty");
+  return Mask(Node::of<Callback>(std::move(keep)));
 }
-MaskPartPtr make_callback(MaskCallback keep) { return std::make_shared<Callback>(std::move(keep)); }
+Mask Mask::keep(View<const std::uint8_t, 4> dense) { return Mask(Node::of<Dense>(dense, true)); }
+Mask Mask::drop(View<const std::uint8_t, 4> dense) { return Mask(Node::of<Dense>(dense, false)); }
+#define QKV_DEFINE(Values)                                                                                           \
+  Mask Mask::keep(Values dense, MaskAxes axes) { return Mask(Node::of<Dense>(with_axes(dense, axes), true, axes)); } \
+  Mask Mask::drop(Values dense, MaskAxes axes) { return Mask(Node::of<Dense>(with_axes(dense, axes), false, axes)); }
+QKV_DEFINE(Rows)
+QKV_DEFINE(Planes)
+QKV_DEFINE(const Tensor<std::uint8_t>&)
+#undef QKV_DEFINE
 
 }  // namespace qkv::inline v0

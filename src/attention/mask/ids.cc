@@ -3,7 +3,7 @@
 #include <limits>
 #include <unordered_map>
 
-#include "attention/mask/leaves.h"
+#include "attention/mask/part.h"
 #include "core/check.h"
 
 namespace qkv::inline v0 {
@@ -144,12 +144,19 @@ class DocumentIds final : public MaskPart {
   bool per_sequence_;
 };
 
+View<const Index, 2> one_row(IndexSpan ids) { return {ids.data(), {1, static_cast<Index>(ids.size())}}; }
+
 }  // namespace
 
-MaskPartPtr make_document_ids(View<const Index, 2> q_ids, View<const Index, 2> k_ids, bool per_sequence) {
+Mask Mask::document_ids(std::span<const Index> ids) { return document_ids(ids, ids); }
+Mask Mask::document_ids(std::span<const Index> q_ids, std::span<const Index> k_ids) {
+  return Mask(Node::of<DocumentIds>(one_row(q_ids), one_row(k_ids), /*per_sequence=*/false));
+}
+Mask Mask::document_ids(View<const Index, 2> ids) { return document_ids(ids, ids); }
+Mask Mask::document_ids(View<const Index, 2> q_ids, View<const Index, 2> k_ids) {
   check<ShapeError>(q_ids.size(0) == k_ids.size(0), "Mask::document_ids",
                     "ids of queries and keys must be for as many sequences: got ", q_ids, " and ", k_ids);
-  return std::make_shared<DocumentIds>(q_ids, k_ids, per_sequence);
+  return Mask(Node::of<DocumentIds>(q_ids, k_ids, /*per_sequence=*/true));
 }
 
 }  // namespace qkv::inline v0

@@ -1,6 +1,9 @@
 // Leaves of which each query keeps one interval of keys: bands of diagonals, bounds, chunks, documents. Both ends of the interval
 // ascend from query to query, so that the first and the last query of a tile answer for all.
-#include "attention/mask/leaves.h"
+#include <optional>
+#include <string_view>
+
+#include "attention/mask/part.h"
 #include "core/check.h"
 
 namespace qkv::inline v0 {
@@ -58,47 +61,59 @@ struct Diagonals {
   Index low, high;
 };
 
-/// Causal and window: of a call, or inside each document.
+std::vector<Index> copy_of(IndexSpan values) { return {values.begin(), values.end()}; }
+
+/// keep = c - left <= j <= c + right with c = i + offset; -1 is unbounded. Causal is the band (-1, 0). With offsets, [B] or inside
+/// documents one for each, these say where the diagonal lies, not the alignment.
 class Band final : public Intervals<Band> {
  public:
-  explicit Band(BandOptions options) : options_(std::move(options)) {}
+  Band(Index left, Index right, Align align, std::optional<std::vector<Index>> offsets = {}, bool causal = true)
+      : left_(left), right_(right), align_(align), offsets_(std::move(offsets)), causal_(causal) {}
 
-  const BandOptions& options() const { return options_; }
-  const char* name() const { return options_.causal ? "causal" : "window"; }
-  /// What it keeps when its diagonal begins at `offset`.
-  Diagonals at(Index offset) const {
+  const char* name() const { return causal_ ? "causal" : "window"; }
+  const std::optional<std::vector<Index>>& offsets() const { return offsets_; }
+  /// What it keeps in a call, or a document, of these sizes; `n`: of which offset.
+  Diagonals at(std::size_t n, Index q_len, Index kv_len) const {
+    const Index offset = offsets_ ? (*offsets_)[n] : alignment_offset(align_, q_len, kv_len);
     Index edge = 0;
-    const bool no_low = options_.left < 0 || __builtin_sub_overflow(offset, options_.left, &edge);
+    const bool no_low = left_ < 0 || __builtin_sub_overflow(offset, left_, &edge);
     const Index low = no_low ? -kFar : std::clamp(edge, -kFar, kFar);
-    const bool no_high = options_.right < 0 || __builtin_add_overflow(offset, options_.right, &edge);
+    const bool no_high = right_ < 0 || __builtin_add_overflow(offset, right_, &edge);
     return {low, no_high ? kFar : std::clamp(edge, -kFar, kFar)};
   }
   auto rows(const Pairs& t) const {
-    const Diagonals d = at(options_.has_offsets ? options_.offsets[static_cast<std::size_t>(t.b)]
-                                                : alignment_offset(options_.align, t.extent.q_len, t.extent.kv_len));
+    const Diagonals d = at(static_cast<std::size_t>(t.b), t.extent.q_len, t.extent.kv_len);
     return [d](Index i) { return Positions{i + d.low, i + d.high + 1}; };
   }
   std::string text(bool) const override {
-    const BandOptions& o = options_;
-    std::string suffix = align_suffix(o.align);
-    if (o.has_offsets) suffix = ", offsets[" + std::to_string(o.offsets.size()) + "]";
-    if (o.causal) return "causal(" + (suffix.empty() ? suffix : suffix.substr(2)) + ")";
-    return "window(" + std::to_string(o.left) + ", " + std::to_string(o.right) + suffix + ")";
+    const std::string suffix = offsets_ ? ", offsets[" + std::to_string(offsets_->size()) + "]" : align_suffix(align_);
+    if (causal_) return "causal(" + (suffix.empty() ? suffix : suffix.substr(2)) + ")";
+    return "window(" + std::to_string(left_) + ", " + std::to_string(right_) + suffix + ")";
+  }
+  /// Throws OptionError where it has no offsets and does not say where its diagonal lies.
+  void check_sizes(Index q_len, Index kv_len, const char* function) const {
+    if (!offsets_) check_square(function, name(), align_, q_len, kv_len);
   }
   void check(const MaskExtent& extent, bool key_lengths, const char* function) const override {
-    if (options_.has_offsets) {
-      return check_one_each(function, options_.causal ? "causal(offsets)" : "window(..., offsets)", options_.offsets.size(),
-                            extent.batch);
-    }
-    check_square(function, name(), options_.align, extent.q_len, extent.kv_len);
-    qkv::check<OptionError>(!(options_.align == Align::kBottomRight && key_lengths && extent.q_len > 1), function, name(),
+    check_sizes(extent.q_len, extent.kv_len, function);
+    if (offsets_)
+      return check_one_each(function, causal_ ? "causal(offsets)" : "window(..., offsets)", offsets_->size(), extent.batch);
+    qkv::check<OptionError>(!(align_ == Align::kBottomRight && key_lengths && extent.q_len > 1), function, name(),
                             "(Align::kBottomRight) refers to Tk, not to key lengths, and would show the future: use ", name(),
                             "(offsets) with one offset per sequence: got key lengths and Tq ", extent.q_len);
   }
 
  private:
-  BandOptions options_;
+  Index left_, right_;
+  Align align_;
+  std::optional<std::vector<Index>> offsets_;
+  bool causal_;  // whether it was written as causal(), for texts
 };
+
+void check_window(Index left, Index right) {
+  check<OptionError>(left >= -1 && right >= -1, "Mask::window",
+                     "left and right must be counts of other tokens, or -1 for unbounded: got ", left, ", ", right);
+}
 
 /// Throws OptionError unless each sequence's value, but for one that is not of the call, lies within [0, length].
 template <class... Words>
@@ -111,36 +126,30 @@ void check_values(const MaskExtent& extent, const std::vector<Index>& values, In
   }
 }
 
-struct BoundWords {
-  const char* name;
-  bool on_keys, below;  // which axis; keeps positions below the bound, or from it on
-};
-constexpr BoundWords kBoundWords[] = {
-    {"key_lengths", true, true}, {"key_starts", true, false}, {"query_lengths", false, true}, {"prefix", true, true}};
-
 /// keep = position < bounds[b], or position >= bounds[b].
 class Bound final : public Intervals<Bound> {
  public:
-  Bound(BoundKind kind, IndexSpan bounds)
-      : kind_(kind), words_(kBoundWords[static_cast<std::size_t>(kind)]), bounds_(bounds.begin(), bounds.end()) {}
+  /// `below`: keeps positions below the bound, or from it on.
+  Bound(const char* name, bool on_keys, bool below, IndexSpan bounds)
+      : name_(name), on_keys_(on_keys), below_(below), bounds_(copy_of(bounds)) {}
 
   auto rows(const Pairs& t) const {
     const Index bound = bounds_[static_cast<std::size_t>(t.b)], all = t.extent.kv_len;
-    const Index queries = words_.on_keys ? kFar : bound;  // that keep any key
-    const Positions kept = !words_.on_keys ? Positions{0, all} : words_.below ? Positions{0, bound} : Positions{bound, all};
+    const Index queries = on_keys_ ? kFar : bound;  // that keep any key
+    const Positions kept = !on_keys_ ? Positions{0, all} : below_ ? Positions{0, bound} : Positions{bound, all};
     return [=](Index i) { return i < queries ? kept : Positions{all, all}; };
   }
-  bool holds_key_lengths() const override { return kind_ == BoundKind::kKeyLengths; }
-  std::string text(bool) const override { return words_.name + ("[" + std::to_string(bounds_.size()) + "]"); }
+  bool holds_key_lengths() const override { return std::string_view(name_) == "key_lengths"; }
+  std::string text(bool) const override { return name_ + ("[" + std::to_string(bounds_.size()) + "]"); }
   void check(const MaskExtent& extent, bool, const char* function) const override {
-    check_one_each(function, words_.name, bounds_.size(), extent.batch);
-    check_values(extent, bounds_, words_.on_keys ? extent.kv_len : extent.q_len, function, "each value of ", words_.name,
-                 " must be in 0..", words_.on_keys ? "Tk" : "Tq");
+    check_one_each(function, name_, bounds_.size(), extent.batch);
+    check_values(extent, bounds_, on_keys_ ? extent.kv_len : extent.q_len, function, "each value of ", name_,
+                 " must be in 0..", on_keys_ ? "Tk" : "Tq");
   }
 
  private:
-  BoundKind kind_;
-  BoundWords words_;
+  const char* name_;
+  bool on_keys_, below_;
   std::vector<Index> bounds_;  // [B]
 };
 
@@ -159,14 +168,16 @@ class First final : public Intervals<First> {
   Index n_;
 };
 
-/// keep = floor((i + offset - start) / size) == floor((j - start) / size)
+/// keep = i + offset and j lie in the same chunk of `size` keys counted from starts[b], or from 0.
 class Chunked final : public Intervals<Chunked> {
  public:
-  Chunked(Index size, Align align, std::vector<Index> starts, bool has_starts)
-      : size_(std::min(size, kFar)), align_(align), starts_(std::move(starts)), has_starts_(has_starts) {}
+  Chunked(Index size, Align align, std::optional<std::vector<Index>> starts)
+      : size_(std::min(size, kFar)), align_(align), starts_(std::move(starts)) {
+    qkv::check<OptionError>(size >= 1, "Mask::chunked", "the size of a chunk must be at least 1: got ", size);
+  }
 
   auto rows(const Pairs& t) const {
-    const Index start = has_starts_ ? starts_[static_cast<std::size_t>(t.b)] : 0;
+    const Index start = starts_ ? (*starts_)[static_cast<std::size_t>(t.b)] : 0;
     const Index offset = alignment_offset(align_, t.extent.q_len, t.extent.kv_len) - start;
     return [=, size = size_](Index i) {
       const Index begin = floor_div(i + offset, size) * size + start;
@@ -174,21 +185,20 @@ class Chunked final : public Intervals<Chunked> {
     };
   }
   std::string text(bool) const override {
-    return "chunked(" + std::to_string(size_) + (has_starts_ ? ", starts[" + std::to_string(starts_.size()) + "]" : "") +
+    return "chunked(" + std::to_string(size_) + (starts_ ? ", starts[" + std::to_string(starts_->size()) + "]" : "") +
            align_suffix(align_) + ")";
   }
   void check(const MaskExtent& extent, bool, const char* function) const override {
     check_square(function, "chunked", align_, extent.q_len, extent.kv_len);
-    if (!has_starts_) return;
-    check_one_each(function, "chunked(size, starts)", starts_.size(), extent.batch);
-    check_values(extent, starts_, extent.kv_len, function, "a start of chunks must be in 0..Tk");
+    if (!starts_) return;
+    check_one_each(function, "chunked(size, starts)", starts_->size(), extent.batch);
+    check_values(extent, *starts_, extent.kv_len, function, "a start of chunks must be in 0..Tk");
   }
 
  private:
   Index size_;
   Align align_;
-  std::vector<Index> starts_;  // [B]
-  bool has_starts_;
+  std::optional<std::vector<Index>> starts_;  // [B]
 };
 
 constexpr const char* kDocuments = "Mask::documents";
@@ -226,16 +236,19 @@ class Documents final : public Intervals<Documents> {
   std::string inside_;
 };
 
-void check_offsets(IndexSpan offsets, const char* name) {
-  check<OptionError>(!offsets.empty(), kDocuments, name, " must have one more value than there are documents: got 0");
-  check<OptionError>(offsets[0] == 0, kDocuments, name, " must begin with 0: got ", offsets[0]);
-  for (std::size_t d = 1; d < offsets.size(); ++d) {
-    check<OptionError>(offsets[d] >= offsets[d - 1], kDocuments, name, " must ascend: got ", offsets[d - 1], ", ", offsets[d]);
+std::vector<Index> checked_offsets(const Offsets& offsets, const char* name) {
+  std::vector<Index> numbers(offsets.size());
+  for (std::size_t d = 0; d < numbers.size(); ++d) numbers[d] = offsets[d];
+  check<OptionError>(!numbers.empty(), kDocuments, name, " must have one more value than there are documents: got 0");
+  check<OptionError>(numbers[0] == 0, kDocuments, name, " must begin with 0: got ", numbers[0]);
+  for (std::size_t d = 1; d < numbers.size(); ++d) {
+    check<OptionError>(numbers[d] >= numbers[d - 1], kDocuments, name, " must ascend: got ", numbers[d - 1], ", ", numbers[d]);
   }
-  check<OptionError>(offsets.back() < kFar, kDocuments, name, " must be positions: got ", offsets.back());
+  check<OptionError>(numbers.back() < kFar, kDocuments, name, " must be positions: got ", numbers.back());
+  return numbers;
 }
 
-/// What all bands of `inside` keep in each document.
+/// What all bands of `inside` keep in each document, in positions of the whole row.
 std::vector<Diagonals> diagonals_inside(const Mask::Node& inside, IndexSpan q, IndexSpan k) {
   std::vector<Diagonals> all(q.size() - 1, {-2 * kFar, 2 * kFar});
   for (const MaskPartPtr& part : inside.parts) {
@@ -243,13 +256,13 @@ std::vector<Diagonals> diagonals_inside(const Mask::Node& inside, IndexSpan q, I
     check<OptionError>(band != nullptr, kDocuments,
                        "inside documents only causal, window and sliding, joined by &, are allowed: got ",
                        [&] { return part->text(true); });
-    const BandOptions& o = band->options();
-    check<ShapeError>(!o.has_offsets || o.offsets.size() == all.size(), kDocuments, band->name(),
-                      "(offsets) inside documents takes one offset per document: got ", o.offsets.size(), " for ", all.size());
+    const std::size_t offsets = band->offsets() ? band->offsets()->size() : all.size();
+    check<ShapeError>(offsets == all.size(), kDocuments, band->name(),
+                      "(offsets) inside documents takes one offset per document: got ", offsets, " for ", all.size());
     for (std::size_t d = 0; d < all.size(); ++d) {
       const Index q_len = q[d + 1] - q[d], kv_len = k[d + 1] - k[d], shift = k[d] - q[d];
-      if (!o.has_offsets) check_square(kDocuments, band->name(), o.align, q_len, kv_len);
-      const Diagonals own = band->at(o.has_offsets ? o.offsets[d] : alignment_offset(o.align, q_len, kv_len));
+      band->check_sizes(q_len, kv_len, kDocuments);
+      const Diagonals own = band->at(d, q_len, kv_len);
       all[d] = {std::max(all[d].low, own.low + shift), std::min(all[d].high, own.high + shift)};
     }
   }
@@ -258,21 +271,45 @@ std::vector<Diagonals> diagonals_inside(const Mask::Node& inside, IndexSpan q, I
 
 }  // namespace
 
-MaskPartPtr make_band(BandOptions options) { return std::make_shared<Band>(std::move(options)); }
-MaskPartPtr make_bound(BoundKind kind, IndexSpan bounds) { return std::make_shared<Bound>(kind, bounds); }
-MaskPartPtr make_first(Index n) { return std::make_shared<First>(n); }
-MaskPartPtr make_chunked(Index size, Align align, std::vector<Index> starts, bool has_starts) {
-  return std::make_shared<Chunked>(size, align, std::move(starts), has_starts);
+Mask Mask::causal(Align align) { return Mask(Node::of<Band>(-1, 0, align)); }
+Mask Mask::causal(std::span<const Index> offsets) { return Mask(Node::of<Band>(-1, 0, Align::kSquare, copy_of(offsets))); }
+Mask Mask::window(Index left, Index right, Align align) {
+  check_window(left, right);
+  return Mask(Node::of<Band>(left, right, align, std::nullopt, false));
 }
-MaskPartPtr make_documents(std::vector<Index> q_offsets, std::vector<Index> k_offsets, const Mask& inside) {
-  check_offsets(q_offsets, "q_offsets");
-  check_offsets(k_offsets, "k_offsets");
-  check<ShapeError>(k_offsets.size() == q_offsets.size(), kDocuments, "queries and keys must have as many documents: got ",
-                    q_offsets.size() - 1, " and ", k_offsets.size() - 1);
+Mask Mask::window(Index left, Index right, std::span<const Index> offsets) {
+  check_window(left, right);
+  return Mask(Node::of<Band>(left, right, Align::kSquare, copy_of(offsets), false));
+}
+Mask Mask::sliding(Index n, Align align) {
+  check<OptionError>(n >= 1, "Mask::sliding", "n must be at least 1, the query's own key: got ", n);
+  return window(n - 1, 0, align);
+}
+Mask Mask::chunked(Index size, Align align) { return Mask(Node::of<Chunked>(size, align, std::nullopt)); }
+Mask Mask::chunked(Index size, std::span<const Index> starts, Align align) {
+  return Mask(Node::of<Chunked>(size, align, copy_of(starts)));
+}
+
+Mask Mask::key_lengths(std::span<const Index> lengths) { return Mask(Node::of<Bound>("key_lengths", true, true, lengths)); }
+Mask Mask::key_starts(std::span<const Index> starts) { return Mask(Node::of<Bound>("key_starts", true, false, starts)); }
+Mask Mask::query_lengths(std::span<const Index> lengths) {
+  return Mask(Node::of<Bound>("query_lengths", false, true, lengths));
+}
+Mask Mask::prefix(std::span<const Index> lengths) { return Mask(Node::of<Bound>("prefix", true, true, lengths)); }
+Mask Mask::first(Index n) {
+  check<OptionError>(n >= 0, "Mask::first", "n must be a count of keys: got ", n);
+  return Mask(Node::of<First>(n));
+}
+
+Mask Mask::documents(const Offsets& offsets) { return documents(offsets, offsets); }
+Mask Mask::documents(const Offsets& q_offsets, const Offsets& k_offsets, const Mask& inside) {
+  std::vector<Index> q = checked_offsets(q_offsets, "q_offsets"), k = checked_offsets(k_offsets, "k_offsets");
+  check<ShapeError>(k.size() == q.size(), kDocuments, "queries and keys must have as many documents: got ", q.size() - 1,
+                    " and ", k.size() - 1);
   std::vector<Diagonals> diagonals;
-  if (inside.node() != nullptr) diagonals = diagonals_inside(*inside.node(), q_offsets, k_offsets);
-  return std::make_shared<Documents>(std::move(q_offsets), std::move(k_offsets), std::move(diagonals),
-                                     inside.keeps_everything() ? "" : inside.describe());
+  if (inside.node() != nullptr) diagonals = diagonals_inside(*inside.node(), q, k);
+  return Mask(Node::of<Documents>(std::move(q), std::move(k), std::move(diagonals),
+                                  inside.keeps_everything() ? "" : inside.describe()));
 }
 
 }  // namespace qkv::inline v0

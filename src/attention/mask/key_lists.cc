@@ -3,7 +3,6 @@
 #include <numeric>
 #include <utility>
 
-#include "attention/mask/leaves.h"
 #include "core/check.h"
 
 namespace qkv::inline v0 {
@@ -133,6 +132,6 @@ const KeyLists* key_lists_of(const Mask::Node* node) {
   return only;
 }
 
-MaskPartPtr make_key_lists(View<const std::int32_t, 4> index) { return std::make_shared<KeyLists>(index); }
+Mask Mask::keys(View<const std::int32_t, 4> index) { return Mask(Node::of<KeyLists>(index)); }
 
 }  // namespace qkv::inline v0

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/params.h"
@@ -72,10 +73,21 @@ class MaskPart {
 };
 
 using MaskPartPtr = std::shared_ptr<const MaskPart>;
+using IndexSpan = std::span<const Index>;
+
+constexpr Index kFar = Index{1} << 60;  // beyond every position; sums of a few do not overflow
 
 /// All of its parts keep.
 struct Mask::Node {
   std::vector<MaskPartPtr> parts;  // by cost
+
+  /// A leaf alone: what the constructors of Mask, each beside its leaf, are made of.
+  template <class Leaf, class... Arguments>
+  static std::shared_ptr<const Node> of(Arguments&&... arguments) {
+    auto node = std::make_shared<Node>();
+    node->parts.push_back(std::make_shared<Leaf>(std::forward<Arguments>(arguments)...));
+    return node;
+  }
 };
 
 /// Bits [begin, end) of a lane mask of 32, clamped.
@@ -98,5 +110,7 @@ std::string align_suffix(Align align);
 void check_square(const char* function, const char* what, Align align, Index q_len, Index kv_len);
 /// Throws ShapeError unless there is one value per sequence.
 void check_one_each(const char* function, const char* what, std::size_t values, Index batch);
+/// Throws OptionError unless blocks of these sizes can be counted and multiplied without overflow.
+void check_block(Index q_block, Index kv_block, const char* function);
 
 }  // namespace qkv::inline v0

@@ -1,5 +1,5 @@
 // Leaves of single positions: global rows and columns, dilation.
-#include "attention/mask/leaves.h"
+#include "attention/mask/part.h"
 #include "core/check.h"
 
 namespace qkv::inline v0 {
@@ -96,7 +96,11 @@ class Dilated final : public MaskPart {
 
 }  // namespace
 
-MaskPartPtr make_global(IndexSpan positions, bool on_keys) { return std::make_shared<Global>(positions, on_keys); }
-MaskPartPtr make_dilated(Index step, Align align) { return std::make_shared<Dilated>(step, align); }
+Mask Mask::global_rows(std::span<const Index> rows) { return Mask(Node::of<Global>(rows, false)); }
+Mask Mask::global_columns(std::span<const Index> columns) { return Mask(Node::of<Global>(columns, true)); }
+Mask Mask::dilated(Index step, Align align) {
+  check<OptionError>(step >= 1, "Mask::dilated", "step must be at least 1: got ", step);
+  return Mask(Node::of<Dilated>(step, align));
+}
 
 }  // namespace qkv::inline v0

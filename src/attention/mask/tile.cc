@@ -1,7 +1,6 @@
 // How parts are combined: verdicts by minimum and maximum, lane masks by & and |, positions by intersection and hull.
 #include <algorithm>
 
-#include "attention/mask/leaves.h"
 #include "attention/mask/node.h"
 #include "attention/mask/summary.h"
 #include "core/check.h"
@@ -152,16 +151,43 @@ class Union final : public MaskPart {
   Cost cost_;
 };
 
-}  // namespace
-
-MaskPart::~MaskPart() = default;
-
-MaskPartPtr make_union(std::vector<Mask::Node> alternatives) { return std::make_shared<Union>(std::move(alternatives)); }
-
+/// The alternatives of a node that is one union; the node itself otherwise.
 std::vector<Mask::Node> alternatives_of(const Mask::Node& node) {
   const auto* only = node.parts.size() == 1 ? dynamic_cast<const Union*>(node.parts[0].get()) : nullptr;
   return only == nullptr ? std::vector<Mask::Node>{node} : only->alternatives();
 }
+
+}  // namespace
+
+MaskPart::~MaskPart() = default;
+
+Mask::Mask() = default;
+Mask::~Mask() = default;
+Mask::Mask(const Mask&) = default;
+Mask& Mask::operator=(const Mask&) = default;
+Mask::Mask(Mask&&) noexcept = default;
+Mask& Mask::operator=(Mask&&) noexcept = default;
+Mask::Mask(std::shared_ptr<const Node> node) : node_(std::move(node)) {}
+
+
+Mask operator&(const Mask& a, const Mask& b) {
+  if (a.node_ == nullptr) return b;
+  if (b.node_ == nullptr) return a;
+  auto node = std::make_shared<Mask::Node>(*a.node_);
+  node->parts.insert(node->parts.end(), b.node_->parts.begin(), b.node_->parts.end());
+  std::stable_sort(node->parts.begin(), node->parts.end(),
+                   [](const MaskPartPtr& x, const MaskPartPtr& y) { return x->cost() < y->cost(); });
+  return Mask(std::move(node));
+}
+
+Mask operator|(const Mask& a, const Mask& b) {
+  if (a.node_ == nullptr || b.node_ == nullptr) return Mask();
+  std::vector<Mask::Node> alternatives = alternatives_of(*a.node_);
+  for (Mask::Node& more : alternatives_of(*b.node_)) alternatives.push_back(std::move(more));
+  return Mask(Mask::Node::of<Union>(std::move(alternatives)));
+}
+
+std::string Mask::describe() const { return node_ == nullptr ? "everything" : text_of(*node_); }
 
 std::string align_suffix(Align align) {
   if (align == Align::kTopLeft) return ", top-left";
