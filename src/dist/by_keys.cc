@@ -44,20 +44,16 @@ std::unique_ptr<Routed> shares_of_chunk(const ParallelCall& call, const RoutedCh
                                         const Gradients& g) {
   const auto of_heads = [=](const Array& x) { return x.sliced(1, head, head + heads); };
   const Array dk = of_heads(g.dk.is_null() ? g.dk_sums : g.dk), dv = of_heads(g.dv.is_null() ? g.dv_sums : g.dv);
-  auto made = std::unique_ptr<Routed>();
-  const auto slot = std::make_shared<const Routed*>(nullptr);
-  const auto arrived = [&call, &chunk, &g, dk, dv, slot](const RoutedRows& part) {
+  const auto arrived = [&call, &chunk, &g, dk, dv](const Routed& shares, const RoutedRows& part) {
     if (part.owner != call.transport.rank()) return;
-    for (const auto& [to, sums] : {std::pair(dk, (*slot)->k()), {dv, (*slot)->v()}}) {
+    for (const auto& [to, sums] : {std::pair(dk, shares.k()), {dv, shares.v()}}) {
       if (to.is_null()) continue;
       each_local_piece(to, call.my_keys(), {part.rows}, [&](const Array& mine, const Rows& rows) {
         write(mine, sums.sliced(2, rows.begin - chunk.rows.begin, rows.end - chunk.rows.begin), g.accumulate);
       });
     }
   };
-  made = std::make_unique<Routed>(call, chunk, Way::kToOwners, sum_type(call.type()), dk, dv, arrived);
-  *slot = made.get();
-  return made;
+  return std::make_unique<Routed>(call, chunk, Way::kToOwners, sum_type(call.type()), dk, dv, arrived);
 }
 
 /// Whether keys arrive in chunks that are computed one by one.

@@ -58,6 +58,10 @@ void ParallelCall::check_rows() const {
                     got_v);
   check<ShapeError>(k[1] > 0 && q[1] > 0 && q[1] % k[1] == 0, function, "heads of k must divide heads of q: ", got_q, ", ",
                     got_k);
+  for (const auto& [name, of] : {std::pair("q", &x.q), {"k", &x.k}, {"v", &x.v}}) {
+    check<ShapeError>(of->strides[3] == 1 || of->sizes[3] == 1 || of->count() == 0, function, "the last axis of ", name,
+                      " must have stride 1: got stride ", of->strides[3]);
+  }
   const Placement& place = options.place;
   check<OptionError>(place.first_query == 0 && place.queries < 0 && place.first_head == 0 && place.heads < 0, function,
                      "place must be left alone: it follows from the ranks' rows");

@@ -60,7 +60,7 @@ std::vector<RoutedChunk> routed_chunks(const ParallelCall& call, Index step, boo
 }
 
 Routed::Routed(const ParallelCall& call, const RoutedChunk& chunk, Way way, Type type, const Array& k, const Array& v,
-               std::function<void(const RoutedRows&)> arrived)
+               Arrived arrived)
     : call_(call), chunk_(chunk), way_(way), arrived_(std::move(arrived)) {
   for (std::size_t n = 0; n < 2; ++n) {
     const Array& like = n == 0 ? k : v;
@@ -143,7 +143,7 @@ bool Routed::poll() {
       continue;
     }
     add_in_order(n);
-    if (arrived_) arrived_(chunk_.parts[n]);
+    if (arrived_) arrived_(*this, chunk_.parts[n]);
     for (const int to : to_[n]) {
       for (const Array& x : arrays_) sends_.push_back(transport.send(to, part(x, chunk_.parts[n].rows)));
     }

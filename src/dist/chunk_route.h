@@ -39,10 +39,11 @@ std::vector<RoutedChunk> routed_chunks(const ParallelCall& call, Index step, boo
 class Routed {
  public:
   enum class Way { kFromOwners, kToOwners };
+  using Arrived = std::function<void(const Routed&, const RoutedRows&)>;
   /// Zeros, of the sizes of k and v but for the length; a null array stays null. `arrived`: called once all that comes for some rows is
   /// there, before they are sent on.
   Routed(const ParallelCall& call, const RoutedChunk& chunk, Way way, Type type, const Array& k, const Array& v,
-         std::function<void(const RoutedRows&)> arrived);
+         Arrived arrived);
   Routed(const Routed&) = delete;
   Routed& operator=(const Routed&) = delete;
   /// Passes on what comes also where this rank's work has thrown.
@@ -68,7 +69,7 @@ class Routed {
   const ParallelCall& call_;
   const RoutedChunk& chunk_;
   Way way_;
-  std::function<void(const RoutedRows&)> arrived_;
+  Arrived arrived_;
   std::array<Buffer, 2> memory_;
   std::array<Array, 2> arrays_;  // [B, heads, rows, width], each row's heads one after the other, so that each part is one message
   bool started_ = false;

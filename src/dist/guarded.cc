@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -20,7 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-/// What travels on the control transport.
+/// A message of the control transport.
 struct Sign {
   enum class Kind : std::uint32_t { kAlive = 1, kDone = 2, kFailed = 3 };
   Kind kind = Kind::kAlive;
@@ -34,13 +35,12 @@ Sign failed_sign(const std::string& text) {
   return sign;
 }
 
-/// Another rank, as the guard's thread sees it.
+/// Another rank, as the guard's thread knows it.
 struct Peer {
   int rank = 0;
   Sign in, out;
-  Ticket receiving, sending;
-  bool hears = false, speaks = false;  // whether a receive, a send is under way
-  bool done = false;                   // it has said so: nothing more comes
+  std::optional<Ticket> receiving, sending;  // under way
+  bool done = false;                         // it has said so: nothing more comes
   Clock::time_point heard;
 };
 
@@ -108,13 +108,11 @@ struct Guarded::Impl {
   }
 
   void watch() {
-    const auto start = Clock::now();
+    auto last = Clock::now(), next_sign = last;
     for (Peer& peer : peers) {
-      peer.heard = start;
+      peer.heard = last;
       listen(peer);
     }
-    auto last = start;
-    auto next_sign = start;
     while (true) {
       const Wish now_wished = wished();
       if (now_wished == Wish::kFail) return tell(reason);
@@ -129,11 +127,13 @@ struct Guarded::Impl {
       bool all_done = now_wished == Wish::kFinish;
       for (Peer& peer : peers) {
         hear(peer, now);
-        speak(peer, due, now_wished);
-        all_done = all_done && peer.done && finished_speaking(peer);
+        if (sent(peer) && peer.out.kind != Sign::Kind::kDone) {
+          if (now_wished == Wish::kFinish) send(peer, {Sign::Kind::kDone, {}});
+          if (now_wished == Wish::kWatch && due) send(peer, {});
+        }
+        all_done = all_done && peer.done && peer.out.kind == Sign::Kind::kDone && !peer.sending;
       }
-      if (all_done) return;
-      if (!error.empty()) return;
+      if (all_done || !error.empty()) return;
       sleep(now_wished);
     }
   }
@@ -143,8 +143,8 @@ struct Guarded::Impl {
     return wish;
   }
 
+  /// A wish that comes wakes the thread; signs that come do not, so it asks for them.
   void sleep(Wish now_wished) {
-    // A wish that comes wakes the thread; signs that come do not, so it looks for them.
     const Seconds pause = now_wished == Wish::kWatch ? std::min(Seconds(timeout / 32), Seconds(0.02)) : Seconds(0.001);
     std::unique_lock lock(mutex);
     changed.wait_for(lock, pause, [&] { return wish != now_wished; });
@@ -152,12 +152,11 @@ struct Guarded::Impl {
 
   void listen(Peer& peer) {
     peer.receiving = control.receive(peer.rank, std::as_writable_bytes(std::span(&peer.in, 1)));
-    peer.hears = true;
   }
 
   void hear(Peer& peer, Clock::time_point now) {
-    while (peer.hears && control.poll(peer.receiving)) {
-      peer.hears = false;
+    while (peer.receiving && control.poll(*peer.receiving)) {
+      peer.receiving.reset();
       peer.heard = now;
       if (peer.in.kind == Sign::Kind::kFailed) {
         peer.in.text.back() = 0;
@@ -168,47 +167,36 @@ struct Guarded::Impl {
       if (!peer.done) listen(peer);
     }
     if (!peer.done && now - peer.heard > timeout) {
-      const std::string who = "rank " + std::to_string(peer.rank) + " of " + std::to_string(data.size());
-      error = "[Guarded] every rank must send a heartbeat within " + number_text(timeout.count()) +
-              " s (--timeout): " + who + " has ended, is stopped, or its connection is cut";
+      error = "[Guarded] every rank must send a heartbeat within " + number_text(timeout.count()) + " s (--timeout): rank " +
+              std::to_string(peer.rank) + " of " + std::to_string(data.size()) +
+              " has ended, is stopped, or its connection is cut";
     }
   }
 
-  void speak(Peer& peer, bool due, Wish now_wished) {
-    if (peer.speaks && !control.poll(peer.sending)) return;
-    peer.speaks = false;
-    const bool last = now_wished == Wish::kFinish && peer.out.kind != Sign::Kind::kDone;
-    if (last) peer.out.kind = Sign::Kind::kDone;
-    if (!last && (!due || peer.out.kind == Sign::Kind::kDone)) return;
-    send(peer);
+  /// Whether no sign is on its way to it.
+  bool sent(Peer& peer) {
+    if (peer.sending && control.poll(*peer.sending)) peer.sending.reset();
+    return !peer.sending;
   }
-
-  void send(Peer& peer) {
+  void send(Peer& peer, const Sign& sign) {
+    peer.out = sign;
     peer.sending = control.send(peer.rank, std::as_bytes(std::span(&peer.out, 1)));
-    peer.speaks = true;
-    if (control.poll(peer.sending)) peer.speaks = false;
+    sent(peer);
   }
-
-  bool finished_speaking(const Peer& peer) const { return peer.out.kind == Sign::Kind::kDone && !peer.speaks; }
 
   /// Tells every rank that can be reached within a short time. Who cannot be told hears nothing more, which says the same.
   void tell(const std::string& text) {
     const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::min(Seconds(timeout / 8), Seconds(0.5)));
-    std::size_t told = 0;
-    std::vector<bool> sent(peers.size(), false);
-    while (told < peers.size() && Clock::now() < until) {
-      told = 0;
+    std::vector<bool> said(peers.size(), false);
+    for (bool all = false; !all && Clock::now() < until; std::this_thread::sleep_for(Seconds(0.001))) {
+      all = true;
       for (std::size_t i = 0; i < peers.size(); ++i) {
-        Peer& peer = peers[i];
-        if (peer.speaks && control.poll(peer.sending)) peer.speaks = false;
-        if (!peer.speaks && !sent[i]) {
-          peer.out = failed_sign(text);
-          send(peer);
-          sent[i] = true;
+        if (sent(peers[i]) && !said[i]) {
+          send(peers[i], failed_sign(text));
+          said[i] = true;
         }
-        told += sent[i] && !peer.speaks ? 1 : 0;
+        all = all && said[i] && !peers[i].sending;
       }
-      std::this_thread::sleep_for(Seconds(0.001));
     }
   }
 

@@ -2,8 +2,7 @@
 // copies them out: no thread ever touches another's memory, so a rank that ends early leaves nothing dangling.
 #include "qkv/dist/in_process.h"
 
-#include <atomic>
-#include <cstring>
+#include <algorithm>
 #include <deque>
 #include <exception>
 #include <mutex>
@@ -38,72 +37,61 @@ class InProcessTransport final : public Transport {
   InProcessTransport(Hub& hub, int rank) : hub_(hub), rank_(rank) {}
   int rank() const override { return rank_; }
   int size() const override { return hub_.size; }
-  Ticket send(int to, std::span<const std::byte> bytes) override {
-    require_rank("Transport::send", to);
-    sends_.push_back({next_, to, bytes});
-    open_.insert(next_);
-    return {next_++};
-  }
+  Ticket send(int to, std::span<const std::byte> bytes) override { return start("Transport::send", {0, to, bytes, {}, true}); }
   Ticket receive(int from, std::span<std::byte> bytes) override {
-    require_rank("Transport::receive", from);
-    receives_.push_back({next_, from, bytes});
-    open_.insert(next_);
-    return {next_++};
+    return start("Transport::receive", {0, from, {}, bytes, false});
   }
   bool poll(Ticket ticket) override {
     check<OptionError>(ticket.id >= 0 && ticket.id < next_, "Transport::poll", "the ticket must be of this transport: got ",
                        ticket.id);
     if (!error_.empty()) throw TransportError(error_);
     move_on();
-    return !open_.contains(ticket.id);
+    return std::ranges::find(under_way_, ticket.id, &Operation::id) == under_way_.end();
   }
 
  private:
-  struct Send {
+  struct Operation {
     Index id;
-    int to;
-    std::span<const std::byte> bytes;
-  };
-  struct Receive {
-    Index id;
-    int from;
-    std::span<std::byte> bytes;
+    int peer;
+    std::span<const std::byte> out;
+    std::span<std::byte> in;
+    bool sends;
   };
 
-  void require_rank(const char* function, int rank) const {
+  Ticket start(const char* function, Operation one) {
     if (!error_.empty()) throw TransportError(error_);
-    check<OptionError>(rank >= 0 && rank < size(), function, "the rank must be in [0, size): got ", rank, ", size ", size());
+    check<OptionError>(one.peer >= 0 && one.peer < size(), function, "the rank must be in [0, size): got ", one.peer, ", size ",
+                       size());
+    one.id = next_++;
+    under_way_.push_back(one);
+    return {one.id};
   }
 
   void move_on() {
     const std::lock_guard lock(hub_.mutex);
-    for (const Send& one : sends_) {
-      hub_.queue(rank_, one.to).emplace_back(one.bytes.begin(), one.bytes.end());
-      open_.erase(one.id);
-    }
-    sends_.clear();
-    std::vector<Receive> waiting;
     std::unordered_set<int> blocked;  // a rank whose earlier message has not come keeps the later receives waiting
-    for (const Receive& one : receives_) {
-      auto& queue = hub_.queue(one.from, rank_);
-      if (queue.empty() || blocked.contains(one.from)) {
-        if (queue.empty() && hub_.left[static_cast<std::size_t>(one.from)]) break_off(one.from);
-        blocked.insert(one.from);
-        waiting.push_back(one);
-        continue;
+    std::erase_if(under_way_, [&](const Operation& one) {
+      if (one.sends) {
+        hub_.queue(rank_, one.peer).emplace_back(one.out.begin(), one.out.end());
+        return true;
+      }
+      auto& queue = hub_.queue(one.peer, rank_);
+      if (queue.empty() && hub_.left[static_cast<std::size_t>(one.peer)]) break_off(one.peer);
+      if (queue.empty() || blocked.contains(one.peer)) {
+        blocked.insert(one.peer);
+        return false;
       }
       const Bytes message = std::move(queue.front());
       queue.pop_front();
-      if (message.size() != one.bytes.size()) {
-        error_ = "[Transport::receive] a message must have the length of its receive: rank " + std::to_string(one.from) +
+      if (message.size() != one.in.size()) {
+        error_ = "[Transport::receive] a message must have the length of its receive: rank " + std::to_string(one.peer) +
                  " sent " + std::to_string(message.size()) + " bytes, rank " + std::to_string(rank_) + " expects " +
-                 std::to_string(one.bytes.size());
+                 std::to_string(one.in.size());
         throw TransportError(error_);
       }
-      if (!message.empty()) std::memcpy(one.bytes.data(), message.data(), message.size());
-      open_.erase(one.id);
-    }
-    receives_ = std::move(waiting);
+      std::ranges::copy(message, one.in.begin());
+      return true;
+    });
   }
 
   [[noreturn]] void break_off(int peer) {
@@ -116,9 +104,7 @@ class InProcessTransport final : public Transport {
   Hub& hub_;
   const int rank_;
   Index next_ = 0;
-  std::vector<Send> sends_;
-  std::vector<Receive> receives_;
-  std::unordered_set<Index> open_;
+  std::vector<Operation> under_way_;
   std::string error_;
 };
 
