@@ -131,23 +131,13 @@ TEST(CutSequence, BackwardReadsTheKeysThatItIsGiven) {
   whole.run_forward(b, context);
   whole.run_backward(b, context);
   dist::run_in_process(2, [&](Transport& transport) {
-    Context own({.threads = 1, .executor = nullptr});
-    ContextParallel cp(transport, {}, own);
-    const auto rows = cp.rows(64);
-    Tensor<float> dq;
     for (const Problem<float>* problem : {&a, &b}) {
-      const Tensor<float> q = local_of(problem->q(), rows), k = local_of(problem->k(), rows), v = local_of(problem->v(), rows),
-                          dout = local_of(problem->dout.view, rows),
-                          dlse = local_of(wide(View<const float, 3>(problem->dlse)), rows);
-      Tensor<float> out(q.sizes()), lse(dlse.sizes());
-      dq = Tensor<float>(q.sizes());
-      cp.forward(q, k, v, out, narrow<float>(lse), problem->options);
-      AttentionGradients<float> wanted;
-      wanted.dq = dq;
-      wanted.dlse = narrow<const float>(dlse);
-      cp.backward(q, k, v, out, narrow<const float>(lse), dout, wanted, problem->options);
+      OnRank<float> mine(*problem, transport, {}, context.isa(), whole);
+      mine.run();
+      if (problem == &b) {
+        EXPECT_TRUE(same_bits(mine.dq, local_of(whole.gradients.views[0], mine.q_rows)));
+      }
     }
-    EXPECT_TRUE(same_bits(dq, local_of(whole.gradients.views[0], rows)));
   });
 }
 
@@ -156,39 +146,29 @@ TEST(CutSequence, AccumulateAdds) {
   const Problem<float> problem(
       {.num_heads = 2, .num_kv_heads = 2, .q_len = 90, .kv_len = 70, .head_dim = 8, .v_head_dim = 8, .bias = BiasKind::kHeads});
   Context context({.threads = 1, .executor = nullptr});
-  Tensor<float> out_of_one({1, 2, 90, 8}), lse_of_one({1, 2, 90}), dq_of_one({1, 2, 90, 8});
-  attention_forward(problem.q(), problem.k(), problem.v(), {.out = out_of_one, .lse = lse_of_one}, problem.options, context);
+  Result<float> whole(problem);
+  whole.run_forward(problem, context);
   for (const bool accumulate : {false, true}) {
-    AttentionGradients<float> wanted;
-    wanted.dq = dq_of_one, wanted.accumulate = accumulate;
-    attention_backward(problem.q(), problem.k(), problem.v(), out_of_one, lse_of_one, problem.dout.view, wanted,
-                       problem.options, context);
+    attention_backward(problem.q(), problem.k(), problem.v(), whole.out.view, whole.lse, problem.dout.view,
+                       {.dq = whole.gradients.views[0], .dlse = problem.dlse, .accumulate = accumulate}, problem.options,
+                       context);
   }
   for (const Method method : {Method::kAllGather, Method::kUlysses, Method::kRing}) {
     dist::run_in_process(2, [&](Transport& transport) {
-      Context own({.threads = 1, .executor = nullptr});
-      ContextParallel cp(transport, {.method = method}, own);
-      const auto q_rows = cp.rows(90), k_rows = cp.rows(70);
-      const Tensor<float> q = local_of(problem.q(), q_rows), k = local_of(problem.k(), k_rows),
-                          v = local_of(problem.v(), k_rows), dout = local_of(problem.dout.view, q_rows);
-      Tensor<float> out(q.sizes()), lse({1, 2, q.size(2)}), dbias(std::vector<Index>{1, 2, 90, 70});
-      cp.forward(q, k, v, out, lse, problem.options);
-      Tensor<float> once[] = {Tensor<float>(q.sizes()), Tensor<float>(k.sizes()), Tensor<float>(v.sizes()), dbias.clone()};
-      Tensor<float> twice[] = {Tensor<float>(q.sizes()), Tensor<float>(k.sizes()), Tensor<float>(v.sizes()), dbias.clone()};
-      const auto run = [&](Tensor<float>* to, bool accumulate) {
-        AttentionGradients<float> wanted;
-        wanted.dq = to[0], wanted.dk = to[1], wanted.dv = to[2], wanted.dbias = to[3], wanted.accumulate = accumulate;
-        cp.backward(q, k, v, out, lse, dout, wanted, problem.options);
+      OnRank<float> once(problem, transport, {.method = method}, context.isa(), whole);
+      OnRank<float> twice(problem, transport, {.method = method}, context.isa(), whole);
+      once.run();
+      twice.run();
+      twice.run(true);
+      // A sum that is added once doubles exactly; rows of dq are added to by every range of keys.
+      const auto expect_twice = [](const Tensor<float>& sum, const Tensor<float>& of) {
+        Tensor<float> doubled(of.sizes());
+        for (Index i = 0; i < of.count(); ++i) doubled.data()[i] = 2 * of.data()[i];
+        EXPECT_TRUE(same_bits(sum, doubled));
       };
-      run(once, false);
-      run(twice, false);
-      run(twice, true);
-      for (int n = 0; n < 4; ++n) {  // a sum that is added once doubles exactly; rows of dq are added to by every range of keys
-        Tensor<float> doubled(once[n].sizes());
-        for (Index i = 0; i < once[n].count(); ++i) doubled.data()[i] = 2 * once[n].data()[i];
-        if (n == 0 && method != Method::kUlysses) doubled = local_of(View<const float, 4>(dq_of_one), q_rows);
-        EXPECT_TRUE(same_bits(twice[n], doubled)) << n;
-      }
+      expect_twice(twice.dk, once.dk), expect_twice(twice.dv, once.dv), expect_twice(twice.dbias, once.dbias);
+      if (method == Method::kUlysses) return expect_twice(twice.dq, once.dq);
+      EXPECT_TRUE(same_bits(twice.dq, local_of(whole.gradients.views[0], once.q_rows)));
     });
   }
 }

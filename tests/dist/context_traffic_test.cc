@@ -152,6 +152,12 @@ TEST(CutTraffic, ADifferenceIsTheSameErrorOnEveryRank) {
                {"instruction set", "scalar"});
   // Wrong on every rank alike, or in lengths: still no wait without end.
   expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool) {
+                 const Tensor<float> spread({1, 2, 32, 16});
+                 const View<const float, 4> every_other(spread.data(), {1, 2, 32, 8}, {1024, 512, 16, 2});
+                 ContextParallel(t, {}, c).forward(q, every_other, q, to, {}, {});
+               }),
+               {"the last axis of k", "stride 2"});
+  expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool) {
                  forward(t, c, to, {.method = Method::kUlysses}, {}, q);
                }),
                {"Ulysses", "got 2 heads, 3 ranks", "kAllGather"});

@@ -22,38 +22,31 @@ using dist::Transport;
 
 constexpr dist::Layout kContiguous = dist::Layout::kContiguous, kZigZag = dist::Layout::kZigZag;
 
-/// Copies rows of whole to local one after the other, or back.
+/// body(element of whole, its number in the tensor of these rows alone), by ascending number.
+template <class E, class Body>
+void each_local(const View<E, 4>& whole, const std::vector<Rows>& rows, const Body& body) {
+  Index n = 0;
+  for (Index b = 0; b < whole.size(0); ++b) {
+    for (Index h = 0; h < whole.size(1); ++h) {
+      for (const Rows& some : rows) {
+        for (Index i = some.begin; i < some.end; ++i) {
+          for (Index d = 0; d < whole.size(3); ++d) body(whole(b, h, i, d), n++);
+        }
+      }
+    }
+  }
+}
 template <class E>
 Tensor<std::remove_const_t<E>> local_of(const View<E, 4>& whole, const std::vector<Rows>& rows) {
   Index count = 0;
   for (const Rows& some : rows) count += some.count();
   Tensor<std::remove_const_t<E>> local({whole.size(0), whole.size(1), count, whole.size(3)});
-  const View<std::remove_const_t<E>, 4> to = local;
-  for (Index b = 0; b < to.size(0); ++b) {
-    for (Index h = 0; h < to.size(1); ++h) {
-      Index i = 0;
-      for (const Rows& some : rows) {
-        for (Index from = some.begin; from < some.end; ++from, ++i) {
-          for (Index d = 0; d < to.size(3); ++d) to(b, h, i, d) = whole(b, h, from, d);
-        }
-      }
-    }
-  }
+  each_local(whole, rows, [&](const E& x, Index n) { local.data()[n] = x; });
   return local;
 }
 template <class E>
 void to_whole(const Tensor<E>& local, const std::vector<Rows>& rows, const View<E, 4>& whole) {
-  const View<const E, 4> from = local;
-  for (Index b = 0; b < from.size(0); ++b) {
-    for (Index h = 0; h < from.size(1); ++h) {
-      Index i = 0;
-      for (const Rows& some : rows) {
-        for (Index to = some.begin; to < some.end; ++to, ++i) {
-          for (Index d = 0; d < from.size(3); ++d) whole(b, h, to, d) = from(b, h, i, d);
-        }
-      }
-    }
-  }
+  each_local(whole, rows, [&](E& x, Index n) { x = local.data()[n]; });
 }
 template <class E>
 View<E, 4> wide(const View<E, 3>& x) {
@@ -64,42 +57,76 @@ View<E, 3> narrow(const Tensor<std::remove_const_t<E>>& x) {
   return {const_cast<E*>(x.data()), {x.size(0), x.size(1), x.size(2)}};
 }
 
-/// What `ranks` ranks give, put together; shared gradients are those of rank 0, which must be every rank's.
+/// A rank's rows of a problem, and its results.
 template <class T>
-void run_cut(const Problem<T>& problem, int ranks, const ContextParallelOptions& cut, Isa isa, Result<T>& all) {
+struct OnRank {
   using Sum = Accumulator<T>;
-  std::mutex mutex;
-  int shared = 0;
-  dist::run_in_process(ranks, [&](Transport& transport) {
-    Context context({.threads = 1, .isa = isa, .executor = nullptr});
-    ContextParallel cp(transport, cut, context);
-    const std::vector<Rows> q_rows = cp.rows(problem.c.q_len), k_rows = cp.rows(problem.c.kv_len);
-    const Tensor<T> q = local_of(problem.q(), q_rows), k = local_of(problem.k(), k_rows), v = local_of(problem.v(), k_rows),
-                    dout = local_of(problem.dout.view, q_rows);
-    const Tensor<Sum> dlse = local_of(wide(View<const Sum, 3>(problem.dlse)), q_rows);
-    Tensor<T> out(dout.sizes()), dq(q.sizes()), dk(k.sizes()), dv(v.sizes());
-    Tensor<Sum> lse(dlse.sizes()), dbias, dsinks, dposition;
+
+  const Problem<T>& problem;
+  Context context;
+  ContextParallel cp;
+  std::vector<Rows> q_rows, k_rows;
+  Tensor<T> q, k, v, dout, out, dq, dk, dv;
+  Tensor<Sum> dlse, lse, dbias, dsinks, dposition;
+
+  /// `like`: results of the whole, whose shared gradients are wanted.
+  OnRank(const Problem<T>& of, Transport& transport, const ContextParallelOptions& cut, Isa isa, const Result<T>& like)
+      : problem(of),
+        context({.threads = 1, .isa = isa, .executor = nullptr}),
+        cp(transport, cut, context),
+        q_rows(cp.rows(of.c.q_len)),
+        k_rows(cp.rows(of.c.kv_len)),
+        q(local_of(of.q(), q_rows)),
+        k(local_of(of.k(), k_rows)),
+        v(local_of(of.v(), k_rows)),
+        dout(local_of(of.dout.view, q_rows)),
+        out(dout.sizes()),
+        dq(q.sizes()),
+        dk(k.sizes()),
+        dv(v.sizes()),
+        dlse(local_of(wide(View<const Sum, 3>(of.dlse)), q_rows)),
+        lse(dlse.sizes()) {
+    if (!of.bias.is_null()) dbias = Tensor<Sum>(like.dbias.sizes());
+    if (like.dsinks.data() != nullptr) dsinks = Tensor<Sum>(like.dsinks.sizes());
+    if (like.dposition.data() != nullptr) dposition = Tensor<Sum>(like.dposition.sizes());
     for (Tensor<T>* x : {&out, &dq, &dk, &dv}) std::ranges::fill(x->span(), static_cast<T>(std::nanf("")));
+  }
+  void run(bool accumulate = false) {
     cp.forward(q, k, v, out, narrow<Sum>(lse), problem.options);
     AttentionGradients<T> wanted;
     wanted.dq = dq, wanted.dk = dk, wanted.dv = dv, wanted.dlse = narrow<const Sum>(dlse);
-    const auto like = [](const Tensor<Sum>& x) { return Tensor<Sum>(x.sizes()); };
-    if (!problem.bias.is_null()) wanted.dbias = dbias = like(all.dbias);
-    if (all.dsinks.data() != nullptr) wanted.dsinks = dsinks = like(all.dsinks);
-    if (all.dposition.data() != nullptr) wanted.dposition_bias = dposition = like(all.dposition);
+    if (dbias.data() != nullptr) wanted.dbias = dbias;
+    if (dsinks.data() != nullptr) wanted.dsinks = dsinks;
+    if (dposition.data() != nullptr) wanted.dposition_bias = dposition;
+    wanted.accumulate = accumulate;
     cp.backward(q, k, v, out, narrow<const Sum>(lse), dout, wanted, problem.options);
+  }
+};
+
+/// What `ranks` ranks give, put together; shared gradients are those of rank 0, which must be every rank's.
+template <class T>
+void run_cut(const Problem<T>& problem, int ranks, const ContextParallelOptions& cut, Isa isa, Result<T>& all) {
+  std::mutex mutex;
+  int shared = 0;
+  dist::run_in_process(ranks, [&](Transport& transport) {
+    OnRank<T> mine = [&] {
+      const std::lock_guard lock(mutex);  // shared gradients are replaced below
+      return OnRank<T>(problem, transport, cut, isa, all);
+    }();
+    mine.run();
     const std::lock_guard lock(mutex);
-    to_whole(out, q_rows, all.out.view);
-    to_whole(lse, q_rows, wide(View<Sum, 3>(all.lse)));
-    to_whole(dq, q_rows, all.gradients.views[0]);
-    to_whole(dk, k_rows, all.gradients.views[1]);
-    to_whole(dv, k_rows, all.gradients.views[2]);
-    for (const auto& [mine, theirs] : {std::pair(&dbias, &all.dbias), {&dsinks, &all.dsinks}, {&dposition, &all.dposition}}) {
-      if (mine->data() == nullptr) continue;
+    to_whole(mine.out, mine.q_rows, all.out.view);
+    to_whole(mine.lse, mine.q_rows, wide(View<Accumulator<T>, 3>(all.lse)));
+    to_whole(mine.dq, mine.q_rows, all.gradients.views[0]);
+    to_whole(mine.dk, mine.k_rows, all.gradients.views[1]);
+    to_whole(mine.dv, mine.k_rows, all.gradients.views[2]);
+    for (const auto& [own, theirs] :
+         {std::pair(&mine.dbias, &all.dbias), {&mine.dsinks, &all.dsinks}, {&mine.dposition, &all.dposition}}) {
+      if (own->data() == nullptr) continue;
       if (shared > 0) {
-        EXPECT_TRUE(same_bits(*mine, *theirs)) << "shared gradients differ between ranks";
+        EXPECT_TRUE(same_bits(*own, *theirs)) << "shared gradients differ between ranks";
       }
-      *theirs = std::move(*mine);
+      *theirs = std::move(*own);
     }
     ++shared;
   });
