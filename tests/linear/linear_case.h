@@ -3,11 +3,11 @@
 #pragma once
 
 #include <array>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "linear/measured.h"
+#include "support/cases/pairwise.h"
 #include "support/checks/bounds.h"
 #include "support/random.h"
 #include "support/storage.h"
@@ -104,44 +104,11 @@ inline LinearCase linear_case(const LinearChoice& choice, std::uint64_t seed) {
   return c;
 }
 
-/// Every valid pair of values of two options, greedily, with a fixed seed.
 inline std::vector<LinearCase> linear_pairwise_cases() {
-  const LinearChoice counts = linear_values();
-  using Pair = std::array<Index, 4>;
-  std::set<Pair> uncovered;
-  const auto pairs_of = [](const LinearChoice& choice, auto&& visit) {
-    for (std::size_t a = 0; a < kLinearOptions; ++a) {
-      for (std::size_t b = a + 1; b < kLinearOptions; ++b)
-        visit(Pair{static_cast<Index>(a), choice[a], static_cast<Index>(b), choice[b]});
-    }
-  };
-  for (std::size_t a = 0; a < kLinearOptions; ++a) {
-    for (std::size_t b = a + 1; b < kLinearOptions; ++b) {
-      for (Index x = 0; x < counts[a]; ++x) {
-        for (Index y = 0; y < counts[b]; ++y) uncovered.insert({static_cast<Index>(a), x, static_cast<Index>(b), y});
-      }
-    }
-  }
-  Random random(7);
   std::vector<LinearCase> cases;
-  while (!uncovered.empty()) {
-    const Pair wanted = *uncovered.begin();
-    LinearChoice best{};
-    std::size_t best_gain = 0;
-    for (int draw = 0; draw < 60; ++draw) {
-      LinearChoice choice{};
-      for (std::size_t n = 0; n < kLinearOptions; ++n) choice[n] = random.below(counts[n]);
-      choice[static_cast<std::size_t>(wanted[0])] = wanted[1];
-      choice[static_cast<std::size_t>(wanted[2])] = wanted[3];
-      if (!linear_case(choice, 1).legal()) continue;
-      std::size_t gain = 0;
-      pairs_of(choice, [&](const Pair& pair) { gain += uncovered.count(pair); });
-      if (gain > best_gain) best = choice, best_gain = gain;
-    }
-    uncovered.erase(wanted);  // also when no valid case contains it
-    if (best_gain == 0) continue;
-    pairs_of(best, [&](const Pair& pair) { uncovered.erase(pair); });
-    cases.push_back(linear_case(best, cases.size() + 1));
+  const auto legal = [](const LinearChoice& choice) { return linear_case(choice, 1).legal(); };
+  for (const LinearChoice& choice : pairwise_choices(linear_values(), 7, legal)) {
+    cases.push_back(linear_case(choice, cases.size() + 1));
   }
   return cases;
 }

@@ -1,6 +1,7 @@
 #include "support/cases/cases.h"
 
-#include <set>
+#include "support/cases/pairwise.h"
+
 
 #include "support/random.h"
 
@@ -73,43 +74,13 @@ AttentionCase case_of(const Choice& choice, std::uint64_t seed) {
 }
 
 std::vector<AttentionCase> pairwise_cases(double max_work) {
-  const Choice counts = option_values();
-  using Pair = std::array<std::size_t, 4>;  // option, value, option, value
-  std::set<Pair> uncovered;
-  for (std::size_t a = 0; a < kNumOptions; ++a) {
-    for (std::size_t b = a + 1; b < kNumOptions; ++b) {
-      for (std::size_t x = 0; x < counts[a]; ++x) {
-        for (std::size_t y = 0; y < counts[b]; ++y) uncovered.insert({a, x, b, y});
-      }
-    }
-  }
-  const auto pairs_of = [&](const Choice& choice, auto&& visit) {
-    for (std::size_t a = 0; a < kNumOptions; ++a) {
-      for (std::size_t b = a + 1; b < kNumOptions; ++b) visit(Pair{a, choice[a], b, choice[b]});
-    }
-  };
-  Random random(20240501);
   std::vector<AttentionCase> cases;
-  while (!uncovered.empty()) {
-    const Pair wanted = *uncovered.begin();
-    Choice best{};
-    std::size_t best_gain = 0;
-    for (int draw = 0; draw < 60; ++draw) {
-      Choice choice{};
-      for (std::size_t n = 0; n < kNumOptions; ++n)
-        choice[n] = static_cast<std::size_t>(random.below(static_cast<Index>(counts[n])));
-      choice[wanted[0]] = wanted[1];
-      choice[wanted[2]] = wanted[3];
-      const AttentionCase drawn = case_of(choice, 1);
-      if (!drawn.legal() || drawn.work() > max_work) continue;
-      std::size_t gain = 0;
-      pairs_of(choice, [&](const Pair& pair) { gain += uncovered.count(pair); });
-      if (gain > best_gain) best = choice, best_gain = gain;
-    }
-    uncovered.erase(wanted);  // also when nothing legal holds it
-    if (best_gain == 0) continue;
-    pairs_of(best, [&](const Pair& pair) { uncovered.erase(pair); });
-    cases.push_back(case_of(best, cases.size() + 1));
+  const auto legal = [&](const Choice& choice) {
+    const AttentionCase drawn = case_of(choice, 1);
+    return drawn.legal() && drawn.work() <= max_work;
+  };
+  for (const Choice& choice : pairwise_choices(option_values(), 20240501, legal)) {
+    cases.push_back(case_of(choice, cases.size() + 1));
   }
   return cases;
 }
