@@ -1,4 +1,4 @@
-// A regular file, read at an offset. Not: writing (qkv/io/file.h), formats. POSIX only.
+// A regular file, read at an offset. POSIX only.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Layout of a file: magic, version, length, header, data. The header itself is npy_header.cc. Not: .npz.
-// Source: NumPy, numpy/lib/format.py.
+// Layout of a file: magic, version, length, header, data. The header itself is npy_header.cc. Source: NumPy,
+// numpy/lib/format.py.
 #include "qkv/io/npy.h"
 
 #include <algorithm>

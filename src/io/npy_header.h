@@ -1,4 +1,4 @@
-// The header of an .npy file: a Python dict literal of three known keys, parsed and never evaluated. Not: the array (npy.cc).
+// The header of an .npy file: a Python dict literal of three known keys, parsed and never evaluated.
 #pragma once
 
 #include <cstdint>

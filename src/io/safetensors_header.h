@@ -1,4 +1,4 @@
-// The JSON header of a safetensors file, read strictly. Not: the tensors' bytes (safetensors.cc).
+// The JSON header of a safetensors file, read strictly.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Where a parser's bytes come from (memory or a file), and two checks that both formats share. Not: any one format.
+// Where a parser's bytes come from (memory or a file), and two checks that both formats share.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Names of the temporary files that exist now, for a program that is about to be killed by a signal: its handler can remove
-// them, since destructors will not run. Not: files themselves (file.h), handlers (the program's own; a library sets none).
+// Names of the temporary files that exist now, for a program that is about to be killed by a signal: its handler can
+// remove them, since destructors will not run.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Checkpoints: a trained model <-> named tensors and metadata. Not: files (checkpoint_file.cc).
+// Checkpoints: a trained model <-> named tensors and metadata.
 #include <algorithm>
 
 #include "lm/metadata.h"

@@ -1,4 +1,4 @@
-// AttentionLM's configuration: its checks, and its entries in a file's metadata. Not: the model (model.cc).
+// AttentionLM's configuration: its checks, and its entries in a file's metadata.
 #include <algorithm>
 #include <cmath>
 #include <utility>

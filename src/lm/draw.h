@@ -1,5 +1,5 @@
-// One seed for every purpose: what is drawn for (purpose, a, b) is a pure function of the run's seed and these three numbers.
-// Not: the generator (core/random.h), dropout (its counters are part of attention's contract).
+// One seed for every purpose: what is drawn for (purpose, a, b) is a pure function of the run's seed and these three
+// numbers.
 #pragma once
 
 #include <cstdint>

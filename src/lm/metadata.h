@@ -1,4 +1,4 @@
-// Entries in the metadata of a model's file. Not: which there are (config.cc, checkpoint.cc, tokenizer.cc).
+// Entries in the metadata of a model's file.
 #pragma once
 
 #include <charconv>

@@ -1,4 +1,4 @@
-// AttentionLM's parts: construction, names. Not: its configuration (config.cc).
+// AttentionLM's parts: construction, names.
 #include "lm/model.h"
 
 #include <algorithm>

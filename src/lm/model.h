@@ -1,4 +1,4 @@
-// The parts of AttentionLM, for forward, backward and the decoder. Not: the public interface.
+// The parts of AttentionLM, for forward, backward and the decoder.
 #pragma once
 
 #include <functional>

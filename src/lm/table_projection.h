@@ -1,7 +1,6 @@
-// The first layer of a plain model reads h = tok[id] + pos[i], so its projections are W h = W tok[id] + W pos[i]: project V + T
-// rows instead of B T, then add rows. Backward is the transpose: first sum the gradients of the projections by character and by
-// position. The same sums in another order. Not: models with a LayerNorm in between, nor rotary positions, which are not a
-// sum.
+// The first layer of a plain model reads h = tok[id] + pos[i], so its projections are W h = W tok[id] + W pos[i]:
+// project V + T rows instead of B T, then add rows. Backward is the transpose: first sum the gradients of the
+// projections by character and by position. The same sums in another order.
 #pragma once
 
 #include <span>

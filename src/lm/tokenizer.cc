@@ -1,4 +1,4 @@
-// CharTokenizer: characters and their ids. Not: UTF-8 (core/utf8.h).
+// CharTokenizer: characters and their ids.
 #include "qkv/lm/tokenizer.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The colour maps of attention pictures. Not: palettes of a file format.
-// OKLab to sRGB: Ottosson 2020, https://bottosson.github.io/posts/oklab/; transfer curve: IEC 61966-2-1.
+// The colour maps of attention pictures. OKLab to sRGB: Ottosson 2020, https://bottosson.github.io/posts/oklab/;
+// transfer curve: IEC 61966-2-1.
 #include <algorithm>
 #include <cmath>
 #include <numbers>

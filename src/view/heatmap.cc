@@ -1,4 +1,4 @@
-// Checks of attention maps and sums over them. Not: colours (colour.cc), drawing.
+// Checks of attention maps and sums over them.
 #include "qkv/view/heatmap.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Sizes of still pictures. Not: drawing. The numbers were chosen by eye, mainly for 1 to 16 heads and 1 to 64 tokens.
+// Sizes of still pictures. The numbers were chosen by eye, mainly for 1 to 16 heads and 1 to 64 tokens.
 #include "view/layout.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Positions of all parts of a still picture, in pixels: panels in a grid, cells, labels, colour bar. Not: drawing.
+// Positions of all parts of a still picture, in pixels: panels in a grid, cells, labels, colour bar.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Rows of pixels as the bytes of a PNG file. Not: drawing, reading. Source: PNG specification, third edition (W3C).
+// Rows of pixels as the bytes of a PNG file. Source: PNG specification, third edition (W3C).
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Pixels of palette entries: the cells of a panel. Not: text, layout.
+// Pixels of palette entries: the cells of a panel.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// Frames, labels, numbers and the colour bar around the cells. Not: sizes (layout.cc).
+// Frames, labels, numbers and the colour bar around the cells.
 #include "view/scene.h"
 
 #include <algorithm>

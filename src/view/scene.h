@@ -1,4 +1,4 @@
-// The still picture itself, drawn onto a canvas of any format. Not: bytes of a format (svg.cc, print/).
+// The still picture itself, drawn onto a canvas of any format.
 #pragma once
 
 #include <string_view>

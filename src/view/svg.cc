@@ -1,4 +1,4 @@
-// The scene as SVG 1.1. Not: scripts, style sheets, external references.
+// The scene as SVG 1.1.
 #include "qkv/view/pictures.h"
 
 #include "view/raster.h"

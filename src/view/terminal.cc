@@ -1,4 +1,4 @@
-// Attention maps as lines of text. Not: querying the terminal or the environment.
+// Attention maps as lines of text.
 #include "qkv/view/pictures.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Labels and escapes. Not: fonts, layout. Widths: Unicode 15 blocks.
+// Labels and escapes. Widths: Unicode 15 blocks.
 #include "view/text.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Tokens as labels: hostile or invisible text becomes visible, and is escaped for each format. Not: tokenizing, fonts.
+// Tokens as labels: hostile or invisible text becomes visible, and is escaped for each format.
 #pragma once
 
 #include <climits>

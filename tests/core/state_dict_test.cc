@@ -1,9 +1,10 @@
-// Named tensors: order, look-up, and its cost. Not: files (tests/io).
+// Named tensors: order, look-up, and its cost.
 #include "qkv/state_dict.h"
 
 #include <gtest/gtest.h>
 
 #include "qkv/error.h"
+#include "support/errors.h"
 
 namespace qkv {
 namespace {
@@ -15,7 +16,7 @@ TEST(StateDict, KeepsOrderAndFindsByName) {
   EXPECT_EQ(state.find("a"), &state.entries()[1].tensor);
   EXPECT_EQ(&state.at(""), &state.entries()[2].tensor);
   EXPECT_EQ(state.find("c"), nullptr);
-  EXPECT_THROW(state.at("c"), OptionError);
+  test::expect_error<OptionError>([&] { state.at("c"); }, {"[StateDict::at] the name must be one of b, a, : got \"c\""});
   EXPECT_THROW(state.add("a", any_tensor(Tensor<float>({1}))), OptionError);
   EXPECT_EQ(state.size(), 3u);
 }
@@ -28,6 +29,7 @@ TEST(StateDict, ClonesAndMovedOnesFindByName) {
   const StateDict moved = std::move(copy);
   EXPECT_EQ(moved.find("a"), &moved.entries()[0].tensor);
   EXPECT_EQ(moved.find("b"), &moved.entries()[1].tensor);
+  EXPECT_EQ(moved.at("a").bytes, state.at("a").bytes);
   EXPECT_EQ(state.find("b"), nullptr);
 }
 

@@ -1,5 +1,4 @@
 // What the tests of the formats share: files built by hand, tensors filled with known bytes, a temporary folder.
-// Not: expectations about any one format.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,8 +6,10 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "qkv/error.h"
@@ -82,6 +83,22 @@ bool parses_or_refuses(const Parse& parse, std::uint64_t size) {
     EXPECT_LE(error.byte_offset(), size) << error.what();
     return false;
   }
+}
+
+/// Every shorter file is refused; every file with one bit flipped is read or refused, at least `refused` of them.
+template <class Parse>
+void expect_whole_files_only(Bytes file, const Parse& parse, int refused) {
+  for (std::size_t size = 0; size < file.size(); ++size) {
+    EXPECT_FALSE(parses_or_refuses([&] { parse(std::span(std::as_const(file)).first(size)); }, size)) << size;
+  }
+  int count = 0;
+  for (std::size_t bit = 0; bit < 8 * file.size(); ++bit) {
+    const std::byte mask = static_cast<std::byte>(1u << (bit % 8));
+    file[bit / 8] ^= mask;
+    count += parses_or_refuses([&] { parse(std::span(std::as_const(file))); }, file.size()) ? 0 : 1;
+    file[bit / 8] ^= mask;
+  }
+  EXPECT_GT(count, refused);
 }
 
 /// An empty folder that is removed with the test.

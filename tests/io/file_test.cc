@@ -6,25 +6,21 @@
 #include <sys/stat.h>
 
 #include <csignal>
-#include <functional>
 
 #include "core/escape.h"
 #include "io/bytes.h"
 #include "qkv/io/npy.h"
 #include "qkv/io/safetensors.h"
+#include "support/errors.h"
 
 namespace qkv::test {
 namespace {
 
 namespace fs = std::filesystem;
 
-void expect_io_error(const std::function<void()>& call, std::string_view part) {
-  try {
-    call();
-    ADD_FAILURE() << "no IoError; expected one with: " << part;
-  } catch (const IoError& error) {
-    EXPECT_NE(std::string_view(error.what()).find(part), std::string_view::npos) << error.what();
-  }
+template <class F>
+void expect_io_error(F&& call, std::string_view part) {
+  expect_error<IoError>(call, {part});
 }
 
 TEST(File, WhatIsWrittenIsRead) {

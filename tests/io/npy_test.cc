@@ -160,23 +160,9 @@ TEST(Npy, PrefixAndLengthsAreCheckedBeforeTheyAreUsed) {
   expect_format_error([] { parse(file_text(with("(2, 3)", "(4503599627370496,)"), kData)); }, data_at + 13 + 12, "got 12");
 }
 
-TEST(Npy, EveryTruncationIsRefused) {
+TEST(Npy, PartsAndFlippedBitsAreReadOrRefused) {
   const Bytes file = io::write_npy(counting_tensor(DType::kF32, {2, 3}));
-  for (std::size_t size = 0; size < file.size(); ++size) {
-    EXPECT_FALSE(parses_or_refuses([&] { io::parse_npy(std::span(file).first(size)); }, size)) << size;
-  }
-}
-
-TEST(Npy, EveryFlippedBitIsReadOrRefused) {
-  Bytes file = io::write_npy(counting_tensor(DType::kF32, {2, 3}));
-  int refused = 0;
-  for (std::size_t bit = 0; bit < 8 * file.size(); ++bit) {
-    const std::byte mask = static_cast<std::byte>(1u << (bit % 8));
-    file[bit / 8] ^= mask;
-    refused += parses_or_refuses([&] { io::parse_npy(file); }, file.size()) ? 0 : 1;
-    file[bit / 8] ^= mask;
-  }
-  EXPECT_GT(refused, 8 * 6);  // at least each bit of the magic
+  expect_whole_files_only(file, [](std::span<const std::byte> part) { io::parse_npy(part); }, 8 * 6);
 }
 
 TEST(Npy, WriterRefusesBytesThatAreNotTheShapes) {

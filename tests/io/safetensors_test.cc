@@ -1,5 +1,4 @@
-// safetensors: round trips and every rule of the format, each with a file that breaks that rule alone. Not: files
-// (file_test.cc).
+// safetensors: round trips and every rule of the format, each with a file that breaks that rule alone.
 #include "qkv/io/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -200,23 +199,9 @@ TEST(Safetensors, ManyNamesForTheSameBytesAreRefused) {
   expect_format_error([&] { parse(many); }, many.find(first_too_many), "65536 tensors");
 }
 
-TEST(Safetensors, EveryTruncationIsRefused) {
+TEST(Safetensors, PartsAndFlippedBitsAreReadOrRefused) {
   const Bytes file = io::write_safetensors(small_state());
-  for (std::size_t size = 0; size < file.size(); ++size) {
-    EXPECT_FALSE(parses_or_refuses([&] { io::parse_safetensors(std::span(file).first(size)); }, size)) << size;
-  }
-}
-
-TEST(Safetensors, EveryFlippedBitIsReadOrRefused) {
-  Bytes file = io::write_safetensors(small_state());
-  int refused = 0;
-  for (std::size_t bit = 0; bit < 8 * file.size(); ++bit) {
-    const std::byte mask = static_cast<std::byte>(1u << (bit % 8));
-    file[bit / 8] ^= mask;
-    refused += parses_or_refuses([&] { io::parse_safetensors(file); }, file.size()) ? 0 : 1;
-    file[bit / 8] ^= mask;
-  }
-  EXPECT_GT(refused, 8 * 8);  // at least each bit of the length
+  expect_whole_files_only(file, [](std::span<const std::byte> part) { io::parse_safetensors(part); }, 8 * 8);
 }
 
 TEST(Safetensors, NamesInMessagesCannotDriveATerminal) {

@@ -1,5 +1,5 @@
-// Bits::kInvariant: a Decoder that reads characters one by one, in a prompt of any length, gives the logits of the training
-// forward to the last bit, and so the log-probabilities. Not: attention alone (attention/invariant_test.cc).
+// Bits::kInvariant: a Decoder that reads characters one by one, in a prompt of any length, gives the logits of the
+// training forward to the last bit, and so the log-probabilities.
 #include <gtest/gtest.h>
 
 #include <numeric>

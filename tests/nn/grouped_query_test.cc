@@ -1,4 +1,4 @@
-// GroupedQueryAttention: equal to the forms it generalises, parameters in files, positions. Not: gradients, threads (forms_test.cc).
+// GroupedQueryAttention: equal to the forms it generalises, parameters in files, positions.
 #include <gtest/gtest.h>
 
 #include "nn/layer_cases.h"

@@ -1,5 +1,5 @@
-// Bits::kInvariant in a context: a row of a Linear, a norm or a layer has one set of bits among any number of rows, and a step
-// over a cache those of the whole sequence. Not: attention (attention/invariant_test.cc), a whole model (lm/invariant_test.cc).
+// Bits::kInvariant in a context: a row of a Linear, a norm or a layer has one set of bits among any number of rows, and
+// a step over a cache those of the whole sequence.
 #include <gtest/gtest.h>
 
 #include "nn/rows/rms_norm.h"

@@ -1,5 +1,5 @@
-// MultiHeadLatentAttention against its formula in plain loops: forward, its derivative along a direction (dual numbers), steps on
-// caches in both forms. Not: equality with DeepSeek's models (python/tests/layers/test_latent_attention.py).
+// MultiHeadLatentAttention against its formula in plain loops: forward, its derivative along a direction (dual
+// numbers), steps on caches in both forms.
 #include "qkv/nn/latent_attention.h"
 
 #include <gtest/gtest.h>
@@ -253,17 +253,7 @@ TEST(LatentAttention, StepsOnCachesAreForward) {
         KVCache cache(one.layer.cache_config(
             pages ? KVCacheConfig{.layout = CacheLayout::kPaged, .sequences = 2, .page_size = 4, .pages = 16}
                   : KVCacheConfig{.sequences = 2, .capacity = 30}));
-        nn::LatentStepMemory memory;
-        Tensor<float> y(one.x.sizes());
-        for (Index done = 0; done < 30;) {
-          const Index n = std::min<Index>(30 - done, done == 0 ? 11 : done % 3 == 0 ? 4 : 1);
-          Tensor<float> part({2, n, config.embed_dim});
-          one.layer.step(View<const float, 3>(one.x).sliced(1, done, done + n), part, cache, memory, {}, form);
-          for (Index b = 0; b < 2; ++b) {
-            std::copy_n(&part.view<3>()(b, 0, 0), n * config.embed_dim, &y.view<3>()(b, done, 0));
-          }
-          done += n;
-        }
+        const Tensor<float> y = stepped(one.layer, one.x, cache, prefill_and_single, {}, form);
         expect_within(y.span(), truth, bound, form == Form::kAbsorbed ? "absorbed" : "step");
         EXPECT_EQ(cache.bytes(),
                   static_cast<std::size_t>((pages ? 64 : 60) * (config.kv_lora_rank + config.qk_rope_head_dim)) * sizeof(float))
@@ -277,16 +267,7 @@ TEST(LatentAttention, ARingIsAWindow) {
   Layer one(latent_configs(24)[2], 2, 30);
   const Numbers<double> truth = one.plain<double>(6);
   KVCache ring(one.layer.cache_config({.layout = CacheLayout::kRing, .sequences = 2, .window = 6, .max_append = 3}));
-  nn::LatentStepMemory memory;
-  Tensor<float> y(one.x.sizes());
-  for (Index done = 0; done < 30; done += done % 4 == 0 ? 1 : 3) {
-    const Index n = done % 4 == 0 ? 1 : 3;
-    Tensor<float> part({2, std::min(n, 30 - done), one.config.embed_dim});
-    one.layer.step(View<const float, 3>(one.x).sliced(1, done, done + part.size(1)), part, ring, memory);
-    for (Index b = 0; b < 2; ++b) {
-      std::copy_n(&part.view<3>()(b, 0, 0), part.size(1) * one.config.embed_dim, &y.view<3>()(b, done, 0));
-    }
-  }
+  const Tensor<float> y = stepped(one.layer, one.x, ring, [](Index done) { return Index{done % 4 == 0 ? 1 : 3}; });
   expect_within(y.span(), truth, bound_of(truth, one.plain<float>(6)), "ring");
 }
 

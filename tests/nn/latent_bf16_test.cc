@@ -1,5 +1,5 @@
-// MultiHeadLatentAttention on bf16: within its roundings of the float layer, forward, backward and steps on caches in both forms.
-// Not: the float layer (latent_attention_test.cc).
+// MultiHeadLatentAttention on bf16: within its roundings of the float layer, forward, backward and steps on caches in
+// both forms.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -79,18 +79,9 @@ TEST(LatentBf16, StepsOnCachesAreForward) {
       for (const Form form : {Form::kAuto, Form::kAbsorbed, Form::kMaterialised}) {
         for (const Mask& mask : {Mask(), Mask::window(100, 0, Align::kBottomRight)}) {  // neither hides a token
           KVCache cache(layer.cache_config({.storage = storage, .sequences = kBatch, .capacity = kTokens}));
-          nn::Bf16LatentStepMemory memory;
-          Tensor<BFloat16> stepped(x.sizes());
-          for (Index done = 0; done < kTokens;) {
-            const Index n = std::min<Index>(kTokens - done, done == 0 ? 11 : done % 3 == 0 ? 4 : 1);
-            Tensor<BFloat16> part({kBatch, n, kWidth});
-            layer.step(View<const BFloat16, 3>(x).sliced(1, done, done + n), part, cache, memory, mask, form);
-            for (Index b = 0; b < kBatch; ++b)
-              std::copy_n(&part.view<3>()(b, 0, 0), n * kWidth, &stepped.view<3>()(b, done, 0));
-            done += n;
-          }
-          EXPECT_LT(distance<BFloat16>(stepped.span(), y.span()), kForward) << static_cast<int>(form);
-          EXPECT_GT(distance<BFloat16>(stepped.span(), y.span()), kRounding / 8) << "computed in float";
+          const Tensor<BFloat16> got = stepped(layer, x, cache, prefill_and_single, mask, form);
+          EXPECT_LT(distance<BFloat16>(got.span(), y.span()), kForward) << static_cast<int>(form);
+          EXPECT_GT(distance<BFloat16>(got.span(), y.span()), kRounding / 8) << "computed in float";
           EXPECT_EQ(cache.bytes(),
                     static_cast<std::size_t>(kBatch * kTokens * (config.kv_lora_rank + config.qk_rope_head_dim)) *
                         (storage == CacheStorage::kBF16 ? 2 : 4));

@@ -1,6 +1,7 @@
 // The latent attention layers that tests are run on.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "qkv/nn/latent_attention.h"
@@ -23,5 +24,25 @@ inline std::vector<nn::LatentAttentionConfig> latent_configs(Index embed_dim) {
   many.v_head_dim = 12;
   return {small, ranks, many};
 }
+
+/// All tokens of x through steps on a cache, tokens(done) of them at a time.
+template <class T, class Tokens>
+Tensor<T> stepped(const nn::MultiHeadLatentAttention& layer, const Tensor<T>& x, KVCache& cache, const Tokens& tokens,
+                  const Mask& mask = {}, nn::MultiHeadLatentAttention::Form form = {}) {
+  nn::LatentStepMemoryOf<T> memory;
+  Tensor<T> y(x.sizes());
+  const Index batch = x.size(0), length = x.size(1), width = x.size(2);
+  for (Index done = 0, n = 0; done < length; done += n) {
+    n = std::min(length - done, tokens(done));
+    Tensor<T> part({batch, n, width});
+    layer.step(View<const T, 3>(x).sliced(1, done, done + n), part, cache, memory, mask, form);
+    for (Index b = 0; b < batch; ++b) {
+      std::copy_n(part.data() + b * n * width, n * width, y.data() + (b * length + done) * width);
+    }
+  }
+  return y;
+}
+/// A prefill, then a few tokens and single ones.
+inline Index prefill_and_single(Index done) { return done == 0 ? 11 : done % 3 == 0 ? 4 : 1; }
 
 }  // namespace qkv::test

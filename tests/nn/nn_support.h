@@ -1,4 +1,4 @@
-// What the tests of layers share: random tensors, bitwise comparison, gradients by finite differences. Not: a test.
+// What the tests of layers share: random tensors, bitwise comparison, gradients by finite differences.
 #pragma once
 
 #include <gtest/gtest.h>

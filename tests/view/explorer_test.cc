@@ -1,5 +1,4 @@
-// From q and k to the explorer's file and page: its maps are the library's weights, and nothing is left to ignore. Not: what the
-// page does (explorer_test.js, python/tests/package/test_explorer.py).
+// From q and k to the explorer's file and page: its maps are the library's weights, and nothing is left to ignore.
 #include "qkv/view/explorer.h"
 
 #include <gtest/gtest.h>

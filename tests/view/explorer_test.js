@@ -1,5 +1,5 @@
-// The explorer's pure functions without a browser: node tests/view/explorer_test.js. Also reads every script of the page for what
-// it must not hold. Expected weights come from a softmax written out here. Not: drawing, controls (python/tests/package/test_explorer*.py).
+// The explorer's pure functions without a browser: node tests/view/explorer_test.js. Also reads every script of the
+// page for what it must not hold. Expected weights come from a softmax written out here.
 "use strict";
 const assert = require("node:assert"), fs = require("node:fs"), path = require("node:path"), vm = require("node:vm");
 

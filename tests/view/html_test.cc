@@ -1,5 +1,5 @@
-// A map as the explorer's file and page: the weights within the stated error, hostile text inside its elements, no request. Not: what
-// the page does (explorer_test.js, python/tests/package/test_explorer*.py).
+// A map as the explorer's file and page: the weights within the stated error, hostile text inside its elements, no
+// request.
 #include "qkv/view/explorer.h"
 #include "qkv/view/pictures.h"
 

@@ -1,4 +1,4 @@
-// Maps that the tests of pictures share. Not: expected values.
+// Maps that the tests of pictures share.
 #pragma once
 
 #include <limits>

@@ -1,5 +1,4 @@
-// Well-formedness of the XML that the pictures use: elements, attributes, text, entities. Not: DOCTYPE, CDATA, comments,
-// processing instructions, which the pictures do not contain.
+// Well-formedness of the XML that the pictures use: elements, attributes, text, entities.
 #pragma once
 
 #include <map>

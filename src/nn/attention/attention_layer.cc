@@ -1,4 +1,4 @@
-// Options, parameters and files of AttentionLayer. Not: what it computes (run.h).
+// Options, parameters and files of AttentionLayer.
 #include "qkv/nn/attention_layer.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What an attention layer's forward computes between its two projections: kept for backward or, where nothing is kept, borrowed
-// from the context, so that no call touches new memory. Not: what backward adds to it (qkv/nn/layer.h, SavedOf).
+// What an attention layer's forward computes between its two projections: kept for backward or, where nothing is kept,
+// borrowed from the context, so that no call touches new memory.
 #pragma once
 
 #include <algorithm>

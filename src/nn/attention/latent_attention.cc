@@ -1,4 +1,4 @@
-// Options and parameters of latent attention. Not: what it computes (latent_run.h).
+// Options and parameters of latent attention.
 #include "qkv/nn/latent_attention.h"
 
 #include <algorithm>

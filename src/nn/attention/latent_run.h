@@ -1,5 +1,5 @@
-// What latent attention computes on rows of float or bf16: forward, materialised; a step over a cache, absorbed or materialised; backward.
-// Not: parameters (latent_attention.cc).
+// What latent attention computes on rows of float or bf16: forward, materialised; a step over a cache, absorbed or
+// materialised; backward.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// An attention layer's forward and backward in parts, for a caller whose projections do not come from x [B, T, E], or that goes on
-// from what is attended: the toy model (lm/table_projection.h, lm/folded_head.h), whose layers have no norms and rotary positions
-// there. Not: what users of a layer call.
+// An attention layer's forward and backward in parts, for a caller whose projections do not come from x [B, T, E], or
+// that goes on from what is attended: the toy model (lm/table_projection.h, lm/folded_head.h), whose layers have no
+// norms and rotary positions there.
 #pragma once
 
 #include "qkv/nn/attention_layer.h"

@@ -1,5 +1,4 @@
-// What AttentionLayer computes on rows of float or bf16: forward, a step over a cache, backward. Not: its parameters
-// (attention_layer.cc), the arithmetic (attention, products/, rows/).
+// What AttentionLayer computes on rows of float or bf16: forward, a step over a cache, backward.
 #pragma once
 
 #include <algorithm>

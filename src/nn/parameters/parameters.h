@@ -1,4 +1,4 @@
-// How modules initialise, list and load their parameters. Not: the spellings of attention's (synonyms.h).
+// How modules initialise, list and load their parameters.
 #pragma once
 
 #include <cmath>

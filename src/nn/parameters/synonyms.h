@@ -1,5 +1,4 @@
-// The table of spellings of attention's parameters, and how a state dict is read through it. Not: storage
-// (attention_layer.cc).
+// The table of spellings of attention's parameters, and how a state dict is read through it.
 #pragma once
 
 #include <array>

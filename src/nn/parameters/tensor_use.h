@@ -1,4 +1,4 @@
-// Small helpers of layers for tensors. Not: arithmetic.
+// Small helpers of layers for tensors.
 #pragma once
 
 #include <algorithm>

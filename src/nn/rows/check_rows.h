@@ -1,4 +1,4 @@
-// What products and loops over rows require of views. Not: sizes (each function checks its own).
+// What products and loops over rows require of views.
 #pragma once
 
 #include "core/check.h"

@@ -1,5 +1,5 @@
 // Root-mean-square normalisation of heads: y = x / sqrt(mean(x^2) + eps) * weight over the last axis. Zhang 2019,
-// arXiv:1910.07467. Not: a module, means (layer_norm.h), checks (the layers' job).
+// arXiv:1910.07467.
 #pragma once
 
 #include "qkv/context.h"

@@ -1,5 +1,5 @@
-// zlib: bytes that the page inflates with DecompressionStream("deflate"), and the page's own program, which lies compressed in the
-// library. Not: base64 (view/text.h).
+// zlib: bytes that the page inflates with DecompressionStream("deflate"), and the page's own program, which lies
+// compressed in the library.
 #pragma once
 
 #include <span>

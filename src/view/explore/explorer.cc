@@ -1,4 +1,4 @@
-// The page around a file: every tensor as one element of compressed base64, the JSON beside them. Not: what the JSON means (page/).
+// The page around a file: every tensor as one element of compressed base64, the JSON beside them.
 #include "qkv/view/explorer.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The small form of the explorer's file, read and checked: q, k and how they are multiplied. Not: computing anything (heads.cc).
+// The small form of the explorer's file, read and checked: q, k and how they are multiplied.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Lines of text by Pango, in any script, drawn with Cairo. Text is never read as markup. Not: wrapping, layout of the picture.
+// Lines of text by Pango, in any script, drawn with Cairo. Text is never read as markup.
 #pragma once
 
 #include <pango/pangocairo.h>

@@ -1,4 +1,4 @@
-// A generated answer: of each new token, what its query looks at, on the prompt and on the answer before it. Not: other queries (text.js).
+// A generated answer: of each new token, what its query looks at, on the prompt and on the answer before it.
 const ANSWERED = 100;  // rows at once
 
 function drawAnswer(panel, {head, texts, view, layer}) {

@@ -1,4 +1,4 @@
-// What the JSON of a file must be (docs/explorer-file.md): one sentence for what is not. Not: tensors' names, which qkv checks.
+// What the JSON of a file must be (docs/explorer-file.md): one sentence for what is not.
 const FORMULA = ["scale", "softcap", "offset", "causal", "prefix", "window", "chunk", "keys", "empty", "refused"];
 const KINDS = ["previous", "self", "first", "duplicate", "induction", "local", "diffuse", "mixed"];
 

@@ -1,5 +1,5 @@
-// Colours of weights: qkv's map, even in lightness, which readers who confuse red and green can read; and blue to orange for
-// differences. Not: drawing.
+// Colours of weights: qkv's map, even in lightness, which readers who confuse red and green can read; and blue to
+// orange for differences.
 const bytesOf = hex => Uint8Array.from(hex.match(/../g), x => parseInt(x, 16));
 const maps = {light: bytesOf(PALETTES.light), dark: bytesOf(PALETTES.dark)};
 const ENTRIES = maps.light.length / 3, NAN_COLOUR = [232, 90, 90];

@@ -1,5 +1,5 @@
-// Bytes of a tensor as floats. Not: where the bytes lie (store.js).
-// A U8 is peak * (byte / 254)^2, 255 is NaN; a U16 is peak * n / 65534, 65535 is NaN. The peak is 1, or one per first axis.
+// Bytes of a tensor as floats. A U8 is peak * (byte / 254)^2, 255 is NaN; a U16 is peak * n / 65534, 65535 is NaN. The
+// peak is 1, or one per first axis.
 
 function halfOf(bits) {
   const exponent = bits >> 10 & 31, mantissa = bits & 1023, sign = bits & 32768 ? -1 : 1;

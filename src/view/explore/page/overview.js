@@ -1,4 +1,4 @@
-// All heads: thumbnails by layer, or sorted by a number; shown by kind. Not: one head (map.js).
+// All heads: thumbnails by layer, or sorted by a number; shown by kind.
 const ORDER = {share: -1, first: -1, entropy: 1, previous: -1, self: -1, largest: -1, distance: 1, sink: -1};
 
 /// [{layer, head}] in the order and choice of the state; pure.

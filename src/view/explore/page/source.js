@@ -1,4 +1,4 @@
-// The best that the file has of one head: exact weights, stored weights, or a map by blocks. Not: what a weight is (formula.js).
+// The best that the file has of one head: exact weights, stored weights, or a map by blocks.
 const opened = new Map(), ready = new Set();
 const layerOf = (v, l) => file.views[v].layers[l];
 const infoOf = (v, l, h) => (layerOf(v, l).head_info || [])[h] || {};

@@ -1,4 +1,4 @@
-// The tensors of the page: elements of compressed base64, read when first wanted. Not: what they mean.
+// The tensors of the page: elements of compressed base64, read when first wanted.
 const elements = new Map(), loaded = new Map();
 
 function fromBase64(text) {
