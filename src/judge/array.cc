@@ -136,31 +136,38 @@ Array sum(const Array& a, int axis) {
 
 Array mean(const Array& a, int axis) { return sum(a, axis) * Number(1.0 / static_cast<double>(a.size(axis))); }
 
-Array map(Array a, const std::function<Number(Number)>& f) {
-  for (Number& x : a.data) x = f(x);
-  return a;
+Shape joint(const Shape& a, const Shape& b) {
+  const Shape& more = a.size() < b.size() ? b : a;
+  const Shape& less = a.size() < b.size() ? a : b;
+  Shape out = more;
+  const std::size_t missing = more.size() - less.size();
+  for (std::size_t i = 0; i < less.size(); ++i) {
+    Index& size = out[i + missing];
+    need(size == less[i] || size == 1 || less[i] == 1);
+    if (size == 1) size = less[i];
+  }
+  return out;
 }
 
-Array zip(Array a, const Array& b, const std::function<Number(Number, Number)>& f) {
-  need(b.rank() <= a.rank());
-  const std::size_t rank = a.shape.size(), missing = rank - b.shape.size();
+Array broadcast(const Array& a, const Shape& shape) {
+  if (a.shape == shape) return a;
+  need(!a.data.empty() || !a.shape.empty());
+  const std::size_t rank = shape.size(), missing = rank - a.shape.size();
   std::vector<Index> stride(rank, 0), at(rank, 0);
   Index step = 1;
-  for (std::size_t i = b.shape.size(); i-- > 0; step *= b.shape[i]) {
-    need(b.shape[i] == 1 || b.shape[i] == a.shape[i + missing]);
-    stride[i + missing] = b.shape[i] == 1 ? 0 : step;
-  }
+  for (std::size_t i = a.shape.size(); i-- > 0; step *= a.shape[i]) stride[i + missing] = a.shape[i] == 1 ? 0 : step;
+  Array out(shape);
   Index from = 0;
-  for (Number& x : a.data) {
-    x = f(x, b[from]);
+  for (Number& x : out.data) {
+    x = a[from];
     for (std::size_t axis = rank; axis-- > 0;) {
       from += stride[axis];
-      if (++at[axis] < a.shape[axis]) break;
-      from -= stride[axis] * a.shape[axis];
+      if (++at[axis] < shape[axis]) break;
+      from -= stride[axis] * shape[axis];
       at[axis] = 0;
     }
   }
-  return a;
+  return out;
 }
 
 Array operator+(const Array& a, const Array& b) {
@@ -171,6 +178,9 @@ Array operator-(const Array& a, const Array& b) {
 }
 Array operator*(const Array& a, const Array& b) {
   return zip(a, b, [](Number x, Number y) { return x * y; });
+}
+Array operator/(const Array& a, const Array& b) {
+  return zip(a, b, [](Number x, Number y) { return x / y; });
 }
 Array operator*(const Array& a, Number factor) {
   return map(a, [factor](Number x) { return x * factor; });
@@ -214,6 +224,17 @@ Array take(const Array& a, int axis, const std::vector<Index>& from) {
     }
   }
   return out;
+}
+
+Array split_heads(const Array& x, Index heads) {
+  return permute(reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads}), {0, 2, 1, 3});
+}
+
+Array merge_heads(const Array& x) { return reshape(permute(x, {0, 2, 1, 3}), {x.size(0), x.size(2), x.size(1) * x.size(3)}); }
+
+Array weight_gradient(const Array& x, const Array& dy) {
+  const auto flat = [](const Array& a) { return reshape(a, {a.count() / a.size(-1), a.size(-1)}); };
+  return matmul(transpose(flat(x)), flat(dy));
 }
 
 }  // namespace qkv::judge

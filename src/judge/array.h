@@ -1,8 +1,6 @@
 // Small dense arrays of Number, and the few operations textbooks are written in. Not: speed; probes have some hundred numbers.
 #pragma once
 
-#include <functional>
-#include <string>
 #include <vector>
 
 #include "judge/number.h"
@@ -49,12 +47,33 @@ Array softmax(const Array& a, int axis = -1, bool subtract_maximum = true);
 Array sum(const Array& a, int axis);  ///< the axis stays, of size 1
 Array mean(const Array& a, int axis);
 
-Array map(Array a, const std::function<Number(Number)>& f);
-/// Element by element; b is broadcast to a's shape (axes of size 1, or missing in front).
-Array zip(Array a, const Array& b, const std::function<Number(Number, Number)>& f);
+/// The shape of both, axes counted from the end; one of size 1 becomes the other's.
+Shape joint(const Shape& a, const Shape& b);
+/// a in a joint shape of it.
+Array broadcast(const Array& a, const Shape& shape);
+
+template <class F>
+Array map(Array a, F&& f) {
+  for (Number& x : a.data) x = f(x);
+  return a;
+}
+/// Element by element, in the joint shape.
+template <class F>
+Array zip(const Array& a, const Array& b, F&& f) {
+  need(!b.data.empty() || !b.shape.empty());
+  const Shape shape = a.shape == b.shape ? a.shape : joint(a.shape, b.shape);
+  Array out = a.shape == shape ? a : broadcast(a, shape);
+  const bool same = b.shape == shape;
+  const Array spread = same || b.count() == 1 ? Array() : broadcast(b, shape);
+  const Number* other = same ? b.data.data() : b.count() == 1 ? b.data.data() : spread.data.data();
+  const Index step = same || b.count() != 1 ? 1 : 0;
+  for (Number& x : out.data) x = f(x, *other), other += step;
+  return out;
+}
 Array operator+(const Array& a, const Array& b);
 Array operator-(const Array& a, const Array& b);
 Array operator*(const Array& a, const Array& b);
+Array operator/(const Array& a, const Array& b);
 Array operator*(const Array& a, Number factor);
 
 /// a[begin .. end) of one axis.
@@ -62,5 +81,11 @@ Array slice(const Array& a, int axis, Index begin, Index end);
 Array concat(const std::vector<Array>& parts, int axis);
 /// a with its elements along `axis` `from`.
 Array take(const Array& a, int axis, const std::vector<Index>& from);
+
+/// [B, L, H d] -> [B, H, L, d], and back.
+Array split_heads(const Array& x, Index heads);
+Array merge_heads(const Array& x);
+/// x^T dy over all but the last axis: the gradient of W in y = x W.
+Array weight_gradient(const Array& x, const Array& dy);
 
 }  // namespace qkv::judge

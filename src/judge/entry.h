@@ -1,13 +1,25 @@
-// An entry of the catalogue: a mistake, or a convention (right, in another legal spelling), as edits of the textbook.
+// An entry of the catalogue: a mistake, or a convention (right, in another legal spelling), as edits of the textbook. In text/*.txt:
+//
+//   * TERM; in PARTS; ...     what the entries that follow share
+//   [ID] SAYS                 one sentence, "{}" for a family's number
+//   in PARTS; group G; ...    what is another for this one
+//   ? HINT                    points without giving it away; as a property, hint NAME: what `hint NAME: ...` says above
+//   before|instead|after STAGE | STEP       an edit (language.h); a line that starts with blanks goes on
+//   or SAYS                   the same mistake in another way; without SAYS in the same words
+//
+// in PARTS: a task with one of them has the entry. group G: conventions of one exclude one another, mistakes of one are never paired.
+// convention: right, in another legal spelling. given: one that the probes' metadata or a caller demands, never tried. tried,
+// fitted LIST: a family's numbers; fitted: between these, by the answer. says empty rows: what a row gives that sees nothing. shows
+// forward, gradient, training, twice, weights: where it shows. twin P: what is written with `~` is of two parts of a textbook, one
+// whose stages and arrays start with P: the entry is of both, of the first, of the second; not second alone: without the last.
 #pragma once
 
 #include <functional>
 #include <string>
 #include <string_view>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
+#include "judge/text/language.h"
 #include "judge/task.h"
 
 namespace qkv::judge {
@@ -16,47 +28,23 @@ namespace qkv::judge {
 enum class Shows { kForward, kGradient, kTraining, kTwice, kWeights };
 
 struct Entry {
-  using Numbers = std::function<std::vector<double>(const Probe&)>;
+  struct Line {
+    Where where;
+    std::string stage;
+    std::vector<Statements> steps;
+  };
 
-  /// `says` in one sentence, "{}" for a family's number; `hint` points without giving it away; `term` of the formula: projection,
-  /// heads, scores, scale, mask, softmax, values, output, ...; `parts`: a task with one of them has the entry.
-  Entry(std::string_view i, std::string_view s, std::string_view h, std::string_view t, std::vector<std::string_view> p,
-        std::function<Edits(double number)> e)
-      : id(i), says(s), hint(h), term(t), parts(std::move(p)), edits(std::move(e)) {}
-  Entry(std::string_view i, std::string_view s, std::string_view h, std::string_view t, std::vector<std::string_view> p,
-        Edits e)
-      : Entry(i, s, h, t, std::move(p), [all = std::move(e)](double) { return all; }) {}
-  Entry(std::string_view i, std::string_view s, std::string_view h, std::string_view t, std::vector<std::string_view> p, Edit e)
-      : Entry(i, s, h, t, std::move(p), Edits{std::move(e)}) {}
-
-  /// Conventions of a group exclude one another; mistakes of one are never paired.
-  Entry in(std::string_view name) const { return with(&Entry::group, name); }
-  /// Right, in another legal spelling.
-  Entry convention_of(std::string_view name) const { return in(name).with(&Entry::convention, true); }
-  /// A convention that the probes' metadata demand, never tried.
-  Entry given_of(std::string_view name) const { return convention_of(name).with(&Entry::given, true); }
-  /// A family's numbers: windows; scales and fills are then fitted between these by the answer.
-  Entry tried(Numbers family) const { return with(&Entry::numbers, std::move(family)); }
-  Entry fitted_to(Numbers family) const { return tried(std::move(family)).with(&Entry::fitted, true); }
-  Entry shown(Shows where) const { return with(&Entry::shows, where); }
-  /// It says itself what a row gives that sees nothing.
-  Entry fixing_empty_rows() const { return with(&Entry::fixes_empty_rows, true); }
-
+  /// `term` of the formula: projection, heads, scores, scale, mask, softmax, values, output, ...
   std::string_view id, says, hint, term;
   std::vector<std::string_view> parts;
-  std::function<Edits(double number)> edits;
-  bool convention = false, given = false, fitted = false, fixes_empty_rows = false;
   std::string_view group;
-  Numbers numbers;
+  bool convention = false, given = false, fitted = false, fixes_empty_rows = false;
   Shows shows = Shows::kForward;
+  std::function<std::vector<double>(const Probe&)> numbers;  ///< of a family
+  std::vector<Line> lines;
 
- private:
-  template <class T>
-  Entry with(T Entry::*member, std::type_identity_t<T> value) const {
-    Entry out = *this;
-    out.*member = std::move(value);
-    return out;
-  }
+  /// With the family's number.
+  Edits edits(double number) const;
 };
 
 /// Every entry, conventions first.
@@ -65,21 +53,5 @@ const std::vector<Entry>& catalogue();
 const Entry* find_entry(std::string_view id);
 /// Whether the task has a part that the entry is about.
 bool applies(const Entry& entry, const Task& task);
-
-// catalogue/*.cc
-std::vector<Entry> projection_entries();
-std::vector<Entry> head_entries();
-std::vector<Entry> score_entries();
-std::vector<Entry> mask_entries();
-std::vector<Entry> softmax_entries();
-std::vector<Entry> value_entries();
-std::vector<Entry> gradient_entries();
-std::vector<Entry> cache_entries();
-std::vector<Entry> rope_entries();
-std::vector<Entry> flash_entries();
-std::vector<Entry> linear_entries();
-std::vector<Entry> backward_entries();
-std::vector<Entry> dropout_entries();
-std::vector<Entry> lm_entries();
 
 }  // namespace qkv::judge

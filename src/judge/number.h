@@ -51,6 +51,18 @@ inline Number exp(Number a) {
   return {v, v == 0 ? 0 : v * (a.error + 2)};  // exp(-inf) is exactly 0, whatever -inf's error
 }
 inline Number log(Number a) { return {std::log(a.value), a.error / std::fabs(a.value) + 2 * std::fabs(std::log(a.value))}; }
+inline Number sqrt(Number a) {
+  const double v = std::sqrt(a.value);
+  return {v, v == 0 ? 0 : 0.5 * a.error / v + v};
+}
+inline Number sin(Number a) {
+  const double v = std::sin(a.value);
+  return {v, std::fabs(std::cos(a.value)) * a.error + 2 * std::fabs(v)};
+}
+inline Number cos(Number a) {
+  const double v = std::cos(a.value);
+  return {v, std::fabs(std::sin(a.value)) * a.error + 2 * std::fabs(v)};
+}
 inline Number tanh(Number a) {
   const double v = std::tanh(a.value);
   return {v, (1 - v * v) * a.error + 2 * std::fabs(v)};

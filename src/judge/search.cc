@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "judge/entry_edits.h"
+#include "judge/entry.h"
 
 namespace qkv::judge {
 namespace {

@@ -1,8 +1,7 @@
-// A task: what is asked for (its contract), its probes, its textbook. Not: mistakes (catalogue/), the verdict (judge.h).
+// A task: what is asked for (its contract), its probes, its textbook. Not: mistakes (entry.h), the verdict (judge.h).
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +15,7 @@ struct Sizes {
   Index batch = 2, length = 5, memory = 7, embed = 18, heads = 3, kv_heads = 3, head_dim = 6;
 };
 
-/// An argument of the function contract with its axes, in letters of which one stands for one size: "B H T d".
+/// A tensor of a probe with its axes, in letters of which one stands for one size: "B H T d".
 struct Argument {
   std::string_view name, axes;
   bool optional = false;
@@ -27,22 +26,20 @@ struct Formula {
   std::string_view whole, part, read;
 };
 
+/// A section of tasks.txt, which says what its lines are.
 struct Task {
-  std::string_view name;
-  std::string_view title;                            ///< a few words
-  std::string_view teaches;                          ///< one sentence
-  std::string_view article;                          ///< "000, 004"; "none"
+  std::string_view name, title, teaches, article;
   std::vector<std::string_view> functions, classes;  ///< the contract's names; either may be empty
-  std::vector<Argument> arguments;                   ///< of the (first) function
-  /// What its textbook is made of; the catalogue's entries name these: "scores", "heads", "projection", "mask", "causal" ...
+  std::vector<Argument> arguments;
   std::vector<std::string_view> parts;
   Sizes sizes;
   Textbook textbook;
-  std::vector<std::string_view> answers;  ///< what is compared in a forward call: "out" first
-  std::function<std::vector<Probe>(const Sizes&, std::uint64_t seed)> probes;
+  std::vector<std::string_view> answers = {"out"};
 
   bool has(std::string_view part) const;
+  bool takes(std::string_view argument) const;
   Formula formula(std::string_view term) const;
+  std::vector<Probe> probes(const Sizes& sizes, std::uint64_t seed) const;
 };
 
 /// The ladder, in order.
@@ -51,18 +48,8 @@ const std::vector<Task>& tasks();
 std::string task_names();
 /// nullptr when there is none of this name.
 const Task* find_task(std::string_view name);
-/// Throws OptionError when a tensor of the contract is missing or has other axes than the contract says.
+/// Throws OptionError when a tensor of the contract is missing or has other axes than the contract says, or where metadata do not
+/// fit.
 void check_probe(const Task& task, const Probe& probe);
-
-// tasks/*.cc, in the ladder's order.
-std::vector<Task> function_tasks();  ///< sdpa, causal
-std::vector<Task> layer_tasks();     ///< v1..v4, self-attention, single-head, mha, gqa, cross
-Task cache_task();
-Task rope_task();
-Task flash_task();
-Task linear_task();
-Task backward_task();
-Task dropout_task();
-Task lm_task();
 
 }  // namespace qkv::judge

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <list>
 
+#include "judge/text/language.h"
+#include "judge/text/text.h"
 #include "qkv/error.h"
 
 namespace qkv::judge {
@@ -48,8 +51,12 @@ Probe to_probe(const StateDict& state) {
   return probe;
 }
 
-Work::Work(const Probe& p)
-    : probe(p), heads(p.integer("heads", 1)), kv_heads(p.integer("kv_heads", heads)), causal(p.text("causal") == "1") {}
+Work::Work(const Probe& p) : probe(p) {
+  const double heads = p.number("heads", 1);
+  arrays = {{"heads", constant(heads)},
+            {"kv_heads", constant(p.number("kv_heads", heads))},
+            {"causal", constant(p.text("causal") == "1" ? 1 : 0)}};
+}
 
 Array& Work::operator[](std::string_view name) {
   const auto found = arrays.find(name);
@@ -91,10 +98,98 @@ Textbook edited(Textbook textbook, const Edits& edits) {
 Work run(const Textbook& textbook, const Probe& probe, const Work* frozen) {
   Work work(probe);
   work.frozen = frozen;
+  double round = 0, rounds = 1;
   do {
-    for (const Stage& stage : textbook) stage.step(work);
-  } while (++work.round < work.rounds);
+    work["round"] = constant(round);
+    for (const Stage& stage : textbook) {
+      if (!stage.only || stage.only(work)) stage.step(work);
+    }
+    if (work.has("rounds")) rounds = work.at("rounds")[0].value;
+  } while (++round < rounds);
   return work;
+}
+
+namespace {
+
+/// A stage as it is written, with `~` in it.
+struct Written {
+  std::string name;
+  std::vector<std::string> steps;
+  std::string only;
+};
+using Shelf = std::map<std::string, std::vector<Written>, std::less<>>;
+
+/// "layer project split", "attention as layer.": stages of another textbook, all of them where none is named.
+std::vector<Written> used(const Shelf& shelf, std::string_view text) {
+  std::vector<std::string_view> words = words_of(text);
+  std::string_view prefix;
+  if (words.size() > 2 && words[words.size() - 2] == "as") {
+    prefix = words.back();
+    words.resize(words.size() - 2);
+  }
+  std::vector<Written> found;
+  for (const Written& stage : shelf.at(std::string(words.front()))) {
+    if (words.size() > 1 && std::ranges::find(words, stage.name) == words.end()) continue;
+    Written own{replaced(stage.name, "~", prefix), {}, stage.only};
+    for (const std::string& step : stage.steps) own.steps.push_back(replaced(step, "~", prefix));
+    found.push_back(std::move(own));
+  }
+  return found;
+}
+
+Shelf read_textbooks() {
+  Shelf shelf;
+  std::vector<Written>* book = nullptr;
+  std::string only;
+  for (const std::string_view line : text_lines("textbooks.txt")) {
+    const std::size_t bar = line.find('|');
+    if (line.starts_with('[')) {
+      book = &shelf[std::string(line.substr(1, line.size() - 2))];
+      only.clear();
+    } else if (definitions().define(line)) {
+      continue;
+    } else if (line.starts_with("only ")) {
+      only = line.substr(5);
+    } else if (line.starts_with("use ")) {
+      for (Written& stage : used(shelf, line.substr(4))) {
+        if (stage.only.empty()) stage.only = only;
+        book->push_back(std::move(stage));
+      }
+    } else {
+      if (!line.starts_with(' ')) book->push_back({std::string(trimmed(line.substr(0, bar))), {}, only});
+      book->back().steps.emplace_back(line.substr(bar + 1));
+    }
+  }
+  return shelf;
+}
+
+/// Stages are copied with every textbook that is edited: what they do lies here.
+Stage stage_of(const Written& written) {
+  static std::list<std::vector<Statements>> all;
+  static std::list<Expression> conditions;
+  std::vector<Statements>& steps = all.emplace_back();
+  for (const std::string& step : written.steps) steps.push_back(parse_step(step));
+  Stage stage{written.name, [&steps](Work& work) {
+                for (const Statements& step : steps) step(work, 0);
+              }};
+  if (!written.only.empty()) {
+    const Expression& condition = conditions.emplace_back(parse_expression(written.only));
+    stage.only = [&condition](Work& work) { return (*condition({work}))[0].value != 0; };
+  }
+  return stage;
+}
+
+}  // namespace
+
+const Textbook& textbook_called(std::string_view name) {
+  static const std::map<std::string, Textbook, std::less<>> all = [] {
+    std::map<std::string, Textbook, std::less<>> books;
+    for (const auto& [key, stages] : read_textbooks()) {
+      for (const Written& stage : used({{key, stages}}, key)) books[key].push_back(stage_of(stage));
+    }
+    return books;
+  }();
+  return all.find(name)->second;
 }
 
 }  // namespace qkv::judge

@@ -1,12 +1,11 @@
 // A textbook: attention in named steps over named arrays, and edits of it. A mistake or a convention is a list of edits; two
-// mistakes together are both lists. Not: which steps and arrays there are (tasks/), which edits (catalogue/).
+// mistakes together are both lists. Not: which steps and arrays there are, which edits (text/).
 #pragma once
 
 #include <functional>
 #include <map>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "judge/array.h"
@@ -39,16 +38,12 @@ Probe to_probe(const StateDict& state);
 Array to_array(const AnyTensor& tensor);
 AnyTensor to_tensor(const Array& array);
 
-/// What the steps work on.
+/// What the steps work on: the arrays, of which `heads`, `kv_heads`, `causal`, `round` and `rounds` are numbers. A textbook is run
+/// `rounds` times over the same arrays: calls of a cache, tiles of flash, steps of training.
 struct Work {
   const Probe& probe;
   Arrays arrays;
   const Work* frozen = nullptr;  ///< the same before a parameter was moved: what a detached array keeps (gradients)
-  Index heads, kv_heads;
-  bool causal;
-  /// A textbook is run `rounds` times over the same arrays: calls of a cache, tiles of flash, steps of training. Its first stage
-  /// says how often.
-  Index round = 0, rounds = 1;
 
   explicit Work(const Probe& p);
   Array& operator[](std::string_view name);  ///< made when it is not there
@@ -59,16 +54,19 @@ struct Work {
 using Step = std::function<void(Work&)>;
 
 struct Stage {
-  std::string_view name;
+  std::string name;
   Step step;
+  std::function<bool(Work&)> only = {};  ///< where it is left out, and what edits made of it
 };
 using Textbook = std::vector<Stage>;
+/// A textbook of text/textbooks.txt.
+const Textbook& textbook_called(std::string_view name);
 
 enum class Where { kBefore, kInstead, kAfter };
 
 struct Edit {
   Where where;
-  std::string_view stage;
+  std::string stage;
   Step step;
 };
 using Edits = std::vector<Edit>;

@@ -112,7 +112,7 @@ Probe training_probe(const Task& task, std::uint64_t seed, const char* call = "t
 }
 
 TEST(JudgeDropout, NamesWhatTheFunctionDrops) {
-  const Task task = dropout_task();
+  const Task& task = *find_task("dropout");
   std::vector<Way> all = ways();
   all.push_back({.id = "dropout-on-output", .output = true, .weights = false});
   for (const Way& way : all) {
@@ -148,7 +148,7 @@ TEST(JudgeDropout, NamesWhatALayerDrops) {
 }
 
 TEST(JudgeDropout, EvaluationGivesTheWeights) {
-  const Task task = dropout_task();
+  const Task& task = *find_task("dropout");
   const Probe probe = training_probe(task, 0, "evaluation");
   const Work work = run(task.textbook, probe);
   const double p = probe.number("dropout");
@@ -168,7 +168,7 @@ TEST(JudgeDropout, EvaluationGivesTheWeights) {
 }
 
 TEST(JudgeDropout, NothingDroppedIsRightForPZero) {
-  const Task task = dropout_task();
+  const Task& task = *find_task("dropout");
   Probe probe = training_probe(task, 0);
   probe.metadata["dropout"] = "0";
   const Work work = run(task.textbook, probe);
@@ -178,7 +178,7 @@ TEST(JudgeDropout, NothingDroppedIsRightForPZero) {
 }
 
 TEST(JudgeDropout, OutputsOfOtherSizesAreNoCrash) {
-  const Task task = dropout_task();
+  const Task& task = *find_task("dropout");
   const Probe probe = training_probe(task, 0);
   const Work work = run(task.textbook, probe);
   for (const Shape& shape : {Shape{}, Shape{0}, Shape{3}, Shape{2, 3, 4}, Shape{40, 2, 3, 5, 7}, Shape{0, 2, 3, 5, 14}}) {

@@ -6,9 +6,9 @@
 #include <functional>
 #include <string>
 
+#include "judge/entry.h"
 #include "judge/match.h"
 #include "judge/task.h"
-#include "judge/tasks/steps.h"
 #include "qkv/rotary.h"
 #include "reference/attention.h"
 #include "reference/linear_attention.h"
@@ -48,8 +48,7 @@ reference::Forward<double> attend(const Array& q, const Array& k, const Array& v
 }
 
 TEST(Tasks, EveryProbeIsOneOfItsTask) {
-  for (const Task& task :
-       {cache_task(), rope_task(), flash_task(), linear_task(), backward_task(), dropout_task(), lm_task()}) {
+  for (const Task& task : tasks()) {
     for (const std::uint64_t seed : {0, 1}) {
       for (const Probe& probe : probes_of(task, seed)) {
         EXPECT_NO_THROW(check_probe(task, probe)) << task.name << ", " << probe.text("name");
@@ -61,7 +60,7 @@ TEST(Tasks, EveryProbeIsOneOfItsTask) {
 }
 
 TEST(CacheTask, EqualsTheWholeSequence) {
-  const Task task = cache_task();
+  const Task& task = *find_task("cache");
   for (const Probe& probe : probes_of(task)) {
     const Index heads = probe.integer("heads");
     const auto project = [&](const char* weight) { return split_heads(matmul(probe.at("x"), probe.at(weight)), heads); };
@@ -74,22 +73,19 @@ TEST(CacheTask, EqualsTheWholeSequence) {
 }
 
 TEST(CacheTask, RefusesStepsThatAreNotTheSequence) {
-  const Task task = cache_task();
+  const Task& task = *find_task("cache");
   Probe probe = probes_of(task).front();
   for (const char* steps : {"", "5,1", "3,1", "0,5", "-1,6", "5,x", "9223372036854775807,1", "x"}) {
     probe.metadata["steps"] = steps;
-    EXPECT_THROW(run(task.textbook, probe), OptionError) << steps;
+    EXPECT_THROW(check_probe(task, probe), OptionError) << steps;
   }
 }
 
 TEST(RopeTask, EqualsRotary) {
-  const Task task = rope_task();
+  const Task& task = *find_task("rope");
   for (const bool interleaved : {false, true}) {
     Textbook textbook = task.textbook;
-    const Step interleave = [](Work& work) { work["interleaved"] = Array({1}, 1); };
-    if (interleaved) {
-      textbook = edited(textbook, {{Where::kInstead, "pairs", interleave}, {Where::kInstead, "pairs q k", interleave}});
-    }
+    if (interleaved) textbook = edited(textbook, find_entry("rope-interleaved")->edits(0));
     for (const Probe& probe : probes_of(task)) {
       const Array& x = probe.at("x");
       RotaryOptions options;
@@ -115,7 +111,7 @@ TEST(RopeTask, EqualsRotary) {
 }
 
 TEST(FlashTask, EqualsAttentionForAnyBlock) {
-  const Task task = flash_task();
+  const Task& task = *find_task("flash");
   for (Probe probe : probes_of(task)) {
     const bool causal = probe.text("causal") == "1";
     const Tensor<double> expected = attend(probe.at("q"), probe.at("k"), probe.at("v"), causal).out;
@@ -127,16 +123,16 @@ TEST(FlashTask, EqualsAttentionForAnyBlock) {
 }
 
 TEST(FlashTask, RefusesABlockOfNothing) {
-  const Task task = flash_task();
+  const Task& task = *find_task("flash");
   Probe probe = probes_of(task).front();
   for (const char* block : {"", "0", "-3", "x"}) {
     probe.metadata["block"] = block;
-    EXPECT_THROW(run(task.textbook, probe), OptionError) << block;
+    EXPECT_THROW(check_probe(task, probe), OptionError) << block;
   }
 }
 
 TEST(LinearTask, EqualsTheRecurrence) {
-  const Task task = linear_task();
+  const Task& task = *find_task("linear");
   for (const Probe& probe : probes_of(task)) {
     const Tensor<double> q = tensor(probe.at("q")), k = tensor(probe.at("k")), v = tensor(probe.at("v"));
     reference::LinearOptions<double> options;
@@ -149,7 +145,7 @@ TEST(LinearTask, EqualsTheRecurrence) {
 }
 
 TEST(DropoutTask, EqualsAttentionInEvaluation) {
-  const Task task = dropout_task();
+  const Task& task = *find_task("dropout");
   for (const Probe& probe : probes_of(task)) {
     expect_agrees(run(task.textbook, probe).at("out"), attend(probe.at("q"), probe.at("k"), probe.at("v"), false).out,
                   probe.text("name"));
@@ -157,7 +153,7 @@ TEST(DropoutTask, EqualsAttentionInEvaluation) {
 }
 
 TEST(BackwardTask, EqualsTheReference) {
-  const Task task = backward_task();
+  const Task& task = *find_task("backward");
   for (const Probe& probe : probes_of(task)) {
     const Tensor<double> q = tensor(probe.at("q")), k = tensor(probe.at("k")), v = tensor(probe.at("v")),
                          dout = tensor(probe.at("dout"));
@@ -200,7 +196,7 @@ Number total(const Array& a) {
 }
 
 TEST(BackwardTask, LayerEqualsDifferences) {
-  const Task task = backward_task();
+  const Task& task = *find_task("backward");
   const auto loss = [](const Probe& probe) {
     const Array& x = probe.at("x");
     const Array scores = matmul(matmul(x, probe.at("W_q")), transpose(matmul(x, probe.at("W_k"))));
@@ -240,7 +236,7 @@ Number language_loss(const Probe& probe) {
 }
 
 TEST(LmTask, StepsFollowDifferencesOfTheLoss) {
-  const Task task = lm_task();
+  const Task& task = *find_task("lm");
   for (Probe probe : probes_of(task)) {
     const Work all = run(task.textbook, probe);
     const double rate = probe.number("lr");
@@ -265,16 +261,16 @@ TEST(LmTask, StepsFollowDifferencesOfTheLoss) {
 }
 
 TEST(LmTask, RefusesTokensOutsideTheVocabulary) {
-  const Task task = lm_task();
+  const Task& task = *find_task("lm");
   const Probe good = probes_of(task).front();
   for (const double token : {-1.0, 11.0, 0.5, 1e300, std::nan("")}) {
     Probe probe = good;
     probe.inputs["tokens"][3] = token;
-    EXPECT_THROW(run(task.textbook, probe), OptionError) << token;
+    EXPECT_THROW(check_probe(task, probe), OptionError) << token;
   }
   Probe shorter = good;
   shorter.inputs["tokens"] = slice(good.at("tokens"), 1, 0, 3);
-  EXPECT_THROW(run(task.textbook, shorter), OptionError);
+  EXPECT_THROW(check_probe(task, shorter), OptionError);
 }
 
 }  // namespace

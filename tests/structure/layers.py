@@ -11,7 +11,7 @@ ALLOWED = {
     "dispatch": {"dispatch", "kernels", "core", "public"},
     "attention": {"attention", "dispatch", "kernels", "core", "public"},
     "reference": {"reference", "public"},
-    "judge": {"judge", "public"},
+    "judge": {"judge", "core", "public"},
     "nn": {"nn", "dispatch", "kernels", "core", "public"},
     "dist": {"dist", "attention", "dispatch", "kernels", "core", "public"},
     "io": {"io", "core", "public"},

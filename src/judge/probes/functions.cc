@@ -1,0 +1,232 @@
+// Probes of the functions of q, k and v, and of rope.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "judge/dropout.h"
+#include "judge/probes/probes.h"
+
+namespace qkv::judge {
+namespace {
+
+Probe with_gradient(Probe probe, ProbeMaker& make) {
+  probe.metadata["call"] = "gradient";
+  probe.inputs["dout"] = make.draw.array(probe.at("q").shape);
+  return probe;
+}
+
+Probe with_causal(Probe probe, bool causal) {
+  probe.metadata["causal"] = causal ? "1" : "0";
+  return probe;
+}
+
+Probe large(ProbeMaker& make, std::string_view name, Lengths n) {
+  return make.clear_of_overflow([&] { return make.attention(name, n, 1000); });
+}
+
+/// The probe with keys, values and mask columns in another order: the output must not change.
+Probe keys_permuted(Probe probe) {
+  probe.metadata["name"] = "keys in another order";
+  const Index keys = probe.at("k").size(2);
+  std::vector<Index> order(static_cast<std::size_t>(keys));
+  for (Index j = 0; j < keys; ++j) order[static_cast<std::size_t>(j)] = (j * 3 + 2) % keys;
+  for (const char* name : {"k", "v"}) probe.inputs[name] = take(probe.at(name), 2, order);
+  if (probe.has("mask")) probe.inputs["mask"] = take(probe.at("mask"), 3, order);
+  return probe;
+}
+
+/// More keys than queries, whatever a person's object has.
+Index keys_of(const Sizes& s) { return std::max(s.memory, s.length + 2); }
+
+}  // namespace
+
+std::vector<Probe> sdpa_probes(ProbeMaker& make) {
+  const Sizes& s = make.s;
+  const Lengths all{s.batch, s.length, s.memory}, square{s.batch, s.length, s.length};
+  std::vector<Probe> probes;
+  const auto masked = [&](const Array& mask, const auto& drawn) { probes.push_back(make.with_mask(drawn(), mask)); };
+  const auto called = [&](std::string_view name, Lengths n) { return [&make, name, n] { return make.attention(name, n); }; };
+  probes.push_back(make.attention("plain", all));
+  probes.push_back(make.attention("two tokens", {1, 2, 2}));
+  masked(make.padding_mask(all), called("padding", all));
+  masked(make.pair_mask(all), called("pairs masked", all));
+  if (s.memory % 3 != 0) probes.push_back(keys_permuted(probes.back()));
+  masked(make.pair_mask(square), called("as many queries as keys", square));
+  probes.push_back(large(make, "large scores", all));
+  masked(make.pair_mask(all), [&] { return large(make, "masked large scores", all); });
+  probes.push_back(make.attention("one token", {s.batch, 1, 1}));
+  probes.push_back(make.attention("another batch", {s.batch + 2, s.length + 1, s.memory + 4}));
+  masked(make.empty_row_mask(all), called("empty row", all));
+  Probe hidden = make.with_mask(make.attention("NaN behind the mask", all), make.padding_mask(all));
+  hidden.metadata["call"] = "nan";
+  for (const char* name : {"k", "v"}) {
+    // The last key, which no query sees.
+    Array& array = hidden.inputs[name];
+    for (Index i = 0; i < array.count(); ++i) {
+      if (i / s.head_dim % s.memory == s.memory - 1) array[i] = std::numeric_limits<double>::quiet_NaN();
+    }
+  }
+  probes.push_back(std::move(hidden));
+  probes.push_back(with_gradient(make.attention("gradient", {1, 2, 3}), make));
+  probes.push_back(called_twice(probes.front()));
+  return probes;
+}
+
+std::vector<Probe> causal_probes(ProbeMaker& make) {
+  const Sizes& s = make.s;
+  const Lengths square{s.batch, s.length, s.length};
+  std::vector<Probe> probes;
+  probes.push_back(make.attention("plain", square));
+  probes.push_back(make.attention("two tokens", {1, 2, 2}));
+  Probe future = probes.front();
+  future.metadata["name"] = "another future";
+  for (const char* name : {"q", "k", "v"}) {
+    const Array& now = future.at(name);
+    future.inputs[name] = concat({slice(now, 2, 0, 2), make.draw.array({s.batch, s.heads, s.length - 2, s.head_dim}, 3)}, 2);
+  }
+  probes.push_back(std::move(future));
+  probes.push_back(large(make, "large scores", square));
+  probes.push_back(make.attention("one token", {s.batch, 1, 1}));
+  probes.push_back(make.attention("another batch", {s.batch + 2, s.length + 4, s.length + 4}));
+  probes.push_back(make.attention("more keys than queries", {s.batch, s.length, s.memory}));
+  probes.push_back(with_gradient(make.attention("gradient", {1, 3, 3}), make));
+  probes.push_back(called_twice(probes.front()));
+  return probes;
+}
+
+std::vector<Probe> flash_probes(ProbeMaker& make) {
+  const Sizes& s = make.s;
+  const Index queries = s.length, keys = keys_of(s);
+  const Lengths all{s.batch, queries, keys}, square{s.batch, queries, queries};
+  std::vector<Probe> probes;
+  const auto add = [&](std::string_view name, Lengths n, Index block, bool causal = false, double spread = 2) -> Probe& {
+    probes.push_back(with_causal(make.attention(name, n, spread), causal));
+    probes.back().metadata["block"] = std::to_string(block);
+    return probes.back();
+  };
+  add("plain", all, 3);
+  add("blocks of 1", all, 1);
+  add("blocks of 2", all, 2);
+  add("one block", all, keys);
+  add("a block larger than all keys", all, keys + 4);
+  add("causal", square, 2, true);
+  add("causal, blocks of 1", square, 1, true);
+  add("causal, one block", square, queries + 1, true);
+  add("causal, more keys than queries", all, 3, true);
+  add("large scores", all, 3, false, 1000);
+  // Every score is far below 0: a running maximum that starts at 0 leaves nothing.
+  Probe& below = add("scores far below zero", all, 3);
+  for (const char* name : {"q", "k"}) {
+    const double sign = name[0] == 'q' ? -40 : 40;
+    below.inputs[name] = map(below.at(name), [sign](Number x) { return Number(sign * std::fabs(x.value) + sign); });
+  }
+  // The maximum falls from tile to tile in some rows, and grows in others.
+  add("many blocks", {1, queries, 4 * keys + 1}, 4, false, 3);
+  add("one token", {s.batch, 1, 1}, 2);
+  add("another batch", {s.batch + 2, queries + 1, keys + 4}, 4);
+  return probes;
+}
+
+std::vector<Probe> linear_probes(ProbeMaker& make) {
+  const Sizes& s = make.s;
+  const Index queries = s.length, keys = keys_of(s);
+  std::vector<Probe> probes;
+  const auto add = [&](std::string_view name, Lengths n, bool causal = false, double spread = 1) {
+    probes.push_back(with_causal(make.attention(name, n, spread, spread), causal));
+  };
+  add("plain", {s.batch, queries, keys});
+  add("causal", {s.batch, queries, queries}, true);
+  add("as many queries as keys", {s.batch, queries, queries});
+  add("large inputs", {s.batch, queries, keys}, false, 8);
+  add("causal, large inputs", {s.batch, keys, keys}, true, 8);
+  add("one token", {s.batch, 1, 1});
+  add("another batch", {s.batch + 2, queries + 1, keys + 4});
+  probes.push_back(called_twice(probes.front()));
+  return probes;
+}
+
+std::vector<Probe> dropout_probes(ProbeMaker& make) {
+  const Sizes& s = make.s;
+  const Index keys = keys_of(s);
+  const Lengths all{s.batch, s.length, keys};
+  std::vector<Probe> probes;
+  const auto add = [&](std::string_view name, Lengths n) -> Probe& {
+    probes.push_back(make.attention(name, n, 1));
+    probes.back().metadata["dropout"] = "0.25";  // not 0.5: what is kept and what is dropped differ
+    return probes.back();
+  };
+  add("plain", all);
+  add("as many queries as keys", {s.batch, s.length, s.length});
+  add("one token", {s.batch, 1, 1});
+  add("another batch", {s.batch + 2, s.length + 1, keys + 4});
+  Probe& large_scores = add("large scores", all);
+  large_scores.inputs["q"] = large_scores.at("q") * Number(1000);
+  const Sizes own = make.s;
+  make.s.head_dim = 2 * keys;
+  for (const char* call : {"training", "evaluation"}) {
+    Probe& probe = add(call, all);
+    probe.inputs["v"] = weights_shown_twice(s.batch, s.heads, keys);
+    probe.metadata["call"] = call;
+    probe.metadata["repeat"] = "40";
+  }
+  make.s = own;
+  return probes;
+}
+
+std::vector<Probe> backward_probes(ProbeMaker& make) {
+  const Sizes& s = make.s;
+  const Index length = s.length;
+  std::vector<Probe> probes;
+  const auto add = [&](std::string_view name, Lengths n, bool causal = false, double spread = 2) {
+    Probe probe = with_causal(make.attention(name, n, spread), causal);
+    probe.inputs["dout"] = make.draw.array({n.batch, s.heads, n.queries, s.head_dim});
+    const double unit = 1 / std::sqrt(static_cast<double>(s.embed));
+    probe.inputs["x"] = make.draw.array({n.batch, n.queries, s.embed});
+    for (const char* weight : {"W_q", "W_k", "W_v", "W_o"}) {
+      probe.inputs[weight] = make.draw.array({s.embed, s.embed}, (weight[2] == 'q' ? spread : 1) * unit);
+    }
+    probe.inputs["dout_layer"] = make.draw.array({n.batch, n.queries, s.embed});
+    probes.push_back(std::move(probe));
+  };
+  add("plain", {s.batch, length, length});
+  add("causal", {s.batch, length, length}, true);
+  add("more keys than queries", {s.batch, length, keys_of(s)});
+  add("causal, more keys than queries", {s.batch, length, keys_of(s)}, true);
+  add("large scores", {s.batch, length, length}, false, 1000);
+  add("one token", {s.batch, 1, 1});
+  add("another batch", {s.batch + 2, length + 1, length + 1});
+  return probes;
+}
+
+std::vector<Probe> rope_probes(ProbeMaker& make) {
+  const Sizes& s = make.s;
+  const Index width = s.head_dim + s.head_dim % 2;
+  std::vector<Probe> probes;
+  const auto add = [&](std::string_view name, Index batch, const std::vector<double>& positions, Index base = 10000,
+                       double spread_of_q = 2) {
+    const auto length = static_cast<Index>(positions.size());
+    Probe probe = make.start(name);
+    probe.metadata["base"] = std::to_string(base);
+    Array& all = probe.inputs["positions"] = Array({length});
+    std::ranges::copy(positions, all.data.begin());
+    for (const char* array : {"x", "q", "k", "v"})
+      probe.inputs[array] = make.draw.array({batch, s.heads, length, width}, array[0] == 'q' ? spread_of_q : 1);
+    probes.push_back(std::move(probe));
+  };
+  std::vector<double> ascending, spread;
+  for (Index t = 0; t < std::max<Index>(s.length, 5); ++t) {
+    ascending.push_back(static_cast<double>(t));
+    spread.push_back(static_cast<double>(t * t + 3));
+  }
+  add("plain", s.batch, ascending);
+  add("positions with gaps", s.batch, spread);
+  add("another base", s.batch, spread, 500);
+  add("positions backwards", s.batch, {7, 4, 3, 0, 11});
+  add("far positions", s.batch, {0, 40, 41, 97, 160, 161});
+  add("large scores", s.batch, ascending, 10000, 1000);
+  add("one token", s.batch, {5});
+  add("another batch", s.batch + 2, {2, 0, 1, 9});
+  return probes;
+}
+
+}  // namespace qkv::judge

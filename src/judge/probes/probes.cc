@@ -1,0 +1,136 @@
+#include "judge/probes/probes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "judge/dropout.h"
+#include "judge/judge.h"
+
+namespace qkv::judge {
+
+Array Draw::array(Shape shape, double deviation) {
+  Array out(std::move(shape));
+  for (Number& x : out.data) {
+    const double unit = static_cast<double>(bits_() >> 11) * 0x1p-52 - 1;  // [-1, 1), deviation 1 / sqrt(3)
+    x = std::round(unit * std::sqrt(3.0) * deviation * 4096) / 4096;
+  }
+  return out;
+}
+
+Probe ProbeMaker::start(std::string_view name, std::string_view call) const {
+  Probe probe;
+  probe.metadata = {{"task", std::string(task.name)},
+                    {"name", std::string(name)},
+                    {"call", std::string(call)},
+                    {"heads", std::to_string(s.heads)},
+                    {"kv_heads", std::to_string(s.kv_heads)},
+                    {"causal", task.has("always-causal") ? "1" : "0"}};
+  return probe;
+}
+
+Probe ProbeMaker::attention(std::string_view name, Lengths n, double spread, double spread_of_keys) {
+  Probe probe = start(name);
+  probe.inputs["q"] = draw.array({n.batch, s.heads, n.queries, s.head_dim}, spread);
+  probe.inputs["k"] = draw.array({n.batch, s.heads, n.keys, s.head_dim}, spread_of_keys);
+  probe.inputs["v"] = draw.array({n.batch, s.heads, n.keys, s.head_dim});
+  return probe;
+}
+
+Probe called_twice(Probe probe) {
+  probe.metadata["name"] = "called twice";
+  probe.metadata["call"] = "twice";
+  return probe;
+}
+
+Probe ProbeMaker::clear_of_overflow(const std::function<Probe()>& drawn) const {
+  const auto clear = [&](const Probe& probe) {
+    const Work work = run(task.textbook, probe);
+    const Array& scores = work.at("scores");
+    const Index keys = scores.size(-1);
+    for (Index n = 0; n < scores.count(); n += keys) {
+      double largest = scores[n].value;
+      for (Index j = 1; j < keys; ++j) largest = std::max(largest, scores[n + j].value);
+      if ((largest > 80 && largest < 98) || (largest > 690 && largest < 730)) return false;
+    }
+    return true;
+  };
+  Probe probe = drawn();
+  for (int tries = 0; tries < 200 && !clear(probe); ++tries) probe = drawn();
+  return probe;
+}
+
+Probe ProbeMaker::with_mask(Probe probe, const Array& mask) const {
+  const auto own = std::ranges::find(task.arguments, std::string_view("mask"), &Argument::name);
+  const bool three_axes = own->axes == "B L L";
+  probe.inputs["mask"] = three_axes ? mask : reshape(mask, {mask.size(0), 1, mask.size(1), mask.size(2)});
+  return probe;
+}
+
+Array ProbeMaker::padding_mask(Lengths n) const {
+  Array mask({n.batch, n.queries, n.keys}, 1);
+  for (Index i = 0; i < mask.count(); ++i) {
+    if (i % n.keys >= std::max<Index>(1, n.keys - 1 - i / (n.queries * n.keys))) mask[i] = 0;
+  }
+  return mask;
+}
+
+Array ProbeMaker::pair_mask(Lengths n) {
+  const Index keys = n.keys;
+  Array mask({n.batch, n.queries, keys});
+  for (Index row = 0; row < n.batch * n.queries; ++row) {
+    for (Index j = 0; j < keys; ++j) mask[row * keys + j] = draw.below(3) > 0 ? 1 : 0;
+    mask[row * keys + draw.below(keys)] = 1;
+    // Not everything either: a row that sees all keys shows nothing of the mask.
+    if (keys > 2) mask[row * keys + (row + 1) % keys] = 0, mask[row * keys + row % keys] = 1;
+  }
+  return mask;
+}
+
+Array ProbeMaker::empty_row_mask(Lengths n) {
+  Array mask = pair_mask(n);
+  for (Index j = 0; j < n.keys; ++j) mask[n.keys + j] = 0;
+  return mask;
+}
+
+std::vector<Probe> Task::probes(const Sizes& own_sizes, std::uint64_t seed) const {
+  using Probes = std::vector<Probe> (*)(ProbeMaker&);
+  static constexpr std::pair<std::string_view, Probes> kOwn[] = {
+      {"sdpa", sdpa_probes}, {"causal", causal_probes},     {"flash", flash_probes},     {"linear", linear_probes},
+      {"rope", rope_probes}, {"backward", backward_probes}, {"dropout", dropout_probes}, {"cache", cache_probes},
+      {"lm", lm_probes}};
+  const auto own = std::ranges::find(kOwn, name, &std::pair<std::string_view, Probes>::first);
+  ProbeMaker make{*this, own_sizes, Draw(seed)};
+  return (own == std::end(kOwn) ? layer_probes : own->second)(make);
+}
+
+std::vector<StateDict> make_probes(std::string_view task, const Sizes& sizes, std::uint64_t seed, const Owner& owner) {
+  default_sizes(task);  // throws for an unknown one
+  std::vector<StateDict> out;
+  for (Probe& probe : find_task(task)->probes(sizes, seed)) {
+    if (owner.causal) probe.metadata["causal"] = "1";
+    if (owner.dropout && (probe.call("training") || probe.call("evaluation")))
+      probe.metadata["dropout"] = std::to_string(*owner.dropout);
+    if (!owner.output) probe.metadata["without"] = "output";
+    for (auto& [name, array] : probe.inputs) {
+      if (name.starts_with("b_") && std::ranges::find(owner.absent, name) != owner.absent.end()) array = Array(array.shape);
+    }
+    StateDict state;
+    state.metadata = probe.metadata;
+    for (const auto& [name, array] : probe.inputs) {
+      if (name != "mask") {
+        state.add(name, to_tensor(array));
+        continue;
+      }
+      Tensor<std::uint8_t> mask(array.shape);
+      for (Index i = 0; i < array.count(); ++i) mask.data()[i] = array[i].value != 0;
+      AnyTensor tensor = any_tensor(mask);
+      tensor.dtype = DType::kBool;
+      state.add(name, std::move(tensor));
+    }
+    out.push_back(std::move(state));
+  }
+  return out;
+}
+
+}  // namespace qkv::judge

@@ -1,0 +1,189 @@
+// The ladder, read from tasks.txt, and whether a probe is one of a task.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+
+#include "judge/judge.h"
+#include "judge/text/language.h"
+#include "judge/task.h"
+#include "judge/text/text.h"
+#include "qkv/error.h"
+
+namespace qkv::judge {
+namespace {
+
+/// "x [B L E], mask? [B 1 L L]".
+std::vector<Argument> arguments_of(std::string_view text) {
+  std::vector<Argument> out;
+  for (std::size_t open = 0; (open = text.find('[')) != std::string_view::npos;) {
+    Argument one{trimmed(text.substr(0, open)), {}, false};
+    one.optional = one.name.ends_with('?');
+    if (one.optional) one.name.remove_suffix(1);
+    const std::size_t close = text.find(']');
+    one.axes = text.substr(open + 1, close - open - 1);
+    out.push_back(one);
+    text.remove_prefix(std::min(text.find_first_not_of("], ", close), text.size()));
+  }
+  return out;
+}
+
+void set_sizes(Sizes& sizes, std::string_view text) {
+  const std::map<std::string_view, Index*> letters = {
+      {"L", &sizes.length}, {"E", &sizes.embed}, {"H", &sizes.heads}, {"Hkv", &sizes.kv_heads}, {"d", &sizes.head_dim}};
+  const std::string apart = replaced(text, ",", " ");
+  const std::vector<std::string_view> words = words_of(apart);
+  for (std::size_t n = 0; n + 1 < words.size(); n += 2)
+    std::from_chars(words[n + 1].data(), words[n + 1].data() + words[n + 1].size(), *letters.at(words[n]));
+}
+
+std::vector<Task> read_tasks() {
+  std::vector<Task> all;
+  for (const std::string_view line : text_lines("tasks.txt")) {
+    const std::size_t blank = std::min(line.find(' '), line.size());
+    const std::string_view key = line.substr(0, blank), value = trimmed(line.substr(blank));
+    if (line.starts_with('[')) {
+      const std::size_t close = line.find(']');
+      all.emplace_back();
+      all.back().name = line.substr(1, close - 1), all.back().title = trimmed(line.substr(close + 1));
+      continue;
+    }
+    Task& task = all.back();
+    if (key == "teaches") task.teaches = value;
+    if (key == "article") task.article = value;
+    if (key == "function") task.functions.push_back(words_of(value).front());
+    if (key == "class") task.classes.push_back(value);
+    if (key == "tensors") task.arguments = arguments_of(value);
+    if (key == "parts") task.parts = words_of(value);
+    if (key == "sizes") set_sizes(task.sizes, value);
+    if (key == "answers") task.answers = words_of(value);
+    if (key == "textbook") task.textbook = textbook_called(value);
+  }
+  return all;
+}
+
+/// The size that a word of Argument::axes stands for: a number, a letter, or a number times a letter ("3E").
+bool axis_fits(std::string_view word, Index size, std::map<std::string_view, Index>& letters) {
+  Index factor = 0;
+  const char* end = std::from_chars(word.data(), word.data() + word.size(), factor).ptr;
+  const bool counts = end != word.data();
+  word.remove_prefix(static_cast<std::size_t>(end - word.data()));
+  if (word.empty()) return size == factor;
+  if (counts && size % factor != 0) return false;
+  const Index value = counts ? size / factor : size;
+  return letters.emplace(word, value).first->second == value;
+}
+
+[[noreturn]] void refuse(const Task& task, const std::string& what) {
+  throw OptionError("[judge] a probe of " + std::string(task.name) + ": " + what);
+}
+
+/// "3,1,1": how many tokens each call of a cache gets.
+void check_steps(const Task& task, const Probe& probe) {
+  const std::string text = probe.text("steps");
+  const Index length = probe.at("x").size(1);
+  Index total = 0;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at < end && total >= 0) {
+    Index tokens = 0;
+    const auto [rest, error] = std::from_chars(at, end, tokens);
+    const bool good = error == std::errc() && tokens >= 1 && tokens <= length - total && (rest == end || *rest == ',');
+    total = good ? total + tokens : -1;
+    at = rest == end || !good ? end : rest + 1;
+  }
+  if (total != length || text.empty() || text.back() == ',') {
+    refuse(task, "metadata 'steps': positive numbers with sum " + std::to_string(length) +
+                     " (x has as many tokens), separated by commas: got '" + text + "'");
+  }
+  const Index width = probe.at("W_q").size(1), heads = probe.integer("heads", 1);
+  if (heads < 1 || probe.integer("kv_heads", heads) != heads || width % heads != 0) {
+    refuse(task, "metadata 'heads': a divisor of " + std::to_string(width) + ", W_q's width: got " + probe.text("heads"));
+  }
+}
+
+void check_training(const Task& task, const Probe& probe) {
+  const Array& tokens = probe.at("tokens");
+  const Index vocabulary = probe.at("embed").size(0), steps = probe.integer("steps", 1);
+  if (tokens.size(1) != probe.at("position").size(0) + 1) refuse(task, "tokens [B, T+1] for position [T, E]: got another T");
+  for (const Number& t : tokens.data) {
+    if (!(t.value >= 0 && t.value < static_cast<double>(vocabulary)) || t.value != std::floor(t.value)) {
+      refuse(task, "tokens are whole numbers from 0 to " + std::to_string(vocabulary - 1) + ": got " + std::to_string(t.value));
+    }
+  }
+  if (steps < 1 || steps > 100) refuse(task, "metadata 'steps' from 1 to 100: got " + probe.text("steps"));
+}
+
+void check_metadata(const Task& task, const Probe& probe) {
+  if (task.has("cache")) check_steps(task, probe);
+  if (task.has("lm")) check_training(task, probe);
+  if (task.has("flash") && (probe.integer("block") < 1 || probe.at("k").size(2) < 1))
+    refuse(task, "metadata 'block': at least 1, as must be the keys: got " + probe.text("block"));
+  if (task.has("rope")) {
+    const Index width = probe.at("x").size(-1);
+    if (width < 2 || width % 2 != 0 || !(probe.number("base") > 0)) {
+      refuse(task, "an even width and metadata 'base' > 0: got " + std::to_string(width) + " and '" + probe.text("base") + "'");
+    }
+  }
+}
+
+}  // namespace
+
+const std::vector<Task>& tasks() {
+  static const std::vector<Task> all = read_tasks();
+  return all;
+}
+
+const Task* find_task(std::string_view name) {
+  const auto found = std::ranges::find(tasks(), name, &Task::name);
+  return found == tasks().end() ? nullptr : &*found;
+}
+
+bool Task::has(std::string_view part) const { return std::ranges::find(parts, part) != parts.end(); }
+bool Task::takes(std::string_view argument) const {
+  return std::ranges::find(arguments, argument, &Argument::name) != arguments.end();
+}
+
+void check_probe(const Task& task, const Probe& probe) {
+  std::map<std::string_view, Index> letters;
+  for (const Argument& argument : task.arguments) {
+    if (!probe.has(argument.name)) {
+      if (argument.optional) continue;
+      throw OptionError("[judge] a probe of " + std::string(task.name) + " lacks the tensor '" + std::string(argument.name) +
+                        "'");
+    }
+    const Shape& shape = probe.at(argument.name).shape;
+    const std::vector<std::string_view> axes = words_of(argument.axes);
+    bool fits = axes.size() == shape.size();
+    for (std::size_t n = 0; fits && n < axes.size(); ++n) fits = axis_fits(axes[n], shape[n], letters);
+    if (!fits) {
+      throw OptionError("[judge] '" + std::string(argument.name) + "' of a probe of " + std::string(task.name) + " must be [" +
+                        std::string(argument.axes) + "]: got " + shape_text(shape.data(), static_cast<int>(shape.size())));
+    }
+  }
+  const Index heads = probe.integer("heads", 1), kv_heads = probe.integer("kv_heads", heads);
+  const auto divides = [&letters](Index n, const char* letter) {
+    const auto found = letters.find(letter);
+    return n > 0 && (found == letters.end() || found->second % n == 0);
+  };
+  const bool given = letters.count("H") == 0 || letters["H"] == heads;
+  if (heads < 1 || kv_heads < 1 || heads % kv_heads != 0 || !divides(heads, "P") || !divides(kv_heads, "G") || !given) {
+    throw OptionError("[judge] heads " + probe.text("heads") + " and kv_heads " + probe.text("kv_heads") +
+                      " do not fit the probe's tensors");
+  }
+  check_metadata(task, probe);
+}
+
+std::string task_names() {
+  std::string names;
+  for (const Task& task : tasks()) names.append(names.empty() ? "" : ", ").append(task.name);
+  return names;
+}
+
+Sizes default_sizes(std::string_view task) {
+  const Task* found = find_task(task);
+  if (found == nullptr) throw OptionError("[judge] unknown task '" + std::string(task) + "'; `qkv practice` lists them");
+  return found->sizes;
+}
+
+}  // namespace qkv::judge
