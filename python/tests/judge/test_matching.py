@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from runner import names
 from runner.errors import Stop
-from runner.slots import Sizes, Slot, axes_of, block_shape, blocks, unblocked
+from runner.slots import Sizes, Slot, axes_of, canonical, in_probe
 from support_judge import agrees, looked
 
 torch = pytest.importorskip("torch")
@@ -57,23 +57,24 @@ GROUPED = Sizes(30, 6, 2, 5)
         ("q", (1, 1, 18), "out_in", SIZES, True), ("o", (18,), "out_in", SIZES, True),
     ],
 )  # fmt: skip
-def test_a_slot_reads_what_it_sets(letters: str, shape: tuple[int, ...], family: str, sizes: Sizes, bias: bool) -> None:
-    rng = np.random.default_rng(0)
-    found = {p + x: rng.standard_normal(block_shape(x, p == "b_", sizes)) for p in ("W_", "b_") for x in "qkvo"}
+def test_a_slot_places_each_number_of_its_blocks_once(
+    letters: str, shape: tuple[int, ...], family: str, sizes: Sizes, bias: bool
+) -> None:
     axes = axes_of(Shaped(shape, bias), tuple(letters), family, sizes)
     assert axes is not None
+    blocks = canonical(sizes)
     slot = Slot("p", shape, tuple(letters), bias, axes)
-    into = {name: np.zeros_like(value) for name, value in found.items()}
-    slot.spread(slot.value(found), into)
-    for name, value in into.items():
-        assert np.array_equal(value, found[name] if name in slot.names else np.zeros_like(value))
+    places = slot.places(blocks)
+    assert places.shape == shape
+    assert sorted(places.ravel()) == sorted(place for name in slot.names for place in blocks[name].ravel())
 
 
-def test_blocks_go_back_to_the_contract() -> None:
-    rng = np.random.default_rng(0)
-    probe = {"W_qkv": rng.standard_normal((18, 54)), "b_qkv": rng.standard_normal(54), "W_o": rng.standard_normal((18, 18))}
-    back = unblocked(blocks(probe, SIZES), probe)
-    assert all(np.array_equal(back[name], value) for name, value in probe.items())
+def test_merged_parameters_lie_side_by_side() -> None:
+    probe = {"W_qkv": np.zeros((18, 54)), "b_qkv": np.zeros(54), "W_o": np.zeros((18, 18))}
+    places, blocks = in_probe(probe, SIZES), canonical(SIZES)
+    assert np.array_equal(places["W_qkv"][:, 18:36], blocks["W_k"].reshape(18, 18))
+    assert np.array_equal(places["b_qkv"][36:], blocks["b_v"].ravel())
+    assert np.array_equal(places["W_o"], blocks["W_o"].reshape(18, 18))
 
 
 HEAD = """

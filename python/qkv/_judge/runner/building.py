@@ -16,10 +16,10 @@ from . import names
 from .errors import People, Stop
 from .frameworks import is_module
 from .slots import Sizes
+from .tasks import CAUSAL, SINGLE, TASKS
 
-#: E is no square, H, d, B, L are all different, d is not 4 (there 1 / sqrt(d) is 2 / d).
-DEFAULTS = {"embed": 18, "heads": 3, "kv_heads": 3, "head_dim": 6, "dropout": 0.25, "context": 64, "vocab": 11, "base": 10000.0,
-            "batch_first": True, "batch": 8, "device": "cpu", "bias": True, "causal": False, "tile": 3}  # fmt: skip
+DEFAULTS = {"dropout": 0.25, "context": 64, "vocab": 11, "base": 10000.0, "batch_first": True, "batch": 8, "device": "cpu",
+            "bias": True, "tile": 3}  # fmt: skip
 
 
 class Settings(dict):
@@ -58,12 +58,9 @@ class Settings(dict):
 
 def values_for(task: str, init: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """({setting: value}, --init by their own names): the sizes of a task, changed by --init."""
-    values = dict(DEFAULTS)
-    if task == "gqa":
-        values.update(embed=30, heads=6, kv_heads=3)
-    if task in ("v1", "v2", "v3", "v4", "self-attention", "single-head"):
-        values.update(heads=1, kv_heads=1, head_dim=11 if task == "self-attention" else 18)
-    values["causal"] = task in ("single-head", "cache", "causal", "lm")
+    sizes = TASKS[task].sizes
+    values = {**DEFAULTS, "embed": sizes["E"], "heads": sizes["H"], "kv_heads": sizes["Hkv"], "head_dim": sizes["d"],
+              "causal": task in CAUSAL}  # fmt: skip
     own: dict[str, Any] = {}
     for name, value in init.items():
         if isinstance(value, str):
@@ -185,8 +182,7 @@ def sizes_of(thing: Any, entries: list[Any], task: str, values: dict[str, Any], 
     if embed is None:
         linear = next((e for e in weights.values() if e.layout == "out_in"), None)
         embed = linear.shape[1] if linear is not None else next((e.shape[0] for e in weights.values()), values["embed"])
-    single = task in ("v1", "v2", "v3", "v4", "self-attention", "single-head")
-    heads = values["heads"] if "heads" in kinds or single else _attribute(thing, "heads") or _listed(weights) or values["heads"]
+    heads = values["heads"] if "heads" in kinds or task in SINGLE else _attribute(thing, "heads") or _listed(weights) or values["heads"]
     width = embed
     query = by_letter.get(("q",))
     if query is not None and len(query.shape) == 2 and _listed(weights) is None:

@@ -12,15 +12,8 @@ import numpy as np
 from . import names
 from .errors import Stop
 from .frameworks import is_array, reads, to_numpy
-from .tasks import LAYERS, contract
+from .tasks import FUNCTIONS, LAYERS
 
-_OUT = (
-    "out", "output", "outputs", "context", "attnoutput", "attentionoutput", "lasthiddenstate", "hiddenstates", "y", "result",
-    "o", "z",
-)
-_WEIGHTS = (
-    "weights", "attn", "attnweights", "attentionweights", "attentions", "attention", "probs", "attnprobs", "scores", "w",
-)
 #: What forward() of a class takes, in order; others: x and a mask, or q, k, v and a mask.
 _FORWARD = {"cross": ["x", "memory", "mask"], "lm": ["tokens"], "cache": ["x", "cache"], "rope": ["x", "positions"]}
 #: Arguments that are given a value wherever a function has them.
@@ -46,7 +39,7 @@ class Binding:
         }
         self.notes: list[str] = []
         self.contract: dict[str, bool] = (
-            dict(contract(task, contract_name)) if contract_name else {}
+            dict(FUNCTIONS[task][contract_name]) if contract_name else {}
         )  # {argument: may be missing}
         self._settle(contract_name)
 
@@ -61,7 +54,7 @@ class Binding:
         else:
             wanted = _FORWARD.get(self.task, ["x", "mask"] if layered else ["q", "k", "v", "mask"])
         masks = [name for name, role in self.roles.items() if role == "mask"]
-        for extra in sorted(masks, key=lambda name: names.key(name) in names.HIDES)[1:]:
+        for extra in sorted(masks, key=lambda name: names.mask_kind(name) == "hides")[1:]:
             self.roles[extra] = None
         if "mask" not in self.roles.values() and self.contract and "causal" not in self.contract:
             for one in self._required():
@@ -163,9 +156,9 @@ class Result:
         elif isinstance(raw, (tuple, list)) and raw:
             self._sequence(list(raw), expected)
         elif isinstance(raw, dict):
-            self._named({names.key(str(name)): value for name, value in raw.items()})
+            self._named(raw)
         elif raw is not None and hasattr(raw, "__dict__"):
-            self._named({names.key(name): value for name, value in vars(raw).items()})
+            self._named(vars(raw))
         elif isinstance(raw, (int, float, np.generic)):
             self.out = np.asarray(raw)
 
@@ -186,9 +179,10 @@ class Result:
             self.weights_first = first > 0 and self.weights is values[0]
 
     def _named(self, values: dict[str, Any]) -> None:
-        arrays = {name: value for name, value in values.items() if is_array(value)}
-        self.out = next((arrays[name] for name in _OUT if name in arrays), next(iter(arrays.values()), None))
-        self.weights = next((arrays[name] for name in _WEIGHTS if name in arrays and arrays[name] is not self.out), None)
+        arrays = {names.key(str(name)): value for name, value in values.items() if is_array(value)}
+        self.out = names.first("out", arrays) if names.first("out", arrays) is not None else next(iter(arrays.values()), None)
+        weights = names.first("weights", arrays)
+        self.weights = None if weights is self.out else weights
         self.rest = [value for value in values.values() if value is not self.out]
 
 

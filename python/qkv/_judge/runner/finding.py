@@ -1,15 +1,45 @@
-"""Finds what to judge in a module: the function or class that a person means, and which task it is."""
+"""Loads a person's file, and finds in it what to judge: the function or class that is meant, and which task it is."""
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import sys
+from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from . import names, tasks
 from .building import parameters_of, settings_of
-from .errors import Stop
+from .errors import People, Stop
 from .frameworks import is_module, is_module_class, is_scripted, named, reads
+
+
+def load(path: Any) -> ModuleType:
+    """The file as a module, whose folder comes first on sys.path; `if __name__ == "__main__"` does not run.
+
+    Raises Stop with the person's lines if the file cannot be read, compiled or executed.
+    """
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise Stop(f"no such file: {path}")
+    taken = file.stem in sys.modules or file.stem in getattr(sys, "stdlib_module_names", ()) or not file.stem.isidentifier()
+    name = f"judged_{file.stem}" if taken else file.stem
+    spec = importlib.util.spec_from_file_location(name, str(file))
+    if spec is None or spec.loader is None:
+        raise Stop(f"{file.name} must be a Python file: its name must end in .py")
+    sys.path.insert(0, str(file.parent))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # classes look their module up: dataclasses, pickle
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        people = People(file)
+        says = f"loading {file.name}: this Python ({sys.executable}) has no {error.name}: name another with --python, or activate its environment"
+        raise Stop(says, "failed", people.lines(error)) from None
+    except (Exception, SystemExit) as error:
+        raise People(file).stop(error, f"loading {file.name}") from None
+    return module
 
 
 class Candidate(NamedTuple):

@@ -15,9 +15,8 @@ from typing import Any
 from . import building, names, parameters, tasks
 from .calling import Binding
 from .errors import FAILURES, People, Stop
-from .finding import Candidate, find, forward_of, of_thing
+from .finding import Candidate, find, forward_of, load, of_thing
 from .frameworks import framework_of, is_module, named, reads, rounds
-from .loading import load
 from .matching import assign
 from .subject import Subject
 from .training import model_class
@@ -164,15 +163,15 @@ def _unread(subject: Subject) -> None:
     subject.has.update(_lacks(absent))
 
 
-def _nearest(function: Any, contracts: dict[str, str]) -> str:
+def _nearest(function: Any, contracts: dict[str, list[tuple[str, bool]]]) -> str:
     """The contract function whose arguments this one's are."""
     have = {names.argument(one.name) for one in building.parameters_of(function)}
-    return max(contracts, key=lambda name: len(have & {word.rstrip("?") for word in contracts[name].split()}))
+    return max(contracts, key=lambda name: len(have & dict(contracts[name]).keys()))
 
 
 def _absent(task: str, function: str, covered: set[str]) -> list[str]:
     """The contract's parameters that the code has nothing for."""
-    wanted = [name for name, _ in tasks.contract(task, function) if name[:2] in ("W_", "b_")]
+    wanted = [name for name, _ in tasks.FUNCTIONS[task][function] if name[:2] in ("W_", "b_")]
     return [name for name in wanted if not any(name[:2] + letter in covered for letter in name[2:])]
 
 
@@ -269,7 +268,7 @@ def as_json(subject: Subject) -> dict[str, Any]:
     conventions = list(subject.conventions)
     if subject.mask_form is not None and subject.mask_form.convention:
         conventions.append(subject.mask_form.convention)
-    masked = any(name == "mask" for function in tasks.FUNCTIONS[subject.task] for name, _ in tasks.contract(subject.task, function))
+    masked = any(name == "mask" for function in tasks.FUNCTIONS[subject.task].values() for name, _ in function)
     return {
         "file": subject.people.file, "name": subject.name, "line": subject.line, "kind": subject.kind,
         "framework": subject.framework, "task": subject.task, "why": subject.why,

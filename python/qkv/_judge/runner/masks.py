@@ -13,6 +13,7 @@ import numpy as np
 
 from . import names
 from .frameworks import from_numpy, to_numpy
+from .tasks import SINGLE
 
 #: In the order of trying; tasks whose contract is [B, L, L] begin with that.
 SHAPES = ("[B, 1, L, L]", "[B, H, L, L]", "[B, L, L]", "[B, L]", "[L, L]", "[B, 1, 1, L]", "[B, 1, L]", "[B*H, L, L]")
@@ -75,15 +76,15 @@ def _shaped(mask: np.ndarray, shape: str, heads: int) -> np.ndarray | None:
 
 def forms(argument: str, task: str, hides: bool = False) -> list[Form]:
     """Every form of a mask argument, the contract's first."""
-    key = names.key(argument)
-    if key in names.LENGTHS:
+    kind = names.mask_kind(argument)
+    if kind == "lengths":
         return [Form(LENGTHS, "int64")]
-    hides = hides or key in names.HIDES
-    first = "[B, L, L]" if task in ("v1", "v2", "v3", "v4", "self-attention", "single-head") else SHAPES[0]
-    if "pad" in key and hides:
+    hides = hides or kind == "hides"
+    first = "[B, L, L]" if task in SINGLE else SHAPES[0]
+    if "pad" in names.key(argument) and hides:
         first = "[B, L]"
     shapes = [first, *(shape for shape in SHAPES if shape != first)]
-    if key in names.ADDED:
+    if kind == "added":
         return [added(Form(shape, "float")) for shape in shapes]
     return [Form(shape, dtype, hides) for dtype in TYPES for shape in shapes]
 

@@ -1,4 +1,4 @@
-"""How one parameter of a person's holds one or more of the contract's: which letters, which layout. Sets and reads by value.
+"""How one parameter of a person's holds one or more of the contract's: which letters, which layout.
 
 Contract parameters as canonical blocks, H heads of d: W_q, W_k, W_v [in, head, dim], W_o [head, dim, out], b_q, b_k, b_v
 [head, dim], b_o [out]. A slot says in which order a parameter has these axes; q, k, v in one parameter are the axis "part", or
@@ -35,34 +35,25 @@ def numbers(letters: tuple, bias: bool, sizes: Sizes) -> int:
     return sum(math.prod(block_shape(letter, bias, sizes)) for letter in letters)
 
 
-def blocks(tensors: dict[str, np.ndarray], sizes: Sizes) -> dict[str, np.ndarray]:
-    """The parameters of a probe as canonical blocks: {"W_q": [in, head, dim], ...}."""
-    found: dict[str, np.ndarray] = {}
+def canonical(sizes: Sizes) -> dict[str, np.ndarray]:
+    """The blocks, {"W_q": [in, head, dim], ...}, holding where each of their numbers is in one vector of all."""
+    blocks: dict[str, np.ndarray] = {}
+    edge = 0
+    for name in (f"{kind}_{letter}" for kind in "Wb" for letter in "qkvo"):
+        shape = block_shape(name[2], name[0] == "b", sizes)
+        blocks[name] = np.arange(edge, edge := edge + math.prod(shape)).reshape(shape)
+    return blocks
+
+
+def in_probe(tensors: dict[str, np.ndarray], sizes: Sizes) -> dict[str, np.ndarray]:
+    """The same for the parameters as a probe has them: [in, out], q, k and v side by side where they are merged."""
+    blocks, places = canonical(sizes), {}
     for name, value in tensors.items():
-        if name[:2] not in ("W_", "b_"):
-            continue
-        letters = tuple(name[2:])
-        widths = [sizes.heads_of(letter) * sizes.head_dim for letter in letters]
-        parts = [value] if len(letters) == 1 else np.split(value, np.cumsum(widths)[:-1], axis=-1)
-        for letter, part in zip(letters, parts):
-            found[name[:2] + letter] = part.reshape(block_shape(letter, name[0] == "b", sizes))
-    return found
-
-
-def unblocked(found: dict[str, np.ndarray], like: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Canonical blocks back as a probe has them: [in, out]."""
-    out = {}
-    for name, value in like.items():
-        if name[:2] not in ("W_", "b_"):
-            continue
-        rows = value.shape[:-1] if len(name) > 3 else ()
-        parts = [found[name[:2] + letter] for letter in name[2:]]
-        out[name] = (
-            parts[0].reshape(value.shape)
-            if not rows and len(parts) == 1
-            else np.concatenate([part.reshape(*rows, -1) for part in parts], -1)
-        )
-    return out
+        if name[:2] in ("W_", "b_"):
+            parts = [blocks[name[:2] + letter] for letter in name[2:]]
+            rows = value.shape[:-1] if len(parts) > 1 else ()
+            places[name] = np.concatenate([part.reshape(*rows, -1) for part in parts], -1).reshape(value.shape)
+    return places
 
 
 class Slot(NamedTuple):
@@ -77,44 +68,21 @@ class Slot(NamedTuple):
     def names(self) -> list[str]:
         return [("b_" if self.bias else "W_") + letter for letter in self.letters]
 
-    def _base(self, found: dict[str, np.ndarray]) -> np.ndarray:
-        """All letters' blocks in one array with the axes of base_axes()."""
-        parts = [found[name] for name in self.names]
+    def places(self, blocks: dict[str, np.ndarray]) -> np.ndarray:
+        """Of each number of the parameter, where it is in the vector of canonical blocks."""
+        parts = [blocks[name] for name in self.names]
         if self.head is not None:
             axis = 0 if self.bias or self.letters == ("o",) else 1
             parts = [np.take(part, [self.head], axis=axis) for part in parts]
-        if len(parts) == 1:
-            return parts[0]
-        if "part" in self.axes:
-            return np.stack(parts, axis=0 if self.bias else 1)
         rows = () if self.bias else parts[0].shape[:1]
-        return np.concatenate([part.reshape(*rows, -1) for part in parts], -1)
-
-    def value(self, found: dict[str, np.ndarray]) -> np.ndarray:
-        """The parameter as the person's object holds it."""
-        base = base_axes(self)
-        return self._base(found).transpose([base.index(axis) for axis in self.axes]).reshape(self.shape)
-
-    def spread(self, value: np.ndarray, into: dict[str, np.ndarray]) -> None:
-        """Adds a gradient of the parameter to the canonical blocks `into`: the inverse of value()."""
-        base, template = base_axes(self), self._base(into)
-        ordered = value.reshape([template.shape[base.index(axis)] for axis in self.axes])
-        array = ordered.transpose([self.axes.index(axis) for axis in base])
-        many, edge = len(self.letters) > 1, 0
-        for index, name in enumerate(self.names):
-            block = into[name]
-            if many and "part" in self.axes:
-                part = array[index] if self.bias else array[:, index]
-            elif many:
-                width = math.prod(block.shape[0 if self.bias else 1 :])
-                part, edge = array[..., edge : edge + width].reshape(block.shape), edge + width
-            else:
-                part = array
-            if self.head is None:
-                block += part
-            else:
-                place = (slice(None),) * (0 if self.bias or self.letters == ("o",) else 1)
-                block[(*place, slice(self.head, self.head + 1))] += part
+        if len(parts) == 1:
+            base = parts[0]
+        elif "part" in self.axes:
+            base = np.stack(parts, axis=len(rows))
+        else:
+            base = np.concatenate([part.reshape(*rows, -1) for part in parts], -1)
+        order = base_axes(self)
+        return base.transpose([order.index(axis) for axis in self.axes]).reshape(self.shape)
 
 
 def base_axes(slot: Any) -> tuple[str, ...]:

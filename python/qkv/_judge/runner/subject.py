@@ -19,7 +19,7 @@ from .masks import Form, full
 from .matching import Assignment
 from .parameters import get, put
 from .slicing import Slices
-from .slots import Sizes, block_shape, blocks, unblocked
+from .slots import Sizes, Slot, block_shape, canonical, in_probe
 from .tasks import FUNCTIONS
 
 
@@ -94,22 +94,24 @@ class Subject:
             raise self.people.stop(error, f"copying {self.name}") from None
         if is_module(target):
             target = target.to(getattr(torch_of(), self.dtype))
-        found = self.blocks_of(tensors)
-        for slot in self.assignments[assignment].slots if self.assignments else []:
-            put(target, slot.path, slot.value(found), self.dtype)
+        vector, blocks = self.vector_of(tensors), canonical(self.sizes)
+        for slot in self.slots(assignment):
+            put(target, slot.path, vector[slot.places(blocks)], self.dtype)
         set_training(target, train)
         return target
 
-    def blocks_of(self, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """All blocks; those that the task does not have are zeros, W_o the identity."""
-        found = blocks(tensors, self.sizes)
-        for letter in "qkvo":
-            found.setdefault(f"b_{letter}", np.zeros(block_shape(letter, True, self.sizes)))
-            if f"W_{letter}" not in found:
-                shape = block_shape(letter, False, self.sizes)
-                width = self.sizes.heads * self.sizes.head_dim
-                found[f"W_{letter}"] = np.eye(width, self.sizes.embed).reshape(shape) if letter == "o" else np.zeros(shape)
-        return found
+    def slots(self, assignment: int) -> list[Slot]:
+        return self.assignments[assignment].slots if self.assignments else []
+
+    def vector_of(self, tensors: dict[str, np.ndarray]) -> np.ndarray:
+        """Every canonical block's numbers; those that the task does not have are zeros, W_o the identity."""
+        blocks = canonical(self.sizes)
+        vector = np.zeros(sum(block.size for block in blocks.values()))
+        width = self.sizes.heads * self.sizes.head_dim
+        vector[blocks["W_o"].reshape(width, -1)] = np.eye(width, self.sizes.embed)
+        for name, places in in_probe(tensors, self.sizes).items():
+            vector[places] = tensors[name]
+        return vector
 
     def leaves(self, tensors: dict[str, np.ndarray], gradient: bool = False) -> dict[str, Any]:
         """The probe's tensors in the person's framework, but for the mask and dout; with a gradient where one is asked for."""
@@ -228,16 +230,15 @@ class Subject:
         if target is None:
             wanted = [name for name in leaves if leaves[name].is_floating_point()]
             return [leaves[name] for name in wanted], lambda grads: dict(zip(wanted, grads))
-        slots = self.assignments[assignment].slots if self.assignments else []
+        slots, blocks = self.slots(assignment), canonical(self.sizes)
         owned = [get(target, slot.path) for slot in slots]
 
         def collect(grads: list[np.ndarray]) -> dict[str, np.ndarray]:
-            into = {name: np.zeros_like(value, dtype=np.float64) for name, value in self.blocks_of(tensors).items()}
+            into = np.zeros_like(self.vector_of(tensors))
             for slot, grad in zip(slots, grads[len(inputs) :]):
-                slot.spread(grad.astype(np.float64), into)
-            named = dict(zip(inputs, grads))
-            absent = set(self.has.get("absent", ()))
-            return {**named, **{name: value for name, value in unblocked(into, tensors).items() if name not in absent}}
+                np.add.at(into, slot.places(blocks), grad)
+            own = {name: into[places] for name, places in in_probe(tensors, self.sizes).items()}
+            return {**dict(zip(inputs, grads)), **{name: own[name] for name in own if name not in self.has.get("absent", ())}}
 
         return [leaves[name] for name in inputs] + owned, collect
 

@@ -1,81 +1,71 @@
-"""The tasks: function contracts, classes by name, and how a task is guessed from a name and a signature.
+"""The tasks (tasks.txt): function contracts, classes by name, and how a task is guessed from a name and a signature.
 
-Contract arguments in order; `?` marks those that may be missing. Matrices are [in, out]. Not: shapes of probes (the tool's).
+Not: numbers of probes (the tool's).
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from . import names
 
-#: {task: {function: arguments}}; the first function is the task's own.
-FUNCTIONS = {
-    "sdpa": {"sdpa": "q k v mask?"},
-    "v1": {"v1": "x W_q b_q W_k b_k W_v b_v"},
-    "v2": {"v2": "x W_qkv b_qkv"},
-    "v3": {"v3": "x W_qkv b_qkv W_o b_o mask?"},
-    "v4": {"v4": "x W_q b_q W_k b_k W_v b_v W_o b_o mask?"},
-    "self-attention": {"self_attention": "x W_q b_q W_k b_k W_v b_v"},
-    "single-head": {"single_head": "x W_q W_k W_v W_o"},
-    "causal": {"causal_attention": "q k v"},
-    "mha": {"mha": "x W_q b_q W_k b_k W_v b_v W_o b_o num_heads mask?"},
-    "gqa": {"gqa": "x W_q W_k W_v W_o num_heads num_kv_heads"},
-    "cross": {"cross_attention": "x memory W_q b_q W_k b_k W_v b_v W_o b_o num_heads mask?"},
-    "cache": {"cached_attention": "x W_q W_k W_v W_o num_heads cache?"},
-    "rope": {"rope": "x positions base?", "rope_attention": "q k v positions base?"},
-    "flash": {"flash": "q k v block_size causal?"},
-    "linear": {"linear_attention": "q k v causal?"},
-    "backward": {"attention_backward": "q k v dout causal?", "layer_backward": "x W_q W_k W_v W_o dout"},
-    "dropout": {"dropout_attention": "q k v p training"},
-    "lm": {"train_step": "params tokens lr"},
-}
 
-CLASSES = {
-    "SelfAttentionV1": "v1", "SelfAttentionV2": "v2", "SelfAttentionV3": "v3", "SelfAttentionV4": "v4",
-    "SelfAttention": "self-attention", "SingleHeadAttention": "single-head", "MultiHeadAttention": "mha",
-    "GroupedQueryAttention": "gqa", "CrossAttention": "cross", "CachedAttention": "cache",
-    "DropoutAttention": "dropout", "ToyLM": "lm",
-}  # fmt: skip
+class Task(NamedTuple):
+    """`functions` {name: [(argument, may be missing)]}, the task's own first; `tensors` {name: axes}; `sizes` {letter: size}."""
 
-#: What a name says, in the order of asking; keys as names.key makes them.
-_SAYS = (
-    ("lm", r"trainstep|toylm|toyattn|languagemodel|trainonestep"),
-    ("backward", r"backward|backprop|gradients?of|bwd|vjp"),
-    ("rope", r"rope|rotary|rotate"),
-    ("flash", r"flash|tiled|online|blockwise|streaming"),
-    ("linear", r"linearatt|linattn|kernelatt|linearised|linearized"),
-    ("cache", r"cache|incremental|decodestep|stepwise"),
-    ("gqa", r"groupedquery|gqa|multiquery|mqa"),
-    ("cross", r"(?<!a)cross|encdec|encoderdecoder"),
-    ("dropout", r"dropout"),
-    ("mha", r"multihead|multihd|^mha|mha$|mhsa"),
-    ("v1", r"v1$"), ("v2", r"v2$"), ("v3", r"v3$"), ("v4", r"v4$"),
-    ("single-head", r"singlehead|onehead"),
-    ("causal", r"causal|masked"),
-    ("sdpa", r"sdpa|scaleddot|dotproduct"),
-)  # fmt: skip
+    name: str
+    functions: dict[str, list[tuple[str, bool]]]
+    classes: list[str]
+    tensors: dict[str, list[str]]
+    parts: list[str]
+    sizes: dict[str, int]
 
-SINGLE = ("v1", "v2", "v3", "v4", "self-attention", "single-head")
-LAYERS = (*SINGLE, "mha", "gqa", "cross", "cache")
+
+def _read() -> dict[str, Task]:
+    tasks: dict[str, Task] = {}
+    task = None
+    for line in Path(__file__).with_name("tasks.txt").read_text(encoding="utf-8").splitlines():
+        word, _, rest = line.partition(" ")
+        if line.startswith("["):
+            name = line[1 : line.index("]")]
+            task = tasks[name] = Task(name, {}, [], {}, [], {"E": 18, "H": 3, "Hkv": 3, "d": 6})
+        elif task is None:
+            continue
+        elif word == "function":
+            function, *arguments = rest.split()
+            task.functions[function] = [(argument.rstrip("?"), argument.endswith("?")) for argument in arguments]
+        elif word == "class":
+            task.classes.append(rest)
+        elif word == "tensors":
+            task.tensors.update({name: axes.split() for name, axes in re.findall(r"(\w+)\?? \[([^]]*)\]", rest)})
+        elif word == "parts":
+            task.parts.extend(rest.split())
+        elif word == "sizes":
+            task.sizes.update({letter: int(size) for letter, size in re.findall(r"(\w+) (\d+)", rest)})
+    return tasks
+
+
+TASKS = _read()
+
+
+def _with(*parts: str) -> tuple[str, ...]:
+    return tuple(task.name for task in TASKS.values() if set(parts) & set(task.parts))
+
+
+FUNCTIONS = {task.name: task.functions for task in TASKS.values()}
+SINGLE = tuple(name for name in _with("layer") if TASKS[name].sizes["H"] == 1)
+LAYERS = _with("layer", "cache")
 #: Tasks of q, k and v: no layer with parameters is one of them.
-OF_QKV = ("sdpa", "flash", "linear", "dropout")
+OF_QKV = _with("function", "flash", "linear")
 #: Tasks whose formula has a causal mask in every probe.
-CAUSAL = ("single-head", "causal", "cache", "lm")
-
-
-def contract(task: str, function: str) -> list[tuple[str, bool]]:
-    """[(argument, may be missing)] of a function of a task."""
-    return [(word.rstrip("?"), word.endswith("?")) for word in FUNCTIONS[task][function].split()]
+CAUSAL = _with("always-causal")
 
 
 def by_contract(name: str) -> str | None:
     """The task whose contract has this very name."""
-    for task, functions in FUNCTIONS.items():
-        if name in functions:
-            return task
-    return CLASSES.get(name)
+    return next((task.name for task in TASKS.values() if name in task.functions or name in task.classes), None)
 
 
 def says_causal(name: str) -> bool:
@@ -87,11 +77,7 @@ def by_name(name: str) -> str | None:
     for task, functions in FUNCTIONS.items():
         if any(name.startswith(f"{function}_") for function in functions):
             return task
-    found = names.key(name)
-    for task, pattern in _SAYS:
-        if re.search(pattern, found):
-            return task
-    return None
+    return names.says_task(name)
 
 
 def of_function(name: str, roles: dict[str, Any]) -> tuple[str, str] | None:

@@ -21,35 +21,27 @@ from .frameworks import default_dtype, from_numpy, is_array, to_numpy, torch_of
 from .subject import Subject
 
 PARAMETERS = ("embed", "position", "W_q", "W_k", "W_v", "head", "head_bias")
-_SPELLED = {
-    "embed": "embed embedding embeddings tok token tokens tokenembedding tokemb wte tokenembeddingtable tokenembeddings emb te "
-             "wordembedding",
-    "position": "position positions pos posemb positionembedding wpe positionembeddingtable posembedding "
-                "positionalembedding pe positionembeddings",
-    "head": "head lmhead unembed outhead fc output out decoder logits tologits proj",
-}  # fmt: skip
-_NAMED = {word.lower(): name for name, words in _SPELLED.items() for word in words.split()}
-
 
 def _name_of(path: str, shape: tuple[int, ...], tensors: dict[str, np.ndarray]) -> str | None:
     """The contract's name of one of the model's parameters: by name where the shape fits, then by shape."""
     wanted = {name: tensors[name].shape for name in PARAMETERS}
     flat = tuple(size for size in shape if size != 1)
     stem = names.key(names.stem(path))
+    says = names.meaning("model", stem)
     bias = len(flat) <= 1
     if bias:
         return (
             "head_bias"
             if flat == wanted["head_bias"]
-            and (_NAMED.get(stem) == "head" or "head" in stem or names.letters(path, True) == ("o",))
+            and (says == "head" or "head" in stem or names.letters(path, True) == ("o",))
             else None
         )
     fits = [name for name, size in wanted.items() if flat in (tuple(size), tuple(size)[::-1])]
     letters = names.letters(path)
     if letters and len(letters) == 1 and f"W_{letters[0]}" in fits:
         return f"W_{letters[0]}"
-    if _NAMED.get(stem) in fits:
-        return _NAMED[stem]
+    if says in fits:
+        return says
     return fits[0] if len(fits) == 1 and fits[0] not in ("W_q", "W_k", "W_v") else None
 
 

@@ -10,24 +10,16 @@ from typing import Any
 import numpy as np
 
 from .slots import Sizes
-from .tasks import CAUSAL, contract
+from .tasks import CAUSAL, TASKS
 
 BATCH, LENGTH, MEMORY = 2, 5, 7
 
 
-def _shape(name: str, layered: bool, sizes: Sizes) -> Any:
+def _shape(axes: list[str], sizes: Sizes) -> tuple[int, ...]:
     embed, heads, kv_heads, dim = sizes
-    width, kv_width = heads * dim, kv_heads * dim
-    if name in ("q", "dout") and not layered:
-        return (BATCH, heads, LENGTH, dim)
-    if name in ("k", "v"):
-        return (BATCH, heads, MEMORY, dim)
-    return {
-        "x": (BATCH, LENGTH, embed), "memory": (BATCH, MEMORY, embed), "dout": (BATCH, LENGTH, embed),
-        "W_q": (embed, width), "b_q": (width,), "W_k": (embed, kv_width), "b_k": (kv_width,),
-        "W_v": (embed, kv_width), "b_v": (kv_width,), "W_qkv": (embed, 3 * width), "b_qkv": (3 * width,),
-        "W_o": (width, embed), "b_o": (embed,),
-    }.get(name)  # fmt: skip
+    letters = {"B": BATCH, "T": LENGTH, "L": LENGTH, "S": MEMORY, "M": MEMORY, "E": embed, "H": heads, "d": dim,
+               "P": heads * dim, "G": kv_heads * dim, "3E": 3 * embed}  # fmt: skip
+    return tuple(letters[axis] for axis in axes)
 
 
 def metadata(task: str, sizes: Sizes) -> dict[str, str]:
@@ -37,21 +29,18 @@ def metadata(task: str, sizes: Sizes) -> dict[str, str]:
 
 
 def probe(task: str, function: str, sizes: Sizes) -> dict[str, np.ndarray]:
-    """Tensors of a function's contract, without a mask."""
+    """Tensors of a function's contract, without a mask; of backward as many keys as queries."""
     rng = np.random.default_rng(15)
-    arguments = [name for name, _ in contract(task, function)]
+    axes = TASKS[task].tensors
     tensors: dict[str, np.ndarray] = {}
+    arguments = [name for name, _ in TASKS[task].functions[function]]
     for name in arguments:
-        shape = _shape(name, "x" in arguments, sizes)
-        if task in ("causal", "rope", "backward") and name in ("k", "v"):
-            shape = (BATCH, sizes.heads, LENGTH, sizes.head_dim)
-        if task == "rope" and name == "x":
-            shape = (BATCH, sizes.heads, LENGTH, sizes.head_dim)
+        own = axes.get("dout_layer" if name == "dout" and "x" in arguments else name)
         if name == "positions":
             tensors[name] = np.arange(LENGTH)
-        elif shape is not None:
-            tensors[name] = rng.standard_normal(shape) / (1 if len(name) == 1 else 3)
-    return tensors
+        elif name != "mask" and own is not None:
+            tensors[name] = rng.standard_normal(_shape(own, sizes)) / (1 if len(name) == 1 else 3)
+    return square(tensors) if task in ("causal", "backward") else tensors
 
 
 def has_more_keys(tensors: dict[str, np.ndarray]) -> bool:

@@ -249,7 +249,7 @@ def _say_form(subject: Subject, argument: str) -> None:
     assert form is not None
     if subject.slices is not None:
         return
-    if form.added and names.key(argument) not in names.ADDED:
+    if form.added and names.mask_kind(argument) != "added":
         subject.notes.append(f"{argument} was taken for 0 and -inf, to be added to the scores: only so it hides what it should")
     elif form.shape not in ("[B, 1, L, L]", "[B, L, L]") or form.dtype != "bool":
         subject.notes.append(f"its mask is {form.dtype} {form.shape}")
