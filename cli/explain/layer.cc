@@ -6,8 +6,6 @@
 #include <limits>
 
 #include "explain/explain.h"
-#include "judge/tasks/derivative.h"
-#include "judge/tasks/steps.h"
 #include "qkv/nn/nn.h"
 
 namespace qkv::cli {

@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "explain/explain.h"
-#include "judge/tasks/steps.h"
 
 namespace qkv::cli {
 namespace {

@@ -56,19 +56,6 @@ judge::Answer read_answer(const fs::path& path) {
   return answer;
 }
 
-/// Lower is better.
-int rank(const Finding& finding) {
-  constexpr std::array<std::string_view, 6> kOrder = {"right", "convention", "wrong", "unknown", "unfilled", "failed"};
-  return static_cast<int>(std::ranges::find(kOrder, finding.verdict) - kOrder.begin());
-}
-
-void add_convention(Finding& finding, const std::string& id) {
-  if (std::ranges::find(finding.conventions, id, &judge::Convention::id) != finding.conventions.end()) return;
-  const judge::Entry* entry = judge::find_entry(id);
-  finding.conventions.push_back({id, entry == nullptr ? id : std::string(entry->says)});
-  if (finding.verdict == "right") finding.verdict = "convention";
-}
-
 }  // namespace
 
 void take_sizes(const Json& given, judge::Sizes& sizes) {
@@ -154,39 +141,10 @@ std::vector<judge::Answer> read_answers(const fs::path& folder, std::size_t coun
   return answers;
 }
 
-Finding not_judged(const std::string& verdict, const std::string& says, const std::string& traceback) {
-  Finding finding;
-  finding.verdict = verdict;
-  finding.checks.push_back({verdict == "unfilled" ? "filled in" : "runs", false, says});
-  finding.traceback = traceback;
-  return finding;
-}
-
 Finding judge_folder(const fs::path& folder, const CodeLook& look, const std::vector<StateDict>& probes) {
-  Finding best;
-  const std::size_t count = std::max<std::size_t>(look.assignments.size(), 1);
-  // Pairs of mistakes only once, for the first reading, where no reading is right or has one mistake.
-  for (std::size_t turn = 0; turn < (count > 1 ? count + 1 : 1); ++turn) {
-    const std::size_t n = turn % count;
-    if (turn == count && rank(best) < 3) break;
-    const fs::path own = n == 0 ? folder : folder / fmt::format("assignment-{}", n);
-    Finding finding = judge::judge(look.task, probes, read_answers(own, probes.size()), turn == count || count == 1);
-    const CodeLook::Assignment assignment = look.assignments.empty() ? CodeLook::Assignment() : look.assignments[n];
-    std::vector<std::string> shown = look.conventions;
-    if (!assignment.convention.empty()) shown.push_back(assignment.convention);
-    for (const std::string& id : shown) {
-      if (finding.right()) add_convention(finding, id);
-    }
-    if (count > 1 && !assignment.label.empty())
-      finding.notes.push_back("this rests on reading the parameters as " + assignment.label +
-                              "; --map NAME=YOURS says otherwise");
-    if (turn == 0 || rank(finding) < rank(best)) best = std::move(finding);
-    if (best.right()) break;
-  }
-  best.file = look.file, best.name = look.name, best.task = look.task;
-  best.untried = look.untried;
-  best.notes.insert(best.notes.end(), look.notes.begin(), look.notes.end());
-  return best;
+  return judge_readings(look, probes, [&](std::size_t n) {
+    return read_answers(n == 0 ? folder : folder / fmt::format("assignment-{}", n), probes.size());
+  });
 }
 
 }  // namespace qkv::cli

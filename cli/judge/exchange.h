@@ -6,25 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "judge/judge.h"
+#include "judge/report.h"
 #include "support/json.h"
 
 namespace qkv::cli {
 
-/// What the runner says about the code: look.json.
-struct CodeLook {
-  std::string file = {}, name = {}, task = {};
-  std::string verdict = {}, says = {}, traceback = {};  ///< verdict: "failed" or "unfilled" when it could not be prepared
-  judge::Sizes sizes = {};
-  judge::Owner owner = {};
-  struct Assignment {
-    std::string label, convention;
-  };
-  std::vector<Assignment> assignments = {};   ///< readings of the parameters; at least one
-  std::vector<std::string> conventions = {};  ///< ids that the first calls showed
-  std::vector<std::string> untried = {};      ///< arguments that no call gives
-  std::vector<std::string> notes = {};
-};
+using judge::CodeLook;
+using judge::not_judged;
 
 /// {"embed": 48, "heads": 4} onto `sizes`; null and other keys are left out, kv_heads and head_dim follow where they are not said.
 /// UsageError with the key for a size that cannot be.
@@ -43,8 +31,5 @@ std::vector<judge::Answer> read_answers(const std::filesystem::path& folder, std
 
 /// Judges the answers in the folder, under each assignment: the first that is right, otherwise the first that is explained.
 judge::Finding judge_folder(const std::filesystem::path& folder, const CodeLook& look, const std::vector<StateDict>& probes);
-
-/// The code could not be judged: `verdict` is "failed" or "unfilled", `says` one line.
-judge::Finding not_judged(const std::string& verdict, const std::string& says, const std::string& traceback = {});
 
 }  // namespace qkv::cli

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/escape.h"
 #include "support/text.h"
 
 namespace qkv::cli {
@@ -30,24 +31,7 @@ Json to_json(const std::vector<Claim>& claims) {
 }
 
 std::string wrapped(std::string_view text, std::size_t indent) {
-  const std::size_t width = static_cast<std::size_t>(std::clamp(terminal().columns, 40, 80));
-  std::string result(indent, ' ');
-  std::size_t used = indent;
-  while (!text.empty()) {
-    const std::string_view word = text.substr(0, text.find(' '));
-    text.remove_prefix(std::min(text.size(), word.size() + 1));
-    if (used > indent && used + 1 + word.size() > width) {
-      result += "\n" + std::string(indent, ' ');
-      used = indent;
-    }
-    if (used > indent) {
-      result += ' ';
-      ++used;
-    }
-    result += word;
-    used += word.size();
-  }
-  return result;
+  return qkv::wrapped(text, indent, static_cast<std::size_t>(std::clamp(terminal().columns, 40, 80)));
 }
 
 std::string small_text(double value) { return value == 0 ? "0" : fmt::format("{:.1e}", value); }

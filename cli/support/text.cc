@@ -9,8 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "core/escape.h"
-
 namespace qkv::cli {
 namespace {
 
@@ -42,22 +40,6 @@ Terminal of_standard_output() {
 }
 
 }  // namespace
-
-std::string one_line(std::string_view text) {
-  std::string result;
-  for (const std::string& c : view::characters(text)) {
-    if (c == "\n" || c == "\r" || c == "\t") {
-      result += ' ';
-    } else if (c == "\"" || c == "\\") {
-      result += c;
-    } else {
-      const std::string shown = escaped(c);  // in quotes
-      result.append(shown, 1, shown.size() - 2);
-    }
-  }
-  while (result.ends_with(' ')) result.pop_back();
-  return result;
-}
 
 const Terminal& terminal() {
   static const Terminal found = of_standard_output();

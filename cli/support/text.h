@@ -1,16 +1,13 @@
-// What the tool says and where: one safe line, what the terminal can show, numbers for people. Not: pictures (view).
+// What the tool says and where: what the terminal can show, numbers for people. Not: pictures (view).
 #pragma once
 
 #include <string>
 #include <string_view>
 
+#include "core/escape.h"
 #include "qkv/view/pictures.h"
 
 namespace qkv::cli {
-
-/// The text on one line, without anything that could drive a terminal: line ends become spaces, control characters, what is
-/// not UTF-8 and what hides or reorders text become \x1b or \u{202e}.
-std::string one_line(std::string_view text);
 
 /// What standard output is, decided once.
 struct Terminal {

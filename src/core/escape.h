@@ -1,6 +1,7 @@
 // Text from files made safe to show. Not: HTML or JSON escaping.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -12,5 +13,9 @@ namespace qkv::inline v0 {
 /// \u{202e}; what is longer than 120 bytes is cut and ends in `...`. So a hostile name cannot drive a terminal or flood a
 /// message.
 QKV_API std::string escaped(std::string_view text);
+/// The text without quotes, whole, on one line: line ends become spaces.
+QKV_API std::string one_line(std::string_view text);
+/// Broken at spaces so that no line is longer than `columns`, every line after `indent` spaces.
+QKV_API std::string wrapped(std::string_view text, std::size_t indent, std::size_t columns);
 
 }  // namespace qkv::inline v0

@@ -1,0 +1,167 @@
+#include "judge/report.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/escape.h"
+
+namespace qkv::judge {
+namespace {
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+/// "wrong: no-scale"; what it means follows, in lines that fit.
+std::string headline(const Finding& finding, bool hint) {
+  if (finding.verdict == "unknown")
+    return "differs from the textbook of " + one_line(finding.task) +
+           ": no mistake of the catalogue explains it, nor do two together";
+  if (finding.verdict == "failed" || finding.verdict == "unfilled") {
+    const std::string says = finding.checks.empty() ? std::string() : finding.checks.back().detail;
+    return (finding.verdict == "failed" ? "failed: " : "unfilled: ") + one_line(says);
+  }
+  std::string untried;
+  if (finding.right() && !finding.untried.empty())
+    untried = ", as far as asked: " + one_line(joined(finding.untried)) + (finding.untried.size() > 1 ? " were" : " was") +
+              " never given";
+  if (finding.verdict == "convention") return "right, by another convention" + untried;
+  if (finding.right()) return finding.verdict + untried;
+  if (finding.verdict != "wrong" || finding.mistakes.empty()) return finding.verdict;
+  if (finding.mistakes.size() > 1) return "wrong: " + std::to_string(finding.mistakes.size()) + " mistakes together";
+  return hint ? "wrong" : "wrong: " + finding.mistakes.front().id;
+}
+
+/// Lines of text, as they are added.
+struct Report {
+  const Finding& finding;
+  const bool hint;
+  const Style& style;
+  std::string text = {};
+
+  void line(const std::string& one = {}) { text += one + "\n"; }
+  std::string wrapped(std::string_view words) const { return qkv::wrapped(words, 2, style.columns); }
+
+  /// Every line of a text, made safe for a terminal, indented.
+  void block(std::string_view rest) {
+    while (!rest.empty()) {
+      const std::string_view one = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(one.size() + 1, rest.size()));
+      const std::size_t start = std::min(one.find_first_not_of(' '), one.size());
+      line("  " + std::string(start, ' ') + one_line(one.substr(start)));
+    }
+  }
+
+  void mistake(const Mistake& one) {
+    line();
+    if (hint) return line(wrapped(one.hint));
+    if (finding.mistakes.size() > 1) line("  " + style.bold(one.id));
+    line(wrapped(one.says));
+    if (!one.same_as.empty()) line(wrapped("Indistinguishable from (same function): " + joined(one.same_as)));
+    const Task* task = find_task(finding.task);
+    const Formula formula = task == nullptr ? Formula{} : task->formula(one.term);
+    if (!formula.whole.empty()) {
+      const std::size_t begin = std::min(formula.part.find_first_not_of(") "), formula.part.size());  // ") V" is about V
+      line();
+      line("  " + std::string(formula.whole));
+      line("  " + style.bold(std::string(formula.whole.find(formula.part) + begin, ' ') +
+                             std::string(formula.part.size() - begin, '^')));
+    }
+    if (!one.read.empty()) line(style.faint("  read: ") + one.read);
+  }
+
+  /// What was compared where all is right, what differs where nothing explains it.
+  void checks() {
+    if (finding.right()) {
+      std::vector<std::string> names, skipped;
+      for (const Check& check : finding.checks) (check.asked ? names : skipped).push_back(check.name);
+      const std::string count = std::to_string(names.size());
+      if (!names.empty()) line(style.faint(wrapped(count + " checks: " + one_line(joined(names)))));
+      if (!skipped.empty()) line(style.faint(wrapped("not asked: " + one_line(joined(skipped)))));
+    } else if (finding.verdict == "unknown") {
+      for (const Check& check : finding.checks) {
+        if (!check.ok)
+          line(style.faint("  not right: ") + one_line(check.name + (check.detail.empty() ? "" : ": " + check.detail)));
+      }
+    }
+  }
+
+  void all() {
+    line(style.bold(headline(finding, hint)));
+    std::string what = one_line(finding.file) + (finding.name.empty() ? "" : ":" + one_line(finding.name));
+    if (!finding.task.empty()) what += ", judged as " + one_line(finding.task);
+    line(style.faint("  " + what));
+    if (finding.right()) {
+      for (const Convention& one : finding.conventions) line("\n" + wrapped(one.says));
+    }
+    for (const Mistake& one : finding.mistakes) mistake(one);
+    if (!finding.evidence.empty()) line(), block(finding.evidence);
+    if (finding.right()) line();
+    checks();
+    if (!finding.traceback.empty()) line(), block(finding.traceback);
+    for (const std::string& note : finding.notes) line(style.faint("  note: ") + one_line(note));
+    if (!finding.mistakes.empty())
+      line(style.faint("  next: ") + "correct it and judge it again; `qkv practice " + one_line(finding.task) +
+           " --solution` prints one that is right");
+  }
+};
+
+/// Lower is better.
+int rank(const Finding& finding) {
+  constexpr std::array<std::string_view, 6> kOrder = {"right", "convention", "wrong", "unknown", "unfilled", "failed"};
+  return static_cast<int>(std::ranges::find(kOrder, finding.verdict) - kOrder.begin());
+}
+
+void add_convention(Finding& finding, const std::string& id) {
+  if (std::ranges::find(finding.conventions, id, &Convention::id) != finding.conventions.end()) return;
+  const Entry* entry = find_entry(id);
+  finding.conventions.push_back({id, entry == nullptr ? id : std::string(entry->says)});
+  if (finding.verdict == "right") finding.verdict = "convention";
+}
+
+}  // namespace
+
+Finding not_judged(const std::string& verdict, const std::string& says, const std::string& traceback) {
+  Finding finding;
+  finding.verdict = verdict;
+  finding.checks.push_back({verdict == "unfilled" ? "filled in" : "runs", false, says});
+  finding.traceback = traceback;
+  return finding;
+}
+
+Finding judge_readings(const CodeLook& look, const std::vector<StateDict>& probes,
+                       const std::function<std::vector<Answer>(std::size_t reading)>& answers) {
+  Finding best;
+  const std::size_t count = std::max<std::size_t>(look.assignments.size(), 1);
+  // Pairs of mistakes only once, for the first reading, where no reading is right or has one mistake.
+  for (std::size_t turn = 0; turn < (count > 1 ? count + 1 : 1); ++turn) {
+    const std::size_t n = turn % count;
+    if (turn == count && rank(best) < 3) break;
+    Finding finding = judge(look.task, probes, answers(n), turn == count || count == 1);
+    const CodeLook::Assignment assignment = look.assignments.empty() ? CodeLook::Assignment() : look.assignments[n];
+    std::vector<std::string> shown = look.conventions;
+    if (!assignment.convention.empty()) shown.push_back(assignment.convention);
+    for (const std::string& id : shown) {
+      if (finding.right()) add_convention(finding, id);
+    }
+    if (count > 1 && !assignment.label.empty())
+      finding.notes.push_back("this rests on reading the parameters as " + assignment.label +
+                              "; --map NAME=YOURS says otherwise");
+    if (turn == 0 || rank(finding) < rank(best)) best = std::move(finding);
+    if (best.right()) break;
+  }
+  best.file = look.file, best.name = look.name, best.task = look.task;
+  best.untried = look.untried;
+  best.notes.insert(best.notes.end(), look.notes.begin(), look.notes.end());
+  return best;
+}
+
+std::string report(const Finding& finding, bool hint, const Style& style) {
+  Report made{finding, hint, style};
+  made.all();
+  return made.text;
+}
+
+}  // namespace qkv::judge

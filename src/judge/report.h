@@ -1,0 +1,43 @@
+// A finding as text for people, and a judgement under several readings of somebody's parameters. Not: the verdict (judge.h), how the
+// code was run.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "judge/judge.h"
+
+namespace qkv::judge {
+
+/// What was found about the code before it was judged.
+struct CodeLook {
+  std::string file = {}, name = {}, task = {};
+  std::string verdict = {}, says = {}, traceback = {};  ///< verdict: "failed" or "unfilled" when it could not be prepared
+  Sizes sizes = {};
+  Owner owner = {};
+  struct Assignment {
+    std::string label, convention;
+  };
+  std::vector<Assignment> assignments = {};   ///< readings of the parameters; at least one
+  std::vector<std::string> conventions = {};  ///< ids that the first calls showed
+  std::vector<std::string> untried = {};      ///< arguments that no call gives
+  std::vector<std::string> notes = {};
+};
+
+/// Judges the answers of each reading, in turn: the first that is right, otherwise the first that is explained.
+Finding judge_readings(const CodeLook& look, const std::vector<StateDict>& probes,
+                       const std::function<std::vector<Answer>(std::size_t reading)>& answers);
+
+/// The code could not be judged: `verdict` is "failed" or "unfilled", `says` one line.
+Finding not_judged(const std::string& verdict, const std::string& says, const std::string& traceback = {});
+
+struct Style {
+  std::function<std::string(std::string_view)> bold, faint;
+  std::size_t columns = 80;
+};
+/// As `qkv judge` prints it; `hint`: where to look, not what is wrong.
+std::string report(const Finding& finding, bool hint, const Style& style);
+
+}  // namespace qkv::judge
