@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <map>
 
 #include "core/escape.h"
+#include "qkv/error.h"
 #include "qkv/io/safetensors.h"
 #include "support/files.h"
 
@@ -17,7 +16,6 @@ namespace fs = std::filesystem;
 using judge::Finding;
 
 constexpr std::uintmax_t kMostBytes = std::uintmax_t{256} << 20;
-constexpr Index kMostEmbed = 4096, kMostOther = 256;
 
 std::string text_of(const Json& object, const char* key) {
   const auto found = object.find(key);
@@ -60,18 +58,12 @@ judge::Answer read_answer(const fs::path& path) {
 
 void take_sizes(const Json& given, judge::Sizes& sizes) {
   if (!given.is_object()) throw UsageError("--sizes must be an object like {\"embed\": 48, \"heads\": 4}: got " + given.dump());
-  const std::map<std::string, Index*> sizes_by_name = {
-      {"batch", &sizes.batch}, {"length", &sizes.length},     {"memory", &sizes.memory},    {"embed", &sizes.embed},
-      {"heads", &sizes.heads}, {"kv_heads", &sizes.kv_heads}, {"head_dim", &sizes.head_dim}};
-  for (const auto& [key, size_of_it] : sizes_by_name) {
-    const auto found = given.find(key);
-    if (found == given.end() || found->is_null()) continue;
-    const Index most = key == "embed" ? kMostEmbed : kMostOther;
-    const bool whole = found->is_number_integer() || found->is_number_unsigned();
-    const double size = found->is_number() ? found->get<double>() : 0;
-    if (!whole || size < 1 || size > static_cast<double>(most))
-      throw UsageError(fmt::format("the size {} must be an integer from 1 to {}: got {}", key, most, found->dump()));
-    *size_of_it = static_cast<Index>(size);
+  for (const auto& [name, size] : given.items()) {
+    try {
+      if (!size.is_null()) judge::set_size(sizes, name, size.is_number_integer() ? size.get<double>() : 0);
+    } catch (const OptionError& error) {
+      throw UsageError(std::string(error.what()) + ": got " + size.dump());
+    }
   }
   const auto says = [&](const char* key) { return given.contains(key) && !given[key].is_null(); };
   if (says("heads") && !says("kv_heads")) sizes.kv_heads = sizes.heads;

@@ -17,6 +17,9 @@ namespace qkv::judge {
 /// The sizes that a task's probes have when nobody's object fixes them. Throws OptionError for an unknown task.
 Sizes default_sizes(std::string_view task);
 
+/// "embed", "heads" ...: false for a name that is none. Throws OptionError for a size that cannot be.
+bool set_size(Sizes& sizes, std::string_view name, double size);
+
 /// What an object has beside its task's contract, or lacks. Functions are their contract.
 struct Owner {
   bool output = true;

@@ -180,6 +180,20 @@ std::string task_names() {
   return names;
 }
 
+bool set_size(Sizes& sizes, std::string_view name, double size) {
+  constexpr std::pair<std::string_view, Index Sizes::*> kNames[] = {
+      {"batch", &Sizes::batch}, {"length", &Sizes::length},     {"memory", &Sizes::memory},    {"embed", &Sizes::embed},
+      {"heads", &Sizes::heads}, {"kv_heads", &Sizes::kv_heads}, {"head_dim", &Sizes::head_dim}};
+  const auto found = std::ranges::find(kNames, name, &std::pair<std::string_view, Index Sizes::*>::first);
+  if (found == std::end(kNames)) return false;
+  const Index most = name == "embed" ? 4096 : 256;
+  if (!(size >= 1 && size <= static_cast<double>(most)) || size != std::floor(size)) {
+    throw OptionError("the size " + std::string(name) + " must be an integer from 1 to " + std::to_string(most));
+  }
+  sizes.*found->second = static_cast<Index>(size);
+  return true;
+}
+
 Sizes default_sizes(std::string_view task) {
   const Task* found = find_task(task);
   if (found == nullptr) throw OptionError("[judge] unknown task '" + std::string(task) + "'; `qkv practice` lists them");

@@ -57,24 +57,24 @@ GROUPED = Sizes(30, 6, 2, 5)
         ("q", (1, 1, 18), "out_in", SIZES, True), ("o", (18,), "out_in", SIZES, True),
     ],
 )  # fmt: skip
-def test_a_slot_places_each_number_of_its_blocks_once(
+def test_a_slot_holds_each_number_of_its_blocks_once(
     letters: str, shape: tuple[int, ...], family: str, sizes: Sizes, bias: bool
 ) -> None:
     axes = axes_of(Shaped(shape, bias), tuple(letters), family, sizes)
     assert axes is not None
     blocks = canonical(sizes)
     slot = Slot("p", shape, tuple(letters), bias, axes)
-    places = slot.places(blocks)
-    assert places.shape == shape
-    assert sorted(places.ravel()) == sorted(place for name in slot.names for place in blocks[name].ravel())
+    indices = slot.indices(blocks)
+    assert indices.shape == shape
+    assert sorted(indices.ravel()) == sorted(index for name in slot.names for index in blocks[name].ravel())
 
 
 def test_merged_parameters_lie_side_by_side() -> None:
     probe = {"W_qkv": np.zeros((18, 54)), "b_qkv": np.zeros(54), "W_o": np.zeros((18, 18))}
-    places, blocks = in_probe(probe, SIZES), canonical(SIZES)
-    assert np.array_equal(places["W_qkv"][:, 18:36], blocks["W_k"].reshape(18, 18))
-    assert np.array_equal(places["b_qkv"][36:], blocks["b_v"].ravel())
-    assert np.array_equal(places["W_o"], blocks["W_o"].reshape(18, 18))
+    indices, blocks = in_probe(probe, SIZES), canonical(SIZES)
+    assert np.array_equal(indices["W_qkv"][:, 18:36], blocks["W_k"].reshape(18, 18))
+    assert np.array_equal(indices["b_qkv"][36:], blocks["b_v"].ravel())
+    assert np.array_equal(indices["W_o"], blocks["W_o"].reshape(18, 18))
 
 
 HEAD = """
@@ -109,7 +109,7 @@ def raw(spelled: str, transposed: bool) -> str:
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_raw_square_parameter_is_read_both_ways(tmp_path: Path, transposed: bool) -> None:
     subject = looked(tmp_path, raw("Wq Wk Wv", transposed))
-    assert [one.transposed for one in subject.assignments] == [False, True]
+    assert ["[out, in]" in one.label for one in subject.assignments] == [False, True]
     assert not subject.has["bias"] and subject.has["absent"] == ["b_q", "b_k", "b_v"]
     agrees(subject, assignment=int(transposed))
     with pytest.raises(AssertionError):
@@ -246,5 +246,6 @@ class SelfAttentionV1:
 
 def test_an_object_of_arrays(tmp_path: Path) -> None:
     subject = looked(tmp_path, NUMPY)
-    assert subject.assignments[0].as_json()["map"]["W_q"] == "query.W" and subject.assignments[0].as_json()["map"]["b_v"] == "value.b"
+    paths = {name: slot.path for slot in subject.assignments[0].slots for name in slot.names}
+    assert paths["W_q"] == "query.W" and paths["b_v"] == "value.b"
     agrees(subject)

@@ -158,7 +158,7 @@ class SelfAttentionV1(nn.Module):
 """
     run = Run(tmp_path, text)
     assert run.line() == "looked"
-    assert [one["transposed"] for one in run.look()["assignments"]] == [False, True]
+    assert ["[out, in]" in one["label"] for one in run.look()["assignments"]] == [False, True]
     rng = np.random.default_rng(0)
     tensors = {"x": rng.standard_normal((2, 5, 18)), **{f"W_{x}": rng.standard_normal((18, 18)) for x in "qkv"}}
     probe(run, 0, tensors, task="v1")

@@ -17,7 +17,7 @@ from .calling import Binding
 from .errors import FAILURES, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
 from .frameworks import framework_of, is_module, named, reads, rounds
-from .matching import assign
+from .matching import Assignment, assign
 from .subject import Subject
 from .training import model_class
 from .trying import materialise, try_out
@@ -262,9 +262,7 @@ def _masks_itself(cls: type) -> bool:
 def as_json(subject: Subject) -> dict[str, Any]:
     """look.json."""
     sizes = subject.sizes
-    assignments = [one.as_json() for one in subject.assignments] or [
-        {"label": "their names say", "map": {}, "transposed": False, "convention": None}
-    ]
+    assignments = subject.assignments or [Assignment("their names say", [])]
     conventions = list(subject.conventions)
     if subject.mask_form is not None and subject.mask_form.convention:
         conventions.append(subject.mask_form.convention)
@@ -273,6 +271,8 @@ def as_json(subject: Subject) -> dict[str, Any]:
         "file": subject.people.file, "name": subject.name, "line": subject.line, "kind": subject.kind,
         "framework": subject.framework, "task": subject.task, "why": subject.why,
         "sizes": {"embed": sizes.embed, "heads": sizes.heads, "kv_heads": sizes.kv_heads, "head_dim": sizes.head_dim},
-        "has": subject.has, "assignments": assignments, "conventions": conventions, "notes": subject.notes,
+        "has": subject.has,
+        "assignments": [{"label": one.label, "convention": one.convention} for one in assignments],
+        "conventions": conventions, "notes": subject.notes,
         "untried": list(dict.fromkeys(name for one in subject.bindings.values() for name in one.untried(masked))),
     }  # fmt: skip

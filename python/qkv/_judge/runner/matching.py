@@ -21,18 +21,7 @@ _ALL = (("q",), ("k",), ("v",), ("o",))
 class Assignment(NamedTuple):
     label: str
     slots: list[Slot]
-    transposed: bool = False
     convention: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        mapping: dict[str, str] = {}
-        for slot in self.slots:
-            name = ("b_" if slot.bias else "W_") + "".join(slot.letters)
-            mapping[name] = f"{mapping[name]}, {slot.path}" if name in mapping else slot.path
-        return {"label": self.label, "map": mapping, "transposed": self.transposed, "convention": self.convention}
-
-    def has(self, name: str) -> bool:
-        return any(name in slot.names for slot in self.slots)
 
 
 class Found(NamedTuple):
@@ -213,4 +202,4 @@ def _assignment(way: list[Found], family: str, slots: list[Slot], ambiguous: boo
     if any(len(one.letters or ()) > 1 for one in way):
         parts.append("q, k, v of each head together" if family == "by_head" else "all q, then all k, then all v")
     label = "; ".join(parts) or "their names say"
-    return Assignment(label, slots, raw and family == "out_in", "merged-by-head" if family == "by_head" else None)
+    return Assignment(label, slots, "merged-by-head" if family == "by_head" else None)

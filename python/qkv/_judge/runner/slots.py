@@ -47,13 +47,13 @@ def canonical(sizes: Sizes) -> dict[str, np.ndarray]:
 
 def in_probe(tensors: dict[str, np.ndarray], sizes: Sizes) -> dict[str, np.ndarray]:
     """The same for the parameters as a probe has them: [in, out], q, k and v side by side where they are merged."""
-    blocks, places = canonical(sizes), {}
+    blocks, indices = canonical(sizes), {}
     for name, value in tensors.items():
         if name[:2] in ("W_", "b_"):
             parts = [blocks[name[:2] + letter] for letter in name[2:]]
             rows = value.shape[:-1] if len(parts) > 1 else ()
-            places[name] = np.concatenate([part.reshape(*rows, -1) for part in parts], -1).reshape(value.shape)
-    return places
+            indices[name] = np.concatenate([part.reshape(*rows, -1) for part in parts], -1).reshape(value.shape)
+    return indices
 
 
 class Slot(NamedTuple):
@@ -68,7 +68,7 @@ class Slot(NamedTuple):
     def names(self) -> list[str]:
         return [("b_" if self.bias else "W_") + letter for letter in self.letters]
 
-    def places(self, blocks: dict[str, np.ndarray]) -> np.ndarray:
+    def indices(self, blocks: dict[str, np.ndarray]) -> np.ndarray:
         """Of each number of the parameter, where it is in the vector of canonical blocks."""
         parts = [blocks[name] for name in self.names]
         if self.head is not None:

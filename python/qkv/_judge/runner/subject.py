@@ -96,7 +96,7 @@ class Subject:
             target = target.to(getattr(torch_of(), self.dtype))
         vector, blocks = self.vector_of(tensors), canonical(self.sizes)
         for slot in self.slots(assignment):
-            put(target, slot.path, vector[slot.places(blocks)], self.dtype)
+            put(target, slot.path, vector[slot.indices(blocks)], self.dtype)
         set_training(target, train)
         return target
 
@@ -109,8 +109,8 @@ class Subject:
         vector = np.zeros(sum(block.size for block in blocks.values()))
         width = self.sizes.heads * self.sizes.head_dim
         vector[blocks["W_o"].reshape(width, -1)] = np.eye(width, self.sizes.embed)
-        for name, places in in_probe(tensors, self.sizes).items():
-            vector[places] = tensors[name]
+        for name, indices in in_probe(tensors, self.sizes).items():
+            vector[indices] = tensors[name]
         return vector
 
     def leaves(self, tensors: dict[str, np.ndarray], gradient: bool = False) -> dict[str, Any]:
@@ -236,8 +236,8 @@ class Subject:
         def collect(grads: list[np.ndarray]) -> dict[str, np.ndarray]:
             into = np.zeros_like(self.vector_of(tensors))
             for slot, grad in zip(slots, grads[len(inputs) :]):
-                np.add.at(into, slot.places(blocks), grad)
-            own = {name: into[places] for name, places in in_probe(tensors, self.sizes).items()}
+                np.add.at(into, slot.indices(blocks), grad)
+            own = {name: into[indices] for name, indices in in_probe(tensors, self.sizes).items()}
             return {**dict(zip(inputs, grads)), **{name: own[name] for name in own if name not in self.has.get("absent", ())}}
 
         return [leaves[name] for name in inputs] + owned, collect
