@@ -64,13 +64,15 @@ def linear_case(
                 normalized=int(normalized))
     leaves = {}
 
-    def draw(tensor, sizes, exponent=0, change=lambda x: x):
-        values = change(case.input(tensor, sizes, exponent))
-        case.add(tensor, values.astype("float32"))
+    def draw(tensor, sizes, exponent=0, change=None):
+        values = case.input(tensor, sizes, exponent)
+        if change is not None:
+            values = change(values)
+            case.add(tensor, values.astype("float32"))
         leaves[tensor] = torch.from_numpy(values).requires_grad_()
 
     # A sum of weights of either sign may be arbitrarily near 0, and a quotient by it arbitrarily wrong.
-    positive = (lambda x: abs(x) + 0.125) if normalized and kind == "identity" else (lambda x: x)
+    positive = (lambda x: abs(x) + 0.125) if normalized and kind == "identity" else None
     draw("q", (batch, heads, q_len, head_dim), change=positive)
     draw("k", (batch, kv_heads, kv_len, head_dim), exponent, positive)
     draw("v", (batch, kv_heads, kv_len, v_head_dim))

@@ -139,7 +139,8 @@ def block_case(name, tied, vocabulary=7, context=8, width=16, layers=2, heads=2,
         # Around 1 for the norms' weights; wide enough elsewhere for the attention to have a shape.
         value = case.input("param." + parameter, sizes, -1)
         if "ln_" in parameter and parameter.endswith("weight"):
-            value = case.tensors["param." + parameter] = (1 + value).astype(np.float32)
+            value = (1 + value).astype(np.float32)
+            case.add("param." + parameter, value)
         parameters[parameter] = np.asarray(value, dtype=np.float64)
     ids = torch.from_numpy(np.random.RandomState(5).randint(0, vocabulary, (batch, context + 1)))
     case.add("ids", ids.numpy())

@@ -1,8 +1,8 @@
-"""How golden values are made and stored: exact inputs from a formula, full tensors when small, samples and sums when large.
+"""How golden values are made and stored: inputs as the numbers of a formula, results in full when small, samples and sums when large.
 
 A set of cases is one safetensors file, written here byte for byte the same each time. Names in it, each after CASE/:
-  NAME                 a small tensor
-  generated.NAME       a large input: i64 [stream, exponent, sizes...], see `generated`
+  NAME                 a small result, or an input that is not of the formula
+  generated.NAME       an input: i64 [stream, exponent, sizes...], see `generated`
   sample.NAME          a large result: f64 [3 + n] = sum, sum of squares, sum of magnitudes, then n elements
   sample_at.NAME       i32 [n]: where those elements lie, row-major
 and string metadata: what the case is, and for each result NAME
@@ -15,7 +15,7 @@ import struct
 
 import numpy as np
 
-SMALL = 512  # elements; more are generated or sampled
+SMALL = 512  # elements of a result; more are sampled
 SAMPLES = 128
 DTYPES = {"uint8": "U8", "int32": "I32", "int64": "I64", "float32": "F32", "float64": "F64"}
 
@@ -49,14 +49,12 @@ class Case:
     def input(self, name, sizes, exponent=0):
         """A new input, returned in f64 (every value is exact in f32 too)."""
         self._stream += 1
-        values = generated(self._stream, exponent, sizes)
-        if values.size > SMALL:
-            self.tensors["generated." + name] = np.array([self._stream, exponent, *sizes], dtype=np.int64)
-        else:
-            self.tensors[name] = values.astype(np.float32)
-        return values
+        self.tensors["generated." + name] = np.array([self._stream, exponent, *sizes], dtype=np.int64)
+        return generated(self._stream, exponent, sizes)
 
     def add(self, name, values):
+        """A result, or an input as it was changed."""
+        self.tensors.pop("generated." + name, None)
         self.tensors[name] = np.ascontiguousarray(values)
 
     def result(self, name, exact, rounded=None, terms=None):

@@ -1,6 +1,6 @@
 // Reads the golden cases that scripts/golden/make.py wrote with PyTorch (tests/golden/data) and judges results against them.
-// scripts/golden/store.py describes the format of a set of cases; this header hides that large inputs come from a formula and
-// large results are samples.
+// scripts/golden/store.py describes the format of a set of cases; this header hides that inputs come from a formula and that large
+// results are samples.
 //
 //   golden::File file("mha_3x2x4_in_proj");
 //   layer.load_state_dict(file.parameters());
@@ -96,7 +96,7 @@ class File {
 
   bool has(const std::string& tensor) const { return state_.contains(tensor) || state_.contains("generated." + tensor); }
 
-  /// An input: x, dout, mask, q, k, v, bias, ids, param.NAME. f32 holds every layer's exactly; attention's need f64.
+  /// An input: x, dout, mask, q, k, v, bias, ids, param.NAME. f32 holds each exactly.
   Tensor<float> f32(const std::string& tensor) const {
     const AnyTensor* formula = state_.find("generated." + tensor);
     if (formula == nullptr) return to_f32(state_.at(tensor));
@@ -104,7 +104,10 @@ class File {
     return generated(static_cast<std::uint32_t>(numbers.data()[0]), static_cast<int>(numbers.data()[1]),
                      {numbers.data() + 2, numbers.data() + numbers.count()});
   }
-  Tensor<double> f64(const std::string& tensor) const { return to_f64(state_.at(tensor)); }
+  Tensor<double> f64(const std::string& tensor) const {
+    const AnyTensor* stored = state_.find(tensor);
+    return stored != nullptr ? to_f64(*stored) : to_f64(any_tensor(f32(tensor)));
+  }
 
   /// Every param.NAME, as NAME: the argument of load_state_dict.
   StateDict parameters() const {
