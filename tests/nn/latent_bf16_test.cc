@@ -18,13 +18,13 @@ using nn::LatentAttentionConfig;
 using nn::MultiHeadLatentAttention;
 using Form = MultiHeadLatentAttention::Form;
 
-constexpr Index kBatch = 2, kTokens = 23, kWidth = 40;
+constexpr Index kSequences = 2, kTokens = 23, kWidth = 40;
 /// A rounding to bf16 changes a number by at most 2^-9 of its size. On the longest way from x to y lie those of x's map (weights,
 /// c), the norm, W_kvb (weights, k and v), the query (absorbed too), weights of the softmax, their sum, what it is mapped to
 /// (weights, sum), W_o (weights, y); back about as many once more.
 constexpr double kRounding = 0x1p-9, kForward = 13 * kRounding, kBackward = 26 * kRounding;
 
-Tensor<BFloat16> tokens(std::uint64_t seed) { return random_bf16({kBatch, kTokens, kWidth}, seed); }
+Tensor<BFloat16> tokens(std::uint64_t seed) { return random_bf16({kSequences, kTokens, kWidth}, seed); }
 
 TEST(LatentBf16, IsWithinItsRoundingsOfTheFloatLayer) {
   for_each_isa(2, [](Context& context) {
@@ -78,12 +78,12 @@ TEST(LatentBf16, StepsOnCachesAreForward) {
     for (const CacheStorage storage : {CacheStorage::kBF16, CacheStorage::kF32}) {
       for (const Form form : {Form::kAuto, Form::kAbsorbed, Form::kMaterialised}) {
         for (const Mask& mask : {Mask(), Mask::window(100, 0, Align::kBottomRight)}) {  // neither hides a token
-          KVCache cache(layer.cache_config({.storage = storage, .sequences = kBatch, .capacity = kTokens}));
+          KVCache cache(layer.cache_config({.storage = storage, .sequences = kSequences, .capacity = kTokens}));
           const Tensor<BFloat16> got = stepped(layer, x, cache, prefill_and_single, mask, form);
           EXPECT_LT(distance<BFloat16>(got.span(), y.span()), kForward) << static_cast<int>(form);
           EXPECT_GT(distance<BFloat16>(got.span(), y.span()), kRounding / 8) << "computed in float";
           EXPECT_EQ(cache.bytes(),
-                    static_cast<std::size_t>(kBatch * kTokens * (config.kv_lora_rank + config.qk_rope_head_dim)) *
+                    static_cast<std::size_t>(kSequences * kTokens * (config.kv_lora_rank + config.qk_rope_head_dim)) *
                         (storage == CacheStorage::kBF16 ? 2 : 4));
         }
       }
@@ -134,8 +134,8 @@ TEST(LatentBf16, Errors) {
   const MultiHeadLatentAttention layer(latent_configs(kWidth)[0]);
   const Tensor<BFloat16> x = tokens(1);
   nn::Bf16LatentStepMemory memory;
-  Tensor<BFloat16> y(x.sizes()), narrow({kBatch, kTokens, kWidth - 1});
-  KVCache wide(layer.cache_config({.storage = CacheStorage::kF64, .sequences = kBatch, .capacity = kTokens}));
+  Tensor<BFloat16> y(x.sizes()), narrow({kSequences, kTokens, kWidth - 1});
+  KVCache wide(layer.cache_config({.storage = CacheStorage::kF64, .sequences = kSequences, .capacity = kTokens}));
   EXPECT_THROW(layer.step(x, y, wide, memory), OptionError);
   nn::Bf16LatentSaved saved;
   EXPECT_THROW(layer.forward(narrow, narrow, saved), ShapeError);
