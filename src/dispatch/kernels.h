@@ -1,5 +1,4 @@
-// From an instruction set to its tables of kernels, and from a table to its part for an element type. Not: which instruction
-// set to take (core/context decides once).
+// From an instruction set to its tables of kernels, and from a table to its part for an element type.
 #pragma once
 
 #include <type_traits>
@@ -28,17 +27,13 @@ constexpr bool has_bf16_products(Isa isa) { return isa == Isa::kAvx512Bf16 || is
 /// The one whose tables multiply bf16 as floats, as rows of a cache are multiplied.
 constexpr Isa without_bf16_products(Isa isa) { return has_bf16_products(isa) ? Isa::kAvx512 : isa; }
 
-/// The kernels of a table for elements of type T. Some tables have none for 16 bits.
+/// The kernels of a table for sums of type T.
 template <class T, class Table>
 const auto& for_element(const Table& table) {
   if constexpr (std::is_same_v<T, float>) {
     return table.f32;
-  } else if constexpr (std::is_same_v<T, double>) {
-    return table.f64;
-  } else if constexpr (std::is_same_v<T, BFloat16>) {
-    return table.bf16;
   } else {
-    return table.f16;
+    return table.f64;
   }
 }
 

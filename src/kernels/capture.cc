@@ -12,8 +12,8 @@ namespace qkv {
 namespace {
 
 void observed_bf16(const ForwardTile<float>& t, const RowSums<float>& sums, void* scratch, void* statistics_scratch) {
-  const RowStatisticsScratch<float> w(statistics_scratch, t.q_count);
-  forward_bf16_observed(t, scratch, RowStatisticsObserver<float>(sums, w, t.q_begin));
+  const RowStatisticsScratch<float> w(statistics_scratch);
+  forward_bf16_observed(t, scratch, RowStatisticsObserver<float>(sums, w));
 }
 
 }  // namespace
@@ -26,16 +26,16 @@ namespace qkv {
 namespace {
 
 template <class T>
-std::size_t statistics_bytes(Index queries) {
-  return RowStatisticsScratch<T>(nullptr, queries).bytes;
+std::size_t statistics_bytes() {
+  return RowStatisticsScratch<T>(nullptr).bytes;
 }
 
 template <class T>
 void observed_forward(const ForwardTile<T>& t, const RowSums<T>& sums, void* scratch, void* statistics_scratch) {
-  const RowStatisticsScratch<T> of_rows(statistics_scratch, t.q_count);
+  const RowStatisticsScratch<T> of_rows(statistics_scratch);
   const ForwardScratch<T> w(scratch, t.scores.head_dim, t.v_head_dim, t.q_count, copies_rows(t));
   PagedRows<T> rows(t, w);
-  forward_tile(t, w, rows, RowStatisticsObserver<T>(sums, of_rows, t.q_begin));
+  forward_tile(t, w, rows, RowStatisticsObserver<T>(sums, of_rows));
 }
 
 template <class T>

@@ -15,24 +15,30 @@
 namespace qkv {
 namespace {
 
-/// Independent chains of multiply-adds, enough to fill two FMA ports at a latency of 4 or 5 cycles.
-template <class T>
-double fma_peak(Index rounds, T* sink) {
+/// Independent chains of `add`, enough to fill two FMA ports at a latency of 4 or 5 cycles, each of `flops` a lane.
+template <class T, class Add>
+inline __attribute__((always_inline)) double peak_of_chains(Index rounds, T* sink, double flops, const Add& add) {
   using V = typename Simd<T>::V;
   constexpr int chains = 12;
   V acc[chains];
 #pragma GCC unroll 12
-  for (int c = 0; c < chains; ++c) acc[c] = splat<T>(static_cast<T>(c));
-  const V a = splat<T>(static_cast<T>(0.999)), b = splat<T>(static_cast<T>(0.001));
+  for (int c = 0; c < chains; ++c) acc[c] = splat<T>(static_cast<T>(c));  // different, or the compiler would merge them
   for (Index r = 0; r < rounds; ++r) {
 #pragma GCC unroll 12
-    for (int c = 0; c < chains; ++c) acc[c] = fma(a, b, acc[c]);  // accumulates, as products do; NEON has no other form
+    for (int c = 0; c < chains; ++c) acc[c] = add(acc[c]);  // accumulates, as products do; NEON has no other form
   }
   V sum{};
 #pragma GCC unroll 12
   for (int c = 0; c < chains; ++c) sum += acc[c];
   store<T>(sink, sum);
-  return 2.0 * chains * Simd<T>::kLanes * static_cast<double>(rounds);
+  return flops * chains * Simd<T>::kLanes * static_cast<double>(rounds);
+}
+
+template <class T>
+double fma_peak(Index rounds, T* sink) {
+  using V = typename Simd<T>::V;
+  const V a = splat<T>(static_cast<T>(0.999)), b = splat<T>(static_cast<T>(0.001));
+  return peak_of_chains(rounds, sink, 2, [&](V sum) __attribute__((always_inline)) { return fma(a, b, sum); });
 }
 
 #if defined(QKV_AMX)
@@ -58,20 +64,8 @@ double dot_peak(Index rounds, float* sink) {
 #elif defined(QKV_BF16_PAIRS)
 /// The same on products of bf16 pairs.
 double dot_peak(Index rounds, float* sink) {
-  constexpr int chains = 12;
-  F32 acc[chains];
-#pragma GCC unroll 12
-  for (int c = 0; c < chains; ++c) acc[c] = splat<float>(static_cast<float>(c));  // different, or the compiler would merge them
-  const U32 a = U32{} + 0x3F7F3F7Fu, b = U32{} + 0x3A833A83u;                     // pairs of 0.996 and of 0.001
-  for (Index r = 0; r < rounds; ++r) {
-#pragma GCC unroll 12
-    for (int c = 0; c < chains; ++c) acc[c] = add_pairs(acc[c], a, b);
-  }
-  F32 sum{};
-#pragma GCC unroll 12
-  for (int c = 0; c < chains; ++c) sum += acc[c];
-  store<float>(sink, sum);
-  return 4.0 * chains * Simd<float>::kLanes * static_cast<double>(rounds);
+  const U32 a = U32{} + 0x3F7F3F7Fu, b = U32{} + 0x3A833A83u;  // pairs of 0.996 and of 0.001
+  return peak_of_chains(rounds, sink, 4, [&](F32 sum) __attribute__((always_inline)) { return add_pairs(sum, a, b); });
 }
 #endif
 

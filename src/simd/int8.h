@@ -1,5 +1,4 @@
-// 8-bit integers in memory, 32-bit floats in registers: loads that widen, stores that keep the low byte. Not: what an integer
-// stands for (its row's scale), arithmetic in 8 bits.
+// 8-bit integers in memory, 32-bit floats in registers: loads that widen, stores that keep the low byte.
 #pragma once
 
 #include <cstdint>

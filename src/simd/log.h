@@ -1,5 +1,5 @@
-// The logarithm of softmax rows, in vectors of double: a call of libm per row costs as much as a transpose of its output.
-// Not: zero, negative or subnormal arguments of log_positive.
+// The logarithm of softmax rows, in vectors of double: a call of libm per row costs as much as a transpose of its
+// output.
 #pragma once
 
 #include <numbers>

@@ -1,5 +1,5 @@
-// vec.h's operations in SVE at one fixed length (-msve-vector-bits=256 or 512): the vectors of lanes.h are then SVE registers,
-// and a tail is a predicate. Not: code for a length found at run time; dispatch/ asks the CPU for its length.
+// vec.h's operations in SVE at one fixed length (-msve-vector-bits=256 or 512): the vectors of lanes.h are then SVE
+// registers, and a tail is a predicate.
 #pragma once
 
 #include <arm_sve.h>

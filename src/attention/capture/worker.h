@@ -46,7 +46,7 @@ struct CaptureJob<T>::Worker {
         *each = carver.take<Sum>(queries);
       }
       sums.largest_key = carver.take<Index>(queries);
-      statistics_scratch = carver.take<std::byte>(static_cast<Index>(job.kernels_->statistics_bytes(queries)));
+      statistics_scratch = carver.take<std::byte>(static_cast<Index>(job.kernels_->statistics_bytes()));
     }
     if (job.sweeps()) {
       // Backward computes sums of rows again there (call/row_lse.h).

@@ -180,9 +180,7 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& scratch, Pol
   const CarriedRows<T>* const carried = t.carried;
   const ForwardScratch<T> w = with_carried(scratch, carried);
   const Index strips = (t.q_count + strip_lanes<T>() - 1) / strip_lanes<T>();
-  Index begin = 0, end = s.kv_len;
-  if (s.mask.key_range != nullptr) s.mask.key_range(s.mask.mask, s.mask.batch, s.mask.head, t.q_begin, t.q_count, &begin, &end);
-  begin = begin / s.key_tile * s.key_tile;
+  auto [begin, end] = reach(s, t.q_begin, t.q_count, s.key_tile);
   if (carried != nullptr) {
     begin = larger(begin, carried->k_begin);
     end = smaller(end, carried->k_end);

@@ -1,7 +1,8 @@
-// What the kernels of attention are passed, as plain data: pointers, strides in elements, counts. And their table of functions. Not: the kernels themselves, masks.
-// Letters: Tq, Tk, D, Dv as in attention.h. A strip is as many queries as two vectors have lanes, one query per lane. A chunk
-// is key_tile keys, counted from key 0. A lane mask is one uint32 per key of a tile: bit i is set where query lane i may attend
-// the key. Sum is the type of sums, lse and weights; rows of q, k, v and out may be stored otherwise (keys.h).
+// What the kernels of attention are passed, as plain data: pointers, strides in elements, counts. And their table of
+// functions. Letters: Tq, Tk, D, Dv as in attention.h. A strip is as many queries as two vectors have lanes, one query
+// per lane. A chunk is key_tile keys, counted from key 0. A lane mask is one uint32 per key of a tile: bit i is set
+// where query lane i may attend the key. Sum is the type of sums, lse and weights; rows of q, k, v and out may be stored
+// otherwise (keys.h).
 #pragma once
 
 #include <cstddef>

@@ -95,6 +95,15 @@ inline Index live_step(const TileMask& mask, Index q_begin, Index q_count, Index
   return next < end ? next / step * step : end;
 }
 
+/// The keys that some of the queries may attend, from the start of a chunk on.
+template <class T>
+inline KeyRange reach(const ScoreParams<T>& s, Index q_begin, Index q_count, Index chunk) {
+  KeyRange keys{0, s.kv_len};
+  const TileMask& m = s.mask;
+  if (m.key_range != nullptr) m.key_range(m.mask, m.batch, m.head, q_begin, q_count, &keys.begin, &keys.end);
+  return {keys.begin / chunk * chunk, keys.end};
+}
+
 /// Keys [lo, hi) of a tile for vectors [first, first + count) of a strip.
 struct VectorRange {
   Index lo, hi;

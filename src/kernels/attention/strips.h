@@ -1,4 +1,4 @@
-// A strip of queries, one per SIMD lane: which queries it holds, and steps on its panels [row][lane]. Not: scores, softmax.
+// A strip of queries, one per SIMD lane: which queries it holds, and steps on its panels [row][lane].
 #pragma once
 
 #include "kernels/attention/scores.h"

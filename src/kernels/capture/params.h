@@ -6,7 +6,7 @@
 
 namespace qkv {
 
-/// Sums of each row of a forward tile over its keys, [q_count] each, with p = exp2(s2 - shift), before dropout.
+/// Sums of each row of a forward tile over its keys, [q_count up to whole strips] each, with p = exp2(s2 - shift), before dropout.
 template <class Sum>
 struct RowSums {
   Index offset;                  // the position of query i among the keys is i + offset
@@ -54,7 +54,7 @@ struct CaptureSweep {
 
 template <class Sum>
 struct CaptureKernels {
-  std::size_t (*statistics_bytes)(Index queries);
+  std::size_t (*statistics_bytes)();
   /// Kernels<T>::forward and forward_pairs, in their bits, and the sums; `statistics_scratch` beside their scratch.
   void (*forward)(const ForwardTile<Sum>&, const RowSums<Sum>&, void* scratch, void* statistics_scratch);
   void (*forward_pairs)(const ForwardTile<Sum>&, const RowSums<Sum>&, void* scratch, void* statistics_scratch);

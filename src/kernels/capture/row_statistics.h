@@ -11,28 +11,19 @@
 namespace qkv {
 namespace {
 
+/// Of one chunk and strip, [strip].
 template <class T>
 struct RowStatisticsScratch {
-  // Of every row so far, [strips][strip].
-  T *exponents, *distances, *largest, *self, *previous, *first, *sums;
-  Index* largest_key;
-  // Of the chunk, [strip].
-  T *chunk_exponents, *chunk_distances;
-  T *largest_before, *sum_before;  // largest and row_sum before it
-  T* distance;                     // position - j0
-  T* anchor;                       // largest with it, 0 where there is none
-  std::size_t bytes;
+  Carver carver;
+  T* exponents = carver.take<T>(strip_lanes<T>());
+  T* distances = carver.take<T>(strip_lanes<T>());
+  T* largest_before = carver.take<T>(strip_lanes<T>());  // largest and row_sum before the chunk
+  T* sum_before = carver.take<T>(strip_lanes<T>());
+  T* distance = carver.take<T>(strip_lanes<T>());  // position - j0
+  T* anchor = carver.take<T>(strip_lanes<T>());    // largest with the chunk, 0 where there is none
+  std::size_t bytes = carver.used();
 
-  RowStatisticsScratch(void* base, Index count) {
-    const Index queries = round_up(count, strip_lanes<T>());
-    Carver carver(base);
-    for (T** rows : {&exponents, &distances, &largest, &self, &previous, &first, &sums}) *rows = carver.take<T>(queries);
-    largest_key = carver.take<Index>(queries);
-    for (T** lanes : {&chunk_exponents, &chunk_distances, &largest_before, &sum_before, &distance, &anchor}) {
-      *lanes = carver.take<T>(strip_lanes<T>());
-    }
-    bytes = carver.used();
-  }
+  explicit RowStatisticsScratch(void* base) : carver(base) {}
 };
 
 template <class T>
@@ -41,8 +32,7 @@ class RowStatisticsObserver {
   static constexpr int n = Simd<T>::kLanes;
 
  public:
-  RowStatisticsObserver(const RowSums<T>& sums, const RowStatisticsScratch<T>& scratch, Index q_begin)
-      : t_(sums), w_(scratch), q_begin_(q_begin) {}
+  RowStatisticsObserver(const RowSums<T>& sums, const RowStatisticsScratch<T>& scratch) : t_(sums), w_(scratch) {}
 
   /// The sums of one range of a chunk, in registers.
   template <int kCount>
@@ -61,9 +51,9 @@ class RowStatisticsObserver {
   void start_strip(const StripRange& r) const {
     const Index first = r.strip * strip_lanes<T>();
     for (Index lane = first; lane < first + strip_lanes<T>(); ++lane) {
-      w_.exponents[lane] = w_.distances[lane] = w_.self[lane] = w_.previous[lane] = w_.first[lane] = w_.sums[lane] = 0;
-      w_.largest[lane] = -kInf<T>;
-      w_.largest_key[lane] = -1;
+      t_.exponents[lane] = t_.distances[lane] = t_.self[lane] = t_.previous[lane] = t_.first[lane] = t_.sums[lane] = 0;
+      t_.largest[lane] = -kInf<T>;
+      t_.largest_key[lane] = -1;
     }
   }
 
@@ -71,13 +61,13 @@ class RowStatisticsObserver {
   void start_chunk(const StripRange& r, Index j0, const VectorRanges& ranges, const std::uint32_t* lane_mask, const T* scores,
                    const T* row_sum) const {
     const Index first = r.strip * strip_lanes<T>();
-    __builtin_memcpy(w_.largest_before, w_.largest + first, strip_lanes<T>() * sizeof(T));
+    __builtin_memcpy(w_.largest_before, t_.largest + first, strip_lanes<T>() * sizeof(T));
     __builtin_memcpy(w_.sum_before, row_sum, strip_lanes<T>() * sizeof(T));
     for (Index lane = 0; lane < strip_lanes<T>(); ++lane) w_.distance[lane] = static_cast<T>(r.i0 + t_.offset - j0 + lane);
     for (int i = 0; i < ranges.count; ++i) {
       const VectorRange& range = ranges.range[i];
       for (int v = range.first; v < range.first + range.count; ++v) {
-        const V before = load<T>(w_.largest + first + v * n);
+        const V before = load<T>(t_.largest + first + v * n);
         V largest = before;
         for (Index j = range.lo; j < range.hi; ++j) {
           V x = load<T>(scores + j * strip_lanes<T>() + v * n);
@@ -86,19 +76,19 @@ class RowStatisticsObserver {
         }
         const std::uint32_t risen = bits_where<T>(largest > before);
         if (risen == 0) continue;
-        store<T>(w_.largest + first + v * n, largest);
-        find_keys(range, v, lane_mask, scores, largest, risen, w_.largest_key + first + v * n, j0);
+        store<T>(t_.largest + first + v * n, largest);
+        find_keys(range, v, lane_mask, scores, largest, risen, t_.largest_key + first + v * n, j0);
       }
     }
     for (int lane = 0; lane < strip_lanes<T>(); lane += n) {
-      store<T>(w_.anchor + lane, shift_of<T>(load<T>(w_.largest + first + lane)));
+      store<T>(w_.anchor + lane, shift_of<T>(load<T>(t_.largest + first + lane)));
     }
   }
 
   void clear() const {
     for (int lane = 0; lane < strip_lanes<T>(); lane += n) {
-      store<T>(w_.chunk_exponents + lane, V{});
-      store<T>(w_.chunk_distances + lane, V{});
+      store<T>(w_.exponents + lane, V{});
+      store<T>(w_.distances + lane, V{});
     }
   }
 
@@ -108,8 +98,8 @@ class RowStatisticsObserver {
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) {
       const int lane = (range.first + v) * n;
-      seen.exponents[v] = load<T>(w_.chunk_exponents + lane);
-      seen.distances[v] = load<T>(w_.chunk_distances + lane);
+      seen.exponents[v] = load<T>(w_.exponents + lane);
+      seen.distances[v] = load<T>(w_.distances + lane);
       seen.distance[v] = load<T>(w_.distance + lane) - splat<T>(static_cast<T>(range.lo));
       seen.anchor[v] = load<T>(w_.anchor + lane);
     }
@@ -120,8 +110,8 @@ class RowStatisticsObserver {
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) {
       const int lane = (range.first + v) * n;
-      store<T>(w_.chunk_exponents + lane, seen.exponents[v]);
-      store<T>(w_.chunk_distances + lane, seen.distances[v]);
+      store<T>(w_.exponents + lane, seen.exponents[v]);
+      store<T>(w_.distances + lane, seen.distances[v]);
     }
   }
 
@@ -129,18 +119,18 @@ class RowStatisticsObserver {
   void end_chunk(const StripRange& r, Index j0, const LiveRange& live, const std::uint32_t* lane_mask, const T* p,
                  const T* row_sum, const T* moved) const {
     const Index first = r.strip * strip_lanes<T>();
-    __builtin_memcpy(w_.sums + first, row_sum, strip_lanes<T>() * sizeof(T));
+    __builtin_memcpy(t_.sums + first, row_sum, strip_lanes<T>() * sizeof(T));
     for (int v = 0; v < kVectors; ++v) {
       const int lane = v * n;
       const Index row = first + lane;
       const V factor = moved == nullptr ? splat<T>(1) : load<T>(moved + lane);
       const V before = load<T>(w_.sum_before + lane);
-      const V step = load<T>(w_.largest_before + lane) - load<T>(w_.largest + row);  // of every s2 - largest
-      V carried = fma(step, before, load<T>(w_.exponents + row)) * factor;
+      const V step = load<T>(w_.largest_before + lane) - load<T>(t_.largest + row);  // of every s2 - largest
+      V carried = fma(step, before, load<T>(t_.exponents + row)) * factor;
       carried = before == V{} ? V{} : carried;  // nothing was there, and the step is infinite
-      store<T>(w_.exponents + row, carried + load<T>(w_.chunk_exponents + lane));
-      store<T>(w_.distances + row, fma(load<T>(w_.distances + row), factor, load<T>(w_.chunk_distances + lane)));
-      for (T* one : {w_.self, w_.previous, w_.first}) store<T>(one + row, load<T>(one + row) * factor);
+      store<T>(t_.exponents + row, carried + load<T>(w_.exponents + lane));
+      store<T>(t_.distances + row, fma(load<T>(t_.distances + row), factor, load<T>(w_.distances + lane)));
+      for (T* one : {t_.self, t_.previous, t_.first}) store<T>(one + row, load<T>(one + row) * factor);
     }
     const auto pick = [&](T* rows, Index j, Index lane) {
       if (lane < 0 || lane >= r.ni || j < j0 + live.lo || j >= j0 + live.hi) return;
@@ -148,29 +138,21 @@ class RowStatisticsObserver {
       rows[first + lane] = p[(j - j0) * strip_lanes<T>() + lane];
     };
     if (j0 == 0) {
-      for (Index lane = 0; lane < r.ni; ++lane) pick(w_.first, 0, lane);
+      for (Index lane = 0; lane < r.ni; ++lane) pick(t_.first, 0, lane);
     }
     const Index position = r.i0 + t_.offset;
     for (Index j = larger(position - 1, j0); j < smaller(position + r.ni, j0 + live.hi); ++j) {
-      pick(w_.self, j, j - position);
-      pick(w_.previous, j, j - position + 1);
+      pick(t_.self, j, j - position);
+      pick(t_.previous, j, j - position + 1);
     }
   }
 
   /// After finish_strip: the weights of row i are p * inverse[i].
   void finish(const StripRange& r, const T* shift, const T* inverse) const {
-    const Index from = r.strip * strip_lanes<T>(), to = r.i0 - q_begin_;
+    const Index first = r.strip * strip_lanes<T>();
     for (Index lane = 0; lane < r.ni; ++lane) {
-      t_.shift[to + lane] = shift[lane];
-      t_.inverse[to + lane] = inverse[lane];
-      t_.sums[to + lane] = w_.sums[from + lane];
-      t_.exponents[to + lane] = w_.exponents[from + lane];
-      t_.distances[to + lane] = w_.distances[from + lane];
-      t_.largest[to + lane] = w_.largest[from + lane];
-      t_.largest_key[to + lane] = w_.largest_key[from + lane];
-      t_.self[to + lane] = w_.self[from + lane];
-      t_.previous[to + lane] = w_.previous[from + lane];
-      t_.first[to + lane] = w_.first[from + lane];
+      t_.shift[first + lane] = shift[lane];
+      t_.inverse[first + lane] = inverse[lane];
     }
   }
 
@@ -194,7 +176,6 @@ class RowStatisticsObserver {
 
   const RowSums<T>& t_;
   const RowStatisticsScratch<T>& w_;
-  Index q_begin_;
 };
 
 }  // namespace

@@ -247,9 +247,7 @@ void sweep_tile(const CaptureSweep<T>& t, void* scratch) {
   PagedRows<T> rows(f, w);
   const CaptureSweeper<T> sweep(t, w, own);
   const Index strips = (t.q_count + strip_lanes<T>() - 1) / strip_lanes<T>();
-  Index begin = 0, end = s.kv_len;
-  if (s.mask.key_range != nullptr) s.mask.key_range(s.mask.mask, s.mask.batch, s.mask.head, t.q_begin, t.q_count, &begin, &end);
-  begin = begin / s.key_tile * s.key_tile;
+  const auto [begin, end] = reach(s, t.q_begin, t.q_count, s.key_tile);
   bool wanted[kStripsPerTile];
   for (Index strip = 0; strip < strips; ++strip) {
     const StripRange r = strip_range(f, strip);

@@ -1,6 +1,5 @@
-// The inner loops of decode.h: dot products of a few queries with four rows of K, and weighted sums of rows of V. Both prefetch
-// the rows that come next. Rows of 16-bit types and of integers are widened in registers. Not: softmax, masks, the scales of
-// integers.
+// The inner loops of decode.h: dot products of a few queries with four rows of K, and weighted sums of rows of V. Both
+// prefetch the rows that come next. Rows of 16-bit types and of integers are widened in registers.
 #pragma once
 
 #include <utility>

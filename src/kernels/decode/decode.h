@@ -215,11 +215,8 @@ template <class T, class Source>
   }
   for (Index e = 0; e < rows * state.width; ++e) state.out[e] = 0;
   *state.seen = 0;
-  Index begin = 0, end = t.scores.kv_len;
-  const TileMask& mask = t.scores.mask;
-  if (mask.key_range != nullptr) mask.key_range(mask.mask, mask.batch, mask.head, 0, t.q_len, &begin, &end);
-  begin = larger(k_begin, begin / w.chunk * w.chunk);
-  end = smaller(k_end, end);
+  const KeyRange reached = reach(t.scores, 0, t.q_len, w.chunk);
+  const Index begin = larger(k_begin, reached.begin), end = smaller(k_end, reached.end);
   const auto next_chunk = [&](Index j0) { return live_chunk_of_group(t, j0, end, w.chunk); };
   for (Index j0 = next_chunk(begin); j0 < end; j0 = next_chunk(j0 + w.chunk)) decode_chunk_keys(t, j0, source, w, state);
 }

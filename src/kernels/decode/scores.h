@@ -1,7 +1,7 @@
-// From a chunk of keys to the softmax weights of a few queries, for decode.h: scratch memory, the running state, dot products,
-// soft cap, bias, mask, exponentials. Not: values, merging.
-// Keys of a chunk are stored by place: place 4 g + i is key i * run + g, so that the four runs are side by side. A query mask
-// is one uint32 per place: bit r is set where row r (query and head) may attend.
+// From a chunk of keys to the softmax weights of a few queries, for decode.h: scratch memory, the running state, dot
+// products, soft cap, bias, mask, exponentials. Keys of a chunk are stored by place: place 4 g + i is key i * run + g,
+// so that the four runs are side by side. A query mask is one uint32 per place: bit r is set where row r (query and
+// head) may attend.
 #pragma once
 
 #include "kernels/attention/scores.h"

@@ -1,6 +1,6 @@
-// y = x W^T on pairs of bf16 for so few rows of x that packing W would cost more than the product: rows of W are read once, in
-// place, and transposed in registers, 16 rows x 16 pairs at a time. The chains are those of bf16_product.h, so a row of y has
-// one set of bits among any number of rows. Not: AMX tiles, W already transposed in memory.
+// y = x W^T on pairs of bf16 for so few rows of x that packing W would cost more than the product: rows of W are read
+// once, in place, and transposed in registers, 16 rows x 16 pairs at a time. The chains are those of bf16_product.h, so
+// a row of y has one set of bits among any number of rows.
 #pragma once
 
 #include "kernels/layers/params.h"

@@ -1,4 +1,4 @@
-// Embeddings: rows gathered from a table by index, gradients scattered back to it. Not: checks of the indices, threads.
+// Embeddings: rows gathered from a table by index, gradients scattered back to it.
 #pragma once
 
 #include "kernels/layers/params.h"

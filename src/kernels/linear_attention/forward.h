@@ -1,6 +1,5 @@
-// Forward linear attention over a segment: chunk by chunk the state before it, the square within it, what it adds to the state.
-// Hua 2022 (2202.10447), section 3.2 and Sun 2023 (2307.08621), section 2.2: the chunked form. Not: threads, the order of
-// segments.
+// Forward linear attention over a segment: chunk by chunk the state before it, the square within it, what it adds to the
+// state. Hua 2022 (2202.10447), section 3.2 and Sun 2023 (2307.08621), section 2.2: the chunked form.
 #pragma once
 
 #include "kernels/linear_attention/delta.h"

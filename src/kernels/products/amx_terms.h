@@ -1,7 +1,7 @@
-// Products of attention on AMX tiles: a step of the depth is 32 numbers, in pairs as in bf16_terms.h. An AMX tile holds 16 rows
-// x 16 columns of a block of C. Whole steps of A and B are loaded in place, the rest from copies padded with zeros. Every sum
-// has the order of the instruction; Chain reproduces it where numbers are summed one by one. a_depth is always 2: a row's pairs
-// lie side by side. Not: other types.
+// Products of attention on AMX tiles: a step of the depth is 32 numbers, in pairs as in bf16_terms.h. An AMX tile holds
+// 16 rows x 16 columns of a block of C. Whole steps of A and B are loaded in place, the rest from copies padded with
+// zeros. Every sum has the order of the instruction; Chain reproduces it where numbers are summed one by one. a_depth is
+// always 2: a row's pairs lie side by side.
 #pragma once
 
 #include <utility>

@@ -7,8 +7,7 @@
 //   hs = score_gradient = w (e - moment)                    hx = x_gradient = hs softcap' + w push softcap'' tx
 //   dx = x_tangent_gradient = w push softcap'
 //   gq = scale (hx k + dx tk);  gk = scale (hx^T q + dx^T tq);  gv = (z w (ts - mean))^T dout;  gbias = hs
-// Three sweeps over the keys: moment needs mean, the rest needs both. Not: tuned; the products run on the micro-kernel, the
-// rest is one loop.
+// Three sweeps over the keys: moment needs mean, the rest needs both.
 #pragma once
 
 #include "kernels/attention/backward.h"
