@@ -15,14 +15,9 @@ TEST(Dropout, FactorsAreTheDefinition) {
     Tensor<float> factors({2, 3, 7, 21});
     dropout_factors(dropout, factors);
     const View<const float, 4> view = factors;
-    for (Index b = 0; b < 2; ++b) {
-      for (Index h = 0; h < 3; ++h) {
-        for (Index i = 0; i < 7; ++i) {
-          for (Index j = 0; j < 21; ++j)
-            ASSERT_EQ(view(b, h, i, j), static_cast<float>(dropout_factor(dropout, 3, b, h, i, j)));
-        }
-      }
-    }
+    for_each_index({2, 3, 7, 21}, [&](Index b, Index h, Index i, Index j) {
+      ASSERT_EQ(view(b, h, i, j), static_cast<float>(dropout_factor(dropout, 3, b, h, i, j)));
+    });
   }
 }
 

@@ -8,6 +8,7 @@
 #include "qkv/kv_cache.h"
 #include "qkv/varlen.h"
 #include "support/cases/caches.h"
+#include "support/checks/bounds.h"
 #include "support/isas.h"
 #include "support/problem.h"
 #include "support/random.h"
@@ -49,16 +50,6 @@ std::vector<Row> rows() {
   };
 }
 
-/// Row i of head h of the first sequence.
-template <class T>
-T* row_of(Tensor<T>& x, Index h, Index i) {
-  return x.data() + (h * x.size(2) + i) * x.size(3);
-}
-template <class T>
-const T* row_of(const Tensor<T>& x, Index h, Index i) {
-  return x.data() + (h * x.size(2) + i) * x.size(3);
-}
-
 /// Tokens [begin, end) of [B, H, T, width].
 template <class T>
 View<const T, 4> tokens(const Tensor<T>& x, Index begin, Index end) {
@@ -70,11 +61,10 @@ template <class T>
 Tensor<T> random_rows(Index heads, Index length, Index width, std::uint64_t seed, bool wild, double most) {
   Tensor<T> x({1, heads, length, width});
   Random random(seed);
-  for (Index h = 0; h < heads; ++h) {
-    for (Index i = 0; i < length; ++i) {
-      const double factor = wild && random.below(5) == 0 ? std::pow(most, random.unit()) : 1;
-      for (Index d = 0; d < width; ++d) row_of(x, h, i)[d] = number_as<T>(factor * random.symmetric());
-    }
+  double factor = 1;
+  for (Index n = 0; n < x.count(); ++n) {
+    if (n % width == 0) factor = wild && random.below(5) == 0 ? std::pow(most, random.unit()) : 1;
+    x.data()[n] = number_as<T>(factor * random.symmetric());
   }
   return x;
 }
@@ -107,43 +97,43 @@ struct Sequence {
   }
 };
 
-/// out and lse of queries [begin, end), on `keys_and_values`: two views or a KeyValue.
-template <class T>
-struct Rows {
-  Tensor<T> out;
-  Tensor<Accumulator<T>> lse;
-
-  template <class... KeysAndValues>
-  Rows(const Sequence<T>& s, Index begin, Index end, Context& context, const KeysAndValues&... keys_and_values)
-      : out({1, s.q.size(1), end - begin, s.row.v_head_dim}), lse({1, s.q.size(1), end - begin}) {
-    attention_forward(tokens(s.q, begin, end), keys_and_values..., {.out = out, .lse = lse}, s.options(end), context);
-  }
-};
-
-template <class T>
-Rows<T> dense_rows(const Sequence<T>& s, Index begin, Index end, Context& context) {
-  return Rows<T>(s, begin, end, context, tokens(s.k, 0, end), tokens(s.v, 0, end));
-}
-
 /// The same bits, or both NaN.
 template <class T>
 bool same_number(T a, T b) {
   return std::memcmp(&a, &b, sizeof(T)) == 0 || (std::isnan(number_as<double>(a)) && std::isnan(number_as<double>(b)));
 }
 
-/// Expects that rows of `part`, which begin at query `begin` of `whole`, are the same.
+/// out and lse of the sequence. Queries arrive in pieces [begin, next(begin)), each with the keys up to its end: dense, or on a cache.
 template <class T>
-void expect_rows(const Rows<T>& part, const Rows<T>& whole, Index begin) {
-  const Index heads = part.out.size(1), count = part.out.size(2), width = part.out.size(3);
-  int wrong = 0;
-  for (Index h = 0; h < heads; ++h) {
-    for (Index i = 0; i < count; ++i) {
-      const bool same =
-          std::equal(row_of(part.out, h, i), row_of(part.out, h, i) + width, row_of(whole.out, h, begin + i), same_number<T>) &&
-          same_number(part.lse.data()[h * count + i], whole.lse.data()[h * whole.out.size(2) + begin + i]);
-      if (!same && wrong++ < 3) ADD_FAILURE() << "head " << h << ", query " << begin + i << " of " << count;
+struct Pieces {
+  Tensor<T> out;
+  Tensor<Accumulator<T>> lse;
+
+  template <class Next>
+  Pieces(const Sequence<T>& s, Context& context, const Next& next, KVCache* cache = nullptr)
+      : out({1, s.q.size(1), s.row.length, s.row.v_head_dim}), lse({1, s.q.size(1), s.row.length}) {
+    for (Index begin = 0, end; begin < s.row.length; begin = end) {
+      end = std::min(next(begin), s.row.length);
+      const AttentionOutputs<T> piece{.out = View<T, 4>(out).sliced(2, begin, end),
+                                      .lse = View<Accumulator<T>, 3>(lse).sliced(2, begin, end)};
+      if (cache == nullptr) {
+        attention_forward(tokens(s.q, begin, end), tokens(s.k, 0, end), tokens(s.v, 0, end), piece, s.options(end), context);
+        continue;
+      }
+      cache->append(tokens(s.k, begin, end), tokens(s.v, begin, end));
+      attention_forward(tokens(s.q, begin, end), cache->key_value(), piece, s.options(end), context);
     }
   }
+  bool operator==(const Pieces& other) const {
+    return std::ranges::equal(out.span(), other.out.span(), same_number<T>) &&
+           std::ranges::equal(lse.span(), other.lse.span(), same_number<Accumulator<T>>);
+  }
+};
+
+/// All of it in one call.
+template <class T>
+Pieces<T> whole(const Sequence<T>& s, Context& context) {
+  return Pieces<T>(s, context, [&](Index) { return s.row.length; });
 }
 
 TYPED_TEST(Invariant, ChunksOfAnySizeAreTheWhole) {
@@ -152,13 +142,9 @@ TYPED_TEST(Invariant, ChunksOfAnySizeAreTheWhole) {
     SCOPED_TRACE(row.name);
     const Sequence<T> s(row);
     for_each_isa(1, [&](Context& context) {
-      const Rows<T> whole = dense_rows(s, 0, row.length, context);
+      const Pieces<T> expected = whole(s, context);
       for (const Index chunk : {1, 7, 64, 131}) {
-        SCOPED_TRACE("chunks of " + std::to_string(chunk));
-        for (Index begin = 0; begin < row.length; begin += chunk) {
-          const Index end = std::min(begin + chunk, row.length);
-          expect_rows(dense_rows(s, begin, end, context), whole, begin);
-        }
+        EXPECT_TRUE(Pieces<T>(s, context, [chunk](Index begin) { return begin + chunk; }) == expected) << "chunks of " << chunk;
       }
     });
   }
@@ -171,15 +157,10 @@ TYPED_TEST(Invariant, EveryCacheIsTheWhole) {
     const Sequence<T> s(row);
     const Index last = row.length - 40;  // the rows that are computed one by one
     for (const CacheKind kind : {CacheKind::kContiguous, CacheKind::kPages1, CacheKind::kPages16, CacheKind::kPages100}) {
-      SCOPED_TRACE(cache_name(kind));
       for_each_isa(2, [&](Context& context) {
-        const Rows<T> whole = dense_rows(s, 0, row.length, context);
         KVCache cache = empty_cache(kind, kStorageOf<T>, 1, 2, row.head_dim, row.v_head_dim, row.length);
-        for (Index begin = 0, end; begin < row.length; begin = end) {
-          end = begin < last ? std::min(begin + 57, last) : begin + 1;
-          cache.append(tokens(s.k, begin, end), tokens(s.v, begin, end));
-          expect_rows(Rows<T>(s, begin, end, context, cache.key_value()), whole, begin);
-        }
+        const auto next = [&](Index begin) { return begin < last ? std::min(begin + 57, last) : begin + 1; };
+        EXPECT_TRUE(Pieces<T>(s, context, next, &cache) == whole(s, context)) << cache_name(kind);
       });
     }
   }
@@ -194,13 +175,9 @@ TEST(InvariantStorage, ABf16CacheIsTheRoundedWhole) {
       for (float& number : x->span()) number = static_cast<float>(BFloat16(number));
     }
     for_each_isa(2, [&](Context& context) {
-      const Rows<float> whole = dense_rows(s, 0, row.length, context);
       KVCache cache = empty_cache(CacheKind::kPages16, CacheStorage::kBF16, 1, 2, row.head_dim, row.v_head_dim, row.length);
-      for (Index begin = 0, end; begin < row.length; begin = end) {
-        end = std::min(begin + (begin % 3 == 0 ? 1 : 5), row.length);
-        cache.append(tokens(s.k, begin, end), tokens(s.v, begin, end));
-        expect_rows(Rows<float>(s, begin, end, context, cache.key_value()), whole, begin);
-      }
+      const auto next = [](Index begin) { return begin + (begin % 3 == 0 ? 1 : 5); };
+      EXPECT_TRUE(Pieces<float>(s, context, next, &cache) == whole(s, context));
     });
   }
 }
@@ -211,13 +188,9 @@ TYPED_TEST(Invariant, ARingIsTheWindow) {
                 16,     16, Mask::causal(Align::kBottomRight) & (Mask::window(39, -1, Align::kBottomRight) | Mask::first(2))};
   const Sequence<T> s(row);
   for_each_isa(2, [&](Context& context) {
-    const Rows<T> whole = dense_rows(s, 0, row.length, context);
     KVCache ring = empty_cache(CacheKind::kRing, kStorageOf<T>, 1, 2, 16, 16, row.length, 40, 9, 2);
-    for (Index begin = 0, end; begin < row.length; begin = end) {
-      end = std::min(begin + (begin % 2 == 0 ? 1 : 9), row.length);
-      ring.append(tokens(s.k, begin, end), tokens(s.v, begin, end));
-      expect_rows(Rows<T>(s, begin, end, context, ring.key_value()), whole, begin);
-    }
+    const auto next = [](Index begin) { return begin + (begin % 2 == 0 ? 1 : 9); };
+    EXPECT_TRUE(Pieces<T>(s, context, next, &ring) == whole(s, context));
   });
 }
 
@@ -231,7 +204,7 @@ TYPED_TEST(Invariant, AnyRowsTogetherAreEachAlone) {
   Random random(9);
   for (Index i = 0; i < count; ++i) {
     const Index begin = random.below(kv_len), end = begin + 1 + random.below(kv_len - begin), gap = 1 + random.below(4);
-    for (Index j = begin; j < end; ++j) row_of(keep, 0, i)[j] = random.below(gap) == 0;
+    for (Index j = begin; j < end; ++j) keep.data()[i * kv_len + j] = random.below(gap) == 0;
   }
   const View<const T, 4> q = tokens(s.q, 0, count), k = s.k, v = s.v;
   for_each_isa(2, [&](Context& context) {
@@ -242,12 +215,9 @@ TYPED_TEST(Invariant, AnyRowsTogetherAreEachAlone) {
                         {.mask = Mask::keep(mask), .bits = Bits::kInvariant}, context);
       return out;
     };
-    const Tensor<T> whole = compute(0, count);
+    const Tensor<T> all = compute(0, count);
     for (Index i = 0; i < count; ++i) {
-      const Tensor<T> alone = compute(i, i + 1);
-      for (Index h = 0; h < 4; ++h) {
-        EXPECT_EQ(std::memcmp(row_of(alone, h, 0), row_of(whole, h, i), 16 * sizeof(T)), 0) << "head " << h << " query " << i;
-      }
+      EXPECT_TRUE(same_bits(compute(i, i + 1), copy_as<T>(View<const T, 4>(all).sliced(2, i, i + 1)))) << "query " << i;
     }
   });
 }
@@ -263,34 +233,24 @@ TYPED_TEST(Invariant, RaggedBatchesAndThreadsAreEachAlone) {
     for (const Index length : lengths) offsets.push_back(offsets.back() + length);
     const Index total = offsets.back(), heads = s.q.size(1);
     Tensor<T> q({total, heads, row.head_dim}), k({total, 2, row.head_dim}), v({total, 2, row.v_head_dim});
-    const auto take = [&](const Tensor<T>& from, Tensor<T>& to) {
+    // Token t of sequence n is token t of s: a causal row depends on no later one.
+    const auto each = [&](const Tensor<T>& of, const View<T, 3>& to, const auto& visit) {
       for (std::size_t n = 0; n < lengths.size(); ++n) {
-        for (Index t = 0; t < lengths[n]; ++t) {
-          for (Index h = 0; h < from.size(1); ++h) {
-            for (Index d = 0; d < from.size(3); ++d)
-              to.data()[((offsets[n] + t) * from.size(1) + h) * from.size(3) + d] = row_of(from, h, t)[d];
-          }
-        }
+        for_each_index({lengths[n], of.size(1), of.size(3)}, [&](Index t, Index h, Index d) {
+          visit(of.template view<4>()(0, h, t, d), to(offsets[n] + t, h, d));
+        });
       }
     };
-    take(s.q, q);
-    take(s.k, k);
-    take(s.v, v);
+    const auto copy = [](const T& from, T& to) { to = from; };
+    each(s.q, q, copy);
+    each(s.k, k, copy);
+    each(s.v, v, copy);
     for_each_isa(3, [&](Context& context) {
       Context one({.threads = 1, .isa = context.isa()});
       Tensor<T> out({total, heads, row.v_head_dim});
       attention_varlen_forward(View<const T, 3>(q), View<const T, 3>(k), View<const T, 3>(v), {.out = out}, {offsets, offsets},
                                s.options(row.length), context);
-      for (std::size_t n = 0; n < lengths.size(); ++n) {
-        const Rows<T> alone = dense_rows(s, 0, lengths[n], one);
-        for (Index t = 0; t < lengths[n]; ++t) {
-          for (Index h = 0; h < heads; ++h) {
-            const T* const together = out.data() + ((offsets[n] + t) * heads + h) * row.v_head_dim;
-            EXPECT_TRUE(std::equal(together, together + row.v_head_dim, row_of(alone.out, h, t), same_number<T>))
-                << "sequence " << n << " token " << t << " head " << h;
-          }
-        }
-      }
+      each(whole(s, one).out, out, [](const T& alone, T& together) { ASSERT_TRUE(same_number(alone, together)); });
     });
   }
 }

@@ -1,6 +1,7 @@
 // merge_attention: keys computed in parts and merged are the keys computed at once; lse = -inf is the identity; its gradients.
 #include <gtest/gtest.h>
 
+#include "support/checks/difference.h"
 #include "support/checks/expect.h"
 #include "support/isas.h"
 #include "support/random.h"
@@ -286,21 +287,8 @@ TEST(MergeBackward, IsTheFiniteDifference) {
     dlse_views.push_back(dlses.back());
   }
   merge_attention_backward(parts.out_views(), parts.lse_views(), out, lse, dout, dlse, dout_views, dlse_views);
-  const double step = 1e-6;  // the difference errs by about step^2 + 1e-16 / step
   const auto expect_gradient = [&](Tensor<double>& x, const Tensor<double>& gradient, const char* name) {
-    for (Index n = 0; n < x.count(); ++n) {
-      const double kept = x.data()[n];
-      if (std::isinf(kept)) {
-        EXPECT_EQ(gradient.data()[n], 0) << name;
-        continue;
-      }
-      x.data()[n] = kept + step;
-      const double above = loss();
-      x.data()[n] = kept - step;
-      const double below = loss();
-      x.data()[n] = kept;
-      EXPECT_NEAR(gradient.data()[n], (above - below) / (2 * step), 1e-8) << name << " " << n;
-    }
+    expect_differences(x, gradient, 1e-6, 1e-8, name, loss);
   };
   for (std::size_t n = 0; n < 3; ++n) {
     expect_gradient(parts.outs[n], douts[n], "dout");

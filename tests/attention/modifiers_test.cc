@@ -1,6 +1,5 @@
-// Sinks, position biases and callbacks against what they must equal: an extra key, a dense bias, a mask; and callbacks that
-// throw. Their values against the oracle are in the list of cases (cases_test.cc), against PyTorch in the golden files.
-#include <gtest/gtest.h>
+// Sinks, position biases and callbacks against what they must equal: a part of a merge, a dense bias; and callbacks that throw. Their
+// values against the oracle are in the list of cases (cases_test.cc), against PyTorch in the golden files.
 
 #include <atomic>
 #include <stdexcept>
@@ -47,15 +46,11 @@ TYPED_TEST(Modifiers, APositionBiasIsADenseBiasInBits) {
       const Index offset = align == Align::kBottomRight ? kv_len - q_len : 0;
       dense.bias_memory = Tensor<Sum>({1, 4, q_len, kv_len});
       dense.bias = dense.bias_memory;
-      for (Index h = 0; h < 4; ++h) {
-        for (Index i = 0; i < q_len; ++i) {
-          for (Index j = 0; j < kv_len; ++j) {
-            const Index d = j - i - offset;
-            dense.bias(0, h, i, j) = static_cast<Sum>(
-                position_factor(kind, d) * static_cast<double>(problem.position_table.data()[position_row(kind, d) * 4 + h]));
-          }
-        }
-      }
+      for_each_index({4, q_len, kv_len}, [&](Index h, Index i, Index j) {
+        const Index d = j - i - offset;
+        dense.bias(0, h, i, j) = static_cast<Sum>(
+            position_factor(kind, d) * static_cast<double>(problem.position_table.data()[position_row(kind, d) * 4 + h]));
+      });
       dense.options.position_bias = {};
       dense.options.bias = dense.bias;
       dense.position_table = {};
@@ -66,42 +61,6 @@ TYPED_TEST(Modifiers, APositionBiasIsADenseBiasInBits) {
         expect_same_but_tables(by_distance, in_full);
       });
     }
-  }
-}
-
-TYPED_TEST(Modifiers, ASinkIsAKeyWithoutAValue) {
-  using T = TypeParam;
-  using Sum = Accumulator<T>;
-  for (const Index q_len : {3, 90}) {
-    AttentionCase each = small_case(q_len, 131);
-    const Problem<T> one_more(each);  // the last key becomes the sink
-    const Index kv_len = each.kv_len - 1;
-    Tensor<Sum> sinks({4}), bias({1, 4, 1, kv_len + 1});
-    for (Index h = 0; h < 4; ++h) {
-      sinks.data()[h] = static_cast<Sum>(h) - Sum{1.5};
-      bias.data()[h * (kv_len + 1) + kv_len] = sinks.data()[h];
-    }
-    for (const View<T, 4>& view : {one_more.k(), one_more.v()}) {
-      for (Index b = 0; b < 2; ++b) {
-        for (Index h = 0; h < 2; ++h) {
-          for (Index n = 0; n < view.size(3); ++n) view(b, h, kv_len, n) = number_as<T>(0.0);
-        }
-      }
-    }
-    for_each_isa(2, [&](Context& context) {
-      Result<T> with_key(one_more), with_sink(one_more);
-      attention_forward(one_more.q(), one_more.k(), one_more.v(), {.out = with_key.out.view, .lse = with_key.lse},
-                        {.bias = bias}, context);
-      attention_forward(one_more.q(), one_more.k().sliced(2, 0, kv_len), one_more.v().sliced(2, 0, kv_len),
-                        {.out = with_sink.out.view, .lse = with_sink.lse}, {.sinks = sinks}, context);
-      const double eps = static_cast<double>(std::numeric_limits<Sum>::epsilon());
-      for (Index n = 0; n < with_key.lse.count(); ++n) {
-        EXPECT_NEAR(static_cast<double>(with_key.lse.data()[n]), static_cast<double>(with_sink.lse.data()[n]), 40 * eps);
-      }
-      const Tensor<double> a = copy_as<double>(with_key.out.view), b = copy_as<double>(with_sink.out.view);
-      const double rounding = std::max(60 * eps, 4 * kUnitRoundoff<T>);  // |v| <= 1
-      for (Index n = 0; n < a.count(); ++n) EXPECT_NEAR(a.data()[n], b.data()[n], rounding);
-    });
   }
 }
 
@@ -170,27 +129,6 @@ TEST(Modifiers, ASinkIsOnePartOfAMerge) {
   const Tensor<double> a = copy_as<double>(whole.out.view), b = copy_as<double>(merged.out.view);
   for (Index n = 0; n < a.count(); ++n) EXPECT_NEAR(a.data()[n], b.data()[n], 1e-14);
   for (Index n = 0; n < whole.lse.count(); ++n) EXPECT_NEAR(whole.lse.data()[n], merged.lse.data()[n], 1e-14);
-}
-
-/// A callback that keeps j <= i is a causal mask: the same expectation holds for both.
-TYPED_TEST(Modifiers, ACallbackMayMask) {
-  using T = TypeParam;
-  AttentionCase each = small_case(140, 140);
-  each.mask = MaskKind::kCausal;
-  Problem<T> problem(each);
-  const Expectation<T> expectation(problem);
-  problem.options.mask = {};
-  problem.options.score_mod = score_mod(
-      [](auto s, Index, Index, Index i, Index j) { return j <= i ? s : -std::numeric_limits<decltype(s)>::infinity(); },
-      [](auto, Index, Index, Index, Index) { return 1; });
-  Worst worst;
-  for_each_isa(2, [&](Context& context) {
-    Result<T> result(problem);
-    result.run(problem, context);
-    EXPECT_TRUE(expectation.holds_forward(result, "callback", worst));
-    EXPECT_TRUE(expectation.holds_weights(result, "callback", worst));
-    EXPECT_TRUE(expectation.holds_backward(result, "callback", worst));
-  });
 }
 
 TYPED_TEST(Modifiers, ACallbackSeesEachPairThatIsThere) {

@@ -24,7 +24,7 @@ testing::AssertionResult same_nans(const Tensor<T>& got, const Tensor<C>& wanted
 }
 
 /// A NaN in one row of q, k, v or dout. Rows of masks: causal, some empty, whole strips of queries without a key between
-/// others.
+/// others; few queries.
 TYPED_TEST(Nonfinite, NanReachesWhatTheReferenceSays) {
   using T = TypeParam;
   Tensor<std::uint8_t> gap({1, 1, 140, 140});  // queries 16..111 see none of the first 70 keys; query 3 sees nothing
@@ -32,14 +32,17 @@ TYPED_TEST(Nonfinite, NanReachesWhatTheReferenceSays) {
     for (Index j = 0; j < 140; ++j) gap.data()[i * 140 + j] = i != 3 && (i < 16 || i >= 112 || j >= 70);
   }
   const auto in_gap = [&gap](Index, Index, Index i, Index j) { return gap.data()[i * 140 + j] != 0; };
-  for (const bool dense : {false, true}) {
+  const AttentionCase square{.q_len = 140, .kv_len = 140, .head_dim = 20, .v_head_dim = 9};
+  AttentionCase causal = square, few = square;
+  causal.mask = MaskKind::kCausal;
+  few.q_len = 4, few.kv_len = 1100, few.num_heads = 4, few.num_kv_heads = 2, few.mask = MaskKind::kCausalBottomRight;
+  for (const AttentionCase& each : {square, causal, few}) {
+    const bool dense = each.mask == MaskKind::kNone;
     for (int part = 0; part < 4; ++part) {
-      for (const Index row : {3, 40, 139}) {
-        Problem<T> problem({.q_len = 140,
-                            .kv_len = 140,
-                            .head_dim = 20,
-                            .v_head_dim = 9,
-                            .mask = dense ? MaskKind::kNone : MaskKind::kCausal});
+      for (const Index third : {0, 1, 2}) {
+        const Index length = part == 0 || part == 3 ? each.q_len : each.kv_len;
+        const Index row = third == 0 ? std::min<Index>(3, length / 3) : third == 1 ? length / 3 : length - 1;
+        Problem<T> problem(each);
         if (dense) {
           problem.mask.keep = in_gap;
           problem.options.mask = Mask::keep(View<const std::uint8_t, 4>(gap));
@@ -49,8 +52,7 @@ TYPED_TEST(Nonfinite, NanReachesWhatTheReferenceSays) {
         const auto input = problem.template reference_input<double>();
         const auto forward = input.forward();
         const auto backward = input.backward();
-        const std::string name =
-            (dense ? "gap, part " : "causal, part ") + std::to_string(part) + ", row " + std::to_string(row);
+        const std::string name = each.name() + ", part " + std::to_string(part) + ", row " + std::to_string(row);
         for_each_isa(2, [&](Context& context) {
           Result<T> result(problem);
           result.run(problem, context);

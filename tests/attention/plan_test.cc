@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "qkv/qkv.h"
+#include "support/cases/ragged.h"
 #include "support/isas.h"
 
 namespace qkv::test {
@@ -99,43 +100,31 @@ TEST(Plan, OfACacheRefusesWhatTheCallRefuses) {
   EXPECT_THROW(attention_plan(q, kv, {.mask = Mask::causal()}), OptionError);
 }
 
-template <class T>
-struct Ragged {
-  std::vector<Index> q_offsets{0}, kv_offsets{0};
-  Tensor<T> q, k, out, dq, dk, dv;
-  Tensor<Accumulator<T>> lse;
-
-  explicit Ragged(const std::vector<std::pair<Index, Index>>& lengths) {
-    for (const auto& [q_len, kv_len] : lengths) {
-      q_offsets.push_back(q_offsets.back() + q_len);
-      kv_offsets.push_back(kv_offsets.back() + kv_len);
-    }
-    q = Tensor<T>({q_offsets.back(), kHeads, kDim});
-    k = Tensor<T>({kv_offsets.back(), kKvHeads, kDim});
-    out = Tensor<T>(q.sizes()), dq = Tensor<T>(q.sizes()), dk = Tensor<T>(k.sizes()), dv = Tensor<T>(k.sizes());
-    lse = Tensor<Accumulator<T>>({q_offsets.back(), kHeads});
-  }
-  RaggedOffsets offsets() const { return {q_offsets, kv_offsets}; }
-  AttentionPlan plan(const AttentionOptions& options, Context& context) const {
-    return attention_varlen_plan(q, k, k, offsets(), options, context);
-  }
-};
-
-const std::vector<std::pair<Index, Index>> kTiled{{70, 200}, {0, 30}, {33, 0}, {300, 700}}, kFew{{1, 900}, {8, 64}, {2, 3000}},
+using Lengths = std::vector<RaggedLengths>;
+const Lengths kTiled{{70, 200}, {0, 30}, {33, 0}, {300, 700}}, kFew{{1, 900}, {8, 64}, {2, 3000}},
     kMixed{{1, 900}, {70, 200}, {3, 20}, {8, 500}};
+
+template <class T>
+Ragged<T> ragged(const Lengths& lengths) {
+  return Ragged<T>({.name = "", .lengths = lengths, .head_dim = kDim, .v_head_dim = kDim});
+}
+template <class T>
+AttentionPlan plan_of(const Ragged<T>& r, const AttentionOptions& options, Context& context) {
+  return attention_varlen_plan(View<const T, 3>(r.q.view), r.k.view, r.v.view, r.offsets(), options, context);
+}
 
 TEST(Plan, OfARaggedBatchIsThatOfItsSequences) {
   for_each_isa(2, [](Context& context) {
     for (const auto& [lengths, algorithm] :
-         {std::pair{kTiled, "tiled"}, {kFew, "decode"}, {kMixed, "tiled and decode"}, {{{0, 5}, {4, 0}}, "none"}}) {
+         {std::pair{kTiled, "tiled"}, {kFew, "decode"}, {kMixed, "tiled and decode"}, {Lengths{{0, 5}, {4, 0}}, "none"}}) {
       SCOPED_TRACE(algorithm);
-      const AttentionPlan plan = Ragged<float>(lengths).plan({.mask = two_windows()}, context);
+      const AttentionPlan plan = plan_of(ragged<float>(lengths), {.mask = two_windows()}, context);
       EXPECT_EQ(plan.algorithm, algorithm);
       Work got, expected;
       got.add(plan);
       for (const auto& [q_len, kv_len] : lengths) expected.add(plan_alone(q_len, kv_len, two_windows(), context));
       EXPECT_EQ(got, expected);
-      const AttentionPlan alone = plan_alone(lengths[0].first, lengths[0].second, two_windows(), context);
+      const AttentionPlan alone = plan_alone(lengths[0].q, lengths[0].kv, two_windows(), context);
       if (plan.algorithm == "tiled") {
         EXPECT_EQ(plan.key_tile, alone.key_tile);
       }
@@ -151,16 +140,16 @@ TYPED_TEST_SUITE(RaggedPlan, Types);
 TYPED_TEST(RaggedPlan, SaysItsBytes) {
   for_each_isa(3, [](Context& context) {
     for (const auto& lengths : {kTiled, kFew, kMixed}) {
-      Ragged<TypeParam> r(lengths);
-      Tensor<Accumulator<TypeParam>> bias({1, kHeads, 1, 1}), dbias(bias.sizes());
+      const Ragged<TypeParam> r = ragged<TypeParam>(lengths);
+      Tensor<Accumulator<TypeParam>> lse({r.total_q(), kHeads}), bias({1, kHeads, 1, 1}), dbias(bias.sizes());
       const AttentionOptions options{.bias = bias};
-      const AttentionPlan plan = r.plan(options, context);
+      const AttentionPlan plan = plan_of(r, options, context);
       context.trim();
-      attention_varlen_forward(r.q, r.k, r.k, {.out = r.out, .lse = r.lse}, r.offsets(), options, context);
+      attention_varlen_forward(r.q.view, r.k.view, r.v.view, {.out = r.out.view, .lse = lse}, r.offsets(), options, context);
       EXPECT_EQ(context.scratch_bytes(), 3 * plan.forward_scratch_bytes + plan.forward_shared_bytes);
       context.trim();
-      attention_varlen_backward(r.q, r.k, r.k, r.out, r.lse, r.out, {.dq = r.dq, .dk = r.dk, .dv = r.dv, .dbias = dbias},
-                                r.offsets(), options, context);
+      attention_varlen_backward(r.q.view, r.k.view, r.v.view, r.out.view, lse, r.dout.view,
+                                {.dq = r.dq.view, .dk = r.dk.view, .dv = r.dv.view, .dbias = dbias}, r.offsets(), options, context);
       EXPECT_EQ(context.scratch_bytes(), 3 * plan.backward_scratch_bytes + plan.backward_shared_bytes);
     }
   });

@@ -24,11 +24,9 @@ AttentionCase base_case(MaskKind mask) {
 /// bias(i, j) += offset(i, j) in every head.
 template <class T, class Offset>
 void shift_scores(Problem<T>& problem, const Offset& offset) {
-  for (Index h = 0; h < problem.bias.size(1); ++h) {
-    for (Index i = 0; i < problem.bias.size(2); ++i) {
-      for (Index j = 0; j < problem.bias.size(3); ++j) problem.bias(0, h, i, j) += static_cast<T>(offset(i, j));
-    }
-  }
+  for_each_index({problem.bias.size(1), problem.bias.size(2), problem.bias.size(3)}, [&](Index h, Index i, Index j) {
+    problem.bias(0, h, i, j) += static_cast<T>(offset(i, j));
+  });
 }
 
 template <class T>
@@ -79,11 +77,9 @@ TYPED_TEST(Range, ValuesNextToOverflowAndUnderflow) {
       Problem<T> problem(base_case(MaskKind::kNone));
       shift_scores(problem, [&](Index i, Index) { return i % 3 == 0 ? offset : 0.0; });
       const View<T, 4> v = problem.v();
-      for (Index h = 0; h < v.size(1); ++h) {
-        for (Index j = 0; j < v.size(2); ++j) {
-          for (Index n = 0; n < v.size(3); ++n) v(0, h, j, n) = static_cast<T>(static_cast<double>(v(0, h, j, n)) * size);
-        }
-      }
+      for_each_index({v.size(1), v.size(2), v.size(3)}, [&](Index h, Index j, Index n) {
+        v(0, h, j, n) = static_cast<T>(static_cast<double>(v(0, h, j, n)) * size);
+      });
       const Expectation<T> expectation(problem);
       for_each_isa(1, [&](Context& context) {
         Result<T> result(problem);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "reference/attention.h"
+#include "support/checks/difference.h"
 #include "support/checks/expect.h"
 #include "support/philox.h"
 
@@ -19,26 +20,6 @@ Real loss(const ReferenceInput<Real>& input) {
     if (std::isfinite(forward.lse.data()[n])) sum += forward.lse.data()[n] * input.dlse.data()[n];
   }
   return sum;
-}
-
-/// Central differences of loss() for every element of `x`, an input tensor of `input`, against `gradient`.
-void expect_gradient(const ReferenceInput<Real>& input, Tensor<Real>& x, const Tensor<Real>& gradient, const char* name) {
-  const Real step = 1e-5L;  // error of the difference: step^2 from the third derivative, 1e-19 / step from rounding
-  ASSERT_EQ(x.count(), gradient.count());
-  for (Index n = 0; n < x.count(); ++n) {
-    const Real kept = x.data()[n];
-    if (!std::isfinite(kept)) {
-      EXPECT_EQ(gradient.data()[n], 0) << name << " " << n;
-      continue;
-    }
-    x.data()[n] = kept + step;
-    const Real above = loss(input);
-    x.data()[n] = kept - step;
-    const Real below = loss(input);
-    x.data()[n] = kept;
-    const Real difference = (above - below) / (2 * step);
-    EXPECT_NEAR(static_cast<double>(gradient.data()[n]), static_cast<double>(difference), 1e-7) << name << " " << n;
-  }
 }
 
 TEST(Reference, GradientsAreFiniteDifferences) {
@@ -61,12 +42,15 @@ TEST(Reference, GradientsAreFiniteDifferences) {
     const Problem<double> problem(each);
     ReferenceInput<Real> input = problem.reference_input<Real>();
     const reference::Backward<Real> gradients = input.backward();
-    expect_gradient(input, input.q, gradients.dq, "dq");
-    expect_gradient(input, input.k, gradients.dk, "dk");
-    expect_gradient(input, input.v, gradients.dv, "dv");
-    expect_gradient(input, input.sinks, gradients.dsinks, "dsinks");
-    expect_gradient(input, input.position_table, gradients.dposition_table, "dposition");
-    expect_gradient(input, input.bias, reference::reduce_to_bias(gradients.dbias, problem.bias.sizes()), "dbias");
+    const auto expect_gradient = [&](Tensor<Real>& x, const Tensor<Real>& gradient, const char* name) {
+      expect_differences<Real>(x, gradient, 1e-5L, 1e-7, name, [&] { return loss(input); });
+    };
+    expect_gradient(input.q, gradients.dq, "dq");
+    expect_gradient(input.k, gradients.dk, "dk");
+    expect_gradient(input.v, gradients.dv, "dv");
+    expect_gradient(input.sinks, gradients.dsinks, "dsinks");
+    expect_gradient(input.position_table, gradients.dposition_table, "dposition");
+    expect_gradient(input.bias, reference::reduce_to_bias(gradients.dbias, problem.bias.sizes()), "dbias");
   }
 }
 

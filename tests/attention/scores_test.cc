@@ -28,28 +28,22 @@ struct Expected {
   void expect(const Problem<T>& problem, const View<const Sum, 4>& got) const {
     const double eps = static_cast<double>(std::numeric_limits<Sum>::epsilon());
     const double width = static_cast<double>(input.q.size(3));
-    for (Index b = 0; b < got.size(0); ++b) {
-      for (Index h = 0; h < got.size(1); ++h) {
-        for (Index i = 0; i < got.size(2); ++i) {
-          for (Index j = 0; j < got.size(3); ++j) {
-            const double score = static_cast<double>(got(b, h, i, j));
-            if (!problem.kept(b, h, i, j)) {
-              ASSERT_EQ(score, -std::numeric_limits<double>::infinity()) << b << ' ' << h << ' ' << i << ' ' << j;
-              continue;
-            }
-            double terms = 0;
-            for (Index n = 0; n < input.q.size(3); ++n) {
-              terms +=
-                  std::abs(input.q.template view<4>()(b, h, i, n) * input.k.template view<4>()(b, h / scores.group_size, j, n));
-            }
-            terms *= std::abs(scores.scale);
-            const double largest = std::max({terms, std::abs(scores.bias(b, h, i, j)), std::abs(scores.position(h, i, j))});
-            ASSERT_NEAR(score, scores.score(b, h, i, j), eps * ((width + 8) * terms + 8 * largest))
-                << b << ' ' << h << ' ' << i << ' ' << j;
-          }
-        }
+    for_each_index(got.sizes(), [&](Index b, Index h, Index i, Index j) {
+      const double score = static_cast<double>(got(b, h, i, j));
+      if (!problem.kept(b, h, i, j)) {
+        ASSERT_EQ(score, -std::numeric_limits<double>::infinity()) << b << ' ' << h << ' ' << i << ' ' << j;
+        return;
       }
-    }
+      double terms = 0;
+      for (Index n = 0; n < input.q.size(3); ++n) {
+        terms +=
+            std::abs(input.q.template view<4>()(b, h, i, n) * input.k.template view<4>()(b, h / scores.group_size, j, n));
+      }
+      terms *= std::abs(scores.scale);
+      const double largest = std::max({terms, std::abs(scores.bias(b, h, i, j)), std::abs(scores.position(h, i, j))});
+      ASSERT_NEAR(score, scores.score(b, h, i, j), eps * ((width + 8) * terms + 8 * largest))
+          << b << ' ' << h << ' ' << i << ' ' << j;
+    });
   }
 };
 

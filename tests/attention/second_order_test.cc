@@ -1,9 +1,10 @@
 // Forward mode and double backward: the oracle by finite differences, the library against the oracle over the case list within
-// computed bounds, its duality with backward, and what must hold to the last bit.
+// computed bounds, its duality with backward. What must hold to the last bit: relations_test.cc, the form derivatives.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "support/checks/difference.h"
 #include "support/checks/second_expect.h"
 #include "support/isas.h"
 #include "support/part.h"
@@ -57,22 +58,6 @@ Real loss_of_gradients(const SecondInput<Real>& input) {
 
 constexpr Real kStep = 1e-5L;  // error of a central difference: step^2 from the third derivative, 1e-19 / step from rounding
 
-/// Central differences of the loss for every element of `x`, a tensor of `input`, against `gradient`.
-void expect_gradient(const SecondInput<Real>& input, Tensor<Real>& x, const Tensor<Real>& gradient, const char* name) {
-  ASSERT_EQ(x.count(), gradient.count());
-  for (Index n = 0; n < x.count(); ++n) {
-    const Real kept = x.data()[n];
-    if (!std::isfinite(kept)) continue;
-    x.data()[n] = kept + kStep;
-    const Real above = loss_of_gradients(input);
-    x.data()[n] = kept - kStep;
-    const Real below = loss_of_gradients(input);
-    x.data()[n] = kept;
-    EXPECT_NEAR(static_cast<double>(gradient.data()[n]), static_cast<double>((above - below) / (2 * kStep)), 1e-7)
-        << name << " " << n;
-  }
-}
-
 void move(Tensor<Real>& x, const Tensor<Real>& direction, Real step) {
   for (Index n = 0; n < direction.count() && direction.rank() > 0; ++n) {
     if (std::isfinite(direction.data()[n])) x.data()[n] += step * direction.data()[n];
@@ -113,17 +98,20 @@ TEST(SecondOrder, TheReferencesDoubleBackwardIsAFiniteDifference) {
     const reference::DoubleBackward<Real> exact = input.double_backward();
     const reference::Jvp<Real> rates = input.jvp();  // bounds take one for the other
     EXPECT_TRUE(same_bits(exact.dout, rates.out) && same_bits(exact.dlse, rates.lse));
-    expect_gradient(input, input.first.q, exact.q, "q");
-    expect_gradient(input, input.first.k, exact.k, "k");
-    expect_gradient(input, input.first.v, exact.v, "v");
-    expect_gradient(input, input.first.dout, exact.dout, "dout");
-    expect_gradient(input, input.first.dlse, exact.dlse, "dlse");
+    const auto expect_gradient = [&](Tensor<Real>& x, const Tensor<Real>& gradient, const char* name) {
+      expect_differences<Real>(x, gradient, kStep, 1e-7, name, [&] { return loss_of_gradients(input); });
+    };
+    expect_gradient(input.first.q, exact.q, "q");
+    expect_gradient(input.first.k, exact.k, "k");
+    expect_gradient(input.first.v, exact.v, "v");
+    expect_gradient(input.first.dout, exact.dout, "dout");
+    expect_gradient(input.first.dlse, exact.dlse, "dlse");
     if (input.first.position_table.rank() > 0) {
-      expect_gradient(input, input.first.position_table, exact.position_table, "position table");
+      expect_gradient(input.first.position_table, exact.position_table, "position table");
     }
-    if (input.first.sinks.rank() > 0) expect_gradient(input, input.first.sinks, exact.sinks, "sinks");
+    if (input.first.sinks.rank() > 0) expect_gradient(input.first.sinks, exact.sinks, "sinks");
     if (input.first.bias.rank() > 0) {
-      expect_gradient(input, input.first.bias,
+      expect_gradient(input.first.bias,
                       reference::reduce_to_bias(exact.bias, View<const Real, 4>(input.first.bias).sizes()), "bias");
     }
   }
@@ -164,82 +152,6 @@ template <class T>
 class SecondOrderBits : public testing::Test {};
 TYPED_TEST_SUITE(SecondOrderBits, FloatTypes);
 
-template <class T>
-std::vector<Tensor<T>> run_all(const SecondProblem<T>& problem, Context& context) {
-  SecondResult<T> result(problem);
-  result.run(problem, context);
-  return result.outputs();
-}
-
-template <class T>
-void expect_same(const std::vector<Tensor<T>>& a, const std::vector<Tensor<T>>& b) {
-  constexpr std::array names = {"tout", "tlse", "gq", "gk", "gv", "gdout", "gdlse"};
-  ASSERT_EQ(a.size(), b.size());
-  for (std::size_t n = 0; n < a.size(); ++n) {
-    EXPECT_TRUE(same_bits(a[n], b[n])) << (n < names.size() ? names[n] : "gbias, gsinks or gposition");
-  }
-}
-
-TYPED_TEST(SecondOrderBits, AnyNumberOfThreads) {
-  std::vector<AttentionCase> cases = part_of_list<float>(1e6, all_cases() ? 0 : 3, all_cases() ? 1 : 24);
-  cases.push_back({.batch = 2,
-                   .num_heads = 4,
-                   .num_kv_heads = 2,
-                   .q_len = 300,
-                   .kv_len = 700,
-                   .head_dim = 20,
-                   .v_head_dim = 20,
-                   .mask = MaskKind::kCausalBottomRight,
-                   .bias = BiasKind::kKeys});
-  cases.push_back({.batch = 3,
-                   .num_heads = 2,
-                   .num_kv_heads = 1,
-                   .q_len = 150,
-                   .kv_len = 300,
-                   .head_dim = 16,
-                   .v_head_dim = 16,
-                   .bias = BiasKind::kSquare,
-                   .dropout = 0.1});
-  for (const AttentionCase& each : cases) {
-    SCOPED_TRACE(each.name());
-    const SecondProblem<TypeParam> problem(each);
-    for (const Isa isa : tested_isas()) {
-      Context one({.threads = 1, .isa = isa, .executor = nullptr});
-      const auto expected = run_all(problem, one);
-      for (const int threads : {2, 3, 5, 8}) {
-        SCOPED_TRACE(std::string(isa_name(isa)) + " threads " + std::to_string(threads));
-        Context many({.threads = threads, .isa = isa, .executor = nullptr});
-        many.impl().region_flops = 0;  // regions even for little work
-        expect_same(run_all(problem, many), expected);
-      }
-    }
-  }
-}
-
-/// NaN and infinity in keys, values and their tangents that no kept pair reads, then plain numbers in their places.
-TYPED_TEST(SecondOrderBits, WhatLiesBehindAMaskIsInvisible) {
-  using T = TypeParam;
-  int compared = 0;
-  for (AttentionCase each : without_mods(pairwise_cases(5e5))) {
-    if (each.fill != Fill::kNanBehindMask) continue;
-    each.empty_row = EmptyRow::kZero;  // the two fills read masked values
-    SCOPED_TRACE(each.name());
-    SecondProblem<T> problem(each);
-    std::vector<std::vector<Tensor<T>>> poisoned;
-    for_each_isa(2, [&](Context& context) { poisoned.push_back(run_all(problem, context)); });
-    Index replaced = 0;
-    for (const View<T, 4>& view : {problem.first.k(), problem.first.v(), problem.moved.views[1], problem.moved.views[2]}) {
-      SecondProblem<T>::each_element(view, [&](Index b, Index h, Index t, Index n) {
-        if (!std::isfinite(view(b, h, t, n))) view(b, h, t, n) = T{0.25}, ++replaced;
-      });
-    }
-    compared += replaced > 0;
-    std::size_t isa = 0;
-    for_each_isa(2, [&](Context& context) { expect_same(run_all(problem, context), poisoned[isa++]); });
-  }
-  EXPECT_GE(compared, 10) << "the list must hold enough cases that hide something";
-}
-
 /// A NaN in one row of q, k, v, dout or a tangent reaches what the reference says, and nothing else.
 TYPED_TEST(SecondOrderBits, NanReachesWhatTheReferenceSays) {
   using T = TypeParam;
@@ -261,46 +173,6 @@ TYPED_TEST(SecondOrderBits, NanReachesWhatTheReferenceSays) {
       });
     }
   }
-}
-
-/// Outputs that are not requested change nothing: each result alone is bit-identical to the one beside the others.
-TYPED_TEST(SecondOrderBits, WhatIsNotAskedForChangesNothing) {
-  using T = TypeParam;
-  const SecondProblem<T> problem({.batch = 2,
-                                  .num_heads = 2,
-                                  .num_kv_heads = 1,
-                                  .q_len = 90,
-                                  .kv_len = 140,
-                                  .head_dim = 24,
-                                  .v_head_dim = 17,
-                                  .mask = MaskKind::kKeepDense,
-                                  .bias = BiasKind::kHeads,
-                                  .softcap = 5,
-                                  .dropout = 0.1,
-                                  .seed = 5});
-  const Problem<T>& p = problem.first;
-  for_each_isa(2, [&](Context& context) {
-    SecondResult<T> all(problem);
-    all.run(problem, context);
-    const auto expected = all.outputs();
-    SecondResult<T> one(problem);
-    one.first.run_forward(p, context);
-    for (int part = 0; part < 6; ++part) {
-      AttentionSecondGradients<T> wanted;
-      if (part == 0) wanted.gq = one.gradients.views[0];
-      if (part == 1) wanted.gk = one.gradients.views[1];
-      if (part == 2) wanted.gv = one.gradients.views[2];
-      if (part == 3) wanted.gdout = one.gdout.view;
-      if (part == 4) wanted.gdlse = one.gdlse;
-      if (part == 5) wanted.gbias = one.gbias;
-      wanted.dlse = p.dlse;
-      attention_double_backward(p.q(), p.k(), p.v(), one.first.out.view, one.first.lse, p.dout.view, problem.tangents, wanted,
-                                p.options, context);
-    }
-    attention_jvp(p.q(), p.k(), p.v(), one.first.lse, problem.tangents, one.tout.view, {}, p.options, context);
-    attention_jvp(p.q(), p.k(), p.v(), one.first.lse, problem.tangents, {}, one.tlse, p.options, context);
-    expect_same(one.outputs(), expected);
-  });
 }
 
 /// <u, backward(dout, dlse)> = <jvp(u), (dout, dlse)> in f64, on sizes that take many tiles.

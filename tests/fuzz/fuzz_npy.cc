@@ -1,5 +1,4 @@
 // libFuzzer: any bytes are read as .npy or refused with FormatError; what was read is written and read again unchanged.
-// Not: a correctness test of one rule (tests/io).
 #include <cstdint>
 #include <cstdlib>
 

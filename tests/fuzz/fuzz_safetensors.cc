@@ -1,5 +1,5 @@
-// libFuzzer: any bytes are read as safetensors or refused with FormatError; what was read is written and read again unchanged.
-// Not: a correctness test of one rule (tests/io).
+// libFuzzer: any bytes are read as safetensors or refused with FormatError; what was read is written and read again
+// unchanged.
 #include <cstdint>
 #include <cstdlib>
 

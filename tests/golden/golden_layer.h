@@ -1,4 +1,4 @@
-// A layer's outputs, weights and every gradient against a golden file. Not: which file makes which layer.
+// A layer's outputs, weights and every gradient against a golden file.
 #pragma once
 
 #include <gtest/gtest.h>

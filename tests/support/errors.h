@@ -1,4 +1,4 @@
-// What a call throws: its type and the parts of its text. Not: which calls throw.
+// What a call throws: its type and the parts of its text.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Runs a test body once for every instruction set that this machine can run, with the forced one checked; QKV_TEST_ISAS
-// names fewer ("scalar,neon") where emulation or sanitizers make each slow. Not: what a Context takes by itself (QKV_ISA).
+// names fewer ("scalar,neon") where emulation or sanitizers make each slow.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -18,13 +18,7 @@ namespace {
 
 template <class E, class F>
 void for_each(const View<E, 4>& view, F&& visit) {
-  for (Index b = 0; b < view.size(0); ++b) {
-    for (Index h = 0; h < view.size(1); ++h) {
-      for (Index t = 0; t < view.size(2); ++t) {
-        for (Index n = 0; n < view.size(3); ++n) visit(view(b, h, t, n), b, h, t);
-      }
-    }
-  }
+  for_each_index(view.sizes(), [&](Index b, Index h, Index t, Index n) { visit(view(b, h, t, n), b, h, t); });
 }
 
 template <class C, class Sum>
@@ -45,13 +39,9 @@ std::function<V(Index, Index, Index, Index)> remembered(const std::function<V(In
   };
   const auto table = std::make_shared<Table>(Table{c.num_heads, c.q_len, c.kv_len, {}});
   table->values.reserve(static_cast<std::size_t>(c.batch * c.num_heads * c.q_len * c.kv_len));
-  for (Index b = 0; b < c.batch; ++b) {
-    for (Index h = 0; h < c.num_heads; ++h) {
-      for (Index i = 0; i < c.q_len; ++i) {
-        for (Index j = 0; j < c.kv_len; ++j) table->values.push_back(of(b, h, i, j));
-      }
-    }
-  }
+  for_each_index({c.batch, c.num_heads, c.q_len, c.kv_len}, [&](Index b, Index h, Index i, Index j) {
+    table->values.push_back(of(b, h, i, j));
+  });
   return [table](Index b, Index h, Index i, Index j) -> V {
     return table->values[static_cast<std::size_t>(((b * table->num_heads + h) * table->q_len + i) * table->kv_len + j)];
   };
@@ -222,20 +212,16 @@ template <class T>
 void Problem<T>::poison(Random& random) {
   const Index group_size = c.num_heads / c.num_kv_heads;
   const std::array<double, 3> poisons = {std::nan(""), HUGE_VAL, -HUGE_VAL};
-  for (Index b = 0; b < c.batch; ++b) {
-    for (Index g = 0; g < c.num_kv_heads; ++g) {
-      for (Index j = 0; j < c.kv_len; ++j) {
-        bool read = false;
-        for (Index h = g * group_size; h < (g + 1) * group_size; ++h) {
-          for (Index i = 0; i < c.q_len && !read; ++i) read = kept(b, h, i, j);
-        }
-        if (read) continue;
-        const T value = number_as<T>(poisons[static_cast<std::size_t>(random.below(3))]);
-        for (Index n = 0; n < c.head_dim; ++n) k()(b, g, j, n) = value;
-        for (Index n = 0; n < c.v_head_dim; ++n) v()(b, g, j, n) = value;
-      }
+  for_each_index({c.batch, c.num_kv_heads, c.kv_len}, [&](Index b, Index g, Index j) {
+    bool read = false;
+    for (Index h = g * group_size; h < (g + 1) * group_size; ++h) {
+      for (Index i = 0; i < c.q_len && !read; ++i) read = kept(b, h, i, j);
     }
-  }
+    if (read) return;
+    const T value = number_as<T>(poisons[static_cast<std::size_t>(random.below(3))]);
+    for (Index n = 0; n < c.head_dim; ++n) k()(b, g, j, n) = value;
+    for (Index n = 0; n < c.v_head_dim; ++n) v()(b, g, j, n) = value;
+  });
 }
 
 template <class T>

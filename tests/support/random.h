@@ -1,5 +1,5 @@
-// Small seeded random numbers for test data: the same on every machine and standard library. Not: the library's dropout.
-// SplitMix64, Steele et al. 2014.
+// Small seeded random numbers for test data: the same on every machine and standard library. SplitMix64, Steele et al.
+// 2014.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A hash over the bits of every result that a check compares, per instruction set: two builds that print the same hashes for
-// the same cases are bit-identical. FNV-1a, 64 bits, over 8 bytes at a time. Not: a check; qkv_sweep --hashes prints it.
+// A hash over the bits of every result that a check compares, per instruction set: two builds that print the same hashes
+// for the same cases are bit-identical. FNV-1a, 64 bits, over 8 bytes at a time.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
 // Memory for test tensors in awkward layouts, with sentinels wherever no tensor lies.
-// Not: ownership rules of the library; a Storage only lives as long as its test.
 #pragma once
 
 #include <array>
@@ -11,6 +10,7 @@
 
 #include "qkv/tensor.h"
 #include "qkv/view.h"
+#include "support/index.h"
 
 namespace qkv::test {
 
@@ -71,13 +71,9 @@ class Storage {
 
   template <class F>
   static void for_each_offset(const Sizes& sizes, const Sizes& strides, F&& visit) {
-    for (Index a = 0; a < sizes[0]; ++a) {
-      for (Index b = 0; b < sizes[1]; ++b) {
-        for (Index c = 0; c < sizes[2]; ++c) {
-          for (Index d = 0; d < sizes[3]; ++d) visit(a * strides[0] + b * strides[1] + c * strides[2] + d * strides[3]);
-        }
-      }
-    }
+    for_each_index(sizes, [&](Index a, Index b, Index c, Index d) {
+      visit(a * strides[0] + b * strides[1] + c * strides[2] + d * strides[3]);
+    });
   }
 
   void fill();
@@ -119,26 +115,27 @@ struct Triple {
   bool sentinels_intact() const;
 };
 
+/// The same numbers as doubles; empty stays empty.
+template <class From>
+Tensor<double> widened(const Tensor<From>& from) {
+  if (from.rank() == 0) return {};
+  Tensor<double> to(from.sizes());
+  for (Index n = 0; n < from.count(); ++n) to.data()[n] = number_as<double>(from.data()[n]);
+  return to;
+}
+
 /// The elements of a view as a contiguous tensor of another type.
 template <class To, class From, int Rank>
 Tensor<To> copy_as(const View<From, Rank>& view) {
   Tensor<To> copy(std::vector<Index>(view.sizes().begin(), view.sizes().end()));
   if constexpr (Rank == 3) {
     const View<To, 3> to = copy;
-    for (Index a = 0; a < view.size(0); ++a) {
-      for (Index b = 0; b < view.size(1); ++b) {
-        for (Index c = 0; c < view.size(2); ++c) to(a, b, c) = number_as<To>(view(a, b, c));
-      }
-    }
+    for_each_index(view.sizes(), [&](Index a, Index b, Index c) { to(a, b, c) = number_as<To>(view(a, b, c)); });
   } else {
     const View<To, 4> to = copy;
-    for (Index a = 0; a < view.size(0); ++a) {
-      for (Index b = 0; b < view.size(1); ++b) {
-        for (Index c = 0; c < view.size(2); ++c) {
-          for (Index d = 0; d < view.size(3); ++d) to(a, b, c, d) = number_as<To>(view(a, b, c, d));
-        }
-      }
-    }
+    for_each_index(view.sizes(), [&](Index a, Index b, Index c, Index d) {
+      to(a, b, c, d) = number_as<To>(view(a, b, c, d));
+    });
   }
   return copy;
 }

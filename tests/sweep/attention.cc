@@ -1,9 +1,12 @@
 // Families over attention's case list: forward, weights and backward; second order; captures; the same as ragged sequences.
+#include <algorithm>
+#include <string_view>
+
 #include "support/cases/product.h"
-#include "support/cases/ragged_case.h"
 #include "support/checks/check_capture.h"
 #include "support/checks/check_case.h"
 #include "support/checks/second_expect.h"
+#include "support/forms/relations.h"
 #include "support/random.h"
 #include "sweep/family.h"
 
@@ -63,10 +66,13 @@ bool run_capture(Index n, Worst& worst) {
   return true;
 }
 
-bool run_sequences(Index n, Worst&) {
+bool run_sequences(Index n, Worst& worst) {
   const auto each = product_case(n, kRagged, kNoCache, work_of(n));
   if (!each) return false;
-  in_one_type(n, [&]<class T>(T) { for_each_isa(1, [&](Context& context) { check_case_as_sequences<T>(*each, context); }); });
+  in_one_type(n, [&]<class T>(T) {
+    const Form<T>& ragged = *std::ranges::find(forms<T>(), std::string_view("ragged"), &Form<T>::name);
+    relations<T>().front().check(ragged, *ragged.of(*each), worst);
+  });
   return true;
 }
 

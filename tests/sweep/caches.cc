@@ -35,6 +35,8 @@ bool counts_from_the_start(MaskKind mask) {
     case MaskKind::kSliding:
     case MaskKind::kWindowAndKeep:
     case MaskKind::kStreaming:
+    case MaskKind::kKeys:  // lists keys of the longest
+    case MaskKind::kKeysAndCausal:
     case MaskKind::kDocuments:  // and those that may draw such a leaf
     case MaskKind::kDocumentGaps:
     case MaskKind::kChunkedOrDilated:

@@ -1,4 +1,4 @@
-// The parts of the sweep: families of numbered cases, each run against the checks of the tests. Not: a check.
+// The parts of the sweep: families of numbered cases, each run against the checks of the tests.
 #pragma once
 
 #include <vector>

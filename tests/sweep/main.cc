@@ -1,5 +1,5 @@
-// qkv_sweep: products of the options that the tests cover in pairs, on every instruction set, forward and backward, against the
-// reference within computed bounds. Not: a part of ctest.
+// qkv_sweep: products of the options that the tests cover in pairs, on every instruction set, forward and backward,
+// against the reference within computed bounds.
 #include <gtest/gtest.h>
 #include <time.h>
 

@@ -28,11 +28,9 @@ TYPED_TEST(CachedAttention, PagesOfTheCallerGiveTheBitsOfThePlainCall) {
     Tensor<T> k({pages, 2, page, 20}), v({pages, 2, page, 12});
     for (Tensor<T>* t : {&k, &v}) std::ranges::fill(t->span(), kQuietNan<T>);
     const auto copy = [&](const View<T, 4>& from, const View<T, 4>& to) {
-      for (Index g = 0; g < 2; ++g) {
-        for (Index j = 0; j < kv_len; ++j) {
-          for (Index d = 0; d < from.size(3); ++d) to(order[j / page], g, j % page, d) = from(0, g, j, d);
-        }
-      }
+      for_each_index({2, kv_len, from.size(3)}, [&](Index g, Index j, Index d) {
+        to(order[j / page], g, j % page, d) = from(0, g, j, d);
+      });
     };
     copy(problem.k(), k);
     copy(problem.v(), v);

@@ -1,10 +1,9 @@
-// A capture's bits: any number of threads, whatever else is captured, alone or in a batch, decode included. Its errors, and
-// what it may hold in memory.
+// A capture's bits: those of the weights, and beside any output. Its errors. Threads, batches and what else is captured:
+// relations_test.cc, the form captured.
 #include <gtest/gtest.h>
 
-#include "core/threads/context_impl.h"
 #include "dispatch/kernels.h"
-#include "support/checks/captured.h"
+#include "support/checks/check_capture.h"
 #include "support/isas.h"
 
 namespace qkv::test {
@@ -28,26 +27,6 @@ AttentionCase long_case(MaskKind mask) {
           .empty_row = EmptyRow::kMean};
 }
 
-template <class T>
-void forward_with(const Problem<T>& problem, const Capture& look, CaptureResult& seen, Context& context) {
-  Result<T> result(problem);
-  AttentionOptions options = problem.options;
-  options.capture = {look, seen};
-  attention_forward(problem.q(), problem.k(), problem.v(), {.out = result.out.view, .lse = result.lse}, options, context);
-}
-
-template <class T>
-void backward_with(const Problem<T>& problem, const Capture& look, CaptureResult& seen, Context& context) {
-  Result<T> result(problem);
-  result.run_forward(problem, context);
-  AttentionOptions options = problem.options;
-  options.capture = {look, seen};
-  AttentionGradients<T> wanted;
-  wanted.dq = result.gradients.views[0];
-  attention_backward(problem.q(), problem.k(), problem.v(), result.out.view, result.lse, problem.dout.view, wanted, options,
-                     context);
-}
-
 void expect_same(const CaptureResult& a, const CaptureResult& b) {
   const auto all_a = numbers_of(a), all_b = numbers_of(b);
   for (std::size_t n = 0; n < all_a.size(); ++n) EXPECT_TRUE(same_bits(*all_a[n], *all_b[n])) << "number " << n;
@@ -55,61 +34,6 @@ void expect_same(const CaptureResult& a, const CaptureResult& b) {
   EXPECT_TRUE(same_bits(a.top_keys, b.top_keys)) << "top_keys";
   EXPECT_TRUE(same_bits(a.statistics.max_key, b.statistics.max_key)) << "max_key";
   EXPECT_TRUE(same_bits(a.statistics.sink, b.statistics.sink)) << "sink";
-}
-
-TYPED_TEST(CaptureBits, AnyNumberOfThreads) {
-  for (const MaskKind mask : {MaskKind::kNone, MaskKind::kCausalBottomRight, MaskKind::kKeepDense}) {
-    const Problem<TypeParam> problem(long_case(mask));
-    Capture look = look_of(problem.c);
-    look.heads = {};
-    Capture gradient = look;
-    gradient.statistics = false;
-    gradient.of = CaptureOf::kGradient;
-    for (const Isa isa : tested_isas()) {
-      SCOPED_TRACE(std::string(isa_name(isa)));
-      Context one({.threads = 1, .isa = isa, .executor = nullptr});
-      CaptureResult expected, expected_gradient;
-      forward_with(problem, look, expected, one);
-      backward_with(problem, gradient, expected_gradient, one);
-      for (const int threads : {2, 3, 7}) {
-        Context many({.threads = threads, .isa = isa, .executor = nullptr});
-        many.impl().region_flops = 0;  // regions even for little work
-        CaptureResult seen, seen_gradient;
-        for (int repeat = 0; repeat < 2; ++repeat) {  // into the same tensors
-          forward_with(problem, look, seen, many);
-          backward_with(problem, gradient, seen_gradient, many);
-        }
-        expect_same(seen, expected);
-        expect_same(seen_gradient, expected_gradient);
-      }
-    }
-  }
-}
-
-TYPED_TEST(CaptureBits, WhatElseIsLookedAtChangesNothing) {
-  const Problem<TypeParam> problem(long_case(MaskKind::kCausalBottomRight));
-  for_each_isa(2, [&](Context& context) {
-    const Capture look = look_of(problem.c);
-    CaptureResult all;
-    forward_with(problem, look, all, context);
-    CaptureResult parts;
-    const auto only = [&](const auto& choose) {
-      Capture one{.heads = look.heads};
-      choose(one);
-      CaptureResult seen;
-      forward_with(problem, one, seen, context);
-      return seen;
-    };
-    parts.rows = only([&](Capture& c) { c.rows = look.rows; }).rows;
-    parts.column_mass = only([&](Capture& c) { c.column_mass = true; }).column_mass;
-    parts.map = only([&](Capture& c) { c.map_rows = look.map_rows, c.map_columns = look.map_columns; }).map;
-    parts.statistics = only([&](Capture& c) { c.statistics = true; }).statistics;
-    CaptureResult top = only([&](Capture& c) { c.top_k = look.top_k; });
-    EXPECT_EQ(top.rows.count() + top.map.count() + top.column_mass.count() + top.statistics.entropy.count(), 0);
-    parts.top_weights = std::move(top.top_weights);
-    parts.top_keys = std::move(top.top_keys);
-    expect_same(parts, all);
-  });
 }
 
 /// Captured rows are those of the weights, also for decode, whose out comes from other kernels.
@@ -125,17 +49,13 @@ TYPED_TEST(CaptureBits, RowsAreTheWeights) {
       Capture look{.heads = {1}};
       for (Index i = 0; i < each.q_len; ++i) look.rows.push_back(i);
       CaptureResult seen;
-      forward_with(problem, look, seen, context);
+      forward_with(problem, result, look, seen, context);
       const View<const Accumulator<T>, 4> weights = result.weights;
       const View<const double, 4> rows = seen.rows;
       const bool pairs = has_bf16_products(context.isa()) && std::is_same_v<T, BFloat16>;  // their sums have another order
-      for (Index b = 0; b < each.batch; ++b) {
-        for (Index i = 0; i < each.q_len; ++i) {
-          for (Index j = 0; j < each.kv_len && !pairs; ++j) {
-            ASSERT_EQ(rows(b, 0, i, j), static_cast<double>(weights(b, 1, i, j))) << b << " " << i << " " << j;
-          }
-        }
-      }
+      for_each_index({each.batch, each.q_len, pairs ? 0 : each.kv_len}, [&](Index b, Index i, Index j) {
+        ASSERT_EQ(rows(b, 0, i, j), static_cast<double>(weights(b, 1, i, j))) << b << " " << i << " " << j;
+      });
     });
   }
 }
@@ -146,10 +66,10 @@ TYPED_TEST(CaptureBits, AttentionWeightsSeeTheSame) {
   for_each_isa(2, [&](Context& context) {
     const Capture look = look_of(problem.c);
     CaptureResult forward, weights;
-    forward_with(problem, look, forward, context);
+    Result<T> result(problem);
+    forward_with(problem, result, look, forward, context);
     AttentionOptions options = problem.options;
     options.capture = {look, weights};
-    Result<T> result(problem);
     attention_forward(problem.q(), problem.k(), {}, {.weights = result.weights}, options, context);
     const bool pairs = has_bf16_products(context.isa()) && std::is_same_v<T, BFloat16>;
     if (!pairs) expect_same(weights, forward);

@@ -11,6 +11,7 @@
 #include "qkv/attention.h"
 #include "qkv/kv_cache.h"
 #include "reference/attention.h"
+#include "support/index.h"
 #include "support/random.h"
 
 namespace qkv::test {
@@ -23,16 +24,10 @@ void expect_named(const char* name, const Mask& mask, const std::array<Index, 4>
   Tensor<std::uint8_t> drawn({sizes[0], sizes[1], sizes[2], sizes[3]});
   mask_to_dense(mask, drawn);
   const View<const std::uint8_t, 4> drawing = drawn;
-  for (Index b = 0; b < sizes[0]; ++b) {
-    for (Index h = 0; h < sizes[1]; ++h) {
-      for (Index i = 0; i < sizes[2]; ++i) {
-        for (Index j = 0; j < sizes[3]; ++j) {
-          ASSERT_EQ(drawing(b, h, i, j) != 0, definition(b, h, i, j))
-              << name << " as " << mask.describe() << ": " << b << " " << h << " " << i << " " << j;
-        }
-      }
-    }
-  }
+  for_each_index(sizes, [&](Index b, Index h, Index i, Index j) {
+    ASSERT_EQ(drawing(b, h, i, j) != 0, definition(b, h, i, j))
+        << name << " as " << mask.describe() << ": " << b << " " << h << " " << i << " " << j;
+  });
 }
 
 /// Python's //.
@@ -75,6 +70,7 @@ TEST(MaskNames, XFormersOfOneSequence) {
     return [=](Index, Index, Index i, Index j) { return block(i, j, sizes[2], sizes[3]); };
   };
   expect_named("LowerTriangularMask", Mask::causal(Align::kTopLeft), wide, plain(tril, wide));
+  // LowerTriangularMaskWithTensorBias is this one beside AttentionOptions::bias (cases_test.cc).
   expect_named("LowerTriangularMask", Mask::causal(), square, plain(tril, square));
   expect_named("LowerTriangularFromBottomRightMask", Mask::causal(Align::kBottomRight), wide, plain(tril_bottom_right, wide));
   expect_named("LowerTriangularFromBottomRightLocalAttentionMask(3)", Mask::sliding(3, Align::kBottomRight), wide,
@@ -83,27 +79,6 @@ TEST(MaskNames, XFormersOfOneSequence) {
     return i - 1 <= j + queries - keys && j + queries - keys <= i + 2;
   };
   expect_named("LocalAttentionFromBottomRightMask(1, 2)", Mask::window(1, 2, Align::kBottomRight), wide, plain(local, wide));
-}
-
-TEST(MaskNames, XFormersLowerTriangularMaskWithTensorBias) {
-  const Index length = 6;
-  Random random(3);
-  Tensor<double> q({1, 1, length, 4}), k({1, 1, length, 4}), weights({1, 1, length, length}), bias({1, 1, length, length});
-  for (Tensor<double>* tensor : {&q, &k, &bias}) {
-    for (double& x : tensor->span()) x = random.symmetric();
-  }
-  attention_forward(q, k, {}, {.weights = weights}, {.mask = Mask::causal(), .bias = bias});
-  // materialize(): -inf above the diagonal, plus the bias.
-  Tensor<double> materialized({1, 1, length, length});
-  for (Index i = 0; i < length; ++i) {
-    for (Index j = 0; j < length; ++j) {
-      materialized.data()[i * length + j] = (j > i ? -HUGE_VAL : 0) + bias.data()[i * length + j];
-    }
-  }
-  reference::Options<double> options;
-  options.bias = materialized;
-  const Tensor<double> wanted = reference::attention_forward<double>(q, k, k, options).weights;
-  for (Index n = 0; n < wanted.count(); ++n) EXPECT_NEAR(weights.data()[n], wanted.data()[n], 1e-14) << n;
 }
 
 TEST(MaskNames, XFormersBlockDiagonal) {

@@ -1,15 +1,15 @@
 // What a call knows of its dense masks beforehand: that it is true of every tile, skips what hides everything, reads a mask
-// once however it lies in memory, and stays within a megabyte. Not: the bits of tiles of which some is kept (mask_test.cc,
-// mask_algebra_test.cc).
+// once however it lies in memory, and stays within a megabyte. That what is skipped leaves no trace: relations_test.cc. Not: the bits
+// of tiles of which some is kept (mask_test.cc, mask_algebra_test.cc).
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstring>
 #include <initializer_list>
 
 #include "attention/mask/node.h"
 #include "attention/mask/summary.h"
 #include "qkv/qkv.h"
+#include "support/index.h"
 #include "support/isas.h"
 #include "support/random.h"
 
@@ -46,13 +46,7 @@ Bytes transposed(const Bytes& drawn) {
   const View<const std::uint8_t, 4> from = drawn.view<4>();
   Bytes to({from.size(0), from.size(1), from.size(3), from.size(2)});
   const View<std::uint8_t, 4> view = to.view<4>();
-  for (Index b = 0; b < from.size(0); ++b) {
-    for (Index h = 0; h < from.size(1); ++h) {
-      for (Index i = 0; i < from.size(2); ++i) {
-        for (Index j = 0; j < from.size(3); ++j) view(b, h, j, i) = from(b, h, i, j);
-      }
-    }
-  }
+  for_each_index(from.sizes(), [&](Index b, Index h, Index i, Index j) { view(b, h, j, i) = from(b, h, i, j); });
   return to;
 }
 
@@ -205,65 +199,6 @@ TEST(MaskSummary, IsInThePlan) {
     context.trim();
     backward();
     EXPECT_EQ(context.scratch_bytes(), 2 * plan.backward_scratch_bytes + plan.backward_shared_bytes + plan.mask_bytes);
-  });
-}
-
-/// Every form of a call, with pairs from memory and from a callback, of which nothing is known beforehand.
-TEST(MaskSummary, WhatIsSkippedLeavesNoTrace) {
-  constexpr Index dim = 16;
-  struct Outputs {
-    Tensor<float> out, lse, weights, dq, dk, dv, tout, gq, gk, gv, few, cached;
-    CaptureResult seen;
-  };
-  Random random(11);
-  const auto drawn = [&random](Index heads, Index length) {
-    Tensor<float> tensor({kBatch, heads, length, dim});
-    for (float& x : tensor.span()) x = static_cast<float>(random.symmetric());
-    return tensor;
-  };
-  const Tensor<float> q = drawn(kHeads, kQueries), k = drawn(kHeads, kKeys), v = drawn(kHeads, kKeys);
-  const Tensor<float> dout = drawn(kHeads, kQueries), tv = drawn(kHeads, kKeys), few_q = drawn(kHeads, 9);
-  const Bytes values = blocks({kBatch, kHeads, kQueries, kKeys}, 21), few_values = blocks({1, 1, 9, kKeys}, 22);
-  const auto callback = [](const Bytes& bytes) {
-    return Mask::mask_mod([view = bytes.view<4>()](Index b, Index h, Index i, Index j) {
-      return view(view.size(0) == 1 ? 0 : b, view.size(1) == 1 ? 0 : h, i, j) != 0;
-    });
-  };
-  const auto compute = [&](const Mask& mask, const Mask& few_mask, Context& context) {
-    Outputs o;
-    for (Tensor<float>* t : {&o.out, &o.dq, &o.tout, &o.gq}) *t = Tensor<float>(q.sizes());
-    for (Tensor<float>* t : {&o.dk, &o.dv, &o.gk, &o.gv}) *t = Tensor<float>(k.sizes());
-    for (Tensor<float>* t : {&o.few, &o.cached}) *t = Tensor<float>(few_q.sizes());
-    o.lse = Tensor<float>({kBatch, kHeads, kQueries});
-    o.weights = Tensor<float>({kBatch, kHeads, kQueries, kKeys});
-    const Capture look{.top_k = 3, .statistics = true, .column_mass = true};
-    AttentionOptions options{.mask = mask};
-    attention_forward(q, k, {}, {.weights = o.weights}, options, context);
-    options.capture = {look, o.seen};
-    attention_forward(q, k, v, {.out = o.out, .lse = o.lse}, options, context);
-    options.capture = {};
-    attention_backward(q, k, v, o.out, o.lse, dout, {.dq = o.dq, .dk = o.dk, .dv = o.dv}, options, context);
-    const AttentionTangents<float> tangents{.v = tv};
-    attention_jvp(q, k, v, o.lse, tangents, o.tout, {}, options, context);
-    attention_double_backward(q, k, v, o.out, o.lse, dout, tangents, {.gq = o.gq, .gk = o.gk, .gv = o.gv}, options, context);
-    attention_forward(few_q, k, v, {.out = o.few}, {.mask = few_mask}, context);
-    attention_forward(few_q, KeyValue::contiguous(k, v), {.out = o.cached}, {.mask = few_mask}, context);
-    return o;
-  };
-  const auto same = [](const auto& a, const auto& b) {
-    return a.count() == b.count() &&
-           std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.count()) * sizeof(*a.data())) == 0;
-  };
-  for_each_isa(3, [&](Context& context) {
-    const Outputs a = compute(Mask::keep(View<const std::uint8_t, 4>(values.view<4>())),
-                              Mask::keep(View<const std::uint8_t, 4>(few_values.view<4>())), context);
-    const Outputs b = compute(callback(values), callback(few_values), context);
-    EXPECT_TRUE(same(a.out, b.out) && same(a.lse, b.lse) && same(a.weights, b.weights));
-    EXPECT_TRUE(same(a.dq, b.dq) && same(a.dk, b.dk) && same(a.dv, b.dv));
-    EXPECT_TRUE(same(a.tout, b.tout) && same(a.gq, b.gq) && same(a.gk, b.gk) && same(a.gv, b.gv));
-    EXPECT_TRUE(same(a.few, b.few) && same(a.cached, b.cached));
-    EXPECT_TRUE(same(a.seen.top_weights, b.seen.top_weights) && same(a.seen.top_keys, b.seen.top_keys));
-    EXPECT_TRUE(same(a.seen.column_mass, b.seen.column_mass) && same(a.seen.statistics.entropy, b.seen.statistics.entropy));
   });
 }
 

@@ -1,4 +1,4 @@
-// Caches filled as a server would: in chunks of changing size, with pages in no order. Not: what attention must give on them.
+// Caches filled as a server would: in chunks of changing size, with pages in no order.
 #pragma once
 
 #include <string>

@@ -143,4 +143,7 @@ std::vector<AttentionCase> pairwise_cases(double max_work = kPairwiseWork);
 /// Empty sizes and the corners that no generator finds.
 std::vector<AttentionCase> edge_cases();
 
+/// Several parts of keys, items, chunks of keys; no query, no key.
+std::vector<AttentionCase> long_cases();
+
 }  // namespace qkv::test

@@ -1,5 +1,5 @@
-// Leaves of the mask algebra drawn at random, each as the qkv::Mask under test and as a predicate of single pairs, and random
-// expressions of & and | over them. Not: the library's evaluation; nothing here calls it.
+// Leaves of the mask algebra drawn at random, each as the qkv::Mask under test and as a predicate of single pairs, and
+// random expressions of & and | over them.
 #pragma once
 
 #include <functional>

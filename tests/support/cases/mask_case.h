@@ -1,5 +1,4 @@
 // Each kind of mask twice: as the qkv::Mask under test, and as a predicate written from the drawing in qkv/mask.h.
-// Not: the library's evaluation of masks; nothing here calls it.
 #pragma once
 
 #include <array>

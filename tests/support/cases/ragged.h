@@ -98,11 +98,9 @@ template <class T>
 void add_first(const Tensor<T>& part, Tensor<T>& whole) {
   const View<const T, 4> from = part;
   const View<T, 4> to = whole;
-  for (Index h = 0; h < from.size(1); ++h) {
-    for (Index i = 0; i < from.size(2); ++i) {
-      for (Index j = 0; j < from.size(3); ++j) to(0, h, i, j) += from(0, h, i, j);
-    }
-  }
+  for_each_index({from.size(1), from.size(2), from.size(3)}, [&](Index h, Index i, Index j) {
+    to(0, h, i, j) += from(0, h, i, j);
+  });
 }
 
 /// Inputs and outputs of one setting. Outputs start as NaN.

@@ -1,8 +1,8 @@
 // The bound on each element's error and how a tensor is held against it: computed bounds, none typed by hand.
 //   error(library) <= 2 x error(naive, same type) + 4 eps A     gradients: 3 x     errors against the next wider type
-// error(naive) is its largest in the tensor, A the magnitude of the element: the same expression with every term positive. For
-// 16-bit types naive is the float form of the same inputs, eps is float's, and there is added u (|exact| + n A), u the unit
-// roundoff of the type: the result's own rounding and n roundings on the way to it. Not: what A is of each form.
+// error(naive) is its largest in the tensor, A the magnitude of the element: the same expression with every term
+// positive. For 16-bit types naive is the float form of the same inputs, eps is float's, and there is added u (|exact| +
+// n A), u the unit roundoff of the type: the result's own rounding and n roundings on the way to it.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -56,14 +56,10 @@ class Captured {
     map_ = Tensor<C>({batch, count, look.map_rows, look.map_columns});
     columns_ = Tensor<C>({batch, count, kv_len_});
     for (Tensor<C>& each : statistics_) each = Tensor<C>({batch, count, q_len});
-    for (Index b = 0; b < batch; ++b) {
-      for (Index n = 0; n < count; ++n) {
-        for (Index i = 0; i < q_len; ++i) {
-          const Index row = (b * w.size(1) + heads[static_cast<std::size_t>(n)]) * q_len + i;
-          add_row(b * count + n, i, matrix.data() + row * kv_len_, exact == nullptr ? nullptr : exact->data() + row * kv_len_);
-        }
-      }
-    }
+    for_each_index({batch, count, q_len}, [&](Index b, Index n, Index i) {
+      const Index row = (b * w.size(1) + heads[static_cast<std::size_t>(n)]) * q_len + i;
+      add_row(b * count + n, i, matrix.data() + row * kv_len_, exact == nullptr ? nullptr : exact->data() + row * kv_len_);
+    });
   }
 
   std::vector<const Tensor<C>*> numbers() const {

@@ -42,13 +42,9 @@ template <class C>
 Tensor<C> applied(const Tensor<C>& weights, const reference::Factor& factor) {
   Tensor<C> result = weights.clone();
   const View<C, 4> w = result;
-  for (Index b = 0; b < w.size(0); ++b) {
-    for (Index h = 0; h < w.size(1); ++h) {
-      for (Index i = 0; i < w.size(2); ++i) {
-        for (Index j = 0; j < w.size(3); ++j) w(b, h, i, j) *= static_cast<C>(factor(b, h, i, j));
-      }
-    }
-  }
+  for_each_index(w.sizes(), [&](Index b, Index h, Index i, Index j) {
+    w(b, h, i, j) *= static_cast<C>(factor(b, h, i, j));
+  });
   return result;
 }
 

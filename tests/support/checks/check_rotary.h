@@ -16,26 +16,22 @@ Tensor<long double> turned(const View<const T, 4>& x, const Rotary& rotary, Rota
   Tensor<long double> y = copy_as<long double>(x);
   const View<long double, 4> to = y;
   const Index pairs = rotary.rotary_dim() / 2;
-  for (Index b = 0; b < x.size(0); ++b) {
-    for (Index h = 0; h < x.size(1); ++h) {
-      for (Index t = 0; t < x.size(2); ++t) {
-        Index position = positions.offset + t;
-        if (!positions.offsets.empty()) position = positions.offsets[static_cast<std::size_t>(b)] + t;
-        if (!positions.ids.is_null()) position = positions.ids(positions.ids.size(0) == 1 ? 0 : b, t);
-        for (Index i = 0; i < pairs; ++i) {
-          const long double angle =
-              static_cast<long double>(position) * static_cast<long double>(rotary.frequencies()[static_cast<std::size_t>(i)]);
-          const long double c = std::cos(angle), s = std::sin(angle) * static_cast<long double>(direction);
-          const Index first = layout == RotaryLayout::kHalfSplit ? i : 2 * i,
-                      second = layout == RotaryLayout::kHalfSplit ? i + pairs : 2 * i + 1;
-          const auto one = number_as<long double>(x(b, h, t, first)), two = number_as<long double>(x(b, h, t, second));
-          const auto a = static_cast<long double>(rotary.attention_factor());
-          to(b, h, t, first) = a * (one * c - two * s);
-          to(b, h, t, second) = a * (two * c + one * s);
-        }
-      }
+  for_each_index(x.sizes(), [&](Index b, Index h, Index t) {
+    Index position = positions.offset + t;
+    if (!positions.offsets.empty()) position = positions.offsets[static_cast<std::size_t>(b)] + t;
+    if (!positions.ids.is_null()) position = positions.ids(positions.ids.size(0) == 1 ? 0 : b, t);
+    for (Index i = 0; i < pairs; ++i) {
+      const long double angle =
+          static_cast<long double>(position) * static_cast<long double>(rotary.frequencies()[static_cast<std::size_t>(i)]);
+      const long double c = std::cos(angle), s = std::sin(angle) * static_cast<long double>(direction);
+      const Index first = layout == RotaryLayout::kHalfSplit ? i : 2 * i,
+                  second = layout == RotaryLayout::kHalfSplit ? i + pairs : 2 * i + 1;
+      const auto one = number_as<long double>(x(b, h, t, first)), two = number_as<long double>(x(b, h, t, second));
+      const auto a = static_cast<long double>(rotary.attention_factor());
+      to(b, h, t, first) = a * (one * c - two * s);
+      to(b, h, t, second) = a * (two * c + one * s);
     }
-  }
+  });
   return y;
 }
 

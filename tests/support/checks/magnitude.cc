@@ -29,11 +29,7 @@ class MagnitudeMaker {
   }
 
   Magnitude make() && {
-    for (Index b = 0; b < q_.size(0); ++b) {
-      for (Index h = 0; h < q_.size(1); ++h) {
-        for (Index i = 0; i < q_.size(2); ++i) row(b, h, i);
-      }
-    }
+    for_each_index(q_.sizes(), [&](Index b, Index h, Index i) { row(b, h, i); });
     return std::move(a_);
   }
 

@@ -35,11 +35,7 @@ class SecondMagnitudeMaker {
 
   SecondMagnitude make() && {
     const View<const C, 4> q = input_.first.q;
-    for (Index b = 0; b < q.size(0); ++b) {
-      for (Index h = 0; h < q.size(1); ++h) {
-        for (Index i = 0; i < q.size(2); ++i) row(b, h, i);
-      }
-    }
+    for_each_index(q.sizes(), [&](Index b, Index h, Index i) { row(b, h, i); });
     return std::move(a_);
   }
 

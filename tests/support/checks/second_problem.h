@@ -49,7 +49,7 @@ struct SecondProblem {
       : first(attention_case), moved({first.q().sizes(), first.k().sizes(), first.v().sizes()}, attention_case.layout) {
     Random random(attention_case.seed + 4711);
     const auto fill = [&random](const View<T, 4>& view, const View<T, 4>& of) {
-      each_element(view, [&](Index b, Index h, Index t, Index n) {
+      for_each_index(view.sizes(), [&](Index b, Index h, Index t, Index n) {
         const T x = static_cast<T>(random.symmetric());
         view(b, h, t, n) = std::isfinite(of(b, h, t, n)) ? x : of(b, h, t, n);  // hidden: as wild as what it is the tangent of
       });
@@ -60,7 +60,7 @@ struct SecondProblem {
     if (!first.bias.is_null()) {
       bias_memory = Tensor<T>(std::vector<Index>(first.bias.sizes().begin(), first.bias.sizes().end()));
       const View<T, 4> rates = bias_memory;
-      each_element(rates, [&](Index b, Index h, Index i, Index j) {
+      for_each_index(rates.sizes(), [&](Index b, Index h, Index i, Index j) {
         const T x = static_cast<T>(random.symmetric());
         rates(b, h, i, j) = first.bias(b, h, i, j) == -std::numeric_limits<T>::infinity() ? kQuietNan<T> : x;
       });
@@ -98,17 +98,6 @@ struct SecondProblem {
       input.position_table.data()[n] = static_cast<C>(position_memory.data()[n]);
     }
     return input;
-  }
-
-  template <class F>
-  static void each_element(const View<T, 4>& view, F&& visit) {
-    for (Index a = 0; a < view.size(0); ++a) {
-      for (Index b = 0; b < view.size(1); ++b) {
-        for (Index c = 0; c < view.size(2); ++c) {
-          for (Index d = 0; d < view.size(3); ++d) visit(a, b, c, d);
-        }
-      }
-    }
   }
 };
 
@@ -155,20 +144,6 @@ struct SecondResult {
     wanted.dlse = p.dlse;
     attention_double_backward(p.q(), p.k(), p.v(), first.out.view, first.lse, p.dout.view, problem.tangents, wanted, p.options,
                               context);
-  }
-
-  /// tout, tlse, gq, gk, gv, gdout, gdlse and, where there is a bias and where there are sinks, gbias and gsinks.
-  std::vector<Tensor<T>> outputs() const {
-    std::vector<Tensor<T>> all;
-    all.push_back(copy_as<T>(tout.view));
-    all.push_back(tlse.clone());
-    for (const View<T, 4>& view : gradients.views) all.push_back(copy_as<T>(view));
-    all.push_back(copy_as<T>(gdout.view));
-    all.push_back(gdlse.clone());
-    if (gbias.data() != nullptr) all.push_back(gbias.clone());
-    if (gsinks.data() != nullptr) all.push_back(gsinks.clone());
-    if (gposition.data() != nullptr) all.push_back(gposition.clone());
-    return all;
   }
 };
 

@@ -19,7 +19,8 @@ enum Output : unsigned {
   kDv = 32,
   kDbias = 64,
   kDsinks = 128,
-  kDposition = 256
+  kDposition = 256,
+  kMore = 512  ///< the first of a form's own
 };
 inline constexpr std::array kOutputNames = {"out", "lse", "weights", "dq", "dk", "dv", "dbias", "dsinks", "dposition"};
 inline constexpr unsigned kForward = kOut | kLse, kShared = kDbias | kDsinks | kDposition,
@@ -37,6 +38,9 @@ struct Form {
   void (*backward)(const Problem<T>&, const Result<T>&, const AttentionGradients<T>&, Context&) = nullptr;
   AttentionPlan (*plan)(const Problem<T>&, Context&) = nullptr;
   std::vector<AttentionCase> (*own)() = nullptr;  ///< cases of its own in place of those of the list
+  /// Outputs of its own, bit kMore << n is names[n]: each [B, ..], or shared by sequences. Those not asked for are empty.
+  std::vector<const char*> more_names{};
+  std::vector<Tensor<double>> (*more)(const Problem<T>&, unsigned asked, Context&) = nullptr;
 };
 
 /// The case without a cache, which forms bring themselves.
@@ -68,6 +72,13 @@ template <class T>
 void dense_backward(const Problem<T>& problem, const Result<T>& result, const AttentionGradients<T>& gradients,
                     Context& context);
 
+/// A capture of everything, forward and backward, beside the outputs.
+template <class T>
+Form<T> captured();
+/// Forward mode and double backward, along tangents that are functions of the inputs.
+template <class T>
+Form<T> derivatives();
+
 /// Every form that the core has.
 template <class T>
 const std::vector<Form<T>>& forms();
@@ -77,8 +88,8 @@ template <class T>
 void run_form(const Form<T>& form, const Problem<T>& problem, Result<T>& result, unsigned asked, Context& context,
               bool accumulate = false);
 
-/// out, lse, weights, dq, dk, dv, dbias, dsinks, dposition, contiguous in the type of sums; those that the problem has not are empty.
+/// out, lse, weights, dq, dk, dv, dbias, dsinks, dposition, contiguous, exact; those that the problem has not are empty.
 template <class T>
-std::vector<Tensor<Accumulator<T>>> outputs_of(const Result<T>& result);
+std::vector<Tensor<double>> outputs_of(const Result<T>& result);
 
 }  // namespace qkv::test

@@ -46,25 +46,6 @@ Form<T> planned() {
   return {"planned", kForward | kWeights, kForward | kWeights, any, forward};
 }
 
-/// Beside a capture of everything.
-template <class T>
-Form<T> captured() {
-  static const Capture what{.rows = {0}, .top_k = 3, .column_mass = true, .map_rows = 1, .map_columns = 1};
-  static const Capture gradient{.top_k = 2, .column_mass = true, .of = CaptureOf::kGradient};
-  const auto forward = [](const Problem<T>& p, const AttentionOutputs<T>& outputs, Context& context) {
-    CaptureResult result;
-    const AttentionOptions options = changed(p.options, [&](AttentionOptions& o) { o.capture = {what, result}; });
-    attention_forward(p.q(), p.k(), p.v(), outputs, options, context);
-  };
-  const auto backward = [](const Problem<T>& p, const Result<T>& r, const AttentionGradients<T>& gradients, Context& context) {
-    CaptureResult result;
-    const AttentionOptions options = changed(p.options, [&](AttentionOptions& o) { o.capture = {gradient, result}; });
-    attention_backward(p.q(), p.k(), p.v(), r.out.view, r.lse, p.dout.view, gradients, options, context);
-  };
-  const auto of = [](AttentionCase c) { return c.q_len == 0 || c.kv_len == 0 ? std::nullopt : any(c); };
-  return {"captured", kForward | kGradients, kForward | kGradients, of, forward, backward};
-}
-
 /// A cache of the problem's keys and values. NaN lies behind each sequence and in the pages that none holds.
 template <class T>
 KVCache filled(CacheKind kind, const Problem<T>& p) {
@@ -215,6 +196,7 @@ std::vector<Form<T>> make_forms() {
           invariant<T>(),
           planned<T>(),
           captured<T>(),
+          derivatives<T>(),
           cached<T, CacheKind::kNone>("key_value"),
           cached<T, CacheKind::kContiguous>("contiguous"),
           cached<T, CacheKind::kPages1>("pages1"),
@@ -266,14 +248,13 @@ void run_form(const Form<T>& form, const Problem<T>& problem, Result<T>& result,
 }
 
 template <class T>
-std::vector<Tensor<Accumulator<T>>> outputs_of(const Result<T>& result) {
-  using Sum = Accumulator<T>;
-  std::vector<Tensor<Sum>> all;
-  all.push_back(copy_as<Sum>(result.out.view));
-  all.push_back(result.lse.clone());
-  all.push_back(result.weights.clone());
-  for (const View<T, 4>& view : result.gradients.views) all.push_back(copy_as<Sum>(view));
-  for (const Tensor<Sum>* tensor : {&result.dbias, &result.dsinks, &result.dposition}) all.push_back(tensor->clone());
+std::vector<Tensor<double>> outputs_of(const Result<T>& result) {
+  std::vector<Tensor<double>> all;
+  all.push_back(copy_as<double>(result.out.view));
+  all.push_back(widened(result.lse));
+  all.push_back(widened(result.weights));
+  for (const View<T, 4>& view : result.gradients.views) all.push_back(copy_as<double>(view));
+  for (const auto* tensor : {&result.dbias, &result.dsinks, &result.dposition}) all.push_back(widened(*tensor));
   return all;
 }
 
@@ -283,7 +264,7 @@ template const std::vector<Form<BFloat16>>& forms();
 template const std::vector<Form<Float16>>& forms();
 #define QKV_TEST_FORMS(T)                                                                             \
   template void run_form<T>(const Form<T>&, const Problem<T>&, Result<T>&, unsigned, Context&, bool); \
-  template std::vector<Tensor<Accumulator<T>>> outputs_of<T>(const Result<T>&);
+  template std::vector<Tensor<double>> outputs_of<T>(const Result<T>&);
 QKV_TEST_FORMS(float)
 QKV_TEST_FORMS(double)
 QKV_TEST_FORMS(BFloat16)

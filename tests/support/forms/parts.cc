@@ -16,16 +16,10 @@ V sliced(const V& view, int axis, Index begin, Index end) {
 template <class E, class Sum>
 void round_to(const View<E, 4>& to, const Tensor<Sum>& sums, bool accumulate) {
   const View<const Sum, 4> from = sums;
-  for (Index b = 0; b < to.size(0); ++b) {
-    for (Index h = 0; h < to.size(1); ++h) {
-      for (Index j = 0; j < to.size(2); ++j) {
-        for (Index d = 0; d < to.size(3); ++d) {
-          const Sum sum = from(b, h, j, d);
-          to(b, h, j, d) = number_as<E>(accumulate ? number_as<Sum>(to(b, h, j, d)) + sum : sum);
-        }
-      }
-    }
-  }
+  for_each_index(to.sizes(), [&](Index b, Index h, Index j, Index d) {
+    const Sum sum = from(b, h, j, d);
+    to(b, h, j, d) = number_as<E>(accumulate ? number_as<Sum>(to(b, h, j, d)) + sum : sum);
+  });
 }
 
 /// A part of the problem: rows [begin, end) and heads [head, head + heads), with the key/value heads that they read.

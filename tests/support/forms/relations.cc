@@ -11,38 +11,47 @@ namespace qkv::test {
 
 namespace {
 
-template <class T>
-using Outputs = std::vector<Tensor<Accumulator<T>>>;
+using Outputs = std::vector<Tensor<double>>;
+constexpr unsigned kAll = ~0U;
 
+/// A form's outputs, its own behind the others.
 template <class T>
-Outputs<T> computed(const Form<T>& form, const Problem<T>& problem, Context& context, unsigned asked = kEverything) {
+Outputs computed(const Form<T>& form, const Problem<T>& problem, Context& context, unsigned asked = kAll) {
   Result<T> result(problem);
   run_form(form, problem, result, asked, context);
   EXPECT_TRUE(result.sentinels_intact()) << "an element outside the outputs was written";
-  return outputs_of(result);
+  Outputs all = outputs_of(result);
+  if (form.more == nullptr || asked / kMore == 0) return all;
+  for (Tensor<double>& own : form.more(problem, asked / kMore, context)) all.push_back(std::move(own));
+  return all;
+}
+
+template <class T>
+std::string name_of(const Form<T>& form, std::size_t output) {
+  return output < kOutputNames.size() ? kOutputNames[output] : form.more_names.at(output - kOutputNames.size());
 }
 
 /// The same numbers: zeros of either sign, any NaN.
-template <class Sum>
-bool same_numbers(const Tensor<Sum>& a, const Tensor<Sum>& b) {
-  return std::ranges::equal(a.span(), b.span(), [](Sum x, Sum y) { return x == y || (std::isnan(x) && std::isnan(y)); });
+bool same_numbers(const Tensor<double>& a, const Tensor<double>& b) {
+  return std::ranges::equal(a.span(), b.span(), [](double x, double y) { return x == y || (std::isnan(x) && std::isnan(y)); });
 }
 
 /// `zeros`: outputs whose zeros may differ in sign.
-template <class Sum>
-void expect_same(const std::vector<Tensor<Sum>>& a, const std::vector<Tensor<Sum>>& b, unsigned outputs = kEverything,
-                 unsigned zeros = 0) {
+template <class T>
+void expect_same(const Form<T>& form, const Outputs& a, const Outputs& b, unsigned outputs = kAll, unsigned zeros = 0) {
+  ASSERT_LE(a.size(), b.size());
   for (std::size_t n = 0; n < a.size(); ++n) {
     if ((outputs >> n & 1U) == 0) continue;
-    EXPECT_TRUE((zeros >> n & 1U) != 0 ? same_numbers(a[n], b[n]) : same_bits(a[n], b[n])) << kOutputNames[n];
+    EXPECT_TRUE((zeros >> n & 1U) != 0 ? same_numbers(a[n], b[n]) : same_bits(a[n], b[n])) << name_of(form, n);
   }
 }
 
 template <class T>
 void textbook(const Form<T>& form, const AttentionCase& each, Worst& worst) {
+  if (form.gives % kMore == 0) return;
   const Problem<T> problem(each);
   const bool own_bits = form.bits == 0;
-  const unsigned bounded = form.gives & ~form.bits & ~(problem.sinks.data() == nullptr ? kDsinks : 0U) &
+  const unsigned bounded = form.gives % kMore & ~form.bits & ~(problem.sinks.data() == nullptr ? kDsinks : 0U) &
                            ~(problem.position_table.data() == nullptr ? kDposition : 0U) &
                            ~(problem.bias.is_null() ? kDbias : 0U);
   std::optional<Expectation<T>> expectation;
@@ -53,7 +62,7 @@ void textbook(const Form<T>& form, const AttentionCase& each, Worst& worst) {
     EXPECT_TRUE(result.sentinels_intact()) << "an element outside the outputs was written";
     const std::string name = each.name() + " " + std::string(isa_name(context.isa()));
     // A cache of bf16 has its rows widened where a dense call multiplies pairs of them.
-    const bool pairs = std::is_same_v<T, BFloat16> && form.gives == kForward && has_bf16_products(context.isa());
+    const bool pairs = std::is_same_v<T, BFloat16> && form.gives % kMore == kForward && has_bf16_products(context.isa());
     if (expectation) {
       EXPECT_TRUE(expectation->holds_forward(result, name, worst));
       if ((form.gives & kWeights) != 0) {
@@ -69,7 +78,7 @@ void textbook(const Form<T>& form, const AttentionCase& each, Worst& worst) {
     const Form<T>& dense = forms<T>().front();
     Result<T> whole(problem);
     run_form(dense, problem, whole, kEverything, context);
-    expect_same(outputs_of(result), outputs_of(whole), form.bits, kDk | kDv | (each.scale == ScaleKind::kZero ? kDq : 0U));
+    expect_same(form, outputs_of(result), outputs_of(whole), form.bits, kDk | kDv | (each.scale == ScaleKind::kZero ? kDq : 0U));
     if (!expectation || (form.gives & kGradients) == 0) return;
     EXPECT_TRUE(expectation->holds_backward(result, name, worst));
   });
@@ -80,14 +89,14 @@ void threads(const Form<T>& form, const AttentionCase& each, Worst&) {
   const Problem<T> problem(each);
   for (const Isa isa : tested_isas()) {
     Context one({.threads = 1, .isa = isa, .executor = nullptr});
-    const Outputs<T> expected = computed(form, problem, one);
-    expect_same(computed(form, problem, one), expected);  // call after call
+    const Outputs expected = computed(form, problem, one);
+    expect_same(form, computed(form, problem, one), expected);  // call after call
     const std::vector<int> counts = all_cases() ? std::vector{2, 3, 4, 5, 6, 7, 8} : std::vector{2, 5};
     for (const int count : counts) {
       SCOPED_TRACE(std::string(isa_name(isa)) + " threads " + std::to_string(count));
       Context many({.threads = count, .isa = isa, .executor = nullptr});
       many.impl().region_flops = 0;  // regions even for little work
-      expect_same(computed(form, problem, many), expected);
+      expect_same(form, computed(form, problem, many), expected);
     }
   }
 }
@@ -105,11 +114,9 @@ V of_sequence(const V& view, Index b) {
 
 template <class E>
 void copy_sequence(const View<E, 4>& from, Index b, const View<E, 4>& to) {
-  for (Index h = 0; h < to.size(1); ++h) {
-    for (Index t = 0; t < to.size(2); ++t) {
-      for (Index d = 0; d < to.size(3); ++d) to(0, h, t, d) = from(b, h, t, d);
-    }
-  }
+  for_each_index({to.size(1), to.size(2), to.size(3)}, [&](Index h, Index t, Index d) {
+    to(0, h, t, d) = from(b, h, t, d);
+  });
 }
 
 /// Sequence b alone, with the number b for dropout; it borrows from `whole`.
@@ -148,20 +155,18 @@ void alone(const Form<T>& form, const AttentionCase& given, Worst&) {
   }
   AttentionCase one = each;
   one.batch = 1;
-  // Gradients that sequences share are sums over them.
-  const unsigned own =
-      kEverything & ~kDsinks & ~kDposition & ~(whole.bias.is_null() || whole.bias.size(0) != each.batch ? kDbias : 0U);
   for_each_isa(2, [&](Context& context) {
-    const Outputs<T> together = computed(form, whole, context);
+    const Outputs together = computed(form, whole, context);
     for (Index b = 0; b < each.batch; ++b) {
       SCOPED_TRACE("sequence " + std::to_string(b));
       Problem<T> sequence(one);
       make_alone(whole, b, keep, sequence);
-      const Outputs<T> apart = computed(form, sequence, context);
+      const Outputs apart = computed(form, sequence, context);
       for (std::size_t n = 0; n < apart.size(); ++n) {
-        if (((own & form.gives) >> n & 1U) == 0 || apart[n].rank() == 0) continue;
-        const auto bytes = static_cast<std::size_t>(apart[n].count()) * sizeof(Accumulator<T>);
-        EXPECT_EQ(std::memcmp(apart[n].data(), together[n].data() + b * apart[n].count(), bytes), 0) << kOutputNames[n];
+        const Index count = apart[n].count();
+        if ((form.gives >> n & 1U) == 0 || together[n].count() != each.batch * count) continue;  // a sum over sequences
+        const auto bytes = static_cast<std::size_t>(count) * sizeof(double);
+        EXPECT_EQ(std::memcmp(apart[n].data(), together[n].data() + b * count, bytes), 0) << name_of(form, n);
       }
     }
   });
@@ -174,31 +179,45 @@ void nan_behind_mask(const Form<T>& form, const AttentionCase& given, Worst&) {
   each.empty_row = EmptyRow::kZero;  // the two fills read masked values
   if (!each.legal()) return;
   Problem<T> problem(each);
-  std::vector<Outputs<T>> poisoned;
+  std::vector<Outputs> poisoned;
   for_each_isa(2, [&](Context& context) { poisoned.push_back(computed(form, problem, context)); });
   for (const View<T, 4>& view : {problem.k(), problem.v()}) {
-    for (Index b = 0; b < view.size(0); ++b) {
-      for (Index h = 0; h < view.size(1); ++h) {
-        for (Index t = 0; t < view.size(2); ++t) {
-          for (Index n = 0; n < view.size(3); ++n) {
-            if (!std::isfinite(number_as<double>(view(b, h, t, n)))) view(b, h, t, n) = number_as<T>(0.25);
-          }
-        }
-      }
-    }
+    for_each_index(view.sizes(), [&](Index b, Index h, Index t, Index n) {
+      if (!std::isfinite(number_as<double>(view(b, h, t, n)))) view(b, h, t, n) = number_as<T>(0.25);
+    });
   }
   std::size_t isa = 0;
-  for_each_isa(2, [&](Context& context) { expect_same(computed(form, problem, context), poisoned[isa++]); });
+  for_each_isa(2, [&](Context& context) { expect_same(form, computed(form, problem, context), poisoned[isa++]); });
+}
+
+/// The pairs of a mask as bytes, and as a callback, of which nothing is known beforehand: what is skipped leaves no trace.
+template <class T>
+void mask_written_out(const Form<T>& form, const AttentionCase& each, Worst&) {
+  Problem<T> problem(each);
+  const Mask given = problem.options.mask;
+  if (given.keeps_everything() || given.describe().find("keys[") != std::string::npos) return;  // lists may be read alone
+  Tensor<std::uint8_t> pairs({each.batch, each.num_heads, each.q_len, each.kv_len});
+  mask_to_dense(given, pairs);
+  const View<const std::uint8_t, 4> keep = pairs;
+  const Mask callback = Mask::mask_mod([=](Index b, Index h, Index i, Index j) { return keep(b, h, i, j) != 0; });
+  for_each_isa(2, [&](Context& context) {
+    problem.options.mask = given;
+    const Outputs expected = computed(form, problem, context);
+    for (const Mask& mask : {Mask::keep(keep), callback}) {
+      problem.options.mask = mask;
+      expect_same(form, computed(form, problem, context), expected, kAll, kDq | kDk | kDv);  // -0 where zeros were not added
+    }
+  });
 }
 
 template <class T>
 void subset_of_outputs(const Form<T>& form, const AttentionCase& each, Worst&) {
   const Problem<T> problem(each);
   for_each_isa(2, [&](Context& context) {
-    const Outputs<T> all = computed(form, problem, context);
-    for (unsigned n = 0; n < kOutputNames.size(); ++n) {
+    const Outputs all = computed(form, problem, context);
+    for (unsigned n = 0; n < all.size(); ++n) {
       if ((form.gives >> n & 1U) == 0 || all[n].rank() == 0) continue;
-      expect_same(computed(form, problem, context, 1U << n), all, 1U << n);
+      expect_same(form, computed(form, problem, context, 1U << n), all, 1U << n);
     }
   });
 }
@@ -212,19 +231,17 @@ void accumulate(const Form<T>& form, const AttentionCase& given, Worst&) {
   for_each_isa(2, [&](Context& context) {
     Result<T> result(problem);
     run_form(form, problem, result, kEverything, context);
-    const Outputs<T> plain = outputs_of(result);
+    const Outputs plain = outputs_of(result);
     for (const View<T, 4>& view : result.gradients.views) {
-      for (Index b = 0; b < view.size(0); ++b) {
-        for (Index h = 0; h < view.size(1); ++h) {
-          for (Index t = 0; t < view.size(2); ++t) std::fill_n(&view(b, h, t, 0), view.size(3), number_as<T>(3.0));
-        }
-      }
+      for_each_index(view.sizes(), [&](Index b, Index h, Index t) {
+        std::fill_n(&view(b, h, t, 0), view.size(3), number_as<T>(3.0));
+      });
     }
     for (Tensor<Accumulator<T>>* x : {&result.dbias, &result.dsinks, &result.dposition})
       std::ranges::fill(x->span(), Accumulator<T>(3));
     run_form(form, problem, result, kGradients, context, true);
     EXPECT_TRUE(result.sentinels_intact());
-    const Outputs<T> added = outputs_of(result);
+    const Outputs added = outputs_of(result);
     for (std::size_t n = 3; n < added.size(); ++n) {
       if ((form.gives >> n & 1U) == 0 || plain[n].rank() == 0) continue;
       double largest = 3;
@@ -249,19 +266,19 @@ void errors_write_nothing(const Form<T>& form, const AttentionCase& each, Worst&
   const double softcap = problem.options.softcap;
   Context context({.threads = 2});
   Result<T> result(problem);
-  const Outputs<T> untouched = outputs_of(result);
+  const Outputs untouched = outputs_of(result);
   problem.options.softcap = -1;
   for (const unsigned asked : {kForward, unsigned{kWeights}}) {
     if ((asked & form.gives) == 0) continue;
     EXPECT_THROW(run_form(form, problem, result, asked, context), OptionError);
   }
-  expect_same(outputs_of(result), untouched);
+  expect_same(form, outputs_of(result), untouched);
   if ((form.gives & kGradients) == 0) return;
   problem.options.softcap = softcap;
   run_form(form, problem, result, kForward, context);
   problem.options.softcap = -1;
   EXPECT_THROW(form.backward(problem, result, {.dq = result.gradients.views[0], .dlse = problem.dlse}, context), OptionError);
-  expect_same(outputs_of(result), untouched, kGradients);
+  expect_same(form, outputs_of(result), untouched, kGradients);
 }
 
 /// Runs a region's items on the calling thread and notes how many there were.
@@ -294,44 +311,6 @@ void plan_is_what_ran(const Form<T>& form, const AttentionCase& each, Worst&) {
   }
 }
 
-/// Several parts of keys, items, chunks of keys.
-std::vector<AttentionCase> long_cases() {
-  return {{.num_heads = 2,
-           .num_kv_heads = 1,
-           .q_len = 150,
-           .kv_len = 520,
-           .head_dim = 20,
-           .v_head_dim = 20,
-           .mask = MaskKind::kCausalBottomRight,
-           .bias = BiasKind::kKeys},
-          {.batch = 3,
-           .num_heads = 1,
-           .num_kv_heads = 1,
-           .q_len = 1,
-           .kv_len = 3000,
-           .head_dim = 16,
-           .v_head_dim = 16,
-           .bias = BiasKind::kSquare,
-           .dropout = 0.1},
-          {.batch = 2,
-           .num_heads = 8,
-           .num_kv_heads = 2,
-           .q_len = 2,
-           .kv_len = 900,
-           .head_dim = 24,
-           .v_head_dim = 17,
-           .mask = MaskKind::kCausalBottomRight},
-          {.num_heads = 2,
-           .num_kv_heads = 1,
-           .q_len = 70,
-           .kv_len = 390,
-           .head_dim = 128,
-           .v_head_dim = 16,
-           .mask = MaskKind::kWindow,
-           .dropout = 0.1,
-           .fill = Fill::kHugeLogits}};
-}
-
 }  // namespace
 
 template <class T>
@@ -340,6 +319,7 @@ const std::vector<Relation<T>>& relations() {
                                                {"threads", threads<T>, 96},
                                                {"alone", alone<T>, 64},
                                                {"nan", nan_behind_mask<T>, 48},
+                                               {"mask", mask_written_out<T>, 48},
                                                {"subset", subset_of_outputs<T>, 128},
                                                {"accumulate", accumulate<T>, 96},
                                                {"errors", errors_write_nothing<T>, 128},
