@@ -73,11 +73,6 @@ def _functorch_wrapped() -> Callable[[Any], bool]:
 
 
 @functools.cache
-def _says_its_memory(cls: type) -> bool:
-    return hasattr(cls, "__dlpack_c_exchange_api__")
-
-
-@functools.cache
 def _is_memory(cls: type) -> bool:
     """Whether tensors of a subclass are what their memory holds: nothing in the class says otherwise."""
     torch = sys.modules["torch"]
@@ -89,13 +84,10 @@ def _is_memory(cls: type) -> bool:
 
 
 def operand(x: Any, name: str, ways: str = ATTENTION_WAYS) -> Any:
-    """What _core reads: `x` itself, or a tuple where x cannot say what it is quickly (torch before 2.10: address and strides,
-    ten times as fast as DLPack, and x, which must live as long; NumPy arrays of ml_dtypes.bfloat16: their bits). Raises as
-    require_untraced."""
+    """What _core reads: `x` itself; of NumPy's and JAX's bfloat16, which the buffer protocol has no name for, the bits and that
+    name. Raises as require_untraced."""
     if isinstance(x, np.ndarray):
-        if _name_of(x.dtype) == "bfloat16":
-            return (x.view(np.uint16), "bfloat16")
-        return x
+        return (x.view(np.uint16), "bfloat16") if x.dtype.kind == "V" and x.dtype.name == "bfloat16" else x
     require_untraced(x, name, ways)
     if _is_torch(x):
         if not x.is_cpu:
@@ -105,10 +97,8 @@ def operand(x: Any, name: str, ways: str = ATTENTION_WAYS) -> Any:
         if x.is_neg():  # its memory holds the numbers without their sign
             if name == "out":
                 raise ValueError("out must lie in memory as it is: got a negated view (is_neg()); out.resolve_neg() is a copy")
-            x = x.resolve_neg()
-        if _says_its_memory(type(x)):
-            return x
-        return (x.data_ptr(), _name_of(x.dtype), tuple(x.shape), x.stride(), x)
+            return x.resolve_neg()
+        return x
     if isinstance(x, (list, tuple, int, float, str)) or x is None:
         raise TypeError(f"{name} must be an array: got {type(x).__name__}; np.asarray makes one of numbers")
     if _is_jax(x) and x.dtype.name == "bfloat16":
@@ -169,12 +159,18 @@ def check_inputs(function: str, **arrays: Any) -> tuple[int, ...]:
     return tuple(first.shape)
 
 
-def laid_out(x: Any, name: str, layout: str | None) -> Any:
-    """operand of x, which lies in `layout`, viewed as [B, H, T, D]; nothing is copied, not even of JAX arrays."""
-    if layout != "bthd" or len(x.shape) < 3:
-        return operand(x, name)
-    require_untraced(x, name)
-    return operand(x.transpose(-3, -2) if _is_torch(x) else np.asarray(x).swapaxes(-3, -2), name)
+_WITH_HEADS = frozenset(("q", "k", "v", "out", "dout", "dq", "dk", "dv"))
+
+
+def operands(layout: str | None = None, ways: str = ATTENTION_WAYS, **arrays: Any) -> list[Any]:
+    """operand of each array, None of None; q, k, v, out and their gradients lie in `layout` and are viewed as [B, H, T, D]: nothing
+    is copied, not even of JAX arrays."""
+    if layout == "bthd":
+        for name, x in arrays.items():
+            if x is not None and name in _WITH_HEADS and len(x.shape) >= 3:
+                require_untraced(x, name, ways)
+                arrays[name] = x.transpose(-3, -2) if _is_torch(x) else np.asarray(x).swapaxes(-3, -2)
+    return [None if x is None else operand(x, name, ways) for name, x in arrays.items()]
 
 
 def heads_first(shape: tuple[int, ...], layout: str | None) -> tuple[int, ...]:

@@ -26,15 +26,15 @@ from ._arrays import (
     empty,
     finish,
     heads_first,
-    laid_out,
     operand,
+    operands,
     require_float,
     require_untraced,
     sum_dtype,
 )
 from ._core import OptionError, ShapeError
 from ._options import PositionBias, ScoreMod, build_options
-from .capture import Capture
+from .capture import Capture, Captured
 from .kv_cache import KVCache
 from .masks import Mask
 
@@ -68,21 +68,22 @@ DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks", "position_bias")
 
 
 def empty_gradients(function: str, need: Sequence[str], made: Any, *, q: Any, k: Any, v: Any, **options: Any) -> dict[str, Any]:
-    """A new array for each name in `need`, in the order of :class:`Gradients`. Raises ValueError for one without an input."""
+    """By the names of :class:`Gradients`: a new array for each name in `need`, None for the others. Raises ValueError for a name
+    without an input."""
     need = (need,) if isinstance(need, str) else need
     unknown = set(need) - set(DIFFERENTIABLE)
     if unknown:
         raise ValueError(f"[{function}] need names what has no gradient: got {sorted(unknown)}")
-    of: dict[str, Any] = {}
-    for name, array in (("q", q), ("k", k), ("v", v)):
-        if name in need:
-            of[name] = empty(q, tuple(array.shape), dtype_name(q))
-    for name in ("bias", "sinks", "position_bias"):
-        if name in need:
-            if options.get(name) is None:
-                raise ValueError(f"[{function}] need names {name!r}, but there is none")
-            shape = made.position_bias_shape if name == "position_bias" else tuple(options[name].shape)
-            of[name] = empty(q, shape, sum_dtype(q))
+    of: dict[str, Any] = dict.fromkeys(Gradients._fields)
+    for name in need:
+        array = {"q": q, "k": k, "v": v}.get(name)
+        if array is not None:
+            of[f"d{name}"] = empty(q, tuple(array.shape), dtype_name(q))
+            continue
+        if options.get(name) is None:
+            raise ValueError(f"[{function}] need names {name!r}, but there is none")
+        shape = made.position_bias_shape if name == "position_bias" else tuple(options[name].shape)
+        of[f"d{name}"] = empty(q, shape, sum_dtype(q))
     return of
 
 
@@ -163,51 +164,41 @@ def attention(
     if isinstance(k, KVCache):
         if v is not None:
             raise TypeError("[attention] a KVCache holds keys and values: leave v out")
+        if weights is not None:
+            raise _core.UnsupportedError(
+                f"[attention] weights are not computed on a KVCache, neither all of them nor for a Capture: got weights={weights!r}; "
+                "pass k and v of cache.read(sequence) instead"
+            )
+        if return_lse == "low":
+            raise _core.UnsupportedError("[attention] lse_low is not computed on a KVCache: return_lse=True")
         shape = check_inputs("attention", q=q)
-        out_shape = (*shape[:-1], k.v_head_dim)
-        check_layout("attention", layout or "bhtd", q, q)
     else:
         shape = check_inputs("attention", q=q, k=k, v=v)
-        out_shape = (*shape[:-1], v.shape[-1])
         check_layout("attention", layout, q, k)
-    options = build_options(
+    made = build_options(
         len(shape), causal=causal, mask=mask, keep=keep, drop=drop, mask_axes=mask_axes, bias=bias, window=window,
         key_lengths=key_lengths, scale=scale, softcap=softcap, dropout=dropout, seed=seed, first_sequence=first_sequence,
         empty_row=empty_row, sinks=sinks, position_bias=position_bias, score_mod=score_mod, bits=bits,
     )  # fmt: skip
-    result = empty(q, out_shape, dtype_name(q)) if out is None else out
+    if isinstance(k, KVCache):
+        return k._attend(q, made, None, bool(return_lse), out, layout)
+    result = empty(q, (*shape[:-1], v.shape[-1]), dtype_name(q)) if out is None else out
     rows = heads_first(shape, layout)[:-1]
     lse = empty(q, rows, sum_dtype(q)) if return_lse else None
-    low = None
-    if return_lse == "low":
-        if isinstance(k, KVCache):
-            raise _core.UnsupportedError("[attention] lse_low is not computed on a KVCache: return_lse=True")
-        low = empty(q, rows, sum_dtype(q))
-    looking = weights._make() if isinstance(weights, Capture) else None
+    low = empty(q, rows, sum_dtype(q)) if return_lse == "low" else None
+    capture = weights._make() if isinstance(weights, Capture) else None
     all_weights = None
-    if weights is not None and isinstance(k, KVCache):
-        raise _core.UnsupportedError(
-            f"[attention] weights are not computed on a KVCache, neither all of them nor for a Capture: got weights={weights!r}; "
-            "pass k and v of cache.read(sequence) instead"
-        )
-    if weights is not None and looking is None:
+    if weights is not None and capture is None:
         if not isinstance(weights, str) or weights not in _KINDS:
             raise ValueError(f'[attention] weights must be None, "all", "applied", "scores" or a Capture: got {weights!r}')
         all_weights = empty(q, (*rows, heads_first(k.shape, layout)[-2]), sum_dtype(q))
-    lse_operand = None if lse is None else operand(lse, "lse")
-    q_operand, out_operand = laid_out(q, "q", layout), laid_out(result, "out", layout)
-    if isinstance(k, KVCache):
-        k._core.forward(q_operand, None, out_operand, lse_operand, options, looking)
-    else:
-        _core.forward(
-            q_operand, laid_out(k, "k", layout), laid_out(v, "v", layout), out_operand, lse_operand,
-            None if all_weights is None else operand(all_weights, "weights"),
-            "softmax" if all_weights is None else _KINDS[weights], options, looking,  # type: ignore[index]
-            None if low is None else operand(low, "lse_low"),
-        )  # fmt: skip
-    seen = None if looking is None else weights._seen(looking)  # type: ignore[union-attr]
+    arrays = operands(layout, q=q, k=k, v=v, out=result, lse=lse, weights=all_weights, lse_low=low)
+    _core.forward(made, capture, "softmax" if all_weights is None else _KINDS[weights], *arrays)  # type: ignore[index]
+    captured = None if capture is None else Captured(**capture.take_result())
     result = result if out is not None else finish(q, result)
-    return _results(result, finish(q, lse), finish(q, low), finish(q, all_weights), seen)
+    if lse is None and weights is None:
+        return result
+    return _results(result, finish(q, lse), finish(q, low), finish(q, all_weights), captured)
 
 
 def attention_backward(
@@ -246,17 +237,11 @@ def attention_backward(
     check_layout("attention_backward", layout, q, k)
     made = build_options(len(shape), **options)
     of = empty_gradients("attention_backward", need, made, q=q, k=k, v=v, **options)
-    gradient = {n: laid_out(x, f"d{n}", layout if n in ("q", "k", "v") else None) for n, x in of.items()}
-    looking = weights._make() if weights is not None else None
-    of_q, of_k, of_v, of_out = (laid_out(x, name, layout) for x, name in ((q, "q"), (k, "k"), (v, "v"), (out, "out")))
-    _core.backward(
-        of_q, of_k, of_v, of_out, operand(lse, "lse"), laid_out(dout, "dout", layout),
-        gradient.get("q"), gradient.get("k"), gradient.get("v"), gradient.get("bias"), gradient.get("sinks"),
-        gradient.get("position_bias"), None if dlse is None else operand(dlse, "dlse"), False, made, looking,
-        None if lse_low is None else operand(lse_low, "lse_low"),
-    )  # fmt: skip
-    results = Gradients(*(finish(q, of.get(name)) for name in DIFFERENTIABLE))
-    return results if weights is None else (results, weights._seen(looking))
+    capture = None if weights is None else weights._make()
+    inputs = operands(layout, q=q, k=k, v=v, out=out, lse=lse, dout=dout, dlse=dlse, lse_low=lse_low)
+    _core.backward(made, capture, *inputs, *operands(layout, **of))
+    results = Gradients(*(finish(q, x) for x in of.values()))
+    return results if capture is None else (results, Captured(**capture.take_result()))
 
 
 def attention_weights(q: Any, k: Any, *, applied: bool = False, layout: str | None = None, **options: Any) -> Any:
@@ -268,7 +253,8 @@ def attention_weights(q: Any, k: Any, *, applied: bool = False, layout: str | No
     check_layout("attention_weights", layout, q, k)
     made = build_options(len(shape), **options)
     result = empty(q, (*heads_first(shape, layout)[:-1], heads_first(k.shape, layout)[-2]), sum_dtype(q))
-    _core.weights(laid_out(q, "q", layout), laid_out(k, "k", layout), operand(result, "weights"), "applied" if applied else "softmax", made)
+    arrays = operands(layout, q=q, k=k, v=None, out=None, lse=None, weights=result, lse_low=None)
+    _core.forward(made, None, "applied" if applied else "softmax", *arrays)
     return finish(q, result)
 
 
@@ -277,8 +263,7 @@ def attention_plan(q: Any, k: Any, v: Any, *, layout: str | None = None, **optio
     algorithms were not chosen."""
     shape = check_inputs("attention_plan", q=q, k=k, v=v)
     check_layout("attention_plan", layout, q, k)
-    of_q, of_k, of_v = (laid_out(x, name, layout) for x, name in ((q, "q"), (k, "k"), (v, "v")))
-    return _core.plan(of_q, of_k, of_v, build_options(len(shape), **options))
+    return _core.plan(build_options(len(shape), **options), *operands(layout, q=q, k=k, v=v))
 
 
 def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]:
@@ -287,12 +272,8 @@ def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]
         raise ValueError("[merge_attention] outs must hold at least one part")
     shape = check_inputs("merge_attention", **{f"outs[{n}]": part for n, part in enumerate(outs)})
     out, lse = empty(outs[0], shape, dtype_name(outs[0])), empty(outs[0], shape[:-1], sum_dtype(outs[0]))
-    _core.merge(
-        [operand(part, "outs") for part in outs],
-        [operand(part, "lses") for part in lses],
-        operand(out, "out"),
-        operand(lse, "lse"),
-    )
+    parts = ([operand(part, name) for part in all_parts] for all_parts, name in ((outs, "outs"), (lses, "lses")))
+    _core.merge(*parts, *operands(out=out, lse=lse))
     return finish(outs[0], out), finish(outs[0], lse)
 
 
@@ -340,11 +321,5 @@ def top_keys(
     require_untraced(weights, "weights", _NO_GRADIENT)
     wide = weights.float() if hasattr(weights, "float") else np.asarray(weights, np.float32)
     index = empty(q_index, (shape[0], 1, shape[2], k), "int32")
-    _core.top_keys(
-        operand(q_index, "q_index", _NO_GRADIENT),
-        operand(keys, "k_index", _NO_GRADIENT),
-        operand(wide, "weights", _NO_GRADIENT),
-        operand(index, "index"),
-        chosen._core,
-    )
+    _core.top_keys(chosen._core, *operands(ways=_NO_GRADIENT, q_index=q_index, k_index=keys, weights=wide, index=index))
     return finish(q_index, index)

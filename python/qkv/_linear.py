@@ -18,7 +18,7 @@ _WAYS = (
     "of linear attention, qkv.torch has the gated delta rule (qkv.torch.chunk_gated_delta_rule): for other forms, "
     "qkv.linear_attention_backward in a torch.autograd.Function gives gradients"
 )
-operand = functools.partial(_arrays.operand, ways=_WAYS)
+operands = functools.partial(_arrays.operands, ways=_WAYS)
 
 
 class LinearState(NamedTuple):
@@ -39,27 +39,12 @@ class LinearGradients(NamedTuple):
     dinitial: LinearState | None = None
 
 
-def _optional(array: Any, name: str) -> Any:
-    return None if array is None else operand(array, name)
-
-
 def _options(
-    *,
-    feature_map: str = "elu+1",
-    features: Any = None,
-    causal: bool = False,
-    normalized: bool = True,
-    scale: float | None = None,
-    log_decay: Any = None,
-    beta: Any = None,
-    state: LinearState | None = None,
-    form: str = "chunked",
+    *, features: Any = None, log_decay: Any = None, beta: Any = None, state: LinearState | None = None, **words: Any
 ) -> Any:
     kv, z = state if state is not None else (None, None)
-    return _core.linear_options(
-        feature_map, _optional(features, "features"), causal, normalized, scale, _optional(log_decay, "log_decay"),
-        _optional(beta, "beta"), _optional(kv, "state.kv"), _optional(z, "state.z"), form,
-    )  # fmt: skip
+    arrays = operands(features=features, log_decay=log_decay, beta=beta, **{"state.kv": kv, "state.z": z})
+    return _core.LinearOptions(*arrays, **words)
 
 
 def linear_attention(
@@ -94,10 +79,8 @@ def linear_attention(
     if return_state:
         kv = empty(q, (*v.shape[:-2], width, v.shape[-1]), dtype_name(q))
         z = empty(q, (*v.shape[:-2], width), dtype_name(q)) if normalized else None
-    _core.linear_forward(
-        operand(q, "q"), operand(k, "k"), operand(v, "v"), operand(out, "out"), _optional(normalizer, "normalizer"),
-        _optional(kv, "state.kv"), _optional(z, "state.z"), made,
-    )  # fmt: skip
+    results = {"out": out, "normalizer": normalizer, "state.kv": kv, "state.z": z}
+    _core.linear_forward(made, *operands(q=q, k=k, v=v, **results))
     results = [finish(q, out)]
     if return_normalizer:
         results.append(finish(q, normalizer))
@@ -126,18 +109,13 @@ def linear_attention_backward(
             "return_normalizer=True) gives both"
         )
 
-    def like(array: Any) -> Any:
-        return None if array is None else empty(q, tuple(array.shape), dtype_name(q))
-
-    state = options.get("state") or LinearState(None)
-    of = [like(a) for a in (q, k, v, options.get("log_decay"), options.get("beta"), state.kv, state.z)]
-    arrived = dfinal or LinearState(None)
-    _core.linear_backward(
-        operand(q, "q"), operand(k, "k"), operand(v, "v"), _optional(out, "out"), _optional(normalizer, "normalizer"),
-        operand(dout, "dout"), *(_optional(a, "gradient") for a in of), _optional(arrived.kv, "dfinal.kv"),
-        _optional(arrived.z, "dfinal.z"), made,
-    )  # fmt: skip
-    dq, dk, dv, dlog_decay, dbeta, dkv, dz = (finish(q, a) for a in of)
+    state, arrived = options.get("state") or LinearState(None), dfinal or LinearState(None)
+    like = {"q": q, "k": k, "v": v, "log_decay": options.get("log_decay"), "beta": options.get("beta"), "kv": state.kv, "z": state.z}
+    of = {f"d{name}": None if x is None else empty(q, tuple(x.shape), dtype_name(q)) for name, x in like.items()}
+    more = {"dfinal.kv": arrived.kv, "dfinal.z": arrived.z}
+    inputs = operands(q=q, k=k, v=v, out=out, normalizer=normalizer, dout=dout, **more)
+    _core.linear_backward(made, *inputs, *operands(**of))
+    dq, dk, dv, dlog_decay, dbeta, dkv, dz = (finish(q, x) for x in of.values())
     return LinearGradients(dq, dk, dv, dlog_decay, dbeta, None if dkv is None else LinearState(dkv, dz))
 
 

@@ -131,9 +131,8 @@ def build_mask(
     for array, make, name in ((keep, _core.keep, "keep"), (drop, _core.drop, "drop")):
         if array is not None:
             dense = boolean(array, name)
-            own = len(dense[2]) if isinstance(dense, tuple) else dense.ndim
             # q has no batch or head axis: a mask of q's own rank can mean one thing only.
-            parts.append(Mask(make(dense, mask_axes, mask_axes is None and rank < 4 and own == rank)))
+            parts.append(Mask(make(dense, mask_axes, mask_axes is None and rank < 4 and dense.ndim == rank)))
     return functools.reduce(Mask.__and__, parts) if parts else None
 
 

@@ -46,16 +46,11 @@ class Capture:
 
     def _make(self) -> Any:
         map_rows, map_columns = self.map or (0, 0)
-        return _core.capture(
-            integers(self.heads), integers(self.rows), self.top_k, self.statistics, self.column_mass, map_rows, map_columns,
-            self.of, integers(self.offsets), self.positive, self.mean_of_heads,
+        numbers = {name: integers(getattr(self, name)) for name in ("heads", "rows", "offsets")}
+        return _core.Capture(
+            **numbers, top_k=self.top_k, statistics=self.statistics, column_mass=self.column_mass, map_rows=map_rows,
+            map_columns=map_columns, of=self.of, positive=self.positive, mean_of_heads=self.mean_of_heads,
         )  # fmt: skip
-
-    @staticmethod
-    def _seen(core: Any) -> Captured:
-        seen = core.seen()
-        seen["self_"] = seen.pop("self")
-        return Captured(**seen)
 
 
 @dataclass(frozen=True)

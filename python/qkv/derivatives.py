@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from . import _core
-from ._arrays import check_inputs, dtype_name, empty, finish, operand
+from ._arrays import check_inputs, dtype_name, empty, finish, operands
 from ._options import build_options
 
 __all__ = ["SecondGradients", "attention_double_backward", "attention_jvp"]
@@ -22,10 +22,6 @@ class SecondGradients(NamedTuple):
     gdlse: Any = None
 
 
-def _optional(array: Any, name: str) -> Any:
-    return None if array is None else operand(array, name)
-
-
 def attention_jvp(
     q: Any, k: Any, v: Any, lse: Any, *, tq: Any = None, tk: Any = None, tv: Any = None, tbias: Any = None, **options: Any
 ) -> tuple[Any, Any]:
@@ -37,11 +33,8 @@ def attention_jvp(
     """
     shape = check_inputs("attention_jvp", q=q, k=k, v=v)
     tout, tlse = empty(q, (*shape[:-1], v.shape[-1]), dtype_name(q)), empty(q, shape[:-1], dtype_name(q))
-    _core.jvp(
-        operand(q, "q"), operand(k, "k"), operand(v, "v"), operand(lse, "lse"), _optional(tq, "tq"), _optional(tk, "tk"),
-        _optional(tv, "tv"), _optional(tbias, "tbias"), operand(tout, "tout"), operand(tlse, "tlse"),
-        build_options(len(shape), **options),
-    )  # fmt: skip
+    arrays = operands(q=q, k=k, v=v, lse=lse, tq=tq, tk=tk, tv=tv, tbias=tbias, tout=tout, tlse=tlse)
+    _core.jvp(build_options(len(shape), **options), *arrays)
     return finish(q, tout), finish(q, tlse)
 
 
@@ -65,14 +58,9 @@ def attention_double_backward(
     it is a gradient of.
     """
     shape = check_inputs("attention_double_backward", q=q, k=k, v=v, out=out, dout=dout)
-    made = [empty(q, tuple(a.shape), dtype_name(q)) for a in (q, k, v, dout)]
     bias = options.get("bias")
-    gbias = None if bias is None else empty(q, tuple(bias.shape), dtype_name(q))
-    gdlse = None if dlse is None else empty(q, tuple(dlse.shape), dtype_name(q))
-    _core.double_backward(
-        operand(q, "q"), operand(k, "k"), operand(v, "v"), operand(out, "out"), operand(lse, "lse"), operand(dout, "dout"),
-        _optional(ddq, "ddq"), _optional(ddk, "ddk"), _optional(ddv, "ddv"), _optional(ddbias, "ddbias"),
-        _optional(dlse, "dlse"), *(operand(a, "gradient") for a in made), _optional(gbias, "gbias"), _optional(gdlse, "gdlse"),
-        build_options(len(shape), **options),
-    )  # fmt: skip
-    return SecondGradients(*(finish(q, a) for a in made), finish(q, gbias), finish(q, gdlse))
+    like = {"gq": q, "gk": k, "gv": v, "gdout": dout, "gbias": bias, "gdlse": dlse}
+    made = {name: None if x is None else empty(q, tuple(x.shape), dtype_name(q)) for name, x in like.items()}
+    inputs = operands(q=q, k=k, v=v, out=out, lse=lse, dout=dout, dlse=dlse, ddq=ddq, ddk=ddk, ddv=ddv, ddbias=ddbias)
+    _core.double_backward(build_options(len(shape), **options), *inputs, *operands(**made))
+    return SecondGradients(*(finish(q, x) for x in made.values()))

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._arrays import check_inputs, dtype_name, empty, finish, integers, operand, sum_dtype
+from ._arrays import check_inputs, check_layout, dtype_name, empty, finish, heads_first, integers, operands, sum_dtype
 from ._options import build_options
 
 __all__ = ["KVCache"]
 
 
-class KVCache:
+class KVCache(_core.KVCache):
     """Keys and values of growing sequences, contiguous, as a ring or in pages; float32, float64, bfloat16, float16 or int8.
 
         cache = qkv.KVCache(num_kv_heads=8, head_dim=128, capacity=4096)
@@ -59,7 +59,7 @@ class KVCache:
             "max_append": max_append, "first": first, "page_size": page_size, "pages": pages,
             "values_in_keys": values_in_keys,
         }  # fmt: skip
-        self._core = _core.KVCache(**self._config)
+        super().__init__(**self._config)
         self.storage, self.layout = storage, layout
 
     def __reduce__(self) -> Any:
@@ -112,12 +112,9 @@ class KVCache:
         if (v is None) != self._config["values_in_keys"]:
             held = "v must be None, its numbers being columns of k" if v is not None else "v must be given"
             raise _core.OptionError(f"[KVCache.append] {held}: got values_in_keys={self._config['values_in_keys']}")
-        if v is None:
-            self._core.append(operand(k, "k"), None, None if sequences is None else integers(sequences))
-            return
-        if dtype_name(k) != dtype_name(v):
+        if v is not None and dtype_name(k) != dtype_name(v):
             raise TypeError(f"[KVCache.append] k and v must have one element type: got {dtype_name(k)}, {dtype_name(v)}")
-        self._core.append(operand(k, "k"), operand(v, "v"), None if sequences is None else integers(sequences))
+        self._append(*operands(k=k, v=v), None if sequences is None else integers(sequences))
 
     def attention(
         self, q: Any, *, sequences: Sequence[int] | None = None, return_lse: bool = False, **options: Any
@@ -126,80 +123,33 @@ class KVCache:
 
         sequences: which, in that order; none: all.
         """
-        shape = check_inputs("KVCache.attention", q=q)
-        out, lse = empty(q, (*shape[:-1], self.v_head_dim), dtype_name(q)), None
-        if return_lse:
-            lse = empty(q, shape[:-1], sum_dtype(q))
-        made = build_options(len(shape), **options)
-        numbers = None if sequences is None else integers(sequences)
-        lse_operand = None if lse is None else operand(lse, "lse")
-        self._core.forward(operand(q, "q"), numbers, operand(out, "out"), lse_operand, made, None)
-        return (finish(q, out), finish(q, lse)) if return_lse else finish(q, out)
+        made = build_options(len(check_inputs("KVCache.attention", q=q)), **options)
+        return self._attend(q, made, None if sequences is None else integers(sequences), return_lse, None, None)
+
+    def _attend(
+        self, q: Any, made: Any, sequences: list[int] | None, return_lse: bool, out: Any, layout: str | None
+    ) -> Any:
+        check_layout("attention", layout or "bhtd", q, q)
+        shape = tuple(q.shape)
+        result = empty(q, (*shape[:-1], self.v_head_dim), dtype_name(q)) if out is None else out
+        lse = empty(q, heads_first(shape, layout)[:-1], sum_dtype(q)) if return_lse else None
+        self._forward(made, sequences, *operands(layout, q=q, out=result, lse=lse))
+        result = result if out is not None else finish(q, result)
+        return (result, finish(q, lse)) if return_lse else result
 
     def read(self, sequence: int, begin: int = 0, count: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """What is stored of tokens [begin, begin + count): k [Hkv, count, D], v [Hkv, count, Dv], float32 (or float64)."""
         n = self.length(sequence) - begin if count is None else count
         dtype = np.float64 if self.storage == "float64" else np.float32
-        k = np.empty((self._core.num_kv_heads, n, self._core.head_dim), dtype)
-        v = np.empty((self._core.num_kv_heads, n, self._core.v_head_dim), dtype)
-        self._core.read(sequence, begin, k, v)
+        k = np.empty((self.num_kv_heads, n, self.head_dim), dtype)
+        v = np.empty((self.num_kv_heads, n, self.v_head_dim), dtype)
+        self._read(sequence, begin, k, v)
         return k, v
-
-    @property
-    def sequences(self) -> list[int]:
-        """Numbers of all sequences, ascending."""
-        return self._core.sequences
 
     @property
     def lengths(self) -> list[int]:
         """Tokens of each sequence, in the order of ``sequences``."""
-        return [self._core.length(s) for s in self._core.sequences]
-
-    def length(self, sequence: int) -> int:
-        """Tokens of one sequence."""
-        return self._core.length(sequence)
-
-    def add_sequence(self) -> int:
-        """Adds an empty sequence and returns its number."""
-        return self._core.add_sequence()
-
-    def fork(self, sequence: int) -> int:
-        """Adds a sequence with the same tokens; returns its number. Pages are shared until one of them appends to the last."""
-        return self._core.fork(sequence)
-
-    def truncate(self, sequence: int, length: int) -> None:
-        """Forgets all but the first ``length`` tokens."""
-        self._core.truncate(sequence, length)
-
-    def free(self, sequence: int) -> None:
-        """Removes a sequence; its pages and its number are free again."""
-        self._core.free(sequence)
-
-    def clear(self) -> None:
-        """Every sequence becomes empty."""
-        self._core.clear()
-
-    @property
-    def num_kv_heads(self) -> int:
-        return self._core.num_kv_heads
-
-    @property
-    def head_dim(self) -> int:
-        return self._core.head_dim
-
-    @property
-    def v_head_dim(self) -> int:
-        return self._core.v_head_dim
-
-    @property
-    def free_pages(self) -> int:
-        """How many pages no sequence holds; contiguous and ring: how many sequences there is room for."""
-        return self._core.free_pages
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of keys, values and scales."""
-        return self._core.nbytes
+        return [self.length(s) for s in self.sequences]
 
     def __repr__(self) -> str:
         return (

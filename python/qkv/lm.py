@@ -19,11 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from . import _nn
+from . import _core, _nn
 from ._progress import Progress
 from .nn import Module
 from .plotting import AttentionMap
-from .rotary import rotary_options
 
 __all__ = ["AttentionLM", "default_text"]
 
@@ -72,8 +71,8 @@ class AttentionLM(Module):
         if text is None and vocab is None:
             text = default_text()
         self._model = _nn.Model(
-            text=text if vocab is None else vocab, task=task, context=context, width=width, heads=heads, kv_heads=kv_heads,
-            layers=layers, blocks=blocks, positions=positions, rope=None if rope is None else rotary_options(rope),
+            text if vocab is None else vocab, task, context=context, width=width, heads=heads, kv_heads=kv_heads,
+            layers=layers, blocks=blocks, positions=positions, rope=None if rope is None else _core.RotaryOptions(**rope),
             dropout=dropout, seed=seed,
         )  # fmt: skip
         self.text = text
@@ -165,8 +164,9 @@ class AttentionLM(Module):
         if self._training:
             raise RuntimeError("[AttentionLM.fit] the model is being trained already")
         training = _nn.Training(
-            self._model, source or "", steps, batch, lr, seed, schedule, warmup, min_lr, weight_decay, clip, resume
-        )
+            self._model, source or "", batch, resume, steps=steps, lr=lr, seed=seed, schedule=schedule, warmup=warmup, min_lr=min_lr,
+            weight_decay=weight_decay, clip=clip,
+        )  # fmt: skip
         self._training = True
         try:
             with Progress(steps, shown=progress) as shown:
@@ -183,7 +183,8 @@ class AttentionLM(Module):
         self, prompt: str, n: int = 64, *, temperature: float = 1.0, greedy: bool = False, top_k: int = 0, seed: int = 0
     ) -> str:
         """The n characters that follow, computed with a KV cache. temperature 0 or greedy: the likeliest each time."""
-        return self._model.generate(prompt, n, greedy or temperature == 0, temperature or 1.0, top_k, seed)
+        greedy = greedy or temperature == 0
+        return self._model.generate(prompt, tokens=n, greedy=greedy, temperature=temperature or 1.0, top_k=top_k, seed=seed)
 
     def logits(self, text: str) -> np.ndarray:
         """Logits of the character after each prefix: [T, V]."""

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from . import _arrays, _core
-from ._arrays import dtype_name, empty, finish, integers
+from . import _core
+from ._arrays import dtype_name, empty, finish, integers, operands
 
 __all__ = ["Rotary"]
 
-operand = functools.partial(_arrays.operand, ways="Rotary.backward in a torch.autograd.Function gives gradients")
-
-_NAMES = (
-    "rotary_dim", "base", "interleaved", "scaling", "factor", "original_context", "beta_fast", "beta_slow",
-    "attention_factor", "low_frequency", "high_frequency",
-)  # fmt: skip
+_WAYS = "Rotary.backward in a torch.autograd.Function gives gradients"
 
 
 class Rotary:
@@ -34,7 +28,7 @@ class Rotary:
 
     def __init__(self, head_dim: int, **options: Any) -> None:
         self._arguments = (head_dim, options)
-        self._options = rotary_options(options)
+        self._options = _core.RotaryOptions(**options)
         self._core = _core.Rotary(head_dim, self._options)
 
     @classmethod
@@ -78,16 +72,8 @@ class Rotary:
     def _turn(function: Any, x: Any, offset: int, offsets: Sequence[int], ids: Any) -> Any:
         y = empty(x, tuple(x.shape), dtype_name(x))
         numbers = None if ids is None else np.ascontiguousarray(ids, dtype=np.int64)
-        function(operand(x, "x"), operand(y, "y"), offset, integers(offsets), numbers)
+        function(offset, integers(offsets), *operands(ways=_WAYS, x=x, y=y, ids=numbers))
         return finish(x, y)
-
-
-def rotary_options(options: Mapping[str, Any]) -> Any:
-    """_core's RotaryOptions. Raises a TypeError that lists the options for an unknown name."""
-    unknown = [name for name in options if name not in _NAMES]
-    if unknown:
-        raise TypeError(f"[Rotary] no option is called {unknown[0]!r}; there are {', '.join(_NAMES)}")
-    return _core.RotaryOptions(**options)
 
 
 def _made_again(head_dim: int, options: dict[str, Any], tables: list[np.ndarray] | None = None) -> Rotary:

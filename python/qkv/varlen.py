@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
-from . import _arrays, _core
-from ._arrays import dtype_name, empty, finish, integers, require_float, sum_dtype
-from ._attention import DIFFERENTIABLE, Gradients, empty_gradients
+from . import _core
+from ._arrays import dtype_name, empty, finish, integers, operands, require_float, sum_dtype
+from ._attention import Gradients, empty_gradients
 from ._options import build_options
 
 __all__ = ["attention_varlen", "attention_varlen_backward"]
 
 _WAYS = "qkv.torch.flex_attention with block_mask=qkv.Mask.documents(offsets) is differentiable"
-operand = functools.partial(_arrays.operand, ways=_WAYS)
 
 
 def _offsets(q_offsets: Any, kv_offsets: Any) -> tuple[list[int], list[int]]:
@@ -45,10 +43,8 @@ def attention_varlen(
     out, lse = empty(q, (*q.shape[:-1], v.shape[-1]), dtype_name(q)), None
     if return_lse:
         lse = empty(q, tuple(q.shape[:-1]), sum_dtype(q))
-    _core.varlen_forward(
-        operand(q, "q"), operand(k, "k"), operand(v, "v"), operand(out, "out"), None if lse is None else operand(lse, "lse"),
-        *_offsets(q_offsets, kv_offsets), build_options(4, **options),
-    )  # fmt: skip
+    made, offsets = build_options(4, **options), _offsets(q_offsets, kv_offsets)
+    _core.varlen_forward(made, *offsets, *operands(ways=_WAYS, q=q, k=k, v=v, out=out, lse=lse))
     return (finish(q, out), finish(q, lse)) if return_lse else finish(q, out)
 
 
@@ -73,10 +69,6 @@ def attention_varlen_backward(
     """
     made = build_options(4, **options)
     of = empty_gradients("attention_varlen_backward", need, made, q=q, k=k, v=v, **options)
-    gradient = {name: operand(array, f"d{name}") for name, array in of.items()}
-    _core.varlen_backward(
-        operand(q, "q"), operand(k, "k"), operand(v, "v"), operand(out, "out"), operand(lse, "lse"), operand(dout, "dout"),
-        gradient.get("q"), gradient.get("k"), gradient.get("v"), gradient.get("bias"), gradient.get("sinks"),
-        gradient.get("position_bias"), None if dlse is None else operand(dlse, "dlse"), *_offsets(q_offsets, kv_offsets), made,
-    )  # fmt: skip
-    return Gradients(*(finish(q, of.get(name)) for name in DIFFERENTIABLE))
+    inputs = operands(ways=_WAYS, q=q, k=k, v=v, out=out, lse=lse, dout=dout, dlse=dlse)
+    _core.varlen_backward(made, *_offsets(q_offsets, kv_offsets), *inputs, *operands(**of))
+    return Gradients(*(finish(q, x) for x in of.values()))

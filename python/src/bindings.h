@@ -19,8 +19,6 @@ void bind_masks(nb::module_& m);
 void bind_options(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_capture(nb::module_& m);
-void bind_derivatives(nb::module_& m);
-void bind_varlen(nb::module_& m);
 void bind_rotary(nb::module_& m);
 void bind_linear(nb::module_& m);
 void bind_cache(nb::module_& m);

@@ -12,8 +12,6 @@ NB_MODULE(_core, m) {
   bind_options(m);
   bind_attention(m);
   bind_capture(m);
-  bind_derivatives(m);
-  bind_varlen(m);
   bind_rotary(m);
   bind_linear(m);
   bind_cache(m);

@@ -9,33 +9,34 @@ namespace qkv::python {
 
 namespace {
 
-// One Python type for each of the library's; kept for the life of the interpreter.
-struct Types {
-  PyObject *error, *shape, *option, *unsupported, *cache_full, *format, *io;
-};
-Types types;
-
-PyObject* make(nb::module_& m, const char* name, PyObject* builtin, const char* doc) {
-  const std::string full = std::string("qkv.") + name;
-  nb::object bases = nb::borrow(builtin);
-  if (types.error != nullptr) bases = nb::make_tuple(nb::handle(types.error), nb::handle(builtin));
-  PyObject* type = PyErr_NewExceptionWithDoc(full.c_str(), doc, bases.ptr(), nullptr);
-  if (type == nullptr) throw nb::python_error();
-  m.attr(name) = nb::handle(type);
-  return type;
+template <class Kind>
+bool is(const Error& error) {
+  return dynamic_cast<const Kind*>(&error) != nullptr;
 }
 
-struct Phrase {
-  const char *cpp, *python;
+struct Type {
+  const char* name;
+  PyObject** base;
+  const char* doc;
+  bool (*matches)(const Error&);
+  PyObject* made = nullptr;  // kept for the life of the interpreter
 };
-constexpr Phrase kPhrases[] = {{"Align::kBottomRight", "\"bottom_right\""}, {"Align::kTopLeft", "\"top_left\""}};
+// The first is the base of the others, and what matches no other.
+Type types[] = {
+    {"Error", &PyExc_Exception, "Base of everything that qkv raises on purpose.", [](const Error&) { return false; }},
+    {"ShapeError", &PyExc_ValueError, "Sizes, strides or axes that do not fit together; overlap.", is<ShapeError>},
+    {"OptionError", &PyExc_ValueError, "An option whose value can never be right.", is<OptionError>},
+    {"UnsupportedError", &PyExc_NotImplementedError, "Right in itself, but qkv does not compute it.", is<UnsupportedError>},
+    {"CacheFullError", &PyExc_RuntimeError, "A key/value cache without room: free something.", is<CacheFullError>},
+    {"FormatError", &PyExc_ValueError, "A file or byte sequence that breaks its format.", is<FormatError>},
+    {"IoError", &PyExc_OSError, "The operating system refused; the text names path and reason.", is<IoError>}};
 
 std::string in_python(std::string text) {
-  for (const Phrase& phrase : kPhrases) {
-    const std::string cpp = phrase.cpp;
-    for (std::size_t at = text.find(cpp); at != std::string::npos; at = text.find(cpp))
-      text.replace(at, cpp.size(), phrase.python);
-  }
+  const auto replace = [&](const std::string& cpp, const char* python) {
+    for (std::size_t at = text.find(cpp); at != std::string::npos; at = text.find(cpp)) text.replace(at, cpp.size(), python);
+  };
+  replace("Align::kBottomRight", "\"bottom_right\"");
+  replace("Align::kTopLeft", "\"top_left\"");
   if (text.find("must have stride 1") != std::string::npos) {
     text += "; a contiguous copy has it: np.ascontiguousarray(x), x.contiguous()";
   }
@@ -45,33 +46,23 @@ std::string in_python(std::string text) {
 void translate(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
-  } catch (const ShapeError& error) {
-    PyErr_SetString(types.shape, in_python(error.what()).c_str());
-  } catch (const OptionError& error) {
-    PyErr_SetString(types.option, in_python(error.what()).c_str());
-  } catch (const UnsupportedError& error) {
-    PyErr_SetString(types.unsupported, in_python(error.what()).c_str());
-  } catch (const CacheFullError& error) {
-    PyErr_SetString(types.cache_full, error.what());
-  } catch (const FormatError& error) {
-    PyErr_SetString(types.format, error.what());
-  } catch (const IoError& error) {
-    PyErr_SetString(types.io, error.what());
   } catch (const Error& error) {
-    PyErr_SetString(types.error, error.what());
+    const Type* found = types;
+    for (const Type& type : types) found = type.matches(error) ? &type : found;
+    PyErr_SetString(found->made, in_python(error.what()).c_str());
   }
 }
 
 }  // namespace
 
 void bind_errors(nb::module_& m) {
-  types.error = make(m, "Error", PyExc_Exception, "Base of everything that qkv raises on purpose.");
-  types.shape = make(m, "ShapeError", PyExc_ValueError, "Sizes, strides or axes that do not fit together; overlap.");
-  types.option = make(m, "OptionError", PyExc_ValueError, "An option whose value can never be right.");
-  types.unsupported = make(m, "UnsupportedError", PyExc_NotImplementedError, "Right in itself, but qkv does not compute it.");
-  types.cache_full = make(m, "CacheFullError", PyExc_RuntimeError, "A key/value cache without room: free something.");
-  types.format = make(m, "FormatError", PyExc_ValueError, "A file or byte sequence that breaks its format.");
-  types.io = make(m, "IoError", PyExc_OSError, "The operating system refused; the text names path and reason.");
+  for (Type& type : types) {
+    nb::object bases = nb::borrow(*type.base);
+    if (&type != types) bases = nb::make_tuple(nb::handle(types[0].made), nb::handle(*type.base));
+    type.made = PyErr_NewExceptionWithDoc(("qkv." + std::string(type.name)).c_str(), type.doc, bases.ptr(), nullptr);
+    if (type.made == nullptr) throw nb::python_error();
+    m.attr(type.name) = nb::handle(type.made);
+  }
   nb::register_exception_translator(translate);
 }
 

@@ -10,7 +10,6 @@ No tape: who calls forward calls backward. This is not a general framework for n
 """
 
 from ._attention import Layer, load_layer
-from ._bf16 import linear, linear_backward
 from ._forms import (
     AveragePooling,
     FixedWeights,
@@ -24,19 +23,14 @@ from ._forms import (
     SingleHeadAttention,
 )
 from ._latent import MultiHeadLatentAttention
+from ._linear import Linear, linear, linear_backward
 from ._module import Module, Saved
-from ._optimizer import Adam, clip_grad_norm
-from ._rows import MLP, Embedding, LayerNorm, Linear, cross_entropy
 
 __all__ = [
-    "MLP",
-    "Adam",
     "AveragePooling",
-    "Embedding",
     "FixedWeights",
     "GroupedQueryAttention",
     "Layer",
-    "LayerNorm",
     "Linear",
     "Module",
     "MultiHeadAttention",
@@ -48,8 +42,6 @@ __all__ = [
     "SelfAttentionV3",
     "SelfAttentionV4",
     "SingleHeadAttention",
-    "clip_grad_norm",
-    "cross_entropy",
     "linear",
     "linear_backward",
     "load_layer",

@@ -25,10 +25,11 @@ from .._options import build_mask
 from .._tensors import entries_of
 from ..kv_cache import KVCache
 from ..rotary import Rotary
-from ._module import Module, Saved, operand, require_f32_or_bf16
+from ._module import Module, Saved, operands, require_floats
 
 __all__ = ["Layer", "load_layer"]
 
+_FLOATS = ("float32", "bfloat16")
 _LETTERS = {"b": "B|1", "h": "H|1", "q": "Tq|1", "k": "Tk|1"}
 
 
@@ -40,7 +41,7 @@ class Layer(Module):
 
     def __init__(self, **config: Any) -> None:
         self._config = {key: value for key, value in config.items() if value is not None}
-        self._core = _nn.make_layer(self.name, _layer_config(self._config))
+        self._core = _nn.make_layer(self.name, **_layer_config(self._config))
 
     @classmethod
     def _around(cls, made: Any, config: Mapping[str, Any]) -> Layer:
@@ -58,7 +59,7 @@ class Layer(Module):
                 f"[{cls.__name__}.from_state_dict] num_heads must be given, since the parameters look the same for any: got "
                 f"{', '.join(given) or 'nothing'}; num_heads=1 is one head"
             )
-        return cls._around(_nn.load_layer(cls.name, entries_of(state), _layer_config(given)), given)
+        return cls._around(_nn.load_layer(cls.name, entries_of(state), **_layer_config(given)), given)
 
     def __reduce__(self) -> Any:
         return _made_again, (type(self), self._config, self.state_dict(), self.training)
@@ -142,28 +143,31 @@ class Layer(Module):
             y, or (y, weights).
         """
         function = f"{type(self).__name__}.forward"
-        dtype = require_f32_or_bf16(x, "x", function)
+        dtype = require_floats(x, "x", function, *_FLOATS)
         if len(x.shape) not in (2, 3):
             raise ValueError(f"[{function}] x must be [B, T, E] or [T, E]: got {list(x.shape)}")
         if weights not in (None, "all", "applied"):
             raise ValueError(f'[{function}] weights must be None, "all" or "applied": got {weights!r}')
         if seed is None and self.training and self._drops():
             raise ValueError(f"[{function}] dropout in training mode needs a seed, another one for each step: got none")
-        axes = {
-            name: self._axes(name, array, x.shape, mask_axes)
-            for name, array in (("keep", keep), ("drop", drop))
-            if array is not None
-        }
-        call, borrowed = self._call(
-            mask, keep, drop, axes, key_lengths, window, causal, empty_row, seed, first_sequence, offset, offsets, position_ids
-        )
+        whole = None
+        if mask is not None or key_lengths is not None or window is not None:
+            whole = build_mask(4, mask=mask, key_lengths=key_lengths, window=window)
+        for name, array in (("keep", keep), ("drop", drop)):
+            if array is not None:
+                one = build_mask(4, **{name: array}, mask_axes=self._axes(name, array, x.shape, mask_axes))
+                whole = one if whole is None else whole & one
+        ids = None if position_ids is None else np.atleast_2d(np.asarray(position_ids)).astype(np.int64, order="C")
+        given: dict[str, Any] = {} if causal is None else {"causal": causal}
+        if empty_row or seed or first_sequence or offset or len(offsets):
+            given |= {"empty_row": empty_row, "seed": seed, "first_sequence": first_sequence, "offset": offset}
+            given["offsets"] = integers(offsets)
         if saved is not None:
-            saved._fill(self, tuple(x.shape[:-1]), dtype, *borrowed)
+            saved._fill(self, tuple(x.shape[:-1]), dtype, whole, keep, drop, ids)
             saved._core = saved._core or _nn.Saved()
         y = empty(x, (*x.shape[:-1], self.output_dim or x.shape[-1]), dtype)
-        seen = self._core.forward(
-            operand(x, "x"), operand(y, "y"), call, weights or "", None if saved is None else saved._core
-        )
+        core, of_mask = None if saved is None else saved._core, None if whole is None else whole._core
+        seen = self._core.forward(*operands(x=x, y=y), weights or "", core, of_mask, ids, **given)
         if weights is None:
             return finish(x, y)
         if seen is None:
@@ -174,7 +178,7 @@ class Layer(Module):
         """Returns dx (None unless need_dx) of dy, in the shapes of x and y; adds to the gradients of the parameters."""
         rows, dtype, *_ = saved._of(self)
         function = f"{type(self).__name__}.backward"
-        found = require_f32_or_bf16(dy, "dy", function)
+        found = require_floats(dy, "dy", function, *_FLOATS)
         if found != dtype:
             raise TypeError(f"[{function}] dy must be {dtype}, as x was: got {found}")
         if tuple(dy.shape[:-1]) != rows:
@@ -182,7 +186,7 @@ class Layer(Module):
             raise ValueError(f"[{function}] dy must be shaped as y was, [{wanted}]: got {list(dy.shape)}")
         width = self.embed_dim or dy.shape[-1]
         dx = empty(dy, (*dy.shape[:-1], width), dtype) if need_dx else None
-        self._core.backward(operand(dy, "dy"), saved._core, None if dx is None else operand(dx, "dx"))
+        self._core.backward(*operands(dy=dy), saved._core, *operands(dx=dx))
         return finish(dy, dx)
 
     def cache(self, *, sequences: int = 1, **options: Any) -> KVCache:
@@ -195,12 +199,9 @@ class Layer(Module):
 
         Their keys and values are appended; each token attends to all up to itself. No dropout is applied, no backward kept.
         """
-        dtype = require_f32_or_bf16(x, "x", f"{type(self).__name__}.step")
+        dtype = require_floats(x, "x", f"{type(self).__name__}.step", *_FLOATS)
         y = empty(x, (*x.shape[:-1], self.output_dim), dtype)
-        made = build_mask(4, mask=mask)
-        self._core.step(
-            operand(x, "x"), operand(y, "y"), cache._core, _nn.StepMemory(), None if made is None else made._core
-        )
+        self._core.step(*operands(x=x, y=y), cache, mask_core(mask))
         return finish(x, y)
 
     def _drops(self) -> bool:
@@ -241,29 +242,6 @@ class Layer(Module):
             return None
         fail(f"be {wanted}")
 
-    def _call(
-        self, mask: Any, keep: Any, drop: Any, axes: Mapping[str, str | None], key_lengths: Any, window: Any,
-        causal: bool | None, empty_row: str | None, seed: int | None, first_sequence: int, offset: int, offsets: Sequence[int], position_ids: Any,
-    ) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
-        """_nn.Call of forward's arguments (None where all are defaults), and the arrays that it reads."""
-        masks = [] if mask is None else [build_mask(4, mask=mask)]
-        for name, array in (("keep", keep), ("drop", drop)):
-            if array is not None:
-                masks.append(build_mask(4, **{name: array}, mask_axes=axes[name]))
-        if key_lengths is not None or window is not None:
-            masks.append(build_mask(4, key_lengths=key_lengths, window=window))
-        whole = None
-        for one in masks:
-            whole = one if whole is None else whole & one
-        ids = None if position_ids is None else np.atleast_2d(np.asarray(position_ids)).astype(np.int64, order="C")
-        plain = causal is None and empty_row is None and not seed and not first_sequence and not offset and not offsets
-        if whole is None and ids is None and plain:
-            return None, ()
-        call = _nn.call(
-            None if whole is None else whole._core, causal, empty_row, seed or 0, first_sequence, offset, integers(offsets), ids
-        )
-        return call, (whole, keep, drop, ids)
-
     def _convert(self, to: str, cls: type[Layer]) -> Layer:
         return cls._around(self._core.convert(to), self._config)
 
@@ -287,8 +265,14 @@ def _made_again(cls: type[Layer], config: dict[str, Any], state: Mapping[str, np
     return cls.from_state_dict(state, **config).train(training)
 
 
-def _layer_config(config: Mapping[str, Any]) -> Any:
-    return _nn.LayerConfig(**{key: _rotary_options(value) if key == "rotary" else value for key, value in config.items()})
+def _layer_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _rotary_options(value) if key == "rotary" else value for key, value in config.items()}
+
+
+def mask_core(mask: Any) -> Any:
+    """What _nn reads of a qkv.Mask."""
+    made = build_mask(4, mask=mask)
+    return None if made is None else made._core
 
 
 def _rotary_options(rotary: Any) -> Any:

@@ -9,10 +9,9 @@ import numpy as np
 
 from .. import _core, _nn
 from .._arrays import empty, finish, integers
-from .._options import build_mask
 from ..kv_cache import KVCache
-from ..rotary import rotary_options
-from ._module import Module, Saved, operand, require_f32
+from ._attention import mask_core
+from ._module import Module, Saved, operands, require_floats
 
 __all__ = ["MultiHeadLatentAttention"]
 
@@ -57,8 +56,8 @@ class MultiHeadLatentAttention(Module):
             "qk_nope_head_dim": qk_nope_head_dim, "qk_rope_head_dim": qk_rope_head_dim, "v_head_dim": v_head_dim, "bias": bias,
             "norm_eps": norm_eps, "scale": scale, "rotary": dict(rotary or {}), "causal": causal, "seed": seed,
         }  # fmt: skip
-        turned = rotary_options({"interleaved": True, **self._config["rotary"]})
-        self._core = _nn.MultiHeadLatentAttention(**{**self._config, "q_lora_rank": q_lora_rank or 0, "rotary": turned})
+        turned = _core.RotaryOptions(**{"interleaved": True, **self._config["rotary"]})
+        self._core = _nn.MultiHeadLatentAttention(**{**self._config, "rotary": turned})
         self.embed_dim, self.num_heads = embed_dim, num_heads
 
     def forward(
@@ -79,15 +78,12 @@ class MultiHeadLatentAttention(Module):
         """
         self._check(x, "x", "forward")
         y = empty(x, tuple(x.shape), "float32")
-        made = build_mask(4, mask=mask)
         ids = None if position_ids is None else np.ascontiguousarray(position_ids, dtype=np.int64)
         work = _nn.LatentSaved()
         if saved is not None:
             saved._fill(self, tuple(x.shape))
             work = saved._core = saved._core or work
-        self._core.forward(
-            operand(x, "x"), operand(y, "y"), work, None if made is None else made._core, causal, offset, integers(offsets), ids
-        )
+        self._core.forward(work, mask_core(mask), causal, offset, integers(offsets), ids, *operands(x=x, y=y))
         return finish(x, y)
 
     def backward(self, dy: Any, saved: Saved, *, need_dx: bool = True) -> Any:
@@ -99,7 +95,7 @@ class MultiHeadLatentAttention(Module):
                 f"[{type(self).__name__}.backward] dy must be shaped as y was, {list(shape)}: got {list(dy.shape)}"
             )
         dx = empty(dy, shape, "float32") if need_dx else None
-        self._core.backward(operand(dy, "dy"), saved._core, None if dx is None else operand(dx, "dx"))
+        self._core.backward(*operands(dy=dy), saved._core, *operands(dx=dx))
         return finish(dy, dx)
 
     def cache(self, *, sequences: int = 1, **options: Any) -> KVCache:
@@ -122,14 +118,11 @@ class MultiHeadLatentAttention(Module):
         """
         self._check(x, "x", "step")
         y = empty(x, tuple(x.shape), "float32")
-        made = build_mask(4, mask=mask)
-        self._core.step(
-            operand(x, "x"), operand(y, "y"), cache._core, _nn.LatentStepMemory(), None if made is None else made._core, form
-        )
+        self._core.step(*operands(x=x, y=y), cache, mask_core(mask), form)
         return finish(x, y)
 
     def _check(self, x: Any, name: str, function: str) -> None:
-        require_f32(x, name, f"{type(self).__name__}.{function}")
+        require_floats(x, name, f"{type(self).__name__}.{function}", "float32")
         if len(x.shape) != 3:
             raise _core.ShapeError(f"[{type(self).__name__}.{function}] {name} must be [B, T, E]: got {list(x.shape)}")
 

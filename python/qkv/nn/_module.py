@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import _arrays
-from .._arrays import _is_torch, dtype_name, finish
+from .._arrays import _is_torch, dtype_name
 from .._tensors import code_of, entries_of, tensors_of
 from ..io import load_safetensors, save_safetensors
 
@@ -20,8 +19,11 @@ _WAYS = (
     "qkv.torch.MultiheadAttention, and torch.nn's layers under qkv.torch.enable(), are differentiable by PyTorch; a layer of qkv.nn "
     "has a backward of its own"
 )
-#: What _nn reads, as _arrays.operand.
-operand = functools.partial(_arrays.operand, ways=_WAYS)
+
+
+def operands(**arrays: Any) -> list[Any]:
+    """What _nn reads of each array, None of None."""
+    return [None if x is None else _arrays.operand(x, name, _WAYS) for name, x in arrays.items()]
 
 
 class Saved:
@@ -129,37 +131,15 @@ def _made_again(cls: type[Module], arguments: dict[str, Any], state: Mapping[str
     return module
 
 
-def require_array(x: Any, name: str, function: str) -> None:
-    """Raises TypeError unless x is an array, ValueError where its gradient would be lost."""
+def require_floats(x: Any, name: str, function: str, *types: str) -> str:
+    """Raises TypeError unless x is an array of one of these element types, ValueError where its gradient would be lost. The name
+    of its type."""
     if not hasattr(x, "shape"):
         raise TypeError(f"[{function}] {name} must be an array: got {type(x).__name__}")
     _arrays.require_untraced(x, name, _WAYS)
-
-
-def require_f32(x: Any, name: str, function: str) -> None:
-    """Like require_array; also raises TypeError unless x is float32."""
-    require_array(x, name, function)
-    if dtype_name(x) != "float32":
-        cast = f"{name}.float()" if _is_torch(x) else f"{name}.astype('float32')"
-        raise TypeError(f"[{function}] {name} must be float32, as the parameters are: got {dtype_name(x)}; {cast} makes it so")
-
-
-def require_f32_or_bf16(x: Any, name: str, function: str) -> str:
-    """Like require_array; also raises TypeError unless x is float32 or bfloat16. The name of its type."""
-    require_array(x, name, function)
     found = dtype_name(x)
-    if found not in ("float32", "bfloat16"):
+    if found not in types:
         cast = f"{name}.float()" if _is_torch(x) else f"{name}.astype('float32')"
-        raise TypeError(f"[{function}] {name} must be float32 or bfloat16: got {found}; {cast} makes it so")
+        hint = f"{cast} makes it so" if "float32" in types else "of float32 there is Linear"
+        raise TypeError(f"[{function}] {name} must be {' or '.join(types)}: got {found}; {hint}")
     return found
-
-
-def rows(x: Any) -> Any:
-    """[..., E] as [M, E]; copied only where the strides need it."""
-    x = x if _is_torch(x) else np.asarray(x)
-    return x.reshape(-1, x.shape[-1])
-
-
-def like(x: Any, made: Any, shape: tuple[int, ...]) -> Any:
-    """A result [M, E] in x's library and shape."""
-    return finish(x, made.reshape(shape))

@@ -13,6 +13,11 @@ from .._needs import need
 
 need("qkv.torch", "torch")
 
+import torch
+
+if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+    raise ImportError(f"qkv.torch needs PyTorch 2.10 or newer: got {torch.__version__}", name="torch")
+
 from .flex import Relative, SoftCap, flex_attention, mask_of
 from .latent import latent_attention
 from .linear import (

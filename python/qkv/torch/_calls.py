@@ -16,29 +16,6 @@ from torch import Tensor
 
 from .. import _core
 
-#: Element types that the kernels read, by the names `_core` knows.
-NAMES = {
-    torch.float32: "float32",
-    torch.float64: "float64",
-    torch.bfloat16: "bfloat16",
-    torch.float16: "float16",
-    torch.bool: "uint8",
-}
-
-
-if hasattr(Tensor, "__dlpack_c_exchange_api__"):
-
-    def memory(x: Any) -> Any:
-        """What `_core` reads; None stays None."""
-        return x
-
-else:
-
-    def memory(x: Any) -> Any:
-        """What `_core` reads instead of a tensor; None stays None."""
-        return None if x is None else (x.data_ptr(), NAMES[x.dtype], x.shape, x.stride(), x)
-
-
 class ArgumentError(ValueError, RuntimeError):
     """Arguments that do not fit; PyTorch raises RuntimeError for them, the rest of Python ValueError."""
 
@@ -57,7 +34,7 @@ def wrong_types(function: str, **tensors: Tensor) -> ArgumentTypeError:
     )
 
 
-FLOATS = frozenset(dtype for dtype in NAMES if dtype is not torch.bool)
+FLOATS = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
 _WIDE = frozenset((torch.float32, torch.float64))
 
 
@@ -95,12 +72,10 @@ class Rules:
         if self.causal:
             parts.append(_causal("top_left" if self.causal is True else str(self.causal)))
         if keep is not None:
-            parts.append(_core.keep(memory(keep), None, False))
-        position = None
-        if self.table is not None:
-            position = self.table(None if table is None else memory(table))
+            parts.append(_core.keep(keep, None, False))
+        position = None if self.table is None else self.table(table)
         return _core.Options(
-            mask=functools.reduce(lambda a, b: a & b, parts) if parts else None, bias=memory(bias), scale=self.scale,
+            mask=functools.reduce(lambda a, b: a & b, parts) if parts else None, bias=bias, scale=self.scale,
             softcap=self.softcap, empty_row=self.empty_row, dropout=self.dropout, seed=self.seed, position_bias=position,
             score_mod=None if self.score_mod is None else self.score_mod._core,
         )  # fmt: skip
@@ -153,17 +128,15 @@ def empty_lse(q: Tensor) -> Tensor:
 def forward(q: Tensor, k: Tensor, v: Tensor, options: Any) -> Tensor:
     """out alone."""
     out = empty_output(q, v)
-    _core.forward(memory(q), memory(k), memory(v), memory(out), None, None, "softmax", options, None)
+    _core.forward(options, None, "softmax", q, k, v, out, None, None, None)
     return out
 
 
 def forward_with_lse(q: Tensor, k: Tensor, v: Tensor, options: Any, low: bool = False) -> tuple[Tensor, Tensor, Any]:
     """out, lse, and what rounding took from lse, which saves backward work: None for few queries (unless `low`), which have little."""
-    out = empty_output(q, v)
-    b, h, t, _ = q.shape
-    lse = q.new_empty((b, h, t)) if q.dtype in _WIDE else q.new_empty((b, h, t), dtype=torch.float32)
-    lost = torch.empty_like(lse) if low or t >= 32 else None
-    _core.forward(memory(q), memory(k), memory(v), memory(out), memory(lse), None, "softmax", options, None, memory(lost))
+    out, lse = empty_output(q, v), empty_lse(q)
+    lost = torch.empty_like(lse) if low or lse.shape[2] >= 32 else None
+    _core.forward(options, None, "softmax", q, k, v, out, lse, None, lost)
     return out, lse, lost
 
 
@@ -171,8 +144,7 @@ def forward_with_weights(q: Tensor, k: Tensor, v: Tensor, options: Any) -> tuple
     """out, the weights that multiplied v (after dropout), [B, H, Tq, Tk] of lse's type, lse, and what rounding took from it."""
     out, lse = empty_output(q, v), empty_lse(q)
     weights, low = torch.empty((*q.shape[:3], k.shape[2]), dtype=lse.dtype), torch.empty_like(lse)
-    tensors = (memory(x) for x in (q, k, v, out, lse, weights))
-    _core.forward(*tensors, "applied", options, None, memory(low))
+    _core.forward(options, None, "applied", q, k, v, out, lse, weights, low)
     return out, weights, lse, low
 
 
@@ -188,32 +160,23 @@ def inner_contiguous(x: Tensor) -> Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
+def _memory(x: Tensor | None) -> Tensor | None:
+    """A gradient or tangent as the kernels read it."""
+    return None if x is None else inner_contiguous(x.resolve_neg())
+
+
 def backward(
-    dout: Tensor,
-    dlse: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    low: Tensor | None,
-    options: Any,
-    need: tuple[bool, bool, bool] = (True, True, True),
-    bias: Tensor | None = None,
-    table_shape: tuple[int, int] | None = None,
-) -> tuple[Tensor | None, ...]:
+    dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, low: Tensor | None, options: Any,
+    need: tuple[bool, bool, bool] = (True, True, True), bias: Tensor | None = None, table_shape: tuple[int, int] | None = None,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
     """dq, dk, dv (each where it is needed), dbias (where bias is given), dtable (where its shape is)."""
-    dout = inner_contiguous(dout.resolve_neg())
     dq = torch.empty_like(q) if need[0] else None
     dk = torch.empty_like(k) if need[1] else None
     dv = torch.empty_like(v) if need[2] else None
     dbias = None if bias is None else torch.empty(bias.shape, dtype=bias.dtype)
     dtable = None if table_shape is None else torch.empty(table_shape, dtype=lse.dtype)
-    _core.backward(
-        memory(q), memory(k), memory(v), memory(out), memory(lse), memory(dout), memory(dq), memory(dk), memory(dv),
-        memory(dbias), None, memory(dtable), memory(None if dlse is None else dlse.resolve_neg()), False, options, None,
-        memory(low),
-    )  # fmt: skip
+    dlse = None if dlse is None else dlse.resolve_neg()
+    _core.backward(options, None, q, k, v, out, lse, _memory(dout), dlse, low, dq, dk, dv, dbias, None, dtable)
     return dq, dk, dv, dbias, dtable
 
 
@@ -226,40 +189,24 @@ def jvp(
         tout, tlse = jvp(q.float(), k.float(), v.float(), lse, wide, options)
         return tout.to(q.dtype), tlse
     tout, tlse = empty_output(q, v), torch.empty_like(lse)
-    held = [None if t is None else inner_contiguous(t.resolve_neg()) for t in tangents]
-    _core.jvp(
-        memory(q), memory(k), memory(v), memory(lse), *(memory(t) for t in held), memory(tout), memory(tlse), options
-    )  # fmt: skip
+    _core.jvp(options, q, k, v, lse, *map(_memory, tangents), tout, tlse)
     return tout, tlse
 
 
 def double_backward(
-    cotangents: tuple[Tensor | None, ...],
-    dout: Tensor,
-    dlse: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    options: Any,
-    bias: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    cotangents: tuple[Tensor | None, ...], dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
+    lse: Tensor, options: Any, bias: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """gq, gk, gv, gdout, gbias, gdlse (None without bias, dlse) from the cotangents of dq, dk, dv, dbias. float32 and float64;
     16-bit tensors are computed in float32."""
     if q.dtype not in _WIDE:
-        wide = [None if c is None else c.float() for c in cotangents]
-        made = double_backward(
-            tuple(wide), dout.float(), dlse, q.float(), k.float(), v.float(), out.float(), lse, options, bias
-        )  # fmt: skip
+        wide = tuple(None if c is None else c.float() for c in cotangents)
+        rest = (q.float(), k.float(), v.float(), out.float(), lse, options, bias)
+        made = double_backward(wide, dout.float(), dlse, *rest)
         return (*(g.to(q.dtype) for g in made[:4]), *made[4:])
-    dout = inner_contiguous(dout.resolve_neg())
-    held = [None if c is None else inner_contiguous(c.resolve_neg()) for c in cotangents]
+    dout = _memory(dout)  # type: ignore[assignment]
     made = [torch.empty_like(x) for x in (q, k, v, dout)]
     gbias = None if bias is None else torch.empty(bias.shape, dtype=bias.dtype)
     gdlse = None if dlse is None else torch.empty(dlse.shape, dtype=dlse.dtype)
-    _core.double_backward(
-        memory(q), memory(k), memory(v), memory(out), memory(lse), memory(dout), *(memory(c) for c in held),
-        memory(dlse), *(memory(g) for g in made), memory(gbias), memory(gdlse), options,
-    )  # fmt: skip
+    _core.double_backward(options, q, k, v, out, lse, dout, dlse, *map(_memory, cotangents), *made, gbias, gdlse)
     return (*made, gbias, gdlse)

@@ -7,13 +7,13 @@ torch.export, make_fx), and a Function around it for torch.func and forward mode
 a word. A row without one takes `rules`, an object that may hold masks and functions: a Function for eager autograd, which costs
 half as much as an operator.
 
-    attention -> attention_backward -> attention_double_backward;  attention_jvp      of scalars: what traces and torch.func see
-    Attend, attend_with_lse, attend_with_weights -> first_order -> second_order;  attend_jvp     eager; flex_attention's rules
+    attention                                        operators, of scalars: what traces and torch.func see
+    Attend, attend_with_lse, attend_with_weights     eager, of a Rules: what flex_attention can say
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,8 +31,8 @@ FORWARD_OVER_REVERSE = (
 _functorch = torch._C._functorch.peek_interpreter_stack
 _is_batched = torch._C._functorch.is_legacy_batchedtensor
 _library = torch.library.Library("qkv", "DEF")
-# Tensors that Inductor lays out anew could lose the last stride of 1; before PyTorch 2.8 the tag had another name.
-_tags = (torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order))
+# Tensors that Inductor lays out anew could lose the last stride of 1.
+_tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 
 
 def operator(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> Any:
@@ -42,6 +42,11 @@ def operator(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any]) 
     _library.impl(made, kernel, "CPU")
     torch.library.register_fake(made, fake, lib=_library)
     return made
+
+
+def _without_none(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For an operator, which returns tensors alone: an empty one stands for a result that is not wanted."""
+    return lambda *arguments: tuple(torch.empty(0) if x is None else x for x in function(*arguments))
 
 
 def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,6 +76,16 @@ def _unbatched(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tupl
     return tuple(None if x is None else torch._add_batch_dim(x, 0, level) for x in results)
 
 
+def needed(needs: Sequence[bool]) -> int:
+    """Which gradients a backward computes, as the bits of a number: an operator of lists has no vmap."""
+    return sum(1 << n for n, need in enumerate(needs) if need)
+
+
+def wanted(need: int, count: int) -> tuple[bool, ...]:
+    """The first of `needed`, again."""
+    return tuple(bool(need >> n & 1) for n in range(count))
+
+
 class Step:
     """A function of `count` tensors and then of what is no tensor, which returns a tuple.
 
@@ -84,9 +99,10 @@ class Step:
         schema: str = "", fake: Any = None, vmap: Any = None,
     ) -> None:  # fmt: skip
         self.kernel = self.forward = kernel
+        self.operator: Any = None
         self.count, self.backward, self.jvp, self.save_results = count, backward, jvp, save_results
         if schema:
-            self.operator = self.forward = operator(schema, kernel, fake)
+            self.operator = self.forward = operator(schema, _without_none(kernel), _without_none(fake))
             torch.library.register_vmap(self.operator, vmap or _one_by_one(self.operator), lib=_library)
             if callable(backward):
                 torch.library.register_autograd(self.operator, self._formula, setup_context=self._save, lib=_library)
@@ -100,7 +116,9 @@ class Step:
         self.apply = type("QkvStep", (Function,), {**members, **rule}).apply
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
-        """As an operator, or as a Function where only that is differentiated."""
+        """As an operator, or as a Function where only that is differentiated; a row without a schema as `eager`."""
+        if self.operator is None:
+            return self.eager(*arguments)
         if torch.compiler.is_compiling() or self.backward is None:
             return self.operator(*arguments)
         return (self.apply if _functorch() is not None or forward_ad._current_level >= 0 else self.operator)(*arguments)
@@ -111,6 +129,12 @@ class Step:
         if any(isinstance(x, Tensor) and _is_batched(x) for x in arguments[:4]):
             return _unbatched(function, arguments)
         return function(*arguments)
+
+    def on_tangents(self, *arguments: Any) -> tuple[Any, ...]:
+        """For a jvp."""
+        if self.operator is not None:
+            return self(*arguments)
+        return (self.apply if _functorch() is not None else self.kernel)(*arguments)
 
     def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         tensors = (*inputs[: self.count], *(output if self.save_results else ()))
@@ -131,7 +155,8 @@ class Step:
             raise NotImplementedError(self.backward)
         made: tuple[Any, ...] = ()
         if any(c is not None for c in cotangents):
-            made = tuple(self.backward(ctx.saved_tensors, ctx.rest, ctx.needs_input_grad, *cotangents))
+            needs = ctx.needs_input_grad
+            made = tuple(x if n else None for x, n in zip(self.backward(ctx.saved_tensors, ctx.rest, needs, *cotangents), needs))
         return (*made, *(None,) * (ctx.inputs - len(made)))
 
     def _tangents(self, ctx: Any, *tangents: Any) -> Any:
@@ -140,61 +165,52 @@ class Step:
         return self.jvp(ctx.saved_tensors, ctx.rest, tangents)
 
 
-# Attention of scalars: (q, k, v, bias, keep, seed, dropout_p, causal, scale, empty_row) -> (out, lse, lse_low). seed: int64 [1] where
-# dropout_p > 0, a tensor, so that drawing it stays in the graph. Empty tensors stand for gradients that are not wanted.
+# Attention twice, by one set of formulas: (q, k, v, bias, keep, extra, *rules) -> (out, lse, lse_low).
+#
+# Of scalars (operators): rules are dropout_p, causal, scale, empty_row; extra is the seed, int64 [1] where dropout_p > 0, a tensor,
+# so that drawing it stays in the graph. Of a _calls.Rules: extra is the table of a position bias.
 
 _TENSORS = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? keep, Tensor? seed"
 _RULES = "float dropout_p, bool causal, float? scale, str empty_row"
 
 
-def _options(
-    bias: Tensor | None, keep: Tensor | None, seed: Tensor | None, dropout_p: float, causal: bool, scale: float | None, empty_row: str
-) -> Any:  # fmt: skip
+def _options(bias: Tensor | None, keep: Tensor | None, extra: Tensor | None, *rules: Any) -> Any:
+    if len(rules) == 1:
+        return rules[0].options(bias, keep, extra)
+    dropout_p, causal, scale, empty_row = rules
     if not dropout_p:
         return plain_rules(causal, scale, empty_row).options(bias, keep)
-    if seed is None:
+    if extra is None:
         raise ValueError("[qkv::attention] dropout_p > 0 needs a seed: an int64 tensor of one element")
-    return Rules(causal, scale, dropout_p, int(seed) & (2**64 - 1), empty_row).options(bias, keep)
+    return Rules(causal, scale, dropout_p, int(extra) & (2**64 - 1), empty_row).options(bias, keep)
 
 
-def or_empty(like: Tensor, *given: Tensor | None) -> tuple[Tensor, ...]:
-    return tuple(like.new_empty(0) if x is None else x for x in given)
+def _forward(q, k, v, bias, keep, extra, *rules):  # type: ignore[no-untyped-def]
+    options = _options(bias, keep, extra, *rules)
+    return _calls.forward_with_lse(*map(_calls.inner_contiguous, (q, k, v)), options, len(rules) > 1)
 
 
-def _backward_kernel(dout, dlse, q, k, v, bias, keep, seed, out, lse, low, *rest):  # type: ignore[no-untyped-def]
-    *rules, need_bias = rest
-    made = _calls.backward(dout, dlse, q, k, v, out, lse, low, _options(bias, keep, seed, *rules), bias=bias if need_bias else None)
-    return (*made[:3], *or_empty(lse, made[3]))
+def _backward(dout, dlse, q, k, v, bias, keep, extra, out, lse, low, *rest):  # type: ignore[no-untyped-def]
+    *rules, need = rest
+    need = wanted(need, 5) if type(need) is int else need
+    shape = tuple(extra.shape) if need[4] and extra is not None else None
+    options, bias = _options(bias, keep, extra, *rules), bias if need[3] else None
+    return _calls.backward(dout, dlse, q, k, v, out, lse, low, options, need[:3], bias, shape)
 
 
-def _double_kernel(ddq, ddk, ddv, ddbias, dout, dlse, q, k, v, bias, keep, seed, out, lse, *rules):  # type: ignore[no-untyped-def]
-    ddbias = None if bias is None or ddbias is None or ddbias.shape != bias.shape else ddbias
-    options = _options(bias, keep, seed, *rules)
-    made = _calls.double_backward((ddq, ddk, ddv, ddbias), dout, dlse, q, k, v, out, lse, options, bias)
-    return (*made[:4], *or_empty(lse, *made[4:]))
+def _double_backward(ddq, ddk, ddv, ddbias, dout, dlse, q, k, v, bias, keep, extra, out, lse, *rules):  # type: ignore[no-untyped-def]
+    both = zip((ddq, ddk, ddv, ddbias), (q, k, v, bias))  # zeros of an empty tensor may stand for None
+    cotangents = tuple(None if c is None or x is None or c.shape != x.shape else c for c, x in both)
+    return _calls.double_backward(cotangents, dout, dlse, q, k, v, out, lse, _options(bias, keep, extra, *rules), bias)
 
 
-def _double_fake(ddq, ddk, ddv, ddbias, dout, dlse, q, k, v, bias, keep, seed, out, lse, *_):  # type: ignore[no-untyped-def]
+def _double_fake(ddq, ddk, ddv, ddbias, dout, dlse, q, k, v, bias, *_):  # type: ignore[no-untyped-def]
     like = [torch.empty_like(x) for x in (q, k, v, _calls.inner_contiguous(dout))]
-    return (*like, *or_empty(lse, *(None if x is None else x.new_empty(x.shape) for x in (bias, dlse))))
+    return (*like, *(None if x is None else x.new_empty(x.shape) for x in (bias, dlse)))
 
 
-def _first_gradients(saved: Any, rest: Any, needs: Any, dout: Tensor | None, dlse: Tensor | None, _: Any) -> tuple[Any, ...]:
-    need = saved[3] is not None and bool(needs[3])
-    if dout is None:
-        dout = torch.zeros_like(saved[6])
-    dq, dk, dv, dbias = attention_backward(dout, dlse, *saved, *rest, need)
-    return dq, dk, dv, dbias if need else None
-
-
-def _second_gradients(saved: Any, rest: Any, needs: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
-    gq, gk, gv, gdout, gbias, gdlse = attention_double_backward(*cotangents, *saved[:-1], *rest[:-1])
-    return gdout, None if saved[1] is None else gdlse, gq, gk, gv, None if saved[5] is None else gbias
-
-
-def _first_tangents(saved: Any, rest: Any, tangents: Any) -> tuple[Tensor, ...]:
-    tout, tlse = attention_jvp(*tangents[:4], *saved[:6], saved[7], *rest)
-    return tout, tlse, torch.zeros_like(tlse)
+def _jvp(tq, tk, tv, tbias, q, k, v, bias, keep, extra, lse, *rules):  # type: ignore[no-untyped-def]
+    return _calls.jvp(q, k, v, lse, (tq, tk, tv, tbias), _options(bias, keep, extra, *rules))
 
 
 def _fold(info, in_dims, q, k, v, bias, keep, seed, dropout_p, *rules):  # type: ignore[no-untyped-def]
@@ -217,82 +233,61 @@ def _fold(info, in_dims, q, k, v, bias, keep, seed, dropout_p, *rules):  # type:
     return tuple(x.unflatten(0, (n, b)) for x in attention.operator(*folded, *masks, None, 0.0, *rules)), (0, 0, 0)
 
 
-attention = Step(
-    lambda q, k, v, *rest: _calls.forward_with_lse(q, k, v, _options(*rest), True), 6, _first_gradients, _first_tangents,
-    save_results=True, schema=f"attention({_TENSORS}, {_RULES}) -> (Tensor, Tensor, Tensor)", vmap=_fold,
-    fake=lambda q, k, v, *_: (_calls.empty_output(q, v), _calls.empty_lse(q), _calls.empty_lse(q)),
-)  # fmt: skip
-attention_backward = Step(
-    _backward_kernel, 11, _second_gradients, FORWARD_OVER_REVERSE,
-    schema=f"attention_backward(Tensor dout, Tensor? dlse, {_TENSORS}, Tensor out, Tensor lse, Tensor? lse_low, {_RULES}, "
-    "bool need_bias) -> (Tensor, Tensor, Tensor, Tensor)",
-    fake=lambda dout, dlse, q, k, v, bias, keep, seed, out, lse, *rest: (
-        *(torch.empty_like(x) for x in (q, k, v)), *or_empty(lse, bias.new_empty(bias.shape) if rest[-1] and bias is not None else None)
-    ),
-)  # fmt: skip
-attention_double_backward = Step(
-    _double_kernel, 14, fake=_double_fake,
-    schema=f"attention_double_backward(Tensor? ddq, Tensor? ddk, Tensor? ddv, Tensor? ddbias, Tensor dout, Tensor? dlse, {_TENSORS}, "
-    f"Tensor out, Tensor lse, {_RULES}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-)  # fmt: skip
-attention_jvp = Step(
-    lambda tq, tk, tv, tbias, q, k, v, bias, keep, seed, lse, *rules: _calls.jvp(
-        q, k, v, lse, (tq, tk, tv, tbias), _options(bias, keep, seed, *rules)
-    ), 11, FORWARD_OVER_REVERSE, FORWARD_OVER_REVERSE,
-    schema=f"attention_jvp(Tensor? tq, Tensor? tk, Tensor? tv, Tensor? tbias, {_TENSORS}, Tensor lse, {_RULES}) -> (Tensor, Tensor)",
-    fake=lambda tq, tk, tv, tbias, q, k, v, bias, keep, seed, lse, *_: (_calls.empty_output(q, v), torch.empty_like(lse)),
-)  # fmt: skip
+def _attention_graph(operators: bool) -> Step:
+    """Attention and its derivatives, as operators of scalars or as Functions of a Rules."""
+
+    def schema(name: str, tensors: str, more: str, results: int) -> str:
+        made = f"{name}({tensors}, {_RULES}{more}) -> ({', '.join(['Tensor'] * results)})"
+        return made if operators else ""
+
+    def gradients(saved: Any, rest: Any, needs: Any, dout: Tensor | None, dlse: Tensor | None = None, _: Any = None) -> tuple[Any, ...]:
+        if dout is None:
+            dout = torch.zeros_like(saved[6])
+        need = (needs[0], needs[1], needs[2], needs[3], needs[5])
+        dq, dk, dv, dbias, dextra = backward(dout, dlse, *saved, *rest, needed(need) if operators else need)
+        return dq, dk, dv, dbias, None, dextra
+
+    def second_gradients(saved: Any, rest: Any, needs: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
+        if saved[7] is not None and not operators:
+            raise NotImplementedError("[qkv.torch] gradients of gradients through a table of a position bias are not computed")
+        gq, gk, gv, gdout, gbias, gdlse = double_backward(*cotangents[:4], *saved[:10], *rest[:-1])
+        return gdout, gdlse, gq, gk, gv, gbias
+
+    def tangents(saved: Any, rest: Any, tangents: Any) -> tuple[Tensor | None, ...]:
+        if tangents[5] is not None:
+            raise NotImplementedError("[qkv.torch] forward mode does not differentiate a table of a position bias: use backward")
+        tout, tlse = jvp.on_tangents(*tangents[:4], *saved[:6], saved[7], *rest)
+        return tout, tlse, None if saved[8] is None else torch.zeros_like(tlse)
+
+    cotangents = "Tensor? ddq, Tensor? ddk, Tensor? ddv, Tensor? ddbias, Tensor dout, Tensor? dlse"
+    double_backward = Step(
+        _double_backward, 14, None if operators else "[qkv.torch] third derivatives are not computed", FORWARD_OVER_REVERSE,
+        schema=schema("attention_double_backward", f"{cotangents}, {_TENSORS}, Tensor out, Tensor lse", "", 6), fake=_double_fake,
+    )  # fmt: skip
+    backward = Step(
+        _backward, 11, second_gradients, FORWARD_OVER_REVERSE,
+        schema=schema(
+            "attention_backward", f"Tensor dout, Tensor? dlse, {_TENSORS}, Tensor out, Tensor lse, Tensor? lse_low", ", int need", 5
+        ),
+        fake=lambda dout, dlse, q, k, v, bias, *rest: tuple(
+            torch.empty_like(x) if x is not None and n else None for x, n in zip((q, k, v, bias, None), wanted(rest[-1], 5))
+        ),
+    )  # fmt: skip
+    jvp = Step(
+        _jvp, 11, FORWARD_OVER_REVERSE, FORWARD_OVER_REVERSE,
+        schema=schema(
+            "attention_jvp", f"Tensor? tq, Tensor? tk, Tensor? tv, Tensor? tbias, {_TENSORS}, Tensor lse", "", 2
+        ),
+        fake=lambda tq, tk, tv, tbias, q, k, v, bias, keep, seed, lse, *_: (_calls.empty_output(q, v), torch.empty_like(lse)),
+    )  # fmt: skip
+    return Step(
+        _forward, 6, gradients, tangents, save_results=True, schema=schema("attention", _TENSORS, "", 3), vmap=_fold,
+        fake=lambda q, k, v, *_: (_calls.empty_output(q, v), _calls.empty_lse(q), _calls.empty_lse(q)),
+    )  # fmt: skip
 
 
-# Attention of rules (a _calls.Rules): (q, k, v, bias, keep, table, rules) -> (out, lse, lse_low or None).
-
-
-def _gradients(saved: Any, rest: Any, needs: Any, dout: Tensor | None, dlse: Tensor | None = None, _: Any = None) -> tuple[Any, ...]:
-    """dq, dk, dv, dbias, None for keep, dtable, as they are needed."""
-    if dout is None:
-        dout = torch.zeros_like(saved[6])
-    wanted = (needs[0], needs[1], needs[2], needs[3], needs[5])
-    dq, dk, dv, dbias, dtable = first_order.eager(dout, dlse, *saved, *rest, wanted)
-    return dq, dk, dv, dbias, None, dtable
-
-
-def _first_kernel(dout, dlse, q, k, v, bias, keep, table, out, lse, low, rules, wanted):  # type: ignore[no-untyped-def]
-    shape = None if not wanted[4] or table is None else tuple(table.shape)
-    options = rules.options(bias, keep, table)
-    return _calls.backward(dout, dlse, q, k, v, out, lse, low, options, wanted[:3], bias if wanted[3] else None, shape)
-
-
-def _second_of_rules(saved: Any, rest: Any, needs: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
-    if saved[7] is not None:
-        raise NotImplementedError("[qkv.torch] gradients of gradients through a table of a position bias are not computed")
-    gq, gk, gv, gdout, gbias, gdlse = second_order.eager(*cotangents[:4], *saved[:7], *saved[8:10], rest[0])
-    return gdout, gdlse, gq, gk, gv, gbias
-
-
-def _second_kernel(ddq, ddk, ddv, ddbias, dout, dlse, q, k, v, bias, keep, out, lse, rules):  # type: ignore[no-untyped-def]
-    return _calls.double_backward((ddq, ddk, ddv, ddbias), dout, dlse, q, k, v, out, lse, rules.options(bias, keep), bias)
-
-
-def _tangents(saved: Any, rest: Any, tangents: Any) -> tuple[Tensor | None, ...]:
-    if tangents[5] is not None:
-        raise NotImplementedError("[qkv.torch] forward mode does not differentiate a table of a position bias: use backward")
-    function = attend_jvp.apply if _functorch() is not None else attend_jvp.kernel
-    tout, tlse = function(*tangents[:4], *saved[:6], saved[7], *rest)
-    return tout, tlse, None if saved[8] is None else torch.zeros_like(tlse)
-
-
-attend_with_lse = Step(
-    lambda q, k, v, bias, keep, table, rules: _calls.forward_with_lse(
-        *map(_calls.inner_contiguous, (q, k, v)), rules.options(bias, keep, table)
-    ), 6, _gradients, _tangents, save_results=True,
-)  # fmt: skip
-first_order = Step(_first_kernel, 11, _second_of_rules, FORWARD_OVER_REVERSE)
-second_order = Step(_second_kernel, 13, "[qkv.torch] third derivatives are not computed", FORWARD_OVER_REVERSE)
-attend_jvp = Step(
-    lambda tq, tk, tv, tbias, q, k, v, bias, keep, table, lse, rules: _calls.jvp(
-        q, k, v, lse, (tq, tk, tv, tbias), rules.options(bias, keep, table)
-    ), 11, FORWARD_OVER_REVERSE, FORWARD_OVER_REVERSE,
-)  # fmt: skip
+attention, attend_with_lse = _attention_graph(True), _attention_graph(False)
+_gradients, _tangents = attend_with_lse.backward, attend_with_lse.jvp
 
 
 class Attend(Function):
@@ -309,7 +304,11 @@ class Attend(Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
-        return (*_gradients(ctx.saved_tensors, (ctx.rules,), ctx.needs_input_grad, dout), None)
+        saved, rules, needs = ctx.saved_tensors, ctx.rules, ctx.needs_input_grad
+        if torch.is_grad_enabled() or _is_batched(dout) or _functorch() is not None:
+            return (*_gradients(saved, (rules,), needs, dout), None)
+        made = _backward(dout, None, *saved, rules, (needs[0], needs[1], needs[2], needs[3], needs[5]))
+        return (*made[:4], None, made[4], None)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:

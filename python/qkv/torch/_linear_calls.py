@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from ._calls import ArgumentError, inner_contiguous, memory, sum_dtype
-from ._graph import Step, or_empty
+from ._calls import ArgumentError, inner_contiguous, sum_dtype
+from ._graph import Step, needed, wanted
 
 #: The most numbers that 16-bit tensors are widened to at a time, in memory that is kept for the next call.
 _WIDENED = 2**24
@@ -35,9 +35,9 @@ class Rules(NamedTuple):
 
     def options(self, log_decay: Tensor | None, beta: Tensor | None, state: Tensor | None) -> Any:
         """_core.LinearOptions of tensors that kernels read."""
-        return _core.linear_options(
-            "unit" if self.unit else "identity", None, True, False, self.scale, memory(log_decay), memory(beta), memory(state),
-            None, "chunked", True,
+        return _core.LinearOptions(
+            None, log_decay, beta, state, None, feature_map="unit" if self.unit else "identity", causal=True, normalized=False,
+            scale=self.scale, tokens_first=True,
         )  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def copied(to: Tensor, x: Tensor) -> Tensor:
     """`to`, which becomes x. Between 16 bits and float32 on qkv's threads: PyTorch's, once woken, spin beside them for a while."""
     if x.dim() == 4 and x.stride(3) == 1 == to.stride(3) and (x.dtype in _NARROW) != (to.dtype in _NARROW):
         if torch.float32 in (x.dtype, to.dtype):
-            _core.convert(memory(x.resolve_neg()), memory(to))
+            _core.convert(x.resolve_neg(), to)
             return to
     return to.copy_(x)
 
@@ -119,11 +119,10 @@ def _forward(
     final = torch.empty((sequences, v.shape[2], k.shape[3], v.shape[3]), dtype=dtype) if want_state else None
     if offsets is None:
         options = rules.options(*tokens, state)
-        _core.linear_forward(*map(memory, rows), memory(out), None, memory(final), None, options)
+        _core.linear_forward(options, *rows, out, None, final, None)
     for where, which in _sequences(offsets or []):
         options = rules.options(*_part(tokens, where), None if state is None else state[which])
-        end = None if final is None else memory(final[which])
-        _core.linear_forward(*map(memory, _part((*rows, out), where)), None, end, None, options)
+        _core.linear_forward(options, *_part((*rows, out), where), None, None if final is None else final[which], None)
     return out, final
 
 
@@ -132,9 +131,7 @@ def step(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor, rule
     one after the token."""
     out = torch.empty(v.shape, dtype=v.dtype)
     q, k, v = (inner_contiguous(x) for x in (q, k, v))
-    _core.linear_forward(
-        *map(memory, (q, k, v, out)), None, memory(state), None, rules.options(log_decay, None, state)
-    )  # fmt: skip
+    _core.linear_forward(rules.options(log_decay, None, state), q, k, v, out, None, state, None)
     return out
 
 
@@ -146,7 +143,7 @@ def _backward(
     dtype = sum_dtype(q)
     inputs = (q, k, v, log_decay, beta, state)
     dout = torch.zeros(v.shape, dtype=v.dtype) if dout is None else dout
-    made = [torch.empty(x.shape, dtype=dtype) if x is not None and wanted else None for x, wanted in zip(inputs[3:], need[3:])]
+    made = [torch.empty(x.shape, dtype=dtype) if x is not None and n else None for x, n in zip(inputs[3:], need[3:])]
     if q.dtype is dtype:
         rows = [wide(x, dtype) for x in (q, k, v, dout)]
         made = [torch.empty(x.shape, dtype=dtype) if wanted else None for x, wanted in zip(inputs[:3], need)] + made
@@ -159,10 +156,8 @@ def _backward(
 
     def run(rows: Sequence[Any], tokens: Sequence[Any], written: Sequence[Any], states: Sequence[Any]) -> None:
         before, dbefore, dafter = states
-        _core.linear_backward(
-            *map(memory, rows[:3]), None, None, memory(rows[3]), *map(memory, written), memory(dbefore), None, memory(dafter),
-            None, rules.options(*tokens, before),
-        )  # fmt: skip
+        inputs = (*rows[:3], None, None, rows[3], dafter, None)
+        _core.linear_backward(rules.options(*tokens, before), *inputs, *written, dbefore, None)
 
     states = (state, made[5], dfinal)
     if offsets is None:
@@ -206,13 +201,14 @@ def forward(
 
 def backward(
     dout: Tensor | None, dfinal: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None,
-    state: Tensor | None, offsets: list[int] | None, rules: Rules, need: tuple[bool, ...],
+    state: Tensor | None, offsets: list[int] | None, rules: Rules, needs: int,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """dq, dk, dv, dlog_decay, dbeta, dstate, each where it is needed, of its tensor's type."""
+    need = wanted(needs, 6)
     inputs = (q, k, v, log_decay, beta, state)
     if all(x is None or x.dtype is sum_dtype(q) for x in inputs):
         return tuple(_backward(dout, dfinal, *inputs, offsets, rules, need))
-    made = [torch.empty(x.shape, dtype=x.dtype) if x is not None and wanted else None for x, wanted in zip(inputs, need)]
+    made = [torch.empty(x.shape, dtype=x.dtype) if x is not None and n else None for x, n in zip(inputs, need)]
     heads = _head_parts(q, v)
     for of_q, of_v in heads:
         places = ((2, of_q), (2, of_q), (2, of_v), (2, of_v), (2, of_v), (1, of_v))
@@ -228,54 +224,41 @@ def backward(
 
 # The graph: (q, k, v, log_decay, beta, state, offsets, scale, unit) -> (out, final state).
 
-_TENSORS = (
-    "Tensor q, Tensor k, Tensor v, Tensor? log_decay, Tensor? beta, Tensor? state, Tensor? offsets, float scale, bool unit"
-)
-_NEED = ("q", "k", "v", "log_decay", "beta", "state")
+
+def _scan_kernel(q, k, v, log_decay, beta, state, offsets, *rules):  # type: ignore[no-untyped-def]
+    return forward(q, k, v, log_decay, beta, state, places(offsets, q.shape[1]), Rules(*rules), True)
 
 
-def _scan_kernel(q, k, v, log_decay, beta, state, offsets, scale, unit):  # type: ignore[no-untyped-def]
-    offsets = places(offsets, q.shape[1])
-    return forward(q, k, v, log_decay, beta, state, offsets, Rules(scale, unit), True)
-
-
-def _scan_fake(q, k, v, log_decay, beta, state, offsets, scale, unit):  # type: ignore[no-untyped-def]
+def _scan_fake(q, k, v, log_decay, beta, state, offsets, *_):  # type: ignore[no-untyped-def]
     sequences = v.shape[0] if offsets is None else offsets.shape[0] - 1
     final = v.new_empty((sequences, v.shape[2], k.shape[3], v.shape[3]), dtype=sum_dtype(q))
     return v.new_empty(v.shape), final
 
 
-def _scan_backward_kernel(dout, dfinal, q, k, v, log_decay, beta, state, offsets, scale, unit, *need):  # type: ignore[no-untyped-def]
-    offsets = places(offsets, q.shape[1])
-    rules = Rules(scale, unit)
-    return or_empty(q, *backward(dout, dfinal, q, k, v, log_decay, beta, state, offsets, rules, need))
+def _scan_backward_kernel(dout, dfinal, q, k, v, log_decay, beta, state, offsets, scale, unit, need):  # type: ignore[no-untyped-def]
+    return backward(dout, dfinal, q, k, v, log_decay, beta, state, places(offsets, q.shape[1]), Rules(scale, unit), need)
 
 
 def _scan_backward_fake(dout, dfinal, *rest):  # type: ignore[no-untyped-def]
-    wanted = (x.new_empty(x.shape) if x is not None and need else None for x, need in zip(rest[:6], rest[-6:]))
-    return or_empty(rest[0], *wanted)
-
-
-def _scan_gradients(saved: Any, rest: Any, needs: Any, dout: Tensor | None, dfinal: Tensor | None) -> tuple[Any, ...]:
-    made = scan_backward(dout, dfinal, *saved, *rest, *map(bool, needs[:6]))
-    return tuple(g if wanted else None for g, wanted in zip(made, needs))
+    return tuple(x.new_empty(x.shape) if x is not None and need else None for x, need in zip(rest[:6], wanted(rest[-1], 6)))
 
 
 _ONCE = (
     "[qkv.torch] linear attention is differentiated once, in reverse mode: got forward mode, or a gradient of a gradient; "
     "transformers' own functions compute those"
 )
+_TENSORS = "Tensor q, Tensor k, Tensor v, Tensor? log_decay, Tensor? beta, Tensor? state, Tensor? offsets, float scale, bool unit"
 linear_scan = Step(
-    _scan_kernel, 7, _scan_gradients, _ONCE, schema=f"linear_scan({_TENSORS}) -> (Tensor, Tensor)", fake=_scan_fake
-)
-scan_backward = Step(
+    _scan_kernel, 7, lambda saved, rest, needs, *cotangents: _scan_backward(*cotangents, *saved, *rest, needed(needs[:6])), _ONCE,
+    schema=f"linear_scan({_TENSORS}) -> (Tensor, Tensor)", fake=_scan_fake,
+)  # fmt: skip
+_scan_backward = Step(
     _scan_backward_kernel, 9, _ONCE, _ONCE, fake=_scan_backward_fake,
-    schema=f"linear_scan_backward(Tensor? dout, Tensor? dfinal, {_TENSORS}, {', '.join(f'bool need_{n}' for n in _NEED)}) "
+    schema=f"linear_scan_backward(Tensor? dout, Tensor? dfinal, {_TENSORS}, int need) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )  # fmt: skip
 # (q, k, v, log_decay, beta, state, offsets, rules, want_state) -> (out, final state or None)
 scan_eager = Step(
-    forward, 6,
-    lambda saved, rest, needs, dout, dfinal: scan_gradients.eager(dout, dfinal, *saved, *rest[:2], needs[:6]), _ONCE,
-)  # fmt: skip
-scan_gradients = Step(backward, 8, _ONCE, _ONCE)
+    forward, 6, lambda saved, rest, needs, *cotangents: _eager_backward(*cotangents, *saved, *rest[:2], needed(needs[:6])), _ONCE
+)
+_eager_backward = Step(backward, 8, _ONCE, _ONCE)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .. import _core
 from . import _calls
-from ._calls import ArgumentError, inner_contiguous, memory
+from ._calls import ArgumentError, inner_contiguous
 from ._graph import FORWARD_OVER_REVERSE, Step, operator
 
 #: The tensors of a call: q, k, v, cu_seq_q, cu_seq_k, seqused_k, block_table, seed.
@@ -148,10 +148,7 @@ def _compute(call: _Call, out: Tensor, lse: Tensor) -> None:
     if n < call.total_q:
         out[n:].zero_()
         lse[:, n:].fill_(-torch.inf)
-    _core.varlen_forward(
-        memory(call.q), memory(call.k), memory(call.v), memory(out[:n]), memory(lse[:, :n].T), call.q_offsets, call.k_offsets,
-        call.options(),
-    )  # fmt: skip
+    _core.varlen_forward(call.options(), call.q_offsets, call.k_offsets, call.q, call.k, call.v, out[:n], lse[:, :n].T)
 
 
 def _compute_paged(
@@ -175,8 +172,7 @@ def _compute_paged(
         rows = slice(q_offsets[first], q_offsets[begin])
         queries, results = (x[rows].unflatten(0, (-1, length)).transpose(1, 2) for x in (q, out))  # [B, H, length, width]
         numbers = lse[:, rows].unflatten(1, (-1, length)).transpose(0, 1)
-        of_run = (table[first:begin], used[first:begin])
-        _core.paged_forward(memory(queries), *map(memory, pages), *of_run, memory(results), memory(numbers), options)
+        _core.paged_forward(options, used[first:begin], queries, *pages, table[first:begin], results, numbers)
 
 
 def _compute_any(out: Tensor, lse: Tensor, *arguments: Any) -> None:
@@ -208,10 +204,10 @@ def backward(dout: Tensor, dlse: Tensor | None, *arguments: Any) -> tuple[Tensor
     dq, dk, dv = made = tuple(x.new_empty(x.shape) for x in tensors[:3])
     for tail in (dq[n:], dk[m:], dv[m:]):
         tail.zero_()
+    out, dout, dlse = inner_contiguous(out)[:n], inner_contiguous(dout)[:n], None if dlse is None else dlse[:, :n].T
+    inputs = (call.q, call.k, call.v, out, lse[:, :n].T, dout, dlse)
     _core.varlen_backward(
-        memory(call.q), memory(call.k), memory(call.v), memory(inner_contiguous(out)[:n]), memory(lse[:, :n].T),
-        memory(inner_contiguous(dout)[:n]), memory(dq[:n]), memory(dk[:m]), memory(dv[:m]), None, None, None,
-        None if dlse is None else memory(dlse[:, :n].T), call.q_offsets, call.k_offsets, call.options(),
+        call.options(), call.q_offsets, call.k_offsets, *inputs, dq[:n], dk[:m], dv[:m], None, None, None
     )  # fmt: skip
     return made
 
@@ -227,19 +223,19 @@ def _each(rows: slice, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
 
 def double_backward(
     ddq: Tensor | None, ddk: Tensor | None, ddv: Tensor | None, dout: Tensor, dlse: Tensor | None, *arguments: Any
-) -> tuple[Tensor, ...]:
-    """gq, gk, gv, gdout, gdlse (empty without dlse), one sequence after another."""
+) -> tuple[Tensor | None, ...]:
+    """gq, gk, gv, gdout, gdlse (None without dlse), one sequence after another."""
     tensors, (out, lse), rules = arguments[:PACKED], arguments[PACKED : PACKED + 2], arguments[PACKED + 2 :]
     call = _Call(*tensors, *rules)
     gq, gk, gv, gdout = made = tuple(x.new_zeros(x.shape) for x in (*tensors[:3], dout))
-    gdlse = lse.new_zeros(0 if dlse is None else lse.shape)
+    gdlse = None if dlse is None else torch.zeros_like(lse)
     for i, j, options in call.sequences():
         u, g, glse, q, o, m = _each(i, ddq, dout, dlse, call.q, out, lse)
         w, z, k, v = _each(j, ddk, ddv, call.k, call.v)
         found = _calls.double_backward((u, w, z, None), g, glse, q, k, v, o, m, options, None)  # type: ignore[arg-type]
         for x, rows, gradient in zip((gq, gk, gv, gdout), (i, j, j, i), found):
             _of(x, rows).copy_(gradient)
-        if dlse is not None:
+        if gdlse is not None:
             _of(gdlse, i).copy_(found[5])  # type: ignore[arg-type]
     return (*made, gdlse)
 
@@ -280,7 +276,7 @@ def _packed_gradients(saved: Any, rest: Any, needs: Any, dout: Tensor | None, dl
 
 def _packed_seconds(saved: Any, rest: Any, needs: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
     gq, gk, gv, gdout, gdlse = packed_double_backward(*cotangents, *saved, *rest)
-    return gdout, None if saved[1] is None else gdlse, gq, gk, gv
+    return gdout, gdlse, gq, gk, gv
 
 
 def _packed_tangents(saved: Any, rest: Any, tangents: Any) -> tuple[Tensor, ...]:
@@ -289,8 +285,7 @@ def _packed_tangents(saved: Any, rest: Any, tangents: Any) -> tuple[Tensor, ...]
 
 
 def _packed_double_fake(ddq, ddk, ddv, dout, dlse, q, k, v, *rest):  # type: ignore[no-untyped-def]
-    lse = rest[PACKED - 2]
-    return (*(x.new_empty(x.shape) for x in (q, k, v, dout)), lse.new_empty(0 if dlse is None else lse.shape))
+    return tuple(None if x is None else x.new_empty(x.shape) for x in (q, k, v, dout, dlse))
 
 
 def _as_heads(count: int, x: Tensor | None, dim: int | None) -> Tensor | None:

@@ -165,19 +165,8 @@ class capture:  # noqa: N801, as torch.no_grad
     def _look(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Any, is_causal: bool, scale: float | None, gqa: bool
     ) -> Tensor:
-        if torch.is_autocast_enabled("cpu"):
-            given = mask if isinstance(mask, Tensor) and not is_causal_bias(mask) else None
-            query, key, value, given = _calls.autocast(query, key, value, given)
-            mask = given if given is not None else mask
-        q, k, v, lead = sdpa._operands(query, key, value, gqa)
+        q, k, v, bias, keep, is_causal, lead = sdpa.prepare(query, key, value, mask, is_causal, gqa)  # type: ignore[assignment]
         options: dict[str, Any] = {"scale": scale}
-        bias = keep = None
-        if mask is not None and is_causal_bias(mask):
-            is_causal = sdpa._alignment(mask, q, k)  # type: ignore[assignment]
-        elif mask is not None:
-            if is_causal:
-                raise sdpa.ArgumentError(sdpa._BOTH_MASKS)
-            bias, keep = sdpa.split_mask(mask, q, k, lead)
         if is_causal:
             options["causal"] = "top_left" if is_causal is True else is_causal
         if keep is not None:

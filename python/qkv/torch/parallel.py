@@ -60,7 +60,7 @@ def sequence_positions(
 def _forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, rules: Rules, cut: Any) -> tuple[Tensor, Tensor]:
     """out, lse; cut is a _dist.ContextParallel."""
     results = _calls.empty_output(q, v), _calls.empty_lse(q)
-    cut.forward(*map(_calls.memory, (q, k, v, *results)), rules.options(bias, None))
+    cut.forward(rules.options(bias, None), q, k, v, *results)
     return results
 
 
@@ -73,7 +73,7 @@ def _backward(
     dlse = torch.zeros_like(lse) if dlse is None else dlse
     made = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     dbias = None if bias is None else torch.empty(bias.shape, dtype=bias.dtype)
-    cut.backward(*map(_calls.memory, (q, k, v, out, lse, dout, *made, dbias, dlse)), rules.options(bias, None))
+    cut.backward(rules.options(bias, None), q, k, v, out, lse, dout, dlse, *made, dbias)
     return (*made, dbias)
 
 

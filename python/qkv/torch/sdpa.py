@@ -77,24 +77,27 @@ def scaled_dot_product_attention(
             return result
     elif query.is_nested:  # strided ones; and torch.compile does not say that jagged ones have an override
         raise ArgumentTypeError(_NESTED)
+    q, k, v, bias, keep, is_causal, lead = prepare(query, key, value, attn_mask, is_causal, enable_gqa)
+    out = attend(q, k, v, bias, keep, dropout_p, is_causal, scale)
+    return out if lead is None else out.reshape(*lead, *out.shape[-2:])
+
+
+def prepare(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Any, is_causal: bool, enable_gqa: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, bool | str, tuple[int, ...] | None]:
+    """q, k, v, bias, keep and is_causal as `attend` takes them, and the axes that the result is folded back to (None: it has four
+    axes)."""
     aligned = None
-    if attn_mask is not None and type(attn_mask) not in _PLAIN and is_causal_bias(attn_mask):
+    if attn_mask is not None:
         if is_causal:
             raise ArgumentError(_BOTH_MASKS)
-        aligned, attn_mask = attn_mask, None
+        if type(attn_mask) not in _PLAIN and is_causal_bias(attn_mask):
+            aligned, attn_mask = attn_mask, None
     if torch.is_autocast_enabled("cpu"):
         query, key, value, attn_mask = autocast(query, key, value, attn_mask)
     q, k, v, lead = _operands(query, key, value, enable_gqa)
-    if attn_mask is None:
-        bias = keep = None
-        if aligned is not None:
-            is_causal = _alignment(aligned, q, k)
-    else:
-        if is_causal:
-            raise ArgumentError(_BOTH_MASKS)
-        bias, keep = split_mask(attn_mask, q, k, lead)
-    out = attend(q, k, v, bias, keep, dropout_p, is_causal, scale)
-    return out if lead is None else out.reshape(*lead, *out.shape[-2:])
+    bias, keep = (None, None) if attn_mask is None else split_mask(attn_mask, q, k, lead)
+    return q, k, v, bias, keep, is_causal if aligned is None else _alignment(aligned, q, k), lead
 
 
 def attend(

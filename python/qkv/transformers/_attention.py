@@ -14,7 +14,7 @@ from .. import _core
 from .._arrays import has_tangent
 from .._options import build_options
 from ..masks import Mask
-from ..torch._calls import autocast, memory
+from ..torch._calls import autocast
 from . import _latent, _looking, _relevance
 from ._masks import ModelMask, model_mask, outside_of_graphs
 from ._modelling import put_all, take_all
@@ -80,7 +80,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor
     microseconds."""
     out = _new_out(q, v)
     made = build_options(4, bias=bias, sinks=sinks, **options)
-    _core.forward(memory(q), memory(k), memory(v), memory(out), None, None, "softmax", made, None)
+    _core.forward(made, None, "softmax", q, k, v, out, None, None, None)
     return out
 
 

@@ -9,7 +9,6 @@ the whole mask a dense one, never wrong.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +28,6 @@ GRAPHS = (
 
 def outside_of_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, which torch.compile calls as it is; NotImplementedError where that cannot be."""
-    options = {"reason": GRAPHS} if "reason" in inspect.signature(torch.compiler.disable).parameters else {}
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -37,7 +35,7 @@ def outside_of_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
             raise NotImplementedError(GRAPHS)
         return function(*args, **kwargs)
 
-    return torch.compiler.disable(called, **options)
+    return torch.compiler.disable(called, reason=GRAPHS)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 namespace qkv::python {
 
@@ -20,28 +19,20 @@ std::string text(const char* function, const std::string& rest) { return "[" + s
 
 // The struct module's letters, in native byte order.
 Type type_of_format(const char* format, Py_ssize_t item_size) {
+  struct Letter {
+    char letter;
+    Py_ssize_t bytes;
+    Type type;
+  };
+  constexpr Letter kLetters[] = {{'f', 4, Type::kF32}, {'d', 8, Type::kF64}, {'e', 2, Type::kF16},
+                                 {'?', 1, Type::kByte}, {'b', 1, Type::kByte}, {'B', 1, Type::kByte},
+                                 {'i', 4, Type::kInt32}, {'l', 8, Type::kInt64}, {'q', 8, Type::kInt64}};
   if (format == nullptr) return Type::kByte;
   if (*format == '=' || *format == '@' || *format == '<') ++format;
-  if (std::strlen(format) != 1) return Type::kOther;
-  switch (*format) {
-    case 'f':
-      return Type::kF32;
-    case 'd':
-      return Type::kF64;
-    case 'e':
-      return Type::kF16;
-    case '?':
-    case 'b':
-    case 'B':
-      return Type::kByte;
-    case 'i':
-      return item_size == 4 ? Type::kInt32 : Type::kOther;
-    case 'l':
-    case 'q':
-      return item_size == 8 ? Type::kInt64 : Type::kOther;
-    default:
-      return Type::kOther;
+  for (const Letter& known : kLetters) {
+    if (known.letter == *format && format[1] == '\0' && known.bytes == item_size) return known.type;
   }
+  return Type::kOther;
 }
 
 Type type_of_dlpack(nb::dlpack::dtype dtype) {
@@ -112,68 +103,27 @@ const char* type_name(Type type) {
   return "another type";
 }
 
-Type parse_type(const char* function, nb::handle name) {
-  const char* given = nb::isinstance<nb::str>(name) ? nb::borrow<nb::str>(name).c_str() : "";
-  for (const TypeName& known : kTypeNames) {
-    if (std::strcmp(known.name, given) == 0) return known.type;
-  }
-  throw nb::type_error(text(function, "unknown element type " + std::string(nb::repr(name).c_str())).c_str());
-}
-
 void throw_type_error(const char* function, const Array& array, const char* wanted) {
   throw nb::type_error(text(function, array.name() + " must be " + wanted + ": got " + array.type_text()).c_str());
 }
 
 Array::Array(const char* function, const char* name, nb::handle object) : function_(function), name_(name) {
-  if (!read_tuple(object) && !read_exchange(object) && !read_buffer(object) && !read_dlpack(object)) {
+  if (name_.ends_with('?')) {
+    name_.pop_back();
+    if (object.is_none()) return;
+  }
+  const bool named = PyTuple_CheckExact(object.ptr()) && PyTuple_Size(object.ptr()) == 2;
+  if (named) object = PyTuple_GetItem(object.ptr(), 0);
+  if (!read_exchange(object) && !read_buffer(object) && !read_dlpack(object)) {
     throw nb::type_error(
         text(function, name_ + " must be an array (buffer protocol or DLPack): got " + nb::inst_name(object.type()).c_str())
             .c_str());
   }
+  if (named) type_ = Type::kBF16;
 }
 
 Array::~Array() {
   if (buffer_) PyBuffer_Release(&*buffer_);
-}
-
-Array::Array(Array&& other) noexcept
-    : function_(other.function_),
-      name_(std::move(other.name_)),
-      data_(other.data_),
-      type_(other.type_),
-      foreign_type_(std::move(other.foreign_type_)),
-      rank_(other.rank_),
-      writable_(other.writable_),
-      sizes_(other.sizes_),
-      strides_(other.strides_),
-      buffer_(std::exchange(other.buffer_, std::nullopt)),
-      dlpack_(std::move(other.dlpack_)),
-      owner_(std::move(other.owner_)) {}
-
-bool Array::read_tuple(nb::handle object) {
-  if (!PyTuple_CheckExact(object.ptr())) return false;
-  const auto tuple = nb::borrow<nb::tuple>(object);
-  const std::size_t length = tuple.size();
-  if (length == 2) {
-    const Type type = parse_type(function_, tuple[1]);
-    if (!read_buffer(tuple[0])) return false;
-    type_ = type;
-    return true;
-  }
-  if (length != 5) return false;
-  owner_ = tuple[4];
-  data_ = address_or_nothing(reinterpret_cast<void*>(nb::cast<std::uintptr_t>(tuple[0])));
-  type_ = parse_type(function_, tuple[1]);
-  const auto sizes = nb::borrow<nb::tuple>(tuple[2]), strides = nb::borrow<nb::tuple>(tuple[3]);
-  rank_ = static_cast<int>(sizes.size());
-  if (rank_ > kMaxRank) throw nb::value_error(text(function_, name_ + " has more axes than 8").c_str());
-  for (int axis = 0; axis < rank_; ++axis) {
-    const auto at = static_cast<std::size_t>(axis);
-    sizes_[at] = PyLong_AsLongLong(sizes[at].ptr());
-    strides_[at] = PyLong_AsLongLong(strides[at].ptr());
-  }
-  if (PyErr_Occurred() != nullptr) throw nb::python_error();
-  return true;
 }
 
 bool Array::read_buffer(nb::handle object) {
@@ -205,7 +155,7 @@ bool Array::read_buffer(nb::handle object) {
   return true;
 }
 
-void Array::take(const nb::dlpack::dltensor& tensor) {
+void Array::read_tensor(const nb::dlpack::dltensor& tensor) {
   if (tensor.device.device_type != nb::device::cpu::value) {
     throw nb::value_error(text(function_, name_ + " must lie in the CPU's memory: got an array on another device; move it "
                                                   "first (x.cpu())")
@@ -226,7 +176,7 @@ bool Array::read_exchange(nb::handle object) {
   nb::dlpack::dltensor tensor;
   if (from_object(object.ptr(), &tensor) != 0) throw nb::python_error();
   owner_ = nb::borrow(object);
-  take(tensor);
+  read_tensor(tensor);
   return true;
 }
 
@@ -245,7 +195,7 @@ bool Array::read_dlpack(nb::handle object) {
   tensor.dtype = array.dtype();
   tensor.shape = sizes.data();
   tensor.strides = strides.data();
-  take(tensor);
+  read_tensor(tensor);
   dlpack_ = std::move(array);
   return true;
 }

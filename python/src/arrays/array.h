@@ -1,9 +1,6 @@
 // Array: what a Python object says about its memory, without a copy. Anything with the buffer protocol (NumPy, array,
-// memoryview) or DLPack (PyTorch, JAX, CuPy; by its C functions where the type offers them, 50 ns), or a tuple that the Python
-// layer made:
-//   (address, "bfloat16", sizes, strides, owner)      strides in elements; owner keeps the memory alive
-//   (array of uint16, "bfloat16")              16 bits that NumPy has no name for
-// Not: allocation, broadcasting, conversion.
+// memoryview) or DLPack (PyTorch, JAX, CuPy; by its C functions where the type offers them, 50 ns), or a tuple of an array of
+// uint16 and "bfloat16", 16 bits that NumPy has no name for. Arrays: those of a call. Not: broadcasting, conversion.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,20 +9,20 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "bindings.h"
+#include "qkv/tensor.h"
 #include "qkv/types.h"
 #include "qkv/view.h"
 
 namespace qkv::python {
 
-namespace nb = nanobind;
-
 enum class Type { kF32, kF64, kBF16, kF16, kByte, kInt32, kInt64, kOther };
 
 /// NumPy's name: "float32".
 const char* type_name(Type type);
-/// Throws TypeError for an unknown name.
-Type parse_type(const char* function, nb::handle name);
 
 template <class T>
 constexpr Type type_of() {
@@ -41,18 +38,18 @@ constexpr Type type_of() {
 
 constexpr int kMaxRank = 8;
 
-/// Move-only: holds the memory's owner until it dies (with the interpreter's lock held).
+/// Holds the memory's owner until it is destroyed (with the interpreter's lock held).
 class Array {
  public:
-  Array() = default;
-  /// TypeError: not an array. ValueError: another device, more than kMaxRank axes.
+  /// A name that ends in "?": None is allowed, a null view. TypeError: not an array. ValueError: another device, more than kMaxRank axes.
   Array(const char* function, const char* name, nb::handle object);
   ~Array();
-  Array(Array&& other) noexcept;
-  Array& operator=(Array&&) = delete;
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
 
+  bool given() const { return data_ != nullptr; }
   Type type() const { return type_; }
-  int rank() const { return rank_; }
+  int rank() const { return rank_; }  ///< axes; 0 of None
   Index size(int axis) const { return sizes_[static_cast<std::size_t>(axis)]; }
   const std::string& name() const { return name_; }
   /// NumPy's name of the element type, or what the library calls a type without one.
@@ -81,6 +78,7 @@ class Array {
  private:
   template <class T, int Rank>
   View<T, Rank> view(Type wanted) const {
+    if (!given()) return {};
     require(wanted, Rank);
     typename View<T, Rank>::Sizes sizes, strides;
     for (int axis = 0; axis < Rank; ++axis) {
@@ -93,9 +91,8 @@ class Array {
   }
   void require(Type wanted, int rank) const;
   void require_writable() const;
-  bool read_tuple(nb::handle object);
   bool read_exchange(nb::handle object);
-  void take(const nb::dlpack::dltensor& tensor);
+  void read_tensor(const nb::dlpack::dltensor& tensor);
   bool read_buffer(nb::handle object);
   bool read_dlpack(nb::handle object);
 
@@ -110,23 +107,6 @@ class Array {
   std::optional<Py_buffer> buffer_;
   std::optional<nb::ndarray<nb::ro>> dlpack_;
   nb::object owner_;
-};
-
-/// An Array, or None: a null view.
-class OptionalArray {
- public:
-  OptionalArray(const char* function, const char* name, nb::handle object) {
-    if (!object.is_none()) array_.emplace(function, name, object);
-  }
-  /// Axes; 0 of None.
-  int rank() const { return array_ ? array_->rank() : 0; }
-  template <class T, int Rank>
-  operator View<T, Rank>() const {  // NOLINT(google-explicit-constructor)
-    return array_ ? View<T, Rank>(*array_) : View<T, Rank>();
-  }
-
- private:
-  std::optional<Array> array_;
 };
 
 [[noreturn]] void throw_type_error(const char* function, const Array& array, const char* wanted);
@@ -157,6 +137,60 @@ void with_float_type(const char* function, const Array& array, Body&& body) {
     default:
       throw_type_error(function, array, "float32, float64, bfloat16 or float16");
   }
+}
+
+/// The arrays of a call: the names of their messages, and the objects in the same order.
+template <std::size_t kCount>
+class Arrays {
+ public:
+  Arrays(const char* function, const char* const (&names)[kCount], const nb::args& objects)
+      : Arrays(function, names, objects, std::make_index_sequence<kCount>{}) {}
+  const Array& operator[](std::size_t n) const { return arrays_[n]; }
+
+  /// body.template operator()<T>(context) with the first array's element type, one of four (wide: float or double), without the
+  /// interpreter's lock.
+  template <class Body>
+  void compute(Body&& body) const {
+    with_float_type(function_, arrays_[0], [&]<class T>() { run<T>(body); });
+  }
+  template <class Body>
+  void compute_wide(Body&& body) const {
+    with_wide_type(function_, arrays_[0], [&]<class T>() { run<T>(body); });
+  }
+
+ private:
+  template <std::size_t... kNumbers>
+  Arrays(const char* function, const char* const (&names)[kCount], const nb::args& objects, std::index_sequence<kNumbers...>)
+      : function_(function), arrays_{Array(function, names[kNumbers], at(function, objects, kNumbers))...} {}
+  static nb::handle at(const char* function, const nb::args& objects, std::size_t n) {
+    if (objects.size() != kCount) throw nb::type_error((std::string(function) + ": wrong number of arrays").c_str());
+    return objects[n];
+  }
+  template <class T, class Body>
+  static void run(Body& body) {
+    const Computation call;
+    body.template operator()<T>(*call.context);
+  }
+
+  const char* function_;
+  std::array<Array, kCount> arrays_;
+};
+
+/// A NumPy array that owns `memory`, which holds `data` of these sizes.
+template <class T, class Memory>
+nb::object numpy_of(Memory&& memory, const std::vector<Index>& sizes) {
+  auto* held = new Memory(std::forward<Memory>(memory));
+  const nb::capsule owner(held, [](void* p) noexcept { delete static_cast<Memory*>(p); });
+  const std::vector<std::size_t> shape(sizes.begin(), sizes.end());
+  return nb::cast(nb::ndarray<nb::numpy, T>(held->data(), shape.size(), shape.data(), owner));
+}
+
+/// Without a copy; None of a tensor that was never filled.
+template <class T>
+nb::object to_numpy(Tensor<T>&& tensor) {
+  if (tensor.data() == nullptr) return nb::none();
+  const std::vector<Index> sizes = tensor.sizes();
+  return numpy_of<T>(std::move(tensor), sizes);
 }
 
 }  // namespace qkv::python

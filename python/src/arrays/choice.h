@@ -1,16 +1,36 @@
-// Options that Python names by a word.
+// Options that Python names by a word, and keyword arguments that become the fields of a struct.
 #pragma once
 
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "qkv/attention.h"
 #include "qkv/error.h"
 
 namespace qkv::python {
 
+template <class Value>
+using Word = std::pair<const char*, Value>;
+template <class To>
+struct ValueOfField {
+  using type = To;
+};
+template <class Value>
+struct ValueOfField<std::optional<Value>> {
+  using type = Value;
+};
+template <class To>
+using ValueOf = typename ValueOfField<To>::type;  // of a field, which may be optional
+
 /// The value that `name` stands for. OptionError with `what`, "[function] option", and all names if there is none.
 template <class Value, std::size_t kCount>
-Value choice(const std::string& what, const std::string& name, const std::pair<const char*, Value> (&choices)[kCount]) {
+Value choice(const std::string& what, const std::string& name, const Word<Value> (&choices)[kCount]) {
   std::string names;
   for (std::size_t n = 0; n < kCount; ++n) {
     if (name == choices[n].first) return choices[n].second;
@@ -18,5 +38,61 @@ Value choice(const std::string& what, const std::string& name, const std::pair<c
   }
   throw OptionError(what + " must be " + names + ": got \"" + name + "\"");
 }
+
+constexpr Word<EmptyRow> kEmptyRows[] = {{"zero", EmptyRow::kZero}, {"mean", EmptyRow::kMean}, {"nan", EmptyRow::kNaN}};
+
+/// Keywords(function, given)("width", to.width).word("kind", to.kind, {{"a", kA}}).end(): a field keeps its value where its name
+/// is not given or None. TypeError: a value of another kind; in end(), a name that is no field's.
+class Keywords {
+ public:
+  Keywords(const char* function, const nanobind::kwargs& given) : function_(function), given_(given) {}
+
+  template <class T>
+  Keywords& operator()(const char* name, T& to) {
+    const nanobind::object value = get(name);
+    if (value.is_valid() && !nanobind::try_cast(value, to)) fail(name, value);
+    return *this;
+  }
+  template <class To, std::size_t kCount>
+  Keywords& word(const char* name, To& to, const Word<ValueOf<To>> (&choices)[kCount]) {
+    std::string text;
+    if (const nanobind::object value = get(name); value.is_valid()) {
+      if (!nanobind::try_cast(value, text)) fail(name, value);
+      to = choice(prefix() + name, text, choices);
+    }
+    return *this;
+  }
+  void end() const {
+    if (found_ == given_.size()) return;
+    std::string all;
+    for (std::ptrdiff_t n = 0; n < asked_; ++n) all += (n == 0 ? "" : ", ") + std::string(names_.at(static_cast<std::size_t>(n)));
+    for (const auto& [name, value] : given_) {
+      const std::string text = nanobind::str(name).c_str();
+      if (std::find(names_.begin(), names_.begin() + asked_, text) == names_.begin() + asked_) {
+        throw nanobind::type_error((prefix() + "no option is called '" + text + "'; there are " + all).c_str());
+      }
+    }
+  }
+
+ private:
+  std::string prefix() const { return "[" + std::string(function_) + "] "; }
+  nanobind::object get(const char* name) {
+    names_.at(static_cast<std::size_t>(asked_++)) = name;
+    if (found_ == given_.size()) return {};
+    const nanobind::handle value = PyDict_GetItemString(given_.ptr(), name);
+    found_ += value.is_valid() ? 1 : 0;
+    return value.is_valid() && !value.is_none() ? nanobind::borrow(value) : nanobind::object();
+  }
+  [[noreturn]] void fail(const char* name, const nanobind::object& value) const {
+    const std::string got = nanobind::repr(value).c_str();
+    throw nanobind::type_error((prefix() + name + " has a value of another type: got " + got).c_str());
+  }
+
+  const char* function_;
+  const nanobind::kwargs& given_;
+  std::array<const char*, 24> names_{};
+  std::ptrdiff_t asked_ = 0;
+  std::size_t found_ = 0;
+};
 
 }  // namespace qkv::python

@@ -23,41 +23,26 @@ using Numbers = std::vector<Index>;
 
 // A dense mask of four axes, or of fewer that are named.
 MaskObject dense(bool keep, nb::handle object, const std::optional<std::string>& axes, bool leading_ones) {
-  const char* function = keep ? "Mask.keep" : "Mask.drop";
-  auto array = std::make_shared<const Array>(function, keep ? "keep" : "drop", object);
-  MaskObject made;
-  made.borrowed = {array};
+  const std::string function = keep ? "Mask.keep" : "Mask.drop";
+  const auto array = std::make_shared<const Array>(keep ? "Mask.keep" : "Mask.drop", keep ? "keep" : "drop", object);
+  const auto make = [&](auto view, auto... named) { return keep ? Mask::keep(view, named...) : Mask::drop(view, named...); };
   if (!axes) {
     if (array->rank() != 4 && !leading_ones) {
-      throw ShapeError("[" + std::string(function) +
+      throw ShapeError("[" + function +
                        "] a mask with fewer than four axes must name them: mask_axes=\"bk\", \"qk\", \"bqk\" or \"hqk\": got " +
                        std::to_string(array->rank()) + " axes");
     }
-    const auto view = array->input<std::uint8_t, 4>();
-    made.mask = keep ? Mask::keep(view) : Mask::drop(view);
-    return made;
+    return {make(array->input<std::uint8_t, 4>()), {array}};
   }
-  const auto want = [&](int rank) {
-    if (array->rank() != rank) {
-      throw ShapeError("[" + std::string(function) + "] mask_axes=\"" + *axes + "\" is for " + std::to_string(rank) +
-                       " axes: got " + std::to_string(array->rank()));
-    }
-  };
-  if (*axes == "bk" || *axes == "qk") {
-    want(2);
-    const auto view = array->input<std::uint8_t, 2>();
-    const MaskAxes named = *axes == "bk" ? MaskAxes::kBk : MaskAxes::kQk;
-    made.mask = keep ? Mask::keep(view, named) : Mask::drop(view, named);
-  } else if (*axes == "bqk" || *axes == "hqk") {
-    want(3);
-    const auto view = array->input<std::uint8_t, 3>();
-    const MaskAxes named = *axes == "bqk" ? MaskAxes::kBqk : MaskAxes::kHqk;
-    made.mask = keep ? Mask::keep(view, named) : Mask::drop(view, named);
-  } else {
-    throw OptionError("[" + std::string(function) + "] mask_axes must be \"bk\", \"qk\", \"bqk\" or \"hqk\": got \"" + *axes +
-                      "\"");
+  const auto named = choice<MaskAxes>(
+      "[" + function + "] mask_axes", *axes,
+      {{"bk", MaskAxes::kBk}, {"qk", MaskAxes::kQk}, {"bqk", MaskAxes::kBqk}, {"hqk", MaskAxes::kHqk}});
+  if (array->rank() != static_cast<int>(axes->size())) {
+    throw ShapeError("[" + function + "] mask_axes=\"" + *axes + "\" is for " + std::to_string(axes->size()) +
+                     " axes: got " + std::to_string(array->rank()));
   }
-  return made;
+  return {array->rank() == 2 ? make(array->input<std::uint8_t, 2>(), named) : make(array->input<std::uint8_t, 3>(), named),
+          {array}};
 }
 
 MaskObject joined(const MaskObject& a, const MaskObject& b, Mask mask) {
@@ -170,18 +155,14 @@ void bind_masks(nb::module_& m) {
     return plain(Mask::keys(array.input<std::int32_t, 4>()));
   });
   m.def("mask_mod", &from_callback);
-  m.def(
-      "keep",
-      [](nb::handle array, const std::optional<std::string>& axes, bool leading_ones) {
-        return dense(true, array, axes, leading_ones);
-      },
-      nb::arg("array"), nb::arg("axes").none(), nb::arg("leading_ones"));
-  m.def(
-      "drop",
-      [](nb::handle array, const std::optional<std::string>& axes, bool leading_ones) {
-        return dense(false, array, axes, leading_ones);
-      },
-      nb::arg("array"), nb::arg("axes").none(), nb::arg("leading_ones"));
+  for (const bool keep : {true, false}) {
+    m.def(
+        keep ? "keep" : "drop",
+        [keep](nb::handle array, const std::optional<std::string>& axes, bool leading_ones) {
+          return dense(keep, array, axes, leading_ones);
+        },
+        nb::arg("array"), nb::arg("axes").none(), nb::arg("leading_ones"));
+  }
 }
 
 }  // namespace qkv::python

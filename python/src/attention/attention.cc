@@ -1,75 +1,102 @@
-// attention_forward, attention_backward and what stands beside them. Every function writes into arrays that the Python layer
-// made; the interpreter's lock is released while it computes.
+// attention_forward, attention_backward and what stands beside them, dense and ragged. Every function writes into arrays that
+// the Python layer made; arrays are the last arguments.
 #include "qkv/attention.h"
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <deque>
+
 #include "arrays/choice.h"
 #include "attention/options.h"
-#include "bindings.h"
+#include "qkv/derivatives.h"
 #include "qkv/top_keys.h"
+#include "qkv/varlen.h"
 
 namespace qkv::python {
 
 namespace {
 
-WeightsKind parse_kind(const std::string& name) {
-  return choice<WeightsKind>(
-      "[attention] kind", name,
+using Numbers = std::vector<Index>;
+
+void forward(const OptionsObject* options, CaptureObject* capture, const std::string& kind, const nb::args& objects) {
+  const Arrays a("attention", {"q", "k", "v?", "out?", "lse?", "weights?", "lse_low?"}, objects);
+  const AttentionOptions o = options_or_default(options, capture);
+  const auto of = choice<WeightsKind>(
+      "[attention] kind", kind,
       {{"softmax", WeightsKind::kSoftmax}, {"applied", WeightsKind::kApplied}, {"scores", WeightsKind::kScores}});
-}
-
-void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle weights,
-             const std::string& kind, const OptionsObject* options, CaptureObject* capture, nb::handle lse_low) {
-  constexpr const char* kName = "attention";
-  const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v), oa(kName, "out", out);
-  const OptionalArray la(kName, "lse", lse), wa(kName, "weights", weights), low(kName, "lse_low", lse_low);
-  const AttentionOptions o = options_or_default(options, capture);
-  with_float_type(kName, qa, [&]<class T>() {
-    const Computation call;
-    const AttentionOutputs<T> outputs{.out = oa, .lse = la, .weights = wa, .kind = parse_kind(kind), .lse_low = low};
-    attention_forward(qa, ka, va, outputs, o, *call.context);
+  a.compute([&]<class T>(Context& context) {
+    const AttentionOutputs<T> outputs{.out = a[3], .lse = a[4], .weights = a[5], .kind = of, .lse_low = a[6]};
+    attention_forward(a[0], a[1], a[2], outputs, o, context);
   });
 }
 
-void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle dout, nb::handle dq,
-              nb::handle dk, nb::handle dv, nb::handle dbias, nb::handle dsinks, nb::handle dposition_bias, nb::handle dlse,
-              bool accumulate, const OptionsObject* options, CaptureObject* capture, nb::handle lse_low) {
-  constexpr const char* kName = "attention_backward";
-  const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v), oa(kName, "out", out), la(kName, "lse", lse),
-      ga(kName, "dout", dout);
-  const OptionalArray dqa(kName, "dq", dq), dka(kName, "dk", dk), dva(kName, "dv", dv), dba(kName, "dbias", dbias),
-      dsa(kName, "dsinks", dsinks), dpa(kName, "dposition_bias", dposition_bias), dla(kName, "dlse", dlse),
-      low(kName, "lse_low", lse_low);
+void backward(const OptionsObject* options, CaptureObject* capture, const nb::args& objects) {
+  const Arrays a("attention_backward",
+                 {"q", "k", "v", "out", "lse", "dout", "dlse?", "lse_low?", "dq?", "dk?", "dv?", "dbias?", "dsinks?",
+                  "dposition_bias?"},
+                 objects);
   const AttentionOptions o = options_or_default(options, capture);
-  with_float_type(kName, qa, [&]<class T>() {
-    const Computation call;
-    const AttentionGradients<T> gradients{.dq = dqa,
-                                          .dk = dka,
-                                          .dv = dva,
-                                          .dbias = dba,
-                                          .dsinks = dsa,
-                                          .dposition_bias = dpa,
-                                          .dlse = dla,
-                                          .accumulate = accumulate,
-                                          .lse_low = low};
-    attention_backward(qa, ka, va, oa, la, ga, gradients, o, *call.context);
+  a.compute([&]<class T>(Context& context) {
+    const AttentionGradients<T> gradients{.dq = a[8],
+                                          .dk = a[9],
+                                          .dv = a[10],
+                                          .dbias = a[11],
+                                          .dsinks = a[12],
+                                          .dposition_bias = a[13],
+                                          .dlse = a[6],
+                                          .lse_low = a[7]};
+    attention_backward(a[0], a[1], a[2], a[3], a[4], a[5], gradients, o, context);
   });
 }
 
-void weights(nb::handle q, nb::handle k, nb::handle weights, const std::string& kind, const OptionsObject* options) {
-  constexpr const char* kName = "attention_weights";
-  const Array qa(kName, "q", q), ka(kName, "k", k), wa(kName, "weights", weights);
+void varlen_forward(const OptionsObject* options, const Numbers& q_offsets, const Numbers& kv_offsets, const nb::args& objects) {
+  const Arrays a("attention_varlen", {"q", "k", "v", "out", "lse?"}, objects);
   const AttentionOptions o = options_or_default(options);
-  with_float_type(kName, qa, [&]<class T>() {
-    const Computation call;
-    const AttentionOutputs<T> outputs{.weights = wa, .kind = parse_kind(kind)};
-    attention_forward(qa, ka, {}, outputs, o, *call.context);
+  a.compute([&]<class T>(Context& context) {
+    attention_varlen_forward(a[0], a[1], a[2], RaggedOutputs<T>{a[3], a[4]}, {q_offsets, kv_offsets}, o, context);
   });
 }
 
-nb::dict plan_dict(const AttentionPlan& plan) {
+void varlen_backward(const OptionsObject* options, const Numbers& q_offsets, const Numbers& kv_offsets, const nb::args& objects) {
+  const Arrays a("attention_varlen_backward",
+                 {"q", "k", "v", "out", "lse", "dout", "dlse?", "dq?", "dk?", "dv?", "dbias?", "dsinks?", "dposition_bias?"},
+                 objects);
+  const AttentionOptions o = options_or_default(options);
+  a.compute([&]<class T>(Context& context) {
+    const RaggedGradients<T> gradients{
+        .dq = a[7], .dk = a[8], .dv = a[9], .dbias = a[10], .dsinks = a[11], .dposition_bias = a[12], .dlse = a[6]};
+    attention_varlen_backward(a[0], a[1], a[2], a[3], a[4], a[5], gradients, {q_offsets, kv_offsets}, o, context);
+  });
+}
+
+void jvp(const OptionsObject* options, const nb::args& objects) {
+  const Arrays a("attention_jvp", {"q", "k", "v", "lse", "tq?", "tk?", "tv?", "tbias?", "tout", "tlse?"}, objects);
+  const AttentionOptions o = options_or_default(options);
+  a.compute_wide([&]<class T>(Context& context) {
+    attention_jvp(a[0], a[1], a[2], a[3], AttentionTangents<T>{a[4], a[5], a[6], a[7]}, a[8], a[9], o, context);
+  });
+}
+
+void double_backward(const OptionsObject* options, const nb::args& objects) {
+  const Arrays a("attention_double_backward",
+                 {"q", "k", "v", "out", "lse", "dout", "dlse?", "ddq?", "ddk?", "ddv?", "ddbias?", "gq?", "gk?", "gv?", "gdout?",
+                  "gbias?", "gdlse?"},
+                 objects);
+  const AttentionOptions o = options_or_default(options);
+  a.compute_wide([&]<class T>(Context& context) {
+    const AttentionSecondGradients<T> made{
+        .gq = a[11], .gk = a[12], .gv = a[13], .gdout = a[14], .gbias = a[15], .gdlse = a[16], .dlse = a[6]};
+    const AttentionTangents<T> cotangents{a[7], a[8], a[9], a[10]};
+    attention_double_backward(a[0], a[1], a[2], a[3], a[4], a[5], cotangents, made, o, context);
+  });
+}
+
+nb::dict plan(const OptionsObject* options, const nb::args& objects) {
+  const Arrays a("attention", {"q", "k", "v"}, objects);
+  const AttentionOptions o = options_or_default(options);
+  AttentionPlan plan;
+  a.compute([&]<class T>(Context& context) { plan = attention_plan(a[0].input<T, 4>(), a[1], a[2], o, context); });
   nb::dict d;
   d["algorithm"] = plan.algorithm;
   d["isa"] = std::string(isa_name(plan.isa));
@@ -92,65 +119,45 @@ nb::dict plan_dict(const AttentionPlan& plan) {
   return d;
 }
 
-nb::dict plan(nb::handle q, nb::handle k, nb::handle v, const OptionsObject* options) {
-  constexpr const char* kName = "attention_plan";
-  const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v);
-  const AttentionOptions o = options_or_default(options);
-  nb::dict result;
-  with_float_type(kName, qa, [&]<class T>() { result = plan_dict(attention_plan(qa.input<T, 4>(), ka, va, o, *context())); });
-  return result;
-}
-
-std::vector<Array> arrays(const char* function, const char* name, nb::sequence objects) {
-  std::vector<Array> made;
-  made.reserve(nb::len(objects));
-  for (const nb::handle object : objects) made.emplace_back(function, name, object);
-  return made;
-}
-
-void merge(nb::sequence outs, nb::sequence lses, nb::handle out, nb::handle lse) {
-  constexpr const char* kName = "merge_attention";
-  const std::vector<Array> oas = arrays(kName, "outs", outs), las = arrays(kName, "lses", lses);
-  const Array oa(kName, "out", out), la(kName, "lse", lse);
-  with_float_type(kName, oa, [&]<class T>() {
-    std::vector<View<const T, 4>> ovs;
-    std::vector<View<const Accumulator<T>, 3>> lvs;
-    for (const Array& part : oas) ovs.push_back(part);
-    for (const Array& part : las) lvs.push_back(part);
-    const Computation call;
-    merge_attention(ovs, lvs, oa, la, *call.context);
+void merge(nb::sequence outs, nb::sequence lses, const nb::args& objects) {
+  const Arrays a("merge_attention", {"out", "lse"}, objects);
+  std::deque<Array> parts;
+  for (const nb::handle out : outs) parts.emplace_back("merge_attention", "outs", out);
+  const std::size_t count = parts.size();
+  for (const nb::handle lse : lses) parts.emplace_back("merge_attention", "lses", lse);
+  a.compute([&]<class T>(Context& context) {
+    std::vector<View<const T, 4>> of_outs;
+    std::vector<View<const Accumulator<T>, 3>> of_lses;
+    for (std::size_t n = 0; n < parts.size(); ++n) n < count ? of_outs.push_back(parts[n]) : of_lses.push_back(parts[n]);
+    merge_attention(of_outs, of_lses, a[0], a[1], context);
   });
 }
 
-void best_keys(nb::handle q_index, nb::handle k_index, nb::handle weights, nb::handle index, const MaskObject& mask) {
-  constexpr const char* kName = "top_keys";
-  const Array qa(kName, "q_index", q_index), ka(kName, "k_index", k_index), wa(kName, "weights", weights),
-      ia(kName, "index", index);
-  const auto run = [&]<class T>() {
-    const View<const T, 4> q = qa;
-    const View<const T, 3> k = ka;
-    const View<const float, 3> w = wa;
-    const View<std::int32_t, 4> best = ia;
-    const Computation call;
-    top_keys(q, k, w, best, {.mask = mask.mask}, *call.context);
-  };
-  if (qa.type() == Type::kBF16) return run.operator()<BFloat16>();
-  if (qa.type() == Type::kF16) return run.operator()<Float16>();
-  run.operator()<float>();
+void best_keys(const MaskObject& mask, const nb::args& objects) {
+  const Arrays a("top_keys", {"q_index", "k_index", "weights", "index"}, objects);
+  a.compute([&]<class T>(Context& context) {
+    if constexpr (!std::is_same_v<T, double>) {  // the Python layer refuses them
+      const View<const T, 4> q = a[0];
+      const View<const T, 3> k = a[1];
+      const View<const float, 3> w = a[2];
+      const View<std::int32_t, 4> best = a[3];
+      top_keys(q, k, w, best, {.mask = mask.mask}, context);
+    }
+  });
 }
 
 }  // namespace
 
 void bind_attention(nb::module_& m) {
-  m.def("forward", &forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse").none(),
-        nb::arg("weights").none(), nb::arg("kind"), nb::arg("options").none(), nb::arg("capture").none(),
-        nb::arg("lse_low").none() = nb::none());
-  m.def("backward", &backward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"), nb::arg("dout"),
-        nb::arg("dq").none(), nb::arg("dk").none(), nb::arg("dv").none(), nb::arg("dbias").none(), nb::arg("dsinks").none(),
-        nb::arg("dposition_bias").none(), nb::arg("dlse").none(), nb::arg("accumulate"), nb::arg("options").none(),
-        nb::arg("capture").none(), nb::arg("lse_low").none() = nb::none());
-  m.def("weights", &weights, nb::arg("q"), nb::arg("k"), nb::arg("weights"), nb::arg("kind"), nb::arg("options").none());
-  m.def("plan", &plan, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("options").none());
+  const auto options = nb::arg("options").none(), capture = nb::arg("capture").none();
+  const auto arrays = nb::arg("arrays");
+  m.def("forward", &forward, options, capture, nb::arg("kind"), arrays);
+  m.def("backward", &backward, options, capture, arrays);
+  m.def("varlen_forward", &varlen_forward, options, nb::arg("q_offsets"), nb::arg("kv_offsets"), arrays);
+  m.def("varlen_backward", &varlen_backward, options, nb::arg("q_offsets"), nb::arg("kv_offsets"), arrays);
+  m.def("jvp", &jvp, options, arrays);
+  m.def("double_backward", &double_backward, options, arrays);
+  m.def("plan", &plan, options, arrays);
   m.def("merge", &merge);
   m.def("top_keys", &best_keys);
   m.def("dropout_factors", [](double p, std::uint64_t seed, Index first_sequence, nb::handle factors) {

@@ -12,124 +12,91 @@ namespace qkv::python {
 
 namespace {
 
-FeatureMap parse_feature_map(const std::string& name) {
-  return choice<FeatureMap>("[linear_attention] feature_map", name,
-                            {{"identity", FeatureMap::kIdentity},
-                             {"relu", FeatureMap::kRelu},
-                             {"elu+1", FeatureMap::kEluPlusOne},
-                             {"softmax", FeatureMap::kSoftmax},
-                             {"unit", FeatureMap::kUnit}});
-}
-
-LinearForm parse_form(const std::string& name) {
-  return choice<LinearForm>("[linear_attention] form", name,
-                            {{"chunked", LinearForm::kChunked}, {"recurrent", LinearForm::kRecurrent}});
-}
-
 // What forward and backward are both passed.
 struct LinearOptionsObject {
-  FeatureMap feature_map;
-  bool causal, normalized;
-  std::optional<double> scale;
-  LinearForm form;
-  bool tokens_first;  // arrays are [B, T, H, ...]
-  OptionalArray features, log_decay, beta, initial_kv, initial_z;
+  LinearOptionsObject(const nb::kwargs& given, const nb::args& objects)
+      : arrays("linear_attention", {"features?", "log_decay?", "beta?", "state.kv?", "state.z?"}, objects) {
+    Keywords("linear_attention", given)("causal", causal)("normalized", normalized)("scale", scale)("tokens_first", tokens_first)
+        .word("feature_map", feature_map,
+              {{"identity", FeatureMap::kIdentity},
+               {"relu", FeatureMap::kRelu},
+               {"elu+1", FeatureMap::kEluPlusOne},
+               {"softmax", FeatureMap::kSoftmax},
+               {"unit", FeatureMap::kUnit}})
+        .word("form", form, {{"chunked", LinearForm::kChunked}, {"recurrent", LinearForm::kRecurrent}})
+        .end();
+  }
 
   template <class T>
   LinearAttentionOptions<T> views() const {
     return {feature_map,
-            features,
+            arrays[0],
             causal,
             normalized,
             scale,
-            decay<const T, 3>(log_decay),
-            of_heads<const T, 3>(beta),
-            {initial_kv, initial_z},
+            decay<const T, 3>(arrays[1]),
+            of_heads<const T, 3>(arrays[2]),
+            {arrays[3], arrays[4]},
             form,
-            decay<const T, 4>(log_decay)};
+            decay<const T, 4>(arrays[1])};
   }
   /// Decays or their gradient: of tokens with Rank 3, per channel with Rank 4; null where the array has the other's axes.
   template <class T, int Rank>
-  View<T, Rank> decay(const OptionalArray& array) const {
+  View<T, Rank> decay(const Array& array) const {
     return (array.rank() == 4) == (Rank == 4) ? of_heads<T, Rank>(array) : View<T, Rank>();
   }
   /// The array as [B, H, T, ...].
-  template <class T, int Rank, class From>
-  View<T, Rank> of_heads(const From& array) const {
+  template <class T, int Rank>
+  View<T, Rank> of_heads(const Array& array) const {
     const View<T, Rank> view = array;
     return tokens_first ? view.transposed(1, 2) : view;
   }
+
+  Arrays<5> arrays;
+  FeatureMap feature_map = FeatureMap::kEluPlusOne;
+  LinearForm form = LinearForm::kChunked;
+  bool causal = false, normalized = true, tokens_first = false;  // tokens_first: arrays are [B, T, H, ...]
+  std::optional<double> scale;
 };
 
-void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle normalizer, nb::handle final_kv,
-             nb::handle final_z, const LinearOptionsObject& options) {
-  constexpr const char* kName = "linear_attention";
-  const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v), oa(kName, "out", out);
-  const OptionalArray na(kName, "normalizer", normalizer), fa(kName, "final_kv", final_kv), za(kName, "final_z", final_z);
-  with_wide_type(kName, qa, [&]<class T>() {
-    const Computation call;
+void forward(const LinearOptionsObject& options, const nb::args& objects) {
+  const Arrays a("linear_attention", {"q", "k", "v", "out", "normalizer?", "final_kv?", "final_z?"}, objects);
+  a.compute_wide([&]<class T>(Context& context) {
     const auto in = [&](const Array& array) { return options.of_heads<const T, 4>(array); };
-    linear_attention_forward(in(qa), in(ka), in(va), options.of_heads<T, 4>(oa), na, options.views<T>(), LinearState<T>{fa, za},
-                             *call.context);
+    linear_attention_forward(in(a[0]), in(a[1]), in(a[2]), options.of_heads<T, 4>(a[3]), a[4], options.views<T>(),
+                             LinearState<T>{a[5], a[6]}, context);
   });
 }
 
-void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle normalizer, nb::handle dout, nb::handle dq,
-              nb::handle dk, nb::handle dv, nb::handle dlog_decay, nb::handle dbeta, nb::handle dinitial_kv,
-              nb::handle dinitial_z, nb::handle dfinal_kv, nb::handle dfinal_z, const LinearOptionsObject& options) {
-  constexpr const char* kName = "linear_attention_backward";
-  const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v), ga(kName, "dout", dout);
-  const OptionalArray oa(kName, "out", out), na(kName, "normalizer", normalizer), dqa(kName, "dq", dq), dka(kName, "dk", dk),
-      dva(kName, "dv", dv), dda(kName, "dlog_decay", dlog_decay), dba(kName, "dbeta", dbeta),
-      dia(kName, "dinitial_kv", dinitial_kv), dza(kName, "dinitial_z", dinitial_z), fka(kName, "dfinal_kv", dfinal_kv),
-      fza(kName, "dfinal_z", dfinal_z);
-  with_wide_type(kName, qa, [&]<class T>() {
-    const Computation call;
-    const auto in = [&](const auto& array) { return options.of_heads<const T, 4>(array); };
-    const auto to = [&](const auto& array) { return options.of_heads<T, 4>(array); };
-    const LinearAttentionGradients<T> gradients{.dq = to(dqa),
-                                                .dk = to(dka),
-                                                .dv = to(dva),
-                                                .dlog_decay = options.decay<T, 3>(dda),
-                                                .dbeta = options.of_heads<T, 3>(dba),
-                                                .dinitial = {dia, dza},
-                                                .dfinal = {fka, fza},
-                                                .dlog_decay_channels = options.decay<T, 4>(dda)};
-    linear_attention_backward(in(qa), in(ka), in(va), in(oa), na, in(ga), gradients, options.views<T>(), *call.context);
+void backward(const LinearOptionsObject& options, const nb::args& objects) {
+  const Arrays a("linear_attention_backward",
+                 {"q", "k", "v", "out?", "normalizer?", "dout", "dfinal_kv?", "dfinal_z?", "dq?", "dk?", "dv?", "dlog_decay?",
+                  "dbeta?", "dinitial_kv?", "dinitial_z?"},
+                 objects);
+  a.compute_wide([&]<class T>(Context& context) {
+    const auto in = [&](const Array& array) { return options.of_heads<const T, 4>(array); };
+    const auto to = [&](const Array& array) { return options.of_heads<T, 4>(array); };
+    const LinearAttentionGradients<T> gradients{.dq = to(a[8]),
+                                                .dk = to(a[9]),
+                                                .dv = to(a[10]),
+                                                .dlog_decay = options.decay<T, 3>(a[11]),
+                                                .dbeta = options.of_heads<T, 3>(a[12]),
+                                                .dinitial = {a[13], a[14]},
+                                                .dfinal = {a[6], a[7]},
+                                                .dlog_decay_channels = options.decay<T, 4>(a[11])};
+    linear_attention_backward(in(a[0]), in(a[1]), in(a[2]), in(a[3]), a[4], in(a[5]), gradients, options.views<T>(), context);
   });
 }
 
 }  // namespace
 
 void bind_linear(nb::module_& m) {
-  nb::class_<LinearOptionsObject>(m, "LinearOptions");
-  m.def(
-      "linear_options",
-      [](const std::string& feature_map, nb::handle features, bool causal, bool normalized, std::optional<double> scale,
-         nb::handle log_decay, nb::handle beta, nb::handle initial_kv, nb::handle initial_z, const std::string& form,
-         bool tokens_first) {
-        constexpr const char* kName = "linear_attention";
-        return LinearOptionsObject{parse_feature_map(feature_map),
-                                   causal,
-                                   normalized,
-                                   scale,
-                                   parse_form(form),
-                                   tokens_first,
-                                   {kName, "features", features},
-                                   {kName, "log_decay", log_decay},
-                                   {kName, "beta", beta},
-                                   {kName, "state.kv", initial_kv},
-                                   {kName, "state.z", initial_z}};
-      },
-      nb::arg("feature_map"), nb::arg("features").none(), nb::arg("causal"), nb::arg("normalized"), nb::arg("scale").none(),
-      nb::arg("log_decay").none(), nb::arg("beta").none(), nb::arg("initial_kv").none(), nb::arg("initial_z").none(),
-      nb::arg("form"), nb::arg("tokens_first") = false);
-  m.def("linear_forward", &forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("normalizer").none(),
-        nb::arg("final_kv").none(), nb::arg("final_z").none(), nb::arg("options"));
-  m.def("linear_backward", &backward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out").none(),
-        nb::arg("normalizer").none(), nb::arg("dout"), nb::arg("dq").none(), nb::arg("dk").none(), nb::arg("dv").none(),
-        nb::arg("dlog_decay").none(), nb::arg("dbeta").none(), nb::arg("dinitial_kv").none(), nb::arg("dinitial_z").none(),
-        nb::arg("dfinal_kv").none(), nb::arg("dfinal_z").none(), nb::arg("options"));
+  nb::class_<LinearOptionsObject>(m, "LinearOptions")
+      .def("__init__", [](LinearOptionsObject* self, const nb::args& objects, const nb::kwargs& given) {
+        new (self) LinearOptionsObject(given, objects);
+      });
+  m.def("linear_forward", &forward);
+  m.def("linear_backward", &backward);
   m.def("convert", [](nb::handle from, nb::handle to) {
     const Array fa("convert", "from", from), ta("convert", "to", to);
     const Computation call;

@@ -14,11 +14,6 @@ namespace qkv::python {
 
 namespace {
 
-EmptyRow parse_empty_row(const std::string& name) {
-  return choice<EmptyRow>("[attention] empty_row", name,
-                          {{"zero", EmptyRow::kZero}, {"mean", EmptyRow::kMean}, {"nan", EmptyRow::kNaN}});
-}
-
 // Calls Python with whole blocks of scores: function(scores, wants_slopes, batch, head, first_query, first_key) -> contiguous
 // array [1 or 2, queries, keys] of the scores' type, values first and then slopes. python/qkv/_options.py makes such a function
 // from the user's.
@@ -126,7 +121,7 @@ void bind_options(nb::module_& m) {
             borrow<SinkView, 1>(made.value.sinks, "sinks", sinks, made.borrowed);
             made.value.scale = scale;
             made.value.softcap = softcap;
-            made.value.empty_row = parse_empty_row(empty_row);
+            made.value.empty_row = choice("[attention] empty_row", empty_row, kEmptyRows);
             made.value.dropout = {dropout, seed, dropout != 0, first_sequence};
             if (position_bias != nullptr) {
               made.value.position_bias = position_bias->value;

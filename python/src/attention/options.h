@@ -6,8 +6,8 @@
 
 #include "arrays/array.h"
 #include "arrays/masks.h"
-#include "attention/capture.h"
 #include "qkv/attention.h"
+#include "qkv/capture.h"
 
 namespace qkv::python {
 
@@ -21,10 +21,15 @@ struct OptionsObject {
   std::vector<std::shared_ptr<const Array>> borrowed{};
 };
 
+struct CaptureObject {
+  Capture what;
+  CaptureResult result{};
+};
+
 /// None: all defaults, no capture.
 inline AttentionOptions options_or_default(const OptionsObject* options, CaptureObject* capture = nullptr) {
   AttentionOptions made = options == nullptr ? AttentionOptions{} : options->value;
-  if (capture != nullptr) made.capture = {capture->look, capture->seen};
+  if (capture != nullptr) made.capture = {capture->what, capture->result};
   return made;
 }
 

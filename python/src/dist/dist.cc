@@ -79,31 +79,24 @@ class ContextParallel {
     cut_.chunk = chunk;
   }
 
-  void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, const OptionsObject* options) {
-    constexpr const char* kName = "parallel_attention";
-    const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v), oa(kName, "out", out), la(kName, "lse", lse);
+  void forward(const OptionsObject* options, const nb::args& objects) {
+    const Arrays a("parallel_attention", {"q", "k", "v", "out", "lse"}, objects);
     const AttentionOptions o = options_or_default(options);
-    with_float_type(kName, qa, [&]<class T>() {
-      const Computation call;
-      dist::ContextParallel(transport_, cut_, *call.context)
-          .forward(view<const T>(qa), view<const T>(ka), view<const T>(va), view<T>(oa), la, o);
+    a.compute([&]<class T>(Context& context) {
+      dist::ContextParallel(transport_, cut_, context)
+          .forward(view<const T>(a[0]), view<const T>(a[1]), view<const T>(a[2]), view<T>(a[3]), a[4], o);
     });
   }
 
-  void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle dout, nb::handle dq,
-                nb::handle dk, nb::handle dv, nb::handle dbias, nb::handle dlse, const OptionsObject* options) {
-    constexpr const char* kName = "parallel_attention's backward";
-    const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v), oa(kName, "out", out), la(kName, "lse", lse),
-        ga(kName, "dout", dout);
-    const OptionalArray dqa(kName, "dq", dq), dka(kName, "dk", dk), dva(kName, "dv", dv), dba(kName, "dbias", dbias),
-        dla(kName, "dlse", dlse);
+  void backward(const OptionsObject* options, const nb::args& objects) {
+    const Arrays a("parallel_attention's backward",
+                   {"q", "k", "v", "out", "lse", "dout", "dlse?", "dq?", "dk?", "dv?", "dbias?"}, objects);
     const AttentionOptions o = options_or_default(options);
-    with_float_type(kName, qa, [&]<class T>() {
-      const Computation call;
-      const AttentionGradients<T> gradients{.dq = dqa, .dk = dka, .dv = dva, .dbias = dba, .dlse = dla};
-      dist::ContextParallel(transport_, cut_, *call.context)
-          .backward(view<const T>(qa), view<const T>(ka), view<const T>(va), view<const T>(oa), la, view<const T>(ga),
-                    gradients, o);
+    a.compute([&]<class T>(Context& context) {
+      const AttentionGradients<T> gradients{.dq = a[7], .dk = a[8], .dv = a[9], .dbias = a[10], .dlse = a[6]};
+      dist::ContextParallel(transport_, cut_, context)
+          .backward(view<const T>(a[0]), view<const T>(a[1]), view<const T>(a[2]), view<const T>(a[3]), a[4],
+                    view<const T>(a[5]), gradients, o);
     });
   }
 
@@ -139,11 +132,8 @@ NB_MODULE(_dist, m) {
   nb::class_<ContextParallel>(m, "ContextParallel")
       .def(nb::init<nb::object, const std::string&, const std::string&, qkv::Index, qkv::Index, qkv::Index>(),
            nb::arg("transport"), nb::arg("layout"), nb::arg("method"), nb::arg("block"), nb::arg("turns"), nb::arg("chunk"))
-      .def("forward", &ContextParallel::forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"),
-           nb::arg("options").none())
-      .def("backward", &ContextParallel::backward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"),
-           nb::arg("dout"), nb::arg("dq").none(), nb::arg("dk").none(), nb::arg("dv").none(), nb::arg("dbias").none(),
-           nb::arg("dlse").none(), nb::arg("options").none());
+      .def("forward", &ContextParallel::forward, nb::arg("options").none(), nb::arg("arrays"))
+      .def("backward", &ContextParallel::backward, nb::arg("options").none(), nb::arg("arrays"));
   m.def("rows_of_rank", &rows_of_rank, nb::arg("layout"), nb::arg("length"), nb::arg("block"), nb::arg("turns"),
         nb::arg("rank"), nb::arg("ranks"));
 }

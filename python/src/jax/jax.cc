@@ -25,8 +25,6 @@ using xla::attribute;
 using xla::CallFrame;
 using xla::Operand;
 
-std::shared_ptr<Context> (*shared_context)() = nullptr;  // qkv._core's: one pool of threads in the process
-
 // Masks that traced functions use. A compiled function knows its mask by a random number, not by an address: XLA may keep
 // compiled functions on disk, and in another process such a number is unknown, while an address could be another mask's.
 class MaskTable {
@@ -154,14 +152,14 @@ void forward(const CallFrame& frame) {
   constexpr int kRanks[] = {4, 4, 4};
   const Call call(frame, 3, kRanks);
   const Operand out = result(frame, 0, 4), lse = result(frame, 1, 3), lse_low = result(frame, 2, 3);
-  const std::shared_ptr<Context> context = shared_context();
+  const std::shared_ptr<Context> with = context();
   for (Index n = 0; n < call.runs(); ++n) {
     attention_forward(call.heads<const T>(call.operand(0), n), call.heads<const T>(call.operand(1), n),
                       call.heads<const T>(call.operand(2), n),
                       {.out = call.heads<T>(out, n),
                        .lse = call.rows<Accumulator<T>>(lse, n),
                        .lse_low = call.rows<Accumulator<T>>(lse_low, n)},
-                      call.options<T>(n), *context);
+                      call.options<T>(n), *with);
   }
 }
 
@@ -172,7 +170,7 @@ void backward(const CallFrame& frame) {
   const Call call(frame, 8, kRanks);
   const Operand dq = result(frame, 0, 4), dk = result(frame, 1, 4), dv = result(frame, 2, 4);
   const bool wants_dbias = attribute<std::int64_t>(frame, "wants_dbias") != 0;
-  const std::shared_ptr<Context> context = shared_context();
+  const std::shared_ptr<Context> with = context();
   for (Index n = 0; n < call.runs(); ++n) {
     AttentionGradients<T> gradients;
     gradients.dq = call.heads<T>(dq, n);
@@ -189,7 +187,7 @@ void backward(const CallFrame& frame) {
     attention_backward(call.heads<const T>(call.operand(0), n), call.heads<const T>(call.operand(1), n),
                        call.heads<const T>(call.operand(2), n), call.heads<const T>(call.operand(3), n),
                        call.rows<const Sum>(call.operand(4), n), call.heads<const T>(call.operand(6), n), gradients,
-                       call.options<T>(n), *context);
+                       call.options<T>(n), *with);
   }
 }
 
@@ -200,7 +198,7 @@ void tangents(const CallFrame& frame) {
     constexpr int kRanks[] = {4, 4, 4, 3, 4, 4, 4};
     const Call call(frame, 7, kRanks);
     const Operand tout = result(frame, 0, 4), tlse = result(frame, 1, 3);
-    const std::shared_ptr<Context> context = shared_context();
+    const std::shared_ptr<Context> with = context();
     for (Index n = 0; n < call.runs(); ++n) {
       AttentionTangents<T> t;
       t.q = call.heads<const T>(call.operand(4), n);
@@ -208,7 +206,7 @@ void tangents(const CallFrame& frame) {
       t.v = call.heads<const T>(call.operand(6), n);
       attention_jvp(call.heads<const T>(call.operand(0), n), call.heads<const T>(call.operand(1), n),
                     call.heads<const T>(call.operand(2), n), call.rows<const T>(call.operand(3), n), t, call.heads<T>(tout, n),
-                    call.rows<T>(tlse, n), call.options<T>(n), *context);
+                    call.rows<T>(tlse, n), call.options<T>(n), *with);
     }
   } else {
     throw UnsupportedError("[qkv.jax] forward mode takes float32 and float64");
@@ -238,16 +236,16 @@ xla::Error* guarded(CallFrame* frame, Body body) {
   try {
     switch (xla::buffer_at(frame->operands, 0).type) {
       case xla::kF32:
-        body.template operator()<float>();
+        body.template operator()<float>(*frame);
         break;
       case xla::kF64:
-        body.template operator()<double>();
+        body.template operator()<double>(*frame);
         break;
       case xla::kBF16:
-        body.template operator()<BFloat16>();
+        body.template operator()<BFloat16>(*frame);
         break;
       case xla::kF16:
-        body.template operator()<Float16>();
+        body.template operator()<Float16>(*frame);
         break;
       default:
         return fail(*frame, xla::kInvalidArgument, "[qkv.jax] q must be float32, float64, bfloat16 or float16");
@@ -262,18 +260,12 @@ xla::Error* guarded(CallFrame* frame, Body body) {
   return nullptr;
 }
 
-xla::Error* forward_target(CallFrame* frame) {
-  return guarded(frame, [&]<class T>() { forward<T>(*frame); });
+/// Makes `function` known as module.NAME(), a handler for XLA.
+template <class Function>
+void add_target(nb::module_& m, const char* name, Function) {
+  xla::Handler* const handler = [](CallFrame* frame) { return guarded(frame, Function{}); };
+  m.def(name, [=] { return nb::capsule(reinterpret_cast<void*>(handler)); });
 }
-xla::Error* backward_target(CallFrame* frame) {
-  return guarded(frame, [&]<class T>() { backward<T>(*frame); });
-}
-
-xla::Error* tangents_target(CallFrame* frame) {
-  return guarded(frame, [&]<class T>() { tangents<T>(*frame); });
-}
-
-nb::capsule target(xla::Handler* handler) { return nb::capsule(reinterpret_cast<void*>(handler)); }
 
 }  // namespace
 
@@ -283,10 +275,9 @@ NB_MODULE(_jax, m) {
   namespace nb = nanobind;
   using namespace qkv::python;
   m.doc() = "Targets of XLA's foreign function interface: what qkv/jax.py registers.";
-  const nb::object core = nb::module_::import_("qkv._core");  // its Mask type, its threads
-  shared_context = reinterpret_cast<std::shared_ptr<qkv::Context> (*)()>(nb::cast<nb::capsule>(core.attr("_context")).data());
-  m.def("forward_target", [] { return target(&forward_target); });
-  m.def("backward_target", [] { return target(&backward_target); });
-  m.def("tangents_target", [] { return target(&tangents_target); });
+  take_context();
+  add_target(m, "forward_target", []<class T>(const xla::CallFrame& frame) { forward<T>(frame); });
+  add_target(m, "backward_target", []<class T>(const xla::CallFrame& frame) { backward<T>(frame); });
+  add_target(m, "tangents_target", []<class T>(const xla::CallFrame& frame) { tangents<T>(frame); });
   m.def("keep_mask", [](const MaskObject& mask) { return mask_table().add(mask); });
 }

@@ -5,14 +5,11 @@
 
 #include <chrono>
 
-#include "arrays/array.h"
 #include "arrays/choice.h"
 #include "layers/nn.h"
-#include "qkv/error.h"
 #include "qkv/lm/attention_report.h"
 #include "qkv/lm/generate.h"
 #include "qkv/lm/trainer.h"
-#include "qkv/rotary.h"
 
 namespace qkv::python {
 
@@ -27,36 +24,27 @@ struct ModelObject {
   Index mask_id() const { return value.tokenizer.vocab_size(); }
 };
 
-lm::PositionKind parse_positions(const std::string& name) {
-  return choice<lm::PositionKind>("[AttentionLM] positions", name,
-                                  {{"learned", lm::PositionKind::kLearned}, {"rotary", lm::PositionKind::kRotary}});
-}
+constexpr Word<lm::PositionKind> kPositions[] = {{"learned", lm::PositionKind::kLearned}, {"rotary", lm::PositionKind::kRotary}};
 
-void make_model(ModelObject* self, const std::string& text, const std::string& task, Index context, Index width, Index heads,
-                Index kv_heads, Index layers, bool blocks, const std::string& positions, const RotaryOptions* rope,
-                double dropout, std::uint64_t seed) {
+void make_model(ModelObject* self, const std::string& text, const std::string& task, const nb::kwargs& given) {
   if (task != "text" && task != "previous" && task != "masked") {
     throw OptionError("[AttentionLM] task must be \"text\", \"previous\" or \"masked\": got \"" + task + "\"");
   }
   lm::CharTokenizer tokenizer = lm::CharTokenizer::from_text(text);
-  lm::AttentionLMConfig config;
-  config.vocab_size = tokenizer.vocab_size() + (task == "masked" ? 1 : 0);
-  config.context = context;
-  config.embed_dim = width;
-  config.num_heads = heads;
-  config.num_kv_heads = kv_heads;
-  config.num_layers = layers;
-  config.blocks = blocks;
-  config.causal = task != "masked";
-  config.positions = parse_positions(positions);
-  if (rope != nullptr) {
-    if (config.positions != lm::PositionKind::kRotary) {
-      throw OptionError("[AttentionLM] rope is for rotary positions: give positions=\"rotary\" too, got \"" + positions + "\"");
-    }
-    config.rotary = *rope;
+  lm::AttentionLMConfig c;
+  std::optional<RotaryOptions> rope;
+  std::uint64_t seed = 0;
+  Keywords("AttentionLM", given)("context", c.context)("width", c.embed_dim)("heads", c.num_heads)("kv_heads", c.num_kv_heads)(
+      "layers", c.num_layers)("blocks", c.blocks)("rope", rope)("dropout", c.dropout)("seed", seed)
+      .word("positions", c.positions, kPositions)
+      .end();
+  c.vocab_size = tokenizer.vocab_size() + (task == "masked" ? 1 : 0);
+  c.causal = task != "masked";
+  if (rope && c.positions != lm::PositionKind::kRotary) {
+    throw OptionError("[AttentionLM] rope is for rotary positions: give positions=\"rotary\" too, got \"learned\"");
   }
-  config.dropout = dropout;
-  new (self) ModelObject{{lm::AttentionLM(config, seed), std::move(tokenizer), task, 0, std::nullopt}};
+  if (rope) c.rotary = *rope;
+  new (self) ModelObject{{lm::AttentionLM(c, seed), std::move(tokenizer), task, 0, std::nullopt}};
 }
 
 nb::dict config_of(const ModelObject& object) {
@@ -125,22 +113,14 @@ void bind_training(nb::module_& m) {
   nb::class_<Training>(m, "Training")
       .def(
           "__init__",
-          [](Training* self, ModelObject& object, const std::string& text, Index steps, Index batch, double rate,
-             std::uint64_t seed, const std::string& schedule, Index warmup, double min_rate, double weight_decay, double clip,
-             bool resume) {
-            if (schedule != "constant" && schedule != "cosine") {
-              throw OptionError("[AttentionLM.fit] schedule must be \"constant\" or \"cosine\": got \"" + schedule + "\"");
-            }
-            lm::TrainOptions options;
-            options.steps = steps;
-            options.schedule.kind = schedule == "cosine" ? lm::ScheduleKind::kCosine : lm::ScheduleKind::kConstant;
-            options.schedule.rate = rate;
-            options.schedule.warmup_steps = warmup;
-            options.schedule.min_rate = min_rate;
-            options.adam.weight_decay = weight_decay;
-            options.clip_norm = clip;
-            options.seed = seed;
-            new (self) Training(object, options, source_of(object, text, batch, seed), resume);
+          [](Training* self, ModelObject& object, const std::string& text, Index batch, bool resume, const nb::kwargs& given) {
+            lm::TrainOptions o;
+            Keywords("AttentionLM.fit", given)("steps", o.steps)("lr", o.schedule.rate)("warmup", o.schedule.warmup_steps)(
+                "min_lr", o.schedule.min_rate)("weight_decay", o.adam.weight_decay)("clip", o.clip_norm)("seed", o.seed)
+                .word("schedule", o.schedule.kind,
+                      {{"constant", lm::ScheduleKind::kConstant}, {"cosine", lm::ScheduleKind::kCosine}})
+                .end();
+            new (self) Training(object, o, source_of(object, text, batch, o.seed), resume);
           },
           nb::keep_alive<1, 2>())
       .def("run", &Training::run)
@@ -156,17 +136,14 @@ void check_signals(Index, double) {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
-std::string generate(const ModelObject& object, const std::string& prompt, Index tokens, bool greedy, double temperature,
-                     Index top_k, std::uint64_t seed) {
+std::string generate(const ModelObject& object, const std::string& prompt, const nb::kwargs& given) {
   const lm::CharTokenizer& tokenizer = object.value.tokenizer;
   const Numbers ids = tokenizer.encode(prompt);
   lm::GenerateOptions options;
-  options.tokens = tokens;
-  options.greedy = greedy;
-  options.temperature = temperature;
-  options.top_k = top_k;
+  Keywords("AttentionLM.generate", given)("tokens", options.tokens)("greedy", options.greedy)(
+      "temperature", options.temperature)("top_k", options.top_k)("seed", options.seed)
+      .end();
   options.allowed_ids = tokenizer.vocab_size();
-  options.seed = seed;
   options.on_token = &check_signals;
   const Computation call;
   return tokenizer.decode(lm::generate(object.value.model, ids, options, *call.context));
@@ -181,11 +158,10 @@ nb::dict share_of(const lm::Share& share) {
 
 // (weights [L, H, T, T], a dict for each head) of ids [T].
 nb::tuple report(const ModelObject& object, const Numbers& ids) {
-  const std::shared_ptr<Context> with = context();
   lm::AttentionReport found;
   {
-    const Released released;
-    found = lm::attention_report(object.value.model, ids, *with);
+    const Computation call;
+    found = lm::attention_report(object.value.model, ids, *call.context);
   }
   nb::list heads;
   for (const lm::HeadReport& head : found.heads) {
@@ -202,11 +178,10 @@ nb::tuple report(const ModelObject& object, const Numbers& ids) {
 }
 
 nb::object logits(const ModelObject& object, const Numbers& ids) {
-  const std::shared_ptr<Context> with = context();
   Tensor<float> found;
   {
-    const Released released;
-    found = object.value.model.logits({ids.data(), {1, static_cast<Index>(ids.size())}}, *with);
+    const Computation call;
+    found = object.value.model.logits({ids.data(), {1, static_cast<Index>(ids.size())}}, *call.context);
   }
   found.reshape({found.size(1), found.size(2)});
   return to_numpy(std::move(found));
@@ -217,9 +192,7 @@ nb::object logits(const ModelObject& object, const Numbers& ids) {
 void bind_lm(nb::module_& m) {
   nb::class_<lm::AttentionLM, nn::Module>(m, "AttentionLM");
   nb::class_<ModelObject>(m, "Model")
-      .def("__init__", &make_model, nb::kw_only(), nb::arg("text"), nb::arg("task"), nb::arg("context"), nb::arg("width"),
-           nb::arg("heads"), nb::arg("kv_heads"), nb::arg("layers"), nb::arg("blocks"), nb::arg("positions"),
-           nb::arg("rope").none(), nb::arg("dropout"), nb::arg("seed"))
+      .def("__init__", &make_model, nb::arg("text"), nb::arg("task"), nb::arg("options"))
       .def_prop_ro("config", &config_of)
       .def_prop_ro("module", [](ModelObject& object) -> lm::AttentionLM& { return object.value.model; })
       .def_prop_ro("step", [](const ModelObject& object) { return object.value.step; })

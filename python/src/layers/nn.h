@@ -1,17 +1,16 @@
 // What each file of the module _nn binds, and how tensors cross over to Python. Not: the face that people call (qkv/nn,
-// qkv/lm.py, qkv/io.py, qkv/plotting.py), which adds defaults and documentation.
+// qkv/lm.py, qkv/io.py, qkv/plotting), which adds defaults and documentation.
 #pragma once
 
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-
+#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "arrays/array.h"
+#include "arrays/masks.h"
 #include "bindings.h"
+#include "qkv/rotary.h"
 #include "qkv/state_dict.h"
-#include "qkv/tensor.h"
 
 namespace qkv::python {
 
@@ -23,21 +22,24 @@ void bind_io(nb::module_& m);
 void bind_view(nb::module_& m);
 void bind_kinds(nb::module_& m);
 
-/// A NumPy array that owns `memory`, which holds `data` of these sizes.
-template <class T, class Memory>
-nb::object numpy_of(Memory&& memory, const std::vector<Index>& sizes) {
-  auto* held = new Memory(std::forward<Memory>(memory));
-  const nb::capsule owner(held, [](void* p) noexcept { delete static_cast<Memory*>(p); });
-  const std::vector<std::size_t> shape(sizes.begin(), sizes.end());
-  return nb::cast(nb::ndarray<nb::numpy, T>(held->data(), shape.size(), shape.data(), owner));
-}
+/// What a call's options read until backward: arrays of masks and positions, and numbers.
+struct Borrowed {
+  Mask take(const MaskObject* mask) {
+    arrays.clear();
+    offsets.clear();
+    if (mask == nullptr) return {};
+    arrays = mask->borrowed;
+    return mask->mask;
+  }
+  RotaryPositions positions(const char* function, Index offset, nb::handle ids) {
+    RotaryPositions made{.offset = offset, .offsets = offsets};
+    if (!ids.is_none()) made.ids = arrays.emplace_back(std::make_shared<const Array>(function, "position_ids", ids))->input<Index, 2>();
+    return made;
+  }
 
-/// Without a copy; None of a tensor that was never filled.
-inline nb::object to_numpy(Tensor<float>&& tensor) {
-  if (tensor.data() == nullptr) return nb::none();
-  const std::vector<Index> sizes = tensor.sizes();
-  return numpy_of<float>(std::move(tensor), sizes);
-}
+  std::vector<std::shared_ptr<const Array>> arrays;
+  std::vector<Index> offsets;
+};
 
 // A state dict in Python is a list of (name, dtype, sizes, bytes): dtype as safetensors writes it, bytes an array of uint8 [n].
 StateDict state_dict_from(const char* function, nb::handle entries);
