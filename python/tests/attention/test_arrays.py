@@ -38,7 +38,7 @@ def test_memory_without_numpy() -> None:
     out = np.zeros((3, 4), np.float32)
     from qkv import _core
 
-    _core.forward(plain, plain, plain, out, None, None, "softmax", None, None)
+    _core.forward(None, None, "softmax", plain, plain, plain, out, None, None, None)
     x = values.reshape(3, 4)
     assert np.array_equal(out, qkv.attention(x, x, x))
 

@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 
 import qkv.torch as qt
 from operators import delta_inputs, leaves, offsets, packed_leaves
-from qkv.torch import _graph
 from qkv.torch import _varlen_calls as graph
 from support_torch import numbers
 from torch import Tensor, nn
@@ -39,16 +38,16 @@ def test_operators_of_attention_keep_their_contracts(masks: str) -> None:
     bias = numbers(4, 2, 1, 5, 5).requires_grad_() if masks == "bias" else None
     keep = numbers(4, 1, 1, 5, 5) > -0.5 if masks == "keep" else None
     rules = (0.0, False, None, "zero")
-    opcheck(_graph.attention.operator, (q, k, v, bias, keep, None, *rules))
-    opcheck(_graph.attention.operator, (*(x.transpose(1, 2) for x in (q, k, v)), None, None, None, *rules))
-    out, lse, low = (x.detach() for x in _graph.attention.operator(q, k, v, bias, keep, None, *rules))
+    opcheck(torch.ops.qkv.attention.default, (q, k, v, bias, keep, None, *rules))
+    opcheck(torch.ops.qkv.attention.default, (*(x.transpose(1, 2) for x in (q, k, v)), None, None, None, *rules))
+    out, lse, low = (x.detach() for x in torch.ops.qkv.attention.default(q, k, v, bias, keep, None, *rules))
     dout = numbers(9, *out.shape).requires_grad_()
-    opcheck(_graph.attention_backward.operator, (dout, None, q, k, v, bias, keep, None, out, lse, low, *rules, bias is not None))
+    opcheck(torch.ops.qkv.attention_backward.default, (dout, None, q, k, v, bias, keep, None, out, lse, low, *rules, 7 if bias is None else 15))
     plain = [None if x is None else x.detach() for x in (dout, q, k, v, bias, keep)]
     cotangents = (*plain[1:4], None if bias is None else torch.ones_like(bias))
     for dlse in (None, numbers(10, *lse.shape)):
-        opcheck(_graph.attention_double_backward.operator, (*cotangents, plain[0], dlse, *plain[1:], None, out, lse, *rules))
-    opcheck(_graph.attention_jvp.operator, (plain[1], None, torch.ones_like(v), plain[4], *plain[1:], None, lse, *rules))
+        opcheck(torch.ops.qkv.attention_double_backward.default, (*cotangents, plain[0], dlse, *plain[1:], None, out, lse, *rules))
+    opcheck(torch.ops.qkv.attention_jvp.default, (plain[1], None, torch.ones_like(v), plain[4], *plain[1:], None, lse, *rules))
 
 
 @pytest.mark.parametrize("window", ((-1, -1), (-1, 0)), ids=str)
