@@ -15,20 +15,18 @@ namespace {
 std::shared_ptr<Context> current;
 std::mutex current_mutex;
 
-void set_context(const ContextOptions& options) {
-  auto made = std::make_shared<Context>(options);
-  const std::lock_guard lock(current_mutex);
-  current.swap(made);
-}
-
-/// What the context of every call has now.
-ContextOptions options_now() {
+/// Every call that begins afterwards has a context of other options.
+template <class Change>
+void set_context(const Change& change) {
   const std::shared_ptr<Context> now = context();
   ContextOptions options;
   options.threads = now->threads();
   options.isa = now->isa();
   options.bits = now->bits();
-  return options;
+  change(options);
+  auto made = std::make_shared<Context>(options);
+  const std::lock_guard lock(current_mutex);
+  current.swap(made);
 }
 
 }  // namespace
@@ -41,39 +39,29 @@ std::shared_ptr<Context> context() {
 
 void bind_context(nb::module_& m) {
   m.def(
-      "num_threads", [] { return context()->threads(); }, "How many threads a call of this process may use.");
+      "num_threads", [] { return context()->threads(); }, "How many threads a call of this process may use; available_threads() at first.");
   m.def(
       "set_num_threads",
       [](int threads) {
         if (threads < 1)
           throw nb::value_error(("[set_num_threads] n must be at least 1: got " + std::to_string(threads)).c_str());
-        ContextOptions options = options_now();
-        options.threads = threads;
-        set_context(options);
+        set_context([&](ContextOptions& options) { options.threads = threads; });
       },
       nb::arg("n"), "Sets num_threads(), for every call that begins afterwards. Results have the same bits for any n.");
   m.def("available_threads", &available_threads, "The CPUs that this process may run on: num_threads() at first.");
   m.def(
       "isa", [] { return std::string(isa_name(context()->isa())); },
-      "The instruction set whose kernels are used: one of supported_isas().");
+      "The instruction set whose kernels are used, one of supported_isas(): \"avx512\", say.");
   m.def(
       "set_isa",
-      [](const std::string& name) {
-        ContextOptions options = options_now();
-        options.isa = parse_isa(name);
-        set_context(options);
-      },
+      [](const std::string& name) { set_context([&](ContextOptions& options) { options.isa = parse_isa(name); }); },
       nb::arg("name"), "Sets isa(). The best one is chosen at first.");
   m.def(
       "bits", [] { return std::string(bits_name(context()->bits())); },
       "What every call promises of its bits: \"fast\" or \"invariant\", as attention's argument of that name.");
   m.def(
       "set_bits",
-      [](const std::string& name) {
-        ContextOptions options = options_now();
-        options.bits = parse_bits(name);
-        set_context(options);
-      },
+      [](const std::string& name) { set_context([&](ContextOptions& options) { options.bits = parse_bits(name); }); },
       nb::arg("name"), "Sets bits(): \"invariant\" makes every call invariant, whatever its own argument says.");
   m.def(
       "supported_isas",

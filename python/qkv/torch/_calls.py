@@ -24,18 +24,27 @@ class ArgumentTypeError(TypeError, RuntimeError):
     """Element types that do not fit; PyTorch raises RuntimeError for them, the rest of Python TypeError."""
 
 
-def wrong_types(function: str, **tensors: Tensor) -> ArgumentTypeError:
-    """For tensors that must have one of the four types, and the same."""
-    first, *_ = tensors
-    found = ", ".join(f"{name} {str(x.dtype).removeprefix('torch.')}" for name, x in tensors.items())
-    return ArgumentTypeError(
-        f"[{function}] {', '.join(tensors)} must have one element type, float32, float64, bfloat16 or float16: got {found}; cast "
-        f"them, x.to({first}.dtype)"
-    )
-
-
 FLOATS = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
 _WIDE = frozenset((torch.float32, torch.float64))
+
+
+def require_floats(function: str, **tensors: Tensor) -> None:
+    """Raises ArgumentTypeError unless all have the same of the four element types, and as require_cpu."""
+    (first, one), *_ = tensors.items()
+    if one.dtype not in FLOATS or any(x.dtype is not one.dtype for x in tensors.values()):
+        found = ", ".join(f"{name} {str(x.dtype).removeprefix('torch.')}" for name, x in tensors.items())
+        raise ArgumentTypeError(
+            f"[{function}] {', '.join(tensors)} must have one element type, float32, float64, bfloat16 or float16: got {found}; cast "
+            f"them, x.to({first}.dtype)"
+        )
+    require_cpu(function, **tensors)
+
+
+def require_cpu(function: str, **tensors: Tensor | None) -> None:
+    """Raises ArgumentError for a tensor on another device."""
+    for name, x in tensors.items():
+        if x is not None and not x.is_cpu:
+            raise ArgumentError(f"[{function}] tensors must lie in the CPU's memory: got {name} on {x.device}; move it, {name}.cpu()")
 
 
 def sum_dtype(x: Tensor) -> torch.dtype:

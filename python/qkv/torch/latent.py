@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .._arrays import require_numbers
-from ._calls import FLOATS, ArgumentError, autocast, inner_contiguous, wrong_types
+from ._calls import ArgumentError, autocast, inner_contiguous, require_floats
 from ._overrides import any_override, require_plain
 from .sdpa import attend, direct, split_mask
 
@@ -97,8 +97,7 @@ def _sizes(query: Tensor, latent: Tensor, key_rope: Tensor, weight: Tensor) -> t
     """H, Dn, Dv."""
     shapes = f"query {list(query.shape)}, latent {list(latent.shape)}, key_rope {list(key_rope.shape)}"
     got = f"got {shapes}, kv_b_weight {list(weight.shape)}"
-    if not (query.dtype is latent.dtype is key_rope.dtype is weight.dtype and query.dtype in FLOATS):
-        raise wrong_types("latent_attention", query=query, latent=latent, key_rope=key_rope, kv_b_weight=weight)
+    require_floats("latent_attention", query=query, latent=latent, key_rope=key_rope, kv_b_weight=weight)
     if not (query.dim() == 4 and latent.dim() == key_rope.dim() == 3 and weight.dim() == 2):
         raise ArgumentError(
             "[latent_attention] query must be [B, H, Tq, Dn + Dr], latent [B, Tk, R], key_rope [B, Tk, Dr], kv_b_weight "

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .._arrays import require_numbers
-from ._calls import FLOATS, ArgumentError, autocast_where_mixed, wrong_types
+from ._calls import ArgumentError, autocast_where_mixed, require_cpu, require_floats
 from ._linear_calls import Rules, forward, linear_scan, places, scan_eager
 from ._overrides import any_override, require_plain
 from .sdpa import direct
@@ -143,8 +143,8 @@ def check_tensors(
     def got() -> str:
         return f"got {q_name} {list(q.shape)}, {k_name} {list(k.shape)}, {v_name} {list(v.shape)}"
 
-    if not (q.dtype is k.dtype is v.dtype and q.dtype in FLOATS):
-        raise wrong_types(name, **rows)
+    require_floats(name, **rows)
+    require_cpu(name, **tokens, initial_state=state)
     if not q.dim() == k.dim() == v.dim() == 4:
         raise ArgumentError(f"[{name}] {q_name}, {k_name} and {v_name} must be [B, T, H, D]: {got()}")
     qs, vs = q.shape, v.shape
@@ -167,6 +167,3 @@ def check_tensors(
     if state is not None and state.shape != (count, vs[2], qs[3], vs[3]):
         wanted = [count, vs[2], qs[3], vs[3]]
         raise ArgumentError(f"[{name}] initial_state must be [N, Hv, K, V] = {wanted}: got {list(state.shape)}")
-    for key, x in given.items():
-        if x is not None and not x.is_cpu:
-            raise ArgumentError(f"[{name}] tensors must lie in the CPU's memory: got {key} on {x.device}; move it, {key}.cpu()")

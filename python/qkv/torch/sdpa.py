@@ -16,7 +16,7 @@ from torch.nn import Parameter
 
 from .._arrays import require_numbers
 from . import _calls
-from ._calls import FLOATS, ArgumentError, ArgumentTypeError, Rules, autocast, draw_seed, plain_rules, wrong_types
+from ._calls import FLOATS, ArgumentError, ArgumentTypeError, Rules, autocast, draw_seed, plain_rules, require_floats
 from ._graph import apply_attend, attention
 from ._overrides import alignment_of, any_override, asked, is_causal_bias
 
@@ -157,13 +157,8 @@ def _operands(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> tuple[Tensor
     """q, k, v with four axes, last stride 1, and the axes in front of [L, Ev] that the result is folded back to (None: it has
     four axes)."""
     dtype = q.dtype
-    if dtype not in FLOATS or k.dtype is not dtype or v.dtype is not dtype:
-        raise wrong_types("scaled_dot_product_attention", query=q, key=k, value=v)
-    if not (q.is_cpu and k.is_cpu and v.is_cpu):
-        raise ArgumentError(
-            f"[scaled_dot_product_attention] tensors must lie in the CPU's memory: got {q.device}, {k.device}, {v.device}; "
-            "move them, x.cpu(), or call torch.nn.functional.scaled_dot_product_attention"
-        )
+    if dtype not in FLOATS or k.dtype is not dtype or v.dtype is not dtype or not (q.is_cpu and k.is_cpu and v.is_cpu):
+        require_floats("scaled_dot_product_attention", query=q, key=k, value=v)
     lead = None
     qs, ks, vs = q.shape, k.shape, v.shape
     if len(qs) == 4 and qs == ks == vs and q.is_contiguous() and k.is_contiguous() and v.is_contiguous():
