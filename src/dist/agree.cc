@@ -72,8 +72,8 @@ void compare(const std::vector<std::string>& texts) {
     for (const std::vector<Claim>* claims : {&first, &others}) {  // each has what the other may lack
       for (const Claim& claim : *claims) {
         const std::string here = value_in(first, claim.name), there = value_in(others, claim.name);
-        check<MismatchError>(here == there, "dist::agree", "every rank must have the same ", claim.name, ": rank 0 has ", here,
-                             ", rank ", rank, " has ", there);
+        check<MismatchError>(here == there, "dist::agree", "every rank must have the same ", claim.name,
+                             ": rank 0 has ", here, ", rank ", rank, " has ", there);
       }
     }
   }
@@ -106,15 +106,16 @@ SharedIsa choose(const std::vector<std::string>& texts) {
     words >> wish;
     can.emplace_back(std::istream_iterator<std::string>(words), std::istream_iterator<std::string>());
     if (wish == "any") continue;
-    check<MismatchError>(wanted.empty() || wish == wanted, function, "every rank must use one instruction set: rank ", wisher,
-                         " wants ", wanted, ", rank ", rank, " wants ", wish);
+    check<MismatchError>(wanted.empty() || wish == wanted, function, "every rank must use one instruction set: rank ",
+                         wisher, " wants ", wanted, ", rank ", rank, " wants ", wish);
     if (wanted.empty()) wisher = rank;
     wanted = wish;
   }
   if (!wanted.empty()) {
     const std::size_t rank = first_without(can, wanted);
-    check<MismatchError>(rank == can.size(), function, "every rank must run the instruction set that rank ", wisher, " wants, ",
-                         wanted, ": rank ", rank, " runs ", [&] { return can[rank].back(); }, " at most");
+    check<MismatchError>(
+        rank == can.size(), function, "every rank must run the instruction set that rank ", wisher, " wants, ", wanted,
+        ": rank ", rank, " runs ", [&] { return can[rank].back(); }, " at most");
     return {isa_named(wanted), {}};
   }
   std::string fastest;
@@ -125,8 +126,8 @@ SharedIsa choose(const std::vector<std::string>& texts) {
   std::string note;
   const auto faster = std::ranges::find_if(can, [&](const auto& names) { return names.back() != fastest; });
   if (faster != can.end()) {
-    note = "all ranks use " + fastest + ", which is all that rank " + std::to_string(first_without(can, faster->back())) +
-           " can run: equal bits need one instruction set";
+    note = "all ranks use " + fastest + ", which is all that rank " +
+           std::to_string(first_without(can, faster->back())) + " can run: equal bits need one instruction set";
   }
   return {isa_named(fastest), note};
 }

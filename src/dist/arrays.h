@@ -40,7 +40,8 @@ inline const char* name_of(Type type) {
   return names[static_cast<int>(type)];
 }
 
-/// A view of [B, H, T, width], as View; [B, H, T] has width 1, fewer axes come last. Whoever makes one of a const view writes nothing.
+/// A view of [B, H, T, width], as View; [B, H, T] has width 1, fewer axes come last. Whoever makes one of a const view
+/// writes nothing.
 struct Array {
   Type type = Type::kF32;
   std::byte* data = nullptr;
@@ -94,7 +95,8 @@ struct Buffer {
 
   Buffer() = default;
   Buffer(Type type, const std::array<Index, 4>& sizes)
-      : memory({sizes[0] * sizes[1] * sizes[2] * sizes[3] * bytes_of(type)}), view(packed(type, memory.data(), sizes)) {}
+      : memory({sizes[0] * sizes[1] * sizes[2] * sizes[3] * bytes_of(type)}),
+        view(packed(type, memory.data(), sizes)) {}
 };
 
 /// to (+)= from, of the same sizes, added in the type of sums and rounded once. `from` need not be aligned.
@@ -108,8 +110,16 @@ struct Gradients {
   Gradients() = default;
   template <class T>
   explicit Gradients(const AttentionGradients<T>& g)
-      : dq(g.dq), dk(g.dk), dv(g.dv), dbias(g.dbias), dsinks(g.dsinks), dposition_bias(g.dposition_bias), dk_sums(g.dk_sums),
-        dv_sums(g.dv_sums), dlse(g.dlse), accumulate(g.accumulate) {}
+      : dq(g.dq),
+        dk(g.dk),
+        dv(g.dv),
+        dbias(g.dbias),
+        dsinks(g.dsinks),
+        dposition_bias(g.dposition_bias),
+        dk_sums(g.dk_sums),
+        dv_sums(g.dv_sums),
+        dlse(g.dlse),
+        accumulate(g.accumulate) {}
   template <class T>
   AttentionGradients<T> as() const {
     using Sum = Accumulator<T>;

@@ -10,8 +10,8 @@
 namespace qkv::inline v0::dist {
 namespace {
 
-/// Arrays of a step on their way, and their memory. A step is one key/value head of each rank, so that two are held at most; all
-/// heads where nothing is sent, and where gradients of biases are wanted, whose size a step costs.
+/// Arrays of a step on their way, and their memory. A step is one key/value head of each rank, so that two are held at
+/// most; all heads where nothing is sent, and where gradients of biases are wanted, whose size a step costs.
 struct HeadsUnderWay {
   HeadsUnderWay(const ParallelCall& of, Index number, Index of_steps)
       : call(of), step(number), steps(of_steps), exchange(of.transport) {}
@@ -58,7 +58,8 @@ struct HeadsUnderWay {
   }
 };
 
-/// work(inputs) for every step, while the inputs of the next one arrive and the results of the last one leave; it makes the results.
+/// work(inputs) for every step, while the inputs of the next one arrive and the results of the last one leave; it makes
+/// the results.
 template <class Work>
 void run_steps(const ParallelCall& call, const Gradients* backward, bool at_once, bool accumulate, const Work& work) {
   struct Inputs : HeadsUnderWay {
@@ -107,15 +108,17 @@ void run_steps(const ParallelCall& call, const Gradients* backward, bool at_once
 }  // namespace
 
 void forward_by_heads(const ParallelCall& call, const Array& out, const Array& lse) {
-  run_steps(call, nullptr, false, false, [&](const Tensors& x, const Array&, const AttentionOptions& options, HeadsUnderWay& made) {
-    const auto& q = x.q.sizes;
-    const Array my_out = made.buffer(out, {q[0], q[1], q[2], x.v.sizes[3]}), my_lse = made.buffer(lse, {q[0], q[1], q[2], 1});
-    compute_forward(x.q, x.k, x.v, my_out, my_lse, options, call.context);
-    return [&, my_out, my_lse] {
-      made.give_back(my_out, out, call.queries);
-      made.give_back(my_lse, lse, call.queries);
-    };
-  });
+  run_steps(call, nullptr, false, false,
+            [&](const Tensors& x, const Array&, const AttentionOptions& options, HeadsUnderWay& made) {
+              const auto& q = x.q.sizes;
+              const Array my_out = made.buffer(out, {q[0], q[1], q[2], x.v.sizes[3]}),
+                          my_lse = made.buffer(lse, {q[0], q[1], q[2], 1});
+              compute_forward(x.q, x.k, x.v, my_out, my_lse, options, call.context);
+              return [&, my_out, my_lse] {
+                made.give_back(my_out, out, call.queries);
+                made.give_back(my_lse, lse, call.queries);
+              };
+            });
 }
 
 void backward_by_heads(const ParallelCall& call, const Gradients& g) {

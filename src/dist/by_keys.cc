@@ -1,8 +1,9 @@
-// Methods that bring keys to queries, all-gather and the ring: a rank computes its own queries on all keys, which arrive as in
-// chunk_route.h, one step ahead of what is computed. A step is a chunk of keys of a head, by ascending keys, so that a rank carries its
-// rows from one chunk to the next and has the bits of all keys at once. Liu, Zaharia, Abbeel 2023 (arXiv:2310.01889) pass each rank
-// another chunk instead: nobody waits for the first one, but the order of keys, and so the bits, differ by rank. One chunk is all keys
-// by all-gather, unless ContextParallelOptions::chunk is given, and where a call is not computed chunk by chunk (compute.h).
+// Methods that bring keys to queries, all-gather and the ring: a rank computes its own queries on all keys, which
+// arrive as in chunk_route.h, one step ahead of what is computed. A step is a chunk of keys of a head, by ascending
+// keys, so that a rank carries its rows from one chunk to the next and has the bits of all keys at once. Liu, Zaharia,
+// Abbeel 2023 (arXiv:2310.01889) pass each rank another chunk instead: nobody waits for the first one, but the order of
+// keys, and so the bits, differ by rank. One chunk is all keys by all-gather, unless ContextParallelOptions::chunk is
+// given, and where a call is not computed chunk by chunk (compute.h).
 #include <memory>
 #include <optional>
 #include <utility>
@@ -24,7 +25,8 @@ struct ChunkStep {
 };
 
 /// Keys and, unless maxima alone are wanted, values of some heads of a chunk, on their way.
-std::unique_ptr<Routed> keys_of_chunk(const ParallelCall& call, const RoutedChunk& chunk, const ChunkStep& step, Index heads) {
+std::unique_ptr<Routed> keys_of_chunk(const ParallelCall& call, const RoutedChunk& chunk, const ChunkStep& step,
+                                      Index heads) {
   const Array k = call.x.k.sliced(1, step.head, step.head + heads);
   const Array v = step.maxima ? Array() : call.x.v.sliced(1, step.head, step.head + heads);
   auto keys = std::make_unique<Routed>(call, chunk, Way::kFromOwners, call.type(), k, v, nullptr);
@@ -72,13 +74,13 @@ std::vector<RoutedChunk> chunks_of(const ParallelCall& call, bool many) {
   return routed_chunks(call, std::max<Index>(1, chunk / step) * step, call.cut.method == Method::kRing);
 }
 
-/// work(step, keys) for every step, while the keys of the next one arrive, and the shares of dk and dv that the step before gave leave.
-/// `work` returns its shares, or null.
+/// work(step, keys) for every step, while the keys of the next one arrive, and the shares of dk and dv that the step
+/// before gave leave. `work` returns its shares, or null.
 template <class Work>
 void visit_chunks(const ParallelCall& call, bool many, const std::vector<RoutedChunk>& chunks,
                   const std::vector<ChunkStep>& steps, Index heads, const Work& work) {
-  // Destroyed in the opposite order: where this rank's work has thrown, the keys that are under way are passed on. The others then
-  // wait for this rank until the transport says that it is gone (guarded.h).
+  // Destroyed in the opposite order: where this rank's work has thrown, the keys that are under way are passed on. The
+  // others then wait for this rank until the transport says that it is gone (guarded.h).
   std::unique_ptr<Routed> made, going, now, next;
   const auto start = [&](std::size_t n) {
     return n == steps.size() ? nullptr : keys_of_chunk(call, chunks[steps[n].chunk], steps[n], heads);
@@ -135,7 +137,8 @@ void forward_by_keys(const ParallelCall& call, const Array& out, const Array& ls
   const bool many = in_chunks(call, false);
   const std::vector<RoutedChunk> chunks = chunks_of(call, many);
   const Index kv_heads = call.x.k.sizes[1], heads = call.transport.size() == 1 ? kv_heads : 1;
-  std::vector<std::vector<ForwardPiece>> pieces(static_cast<std::size_t>(kv_heads));  // by first head: those that are not finished
+  std::vector<std::vector<ForwardPiece>> pieces(
+      static_cast<std::size_t>(kv_heads));  // by first head: those that are not finished
   const auto start = [&](Index head) {
     each_piece(call.my_queries(), [&](const Rows& rows, Index begin, Index end) {
       const auto mine = [&](const Array& x) { return query_heads(call, x, head, heads).sliced(2, begin, end); };
@@ -155,7 +158,8 @@ void forward_by_keys(const ParallelCall& call, const Array& out, const Array& ls
       for (const ForwardPiece& piece : here) {
         if (!many || chunks[step.chunk].needed) piece.add(keys);
       }
-      if (step.chunk + 1 == chunks.size()) std::erase_if(here, [](const ForwardPiece& piece) { return !piece.finish(); });
+      if (step.chunk + 1 == chunks.size())
+        std::erase_if(here, [](const ForwardPiece& piece) { return !piece.finish(); });
       return std::unique_ptr<Routed>();
     });
   };
@@ -179,8 +183,8 @@ void backward_by_keys(const ParallelCall& call, const Gradients& gradients) {
       const auto mine = [&](const Array& x) { return query_heads(call, x, head, heads).sliced(2, begin, end); };
       Gradients wanted;
       wanted.dq = mine(gradients.dq), wanted.dlse = mine(gradients.dlse), wanted.accumulate = gradients.accumulate;
-      pieces.push_back(backward_piece(many, mine(call.x.q), {heads, call.keys.length, call.x.v.sizes[3]}, mine(call.x.out),
-                                      mine(call.x.lse), mine(call.x.dout), wanted,
+      pieces.push_back(backward_piece(many, mine(call.x.q), {heads, call.keys.length, call.x.v.sizes[3]},
+                                      mine(call.x.out), mine(call.x.lse), mine(call.x.dout), wanted,
                                       call.options_at(rows, head * call.group()), call.context));
     });
   };

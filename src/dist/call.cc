@@ -13,8 +13,8 @@ std::string shape_of(const Array& x) { return shape_text(x.sizes.data(), 4); }
 
 /// "f32 [1, 8, T, 64]": T is each rank's own.
 std::string sizes_but_length(const Array& x) {
-  return std::string(name_of(x.type)) + " [" + std::to_string(x.sizes[0]) + ", " + std::to_string(x.sizes[1]) + ", T, " +
-         std::to_string(x.sizes[3]) + "]";
+  return std::string(name_of(x.type)) + " [" + std::to_string(x.sizes[0]) + ", " + std::to_string(x.sizes[1]) +
+         ", T, " + std::to_string(x.sizes[3]) + "]";
 }
 
 /// What all ranks must have in common, in words. Not lengths, which differ.
@@ -27,7 +27,9 @@ std::vector<Claim> claims_of(const ParallelCall& call) {
           {"k", sizes_but_length(call.x.k)},
           {"v", sizes_but_length(call.x.v)},
           {"layout", cut.layout == Layout::kZigZag ? "zig-zag" : "contiguous"},
-          {"method", cut.method == Method::kAllGather ? "all-gather" : cut.method == Method::kUlysses ? "ulysses" : "ring"},
+          {"method", cut.method == Method::kAllGather ? "all-gather"
+                     : cut.method == Method::kUlysses ? "ulysses"
+                                                      : "ring"},
           {"block", std::to_string(cut.block)},
           {"turns", std::to_string(cut.turns)},
           {"chunk", std::to_string(cut.chunk)},
@@ -51,13 +53,13 @@ std::vector<Claim> claims_of(const ParallelCall& call) {
 void ParallelCall::check_rows() const {
   const auto [q, k, v] = std::tie(x.q.sizes, x.k.sizes, x.v.sizes);
   const std::string got_q = "got q " + shape_of(x.q), got_k = "k " + shape_of(x.k), got_v = "v " + shape_of(x.v);
-  check<ShapeError>(k[0] == q[0] && v[0] == q[0], function, "q, k and v must have the same batch: ", got_q, ", ", got_k, ", ",
-                    got_v);
+  check<ShapeError>(k[0] == q[0] && v[0] == q[0], function, "q, k and v must have the same batch: ", got_q, ", ", got_k,
+                    ", ", got_v);
   check<ShapeError>(k[3] == q[3], function, "head_dim of k must equal head_dim of q: ", got_q, ", ", got_k);
-  check<ShapeError>(k[1] == v[1] && k[2] == v[2], function, "heads and length of v must equal those of k: got ", got_k, ", ",
-                    got_v);
-  check<ShapeError>(k[1] > 0 && q[1] > 0 && q[1] % k[1] == 0, function, "heads of k must divide heads of q: ", got_q, ", ",
-                    got_k);
+  check<ShapeError>(k[1] == v[1] && k[2] == v[2], function, "heads and length of v must equal those of k: got ", got_k,
+                    ", ", got_v);
+  check<ShapeError>(k[1] > 0 && q[1] > 0 && q[1] % k[1] == 0, function, "heads of k must divide heads of q: ", got_q,
+                    ", ", got_k);
   for (const auto& [name, of] : {std::pair("q", &x.q), {"k", &x.k}, {"v", &x.v}}) {
     check<ShapeError>(of->strides[3] == 1 || of->sizes[3] == 1 || of->count() == 0, function, "the last axis of ", name,
                       " must have stride 1: got stride ", of->strides[3]);
@@ -81,8 +83,9 @@ void ParallelCall::check_beside_q(const char* name, const Array& of, Index width
     like.sizes[3] = width;
     return like;
   }();
-  check<ShapeError>(of.sizes == wanted.sizes, function, name, " must be ", [&] { return shape_of(wanted); }, ": got ",
-                    [&] { return shape_of(of); });
+  check<ShapeError>(
+      of.sizes == wanted.sizes, function, name, " must be ", [&] { return shape_of(wanted); }, ": got ",
+      [&] { return shape_of(of); });
 }
 
 void ParallelCall::agree(std::vector<Claim> claims, const std::function<void()>& checks) {
@@ -130,13 +133,15 @@ std::vector<Rows> ParallelCall::keys_of(const std::vector<Rows>& rows) const {
   return live;
 }
 
-Sequence ParallelCall::sequence_of(const char* name, const std::vector<std::vector<Index>>& lengths, std::size_t which) const {
+Sequence ParallelCall::sequence_of(const char* name, const std::vector<std::vector<Index>>& lengths,
+                                   std::size_t which) const {
   Sequence whole;
   for (const std::vector<Index>& length : lengths) whole.length += length[which];
   whole.of_rank = rows_of_ranks(cut, whole.length, transport.size());
   for (std::size_t n = 0; n < lengths.size(); ++n) {
-    check<ShapeError>(lengths[n][which] == whole.count(n), function, "every rank must hold rows(T): of T ", whole.length,
-                      " rows of ", name, ", rank ", n, " must hold ", whole.count(n), ": got ", lengths[n][which]);
+    check<ShapeError>(lengths[n][which] == whole.count(n), function, "every rank must hold rows(T): of T ",
+                      whole.length, " rows of ", name, ", rank ", n, " must hold ", whole.count(n), ": got ",
+                      lengths[n][which]);
   }
   return whole;
 }

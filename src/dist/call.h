@@ -31,7 +31,8 @@ struct ParallelCall {
 
   /// ShapeError unless x, called `name`, is [B, H, Tq_local, width]; null is right where it may be.
   void check_beside_q(const char* name, const Array& x, Index width, bool may_be_null = false) const;
-  /// Collective: `checks` throws where this rank's arguments are wrong; then every rank throws. `claims` are the method's own.
+  /// Collective: `checks` throws where this rank's arguments are wrong; then every rank throws. `claims` are the
+  /// method's own.
   void agree(std::vector<Claim> claims, const std::function<void()>& checks);
   /// The options of some of all queries and of q's heads from first_head on.
   AttentionOptions options_at(const Rows& rows, Index first_head) const {
@@ -54,8 +55,8 @@ inline Array query_heads(const ParallelCall& call, const Array& x, Index first, 
 
 inline std::string given(bool is) { return is ? "given" : "not given"; }
 
-/// What this rank computes of a sequence that is cut by rows: body(rows of the whole, [begin, end) of its own). Once without rows
-/// where it holds none, so that every rank checks its options.
+/// What this rank computes of a sequence that is cut by rows: body(rows of the whole, [begin, end) of its own). Once
+/// without rows where it holds none, so that every rank checks its options.
 template <class Body>
 void each_piece(const std::vector<Rows>& pieces, const Body& body) {
   Index begin = 0;
@@ -66,7 +67,8 @@ void each_piece(const std::vector<Rows>& pieces, const Body& body) {
   if (pieces.empty()) body(Rows{0, 0}, 0, 0);
 }
 
-/// Gradients that all ranks have a share of: dbias, dsinks, dposition_bias. This rank's shares, while they are computed piece by piece.
+/// Gradients that all ranks have a share of: dbias, dsinks, dposition_bias. This rank's shares, while they are computed
+/// piece by piece.
 class RankShares {
  public:
   /// Of what is wanted; refers to it.
@@ -85,8 +87,8 @@ class RankShares {
   std::array<Buffer, 3> sums_;  // of kShared; empty where not wanted
 };
 
-/// The methods. Keys are brought to queries: all-gather, the ring. Rows are exchanged for heads: Ulysses. All but `call` local; lse may be
-/// null.
+/// The methods. Keys are brought to queries: all-gather, the ring. Rows are exchanged for heads: Ulysses. All but
+/// `call` local; lse may be null.
 void forward_by_keys(const ParallelCall& call, const Array& out, const Array& lse);
 void backward_by_keys(const ParallelCall& call, const Gradients& gradients);
 void forward_by_heads(const ParallelCall& call, const Array& out, const Array& lse);

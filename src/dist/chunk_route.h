@@ -1,11 +1,11 @@
-// Keys in chunks, on their way from the ranks that own them to those that need them: who gets which rows from whom, and the messages
-// of one chunk.
+// Keys in chunks, on their way from the ranks that own them to those that need them: who gets which rows from whom, and
+// the messages of one chunk.
 //
 //   rank 1's keys     ring        1 -> 2 -> 3 -> 0               their gradients     1 <- 2 <- 3 <- 0
 //                     all-gather  1 -> 2, 1 -> 3, 1 -> 0                             1 <- 2, 1 <- 3, 1 <- 0
 //
-// A rank gets each row once. Two ranks may send keys one way and gradients the other, so both ends start their messages in one order: a
-// step sends the next chunk's keys before the last chunk's gradients.
+// A rank gets each row once. Two ranks may send keys one way and gradients the other, so both ends start their messages
+// in one order: a step sends the next chunk's keys before the last chunk's gradients.
 #pragma once
 
 #include "dist/call.h"
@@ -34,14 +34,15 @@ struct RoutedChunk {
 /// The chunks of a call, of `step` keys but for the last; one without keys where there are none.
 std::vector<RoutedChunk> routed_chunks(const ParallelCall& call, Index step, bool passed_on);
 
-/// k and v of some heads of a chunk, from their owners past this rank, or this rank's shares of their gradients, on their way back: each
-/// rank of a ring adds its own to what comes from the rank after it; otherwise the owner adds all, in order of ranks.
+/// k and v of some heads of a chunk, from their owners past this rank, or this rank's shares of their gradients, on
+/// their way back: each rank of a ring adds its own to what comes from the rank after it; otherwise the owner adds all,
+/// in order of ranks.
 class Routed {
  public:
   enum class Way { kFromOwners, kToOwners };
   using Arrived = std::function<void(const Routed&, const RoutedRows&)>;
-  /// Zeros, of the sizes of k and v but for the length; a null array stays null. `arrived`: called once all that comes for some rows is
-  /// there, before they are sent on.
+  /// Zeros, of the sizes of k and v but for the length; a null array stays null. `arrived`: called once all that comes
+  /// for some rows is there, before they are sent on.
   Routed(const ParallelCall& call, const RoutedChunk& chunk, Way way, Type type, const Array& k, const Array& v,
          Arrived arrived);
   Routed(const Routed&) = delete;
@@ -71,12 +72,13 @@ class Routed {
   Way way_;
   Arrived arrived_;
   std::array<Buffer, 2> memory_;
-  std::array<Array, 2> arrays_;  // [B, heads, rows, width], each row's heads one after the other, so that each part is one message
+  std::array<Array, 2>
+      arrays_;  // [B, heads, rows, width], each row's heads one after the other, so that each part is one message
   bool started_ = false;
-  std::vector<std::vector<int>> to_;           // by part: whom it has still to be sent to
-  std::vector<std::vector<Ticket>> receives_;  // by part
+  std::vector<std::vector<int>> to_;                                      // by part: whom it has still to be sent to
+  std::vector<std::vector<Ticket>> receives_;                             // by part
   std::vector<std::vector<std::array<std::vector<std::byte>, 2>>> came_;  // shares, by part and sender
-  std::vector<bool> done_;                     // by part: here and on its way on
+  std::vector<bool> done_;                                                // by part: here and on its way on
   std::vector<Ticket> sends_;
   std::size_t first_ = 0;  // part that is not done
 };

@@ -22,8 +22,9 @@ void compute_forward(const Array& q, const Array& k, const Array& v, const Array
   });
 }
 
-void compute_backward(const Array& q, const Array& k, const Array& v, const Array& out, const Array& lse, const Array& dout,
-                      const Gradients& gradients, const AttentionOptions& options, Context& context) {
+void compute_backward(const Array& q, const Array& k, const Array& v, const Array& out, const Array& lse,
+                      const Array& dout, const Gradients& gradients, const AttentionOptions& options,
+                      Context& context) {
   with_type(q.type, [&]<class T>(T) {
     attention_backward(q.as<const T, 4>(), k.as<const T, 4>(), v.as<const T, 4>(), out.as<const T, 4>(),
                        lse.as<const Accumulator<T>, 3>(), dout.as<const T, 4>(), gradients.as<T>(), options, context);
@@ -50,7 +51,9 @@ bool needs_maxima(const Array& lse) {
 ForwardPiece forward_piece(bool many, const Array& q, const AllKeys& keys, const Array& out, const Array& lse,
                            const AttentionOptions& options, Context& context) {
   if (!many) {
-    const auto add = [=, &context](const ArrivedKeys& all) { compute_forward(q, all.k, all.v, out, lse, options, context); };
+    const auto add = [=, &context](const ArrivedKeys& all) {
+      compute_forward(q, all.k, all.v, out, lse, options, context);
+    };
     return {add, [] { return false; }};
   }
   return with_type(q.type, [&]<class T>(T) {
@@ -62,7 +65,8 @@ ForwardPiece forward_piece(bool many, const Array& q, const AllKeys& keys, const
 }
 
 BackwardPiece backward_piece(bool many, const Array& q, const AllKeys& keys, const Array& out, const Array& lse,
-                             const Array& dout, const Gradients& wanted, const AttentionOptions& options, Context& context) {
+                             const Array& dout, const Gradients& wanted, const AttentionOptions& options,
+                             Context& context) {
   if (!many) {
     const auto add = [=, &context](const ArrivedKeys& all, const Array& dk, const Array& dv, const Gradients& shared) {
       const Buffer own_dk(dk.type, dk.sizes), own_dv(dv.type, dv.sizes);
@@ -79,8 +83,8 @@ BackwardPiece backward_piece(bool many, const Array& q, const AllKeys& keys, con
   return with_type(q.type, [&]<class T>(T) {
     using Sum = Accumulator<T>;
     const BackwardInputs<T> inputs{out.as<const T, 4>(), lse.as<const Sum, 3>(), dout.as<const T, 4>()};
-    const auto carried = std::make_shared<CarriedBackward<T>>(q.as<const T, 4>(), sizes_of(keys), inputs, wanted.as<T>(),
-                                                              options, context);
+    const auto carried = std::make_shared<CarriedBackward<T>>(q.as<const T, 4>(), sizes_of(keys), inputs,
+                                                              wanted.as<T>(), options, context);
     return BackwardPiece{[carried](const ArrivedKeys& some) { carried->add_maxima(chunk_of<T>(some)); },
                          [carried] { carried->end_maxima(); },
                          [carried](const ArrivedKeys& some, const Array& dk, const Array& dv, const Gradients& shared) {

@@ -12,8 +12,8 @@ void check_gradients(const ParallelCall& call, const Gradients& g) {
     std::array<Index, 4> wanted = call.x.k.sizes;
     wanted[3] = width;
     check<ShapeError>(
-        x.is_null() || x.sizes == wanted, call.function, name, " must be ", [&] { return shape_text(wanted.data(), 4); },
-        " or null: got ", [&] { return shape_text(x.sizes.data(), 4); });
+        x.is_null() || x.sizes == wanted, call.function, name, " must be ",
+        [&] { return shape_text(wanted.data(), 4); }, " or null: got ", [&] { return shape_text(x.sizes.data(), 4); });
   };
   const Index d = call.x.q.sizes[3], dv = call.x.v.sizes[3];
   call.check_beside_q("out", call.x.out, dv);
@@ -64,18 +64,26 @@ ContextParallel::ContextParallel(Transport& transport, ContextParallelOptions op
                      "Ulysses computes whole heads: chunk must be 0: got ", options.chunk);
 }
 
-#define QKV_DEFINE(T)                                                                                                         \
-  void ContextParallel::forward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<T, 4> out,                   \
-                                View<Accumulator<T>, 3> lse, const AttentionOptions& options) {                               \
-    dist::forward({"ContextParallel::forward", transport_, options_, context_, options,                                       \
-                   {Array(q), Array(k), Array(v), Array(out), Array(lse), {}}});                                              \
-  }                                                                                                                           \
-  void ContextParallel::backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> out,            \
-                                 View<const Accumulator<T>, 3> lse, View<const T, 4> dout, const AttentionGradients<T>& g,    \
-                                 const AttentionOptions& options) {                                                           \
-    dist::backward({"ContextParallel::backward", transport_, options_, context_, options,                                     \
-                    {Array(q), Array(k), Array(v), Array(out), Array(lse), Array(dout)}},                                     \
-                   Gradients(g), {g.dbias.shape(), g.dsinks.shape(), g.dposition_bias.shape()});                              \
+#define QKV_DEFINE(T)                                                                                              \
+  void ContextParallel::forward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<T, 4> out,        \
+                                View<Accumulator<T>, 3> lse, const AttentionOptions& options) {                    \
+    dist::forward({"ContextParallel::forward",                                                                     \
+                   transport_,                                                                                     \
+                   options_,                                                                                       \
+                   context_,                                                                                       \
+                   options,                                                                                        \
+                   {Array(q), Array(k), Array(v), Array(out), Array(lse), {}}});                                   \
+  }                                                                                                                \
+  void ContextParallel::backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> out, \
+                                 View<const Accumulator<T>, 3> lse, View<const T, 4> dout,                         \
+                                 const AttentionGradients<T>& g, const AttentionOptions& options) {                \
+    dist::backward({"ContextParallel::backward",                                                                   \
+                    transport_,                                                                                    \
+                    options_,                                                                                      \
+                    context_,                                                                                      \
+                    options,                                                                                       \
+                    {Array(q), Array(k), Array(v), Array(out), Array(lse), Array(dout)}},                          \
+                   Gradients(g), {g.dbias.shape(), g.dsinks.shape(), g.dposition_bias.shape()});                   \
   }
 QKV_DEFINE(float)
 QKV_DEFINE(double)

@@ -6,7 +6,8 @@ namespace qkv::inline v0::dist {
 namespace {
 
 template <class T, class From>
-void add_numbers(const std::byte* from, Index from_stride, std::byte* to, Index to_stride, Index count, bool accumulate) {
+void add_numbers(const std::byte* from, Index from_stride, std::byte* to, Index to_stride, Index count,
+                 bool accumulate) {
   using Sum = Accumulator<T>;
   for (Index n = 0; n < count; ++n) {
     From number;
@@ -25,7 +26,8 @@ void write_row(const Array& to, std::byte* row, const Array& from, const std::by
       std::memcpy(row, numbers, static_cast<std::size_t>(count * bytes));
       return;
     }
-    for (Index n = 0; n < count; ++n) std::memcpy(row + n * to_stride, numbers + n * from_stride, static_cast<std::size_t>(bytes));
+    for (Index n = 0; n < count; ++n)
+      std::memcpy(row + n * to_stride, numbers + n * from_stride, static_cast<std::size_t>(bytes));
     return;
   }
   with_type(to.type, [&]<class T>(T) {
@@ -65,7 +67,8 @@ std::vector<Rows> rows_in_both(const std::vector<Rows>& a, const std::vector<Row
   return both;
 }
 
-Exchange::Exchange(Transport& transport) : transport_(transport), of_rank_(static_cast<std::size_t>(transport.size())) {}
+Exchange::Exchange(Transport& transport)
+    : transport_(transport), of_rank_(static_cast<std::size_t>(transport.size())) {}
 
 Exchange::~Exchange() {
   try {

@@ -8,7 +8,8 @@
 
 namespace qkv::inline v0::dist {
 
-/// The rows of every rank, and how many there are. A rank's own ("local") arrays hold its rows one after the other, whole ones all.
+/// The rows of every rank, and how many there are. A rank's own ("local") arrays hold its rows one after the other,
+/// whole ones all.
 struct Sequence {
   std::vector<std::vector<Rows>> of_rank;
   Index length = 0;
@@ -23,7 +24,8 @@ std::vector<std::vector<Rows>> rows_of_ranks(const ContextParallelOptions& cut, 
 std::vector<Rows> rows_in_both(const std::vector<Rows>& a, const std::vector<Rows>& b);
 /// body(piece of x, rows) for each range of `wanted`, in the local array x of `rows`.
 template <class Body>
-void each_local_piece(const Array& x, const std::vector<Rows>& rows, const std::vector<Rows>& wanted, const Body& body) {
+void each_local_piece(const Array& x, const std::vector<Rows>& rows, const std::vector<Rows>& wanted,
+                      const Body& body) {
   Index begin = 0;
   for (const Rows& mine : rows) {
     for (const Rows& some : rows_in_both({mine}, wanted)) {
@@ -41,7 +43,8 @@ class Exchange {
   /// What was started ends before its bytes go away, also where this rank's work has thrown.
   ~Exchange();
 
-  /// The next piece of the message to a rank, and where the next one of the message from it is written. Copied, expected to stay.
+  /// The next piece of the message to a rank, and where the next one of the message from it is written. Copied,
+  /// expected to stay.
   void send(std::size_t rank, const Array& piece);
   void expect(std::size_t rank, const Array& piece);
   void start();

@@ -167,8 +167,8 @@ struct Guarded::Impl {
       if (!peer.done) listen(peer);
     }
     if (!peer.done && now - peer.heard > timeout) {
-      error = "[Guarded] every rank must send a heartbeat within " + number_text(timeout.count()) + " s (--timeout): rank " +
-              std::to_string(peer.rank) + " of " + std::to_string(data.size()) +
+      error = "[Guarded] every rank must send a heartbeat within " + number_text(timeout.count()) +
+              " s (--timeout): rank " + std::to_string(peer.rank) + " of " + std::to_string(data.size()) +
               " has ended, is stopped, or its connection is cut";
     }
   }
@@ -186,7 +186,8 @@ struct Guarded::Impl {
 
   /// Tells every rank that can be reached within a short time. Who cannot be told hears nothing more, which says the same.
   void tell(const std::string& text) {
-    const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::min(Seconds(timeout / 8), Seconds(0.5)));
+    const auto until =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(std::min(Seconds(timeout / 8), Seconds(0.5)));
     std::vector<bool> said(peers.size(), false);
     for (bool all = false; !all && Clock::now() < until; std::this_thread::sleep_for(Seconds(0.001))) {
       all = true;
@@ -216,8 +217,8 @@ struct Guarded::Impl {
 
 Guarded::Guarded(Transport& data, Transport& control, GuardOptions options) {
   check<OptionError>(data.rank() == control.rank() && data.size() == control.size(), "Guarded",
-                     "both transports must join the same ranks: got ranks ", data.rank(), " and ", control.rank(), ", sizes ",
-                     data.size(), " and ", control.size());
+                     "both transports must join the same ranks: got ranks ", data.rank(), " and ", control.rank(),
+                     ", sizes ", data.size(), " and ", control.size());
   check<OptionError>(options.timeout > 0 && std::isfinite(options.timeout), "Guarded",
                      "the timeout must be above 0 seconds: got ", options.timeout);
   impl_ = std::make_unique<Impl>(data, control, options);

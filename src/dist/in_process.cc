@@ -37,13 +37,15 @@ class InProcessTransport final : public Transport {
   InProcessTransport(Hub& hub, int rank) : hub_(hub), rank_(rank) {}
   int rank() const override { return rank_; }
   int size() const override { return hub_.size; }
-  Ticket send(int to, std::span<const std::byte> bytes) override { return start("Transport::send", {0, to, bytes, {}, true}); }
+  Ticket send(int to, std::span<const std::byte> bytes) override {
+    return start("Transport::send", {0, to, bytes, {}, true});
+  }
   Ticket receive(int from, std::span<std::byte> bytes) override {
     return start("Transport::receive", {0, from, {}, bytes, false});
   }
   bool poll(Ticket ticket) override {
-    check<OptionError>(ticket.id >= 0 && ticket.id < next_, "Transport::poll", "the ticket must be of this transport: got ",
-                       ticket.id);
+    check<OptionError>(ticket.id >= 0 && ticket.id < next_, "Transport::poll",
+                       "the ticket must be of this transport: got ", ticket.id);
     if (!error_.empty()) throw TransportError(error_);
     move_on();
     return std::ranges::find(under_way_, ticket.id, &Operation::id) == under_way_.end();
@@ -60,8 +62,8 @@ class InProcessTransport final : public Transport {
 
   Ticket start(const char* function, Operation one) {
     if (!error_.empty()) throw TransportError(error_);
-    check<OptionError>(one.peer >= 0 && one.peer < size(), function, "the rank must be in [0, size): got ", one.peer, ", size ",
-                       size());
+    check<OptionError>(one.peer >= 0 && one.peer < size(), function, "the rank must be in [0, size): got ", one.peer,
+                       ", size ", size());
     one.id = next_++;
     under_way_.push_back(one);
     return {one.id};
@@ -84,9 +86,9 @@ class InProcessTransport final : public Transport {
       const Bytes message = std::move(queue.front());
       queue.pop_front();
       if (message.size() != one.in.size()) {
-        error_ = "[Transport::receive] a message must have the length of its receive: rank " + std::to_string(one.peer) +
-                 " sent " + std::to_string(message.size()) + " bytes, rank " + std::to_string(rank_) + " expects " +
-                 std::to_string(one.in.size());
+        error_ = "[Transport::receive] a message must have the length of its receive: rank " +
+                 std::to_string(one.peer) + " sent " + std::to_string(message.size()) + " bytes, rank " +
+                 std::to_string(rank_) + " expects " + std::to_string(one.in.size());
         throw TransportError(error_);
       }
       std::ranges::copy(message, one.in.begin());

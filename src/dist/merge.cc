@@ -30,7 +30,8 @@ void merge(Transport& transport, const View<T, 4>& out, const View<Accumulator<T
                     {"instruction set", std::string(isa_name(context.isa()))}});
   const std::array<Index, 3> rows{out.size(0), out.size(1), out.size(2)};
   check<ShapeError>(lse.sizes() == rows, function, "lse must be [B, H, Tq]: got ", lse, " for out ", out);
-  const std::vector<Buffer> all_outs = from_all_ranks(transport, Array(out)), all_lses = from_all_ranks(transport, Array(lse));
+  const std::vector<Buffer> all_outs = from_all_ranks(transport, Array(out)),
+                            all_lses = from_all_ranks(transport, Array(lse));
   std::vector<View<const T, 4>> outs;
   std::vector<View<const Sum, 3>> lses;
   for (const Buffer& part : all_outs) outs.push_back(part.view.as<const T, 4>());

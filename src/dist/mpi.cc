@@ -1,5 +1,6 @@
-// Isend, Irecv, Testsome. Each transport is a tag of one communicator of qkv's own; a mutex puts the calls of both in a row. The library
-// is loaded when it is asked for, so that one program or wheel runs with it and without: a list of the functions is in place of mpi.h.
+// Isend, Irecv, Testsome. Each transport is a tag of one communicator of qkv's own; a mutex puts the calls of both in a
+// row. The library is loaded when it is asked for, so that one program or wheel runs with it and without: a list of the
+// functions is in place of mpi.h.
 #include "qkv/dist/mpi.h"
 
 #include <dlfcn.h>
@@ -29,20 +30,20 @@ struct OpenMpi {
   };
   static constexpr int kSuccess = 0, kUndefined = -32766, kTruncated = 15, kInStatus = 18, kSerialized = 2;
 
-#define QKV_MPI_FUNCTIONS(X)                                                                                              \
-  X(Init_thread, int*, char***, int, int*)                                                                                \
-  X(Initialized, int*)                                                                                                    \
-  X(Query_thread, int*)                                                                                                   \
-  X(Finalize)                                                                                                             \
-  X(Comm_rank, Handle, int*)                                                                                              \
-  X(Comm_size, Handle, int*)                                                                                              \
-  X(Comm_dup, Handle, Handle*)                                                                                            \
-  X(Comm_free, Handle*)                                                                                                   \
-  X(Comm_set_errhandler, Handle, Handle)                                                                                  \
-  X(Isend, const void*, int, Handle, int, int, Handle, Request*)                                                          \
-  X(Irecv, void*, int, Handle, int, int, Handle, Request*)                                                                \
-  X(Testsome, int, Request*, int*, int*, Status*)                                                                         \
-  X(Barrier, Handle)                                                                                                      \
+#define QKV_MPI_FUNCTIONS(X)                                     \
+  X(Init_thread, int*, char***, int, int*)                       \
+  X(Initialized, int*)                                           \
+  X(Query_thread, int*)                                          \
+  X(Finalize)                                                    \
+  X(Comm_rank, Handle, int*)                                     \
+  X(Comm_size, Handle, int*)                                     \
+  X(Comm_dup, Handle, Handle*)                                   \
+  X(Comm_free, Handle*)                                          \
+  X(Comm_set_errhandler, Handle, Handle)                         \
+  X(Isend, const void*, int, Handle, int, int, Handle, Request*) \
+  X(Irecv, void*, int, Handle, int, int, Handle, Request*)       \
+  X(Testsome, int, Request*, int*, int*, Status*)                \
+  X(Barrier, Handle)                                             \
   X(Error_string, int, char*, int*)
 #define QKV_DECLARE(name, ...) int (*name)(__VA_ARGS__);
   QKV_MPI_FUNCTIONS(QKV_DECLARE)
@@ -68,8 +69,8 @@ struct OpenMpi {
     version = version.substr(0, version.find('\n'));
     const auto find = [&](auto& target, const char* name) {
       void* const symbol = ::dlsym(handle, name);
-      check<UnsupportedError>(symbol != nullptr, "Mpi", "the library must be Open MPI, version 4 or 5: ", library, " is ", version,
-                              " and has no ", name);
+      check<UnsupportedError>(symbol != nullptr, "Mpi", "the library must be Open MPI, version 4 or 5: ", library,
+                              " is ", version, " and has no ", name);
       target = reinterpret_cast<std::remove_reference_t<decltype(target)>>(symbol);
     };
     find(comm_world, "ompi_mpi_comm_world");
@@ -126,8 +127,8 @@ class MpiTransport final : public Transport {
         true);
   }
   bool poll(Ticket ticket) override {
-    check<OptionError>(ticket.id >= 0 && ticket.id < next_, "Transport::poll", "the ticket must be of this transport: got ",
-                       ticket.id);
+    check<OptionError>(ticket.id >= 0 && ticket.id < next_, "Transport::poll",
+                       "the ticket must be of this transport: got ", ticket.id);
     if (!error_.empty()) throw TransportError(error_);
     move_on();
     return !open_.contains(ticket.id);
@@ -143,11 +144,13 @@ class MpiTransport final : public Transport {
     bool receives;
   };
 
-  /// Pieces of piece_bytes and a last one that is shorter, so that a receiver of another length meets a piece of another length.
+  /// Pieces of piece_bytes and a last one that is shorter, so that a receiver of another length meets a piece of
+  /// another length.
   template <class Call>
   Ticket start(const char* function, int peer, std::size_t bytes, const Call& call, bool receives) {
     if (!error_.empty()) throw TransportError(error_);
-    check<OptionError>(peer >= 0 && peer < size(), function, "the rank must be in [0, size): got ", peer, ", size ", size());
+    check<OptionError>(peer >= 0 && peer < size(), function, "the rank must be in [0, size): got ", peer, ", size ",
+                       size());
     const std::lock_guard lock(world_.mutex);
     std::size_t at = 0;
     for (bool last = false; !last;) {
@@ -195,10 +198,12 @@ class MpiTransport final : public Transport {
       const OpenMpi::Status& status = statuses_[static_cast<std::size_t>(n)];
       // Only where the call says so are the statuses' errors set.
       const int error = code == OpenMpi::kInStatus ? status.error : OpenMpi::kSuccess;
-      if (piece.receives && (error == OpenMpi::kTruncated || (error == OpenMpi::kSuccess && status.bytes != piece.expected))) {
+      if (piece.receives &&
+          (error == OpenMpi::kTruncated || (error == OpenMpi::kSuccess && status.bytes != piece.expected))) {
         differ(piece.peer, error == OpenMpi::kTruncated ? "more" : std::to_string(status.bytes), piece.expected);
       }
-      if (error != OpenMpi::kSuccess) break_off("rank " + std::to_string(piece.peer) + ": " + error_text(world_.mpi, error));
+      if (error != OpenMpi::kSuccess)
+        break_off("rank " + std::to_string(piece.peer) + ": " + error_text(world_.mpi, error));
       if (--open_[piece.id] == 0) open_.erase(piece.id);
     }
     std::size_t kept = 0;

@@ -167,6 +167,7 @@ def context_parallel(
             parallel_attention(mask=...) there.
     """
     ranks_of("context_parallel", group)
+    cut: dict[str, Any] = {"method": method, "layout": layout, "block": block, "turns": turns, "chunk": chunk}
 
     def attend(
         _function: Any, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
@@ -180,20 +181,8 @@ def context_parallel(
             raise ArgumentError(
                 f"[context_parallel] query has {query.shape[1]} heads, key {key.shape[1]}: pass enable_gqa=True"
             )
-        return parallel_attention(
-            query,
-            key,
-            value,
-            group,
-            method=method,
-            layout=layout,
-            block=block,
-            turns=turns,
-            chunk=chunk,
-            causal=is_causal,
-            dropout=dropout_p,
-            scale=scale,
-        )  # type: ignore[return-value]
+        out = parallel_attention(query, key, value, group, **cut, causal=is_causal, dropout=dropout_p, scale=scale)
+        return out  # type: ignore[return-value]
 
     before = patch.watch_calls(attend)
     try:

@@ -1,5 +1,5 @@
-// Leaves of which each query keeps one interval of keys: bands of diagonals, bounds, chunks, documents. Both ends of the interval
-// ascend from query to query, so that the first and the last query of a tile answer for all.
+// Leaves of which each query keeps one interval of keys: bands of diagonals, bounds, chunks, documents. Both ends of
+// the interval ascend from query to query, so that the first and the last query of a tile answer for all.
 #include <optional>
 #include <string_view>
 
@@ -63,8 +63,8 @@ struct Diagonals {
 
 std::vector<Index> copy_of(IndexSpan values) { return {values.begin(), values.end()}; }
 
-/// keep = c - left <= j <= c + right with c = i + offset; -1 is unbounded. Causal is the band (-1, 0). With offsets, [B] or inside
-/// documents one for each, these say where the diagonal lies, not the alignment.
+/// keep = c - left <= j <= c + right with c = i + offset; -1 is unbounded. Causal is the band (-1, 0). With offsets,
+/// [B] or inside documents one for each, these say where the diagonal lies, not the alignment.
 class Band final : public Intervals<Band> {
  public:
   Band(Index left, Index right, Align align, std::optional<std::vector<Index>> offsets = {}, bool causal = true)
@@ -97,10 +97,11 @@ class Band final : public Intervals<Band> {
   void check(const MaskExtent& extent, bool key_lengths, const char* function) const override {
     check_sizes(extent.q_len, extent.kv_len, function);
     if (offsets_)
-      return check_one_each(function, causal_ ? "causal(offsets)" : "window(..., offsets)", offsets_->size(), extent.batch);
+      return check_one_each(function, causal_ ? "causal(offsets)" : "window(..., offsets)", offsets_->size(),
+                            extent.batch);
     qkv::check<OptionError>(!(align_ == Align::kBottomRight && key_lengths && extent.q_len > 1), function, name(),
-                            "(Align::kBottomRight) refers to Tk, not to key lengths, and would show the future: use ", name(),
-                            "(offsets) with one offset per sequence: got key lengths and Tq ", extent.q_len);
+                            "(Align::kBottomRight) refers to Tk, not to key lengths, and would show the future: use ",
+                            name(), "(offsets) with one offset per sequence: got key lengths and Tq ", extent.q_len);
   }
 
  private:
@@ -206,8 +207,12 @@ constexpr const char* kDocuments = "Mask::documents";
 /// keep = i and j lie in the same document, and on the diagonals that are kept inside it.
 class Documents final : public Intervals<Documents> {
  public:
-  Documents(std::vector<Index> q_offsets, std::vector<Index> k_offsets, std::vector<Diagonals> diagonals, std::string inside)
-      : q_(std::move(q_offsets)), k_(std::move(k_offsets)), diagonals_(std::move(diagonals)), inside_(std::move(inside)) {}
+  Documents(std::vector<Index> q_offsets, std::vector<Index> k_offsets, std::vector<Diagonals> diagonals,
+            std::string inside)
+      : q_(std::move(q_offsets)),
+        k_(std::move(k_offsets)),
+        diagonals_(std::move(diagonals)),
+        inside_(std::move(inside)) {}
 
   auto rows(const Pairs&) const {
     return [this, document = std::size_t{0}](Index i) mutable {
@@ -224,10 +229,10 @@ class Documents final : public Intervals<Documents> {
     return "documents[" + std::to_string(q_.size() - 1) + (inside_.empty() ? "" : ", " + inside_) + "]";
   }
   void check(const MaskExtent& extent, bool, const char* function) const override {
-    qkv::check<ShapeError>(q_.back() == extent.q_len, function, "the queries of documents must end with Tq ", extent.q_len,
-                           ": got ", q_.back());
-    qkv::check<ShapeError>(k_.back() == extent.kv_len, function, "the keys of documents must end with Tk ", extent.kv_len,
-                           ": got ", k_.back());
+    qkv::check<ShapeError>(q_.back() == extent.q_len, function, "the queries of documents must end with Tq ",
+                           extent.q_len, ": got ", q_.back());
+    qkv::check<ShapeError>(k_.back() == extent.kv_len, function, "the keys of documents must end with Tk ",
+                           extent.kv_len, ": got ", k_.back());
   }
 
  private:
@@ -242,7 +247,8 @@ std::vector<Index> checked_offsets(const Offsets& offsets, const char* name) {
   check<OptionError>(!numbers.empty(), kDocuments, name, " must have one more value than there are documents: got 0");
   check<OptionError>(numbers[0] == 0, kDocuments, name, " must begin with 0: got ", numbers[0]);
   for (std::size_t d = 1; d < numbers.size(); ++d) {
-    check<OptionError>(numbers[d] >= numbers[d - 1], kDocuments, name, " must ascend: got ", numbers[d - 1], ", ", numbers[d]);
+    check<OptionError>(numbers[d] >= numbers[d - 1], kDocuments, name, " must ascend: got ", numbers[d - 1], ", ",
+                       numbers[d]);
   }
   check<OptionError>(numbers.back() < kFar, kDocuments, name, " must be positions: got ", numbers.back());
   return numbers;
@@ -272,7 +278,9 @@ std::vector<Diagonals> diagonals_inside(const Mask::Node& inside, IndexSpan q, I
 }  // namespace
 
 Mask Mask::causal(Align align) { return Mask(Node::of<Band>(-1, 0, align)); }
-Mask Mask::causal(std::span<const Index> offsets) { return Mask(Node::of<Band>(-1, 0, Align::kSquare, copy_of(offsets))); }
+Mask Mask::causal(std::span<const Index> offsets) {
+  return Mask(Node::of<Band>(-1, 0, Align::kSquare, copy_of(offsets)));
+}
 Mask Mask::window(Index left, Index right, Align align) {
   check_window(left, right);
   return Mask(Node::of<Band>(left, right, align, std::nullopt, false));
@@ -290,8 +298,12 @@ Mask Mask::chunked(Index size, std::span<const Index> starts, Align align) {
   return Mask(Node::of<Chunked>(size, align, copy_of(starts)));
 }
 
-Mask Mask::key_lengths(std::span<const Index> lengths) { return Mask(Node::of<Bound>("key_lengths", true, true, lengths)); }
-Mask Mask::key_starts(std::span<const Index> starts) { return Mask(Node::of<Bound>("key_starts", true, false, starts)); }
+Mask Mask::key_lengths(std::span<const Index> lengths) {
+  return Mask(Node::of<Bound>("key_lengths", true, true, lengths));
+}
+Mask Mask::key_starts(std::span<const Index> starts) {
+  return Mask(Node::of<Bound>("key_starts", true, false, starts));
+}
 Mask Mask::query_lengths(std::span<const Index> lengths) {
   return Mask(Node::of<Bound>("query_lengths", false, true, lengths));
 }
@@ -304,8 +316,8 @@ Mask Mask::first(Index n) {
 Mask Mask::documents(const Offsets& offsets) { return documents(offsets, offsets); }
 Mask Mask::documents(const Offsets& q_offsets, const Offsets& k_offsets, const Mask& inside) {
   std::vector<Index> q = checked_offsets(q_offsets, "q_offsets"), k = checked_offsets(k_offsets, "k_offsets");
-  check<ShapeError>(k.size() == q.size(), kDocuments, "queries and keys must have as many documents: got ", q.size() - 1,
-                    " and ", k.size() - 1);
+  check<ShapeError>(k.size() == q.size(), kDocuments, "queries and keys must have as many documents: got ",
+                    q.size() - 1, " and ", k.size() - 1);
   std::vector<Diagonals> diagonals;
   if (inside.node() != nullptr) diagonals = diagonals_inside(*inside.node(), q, k);
   return Mask(Node::of<Documents>(std::move(q), std::move(k), std::move(diagonals),

@@ -5,7 +5,8 @@
 namespace qkv::inline v0 {
 namespace {
 
-/// keep = i, or j, is one of some positions, ascending, each once. Look-ups take O(log n) of their number, which is small.
+/// keep = i, or j, is one of some positions, ascending, each once. Look-ups take O(log n) of their number, which is
+/// small.
 class Global final : public MaskPart {
  public:
   Global(IndexSpan positions, bool on_keys) : positions_(positions.begin(), positions.end()), on_keys_(on_keys) {

@@ -11,8 +11,8 @@ namespace qkv::test {
 
 /// `counts`: how many values each option has. `legal` says whether a choice of values is a case.
 template <class Number, std::size_t kOptions, class Legal>
-std::vector<std::array<Number, kOptions>> pairwise_choices(const std::array<Number, kOptions>& counts, std::uint64_t seed,
-                                                           const Legal& legal) {
+std::vector<std::array<Number, kOptions>> pairwise_choices(const std::array<Number, kOptions>& counts,
+                                                           std::uint64_t seed, const Legal& legal) {
   using Choice = std::array<Number, kOptions>;
   using Pair = std::array<Number, 4>;  // option, value, option, value
   const auto each_pair = [](const auto& visit) {
@@ -39,7 +39,8 @@ std::vector<std::array<Number, kOptions>> pairwise_choices(const std::array<Numb
     std::size_t best_gain = 0;
     for (int draw = 0; draw < 60; ++draw) {
       Choice choice{};
-      for (std::size_t n = 0; n < kOptions; ++n) choice[n] = static_cast<Number>(random.below(static_cast<Index>(counts[n])));
+      for (std::size_t n = 0; n < kOptions; ++n)
+        choice[n] = static_cast<Number>(random.below(static_cast<Index>(counts[n])));
       choice[static_cast<std::size_t>(wanted[0])] = wanted[1];
       choice[static_cast<std::size_t>(wanted[2])] = wanted[3];
       if (!legal(choice)) continue;
