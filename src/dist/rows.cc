@@ -25,7 +25,7 @@ struct Blocks {
 
 /// Rank owner(n) gets piece n of `pieces`. Neighbours become one.
 template <class Owner>
-RowsOfRanks dealt(const Blocks& blocks, Index pieces, int ranks, const Owner& owner) {
+RowsOfRanks assigned(const Blocks& blocks, Index pieces, int ranks, const Owner& owner) {
   RowsOfRanks all(static_cast<std::size_t>(ranks));
   for (Index n = 0; n < pieces; ++n) {
     const Rows some = blocks.piece(n, pieces);
@@ -41,12 +41,12 @@ RowsOfRanks dealt(const Blocks& blocks, Index pieces, int ranks, const Owner& ow
 }
 
 RowsOfRanks contiguous(const Blocks& blocks, int ranks) {
-  return dealt(blocks, ranks, ranks, [](Index n) { return n; });
+  return assigned(blocks, ranks, ranks, [](Index n) { return n; });
 }
 RowsOfRanks zig_zag(const Blocks& blocks, int ranks, Index turns) {
   const Index turn = 2 * Index{ranks};
   const Index most = blocks.count() / turn + 1;  // then no piece has more than a block
-  return dealt(blocks, std::min(turns, most) * turn, ranks,
+  return assigned(blocks, std::min(turns, most) * turn, ranks,
                [&](Index n) { return std::min(n % turn, turn - 1 - n % turn); });
 }
 

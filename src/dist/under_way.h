@@ -1,5 +1,5 @@
-// Messages that travel while this rank computes. Adapters move bytes only inside their calls (transport.h), so a thread polls
-// meanwhile; the rank's own thread must not use the transport until the object is finished. Not: what travels (exchange.h).
+// Messages under way while this rank computes. Adapters move bytes only inside their calls (transport.h), so a thread polls
+// meanwhile; the rank's own thread must not use the transport until the object is finished.
 #pragma once
 
 #include <atomic>

@@ -10,7 +10,7 @@
 //                Liu, Zaharia, Abbeel 2023 (arXiv:2310.01889), but for the order
 //
 // Gradients of biases, sinks and position biases are sums over ranks, the same on every rank.
-// Not: how bytes travel (transport.h), failures of ranks (guarded.h).
+// Bytes go by transport.h, failures of ranks are guarded.h's.
 #pragma once
 
 #include <vector>

@@ -12,7 +12,7 @@ namespace qkv::inline v0::dist {
 
 struct MpiOptions {
   std::string library = "libmpi.so.40";            ///< a name that the loader finds, or a path
-  std::size_t piece_bytes = std::size_t{1} << 30;  ///< longer messages travel in pieces: MPI counts in int
+  std::size_t piece_bytes = std::size_t{1} << 30;  ///< longer messages are sent in pieces: MPI counts in int
 };
 
 /// This process as one rank of MPI_COMM_WORLD. Opening is collective. Two transports between the same ranks, which two threads may

@@ -1,5 +1,5 @@
 // Transport: how ranks exchange bytes. Send, receive, poll, nothing more; what runs the ranks is somebody else's (mpirun, torchrun,
-// threads). Not: what travels (context_parallel.h), failures of ranks (guarded.h).
+// threads), failures of ranks are guarded.h's.
 #pragma once
 
 #include <cstddef>
