@@ -108,8 +108,7 @@ int run_practice(const PracticeCommandOptions& options) {
     return 0;
   }
   const Language language = chosen(task, options);
-  const std::string_view text = *exercise(task.name, language);
-  print(options.solution ? solution_of(text, language) : skeleton_of(text, language));
+  print(printed_exercise(task.name, language, options.solution));
   return 0;
 }
 

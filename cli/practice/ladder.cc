@@ -26,13 +26,17 @@ std::string_view language_name(Language language) {
   return kNames[static_cast<std::size_t>(language)];
 }
 
+std::string file_of(std::string_view task) {
+  std::string name(task);
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
 std::string_view given_in_cpp() { return file_called("cpp/given.h").value(); }
 
 std::optional<std::string_view> exercise(std::string_view task, Language language) {
   const std::string ending = language == Language::kCpp ? ".cc" : ".py";
-  std::string name = std::string(language_name(language)) + "/" + std::string(task) + ending;
-  std::ranges::replace(name, '-', '_');  // a file that Python can import
-  return file_called(name);
+  return file_called(std::string(language_name(language)) + "/" + file_of(task) + ending);
 }
 
 std::vector<Language> languages_of(std::string_view task) {

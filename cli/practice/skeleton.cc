@@ -1,5 +1,7 @@
 // From the one file of an exercise to what is printed of it. A region begins with a line `# solution: words` and ends with a
 // line `# end`, at any indentation; in C++ both begin with `//`, and what is given stands in place of its #include.
+#include <fmt/format.h>
+
 #include <stdexcept>
 
 #include "practice/ladder.h"
@@ -20,10 +22,23 @@ std::string placeholder(std::string_view words, Language language) {
   return language == Language::kCpp ? "throw std::logic_error(" + text + ");" : "raise NotImplementedError(" + text + ")";
 }
 
-std::string printed(std::string_view text, Language language, bool solved) {
+/// Where it comes from, how it is built and judged.
+std::string head_of(const std::string& task, const std::string& file, Language language) {
+  const std::string from = fmt::format("qkv practice {} --{} ; when done: qkv judge ", task, language_name(language));
+  if (language != Language::kCpp) return fmt::format("# {}{}.py\n", from, file);
+  return fmt::format(
+      "// {0}--run './{1} {{in}} {{out}}' --task {2}\n"
+      "// c++ -std=c++20 -O2 {1}.cc -o {1} $(pkg-config --cflags --libs qkv-io)\n//\n",
+      from, file, task);
+}
+
+}  // namespace
+
+std::string printed_exercise(std::string_view task, Language language, bool solved) {
   const std::string comment = language == Language::kCpp ? "// " : "# ";
   const std::string begin = comment + "solution", end = comment + "end";
-  std::string result;
+  std::string_view text = exercise(task, language).value();
+  std::string result = head_of(std::string(task), file_of(task), language);
   bool inside = false;
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
@@ -46,10 +61,5 @@ std::string printed(std::string_view text, Language language, bool solved) {
   if (inside) throw std::runtime_error("an exercise has a region `" + begin + "` without `" + end + "`");
   return result;
 }
-
-}  // namespace
-
-std::string skeleton_of(std::string_view text, Language language) { return printed(text, language, false); }
-std::string solution_of(std::string_view text, Language language) { return printed(text, language, true); }
 
 }  // namespace qkv::cli

@@ -1,6 +1,3 @@
-// qkv practice backward --cpp ; when done: qkv judge --run './backward {in} {out}' --task backward
-// c++ -std=c++20 -O2 backward.cc -o backward $(pkg-config --cflags --libs qkv-io)
-//
 // The gradients of attention by hand. Behind article 003; docs/maths/by-hand.md does one row with a pencil.
 //
 //     q       [B, H, Tq, d]     queries

@@ -1,6 +1,3 @@
-// qkv practice causal --cpp ; when done: qkv judge --run './causal {in} {out}' --task causal
-// c++ -std=c++20 -O2 causal.cc -o causal $(pkg-config --cflags --libs qkv-io)
-//
 // Causal attention: no query sees the future. Article 003.
 //
 //     q       [B, H, Tq, d]     queries

@@ -1,6 +1,3 @@
-// qkv practice cross --cpp ; when done: qkv judge --run './cross {in} {out}' --task cross
-// c++ -std=c++20 -O2 cross.cc -o cross $(pkg-config --cflags --libs qkv-io)
-//
 // Cross-attention: queries of one sequence, keys and values of another, as a decoder reads an encoder. Article 002.
 //
 //     x                       [B, L, E]       asks

@@ -1,6 +1,3 @@
-// qkv practice flash --cpp ; when done: qkv judge --run './flash {in} {out}' --task flash
-// c++ -std=c++20 -O2 flash.cc -o flash $(pkg-config --cflags --libs qkv-io)
-//
 // Attention in blocks of keys with an online softmax: what FlashAttention does. Named in article 003, an extension here.
 //
 //     q             [B, H, Tq, d]    queries

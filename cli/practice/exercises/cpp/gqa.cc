@@ -1,6 +1,3 @@
-// qkv practice gqa --cpp ; when done: qkv judge --run './gqa {in} {out}' --task gqa
-// c++ -std=c++20 -O2 gqa.cc -o gqa $(pkg-config --cflags --libs qkv-io)
-//
 // Grouped-query attention: several query heads share one head of keys and values. Named in article 003, an extension here.
 //
 //     x               [B, L, E]       a sequence of L tokens

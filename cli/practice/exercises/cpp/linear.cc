@@ -1,6 +1,3 @@
-// qkv practice linear --cpp ; when done: qkv judge --run './linear {in} {out}' --task linear
-// c++ -std=c++20 -O2 linear.cc -o linear $(pkg-config --cflags --libs qkv-io)
-//
 // Linear attention: a product of features in place of the softmax. Named in article 002.
 //
 //     q       [B, H, Tq, d]     queries

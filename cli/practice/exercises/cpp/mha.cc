@@ -1,6 +1,3 @@
-// qkv practice mha --cpp ; when done: qkv judge --run './mha {in} {out}' --task mha
-// c++ -std=c++20 -O2 mha.cc -o mha $(pkg-config --cflags --libs qkv-io)
-//
 // Multi-head attention: H small heads side by side. Articles 001, 002 and 004.
 //
 //     x                       [B, L, E]       a sequence of L tokens

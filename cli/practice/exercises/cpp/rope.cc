@@ -1,6 +1,3 @@
-// qkv practice rope --cpp ; when done: qkv judge --run './rope {in} {out}' --task rope
-// c++ -std=c++20 -O2 rope.cc -o rope $(pkg-config --cflags --libs qkv-io)
-//
 // Rotary positions: each pair of columns turns by an angle that grows with the token's position. No article has it.
 //
 //     x            [B, H, T, d]    queries or keys; d is even

@@ -1,6 +1,3 @@
-// qkv practice sdpa --cpp ; when done: qkv judge --run './sdpa {in} {out}' --task sdpa
-// c++ -std=c++20 -O2 sdpa.cc -o sdpa $(pkg-config --cflags --libs qkv-io)
-//
 // Scaled dot-product attention: the formula itself. Article 003.
 //
 // Each query is compared with every key, scaled by the width of a key; the softmax of these scores weighs the values.

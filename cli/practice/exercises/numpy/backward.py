@@ -1,4 +1,3 @@
-# qkv practice backward --numpy ; when done: qkv judge backward.py
 """The gradients of attention by hand, without autograd. Behind article 003; docs/maths/by-hand.md does one row with a pencil.
 
     q       [B, H, Tq, d]     queries

@@ -1,4 +1,3 @@
-# qkv practice cache --numpy ; when done: qkv judge cache.py
 """Attention with a cache of keys and values, as text is generated. Named in article 003, an extension here.
 
     x                       [B, n, E]    the n new tokens of this call; n differs from call to call

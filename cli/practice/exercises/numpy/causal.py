@@ -1,4 +1,3 @@
-# qkv practice causal --numpy ; when done: qkv judge causal.py
 """Causal attention: no query sees the future. Article 003.
 
     q       [B, H, Tq, d]     queries

@@ -1,4 +1,3 @@
-# qkv practice cross --numpy ; when done: qkv judge cross.py
 """Cross-attention: queries of one sequence, keys and values of another, as a decoder reads an encoder. Article 002.
 
     x                       [B, L, E]       asks

@@ -1,4 +1,3 @@
-# qkv practice dropout --numpy ; when done: qkv judge dropout.py
 """Dropout in attention: where it sits and what it multiplies. Article 000.
 
     q           [B, H, Tq, d]    queries

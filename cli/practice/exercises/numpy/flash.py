@@ -1,4 +1,3 @@
-# qkv practice flash --numpy ; when done: qkv judge flash.py
 """Attention in blocks of keys with an online softmax: what FlashAttention does. Named in article 003, an extension here.
 
     q             [B, H, Tq, d]    queries

@@ -1,4 +1,3 @@
-# qkv practice gqa --numpy ; when done: qkv judge gqa.py
 """Grouped-query attention: several query heads share one head of keys and values. Named in article 003, an extension here.
 
     x               [B, L, E]       a sequence of L tokens

@@ -1,4 +1,3 @@
-# qkv practice lm --numpy ; when done: qkv judge lm.py
 """One training step of the toy language model, gradients by hand. Article 003.
 
     params["embed"]              [V, E]       a row for each character

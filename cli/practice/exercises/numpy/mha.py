@@ -1,4 +1,3 @@
-# qkv practice mha --numpy ; when done: qkv judge mha.py
 """Multi-head attention: H small heads side by side. Articles 001, 002 and 004.
 
     x                       [B, L, E]       a sequence of L tokens

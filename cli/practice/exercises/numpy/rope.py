@@ -1,4 +1,3 @@
-# qkv practice rope --numpy ; when done: qkv judge rope.py
 """Rotary positions: each pair of columns turns by an angle that grows with the token's position. No article has it.
 
     x            [B, H, T, d]    queries or keys; d is even

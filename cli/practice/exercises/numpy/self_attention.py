@@ -1,4 +1,3 @@
-# qkv practice self-attention --numpy ; when done: qkv judge self_attention.py
 """Self-attention whose head is narrower or wider than the input. Article 001.
 
     x                  [B, L, E]      a sequence of L tokens

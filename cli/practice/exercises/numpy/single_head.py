@@ -1,4 +1,3 @@
-# qkv practice single-head --numpy ; when done: qkv judge single_head.py
 """One causal head with an output projection, as in a small language model. Article 003.
 
     x                       [B, L, E]    a sequence of L tokens

@@ -1,4 +1,3 @@
-# qkv practice v1 --numpy ; when done: qkv judge v1.py
 """V1, self-attention as the formula says it: three projections, one head. Articles 000 and 004.
 
     x                  [B, L, E]    a sequence of L tokens

@@ -1,4 +1,3 @@
-# qkv practice v2 --numpy ; when done: qkv judge v2.py
 """V2: the same function as V1 with one matrix for q, k and v. Articles 000 and 004.
 
     x          [B, L, E]     a sequence of L tokens

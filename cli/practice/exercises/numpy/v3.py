@@ -1,4 +1,3 @@
-# qkv practice v3 --numpy ; when done: qkv judge v3.py
 """V3: merged projection, a mask, an output projection. Articles 000 and 004.
 
     x          [B, L, E]     a sequence of L tokens

@@ -1,4 +1,3 @@
-# qkv practice v4 --numpy ; when done: qkv judge v4.py
 """V4, the form to write in an interview: separate projections, mask, output projection. Articles 002 and 004.
 
     x                       [B, L, E]    a sequence of L tokens

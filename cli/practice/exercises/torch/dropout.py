@@ -1,4 +1,3 @@
-# qkv practice dropout --torch ; when done: qkv judge dropout.py
 """Dropout in attention: where it sits. Article 000.
 
     q           [B, H, Tq, d]    queries

@@ -1,4 +1,3 @@
-# qkv practice linear --torch ; when done: qkv judge linear.py
 """Linear attention: a product of features in place of the softmax. Named in article 002.
 
     q       [B, H, Tq, d]     queries

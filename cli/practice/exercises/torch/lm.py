@@ -1,4 +1,3 @@
-# qkv practice lm --torch ; when done: qkv judge lm.py
 """The toy language model and one training step. Article 003.
 
     ToyLM.forward(tokens [B, T]) returns logits [B, T, V]; T is at most context_len

@@ -1,4 +1,3 @@
-# qkv practice sdpa --torch ; when done: qkv judge sdpa.py
 """Scaled dot-product attention: the formula itself. Article 003.
 
 Each query is compared with every key, scaled by the width of a key; the softmax of these scores weighs the values.
