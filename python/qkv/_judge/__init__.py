@@ -1,27 +1,22 @@
-"""qkv.judge: names the mistake in attention written by hand. The runner (runner/) finds, fills and calls the code; the tool
+"""qkv.judge: names the mistake in attention written by hand. The runner (runner/) finds, fills and calls the code; the engine
 makes the probes and the verdict. Not: the verdict itself (src/judge).
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..__main__ import TOOL
-from .runner import files
+from .. import _engine
+from .runner.answering import answer
 from .runner.errors import Stop
 from .runner.look import as_json, look_at_object
-from .runner.process import run
 from .runner.tasks import FUNCTIONS
 
 __all__ = ["Check", "Convention", "Finding", "Mistake", "judge"]
@@ -102,16 +97,15 @@ def _finding(found: dict[str, Any], text: str) -> Finding:
     return result
 
 
-def _tool(*arguments: str) -> str:
-    """What the tool prints. Raises RuntimeError with what it says where it ends otherwise than with a verdict."""
-    if not TOOL.is_file():
-        raise FileNotFoundError(
-            f"qkv.judge needs the tool of the package: there is no {TOOL}; `python -m qkv` says how to get it"
-        )
-    done = subprocess.run([str(TOOL), "judge", *arguments], capture_output=True, text=True, encoding="utf-8", check=False)
-    if done.returncode not in (0, 1, 2) or not done.stdout:
-        raise RuntimeError(f"qkv judge {' '.join(arguments)}: exit code {done.returncode}: {done.stderr.strip()}")
-    return done.stdout
+def _packed(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """As the engine takes a file: the types that the runner's own files have."""
+    arrays = {name: np.asarray(value) for name, value in tensors.items()}
+    return {name: (str(one.dtype), list(one.shape), one.tobytes()) for name, one in arrays.items()}, dict(metadata)
+
+
+def _unpacked(file: tuple[dict[str, Any], dict[str, str]]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    tensors, metadata = file
+    return {name: np.frombuffer(data, dtype).reshape(sizes).copy() for name, (dtype, sizes, data) in tensors.items()}, metadata
 
 
 @contextlib.contextmanager
@@ -170,15 +164,21 @@ def judge(
             stop.verdict, "", name, task or "", checks=(check,), traceback=stop.traceback, seconds=time.perf_counter() - begin,
             text=text,
         )
-    look = as_json(subject)
-    with tempfile.TemporaryDirectory(prefix="qkv-judge-") as scratch:
-        folder = Path(scratch) / "exchange"
-        folder.mkdir()
-        files.write_json(folder / "look.json", look)
-        _tool("--probes", str(folder), "--task", subject.task, "--sizes", json.dumps(look["sizes"]))
-        with _undisturbed():
-            run(subject, folder, interrupts=False)
-        text = _tool("--answers", str(folder), *(["--hint"] if hint else []))
-        found = json.loads(_tool("--answers", str(folder), "--json"))
+    look, has = as_json(subject), subject.has
+    try:
+        owner = has.get("output", True), list(has.get("absent", ())), bool(has.get("causal")), has.get("dropout")
+        probes = _engine.probes(subject.task, look["sizes"], *owner)
+    except ValueError as error:
+        raise ValueError(f"[judge] {error} (build it smaller: init={{'dim': 48, 'heads': 4}})") from None
+    with _undisturbed():
+        answers = [
+            [_packed(*answer(subject, *_unpacked(probe), reading)) for probe in probes]
+            for reading in range(len(look["assignments"]))
+        ]
+    found, text = _engine.verdict(
+        {name: look[name] for name in ("file", "name", "task")},
+        [(one["label"], one["convention"] or "") for one in look["assignments"]],
+        look["conventions"], look["untried"], look["notes"], probes, answers, hint,
+    )  # fmt: skip
     found["seconds"] = time.perf_counter() - begin
     return _finding(found, text.rstrip("\n"))
