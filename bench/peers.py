@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""qkv and its peers on the same cases, on this machine: a table, a page, a plot, raw JSON.
+"""qkv and its peers on the same cases, on this machine: a table, a page, raw JSON.
 
-PyTorch, ONNX Runtime, OpenVINO and JAX, where they are installed (pip install torch onnx onnxruntime openvino jax matplotlib),
+PyTorch, ONNX Runtime, OpenVINO and JAX, where they are installed (pip install torch onnx onnxruntime openvino jax),
 each in its own process, all pinned to the same CPUs, run in turn: one round times a case with each of them, the next round in
 reverse order. A peer counts with the best of its variants (kernels, operators, ways to write the case).
 
@@ -10,7 +10,7 @@ the fractions of all peers are of that peak. Where the Python package is install
 a Python user calls it, but enters no ratio. Every result is first compared with attention in f64.
 
     bench/peers.py --quick                      # some of the cases, one round, a few minutes
-    bench/peers.py --out docs/benchmarks        # the default cases: two rounds, 10 to 20 minutes; the page and the plot
+    bench/peers.py --out docs/benchmarks        # the default cases: two rounds, 10 to 20 minutes; the page
     bench/peers.py --threads 2 --cases fwd-f32-d64 decode
 """
 
@@ -213,7 +213,7 @@ def arguments():
     parser.add_argument("--quick", action="store_true", help="some of the cases, one round")
     parser.add_argument("--full", action="store_true", help="also the slow cases: head width 128 above 4,096 tokens")
     parser.add_argument("--rounds", type=int, help="number of rounds (default 2, with --quick 1)")
-    parser.add_argument("--out", type=pathlib.Path, help="folder for the page and the plot of this run (default: neither)")
+    parser.add_argument("--out", type=pathlib.Path, help="folder for the page of this run (default: none)")
     parser.add_argument("--raw", type=pathlib.Path, help="file for everything measured, as JSON (default: build/peers/NAME.json)")
     parser.add_argument("--name", help="of the files (default: date, CPU and threads)")
     parser.add_argument("--note", default="", help="a sentence for the page")
@@ -255,7 +255,7 @@ def main():
     stem = report.stem_of(run, options.name)
     written = [report.write_raw(run, options.raw or ROOT / "build/peers" / f"{stem}.json")]
     if options.out:
-        written += report.write(run, options.out, stem)
+        written.append(report.write(run, options.out, stem))
     for path in written:
         print(f"wrote {path}")
     return 0

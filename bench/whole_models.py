@@ -2,8 +2,6 @@
 
     bench/whole_models.py                             all rows, under five minutes; needs torch and transformers, jax for its rows
     bench/whole_models.py --only decode --rounds 9    rows whose name contains "decode"
-    bench/whole_models.py --cpu "AMD EPYC Zen 5"      the CPU's name, where /proc/cpuinfo has none that says enough
-
     bench/whole_models.py --best                      of the fastest rounds: for a machine that other work shares
 
 Small random models, float32, in one process. A round runs every variant of a row in turn, once or for 50 ms, after a call that warms up;
@@ -239,18 +237,12 @@ def digits(ms: float) -> str:
     return f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}"
 
 
-def cpu_name() -> str:
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        return next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "an unknown CPU")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", default="")
     parser.add_argument("--best", action="store_true")
-    parser.add_argument("--cpu", default=None)
     options = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
     import qkv
@@ -265,7 +257,7 @@ def main() -> None:
     torch.set_grad_enabled(False)
     qkv.transformers.register()
     which = "the fastest" if options.best else "medians"
-    print(f"{options.cpu or cpu_name()}, {options.threads} threads, PyTorch {torch.__version__}, transformers "
+    print(f"{options.threads} threads, PyTorch {torch.__version__}, transformers "
           f"{transformers.__version__}; ms, {which} of {options.rounds} rounds in turn; gain: of qkv on PyTorch's (JAX's)\n")  # fmt: skip
     print("| | eager | SDPA, or the library's own | qkv | gain |\n|---|---|---|---|---|")
     for family in (encoders, hybrids, decodes, packed, tables, with_jax):

@@ -1,4 +1,4 @@
-"""The report of a run of bench/peers.py: a line per case, the table, the page, the raw JSON. Not: the plot (plot.py)."""
+"""The report of a run of bench/peers.py: a line per case, the table, the page, the raw JSON."""
 
 import datetime
 import json
@@ -8,8 +8,6 @@ import platform
 import re
 import statistics
 import subprocess
-
-from . import plot
 
 STEADY = 0.03
 PEAKS = {"fma": "fma_f32_gflops", "bf16 dot": "dot_bf16_gflops", "bandwidth": "read_gbs"}  # the peak that a fraction refers to
@@ -195,13 +193,11 @@ def _peaks(run):
     return ", ".join(words)
 
 
-def markdown(run, stem):
+def markdown(run):
     lines = [f"# {run['cpu']}, {run['threads']} thread{'s' if run['threads'] > 1 else ''}, {run['date']}", ""]
     if run["note"]:
         lines += [run["note"], ""]
     lines += [
-        f"![Fraction of peak over the number of tokens, qkv and its peers]({stem}.png)",
-        "",
         "| | |",
         "|---|---|",
         f"| CPU | {run['cpu']}, {run['cpus']} available, pinned to {run['pinned_to']}; {', '.join(run['features'])} |",
@@ -250,8 +246,8 @@ def write_raw(run, path):
 
 
 def write(run, folder, stem):
-    """Writes <folder>/<stem>.md and .png; the latter when matplotlib is installed and there is something to draw."""
+    """Writes <folder>/<stem>.md."""
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / f"{stem}.md"
-    page.write_text(markdown(run, stem))
-    return [page, *plot.write(run, folder / stem)]
+    page.write_text(markdown(run))
+    return page

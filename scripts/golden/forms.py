@@ -78,17 +78,13 @@ class Merged(Form):
         return self.proj(x).chunk(3, dim=-1)
 
 
-class TorchMultiHead(nn.Module):
+class TorchMultiHead(nn.MultiheadAttention):
     """torch.nn.MultiheadAttention itself; takes no mask and no factors here."""
-
-    def __init__(self, embed_dim, heads):
-        super().__init__()
-        self.inner = nn.MultiheadAttention(embed_dim, heads, batch_first=True)
 
     def forward(self, x, mask=None, weight_factors=None, output_factors=None):
         if mask is not None or weight_factors is not None or output_factors is not None:
             raise ValueError("TorchMultiHead is used without mask and factors")
-        return self.inner(x, x, x, need_weights=True, average_attn_weights=False)
+        return super().forward(x, x, x, need_weights=True, average_attn_weights=False)
 
 
 class AveragePooling(nn.Module):
@@ -124,23 +120,19 @@ MULTI_HEAD_NAMES = {
 def make(layer, embed_dim, heads=1, fill=-1e20, causal=False, output=True, width=None, names="o_proj", length=None):
     """A form by its name in `qkv layer`."""
     shared = {"fill": fill, "causal": causal}
-    if layer == "v1":
-        return Separate(embed_dim, LADDER, **shared)
-    if layer in ("v2", "v3"):
-        return Merged(embed_dim, output=output, **shared)
-    if layer == "v4":
-        return Separate(embed_dim, LADDER, "output_proj", **shared)
-    if layer == "self-attention":
-        return Separate(embed_dim, ("W_Q", "W_K", "W_V"), width=width, **shared)
-    if layer == "single-head":
-        return Separate(embed_dim, ("W_q", "W_k", "W_v"), "W_o", bias=False, **shared)
-    if layer == "mha" and names == "in_proj":
-        return TorchMultiHead(embed_dim, heads)
-    if layer == "mha":
-        projections, output_name = MULTI_HEAD_NAMES[names]
-        return Separate(embed_dim, projections, output_name, heads=heads, **shared)
-    if layer == "average":
-        return AveragePooling()
-    if layer == "fixed-weights":
-        return FixedWeights(length)
-    raise ValueError(f"no form is called {layer!r}")
+    merged = lambda: Merged(embed_dim, output=output, **shared)
+    separate = lambda names, *more, **options: Separate(embed_dim, names, *more, **shared, **options)
+    makers = {
+        "v1": lambda: separate(LADDER),
+        "v2": merged,
+        "v3": merged,
+        "v4": lambda: separate(LADDER, "output_proj"),
+        "self-attention": lambda: separate(("W_Q", "W_K", "W_V"), width=width),
+        "single-head": lambda: separate(("W_q", "W_k", "W_v"), "W_o", bias=False),
+        "mha": lambda: TorchMultiHead(embed_dim, heads, batch_first=True)
+        if names == "in_proj"
+        else separate(*MULTI_HEAD_NAMES[names], heads=heads),
+        "average": AveragePooling,
+        "fixed-weights": lambda: FixedWeights(length),
+    }
+    return makers[layer]()

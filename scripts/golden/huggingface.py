@@ -13,6 +13,7 @@ import importlib
 import numpy as np
 import torch
 
+import store
 from store import Case
 from terms import Rotation, positive_terms
 
@@ -44,22 +45,11 @@ def causal_mask(length, dtype, keep=None):
 
 
 def run(make, dtype, x, parameters, dout, call):
-    """out, weights and gradients of sum(out * dout) as f64 arrays. call(module, x) gives (out, weights)."""
     with everything_in(dtype) if dtype == torch.float64 else contextlib.nullcontext():
-        module = make().to(dtype).eval()
-        own = dict(module.named_parameters())
-        with torch.no_grad():
-            for name, value in parameters.items():
-                own[name].copy_(torch.from_numpy(value))
-        leaf = torch.from_numpy(x).to(dtype).requires_grad_()
-        out, weights = call(module, leaf)
-        out.backward(torch.from_numpy(dout).to(dtype))
-    results = {"out": out, "weights": weights, "grad.x": leaf.grad}
-    results.update({"grad." + name: own[name].grad for name in parameters})
-    return {name: value.detach().double().numpy() for name, value in results.items()}
+        return store.run(make(), dtype, x, parameters, dout, call)
 
 
-def store(case, exact, rounded, terms, renamed=None):
+def add_results(case, exact, rounded, terms, renamed=None):
     for name, value in exact.items():
         name_in_file = (renamed or {}).get(name, name)
         case.result(name_in_file, value, rounded[name], terms.get(name_in_file, np.abs(value)))
@@ -84,7 +74,7 @@ def grouped_case(name, make, sizes, call, angles, *, heads, kv_heads, head_dim, 
     cos, sin = (np.concatenate([t, np.full((*t.shape[:2], head_dim - width), rest)], -1)[:, None]
                 for t, rest in zip(angles[torch.float64], (1.0, 0.0)))
     rotation = Rotation(cos, sin, width, interleaved)
-    store(case, exact, rounded, positive_terms(x, parameters, dout, exact["weights"], heads, kv_heads, rotation=rotation,
+    add_results(case, exact, rounded, positive_terms(x, parameters, dout, exact["weights"], heads, kv_heads, rotation=rotation,
                                                eps=norm_eps))
     return case
 
@@ -168,7 +158,7 @@ def bert_case():
             renamed[f"grad.{there}.{part}"] = "grad." + name
     dout = case.input("dout", sizes)
     exact, rounded = (run(Attention, dtype, x, theirs, dout, call) for dtype in (torch.float64, torch.float32))
-    store(case, exact, rounded, positive_terms(x, ours, dout, exact["weights"], 2), renamed)
+    add_results(case, exact, rounded, positive_terms(x, ours, dout, exact["weights"], 2), renamed)
     return case
 
 

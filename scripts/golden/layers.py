@@ -6,32 +6,12 @@ import torch
 import forms
 import philox
 import sdpa
+import store
 import terms
 from store import Case
 
 RAGGED = np.array([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]], dtype=np.uint8)  # [B, Tk], article 004
 ONE_EMPTY = np.array([[0, 1], [0, 0], [1, 0]], dtype=np.uint8)  # [B, Tk]: the second sequence has no key
-
-
-def run(module, dtype, x, parameters, dout, mask, factors, output_factors):
-    """out, weights and gradients of sum(out * dout), as f64 arrays."""
-    module = module.to(dtype).eval()
-    own = dict(module.inner.named_parameters() if isinstance(module, forms.TorchMultiHead) else module.named_parameters())
-    with torch.no_grad():
-        for name, value in parameters.items():
-            own[name].copy_(torch.from_numpy(value))
-    module.zero_grad()
-
-    def tensor(array):
-        return None if array is None else torch.from_numpy(np.ascontiguousarray(array)).to(dtype)
-
-    leaf = tensor(x).requires_grad_()
-    keep = None if mask is None else torch.from_numpy(mask.astype(bool))
-    out, weights = module(leaf, keep, tensor(factors), tensor(output_factors))
-    out.backward(tensor(dout))
-    results = {"out": out, "weights": weights, "grad.x": leaf.grad}
-    results.update({"grad." + name: own[name].grad for name in parameters})
-    return {name: value.detach().double().numpy() for name, value in results.items()}
 
 
 def broadcastable(mask):
@@ -50,9 +30,8 @@ def layer_case(name, layer, sizes, *, heads=1, fill="-1e20", causal=False, mask=
                 causal=int(causal), mask_axes=axes, dropout=dropout, residual=residual, seed=seed,
                 mode="train" if train else "eval", torch=torch.__version__)
     x = case.input("x", sizes)
-    own = module.inner if isinstance(module, forms.TorchMultiHead) else module
     parameters = {}
-    for parameter_name, value in own.named_parameters():
+    for parameter_name, value in module.named_parameters():
         parameters[parameter_name] = case.input("param." + parameter_name, tuple(value.shape), exponent)
     if mask is not None:
         case.add("mask", mask)
@@ -60,8 +39,10 @@ def layer_case(name, layer, sizes, *, heads=1, fill="-1e20", causal=False, mask=
     width = form_options.get("width") or embed_dim
     output_factors = philox.output_factors(batch, length, width, residual, seed) if train and residual else None
     dout = case.input("dout", (batch, length, width))
-    arguments = (x, parameters, dout, broadcastable(mask), factors, output_factors)
-    exact, rounded = run(module, torch.float64, *arguments), run(module, torch.float32, *arguments)
+    keep = None if mask is None else torch.from_numpy(broadcastable(mask).astype(bool))
+    exact, rounded = (store.run(module, dtype, x, parameters, dout, lambda form, leaf, dtype=dtype: form(
+        leaf, keep, *(None if f is None else torch.from_numpy(f).to(dtype) for f in (factors, output_factors))))
+                      for dtype in (torch.float64, torch.float32))
     if layer in ("average", "fixed-weights"):
         positive = {}
     else:

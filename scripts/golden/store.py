@@ -75,6 +75,23 @@ class Case:
             self.metadata["terms." + name] = repr(float(np.nanmax(terms, initial=0.0)))
 
 
+def run(module, dtype, x, parameters, dout, call):
+    """out, weights and gradients of sum(out * dout), as f64 arrays. call(module, x) gives (out, weights)."""
+    import torch
+
+    module = module.to(dtype).eval()
+    module.zero_grad()
+    own = dict(module.named_parameters())
+    with torch.no_grad():
+        for name, value in parameters.items():
+            own[name].copy_(torch.from_numpy(value))
+    leaf = torch.from_numpy(np.ascontiguousarray(x)).to(dtype).requires_grad_()
+    out, weights = call(module, leaf)
+    out.backward(torch.from_numpy(dout).to(dtype))
+    results = {"out": out, "weights": weights, "grad.x": leaf.grad} | {"grad." + name: own[name].grad for name in parameters}
+    return {name: value.detach().double().numpy() for name, value in results.items()}
+
+
 def save(path, cases):
     """The cases of a set as one file; a case without a name has the file to itself."""
     metadata, tensors = {}, {}
