@@ -111,11 +111,11 @@ TEST_F(Ablate, WithoutTheMaskTheModelReadsTheFuture) {
 }
 
 TEST_F(Ablate, ASentenceThatDoesNotHoldIsNotSaid) {
-  const Outcome outcome = run({"ablate", "no-mask", "--steps", "1"});  // nothing is learned in one step
+  const Outcome outcome = run("ablate no-mask --steps 1");  // nothing is learned in one step
   EXPECT_EQ(outcome.code, 1);
   EXPECT_NE(outcome.out.find("Not so here: On random characters"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("seen: "), std::string::npos);
-  const Outcome as_json = run({"ablate", "no-mask", "--steps", "1", "--json"});
+  const Outcome as_json = run("ablate no-mask --steps 1 --json");
   EXPECT_EQ(as_json.code, 1);
   EXPECT_FALSE(Document::parse(as_json.out).at("holds").get<bool>());
 }
@@ -133,7 +133,7 @@ TEST_F(Ablate, TheSameNumbersForAnyNumberOfThreads) {
 }
 
 TEST_F(Ablate, MapsAreWrittenForEachExperiment) {
-  output({"ablate", "same-q", "zero-v", "--out", "maps/today"});
+  output("ablate same-q zero-v --out maps/today");
   for (const char* name : {"maps/today/same-q.png", "maps/today/zero-v.png"}) {
     EXPECT_TRUE(contents(path(name)).starts_with("\x89PNG\r\n")) << name;
   }
@@ -141,7 +141,7 @@ TEST_F(Ablate, MapsAreWrittenForEachExperiment) {
 }
 
 TEST_F(Ablate, TheTextSaysWhatHolds) {
-  const std::string text = output({"ablate", "same-q", "same-k", "zero-v", "no-scale"});
+  const std::string text = output("ablate same-q same-k zero-v no-scale");
   EXPECT_EQ(text.find("Not so here"), std::string::npos);
   EXPECT_EQ(text.find('\x1b'), std::string::npos);
   for (const char* name : {"same-q", "same-k", "zero-v", "no-scale"})
@@ -154,7 +154,7 @@ TEST_F(Ablate, WrongUseIsRefused) {
   expect_refused({"ablate", "no-value"}, {"same-q", "no-mask", "\"no-value\""});
   expect_refused({"ablate", "same-q", "same-q"}, {"named twice"});
   expect_refused({"ablate", "--steps", "0"}, {"--steps"});
-  expect_refused({"ablate", "same-q", "--out", "file"}, {"--out", "file"});
+  expect_refused("ablate same-q --out file", {"--out", "file"});
 }
 
 }  // namespace

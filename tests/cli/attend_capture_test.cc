@@ -27,9 +27,7 @@ class AttendCapture : public ToolTest {
   Tensor<double> numbers(const std::string& name) const { return to_f64(load(name)); }
 
   Words words(const Words& more) const {
-    Words all = {"attend", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy", "--causal=bottom-right"};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
+    return Words{"attend", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy", "--causal=bottom-right"} + more;
   }
 
   Random random_{11};

@@ -140,12 +140,10 @@ TEST_F(Attend, EverySpellingMeansWhatTheTextbookSays) {
     save("k.npy", k);
     save("v.npy", v);
     save("g.npy", dout);
-    Words words{"attend", "--q",   "q.npy",  "--k",   "k.npy", "--v",    "v.npy", "--out",  "out.npy", "--weights", "w.npy",
-                "--lse",  "l.npy", "--dout", "g.npy", "--dq",  "dq.npy", "--dk",  "dk.npy", "--dv",    "dv.npy"};
-    words.insert(words.end(), each.words.begin(), each.words.end());
     const bool biased = each.name == "bias";
-    if (biased) words.insert(words.end(), {"--dbias", "db.npy"});
-    EXPECT_EQ(output(words), "");
+    const Words words = "attend --q q.npy --k k.npy --v v.npy --out out.npy --weights w.npy --lse l.npy --dout g.npy --dq dq.npy "
+                        "--dk dk.npy --dv dv.npy";
+    EXPECT_EQ(output(words + each.words + (biased ? "--dbias db.npy" : "")), "");
 
     const auto forward = reference::attention_forward<double>(q, k, v, each.options);
     const auto backward = reference::attention_backward<double>(q, k, v, dout, {}, each.options);
@@ -179,11 +177,8 @@ TEST_F(Attend, OneFileInAndOutHoldsTheSameBits) {
     save(std::string(name) + ".npy", narrow);
   }
   io::save_safetensors(path("in.safetensors"), in);
-  output({"attend", "--in", "in.safetensors", "--out", "o.safetensors", "--causal", "--weights", "--dropout", "0.3", "--seed",
-          "9"});
-  output({"attend",    "--q",    "q.npy",     "--k",         "k.npy",  "--v",      "v.npy",     "--out",  "out.npy", "--causal",
-          "--dropout", "0.3",    "--seed",    "9",           "--dout", "dout.npy", "--dq",      "dq.npy", "--dk",    "dk.npy",
-          "--dv",      "dv.npy", "--weights", "weights.npy", "--lse",  "lse.npy",  "--threads", "1"});
+  output("attend --in in.safetensors --out o.safetensors --causal --weights --dropout 0.3 --seed 9");
+  output("attend --q q.npy --k k.npy --v v.npy --out out.npy --causal --dropout 0.3 --seed 9 --dout dout.npy --dq dq.npy --dk dk.npy --dv dv.npy --weights weights.npy --lse lse.npy --threads 1");
   const StateDict out = io::load_safetensors(path("o.safetensors"));
   EXPECT_EQ(out.size(), 6U);
   for (const char* name : {"out", "weights", "lse", "dq", "dk", "dv"}) {
@@ -222,9 +217,7 @@ TEST_F(Attend, WeightsBesideTheOutputHaveTheBitsOfBothAlone) {
                       "--dropout", "0.25",  "--seed", "4"};
     for (const Words& wanted :
          {Words{"--weights", "w.npy"}, Words{"--applied", "a.npy"}, Words{"--weights", "w.npy", "--applied", "a.npy"}}) {
-      Words all = words;
-      all.insert(all.end(), wanted.begin(), wanted.end());
-      output(all);
+      output(words + wanted);
       EXPECT_EQ(load("out.npy").bytes, any_tensor(out).bytes);
       if (wanted[0] == "--weights") {
         EXPECT_EQ(load("w.npy").bytes, any_tensor(weights).bytes);

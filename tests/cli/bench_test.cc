@@ -18,7 +18,7 @@ class Bench : public ToolTest {
 
 TEST_F(Bench, EveryCaseSaysItsFractionOfAPeakOfTheSameRun) {
   const nlohmann::json bench =
-      json({"bench", "fwd-f32-d64-s128", "bwd-f64-d64-s128", "fwd-bf16-d64-s128", "mha-fwd-f32-b1-", "--json"});
+      json("bench fwd-f32-d64-s128 bwd-f64-d64-s128 fwd-bf16-d64-s128 mha-fwd-f32-b1- --json");
   EXPECT_GT(bench["peak"]["fma_f32_gflops"], 0);
   EXPECT_GT(bench["peak"]["before"]["read_gbs"], 0);
   EXPECT_GT(bench["peak"]["after"]["fma_f64_gflops"], 0);
@@ -44,7 +44,7 @@ TEST_F(Bench, EveryCaseSaysItsFractionOfAPeakOfTheSameRun) {
 
 TEST_F(Bench, FlopsAreUsefulOnes) {
   const nlohmann::json bench =
-      json({"bench", "fwd-f32-d64-s128", "bwd-f32-d64-s128", "fwd-f32-d64-s100", "fwd-f32-d64-s100-causal", "--json"});
+      json("bench fwd-f32-d64-s128 bwd-f32-d64-s128 fwd-f32-d64-s100 fwd-f32-d64-s100-causal --json");
   const auto flops = [&](const std::string& name) {
     const nlohmann::json& one = named(bench, name);
     return one["gflops"].get<double>() * one["ms"].get<double>() * 1e6;
@@ -58,7 +58,7 @@ TEST_F(Bench, FlopsAreUsefulOnes) {
 }
 
 TEST_F(Bench, OptionsAreHeldAgainstThePlainKernelForTheSameLiveTiles) {
-  const nlohmann::json bench = json({"bench", "--exact", "window128-f32-d64-s1024", "--json"});
+  const nlohmann::json bench = json("bench --exact window128-f32-d64-s1024 --json");
   ASSERT_EQ(bench["cases"].size(), 1U);
   const nlohmann::json& one = bench["cases"][0];
   EXPECT_EQ(one["of"], "plain");

@@ -1,11 +1,9 @@
 // qkv explain: the numbers of each example, computed again from its inputs.
 #include <algorithm>
 #include <cmath>
-#include <functional>
 
-#include "cli/tool.h"
+#include "cli/judge_tool.h"
 #include "golden/golden.h"
-#include "reference/attention.h"
 
 namespace qkv::test {
 namespace {
@@ -16,62 +14,21 @@ using Matrix = std::vector<std::vector<double>>;
 constexpr double kF32 = 1e-6;  // f32 through three products of numbers below 10
 constexpr double kF64 = 1e-14;
 
-class Explain : public ToolTest {
+class Explain : public JudgeTest {
  protected:
   Explain() : document_(json({"explain", "--json"})) {}
   Document document_;
 };
 
-/// x W^T
-Matrix linear(const Matrix& x, const Matrix& w) {
-  Matrix y(x.size(), std::vector<double>(w.size()));
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    for (std::size_t n = 0; n < w.size(); ++n) {
-      for (std::size_t k = 0; k < x[i].size(); ++k) y[i][n] += x[i][k] * w[n][k];
-    }
+/// Every array of `want` by its name, against `got`.
+void expect_near(const Document& got, const Document& want, double tolerance) {
+  ASSERT_EQ(got.is_array(), want.is_array());
+  if (!want.is_array()) {
+    EXPECT_NEAR(got.get<double>(), want.get<double>(), tolerance);
+    return;
   }
-  return y;
-}
-
-/// softmax(q k^T / sqrt(d)); causal: j <= i.
-Matrix weights_of(const Matrix& q, const Matrix& k, bool causal = false) {
-  Matrix w = linear(q, k);
-  for (std::size_t i = 0; i < w.size(); ++i) {
-    double sum = 0;
-    for (std::size_t j = 0; j < w[i].size(); ++j) {
-      w[i][j] = causal && j > i ? 0 : std::exp(w[i][j] / std::sqrt(static_cast<double>(q[0].size())));
-      sum += w[i][j];
-    }
-    for (double& weight : w[i]) weight /= sum;
-  }
-  return w;
-}
-
-Matrix product(const Matrix& w, const Matrix& v) {
-  Matrix out(w.size(), std::vector<double>(v[0].size()));
-  for (std::size_t i = 0; i < w.size(); ++i) {
-    for (std::size_t j = 0; j < v.size(); ++j) {
-      for (std::size_t n = 0; n < v[j].size(); ++n) out[i][n] += w[i][j] * v[j][n];
-    }
-  }
-  return out;
-}
-
-/// Columns [begin, begin + count).
-Matrix columns(const Matrix& x, std::size_t begin, std::size_t count) {
-  Matrix part;
-  for (const auto& row : x)
-    part.emplace_back(row.begin() + static_cast<std::ptrdiff_t>(begin),
-                      row.begin() + static_cast<std::ptrdiff_t>(begin + count));
-  return part;
-}
-
-void expect_near(const Matrix& got, const Matrix& want, double tolerance) {
   ASSERT_EQ(got.size(), want.size());
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    ASSERT_EQ(got[i].size(), want[i].size());
-    for (std::size_t j = 0; j < want[i].size(); ++j) EXPECT_NEAR(got[i][j], want[i][j], tolerance) << i << ", " << j;
-  }
+  for (std::size_t n = 0; n < want.size(); ++n) expect_near(got[n], want[n], tolerance);
 }
 
 TEST_F(Explain, EverySentenceHolds) {
@@ -82,30 +39,33 @@ TEST_F(Explain, EverySentenceHolds) {
   }
 }
 
-TEST_F(Explain, TheLayerCanBeDoneByHand) {
-  const Document& layer = document_.at("layer");
-  const auto matrix = [](const Document& x) { return x.get<Matrix>(); };
-  const auto& parameters = layer.at("parameters");
-  const Matrix x = matrix(layer.at("x")[0]);
-  const Matrix q = linear(x, matrix(parameters.at("W_q"))), k = linear(x, matrix(parameters.at("W_k"))),
-               v = linear(x, matrix(parameters.at("W_v")));
-  expect_near(matrix(layer.at("q")[0]), q, 0);  // whole numbers are exact
-  expect_near(matrix(layer.at("k")[0]), k, 0);
-  expect_near(matrix(layer.at("v")[0]), v, 0);
-  Matrix joined(x.size());
-  for (std::size_t h = 0; h < 2; ++h) {
-    const Matrix w = weights_of(columns(q, 2 * h, 2), columns(k, 2 * h, 2));
-    expect_near(matrix(layer.at("products")[0][h]), linear(columns(q, 2 * h, 2), columns(k, 2 * h, 2)), 0);
-    expect_near(matrix(layer.at("weights")[0][h]), w, kF32);
-    const Matrix out = product(w, columns(v, 2 * h, 2));
-    expect_near(matrix(layer.at("attended")[0][h]), out, kF32);
-    for (std::size_t i = 0; i < x.size(); ++i) joined[i].insert(joined[i].end(), out[i].begin(), out[i].end());
+/// The printed lines of NumPy are a program: it gives every array of both passes.
+TEST_F(Explain, ItsNumPyGivesTheSameNumbers) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  const Document all = json("explain --backward --json");
+  EXPECT_TRUE(all.at("holds").get<bool>());
+  EXPECT_EQ(all.at("layer"), document_.at("layer"));
+  write("program.py", all.at("backward").at("numpy").get<std::string>() + R"(
+import json
+q, k, v = (x @ W.T for W in (W_q, W_k, W_v))
+layer = dict(x=x, W_q=W_q, W_k=W_k, W_v=W_v, W_o=W_o, q=q, k=k, v=v, weights=P, attended=O, joined=joined(O), out=out,
+             products=Q @ K.swapaxes(1, 2), scores=Q @ K.swapaxes(1, 2) / np.sqrt(2), q_heads=Q)
+back = {name: globals()[name] for name in "dout dO P dP dS delta J dQ dK dV dW_q dW_k dW_v dW_o dx".split()}
+print(json.dumps([{name: array.tolist() for name, array in part.items()} for part in (layer, back)]))
+)");
+  ASSERT_EQ(std::system(("cd '" + path("").string() + "' && '" + python + "' program.py > numpy.json").c_str()), 0);
+  const Document numpy = Document::parse(contents(path("numpy.json")));
+  for (const auto& [name, array] : numpy[0].items()) {
+    SCOPED_TRACE(name);
+    const Document& got = all.at("layer").at(name);
+    expect_near(name.starts_with("W_") ? got : got[0], array, 64 * kF64);
   }
-  expect_near(matrix(layer.at("joined")[0]), joined, kF32);
-  expect_near(matrix(layer.at("out")[0]), linear(joined, matrix(parameters.at("W_o"))), 4 * kF32);
-  EXPECT_EQ(layer.at("shapes").at("view"), (Document{1, 3, 2, 2}));
-  EXPECT_EQ(layer.at("shapes").at("heads"), (Document{1, 2, 3, 2}));
-  EXPECT_EQ(layer.at("shapes").at("scores"), (Document{1, 2, 3, 3}));
+  for (const auto& [name, array] : numpy[1].items()) {
+    SCOPED_TRACE(name);
+    expect_near(all.at("backward").at(name), array, 64 * kF64);
+  }
+  EXPECT_EQ(document_.at("layer").at("shapes").at("view"), (Document{1, 3, 2, 2}));
+  EXPECT_EQ(document_.at("layer").at("shapes").at("heads"), (Document{1, 2, 3, 2}));
 }
 
 TEST_F(Explain, TheWrongSplitPutsTheSameNumbersElsewhere) {
@@ -177,78 +137,6 @@ TEST_F(Explain, OnlyAttentionTellsBlueFromRed) {
       }
     }
   }
-}
-
-/// By the textbook's backward pass for attention, and by plain products for the projections.
-TEST_F(Explain, TheBackwardPassIsTheReferences) {
-  const Document all = json({"explain", "--backward", "--json"});
-  EXPECT_TRUE(all.at("holds").get<bool>());
-  const Document& layer = all.at("layer");
-  const Document& back = all.at("backward");
-  EXPECT_EQ(layer, document_.at("layer"));
-  const auto matrix = [](const Document& x) { return x.get<Matrix>(); };
-  const auto transposed = [](const Matrix& a) {
-    Matrix t(a[0].size(), std::vector<double>(a.size()));
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      for (std::size_t j = 0; j < a[i].size(); ++j) t[j][i] = a[i][j];
-    }
-    return t;
-  };
-  const Matrix x = matrix(layer.at("x")[0]), dout = matrix(back.at("dout"));
-  const Matrix dattended = product(dout, matrix(layer.at("parameters").at("W_o")));
-  Matrix dq(x.size()), dk(x.size()), dv(x.size()), attended(x.size());
-  for (std::size_t h = 0; h < 2; ++h) {
-    const Matrix d_head = columns(dattended, 2 * h, 2);
-    expect_near(matrix(back.at("dO")[h]), d_head, kF64);
-    const auto tensor = [](const Matrix& a) {
-      Tensor<double> t({1, 1, static_cast<Index>(a.size()), static_cast<Index>(a[0].size())});
-      double* to = t.data();
-      for (const auto& row : a) to = std::ranges::copy(row, to).out;
-      return t;
-    };
-    const auto rows = [](const Tensor<double>& t) {
-      Matrix a;
-      for (Index i = 0; i < t.size(2); ++i) a.emplace_back(t.data() + i * t.size(3), t.data() + (i + 1) * t.size(3));
-      return a;
-    };
-    const Tensor<double> q = tensor(columns(matrix(layer.at("q")[0]), 2 * h, 2)),
-                         k = tensor(columns(matrix(layer.at("k")[0]), 2 * h, 2)),
-                         v = tensor(columns(matrix(layer.at("v")[0]), 2 * h, 2));
-    const auto forward = reference::attention_forward<double>(q, k, v, {});
-    const auto truth = reference::attention_backward<double>(q, k, v, tensor(d_head), {}, {});
-    expect_near(matrix(back.at("P")[h]), rows(forward.weights), kF64);
-    expect_near(matrix(back.at("dQ")[h]), rows(truth.dq), 16 * kF64);
-    expect_near(matrix(back.at("dK")[h]), rows(truth.dk), 16 * kF64);
-    expect_near(matrix(back.at("dV")[h]), rows(truth.dv), 16 * kF64);
-    expect_near(matrix(back.at("dS")[h]), rows(truth.dbias), 16 * kF64);
-    const Matrix dp = linear(d_head, rows(v));
-    expect_near(matrix(back.at("dP")[h]), dp, kF64);
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      double delta = 0;
-      for (std::size_t j = 0; j < dp[i].size(); ++j) delta += rows(forward.weights)[i][j] * dp[i][j];
-      EXPECT_NEAR(back.at("delta")[h][i][0].get<double>(), delta, 16 * kF64);
-      for (const auto& [whole, part] :
-           {std::pair(&dq, &truth.dq), {&dk, &truth.dk}, {&dv, &truth.dv}, {&attended, &forward.out}}) {
-        const Matrix one = rows(*part);
-        (*whole)[i].insert((*whole)[i].end(), one[i].begin(), one[i].end());
-      }
-    }
-  }
-  const Matrix p = matrix(back.at("P")[0]), jacobian = matrix(back.at("J"));
-  for (std::size_t j = 0; j < 3; ++j) {
-    for (std::size_t k = 0; k < 3; ++k) EXPECT_NEAR(jacobian[j][k], (j == k ? p[0][j] : 0) - p[0][j] * p[0][k], kF64);
-  }
-  const auto& parameters = layer.at("parameters");
-  expect_near(matrix(back.at("dW_o")), product(transposed(dout), attended), 16 * kF64);
-  expect_near(matrix(back.at("dW_q")), product(transposed(dq), x), 64 * kF64);
-  expect_near(matrix(back.at("dW_k")), product(transposed(dk), x), 64 * kF64);
-  expect_near(matrix(back.at("dW_v")), product(transposed(dv), x), 64 * kF64);
-  Matrix dx = product(dq, matrix(parameters.at("W_q")));
-  for (const auto& [name, part] : {std::pair("W_k", &dk), {"W_v", &dv}}) {
-    const Matrix more = product(*part, matrix(parameters.at(name)));
-    for (std::size_t i = 0; i < dx.size(); ++i) std::ranges::transform(dx[i], more[i], dx[i].begin(), std::plus<>());
-  }
-  expect_near(matrix(back.at("dx")), dx, 64 * kF64);
 }
 
 /// The lines of NumPy stand beside the steps, all of them and in their order.

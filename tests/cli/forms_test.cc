@@ -21,8 +21,7 @@ class Forms : public ToolTest {
 
 TEST_F(Forms, EveryFormIsWithinItsBoundAndEveryPairIsEqual) {
   for (const Words& sizes : {Words{}, {"--batch", "3", "--length", "17", "--embed", "30", "--heads", "5", "--seed", "7"}}) {
-    Words words{"forms", "--json"};
-    words.insert(words.end(), sizes.begin(), sizes.end());
+    const Words words = Words{"forms", "--json"} + sizes;
     const Document document = json(words);
     EXPECT_TRUE(document.at("holds").get<bool>());
     for (const Document& form : document.at("forms")) {
@@ -48,7 +47,7 @@ TEST_F(Forms, EveryFormIsWithinItsBoundAndEveryPairIsEqual) {
 
 TEST_F(Forms, CostsFollowFromTheSizes) {
   const double batch = 2, length = 64, embed = 24, heads = 3;
-  const auto forms = by_name(json({"forms", "--json", "--batch", "2", "--length", "64", "--embed", "24", "--heads", "3"}));
+  const auto forms = by_name(json("forms --json --batch 2 --length 64 --embed 24 --heads 3"));
   const double square = embed * embed;
   const std::map<std::string, double> parameters = {{"v1", 3 * square + 3 * embed},
                                                     {"v2", 3 * square + 3 * embed},
@@ -79,7 +78,7 @@ TEST_F(Forms, CostsFollowFromTheSizes) {
 
 TEST_F(Forms, LinearCostsGrowAsTheLengthAndSparseOnesAsTheLivePairs) {
   const double batch = 2, length = 130, embed = 24, heads = 3, width = embed / heads, chunk = 32;
-  const auto forms = by_name(json({"forms", "--json", "--batch", "2", "--length", "130", "--embed", "24", "--heads", "3"}));
+  const auto forms = by_name(json("forms --json --batch 2 --length 130 --embed 24 --heads 3"));
   const auto flops = [&](const char* name) { return forms.at(name).at("attention_flops").get<double>(); };
   const double state = batch * length * heads * 4 * width * width;  // into the state and out of it
   const auto triangle = [](double n) { return n * (n + 1) / 2; };
@@ -96,7 +95,7 @@ TEST_F(Forms, LinearCostsGrowAsTheLengthAndSparseOnesAsTheLivePairs) {
 
 TEST_F(Forms, TheLongestLengthFillsTheMemory) {
   const double batch = 2, embed = 64, heads = 4, memory = 64.0 * 1024 * 1024;
-  const Document document = json({"forms", "--json", "--length", "64", "--memory", "64"});
+  const Document document = json("forms --json --length 64 --memory 64");
   EXPECT_EQ(document.at("memory_bytes").get<double>(), memory);
   int told = 0;
   for (const auto& [name, form] : by_name(document)) {
@@ -116,7 +115,7 @@ TEST_F(Forms, TheLongestLengthFillsTheMemory) {
 }
 
 TEST_F(Forms, OnlyTheSameFormulaIsNearSoftmax) {
-  const auto forms = by_name(json({"forms", "--json", "--length", "64"}));
+  const auto forms = by_name(json("forms --json --length 64"));
   const auto away = [&](const char* name) { return forms.at(name).at("from_softmax").get<double>(); };
   for (const char* name : {"naive f32", "tiled f32"}) EXPECT_LT(away(name), 1e-5) << name;
   for (const char* name : {"linear", "linear features", "sparse window", "sparse blocks"}) EXPECT_GT(away(name), 1e-4) << name;
@@ -137,7 +136,7 @@ TEST_F(Forms, TilesNeedNoMoreMemoryForLongerSequences) {
 
 TEST_F(Forms, FamiliesAreTheTablesOwn) {
   std::set<std::string> families;
-  const Document document = json({"forms", "--json", "--length", "8"});
+  const Document document = json("forms --json --length 8");
   for (const Document& form : document.at("forms")) families.insert(form.at("family"));
   EXPECT_EQ(families, (std::set<std::string>{"causal", "flash", "linear", "multi-head", "sparse", "standard"}));
 }
@@ -158,7 +157,7 @@ TEST_F(Forms, ImpossibleSizesAreRefused) {
   expect_refused({"forms", "--batch", "0"}, {"at least 1"});
   expect_refused({"forms", "--length", "-3"}, {"at least 1"});
   expect_refused({"forms", "--length", "1000000"}, {"at most", "qkv bench"});
-  expect_refused({"forms", "--length", "9223372036854775807", "--batch", "9223372036854775807"}, {"at most"});
+  expect_refused("forms --length 9223372036854775807 --batch 9223372036854775807", {"at most"});
   expect_refused({"forms", "extra"}, {"extra"});
 }
 

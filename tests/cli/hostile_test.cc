@@ -21,9 +21,7 @@ class Hostile : public ToolTest {
     save("t.npy", tensor);
   }
   static Words attend(const Words& more) {
-    Words all{"attend", "--q", "t.npy", "--k", "t.npy", "--v", "t.npy", "--out", "out.npy"};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
+    return Words{"attend", "--q", "t.npy", "--k", "t.npy", "--v", "t.npy", "--out", "out.npy"} + more;
   }
   /// Starts the tool, with `before` run in the new process first.
   template <class Before>
@@ -63,9 +61,7 @@ TEST_F(Hostile, MoreLargestWeightsThanKeys) {
 TEST_F(Hostile, IntegersAreDecimalAndInRange) {
   const std::string huge = "99999999999999999999999";
   const auto refused = [&](const Words& command, const std::string& option, const std::string& text) {
-    Words words = command;
-    words.insert(words.end(), {option, text});
-    expect_refused(words, {option + " must be an integer", "got \"" + text + "\""});
+    expect_refused(command + Words{option, text}, {option + " must be an integer", "got \"" + text + "\""});
   };
   for (const std::string text : {huge.c_str(), "1e3", "0x10", "-5", "5.0", "+5", " 5", "5 ", "five", ""}) {
     refused({"train"}, "--steps", text);
@@ -82,15 +78,15 @@ TEST_F(Hostile, IntegersAreDecimalAndInRange) {
   refused({"explain"}, "--threads", "1025");
   refused({"train"}, "--heads", "0");
   expect_refused({"explain", "--threads", "0"}, {"--threads must be an integer from 1 to 1024: got \"0\""});
-  EXPECT_EQ(json({"ablate", "same-k", "--json", "--seed", "18446744073709551615"})["seed"].get<std::uint64_t>(),
+  EXPECT_EQ(json("ablate same-k --json --seed 18446744073709551615")["seed"].get<std::uint64_t>(),
             ~std::uint64_t{0});
-  EXPECT_EQ(json({"ablate", "same-k", "--json", "--seed", "010"})["seed"], 10);  // not octal
+  EXPECT_EQ(json("ablate same-k --json --seed 010")["seed"], 10);  // not octal
 }
 
 TEST_F(Hostile, NamesThatMeanNothing) {
   expect_refused({"bench", ""}, {"CASE", "\"\""});
   expect_refused({"bench", "fwd-f32", ""}, {"CASE", "\"\""});
-  expect_refused({"bench", "--list", "--isa", "garbage"}, {"garbage", "scalar"});
+  expect_refused("bench --list --isa garbage", {"garbage", "scalar"});
 }
 
 TEST_F(Hostile, OutputsThatCannotBeWrittenAreToldBeforeTheWork) {

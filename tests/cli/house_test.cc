@@ -28,9 +28,7 @@ class House : public ToolTest {
   }
 
   static Words attend(const Words& more) {
-    Words words{"attend", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy"};
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+    return Words{"attend", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy"} + more;
   }
 };
 
@@ -65,29 +63,24 @@ TEST_F(House, WrongUseIsOneLineAndTwo) {
   expect_refused({"bench", "nonsense"}, {"\"nonsense\"", "fwd, bwd, decode", "--list"});
   expect_refused({"bench", "fwd-f32", "--exact"}, {"\"fwd-f32\"", "--list"});
   expect_refused({"bench", "--suite", "huge"}, {"quick, full, forward, backward", "linattn"});
-  expect_refused({"generate", "--model", "missing.safetensors", "--prompt", "a"}, {"missing.safetensors", "No such file"});
+  expect_refused("generate --model missing.safetensors --prompt a", {"missing.safetensors", "No such file"});
 }
 
 TEST_F(House, BadInputsOfAttend) {
-  expect_refused({"attend", "--q", "q.npy", "--out", "out.npy"}, {"--k"});
-  expect_refused({"attend", "--q", "no.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy"}, {"no.npy", "--q"});
-  expect_refused({"attend", "--q", "torn.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy"}, {"torn.npy", "byte"});
-  expect_refused({"attend", "--q", "whole.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy"}, {"f32 or f64"});
-  expect_refused({"attend", "--q", "q.npy", "--k", "flat.npy", "--v", "v.npy", "--out", "out.npy"}, {"k", "[3, 4]"});
-  expect_refused({"attend", "--in", "torn.safetensors", "--out", "out.safetensors"}, {"torn.safetensors"});
+  expect_refused("attend --q q.npy --out out.npy", {"--k"});
+  expect_refused("attend --q no.npy --k k.npy --v v.npy --out out.npy", {"no.npy", "--q"});
+  expect_refused("attend --q torn.npy --k k.npy --v v.npy --out out.npy", {"torn.npy", "byte"});
+  expect_refused("attend --q whole.npy --k k.npy --v v.npy --out out.npy", {"f32 or f64"});
+  expect_refused("attend --q q.npy --k flat.npy --v v.npy --out out.npy", {"k", "[3, 4]"});
+  expect_refused("attend --in torn.safetensors --out out.safetensors", {"torn.safetensors"});
   save("more.npy", Tensor<float>({2, 2, 3, 5}));
-  expect_refused({"attend", "--q", "q.npy", "--k", "more.npy", "--v", "v.npy", "--out", "out.npy"},
+  expect_refused("attend --q q.npy --k more.npy --v v.npy --out out.npy",
                  {"more.npy", "[2, 2, 3, 5]"});
   expect_refused(attend({"--causal=sideways"}), {"top-left", "bottom-right"});
   save("long.npy", Tensor<float>({2, 2, 9, 4}));
-  const std::vector<std::string> longer = {"attend", "--q", "q.npy", "--k", "long.npy", "--v", "long.npy", "--out", "out.npy"};
-  const auto with = [&](std::vector<std::string> more) {
-    std::vector<std::string> all = longer;
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  };
-  expect_refused(with({"--causal"}), {"--causal=bottom-right", "--causal=top-left", "Tk 9"});
-  expect_refused(with({"--window", "1,0"}), {"--window L,R,bottom-right", "Tk 9"});
+  const Words longer = "attend --q q.npy --k long.npy --v long.npy --out out.npy";
+  expect_refused(longer + "--causal", {"--causal=bottom-right", "--causal=top-left", "Tk 9"});
+  expect_refused(longer + "--window 1,0", {"--window L,R,bottom-right", "Tk 9"});
   expect_refused(attend({"--window", "3"}), {"--window", "255,0"});
   expect_refused(attend({"--window", "3,x"}), {"--window"});
   expect_refused(attend({"--offsets", "1,2"}), {"--causal"});
@@ -108,7 +101,7 @@ TEST_F(House, BadInputsOfAttend) {
   StateDict all;
   for (const char* name : {"q", "k", "v"}) all.add(name, load(std::string(name) + ".npy"));
   io::save_safetensors(path("all.safetensors"), all);
-  expect_refused({"attend", "--in", "all.safetensors", "--out", "all.safetensors"}, {"--out", "is an input"});
+  expect_refused("attend --in all.safetensors --out all.safetensors", {"--out", "is an input"});
 }
 
 TEST_F(House, UnwritableOutputs) {
@@ -126,7 +119,7 @@ TEST_F(House, UnwritableOutputs) {
 }
 
 TEST_F(House, BadTexts) {
-  expect_refused({"train", "--text", "short.txt", "--out", "m.safetensors"}, {"short.txt", "3 characters", "context 16"});
+  expect_refused("train --text short.txt --out m.safetensors", {"short.txt", "3 characters", "context 16"});
   expect_refused({"train", "--text", "bytes.txt"}, {"bytes.txt", "UTF-8", "2"});
   expect_refused({"train", "--text", "no.txt"}, {"no.txt"});
   expect_refused({"train", "--sample", "Q"}, {"--sample", "Q", "'a'"});
@@ -135,13 +128,13 @@ TEST_F(House, BadTexts) {
   expect_refused({"train", "--init", "torn.safetensors"}, {"torn.safetensors"});
   Tensor<std::int64_t> batches({2, 3, 5});
   save("batches.npy", batches);
-  expect_refused({"train", "--batches", "batches.npy", "--steps", "3"}, {"--steps", "2", "got 3"});
+  expect_refused("train --batches batches.npy --steps 3", {"--steps", "2", "got 3"});
   batches.data()[7] = 99;
   save("batches.npy", batches);
   expect_refused({"train", "--batches", "batches.npy"}, {"batches.npy", "99"});
   expect_refused({"map", "q.npy"}, {"weights"});
-  expect_refused({"map", "torn.safetensors", "--out", "m.png"}, {"torn.safetensors"});
-  expect_refused({"map", "q.npy", "--out", "m.gif"}, {".png"});
+  expect_refused("map torn.safetensors --out m.png", {"torn.safetensors"});
+  expect_refused("map q.npy --out m.gif", {".png"});
 }
 
 TEST_F(House, HostileNamesCannotDriveATerminal) {

@@ -110,8 +110,8 @@ TEST_F(Judge, APythonWithoutNumPyIsNamed) {
   write("bare.sh", "#!/bin/sh\necho \"ModuleNotFoundError: No module named 'numpy'\" >&2\nexit 1\n");
   std::filesystem::permissions(path("bare.sh"), std::filesystem::perms::owner_all);
   write("mine.py", "def sdpa(q, k, v):\n    return v\n");
-  expect_refused({"judge", "mine.py", "--python", "./bare.sh"}, {"./bare.sh", "has no NumPy", "--python"});
-  expect_refused({"judge", "mine.py", "--python", "./none.sh"}, {"--python", "none.sh"});
+  expect_refused("judge mine.py --python ./bare.sh", {"./bare.sh", "has no NumPy", "--python"});
+  expect_refused("judge mine.py --python ./none.sh", {"--python", "none.sh"});
 }
 
 TEST_F(Judge, NoRoomForItsOwnFilesIsNoFaultOfTheCode) {
@@ -141,8 +141,8 @@ TEST_F(Judge, ProbesAndAnswersAreFiles) {
   const Document found = finding({"--answers", "probes"});
   EXPECT_EQ(found["verdict"], "unknown") << found;
   EXPECT_EQ(judge({"--answers", "probes"}).code, 1);
-  expect_refused({"judge", "--probes", "probes", "--task", "sdpa"}, {"\"probes\"", "empty folder"});
-  expect_refused({"judge", "--answers", "probes", "--task", "mha"}, {"mha", "sdpa"});
+  expect_refused("judge --probes probes --task sdpa", {"\"probes\"", "empty folder"});
+  expect_refused("judge --answers probes --task mha", {"mha", "sdpa"});
 }
 
 TEST_F(Judge, ProgramsAreRunOnceAProbe) {
@@ -173,7 +173,7 @@ TEST_F(Judge, TheCatalogueListsEachIdOnce) {
     EXPECT_FALSE(entry["says"].get<std::string>().empty()) << entry;
     EXPECT_FALSE(entry["tasks"].empty()) << entry;
   }
-  EXPECT_LT(json({"judge", "--catalogue", "--task", "sdpa", "--json"}).size(), all.size());
+  EXPECT_LT(json("judge --catalogue --task sdpa --json").size(), all.size());
   EXPECT_TRUE(has(output({"judge", "--catalogue"}), "\n  no-scale  "));
 }
 
@@ -184,10 +184,10 @@ TEST_F(Judge, WrongUseIsOneLine) {
   expect_refused({"judge", "none.py"}, {"\"none.py\"", "no such file"});
   expect_refused({"judge", "mine.cc"}, {"mine.cc", "--run"});
   expect_refused({"judge", "mine.py:"}, {"mine.py:"});
-  expect_refused({"judge", "mine.py", "--task", "nonsense"}, {"--task", "nonsense", "sdpa"});
-  expect_refused({"judge", "mine.py", "--map", "W_q"}, {"--map", "NAME=VALUE"});
-  expect_refused({"judge", "mine.py", "--time-limit", "0"}, {"--time-limit"});
-  expect_refused({"judge", "mine.py", "--memory", "0"}, {"--memory"});
+  expect_refused("judge mine.py --task nonsense", {"--task", "nonsense", "sdpa"});
+  expect_refused("judge mine.py --map W_q", {"--map", "NAME=VALUE"});
+  expect_refused("judge mine.py --time-limit 0", {"--time-limit"});
+  expect_refused("judge mine.py --memory 0", {"--memory"});
   expect_refused({"judge", "mine.py", "--run", "true {in} {out}"}, {"FILE and --run"});
   expect_refused({"judge", "--run", "true {in} {out}"}, {"--run", "--task"});
   expect_refused({"judge", "--run", "true {in}", "--task", "sdpa"}, {"{out}"});

@@ -17,9 +17,7 @@ class JudgeTest : public ToolTest {
   }
 
   Outcome judge(const Words& words) const {
-    Words all{"judge"};
-    all.insert(all.end(), words.begin(), words.end());
-    return run(all, {"TMPDIR=" + path("tmp").string(), "PYTHONDONTWRITEBYTECODE=1"});
+    return run(Words{"judge"} + words, {"TMPDIR=" + path("tmp").string(), "PYTHONDONTWRITEBYTECODE=1"});
   }
   nlohmann::json finding(Words words) const {
     words.push_back("--json");

@@ -9,113 +9,53 @@ namespace {
 
 class LayerTool : public ToolTest {
  protected:
-  /// The files of a golden case, and the command line that runs it.
+  /// The files of a golden case, and the command line that runs it: a layer of the ladder, or Hugging Face's grouped-query.
   Words prepare(const golden::File& file) const {
+    const bool grouped = file.fact("kind") == "grouped";
     io::save_safetensors(path("s.safetensors"), file.parameters());
     save("x.npy", file.f32("x"));
     save("g.npy", file.f32("dout"));
-    Words words{"layer",
-                file.fact("layer"),
-                "--state",
-                "s.safetensors",
-                "--x",
-                "x.npy",
-                "--out",
-                "y.npy",
-                "--heads",
-                file.fact("heads"),
-                "--weights",
-                "w.npy",
-                "--dout",
-                "g.npy",
-                "--grads",
-                "grads.safetensors",
-                file.number("causal") != 0 ? "--causal" : "--no-causal",
-                "--empty-row",
-                file.fact("fill") == "-inf" ? "nan" : "mean"};
+    Words words = Words{"layer", grouped ? "grouped-query" : file.fact("layer"), "--heads", file.fact("heads")} +
+                  "--state s.safetensors --x x.npy --out y.npy --dout g.npy --grads grads.safetensors";
     if (file.has("mask")) {
       io::save_npy(path("m.npy"), file.tensors().at("mask"));
-      words.insert(words.end(), {"--keep", "m.npy"});
+      words = words + "--keep m.npy";
     }
-    if (file.fact("mode") == "train") {
-      words.insert(words.end(), {"--dropout", file.fact("dropout"), "--residual-dropout", file.fact("residual"), "--seed",
-                                 file.fact("seed")});
+    if (grouped) {
+      words = words + Words{"--causal", "--kv-heads", file.fact("kv_heads"), "--rope", file.fact("rope")};
+      return file.number("norm_eps") > 0 ? words + Words{"--norm-eps", file.fact("norm_eps")} : words;
     }
-    return words;
+    words = words + Words{"--weights", "w.npy", file.number("causal") != 0 ? "--causal" : "--no-causal", "--empty-row",
+                          file.fact("fill") == "-inf" ? "nan" : "mean"};
+    if (file.fact("mode") != "train") return words;
+    return words + Words{"--dropout", file.fact("dropout"), "--residual-dropout", file.fact("residual"), "--seed", file.fact("seed")};
   }
 };
 
-TEST_F(LayerTool, HoldsPyTorchsValues) {
-  for (const char* name : {"v1_3x2x4", "v3_3x4x2_ragged_bk", "v3_3x4x2_ragged_train", "self_attention_3x4x2_ragged",
-                           "single_head_3x2x4", "mha_3x2x4_in_proj", "mha_3x2x6_nan_train", "mha_2x5x6_causal_train"}) {
+/// Key/value heads of Hugging Face's modules from the file, their rotary positions from one option.
+TEST_F(LayerTool, HoldsPyTorchsAndHuggingFacesValues) {
+  for (const char* name :
+       {"v1_3x2x4", "v3_3x4x2_ragged_bk", "v3_3x4x2_ragged_train", "self_attention_3x4x2_ragged", "single_head_3x2x4",
+        "mha_3x2x4_in_proj", "mha_3x2x6_nan_train", "mha_2x5x6_causal_train", "hf_llama", "hf_llama_yarn", "hf_llama_llama3",
+        "hf_qwen3", "hf_olmo2", "hf_gptj"}) {
     SCOPED_TRACE(name);
     const golden::File file(name);
     EXPECT_EQ(output(prepare(file)), "");
-    const Tensor<float> y = to_f32(load("y.npy"));
-    EXPECT_LE(file.ratio("out", y.span()), 1);
+    const auto holds = [&](const std::string& of, const AnyTensor& tensor) {
+      EXPECT_LE(file.ratio(of, to_f32(tensor).span()), 1) << of;
+    };
+    holds("out", load("y.npy"));
+    if (file.fact("kind") == "layer") holds("weights", load("w.npy"));
     const StateDict gradients = io::load_safetensors(path("grads.safetensors"));
     EXPECT_EQ(gradients.size(), file.names("grad.").size());
-    for (const StateDict::Entry& entry : gradients.entries()) {
-      const Tensor<float> gradient = to_f32(entry.tensor);
-      EXPECT_LE(file.ratio("grad." + entry.name, gradient.span()), 1) << entry.name;
-    }
-    const Tensor<float> weights = to_f32(load("w.npy"));
-    EXPECT_LE(file.ratio("weights", weights.span()), 1);
+    for (const StateDict::Entry& entry : gradients.entries()) holds("grad." + entry.name, entry.tensor);
   }
-}
-
-/// Hugging Face's modules: key/value heads from the file, rotary positions from one option.
-TEST_F(LayerTool, HoldsHuggingFacesValues) {
-  for (const char* name : {"hf_llama", "hf_llama_yarn", "hf_llama_llama3", "hf_qwen3", "hf_olmo2", "hf_gptj"}) {
-    SCOPED_TRACE(name);
-    const golden::File file(name);
-    io::save_safetensors(path("s.safetensors"), file.parameters());
-    save("x.npy", file.f32("x"));
-    save("g.npy", file.f32("dout"));
-    Words words{"layer",
-                "grouped-query",
-                "--causal",
-                "--state",
-                "s.safetensors",
-                "--x",
-                "x.npy",
-                "--out",
-                "y.npy",
-                "--heads",
-                file.fact("heads"),
-                "--kv-heads",
-                file.fact("kv_heads"),
-                "--rope",
-                file.fact("rope"),
-                "--dout",
-                "g.npy",
-                "--grads",
-                "grads.safetensors"};
-    if (file.number("norm_eps") > 0) words.insert(words.end(), {"--norm-eps", file.fact("norm_eps")});
-    if (file.has("mask")) {
-      io::save_npy(path("m.npy"), file.tensors().at("mask"));
-      words.insert(words.end(), {"--keep", "m.npy"});
-    }
-    EXPECT_EQ(output(words), "");
-    const Tensor<float> y = to_f32(load("y.npy"));
-    EXPECT_LE(file.ratio("out", y.span()), 1);
-    const StateDict gradients = io::load_safetensors(path("grads.safetensors"));
-    EXPECT_EQ(gradients.size(), file.names("grad.").size());
-    for (const StateDict::Entry& entry : gradients.entries()) {
-      const Tensor<float> gradient = to_f32(entry.tensor);
-      EXPECT_LE(file.ratio("grad." + entry.name, gradient.span()), 1) << entry.name;
-    }
+  const Words layer = "--state s.safetensors --x x.npy --out y.npy";
+  for (const auto& [rope, said] :
+       {std::pair("base", "KEY=VALUE"), {"bass=3", "bass"}, {"base=three", "three"}, {"scaling=cubic", "llama3"}}) {
+    expect_refused("layer grouped-query" + layer + Words{"--rope", rope}, {"--rope", said});
   }
-  const auto refused = [&](const std::string& rope, const std::string& said) {
-    expect_refused({"layer", "grouped-query", "--state", "s.safetensors", "--x", "x.npy", "--out", "y.npy", "--rope", rope},
-                   {"--rope", said});
-  };
-  refused("base", "KEY=VALUE");
-  refused("bass=3", "bass");
-  refused("base=three", "three");
-  refused("scaling=cubic", "llama3");
-  expect_refused({"layer", "mha", "--state", "s.safetensors", "--x", "x.npy", "--out", "y.npy", "--kv-heads", "2"},
-                 {"--kv-heads", "mha"});
+  expect_refused("layer mha --kv-heads 2" + layer, {"--kv-heads", "mha"});
 }
 
 TEST_F(LayerTool, NamesWhatDoesNotFit) {
@@ -173,10 +113,10 @@ TEST_F(LayerTool, RefusesWhatTheLayerHasNot) {
   Words words = prepare(golden::File("v4_3x2x4"));
   *(std::ranges::find(words, "--heads") + 1) = "2";
   expect_refused(words, {"--heads", "v4"});
-  expect_refused({"layer", "average", "--x", "x.npy", "--out", "y.npy", "--causal"}, {"no mask", "causal"});
-  expect_refused({"layer", "v9", "--x", "x.npy", "--out", "y.npy"}, {"v9", "single-head"});
+  expect_refused("layer average --x x.npy --out y.npy --causal", {"no mask", "causal"});
+  expect_refused("layer v9 --x x.npy --out y.npy", {"v9", "single-head"});
   save("mask.npy", Tensor<float>({3, 4, 5}));
-  expect_refused({"layer", "v4", "--state", "s.safetensors", "--x", "x.npy", "--out", "y.npy", "--keep", "mask.npy"},
+  expect_refused("layer v4 --state s.safetensors --x x.npy --out y.npy --keep mask.npy",
                  {"mask.npy", "[3, 4, 5]"});
 }
 
@@ -201,28 +141,21 @@ TEST_F(LayerTool, ASquareMaskMustNameItsAxes) {
   }
   save("x.npy", x);
   save("m.npy", mask);
-  Words words{"layer", "v4", "--state", "s.safetensors", "--x", "x.npy", "--out", "y.npy"};
-  const auto with = [&](const Words& more) {
-    Words all = words;
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  };
-  expect_refused(with({"--keep", "m.npy"}), {"m.npy", "--mask-axes bk", "--mask-axes qk", "[3, 3]"});
-  expect_refused(with({"--drop", "m.npy"}), {"m.npy", "--mask-axes"});
-  output(with({"--causal"}));
+  const Words layer = "layer v4 --state s.safetensors --x x.npy --out y.npy";
+  expect_refused(layer + "--keep m.npy", {"m.npy", "--mask-axes bk", "--mask-axes qk", "[3, 3]"});
+  expect_refused(layer + "--drop m.npy", {"m.npy", "--mask-axes"});
+  output(layer + "--causal");
   const std::string causal = contents(path("y.npy"));
-  output(with({"--keep", "m.npy", "--mask-axes", "qk"}));
+  output(layer + "--keep m.npy --mask-axes qk");
   EXPECT_EQ(contents(path("y.npy")), causal);
-  output(with({"--keep", "m.npy", "--mask-axes", "bk"}));
+  output(layer + "--keep m.npy --mask-axes bk");
   EXPECT_NE(contents(path("y.npy")), causal);
   save("wide.npy", Tensor<float>({2, 6}));
-  expect_refused(with({"--keep", "wide.npy"}), {"wide.npy", "got [2, 6]", "[3, 1, 3, 3]"});
+  expect_refused(layer + "--keep wide.npy", {"wide.npy", "got [2, 6]", "[3, 1, 3, 3]"});
 }
 
 TEST_F(LayerTool, AppliedIsWeightsTimesDropout) {
-  Words words = prepare(golden::File("mha_2x5x6_causal_train"));
-  words.insert(words.end(), {"--applied", "a.npy"});
-  output(words);
+  output(prepare(golden::File("mha_2x5x6_causal_train")) + Words{"--applied", "a.npy"});
   const Tensor<float> weights = to_f32(load("w.npy")), applied = to_f32(load("a.npy"));
   Index dropped = 0;
   for (Index n = 0; n < weights.count(); ++n) {
@@ -256,8 +189,8 @@ TEST_F(LayerTool, LatentIsTheLayerThatWroteTheFile) {
     layer.zero_gradients();
     layer.backward(x, saved, dx);
     save("x.npy", x);
-    const Words words{"layer", "latent", "--state",  "s.safetensors", "--x",   "x.npy",   "--out",
-                      "y.npy", "--rope", "base=500", "--dout",        "x.npy", "--grads", "grads.safetensors"};
+    const Words words =
+        "layer latent --state s.safetensors --x x.npy --out y.npy --rope base=500 --dout x.npy --grads grads.safetensors";
     output(words);
     const Tensor<float> made = to_f32(load("y.npy"));
     EXPECT_TRUE(std::ranges::equal(made.span(), y.span()));
@@ -267,18 +200,14 @@ TEST_F(LayerTool, LatentIsTheLayerThatWroteTheFile) {
     for (const StateDict::Entry& entry : own.entries()) {
       EXPECT_TRUE(std::ranges::equal(to_f32(gradients.at(entry.name)).span(), to_f32(entry.tensor).span())) << entry.name;
     }
-    const auto with = [&](Words more) {
-      more.insert(more.begin(), words.begin(), words.end());
-      return more;
-    };
-    EXPECT_EQ(output(with({"--heads", "3", "--no-causal"})), "");
+    EXPECT_EQ(output(words + "--heads 3 --no-causal"), "");
     EXPECT_FALSE(std::ranges::equal(to_f32(load("y.npy")).span(), y.span()));
-    expect_refused(with({"--heads", "2"}), {"--heads", "3: got 2"});
-    expect_refused(with({"--weights", "w.npy"}), {"latent", "--weights"});
-    expect_refused(with({"--kv-heads", "1"}), {"--kv-heads", "latent"});
+    expect_refused(words + "--heads 2", {"--heads", "3: got 2"});
+    expect_refused(words + "--weights w.npy", {"latent", "--weights"});
+    expect_refused(words + "--kv-heads 1", {"--kv-heads", "latent"});
   }
   io::save_safetensors(path("s.safetensors"), golden::File("v1_3x2x4").parameters());
-  expect_refused({"layer", "latent", "--state", "s.safetensors", "--x", "x.npy", "--out", "y.npy"},
+  expect_refused("layer latent --state s.safetensors --x x.npy --out y.npy",
                  {"kv_a_proj_with_mqa.weight"});
 }
 

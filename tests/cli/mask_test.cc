@@ -12,8 +12,7 @@ class MaskTool : public ToolTest {
  protected:
   /// The drawing as --json gives it, of one sequence and head.
   nlohmann::json drawn(const std::string& expression, Index q_len, Index kv_len, const Words& more = {}) {
-    Words words{"mask", expression, "--tq", std::to_string(q_len), "--tk", std::to_string(kv_len), "--draw", "--json"};
-    words.insert(words.end(), more.begin(), more.end());
+    const Words words = Words{"mask", expression, "--tq", std::to_string(q_len), "--tk", std::to_string(kv_len), "--draw", "--json"} + more;
     return nlohmann::json::parse(output(words));
   }
 };
@@ -79,7 +78,7 @@ TEST_F(MaskTool, DrawsRowsOfZerosAndOnes) {
   EXPECT_NE(text.find("9 of 16 pairs kept (56.25 %)"), std::string::npos) << text;
   const std::string two = output({"mask", "key_lengths(1,2)", "--tq", "1", "--tk", "2", "--batch", "2", "--draw"});
   EXPECT_TRUE(two.starts_with("sequence 0, head 0\n1 0\nsequence 1, head 0\n1 1\n")) << two;
-  EXPECT_EQ(output({"mask", "causal", "--out", "mask.png"}).find("wrote mask.png") == std::string::npos, false);
+  EXPECT_EQ(output("mask causal --out mask.png").find("wrote mask.png") == std::string::npos, false);
   EXPECT_TRUE(contents(path("mask.png")).starts_with("\x89PNG"));
 }
 
@@ -90,20 +89,14 @@ TEST_F(MaskTool, DenseMasksComeFromFiles) {
   all.data()[5] = 0;
   save("some.npy", some);
   save("all.npy", all);
-  const Words sizes{"--tq", "3", "--tk", "4", "--draw"};
-  const auto drawing = [&](const Words& more) {
-    Words words{"mask", more[0]};
-    words.insert(words.end(), sizes.begin(), sizes.end());
-    words.insert(words.end(), more.begin() + 1, more.end());
-    return output(words);
-  };
+  const auto drawing = [&](const Words& more) { return output("mask" + more + "--tq 3 --tk 4 --draw"); };
   EXPECT_TRUE(drawing({"all", "--keep", "some.npy", "--mask-axes", "qk"}).starts_with("0 1 1 0\n1 1 0 1\n1 0 1 1\n"));
   EXPECT_TRUE(
       drawing({"causal(bottom-right)", "--drop", "some.npy", "--mask-axes", "qk"}).starts_with("1 0 0 0\n0 0 1 0\n0 1 0 0\n"));
   EXPECT_TRUE(drawing({"first(3)", "--keep", "all.npy"}).starts_with("1 1 1 0\n1 0 1 0\n1 1 1 0\n"));
-  expect_refused({"mask", "all", "--tq", "3", "--tk", "4", "--keep", "some.npy"}, {"--keep", "--mask-axes"});
-  expect_refused({"mask", "all", "--tq", "3", "--tk", "5", "--keep", "all.npy"}, {"a dense mask", "[1, 1, 3, 5]"});
-  expect_refused({"mask", "all", "--mask-axes", "qk"}, {"--mask-axes needs --keep or --drop"});
+  expect_refused("mask all --tq 3 --tk 4 --keep some.npy", {"--keep", "--mask-axes"});
+  expect_refused("mask all --tq 3 --tk 5 --keep all.npy", {"a dense mask", "[1, 1, 3, 5]"});
+  expect_refused("mask all --mask-axes qk", {"--mask-axes needs --keep or --drop"});
 }
 
 TEST_F(MaskTool, CountsLargeMasksWithoutDrawingThem) {
@@ -151,8 +144,8 @@ TEST_F(MaskTool, WhatCannotBeReadNamesItsPlace) {
   }
   output({"mask", "documents(0,4,8; 0,4,9; causal(top-left))", "--tk", "9"});
   expect_refused({"mask", "longformer(2,1)", "--tk", "9"}, {"longformer", "Tq 8", "Tk 9"});
-  expect_refused({"mask", "causal", "--tq", "300", "--draw"}, {"--draw", "200", "--out"});
-  expect_refused({"mask", "causal", "--tq", "100000", "--out", "a.png"}, {"drawing", "100000"});
+  expect_refused("mask causal --tq 300 --draw", {"--draw", "200", "--out"});
+  expect_refused("mask causal --tq 100000 --out a.png", {"drawing", "100000"});
 }
 
 }  // namespace

@@ -10,17 +10,14 @@ class Options : public ToolTest {
   /// Input arrays of one small call of attend.
   Words attend(const Words& more) const {
     save("x.npy", Tensor<float>({1, 1, 3, 2}));
-    Words all{"attend", "--q", "x.npy", "--k", "x.npy", "--v", "x.npy", "--out", "out.npy"};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
+    return Words{"attend", "--q", "x.npy", "--k", "x.npy", "--v", "x.npy", "--out", "out.npy"} + more;
   }
 };
 
 TEST_F(Options, ATrainedModelSettlesWhatItIs) {
-  output({"train", "--steps", "2", "--out", "m.safetensors"});
+  output("train --steps 2 --out m.safetensors");
   const auto refused = [&](const Words& more, const Words& fragments) {
-    Words all{"train", "--init", "m.safetensors", "--steps", "1"};
-    all.insert(all.end(), more.begin(), more.end());
+    const Words all = Words{"train", "--init", "m.safetensors", "--steps", "1"} + more;
     Words says = fragments;
     says.emplace_back("m.safetensors");
     expect_refused(all, says);
@@ -40,9 +37,7 @@ TEST_F(Options, ATrainedModelSettlesWhatItIs) {
   refused({"--text", "moved.txt"}, {"characters"});
 
   const auto train = [&](const Words& more) {
-    Words all{"train", "--init", "m.safetensors", "--steps", "3", "--json"};
-    all.insert(all.end(), more.begin(), more.end());
-    return json(all);
+    return json(Words{"train", "--init", "m.safetensors", "--steps", "3", "--json"} + more);
   };
   const nlohmann::json plain = train({});
   EXPECT_EQ(train({"--heads", "1", "--dim", "32", "--positions", "learned", "--layers", "1"})["losses"], plain["losses"]);
@@ -54,45 +49,38 @@ TEST_F(Options, ATrainedModelSettlesWhatItIs) {
 TEST_F(Options, RotaryPositionsTurnAsTold) {
   const Words train{"train", "--positions", "rotary", "--heads", "2", "--steps", "3", "--json"};
   const auto with = [&](const Words& more) {
-    Words all = train;
-    all.insert(all.end(), more.begin(), more.end());
-    return json(all);
+    return json(train + more);
   };
   const nlohmann::json usual = with({});
   EXPECT_EQ(with({"--rope", "base=10000"})["losses"], usual["losses"]);
   EXPECT_NE(with({"--rope", "base=100"})["losses"], usual["losses"]);
   const Words yarn{"--rope", "base=500,scaling=yarn,factor=4,context=8,layout=interleaved,dim=8"};
-  Words saved = yarn;
-  saved.insert(saved.end(), {"--out", "y.safetensors"});
+  const Words saved = yarn + Words{"--out", "y.safetensors"};
   EXPECT_NE(with(saved)["losses"], usual["losses"]);
-  Words again{"train", "--init", "y.safetensors", "--steps", "1"};
-  again.insert(again.end(), yarn.begin(), yarn.end());
-  output(again);  // the file stores the same
-  expect_refused({"train", "--init", "y.safetensors", "--rope", "base=500"}, {"--rope", "other rotary options", "y.safetensors"});
-  EXPECT_EQ(output({"generate", "--model", "y.safetensors", "--prompt", "abc", "--tokens", "40"}).size(), 3U + 40 + 1);
+  output(Words{"train", "--init", "y.safetensors", "--steps", "1"} + yarn);  // the file stores the same
+  expect_refused("train --init y.safetensors --rope base=500", {"--rope", "other rotary options", "y.safetensors"});
+  EXPECT_EQ(output("generate --model y.safetensors --prompt abc --tokens 40").size(), 3U + 40 + 1);
   expect_refused({"train", "--rope", "base=100"}, {"--rope needs --positions rotary"});
-  expect_refused({"train", "--positions", "rotary", "--rope", "offset=3"}, {"--rope offset"});
-  expect_refused({"train", "--positions", "rotary", "--rope", "base=-1"}, {"base", "-1"});
-  expect_refused({"train", "--positions", "rotary", "--rope", "colour=1"}, {"--rope knows", "colour"});
+  expect_refused("train --positions rotary --rope offset=3", {"--rope offset"});
+  expect_refused("train --positions rotary --rope base=-1", {"base", "-1"});
+  expect_refused("train --positions rotary --rope colour=1", {"--rope knows", "colour"});
 }
 
 TEST_F(Options, WhatWouldHaveNoEffectIsRefused) {
   Tensor<std::int64_t> batches({2, 3, 9});
   for (Index n = 0; n < batches.count(); ++n) batches.data()[n] = n % 5;
   save("b.npy", batches);
-  expect_refused({"train", "--batches", "b.npy", "--batch", "4"}, {"--batch must be the 3", "got 4"});
-  output({"train", "--batches", "b.npy", "--batch", "3", "--out", "m.safetensors"});
+  expect_refused("train --batches b.npy --batch 4", {"--batch must be the 3", "got 4"});
+  output("train --batches b.npy --batch 3 --out m.safetensors");
 
   const Words greedy{"generate", "--model", "m.safetensors", "--prompt", "a", "--greedy"};
   for (const Words& more : {Words{"--temperature", "2"}, {"--top-k", "3"}}) {
-    Words all = greedy;
-    all.insert(all.end(), more.begin(), more.end());
-    expect_refused(all, {"--greedy", more[0]});
+    expect_refused(greedy + more, {"--greedy", more[0]});
   }
 
-  expect_refused({"map", "m.safetensors", "--sequence", "0"}, {"--sequence is for weights"});
-  expect_refused({"map", "m.safetensors", "--theme", "light", "--out", "a.png"}, {"--theme", "terminal"});
-  output({"map", "m.safetensors", "--theme", "light"});
+  expect_refused("map m.safetensors --sequence 0", {"--sequence is for weights"});
+  expect_refused("map m.safetensors --theme light --out a.png", {"--theme", "terminal"});
+  output("map m.safetensors --theme light");
 
   expect_refused(attend({"--t5-past"}), {"--t5-past", "--t5"});
   expect_refused(attend({"--t5-max-distance", "9"}), {"--t5-max-distance", "--t5"});
@@ -110,10 +98,10 @@ TEST_F(Options, WhatWouldHaveNoEffectIsRefused) {
     output({"layer", "average", "--x", "bte.npy", "--out", "y.npy", option, "0"});
   }
 
-  expect_refused({"ablate", "same-q", "--steps", "5"}, {"--steps is for no-mask"});
-  expect_refused({"bench", "fwd-f32-d64-s128", "--suite", "lm"}, {"--suite"});
+  expect_refused("ablate same-q --steps 5", {"--steps is for no-mask"});
+  expect_refused("bench fwd-f32-d64-s128 --suite lm", {"--suite"});
   expect_refused({"bench", "--exact"}, {"--exact"});
-  EXPECT_LT(output({"bench", "--list", "--suite", "lm"}).size(), output({"bench", "--list"}).size());
+  EXPECT_LT(output("bench --list --suite lm").size(), output({"bench", "--list"}).size());
 }
 
 }  // namespace

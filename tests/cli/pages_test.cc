@@ -92,8 +92,8 @@ class Pages : public ToolTest {
       draw_file("qk.safetensors", {{"q", {4, 3, 8}}, {"k", {2, 3, 8}}});
       std::ofstream(path("tokens.json")) << R"(["The", " cat", " sat"])";
     }
-    if (page == "map") output({"attend", "--in", "in.safetensors", "--out", "out.safetensors", "--weights", "w.npy"});
-    if (page == "map" || page == "generate") output({"train", "--steps", "5", "--out", "model.safetensors"});
+    if (page == "map") output("attend --in in.safetensors --out out.safetensors --weights w.npy");
+    if (page == "map" || page == "generate") output("train --steps 5 --out model.safetensors");
   }
 
   Random random_{7};

@@ -12,9 +12,7 @@ class Pictures : public ToolTest {
     save("w.npy", weights);
   }
   Words map(const Words& more) const {
-    Words words{"map", "--weights", "w.npy"};
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+    return Words{"map", "--weights", "w.npy"} + more;
   }
   /// The number at a byte of the .png, most significant byte first.
   unsigned long number(const std::string& name, std::size_t at) const {
@@ -33,7 +31,7 @@ TEST_F(Pictures, EveryEnding) {
        {std::pair{"a.png", "\x89PNG\r\n"}, {"a.svg", "<svg"}, {"a.pdf", "%PDF-1."}, {"a.html", "<!DOCTYPE html>"}}) {
     EXPECT_TRUE(contents(path(name)).starts_with(start)) << name;
   }
-  output({"mask", "causal", "--out", "mask.pdf"});
+  output("mask causal --out mask.pdf");
   EXPECT_TRUE(contents(path("mask.pdf")).starts_with("%PDF-1."));
 }
 

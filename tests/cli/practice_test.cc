@@ -104,7 +104,7 @@ TEST_F(Practice, ASkeletonIsItsSolutionWithoutTheSolvedLines) {
 
 TEST_F(Practice, ALineOfASkeletonStandsWhereTheSolutionStood) {
   const std::string skeleton = output({"practice", "sdpa", "--numpy"}),
-                    solution = output({"practice", "sdpa", "--numpy", "--solution"});
+                    solution = output("practice sdpa --numpy --solution");
   EXPECT_TRUE(has(skeleton, "\n    raise NotImplementedError(\"fill in: ")) << skeleton;
   EXPECT_TRUE(has(skeleton, "\ndef sdpa(q, k, v, mask=None):\n")) << skeleton;
   EXPECT_TRUE(has(solution, "    return ")) << solution;
@@ -112,9 +112,9 @@ TEST_F(Practice, ALineOfASkeletonStandsWhereTheSolutionStood) {
 
 TEST_F(Practice, RefusesWhatItDoesNotHave) {
   expect_refused({"practice", "nonsense"}, {"\"nonsense\"", "sdpa", "lm"});
-  expect_refused({"practice", "sdpa", "--numpy", "--cpp"}, {"--numpy, --torch and --cpp", "one"});
+  expect_refused("practice sdpa --numpy --cpp", {"--numpy, --torch and --cpp", "one"});
   expect_refused({"practice", "--solution"}, {"--solution", "name"});
-  expect_refused({"practice", "sdpa", "--json", "--numpy"}, {"--json"});
+  expect_refused("practice sdpa --json --numpy", {"--json"});
   expect_refused({"practice", "v1", "--cpp"}, {"v1", "--cpp", "torch, numpy"});
 }
 

@@ -27,7 +27,7 @@ TEST_F(Ranks, WithoutMpirunParallelSaysHowToStart) {
 }
 
 TEST_F(Ranks, ALauncherThatMpiDoesNotHearIsRefused) {
-  const Outcome outcome = run({"train", "--parallel", "data", "--out", "model.safetensors"}, {"PMI_SIZE=3", "PMI_RANK=0"});
+  const Outcome outcome = run("train --parallel data --out model.safetensors", {"PMI_SIZE=3", "PMI_RANK=0"});
   EXPECT_EQ(outcome.code, 2);
   EXPECT_NE(outcome.err.find("it started 3 ranks, of which MPI sees 1"), std::string::npos) << outcome.err;
   EXPECT_TRUE(files().empty());

@@ -20,7 +20,19 @@
 
 namespace qkv::test {
 
-using Words = std::vector<std::string>;
+/// What is typed. A literal is cut at spaces: "attend --q q.npy".
+struct Words : std::vector<std::string> {
+  using std::vector<std::string>::vector;
+  Words(const char* line) {  // NOLINT: a line is its words
+    std::istringstream words(line);
+    for (std::string word; words >> word;) push_back(word);
+  }
+};
+
+inline Words operator+(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
 
 struct Outcome {
   int code = -1;

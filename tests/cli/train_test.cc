@@ -10,7 +10,7 @@ namespace {
 class Train : public ToolTest {};
 
 TEST_F(Train, JsonHasTheKeysThatScriptsRead) {
-  const nlohmann::json run = json({"train", "--steps", "40", "--seed", "3", "--json"});
+  const nlohmann::json run = json("train --steps 40 --seed 3 --json");
   EXPECT_EQ(run["steps"], 40);
   EXPECT_EQ(run["losses"].size(), 40U);
   EXPECT_GT(run["seconds"], 0);
@@ -56,30 +56,29 @@ TEST_F(Train, LinesWithoutATerminal) {
 }
 
 TEST_F(Train, TasksSayWhatTheyCount) {
-  const nlohmann::json previous = json({"train", "--task", "previous", "--steps", "800", "--json"});
+  const nlohmann::json previous = json("train --task previous --steps 800 --json");
   EXPECT_GE(previous["previous"]["mean"], 0.9);
   EXPECT_EQ(previous["previous"]["rows"].size(), 15U);
-  const nlohmann::json masked = json({"train", "--task", "masked", "--steps", "50", "--json"});
+  const nlohmann::json masked = json("train --task masked --steps 50 --json");
   EXPECT_FALSE(masked["model"]["causal"].get<bool>());
   EXPECT_GT(masked["fresh"]["targets"], 0);
 }
 
 TEST_F(Train, GroupedHeadsAndRotaryPositionsAreSavedWithTheModel) {
-  const nlohmann::json run = json({"train", "--task", "previous", "--heads", "4", "--kv-heads", "2", "--positions", "rotary",
-                                   "--steps", "200", "--out", "m.safetensors", "--json"});
+  const nlohmann::json run = json("train --task previous --heads 4 --kv-heads 2 --positions rotary --steps 200 --out m.safetensors --json");
   EXPECT_EQ(run["model"]["num_kv_heads"], 2);
   EXPECT_EQ(run["model"]["positions"], "rotary");
   EXPECT_EQ(run["parameters"], 5063 - 16 * 32 - 2 * 16 * 32);  // no embedding of positions, k and v of half the width
   EXPECT_LT(run["losses"].back(), 0.5 * run["losses"].front().get<double>());
-  EXPECT_EQ(output({"generate", "--model", "m.safetensors", "--prompt", "abc", "--tokens", "20"}).size(), 3U + 20 + 1);
-  output({"map", "m.safetensors", "--text", "abcabc", "--out", "a.png"});
+  EXPECT_EQ(output("generate --model m.safetensors --prompt abc --tokens 20").size(), 3U + 20 + 1);
+  output("map m.safetensors --text abcabc --out a.png");
   EXPECT_TRUE(contents(path("a.png")).starts_with("\x89PNG"));
-  expect_refused({"train", "--kv-heads", "3", "--heads", "4"}, {"num_kv_heads must divide"});
+  expect_refused("train --kv-heads 3 --heads 4", {"num_kv_heads must divide"});
   expect_refused({"train", "--positions", "sinusoidal"}, {"--positions"});
 }
 
 TEST_F(Train, TheModelGeneratesAndIsDrawn) {
-  output({"train", "--steps", "200", "--out", "m.safetensors", "--map", "a.png", "--map", "a.svg", "--map", "a.html"});
+  output("train --steps 200 --out m.safetensors --map a.png --map a.svg --map a.html");
   EXPECT_TRUE(contents(path("a.png")).starts_with("\x89PNG"));
   EXPECT_NE(contents(path("a.svg")).find("<svg"), std::string::npos);
   EXPECT_NE(contents(path("a.html")).find("<html"), std::string::npos);
@@ -95,27 +94,23 @@ TEST_F(Train, TheModelGeneratesAndIsDrawn) {
   EXPECT_EQ(pace["prompt"].get<std::string>() + pace["continuation"].get<std::string>() + "\n", text);
   EXPECT_GT(pace["tokens_per_second"].get<double>(), 0);
   EXPECT_GT(pace["prompt_seconds"].get<double>(), 0);
-  Words rounded = generate;
-  rounded.insert(rounded.end(), {"--cache", "int8"});
-  EXPECT_TRUE(output(rounded).starts_with("abc ab"));
-  expect_refused({"generate", "--model", "m.safetensors", "--prompt", "a", "--cache", "int4"}, {"--cache", "int4"});
-  Words other = generate;
-  other.insert(other.end(), {"--seed", "1"});
-  EXPECT_NE(output(other), text);
-  expect_refused({"generate", "--model", "m.safetensors", "--prompt", "abQ"}, {"--prompt", "'Q'", "position 2"});
+  EXPECT_TRUE(output(generate + Words{"--cache", "int8"}).starts_with("abc ab"));
+  expect_refused("generate --model m.safetensors --prompt a --cache int4", {"--cache", "int4"});
+  EXPECT_NE(output(generate + Words{"--seed", "1"}), text);
+  expect_refused("generate --model m.safetensors --prompt abQ", {"--prompt", "'Q'", "position 2"});
   expect_refused({"generate", "--model", "m.safetensors", "--prompt", ""}, {"--prompt"});
-  expect_refused({"generate", "--model", "m.safetensors", "--prompt", "a", "--temperature", "0"}, {"temperature"});
+  expect_refused("generate --model m.safetensors --prompt a --temperature 0", {"temperature"});
 
   output({"map", "m.safetensors", "--text", "abc xyz", "--out", "b.png"});
   EXPECT_TRUE(contents(path("b.png")).starts_with("\x89PNG"));
   EXPECT_NE(output({"map", "m.safetensors", "--text", "abc xyz"}).find("100"), std::string::npos);
-  expect_refused({"map", "m.safetensors", "--text", "abcabcabcabcabcabcabc", "--out", "c.png"}, {"--text", "16", "21"});
-  expect_refused({"map", "m.safetensors", "--heads", "7", "--out", "c.png"}, {"7"});
+  expect_refused("map m.safetensors --text abcabcabcabcabcabcabc --out c.png", {"--text", "16", "21"});
+  expect_refused("map m.safetensors --heads 7 --out c.png", {"7"});
 
   Tensor<float> weights({2, 3, 3});
   for (Index n = 0; n < weights.count(); ++n) weights.data()[n] = n % 4 == 0 ? 1.0F : 0.0F;
   save("w.npy", weights);
-  EXPECT_NE(output({"map", "--weights", "w.npy", "--heads", "1"}).find("head 1"), std::string::npos);
+  EXPECT_NE(output("map --weights w.npy --heads 1").find("head 1"), std::string::npos);
 }
 
 }  // namespace
