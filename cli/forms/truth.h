@@ -47,16 +47,16 @@ struct Distance {
 /// Of two tensors with the same number of elements.
 template <class A, class B>
 Distance distance(const Tensor<A>& a, const Tensor<B>& b, const std::vector<double>& bounds) {
-  Distance seen;
+  Distance found;
   for (Index n = 0; n < a.count(); ++n) {
     const double apart =
         static_cast<double>(std::abs(static_cast<long double>(a.data()[n]) - static_cast<long double>(b.data()[n])));
     if (std::isnan(apart)) return {apart, std::numeric_limits<double>::infinity()};
-    seen.largest = std::max(seen.largest, apart);
+    found.largest = std::max(found.largest, apart);
     const double bound = bounds[static_cast<std::size_t>(n)];
-    if (apart > 0) seen.over_bound = std::max(seen.over_bound, apart / bound);
+    if (apart > 0) found.over_bound = std::max(found.over_bound, apart / bound);
   }
-  return seen;
+  return found;
 }
 
 /// y[m, n] = sum_k x[m, k] W[n, k] + b[n]; every factor through `of`, which is the identity or the absolute value.

@@ -4,12 +4,13 @@
 #include <optional>
 
 #include "core/escape.h"
-#include "map/explore.h"
 #include "map/maps.h"
 #include "qkv/lm/attention_report.h"
 #include "qkv/lm/trainer.h"
+#include "qkv/view/explorer.h"
 #include "support/command.h"
 #include "support/files.h"
+#include "support/json.h"
 #include "support/options.h"
 #include "support/text.h"
 
@@ -78,6 +79,44 @@ view::AttentionMap make_map(const MapCommandOptions& options) {
   if (const AnyTensor* weights = state.find("weights")) return map_of_weights(file, *weights, options);
   if (options.sequence) throw UsageError("--sequence is for weights: a model reads one text, --text");
   return map_of_model(file, state, options);
+}
+
+struct ExplorerTokens {
+  std::vector<std::string> queries, keys;
+};
+
+std::vector<std::string> strings_of(const Json& list, const std::string& path) {
+  try {
+    return list.get<std::vector<std::string>>();
+  } catch (const Json::exception&) {
+    throw UsageError("--tokens " + escaped(path) + R"( must be a JSON list of strings, or {"queries": [...], "keys": [...]})");
+  }
+}
+
+ExplorerTokens load_tokens(const std::string& path) {
+  if (path.empty()) return {};
+  const Json json = Json::parse(load_text("--tokens", path), nullptr, false);
+  if (json.is_discarded()) throw UsageError("--tokens " + escaped(path) + " is not JSON");
+  if (!json.is_object()) return {strings_of(json, path), strings_of(json, path)};
+  for (const auto& [name, list] : json.items()) {
+    if (name != "queries" && name != "keys")
+      throw UsageError("--tokens " + escaped(path) + " may hold queries and keys: got " + escaped(name));
+  }
+  return {strings_of(json.value("queries", Json::array()), path), strings_of(json.value("keys", Json::array()), path)};
+}
+
+/// From a file of q and k, or of the explorer's full form (docs/explorer-file.md).
+std::string explorer_page(const std::string& qk, const std::string& tokens, const std::string& title, Context& context) {
+  StateDict state = load_safetensors("--qk", qk);
+  if (state.metadata.contains("explorer")) {
+    if (!tokens.empty()) throw UsageError("--tokens are for the small form: " + escaped(qk) + " names its own");
+    if (!title.empty()) throw UsageError("--title is for the small form: " + escaped(qk) + " has its own");
+  } else {
+    if (!title.empty()) state.metadata["title"] = title;
+    const ExplorerTokens labels = load_tokens(tokens);
+    state = about_file("--qk", qk, [&] { return view::explorer_of_heads(state, labels.queries, labels.keys, context); });
+  }
+  return about_file("--qk", qk, [&] { return view::render_explorer(state); });
 }
 
 /// --qk: the explorer's page. Options of pictures have no meaning there, and are refused.

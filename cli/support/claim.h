@@ -12,12 +12,12 @@ namespace qkv::cli {
 struct Claim {
   std::string sentence;  ///< said only where it holds
   bool holds = false;
-  std::string seen;  ///< the numbers that decided
+  std::string measured;  ///< the numbers that decided
 };
 
 bool all_hold(const std::vector<Claim>& claims);
 
-/// Each that holds with its numbers; each that does not hold as what was expected and what was seen instead.
+/// Each that holds with its numbers; each that does not hold as what was expected and what was measured instead.
 void print_claims(const std::vector<Claim>& claims);
 Json to_json(const std::vector<Claim>& claims);
 
