@@ -318,7 +318,7 @@ const std::vector<Relation<T>>& relations() {
   static const std::vector<Relation<T>> all = {{"textbook", textbook<T>, 64},
                                                {"threads", threads<T>, 96},
                                                {"alone", alone<T>, 64},
-                                               {"nan", nan_behind_mask<T>, 48},
+                                               {"nan", nan_behind_mask<T>, 24},
                                                {"mask", mask_written_out<T>, 48},
                                                {"subset", subset_of_outputs<T>, 128},
                                                {"accumulate", accumulate<T>, 96},
