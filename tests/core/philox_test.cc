@@ -12,6 +12,7 @@
 
 #include "core/random.h"
 #include "qkv/attention.h"
+#include "support/errors.h"
 
 namespace {
 
@@ -43,12 +44,8 @@ TEST(DropoutThreshold, RefusesWhatCanNotBe) {
   for (const double p : {-0.1, 1.1, std::numeric_limits<double>::quiet_NaN(), 0x1p-18}) {
     EXPECT_THROW(qkv::dropout_threshold(p, "f"), qkv::OptionError) << p;
   }
-  try {
-    qkv::dropout_threshold(1.5, "attention_forward");
-    FAIL();
-  } catch (const qkv::OptionError& error) {
-    EXPECT_STREQ(error.what(), "[attention_forward] dropout p must be in [0, 1]: got 1.5");
-  }
+  EXPECT_EQ(qkv::test::text_of<qkv::OptionError>([] { qkv::dropout_threshold(1.5, "attention_forward"); }),
+            "[attention_forward] dropout p must be in [0, 1]: got 1.5");
 }
 
 // The contract's rule, element by element, on counters that wrap.

@@ -11,6 +11,7 @@
 
 #include "core/check.h"
 #include "qkv/state_dict.h"
+#include "support/errors.h"
 
 namespace {
 
@@ -85,12 +86,10 @@ TEST(Check, MakesNoTextUnlessItFails) {
   };
   qkv::check<qkv::OptionError>(true, "f", "must be ", text);
   EXPECT_EQ(made, 0);
-  try {
-    qkv::check<qkv::OptionError>(false, "f", "must be ", text, ": got ", 8, " and ", 0.1, " of ", Tensor<float>({2, 3}));
-    FAIL();
-  } catch (const qkv::OptionError& error) {
-    EXPECT_STREQ(error.what(), "[f] must be seven: got 8 and 0.1 of [2, 3]");
-  }
+  EXPECT_EQ(qkv::test::text_of<qkv::OptionError>([&] {
+              qkv::check<qkv::OptionError>(false, "f", "must be ", text, ": got ", 8, " and ", 0.1, " of ", Tensor<float>({2, 3}));
+            }),
+            "[f] must be seven: got 8 and 0.1 of [2, 3]");
 }
 
 // Each pattern as the types convert it (types_test.cc): a subset of f32, so that nothing is rounded.

@@ -39,6 +39,20 @@ struct Marked {
   std::size_t at;
 };
 
+/// `text` with another text in place of the first `from`.
+inline std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+/// A rule of a format's header: a marked header that breaks it alone, and a part of the message.
+struct Rule {
+  const char* what;
+  std::string marked_header;
+  const char* part;
+};
+
 /// Bytes 1, 2, 3, ...: no two neighbours are equal, so that a swap or a shift shows.
 inline AnyTensor counting_tensor(DType dtype, std::vector<Index> sizes) {
   AnyTensor tensor;
@@ -70,6 +84,17 @@ void expect_format_error(const Parse& parse, std::uint64_t offset, std::string_v
   } catch (const FormatError& error) {
     EXPECT_EQ(error.byte_offset(), offset) << error.what();
     EXPECT_NE(std::string_view(error.what()).find(part), std::string_view::npos) << error.what();
+  }
+}
+
+/// parse(header) of each: a FormatError at the mark, `before` bytes into the file.
+template <class Parse>
+void expect_rules(std::span<const Rule> rules, std::size_t before, const Parse& parse) {
+  for (const Rule& rule : rules) {
+    SCOPED_TRACE(rule.what);
+    const Marked header(rule.marked_header);
+    ASSERT_NE(header.at, std::string::npos);
+    expect_format_error([&] { parse(header.text); }, before + header.at, rule.part);
   }
 }
 

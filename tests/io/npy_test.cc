@@ -19,12 +19,7 @@ std::string file_text(const std::string& header, const std::string& data, int ve
          header + data;
 }
 
-std::string with(const std::string& from, const std::string& to) {
-  std::string text = kGood;
-  const std::size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
-}
+std::string with(const std::string& from, const std::string& to) { return replaced(kGood, from, to); }
 
 AnyTensor parse(const std::string& text) { return io::parse_npy(bytes_of(text)); }
 
@@ -75,12 +70,6 @@ TEST(Npy, ReadsTheLiteralInEachFormThatPythonAllows) {
   EXPECT_EQ(parse(file_text(with("False", "True"), kData)).bytes, bytes_of("abefijcdghkl"));
   EXPECT_EQ(parse(file_text(with("(2, 3)", "(12,)").replace(11, 3, "|u1"), kData)).dtype, DType::kU8);
 }
-
-struct Rule {
-  const char* what;
-  std::string marked_header;
-  const char* part;
-};
 
 TEST(Npy, EveryRuleOfTheHeaderIsCheckedWhereItBreaks) {
   std::string axes = "(";
@@ -134,13 +123,8 @@ TEST(Npy, EveryRuleOfTheHeaderIsCheckedWhereItBreaks) {
       {"product overflows beside 0", with("(2, 3)", "^(0, 4294967296, 4294967296)"), "63 bits"},
   };
   ASSERT_NO_THROW(parse(file_text(kGood, kData)));
-  for (const Rule& rule : rules) {
-    SCOPED_TRACE(rule.what);
-    const Marked header(rule.marked_header);
-    ASSERT_NE(header.at, std::string::npos);
-    expect_format_error([&] { parse(file_text(header.text, kData)); }, 10 + header.at, rule.part);
-    expect_format_error([&] { parse(file_text(header.text, kData, 2)); }, 12 + header.at, rule.part);
-  }
+  expect_rules(rules, 10, [](const std::string& header) { parse(file_text(header, kData)); });
+  expect_rules(rules, 12, [](const std::string& header) { parse(file_text(header, kData, 2)); });
 }
 
 TEST(Npy, PrefixAndLengthsAreCheckedBeforeTheyAreUsed) {

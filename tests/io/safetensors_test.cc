@@ -19,12 +19,7 @@ const std::string kGood =
     R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"I16","shape":[2,2],"data_offsets":[4,12]}})";
 const std::string kData(12, 'x');
 
-std::string with(const std::string& from, const std::string& to) {
-  std::string text = kGood;
-  const std::size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
-}
+std::string with(const std::string& from, const std::string& to) { return replaced(kGood, from, to); }
 
 StateDict parse(const std::string& text) { return io::parse_safetensors(bytes_of(text)); }
 
@@ -95,12 +90,6 @@ TEST(Safetensors, HeaderNeedsNoOrderAndMayBePadded) {
   EXPECT_EQ(state.at("early").bytes, bytes_of("abcd"));
 }
 
-struct Rule {
-  const char* what;
-  std::string marked_header;
-  const char* part;
-};
-
 TEST(Safetensors, EveryRuleOfTheHeaderIsCheckedWhereItBreaks) {
   const std::string deep(100'000, '[');
   std::string axes = "[";
@@ -163,12 +152,7 @@ TEST(Safetensors, EveryRuleOfTheHeaderIsCheckedWhereItBreaks) {
       {"deep nesting", R"({"a":^)" + deep, "must be an object"},
   };
   ASSERT_NO_THROW(parse(file_text(kGood, kData)));
-  for (const Rule& rule : rules) {
-    SCOPED_TRACE(rule.what);
-    const Marked header(rule.marked_header);
-    ASSERT_NE(header.at, std::string::npos);
-    expect_format_error([&] { parse(file_text(header.text, kData)); }, 8 + header.at, rule.part);
-  }
+  expect_rules(rules, 8, [](const std::string& header) { parse(file_text(header, kData)); });
 }
 
 TEST(Safetensors, LengthsAreCheckedBeforeTheyAreUsed) {

@@ -6,6 +6,7 @@
 
 #include "core/random.h"
 #include "lm/lm_test_support.h"
+#include "nn/nn_support.h"
 
 namespace qkv {
 namespace {
@@ -38,18 +39,12 @@ TEST(AttentionLM, BlocksHaveNanoGptsNames) {
 TEST(AttentionLM, InitialisationIsPyTorchs) {
   AttentionLM model({.vocab_size = 300, .context = 64, .embed_dim = 64}, 1);
   for (const nn::Parameter& p : model.parameters()) {
-    double mean = 0, square = 0, largest = 0;
-    for (const float v : p.value) {
-      mean += static_cast<double>(v);
-      square += static_cast<double>(v) * static_cast<double>(v);
-      largest = std::max(largest, std::abs(static_cast<double>(v)));
-    }
-    const auto n = static_cast<double>(p.value.size());
+    const auto [n, mean, square, largest] = test::moments_of(p.value);
     const bool embedding = p.name == "tok.weight" || p.name == "pos.weight";
     const double variance = embedding ? 1 : 1.0 / 64 / 3;  // uniform +-a: a^2 / 3
     // Six standard errors of a mean, and of a variance whose fourth moment is at most 3 variance^2.
-    EXPECT_NEAR(mean / n, 0, 6 * std::sqrt(variance / n)) << p.name;
-    EXPECT_NEAR(square / n, variance, 6 * variance * std::sqrt(2 / n)) << p.name;
+    EXPECT_NEAR(mean, 0, 6 * std::sqrt(variance / n)) << p.name;
+    EXPECT_NEAR(square, variance, 6 * variance * std::sqrt(2 / n)) << p.name;
     if (!embedding) {
       EXPECT_LE(largest, 1.0 / 8) << p.name;
     }
@@ -92,20 +87,7 @@ TEST(AttentionLM, GroupedHeadsAreHeadsWithTheSameKeysAndValues) {
   AttentionLM grouped(config, 4);
   config.num_kv_heads = config.num_heads;
   AttentionLM whole(config);
-  const StateDict state = grouped.state_dict();
-  StateDict repeated;
-  for (const StateDict::Entry& entry : state.entries()) {
-    if (entry.name.find("W_k") == std::string::npos && entry.name.find("W_v") == std::string::npos) {
-      repeated.add(entry.name, entry.tensor.clone());
-      continue;
-    }
-    const Tensor<float> rows = to_f32(entry.tensor);  // [Hkv D, E]
-    Tensor<float> all({24, 24});
-    const Index head = 6 * 24;  // elements of one head's rows
-    for (Index h = 0; h < 4; ++h) std::copy_n(rows.data() + h / 2 * head, head, all.data() + h * head);
-    repeated.add(entry.name, any_tensor(all));
-  }
-  whole.load_state_dict(repeated);
+  whole.load_state_dict(test::with_repeated_heads(grouped.state_dict(), "W_k.weight", "W_v.weight"));
   const lm::Batch batch = default_batch(config.context, config.vocab_size);
   const Tensor<float> a = grouped.logits(batch.inputs), b = whole.logits(batch.inputs);
   for (Index i = 0; i < a.count(); ++i) {

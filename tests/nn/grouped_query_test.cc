@@ -37,19 +37,7 @@ TEST(GroupedQuery, SharedHeadsAreRepeatedHeads) {
   nn::LayerConfig repeated_config = shared_config;
   repeated_config.num_kv_heads = 4;
   nn::GroupedQueryAttention repeated(repeated_config);
-  StateDict state;
-  const StateDict before = shared.state_dict();
-  for (const StateDict::Entry& entry : before.entries()) {
-    if (entry.name != "k_proj.weight" && entry.name != "v_proj.weight") {
-      state.add(entry.name, entry.tensor.clone());
-      continue;
-    }
-    const Tensor<float> rows = to_f32(entry.tensor);  // [2 * 6, E]
-    Tensor<float> all({4 * 6, kDim});
-    for (Index h = 0; h < 4; ++h) std::copy_n(rows.data() + h / 2 * 6 * kDim, 6 * kDim, all.data() + h * 6 * kDim);
-    state.add(entry.name, any_tensor(all));
-  }
-  repeated.load_state_dict(state);
+  repeated.load_state_dict(test::with_repeated_heads(shared.state_dict(), "k_proj.weight", "v_proj.weight"));
   nn::Saved saved_a, saved_b;
   EXPECT_TRUE(same_bits(shared.forward(input(), {}, &saved_a), repeated.forward(input(), {}, &saved_b)));
   shared.backward(output_gradient(), saved_a);
@@ -96,31 +84,26 @@ TEST(GroupedQuery, ParametersSurviveAFile) {
 
 TEST(GroupedQuery, RefusesFilesThatDoNotFit) {
   nn::GroupedQueryAttention layer(config());
-  const auto refused = [&](const std::string& drop, const std::string& add, std::vector<Index> sizes) {
+  const auto refused = [&](const std::string& drop, const std::string& add, std::vector<Index> sizes, std::string_view part) {
     StateDict state;
     const StateDict whole = layer.state_dict();
     for (const StateDict::Entry& entry : whole.entries()) {
       if (entry.name != drop) state.add(entry.name, entry.tensor.clone());
     }
     if (!add.empty()) state.add(add, any_tensor(Tensor<float>(std::move(sizes))));
-    return test::text_of<Error>([&] { layer.load_state_dict(state); });
+    test::expect_error<Error>([&] { layer.load_state_dict(state); }, {part});
   };
-  EXPECT_NE(refused("k_proj.weight", "", {}).find("missing parameter k_proj.weight"), std::string::npos);
-  EXPECT_NE(refused("k_proj.weight", "k_proj.weight", {24, 12}).find("k_proj.weight must be [12, 12]"), std::string::npos);
-  EXPECT_NE(refused("", "q_norm.weight", {6}).find("missing parameter k_norm.weight"), std::string::npos);
-  EXPECT_NE(refused("", "q_proj.bias", {24}).find("missing parameter k_proj.bias"), std::string::npos);
-  EXPECT_NE(refused("", "q_norm.colour", {6}).find("unknown parameter q_norm.colour"), std::string::npos);
+  refused("k_proj.weight", "", {}, "missing parameter k_proj.weight");
+  refused("k_proj.weight", "k_proj.weight", {24, 12}, "k_proj.weight must be [12, 12]");
+  refused("", "q_norm.weight", {6}, "missing parameter k_norm.weight");
+  refused("", "q_proj.bias", {24}, "missing parameter k_proj.bias");
+  refused("", "q_norm.colour", {6}, "unknown parameter q_norm.colour");
   nn::GroupedQueryAttention normed(
       {.embed_dim = kDim, .num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .qk_norm = nn::QkNorm::kVector});
-  EXPECT_NE(
-      test::text_of<OptionError>([&] { normed.load_state_dict(layer.state_dict()); }).find("missing parameter q_norm.weight"),
-      std::string::npos);
-  EXPECT_NE(test::text_of<Error>([&] {
-              nn::GroupedQueryAttention({.embed_dim = 12, .num_heads = 4, .num_kv_heads = 3});
-            }).find("num_kv_heads"),
-            std::string::npos);
-  EXPECT_NE(test::text_of<Error>([&] { nn::GroupedQueryAttention({.embed_dim = 10, .num_heads = 4}); }).find("num_heads"),
-            std::string::npos);
+  test::expect_error<OptionError>([&] { normed.load_state_dict(layer.state_dict()); }, {"missing parameter q_norm.weight"});
+  const auto make = [](nn::LayerConfig c) { return [c] { nn::make_layer("grouped-query", c); }; };
+  test::expect_error<Error>(make({.embed_dim = 12, .num_heads = 4, .num_kv_heads = 3}), {"num_kv_heads"});
+  test::expect_error<Error>(make({.embed_dim = 10, .num_heads = 4}), {"num_heads"});
 }
 
 /// Only distances between positions count: shifting all tokens together leaves the output, moving one changes it.
@@ -132,13 +115,8 @@ TEST(GroupedQuery, OnlyDistancesCount) {
   Tensor<Index> ids({1, kLength});
   for (Index t = 0; t < kLength; ++t) ids.data()[t] = t == 2 ? 9 : t;
   const Tensor<float> moved = layer.forward(input(), {.positions = {.ids = ids}});
-  double same = 0, other = 0;
-  for (Index n = 0; n < here.count(); ++n) {
-    same = std::max(same, std::abs(static_cast<double>(here.data()[n]) - static_cast<double>(there.data()[n])));
-    other = std::max(other, std::abs(static_cast<double>(here.data()[n]) - static_cast<double>(moved.data()[n])));
-  }
-  EXPECT_LT(same, 1e-5);
-  EXPECT_GT(other, 1e-3);
+  EXPECT_LT(test::distance(there.span(), here.span()), 1e-5);
+  EXPECT_GT(test::distance(moved.span(), here.span()), 1e-3);
 }
 
 TEST(GroupedQuery, EmptyRowsAreZero) {

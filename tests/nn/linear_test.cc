@@ -186,17 +186,12 @@ TEST(Linear, StartsAsPyTorch) {
   nn::Linear linear({.in_features = 400, .out_features = 300, .seed = 9});
   const double bound = 1 / std::sqrt(400.0);
   for (const nn::Parameter& one : linear.parameters()) {
-    double largest = 0, sum = 0, squares = 0;
-    for (const float value : one.value) {
-      largest = std::max(largest, std::abs(static_cast<double>(value)));
-      sum += static_cast<double>(value), squares += static_cast<double>(value) * static_cast<double>(value);
-    }
-    const auto count = static_cast<double>(one.value.size());
+    const auto [count, mean, square, largest] = test::moments_of(one.value);
     EXPECT_LE(largest, bound);
     EXPECT_GE(largest, bound * (1 - 20 / count)) << one.name;
     // Six standard errors of mean and variance of a uniform distribution.
-    EXPECT_LE(std::abs(sum / count), 6 * bound / std::sqrt(3 * count));
-    EXPECT_LE(std::abs(squares / count / (bound * bound / 3) - 1), 6 * std::sqrt(0.8 / count));
+    EXPECT_LE(std::abs(mean), 6 * bound / std::sqrt(3 * count));
+    EXPECT_LE(std::abs(square / (bound * bound / 3) - 1), 6 * std::sqrt(0.8 / count));
   }
   nn::Linear same({.in_features = 400, .out_features = 300, .seed = 9}),
       other({.in_features = 400, .out_features = 300, .seed = 8});
@@ -216,16 +211,12 @@ TEST(Linear, TheFileDecidesAboutTheBias) {
 
 TEST(Linear, ErrorsNameWhatIsExpected) {
   nn::Linear linear({.in_features = 3, .out_features = 2});
-  StateDict state;
-  state.add("weights", any_tensor(Tensor<float>({2, 3})));
+  const StateDict state = test::state_of({{"weights", {2, 3}}}), only_bias = test::state_of({{"h.bias", {2}}}),
+                  turned = test::state_of({{"weight", {3, 2}}});
   EXPECT_EQ(test::text_of<OptionError>([&] { linear.load_state_dict(state); }),
             "[Linear::load_state_dict] unknown parameter weights: expected weight [2, 3], bias [2] (optional)");
-  StateDict only_bias;
-  only_bias.add("h.bias", any_tensor(Tensor<float>({2})));
   EXPECT_EQ(test::text_of<OptionError>([&] { linear.load_state_dict(only_bias, "h."); }),
             "[Linear::load_state_dict] missing parameter h.weight: expected weight [2, 3], bias [2] (optional); got bias [2]");
-  StateDict turned;
-  turned.add("weight", any_tensor(Tensor<float>({3, 2})));
   EXPECT_EQ(
       test::text_of<ShapeError>([&] { linear.load_state_dict(turned); }),
       "[Linear::load_state_dict] parameter weight must be [2, 3]: got [3, 2]; expected weight [2, 3], bias [2] (optional)");

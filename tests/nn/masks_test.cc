@@ -199,8 +199,7 @@ TEST(Init, TorchMultiheadAttention) {
   nn::MultiHeadAttention mha({.embed_dim = 64, .num_heads = 4, .init = nn::Init::kTorchMha, .seed = 2});
   const double xavier = std::sqrt(6.0 / (3 * 64 + 64)), linear = 1 / std::sqrt(64.0);
   for (const nn::Parameter& one : mha.parameters()) {
-    double largest = 0;
-    for (const float value : one.value) largest = std::max(largest, std::abs(static_cast<double>(value)));
+    const double largest = test::moments_of(one.value).largest;
     if (one.name.ends_with("bias")) {
       EXPECT_EQ(largest, 0) << one.name;
       continue;

@@ -55,13 +55,10 @@ TEST(Embedding, ForwardAndBackward) {
 
 TEST(Embedding, StartsNormal) {
   const nn::Embedding embedding({.num_embeddings = 300, .embed_dim = 100, .seed = 5});
-  double sum = 0, squares = 0;
-  for (const float value : embedding.weight().span()) {
-    sum += static_cast<double>(value), squares += static_cast<double>(value) * static_cast<double>(value);
-  }
-  const double count = 30000;
-  EXPECT_LE(std::abs(sum / count), 6 / std::sqrt(count));
-  EXPECT_LE(std::abs(squares / count - 1), 6 * std::sqrt(2 / count));
+  const auto [count, mean, square, largest] = test::moments_of(embedding.weight().span());
+  EXPECT_LE(std::abs(mean), 6 / std::sqrt(count));
+  EXPECT_LE(std::abs(square - 1), 6 * std::sqrt(2 / count));
+  EXPECT_GT(largest, 3);
 }
 
 TEST(LayerNorm, Forward) {

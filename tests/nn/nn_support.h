@@ -14,6 +14,7 @@
 #include "core/threads/context_impl.h"
 #include "qkv/nn/nn.h"
 #include "support/errors.h"
+#include "support/moments.h"
 #include "support/random.h"
 
 namespace qkv::test {
@@ -62,6 +63,31 @@ inline bool same_bits(const StateDict& a, const StateDict& b) {
     if (name != other.name || tensor.sizes != other.tensor.sizes || tensor.bytes != other.tensor.bytes) return false;
   }
   return true;
+}
+
+/// A state dict of the given names and sizes; values by place.
+inline StateDict state_of(const std::vector<std::pair<std::string, std::vector<Index>>>& parts) {
+  StateDict state;
+  std::uint64_t seed = 0;
+  for (const auto& [name, sizes] : parts) state.add(name, any_tensor(random_tensor(sizes, ++seed)));
+  return state;
+}
+
+/// Shared heads as heads of their own: the rows [Hkv D, E] of k's and v's weights, of two heads, each twice.
+inline StateDict with_repeated_heads(const StateDict& shared, std::string_view key, std::string_view value) {
+  StateDict state;
+  for (const StateDict::Entry& entry : shared.entries()) {
+    if (!entry.name.ends_with(key) && !entry.name.ends_with(value)) {
+      state.add(entry.name, entry.tensor.clone());
+      continue;
+    }
+    const Tensor<float> rows = to_f32(entry.tensor);
+    Tensor<float> all({2 * rows.size(0), rows.size(1)});
+    const Index head = rows.count() / 2;
+    for (Index h = 0; h < 4; ++h) std::copy_n(rows.data() + h / 2 * head, head, all.data() + h * head);
+    state.add(entry.name, any_tensor(all));
+  }
+  return state;
 }
 
 /// The bytes of tensors and state dicts, one behind the other.

@@ -9,20 +9,14 @@ namespace {
 
 using test::random_tensor;
 
-void assign(const View<const float, 3>& from, const View<float, 3>& to) {
-  for (Index a = 0; a < to.size(0); ++a) {
-    for (Index b = 0; b < to.size(1); ++b) {
-      for (Index c = 0; c < to.size(2); ++c) to(a, b, c) = from(a, b, c);
+template <int kRank>
+void assign(const View<const float, kRank>& from, const View<float, kRank>& to) {
+  for (Index n = 0; n < to.count(); ++n) {
+    Index rest = n, read = 0, written = 0;
+    for (int axis = kRank - 1; axis >= 0; rest /= to.size(axis--)) {
+      read += rest % to.size(axis) * from.stride(axis), written += rest % to.size(axis) * to.stride(axis);
     }
-  }
-}
-void assign(const View<const float, 4>& from, const View<float, 4>& to) {
-  for (Index a = 0; a < to.size(0); ++a) {
-    for (Index b = 0; b < to.size(1); ++b) {
-      for (Index c = 0; c < to.size(2); ++c) {
-        for (Index d = 0; d < to.size(3); ++d) to(a, b, c, d) = from(a, b, c, d);
-      }
-    }
+    to.data()[written] = from.data()[read];
   }
 }
 
@@ -34,7 +28,7 @@ Tensor<float> reordered(const View<const float, kRank>& x, int axis, const std::
   for (std::size_t i = 0; i < order.size(); ++i) {
     const auto here = static_cast<Index>(i);
     const Index from = back ? here : order[i], to = back ? order[i] : here;
-    assign(x.sliced(axis, from, from + 1), all.sliced(axis, to, to + 1));
+    assign<kRank>(x.sliced(axis, from, from + 1), all.sliced(axis, to, to + 1));
   }
   return made;
 }
@@ -49,8 +43,8 @@ class Shuffled final : public nn::SequencePart {
     Tensor<float> whole_out({out.size(0), out.size(1), out.size(2), out.size(3)}),
         whole_lse({lse.size(0), lse.size(1), lse.size(2)});
     attention_forward(whole(q), whole(k), whole(v), {.out = whole_out, .lse = whole_lse}, options);
-    assign(part(View<const float, 4>(whole_out)), out);
-    assign(part(View<const float, 3>(whole_lse)), lse);
+    assign<4>(part<4>(whole_out), out);
+    assign<3>(part<3>(whole_lse), lse);
   }
   void backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<const float, 4> out,
                 View<const float, 3> lse, View<const float, 4> dout, const AttentionGradients<float>& gradients,
@@ -58,9 +52,9 @@ class Shuffled final : public nn::SequencePart {
     Tensor<float> dq = whole(q), dk = whole(k), dv = whole(v);
     attention_backward(whole(q), whole(k), whole(v), whole(out), whole(lse), whole(dout), {.dq = dq, .dk = dk, .dv = dv},
                        options);
-    assign(part(View<const float, 4>(dq)), gradients.dq);
-    assign(part(View<const float, 4>(dk)), gradients.dk);
-    assign(part(View<const float, 4>(dv)), gradients.dv);
+    assign<4>(part<4>(dq), gradients.dq);
+    assign<4>(part<4>(dk), gradients.dk);
+    assign<4>(part<4>(dv), gradients.dv);
   }
 
  private:
