@@ -28,23 +28,23 @@ FLOATS = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _WIDE = frozenset((torch.float32, torch.float64))
 
 
-def require_floats(function: str, **tensors: Tensor) -> None:
-    """Raises ArgumentTypeError unless all have the same of the four element types, and as require_cpu."""
-    (first, one), *_ = tensors.items()
-    if one.dtype not in FLOATS or any(x.dtype is not one.dtype for x in tensors.values()):
+def require_floats(function: str, tensors: dict[str, Tensor], others: dict[str, Tensor | None]) -> None:
+    """Raises ArgumentTypeError unless all have the same of the four element types, ArgumentError for what, of others too, lies on
+    another device."""
+    fits, dtype = True, None
+    for x in tensors.values():
+        dtype = dtype or x.dtype
+        fits = fits and x.dtype is dtype
+    if not fits or dtype not in FLOATS:
         found = ", ".join(f"{name} {str(x.dtype).removeprefix('torch.')}" for name, x in tensors.items())
         raise ArgumentTypeError(
             f"[{function}] {', '.join(tensors)} must have one element type, float32, float64, bfloat16 or float16: got {found}; cast "
-            f"them, x.to({first}.dtype)"
+            f"them, x.to({next(iter(tensors))}.dtype)"
         )
-    require_cpu(function, **tensors)
-
-
-def require_cpu(function: str, **tensors: Tensor | None) -> None:
-    """Raises ArgumentError for a tensor on another device."""
-    for name, x in tensors.items():
-        if x is not None and not x.is_cpu:
-            raise ArgumentError(f"[{function}] tensors must lie in the CPU's memory: got {name} on {x.device}; move it, {name}.cpu()")
+    for given in (tensors, others):
+        for name, x in given.items():  # type: ignore[assignment]
+            if x is not None and not x.is_cpu:
+                raise ArgumentError(f"[{function}] tensors must lie in the CPU's memory: got {name} on {x.device}; move it, {name}.cpu()")
 
 
 def sum_dtype(x: Tensor) -> torch.dtype:

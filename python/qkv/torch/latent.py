@@ -97,7 +97,8 @@ def _sizes(query: Tensor, latent: Tensor, key_rope: Tensor, weight: Tensor) -> t
     """H, Dn, Dv."""
     shapes = f"query {list(query.shape)}, latent {list(latent.shape)}, key_rope {list(key_rope.shape)}"
     got = f"got {shapes}, kv_b_weight {list(weight.shape)}"
-    require_floats("latent_attention", query=query, latent=latent, key_rope=key_rope, kv_b_weight=weight)
+    tensors = {"query": query, "latent": latent, "key_rope": key_rope, "kv_b_weight": weight}
+    require_floats("latent_attention", tensors, {})
     if not (query.dim() == 4 and latent.dim() == key_rope.dim() == 3 and weight.dim() == 2):
         raise ArgumentError(
             "[latent_attention] query must be [B, H, Tq, Dn + Dr], latent [B, Tk, R], key_rope [B, Tk, Dr], kv_b_weight "

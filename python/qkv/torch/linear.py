@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .._arrays import require_numbers
-from ._calls import ArgumentError, autocast_where_mixed, require_cpu, require_floats
+from ._calls import ArgumentError, autocast_where_mixed, require_floats
 from ._linear_calls import Rules, forward, linear_scan, places, scan_eager
 from ._overrides import any_override, require_plain
 from .sdpa import direct
@@ -143,8 +143,7 @@ def check_tensors(
     def got() -> str:
         return f"got {q_name} {list(q.shape)}, {k_name} {list(k.shape)}, {v_name} {list(v.shape)}"
 
-    require_floats(name, **rows)
-    require_cpu(name, **tokens, initial_state=state)
+    require_floats(name, rows, given)
     if not q.dim() == k.dim() == v.dim() == 4:
         raise ArgumentError(f"[{name}] {q_name}, {k_name} and {v_name} must be [B, T, H, D]: {got()}")
     qs, vs = q.shape, v.shape

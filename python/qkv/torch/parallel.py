@@ -140,7 +140,7 @@ def parallel_attention(
     if any(x.dim() != 4 for x in (q, k, v)):
         shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in (("q", q), ("k", k), ("v", v)))
         raise ArgumentError(f"[parallel_attention] q, k and v must be [B, H, T_local, D]: got {shapes}")
-    require_floats("parallel_attention", q=q, k=k, v=v)
+    require_floats("parallel_attention", {"q": q, "k": k, "v": v}, {})
     require_numbers("parallel_attention", scale=scale, softcap=softcap, dropout=dropout)
     if dropout > 0 and seed is None:
         seed = shared_seed(ranks)

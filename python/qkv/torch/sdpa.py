@@ -158,7 +158,7 @@ def _operands(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> tuple[Tensor
     four axes)."""
     dtype = q.dtype
     if dtype not in FLOATS or k.dtype is not dtype or v.dtype is not dtype or not (q.is_cpu and k.is_cpu and v.is_cpu):
-        require_floats("scaled_dot_product_attention", query=q, key=k, value=v)
+        require_floats("scaled_dot_product_attention", {"query": q, "key": k, "value": v}, {})
     lead = None
     qs, ks, vs = q.shape, k.shape, v.shape
     if len(qs) == 4 and qs == ks == vs and q.is_contiguous() and k.is_contiguous() and v.is_contiguous():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._arrays import has_tangent, require_numbers
-from ._calls import ArgumentError, autocast_where_mixed, inner_contiguous, require_cpu, require_floats
+from ._calls import ArgumentError, autocast_where_mixed, inner_contiguous, require_floats
 from ._overrides import any_override, asked
 from ._varlen_calls import Rules, packed, packed_out
 
@@ -141,8 +141,8 @@ def _arguments(
 
     require_numbers(function, scale=scale)
     q, k, v = autocast_where_mixed(q, k, v)
-    require_floats(function, query=q, key=k, value=v)
-    require_cpu(function, cu_seq_q=cu_q, cu_seq_k=cu_k, seqused_k=seqused_k, block_table=block_table)
+    others = {"cu_seq_q": cu_q, "cu_seq_k": cu_k, "seqused_k": seqused_k, "block_table": block_table}
+    require_floats(function, {"query": q, "key": k, "value": v}, others)
     axes = 3 if block_table is None else 4
     if q.dim() != 3 or k.dim() != axes or v.dim() != axes:
         text = "[tokens, heads, width]" if block_table is None else "with block_table: [pages, page_size, heads, width]"

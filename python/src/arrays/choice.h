@@ -79,9 +79,13 @@ class Keywords {
   nanobind::object get(const char* name) {
     names_.at(static_cast<std::size_t>(asked_++)) = name;
     if (found_ == given_.size()) return {};
-    const nanobind::handle value = PyDict_GetItemString(given_.ptr(), name);
-    found_ += value.is_valid() ? 1 : 0;
-    return value.is_valid() && !value.is_none() ? nanobind::borrow(value) : nanobind::object();
+    PyObject *key = nullptr, *value = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(given_.ptr(), &at, &key, &value) != 0;) {
+      if (PyUnicode_CompareWithASCIIString(key, name) != 0) continue;
+      ++found_;
+      return nanobind::borrow(value == Py_None ? nullptr : value);
+    }
+    return {};
   }
   [[noreturn]] void fail(const char* name, const nanobind::object& value) const {
     const std::string got = nanobind::repr(value).c_str();
