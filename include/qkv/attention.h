@@ -56,43 +56,13 @@ struct Dropout {
   bool active() const { return training && p > 0; }
 };
 
-/// A bias that is added to the scores, [B|1, H|1, Tq|1, Tk|1]. Its element type is that of q, or float where q has 16 bits.
-/// A pair with bias -inf is not kept. Borrowed.
-struct BiasView {
-  BiasView() = default;
-  BiasView(View<const float, 4> bias) : f32(bias) {}
-  BiasView(View<const double, 4> bias) : f64(bias) {}
-  BiasView(View<float, 4> bias) : f32(bias) {}
-  BiasView(View<double, 4> bias) : f64(bias) {}
-  BiasView(const Tensor<float>& bias) : f32(bias) {}
-  BiasView(const Tensor<double>& bias) : f64(bias) {}
-  BiasView(const Tensor<float>&&) = delete;  // a temporary would be destroyed before the call
-  BiasView(const Tensor<double>&&) = delete;
-
-  View<const float, 4> f32;
-  View<const double, 4> f64;
-};
+/// A bias that is added to the scores, [B|1, H|1, Tq|1, Tk|1]. A pair with bias -inf is not kept.
+using BiasView = SumsView<4>;
 
 /// One learned logit per query head, [H]: it acts as a key without a value that every row of the head may attend, and is
-/// neither scaled nor capped (gpt-oss). Its element type is that of q, or float where q has 16 bits. Rows of weights then sum
-/// to less than 1, and no row is empty: where no key is kept, out is 0 and lse is the sink. A head whose logit is -inf has no
-/// sink. Borrowed. Xiao 2023 (arXiv:2309.17453), section 3.2.
-struct SinkView {
-  SinkView() = default;
-  SinkView(View<const float, 1> sinks) : f32(sinks) {}
-  SinkView(View<const double, 1> sinks) : f64(sinks) {}
-  SinkView(View<float, 1> sinks) : f32(sinks) {}
-  SinkView(View<double, 1> sinks) : f64(sinks) {}
-  SinkView(const Tensor<float>& sinks) : f32(sinks) {}
-  SinkView(const Tensor<double>& sinks) : f64(sinks) {}
-  SinkView(const Tensor<float>&&) = delete;  // as in BiasView
-  SinkView(const Tensor<double>&&) = delete;
-
-  bool is_null() const { return f32.is_null() && f64.is_null(); }
-
-  View<const float, 1> f32;
-  View<const double, 1> f64;
-};
+/// neither scaled nor capped (gpt-oss). Rows of weights then sum to less than 1, and no row is empty: where no key is kept, out is 0
+/// and lse is the sink. A head whose logit is -inf has no sink. Xiao 2023 (arXiv:2309.17453), section 3.2.
+using SinkView = SumsView<1>;
 
 /// q holds rows [first_query, first_query + Tq) of `queries` and heads [first_head, first_head + H) of `heads` of a larger problem.
 /// Masks, biases, sinks, position biases, callbacks and dropout are those of the whole, by global position; out, lse, weights and dq
@@ -137,23 +107,9 @@ struct AttentionOutputs {
   View<Accumulator<T>, 4> weights{};         ///< [B, H, Tq, Tk]
   WeightsKind kind = WeightsKind::kSoftmax;  ///< of weights
   /// [B, H, Tq]: what rounding took from lse, so that lse + lse_low has more of its digits (f32: 48 bits); 0 where lse is
-  /// not finite. Saves backward work (AttentionGradients). NaN where unknown (decode, lists of keys); pass it on. Not on a cache.
+  /// not finite. Saves backward work (AttentionGradients). NaN where unknown (decode, lists of keys); pass it on.
   View<Accumulator<T>, 3> lse_low{};
 };
-
-/// Computes outputs from q [B,H,Tq,D], k [B,Hkv,Tk,D], v [B,Hkv,Tk,Dv]; v may be null where out is not requested.
-QKV_API void attention_forward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,
-                               const AttentionOutputs<float>& outputs, const AttentionOptions& options = {},
-                               Context& context = Context::default_context());
-QKV_API void attention_forward(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v,
-                               const AttentionOutputs<double>& outputs, const AttentionOptions& options = {},
-                               Context& context = Context::default_context());
-QKV_API void attention_forward(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<const BFloat16, 4> v,
-                               const AttentionOutputs<BFloat16>& outputs, const AttentionOptions& options = {},
-                               Context& context = Context::default_context());
-QKV_API void attention_forward(View<const Float16, 4> q, View<const Float16, 4> k, View<const Float16, 4> v,
-                               const AttentionOutputs<Float16>& outputs, const AttentionOptions& options = {},
-                               Context& context = Context::default_context());
 
 /// What backward writes. A null view is not computed. Every other view is overwritten in full, or added to with `accumulate`.
 /// 16-bit gradients are summed in float and rounded once.
@@ -174,58 +130,90 @@ struct AttentionGradients {
   View<const Accumulator<T>, 3> lse_low{};
 };
 
+namespace detail {
+/// Outputs and gradients of any element type.
+struct AnyOutputs {
+  AnyView out{}, lse{}, weights{};
+  WeightsKind kind = WeightsKind::kSoftmax;
+  AnyView lse_low{};
+};
+struct AnyGradients {
+  AnyView dq{}, dk{}, dv{}, dbias{}, dsinks{}, dposition_bias{}, dk_sums{}, dv_sums{}, dlse{};
+  bool accumulate = false;
+  AnyView lse_low{};
+};
+template <class T>
+AnyOutputs any(const AttentionOutputs<T>& x) {
+  return {x.out, x.lse, x.weights, x.kind, x.lse_low};
+}
+QKV_API void forward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyOutputs& outputs, const AttentionOptions& options,
+                     Context& context);
+
+template <class X>
+constexpr bool kIsOperand = Operand<X> && std::is_convertible_v<const X&, View<const ElementOf<X>, 4>>;
+template <class T>
+AnyGradients any(const AttentionGradients<T>& x) {
+  return {x.dq, x.dk, x.dv, x.dbias, x.dsinks, x.dposition_bias, x.dk_sums, x.dv_sums, x.dlse, x.accumulate, x.lse_low};
+}
+QKV_API void backward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyView& out, const AnyView& lse,
+                      const AnyView& dout, const AnyGradients& gradients, const AttentionOptions& options, Context& context);
+template <class T>
+QKV_API void merge(std::span<const View<const T, 4>> outs, std::span<const View<const Accumulator<T>, 3>> lses,
+                   const View<T, 4>& out, const View<Accumulator<T>, 3>& lse, Context& context);
+template <class T>
+QKV_API void merge_backward(std::span<const View<const T, 4>> outs, std::span<const View<const Accumulator<T>, 3>> lses,
+                            const View<const T, 4>& out, const View<const Accumulator<T>, 3>& lse, const View<const T, 4>& dout,
+                            const View<const Accumulator<T>, 3>& dlse, std::span<const View<T, 4>> douts,
+                            std::span<const View<Accumulator<T>, 3>> dlses, Context& context);
+}  // namespace detail
+
+/// Computes outputs from q [B,H,Tq,D], k [B,Hkv,Tk,D], v [B,Hkv,Tk,Dv], tensors or views of float, double, BFloat16 or Float16; v may
+/// be {} where out is not requested.
+template <class Q, class K, class V = View<const ElementOf<Q>, 4>>
+void attention_forward(const Q& q, const K& k, const V& v, const AttentionOutputs<ElementOf<Q>>& outputs,
+                       const AttentionOptions& options = {}, Context& context = Context::default_context()) {
+  constexpr bool are_tensors = detail::kIsOperand<Q> && detail::kIsOperand<K> && detail::kIsOperand<V>;
+  constexpr bool of_one_type = std::is_same_v<ElementOf<Q>, ElementOf<K>> && std::is_same_v<ElementOf<Q>, ElementOf<V>>;
+  if constexpr (!are_tensors) {
+    static_assert(are_tensors,
+                  "qkv: q, k and v must be tensors or views of four axes, [B, H, T, D]; qkv/easy.h takes std::vector and sizes");
+  } else if constexpr (!of_one_type) {
+    static_assert(of_one_type, "qkv: q, k and v must have the same element type");
+  } else {
+    using Rows = View<const ElementOf<Q>, 4>;
+    detail::forward(Rows(q), Rows(k), Rows(v), detail::any(outputs), options, context);
+  }
+}
+
 /// Gradients of sum(out * dout) (+ sum(lse * dlse)), from the inputs and results of forward. Needs lse. Where k and v hold only
 /// a part of the keys, out and lse may be those of all keys (merge_attention): the result is then this part's share of the
 /// gradients.
 ///   delta = rowsum(dout * out) - dlse;  dP = dout v^T;  dS = P * (dP - delta)
 ///   dq = scale dS k;  dk = scale dS^T q;  dv = P^T dout
-QKV_API void attention_backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,
-                                View<const float, 4> out, View<const float, 3> lse, View<const float, 4> dout,
-                                const AttentionGradients<float>& gradients, const AttentionOptions& options = {},
-                                Context& context = Context::default_context());
-QKV_API void attention_backward(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v,
-                                View<const double, 4> out, View<const double, 3> lse, View<const double, 4> dout,
-                                const AttentionGradients<double>& gradients, const AttentionOptions& options = {},
-                                Context& context = Context::default_context());
-QKV_API void attention_backward(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<const BFloat16, 4> v,
-                                View<const BFloat16, 4> out, View<const float, 3> lse, View<const BFloat16, 4> dout,
-                                const AttentionGradients<BFloat16>& gradients, const AttentionOptions& options = {},
-                                Context& context = Context::default_context());
-QKV_API void attention_backward(View<const Float16, 4> q, View<const Float16, 4> k, View<const Float16, 4> v,
-                                View<const Float16, 4> out, View<const float, 3> lse, View<const Float16, 4> dout,
-                                const AttentionGradients<Float16>& gradients, const AttentionOptions& options = {},
-                                Context& context = Context::default_context());
+template <Operand Q>
+void attention_backward(const Q& q, In<Q, 4> k, In<Q, 4> v, In<Q, 4> out, SumsIn<Q, 3> lse, In<Q, 4> dout,
+                        const AttentionGradients<ElementOf<Q>>& gradients, const AttentionOptions& options = {},
+                        Context& context = Context::default_context()) {
+  detail::backward(In<Q, 4>(q), k, v, out, lse, dout, detail::any(gradients), options, context);
+}
 
 /// Merges attention over disjoint sets of keys: outs[n] [B,H,Tq,Dv], lses[n] [B,H,Tq] -> out, lse. The order is fixed, and so
 /// are the bits. A part with lse = -inf changes nothing.
 /// lse_out = log sum_n exp(lse_n);  out = sum_n exp(lse_n - lse_out) out_n. 16-bit outs are summed in float and rounded once.
-QKV_API void merge_attention(std::span<const View<const float, 4>> outs, std::span<const View<const float, 3>> lses,
-                             View<float, 4> out, View<float, 3> lse, Context& context = Context::default_context());
-QKV_API void merge_attention(std::span<const View<const double, 4>> outs, std::span<const View<const double, 3>> lses,
-                             View<double, 4> out, View<double, 3> lse, Context& context = Context::default_context());
-QKV_API void merge_attention(std::span<const View<const BFloat16, 4>> outs, std::span<const View<const float, 3>> lses,
-                             View<BFloat16, 4> out, View<float, 3> lse, Context& context = Context::default_context());
-QKV_API void merge_attention(std::span<const View<const Float16, 4>> outs, std::span<const View<const float, 3>> lses,
-                             View<Float16, 4> out, View<float, 3> lse, Context& context = Context::default_context());
+template <Operand To>
+void merge_attention(std::span<const In<To, 4>> outs, std::span<const SumsIn<To, 3>> lses, To&& out, SumsOut<To, 3> lse,
+                     Context& context = Context::default_context()) {
+  detail::merge<ElementOf<To>>(outs, lses, out, lse, context);
+}
 
 /// Gradients of merge_attention for each part: douts[n] = w_n dout;  dlses[n] = w_n (dout . (out_n - out) + dlse), where
 /// w_n = exp(lse_n - lse).
-QKV_API void merge_attention_backward(std::span<const View<const float, 4>> outs, std::span<const View<const float, 3>> lses,
-                                      View<const float, 4> out, View<const float, 3> lse, View<const float, 4> dout,
-                                      View<const float, 3> dlse, std::span<const View<float, 4>> douts,
-                                      std::span<const View<float, 3>> dlses, Context& context = Context::default_context());
-QKV_API void merge_attention_backward(std::span<const View<const double, 4>> outs, std::span<const View<const double, 3>> lses,
-                                      View<const double, 4> out, View<const double, 3> lse, View<const double, 4> dout,
-                                      View<const double, 3> dlse, std::span<const View<double, 4>> douts,
-                                      std::span<const View<double, 3>> dlses, Context& context = Context::default_context());
-QKV_API void merge_attention_backward(std::span<const View<const BFloat16, 4>> outs, std::span<const View<const float, 3>> lses,
-                                      View<const BFloat16, 4> out, View<const float, 3> lse, View<const BFloat16, 4> dout,
-                                      View<const float, 3> dlse, std::span<const View<BFloat16, 4>> douts,
-                                      std::span<const View<float, 3>> dlses, Context& context = Context::default_context());
-QKV_API void merge_attention_backward(std::span<const View<const Float16, 4>> outs, std::span<const View<const float, 3>> lses,
-                                      View<const Float16, 4> out, View<const float, 3> lse, View<const Float16, 4> dout,
-                                      View<const float, 3> dlse, std::span<const View<Float16, 4>> douts,
-                                      std::span<const View<float, 3>> dlses, Context& context = Context::default_context());
+template <Operand Of>
+void merge_attention_backward(std::span<const In<Of, 4>> outs, std::span<const SumsIn<Of, 3>> lses, const Of& out,
+                              SumsIn<Of, 3> lse, In<Of, 4> dout, SumsIn<Of, 3> dlse, std::span<const Out<Of, 4>> douts,
+                              std::span<const SumsOut<Of, 3>> dlses, Context& context = Context::default_context()) {
+  detail::merge_backward<ElementOf<Of>>(outs, lses, out, lse, dout, dlse, douts, dlses, context);
+}
 
 /// Describes what a call would do, without doing it.
 struct AttentionPlan {
@@ -250,20 +238,20 @@ struct AttentionPlan {
   std::size_t mask_bytes = 0;              ///< shared, forward and backward: two bits for each tile of a dense mask
   std::vector<std::string> skipped;        ///< algorithms that were not chosen, each with its reason
 };
-QKV_API AttentionPlan attention_plan(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,
-                                     const AttentionOptions& options = {}, Context& context = Context::default_context());
-QKV_API AttentionPlan attention_plan(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v,
-                                     const AttentionOptions& options = {}, Context& context = Context::default_context());
-QKV_API AttentionPlan attention_plan(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<const BFloat16, 4> v,
-                                     const AttentionOptions& options = {}, Context& context = Context::default_context());
-QKV_API AttentionPlan attention_plan(View<const Float16, 4> q, View<const Float16, 4> k, View<const Float16, 4> v,
-                                     const AttentionOptions& options = {}, Context& context = Context::default_context());
+namespace detail {
+QKV_API AttentionPlan plan(const AnyView& q, const AnyView& k, const AnyView& v, const AttentionOptions& options, Context& context);
+}  // namespace detail
+template <Operand Q>
+AttentionPlan attention_plan(const Q& q, In<Q, 4> k, In<Q, 4> v, const AttentionOptions& options = {},
+                             Context& context = Context::default_context()) {
+  return detail::plan(In<Q, 4>(q), k, v, options, context);
+}
 
 /// Fills factors [B, H, Tq, Tk] with what dropout multiplies weight (b, h, i, j) by: 0 or 65536/(65536-t).
 QKV_API void dropout_factors(const Dropout& dropout, View<float, 4> factors);
 
-// Four usual mistakes in a call of attention_forward, each a sentence in place of the list of all overloads: these are worse than
-// every right overload, or fit where none of those does.
+// Two more usual mistakes in a call of attention_forward, each a sentence in place of the list of all overloads: these fit where none
+// of those does.
 namespace wrong_calls {
 
 /// Stands for an argument of any type.
@@ -283,29 +271,11 @@ struct Options {
   Given causal;
   Any mask{}, bias{}, scale{}, softcap{}, empty_row{}, dropout{};
 };
-
-template <class T, class... Operands>
-concept kAreViewsOf = (std::is_convertible_v<const Operands&, View<const T, 4>> && ...);
-template <class... Operands>
-concept kAreRight = kAreViewsOf<float, Operands...> || kAreViewsOf<double, Operands...> || kAreViewsOf<BFloat16, Operands...> ||
-    kAreViewsOf<Float16, Operands...>;
-template <class X>
-concept kHasData = requires(const X& x) {
-  x.data();
-};
 template <class X>
 constexpr bool kNever = false;
 
 }  // namespace wrong_calls
 
-template <wrong_calls::kHasData Q, wrong_calls::kHasData K, wrong_calls::kHasData V>
-requires(!wrong_calls::kAreRight<Q, K, V>) void attention_forward(const Q&, const K&, const V&, const wrong_calls::Outputs&,
-                                                                  const AttentionOptions& = {}) {
-  static_assert(!(wrong_calls::kAreRight<Q> && wrong_calls::kAreRight<K> && wrong_calls::kAreRight<V>),
-                "qkv: q, k and v must have the same element type");
-  static_assert(wrong_calls::kAreRight<Q> && wrong_calls::kAreRight<K> && wrong_calls::kAreRight<V>,
-                "qkv: q, k and v must be tensors or views of four axes, [B, H, T, D]; qkv/easy.h takes std::vector and sizes");
-}
 template <class Call = void>
 void attention_forward(wrong_calls::Any, wrong_calls::Any, wrong_calls::Any, const wrong_calls::Outputs&,
                        const AttentionOptions& = {}) {

@@ -7,7 +7,8 @@
 //             (kGradient): attention times gradient, from which relevance maps are built (Chefer, Gur & Wolf 2021,
 //             arXiv:2103.15679, eq. 5)
 //
-// Works for calls on views [B, H, T, D]; UnsupportedError on a KVCache (kv_cache.h) and in a ragged batch (varlen.h).
+// Works for calls on views [B, H, T, D] and on caches (kv_cache.h), where Tk is the largest length and a map is laid over the keys of each
+// sequence; UnsupportedError in a ragged batch (varlen.h).
 //
 // Added cost: statistics are computed along the way, in one sweep over the keys. Everything else needs the final sum of each
 // row, and so computes the scores of the chosen heads a second time.

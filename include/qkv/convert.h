@@ -5,16 +5,20 @@
 #pragma once
 
 #include "qkv/context.h"
-#include "qkv/types.h"
-#include "qkv/view.h"
+#include "qkv/tensor.h"
 
 namespace qkv::inline v0 {
 
-/// to = from, exactly.
-QKV_API void convert(View<const BFloat16, 4> from, View<float, 4> to, Context& context = Context::default_context());
-QKV_API void convert(View<const Float16, 4> from, View<float, 4> to, Context& context = Context::default_context());
-/// to = from, each number rounded once, to nearest even; NaN stays NaN.
-QKV_API void convert(View<const float, 4> from, View<BFloat16, 4> to, Context& context = Context::default_context());
-QKV_API void convert(View<const float, 4> from, View<Float16, 4> to, Context& context = Context::default_context());
+namespace detail {
+QKV_API void convert(const AnyView& from, const AnyView& to, Context& context);
+}
+
+/// to = from: exactly from 16 bits to float; from float to 16 bits each number rounded once, to nearest even; NaN stays NaN.
+template <Operand From, Operand To>
+  requires(std::is_same_v<ElementOf<From>, float> != std::is_same_v<ElementOf<To>, float> && sizeof(ElementOf<From>) <= 4 &&
+           sizeof(ElementOf<To>) <= 4)
+void convert(const From& from, To&& to, Context& context = Context::default_context()) {
+  detail::convert(In<From, 4>(from), Out<To, 4>(to), context);
+}
 
 }  // namespace qkv::inline v0

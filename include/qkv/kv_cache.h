@@ -37,7 +37,7 @@ namespace qkv::inline v0 {
 /// The type that numbers are stored in. kInt8: an integer in -127 .. 127 times one scale per token and head, scale =
 /// max |row| / 127, so that no element is off by more than max |row| / 254; a row with a non-finite number becomes NaN
 /// throughout.
-enum class CacheStorage { kF32, kF64, kBF16, kF16, kInt8 };
+using CacheStorage = StoredType;
 
 enum class CacheLayout { kContiguous, kRing, kPaged };
 
@@ -49,20 +49,16 @@ class QKV_API KeyValue {
   KeyValue() = default;
 
   /// k [B, Hkv, N, D], v [B, Hkv, N, Dv], of which the first lengths[b] tokens count; without lengths, all N.
-  static KeyValue contiguous(View<const float, 4> k, View<const float, 4> v, std::span<const Index> lengths = {});
-  static KeyValue contiguous(View<const double, 4> k, View<const double, 4> v, std::span<const Index> lengths = {});
-  static KeyValue contiguous(View<const BFloat16, 4> k, View<const BFloat16, 4> v, std::span<const Index> lengths = {});
-  static KeyValue contiguous(View<const Float16, 4> k, View<const Float16, 4> v, std::span<const Index> lengths = {});
+  template <Operand K>
+  static KeyValue contiguous(const K& k, In<K, 4> v, std::span<const Index> lengths = {}) {
+    return contiguous_of(In<K, 4>(k), v, lengths);
+  }
   /// Token j of sequence b in row j % page of page table(b, j / page) of k [P, Hkv, page, D], v [P, Hkv, page, Dv].
   /// table [B, M]; entries that no token needs are not read.
-  static KeyValue paged(View<const float, 4> k, View<const float, 4> v, View<const Index, 2> table,
-                        std::span<const Index> lengths);
-  static KeyValue paged(View<const double, 4> k, View<const double, 4> v, View<const Index, 2> table,
-                        std::span<const Index> lengths);
-  static KeyValue paged(View<const BFloat16, 4> k, View<const BFloat16, 4> v, View<const Index, 2> table,
-                        std::span<const Index> lengths);
-  static KeyValue paged(View<const Float16, 4> k, View<const Float16, 4> v, View<const Index, 2> table,
-                        std::span<const Index> lengths);
+  template <Operand K>
+  static KeyValue paged(const K& k, In<K, 4> v, View<const Index, 2> table, std::span<const Index> lengths) {
+    return paged_of(In<K, 4>(k), v, table, lengths);
+  }
 
   Index batch() const { return parts_.batch; }
   Index num_kv_heads() const { return parts_.num_kv_heads; }
@@ -103,6 +99,9 @@ class QKV_API KeyValue {
   const Parts& parts() const { return parts_; }
 
  private:
+  static KeyValue contiguous_of(const AnyView& k, const AnyView& v, std::span<const Index> lengths);
+  static KeyValue paged_of(const AnyView& k, const AnyView& v, View<const Index, 2> table, std::span<const Index> lengths);
+
   Parts parts_;
 };
 
@@ -136,15 +135,15 @@ class QKV_API KVCache {
 
   /// Appends n tokens to every sequence, in ascending order of their numbers: k [B, Hkv, n, D], v [B, Hkv, n, Dv], rounded once
   /// to the stored type. double can be stored as kF64 only, and the other types as anything but kF64.
-  void append(View<const float, 4> k, View<const float, 4> v);
-  void append(View<const double, 4> k, View<const double, 4> v);
-  void append(View<const BFloat16, 4> k, View<const BFloat16, 4> v);
-  void append(View<const Float16, 4> k, View<const Float16, 4> v);
+  template <Operand K>
+  void append(const K& k, In<K, 4> v) {
+    append_rows(sequences(), In<K, 4>(k), v);
+  }
   /// The same for the given sequences, each at most once.
-  void append(std::span<const Index> sequences, View<const float, 4> k, View<const float, 4> v);
-  void append(std::span<const Index> sequences, View<const double, 4> k, View<const double, 4> v);
-  void append(std::span<const Index> sequences, View<const BFloat16, 4> k, View<const BFloat16, 4> v);
-  void append(std::span<const Index> sequences, View<const Float16, 4> k, View<const Float16, 4> v);
+  template <Operand K>
+  void append(std::span<const Index> sequences, const K& k, In<K, 4> v) {
+    append_rows(sequences, In<K, 4>(k), v);
+  }
 
   /// Every sequence, in ascending order; or the given ones, in the given order.
   KeyValue key_value() const;
@@ -167,37 +166,41 @@ class QKV_API KVCache {
   void clear();
 
   /// Reads the stored tokens [begin, begin + n) into k [Hkv, n, D], v [Hkv, n, Dv].
-  void read(Index sequence, Index begin, View<float, 3> k, View<float, 3> v) const;
-  void read(Index sequence, Index begin, View<double, 3> k, View<double, 3> v) const;
+  void read(Index sequence, Index begin, View<float, 3> k, View<float, 3> v) const { read_rows(sequence, begin, k, v); }
+  void read(Index sequence, Index begin, View<double, 3> k, View<double, 3> v) const { read_rows(sequence, begin, k, v); }
 
   Index free_pages() const;   ///< contiguous and ring: one page per sequence
   std::size_t bytes() const;  ///< of keys, values and scales
 
  private:
+  void append_rows(std::span<const Index> sequences, const AnyView& k, const AnyView& v);
+  void read_rows(Index sequence, Index begin, const AnyView& k, const AnyView& v) const;
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
+namespace detail {
+QKV_API void forward(const AnyView& q, const KeyValue& kv, const AnyOutputs& outputs, const AttentionOptions& options,
+                     Context& context);
+QKV_API AttentionPlan plan(const AnyView& q, const KeyValue& kv, const AttentionOptions& options, Context& context);
+}  // namespace detail
+
 /// As attention_forward(q, k, v, ...), on a cache. q and out of 16 bits or float go with every storage but kF64, double with
 /// kF64 only. With at most 16 queries per key/value head (Tq * H/Hkv) every byte of the cache is read once and as it is stored.
-/// UnsupportedError: EmptyRow::kMean, dropout while training, weights, and a capture (capture a call on views instead).
-QKV_API void attention_forward(View<const float, 4> q, const KeyValue& kv, const AttentionOutputs<float>& outputs,
-                               const AttentionOptions& options = {}, Context& context = Context::default_context());
-QKV_API void attention_forward(View<const double, 4> q, const KeyValue& kv, const AttentionOutputs<double>& outputs,
-                               const AttentionOptions& options = {}, Context& context = Context::default_context());
-QKV_API void attention_forward(View<const BFloat16, 4> q, const KeyValue& kv, const AttentionOutputs<BFloat16>& outputs,
-                               const AttentionOptions& options = {}, Context& context = Context::default_context());
-QKV_API void attention_forward(View<const Float16, 4> q, const KeyValue& kv, const AttentionOutputs<Float16>& outputs,
-                               const AttentionOptions& options = {}, Context& context = Context::default_context());
+/// Weights and captures have max_length() keys; those beyond a sequence's length have no weight. UnsupportedError: EmptyRow::kMean, and
+/// dropout while training.
+template <Operand Q>
+void attention_forward(const Q& q, const KeyValue& kv, const AttentionOutputs<ElementOf<Q>>& outputs,
+                       const AttentionOptions& options = {}, Context& context = Context::default_context()) {
+  detail::forward(In<Q, 4>(q), kv, detail::any(outputs), options, context);
+}
 
 /// Describes such a call; tiles are those of each sequence's own length. Says nothing of backward, which caches do not have.
-QKV_API AttentionPlan attention_plan(View<const float, 4> q, const KeyValue& kv, const AttentionOptions& options = {},
-                                     Context& context = Context::default_context());
-QKV_API AttentionPlan attention_plan(View<const double, 4> q, const KeyValue& kv, const AttentionOptions& options = {},
-                                     Context& context = Context::default_context());
-QKV_API AttentionPlan attention_plan(View<const BFloat16, 4> q, const KeyValue& kv, const AttentionOptions& options = {},
-                                     Context& context = Context::default_context());
-QKV_API AttentionPlan attention_plan(View<const Float16, 4> q, const KeyValue& kv, const AttentionOptions& options = {},
-                                     Context& context = Context::default_context());
+template <Operand Q>
+AttentionPlan attention_plan(const Q& q, const KeyValue& kv, const AttentionOptions& options = {},
+                             Context& context = Context::default_context()) {
+  return detail::plan(In<Q, 4>(q), kv, options, context);
+}
 
 }  // namespace qkv::inline v0

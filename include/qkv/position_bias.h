@@ -38,11 +38,9 @@ class QKV_API PositionBias {
   /// slopes [H], copied. Their gradient: dposition_bias [1, H].
   static PositionBias alibi(std::vector<double> slopes, Align align = Align::kSquare);
   /// table [num_buckets, H], borrowed; Hugging Face's relative_attention_bias.weight.
-  static PositionBias t5(View<const float, 2> table, T5Buckets buckets = {}, Align align = Align::kSquare);
-  static PositionBias t5(View<const double, 2> table, T5Buckets buckets = {}, Align align = Align::kSquare);
+  static PositionBias t5(SumsView<2> table, T5Buckets buckets = {}, Align align = Align::kSquare);
   /// table [2 R + 1, H], borrowed; distance d reads row R + d, distances beyond R the last row on their side.
-  static PositionBias relative(View<const float, 2> table, Align align = Align::kSquare);
-  static PositionBias relative(View<const double, 2> table, Align align = Align::kSquare);
+  static PositionBias relative(SumsView<2> table, Align align = Align::kSquare);
 
   bool is_none() const { return kind_ == Kind::kNone; }
   bool is_alibi() const { return kind_ == Kind::kAlibi; }
@@ -55,21 +53,17 @@ class QKV_API PositionBias {
   double factor(Index distance) const { return is_alibi() ? -static_cast<double>(distance < 0 ? -distance : distance) : 1; }
 
   const std::vector<double>& slopes() const { return *slopes_; }  ///< only for alibi
-  View<const float, 2> f32() const { return f32_; }
-  View<const double, 2> f64() const { return f64_; }
+  const SumsView<2>& table() const { return table_; }
 
  private:
   enum class Kind { kNone, kAlibi, kT5, kRelative };
-  PositionBias(Kind kind, Align align) : kind_(kind), align_(align) {}
-  static PositionBias of_buckets(const T5Buckets& buckets, Index table_rows, Align align);
-  static PositionBias of_distances(Index table_rows, Align align);
+  PositionBias(Kind kind, Align align, SumsView<2> table = {}) : kind_(kind), align_(align), table_(table) {}
 
   Kind kind_ = Kind::kNone;
   Align align_ = Align::kSquare;
   T5Buckets buckets_{};
   std::shared_ptr<const std::vector<double>> slopes_{};
-  View<const float, 2> f32_{};
-  View<const double, 2> f64_{};
+  SumsView<2> table_;
 };
 
 }  // namespace qkv::inline v0

@@ -77,26 +77,23 @@ class QKV_API Rotary {
   double attention_factor() const { return attention_factor_; }
 
   /// y = x rotated; y may be x itself. Results are rounded once; cos and sin are rounded to the type of sums.
-  void forward(View<const float, 4> x, View<float, 4> y, const RotaryPositions& positions = {},
-               Context& context = Context::default_context()) const;
-  void forward(View<const double, 4> x, View<double, 4> y, const RotaryPositions& positions = {},
-               Context& context = Context::default_context()) const;
-  void forward(View<const BFloat16, 4> x, View<BFloat16, 4> y, const RotaryPositions& positions = {},
-               Context& context = Context::default_context()) const;
-  void forward(View<const Float16, 4> x, View<Float16, 4> y, const RotaryPositions& positions = {},
-               Context& context = Context::default_context()) const;
+  template <Operand X>
+  void forward(const X& x, Out<X, 4> y, const RotaryPositions& positions = {},
+               Context& context = Context::default_context()) const {
+    turn("Rotary::forward", In<X, 4>(x), y, positions, 1, context);
+  }
 
   /// Computes dx from dy: the inverse rotation, times the attention factor; with tables the transposed map. dx may be dy itself.
-  void backward(View<const float, 4> dy, View<float, 4> dx, const RotaryPositions& positions = {},
-                Context& context = Context::default_context()) const;
-  void backward(View<const double, 4> dy, View<double, 4> dx, const RotaryPositions& positions = {},
-                Context& context = Context::default_context()) const;
-  void backward(View<const BFloat16, 4> dy, View<BFloat16, 4> dx, const RotaryPositions& positions = {},
-                Context& context = Context::default_context()) const;
-  void backward(View<const Float16, 4> dy, View<Float16, 4> dx, const RotaryPositions& positions = {},
-                Context& context = Context::default_context()) const;
+  template <Operand X>
+  void backward(const X& dy, Out<X, 4> dx, const RotaryPositions& positions = {},
+                Context& context = Context::default_context()) const {
+    turn("Rotary::backward", In<X, 4>(dy), dx, positions, -1, context);
+  }
 
  private:
+  void turn(const char* function, const AnyView& x, const AnyView& y, const RotaryPositions& positions, double direction,
+            Context& context) const;
+
   Index head_dim_;
   RotaryLayout layout_;
   Index pairs_;                      // R / 2

@@ -87,4 +87,55 @@ class Tensor {
   std::unique_ptr<T, Free> data_;
 };
 
+namespace detail {
+template <class X>
+struct Element {  ///< of what is neither tensor nor view
+  using type = float;
+  static constexpr bool known = false;
+};
+template <class T>
+struct Element<Tensor<T>> {
+  using type = T;
+  static constexpr bool known = true;
+};
+template <class T, int Rank>
+struct Element<View<T, Rank>> : Element<Tensor<std::remove_const_t<T>>> {};
+}  // namespace detail
+
+/// A tensor or view, and the type of its elements.
+template <class X>
+concept Operand = detail::Element<std::remove_cvref_t<X>>::known;
+template <class X>
+using ElementOf = typename detail::Element<std::remove_cvref_t<X>>::type;
+
+/// What a function of X reads, X and what lies beside it: any tensor or view of the same elements, or of their sums.
+template <class X, int Rank>
+using In = std::type_identity_t<View<const ElementOf<X>, Rank>>;
+template <class X, int Rank>
+using SumsIn = std::type_identity_t<View<const Accumulator<ElementOf<X>>, Rank>>;
+/// What it writes.
+template <class X, int Rank>
+using Out = std::type_identity_t<View<ElementOf<X>, Rank>>;
+template <class X, int Rank>
+using SumsOut = std::type_identity_t<View<Accumulator<ElementOf<X>>, Rank>>;
+
+/// Numbers of the type of sums: of that of q, or float where q has 16 bits. Borrowed.
+template <int Rank>
+struct SumsView {
+  SumsView() = default;
+  SumsView(View<const float, Rank> numbers) : f32(numbers) {}
+  SumsView(View<const double, Rank> numbers) : f64(numbers) {}
+  SumsView(View<float, Rank> numbers) : f32(numbers) {}
+  SumsView(View<double, Rank> numbers) : f64(numbers) {}
+  SumsView(const Tensor<float>& numbers) : f32(numbers) {}
+  SumsView(const Tensor<double>& numbers) : f64(numbers) {}
+  SumsView(const Tensor<float>&&) = delete;  // a temporary would be destroyed before the call
+  SumsView(const Tensor<double>&&) = delete;
+
+  bool is_null() const { return f32.is_null() && f64.is_null(); }
+
+  View<const float, Rank> f32;
+  View<const double, Rank> f64;
+};
+
 }  // namespace qkv::inline v0

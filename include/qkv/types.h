@@ -71,6 +71,22 @@ struct Float16 {
   }
 };
 
+/// What numbers are stored as. kInt8: integers in -127 .. 127 times one scale a row, in caches (kv_cache.h).
+enum class StoredType : int { kF32, kF64, kBF16, kF16, kInt8 };
+
+constexpr Index stored_bytes(StoredType type) {
+  constexpr Index bytes[] = {4, 8, 2, 2, 1};
+  return bytes[static_cast<int>(type)];
+}
+
+template <class T>
+consteval StoredType stored_as() {
+  if constexpr (std::is_same_v<T, double>) return StoredType::kF64;
+  if constexpr (std::is_same_v<T, BFloat16>) return StoredType::kBF16;
+  if constexpr (std::is_same_v<T, Float16>) return StoredType::kF16;
+  return StoredType::kF32;
+}
+
 /// The type in which numbers stored as T are added up and in which lse and weights are given: float for the 16-bit types.
 template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>, float, T>;

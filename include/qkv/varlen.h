@@ -60,19 +60,24 @@ struct RaggedOutputs {
   WeightsKind kind = WeightsKind::kSoftmax;  ///< of weights
 };
 
+namespace detail {
+QKV_API void varlen_forward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyOutputs& outputs,
+                            const RaggedOffsets& offsets, const AttentionOptions& options, Context& context);
+QKV_API void varlen_backward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyView& out, const AnyView& lse,
+                             const AnyView& dout, const AnyGradients& gradients, const RaggedOffsets& offsets,
+                             const AttentionOptions& options, Context& context);
+QKV_API AttentionPlan varlen_plan(const AnyView& q, const AnyView& k, const AnyView& v, const RaggedOffsets& offsets,
+                                  const AttentionOptions& options, Context& context);
+}  // namespace detail
+
 /// Computes outputs of every sequence; v may be null where out is not requested.
-QKV_API void attention_varlen_forward(View<const float, 3> q, View<const float, 3> k, View<const float, 3> v,
-                                      const RaggedOutputs<float>& outputs, const RaggedOffsets& offsets,
-                                      const AttentionOptions& options = {}, Context& context = Context::default_context());
-QKV_API void attention_varlen_forward(View<const double, 3> q, View<const double, 3> k, View<const double, 3> v,
-                                      const RaggedOutputs<double>& outputs, const RaggedOffsets& offsets,
-                                      const AttentionOptions& options = {}, Context& context = Context::default_context());
-QKV_API void attention_varlen_forward(View<const BFloat16, 3> q, View<const BFloat16, 3> k, View<const BFloat16, 3> v,
-                                      const RaggedOutputs<BFloat16>& outputs, const RaggedOffsets& offsets,
-                                      const AttentionOptions& options = {}, Context& context = Context::default_context());
-QKV_API void attention_varlen_forward(View<const Float16, 3> q, View<const Float16, 3> k, View<const Float16, 3> v,
-                                      const RaggedOutputs<Float16>& outputs, const RaggedOffsets& offsets,
-                                      const AttentionOptions& options = {}, Context& context = Context::default_context());
+template <Operand Q>
+void attention_varlen_forward(const Q& q, In<Q, 3> k, In<Q, 3> v, const RaggedOutputs<ElementOf<Q>>& outputs,
+                              const RaggedOffsets& offsets, const AttentionOptions& options = {},
+                              Context& context = Context::default_context()) {
+  const detail::AnyOutputs any{outputs.out, outputs.lse, outputs.weights, outputs.kind, {}};
+  detail::varlen_forward(In<Q, 3>(q), k, v, any, offsets, options, context);
+}
 
 /// What backward writes; null views are not computed. Overwritten in full, or added to with `accumulate`.
 template <class T>
@@ -89,35 +94,19 @@ struct RaggedGradients {
 
 /// Gradients of sum(out * dout) (+ sum(lse * dlse)); see attention_backward. Gradients that sequences share (dbias,
 /// dsinks, dposition_bias) are summed in an order that depends on the lengths alone.
-QKV_API void attention_varlen_backward(View<const float, 3> q, View<const float, 3> k, View<const float, 3> v,
-                                       View<const float, 3> out, View<const float, 2> lse, View<const float, 3> dout,
-                                       const RaggedGradients<float>& gradients, const RaggedOffsets& offsets,
-                                       const AttentionOptions& options = {}, Context& context = Context::default_context());
-QKV_API void attention_varlen_backward(View<const double, 3> q, View<const double, 3> k, View<const double, 3> v,
-                                       View<const double, 3> out, View<const double, 2> lse, View<const double, 3> dout,
-                                       const RaggedGradients<double>& gradients, const RaggedOffsets& offsets,
-                                       const AttentionOptions& options = {}, Context& context = Context::default_context());
-QKV_API void attention_varlen_backward(View<const BFloat16, 3> q, View<const BFloat16, 3> k, View<const BFloat16, 3> v,
-                                       View<const BFloat16, 3> out, View<const float, 2> lse, View<const BFloat16, 3> dout,
-                                       const RaggedGradients<BFloat16>& gradients, const RaggedOffsets& offsets,
-                                       const AttentionOptions& options = {}, Context& context = Context::default_context());
-QKV_API void attention_varlen_backward(View<const Float16, 3> q, View<const Float16, 3> k, View<const Float16, 3> v,
-                                       View<const Float16, 3> out, View<const float, 2> lse, View<const Float16, 3> dout,
-                                       const RaggedGradients<Float16>& gradients, const RaggedOffsets& offsets,
-                                       const AttentionOptions& options = {}, Context& context = Context::default_context());
+template <Operand Q>
+void attention_varlen_backward(const Q& q, In<Q, 3> k, In<Q, 3> v, In<Q, 3> out, SumsIn<Q, 2> lse, In<Q, 3> dout,
+                               const RaggedGradients<ElementOf<Q>>& g, const RaggedOffsets& offsets,
+                               const AttentionOptions& options = {}, Context& context = Context::default_context()) {
+  const detail::AnyGradients any{g.dq, g.dk, g.dv, g.dbias, g.dsinks, g.dposition_bias, {}, {}, g.dlse, g.accumulate, {}};
+  detail::varlen_backward(In<Q, 3>(q), k, v, out, lse, dout, any, offsets, options, context);
+}
 
 /// Describes both calls: tiles and work items of all sequences together, scratch of one region.
-QKV_API AttentionPlan attention_varlen_plan(View<const float, 3> q, View<const float, 3> k, View<const float, 3> v,
-                                            const RaggedOffsets& offsets, const AttentionOptions& options = {},
-                                            Context& context = Context::default_context());
-QKV_API AttentionPlan attention_varlen_plan(View<const double, 3> q, View<const double, 3> k, View<const double, 3> v,
-                                            const RaggedOffsets& offsets, const AttentionOptions& options = {},
-                                            Context& context = Context::default_context());
-QKV_API AttentionPlan attention_varlen_plan(View<const BFloat16, 3> q, View<const BFloat16, 3> k, View<const BFloat16, 3> v,
-                                            const RaggedOffsets& offsets, const AttentionOptions& options = {},
-                                            Context& context = Context::default_context());
-QKV_API AttentionPlan attention_varlen_plan(View<const Float16, 3> q, View<const Float16, 3> k, View<const Float16, 3> v,
-                                            const RaggedOffsets& offsets, const AttentionOptions& options = {},
-                                            Context& context = Context::default_context());
+template <Operand Q>
+AttentionPlan attention_varlen_plan(const Q& q, In<Q, 3> k, In<Q, 3> v, const RaggedOffsets& offsets,
+                                    const AttentionOptions& options = {}, Context& context = Context::default_context()) {
+  return detail::varlen_plan(In<Q, 3>(q), k, v, offsets, options, context);
+}
 
 }  // namespace qkv::inline v0

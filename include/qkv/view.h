@@ -117,6 +117,49 @@ class View {
   Sizes strides_{};
 };
 
+/// A view of up to four axes whose element type is a value: what functions pass on, whatever their tensors hold. Whether elements may
+/// be written is known to who passes it.
+struct AnyView {
+  std::byte* data = nullptr;
+  StoredType type = StoredType::kF32;
+  int rank = 0;
+  std::array<Index, 4> sizes{}, strides{};  // in elements; those beyond the rank are 0
+
+  AnyView() = default;
+  template <class T, int Rank>
+    requires(Rank <= 4)
+  AnyView(const View<T, Rank>& x)
+      : data(reinterpret_cast<std::byte*>(const_cast<std::remove_const_t<T>*>(x.data()))),
+        type(stored_as<std::remove_const_t<T>>()),
+        rank(Rank) {
+    for (std::size_t axis = 0; axis < static_cast<std::size_t>(Rank); ++axis) {
+      sizes[axis] = x.sizes()[axis];
+      strides[axis] = x.strides()[axis];
+    }
+  }
+
+  Index size(int axis) const { return sizes[static_cast<std::size_t>(axis)]; }
+  Index stride(int axis) const { return strides[static_cast<std::size_t>(axis)]; }
+  Index element_bytes() const { return stored_bytes(type); }
+  bool is_empty() const {
+    for (int axis = 0; axis < rank; ++axis) {
+      if (size(axis) == 0) return true;
+    }
+    return rank == 0;
+  }
+  bool is_null() const { return data == nullptr && is_empty(); }
+  std::string shape() const { return data == nullptr && sizes == decltype(sizes){} ? "not given" : shape_text(sizes.data(), rank); }
+
+  /// The element (b, h, i, 0); null stays null.
+  std::byte* at(Index b, Index h, Index i = 0) const {
+    return data == nullptr ? nullptr : data + (b * strides[0] + h * strides[1] + i * strides[2]) * element_bytes();
+  }
+  template <class T>
+  T* as(Index b, Index h, Index i = 0) const {
+    return reinterpret_cast<T*>(at(b, h, i));
+  }
+};
+
 /// Views the bits of 16-bit floats, as other programs hold them, without a copy:
 /// View<const BFloat16, 4>(as_bf16(bits), {B, H, T, D}).
 inline BFloat16* as_bf16(std::uint16_t* bits) { return reinterpret_cast<BFloat16*>(bits); }

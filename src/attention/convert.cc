@@ -12,8 +12,9 @@ namespace {
 
 constexpr Index kRowsOfItem = 64;
 
-template <class From, class To>
-void convert_rows(const View<const From, 4>& from, const View<To, 4>& to, Context& context) {
+}  // namespace
+
+void detail::convert(const AnyView& from, const AnyView& to, Context& context) {
   constexpr const char* function = "convert";
   check_reach(function, {"from", from});
   check_sizes(function, "to", to, from.size(0), from.size(1), from.size(2), from.size(3));
@@ -25,13 +26,13 @@ void convert_rows(const View<const From, 4>& from, const View<To, 4>& to, Contex
               blocks = (length + kRowsOfItem - 1) / kRowsOfItem;
   const Index groups = (middle + step - 1) / step;
   const auto& store = kernel_tables(context.isa()).cache.store;
-  run_items(context, {from.size(0) * groups * blocks, static_cast<double>(from.count()), 0}, [&](Index item, std::byte*) {
+  run_items(context, {from.size(0) * groups * blocks, static_cast<double>(from.size(0) * middle * length * from.size(3)), 0}, [&](Index item, std::byte*) {
     const Index first = item % blocks * kRowsOfItem, group = item / blocks % groups, b = item / blocks / groups;
     for (Index n = group * step; n < std::min(middle, (group + 1) * step); ++n) {
-      store({.from = &from(b, n, first, 0),
-             .from_type = stored_as<From>(),
-             .to = &to(b, n, first, 0),
-             .to_type = stored_as<To>(),
+      store({.from = from.at(b, n, first),
+             .from_type = from.type,
+             .to = to.at(b, n, first),
+             .to_type = to.type,
              .scales = nullptr,
              .from_stride = from.stride(2),
              .to_stride = to.stride(2),
@@ -40,12 +41,5 @@ void convert_rows(const View<const From, 4>& from, const View<To, 4>& to, Contex
     }
   });
 }
-
-}  // namespace
-
-void convert(View<const BFloat16, 4> from, View<float, 4> to, Context& context) { convert_rows(from, to, context); }
-void convert(View<const Float16, 4> from, View<float, 4> to, Context& context) { convert_rows(from, to, context); }
-void convert(View<const float, 4> from, View<BFloat16, 4> to, Context& context) { convert_rows(from, to, context); }
-void convert(View<const float, 4> from, View<Float16, 4> to, Context& context) { convert_rows(from, to, context); }
 
 }  // namespace qkv::inline v0

@@ -51,9 +51,8 @@ double live_pairs_of_strip(const TileMask& mask, Index i0, Index ni, Index tile,
 
 /// Adds the tiles of all heads of sequence b, query strips x chunks of `key_tile` keys, and the flops of their kept pairs. Throws
 /// what a callback throws.
-template <class T>
-void add_tiles(const Problem<T>& p, Index b, Index key_tile, AttentionPlan& plan) {
-  const Index strip = p.kernels->strip;
+void add_tiles(const Problem& p, Index b, Index key_tile, AttentionPlan& plan) {
+  const Index strip = p.strip;
   double pairs = 0;
   for (Index h = 0; h < p.num_heads; ++h) {
     const TileMask mask = p.tile_mask(b, h);
@@ -82,8 +81,7 @@ void add_machine(const Context& context, AttentionPlan& plan) {
 }
 
 /// Says why the other algorithm was not chosen.
-template <class T>
-void add_reasons(const Batch<T>& batch, Index tiled, Index decoded, AttentionPlan& plan) {
+void add_reasons(const Batch& batch, Index tiled, Index decoded, AttentionPlan& plan) {
   const std::string row_limit = std::to_string(kDecodeRowLimit), key_limit = std::to_string(kDecodeMinKeys);
   if (batch.longest().invariant) {
     plan.skipped.push_back("decode: sums a row otherwise than the tiled kernel, and the bits are to be invariant");
@@ -96,7 +94,7 @@ void add_reasons(const Batch<T>& batch, Index tiled, Index decoded, AttentionPla
     if (decoded > 0) plan.skipped.push_back("tiled: " + std::to_string(decoded) + " sequences have " + few);
     return;
   }
-  const Problem<T>& p = batch.longest();
+  const Problem& p = batch.longest();
   const Index rows = p.queries * p.group_size();
   const std::string queries = std::to_string(rows) + " queries (Tq * H/Hkv) to a key/value head";
   if (tiled > 0) {
@@ -110,10 +108,9 @@ void add_reasons(const Batch<T>& batch, Index tiled, Index decoded, AttentionPla
   }
 }
 
-template <class T>
-void add_forward(const Batch<T>& batch, int threads, AttentionPlan& plan) {
+void add_forward(const Batch& batch, int threads, AttentionPlan& plan) {
   const Wants wants;
-  Schedule<T> schedule(batch);
+  Schedule schedule(batch);
   std::vector<Block> memory(static_cast<std::size_t>(schedule.most_blocks(wants)));
   schedule.make(wants, threads, memory.data());
   plan.work_items = schedule.items;
@@ -124,7 +121,7 @@ void add_forward(const Batch<T>& batch, int threads, AttentionPlan& plan) {
   Index tiled = 0, decoded = 0;
   bool listed = false;
   for (const Block& block : schedule.blocks) {  // decode comes last
-    batch.with_part(block.part, [&](const Problem<T>& p) {
+    batch.with_part(block.part, [&](const Problem& p) {
       Index key_tile = p.key_tile;
       listed |= block.how == How::kLists;
       if (block.how != How::kTiles) {
@@ -138,7 +135,7 @@ void add_forward(const Batch<T>& batch, int threads, AttentionPlan& plan) {
         ++tiled;
       }
       const Index first = batch.first_sequence(block.part);
-      for (Index b = first; b < first + batch.num_sequences(block.part); ++b) add_tiles(p, b, key_tile, plan);
+      for (Index b = first; b < first + batch.num_sequences(); ++b) add_tiles(p, b, key_tile, plan);
     });
   }
   if (listed) {
@@ -151,67 +148,50 @@ void add_forward(const Batch<T>& batch, int threads, AttentionPlan& plan) {
 }
 
 /// The part of a plan that all forms of a call share.
-template <class T>
-AttentionPlan plan_batch(const Batch<T>& batch, const AttentionOptions& options, const Context& context) {
+AttentionPlan plan_batch(const Batch& batch, const AttentionOptions& options, const Context& context) {
   AttentionPlan plan;
-  const Problem<T>& p = batch.longest();
-  if (!batch.is_ragged() && groups_rows(p, AttentionOutputs<T>())) {
-    const Problem<T> grouped = grouped_problem(p);
-    add_forward(Batch<T>(grouped), context.threads(), plan);
+  const Problem& p = batch.longest();
+  if (!batch.is_ragged() && groups_rows(p, Outputs())) {
+    const Problem grouped = grouped_problem(p);
+    add_forward(Batch(grouped), context.threads(), plan);
   } else {
     add_forward(batch, context.threads(), plan);
   }
   add_machine(context, plan);
-  plan.position_bias_bytes = PositionVectors<Accumulator<T>>::bytes(options.position_bias, p.queries, p.kv_len);
+  plan.position_bias_bytes = with_sums(p.q.type, [&](auto sum) {
+    return PositionVectors<decltype(sum)>::bytes(options.position_bias, p.queries, p.kv_len);
+  });
   plan.mask_bytes = DenseSummaries::bytes(options.mask.node());
-  return plan;
-}
-
-template <class T>
-AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
-                      const AttentionOptions& options, Context& context) {
-  CallMemory memory;
-  const Problem<T> p = make_problem("attention_plan", q, k, v, options, context, Use::kOutput, &memory);
-  const Batch<T> batch(p);
-  AttentionPlan plan = plan_batch(batch, options, context);
-  plan_backward(batch, context, plan);
-  return plan;
-}
-
-template <class T>
-AttentionPlan plan_of(const View<const T, 4>& q, const KeyValue& kv, const AttentionOptions& options, Context& context) {
-  CallMemory memory;
-  const Problem<T> p = make_cached_problem("attention_plan", q, kv, options, context, memory);
-  AttentionPlan plan = plan_batch(Batch<T>(p), options, context);
-  plan.backward_flops = 0;
-  return plan;
-}
-
-template <class T>
-AttentionPlan plan_of(const View<const T, 3>& q, const View<const T, 3>& k, const View<const T, 3>& v,
-                      const RaggedOffsets& offsets, const AttentionOptions& options, Context& context) {
-  const RaggedProblem<T> r("attention_varlen_plan", q, k, v, offsets, options, context);
-  const Batch<T> batch(r);
-  AttentionPlan plan = plan_batch(batch, options, context);
-  plan_backward(batch, context, plan);
   return plan;
 }
 
 }  // namespace
 
-#define QKV_DEFINE(T)                                                                                                       \
-  AttentionPlan attention_plan(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, const AttentionOptions& options, \
-                               Context& context) {                                                                          \
-    return plan_of<T>(q, k, v, options, context);                                                                           \
-  }                                                                                                                         \
-  AttentionPlan attention_plan(View<const T, 4> q, const KeyValue& kv, const AttentionOptions& options, Context& context) { \
-    return plan_of<T>(q, kv, options, context);                                                                             \
-  }                                                                                                                         \
-  AttentionPlan attention_varlen_plan(View<const T, 3> q, View<const T, 3> k, View<const T, 3> v,                           \
-                                      const RaggedOffsets& offsets, const AttentionOptions& options, Context& context) {    \
-    return plan_of<T>(q, k, v, offsets, options, context);                                                                  \
-  }
-QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
-#undef QKV_DEFINE
+namespace detail {
 
+AttentionPlan plan(const AnyView& q, const AnyView& k, const AnyView& v, const AttentionOptions& options, Context& context) {
+  CallMemory memory;
+  const Problem p = make_dense_problem("attention_plan", q, {k, v}, options, context, memory);
+  AttentionPlan plan = plan_batch(Batch(p), options, context);
+  plan_backward(Batch(p), context, plan);
+  return plan;
+}
+
+AttentionPlan plan(const AnyView& q, const KeyValue& kv, const AttentionOptions& options, Context& context) {
+  CallMemory memory;
+  const Problem p = make_cached_problem("attention_plan", q, kv, options, context, memory);
+  AttentionPlan plan = plan_batch(Batch(p), options, context);
+  plan.backward_flops = 0;
+  return plan;
+}
+
+AttentionPlan varlen_plan(const AnyView& q, const AnyView& k, const AnyView& v, const RaggedOffsets& offsets,
+                          const AttentionOptions& options, Context& context) {
+  const RaggedCall r("attention_varlen_plan", q, k, v, offsets, options, context);
+  AttentionPlan plan = plan_batch(Batch(r), options, context);
+  plan_backward(Batch(r), context, plan);
+  return plan;
+}
+
+}  // namespace detail
 }  // namespace qkv::inline v0

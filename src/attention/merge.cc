@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/call/problem.h"
 #include "core/check.h"
 #include "core/overlap.h"
 #include "core/threads/region.h"
@@ -77,6 +76,10 @@ template <class T>
 Accumulator<T> number(T x) {
   return static_cast<Accumulator<T>>(x);
 }
+
+}  // namespace
+
+namespace detail {
 
 template <class T>
 void merge(std::span<const View<const T, 4>> outs, std::span<const View<const Accumulator<T>, 3>> lses, const View<T, 4>& out,
@@ -154,20 +157,18 @@ void merge_backward(std::span<const View<const T, 4>> outs, std::span<const View
   });
 }
 
-}  // namespace
+#define QKV_INSTANTIATE(T)                                                                                                     \
+  template void merge(std::span<const View<const T, 4>>, std::span<const View<const Accumulator<T>, 3>>, const View<T, 4>&,    \
+                      const View<Accumulator<T>, 3>&, Context&);                                                               \
+  template void merge_backward(std::span<const View<const T, 4>>, std::span<const View<const Accumulator<T>, 3>>,              \
+                               const View<const T, 4>&, const View<const Accumulator<T>, 3>&, const View<const T, 4>&,         \
+                               const View<const Accumulator<T>, 3>&, std::span<const View<T, 4>>,                              \
+                               std::span<const View<Accumulator<T>, 3>>, Context&);
+QKV_INSTANTIATE(float)
+QKV_INSTANTIATE(double)
+QKV_INSTANTIATE(BFloat16)
+QKV_INSTANTIATE(Float16)
+#undef QKV_INSTANTIATE
 
-#define QKV_DEFINE(T)                                                                                                        \
-  void merge_attention(std::span<const View<const T, 4>> outs, std::span<const View<const Accumulator<T>, 3>> lses,          \
-                       View<T, 4> out, View<Accumulator<T>, 3> lse, Context& context) {                                      \
-    merge<T>(outs, lses, out, lse, context);                                                                                 \
-  }                                                                                                                          \
-  void merge_attention_backward(std::span<const View<const T, 4>> outs, std::span<const View<const Accumulator<T>, 3>> lses, \
-                                View<const T, 4> out, View<const Accumulator<T>, 3> lse, View<const T, 4> dout,              \
-                                View<const Accumulator<T>, 3> dlse, std::span<const View<T, 4>> douts,                       \
-                                std::span<const View<Accumulator<T>, 3>> dlses, Context& context) {                          \
-    merge_backward<T>(outs, lses, out, lse, dout, dlse, douts, dlses, context);                                              \
-  }
-QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
-#undef QKV_DEFINE
-
+}  // namespace detail
 }  // namespace qkv::inline v0

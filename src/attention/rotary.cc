@@ -4,9 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "attention/call/problem.h"
-#include "core/check.h"
-#include "core/overlap.h"
+#include "attention/call/tensor_checks.h"
 #include "core/threads/region.h"
 
 namespace qkv::inline v0 {
@@ -80,43 +78,7 @@ void turn_row(const T* x, T* y, const Sum* cosines, const Sum* sines, Index pair
   }
 }
 
-template <class T>
-struct Turning {
-  using Sum = Accumulator<T>;
-  View<const T, 4> x;
-  View<T, 4> y;
-  const RotaryPositions& positions;
-  std::span<const double> frequencies, tables;
-  Index num_pairs;
-  RotaryLayout layout;
-  double attention_factor, direction;
-
-  Index pairs() const { return num_pairs; }
-
-  /// Rotates all heads of one token.
-  void run(Index b, Index t, Sum* cosines) const {
-    Sum* sines = cosines + pairs();
-    const Index position = position_of(positions, b, t);
-    const double* const row = tables.data() + (tables.empty() ? 0 : 2 * pairs() * position);
-    for (Index i = 0; i < pairs(); ++i) {
-      const double angle = tables.empty() ? static_cast<double>(position) * frequencies[static_cast<std::size_t>(i)] : 0;
-      const double cosine = tables.empty() ? std::cos(angle) : row[i];
-      const double sine = tables.empty() ? std::sin(angle) : row[pairs() + i];
-      cosines[i] = static_cast<Sum>(attention_factor * cosine);
-      sines[i] = static_cast<Sum>(attention_factor * direction * sine);
-    }
-    for (Index h = 0; h < x.size(1); ++h) {
-      const T* from = &x(b, h, t, 0);
-      T* to = &y(b, h, t, 0);
-      turn_row(from, to, cosines, sines, pairs(), layout);
-      if (from != to) std::copy(from + 2 * pairs(), from + x.size(3), to + 2 * pairs());
-    }
-  }
-};
-
-template <class T>
-void check_views(const char* function, Index head_dim, const View<const T, 4>& x, const View<T, 4>& y,
-                 const RotaryPositions& positions) {
+void check_views(const char* function, Index head_dim, const AnyView& x, const AnyView& y, const RotaryPositions& positions) {
   const Index batch = x.size(0), length = x.size(2);
   check<ShapeError>(x.size(3) == head_dim, function, "the last axis must be head_dim ", head_dim, ": got ", x);
   check_sizes(function, "x", x, batch, x.size(1), length, head_dim);
@@ -126,7 +88,7 @@ void check_views(const char* function, Index head_dim, const View<const T, 4>& x
                     "ids must be [B|1, T]: got ", ids, " for ", x);
   check<ShapeError>(positions.offsets.empty() || static_cast<Index>(positions.offsets.size()) == batch, function,
                     "offsets must have one number per sequence: got ", positions.offsets.size(), " for ", x);
-  const bool in_place = y.data() == x.data() && y.strides() == x.strides();
+  const bool in_place = y.data == x.data && y.strides == x.strides;
   const NamedBox outputs[] = {{"y", y}}, inputs[] = {{"x", x}};
   check_outputs(function, outputs, in_place ? std::span<const NamedBox>() : std::span<const NamedBox>(inputs));
 }
@@ -140,26 +102,6 @@ void check_positions(const char* function, const RotaryPositions& positions, Ind
                          position, " for token ", t, " of sequence ", b);
     }
   }
-}
-
-template <class T>
-void turn(const char* function, Index head_dim, Turning<T> turning, Context& context) {
-  const View<const T, 4>& x = turning.x;
-  check_views(function, head_dim, x, turning.y, turning.positions);
-  if (turning.frequencies.empty()) {
-    const Index rows = static_cast<Index>(turning.tables.size()) / (2 * turning.pairs());
-    check_positions(function, turning.positions, x.size(0), x.size(2), rows);
-  }
-  const Index tokens = x.size(0) * x.size(2), length = x.size(2);
-  if (tokens == 0 || x.size(1) == 0) return;
-  const auto table_bytes = static_cast<std::size_t>(2 * turning.pairs()) * sizeof(Accumulator<T>);  // of cosines, then sines
-  // Tokens per item: some microseconds of work, decided by shape alone. A cosine costs as much as several heads.
-  const Index work = (x.size(1) + 16) * head_dim, block = std::max<Index>(1, 8192 / work);
-  const double flops = 8.0 * static_cast<double>(tokens) * static_cast<double>(work);
-  run_items(context, {(tokens + block - 1) / block, flops, table_bytes}, [&](Index item, std::byte* own) {
-    auto* const tables = reinterpret_cast<Accumulator<T>*>(own);
-    for (Index n = item * block; n < std::min(tokens, (item + 1) * block); ++n) turning.run(n / length, n % length, tables);
-  });
 }
 
 }  // namespace
@@ -207,16 +149,43 @@ Rotary::Rotary(Index head_dim, const RotaryOptions& options)
   }
 }
 
-#define QKV_DEFINE(T)                                                                                                          \
-  void Rotary::forward(View<const T, 4> x, View<T, 4> y, const RotaryPositions& positions, Context& context) const {           \
-    turn<T>("Rotary::forward", head_dim_, {x, y, positions, frequencies_, tables_, pairs_, layout_, attention_factor_, 1},     \
-            context);                                                                                                          \
-  }                                                                                                                            \
-  void Rotary::backward(View<const T, 4> dy, View<T, 4> dx, const RotaryPositions& positions, Context& context) const {        \
-    turn<T>("Rotary::backward", head_dim_, {dy, dx, positions, frequencies_, tables_, pairs_, layout_, attention_factor_, -1}, \
-            context);                                                                                                          \
+void Rotary::turn(const char* function, const AnyView& x, const AnyView& y, const RotaryPositions& positions, double direction,
+                  Context& context) const {
+  check_views(function, head_dim_, x, y, positions);
+  const Index length = x.size(2), tokens = x.size(0) * length;
+  if (frequencies_.empty()) {
+    check_positions(function, positions, x.size(0), length, static_cast<Index>(tables_.size()) / (2 * pairs_));
   }
-QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
-#undef QKV_DEFINE
+  if (tokens == 0 || x.size(1) == 0) return;
+  // Tokens per item: some microseconds of work, decided by shape alone. A cosine costs as much as several heads.
+  const Index work = (x.size(1) + 16) * head_dim_, block = std::max<Index>(1, 8192 / work);
+  const double flops = 8.0 * static_cast<double>(tokens) * static_cast<double>(work);
+  const auto turn_all = [&]<class E>(E) {
+    using Sum = Accumulator<E>;
+    const auto turn_token = [&](Index b, Index t, Sum* cosines) {
+      Sum* const sines = cosines + pairs_;
+      const Index position = position_of(positions, b, t);
+      for (Index i = 0; i < pairs_; ++i) {
+        const double angle = tables_.empty() ? static_cast<double>(position) * frequencies_[static_cast<std::size_t>(i)] : 0;
+        const double* const row = tables_.data() + (tables_.empty() ? 0 : 2 * pairs_ * position);
+        cosines[i] = static_cast<Sum>(attention_factor_ * (tables_.empty() ? std::cos(angle) : row[i]));
+        sines[i] = static_cast<Sum>(attention_factor_ * direction * (tables_.empty() ? std::sin(angle) : row[pairs_ + i]));
+      }
+      for (Index h = 0; h < x.size(1); ++h) {
+        const E* const from = x.as<const E>(b, h, t);
+        E* const to = y.as<E>(b, h, t);
+        turn_row(from, to, cosines, sines, pairs_, layout_);
+        if (from != to) std::copy(from + 2 * pairs_, from + head_dim_, to + 2 * pairs_);
+      }
+    };
+    run_items(context, {(tokens + block - 1) / block, flops, static_cast<std::size_t>(2 * pairs_) * sizeof(Sum)},
+              [&](Index item, std::byte* own) {
+                for (Index n = item * block; n < std::min(tokens, (item + 1) * block); ++n) {
+                  turn_token(n / length, n % length, reinterpret_cast<Sum*>(own));
+                }
+              });
+  };
+  with_sums(x.type, [&]<class Sum>(Sum) { with_elements<Sum>(x.type, turn_all); });
+}
 
 }  // namespace qkv::inline v0

@@ -48,29 +48,8 @@ struct Best {
   }
 };
 
-/// A view of numbers of any type; strides count numbers.
-template <int kRank>
-struct Numbers : View<const std::byte, kRank> {
-  StoredType type;
-  Index bytes;
-
-  template <class T>
-  explicit Numbers(const View<const T, kRank>& x)
-      : View<const std::byte, kRank>(reinterpret_cast<const std::byte*>(x.data()), x.sizes(), x.strides()),
-        type(stored_as<T>()),
-        bytes(sizeof(T)) {}
-  template <class... Places>
-  const std::byte* at(Places... places) const {
-    Index number = 0;
-    int axis = 0;
-    ((number += places * this->stride(axis++)), ...);
-    return this->data() + number * bytes;
-  }
-};
-
 struct TopKeys {
-  const Numbers<4>& q;
-  const Numbers<3>& k;
+  const AnyView &q, &k;
   const View<const float, 3>& weights;
   const View<std::int32_t, 4>& index;
   BoundMask mask;
@@ -173,8 +152,12 @@ struct TopKeys {
   }
 };
 
-void run(const Numbers<4>& q, const Numbers<3>& k, const View<const float, 3>& weights, const View<std::int32_t, 4>& index,
-         const TopKeysOptions& options, Context& context) {
+}  // namespace
+
+void detail::top_keys(const AnyView& q, const AnyView& k, const View<const float, 3>& weights,
+                      const View<std::int32_t, 4>& index, const TopKeysOptions& options, Context& context) {
+  const NamedBox outputs[] = {{"index", index}}, inputs[] = {{"q_index", q}, {"k_index", k}, {"weights", weights}};
+  check_outputs(kTopKeys, outputs, inputs);
   const Index batch = q.size(0), q_len = q.size(2), kv_len = k.size(1), best_k = index.size(3);
   check<ShapeError>(k.size(0) == batch && k.size(2) == q.size(3), kTopKeys,
                     "k_index must be [B, Tk, D] for q_index [B, H, Tq, D]: got q_index ", q, ", k_index ", k);
@@ -256,26 +239,5 @@ void run(const Numbers<4>& q, const Numbers<3>& k, const View<const float, 3>& w
     }
   }
 }
-
-/// Throws ShapeError if the result overlaps what it is made from.
-template <class T>
-void check_index(const View<const T, 4>& q, const View<const T, 3>& k, const View<const float, 3>& weights,
-                 const View<std::int32_t, 4>& index) {
-  const NamedBox outputs[] = {{"index", index}}, inputs[] = {{"q_index", q}, {"k_index", k}, {"weights", weights}};
-  check_outputs(kTopKeys, outputs, inputs);
-}
-
-}  // namespace
-
-#define QKV_DEFINE(T)                                                                                                          \
-  void top_keys(View<const T, 4> q_index, View<const T, 3> k_index, View<const float, 3> weights, View<std::int32_t, 4> index, \
-                const TopKeysOptions& options, Context& context) {                                                             \
-    check_index(q_index, k_index, weights, index);                                                                             \
-    run(Numbers<4>(q_index), Numbers<3>(k_index), weights, index, options, context);                                           \
-  }
-QKV_DEFINE(float)
-QKV_DEFINE(BFloat16)
-QKV_DEFINE(Float16)
-#undef QKV_DEFINE
 
 }  // namespace qkv::inline v0

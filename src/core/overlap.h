@@ -49,6 +49,12 @@ struct NamedBox {
     for (int axis = 0; axis < Rank; ++axis) empty = empty || view.size(axis) <= 0;
   }
 
+  NamedBox(std::string_view its_name, const AnyView& view)
+      : name(its_name),
+        box{reinterpret_cast<std::uintptr_t>(view.data), view.element_bytes(), view.rank, view.sizes, view.strides} {
+    for (int axis = 0; axis < view.rank; ++axis) empty = empty || view.size(axis) <= 0;
+  }
+
   std::string_view name;
   StridedBox box;
   bool empty = false;

@@ -27,10 +27,10 @@ constexpr bool has_bf16_products(Isa isa) { return isa == Isa::kAvx512Bf16 || is
 /// The one whose tables multiply bf16 as floats, as rows of a cache are multiplied.
 constexpr Isa without_bf16_products(Isa isa) { return has_bf16_products(isa) ? Isa::kAvx512 : isa; }
 
-/// The kernels of a table for sums of type T.
-template <class T, class Table>
+/// The kernels of a table for sums of type Sum.
+template <class Sum, class Table>
 const auto& for_element(const Table& table) {
-  if constexpr (std::is_same_v<T, float>) {
+  if constexpr (std::is_same_v<Sum, float>) {
     return table.f32;
   } else {
     return table.f64;

@@ -7,7 +7,7 @@ namespace qkv::inline v0::dist {
 namespace {
 
 template <class T>
-KeyChunk<T> chunk_of(const ArrivedKeys& keys) {
+KeyChunk chunk_of(const ArrivedKeys& keys) {
   return {keys.k.as<const T, 4>(), keys.v.as<const T, 4>(), keys.begin};
 }
 KeySizes sizes_of(const AllKeys& keys) { return {keys.heads, keys.length, keys.v_head_dim}; }
@@ -41,7 +41,7 @@ bool takes_chunks(bool backward, const Array& q, const AllKeys& keys, Index quer
 }
 
 Index chunk_step(Type type, Index head_dim, Index v_head_dim, const AttentionOptions& options, const Context& context) {
-  return with_type(type, [&]<class T>(T) { return carried_step<T>(head_dim, v_head_dim, options, context); });
+  return with_type(type, [&]<class T>(T) { return carried_step(stored_as<T>(), head_dim, v_head_dim, options, context); });
 }
 
 bool needs_maxima(const Array& lse) {
@@ -57,8 +57,8 @@ ForwardPiece forward_piece(bool many, const Array& q, const AllKeys& keys, const
     return {add, [] { return false; }};
   }
   return with_type(q.type, [&]<class T>(T) {
-    const auto carried = std::make_shared<CarriedForward<T>>(q.as<const T, 4>(), sizes_of(keys), out.as<T, 4>(),
-                                                             lse.as<Accumulator<T>, 3>(), options, context);
+    const auto carried = std::make_shared<CarriedForward>(q.as<const T, 4>(), sizes_of(keys), out.as<T, 4>(),
+                                                          lse.as<Accumulator<T>, 3>(), options, context);
     return ForwardPiece{[carried](const ArrivedKeys& some) { carried->add(chunk_of<T>(some)); },
                         [carried] { return carried->finish(); }};
   });
@@ -82,13 +82,13 @@ BackwardPiece backward_piece(bool many, const Array& q, const AllKeys& keys, con
   }
   return with_type(q.type, [&]<class T>(T) {
     using Sum = Accumulator<T>;
-    const BackwardInputs<T> inputs{out.as<const T, 4>(), lse.as<const Sum, 3>(), dout.as<const T, 4>()};
-    const auto carried = std::make_shared<CarriedBackward<T>>(q.as<const T, 4>(), sizes_of(keys), inputs,
-                                                              wanted.as<T>(), options, context);
+    const BackwardInputs inputs{out.as<const T, 4>(), lse.as<const Sum, 3>(), dout.as<const T, 4>()};
+    const auto carried = std::make_shared<CarriedBackward>(q.as<const T, 4>(), sizes_of(keys), inputs, detail::any(wanted.as<T>()),
+                                                           options, context);
     return BackwardPiece{[carried](const ArrivedKeys& some) { carried->add_maxima(chunk_of<T>(some)); },
                          [carried] { carried->end_maxima(); },
                          [carried](const ArrivedKeys& some, const Array& dk, const Array& dv, const Gradients& shared) {
-                           carried->add(chunk_of<T>(some), dk.as<Sum, 4>(), dv.as<Sum, 4>(), shared.as<T>());
+                           carried->add(chunk_of<T>(some), dk.as<Sum, 4>(), dv.as<Sum, 4>(), detail::any(shared.as<T>()));
                          }};
   });
 }

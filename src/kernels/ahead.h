@@ -44,12 +44,5 @@ void add_rows(Ahead& a, const T* first, Index stride, Index width, Index count) 
   add_bytes(a, first, stride * size, width * size, count);
 }
 
-/// Rows [begin, begin + count) of a head of [B, H, T, D]; nothing of a null view.
-template <class Rows>
-void add_rows_of(Ahead& a, const Rows& view, Index b, Index h, Index begin, Index count) {
-  if (view.data() == nullptr || count == 0) return;
-  add_rows(a, &view(b, h, begin, 0), view.stride(2), view.size(3), count);
-}
-
 }  // namespace
 }  // namespace qkv

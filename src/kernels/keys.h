@@ -1,22 +1,11 @@
-// Where the rows that kernels read and write lie, as plain data, and what they are stored as. Letters as in attention.h.
+// Where the rows that kernels read and write lie, as plain data. Letters as in attention.h.
 #pragma once
 
 #include <cstddef>
-#include <type_traits>
 
 #include "qkv/types.h"
 
 namespace qkv {
-
-/// What a row is stored as.
-enum class StoredType : int { kF32, kF64, kBF16, kF16, kInt8 };
-
-template <class T>
-consteval StoredType stored_as() {
-  if constexpr (sizeof(T) == 8) return StoredType::kF64;
-  if constexpr (sizeof(T) == 4) return StoredType::kF32;
-  return std::is_same_v<T, BFloat16> ? StoredType::kBF16 : StoredType::kF16;
-}
 
 /// Rows of one head of q, out, dout or dq.
 struct Rows {

@@ -23,15 +23,15 @@ ALLOWED = {
 # it in the table, so that no include runs back up and no rooms form a circle.
 ATTENTION = {
     "mask": set(), "scores": set(),
-    "cache": {"mask"},
-    "call": {"mask", "scores", "cache"},
-    "plan": {"mask", "cache", "call"},
+    "keys": {"mask"},
+    "call": {"mask", "scores", "keys"},
+    "plan": {"mask", "call"},
     "capture": {"call"},
     "forward": {"call", "plan", "capture"},
     "backward": {"call", "plan", "capture", "forward"},
     "second_order": {"call", "backward"},
     "linear": {"call"},
-    "": {"mask", "cache", "call", "plan", "forward", "backward"},
+    "": {"mask", "call", "plan", "forward", "backward"},
 }
 # Single headers that a module may take from another beyond the table.
 # Kernels speak the 16-bit storage types: plain structures, of which they read the bits and call no member.

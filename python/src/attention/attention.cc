@@ -27,7 +27,8 @@ void forward(const OptionsObject* options, CaptureObject* capture, const std::st
       {{"softmax", WeightsKind::kSoftmax}, {"applied", WeightsKind::kApplied}, {"scores", WeightsKind::kScores}});
   a.compute([&]<class T>(Context& context) {
     const AttentionOutputs<T> outputs{.out = a[3], .lse = a[4], .weights = a[5], .kind = of, .lse_low = a[6]};
-    attention_forward(a[0], a[1], a[2], outputs, o, context);
+    const View<const T, 4> q_view = a[0], k_view = a[1], v_view = a[2];
+    attention_forward(q_view, k_view, v_view, outputs, o, context);
   });
 }
 
@@ -46,7 +47,7 @@ void backward(const OptionsObject* options, CaptureObject* capture, const nb::ar
                                           .dposition_bias = a[13],
                                           .dlse = a[6],
                                           .lse_low = a[7]};
-    attention_backward(a[0], a[1], a[2], a[3], a[4], a[5], gradients, o, context);
+    attention_backward(a[0].input<T, 4>(), a[1], a[2], a[3], a[4], a[5], gradients, o, context);
   });
 }
 
@@ -54,7 +55,7 @@ void varlen_forward(const OptionsObject* options, const Numbers& q_offsets, cons
   const Arrays a("attention_varlen", {"q", "k", "v", "out", "lse?"}, objects);
   const AttentionOptions o = options_or_default(options);
   a.compute([&]<class T>(Context& context) {
-    attention_varlen_forward(a[0], a[1], a[2], RaggedOutputs<T>{a[3], a[4]}, {q_offsets, kv_offsets}, o, context);
+    attention_varlen_forward(a[0].input<T, 3>(), a[1], a[2], RaggedOutputs<T>{a[3], a[4]}, {q_offsets, kv_offsets}, o, context);
   });
 }
 
@@ -66,7 +67,7 @@ void varlen_backward(const OptionsObject* options, const Numbers& q_offsets, con
   a.compute([&]<class T>(Context& context) {
     const RaggedGradients<T> gradients{
         .dq = a[7], .dk = a[8], .dv = a[9], .dbias = a[10], .dsinks = a[11], .dposition_bias = a[12], .dlse = a[6]};
-    attention_varlen_backward(a[0], a[1], a[2], a[3], a[4], a[5], gradients, {q_offsets, kv_offsets}, o, context);
+    attention_varlen_backward(a[0].input<T, 3>(), a[1], a[2], a[3], a[4], a[5], gradients, {q_offsets, kv_offsets}, o, context);
   });
 }
 
@@ -129,7 +130,7 @@ void merge(nb::sequence outs, nb::sequence lses, const nb::args& objects) {
     std::vector<View<const T, 4>> of_outs;
     std::vector<View<const Accumulator<T>, 3>> of_lses;
     for (std::size_t n = 0; n < parts.size(); ++n) n < count ? of_outs.push_back(parts[n]) : of_lses.push_back(parts[n]);
-    merge_attention(of_outs, of_lses, a[0], a[1], context);
+    merge_attention(of_outs, of_lses, a[0].output<T, 4>(), a[1], context);
   });
 }
 

@@ -54,7 +54,7 @@ void forward(const KVCache& cache, const OptionsObject* options, const std::opti
   const Arrays a("attention", {"q", "out", "lse?"}, objects);
   const AttentionOptions o = options_or_default(options);
   const KeyValue kv = sequences ? cache.key_value(*sequences) : cache.key_value();
-  a.compute([&]<class T>(Context& context) { attention_forward(a[0], kv, AttentionOutputs<T>{a[1], a[2]}, o, context); });
+  a.compute([&]<class T>(Context& context) { attention_forward(a[0].input<T, 4>(), kv, AttentionOutputs<T>{a[1], a[2]}, o, context); });
 }
 
 // On pages of the caller: k [P, Hkv, page, D], v [P, Hkv, page, Dv], table [B, M] of int64.
@@ -63,7 +63,7 @@ void paged_forward(const OptionsObject* options, const Numbers& lengths, const n
   const AttentionOptions o = options_or_default(options);
   a.compute([&]<class T>(Context& context) {
     const KeyValue kv = KeyValue::paged(a[1].input<T, 4>(), a[2].input<T, 4>(), a[3].input<Index, 2>(), lengths);
-    attention_forward(a[0], kv, AttentionOutputs<T>{a[4], a[5]}, o, context);
+    attention_forward(a[0].input<T, 4>(), kv, AttentionOutputs<T>{a[4], a[5]}, o, context);
   });
 }
 

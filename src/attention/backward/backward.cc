@@ -1,166 +1,99 @@
 // Backward attention of a dense and of a ragged batch: checks.
-#include <limits>
-
 #include "attention/backward/backward_driver.h"
-#include "attention/backward/gradient_sums.h"
 #include "attention/backward/shared_gradients.h"
 #include "attention/capture/capture.h"
 #include "attention/plan/placed_rows.h"
-#include "core/check.h"
-#include "core/overlap.h"
 
 namespace qkv::inline v0 {
 namespace {
 
-template <class T>
-[[gnu::noinline]] void check_sums(const char* function, const Problem<T>& p, const char* name, const View<T, 4>& rounded,
-                                  const View<Accumulator<T>, 4>& sums, Index width) {
-  if (sums.is_null()) return;
-  check<OptionError>(rounded.is_null(), function, name, " and ", name, "_sums must not both be given: got both");
-  check_sizes(function, name, sums, p.batch, p.num_kv_heads, p.kv_len, width);
-}
-
-template <class T>
-void check_gradients(const char* function, const Problem<T>& p, const AttentionGradients<T>& g, const View<const T, 4>& out,
-                     const View<const Accumulator<T>, 3>& lse, const View<const T, 4>& dout) {
-  const typename View<T, 3>::Sizes rows{p.batch, p.num_heads, p.q_len};
-  check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
-  check_sizes(function, "dout", dout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
-  check<ShapeError>(lse.sizes() == rows, function, "lse must be [B, H, Tq], as forward returned it: got ", lse, " for out ",
-                    out);
-  const auto check_numbers = [&](const char* name, const View<const Accumulator<T>, 3>& numbers) {
-    check<ShapeError>(numbers.is_null() || numbers.sizes() == rows, function, name, " must be [B, H, Tq] or null: got ",
-                      numbers, " for out ", out);
+/// Throws ShapeError unless everything has the sizes of the call and no gradient shares memory; in a ragged batch, whose tokens are
+/// [total, H, ..], p is the problem of all.
+void check_gradients(const char* function, const Problem& p, bool ragged, const BackwardInputs& in, const Gradients& g) {
+  const auto check_rows = [&](const char* name, const AnyView& x, Index heads, Index length, Index width) {
+    ragged ? check_sizes(function, name, x, length, heads, width)
+           : check_sizes(function, name, x, p.batch, heads, length, width);
   };
-  check_numbers("dlse", g.dlse);
-  check_numbers("lse_low", g.lse_low);
-  if (!g.dq.is_null()) check_sizes(function, "dq", g.dq, p.batch, p.num_heads, p.q_len, p.head_dim);
-  if (!g.dk.is_null()) check_sizes(function, "dk", g.dk, p.batch, p.num_kv_heads, p.kv_len, p.head_dim);
-  if (!g.dv.is_null()) check_sizes(function, "dv", g.dv, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);
-  check_sums(function, p, "dk", g.dk, g.dk_sums, p.head_dim);
-  check_sums(function, p, "dv", g.dv, g.dv_sums, p.v_head_dim);
-  check_shared_gradients(function, p, g.dbias, g.dsinks, g.dposition_bias);
+  const auto rows = ragged ? std::array<Index, 4>{p.q_len, p.num_heads} : std::array<Index, 4>{p.batch, p.num_heads, p.q_len};
+  const char* const sizes = ragged ? " must be [total_q, H]" : " must be [B, H, Tq]";
+  check_rows("out", in.out, p.num_heads, p.q_len, p.v_head_dim);
+  check_rows("dout", in.dout, p.num_heads, p.q_len, p.v_head_dim);
+  check<ShapeError>(in.lse.sizes == rows, function, "lse", sizes, ", as forward returned it: got ", in.lse, " for out ", in.out);
+  for (const auto& [name, x] : {std::pair{"dlse", &g.dlse}, std::pair{"lse_low", &g.lse_low}}) {
+    check<ShapeError>(x->is_null() || x->sizes == rows, function, name, sizes, " or null: got ", *x, " for out ", in.out);
+  }
+  if (!g.dq.is_null()) check_rows("dq", g.dq, p.num_heads, p.q_len, p.head_dim);
+  const auto check_keys = [&](const char* name, const AnyView& rounded, const AnyView& sums, Index width) {
+    if (!rounded.is_null()) check_rows(name, rounded, p.num_kv_heads, p.kv_len, width);
+    if (sums.is_null()) return;
+    check<OptionError>(rounded.is_null(), function, name, " and ", name, "_sums must not both be given: got both");
+    check_rows(name, sums, p.num_kv_heads, p.kv_len, width);
+  };
+  check_keys("dk", g.dk, g.dk_sums, p.head_dim);
+  check_keys("dv", g.dv, g.dv_sums, p.v_head_dim);
+  check_shared_gradients(function, p, g);
   const NamedBox outputs[] = {
       {"dq", g.dq},           {"dk", g.dk},       {"dv", g.dv},         {"dk_sums", g.dk_sums},
       {"dv_sums", g.dv_sums}, {"dbias", g.dbias}, {"dsinks", g.dsinks}, {"dposition_bias", g.dposition_bias}};
   const NamedBox inputs[] = {{"q", p.q},
-                             {"k", p.k},
-                             {"v", p.v},
+                             {"k", p.keys.k},
+                             {"v", p.keys.v},
                              {"bias", p.bias},
-                             {"out", out},
-                             {"lse", lse},
-                             {"dout", dout},
+                             {"out", in.out},
+                             {"lse", in.lse},
+                             {"dout", in.dout},
                              {"dlse", g.dlse},
                              {"lse_low", g.lse_low},
                              {"sinks", p.sinks},
-                             {"position_bias", position_table(p)}};
+                             {"position_bias", p.position_table()}};
   check_outputs(function, outputs, inputs);
 }
 
 /// By a call on whole strips. The rows that are added have lse = inf, so that their weights are 0.
-template <class T>
-[[gnu::noinline]] void backward_with(const StripRows& rows, const Problem<T>& p, const BackwardInputs<T>& inputs,
-                                     const AttentionGradients<T>& gradients, const AttentionOptions& options,
-                                     Context& context) {
-  using Sum = Accumulator<T>;
-  const Sum infinity = std::numeric_limits<Sum>::infinity();
-  StripCopy q(row_bytes(p.q), rows), out(row_bytes(inputs.out), rows), dout(row_bytes(inputs.dout), rows),
-      lse(row_bytes(inputs.lse), rows, &infinity, sizeof(Sum)), dlse(row_bytes(gradients.dlse), rows),
-      dq(row_bytes(gradients.dq), rows);
-  AttentionGradients<T> wide = gradients;
-  wide.dq = dq.view(gradients.dq);
-  wide.dlse = dlse.view(gradients.dlse);
-  wide.lse_low = {};
-  attention_backward(q.view(p.q), p.k, p.v, out.view(inputs.out), lse.view(inputs.lse), dout.view(inputs.dout), wide,
-                     options_of(options, p, rows), context);
-  dq.copy_to(row_bytes(gradients.dq));
-}
-
-template <class T>
-[[gnu::noinline]] void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
-                                const View<const T, 4>& out, const View<const Accumulator<T>, 3>& lse,
-                                const View<const T, 4>& dout, const AttentionGradients<T>& gradients,
-                                const AttentionOptions& options, Context& context) {
-  constexpr const char* function = "attention_backward";
-  CallMemory call_memory;
-  const Problem<T> p = make_problem(function, q, k, v, options, context, Use::kOutput, &call_memory);
-  check_gradients(function, p, gradients, out, lse, dout);
-  CaptureJob<T> capture(function, p, options.capture, context, true);
-  if (const StripRows rows = rows_of_backward(p); rows.added) {
-    backward_with(rows, p, {out, lse, dout}, gradients, options, context);
-    return;
-  }
-  AttentionGradients<T> wanted = gradients;
-  if constexpr (!kRoundedAtEnd<T>) {  // sums are gradients
-    if (!gradients.dk_sums.is_null()) wanted.dk = gradients.dk_sums;
-    if (!gradients.dv_sums.is_null()) wanted.dv = gradients.dv_sums;
-  }
-  const Listed<T> listed(p);
-  if (listed.applies_backward()) {
-    backward_listed(p, listed, {out, lse, dout}, wanted, context);
-  } else {
-    backward_batch(Batch<T>(p), {out, lse, dout}, wanted, context);
-  }
-  capture.run_backward({lse, dout}, context);
-}
-
-template <class T>
-void check_gradients(const char* function, const RaggedProblem<T>& r, const RaggedGradients<T>& g, const View<const T, 3>& out,
-                     const View<const Accumulator<T>, 2>& lse, const View<const T, 3>& dout) {
-  const Problem<T>& p = r.shared;
-  const Index total_q = p.q.size(2), total_k = p.k.size(2);
-  const typename View<T, 2>::Sizes rows{total_q, p.num_heads};
-  check_tokens(function, "out", out, total_q, p.num_heads, p.v_head_dim);
-  check_tokens(function, "dout", dout, total_q, p.num_heads, p.v_head_dim);
-  check<ShapeError>(lse.sizes() == rows, function, "lse must be [total_q, H], as forward returned it: got ", lse, " for out ",
-                    out);
-  check<ShapeError>(g.dlse.is_null() || g.dlse.sizes() == rows, function, "dlse must be [total_q, H] or null: got ", g.dlse,
-                    " for out ", out);
-  if (!g.dq.is_null()) check_tokens(function, "dq", g.dq, total_q, p.num_heads, p.head_dim);
-  if (!g.dk.is_null()) check_tokens(function, "dk", g.dk, total_k, p.num_kv_heads, p.head_dim);
-  if (!g.dv.is_null()) check_tokens(function, "dv", g.dv, total_k, p.num_kv_heads, p.v_head_dim);
-  check_shared_gradients(function, p, g.dbias, g.dsinks, g.dposition_bias);
-  const NamedBox outputs[] = {{"dq", g.dq},       {"dk", g.dk},         {"dv", g.dv},
-                              {"dbias", g.dbias}, {"dsinks", g.dsinks}, {"dposition_bias", g.dposition_bias}};
-  const NamedBox inputs[] = {
-      {"q", p.q},   {"k", p.k},     {"v", p.v},       {"bias", p.bias},   {"out", out},
-      {"lse", lse}, {"dout", dout}, {"dlse", g.dlse}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
-  check_outputs(function, outputs, inputs);
-}
-
-template <class T>
-void backward(const View<const T, 3>& q, const View<const T, 3>& k, const View<const T, 3>& v, const View<const T, 3>& out,
-              const View<const Accumulator<T>, 2>& lse, const View<const T, 3>& dout, const RaggedGradients<T>& gradients,
-              const RaggedOffsets& offsets, const AttentionOptions& options, Context& context) {
-  constexpr const char* function = "attention_varlen_backward";
-  const RaggedProblem<T> r(function, q, k, v, offsets, options, context);
-  check_gradients(function, r, gradients, out, lse, dout);
-  const AttentionGradients<T> of_batch{.dq = one_sequence(gradients.dq),
-                                       .dk = one_sequence(gradients.dk),
-                                       .dv = one_sequence(gradients.dv),
-                                       .dbias = gradients.dbias,
-                                       .dsinks = gradients.dsinks,
-                                       .dposition_bias = gradients.dposition_bias,
-                                       .dlse = one_sequence(gradients.dlse),
-                                       .accumulate = gradients.accumulate};
-  backward_batch(Batch<T>(r), {one_sequence(out), one_sequence(lse), one_sequence(dout)}, of_batch, context);
+void backward_with(const StripRows& strips, const Problem& p, const BackwardInputs& in, Gradients g, Context& context) {
+  const StripCopy q(p.q, strips), out(in.out, strips), dout(in.dout, strips),
+      lse(in.lse, strips, StripCopy::Fill::kInfinity), dlse(g.dlse, strips), dq(g.dq, strips);
+  g.dq = dq.wide();
+  g.dlse = dlse.wide();
+  g.lse_low = {};
+  backward_dense(widened(p, strips, q.wide()), {out.wide(), lse.wide(), dout.wide()}, g, context);
+  dq.copy_back();
 }
 
 }  // namespace
 
-#define QKV_DEFINE(T)                                                                                                       \
-  void attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> out,                 \
-                          View<const Accumulator<T>, 3> lse, View<const T, 4> dout, const AttentionGradients<T>& gradients, \
-                          const AttentionOptions& options, Context& context) {                                              \
-    backward<T>(q, k, v, out, lse, dout, gradients, options, context);                                                      \
-  }                                                                                                                         \
-  void attention_varlen_backward(View<const T, 3> q, View<const T, 3> k, View<const T, 3> v, View<const T, 3> out,          \
-                                 View<const Accumulator<T>, 2> lse, View<const T, 3> dout,                                  \
-                                 const RaggedGradients<T>& gradients, const RaggedOffsets& offsets,                         \
-                                 const AttentionOptions& options, Context& context) {                                       \
-    backward<T>(q, k, v, out, lse, dout, gradients, offsets, options, context);                                             \
-  }
-QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
-#undef QKV_DEFINE
+namespace detail {
 
+void backward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyView& out, const AnyView& lse, const AnyView& dout,
+              const AnyGradients& gradients, const AttentionOptions& options, Context& context) {
+  constexpr const char* function = "attention_backward";
+  CallMemory memory;
+  const Problem p = make_dense_problem(function, q, {k, v}, options, context, memory);
+  const BackwardInputs inputs{out, lse, dout};
+  check_gradients(function, p, false, inputs, gradients);
+  Gradients wanted = gradients;
+  if (!p.rounds()) {  // sums are gradients
+    if (!gradients.dk_sums.is_null()) wanted.dk = gradients.dk_sums;
+    if (!gradients.dv_sums.is_null()) wanted.dv = gradients.dv_sums;
+  }
+  with_sums(q.type, [&]<class Sum>(Sum) {
+    CaptureJob<Sum> capture(function, p, options.capture, true);
+    if (const StripRows strips = rows_of_backward(p); strips.added) return backward_with(strips, p, inputs, wanted, context);
+    backward_dense(p, inputs, wanted, context);
+    capture.run_backward(lse, dout, context);
+  });
+}
+
+void varlen_backward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyView& out, const AnyView& lse,
+                     const AnyView& dout, const AnyGradients& gradients, const RaggedOffsets& offsets,
+                     const AttentionOptions& options, Context& context) {
+  constexpr const char* function = "attention_varlen_backward";
+  const RaggedCall r(function, q, k, v, offsets, options, context);
+  check_gradients(function, r.all, true, {out, lse, dout}, gradients);
+  Gradients of_batch = gradients;
+  for (AnyView* each : {&of_batch.dq, &of_batch.dk, &of_batch.dv, &of_batch.dlse}) *each = as_one_sequence(*each);
+  backward_batch(Batch(r), {as_one_sequence(out), as_one_sequence(lse), as_one_sequence(dout)}, of_batch, context);
+}
+
+}  // namespace detail
 }  // namespace qkv::inline v0

@@ -25,56 +25,54 @@ struct BackwardPart {
   Index first_turn;  // of its query tiles
 };
 
-template <class T>
+template <class Sum>
 struct BackwardDriver {
-  using Sum = Accumulator<T>;
-  const Batch<T>& batch;
-  const BackwardInputs<T>& inputs;
-  const AttentionGradients<T>& gradients;
-  const Problem<T>& longest;
-  const CarriedRanges<T>* carried;
+  const Batch& batch;
+  const BackwardInputs& inputs;
+  const Gradients& gradients;
+  const Problem& longest;
+  const CarriedRanges* carried;
   Index first_range, num_ranges;  // of this call; of a ragged batch, of the longest sequence
-  GradientSums<T> sums;
-  BiasGradient<T> bias;
+  GradientSums<Sum> sums;
+  BiasGradient<Sum> bias;
   OwnBytes own_bytes{};
   std::array<BackwardPart, 1> dense_part{};
   std::span<BackwardPart> parts{};
   std::span<Index> range_first{};  // [ranges + 1]: items of smaller key ranges of a ragged batch, where ranges are outermost
   Index rows, items = 0, num_tile_turns = 0;
   // Shared scratch; rows are stored sequence by sequence.
-  Sum *delta = nullptr, *lse2_high = nullptr, *lse2_low = nullptr;
-  Turn* turns = nullptr;                      // of tiles, of the bias, of sums
-  std::optional<BackwardJob<T>> dense_job{};  // shared by all items of a dense batch
+  Sum* numbers = nullptr;                       // [3][rows]: delta, lse2 in two parts
+  Turn* turns = nullptr;                        // of tiles, of the bias, of sums
+  std::optional<BackwardJob<Sum>> dense_job{};  // shared by all items of a dense batch
   Index threads;
   bool fetches = false;  // rows of the next head
 
-  BackwardDriver(const Batch<T>& whole, const BackwardInputs<T>& its_inputs, const AttentionGradients<T>& its_gradients,
-                 int num_threads, const CarriedRanges<T>* its_carried)
+  BackwardDriver(const Batch& whole, const BackwardInputs& given, const Gradients& wanted, int num_threads,
+                 const CarriedRanges* some)
       : batch(whole),
-        inputs(its_inputs),
-        gradients(its_gradients),
+        inputs(given),
+        gradients(wanted),
         longest(batch.longest()),
-        carried(its_carried),
+        carried(some),
         first_range(carried == nullptr ? 0 : carried->begin),
         num_ranges(carried == nullptr ? longest.key_ranges() : carried->end - carried->begin),
-        sums(longest, longest.key_ranges(), num_threads, carried == nullptr ? nullptr : carried->dq),
-        bias(gradients.dbias, longest, its_carried == nullptr && !whole.is_ragged() && !its_gradients.accumulate),
+        sums(longest, longest.key_ranges(), num_threads, carried == nullptr ? nullptr : reinterpret_cast<Sum*>(carried->dq)),
+        bias(gradients.dbias, longest, carried == nullptr && !whole.is_ragged() && !gradients.accumulate),
         rows(batch.num_queries() * longest.num_heads),
         threads(num_threads) {
-    own_bytes.kernel = round_to_line(std::max(longest.backward_scratch_bytes(),
-                                              longest.forward_scratch_bytes()));
+    own_bytes.kernel = round_to_line(std::max(longest.backward_scratch_bytes(), longest.forward_scratch_bytes()));
     own_bytes.bias = bytes_of_bias(bias.over_queries);
-    own_bytes.position = PositionGradient<T>{gradients.dposition_bias, &longest}.worker_bytes(longest.backward_keys);
+    own_bytes.position = PositionGradient<Sum>{gradients.dposition_bias, &longest}.worker_bytes(longest.backward_keys);
     own_bytes.sums = sums.worker_bytes();
     for (Index n = 0; n < batch.parts(); ++n) {
-      num_tile_turns += batch.with_part(n, [&](const Problem<T>& p) { return turns_of(p, batch.num_sequences(n)); });
+      num_tile_turns += batch.with_part(n, [&](const Problem& p) { return turns_of(p); });
     }
   }
 
   /// `sums_bias`: a worker sums dbias over the queries of its key range.
   std::size_t bytes_of_bias(bool sums_bias) const { return sums_bias ? line_bytes<Sum>(longest.backward_keys) : 0; }
-  static Index turns_of(const Problem<T>& p, Index sequences) {
-    return p.key_ranges() > 1 ? sequences * p.num_heads * p.query_tiles() : 0;
+  Index turns_of(const Problem& p) const {
+    return p.key_ranges() > 1 ? batch.num_sequences() * p.num_heads * p.query_tiles() : 0;
   }
   Index num_bias_turns() const { return longest.query_tiles() + 1; }
   Index num_turns() const { return num_tile_turns + num_bias_turns() + sums.num_turns(); }
@@ -88,16 +86,10 @@ struct BackwardDriver {
       const Index ranges = longest.key_ranges() + 1;
       range_first = {carver.take<Index>(ranges), static_cast<std::size_t>(ranges)};
     }
-    delta = carver.take<Sum>(carried == nullptr ? 3 * rows : 0);
-    lse2_high = delta + rows;
-    lse2_low = lse2_high + rows;
-    if (carried != nullptr) {
-      delta = carried->delta;
-      lse2_high = carried->lse2_high;
-      lse2_low = carried->lse2_low;
-    }
+    numbers = carver.take<Sum>(carried == nullptr ? 3 * rows : 0);
+    if (carried != nullptr) numbers = reinterpret_cast<Sum*>(carried->numbers);
     turns = carver.take<Turn>(num_turns());
-    sums.place(carver.take<std::byte>(static_cast<Index>(sums.shared_bytes())), turns + num_tile_turns + num_bias_turns());
+    sums.set_memory(carver.take<std::byte>(static_cast<Index>(sums.shared_bytes())), turns + num_tile_turns + num_bias_turns());
     return carver.used();
   }
 
@@ -116,12 +108,12 @@ struct BackwardDriver {
     std::ranges::fill(range_first, 0);
     Index first_turn = 0;
     for (BackwardPart& part : parts) {
-      batch.with_part(part.part, [&](const Problem<T>& p) {
-        const Index heads = batch.num_sequences(part.part) * p.num_kv_heads;
+      batch.with_part(part.part, [&](const Problem& p) {
+        const Index heads = batch.num_sequences() * p.num_kv_heads;
         part.first_item = items;
         part.first_turn = first_turn;
         items += heads * (batch.is_ragged() ? p.key_ranges() : num_ranges);
-        first_turn += turns_of(p, batch.num_sequences(part.part));
+        first_turn += turns_of(p);
         if (!batch.is_ragged()) return;
         for (Index range = 0; range < p.key_ranges(); ++range) range_first[static_cast<std::size_t>(range) + 1] += heads;
       });
@@ -132,20 +124,20 @@ struct BackwardDriver {
     fetches = dense_job->fetches();
   }
 
-  BackwardRows<T> rows_of(Index n, const Problem<T>& p) const {
+  BackwardRows<Sum> rows_of(Index n, const Problem& p) const {
     return {p,
             batch.queries(inputs.out, n),
-            batch.query_numbers(inputs.lse, n),
+            batch.queries(inputs.lse, n),
             batch.queries(inputs.dout, n),
-            batch.query_numbers(gradients.dlse, n),
-            delta,
-            lse2_high,
-            lse2_low,
+            batch.queries(gradients.dlse, n),
+            numbers,
+            numbers + rows,
+            numbers + 2 * rows,
             p.num_heads * (batch.queries_before(n) - batch.first_sequence(n) * p.q_len),
-            batch.query_numbers(gradients.lse_low, n)};
+            batch.queries(gradients.lse_low, n)};
   }
 
-  BackwardJob<T> job_of(const BackwardPart& part, const Problem<T>& p, const AttentionGradients<T>& of_part) const {
+  BackwardJob<Sum> job_of(const BackwardPart& part, const Problem& p, const Gradients& of_part) const {
     const Index first = batch.first_sequence(part.part);
     return {p,
             rows_of(part.part, p),
@@ -158,11 +150,11 @@ struct BackwardDriver {
             part.first_turn - first * p.num_heads * p.query_tiles(),
             (&part - parts.data() - first) * p.num_kv_heads,
             longest.query_tiles(),
-            carried != nullptr};
+            carried};
   }
 
   /// Runs head `head`, counted over the heads of the part's sequences; `first` is the number of the first of these.
-  void run(Index item, const BackwardJob<T>& job, Index first, Index head, Index range, std::byte* own) const {
+  void run(Index item, const BackwardJob<Sum>& job, Index first, Index head, Index range, std::byte* own) const {
     const Index heads = job.p.num_kv_heads;
     const Index later = head + threads;  // workers claim items in turn
     Ahead ahead;
@@ -175,7 +167,7 @@ struct BackwardDriver {
   /// that threads have heads of their own; one by one where items add to one sum, whose order may not depend on threads.
   std::pair<Index, Index> head_and_range(Index own, Index heads, Index ranges) const {
     const bool one_sum = !gradients.dbias.is_null() || !gradients.dposition_bias.is_null();
-    const Index wide = !kRoundedAtEnd<T> ? heads : one_sum ? 1 : sums.heads_in_flight(), first = own / (ranges * wide) * wide;
+    const Index wide = !longest.rounds() ? heads : one_sum ? 1 : sums.heads_in_flight(), first = own / (ranges * wide) * wide;
     const Index count = std::min(wide, heads - first), rest = own - first * ranges;
     return {first + rest % count, rest / count};
   }
@@ -188,7 +180,7 @@ struct BackwardDriver {
     }
     const BackwardPart* part = nullptr;
     Index own = 0, range = 0;
-    if constexpr (kRoundedAtEnd<T>) {
+    if (longest.rounds()) {
       part = &part_of<BackwardPart>(parts, item);
       own = item - part->first_item;
     } else {
@@ -198,11 +190,11 @@ struct BackwardDriver {
       part = &parts[static_cast<std::size_t>(own / longest.num_kv_heads)];
       own %= longest.num_kv_heads;
     }
-    batch.with_part(part->part, [&](const Problem<T>& p) {
-      if constexpr (kRoundedAtEnd<T>) {
-        std::tie(own, range) = head_and_range(own, batch.num_sequences(part->part) * p.num_kv_heads, p.key_ranges());
+    batch.with_part(part->part, [&](const Problem& p) {
+      if (longest.rounds()) {
+        std::tie(own, range) = head_and_range(own, batch.num_sequences() * p.num_kv_heads, p.key_ranges());
       }
-      const AttentionGradients<T> of_part{.dq = batch.queries(gradients.dq, part->part),
+      const Gradients of_part{.dq = batch.queries(gradients.dq, part->part),
                                           .dk = batch.keys(gradients.dk, part->part),
                                           .dv = batch.keys(gradients.dv, part->part),
                                           .accumulate = gradients.accumulate};
@@ -216,11 +208,11 @@ struct BackwardDriver {
     if (!bias.sets) zero_all(gradients.dbias);
     zero_all(gradients.dsinks);
     zero_all(gradients.dposition_bias);
-    for (Index n = 0; n < batch.parts() && gradients.dq.data() != nullptr; ++n) {
+    for (Index n = 0; n < batch.parts() && gradients.dq.data != nullptr; ++n) {
       if (batch.kv_len(n) > 0) continue;
-      const View<T, 4> dq = batch.queries(gradients.dq, n);
+      const AnyView dq = batch.queries(gradients.dq, n);
       const Index first = batch.first_sequence(n);
-      for (Index b = first; b < first + batch.num_sequences(n); ++b) {
+      for (Index b = first; b < first + batch.num_sequences(); ++b) {
         for (Index h = 0; h < dq.size(1); ++h) zero_rows(dq, b, h, 0, dq.size(2));
       }
     }
@@ -229,12 +221,12 @@ struct BackwardDriver {
   /// Runs after all items: adds every part's share, in the order of the parts.
   void add_dsinks() const {
     for (Index n = 0; n < batch.parts(); ++n) {
-      batch.with_part(n, [&](const Problem<T>& p) {
-        const BackwardRows<T> part = rows_of(n, p);
-        const Index first = batch.first_sequence(n), count = batch.num_sequences(n);
+      batch.with_part(n, [&](const Problem& p) {
+        const BackwardRows<Sum> part = rows_of(n, p);
+        const Index first = batch.first_sequence(n), count = batch.num_sequences();
         if (batch.kv_len(n) == 0) part.prepare_without_keys(first, count);
         add_sink_gradient(part, first, count, gradients.dsinks,
-                          [this](Index row, Index) { return -static_cast<double>(delta[row]); });
+                          [this](Index row, Index) { return -static_cast<double>(numbers[row]); });
       });
     }
   }
@@ -242,44 +234,40 @@ struct BackwardDriver {
 
 }  // namespace
 
-template <class T>
-void backward_batch(const Batch<T>& batch, const BackwardInputs<T>& inputs, const AttentionGradients<T>& gradients,
-                    Context& context, const CarriedRanges<T>* carried) {
-  BackwardDriver<T> driver(batch, inputs, gradients, context.threads(), carried);
-  driver.clear();
-  if (batch.parts() == 0) return;
-  const ScratchLease scratch = borrow_scratch(context, driver.carve(nullptr));
-  driver.carve(scratch.data());
-  for (Index t = 0; t < driver.num_turns(); ++t)
-    new (&driver.turns[t]) Turn(t < driver.num_tile_turns ? driver.first_range : 0);
-  driver.number_items();
-  const Problem<T>& longest = driver.longest;
-  double pairs = 0;
-  for (Index n = 0; n < batch.parts(); ++n) pairs += batch.pairs(n);
-  const double flops = kElementFlops * static_cast<double>(driver.rows * longest.v_head_dim) +
-                       static_cast<double>(driver.items) * kItemFlops +
-                       pairs * 2.0 * static_cast<double>(3 * longest.head_dim + 2 * longest.v_head_dim);
-  run_items(context, {driver.items, flops, driver.own_bytes.all()},
-            [&driver](Index item, std::byte* own) { driver.run(item, own); });
-  if (!gradients.dsinks.is_null()) driver.add_dsinks();
+void backward_batch(const Batch& batch, const BackwardInputs& inputs, const Gradients& gradients, Context& context,
+                    const CarriedRanges* carried) {
+  with_sums(batch.longest().q.type, [&]<class Sum>(Sum) {
+    BackwardDriver<Sum> driver(batch, inputs, gradients, context.threads(), carried);
+    driver.clear();
+    if (batch.parts() == 0) return;
+    const ScratchLease scratch = borrow_scratch(context, driver.carve(nullptr));
+    driver.carve(scratch.data());
+    for (Index t = 0; t < driver.num_turns(); ++t) {
+      new (&driver.turns[t]) Turn(t < driver.num_tile_turns ? driver.first_range : 0);
+    }
+    driver.number_items();
+    const Problem& longest = driver.longest;
+    double pairs = 0;
+    for (Index n = 0; n < batch.parts(); ++n) pairs += batch.pairs(n);
+    const double flops = kElementFlops * static_cast<double>(driver.rows * longest.v_head_dim) +
+                         static_cast<double>(driver.items) * kItemFlops +
+                         pairs * 2.0 * static_cast<double>(3 * longest.head_dim + 2 * longest.v_head_dim);
+    run_items(context, {driver.items, flops, driver.own_bytes.all()},
+              [&driver](Index item, std::byte* own) { driver.run(item, own); });
+    if (!gradients.dsinks.is_null()) driver.add_dsinks();
+  });
 }
 
-template <class T>
-void plan_backward(const Batch<T>& batch, const Context& context, AttentionPlan& plan) {
+void plan_backward(const Batch& batch, const Context& context, AttentionPlan& plan) {
   if (batch.parts() == 0) return;
-  const BackwardInputs<T> no_inputs{};
-  const AttentionGradients<T> none{};
-  BackwardDriver<T> driver(batch, no_inputs, none, context.threads(), nullptr);
-  driver.own_bytes.bias = driver.bytes_of_bias(sums_over_queries<T>(driver.longest.bias, driver.longest));
-  plan.backward_scratch_bytes = driver.own_bytes.all();
-  plan.backward_shared_bytes = driver.carve(nullptr);
+  with_sums(batch.longest().q.type, [&]<class Sum>(Sum) {
+    const BackwardInputs inputs{};
+    const Gradients none{};
+    BackwardDriver<Sum> driver(batch, inputs, none, context.threads(), nullptr);
+    driver.own_bytes.bias = driver.bytes_of_bias(sums_over_queries(driver.longest.bias, driver.longest));
+    plan.backward_scratch_bytes = driver.own_bytes.all();
+    plan.backward_shared_bytes = driver.carve(nullptr);
+  });
 }
-
-#define QKV_INSTANTIATE(T)                                                                                        \
-  template void backward_batch(const Batch<T>&, const BackwardInputs<T>&, const AttentionGradients<T>&, Context&, \
-                               const CarriedRanges<T>*);                                                          \
-  template void plan_backward(const Batch<T>&, const Context&, AttentionPlan&);
-QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
-#undef QKV_INSTANTIATE
 
 }  // namespace qkv::inline v0

@@ -11,25 +11,24 @@
 
 namespace qkv::inline v0 {
 
-template <class T>
+template <class Sum>
 struct BackwardRows {
-  using Sum = Accumulator<T>;
-  const Problem<T>& p;
-  View<const T, 4> out;                                             // null with dout
-  View<const Sum, 3> lse;                                           // [B, H, Tq]
-  View<const T, 4> dout;                                            // null: no delta
-  View<const Sum, 3> dlse;                                          // null: none
+  const Problem& p;
+  AnyView out;                                                      // [B, H, Tq, Dv]; null with dout
+  AnyView lse;                                                      // [B, H, Tq]
+  AnyView dout;                                                     // [B, H, Tq, Dv]; null: no delta
+  AnyView dlse;                                                     // [B, H, Tq]; null: none
   Sum *delta = nullptr, *lse2_high = nullptr, *lse2_low = nullptr;  // [B, H, Tq] each
   Index row_offset = 0;                                             // start of a ragged sequence in the batch
-  View<const Sum, 3> lse_low = {};                                  // null: not known
+  AnyView lse_low = {};                                             // [B, H, Tq]; null: not known
 
   Index first_row(Index b, Index h) const { return row_offset + (b * p.num_heads + h) * p.q_len; }
 
   /// The tile of head h of sequence b and queries, counted in the whole problem; the caller sets keys and gradients.
   BackwardTile<Sum> tile(Index b, Index h, const Positions& queries) const {
     BackwardTile<Sum> t{};
-    t.scores = p.scores(b, h);
-    t.keys = p.keys(b, h / p.group_size());
+    t.scores = p.scores<Sum>(b, h);
+    t.keys = p.keys.head(b, h / p.group_size());
     t.v_head_dim = p.v_head_dim;
     set_queries(t, b, h, queries);
     return t;
@@ -47,16 +46,12 @@ struct BackwardRows {
 
   /// Computes lse2 and, if there is a dout, delta of the tile's queries.
   void prepare(const BackwardTile<Sum>& t, Index b, Index h, void* scratch) const {
-    const Index row = first_row(b, h) + t.q_begin - p.first_query;
+    const Index first = t.q_begin - p.first_query, row = first_row(b, h) + first;
     split_lse(p, lse, lse_low, b, h, t.q_begin, t.q_count, lse2_high + row, lse2_low + row, scratch);
-    if (t.dout.data != nullptr) prepare_delta(t, b, h, scratch);
-  }
-  void prepare_delta(const BackwardTile<Sum>& t, Index b, Index h, void* scratch) const {
-    const Index first = t.q_begin - p.first_query;
-    Sum* const its_delta = delta + first_row(b, h) + first;
-    run_delta<Sum>(*p.kernels, {t.dout, rows_at(out, b, h, first), p.v_head_dim, t.q_count, its_delta}, scratch);
-    if (dlse.data() == nullptr) return;
-    for (Index i = 0; i < t.q_count; ++i) its_delta[i] -= dlse(b, h, first + i);
+    if (t.dout.data == nullptr) return;
+    run_delta<Sum>(p.kernels<Sum>(), {t.dout, rows_at(out, b, h, first), p.v_head_dim, t.q_count, delta + row}, scratch);
+    if (dlse.data == nullptr) return;
+    for (Index i = 0; i < t.q_count; ++i) delta[row + i] -= *dlse.as<Sum>(b, h, first + i);
   }
 
   /// The same for every row of `count` sequences without keys: out is 0, and lse is the sink or -inf.
@@ -65,8 +60,8 @@ struct BackwardRows {
       for (Index h = 0; h < p.num_heads; ++h) {
         for (Index i = 0; i < p.q_len; ++i) {
           const Index row = first_row(b, h) + i;
-          delta[row] = dlse.data() == nullptr ? Sum{0} : -dlse(b, h, i);
-          const double exact = static_cast<double>(lse(b, h, i)) * std::numbers::log2e;
+          delta[row] = dlse.data == nullptr ? Sum{0} : -*dlse.as<Sum>(b, h, i);
+          const double exact = static_cast<double>(*lse.as<Sum>(b, h, i)) * std::numbers::log2e;
           lse2_high[row] = static_cast<Sum>(std::isinf(exact) ? -exact : exact);
           lse2_low[row] = std::isinf(exact) ? Sum{0} : static_cast<Sum>(exact - static_cast<double>(lse2_high[row]));
         }
@@ -77,12 +72,11 @@ struct BackwardRows {
 
 /// dsinks[h] += sum over sequences [first, first + count) and their queries of exp(sink[h] - lse) * of_row(row, h). Runs
 /// after all items and adds the rows in one order. exp(sink - lse) is the sink's weight.
-template <class T, class OfRow>
-void add_sink_gradient(const BackwardRows<T>& rows, Index first, Index count, const View<Accumulator<T>, 1>& dsinks,
-                       const OfRow& of_row) {
-  const Problem<T>& p = rows.p;
+template <class Sum, class OfRow>
+void add_sink_gradient(const BackwardRows<Sum>& rows, Index first, Index count, const AnyView& dsinks, const OfRow& of_row) {
+  const Problem& p = rows.p;
   for (Index h = 0; h < p.num_heads; ++h) {
-    const double sink2 = static_cast<double>(p.sinks(p.first_head + h)) * std::numbers::log2e;
+    const double sink2 = static_cast<double>(*p.sinks.as<Sum>(p.first_head + h, 0)) * std::numbers::log2e;
     double sum = 0;
     for (Index b = first; b < first + count; ++b) {
       for (Index row = rows.first_row(b, h), end = row + p.q_len; row < end; ++row) {
@@ -91,8 +85,8 @@ void add_sink_gradient(const BackwardRows<T>& rows, Index first, Index count, co
         sum += weight == 0 ? 0 : weight * of_row(row, h);
       }
     }
-    Accumulator<T>& whole = dsinks(p.first_head + h);
-    whole = static_cast<Accumulator<T>>(static_cast<double>(whole) + sum);
+    Sum& whole = *dsinks.as<Sum>(p.first_head + h, 0);
+    whole = static_cast<Sum>(static_cast<double>(whole) + sum);
   }
 }
 
@@ -101,16 +95,16 @@ struct OwnBytes {
   std::size_t kernel = 0, bias = 0, position = 0, sums = 0;
   std::size_t all() const { return kernel + bias + position + sums; }
 };
-template <class T>
+template <class Sum>
 struct OwnScratch {
   std::byte* kernel;
-  Accumulator<T>*bias, *position;  // dbias summed over queries, dposition
-  std::byte* sums;                 // for 16-bit types (gradient_sums.h)
+  Sum *bias, *position;  // dbias summed over queries, dposition
+  std::byte* sums;       // for 16-bit types (gradient_sums.h)
 
   OwnScratch(const OwnBytes& bytes, std::byte* base)
       : kernel(base),
-        bias(reinterpret_cast<Accumulator<T>*>(kernel + bytes.kernel)),
-        position(reinterpret_cast<Accumulator<T>*>(kernel + bytes.kernel + bytes.bias)),
+        bias(reinterpret_cast<Sum*>(kernel + bytes.kernel)),
+        position(reinterpret_cast<Sum*>(kernel + bytes.kernel + bytes.bias)),
         sums(kernel + bytes.kernel + bytes.bias + bytes.position) {}
 };
 

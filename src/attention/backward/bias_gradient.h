@@ -9,35 +9,33 @@
 namespace qkv::inline v0 {
 
 /// Whether a bias, or its gradient, repeats over the queries.
-template <class T>
-bool sums_over_queries(const View<const Accumulator<T>, 4>& bias, const Problem<T>& p) {
-  return bias.data() != nullptr && bias.size(2) == 1 && p.q_len > 1;
+inline bool sums_over_queries(const AnyView& bias, const Problem& p) {
+  return bias.data != nullptr && bias.size(2) == 1 && p.q_len > 1;
 }
 
-template <class T>
+template <class Sum>
 struct BiasGradient {
-  using Sum = Accumulator<T>;
-  View<Sum, 4> dbias;         // null: not wanted
+  AnyView dbias;              // null: not wanted
   bool shared = false;        // items of different batches, heads or key ranges add to the same element
   bool over_queries = false;  // the query axis repeats: a worker sums its item privately and adds it once at the end
   bool sets = false;          // items meet every element, each once: they set it, and nobody clears it first
   Index batch_stride = 0, head_stride = 0, row_stride = 0, column_stride = 0;
 
   /// `alone`: the call sees all of a dense problem, and nothing was added before.
-  BiasGradient(const View<Sum, 4>& view, const Problem<T>& p, bool alone = false) : dbias(view) {
+  BiasGradient(const AnyView& view, const Problem& p, bool alone = false) : dbias(view) {
     if (!wanted()) return;
     batch_stride = repeat_stride(dbias, 0);
     head_stride = repeat_stride(dbias, 1);
     row_stride = repeat_stride(dbias, 2);
     column_stride = repeat_stride(dbias, 3);
-    over_queries = sums_over_queries<T>(dbias, p);
+    over_queries = sums_over_queries(dbias, p);
     shared = (dbias.size(0) == 1 && p.batch > 1) || (dbias.size(1) == 1 && p.num_heads > 1) ||
              (dbias.size(3) == 1 && p.kv_len > p.backward_keys);
     sets = alone && !shared && row_stride != 0 && column_stride != 0 && p.mask.keeps_all() && !p.placed() && p.pairs() > 0;
   }
 
-  bool wanted() const { return dbias.data() != nullptr && dbias.count() > 0; }
-  Sum* head(Index b, Index h) const { return dbias.data() + b * batch_stride + h * head_stride; }
+  bool wanted() const { return dbias.data != nullptr && !dbias.is_empty(); }
+  Sum* head(Index b, Index h) const { return reinterpret_cast<Sum*>(dbias.data) + b * batch_stride + h * head_stride; }
 
   /// Where the tile's kernel adds, for its keys [k_begin, k_begin + k_count): privately if the query axis repeats.
   void begin_tile(BackwardTile<Sum>& tile, Sum* own, Index b, Index h) const {

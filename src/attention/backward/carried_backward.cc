@@ -1,170 +1,155 @@
 #include "attention/backward/carried_backward.h"
 
-#include "attention/backward/gradient_sums.h"
+#include <optional>
+
 #include "attention/backward/shared_gradients.h"
 #include "attention/call/row_lse.h"
 #include "attention/forward/saved_rows.h"
-#include "core/overlap.h"
 
 namespace qkv::inline v0 {
+namespace {
 
-template <class T>
-struct [[gnu::visibility("hidden")]] CarriedBackward<T>::Impl {
-  static constexpr const char* kFunction = "attention_backward";
+constexpr const char* kFunction = "attention_backward";
+
+/// Calls body(b, h, i, lse) for queries [begin, end) of a head whose lse is coarse; stops where that gives true, and returns whether it
+/// did.
+template <class Sum, class Body>
+bool each_coarse(const AnyView& lse, Index b, Index h, const Positions& queries, const Body& body) {
+  for (Index i = queries.begin; i < queries.end; ++i) {
+    const Sum value = *lse.as<Sum>(b, h, i);
+    if (is_coarse(value) && body(b, h, i, value)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
   Context& context;
-  BackwardInputs<T> inputs;
-  AttentionGradients<T> gradients;
-  View<T, 4> dq;  // the caller's
-  std::optional<CarriedProblem<T>> problem;
-  std::optional<StripCopy> wide_q, wide_out, wide_dout, wide_lse, wide_dlse, wide_dq;  // where rows are no whole strips
+  CarriedProblem problem;
+  StripRows strips;
+  StripCopy q, out, dout, lse, dlse, dq;  // used where rows are no whole strips
+  BackwardInputs inputs;
+  Gradients gradients;
   ScratchLease memory;
-  CarriedRanges<T> ranges{};
-  View<Sum, 3> lse_low, computed_lse, computed_low;  // [B, H, Tq]: what rounding took from lse; of forward, computed again
-  std::optional<SavedRows<T>> maxima;
+  CarriedRanges ranges{};
+  AnyView lse_low, computed_lse, computed_low;  // [B, H, Tq]: what rounding took from lse; of forward, computed again
+  std::optional<SavedRows> maxima;
 
-  Impl(const View<const T, 4>& q, const KeySizes& keys, const BackwardInputs<T>& its_inputs,
-       const AttentionGradients<T>& its_gradients, const AttentionOptions& options, Context& its_context)
-      : context(its_context), inputs(its_inputs), dq(its_gradients.dq) {
-    gradients.dq = dq;
-    gradients.dlse = its_gradients.dlse;
-    gradients.accumulate = its_gradients.accumulate;
-    problem.emplace(kFunction, q, keys, options, context);
-    const NamedBox boxes[] = {{"dq", dq}};
-    std::vector<NamedBox> read = boxes_beside(q, problem->p);
-    for (const NamedBox& box :
-         {NamedBox{"out", inputs.out}, {"lse", inputs.lse}, {"dout", inputs.dout}, {"dlse", gradients.dlse}})
-      read.push_back(box);
+  /// Rows that are added have lse = inf, so that their weights are 0.
+  Impl(const AnyView& its_q, const KeySizes& keys, const BackwardInputs& in, const Gradients& wanted,
+       const AttentionOptions& options, Context& its_context)
+      : context(its_context),
+        problem(kFunction, its_q, keys, options, context),
+        strips(rows_of_backward(problem.p)),
+        q(widens(its_q), strips),
+        out(widens(in.out), strips),
+        dout(widens(in.dout), strips),
+        lse(widens(in.lse), strips, StripCopy::Fill::kInfinity),
+        dlse(widens(wanted.dlse), strips),
+        dq(widens(wanted.dq), strips),
+        inputs(strips.added ? BackwardInputs{out.wide(), lse.wide(), dout.wide()} : in) {
+    Problem& p = problem.p;
+    const NamedBox boxes[] = {{"dq", wanted.dq}};
+    const NamedBox read[] = {{"q", its_q},   {"bias", p.bias},  {"sinks", p.sinks}, {"position_bias", p.position_table()},
+                             {"out", in.out}, {"lse", in.lse}, {"dout", in.dout},  {"dlse", wanted.dlse}};
     check_outputs(kFunction, boxes, read);
-    if (const StripRows rows = rows_of_backward(problem->p); rows.added) widen(q, keys, rows, options);
-    const Problem<T>& p = problem->p;
-    const Index numbers = p.batch * p.num_heads * p.q_len;
+    gradients.dq = strips.added ? dq.wide() : wanted.dq;
+    gradients.dlse = strips.added ? dlse.wide() : wanted.dlse;
+    gradients.accumulate = wanted.accumulate;
+    if (strips.added) p = widened(p, strips, q.wide());
+    const Index numbers = p.batch * p.num_heads * p.q_len, bytes = numbers * p.sum_bytes();
     const auto carve = [&](std::byte* base) {
       Carver carver(base);
-      ranges.delta = carver.take<Sum>(numbers);
-      ranges.lse2_high = carver.take<Sum>(numbers);
-      ranges.lse2_low = carver.take<Sum>(numbers);
-      ranges.dq = carver.take<Sum>(kRoundedAtEnd<T> ? std::max<Index>(1, numbers * p.head_dim) : 0);
-      for (View<Sum, 3>* each : {&lse_low, &computed_lse, &computed_low})
-        *each = {carver.take<Sum>(numbers), {p.batch, p.num_heads, p.q_len}};
+      ranges.numbers = carver.take<std::byte>(3 * bytes);
+      ranges.dq = carver.take<std::byte>(p.rounds() ? std::max<Index>(1, bytes * p.head_dim) : 0);
+      for (AnyView* each : {&lse_low, &computed_lse, &computed_low}) {
+        *each = inputs.lse;
+        each->data = carver.take<std::byte>(bytes);
+        each->strides = {p.num_heads * p.q_len, p.q_len, 1};
+      }
       return carver.used();
     };
     memory = borrow_scratch(context, carve(nullptr));
     carve(memory.data());
-    std::fill_n(lse_low.data(), numbers, Sum{0});
+    zero_all(lse_low);
     gradients.lse_low = lse_low;
   }
 
-  /// Rows that are added have lse = inf, so that their weights are 0.
-  void widen(const View<const T, 4>& q, const KeySizes& keys, const StripRows& rows, const AttentionOptions& options) {
-    const Sum infinity = std::numeric_limits<Sum>::infinity();
-    wide_q.emplace(row_bytes(q), rows);
-    wide_out.emplace(row_bytes(inputs.out), rows);
-    wide_dout.emplace(row_bytes(inputs.dout), rows);
-    wide_lse.emplace(row_bytes(inputs.lse), rows, &infinity, sizeof(Sum));
-    wide_dlse.emplace(row_bytes(gradients.dlse), rows);
-    wide_dq.emplace(row_bytes(dq), rows);
-    inputs = {wide_out->view(inputs.out), wide_lse->view(inputs.lse), wide_dout->view(inputs.dout)};
-    gradients.dlse = wide_dlse->view(gradients.dlse);
-    gradients.dq = wide_dq->view(dq);
-    const AttentionOptions placed = options_of(options, problem->p, rows);
-    problem.emplace(kFunction, View<const T, 4>(wide_q->view(q)), keys, placed, context);
-  }
+  AnyView widens(const AnyView& x) const { return strips.added ? x : AnyView(); }
 
-  /// Calls body(b, h, i) for every row of which lse is coarse; stops where that gives true, and returns whether it did.
-  template <class Body>
-  bool each_coarse(const Positions& queries, Index b, Index h, const Body& body) const {
-    for (Index i = queries.begin; i < queries.end; ++i) {
-      if (is_coarse(inputs.lse(b, h, i)) && body(b, h, i)) return true;
-    }
-    return false;
-  }
   void begin_maxima() {
-    maxima.emplace(problem->p, AttentionOutputs<T>{.lse = computed_lse, .lse_low = computed_low}, context);
-    maxima->only([&](Index b, Index h, const Positions& queries) {
-      return each_coarse(queries, b, h, [](Index, Index, Index) { return true; });
+    maxima.emplace(problem.p, Outputs{.lse = computed_lse, .lse_low = computed_low}, context);
+    with_sums(problem.p.q.type, [&]<class Sum>(Sum) {
+      maxima->only([&](Index b, Index h, const Positions& queries) {
+        return each_coarse<Sum>(inputs.lse, b, h, queries, [](Index, Index, Index, Sum) { return true; });
+      });
     });
   }
   /// As split_lse does for one tile: what was lost is known where forward gives exactly the lse that was given.
   void end_maxima() {
     maxima->finish();
     maxima.reset();
-    const Problem<T>& p = problem->p;
-    for (Index head = 0; head < p.batch * p.num_heads; ++head) {
-      each_coarse({0, p.q_len}, head / p.num_heads, head % p.num_heads, [&](Index b, Index h, Index i) {
-        if (computed_lse(b, h, i) == inputs.lse(b, h, i)) lse_low(b, h, i) = computed_low(b, h, i);
-        return false;
-      });
-    }
+    const Problem& p = problem.p;
+    with_sums(p.q.type, [&]<class Sum>(Sum) {
+      for (Index head = 0; head < p.batch * p.num_heads; ++head) {
+        each_coarse<Sum>(inputs.lse, head / p.num_heads, head % p.num_heads, {0, p.q_len}, [&](Index b, Index h, Index i, Sum given) {
+          if (*computed_lse.as<Sum>(b, h, i) == given) *lse_low.as<Sum>(b, h, i) = *computed_low.as<Sum>(b, h, i);
+          return false;
+        });
+      }
+    });
   }
 
-  void add(const KeyChunk<T>& chunk, const View<Sum, 4>& dk, const View<Sum, 4>& dv, const AttentionGradients<T>& shared) {
-    problem->read(chunk);
-    const Problem<T>& p = problem->p;
-    check_shared_gradients(kFunction, p, shared.dbias, shared.dsinks, shared.dposition_bias);
+  void add(const KeyChunk& chunk, const AnyView& dk, const AnyView& dv, const Gradients& shared) {
+    Problem& p = problem.p;
+    p.keys.read(chunk.k, chunk.v, chunk.begin);
+    check_shared_gradients(kFunction, p, shared);
     const bool last = chunk.end() == p.kv_len;
-    AttentionGradients<T> wanted = gradients;
-    wanted.dk_sums = CarriedProblem<T>::of_all(dk, chunk.begin, p.kv_len);
-    wanted.dv_sums = CarriedProblem<T>::of_all(dv, chunk.begin, p.kv_len);
-    if constexpr (!kRoundedAtEnd<T>) {  // sums are gradients
-      wanted.dk = wanted.dk_sums;
-      wanted.dv = wanted.dv_sums;
-    }
+    Gradients wanted = gradients;
+    (p.rounds() ? wanted.dk_sums : wanted.dk) = dk;  // of others sums are gradients
+    (p.rounds() ? wanted.dv_sums : wanted.dv) = dv;
     wanted.dbias = shared.dbias;
     wanted.dposition_bias = shared.dposition_bias;
     if (last) wanted.dsinks = shared.dsinks;
     ranges.begin = chunk.begin / p.backward_keys;
     ranges.end = (chunk.end() + p.backward_keys - 1) / p.backward_keys;
-    backward_batch(Batch<T>(p), inputs, wanted, context, &ranges);
-    if (last && wide_dq) wide_dq->copy_to(row_bytes(dq));
+    ranges.first_key = chunk.begin;
+    backward_batch(Batch(p), inputs, wanted, context, &ranges);
+    if (last) dq.copy_back();
   }
 };
 
-template <class T>
-bool carries_backward(const View<const T, 4>& q, const KeySizes& keys, Index queries, const AttentionOptions& options,
-                      Context& context) {
+bool carries_backward(const AnyView& q, const KeySizes& keys, Index queries, const AttentionOptions& options, Context& context) {
   return is_tiled(q, keys, queries, options, context, true);
 }
 
-template <class Sum>
-bool lse_is_coarse(const View<const Sum, 3>& lse) {
-  for (Index b = 0; b < lse.size(0); ++b) {
-    for (Index h = 0; h < lse.size(1); ++h) {
-      for (Index i = 0; i < lse.size(2); ++i) {
-        if (is_coarse(lse(b, h, i))) return true;
-      }
+bool lse_is_coarse(const AnyView& lse) {
+  return with_sums(lse.type, [&]<class Sum>(Sum) {
+    bool any = false;
+    for (Index head = 0; head < lse.size(0) * lse.size(1) && !any; ++head) {
+      any = each_coarse<Sum>(lse, head / lse.size(1), head % lse.size(1), {0, lse.size(2)},
+                             [](Index, Index, Index, Sum) { return true; });
     }
-  }
-  return false;
+    return any;
+  });
 }
 
-template <class T>
-CarriedBackward<T>::CarriedBackward(const View<const T, 4>& q, const KeySizes& keys, const BackwardInputs<T>& inputs,
-                                    const AttentionGradients<T>& gradients, const AttentionOptions& options, Context& context)
+CarriedBackward::CarriedBackward(const AnyView& q, const KeySizes& keys, const BackwardInputs& inputs, const Gradients& gradients,
+                                 const AttentionOptions& options, Context& context)
     : impl_(std::make_unique<Impl>(q, keys, inputs, gradients, options, context)) {}
-template <class T>
-CarriedBackward<T>::~CarriedBackward() = default;
-template <class T>
-void CarriedBackward<T>::add_maxima(const KeyChunk<T>& chunk) {
+CarriedBackward::~CarriedBackward() = default;
+
+void CarriedBackward::add_maxima(const KeyChunk& chunk) {
   if (!impl_->maxima) impl_->begin_maxima();
-  impl_->problem->read({chunk.k, {}, chunk.begin});
+  impl_->problem.p.keys.read(chunk.k, {}, chunk.begin);
   impl_->maxima->add(chunk.begin, chunk.end());
 }
-template <class T>
-void CarriedBackward<T>::end_maxima() {
+void CarriedBackward::end_maxima() {
   if (impl_->maxima) impl_->end_maxima();
 }
-template <class T>
-void CarriedBackward<T>::add(const KeyChunk<T>& chunk, const View<Sum, 4>& dk, const View<Sum, 4>& dv,
-                             const AttentionGradients<T>& shared) {
+void CarriedBackward::add(const KeyChunk& chunk, const AnyView& dk, const AnyView& dv, const Gradients& shared) {
   impl_->add(chunk, dk, dv, shared);
 }
-
-#define QKV_INSTANTIATE(T)                   \
-  template class QKV_API CarriedBackward<T>; \
-  template QKV_API bool carries_backward(const View<const T, 4>&, const KeySizes&, Index, const AttentionOptions&, Context&);
-QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
-#undef QKV_INSTANTIATE
-template QKV_API bool lse_is_coarse(const View<const float, 3>&);
-template QKV_API bool lse_is_coarse(const View<const double, 3>&);
 
 }  // namespace qkv::inline v0

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <algorithm>
-#include <type_traits>
 
 #include "attention/call/problem.h"
 #include "core/threads/turns.h"
@@ -14,27 +13,27 @@
 
 namespace qkv::inline v0 {
 
-/// True for types whose sums are kept in scratch until they are rounded.
-template <class T>
-constexpr bool kRoundedAtEnd = !std::is_same_v<T, Accumulator<T>>;
-
 /// Rows of one gradient as a kernel adds to them, the first of a tile or range on.
-template <class T>
+template <class Sum>
 struct SumRows {
-  Accumulator<T>* data = nullptr;
+  Sum* data = nullptr;
   Index stride = 0;
 };
 
-template <class T>
+/// The rows of a gradient in the caller's memory; null where it is not wanted.
+template <class Sum>
+SumRows<Sum> rows_of_caller(const AnyView& gradient, Index b, Index h, Index first) {
+  return {gradient.as<Sum>(b, h, first), gradient.stride(2)};
+}
+
+template <class Sum>
 class GradientSums {
  public:
-  using Sum = Accumulator<T>;
-
   /// `carried`: dq of every head, kept from call to call (backward_driver.h); null: slots.
-  GradientSums(const Problem<T>& p, Index key_ranges, int threads, Sum* carried)
+  GradientSums(const Problem& p, Index key_ranges, int threads, Sum* carried)
       : p_(p), key_ranges_(key_ranges), carried_(carried) {
     const Index heads = p.batch * p.num_kv_heads;
-    if (kRoundedAtEnd<T> && key_ranges > 1) slots_ = carried == nullptr ? std::min<Index>(threads, heads) : heads;
+    if (p.rounds() && key_ranges > 1) slots_ = carried == nullptr ? std::min<Index>(threads, heads) : heads;
   }
 
   std::size_t shared_bytes() const { return line_bytes<Sum>(carried_ == nullptr ? slots_ * slot_rows() * p_.head_dim : 0); }
@@ -42,9 +41,9 @@ class GradientSums {
   /// A head that is claimed may wait for the one as many before it, and for none that comes later.
   Index heads_in_flight() const { return std::max<Index>(1, slots_); }
   std::size_t worker_bytes() const {
-    return kRoundedAtEnd<T> ? line_bytes<Sum>(p_.backward_keys * (p_.head_dim + p_.v_head_dim) + tile_rows() * p_.head_dim) : 0;
+    return p_.rounds() ? line_bytes<Sum>(p_.backward_keys * (p_.head_dim + p_.v_head_dim) + tile_rows() * p_.head_dim) : 0;
   }
-  void place(std::byte* shared, Turn* turns) {
+  void set_memory(std::byte* shared, Turn* turns) {
     shared_ = carried_ == nullptr ? reinterpret_cast<Sum*>(shared) : carried_;
     turns_ = turns;
   }
@@ -59,42 +58,45 @@ class GradientSums {
   }
 
   /// dk and dv rows of a key range, in the worker's private memory.
-  SumRows<T> keys(std::byte* worker) const { return {reinterpret_cast<Sum*>(worker), p_.head_dim}; }
-  SumRows<T> values(std::byte* worker) const {
+  SumRows<Sum> keys(std::byte* worker) const { return {reinterpret_cast<Sum*>(worker), p_.head_dim}; }
+  SumRows<Sum> values(std::byte* worker) const {
     return {reinterpret_cast<Sum*>(worker) + p_.backward_keys * p_.head_dim, p_.v_head_dim};
   }
   /// dq rows of query head h, whose kv head has the number `head`, for the tile whose first row is `first`.
-  SumRows<T> queries(std::byte* worker, Index head, Index h, Index first) const {
+  SumRows<Sum> queries(std::byte* worker, Index head, Index h, Index first) const {
     if (slots_ == 0) return {values(worker).data + p_.backward_keys * p_.v_head_dim, p_.head_dim};
     const Index row = head % slots_ * slot_rows() + h % p_.group_size() * p_.q_len + first;
     return {shared_ + row * p_.head_dim, p_.head_dim};
   }
 
-  void clear(const SumRows<T>& sums, Index count) const { std::fill_n(sums.data, count * sums.stride, Sum{0}); }
-  /// Rounds the sums into rows [begin, begin + count) of (b, h), or adds them to what is there.
-  void round(const SumRows<T>& sums, const View<T, 4>& gradient, Index b, Index h, Index begin, Index count,
-             bool accumulate) const {
-    p_.kernels->round(sums.data, count, sums.stride, rows_at(gradient, b, h, begin), accumulate);
-  }
-  /// The sums as they are, or added to what is there.
-  void keep(const SumRows<T>& sums, const View<Sum, 4>& gradient, Index b, Index h, Index begin, Index count,
-            bool accumulate) const {
-    for (Index row = 0; row < count; ++row) {
-      const Sum* from = sums.data + row * sums.stride;
-      Sum* to = &gradient(b, h, begin + row, 0);
-      for (Index d = 0; d < sums.stride; ++d) to[d] = accumulate ? to[d] + from[d] : from[d];
-    }
-  }
+  void clear(const SumRows<Sum>& sums, Index count) const { std::fill_n(sums.data, count * sums.stride, Sum{0}); }
 
  private:
   Index slot_rows() const { return p_.group_size() * p_.q_len; }
   Index tile_rows() const { return key_ranges_ > 1 ? 0 : p_.query_tile; }
 
-  const Problem<T>& p_;
+  const Problem& p_;
   Index key_ranges_, slots_ = 0;
   Sum* carried_;
   Sum* shared_ = nullptr;  // [slots][group][Tq][D]
   Turn* turns_ = nullptr;  // [slots]
 };
+
+/// Writes sums, `count` rows that follow each other, to rows [begin, begin + count) of (b, h) of a gradient, or adds them to what is
+/// there: rounded where it is of 16 bits. Nothing of a null one.
+template <class Sum>
+void write_sums(const Problem& p, const SumRows<Sum>& sums, const AnyView& gradient, Index b, Index h, Index begin, Index count,
+                bool add) {
+  if (gradient.data == nullptr) return;
+  if (gradient.type != stored_as<Sum>()) {
+    p.kernels<Sum>().round(sums.data, count, sums.stride, rows_at(gradient, b, h, begin), add);
+    return;
+  }
+  for (Index row = 0; row < count; ++row) {
+    const Sum* const from = sums.data + row * sums.stride;
+    Sum* const to = gradient.as<Sum>(b, h, begin + row);
+    for (Index d = 0; d < sums.stride; ++d) to[d] = add ? to[d] + from[d] : from[d];
+  }
+}
 
 }  // namespace qkv::inline v0

@@ -4,9 +4,8 @@
 // at a time (turns.h). 16-bit gradients are summed in float: there is then one range, with float dk and dv for each worker.
 #include <new>
 
-#include "attention/backward/backward_driver.h"
-#include "attention/backward/backward_rows.h"
-#include "attention/backward/gradient_sums.h"
+#include "attention/backward/backward_job.h"
+#include "attention/plan/listed.h"
 #include "attention/backward/shared_gradients.h"
 #include "core/threads/region.h"
 #include "core/threads/turns.h"
@@ -18,44 +17,41 @@ namespace {
 constexpr Index kTurnQueries = 64;
 constexpr Index kRangeNumbers = Index{1} << 18;  // of K and V: a range stays in the caches while all queries add to it
 
-template <class T>
+template <class Sum>
 struct ListedBackward {
-  using Sum = Accumulator<T>;
-  const Problem<T>& p;
-  const Listed<T>& listed;
-  const AttentionGradients<T>& gradients;
-  BackwardRows<T> rows;
+  const Problem& p;
+  const Listed& listed;
+  const Gradients& gradients;
+  BackwardRows<Sum> rows;
   const Kernels<Sum>& kernels;
   const CacheTable& cache;
   const LayerKernels& layers;
   Index range_keys, piece, block_rows;
   Turn* turns = nullptr;  // [B, Hkv, blocks of queries]
 
-  ListedBackward(const Problem<T>& problem, const Listed<T>& its_lists, const BackwardInputs<T>& inputs,
-                 const AttentionGradients<T>& its_gradients, Context& context)
+  ListedBackward(const Problem& problem, const Listed& lists, const BackwardInputs& inputs, const Gradients& wanted)
       : p(problem),
-        listed(its_lists),
-        gradients(its_gradients),
+        listed(lists),
+        gradients(wanted),
         rows{p, inputs.out, inputs.lse, inputs.dout, gradients.dlse},
-        kernels(kernels_of<Sum>(p.isa(context))),
-        cache(kernel_tables(p.isa(context)).cache),
-        layers(kernel_tables(p.isa(context)).attention.layers),
-        range_keys(kRoundedAtEnd<T> ? p.kv_len : std::max<Index>(kTurnQueries, kRangeNumbers / (p.head_dim + p.v_head_dim))),
-        piece(kernels.backward_keys(p.head_dim, p.v_head_dim)),
+        kernels(p.kernels<Sum>()),
+        cache(p.tables->cache),
+        layers(p.tables->attention.layers),
+        range_keys(p.rounds() ? p.kv_len : std::max<Index>(kTurnQueries, kRangeNumbers / (p.head_dim + p.v_head_dim))),
+        piece(p.backward_keys),
         block_rows(std::min(listed.block_heads(), kernels.query_tile(stored_as<Sum>(), p.head_dim, p.v_head_dim))) {}
 
   Index ranges() const { return (p.kv_len + range_keys - 1) / range_keys; }
   Index query_blocks() const { return (p.q_len + kTurnQueries - 1) / kTurnQueries; }
   Index heads() const { return p.batch * p.num_kv_heads; }
-  static bool wants(const View<T, 4>& view) { return view.data() != nullptr; }
 
   /// dk or dv.
   struct KeyGradient {
-    const View<T, 4>& rounded;
-    const View<Sum, 4>& sums;  // before they are rounded; f32 and f64 have them in `rounded`
+    const AnyView& rounded;
+    const AnyView& sums;  // before they are rounded; f32 and f64 have them in `rounded`
     Index width;
 
-    bool wanted() const { return rounded.data() != nullptr || sums.data() != nullptr; }
+    bool wanted() const { return rounded.data != nullptr || sums.data != nullptr; }
   };
   KeyGradient dk() const { return {gradients.dk, gradients.dk_sums, p.head_dim}; }
   KeyGradient dv() const { return {gradients.dv, gradients.dv_sums, p.v_head_dim}; }
@@ -87,18 +83,18 @@ struct ListedBackward {
     own.delta = carver.take<Sum>(3 * block_rows);
     own.lse2_high = own.delta + block_rows;
     own.lse2_low = own.lse2_high + block_rows;
-    own.all_dk = carver.take<Sum>(kRoundedAtEnd<T> ? p.kv_len * d : 0);
-    own.all_dv = carver.take<Sum>(kRoundedAtEnd<T> ? p.kv_len * dv : 0);
+    own.all_dk = carver.take<Sum>(p.rounds() ? p.kv_len * d : 0);
+    own.all_dv = carver.take<Sum>(p.rounds() ? p.kv_len * dv : 0);
     return carver.used();
   }
 
   /// Heads [h0, h0 + count) of query i of sequence b as rows of sums.
-  void read_heads(const View<const T, 4>& x, Index b, Index h0, Index i, Index count, Sum* to) const {
+  void read_heads(const AnyView& x, Index b, Index h0, Index i, Index count, Sum* to) const {
     HeadKeys head{};
-    head.type = stored_as<T>();
+    head.type = x.type;
     head.num_pages = 1;
     head.page_rows = head.held.end = count;
-    cache.read(head, {&x(b, h0, i, 0), nullptr, 0, x.stride(1), 0}, 0, count, x.size(3), to);
+    cache.read(head, {x.at(b, h0, i), nullptr, 0, x.stride(1), 0}, 0, count, x.size(3), to);
   }
 
   /// What kernels need of queries [i, end) of a key/value head's group.
@@ -109,11 +105,6 @@ struct ListedBackward {
         rows.prepare(rows.tile(b, h, {begin, std::min(begin + most, last)}), b, h, kernel);
       }
     }
-  }
-
-  /// to (+)= from, a row each.
-  static void put(const Sum* from, Index width, bool add, Sum* to) {
-    for (Index d = 0; d < width; ++d) to[d] = add ? to[d] + from[d] : from[d];
   }
 
   /// Heads [h0, h0 + count), which share a list, of query i.
@@ -138,22 +129,18 @@ struct ListedBackward {
       if (dk().wanted()) scatter(own.dk, p.head_dim, keys, own.keys + begin, key_sums(dk(), b, g, own.all_dk));
       if (dv().wanted()) scatter(own.dv, p.v_head_dim, keys, own.keys + begin, key_sums(dv(), b, g, own.all_dv));
     }
-    if (!wants(gradients.dq)) return;
-    if constexpr (kRoundedAtEnd<T>) {
-      Rows to = rows_at(gradients.dq, b, h0, i);
-      to.stride = gradients.dq.stride(1);
-      kernels.round(own.dq, count, p.head_dim, to, gradients.accumulate);
-    } else {
-      const bool add = gradients.accumulate || range > 0;
-      for (Index r = 0; r < count; ++r) put(own.dq + r * p.head_dim, p.head_dim, add, &gradients.dq(b, h0 + r, i, 0));
-    }
+    if (gradients.dq.data == nullptr) return;
+    const bool add = gradients.accumulate || (range > 0 && !p.rounds());
+    AnyView dq = gradients.dq;  // rows are heads
+    dq.data = dq.at(b, h0, i);
+    dq.strides[2] = dq.stride(1);
+    write_sums<Sum>(p, {own.dq, p.head_dim}, dq, 0, 0, 0, count, add);
   }
   void run_kernel(Index b, Index h0, Index count, Index keys, bool first, const Own& own) const {
     BackwardTile<Sum> tile{};
-    tile.scores = p.scores(b, h0);
+    tile.scores = p.scores<Sum>(b, h0);
     tile.scores.mask = {};
     tile.scores.kv_len = keys;
-    tile.scores.key_tile = kernels.key_tile(p.head_dim, p.v_head_dim);
     constexpr StoredType own_type = stored_as<Sum>();
     tile.q = {reinterpret_cast<std::byte*>(own.q), own_type, p.head_dim};
     tile.dout = {reinterpret_cast<std::byte*>(own.dout), own_type, p.v_head_dim};
@@ -164,7 +151,7 @@ struct ListedBackward {
     tile.v_head_dim = p.v_head_dim;
     tile.q_count = count;
     tile.k_count = keys;
-    tile.dq = wants(gradients.dq) ? own.dq : nullptr;
+    tile.dq = gradients.dq.data != nullptr ? own.dq : nullptr;
     tile.dk = dk().wanted() ? own.dk : nullptr;
     tile.dv = dv().wanted() ? own.dv : nullptr;
     tile.dq_stride = tile.dk_stride = p.head_dim;
@@ -174,37 +161,34 @@ struct ListedBackward {
     kernels.backward(tile, own.kernel);
   }
   /// Where dk or dv of a head is summed.
-  SumRows<T> key_sums(const KeyGradient& gradient, Index b, Index g, Sum* sums) const {
-    if constexpr (kRoundedAtEnd<T>) return {sums, gradient.width};
-    if constexpr (!kRoundedAtEnd<T>) return {&gradient.rounded(b, g, 0, 0), gradient.rounded.stride(2)};
+  SumRows<Sum> key_sums(const KeyGradient& gradient, Index b, Index g, Sum* sums) const {
+    return p.rounds() ? SumRows<Sum>{sums, gradient.width} : rows_of_caller<Sum>(gradient.rounded, b, g, 0);
   }
   /// Row keys[n] of `to` += row n of `from`.
-  void scatter(const Sum* from, Index width, Index count, const Index* keys, const SumRows<T>& to) const {
+  void scatter(const Sum* from, Index width, Index count, const Index* keys, const SumRows<Sum>& to) const {
     if constexpr (std::is_same_v<Sum, float>) {
       layers.scatter({from, width, keys, to.data, to.stride, count, width});
     } else {
-      for (Index n = 0; n < count; ++n) put(from + n * width, width, true, to.data + keys[n] * to.stride);
+      for (Index n = 0; n < count; ++n) {
+        for (Index d = 0; d < width; ++d) to.data[keys[n] * to.stride + d] += from[n * width + d];
+      }
     }
   }
 
   /// Before anything is added to the keys of a range.
   void begin_keys(const KeyGradient& gradient, Index b, Index g, Index begin, Index end, Sum* sums) const {
     if (!gradient.wanted()) return;
-    if constexpr (kRoundedAtEnd<T>) {
+    if (p.rounds()) {
       std::fill_n(sums, end * gradient.width, Sum{0});
     } else if (!gradients.accumulate) {
-      for (Index key = begin; key < end; ++key) std::fill_n(&gradient.rounded(b, g, key, 0), gradient.width, T{});
+      zero_rows(gradient.rounded, b, g, begin, end - begin);
     }
   }
   /// After the last query: all keys of a head, whose sums are in scratch.
-  void end_keys(const KeyGradient& gradient, Index b, Index g, const Sum* sums) const {
-    const bool add = gradients.accumulate;
-    if (wants(gradient.rounded)) {
-      kernels.round(sums, p.kv_len, gradient.width, rows_at(gradient.rounded, b, g, 0), add);
+  void end_keys(const KeyGradient& gradient, Index b, Index g, Sum* sums) const {
+    for (const AnyView* to : {&gradient.rounded, &gradient.sums}) {
+      write_sums<Sum>(p, {sums, gradient.width}, *to, b, g, 0, p.kv_len, gradients.accumulate);
     }
-    if (gradient.sums.data() == nullptr) return;
-    for (Index key = 0; key < p.kv_len; ++key)
-      put(sums + key * gradient.width, gradient.width, add, &gradient.sums(b, g, key, 0));
   }
 
   void run(Index item, const Own& own) const {
@@ -226,51 +210,45 @@ struct ListedBackward {
       }
       pass_turn(turn, range);
     }
-    if constexpr (kRoundedAtEnd<T>) {
-      end_keys(dk(), b, g, own.all_dk);
-      end_keys(dv(), b, g, own.all_dv);
-    }
+    if (!p.rounds()) return;
+    end_keys(dk(), b, g, own.all_dk);
+    end_keys(dv(), b, g, own.all_dv);
   }
 };
 
 }  // namespace
 
-template <class T>
-void backward_listed(const Problem<T>& p, const Listed<T>& listed, const BackwardInputs<T>& inputs,
-                     const AttentionGradients<T>& gradients, Context& context) {
-  using Sum = Accumulator<T>;
-  ListedBackward<T> job(p, listed, inputs, gradients, context);
-  if (!gradients.accumulate) zero_all(gradients.dsinks);
-  const Index rows = p.batch * p.num_heads * p.q_len, num_turns = job.heads() * job.query_blocks();
-  typename ListedBackward<T>::Own own{};
-  const std::size_t own_bytes = job.carve(nullptr, own);
-  const auto carve = [&](std::byte* base) {
-    Carver carver(base);
-    job.rows.delta = carver.take<Sum>(3 * rows);
-    job.rows.lse2_high = job.rows.delta + rows;
-    job.rows.lse2_low = job.rows.lse2_high + rows;
-    job.turns = carver.take<Turn>(num_turns);
-    return carver.used();
-  };
-  const ScratchLease scratch = borrow_scratch(context, carve(nullptr));
-  carve(scratch.data());
-  for (Index t = 0; t < num_turns; ++t) new (&job.turns[t]) Turn(0);
-  const double flops =
-      static_cast<double>(listed.longest() * rows) * 2.0 * static_cast<double>(3 * p.head_dim + 2 * p.v_head_dim);
-  run_items(context, {job.heads() * job.ranges(), flops, own_bytes}, [&](Index item, std::byte* memory) {
-    typename ListedBackward<T>::Own of_worker{};
-    job.carve(memory, of_worker);
-    job.run(item, of_worker);
+void backward_dense(const Problem& p, const BackwardInputs& inputs, const Gradients& gradients, Context& context) {
+  const Listed listed(p);
+  if (!listed.applies_backward()) return backward_batch(Batch(p), inputs, gradients, context);
+  with_sums(p.q.type, [&]<class Sum>(Sum) {
+    ListedBackward<Sum> job(p, listed, inputs, gradients);
+    if (!gradients.accumulate) zero_all(gradients.dsinks);
+    const Index rows = p.batch * p.num_heads * p.q_len, num_turns = job.heads() * job.query_blocks();
+    typename ListedBackward<Sum>::Own own{};
+    const std::size_t own_bytes = job.carve(nullptr, own);
+    const auto carve = [&](std::byte* base) {
+      Carver carver(base);
+      job.rows.delta = carver.take<Sum>(3 * rows);
+      job.rows.lse2_high = job.rows.delta + rows;
+      job.rows.lse2_low = job.rows.lse2_high + rows;
+      job.turns = carver.take<Turn>(num_turns);
+      return carver.used();
+    };
+    const ScratchLease scratch = borrow_scratch(context, carve(nullptr));
+    carve(scratch.data());
+    for (Index t = 0; t < num_turns; ++t) new (&job.turns[t]) Turn(0);
+    const double flops =
+        static_cast<double>(listed.longest() * rows) * 2.0 * static_cast<double>(3 * p.head_dim + 2 * p.v_head_dim);
+    run_items(context, {job.heads() * job.ranges(), flops, own_bytes}, [&](Index item, std::byte* memory) {
+      typename ListedBackward<Sum>::Own of_worker{};
+      job.carve(memory, of_worker);
+      job.run(item, of_worker);
+    });
+    if (gradients.dsinks.is_null()) return;
+    add_sink_gradient(job.rows, 0, p.batch, gradients.dsinks,
+                      [&](Index row, Index) { return -static_cast<double>(job.rows.delta[row]); });
   });
-  if (gradients.dsinks.is_null()) return;
-  add_sink_gradient(job.rows, 0, p.batch, gradients.dsinks,
-                    [&](Index row, Index) { return -static_cast<double>(job.rows.delta[row]); });
 }
-
-#define QKV_INSTANTIATE(T)                                                                                                   \
-  template void backward_listed(const Problem<T>&, const Listed<T>&, const BackwardInputs<T>&, const AttentionGradients<T>&, \
-                                Context&);
-QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
-#undef QKV_INSTANTIATE
 
 }  // namespace qkv::inline v0

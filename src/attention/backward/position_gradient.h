@@ -10,13 +10,12 @@
 
 namespace qkv::inline v0 {
 
-template <class T>
+template <class Sum>
 struct PositionGradient {
-  using Sum = Accumulator<T>;
-  View<Sum, 2> table{};  // [rows, H]; null: not wanted
-  const Problem<T>* p = nullptr;
+  AnyView table{};  // [rows, H]; null: not wanted
+  const Problem* p = nullptr;
 
-  bool wanted() const { return table.data() != nullptr && table.count() > 0; }
+  bool wanted() const { return table.data != nullptr && !table.is_empty(); }
   /// Private numbers of a worker: sums by row, then by diagonal of one tile of at most so many keys.
   std::size_t worker_bytes(Index keys) const { return wanted() ? line_bytes<Sum>(table.size(0) + p->query_tile + keys) : 0; }
 
@@ -37,7 +36,7 @@ struct PositionGradient {
 
   /// Called in the item's turn.
   void add(const Sum* own, Index h) const {
-    for (Index row = 0; row < table.size(0); ++row) table(row, h) += own[row];
+    for (Index row = 0; row < table.size(0); ++row) *table.as<Sum>(row, h) += own[row];
   }
 
  private:

@@ -1,64 +1,77 @@
 // The sequences of one checked call, in parts of equal lengths, so that one driver per direction computes dense and ragged
 // batches (forward_driver.cc, backward_driver.cc). A dense batch is one part, B sequences; in a ragged batch every sequence is
-// one.
+// one, a Problem of its own: its views have all B sequences on their first axis with stride 0, so that masks, dropout and biases
+// get its true number b.
 #pragma once
 
 #include <algorithm>
 #include <span>
 
-#include "attention/call/ragged.h"
+#include "attention/call/problem.h"
+#include "qkv/varlen.h"
 
 namespace qkv::inline v0 {
 
-template <class T>
+/// What is checked of a ragged call, but for its outputs.
+struct RaggedCall {
+  /// Throws ShapeError, OptionError, UnsupportedError.
+  RaggedCall(const char* function, const AnyView& q, const AnyView& k, const AnyView& v, const RaggedOffsets& where,
+             const AttentionOptions& its_options, Context& context, bool reads_v = true);
+
+  RaggedOffsets offsets;
+  const AttentionOptions& options;
+  Index batch = 0;
+  Problem all;      // all tokens as one sequence, without a mask
+  Problem longest;  // the longest queries and the most keys: what scratch must hold
+  CallMemory memory;
+  const DenseSummaries* summaries = nullptr;
+
+  MaskExtent extent(Index b) const;
+};
+
 class Batch {
  public:
   /// Both refer to their arguments.
-  explicit Batch(const Problem<T>& dense) : longest_(dense) {}
-  explicit Batch(const RaggedProblem<T>& ragged) : longest_(ragged.longest), ragged_(&ragged) {}
+  explicit Batch(const Problem& dense) : longest_(dense) {}
+  explicit Batch(const RaggedCall& ragged) : longest_(ragged.longest), ragged_(&ragged) {}
 
   bool is_ragged() const { return ragged_ != nullptr; }
   /// A problem with the longest queries and the most keys; for a dense batch, the problem itself.
-  const Problem<T>& longest() const { return longest_; }
+  const Problem& longest() const { return longest_; }
   Index parts() const { return is_ragged() ? ragged_->batch : 1; }
   /// The sequences of part n are first_sequence(n) + [0, num_sequences(n)).
   Index first_sequence(Index n) const { return is_ragged() ? n : 0; }
-  Index num_sequences(Index) const { return is_ragged() ? 1 : longest_.batch; }
-  Index kv_len(Index n) const { return is_ragged() ? ragged_->kv_len(n) : longest_.kv_len; }
+  Index num_sequences() const { return is_ragged() ? 1 : longest_.batch; }  // of a part
+  Index q_len(Index n) const { return is_ragged() ? length(ragged_->offsets.q_offsets, n) : longest_.q_len; }
+  Index kv_len(Index n) const { return is_ragged() ? length(ragged_->offsets.kv_offsets, n) : longest_.kv_len; }
   /// Queries of all parts before part n, and of all parts.
-  Index queries_before(Index n) const { return is_ragged() ? ragged_->q_begin(n) : 0; }
-  Index num_queries() const { return is_ragged() ? ragged_->shared.q_len : longest_.batch * longest_.q_len; }
+  Index queries_before(Index n) const { return is_ragged() ? begin(ragged_->offsets.q_offsets, n) : 0; }
+  Index num_queries() const { return is_ragged() ? ragged_->all.q_len : longest_.batch * longest_.q_len; }
   /// Pairs of queries and keys of part n, over all heads.
   double pairs(Index n) const {
-    const Index q_len = is_ragged() ? ragged_->q_len(n) : longest_.q_len;
-    return static_cast<double>(num_sequences(n) * longest_.num_heads) * static_cast<double>(q_len) *
+    return static_cast<double>(num_sequences() * longest_.num_heads) * static_cast<double>(q_len(n)) *
            static_cast<double>(kv_len(n));
   }
 
   /// body(problem of part n).
   template <class Body>
   auto with_part(Index n, const Body& body) const {
-    if (!is_ragged()) return body(longest_);
-    const Problem<T> sequence = ragged_->sequence(n);
-    return body(sequence);
+    return is_ragged() ? body(sequence(n)) : body(longest_);
   }
-  /// Part n of a tensor of the call, [B, H, T, width], in a ragged batch [1, H, total, width]. Null stays null.
-  template <class U>
-  View<U, 4> queries(const View<U, 4>& all, Index n) const {
-    return is_ragged() ? ragged_->queries(all, n) : all;
+  /// Part n of a tensor of the call, [B, H, T, ..], in a ragged batch [1, H, total, ..]. Null stays null.
+  AnyView queries(const AnyView& all, Index n) const {
+    return is_ragged() ? rows(all, ragged_->offsets.q_offsets, n) : all;
   }
-  template <class U>
-  View<U, 4> keys(const View<U, 4>& all, Index n) const {
-    return is_ragged() ? ragged_->keys(all, n) : all;
-  }
-  template <class U>
-  View<U, 3> query_numbers(const View<U, 3>& all, Index n) const {
-    return is_ragged() ? ragged_->query_numbers(all, n) : all;
-  }
+  AnyView keys(const AnyView& all, Index n) const { return is_ragged() ? rows(all, ragged_->offsets.kv_offsets, n) : all; }
 
  private:
-  const Problem<T>& longest_;
-  const RaggedProblem<T>* ragged_ = nullptr;
+  static Index begin(const Offsets& offsets, Index n) { return offsets[static_cast<std::size_t>(n)]; }
+  static Index length(const Offsets& offsets, Index n) { return begin(offsets, n + 1) - begin(offsets, n); }
+  AnyView rows(AnyView tokens, const Offsets& offsets, Index n) const;
+  Problem sequence(Index n) const;
+
+  const Problem& longest_;
+  const RaggedCall* ragged_ = nullptr;
 };
 
 /// The last part whose first item is at or before `item`.

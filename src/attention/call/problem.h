@@ -1,22 +1,17 @@
-// One checked call of attention: sizes, options and strides turned into what is passed to kernels, head by head.
+// One checked call of attention: sizes, options and strides turned into what is passed to kernels, head by head. The type of
+// elements is a value; Sum, the type in which they are added up, is a type only where kernels are called.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <optional>
 
-#include "attention/cache/cached.h"
 #include "attention/call/tensor_checks.h"
-#include "attention/mask/node.h"
+#include "attention/keys/key_source.h"
 #include "attention/mask/summary.h"
 #include "attention/scores/position_bias.h"
 #include "dispatch/kernels.h"
-#include "kernels/params.h"
 #include "qkv/attention.h"
-
-/// define(T) for every element type of attention.
-#define QKV_FOR_EACH_ELEMENT(define) define(float) define(double) define(BFloat16) define(Float16)
 
 namespace qkv::inline v0 {
 
@@ -30,51 +25,78 @@ struct CallMemory {
   std::optional<ShownKeys> shown;
 };
 
+using Outputs = detail::AnyOutputs;
+using Gradients = detail::AnyGradients;
+
 /// Rows of head h of sequence b of [B, H, T, width], from row `first` on; null: null.
-template <class E>
-Rows rows_at(const View<E, 4>& view, Index b, Index h, Index first) {
-  using Element = std::remove_const_t<E>;
-  if (view.data() == nullptr) return {nullptr, stored_as<Element>(), 0};
-  E* const row = view.data() + b * view.stride(0) + h * view.stride(1) + first * view.stride(2);
-  return {reinterpret_cast<std::byte*>(const_cast<Element*>(row)), stored_as<Element>(), view.stride(2)};
+inline Rows rows_at(const AnyView& x, Index b, Index h, Index first) { return {x.at(b, h, first), x.type, x.stride(2)}; }
+
+/// Has rows [first, first + count) of a head fetched; nothing of a null view.
+inline void add_rows_of(Ahead& ahead, const AnyView& x, Index b, Index h, Index first, Index count) {
+  const Index bytes = x.element_bytes();
+  if (x.data != nullptr && count > 0) add_bytes(ahead, x.at(b, h, first), x.stride(2) * bytes, x.size(3) * bytes, count);
 }
 
-template <class T>
+/// 0 for an axis of size 1, which repeats.
+inline Index repeat_stride(const AnyView& x, int axis) { return x.size(axis) == 1 ? 0 : x.stride(axis); }
+
+/// Packed tokens [total, H, D] as [1, H, total, D], and their numbers [total, H] as [1, H, total].
+inline AnyView as_one_sequence(AnyView x) {
+  if (x.rank == 3) {
+    x.sizes = {1, x.size(1), x.size(0), x.size(2)};
+    x.strides = {0, x.stride(1), x.stride(0), x.stride(2)};
+  } else {
+    x.sizes = {1, x.size(1), x.size(0)};
+    x.strides = {0, x.stride(1), x.stride(0)};
+  }
+  ++x.rank;
+  return x;
+}
+
 struct Problem {
-  using Sum = Accumulator<T>;
   Index batch, num_heads, num_kv_heads, q_len, kv_len, head_dim, v_head_dim;
-  View<const T, 4> q, k, v;  // v is null if only weights are requested
-  View<const Sum, 4> bias;   // null: none
-  BoundMask mask;            // refers to options.mask
-  Sum scale, softcap;
+  AnyView q;
+  KeySource keys;
+  AnyView bias;    // [B|1, H|1, Tq|1, Tk|1] of sums; null: none
+  AnyView sinks;   // [H] of sums; null: none
+  BoundMask mask;  // refers to options.mask
+  double scale, softcap;  // as rounded to the type of sums
   Dropout dropout;
   std::uint32_t dropout_threshold;
   EmptyRow empty_row;
-  const Kernels<Sum>* kernels;
-  const DecodeKernels<Sum>* decode;
-  Index key_tile, query_tile, backward_keys;
-  View<const Sum, 1> sinks;           // [H]; null: none
+  const KernelTables* tables;
+  Index strip, key_tile, query_tile, backward_keys;
   const PositionBias* position_bias;  // of the options
-  PositionVectors<Sum> position;      // the same as kernels read it
-  const ScoreMod* score_mod;          // of the options; null: none
+  struct {
+    const void* zero;          // PositionVectors, of sums; null: none
+    const std::int32_t* rows;
+    Index head_stride;
+  } position;
+  const ScoreMod* score_mod;  // of the options; null: none
 
   bool invariant;  // Bits::kInvariant
-  // Placement: the views above are rows [first_query, +q_len) of `queries` and heads [first_head, +num_heads) of `heads`. Heads h
-  // are counted here, queries that kernels and masks see are counted in the whole problem.
+  // Placement: q holds rows [first_query, +q_len) of `queries` and heads [first_head, +num_heads) of `heads`. Heads h are counted here,
+  // queries that kernels and masks see are counted in the whole problem.
   Index first_query, queries, first_head, heads;
-  GroupMask group_mask;  // where the queries are those of all heads of a group (forward/group_rows.h)
+  GroupMask group_mask;  // where the queries are those of all heads of a group (plan/choose.h)
 
-  const KeyValue* cache;                 // where k and v are read from; null: the views
-
-  /// The tables of kernels that forward takes.
-  Isa isa(const Context& context) const { return invariant ? without_bf16_products(context.isa()) : context.isa(); }
-  Index length(Index b) const { return cache == nullptr ? kv_len : cache->length(b); }  // keys of sequence b
-  /// Whether rows are copied before they are multiplied.
-  bool copies() const { return !std::is_same_v<T, Sum> || cache != nullptr; }
-  std::size_t backward_scratch_bytes() const { return kernels->backward_scratch_bytes(head_dim, v_head_dim, copies()); }
-  std::size_t forward_scratch_bytes() const {
-    return kernels->forward_scratch_bytes(head_dim, v_head_dim, query_tile, copies());
+  template <class Sum>
+  const Kernels<Sum>& kernels() const {
+    return for_element<Sum>(tables->attention);
   }
+  template <class Sum>
+  const DecodeKernels<Sum>& decode() const {
+    return for_element<Sum>(tables->cache);
+  }
+  /// Whether elements are rounded sums: gradients are then summed in memory of their own.
+  bool rounds() const { return q.type != StoredType::kF32 && q.type != StoredType::kF64; }
+  Index sum_bytes() const { return q.type == StoredType::kF64 ? 8 : 4; }
+  Index length(Index b) const { return keys.length(b); }  // keys of sequence b
+  /// Whether rows are copied before they are multiplied.
+  bool copies() const { return rounds() || keys.is_cache(); }
+  std::size_t backward_scratch_bytes() const;
+  std::size_t forward_scratch_bytes(Index queries_of_tile, bool copied) const;
+  std::size_t forward_scratch_bytes() const { return forward_scratch_bytes(query_tile, copies()); }
   Index group_size() const { return num_kv_heads == 0 ? 1 : num_heads / num_kv_heads; }
   Index key_ranges() const { return (kv_len + backward_keys - 1) / backward_keys; }  // of backward
   /// Whether the call is a part of a larger problem.
@@ -89,7 +111,7 @@ struct Problem {
     return static_cast<double>(batch * num_heads) * static_cast<double>(q_len) * static_cast<double>(kv_len);
   }
   bool rows_can_be_empty() const {
-    return mask.node != nullptr || !bias.is_null() || position.zero != nullptr || score_mod != nullptr || cache != nullptr;
+    return mask.node != nullptr || !bias.is_null() || position.zero != nullptr || score_mod != nullptr || keys.is_cache();
   }
   std::uint32_t sequence_head(Index b, Index h) const {
     const auto whole = [](Index n) { return static_cast<std::uint64_t>(n); };  // modulo 2^64; only the low half counts
@@ -101,52 +123,28 @@ struct Problem {
     if (group_mask.mask != nullptr) return tile_mask_of(group_mask, b, h * (mask.extent.num_heads / num_heads));
     return {mask_tile, mask_key_range, &mask, b, first_head + h, mask_next_key};
   }
+  template <class Sum>
   ScoreParams<Sum> scores(Index b, Index h) const;
-  StoredType stored() const { return cache == nullptr ? stored_as<T>() : stored_type(cache->storage()); }  // of k and v
-  /// K and V of key/value head g of sequence b.
-  HeadKeys keys(Index b, Index g) const;
+  /// The table that the position bias reads; null: none, or slopes, which are copied.
+  AnyView position_table() const;
   /// Reads what the options borrow, the table of the position bias and dense masks, into `memory`.
   void prepare(Context& context, CallMemory& memory);
 };
 
-enum class Use {
-  kOutput,
-  kWeights,           // v is not read and may be null
-  kMaskLater,         // the mask and sizes of biases differ per sequence and are not checked here
-  kWeightsMaskLater,  // both
-};
-
-/// Checks q, k, v and the options. Throws ShapeError, OptionError. `memory` must live as long as the problem and stay where it
-/// is; null: no summaries and no position bias, which the caller makes.
-template <class T>
-Problem<T> make_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
-                        const AttentionOptions& options, Context& context, Use use = Use::kOutput,
-                        CallMemory* memory = nullptr);
-
+/// Checks q, k, v and the options but for the mask and what has the sizes of single sequences. reads_v false: v may be null; dense: it
+/// may be a part of a larger problem. Throws ShapeError, OptionError, UnsupportedError.
+Problem make_problem(const char* function, const AnyView& q, const KeySource& keys, const AttentionOptions& options,
+                     const Context& context, bool reads_v = true, bool dense = false);
+/// The whole of a dense call. `memory` must live as long as the problem and stay where it is.
+Problem make_dense_problem(const char* function, const AnyView& q, const KeySource& keys, const AttentionOptions& options,
+                           Context& context, CallMemory& memory, bool reads_v = true);
 /// The same of a call on a cache, to which the problem refers. Throws UnsupportedError too.
-template <class T>
-Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, const KeyValue& kv,
-                               const AttentionOptions& options, Context& context, CallMemory& memory);
-
-/// The table that the position bias reads; null: none, or slopes, which are copied.
-template <class T>
-View<const Accumulator<T>, 2> position_table(const Problem<T>& p) {
-  if constexpr (std::is_same_v<Accumulator<T>, float>) {
-    return p.position_bias->f32();
-  } else {
-    return p.position_bias->f64();
-  }
-}
+Problem make_cached_problem(const char* function, const AnyView& q, const KeyValue& kv, const AttentionOptions& options,
+                            Context& context, CallMemory& memory);
 
 /// Throws ShapeError unless each axis has the wanted size or 1; `sizes` names the sizes in letters. A null bias passes.
-template <class T>
-void check_bias_sizes(const char* function, const char* sizes, const View<const T, 4>& bias,
-                      const std::array<Index, 4>& wanted);
-
-/// 0 for an axis of size 1, which repeats.
-template <class T, int Rank>
-Index repeat_stride(const View<T, Rank>& view, int axis) {
-  return view.size(axis) == 1 ? 0 : view.stride(axis);
-}
+void check_bias_sizes(const char* function, const char* sizes, const AnyView& bias, const std::array<Index, 4>& wanted);
+/// Throws ShapeError or OptionError if the position bias does not fit a sequence of these sizes.
+void check_position_bias(const char* function, const Problem& p, Index q_len, Index kv_len);
 
 }  // namespace qkv::inline v0

@@ -26,53 +26,45 @@ template <class Sum>
 }
 
 /// The lse of one query tile in two parts [q_count], with what rounding took from it where `lost` is given and not NaN. Returns whether
-/// any other lse is coarse.
-template <class T>
-bool split_given_lse(const Problem<T>& p, const View<const Accumulator<T>, 3>& lse, const View<const Accumulator<T>, 3>& lost,
-                     Index b, Index h, Index q_begin, Index q_count, Accumulator<T>* high, Accumulator<T>* low) {
-  using Sum = Accumulator<T>;
+/// any other lse is coarse. lse, lost: [B, H, Tq].
+template <class Sum>
+bool split_given_lse(const Problem& p, const AnyView& lse, const AnyView& lost, Index b, Index h, Index q_begin, Index q_count,
+                     Sum* high, Sum* low) {
   bool coarse = false;
-  for (Index i = q_begin; i < q_begin + q_count; ++i) {
-    const Sum value = lse(b, h, i - p.first_query);
+  for (Index i = 0; i < q_count; ++i) {
+    const Index row = q_begin - p.first_query + i;
+    const Sum value = *lse.as<Sum>(b, h, row);
     const bool matters = is_coarse(value);
-    const Sum rest = matters && lost.data() != nullptr ? lost(b, h, i - p.first_query) : Sum{0};
-    const bool known = std::isfinite(rest) && lost.data() != nullptr;
-    split(value, known ? rest : Sum{0}, high[i - q_begin], low[i - q_begin]);
+    const Sum rest = matters && lost.data != nullptr ? *lost.as<Sum>(b, h, row) : Sum{0};
+    const bool known = std::isfinite(rest) && lost.data != nullptr;
+    split(value, known ? rest : Sum{0}, high[i], low[i]);
     coarse |= matters && !known;
   }
   return coarse;
 }
 
-/// The same for a tile whose forward was computed again, where that gives exactly the lse that was given; an lse that covers more
+/// The same. Where one is coarse (huge logits) and `lost` does not hold what rounding took from it, the tile's forward is computed
+/// again, a fifth of backward's work for that tile, and counts where it gives exactly the lse that was given; an lse that covers more
 /// keys (rings, merged parts) is used as it is.
-template <class T>
-void split_computed_lse(const Problem<T>& p, const View<const Accumulator<T>, 3>& lse, Index b, Index h,
-                        const ForwardTile<Accumulator<T>>& tile, Accumulator<T>* high, Accumulator<T>* low) {
-  for (Index i = 0; i < tile.q_count; ++i) {
-    const Accumulator<T> given = lse(b, h, tile.q_begin - p.first_query + i);
-    if (!is_coarse(given) || tile.lse[i] != given) continue;
-    split(given, tile.lse_low[i], high[i], low[i]);
-  }
-}
-
-/// The lse of one query tile in two parts. Where one is coarse (huge logits) and `lost` does not hold what rounding took from it,
-/// the tile's forward is computed again: a fifth of backward's work, for that tile only.
-template <class T>
-void split_lse(const Problem<T>& p, const View<const Accumulator<T>, 3>& lse, const View<const Accumulator<T>, 3>& lost,
-               Index b, Index h, Index q_begin, Index q_count, Accumulator<T>* high, Accumulator<T>* low, void* scratch) {
+template <class Sum>
+void split_lse(const Problem& p, const AnyView& lse, const AnyView& lost, Index b, Index h, Index q_begin, Index q_count, Sum* high,
+               Sum* low, void* scratch) {
   if (!split_given_lse(p, lse, lost, b, h, q_begin, q_count, high, low)) return;
-  Accumulator<T> row_lse[kMaxQueryTile], row_low[kMaxQueryTile];
-  ForwardTile<Accumulator<T>> tile{};
-  tile.scores = p.scores(b, h);
+  Sum row_lse[kMaxQueryTile], row_low[kMaxQueryTile];
+  ForwardTile<Sum> tile{};
+  tile.scores = p.scores<Sum>(b, h);
   tile.q = rows_at(p.q, b, h, q_begin - p.first_query);
-  tile.keys = p.keys(b, h / p.group_size());
+  tile.keys = p.keys.head(b, h / p.group_size());
   tile.v_head_dim = p.v_head_dim;
   tile.q_begin = q_begin;
   tile.q_count = q_count;
   tile.lse = row_lse;
   tile.lse_low = row_low;
-  run_forward(*p.kernels, tile, scratch);
-  split_computed_lse(p, lse, b, h, tile, high, low);
+  run_forward(p.kernels<Sum>(), tile, scratch);
+  for (Index i = 0; i < q_count; ++i) {
+    const Sum given = *lse.as<Sum>(b, h, q_begin - p.first_query + i);
+    if (is_coarse(given) && row_lse[i] == given) split(given, row_low[i], high[i], low[i]);
+  }
 }
 
 }  // namespace qkv::inline v0

@@ -43,8 +43,7 @@ void check_distinct(const char* function, const char* name, std::span<const Inde
   }
 }
 
-template <class T>
-void check_capture(const char* function, const Problem<T>& p, const Capture& what) {
+void check_capture(const char* function, const Problem& p, const Capture& what) {
   check_distinct(function, "heads", what.heads, p.num_heads);
   check_distinct(function, "rows", what.rows, p.q_len);
   check<OptionError>(what.top_k >= 0, function, "capture.top_k must not be negative: got ", what.top_k);
@@ -62,59 +61,13 @@ void check_capture(const char* function, const Problem<T>& p, const Capture& wha
 
 }  // namespace
 
-template <class T>
-CaptureJob<T>::CaptureJob(const char* function, const Problem<T>& p, const CaptureRequest& request, const Context& context,
-                          bool backward)
-    : p_(p) {
+CaptureShape::CaptureShape(const char* function, const Problem& p, const CaptureRequest& request, bool backward) : p_(p) {
   if (request.what == nullptr || (request.what->of == CaptureOf::kGradient) != backward) return;
   check<UnsupportedError>(!p.placed(), function,
                           "AttentionOptions::place is not supported with a capture: pass all rows and heads");
   check_capture(function, p, *request.what);
   what_ = request.what;
   result_ = request.result;
-  kernels_ = &for_element<Sum>(kernel_tables(p.isa(context)).capture);
-  make_results();
-}
-
-template <class T>
-Index CaptureJob<T>::slots() const {
-  return what_->heads.empty() ? p_.num_heads : static_cast<Index>(what_->heads.size());
-}
-
-template <class T>
-Index CaptureJob<T>::results() const {
-  return what_->mean_of_heads ? std::min<Index>(1, slots()) : slots();
-}
-
-template <class T>
-Index CaptureJob<T>::head_at(Index slot) const {
-  return what_->heads.empty() ? slot : what_->heads[static_cast<std::size_t>(slot)];
-}
-
-template <class T>
-Index CaptureJob<T>::rows_at_once() const {
-  return entrywise() ? std::min(p_.query_tile, kEntryRows) : p_.query_tile;
-}
-
-template <class T>
-Index CaptureJob<T>::slot_of(Index h) const {
-  if (what_->heads.empty()) return h;
-  const auto found = std::ranges::find(what_->heads, h);
-  return found == what_->heads.end() ? -1 : found - what_->heads.begin();
-}
-
-template <class T>
-bool CaptureJob<T>::sweeps() const {
-  return !what_->rows.empty() || what_->top_k > 0 || what_->column_mass || what_->map_rows > 0;
-}
-
-template <class T>
-Index CaptureJob<T>::map_rows_of_tile() const {
-  return std::min(p_.query_tile, p_.query_tile * what_->map_rows / std::max<Index>(p_.q_len, 1) + 2);
-}
-
-template <class T>
-void CaptureJob<T>::make_results() const {
   const Capture& what = *what_;
   const Index b = p_.batch, h = results(), q_len = p_.q_len, kv_len = p_.kv_len;
   make(result_->rows, !what.rows.empty(), std::array{b, h, static_cast<Index>(what.rows.size()), kv_len});
@@ -129,43 +82,44 @@ void CaptureJob<T>::make_results() const {
   make(s.max_key, what.statistics, std::array{b, h, q_len}, Index{-1});
 }
 
-template <class T>
-std::size_t CaptureJob<T>::worker_bytes() const {
+template <class Sum>
+std::size_t CaptureJob<Sum>::worker_bytes() const {
   return wanted() ? Worker(*this, nullptr).bytes : 0;
 }
 
-template <class T>
-std::size_t CaptureJob<T>::shared_bytes() const {
+template <class Sum>
+std::size_t CaptureJob<Sum>::shared_bytes() const {
   return wanted() ? line_bytes<Turn>(p_.batch * slots()) : 0;
 }
 
-template <class T>
-void CaptureJob<T>::begin(std::byte* shared) {
+template <class Sum>
+void CaptureJob<Sum>::begin(std::byte* shared) {
   if (!wanted()) return;
   turns_ = reinterpret_cast<Turn*>(shared);
   for (Index n = 0; n < p_.batch * slots(); ++n) new (turns_ + n) Turn(0);
 }
 
-template <class T>
-void CaptureJob<T>::forward(ForwardTile<Sum> tile, Index b, Index h, void* kernel_scratch, std::byte* own) const {
+template <class Sum>
+void CaptureJob<Sum>::forward(ForwardTile<Sum> tile, Index b, Index h, void* kernel_scratch, std::byte* own) const {
   const Index slot = slot_of(h);
   Worker w(*this, own);
   tile.row_max2 = w.shift;
   tile.row_sum = w.inverse;
   if (what_->statistics) {
     w.sums.offset = offset(b);
-    run_forward(*p_.kernels, tile, kernel_scratch, {kernels_, &w.sums, w.statistics_scratch});
+    run_forward(p_.kernels<Sum>(), tile, kernel_scratch, {&kernels_, &w.sums, w.statistics_scratch});
     write_statistics(w.sums, tile, b, slot);
   } else {
-    run_forward(*p_.kernels, tile, kernel_scratch);
+    run_forward(p_.kernels<Sum>(), tile, kernel_scratch);
   }
   if (!sweeps()) return;
   for (Index i = 0; i < tile.q_count; ++i) w.inverse[i] = w.inverse[i] == 0 ? Sum{0} : Sum{1} / w.inverse[i];
   sweep(w, {b, slot, h, tile.q_begin, tile.q_count}, nullptr, tile.lse);
 }
 
-template <class T>
-void CaptureJob<T>::run_backward(const CaptureGradient<T>& gradient, Context& context) {
+template <class Sum>
+void CaptureJob<Sum>::run_backward(const AnyView& lse, const AnyView& dout, Context& context) {
+  const CaptureGradient gradient{lse, dout};
   if (!wanted() || !sweeps()) return;
   const ScratchLease shared = borrow_scratch(context, shared_bytes());
   begin(shared.data());
@@ -176,8 +130,8 @@ void CaptureJob<T>::run_backward(const CaptureGradient<T>& gradient, Context& co
 }
 
 /// Items count head by head, in each the last tile first, as in forward.
-template <class T>
-void CaptureJob<T>::backward(const CaptureGradient<T>& gradient, Index item, std::byte* own) const {
+template <class Sum>
+void CaptureJob<Sum>::backward(const CaptureGradient& gradient, Index item, std::byte* own) const {
   const Index tiles = row_tiles(), head = item / tiles, b = head / results(), slot = head % results();
   const Index q_begin = (tiles - 1 - item % tiles) * rows_at_once(), q_count = std::min(rows_at_once(), p_.q_len - q_begin);
   const Worker w(*this, own);
@@ -190,24 +144,19 @@ void CaptureJob<T>::backward(const CaptureGradient<T>& gradient, Index item, std
   sweep(w, r, &gradient, nullptr);
 }
 
-template <class T>
-void CaptureJob<T>::split_weights(const Worker& w, const Rows& r, const CaptureGradient<T>& gradient) const {
+template <class Sum>
+void CaptureJob<Sum>::split_weights(const Worker& w, const Rows& r, const CaptureGradient& gradient) const {
   // w = exp2(s2 - high) * exp2(-low); an empty row's high is +inf and its weights are 0.
   split_lse(p_, gradient.lse, {}, r.b, r.h, r.q_begin, r.q_count, w.shift, w.inverse, w.sweep_scratch);
   for (Index i = 0; i < r.q_count; ++i) w.inverse[i] = std::exp2(-w.inverse[i]);
 }
 
-template <class T>
-Index CaptureJob<T>::offset(Index b) const {
-  return what_->offsets.empty() ? p_.kv_len - p_.q_len : what_->offsets[static_cast<std::size_t>(b)];
-}
-
-template <class T>
-CaptureSweep<Accumulator<T>> CaptureJob<T>::sweep_of(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient) const {
+template <class Sum>
+CaptureSweep<Sum> CaptureJob<Sum>::sweep_of(const Worker& w, const Rows& r, const CaptureGradient* gradient) const {
   CaptureSweep<Sum> t{};
-  t.scores = p_.scores(r.b, r.h);
+  t.scores = p_.scores<Sum>(r.b, r.h);
   t.q = rows_at(p_.q, r.b, r.h, r.q_begin);
-  t.keys = p_.keys(r.b, r.h / p_.group_size());
+  t.keys = p_.keys.head(r.b, r.h / p_.group_size());
   t.v_head_dim = p_.v_head_dim;
   t.q_begin = r.q_begin;
   t.q_count = r.q_count;
@@ -218,14 +167,14 @@ CaptureSweep<Accumulator<T>> CaptureJob<T>::sweep_of(const Worker& w, const Rows
   return t;
 }
 
-template <class T>
-void CaptureJob<T>::map_rows_of(const Worker& w, const Rows& r) const {
+template <class Sum>
+void CaptureJob<Sum>::map_rows_of(const Worker& w, const Rows& r) const {
   const Index first = r.q_begin * what_->map_rows / p_.q_len;
   for (Index i = 0; i < r.q_count; ++i) w.map_row[i] = (r.q_begin + i) * what_->map_rows / p_.q_len - first;
 }
 
-template <class T>
-void CaptureJob<T>::sweep(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient, const Sum* lse) const {
+template <class Sum>
+void CaptureJob<Sum>::sweep(const Worker& w, const Rows& r, const CaptureGradient* gradient, const Sum* lse) const {
   const Index first_row = (r.b * slots() + r.slot) * p_.q_len + r.q_begin;
   CaptureSweep<Sum> t = sweep_of(w, r, gradient);
   if (what_->top_k > 0) {
@@ -250,19 +199,20 @@ void CaptureJob<T>::sweep(const Worker& w, const Rows& r, const CaptureGradient<
     }
     t.rows = w.rows;
   }
-  kernels_->sweep(t, w.sweep_scratch);
+  kernels_.sweep(t, w.sweep_scratch);
   if (lse != nullptr) complete_rows(w, t, r, lse);
   add_to_results(w, r);
 }
 
 /// Corrects what the kernel does not know: empty rows that hold values, and NaN rows, where no weight is the largest.
-template <class T>
-void CaptureJob<T>::complete_rows(const Worker& w, const CaptureSweep<Sum>& t, const Rows& r, const Sum* lse) const {
+template <class Sum>
+void CaptureJob<Sum>::complete_rows(const Worker& w, const CaptureSweep<Sum>& t, const Rows& r, const Sum* lse) const {
+  const Index kv_len = p_.length(r.b);
   for (Index i = 0; i < r.q_count; ++i) {
     double* values = t.top_values + i * t.top_k;
     if (std::isnan(lse[i])) std::fill_n(values, t.top_k, kNan);
-    if (!is_empty(lse[i]) || p_.empty_row == EmptyRow::kZero || p_.kv_len == 0) continue;
-    const std::span<Sum> row(w.empty_row, static_cast<std::size_t>(p_.kv_len));
+    if (!is_empty(lse[i]) || p_.empty_row == EmptyRow::kZero || kv_len == 0) continue;
+    const std::span<Sum> row(w.empty_row, static_cast<std::size_t>(kv_len));
     fill_empty_weights(p_, r.b, r.h, r.q_begin + i, 1, lse + i, t.applied, row.data(), 0);
     if (t.rows != nullptr && t.rows[i] != nullptr) std::ranges::copy(row, t.rows[i]);
     if (std::isnan(row[0])) {
@@ -270,17 +220,17 @@ void CaptureJob<T>::complete_rows(const Worker& w, const CaptureSweep<Sum>& t, c
     } else if (t.top_k > 0) {
       keep_largest<Sum>(row, true, t.top_k, values, t.top_keys + i * t.top_k);
     }
-    for (Index j = 0; j < p_.kv_len; ++j) {
+    for (Index j = 0; j < kv_len; ++j) {
       const auto weight = static_cast<double>(row[static_cast<std::size_t>(j)]);
       if (t.columns != nullptr) t.columns[j] += weight;
-      if (t.map != nullptr) t.map[t.map_row[i] * t.map_columns + j * t.map_columns / p_.kv_len] += weight;
+      if (t.map != nullptr) t.map[t.map_row[i] * t.map_columns + j * t.map_columns / kv_len] += weight;
     }
   }
 }
 
 /// Adds the sums of this tile, after those of the tiles before it in the order of items.
-template <class T>
-void CaptureJob<T>::add_to_results(const Worker& w, const Rows& r) const {
+template <class Sum>
+void CaptureJob<Sum>::add_to_results(const Worker& w, const Rows& r) const {
   if (w.columns == nullptr && w.map == nullptr) return;
   const Index head = r.b * results() + r.slot, number = row_tiles() - 1 - r.q_begin / rows_at_once();
   wait_for_turn(turns_[head], number);
@@ -297,8 +247,7 @@ void CaptureJob<T>::add_to_results(const Worker& w, const Rows& r) const {
   pass_turn(turns_[head], number);
 }
 
-#define QKV_INSTANTIATE(T) template class CaptureJob<T>;
-QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
-#undef QKV_INSTANTIATE
+template class CaptureJob<float>;
+template class CaptureJob<double>;
 
 }  // namespace qkv::inline v0

@@ -1,6 +1,8 @@
 // A capture within one call: checked, its results made, and what a work item does for it.
 #pragma once
 
+#include <algorithm>
+
 #include "attention/call/problem.h"
 #include "core/threads/scratch.h"
 #include "core/threads/turns.h"
@@ -10,21 +12,58 @@
 namespace qkv::inline v0 {
 
 /// What backward needs beside a Problem to know the gradient of a weight.
-template <class T>
 struct CaptureGradient {
-  View<const Accumulator<T>, 3> lse;
-  View<const T, 4> dout;
+  const AnyView &lse, &dout;  // [B, H, Tq], [B, H, Tq, Dv]
 };
 
-template <class T>
-class CaptureJob {
+/// What a call captures, in its sizes.
+class CaptureShape {
  public:
-  using Sum = Accumulator<T>;
-
   /// Checks everything, then makes or clears the results. Without a request, or with one of the other direction, does nothing.
-  CaptureJob(const char* function, const Problem<T>& p, const CaptureRequest& request, const Context& context, bool backward);
+  CaptureShape(const char* function, const Problem& p, const CaptureRequest& request, bool backward);
 
   bool wanted() const { return result_ != nullptr; }
+  /// The slot of head h among the results; -1: it is not captured.
+  Index slot_of(Index h) const {
+    if (what_->heads.empty()) return h;
+    const auto found = std::ranges::find(what_->heads, h);
+    return found == what_->heads.end() ? -1 : found - what_->heads.begin();
+  }
+
+ protected:
+  /// Queries per item if every entry is written out before it is counted (capture/entries.cc): 16 rows of Tk in memory.
+  static constexpr Index kEntryRows = 16;
+
+  Index slots() const { return what_->heads.empty() ? p_.num_heads : std::ssize(what_->heads); }  // heads that are captured
+  /// How many results these give: one per head, or one mean.
+  Index results() const { return what_->mean_of_heads ? std::min<Index>(1, slots()) : slots(); }
+  Index head_at(Index slot) const { return what_->heads.empty() ? slot : what_->heads[static_cast<std::size_t>(slot)]; }
+  /// Whether single entries are changed before they are summed: then no kernel can sum them.
+  bool entrywise() const { return what_->positive || what_->mean_of_heads; }
+  /// Whether the scores are computed a second time.
+  bool sweeps() const { return !what_->rows.empty() || what_->top_k > 0 || what_->column_mass || what_->map_rows > 0; }
+  /// The queries per item, and the items per head.
+  Index rows_at_once() const { return entrywise() ? std::min(p_.query_tile, kEntryRows) : p_.query_tile; }
+  Index row_tiles() const { return (p_.q_len + rows_at_once() - 1) / rows_at_once(); }
+  Index map_rows_of_tile() const {
+    return std::min(p_.query_tile, p_.query_tile * what_->map_rows / std::max<Index>(p_.q_len, 1) + 2);
+  }
+  /// Query i of sequence b stands at key i + this.
+  Index offset(Index b) const {
+    return what_->offsets.empty() ? p_.length(b) - p_.q_len : what_->offsets[static_cast<std::size_t>(b)];
+  }
+
+  const Problem& p_;
+  const Capture* what_ = nullptr;
+  CaptureResult* result_ = nullptr;
+};
+
+template <class Sum>
+class CaptureJob : public CaptureShape {
+ public:
+  CaptureJob(const char* function, const Problem& p, const CaptureRequest& request, bool backward)
+      : CaptureShape(function, p, request, backward), kernels_(for_element<Sum>(p.tables->capture)) {}
+
   CaptureJob* if_wanted() { return wanted() ? this : nullptr; }
   /// Scratch per worker, and shared by all items.
   std::size_t worker_bytes() const;
@@ -32,51 +71,31 @@ class CaptureJob {
   /// Call before the region; `shared` has shared_bytes().
   void begin(std::byte* shared);
 
-  /// The slot of head h among the results; -1: it is not captured.
-  Index slot_of(Index h) const;
   /// Forward of one tile of a captured head, bit-identical to run_forward. Tiles of a head come in the order of
   /// items: the last first. `own`: scratch of worker_bytes().
   void forward(ForwardTile<Sum> tile, Index b, Index h, void* kernel_scratch, std::byte* own) const;
   /// Captures weights times gradient as a whole, in a region of its own.
-  void run_backward(const CaptureGradient<T>& gradient, Context& context);
+  void run_backward(const AnyView& lse, const AnyView& dout, Context& context);
 
  private:
-  /// Queries per item if every entry is written out before it is counted (capture/entries.cc): 16 rows of Tk in memory.
-  static constexpr Index kEntryRows = 16;
-
   struct Worker;
   /// Queries [q_begin, q_begin + q_count) of head h of sequence b; `slot` among the results.
   struct Rows {
     Index b, slot, h, q_begin, q_count;
   };
 
-  Index slots() const;    // heads that are captured
-  Index results() const;  // how many results these give: one per head, or one mean
-  Index head_at(Index slot) const;
-  /// Whether single entries are changed before they are summed: then no kernel can sum them.
-  bool entrywise() const { return what_->positive || what_->mean_of_heads; }
-  /// The queries per item, and the items per head.
-  Index rows_at_once() const;
-  Index row_tiles() const { return (p_.q_len + rows_at_once() - 1) / rows_at_once(); }
-  Index offset(Index b) const;
-  bool sweeps() const;
-  Index map_rows_of_tile() const;
-  void make_results() const;
-  void backward(const CaptureGradient<T>& gradient, Index item, std::byte* own) const;
+  void backward(const CaptureGradient& gradient, Index item, std::byte* own) const;
   void write_statistics(const RowSums<Sum>& sums, const ForwardTile<Sum>& tile, Index b, Index slot) const;
-  void split_weights(const Worker& w, const Rows& r, const CaptureGradient<T>& gradient) const;
-  CaptureSweep<Sum> sweep_of(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient) const;
+  void split_weights(const Worker& w, const Rows& r, const CaptureGradient& gradient) const;
+  CaptureSweep<Sum> sweep_of(const Worker& w, const Rows& r, const CaptureGradient* gradient) const;
   void map_rows_of(const Worker& w, const Rows& r) const;
-  void sweep_entries(const Worker& w, const Rows& r, const CaptureGradient<T>& gradient) const;
+  void sweep_entries(const Worker& w, const Rows& r, const CaptureGradient& gradient) const;
   void count_entries(const Worker& w, const Rows& r, const double* entries) const;
-  void sweep(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient, const Sum* lse) const;
+  void sweep(const Worker& w, const Rows& r, const CaptureGradient* gradient, const Sum* lse) const;
   void complete_rows(const Worker& w, const CaptureSweep<Sum>& t, const Rows& r, const Sum* lse) const;
   void add_to_results(const Worker& w, const Rows& r) const;
 
-  const Problem<T>& p_;
-  const Capture* what_ = nullptr;
-  CaptureResult* result_ = nullptr;
-  const CaptureKernels<Sum>* kernels_ = nullptr;
+  const CaptureKernels<Sum>& kernels_;
   Turn* turns_ = nullptr;  // [B, slots]: whose sums are added next
 };
 

@@ -5,8 +5,8 @@
 
 namespace qkv::inline v0 {
 
-template <class T>
-void CaptureJob<T>::sweep_entries(const Worker& w, const Rows& r, const CaptureGradient<T>& gradient) const {
+template <class Sum>
+void CaptureJob<Sum>::sweep_entries(const Worker& w, const Rows& r, const CaptureGradient& gradient) const {
   const Index kv_len = p_.kv_len, entries = r.q_count * kv_len;
   for (Index i = 0; i < r.q_count; ++i) w.rows[i] = w.entries + i * kv_len;
   const auto write_head = [&](Index h) {
@@ -16,7 +16,7 @@ void CaptureJob<T>::sweep_entries(const Worker& w, const Rows& r, const CaptureG
     std::fill_n(w.entries, entries, 0.0);  // the kernel sets live entries only
     CaptureSweep<Sum> t = sweep_of(w, of_head, &gradient);
     t.rows = w.rows;
-    kernels_->sweep(t, w.sweep_scratch);
+    kernels_.sweep(t, w.sweep_scratch);
     if (!what_->positive) return;
     for (Index n = 0; n < entries; ++n) w.entries[n] = w.entries[n] < 0 ? 0 : w.entries[n];  // NaN stays
   };
@@ -36,8 +36,8 @@ void CaptureJob<T>::sweep_entries(const Worker& w, const Rows& r, const CaptureG
 }
 
 /// Makes every result that is requested from the entries [q_count][Tk].
-template <class T>
-void CaptureJob<T>::count_entries(const Worker& w, const Rows& r, const double* entries) const {
+template <class Sum>
+void CaptureJob<Sum>::count_entries(const Worker& w, const Rows& r, const double* entries) const {
   const Index kv_len = p_.kv_len, result = r.b * results() + r.slot, columns = what_->map_columns;
   if (w.columns != nullptr) std::fill_n(w.columns, kv_len, 0.0);
   if (w.map != nullptr) {
@@ -63,9 +63,7 @@ void CaptureJob<T>::count_entries(const Worker& w, const Rows& r, const double* 
   add_to_results(w, r);
 }
 
-#define QKV_INSTANTIATE(T) \
-  template void CaptureJob<T>::sweep_entries(const Worker&, const Rows&, const CaptureGradient<T>&) const;
-QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
-#undef QKV_INSTANTIATE
+template void CaptureJob<float>::sweep_entries(const Worker&, const Rows&, const CaptureGradient&) const;
+template void CaptureJob<double>::sweep_entries(const Worker&, const Rows&, const CaptureGradient&) const;
 
 }  // namespace qkv::inline v0

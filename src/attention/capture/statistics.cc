@@ -30,13 +30,13 @@ Row mean_row(Index position, Index kv_len) {
   return {std::log(static_cast<double>(kv_len)), weight, at(position), at(position - 1), weight, distance, 0, 0};
 }
 
-template <class T>
-Row row_of(const RowSums<Accumulator<T>>& sums, Index i, const Accumulator<T>* sink) {
-  const auto number = [i](const Accumulator<T>* of) { return static_cast<double>(of[i]); };
+template <class Sum>
+Row row_of(const RowSums<Sum>& sums, Index i, const Sum* sink) {
+  const auto number = [i](const Sum* of) { return static_cast<double>(of[i]); };
   const double sum = number(sums.sums), shift = number(sums.shift);
   Row row;
   // By how much the sink's logit is above the lse of the keys; each share from it, since 1 minus the other would cancel.
-  const double above = static_cast<double>(sink != nullptr ? *sink : -std::numeric_limits<Accumulator<T>>::infinity()) -
+  const double above = static_cast<double>(sink != nullptr ? *sink : -std::numeric_limits<Sum>::infinity()) -
                        (shift * std::numbers::ln2 + std::log(sum));
   if (sum == 0) {
     row.sink = sink != nullptr ? 1 : 0;
@@ -57,20 +57,20 @@ Row row_of(const RowSums<Accumulator<T>>& sums, Index i, const Accumulator<T>* s
 
 }  // namespace
 
-template <class T>
-void CaptureJob<T>::write_statistics(const RowSums<Accumulator<T>>& sums, const ForwardTile<Accumulator<T>>& tile, Index b,
+template <class Sum>
+void CaptureJob<Sum>::write_statistics(const RowSums<Sum>& sums, const ForwardTile<Sum>& tile, Index b,
                                      Index slot) const {
   RowStatistics& s = result_->statistics;
   const Index first = (b * slots() + slot) * p_.q_len + tile.q_begin;
   for (Index i = 0; i < tile.q_count; ++i) {
     const bool empty = tile.lse[i] == -std::numeric_limits<Sum>::infinity();
     Row row;
-    if (empty && p_.empty_row == EmptyRow::kMean && p_.kv_len > 0) {
-      row = mean_row(tile.q_begin + i + sums.offset, p_.kv_len);
-    } else if (std::isnan(tile.lse[i]) || (empty && p_.empty_row == EmptyRow::kNaN && p_.kv_len > 0)) {
+    if (empty && p_.empty_row == EmptyRow::kMean && p_.length(b) > 0) {
+      row = mean_row(tile.q_begin + i + sums.offset, p_.length(b));
+    } else if (std::isnan(tile.lse[i]) || (empty && p_.empty_row == EmptyRow::kNaN && p_.length(b) > 0)) {
       row = nan_row();
     } else if (!empty) {
-      row = row_of<T>(sums, i, tile.scores.sink);
+      row = row_of<Sum>(sums, i, tile.scores.sink);
     }
     const Index at = first + i;
     s.entropy.data()[at] = row.entropy;
@@ -84,10 +84,7 @@ void CaptureJob<T>::write_statistics(const RowSums<Accumulator<T>>& sums, const 
   }
 }
 
-#define QKV_INSTANTIATE(T)                                                                                                 \
-  template void CaptureJob<T>::write_statistics(const RowSums<Accumulator<T>>&, const ForwardTile<Accumulator<T>>&, Index, \
-                                                Index) const;
-QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
-#undef QKV_INSTANTIATE
+template void CaptureJob<float>::write_statistics(const RowSums<float>&, const ForwardTile<float>&, Index, Index) const;
+template void CaptureJob<double>::write_statistics(const RowSums<double>&, const ForwardTile<double>&, Index, Index) const;
 
 }  // namespace qkv::inline v0

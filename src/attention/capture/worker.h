@@ -21,8 +21,8 @@ void keep_largest(std::span<const Number> weights, bool zeros, Index top_k, doub
 }
 
 /// A worker's memory.
-template <class T>
-struct CaptureJob<T>::Worker {
+template <class Sum>
+struct CaptureJob<Sum>::Worker {
   RowSums<Sum> sums{};                       // statistics
   Sum *shift = nullptr, *inverse = nullptr;  // the sweep: [query_tile]
   double *columns = nullptr, *map = nullptr;
@@ -34,7 +34,7 @@ struct CaptureJob<T>::Worker {
   std::size_t bytes;
 
   Worker(const CaptureJob& job, std::byte* base) {
-    const Problem<T>& p = job.p_;
+    const Problem& p = job.p_;
     const Capture& what = *job.what_;
     Carver carver(base);
     const Index queries = p.query_tile;
@@ -46,12 +46,12 @@ struct CaptureJob<T>::Worker {
         *each = carver.take<Sum>(queries);
       }
       sums.largest_key = carver.take<Index>(queries);
-      statistics_scratch = carver.take<std::byte>(static_cast<Index>(job.kernels_->statistics_bytes()));
+      statistics_scratch = carver.take<std::byte>(static_cast<Index>(job.kernels_.statistics_bytes()));
     }
     if (job.sweeps()) {
       // Backward computes sums of rows again there (call/row_lse.h).
       sweep_scratch = carver.take<std::byte>(static_cast<Index>(
-          std::max(job.kernels_->sweep_bytes(p.head_dim, p.v_head_dim, queries, p.copies()), p.forward_scratch_bytes())));
+          std::max(job.kernels_.sweep_bytes(p.head_dim, p.v_head_dim, queries, p.copies()), p.forward_scratch_bytes())));
       if (what.column_mass) columns = carver.take<double>(p.kv_len);
       if (what.map_rows > 0) {
         map = carver.take<double>(job.map_rows_of_tile() * what.map_columns);

@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "attention/call/empty_rows.h"
-#include "attention/call/problem.h"
 
 namespace qkv::inline v0 {
 
@@ -19,30 +18,30 @@ struct RowsAt {
   Index b, h, heads, i, count;
 };
 
-/// Rows of head h of sequence b from row `first` on; null stays null.
-template <class E>
-E* rows_from(const View<E, 4>& x, Index b, Index h, Index first) {
-  return x.data() == nullptr ? nullptr : x.data() + b * x.stride(0) + h * x.stride(1) + first * x.stride(2);
+/// numbers(b, h, i + n) = from[n]; nothing where they are null.
+template <class Sum>
+void write_numbers(const AnyView& numbers, Index b, Index h, Index i, Index count, const Sum* from) {
+  if (numbers.data == nullptr) return;
+  for (Index n = 0; n < count; ++n) *numbers.as<Sum>(b, h, i + n) = from[n];
 }
 
 /// row_lse, row_low: [queries of a tile].
-template <class T>
-ForwardTile<Accumulator<T>> fill_tile(const Problem<T>& p, const AttentionOutputs<T>& to, const TileAt& at,
-                                      Accumulator<T>* row_lse, Accumulator<T>* row_low) {
+template <class Sum>
+ForwardTile<Sum> fill_tile(const Problem& p, const Outputs& to, const TileAt& at, Sum* row_lse, Sum* row_low) {
   const Positions queries = p.tile(at.t);
   const Index first = queries.begin - p.first_query;
-  return {.scores = p.scores(at.b, at.h),
+  return {.scores = p.scores<Sum>(at.b, at.h),
           .q = rows_at(p.q, at.b, at.h, first),
-          .keys = p.keys(at.b, at.h / p.group_size()),
+          .keys = p.keys.head(at.b, at.h / p.group_size()),
           .out = rows_at(to.out, at.b, at.h, first),
           .v_head_dim = p.v_head_dim,
           .q_begin = queries.begin,
           .q_count = queries.end - queries.begin,
           .lse = row_lse,
-          .lse_low = to.lse_low.data() == nullptr ? nullptr : row_low,
+          .lse_low = to.lse_low.data == nullptr ? nullptr : row_low,
           .row_max2 = nullptr,
           .row_sum = nullptr,
-          .weights = rows_from(to.weights, at.b, at.h, first),
+          .weights = to.weights.as<Sum>(at.b, at.h, first),
           .weights_row_stride = to.weights.stride(2),
           .weights_column_stride = to.weights.stride(3),
           .kind = static_cast<Weights>(to.kind),
@@ -51,28 +50,31 @@ ForwardTile<Accumulator<T>> fill_tile(const Problem<T>& p, const AttentionOutput
           .ahead = nullptr};
 }
 
-/// Rows without keys, and lse.
-template <class T>
-void finish_tile(const Problem<T>& p, const AttentionOutputs<T>& to, const TileAt& at,
-                 const ForwardTile<Accumulator<T>>& tile) {
+/// Rows without keys, keys that only longer sequences have, and lse.
+template <class Sum>
+void finish_tile(const Problem& p, const Outputs& to, const TileAt& at, const ForwardTile<Sum>& tile) {
   const Index q_begin = tile.q_begin, q_count = tile.q_count, first = q_begin - p.first_query;
   if (p.rows_can_be_empty()) {
-    T* const out = rows_from(to.out, at.b, at.h, first);
-    if (out != nullptr) fill_empty_out(p, at.b, at.h, q_begin, q_count, tile.lse, out, to.out.stride(2));
+    if (tile.out.data != nullptr) fill_empty_out(p, p.keys.v, at.b, at.h, q_begin, q_count, tile.lse, tile.out);
     if (tile.weights != nullptr && tile.kind != Weights::kScores) {
       fill_empty_weights(p, at.b, at.h, q_begin, q_count, tile.lse, tile.kind == Weights::kApplied, tile.weights,
                          tile.weights_row_stride);
     }
   }
-  for (Index i = 0; i < q_count && to.lse.data() != nullptr; ++i) to.lse(at.b, at.h, first + i) = tile.lse[i];
-  for (Index i = 0; i < q_count && to.lse_low.data() != nullptr; ++i) to.lse_low(at.b, at.h, first + i) = tile.lse_low[i];
+  if (const Index length = p.length(at.b); tile.weights != nullptr && length < p.kv_len) {
+    const Sum none = tile.kind == Weights::kScores ? -std::numeric_limits<Sum>::infinity() : Sum{0};
+    for (Index i = 0; i < q_count; ++i) {
+      std::fill(tile.weights + i * tile.weights_row_stride + length, tile.weights + i * tile.weights_row_stride + p.kv_len, none);
+    }
+  }
+  write_numbers(to.lse, at.b, at.h, first, q_count, tile.lse);
+  write_numbers(to.lse_low, at.b, at.h, first, q_count, tile.lse_low);
 }
 
 /// Decode's rows, against keys of which the mask says more. row_lse: [heads * count].
-template <class T>
-DecodeGroup<Accumulator<T>> fill_group(const Problem<T>& p, const AttentionOutputs<T>& to, const RowsAt& at, const HeadKeys& keys,
-                                       Accumulator<T>* row_lse) {
-  return {.scores = p.scores(at.b, at.h),
+template <class Sum>
+DecodeGroup<Sum> fill_group(const Problem& p, const Outputs& to, const RowsAt& at, const HeadKeys& keys, Sum* row_lse) {
+  return {.scores = p.scores<Sum>(at.b, at.h),
           .keys = keys,
           .q = rows_at(p.q, at.b, at.h, at.i),
           .out = rows_at(to.out, at.b, at.h, at.i),
@@ -88,28 +90,25 @@ DecodeGroup<Accumulator<T>> fill_group(const Problem<T>& p, const AttentionOutpu
 }
 
 /// Rows of decode or of listed keys. Rows without keys, and lse; lse_low is not known.
-template <class T>
-void finish_rows(const Problem<T>& p, const AttentionOutputs<T>& to, const RowsAt& at, const Accumulator<T>* row_lse) {
+template <class Sum>
+void finish_rows(const Problem& p, const Outputs& to, const RowsAt& at, const Sum* row_lse) {
   for (Index n = 0; n < at.heads; ++n, row_lse += at.count) {
     const Index h = at.h + n;
     if (p.rows_can_be_empty()) {
-      fill_empty_out(p, at.b, h, p.first_query + at.i, at.count, row_lse, rows_from(to.out, at.b, h, at.i), to.out.stride(2));
+      fill_empty_out(p, p.keys.v, at.b, h, p.first_query + at.i, at.count, row_lse, rows_at(to.out, at.b, h, at.i));
     }
-    for (Index i = 0; i < at.count; ++i) {
-      if (to.lse.data() != nullptr) to.lse(at.b, h, at.i + i) = row_lse[i];
-      if (to.lse_low.data() != nullptr) {
-        to.lse_low(at.b, h, at.i + i) = std::numeric_limits<Accumulator<T>>::quiet_NaN();
-      }
+    write_numbers(to.lse, at.b, h, at.i, at.count, row_lse);
+    for (Index i = 0; i < at.count && to.lse_low.data != nullptr; ++i) {
+      *to.lse_low.as<Sum>(at.b, h, at.i + i) = std::numeric_limits<Sum>::quiet_NaN();
     }
   }
 }
 
 /// A query's rows of many heads that share a list, as the rows of one tile; the mask hides none of the keys.
-template <class T>
-ForwardTile<Accumulator<T>> fill_listed_tile(const Problem<T>& p, const AttentionOutputs<T>& to, const RowsAt& at,
-                                             const HeadKeys& keys, Accumulator<T>* row_lse) {
-  ForwardTile<Accumulator<T>> tile{};
-  tile.scores = p.scores(at.b, at.h);
+template <class Sum>
+ForwardTile<Sum> fill_listed_tile(const Problem& p, const Outputs& to, const RowsAt& at, const HeadKeys& keys, Sum* row_lse) {
+  ForwardTile<Sum> tile{};
+  tile.scores = p.scores<Sum>(at.b, at.h);
   tile.scores.mask = {};
   tile.scores.kv_len = keys.held.end;
   tile.q = rows_at(p.q, at.b, at.h, at.i);

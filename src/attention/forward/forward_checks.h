@@ -4,41 +4,39 @@
 #include <algorithm>
 
 #include "attention/call/problem.h"
-#include "core/check.h"
 
 namespace qkv::inline v0 {
 
 /// False for a default-constructed view, true for a view of a tensor without elements.
-template <class T, int Rank>
-bool is_asked_for(const View<T, Rank>& view) {
-  return view.data() != nullptr || std::ranges::any_of(view.sizes(), [](Index size) { return size != 0; });
+inline bool is_asked_for(const AnyView& x) {
+  return x.data != nullptr || std::ranges::any_of(x.sizes, [](Index size) { return size != 0; });
 }
 
 /// Throws OptionError if no output is requested, or lse without out.
-template <class T, class Outputs>
-void check_asked_for(const char* function, const Problem<T>& p, const Outputs& outputs, const AttentionOptions& options) {
+inline void check_asked_for(const char* function, const Problem& p, const Outputs& outputs, const AttentionOptions& options) {
   const bool out = is_asked_for(outputs.out), lse = is_asked_for(outputs.lse), weights = is_asked_for(outputs.weights);
-  const bool looks = options.capture.result != nullptr && options.capture.what->of != CaptureOf::kGradient;
+  const bool captures = options.capture.result != nullptr && options.capture.what->of != CaptureOf::kGradient;
   const bool empty = p.batch * p.num_heads * p.q_len == 0;
-  check<OptionError>(out || weights || looks || lse || empty, function,
+  check<OptionError>(out || weights || captures || lse || empty, function,
                      "at least one output must be requested: give .out, .weights or a capture of weights");
   check<OptionError>(out || !lse || empty, function, "lse is computed with out: give .out too");
 }
 
-/// Throws ShapeError unless `numbers` are null or one for each row.
-template <class T>
-void check_row_numbers(const char* function, const Problem<T>& p, const char* name, const View<Accumulator<T>, 3>& numbers) {
-  const typename View<T, 3>::Sizes rows{p.batch, p.num_heads, p.q_len};
-  check<ShapeError>(numbers.is_null() || numbers.sizes() == rows, function, name, " must be [B, H, Tq] or null: got ", numbers,
-                    " for q ", p.q);
-}
-
-/// Throws ShapeError unless out, lse and lse_low are null or have the call's sizes.
-template <class T>
-void check_sizes_of(const char* function, const Problem<T>& p, const AttentionOutputs<T>& outputs) {
+/// Throws ShapeError unless outputs are null or have the call's sizes, or where one shares memory with another tensor.
+inline void check_outputs_of(const char* function, const Problem& p, const Outputs& outputs) {
   if (is_asked_for(outputs.out)) check_sizes(function, "out", outputs.out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
-  check_row_numbers(function, p, "lse", outputs.lse);
-  check_row_numbers(function, p, "lse_low", outputs.lse_low);
+  if (is_asked_for(outputs.weights)) {
+    check_sizes(function, "weights", outputs.weights, p.batch, p.num_heads, p.q_len, p.kv_len);
+  }
+  for (const auto& [name, x] : {std::pair{"lse", &outputs.lse}, std::pair{"lse_low", &outputs.lse_low}}) {
+    check<ShapeError>(x->is_null() || x->sizes == std::array<Index, 4>{p.batch, p.num_heads, p.q_len}, function, name,
+                      " must be [B, H, Tq] or null: got ", *x, " for q ", p.q);
+  }
+  const NamedBox boxes[] = {
+      {"out", outputs.out}, {"lse", outputs.lse}, {"lse_low", outputs.lse_low}, {"weights", outputs.weights}};
+  const NamedBox inputs[] = {{"q", p.q},       {"k", p.keys.k},     {"v", p.keys.v},
+                             {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", p.position_table()}};
+  check_outputs(function, boxes, inputs);
 }
 
 }  // namespace qkv::inline v0

@@ -15,22 +15,21 @@ namespace {
 
 constexpr Index kFetchedKeys = 1024;  // K and V of a head: half a megabyte at D 64, so they stay in L2
 
-template <class T>
+template <class Sum>
 struct ForwardDriver {
-  using Sum = Accumulator<T>;
-  const Batch<T>& batch;
-  const Listed<T>& lists;
-  const AttentionOutputs<T>& outputs;
-  CaptureJob<T>* capture;
-  const CarriedTiles<T>* carried;
+  const Batch& batch;
+  const Listed& lists;
+  const Outputs& outputs;
+  CaptureJob<Sum>* capture;
+  const CarriedTiles<Sum>* carried;
   Index threads;
-  const Schedule<T>& schedule;
+  const Schedule& schedule;
   std::byte* state;     // of the rows whose parts are being merged
   Turn turn{0};         // to merge
   bool whole, fetches;  // one block writes all outputs; a tile fetches the rows of the next one
 
-  ForwardDriver(const Schedule<T>& work, const AttentionOutputs<T>& wanted, CaptureJob<T>* captured,
-                const CarriedTiles<T>* rows, int num_threads, std::byte* merged)
+  ForwardDriver(const Schedule& work, const Outputs& wanted, CaptureJob<Sum>* captured, const CarriedTiles<Sum>* rows,
+                int num_threads, std::byte* merged)
       : batch(work.batch),
         lists(work.lists),
         outputs(wanted),
@@ -38,26 +37,25 @@ struct ForwardDriver {
         carried(rows),
         threads(num_threads),
         schedule(work),
-        state(merged) {
-    const Problem<T>& p = batch.longest();
-    whole = !batch.is_ragged() && work.blocks.size() == 1 && p.kv_len > 0;
-    fetches = !batch.is_ragged() && carried == nullptr && fetches_rows(p);
-  }
+        state(merged),
+        whole(!batch.is_ragged() && work.blocks.size() == 1 && batch.longest().kv_len > 0),
+        fetches(!batch.is_ragged() && carried == nullptr && fetches_rows(batch.longest())) {}
 
   /// What a block's items write, of its part of the batch.
-  AttentionOutputs<T> outputs_of(const Block& block, const Problem<T>& p) const {
-    AttentionOutputs<T> to;
+  Outputs outputs_of(const Block& block, const Problem& p) const {
+    Outputs to;
     to.kind = outputs.kind;
     if (block.rows) {
       to.out = batch.queries(outputs.out, block.part);
-      to.lse = batch.query_numbers(outputs.lse, block.part);
-      to.lse_low = batch.query_numbers(outputs.lse_low, block.part);
+      to.lse = batch.queries(outputs.lse, block.part);
+      to.lse_low = batch.queries(outputs.lse_low, block.part);
     }
-    if (!block.weights || outputs.weights.data() == nullptr || p.kv_len == 0) return to;
-    to.weights = !batch.is_ragged()
-                     ? outputs.weights
-                     : View<Sum, 4>(outputs.weights.data() + block.first_weight, {p.batch, p.num_heads, p.q_len, p.kv_len},
-                                    {0, p.q_len * p.kv_len, p.kv_len, 1});
+    if (!block.weights || outputs.weights.data == nullptr || p.kv_len == 0) return to;
+    to.weights = outputs.weights;
+    if (!batch.is_ragged()) return to;
+    to.weights.data += block.first_weight * p.sum_bytes();
+    to.weights.sizes = {p.batch, p.num_heads, p.q_len, p.kv_len};
+    to.weights.strides = {0, p.q_len * p.kv_len, p.kv_len, 1};
     return to;
   }
 
@@ -65,21 +63,21 @@ struct ForwardDriver {
     const Block& block = part_of<Block>(schedule.blocks, item);
     const Index number = item - block.first_item;
     if (whole) return run(block, batch.longest(), outputs, number, scratch);
-    batch.with_part(block.part, [&](const Problem<T>& p) { run(block, p, outputs_of(block, p), number, scratch); });
+    batch.with_part(block.part, [&](const Problem& p) { run(block, p, outputs_of(block, p), number, scratch); });
   }
-  void run(const Block& block, const Problem<T>& p, const AttentionOutputs<T>& to, Index number, std::byte* scratch) {
+  void run(const Block& block, const Problem& p, const Outputs& to, Index number, std::byte* scratch) {
     if (block.how == How::kTiles) return run_tile(block, p, to, number, scratch);
     if (block.how == How::kDecode) return run_decode(block, p, to, number, scratch);
     run_list(block, p, to, number, scratch);
   }
 
   /// Whether heads come from memory: then a tile fetches the rows of the next one.
-  static bool fetches_rows(const Problem<T>& p) {
+  static bool fetches_rows(const Problem& p) {
     const Index rows = p.num_heads * p.q_len + p.num_kv_heads * p.kv_len;
-    return p.cache == nullptr && p.batch * rows * (p.head_dim + p.v_head_dim) * Index{sizeof(T)} > kFetchedBytes;
+    return !p.keys.is_cache() && p.batch * rows * (p.head_dim + p.v_head_dim) * p.q.element_bytes() > kFetchedBytes;
   }
   /// What `next` reads and writes and `now` does not; K and V only where they may stay in the cache until then.
-  static Ahead ahead_of(const Problem<T>& p, const View<T, 4>& out, const TileAt& now, const TileAt& next) {
+  static Ahead ahead_of(const Problem& p, const AnyView& out, const TileAt& now, const TileAt& next) {
     const Positions queries = p.tile(next.t);
     const Index q_begin = queries.begin - p.first_query, q_count = queries.end - queries.begin;
     const Index head = next.h / p.group_size();
@@ -87,13 +85,13 @@ struct ForwardDriver {
     const Index keys = reads_kv ? p.kv_len : 0;
     Ahead ahead{};
     add_rows_of(ahead, p.q, next.b, next.h, q_begin, q_count);
-    add_rows_of(ahead, p.k, next.b, head, 0, keys);
-    add_rows_of(ahead, p.v, next.b, head, 0, keys);
+    add_rows_of(ahead, p.keys.k, next.b, head, 0, keys);
+    add_rows_of(ahead, p.keys.v, next.b, head, 0, keys);
     add_rows_of(ahead, out, next.b, next.h, q_begin, q_count);
     return ahead;
   }
 
-  void run_tile(const Block& block, const Problem<T>& p, const AttentionOutputs<T>& to, Index number, std::byte* own) const {
+  void run_tile(const Block& block, const Problem& p, const Outputs& to, Index number, std::byte* own) const {
     const Index tiles = p.query_tiles(), first = batch.first_sequence(block.part);
     const auto tile_at = [&](Index n) {  // late queries first: causal makes them cost most
       return TileAt{first + n / tiles / p.num_heads, n / tiles % p.num_heads, tiles - 1 - n % tiles};
@@ -108,7 +106,7 @@ struct ForwardDriver {
     if (fetch) tile.ahead = &ahead;
     if (block.kept_bytes > 0) {
       tile.exponentials = reinterpret_cast<Sum*>(own + block.kernel_bytes);
-      tile.chunk_shifts = tile.exponentials + key_chunks(p) * p.key_tile * p.kernels->strip;
+      tile.chunk_shifts = tile.exponentials + key_chunks(p) * p.key_tile * p.strip;
     }
     CarriedRows<Sum> rows;
     if (carried != nullptr) {
@@ -120,16 +118,16 @@ struct ForwardDriver {
     if (capture != nullptr && block.weights && capture->slot_of(at.h) >= 0) {
       capture->forward(tile, at.b, at.h, own, own + block.kernel_bytes + block.kept_bytes);
     } else {
-      run_forward(*p.kernels, tile, own);
+      run_forward(p.kernels<Sum>(), tile, own);
     }
     if (carried == nullptr || rows.overflown != nullptr) finish_tile(p, to, at, tile);
   }
 
-  void run_decode(const Block& block, const Problem<T>& p, const AttentionOutputs<T>& to, Index number, std::byte* own) {
+  void run_decode(const Block& block, const Problem& p, const Outputs& to, Index number, std::byte* own) {
     const Index head = number / block.keys.parts, g = head % p.num_kv_heads;
     const RowsAt at{batch.first_sequence(block.part) + head / p.num_kv_heads, g * p.group_size(), p.group_size(), 0, p.q_len};
     Sum row_lse[kDecodeRowLimit];
-    DecodeGroup<Accumulator<T>> t = fill_group(p, to, at, p.keys(at.b, g), row_lse);
+    DecodeGroup<Sum> t = fill_group<Sum>(p, to, at, p.keys.head(at.b, g), row_lse);
     t.mask_differs = block.keys.mask_differs;
     Positions live{0, p.length(at.b)};
     const TileMask& mask = t.scores.mask;
@@ -137,7 +135,7 @@ struct ForwardDriver {
     run_parts(block, p, to, at, t, live, number, own);
   }
 
-  void run_list(const Block& block, const Problem<T>& p, const AttentionOutputs<T>& to, Index number, std::byte* own) {
+  void run_list(const Block& block, const Problem& p, const Outputs& to, Index number, std::byte* own) {
     const KeyParts& parts = block.keys;
     const Index row = number / block.items_of_rows(), i = row % p.q_len, piece = row / p.q_len % schedule.pieces(block);
     const Index heads = row / p.q_len / schedule.pieces(block), first = piece * parts.rows;
@@ -147,23 +145,23 @@ struct ForwardDriver {
     const HeadKeys keys = lists.rows(at.b, at.h, at.i, 0, p.length(at.b), pages, nullptr);
     Sum row_lse[kMaxQueryTile];
     if (parts.state_bytes == 0) {
-      run_forward(*p.kernels, fill_listed_tile(p, to, at, keys, row_lse), own);
+      run_forward(p.kernels<Sum>(), fill_listed_tile(p, to, at, keys, row_lse), own);
       return finish_rows(p, to, at, row_lse);
     }
-    DecodeGroup<Accumulator<T>> t = fill_group(p, to, at, keys, row_lse);
+    DecodeGroup<Sum> t = fill_group(p, to, at, keys, row_lse);
     t.scores.mask = {};  // hides none of the listed keys
     t.scores.kv_len = keys.held.end;
     run_parts(block, p, to, at, t, {0, keys.held.end}, number, own);
   }
 
   /// The parts of the keys that an item computes, of which those in `live` count.
-  void run_parts(const Block& block, const Problem<T>& p, const AttentionOutputs<T>& to, const RowsAt& at,
-                 const DecodeGroup<Accumulator<T>>& t, const Positions& live, Index number, std::byte* own) {
+  void run_parts(const Block& block, const Problem& p, const Outputs& to, const RowsAt& at,
+                 const DecodeGroup<Sum>& t, const Positions& live, Index number, std::byte* own) {
     const KeyParts& parts = block.keys;
     const bool any = live.begin < live.end;
     const Index last = any ? (live.end - 1) / parts.part_keys : 0, first = any ? live.begin / parts.part_keys : 0;
     const Index begin = number % block.items_of_rows() * block.parts_of_item;
-    const DecodeKernels<Accumulator<T>>& kernels = *p.decode;
+    const DecodeKernels<Sum>& kernels = p.decode<Sum>();
     std::byte *const mine = own + parts.scratch_bytes, *const later = mine + parts.state_bytes;
     bool filled = false;
     for (Index part = std::max(begin, first); part <= std::min(begin + block.parts_of_item - 1, last); ++part) {
@@ -191,35 +189,33 @@ struct ForwardDriver {
 
 }  // namespace
 
-template <class T>
-void forward_batch(const Batch<T>& batch, const AttentionOutputs<T>& outputs, CaptureJob<T>* capture, Context& context,
-                   const CarriedTiles<T>* carried) {
+template <class Sum>
+void forward_batch(const Batch& batch, const Outputs& outputs, CaptureJob<Sum>* capture, Context& context,
+                   const CarriedTiles<Sum>* carried) {
   if (!batch.is_ragged() && capture == nullptr && carried == nullptr && groups_rows(batch.longest(), outputs)) {
-    const Problem<T> grouped = grouped_problem(batch.longest());
-    return forward_batch(Batch<T>(grouped), group_rows(outputs, batch.longest().group_size()), capture, context, carried);
+    const Problem grouped = grouped_problem(batch.longest());
+    return forward_batch<Sum>(Batch(grouped), grouped_outputs(outputs, batch.longest().group_size()), nullptr, context);
   }
-  const bool out = outputs.out.data() != nullptr, weights = outputs.weights.data() != nullptr;
-  const Wants wants{.rows = out || outputs.lse.data() != nullptr,
+  const bool out = outputs.out.data != nullptr, weights = outputs.weights.data != nullptr;
+  const Wants wants{.rows = out || outputs.lse.data != nullptr,
                     .weights = weights,
                     .captures = capture != nullptr,
                     .kept_weights = out && weights && outputs.kind != WeightsKind::kScores,
                     .capture_bytes = capture == nullptr ? 0 : capture->worker_bytes(),
                     .carried_keys = carried == nullptr ? -1 : carried->rows.k_end - carried->rows.k_begin};
-  Schedule<T> schedule(batch);
+  Schedule schedule(batch);
   const ScratchLease blocks = borrow_scratch(context, line_bytes<Block>(schedule.most_blocks(wants)));
   schedule.make(wants, context.threads(), blocks.as<Block>());
   if (schedule.items == 0) return;
-  const ScratchLease state = borrow_scratch(context, schedule.state_bytes);
-  const ScratchLease turns = borrow_scratch(context, capture == nullptr ? 0 : capture->shared_bytes());
-  if (capture != nullptr) capture->begin(turns.data());
-  ForwardDriver<T> driver(schedule, outputs, capture, carried, context.threads(), state.data());
+  const std::size_t capture_bytes = capture == nullptr ? 0 : capture->shared_bytes();
+  const ScratchLease shared = borrow_scratch(context, schedule.state_bytes + capture_bytes);
+  if (capture != nullptr) capture->begin(shared.data() + schedule.state_bytes);
+  ForwardDriver<Sum> driver(schedule, outputs, capture, carried, context.threads(), shared.data());
   run_items(context, {schedule.items, schedule.flops, schedule.worker_bytes},
             [&driver](Index item, std::byte* scratch) { driver.run(item, scratch); });
 }
 
-#define QKV_INSTANTIATE(T) \
-  template void forward_batch(const Batch<T>&, const AttentionOutputs<T>&, CaptureJob<T>*, Context&, const CarriedTiles<T>*);
-QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
-#undef QKV_INSTANTIATE
+template void forward_batch(const Batch&, const Outputs&, CaptureJob<float>*, Context&, const CarriedTiles<float>*);
+template void forward_batch(const Batch&, const Outputs&, CaptureJob<double>*, Context&, const CarriedTiles<double>*);
 
 }  // namespace qkv::inline v0

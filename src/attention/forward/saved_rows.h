@@ -11,21 +11,22 @@
 
 namespace qkv::inline v0 {
 
-template <class T>
 class SavedRows {
  public:
-  using Sum = Accumulator<T>;
-  /// Refers to the problem, whose k and v are where row 0 of all keys would lie. Outputs may have no out.
-  SavedRows(const Problem<T>& p, const AttentionOutputs<T>& outputs, Context& context)
+  /// Refers to the problem, whose keys are those of the chunk. Outputs may have no out.
+  SavedRows(const Problem& p, const Outputs& outputs, Context& context)
       : p_(p),
         outputs_(outputs),
         context_(context),
-        strips_((p.query_tile + p.kernels->strip - 1) / p.kernels->strip),
+        strips_((p.query_tile + p.strip - 1) / p.strip),
         wanted_(static_cast<std::size_t>(p.batch * p.num_heads * p.query_tiles()), 1) {
-    memory_ = borrow_scratch(context, carve(nullptr));
-    carve(memory_.data());
-    std::fill_n(tiles_.rows.by_maximum, tiles() * strips_, 0U);
-    begin();
+    with_sums(p_.q.type, [this]<class Sum>(Sum) {
+      Carver counter(nullptr);
+      carve<Sum>(counter);
+      memory_ = borrow_scratch(context_, counter.used());
+      std::fill_n(tiles_of<Sum>().rows.by_maximum, tiles() * strips_, 0U);
+      begin<Sum>();
+    });
   }
   SavedRows(const SavedRows&) = delete;
   SavedRows& operator=(const SavedRows&) = delete;
@@ -39,61 +40,76 @@ class SavedRows {
       wanted_[static_cast<std::size_t>(n)] = wanted(head / p_.num_heads, head % p_.num_heads, queries);
     }
   }
-  void add(Index k_begin, Index k_end) { run(k_begin, k_end, nullptr); }
+  void add(Index k_begin, Index k_end) {
+    with_sums(p_.q.type, [&]<class Sum>(Sum) { run<Sum>(k_begin, k_end, nullptr); });
+  }
   /// After all keys: writes the outputs. Whether rows overflowed: then their tiles are to meet all keys once more.
   bool finish() {
+    return with_sums(p_.q.type, [this]<class Sum>(Sum) { return finish_sums<Sum>(); });
+  }
+
+ private:
+  Index tiles() const { return static_cast<Index>(wanted_.size()); }
+  template <class Sum>
+  CarriedTiles<Sum> carve(Carver& carver) {
+    CarriedTiles<Sum> made{};
+    made.wanted = wanted_.data();
+    made.tile_strips = strips_;
+    made.tile_rows = strips_ * p_.strip;
+    const Index rows = tiles() * made.tile_rows;
+    made.rows.out = carver.take<Sum>(outputs_.out.data == nullptr ? 0 : rows * p_.v_head_dim);
+    made.rows.row_max = carver.take<Sum>(rows);
+    made.rows.row_sum = carver.take<Sum>(rows);
+    made.rows.seen = carver.take<std::uint32_t>(tiles() * strips_);
+    made.rows.by_maximum = carver.take<std::uint32_t>(tiles() * strips_);
+    overflown_ = carver.take<std::uint32_t>(tiles() * strips_);
+    return made;
+  }
+  template <class Sum>
+  CarriedTiles<Sum> tiles_of() {
+    Carver carver(memory_.data());
+    return carve<Sum>(carver);
+  }
+  template <class Sum>
+  void begin() {
+    const CarriedTiles<Sum> saved = tiles_of<Sum>();
+    std::fill_n(saved.rows.row_max, tiles() * saved.tile_rows, -std::numeric_limits<Sum>::infinity());
+    std::fill_n(saved.rows.row_sum, tiles() * saved.tile_rows, Sum{0});
+    std::fill_n(saved.rows.seen, tiles() * strips_, 0U);
+  }
+  template <class Sum>
+  bool finish_sums() {
+    std::uint32_t* const by_maximum = tiles_of<Sum>().rows.by_maximum;
     std::fill_n(overflown_, tiles() * strips_, 0U);
-    run(p_.kv_len, p_.kv_len, overflown_);
+    run<Sum>(p_.kv_len, p_.kv_len, overflown_);
     bool any = false;
     for (Index n = 0; n < tiles(); ++n) {
       std::uint8_t again = 0;
       for (Index strip = n * strips_; strip < (n + 1) * strips_; ++strip) {
         again |= overflown_[strip] != 0 ? 1 : 0;
-        tiles_.rows.by_maximum[strip] |= overflown_[strip];
+        by_maximum[strip] |= overflown_[strip];
       }
       wanted_[static_cast<std::size_t>(n)] = again;
       any |= again != 0;
     }
-    begin();
+    begin<Sum>();
     return any;
   }
-
- private:
-  Index tiles() const { return static_cast<Index>(wanted_.size()); }
-  void begin() {
-    const Index rows = tiles() * tiles_.tile_rows;
-    std::fill_n(tiles_.rows.row_max, rows, -std::numeric_limits<Sum>::infinity());
-    std::fill_n(tiles_.rows.row_sum, rows, Sum{0});
-    std::fill_n(tiles_.rows.seen, tiles() * strips_, 0U);
-  }
-  std::size_t carve(std::byte* base) {
-    Carver carver(base);
-    tiles_.tile_strips = strips_;
-    tiles_.tile_rows = strips_ * p_.kernels->strip;
-    const Index rows = tiles() * tiles_.tile_rows;
-    tiles_.rows.out = carver.take<Sum>(outputs_.out.data() == nullptr ? 0 : rows * p_.v_head_dim);
-    tiles_.rows.row_max = carver.take<Sum>(rows);
-    tiles_.rows.row_sum = carver.take<Sum>(rows);
-    tiles_.rows.seen = carver.take<std::uint32_t>(tiles() * strips_);
-    tiles_.rows.by_maximum = carver.take<std::uint32_t>(tiles() * strips_);
-    overflown_ = carver.take<std::uint32_t>(tiles() * strips_);
-    return carver.used();
-  }
+  template <class Sum>
   void run(Index k_begin, Index k_end, std::uint32_t* overflown) {
-    tiles_.rows.k_begin = k_begin;
-    tiles_.rows.k_end = k_end;
-    tiles_.rows.overflown = overflown;
-    tiles_.wanted = wanted_.data();
-    forward_batch<T>(Batch<T>(p_), outputs_, nullptr, context_, &tiles_);
+    CarriedTiles<Sum> saved = tiles_of<Sum>();
+    saved.rows.k_begin = k_begin;
+    saved.rows.k_end = k_end;
+    saved.rows.overflown = overflown;
+    forward_batch<Sum>(Batch(p_), outputs_, nullptr, context_, &saved);
   }
 
-  const Problem<T>& p_;
-  AttentionOutputs<T> outputs_;
+  const Problem& p_;
+  Outputs outputs_;
   Context& context_;
   Index strips_;
   std::vector<std::uint8_t> wanted_;  // [tiles]
   ScratchLease memory_;
-  CarriedTiles<T> tiles_{};
   std::uint32_t* overflown_ = nullptr;  // [tiles][strips]
 };
 

@@ -9,107 +9,132 @@ namespace {
 constexpr Index kGroupRows = 32;
 
 /// Whether rows [head][query] of [B, H, Tq, ..] lie at one stride. Those of a null view do.
-template <class T, int kRank>
-bool rows_follow(const View<T, kRank>& x) {
-  return x.size(2) == 1 || x.stride(1) == x.size(2) * x.stride(2);
+bool rows_follow(const AnyView& x) { return x.size(2) == 1 || x.stride(1) == x.size(2) * x.stride(2); }
+
+/// [B, H, Tq, ..] as [B, Hkv, group * Tq, ..]; null stays null.
+AnyView group_rows(AnyView x, Index group) {
+  if (x.size(2) == 1) x.strides[2] = x.stride(1);
+  x.sizes[1] /= group;
+  x.sizes[2] *= group;
+  x.strides[1] *= group;
+  return x;
 }
 
 /// Rows are added up to multiples of `step` of the whole problem.
-template <class T>
-StripRows strip_rows(const Problem<T>& p, Index step) {
+StripRows strip_rows(const Problem& p, Index step) {
   if (p.q_len == 0) return {0, 0, false};
   const Index begin = p.first_query / step * step;
   const Index end = std::min((p.first_query + p.q_len + step - 1) / step * step, p.queries);
   return {p.first_query - begin, end - begin, end - begin != p.q_len};
 }
 
+/// What decode's kernels say of `rows` rows.
+KeyParts parts_of(const Problem& p, Index rows) {
+  return with_sums(p.q.type, [&](auto sum) {
+    const DecodeKernels<decltype(sum)>& kernels = p.decode<decltype(sum)>();
+    const StoredType keys = p.keys.type();
+    KeyParts parts{};
+    parts.rows = rows;
+    parts.chunk = kernels.chunk(keys, p.head_dim, p.v_head_dim);
+    parts.part_keys = kernels.part_keys(keys, p.head_dim, p.v_head_dim);
+    parts.scratch_bytes = round_to_line(kernels.scratch_bytes(keys, rows, p.head_dim, p.v_head_dim));
+    parts.state_bytes = round_to_line(kernels.state_bytes(rows, p.v_head_dim));
+    return parts;
+  });
+}
+
 }  // namespace
 
-template <class T>
-KeyParts decode_parts(const Problem<T>& p) {
-  const DecodeKernels<Accumulator<T>>& kernels = *p.decode;
-  KeyParts parts{};
-  parts.rows = p.q_len * p.group_size();
-  parts.chunk = kernels.chunk(p.stored(), p.head_dim, p.v_head_dim);
-  parts.part_keys = kernels.part_keys(p.stored(), p.head_dim, p.v_head_dim);
-  parts.scratch_bytes = kernels.scratch_bytes(p.stored(), parts.rows, p.head_dim, p.v_head_dim);
+Listed::Listed(const Problem& p) : p_(p), lists_(p.invariant ? nullptr : key_lists_of(p.mask.node)) {
+  if (lists_ == nullptr) return;
+  block_heads_ = lists_->block_heads(*p.mask.node, p.group_size(), p.heads);
+  filters_ = p.mask.node->parts.size() > 1 || (p.mask.shown != nullptr && !p.mask.shown->all());
+  applies_ = serves_options() && p.keys.rows_can_be_pages() && pays();
+}
+
+HeadKeys Listed::rows(Index b, Index h0, Index i, Index begin, Index end, Index* pages, Index* keys) const {
+  const Index whole_head = p_.first_head + h0, query = p_.first_query + i;  // as masks count them
+  const std::span<const std::int32_t> all = lists_->row(b, whole_head, p_.heads, query);
+  Index count = 0;
+  for (auto key = std::lower_bound(all.begin(), all.end(), begin); key != all.end() && *key < end; ++key) {
+    if (filters_ && !mask_keeps(p_.mask, b, whole_head, query, *key)) continue;
+    pages[count++] = *key;
+  }
+  if (keys != nullptr) std::copy_n(pages, count, keys);
+  return p_.keys.rows(b, h0 / p_.group_size(), pages, count);
+}
+
+How choose(const Problem& p, const Listed& lists) {
+  if (lists.applies()) return How::kLists;
+  // On a cache at any length: a sequence is then bit-identical alone and among longer ones.
+  const Index rows = p.queries * p.group_size(), min_keys = p.keys.is_cache() ? 1 : kDecodeMinKeys;
+  return !p.invariant && rows >= 1 && rows <= kDecodeRowLimit && p.kv_len >= min_keys ? How::kDecode : How::kTiles;
+}
+
+KeyParts decode_parts(const Problem& p) {
+  KeyParts parts = parts_of(p, p.q_len * p.group_size());
   parts.parts = (p.kv_len + parts.part_keys - 1) / parts.part_keys;
-  parts.state_bytes = kernels.state_bytes(parts.rows, p.v_head_dim);
   parts.mask_differs = mask_differs_by_head(p.mask);
   return parts;
 }
 
-template <class T>
-KeyParts list_parts(const Problem<T>& p, const Listed<T>& lists) {
-  const DecodeKernels<Accumulator<T>>& kernels = *p.decode;
-  KeyParts parts{};
+KeyParts list_parts(const Problem& p, const Listed& lists) {
   if (lists.block_heads() > kDecodeRowLimit && p.sinks.is_null()) {
-    parts.rows = std::min({lists.block_heads(), p.kernels->copied_query_tile(p.head_dim, p.v_head_dim), kMaxQueryTile});
-    parts.chunk = p.key_tile;
-    parts.part_keys = lists.longest();
-    parts.parts = 1;
-    parts.scratch_bytes = round_to_line(p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim, parts.rows, true));
-    return parts;
+    const Index tile = with_sums(p.q.type, [&](auto sum) {
+      return p.kernels<decltype(sum)>().copied_query_tile(p.head_dim, p.v_head_dim);
+    });
+    const Index rows = std::min({lists.block_heads(), tile, kMaxQueryTile});
+    return {.rows = rows,
+            .chunk = p.key_tile,
+            .part_keys = lists.longest(),
+            .parts = 1,
+            .scratch_bytes = round_to_line(p.forward_scratch_bytes(rows, true)),
+            .state_bytes = 0,
+            .mask_differs = false};
   }
-  parts.rows = std::min(lists.block_heads(), kDecodeRowLimit);
-  parts.chunk = kernels.chunk(p.stored(), p.head_dim, p.v_head_dim);
-  parts.part_keys = kernels.part_keys(p.stored(), p.head_dim, p.v_head_dim);
+  KeyParts parts = parts_of(p, std::min(lists.block_heads(), kDecodeRowLimit));
   parts.parts = std::max<Index>(1, (lists.longest() + parts.part_keys - 1) / parts.part_keys);
-  parts.scratch_bytes = round_to_line(kernels.scratch_bytes(p.stored(), parts.rows, p.head_dim, p.v_head_dim));
-  parts.state_bytes = round_to_line(kernels.state_bytes(parts.rows, p.v_head_dim));
   return parts;
 }
 
-template <class T>
-bool groups_rows(const Problem<T>& p, const AttentionOutputs<T>& outputs) {
+bool groups_rows(const Problem& p, const Outputs& outputs) {
   const bool same = p.sinks.is_null() && p.position.zero == nullptr && p.score_mod == nullptr && p.dropout_threshold == 0 &&
-                    !mask_differs_by_head(p.mask) && outputs.weights.data() == nullptr;
+                    !mask_differs_by_head(p.mask) && outputs.weights.data == nullptr;
   const bool bias_follows = p.bias.is_null() || repeat_stride(p.bias, 1) == p.q_len * repeat_stride(p.bias, 2) || p.q_len == 1;
   return p.invariant && !p.placed() && p.group_size() > 1 && p.q_len > 0 && p.q_len * p.group_size() <= kGroupRows && same &&
          bias_follows && rows_follow(p.q) && rows_follow(outputs.out) && rows_follow(outputs.lse) &&
          rows_follow(outputs.lse_low);
 }
 
-template <class T>
-Problem<T> grouped_problem(const Problem<T>& p) {
+Problem grouped_problem(const Problem& p) {
   const Index group = p.group_size();
-  Problem<T> grouped = p;
+  Problem grouped = p;
   grouped.q = group_rows(p.q, group);
   grouped.num_heads = grouped.heads = p.num_kv_heads;
   grouped.q_len = grouped.queries = group * p.q_len;
   grouped.group_mask = {&p.mask, p.q_len};
   if (!p.bias.is_null()) {  // an axis of size 1 repeats
-    const View<const Accumulator<T>, 4>& bias = p.bias;
-    const Index by_head = repeat_stride(bias, 1), by_row = p.q_len == 1 ? by_head : repeat_stride(bias, 2);
-    grouped.bias = {bias.data(),
-                    {p.batch, p.num_kv_heads, grouped.q_len, p.kv_len},
-                    {repeat_stride(bias, 0), group * by_head, by_row, repeat_stride(bias, 3)}};
+    const Index by_head = repeat_stride(p.bias, 1), by_row = p.q_len == 1 ? by_head : repeat_stride(p.bias, 2);
+    grouped.bias.sizes = {p.batch, p.num_kv_heads, grouped.q_len, p.kv_len};
+    grouped.bias.strides = {repeat_stride(p.bias, 0), group * by_head, by_row, repeat_stride(p.bias, 3)};
   }
   return grouped;
 }
 
-template <class T>
-StripRows rows_of_forward(const Problem<T>& p, bool wants_out, bool wants_weights) {
+Outputs grouped_outputs(const Outputs& x, Index group) {
+  return {.out = group_rows(x.out, group), .lse = group_rows(x.lse, group), .lse_low = group_rows(x.lse_low, group)};
+}
+
+StripRows rows_of_forward(const Problem& p, bool wants_out, bool wants_weights) {
   if (!p.placed()) return {0, p.q_len, false};
-  const How how = wants_out ? choose(p, Listed<T>(p)) : How::kTiles;
+  const How how = wants_out ? choose(p, Listed(p)) : How::kTiles;
   if (how == How::kLists && !wants_weights) return strip_rows(p, 1);
-  return strip_rows(p, how == How::kDecode ? p.queries : p.kernels->strip);
+  return strip_rows(p, how == How::kDecode ? p.queries : p.strip);
 }
 
-template <class T>
-StripRows rows_of_backward(const Problem<T>& p) {
+StripRows rows_of_backward(const Problem& p) {
   if (!p.placed()) return {0, p.q_len, false};
-  return strip_rows(p, p.scale >= 0 ? p.kernels->strip : p.query_tile);
+  return strip_rows(p, p.scale >= 0 ? p.strip : p.query_tile);
 }
-
-#define QKV_INSTANTIATE(T)                                                  \
-  template KeyParts decode_parts(const Problem<T>&);                        \
-  template KeyParts list_parts(const Problem<T>&, const Listed<T>&);        \
-  template bool groups_rows(const Problem<T>&, const AttentionOutputs<T>&); \
-  template Problem<T> grouped_problem(const Problem<T>&);                   \
-  template StripRows rows_of_forward(const Problem<T>&, bool, bool);        \
-  template StripRows rows_of_backward(const Problem<T>&);
-QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
-#undef QKV_INSTANTIATE
 
 }  // namespace qkv::inline v0

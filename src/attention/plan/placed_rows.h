@@ -2,58 +2,65 @@
 // on the masks of all its lanes, so such rows are computed with their strip's other lanes, as rows of zeros.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <cstddef>
+#include <cstring>
 
 #include "attention/plan/choose.h"
 #include "qkv/tensor.h"
 
 namespace qkv::inline v0 {
 
-/// The options with the place of these rows.
-AttentionOptions placed(const AttentionOptions& options, const Placement& place);
-template <class T>
-AttentionOptions options_of(const AttentionOptions& options, const Problem<T>& p, const StripRows& rows) {
-  return placed(options, {p.first_query - rows.before, p.queries, p.first_head, p.heads});
-}
-
-/// Rows [B, H, T] of any type, in bytes.
-struct RowBytes {
-  std::byte* data = nullptr;
-  std::array<Index, 3> sizes{}, strides{};
-  Index width = 0;
-};
-template <class E, int kRank>
-RowBytes row_bytes(const View<E, kRank>& x) {
-  constexpr Index size = sizeof(E);
-  const auto at = reinterpret_cast<std::byte*>(const_cast<std::remove_const_t<E>*>(x.data()));
-  return {at,
-          {x.size(0), x.size(1), x.size(2)},
-          {x.stride(0) * size, x.stride(1) * size, x.stride(2) * size},
-          kRank == 3 ? size : x.size(kRank - 1) * size};
-}
-
-/// A copy of rows among those of whole strips, zeros or `fill` (of `size` bytes) in the rows that are added. One code for all
-/// types, because few calls need it. A null view gives null views.
+/// A copy of rows [B, H, T, ..] among those of whole strips; the rows that are added hold zeros, or infinity.
 class StripCopy {
  public:
-  StripCopy(const RowBytes& rows, const StripRows& strips, const void* fill = nullptr, std::size_t size = 1);
-  /// The call's rows, into `rows`; nothing where that is null.
-  void copy_to(const RowBytes& rows) const;
-  /// As E, in the sizes of `like` but for the rows.
-  template <class E, int kRank>
-  View<std::remove_const_t<E>, kRank> view(const View<E, kRank>& like) {
-    using Number = std::remove_const_t<E>;
-    if (memory_.data() == nullptr) return {};
-    auto sizes = like.sizes();
-    sizes[2] = memory_.size(2);
-    return {reinterpret_cast<Number*>(memory_.data()), sizes};
+  enum class Fill { kZero, kInfinity };
+  StripCopy(const AnyView& rows, const StripRows& strips, Fill fill = Fill::kZero) : rows_(rows), wide_(rows) {
+    if (rows.data == nullptr) return;
+    const Index width = rows.rank == 3 ? 1 : rows.size(3);
+    memory_ = Tensor<std::byte>({rows.size(0), rows.size(1), strips.count, width * rows.element_bytes()});
+    wide_.data = memory_.data();
+    wide_.sizes[2] = strips.count;
+    wide_.strides = {rows.size(1) * strips.count * width, strips.count * width, width, rows.rank == 3 ? 0 : 1};
+    own_ = wide_;
+    own_.data = wide_.at(0, 0, strips.before);
+    own_.sizes = rows.sizes;
+    if (fill == Fill::kInfinity) {
+      with_sums(rows.type, [&]<class Sum>(Sum) {
+        std::fill_n(reinterpret_cast<Sum*>(memory_.data()), memory_.count() / Index{sizeof(Sum)}, std::numeric_limits<Sum>::infinity());
+      });
+    }
+    copy(rows_, own_);
+  }
+  StripCopy(const StripCopy&) = delete;
+  StripCopy& operator=(const StripCopy&) = delete;
+
+  /// In place of the rows; null where those are.
+  const AnyView& wide() const { return wide_; }
+  /// The call's rows, back to where they were copied from.
+  void copy_back() const {
+    if (rows_.data != nullptr) copy(own_, rows_);
   }
 
  private:
+  static void copy(const AnyView& from, const AnyView& to) {
+    const auto bytes = static_cast<std::size_t>((from.rank == 3 ? 1 : from.size(3)) * from.element_bytes());
+    for (Index b = 0; b < from.size(0); ++b) {
+      for (Index h = 0; h < from.size(1); ++h) {
+        for (Index i = 0; i < from.size(2); ++i) std::memcpy(to.at(b, h, i), from.at(b, h, i), bytes);
+      }
+    }
+  }
+
+  AnyView rows_, wide_, own_;  // own: the call's rows in the copy
   Tensor<std::byte> memory_;
-  RowBytes own_;  // the call's rows in it
 };
+
+/// The problem of whole strips; q: its rows.
+inline Problem widened(const Problem& p, const StripRows& strips, const AnyView& q) {
+  Problem wide = p;
+  wide.q = q;
+  wide.first_query -= strips.before;
+  wide.q_len = strips.count;
+  return wide;
+}
 
 }  // namespace qkv::inline v0

@@ -13,22 +13,20 @@ constexpr double kFlopsPerByte = 6;
 constexpr std::size_t kKeptLimitBytes = std::size_t{3} << 19;  // of a thread's 2 MiB; Tk = 8,192 in f32 fits
 
 /// Bytes per worker that save a second sweep over the keys; 0 if they would not stay in L2.
-template <class T>
-std::size_t kept_bytes(const Problem<T>& p, std::size_t kernel_bytes) {
+std::size_t kept_bytes(const Problem& p, std::size_t kernel_bytes) {
   // Under dropout the numbers that multiply v are not the weights wanted, or not bit-identical to softmax times factor.
   if (p.dropout_threshold != 0) return 0;
-  const auto bytes = static_cast<std::size_t>(key_chunks(p) * (p.key_tile + 1) * p.kernels->strip) * sizeof(Accumulator<T>);
+  const auto bytes = static_cast<std::size_t>(key_chunks(p) * (p.key_tile + 1) * p.strip) * static_cast<std::size_t>(p.sum_bytes());
   return kernel_bytes + bytes <= kKeptLimitBytes ? bytes : 0;
 }
 
 }  // namespace
 
-template <class T>
-void Schedule<T>::make(const Wants& wants, int threads, Block* memory) {
+void Schedule::make(const Wants& wants, int threads, Block* memory) {
   std::size_t count = 0;
   Index first_weight = 0;
   Block* const all = batch.is_ragged() ? memory : dense_blocks_.data();
-  const auto add_block = [&](Index part, const Problem<T>& p, How how, bool rows, bool weights) {
+  const auto add_block = [&](Index part, const Problem& p, How how, bool rows, bool weights) {
     Block& block = all[count++] = {};
     block.how = how;
     block.rows = rows;
@@ -38,12 +36,12 @@ void Schedule<T>::make(const Wants& wants, int threads, Block* memory) {
     add(block, part, p, wants, threads);
   };
   for (Index n = 0; n < batch.parts(); ++n) {
-    batch.with_part(n, [&](const Problem<T>& p) {
+    batch.with_part(n, [&](const Problem& p) {
       const How how = !wants.rows || wants.carried_keys >= 0 ? How::kTiles : choose(p, lists);
       const bool weights = wants.weights || wants.captures;
       if (how != How::kTiles) add_block(n, p, how, true, false);
       if (how == How::kTiles || weights) add_block(n, p, How::kTiles, how == How::kTiles && wants.rows, weights);
-      first_weight += batch.num_sequences(n) * p.num_heads * p.q_len * p.kv_len;
+      first_weight += batch.num_sequences() * p.num_heads * p.q_len * p.kv_len;
     });
   }
   blocks = {all, count};
@@ -62,9 +60,8 @@ void Schedule<T>::make(const Wants& wants, int threads, Block* memory) {
   }
 }
 
-template <class T>
-void Schedule<T>::add(Block& block, Index part, const Problem<T>& p, const Wants& wants, int threads) {
-  const Index sequences = batch.num_sequences(part);
+void Schedule::add(Block& block, Index part, const Problem& p, const Wants& wants, int threads) {
+  const Index sequences = batch.num_sequences();
   const double width = static_cast<double>(p.head_dim + p.v_head_dim), products = batch.pairs(part) * 2.0 * width;
   std::size_t bytes = 0;
   if (block.how == How::kTiles) {
@@ -81,7 +78,7 @@ void Schedule<T>::add(Block& block, Index part, const Problem<T>& p, const Wants
     block.items = sequences * p.num_kv_heads * block.keys.parts;
     bytes = block.keys.scratch_bytes + block.keys.state_bytes;
     const double keys = static_cast<double>(sequences * p.num_kv_heads) * static_cast<double>(p.kv_len);
-    flops += std::max(products, keys * width * static_cast<double>(sizeof(T)) * kFlopsPerByte);
+    flops += std::max(products, keys * width * static_cast<double>(p.q.element_bytes()) * kFlopsPerByte);
   } else {
     block.keys = list_parts(p, lists);
     const Index rows = p.batch * lists.blocks() * pieces(block) * p.q_len;
@@ -95,8 +92,5 @@ void Schedule<T>::add(Block& block, Index part, const Problem<T>& p, const Wants
   if (block.how != How::kTiles) state_bytes = std::max(state_bytes, round_to_line(block.keys.state_bytes));
 }
 
-#define QKV_INSTANTIATE(T) template struct Schedule<T>;
-QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
-#undef QKV_INSTANTIATE
 
 }  // namespace qkv::inline v0

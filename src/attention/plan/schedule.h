@@ -39,16 +39,15 @@ struct Block {
   Index items_of_rows() const { return keys.parts / parts_of_item; }
 };
 
-template <class T>
 struct Schedule {
-  const Batch<T>& batch;
-  Listed<T> lists;  // of a dense batch
+  const Batch& batch;
+  Listed lists;  // of a dense batch
   std::span<Block> blocks{};
   Index items = 0;
   double flops = 0;
   std::size_t worker_bytes = 0, state_bytes = 0;  // per worker; of rows whose parts are being merged, shared
 
-  explicit Schedule(const Batch<T>& whole) : batch(whole), lists(whole.longest()) {}
+  explicit Schedule(const Batch& whole) : batch(whole), lists(whole.longest()) {}
   Schedule(const Schedule&) = delete;
   Schedule& operator=(const Schedule&) = delete;
 
@@ -62,14 +61,13 @@ struct Schedule {
   Index pieces(const Block& block) const { return (lists.block_heads() + block.keys.rows - 1) / block.keys.rows; }
 
  private:
-  void add(Block& block, Index part, const Problem<T>& p, const Wants& wants, int threads);
+  void add(Block& block, Index part, const Problem& p, const Wants& wants, int threads);
 
   std::array<Block, 2> dense_blocks_;
 };
 
 /// Chunks of keys, each of which keeps its exponentials where weights are asked for.
-template <class T>
-Index key_chunks(const Problem<T>& p) {
+inline Index key_chunks(const Problem& p) {
   return (p.kv_len + p.key_tile - 1) / p.key_tile;
 }
 

@@ -63,50 +63,29 @@ PositionBias PositionBias::alibi(std::vector<double> slopes, Align align) {
   return bias;
 }
 
-PositionBias PositionBias::t5(View<const float, 2> table, T5Buckets buckets, Align align) {
-  PositionBias bias = of_buckets(buckets, table.size(0), align);
-  bias.f32_ = table;
-  return bias;
-}
-PositionBias PositionBias::t5(View<const double, 2> table, T5Buckets buckets, Align align) {
-  PositionBias bias = of_buckets(buckets, table.size(0), align);
-  bias.f64_ = table;
-  return bias;
-}
-
-PositionBias PositionBias::relative(View<const float, 2> table, Align align) {
-  PositionBias bias = of_distances(table.size(0), align);
-  bias.f32_ = table;
-  return bias;
-}
-PositionBias PositionBias::relative(View<const double, 2> table, Align align) {
-  PositionBias bias = of_distances(table.size(0), align);
-  bias.f64_ = table;
-  return bias;
-}
-
-PositionBias PositionBias::of_buckets(const T5Buckets& buckets, Index table_rows, Align align) {
-  check_buckets(buckets, "PositionBias::t5");
-  check<ShapeError>(table_rows == buckets.num_buckets, "PositionBias::t5", "table must be [num_buckets, H]: got ", table_rows,
-                    " rows for ", buckets.num_buckets, " buckets");
-  PositionBias bias(Kind::kT5, align);
+PositionBias PositionBias::t5(SumsView<2> table, T5Buckets buckets, Align align) {
+  PositionBias bias(Kind::kT5, align, table);
   bias.buckets_ = buckets;
+  check_buckets(buckets, "PositionBias::t5");
+  check<ShapeError>(bias.rows() == buckets.num_buckets, "PositionBias::t5", "table must be [num_buckets, H]: got ", bias.rows(),
+                    " rows for ", buckets.num_buckets, " buckets");
   return bias;
 }
 
-PositionBias PositionBias::of_distances(Index table_rows, Align align) {
-  check<ShapeError>(table_rows % 2 == 1, "PositionBias::relative", "table must be [2 R + 1, H]: got ", table_rows, " rows");
-  return PositionBias(Kind::kRelative, align);
+PositionBias PositionBias::relative(SumsView<2> table, Align align) {
+  const PositionBias bias(Kind::kRelative, align, table);
+  check<ShapeError>(bias.rows() % 2 == 1, "PositionBias::relative", "table must be [2 R + 1, H]: got ", bias.rows(), " rows");
+  return bias;
 }
 
 Index PositionBias::rows() const {
   if (kind_ == Kind::kNone) return 0;
-  return is_alibi() ? 1 : std::max(f32_.size(0), f64_.size(0));
+  return is_alibi() ? 1 : std::max(table_.f32.size(0), table_.f64.size(0));
 }
 
 Index PositionBias::heads() const {
   if (kind_ == Kind::kNone) return 0;
-  return is_alibi() ? static_cast<Index>(slopes_->size()) : std::max(f32_.size(1), f64_.size(1));
+  return is_alibi() ? static_cast<Index>(slopes_->size()) : std::max(table_.f32.size(1), table_.f64.size(1));
 }
 
 Index PositionBias::row(Index distance) const {
@@ -125,7 +104,7 @@ Index PositionBias::row(Index distance) const {
 template <class Sum>
 void check_position_bias(const PositionBias& bias, Index num_heads, Index q_len, Index kv_len, const char* function) {
   if (bias.is_none()) return;
-  const bool other_type = std::is_same_v<Sum, float> ? !bias.f64().is_null() : !bias.f32().is_null();
+  const bool other_type = std::is_same_v<Sum, float> ? !bias.table().f64.is_null() : !bias.table().f32.is_null();
   check<OptionError>(!other_type, function,
                      "the table of position_bias must have the element type of q, or float where that has 16 bits");
   check<ShapeError>(bias.heads() == num_heads, function, "position_bias must have as many heads as q: got ", bias.heads(),
@@ -163,9 +142,9 @@ ScratchLease PositionVectors<Sum>::spread(const PositionBias& bias, Index q_len,
     }
     for (Index n = 0; n < count; ++n) {
       if constexpr (std::is_same_v<Sum, float>) {
-        of_head[n] = bias.f32()(rows_of[n], h);
+        of_head[n] = bias.table().f32(rows_of[n], h);
       } else {
-        of_head[n] = bias.f64()(rows_of[n], h);
+        of_head[n] = bias.table().f64(rows_of[n], h);
       }
     }
   }

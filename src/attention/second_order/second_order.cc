@@ -20,41 +20,38 @@ void check_rows(const char* function, const char* name, const View<T, 3>& view, 
 }
 
 /// The problem of both functions. Throws UnsupportedError.
-template <class T>
-Problem<T> second_order_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k,
-                                const View<const T, 4>& v, const AttentionOptions& options, Context& context,
-                                CallMemory& memory) {
+Problem second_order_problem(const char* function, const AnyView& q, const AnyView& k, const AnyView& v,
+                             const AttentionOptions& options, Context& context, CallMemory& memory) {
   check<UnsupportedError>(options.score_mod == nullptr, function,
                           "score_mod is not supported here: its slope has no derivative");
   check<UnsupportedError>(options.capture.result == nullptr, function,
                           "capture is not supported here: give it to attention_forward or attention_backward");
-  const Problem<T> p = make_problem(function, q, k, v, options, context, Use::kOutput, &memory);
+  const Problem p = make_dense_problem(function, q, {k, v}, options, context, memory);
   check<UnsupportedError>(!p.placed(), function, "AttentionOptions::place is not supported here: pass all rows and heads");
   return p;
 }
 
-template <class T>
-typename View<T, 2>::Sizes position_sizes(const Problem<T>& p) {
+std::array<Index, 4> position_sizes(const Problem& p) {
   return {p.position_bias->rows(), p.position_bias->heads()};
 }
 
 /// Throws ShapeError unless each tangent is null or has the sizes of its tensor.
 template <class T>
-void check_tangents(const char* function, const Problem<T>& p, const AttentionTangents<T>& t) {
+void check_tangents(const char* function, const Problem& p, const AttentionTangents<T>& t) {
   if (!t.q.is_null()) check_sizes(function, "the tangent of q", t.q, p.batch, p.num_heads, p.q_len, p.head_dim);
   if (!t.k.is_null()) check_sizes(function, "the tangent of k", t.k, p.batch, p.num_kv_heads, p.kv_len, p.head_dim);
   if (!t.v.is_null()) check_sizes(function, "the tangent of v", t.v, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);
-  check<ShapeError>(t.position_bias.is_null() || t.position_bias.sizes() == position_sizes(p), function,
+  check<ShapeError>(t.position_bias.is_null() || AnyView(t.position_bias).sizes == position_sizes(p), function,
                     "the tangent of the position bias must be its [rows, H]: got ", t.position_bias);
-  check<ShapeError>(t.sinks.is_null() || t.sinks.sizes() == p.sinks.sizes(), function,
+  check<ShapeError>(t.sinks.is_null() || AnyView(t.sinks).sizes == p.sinks.sizes, function,
                     "the tangent of the sinks must have the sizes of the sinks: got ", t.sinks, ", sinks ", p.sinks);
-  check<ShapeError>(t.bias.is_null() || t.bias.sizes() == p.bias.sizes(), function,
+  check<ShapeError>(t.bias.is_null() || AnyView(t.bias).sizes == p.bias.sizes, function,
                     "the tangent of the bias must have the sizes of the bias: got ", t.bias, ", bias ", p.bias);
 }
 
 /// The tangent of a position bias as PositionVectors spreads out the bias itself: [H, distances]. Returns distance 0 of head 0.
 template <class T>
-const T* spread_rates(const Problem<T>& p, const View<const T, 2>& rates, T* memory) {
+const T* spread_rates(const Problem& p, const View<const T, 2>& rates, T* memory) {
   const bool from_end = p.position_bias->align() == Align::kBottomRight;
   const Index before = from_end ? p.kv_len - 1 : p.q_len - 1, count = p.position.head_stride;
   for (Index h = 0; h < p.num_heads; ++h) {
@@ -68,7 +65,7 @@ const T* spread_rates(const Problem<T>& p, const View<const T, 2>& rates, T* mem
 /// Borrows scratch for a checked job and runs it.
 template <class T>
 void run(SecondOrderJob<T> job, Context& context) {
-  const Problem<T>& p = job.p;
+  const Problem& p = job.p;
   const auto width = [&p](Index rows) { return static_cast<double>(rows * (p.head_dim + p.v_head_dim)); };
   const Index rows = p.batch * p.num_heads * p.q_len, num_turns = p.query_tiles() + 2;
   const View<const T, 2>& rates = job.tangents.position_bias;
@@ -96,7 +93,7 @@ void run(SecondOrderJob<T> job, Context& context) {
   const auto flops = [&](Index items, double products) {  // a product is 2 D flops per pair
     return static_cast<double>(items) * kItemFlops + kElementFlops * width(rows) + products * p.pairs() * width(1);
   };
-  const bool forward_mode = job.rows.dout.data() == nullptr;
+  const bool forward_mode = job.rows.dout.data == nullptr;
   const auto run_all = [&](Index items, double products, auto run_item) {
     run_items(context, {items, flops(items, products), job.own_bytes.all()}, [&](Index item, std::byte* own) {
       (job.*run_item)(item, {job.own_bytes, own});
@@ -113,7 +110,7 @@ void jvp(const View<const T, 4>& q, const View<const T, 4>& k, const View<const 
          Context& context) {
   constexpr const char* function = "attention_jvp";
   CallMemory memory;
-  const Problem<T> p = second_order_problem(function, q, k, v, options, context, memory);
+  const Problem p = second_order_problem(function, q, k, v, options, context, memory);
   check_tangents(function, p, tangents);
   check<ShapeError>(!lse.is_null() || p.batch * p.num_heads * p.q_len == 0, function, "lse is needed, as forward returned it");
   check_rows(function, "lse", lse, p.batch, p.num_heads, p.q_len);
@@ -121,11 +118,11 @@ void jvp(const View<const T, 4>& q, const View<const T, 4>& k, const View<const 
   if (!tout.is_null()) check_sizes(function, "tout", tout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   const NamedBox outputs[] = {{"tout", tout}, {"tlse", tlse}};
   const NamedBox inputs[] = {{"q", p.q},
-                             {"k", p.k},
-                             {"v", p.v},
+                             {"k", p.keys.k},
+                             {"v", p.keys.v},
                              {"bias", p.bias},
                              {"sinks", p.sinks},
-                             {"position_bias", position_table(p)},
+                             {"position_bias", p.position_table()},
                              {"lse", lse},
                              {"the tangent of q", tangents.q},
                              {"the tangent of k", tangents.k},
@@ -154,7 +151,7 @@ void double_backward(const View<const T, 4>& q, const View<const T, 4>& k, const
                      const AttentionOptions& options, Context& context) {
   constexpr const char* function = "attention_double_backward";
   CallMemory memory;
-  const Problem<T> p = second_order_problem(function, q, k, v, options, context, memory);
+  const Problem p = second_order_problem(function, q, k, v, options, context, memory);
   check_tangents(function, p, cotangents);
   check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   check_sizes(function, "dout", dout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
@@ -166,11 +163,11 @@ void double_backward(const View<const T, 4>& q, const View<const T, 4>& k, const
   if (!g.gk.is_null()) check_sizes(function, "gk", g.gk, p.batch, p.num_kv_heads, p.kv_len, p.head_dim);
   if (!g.gv.is_null()) check_sizes(function, "gv", g.gv, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);
   if (!g.gdout.is_null()) check_sizes(function, "gdout", g.gdout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
-  check<ShapeError>(g.gbias.is_null() || g.gbias.sizes() == p.bias.sizes(), function,
+  check<ShapeError>(g.gbias.is_null() || AnyView(g.gbias).sizes == p.bias.sizes, function,
                     "gbias must have the sizes of the bias: got gbias ", g.gbias, ", bias ", p.bias);
-  check<ShapeError>(g.gsinks.is_null() || g.gsinks.sizes() == p.sinks.sizes(), function,
+  check<ShapeError>(g.gsinks.is_null() || AnyView(g.gsinks).sizes == p.sinks.sizes, function,
                     "gsinks must have the sizes of the sinks: got gsinks ", g.gsinks, ", sinks ", p.sinks);
-  check<ShapeError>(g.gposition_bias.is_null() || g.gposition_bias.sizes() == position_sizes(p), function,
+  check<ShapeError>(g.gposition_bias.is_null() || AnyView(g.gposition_bias).sizes == position_sizes(p), function,
                     "gposition_bias must be the position bias's [rows, H]: got ", g.gposition_bias);
   const NamedBox outputs[] = {{"gposition_bias", g.gposition_bias},
                               {"gq", g.gq},
@@ -181,11 +178,11 @@ void double_backward(const View<const T, 4>& q, const View<const T, 4>& k, const
                               {"gdlse", g.gdlse},
                               {"gsinks", g.gsinks}};
   const NamedBox inputs[] = {{"q", p.q},
-                             {"k", p.k},
-                             {"v", p.v},
+                             {"k", p.keys.k},
+                             {"v", p.keys.v},
                              {"bias", p.bias},
                              {"sinks", p.sinks},
-                             {"position_bias", position_table(p)},
+                             {"position_bias", p.position_table()},
                              {"out", out},
                              {"lse", lse},
                              {"dout", dout},
@@ -210,7 +207,7 @@ void double_backward(const View<const T, 4>& q, const View<const T, 4>& k, const
           g.gdlse,
           g,
           bias,
-          {moves_position ? g.gposition_bias : View<T, 2>{}, &p}},
+          {moves_position ? AnyView(g.gposition_bias) : AnyView(), &p}},
          context);
 }
 

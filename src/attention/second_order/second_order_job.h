@@ -18,7 +18,7 @@ namespace qkv::inline v0 {
 
 template <class T>
 struct SecondOrderJob {
-  const Problem<T>& p;
+  const Problem& p;
   const SecondOrderKernels<T>& kernels;
   const AttentionTangents<T>& tangents;
   BackwardRows<T> rows;  // out and dout are null in forward mode
@@ -79,11 +79,10 @@ struct SecondOrderJob {
   void fill_empty(const SecondOrderTile<T>& tile, Index b, Index h) const {
     const bool nan = p.empty_row == EmptyRow::kNaN;
     if (tile.tout == nullptr || !p.rows_can_be_empty() || (tangents.v.data() == nullptr && !nan)) return;
-    Problem<T> moved = p;
-    moved.v = tangents.v;
     T row_lse[kMaxQueryTile];
-    for (Index i = 0; i < tile.first.q_count; ++i) row_lse[i] = rows.lse(b, h, tile.first.q_begin + i);
-    fill_empty_out(moved, b, h, tile.first.q_begin, tile.first.q_count, row_lse, tile.tout, tile.tout_stride);
+    for (Index i = 0; i < tile.first.q_count; ++i) row_lse[i] = *rows.lse.template as<T>(b, h, tile.first.q_begin + i);
+    const ::qkv::Rows out{reinterpret_cast<std::byte*>(tile.tout), stored_as<T>(), tile.tout_stride};
+    fill_empty_out(p, tangents.v, b, h, tile.first.q_begin, tile.first.q_count, row_lse, out);
   }
 
   /// gsinks[h] = sum over b and i of w_sink ((rate - mean) (0 - delta) - moment).

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "attention/cache/cached.h"
-#include "attention/cache/kv_cache_config.h"
-#include "attention/cache/page_pool.h"
+#include "attention/keys/key_source.h"
+#include "attention/keys/kv_cache_config.h"
+#include "attention/keys/page_pool.h"
 #include "core/check.h"
 #include "dispatch/kernels.h"
 
@@ -52,7 +52,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
         most(config.layout == CacheLayout::kRing ? Index{1} << 60
              : config.capacity > 0               ? config.capacity
                                                  : table_width * page_size),
-        element_bytes(storage_bytes(config.storage)),
+        element_bytes(at(stored_bytes(config.storage))),
         pool(config.layout == CacheLayout::kPaged ? config.pages : config.max_sequences),
         lengths(at(config.max_sequences), -1),
         firsts(at(config.max_sequences), 0),
@@ -159,16 +159,15 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
     while (page_counts[at(s)] < pages_needed(lengths[at(s)] + n)) page(s, page_counts[at(s)]++) = pool.take();
   }
 
-  template <class T>
-  void check_append(std::span<const Index> sequences, const View<const T, 4>& k_rows, const View<const T, 4>& v_rows) {
+  void check_append(std::span<const Index> sequences, const AnyView& k_rows, const AnyView& v_rows) {
     const auto batch = static_cast<Index>(sequences.size());
     const Index n = k_rows.size(2);
-    const auto check_sizes = [&](const char* name, const View<const T, 4>& rows, Index width) {
-      const Index wanted[] = {batch, config.num_kv_heads, n, width};
+    const auto check_sizes = [&](const char* name, const AnyView& rows, Index width) {
+      const std::array<Index, 4> wanted{batch, config.num_kv_heads, n, width};
       check<ShapeError>(
-          std::ranges::equal(rows.sizes(), wanted) && n >= 0, kAppend, name, " must be ", [&] { return shape_text(wanted, 4); },
-          ": got ", rows);
-      check<ShapeError>(rows.data() != nullptr || rows.count() == 0, kAppend, name, " must not be null: got sizes ", rows);
+          rows.sizes == wanted && n >= 0, kAppend, name, " must be ", [&] { return shape_text(wanted.data(), 4); }, ": got ",
+          rows);
+      check<ShapeError>(rows.data != nullptr || rows.is_empty(), kAppend, name, " must not be null: got sizes ", rows);
       check<ShapeError>(rows.stride(3) == 1 || width == 1, kAppend, "the last axis of ", name, " must have stride 1: got ",
                         rows.stride(3));
     };
@@ -178,7 +177,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
     } else {
       check_sizes("v", v_rows, config.v_head_dim);
     }
-    check<OptionError>(std::is_same_v<T, double> == (config.storage == CacheStorage::kF64), kAppend,
+    check<OptionError>((k_rows.type == StoredType::kF64) == (config.storage == CacheStorage::kF64), kAppend,
                        "double needs a cache of f64, and no other type may use one: got a cache of ",
                        storage_name(config.storage));
     check<OptionError>(!is_ring() || n <= config.max_append, kAppend, "a ring takes at most max_append tokens at once: got ", n,
@@ -196,8 +195,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
                           ", needed ", wanted);
   }
 
-  template <class T>
-  void store(const Matrix& m, Index s, const T* rows, Index head_stride, Index row_stride, Index n) {
+  void store(const Matrix& m, Index s, const AnyView& rows, Index b, Index n) {
     for (Index done = 0; done < n;) {
       const Index position = lengths[at(s)] + done;
       const bool pinned = position < config.first;
@@ -205,12 +203,12 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
       const Index page_number = page(s, is_ring() ? 0 : position / page_size);
       const Index count = std::min(n - done, (pinned ? page_rows : page_size) - row);
       for (Index g = 0; g < config.num_kv_heads; ++g) {
-        kernels.store({.from = rows + g * head_stride + done * row_stride,
-                       .from_type = stored_as<T>(),
+        kernels.store({.from = rows.at(b, g, done),
+                       .from_type = rows.type,
                        .to = m.rows.get() + row_offset(m, page_number, g, row),
-                       .to_type = stored_type(config.storage),
+                       .to_type = config.storage,
                        .scales = scales_of(m, page_number, g, row),
-                       .from_stride = row_stride,
+                       .from_stride = rows.stride(2),
                        .to_stride = m.width,
                        .count = count,
                        .width = m.width});
@@ -219,16 +217,15 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
     }
   }
 
-  template <class T>
-  void append(std::span<const Index> sequences, const View<const T, 4>& k_rows, const View<const T, 4>& v_rows) {
+  void append(std::span<const Index> sequences, const AnyView& k_rows, const AnyView& v_rows) {
     check_append(sequences, k_rows, v_rows);
     const Index n = k_rows.size(2);
     if (n == 0) return;
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       const Index s = sequences[i], b = static_cast<Index>(i);
       make_room(s, n);
-      store(k, s, k_rows.data() + b * k_rows.stride(0), k_rows.stride(1), k_rows.stride(2), n);
-      if (v.rows != nullptr) store(v, s, v_rows.data() + b * v_rows.stride(0), v_rows.stride(1), v_rows.stride(2), n);
+      store(k, s, k_rows, b, n);
+      if (v.rows != nullptr) store(v, s, v_rows, b, n);
       lengths[at(s)] += n;
       if (is_ring()) firsts[at(s)] = std::max(firsts[at(s)], lengths[at(s)] - page_size);
     }
@@ -264,22 +261,20 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
     return KeyValue(p);
   }
 
-  template <class T>
-  void read(Index s, Index begin, const View<T, 3>& k_rows, const View<T, 3>& v_rows) const;
+  void read(Index s, Index begin, const AnyView& k_rows, const AnyView& v_rows) const;
 };
 
-template <class T>
-void KVCache::Impl::read(Index s, Index begin, const View<T, 3>& k_rows, const View<T, 3>& v_rows) const {
+void KVCache::Impl::read(Index s, Index begin, const AnyView& k_rows, const AnyView& v_rows) const {
   constexpr const char* function = "KVCache::read";
   check_sequence(function, s);
   const Index n = k_rows.size(1);
-  check<ShapeError>(k_rows.sizes() == std::array{config.num_kv_heads, n, config.head_dim} &&
+  check<ShapeError>(k_rows.sizes == std::array<Index, 4>{config.num_kv_heads, n, config.head_dim} &&
                         ((config.values_in_keys && v_rows.is_null()) ||
-                         v_rows.sizes() == std::array{config.num_kv_heads, n, config.v_head_dim}),
+                         v_rows.sizes == std::array<Index, 4>{config.num_kv_heads, n, config.v_head_dim}),
                     function, "k must be [Hkv, n, D], v [Hkv, n, Dv]: got ", k_rows, ", ", v_rows);
   check<ShapeError>(k_rows.stride(2) == 1 && (v_rows.is_null() || v_rows.stride(2) == 1), function,
                     "the last axes must have stride 1");
-  check<OptionError>((std::is_same_v<T, double>) == (config.storage == CacheStorage::kF64), function,
+  check<OptionError>((k_rows.type == StoredType::kF64) == (config.storage == CacheStorage::kF64), function,
                      "a cache of f64 is read into double, other caches into float: got a cache of ",
                      storage_name(config.storage));
   const Index oldest = firsts[at(s)] <= config.first ? 0 : firsts[at(s)], end = lengths[at(s)];
@@ -290,10 +285,10 @@ void KVCache::Impl::read(Index s, Index begin, const View<T, 3>& k_rows, const V
       begin);
   const KeyValue kv = key_value({&s, 1});
   for (Index g = 0; g < config.num_kv_heads; ++g) {
-    const HeadKeys head = cached_head(kv, 0, g);
+    const HeadKeys head = KeySource(kv).head(0, g);
     for (Index j = 0; j < n; ++j) {
-      kernels.read(head, head.k, begin + j, 1, config.head_dim, &k_rows(g, j, 0));
-      if (!v_rows.is_null()) kernels.read(head, head.v, begin + j, 1, config.v_head_dim, &v_rows(g, j, 0));
+      kernels.read(head, head.k, begin + j, 1, config.head_dim, k_rows.at(g, j));
+      if (!v_rows.is_null()) kernels.read(head, head.v, begin + j, 1, config.v_head_dim, v_rows.at(g, j));
     }
   }
 }
@@ -370,21 +365,10 @@ void KVCache::clear() {
   }
 }
 
-#define QKV_DEFINE(T)                                                                                   \
-  void KVCache::append(View<const T, 4> k, View<const T, 4> v) { impl_->append<T>(impl_->live, k, v); } \
-  void KVCache::append(std::span<const Index> sequences, View<const T, 4> k, View<const T, 4> v) {      \
-    impl_->append<T>(sequences, k, v);                                                                  \
-  }
-QKV_DEFINE(float)
-QKV_DEFINE(double)
-QKV_DEFINE(BFloat16)
-QKV_DEFINE(Float16)
-#undef QKV_DEFINE
-
-void KVCache::read(Index sequence, Index begin, View<float, 3> k, View<float, 3> v) const {
-  impl_->read(sequence, begin, k, v);
+void KVCache::append_rows(std::span<const Index> sequences, const AnyView& k, const AnyView& v) {
+  impl_->append(sequences, k, v);
 }
-void KVCache::read(Index sequence, Index begin, View<double, 3> k, View<double, 3> v) const {
+void KVCache::read_rows(Index sequence, Index begin, const AnyView& k, const AnyView& v) const {
   impl_->read(sequence, begin, k, v);
 }
 

@@ -1,26 +1,24 @@
 // KeyValue over the caller's memory: its checks, made once, and strides.
 #include <algorithm>
 
-#include "attention/cache/storage.h"
 #include "core/check.h"
 #include "qkv/kv_cache.h"
 
 namespace qkv::inline v0 {
 namespace {
 
-template <class T>
-KeyValue::Parts parts_of(const char* function, const View<const T, 4>& k, const View<const T, 4>& v) {
-  check<ShapeError>(std::ranges::min(k.sizes()) >= 0 && k.size(3) >= 1 && v.size(3) >= 1, function,
+KeyValue::Parts parts_of(const char* function, const AnyView& k, const AnyView& v) {
+  check<ShapeError>(std::ranges::min(k.sizes) >= 0 && k.size(3) >= 1 && v.size(3) >= 1, function,
                     "head_dim must be at least 1 and sizes not negative: got k ", k, ", v ", v);
   check<ShapeError>(k.size(0) == v.size(0) && k.size(1) == v.size(1) && k.size(2) == v.size(2), function,
                     "k and v must differ in head_dim only: got k ", k, ", v ", v);
   check<ShapeError>(k.stride(3) == 1 || k.size(3) == 1, function, "the last axis of k must have stride 1: got ", k.stride(3));
   check<ShapeError>(v.stride(3) == 1 || v.size(3) == 1, function, "the last axis of v must have stride 1: got ", v.stride(3));
-  const auto matrix = [](const View<const T, 4>& x) {
-    return KeyValue::Matrix{x.data(), nullptr, x.stride(0), x.stride(1), x.stride(2), 0, 0};
+  const auto matrix = [](const AnyView& x) {
+    return KeyValue::Matrix{x.data, nullptr, x.stride(0), x.stride(1), x.stride(2), 0, 0};
   };
   KeyValue::Parts p;
-  p.storage = storage_of<T>();
+  p.storage = k.type;
   p.k = matrix(k);
   p.v = matrix(v);
   p.num_kv_heads = k.size(1);
@@ -40,8 +38,9 @@ void take_lengths(const char* function, KeyValue::Parts& p, std::span<const Inde
   p.lengths = lengths.data();
 }
 
-template <class T>
-KeyValue contiguous_of(const View<const T, 4>& k, const View<const T, 4>& v, std::span<const Index> lengths) {
+}  // namespace
+
+KeyValue KeyValue::contiguous_of(const AnyView& k, const AnyView& v, std::span<const Index> lengths) {
   constexpr const char* function = "KeyValue::contiguous";
   KeyValue::Parts p = parts_of(function, k, v);
   p.batch = k.size(0);
@@ -53,9 +52,7 @@ KeyValue contiguous_of(const View<const T, 4>& k, const View<const T, 4>& v, std
   return KeyValue(p);
 }
 
-template <class T>
-KeyValue paged_of(const View<const T, 4>& k, const View<const T, 4>& v, const View<const Index, 2>& table,
-                  std::span<const Index> lengths) {
+KeyValue KeyValue::paged_of(const AnyView& k, const AnyView& v, View<const Index, 2> table, std::span<const Index> lengths) {
   constexpr const char* function = "KeyValue::paged";
   KeyValue::Parts p = parts_of(function, k, v);
   check<ShapeError>(table.size(1) <= 1 || table.stride(1) == 1, function,
@@ -75,21 +72,5 @@ KeyValue paged_of(const View<const T, 4>& k, const View<const T, 4>& v, const Vi
   }
   return KeyValue(p);
 }
-
-}  // namespace
-
-#define QKV_DEFINE(T)                                                                                     \
-  KeyValue KeyValue::contiguous(View<const T, 4> k, View<const T, 4> v, std::span<const Index> lengths) { \
-    return contiguous_of<T>(k, v, lengths);                                                               \
-  }                                                                                                       \
-  KeyValue KeyValue::paged(View<const T, 4> k, View<const T, 4> v, View<const Index, 2> table,            \
-                           std::span<const Index> lengths) {                                              \
-    return paged_of<T>(k, v, table, lengths);                                                             \
-  }
-QKV_DEFINE(float)
-QKV_DEFINE(double)
-QKV_DEFINE(BFloat16)
-QKV_DEFINE(Float16)
-#undef QKV_DEFINE
 
 }  // namespace qkv::inline v0

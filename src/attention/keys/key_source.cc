@@ -1,4 +1,4 @@
-#include "attention/cache/cached.h"
+#include "attention/keys/key_source.h"
 
 #include <algorithm>
 
@@ -34,6 +34,14 @@ Index key_among_dropped(const BoundMask& mask, Index b, Index h, Index i, Index 
   return -1;
 }
 
+/// Makes `page` page 0.
+void to_page(HeadKeys& head, Index page, Index element_bytes) {
+  for (KeyMatrix* m : {&head.k, &head.v}) {
+    m->rows = static_cast<const std::byte*>(m->rows) + page * m->page_stride * element_bytes;
+    if (m->scales != nullptr) m->scales += page * m->scale_page_stride;
+  }
+}
+
 }  // namespace
 
 Index first_held(const KeyValue& kv, Index b) {
@@ -41,26 +49,78 @@ Index first_held(const KeyValue& kv, Index b) {
   return p.firsts != nullptr ? p.firsts[sequence_of(p, b)] : std::max<Index>(0, kv.length(b) - p.num_pages * p.page_size);
 }
 
-HeadKeys cached_head(const KeyValue& kv, Index b, Index g) {
-  const KeyValue::Parts& p = kv.parts();
-  const Index sequence = sequence_of(p, b);
-  const Index page = p.pages == nullptr ? sequence : 0;
-  const auto bytes = static_cast<Index>(storage_bytes(p.storage));
+KeySource::KeySource(const KeyValue& kv) : cache_(&kv), type_(kv.storage()), kv_len_(kv.max_length()) {
+  const auto sizes = [&](Index width) {
+    AnyView x{};
+    x.type = kv.storage();
+    x.rank = 4;
+    x.sizes = {kv.batch(), kv.num_kv_heads(), kv_len_, width};
+    x.strides = {0, 0, 0, 1};
+    return x;
+  };
+  k = sizes(kv.head_dim());
+  v = sizes(kv.v_head_dim());
+}
+
+HeadKeys KeySource::head(Index b, Index g) const {
+  HeadKeys head{};
+  head.type = type_;
+  head.num_pages = 1;
+  if (cache_ == nullptr) {
+    head.k = {k.at(b, g), nullptr, 0, k.stride(2), 0};
+    if (v.data != nullptr) head.v = {v.at(b, g), nullptr, 0, v.stride(2), 0};
+    head.page_rows = k.size(2);
+    head.held = {begin_, begin_ + k.size(2)};
+    head.origin = begin_;
+    return head;
+  }
+  const KeyValue::Parts& p = cache_->parts();
+  const Index sequence = sequence_of(p, b), page = p.pages == nullptr ? sequence : 0, length = cache_->length(b);
+  const Index bytes = k.element_bytes();
   const auto matrix = [&](const KeyValue::Matrix& m) {
     return KeyMatrix{static_cast<const std::byte*>(m.rows) + (g * m.head_stride + page * m.page_stride) * bytes,
                      m.scales == nullptr ? nullptr : m.scales + g * m.scale_head_stride + page * m.scale_page_stride,
                      m.page_stride, m.row_stride, m.scale_page_stride};
   };
-  HeadKeys head{};
-  head.type = stored_type(p.storage);
   head.k = matrix(p.k);
   head.v = matrix(p.v);
   head.pages = p.pages == nullptr ? nullptr : p.pages + sequence * p.pages_stride;
   head.num_pages = p.num_pages;
   head.page_rows = p.page_size;
-  const Index pinned = std::min(p.pinned, kv.length(b));
-  head.pinned = {0, pinned};
-  head.held = {first_held(kv, b), kv.length(b)};
+  head.pinned = {0, std::min(p.pinned, length)};
+  head.held = {first_held(*cache_, b), length};
+  return head;
+}
+
+bool KeySource::rows_can_be_pages() const {
+  if (cache_ == nullptr || cache_->parts().num_pages == 1) return true;
+  const KeyValue::Parts& c = cache_->parts();
+  const auto rows_of_page = [](const KeyValue::Matrix& m) {
+    return m.row_stride > 0 && m.page_stride % m.row_stride == 0 ? m.page_stride / m.row_stride : -1;
+  };
+  const Index rows = rows_of_page(c.k);
+  const auto scales_follow = [rows](const KeyValue::Matrix& m) { return m.scales == nullptr || m.scale_page_stride == rows; };
+  return rows > 0 && rows == rows_of_page(c.v) && scales_follow(c.k) && scales_follow(c.v);
+}
+
+HeadKeys KeySource::rows(Index b, Index g, Index* keys, Index count) const {
+  HeadKeys head = this->head(b, g);
+  if (cache_ != nullptr && head.num_pages == 1) to_page(head, head.page(0), k.element_bytes());
+  const Index rows = head.num_pages == 1 ? 0 : head.k.page_stride / head.k.row_stride;
+  for (Index n = 0; n < count && cache_ != nullptr; ++n) {
+    const Index key = keys[n];
+    keys[n] = key < head.pinned.end ? head.page_rows + key
+                                    : head.page(key / head.page_rows % head.num_pages) * rows + key % head.page_rows;
+  }
+  for (KeyMatrix* m : {&head.k, &head.v}) {
+    m->page_stride = m->row_stride;
+    m->scale_page_stride = 1;
+  }
+  head.pages = keys;
+  head.num_pages = std::max<Index>(1, count);
+  head.page_rows = 1;
+  head.pinned = {};
+  head.held = {0, count};
   return head;
 }
 
@@ -68,9 +128,6 @@ void check_cached_call(const char* function, const KeyValue& kv, Index q_len, co
   check<UnsupportedError>(options.empty_row != EmptyRow::kMean, function,
                           "EmptyRow::kMean, which reads masked values, is not computed on a cache");
   check<UnsupportedError>(!options.dropout.active(), function, "dropout while training is not computed on a cache");
-  check<UnsupportedError>(
-      options.capture.result == nullptr, function,
-      "capture is not computed on a cache: look at a call on views of the same keys and values (KVCache::read)");
   const KeyValue::Parts& p = kv.parts();
   if (p.window == 0) return;
   for (Index b = 0; b < kv.batch(); ++b) {
