@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "dispatch/kernels.h"
+#include "support/cases/caches.h"
 #include "support/checks/check_capture.h"
 #include "support/isas.h"
 
@@ -74,6 +75,56 @@ TYPED_TEST(CaptureBits, AttentionWeightsSeeTheSame) {
     const bool pairs = has_bf16_products(context.isa()) && std::is_same_v<T, BFloat16>;
     if (!pairs) expect_same(weights, forward);
   });
+}
+
+/// Keys in a cache, of sequences of different lengths: each is captured as it is alone, and has no weight beyond its length.
+TYPED_TEST(CaptureBits, OnACacheTheSame) {
+  using T = TypeParam;
+  AttentionCase each = long_case(MaskKind::kCausalBottomRight);
+  each.dropout = 0;
+  each.empty_row = EmptyRow::kNaN;
+  const Problem<T> problem(each);
+  const std::vector<Index> lengths{each.kv_len, 430};
+  for (const CacheKind kind : {CacheKind::kContiguous, CacheKind::kPages16}) {
+    SCOPED_TRACE(cache_name(kind));
+    KVCache cache = empty_cache(kind, kStorageOf<T>, each.batch, each.num_kv_heads, each.head_dim, each.v_head_dim, each.kv_len);
+    fill_cache(cache, problem.k(), problem.v(), lengths, each.seed);
+    for_each_isa(2, [&](Context& context) {
+      const Capture look{.rows = {3, 80}, .top_k = 5, .statistics = true, .column_mass = true, .map_rows = 4, .map_columns = 3};
+      CaptureResult both;
+      Result<T> result(problem);
+      Tensor<Accumulator<T>> all({each.batch, each.num_heads, each.q_len, each.kv_len});
+      AttentionOptions options = problem.options;
+      options.capture = {look, both};
+      attention_forward(problem.q(), cache.key_value(), {.out = result.out.view, .lse = result.lse, .weights = all}, options, context);
+      for (Index b = 0; b < each.batch; ++b) {
+        CaptureResult one;
+        options.capture = {look, one};
+        const Index length = lengths[static_cast<std::size_t>(b)];
+        const auto keys = [&](const auto& x) { return x.sliced(0, b, b + 1).sliced(2, 0, length); };
+        Tensor<Accumulator<T>> weights({1, each.num_heads, each.q_len, length});
+        attention_forward(problem.q().sliced(0, b, b + 1), keys(problem.k()), keys(problem.v()),
+                          {.out = result.out.view.sliced(0, b, b + 1), .weights = weights}, options, context);
+        const auto part = [&](const auto& of_both, const auto& of_one) {
+          const auto whole = of_both.span().subspan(static_cast<std::size_t>(b * of_one.count()), of_one.span().size());
+          return std::ranges::equal(whole, of_one.span());
+        };
+        EXPECT_TRUE(part(both.top_weights, one.top_weights) && part(both.top_keys, one.top_keys) && part(both.map, one.map));
+        EXPECT_TRUE(part(both.statistics.entropy, one.statistics.entropy) && part(both.statistics.self, one.statistics.self));
+        EXPECT_TRUE(part(both.statistics.max_key, one.statistics.max_key));
+        const auto same_keys = [&](const auto* whole, const auto* alone, Index rows) {
+          for (Index row = 0; row < rows; ++row) {
+            const auto* const of_row = whole + (b * rows + row) * each.kv_len;
+            EXPECT_TRUE(std::equal(of_row, of_row + length, alone + row * length));
+            EXPECT_TRUE(std::all_of(of_row + length, of_row + each.kv_len, [](auto x) { return x == 0; }));
+          }
+        };
+        same_keys(both.rows.data(), one.rows.data(), each.num_heads * 2);
+        same_keys(both.column_mass.data(), one.column_mass.data(), each.num_heads);
+        same_keys(all.data(), weights.data(), each.num_heads * each.q_len);
+      }
+    });
+  }
 }
 
 TEST(CaptureErrors, NameWhatIsWrongAndLeaveResultsAlone) {

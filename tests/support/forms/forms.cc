@@ -81,7 +81,7 @@ Form<T> cached(const char* name) {
     return attention_plan(p.q(), kKind == CacheKind::kNone ? KeyValue::contiguous(p.k(), p.v()) : cache.key_value(), p.options,
                           context);
   };
-  return {name, kForward, kForward, of, forward, nullptr, plan};
+  return {name, kForward | kWeights, kForward | kWeights, of, forward, nullptr, plan};
 }
 
 /// [B, H, T, D] that lies token by token, as [B * T, H, D].

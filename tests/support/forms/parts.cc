@@ -114,11 +114,11 @@ template <class T>
 Form<T> in_chunks() {
   using Sum = Accumulator<T>;
   static const auto each_chunk = [](const Problem<T>& p, Context& context, const auto& body) {
-    const Index length = p.c.kv_len, step = carried_step<T>(p.c.head_dim, p.c.v_head_dim, p.options, context);
+    const Index length = p.c.kv_len, step = carried_step(stored_as<T>(), p.c.head_dim, p.c.v_head_dim, p.options, context);
     for (Index begin = 0, end; begin == 0 || begin < length; begin = end) {
       end = std::min(begin + step, length);
       const Tensor<T> k = copy_as<T>(p.k().sliced(2, begin, end)), v = copy_as<T>(p.v().sliced(2, begin, end));
-      body(KeyChunk<T>{k, v, begin});
+      body(KeyChunk{View<const T, 4>(k), View<const T, 4>(v), begin});
       if (end == length) return;
     }
   };
@@ -126,26 +126,26 @@ Form<T> in_chunks() {
   const auto forward = [](const Problem<T>& p, const AttentionOutputs<T>& outputs, Context& context) {
     const View<const T, 4> q = p.q();
     if (!carries_forward(q, keys_of(p.c), p.c.q_len, p.options, context)) return dense_forward(p, outputs, context);
-    CarriedForward<T> carried(q, keys_of(p.c), outputs.out, outputs.lse, p.options, context);
+    CarriedForward carried(q, keys_of(p.c), outputs.out, outputs.lse, p.options, context);
     do {
-      each_chunk(p, context, [&](const KeyChunk<T>& chunk) { carried.add(chunk); });
+      each_chunk(p, context, [&](const KeyChunk& chunk) { carried.add(chunk); });
     } while (carried.finish());
   };
   const auto backward = [](const Problem<T>& p, const Result<T>& r, const AttentionGradients<T>& g, Context& context) {
     const View<const T, 4> q = p.q();
     if (!carries_backward(q, keys_of(p.c), p.c.q_len, p.options, context)) return dense_backward(p, r, g, context);
-    AttentionGradients<T> own;
+    detail::AnyGradients own;
     own.dq = g.dq, own.dlse = g.dlse, own.accumulate = g.accumulate;
     const View<const Sum, 3> lse = r.lse;
-    CarriedBackward<T> carried(q, keys_of(p.c), {r.out.view, lse, p.dout.view}, own, p.options, context);
+    CarriedBackward carried(q, keys_of(p.c), {r.out.view, lse, p.dout.view}, own, p.options, context);
     if (lse_is_coarse(lse)) {
-      each_chunk(p, context, [&](const KeyChunk<T>& chunk) { carried.add_maxima(chunk); });
+      each_chunk(p, context, [&](const KeyChunk& chunk) { carried.add_maxima(chunk); });
       carried.end_maxima();
     }
-    each_chunk(p, context, [&](const KeyChunk<T>& chunk) {
+    each_chunk(p, context, [&](const KeyChunk& chunk) {
       Tensor<Sum> dk({p.c.batch, p.c.num_kv_heads, chunk.k.size(2), p.c.head_dim});
       Tensor<Sum> dv({p.c.batch, p.c.num_kv_heads, chunk.k.size(2), p.c.v_head_dim});
-      carried.add(chunk, dk, dv, {});
+      carried.add(chunk, View<Sum, 4>(dk), View<Sum, 4>(dv), {});
       if (!g.dk.is_null()) round_to(g.dk.sliced(2, chunk.begin, chunk.end()), dk, g.accumulate);
       if (!g.dv.is_null()) round_to(g.dv.sliced(2, chunk.begin, chunk.end()), dv, g.accumulate);
     });
