@@ -23,12 +23,20 @@ class Intervals : public MaskPart {
     auto row = leaf().rows(t);
     Positions keys[32];
     for (Index i = 0; i < t.ni; ++i) keys[i] = row(t.i0 + i);
+    const Positions first = keys[0], last = keys[t.ni - 1];
+    const Index begin = std::clamp<Index>(first.begin - t.j0, 0, t.nj), end = std::clamp(last.end - t.j0, begin, t.nj);
+    const Index whole = std::clamp(last.begin - t.j0, begin, end);  // from here on every query keeps keys ...
+    const Index behind = std::clamp(first.end - t.j0, whole, end);  // ... up to here
+    std::fill_n(lane_masks, begin, 0U);
     Index ended = 0, begun = 0;  // queries whose intervals end at or before key j, and that begin there or before
-    for (Index j = 0; j < t.nj; ++j) {
+    for (Index j = begin; j < end; ++j) {
+      if (j == whole) j = behind;
+      if (j == end) break;
       while (ended < t.ni && keys[ended].end <= t.j0 + j) ++ended;
       while (begun < t.ni && keys[begun].begin <= t.j0 + j) ++begun;
       lane_masks[j] &= bit_range(ended, begun);
     }
+    std::fill(lane_masks + end, lane_masks + t.nj, 0U);
   }
   Positions keys(const Pairs& t) const final {
     auto row = leaf().rows(t);
@@ -212,13 +220,16 @@ class Documents final : public Intervals<Documents> {
       : q_(std::move(q_offsets)),
         k_(std::move(k_offsets)),
         diagonals_(std::move(diagonals)),
-        inside_(std::move(inside)) {}
+        inside_(std::move(inside)) {
+    while (q_.back() >> shift_ > static_cast<Index>(2 * q_.size() + 64)) ++shift_;
+    for (Index stretch = 0; stretch <= q_.back() >> shift_; ++stretch) first_.push_back(behind(stretch << shift_));
+    first_.push_back(q_.size());
+  }
 
   auto rows(const Pairs&) const {
     return [this, document = std::size_t{0}](Index i) mutable {
       if (q_.size() == 1) return Positions{0, 0};
-      if (i < q_[document] || i >= q_[document + 1])
-        document = static_cast<std::size_t>(std::upper_bound(q_.begin() + 1, q_.end() - 1, i) - q_.begin()) - 1;
+      if (i < q_[document] || i >= q_[document + 1]) document = document_of(i);
       const Positions all{k_[document], k_[document + 1]};
       if (diagonals_.empty()) return all;
       const Diagonals& d = diagonals_[document];
@@ -236,7 +247,21 @@ class Documents final : public Intervals<Documents> {
   }
 
  private:
+  /// The first offset behind position p.
+  std::size_t behind(Index p) const {
+    return static_cast<std::size_t>(std::upper_bound(q_.begin(), q_.end(), p) - q_.begin());
+  }
+  /// A table of equal stretches of positions, about as many as documents, says where to search.
+  std::size_t document_of(Index i) const {
+    const auto stretch = static_cast<std::size_t>(std::min(i, q_.back()) >> shift_);
+    const auto begin = q_.begin() + static_cast<std::ptrdiff_t>(first_[stretch]);
+    const auto end = q_.begin() + static_cast<std::ptrdiff_t>(std::min(first_[stretch + 1] + 1, q_.size()));
+    return std::min(static_cast<std::size_t>(std::upper_bound(begin, end, i) - q_.begin()), q_.size() - 1) - 1;
+  }
+
   std::vector<Index> q_, k_;          // [documents + 1]
+  int shift_ = 0;                     // a stretch holds 2^shift_ positions
+  std::vector<std::size_t> first_;    // the first offset behind each stretch's first position; then all
   std::vector<Diagonals> diagonals_;  // [documents] or none: in positions of the whole row
   std::string inside_;
 };
