@@ -330,22 +330,19 @@ def test_an_export_keeps_transformers_functions(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_fresh_process_says_nothing_of_falling_back() -> None:
     """Registered before the modelling file is imported; without it, transformers says so once per process and function."""
-    program = textwrap.dedent(
-        """
-        import sys, torch, transformers as tf
-        if sys.argv[1] == "qkv":
-            import qkv.transformers
-            qkv.transformers.register(linear=True)
-        sizes = dict(hidden_size=32, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=8, vocab_size=61)
-        linear = dict(linear_num_key_heads=1, linear_num_value_heads=2, linear_key_head_dim=8, linear_value_head_dim=8)
-        model = tf.Qwen3_5ForCausalLM(tf.Qwen3_5TextConfig(**sizes, **linear, intermediate_size=48))
+    program = """
+    import sys, torch, transformers as tf, qkv.transformers
+    qkv.transformers.register(linear=True)
+    sizes = dict(hidden_size=32, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=8, vocab_size=61)
+    linear = dict(linear_num_key_heads=1, linear_num_value_heads=2, linear_key_head_dim=8, linear_value_head_dim=8)
+    model = tf.Qwen3_5ForCausalLM(tf.Qwen3_5TextConfig(**sizes, **linear, intermediate_size=48))
+    for _ in range(2):
         model.generate(torch.arange(3, 9)[None], max_new_tokens=3, do_sample=False)
-        """
-    )
-    said = [
-        subprocess.run([sys.executable, "-c", program, who], capture_output=True, text=True, check=True).stderr
-        for who in ("qkv", "transformers")
-    ]
+        print("then", file=sys.stderr, flush=True)
+        qkv.transformers.unregister()
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
+    said = done.stderr.split("then")
     assert "falling back" not in said[0], said[0]
     assert "falling back" in said[1]
 
