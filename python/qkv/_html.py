@@ -15,7 +15,7 @@ def text(value: Any) -> str:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Rows under titles; notebooks give tables their own look."""
+    """Rows under titles; notebooks style tables themselves."""
     head = "".join(f"<th>{text(title)}</th>" for title in titles)
     body = "".join("<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,4 +1,4 @@
-"""Looking at attention while it runs. Looking never changes the answer, bit for bit. Nothing of size Tq x Tk is made."""
+"""Captures of attention while it runs. They never change the answer, bit for bit. Nothing of size Tq x Tk is made."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Capture:
 
 @dataclass(frozen=True)
 class Captured:
-    """What was seen, NumPy arrays in float64; None where it was not asked for. "heads" in a shape is how many were chosen."""
+    """Results, NumPy arrays in float64; None where it was not asked for. "heads" in a shape is how many were chosen."""
 
     rows: np.ndarray | None = field(repr=False)  #: [B, heads, rows, Tk]
     top_weights: np.ndarray | None = field(repr=False)  #: [B, heads, Tq, top_k], the largest first
@@ -83,4 +83,4 @@ class Captured:
                 finite = array[np.isfinite(array)]
                 numbers = [float(f(finite)) for f in (np.min, np.mean, np.max)] if finite.size else ["", "", ""]
                 rows.append((name.rstrip("_"), list(array.shape), *numbers))
-        return _html.table(("seen", "shape", "smallest", "mean", "largest"), rows)
+        return _html.table(("captured", "shape", "smallest", "mean", "largest"), rows)

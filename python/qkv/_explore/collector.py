@@ -1,4 +1,4 @@
-"""Who looks at the calls of a running PyTorch model, and puts together what several calls on one cache show. Not: what one call shows
+"""Captures the calls of a running PyTorch model, and puts together what several calls on one cache show. Not: what one call shows
 (layer.py), how the calls are found (qkv.transformers, qkv.torch).
 """
 
@@ -18,7 +18,7 @@ from ..capture import Capture
 from ..masks import Mask
 from .file import Run
 from .formula import Formula
-from .layer import Layer, Wanted, look
+from .layer import Layer, Wanted, capture_call
 
 _CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
 
@@ -29,7 +29,7 @@ def is_cross(module: nn.Module | None, name: str) -> bool:
 
 
 class _Steps:
-    """The calls behind the first on one layer's cache: their queries, and the keys that they saw."""
+    """The calls behind the first on one layer's cache: their queries, and their keys."""
 
     def __init__(self) -> None:
         self.queries: list[Tensor] = []  # [B, H, Tq, D] each
@@ -66,7 +66,7 @@ class Collector:
         """A forward of the model begins."""
         self.calls, self._continues = 0, None
 
-    def look(
+    def attend(
         self, module: nn.Module | None, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None, out: Tensor,
         options: Mapping[str, Any], *, cross: bool | None = None,
     ) -> Tensor:  # fmt: skip
@@ -96,14 +96,14 @@ class Collector:
             None if live is None or live.shape != (q.shape[0], q.shape[2]) else live,
             self.wanted.first if not side else 1, None if cross else self.wanted.grid, self.wanted.whole,
         )  # fmt: skip
-        layer = look(index, name, q, k, v, bias, sinks, out, options, wanted, cross=cross)
+        layer = capture_call(index, name, q, k, v, bias, sinks, out, options, wanted, cross=cross)
         if self.start is not None and not cross:  # of a cache that keeps a window of keys, key 0 is not the text's
             layer.key_first = max(0, self.start - min(layer.offsets))
         self.runs[-1].layers.append(layer)
         return out
 
     def _begin_run(self, q: Tensor, k: Tensor, cross: bool, options: Mapping[str, Any]) -> None:
-        """Whether the forward that begins appends to what was seen: it has keys that the one before left in a cache."""
+        """Whether the forward that begins continues the one before: it has keys that the one before left in a cache."""
         before = self.runs[-1].layers if self.runs else []
         again = bool(before) and before[0].cross == cross and q.shape[0] == len(before[0].pages)
         self._continues = again and q.shape[2] < k.shape[2]
@@ -186,7 +186,7 @@ class Collector:
         wanted = Wanted(
             self.wanted.heads, self.capture, exact, None, None, self.wanted.first, self.wanted.grid, self.wanted.whole
         )
-        return look(
+        return capture_call(
             prompt.index, prompt.name, q, k, k, None, steps.sinks, torch.empty_like(q), options, wanted, cross=prompt.cross
         )
 

@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 from .. import _html
 from . import models
+from .captures import Captures
 from .file import finite
 from .models import Refused
-from .seen import Seen
 
 _EXAMPLE = """\
 examples:
@@ -49,7 +49,7 @@ def _count(text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m qkv explore", epilog=_EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
-        description="Runs a model once, and shows where every head looks: a table, JSON, or one page that needs no network.",
+        description="Runs a model once, and shows what every head attends to: a table, JSON, or one page that needs no network.",
     )  # fmt: skip
     add = parser.add_argument
     add("model", metavar="MODEL", help="a folder or name that transformers loads, or a file that qkv train wrote")
@@ -60,8 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--audio", action="append", default=[], help="16 kHz: a .wav of 16 bits, or samples [n] as .npy")
     source.add_argument("--beside", metavar="MODEL", help="a second model on the same input")
     source.add_argument("--answer", help="what an encoder-decoder's decoder reads; otherwise it is generated")
-    source.add_argument("--generate", metavar="N", type=_count, help="generate so many tokens (greedy), and look at them too")
-    shown = parser.add_argument_group("what is looked at")
+    source.add_argument("--generate", metavar="N", type=_count, help="generate so many tokens (greedy), and capture them too")
+    shown = parser.add_argument_group("what is captured")
     shown.add_argument("--exact", metavar="L:H,..", type=_pairs, default=[], help="heads whose q, k and lse the page carries")
     shown.add_argument(
         "--weights", metavar="L:H,..", type=_pairs, help="heads whose every weight is stored (default: all, to 512 tokens)"
@@ -99,22 +99,22 @@ def _checked(options: Any) -> None:
             raise Refused(f"there is no file {path}")
 
 
-def _table(seen: Seen) -> str:
-    titles, several = ("layer", "name", "head", "kind", "share", "first", "entropy"), len(seen.runs) > 1
+def _table(captures: Captures) -> str:
+    titles, several = ("layer", "name", "head", "kind", "share", "first", "entropy"), len(captures.runs) > 1
     rows = []
-    for row in seen.kinds():
+    for row in captures.kinds():
         shares = (None if row[name] is None else f"{row[name]:.2f}" for name in ("share", "first"))
         rows.append([*([row["run"]] if several else []), *(row[name] for name in titles[:4]), *shares, row["entropy_nats"]])
     return _html.lines((("run",) if several else ()) + titles, rows)
 
 
-def _json(seen: Seen, models: Sequence[str]) -> str:
+def _json(captures: Captures, models: Sequence[str]) -> str:
     rows = [
         {key: round(value, 6) if isinstance(value, float) else value for key, value in row.items() if key != "shares"}
         | {"shares": {name: round(share, 6) for name, share in row["shares"].items()}}
-        for row in seen.kinds()
+        for row in captures.kinds()
     ]
-    notes = [note for run in seen.runs for note in run.notes]
+    notes = [note for run in captures.runs for note in run.notes]
     return json.dumps(finite({"models": list(models), "heads": rows, "notes": notes}), allow_nan=False)
 
 
@@ -122,15 +122,15 @@ def _run(arguments: Sequence[str]) -> None:
     options = _parser().parse_args(arguments)
     _checked(options)
     models_given = [options.model, *([options.beside] if options.beside else [])]
-    seen = models.explore(options, models_given)
+    captures = models.explore(options, models_given)
     if options.out:
-        seen.save(options.out, title=options.title, weights=options.weights, rollout=options.rollout)
+        captures.save(options.out, title=options.title, weights=options.weights, rollout=options.rollout)
     if options.json:
-        print(_json(seen, models_given))
+        print(_json(captures, models_given))
     elif options.out:
         print(f"wrote {options.out}  {Path(options.out).stat().st_size / 1e6:.1f} MB")
     else:
-        print(_table(seen))
+        print(_table(captures))
 
 
 def main(arguments: Sequence[str]) -> int:

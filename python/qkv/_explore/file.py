@@ -61,20 +61,20 @@ def _peaked(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
 
 
 def _head_info(layer: Layer, b: int) -> list[dict[str, Any]]:
-    seen, made = layer.captured, []
+    made = []
     live = slice(None) if layer.live is None else layer.live[b]
-    for place in range(len(layer.heads)):
+    for n in range(len(layer.heads)):
         info: dict[str, Any] = {}
         if layer.kinds is not None:
-            kind = layer.kinds[place]
+            kind = layer.kinds[n]
             info = {"kind": kind.kind, "first": round(kind.first, 4)}
             if kind.share is not None:
                 info["share"] = round(kind.share, 4)
             info |= {f"{name} share": round(share, 4) for name, share in kind.shares.items() if name != "first"}
         for title, name in (("entropy", "entropy"), ("largest", "max_weight"), ("distance", "distance")):
-            values = getattr(seen, name)
-            if values is not None and values[b, place][live].size and np.isfinite(values[b, place][live]).all():
-                info[title] = round(float(values[b, place][live].mean()), 4)
+            values = getattr(layer.captured, name)
+            if values is not None and values[b, n][live].size and np.isfinite(values[b, n][live]).all():
+                info[title] = round(float(values[b, n][live].mean()), 4)
         made.append(info)
     return made
 
@@ -141,7 +141,7 @@ class File:
                     try:
                         self.tensors[f"{at}/rollout"] = coded(self.rollout(some, b))
                         view["rollout"] = {"residual": self.residual}
-                    except ValueError as error:  # the page says so in its place
+                    except ValueError as error:  # the page says so instead
                         view["rollout"] = {"refused": str(error).removeprefix("[rollout] ")}
                 self.views.append(view)
 
@@ -166,7 +166,7 @@ class File:
         formula, parts = layer.pages[b]
         heads, tensors = list(layer.heads), self.tensors
         if heads != list(range(layer.num_heads)):
-            raise ValueError(f"[save] a page shows every head of a layer: layer {layer.index} was looked at in heads {heads} only")
+            raise ValueError(f"[save] a page shows every head of a layer: layer {layer.index} was captured in heads {heads} only")
         made: dict[str, Any] = {
             "name": layer.name, "heads": layer.num_heads, "kv_heads": layer.num_kv_heads, "q_len": layer.q_len, "kv_len": layer.kv_len,
             "formula": formula, "head_info": _head_info(layer, b),
@@ -207,7 +207,7 @@ class File:
 
 
 def finite(x: Any) -> Any:
-    """None in place of NaN and infinity, which JSON does not have: of a model that gives NaN, everything else is shown."""
+    """None instead of NaN and infinity, which JSON does not have: of a model that gives NaN, everything else is shown."""
     if isinstance(x, dict):
         return {key: finite(value) for key, value in x.items()}
     if isinstance(x, (list, tuple)):

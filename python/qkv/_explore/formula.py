@@ -1,7 +1,7 @@
 """How a weight of one call follows from q, k and lse, as the explorer's page reads it (docs/explorer-file.md) and as the C++ library
 computes it for single pairs (qkv/view/kinds.h).
 
-    x = scale q[i].k[j]        y = softcap(x) + bias[i, j]        weight = exp(y - lse[i]) where the key may be seen
+    x = scale q[i].k[j]        y = softcap(x) + bias[i, j]        weight = exp(y - lse[i]) where the mask keeps the key
 
 A mask remembers how it was made (_recipes.py): the page's members are read from that. A part that cannot be read this way (a function, a
 map of blocks) is named.

@@ -1,4 +1,4 @@
-"""One look at one call of attention: statistics, maps, the kinds of its heads, and q, k, lse of the heads that are wanted exactly. Not:
+"""One call of attention, captured: statistics, maps, the kinds of its heads, and q, k, lse of the heads that are wanted exactly. Not:
 who calls (qkv.transformers, qkv.torch), files (file.py).
 """
 
@@ -34,11 +34,11 @@ class Kind:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is looked at in one call. ids [B, Tk], live [B, Tq]: token numbers of the keys, and which queries are tokens; None: not
+    """What is captured of one call. ids [B, Tk], live [B, Tq]: token numbers of the keys, and which queries are tokens; None: not
     known. first: how many keys are set apart; grid: (height, width) of the patches behind them."""
 
     heads: tuple[int, ...] = ()
-    capture: Capture | None = None  #: instead of the usual look
+    capture: Capture | None = None  #: instead of the usual one
     exact: tuple[int, ...] = ()
     ids: np.ndarray | None = field(default=None, repr=False)
     live: np.ndarray | None = field(default=None, repr=False)
@@ -61,7 +61,7 @@ class Exact:
 
 @dataclass
 class Layer:
-    """What one call showed. Arrays are [B, heads, ...]; heads: those looked at."""
+    """What one call showed. Arrays are [B, heads, ...]; heads: those captured."""
 
     index: int
     name: str
@@ -114,7 +114,7 @@ def merged(sums: np.ndarray, axis: int, size: int) -> np.ndarray:
     return np.add.reduceat(sums, np.searchsorted(np.arange(now) * size // now, np.arange(size)), axis)
 
 
-def look(
+def capture_call(
     index: int, name: str, q: Any, k: Any, v: Any, bias: Any, sinks: Any, out: Any, options: Mapping[str, Any], wanted: Wanted, *,
     cross: bool = False,
 ) -> Layer:  # fmt: skip
@@ -123,7 +123,7 @@ def look(
     num_kv_heads, kv_len = k.shape[1], k.shape[2]
     formula = Formula(q.shape, kv_len, options, bias, sinks, cross=cross)
     capture = wanted.capture or _usual(formula, wanted)
-    # The rows that exact heads are compared with come along, where every such head is looked at.
+    # The rows that exact heads are compared with come along, where every such head is captured.
     usual = wanted.capture is None and set(wanted.exact) <= set(wanted.heads or range(num_heads))
     if usual and wanted.exact:
         capture = replace(capture, rows=_checked_rows(q_len))
@@ -196,15 +196,15 @@ def _exact(
             raise ValueError(f"[capture] exact: layer {layer.index} has heads 0..{layer.num_heads - 1}: got {head}")
     heads = tuple(sorted(set(wanted)))
     kv_heads = tuple(sorted({head // group for head in heads}))
-    taken = [np.array(numbers_of(x), np.float32) for x in (q[:, list(heads)], k[:, list(kv_heads)], lse[:, list(heads)])]
-    exact = Exact(heads, kv_heads, *taken)
+    arrays = [np.array(numbers_of(x), np.float32) for x in (q[:, list(heads)], k[:, list(kv_heads)], lse[:, list(heads)])]
+    exact = Exact(heads, kv_heads, *arrays)
     if formula.why is not None or not layer.q_len or not layer.kv_len:
         return exact
     rows = _checked_rows(layer.q_len)
     if own_rows is None:
         options = {**options, "dropout": 0.0}
-        _, seen = functional.attention(q, k, v, bias=bias, sinks=sinks, weights=Capture(heads=heads, rows=rows), **options)
-        own_rows = seen.rows
+        _, captured = functional.attention(q, k, v, bias=bias, sinks=sinks, weights=Capture(heads=heads, rows=rows), **options)
+        own_rows = captured.rows
     else:
         own_rows = own_rows[:, [layer.heads.index(head) for head in heads]]
     for b in range(formula.batch):

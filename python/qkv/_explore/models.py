@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from .captures import Captures
 from .file import Run
-from .layer import Wanted, look
-from .seen import Seen
+from .layer import Wanted, capture_call
 
 
 class Refused(Exception):
@@ -24,7 +24,7 @@ class Refused(Exception):
 _ANSWER = 24  # tokens that an encoder-decoder generates where nothing else is asked for
 
 
-def explore(options: Any, models: Sequence[str]) -> Seen:
+def explore(options: Any, models: Sequence[str]) -> Captures:
     """Every model on every input, one run each."""
     runs: list[Run] = []
     names: Any = None
@@ -32,13 +32,13 @@ def explore(options: Any, models: Sequence[str]) -> Seen:
         toy = Path(model).is_file()
         if toy:
             _plain(options)
-        seen = [_toy(model, text) for text in _texts(options)] if toy else _hugging_face(model, options)
-        for one in seen:
+        captures = [_toy(model, text) for text in _texts(options)] if toy else _hugging_face(model, options)
+        for one in captures:
             for run in one.runs:
                 run.name = Path(model).name or model
             runs += one.runs
             names = one.names or names
-    return Seen(runs, title=" and ".join(_name(model) for model in models), names=names)
+    return Captures(runs, title=" and ".join(_name(model) for model in models), names=names)
 
 
 def _name(model: str) -> str:
@@ -68,7 +68,7 @@ def _plain(options: Any) -> None:
         raise Refused(f"--{given[0]} is for models of transformers: a file that qkv train wrote reads --text or --file")
 
 
-def _toy(path: str, text: str) -> Seen:
+def _toy(path: str, text: str) -> Captures:
     from ..lm import AttentionLM
 
     model = AttentionLM.from_file(path)
@@ -85,16 +85,16 @@ def _toy(path: str, text: str) -> Seen:
         # Queries whose scores are the logarithms of their weights: the same statistics as those of any other model.
         q = np.maximum(np.log(np.maximum(layer, 1e-30)), -60)[None]
         k = np.broadcast_to(np.eye(len(text), dtype=np.float32), q.shape).copy()
-        made = look(index, f"layer.{index}", q, k, k, None, None, None, {"scale": 1.0, "causal": causal}, Wanted(ids=ids))
+        made = capture_call(index, f"layer.{index}", q, k, k, None, None, None, {"scale": 1.0, "causal": causal}, Wanted(ids=ids))
         made.pages = [({"scale": 1.0, "refused": "q and k of a toy model are not kept"}, {})]
         layers.append(made)
-    return Seen([Run(layers, ids={"": ids})], names=chr)
+    return Captures([Run(layers, ids={"": ids})], names=chr)
 
 
 # Models of transformers.
 
 
-def _hugging_face(name: str, options: Any) -> list[Seen]:
+def _hugging_face(name: str, options: Any) -> list[Captures]:
     from .._needs import need
 
     need("qkv explore", "transformers", "torch")
@@ -109,9 +109,9 @@ def _hugging_face(name: str, options: Any) -> list[Seen]:
     tf.utils.logging.disable_progress_bar()
     config = _loaded(tf.AutoConfig, name)
     if options.audio or getattr(config, "num_mel_bins", None):
-        return _heard(tf, name, config, options)
+        return _audio(tf, name, config, options)
     if options.image:
-        return _looked(tf, name, config, options)
+        return _image(tf, name, config, options)
     if getattr(config, "vocab_size", None) is None and not hasattr(config, "text_config"):
         raise Refused(f"{name} ({config.model_type}) reads no text: give --image F")
     tokenizer = _loaded(tf.AutoTokenizer, name)
@@ -122,7 +122,7 @@ def _hugging_face(name: str, options: Any) -> list[Seen]:
     heads = tf.AutoModelForMaskedLM if masked else tf.AutoModelForCausalLM
     model = _loaded(heads if options.generate or options.relevance else tf.AutoModel, name)
     most = getattr(config, "max_position_embeddings", None)
-    seen = []
+    captures = []
     for text in _texts(options):
         inputs = _tokens(tokenizer, text)
         length = inputs["input_ids"].shape[1]
@@ -130,8 +130,8 @@ def _hugging_face(name: str, options: Any) -> list[Seen]:
         if most is not None and length + (options.generate or 0) > most and learned:
             raise Refused(f"the text has {length} tokens, {name} reads at most {most}: shorten it")
         generate = {"max_new_tokens": options.generate, "do_sample": False} if options.generate else None
-        seen.append(_captured(model, inputs, options, tokenizer=tokenizer, generate=generate))
-    return seen
+        captures.append(_captured(model, inputs, options, tokenizer=tokenizer, generate=generate))
+    return captures
 
 
 def _loaded(kind: Any, name: str) -> Any:
@@ -150,7 +150,7 @@ def _tokens(tokenizer: Any, text: str) -> dict[str, Any]:
     return inputs
 
 
-def _captured(model: Any, inputs: Any, options: Any, **more: Any) -> Seen:
+def _captured(model: Any, inputs: Any, options: Any, **more: Any) -> Captures:
     from ..transformers import capture_attention
 
     relevance = _target(options.relevance, more.get("tokenizer"))
@@ -173,7 +173,7 @@ def _target(token: str | None, tokenizer: Any) -> int | str | None:
     return int(ids[0])
 
 
-def _both(model: Any, tokenizer: Any, inputs: dict[str, Any], options: Any) -> Seen:
+def _both(model: Any, tokenizer: Any, inputs: dict[str, Any], options: Any) -> Captures:
     """An encoder-decoder: the decoder reads --answer, or what it generates itself."""
     import torch
 
@@ -190,11 +190,11 @@ def _both(model: Any, tokenizer: Any, inputs: dict[str, Any], options: Any) -> S
     return _captured(model, {**inputs, "decoder_input_ids": decoder}, options, tokenizer=tokenizer)
 
 
-def _looked(tf: Any, name: str, config: Any, options: Any) -> list[Seen]:
+def _image(tf: Any, name: str, config: Any, options: Any) -> list[Captures]:
     import torch
 
     model = _loaded(tf.AutoModelForImageClassification if options.relevance else tf.AutoModel, name)
-    seen = []
+    captures = []
     for path in options.image:
         if Path(path).suffix == ".npy":
             pixels = torch.from_numpy(np.ascontiguousarray(np.load(path), dtype=np.float32))[None]
@@ -202,8 +202,8 @@ def _looked(tf: Any, name: str, config: Any, options: Any) -> list[Seen]:
                 raise Refused(f"--image {path} must hold pixels [3, height, width]: got {list(pixels.shape[1:])}")
         else:
             pixels = _picture(tf, name, path)
-        seen.append(_captured(model, {"pixel_values": pixels}, options))
-    return seen
+        captures.append(_captured(model, {"pixel_values": pixels}, options))
+    return captures
 
 
 def _picture(tf: Any, name: str, path: str) -> Any:
@@ -219,19 +219,19 @@ def _picture(tf: Any, name: str, path: str) -> Any:
     return processor(images=picture, return_tensors="pt")["pixel_values"]
 
 
-def _heard(tf: Any, name: str, config: Any, options: Any) -> list[Seen]:
+def _audio(tf: Any, name: str, config: Any, options: Any) -> list[Captures]:
     if not options.audio:
         raise Refused(f"{name} ({config.model_type}) reads sound: give --audio F")
     model, processor = _loaded(tf.AutoModelForSpeechSeq2Seq, name), _loaded(tf.AutoProcessor, name)
-    seen = []
+    captures = []
     most = getattr(processor.feature_extractor, "n_samples", None)
     for path in options.audio:
         samples = _sound(path)
         if most is not None and len(samples) > most:
             raise Refused(f"--audio {path} has {len(samples) / 16000:.1f} s, {name} hears {most / 16000:g} s at once: cut it")
         features = processor(samples, sampling_rate=16000, return_tensors="pt")["input_features"]
-        seen.append(_both(model, processor.tokenizer, {"input_features": features}, options))
-    return seen
+        captures.append(_both(model, processor.tokenizer, {"input_features": features}, options))
+    return captures
 
 
 def _sound(path: str) -> np.ndarray:

@@ -17,7 +17,7 @@ import numpy as np
 from .. import _nn
 
 _DPI = 120  # of a pixel ratio of 1; text of 8 points is then 13 pixels high
-_COLUMN = 0.075  # inches that a column of such text takes, about
+_COLUMN = 0.075  # inches of a column of such text, about
 
 
 def figure(core: Any, weights: np.ndarray, labels: tuple[list[str], list[str]], options: dict[str, Any]) -> Any:
@@ -32,12 +32,12 @@ def figure(core: Any, weights: np.ndarray, labels: tuple[list[str], list[str]], 
 def saved(figure: Any, kind: str, pixel_ratio: float) -> tuple[bytes, list[tuple[str, int]]]:
     """The figure as "png" or "pdf", the same bytes each time, and the characters that its fonts lack with their code points."""
     file = io.BytesIO()
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         metadata = {"CreationDate": None} if kind == "pdf" else None
         figure.savefig(file, format=kind, dpi=_DPI * pixel_ratio, bbox_inches="tight", metadata=metadata)
     missing: dict[int, str] = {}
-    for warning in seen:
+    for warning in caught:
         if match := re.match(r"Glyph (\d+) ", str(warning.message)):
             missing[int(match[1])] = chr(int(match[1]))
         else:
@@ -93,11 +93,11 @@ def _panels(core: Any, weights: np.ndarray, labels: tuple[list[str], list[str]],
     colours = ListedColormap(np.array(_nn.colour_map()) / 255, name="qkv").with_extremes(bad=np.array(_nn.NAN_COLOUR) / 255)
     norm = PowerNorm(0.5 if options["scale"] == "sqrt" else 1.0, 0, core.top_weight())
     axes = figure.subplots(down, across, squeeze=False).ravel()
-    for place, axis in enumerate(axes):
-        if place >= len(panels):
+    for n, axis in enumerate(axes):
+        if n >= len(panels):
             axis.set_visible(False)
             continue
-        layer, head = panels[place]
+        layer, head = panels[n]
         panel = weights[layer, head]
         axis.imshow(panel, cmap=colours, norm=norm, interpolation="nearest", aspect="equal")
         if len(panels) > 1:
@@ -107,9 +107,9 @@ def _panels(core: Any, weights: np.ndarray, labels: tuple[list[str], list[str]],
         axis.tick_params(length=0, labelsize=8)
         if max(map(_columns, columns), default=0) * _COLUMN > cell:
             axis.tick_params(axis="x", labelrotation=90)
-        if place % across == 0:
+        if n % across == 0:
             axis.set_ylabel("query", fontsize=8)
-        if place + across >= len(panels):
+        if n + across >= len(panels):
             axis.set_xlabel("key", fontsize=8)
         if options["numbers"] and cell >= 0.3:
             _percents(axis, panel, norm)
@@ -123,8 +123,8 @@ def _panels(core: Any, weights: np.ndarray, labels: tuple[list[str], list[str]],
 
 def _ticks(axis: Any, labels: list[str], count: int) -> None:
     step = max(1, count // 32)
-    places = list(np.arange(0, count, step))
-    axis.set_ticks(places, [_plain(_nn.picture_label(labels[p])) if labels else str(p) for p in places])
+    at = list(np.arange(0, count, step))
+    axis.set_ticks(at, [_plain(_nn.picture_label(labels[n])) if labels else str(n) for n in at])
 
 
 def _columns(label: str) -> int:

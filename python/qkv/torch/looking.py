@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.overrides import TorchFunctionMode
 
+from .._explore.captures import Captures
 from .._explore.collector import Collector, is_cross
 from .._explore.layer import Wanted
-from .._explore.seen import Seen
 from .._progress import Progress
 from ..capture import Capture
 from . import _calls, patch, sdpa
@@ -31,7 +31,7 @@ from ._overrides import is_causal_bias
 __all__ = ["TorchCapture", "capture"]
 
 
-class TorchCapture(Seen):
+class TorchCapture(Captures):
     """What was seen until now; a run is a forward of the outermost module. skipped: calls that could not be looked at, by reason."""
 
     def __init__(self, collector: Collector) -> None:
@@ -178,7 +178,7 @@ class capture:  # noqa: N801, as torch.no_grad
         names, collector = self._collector.names, self._collector
         other = q.shape[2] != k.shape[2] and mask is None and not is_causal and not collector.runs
         cross = is_cross(module, names.get(id(module), "")) or other or names.get(id(module), "").endswith("multihead_attn")
-        out = collector.look(module, q, k, v, bias, None, _calls.empty_output(q, v), options, cross=cross)
+        out = collector.attend(module, q, k, v, bias, None, _calls.empty_output(q, v), options, cross=cross)
         return out if lead is None else out.reshape(*lead, *out.shape[-2:])
 
 

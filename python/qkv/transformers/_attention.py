@@ -196,7 +196,7 @@ def attention_forward(
         )
     collector = _looking.current()
     if collector is not None:
-        out = collector.look(module, *tensors, _new_out(query, value), options)
+        out = collector.attend(module, *tensors, _new_out(query, value), options)
     elif torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
         out = _Attend.apply(*tensors, options)
     else:

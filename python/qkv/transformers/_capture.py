@@ -1,4 +1,4 @@
-"""A look at every layer and head of a Hugging Face model while it runs. Not: the attention itself, pictures (qkv.plot), the page
+"""Captures of every layer and head of a Hugging Face model while it runs. Not: the attention itself, pictures (qkv.plot), the page
 (_explore).
 """
 
@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._explore.captures import Captures
 from .._explore.collector import Collector
 from .._explore.file import Run
 from .._explore.layer import Wanted
-from .._explore.seen import Seen
 from .._progress import Progress
 from ..capture import Capture
 from ._attention import NAME, register
@@ -24,8 +24,8 @@ from ._looking import looking
 from ._relevance import derived
 
 
-class AttentionCapture(Seen):
-    """Everything that capture_attention saw. outputs: what the model returned; tokens: bool [B, T], False = padding; None: not
+class AttentionCapture(Captures):
+    """All that capture_attention captured. outputs: what the model returned; tokens: bool [B, T], False = padding; None: not
     known."""
 
     def __init__(self, runs: list[Run], outputs: Any, tokens: np.ndarray | None, **options: Any) -> None:
@@ -105,7 +105,7 @@ def capture_attention(
     tokenizer: Any = None,
     progress: bool | None = None,
 ) -> AttentionCapture:
-    """Runs `model` once (eval mode, no gradients) and looks at its attention. Memory: never of the order Tq x Tk.
+    """Runs `model` once (eval mode, no gradients) and captures its attention. Memory: never of the order Tq x Tk.
 
     Args:
         model: a Hugging Face model on the CPU, with any attn_implementation; its state is restored afterwards.
@@ -113,10 +113,10 @@ def capture_attention(
             input_ids. past_key_values may be among them: queries then stand behind its keys.
         layers: which calls of attention within one forward, by number; in most models these are the layers. None: all.
         heads: query heads; none: all.
-        capture: what to look at (qkv.Capture, with its own heads); None: statistics, the kinds of the heads, and maps: every weight
+        capture: what to capture (qkv.Capture, with its own heads); None: statistics, the kinds of the heads, and maps: every weight
             up to 512 tokens, otherwise 128 x 128 blocks (``Captured.map`` has at most 64 x 64).
         exact: (layer, head) whose q, k and lse are kept, so that the page shows every weight at any length.
-        generate: options of model.generate(), such as {"max_new_tokens": 20}: what is generated is looked at too, one sequence each
+        generate: options of model.generate(), such as {"max_new_tokens": 20}: what is generated is captured too, one sequence each
             (no beams). `outputs` is then what generate() returned; of an encoder-decoder, which reads its answer once more, what the
             model returned.
         relevance: also weight times gradient of a token's logit at `position`: the token's number, or "predicted" (the likeliest).
@@ -189,7 +189,7 @@ def capture_attention(
 
 
 def _require_one_sequence(model: nn.Module, generate: Mapping[str, Any]) -> None:
-    """Raises ValueError where queries would be those of several answers, or of tokens that are taken back."""
+    """Raises ValueError where queries would be those of several answers, or of tokens that are dropped again."""
     config = getattr(model, "generation_config", None)
     given = {name: generate.get(name, getattr(config, name, None)) for name in ("num_beams", "num_return_sequences")}
     if any(number not in (None, 1) for number in given.values()):

@@ -1,5 +1,5 @@
-"""Everything that was seen of a model's attention: tables, kinds of heads, maps, and the explorer's page. Not: how it was seen
-(qkv.transformers, qkv.torch).
+"""Captures of a model's attention: tables, kinds of heads, maps, and the explorer's page. Not: how calls are captured (qkv.transformers,
+qkv.torch).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ RELEVANCE = (
 )
 
 
-class Seen:
-    """What a capture saw. In a notebook it shows the explorer's page."""
+class Captures:
+    """All that was captured. In a notebook it shows the explorer's page."""
 
     def __init__(self, runs: list[Run], *, title: str = "", names: Callable[[int], str] | None = None) -> None:
         self.runs, self.title, self.names = runs, title, names
@@ -52,11 +52,11 @@ class Seen:
         return next((one for one in self.layers if one.index == layer), None)
 
     def __getitem__(self, layer: int) -> Captured:
-        """What was seen of the layer with that index."""
+        """Of the layer with that index."""
         found = self._layer(layer)
         if found is None:
             raise IndexError(
-                f"[capture_attention] layer {layer} was not looked at: there are {[one.index for one in self.layers]}"
+                f"[capture_attention] layer {layer} was not captured: there are {[one.index for one in self.layers]}"
             )
         return found.captured
 
@@ -74,8 +74,8 @@ class Seen:
             if layer.captured.entropy is None:
                 continue
             live = _live(layer)
-            for place, head in enumerate(layer.heads):
-                means = {title: float(getattr(layer.captured, name)[:, place][live].mean()) for title, name in _COLUMNS}
+            for n, head in enumerate(layer.heads):
+                means = {title: float(getattr(layer.captured, name)[:, n][live].mean()) for title, name in _COLUMNS}
                 rows.append({"layer": layer.index, "head": head, **means})
         return rows
 
@@ -83,17 +83,17 @@ class Seen:
         """One row per layer and head: kind (docs/explore.md), share (None of a mixed head), first (mass on the first keys),
         entropy_nats (mean over the queries that are tokens), shares (of every kind that was asked for), name (the layer's), run."""
         rows = []
-        for n, run in enumerate(self.runs):
+        for number, run in enumerate(self.runs):
             for layer in run.layers:
                 live = _live(layer)
-                for place, head in enumerate(layer.heads):
+                for n, head in enumerate(layer.heads):
                     if layer.kinds is None:
                         continue
-                    kind = layer.kinds[place]
+                    kind = layer.kinds[n]
                     rows.append({
                         "layer": layer.index, "head": head, "kind": kind.kind, "share": kind.share, "first": kind.first,
-                        "entropy_nats": float(layer.captured.entropy[:, place][live].mean()), "shares": dict(kind.shares),
-                        "name": layer.name, "run": n,
+                        "entropy_nats": float(layer.captured.entropy[:, n][live].mean()), "shares": dict(kind.shares),
+                        "name": layer.name, "run": number,
                     })  # fmt: skip
         return rows
 
@@ -114,7 +114,7 @@ class Seen:
         if found is None or found.captured.map is None:
             raise ValueError(f"[capture_attention] there is no map of layer {layer}: pass a Capture with map=(rows, columns)")
         if head not in found.heads:
-            raise ValueError(f"[capture_attention] head {head} was not looked at: there are {list(found.heads)}")
+            raise ValueError(f"[capture_attention] head {head} was not captured: there are {list(found.heads)}")
         sums = found.captured.map[sequence, found.heads.index(head)]
         queries = np.bincount(np.arange(found.q_len) * sums.shape[0] // found.q_len, minlength=sums.shape[0])
         return sums / queries[:, None]
@@ -163,7 +163,7 @@ class Seen:
             weights: (layer, head) of which every weight is stored; None: of all, up to 512 tokens.
             rollout: also the attention rolled out over the layers (see :meth:`rollout`); the page says why where there is none.
 
-        Raises ValueError for another ending, heads that are not there, and where only chosen heads were looked at.
+        Raises ValueError for another ending, heads that are not there, and where only chosen heads were captured.
         """
         ending = Path(path).suffix
         if ending not in (".html", ".safetensors"):
@@ -180,7 +180,7 @@ class Seen:
 
     def _made(self, *, title: Any = None, tokens: Any = None, weights: Any = None, rollout: bool = False) -> tuple[Any, Any]:
         if not any(run.layers for run in self.runs):
-            raise ValueError("[save] nothing was seen: no call of attention went through qkv; see docs/explore.md")
+            raise ValueError("[save] nothing was captured: no call of attention went through qkv; see docs/explore.md")
         named = tokens if isinstance(tokens, Mapping) else {} if tokens is None else {"": list(tokens)}
         chosen: dict[int, list[int]] | None = None if weights is None else {}
         for layer, head in weights or ():
