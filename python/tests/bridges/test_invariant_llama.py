@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-tf = pytest.importorskip("transformers")
-if not hasattr(tf, "AttentionMaskInterface"):
-    pytest.skip("needs transformers with AttentionMaskInterface", allow_module_level=True)
+pytest.importorskip("support_transformers")
 import qkv
 import qkv.transformers
+from support_transformers import tf, torch
 
 PROMPT, TOKENS = 9, 24
 

@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-tf = pytest.importorskip("transformers")
-if not hasattr(tf, "AttentionMaskInterface"):
-    pytest.skip("needs transformers with AttentionMaskInterface", allow_module_level=True)
+pytest.importorskip("support_transformers")
 import qkv.transformers
 from support_torch import exact_softmax, expect_close
+from support_transformers import model_of, tf, torch
 from torch import Tensor
-from support_transformers import model_of
 
 LENGTHS = (5, 1, 9, 2, 17)
 COLLATORS = {

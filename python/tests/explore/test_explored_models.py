@@ -1,5 +1,5 @@
-"""What a capture of real architectures holds is what their eager attention gives: maps by blocks, every weight of short texts, and the
-weights that a page computes from q, k and lse. Bounds: error <= 2 error(eager, float32) + 4 eps A, against eager in float64; A is the weight
+"""What a capture of real architectures holds is what their eager attention gives: maps by blocks, every weight of short texts. Not: the weights that
+a page computes from q, k and lse (test_explored_pages.py). Bounds: error <= 2 error(eager, float32) + 4 eps A, against eager in float64; A is the weight
 with room for the rounding of its scores (support.py).
 """
 
@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-tf = pytest.importorskip("transformers")
-if not hasattr(tf, "AttentionMaskInterface"):
-    pytest.skip("needs transformers with AttentionMaskInterface", allow_module_level=True)
+pytest.importorskip("support_transformers")
 import qkv
 import qkv.torch
 import qkv.transformers
 from explored_models import IMAGES, MODELS, PATCHES, T, eager_weights, inputs_of, model_of
 from qkv._explore.layer import Layer, block_means, decoded
+from support_transformers import tf, torch
 
 TEXTS = [name for name in MODELS if name not in IMAGES and name not in ("t5", "whisper")]
 EPSILON = float(np.finfo(np.float32).eps)
@@ -70,36 +68,6 @@ def every_head(name: str) -> list[tuple[int, int]]:
     return ALL if name in ("t5", "whisper") else ALL[:8]
 
 
-def page_weights(formula: dict[str, Any], tensors: dict[str, np.ndarray], q: np.ndarray, k: np.ndarray, lse: np.ndarray, place: int) -> np.ndarray:  # fmt: skip
-    """One head's weights as docs/explorer-file.md says them, in float64: q [Tq, D], k [Tk, D], lse [Tq]."""
-    q, k, lse = (x.astype(np.float64) for x in (q, k, lse))
-    (i, j), offset = np.ogrid[: len(q), : len(k)], formula.get("offset", len(k) - len(q))
-    y = formula["scale"] * q @ k.T
-    if formula.get("softcap"):
-        y = formula["softcap"] * np.tanh(y / formula["softcap"])
-    if "bias" in tensors:
-        bias = tensors["bias"]
-        y = y + bias[place if len(bias) > 1 else 0]
-    seen = np.ones(y.shape, bool)
-    if formula.get("causal"):
-        seen &= j <= i + offset
-    if "window" in formula:
-        left, right = formula["window"]
-        seen &= (left is None or j >= i + offset - left) & (right is None or j <= i + offset + right)
-    if "keys" in formula:
-        seen &= (j >= formula["keys"][0]) & (j < formula["keys"][1])
-    if "documents_q" in tensors:
-        seen &= tensors["documents_q"][:, None] == tensors["documents_k"]
-    assert not set(formula) - {"scale", "softcap", "offset", "causal", "window", "keys", "empty"}, (
-        "a member this test does not know"
-    )
-    with np.errstate(over="ignore"):
-        weights = np.where(seen, np.exp(y - lse[:, None]), 0)
-    if formula.get("empty") == "mean":
-        weights = np.where(np.isneginf(lse)[:, None], 1 / len(k), weights)
-    return weights
-
-
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_maps_and_exact_weights_are_eagers(name: str, padded: bool) -> None:
@@ -110,7 +78,6 @@ def test_maps_and_exact_weights_are_eagers(name: str, padded: bool) -> None:
     seen = qkv.transformers.capture_attention(model_of(name), inputs, exact=every_head(name))
     coarse = qkv.transformers.capture_attention(model_of(name), inputs, capture=qkv.Capture(map=(4, 3)))
     assert {part: len(layers) for part, layers in by_part(seen.layers).items()} == {part: len(w) for part, w in exact.items()}
-    live = inputs["attention_mask"].bool().numpy() if padded else None
     for part, layers in by_part(seen.layers).items():
         for n, layer in enumerate(layers):
             true, rough = exact[part][n], naive[part][n]
@@ -121,15 +88,7 @@ def test_maps_and_exact_weights_are_eagers(name: str, padded: bool) -> None:
             expect_within(layer.mean, true.mean(1), rough.mean(1), a.mean(1), f"{what} mean")
             held = layer.exact
             assert held.heads == (0, 1, 2, 3)
-            for b, (formula, tensors) in enumerate(layer.pages):
-                assert "refused" not in formula
-                for place, head in enumerate(held.heads):
-                    kv = held.kv_heads.index(head * layer.num_kv_heads // layer.num_heads)
-                    got = page_weights(formula, tensors, held.q[b, place], held.k[b, kv], held.lse[b, place], place)
-                    rows = slice(None) if live is None else live[b]  # eager fills rows of padding with something
-                    parts = (x[b, head][rows] for x in (true, rough, a))
-                    worst = 2 * abs(rough - true).max()  # of the whole tensor
-                    expect_within(got[rows], *parts, f"{what} from q, k, lse", worst)
+            assert all("refused" not in formula for formula, _ in layer.pages)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "gemma3", "vit", "t5"])
@@ -263,16 +222,7 @@ def test_packed_sequences(how: str) -> None:
                 x[:, :, first:behind, first:behind] = weights[n]
             parts = (x[:, :, first:behind] for x in (layer.captured.map, *whole, room(layer, whole[0])))
             expect_within(*parts, f"layer {n}, from {first}")
-            formula, tensors = layer.pages[0]
-            held = layer.exact
-            got = page_weights(formula, tensors, held.q[0, 1], held.k[0, 0], held.lse[0, 1], 1)[first:behind]
-            expect_within(
-                got,
-                whole[0][0, 1, first:behind],
-                whole[1][0, 1, first:behind],
-                room(layer, whole[0])[0, 1, first:behind],
-                "q, k, lse",
-            )
+            assert {"documents_q", "documents_k"} <= layer.pages[0][1].keys()
     # The first key of either sequence is set apart, not the first of the row of tokens.
     alone_too = [eager_weights("llama", {"input_ids": ids[:, a:b]})["self"][0] for a, b in ((0, lengths[0]), (lengths[0], T))]
     apart = np.concatenate([weights[0, :, 1:, 0] for weights in alone_too], 1).mean(1)

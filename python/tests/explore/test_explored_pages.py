@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-tf = pytest.importorskip("transformers")
-if not hasattr(tf, "AttentionMaskInterface"):
-    pytest.skip("needs transformers with AttentionMaskInterface", allow_module_level=True)
+pytest.importorskip("support_transformers")
 import qkv
 import qkv.transformers
 from explored_models import IMAGES, MODELS, T, eager_weights, inputs_of, model_of
 from support_explorer import Browser, browsers
+from support_transformers import torch
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +35,17 @@ def test_the_page_computes_eagers_weights(name: str, tmp_path: Path, browser: Br
     inputs = inputs_of(name, padded=padded)
     crossing = name in ("t5", "whisper")
     calls = 6 if crossing else 2
-    seen = qkv.transformers.capture_attention(model_of(name), inputs, exact=[(layer, 3) for layer in range(calls)])
+    heads = range(4)
+    seen = qkv.transformers.capture_attention(model_of(name), inputs, exact=[(layer, head) for layer in range(calls) for head in heads])
     seen.save(tmp_path / "page.html", rollout=not crossing)
     exact, naive = eager_weights(name, inputs), eager_weights(name, inputs, torch.float32)
     page = browser.open(tmp_path / "page.html")
     parts = ["self", "decoder", "cross"] if crossing else ["self"]
-    for view, part in enumerate(parts):  # of the first sequence
-        for layer in range(2):
-            true, rough = (w[part][layer][0, 3] for w in (exact, naive))
-            rows = inputs["attention_mask"][0].bool().numpy() if padded else np.ones(len(true), bool)
-            got = tile(page, view, layer, 3)
+    for view, (b, part) in enumerate((b, part) for b in range(2) for part in parts):
+        rows = inputs["attention_mask"][b].bool().numpy() if padded else slice(None)
+        for layer, head in ((layer, head) for layer in range(2) for head in heads):
+            true, rough = (w[part][layer][b, head] for w in (exact, naive))
+            got = tile(page, view, layer, head)
             # What the issue allows a page is 1e-3 of a weight; what float32 lost in the layers before comes on top.
             bound = 1e-3 * true + 2 * max(abs(a - b).max() for a, b in zip(exact[part], naive[part]))
             assert got.shape == true.shape and (abs(got - true) <= bound)[rows].all(), f"{name} {part} {layer}"

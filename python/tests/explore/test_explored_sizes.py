@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
-tf = pytest.importorskip("transformers")
-if not hasattr(tf, "AttentionMaskInterface"):
-    pytest.skip("needs transformers with AttentionMaskInterface", allow_module_level=True)
+pytest.importorskip("support_transformers")
 import qkv.transformers
+from support_transformers import tf, torch
 
 
 @pytest.mark.parametrize("sharp", [1.0, 6.0])

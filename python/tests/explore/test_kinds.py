@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import qkv
-from qkv._explore.layer import Layer, Wanted, look
+from qkv._explore.layer import Layer, Wanted, capture_call
 from support_explorer import page_of
 
 T, WORDS, STRONG = 160, 40, 12.0
@@ -73,7 +73,7 @@ def seen(
     q: np.ndarray, k: np.ndarray, sinks: np.ndarray | None = None, *, ids: np.ndarray | None = IDS, **options: Any
 ) -> Layer:
     wanted = Wanted(ids=None if ids is None else ids[None])
-    return look(0, "layer.0", q, k, k, None, sinks, None, {"scale": 1.0, **options}, wanted)
+    return capture_call(0, "layer.0", q, k, k, None, sinks, None, {"scale": 1.0, **options}, wanted)
 
 
 def heads_of(sink: float | str, causal: bool) -> tuple[np.ndarray, ...]:
@@ -154,7 +154,7 @@ def test_sums_are_those_of_whole_rows(case: str) -> None:
         options["softcap"] = 1.5
     weights = qkv.attention_weights(q, k, bias=bias, sinks=sinks, **options).astype(np.float64)
     offset = kv_len - q_len
-    for head, kind in enumerate(look(0, "layer.0", q, k, k, bias, sinks, None, options, Wanted(ids=ids, live=live)).kinds):
+    for head, kind in enumerate(capture_call(0, "layer.0", q, k, k, bias, sinks, None, options, Wanted(ids=ids, live=live)).kinds):
         top: dict[str, list[float]] = {name: [0.0, 0.0] for name in kind.shares}
         for b in range(batch):
             for i in np.flatnonzero(live[b]):

@@ -156,7 +156,7 @@ def test_an_error_leaves_everything_as_it_was() -> None:
     assert F.scaled_dot_product_attention is imported_before and torch.backends.mha.get_fastpath_enabled()
     with qkv.torch.capture() as seen:
         pass
-    with pytest.raises(ValueError, match="nothing was seen"):
+    with pytest.raises(ValueError, match="nothing was captured"):
         seen.html()
     with pytest.raises(ValueError, match="heads go into the Capture"):
         qkv.torch.capture(heads=[1], what=qkv.Capture(heads=[1]))

@@ -32,7 +32,7 @@ def test_captures_show_a_row_for_each_array() -> None:
     q, k, v = problem(1, 2, 3, 5, 5, 8)
     _, seen = qkv.attention(q, k, v, causal=True, weights=qkv.Capture(statistics=True, top_k=2))
     rows = [[cell.text for cell in row] for row in parsed(seen._repr_html_()).iter("tr")]
-    assert rows[0] == ["seen", "shape", "smallest", "mean", "largest"]
+    assert rows[0] == ["captured", "shape", "smallest", "mean", "largest"]
     table = {row[0]: row[1:] for row in rows[1:]}
     assert table["entropy"][0] == "[2, 3, 5]" and float(table["entropy"][2] or "") == pytest.approx(
         seen.entropy.mean(), abs=5e-4
