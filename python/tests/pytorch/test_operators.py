@@ -215,3 +215,11 @@ def test_checkpoints_hooks_and_changes_in_place(name: str) -> None:
             out.mul_(2)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             out.sum().backward()
+
+
+@every
+def test_negated_views_are_what_they_mean(name: str) -> None:
+    row = OPERATORS[name]
+    inputs = plain(row)
+    for n, x in enumerate(inputs):
+        near(*(row.ours(*(y if m == n else z for m, z in enumerate(inputs))) for y in (torch._neg_view(x), -x)))

@@ -107,18 +107,6 @@ def test_a_gradient_that_would_be_lost(name: str) -> None:
 
 
 CU = torch.tensor([0, 4])
-# name -> a function of one tensor that qkv.torch differentiates, and that tensor
-SEEN: dict[str, tuple[Callable[[Any], Any], Tensor]] = {
-    "sdpa": (lambda x: qt.scaled_dot_product_attention(x, K, V), Q),
-    "sdpa mask": (lambda x: qt.scaled_dot_product_attention(Q, K, V, x), f32(4, 4, 4)),
-    "flex": (lambda x: qt.flex_attention(Q, x, V), K),
-    "varlen": (lambda x: qt.varlen_attn(x, *PACKED[1:], CU, CU, 4, 4), PACKED[0]),
-    "latent": (lambda x: qt.latent_attention(x, X[:1], f32(6, 1, 4, 2), f32(8, 28, 8)), Q),
-    "delta rule": (
-        lambda x: qt.chunk_gated_delta_rule(X[None], X[None], x, f32(6, 1, 2, 4), f32(7, 1, 2, 4).sigmoid())[0],
-        f32(8, 1, 2, 4, 8),
-    ),
-}
 
 
 def in_turn(call: Callable[[Any], Any], x: Tensor) -> list[Any]:
@@ -133,9 +121,10 @@ def in_turn(call: Callable[[Any], Any], x: Tensor) -> list[Any]:
     return flat
 
 
-@pytest.mark.parametrize("name", [*CALLS, *SEEN])
+@pytest.mark.parametrize("name", CALLS)
 def test_negated_views_are_what_they_mean(name: str) -> None:
-    call, x = {**CALLS, **SEEN}[name]
+    """Those of qkv.torch: test_operators.py."""
+    call, x = CALLS[name]
     negated = torch._neg_view(x)
     if name == "attention out":
         with pytest.raises(ValueError, match="negated view"):
