@@ -93,6 +93,13 @@ def expect_close(fast: Tensor | None, exact: Tensor | None, naive: Tensor | None
     assert error <= bound, f"{what}: error {error:.3g} > bound {bound:.3g}"
 
 
+def expect_all(fast: dict[str, Any], exact: dict[str, Any], naive: dict[str, Any], dtype: torch.dtype = torch.float32, what: str = "") -> None:
+    """Every result of a name, tensors or arrays."""
+    assert fast.keys() == exact.keys()
+    for name in exact:
+        expect_close(*(torch.as_tensor(x[name]) for x in (fast, exact, naive)), dtype, f"{what} {name}")
+
+
 def beside(truth: Sequence[Tensor | None], narrow: Sequence[Tensor | None]) -> list[Tensor | None]:
     """float64 has no wider type beside it: a naive result whose distance from truth is float32's, times 2^-29, the ratio of their
     epsilons."""

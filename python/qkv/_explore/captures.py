@@ -26,6 +26,7 @@ _COLUMNS = (
     ("first", "first"),
     ("distance", "distance"),
 )
+_RESIDUAL = 0.5  # of a row, in a page's rollout
 _NOTEBOOK_BYTES = 64 << 20  # of a page inside of a notebook
 ROLLOUT = (
     "Rollout multiplies the layers' mean weights, half of each row kept for the residual stream (Abnar & Zuidema 2020, "
@@ -188,9 +189,7 @@ class Captures:
             if found is None or head not in found.heads:
                 raise ValueError(f"[save] weights: there is no layer {layer} with a head {head}")
             chosen.setdefault(layer, []).append(head)  # type: ignore[union-attr]
-        residual = 0.5
-        rolled = (lambda layers, sequence: _rollout(layers, residual, sequence)) if rollout else None
-        file = File(self.names, named, chosen, rolled, residual)
+        file = File(self.names, named, chosen, (lambda layers, b: _rollout(layers, _RESIDUAL, b)) if rollout else None, _RESIDUAL)
         for run in self.runs:
             same = [id(other) for other in self.runs if other.name == run.name]
             what = "run" if run.name is None else "image" if run.image else "text"

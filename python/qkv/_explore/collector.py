@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from torch import Tensor, nn
 
 from .. import _attention as functional
 from .._progress import Progress
-from ..capture import Capture
 from ..masks import Mask
 from .file import Run
 from .formula import Formula
@@ -45,11 +45,10 @@ class Collector:
     """What the calls of one run or of several showed. `calls`: how many there were in the forward that runs."""
 
     def __init__(
-        self, names: Mapping[int, str], layers: Sequence[int] | None, heads: Sequence[int], capture: Capture | None, *,
-        exact: Sequence[tuple[int, int]] = (), wanted: Wanted | None = None, progress: Progress | None = None,
+        self, names: Mapping[int, str], layers: Sequence[int] | None, wanted: Wanted, exact: Sequence[tuple[int, int]] = (),
+        progress: Progress | None = None,
     ) -> None:  # fmt: skip
-        self.names, self.layers, self.capture = names, layers, capture
-        self.wanted = wanted or Wanted(heads=tuple(heads), capture=capture)
+        self.names, self.layers, self.wanted = names, layers, wanted
         self.exact: dict[int, list[int]] = {}
         for layer, head in exact:
             self.exact.setdefault(int(layer), []).append(int(head))
@@ -90,12 +89,14 @@ class Collector:
             return out
         side = "decoder" if "decoder" in self.ids and (cross or "decoder" in name) else ""
         ids, live = self.ids.get(side), self.live.get(side)
-        wanted = Wanted(
-            self.wanted.heads, self.capture, tuple(self.exact.get(index, ())),
-            None if cross or ids is None or ids.shape[1] != k.shape[2] else ids,
-            None if live is None or live.shape != (q.shape[0], q.shape[2]) else live,
-            self.wanted.first if not side else 1, None if cross else self.wanted.grid, self.wanted.whole,
-        )  # fmt: skip
+        wanted = replace(
+            self.wanted,
+            exact=tuple(self.exact.get(index, ())),
+            ids=None if cross or ids is None or ids.shape[1] != k.shape[2] else ids,
+            live=None if live is None or live.shape != (q.shape[0], q.shape[2]) else live,
+            first=self.wanted.first if not side else 1,
+            grid=None if cross else self.wanted.grid,
+        )
         layer = capture_call(index, name, q, k, v, bias, sinks, out, options, wanted, cross=cross)
         if self.start is not None and not cross:  # of a cache that keeps a window of keys, key 0 is not the text's
             layer.key_first = max(0, self.start - min(layer.offsets))
@@ -183,9 +184,7 @@ class Collector:
                 mask = mask & other
             options["mask"] = mask
         exact = prompt.exact.heads if prompt.exact is not None else ()
-        wanted = Wanted(
-            self.wanted.heads, self.capture, exact, None, None, self.wanted.first, self.wanted.grid, self.wanted.whole
-        )
+        wanted = replace(self.wanted, exact=exact)
         return capture_call(
             prompt.index, prompt.name, q, k, k, None, steps.sinks, torch.empty_like(q), options, wanted, cross=prompt.cross
         )

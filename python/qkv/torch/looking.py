@@ -79,8 +79,7 @@ class capture:  # noqa: N801, as torch.no_grad
         if what is not None and heads:
             raise ValueError("[capture] heads go into the Capture where there is one: qkv.Capture(heads=...)")
         self._shown = sys.stderr.isatty() if progress is None else progress
-        wanted = Wanted(tuple(heads), what, first=first, whole=whole)
-        self._collector = Collector({}, layers, heads, what, exact=exact, wanted=wanted)
+        self._collector = Collector({}, layers, Wanted(tuple(heads), what, first=first, whole=whole), exact)
         if ids is not None:
             numbers = np.asarray(ids.detach().cpu() if isinstance(ids, Tensor) else ids, np.int64)
             self._collector.ids[""] = numbers[None] if numbers.ndim == 1 else numbers

@@ -154,7 +154,7 @@ def capture_attention(
     total = _calls(config)
     with Progress(total, shown=shown) as bar:
         names = {id(m): name for name, m in model.named_modules()}
-        collector = Collector(names, layers, heads, capture, exact=exact, wanted=wanted, progress=bar if shown else None)
+        collector = Collector(names, layers, wanted, exact, bar if shown else None)
         collector.ids, collector.live = ids, live
         past = inputs.get("past_key_values")
         if past is not None and not getattr(config, "is_encoder_decoder", False):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import qkv.transformers
 from qkv.transformers import _latent
-from support_torch import exact_softmax, expect_close
+from support_torch import exact_softmax, expect_all, expect_close
 from support_transformers import TOKENS, inputs_of, tf, torch
 
 if not hasattr(tf, "DeepseekV3Config"):
@@ -82,9 +82,7 @@ def run(name: str, implementation: str, dtype: Any, padding: str) -> dict[str, A
 def test_logits_and_gradients_are_eagers(name: str, padding: str) -> None:
     exact = run(name, "eager", torch.float64, padding)
     naive, fast = (run(name, which, torch.float32, padding) for which in ("eager", "qkv"))
-    assert fast.keys() == exact.keys()
-    for key in exact:
-        expect_close(fast[key], exact[key], naive[key], torch.float32, f"{name} {key}")
+    expect_all(fast, exact, naive, what=name)
 
 
 CACHES: dict[str, dict[str, Any]] = {

@@ -19,7 +19,7 @@ tf = pytest.importorskip("transformers")
 if not hasattr(tf, "Qwen3NextConfig") or not hasattr(tf, "OlmoHybridConfig"):
     pytest.skip("needs transformers with hybrid models", allow_module_level=True)
 import qkv.transformers
-from support_torch import compare, delta_rule, expect_close, numbers
+from support_torch import compare, delta_rule, expect_all, expect_close, numbers
 from torch import Tensor, nn
 
 tf.logging.set_verbosity_error()
@@ -141,9 +141,7 @@ def test_logits_and_gradients_are_within_three_times_pytorchs_error(
                 module, function, (lambda *a, **k: (exact_delta_rule(*a, **k)[0], None)) if exact is exact_delta_rule else exact
             )
     exact = run(truth, ids)
-    assert fast.keys() == naive.keys() == exact.keys()
-    for key in exact:
-        expect_close(fast[key], exact[key], naive[key], dtype, f"{name} {key}")
+    expect_all(fast, exact, naive, dtype, name)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("support_transformers")
 import qkv.transformers
-from support_torch import exact_softmax, expect_close
+from support_torch import exact_softmax, expect_all
 from support_transformers import model_of, tf, torch
 from torch import Tensor
 
@@ -50,9 +50,7 @@ def expect_alone(name: str, forward: Callable[[Any], Tensor]) -> None:
     model = model_of(name)
     model.set_attn_implementation("qkv")
     fast = logits_and_gradients(model, forward)
-    assert fast.keys() == exact.keys()
-    for key in exact:
-        expect_close(fast[key], exact[key], naive[key], torch.float32, f"{name} {key}")
+    expect_all(fast, exact, naive, what=name)
 
 
 @pytest.mark.parametrize("collator", COLLATORS)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import qkv
 import torch
-from support_torch import expect_close, numbers
+from support_torch import expect_all, expect_close, numbers
 
 transformers = pytest.importorskip("transformers")
 
@@ -71,9 +71,7 @@ def test_equals_deepseek(version: int, rank: int | None, bias: bool) -> None:
     saved = qkv.nn.Saved()
     fast = {"y": layer(x, saved=saved), "dx": layer.backward(dy, saved)}
     fast |= {name: torch.from_numpy(gradient) for name, gradient in layer.grads.items()}
-    assert set(fast) == set(exact)
-    for name in exact:
-        expect_close(fast[name], exact[name], naive[name], torch.float32, name)
+    expect_all(fast, exact, naive)
 
 
 @CASES

@@ -12,7 +12,7 @@ from support import numbers
 
 torch = pytest.importorskip("torch")
 
-from support_torch import expect_close
+from support_torch import expect_all
 
 B, T, E = 2, 11, 16
 
@@ -28,11 +28,6 @@ def through_autograd(
     y.backward(torch.tensor(dy, dtype=dtype))
     found = {"y": y, "dx": inputs.grad} | {"d" + name: p.grad for name, p in module.named_parameters()}
     return {name: tensor.detach().numpy() for name, tensor in found.items()}
-
-
-def expect(fast: dict[str, Any], exact: dict[str, np.ndarray], naive: dict[str, np.ndarray]) -> None:
-    for name, value in fast.items():
-        expect_close(*(torch.as_tensor(x) for x in (value, exact[name], naive[name])), torch.float32, name)
 
 
 def random_parameters(module: Any) -> Any:
@@ -64,7 +59,7 @@ def test_multihead_attention(causal: bool, bias: bool) -> None:
     exact = through_autograd(theirs, run, x, dy, torch.float64)
     naive = through_autograd(theirs, run, x, dy, torch.float32)
     exact["weights"], naive["weights"] = (seen[t].detach().numpy() for t in (torch.float64, torch.float32))
-    expect({**fast, "weights": weights}, exact, naive)
+    expect_all({**fast, "weights": weights}, exact, naive)
     state = theirs.state_dict()
     assert list(ours.state_dict()) == [
         name for name in ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias") if name in state
@@ -95,4 +90,4 @@ def test_rows(ours: Any, theirs: Any) -> None:
     dy = numbers(2, *y.shape)
     fast = {"y": y, "dx": ours.backward(dy, saved)} | {"d" + n: g for n, g in ours.grads.items()}
     exact, naive = (through_autograd(theirs, lambda m, i: m(i), x, dy, t) for t in (torch.float64, torch.float32))
-    expect(fast, exact, naive)
+    expect_all(fast, exact, naive)

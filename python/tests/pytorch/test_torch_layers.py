@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import qkv
-from support_torch import expect_close, numbers
+from support_torch import expect_all, numbers
 from torch import Tensor, nn
 
 B, T, E, SEED = 3, 9, 12, 2**40 + 5
@@ -94,9 +94,7 @@ def test_layers_are_the_forms_by_hand(name: str, masked: bool, p: float) -> None
     y, weights = layer(x, keep=keep, weights="applied", seed=SEED, saved=saved)
     dx = layer.backward(numbers(2, *y.shape, dtype=torch.float32), saved)
     fast = {"y": y, "weights": weights, "dx": dx} | {"d" + n: torch.as_tensor(g) for n, g in layer.grads.items()}
-    assert fast.keys() == exact.keys()
-    for result, truth in exact.items():
-        expect_close(fast[result], truth, naive[result], torch.float32, result)
+    expect_all(fast, exact, naive)
     back = FORMS[name][0]()
     back.load_state_dict({n: torch.as_tensor(a) for n, a in layer.state_dict().items()})
     assert all(torch.equal(a, b) for a, b in zip(back.parameters(), module.parameters(), strict=True))
