@@ -1,12 +1,13 @@
 // The kind of a head, from sums of its weights: previous, self, duplicate, induction, local, diffuse, first, or mixed
-// (docs/explore.md, "What a head is called"). The mass on the first keys (a sink, and a learned one) is set apart; the sums are over
-// the rest of each row, r:
-//   share   = sum_i (weights on the pairs in question) / sum_i r_i, over the queries that have such a pair and another key too
-//   score   = (share - chance) / (1 - chance), chance: the share of a head whose weights on its other keys are equal
-//   diffuse = sum_i r_i H_i / sum_i r_i ln n_i, H_i the entropy of the rest divided by r_i, n_i the keys it may lie on
-// A kind is said where its score (of first and diffuse: its share) reaches a threshold; of several the simplest, in the order above.
-// Weights are computed pair by pair: memory is of the order of a row. Olsson 2022 (arXiv:2209.11895) for induction and
-// previous-token heads, Wang 2022 (2211.00593) for duplicate-token heads, Xiao 2023 (2309.17453) for sinks.
+// (docs/explore.md, "What a head is called"). The mass on the first keys (a sink, and a learned one) is set apart; the
+// sums are over the rest of each row, r:
+//   share   = sum_i (weights on the pairs in question) / sum_i r_i, over the queries with such a pair and another key
+//   score   = (share - chance) / (1 - chance), chance: the share of a head with equal weights on its other keys
+//   diffuse = sum_i r_i H_i / sum_i r_i ln n_i, H_i the entropy of the rest divided by r_i, n_i its keys
+// A kind is said where its score (of first and diffuse: its share) reaches a threshold; of several the simplest, in the
+// order of docs/explore.md. Weights are computed pair by pair: memory is of the order of a row. Olsson 2022
+// (arXiv:2209.11895) for induction and previous-token heads, Wang 2022 (2211.00593) for duplicate-token heads,
+// Xiao 2023 (2309.17453) for sinks.
 #pragma once
 
 #include <functional>
@@ -20,21 +21,21 @@
 
 namespace qkv::inline v0::view {
 
-/// One sequence of a call of attention: what weights of its pairs follow from, and the statistics of its rows. Query i stands at key
-/// i + offset.
+/// One sequence of a call of attention: what weights of its pairs follow from, and the statistics of its rows. Query i
+/// stands at key i + offset.
 ///   weight(h, i, j) = exp(softcap(scale q_i.k_j) + bias - lse_i) where the mask keeps (i, j)
 struct HeadCall {
-  View<const float, 3> q, k;                           ///< [H, Tq, D], [Hkv, Tk, D], last axis contiguous
-  View<const double, 2> lse, entropy{}, sink{};        ///< [H, Tq]; entropy: for kinds; sink: null where there is none
+  View<const float, 3> q, k;                     ///< [H, Tq, D], [Hkv, Tk, D], last axis contiguous
+  View<const double, 2> lse, entropy{}, sink{};  ///< [H, Tq]; entropy: for kinds; sink: null where there is none
   double scale = 1, softcap = 0;
-  std::function<double(Index, Index, Index)> bias{};   ///< (h, i, j); empty: none. Below -1e30 of head 0 it hides the key
-  Mask mask{};                                         ///< the same for all heads
-  Index batch = 1, sequence = 0;                       ///< of the mask
+  std::function<double(Index, Index, Index)> bias{};  ///< (h, i, j); below -1e30 of head 0 it hides the key
+  Mask mask{};                                        ///< the same for all heads
+  Index batch = 1, sequence = 0;                      ///< of the mask
   Index offset = 0;
-  bool same_text = true;                               ///< otherwise only first and diffuse are asked for
-  std::vector<Index> ids{};                            ///< [Tk]: equal numbers for equal tokens; empty: not known
-  std::vector<Index> starts{};                         ///< [Tq]: the first key of each query's text; empty: 0
-  std::optional<std::vector<Index>> rows{};            ///< the queries that count, ascending; none: all
+  bool same_text = true;                       ///< otherwise only first and diffuse are asked for
+  std::vector<Index> ids{};                    ///< [Tk]: equal numbers for equal tokens; empty: not known
+  std::vector<Index> starts{};                 ///< [Tq]: the first key of each query's text; empty: 0
+  std::optional<std::vector<Index>> rows{};    ///< the queries that count, ascending; none: all
 
   double weight(Index h, Index i, Index j) const;
   /// Whether query i sees each key, [Tk].
@@ -43,13 +44,14 @@ struct HeadCall {
 
 struct HeadKind {
   std::string_view kind;
-  std::optional<double> share;                              ///< that speaks for it; none: mixed
-  double first = 0;                                         ///< mass on the first keys, with a learned sink's
+  std::optional<double> share;  ///< that speaks for it; none: mixed
+  double first = 0;             ///< mass on the first keys, with a learned sink's
   std::vector<std::pair<std::string_view, double>> shares;  ///< of every other kind that was asked for
 };
 
-/// Of every head, over the queries of all calls, whose heads are the same. first: how many keys are set apart; grid: height and width
-/// of an image's patches, which begin behind them. Of more than 2,048 queries of a call every n-th counts.
+/// Of every head, over the queries of all calls, whose heads are the same. first: how many keys are set apart; grid:
+/// height and width of an image's patches, which begin behind them. Of more than 2,048 queries of a call every n-th
+/// counts.
 QKV_API std::vector<HeadKind> kinds_of_heads(std::span<const HeadCall> calls, Index first = 1,
                                              std::pair<Index, Index> grid = {0, 0});
 

@@ -13,8 +13,9 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kNames = {"previous", "self", "duplicate", "induction",
                                                     "local"};  // in the order of asking
-constexpr double kThreshold = 0.5, kFirst = 0.9, kDiffuse = 0.95;  // scores of variance 1 over 500 keys have 0.92 of diffuse
-constexpr double kHidden = -1e30;                                  // a bias below this is a mask written as a number
+constexpr double kThreshold = 0.5, kFirst = 0.9;
+constexpr double kDiffuse = 0.95;  // scores of variance 1 over 500 keys have 0.92
+constexpr double kHidden = -1e30;  // a bias below this is a mask written as a number
 constexpr Index kLocal = 8, kQueries = 2048, kMostPairs = Index{1} << 18, kLeastRows = 4;
 
 /// Of one kind and head.
@@ -42,17 +43,21 @@ double dot(const float* a, const float* b, Index n) {
 }
 
 void check_call(const HeadCall& call, const char* function) {
-  const auto rows = std::array{call.q.size(0), call.q.size(1)};
+  const View<const float, 3>&q = call.q, &k = call.k;
+  const auto rows = std::array{q.size(0), q.size(1)};
   const auto fits = [&rows](const View<const double, 2>& x) { return x.is_null() || x.sizes() == rows; };
-  check<ShapeError>(call.k.size(0) > 0 && call.q.size(0) % call.k.size(0) == 0 && call.q.size(2) == call.k.size(2), function,
-                    "q must be [H, Tq, D], k [Hkv, Tk, D]: got ", call.q, ", ", call.k);
-  check<ShapeError>(call.q.stride(2) == 1 && call.k.stride(2) == 1, function, "the last axis of q and k must be contiguous");
+  const auto counts = [](const std::vector<Index>& x, Index size) {
+    return x.empty() || static_cast<Index>(x.size()) == size;
+  };
+  check<ShapeError>(k.size(0) > 0 && q.size(0) % k.size(0) == 0 && q.size(2) == k.size(2), function,
+                    "q must be [H, Tq, D], k [Hkv, Tk, D]: got ", q, ", ", k);
+  check<ShapeError>(q.stride(2) == 1 && k.stride(2) == 1, function, "the last axis of q and k must be contiguous");
   check<ShapeError>(call.lse.sizes() == rows && fits(call.entropy) && fits(call.sink), function,
                     "lse, entropy and sink must be [H, Tq] = ", shape_text(rows.data(), 2));
-  check<ShapeError>(call.ids.empty() || static_cast<Index>(call.ids.size()) == call.k.size(1), function, "ids must be [Tk]");
-  check<ShapeError>(call.starts.empty() || static_cast<Index>(call.starts.size()) == rows[1], function, "starts must be [Tq]");
-  check<ShapeError>(!call.rows || std::ranges::all_of(*call.rows, [&](Index i) { return i >= 0 && i < rows[1]; }), function,
-                    "rows must be below Tq");
+  check<ShapeError>(counts(call.ids, k.size(1)) && counts(call.starts, q.size(1)), function,
+                    "ids must be [Tk], starts [Tq]");
+  check<ShapeError>(!call.rows || std::ranges::all_of(*call.rows, [&](Index i) { return i >= 0 && i < rows[1]; }),
+                    function, "rows must be below Tq");
 }
 
 /// Sums over the queries of calls.
@@ -68,8 +73,12 @@ class Counted {
     // Of many queries some, evenly spaced; of tokens that have many equals fewer still.
     const Index step = std::max(Index{1}, (count + kQueries - 1) / kQueries);
     double equals = 0;
-    for (const auto& [id, where] : positions) equals += static_cast<double>(where.size()) * static_cast<double>(where.size());
-    const Index each = std::max(Index{1}, static_cast<Index>(std::ceil(equals / static_cast<double>(step * kMostPairs))));
+    for (const auto& [id, where] : positions) {
+      const auto size = static_cast<double>(where.size());
+      equals += size * size;
+    }
+    const double share = equals / static_cast<double>(step * kMostPairs);
+    const Index each = std::max(Index{1}, static_cast<Index>(std::ceil(share)));
     for (Index n = 0; n < count; n += step) {
       const Index i = call.rows ? (*call.rows)[static_cast<std::size_t>(n)] : n;
       add_row(call, positions, i, !positions.empty() && n / step % each == 0);
