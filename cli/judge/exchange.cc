@@ -71,29 +71,29 @@ void take_sizes(const Json& given, judge::Sizes& sizes) {
     sizes.head_dim = sizes.embed / sizes.heads;
 }
 
-CodeLook read_look(const fs::path& folder) {
-  CodeLook look;
+Subject read_subject(const fs::path& folder) {
+  Subject subject;
   const auto failed = [&](const std::string& says) {
-    look.verdict = "failed", look.says = says;
-    return look;
+    subject.verdict = "failed", subject.says = says;
+    return subject;
   };
   const fs::path path = folder / "look.json";
-  if (!readable_file(path)) return failed("the code ended before it was looked at");
+  if (!readable_file(path)) return failed("the code ended before it was loaded at");
   const Json document = Json::parse(load_text("look.json", path.string()), nullptr, false);
   if (!document.is_object()) return failed("what was seen of the code (look.json) is not JSON");
-  look.file = text_of(document, "file"), look.name = text_of(document, "name"), look.task = text_of(document, "task");
-  look.verdict = text_of(document, "verdict"), look.says = text_of(document, "says");
-  look.traceback = text_of(document, "traceback");
-  look.notes = texts_of(document, "notes"), look.untried = texts_of(document, "untried");
-  look.conventions = texts_of(document, "conventions");
-  if (!look.verdict.empty()) {
-    if (look.verdict != "unfilled") look.verdict = "failed";
-    return look;
+  subject.file = text_of(document, "file"), subject.name = text_of(document, "name"), subject.task = text_of(document, "task");
+  subject.verdict = text_of(document, "verdict"), subject.says = text_of(document, "says");
+  subject.traceback = text_of(document, "traceback");
+  subject.notes = texts_of(document, "notes"), subject.untried = texts_of(document, "untried");
+  subject.conventions = texts_of(document, "conventions");
+  if (!subject.verdict.empty()) {
+    if (subject.verdict != "unfilled") subject.verdict = "failed";
+    return subject;
   }
-  if (judge::find_task(look.task) == nullptr) return failed("no task is called " + escaped(look.task));
-  look.sizes = judge::default_sizes(look.task);
+  if (judge::find_task(subject.task) == nullptr) return failed("no task is called " + escaped(subject.task));
+  subject.sizes = judge::default_sizes(subject.task);
   try {
-    take_sizes(document.value("sizes", Json::object()), look.sizes);
+    take_sizes(document.value("sizes", Json::object()), subject.sizes);
   } catch (const UsageError& error) {
     return failed(std::string(error.what()) + " (build it smaller: --init dim=48,heads=4)");
   }
@@ -102,18 +102,18 @@ CodeLook read_look(const fs::path& folder) {
       return has.contains(part) && has[part].is_boolean() ? has[part].get<bool>() : otherwise;
     };
     const bool rate = has.contains("dropout") && has["dropout"].is_number();
-    look.owner = {.output = said("output", true),
+    subject.owner = {.output = said("output", true),
                   .absent = texts_of(has, "absent"),
                   .causal = said("causal", false),
                   .dropout = rate ? std::optional(has["dropout"].get<double>()) : std::nullopt};
   }
   if (const Json assignments = document.value("assignments", Json::array()); assignments.is_array()) {
     for (const Json& one : assignments) {
-      if (one.is_object()) look.assignments.push_back({text_of(one, "label"), text_of(one, "convention")});
+      if (one.is_object()) subject.assignments.push_back({text_of(one, "label"), text_of(one, "convention")});
     }
   }
-  if (look.assignments.empty()) look.assignments.push_back({});
-  return look;
+  if (subject.assignments.empty()) subject.assignments.push_back({});
+  return subject;
 }
 
 fs::path probe_path(const fs::path& folder, std::size_t n) { return folder / fmt::format("probe-{}.safetensors", n); }
@@ -133,8 +133,8 @@ std::vector<judge::Answer> read_answers(const fs::path& folder, std::size_t coun
   return answers;
 }
 
-Finding judge_folder(const fs::path& folder, const CodeLook& look, const std::vector<StateDict>& probes) {
-  return judge_readings(look, probes, [&](std::size_t n) {
+Finding judge_folder(const fs::path& folder, const Subject& subject, const std::vector<StateDict>& probes) {
+  return judge_readings(subject, probes, [&](std::size_t n) {
     return read_answers(n == 0 ? folder : folder / fmt::format("assignment-{}", n), probes.size());
   });
 }

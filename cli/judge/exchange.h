@@ -11,7 +11,7 @@
 
 namespace qkv::cli {
 
-using judge::CodeLook;
+using judge::Subject;
 using judge::not_judged;
 
 /// {"embed": 48, "heads": 4} onto `sizes`; null and other keys are left out, kv_heads and head_dim follow where they are not said.
@@ -19,7 +19,7 @@ using judge::not_judged;
 void take_sizes(const Json& given, judge::Sizes& sizes);
 
 /// A look.json that cannot be understood is a verdict "failed".
-CodeLook read_look(const std::filesystem::path& folder);
+Subject read_subject(const std::filesystem::path& folder);
 
 /// Names are probe-0.safetensors, probe-1.safetensors, ...
 std::filesystem::path probe_path(const std::filesystem::path& folder, std::size_t n);
@@ -30,6 +30,6 @@ std::vector<StateDict> read_probes(const std::filesystem::path& folder);
 std::vector<judge::Answer> read_answers(const std::filesystem::path& folder, std::size_t count);
 
 /// Judges the answers in the folder, under each assignment: the first that is right, otherwise the first that is explained.
-judge::Finding judge_folder(const std::filesystem::path& folder, const CodeLook& look, const std::vector<StateDict>& probes);
+judge::Finding judge_folder(const std::filesystem::path& folder, const Subject& subject, const std::vector<StateDict>& probes);
 
 }  // namespace qkv::cli

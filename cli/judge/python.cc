@@ -86,18 +86,18 @@ class Judgement {
 
   Finding finding() {
     Child child(command(), scratch_);
-    const bool looked = child.line() == "looked";
-    const CodeLook look = read_look(folder_);
-    if (!look.verdict.empty() && (looked || fs::exists(folder_ / "look.json")))
-      return named(not_judged(look.verdict, look.says, look.traceback), look);
-    if (!looked) return named(died(child.end(), "while it was loaded or first called"), look);
-    std::vector<StateDict> probes = judge::make_probes(look.task, look.sizes, options_.seed, look.owner);
+    const bool loaded = child.line() == "loaded";
+    const Subject subject = read_subject(folder_);
+    if (!subject.verdict.empty() && (loaded || fs::exists(folder_ / "look.json")))
+      return named(not_judged(subject.verdict, subject.says, subject.traceback), subject);
+    if (!loaded) return named(died(child.end(), "while it was loaded or first called"), subject);
+    std::vector<StateDict> probes = judge::make_probes(subject.task, subject.sizes, options_.seed, subject.owner);
     for (std::size_t n = 0; n < probes.size(); ++n) io::save_safetensors(probe_path(folder_, n), probes[n]);
     child.say("run");
     const bool done = child.line() == "done";
     const ChildEnd end = child.end();
-    if (!done) return named(died(end, during(probes)), look);
-    return judge_folder(folder_, look, probes);
+    if (!done) return named(died(end, during(probes)), subject);
+    return judge_folder(folder_, subject, probes);
   }
 
  private:
@@ -117,9 +117,9 @@ class Judgement {
   fs::path out() const { return scratch_.path() / "stdout"; }
   fs::path err() const { return scratch_.path() / "stderr"; }
 
-  static Finding named(Finding finding, const CodeLook& look) {
-    finding.file = look.file, finding.name = look.name, finding.task = look.task;
-    finding.notes.insert(finding.notes.end(), look.notes.begin(), look.notes.end());
+  static Finding named(Finding finding, const Subject& subject) {
+    finding.file = subject.file, finding.name = subject.name, finding.task = subject.task;
+    finding.notes.insert(finding.notes.end(), subject.notes.begin(), subject.notes.end());
     return finding;
   }
 

@@ -155,7 +155,7 @@ class Parser {
       expect(')');
       return inner;
     }
-    const std::size_t begin = place();
+    const std::size_t begin = offset();
     const std::string name = word();
     if (name.empty()) refuse("the name of a mask or '('");
     for (const Leaf& leaf : leaves()) {
@@ -198,7 +198,7 @@ class Parser {
         a.inside = mask();
         inside_ = false;
       } else {
-        const std::size_t begin = place();
+        const std::size_t begin = offset();
         const std::string text = word();
         if (a.align || (text != "top-left" && text != "bottom-right")) {
           if (begin >= text_.size()) refuse("')'");
@@ -216,11 +216,11 @@ class Parser {
     }
   }
 
-  std::size_t place() {
+  std::size_t offset() {
     while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_])) != 0) ++at_;
     return at_;
   }
-  bool at_end() { return place() == text_.size(); }
+  bool at_end() { return offset() == text_.size(); }
   bool take(char c) {
     if (at_end() || text_[at_] != c) return false;
     ++at_;
@@ -230,7 +230,7 @@ class Parser {
     if (!take(c)) refuse(std::string("'") + c + "'");
   }
   std::string word() {
-    const std::size_t begin = place();
+    const std::size_t begin = offset();
     while (at_ < text_.size() &&
            (std::isalnum(static_cast<unsigned char>(text_[at_])) != 0 || text_[at_] == '_' || text_[at_] == '-')) {
       ++at_;
@@ -239,7 +239,7 @@ class Parser {
   }
   bool is_number() { return !at_end() && (text_[at_] == '-' || std::isdigit(static_cast<unsigned char>(text_[at_])) != 0); }
   Index number() {
-    const std::size_t begin = place();
+    const std::size_t begin = offset();
     Index value = 0;
     const auto [next, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
     if (error != std::errc()) fail(begin, "there must be a whole number");
@@ -248,7 +248,7 @@ class Parser {
   }
 
   [[noreturn]] void refuse(const std::string& wanted) {
-    fail(place(), wanted + " must come " + (at_end() ? "where the text ends" : "here"));
+    fail(offset(), wanted + " must come " + (at_end() ? "where the text ends" : "here"));
   }
   [[noreturn]] void fail(std::size_t where, const std::string& why) const {
     throw UsageError(std::string(option_) + " " + escaped(text_) + ", character " + std::to_string(where + 1) + ": " + why);

@@ -79,7 +79,7 @@ class QKV_API StateDict {
     std::size_t operator()(std::string_view name) const { return std::hash<std::string_view>()(name); }
   };
   std::vector<Entry> entries_;
-  std::unordered_map<std::string, std::size_t, Hash, std::equal_to<>> places_;  // of names in entries_
+  std::unordered_map<std::string, std::size_t, Hash, std::equal_to<>> slots_;  // of names in entries_
 };
 
 }  // namespace qkv::inline v0

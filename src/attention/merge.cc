@@ -158,9 +158,9 @@ void merge_backward(std::span<const View<const T, 4>> outs, std::span<const View
 }
 
 #define QKV_INSTANTIATE(T)                                                                                                     \
-  template void merge(std::span<const View<const T, 4>>, std::span<const View<const Accumulator<T>, 3>>, const View<T, 4>&,    \
+  template QKV_API void merge(std::span<const View<const T, 4>>, std::span<const View<const Accumulator<T>, 3>>, const View<T, 4>&,    \
                       const View<Accumulator<T>, 3>&, Context&);                                                               \
-  template void merge_backward(std::span<const View<const T, 4>>, std::span<const View<const Accumulator<T>, 3>>,              \
+  template QKV_API void merge_backward(std::span<const View<const T, 4>>, std::span<const View<const Accumulator<T>, 3>>,              \
                                const View<const T, 4>&, const View<const Accumulator<T>, 3>&, const View<const T, 4>&,         \
                                const View<const Accumulator<T>, 3>&, std::span<const View<T, 4>>,                              \
                                std::span<const View<Accumulator<T>, 3>>, Context&);

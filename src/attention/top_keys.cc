@@ -33,7 +33,7 @@ bool better(const Scored& a, const Scored& b) { return a.score != b.score ? a.sc
 struct Best {
   Scored* list;  // [2 k]
   Index k, count = 0;
-  float bar = -std::numeric_limits<float>::infinity();  // of k seen keys none is worse
+  float bar = -std::numeric_limits<float>::infinity();  // of k attended keys none is worse
 
   void add(Scored one) {
     if (count >= k && !(one.score > bar)) return;
@@ -86,16 +86,16 @@ struct TopKeys {
   std::size_t carve(std::byte* base, Own& own) const {
     Carver carver(base);
     const Index rows = q.size(1) * queries;
-    own.rows = carver.take<float>(rows * q.size(3));
-    own.keys = carver.take<float>(kKeysAtOnce * q.size(3));
-    own.scores = carver.take<float>(rows * kKeysAtOnce);
-    own.lists = carver.take<Scored>(queries * 2 * count());
+    own.rows = carver.array<float>(rows * q.size(3));
+    own.keys = carver.array<float>(kKeysAtOnce * q.size(3));
+    own.scores = carver.array<float>(rows * kKeysAtOnce);
+    own.lists = carver.array<Scored>(queries * 2 * count());
     std::size_t most = 0;
     for (const Index num_rows : {rows, q.size(1) * ((q.size(2) - 1) % queries + 1)}) {
       most =
           std::max(most, product.scratch_bytes(product_of(own.rows, own.keys, q.size(3), num_rows, kKeysAtOnce, own.scores)));
     }
-    own.product = carver.take<std::byte>(static_cast<Index>(most));
+    own.product = carver.array<std::byte>(static_cast<Index>(most));
     return carver.used();
   }
 
@@ -195,9 +195,9 @@ void detail::top_keys(const AnyView& q, const AnyView& k, const View<const float
   const Index cells = parts > 1 ? items * parts * job.queries : 0;
   const auto carve = [&](std::byte* base) {
     Carver carver(base);
-    found = carver.take<Scored>(cells * best_k);
-    found_count = carver.take<Index>(cells);
-    merged = carver.take<Scored>(parts > 1 ? 2 * best_k : 0);
+    found = carver.array<Scored>(cells * best_k);
+    found_count = carver.array<Index>(cells);
+    merged = carver.array<Scored>(parts > 1 ? 2 * best_k : 0);
     return carver.used();
   };
   const ScratchLease scratch = borrow_scratch(context, carve(nullptr));

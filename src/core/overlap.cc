@@ -45,9 +45,9 @@ class Equation {
 
   // Finest first.
   void add(Axis axis) {
-    std::size_t place = count_++;
-    for (; place > 0 && axes_[place - 1].stride > axis.stride; --place) axes_[place] = axes_[place - 1];
-    axes_[place] = axis;
+    std::size_t slot = count_++;
+    for (; slot > 0 && axes_[slot - 1].stride > axis.stride; --slot) axes_[slot] = axes_[slot - 1];
+    axes_[slot] = axis;
   }
 
   void add_axis(const StridedBox& box, int n, Index sign) {

@@ -45,12 +45,12 @@ bool overlaps(const View<T, RankT>& a, const View<U, RankU>& b) {
 /// A view with the name that an error text gives it.
 struct NamedBox {
   template <class T, int Rank>
-  NamedBox(std::string_view its_name, const View<T, Rank>& view) : name(its_name), box(box_of(view)) {
+  NamedBox(std::string_view given_name, const View<T, Rank>& view) : name(given_name), box(box_of(view)) {
     for (int axis = 0; axis < Rank; ++axis) empty = empty || view.size(axis) <= 0;
   }
 
-  NamedBox(std::string_view its_name, const AnyView& view)
-      : name(its_name),
+  NamedBox(std::string_view given_name, const AnyView& view)
+      : name(given_name),
         box{reinterpret_cast<std::uintptr_t>(view.data), view.element_bytes(), view.rank, view.sizes, view.strides} {
     for (int axis = 0; axis < view.rank; ++axis) empty = empty || view.size(axis) <= 0;
   }

@@ -7,18 +7,18 @@ namespace qkv::inline v0 {
 
 void StateDict::add(std::string name, AnyTensor tensor) {
   check<OptionError>(!contains(name), "StateDict::add", "each name may be added once: got a second \"", name, "\"");
-  const auto [place, added] = places_.emplace(name, entries_.size());
+  const auto [slot, added] = slots_.emplace(name, entries_.size());
   try {
     entries_.push_back({std::move(name), std::move(tensor)});
   } catch (...) {
-    places_.erase(place);
+    slots_.erase(slot);
     throw;
   }
 }
 
 const AnyTensor* StateDict::find(std::string_view name) const {
-  const auto found = places_.find(name);
-  return found == places_.end() ? nullptr : &entries_[found->second].tensor;
+  const auto found = slots_.find(name);
+  return found == slots_.end() ? nullptr : &entries_[found->second].tensor;
 }
 
 const AnyTensor& StateDict::at(std::string_view name) const {
@@ -36,7 +36,7 @@ StateDict StateDict::clone() const {
   StateDict copy;
   copy.metadata = metadata;
   copy.entries_.reserve(entries_.size());
-  copy.places_ = places_;
+  copy.slots_ = slots_;
   for (const Entry& entry : entries_) copy.entries_.push_back({entry.name, entry.tensor.clone()});
   return copy;
 }

@@ -60,7 +60,7 @@ struct Shown {
   Number weight(Index row, Index column) const { return weights[weight_index(row, column)]; }
   Number score(Index row, Index column) const { return scores[weight_index(row, column)]; }
   double got(Index row, Index column) const { return out[row * columns + column].value; }
-  /// Weights so small that rounding hides a factor are not looked at.
+  /// Weights so small that rounding hides a factor are not loaded at.
   bool tells(Index row, Index column) const {
     const Number w = weight(row, column);
     return w.value > 0 && bound_of(w, unit) < 0.01 * w.value;
@@ -138,11 +138,11 @@ struct Zeros {
 Zeros zeros_of(const Shown& s) {
   Zeros zeros;
   for (Index row = 0; row < s.rows(); ++row) {
-    std::vector<bool> seen(static_cast<std::size_t>(s.keys), false);
+    std::vector<bool> done(static_cast<std::size_t>(s.keys), false);
     for (Index c = 0; c < s.columns; ++c) {
       const auto key = static_cast<std::size_t>(s.key(row, c));
-      if (seen[key] || !s.tells(row, c)) continue;
-      seen[key] = true;
+      if (done[key] || !s.tells(row, c)) continue;
+      done[key] = true;
       ++zeros.of;
       if (s.got(row, c) == 0) ++zeros.count;
     }
@@ -211,17 +211,17 @@ std::string text(const char* format, double a, double b = 0, double c = 0, doubl
 /// Zeros and weights times `factor`: which of both is wrong, if any.
 DropoutFinding by_zeros(const Shown& s, double factor) {
   const Zeros zeros = zeros_of(s);
-  const std::string seen = text("%.1f %% of %.0f weights are 0 (p = %g), the others are multiplied by %.4g",
+  const std::string measured = text("%.1f %% of %.0f weights are 0 (p = %g), the others are multiplied by %.4g",
                                 100 * zeros.share(), static_cast<double>(zeros.of), s.p, factor);
-  const auto wrong = [&](const char* id) { return DropoutFinding{false, id, seen}; };
+  const auto wrong = [&](const char* id) { return DropoutFinding{false, id, measured}; };
   const Index one_call = s.batch * s.heads * s.queries;
-  if (zeros.count == 0) return {false, factor == 1 ? "dropout-never" : "", seen};
+  if (zeros.count == 0) return {false, factor == 1 ? "dropout-never" : "", measured};
   if (!copies_agree(s)) {
     // Two draws: of weights with p, of outputs with the rate that the rest of the factor says.
     const double keep = 1 - s.p, kept = 1 / (factor * keep);
     const bool both = kept < 1 && std::fabs(zeros.share() - (1 - keep * kept)) <= zeros.bound() &&
                       std::fabs(share_of_both(s) - (s.p + keep * (1 - kept) * (1 - kept))) <= zeros.bound();
-    if (both) return {true, "dropout-on-output-too", seen};
+    if (both) return {true, "dropout-on-output-too", measured};
   }
   if (!copies_agree(s)) return wrong(s.queries > 1 && same_zeros(s, 1, s.queries) ? "dropout-on-values" : "dropout-on-output");
   if (s.queries > 1 && same_zeros(s, 1, s.queries)) return wrong("dropout-on-values");
@@ -231,7 +231,7 @@ DropoutFinding by_zeros(const Shown& s, double factor) {
   if (std::fabs(zeros.share() - s.p) > zeros.bound()) {
     return wrong(std::fabs(zeros.share() - (1 - s.p)) <= zeros.bound() ? "dropout-keeps-p" : "dropout-other-rate");
   }
-  if (factor == 1 / (1 - s.p)) return {true, "", seen};
+  if (factor == 1 / (1 - s.p)) return {true, "", measured};
   return wrong(factor == 1 ? "dropout-not-rescaled" : "dropout-rescaled-otherwise");
 }
 
@@ -244,8 +244,8 @@ DropoutFinding trained(const Shown& s) {
   for (const double factor : {1 / keep, 1.0, 1 / s.p, keep, s.p, 1 / (keep * keep)}) {
     if (zero_or(s, factor)) return by_zeros(s, factor);
   }
-  const Number seen = shown_factor(s);
-  if (seen.value > 0 && zero_or(s, seen)) return by_zeros(s, seen.value);
+  const Number measured = shown_factor(s);
+  if (measured.value > 0 && zero_or(s, measured)) return by_zeros(s, measured.value);
   for (const double fill : {-kInfinity, 0.0}) {
     for (const double factor : {1.0, 1 / keep}) {
       if (!dropped_scores(s, fill, factor)) continue;

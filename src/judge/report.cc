@@ -131,17 +131,17 @@ Finding not_judged(const std::string& verdict, const std::string& says, const st
   return finding;
 }
 
-Finding judge_readings(const CodeLook& look, const std::vector<StateDict>& probes,
+Finding judge_readings(const Subject& subject, const std::vector<StateDict>& probes,
                        const std::function<std::vector<Answer>(std::size_t reading)>& answers) {
   Finding best;
-  const std::size_t count = std::max<std::size_t>(look.assignments.size(), 1);
+  const std::size_t count = std::max<std::size_t>(subject.assignments.size(), 1);
   // Pairs of mistakes only once, for the first reading, where no reading is right or has one mistake.
   for (std::size_t turn = 0; turn < (count > 1 ? count + 1 : 1); ++turn) {
     const std::size_t n = turn % count;
     if (turn == count && rank(best) < 3) break;
-    Finding finding = judge(look.task, probes, answers(n), turn == count || count == 1);
-    const CodeLook::Assignment assignment = look.assignments.empty() ? CodeLook::Assignment() : look.assignments[n];
-    std::vector<std::string> shown = look.conventions;
+    Finding finding = judge(subject.task, probes, answers(n), turn == count || count == 1);
+    const Subject::Assignment assignment = subject.assignments.empty() ? Subject::Assignment() : subject.assignments[n];
+    std::vector<std::string> shown = subject.conventions;
     if (!assignment.convention.empty()) shown.push_back(assignment.convention);
     for (const std::string& id : shown) {
       if (finding.right()) add_convention(finding, id);
@@ -152,9 +152,9 @@ Finding judge_readings(const CodeLook& look, const std::vector<StateDict>& probe
     if (turn == 0 || rank(finding) < rank(best)) best = std::move(finding);
     if (best.right()) break;
   }
-  best.file = look.file, best.name = look.name, best.task = look.task;
-  best.untried = look.untried;
-  best.notes.insert(best.notes.end(), look.notes.begin(), look.notes.end());
+  best.file = subject.file, best.name = subject.name, best.task = subject.task;
+  best.untried = subject.untried;
+  best.notes.insert(best.notes.end(), subject.notes.begin(), subject.notes.end());
   return best;
 }
 

@@ -12,7 +12,7 @@
 namespace qkv::judge {
 
 /// What was found about the code before it was judged.
-struct CodeLook {
+struct Subject {
   std::string file = {}, name = {}, task = {};
   std::string verdict = {}, says = {}, traceback = {};  ///< verdict: "failed" or "unfilled" when it could not be prepared
   Sizes sizes = {};
@@ -27,7 +27,7 @@ struct CodeLook {
 };
 
 /// Judges the answers of each reading, in turn: the first that is right, otherwise the first that is explained.
-Finding judge_readings(const CodeLook& look, const std::vector<StateDict>& probes,
+Finding judge_readings(const Subject& subject, const std::vector<StateDict>& probes,
                        const std::function<std::vector<Answer>(std::size_t reading)>& answers);
 
 /// The code could not be judged: `verdict` is "failed" or "unfilled", `says` one line.

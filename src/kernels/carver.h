@@ -27,7 +27,7 @@ class Carver {
       : base_(static_cast<std::byte*>(base)), used_(round_to_line(used)) {}
 
   template <class E>
-  [[gnu::always_inline]] E* take(Index count) {
+  [[gnu::always_inline]] E* array(Index count) {
     const std::size_t offset = used_;
     used_ += line_bytes<E>(count);
     return base_ == nullptr ? nullptr : reinterpret_cast<E*>(base_ + offset);

@@ -178,14 +178,14 @@ double AttentionLM::loss(View<const Index, 2> targets, Activations& activations,
                     "targets must have the shape of the last forward's ids [", a.batch, ", ", a.length, "]: got ", targets);
   a.targets.resize(a.ids.size());
   bool any = false;
-  auto place = a.targets.begin();
+  auto slot = a.targets.begin();
   for (Index b = 0; b < a.batch; ++b) {
     for (Index i = 0; i < a.length; ++i) {
       const Index target = targets(b, i);
       check<OptionError>(target >= kNoTarget && target < vocab, kFunction, "targets must be in [0, ", vocab,
                          ") or kNoTarget: got ", target);
       any |= target != kNoTarget;
-      *place++ = target;
+      *slot++ = target;
     }
   }
   check<OptionError>(any || all > 0, kFunction, "at least one position must have a target: got none");

@@ -43,10 +43,10 @@ void hide(Random random, Index mask_id, std::span<Index> inputs, std::span<Index
   std::fill(targets.begin(), targets.end(), kNoTarget);
   // Floyd's sampling without replacement: the drawn position, or the end of the range when it is already taken.
   for (Index end = length - count; end < length; ++end) {
-    auto place = static_cast<std::size_t>(draw_below(random, end + 1));
-    if (targets[place] != kNoTarget) place = static_cast<std::size_t>(end);
-    targets[place] = inputs[place];
-    inputs[place] = mask_id;
+    auto slot = static_cast<std::size_t>(draw_below(random, end + 1));
+    if (targets[slot] != kNoTarget) slot = static_cast<std::size_t>(end);
+    targets[slot] = inputs[slot];
+    inputs[slot] = mask_id;
   }
 }
 

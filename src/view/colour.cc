@@ -70,8 +70,8 @@ int colour_index(float weight, float top, ColourScale scale) {
   if (std::isnan(weight)) return -1;
   if (!(top > 0)) return 0;
   const double share = std::clamp(static_cast<double>(weight) / static_cast<double>(top), 0.0, 1.0);
-  const double place = scale == ColourScale::kSqrt ? std::sqrt(share) : share;
-  return static_cast<int>(std::lround(place * (kNumColours - 1)));
+  const double level = scale == ColourScale::kSqrt ? std::sqrt(share) : share;
+  return static_cast<int>(std::lround(level * (kNumColours - 1)));
 }
 
 }  // namespace qkv::inline v0::view

@@ -63,7 +63,7 @@ void draw_numbers(Canvas& canvas, const AttentionMap& map, const MapOptions& opt
 
 void draw_bar(Canvas& canvas, const MapOptions& options, const Layout& layout) {
   const Box& bar = layout.bar;
-  const auto place = [&](double share) {
+  const auto height_of = [&](double share) {
     return bar.y + static_cast<int>(
                        std::lround((1 - (options.scale == ColourScale::kSqrt ? std::sqrt(share) : share)) * (bar.height - 1)));
   };
@@ -76,18 +76,18 @@ void draw_bar(Canvas& canvas, const MapOptions& options, const Layout& layout) {
   const int text_x = bar.x + bar.width + kLabelDistance;
   const auto tick = [&](double weight) {
     const std::string text = significant(100 * weight, 3) + "%";
-    canvas.fill({bar.x + bar.width, place(weight / top), 4, 1}, kLine);
-    canvas.text({text_x, place(weight / top), text, Anchor::kStart, kLargeText, kInk, false});
+    canvas.fill({bar.x + bar.width, height_of(weight / top), 4, 1}, kLine);
+    canvas.text({text_x, height_of(weight / top), text, Anchor::kStart, kLargeText, kInk, false});
   };
   tick(0);
   tick(top);
-  int above = place(1);
+  int above = height_of(1);
   for (int decade = 1; decade >= -5; --decade) {
     for (const double digit : {5.0, 2.5, 1.0}) {
       const double weight = digit * std::pow(10.0, decade - 1);
-      if (weight >= top || place(weight / top) < above + kLineHeight || place(weight / top) > place(0) - kLineHeight) continue;
+      if (weight >= top || height_of(weight / top) < above + kLineHeight || height_of(weight / top) > height_of(0) - kLineHeight) continue;
       tick(weight);
-      above = place(weight / top);
+      above = height_of(weight / top);
     }
   }
   canvas.text({bar.x, bar.y - kLineHeight, "weight", Anchor::kStart, kLargeText, kFaintInk, false});

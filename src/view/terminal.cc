@@ -167,9 +167,9 @@ class Writer {
     for (Index j = 0; j < map_.kv_len(); j += style_.pool_columns) {
       const float w = largest(panel, i, j);
       if (options_.colour) {
-        const std::string look = colours_of(panel, i, j, w);
-        if (look != before) line.text += look;
-        before = look;
+        const std::string colours = colours_of(panel, i, j, w);
+        if (colours != before) line.text += colours;
+        before = colours;
       }
       line.add(content(w), style_.cell);
     }

@@ -274,9 +274,9 @@ TEST(Errors, OutputsThatAreNotAskedFor) {
   const Tensor<float> nothing({2, 4, 0, 8});
   Tensor<float> no_out({2, 4, 0, 6});
   EXPECT_NO_THROW(attention_forward(nothing, call.k, call.v, {.out = no_out}));
-  const Capture look{.statistics = true};
-  CaptureResult seen;
-  EXPECT_NO_THROW(attention_forward(call.q, call.k, call.v, {}, {.capture = {look, seen}}));
+  const Capture what{.statistics = true};
+  CaptureResult found;
+  EXPECT_NO_THROW(attention_forward(call.q, call.k, call.v, {}, {.capture = {what, found}}));
 }
 
 TEST(Errors, WeightsAndMerge) {

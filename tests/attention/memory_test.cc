@@ -270,9 +270,9 @@ TEST(Memory, AMergeAllocatesNothingAfterTheFirstCall) {
 TEST(Memory, ALookAllocatesNothingAfterItsFirstCall) {
   Tensors<float> t(2, 300, 64);
   Context context({.threads = 2});
-  const Capture look{.rows = {5}, .top_k = 4, .statistics = true, .column_mass = true, .map_rows = 8, .map_columns = 9};
-  CaptureResult seen;
-  const AttentionOptions options{.mask = Mask::causal(), .capture = {look, seen}};
+  const Capture what{.rows = {5}, .top_k = 4, .statistics = true, .column_mass = true, .map_rows = 8, .map_columns = 9};
+  CaptureResult found;
+  const AttentionOptions options{.mask = Mask::causal(), .capture = {what, found}};
   t.forward(options, context);
   const long before = allocations.load();
   const std::size_t scratch = context.scratch_bytes();
@@ -285,9 +285,9 @@ TEST(Memory, StatisticsTakeAFewRowsOfNumbersAtLength65536) {
   constexpr Index length = 65536;
   Tensors<float> t(1, length, 64);
   Context context({.threads = 2});
-  const Capture look{.statistics = true};
-  CaptureResult seen;
-  t.forward({.mask = Mask::causal() & Mask::sliding(300), .capture = {look, seen}}, context);
+  const Capture what{.statistics = true};
+  CaptureResult found;
+  t.forward({.mask = Mask::causal() & Mask::sliding(300), .capture = {what, found}}, context);
   EXPECT_LE(context.scratch_bytes(), 2 * kThreadBytes);
 }
 

@@ -67,9 +67,9 @@ TEST(PlacedPart, WhatDoesNotFitIsRefusedByName) {
   expect_parts(text_of<ShapeError>([&] { call({.first_query = 1}); }), {"[attention_forward] place", "first_query 1", "Tq 40"});
   expect_parts(text_of<ShapeError>([&] { call({.first_query = 10, .queries = 49}); }), {"queries 49"});
   expect_parts(text_of<ShapeError>([&] { call({.first_head = 3, .heads = 4}); }), {"first_head 3", "heads 4"});
-  CaptureResult seen;
+  CaptureResult found;
   const Capture what{.statistics = true};
-  expect_parts(text_of<UnsupportedError>([&] { call({.queries = 80}, CaptureRequest(what, seen)); }), {"place", "capture"});
+  expect_parts(text_of<UnsupportedError>([&] { call({.queries = 80}, CaptureRequest(what, found)); }), {"place", "capture"});
   const std::vector<Index> offsets{0, 40};
   Tensor<float> rows({40, 2, 8}), keys({40, 1, 8}), result({40, 2, 8});
   expect_parts(text_of<UnsupportedError>([&] {

@@ -21,18 +21,18 @@ TEST(Plans, ReadTensorsMasksTablesAndCapturesAnew) {
   for (Index n = 0; n < q.count(); ++n) q.data()[n] = std::sin(static_cast<float>(n));
   Tensor<std::uint8_t> keep({1, 1, tokens, tokens});
   std::fill_n(keep.data(), keep.count(), std::uint8_t{1});
-  const Capture look{.column_mass = true};
-  CaptureResult seen, seen_again;
+  const Capture what{.column_mass = true};
+  CaptureResult found, seen_again;
   AttentionOptions options{
-      .mask = Mask::keep(keep), .position_bias = PositionBias::relative(table), .capture = {look, seen_again}};
+      .mask = Mask::keep(keep), .position_bias = PositionBias::relative(table), .capture = {what, seen_again}};
   Plan plan = plan_attention(q, q, q, {.out = again}, options);
-  options.capture = {look, seen};
+  options.capture = {what, found};
   std::vector<std::vector<float>> results;
   const auto run = [&] {
     plan.forward();
     attention_forward(q, q, q, {.out = out}, options);
     EXPECT_EQ(numbers(again), numbers(out));
-    EXPECT_EQ(numbers(seen_again.column_mass), numbers(seen.column_mass));
+    EXPECT_EQ(numbers(seen_again.column_mass), numbers(found.column_mass));
     results.push_back(numbers(out));
   };
   run();

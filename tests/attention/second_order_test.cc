@@ -214,11 +214,11 @@ TEST(SecondOrder, ForwardModeIsTheTransposeOfBackward) {
 TEST(SecondOrder, WhatIsNotSupportedIsNamed) {
   const Tensor<double> q({1, 1, 2, 3}), lse({1, 1, 2});
   Tensor<double> tout({1, 1, 2, 3});
-  const Capture look{.statistics = true};
-  CaptureResult seen;
+  const Capture what{.statistics = true};
+  CaptureResult found;
   AttentionOptions modified, captured;
   modified.score_mod = score_mod([](auto s, Index, Index, Index, Index) { return s; });
-  captured.capture = {look, seen};
+  captured.capture = {what, found};
   for (const AttentionOptions& options : {modified, captured}) {
     EXPECT_THROW(attention_jvp(q, q, q, lse, {.q = q}, tout, {}, options), UnsupportedError);
     EXPECT_THROW(attention_double_backward(q, q, q, q, lse, q, {.q = q}, {.gq = tout}, options), UnsupportedError);

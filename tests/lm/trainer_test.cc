@@ -126,14 +126,14 @@ TEST(Trainer, ResumedRunIsTheWholeRun) {
 TEST(Trainer, ReportsEveryStepAndStopsOnAnException) {
   AttentionLM model(test::default_config());
   const BatchSource source = BatchSource::windows(test::default_ids(), test::kDefaultShape, 0);
-  std::vector<double> seen;
+  std::vector<double> found;
   lm::TrainOptions options{.steps = 5};
   options.on_step = [&](const lm::StepReport& report) {
-    EXPECT_EQ(report.step, static_cast<Index>(seen.size()));
+    EXPECT_EQ(report.step, static_cast<Index>(found.size()));
     EXPECT_EQ(report.total_steps, 5);
-    seen.push_back(report.loss);
+    found.push_back(report.loss);
   };
-  EXPECT_TRUE(test::same_bits(lm::Trainer(model, options).run(source).losses, seen));
+  EXPECT_TRUE(test::same_bits(lm::Trainer(model, options).run(source).losses, found));
   options.on_step = [](const lm::StepReport&) { throw std::runtime_error("enough"); };
   EXPECT_THROW(lm::Trainer(model, options).run(source), std::runtime_error);
 }

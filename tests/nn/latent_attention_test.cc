@@ -143,8 +143,8 @@ struct Layer {
   Index batch, length;
   Tensor<float> x, dy;
 
-  Layer(const LatentAttentionConfig& c, Index its_batch, Index its_length)
-      : config(c), layer(c), batch(its_batch), length(its_length), x({batch, length, c.embed_dim}), dy(x.sizes()) {
+  Layer(const LatentAttentionConfig& c, Index given_batch, Index given_length)
+      : config(c), layer(c), batch(given_batch), length(given_length), x({batch, length, c.embed_dim}), dy(x.sizes()) {
     Random random(7);
     for (float& one : x.span()) one = static_cast<float>(random.symmetric());
     for (float& one : dy.span()) one = static_cast<float>(random.symmetric());

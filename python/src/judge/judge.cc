@@ -52,12 +52,12 @@ File file_of(const StateDict& state) {
   return file;
 }
 
-judge::CodeLook look_of(const std::string& task, const std::map<std::string, Index>& sizes, bool output,
+judge::Subject look_of(const std::string& task, const std::map<std::string, Index>& sizes, bool output,
                         std::vector<std::string> absent, bool causal, std::optional<double> dropout) {
-  judge::CodeLook look{.task = task, .sizes = judge::default_sizes(task)};
-  for (const auto& [name, size] : sizes) judge::set_size(look.sizes, name, static_cast<double>(size));
-  look.owner = {.output = output, .absent = std::move(absent), .causal = causal, .dropout = dropout};
-  return look;
+  judge::Subject subject{.task = task, .sizes = judge::default_sizes(task)};
+  for (const auto& [name, size] : sizes) judge::set_size(subject.sizes, name, static_cast<double>(size));
+  subject.owner = {.output = output, .absent = std::move(absent), .causal = causal, .dropout = dropout};
+  return subject;
 }
 
 template <class T, class... Fields>
@@ -103,9 +103,9 @@ NB_MODULE(_engine, m) {
       "probes",
       [](const std::string& task, const std::map<std::string, Index>& sizes, bool output, std::vector<std::string> absent,
          bool causal, std::optional<double> dropout) {
-        const judge::CodeLook look = look_of(task, sizes, output, std::move(absent), causal, dropout);
+        const judge::Subject subject = look_of(task, sizes, output, std::move(absent), causal, dropout);
         std::vector<File> files;
-        for (const StateDict& probe : judge::make_probes(task, look.sizes, 0, look.owner)) files.push_back(file_of(probe));
+        for (const StateDict& probe : judge::make_probes(task, subject.sizes, 0, subject.owner)) files.push_back(file_of(probe));
         return files;
       },
       nb::arg("task"), nb::arg("sizes"), nb::arg("output"), nb::arg("absent"), nb::arg("causal"), nb::arg("dropout").none(),
@@ -116,12 +116,12 @@ NB_MODULE(_engine, m) {
          const std::vector<std::string>& conventions, const std::vector<std::string>& untried,
          const std::vector<std::string>& notes, const std::vector<File>& probes, const std::vector<std::vector<File>>& answers,
          bool hint) {
-        judge::CodeLook look{.file = names.at("file"), .name = names.at("name"), .task = names.at("task")};
-        for (const auto& [label, convention] : readings) look.assignments.push_back({label, convention});
-        look.conventions = conventions, look.untried = untried, look.notes = notes;
+        judge::Subject subject{.file = names.at("file"), .name = names.at("name"), .task = names.at("task")};
+        for (const auto& [label, convention] : readings) subject.assignments.push_back({label, convention});
+        subject.conventions = conventions, subject.untried = untried, subject.notes = notes;
         std::vector<StateDict> states;
         for (const File& probe : probes) states.push_back(state_of(probe));
-        const judge::Finding finding = judge::judge_readings(look, states, [&](std::size_t n) {
+        const judge::Finding finding = judge::judge_readings(subject, states, [&](std::size_t n) {
           std::vector<judge::Answer> given;
           for (const File& answer : answers.at(n)) given.push_back({state_of(answer)});
           return given;

@@ -82,14 +82,14 @@ struct BackwardDriver {
     Carver carver(base);
     parts = dense_part;
     if (batch.is_ragged()) {
-      parts = {carver.take<BackwardPart>(batch.parts()), static_cast<std::size_t>(batch.parts())};
+      parts = {carver.array<BackwardPart>(batch.parts()), static_cast<std::size_t>(batch.parts())};
       const Index ranges = longest.key_ranges() + 1;
-      range_first = {carver.take<Index>(ranges), static_cast<std::size_t>(ranges)};
+      range_first = {carver.array<Index>(ranges), static_cast<std::size_t>(ranges)};
     }
-    numbers = carver.take<Sum>(carried == nullptr ? 3 * rows : 0);
+    numbers = carver.array<Sum>(carried == nullptr ? 3 * rows : 0);
     if (carried != nullptr) numbers = reinterpret_cast<Sum*>(carried->numbers);
-    turns = carver.take<Turn>(num_turns());
-    sums.set_memory(carver.take<std::byte>(static_cast<Index>(sums.shared_bytes())), turns + num_tile_turns + num_bias_turns());
+    turns = carver.array<Turn>(num_turns());
+    sums.set_memory(carver.array<std::byte>(static_cast<Index>(sums.shared_bytes())), turns + num_tile_turns + num_bias_turns());
     return carver.used();
   }
 

@@ -37,12 +37,12 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
   std::optional<SavedRows> maxima;
 
   /// Rows that are added have lse = inf, so that their weights are 0.
-  Impl(const AnyView& its_q, const KeySizes& keys, const BackwardInputs& in, const Gradients& wanted,
-       const AttentionOptions& options, Context& its_context)
-      : context(its_context),
-        problem(kFunction, its_q, keys, options, context),
+  Impl(const AnyView& given_q, const KeySizes& keys, const BackwardInputs& in, const Gradients& wanted,
+       const AttentionOptions& options, Context& given_context)
+      : context(given_context),
+        problem(kFunction, given_q, keys, options, context),
         strips(rows_of_backward(problem.p)),
-        q(widens(its_q), strips),
+        q(widens(given_q), strips),
         out(widens(in.out), strips),
         dout(widens(in.dout), strips),
         lse(widens(in.lse), strips, StripCopy::Fill::kInfinity),
@@ -51,7 +51,7 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
         inputs(strips.added ? BackwardInputs{out.wide(), lse.wide(), dout.wide()} : in) {
     Problem& p = problem.p;
     const NamedBox boxes[] = {{"dq", wanted.dq}};
-    const NamedBox read[] = {{"q", its_q},   {"bias", p.bias},  {"sinks", p.sinks}, {"position_bias", p.position_table()},
+    const NamedBox read[] = {{"q", given_q},   {"bias", p.bias},  {"sinks", p.sinks}, {"position_bias", p.position_table()},
                              {"out", in.out}, {"lse", in.lse}, {"dout", in.dout},  {"dlse", wanted.dlse}};
     check_outputs(kFunction, boxes, read);
     gradients.dq = strips.added ? dq.wide() : wanted.dq;
@@ -61,11 +61,11 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
     const Index numbers = p.batch * p.num_heads * p.q_len, bytes = numbers * p.sum_bytes();
     const auto carve = [&](std::byte* base) {
       Carver carver(base);
-      ranges.numbers = carver.take<std::byte>(3 * bytes);
-      ranges.dq = carver.take<std::byte>(p.rounds() ? std::max<Index>(1, bytes * p.head_dim) : 0);
+      ranges.numbers = carver.array<std::byte>(3 * bytes);
+      ranges.dq = carver.array<std::byte>(p.rounds() ? std::max<Index>(1, bytes * p.head_dim) : 0);
       for (AnyView* each : {&lse_low, &computed_lse, &computed_low}) {
         *each = inputs.lse;
-        each->data = carver.take<std::byte>(bytes);
+        each->data = carver.array<std::byte>(bytes);
         each->strides = {p.num_heads * p.q_len, p.q_len, 1};
       }
       return carver.used();

@@ -68,23 +68,23 @@ struct ListedBackward {
   std::size_t carve(std::byte* base, Own& own) const {
     Carver carver(base);
     const Index d = p.head_dim, dv = p.v_head_dim;
-    own.kernel = carver.take<std::byte>(
+    own.kernel = carver.array<std::byte>(
         static_cast<Index>(std::max({kernels.backward_scratch_bytes(d, dv, false), p.forward_scratch_bytes(),
                                      p.backward_scratch_bytes()})));
-    own.pages = carver.take<Index>(listed.longest());
-    own.keys = carver.take<Index>(listed.longest());
-    own.k = carver.take<Sum>(piece * d);
-    own.v = carver.take<Sum>(piece * dv);
-    own.dk = carver.take<Sum>(piece * d);
-    own.dv = carver.take<Sum>(piece * dv);
-    own.q = carver.take<Sum>(block_rows * d);
-    own.dout = carver.take<Sum>(block_rows * dv);
-    own.dq = carver.take<Sum>(block_rows * d);
-    own.delta = carver.take<Sum>(3 * block_rows);
+    own.pages = carver.array<Index>(listed.longest());
+    own.keys = carver.array<Index>(listed.longest());
+    own.k = carver.array<Sum>(piece * d);
+    own.v = carver.array<Sum>(piece * dv);
+    own.dk = carver.array<Sum>(piece * d);
+    own.dv = carver.array<Sum>(piece * dv);
+    own.q = carver.array<Sum>(block_rows * d);
+    own.dout = carver.array<Sum>(block_rows * dv);
+    own.dq = carver.array<Sum>(block_rows * d);
+    own.delta = carver.array<Sum>(3 * block_rows);
     own.lse2_high = own.delta + block_rows;
     own.lse2_low = own.lse2_high + block_rows;
-    own.all_dk = carver.take<Sum>(p.rounds() ? p.kv_len * d : 0);
-    own.all_dv = carver.take<Sum>(p.rounds() ? p.kv_len * dv : 0);
+    own.all_dk = carver.array<Sum>(p.rounds() ? p.kv_len * d : 0);
+    own.all_dv = carver.array<Sum>(p.rounds() ? p.kv_len * dv : 0);
     return carver.used();
   }
 
@@ -229,10 +229,10 @@ void backward_dense(const Problem& p, const BackwardInputs& inputs, const Gradie
     const std::size_t own_bytes = job.carve(nullptr, own);
     const auto carve = [&](std::byte* base) {
       Carver carver(base);
-      job.rows.delta = carver.take<Sum>(3 * rows);
+      job.rows.delta = carver.array<Sum>(3 * rows);
       job.rows.lse2_high = job.rows.delta + rows;
       job.rows.lse2_low = job.rows.lse2_high + rows;
-      job.turns = carver.take<Turn>(num_turns);
+      job.turns = carver.array<Turn>(num_turns);
       return carver.used();
     };
     const ScratchLease scratch = borrow_scratch(context, carve(nullptr));

@@ -17,9 +17,9 @@ void check_offsets(const char* function, const char* name, const Offsets& offset
 }  // namespace
 
 RaggedCall::RaggedCall(const char* function, const AnyView& q, const AnyView& k, const AnyView& v, const RaggedOffsets& where,
-                       const AttentionOptions& its_options, Context& context, bool reads_v)
+                       const AttentionOptions& given_options, Context& context, bool reads_v)
     : offsets(where),
-      options(its_options),
+      options(given_options),
       all(make_problem(function, as_one_sequence(q), {as_one_sequence(k), as_one_sequence(v)}, options, context, reads_v)),
       longest(all) {
   check<UnsupportedError>(options.capture.result == nullptr, function,

@@ -16,7 +16,7 @@ namespace qkv::inline v0 {
 struct RaggedCall {
   /// Throws ShapeError, OptionError, UnsupportedError.
   RaggedCall(const char* function, const AnyView& q, const AnyView& k, const AnyView& v, const RaggedOffsets& where,
-             const AttentionOptions& its_options, Context& context, bool reads_v = true);
+             const AttentionOptions& given_options, Context& context, bool reads_v = true);
 
   RaggedOffsets offsets;
   const AttentionOptions& options;

@@ -38,29 +38,29 @@ struct CaptureJob<Sum>::Worker {
     const Capture& what = *job.what_;
     Carver carver(base);
     const Index queries = p.query_tile;
-    shift = carver.take<Sum>(queries);
-    inverse = carver.take<Sum>(queries);
+    shift = carver.array<Sum>(queries);
+    inverse = carver.array<Sum>(queries);
     if (what.statistics) {
       for (Sum** each : {&sums.shift, &sums.inverse, &sums.sums, &sums.exponents, &sums.distances, &sums.largest, &sums.self,
                          &sums.previous, &sums.first}) {
-        *each = carver.take<Sum>(queries);
+        *each = carver.array<Sum>(queries);
       }
-      sums.largest_key = carver.take<Index>(queries);
-      statistics_scratch = carver.take<std::byte>(static_cast<Index>(job.kernels_.statistics_bytes()));
+      sums.largest_key = carver.array<Index>(queries);
+      statistics_scratch = carver.array<std::byte>(static_cast<Index>(job.kernels_.statistics_bytes()));
     }
     if (job.sweeps()) {
       // Backward computes sums of rows again there (call/row_lse.h).
-      sweep_scratch = carver.take<std::byte>(static_cast<Index>(
+      sweep_scratch = carver.array<std::byte>(static_cast<Index>(
           std::max(job.kernels_.sweep_bytes(p.head_dim, p.v_head_dim, queries, p.copies()), p.forward_scratch_bytes())));
-      if (what.column_mass) columns = carver.take<double>(p.kv_len);
+      if (what.column_mass) columns = carver.array<double>(p.kv_len);
       if (what.map_rows > 0) {
-        map = carver.take<double>(job.map_rows_of_tile() * what.map_columns);
-        map_row = carver.take<Index>(queries);
+        map = carver.array<double>(job.map_rows_of_tile() * what.map_columns);
+        map_row = carver.array<Index>(queries);
       }
-      if (!what.rows.empty() || job.entrywise()) rows = carver.take<double*>(queries);
-      if (job.entrywise()) entries = carver.take<double>(job.rows_at_once() * p.kv_len);
-      if (what.mean_of_heads) mean = carver.take<double>(job.rows_at_once() * p.kv_len);
-      if (p.rows_can_be_empty()) empty_row = carver.take<Sum>(p.kv_len);
+      if (!what.rows.empty() || job.entrywise()) rows = carver.array<double*>(queries);
+      if (job.entrywise()) entries = carver.array<double>(job.rows_at_once() * p.kv_len);
+      if (what.mean_of_heads) mean = carver.array<double>(job.rows_at_once() * p.kv_len);
+      if (p.rows_can_be_empty()) empty_row = carver.array<Sum>(p.kv_len);
     }
     bytes = carver.used();
   }

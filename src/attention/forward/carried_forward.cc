@@ -12,11 +12,11 @@ struct [[gnu::visibility("hidden")]] CarriedForward::Impl {
   std::optional<SavedRows> rows;
   bool again = false;  // the keys are added a second time
 
-  Impl(const AnyView& its_q, const KeySizes& keys, const AnyView& to, const AnyView& lse_to, const AttentionOptions& options,
+  Impl(const AnyView& given_q, const KeySizes& keys, const AnyView& to, const AnyView& lse_to, const AttentionOptions& options,
        Context& context)
-      : problem("attention_forward", its_q, keys, options, context),
+      : problem("attention_forward", given_q, keys, options, context),
         strips(rows_of_forward(problem.p, false, false)),
-        q(strips.added ? its_q : AnyView(), strips),
+        q(strips.added ? given_q : AnyView(), strips),
         out(strips.added ? to : AnyView(), strips),
         lse(strips.added ? lse_to : AnyView(), strips) {
     check_outputs_of("attention_forward", problem.p, {.out = to, .lse = lse_to});

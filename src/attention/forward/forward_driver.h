@@ -21,7 +21,7 @@ struct CarriedTiles {
     if (of_tile.out != nullptr) of_tile.out += row * v_head_dim;
     of_tile.row_max += row;
     of_tile.row_sum += row;
-    of_tile.seen += strip;
+    of_tile.attended += strip;
     of_tile.by_maximum += strip;
     if (of_tile.overflown != nullptr) of_tile.overflown += strip;
     return of_tile;

@@ -57,12 +57,12 @@ class SavedRows {
     made.tile_strips = strips_;
     made.tile_rows = strips_ * p_.strip;
     const Index rows = tiles() * made.tile_rows;
-    made.rows.out = carver.take<Sum>(outputs_.out.data == nullptr ? 0 : rows * p_.v_head_dim);
-    made.rows.row_max = carver.take<Sum>(rows);
-    made.rows.row_sum = carver.take<Sum>(rows);
-    made.rows.seen = carver.take<std::uint32_t>(tiles() * strips_);
-    made.rows.by_maximum = carver.take<std::uint32_t>(tiles() * strips_);
-    overflown_ = carver.take<std::uint32_t>(tiles() * strips_);
+    made.rows.out = carver.array<Sum>(outputs_.out.data == nullptr ? 0 : rows * p_.v_head_dim);
+    made.rows.row_max = carver.array<Sum>(rows);
+    made.rows.row_sum = carver.array<Sum>(rows);
+    made.rows.attended = carver.array<std::uint32_t>(tiles() * strips_);
+    made.rows.by_maximum = carver.array<std::uint32_t>(tiles() * strips_);
+    overflown_ = carver.array<std::uint32_t>(tiles() * strips_);
     return made;
   }
   template <class Sum>
@@ -75,7 +75,7 @@ class SavedRows {
     const CarriedTiles<Sum> saved = tiles_of<Sum>();
     std::fill_n(saved.rows.row_max, tiles() * saved.tile_rows, -std::numeric_limits<Sum>::infinity());
     std::fill_n(saved.rows.row_sum, tiles() * saved.tile_rows, Sum{0});
-    std::fill_n(saved.rows.seen, tiles() * strips_, 0U);
+    std::fill_n(saved.rows.attended, tiles() * strips_, 0U);
   }
   template <class Sum>
   bool finish_sums() {

@@ -150,9 +150,9 @@ struct BackwardJob : LinearJob<T> {
     const Index num_slots = heads * segments;
     const auto carve_token_rows = [&](std::byte* base) {
       Carver carver(base);
-      if (!gradients.dlog_decay.is_null()) decay_rows = carver.take<T>(heads * p.kv_len);
-      if (sum_channels()) decay_rows = carver.take<T>(heads * p.kv_len * p.features.count);
-      if (!gradients.dbeta.is_null()) beta_rows = carver.take<T>(heads * p.kv_len);
+      if (!gradients.dlog_decay.is_null()) decay_rows = carver.array<T>(heads * p.kv_len);
+      if (sum_channels()) decay_rows = carver.array<T>(heads * p.kv_len * p.features.count);
+      if (!gradients.dbeta.is_null()) beta_rows = carver.array<T>(heads * p.kv_len);
       return carver.used();
     };
     const ScratchLease token_rows = borrow_scratch(context, carve_token_rows(nullptr));

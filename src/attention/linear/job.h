@@ -35,9 +35,9 @@ struct LinearJob {
     const auto carve = [&](std::byte* base) {
       Carver carver(base);
       p.take_features(carver);
-      slots = carver.take<T>(num_slots * p.slot_count());
-      totals = carver.take<T>(num_totals * p.slot_count());
-      workers = carver.take<std::byte>(static_cast<Index>(worker_bytes) * p.threads);
+      slots = carver.array<T>(num_slots * p.slot_count());
+      totals = carver.array<T>(num_totals * p.slot_count());
+      workers = carver.array<std::byte>(static_cast<Index>(worker_bytes) * p.threads);
       return carver.used();
     };
     ScratchLease lease = borrow_scratch(context, carve(nullptr));

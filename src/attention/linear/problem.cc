@@ -121,8 +121,8 @@ template <class T>
 void LinearProblem<T>::take_features(Carver& carver) {
   if (feature_rows.is_null()) return;
   const Index count = features.count;
-  T* const rows = carver.take<T>(feature_rows.count());
-  T* const transposed = carver.take<T>(feature_rows.count());
+  T* const rows = carver.array<T>(feature_rows.count());
+  T* const transposed = carver.array<T>(feature_rows.count());
   if (rows == nullptr) return;  // null only counts
   for (Index f = 0; f < count; ++f) {
     for (Index d = 0; d < head_dim; ++d) {

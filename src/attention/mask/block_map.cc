@@ -66,7 +66,7 @@ struct Reach {
   }
 };
 
-/// Draws from [0, count) without repetition, as if a list of all numbers were shuffled from its end backwards; only the places
+/// Draws from [0, count) without repetition, as if a list of all numbers were shuffled from its end backwards; only the slots
 /// that draws have moved are stored.
 class Draws {
  public:
@@ -74,16 +74,16 @@ class Draws {
 
   bool any() const { return left_ > 0; }
   Index next() {
-    const auto place = static_cast<Index>(random_.below(static_cast<std::size_t>(left_)));
-    const Index drawn = at(place);
-    moved_[place] = at(--left_);
+    const auto slot = static_cast<Index>(random_.below(static_cast<std::size_t>(left_)));
+    const Index drawn = at(slot);
+    moved_[slot] = at(--left_);
     return drawn;
   }
 
  private:
-  Index at(Index place) const {
-    const auto found = moved_.find(place);
-    return found == moved_.end() ? place : found->second;
+  Index at(Index slot) const {
+    const auto found = moved_.find(slot);
+    return found == moved_.end() ? slot : found->second;
   }
 
   Random& random_;

@@ -56,7 +56,7 @@ class Dense final : public DenseLeaf {
   /// The axes of the mask as the caller gave them: as text, and as positions among the four.
   struct GivenAxes {
     std::string_view letters;
-    std::vector<std::size_t> places;
+    std::vector<std::size_t> slots;
   };
   GivenAxes given_axes() const {
     if (!axes_) return {"[B|1, H|1, Tq|1, Tk|1]", {0, 1, 2, 3}};
@@ -74,7 +74,7 @@ class Dense final : public DenseLeaf {
   }
   std::string given_shape() const {
     std::vector<Index> sizes;
-    for (const std::size_t place : given_axes().places) sizes.push_back(dense().values.size(static_cast<int>(place)));
+    for (const std::size_t slot : given_axes().slots) sizes.push_back(dense().values.size(static_cast<int>(slot)));
     return shape_text(sizes.data(), static_cast<int>(sizes.size()));
   }
 

@@ -54,16 +54,16 @@ class BlockReach {
  public:
   BlockReach(const Ids& from, const Ids& to) : sequences_(std::max(from.sequences(), to.sequences())), blocks_(from.blocks()) {
     for (Index b = 0; b < sequences_; ++b) {
-      std::unordered_map<Index, Positions> places;
+      std::unordered_map<Index, Positions> slots;
       for (Index p = 0; p < to.length(); ++p) {
-        if (const Index id = to.row(b)[p]; id >= 0) places.try_emplace(id, Positions{p, p + 1}).first->second.end = p + 1;
+        if (const Index id = to.row(b)[p]; id >= 0) slots.try_emplace(id, Positions{p, p + 1}).first->second.end = p + 1;
       }
       for (Index block = 0; block < blocks_; ++block) {
         Positions all{to.length(), 0};
         for (Index p = block * kBlock; p < std::min((block + 1) * kBlock, from.length()); ++p) {
-          const auto place = places.find(from.row(b)[p]);
-          if (place == places.end()) continue;
-          all = {std::min(all.begin, place->second.begin), std::max(all.end, place->second.end)};
+          const auto slot = slots.find(from.row(b)[p]);
+          if (slot == slots.end()) continue;
+          all = {std::min(all.begin, slot->second.begin), std::max(all.end, slot->second.end)};
         }
         reach_.push_back(all);
       }

@@ -46,9 +46,9 @@ struct CarriedProblem {
   CallMemory memory;
   Problem p;
 
-  CarriedProblem(const char* function, const AnyView& q, const KeySizes& keys, const AttentionOptions& its_options,
+  CarriedProblem(const char* function, const AnyView& q, const KeySizes& keys, const AttentionOptions& given_options,
                  Context& context)
-      : options(its_options),
+      : options(given_options),
         p(make_dense_problem(function, q, {sizes_of_keys(q, keys, q.size(3)), sizes_of_keys(q, keys, keys.v_head_dim)}, options,
                              context, memory)) {
     p.keys.read({}, {}, 0);

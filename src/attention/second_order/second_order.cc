@@ -79,10 +79,10 @@ void run(SecondOrderJob<T> job, Context& context) {
   const auto carve = [&](std::byte* base) {
     Carver carver(base);
     for (T** each : {&job.rows.lse2_high, &job.rows.lse2_low, &job.rows.delta, &job.mean, &job.moment}) {
-      *each = carver.take<T>(rows);
+      *each = carver.array<T>(rows);
     }
-    job.turns = carver.take<Turn>(num_turns);
-    rate_memory = carver.take<T>(rate_numbers);
+    job.turns = carver.array<Turn>(num_turns);
+    rate_memory = carver.array<T>(rate_numbers);
     return carver.used();
   };
   const ScratchLease scratch = borrow_scratch(context, carve(nullptr));

@@ -15,9 +15,9 @@ class RegionLock {
  public:
   bool try_lock() {
     const std::uint64_t held = fork_generation() * 2 + 1;
-    std::uint64_t seen = word_.load(std::memory_order_relaxed);
-    while (seen != held) {
-      if (word_.compare_exchange_weak(seen, held, std::memory_order_acquire, std::memory_order_relaxed)) return true;
+    std::uint64_t current = word_.load(std::memory_order_relaxed);
+    while (current != held) {
+      if (word_.compare_exchange_weak(current, held, std::memory_order_acquire, std::memory_order_relaxed)) return true;
     }
     return false;
   }

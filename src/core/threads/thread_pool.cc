@@ -123,12 +123,12 @@ class Team {
 
   void work() {
     for (;;) {
-      const int seen = signal_.load();
+      const int before = signal_.load();
       if (stopping_.load(std::memory_order_relaxed)) return;
       if (claim_and_run()) continue;
       const auto sleep_at = Clock::now() + kIdleSpin;
-      while (signal_.load(std::memory_order_relaxed) == seen && Clock::now() < sleep_at) relax();
-      signal_.wait(seen);
+      while (signal_.load(std::memory_order_relaxed) == before && Clock::now() < sleep_at) relax();
+      signal_.wait(before);
     }
   }
 

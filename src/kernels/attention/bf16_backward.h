@@ -17,13 +17,13 @@ struct Bf16BackwardScratch {
   BackwardScratch<float> tile;  // its panels hold pairs
   Carver carver;
   static constexpr Index kKeyPairs = kBackwardBlock / 2;
-  std::uint32_t* q = carver.take<std::uint32_t>(tile.width / 2 * tile.head_dim);  // [query_tile / 2][D]: two rows paired up
-  std::uint32_t* dout = carver.take<std::uint32_t>(tile.width / 2 * tile.v_head_dim);  // [query_tile / 2][Dv]
-  std::uint32_t* k = carver.take<std::uint32_t>(kKeyPairs * tile.head_dim);            // [kKeyPairs][D]: the block's keys
-  BFloat16* p_rows = carver.take<BFloat16>(kBackwardBlock * tile.row);                 // [kBackwardBlock][tile.row]
-  BFloat16* ds_rows = carver.take<BFloat16>(kBackwardBlock * tile.row);                // [kBackwardBlock][tile.row]
+  std::uint32_t* q = carver.array<std::uint32_t>(tile.width / 2 * tile.head_dim);  // [query_tile / 2][D]: two rows paired up
+  std::uint32_t* dout = carver.array<std::uint32_t>(tile.width / 2 * tile.v_head_dim);  // [query_tile / 2][Dv]
+  std::uint32_t* k = carver.array<std::uint32_t>(kKeyPairs * tile.head_dim);            // [kKeyPairs][D]: the block's keys
+  BFloat16* p_rows = carver.array<BFloat16>(kBackwardBlock * tile.row);                 // [kBackwardBlock][tile.row]
+  BFloat16* ds_rows = carver.array<BFloat16>(kBackwardBlock * tile.row);                // [kBackwardBlock][tile.row]
   // [kKeyPairs][tile.row]; for AMX tiles [tile.width][kKeyPairs]
-  std::uint32_t* ds_pairs = carver.take<std::uint32_t>(kKeyPairs * tile.row);
+  std::uint32_t* ds_pairs = carver.array<std::uint32_t>(kKeyPairs * tile.row);
   PairStrides ds_strides = Terms<BFloat16>::kAmxTiles ? PairStrides{1, kKeyPairs} : PairStrides{tile.row, 1};
   std::size_t bytes = carver.used();
 

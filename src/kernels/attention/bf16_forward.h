@@ -15,8 +15,8 @@ struct Bf16ForwardScratch {
   ForwardScratch<float> tile;  // with room for out, keys of several pages, and v as float where a mask may hide NaN
   Carver carver;
   Index pairs = tile.keys / 2, v_head_dim = tile.v_head_dim;
-  std::uint32_t* v_pairs = carver.take<std::uint32_t>(pairs * v_head_dim);            // [pairs][Dv]; for AMX tiles [Dv][pairs]
-  std::uint32_t* p_pairs = carver.take<std::uint32_t>(pairs * strip_lanes<float>());  // [pairs][strip]
+  std::uint32_t* v_pairs = carver.array<std::uint32_t>(pairs * v_head_dim);            // [pairs][Dv]; for AMX tiles [Dv][pairs]
+  std::uint32_t* p_pairs = carver.array<std::uint32_t>(pairs * strip_lanes<float>());  // [pairs][strip]
   PairStrides v_strides = Terms<BFloat16>::kAmxTiles ? PairStrides{1, pairs} : PairStrides{v_head_dim, 1};
   std::size_t bytes = carver.used();
 
@@ -144,8 +144,8 @@ struct Bf16Rows : PagedRows<float> {
           const U32 a = pairs.v_pairs[step * pairs.v_strides.pair + d * pairs.v_strides.column] & (lower | upper);
           chain.add(2 * step, a, load_u32(pairs.p_pairs + step * strip_lanes<float>() + vector * n));
         }
-        float* place = out + d * strip_lanes<float>() + vector * n;
-        store<float>(place, load<float>(place) + chain.total());
+        float* target = out + d * strip_lanes<float>() + vector * n;
+        store<float>(target, load<float>(target) + chain.total());
       }
     }
   }

@@ -40,16 +40,16 @@ inline bool modify_vector(const BackwardTile<T>& t, const BackwardScratch<T>& w,
   const ScoreParams<T>& s = t.scores;
   const V cap = splat<T>(s.softcap);
   for (Index j = keys.begin; j < keys.end; ++j) {
-    T* place = w.p + j * w.row + b.strip * strip_lanes<T>() + v * n;
+    T* target = w.p + j * w.row + b.strip * strip_lanes<T>() + v * n;
     T* bias_place = w.bias + j * strip_lanes<T>() + v * n;
-    V x = load<T>(place), slope = splat<T>(1);
+    V x = load<T>(target), slope = splat<T>(1);
     if (s.softcap > 0) {
       const V th = tanh<T>(x);
       slope -= th * th;
       x = th * cap;
     }
     if (s.bias.data != nullptr) x += load<T>(bias_place);
-    store<T>(place, x);
+    store<T>(target, x);
     store<T>(bias_place, slope);
   }
   return modify_scores<T>(s, b.i0, b.ni, b.j0, {keys.begin, keys.end, v, 1}, w.p + b.strip * strip_lanes<T>(), w.row, w.slopes,

@@ -40,10 +40,10 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
     return;
   }
   const std::uint32_t lanes = lane_bits(r.ni);
-  std::uint32_t& seen = w.seen[r.strip];
-  const bool first = seen == 0;
-  const std::uint32_t fresh = seen_lanes(live, w.lane_mask) & ~seen & lanes;  // attend their first key in this chunk
-  seen |= fresh;
+  std::uint32_t& attended = w.attended[r.strip];
+  const bool first = attended == 0;
+  const std::uint32_t fresh = attending_lanes(live, w.lane_mask) & ~attended & lanes;  // attend their first key in this chunk
+  attended |= fresh;
   const int vectors = live_vectors<T>(r.ni);
   std::uint32_t by_maximum = w.by_maximum[r.strip];
   if (first && !s.invariant) {
@@ -52,7 +52,7 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
     by_maximum |= fresh;  // few keys may follow: equal scores must give exact weights
   }
   observer.start_chunk(r, j0, tile.ranges, live.masked ? w.lane_mask : nullptr, scores, row_sum);
-  while (const std::uint32_t failed = chunk_softmax(scores, tile.ranges, live.masked ? w.lane_mask : nullptr, seen & lanes,
+  while (const std::uint32_t failed = chunk_softmax(scores, tile.ranges, live.masked ? w.lane_mask : nullptr, attended & lanes,
                                                     by_maximum, row_max, row_sum, w.rescale, observer)) {
     by_maximum |= failed;
     w.by_maximum[r.strip] |= failed;
@@ -86,10 +86,10 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
   }
 }
 
-/// No key seen yet; the lanes `by_maximum` do not take the fast path.
+/// No key attended yet; the lanes `by_maximum` do not take the fast path.
 template <class T>
 inline void start_strip(const ForwardScratch<T>& w, Index strip, std::uint32_t by_maximum) {
-  w.seen[strip] = 0;
+  w.attended[strip] = 0;
   w.by_maximum[strip] = by_maximum;
   for (Index lane = strip * strip_lanes<T>(); lane < (strip + 1) * strip_lanes<T>(); ++lane) {
     w.row_max[lane] = -kInf<T>;
@@ -108,9 +108,9 @@ inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<
   T *row_max = w.row_max + first, *row_sum = w.row_sum + first;
   const int vectors = live_vectors<T>(r.ni);
   for (int v = 0; v < vectors; ++v) {
-    // A sum of 0 with a key seen: every kept score is -inf, and the formula's -inf - -inf is NaN.
+    // A sum of 0 with a key attended: every kept score is -inf, and the formula's -inf - -inf is NaN.
     const V l = load<T>(row_sum + v * n);
-    const std::uint32_t nothing = bits_where<T>(l == V{}) & (w.seen[r.strip] >> (v * n));
+    const std::uint32_t nothing = bits_where<T>(l == V{}) & (w.attended[r.strip] >> (v * n));
     store<T>(row_sum + v * n, select_bits<V>(nothing, splat<T>(kNan<T>), l));
   }
   alignas(64) T total_max[strip_lanes<T>()], total[strip_lanes<T>()];  // with the sink
@@ -135,7 +135,7 @@ inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<
   }
   if (out.data == nullptr) return 0;
   T* panel = w.out_panels + first * t.v_head_dim;
-  if (w.seen[r.strip] == 0) zero_panel(panel, t.v_head_dim);
+  if (w.attended[r.strip] == 0) zero_panel(panel, t.v_head_dim);
   return unpack_transposed<T>(panel, strip_lanes<T>(), r.ni, t.v_head_dim, w.rescale, out.data, out.stride);
 }
 
@@ -146,7 +146,7 @@ inline ForwardScratch<T> with_carried(ForwardScratch<T> w, const CarriedRows<T>*
   w.out_panels = carried->out;
   w.row_max = carried->row_max;
   w.row_sum = carried->row_sum;
-  w.seen = carried->seen;
+  w.attended = carried->attended;
   w.by_maximum = carried->by_maximum;
   return w;
 }

@@ -55,9 +55,9 @@ inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, c
   for (Index j = 0; j < nj; ++j) {
     const bool lives = j >= live.lo && j < live.hi;
     for (int v = 0; v < vectors; ++v) {
-      T* place = w.scores + j * strip_lanes<T>() + v * n;
-      const V score = load<T>(place);
-      store<T>(place, !lives ? hidden : scores ? score * unit : exp2<T>(score - shift[v]) * inverse[v]);
+      T* target = w.scores + j * strip_lanes<T>() + v * n;
+      const V score = load<T>(target);
+      store<T>(target, !lives ? hidden : scores ? score * unit : exp2<T>(score - shift[v]) * inverse[v]);
     }
   }
   if (applied && live.lo < live.hi) {

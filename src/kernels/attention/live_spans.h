@@ -39,10 +39,10 @@ inline void add_masked_strip(const std::uint32_t* lane_mask, Index first, Index 
     if (bits == 0) continue;
     Span& queries = spans.queries_of[j / kGroup];
     queries = join(queries, {first + __builtin_ctz(bits), first + 32 - __builtin_clz(bits)});
-    each_new_group(bits, begun, [j](Span& seen) { seen.begin = j; });
+    each_new_group(bits, begun, [j](Span& span) { span.begin = j; });
   }
   for (Index j = round_up(keys, kGroup) - kGroup; j >= 0 && ended != begun; j -= kGroup) {
-    each_new_group(bits_of[j / kGroup], ended, [&](Span& seen) { seen.end = smaller(keys, j + kGroup); });
+    each_new_group(bits_of[j / kGroup], ended, [&](Span& span) { span.end = smaller(keys, j + kGroup); });
   }
 }
 
@@ -51,11 +51,11 @@ template <class T>
 inline void find_vector_spans(Index queries, const BlockSpans& spans) {
   constexpr int n = Simd<T>::kLanes;
   for (Index first = 0; first < round_up(queries, kWideLanes<T>); first += n) {
-    Span seen{0, 0};
+    Span found{0, 0};
     for (Index i = first / kGroup * kGroup; i < smaller(queries, first + n); i += kGroup) {
-      seen = join(seen, spans.keys_of[i / kGroup]);
+      found = join(found, spans.keys_of[i / kGroup]);
     }
-    spans.vector_keys[first / n] = seen;
+    spans.vector_keys[first / n] = found;
   }
 }
 

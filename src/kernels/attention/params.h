@@ -74,13 +74,13 @@ struct ScoreParams {
 enum class Weights { kSoftmax, kApplied, kScores };
 
 /// A query tile that meets its keys in several calls, by ascending keys: what one call leaves for the next. Starts as row_max
-/// -inf, row_sum 0, seen 0, by_maximum the lanes that may not take the fast path (softmax.h). Bits are those of one call on all
+/// -inf, row_sum 0, attended 0, by_maximum the lanes that may not take the fast path (softmax.h). Bits are those of one call on all
 /// keys.
 template <class Sum>
 struct CarriedRows {
   Index k_begin, k_end;              // this call's keys: whole chunks, but for the last ones. No other row of k and v is read
   Sum *out, *row_max, *row_sum;      // [strips][Dv][strip], [strips][strip] twice: not yet divided, as in ForwardScratch
-  std::uint32_t *seen, *by_maximum;  // [strips]
+  std::uint32_t *attended, *by_maximum;  // [strips]
   // [strips]: null: keys follow, and out and lse are not written. Otherwise the tile ends here, and gets the lanes whose out holds
   // NaN or infinity: where there are any, the strip is computed once more from the start, with these lanes by_maximum.
   std::uint32_t* overflown;

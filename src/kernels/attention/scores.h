@@ -25,7 +25,7 @@ constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
 
 constexpr std::uint32_t lane_bits(Index lanes) { return lanes >= 32 ? ~0u : (1u << lanes) - 1u; }
 
-/// What is subtracted from scores: 0 for a maximum of -inf (no key seen), where -inf - -inf would be NaN.
+/// What is subtracted from scores: 0 for a maximum of -inf (no key attended), where -inf - -inf would be NaN.
 template <class T>
 inline typename Simd<T>::V shift_of(typename Simd<T>::V maximum) {
   return maximum == splat<T>(-kInf<T>) ? typename Simd<T>::V{} : maximum;
@@ -115,7 +115,7 @@ struct VectorRanges {
 };
 
 /// The live range, cut so that a vector of lanes is left out where none of its lanes attends: half of the work on a diagonal. A
-/// cut is seen in the sums of a row, and depends on the masks of the rows beside it: `invariant` makes none.
+/// cut is attended in the sums of a row, and depends on the masks of the rows beside it: `invariant` makes none.
 template <class T>
 inline VectorRanges vector_ranges(const LiveRange& live, int vectors, const std::uint32_t* lane_mask, bool invariant) {
   const VectorRanges whole{{{live.lo, live.hi, 0, vectors}}, 1};
@@ -195,9 +195,9 @@ inline bool settle_natural(T* panel, Index row, const VectorRange& range, Index 
   for (Index j = range.lo; j < range.hi; ++j) {
     std::uint32_t infinite = 0;
     for (int v = range.first; v < range.first + range.count; ++v) {
-      T* place = panel + j * row + v * n;
-      const V natural = load<T>(place);
-      if (kScales) store<T>(place, log2_of_bias<T>(natural));
+      T* target = panel + j * row + v * n;
+      const V natural = load<T>(target);
+      if (kScales) store<T>(target, log2_of_bias<T>(natural));
       infinite |= bits_where<T>(natural == splat<T>(-kInf<T>)) << (v * n);
     }
     infinite &= lane_bits(ni);
@@ -282,11 +282,11 @@ template <class T, class Multiply>
     if (!biased && s.softcap == 0) continue;
     for (Index j = range.lo; j < range.hi; ++j) {
       for (int v = range.first; v < range.first + range.count; ++v) {
-        T* place = scores + j * strip_lanes<T>() + v * n;
-        V x = load<T>(place);
+        T* target = scores + j * strip_lanes<T>() + v * n;
+        V x = load<T>(target);
         if (s.softcap > 0) x = cap * tanh<T>(x);
         if (biased) x += load<T>(bias + j * strip_lanes<T>() + v * n);
-        store<T>(place, x);
+        store<T>(target, x);
       }
     }
   }
@@ -304,8 +304,8 @@ inline void mask_scores(T* scores, const LiveRange& live, int vectors, const std
   if (!live.masked) return;
   for (Index j = live.lo; j < live.hi; ++j) {
     for (int v = 0; v < vectors; ++v) {
-      T* place = scores + j * strip_lanes<T>() + v * n;
-      store<T>(place, select_bits<V>(lane_mask[j] >> (v * n), load<T>(place), splat<T>(-kInf<T>)));
+      T* target = scores + j * strip_lanes<T>() + v * n;
+      store<T>(target, select_bits<V>(lane_mask[j] >> (v * n), load<T>(target), splat<T>(-kInf<T>)));
     }
   }
 }

@@ -71,18 +71,18 @@ template <class T>
 struct ForwardScratch {
   Carver carver;
   Index head_dim, v_head_dim, queries, keys = key_tile<T>(head_dim, v_head_dim);
-  T* q_panels = carver.take<T>(queries * head_dim);      // [strips][D][strip], scaled
-  T* out_panels = carver.take<T>(queries * v_head_dim);  // [strips][Dv][strip], not yet divided by row_sum
-  T* row_max = carver.take<T>(queries);                  // [strips][strip], in powers of two
-  T* row_sum = carver.take<T>(queries);                  // [strips][strip]
-  T* scores = carver.take<T>(keys * strip_lanes<T>());   // [key_tile][strip]
-  T* bias = carver.take<T>(keys * strip_lanes<T>());     // [key_tile][strip]
-  T* rescale = carver.take<T>(strip_lanes<T>());         // [strip]
+  T* q_panels = carver.array<T>(queries * head_dim);      // [strips][D][strip], scaled
+  T* out_panels = carver.array<T>(queries * v_head_dim);  // [strips][Dv][strip], not yet divided by row_sum
+  T* row_max = carver.array<T>(queries);                  // [strips][strip], in powers of two
+  T* row_sum = carver.array<T>(queries);                  // [strips][strip]
+  T* scores = carver.array<T>(keys * strip_lanes<T>());   // [key_tile][strip]
+  T* bias = carver.array<T>(keys * strip_lanes<T>());     // [key_tile][strip]
+  T* rescale = carver.array<T>(strip_lanes<T>());         // [strip]
   // [strips]: lanes that attended a key so far; lanes whose softmax subtracts the row maximum (softmax.h).
-  std::uint32_t* seen = carver.take<std::uint32_t>(queries / strip_lanes<T>());
-  std::uint32_t* by_maximum = carver.take<std::uint32_t>(queries / strip_lanes<T>());
-  std::uint32_t* lane_mask = carver.take<std::uint32_t>(keys);  // [key_tile]: lanes that may attend
-  std::uint32_t* kept = carver.take<std::uint32_t>(keys);       // [key_tile]: lanes that survive dropout
+  std::uint32_t* attended = carver.array<std::uint32_t>(queries / strip_lanes<T>());
+  std::uint32_t* by_maximum = carver.array<std::uint32_t>(queries / strip_lanes<T>());
+  std::uint32_t* lane_mask = carver.array<std::uint32_t>(keys);  // [key_tile]: lanes that may attend
+  std::uint32_t* kept = carver.array<std::uint32_t>(keys);       // [key_tile]: lanes that survive dropout
   // [strip][larger of D and Dv]: queries on their way in, results on their way out. And a chunk of K and V.
   T *rows = nullptr, *k = nullptr, *v = nullptr;
   std::size_t bytes;
@@ -90,9 +90,9 @@ struct ForwardScratch {
   ForwardScratch(void* base, Index d, Index dv, Index count, bool copies)
       : carver(base), head_dim(d), v_head_dim(dv), queries(round_up(count, strip_lanes<T>())) {
     if (copies) {
-      rows = carver.take<T>(strip_lanes<T>() * larger(d, dv));
-      k = carver.take<T>(keys * d);
-      v = carver.take<T>(keys * dv);
+      rows = carver.array<T>(strip_lanes<T>() * larger(d, dv));
+      k = carver.array<T>(keys * d);
+      v = carver.array<T>(keys * dv);
     }
     bytes = carver.used();
   }
@@ -122,20 +122,20 @@ struct BackwardScratch {
   Index panel = smaller(width, kWideLanes<T>);  // queries side by side in a panel
   Index row = width + Simd<T>::kLanes;          // not a power of two: such rows would share few cache sets
   Index lanes = round_up(width, kWideLanes<T>);
-  T* q_panels = carver.take<T>(width * head_dim);       // [query_tile / panel][D][panel], scaled
-  T* dout_panels = carver.take<T>(width * v_head_dim);  // [query_tile / panel][Dv][panel]
-  T* lse2_high = carver.take<T>(width);                 // [query_tile], as the next two
-  T* lse2_low = carver.take<T>(width);
-  T* delta = carver.take<T>(width);
-  T* p = carver.take<T>(kBackwardBlock * row);   // [kBackwardBlock][row]: P^T after dropout
-  T* ds = carver.take<T>(kBackwardBlock * row);  // [kBackwardBlock][row]: dS^T, before scale
+  T* q_panels = carver.array<T>(width * head_dim);       // [query_tile / panel][D][panel], scaled
+  T* dout_panels = carver.array<T>(width * v_head_dim);  // [query_tile / panel][Dv][panel]
+  T* lse2_high = carver.array<T>(width);                 // [query_tile], as the next two
+  T* lse2_low = carver.array<T>(width);
+  T* delta = carver.array<T>(width);
+  T* p = carver.array<T>(kBackwardBlock * row);   // [kBackwardBlock][row]: P^T after dropout
+  T* ds = carver.array<T>(kBackwardBlock * row);  // [kBackwardBlock][row]: dS^T, before scale
   // [kBackwardBlock][strip]: bias in; with a soft cap or a callback, dS of the bias out. And the callback's derivative.
-  T* bias = carver.take<T>(kBackwardBlock * strip_lanes<T>());
-  T* slopes = carver.take<T>(kBackwardBlock * strip_lanes<T>());
-  std::uint32_t* lane_mask = carver.take<std::uint32_t>(width / strip_lanes<T>() * kBackwardBlock);  // [strips][kBackwardBlock]
-  std::uint32_t* kept = carver.take<std::uint32_t>(kBackwardBlock);  // dropout bits of one strip
-  BlockSpans spans{carver.take<Span>(kBackwardBlock / kGroup), carver.take<Span>(lanes / kGroup),
-                   carver.take<Span>(lanes / Simd<T>::kLanes)};
+  T* bias = carver.array<T>(kBackwardBlock * strip_lanes<T>());
+  T* slopes = carver.array<T>(kBackwardBlock * strip_lanes<T>());
+  std::uint32_t* lane_mask = carver.array<std::uint32_t>(width / strip_lanes<T>() * kBackwardBlock);  // [strips][kBackwardBlock]
+  std::uint32_t* kept = carver.array<std::uint32_t>(kBackwardBlock);  // dropout bits of one strip
+  BlockSpans spans{carver.array<Span>(kBackwardBlock / kGroup), carver.array<Span>(lanes / kGroup),
+                   carver.array<Span>(lanes / Simd<T>::kLanes)};
   // [query_tile][D or Dv] and [backward_keys][D or Dv]: rows that cannot be read in place.
   T *q_rows = nullptr, *dout_rows = nullptr, *k_rows = nullptr, *v_rows = nullptr;
   bool nonfinite = false;  // q or dout of the tile hold NaN or infinity
@@ -147,10 +147,10 @@ struct BackwardScratch {
       : BackwardScratch(base, d, dv, copies ? widened_query_tile<T>(d, dv) : query_tile<T>(d, dv)) {
     if (copies) {
       const Index keys = backward_keys<T>(d, dv);
-      q_rows = carver.take<T>(width * d);
-      dout_rows = carver.take<T>(width * dv);
-      k_rows = carver.take<T>(keys * d);
-      v_rows = carver.take<T>(keys * dv);
+      q_rows = carver.array<T>(width * d);
+      dout_rows = carver.array<T>(width * dv);
+      k_rows = carver.array<T>(keys * d);
+      v_rows = carver.array<T>(keys * dv);
     }
     bytes = carver.used();
   }

@@ -90,8 +90,8 @@ inline std::uint32_t add_exponentials(T* scores, const VectorRange& range, const
     for (Index j = begin; j < end; ++j) {
 #pragma GCC unroll 4
       for (int v = 0; v < kCount; ++v) {
-        T* place = scores + j * strip_lanes<T>() + first + v * n;
-        V score = load<T>(place), y = score;
+        T* target = scores + j * strip_lanes<T>() + first + v * n;
+        V score = load<T>(target), y = score;
         if constexpr (kKind != Exponents::kPlain) y -= shift[v];
         U strange;
         V p = exp2_in_range<T>(y, strange);
@@ -104,7 +104,7 @@ inline std::uint32_t add_exponentials(T* scores, const VectorRange& range, const
         }
         outside[v] |= strange;
         some[v] += p;
-        store<T>(place, p);
+        store<T>(target, p);
         observed.see(v, score, p);
       }
     }
@@ -172,7 +172,7 @@ inline void move_maximum(const T* scores, const VectorRanges& ranges, const std:
 /// is masked. Returns the lanes, none of `by_maximum`, that left the fast path: if there are any, row_max and row_sum are
 /// unchanged, the scores are lost, and the caller repeats the chunk. rescale is written only where by_maximum is not 0.
 template <class T, class Observer>
-inline std::uint32_t chunk_softmax(T* scores, const VectorRanges& ranges, const std::uint32_t* lane_mask, std::uint32_t seen,
+inline std::uint32_t chunk_softmax(T* scores, const VectorRanges& ranges, const std::uint32_t* lane_mask, std::uint32_t attended,
                                    std::uint32_t by_maximum, T* row_max, T* row_sum, T* rescale, const Observer& observer) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
@@ -182,7 +182,7 @@ inline std::uint32_t chunk_softmax(T* scores, const VectorRanges& ranges, const 
     sum_before[v] = load<T>(row_sum + v * n);
   }
   if (by_maximum != 0) move_maximum(scores, ranges, lane_mask, by_maximum, row_max, row_sum, rescale);
-  alignas(64) T shifts[strip_lanes<T>()];  // 0 where no key was seen yet
+  alignas(64) T shifts[strip_lanes<T>()];  // 0 where no key was attended yet
   std::uint32_t shifted = 0;
   for (int v = 0; v < kVectors; ++v) {
     const V m = load<T>(row_max + v * n);
@@ -206,7 +206,7 @@ inline std::uint32_t chunk_softmax(T* scores, const VectorRanges& ranges, const 
     failed |= (~bits_where<T>(sum <= splat<T>(kLargestSum<T>)) & lane_bits(n)) << (v * n);
     failed |= rounded_by_shift<T>(shift, sum) << (v * n);
   }
-  failed &= seen & ~by_maximum;
+  failed &= attended & ~by_maximum;
   for (int v = 0; v < kVectors; ++v) {
     if (failed != 0) store<T>(row_sum + v * n, sum_before[v]);
     // A lane on the fast path keeps its shift for good, also a shift of 0.

@@ -24,11 +24,11 @@ inline Index live_chunk(const ScoreParams<T>& s, Index q_begin, Index q_count, I
 }
 
 /// Lanes that may attend some key of the tile.
-inline std::uint32_t seen_lanes(const LiveRange& live, const std::uint32_t* lane_mask) {
+inline std::uint32_t attending_lanes(const LiveRange& live, const std::uint32_t* lane_mask) {
   if (!live.masked) return ~0u;
-  std::uint32_t seen = 0;
-  for (Index j = live.lo; j < live.hi; ++j) seen |= lane_mask[j];
-  return seen;
+  std::uint32_t attended = 0;
+  for (Index j = live.lo; j < live.hi; ++j) attended |= lane_mask[j];
+  return attended;
 }
 
 /// scores[j] = 0 in dropped lanes.
@@ -38,8 +38,8 @@ inline void drop_lanes(T* scores, int vectors, Index lo, Index hi, const std::ui
   constexpr int n = Simd<T>::kLanes;
   for (Index j = lo; j < hi; ++j) {
     for (int v = 0; v < vectors; ++v) {
-      T* place = scores + j * strip_lanes<T>() + v * n;
-      store<T>(place, select_bits<V>(kept[j] >> (v * n), load<T>(place), V{}));
+      T* target = scores + j * strip_lanes<T>() + v * n;
+      store<T>(target, select_bits<V>(kept[j] >> (v * n), load<T>(target), V{}));
     }
   }
 }
@@ -57,8 +57,8 @@ inline void add_kept_lanes(const VectorRange& range, const T* v_rows, Index v_st
         const V next = fma(splat<T>(v_rows[j * v_stride + d]), load<T>(p + j * strip_lanes<T>() + v * n), sum);
         sum = select_bits<V>(lane_mask[j] >> (v * n), next, sum);
       }
-      T* place = out + d * strip_lanes<T>() + v * n;
-      store<T>(place, load<T>(place) + sum);
+      T* target = out + d * strip_lanes<T>() + v * n;
+      store<T>(target, load<T>(target) + sum);
     }
   }
 }

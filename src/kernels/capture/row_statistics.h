@@ -15,12 +15,12 @@ namespace {
 template <class T>
 struct RowStatisticsScratch {
   Carver carver;
-  T* exponents = carver.take<T>(strip_lanes<T>());
-  T* distances = carver.take<T>(strip_lanes<T>());
-  T* largest_before = carver.take<T>(strip_lanes<T>());  // largest and row_sum before the chunk
-  T* sum_before = carver.take<T>(strip_lanes<T>());
-  T* distance = carver.take<T>(strip_lanes<T>());  // position - j0
-  T* anchor = carver.take<T>(strip_lanes<T>());    // largest with the chunk, 0 where there is none
+  T* exponents = carver.array<T>(strip_lanes<T>());
+  T* distances = carver.array<T>(strip_lanes<T>());
+  T* largest_before = carver.array<T>(strip_lanes<T>());  // largest and row_sum before the chunk
+  T* sum_before = carver.array<T>(strip_lanes<T>());
+  T* distance = carver.array<T>(strip_lanes<T>());  // position - j0
+  T* anchor = carver.array<T>(strip_lanes<T>());    // largest with the chunk, 0 where there is none
   std::size_t bytes = carver.used();
 
   explicit RowStatisticsScratch(void* base) : carver(base) {}
@@ -94,24 +94,24 @@ class RowStatisticsObserver {
 
   template <class, int kCount>
   Vectors<kCount> open(const VectorRange& range) const {
-    Vectors<kCount> seen;
+    Vectors<kCount> sums;
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) {
       const int lane = (range.first + v) * n;
-      seen.exponents[v] = load<T>(w_.exponents + lane);
-      seen.distances[v] = load<T>(w_.distances + lane);
-      seen.distance[v] = load<T>(w_.distance + lane) - splat<T>(static_cast<T>(range.lo));
-      seen.anchor[v] = load<T>(w_.anchor + lane);
+      sums.exponents[v] = load<T>(w_.exponents + lane);
+      sums.distances[v] = load<T>(w_.distances + lane);
+      sums.distance[v] = load<T>(w_.distance + lane) - splat<T>(static_cast<T>(range.lo));
+      sums.anchor[v] = load<T>(w_.anchor + lane);
     }
-    return seen;
+    return sums;
   }
   template <int kCount>
-  void close(const VectorRange& range, const Vectors<kCount>& seen) const {
+  void close(const VectorRange& range, const Vectors<kCount>& sums) const {
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) {
       const int lane = (range.first + v) * n;
-      store<T>(w_.exponents + lane, seen.exponents[v]);
-      store<T>(w_.distances + lane, seen.distances[v]);
+      store<T>(w_.exponents + lane, sums.exponents[v]);
+      store<T>(w_.distances + lane, sums.distances[v]);
     }
   }
 

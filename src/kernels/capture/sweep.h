@@ -13,9 +13,9 @@ template <class T>
 struct SweepScratch {
   Carver carver;
   Index keys, queries;
-  T* column_lanes = carver.take<T>(keys * Simd<T>::kLanes);  // [key_tile][lanes]: weights summed over the vectors of all strips
-  T* gradients = carver.take<T>(keys * strip_lanes<T>());    // [key_tile][strip]: dout . v
-  T* thresholds = carver.take<T>(queries);                   // the smallest of the largest that are kept so far
+  T* column_lanes = carver.array<T>(keys * Simd<T>::kLanes);  // [key_tile][lanes]: weights summed over the vectors of all strips
+  T* gradients = carver.array<T>(keys * strip_lanes<T>());    // [key_tile][strip]: dout . v
+  T* thresholds = carver.array<T>(queries);                   // the smallest of the largest that are kept so far
   std::size_t bytes = carver.used();
 
   SweepScratch(void* base, Index d, Index dv, Index count)

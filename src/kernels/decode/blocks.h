@@ -99,7 +99,7 @@ struct ChunkRows {
   Chunk k, v;
 };
 
-/// Whether two vectors of a stored row are read as one, its numbers at even places and those at odd ones (load_even_odd).
+/// Whether two vectors of a stored row are read as one, its numbers at even slots and those at odd ones (load_even_odd).
 template <class T>
 constexpr bool kReadsEvenOdd = std::is_same_v<T, BFloat16>;
 
@@ -184,7 +184,7 @@ inline T largest_lane(typename Simd<T>::V x) {
 }
 
 /// scores[r][i] = sum_d q[r][d] * k[i][d] for kR queries and the live keys i of 4; all 4 are written. Whole pairs of vectors of
-/// q hold numbers of even, then of odd places where kReadsEvenOdd. Prefetches the rows `fetched` of the four rows `soon`.
+/// q hold numbers of even, then of odd slots where kReadsEvenOdd. Prefetches the rows `fetched` of the four rows `soon`.
 template <class T, int kR, class Rows>
 inline __attribute__((always_inline)) void dot_block(const SumOf<T>* q, Index q_width, const Rows& k, const SomeRuns& live,
                                                      Index head_dim, const Rows& soon, const SomeRuns& fetched,
@@ -312,8 +312,8 @@ inline __attribute__((always_inline)) void value_block(const SumOf<T>* weights, 
     }
 #pragma GCC unroll 8
     for (int x = 0; x < kV; ++x) {
-      Sum* place = out + r * out_row + d0 + x * n;
-      store<Sum>(place, fma(load<Sum>(place), f, acc[r][x]));
+      Sum* slot = out + r * out_row + d0 + x * n;
+      store<Sum>(slot, fma(load<Sum>(slot), f, acc[r][x]));
     }
   }
 }

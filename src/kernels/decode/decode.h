@@ -26,13 +26,13 @@ inline void drop_weights(const DecodeGroup<SumOf<T>>& t, Index j0, const LiveRan
   }
   order_by_place(w.mask_by_key, w.run, live, w.kept);
   for (Index r = 0; r < rows_of(t); ++r) {
-    for (Index place = 0; place < w.chunk; ++place) {
-      w.applied[r * kChunkLimit + place] = (w.kept[place] >> r & 1u) != 0 ? w.scores[r * kChunkLimit + place] : Sum{0};
+    for (Index slot = 0; slot < w.chunk; ++slot) {
+      w.applied[r * kChunkLimit + slot] = (w.kept[slot] >> r & 1u) != 0 ? w.scores[r * kChunkLimit + slot] : Sum{0};
     }
   }
 }
 
-/// row_sum[r] = row_sum[r] * factor[r] + the weights of places [begin, end), in the order and rounding in which the rows of V
+/// row_sum[r] = row_sum[r] * factor[r] + the weights of slots [begin, end), in the order and rounding in which the rows of V
 /// are added, so that a constant V is returned exactly. n rows at a time are transposed into lanes.
 template <class T>
 inline void add_sums(const T* weights, Index rows, Index begin, Index end, const T* factor, T* row_sum) {
@@ -40,9 +40,9 @@ inline void add_sums(const T* weights, Index rows, Index begin, Index end, const
   constexpr int n = Simd<T>::kLanes;
   for (Index r = 0; r < rows; r += n) {
     V sum{};
-    for (Index place = begin; place < end; place += n) {
+    for (Index slot = begin; slot < end; slot += n) {
       V square[n];
-      load_square<T>(weights + r * kChunkLimit + place, kChunkLimit, rows - r, n, square);
+      load_square<T>(weights + r * kChunkLimit + slot, kChunkLimit, rows - r, n, square);
       transpose_square<T>(square);
 #pragma GCC unroll 16
       for (int p = 0; p < n; ++p) sum += square[p];
@@ -62,13 +62,13 @@ inline void add_kept_values(const DecodeGroup<SumOf<T>>& t, const DecodeScratch<
     for (Index d = 0; d < t.v_head_dim; d += n) {
       const int rest = static_cast<int>(smaller<Index>(n, t.v_head_dim - d));
       V sum{};
-      for (Index place = kRuns * begin; place < kRuns * end; ++place) {
-        if ((w.query_mask[place] >> r & 1u) == 0) continue;
-        const V value = load_row_tail(v.row(place / kRuns)[place % kRuns] + d, rest);
-        sum = fma(splat<Sum>(weights[r * kChunkLimit + place]), value, sum);
+      for (Index slot = kRuns * begin; slot < kRuns * end; ++slot) {
+        if ((w.query_mask[slot] >> r & 1u) == 0) continue;
+        const V value = load_row_tail(v.row(slot / kRuns)[slot % kRuns] + d, rest);
+        sum = fma(splat<Sum>(weights[r * kChunkLimit + slot]), value, sum);
       }
-      Sum* place = state.out + r * state.width + d;
-      store<Sum>(place, fma(load<Sum>(place), splat<Sum>(factor[r]), sum));
+      Sum* slot = state.out + r * state.width + d;
+      store<Sum>(slot, fma(load<Sum>(slot), splat<Sum>(factor[r]), sum));
     }
   }
 }
@@ -151,17 +151,17 @@ inline void decode_chunk_keys(const DecodeGroup<SumOf<T>>& t, Index j0, Source& 
   chunk_dots<T>(t, k, w);
   if constexpr (Source::kScaled) scale_scores(rows_of(t), source.k_scales, w);
   finish_scores(t, j0, live, w);
-  std::uint32_t seen = all;
+  std::uint32_t attended = all;
   if (live.masked) {
-    seen = 0;
-    for (Index place = 0; place < w.chunk; ++place) seen |= w.query_mask[place];
+    attended = 0;
+    for (Index slot = 0; slot < w.chunk; ++slot) attended |= w.query_mask[slot];
   }
-  *state.seen |= seen;
+  *state.attended |= attended;
   softmax_chunk(t, v, ahead, w, state);
   decode_values(t, j0, live, w, source, v, state);
 }
 
-/// Rows of Q, scaled, as whole vectors, split where dot_block reads numbers of even and odd places.
+/// Rows of Q, scaled, as whole vectors, split where dot_block reads numbers of even and odd slots.
 template <class T>
 inline void pack_queries(const DecodeGroup<SumOf<T>>& t, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
@@ -214,7 +214,7 @@ template <class T, class Source>
     w.ones[r] = 1;
   }
   for (Index e = 0; e < rows * state.width; ++e) state.out[e] = 0;
-  *state.seen = 0;
+  *state.attended = 0;
   const KeyRange reached = reach(t.scores, 0, t.q_len, w.chunk);
   const Index begin = larger(k_begin, reached.begin), end = smaller(k_end, reached.end);
   const auto next_chunk = [&](Index j0) { return live_chunk_of_group(t, j0, end, w.chunk); };
@@ -259,7 +259,7 @@ void decode_merge(const DecodeGroup<Sum>& t, void* into_memory, const void* from
       }
     }
   }
-  *into.seen |= *from.seen;
+  *into.attended |= *from.attended;
 }
 
 /// Divides by row_sum and writes the rows; lse from (row_max, row_sum).
@@ -271,8 +271,8 @@ void decode_finish(const DecodeGroup<Sum>& t, void* state_memory) {
   const Sum applied = t.scores.dropout.threshold == 0 ? Sum{1} : kept_factor<Sum>(t.scores.dropout);
   for (Index r = 0; r < rows_of(t); ++r) {
     Sum l = state.row_sum[r];
-    // A sum of 0 with a key seen: every kept score is -inf, and the formula's -inf - -inf is NaN.
-    if (l == 0 && (*state.seen >> r & 1u) != 0) l = kNan<Sum>;
+    // A sum of 0 with a key attended: every kept score is -inf, and the formula's -inf - -inf is NaN.
+    if (l == 0 && (*state.attended >> r & 1u) != 0) l = kNan<Sum>;
     Sum maximum = state.row_max[r], share = 1;
     if (t.scores.sink != nullptr) {
       const Sum sink = t.scores.sink[r / t.q_len * t.scores.sink_stride];

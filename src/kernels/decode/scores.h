@@ -1,6 +1,6 @@
 // From a chunk of keys to the softmax weights of a few queries, for decode.h: scratch memory, the running state, dot
-// products, soft cap, bias, mask, exponentials. Keys of a chunk are stored by place: place 4 g + i is key i * run + g,
-// so that the four runs are side by side. A query mask is one uint32 per place: bit r is set where row r (query and
+// products, soft cap, bias, mask, exponentials. Keys of a chunk are stored by slot: slot 4 g + i is key i * run + g,
+// so that the four runs are side by side. A query mask is one uint32 per slot: bit r is set where row r (query and
 // head) may attend.
 #pragma once
 
@@ -27,18 +27,18 @@ struct DecodeScratch {
   Carver carver;
   Index rows, head_dim, chunk;
   Index run = chunk / kRuns, q_width = round_up(head_dim, n), row_lanes = round_up(rows, n);
-  Sum* q = carver.take<Sum>(rows * q_width);  // [rows][head_dim], scaled, filled up with 0 to whole vectors
-  Sum* panel = carver.take<Sum>(takes_lanes<T>(rows) ? head_dim * row_lanes : 0);  // [head_dim][rows]: q transposed, or none
-  Sum* scores = carver.take<Sum>(rows * kChunkLimit);                              // [rows][kChunkLimit] by place
-  Sum* applied = carver.take<Sum>(rows * kChunkLimit);                             // [rows][kChunkLimit]: after dropout
-  Sum* bias = carver.take<Sum>(chunk);                                             // [chunk] by place
-  Sum* maximum = carver.take<Sum>(row_lanes);                                      // [rows], as the next two
-  Sum* rescale = carver.take<Sum>(row_lanes);
-  Sum* ones = carver.take<Sum>(row_lanes);
-  std::uint32_t* query_mask = carver.take<std::uint32_t>(chunk);   // [chunk] by place: rows that may attend
-  std::uint32_t* kept = carver.take<std::uint32_t>(chunk);         // [chunk] by place: rows that survive dropout
-  std::uint32_t* mask_by_key = carver.take<std::uint32_t>(chunk);  // [chunk] by key, as the next one
-  std::uint32_t* mask_of_head = carver.take<std::uint32_t>(chunk);
+  Sum* q = carver.array<Sum>(rows * q_width);  // [rows][head_dim], scaled, filled up with 0 to whole vectors
+  Sum* panel = carver.array<Sum>(takes_lanes<T>(rows) ? head_dim * row_lanes : 0);  // [head_dim][rows]: q transposed, or none
+  Sum* scores = carver.array<Sum>(rows * kChunkLimit);                              // [rows][kChunkLimit] by slot
+  Sum* applied = carver.array<Sum>(rows * kChunkLimit);                             // [rows][kChunkLimit]: after dropout
+  Sum* bias = carver.array<Sum>(chunk);                                             // [chunk] by slot
+  Sum* maximum = carver.array<Sum>(row_lanes);                                      // [rows], as the next two
+  Sum* rescale = carver.array<Sum>(row_lanes);
+  Sum* ones = carver.array<Sum>(row_lanes);
+  std::uint32_t* query_mask = carver.array<std::uint32_t>(chunk);   // [chunk] by slot: rows that may attend
+  std::uint32_t* kept = carver.array<std::uint32_t>(chunk);         // [chunk] by slot: rows that survive dropout
+  std::uint32_t* mask_by_key = carver.array<std::uint32_t>(chunk);  // [chunk] by key, as the next one
+  std::uint32_t* mask_of_head = carver.array<std::uint32_t>(chunk);
   std::size_t bytes = carver.used();
 
   DecodeScratch(void* base, Index num_rows, Index d, Index dv)
@@ -50,10 +50,10 @@ template <class Sum>
 struct DecodeState {
   Carver carver;
   Index rows, width;                                                   // width: v_head_dim filled up to whole vectors
-  Sum* row_max = carver.take<Sum>(round_up(rows, Simd<Sum>::kLanes));  // [rows], in powers of two
-  Sum* row_sum = carver.take<Sum>(round_up(rows, Simd<Sum>::kLanes));  // [rows]
-  Sum* out = carver.take<Sum>(rows * width);                           // [rows][width], not yet divided by row_sum
-  std::uint32_t* seen = carver.take<std::uint32_t>(1);                 // rows that may attend any of the keys
+  Sum* row_max = carver.array<Sum>(round_up(rows, Simd<Sum>::kLanes));  // [rows], in powers of two
+  Sum* row_sum = carver.array<Sum>(round_up(rows, Simd<Sum>::kLanes));  // [rows]
+  Sum* out = carver.array<Sum>(rows * width);                           // [rows][width], not yet divided by row_sum
+  std::uint32_t* attended = carver.array<std::uint32_t>(1);                 // rows that may attend any of the keys
   std::size_t bytes = carver.used();
 
   DecodeState(void* base, Index num_rows, Index dv) : carver(base), rows(num_rows), width(round_up(dv, Simd<Sum>::kLanes)) {}
@@ -100,7 +100,7 @@ inline void order_by_place(const std::uint32_t* mask_by_key, Index run, const Li
   }
 }
 
-/// The bias of one row by place, in natural units; 0 outside the live keys.
+/// The bias of one row by slot, in natural units; 0 outside the live keys.
 template <class T>
 inline void place_bias(const DecodeGroup<SumOf<T>>& t, Index row, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
@@ -118,17 +118,17 @@ inline void place_bias(const DecodeGroup<SumOf<T>>& t, Index row, Index j0, cons
   }
 }
 
-constexpr Index kPlacesAtOnce = Simd<float>::kLanes;
+constexpr Index kSlotsAtOnce = Simd<float>::kLanes;
 
-/// Row r's bits of kPlacesAtOnce places: which of them it may attend.
-inline std::uint32_t places_of_row(const std::uint32_t* query_mask, Index r) {
+/// Row r's bits of kSlotsAtOnce slots: which of them it may attend.
+inline std::uint32_t slots_of_row(const std::uint32_t* query_mask, Index r) {
   U32 some;
   __builtin_memcpy(&some, query_mask, sizeof some);
   return bits_where<float>((some & (1u << r)) != 0);
 }
 
-/// Row r may not attend the places `never`.
-inline void clear_places(std::uint32_t* query_mask, Index r, std::uint32_t never) {
+/// Row r may not attend the slots `never`.
+inline void clear_slots(std::uint32_t* query_mask, Index r, std::uint32_t never) {
   for (; never != 0; never &= never - 1) query_mask[__builtin_ctz(never)] &= ~(1u << r);
 }
 
@@ -146,13 +146,13 @@ inline void modify_row(const DecodeGroup<SumOf<T>>& t, Index r, Index j0, const 
     mod.apply(mod.mod, mod.batch, mod.head + r / t.q_len, r % t.q_len, 1, j0 + i * w.run + begin, end - begin,
               row + kRuns * begin + i, 0, kRuns, nullptr, 0, 0);
   }
-  for (Index first = 0; first < w.chunk; first += kPlacesAtOnce) {
-    std::uint32_t bits = places_of_row(w.query_mask + first, r);
-    for (Index place = first; place < first + kPlacesAtOnce; place += n, bits >>= n % 32) {
-      const V natural = load<Sum>(row + place);
+  for (Index first = 0; first < w.chunk; first += kSlotsAtOnce) {
+    std::uint32_t bits = slots_of_row(w.query_mask + first, r);
+    for (Index slot = first; slot < first + kSlotsAtOnce; slot += n, bits >>= n % 32) {
+      const V natural = load<Sum>(row + slot);
       const std::uint32_t never = bits_where<Sum>(natural == splat<Sum>(-kInf<Sum>));
-      store<Sum>(row + place, select_bits<V>(bits & ~never, log2_of_bias<Sum>(natural), splat<Sum>(-kInf<Sum>)));
-      clear_places(w.query_mask + place, r, never);
+      store<Sum>(row + slot, select_bits<V>(bits & ~never, log2_of_bias<Sum>(natural), splat<Sum>(-kInf<Sum>)));
+      clear_slots(w.query_mask + slot, r, never);
     }
   }
 }
@@ -169,19 +169,19 @@ inline void finish_scores(const DecodeGroup<SumOf<T>>& t, Index j0, const LiveRa
   const V cap = splat<Sum>(t.scores.softcap * score_unit(t.scores));
   for (Index r = 0; r < rows_of(t); ++r) {
     if (biased) place_bias(t, r, j0, live, w);
-    for (Index first = 0; first < w.chunk; first += kPlacesAtOnce) {
-      std::uint32_t bits = live.masked ? places_of_row(w.query_mask + first, r) : ~0u;
-      for (Index place = first; place < first + kPlacesAtOnce; place += n, bits >>= n % 32) {
-        Sum* at = w.scores + r * kChunkLimit + place;
+    for (Index first = 0; first < w.chunk; first += kSlotsAtOnce) {
+      std::uint32_t bits = live.masked ? slots_of_row(w.query_mask + first, r) : ~0u;
+      for (Index slot = first; slot < first + kSlotsAtOnce; slot += n, bits >>= n % 32) {
+        Sum* at = w.scores + r * kChunkLimit + slot;
         V x = load<Sum>(at);
         if (capped) x = cap * tanh<Sum>(x);
         std::uint32_t kept = bits;
         if (biased) {
-          const V natural = load<Sum>(w.bias + place);
+          const V natural = load<Sum>(w.bias + slot);
           const std::uint32_t never = bits_where<Sum>(natural == splat<Sum>(-kInf<Sum>));
           kept &= ~never;
           x += modified ? natural : log2_of_bias<Sum>(natural);
-          clear_places(w.query_mask + place, r, never);
+          clear_slots(w.query_mask + slot, r, never);
         }
         store<Sum>(at, select_bits<V>(kept, x, splat<Sum>(-kInf<Sum>)));
       }
@@ -219,9 +219,9 @@ inline void scale_scores(Index rows, const SumOf<T>* scales, const DecodeScratch
   using Sum = SumOf<T>;
   constexpr int n = Simd<Sum>::kLanes;
   for (Index r = 0; r < rows; ++r) {
-    for (Index place = 0; place < w.chunk; place += n) {
-      Sum* at = w.scores + r * kChunkLimit + place;
-      store<Sum>(at, load<Sum>(at) * load<Sum>(scales + place));
+    for (Index slot = 0; slot < w.chunk; slot += n) {
+      Sum* at = w.scores + r * kChunkLimit + slot;
+      store<Sum>(at, load<Sum>(at) * load<Sum>(scales + slot));
     }
   }
 }
@@ -235,10 +235,10 @@ inline void scale_weights(Index rows, const LiveRange& live, const SumOf<T>* wei
   constexpr int n = Simd<Sum>::kLanes;
   static_assert(n == Simd<float>::kLanes);
   for (Index r = 0; r < rows; ++r) {
-    for (Index place = 0; place < w.chunk; place += n) {
-      V x = load<Sum>(weights + r * kChunkLimit + place) * load<Sum>(scales + place);
-      if (live.masked) x = select_bits<V>(places_of_row(w.query_mask + place, r), x, V{});
-      store<Sum>(w.applied + r * kChunkLimit + place, x);
+    for (Index slot = 0; slot < w.chunk; slot += n) {
+      V x = load<Sum>(weights + r * kChunkLimit + slot) * load<Sum>(scales + slot);
+      if (live.masked) x = select_bits<V>(slots_of_row(w.query_mask + slot, r), x, V{});
+      store<Sum>(w.applied + r * kChunkLimit + slot, x);
     }
   }
 }
@@ -254,8 +254,8 @@ inline void softmax_chunk(const DecodeGroup<SumOf<T>>& t, const Chunk& v, Index 
   constexpr int n = Simd<Sum>::kLanes;
   for (Index r = 0; r < rows; ++r) {
     V largest = splat<Sum>(-kInf<Sum>);
-    for (Index place = 0; place < w.chunk; place += n)
-      largest = max_or_second(load<Sum>(w.scores + r * kChunkLimit + place), largest);
+    for (Index slot = 0; slot < w.chunk; slot += n)
+      largest = max_or_second(load<Sum>(w.scores + r * kChunkLimit + slot), largest);
     w.maximum[r] = largest_lane<Sum>(largest);
   }
   for (Index r = 0; r < rows; r += n) {
@@ -270,8 +270,8 @@ inline void softmax_chunk(const DecodeGroup<SumOf<T>>& t, const Chunk& v, Index 
       for (Index i = 0; i < kRuns; ++i) fetch_row(v.row(g)[i], t.v_head_dim);
     }
     const V shift = splat<Sum>(w.maximum[r]);
-    for (Index place = 0; place < w.chunk; place += n) {
-      Sum* at = w.scores + r * kChunkLimit + place;
+    for (Index slot = 0; slot < w.chunk; slot += n) {
+      Sum* at = w.scores + r * kChunkLimit + slot;
       store<Sum>(at, exp2<Sum>(load<Sum>(at) - shift));
     }
   }

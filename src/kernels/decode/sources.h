@@ -9,7 +9,7 @@
 namespace qkv {
 namespace {
 
-/// Where the rows of a chunk lie, by place: entry 4 g + i is position i * run + g of the chunk.
+/// Where the rows of a chunk lie, by slot: entry 4 g + i is position i * run + g of the chunk.
 template <class S>
 struct ChunkList {
   static constexpr bool kScaled = std::is_same_v<S, std::int8_t>;
@@ -17,10 +17,10 @@ struct ChunkList {
   float *k_scales, *v_scales;  // [chunk]; integers only
 
   ChunkList(Carver& carver, Index chunk)
-      : k_rows(carver.take<const S*>(chunk)),
-        v_rows(carver.take<const S*>(chunk)),
-        k_scales(carver.take<float>(kScaled ? chunk : 0)),
-        v_scales(carver.take<float>(kScaled ? chunk : 0)) {}
+      : k_rows(carver.array<const S*>(chunk)),
+        v_rows(carver.array<const S*>(chunk)),
+        k_scales(carver.array<float>(kScaled ? chunk : 0)),
+        v_scales(carver.array<float>(kScaled ? chunk : 0)) {}
 };
 
 template <class S>
@@ -41,12 +41,12 @@ inline void list_chunk(const HeadKeys& keys, Index j0, Index run, const ChunkLis
   const S* k_row = static_cast<const S*>(keys.k.rows);
   const S* v_row = static_cast<const S*>(keys.v.rows);
   for (Index i = 0; i < kRuns; ++i) {
-    Index place = i;
+    Index slot = i;
     const auto fill_missing_up_to = [&](Index g) {
-      for (; place < kRuns * g; place += kRuns) {
-        list.k_rows[place] = k_row;
-        list.v_rows[place] = v_row;
-        if constexpr (scaled) list.k_scales[place] = list.v_scales[place] = 0;
+      for (; slot < kRuns * g; slot += kRuns) {
+        list.k_rows[slot] = k_row;
+        list.v_rows[slot] = v_row;
+        if constexpr (scaled) list.k_scales[slot] = list.v_scales[slot] = 0;
       }
     };
     const Index begin = j0 + i * run;
@@ -59,12 +59,12 @@ inline void list_chunk(const HeadKeys& keys, Index j0, Index run, const ChunkLis
         k_scale = key_scales(keys.k, page, row);
         v_scale = key_scales(keys.v, page, row);
       }
-      for (Index n = 0; n < count; ++n, place += kRuns) {
-        list.k_rows[place] = k_row + n * keys.k.row_stride;
-        list.v_rows[place] = v_row + n * keys.v.row_stride;
+      for (Index n = 0; n < count; ++n, slot += kRuns) {
+        list.k_rows[slot] = k_row + n * keys.k.row_stride;
+        list.v_rows[slot] = v_row + n * keys.v.row_stride;
         if constexpr (scaled) {
-          list.k_scales[place] = k_scale[n];
-          list.v_scales[place] = v_scale[n];
+          list.k_scales[slot] = k_scale[n];
+          list.v_scales[slot] = v_scale[n];
         }
       }
     });

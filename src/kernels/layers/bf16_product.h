@@ -37,8 +37,8 @@ struct Bf16Memory {
 
   std::size_t carve(std::byte* base, const Bf16Blocks& blocks) {
     Carver carver(base);
-    b = carver.take<std::uint32_t>(blocks.pairs() * blocks.columns);
-    a = carver.take<std::uint32_t>(blocks.a_transposed ? blocks.pairs() * kBf16Rows : 0);
+    b = carver.array<std::uint32_t>(blocks.pairs() * blocks.columns);
+    a = carver.array<std::uint32_t>(blocks.a_transposed ? blocks.pairs() * kBf16Rows : 0);
     return carver.used();
   }
 };

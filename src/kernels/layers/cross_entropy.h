@@ -46,9 +46,9 @@ struct LogitRows {
     held = -1;
     V sum{};
     for (Index v = 0; v < width; ++v) {
-      float* place = panel + v * kLanes;
-      const V e = exp2<float>((load<float>(place) - top) * std::numbers::log2e_v<float>);
-      store<float>(place, e);
+      float* target = panel + v * kLanes;
+      const V e = exp2<float>((load<float>(target) - top) * std::numbers::log2e_v<float>);
+      store<float>(target, e);
       sum += e;
     }
     return sum;

@@ -20,25 +20,25 @@ struct LinearAttentionBackwardScratch {
   Carver carver;
   Index F = shared.F, Dv = shared.Dv, chunk = shared.s.chunk, width = shared.width, count = F * (Dv + 1);
   Index chunks = linear_attention_segment_chunks<T>(F, Dv);              // of a segment
-  T* states = carver.take<T>(count * chunks);                            // [chunks][state]
+  T* states = carver.array<T>(count * chunks);                            // [chunks][state]
   Index solved_count = shared.s.delta ? chunk * (width + 2 * Dv) : 0;    // keys, u, residual (delta.h) of a chunk
-  T* solved = carver.take<T>(solved_count * chunks);                     // [chunks][solved_count]
-  T* state_turned = carver.take<T>(Dv * round_up(F, Simd<T>::kLanes));   // S as [Dv][F]
-  T* dstate_turned = carver.take<T>(Dv * round_up(F, Simd<T>::kLanes));  // dS as [Dv][F]
-  T* dstate = carver.take<T>(count);                                     // after the chunk: dS [F][Dv], dz [F]
-  T* g = carver.take<T>(chunk * Dv);                                     // [chunk][Dv]
-  T* dn = carver.take<T>(width);                                         // [width]
-  T* g_panel = carver.take<T>(Dv * width);                               // [Dv][width]
-  T* dscores = carver.take<T>(chunk * width);                            // [chunk][width]
+  T* solved = carver.array<T>(solved_count * chunks);                     // [chunks][solved_count]
+  T* state_turned = carver.array<T>(Dv * round_up(F, Simd<T>::kLanes));   // S as [Dv][F]
+  T* dstate_turned = carver.array<T>(Dv * round_up(F, Simd<T>::kLanes));  // dS as [Dv][F]
+  T* dstate = carver.array<T>(count);                                     // after the chunk: dS [F][Dv], dz [F]
+  T* g = carver.array<T>(chunk * Dv);                                     // [chunk][Dv]
+  T* dn = carver.array<T>(width);                                         // [width]
+  T* g_panel = carver.array<T>(Dv * width);                               // [Dv][width]
+  T* dscores = carver.array<T>(chunk * width);                            // [chunk][width]
   Index channels = shared.s.channels ? F : 0;
-  T* pairs = carver.take<T>(chunk * larger(width, channels));  // [chunk][width]: P dP, for the decay; or [chunk][F]
-  T* du = carver.take<T>(chunk * Dv);                          // [chunk][Dv]
-  T* dkf = carver.take<T>(chunk * F);                          // [chunk][F]
-  T* dqf = carver.take<T>(chunk * F);                          // [chunk][F]
+  T* pairs = carver.array<T>(chunk * larger(width, channels));  // [chunk][width]: P dP, for the decay; or [chunk][F]
+  T* du = carver.array<T>(chunk * Dv);                          // [chunk][Dv]
+  T* dkf = carver.array<T>(chunk * F);                          // [chunk][F]
+  T* dqf = carver.array<T>(chunk * F);                          // [chunk][F]
   Index rows = larger(width, chunk* channels);
-  T* seen = carver.take<T>(rows);  // [width] or [chunk][F]: what reads the state before the chunk, for the decay
-  T* kept = carver.take<T>(rows);  // likewise: what the state after the chunk holds, for the decay
-  T* sum = carver.take<T>(larger(width, channels));
+  T* readers = carver.array<T>(rows);  // [width] or [chunk][F]: what reads the state before the chunk, for the decay
+  T* kept = carver.array<T>(rows);  // likewise: what the state after the chunk holds, for the decay
+  T* sum = carver.array<T>(larger(width, channels));
   std::size_t bytes = carver.used();
 
   LinearAttentionBackwardScratch(void* base, const LinearAttentionSizes& sizes)
@@ -180,7 +180,7 @@ inline void chunk_head_backward(const LinearAttentionGradient<T>& t, const Linea
   add_later(w.dscores, c.width, count, c.qf, F, w.dkf, F, F, step);
   queries_of_state(f, w, z, count);
   decay_rows(f, c.into, w.dqf, F, count, F);
-  if (t.dlog_decay != nullptr) add_row_dots(c.qf, w.dqf, count, F, w.seen);
+  if (t.dlog_decay != nullptr) add_row_dots(c.qf, w.dqf, count, F, w.readers);
   add_earlier(w.dscores, c.width, count, c.kf, F, w.dqf, F, F, step);
   write_queries(t, w, head, begin, count);
   add_queries(t, w, count);
@@ -212,21 +212,21 @@ inline void delta_backward(const LinearAttentionGradient<T>& t, const LinearAtte
     set_row(f.log_decay == nullptr ? T{-1} : -c.into[i], w.du + i * Dv, w.g + i * Dv, Dv);
   }
   rows_times<Store::kSet>(w.g, Dv, Dv, w.state_turned, stride, w.dqf, F, count, F);
-  if (t.dlog_decay != nullptr) add_row_dots(c.kf, w.dqf, count, F, w.seen);
+  if (t.dlog_decay != nullptr) add_row_dots(c.kf, w.dqf, count, F, w.readers);
   for (Index i = 0; i < count; ++i) add_row(T{1}, w.dqf + i * F, w.dkf + i * F, F);
   add_outer(c.kf, F, F, w.g, Dv, count, t.dlocal, Dv);
 }
 
 /// dlog_decay[t] = sum of all that passes from before token t to t or after it: from token to token (pairs), from the state
-/// before the chunk to tokens (seen), from tokens to the state after it (kept), from state to state (through).
+/// before the chunk to tokens (readers), from tokens to the state after it (kept), from state to state (through).
 template <class T>
 inline void decay_gradient(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, T through,
                            Index begin, Index count) {
   constexpr int n = Simd<T>::kLanes;
   using V = typename Simd<T>::V;
   const LinearAttentionScratch<T>& c = w.shared;
-  T seen = 0;
-  for (Index i = count - 1; i >= 0; --i) w.seen[i] = seen += w.seen[i];
+  T readers = 0;
+  for (Index i = count - 1; i >= 0; --i) w.readers[i] = readers += w.readers[i];
   for (Index i = 0; i < c.width; i += n) store<T>(w.sum + i, V{});
   T kept = through;
   for (Index j = 0; j < count; ++j) {
@@ -237,7 +237,7 @@ inline void decay_gradient(const LinearAttentionGradient<T>& t, const LinearAtte
       sum += lane >= at ? (lane < end ? load<T>(w.sum + i) : V{}) : V{};
       store<T>(w.sum + i, load<T>(w.sum + i) + load<T>(w.pairs + j * c.width + i));
     }
-    t.dlog_decay[begin + j] = sum_lanes<T>(sum) + w.seen[j] + kept;
+    t.dlog_decay[begin + j] = sum_lanes<T>(sum) + w.readers[j] + kept;
     kept += w.kept[j];
   }
 }
@@ -260,7 +260,7 @@ inline void chunk_backward(const LinearAttentionGradient<T>& t, const LinearAtte
   decay_rows(f, c.after, w.dkf, F, count, F);
   T through = 0;
   if (t.dlog_decay != nullptr) {
-    for (Index i = 0; i < c.width; ++i) w.seen[i] = w.kept[i] = 0;
+    for (Index i = 0; i < c.width; ++i) w.readers[i] = w.kept[i] = 0;
     for (Index e = 0; e < count * c.width; ++e) w.pairs[e] = 0;
     add_row_dots(c.kf, w.dkf, count, F, w.kept);
     through = c.into[count - 1] * dot_rows(state, w.dstate, f.normalized ? states : F * Dv);

@@ -24,13 +24,13 @@ template <class T>
   for_vectors<T>(F, [&](Index e, int lanes) {
     const auto at = [&](const T* rows, Index i) { return load_lanes(rows + i * F + e, lanes); };
     const auto add = [&](T* rows, Index i, V value) { store_lanes(rows + i * F + e, at(rows, i) + value, lanes); };
-    V seen[kLinearChannelChunk];  // what token i and later ones see of token j, as it is at i
+    V readers[kLinearChannelChunk];  // what token i and later ones see of token j, as it is at i
     for (Index j = 0; j < count; ++j) {
       const T* d = tile + j * w.width;
       V later{}, key = at(w.kf, j);
       for (Index i = count - 1; i > j; --i) {
-        seen[i] = fma(splat<T>(d[i]), at(x, i), later);
-        later = seen[i] * at(w.gates, i);
+        readers[i] = fma(splat<T>(d[i]), at(x, i), later);
+        later = readers[i] * at(w.gates, i);
       }
       if (diagonal) {
         later = fma(splat<T>(d[j]), at(x, j), later);
@@ -40,7 +40,7 @@ template <class T>
       for (Index i = j + 1; i < count; ++i) {
         key *= at(w.gates, i);
         add(dx, i, splat<T>(d[i]) * key);
-        if (crossed != nullptr) add(crossed, i, key * seen[i]);
+        if (crossed != nullptr) add(crossed, i, key * readers[i]);
       }
     }
   });
@@ -69,7 +69,7 @@ inline void channel_head_backward(const LinearAttentionGradient<T>& t, const Lin
   add_later(c.scores, c.width, count, w.g, Dv, w.du, Dv, Dv, triangle_step<T>(rows_finite(w.g, Dv, count, Dv)));
   queries_of_state(f, w, static_cast<const T*>(nullptr), count);
   multiply_rows(w.dqf, c.intos, count * F, w.dqf);
-  if (crossed != nullptr) add_products(c.qf, w.dqf, count * F, w.seen);
+  if (crossed != nullptr) add_products(c.qf, w.dqf, count * F, w.readers);
   pairs_backward(c, w.dscores, true, c.qf, count, w.dqf, w.dkf, crossed);
   multiply_rows(c.qf, c.intos, count * F, c.decayed);
   add_outer(c.decayed, F, F, w.g, Dv, count, t.dlocal, Dv, &c.ahead);
@@ -89,23 +89,23 @@ inline void channel_delta_backward(const LinearAttentionGradient<T>& t, const Li
   pairs_backward(c, w.dscores, false, c.kf, count, w.dkf, w.dkf, crossed);
   rows_times<Store::kSet>(w.g, Dv, Dv, w.state_turned, stride, w.dqf, F, count, F, &c.ahead);
   multiply_rows(w.dqf, c.intos, count * F, w.dqf);
-  if (crossed != nullptr) add_products(c.kf, w.dqf, count * F, w.seen);
+  if (crossed != nullptr) add_products(c.kf, w.dqf, count * F, w.readers);
   add_row(T{1}, w.dqf, w.dkf, count * F);
   multiply_rows(c.kf, c.intos, count * F, c.decayed);
   add_outer(c.decayed, F, F, w.g, Dv, count, t.dlocal, Dv, &c.ahead);
 }
 
-/// dlog_decay[t] = crossed[t] + sum_{i >= t} seen[i] + sum_{j < t} kept[j] + through, as decay_gradient in backward.h.
+/// dlog_decay[t] = crossed[t] + sum_{i >= t} readers[i] + sum_{j < t} kept[j] + through, as decay_gradient in backward.h.
 template <class T>
 inline void channel_decay_gradient(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index begin,
                                    Index count) {
   using V = typename Simd<T>::V;
   for_vectors<T>(w.F, [&](Index e, int lanes) {
     const auto at = [&](const T* rows, Index i) { return load_lanes(rows + i * w.F + e, lanes); };
-    V seen{}, kept = load_lanes(w.sum + e, lanes);
+    V readers{}, kept = load_lanes(w.sum + e, lanes);
     for (Index i = count - 1; i >= 0; --i) {
-      seen += at(w.seen, i);
-      store_lanes(w.pairs + i * w.F + e, at(w.pairs, i) + seen, lanes);
+      readers += at(w.readers, i);
+      store_lanes(w.pairs + i * w.F + e, at(w.pairs, i) + readers, lanes);
     }
     for (Index j = 0; j < count; ++j) {
       store_lanes(t.dlog_decay + (begin + j) * t.dlog_decay_stride + e, at(w.pairs, j) + kept, lanes);
@@ -135,7 +135,7 @@ inline void channel_chunk_backward(const LinearAttentionGradient<T>& t, const Li
   T* const crossed = t.dlog_decay == nullptr ? nullptr : w.pairs;
   if (crossed != nullptr) {
     const T* whole = c.intos + (count - 1) * F;
-    for (Index e = 0; e < count * F; ++e) w.seen[e] = crossed[e] = 0;
+    for (Index e = 0; e < count * F; ++e) w.readers[e] = crossed[e] = 0;
     multiply_rows(c.kf, w.dkf, count * F, w.kept);
     for (Index d = 0; d < F; ++d) w.sum[d] = whole[d] * dot_rows(state + d * Dv, t.dlocal + d * Dv, Dv);
   }

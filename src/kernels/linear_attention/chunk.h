@@ -33,28 +33,28 @@ struct LinearAttentionScratch {
   Carver carver;
   LinearAttentionSizes s;
   Index F = s.features, Dv = s.v_head_dim, width = round_up(s.chunk, Simd<T>::kLanes);
-  T* kf = carver.take<T>(s.chunk * F);          // [chunk][F]: phi(k)
-  T* qf = carver.take<T>(s.chunk * F);          // [chunk][F]: phi(q)
-  T* q_panel = carver.take<T>(F * width);       // [F][width]: phi(q) transposed; phi(k) where the delta rule is solved
-  T* scores = carver.take<T>(s.chunk * width);  // [chunk][width]
-  T* state = carver.take<T>(F * (Dv + 1));      // before the chunk: S [F][Dv], z [F]
-  T* lane = carver.take<T>(width);              // [width]: 0, 1, 2, ...
-  T* gate = carver.take<T>(width);              // [width]: exp(log_decay) of each token
-  T* into = carver.take<T>(width);              // [width]: decay from the chunk's start to after each token
-  T* after = carver.take<T>(width);             // [width]: decay from after each token to the chunk's end
-  T* gamma = carver.take<T>(width);             // [width]: one row of decays between tokens
-  T* row = carver.take<T>(width);               // [width]: a scratch row
+  T* kf = carver.array<T>(s.chunk * F);          // [chunk][F]: phi(k)
+  T* qf = carver.array<T>(s.chunk * F);          // [chunk][F]: phi(q)
+  T* q_panel = carver.array<T>(F * width);       // [F][width]: phi(q) transposed; phi(k) where the delta rule is solved
+  T* scores = carver.array<T>(s.chunk * width);  // [chunk][width]
+  T* state = carver.array<T>(F * (Dv + 1));      // before the chunk: S [F][Dv], z [F]
+  T* lane = carver.array<T>(width);              // [width]: 0, 1, 2, ...
+  T* gate = carver.array<T>(width);              // [width]: exp(log_decay) of each token
+  T* into = carver.array<T>(width);              // [width]: decay from the chunk's start to after each token
+  T* after = carver.array<T>(width);             // [width]: decay from after each token to the chunk's end
+  T* gamma = carver.array<T>(width);             // [width]: one row of decays between tokens
+  T* row = carver.array<T>(width);               // [width]: a scratch row
   // The delta rule: [chunk][width] negated products of keys; [chunk][Dv] u; [chunk][Dv] u / beta.
-  T* keys = carver.take<T>(s.delta ? s.chunk * width : 0);
-  T* u = carver.take<T>(s.delta ? s.chunk * Dv : 0);
-  T* residual = carver.take<T>(s.delta ? s.chunk * Dv : 0);
+  T* keys = carver.array<T>(s.delta ? s.chunk * width : 0);
+  T* u = carver.array<T>(s.delta ? s.chunk * Dv : 0);
+  T* residual = carver.array<T>(s.delta ? s.chunk * Dv : 0);
   // A decay per channel: [chunk][F] each token's decay, that from the chunk's start to after it, that from after it to the
   // chunk's end, and rows times one of these.
   Index channel_count = s.channels ? s.chunk * F : 0;
-  T* gates = carver.take<T>(channel_count);
-  T* intos = carver.take<T>(channel_count);
-  T* afters = carver.take<T>(channel_count);
-  T* decayed = carver.take<T>(channel_count);
+  T* gates = carver.array<T>(channel_count);
+  T* intos = carver.array<T>(channel_count);
+  T* afters = carver.array<T>(channel_count);
+  T* decayed = carver.array<T>(channel_count);
   std::size_t bytes = carver.used();
   mutable Ahead ahead{};  // rows of the next chunk, fetched between blocks of the products with the state
 
@@ -186,15 +186,15 @@ inline void mask_triangle(const LinearAttentionSegment<T>& t, const LinearAttent
       const V lane = load<T>(w.lane + i), old = load<T>(w.gamma + i);
       const V gamma = lane > at ? old * gate : splat<T>(1);
       store<T>(w.gamma + i, gamma);
-      T* place = tile + j * w.width + i;
-      const V x = load<T>(place);
+      T* target = tile + j * w.width + i;
+      const V x = load<T>(target);
       V y;
       if constexpr (kTriangle == Triangle::kWithDiagonal) {
         y = lane >= at ? x * gamma : V{};
       } else {
         y = lane > at ? -x * gamma : V{};
       }
-      store<T>(place, y);
+      store<T>(target, y);
       visit(j, i, x, y);
     }
   }

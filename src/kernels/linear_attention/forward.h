@@ -67,8 +67,8 @@ template <class T>
   for (Index i = 0; i < count; i += n) {
     const auto factor = load<T>(w.into + i);
     for (Index d = 0; d < t.features.count; ++d) {
-      T* place = w.q_panel + d * w.width + i;
-      store<T>(place, load<T>(place) * factor);
+      T* target = w.q_panel + d * w.width + i;
+      store<T>(target, load<T>(target) * factor);
     }
   }
 }

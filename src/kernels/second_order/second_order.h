@@ -20,13 +20,13 @@ template <class T>
 struct SecondOrderScratch {
   BackwardScratch<T> first;  // p and ds: scores and dout.v in; z w (ts - mean) and hx out
   Carver carver;
-  T* tangent_panels = carver.take<T>(first.width * first.head_dim);     // tangents of the queries, as first.q_panels
-  T* by_query = carver.take<T>(kBackwardBlock * first.row);             // [kBackwardBlock][row]: k.tq in; dx or z w out
-  T* by_key = carver.take<T>(kBackwardBlock * first.row);               // [kBackwardBlock][row]: tk.q
-  T* by_value = carver.take<T>(kBackwardBlock * first.row);             // [kBackwardBlock][row]: tv.dout
-  T* bias_tangent = carver.take<T>(kBackwardBlock * strip_lanes<T>());  // [kBackwardBlock][strip]: tbias
-  T* mean = carver.take<T>(first.width);
-  T* moment = carver.take<T>(first.width);
+  T* tangent_panels = carver.array<T>(first.width * first.head_dim);     // tangents of the queries, as first.q_panels
+  T* by_query = carver.array<T>(kBackwardBlock * first.row);             // [kBackwardBlock][row]: k.tq in; dx or z w out
+  T* by_key = carver.array<T>(kBackwardBlock * first.row);               // [kBackwardBlock][row]: tk.q
+  T* by_value = carver.array<T>(kBackwardBlock * first.row);             // [kBackwardBlock][row]: tv.dout
+  T* bias_tangent = carver.array<T>(kBackwardBlock * strip_lanes<T>());  // [kBackwardBlock][strip]: tbias
+  T* mean = carver.array<T>(first.width);
+  T* moment = carver.array<T>(first.width);
   std::size_t bytes = carver.used();
 
   SecondOrderScratch(void* base, Index d, Index dv) : first(base, d, dv, false), carver(base, first.bytes) {}

@@ -29,9 +29,9 @@ struct ForwardRows {
     }
     const auto carve = [&](std::byte* base) {
       Carver carver(base);
-      projected = {carver.take<T>(batch * length * columns), projected_sizes};
-      attended = {carver.take<T>(batch * length * width), {batch, length, width}};
-      lse = {carver.take<float>(batch * num_heads * length), {batch, num_heads, length}};
+      projected = {carver.array<T>(batch * length * columns), projected_sizes};
+      attended = {carver.array<T>(batch * length * width), {batch, length, width}};
+      lse = {carver.array<float>(batch * num_heads * length), {batch, num_heads, length}};
       return carver.used();
     };
     lease_ = borrow_scratch(context, std::max<std::size_t>(carve(nullptr), 1));  // views of no rows have a pointer too

@@ -47,12 +47,12 @@ TYPED_TEST(CaptureBits, RowsAreTheWeights) {
     for_each_isa(2, [&](Context& context) {
       Result<T> result(problem);
       result.run_weights(problem, context);
-      Capture look{.heads = {1}};
-      for (Index i = 0; i < each.q_len; ++i) look.rows.push_back(i);
-      CaptureResult seen;
-      forward_with(problem, result, look, seen, context);
+      Capture what{.heads = {1}};
+      for (Index i = 0; i < each.q_len; ++i) what.rows.push_back(i);
+      CaptureResult found;
+      forward_with(problem, result, what, found, context);
       const View<const Accumulator<T>, 4> weights = result.weights;
-      const View<const double, 4> rows = seen.rows;
+      const View<const double, 4> rows = found.rows;
       const bool pairs = has_bf16_products(context.isa()) && std::is_same_v<T, BFloat16>;  // their sums have another order
       for_each_index({each.batch, each.q_len, pairs ? 0 : each.kv_len}, [&](Index b, Index i, Index j) {
         ASSERT_EQ(rows(b, 0, i, j), static_cast<double>(weights(b, 1, i, j))) << b << " " << i << " " << j;
@@ -65,12 +65,12 @@ TYPED_TEST(CaptureBits, AttentionWeightsSeeTheSame) {
   using T = TypeParam;
   const Problem<T> problem(long_case(MaskKind::kCausalBottomRight));
   for_each_isa(2, [&](Context& context) {
-    const Capture look = look_of(problem.c);
+    const Capture what = capture_of(problem.c);
     CaptureResult forward, weights;
     Result<T> result(problem);
-    forward_with(problem, result, look, forward, context);
+    forward_with(problem, result, what, forward, context);
     AttentionOptions options = problem.options;
-    options.capture = {look, weights};
+    options.capture = {what, weights};
     attention_forward(problem.q(), problem.k(), {}, {.weights = result.weights}, options, context);
     const bool pairs = has_bf16_products(context.isa()) && std::is_same_v<T, BFloat16>;
     if (!pairs) expect_same(weights, forward);
@@ -90,16 +90,16 @@ TYPED_TEST(CaptureBits, OnACacheTheSame) {
     KVCache cache = empty_cache(kind, kStorageOf<T>, each.batch, each.num_kv_heads, each.head_dim, each.v_head_dim, each.kv_len);
     fill_cache(cache, problem.k(), problem.v(), lengths, each.seed);
     for_each_isa(2, [&](Context& context) {
-      const Capture look{.rows = {3, 80}, .top_k = 5, .statistics = true, .column_mass = true, .map_rows = 4, .map_columns = 3};
+      const Capture what{.rows = {3, 80}, .top_k = 5, .statistics = true, .column_mass = true, .map_rows = 4, .map_columns = 3};
       CaptureResult both;
       Result<T> result(problem);
       Tensor<Accumulator<T>> all({each.batch, each.num_heads, each.q_len, each.kv_len});
       AttentionOptions options = problem.options;
-      options.capture = {look, both};
+      options.capture = {what, both};
       attention_forward(problem.q(), cache.key_value(), {.out = result.out.view, .lse = result.lse, .weights = all}, options, context);
       for (Index b = 0; b < each.batch; ++b) {
         CaptureResult one;
-        options.capture = {look, one};
+        options.capture = {what, one};
         const Index length = lengths[static_cast<std::size_t>(b)];
         const auto keys = [&](const auto& x) { return x.sliced(0, b, b + 1).sliced(2, 0, length); };
         Tensor<Accumulator<T>> weights({1, each.num_heads, each.q_len, length});
@@ -130,18 +130,18 @@ TYPED_TEST(CaptureBits, OnACacheTheSame) {
 TEST(CaptureErrors, NameWhatIsWrongAndLeaveResultsAlone) {
   const Tensor<float> q({2, 3, 5, 4}), k({2, 3, 7, 4}), v({2, 3, 7, 4});
   Tensor<float> out({2, 3, 5, 4}), lse({2, 3, 5});
-  const auto expect_error = [&](const Capture& look, const std::string& text) {
-    CaptureResult seen;
-    seen.rows = Tensor<double>({1});
-    seen.rows.data()[0] = 42;
+  const auto expect_error = [&](const Capture& what, const std::string& text) {
+    CaptureResult found;
+    found.rows = Tensor<double>({1});
+    found.rows.data()[0] = 42;
     try {
-      attention_forward(q, k, v, {.out = out, .lse = lse}, {.capture = {look, seen}});
-      attention_backward(q, k, v, out, lse, out, {}, {.capture = {look, seen}});
+      attention_forward(q, k, v, {.out = out, .lse = lse}, {.capture = {what, found}});
+      attention_backward(q, k, v, out, lse, out, {}, {.capture = {what, found}});
       FAIL() << "no error: " << text;
     } catch (const OptionError& error) {
       EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
     }
-    EXPECT_EQ(seen.rows.data()[0], 42);
+    EXPECT_EQ(found.rows.data()[0], 42);
   };
   expect_error({.heads = {3}}, "capture.heads must be at least 0 and below 3: got 3");
   expect_error({.heads = {1, 0, 1}}, "capture.heads must name each once: got 1 twice");
@@ -155,12 +155,12 @@ TEST(CaptureErrors, NameWhatIsWrongAndLeaveResultsAlone) {
 TEST(CaptureErrors, TheOtherDirectionIsLeftAlone) {
   const Tensor<float> q({1, 1, 5, 4});
   Tensor<float> out({1, 1, 5, 4}), lse({1, 1, 5}), dq({1, 1, 5, 4});
-  const Capture look{.top_k = 1, .of = CaptureOf::kGradient};
-  CaptureResult seen;
-  attention_forward(q, q, q, {.out = out, .lse = lse}, {.capture = {look, seen}});
-  EXPECT_EQ(seen.top_weights.rank(), 0);
-  attention_backward(q, q, q, out, lse, q, {.dq = dq}, {.capture = {look, seen}});
-  EXPECT_EQ(seen.top_weights.count(), 5);
+  const Capture what{.top_k = 1, .of = CaptureOf::kGradient};
+  CaptureResult found;
+  attention_forward(q, q, q, {.out = out, .lse = lse}, {.capture = {what, found}});
+  EXPECT_EQ(found.top_weights.rank(), 0);
+  attention_backward(q, q, q, out, lse, q, {.dq = dq}, {.capture = {what, found}});
+  EXPECT_EQ(found.top_weights.count(), 5);
 }
 
 }  // namespace

@@ -13,23 +13,23 @@
 namespace qkv::test {
 
 /// The request of a case. Odd seeds capture every other head, from the last.
-inline Capture look_of(const AttentionCase& c) {
-  Capture look;
-  for (Index h = c.num_heads - 1; c.seed % 2 == 1 && h >= 0; h -= 2) look.heads.push_back(h);
+inline Capture capture_of(const AttentionCase& c) {
+  Capture what;
+  for (Index h = c.num_heads - 1; c.seed % 2 == 1 && h >= 0; h -= 2) what.heads.push_back(h);
   for (const Index i : {c.q_len - 1, Index{0}, c.q_len / 2}) {
-    if (i >= 0 && i < c.q_len && std::ranges::find(look.rows, i) == look.rows.end()) look.rows.push_back(i);
+    if (i >= 0 && i < c.q_len && std::ranges::find(what.rows, i) == what.rows.end()) what.rows.push_back(i);
   }
-  look.top_k = static_cast<Index>(1 + c.seed % 7);
-  look.statistics = true;
-  look.column_mass = true;
-  look.map_rows = std::max<Index>(1, c.q_len / 3);
-  look.map_columns = std::max<Index>(1, c.seed % 3 == 0 ? c.kv_len : c.kv_len / 7);
-  return look;
+  what.top_k = static_cast<Index>(1 + c.seed % 7);
+  what.statistics = true;
+  what.column_mass = true;
+  what.map_rows = std::max<Index>(1, c.q_len / 3);
+  what.map_columns = std::max<Index>(1, c.seed % 3 == 0 ? c.kv_len : c.kv_len / 7);
+  return what;
 }
 
-inline std::vector<Index> heads_of(const Capture& look, Index num_heads) {
-  std::vector<Index> heads = look.heads;
-  for (Index h = 0; look.heads.empty() && h < num_heads; ++h) heads.push_back(h);
+inline std::vector<Index> heads_of(const Capture& what, Index num_heads) {
+  std::vector<Index> heads = what.heads;
+  for (Index h = 0; what.heads.empty() && h < num_heads; ++h) heads.push_back(h);
   return heads;
 }
 
@@ -38,22 +38,22 @@ inline constexpr std::array kStatisticNames = {"entropy", "max", "self", "previo
 inline constexpr std::size_t kNumSums = kSumNames.size(), kNumStatistics = kStatisticNames.size();
 
 /// The library's numbers in the order of the names.
-inline std::vector<const Tensor<double>*> numbers_of(const CaptureResult& seen) {
-  const RowStatistics& s = seen.statistics;
-  return {&seen.rows, &seen.map, &seen.column_mass, &s.entropy, &s.max_weight, &s.self, &s.previous, &s.first, &s.distance};
+inline std::vector<const Tensor<double>*> numbers_of(const CaptureResult& found) {
+  const RowStatistics& s = found.statistics;
+  return {&found.rows, &found.map, &found.column_mass, &s.entropy, &s.max_weight, &s.self, &s.previous, &s.first, &s.distance};
 }
 
 /// The same from a matrix [B, H, Tq, Tk] of type C. `exact` is the true matrix if this one is A, otherwise null.
 template <class C>
 class Captured {
  public:
-  Captured(const Tensor<C>& matrix, const Capture& look, const Tensor<C>* exact = nullptr) : look_(look), exact_(exact) {
+  Captured(const Tensor<C>& matrix, const Capture& what, const Tensor<C>* exact = nullptr) : what_(what), exact_(exact) {
     const View<const C, 4> w = matrix;
-    const std::vector<Index> heads = heads_of(look, w.size(1));
+    const std::vector<Index> heads = heads_of(what, w.size(1));
     const Index batch = w.size(0), count = static_cast<Index>(heads.size()), q_len = w.size(2);
     kv_len_ = w.size(3), q_len_ = q_len;
-    rows_ = Tensor<C>({batch, count, static_cast<Index>(look.rows.size()), kv_len_});
-    map_ = Tensor<C>({batch, count, look.map_rows, look.map_columns});
+    rows_ = Tensor<C>({batch, count, static_cast<Index>(what.rows.size()), kv_len_});
+    map_ = Tensor<C>({batch, count, what.map_rows, what.map_columns});
     columns_ = Tensor<C>({batch, count, kv_len_});
     for (Tensor<C>& each : statistics_) each = Tensor<C>({batch, count, q_len});
     for_each_index({batch, count, q_len}, [&](Index b, Index n, Index i) {
@@ -70,14 +70,14 @@ class Captured {
 
  private:
   void add_row(Index head, Index i, const C* w, const C* exact) {
-    const Index num_rows = static_cast<Index>(look_.rows.size());
+    const Index num_rows = static_cast<Index>(what_.rows.size());
     for (Index r = 0; r < num_rows; ++r) {
-      if (look_.rows[static_cast<std::size_t>(r)] == i) std::copy_n(w, kv_len_, rows_.data() + (head * num_rows + r) * kv_len_);
+      if (what_.rows[static_cast<std::size_t>(r)] == i) std::copy_n(w, kv_len_, rows_.data() + (head * num_rows + r) * kv_len_);
     }
     for (Index j = 0; j < kv_len_; ++j) {
       columns_.data()[head * kv_len_ + j] += w[j];
-      const Index cell = i * look_.map_rows / q_len_ * look_.map_columns + j * look_.map_columns / kv_len_;
-      map_.data()[head * look_.map_rows * look_.map_columns + cell] += w[j];
+      const Index cell = i * what_.map_rows / q_len_ * what_.map_columns + j * what_.map_columns / kv_len_;
+      map_.data()[head * what_.map_rows * what_.map_columns + cell] += w[j];
     }
     const std::array<C, kNumStatistics> numbers = exact == nullptr ? statistics(i, w) : magnitudes(i, w, exact);
     for (std::size_t n = 0; n < kNumStatistics; ++n) statistics_[n].data()[head * q_len_ + i] = numbers[n];
@@ -110,7 +110,7 @@ class Captured {
   C away(Index i, Index j) const { return static_cast<C>(std::abs(position(i) - j)); }
   C at(const C* w, Index j) const { return j >= 0 && j < kv_len_ ? w[j] : C(0); }
 
-  const Capture& look_;
+  const Capture& what_;
   const Tensor<C>* exact_;
   Index q_len_ = 0, kv_len_ = 0;
   Tensor<C> rows_, map_, columns_;
@@ -143,16 +143,16 @@ class ExpectedCapture {
  public:
   using Sum = Accumulator<T>;
 
-  ExpectedCapture(const Tensor<Wider<T>>& exact, const Tensor<Sum>& naive, const Tensor<double>& a, const Capture& look,
+  ExpectedCapture(const Tensor<Wider<T>>& exact, const Tensor<Sum>& naive, const Tensor<double>& a, const Capture& what,
                   std::size_t count, double factor) {
     const Tensor<double> rounded = converted<double>(exact);
-    const Captured<Wider<T>> truth(exact, look);
-    const Captured<Sum> plain(naive, look);
-    const Captured<double> magnitude(a, look, &rounded);
+    const Captured<Wider<T>> truth(exact, what);
+    const Captured<Sum> plain(naive, what);
+    const Captured<double> magnitude(a, what, &rounded);
     const double error_of_weights = largest_error(exact, naive);
     for (std::size_t n = 0; n < count; ++n) {
       const std::string output = n < kNumSums ? kSumNames[n] : kStatisticNames[n - kNumSums];
-      if (n == 0 && look.rows.empty()) continue;  // not asked for
+      if (n == 0 && what.rows.empty()) continue;  // not asked for
       Expected<Sum> expected(truth.numbers()[n]->clone(), *plain.numbers()[n], *magnitude.numbers()[n], factor);
       if (output == "rows" || output == "max" || output == "self" || output == "previous" || output == "first") {
         const double more = factor * (error_of_weights - largest_error(expected.exact, *plain.numbers()[n]));
@@ -162,9 +162,9 @@ class ExpectedCapture {
     }
   }
 
-  testing::AssertionResult holds(const CaptureResult& seen, const std::string& name, Worst& worst) const {
+  testing::AssertionResult holds(const CaptureResult& found, const std::string& name, Worst& worst) const {
     for (const Number& each : numbers_) {
-      const Tensor<double>& got = *numbers_of(seen)[each.index];
+      const Tensor<double>& got = *numbers_of(found)[each.index];
       if (got.sizes() != each.expected.exact.sizes()) {
         return testing::AssertionFailure() << each.output << ": sizes " << got.shape() << ", not "
                                            << each.expected.exact.shape();
@@ -186,10 +186,10 @@ class ExpectedCapture {
 /// The largest of each row are those of the row itself, in its bits: falling, of equals the lower key first, and nothing that
 /// is kept was left out. `all` was seen with every row; kept(b, h, i, j) as the case has it.
 template <class Kept>
-void expect_largest(const CaptureResult& seen, const CaptureResult& all, const Capture& look, Index num_heads,
+void expect_largest(const CaptureResult& found, const CaptureResult& all, const Capture& what, Index num_heads,
                     const Kept& kept) {
-  const std::vector<Index> heads = heads_of(look, num_heads);
-  const Tensor<double>& top = seen.top_weights;
+  const std::vector<Index> heads = heads_of(what, num_heads);
+  const Tensor<double>& top = found.top_weights;
   for (Index b = 0; b < top.size(0); ++b) {
     for (Index n = 0; n < top.size(1); ++n) {
       for (Index i = 0; i < top.size(2); ++i) {
@@ -202,9 +202,9 @@ void expect_largest(const CaptureResult& seen, const CaptureResult& all, const C
           if (kept(b, heads[static_cast<std::size_t>(n)], i, j)) order.push_back(j);
         }
         std::ranges::stable_sort(order, [&](Index x, Index y) { return w[x] > w[y]; });
-        for (Index k = 0; k < look.top_k; ++k) {
-          const double value = top.data()[row * look.top_k + k];
-          const Index key = seen.top_keys.data()[row * look.top_k + k];
+        for (Index k = 0; k < what.top_k; ++k) {
+          const double value = top.data()[row * what.top_k + k];
+          const Index key = found.top_keys.data()[row * what.top_k + k];
           if (nan) {
             ASSERT_TRUE(std::isnan(value) && key == -1) << "row " << i;
             continue;

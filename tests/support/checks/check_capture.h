@@ -11,16 +11,16 @@
 namespace qkv::test {
 
 template <class T>
-void forward_with(const Problem<T>& problem, Result<T>& result, const Capture& look, CaptureResult& seen, Context& context) {
+void forward_with(const Problem<T>& problem, Result<T>& result, const Capture& what, CaptureResult& found, Context& context) {
   AttentionOptions options = problem.options;
-  options.capture = {look, seen};
+  options.capture = {what, found};
   attention_forward(problem.q(), problem.k(), problem.v(), {.out = result.out.view, .lse = result.lse}, options, context);
 }
 
 template <class T>
-void backward_with(const Problem<T>& problem, Result<T>& result, const Capture& look, CaptureResult& seen, Context& context) {
+void backward_with(const Problem<T>& problem, Result<T>& result, const Capture& what, CaptureResult& found, Context& context) {
   AttentionOptions options = problem.options;
-  options.capture = {look, seen};
+  options.capture = {what, found};
   AttentionGradients<T> wanted;
   wanted.dq = result.gradients.views[0], wanted.dk = result.gradients.views[1], wanted.dv = result.gradients.views[2];
   if (!problem.bias.is_null()) wanted.dbias = result.dbias;
@@ -31,8 +31,8 @@ void backward_with(const Problem<T>& problem, Result<T>& result, const Capture& 
 
 /// The same with every row, to look up what the largest are.
 template <class T>
-Capture with_all_rows(const Problem<T>& problem, const Capture& look) {
-  Capture all{.heads = look.heads, .of = look.of};
+Capture with_all_rows(const Problem<T>& problem, const Capture& what) {
+  Capture all{.heads = what.heads, .of = what.of};
   for (Index i = 0; i < problem.c.q_len; ++i) all.rows.push_back(i);
   return all;
 }
@@ -80,10 +80,10 @@ Tensor<C> times_gradient(const Tensor<C>& weights, const ReferenceInput<Given>& 
 
 /// The key that a capture calls the largest is one, as far as bounds tell.
 template <class T, class Kept>
-void expect_largest_key(const Expected<Accumulator<T>>& weights, const CaptureResult& seen, const Capture& look,
+void expect_largest_key(const Expected<Accumulator<T>>& weights, const CaptureResult& found, const Capture& what,
                         Index num_heads, const Kept& kept) {
-  const std::vector<Index> heads = heads_of(look, num_heads);
-  const Tensor<Index>& keys = seen.statistics.max_key;
+  const std::vector<Index> heads = heads_of(what, num_heads);
+  const Tensor<Index>& keys = found.statistics.max_key;
   const View<const Wider<T>, 4> exact = weights.exact;
   for (Index b = 0; b < keys.size(0); ++b) {
     for (Index n = 0; n < keys.size(1); ++n) {
@@ -120,37 +120,37 @@ void check_capture_forward(AttentionCase each, Worst& worst) {
   const reference::Forward<Wider<T>> exact = input.forward();
   const reference::Forward<Sum> naive = same.forward();
   const Magnitude a = magnitude_of(input, exact, false);
-  Capture look = look_of(each);
+  Capture what = capture_of(each);
   const Expected<Sum> weights(exact.weights.clone(), naive.weights, a.weights, 2);
-  const ExpectedCapture<T> expected(exact.weights, naive.weights, a.weights, look, kNumSums + kNumStatistics, 2);
+  const ExpectedCapture<T> expected(exact.weights, naive.weights, a.weights, what, kNumSums + kNumStatistics, 2);
   const reference::Factor& factor = input.options.factor;
   std::optional<ExpectedCapture<T>> expected_applied;
   if (problem.options.dropout.active()) {
-    expected_applied.emplace(applied(exact.weights, factor), applied(naive.weights, factor), applied(a.weights, factor), look,
+    expected_applied.emplace(applied(exact.weights, factor), applied(naive.weights, factor), applied(a.weights, factor), what,
                              kNumSums, 2);
   }
   for_each_isa(1, [&](Context& context) {
     const std::string name = each.name() + " " + std::string(isa_name(context.isa()));
     Result<T> alone(problem), watched(problem);
     alone.run_forward(problem, context);
-    CaptureResult seen, all;
-    look.of = CaptureOf::kWeights;
-    forward_with(problem, watched, look, seen, context);
+    CaptureResult found, all;
+    what.of = CaptureOf::kWeights;
+    forward_with(problem, watched, what, found, context);
     EXPECT_TRUE(same_bits(alone.lse, watched.lse)) << "lse beside a capture";
     EXPECT_TRUE(same_bits(copy_as<Sum>(alone.out.view), copy_as<Sum>(watched.out.view))) << "out beside a capture";
     EXPECT_TRUE(watched.sentinels_intact());
-    EXPECT_TRUE(expected.holds(seen, name, worst));
+    EXPECT_TRUE(expected.holds(found, name, worst));
     const bool fills = each.empty_row != EmptyRow::kZero;
     const auto kept = [&](Index b, Index h, Index i, Index j) {
       return problem.kept(b, h, i, j) || (fills && View<const Wider<T>, 3>(exact.lse)(b, h, i) == -HUGE_VAL);
     };
-    expect_largest_key<T>(weights, seen, look, each.num_heads, kept);
-    forward_with(problem, watched, with_all_rows(problem, look), all, context);
-    expect_largest(seen, all, look, each.num_heads, kept);
+    expect_largest_key<T>(weights, found, what, each.num_heads, kept);
+    forward_with(problem, watched, with_all_rows(problem, what), all, context);
+    expect_largest(found, all, what, each.num_heads, kept);
     if (!expected_applied) return;
-    look.of = CaptureOf::kApplied;
-    forward_with(problem, watched, look, seen, context);
-    EXPECT_TRUE(expected_applied->holds(seen, name + " applied", worst));
+    what.of = CaptureOf::kApplied;
+    forward_with(problem, watched, what, found, context);
+    EXPECT_TRUE(expected_applied->holds(found, name + " applied", worst));
   });
 }
 
@@ -166,24 +166,24 @@ void check_capture_backward(AttentionCase each, Worst& worst) {
   const Tensor<Wider<T>> exact = times_gradient(forward.weights, input, problem, false);
   const Tensor<Sum> naive = times_gradient(same.forward().weights, same, problem, false);
   const Tensor<double> a = times_gradient(magnitude_of(input, forward, false).weights, input, problem, true);
-  Capture look = look_of(each);
-  look.statistics = false;
-  look.of = CaptureOf::kGradient;
-  const ExpectedCapture<T> expected(exact, naive, a, look, kNumSums, 3);
+  Capture what = capture_of(each);
+  what.statistics = false;
+  what.of = CaptureOf::kGradient;
+  const ExpectedCapture<T> expected(exact, naive, a, what, kNumSums, 3);
   for_each_isa(1, [&](Context& context) {
     const std::string name = each.name() + " " + std::string(isa_name(context.isa()));
     Result<T> alone(problem), watched(problem);
     for (Result<T>* result : {&alone, &watched}) result->run_forward(problem, context);
     alone.run_backward(problem, context);
-    CaptureResult seen, all;
-    backward_with(problem, watched, look, seen, context);
+    CaptureResult found, all;
+    backward_with(problem, watched, what, found, context);
     for (std::size_t n = 0; n < 3; ++n) {
       EXPECT_TRUE(same_bits(copy_as<Sum>(alone.gradients.views[n]), copy_as<Sum>(watched.gradients.views[n]))) << n;
     }
-    EXPECT_TRUE(expected.holds(seen, name, worst));
-    backward_with(problem, watched, with_all_rows(problem, look), all, context);
+    EXPECT_TRUE(expected.holds(found, name, worst));
+    backward_with(problem, watched, with_all_rows(problem, what), all, context);
     const auto kept = [&](Index b, Index h, Index i, Index j) { return problem.kept(b, h, i, j); };
-    expect_largest(seen, all, look, each.num_heads, kept);
+    expect_largest(found, all, what, each.num_heads, kept);
   });
 }
 

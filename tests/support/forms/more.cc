@@ -14,7 +14,7 @@ const std::vector<const char*> kCaptures = {"rows",     "map",       "columns", 
 
 template <class T>
 std::vector<Tensor<double>> captures(const Problem<T>& p, unsigned asked, Context& context) {
-  const Capture every = look_of(p.c);
+  const Capture every = capture_of(p.c);
   const auto asks = [&](unsigned first, unsigned count) { return (asked >> first & ((1U << count) - 1)) != 0; };
   const auto request = [&](unsigned first) {
     Capture made{.heads = every.heads, .column_mass = asks(first + 2, 1)};
@@ -125,13 +125,13 @@ template <class T>
 Form<T> captured() {
   const auto forward = [](const Problem<T>& p, const AttentionOutputs<T>& outputs, Context& context) {
     CaptureResult result;
-    const Capture what = look_of(p.c);
+    const Capture what = capture_of(p.c);
     attention_forward(p.q(), p.k(), p.v(), outputs, changed(p.options, [&](AttentionOptions& o) { o.capture = {what, result}; }),
                       context);
   };
   const auto backward = [](const Problem<T>& p, const Result<T>& r, const AttentionGradients<T>& gradients, Context& context) {
     CaptureResult result;
-    Capture what = look_of(p.c);
+    Capture what = capture_of(p.c);
     what.statistics = false;
     what.of = CaptureOf::kGradient;
     attention_backward(p.q(), p.k(), p.v(), r.out.view, r.lse, p.dout.view, gradients,

@@ -5,19 +5,19 @@ const maps = {light: bytesOf(PALETTES.light), dark: bytesOf(PALETTES.dark)};
 const ENTRIES = maps.light.length / 3, NAN_COLOUR = [232, 90, 90];
 const systemDark = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => state.theme === "dark" || state.theme === "auto" && systemDark.matches;
-const placed = share => state.place === "sqrt" ? Math.sqrt(share) : share;
+const scaled = share => state.place === "sqrt" ? Math.sqrt(share) : share;
 
 /// [r, g, b] of a weight, where `top` gets the last colour.
 function colour(w, top) {
   if (Number.isNaN(w)) return NAN_COLOUR;
   if (w === 0) return isDark() ? [52, 52, 63] : [222, 222, 229];  // outside the map's hues: no weight at all
-  const n = Math.round(placed(Math.min(1, Math.max(0, w / (top || 1)))) * (ENTRIES - 1)), map = isDark() ? maps.dark : maps.light;
+  const n = Math.round(scaled(Math.min(1, Math.max(0, w / (top || 1)))) * (ENTRIES - 1)), map = isDark() ? maps.dark : maps.light;
   return [map[3 * n], map[3 * n + 1], map[3 * n + 2]];
 }
 /// [r, g, b] of a difference in [-top, top]: blue below, orange above, the page's ground at 0.
 function difference(w, top) {
   if (Number.isNaN(w)) return NAN_COLOUR;
-  const share = placed(Math.min(1, Math.abs(w) / (top || 1))), ground = isDark() ? [28, 28, 34] : [250, 250, 252];
+  const share = scaled(Math.min(1, Math.abs(w) / (top || 1))), ground = isDark() ? [28, 28, 34] : [250, 250, 252];
   const end = w < 0 ? (isDark() ? [90, 170, 255] : [0, 90, 181]) : (isDark() ? [255, 150, 60] : [200, 80, 0]);
   return ground.map((g, c) => Math.round(g + share * (end[c] - g)));
 }
@@ -31,7 +31,7 @@ function cellsImage(cells, height, width, top, of = colour) {
   c.height = Math.max(1, height);
   const g = c.getContext("2d"), pixels = g.createImageData(c.width, c.height), table = [];
   for (let n = 0; n < height * width; ++n) {
-    const key = of === colour && cells[n] > 0 ? Math.round(placed(Math.min(1, Math.max(0, cells[n] / (top || 1)))) * (ENTRIES - 1)) : -1;
+    const key = of === colour && cells[n] > 0 ? Math.round(scaled(Math.min(1, Math.max(0, cells[n] / (top || 1)))) * (ENTRIES - 1)) : -1;
     const [r, green, b] = key < 0 ? of(cells[n], top) : table[key] || (table[key] = of(cells[n], top));
     pixels.data.set([r, green, b, 255], 4 * n);
   }

@@ -24,7 +24,7 @@ function drawLines(panel, side, sides) {
   if (head.kind === "map") return void panel.append(make("p", {className: "note", textContent: "This head is stored by blocks only: lines between tokens need its weights, or its q, k and lse."}));
   const {i, queries, keys, rows, top: own} = linesOf(side), alike = sides.filter(other => other.of === side.of && other.head.kind !== "map");
   const top = Math.max(own, ...alike.map(other => linesOf(other).top));  // one scale for what is compared
-  const height = Math.max(queries.length, keys.length) * LINE_HEIGHT + 30, y = n => 34 + n * LINE_HEIGHT, place = new Map(keys.map((j, n) => [j, n]));
+  const height = Math.max(queries.length, keys.length) * LINE_HEIGHT + 30, y = n => 34 + n * LINE_HEIGHT, row_of_key = new Map(keys.map((j, n) => [j, n]));
   const [width, room, most] = sides.length > 1 || panel.clientWidth < 600 ? [400, 124, 15] : [640, 200, 22], right = width - room;
   const svg = svgElement("svg", {viewBox: `0 0 ${width} ${height}`, width, height, class: "lines", role: "img", "aria-label": "lines from queries to the keys that they look at"});
   svg.append(svgElement("text", {x: room, y: 14, "text-anchor": "end", class: "head"}, "queries"), svgElement("text", {x: right, y: 14, class: "head"}, "keys"));
@@ -34,7 +34,7 @@ function drawLines(panel, side, sides) {
     for (const j of keys) {
       const share = Math.abs(weights[j]) / top;
       if (!(share > .01)) continue;
-      const ends = {x1: room + 6, y1: y(n) - 4, x2: right - 6, y2: y(place.get(j)) - 4};
+      const ends = {x1: room + 6, y1: y(n) - 4, x2: right - 6, y2: y(row_of_key.get(j)) - 4};
       const ink = side.of === difference ? {style: `stroke:${rgb(difference(Math.sign(weights[j]), 1))}`} : {};
       svg.append(svgElement("line", {...ends, ...ink, "stroke-width": (.6 + 5 * share).toFixed(2), "stroke-opacity": (.15 + .85 * share).toFixed(3)}));
     }

@@ -31,9 +31,9 @@ function saveSvg() {
   const parts = tabs.length ? tabs.map(svg => [svg.viewBox.baseVal.width, svg.viewBox.baseVal.height, new XMLSerializer().serializeToString(svg)])
     : shownMaps().map(map => mapSvg(numbersOfMap(map), map));
   let x = 0;
-  const placed = parts.map(([width, , svg]) => { x += width; return `<g transform="translate(${x - width} 0)">${svg}</g>`; });
+  const scaled = parts.map(([width, , svg]) => { x += width; return `<g transform="translate(${x - width} 0)">${svg}</g>`; });
   const begin = `<svg xmlns="http://www.w3.org/2000/svg" width="${x}" height="${Math.max(...parts.map(([, height]) => height))}"><style>${style}</style>`;
-  download(fileName("svg"), "image/svg+xml", `${begin}<rect width="100%" height="100%" fill="${css("--card")}"/>${placed.join("\n")}</svg>\n`);
+  download(fileName("svg"), "image/svg+xml", `${begin}<rect width="100%" height="100%" fill="${css("--card")}"/>${scaled.join("\n")}</svg>\n`);
 }
 /// [width, height, markup]: the cells, their tokens, a title and the scale of colours.
 function mapSvg(n, {texts, top, of, name}) {

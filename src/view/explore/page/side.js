@@ -51,7 +51,7 @@ function drawScale(top) {
   g.textBaseline = "top";
   for (const s of [0, .25, 1]) {
     g.textAlign = s === 0 ? "left" : s === 1 ? "right" : "center";
-    g.fillText(percent(s * top), 8 + placed(s) * (width - 1), 17);
+    g.fillText(percent(s * top), 8 + scaled(s) * (width - 1), 17);
   }
 }
 
