@@ -78,7 +78,7 @@ Subject read_subject(const fs::path& folder) {
     return subject;
   };
   const fs::path path = folder / "look.json";
-  if (!readable_file(path)) return failed("the code ended before it was loaded at");
+  if (!readable_file(path)) return failed("the code ended before it was looked at");
   const Json document = Json::parse(load_text("look.json", path.string()), nullptr, false);
   if (!document.is_object()) return failed("what was seen of the code (look.json) is not JSON");
   subject.file = text_of(document, "file"), subject.name = text_of(document, "name"), subject.task = text_of(document, "task");

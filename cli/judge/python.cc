@@ -86,7 +86,7 @@ class Judgement {
 
   Finding finding() {
     Child child(command(), scratch_);
-    const bool loaded = child.line() == "loaded";
+    const bool loaded = child.line() == "looked";
     const Subject subject = read_subject(folder_);
     if (!subject.verdict.empty() && (loaded || fs::exists(folder_ / "look.json")))
       return named(not_judged(subject.verdict, subject.says, subject.traceback), subject);

@@ -60,7 +60,7 @@ struct Shown {
   Number weight(Index row, Index column) const { return weights[weight_index(row, column)]; }
   Number score(Index row, Index column) const { return scores[weight_index(row, column)]; }
   double got(Index row, Index column) const { return out[row * columns + column].value; }
-  /// Weights so small that rounding hides a factor are not loaded at.
+  /// Weights so small that rounding hides a factor are not compared.
   bool tells(Index row, Index column) const {
     const Number w = weight(row, column);
     return w.value > 0 && bound_of(w, unit) < 0.01 * w.value;

@@ -163,7 +163,7 @@ class Trial {
       later_.push_back(std::move(one));
       return;
     }
-    // What is compared: the task's own names; weights are loaded at later.
+    // What is compared: the task's own names; weights are compared later.
     Case asked{&probe, {}};
     for (auto& [key, given] : one.answers) {
       if (std::ranges::find(task_.answers, key) != task_.answers.end()) asked.answers.emplace_back(key, given);

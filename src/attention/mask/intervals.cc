@@ -29,12 +29,18 @@ class Intervals : public MaskPart {
     const Index behind = std::clamp(first.end - t.j0, whole, end);  // ... up to here
     std::fill_n(lane_masks, begin, 0U);
     Index ended = 0, begun = 0;  // queries whose intervals end at or before key j, and that begin there or before
-    for (Index j = begin; j < end; ++j) {
-      if (j == whole) j = behind;
-      if (j == end) break;
+    for (Index j = begin; j < end;) {
+      if (j == whole && whole < behind) {
+        j = behind;
+        continue;
+      }
       while (ended < t.ni && keys[ended].end <= t.j0 + j) ++ended;
       while (begun < t.ni && keys[begun].begin <= t.j0 + j) ++begun;
-      lane_masks[j] &= bit_range(ended, begun);
+      Index next = j < whole ? whole : end;  // lanes are the same up to here
+      if (ended < t.ni) next = std::min(next, keys[ended].end - t.j0);
+      if (begun < t.ni) next = std::min(next, keys[begun].begin - t.j0);
+      const std::uint32_t lanes = bit_range(ended, begun);
+      for (; j < next; ++j) lane_masks[j] &= lanes;
     }
     std::fill(lane_masks + end, lane_masks + t.nj, 0U);
   }
