@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 import qkv
 import qkv.torch as qt
 import torch.nn.functional as F
-from support_torch import EPSILON, numbers, started_once
+from support_torch import EPSILON, expect_close, numbers, started_once
 from torch import Tensor
 
 if not torch.distributed.is_available():
@@ -140,6 +140,26 @@ def alone(name: str) -> dict[str, Tensor]:
     return {name: x for name, x in zip(RESULTS, (out, lse, *gradients)) if x is not None}
 
 
+def formula(name: str, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Gradients of PyTorch's plain formula: the truth in float64, the naive form in the sums' type."""
+    (q, k, v, dout, dlse), arguments = inputs(name)
+    i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+    keep = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
+    if arguments.get("causal"):
+        keep &= j <= i + (k.shape[2] - q.shape[2] if arguments["causal"] == "bottom_right" else 0)
+    if "mask" in arguments:
+        listed = arguments["mask"] is LISTED
+        keep &= torch.zeros_like(keep).scatter(1, LISTS, True) if listed else (j <= i) & (j >= i - 9)
+    leaves = [x.to(dtype).requires_grad_() for x in (q, k, v, arguments.get("bias")) if x is not None]
+    wide_k, wide_v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in leaves[1:3])
+    scores = leaves[0] @ wide_k.mT * arguments.get("scale", q.shape[3] ** -0.5)
+    if cap := arguments.get("softcap"):
+        scores = cap * torch.tanh(scores / cap)
+    scores = (scores + leaves[3] if len(leaves) > 3 else scores).masked_fill(~keep, -torch.inf)
+    results = scores.softmax(-1) @ wide_v, scores.logsumexp(-1)
+    return dict(zip(RESULTS[2:], torch.autograd.grad(results, leaves, (dout.to(dtype), dlse.to(dtype)))))
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", CASES)
 def test_ranks_give_what_one_machine_gives(seen: list[dict[str, Any]], name: str, method: str) -> None:
@@ -154,9 +174,13 @@ def test_ranks_give_what_one_machine_gives(seen: list[dict[str, Any]], name: str
             got = whole(parts, keys if result in ("dk", "dv") else rows)
         if result in EQUAL[method] or len(seen) == 1 and result != "dbias":
             assert torch.equal(got, one), f"{result}: other bits than one machine's"
-        else:  # sums over ranks in another order; their bound is tests/dist's
+        else:  # sums over ranks in another order
             bound = 16 * EPSILON[CASES[name][4]] * max(1.0, float(one.abs().max()))
             torch.testing.assert_close(got, one, rtol=0, atol=bound)
+            if "dropout" not in CASES[name][-1]:
+                dtype = CASES[name][4]
+                sums = torch.float64 if dtype is torch.float64 else torch.float32
+                expect_close(got, formula(name, torch.float64)[result], formula(name, sums)[result], dtype, result)
 
 
 def test_a_block_changes_scaled_dot_product_attention(seen: list[dict[str, Any]]) -> None:
