@@ -24,8 +24,8 @@ constexpr int kFailed = 1;
 constexpr int kWrongUse = 2;
 
 /// The order of `qkv --help`: the main job first.
-constexpr std::array<std::string_view, 13> kOrder = {"judge",   "practice", "train", "generate", "map",       "forms", "ablate",
-                                                     "explain", "attend",   "layer", "mask",  "bench", "info"};
+constexpr std::array<std::string_view, 13> kOrder = {"judge", "practice", "train", "generate", "map", "forms", "ablate",
+    "explain", "attend", "layer", "mask", "bench", "info"};
 
 /// One column of options, one of what they mean, groups one line apart.
 class CalmFormatter : public CLI::Formatter {
@@ -42,7 +42,8 @@ class CalmFormatter : public CLI::Formatter {
     return name;
   }
 
-  /// The value's name and REQUIRED: CLI11 adds checks, needs and excludes in its own words, which are said when they are broken.
+  /// The value's name and REQUIRED: CLI11 adds checks, needs and excludes in its own words, which are said when they
+  /// are broken.
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_type_size() == 0) return {};
     return " " + option->get_type_name() + (option->get_expected_max() > 1 && option->get_positional() ? " ..." : "") +
@@ -68,7 +69,8 @@ int finish(int code) {
 
 int complain(const std::string& command, const std::string& text, int code) {
   std::fflush(stdout);
-  std::fputs(("qkv" + (command.empty() ? "" : " " + command) + ": " + rank_label() + one_line(text) + "\n").c_str(), stderr);
+  std::fputs(
+      ("qkv" + (command.empty() ? "" : " " + command) + ": " + rank_label() + one_line(text) + "\n").c_str(), stderr);
   set_last_words({});
   return code;
 }
@@ -107,11 +109,13 @@ int main_of(int argc, char** argv) {
   app.set_version_flag("--version", std::string("qkv ") + QKV_VERSION, "Print the version");
   app.set_help_flag("-h,--help", "Print this help");
   app.footer(
-      "\nExample:\n  qkv train --out model.safetensors\n\nqkv COMMAND --help lists a command's options, with an example.");
+      "\nExample:\n  qkv train --out model.safetensors\n\nqkv COMMAND --help lists a command's options, with an "
+      "example.");
   app.require_subcommand(1);
   app.formatter(std::make_shared<CalmFormatter>());  // commands inherit it
 
-  std::ranges::sort(commands(), {}, [](const Command& one) { return std::ranges::find(kOrder, one.name) - kOrder.begin(); });
+  std::ranges::sort(
+      commands(), {}, [](const Command& one) { return std::ranges::find(kOrder, one.name) - kOrder.begin(); });
   std::vector<std::pair<CLI::App*, std::function<int()>>> runs;
   for (const Command& command : commands()) {
     CLI::App* one = app.add_subcommand(command.name, command.summary);
@@ -122,7 +126,8 @@ int main_of(int argc, char** argv) {
 
   std::string chosen;
   const std::string first = argc > 1 ? argv[1] : "";
-  if (first.empty()) return complain({}, "a command is required: " + names_of_commands() + " (see qkv --help)", kWrongUse);
+  if (first.empty())
+    return complain({}, "a command is required: " + names_of_commands() + " (see qkv --help)", kWrongUse);
   if (first[0] != '-' && std::ranges::find(commands(), first, &Command::name) == commands().end()) {
     return complain({}, "no command is called " + escaped(first) + ": there are " + names_of_commands(), kWrongUse);
   }
@@ -131,13 +136,14 @@ int main_of(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return finish(app.exit(error));
     for (const CLI::App* one : app.get_subcommands()) chosen = one->get_name();
-    return complain(chosen, std::string(error.what()) + " (see qkv " + (chosen.empty() ? "" : chosen + " ") + "--help)",
-                    kWrongUse);
+    return complain(
+        chosen, std::string(error.what()) + " (see qkv " + (chosen.empty() ? "" : chosen + " ") + "--help)", kWrongUse);
   }
   for (const auto& [one, run] : runs) {
     if (!one->parsed()) continue;
     const CLI::Option* const parallel = one->get_option_no_throw("--parallel");
-    const std::string text = complaint_about_copies(one->get_name(), parallel != nullptr, parallel != nullptr && parallel->count() > 0);
+    const std::string text =
+        complaint_about_copies(one->get_name(), parallel != nullptr, parallel != nullptr && parallel->count() > 0);
     if (!text.empty()) return leave_it_to_the_first() ? kWrongUse : complain(one->get_name(), text, kWrongUse);
     return guarded(one->get_name(), run);
   }

@@ -1,4 +1,5 @@
-// Causal attention without a layer: attention_forward and attention_backward, the gradient checked by finite differences.
+// Causal attention without a layer: attention_forward and attention_backward, the gradient checked by finite
+// differences.
 #include "example.h"
 #include "qkv/qkv.h"
 

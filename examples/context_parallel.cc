@@ -1,4 +1,5 @@
-// A sequence cut over three ranks, here threads of one process: each has its own rows, and the result has the bits of one machine.
+// A sequence cut over three ranks, here threads of one process: each has its own rows, and the result has the bits of
+// one machine.
 #include "qkv/dist/context_parallel.h"
 
 #include <array>
@@ -33,5 +34,5 @@ int main() {
     same[static_cast<std::size_t>(transport.rank())] = equal;
   });
   return verdict(std::ranges::all_of(same, [](bool x) { return x; }),
-                 "the rows of all ranks are those of one machine, bit for bit");
+      "the rows of all ranks are those of one machine, bit for bit");
 }

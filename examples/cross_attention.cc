@@ -1,4 +1,5 @@
-// Cross-attention: 3 queries attend to 7 keys; values are wider than keys. A causal mask needs to know where its diagonal ends.
+// Cross-attention: 3 queries attend to 7 keys; values are wider than keys. A causal mask needs to know where its
+// diagonal ends.
 #include "example.h"
 #include "qkv/qkv.h"
 

@@ -1,5 +1,6 @@
-// A prompt read at once (prefill), then one token after the other (decode), on a cache: the rows of one causal call over all.
-// Tokens are packed, [T, H, D], as projections leave them; one_sequence() shows them as [1, H, T, D] without a copy.
+// A prompt read at once (prefill), then one token after the other (decode), on a cache: the rows of one causal call
+// over all. Tokens are packed, [T, H, D], as projections leave them; one_sequence() shows them as [1, H, T, D] without
+// a copy.
 #include "example.h"
 #include "qkv/qkv.h"
 
@@ -12,7 +13,8 @@ int main() {
   const qkv::AttentionOptions causal{.mask = qkv::Mask::causal(qkv::Align::kBottomRight)};
 
   qkv::KVCache cache({.num_kv_heads = kv_heads, .head_dim = width, .capacity = length});
-  const auto step = [&](Index begin, Index end) {  // tokens [begin, end): their keys and values first, then their queries
+  const auto step = [&](Index begin,
+                        Index end) {  // tokens [begin, end): their keys and values first, then their queries
     const auto part = [&](View<const float, 3> x) { return one_sequence(x.sliced(0, begin, end)); };
     cache.append(part(k), part(v));
     const View<float, 4> rows = one_sequence(out.view<3>().sliced(0, begin, end));

@@ -16,7 +16,8 @@ int main(int argc, char** argv) {
   for (float& value : x.span()) value *= 4.0F;  // an untrained layer attends almost evenly: larger inputs sharpen it
   layer.forward(x, {.weights = &weights});
 
-  const auto map = qkv::view::make_map(qkv::View<const float, 4>(weights), qkv::view::characters(text), "an untrained layer");
+  const auto map =
+      qkv::view::make_map(qkv::View<const float, 4>(weights), qkv::view::characters(text), "an untrained layer");
   std::printf("%s\n", qkv::view::render_terminal(map, {.colour = false}).c_str());
   std::vector<std::string> names{"map.svg", "map.html"};
   qkv::io::write_file_atomically(folder / "map.svg", qkv::view::render_svg(map));
@@ -27,10 +28,11 @@ int main(int argc, char** argv) {
   bool written = true;
   for (const std::string& name : names) {
     written = written && std::filesystem::file_size(folder / name) > 0;
-    std::printf("%s %lld bytes\n", (folder / name).c_str(), static_cast<long long>(std::filesystem::file_size(folder / name)));
+    std::printf(
+        "%s %lld bytes\n", (folder / name).c_str(), static_cast<long long>(std::filesystem::file_size(folder / name)));
   }
   const qkv::view::HeadStatistics head = qkv::view::head_statistics(map, 0, 0);
   std::printf("head 0: self %.2f previous %.2f first %.2f entropy %.2f nats\n", head.self, head.previous, head.first,
-              head.entropy);
+      head.entropy);
   return verdict(written && head.rows == length - 1, "pictures of one map");
 }

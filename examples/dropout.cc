@@ -1,4 +1,5 @@
-// Dropout on the weights: a pure function of seed and position, so it can be inspected, repeated, and recomputed in backward.
+// Dropout on the weights: a pure function of seed and position, so it can be inspected, repeated, and recomputed in
+// backward.
 #include "example.h"
 #include "qkv/qkv.h"
 
@@ -7,7 +8,8 @@ int main() {
   const qkv::Tensor<float> q = random_tensor({2, 1, length, 4}, 1);  // [B, H, T, D]
   const qkv::Tensor<float> k = random_tensor({2, 1, length, 4}, 2), v = random_tensor({2, 1, length, 4}, 3);
   const qkv::AttentionOptions options{.dropout = {.p = 0.25, .seed = 42, .training = true}};
-  qkv::Tensor<float> factors({2, 1, length, length}), softmax(factors.sizes()), applied(factors.sizes());  // [B, H, T, T]
+  qkv::Tensor<float> factors({2, 1, length, length}), softmax(factors.sizes()),
+      applied(factors.sizes());  // [B, H, T, T]
   qkv::dropout_factors(options.dropout, factors);
   qkv::attention_forward(q, k, {}, {.weights = softmax}, options);
   qkv::attention_forward(q, k, {}, {.weights = applied, .kind = qkv::WeightsKind::kApplied}, options);
@@ -26,5 +28,6 @@ int main() {
   const auto last = [](const qkv::Tensor<float>& tensor) { return tensor.view<4>().sliced(0, 1, 2); };
   qkv::attention_forward(last(q), last(k), last(v), {.out = alone}, second, one);
   const bool same = std::equal(alone.span().begin(), alone.span().end(), batch.data() + alone.count());
-  return verdict(product && same, "applied = softmax * factors; a sequence alone gets the bits that it had in the batch");
+  return verdict(
+      product && same, "applied = softmax * factors; a sequence alone gets the bits that it had in the batch");
 }

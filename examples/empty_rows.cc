@@ -21,7 +21,8 @@ int main() {
     return weights.view<4>()(0, 0, 2, 3);       // the empty row at a key that is in the future too
   };
   held = look("kZero, the default: the row gives nothing", qkv::EmptyRow::kZero) == 0 && out.data()[4] == 0 && held;
-  held = look("kMean, as a finite fill such as -1e20: the mean of all keys, future ones too", qkv::EmptyRow::kMean) == 0.25F &&
+  held = look("kMean, as a finite fill such as -1e20: the mean of all keys, future ones too", qkv::EmptyRow::kMean) ==
+             0.25F &&
          held;
   held = std::isnan(look("kNaN, as a fill of -inf", qkv::EmptyRow::kNaN)) && std::isnan(out.data()[4]) && held;
   return verdict(held, "zero, mean and NaN rows; the other rows are the same in all three");

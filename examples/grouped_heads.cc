@@ -10,7 +10,8 @@ int main() {
   qkv::Tensor<float> out(q.sizes()), expected(q.sizes());
   qkv::attention_forward(q, k, v, {.out = out});
 
-  // Query head h reads key/value head h / (H / Hkv): equal to attention with each key/value head repeated for its queries.
+  // Query head h reads key/value head h / (H / Hkv): equal to attention with each key/value head repeated for its
+  // queries.
   qkv::Tensor<float> repeated_k(q.sizes()), repeated_v(q.sizes());
   const qkv::Index one = length * width;
   for (qkv::Index h = 0; h < heads; ++h) {
@@ -19,7 +20,8 @@ int main() {
   }
   qkv::attention_forward(q, repeated_k, repeated_v, {.out = expected});
   const double difference = largest_difference(out, expected);
-  std::printf("keys and values: %lld numbers instead of %lld; difference %.1e\n", static_cast<long long>(k.count() + v.count()),
-              static_cast<long long>(repeated_k.count() + repeated_v.count()), difference);
+  std::printf("keys and values: %lld numbers instead of %lld; difference %.1e\n",
+      static_cast<long long>(k.count() + v.count()), static_cast<long long>(repeated_k.count() + repeated_v.count()),
+      difference);
   return verdict(difference == 0, "grouped heads are repeated heads, without the copy");
 }

@@ -6,11 +6,11 @@ namespace nn = qkv::nn;
 
 int main() {
   nn::GroupedQueryAttention layer({.embed_dim = 64,
-                                   .num_heads = 8,
-                                   .num_kv_heads = 2,
-                                   .rotary = qkv::RotaryOptions{.base = 500000},
-                                   .causal = true,
-                                   .seed = 1});
+      .num_heads = 8,
+      .num_kv_heads = 2,
+      .rotary = qkv::RotaryOptions{.base = 500000},
+      .causal = true,
+      .seed = 1});
   const qkv::Tensor<float> x = random_tensor({1, 12, 64}, 2);  // [B, T, E]
   const qkv::Tensor<float> whole = layer.forward(x);
 
@@ -20,10 +20,11 @@ int main() {
   const qkv::View<const float, 3> tokens = x;
   const qkv::View<float, 3> outputs = y;
   layer.step(tokens.sliced(1, 0, 8), outputs.sliced(1, 0, 8), cache, memory);  // the prompt
-  for (qkv::Index t = 8; t < 12; ++t) layer.step(tokens.sliced(1, t, t + 1), outputs.sliced(1, t, t + 1), cache, memory);
+  for (qkv::Index t = 8; t < 12; ++t)
+    layer.step(tokens.sliced(1, t, t + 1), outputs.sliced(1, t, t + 1), cache, memory);
 
   const double difference = largest_difference(y, whole);
   std::printf("the cache holds %lld numbers a token instead of %d; largest difference %.1e\n",
-              static_cast<long long>(cache.bytes() / sizeof(float) / 12), 2 * 64, difference);
+      static_cast<long long>(cache.bytes() / sizeof(float) / 12), 2 * 64, difference);
   return verdict(difference < 1e-5, "steps with a cache are the forward of the whole sequence");
 }

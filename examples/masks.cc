@@ -25,6 +25,7 @@ int main() {
   draw("Longformer", Mask::window(1, 1) | Mask::global_rows(global) | Mask::global_columns(global), 22 + 12);
   draw("Llama 4", Mask::chunked(4) & Mask::causal(), 10 + 10);
   draw("text with an image", Mask::causal() | Mask::document_ids(image), 36 + 3);
-  draw("whatever else", Mask::mask_mod([](Index, Index, Index i, Index j) { return (i + j) % 4 == 0; }) & Mask::causal(), 10);
+  draw("whatever else",
+      Mask::mask_mod([](Index, Index, Index i, Index j) { return (i + j) % 4 == 0; }) & Mask::causal(), 10);
   return verdict(held, "each keeps as many pairs as counted by hand");
 }

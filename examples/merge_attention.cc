@@ -19,10 +19,12 @@ int main() {
   for (std::size_t n = 0; n < 3; ++n) {
     part_outs[n] = qkv::Tensor<float>({1, 2, queries, width});
     part_lses[n] = qkv::Tensor<float>({1, 2, queries});
-    const auto part = [&](const qkv::Tensor<float>& tensor) { return tensor.view<4>().sliced(2, cuts[n], cuts[n + 1]); };
+    const auto part = [&](const qkv::Tensor<float>& tensor) {
+      return tensor.view<4>().sliced(2, cuts[n], cuts[n + 1]);
+    };
     qkv::attention_forward(q, part(k), part(v), {.out = part_outs[n], .lse = part_lses[n]});
     std::printf("keys [%d, %d): lse of query 0 %.4f\n", static_cast<int>(cuts[n]), static_cast<int>(cuts[n + 1]),
-                static_cast<double>(part_lses[n].data()[0]));
+        static_cast<double>(part_lses[n].data()[0]));
     outs.push_back(part_outs[n]);
     lses.push_back(part_lses[n]);
   }

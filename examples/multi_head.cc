@@ -1,4 +1,5 @@
-// MultiHeadAttention: 8 heads of width 16 in [B, T, 128], with a mask that leaves empty rows, filled in both usual ways.
+// MultiHeadAttention: 8 heads of width 16 in [B, T, 128], with a mask that leaves empty rows, filled in both usual
+// ways.
 #include "example.h"
 #include "qkv/nn/self_attention.h"
 
@@ -12,7 +13,8 @@ int main() {
   const qkv::Tensor<float> mean = layer.forward(x, {.mask = layer.keep(keep), .weights = &weights});
   std::printf("x %s -> y %s, weights %s\n", x.shape().c_str(), mean.shape().c_str(), weights.shape().c_str());
   print_table("sequence 0, head 3:", {&weights.view<4>()(0, 3, 0, 0), {2, 2}});
-  print_table("sequence 1, head 3, no key may be attended; a fill of -1e20 (kMean):", {&weights.view<4>()(1, 3, 0, 0), {2, 2}});
+  print_table(
+      "sequence 1, head 3, no key may be attended; a fill of -1e20 (kMean):", {&weights.view<4>()(1, 3, 0, 0), {2, 2}});
   const bool half = weights.view<4>()(1, 3, 0, 0) == 0.5F && weights.view<4>()(0, 3, 0, 1) == 1.0F;
 
   const qkv::Tensor<float> nan =

@@ -1,4 +1,5 @@
-// qkv on your application's threads: implement Executor. Results are bit-identical whatever the threads and their number.
+// qkv on your application's threads: implement Executor. Results are bit-identical whatever the threads and their
+// number.
 #include <future>
 
 #include "example.h"
@@ -11,7 +12,8 @@ class StartThreads : public qkv::Executor {
   void run(int workers, const std::function<void(int)>& body) override {
     std::vector<std::future<void>> running;
     for (int n = 0; n < workers; ++n) running.push_back(std::async(std::launch::async, body, n));
-    for (std::future<void>& one : running) one.get();  // rethrows what a body threw; the other futures still wait for theirs
+    for (std::future<void>& one : running)
+      one.get();  // rethrows what a body threw; the other futures still wait for theirs
     regions += 1;
   }
   int regions = 0;
@@ -25,6 +27,6 @@ int main() {
   qkv::attention_forward(q, q, q, {.out = out}, {.mask = qkv::Mask::causal()}, mine);
   qkv::attention_forward(q, q, q, {.out = expected}, {.mask = qkv::Mask::causal()}, one);
   std::printf("%d regions on %d own threads, %s instructions\n", threads->regions, mine.threads(),
-              qkv::isa_name(mine.isa()).data());
+      qkv::isa_name(mine.isa()).data());
   return verdict(threads->regions > 0 && largest_difference(out, expected) == 0, "own threads, same bits");
 }

@@ -33,5 +33,6 @@ int main() {
     refusal = error.what();
   }
   std::printf("a file with one parameter: %s\n", refusal.c_str());
-  return verdict(same == 0 && kept && !refusal.empty(), "saved and loaded bit for bit; torch's names are read and kept");
+  return verdict(
+      same == 0 && kept && !refusal.empty(), "saved and loaded bit for bit; torch's names are read and kept");
 }

@@ -1,4 +1,5 @@
-// SelfAttention: projections of their own width d_k, no output projection; the output is [B, T, d_k], the scale 1/sqrt(d_k).
+// SelfAttention: projections of their own width d_k, no output projection; the output is [B, T, d_k], the scale
+// 1/sqrt(d_k).
 #include "qkv/nn/self_attention.h"
 
 #include "example.h"

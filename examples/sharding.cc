@@ -1,4 +1,5 @@
-// Tensor parallelism in one process: two shards split the heads, and the output projection by columns; their sum is the layer.
+// Tensor parallelism in one process: two shards split the heads, and the output projection by columns; their sum is the
+// layer.
 #include "qkv/nn/sharding.h"
 
 #include "example.h"
@@ -14,7 +15,8 @@ int main() {
 
   constexpr qkv::Index parts = 2;
   qkv::Tensor<float> y_sum(y.sizes()), dx_sum(dx.sizes());
-  const auto add = [](qkv::Tensor<float>& sum, const qkv::Tensor<float>& part) {  // what an all-reduce does between machines
+  const auto add = [](qkv::Tensor<float>& sum,
+                       const qkv::Tensor<float>& part) {  // what an all-reduce does between machines
     for (qkv::Index n = 0; n < sum.count(); ++n) sum.data()[n] += part.data()[n];
   };
   layer.zero_gradients();
@@ -25,7 +27,7 @@ int main() {
     add(dx_sum, own.backward(dy, own_saved));
     nn::add_shard_gradients(layer, own, part, parts);
     std::printf("shard %lld: %lld of %lld parameters\n", static_cast<long long>(part),
-                static_cast<long long>(own.parameter_count()), static_cast<long long>(layer.parameter_count()));
+        static_cast<long long>(own.parameter_count()), static_cast<long long>(layer.parameter_count()));
   }
   const double forward = largest_difference(y_sum, y), backward = largest_difference(dx_sum, dx);
   std::printf("largest difference: forward %.1e, backward %.1e\n", forward, backward);

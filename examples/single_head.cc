@@ -25,6 +25,6 @@ int main() {
     open_moves = open_moves || open.data()[n] != open_changed.data()[n];
   }
   std::printf("after changing the last token: causal prefix the same bits: %s; without the mask: %s\n",
-              prefix_same ? "yes" : "no", open_moves ? "it reads the future" : "the same");
+      prefix_same ? "yes" : "no", open_moves ? "it reads the future" : "the same");
   return verdict(future_is_zero && prefix_same && open_moves, "a causal layer cannot read the future");
 }

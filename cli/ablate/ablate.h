@@ -1,5 +1,5 @@
-// What each part of attention does, shown by removing it: the experiments of article 003 along the position axis, the scale,
-// the mask. Every sentence is checked against the numbers. Not: printing and pictures (cmd_ablate.cc).
+// What each part of attention does, shown by removing it: the experiments of article 003 along the position axis, the
+// scale, the mask. Every sentence is checked against the numbers. Not: printing and pictures (cmd_ablate.cc).
 #pragma once
 
 #include <cstdint>
@@ -42,6 +42,7 @@ Experiment ablate_scale(const AblateOptions& options, Context& context);
 Experiment ablate_mask(const AblateOptions& options, Context& context);
 
 /// Weights [T, T] of one sequence, drawn beside each other, each with a name: "no mask", "causal".
-view::AttentionMap map_of(const std::string& title, const std::vector<std::string>& words, const std::vector<judge::Array>& weights);
+view::AttentionMap map_of(
+    const std::string& title, const std::vector<std::string>& words, const std::vector<judge::Array>& weights);
 
 }  // namespace qkv::cli

@@ -1,4 +1,5 @@
-// qkv ablate: what each part of attention does, shown by removing it. Not: the experiments (positions.cc, scale.cc, mask.cc).
+// qkv ablate: what each part of attention does, shown by removing it. Not: the experiments (positions.cc, scale.cc,
+// mask.cc).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,11 +33,8 @@ struct NamedExperiment {
   const char* name;
   Experiment (*run)(const AblateOptions&, Context&);
 };
-constexpr NamedExperiment kExperiments[] = {{"same-q", ablate_same_q},
-                                            {"same-k", ablate_same_k},
-                                            {"zero-v", ablate_zero_v},
-                                            {"no-scale", ablate_scale},
-                                            {"no-mask", ablate_mask}};
+constexpr NamedExperiment kExperiments[] = {{"same-q", ablate_same_q}, {"same-k", ablate_same_k},
+    {"zero-v", ablate_zero_v}, {"no-scale", ablate_scale}, {"no-mask", ablate_mask}};
 
 std::vector<NamedExperiment> chosen(const std::vector<std::string>& names) {
   if (names.empty()) return {std::begin(kExperiments), std::end(kExperiments)};
@@ -76,7 +74,9 @@ int run_ablate(const AblateCommandOptions& options) {
   if (!options.out.empty()) {  // every picture is named before the work begins
     std::error_code error;
     std::filesystem::create_directories(options.out, error);
-    if (error) throw UsageError("--out " + escaped(options.out) + ": " + error.message() + ": name a folder that can be written");
+    if (error)
+      throw UsageError(
+          "--out " + escaped(options.out) + ": " + error.message() + ": name a folder that can be written");
     for (const NamedExperiment& one : experiments) expect_map(outputs, "--out", map_path(options.out, one.name));
   }
   Context context(options.compute.context());
@@ -91,11 +91,8 @@ int run_ablate(const AblateCommandOptions& options) {
     progress.clear();
     holds &= all_hold(experiment.claims);
     if (!options.json) print_experiment(one.name, experiment);
-    list.push_back({{"name", one.name},
-                    {"title", experiment.title},
-                    {"holds", all_hold(experiment.claims)},
-                    {"claims", to_json(experiment.claims)},
-                    {"numbers", experiment.numbers}});
+    list.push_back({{"name", one.name}, {"title", experiment.title}, {"holds", all_hold(experiment.claims)},
+        {"claims", to_json(experiment.claims)}, {"numbers", experiment.numbers}});
     if (options.out.empty()) continue;
     for (const view::AttentionMap& map : experiment.maps) add_map(outputs, map_path(options.out, one.name), map);
   }
@@ -104,23 +101,25 @@ int run_ablate(const AblateCommandOptions& options) {
     print_json({{"seed", options.ablate.seed}, {"experiments", list}, {"holds", holds}});
   } else if (!options.out.empty()) {
     print_line();
-    for (const NamedExperiment& one : experiments) print_line(faint("wrote " + one_line(map_path(options.out, one.name))));
+    for (const NamedExperiment& one : experiments)
+      print_line(faint("wrote " + one_line(map_path(options.out, one.name))));
   }
   return holds ? 0 : 1;
 }
 
 void declare_ablate(Options& add, AblateCommandOptions& options) {
   add("EXPERIMENT", &options.names, "same-q, same-k, zero-v, no-scale, no-mask (default: all)");
-  add("--steps N", &options.steps, "Steps of each of the four trainings of no-mask (default 400)", {.least = 1, .most = 1000000});
+  add("--steps N", &options.steps, "Steps of each of the four trainings of no-mask (default 400)",
+      {.least = 1, .most = 1000000});
   add("--seed N", &options.ablate.seed, "Seed of everything random (default 0)");
   add("--out DIR", &options.out, "Folder for maps as PNG (SVG without Pango), one per experiment; created if missing");
   add.compute(options.compute);
   add.json(options.json);
 }
 
-const bool ablate_added = add_command({"ablate", "Remove a part of attention; show what breaks",
-                                "qkv ablate\n  qkv ablate no-scale no-mask --out maps"},
-                               declare_ablate, run_ablate);
+const bool ablate_added = add_command(
+    {"ablate", "Remove a part of attention; show what breaks", "qkv ablate\n  qkv ablate no-scale no-mask --out maps"},
+    declare_ablate, run_ablate);
 
 }  // namespace
 }  // namespace qkv::cli

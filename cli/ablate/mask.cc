@@ -20,16 +20,17 @@ constexpr std::uint32_t kReplaceStream = 4, kTextStream = 5, kFreshTextStream = 
 struct Run {
   std::string name;
   lm::PredictionScore score;
-  double future = 0;              ///< share of the weight on j > i, mean over the rows that have a future
-  double next = 0;                ///< share on j = i + 1
-  double moved = 0;               ///< share of positions whose logits change when all that follows is replaced
-  double right_after = 0;         ///< share still predicted rightly then
-  double follows = 0;             ///< share whose prediction becomes the character that was put at i + 1
-  judge::Array sample_weights;    ///< [T, T]
+  double future = 0;            ///< share of the weight on j > i, mean over the rows that have a future
+  double next = 0;              ///< share on j = i + 1
+  double moved = 0;             ///< share of positions whose logits change when all that follows is replaced
+  double right_after = 0;       ///< share still predicted rightly then
+  double follows = 0;           ///< share whose prediction becomes the character that was put at i + 1
+  judge::Array sample_weights;  ///< [T, T]
 };
 
 /// For every position i, replaces all characters after it and compares what is predicted at i.
-void replace_the_future(const lm::AttentionLM& model, const lm::Batch& batch, std::uint64_t seed, Run& run, Context& context) {
+void replace_the_future(
+    const lm::AttentionLM& model, const lm::Batch& batch, std::uint64_t seed, Run& run, Context& context) {
   const Tensor<float> before = model.logits(batch.inputs, context);  // [B, T, V]
   const Index rows = before.size(0), length = before.size(1), vocab = before.size(2);
   Random random(seed, kReplaceStream);
@@ -73,8 +74,8 @@ void measure_weights(const lm::AttentionLM& model, const lm::Batch& batch, Run& 
   run.next /= rows;
 }
 
-Run examine(std::string name, const lm::AttentionLM& model, const lm::CharTokenizer& tokenizer, const lm::BatchSource& fresh,
-            std::uint64_t seed, Context& context) {
+Run examine(std::string name, const lm::AttentionLM& model, const lm::CharTokenizer& tokenizer,
+    const lm::BatchSource& fresh, std::uint64_t seed, Context& context) {
   Run run;
   run.name = std::move(name);
   run.score = lm::score_predictions(model, fresh, 4, context);
@@ -103,54 +104,48 @@ std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share);
 std::vector<Claim> claims_of(const Run& trained, const Run& bare, const Run& retrained, const Run& masked) {
   return {
       {"With the mask no prediction depends on what follows.", trained.moved == 0 && trained.future == 0,
-       fmt::format("replacing all that follows changes the logits at {} of the positions", percent(trained.moved))},
-      {"The trained model, its mask taken away, puts weight on a future that it never learned to read, and predicts worse.",
-       bare.future > 0 && bare.score.loss > trained.score.loss,
-       fmt::format("{} of the weight lies in the future; loss {:.2f} in place of {:.2f}", percent(bare.future), bare.score.loss,
-                   trained.score.loss)},
-      {"Trained again without the mask, the model reads the future: its loss is far lower, and when what follows is replaced "
-       "it "
-       "is wrong more often than the model that never saw it.",
-       retrained.score.loss < trained.score.loss / 2 && retrained.future > 0 && retrained.right_after < trained.right_after &&
-           retrained.right_after < retrained.score.accuracy - 0.1,
-       fmt::format("loss {:.3f} in place of {:.3f}; {} right, {} when what follows is replaced (with the mask {})",
-                   retrained.score.loss, trained.score.loss, percent(retrained.score.accuracy), percent(retrained.right_after),
-                   percent(trained.right_after))},
-      {"Where there is no future to read, as in generation, what it learned is worth little: with the mask back on it is worse "
-       "than the model that had it all along.",
-       masked.score.loss > trained.score.loss && masked.score.accuracy < trained.score.accuracy,
-       fmt::format("loss {:.2f} against {:.2f}, {} right against {}", masked.score.loss, trained.score.loss,
-                   percent(masked.score.accuracy), percent(trained.score.accuracy))}};
+          fmt::format("replacing all that follows changes the logits at {} of the positions", percent(trained.moved))},
+      {"The trained model, its mask taken away, puts weight on a future that it never learned to read, and predicts "
+       "worse.",
+          bare.future > 0 && bare.score.loss > trained.score.loss,
+          fmt::format("{} of the weight lies in the future; loss {:.2f} in place of {:.2f}", percent(bare.future),
+              bare.score.loss, trained.score.loss)},
+      {"Trained again without the mask, the model reads the future: its loss is far lower, and when what follows is "
+       "replaced it is wrong more often than the model that never saw it.",
+          retrained.score.loss < trained.score.loss / 2 && retrained.future > 0 &&
+              retrained.right_after < trained.right_after && retrained.right_after < retrained.score.accuracy - 0.1,
+          fmt::format("loss {:.3f} in place of {:.3f}; {} right, {} when what follows is replaced (with the mask {})",
+              retrained.score.loss, trained.score.loss, percent(retrained.score.accuracy),
+              percent(retrained.right_after), percent(trained.right_after))},
+      {"Where there is no future to read, as in generation, what it learned is worth little: with the mask back on it "
+       "is worse than the model that had it all along.",
+          masked.score.loss > trained.score.loss && masked.score.accuracy < trained.score.accuracy,
+          fmt::format("loss {:.2f} against {:.2f}, {} right against {}", masked.score.loss, trained.score.loss,
+              percent(masked.score.accuracy), percent(trained.score.accuracy))}};
 }
 
 /// Of the two models that learned random characters.
 Claim claim_of_random(const Run& with_mask, const Run& without, Index vocab) {
   const double chance = 1 / static_cast<double>(vocab);
-  return {
-      fmt::format("On random characters, where the past says nothing, the mask leaves one guess in {}. Without it the model "
-                  "copies the answer from the next position.",
-                  vocab),
+  return {fmt::format("On random characters, where the past says nothing, the mask leaves one guess in {}. Without it "
+                      "the model copies the answer from the next position.",
+              vocab),
       with_mask.score.accuracy < 2 * chance && without.score.accuracy > 0.8 && without.follows > 0.8,
-      fmt::format("{} right with the mask, {} without; {} of its predictions become the character put in place of the next",
-                  percent(with_mask.score.accuracy), percent(without.score.accuracy), percent(without.follows))};
+      fmt::format(
+          "{} right with the mask, {} without; {} of its predictions become the character put in place of the next",
+          percent(with_mask.score.accuracy), percent(without.score.accuracy), percent(without.follows))};
 }
 
 std::string line_of(const Run& run) {
   return fmt::format("{:<28}{:>7.3f}{:>7}{:>9}{:>10}{:>9}{:>9}", run.name, run.score.loss, percent(run.score.accuracy),
-                     percent(run.future), percent(run.next), percent(run.right_after), percent(run.follows));
+      percent(run.future), percent(run.next), percent(run.right_after), percent(run.follows));
 }
 
 Json to_json(const Run& run) {
-  return {{"name", run.name},
-          {"loss", run.score.loss},
-          {"accuracy", run.score.accuracy},
-          {"most_frequent", run.score.most_frequent},
-          {"weight_on_future", run.future},
-          {"weight_on_next", run.next},
-          {"logits_move_with_future", run.moved},
-          {"accuracy_with_other_future", run.right_after},
-          {"prediction_follows_next", run.follows},
-          {"sample_weights", nested(run.sample_weights)}};
+  return {{"name", run.name}, {"loss", run.score.loss}, {"accuracy", run.score.accuracy},
+      {"most_frequent", run.score.most_frequent}, {"weight_on_future", run.future}, {"weight_on_next", run.next},
+      {"logits_move_with_future", run.moved}, {"accuracy_with_other_future", run.right_after},
+      {"prediction_follows_next", run.follows}, {"sample_weights", nested(run.sample_weights)}};
 }
 
 }  // namespace
@@ -195,13 +190,13 @@ Experiment ablate_mask(const AblateOptions& options, Context& context) {
   experiment.title = fmt::format("No mask: the toy language model, {} steps each", options.steps);
   experiment.claims = claims_of(runs[0], runs[1], runs[2], runs[3]);
   experiment.claims.push_back(claim_of_random(runs[4], runs[5], vocab));
-  experiment.maps.push_back(
-      map_of("no mask", {"as trained", "mask off", "retrained", "random text"},
-             {runs[0].sample_weights, runs[1].sample_weights, runs[2].sample_weights, runs[5].sample_weights}));
+  experiment.maps.push_back(map_of("no mask", {"as trained", "mask off", "retrained", "random text"},
+      {runs[0].sample_weights, runs[1].sample_weights, runs[2].sample_weights, runs[5].sample_weights}));
   for (view::AttentionMap& map : experiment.maps) map.query_tokens = map.key_tokens = view::characters(kSample);
   experiment.table = {
       fmt::format("{:<28}{:>7}{:>7}{:>9}{:>10}{:>9}{:>9}", "", "", "", "weight", "weight", "right,", "says the"),
-      fmt::format("{:<28}{:>7}{:>7}{:>9}{:>10}{:>9}{:>9}", "", "loss", "right", "on j > i", "on i + 1", "replaced", "new one")};
+      fmt::format(
+          "{:<28}{:>7}{:>7}{:>9}{:>10}{:>9}{:>9}", "", "loss", "right", "on j > i", "on i + 1", "replaced", "new one")};
   Json list = Json::array();
   for (const Run& run : runs) {
     experiment.table.push_back(line_of(run));

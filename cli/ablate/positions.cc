@@ -1,5 +1,5 @@
-// One query for all, one key for all, or values of zero: experiments along the position axis, without a mask and causal. On the judge's
-// arrays, whose loops are a textbook's.
+// One query for all, one key for all, or values of zero: experiments along the position axis, without a mask and
+// causal. On the judge's arrays, whose loops are a textbook's.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -65,8 +65,8 @@ struct Example {
     Experiment made;
     made.title = title;
     made.maps.push_back(map_of(map_title, {"no mask", "causal"}, {weights, causal}));
-    made.numbers = {{"q", nested(q)},   {"k", nested(k)},           {"v", nested(v)}, {"weights", nested(weights)}, {"causal_weights", nested(causal)},
-                    {"out", nested(out)}, {"causal_out", nested(causal_out)}};
+    made.numbers = {{"q", nested(q)}, {"k", nested(k)}, {"v", nested(v)}, {"weights", nested(weights)},
+        {"causal_weights", nested(causal)}, {"out", nested(out)}, {"causal_out", nested(causal_out)}};
     return made;
   }
 };
@@ -86,16 +86,17 @@ Experiment ablate_same_q(const AblateOptions& options, Context&) {
   const Array whole_row = take(causal, 0, std::vector<Index>(kLength, kLength - 1));  // which sees everything
   const double renormalised = largest(causal - normalised(past(whole_row, 0)));
   Experiment experiment = example.experiment("The same query for every position: q[i] = q[0]", "same q");
-  experiment.claims = {
-      {"Without a mask every position gets the same row and the same output: the query is what makes positions look at "
-       "different things.",
-       rows <= kEqual && out_rows <= kEqual * largest(example.v),
-       fmt::format("rows differ by {}, outputs by {}", small_text(rows), small_text(out_rows))},
-      {"With the causal mask the rows do differ, but only by what they may see: each is the last row cut to its prefix and "
-       "divided by what is left.",
-       causal_rows > 0.1 && renormalised <= kEqual,
-       fmt::format("rows differ by {:.2f}, from the renormalised prefix by {}", causal_rows, small_text(renormalised))}};
-  experiment.numbers.update({{"rows_differ", rows}, {"causal_rows_differ", causal_rows}, {"causal_from_renormalised", renormalised}});
+  experiment.claims = {{"Without a mask every position gets the same row and the same output: the query is what makes "
+                        "positions look at different things.",
+                           rows <= kEqual && out_rows <= kEqual * largest(example.v),
+                           fmt::format("rows differ by {}, outputs by {}", small_text(rows), small_text(out_rows))},
+      {"With the causal mask the rows do differ, but only by what they may see: each is the last row cut to its prefix "
+       "and divided by what is left.",
+          causal_rows > 0.1 && renormalised <= kEqual,
+          fmt::format(
+              "rows differ by {:.2f}, from the renormalised prefix by {}", causal_rows, small_text(renormalised))}};
+  experiment.numbers.update(
+      {{"rows_differ", rows}, {"causal_rows_differ", causal_rows}, {"causal_from_renormalised", renormalised}});
   return experiment;
 }
 
@@ -111,22 +112,20 @@ Experiment ablate_same_k(const AblateOptions& options, Context&) {
   const double within_column = highest.value - lowest.value;
   Experiment experiment = example.experiment("The same key for every position: k[j] = k[0]", "same k");
   experiment.claims = {
-      {fmt::format(
-           "Without a mask every weight is 1/T = 1/{}: attention is average pooling again. The key is how a position is "
-           "found.",
+      {fmt::format("Without a mask every weight is 1/T = 1/{}: attention is average pooling again. The key is how a "
+                   "position is found.",
            kLength),
-       uniform <= kEqual && pooled <= kEqual * largest(example.v),
-       fmt::format("{} from 1/T; output {} from the mean of v", small_text(uniform), small_text(pooled))},
+          uniform <= kEqual && pooled <= kEqual * largest(example.v),
+          fmt::format("{} from 1/T; output {} from the mean of v", small_text(uniform), small_text(pooled))},
       {"With the causal mask row i is 1/(i+1): the average of what came before.", causal <= kEqual,
-       fmt::format("{} from 1/(i+1)", small_text(causal))},
-      {"The scores are constant along each row, and not the same from row to row: softmax forgets what a whole row shares.",
-       within_row == 0 && within_column > 1,
-       fmt::format("scores vary by {} within a row and by {:.1f} within a column", small_text(within_row), within_column)}};
-  experiment.numbers.update({{"from_uniform", uniform},
-                             {"causal_from_uniform", causal},
-                             {"out_from_mean", pooled},
-                             {"scores_vary_within_row", within_row},
-                             {"scores_vary_within_column", within_column}});
+          fmt::format("{} from 1/(i+1)", small_text(causal))},
+      {"The scores are constant along each row, and not the same from row to row: softmax forgets what a whole row "
+       "shares.",
+          within_row == 0 && within_column > 1,
+          fmt::format(
+              "scores vary by {} within a row and by {:.1f} within a column", small_text(within_row), within_column)}};
+  experiment.numbers.update({{"from_uniform", uniform}, {"causal_from_uniform", causal}, {"out_from_mean", pooled},
+      {"scores_vary_within_row", within_row}, {"scores_vary_within_column", within_column}});
   return experiment;
 }
 
@@ -140,15 +139,17 @@ Experiment ablate_zero_v(const AblateOptions& options, Context&) {
   const double weights = std::max(largest(example.weights - whole.weights), largest(example.causal - whole.causal));
   Experiment experiment = example.experiment("Values of zero: v = 0", "v = 0");
   experiment.claims = {
-      {"However fine the weights, the output is 0, with the mask and without: v is what is passed on, the weights only say in "
-       "which mixture.",
-       out == 0 && weights == 0 && before > 0.1,
-       fmt::format("largest output {} (before: {:.2f}); weights moved by {}", small_text(out), before, small_text(weights))}};
+      {"However fine the weights, the output is 0, with the mask and without: v is what is passed on, the weights only "
+       "say in which mixture.",
+          out == 0 && weights == 0 && before > 0.1,
+          fmt::format("largest output {} (before: {:.2f}); weights moved by {}", small_text(out), before,
+              small_text(weights))}};
   experiment.numbers.update({{"largest_output", out}, {"largest_output_before", before}, {"weights_moved", weights}});
   return experiment;
 }
 
-view::AttentionMap map_of(const std::string& title, const std::vector<std::string>& words, const std::vector<Array>& weights) {
+view::AttentionMap map_of(
+    const std::string& title, const std::vector<std::string>& words, const std::vector<Array>& weights) {
   const Index length = weights.front().size(0);
   Tensor<float> heads({static_cast<Index>(weights.size()), length, length});
   float* next = heads.data();

@@ -1,4 +1,5 @@
-// The scale 1/sqrt(D): what softmax becomes without it as D grows, and what freshly made Linear layers do to the argument.
+// The scale 1/sqrt(D): what softmax becomes without it as D grows, and what freshly made Linear layers do to the
+// argument.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -37,7 +38,8 @@ Estimate variance_over_width(View<const float, 4> q, View<const float, 4> k) {
     for (Index i = 0; i < q.size(2); ++i) {
       for (Index j = 0; j < k.size(2); ++j) {
         double score = 0;
-        for (Index n = 0; n < q.size(3); ++n) score += static_cast<double>(q(r, 0, i, n)) * static_cast<double>(k(r, 0, j, n));
+        for (Index n = 0; n < q.size(3); ++n)
+          score += static_cast<double>(q(r, 0, i, n)) * static_cast<double>(k(r, 0, j, n));
         squares += score * score;
       }
     }
@@ -147,22 +149,19 @@ std::vector<Claim> claims_of(const std::vector<Row>& rows) {
     linear_holds &= rows[n].linear.agrees_with(linear_prediction(rows[n].width));
     widest_linear = &rows[n];
   }
-  return {
-      {"q . k over D numbers of variance 1 has variance D.", variance_holds,
-       fmt::format("variance / D is within {:.2f} of 1 at every D", farthest)},
-      {fmt::format(
-           "Without the scale softmax picks one key as D grows: the largest of {} weights goes from {:.2f} to {:.2f}, and "
-           "sum w(1-w), through which gradients pass, from {:.2f} to {:.3f}.",
+  return {{"q . k over D numbers of variance 1 has variance D.", variance_holds,
+              fmt::format("variance / D is within {:.2f} of 1 at every D", farthest)},
+      {fmt::format("Without the scale softmax picks one key as D grows: the largest of {} weights goes from {:.2f} to "
+                   "{:.2f}, and sum w(1-w), through which gradients pass, from {:.2f} to {:.3f}.",
            kKeys, narrow.bare.largest, wide.bare.largest, narrow.bare.alive, wide.bare.alive),
-       falls && wide.bare.largest > 0.9 && wide.bare.alive < narrow.bare.alive / 10, ""},
+          falls && wide.bare.largest > 0.9 && wide.bare.alive < narrow.bare.alive / 10, ""},
       {fmt::format("The scale keeps it alive: sum w(1-w) stays between {:.2f} and {:.2f} at every D.", lowest_alive,
-                   highest_alive),
-       lowest_alive > 0.9 * highest_alive, ""},
-      {fmt::format(
-           "nn.Linear starts elsewhere: its q and k have variance 1/3, so q . k has about D/9, 1/9 after the scale, and the "
-           "softmax starts flatter than the argument says."),
-       linear_holds && std::abs(widest_linear->linear.mean - 1.0 / 9) < 0.02,
-       fmt::format("variance / D is {:.3f} at D = {}", widest_linear->linear.mean, widest_linear->width)}};
+           highest_alive),
+          lowest_alive > 0.9 * highest_alive, ""},
+      {fmt::format("nn.Linear starts elsewhere: its q and k have variance 1/3, so q . k has about D/9, 1/9 after the "
+                   "scale, and the softmax starts flatter than the argument says."),
+          linear_holds && std::abs(widest_linear->linear.mean - 1.0 / 9) < 0.02,
+          fmt::format("variance / D is {:.3f} at D = {}", widest_linear->linear.mean, widest_linear->width)}};
 }
 
 }  // namespace
@@ -173,22 +172,21 @@ Experiment ablate_scale(const AblateOptions& options, Context& context) {
   experiment.title = "No scale: softmax(q k^T) in place of softmax(q k^T / sqrt(D))";
   experiment.maps.push_back(widest_map(options.seed));
   experiment.claims = claims_of(rows);
-  experiment.table = {
-      fmt::format("{:>6}  {:>12}  {:>20}  {:>20}  {:>12}", "", "var(q.k)/D", "largest weight", "sum w(1-w)", "var(q.k)/D"),
+  experiment.table = {fmt::format("{:>6}  {:>12}  {:>20}  {:>20}  {:>12}", "", "var(q.k)/D", "largest weight",
+                          "sum w(1-w)", "var(q.k)/D"),
       fmt::format("{:>6}  {:>12}  {:>10}{:>10}  {:>10}{:>10}  {:>12}", "D", "of randn", "no scale", "scale", "no scale",
-                  "scale", "of Linear")};
+          "scale", "of Linear")};
   Json list = Json::array();
   for (const Row& row : rows) {
-    experiment.table.push_back(fmt::format("{:>6}  {:>12.3f}  {:>10.3f}{:>10.3f}  {:>10.4f}{:>10.4f}  {:>12}", row.width,
-                                           row.variance.mean, row.bare.largest, row.scaled.largest, row.bare.alive,
-                                           row.scaled.alive, row.has_linear ? fmt::format("{:.3f}", row.linear.mean) : "-"));
-    list.push_back({{"width", row.width},
-                    {"variance_over_width", row.variance.mean},
-                    {"variance_standard_error", row.variance.error},
-                    {"largest_weight", {{"no_scale", row.bare.largest}, {"scale", row.scaled.largest}}},
-                    {"sum_w_1_minus_w", {{"no_scale", row.bare.alive}, {"scale", row.scaled.alive}}},
-                    {"linear_variance_over_width", row.has_linear ? Json(row.linear.mean) : Json()},
-                    {"linear_standard_error", row.has_linear ? Json(row.linear.error) : Json()}});
+    experiment.table.push_back(fmt::format("{:>6}  {:>12.3f}  {:>10.3f}{:>10.3f}  {:>10.4f}{:>10.4f}  {:>12}",
+        row.width, row.variance.mean, row.bare.largest, row.scaled.largest, row.bare.alive, row.scaled.alive,
+        row.has_linear ? fmt::format("{:.3f}", row.linear.mean) : "-"));
+    list.push_back({{"width", row.width}, {"variance_over_width", row.variance.mean},
+        {"variance_standard_error", row.variance.error},
+        {"largest_weight", {{"no_scale", row.bare.largest}, {"scale", row.scaled.largest}}},
+        {"sum_w_1_minus_w", {{"no_scale", row.bare.alive}, {"scale", row.scaled.alive}}},
+        {"linear_variance_over_width", row.has_linear ? Json(row.linear.mean) : Json()},
+        {"linear_standard_error", row.has_linear ? Json(row.linear.error) : Json()}});
   }
   experiment.numbers = {{"keys", kKeys}, {"draws", kDraws}, {"widths", list}};
   return experiment;

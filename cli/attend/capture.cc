@@ -9,10 +9,8 @@
 namespace qkv::cli {
 namespace {
 
-
 /// body(name, tensor) for each statistic [B, heads, Tq], in the order of the .npy file.
-template <class Body>
-void each_statistic(const RowStatistics& s, const Body& body) {
+template <class Body> void each_statistic(const RowStatistics& s, const Body& body) {
   body("entropy", s.entropy);
   body("max_weight", s.max_weight);
   body("max_key", s.max_key);
@@ -38,8 +36,8 @@ Tensor<double> stacked(const RowStatistics& statistics) {
 void CaptureOptions::add_to(Options& add) {
   add.heading("Capture (the output stays bit-identical)");
   add("--stats FILE", &stats,
-      "Statistics of each row: entropy in nats, largest weight and its key, self, previous, first, distance, sink; .json, or .npy "
-      "[8, B, H, Tq]");
+      "Statistics of each row: entropy in nats, largest weight and its key, self, previous, first, distance, sink; "
+      ".json, or .npy [8, B, H, Tq]");
   add("--top-k N", &top_k, "The N largest weights of each row, into --capture or a --stats .json");
   add("--rows N,N,...", &rows, "Whole rows of these queries, into --capture");
   add("--column-mass", &column_mass, "Sum of the weights that each key gets, into --capture or a --stats .json");
@@ -50,8 +48,7 @@ void CaptureOptions::add_to(Options& add) {
 }
 
 CaptureCall::CaptureCall(const CaptureOptions& options, bool has_dout, Outputs& outputs) : options_(options) {
-  what_.of = named<CaptureOf>(
-      "--of", options.of,
+  what_.of = named<CaptureOf>("--of", options.of,
       {{"weights", CaptureOf::kWeights}, {"applied", CaptureOf::kApplied}, {"gradient", CaptureOf::kGradient}});
   what_.top_k = options.top_k;
   what_.column_mass = options.column_mass;

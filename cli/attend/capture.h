@@ -1,5 +1,5 @@
-// The options of `qkv attend` that capture weights on the way: statistics, the largest of each row, rows, sums of columns and blocks, in
-// files of their own; the output is bit-identical. Not: all weights (--weights).
+// The options of `qkv attend` that capture weights on the way: statistics, the largest of each row, rows, sums of
+// columns and blocks, in files of their own; the output is bit-identical. Not: all weights (--weights).
 #pragma once
 
 #include <string>

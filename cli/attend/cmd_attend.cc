@@ -26,7 +26,8 @@ Inputs read_inputs(const AttendOptions& options) {
   for (const char* name : {"q", "k", "v"}) {
     if (inputs.contains(name)) continue;
     if (options.in.empty()) throw UsageError("give --q, --k and --v, or all tensors in one file with --in");
-    throw UsageError("--in " + escaped(options.in) + ": a tensor named " + name + " must be there (and q, k, v in all)");
+    throw UsageError(
+        "--in " + escaped(options.in) + ": a tensor named " + name + " must be there (and q, k, v in all)");
   }
   return inputs;
 }
@@ -34,7 +35,8 @@ Inputs read_inputs(const AttendOptions& options) {
 using Files = std::map<std::string, std::string>;  // name of a tensor -> .npy
 
 bool wants_gradients(const AttendOptions& options, const Files& files) {
-  return ending(options.out) == ".safetensors" || std::ranges::any_of(files, [](const auto& one) { return one.first[0] == 'd'; });
+  return ending(options.out) == ".safetensors" ||
+         std::ranges::any_of(files, [](const auto& one) { return one.first[0] == 'd'; });
 }
 
 /// What is to be written, checked before the work.
@@ -43,7 +45,8 @@ Files name_outputs(const AttendOptions& options, const Inputs& inputs, Outputs& 
   outputs.expect("--out", options.out, {".npy", ".safetensors"});
   Files files = options.written;
   for (const auto& [name, path] : {std::pair("weights", options.weights), {"applied", options.applied}}) {
-    if (path && path->empty() && !one_file) throw UsageError(std::string("--") + name + " needs the name of a .npy file");
+    if (path && path->empty() && !one_file)
+      throw UsageError(std::string("--") + name + " needs the name of a .npy file");
     files[name] = path.value_or("");
   }
   std::erase_if(files, [](const auto& one) { return one.second.empty(); });
@@ -61,7 +64,9 @@ Files name_outputs(const AttendOptions& options, const Inputs& inputs, Outputs& 
 /// Everything that comes out, by name.
 template <class T>
 StateDict compute(const AttendOptions& options, const Inputs& inputs, bool backward, CaptureCall& capture) {
-  const auto input = [&](const std::string& name) { return typed<T>(options.source(name), inputs.at(name), 4, "[B, H, T, D]"); };
+  const auto input = [&](const std::string& name) {
+    return typed<T>(options.source(name), inputs.at(name), 4, "[B, H, T, D]");
+  };
   const auto optional = [&](const std::string& name) {
     const auto found = inputs.find(name);
     return found == inputs.end() ? std::optional<AnyTensor>() : found->second.clone();
@@ -69,8 +74,10 @@ StateDict compute(const AttendOptions& options, const Inputs& inputs, bool backw
   const Tensor<T> q = input("q"), k = input("k"), v = input("v");
   Tensor<std::uint8_t> keep, drop;
   Mask mask = structural_mask(options, q.size(2), k.size(2));
-  if (inputs.contains("keep")) mask = mask & dense_mask("--keep", keep = to_bool(inputs.at("keep")), options.dense.axes, true);
-  if (inputs.contains("drop")) mask = mask & dense_mask("--drop", drop = to_bool(inputs.at("drop")), options.dense.axes, false);
+  if (inputs.contains("keep"))
+    mask = mask & dense_mask("--keep", keep = to_bool(inputs.at("keep")), options.dense.axes, true);
+  if (inputs.contains("drop"))
+    mask = mask & dense_mask("--drop", drop = to_bool(inputs.at("drop")), options.dense.axes, false);
   AttentionOptions attention = attention_options(options, std::move(mask));
   Modifiers<T> modifiers(options, optional("sinks"), optional("bias"), q.size(1), attention);
   Context context(options.compute.context());
@@ -131,9 +138,8 @@ int run_attend(const AttendOptions& options) {
   options.dense.check(inputs.contains("keep") || inputs.contains("drop"));
   CaptureCall capture(options.capture, inputs.contains("dout"), outputs);
   const bool backward = inputs.contains("dout") && (wants_gradients(options, files) || capture.in_backward());
-  const StateDict results = about<ShapeError>(names, [&] {
-    return (q.dtype == DType::kF32 ? compute<float> : compute<double>)(options, inputs, backward, capture);
-  });
+  const StateDict results = about<ShapeError>(names,
+      [&] { return (q.dtype == DType::kF32 ? compute<float> : compute<double>)(options, inputs, backward, capture); });
   capture.write(outputs);
   for (const auto& [name, path] : files) outputs.add_npy(path, results.at(name));
   if (ending(options.out) == ".safetensors") outputs.add_safetensors(options.out, results);
@@ -142,8 +148,8 @@ int run_attend(const AttendOptions& options) {
 }
 
 const bool attend_added = add_command({"attend", "Attention over tensors from files, forward and backward",
-                                "qkv attend --q q.npy --k k.npy --v v.npy --out out.npy --causal"},
-                               add_attend_options, run_attend);
+                                          "qkv attend --q q.npy --k k.npy --v v.npy --out out.npy --causal"},
+    add_attend_options, run_attend);
 
 }  // namespace
 }  // namespace qkv::cli

@@ -5,12 +5,12 @@
 
 namespace qkv::cli {
 
-template <class T>
-Tensor<T> typed(const std::string& source, const AnyTensor& tensor, int rank, const char* axes) {
+template <class T> Tensor<T> typed(const std::string& source, const AnyTensor& tensor, int rank, const char* axes) {
   if (static_cast<int>(tensor.sizes.size()) != rank)
-    throw UsageError(source + ": must have " + (rank == 4 ? "four axes " : "the axes ") + axes + ": got " + tensor.shape());
-  const bool is_float =
-      tensor.dtype == DType::kF32 || tensor.dtype == DType::kF64 || tensor.dtype == DType::kF16 || tensor.dtype == DType::kBF16;
+    throw UsageError(
+        source + ": must have " + (rank == 4 ? "four axes " : "the axes ") + axes + ": got " + tensor.shape());
+  const bool is_float = tensor.dtype == DType::kF32 || tensor.dtype == DType::kF64 || tensor.dtype == DType::kF16 ||
+                        tensor.dtype == DType::kBF16;
   if (!is_float) throw UsageError(source + ": must hold floats: got " + std::string(dtype_name(tensor.dtype)));
   if constexpr (sizeof(T) == sizeof(float)) {
     return to_f32(tensor);
@@ -19,14 +19,14 @@ Tensor<T> typed(const std::string& source, const AnyTensor& tensor, int rank, co
   }
 }
 
-template <class T>
-Modifiers<T>::Modifiers(const AttendOptions& options, const std::optional<AnyTensor>& given_sinks,
-                        const std::optional<AnyTensor>& given_bias, Index num_heads, AttentionOptions& attention) {
+template <class T> Modifiers<T>::Modifiers(const AttendOptions& options, const std::optional<AnyTensor>& given_sinks,
+    const std::optional<AnyTensor>& given_bias, Index num_heads, AttentionOptions& attention) {
   if (given_bias) attention.bias = bias = typed<T>(options.source("bias"), *given_bias, 4, "[B, H, T, D]");
   if (given_sinks) attention.sinks = sinks = typed<T>(options.source("sinks"), *given_sinks, 1, "[H]");
   const int kinds = !options.alibi.empty() + !options.t5.empty() + !options.relative.empty();
   if (kinds > 1) throw UsageError("--alibi, --t5 and --relative exclude one another");
-  if (kinds == 0 && !options.file("dposition").empty()) throw UsageError("--dposition needs --alibi, --t5 or --relative");
+  if (kinds == 0 && !options.file("dposition").empty())
+    throw UsageError("--dposition needs --alibi, --t5 or --relative");
   if (kinds == 0 && !options.align.empty()) throw UsageError("--position-align needs --alibi, --t5 or --relative");
   if (!options.file("dsinks").empty() && !given_sinks) throw UsageError("--dsinks needs --sinks");
   const Align align = options.align.empty() ? Align::kSquare : parse_align("--position-align", options.align);

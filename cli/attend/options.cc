@@ -35,16 +35,11 @@ void require_alignment(const std::string& bare, const std::string& joint, Align 
 struct FileOption {
   const char *name, *help;
 };
-constexpr FileOption kRead[] = {{"q", "Queries [B, H, Tq, D], f32 or f64"},
-                           {"k", "Keys [B, Hkv, Tk, D]"},
-                           {"v", "Values [B, Hkv, Tk, Dv]"},
-                           {"dout", "Gradient arriving at the output [B, H, Tq, Dv]"},
-                           {"bias", "Added to the scores [B|1, H|1, Tq|1, Tk|1]"}};
-constexpr FileOption kWritten[] = {{"lse", "Log-sum-exp of each row [B, H, Tq]"},
-                              {"dq", "Gradient of the queries"},
-                              {"dk", "Gradient of the keys"},
-                              {"dv", "Gradient of the values"},
-                              {"dbias", "Gradient of the bias, in its shape"}};
+constexpr FileOption kRead[] = {{"q", "Queries [B, H, Tq, D], f32 or f64"}, {"k", "Keys [B, Hkv, Tk, D]"},
+    {"v", "Values [B, Hkv, Tk, Dv]"}, {"dout", "Gradient arriving at the output [B, H, Tq, Dv]"},
+    {"bias", "Added to the scores [B|1, H|1, Tq|1, Tk|1]"}};
+constexpr FileOption kWritten[] = {{"lse", "Log-sum-exp of each row [B, H, Tq]"}, {"dq", "Gradient of the queries"},
+    {"dk", "Gradient of the keys"}, {"dv", "Gradient of the values"}, {"dbias", "Gradient of the bias, in its shape"}};
 
 }  // namespace
 
@@ -80,7 +75,8 @@ void add_attend_options(Options& add, AttendOptions& options) {
   add.heading("Masks (every mask that is given must allow a key)");
   add("--causal{square}", &options.causal, "No key after the query; =top-left or =bottom-right when Tq != Tk");
   add("--window L,R[,ALIGN]", &options.window, "At most L keys before the query's own and R after; -1: no bound");
-  add("--offsets N,N,...", &options.offsets, "Diagonal j = i + offset of --causal and --window, one offset per sequence");
+  add("--offsets N,N,...", &options.offsets,
+      "Diagonal j = i + offset of --causal and --window, one offset per sequence");
   add("--key-lengths N,N,...", &options.key_lengths, "Number of keys of each sequence");
   add("--mask EXPR", &options.mask, "A mask expression, such as \"causal | prefix(3)\": see qkv mask --help");
   options.dense.add_to(add);
@@ -115,11 +111,13 @@ Mask structural_mask(const AttendOptions& options, Index q_len, Index kv_len) {
   std::vector<Index> offsets;
   if (!options.offsets.empty()) {
     offsets = parse_indices("--offsets", options.offsets);
-    if (options.causal.empty() && options.window.empty()) throw UsageError("--offsets needs --causal or --window to act on");
+    if (options.causal.empty() && options.window.empty())
+      throw UsageError("--offsets needs --causal or --window to act on");
   }
   if (!options.causal.empty()) {
     const Align align = parse_align("--causal", options.causal);
-    if (!offsets.empty() && align != Align::kSquare) throw UsageError("--offsets replaces the alignment: give --causal alone");
+    if (!offsets.empty() && align != Align::kSquare)
+      throw UsageError("--offsets replaces the alignment: give --causal alone");
     if (offsets.empty()) require_alignment("--causal", "=", align, q_len, kv_len);
     mask = mask & (offsets.empty() ? Mask::causal(align) : Mask::causal(offsets));
   }
@@ -131,7 +129,8 @@ Mask structural_mask(const AttendOptions& options, Index q_len, Index kv_len) {
     mask = mask & (offsets.empty() ? Mask::window(window.left, window.right, window.align)
                                    : Mask::window(window.left, window.right, offsets));
   }
-  if (!options.key_lengths.empty()) mask = mask & Mask::key_lengths(parse_indices("--key-lengths", options.key_lengths));
+  if (!options.key_lengths.empty())
+    mask = mask & Mask::key_lengths(parse_indices("--key-lengths", options.key_lengths));
   if (!options.mask.empty()) mask = mask & parse_mask("--mask", options.mask, q_len, kv_len);
   return mask;
 }

@@ -12,19 +12,19 @@
 namespace qkv::cli {
 namespace {
 
-/// A tensor [B, H, T, D] of which a rank has some rows: each piece of bytes, by its place in the whole tensor and in the share.
+/// A tensor [B, H, T, D] of which a rank has some rows: each piece of bytes, by its place in the whole tensor and in
+/// the share.
 struct Cut {
   Index batch, heads, length, width;
   const std::vector<dist::Rows>& rows;
   std::size_t element_bytes;
 
   Index local_length() const {
-    return std::accumulate(rows.begin(), rows.end(), Index{0},
-                           [](Index sum, const dist::Rows& some) { return sum + some.count(); });
+    return std::accumulate(
+        rows.begin(), rows.end(), Index{0}, [](Index sum, const dist::Rows& some) { return sum + some.count(); });
   }
   /// body(byte in the whole, byte in the share, number of bytes)
-  template <class Body>
-  void each(const Body& body) const {
+  template <class Body> void each(const Body& body) const {
     const auto row_bytes = static_cast<std::uint64_t>(width) * element_bytes;
     std::uint64_t share = 0;
     for (Index head = 0; head < batch * heads; ++head) {
@@ -47,7 +47,8 @@ struct Reader {
   const io::TensorPlace& tensor(const std::string& name) const {
     const io::TensorPlace* const found = parts.find(name);
     if (found == nullptr)
-      throw UsageError("--in " + escaped(options.in) + ": a tensor named " + name + " must be there (and q, k, v in all)");
+      throw UsageError(
+          "--in " + escaped(options.in) + ": a tensor named " + name + " must be there (and q, k, v in all)");
     if (found->sizes.size() != 4)
       throw UsageError(place(name) + ": must have four axes [B, H, T, D]: got " + std::to_string(found->sizes.size()));
     return *found;
@@ -65,17 +66,17 @@ struct Reader {
   }
 
   /// This rank's rows, in type T.
-  template <class T>
-  Tensor<T> rows(const std::string& name, const std::vector<dist::Rows>& rows) const {
+  template <class T> Tensor<T> rows(const std::string& name, const std::vector<dist::Rows>& rows) const {
     const io::TensorPlace& from = tensor(name);
-    const bool is_float =
-        from.dtype == DType::kF32 || from.dtype == DType::kF64 || from.dtype == DType::kF16 || from.dtype == DType::kBF16;
+    const bool is_float = from.dtype == DType::kF32 || from.dtype == DType::kF64 || from.dtype == DType::kF16 ||
+                          from.dtype == DType::kBF16;
     if (!is_float) throw UsageError(place(name) + ": must hold floats: got " + std::string(dtype_name(from.dtype)));
     const Cut cut{from.sizes[0], from.sizes[1], from.sizes[2], from.sizes[3], rows, dtype_bytes(from.dtype)};
     AnyTensor share;
     share.dtype = from.dtype;
     share.sizes = {cut.batch, cut.heads, cut.local_length(), cut.width};
-    share.bytes.resize(static_cast<std::size_t>(cut.batch * cut.heads * cut.local_length() * cut.width) * cut.element_bytes);
+    share.bytes.resize(
+        static_cast<std::size_t>(cut.batch * cut.heads * cut.local_length() * cut.width) * cut.element_bytes);
     cut.each([&](std::uint64_t at, std::uint64_t to, std::uint64_t bytes) {
       parts.read(from, at, std::span(share.bytes).subspan(to, bytes));
     });
@@ -108,8 +109,8 @@ void write_results(const AttendOptions& options, const Ranks& ranks, DType dtype
       if (ranks.first()) file.write(at, one.bytes);
       continue;
     }
-    const Cut cut{one.sizes[0], one.sizes[1],      one.sizes[2], one.sizes.size() == 4 ? one.sizes[3] : 1,
-                  *one.rows,    dtype_bytes(dtype)};
+    const Cut cut{one.sizes[0], one.sizes[1], one.sizes[2], one.sizes.size() == 4 ? one.sizes[3] : 1, *one.rows,
+        dtype_bytes(dtype)};
     cut.each([&](std::uint64_t to, std::uint64_t from, std::uint64_t bytes) {
       file.write(at + to, one.bytes.subspan(from, bytes));
     });
@@ -117,8 +118,7 @@ void write_results(const AttendOptions& options, const Ranks& ranks, DType dtype
   file.commit();
 }
 
-template <class T>
-void attend(const AttendOptions& options, const Ranks& ranks, const Reader& reader) {
+template <class T> void attend(const AttendOptions& options, const Ranks& ranks, const Reader& reader) {
   const std::vector<Index> q_sizes = reader.tensor("q").sizes, k_sizes = reader.tensor("k").sizes,
                            v_sizes = reader.tensor("v").sizes;
   Context context(ranks.context());
@@ -153,7 +153,9 @@ void attend(const AttendOptions& options, const Ranks& ranks, const Reader& read
     results.push_back({"dq", q_sizes, bytes_of(dq), &queries});
     results.push_back({"dk", k_sizes, bytes_of(dk), &keys});
     results.push_back({"dv", v_sizes, bytes_of(dv), &keys});
-    modifiers.each_gradient([&](const char* name, const Tensor<T>& x) { results.push_back({name, x.sizes(), bytes_of(x)}); });
+    modifiers.each_gradient([&](const char* name, const Tensor<T>& x) {
+      results.push_back({name, x.sizes(), bytes_of(x)});
+    });
   }
   results.push_back({"out", {q_sizes[0], q_sizes[1], q_sizes[2], v_sizes[3]}, bytes_of(out), &queries});
   results.push_back({"lse", {q_sizes[0], q_sizes[1], q_sizes[2]}, bytes_of(lse), &queries});
@@ -163,14 +165,18 @@ void attend(const AttendOptions& options, const Ranks& ranks, const Reader& read
 /// What only one machine does, by name.
 void refuse_uncut(const AttendOptions& options) {
   if (options.in.empty() || ending(options.in) != ".safetensors" || ending(options.out) != ".safetensors")
-    throw UsageError("--parallel needs one file for all tensors in and one out: --in FILE.safetensors --out FILE.safetensors");
-  for (const char* name : {"q", "k", "v", "dout", "bias", "keep", "drop", "sinks", "lse", "dq", "dk", "dv", "dbias", "dsinks", "dposition"}) {
+    throw UsageError(
+        "--parallel needs one file for all tensors in and one out: --in FILE.safetensors --out FILE.safetensors");
+  for (const char* name : {"q", "k", "v", "dout", "bias", "keep", "drop", "sinks", "lse", "dq", "dk", "dv", "dbias",
+           "dsinks", "dposition"}) {
     if (!options.file(name).empty())
-      throw UsageError("--" + std::string(name) + " is not read or written by ranks: leave it out, or put the tensor into --in");
+      throw UsageError(
+          "--" + std::string(name) + " is not read or written by ranks: leave it out, or put the tensor into --in");
   }
   if (options.weights || options.applied)
     throw UsageError("--weights and --applied are for one machine: leave out --parallel");
-  if (options.capture.any()) throw UsageError("captures are for one machine: leave out --parallel, or --stats and --capture");
+  if (options.capture.any())
+    throw UsageError("captures are for one machine: leave out --parallel, or --stats and --capture");
 }
 
 }  // namespace
@@ -190,8 +196,8 @@ void attend_on_ranks(const AttendOptions& options, const Ranks& ranks) {
   ranks.agree({{"tensors in --in", tensors}, {"--out", options.out}});
   const DType dtype = reader.tensor("q").dtype;
   if (dtype != DType::kF32 && dtype != DType::kF64)
-    throw UsageError(reader.place("q") + ": must be f32 or f64, which the outputs then are: got " +
-                     std::string(dtype_name(dtype)));
+    throw UsageError(
+        reader.place("q") + ": must be f32 or f64, which the outputs then are: got " + std::string(dtype_name(dtype)));
   about<ShapeError>("--in " + escaped(options.in), [&] {
     if (dtype == DType::kF32) {
       attend<float>(options, ranks, reader);

@@ -1,11 +1,13 @@
-// `qkv attend --parallel`: each rank reads, computes and writes its rows. Not: the whole on one machine (cmd_attend.cc).
+// `qkv attend --parallel`: each rank reads, computes and writes its rows. Not: the whole on one machine
+// (cmd_attend.cc).
 #pragma once
 
 #include "attend/modifiers.h"
 
 namespace qkv::cli {
 
-/// On one rank: all ranks together write what one machine would write. UsageError for what is not cut: .npy files, weights, captures.
+/// On one rank: all ranks together write what one machine would write. UsageError for what is not cut: .npy files,
+/// weights, captures.
 void attend_on_ranks(const AttendOptions& options, const Ranks& ranks);
 
 }  // namespace qkv::cli

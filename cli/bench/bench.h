@@ -1,7 +1,7 @@
-// What `qkv bench` measures: the machine's peaks and the cases, in groups of one file each. Not: the command (cmd_bench.cc),
-// how a case is timed (measure.h), what is printed (report.h).
-// Flops count useful work: 4 B H Tq Tk D forward, halved when causal, 2.5 times that backward (Dao 2023, its benchmark);
-// with a window or key lengths 4 D for each live pair.
+// What `qkv bench` measures: the machine's peaks and the cases, in groups of one file each. Not: the command
+// (cmd_bench.cc), how a case is timed (measure.h), what is printed (report.h). Flops count useful work: 4 B H Tq Tk D
+// forward, halved when causal, 2.5 times that backward (Dao 2023, its benchmark); with a window or key lengths 4 D for
+// each live pair.
 #pragma once
 
 #include <functional>
@@ -22,8 +22,8 @@ struct Peak {
 
 /// What a case is compared with.
 enum class Limit {
-  kFma,    ///< the FMA peak of its type, or of bandwidth where that is the tighter one. f16's is f32's; bf16's is that of
-           ///< bf16 products, or f32's where the instruction set has none
+  kFma,  ///< the FMA peak of its type, or of bandwidth where that is the tighter one. f16's is f32's; bf16's is that of
+         ///< bf16 products, or f32's where the instruction set has none
   kPlain,  ///< the plain kernel's time for the same live tiles, measured in alternation
 };
 

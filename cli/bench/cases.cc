@@ -1,4 +1,5 @@
-// The table of attention's cases: forward and backward over lengths and widths in four types, decoding, options, weights and captures.
+// The table of attention's cases: forward and backward over lengths and widths in four types, decoding, options,
+// weights and captures.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,8 +12,8 @@ namespace {
 
 enum class Way { kForward, kBackward, kBoth };
 
-/// Few queries on a long cache: read from memory, so each run takes the next of copies that together no cache of the machine holds, as
-/// the layers of a model do.
+/// Few queries on a long cache: read from memory, so each run takes the next of copies that together no cache of the
+/// machine holds, as the layers of a model do.
 bool decodes(const AttentionShape& s) { return s.q_len <= 16; }
 
 template <class T>
@@ -24,23 +25,23 @@ std::function<void()> runner(const std::shared_ptr<AttentionProblem<T>>& p, Way 
   };
 }
 
-template <class T>
-Prepared prepare(const AttentionShape& shape, Way way, Context& context) {
+template <class T> Prepared prepare(const AttentionShape& shape, Way way, Context& context) {
   const double bytes =
-      decodes(shape) ? 2.0 * sizeof(T) * static_cast<double>(shape.batch * shape.kv_heads() * shape.kv_len * shape.head_dim)
-                     : 0;
-  const auto p = std::make_shared<AttentionProblem<T>>(shape, way != Way::kForward,
-                                                       bytes > 0 ? static_cast<std::size_t>(kMemoryBytes / bytes) + 1 : 1);
+      decodes(shape)
+          ? 2.0 * sizeof(T) * static_cast<double>(shape.batch * shape.kv_heads() * shape.kv_len * shape.head_dim)
+          : 0;
+  const auto p = std::make_shared<AttentionProblem<T>>(
+      shape, way != Way::kForward, bytes > 0 ? static_cast<std::size_t>(kMemoryBytes / bytes) + 1 : 1);
   const AttentionPlan plan = p->plan(context);
   const double forward = shape.extra == Extra::kNone ? shape.forward_flops() : plan.forward_flops;
   if (way == Way::kBackward) p->forward(context);
   Prepared prepared{.run = runner(p, way, context),
-                    .judge = [p] { return p->judge(); },
-                    .flops = forward * (way == Way::kForward    ? 1
-                                        : way == Way::kBackward ? 2.5
-                                                                : 3.5),
-                    .bytes = bytes,
-                    .kernel = kernel_text(plan)};
+      .judge = [p] { return p->judge(); },
+      .flops = forward * (way == Way::kForward       ? 1
+                             : way == Way::kBackward ? 2.5
+                                                     : 3.5),
+      .bytes = bytes,
+      .kernel = kernel_text(plan)};
   if (shape.extra == Extra::kNone) return prepared;
   AttentionShape plain_shape = shape;
   plain_shape.extra = Extra::kNone;
@@ -51,26 +52,26 @@ Prepared prepare(const AttentionShape& shape, Way way, Context& context) {
   return prepared;
 }
 
-template <class T>
-BenchCase make_case(const char* group, std::string name, const char* type, const AttentionShape& shape, Way way, double goal,
-                    bool quick) {
+template <class T> BenchCase make_case(const char* group, std::string name, const char* type,
+    const AttentionShape& shape, Way way, double goal, bool quick) {
   return {.name = std::move(name),
-          .group = group,
-          .shape = shape.text(),
-          .type = type,
-          .quick = quick,
-          .limit = shape.extra == Extra::kNone ? Limit::kFma : Limit::kPlain,
-          .goal = goal,
-          .prepare = [shape, way](Context& context) { return prepare<T>(shape, way, context); }};
+      .group = group,
+      .shape = shape.text(),
+      .type = type,
+      .quick = quick,
+      .limit = shape.extra == Extra::kNone ? Limit::kFma : Limit::kPlain,
+      .goal = goal,
+      .prepare = [shape, way](Context& context) { return prepare<T>(shape, way, context); }};
 }
 
-/// Goals as fractions of the peak: causal ones pay for their diagonal, short ones for their edges; exp2 in f64 costs twice the terms on
-/// half the lanes.
+/// Goals as fractions of the peak: causal ones pay for their diagonal, short ones for their edges; exp2 in f64 costs
+/// twice the terms on half the lanes.
 double goal_of(const AttentionShape& s, bool backward, std::string_view type) {
   const auto of = [&](double full, double causal) { return s.causal ? causal : full; };
   const bool is_short = s.q_len < 1024, wide = s.head_dim >= 128;
   if (type == "f64") return is_short ? of(backward ? 0.45 : 0.50, 0.30) : of(0.60, backward ? 0.50 : 0.55);
-  if (type != "f32") return is_short ? (backward ? 0.45 : 0.55) : backward ? 0.65 : wide ? of(0.84, 0.78) : of(0.78, 0.70);
+  if (type != "f32")
+    return is_short ? (backward ? 0.45 : 0.55) : backward ? 0.65 : wide ? of(0.84, 0.78) : of(0.78, 0.70);
   if (backward) return is_short ? of(0.66, 0.50) : of(0.82, 0.78);
   if (s.batch > 1) return of(0.72, 0.55);  // B 16, H 8, S 100: the articles' example
   return is_short ? of(0.80, 0.62) : of(wide ? 0.91 : 0.88, s.q_len >= 4096 ? 0.86 : 0.80);
@@ -78,7 +79,8 @@ double goal_of(const AttentionShape& s, bool backward, std::string_view type) {
 
 /// About 2 GFLOP forward, so that a run is long enough to time and short enough to repeat.
 AttentionShape square(Index length, Index head_dim, bool causal) {
-  if (length == 100) return {.batch = 16, .num_heads = 8, .q_len = 100, .kv_len = 100, .head_dim = 64, .causal = causal};
+  if (length == 100)
+    return {.batch = 16, .num_heads = 8, .q_len = 100, .kv_len = 100, .head_dim = 64, .causal = causal};
   const Index heads = std::clamp<Index>(8 * 1024 * 1024 / (length * length) * 64 / head_dim, 1, 64);
   return {.num_heads = heads, .q_len = length, .kv_len = length, .head_dim = head_dim, .causal = causal};
 }
@@ -101,12 +103,11 @@ void add_squares(std::vector<BenchCase>& cases, const char* type, bool backward,
         const bool quick = name == "f32"   ? is_quick_f32(s, backward)
                            : name == "f64" ? length == 1024 && head_dim == 64 && !causal
                                            : head_dim == 64 && (length == 128 || length == 1024) && !causal;
-        cases.push_back(make_case<T>(
-            sizeof(T) == 2 ? "bf16"
-            : backward     ? "backward"
-                           : "forward",
-            fmt::format("{}-{}-d{}-s{}{}", backward ? "bwd" : "fwd", type, head_dim, length, causal ? "-causal" : ""), type, s,
-            backward ? Way::kBackward : Way::kForward, goal_of(s, backward, type), quick));
+        cases.push_back(make_case<T>(sizeof(T) == 2 ? "bf16"
+                                     : backward     ? "backward"
+                                                    : "forward",
+            fmt::format("{}-{}-d{}-s{}{}", backward ? "bwd" : "fwd", type, head_dim, length, causal ? "-causal" : ""),
+            type, s, backward ? Way::kBackward : Way::kForward, goal_of(s, backward, type), quick));
       }
     }
   }
@@ -115,14 +116,14 @@ void add_squares(std::vector<BenchCase>& cases, const char* type, bool backward,
 template <class T>
 BenchCase decode_case(const char* type, Index batch, Index q_len, Index kv_len, double goal, bool quick) {
   const AttentionShape shape{.batch = batch,
-                             .num_heads = 32,
-                             .num_kv_heads = 8,
-                             .q_len = q_len,
-                             .kv_len = kv_len,
-                             .head_dim = 128,
-                             .causal = q_len > 1};
-  return make_case<T>("decode", fmt::format("decode-{}-b{}-tq{}-s{}", type, batch, q_len, kv_len), type, shape, Way::kForward,
-                      goal, quick);
+      .num_heads = 32,
+      .num_kv_heads = 8,
+      .q_len = q_len,
+      .kv_len = kv_len,
+      .head_dim = 128,
+      .causal = q_len > 1};
+  return make_case<T>("decode", fmt::format("decode-{}-b{}-tq{}-s{}", type, batch, q_len, kv_len), type, shape,
+      Way::kForward, goal, quick);
 }
 
 /// Where frameworks leave their fused path: forward and backward beside the plain kernel's for the same live tiles.
@@ -130,15 +131,15 @@ BenchCase option_case(const char* name, Extra extra, const char* words, Index ba
   constexpr double kWithinPlain = 1.25;
   const AttentionShape shape{
       .batch = batch, .num_heads = num_heads, .q_len = 1024, .kv_len = 1024, .head_dim = 64, .extra = extra};
-  BenchCase one =
-      make_case<float>("options", fmt::format("{}-f32-d64-s1024", name), "f32", shape, Way::kBoth, 1 / kWithinPlain, true);
+  BenchCase one = make_case<float>(
+      "options", fmt::format("{}-f32-d64-s1024", name), "f32", shape, Way::kBoth, 1 / kWithinPlain, true);
   one.shape += std::string(" ") + words;
   return one;
 }
 
 /// The output with all weights [B, H, T, T], or with what a capture asks for on the way, beside the output alone.
-BenchCase weights_case(const std::string& name, Index num_heads, Index length, double within,
-                       const std::optional<Capture>& what) {
+BenchCase weights_case(
+    const std::string& name, Index num_heads, Index length, double within, const std::optional<Capture>& what) {
   const AttentionShape shape{.num_heads = num_heads, .q_len = length, .kv_len = length, .head_dim = 64};
   const auto prepare = [shape, what](Context& context) {
     struct Problem {
@@ -167,19 +168,19 @@ BenchCase weights_case(const std::string& name, Index num_heads, Index length, d
       return worst;
     };
     return Prepared{.run = run,
-                    .judge = judge,
-                    .plain = [all, &context] { all->p.forward(context); },
-                    .flops = shape.forward_flops(),
-                    .kernel = kernel_text(all->p.plan(context))};
+        .judge = judge,
+        .plain = [all, &context] { all->p.forward(context); },
+        .flops = shape.forward_flops(),
+        .kernel = kernel_text(all->p.plan(context))};
   };
   return {.name = fmt::format("{}-f32-d64-s{}", name, length),
-          .group = "weights",
-          .shape = shape.text(),
-          .quick = length == 512,
-          .limit = Limit::kPlain,
-          .goal = 1 / within,
-          .runs = length > 4096 ? std::size_t{3} : std::size_t{10},
-          .prepare = prepare};
+      .group = "weights",
+      .shape = shape.text(),
+      .quick = length == 512,
+      .limit = Limit::kPlain,
+      .goal = 1 / within,
+      .runs = length > 4096 ? std::size_t{3} : std::size_t{10},
+      .prepare = prepare};
 }
 
 }  // namespace
@@ -192,15 +193,14 @@ std::vector<BenchCase> attention_cases() {
     if (backward) break;
     // Rows of a table that attend to the rows with known answers (TabPFN).
     cases.push_back(make_case<float>("forward", "fwd-f32-d32-table", "f32",
-                                     {.batch = 20, .num_heads = 6, .q_len = 1000, .kv_len = 5000, .head_dim = 32},
-                                     Way::kForward, 0, false));
+        {.batch = 20, .num_heads = 6, .q_len = 1000, .kv_len = 5000, .head_dim = 32}, Way::kForward, 0, false));
   }
   add_squares<BFloat16>(cases, "bf16", false, {100, 128, 1024, 4096, 16384});
   add_squares<BFloat16>(cases, "bf16", true, {100, 128, 1024, 4096});
   for (const bool backward : {false, true}) {
-    cases.push_back(make_case<Float16>("bf16", backward ? "bwd-f16-d64-s1024" : "fwd-f16-d64-s1024", "f16",
-                                       square(1024, 64, false), backward ? Way::kBackward : Way::kForward,
-                                       goal_of(square(1024, 64, false), backward, "f16"), false));
+    cases.push_back(
+        make_case<Float16>("bf16", backward ? "bwd-f16-d64-s1024" : "fwd-f16-d64-s1024", "f16", square(1024, 64, false),
+            backward ? Way::kBackward : Way::kForward, goal_of(square(1024, 64, false), backward, "f16"), false));
   }
   cases.push_back(decode_case<float>("f32", 1, 1, 32768, 0.90, true));
   cases.push_back(decode_case<BFloat16>("bf16", 1, 1, 32768, 0.90, true));

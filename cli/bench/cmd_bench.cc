@@ -70,11 +70,11 @@ std::vector<BenchCase> chosen_cases(const BenchOptions& options) {
     return options.exact ? one.name == name : one.name.starts_with(name);
   };
   for (const std::string& name : options.cases) {
-    if (name.empty()) throw UsageError("CASE must be a name or its beginning: got \"\"; without one the quick suite runs");
+    if (name.empty())
+      throw UsageError("CASE must be a name or its beginning: got \"\"; without one the quick suite runs");
     if (std::ranges::none_of(all, [&](const BenchCase& one) { return named(one, name); })) {
       throw UsageError(fmt::format("no case {} {}: names begin with {}; qkv bench --list shows them all",
-                                   options.exact ? "is named" : "begins with", escaped(name),
-                                   fmt::join(beginnings(all), ", ")));
+          options.exact ? "is named" : "begins with", escaped(name), fmt::join(beginnings(all), ", ")));
     }
   }
   std::vector<BenchCase> chosen;
@@ -87,8 +87,8 @@ std::vector<BenchCase> chosen_cases(const BenchOptions& options) {
 
 int list_cases(const std::vector<BenchCase>& cases) {
   for (const BenchCase& one : cases) {
-    print_line(
-        fmt::format("{:<31} {}", one.name, faint(fmt::format("{:<9} {}{}", one.group, one.shape, one.quick ? "  quick" : ""))));
+    print_line(fmt::format(
+        "{:<31} {}", one.name, faint(fmt::format("{:<9} {}{}", one.group, one.shape, one.quick ? "  quick" : ""))));
   }
   return 0;
 }
@@ -136,8 +136,9 @@ void declare_bench(Options& add, BenchOptions& options) {
   add.compute(options.compute, 1);
 }
 
-const bool bench_added = add_command({"bench", "Speed as a fraction of this machine's own peak", "qkv bench fwd-f32-d64-s1024 --json"},
-                               declare_bench, run_bench);
+const bool bench_added =
+    add_command({"bench", "Speed as a fraction of this machine's own peak", "qkv bench fwd-f32-d64-s1024 --json"},
+        declare_bench, run_bench);
 
 }  // namespace
 }  // namespace qkv::cli

@@ -1,5 +1,5 @@
-// Cases of the forms around attention: decoding on caches, stored in several ways, whose bytes are what must be read; a prompt's chunk on
-// pages, beside plain tensors; ragged batches, beside their sequences one by one.
+// Cases of the forms around attention: decoding on caches, stored in several ways, whose bytes are what must be read; a
+// prompt's chunk on pages, beside plain tensors; ragged batches, beside their sequences one by one.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,13 +30,13 @@ struct CacheProblem {
 
   CacheProblem(const AttentionShape& shape, const Stored& stored, double memory_bytes) : tensors(shape, false) {
     const KVCacheConfig config{.num_kv_heads = shape.kv_heads(),
-                               .head_dim = shape.head_dim,
-                               .storage = stored.storage,
-                               .layout = stored.layout,
-                               .sequences = shape.batch,
-                               .capacity = shape.kv_len,
-                               .page_size = kPage,
-                               .pages = stored.layout == CacheLayout::kPaged ? shape.batch * (shape.kv_len / kPage + 1) : 0};
+        .head_dim = shape.head_dim,
+        .storage = stored.storage,
+        .layout = stored.layout,
+        .sequences = shape.batch,
+        .capacity = shape.kv_len,
+        .page_size = kPage,
+        .pages = stored.layout == CacheLayout::kPaged ? shape.batch * (shape.kv_len / kPage + 1) : 0};
     do {
       caches.emplace_back(config);
       caches.back().append(tensors.k(), tensors.v());
@@ -54,7 +54,8 @@ struct CacheProblem {
   double bytes() const { return static_cast<double>(caches[0].bytes()); }
   void forward(Context& context) {
     turn = (turn + 1) % caches.size();
-    attention_forward(tensors.q, caches[turn].key_value(), {.out = tensors.out, .lse = tensors.lse}, tensors.options, context);
+    attention_forward(
+        tensors.q, caches[turn].key_value(), {.out = tensors.out, .lse = tensors.lse}, tensors.options, context);
   }
 };
 
@@ -63,8 +64,7 @@ BenchCase cache_case(const std::string& name, const AttentionShape& shape, const
   const bool reads = shape.q_len == 1;
   const auto prepare = [shape, stored, reads](Context& context) {
     const auto p = std::make_shared<CacheProblem>(shape, stored, reads ? kMemoryBytes : 0);
-    Prepared prepared{
-        .run = [p, &context] { p->forward(context); },
+    Prepared prepared{.run = [p, &context] { p->forward(context); },
         .judge = [p] { return p->tensors.judge(); },
         .flops = shape.forward_flops(),
         .bytes = reads ? p->bytes() : 0,
@@ -73,11 +73,11 @@ BenchCase cache_case(const std::string& name, const AttentionShape& shape, const
     return prepared;
   };
   return {.name = fmt::format("cache-{}-s{}", name, shape.kv_len),
-          .group = "caches",
-          .shape = shape.text(),
-          .limit = reads ? Limit::kFma : Limit::kPlain,
-          .goal = reads ? 0 : 1 / kWithinPlain,
-          .prepare = prepare};
+      .group = "caches",
+      .shape = shape.text(),
+      .limit = reads ? Limit::kFma : Limit::kPlain,
+      .goal = reads ? 0 : 1 / kWithinPlain,
+      .prepare = prepare};
 }
 
 /// Packed sequences of 64, 128, ..., 1,024 tokens, causal, in one call and one call each.
@@ -109,13 +109,15 @@ struct RaggedProblem {
   void run(bool backward, Context& context) {
     Results& r = packed;
     if (!backward) return attention_varlen_forward(q, k, v, {.out = r.out, .lse = r.lse}, both(), options, context);
-    attention_varlen_backward(q, k, v, r.out, r.lse, dout, {.dq = r.dq, .dk = r.dk, .dv = r.dv}, both(), options, context);
+    attention_varlen_backward(
+        q, k, v, r.out, r.lse, dout, {.dq = r.dq, .dk = r.dk, .dv = r.dv}, both(), options, context);
   }
   void one_by_one(bool backward, Context& context) {
     for (std::size_t b = 0; b < kSequences; ++b) {
       const Index first = offsets[b], length = offsets[b + 1] - first;
       const auto in = [&](const Tensor<float>& x) {  // [1, H, T, D]
-        return View<const float, 4>(x.data() + first * kHeads * kDim, {1, kHeads, length, kDim}, {0, kDim, kHeads * kDim, 1});
+        return View<const float, 4>(
+            x.data() + first * kHeads * kDim, {1, kHeads, length, kDim}, {0, kDim, kHeads * kDim, 1});
       };
       const auto out = [&](Tensor<float>& x) {
         return View<float, 4>(x.data() + first * kHeads * kDim, {1, kHeads, length, kDim}, {0, kDim, kHeads * kDim, 1});
@@ -125,7 +127,7 @@ struct RaggedProblem {
         attention_forward(in(q), in(k), in(v), {.out = out(alone.out), .lse = lse}, options, context);
       } else {
         attention_backward(in(q), in(k), in(v), in(alone.out), lse, in(dout),
-                           {.dq = out(alone.dq), .dk = out(alone.dk), .dv = out(alone.dv)}, options, context);
+            {.dq = out(alone.dq), .dk = out(alone.dk), .dv = out(alone.dv)}, options, context);
       }
     }
   }
@@ -146,31 +148,31 @@ BenchCase ragged_case(bool backward) {
     const AttentionPlan plan = attention_varlen_plan(p->q, p->k, p->v, p->both(), p->options, context);
     if (backward) p->run(false, context), p->one_by_one(false, context);
     return Prepared{.run = [p, backward, &context] { p->run(backward, context); },
-                    .judge = [p, backward, &context] { return p->judge(backward, context); },
-                    .plain = [p, backward, &context] { p->one_by_one(backward, context); },
-                    .flops = plan.forward_flops * (backward ? 2.5 : 1),
-                    .kernel = kernel_text(plan)};
+        .judge = [p, backward, &context] { return p->judge(backward, context); },
+        .plain = [p, backward, &context] { p->one_by_one(backward, context); },
+        .flops = plan.forward_flops * (backward ? 2.5 : 1),
+        .kernel = kernel_text(plan)};
   };
   return {.name = fmt::format("ragged-{}-f32-d{}-b{}", backward ? "bwd" : "fwd", P::kDim, P::kSequences),
-          .group = "ragged",
-          .shape = fmt::format("B{} H{} S64..1024 D{} causal", P::kSequences, P::kHeads, P::kDim),
-          .limit = Limit::kPlain,
-          .goal = 1 / kWithinPlain,
-          .prepare = prepare};
+      .group = "ragged",
+      .shape = fmt::format("B{} H{} S64..1024 D{} causal", P::kSequences, P::kHeads, P::kDim),
+      .limit = Limit::kPlain,
+      .goal = 1 / kWithinPlain,
+      .prepare = prepare};
 }
 
 }  // namespace
 
 std::vector<BenchCase> form_cases() {
   const AttentionShape token{.num_heads = 32, .num_kv_heads = 8, .q_len = 1, .kv_len = 8192, .head_dim = 128};
-  const AttentionShape chunk{.num_heads = 8, .num_kv_heads = 2, .q_len = 512, .kv_len = 4608, .head_dim = 128, .causal = true};
+  const AttentionShape chunk{
+      .num_heads = 8, .num_kv_heads = 2, .q_len = 512, .kv_len = 4608, .head_dim = 128, .causal = true};
   const Stored paged{"paged-f32", CacheStorage::kF32, CacheLayout::kPaged};
   std::vector<BenchCase> cases;
-  for (const Stored& stored : {Stored{"f32", CacheStorage::kF32, CacheLayout::kContiguous},
-                               paged,
-                               {"bf16", CacheStorage::kBF16, CacheLayout::kContiguous},
-                               {"int8", CacheStorage::kInt8, CacheLayout::kContiguous},
-                               {"paged-int8", CacheStorage::kInt8, CacheLayout::kPaged}})
+  for (const Stored& stored : {Stored{"f32", CacheStorage::kF32, CacheLayout::kContiguous}, paged,
+           {"bf16", CacheStorage::kBF16, CacheLayout::kContiguous},
+           {"int8", CacheStorage::kInt8, CacheLayout::kContiguous},
+           {"paged-int8", CacheStorage::kInt8, CacheLayout::kPaged}})
     cases.push_back(cache_case(stored.name, token, stored));
   cases.push_back(cache_case("prompt-paged-f32", chunk, paged));
   cases.push_back(ragged_case(false));

@@ -1,4 +1,5 @@
-// Whether a measured result is right: its distance from the textbook in f64, and how far it may be. Not: the tests' oracle.
+// Whether a measured result is right: its distance from the textbook in f64, and how far it may be. Not: the tests'
+// oracle.
 #pragma once
 
 #include <algorithm>
@@ -17,17 +18,14 @@ struct Judgement {
 };
 
 /// The distance from 1 to the next number of T.
-template <class T>
-constexpr double epsilon_of = static_cast<double>(std::numeric_limits<T>::epsilon());
-template <>
-constexpr inline double epsilon_of<BFloat16> = 0x1p-7;
-template <>
-constexpr inline double epsilon_of<Float16> = 0x1p-10;
+template <class T> constexpr double epsilon_of = static_cast<double>(std::numeric_limits<T>::epsilon());
+template <> constexpr inline double epsilon_of<BFloat16> = 0x1p-7;
+template <> constexpr inline double epsilon_of<Float16> = 0x1p-10;
 
-/// error = max |got - exact|; bound = 3 max |naive - exact| + 8 eps `terms`. naive: the textbook in the type of `got`, of which eps is;
-/// terms: the largest sum of the sizes of the terms that an element is made of.
-inline Judgement judge(std::span<const double> got, std::span<const double> naive, std::span<const double> exact, double eps,
-                       double terms) {
+/// error = max |got - exact|; bound = 3 max |naive - exact| + 8 eps `terms`. naive: the textbook in the type of `got`,
+/// of which eps is; terms: the largest sum of the sizes of the terms that an element is made of.
+inline Judgement judge(std::span<const double> got, std::span<const double> naive, std::span<const double> exact,
+    double eps, double terms) {
   double error = 0, naive_error = 0;
   for (std::size_t n = 0; n < exact.size(); ++n) {
     const double difference = std::abs(got[n] - exact[n]);

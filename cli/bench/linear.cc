@@ -1,5 +1,6 @@
-// Cases of linear attention: its forms at one length, forward and backward. Flops: 4 F Dv for each token and head with the state, and
-// (F + Dv) for each pair of a chunk that causal keeps; 2.5 times that backward, as attention's are counted; the delta rule's triangular solve beside them.
+// Cases of linear attention: its forms at one length, forward and backward. Flops: 4 F Dv for each token and head with
+// the state, and (F + Dv) for each pair of a chunk that causal keeps; 2.5 times that backward, as attention's are
+// counted; the delta rule's triangular solve beside them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -81,8 +82,7 @@ struct LinearProblem {
   }
 
   /// The textbook's out and, with a dout, gradients.
-  template <class N>
-  auto textbook() const {
+  template <class N> auto textbook() const {
     const Tensor<N> q_n = converted<N>(q), k_n = converted<N>(k), v_n = converted<N>(v), beta_n = converted<N>(beta),
                     decay_n = converted<N>(decay);
     reference::LinearOptions<N> book;
@@ -111,8 +111,8 @@ Judgement judge_small(LinearShape shape, Context& context) {
   for (std::size_t m = 0; m < exact.size(); ++m) {
     double largest = 0;
     for (const double x : exact[m].span()) largest = std::max(largest, std::abs(x));
-    worst = worse(worst, judge(converted<double>(*results[m]).span(), converted<double>(naive[m]).span(), exact[m].span(),
-                               epsilon_of<float>, largest));
+    worst = worse(worst, judge(converted<double>(*results[m]).span(), converted<double>(naive[m]).span(),
+                             exact[m].span(), epsilon_of<float>, largest));
   }
   return worst;
 }
@@ -120,17 +120,17 @@ Judgement judge_small(LinearShape shape, Context& context) {
 BenchCase make_case(const LinearShape& shape, bool quick) {
   const char* const kind = kNames[static_cast<int>(shape.kind)];
   return {.name = fmt::format("linattn-{}-d{}-s{}{}", kind, shape.head_dim, shape.length, shape.backward ? "-bwd" : ""),
-          .group = "linattn",
-          .shape = fmt::format("H{} S{} D{} {}", shape.num_heads, shape.length, shape.head_dim, kind),
-          .quick = quick,
-          .prepare = [shape](Context& context) {
-            const auto p = std::make_shared<LinearProblem>(shape);
-            if (shape.backward) p->forward(context);
-            return Prepared{.run = [p, shape, &context] { shape.backward ? p->backward(context) : p->forward(context); },
-                            .judge = [shape, &context] { return judge_small(shape, context); },
-                            .flops = shape.flops(),
-                            .kernel = fmt::format("chunks of {:.0f} tokens, {}", kChunk, isa_name(context.isa()))};
-          }};
+      .group = "linattn",
+      .shape = fmt::format("H{} S{} D{} {}", shape.num_heads, shape.length, shape.head_dim, kind),
+      .quick = quick,
+      .prepare = [shape](Context& context) {
+        const auto p = std::make_shared<LinearProblem>(shape);
+        if (shape.backward) p->forward(context);
+        return Prepared{.run = [p, shape, &context] { shape.backward ? p->backward(context) : p->forward(context); },
+            .judge = [shape, &context] { return judge_small(shape, context); },
+            .flops = shape.flops(),
+            .kernel = fmt::format("chunks of {:.0f} tokens, {}", kChunk, isa_name(context.isa()))};
+      }};
 }
 
 }  // namespace

@@ -47,8 +47,9 @@ void hold_against_textbook(const BenchCase& one, const Prepared& prepared, Measu
   if (!prepared.judge) return;
   measured.judgement = prepared.judge();
   if (measured.judgement->holds()) return;
-  throw std::runtime_error(fmt::format("{} is wrong: it differs from the textbook by {:.3g}, at most {:.3g} is rounding",
-                                       one.name, measured.judgement->error, measured.judgement->bound));
+  throw std::runtime_error(
+      fmt::format("{} is wrong: it differs from the textbook by {:.3g}, at most {:.3g} is rounding", one.name,
+          measured.judgement->error, measured.judgement->bound));
 }
 
 Measured measure_once(const BenchCase& one, Context& context, PeakMeter& meter, const Patience& patience) {
@@ -60,7 +61,8 @@ Measured measure_once(const BenchCase& one, Context& context, PeakMeter& meter, 
   measured.plain_share = prepared.plain_share;
   measured.kernel = prepared.kernel;
   const bool is_f64 = one.type == "f64";
-  const PeakKinds kinds{.fma_f32 = !is_f64, .fma_f64 = is_f64, .dot_bf16 = one.type == "bf16", .read = prepared.bytes > 0};
+  const PeakKinds kinds{
+      .fma_f32 = !is_f64, .fma_f64 = is_f64, .dot_bf16 = one.type == "bf16", .read = prepared.bytes > 0};
   prepared.run();  // also the warm-up
   hold_against_textbook(one, prepared, measured);
   measured.before = meter.measure(kinds);

@@ -1,4 +1,5 @@
-// How a case is measured: judged and timed, with the machine's peak before and after it. Not: which cases, what is printed.
+// How a case is measured: judged and timed, with the machine's peak before and after it. Not: which cases, what is
+// printed.
 #pragma once
 
 #include <chrono>
@@ -28,7 +29,9 @@ struct Measured {
   double gflops() const { return flops / time.median_ms / 1e6; }
   double gbs() const { return bytes / time.median_ms / 1e6; }
   bool is_held_against_dot() const { return what->type == "bf16" && peak.dot_bf16 > 0; }
-  double fma() const { return what->type == "f64" ? peak.fma_f64 : is_held_against_dot() ? peak.dot_bf16 : peak.fma_f32; }
+  double fma() const {
+    return what->type == "f64" ? peak.fma_f64 : is_held_against_dot() ? peak.dot_bf16 : peak.fma_f32;
+  }
   /// Whether reading takes longer than the flops, both at their peaks.
   bool bound_by_reading() const { return bytes > 0 && bytes / peak.read > flops / fma(); }
 
@@ -49,8 +52,8 @@ struct Patience {
   Time runs = Time::max();     ///< after this a case has three runs
 };
 
-/// Throws std::runtime_error when the result is wrong. A case during which the peak moved by more than 3 % is measured again,
-/// at most twice; the steadiest of the attempts counts.
+/// Throws std::runtime_error when the result is wrong. A case during which the peak moved by more than 3 % is measured
+/// again, at most twice; the steadiest of the attempts counts.
 Measured measure(const BenchCase& one, Context& context, PeakMeter& meter, const Patience& patience);
 
 }  // namespace qkv::cli

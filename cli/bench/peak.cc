@@ -22,8 +22,7 @@ constexpr int kReads = 3;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// GFLOP/s of `loop` on every thread at once: the best of several tries.
-template <class T>
-double fma_rate(Context& context, double (*loop)(Index, T*)) {
+template <class T> double fma_rate(Context& context, double (*loop)(Index, T*)) {
   const auto try_once = [&](Index rounds) {
     std::vector<double> flops(static_cast<std::size_t>(context.threads()));
     const auto start = Clock::now();
@@ -42,8 +41,7 @@ double fma_rate(Context& context, double (*loop)(Index, T*)) {
 }
 
 /// The sum of `words`, read as `kStreams` parts side by side, each prefetched ahead of its use.
-template <int kStreams>
-std::uint64_t sum_of(const std::uint64_t* words, Index count) {
+template <int kStreams> std::uint64_t sum_of(const std::uint64_t* words, Index count) {
   typedef std::uint64_t Line __attribute__((vector_size(64)));
   constexpr Index kLine = 8;    // words of a cache line
   constexpr Index kAhead = 16;  // lines
@@ -74,9 +72,8 @@ double PeakMeter::read_rate() {
   double best = 0;
   for (std::uint64_t (*const sum)(const std::uint64_t*, Index) : {sum_of<1>, sum_of<4>, sum_of<8>}) {
     const auto start = Clock::now();
-    context_.parallel_for(context_.threads(), [&](Index item, int) {
-      sums[static_cast<std::size_t>(item)] = sum(memory_.data() + item * part, part);
-    });
+    context_.parallel_for(context_.threads(),
+        [&](Index item, int) { sums[static_cast<std::size_t>(item)] = sum(memory_.data() + item * part, part); });
     const double seconds = seconds_since(start);
     // The sum is used, so that reading cannot be left out: the memory holds zeros.
     if (std::accumulate(sums.begin(), sums.end(), std::uint64_t{0}) != 0) return 0;
@@ -97,13 +94,13 @@ Peak PeakMeter::measure(const PeakKinds& kinds) {
 
 Peak best_of(const Peak& a, const Peak& b) {
   return {std::max(a.fma_f32, b.fma_f32), std::max(a.fma_f64, b.fma_f64), std::max(a.dot_bf16, b.dot_bf16),
-          std::max(a.read, b.read)};
+      std::max(a.read, b.read)};
 }
 
 double difference_of(const Peak& a, const Peak& b) {
   const auto difference = [](double x, double y) { return x > 0 && y > 0 ? std::abs(x - y) / std::max(x, y) : 0; };
-  return std::max({difference(a.fma_f32, b.fma_f32), difference(a.fma_f64, b.fma_f64), difference(a.dot_bf16, b.dot_bf16),
-                   difference(a.read, b.read)});
+  return std::max({difference(a.fma_f32, b.fma_f32), difference(a.fma_f64, b.fma_f64),
+      difference(a.dot_bf16, b.dot_bf16), difference(a.read, b.read)});
 }
 
 }  // namespace qkv::cli

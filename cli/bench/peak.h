@@ -1,5 +1,5 @@
-// The machine's peaks, measured: independent multiply-adds and bf16 products in registers, and reading memory that no cache
-// holds.
+// The machine's peaks, measured: independent multiply-adds and bf16 products in registers, and reading memory that no
+// cache holds.
 #pragma once
 
 #include <cstdint>

@@ -15,8 +15,7 @@ namespace {
 constexpr double kDropout = 0.1;
 constexpr Index kWindow = 128;
 
-template <class T>
-double as_double(T x) {
+template <class T> double as_double(T x) {
   if constexpr (sizeof(T) == 2) {
     return static_cast<double>(static_cast<float>(x));
   } else {
@@ -49,16 +48,14 @@ reference::Keep keep_of(const AttentionShape& s) {
 }
 
 /// <a, b>
-template <class T>
-double inner(const Tensor<T>& a, const Tensor<T>& b) {
+template <class T> double inner(const Tensor<T>& a, const Tensor<T>& b) {
   double sum = 0;
   for (Index n = 0; n < a.count(); ++n) sum += as_double(a.data()[n]) * as_double(b.data()[n]);
   return sum;
 }
 
 /// Heads [h, h + 1) of sequence b of [B, H, T, D], without a copy.
-template <class T>
-View<const T, 4> head_of(const Tensor<T>& x, Index b, Index h) {
+template <class T> View<const T, 4> head_of(const Tensor<T>& x, Index b, Index h) {
   return x.template view<4>().sliced(0, b, b + 1).sliced(1, h, h + 1);
 }
 
@@ -76,8 +73,7 @@ double AttentionShape::forward_flops() const {
   return 4 * pairs * static_cast<double>(head_dim) * (causal && q_len == kv_len ? 0.5 : 1);
 }
 
-template <class T>
-AttentionProblem<T>::AttentionProblem(const AttentionShape& s, bool gradients, std::size_t copies)
+template <class T> AttentionProblem<T>::AttentionProblem(const AttentionShape& s, bool gradients, std::size_t copies)
     : shape(s), q({s.batch, s.num_heads, s.q_len, s.head_dim}), out(q.sizes()), lse({s.batch, s.num_heads, s.q_len}) {
   Random random(17);
   const auto fill = [&](auto& tensor) {
@@ -107,20 +103,17 @@ AttentionProblem<T>::AttentionProblem(const AttentionShape& s, bool gradients, s
   if (s.extra == Extra::kBias) dbias = Tensor<Sum>(bias.sizes());
 }
 
-template <class T>
-void AttentionProblem<T>::forward(Context& context) {
+template <class T> void AttentionProblem<T>::forward(Context& context) {
   attention_forward(q, k(), v(), {.out = out, .lse = lse}, options, context);
 }
 
-template <class T>
-void AttentionProblem<T>::backward(Context& context) {
+template <class T> void AttentionProblem<T>::backward(Context& context) {
   AttentionGradients<T> gradients{.dq = dq, .dk = dk, .dv = dv};
   if (dbias.count() > 0) gradients.dbias = dbias;
   attention_backward(q, k(), v(), out, lse, dout, gradients, options, context);
 }
 
-template <class T>
-AttentionPlan AttentionProblem<T>::plan(Context& context) const {
+template <class T> AttentionPlan AttentionProblem<T>::plan(Context& context) const {
   return attention_plan(q, k(), v(), options, context);
 }
 
@@ -134,16 +127,14 @@ std::string kernel_text(const AttentionPlan& plan) {
 namespace {
 
 /// One row of one head against the textbook: out, and where there are gradients dq and dbias.
-template <class T>
-struct RowJudge {
+template <class T> struct RowJudge {
   using Sum = Accumulator<T>;
   const AttentionProblem<T>& p;
   Index b, h, row;
   Tensor<float> factors{};  // [B, H, Tq, Tk] of dropout
   reference::Keep keep = keep_of(p.shape);
 
-  template <class N>
-  reference::Options<N> options(const Tensor<N>& bias) const {
+  template <class N> reference::Options<N> options(const Tensor<N>& bias) const {
     reference::Options<N> made;
     made.keep = [this](Index, Index, Index, Index j) { return keep(b, h, row, j); };
     if (bias.count() > 0) made.bias = bias;
@@ -154,27 +145,27 @@ struct RowJudge {
     }
     return made;
   }
-  template <class E>
-  View<const E, 4> rows(const Tensor<E>& x, Index head) const {
+  template <class E> View<const E, 4> rows(const Tensor<E>& x, Index head) const {
     return head_of(x, b, head).sliced(2, row, row + 1);
   }
-  template <class N>
-  auto textbook() const {
+  template <class N> auto textbook() const {
     const Index own = h / (p.shape.num_heads / p.shape.kv_heads());
     const Tensor<N> q = converted<N>(rows(p.q, h)), k = converted<N>(head_of(p.k(), b, own)),
                     v = converted<N>(head_of(p.v(), b, own));
-    const Tensor<N> bias = p.bias.count() > 0 ? converted<N>(head_of(p.bias, 0, h).sliced(2, row, row + 1)) : Tensor<N>();
+    const Tensor<N> bias =
+        p.bias.count() > 0 ? converted<N>(head_of(p.bias, 0, h).sliced(2, row, row + 1)) : Tensor<N>();
     const reference::Options<N> book = options(bias);
     auto forward = reference::attention_forward<N>(q, k, v, book);
     reference::Backward<N> backward;
-    if (p.dout.count() > 0) backward = reference::attention_backward<N>(q, k, v, converted<N>(rows(p.dout, h)), {}, book);
+    if (p.dout.count() > 0)
+      backward = reference::attention_backward<N>(q, k, v, converted<N>(rows(p.dout, h)), {}, book);
     return std::pair(std::move(forward.out), std::move(backward));
   }
-  template <class E>
-  Judgement compare(const View<const E, 4>& got, const Tensor<Sum>& naive, const Tensor<double>& exact, double terms) const {
+  template <class E> Judgement compare(
+      const View<const E, 4>& got, const Tensor<Sum>& naive, const Tensor<double>& exact, double terms) const {
     const Tensor<E> rounded = converted<E>(naive.template view<4>());
     return cli::judge(converted<double>(got).span(), converted<double>(rounded.template view<4>()).span(), exact.span(),
-                      epsilon_of<E>, terms);
+        epsilon_of<E>, terms);
   }
   Judgement judge() const {
     const auto [out, naive] = textbook<Sum>();
@@ -193,8 +184,7 @@ struct RowJudge {
 
 }  // namespace
 
-template <class T>
-Judgement AttentionProblem<T>::judge() const {
+template <class T> Judgement AttentionProblem<T>::judge() const {
   RowJudge<T> rows{*this, shape.batch - 1, shape.num_heads - 1, 0};
   if (options.dropout.training) {
     rows.factors = Tensor<float>({shape.batch, shape.num_heads, shape.q_len, shape.kv_len});

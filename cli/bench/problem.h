@@ -34,8 +34,7 @@ struct AttentionShape {
   double forward_flops() const;
 };
 
-template <class T>
-struct AttentionProblem {
+template <class T> struct AttentionProblem {
   using Sum = Accumulator<T>;
 
   AttentionShape shape;
@@ -55,8 +54,8 @@ struct AttentionProblem {
   void forward(Context& context);
   void backward(Context& context);
   AttentionPlan plan(Context& context) const;
-  /// After a run. The first, a middle and the last row of the last head of the last sequence: out, dq, dbias. And of all gradients that
-  /// there are: sum dv v = sum dout out, sum dk k = sum dq q.
+  /// After a run. The first, a middle and the last row of the last head of the last sequence: out, dq, dbias. And of
+  /// all gradients that there are: sum dv v = sum dout out, sum dk k = sum dq q.
   Judgement judge() const;
 };
 

@@ -16,6 +16,6 @@ void print_case(const Measured& measured, const Measured* previous);
 void print_summary(std::span<const Measured> measured);
 
 Json bench_json(std::span<const Measured> measured, const Peak& before, const Peak& after, const std::string& suite,
-                const Context& context);
+    const Context& context);
 
 }  // namespace qkv::cli

@@ -52,8 +52,10 @@ void print_steps(const Example& example) {
   for (int number = 0; const ExampleStep& step : example.steps) {
     const bool numbered = !step.shape_of.empty();
     print_line();
-    print_line(numbered ? bold(fmt::format("{}  {:<25} {:<13}", ++number, step.name, shape_text(example[step.shape_of]))) + faint(step.note)
-                        : step.name);
+    print_line(numbered
+                   ? bold(fmt::format("{}  {:<25} {:<13}", ++number, step.name, shape_text(example[step.shape_of]))) +
+                         faint(step.note)
+                   : step.name);
     for (const std::vector<Shown>& line : step.shown) {
       std::vector<Lines> columns;
       for (const Shown& one : line) {
@@ -79,10 +81,11 @@ void print_steps(const Example& example) {
 
 void print_split(const Example& splits) {
   print_line(bold("The wrong split beside the right one"));
-  print_line(wrapped("q again, 12 numbers in memory, token after token. blue.2=0 reads: feature 2 of \"blue\", which is 0."));
+  print_line(
+      wrapped("q again, 12 numbers in memory, token after token. blue.2=0 reads: feature 2 of \"blue\", which is 0."));
   const Lines titles{"head 0", "head 1"}, rows{"row 0", "row 1", "row 2"};
   for (const auto& [name, how] :
-       {std::pair("right", "  view(B, L, H, d), then transpose(1, 2)"), {"wrong", "  view(B, H, L, d) at once"}}) {
+      {std::pair("right", "  view(B, L, H, d), then transpose(1, 2)"), {"wrong", "  view(B, H, L, d) at once"}}) {
     const auto of = [&](const char* what) -> const Array& { return splits[std::string(name) + "." + what]; };
     const Array &token = of("token"), &feature = of("feature"), &q = of("q"), &weights = of("weights");
     std::vector<Lines> columns;
@@ -90,7 +93,8 @@ void print_split(const Example& splits) {
       if (n % (q.count() / 2) == 0) columns.push_back({titles[columns.size()]});
       if (n % q.size(3) == 0) columns.back().push_back(fmt::format("  row {} ", columns.back().size() - 1));
       columns.back().back() +=
-          fmt::format("{:>9}", fmt::format("{}.{:.0f}={:.0f}", tokens()[static_cast<std::size_t>(token[n].value)], feature[n].value, q[n].value));
+          fmt::format("{:>9}", fmt::format("{}.{:.0f}={:.0f}", tokens()[static_cast<std::size_t>(token[n].value)],
+                                   feature[n].value, q[n].value));
     }
     print_line();
     print_line(bold(name) + how);
@@ -117,7 +121,8 @@ void print_numpy(const Example& example) {
 
 void print_words(const Example& example) {
   print_line(bold("Why not a fixed weight for each position?"));
-  print_line(wrapped("\"I like the blue sky\" and \"I like the red sky\": in percent, what the fourth position gets of each word."));
+  print_line(wrapped(
+      "\"I like the blue sky\" and \"I like the red sky\": in percent, what the fourth position gets of each word."));
   print_line();
   print_line(faint(fmt::format("{:<22}{:>9}{:>9}{:>9}{:>9}{:>9}", "", "I", "like", "the", "blue/red", "sky")));
   for (const std::string name : kMixtures) {
@@ -162,12 +167,10 @@ Json layer_json(const Example& layer) {
 Json words_json(const Example& words) {
   Json mixtures = Json::array();
   for (const std::string name : kMixtures)
-    mixtures.push_back({{"name", name}, {"blue", nested(words[name + ".blue"])}, {"red", nested(words[name + ".red"])}});
-  return {{"blue", {"I", "like", "the", "blue", "sky"}},
-          {"red", {"I", "like", "the", "red", "sky"}},
-          {"position", 3},
-          {"mixtures", mixtures},
-          {"claims", to_json(words.claims)}};
+    mixtures.push_back(
+        {{"name", name}, {"blue", nested(words[name + ".blue"])}, {"red", nested(words[name + ".red"])}});
+  return {{"blue", {"I", "like", "the", "blue", "sky"}}, {"red", {"I", "like", "the", "red", "sky"}}, {"position", 3},
+      {"mixtures", mixtures}, {"claims", to_json(words.claims)}};
 }
 
 int run_explain(const ExplainOptions& options) {
@@ -185,10 +188,10 @@ int run_explain(const ExplainOptions& options) {
     add("backward", back, to_json(back));
     if (!options.json) {
       print_line(bold("Back through the multi-head layer, step by step"));
-      print_line(wrapped(
-          "The layer of qkv explain: L = 3 tokens, H = 2 heads of d = 2. dY stands for the gradient of a loss with respect to "
-          "Y. Each step undoes one step of the forward pass, last first. After >>> the same in NumPy: paste all of these "
-          "lines in their order."));
+      print_line(
+          wrapped("The layer of qkv explain: L = 3 tokens, H = 2 heads of d = 2. dY stands for the gradient of a loss "
+                  "with respect to Y. Each step undoes one step of the forward pass, last first. After >>> the same in "
+                  "NumPy: paste all of these lines in their order."));
       print_steps(back);
     }
   } else {
@@ -208,8 +211,9 @@ int run_explain(const ExplainOptions& options) {
       print_numpy(numpy);
       print_line("\n" + rule + "\n");
       print_line(bold("A multi-head layer, step by step: out = softmax(q k^T / sqrt(d)) v, then W_o"));
-      print_line(wrapped("B = 1 sequence, L = 3 tokens of D = 4 numbers, H = 2 heads of d = D / H = 2. Parameters are whole numbers, so "
-                         "each step can be done by hand; W_q changes nothing (q = x)."));
+      print_line(
+          wrapped("B = 1 sequence, L = 3 tokens of D = 4 numbers, H = 2 heads of d = D / H = 2. Parameters are whole "
+                  "numbers, so each step can be done by hand; W_q changes nothing (q = x)."));
       print_steps(layer);
       print_line("\n" + rule + "\n");
       print_split(splits);
@@ -226,8 +230,9 @@ void declare_explain(Options& add, ExplainOptions& options) {
   add.json(options.json);
 }
 
-const bool explain_added = add_command({"explain", "Small examples with every shape and number", "qkv explain\n  qkv explain --backward"},
-                                       declare_explain, run_explain);
+const bool explain_added =
+    add_command({"explain", "Small examples with every shape and number", "qkv explain\n  qkv explain --backward"},
+        declare_explain, run_explain);
 
 }  // namespace
 }  // namespace qkv::cli

@@ -1,5 +1,6 @@
-// Small examples, computed and checked: a multi-head layer step by step and back again, the wrong split beside the right one, the NumPy
-// example of article 003, and why a fixed weight is not attention. Not: how they are shown (cmd_explain.cc).
+// Small examples, computed and checked: a multi-head layer step by step and back again, the wrong split beside the
+// right one, the NumPy example of article 003, and why a fixed weight is not attention. Not: how they are shown
+// (cmd_explain.cc).
 #pragma once
 
 #include <string>
@@ -44,16 +45,18 @@ struct Example {
 /// Three tokens: "I", "like", "blue".
 const Lines& tokens();
 
-/// Two heads over three tokens, with whole numbers as parameters. W_* [E, E]; x q k v joined out [1, L, E]; view [1, L, H, d];
+/// Two heads over three tokens, with whole numbers as parameters. W_* [E, E]; x q k v joined out [1, L, E];
+/// view [1, L, H, d];
 /// *_heads attended [1, H, L, d]; products scores weights [1, H, L, L].
 Example walk_layer(Context& context);
-/// Back through the same layer: dout [L, E]; dO dV dQ dK [H, L, d]; P dP dS [H, L, L]; delta [H, L, 1]; J [L, L]; dW_* dx.
+/// Back through the same layer: dout [L, E]; dO dV dQ dK [H, L, d]; P dP dS [H, L, L]; delta [H, L, 1]; J [L, L]; dW_*
+/// dx.
 Example walk_backward(const Example& layer, Context& context);
-/// q cut into heads by view and transpose, right.*, and by view alone, wrong.*: token feature q weights [1, H, L, .], out [1, L, E];
-/// moved [1]: how many numbers lie elsewhere.
+/// q cut into heads by view and transpose, right.*, and by view alone, wrong.*: token feature q weights [1, H, L, .],
+/// out [1, L, E]; moved [1]: how many numbers lie elsewhere.
 Example compare_splits(const Example& layer);
-/// Article 003's 5 tokens of 8 numbers: q k v out causal_out [5, 8], weights causal_weights [5, 5]; the article's first_row and
-/// second_causal_row [5].
+/// Article 003's 5 tokens of 8 numbers: q k v out causal_out [5, 8], weights causal_weights [5, 5]; the article's
+/// first_row and second_causal_row [5].
 Example numpy_example();
 /// Weight of word j in what position i gets, in two sentences of five words: average.blue, ... [5, 5].
 Example words_example(Context& context);

@@ -42,18 +42,19 @@ struct Agreement {
     for (Index n = 0; n < want.count(); ++n) {
       const double difference = std::abs(numbers.data()[n] - want[n].value);
       apart = std::max(apart, difference);
-      over_bound = std::max(over_bound, difference / (2 * want[n].error * static_cast<double>(std::numeric_limits<float>::epsilon())));
+      over_bound = std::max(
+          over_bound, difference / (2 * want[n].error * static_cast<double>(std::numeric_limits<float>::epsilon())));
     }
   }
-  Claim claim(std::string sentence) const { return {std::move(sentence), over_bound <= 1, small_text(apart) + " apart"}; }
+  Claim claim(std::string sentence) const {
+    return {std::move(sentence), over_bound <= 1, small_text(apart) + " apart"};
+  }
 };
 
 std::unique_ptr<nn::Layer> layer_of(const Example& walk) {
   StateDict state;
-  for (const auto& [name, array] : {std::pair("query_proj.weight", "W_q"),
-                                    {"key_proj.weight", "W_k"},
-                                    {"value_proj.weight", "W_v"},
-                                    {"output_proj.weight", "W_o"}}) {
+  for (const auto& [name, array] : {std::pair("query_proj.weight", "W_q"), {"key_proj.weight", "W_k"},
+           {"value_proj.weight", "W_v"}, {"output_proj.weight", "W_o"}}) {
     state.add(name, any_tensor(to_floats(walk[array])));
   }
   return nn::load_layer("mha", state, {.num_heads = kHeads});
@@ -103,7 +104,7 @@ Example walk_layer(Context& context) {
   a["out"] = matmul(a["joined"], transpose(a["W_o"]));
   walk.steps = {
       {"x            [B, L, D]", "x", "the input, one row a token",
-       {{{"x", "x"}, {"W_k", "W_k", Rows::kPlain}, {"W_v", "W_v", Rows::kPlain}, {"W_o", "W_o", Rows::kPlain}}}},
+          {{{"x", "x"}, {"W_k", "W_k", Rows::kPlain}, {"W_v", "W_v", Rows::kPlain}, {"W_o", "W_o", Rows::kPlain}}}},
       {"q, k, v      [B, L, D]", "q", "q = x W_q^T, k = x W_k^T, v = x W_v^T", {{{"q", "q"}, {"k", "k"}, {"v", "v"}}}},
       {"view         [B, L, H, d]", "view", "the last axis is cut; nothing moves", {{{"q of", "view", Rows::kHeads}}}},
       {"transpose    [B, H, L, d]", "q_heads", "heads first: each head has every token", {{{"", "q_heads"}}}},
@@ -112,14 +113,15 @@ Example walk_layer(Context& context) {
       {"weights      [B, H, L, L]", "weights", "softmax of each row", {{{"", "weights"}}}},
       {"weights v    [B, H, L, d]", "attended", "each row a mixture of the rows of v", {{{"", "attended"}}}},
       {"joined       [B, L, D]", "joined", "transposed back: heads side by side",
-       {{{"joined", "joined"}, {"out = joined W_o^T", "out"}}}}};
+          {{{"joined", "joined"}, {"out = joined W_o^T", "out"}}}}};
   Tensor<float> weights;
   const Tensor<float> out = layer_of(walk)->forward(to_floats(a["x"]), {.weights = &weights, .context = &context});
   double worst = 0;
-  for (const Number& row : sum(judge::to_array(any_tensor(weights)), -1).data) worst = std::max(worst, std::abs(row.value - 1));
+  for (const Number& row : sum(judge::to_array(any_tensor(weights)), -1).data)
+    worst = std::max(worst, std::abs(row.value - 1));
   walk.claims.push_back({"Every row of weights adds up to 1.",
-                         worst <= 4 * kTokens * static_cast<double>(std::numeric_limits<float>::epsilon()),
-                         "largest distance from 1: " + small_text(worst)});
+      worst <= 4 * kTokens * static_cast<double>(std::numeric_limits<float>::epsilon()),
+      "largest distance from 1: " + small_text(worst)});
   Agreement agreement;
   agreement.add(any_tensor(out), a["out"]);
   walk.claims.push_back(agreement.claim("The layer gives what the same steps in plain loops give."));
@@ -127,7 +129,8 @@ Example walk_layer(Context& context) {
 }
 
 Example walk_backward(const Example& layer, Context& context) {
-  const Array &x = layer["x"], &q = layer["q_heads"], &k = layer["k_heads"], &v = layer["v_heads"], &p = layer["weights"];
+  const Array &x = layer["x"], &q = layer["q_heads"], &k = layer["k_heads"], &v = layer["v_heads"],
+              &p = layer["weights"];
   const Number scale = 1 / std::sqrt(2.0);
   const Array dout = whole({1, 3, 4}, {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 1});
   const Array d_o = split_heads(matmul(dout, layer["W_o"]), kHeads);  // out = joined W_o^T
@@ -151,36 +154,42 @@ Example walk_backward(const Example& layer, Context& context) {
   add("dW_o", judge::weight_gradient(dout, layer["joined"]));
   add("dx", dx);
   const Rows plain = Rows::kPlain;
-  back.steps = {
-      {"dout         [L, D]", "dout", "what arrives at the output: given", {{{"dout", "dout"}}}, {"dout = " + numpy_array(dout)}},
+  back.steps = {{"dout         [L, D]", "dout", "what arrives at the output: given", {{{"dout", "dout"}}},
+                    {"dout = " + numpy_array(dout)}},
       {"dW_o, dO", "dO", "out = joined W_o^T",
-       {{{"dW_o = dout^T joined", "dW_o", plain}}, {{"dO = dout W_o, cut into heads", "dO"}}},
-       {"dW_o = dout.T @ joined(O)", "dO = heads(dout @ W_o)"}},
+          {{{"dW_o = dout^T joined", "dW_o", plain}}, {{"dO = dout W_o, cut into heads", "dO"}}},
+          {"dW_o = dout.T @ joined(O)", "dO = heads(dout @ W_o)"}},
       {"dV           [H, L, d]", "dV", "O = P V: dV = P^T dO", {{{"", "dV"}}}, {"dV = P.swapaxes(1, 2) @ dO"}},
       {"dP           [H, L, L]", "dP", "O = P V: dP = dO V^T", {{{"", "dP"}}}, {"dP = dO @ V.swapaxes(1, 2)"}},
       {"delta        [H, L]", "delta", "rowsum(P * dP) = rowsum(dO * O)", {{{"", "delta"}}},
-       {"delta = (P * dP).sum(-1, keepdims=True)"}},
-      {"softmax's Jacobian", "J", "one row: diag(p) - p p^T", {{{"J of row \"I\" of head 0: weights by scores", "J", plain}}},
-       {"J = np.diag(P[0, 0]) - np.outer(P[0, 0], P[0, 0])"}},
-      {"dS           [H, L, L]", "dS", "J dP for each row = P * (dP - delta)", {{{"", "dS"}}}, {"dS = P * (dP - delta)"}},
-      {"dQ, dK       [H, L, d]", "dQ", "S = Q K^T / sqrt(d)", {{{"dQ = dS K / sqrt(d)", "dQ"}}, {{"dK = dS^T Q / sqrt(d)", "dK"}}},
-       {"dQ = dS @ K / np.sqrt(2)", "dK = dS.swapaxes(1, 2) @ Q / np.sqrt(2)"}},
+          {"delta = (P * dP).sum(-1, keepdims=True)"}},
+      {"softmax's Jacobian", "J", "one row: diag(p) - p p^T",
+          {{{"J of row \"I\" of head 0: weights by scores", "J", plain}}},
+          {"J = np.diag(P[0, 0]) - np.outer(P[0, 0], P[0, 0])"}},
+      {"dS           [H, L, L]", "dS", "J dP for each row = P * (dP - delta)", {{{"", "dS"}}},
+          {"dS = P * (dP - delta)"}},
+      {"dQ, dK       [H, L, d]", "dQ", "S = Q K^T / sqrt(d)",
+          {{{"dQ = dS K / sqrt(d)", "dQ"}}, {{"dK = dS^T Q / sqrt(d)", "dK"}}},
+          {"dQ = dS @ K / np.sqrt(2)", "dK = dS.swapaxes(1, 2) @ Q / np.sqrt(2)"}},
       {"projections  [D, D]", "dW_q", "q = x W_q^T: dW_q = dq^T x, and so on",
-       {{{"dW_q", "dW_q", plain}, {"dW_k", "dW_k", plain}}, {{"dW_v", "dW_v", plain}}},
-       {"dW_q = joined(dQ).T @ x", "dW_k = joined(dK).T @ x", "dW_v = joined(dV).T @ x"}},
+          {{{"dW_q", "dW_q", plain}, {"dW_k", "dW_k", plain}}, {{"dW_v", "dW_v", plain}}},
+          {"dW_q = joined(dQ).T @ x", "dW_k = joined(dK).T @ x", "dW_v = joined(dV).T @ x"}},
       {"dx           [L, D]", "dx", "dq W_q + dk W_k + dv W_v", {{{"dx", "dx"}}},
-       {"dx = joined(dQ) @ W_q + joined(dK) @ W_k + joined(dV) @ W_v"}}};
+          {"dx = joined(dQ) @ W_q + joined(dK) @ W_k + joined(dV) @ W_v"}}};
   Lines forward{"import numpy as np"};
-  for (const char* name : {"x", "W_q", "W_k", "W_v", "W_o"}) forward.push_back(std::string(name) + " = " + numpy_array(layer[name]));
+  for (const char* name : {"x", "W_q", "W_k", "W_v", "W_o"})
+    forward.push_back(std::string(name) + " = " + numpy_array(layer[name]));
   for (const char* line :
-       {"heads = lambda a: a.reshape(3, 2, 2).swapaxes(0, 1)", "joined = lambda a: a.swapaxes(0, 1).reshape(3, 4)",
-        "Q, K, V = heads(x @ W_q.T), heads(x @ W_k.T), heads(x @ W_v.T)", "P = np.exp(Q @ K.swapaxes(1, 2) / np.sqrt(2))",
-        "P = P / P.sum(-1, keepdims=True)", "O = P @ V", "out = joined(O) @ W_o.T"}) {
+      {"heads = lambda a: a.reshape(3, 2, 2).swapaxes(0, 1)", "joined = lambda a: a.swapaxes(0, 1).reshape(3, 4)",
+          "Q, K, V = heads(x @ W_q.T), heads(x @ W_k.T), heads(x @ W_v.T)",
+          "P = np.exp(Q @ K.swapaxes(1, 2) / np.sqrt(2))", "P = P / P.sum(-1, keepdims=True)", "O = P @ V",
+          "out = joined(O) @ W_o.T"}) {
     forward.emplace_back(line);
   }
   back.steps.insert(back.steps.begin(), {"the forward pass", "", "", {}, forward});
 
-  constexpr double kRounding = 24 * 16 * std::numeric_limits<double>::epsilon();  // numbers below 16, sums of at most 24
+  constexpr double kRounding =
+      24 * 16 * std::numeric_limits<double>::epsilon();  // numbers below 16, sums of at most 24
   const double rows_of_ds = largest(sum(ds, -1)), deltas_apart = largest(delta - sum(d_o * layer["attended"], -1));
   const double jacobian_apart = largest(matmul(first_row(dp), jacobian) - first_row(ds));
   const auto model = layer_of(layer);
@@ -188,19 +197,16 @@ Example walk_backward(const Example& layer, Context& context) {
   model->forward(to_floats(x), {.context = &context}, &saved);
   Agreement agreement;
   agreement.add(any_tensor(model->backward(to_floats(dout), saved, context)), dx);
-  for (const auto& [name, gradient] : {std::pair("query_proj.weight", "dW_q"),
-                                       {"key_proj.weight", "dW_k"},
-                                       {"value_proj.weight", "dW_v"},
-                                       {"output_proj.weight", "dW_o"}}) {
+  for (const auto& [name, gradient] : {std::pair("query_proj.weight", "dW_q"), {"key_proj.weight", "dW_k"},
+           {"value_proj.weight", "dW_v"}, {"output_proj.weight", "dW_o"}}) {
     agreement.add(model->gradients().at(name), back[gradient]);
   }
-  back.claims = {
-      {"Each row of dS adds up to 0: softmax does not change when a number is added to all scores of a row.",
-       rows_of_ds <= kRounding, "largest distance from 0: " + small_text(rows_of_ds)},
+  back.claims = {{"Each row of dS adds up to 0: softmax does not change when a number is added to all scores of a row.",
+                     rows_of_ds <= kRounding, "largest distance from 0: " + small_text(rows_of_ds)},
       {"delta is also the row sum of dO times O, so P need not be kept for it.", deltas_apart <= kRounding,
-       small_text(deltas_apart) + " apart"},
+          small_text(deltas_apart) + " apart"},
       {"The Jacobian times dP gives dS; P * (dP - delta) is the same without an L x L matrix for each row.",
-       jacobian_apart <= kRounding, small_text(jacobian_apart) + " apart"},
+          jacobian_apart <= kRounding, small_text(jacobian_apart) + " apart"},
       agreement.claim("The layer's own backward pass gives the same gradients of x and of all four projections.")};
   return back;
 }

@@ -94,15 +94,17 @@ Example numpy_example() {
   const std::string first = row_text(plain, 0), second = row_text(causal, 1), printed = row_text(a["first_row"], 0),
                     printed_causal = row_text(a["second_causal_row"], 0);
   example.claims = {
-      {"The first row is " + first + "; the article prints " + printed + ", which its code does not give.", first != printed,
-       ""},
-      {"The second causal row is " + second + "; the article prints " + printed_causal + ", which its code does not give.",
-       second != printed_causal, ""},
+      {"The first row is " + first + "; the article prints " + printed + ", which its code does not give.",
+          first != printed, ""},
+      {"The second causal row is " + second + "; the article prints " + printed_causal +
+              ", which its code does not give.",
+          second != printed_causal, ""},
       {"A causal row is the plain row without the future, divided by what is left.",
-       apart <= 4 * static_cast<double>(kLength) * std::numeric_limits<double>::epsilon(), small_text(apart) + " apart"},
-      {"The article says that a token usually looks at itself fairly strongly. In these random numbers no row looks most at "
-       "itself.",
-       own == 0, fmt::format("{} of {} rows have their largest weight on themselves", own, kLength)}};
+          apart <= 4 * static_cast<double>(kLength) * std::numeric_limits<double>::epsilon(),
+          small_text(apart) + " apart"},
+      {"The article says that a token usually looks at itself fairly strongly. In these random numbers no row looks "
+       "most at itself.",
+          own == 0, fmt::format("{} of {} rows have their largest weight on themselves", own, kLength)}};
   return example;
 }
 

@@ -47,12 +47,14 @@ Example words_example(Context& context) {
   StateDict projections;  // q, k and v of unit variance, as the article's scale assumes: N(0, 1/E)
   for (const char* name : {"query_proj.weight", "key_proj.weight", "value_proj.weight"}) {
     Tensor<float> weight({kEmbed, kEmbed});
-    for (float& value : weight.span()) value = static_cast<float>(random.normal() / std::sqrt(static_cast<double>(kEmbed)));
+    for (float& value : weight.span())
+      value = static_cast<float>(random.normal() / std::sqrt(static_cast<double>(kEmbed)));
     projections.add(name, any_tensor(weight));
   }
   nn::AveragePooling average;
   nn::FixedWeights fixed({.length = 5});
-  std::ranges::copy(std::array{1.0F, 2.0F, 1.0F, 2.0F, 4.0F}, fixed.parameters()[0].value.begin());  // whatever training makes of them
+  std::ranges::copy(std::array{1.0F, 2.0F, 1.0F, 2.0F, 4.0F},
+      fixed.parameters()[0].value.begin());  // whatever training makes of them
   const auto attention = nn::load_layer("v1", projections);
 
   Example example;
@@ -65,16 +67,18 @@ Example words_example(Context& context) {
     example.arrays["fixed-weights" + ending] = mixture_by_gradient(fixed, x, context);
     example.arrays["attention" + ending] = attention_weights(*attention, x, context);
   }
-  const auto differ = [&](const std::string& name) { return largest(example[name + ".blue"] - example[name + ".red"]); };
-  example.claims = {
-      {"Averaging and fixed weights mix both sentences with the very same weights: a fixed weight cannot tell \"blue\" from "
-       "\"red\".",
-       differ("average") == 0 && differ("fixed-weights") == 0,
-       fmt::format("weights differ by {:.1g} (average) and {:.1g} (fixed weights)", differ("average"), differ("fixed-weights"))},
+  const auto differ = [&](const std::string& name) {
+    return largest(example[name + ".blue"] - example[name + ".red"]);
+  };
+  example.claims = {{"Averaging and fixed weights mix both sentences with the very same weights: a fixed weight cannot "
+                     "tell \"blue\" from \"red\".",
+                        differ("average") == 0 && differ("fixed-weights") == 0,
+                        fmt::format("weights differ by {:.1g} (average) and {:.1g} (fixed weights)", differ("average"),
+                            differ("fixed-weights"))},
       {"Attention can: its weights follow from the words themselves.", differ("attention") > 0.05,
-       fmt::format(
-           "weights differ by up to {:.0f} points of 100; nothing here is trained, so they differ, but mean nothing yet",
-           100 * differ("attention"))}};
+          fmt::format("weights differ by up to {:.0f} points of 100; nothing here is trained, so they differ, but mean "
+                      "nothing yet",
+              100 * differ("attention"))}};
   return example;
 }
 

@@ -20,19 +20,20 @@ constexpr double kMostProducts = 4e9;
 void check_sizes(const FormsSizes& sizes) {
   const auto text = [](Index n) { return std::to_string(n); };
   if (sizes.batch < 1 || sizes.length < 1 || sizes.embed_dim < 1 || sizes.num_heads < 1) {
-    throw OptionError("[forms] --batch, --length, --embed and --heads must be at least 1: got " + text(sizes.batch) + ", " +
-                      text(sizes.length) + ", " + text(sizes.embed_dim) + ", " + text(sizes.num_heads));
+    throw OptionError("[forms] --batch, --length, --embed and --heads must be at least 1: got " + text(sizes.batch) +
+                      ", " + text(sizes.length) + ", " + text(sizes.embed_dim) + ", " + text(sizes.num_heads));
   }
   if (sizes.embed_dim % sizes.num_heads != 0) {
-    throw OptionError("[forms] --heads must divide --embed: got " + text(sizes.num_heads) + " and " + text(sizes.embed_dim));
+    throw OptionError(
+        "[forms] --heads must divide --embed: got " + text(sizes.num_heads) + " and " + text(sizes.embed_dim));
   }
   const double rows = static_cast<double>(sizes.batch) * static_cast<double>(sizes.length);
   const double embed = static_cast<double>(sizes.embed_dim);
   const double products = rows * embed * (static_cast<double>(sizes.length) + 4 * embed);
   if (products > kMostProducts) {
     throw OptionError(
-        "[forms] batch * length * embed * (length + 4 embed) must be at most 4e9, since every form is compared with plain "
-        "loops: got batch " +
+        "[forms] batch * length * embed * (length + 4 embed) must be at most 4e9, since every form is compared with "
+        "plain loops: got batch " +
         text(sizes.batch) + ", length " + text(sizes.length) + ", embed " + text(sizes.embed_dim) +
         " (qkv bench times large sizes)");
   }
@@ -73,7 +74,9 @@ class Comparison {
     return x;
   }
 
-  View<const float, 3> input() const { return {x_.data(), {sizes_.batch, sizes_.length, sizes_.embed_dim}}; }  // [B, T, E]
+  View<const float, 3> input() const {
+    return {x_.data(), {sizes_.batch, sizes_.length, sizes_.embed_dim}};
+  }  // [B, T, E]
 
   /// V1 and V2, V3 and V4: through the conversions that a user calls.
   void layers(const StateDict& all) {
@@ -98,11 +101,13 @@ class Comparison {
     const auto same = [&](const char* a, const char* b, const Truth<double>& of, const char* note) {
       equal(a, outs.at(a), b, outs.at(b), of, note);
     };
-    const Truth<double> plain = truth(no_output, 1, false), projected = truth(all, 1, false), causal = truth(no_bias, 1, true);
+    const Truth<double> plain = truth(no_output, 1, false), projected = truth(all, 1, false),
+                        causal = truth(no_bias, 1, true);
     const auto v2 = nn::to_v2(v1);
     const auto self = load("self-attention", no_output), v2_output = load("v2", all), one = load("mha", all, 1);
     const auto v3 = nn::to_v3(v4);
-    const auto v4_causal = nn::load_layer("v4", no_bias, {.causal = true}), single = nn::load_layer("single-head", no_bias);
+    const auto v4_causal = nn::load_layer("v4", no_bias, {.causal = true}),
+               single = nn::load_layer("single-head", no_bias);
     add("standard", plain, {{"v1", &v1}, {"v2", &v2}, {"self-attention", &*self}});
     same("v1", "v2", plain, "v2 without output_proj");
     same("v1", "self-attention", plain, "d_k = embed");
@@ -126,7 +131,8 @@ class Comparison {
     Form row{.name = std::move(name), .family = std::move(family), .type = "f32"};
     measure_row(row, out, truth, nullptr, [&] { form.forward_into(input(), out, options, &saved); });
     row.parameters = form.parameter_count();
-    const double rows = static_cast<double>(sizes_.batch * sizes_.length), width = static_cast<double>(sizes_.embed_dim);
+    const double rows = static_cast<double>(sizes_.batch * sizes_.length),
+                 width = static_cast<double>(sizes_.embed_dim);
     row.projection_flops = 2 * rows * width * width * (attention.has_output_projection() ? 4 : 3);
     Tensor<float> projected(saved.projected.clone());
     projected.reshape({sizes_.batch * sizes_.length, 3 * sizes_.embed_dim});
@@ -141,22 +147,30 @@ class Comparison {
     const Tensor<float> projected = textbook_linear(x_, layer.in_weight, layer.in_bias, kSame);  // [B*T, 3E]
     const Tensor<double> wide = textbook_linear(converted<double>(x_), layer.in_weight, layer.in_bias, kSame);
     const Keep everything, before = [](Index, Index, Index i, Index j) { return j <= i; };
-    Tensor<double> softmax = add<float, double>(projected, {"naive f32", "standard"}, {"tiled f32", "flash"}, {}, everything);
+    Tensor<double> softmax =
+        add<float, double>(projected, {"naive f32", "standard"}, {"tiled f32", "flash"}, {}, everything);
     for (Form& form : report_.forms) {  // how far these are from softmax attention is their error
       if (form.name == "naive f32" || form.name == "tiled f32") form.from_softmax = form.error;
     }
-    add<float, double>(projected, {"naive f32, causal", "causal"}, {"tiled f32, causal", "flash"}, Mask::causal(), before);
+    add<float, double>(
+        projected, {"naive f32, causal", "causal"}, {"tiled f32, causal", "flash"}, Mask::causal(), before);
     add<double, long double>(wide, {"naive f64", "standard"}, {"tiled f64", "flash"}, {}, everything);
-    add<double, long double>(wide, {"naive f64, causal", "causal"}, {"tiled f64, causal", "flash"}, Mask::causal(), before);
+    add<double, long double>(
+        wide, {"naive f64, causal", "causal"}, {"tiled f64, causal", "flash"}, Mask::causal(), before);
     const AloneInput input{sizes_, projected, softmax};
     add_linear_forms(report_, input, context_);
-    const Index length = sizes_.length, reach = std::max<Index>(1, length / 16), block = std::clamp<Index>(length / 8, 1, 64);
-    add<float, double>(projected, {}, {"sparse window", "sparse"}, Mask::window(reach, reach),
-                       [reach](Index, Index, Index i, Index j) { return std::abs(i - j) <= reach; }, &input);
-    const BlockMap map = block_map(LongformerBlocks{.length = length, .block = block, .window_blocks = 1, .global_blocks = {0}});
+    const Index length = sizes_.length, reach = std::max<Index>(1, length / 16),
+                block = std::clamp<Index>(length / 8, 1, 64);
+    add<float, double>(
+        projected, {}, {"sparse window", "sparse"}, Mask::window(reach, reach),
+        [reach](Index, Index, Index i, Index j) { return std::abs(i - j) <= reach; }, &input);
+    const BlockMap map =
+        block_map(LongformerBlocks{.length = length, .block = block, .window_blocks = 1, .global_blocks = {0}});
     add<float, double>(
         projected, {}, {"sparse blocks", "sparse"}, Mask::blocks(map),
-        [block](Index, Index, Index i, Index j) { return std::abs(i / block - j / block) <= 1 || i < block || j < block; }, &input);
+        [block](
+            Index, Index, Index i, Index j) { return std::abs(i / block - j / block) <= 1 || i < block || j < block; },
+        &input);
   }
 
   struct Name {
@@ -165,10 +179,11 @@ class Comparison {
   using Keep = reference::Keep;
 
   /// The textbook's loops (unless without a name) against the tiles, in T. Returns the exact output.
-  template <class T, class Wide>
-  Tensor<Wide> add(const Tensor<T>& projected, const Name& loops, const Name& tiles, const Mask& mask, const Keep& keep,
-                   const AloneInput* unmasked = nullptr) {
-    const auto heads = [&](const auto& rows, int part) { return part_as_heads(rows, sizes_.batch, sizes_.num_heads, part); };
+  template <class T, class Wide> Tensor<Wide> add(const Tensor<T>& projected, const Name& loops, const Name& tiles,
+      const Mask& mask, const Keep& keep, const AloneInput* unmasked = nullptr) {
+    const auto heads = [&](const auto& rows, int part) {
+      return part_as_heads(rows, sizes_.batch, sizes_.num_heads, part);
+    };
     const auto forward_in = [&]<class N>(const Tensor<N>& rows) {
       reference::Options<N> options;
       options.keep = keep;
@@ -178,12 +193,14 @@ class Comparison {
     for (double& value : positive.span()) value = std::abs(value);
     auto exact = forward_in(converted<Wide>(projected));
     const Tensor<T> naive = forward_in(projected).out;
-    const Tensor<double> a = attention_magnitude(exact.weights, heads(positive, 0), heads(positive, 1), heads(positive, 2));
+    const Tensor<double> a =
+        attention_magnitude(exact.weights, heads(positive, 0), heads(positive, 1), heads(positive, 2));
     const Truth<Wide> truth(exact.out.clone(), naive, a);
     const AttentionOptions options{.mask = mask};
     Tensor<T> tiled(naive.sizes());
     const auto tiled_forward = [&] {
-      attention_forward(heads(projected, 0), heads(projected, 1), heads(projected, 2), {.out = tiled}, options, context_);
+      attention_forward(
+          heads(projected, 0), heads(projected, 1), heads(projected, 2), {.out = tiled}, options, context_);
     };
     tiled_forward();
 
@@ -217,9 +234,8 @@ class Comparison {
     row.score_bytes = static_cast<double>(plan.forward_scratch_bytes) * static_cast<double>(workers);
   }
 
-  template <class T, class Wide>
-  void equal(std::string a, const Tensor<T>& of_a, std::string b, const Tensor<T>& of_b, const Truth<Wide>& truth,
-             std::string note) {
+  template <class T, class Wide> void equal(std::string a, const Tensor<T>& of_a, std::string b, const Tensor<T>& of_b,
+      const Truth<Wide>& truth, std::string note) {
     report_.equal.push_back(compare(std::move(a), of_a, std::move(b), of_b, truth, std::move(note)));
   }
 

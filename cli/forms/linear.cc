@@ -1,6 +1,6 @@
-// The rows of linear attention: square, chunked and recurrent forms of one sum, without an order, random features of softmax,
-// decay, the delta rule. Each is held against its own textbook (reference/linear_attention.h), and those that must be equal
-// with each other.
+// The rows of linear attention: square, chunked and recurrent forms of one sum, without an order, random features of
+// softmax, decay, the delta rule. Each is held against its own textbook (reference/linear_attention.h), and those that
+// must be equal with each other.
 #include <algorithm>
 
 #include "core/threads/context_impl.h"
@@ -12,8 +12,7 @@
 namespace qkv::cli {
 namespace {
 
-template <class N>
-struct LinearTextbook {
+template <class N> struct LinearTextbook {
   Tensor<N> q, k, v, features, decay, beta;
   reference::LinearOptions<N> options;
   auto recurrent() const { return reference::linear_attention_recurrent<N>(q, k, v, options); }
@@ -36,7 +35,8 @@ class LinearForms {
       float* const x = unit_k_.data() + row * width;
       double sum = 0;
       for (Index n = 0; n < width; ++n) sum += static_cast<double>(x[n]) * static_cast<double>(x[n]);
-      for (Index n = 0; n < width && sum > 0; ++n) x[n] = static_cast<float>(static_cast<double>(x[n]) / std::sqrt(sum));
+      for (Index n = 0; n < width && sum > 0; ++n)
+        x[n] = static_cast<float>(static_cast<double>(x[n]) / std::sqrt(sum));
     }
     features_ = Tensor<float>({4 * width, width});
     random_features(input.sizes.seed, View<float, 2>(features_));
@@ -75,10 +75,14 @@ class LinearForms {
 
  private:
   Index head_dim() const { return input_.sizes.embed_dim / input_.sizes.num_heads; }
-  const Tensor<float>& keys(const LinearAttentionOptions<float>& options) const { return options.normalized ? k_ : unit_k_; }
+  const Tensor<float>& keys(const LinearAttentionOptions<float>& options) const {
+    return options.normalized ? k_ : unit_k_;
+  }
 
   /// 2 F Dv for a token's key and value into the state, and as many for its query out of it.
-  double state_flops(Index features) const { return 4 * input_.tokens() * input_.embed() * static_cast<double>(features); }
+  double state_flops(Index features) const {
+    return 4 * input_.tokens() * input_.embed() * static_cast<double>(features);
+  }
   /// 2 (D + Dv) for each pair of a chunk in which the key is at least `before` tokens earlier.
   double pair_flops(Index before) const {
     double pairs = 0;
@@ -89,23 +93,20 @@ class LinearForms {
     return 4 * static_cast<double>(input_.sizes.batch) * input_.embed() * pairs;
   }
   /// 2 F D for each query and key.
-  double map_flops(Index features) const { return 4 * input_.tokens() * input_.embed() * static_cast<double>(features); }
+  double map_flops(Index features) const {
+    return 4 * input_.tokens() * input_.embed() * static_cast<double>(features);
+  }
 
-  template <class N>
-  LinearTextbook<N> textbook_of(const LinearAttentionOptions<float>& o, bool positive) const {
+  template <class N> LinearTextbook<N> textbook_of(const LinearAttentionOptions<float>& o, bool positive) const {
     const auto copy = [&](const Tensor<float>& from, bool absolute) {
       Tensor<N> to(from.sizes());
-      std::ranges::transform(from.span(), to.data(), [&](float x) { return static_cast<N>(absolute ? std::abs(x) : x); });
+      std::ranges::transform(
+          from.span(), to.data(), [&](float x) { return static_cast<N>(absolute ? std::abs(x) : x); });
       return to;
     };
     const bool linear_map = o.feature_map == FeatureMap::kIdentity;
-    LinearTextbook<N> t{copy(q_, positive && linear_map),
-                        copy(keys(o), positive && linear_map),
-                        copy(v_, positive),
-                        copy(features_, false),
-                        copy(decay_, false),
-                        copy(beta_, false),
-                        {}};
+    LinearTextbook<N> t{copy(q_, positive && linear_map), copy(keys(o), positive && linear_map), copy(v_, positive),
+        copy(features_, false), copy(decay_, false), copy(beta_, false), {}};
     t.options.map = o.feature_map, t.options.causal = o.causal, t.options.normalized = o.normalized;
     if (!o.features.is_null()) t.options.features = t.features;
     if (!o.log_decay.is_null()) t.options.log_decay = t.decay;
@@ -113,8 +114,8 @@ class LinearForms {
     return t;
   }
 
-  /// A: the form with every term positive, once more for the sums that weights are made of. With the delta rule u is at most
-  /// twice as large as v, since keys have length 1 and beta is below 1.
+  /// A: the form with every term positive, once more for the sums that weights are made of. With the delta rule u is at
+  /// most twice as large as v, since keys have length 1 and beta is below 1.
   Truth<double> truth_of_case(const LinearAttentionOptions<float>& o) const {
     Tensor<double> a = textbook_of<double>(o, true).recurrent().out;
     for (double& x : a.span()) x *= 2;
@@ -134,8 +135,8 @@ class LinearForms {
     context_.trim();
     forward();
     row.score_bytes = static_cast<double>(context_.scratch_bytes());
-    row.longest =
-        longest_length(report_.memory, 0, 16 * static_cast<double>(input_.sizes.batch) * input_.embed(), row.score_bytes);
+    row.longest = longest_length(
+        report_.memory, 0, 16 * static_cast<double>(input_.sizes.batch) * input_.embed(), row.score_bytes);
     measure_row(row, out, truth_of_case(options), like_softmax ? &input_ : nullptr, forward);
     report_.forms.push_back(std::move(row));
     return out;
@@ -146,9 +147,8 @@ class LinearForms {
     const double length = static_cast<double>(input_.sizes.length);
     Form row = row_of("linear square", 2 * input_.tokens() * (length + 1) * input_.embed());
     row.score_bytes = sizeof(float) * length * static_cast<double>(head_dim());
-    row.longest =
-        longest_length(report_.memory, 0,
-                       16 * static_cast<double>(input_.sizes.batch) * input_.embed() + 4 * static_cast<double>(head_dim()), 0);
+    row.longest = longest_length(report_.memory, 0,
+        16 * static_cast<double>(input_.sizes.batch) * input_.embed() + 4 * static_cast<double>(head_dim()), 0);
     const LinearTextbook<float> textbook = textbook_of<float>(options, false);
     Tensor<float> out = textbook.square().out;
     measure_row(row, out, truth, nullptr, [&] { textbook.square(); });

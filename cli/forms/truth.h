@@ -22,17 +22,17 @@ struct TextbookLayer {
 };
 
 /// Exact values, each with the largest distance that is right.
-template <class Wide>
-struct Truth {
+template <class Wide> struct Truth {
   Tensor<Wide> exact;
   std::vector<double> bounds;
 
   /// 2 x error(naive) + 4 eps A: `naive` is the same computation in T, `a` the computation with every term positive.
-  template <class T>
-  Truth(Tensor<Wide> values, const Tensor<T>& naive, const Tensor<double>& a) : exact(std::move(values)) {
+  template <class T> Truth(Tensor<Wide> values, const Tensor<T>& naive, const Tensor<double>& a)
+      : exact(std::move(values)) {
     double naive_error = 0;
     for (Index n = 0; n < exact.count(); ++n) {
-      naive_error = std::max(naive_error, static_cast<double>(std::abs(static_cast<Wide>(naive.data()[n]) - exact.data()[n])));
+      naive_error =
+          std::max(naive_error, static_cast<double>(std::abs(static_cast<Wide>(naive.data()[n]) - exact.data()[n])));
     }
     const double epsilon = static_cast<double>(std::numeric_limits<T>::epsilon());
     for (const double magnitude : a.span()) bounds.push_back(2 * naive_error + 4 * epsilon * magnitude);
@@ -77,25 +77,23 @@ Tensor<T> textbook_linear(const Tensor<T>& x, const std::vector<float>& weight, 
 }
 
 /// The third `part` (q, k or v) of projected [B*T, 3E] as heads [B, H, T, D].
-template <class T>
-View<const T, 4> part_as_heads(const Tensor<T>& projected, Index batch, Index num_heads, int part) {
+template <class T> View<const T, 4> part_as_heads(const Tensor<T>& projected, Index batch, Index num_heads, int part) {
   const Index width = projected.size(1) / 3, length = projected.size(0) / batch;
-  const View<const T, 3> rows(projected.data() + part * width, {batch, length, width}, {length * 3 * width, 3 * width, 1});
+  const View<const T, 3> rows(
+      projected.data() + part * width, {batch, length, width}, {length * 3 * width, 3 * width, 1});
   return split_heads(rows, num_heads);
 }
 
-template <class T>
-reference::Options<T> textbook_options(bool causal) {
+template <class T> reference::Options<T> textbook_options(bool causal) {
   reference::Options<T> options;
   if (causal) options.keep = [](Index, Index, Index i, Index j) { return j <= i; };
   return options;
 }
 
-/// A of attention: out[i] = sum_j w (1 + (S[i,j] + sum_j w S) / 4) |v[j]|, S = scale |q||k|, since rounding a score by eps S
-/// moves its weight by that share. `weights` are exact; qa, ka, va [B, H, T, D] hold no sign.
-template <class Wide>
-Tensor<double> attention_magnitude(const Tensor<Wide>& weights, View<const double, 4> qa, View<const double, 4> ka,
-                                   View<const double, 4> va) {
+/// A of attention: out[i] = sum_j w (1 + (S[i,j] + sum_j w S) / 4) |v[j]|, S = scale |q||k|, since rounding a score by
+/// eps S moves its weight by that share. `weights` are exact; qa, ka, va [B, H, T, D] hold no sign.
+template <class Wide> Tensor<double> attention_magnitude(
+    const Tensor<Wide>& weights, View<const double, 4> qa, View<const double, 4> ka, View<const double, 4> va) {
   const View<const Wide, 4> w = weights;
   const Index length = qa.size(2), depth = qa.size(3);
   const double scale = 1 / std::sqrt(static_cast<double>(depth));
@@ -113,7 +111,8 @@ Tensor<double> attention_magnitude(const Tensor<Wide>& weights, View<const doubl
           mean += static_cast<double>(w(b, h, i, j)) * scale * sum;
         }
         for (Index j = 0; j < length; ++j) {
-          const double share = static_cast<double>(w(b, h, i, j)) * (1 + (scores[static_cast<std::size_t>(j)] + mean) / 4);
+          const double share =
+              static_cast<double>(w(b, h, i, j)) * (1 + (scores[static_cast<std::size_t>(j)] + mean) / 4);
           for (Index n = 0; n < depth; ++n) out(b, h, i, n) += share * va(b, h, j, n);
         }
       }
@@ -123,8 +122,7 @@ Tensor<double> attention_magnitude(const Tensor<Wide>& weights, View<const doubl
 }
 
 /// [B, H, T, D] copied to rows [B*T, H*D].
-template <class T>
-Tensor<T> heads_to_rows(View<const T, 4> heads) {
+template <class T> Tensor<T> heads_to_rows(View<const T, 4> heads) {
   Tensor<T> rows = converted<T>(heads.transposed(1, 2));
   rows.reshape({heads.size(0) * heads.size(2), heads.size(1) * heads.size(3)});
   return rows;

@@ -64,7 +64,8 @@ std::string shown(const std::string& text) {
 
 int run_generate(const GenerateCommandOptions& options) {
   const StateDict state = load_safetensors("--model", options.model);
-  const lm::Checkpoint checkpoint = about_file("--model", options.model, [&] { return lm::checkpoint_from_state(state); });
+  const lm::Checkpoint checkpoint =
+      about_file("--model", options.model, [&] { return lm::checkpoint_from_state(state); });
   if (options.prompt.empty()) throw UsageError("--prompt must have at least one character");
   const std::vector<Index> prompt = about("--prompt", [&] { return checkpoint.tokenizer.encode(options.prompt); });
 
@@ -72,32 +73,27 @@ int run_generate(const GenerateCommandOptions& options) {
   Pace pace;
   std::vector<double> log_probs;
   const lm::GenerateOptions generate{.tokens = options.tokens,
-                                     .greedy = options.greedy,
-                                     .temperature = options.temperature,
-                                     .top_k = options.top_k,
-                                     .allowed_ids = checkpoint.tokenizer.vocab_size(),
-                                     .seed = options.seed,
-                                     .cache = storage_of(options.cache),
-                                     .on_token = [&](Index, double log_prob) {
-                                       pace.note();
-                                       log_probs.push_back(log_prob);
-                                     }};
+      .greedy = options.greedy,
+      .temperature = options.temperature,
+      .top_k = options.top_k,
+      .allowed_ids = checkpoint.tokenizer.vocab_size(),
+      .seed = options.seed,
+      .cache = storage_of(options.cache),
+      .on_token = [&](Index, double log_prob) {
+        pace.note();
+        log_probs.push_back(log_prob);
+      }};
   const std::vector<Index> ids = lm::generate(checkpoint.model, prompt, generate, context);
   const std::string continuation = checkpoint.tokenizer.decode(ids);
   if (options.json) {
-    print_json({{"prompt", options.prompt},
-                {"continuation", continuation},
-                {"log_probs", log_probs},
-                {"bits", bits_name(context.bits())},
-                {"tokens", options.tokens},
-                {"seed", options.seed},
-                {"prompt_seconds", pace.prompt_seconds()},
-                {"tokens_per_second", pace.tokens_per_second()}});
+    print_json({{"prompt", options.prompt}, {"continuation", continuation}, {"log_probs", log_probs},
+        {"bits", bits_name(context.bits())}, {"tokens", options.tokens}, {"seed", options.seed},
+        {"prompt_seconds", pace.prompt_seconds()}, {"tokens_per_second", pace.tokens_per_second()}});
   } else {
     print_line(shown(options.prompt) + shown(continuation));
     if (terminal().interactive) {
       print_line(faint(fmt::format("{:.0f} characters a second after a prompt of {} in {}", pace.tokens_per_second(),
-                                   prompt.size(), seconds_text(pace.prompt_seconds()))));
+          prompt.size(), seconds_text(pace.prompt_seconds()))));
     }
   }
   return 0;
@@ -119,8 +115,8 @@ void declare_generate(Options& add, GenerateCommandOptions& options) {
 }
 
 const bool generate_added = add_command({"generate", "Continue a prompt with a trained model",
-                                "qkv generate --model model.safetensors --prompt \"abc ab\" --tokens 40"},
-                               declare_generate, run_generate);
+                                            "qkv generate --model model.safetensors --prompt \"abc ab\" --tokens 40"},
+    declare_generate, run_generate);
 
 }  // namespace
 }  // namespace qkv::cli

@@ -20,19 +20,16 @@ struct InfoOptions {
   bool json = false;
 };
 
-template <class T>
-Json tiles(Isa isa, const char* dtype) {
+template <class T> Json tiles(Isa isa, const char* dtype) {
   Json list = Json::array();
   const Kernels<Accumulator<T>>& kernels = kernels_of<T>(isa);
   const bool copies = !std::is_same_v<T, Accumulator<T>>;
   for (const Index d : kHeadDims) {
-    list.push_back({{"dtype", dtype},
-                    {"head_dim", d},
-                    {"lanes", kernels.strip},
-                    {"query_tile", kernels.query_tile(stored_as<T>(), d, d)},
-                    {"key_tile", kernels.key_tile(d, d)},
-                    {"forward_scratch_bytes", kernels.forward_scratch_bytes(d, d, kernels.query_tile(stored_as<T>(), d, d), copies)},
-                    {"backward_scratch_bytes", kernels.backward_scratch_bytes(d, d, copies)}});
+    list.push_back({{"dtype", dtype}, {"head_dim", d}, {"lanes", kernels.strip},
+        {"query_tile", kernels.query_tile(stored_as<T>(), d, d)}, {"key_tile", kernels.key_tile(d, d)},
+        {"forward_scratch_bytes",
+            kernels.forward_scratch_bytes(d, d, kernels.query_tile(stored_as<T>(), d, d), copies)},
+        {"backward_scratch_bytes", kernels.backward_scratch_bytes(d, d, copies)}});
   }
   return list;
 }
@@ -52,22 +49,21 @@ Json gather() {
   Json kernels = tiles<float>(context.isa(), "f32");
   for (Json& one : tiles<double>(context.isa(), "f64")) kernels.push_back(std::move(one));
   return {{"version", QKV_VERSION},
-          {"cpu", {{"model", cpu_model()}, {"features", cpu_features()}, {"caches", cache_sizes}}},
-          {"isa", {{"chosen", isa_name(context.isa())}, {"supported", isas}, {"skipped", skipped}}},
-          {"threads", {{"used", context.threads()}, {"available", available_threads()}}},
-          {"kernels", kernels},
-          {"compiler", fmt::format("{} {}.{}.{}",
+      {"cpu", {{"model", cpu_model()}, {"features", cpu_features()}, {"caches", cache_sizes}}},
+      {"isa", {{"chosen", isa_name(context.isa())}, {"supported", isas}, {"skipped", skipped}}},
+      {"threads", {{"used", context.threads()}, {"available", available_threads()}}}, {"kernels", kernels},
+      {"compiler", fmt::format("{} {}.{}.{}",
 #ifdef __clang__
-                                   "clang", __clang_major__, __clang_minor__, __clang_patchlevel__
+                       "clang", __clang_major__, __clang_minor__, __clang_patchlevel__
 #else
-                                   "gcc", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__
+                       "gcc", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__
 #endif
-                                   )},
-          {"libraries",
-           {{"cli11", CLI11_VERSION},
-            {"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
-            {"nlohmann_json",
-             fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH)}}}};
+                       )},
+      {"libraries",
+          {{"cli11", CLI11_VERSION},
+              {"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
+              {"nlohmann_json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
+                                    NLOHMANN_JSON_VERSION_PATCH)}}}};
 }
 
 std::string joined(const Json& list) {
@@ -93,15 +89,16 @@ void print_info(const Json& info) {
   for (const Json& isa : info["isa"]["skipped"]) {
     row("", "not " + isa["name"].get<std::string>() + ": " + isa["reason"].get<std::string>());
   }
-  row("threads", fmt::format("{} (of {} available; choose with QKV_THREADS or --threads)", info["threads"]["used"].get<int>(),
-                             info["threads"]["available"].get<int>()));
+  row("threads", fmt::format("{} (of {} available; choose with QKV_THREADS or --threads)",
+                     info["threads"]["used"].get<int>(), info["threads"]["available"].get<int>()));
   print_line();
   print_line(faint("kernels     type  head_dim  lanes  queries a tile  keys a tile  scratch forward, backward"));
   for (const Json& kernel : info["kernels"]) {
-    print_line(fmt::format("            {:<4}  {:>8}  {:>5}  {:>14}  {:>11}  {}, {}", kernel["dtype"].get<std::string>(),
-                           kernel["head_dim"].get<int>(), kernel["lanes"].get<int>(), kernel["query_tile"].get<int>(),
-                           kernel["key_tile"].get<int>(), bytes_text(kernel["forward_scratch_bytes"].get<double>()),
-                           bytes_text(kernel["backward_scratch_bytes"].get<double>())));
+    print_line(
+        fmt::format("            {:<4}  {:>8}  {:>5}  {:>14}  {:>11}  {}, {}", kernel["dtype"].get<std::string>(),
+            kernel["head_dim"].get<int>(), kernel["lanes"].get<int>(), kernel["query_tile"].get<int>(),
+            kernel["key_tile"].get<int>(), bytes_text(kernel["forward_scratch_bytes"].get<double>()),
+            bytes_text(kernel["backward_scratch_bytes"].get<double>())));
   }
 }
 
@@ -111,8 +108,9 @@ int run_info(const InfoOptions& options) {
   return 0;
 }
 
-const bool info_added = add_command<InfoOptions>({"info", "This machine: CPU, instruction sets, threads, kernels", "qkv info --json"},
-                                            [](Options& add, InfoOptions& options) { add.json(options.json); }, run_info);
+const bool info_added = add_command<InfoOptions>(
+    {"info", "This machine: CPU, instruction sets, threads, kernels", "qkv info --json"},
+    [](Options& add, InfoOptions& options) { add.json(options.json); }, run_info);
 
 }  // namespace
 }  // namespace qkv::cli

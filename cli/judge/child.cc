@@ -53,7 +53,8 @@ void set_limit(int what, std::uint64_t most) {
 /// Nothing that the tool has open, or was started with, reaches the command: each descriptor ends with exec.
 void close_at_exec() {
   std::error_code error;
-  for (std::filesystem::directory_iterator entry("/proc/self/fd", error), end; !error && entry != end; entry.increment(error)) {
+  for (std::filesystem::directory_iterator entry("/proc/self/fd", error), end; !error && entry != end;
+       entry.increment(error)) {
     const int descriptor = std::atoi(entry->path().filename().c_str());
     if (descriptor > STDERR_FILENO) ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   }
@@ -67,7 +68,8 @@ bool redirect(const std::filesystem::path& path, int stream, int flags) {
 }
 
 /// Between fork and exec.
-[[noreturn]] void become(const ChildCommand& command, const Scratch& scratch, const Pipe& in, const Pipe& out, int failed) {
+[[noreturn]] void become(
+    const ChildCommand& command, const Scratch& scratch, const Pipe& in, const Pipe& out, int failed) {
   const pid_t supervisor = ::getppid();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   ::setsid();
@@ -75,7 +77,8 @@ bool redirect(const std::filesystem::path& path, int stream, int flags) {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "QKV_THREADS"})
+  for (const char* name :
+      {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "QKV_THREADS"})
     ::setenv(name, "1", 1);
   ::setenv("TMPDIR", scratch.path().c_str(), 1);
   bool ready = redirect("/dev/null", STDIN_FILENO, O_RDONLY) &&
@@ -104,8 +107,8 @@ ChildEnd ended_with(int status) {
 }
 
 /// Process 1 of a PID namespace: starts the command, writes down its status, and takes everything with it when it ends.
-[[noreturn]] void be_first(const ChildCommand& command, const Scratch& scratch, const Pipe& in, const Pipe& out, int failed,
-                           int told) {
+[[noreturn]] void be_first(
+    const ChildCommand& command, const Scratch& scratch, const Pipe& in, const Pipe& out, int failed, int told) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   const pid_t child = ::fork();
   if (child == 0) become(command, scratch, in, out, failed);
@@ -135,8 +138,8 @@ ChildEnd watch(pid_t command, int lifeline, int child_signals, double deadline) 
   }
 }
 
-[[noreturn]] void supervise(const ChildCommand& command, const Scratch& scratch, const Pipe& in, const Pipe& out, int lifeline,
-                            int report) {
+[[noreturn]] void supervise(
+    const ChildCommand& command, const Scratch& scratch, const Pipe& in, const Pipe& out, int lifeline, int report) {
   leave_terminal();
   adopt_orphans();
   sigset_t children;
@@ -159,7 +162,8 @@ ChildEnd watch(pid_t command, int lifeline, int child_signals, double deadline) 
     ::kill(-child, SIGKILL);
     kill_descendants();
     int number = 0;
-    if (isolated && end.success() && ::read(told.read, &number, sizeof number) == sizeof number) end = ended_with(number);
+    if (isolated && end.success() && ::read(told.read, &number, sizeof number) == sizeof number)
+      end = ended_with(number);
     if (::read(failed.read, &number, sizeof number) == sizeof number)
       end = {.how = ChildEnd::How::kNotStarted, .number = number};
   }
@@ -173,18 +177,14 @@ ChildEnd watch(pid_t command, int lifeline, int child_signals, double deadline) 
 std::string ChildEnd::text(const Limits& limits) const {
   const std::string out_of_time = fmt::format("it did not end within {:g} s (--time-limit)", limits.seconds);
   switch (how) {
-    case How::kExited:
-      return fmt::format("it ended with exit code {}", number);
+    case How::kExited: return fmt::format("it ended with exit code {}", number);
     case How::kSignal:
       if (number == SIGXCPU) return out_of_time;
       if (number == SIGXFSZ) return fmt::format("it wrote a file of more than {} MiB", limits.file >> 20);
       return fmt::format("it was ended by signal {} ({})", number, ::strsignal(number));
-    case How::kOutOfTime:
-      return out_of_time;
-    case How::kNotStarted:
-      return "it could not be started: " + std::system_category().message(number);
-    case How::kLost:
-      break;
+    case How::kOutOfTime: return out_of_time;
+    case How::kNotStarted: return "it could not be started: " + std::system_category().message(number);
+    case How::kLost: break;
   }
   return "it ended the process that watched over it";
 }
@@ -202,7 +202,8 @@ std::string last_lines(const std::filesystem::path& path, std::size_t count) {
   return at == std::string::npos || at == 0 ? text : text.substr(at + 1);
 }
 
-Child::Child(const ChildCommand& command, const Scratch& scratch) : limits_(command.limits), janitor_(scratch.janitor()) {
+Child::Child(const ChildCommand& command, const Scratch& scratch)
+    : limits_(command.limits), janitor_(scratch.janitor()) {
   adopt_orphans();
   const Pipe lifeline, report, in, out;
   started_ = now();

@@ -1,5 +1,5 @@
-// A command in a process of its own, under limits, after which none of its descendants is alive. Not: which command (python.h,
-// run.h), its folder (scratch.h).
+// A command in a process of its own, under limits, after which none of its descendants is alive. Not: which command
+// (python.h, run.h), its folder (scratch.h).
 #pragma once
 
 #include <sys/types.h>
@@ -40,9 +40,9 @@ struct ChildEnd {
   std::string text(const Limits& limits) const;  ///< "it did not end within 60 s (--time-limit)"
 };
 
-/// A supervising process starts the command in a PID namespace, or else adopts whatever the command leaves behind; when the
-/// command ends, its time ends or the tool ends, it kills them all. Should the command, without a namespace, stop or kill its
-/// supervisor, the tool does the same.
+/// A supervising process starts the command in a PID namespace, or else adopts whatever the command leaves behind; when
+/// the command ends, its time ends or the tool ends, it kills them all. Should the command, without a namespace, stop
+/// or kill its supervisor, the tool does the same.
 class Child {
  public:
   Child(const ChildCommand& command, const Scratch& scratch);

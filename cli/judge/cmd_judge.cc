@@ -1,4 +1,5 @@
-// `qkv judge`: attention written by hand, right or with its mistake named. Not: the verdict (src/judge), the exercises (practice).
+// `qkv judge`: attention written by hand, right or with its mistake named. Not: the verdict (src/judge), the exercises
+// (practice).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,12 +39,13 @@ void split_name(JudgeOptions& options) {
   if (colon == std::string::npos || fs::exists(options.file, error)) return;
   options.name = options.file.substr(colon + 1);
   options.file.resize(colon);
-  if (options.name.empty()) throw UsageError(escaped(options.file + ":") + ": a class or function must follow the colon");
+  if (options.name.empty())
+    throw UsageError(escaped(options.file + ":") + ": a class or function must follow the colon");
 }
 
 /// "dim=48,heads=4" -> pairs.
-std::vector<std::pair<std::string, std::string>> pairs(std::string_view option, const std::vector<std::string>& words,
-                                                       bool commas) {
+std::vector<std::pair<std::string, std::string>> pairs(
+    std::string_view option, const std::vector<std::string>& words, bool commas) {
   std::vector<std::pair<std::string, std::string>> found;
   for (const std::string& word : words) {
     for (std::size_t start = 0; start <= word.size();) {
@@ -63,13 +65,10 @@ int print_catalogue(const JudgeOptions& options) {
   Json entries = Json::array();
   for (const judge::Entry& entry : judge::catalogue()) {
     const auto same = std::ranges::find_if(entries, [&](const Json& other) { return other["id"] == entry.id; });
-    Json& row = same != entries.end() ? *same
-                                      : entries.emplace_back(Json{{"id", entry.id},
-                                                                  {"kind", entry.convention ? "convention" : "mistake"},
-                                                                  {"says", entry.says},
-                                                                  {"hint", entry.hint},
-                                                                  {"term", entry.term},
-                                                                  {"tasks", Json::array()}});
+    Json& row = same != entries.end()
+                    ? *same
+                    : entries.emplace_back(Json{{"id", entry.id}, {"kind", entry.convention ? "convention" : "mistake"},
+                          {"says", entry.says}, {"hint", entry.hint}, {"term", entry.term}, {"tasks", Json::array()}});
     for (const judge::Task& task : judge::tasks()) {
       const bool listed = std::ranges::find(row["tasks"], Json(task.name)) != row["tasks"].end();
       if (!listed && judge::applies(entry, task)) row["tasks"].push_back(task.name);
@@ -95,7 +94,8 @@ int print_catalogue(const JudgeOptions& options) {
     print_line(bold(std::string(kind) + "s"));
     for (const Json& entry : entries) {
       if (entry["kind"] == kind)
-        print_line(fmt::format("  {:<{}}  {}", entry["id"].get<std::string>(), width, entry["says"].get<std::string>()));
+        print_line(
+            fmt::format("  {:<{}}  {}", entry["id"].get<std::string>(), width, entry["says"].get<std::string>()));
     }
   }
   return 0;
@@ -128,8 +128,9 @@ int write_probes(const JudgeOptions& options) {
   if (options.json) {
     print_json({{"task", options.task}, {"probes", files}});
   } else {
-    print_line(fmt::format("wrote {} probes of {} to {}; write answer-N.safetensors beside each, then: qkv judge --answers {}",
-                           probes.size(), options.task, one_line(options.probes), one_line(options.probes)));
+    print_line(
+        fmt::format("wrote {} probes of {} to {}; write answer-N.safetensors beside each, then: qkv judge --answers {}",
+            probes.size(), options.task, one_line(options.probes), one_line(options.probes)));
   }
   return 0;
 }
@@ -156,11 +157,9 @@ Finding judge_answers(const JudgeOptions& options) {
 }
 
 void check_usage(const JudgeOptions& options) {
-  const std::pair<const char*, bool> kinds[] = {{"FILE", !options.file.empty()},
-                                                {"--run", !options.run.empty()},
-                                                {"--probes", !options.probes.empty()},
-                                                {"--answers", !options.answers.empty()},
-                                                {"--catalogue", options.catalogue}};
+  const std::pair<const char*, bool> kinds[] = {{"FILE", !options.file.empty()}, {"--run", !options.run.empty()},
+      {"--probes", !options.probes.empty()}, {"--answers", !options.answers.empty()},
+      {"--catalogue", options.catalogue}};
   std::string given;
   for (const auto& [name, there] : kinds) {
     if (there) given += (given.empty() ? "" : " and ") + std::string(name);
@@ -239,9 +238,9 @@ int run_judge(const JudgeWords& words) {
 }
 
 const bool judge_added = add_command({"judge", "Check attention that you wrote; name its mistake",
-                                "qkv judge v3.py\n  qkv judge mine.py:MyAttention --hint\n"
-                                "  qkv judge --run './mine {in} {out}' --task sdpa"},
-                               declare_judge, run_judge);
+                                         "qkv judge v3.py\n  qkv judge mine.py:MyAttention --hint\n"
+                                         "  qkv judge --run './mine {in} {out}' --task sdpa"},
+    declare_judge, run_judge);
 
 }  // namespace
 

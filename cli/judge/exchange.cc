@@ -57,7 +57,8 @@ judge::Answer read_answer(const fs::path& path) {
 }  // namespace
 
 void take_sizes(const Json& given, judge::Sizes& sizes) {
-  if (!given.is_object()) throw UsageError("--sizes must be an object like {\"embed\": 48, \"heads\": 4}: got " + given.dump());
+  if (!given.is_object())
+    throw UsageError("--sizes must be an object like {\"embed\": 48, \"heads\": 4}: got " + given.dump());
   for (const auto& [name, size] : given.items()) {
     try {
       if (!size.is_null()) judge::set_size(sizes, name, size.is_number_integer() ? size.get<double>() : 0);
@@ -81,7 +82,8 @@ Subject read_subject(const fs::path& folder) {
   if (!readable_file(path)) return failed("the code ended before it was looked at");
   const Json document = Json::parse(load_text("look.json", path.string()), nullptr, false);
   if (!document.is_object()) return failed("what was seen of the code (look.json) is not JSON");
-  subject.file = text_of(document, "file"), subject.name = text_of(document, "name"), subject.task = text_of(document, "task");
+  subject.file = text_of(document, "file"), subject.name = text_of(document, "name"),
+  subject.task = text_of(document, "task");
   subject.verdict = text_of(document, "verdict"), subject.says = text_of(document, "says");
   subject.traceback = text_of(document, "traceback");
   subject.notes = texts_of(document, "notes"), subject.untried = texts_of(document, "untried");
@@ -103,9 +105,9 @@ Subject read_subject(const fs::path& folder) {
     };
     const bool rate = has.contains("dropout") && has["dropout"].is_number();
     subject.owner = {.output = said("output", true),
-                  .absent = texts_of(has, "absent"),
-                  .causal = said("causal", false),
-                  .dropout = rate ? std::optional(has["dropout"].get<double>()) : std::nullopt};
+        .absent = texts_of(has, "absent"),
+        .causal = said("causal", false),
+        .dropout = rate ? std::optional(has["dropout"].get<double>()) : std::nullopt};
   }
   if (const Json assignments = document.value("assignments", Json::array()); assignments.is_array()) {
     for (const Json& one : assignments) {

@@ -1,4 +1,5 @@
-// The files of a judgement in one folder: probes, answers, and what the runner saw (docs/practice.md). Not: who writes the answers.
+// The files of a judgement in one folder: probes, answers, and what the runner saw (docs/practice.md). Not: who writes
+// the answers.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,11 @@
 
 namespace qkv::cli {
 
-using judge::Subject;
 using judge::not_judged;
+using judge::Subject;
 
-/// {"embed": 48, "heads": 4} onto `sizes`; null and other keys are left out, kv_heads and head_dim follow where they are not said.
-/// UsageError with the key for a size that cannot be.
+/// {"embed": 48, "heads": 4} onto `sizes`; null and other keys are left out, kv_heads and head_dim follow where they
+/// are not said. UsageError with the key for a size that cannot be.
 void take_sizes(const Json& given, judge::Sizes& sizes);
 
 /// A look.json that cannot be understood is a verdict "failed".
@@ -29,7 +30,9 @@ std::vector<StateDict> read_probes(const std::filesystem::path& folder);
 /// A file that cannot be read becomes an answer whose metadata says so under `error`.
 std::vector<judge::Answer> read_answers(const std::filesystem::path& folder, std::size_t count);
 
-/// Judges the answers in the folder, under each assignment: the first that is right, otherwise the first that is explained.
-judge::Finding judge_folder(const std::filesystem::path& folder, const Subject& subject, const std::vector<StateDict>& probes);
+/// Judges the answers in the folder, under each assignment: the first that is right, otherwise the first that is
+/// explained.
+judge::Finding judge_folder(
+    const std::filesystem::path& folder, const Subject& subject, const std::vector<StateDict>& probes);
 
 }  // namespace qkv::cli

@@ -44,7 +44,8 @@ fs::path interpreter(const std::string& asked) {
 void write_whole(const fs::path& path, std::string_view text) {
   std::ofstream file(path, std::ios::binary);
   file << text << std::flush;
-  if (!file) throw Error("[judge] " + escaped(path.string()) + " cannot be written: is there room in its folder (TMPDIR)?");
+  if (!file)
+    throw Error("[judge] " + escaped(path.string()) + " cannot be written: is there room in its folder (TMPDIR)?");
 }
 
 void write_runner(const fs::path& folder) {
@@ -66,12 +67,8 @@ Json request_of(const JudgeOptions& options) {
   Json map = Json::object(), init = Json::object();
   for (const auto& [name, theirs] : options.map) map[name] = theirs;
   for (const auto& [name, value] : options.init) init[name] = value_of(value);
-  return {{"file", fs::absolute(options.file).string()},
-          {"name", or_null(options.name)},
-          {"task", or_null(options.task)},
-          {"map", map},
-          {"init", init},
-          {"alternatives", kAlternatives}};
+  return {{"file", fs::absolute(options.file).string()}, {"name", or_null(options.name)},
+      {"task", or_null(options.task)}, {"map", map}, {"init", init}, {"alternatives", kAlternatives}};
 }
 
 /// One judgement's process and folders.
@@ -102,17 +99,18 @@ class Judgement {
 
  private:
   ChildCommand command() const {
-    std::vector<std::string> words = {python_.string(), "-I", "-B", (scratch_.path() / "_judge").string(), folder_.string()};
+    std::vector<std::string> words = {
+        python_.string(), "-I", "-B", (scratch_.path() / "_judge").string(), folder_.string()};
     if (options_.sandbox) {
       const fs::path home = fs::absolute(python_).parent_path().parent_path();  // of an environment
       words = sandboxed(words, scratch_, {fs::absolute(options_.file).parent_path(), home});
     }
     return {.words = words,
-            .out = out(),
-            .err = err(),
-            .channel = true,
-            .own_namespace = !options_.sandbox,  // it makes one itself
-            .limits = options_.limits()};
+        .out = out(),
+        .err = err(),
+        .channel = true,
+        .own_namespace = !options_.sandbox,  // it makes one itself
+        .limits = options_.limits()};
   }
   fs::path out() const { return scratch_.path() / "stdout"; }
   fs::path err() const { return scratch_.path() / "stderr"; }
@@ -129,15 +127,18 @@ class Judgement {
     while (n < probes.size() && fs::exists(answer_path(folder_, n))) ++n;
     if (n == probes.size()) return "after its last answer";
     const auto name = probes[n].metadata.find("name");
-    return "while it computed the probe " + escaped(name == probes[n].metadata.end() ? std::to_string(n) : name->second);
+    return "while it computed the probe " +
+           escaped(name == probes[n].metadata.end() ? std::to_string(n) : name->second);
   }
 
   Finding died(const ChildEnd& end, const std::string& when) const {
     const std::string last = last_lines(err(), kLastLines);
     if (last.find("No module named 'numpy'") != std::string::npos) {
-      throw UsageError(escaped(python_.string()) + " has no NumPy: install it there, or name another Python with --python");
+      throw UsageError(
+          escaped(python_.string()) + " has no NumPy: install it there, or name another Python with --python");
     }
-    if (end.how == ChildEnd::How::kNotStarted) throw UsageError(escaped(python_.string()) + ": " + end.text(options_.limits()));
+    if (end.how == ChildEnd::How::kNotStarted)
+      throw UsageError(escaped(python_.string()) + ": " + end.text(options_.limits()));
     return not_judged("failed", end.text(options_.limits()) + ", " + when, last);
   }
 
@@ -154,8 +155,8 @@ Finding judge_python(const JudgeOptions& options) {
   if (!fs::is_regular_file(options.file, error)) throw UsageError(escaped(options.file) + ": no such file");
   if (fs::path(options.file).extension() != ".py") {
     throw UsageError(escaped(options.file) +
-                     ": only Python is run as it is; a program of another language is judged with "
-                     "--run './program {in} {out}' --task NAME");
+                     ": only Python is run as it is; a program of another language is judged with --run './program "
+                     "{in} {out}' --task NAME");
   }
   if (options.sandbox) require_sandbox();
   Finding finding = Judgement(options).finding();

@@ -1,4 +1,5 @@
-// A person's Python file: run by the embedded runner in a child process, then judged. Not: the runner (python/qkv/_judge/runner).
+// A person's Python file: run by the embedded runner in a child process, then judged. Not: the runner
+// (python/qkv/_judge/runner).
 #pragma once
 
 #include "judge/options.h"

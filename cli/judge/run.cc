@@ -27,7 +27,8 @@ std::vector<std::string> words_of(const JudgeOptions& options) {
   std::vector<std::string> words = split_words(options.run);
   for (const char* mark : {"{in}", "{out}"}) {
     if (options.run.find(mark) == std::string::npos)
-      throw UsageError("--run must say where the files stand, as in './mine {in} {out}': there is no " + std::string(mark));
+      throw UsageError(
+          "--run must say where the files stand, as in './mine {in} {out}': there is no " + std::string(mark));
   }
   const fs::path program = find_program(words.front());
   if (program.empty()) throw UsageError("--run: " + escaped(words.front()) + " is no program that can be run");
@@ -108,13 +109,13 @@ Finding judge_program(const JudgeOptions& options) {
     const std::string said = last_lines(err, kLastLines);
     if (end.success()) {
       if (fs::exists(answer_path(folder, n))) continue;
-      return named(not_judged(
-          "failed", fmt::format("it ended and wrote no {{out}} for probe {} ({})", n, probes[n].metadata.at("name")), said));
+      return named(not_judged("failed",
+          fmt::format("it ended and wrote no {{out}} for probe {} ({})", n, probes[n].metadata.at("name")), said));
     }
     if (const std::string text = unfilled_text(end, said + "\n" + last_lines(out, kLastLines)); !text.empty())
       return named(not_judged("unfilled", text));
-    return named(not_judged(
-        "failed", fmt::format("{}, on probe {} ({})", end.text(options.limits()), n, probes[n].metadata.at("name")), said));
+    return named(not_judged("failed",
+        fmt::format("{}, on probe {} ({})", end.text(options.limits()), n, probes[n].metadata.at("name")), said));
   }
   return named(judge_folder(folder, {.task = options.task}, probes));
 }

@@ -28,21 +28,21 @@ fs::path find_program(const std::string& name) {
 void require_sandbox() {
   if (find_program("bwrap").empty()) {
     throw UsageError(
-        "--sandbox needs bubblewrap, which is not installed: apt-get install bubblewrap (Debian, Ubuntu), "
-        "dnf install bubblewrap (Fedora)");
+        "--sandbox needs bubblewrap, which is not installed: apt-get install bubblewrap (Debian, Ubuntu), dnf install "
+        "bubblewrap (Fedora)");
   }
 }
 
-std::vector<std::string> sandboxed(const std::vector<std::string>& words, const Scratch& scratch,
-                                   const std::vector<fs::path>& needed) {
-  std::vector<std::string> all = {
-      "bwrap",         "--ro-bind",        "/", "/", "--dev", "/dev", "--proc", "/proc", "--unshare-net", "--unshare-pid",
-      "--unshare-ipc", "--die-with-parent"};
+std::vector<std::string> sandboxed(
+    const std::vector<std::string>& words, const Scratch& scratch, const std::vector<fs::path>& needed) {
+  std::vector<std::string> all = {"bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unshare-net",
+      "--unshare-pid", "--unshare-ipc", "--die-with-parent"};
   const fs::path temporary = fs::canonical(fs::temp_directory_path());
   all.insert(all.end(), {"--tmpfs", temporary.string()});
   for (const fs::path& path : needed) {
     const fs::path whole = fs::weakly_canonical(path);
-    const bool hidden = std::mismatch(temporary.begin(), temporary.end(), whole.begin(), whole.end()).first == temporary.end();
+    const bool hidden =
+        std::mismatch(temporary.begin(), temporary.end(), whole.begin(), whole.end()).first == temporary.end();
     if (hidden && whole != temporary) all.insert(all.end(), {"--ro-bind", whole.string(), whole.string()});
   }
   const std::string own = fs::canonical(scratch.path()).string();

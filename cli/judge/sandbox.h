@@ -1,5 +1,5 @@
-// --sandbox: a command's words behind bubblewrap: nothing can be written but the scratch folder, no network, no other process seen.
-// Not: limits of time and memory, which hold with or without it (child.h).
+// --sandbox: a command's words behind bubblewrap: nothing can be written but the scratch folder, no network, no other
+// process seen. Not: limits of time and memory, which hold with or without it (child.h).
 #pragma once
 
 #include <filesystem>
@@ -14,8 +14,8 @@ namespace qkv::cli {
 void require_sandbox();
 
 /// `needed`: files and folders that the command reads, should they lie among temporary files, which it does not see.
-std::vector<std::string> sandboxed(const std::vector<std::string>& words, const Scratch& scratch,
-                                   const std::vector<std::filesystem::path>& needed);
+std::vector<std::string> sandboxed(
+    const std::vector<std::string>& words, const Scratch& scratch, const std::vector<std::filesystem::path>& needed);
 
 /// The program that a shell would start, found by PATH; empty when there is none.
 std::filesystem::path find_program(const std::string& name);

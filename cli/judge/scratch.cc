@@ -61,7 +61,8 @@ Scratch::Scratch() {
   std::string name = (folder / "qkv-judge-XXXXXX").string();
   if (error || ::mkdtemp(name.data()) == nullptr) {
     const std::string reason = error ? error.message() : std::system_category().message(errno);
-    throw IoError("no folder for temporary files could be made in " + escaped(folder.string()) + " (set TMPDIR): " + reason);
+    throw IoError(
+        "no folder for temporary files could be made in " + escaped(folder.string()) + " (set TMPDIR): " + reason);
   }
   path_ = name;
   int ends[2] = {-1, -1};

@@ -7,8 +7,8 @@
 
 namespace qkv::cli {
 
-/// Made with mode 0700 where temporary files belong. A small process of its own waits for the end of this object, of the tool
-/// (by whatever signal) and of every process that the tool still supervises, and then removes the folder.
+/// Made with mode 0700 where temporary files belong. A small process of its own waits for the end of this object, of
+/// the tool (by whatever signal) and of every process that the tool still supervises, and then removes the folder.
 class Scratch {
  public:
   /// IoError when there is no room for it.
@@ -26,8 +26,8 @@ class Scratch {
   int lifeline_ = -1;  // the janitor waits until nobody holds it; supervisors inherit it, what they start does not
 };
 
-/// In a child process that goes on by itself: a session of its own, no terminal, none of the tool's standard streams; Ctrl-C and
-/// hangups are not for it.
+/// In a child process that goes on by itself: a session of its own, no terminal, none of the tool's standard streams;
+/// Ctrl-C and hangups are not for it.
 void leave_terminal();
 
 }  // namespace qkv::cli

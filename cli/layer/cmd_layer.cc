@@ -1,5 +1,5 @@
-// `qkv layer`: any layer of the ladder with a PyTorch state_dict, so that a class written by hand can be compared with it.
-// Not: training, attention without parameters (attend).
+// `qkv layer`: any layer of the ladder with a PyTorch state_dict, so that a class written by hand can be compared with
+// it. Not: training, attention without parameters (attend).
 #include <algorithm>
 
 #include "core/escape.h"
@@ -38,7 +38,8 @@ void check_usage(const LayerCommandOptions& options) {
   if (!grouped && options.kv_heads != 0) throw UsageError("--kv-heads is for grouped-query only: got " + options.name);
   if (!grouped && !latent && (options.rope || options.norm_eps))
     throw UsageError("--rope and --norm-eps are for grouped-query and latent only: got " + options.name);
-  if (latent && (options.training() || !options.empty_row.empty() || !options.weights.empty() || !options.applied.empty()))
+  if (latent &&
+      (options.training() || !options.empty_row.empty() || !options.weights.empty() || !options.applied.empty()))
     throw UsageError("latent has no dropout, --empty-row, --weights or --applied: leave them out");
   const bool drops = options.dropout.value_or(0) != 0 || options.residual_dropout.value_or(0) != 0;
   if (drops && (options.name == "average" || options.name == "fixed-weights"))
@@ -49,7 +50,8 @@ void check_usage(const LayerCommandOptions& options) {
   options.dense.check();
 }
 
-/// No file says how many heads its weights are for, and any number that fits gives an output. The option's name and what fits.
+/// No file says how many heads its weights are for, and any number that fits gives an output. The option's name and
+/// what fits.
 void require_heads(const LayerCommandOptions& options, const StateDict& state) {
   const std::vector<Index> possible = nn::possible_heads(options.name, state);
   if (options.heads != 0 || possible.size() < 2) return;
@@ -86,25 +88,25 @@ DenseMasks::Make axes_of(const LayerCommandOptions& options, const nn::Layer& la
   return [&](std::string_view option, const std::string& path, const Tensor<std::uint8_t>& dense, bool keeps) {
     if (!options.dense.axes.empty()) return dense_mask(option, dense, options.dense.axes, keeps);
     if (dense.rank() == 2 && dense.size(0) == dense.size(1) && dense.size(0) > 1) {
-      throw UsageError(std::string(option) + " " + escaped(path) +
-                       ": a square mask fits two readings: add --mask-axes bk for [B, Tk]"
-                       " or --mask-axes qk for [Tq, Tk]: got " +
-                       dense.shape());
+      throw UsageError(
+          std::string(option) + " " + escaped(path) +
+          ": a square mask fits two readings: add --mask-axes bk for [B, Tk] or --mask-axes qk for [Tq, Tk]: got " +
+          dense.shape());
     }
     return about_file(option, path, [&] { return keeps ? layer.keep(dense) : layer.drop(dense); });
   };
 }
 
 /// y; weights and gradients as they are asked for.
-Tensor<float> run_ladder(const LayerCommandOptions& options, const Tensor<float>& x, const Tensor<float>& dout, Tensor<float>& weights,
-                         Tensor<float>& applied, StateDict& gradients) {
+Tensor<float> run_ladder(const LayerCommandOptions& options, const Tensor<float>& x, const Tensor<float>& dout,
+    Tensor<float>& weights, Tensor<float>& applied, StateDict& gradients) {
   const std::unique_ptr<nn::Layer> layer = load(options, x);
   Context context(options.compute.context());
   DenseMasks dense;
   nn::ForwardOptions forward{.mask = dense.load(options.dense, axes_of(options, *layer)),
-                             .causal = options.causal,
-                             .seed = options.seed,
-                             .context = &context};
+      .causal = options.causal,
+      .seed = options.seed,
+      .context = &context};
   if (options.rope) forward.positions = parse_rotary(*options.rope).positions;
   if (!options.weights.empty()) forward.weights = &weights;
   if (!options.applied.empty()) forward.applied = &applied;
@@ -115,7 +117,8 @@ Tensor<float> run_ladder(const LayerCommandOptions& options, const Tensor<float>
   Tensor<float> y = about<ShapeError>(files, [&] { return layer->forward(x, forward, &saved); });
   if (dout.rank() == 0) return y;
   if (dout.sizes() != y.sizes()) {
-    throw UsageError("--dout " + escaped(options.dout) + ": must have the output's shape " + y.shape() + ": got " + dout.shape());
+    throw UsageError(
+        "--dout " + escaped(options.dout) + ": must have the output's shape " + y.shape() + ": got " + dout.shape());
   }
   layer->zero_gradients();
   const Tensor<float> dx = layer->backward(dout, saved, context);
@@ -153,7 +156,8 @@ void declare_layer(Options& add, LayerCommandOptions& options) {
   add("--x FILE", &options.x, "Input [B, T, E], .npy", {.required = true});
   add("--out FILE", &options.out, "Output [B, T, E], .npy", {.required = true});
   add("--heads N", &options.heads, "Heads, required for mha and grouped-query; latent: from the file", {.least = 1});
-  add("--kv-heads N", &options.kv_heads, "Heads of keys and values of grouped-query (default: from the file)", {.least = 1});
+  add("--kv-heads N", &options.kv_heads, "Heads of keys and values of grouped-query (default: from the file)",
+      {.least = 1});
   add("--rope [KEY=VALUE,...]", &options.rope,
       "Rotary positions of grouped-query and latent: base=10000,layout=half,... (default: none; latent: interleaved)");
   add("--norm-eps X", &options.norm_eps, "Epsilon of the norms of grouped-query and latent (default 1e-6)");
@@ -170,9 +174,10 @@ void declare_layer(Options& add, LayerCommandOptions& options) {
   add.compute(options.compute);
 }
 
-const bool layer_added = add_command({"layer", "One layer of the ladder with a PyTorch state_dict",
-                                "qkv layer mha --heads 8 --state mha.safetensors --x x.npy --out y.npy --weights w.npy"},
-                               declare_layer, run_layer);
+const bool layer_added =
+    add_command({"layer", "One layer of the ladder with a PyTorch state_dict",
+                    "qkv layer mha --heads 8 --state mha.safetensors --x x.npy --out y.npy --weights w.npy"},
+        declare_layer, run_layer);
 
 }  // namespace
 }  // namespace qkv::cli

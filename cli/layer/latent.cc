@@ -6,8 +6,8 @@
 namespace qkv::cli {
 namespace {
 
-/// Every size, the number of heads too, from the shapes in the file: with the rows of q_proj H (Dn + Dr), those of kv_b_proj
-/// H (Dn + Dv) and the columns of o_proj H Dv.
+/// Every size, the number of heads too, from the shapes in the file: with the rows of q_proj H (Dn + Dr), those of
+/// kv_b_proj H (Dn + Dv) and the columns of o_proj H Dv.
 nn::LatentAttentionConfig config_of(const LayerCommandOptions& options, const StateDict& state) {
   const std::string file = "--state " + escaped(options.state) + ": ";
   const auto size = [&](const std::string& name, std::size_t rank, std::size_t axis) {
@@ -23,13 +23,15 @@ nn::LatentAttentionConfig config_of(const LayerCommandOptions& options, const St
   c.embed_dim = size("kv_a_proj_with_mqa.weight", 2, 1);
   c.kv_lora_rank = size("kv_a_layernorm.weight", 1, 0);
   c.qk_rope_head_dim = size("kv_a_proj_with_mqa.weight", 2, 0) - c.kv_lora_rank;
-  const Index q_rows = size(low_rank ? "q_b_proj.weight" : "q_proj.weight", 2, 0), v_columns = size("o_proj.weight", 2, 1);
+  const Index q_rows = size(low_rank ? "q_b_proj.weight" : "q_proj.weight", 2, 0),
+              v_columns = size("o_proj.weight", 2, 1);
   const Index nope_rows = size("kv_b_proj.weight", 2, 0) - v_columns;  // H Dn
   const Index turned = q_rows - nope_rows;                             // H Dr
   const Index heads = c.qk_rope_head_dim >= 1 ? turned / c.qk_rope_head_dim : 0;
-  if (heads < 1 || turned % c.qk_rope_head_dim != 0 || nope_rows < 1 || nope_rows % heads != 0 || v_columns % heads != 0)
-    throw UsageError(file +
-                     "the shapes of q_proj (or q_b_proj), kv_a_proj_with_mqa, kv_b_proj and o_proj fit no number of heads");
+  if (heads < 1 || turned % c.qk_rope_head_dim != 0 || nope_rows < 1 || nope_rows % heads != 0 ||
+      v_columns % heads != 0)
+    throw UsageError(
+        file + "the shapes of q_proj (or q_b_proj), kv_a_proj_with_mqa, kv_b_proj and o_proj fit no number of heads");
   if (options.heads != 0 && options.heads != heads) {
     throw UsageError("--heads must be what the shapes in --state say, " + std::to_string(heads) + ": got " +
                      std::to_string(options.heads));
@@ -48,7 +50,8 @@ nn::LatentAttentionConfig config_of(const LayerCommandOptions& options, const St
 
 }  // namespace
 
-Tensor<float> run_latent(const LayerCommandOptions& options, const Tensor<float>& x, const Tensor<float>& dout, StateDict& gradients) {
+Tensor<float> run_latent(
+    const LayerCommandOptions& options, const Tensor<float>& x, const Tensor<float>& dout, StateDict& gradients) {
   const StateDict state = load_safetensors("--state", options.state);
   nn::MultiHeadLatentAttention layer(config_of(options, state));
   about_file("--state", options.state, [&] { layer.load_state_dict(state); });

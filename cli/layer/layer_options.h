@@ -24,6 +24,7 @@ struct LayerCommandOptions {
 };
 
 /// `qkv layer latent`: y of x, and where dout is not empty the gradients of x and of every parameter.
-Tensor<float> run_latent(const LayerCommandOptions& options, const Tensor<float>& x, const Tensor<float>& dout, StateDict& gradients);
+Tensor<float> run_latent(
+    const LayerCommandOptions& options, const Tensor<float>& x, const Tensor<float>& dout, StateDict& gradients);
 
 }  // namespace qkv::cli

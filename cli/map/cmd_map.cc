@@ -1,4 +1,5 @@
-// `qkv map`: draws attention, from a trained model and a text, from a tensor of weights, or from q and k (--qk: the explorer).
+// `qkv map`: draws attention, from a trained model and a text, from a tensor of weights, or from q and k (--qk: the
+// explorer).
 #include <fmt/format.h>
 
 #include <optional>
@@ -33,8 +34,8 @@ view::AttentionMap map_of_model(const std::string& file, const StateDict& state,
   const std::vector<Index> ids = about("--text", [&] { return checkpoint.tokenizer.encode(text); });
   const Index longest = checkpoint.model.config().context;
   if (static_cast<Index>(ids.size()) > longest) {
-    throw UsageError(
-        fmt::format("--text must be at most as long as the model's context, {}: got {} characters", longest, ids.size()));
+    throw UsageError(fmt::format(
+        "--text must be at most as long as the model's context, {}: got {} characters", longest, ids.size()));
   }
   Context context(options.compute.context());
   const lm::AttentionReport report = lm::attention_report(checkpoint.model, ids, context);
@@ -55,14 +56,15 @@ view::AttentionMap map_of_weights(const std::string& file, const AnyTensor& tens
   if (sequence < 0 || sequence >= sizes[0]) {
     throw UsageError(fmt::format("--sequence must be one of the {} in {}: got {}", sizes[0], escaped(file), sequence));
   }
-  const View<const float, 4> chosen = std::as_const(weights).view<4>().sliced(0, sequence, sequence + 1);  // [1, H, Tq, Tk]
+  const View<const float, 4> chosen =
+      std::as_const(weights).view<4>().sliced(0, sequence, sequence + 1);  // [1, H, Tq, Tk]
   const std::vector<std::string> labels = view::characters(options.text);
   view::AttentionMap map = about(escaped(file), [&] { return view::make_map(chosen, {}, "attention weights"); });
   const auto count = static_cast<Index>(labels.size());
   if (count == 0) return map;
   if (count != map.kv_len() && count != map.q_len()) {
-    throw UsageError(
-        fmt::format("--text must have one character per key ({}) or query ({}): got {}", map.kv_len(), map.q_len(), count));
+    throw UsageError(fmt::format(
+        "--text must have one character per key ({}) or query ({}): got {}", map.kv_len(), map.q_len(), count));
   }
   if (count == map.kv_len()) map.key_tokens = labels;
   if (count == map.q_len()) map.query_tokens = labels;
@@ -89,7 +91,8 @@ std::vector<std::string> strings_of(const Json& list, const std::string& path) {
   try {
     return list.get<std::vector<std::string>>();
   } catch (const Json::exception&) {
-    throw UsageError("--tokens " + escaped(path) + R"( must be a JSON list of strings, or {"queries": [...], "keys": [...]})");
+    throw UsageError(
+        "--tokens " + escaped(path) + R"( must be a JSON list of strings, or {"queries": [...], "keys": [...]})");
   }
 }
 
@@ -106,7 +109,8 @@ ExplorerTokens load_tokens(const std::string& path) {
 }
 
 /// From a file of q and k, or of the explorer's full form (docs/explorer-file.md).
-std::string explorer_page(const std::string& qk, const std::string& tokens, const std::string& title, Context& context) {
+std::string explorer_page(
+    const std::string& qk, const std::string& tokens, const std::string& title, Context& context) {
   StateDict state = load_safetensors("--qk", qk);
   if (state.metadata.contains("explorer")) {
     if (!tokens.empty()) throw UsageError("--tokens are for the small form: " + escaped(qk) + " names its own");
@@ -114,7 +118,8 @@ std::string explorer_page(const std::string& qk, const std::string& tokens, cons
   } else {
     if (!title.empty()) state.metadata["title"] = title;
     const ExplorerTokens labels = load_tokens(tokens);
-    state = about_file("--qk", qk, [&] { return view::explorer_of_heads(state, labels.queries, labels.keys, context); });
+    state =
+        about_file("--qk", qk, [&] { return view::explorer_of_heads(state, labels.queries, labels.keys, context); });
   }
   return about_file("--qk", qk, [&] { return view::render_explorer(state); });
 }
@@ -138,7 +143,8 @@ int run_explorer(const MapCommandOptions& options) {
 
 int run_map(const MapCommandOptions& options) {
   if (!options.qk.empty()) return run_explorer(options);
-  if (!options.tokens.empty()) throw UsageError("--tokens goes with --qk; a model's tokens are the characters of --text");
+  if (!options.tokens.empty())
+    throw UsageError("--tokens goes with --qk; a model's tokens are the characters of --text");
   Outputs outputs;
   for (const std::string& path : options.out) expect_map(outputs, "--out", path);
   const view::PixelOptions pixels = options.style.pixels(options.out);
@@ -166,14 +172,15 @@ void declare_map(Options& add, MapCommandOptions& options) {
   add("--sequence N", &options.sequence, "Which sequence of [B, H, Tq, Tk] (default 0)");
   add("--out FILE", &options.out, "A .png, .svg, .pdf or .html; may be repeated (default: the terminal)");
   add("--title TEXT", &options.title, "Title above the picture");
-  add("--theme NAME", &options.theme, "Colours of the terminal: dark or light (default dark)", {.among = {"dark", "light"}});
+  add("--theme NAME", &options.theme, "Colours of the terminal: dark or light (default dark)",
+      {.among = {"dark", "light"}});
   options.style.add_to(add);
   add.compute(options.compute);
 }
 
 const bool map_added = add_command({"map", "Draw attention: terminal, PNG, SVG, PDF, one offline HTML page",
-                                "qkv map model.safetensors --text abababab --out map.html"},
-                               declare_map, run_map);
+                                       "qkv map model.safetensors --text abababab --out map.html"},
+    declare_map, run_map);
 
 }  // namespace
 }  // namespace qkv::cli

@@ -39,7 +39,8 @@ void warn_of_missing(const std::vector<view::MissingCharacter>& missing, const s
     names.push_back(fmt::format("{} (U+{:04X}, {})", one.text, static_cast<std::uint32_t>(one.code), one.script));
   }
   const std::string more = missing.size() > kNamed ? fmt::format(" and {} more", missing.size() - kNamed) : "";
-  const std::string advice = packages.empty() ? "" : fmt::format(" (Debian: apt-get install {})", fmt::join(packages, " "));
+  const std::string advice =
+      packages.empty() ? "" : fmt::format(" (Debian: apt-get install {})", fmt::join(packages, " "));
   const std::string text =
       fmt::format("qkv: no installed font has {}{}: {} shows boxes{}", fmt::join(names, ", "), more, path, advice);
   std::fputs((one_line(text) + "\n").c_str(), stderr);
@@ -50,9 +51,12 @@ void warn_of_missing(const std::vector<view::MissingCharacter>& missing, const s
 void MapStyle::add_to(Options& add) {
   add("--layers N,N,...", &layers, "Which layers, such as 0,1 (default all)");
   add("--heads N,N,...", &heads, "Which heads of each (default all)");
-  add("--range HOW", &range, "Weight of the last colour: unit (1, default) or max (the largest)", {.among = {"unit", "max"}});
-  add("--scale HOW", &scale, "Colour scale: sqrt (shows small weights, default) or linear", {.among = {"sqrt", "linear"}});
-  add("--pixel-ratio X", &pixel_ratio, "Pixels of a .png per unit, 1 to 8: 2 for dense screens, 3 for print (default 1)");
+  add("--range HOW", &range, "Weight of the last colour: unit (1, default) or max (the largest)",
+      {.among = {"unit", "max"}});
+  add("--scale HOW", &scale, "Colour scale: sqrt (shows small weights, default) or linear",
+      {.among = {"sqrt", "linear"}});
+  add("--pixel-ratio X", &pixel_ratio,
+      "Pixels of a .png per unit, 1 to 8: 2 for dense screens, 3 for print (default 1)");
 }
 
 view::MapOptions MapStyle::map() const {
@@ -66,13 +70,16 @@ view::MapOptions MapStyle::map() const {
 
 view::PixelOptions MapStyle::pixels(const std::vector<std::string>& paths) const {
   if (!pixel_ratio) return {};
-  if (!(*pixel_ratio >= 1 && *pixel_ratio <= 8)) throw UsageError(fmt::format("--pixel-ratio must be in 1 .. 8: got {}", *pixel_ratio));
+  if (!(*pixel_ratio >= 1 && *pixel_ratio <= 8))
+    throw UsageError(fmt::format("--pixel-ratio must be in 1 .. 8: got {}", *pixel_ratio));
   if (std::ranges::none_of(paths, [](const std::string& path) { return ending(path) == ".png"; }))
-    throw UsageError("--pixel-ratio is for .png: there is none here (.svg, .pdf and .html are as sharp as what shows them)");
+    throw UsageError(
+        "--pixel-ratio is for .png: there is none here (.svg, .pdf and .html are as sharp as what shows them)");
   return {.pixel_ratio = *pixel_ratio};
 }
 
-void expect_map(Outputs& outputs, std::string_view option, const std::string& path, const std::vector<std::string>& endings) {
+void expect_map(
+    Outputs& outputs, std::string_view option, const std::string& path, const std::vector<std::string>& endings) {
   outputs.expect(option, path, endings);
   const std::string kind = ending(path);
   if ((kind == ".png" || kind == ".pdf") && !view::draws_text()) {
@@ -82,7 +89,7 @@ void expect_map(Outputs& outputs, std::string_view option, const std::string& pa
 }
 
 void add_map(Outputs& outputs, const std::string& path, const view::AttentionMap& map, const view::MapOptions& options,
-             const view::PixelOptions& pixels) {
+    const view::PixelOptions& pixels) {
   const std::string kind = ending(path);
   if (kind == ".png") outputs.add(path, view::render_png(map, options, pixels));
   if (kind == ".pdf") outputs.add(path, view::render_pdf(map, options));

@@ -28,11 +28,11 @@ struct MapStyle {
 
 /// Outputs::expect of a picture; UsageError where this build cannot draw it.
 void expect_map(Outputs& outputs, std::string_view option, const std::string& path,
-                const std::vector<std::string>& endings = kMapEndings);
+    const std::vector<std::string>& endings = kMapEndings);
 
-/// Adds the picture that the ending of `path` names. The first .png or .pdf with characters that no installed font has warns of
-/// them on standard error, by name.
-void add_map(Outputs& outputs, const std::string& path, const view::AttentionMap& map, const view::MapOptions& options = {},
-             const view::PixelOptions& pixels = {});
+/// Adds the picture that the ending of `path` names. The first .png or .pdf with characters that no installed font has
+/// warns of them on standard error, by name.
+void add_map(Outputs& outputs, const std::string& path, const view::AttentionMap& map,
+    const view::MapOptions& options = {}, const view::PixelOptions& pixels = {});
 
 }  // namespace qkv::cli

@@ -32,8 +32,9 @@ View<const float, 4> rows_of_zeros(const Tensor<float>& row, Index batch, Index 
 
 AttentionPlan plan_of(const MaskOptions& o, const Mask& mask, Context& context) {
   const Tensor<float> row({o.head_dim});
-  return attention_plan(rows_of_zeros(row, o.batch, o.num_heads, o.q_len), rows_of_zeros(row, o.batch, o.num_heads, o.kv_len),
-                        rows_of_zeros(row, o.batch, o.num_heads, o.kv_len), {.mask = mask}, context);
+  return attention_plan(rows_of_zeros(row, o.batch, o.num_heads, o.q_len),
+      rows_of_zeros(row, o.batch, o.num_heads, o.kv_len), rows_of_zeros(row, o.batch, o.num_heads, o.kv_len),
+      {.mask = mask}, context);
 }
 
 /// [B, H, Tq, Tk] of 0 and 1.
@@ -43,7 +44,7 @@ Tensor<std::uint8_t> drawing_of(const MaskOptions& o, const Mask& mask) {
   if (cells > static_cast<double>(kMostCells)) {
     throw UsageError(
         fmt::format("a drawing holds at most {} pairs: got {} x {} x {} x {}; leave out --draw and --out to count them",
-                    kMostCells, o.batch, o.num_heads, o.q_len, o.kv_len));
+            kMostCells, o.batch, o.num_heads, o.q_len, o.kv_len));
   }
   Tensor<std::uint8_t> drawn({o.batch, o.num_heads, o.q_len, o.kv_len});
   mask_to_dense(mask, drawn);
@@ -53,8 +54,8 @@ Tensor<std::uint8_t> drawing_of(const MaskOptions& o, const Mask& mask) {
 void print_drawing(const Tensor<std::uint8_t>& drawn) {
   const View<const std::uint8_t, 4> cells = drawn;
   if (cells.size(3) > kWidestDrawing) {
-    throw UsageError(fmt::format("--draw shows at most {} keys: got {}; draw into a file with --out mask.png", kWidestDrawing,
-                                 cells.size(3)));
+    throw UsageError(fmt::format(
+        "--draw shows at most {} keys: got {}; draw into a file with --out mask.png", kWidestDrawing, cells.size(3)));
   }
   for (Index b = 0; b < cells.size(0); ++b) {
     for (Index h = 0; h < cells.size(1); ++h) {
@@ -84,28 +85,19 @@ int run_mask(const MaskOptions& given) {
   const Mask mask = parse_mask("EXPR", o.expression, o.q_len, o.kv_len) & dense.load(o.dense);
   Context context(o.compute.context());
   const AttentionPlan plan = about("EXPR " + escaped(o.expression), [&] { return plan_of(o, mask, context); });
-  const double all = static_cast<double>(o.batch * o.num_heads) * static_cast<double>(o.q_len) * static_cast<double>(o.kv_len);
+  const double all =
+      static_cast<double>(o.batch * o.num_heads) * static_cast<double>(o.q_len) * static_cast<double>(o.kv_len);
   const double kept = plan.forward_flops / (4.0 * static_cast<double>(o.head_dim));
   const std::string described = mask.describe();
   const bool wants_cells = o.draw || !o.out.empty();
   const Tensor<std::uint8_t> drawn = wants_cells ? drawing_of(o, mask) : Tensor<std::uint8_t>();
   if (!o.out.empty()) add_map(outputs, o.out, map_of(drawn, described));
   if (o.json) {
-    Json document = {{"mask", described},
-                     {"batch", o.batch},
-                     {"heads", o.num_heads},
-                     {"q_len", o.q_len},
-                     {"kv_len", o.kv_len},
-                     {"pairs", all},
-                     {"kept", kept},
-                     {"tiles",
-                      {{"isa", isa_name(plan.isa)},
-                       {"head_dim", o.head_dim},
-                       {"algorithm", plan.algorithm},
-                       {"keys", plan.key_tile},
-                       {"full", plan.full_tiles},
-                       {"partial", plan.partial_tiles},
-                       {"skipped", plan.skipped_tiles}}}};
+    Json document = {{"mask", described}, {"batch", o.batch}, {"heads", o.num_heads}, {"q_len", o.q_len},
+        {"kv_len", o.kv_len}, {"pairs", all}, {"kept", kept},
+        {"tiles", {{"isa", isa_name(plan.isa)}, {"head_dim", o.head_dim}, {"algorithm", plan.algorithm},
+                      {"keys", plan.key_tile}, {"full", plan.full_tiles}, {"partial", plan.partial_tiles},
+                      {"skipped", plan.skipped_tiles}}}};
     if (o.draw) document["drawing"] = nested(drawn);
     outputs.commit();
     print_json(document);
@@ -114,16 +106,17 @@ int run_mask(const MaskOptions& given) {
   if (o.draw) print_drawing(drawn);
   outputs.commit();
   print_line(faint(fmt::format("{}   Tq {}, Tk {}", described, o.q_len, o.kv_len)));
-  print_line(faint(
-      fmt::format("{:.0f} of {:.0f} pairs kept ({:.2f} %); tiles of {} keys: {} full, {} partial, {} skipped ({}, f32, D {})",
-                  kept, all, all == 0 ? 0 : 100 * kept / all, plan.key_tile, plan.full_tiles, plan.partial_tiles,
-                  plan.skipped_tiles, isa_name(plan.isa), o.head_dim)));
+  print_line(faint(fmt::format(
+      "{:.0f} of {:.0f} pairs kept ({:.2f} %); tiles of {} keys: {} full, {} partial, {} skipped ({}, f32, D {})", kept,
+      all, all == 0 ? 0 : 100 * kept / all, plan.key_tile, plan.full_tiles, plan.partial_tiles, plan.skipped_tiles,
+      isa_name(plan.isa), o.head_dim)));
   if (!o.out.empty()) print_line("wrote " + one_line(o.out));
   return 0;
 }
 
 void declare_mask(Options& add, MaskOptions& options) {
-  add("EXPR", &options.expression, "The mask: leaves joined by & (binds first) and |, with parentheses", {.required = true});
+  add("EXPR", &options.expression, "The mask: leaves joined by & (binds first) and |, with parentheses",
+      {.required = true});
   std::string leaves = "\nLeaves, each explained in docs/cli/mask.md:";
   for (const std::string& word : mask_words()) leaves += "\n  " + word;
   add.footer(leaves);
@@ -141,8 +134,8 @@ void declare_mask(Options& add, MaskOptions& options) {
 }
 
 const bool mask_added = add_command({"mask", "A mask in words: drawn, counted, as a picture",
-                                "qkv mask \"causal & window(2,0) | first(1)\" --tq 8 --tk 8 --draw"},
-                               declare_mask, run_mask);
+                                        "qkv mask \"causal & window(2,0) | first(1)\" --tq 8 --tk 8 --draw"},
+    declare_mask, run_mask);
 
 }  // namespace
 }  // namespace qkv::cli

@@ -29,8 +29,8 @@ struct Arguments {
   Align alignment() const { return align.value_or(Align::kSquare); }
 };
 
-/// What a leaf takes: how many lists, how many numbers in the first, with how many lists at most an alignment may stand, and
-/// whether a mask may stand inside.
+/// What a leaf takes: how many lists, how many numbers in the first, with how many lists at most an alignment may
+/// stand, and whether a mask may stand inside.
 struct Leaf {
   std::string_view name, words;
   std::size_t fewest_lists, most_lists;
@@ -44,12 +44,11 @@ constexpr std::size_t kAny = static_cast<std::size_t>(-1);
 
 Index square_length(std::string_view name, const Sizes& sizes) {
   if (sizes.q_len == sizes.kv_len) return sizes.q_len;
-  throw UsageError(std::string(name) + " needs as many queries as keys: got Tq " + std::to_string(sizes.q_len) + ", Tk " +
-                   std::to_string(sizes.kv_len));
+  throw UsageError(std::string(name) + " needs as many queries as keys: got Tq " + std::to_string(sizes.q_len) +
+                   ", Tk " + std::to_string(sizes.kv_len));
 }
 
-template <class Pattern>
-Mask blocks(const Pattern& pattern) {
+template <class Pattern> Mask blocks(const Pattern& pattern) {
   return Mask::blocks(std::make_shared<const BlockMap>(block_map(pattern)));
 }
 
@@ -66,7 +65,7 @@ Mask listed_keys(const std::vector<std::vector<Index>>& lists, const Sizes& size
   for (Index i = 0; i < sizes.q_len; ++i) {
     const std::vector<Index>& list = lists[lists.size() == 1 ? 0 : static_cast<std::size_t>(i)];
     std::ranges::transform(list, &index.data()[i * static_cast<Index>(longest)],
-                           [](Index key) { return static_cast<std::int32_t>(std::clamp<Index>(key, -2, INT32_MAX)); });
+        [](Index key) { return static_cast<std::int32_t>(std::clamp<Index>(key, -2, INT32_MAX)); });
   }
   return Mask::keys(index);
 }
@@ -74,51 +73,55 @@ Mask listed_keys(const std::vector<std::vector<Index>>& lists, const Sizes& size
 const std::vector<Leaf>& leaves() {
   using A = const Arguments&;
   using S = const Sizes&;
-  static const std::vector<Leaf> all = {
-      {"all", "all", 0, 0, 0, 0, -1, false, [](A, S) { return Mask(); }},
+  static const std::vector<Leaf> all = {{"all", "all", 0, 0, 0, 0, -1, false, [](A, S) { return Mask(); }},
       {"causal", "causal[(ALIGN)], causal(OFFSET,...)", 0, 1, 1, kAny, 0, false,
-       [](A a, S) { return a.lists.empty() ? Mask::causal(a.alignment()) : Mask::causal(a.list(0)); }},
+          [](A a, S) { return a.lists.empty() ? Mask::causal(a.alignment()) : Mask::causal(a.list(0)); }},
       {"window", "window(LEFT,RIGHT[,ALIGN]), window(LEFT,RIGHT; OFFSET,...)", 1, 2, 2, 2, 1, false,
-       [](A a, S) {
-         return a.lists.size() == 2 ? Mask::window(a.number(0), a.number(1), a.list(1))
-                                    : Mask::window(a.number(0), a.number(1), a.alignment());
-       }},
-      {"sliding", "sliding(N[,ALIGN])", 1, 1, 1, 1, 1, false, [](A a, S) { return Mask::sliding(a.number(0), a.alignment()); }},
+          [](A a, S) {
+            return a.lists.size() == 2 ? Mask::window(a.number(0), a.number(1), a.list(1))
+                                       : Mask::window(a.number(0), a.number(1), a.alignment());
+          }},
+      {"sliding", "sliding(N[,ALIGN])", 1, 1, 1, 1, 1, false,
+          [](A a, S) { return Mask::sliding(a.number(0), a.alignment()); }},
       {"dilated", "dilated(STEP[,ALIGN])", 1, 1, 1, 1, 1, false,
-       [](A a, S) { return Mask::dilated(a.number(0), a.alignment()); }},
+          [](A a, S) { return Mask::dilated(a.number(0), a.alignment()); }},
       {"chunked", "chunked(SIZE[,ALIGN]), chunked(SIZE[,ALIGN]; START,...)", 1, 2, 1, 1, 2, false,
-       [](A a, S) {
-         return a.lists.size() == 2 ? Mask::chunked(a.number(0), a.list(1), a.alignment())
-                                    : Mask::chunked(a.number(0), a.alignment());
-       }},
-      {"key_lengths", "key_lengths(LENGTH,...)", 1, 1, 1, kAny, -1, false, [](A a, S) { return Mask::key_lengths(a.list(0)); }},
-      {"key_starts", "key_starts(START,...)", 1, 1, 1, kAny, -1, false, [](A a, S) { return Mask::key_starts(a.list(0)); }},
+          [](A a, S) {
+            return a.lists.size() == 2 ? Mask::chunked(a.number(0), a.list(1), a.alignment())
+                                       : Mask::chunked(a.number(0), a.alignment());
+          }},
+      {"key_lengths", "key_lengths(LENGTH,...)", 1, 1, 1, kAny, -1, false,
+          [](A a, S) { return Mask::key_lengths(a.list(0)); }},
+      {"key_starts", "key_starts(START,...)", 1, 1, 1, kAny, -1, false,
+          [](A a, S) { return Mask::key_starts(a.list(0)); }},
       {"query_lengths", "query_lengths(LENGTH,...)", 1, 1, 1, kAny, -1, false,
-       [](A a, S) { return Mask::query_lengths(a.list(0)); }},
+          [](A a, S) { return Mask::query_lengths(a.list(0)); }},
       {"prefix", "prefix(LENGTH,...)", 1, 1, 1, kAny, -1, false, [](A a, S) { return Mask::prefix(a.list(0)); }},
       {"first", "first(N)", 1, 1, 1, 1, -1, false, [](A a, S) { return Mask::first(a.number(0)); }},
-      {"global_rows", "global_rows(I,...)", 1, 1, 1, kAny, -1, false, [](A a, S) { return Mask::global_rows(a.list(0)); }},
+      {"global_rows", "global_rows(I,...)", 1, 1, 1, kAny, -1, false,
+          [](A a, S) { return Mask::global_rows(a.list(0)); }},
       {"global_columns", "global_columns(J,...)", 1, 1, 1, kAny, -1, false,
-       [](A a, S) { return Mask::global_columns(a.list(0)); }},
+          [](A a, S) { return Mask::global_columns(a.list(0)); }},
       {"documents", "documents(0,...,Tq[; 0,...,Tk][; MASK])", 1, 2, 1, kAny, -1, true,
-       [](A a, S) { return Mask::documents(a.list(0), a.list(a.lists.size() - 1), a.inside.value_or(Mask())); }},
+          [](A a, S) { return Mask::documents(a.list(0), a.list(a.lists.size() - 1), a.inside.value_or(Mask())); }},
       {"document_ids", "document_ids(ID,...[; ID,...])", 1, 2, 1, kAny, -1, false,
-       [](A a, S) { return Mask::document_ids(a.list(0), a.list(a.lists.size() - 1)); }},
-      {"keys", "keys(KEY,...[; KEY,...]...): a list for each query, or one for all; -1 for none", 1, kAny, 1, kAny, -1, false,
-       [](A a, S s) { return listed_keys(a.lists, s); }},
+          [](A a, S) { return Mask::document_ids(a.list(0), a.list(a.lists.size() - 1)); }},
+      {"keys", "keys(KEY,...[; KEY,...]...): a list for each query, or one for all; -1 for none", 1, kAny, 1, kAny, -1,
+          false, [](A a, S s) { return listed_keys(a.lists, s); }},
       {"longformer", "longformer(BLOCK,WINDOW[; GLOBAL,...])", 1, 2, 2, 2, -1, false,
-       [](A a, S s) {
-         LongformerBlocks pattern{.length = square_length("longformer", s), .block = a.number(0), .window_blocks = a.number(1)};
-         if (a.lists.size() == 2) pattern.global_blocks = a.list(1);
-         return blocks(pattern);
-       }},
+          [](A a, S s) {
+            LongformerBlocks pattern{
+                .length = square_length("longformer", s), .block = a.number(0), .window_blocks = a.number(1)};
+            if (a.lists.size() == 2) pattern.global_blocks = a.list(1);
+            return blocks(pattern);
+          }},
       {"bigbird", "bigbird(BLOCK,WINDOW,GLOBAL,RANDOM,SEED)", 1, 1, 5, 5, -1, false, [](A a, S s) {
          return blocks(BigBirdBlocks{.length = square_length("bigbird", s),
-                                     .block = a.number(0),
-                                     .window_blocks = a.number(1),
-                                     .global_blocks = a.number(2),
-                                     .random_blocks = a.number(3),
-                                     .seed = static_cast<std::uint64_t>(a.number(4))});
+             .block = a.number(0),
+             .window_blocks = a.number(1),
+             .global_blocks = a.number(2),
+             .random_blocks = a.number(3),
+             .seed = static_cast<std::uint64_t>(a.number(4))});
        }}};
   return all;
 }
@@ -126,7 +129,8 @@ const std::vector<Leaf>& leaves() {
 /// mask := and { '|' and };  and := leaf { '&' leaf };  leaf := '(' mask ')' | name [ '(' arguments ')' ]
 class Parser {
  public:
-  Parser(std::string_view option, const std::string& text, const Sizes& sizes) : option_(option), text_(text), sizes_(sizes) {}
+  Parser(std::string_view option, const std::string& text, const Sizes& sizes)
+      : option_(option), text_(text), sizes_(sizes) {}
 
   Mask whole() {
     Mask result = mask();
@@ -168,9 +172,10 @@ class Parser {
       if (!fits) fail(begin, std::string(name) + " is written " + std::string(leaf.words));
       const bool by_square = static_cast<Index>(a.lists.size()) <= leaf.most_aligned_lists && !a.align;
       if (by_square && !inside_ && sizes_.q_len != sizes_.kv_len) {
-        fail(begin, name + " alone needs as many queries as keys: write bottom-right (the last query sees the last key) or " +
-                        "top-left (the first sees the first) between its parentheses: got Tq " + std::to_string(sizes_.q_len) +
-                        ", Tk " + std::to_string(sizes_.kv_len));
+        fail(begin,
+            name + " alone needs as many queries as keys: write bottom-right (the last query sees the last key) or " +
+                "top-left (the first sees the first) between its parentheses: got Tq " + std::to_string(sizes_.q_len) +
+                ", Tk " + std::to_string(sizes_.kv_len));
       }
       try {
         return leaf.make(a, sizes_);
@@ -237,7 +242,9 @@ class Parser {
     }
     return text_.substr(begin, at_ - begin);
   }
-  bool is_number() { return !at_end() && (text_[at_] == '-' || std::isdigit(static_cast<unsigned char>(text_[at_])) != 0); }
+  bool is_number() {
+    return !at_end() && (text_[at_] == '-' || std::isdigit(static_cast<unsigned char>(text_[at_])) != 0);
+  }
   Index number() {
     const std::size_t begin = offset();
     Index value = 0;
@@ -251,7 +258,8 @@ class Parser {
     fail(offset(), wanted + " must come " + (at_end() ? "where the text ends" : "here"));
   }
   [[noreturn]] void fail(std::size_t where, const std::string& why) const {
-    throw UsageError(std::string(option_) + " " + escaped(text_) + ", character " + std::to_string(where + 1) + ": " + why);
+    throw UsageError(
+        std::string(option_) + " " + escaped(text_) + ", character " + std::to_string(where + 1) + ": " + why);
   }
 
   std::string_view option_;

@@ -1,5 +1,5 @@
-// A mask in words, as `qkv mask` and `qkv attend --mask` take it: "(window(255,0) | first(4)) & causal". The grammar and every
-// word: docs/cli/mask.md. Not: dense tensors and callbacks, which have no words.
+// A mask in words, as `qkv mask` and `qkv attend --mask` take it: "(window(255,0) | first(4)) & causal". The grammar
+// and every word: docs/cli/mask.md. Not: dense tensors and callbacks, which have no words.
 #pragma once
 
 #include <string>

@@ -47,8 +47,8 @@ Language chosen(const Task& task, const PracticeCommandOptions& options) {
   if (there.empty()) throw UsageError("the exercise " + options.name + " has no file to fill in");
   if (asked.empty()) return there.front();
   if (std::ranges::find(there, asked.front()) == there.end()) {
-    throw UsageError("the exercise " + options.name + " has no file for --" + std::string(language_name(asked.front())) +
-                     ": it has " + joined(there));
+    throw UsageError("the exercise " + options.name + " has no file for --" +
+                     std::string(language_name(asked.front())) + ": it has " + joined(there));
   }
   return asked.front();
 }
@@ -63,13 +63,8 @@ Json to_json(const Task& task) {
     }
     return all;
   };
-  return {{"name", task.name},
-          {"title", task.title},
-          {"teaches", task.teaches},
-          {"article", task.article},
-          {"functions", signatures(task.functions)},
-          {"classes", signatures(task.classes)},
-          {"languages", languages}};
+  return {{"name", task.name}, {"title", task.title}, {"teaches", task.teaches}, {"article", task.article},
+      {"functions", signatures(task.functions)}, {"classes", signatures(task.classes)}, {"languages", languages}};
 }
 
 void print_ladder() {
@@ -83,7 +78,8 @@ void print_ladder() {
   int number = 0;
   for (const Task& task : judge::tasks()) print_line(row(++number, task.name, task.article, task.teaches));
   print_line();
-  print_line("qkv practice v3 > v3.py    a file to fill in (--numpy, --torch, --cpp; --solution prints one, commented)");
+  print_line(
+      "qkv practice v3 > v3.py    a file to fill in (--numpy, --torch, --cpp; --solution prints one, commented)");
   print_line("qkv judge v3.py            right, or what is wrong");
   print_line("articles 000 to 004: docs/articles.md");
 }
@@ -103,7 +99,8 @@ int run_practice(const PracticeCommandOptions& options) {
   }
   const Task& task = task_called(options.name);
   if (options.json) {
-    if (!options.asked().empty() || options.solution) throw UsageError("--json describes an exercise: leave the others out");
+    if (!options.asked().empty() || options.solution)
+      throw UsageError("--json describes an exercise: leave the others out");
     print_json(to_json(task));
     return 0;
   }
@@ -121,9 +118,10 @@ void declare_practice(Options& add, PracticeCommandOptions& options) {
   add.json(options.json);
 }
 
-const bool practice_added = add_command({"practice", "Exercises: attention to write by hand, from the formula to a training step",
-                                "qkv practice\n  qkv practice v3 > v3.py\n  qkv judge v3.py"},
-                               declare_practice, run_practice);
+const bool practice_added =
+    add_command({"practice", "Exercises: attention to write by hand, from the formula to a training step",
+                    "qkv practice\n  qkv practice v3 > v3.py\n  qkv judge v3.py"},
+        declare_practice, run_practice);
 
 }  // namespace
 }  // namespace qkv::cli

@@ -1,4 +1,5 @@
-// The exercises that are compiled in: skeleton and solution of each task. Not: which tasks there are, the verdict (src/judge).
+// The exercises that are compiled in: skeleton and solution of each task. Not: which tasks there are, the verdict
+// (src/judge).
 #pragma once
 
 #include <optional>
@@ -22,12 +23,12 @@ std::optional<std::string_view> exercise(std::string_view task, Language languag
 /// What every exercise in C++ includes: printed within each, so that its file compiles alone.
 std::string_view given_in_cpp();
 
-/// "sdpa(q, k, v, mask=None)", "SelfAttentionV1(width)": a function or class of an exercise in Python, as its file has it;
-/// empty when it is in none.
+/// "sdpa(q, k, v, mask=None)", "SelfAttentionV1(width)": a function or class of an exercise in Python, as its file has
+/// it; empty when it is in none.
 std::string signature(std::string_view task, std::string_view name);
 
-/// What a person fills in: each region `# solution: ...` to `# end` raises instead, with the words after the colon. `solved`: the
-/// same file filled in, without markers. Precondition: there is one.
+/// What a person fills in: each region `# solution: ...` to `# end` raises instead, with the words after the colon.
+/// `solved`: the same file filled in, without markers. Precondition: there is one.
 std::string printed_exercise(std::string_view task, Language language, bool solved);
 
 }  // namespace qkv::cli

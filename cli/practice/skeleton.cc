@@ -1,5 +1,6 @@
-// From the one file of an exercise to what is printed of it. A region begins with a line `# solution: words` and ends with a
-// line `# end`, at any indentation; in C++ both begin with `//`, and what is given stands in place of its #include.
+// From the one file of an exercise to what is printed of it. A region begins with a line `# solution: words` and ends
+// with a line `# end`, at any indentation; in C++ both begin with `//`, and what is given stands in place of its
+// #include.
 #include <fmt/format.h>
 
 #include <stdexcept>
@@ -19,7 +20,8 @@ std::string_view without_indentation(std::string_view line) {
 /// What stands instead of a region: an error that `qkv judge` knows as "not filled in yet".
 std::string placeholder(std::string_view words, Language language) {
   const std::string text = "\"fill in" + (words.empty() ? "" : ": " + std::string(words)) + '"';
-  return language == Language::kCpp ? "throw std::logic_error(" + text + ");" : "raise NotImplementedError(" + text + ")";
+  return language == Language::kCpp ? "throw std::logic_error(" + text + ");"
+                                    : "raise NotImplementedError(" + text + ")";
 }
 
 /// Where it comes from, how it is built and judged.

@@ -25,7 +25,8 @@ std::string& label() {
 }  // namespace
 
 Launch launch() {
-  for (const auto& [size, rank] : {std::pair("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"), {"PMI_SIZE", "PMI_RANK"}}) {
+  for (const auto& [size, rank] :
+      {std::pair("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"), {"PMI_SIZE", "PMI_RANK"}}) {
     if (const char* const text = std::getenv(size)) return {true, number(text, 1), number(std::getenv(rank), 0)};
   }
   if (const char* const rank = std::getenv("PMIX_RANK"))

@@ -13,17 +13,19 @@ struct Launch {
 };
 Launch launch();
 
-/// What is wrong where mpirun started several copies of a command that would each do the whole work; otherwise empty. `info` may run
-/// so: it says what each rank sees. `shares`: it has --parallel, `parallel`: which is given.
+/// What is wrong where mpirun started several copies of a command that would each do the whole work; otherwise empty.
+/// `info` may run so: it says what each rank sees. `shares`: it has --parallel, `parallel`: which is given.
 std::string complaint_about_copies(const std::string& command, bool shares, bool parallel);
 
 /// "rank 2 of 4: " once this process has joined the others (ranks.h); otherwise empty.
 const std::string& rank_label();
 void set_rank_label(std::string label);
 
-/// On every rank but the first: gives the first time to say what all would say, since mpirun ends all when one has ended. True there.
+/// On every rank but the first: gives the first time to say what all would say, since mpirun ends all when one has
+/// ended. True there.
 bool leave_it_to_the_first();
-/// On a rank that ends because another one has: mpirun's exit code is that of the rank that ends first, which should be the cause.
+/// On a rank that ends because another one has: mpirun's exit code is that of the rank that ends first, which should be
+/// the cause.
 void let_the_cause_end_first();
 
 }  // namespace qkv::cli

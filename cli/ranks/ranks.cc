@@ -53,7 +53,8 @@ void add_parallel_options(Options& add, ParallelOptions& options, const std::str
       {.needs = "--parallel"});
 }
 
-Ranks::Ranks(dist::Transport& transport, const ComputeOptions& compute) : transport_(transport), context_(compute.context()) {
+Ranks::Ranks(dist::Transport& transport, const ComputeOptions& compute)
+    : transport_(transport), context_(compute.context()) {
   if (!context_.isa) {
     if (const char* const name = std::getenv("QKV_ISA")) context_.isa = parse_isa(name);
   }
@@ -70,7 +71,7 @@ void Ranks::barrier() const {
 }
 
 void run_ranks(const std::string& command, const ParallelOptions& options, const ComputeOptions& compute,
-               const std::function<void(Ranks&)>& body) {
+    const std::function<void(Ranks&)>& body) {
   if (!launch().launched) {
     throw UsageError("--parallel " + options.method +
                      " needs several ranks: start them with Open MPI (Debian: openmpi-bin), such as mpirun -n 4 qkv " +
@@ -80,17 +81,18 @@ void run_ranks(const std::string& command, const ParallelOptions& options, const
     throw UsageError("--timeout must be a number of seconds above 0");
   dist::Mpi mpi;
   if (const int started = launch().ranks; started > 1 && mpi.data().size() != started) {
-    throw UsageError("the launcher must speak to Open MPI (mpirun, or srun --mpi=pmix): it started " + std::to_string(started) +
-                     " ranks, of which MPI sees " + std::to_string(mpi.data().size()));
+    throw UsageError("the launcher must speak to Open MPI (mpirun, or srun --mpi=pmix): it started " +
+                     std::to_string(started) + " ranks, of which MPI sees " + std::to_string(mpi.data().size()));
   }
-  const std::string label = "rank " + std::to_string(mpi.data().rank()) + " of " + std::to_string(mpi.data().size()) + ": ";
+  const std::string label =
+      "rank " + std::to_string(mpi.data().rank()) + " of " + std::to_string(mpi.data().size()) + ": ";
   set_rank_label(label);
-  set_last_words("qkv " + command + ": " + label + "was asked to stop: another rank has ended, or mpirun was stopped\n");
+  set_last_words(
+      "qkv " + command + ": " + label + "was asked to stop: another rank has ended, or mpirun was stopped\n");
   dist::Guarded guarded(mpi.data(), mpi.control(), {.timeout = options.timeout});
   try {
-    dist::agree(
-        guarded,
-        {{"command", command}, {"--parallel", options.method}, {"--bits", compute.bits.empty() ? "fast" : compute.bits}});
+    dist::agree(guarded, {{"command", command}, {"--parallel", options.method},
+                             {"--bits", compute.bits.empty() ? "fast" : compute.bits}});
     Ranks ranks(guarded, compute);
     body(ranks);
     guarded.finish();

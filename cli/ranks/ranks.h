@@ -1,5 +1,5 @@
-// This process as one of the ranks that mpirun started: joined, watched over, agreed on what they do. Not: what is computed (attend/,
-// bench/, train/).
+// This process as one of the ranks that mpirun started: joined, watched over, agreed on what they do. Not: what is
+// computed (attend/, bench/, train/).
 #pragma once
 
 #include <functional>
@@ -29,8 +29,8 @@ class Ranks {
   int rank() const { return transport_.rank(); }
   int size() const { return transport_.size(); }
   bool first() const { return rank() == 0; }
-  /// Threads: as given, otherwise the processors that mpirun bound this rank to, shared among the ranks of this host that have the
-  /// same. Instruction set: one for all.
+  /// Threads: as given, otherwise the processors that mpirun bound this rank to, shared among the ranks of this host
+  /// that have the same. Instruction set: one for all.
   const ContextOptions& context() const { return context_; }
   /// One line where the instruction set is not this machine's fastest; otherwise empty.
   const std::string& note() const { return note_; }
@@ -45,9 +45,9 @@ class Ranks {
   std::string note_;
 };
 
-/// Joins the ranks, runs `body` on each and leaves in order. What is thrown on one rank ends all, by a TransportError on the others.
-/// `command` and the method are compared at the start.
+/// Joins the ranks, runs `body` on each and leaves in order. What is thrown on one rank ends all, by a TransportError
+/// on the others. `command` and the method are compared at the start.
 void run_ranks(const std::string& command, const ParallelOptions& options, const ComputeOptions& compute,
-               const std::function<void(Ranks&)>& body);
+    const std::function<void(Ranks&)>& body);
 
 }  // namespace qkv::cli

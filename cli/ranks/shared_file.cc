@@ -70,7 +70,8 @@ SharedFile::~SharedFile() {
 void SharedFile::write(std::uint64_t at, std::span<const std::byte> bytes) const {
   constexpr std::size_t kMaxWrite = std::size_t{1} << 30;  // Linux writes at most 2 GiB per call
   while (!bytes.empty()) {
-    const ssize_t written = ::pwrite(descriptor_, bytes.data(), std::min(bytes.size(), kMaxWrite), static_cast<off_t>(at));
+    const ssize_t written =
+        ::pwrite(descriptor_, bytes.data(), std::min(bytes.size(), kMaxWrite), static_cast<off_t>(at));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) refuse(target_, errno);
     bytes = bytes.subspan(static_cast<std::size_t>(written));

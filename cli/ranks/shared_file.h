@@ -1,4 +1,5 @@
-// One output file that all ranks write, each its own bytes, on a file system that all see. It appears whole or not at all.
+// One output file that all ranks write, each its own bytes, on a file system that all see. It appears whole or not at
+// all.
 #pragma once
 
 #include <cstddef>

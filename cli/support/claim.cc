@@ -17,7 +17,8 @@ void print_claims(const std::vector<Claim>& claims) {
   const bool unicode = terminal().unicode;
   for (const Claim& claim : claims) {
     const std::string text = wrapped(claim.holds ? claim.sentence : "Not so here: " + claim.sentence, 2).substr(2);
-    print_line((claim.holds ? (unicode ? "✓ " : "+ ") : bold(unicode ? "✗ " : "x ")) + (claim.holds ? text : bold(text)));
+    print_line(
+        (claim.holds ? (unicode ? "✓ " : "+ ") : bold(unicode ? "✗ " : "x ")) + (claim.holds ? text : bold(text)));
     if (!claim.measured.empty()) print_line(faint(wrapped((claim.holds ? "" : "seen: ") + claim.measured, 2)));
   }
 }

@@ -9,9 +9,9 @@
 namespace qkv::cli {
 namespace {
 
-/// `text` as a number of decimal digits within the rule; CLI11's own reading saturates, wraps negative numbers and reads 010 as octal.
-template <class Number>
-void read(const std::string& name, const std::string& text, const Rule& rule, Number& number) {
+/// `text` as a number of decimal digits within the rule; CLI11's own reading saturates, wraps negative numbers and
+/// reads 010 as octal.
+template <class Number> void read(const std::string& name, const std::string& text, const Rule& rule, Number& number) {
   Number read = 0;
   const auto [next, error] = std::from_chars(text.data(), text.data() + text.size(), read);
   const bool whole = error == std::errc() && next == text.data() + text.size();
@@ -21,9 +21,11 @@ void read(const std::string& name, const std::string& text, const Rule& rule, Nu
     constexpr auto kLargest = static_cast<std::uint64_t>(std::numeric_limits<Number>::max());
     const std::uint64_t most = std::min(rule.most, kLargest);
     if (!whole || std::cmp_less(read, rule.least) || std::cmp_greater(read, most)) {
-      const bool bounded = most < kLargest || error == std::errc::result_out_of_range;  // else its type's largest says nothing
-      throw CLI::ValidationError(name + " must be an integer " + (bounded ? "from " : "of at least ") + std::to_string(rule.least) +
-                                 (bounded ? " to " + std::to_string(most) : "") + ": got " + escaped(text));
+      const bool bounded =
+          most < kLargest || error == std::errc::result_out_of_range;  // else its type's largest says nothing
+      throw CLI::ValidationError(name + " must be an integer " + (bounded ? "from " : "of at least ") +
+                                 std::to_string(rule.least) + (bounded ? " to " + std::to_string(most) : "") +
+                                 ": got " + escaped(text));
     }
   }
   number = read;
@@ -45,7 +47,8 @@ std::vector<Command>& commands() {
 
 void Options::operator()(const std::string& spelled, Target target, const std::string& help, const Rule& rule) {
   const std::size_t space = spelled.find(' ');
-  const std::string names = spelled.substr(0, space), type = space == std::string::npos ? "" : spelled.substr(space + 1);
+  const std::string names = spelled.substr(0, space),
+                    type = space == std::string::npos ? "" : spelled.substr(space + 1);
   const std::string name = names.substr(0, names.find_first_of(",{"));
   CLI::Option* option = nullptr;
   std::visit(
@@ -54,7 +57,8 @@ void Options::operator()(const std::string& spelled, Target target, const std::s
         if constexpr (std::is_same_v<Value, bool>) {
           option = app_.add_flag(names, *value, help);
         } else if constexpr (std::is_same_v<Value, std::optional<bool>>) {
-          option = app_.add_flag_function(names, [value](std::int64_t count) { *value = count > 0; }, help);
+          option = app_.add_flag_function(
+              names, [value](std::int64_t count) { *value = count > 0; }, help);
         } else if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
           option = app_.add_option(names, *value, help)->type_name(type.empty() ? name : type);
           if (name.starts_with('-')) option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -66,7 +70,8 @@ void Options::operator()(const std::string& spelled, Target target, const std::s
             if (text.empty() && (type == "FILE" || type == "DIR"))  // without a name no file would be written
               throw CLI::ValidationError(name + " needs the name of a file: got \"\"");
             if (!rule.among.empty() && std::ranges::find(rule.among, text) == rule.among.end())
-              throw CLI::ValidationError(name + " must be one of " + CLI::detail::join(rule.among, ", ") + ": got " + escaped(text));
+              throw CLI::ValidationError(
+                  name + " must be one of " + CLI::detail::join(rule.among, ", ") + ": got " + escaped(text));
             read(name, text, rule, *value);
             return true;
           };
@@ -84,7 +89,7 @@ void Options::operator()(const std::string& spelled, Target target, const std::s
 void Options::compute(ComputeOptions& options, int threads) {
   options.threads = threads;
   (*this)("--threads N", &options.threads, "Threads (default " + (threads == 0 ? "all" : std::to_string(threads)) + ")",
-          {.least = 1, .most = 1024});
+      {.least = 1, .most = 1024});
   (*this)("--isa NAME", &options.isa, "Instruction set: " + isa_names() + " (default: the fastest here)");
   (*this)("--bits NAME", &options.bits, "fast, or invariant: a row is the same alone and among others (default fast)");
 }

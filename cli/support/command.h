@@ -6,11 +6,12 @@
 //     add.json(options.json);
 //   }
 //   int run(const NameOptions& options) { ...; return 0; }          // throws on failure; main prints the one line
-//   const bool added = add_command({"name", "One line for the list of commands", "qkv name --file x.npy"}, declare, run);
+//   const bool added = add_command({"name", "One line for the list", "qkv name --file x.npy"}, declare, run);
 //
 // That is all: CMake finds the file, main finds the command (kOrder in main.cc orders the list).
-// Exit codes: return 0; throw UsageError (2) for what the caller gave wrongly, any qkv::Error but IoError is 2 too; IoError
-// and any other exception is 1. Files: read with load_* of files.h (a file that cannot be read is 2), written through Outputs.
+// Exit codes: return 0; throw UsageError (2) for what the caller gave wrongly, any qkv::Error but IoError is 2 too;
+// IoError and any other exception is 1. Files: read with load_* of files.h (a file that cannot be read is 2), written
+// through Outputs.
 #pragma once
 
 #include <cstdint>
@@ -41,9 +42,9 @@ class UsageError : public std::runtime_error {
 struct ComputeOptions;
 
 /// The variable that an option sets. An optional one stays empty where the option is not given.
-using Target = std::variant<bool*, std::optional<bool>*, std::string*, std::optional<std::string>*, std::vector<std::string>*,
-                            double*, std::optional<double>*, std::optional<float>*, int*, Index*, std::optional<Index>*,
-                            std::uint64_t*>;
+using Target =
+    std::variant<bool*, std::optional<bool>*, std::string*, std::optional<std::string>*, std::vector<std::string>*,
+        double*, std::optional<double>*, std::optional<float>*, int*, Index*, std::optional<Index>*, std::uint64_t*>;
 
 struct Rule {
   bool required = false;
@@ -83,8 +84,7 @@ struct Command {
 std::vector<Command>& commands();
 
 /// Returns true, so that a namespace-scope constant can call it.
-template <class Given>
-bool add_command(Command command, void (*declare)(Options&, Given&), int (*run)(const Given&)) {
+template <class Given> bool add_command(Command command, void (*declare)(Options&, Given&), int (*run)(const Given&)) {
   command.declare = [declare, run](Options& add) {
     const auto given = std::make_shared<Given>();
     declare(add, *given);

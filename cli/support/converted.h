@@ -8,8 +8,7 @@
 namespace qkv::cli {
 
 /// The same numbers, contiguous, as another type.
-template <class To, class From>
-Tensor<To> converted(const View<const From, 4>& x) {
+template <class To, class From> Tensor<To> converted(const View<const From, 4>& x) {
   Tensor<To> result({x.size(0), x.size(1), x.size(2), x.size(3)});
   To* to = result.data();
   for (Index b = 0; b < x.size(0); ++b) {
@@ -27,8 +26,7 @@ Tensor<To> converted(const View<const From, 4>& x) {
   }
   return result;
 }
-template <class To, class From>
-Tensor<To> converted(const Tensor<From>& from) {
+template <class To, class From> Tensor<To> converted(const Tensor<From>& from) {
   Tensor<To> to(from.sizes());
   std::transform(from.data(), from.data() + from.count(), to.data(), [](From value) { return static_cast<To>(value); });
   return to;

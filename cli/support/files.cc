@@ -12,8 +12,7 @@
 namespace qkv::cli {
 namespace {
 
-template <class Load>
-auto loaded(std::string_view option, const std::string& path, Load load) {
+template <class Load> auto loaded(std::string_view option, const std::string& path, Load load) {
   if (path.empty()) throw UsageError(std::string(option) + " needs the name of a file");
   return about_file(option, path, load);
 }
@@ -47,7 +46,9 @@ void Outputs::protect(const std::string& path) {
 void Outputs::expect(std::string_view option, const std::string& path, const std::vector<std::string>& endings) {
   if (path.empty()) return;
   namespace fs = std::filesystem;
-  const auto refuse = [&](const std::string& why) { throw UsageError(std::string(option) + " " + escaped(path) + ": " + why); };
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError(std::string(option) + " " + escaped(path) + ": " + why);
+  };
   if (!endings.empty() && std::ranges::find(endings, ending(path)) == endings.end()) {
     std::string all;
     for (const std::string& one : endings) all += (all.empty() ? "" : " or ") + one;
@@ -56,7 +57,8 @@ void Outputs::expect(std::string_view option, const std::string& path, const std
   std::error_code error;
   const fs::path target = fs::weakly_canonical(fs::absolute(path), error);
   if (error) refuse("cannot be written: " + error.message());
-  if (std::ranges::find(inputs_, target) != inputs_.end()) refuse("is an input, which it would replace: choose another name");
+  if (std::ranges::find(inputs_, target) != inputs_.end())
+    refuse("is an input, which it would replace: choose another name");
   if (std::ranges::find(expected_, target) != expected_.end()) refuse("another output has this name: choose two names");
   if (fs::is_symlink(path, error) && !fs::exists(path, error))
     refuse("is a link that leads nowhere: remove it or name another");
@@ -77,6 +79,8 @@ void Outputs::commit() {
 
 void Outputs::add_npy(const std::string& path, const AnyTensor& tensor) { add(path, io::write_npy(tensor)); }
 
-void Outputs::add_safetensors(const std::string& path, const StateDict& state) { add(path, io::write_safetensors(state)); }
+void Outputs::add_safetensors(const std::string& path, const StateDict& state) {
+  add(path, io::write_safetensors(state));
+}
 
 }  // namespace qkv::cli

@@ -1,5 +1,5 @@
-// Files in and out, as commands need them: inputs that say which option named them, outputs that appear together or not at all.
-// Not: formats (qkv/io).
+// Files in and out, as commands need them: inputs that say which option named them, outputs that appear together or not
+// at all. Not: formats (qkv/io).
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,7 @@ StateDict load_safetensors(std::string_view option, const std::string& path);
 std::string load_text(std::string_view option, const std::string& path);
 
 /// Runs `work` on what an option said: an error of the library becomes a UsageError that begins with `what`.
-template <class ErrorType = Error, class Work>
-auto about(const std::string& what, Work work) {
+template <class ErrorType = Error, class Work> auto about(const std::string& what, Work work) {
   try {
     return work();
   } catch (const ErrorType& error) {
@@ -43,7 +42,8 @@ class Outputs {
  public:
   /// An input, which no output may replace. Empty: none.
   void protect(const std::string& path);
-  /// UsageError when the path cannot be written, is an input, was named before, or (with `endings`) ends otherwise. Empty: not wanted.
+  /// UsageError when the path cannot be written, is an input, was named before, or (with `endings`) ends otherwise.
+  /// Empty: not wanted.
   void expect(std::string_view option, const std::string& path, const std::vector<std::string>& endings = {});
 
   void add(const std::string& path, std::string_view text) { files_.add(path, text); }

@@ -13,11 +13,12 @@ namespace qkv::cli {
 using Json = nlohmann::ordered_json;
 
 /// Prints the document with an end of line. What is not UTF-8 is replaced; numbers that JSON lacks (NaN) become null.
-inline void print_json(const Json& document) { print_line(document.dump(2, ' ', false, Json::error_handler_t::replace)); }
+inline void print_json(const Json& document) {
+  print_line(document.dump(2, ' ', false, Json::error_handler_t::replace));
+}
 
 /// [[...], ...]: value(n) of each element, row-major.
-template <class Value>
-Json nested(const std::vector<Index>& sizes, const Value& value) {
+template <class Value> Json nested(const std::vector<Index>& sizes, const Value& value) {
   Index next = 0;
   const auto list_of = [&](const auto& self, std::size_t axis) -> Json {
     if (axis == sizes.size()) return value(next++);
@@ -27,8 +28,7 @@ Json nested(const std::vector<Index>& sizes, const Value& value) {
   };
   return list_of(list_of, 0);
 }
-template <class T>
-Json nested(const Tensor<T>& tensor) {
+template <class T> Json nested(const Tensor<T>& tensor) {
   return nested(tensor.sizes(), [&](Index n) { return tensor.data()[n]; });
 }
 /// Whole numbers as integers.

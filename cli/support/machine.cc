@@ -34,9 +34,8 @@ std::vector<std::string> cpu_features() {
   std::vector<std::string> found;
   for (std::string flag; flags >> flag;) {
     for (const std::string_view wanted :
-         {"sse4_2",   "avx",      "avx2",        "fma",         "f16c",     "avx512f",  "avx512bw",
-          "avx512dq", "avx512vl", "avx512_bf16", "avx512_fp16", "avx_vnni", "amx_tile", "amx_bf16",
-          "asimd",    "asimdhp",  "sve",         "sve2",        "bf16",     "i8mm"}) {
+        {"sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16",
+            "avx512_fp16", "avx_vnni", "amx_tile", "amx_bf16", "asimd", "asimdhp", "sve", "sve2", "bf16", "i8mm"}) {
       if (flag == wanted) found.push_back(flag);
     }
   }

@@ -50,12 +50,13 @@ std::vector<double> parse_numbers(std::string_view option, const std::string& te
 }
 
 EmptyRow parse_empty_row(const std::string& text) {
-  return named<EmptyRow>("--empty-row", text, {{"zero", EmptyRow::kZero}, {"mean", EmptyRow::kMean}, {"nan", EmptyRow::kNaN}});
+  return named<EmptyRow>(
+      "--empty-row", text, {{"zero", EmptyRow::kZero}, {"mean", EmptyRow::kMean}, {"nan", EmptyRow::kNaN}});
 }
 
 Align parse_align(std::string_view option, const std::string& text) {
-  return named<Align>(option, text,
-                      {{"top-left", Align::kTopLeft}, {"bottom-right", Align::kBottomRight}, {"square", Align::kSquare}});
+  return named<Align>(
+      option, text, {{"top-left", Align::kTopLeft}, {"bottom-right", Align::kBottomRight}, {"square", Align::kSquare}});
 }
 
 void DenseMaskOptions::add_to(Options& add) {
@@ -79,8 +80,8 @@ Mask dense_mask(std::string_view option, const Tensor<std::uint8_t>& dense, cons
     if (dense.rank() == 4) return made(dense.view<4>());
     throw refuse("give it four axes [B|1, H|1, Tq|1, Tk|1], or name them: --mask-axes bk, qk, bqk or hqk");
   }
-  const auto which = named<MaskAxes>(
-      "--mask-axes", axes, {{"bk", MaskAxes::kBk}, {"qk", MaskAxes::kQk}, {"bqk", MaskAxes::kBqk}, {"hqk", MaskAxes::kHqk}});
+  const auto which = named<MaskAxes>("--mask-axes", axes,
+      {{"bk", MaskAxes::kBk}, {"qk", MaskAxes::kQk}, {"bqk", MaskAxes::kBqk}, {"hqk", MaskAxes::kHqk}});
   const int rank = static_cast<int>(axes.size());
   if (dense.rank() != rank) throw refuse("--mask-axes " + axes + " names " + std::to_string(rank) + " axes");
   if (rank == 2) return made(dense.view<2>(), which);
@@ -117,15 +118,12 @@ RotaryChoice parse_rotary(const std::string& text) {
   };
   const auto scaling = [](const std::string& value) {
     return named<RotaryScaling>("--rope scaling", value,
-                                {{"none", RotaryScaling::kNone},
-                                 {"linear", RotaryScaling::kLinear},
-                                 {"ntk", RotaryScaling::kNtk},
-                                 {"yarn", RotaryScaling::kYarn},
-                                 {"llama3", RotaryScaling::kLlama3}});
+        {{"none", RotaryScaling::kNone}, {"linear", RotaryScaling::kLinear}, {"ntk", RotaryScaling::kNtk},
+            {"yarn", RotaryScaling::kYarn}, {"llama3", RotaryScaling::kLlama3}});
   };
   const auto layout = [](const std::string& value) {
-    return named<RotaryLayout>("--rope layout", value,
-                               {{"half", RotaryLayout::kHalfSplit}, {"interleaved", RotaryLayout::kInterleaved}});
+    return named<RotaryLayout>(
+        "--rope layout", value, {{"half", RotaryLayout::kHalfSplit}, {"interleaved", RotaryLayout::kInterleaved}});
   };
   using Key = const std::string&;
   const std::vector<std::pair<std::string_view, std::function<void(Key, Key)>>> keys{
@@ -144,7 +142,8 @@ RotaryChoice parse_rotary(const std::string& text) {
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find(',', at), text.size());
     const std::string part = text.substr(at, end - at), key = part.substr(0, part.find('='));
-    if (key.size() == part.size()) throw UsageError("--rope takes KEY=VALUE pairs separated by commas: got " + escaped(part));
+    if (key.size() == part.size())
+      throw UsageError("--rope takes KEY=VALUE pairs separated by commas: got " + escaped(part));
     std::string names;
     bool known = false;
     for (const auto& [name, set] : keys) {

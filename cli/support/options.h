@@ -26,8 +26,8 @@ struct ComputeOptions {
 std::string isa_names();
 
 /// The value that one of several names stands for; UsageError that lists them.
-template <class Value>
-Value named(std::string_view option, const std::string& text, const std::vector<std::pair<std::string_view, Value>>& values) {
+template <class Value> Value named(
+    std::string_view option, const std::string& text, const std::vector<std::pair<std::string_view, Value>>& values) {
   std::string names;
   for (const auto& [name, value] : values) {
     if (name == text) return value;
@@ -54,12 +54,14 @@ struct DenseMaskOptions {
   void check(bool any) const;
   void check() const { check(!keep.empty() || !drop.empty()); }
 };
-/// A keep or drop mask from a tensor, which the mask borrows: four axes, or fewer with their names (empty: none were given).
+/// A keep or drop mask from a tensor, which the mask borrows: four axes, or fewer with their names (empty: none were
+/// given).
 Mask dense_mask(std::string_view option, const Tensor<std::uint8_t>& dense, const std::string& axes, bool keep);
 /// Both files as one mask, which borrows what this holds.
 struct DenseMasks {
   Tensor<std::uint8_t> keep, drop;
-  using Make = std::function<Mask(std::string_view option, const std::string& path, const Tensor<std::uint8_t>&, bool keep)>;
+  using Make =
+      std::function<Mask(std::string_view option, const std::string& path, const Tensor<std::uint8_t>&, bool keep)>;
 
   /// `make`: not given: dense_mask.
   Mask load(const DenseMaskOptions& options, const Make& make = {});

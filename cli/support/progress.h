@@ -1,4 +1,5 @@
-// How a long run shows where it is: a bar that redraws itself when standard output is a terminal, otherwise plain lines.
+// How a long run shows where it is: a bar that redraws itself when standard output is a terminal, otherwise plain
+// lines.
 #pragma once
 
 #include <chrono>

@@ -1,16 +1,18 @@
-// What the tool does when a signal stops it: no temporary file stays, and outputs that are being renamed all get their names.
-// Not: the files (io/unfinished_files.h).
+// What the tool does when a signal stops it: no temporary file stays, and outputs that are being renamed all get their
+// names. Not: the files (io/unfinished_files.h).
 #pragma once
 
 #include <string>
 
 namespace qkv::cli {
 
-/// SIGINT, SIGTERM and SIGHUP remove unfinished files and then end the process as they always do; what was ignored stays
-/// ignored. A write beyond the limit on file sizes is an error of that write (EFBIG), not a signal. Once, before any work.
+/// SIGINT, SIGTERM and SIGHUP remove unfinished files and then end the process as they always do; what was ignored
+/// stays ignored. A write beyond the limit on file sizes is an error of that write (EFBIG), not a signal. Once, before
+/// any work.
 void handle_signals();
 
-/// Written to standard error when SIGTERM ends the process: a rank that mpirun ends says so in a line of its own. Empty: nothing.
+/// Written to standard error when SIGTERM ends the process: a rank that mpirun ends says so in a line of its own.
+/// Empty: nothing.
 void set_last_words(const std::string& text);
 
 /// While an object lives, those signals wait.

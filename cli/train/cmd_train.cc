@@ -1,5 +1,5 @@
-// `qkv train`: the toy language model from a text to a map of where it looks. Not: options (options.cc), what is said of
-// the trained model (report.cc).
+// `qkv train`: the toy language model from a text to a map of where it looks. Not: options (options.cc), what is said
+// of the trained model (report.cc).
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -43,40 +43,28 @@ lm::TrainResult train(TrainRun& run, lm::AttentionLM& model, bool quiet, Context
   return trainer.run(run.source, context);
 }
 
-Json train_json(const TrainRun& run, const TrainCommandOptions& options, const lm::TrainResult& result,
-                const Context& context) {
+Json train_json(
+    const TrainRun& run, const TrainCommandOptions& options, const lm::TrainResult& result, const Context& context) {
   const lm::AttentionLMConfig& config = run.model.config();
-  return {{"task", options.task},
-          {"seed", options.seed},
-          {"steps", run.train.steps},
-          {"losses", result.losses},
-          {"final_loss", mean_of_last(result.losses)},
-          {"seconds", result.seconds},
-          {"parameters", run.model.parameter_count()},
-          {"threads", context.threads()},
-          {"isa", isa_name(context.isa())},
-          {"model",
-           {{"vocab_size", config.vocab_size},
-            {"context", config.context},
-            {"embed_dim", config.embed_dim},
-            {"num_heads", config.num_heads},
-            {"num_kv_heads", config.num_kv_heads},
-            {"num_layers", config.num_layers},
-            {"positions", config.positions == lm::PositionKind::kRotary ? "rotary" : "learned"},
-            {"blocks", config.blocks},
-            {"causal", config.causal},
-            {"dropout", config.dropout}}}};
+  return {{"task", options.task}, {"seed", options.seed}, {"steps", run.train.steps}, {"losses", result.losses},
+      {"final_loss", mean_of_last(result.losses)}, {"seconds", result.seconds},
+      {"parameters", run.model.parameter_count()}, {"threads", context.threads()}, {"isa", isa_name(context.isa())},
+      {"model",
+          {{"vocab_size", config.vocab_size}, {"context", config.context}, {"embed_dim", config.embed_dim},
+              {"num_heads", config.num_heads}, {"num_kv_heads", config.num_kv_heads}, {"num_layers", config.num_layers},
+              {"positions", config.positions == lm::PositionKind::kRotary ? "rotary" : "learned"},
+              {"blocks", config.blocks}, {"causal", config.causal}, {"dropout", config.dropout}}}};
 }
 
 void print_head(const TrainRun& run, const TrainCommandOptions& options, const Context& context) {
   const lm::AttentionLMConfig& config = run.model.config();
   const std::string text = options.text.empty() ? "the default text" : one_line(options.text);
-  print_line(fmt::format("{}  {} parameters, {} layer{} with {} head{}, context {}, {} characters: {}", bold("qkv train"),
-                         run.model.parameter_count(), config.num_layers, config.num_layers == 1 ? "" : "s", config.num_heads,
-                         config.num_heads == 1 ? "" : "s", config.context, run.tokenizer.vocab_size(),
-                         one_line(run.tokenizer.describe())));
-  print_line(faint(fmt::format("task {} on {}, {} steps, seed {}, {} on {} thread{}", options.task, text, run.train.steps,
-                               options.seed, isa_name(context.isa()), context.threads(), context.threads() == 1 ? "" : "s")));
+  print_line(fmt::format("{}  {} parameters, {} layer{} with {} head{}, context {}, {} characters: {}",
+      bold("qkv train"), run.model.parameter_count(), config.num_layers, config.num_layers == 1 ? "" : "s",
+      config.num_heads, config.num_heads == 1 ? "" : "s", config.context, run.tokenizer.vocab_size(),
+      one_line(run.tokenizer.describe())));
+  print_line(faint(fmt::format("task {} on {}, {} steps, seed {}, {} on {} thread{}", options.task, text,
+      run.train.steps, options.seed, isa_name(context.isa()), context.threads(), context.threads() == 1 ? "" : "s")));
   print_line();
 }
 
@@ -99,7 +87,8 @@ int run_one(const TrainCommandOptions& options, const Ranks* ranks) {
   if (!speaks) return 0;
   const TrainReport report = make_report(run, options, context);
   if (!options.out.empty()) {
-    outputs.add_safetensors(options.out, lm::checkpoint_to_state(run.model, run.tokenizer, options.task, run.train.steps));
+    outputs.add_safetensors(
+        options.out, lm::checkpoint_to_state(run.model, run.tokenizer, options.task, run.train.steps));
   }
   for (const std::string& path : options.maps) add_map(outputs, path, report_map(report));
   outputs.commit();
@@ -114,10 +103,11 @@ int run_one(const TrainCommandOptions& options, const Ranks* ranks) {
   print_line();
   if (!result.losses.empty())
     print_line(fmt::format("trained in {}; mean of the last {} losses {:.4f}", seconds_text(result.seconds),
-                           std::min(kLastLosses, result.losses.size()), mean_of_last(result.losses)));
+        std::min(kLastLosses, result.losses.size()), mean_of_last(result.losses)));
   print_report(report);
   const auto wrote = [](const std::string& what, const std::string& path) {
-    print_line(fmt::format("wrote {}  {}", what, one_line(std::filesystem::absolute(path).lexically_normal().string())));
+    print_line(
+        fmt::format("wrote {}  {}", what, one_line(std::filesystem::absolute(path).lexically_normal().string())));
   };
   if (!options.out.empty() || !options.maps.empty()) print_line();
   if (!options.out.empty()) wrote("model", options.out);
@@ -134,8 +124,8 @@ int run_train(const TrainCommandOptions& options) {
 }
 
 const bool train_added = add_command({"train", "Train the toy language model and show its attention",
-                                "qkv train --steps 800 --out model.safetensors --map map.png"},
-                               add_train_options, run_train);
+                                         "qkv train --steps 800 --out model.safetensors --map map.png"},
+    add_train_options, run_train);
 
 }  // namespace
 }  // namespace qkv::cli

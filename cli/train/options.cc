@@ -22,7 +22,8 @@ Index count_layers(const StateDict& state, std::string_view prefix) {
     if (!entry.name.starts_with(prefix)) continue;
     Index n = 0;
     const char* const begin = entry.name.data() + prefix.size();
-    if (std::from_chars(begin, entry.name.data() + entry.name.size(), n).ec == std::errc()) count = std::max(count, n + 1);
+    if (std::from_chars(begin, entry.name.data() + entry.name.size(), n).ec == std::errc())
+      count = std::max(count, n + 1);
   }
   return count;
 }
@@ -45,7 +46,8 @@ RotaryOptions rotary_of(const std::string& text) {
 }
 
 /// A trained model settles what it is: what the caller says besides must agree.
-void check_agrees(const TrainCommandOptions& options, const lm::Checkpoint& checkpoint, const lm::CharTokenizer& tokenizer) {
+void check_agrees(
+    const TrainCommandOptions& options, const lm::Checkpoint& checkpoint, const lm::CharTokenizer& tokenizer) {
   const lm::AttentionLMConfig& config = checkpoint.model.config();
   const auto refuse = [&](const std::string& what, const std::string& has) {
     return UsageError(what + " does not fit --init " + escaped(options.init) + ": that model " + has +
@@ -61,7 +63,8 @@ void check_agrees(const TrainCommandOptions& options, const lm::Checkpoint& chec
   same("--layers", options.layers, config.num_layers);
   const bool rotary = config.positions == lm::PositionKind::kRotary;
   if (!options.positions.empty() && (options.positions == "rotary") != rotary) {
-    throw refuse("--positions " + options.positions, std::string("has ") + (rotary ? "rotary" : "learned") + " positions");
+    throw refuse(
+        "--positions " + options.positions, std::string("has ") + (rotary ? "rotary" : "learned") + " positions");
   }
   if (options.rope && !(rotary && rotary_of(*options.rope) == config.rotary)) {
     throw refuse("--rope " + escaped(*options.rope), rotary ? "has other rotary options" : "has learned positions");
@@ -77,7 +80,8 @@ void check_agrees(const TrainCommandOptions& options, const lm::Checkpoint& chec
 }
 
 /// The model that training goes on with; its dropout may change from now on.
-lm::AttentionLM trained_model(const TrainCommandOptions& options, const StateDict& state, const lm::CharTokenizer& tokenizer) {
+lm::AttentionLM trained_model(
+    const TrainCommandOptions& options, const StateDict& state, const lm::CharTokenizer& tokenizer) {
   lm::Checkpoint checkpoint = about_file("--init", options.init, [&] { return lm::checkpoint_from_state(state); });
   check_agrees(options, checkpoint, tokenizer);
   if (!options.dropout) return std::move(checkpoint.model);
@@ -120,14 +124,14 @@ lm::BatchSource given_batches(const std::string& path, const std::vector<Index>&
   Tensor<Index> arrays = about_file("--batches", path, [&] { return to_i64(load_npy("--batches", path)); });
   if (arrays.rank() == 2) return lm::BatchSource::from_starts(ids, std::move(arrays), context);
   if (arrays.rank() != 3) {
-    throw UsageError("--batches " + escaped(path) + ": must be [steps, B, T + 1] ids or [steps, B] starts: got " +
-                     arrays.shape());
+    throw UsageError(
+        "--batches " + escaped(path) + ": must be [steps, B, T + 1] ids or [steps, B] starts: got " + arrays.shape());
   }
   return lm::BatchSource::from_arrays(std::move(arrays));
 }
 
-lm::BatchSource make_source(const TrainCommandOptions& options, const std::vector<Index>& ids, Index alphabet, Index context,
-                            std::uint64_t seed) {
+lm::BatchSource make_source(const TrainCommandOptions& options, const std::vector<Index>& ids, Index alphabet,
+    Index context, std::uint64_t seed) {
   const lm::BatchShape shape{options.batch.value_or(kDefaultBatch), context};
   if (options.task == "previous") return lm::BatchSource::previous(alphabet, shape, seed);
   if (options.task == "masked") return lm::BatchSource::masked(ids, alphabet, shape, seed);
@@ -136,8 +140,8 @@ lm::BatchSource make_source(const TrainCommandOptions& options, const std::vecto
 
 /// What is drawn after training: what the caller said, otherwise the article's sample where its characters are known,
 /// otherwise the first characters of the text.
-std::string choose_sample(const TrainCommandOptions& options, const lm::CharTokenizer& tokenizer, const std::vector<Index>& ids,
-                          Index context) {
+std::string choose_sample(const TrainCommandOptions& options, const lm::CharTokenizer& tokenizer,
+    const std::vector<Index>& ids, Index context) {
   std::string sample = options.sample;
   if (sample.empty()) {
     const auto& known = tokenizer.characters();
@@ -159,7 +163,8 @@ std::string choose_sample(const TrainCommandOptions& options, const lm::CharToke
 void add_train_options(Options& add, TrainCommandOptions& options) {
   add.heading("What it learns");
   add("--text FILE", &options.text, "Training text, UTF-8 (default: a built-in pattern)");
-  add("--task NAME", &options.task, "What it predicts; text: the next character; previous: the one before; masked: hidden ones",
+  add("--task NAME", &options.task,
+      "What it predicts; text: the next character; previous: the one before; masked: hidden ones",
       {.among = {"text", "previous", "masked"}});
   add("--init FILE", &options.init, "Initial weights, .safetensors");
   add("--batches FILE", &options.batches, "Batches to train on [steps, B, T + 1], .npy");
@@ -177,10 +182,12 @@ void add_train_options(Options& add, TrainCommandOptions& options) {
   add("--context N", &options.context, "Context length in characters (default 16)", {.least = 1});
   add("--dim N", &options.dim, "Embedding width (default 32)", {.least = 1});
   add("--heads N", &options.heads, "Heads of each layer (default 1)", {.least = 1});
-  add("--kv-heads N", &options.kv_heads, "Heads of keys and values, shared (default: as many as --heads)", {.least = 1});
+  add("--kv-heads N", &options.kv_heads, "Heads of keys and values, shared (default: as many as --heads)",
+      {.least = 1});
   add("--positions NAME", &options.positions, "learned: embeddings; rotary: q and k are rotated (default learned)",
       {.among = {"learned", "rotary"}});
-  add("--rope KEY=VALUE,...", &options.rope, "Rotary options: base=500000,scaling=yarn,... (default: base 10000, whole heads)");
+  add("--rope KEY=VALUE,...", &options.rope,
+      "Rotary options: base=500000,scaling=yarn,... (default: base 10000, whole heads)");
   add("--layers N", &options.layers, "Attention layers (default 1)", {.least = 1});
   add("--blocks", &options.blocks, "Residual blocks with LayerNorm and an MLP, as in GPT-2");
   add("--dropout P", &options.dropout, "Dropout while training (default 0)");
@@ -192,12 +199,15 @@ void add_train_options(Options& add, TrainCommandOptions& options) {
   add("--warmup N", &options.warmup, "Warm-up steps of the learning rate (default 0)");
   add("--clip X", &options.clip, "Clip the gradient to this norm (default 0: off)");
   add.compute(options.compute);
-  add_parallel_options(add, options.parallel, "data (rows of the batch), all-gather, ring, ulysses (tokens), heads (of layers)");
+  add_parallel_options(
+      add, options.parallel, "data (rows of the batch), all-gather, ring, ulysses (tokens), heads (of layers)");
 }
 
 TrainRun make_run(const TrainCommandOptions& options) {
   const std::string text = options.text.empty() ? lm::default_text() : load_text("--text", options.text);
-  const auto in_text = [&](auto work) { return options.text.empty() ? work() : about_file("--text", options.text, work); };
+  const auto in_text = [&](auto work) {
+    return options.text.empty() ? work() : about_file("--text", options.text, work);
+  };
   lm::CharTokenizer tokenizer = in_text([&] { return lm::CharTokenizer::from_text(text); });
   const std::vector<Index> ids = tokenizer.encode(text);
   const Index alphabet = tokenizer.vocab_size();
@@ -206,7 +216,8 @@ TrainRun make_run(const TrainCommandOptions& options) {
 
   const auto source = [&](std::uint64_t seed) { return make_source(options, ids, alphabet, context, seed); };
   lm::BatchSource fresh = in_text([&] { return source(~options.seed); });
-  lm::BatchSource batches = options.batches.empty() ? source(options.seed) : given_batches(options.batches, ids, context);
+  lm::BatchSource batches =
+      options.batches.empty() ? source(options.seed) : given_batches(options.batches, ids, context);
 
   if (batches.vocab_size() > model.config().vocab_size || batches.shape().context > context) {
     throw UsageError("--batches " + escaped(options.batches) + ": ids must be below " +
@@ -216,8 +227,8 @@ TrainRun make_run(const TrainCommandOptions& options) {
   }
 
   if (!options.batches.empty() && options.batch && *options.batch != batches.shape().batch) {
-    throw UsageError("--batch must be the " + std::to_string(batches.shape().batch) + " windows per step of --batches: got " +
-                     std::to_string(*options.batch));
+    throw UsageError("--batch must be the " + std::to_string(batches.shape().batch) +
+                     " windows per step of --batches: got " + std::to_string(*options.batch));
   }
 
   lm::TrainOptions train;
@@ -233,7 +244,8 @@ TrainRun make_run(const TrainCommandOptions& options) {
   train.clip_norm = options.clip;
   train.seed = options.seed;
   std::string sample = choose_sample(options, tokenizer, ids, context);
-  return {std::move(tokenizer), std::move(model), std::move(batches), std::move(fresh), std::move(train), std::move(sample)};
+  return {std::move(tokenizer), std::move(model), std::move(batches), std::move(fresh), std::move(train),
+      std::move(sample)};
 }
 
 }  // namespace qkv::cli

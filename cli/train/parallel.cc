@@ -33,8 +33,8 @@ std::string hash_of(const lm::BatchSource& source) {
 }
 
 /// Sums over ranks, of all numbers at once: gradients, or values of which one rank has each and the others 0.
-void reduce_all(dist::Transport& transport, std::span<const nn::Parameter> parameters,
-                std::span<float> nn::Parameter::*numbers) {
+void reduce_all(
+    dist::Transport& transport, std::span<const nn::Parameter> parameters, std::span<float> nn::Parameter::*numbers) {
   std::vector<float> flat;
   for (const nn::Parameter& parameter : parameters)
     flat.insert(flat.end(), (parameter.*numbers).begin(), (parameter.*numbers).end());
@@ -57,7 +57,8 @@ auto sum_of_shares(dist::Transport& transport) {
 
 }  // namespace
 
-TokensOfRank::TokensOfRank(dist::Transport& transport, const dist::ContextParallelOptions& cut, Index length, Context& context)
+TokensOfRank::TokensOfRank(
+    dist::Transport& transport, const dist::ContextParallelOptions& cut, Index length, Context& context)
     : attention_(transport, cut, context) {
   for (const dist::Rows& rows : attention_.rows(length)) {
     for (Index i = rows.begin; i < rows.end; ++i) positions_.push_back(i);
@@ -77,14 +78,13 @@ SharedTraining::SharedTraining(const Ranks& ranks, TrainRun& run, const std::str
     : ranks_(ranks), run_(run) {
   const lm::BatchShape shape = run.source.shape();
   const lm::TrainOptions& train = run.train;
-  ranks.agree({{"batch and context", fmt::format("{} x {}", shape.batch, shape.context)},
-               {"first batch", hash_of(run.source)},
-               {"initial weights", hash_of(run.model)},
-               {"steps", std::to_string(train.steps)},
-               {"learning rate", fmt::format("{} {} {}", train.schedule.rate, train.schedule.warmup_steps,
-                                             static_cast<int>(train.schedule.kind))},
-               {"weight decay and clipping", fmt::format("{} {}", train.adam.weight_decay, train.clip_norm)},
-               {"dropout and its seed", fmt::format("{} {}", run.model.config().dropout, train.seed)}});
+  ranks.agree(
+      {{"batch and context", fmt::format("{} x {}", shape.batch, shape.context)}, {"first batch", hash_of(run.source)},
+          {"initial weights", hash_of(run.model)}, {"steps", std::to_string(train.steps)},
+          {"learning rate", fmt::format("{} {} {}", train.schedule.rate, train.schedule.warmup_steps,
+                                static_cast<int>(train.schedule.kind))},
+          {"weight decay and clipping", fmt::format("{} {}", train.adam.weight_decay, train.clip_norm)},
+          {"dropout and its seed", fmt::format("{} {}", run.model.config().dropout, train.seed)}});
   if (method == "data") {
     share_sequences();
   } else if (method == "heads") {
@@ -97,10 +97,11 @@ SharedTraining::SharedTraining(const Ranks& ranks, TrainRun& run, const std::str
 void SharedTraining::share_sequences() {
   const lm::BatchShape shape = run_.source.shape();
   if (shape.batch < ranks_.size()) {
-    throw UsageError("--batch must be at least the number of ranks for --parallel data: got " + std::to_string(shape.batch) +
-                     " rows, " + std::to_string(ranks_.size()) + " ranks");
+    throw UsageError("--batch must be at least the number of ranks for --parallel data: got " +
+                     std::to_string(shape.batch) + " rows, " + std::to_string(ranks_.size()) + " ranks");
   }
-  const Index begin = shape.batch * ranks_.rank() / ranks_.size(), end = shape.batch * (ranks_.rank() + 1) / ranks_.size();
+  const Index begin = shape.batch * ranks_.rank() / ranks_.size(),
+              end = shape.batch * (ranks_.rank() + 1) / ranks_.size();
   run_.train.share = {shape.batch, shape.context, begin, end - begin};
   run_.train.reduce = sum_of_shares(ranks_.transport());
 }
@@ -108,7 +109,8 @@ void SharedTraining::share_sequences() {
 void SharedTraining::share_tokens(const std::string& method, Context& context) {
   const lm::BatchShape shape = run_.source.shape();
   const Index ranks = ranks_.size();
-  dist::ContextParallelOptions cut{.layout = parse_layout({}, run_.model.config().causal), .method = parse_method(method)};
+  dist::ContextParallelOptions cut{
+      .layout = parse_layout({}, run_.model.config().causal), .method = parse_method(method)};
   cut.block = std::clamp<Index>(shape.context / (2 * ranks), 1, cut.block);
   if (shape.context < ranks) {
     throw UsageError("--context must be at least the number of ranks for --parallel " + method + ": got " +
@@ -123,8 +125,8 @@ void SharedTraining::share_tokens(const std::string& method, Context& context) {
 void SharedTraining::share_heads() {
   require_heads("heads");
   dist::Transport& transport = ranks_.transport();
-  shard_.emplace(
-      run_.model.shard(ranks_.rank(), ranks_.size(), [&transport](std::span<float> x) { dist::reduce_sum(transport, x); }));
+  shard_.emplace(run_.model.shard(
+      ranks_.rank(), ranks_.size(), [&transport](std::span<float> x) { dist::reduce_sum(transport, x); }));
   run_.train.norm = [this, all = run_.model.parameters()](std::span<const nn::Parameter> parameters) {
     std::vector<nn::Parameter> own;  // what is whole on every rank counts once
     for (const nn::Parameter& parameter : parameters) {

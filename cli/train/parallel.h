@@ -1,5 +1,5 @@
-// `qkv train --parallel`: what each rank computes of a step, and how the ranks' gradients become one. data: sequences of the batch;
-// all-gather, ulysses, ring: tokens of each sequence; heads: of every layer, with their parameters.
+// `qkv train --parallel`: what each rank computes of a step, and how the ranks' gradients become one. data: sequences
+// of the batch; all-gather, ulysses, ring: tokens of each sequence; heads: of every layer, with their parameters.
 #pragma once
 
 #include <optional>
@@ -21,13 +21,13 @@ class TokensOfRank final : public nn::SequencePart {
   TokensOfRank(dist::Transport& transport, const dist::ContextParallelOptions& cut, Index length, Context& context);
 
   std::span<const Index> positions() const override { return positions_; }
-  void forward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<float, 4> out, View<float, 3> lse,
-               const AttentionOptions& options) override {
+  void forward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<float, 4> out,
+      View<float, 3> lse, const AttentionOptions& options) override {
     attention_.forward(q, k, v, out, lse, options);
   }
   void backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<const float, 4> out,
-                View<const float, 3> lse, View<const float, 4> dout, const AttentionGradients<float>& gradients,
-                const AttentionOptions& options) override {
+      View<const float, 3> lse, View<const float, 4> dout, const AttentionGradients<float>& gradients,
+      const AttentionOptions& options) override {
     attention_.backward(q, k, v, out, lse, dout, gradients, options);
   }
 
@@ -36,8 +36,8 @@ class TokensOfRank final : public nn::SequencePart {
   std::vector<Index> positions_;
 };
 
-/// One run on one rank. Weights, batches and options must be the same on all ranks: MismatchError. UsageError where ranks and sizes
-/// do not fit.
+/// One run on one rank. Weights, batches and options must be the same on all ranks: MismatchError. UsageError where
+/// ranks and sizes do not fit.
 class SharedTraining {
  public:
   /// Refers to all of them. Each step's loss and gradients become those of the whole batch: in run.train.
@@ -45,8 +45,8 @@ class SharedTraining {
 
   /// What this rank trains: the run's model, or its heads of it.
   lm::AttentionLM& model() { return shard_ ? *shard_ : run_.model; }
-  /// Collective, after training: the run's model is complete on every rank. MismatchError when the ranks' weights then differ in a bit,
-  /// which they never should.
+  /// Collective, after training: the run's model is complete on every rank. MismatchError when the ranks' weights then
+  /// differ in a bit, which they never should.
   void finish();
 
  private:

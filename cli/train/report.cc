@@ -19,9 +19,8 @@ struct Kind {
   lm::Share lm::HeadReport::*share;
 };
 constexpr std::array<Kind, 4> kKinds = {{{"self", "the character itself", &lm::HeadReport::self},
-                                         {"previous", "the one before", &lm::HeadReport::previous},
-                                         {"first", "the first one", &lm::HeadReport::first},
-                                         {"same", "all that are the same character", &lm::HeadReport::same}}};
+    {"previous", "the one before", &lm::HeadReport::previous}, {"first", "the first one", &lm::HeadReport::first},
+    {"same", "all that are the same character", &lm::HeadReport::same}}};
 
 View<const float, 2> head_weights(const TrainReport& report, Index layer, Index head) {
   const View<const float, 4> all = report.attention.weights;  // [L, H, T, T]
@@ -33,14 +32,15 @@ void print_shares_of_one(const lm::HeadReport& head, Index rows) {
   print_line(bold("share of attention") + faint(fmt::format("   mean over rows 1..{}, and rows above one half", rows)));
   for (const Kind& kind : kKinds) {
     const lm::Share& share = head.*kind.share;
-    print_line(fmt::format("  {:<9} {:5.1f} %   {} of {} rows   {}", kind.name, 100 * share.mean, share.rows_above_half, rows,
-                           faint(kind.meaning)));
+    print_line(fmt::format("  {:<9} {:5.1f} %   {} of {} rows   {}", kind.name, 100 * share.mean, share.rows_above_half,
+        rows, faint(kind.meaning)));
   }
 }
 
 /// Several heads: a line for each.
 void print_shares_of_all(const std::vector<lm::HeadReport>& heads, Index rows) {
-  print_line(bold("share of attention in percent") + faint(fmt::format("   mean over rows 1..{} (rows above one half)", rows)));
+  print_line(bold("share of attention in percent") +
+             faint(fmt::format("   mean over rows 1..{} (rows above one half)", rows)));
   std::string names = "  layer  head";
   for (const Kind& kind : kKinds) names += fmt::format("  {:>12}", kind.name);
   print_line(faint(names));
@@ -65,20 +65,23 @@ void print_shares(const TrainReport& report) {
 
 void print_scores(const TrainReport& report) {
   if (report.previous) {
-    print_line(fmt::format("on {} fresh windows, head {} puts {:.1f} % on the previous character (least of all rows: {:.1f} %)",
-                           kFreshWindows, report.previous_head, 100 * report.previous->mean, 100 * report.previous->lowest));
+    print_line(fmt::format(
+        "on {} fresh windows, head {} puts {:.1f} % on the previous character (least of all rows: {:.1f} %)",
+        kFreshWindows, report.previous_head, 100 * report.previous->mean, 100 * report.previous->lowest));
   }
   if (report.predicted) {
     const lm::PredictionScore& score = *report.predicted;
-    print_line(fmt::format("on fresh windows: loss {:.3f}, {:.1f} % of {} characters right (always the commonest: {:.1f} %)",
-                           score.loss, 100 * score.accuracy, score.targets, 100 * score.most_frequent));
+    print_line(
+        fmt::format("on fresh windows: loss {:.3f}, {:.1f} % of {} characters right (always the commonest: {:.1f} %)",
+            score.loss, 100 * score.accuracy, score.targets, 100 * score.most_frequent));
   }
 }
 
 /// Of the heads of the first layer, the one that looks back most.
 void score_heads(const TrainRun& run, TrainReport& report, Context& context) {
   for (Index head = 0; head < run.model.config().num_heads; ++head) {
-    lm::PreviousScore score = lm::score_previous(run.model, run.tokenizer.vocab_size(), kFreshWindows, 1, 0, head, context);
+    lm::PreviousScore score =
+        lm::score_previous(run.model, run.tokenizer.vocab_size(), kFreshWindows, 1, 0, head, context);
     if (report.previous && report.previous->mean >= score.mean) continue;
     report.previous = std::move(score);
     report.previous_head = head;
@@ -99,7 +102,8 @@ TrainReport make_report(const TrainRun& run, const TrainCommandOptions& options,
   }
   report.attention = lm::attention_report(run.model, report.ids, context);
   if (options.task == "previous" && run.model.config().context >= 2) score_heads(run, report, context);
-  if (options.task != "previous") report.predicted = lm::score_predictions(run.model, run.fresh, kFreshBatches, context);
+  if (options.task != "previous")
+    report.predicted = lm::score_predictions(run.model, run.fresh, kFreshBatches, context);
   if (options.task == "text" && options.tokens > 0) {
     const std::vector<Index> prompt = run.tokenizer.encode(run.sample);
     const lm::GenerateOptions generate{.tokens = options.tokens, .seed = options.seed};
@@ -109,8 +113,8 @@ TrainReport make_report(const TrainRun& run, const TrainCommandOptions& options,
 }
 
 view::AttentionMap report_map(const TrainReport& report) {
-  return view::make_map(View<const float, 4>(report.attention.weights), report.labels,
-                        "attention of \"" + report.sample + "\"");
+  return view::make_map(
+      View<const float, 4>(report.attention.weights), report.labels, "attention of \"" + report.sample + "\"");
 }
 
 void print_report(const TrainReport& report) {
@@ -155,17 +159,12 @@ void add_report(Json& document, const TrainReport& report) {
   }
   document["heads"] = std::move(heads);
   if (report.previous) {
-    document["previous"] = {{"windows", kFreshWindows},
-                            {"head", report.previous_head},
-                            {"mean", report.previous->mean},
-                            {"lowest", report.previous->lowest},
-                            {"rows", report.previous->rows}};
+    document["previous"] = {{"windows", kFreshWindows}, {"head", report.previous_head}, {"mean", report.previous->mean},
+        {"lowest", report.previous->lowest}, {"rows", report.previous->rows}};
   }
   if (report.predicted) {
-    document["fresh"] = {{"loss", report.predicted->loss},
-                         {"accuracy", report.predicted->accuracy},
-                         {"most_frequent", report.predicted->most_frequent},
-                         {"targets", report.predicted->targets}};
+    document["fresh"] = {{"loss", report.predicted->loss}, {"accuracy", report.predicted->accuracy},
+        {"most_frequent", report.predicted->most_frequent}, {"targets", report.predicted->targets}};
   }
   if (!report.continuation.empty()) document["continuation"] = report.continuation;
 }

@@ -2,22 +2,21 @@
 //
 //   s[i,j]  = softcap(scale * q[i].k[j]) + bias[i,j]       softcap(x) = c * tanh(x / c), off when c = 0
 //             (+ position_bias, then score_mod is applied to the sum, where they are given)
-//   m[i]    = max(sink, max over kept j of s[i,j])         keep = the mask (a selection, not a sum); sink: only if given
-//   p[i,j]  = keep(i,j) ? exp(s[i,j] - m[i]) : 0
-//   w[i,j]  = p[i,j] / l[i],  l[i] = sum_j p[i,j] + exp(sink - m[i])     weights
-//   out[i]  = sum_j dropout(w)[i,j] * v[j]
-//   lse[i]  = m[i] + log(l[i])                             natural log; -inf for an empty row
+//   m[i]    = max(sink, max over kept j of s[i,j])         keep = the mask (a selection, not a sum); sink: only if
+//   given p[i,j]  = keep(i,j) ? exp(s[i,j] - m[i]) : 0 w[i,j]  = p[i,j] / l[i],  l[i] = sum_j p[i,j] + exp(sink - m[i])
+//   weights out[i]  = sum_j dropout(w)[i,j] * v[j] lse[i]  = m[i] + log(l[i])                             natural log;
+//   -inf for an empty row
 //
 // Shapes: B batch, H query heads, Hkv key/value heads (H % Hkv == 0; head h reads h / (H / Hkv)), Tq queries, Tk keys,
 // D width of q and k, Dv width of v. Views are strided; the last axis of q, k, v, out and their gradients has stride 1.
 // Vaswani 2017 (arXiv:1706.03762) eq. 1; Milakov 2018 (1805.02867); Dao 2023 (2307.08691) alg. 1 and 2.
 //
-// Errors: ShapeError (sizes, strides, an output that overlaps any other argument), OptionError (scale, softcap, p, a mask that
-// does not say where its diagonal lies).
-// Sizes: B, H, Tq or Tk may be 0; D and Dv may not. Thread safety: any number of concurrent calls.
-// A non-finite number in a key or value that no kept pair reads contributes nothing; in one that is read it propagates.
-// Bits: the same for any number of threads and in any batch. With Bits::kInvariant a row of out and lse has, besides, the bits
-// that it has alone: any number of queries beside it, later keys that it does not see, a cache or views (docs/concepts/semantics.md).
+// Errors: ShapeError (sizes, strides, an output that overlaps any other argument), OptionError (scale, softcap, p, a
+// mask that does not say where its diagonal lies). Sizes: B, H, Tq or Tk may be 0; D and Dv may not. Thread safety: any
+// number of concurrent calls. A non-finite number in a key or value that no kept pair reads contributes nothing; in one
+// that is read it propagates. Bits: the same for any number of threads and in any batch. With Bits::kInvariant a row of
+// out and lse has, besides, the bits that it has alone: any number of queries beside it, later keys that it does not
+// see, a cache or views (docs/concepts/semantics.md).
 #pragma once
 
 #include <cstdint>
@@ -43,10 +42,10 @@ enum class EmptyRow {
   kNaN    ///< out and weights NaN, dv of the whole head NaN: what a fill of -inf gives
 };
 
-/// Dropout on the weights: Philox 4x32-10, key = seed, counter = (i, j/8, (b*H + h) mod 2^32, 0); key j uses the 16-bit half
-/// j%8 of the four words, low half of word 0 first. A weight is dropped iff half < t, t = round(p * 65536); kept weights are
-/// multiplied by 65536/(65536-t). Bit-identical for any tile, thread count and ISA; regenerated in backward. Active only when
-/// training.
+/// Dropout on the weights: Philox 4x32-10, key = seed, counter = (i, j/8, (b*H + h) mod 2^32, 0); key j uses the 16-bit
+/// half j%8 of the four words, low half of word 0 first. A weight is dropped iff half < t, t = round(p * 65536); kept
+/// weights are multiplied by 65536/(65536-t). Bit-identical for any tile, thread count and ISA; regenerated in
+/// backward. Active only when training.
 struct Dropout {
   double p = 0;  ///< in [0, 1]; p > 0 that rounds to t = 0 is an OptionError
   std::uint64_t seed = 0;
@@ -59,16 +58,18 @@ struct Dropout {
 /// A bias that is added to the scores, [B|1, H|1, Tq|1, Tk|1]. A pair with bias -inf is not kept.
 using BiasView = SumsView<4>;
 
-/// One learned logit per query head, [H]: it acts as a key without a value that every row of the head may attend, and is
-/// neither scaled nor capped (gpt-oss). Rows of weights then sum to less than 1, and no row is empty: where no key is kept, out is 0
-/// and lse is the sink. A head whose logit is -inf has no sink. Xiao 2023 (arXiv:2309.17453), section 3.2.
+/// One learned logit per query head, [H]: it acts as a key without a value that every row of the head may attend, and
+/// is neither scaled nor capped (gpt-oss). Rows of weights then sum to less than 1, and no row is empty: where no key
+/// is kept, out is 0 and lse is the sink. A head whose logit is -inf has no sink. Xiao 2023 (arXiv:2309.17453),
+/// section 3.2.
 using SinkView = SumsView<1>;
 
-/// q holds rows [first_query, first_query + Tq) of `queries` and heads [first_head, first_head + H) of `heads` of a larger problem.
-/// Masks, biases, sinks, position biases, callbacks and dropout are those of the whole, by global position; out, lse, weights and dq
-/// have the bits of the whole (with a scale of 0, dq is zero of either sign), dk and dv too where all queries are here. k and v have
-/// all Tk, and a key/value head comes with all query heads that read it. dbias, dsinks and dposition_bias have the sizes of the whole
-/// and hold this part's share. Rows that are no multiple of 32 cost a copy.
+/// q holds rows [first_query, first_query + Tq) of `queries` and heads [first_head, first_head + H) of `heads` of a
+/// larger problem. Masks, biases, sinks, position biases, callbacks and dropout are those of the whole, by global
+/// position; out, lse, weights and dq have the bits of the whole (with a scale of 0, dq is zero of either sign), dk and
+/// dv too where all queries are here. k and v have all Tk, and a key/value head comes with all query heads that read
+/// it. dbias, dsinks and dposition_bias have the sizes of the whole and hold this part's share. Rows that are no
+/// multiple of 32 cost a copy.
 struct Placement {
   Index first_query = 0, queries = -1;  ///< -1: all queries are here
   Index first_head = 0, heads = -1;     ///< -1: all heads are here
@@ -95,26 +96,24 @@ enum class WeightsKind {
   kScores    ///< before softmax: s[i,j], after soft cap, biases and score_mod; -inf where not kept
 };
 
-/// What forward writes, each in full. A null view is not computed; the bits of out do not depend on which other outputs are
-/// requested. OptionError where nothing is requested, here or by a capture, and for lse without out.
-/// weights take Tq x Tk numbers per head, and no other memory of that order is used. Requested together with out, they add at
-/// most half the time of forward alone while the exponentials of a strip stay in the cache (Tk up to 8,192 in f32); beyond
+/// What forward writes, each in full. A null view is not computed; the bits of out do not depend on which other outputs
+/// are requested. OptionError where nothing is requested, here or by a capture, and for lse without out. weights take
+/// Tq x Tk numbers per head, and no other memory of that order is used. Requested together with out, they add at most
+/// half the time of forward alone while the exponentials of a strip stay in the cache (Tk up to 8,192 in f32); beyond
 /// that they cost a second sweep over the keys.
-template <class T>
-struct AttentionOutputs {
+template <class T> struct AttentionOutputs {
   View<T, 4> out{};                          ///< [B, H, Tq, Dv]
   View<Accumulator<T>, 3> lse{};             ///< [B, H, Tq]
   View<Accumulator<T>, 4> weights{};         ///< [B, H, Tq, Tk]
   WeightsKind kind = WeightsKind::kSoftmax;  ///< of weights
-  /// [B, H, Tq]: what rounding took from lse, so that lse + lse_low has more of its digits (f32: 48 bits); 0 where lse is
-  /// not finite. Saves backward work (AttentionGradients). NaN where unknown (decode, lists of keys); pass it on.
+  /// [B, H, Tq]: what rounding took from lse, so that lse + lse_low has more of its digits (f32: 48 bits); 0 where lse
+  /// is not finite. Saves backward work (AttentionGradients). NaN where unknown (decode, lists of keys); pass it on.
   View<Accumulator<T>, 3> lse_low{};
 };
 
-/// What backward writes. A null view is not computed. Every other view is overwritten in full, or added to with `accumulate`.
-/// 16-bit gradients are summed in float and rounded once.
-template <class T>
-struct AttentionGradients {
+/// What backward writes. A null view is not computed. Every other view is overwritten in full, or added to with
+/// `accumulate`. 16-bit gradients are summed in float and rounded once.
+template <class T> struct AttentionGradients {
   View<T, 4> dq{};                           ///< [B, H, Tq, D]
   View<T, 4> dk{};                           ///< [B, Hkv, Tk, D]
   View<T, 4> dv{};                           ///< [B, Hkv, Tk, Dv]
@@ -125,8 +124,8 @@ struct AttentionGradients {
   View<Accumulator<T>, 4> dk_sums{}, dv_sums{};
   View<const Accumulator<T>, 3> dlse{};  ///< input, optional: gradient arriving at lse [B, H, Tq]
   bool accumulate = false;
-  /// Input, optional: forward's. Without it a tile of queries with an |lse| above 16, whose rounding would shift every weight, is
-  /// computed forward again, a fifth of backward's work. Same bits.
+  /// Input, optional: forward's. Without it a tile of queries with an |lse| above 16, whose rounding would shift every
+  /// weight, is computed forward again, a fifth of backward's work. Same bits.
   View<const Accumulator<T>, 3> lse_low{};
 };
 
@@ -142,41 +141,36 @@ struct AnyGradients {
   bool accumulate = false;
   AnyView lse_low{};
 };
-template <class T>
-AnyOutputs any(const AttentionOutputs<T>& x) {
-  return {x.out, x.lse, x.weights, x.kind, x.lse_low};
-}
-QKV_API void forward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyOutputs& outputs, const AttentionOptions& options,
-                     Context& context);
+template <class T> AnyOutputs any(const AttentionOutputs<T>& x) { return {x.out, x.lse, x.weights, x.kind, x.lse_low}; }
+QKV_API void forward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyOutputs& outputs,
+    const AttentionOptions& options, Context& context);
 
-template <class X>
-constexpr bool kIsOperand = Operand<X> && std::is_convertible_v<const X&, View<const ElementOf<X>, 4>>;
-template <class T>
-AnyGradients any(const AttentionGradients<T>& x) {
+template <class X> constexpr bool kIsOperand =
+    Operand<X> && std::is_convertible_v<const X&, View<const ElementOf<X>, 4>>;
+template <class T> AnyGradients any(const AttentionGradients<T>& x) {
   return {x.dq, x.dk, x.dv, x.dbias, x.dsinks, x.dposition_bias, x.dk_sums, x.dv_sums, x.dlse, x.accumulate, x.lse_low};
 }
 QKV_API void backward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyView& out, const AnyView& lse,
-                      const AnyView& dout, const AnyGradients& gradients, const AttentionOptions& options, Context& context);
-template <class T>
-QKV_API void merge(std::span<const View<const T, 4>> outs, std::span<const View<const Accumulator<T>, 3>> lses,
-                   const View<T, 4>& out, const View<Accumulator<T>, 3>& lse, Context& context);
-template <class T>
-QKV_API void merge_backward(std::span<const View<const T, 4>> outs, std::span<const View<const Accumulator<T>, 3>> lses,
-                            const View<const T, 4>& out, const View<const Accumulator<T>, 3>& lse, const View<const T, 4>& dout,
-                            const View<const Accumulator<T>, 3>& dlse, std::span<const View<T, 4>> douts,
-                            std::span<const View<Accumulator<T>, 3>> dlses, Context& context);
+    const AnyView& dout, const AnyGradients& gradients, const AttentionOptions& options, Context& context);
+template <class T> QKV_API void merge(std::span<const View<const T, 4>> outs,
+    std::span<const View<const Accumulator<T>, 3>> lses, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse,
+    Context& context);
+template <class T> QKV_API void merge_backward(std::span<const View<const T, 4>> outs,
+    std::span<const View<const Accumulator<T>, 3>> lses, const View<const T, 4>& out,
+    const View<const Accumulator<T>, 3>& lse, const View<const T, 4>& dout, const View<const Accumulator<T>, 3>& dlse,
+    std::span<const View<T, 4>> douts, std::span<const View<Accumulator<T>, 3>> dlses, Context& context);
 }  // namespace detail
 
-/// Computes outputs from q [B,H,Tq,D], k [B,Hkv,Tk,D], v [B,Hkv,Tk,Dv], tensors or views of float, double, BFloat16 or Float16; v may
-/// be {} where out is not requested.
-template <class Q, class K, class V = View<const ElementOf<Q>, 4>>
-void attention_forward(const Q& q, const K& k, const V& v, const AttentionOutputs<ElementOf<Q>>& outputs,
-                       const AttentionOptions& options = {}, Context& context = Context::default_context()) {
+/// Computes outputs from q [B,H,Tq,D], k [B,Hkv,Tk,D], v [B,Hkv,Tk,Dv], tensors or views of float, double, BFloat16 or
+/// Float16; v may be {} where out is not requested.
+template <class Q, class K, class V = View<const ElementOf<Q>, 4>> void attention_forward(const Q& q, const K& k,
+    const V& v, const AttentionOutputs<ElementOf<Q>>& outputs, const AttentionOptions& options = {},
+    Context& context = Context::default_context()) {
   constexpr bool are_tensors = detail::kIsOperand<Q> && detail::kIsOperand<K> && detail::kIsOperand<V>;
   constexpr bool of_one_type = std::is_same_v<ElementOf<Q>, ElementOf<K>> && std::is_same_v<ElementOf<Q>, ElementOf<V>>;
   if constexpr (!are_tensors) {
     static_assert(are_tensors,
-                  "qkv: q, k and v must be tensors or views of four axes, [B, H, T, D]; qkv/easy.h takes std::vector and sizes");
+        "qkv: q, k and v must be tensors or views of four axes, [B, H, T, D]; qkv/easy.h takes std::vector and sizes");
   } else if constexpr (!of_one_type) {
     static_assert(of_one_type, "qkv: q, k and v must have the same element type");
   } else {
@@ -185,40 +179,38 @@ void attention_forward(const Q& q, const K& k, const V& v, const AttentionOutput
   }
 }
 
-/// Gradients of sum(out * dout) (+ sum(lse * dlse)), from the inputs and results of forward. Needs lse. Where k and v hold only
-/// a part of the keys, out and lse may be those of all keys (merge_attention): the result is then this part's share of the
-/// gradients.
+/// Gradients of sum(out * dout) (+ sum(lse * dlse)), from the inputs and results of forward. Needs lse. Where k and v
+/// hold only a part of the keys, out and lse may be those of all keys (merge_attention): the result is then this part's
+/// share of the gradients.
 ///   delta = rowsum(dout * out) - dlse;  dP = dout v^T;  dS = P * (dP - delta)
 ///   dq = scale dS k;  dk = scale dS^T q;  dv = P^T dout
-template <Operand Q>
-void attention_backward(const Q& q, In<Q, 4> k, In<Q, 4> v, In<Q, 4> out, SumsIn<Q, 3> lse, In<Q, 4> dout,
-                        const AttentionGradients<ElementOf<Q>>& gradients, const AttentionOptions& options = {},
-                        Context& context = Context::default_context()) {
+template <Operand Q> void attention_backward(const Q& q, In<Q, 4> k, In<Q, 4> v, In<Q, 4> out, SumsIn<Q, 3> lse,
+    In<Q, 4> dout, const AttentionGradients<ElementOf<Q>>& gradients, const AttentionOptions& options = {},
+    Context& context = Context::default_context()) {
   detail::backward(In<Q, 4>(q), k, v, out, lse, dout, detail::any(gradients), options, context);
 }
 
-/// Merges attention over disjoint sets of keys: outs[n] [B,H,Tq,Dv], lses[n] [B,H,Tq] -> out, lse. The order is fixed, and so
-/// are the bits. A part with lse = -inf changes nothing.
-/// lse_out = log sum_n exp(lse_n);  out = sum_n exp(lse_n - lse_out) out_n. 16-bit outs are summed in float and rounded once.
-template <Operand To>
-void merge_attention(std::span<const In<To, 4>> outs, std::span<const SumsIn<To, 3>> lses, To&& out, SumsOut<To, 3> lse,
-                     Context& context = Context::default_context()) {
+/// Merges attention over disjoint sets of keys: outs[n] [B,H,Tq,Dv], lses[n] [B,H,Tq] -> out, lse. The order is fixed,
+/// and so are the bits. A part with lse = -inf changes nothing. lse_out = log sum_n exp(lse_n);  out = sum_n exp(lse_n
+/// - lse_out) out_n. 16-bit outs are summed in float and rounded once.
+template <Operand To> void merge_attention(std::span<const In<To, 4>> outs, std::span<const SumsIn<To, 3>> lses,
+    To&& out, SumsOut<To, 3> lse, Context& context = Context::default_context()) {
   detail::merge<ElementOf<To>>(outs, lses, out, lse, context);
 }
 
-/// Gradients of merge_attention for each part: douts[n] = w_n dout;  dlses[n] = w_n (dout . (out_n - out) + dlse), where
-/// w_n = exp(lse_n - lse).
-template <Operand Of>
-void merge_attention_backward(std::span<const In<Of, 4>> outs, std::span<const SumsIn<Of, 3>> lses, const Of& out,
-                              SumsIn<Of, 3> lse, In<Of, 4> dout, SumsIn<Of, 3> dlse, std::span<const Out<Of, 4>> douts,
-                              std::span<const SumsOut<Of, 3>> dlses, Context& context = Context::default_context()) {
+/// Gradients of merge_attention for each part: douts[n] = w_n dout;  dlses[n] = w_n (dout . (out_n - out) + dlse),
+/// where w_n = exp(lse_n - lse).
+template <Operand Of> void merge_attention_backward(std::span<const In<Of, 4>> outs,
+    std::span<const SumsIn<Of, 3>> lses, const Of& out, SumsIn<Of, 3> lse, In<Of, 4> dout, SumsIn<Of, 3> dlse,
+    std::span<const Out<Of, 4>> douts, std::span<const SumsOut<Of, 3>> dlses,
+    Context& context = Context::default_context()) {
   detail::merge_backward<ElementOf<Of>>(outs, lses, out, lse, dout, dlse, douts, dlses, context);
 }
 
 /// Describes what a call would do, without doing it.
 struct AttentionPlan {
-  /// "tiled"; "decode": few queries, many keys; "lists": listed keys alone; "none". For a ragged batch whose sequences differ in this
-  /// it is "tiled and decode", and the sizes below are those of the tiled sequences.
+  /// "tiled"; "decode": few queries, many keys; "lists": listed keys alone; "none". For a ragged batch whose sequences
+  /// differ in this it is "tiled and decode", and the sizes below are those of the tiled sequences.
   std::string algorithm;
   Isa isa = Isa::kScalar;
   int threads = 1;
@@ -233,36 +225,35 @@ struct AttentionPlan {
   std::size_t forward_scratch_bytes = 0;   ///< per thread
   std::size_t forward_shared_bytes = 0;    ///< decode: partial results before merging; ragged: the order of sequences
   std::size_t backward_scratch_bytes = 0;  ///< per thread; dbias is counted where there is a bias
-  std::size_t backward_shared_bytes = 0;   ///< delta, lse in two parts, turns; 16-bit types: dq of the heads in flight in float
-  std::size_t position_bias_bytes = 0;     ///< shared, forward and backward: one number per head and distance
-  std::size_t mask_bytes = 0;              ///< shared, forward and backward: two bits for each tile of a dense mask
-  std::vector<std::string> skipped;        ///< algorithms that were not chosen, each with its reason
+  std::size_t backward_shared_bytes =
+      0;  ///< delta, lse in two parts, turns; 16-bit types: dq of the heads in flight in float
+  std::size_t position_bias_bytes = 0;  ///< shared, forward and backward: one number per head and distance
+  std::size_t mask_bytes = 0;           ///< shared, forward and backward: two bits for each tile of a dense mask
+  std::vector<std::string> skipped;     ///< algorithms that were not chosen, each with its reason
 };
 namespace detail {
-QKV_API AttentionPlan plan(const AnyView& q, const AnyView& k, const AnyView& v, const AttentionOptions& options, Context& context);
+QKV_API AttentionPlan plan(
+    const AnyView& q, const AnyView& k, const AnyView& v, const AttentionOptions& options, Context& context);
 }  // namespace detail
-template <Operand Q>
-AttentionPlan attention_plan(const Q& q, In<Q, 4> k, In<Q, 4> v, const AttentionOptions& options = {},
-                             Context& context = Context::default_context()) {
+template <Operand Q> AttentionPlan attention_plan(const Q& q, In<Q, 4> k, In<Q, 4> v,
+    const AttentionOptions& options = {}, Context& context = Context::default_context()) {
   return detail::plan(In<Q, 4>(q), k, v, options, context);
 }
 
 /// Fills factors [B, H, Tq, Tk] with what dropout multiplies weight (b, h, i, j) by: 0 or 65536/(65536-t).
 QKV_API void dropout_factors(const Dropout& dropout, View<float, 4> factors);
 
-// Two more usual mistakes in a call of attention_forward, each a sentence in place of the list of all overloads: these fit where none
-// of those does.
+// Two more usual mistakes in a call of attention_forward, each a sentence in place of the list of all overloads: these
+// fit where none of those does.
 namespace wrong_calls {
 
 /// Stands for an argument of any type.
 struct Any {
   Any() = default;
-  template <class T>
-  Any(const T&) {}
+  template <class T> Any(const T&) {}
 };
 struct Given {  ///< without a default: only a call that names it fits
-  template <class T>
-  Given(const T&) {}
+  template <class T> Given(const T&) {}
 };
 struct Outputs {
   Any out{}, lse{}, weights{}, kind{}, lse_low{};
@@ -271,19 +262,17 @@ struct Options {
   Given causal;
   Any mask{}, bias{}, scale{}, softcap{}, empty_row{}, dropout{};
 };
-template <class X>
-constexpr bool kNever = false;
+template <class X> constexpr bool kNever = false;
 
 }  // namespace wrong_calls
 
-template <class Call = void>
-void attention_forward(wrong_calls::Any, wrong_calls::Any, wrong_calls::Any, const wrong_calls::Outputs&,
-                       const AttentionOptions& = {}) {
-  static_assert(wrong_calls::kNever<Call>, "qkv: outputs must be tensors or views that are not const, out of the type of q");
+template <class Call = void> void attention_forward(
+    wrong_calls::Any, wrong_calls::Any, wrong_calls::Any, const wrong_calls::Outputs&, const AttentionOptions& = {}) {
+  static_assert(
+      wrong_calls::kNever<Call>, "qkv: outputs must be tensors or views that are not const, out of the type of q");
 }
-template <class Call = void>
-void attention_forward(wrong_calls::Any, wrong_calls::Any, wrong_calls::Any, const wrong_calls::Outputs&,
-                       const wrong_calls::Options&) {
+template <class Call = void> void attention_forward(
+    wrong_calls::Any, wrong_calls::Any, wrong_calls::Any, const wrong_calls::Outputs&, const wrong_calls::Options&) {
   static_assert(wrong_calls::kNever<Call>, "qkv: options have no .causal: write {.mask = qkv::Mask::causal()}");
 }
 

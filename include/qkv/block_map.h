@@ -1,5 +1,5 @@
-// BlockMap: which blocks of queries x keys are alive, as compressed sparse rows. It is the input of block-sparse attention
-// (Mask::blocks). Also builders of common patterns.
+// BlockMap: which blocks of queries x keys are alive, as compressed sparse rows. It is the input of block-sparse
+// attention (Mask::blocks). Also builders of common patterns.
 //
 //   q_block = kv_block = 2, 8 tokens       row_begin = 0 1 3 5 7
 //     1 1 . . . . . .                      columns   = 0 | 0 1 | 0 2 | 0 3
@@ -46,7 +46,8 @@ struct LongformerBlocks {
 QKV_API BlockMap block_map(const LongformerBlocks& pattern);
 
 /// BigBird (Zaheer 2020, arXiv:2007.14062), internal transformer construction: window, the first global_blocks rows and
-/// columns, and random_blocks more in each row, different ones in each head. The same seed gives the same map everywhere.
+/// columns, and random_blocks more in each row, different ones in each head. The same seed gives the same map
+/// everywhere.
 struct BigBirdBlocks {
   Index length = 0;  ///< Tq = Tk
   Index block = 64;
@@ -58,9 +59,9 @@ struct BigBirdBlocks {
 };
 QKV_API BlockMap block_map(const BigBirdBlocks& pattern);
 
-/// The blocks in which a mask keeps any pair, for calls of these sizes (FlexAttention's create_block_mask). Pass it together
-/// with the mask itself, Mask::blocks(map) & mask: a callback is then called in live blocks only. Throws what a call would
-/// throw.
+/// The blocks in which a mask keeps any pair, for calls of these sizes (FlexAttention's create_block_mask). Pass it
+/// together with the mask itself, Mask::blocks(map) & mask: a callback is then called in live blocks only. Throws what
+/// a call would throw.
 struct BlockMapSizes {
   Index batch = 1, num_heads = 1;  ///< 1 also where the mask is the same for all
   Index q_len = 0, kv_len = 0;

@@ -17,8 +17,8 @@ namespace qkv::inline v0 {
 /// every build: what the compiler makes of 16-byte vectors without options for an instruction set.
 enum class Isa { kScalar, kAvx2, kAvx512, kAvx512Bf16, kAmx, kNeon, kSve256, kSve512 };
 
-/// "scalar"; on x86-64 "avx2", "avx512", "avx512bf16", "amx" (tiles of bf16); on AArch64 "neon", "sve256", "sve512" (SVE at
-/// vectors of 256 or 512 bits).
+/// "scalar"; on x86-64 "avx2", "avx512", "avx512bf16", "amx" (tiles of bf16); on AArch64 "neon", "sve256", "sve512"
+/// (SVE at vectors of 256 or 512 bits).
 QKV_API std::string_view isa_name(Isa isa);
 /// The instruction sets that this build holds and this CPU can run, slowest first. Never empty.
 QKV_API const std::vector<Isa>& supported_isas();
@@ -46,7 +46,8 @@ class QKV_API Executor {
   virtual void run(int workers, const std::function<void(int)>& body) = 0;
 };
 
-/// The library's own pool: `threads` workers (the caller is one of them) that spin for 25 us, then sleep; rebuilt after fork.
+/// The library's own pool: `threads` workers (the caller is one of them) that spin for 25 us, then sleep; rebuilt after
+/// fork.
 QKV_API std::shared_ptr<Executor> make_thread_pool(int threads);
 /// CPUs that this process may use: affinity and cgroup quota, at least 1.
 QKV_API int available_threads();
@@ -74,9 +75,8 @@ class QKV_API Context {
   Isa isa() const;
   Bits bits() const;
 
-  /// Calls body(item, worker) for every item in [0, items), which workers claim in ascending order, on at most threads()
-  /// workers.
-  /// worker < threads(). Serial when items < 2, when nested, or when another region is running.
+  /// Calls body(item, worker) for every item in [0, items), which workers claim in ascending order, on at most
+  /// threads() workers. worker < threads(). Serial when items < 2, when nested, or when another region is running.
   void parallel_for(Index items, const std::function<void(Index item, int worker)>& body);
 
   /// Frees scratch memory that no running call holds.

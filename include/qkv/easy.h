@@ -1,4 +1,5 @@
-// Attention on vectors: numbers and sizes in, results out. Strided views, outputs of one's own, 16 bits, caches: attention.h.
+// Attention on vectors: numbers and sizes in, results out. Strided views, outputs of one's own, 16 bits, caches:
+// attention.h.
 #pragma once
 
 #include <array>
@@ -23,64 +24,56 @@ struct Shape {
   std::array<Index, 3> lse() const { return {B, H, T}; }
 };
 
-template <class T>
-struct Result {
+template <class T> struct Result {
   std::vector<T> out, lse;  ///< [B, H, T, Dv], [B, H, T]
 };
-template <class T>
-struct Gradients {
+template <class T> struct Gradients {
   std::vector<T> dq, dk, dv;  ///< in the sizes of q, k, v
 };
 
 /// std::vector, std::array, std::span of float or double.
 template <class X>
-concept Numbers = requires(const X& x) {
-  std::span(x);
-}
-&&std::floating_point<typename X::value_type>;
-template <Numbers X>
-using NumberOf = typename X::value_type;
+concept Numbers = requires(const X& x) { std::span(x); } && std::floating_point<typename X::value_type>;
+template <Numbers X> using NumberOf = typename X::value_type;
 
 namespace detail {
 
-template <std::size_t kRank, class X>
-auto view(const char* name, X& x, const std::array<Index, kRank>& sizes) {
+template <std::size_t kRank, class X> auto view(const char* name, X& x, const std::array<Index, kRank>& sizes) {
   const std::span all(x);
   const View<typename decltype(all)::element_type, static_cast<int>(kRank)> made(all.data(), sizes);
   if (static_cast<std::size_t>(checked_count(sizes)) == all.size()) return made;
   throw ShapeError(std::string("[easy] ") + name + " must have the numbers of " + made.shape() + ": got " +
                    std::to_string(all.size()));
 }
-template <class T, std::size_t kRank>
-std::vector<T> zeros(const std::array<Index, kRank>& sizes) {
+template <class T, std::size_t kRank> std::vector<T> zeros(const std::array<Index, kRank>& sizes) {
   return std::vector<T>(static_cast<std::size_t>(checked_count(sizes)));
 }
 
 }  // namespace detail
 
 /// out and lse. Throws ShapeError where a size does not fit, and what attention_forward throws.
-template <Numbers Q, Numbers K, Numbers V>
-Result<NumberOf<Q>> attention(const Q& q, const K& k, const V& v, const Shape& s, const AttentionOptions& options = {}) {
+template <Numbers Q, Numbers K, Numbers V> Result<NumberOf<Q>> attention(
+    const Q& q, const K& k, const V& v, const Shape& s, const AttentionOptions& options = {}) {
   using T = NumberOf<Q>;
   Result<T> r{detail::zeros<T>(s.out()), detail::zeros<T>(s.lse())};
   const auto qv = detail::view("q", q, s.q());
   const auto kv = detail::view("k", k, s.k());
   const auto vv = detail::view("v", v, s.v());
-  attention_forward(qv, kv, vv, {.out = detail::view("out", r.out, s.out()), .lse = detail::view("lse", r.lse, s.lse())},
-                    options);
+  attention_forward(
+      qv, kv, vv, {.out = detail::view("out", r.out, s.out()), .lse = detail::view("lse", r.lse, s.lse())}, options);
   return r;
 }
 
 /// Gradients of sum(out * dout), from what `attention` was given and gave.
-template <Numbers Q, Numbers K, Numbers V, Numbers G>
-Gradients<NumberOf<Q>> backward(const Q& q, const K& k, const V& v, const Result<NumberOf<Q>>& r, const G& dout, const Shape& s,
-                                const AttentionOptions& options = {}) {
+template <Numbers Q, Numbers K, Numbers V, Numbers G> Gradients<NumberOf<Q>> backward(const Q& q, const K& k,
+    const V& v, const Result<NumberOf<Q>>& r, const G& dout, const Shape& s, const AttentionOptions& options = {}) {
   using T = NumberOf<Q>;
   Gradients<T> g{detail::zeros<T>(s.q()), detail::zeros<T>(s.k()), detail::zeros<T>(s.v())};
-  attention_backward(
-      detail::view("q", q, s.q()), detail::view("k", k, s.k()), detail::view("v", v, s.v()),
+  attention_backward(detail::view("q", q, s.q()), detail::view("k", k, s.k()), detail::view("v", v, s.v()),
       detail::view("out", r.out, s.out()), detail::view("lse", r.lse, s.lse()), detail::view("dout", dout, s.out()),
-      {.dq = detail::view("dq", g.dq, s.q()), .dk = detail::view("dk", g.dk, s.k()), .dv = detail::view("dv", g.dv, s.v())},
+      {.dq = detail::view("dq", g.dq, s.q()),
+          .dk = detail::view("dk", g.dk, s.k()),
+          .dv = detail::view("dv", g.dv, s.v())},
       options);
   return g;
 }

@@ -55,7 +55,8 @@ class QKV_API FormatError : public Error {
   std::uint64_t byte_offset_;
 };
 
-/// The operating system refused a request: a missing file, a full disk, no permission. The text names the path and the reason.
+/// The operating system refused a request: a missing file, a full disk, no permission. The text names the path and the
+/// reason.
 class QKV_API IoError : public Error {
  public:
   using Error::Error;

@@ -1,4 +1,5 @@
-// Keys and values that are kept from call to call: KVCache owns them, and a call of attention reads them through a KeyValue.
+// Keys and values that are kept from call to call: KVCache owns them, and a call of attention reads them through a
+// KeyValue.
 //
 //   KVCache cache({.num_kv_heads = 8, .head_dim = 128, .capacity = 4096});
 //   cache.append(k, v);                                                        // k [B,Hkv,n,D], v [B,Hkv,n,Dv]
@@ -11,20 +12,22 @@
 //   ring, first 2   the first 2 in slots of their own    [8 9 . 3 4 5 6 7] [0 1]
 //   paged           pages from a common pool             pages 4 -> [0 1 2 3], 7 -> [4 5 . .]
 //
-// Positions are absolute in every layout: the mask sees key j of sequence b as j = 0 .. length[b] - 1, whatever has been
-// overwritten, and query i of Tq stands at position length[b] - Tq + i. So Mask::causal(Align::kBottomRight) lets the last
-// query see the last key of *its* sequence; the Tk of the axis of a mask or bias, and of causal() alone, is the largest length.
-// The layout changes where numbers are read, not how they are summed: results are bit-identical in every layout.
+// Positions are absolute in every layout: the mask sees key j of sequence b as j = 0 .. length[b] - 1, whatever has
+// been overwritten, and query i of Tq stands at position length[b] - Tq + i. So Mask::causal(Align::kBottomRight) lets
+// the last query see the last key of *its* sequence; the Tk of the axis of a mask or bias, and of causal() alone, is
+// the largest length. The layout changes where numbers are read, not how they are summed: results are bit-identical in
+// every layout.
 //
 // A ring shows query i the last `window` keys up to its own, and the first `first` keys, which it pins (the sinks of
-// StreamingLLM). It accepts a mask that keeps all older keys (no mask, causal) or none of them. A mask that keeps some of the
-// other keys and drops some, as window(6, 0) | first(4) on a ring of first = 0, is an OptionError: no key is dropped silently.
+// StreamingLLM). It accepts a mask that keeps all older keys (no mask, causal) or none of them. A mask that keeps some
+// of the other keys and drops some, as window(6, 0) | first(4) on a ring of first = 0, is an OptionError: no key is
+// dropped silently.
 //
 // Sequences may share pages (fork). Shared pages are copy on write: a sequence that appends to one gets its own copy.
 //
-// Errors: ShapeError (sizes), OptionError (impossible numbers, a table entry that names no page), CacheFullError; each leaves
-// the cache as it was. UnsupportedError for what a cache does not compute: see attention_forward below.
-// Kwon et al. 2023, "PagedAttention" (arXiv:2309.06180); Xiao et al. 2023 (2309.17453) for rings of absolute positions.
+// Errors: ShapeError (sizes), OptionError (impossible numbers, a table entry that names no page), CacheFullError; each
+// leaves the cache as it was. UnsupportedError for what a cache does not compute: see attention_forward below. Kwon et
+// al. 2023, "PagedAttention" (arXiv:2309.06180); Xiao et al. 2023 (2309.17453) for rings of absolute positions.
 #pragma once
 
 #include <memory>
@@ -49,8 +52,7 @@ class QKV_API KeyValue {
   KeyValue() = default;
 
   /// k [B, Hkv, N, D], v [B, Hkv, N, Dv], of which the first lengths[b] tokens count; without lengths, all N.
-  template <Operand K>
-  static KeyValue contiguous(const K& k, In<K, 4> v, std::span<const Index> lengths = {}) {
+  template <Operand K> static KeyValue contiguous(const K& k, In<K, 4> v, std::span<const Index> lengths = {}) {
     return contiguous_of(In<K, 4>(k), v, lengths);
   }
   /// Token j of sequence b in row j % page of page table(b, j / page) of k [P, Hkv, page, D], v [P, Hkv, page, Dv].
@@ -81,8 +83,8 @@ class QKV_API KeyValue {
     const float* scales = nullptr;  // kInt8 only
     Index page_stride = 0, head_stride = 0, row_stride = 0, scale_page_stride = 0, scale_head_stride = 0;
   };
-  /// Position j of sequence s: row j % page_size of page pages[s * pages_stride + j / page_size % num_pages]; without a table,
-  /// page s holds sequence s.
+  /// Position j of sequence s: row j % page_size of page pages[s * pages_stride + j / page_size % num_pages]; without a
+  /// table, page s holds sequence s.
   struct Parts {
     CacheStorage storage = CacheStorage::kF32;
     Matrix k, v;
@@ -92,7 +94,8 @@ class QKV_API KeyValue {
     const Index* pages = nullptr;
     Index pages_stride = 0, num_pages = 1, page_size = 1;
     Index window = 0;  // of a ring; 0: no window
-    Index pinned = 0;  // of a ring: number of first keys that are never overwritten; j lies in row page_size + j of the page
+    Index pinned =
+        0;  // of a ring: number of first keys that are never overwritten; j lies in row page_size + j of the page
     Index batch = 0, num_kv_heads = 0, head_dim = 0, v_head_dim = 0, max_length = 0;
   };
   explicit KeyValue(const Parts& parts) : parts_(parts) {}
@@ -100,7 +103,8 @@ class QKV_API KeyValue {
 
  private:
   static KeyValue contiguous_of(const AnyView& k, const AnyView& v, std::span<const Index> lengths);
-  static KeyValue paged_of(const AnyView& k, const AnyView& v, View<const Index, 2> table, std::span<const Index> lengths);
+  static KeyValue paged_of(
+      const AnyView& k, const AnyView& v, View<const Index, 2> table, std::span<const Index> lengths);
 
   Parts parts_;
 };
@@ -111,18 +115,20 @@ struct KVCacheConfig {
   Index v_head_dim = 0;  ///< 0: equal to head_dim
   CacheStorage storage = CacheStorage::kF32;
   CacheLayout layout = CacheLayout::kContiguous;
-  Index sequences = 1;          ///< sequences at the start, numbered from 0, each empty
-  Index max_sequences = 0;      ///< largest number at once, forks included; 0: `sequences`
-  Index capacity = 0;           ///< contiguous: tokens per sequence
-  Index window = 0;             ///< ring: keys that a query sees, including its own
-  Index max_append = 1;         ///< ring: most tokens of one append, and queries of one call
-  Index first = 0;              ///< ring: number of first tokens that are never overwritten and that every query sees
-  Index page_size = 64;         ///< paged: tokens per page
-  Index pages = 0;              ///< paged: pages of all sequences together
-  bool values_in_keys = false;  ///< v is the first v_head_dim columns of k (latent attention): held once, append takes a null v
+  Index sequences = 1;      ///< sequences at the start, numbered from 0, each empty
+  Index max_sequences = 0;  ///< largest number at once, forks included; 0: `sequences`
+  Index capacity = 0;       ///< contiguous: tokens per sequence
+  Index window = 0;         ///< ring: keys that a query sees, including its own
+  Index max_append = 1;     ///< ring: most tokens of one append, and queries of one call
+  Index first = 0;          ///< ring: number of first tokens that are never overwritten and that every query sees
+  Index page_size = 64;     ///< paged: tokens per page
+  Index pages = 0;          ///< paged: pages of all sequences together
+  bool values_in_keys =
+      false;  ///< v is the first v_head_dim columns of k (latent attention): held once, append takes a null v
 };
 
-/// Not thread-safe: one writer, or any number of readers. Allocates everything when it is created and nothing afterwards.
+/// Not thread-safe: one writer, or any number of readers. Allocates everything when it is created and nothing
+/// afterwards.
 class QKV_API KVCache {
  public:
   /// append and read use the instruction set of the context, which may be destroyed afterwards.
@@ -133,15 +139,11 @@ class QKV_API KVCache {
 
   const KVCacheConfig& config() const;
 
-  /// Appends n tokens to every sequence, in ascending order of their numbers: k [B, Hkv, n, D], v [B, Hkv, n, Dv], rounded once
-  /// to the stored type. double can be stored as kF64 only, and the other types as anything but kF64.
-  template <Operand K>
-  void append(const K& k, In<K, 4> v) {
-    append_rows(sequences(), In<K, 4>(k), v);
-  }
+  /// Appends n tokens to every sequence, in ascending order of their numbers: k [B, Hkv, n, D], v [B, Hkv, n, Dv],
+  /// rounded once to the stored type. double can be stored as kF64 only, and the other types as anything but kF64.
+  template <Operand K> void append(const K& k, In<K, 4> v) { append_rows(sequences(), In<K, 4>(k), v); }
   /// The same for the given sequences, each at most once.
-  template <Operand K>
-  void append(std::span<const Index> sequences, const K& k, In<K, 4> v) {
+  template <Operand K> void append(std::span<const Index> sequences, const K& k, In<K, 4> v) {
     append_rows(sequences, In<K, 4>(k), v);
   }
 
@@ -167,7 +169,9 @@ class QKV_API KVCache {
 
   /// Reads the stored tokens [begin, begin + n) into k [Hkv, n, D], v [Hkv, n, Dv].
   void read(Index sequence, Index begin, View<float, 3> k, View<float, 3> v) const { read_rows(sequence, begin, k, v); }
-  void read(Index sequence, Index begin, View<double, 3> k, View<double, 3> v) const { read_rows(sequence, begin, k, v); }
+  void read(Index sequence, Index begin, View<double, 3> k, View<double, 3> v) const {
+    read_rows(sequence, begin, k, v);
+  }
 
   Index free_pages() const;   ///< contiguous and ring: one page per sequence
   std::size_t bytes() const;  ///< of keys, values and scales
@@ -181,25 +185,25 @@ class QKV_API KVCache {
 };
 
 namespace detail {
-QKV_API void forward(const AnyView& q, const KeyValue& kv, const AnyOutputs& outputs, const AttentionOptions& options,
-                     Context& context);
+QKV_API void forward(
+    const AnyView& q, const KeyValue& kv, const AnyOutputs& outputs, const AttentionOptions& options, Context& context);
 QKV_API AttentionPlan plan(const AnyView& q, const KeyValue& kv, const AttentionOptions& options, Context& context);
 }  // namespace detail
 
-/// As attention_forward(q, k, v, ...), on a cache. q and out of 16 bits or float go with every storage but kF64, double with
-/// kF64 only. With at most 16 queries per key/value head (Tq * H/Hkv) every byte of the cache is read once and as it is stored.
-/// Weights and captures have max_length() keys; those beyond a sequence's length have no weight. UnsupportedError: EmptyRow::kMean, and
-/// dropout while training.
-template <Operand Q>
-void attention_forward(const Q& q, const KeyValue& kv, const AttentionOutputs<ElementOf<Q>>& outputs,
-                       const AttentionOptions& options = {}, Context& context = Context::default_context()) {
+/// As attention_forward(q, k, v, ...), on a cache. q and out of 16 bits or float go with every storage but kF64, double
+/// with kF64 only. With at most 16 queries per key/value head (Tq * H/Hkv) every byte of the cache is read once and as
+/// it is stored. Weights and captures have max_length() keys; those beyond a sequence's length have no weight.
+/// UnsupportedError: EmptyRow::kMean, and dropout while training.
+template <Operand Q> void attention_forward(const Q& q, const KeyValue& kv,
+    const AttentionOutputs<ElementOf<Q>>& outputs, const AttentionOptions& options = {},
+    Context& context = Context::default_context()) {
   detail::forward(In<Q, 4>(q), kv, detail::any(outputs), options, context);
 }
 
-/// Describes such a call; tiles are those of each sequence's own length. Says nothing of backward, which caches do not have.
-template <Operand Q>
-AttentionPlan attention_plan(const Q& q, const KeyValue& kv, const AttentionOptions& options = {},
-                             Context& context = Context::default_context()) {
+/// Describes such a call; tiles are those of each sequence's own length. Says nothing of backward, which caches do not
+/// have.
+template <Operand Q> AttentionPlan attention_plan(const Q& q, const KeyValue& kv, const AttentionOptions& options = {},
+    Context& context = Context::default_context()) {
   return detail::plan(In<Q, 4>(q), kv, options, context);
 }
 

@@ -1,13 +1,15 @@
-// PositionBias: a bias that depends only on the head and on how far the key lies from the query. It takes memory for the
-// distances, H * (Tq + Tk - 1) numbers, never Tq x Tk. An immutable value; tables are borrowed until the call returns.
+// PositionBias: a bias that depends only on the head and on how far the key lies from the query. It takes memory for
+// the distances, H * (Tq + Tk - 1) numbers, never Tq x Tk. An immutable value; tables are borrowed until the call
+// returns.
 //
 //   s[i,j] = softcap(scale * q[i].k[j]) + bias[i,j] + position[h, d]       d = j - i - offset: negative for the past
 //
-// offset is that of causal(): 0 for kSquare (legal only when Tq == Tk) and kTopLeft, Tk - Tq for kBottomRight, where the last
-// query stands at the last key, as in a cache. There are three kinds, each factor(d) * table[row(d), h]:
+// offset is that of causal(): 0 for kSquare (legal only when Tq == Tk) and kTopLeft, Tk - Tq for kBottomRight, where
+// the last query stands at the last key, as in a cache. There are three kinds, each factor(d) * table[row(d), h]:
 //   alibi     -slopes[h] * |d|           Press 2022 (arXiv:2108.12409), eq. in section 3; symmetric for later keys
-//   t5        table[t5_bucket(d), h]     Raffel 2020 (1910.10683), section 2.1, as Hugging Face's T5Attention computes it
-//   relative  table[R + clamp(d, -R, R), h]   Shaw 2018 (1803.02155), section 3.2, on scores; one axis of Swin (2103.14030)
+//   t5        table[t5_bucket(d), h]     Raffel 2020 (1910.10683), section 2.1, as Hugging Face's T5Attention computes
+//   it relative  table[R + clamp(d, -R, R), h]   Shaw 2018 (1803.02155), section 3.2, on scores; one axis of Swin
+//   (2103.14030)
 #pragma once
 
 #include <memory>
@@ -50,7 +52,9 @@ class QKV_API PositionBias {
   Index heads() const;
   /// The row of the table that a distance reads, and what it is multiplied by.
   Index row(Index distance) const;
-  double factor(Index distance) const { return is_alibi() ? -static_cast<double>(distance < 0 ? -distance : distance) : 1; }
+  double factor(Index distance) const {
+    return is_alibi() ? -static_cast<double>(distance < 0 ? -distance : distance) : 1;
+  }
 
   const std::vector<double>& slopes() const { return *slopes_; }  ///< only for alibi
   const SumsView<2>& table() const { return table_; }

@@ -1,13 +1,14 @@
-// Rotary positions: pairs of numbers of a query or key are rotated by an angle that grows with its position, so that q.k
-// depends on the distance of the two alone.
+// Rotary positions: pairs of numbers of a query or key are rotated by an angle that grows with its position, so that
+// q.k depends on the distance of the two alone.
 //
-//   y[first]  = a (x[first] cos - x[second] sin)       angle = position * frequency[i], computed in f64 whatever the type
-//   y[second] = a (x[second] cos + x[first] sin)       frequency[i] = base^(-2i / R), i < R / 2, then scaled
-//   pair i:   kHalfSplit (i, i + R/2)                  kInterleaved (2i, 2i + 1)
-//   columns R .. D (partial rotation) stay as they are; a is YaRN's attention factor, otherwise 1
+//   y[first]  = a (x[first] cos - x[second] sin)       angle = position * frequency[i], computed in f64 whatever the
+//   type y[second] = a (x[second] cos + x[first] sin)       frequency[i] = base^(-2i / R), i < R / 2, then scaled pair
+//   i:   kHalfSplit (i, i + R/2)                  kInterleaved (2i, 2i + 1) columns R .. D (partial rotation) stay as
+//   they are; a is YaRN's attention factor, otherwise 1
 //
 // Shapes: x, y [B, H, T, D], strided, last stride 1. R = rotary_dim. Su 2021 (RoFormer, arXiv:2104.09864) sec. 3.4.2.
-// Errors: OptionError (options), ShapeError (sizes, strides, overlap). Thread safety: const, any number of calls at once.
+// Errors: OptionError (options), ShapeError (sizes, strides, overlap). Thread safety: const, any number of calls at
+// once.
 #pragma once
 
 #include <optional>
@@ -40,17 +41,18 @@ struct RotaryOptions {
   double base = 10000;   ///< > 0, not 1
   RotaryLayout layout = RotaryLayout::kHalfSplit;
   RotaryScaling scaling = RotaryScaling::kNone;
-  double factor = 1;                             ///< >= 1
-  Index original_context = 0;                    ///< kYarn, kLlama3: context length in training, >= 1
-  double beta_fast = 32, beta_slow = 1;          ///< kYarn: turns within original_context where the ramp ends and begins
-  std::optional<double> attention_factor{};      ///< kYarn; none: 1 + 0.1 ln(factor)
-  double low_frequency = 1, high_frequency = 4;  ///< kLlama3: turns within original_context where the ramp begins and ends
+  double factor = 1;                         ///< >= 1
+  Index original_context = 0;                ///< kYarn, kLlama3: context length in training, >= 1
+  double beta_fast = 32, beta_slow = 1;      ///< kYarn: turns within original_context where the ramp ends and begins
+  std::optional<double> attention_factor{};  ///< kYarn; none: 1 + 0.1 ln(factor)
+  double low_frequency = 1,
+         high_frequency = 4;  ///< kLlama3: turns within original_context where the ramp begins and ends
 
   bool operator==(const RotaryOptions&) const = default;
 };
 
-/// The factor that "dynamic NTK" scaling gives kNtk for a sequence of `length`: factor * length / original - (factor - 1), and
-/// 1 up to the original context.
+/// The factor that "dynamic NTK" scaling gives kNtk for a sequence of `length`: factor * length / original - (factor -
+/// 1), and 1 up to the original context.
 QKV_API double dynamic_ntk_factor(double factor, Index length, Index original_context);
 
 /// Positions of the tokens. Of ids, offsets and offset, the first that is given counts.
@@ -66,9 +68,9 @@ class QKV_API Rotary {
   /// From tables of cosines and sines [positions, R / 2], which are copied and need not be those of angles (ONNX's
   /// RotaryEmbedding, models that scale theirs). A call throws OptionError for a position that they do not have.
   Rotary(Index head_dim, View<const float, 2> cosines, View<const float, 2> sines,
-         RotaryLayout layout = RotaryLayout::kHalfSplit);
+      RotaryLayout layout = RotaryLayout::kHalfSplit);
   Rotary(Index head_dim, View<const double, 2> cosines, View<const double, 2> sines,
-         RotaryLayout layout = RotaryLayout::kHalfSplit);
+      RotaryLayout layout = RotaryLayout::kHalfSplit);
 
   Index head_dim() const { return head_dim_; }
   Index rotary_dim() const { return 2 * pairs_; }
@@ -77,22 +79,21 @@ class QKV_API Rotary {
   double attention_factor() const { return attention_factor_; }
 
   /// y = x rotated; y may be x itself. Results are rounded once; cos and sin are rounded to the type of sums.
-  template <Operand X>
-  void forward(const X& x, Out<X, 4> y, const RotaryPositions& positions = {},
-               Context& context = Context::default_context()) const {
+  template <Operand X> void forward(const X& x, Out<X, 4> y, const RotaryPositions& positions = {},
+      Context& context = Context::default_context()) const {
     turn("Rotary::forward", In<X, 4>(x), y, positions, 1, context);
   }
 
-  /// Computes dx from dy: the inverse rotation, times the attention factor; with tables the transposed map. dx may be dy itself.
-  template <Operand X>
-  void backward(const X& dy, Out<X, 4> dx, const RotaryPositions& positions = {},
-                Context& context = Context::default_context()) const {
+  /// Computes dx from dy: the inverse rotation, times the attention factor; with tables the transposed map. dx may be
+  /// dy itself.
+  template <Operand X> void backward(const X& dy, Out<X, 4> dx, const RotaryPositions& positions = {},
+      Context& context = Context::default_context()) const {
     turn("Rotary::backward", In<X, 4>(dy), dx, positions, -1, context);
   }
 
  private:
-  void turn(const char* function, const AnyView& x, const AnyView& y, const RotaryPositions& positions, double direction,
-            Context& context) const;
+  void turn(const char* function, const AnyView& x, const AnyView& y, const RotaryPositions& positions,
+      double direction, Context& context) const;
 
   Index head_dim_;
   RotaryLayout layout_;

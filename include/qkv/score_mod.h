@@ -3,11 +3,10 @@
 //   s'[b,h,i,j] = mod(s[b,h,i,j], b, h, i, j)         a pair whose result is -inf is not kept, as with a bias of -inf
 //   ds = ds' * slope(s, b, h, i, j)                   slope = d mod / d s, needed by attention_backward only
 //
-// It is called from many threads at once, for pairs in any order, more than once for some, and for pairs that the mask hides
-// (whose result is not read); so it must be a pure function. It may throw: the first exception reaches the caller of the
-// attention function, whose outputs are then unspecified. What a callback captures has no gradient; bias and PositionBias have
-// one.
-// Dong et al. 2024, "FlexAttention" (arXiv:2412.05496).
+// It is called from many threads at once, for pairs in any order, more than once for some, and for pairs that the mask
+// hides (whose result is not read); so it must be a pure function. It may throw: the first exception reaches the caller
+// of the attention function, whose outputs are then unspecified. What a callback captures has no gradient; bias and
+// PositionBias have one. Dong et al. 2024, "FlexAttention" (arXiv:2412.05496).
 #pragma once
 
 #include <cstddef>
@@ -21,8 +20,7 @@
 namespace qkv::inline v0 {
 
 /// Scores of some queries and keys of one (batch, head): element (i, j) is query first_query + i and key first_key + j.
-template <class T>
-struct ScoreBlock {
+template <class T> struct ScoreBlock {
   Index batch = 0, head = 0, first_query = 0, first_key = 0;
   View<T, 2> scores;  ///< [queries, keys], strided: scores in natural units, to be replaced by the new scores
   View<T, 2> slopes;  ///< [queries, keys], strided: to be filled with the slopes at the original scores; or null
@@ -39,8 +37,7 @@ class QKV_API ScoreMod {
 };
 
 /// What score_mod() returns: value and slope are called pair by pair, inlined into one loop.
-template <class Value, class Slope>
-class ElementwiseScoreMod final : public ScoreMod {
+template <class Value, class Slope> class ElementwiseScoreMod final : public ScoreMod {
  public:
   ElementwiseScoreMod(Value value, Slope slope) : value_(std::move(value)), slope_(std::move(slope)) {}
   void apply(const ScoreBlock<float>& block) const override { apply_to(block); }
@@ -50,8 +47,7 @@ class ElementwiseScoreMod final : public ScoreMod {
  private:
   static constexpr bool kHasSlope = !std::is_same_v<Slope, std::nullptr_t>;
 
-  template <class T>
-  void apply_to(const ScoreBlock<T>& block) const {
+  template <class T> void apply_to(const ScoreBlock<T>& block) const {
     for (Index j = 0; j < block.scores.size(1); ++j) {
       for (Index i = 0; i < block.scores.size(0); ++i) {
         const T score = block.scores(i, j);

@@ -11,16 +11,15 @@
 
 namespace qkv::inline v0 {
 
-/// `count` * `size` bytes, 64-byte aligned. Throws ShapeError when the product overflows, std::bad_alloc when there is no
-/// memory.
+/// `count` * `size` bytes, 64-byte aligned. Throws ShapeError when the product overflows, std::bad_alloc when there is
+/// no memory.
 QKV_API void* allocate_aligned(Index count, std::size_t size);
 QKV_API void free_aligned(void* memory) noexcept;
 
 /// Product of sizes. Throws ShapeError on a negative size or overflow.
 QKV_API Index checked_count(std::span<const Index> sizes);
 
-template <class T>
-class Tensor {
+template <class T> class Tensor {
  public:
   Tensor() = default;
 
@@ -51,14 +50,8 @@ class Tensor {
   std::span<T> span() { return {data_.get(), static_cast<std::size_t>(count_)}; }
   std::span<const T> span() const { return {data_.get(), static_cast<std::size_t>(count_)}; }
 
-  template <int Rank>
-  View<T, Rank> view() {
-    return {data_.get(), sizes_of<Rank>()};
-  }
-  template <int Rank>
-  View<const T, Rank> view() const {
-    return {data_.get(), sizes_of<Rank>()};
-  }
+  template <int Rank> View<T, Rank> view() { return {data_.get(), sizes_of<Rank>()}; }
+  template <int Rank> View<const T, Rank> view() const { return {data_.get(), sizes_of<Rank>()}; }
 
   /// The same elements with other sizes. Throws ShapeError when the counts differ.
   void reshape(std::vector<Index> sizes) {
@@ -74,8 +67,7 @@ class Tensor {
     void operator()(T* p) const noexcept { free_aligned(p); }
   };
 
-  template <int Rank>
-  typename View<T, Rank>::Sizes sizes_of() const {
+  template <int Rank> typename View<T, Rank>::Sizes sizes_of() const {
     if (rank() != Rank) throw_rank_error(Rank, rank(), sizes_.data());
     typename View<T, Rank>::Sizes sizes{};
     std::copy_n(sizes_.begin(), Rank, sizes.begin());
@@ -88,40 +80,31 @@ class Tensor {
 };
 
 namespace detail {
-template <class X>
-struct Element {  ///< of what is neither tensor nor view
+template <class X> struct Element {  ///< of what is neither tensor nor view
   using type = float;
   static constexpr bool known = false;
 };
-template <class T>
-struct Element<Tensor<T>> {
+template <class T> struct Element<Tensor<T>> {
   using type = T;
   static constexpr bool known = true;
 };
-template <class T, int Rank>
-struct Element<View<T, Rank>> : Element<Tensor<std::remove_const_t<T>>> {};
+template <class T, int Rank> struct Element<View<T, Rank>> : Element<Tensor<std::remove_const_t<T>>> {};
 }  // namespace detail
 
 /// A tensor or view, and the type of its elements.
 template <class X>
 concept Operand = detail::Element<std::remove_cvref_t<X>>::known;
-template <class X>
-using ElementOf = typename detail::Element<std::remove_cvref_t<X>>::type;
+template <class X> using ElementOf = typename detail::Element<std::remove_cvref_t<X>>::type;
 
 /// What a function of X reads, X and what lies beside it: any tensor or view of the same elements, or of their sums.
-template <class X, int Rank>
-using In = std::type_identity_t<View<const ElementOf<X>, Rank>>;
-template <class X, int Rank>
-using SumsIn = std::type_identity_t<View<const Accumulator<ElementOf<X>>, Rank>>;
+template <class X, int Rank> using In = std::type_identity_t<View<const ElementOf<X>, Rank>>;
+template <class X, int Rank> using SumsIn = std::type_identity_t<View<const Accumulator<ElementOf<X>>, Rank>>;
 /// What it writes.
-template <class X, int Rank>
-using Out = std::type_identity_t<View<ElementOf<X>, Rank>>;
-template <class X, int Rank>
-using SumsOut = std::type_identity_t<View<Accumulator<ElementOf<X>>, Rank>>;
+template <class X, int Rank> using Out = std::type_identity_t<View<ElementOf<X>, Rank>>;
+template <class X, int Rank> using SumsOut = std::type_identity_t<View<Accumulator<ElementOf<X>>, Rank>>;
 
 /// Numbers of the type of sums: of that of q, or float where q has 16 bits. Borrowed.
-template <int Rank>
-struct SumsView {
+template <int Rank> struct SumsView {
   SumsView() = default;
   SumsView(View<const float, Rank> numbers) : f32(numbers) {}
   SumsView(View<const double, Rank> numbers) : f64(numbers) {}

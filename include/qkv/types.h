@@ -1,5 +1,5 @@
-// Element and index types that every other header uses. 16-bit floats are storage: they convert to and from float and do no
-// arithmetic of their own.
+// Element and index types that every other header uses. 16-bit floats are storage: they convert to and from float and
+// do no arithmetic of their own.
 #pragma once
 
 #include <bit>
@@ -8,12 +8,13 @@
 
 namespace qkv::inline v0 {
 
-/// Sizes, strides (in elements, never bytes) and positions. Signed, so that differences of positions are ordinary numbers.
+/// Sizes, strides (in elements, never bytes) and positions. Signed, so that differences of positions are ordinary
+/// numbers.
 using Index = std::int64_t;
 
 /// bfloat16: the upper half of a float (8 exponent bits, 7 fraction bits). Conversion to float is exact; from float it
-/// rounds to nearest, ties to even, and too large numbers become infinity; a NaN stays NaN (quiet, sign and upper payload
-/// kept).
+/// rounds to nearest, ties to even, and too large numbers become infinity; a NaN stays NaN (quiet, sign and upper
+/// payload kept).
 struct BFloat16 {
   std::uint16_t bits = 0;
 
@@ -47,7 +48,8 @@ struct Float16 {
     } else if (magnitude >= 0x477FF000U) {  // 65520, half way between the largest number and the next power of two
       narrow = 0x7C00U;
     } else if (magnitude < 0x38800000U) {  // below 2^-14: the sum's last place is 2^-24, a subnormal's unit
-      narrow = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - std::bit_cast<std::uint32_t>(0.5F);
+      narrow =
+          std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - std::bit_cast<std::uint32_t>(0.5F);
     } else {
       const std::uint32_t half_ulp_to_even = 0xFFFU + ((magnitude >> 13) & 1U);
       narrow = (magnitude - ((127U - 15U) << 23) + half_ulp_to_even) >> 13;
@@ -79,16 +81,16 @@ constexpr Index stored_bytes(StoredType type) {
   return bytes[static_cast<int>(type)];
 }
 
-template <class T>
-consteval StoredType stored_as() {
+template <class T> consteval StoredType stored_as() {
   if constexpr (std::is_same_v<T, double>) return StoredType::kF64;
   if constexpr (std::is_same_v<T, BFloat16>) return StoredType::kBF16;
   if constexpr (std::is_same_v<T, Float16>) return StoredType::kF16;
   return StoredType::kF32;
 }
 
-/// The type in which numbers stored as T are added up and in which lse and weights are given: float for the 16-bit types.
-template <class T>
-using Accumulator = std::conditional_t<std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>, float, T>;
+/// The type in which numbers stored as T are added up and in which lse and weights are given: float for the 16-bit
+/// types.
+template <class T> using Accumulator =
+    std::conditional_t<std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>, float, T>;
 
 }  // namespace qkv::inline v0

@@ -13,8 +13,7 @@
 
 namespace qkv::inline v0 {
 
-template <class T>
-class Tensor;
+template <class T> class Tensor;
 
 /// "[2, 8, 128, 64]"
 QKV_API std::string shape_text(const Index* sizes, int rank);
@@ -24,8 +23,7 @@ QKV_API std::string shape_text(const Index* sizes, int rank);
 
 /// A strided view of `Rank` axes. Strides are in elements; a stride of 0 repeats. Copying a view copies no data.
 /// A default-constructed view is null: no data, all sizes 0; functions read it as "not given".
-template <class T, int Rank>
-class View {
+template <class T, int Rank> class View {
  public:
   using Sizes = std::array<Index, static_cast<std::size_t>(Rank)>;
 
@@ -68,7 +66,9 @@ class View {
     return n;
   }
   bool is_null() const { return data_ == nullptr && count() == 0; }
-  std::string shape() const { return data_ == nullptr && sizes_ == Sizes{} ? "not given" : shape_text(sizes_.data(), Rank); }
+  std::string shape() const {
+    return data_ == nullptr && sizes_ == Sizes{} ? "not given" : shape_text(sizes_.data(), Rank);
+  }
 
   /// The element at (i0, i1, ...); indices are not checked.
   template <class... I>
@@ -117,8 +117,8 @@ class View {
   Sizes strides_{};
 };
 
-/// A view of up to four axes whose element type is a value: what functions pass on, whatever their tensors hold. Whether elements may
-/// be written is known to who passes it.
+/// A view of up to four axes whose element type is a value: what functions pass on, whatever their tensors hold.
+/// Whether elements may be written is known to who passes it.
 struct AnyView {
   std::byte* data = nullptr;
   StoredType type = StoredType::kF32;
@@ -148,16 +148,15 @@ struct AnyView {
     return rank == 0;
   }
   bool is_null() const { return data == nullptr && is_empty(); }
-  std::string shape() const { return data == nullptr && sizes == decltype(sizes){} ? "not given" : shape_text(sizes.data(), rank); }
+  std::string shape() const {
+    return data == nullptr && sizes == decltype(sizes){} ? "not given" : shape_text(sizes.data(), rank);
+  }
 
   /// The element (b, h, i, 0); null stays null.
   std::byte* at(Index b, Index h, Index i = 0) const {
     return data == nullptr ? nullptr : data + (b * strides[0] + h * strides[1] + i * strides[2]) * element_bytes();
   }
-  template <class T>
-  T* as(Index b, Index h, Index i = 0) const {
-    return reinterpret_cast<T*>(at(b, h, i));
-  }
+  template <class T> T* as(Index b, Index h, Index i = 0) const { return reinterpret_cast<T*>(at(b, h, i)); }
 };
 
 /// Views the bits of 16-bit floats, as other programs hold them, without a copy:
@@ -169,17 +168,16 @@ inline const Float16* as_f16(const std::uint16_t* bits) { return reinterpret_cas
 static_assert(sizeof(BFloat16) == 2 && sizeof(Float16) == 2 && alignof(BFloat16) == 2 && alignof(Float16) == 2);
 
 /// Packed tokens [T, H, D] of one sequence seen as [1, H, T, D]: what caches and attention take, without a copy.
-template <class T>
-View<T, 4> one_sequence(const View<T, 3>& x) {
+template <class T> View<T, 4> one_sequence(const View<T, 3>& x) {
   return {x.data(), {1, x.size(1), x.size(0), x.size(2)}, {0, x.stride(1), x.stride(0), x.stride(2)}};
 }
 
-/// [B, T, H*D] seen as [B, H, T, D]: the heads of a projection, without a copy. Throws ShapeError when H does not divide.
-template <class T>
-View<T, 4> split_heads(const View<T, 3>& x, Index num_heads) {
+/// [B, T, H*D] seen as [B, H, T, D]: the heads of a projection, without a copy. Throws ShapeError when H does not
+/// divide.
+template <class T> View<T, 4> split_heads(const View<T, 3>& x, Index num_heads) {
   if (num_heads < 1 || x.size(2) % num_heads != 0) {
-    throw ShapeError("[split_heads] num_heads must divide the last axis: got " + std::to_string(num_heads) + " heads for " +
-                     x.shape());
+    throw ShapeError("[split_heads] num_heads must divide the last axis: got " + std::to_string(num_heads) +
+                     " heads for " + x.shape());
   }
   const Index d = x.size(2) / num_heads;
   return {x.data(), {x.size(0), num_heads, x.size(1), d}, {x.stride(0), d * x.stride(2), x.stride(1), x.stride(2)}};

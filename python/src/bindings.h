@@ -1,4 +1,5 @@
-// What each file of the module _core binds. Not: the face that people call (qkv/*.py), which adds defaults and documentation.
+// What each file of the module _core binds. Not: the face that people call (qkv/*.py), which adds defaults and
+// documentation.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -23,14 +24,15 @@ void bind_rotary(nb::module_& m);
 void bind_linear(nb::module_& m);
 void bind_cache(nb::module_& m);
 
-/// The context of every call: what set_num_threads and set_isa made, otherwise the library's default. A call holds its own
-/// pointer, so that another thread may set a new one meanwhile.
+/// The context of every call: what set_num_threads and set_isa made, otherwise the library's default. A call holds its
+/// own pointer, so that another thread may set a new one meanwhile.
 std::shared_ptr<Context> context();
 /// In modules beside _core, first: context() is then _core's.
 void take_context();
 
-/// While it lives, the interpreter's lock is released. Where the interpreter ends meanwhile, Python before 3.14 ends a thread that
-/// asks for the lock by an unwinding, which C++ answers with std::terminate: the thread sleeps instead until its process is gone.
+/// While it lives, the interpreter's lock is released. Where the interpreter ends meanwhile, Python before 3.14 ends a
+/// thread that asks for the lock by an unwinding, which C++ answers with std::terminate: the thread sleeps instead
+/// until its process is gone.
 class Released {
  public:
   Released() = default;
@@ -48,7 +50,8 @@ class Released {
   PyThreadState* state_ = PyEval_SaveThread();
 };
 
-/// The context of a call that computes without the interpreter's lock. Made after the arrays of a call, whose owners need it.
+/// The context of a call that computes without the interpreter's lock. Made after the arrays of a call, whose owners
+/// need it.
 struct Computation {
   std::shared_ptr<Context> context = python::context();
   Released released{};

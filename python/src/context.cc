@@ -16,8 +16,7 @@ std::shared_ptr<Context> current;
 std::mutex current_mutex;
 
 /// Every call that begins afterwards has a context of other options.
-template <class Change>
-void set_context(const Change& change) {
+template <class Change> void set_context(const Change& change) {
   const std::shared_ptr<Context> now = context();
   ContextOptions options;
   options.threads = now->threads();
@@ -39,7 +38,8 @@ std::shared_ptr<Context> context() {
 
 void bind_context(nb::module_& m) {
   m.def(
-      "num_threads", [] { return context()->threads(); }, "How many threads a call of this process may use; available_threads() at first.");
+      "num_threads", [] { return context()->threads(); },
+      "How many threads a call of this process may use; available_threads() at first.");
   m.def(
       "set_num_threads",
       [](int threads) {

@@ -9,10 +9,7 @@ namespace qkv::python {
 
 namespace {
 
-template <class Kind>
-bool is(const Error& error) {
-  return dynamic_cast<const Kind*>(&error) != nullptr;
-}
+template <class Kind> bool is(const Error& error) { return dynamic_cast<const Kind*>(&error) != nullptr; }
 
 struct Type {
   const char* name;
@@ -26,14 +23,16 @@ Type types[] = {
     {"Error", &PyExc_Exception, "Base of everything that qkv raises on purpose.", [](const Error&) { return false; }},
     {"ShapeError", &PyExc_ValueError, "Sizes, strides or axes that do not fit together; overlap.", is<ShapeError>},
     {"OptionError", &PyExc_ValueError, "An option whose value can never be right.", is<OptionError>},
-    {"UnsupportedError", &PyExc_NotImplementedError, "Right in itself, but qkv does not compute it.", is<UnsupportedError>},
+    {"UnsupportedError", &PyExc_NotImplementedError, "Right in itself, but qkv does not compute it.",
+        is<UnsupportedError>},
     {"CacheFullError", &PyExc_RuntimeError, "A key/value cache without room: free something.", is<CacheFullError>},
     {"FormatError", &PyExc_ValueError, "A file or byte sequence that breaks its format.", is<FormatError>},
     {"IoError", &PyExc_OSError, "The operating system refused; the text names path and reason.", is<IoError>}};
 
 std::string in_python(std::string text) {
   const auto replace = [&](const std::string& cpp, const char* python) {
-    for (std::size_t at = text.find(cpp); at != std::string::npos; at = text.find(cpp)) text.replace(at, cpp.size(), python);
+    for (std::size_t at = text.find(cpp); at != std::string::npos; at = text.find(cpp))
+      text.replace(at, cpp.size(), python);
   };
   replace("Align::kBottomRight", "\"bottom_right\"");
   replace("Align::kTopLeft", "\"top_left\"");

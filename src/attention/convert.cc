@@ -26,20 +26,22 @@ void detail::convert(const AnyView& from, const AnyView& to, Context& context) {
               blocks = (length + kRowsOfItem - 1) / kRowsOfItem;
   const Index groups = (middle + step - 1) / step;
   const auto& store = kernel_tables(context.isa()).cache.store;
-  run_items(context, {from.size(0) * groups * blocks, static_cast<double>(from.size(0) * middle * length * from.size(3)), 0}, [&](Index item, std::byte*) {
-    const Index first = item % blocks * kRowsOfItem, group = item / blocks % groups, b = item / blocks / groups;
-    for (Index n = group * step; n < std::min(middle, (group + 1) * step); ++n) {
-      store({.from = from.at(b, n, first),
-             .from_type = from.type,
-             .to = to.at(b, n, first),
-             .to_type = to.type,
-             .scales = nullptr,
-             .from_stride = from.stride(2),
-             .to_stride = to.stride(2),
-             .count = std::min(kRowsOfItem, length - first),
-             .width = from.size(3)});
-    }
-  });
+  run_items(context,
+      {from.size(0) * groups * blocks, static_cast<double>(from.size(0) * middle * length * from.size(3)), 0},
+      [&](Index item, std::byte*) {
+        const Index first = item % blocks * kRowsOfItem, group = item / blocks % groups, b = item / blocks / groups;
+        for (Index n = group * step; n < std::min(middle, (group + 1) * step); ++n) {
+          store({.from = from.at(b, n, first),
+              .from_type = from.type,
+              .to = to.at(b, n, first),
+              .to_type = to.type,
+              .scales = nullptr,
+              .from_stride = from.stride(2),
+              .to_stride = to.stride(2),
+              .count = std::min(kRowsOfItem, length - first),
+              .width = from.size(3)});
+        }
+      });
 }
 
 }  // namespace qkv::inline v0

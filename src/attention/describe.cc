@@ -49,8 +49,8 @@ double live_pairs_of_strip(const TileMask& mask, Index i0, Index ni, Index tile,
   return pairs;
 }
 
-/// Adds the tiles of all heads of sequence b, query strips x chunks of `key_tile` keys, and the flops of their kept pairs. Throws
-/// what a callback throws.
+/// Adds the tiles of all heads of sequence b, query strips x chunks of `key_tile` keys, and the flops of their kept
+/// pairs. Throws what a callback throws.
 void add_tiles(const Problem& p, Index b, Index key_tile, AttentionPlan& plan) {
   const Index strip = p.strip;
   double pairs = 0;
@@ -74,7 +74,8 @@ void add_machine(const Context& context, AttentionPlan& plan) {
     if (candidate.isa == plan.isa) continue;
     std::string reason = candidate.obstacle;
     if (reason.empty()) {
-      reason = candidate.isa < plan.isa ? "slower than " + std::string(isa_name(plan.isa)) : "the context was made without it";
+      reason = candidate.isa < plan.isa ? "slower than " + std::string(isa_name(plan.isa))
+                                        : "the context was made without it";
     }
     plan.skipped.push_back(std::string(isa_name(candidate.isa)) + ": " + reason);
   }
@@ -103,8 +104,8 @@ void add_reasons(const Batch& batch, Index tiled, Index decoded, AttentionPlan& 
                                               : std::to_string(p.kv_len) + " keys, less than " + key_limit));
   }
   if (decoded > 0) {
-    plan.skipped.push_back("tiled: reads K and V once for each query head; here are " + queries + ", decode takes " +
-                           row_limit);
+    plan.skipped.push_back(
+        "tiled: reads K and V once for each query head; here are " + queries + ", decode takes " + row_limit);
   }
 }
 
@@ -158,9 +159,8 @@ AttentionPlan plan_batch(const Batch& batch, const AttentionOptions& options, co
     add_forward(batch, context.threads(), plan);
   }
   add_machine(context, plan);
-  plan.position_bias_bytes = with_sums(p.q.type, [&](auto sum) {
-    return PositionVectors<decltype(sum)>::bytes(options.position_bias, p.queries, p.kv_len);
-  });
+  plan.position_bias_bytes = with_sums(p.q.type,
+      [&](auto sum) { return PositionVectors<decltype(sum)>::bytes(options.position_bias, p.queries, p.kv_len); });
   plan.mask_bytes = DenseSummaries::bytes(options.mask.node());
   return plan;
 }
@@ -169,7 +169,8 @@ AttentionPlan plan_batch(const Batch& batch, const AttentionOptions& options, co
 
 namespace detail {
 
-AttentionPlan plan(const AnyView& q, const AnyView& k, const AnyView& v, const AttentionOptions& options, Context& context) {
+AttentionPlan plan(
+    const AnyView& q, const AnyView& k, const AnyView& v, const AttentionOptions& options, Context& context) {
   CallMemory memory;
   const Problem p = make_dense_problem("attention_plan", q, {k, v}, options, context, memory);
   AttentionPlan plan = plan_batch(Batch(p), options, context);
@@ -186,7 +187,7 @@ AttentionPlan plan(const AnyView& q, const KeyValue& kv, const AttentionOptions&
 }
 
 AttentionPlan varlen_plan(const AnyView& q, const AnyView& k, const AnyView& v, const RaggedOffsets& offsets,
-                          const AttentionOptions& options, Context& context) {
+    const AttentionOptions& options, Context& context) {
   const RaggedCall r("attention_varlen_plan", q, k, v, offsets, options, context);
   AttentionPlan plan = plan_batch(Batch(r), options, context);
   plan_backward(Batch(r), context, plan);

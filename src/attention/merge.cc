@@ -1,6 +1,7 @@
-// Attention over disjoint sets of keys, merged by their lse, and the gradients of that merge. Parts are added in their order,
-// element by element, each row by itself: results are bit-identical for any number of threads. lse = -inf (no key) is the
-// identity. 16-bit outs are summed in float and rounded once. Nothing is allocated after the first call of a shape.
+// Attention over disjoint sets of keys, merged by their lse, and the gradients of that merge. Parts are added in their
+// order, element by element, each row by itself: results are bit-identical for any number of threads. lse = -inf (no
+// key) is the identity. 16-bit outs are summed in float and rounded once. Nothing is allocated after the first call of
+// a shape.
 //   lse_out = log sum_n exp(lse_n);   w_n = exp(lse_n - lse_out);   out = sum_n w_n out_n
 #include <algorithm>
 #include <cmath>
@@ -14,23 +15,21 @@
 namespace qkv::inline v0 {
 namespace {
 
-template <class T>
-constexpr T kNoKeys = -std::numeric_limits<T>::infinity();
+template <class T> constexpr T kNoKeys = -std::numeric_limits<T>::infinity();
 
-template <class T>
-void check_parts(const char* function, std::span<const View<const T, 4>> outs,
-                 std::span<const View<const Accumulator<T>, 3>> lses, const typename View<T, 4>::Sizes& out,
-                 const typename View<T, 3>::Sizes& lse) {
+template <class T> void check_parts(const char* function, std::span<const View<const T, 4>> outs,
+    std::span<const View<const Accumulator<T>, 3>> lses, const typename View<T, 4>::Sizes& out,
+    const typename View<T, 3>::Sizes& lse) {
   check<ShapeError>(!outs.empty() && outs.size() == lses.size(), function,
-                    "there must be at least one part, and one lse per out: got ", outs.size(), " outs, ", lses.size(), " lses");
+      "there must be at least one part, and one lse per out: got ", outs.size(), " outs, ", lses.size(), " lses");
   for (std::size_t n = 0; n < outs.size(); ++n) {
     check<ShapeError>(outs[n].sizes() == out && lses[n].sizes() == lse, function, "part ", n,
-                      " must have the sizes of the result: got out ", outs[n], ", lse ", lses[n], " for out ",
-                      shape_text(out.data(), 4), ", lse ", shape_text(lse.data(), 3));
+        " must have the sizes of the result: got out ", outs[n], ", lse ", lses[n], " for out ",
+        shape_text(out.data(), 4), ", lse ", shape_text(lse.data(), 3));
   }
   check<ShapeError>(out[0] == lse[0] && out[1] == lse[1] && out[2] == lse[2], function,
-                    "lse must be [B, H, Tq] of out [B, H, Tq, Dv]: got out ", shape_text(out.data(), 4), ", lse ",
-                    shape_text(lse.data(), 3));
+      "lse must be [B, H, Tq] of out [B, H, Tq, Dv]: got out ", shape_text(out.data(), 4), ", lse ",
+      shape_text(lse.data(), 3));
 }
 
 constexpr Index kRowsPerMerge = 64;
@@ -40,25 +39,22 @@ template <class T, class Body>
 void for_rows(const View<T, 3>& lse, Index elements, std::size_t worker_bytes, Context& context, const Body& body) {
   const Index length = lse.size(2), heads = lse.size(1), rows = lse.count();
   const double flops = kElementFlops * static_cast<double>(rows) * static_cast<double>(elements);
-  run_items(context, {(rows + kRowsPerMerge - 1) / kRowsPerMerge, flops, worker_bytes}, [&](Index item, std::byte* own) {
-    const Index first = item * kRowsPerMerge, end = std::min(rows, first + kRowsPerMerge);
-    Index i = first % length, h = first / length % heads, b = first / length / heads;
-    for (Index row = first; row < end; ++row) {
-      body(b, h, i, own);
-      if (++i < length) continue;
-      i = 0;
-      if (++h == heads) h = 0, ++b;
-    }
-  });
+  run_items(
+      context, {(rows + kRowsPerMerge - 1) / kRowsPerMerge, flops, worker_bytes}, [&](Index item, std::byte* own) {
+        const Index first = item * kRowsPerMerge, end = std::min(rows, first + kRowsPerMerge);
+        Index i = first % length, h = first / length % heads, b = first / length / heads;
+        for (Index row = first; row < end; ++row) {
+          body(b, h, i, own);
+          if (++i < length) continue;
+          i = 0;
+          if (++h == heads) h = 0, ++b;
+        }
+      });
 }
 
-template <class T>
-T part_weight(T part, T total) {
-  return part == kNoKeys<T> ? T{0} : std::exp(part - total);
-}
+template <class T> T part_weight(T part, T total) { return part == kNoKeys<T> ? T{0} : std::exp(part - total); }
 
-template <class T>
-T log_sum_exp(std::span<const View<const T, 3>> lses, Index b, Index h, Index i) {
+template <class T> T log_sum_exp(std::span<const View<const T, 3>> lses, Index b, Index h, Index i) {
   T maximum = kNoKeys<T>;
   for (const auto& lse : lses) {
     const T part = lse(b, h, i);
@@ -72,18 +68,15 @@ T log_sum_exp(std::span<const View<const T, 3>> lses, Index b, Index h, Index i)
 }
 
 /// An element as it is summed.
-template <class T>
-Accumulator<T> number(T x) {
-  return static_cast<Accumulator<T>>(x);
-}
+template <class T> Accumulator<T> number(T x) { return static_cast<Accumulator<T>>(x); }
 
 }  // namespace
 
 namespace detail {
 
-template <class T>
-void merge(std::span<const View<const T, 4>> outs, std::span<const View<const Accumulator<T>, 3>> lses, const View<T, 4>& out,
-           const View<Accumulator<T>, 3>& lse, Context& context) {
+template <class T> void merge(std::span<const View<const T, 4>> outs,
+    std::span<const View<const Accumulator<T>, 3>> lses, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse,
+    Context& context) {
   using Sum = Accumulator<T>;
   constexpr const char* function = "merge_attention";
   check_parts<T>(function, outs, lses, out.sizes(), lse.sizes());
@@ -112,21 +105,20 @@ void merge(std::span<const View<const T, 4>> outs, std::span<const View<const Ac
 }
 
 // d out_n = w_n dout;   d lse_n = w_n (dout . (out_n - out) + dlse)
-template <class T>
-void merge_backward(std::span<const View<const T, 4>> outs, std::span<const View<const Accumulator<T>, 3>> lses,
-                    const View<const T, 4>& out, const View<const Accumulator<T>, 3>& lse, const View<const T, 4>& dout,
-                    const View<const Accumulator<T>, 3>& dlse, std::span<const View<T, 4>> douts,
-                    std::span<const View<Accumulator<T>, 3>> dlses, Context& context) {
+template <class T> void merge_backward(std::span<const View<const T, 4>> outs,
+    std::span<const View<const Accumulator<T>, 3>> lses, const View<const T, 4>& out,
+    const View<const Accumulator<T>, 3>& lse, const View<const T, 4>& dout, const View<const Accumulator<T>, 3>& dlse,
+    std::span<const View<T, 4>> douts, std::span<const View<Accumulator<T>, 3>> dlses, Context& context) {
   using Sum = Accumulator<T>;
   constexpr const char* function = "merge_attention_backward";
   check_parts<T>(function, outs, lses, out.sizes(), lse.sizes());
   check<ShapeError>(dout.sizes() == out.sizes() && (dlse.is_null() || dlse.sizes() == lse.sizes()), function,
-                    "dout and dlse must have the sizes of out and lse: got dout ", dout, ", dlse ", dlse, " for out ", out);
+      "dout and dlse must have the sizes of out and lse: got dout ", dout, ", dlse ", dlse, " for out ", out);
   check<ShapeError>(douts.size() == outs.size() && dlses.size() == outs.size(), function,
-                    "one dout and one dlse for each part: got ", douts.size(), " and ", dlses.size(), " for ", outs.size());
+      "one dout and one dlse for each part: got ", douts.size(), " and ", dlses.size(), " for ", outs.size());
   for (std::size_t n = 0; n < outs.size(); ++n) {
-    check<ShapeError>(douts[n].sizes() == out.sizes() && dlses[n].sizes() == lse.sizes(), function, "gradients of part ", n,
-                      " must have the sizes of the part: got ", douts[n], ", ", dlses[n], " for ", out);
+    check<ShapeError>(douts[n].sizes() == out.sizes() && dlses[n].sizes() == lse.sizes(), function,
+        "gradients of part ", n, " must have the sizes of the part: got ", douts[n], ", ", dlses[n], " for ", out);
   }
   const NamedBox inputs[] = {{"out", out}, {"lse", lse}, {"dout", dout}, {"dlse", dlse}};
   for (std::size_t n = 0; n < outs.size(); ++n) {
@@ -142,28 +134,29 @@ void merge_backward(std::span<const View<const T, 4>> outs, std::span<const View
       }
     }
   }
-  for_rows(lse, static_cast<Index>(2 * outs.size()) * out.size(3), 0, context, [&](Index b, Index h, Index i, std::byte*) {
-    for (std::size_t n = 0; n < outs.size(); ++n) {
-      const bool live = lses[n](b, h, i) != kNoKeys<Sum>;
-      const Sum w = part_weight(lses[n](b, h, i), lse(b, h, i));
-      Sum along = dlse.is_null() ? Sum{0} : dlse(b, h, i);
-      for (Index d = 0; d < out.size(3); ++d) {
-        const Sum along_out = number(dout(b, h, i, d));
-        douts[n](b, h, i, d) = static_cast<T>(w * along_out);
-        if (live) along += along_out * (number(outs[n](b, h, i, d)) - number(out(b, h, i, d)));
-      }
-      dlses[n](b, h, i) = live ? w * along : Sum{0};
-    }
-  });
+  for_rows(
+      lse, static_cast<Index>(2 * outs.size()) * out.size(3), 0, context, [&](Index b, Index h, Index i, std::byte*) {
+        for (std::size_t n = 0; n < outs.size(); ++n) {
+          const bool live = lses[n](b, h, i) != kNoKeys<Sum>;
+          const Sum w = part_weight(lses[n](b, h, i), lse(b, h, i));
+          Sum along = dlse.is_null() ? Sum{0} : dlse(b, h, i);
+          for (Index d = 0; d < out.size(3); ++d) {
+            const Sum along_out = number(dout(b, h, i, d));
+            douts[n](b, h, i, d) = static_cast<T>(w * along_out);
+            if (live) along += along_out * (number(outs[n](b, h, i, d)) - number(out(b, h, i, d)));
+          }
+          dlses[n](b, h, i) = live ? w * along : Sum{0};
+        }
+      });
 }
 
-#define QKV_INSTANTIATE(T)                                                                                                     \
-  template QKV_API void merge(std::span<const View<const T, 4>>, std::span<const View<const Accumulator<T>, 3>>, const View<T, 4>&,    \
-                      const View<Accumulator<T>, 3>&, Context&);                                                               \
-  template QKV_API void merge_backward(std::span<const View<const T, 4>>, std::span<const View<const Accumulator<T>, 3>>,              \
-                               const View<const T, 4>&, const View<const Accumulator<T>, 3>&, const View<const T, 4>&,         \
-                               const View<const Accumulator<T>, 3>&, std::span<const View<T, 4>>,                              \
-                               std::span<const View<Accumulator<T>, 3>>, Context&);
+#define QKV_INSTANTIATE(T)                                                                                           \
+  template QKV_API void merge(std::span<const View<const T, 4>>, std::span<const View<const Accumulator<T>, 3>>,     \
+      const View<T, 4>&, const View<Accumulator<T>, 3>&, Context&);                                                  \
+  template QKV_API void merge_backward(std::span<const View<const T, 4>>,                                            \
+      std::span<const View<const Accumulator<T>, 3>>, const View<const T, 4>&, const View<const Accumulator<T>, 3>&, \
+      const View<const T, 4>&, const View<const Accumulator<T>, 3>&, std::span<const View<T, 4>>,                    \
+      std::span<const View<Accumulator<T>, 3>>, Context&);
 QKV_INSTANTIATE(float)
 QKV_INSTANTIATE(double)
 QKV_INSTANTIATE(BFloat16)

@@ -13,22 +13,22 @@ namespace {
 void check_options(Index head_dim, const RotaryOptions& o, Index rotary_dim) {
   constexpr const char* function = "Rotary";
   check<OptionError>(rotary_dim >= 2 && rotary_dim % 2 == 0 && rotary_dim <= head_dim, function,
-                     "rotary_dim must be even, at least 2 and at most head_dim: got ", rotary_dim, " for ", head_dim);
+      "rotary_dim must be even, at least 2 and at most head_dim: got ", rotary_dim, " for ", head_dim);
   check<OptionError>(o.base > 0 && o.base != 1 && std::isfinite(o.base), function,
-                     "base must be a number above 0, and not 1: got ", o.base);
+      "base must be a number above 0, and not 1: got ", o.base);
   check<OptionError>(o.factor >= 1 && std::isfinite(o.factor), function, "factor must be at least 1: got ", o.factor);
   check<OptionError>(o.scaling != RotaryScaling::kNtk || rotary_dim > 2, function,
-                     "NTK scaling needs a rotary_dim above 2: got ", rotary_dim);
+      "NTK scaling needs a rotary_dim above 2: got ", rotary_dim);
   const bool by_context = o.scaling == RotaryScaling::kYarn || o.scaling == RotaryScaling::kLlama3;
   check<OptionError>(!by_context || o.original_context >= 1, function,
-                     "this scaling needs original_context, the length in training: got ", o.original_context);
+      "this scaling needs original_context, the length in training: got ", o.original_context);
   check<OptionError>(o.beta_fast >= o.beta_slow && o.beta_slow > 0 && std::isfinite(o.beta_fast), function,
-                     "beta_fast must be at least beta_slow, and beta_slow above 0: got ", o.beta_fast, " and ", o.beta_slow);
-  check<OptionError>(o.high_frequency > o.low_frequency && o.low_frequency > 0 && std::isfinite(o.high_frequency), function,
-                     "high_frequency must be above low_frequency, and low_frequency above 0: got ", o.high_frequency, " and ",
-                     o.low_frequency);
+      "beta_fast must be at least beta_slow, and beta_slow above 0: got ", o.beta_fast, " and ", o.beta_slow);
+  check<OptionError>(o.high_frequency > o.low_frequency && o.low_frequency > 0 && std::isfinite(o.high_frequency),
+      function, "high_frequency must be above low_frequency, and low_frequency above 0: got ", o.high_frequency,
+      " and ", o.low_frequency);
   check<OptionError>(std::isfinite(o.attention_factor.value_or(1)), function, "attention_factor must be finite: got ",
-                     o.attention_factor.value_or(1));
+      o.attention_factor.value_or(1));
 }
 
 /// The pair that turns `turns` times within the original context, as a real number of a pair.
@@ -70,7 +70,8 @@ Index position_of(const RotaryPositions& positions, Index b, Index t) {
 /// Rotates one row; cosines and sines [R / 2] carry the attention factor. y may be x.
 template <class T, class Sum>
 void turn_row(const T* x, T* y, const Sum* cosines, const Sum* sines, Index pairs, RotaryLayout layout) {
-  const Index step = layout == RotaryLayout::kInterleaved ? 2 : 1, apart = layout == RotaryLayout::kInterleaved ? 1 : pairs;
+  const Index step = layout == RotaryLayout::kInterleaved ? 2 : 1,
+              apart = layout == RotaryLayout::kInterleaved ? 1 : pairs;
   for (Index i = 0; i < pairs; ++i) {
     const Sum first = static_cast<Sum>(x[i * step]), second = static_cast<Sum>(x[i * step + apart]);
     y[i * step] = static_cast<T>(first * cosines[i] - second * sines[i]);
@@ -78,16 +79,17 @@ void turn_row(const T* x, T* y, const Sum* cosines, const Sum* sines, Index pair
   }
 }
 
-void check_views(const char* function, Index head_dim, const AnyView& x, const AnyView& y, const RotaryPositions& positions) {
+void check_views(
+    const char* function, Index head_dim, const AnyView& x, const AnyView& y, const RotaryPositions& positions) {
   const Index batch = x.size(0), length = x.size(2);
   check<ShapeError>(x.size(3) == head_dim, function, "the last axis must be head_dim ", head_dim, ": got ", x);
   check_sizes(function, "x", x, batch, x.size(1), length, head_dim);
   check_sizes(function, "y", y, batch, x.size(1), length, head_dim);
   const auto& ids = positions.ids;
   check<ShapeError>(ids.is_null() || ((ids.size(0) == batch || ids.size(0) == 1) && ids.size(1) == length), function,
-                    "ids must be [B|1, T]: got ", ids, " for ", x);
+      "ids must be [B|1, T]: got ", ids, " for ", x);
   check<ShapeError>(positions.offsets.empty() || static_cast<Index>(positions.offsets.size()) == batch, function,
-                    "offsets must have one number per sequence: got ", positions.offsets.size(), " for ", x);
+      "offsets must have one number per sequence: got ", positions.offsets.size(), " for ", x);
   const bool in_place = y.data == x.data && y.strides == x.strides;
   const NamedBox outputs[] = {{"y", y}}, inputs[] = {{"x", x}};
   check_outputs(function, outputs, in_place ? std::span<const NamedBox>() : std::span<const NamedBox>(inputs));
@@ -98,8 +100,8 @@ void check_positions(const char* function, const RotaryPositions& positions, Ind
   for (Index b = 0; b < batch; ++b) {
     for (Index t = 0; t < length; ++t) {
       const Index position = position_of(positions, b, t);
-      check<OptionError>(position >= 0 && position < rows, function, "positions must be in the tables' [0, ", rows, "): got ",
-                         position, " for token ", t, " of sequence ", b);
+      check<OptionError>(position >= 0 && position < rows, function, "positions must be in the tables' [0, ", rows,
+          "): got ", position, " for token ", t, " of sequence ", b);
     }
   }
 }
@@ -108,7 +110,7 @@ void check_positions(const char* function, const RotaryPositions& positions, Ind
 
 double dynamic_ntk_factor(double factor, Index length, Index original_context) {
   check<OptionError>(factor >= 1 && original_context >= 1, "dynamic_ntk_factor",
-                     "factor and original_context must be at least 1: got ", factor, " and ", original_context);
+      "factor and original_context must be at least 1: got ", factor, " and ", original_context);
   if (length <= original_context) return 1;
   return factor * static_cast<double>(length) / static_cast<double>(original_context) - (factor - 1);
 }
@@ -119,9 +121,9 @@ namespace {
 template <class T>
 std::vector<double> tables_of(Index head_dim, const View<const T, 2>& cosines, const View<const T, 2>& sines) {
   check<ShapeError>(cosines.sizes() == sines.sizes() && cosines.size(0) >= 0 && cosines.size(1) >= 1, "Rotary",
-                    "cosines and sines must be [positions, R / 2], both: got ", cosines, " and ", sines);
+      "cosines and sines must be [positions, R / 2], both: got ", cosines, " and ", sines);
   check<OptionError>(2 * cosines.size(1) <= head_dim, "Rotary", "rotary_dim must be at most head_dim: got ",
-                     2 * cosines.size(1), " for ", head_dim);
+      2 * cosines.size(1), " for ", head_dim);
   std::vector<double> tables;
   tables.reserve(static_cast<std::size_t>(2 * cosines.count()));
   for (Index position = 0; position < cosines.size(0); ++position) {
@@ -140,7 +142,9 @@ Rotary::Rotary(Index head_dim, View<const double, 2> cosines, View<const double,
     : head_dim_(head_dim), layout_(layout), pairs_(cosines.size(1)), tables_(tables_of(head_dim, cosines, sines)) {}
 
 Rotary::Rotary(Index head_dim, const RotaryOptions& options)
-    : head_dim_(head_dim), layout_(options.layout), pairs_((options.rotary_dim == 0 ? head_dim : options.rotary_dim) / 2) {
+    : head_dim_(head_dim),
+      layout_(options.layout),
+      pairs_((options.rotary_dim == 0 ? head_dim : options.rotary_dim) / 2) {
   const Index rotary_dim = options.rotary_dim == 0 ? head_dim : options.rotary_dim;
   check_options(head_dim, options, rotary_dim);
   for (Index pair = 0; pair < rotary_dim / 2; ++pair) frequencies_.push_back(frequency_of(pair, rotary_dim, options));
@@ -149,8 +153,8 @@ Rotary::Rotary(Index head_dim, const RotaryOptions& options)
   }
 }
 
-void Rotary::turn(const char* function, const AnyView& x, const AnyView& y, const RotaryPositions& positions, double direction,
-                  Context& context) const {
+void Rotary::turn(const char* function, const AnyView& x, const AnyView& y, const RotaryPositions& positions,
+    double direction, Context& context) const {
   check_views(function, head_dim_, x, y, positions);
   const Index length = x.size(2), tokens = x.size(0) * length;
   if (frequencies_.empty()) {
@@ -166,10 +170,12 @@ void Rotary::turn(const char* function, const AnyView& x, const AnyView& y, cons
       Sum* const sines = cosines + pairs_;
       const Index position = position_of(positions, b, t);
       for (Index i = 0; i < pairs_; ++i) {
-        const double angle = tables_.empty() ? static_cast<double>(position) * frequencies_[static_cast<std::size_t>(i)] : 0;
+        const double angle =
+            tables_.empty() ? static_cast<double>(position) * frequencies_[static_cast<std::size_t>(i)] : 0;
         const double* const row = tables_.data() + (tables_.empty() ? 0 : 2 * pairs_ * position);
         cosines[i] = static_cast<Sum>(attention_factor_ * (tables_.empty() ? std::cos(angle) : row[i]));
-        sines[i] = static_cast<Sum>(attention_factor_ * direction * (tables_.empty() ? std::sin(angle) : row[pairs_ + i]));
+        sines[i] =
+            static_cast<Sum>(attention_factor_ * direction * (tables_.empty() ? std::sin(angle) : row[pairs_ + i]));
       }
       for (Index h = 0; h < x.size(1); ++h) {
         const E* const from = x.as<const E>(b, h, t);
@@ -179,11 +185,11 @@ void Rotary::turn(const char* function, const AnyView& x, const AnyView& y, cons
       }
     };
     run_items(context, {(tokens + block - 1) / block, flops, static_cast<std::size_t>(2 * pairs_) * sizeof(Sum)},
-              [&](Index item, std::byte* own) {
-                for (Index n = item * block; n < std::min(tokens, (item + 1) * block); ++n) {
-                  turn_token(n / length, n % length, reinterpret_cast<Sum*>(own));
-                }
-              });
+        [&](Index item, std::byte* own) {
+          for (Index n = item * block; n < std::min(tokens, (item + 1) * block); ++n) {
+            turn_token(n / length, n % length, reinterpret_cast<Sum*>(own));
+          }
+        });
   };
   with_sums(x.type, [&]<class Sum>(Sum) { with_elements<Sum>(x.type, turn_all); });
 }

@@ -1,5 +1,6 @@
-// A work item is (sequence, block of queries, part of the keys): products by Linear's kernel, a block of keys at a time, and of
-// each query the best k so far. What is best is a total order of (score, key), so neither parts nor threads change the choice.
+// A work item is (sequence, block of queries, part of the keys): products by Linear's kernel, a block of keys at a
+// time, and of each query the best k so far. What is best is a total order of (score, key), so neither parts nor
+// threads change the choice.
 #include "qkv/top_keys.h"
 
 #include <algorithm>
@@ -60,8 +61,8 @@ struct TopKeys {
   Index blocks() const { return (q.size(2) + queries - 1) / queries; }
   Index count() const { return index.size(3); }
 
-  MatrixProduct<float> product_of(const float* rows, const float* keys, Index keys_stride, Index num_rows, Index num_keys,
-                                  float* scores) const {
+  MatrixProduct<float> product_of(
+      const float* rows, const float* keys, Index keys_stride, Index num_rows, Index num_keys, float* scores) const {
     MatrixProduct<float> p{};
     p.a = rows;
     p.b = keys;
@@ -92,8 +93,8 @@ struct TopKeys {
     own.lists = carver.array<Scored>(queries * 2 * count());
     std::size_t most = 0;
     for (const Index num_rows : {rows, q.size(1) * ((q.size(2) - 1) % queries + 1)}) {
-      most =
-          std::max(most, product.scratch_bytes(product_of(own.rows, own.keys, q.size(3), num_rows, kKeysAtOnce, own.scores)));
+      most = std::max(
+          most, product.scratch_bytes(product_of(own.rows, own.keys, q.size(3), num_rows, kKeysAtOnce, own.scores)));
     }
     own.product = carver.array<std::byte>(static_cast<Index>(most));
     return carver.used();
@@ -155,34 +156,28 @@ struct TopKeys {
 }  // namespace
 
 void detail::top_keys(const AnyView& q, const AnyView& k, const View<const float, 3>& weights,
-                      const View<std::int32_t, 4>& index, const TopKeysOptions& options, Context& context) {
+    const View<std::int32_t, 4>& index, const TopKeysOptions& options, Context& context) {
   const NamedBox outputs[] = {{"index", index}}, inputs[] = {{"q_index", q}, {"k_index", k}, {"weights", weights}};
   check_outputs(kTopKeys, outputs, inputs);
   const Index batch = q.size(0), q_len = q.size(2), kv_len = k.size(1), best_k = index.size(3);
   check<ShapeError>(k.size(0) == batch && k.size(2) == q.size(3), kTopKeys,
-                    "k_index must be [B, Tk, D] for q_index [B, H, Tq, D]: got q_index ", q, ", k_index ", k);
+      "k_index must be [B, Tk, D] for q_index [B, H, Tq, D]: got q_index ", q, ", k_index ", k);
   check<ShapeError>(weights.sizes() == View<const float, 3>::Sizes{batch, q.size(1), q_len}, kTopKeys,
-                    "weights must be [B, H, Tq]: got ", weights, " for q_index ", q);
+      "weights must be [B, H, Tq]: got ", weights, " for q_index ", q);
   check<ShapeError>(index.sizes() == View<std::int32_t, 4>::Sizes{batch, 1, q_len, best_k} && best_k >= 1, kTopKeys,
-                    "index must be [B, 1, Tq, k] with k at least 1: got ", index, " for q_index ", q);
-  check<ShapeError>(q.stride(3) == 1 || q.size(3) == 1, kTopKeys, "the last axis of q_index must have stride 1: got ",
-                    q.stride(3));
-  check<ShapeError>(k.stride(2) == 1 || k.size(2) == 1, kTopKeys, "the last axis of k_index must have stride 1: got ",
-                    k.stride(2));
+      "index must be [B, 1, Tq, k] with k at least 1: got ", index, " for q_index ", q);
+  check<ShapeError>(
+      q.stride(3) == 1 || q.size(3) == 1, kTopKeys, "the last axis of q_index must have stride 1: got ", q.stride(3));
+  check<ShapeError>(
+      k.stride(2) == 1 || k.size(2) == 1, kTopKeys, "the last axis of k_index must have stride 1: got ", k.stride(2));
   check<ShapeError>(q.size(1) >= 1 && q.size(3) >= 1, kTopKeys, "q_index must have heads and a width: got ", q);
-  check<OptionError>(kv_len <= std::numeric_limits<std::int32_t>::max(), kTopKeys, "keys must be numbered by int32: got ",
-                     kv_len);
+  check<OptionError>(
+      kv_len <= std::numeric_limits<std::int32_t>::max(), kTopKeys, "keys must be numbered by int32: got ", kv_len);
   const BoundMask bound{options.mask.node(), {batch, 1, q_len, kv_len}};
   check_mask(options.mask, bound.extent, kTopKeys);
   const KernelTables& tables = kernel_tables(context.isa());
-  TopKeys job{q,
-              k,
-              weights,
-              index,
-              bound,
-              tables.cache,
-              tables.attention.layers.product,
-              std::clamp<Index>(kBlockRows / q.size(1), 1, 32)};
+  TopKeys job{q, k, weights, index, bound, tables.cache, tables.attention.layers.product,
+      std::clamp<Index>(kBlockRows / q.size(1), 1, 32)};
   job.queries = std::min(job.queries, std::max<Index>(1, q_len));
   const Index items = batch * job.blocks();
   if (items == 0) return;
@@ -202,14 +197,15 @@ void detail::top_keys(const AnyView& q, const AnyView& k, const View<const float
   };
   const ScratchLease scratch = borrow_scratch(context, carve(nullptr));
   carve(scratch.data());
-  const double flops =
-      static_cast<double>(batch * q_len) * static_cast<double>(kv_len) * static_cast<double>(q.size(1) * (2 * q.size(3) + 4));
+  const double flops = static_cast<double>(batch * q_len) * static_cast<double>(kv_len) *
+                       static_cast<double>(q.size(1) * (2 * q.size(3) + 4));
   const Index part_keys = parts > 1 ? kPartKeys : kv_len;
   run_items(context, {items * parts, flops, job.carve(nullptr, own)}, [&](Index number, std::byte* memory) {
     TopKeys::Own mine{};
     job.carve(memory, mine);
     Best best[32];
-    const Index item = number / parts, part = number % parts, b = item / job.blocks(), i0 = item % job.blocks() * job.queries;
+    const Index item = number / parts, part = number % parts, b = item / job.blocks(),
+                i0 = item % job.blocks() * job.queries;
     const Index done = job.run(b, i0, part * part_keys, std::min(kv_len, (part + 1) * part_keys), mine, best);
     for (Index i = 0; i < done; ++i) {
       if (parts == 1) {

@@ -1,5 +1,5 @@
-// check<ErrorType>(condition, "function", parts...): the one way to state a requirement. The text is built only when it fails.
-// Not: which requirements there are (each public function states its own); overlap of memory (overlap.h).
+// check<ErrorType>(condition, "function", parts...): the one way to state a requirement. The text is built only when it
+// fails. Not: which requirements there are (each public function states its own); overlap of memory (overlap.h).
 #pragma once
 
 #include <charconv>
@@ -21,8 +21,7 @@ inline std::string number_text(double value) {
 }
 
 /// One part of a message: a text, a number, a view or tensor (its shape), or a function that gives a text.
-template <class Part>
-std::string part_text(const Part& part) {
+template <class Part> std::string part_text(const Part& part) {
   if constexpr (std::is_convertible_v<Part, std::string_view>) {
     return std::string(std::string_view(part));
   } else if constexpr (std::floating_point<Part>) {
@@ -45,7 +44,7 @@ template <class ErrorType, class... Parts>
   throw ErrorType(text);
 }
 
-/// check<ShapeError>(q.size(3) == k.size(3), "attention_forward", "head_dim of k must equal head_dim of q: q ", q, ", k ", k);
+/// check<ShapeError>(q.size(3) == k.size(3), "attention_forward", "head_dim of k must be that of q: q ", q, ", k ", k);
 template <class ErrorType, class... Parts>
 void check(bool condition, std::string_view function, const Parts&... parts) {
   if (!condition) [[unlikely]]

@@ -24,8 +24,8 @@ namespace qkv::inline v0 {
 namespace {
 
 // In the order of the enumerators.
-constexpr std::array<std::string_view, 8> kNames = {"scalar", "avx2", "avx512", "avx512bf16",
-                                                    "amx",    "neon", "sve256", "sve512"};
+constexpr std::array<std::string_view, 8> kNames = {
+    "scalar", "avx2", "avx512", "avx512bf16", "amx", "neon", "sve256", "sve512"};
 
 #if defined(__x86_64__)
 /// Clang 16's __builtin_cpu_supports does not know the name. It counts only together with AVX2, whose test checks the
@@ -61,8 +61,8 @@ std::vector<IsaCandidate> ask_cpu() {
     bool there;
   };
   const auto add = [&](Isa isa, std::initializer_list<Feature> wanted) {
-    std::string obstacle =
-        candidates.size() > 1 ? candidates.back().obstacle : std::string();  // each needs all that the previous one needs
+    std::string obstacle = candidates.size() > 1 ? candidates.back().obstacle
+                                                 : std::string();  // each needs all that the previous one needs
     for (const Feature& feature : wanted) {
       if (obstacle.empty() && !feature.there) obstacle.append("this CPU has no ").append(feature.name);
     }
@@ -70,12 +70,12 @@ std::vector<IsaCandidate> ask_cpu() {
   };
   // The compiler's own test: it looks at the CPU and at whether the operating system saves the registers (XCR0).
   __builtin_cpu_init();
-  add(Isa::kAvx2,
-      {{"avx2", __builtin_cpu_supports("avx2") != 0}, {"fma", __builtin_cpu_supports("fma") != 0}, {"f16c", has_f16c()}});
-  add(Isa::kAvx512, {{"avx512f", __builtin_cpu_supports("avx512f") != 0},
-                     {"avx512bw", __builtin_cpu_supports("avx512bw") != 0},
-                     {"avx512dq", __builtin_cpu_supports("avx512dq") != 0},
-                     {"avx512vl", __builtin_cpu_supports("avx512vl") != 0}});
+  add(Isa::kAvx2, {{"avx2", __builtin_cpu_supports("avx2") != 0}, {"fma", __builtin_cpu_supports("fma") != 0},
+                      {"f16c", has_f16c()}});
+  add(Isa::kAvx512,
+      {{"avx512f", __builtin_cpu_supports("avx512f") != 0}, {"avx512bw", __builtin_cpu_supports("avx512bw") != 0},
+          {"avx512dq", __builtin_cpu_supports("avx512dq") != 0},
+          {"avx512vl", __builtin_cpu_supports("avx512vl") != 0}});
   add(Isa::kAvx512Bf16, {{"avx512_bf16", __builtin_cpu_supports("avx512bf16") != 0}});
   add(Isa::kAmx, {{"amx_bf16", has_amx()}});
   if (candidates.back().obstacle.empty() && !may_use_tiles()) {
@@ -84,8 +84,8 @@ std::vector<IsaCandidate> ask_cpu() {
 #elif defined(__aarch64__)
   candidates.push_back({Isa::kNeon, {}});  // part of the architecture
 #if defined(__linux__)
-  // The vector length is a property of a thread, and new threads inherit it; it is read where the first context is created.
-  // Code compiled for a fixed length runs at no other length.
+  // The vector length is a property of a thread, and new threads inherit it; it is read where the first context is
+  // created. Code compiled for a fixed length runs at no other length.
   const bool sve = (::getauxval(AT_HWCAP) & HWCAP_SVE) != 0;
   const int answer = sve ? ::prctl(PR_SVE_GET_VL) : 0;
   const int bits = 8 * (answer & PR_SVE_VL_LEN_MASK);
@@ -129,8 +129,8 @@ const std::vector<Isa>& supported_isas() {
 Isa parse_isa(std::string_view name) {
   const auto& isas = supported_isas();
   const auto found = std::find_if(isas.begin(), isas.end(), [&](Isa isa) { return isa_name(isa) == name; });
-  check<OptionError>(found != isas.end(), "parse_isa", "isa must be in this build and supported by this CPU (", supported_names,
-                     "): got \"", name, "\"");
+  check<OptionError>(found != isas.end(), "parse_isa", "isa must be in this build and supported by this CPU (",
+      supported_names, "): got \"", name, "\"");
   return *found;
 }
 

@@ -1,4 +1,5 @@
-// The instruction sets that this build holds, each with why this CPU cannot run it. Not: their kernels (dispatch/kernels.h).
+// The instruction sets that this build holds, each with why this CPU cannot run it. Not: their kernels
+// (dispatch/kernels.h).
 #pragma once
 
 #include <string>

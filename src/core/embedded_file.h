@@ -1,4 +1,5 @@
-// A file that was compiled in (cmake/EmbedFiles.cmake). Not: which files those are (the CMakeLists.txt that embeds them).
+// A file that was compiled in (cmake/EmbedFiles.cmake). Not: which files those are (the CMakeLists.txt that embeds
+// them).
 #pragma once
 
 #include <span>

@@ -9,9 +9,9 @@
 
 namespace qkv::inline v0 {
 
-/// `"text"` in double quotes: control characters, invalid UTF-8 and characters that reorder or hide text become \n, \x1b or
-/// \u{202e}; what is longer than 120 bytes is cut and ends in `...`. So a hostile name cannot drive a terminal or flood a
-/// message.
+/// `"text"` in double quotes: control characters, invalid UTF-8 and characters that reorder or hide text become \n,
+/// \x1b or \u{202e}; what is longer than 120 bytes is cut and ends in `...`. So a hostile name cannot drive a terminal
+/// or flood a message.
 QKV_API std::string escaped(std::string_view text);
 /// The text without quotes, whole, on one line: line ends become spaces.
 QKV_API std::string one_line(std::string_view text);

@@ -1,6 +1,7 @@
-// Two boxes share a byte iff  sum_k stride_a[k] x_k + e_a - sum_k stride_b[k] y_k - e_b = address_b - address_a  (all in bytes)
-// has a solution with x, y, e inside their bounds: one bounded linear Diophantine equation. Axes whose steps tile one another
-// are merged first, after which an ordinary tensor leaves two or three, each with at most two candidates.
+// Two boxes share a byte iff  sum_k stride_a[k] x_k + e_a - sum_k stride_b[k] y_k - e_b = address_b - address_a  (all
+// in bytes) has a solution with x, y, e inside their bounds: one bounded linear Diophantine equation. Axes whose steps
+// tile one another are merged first, after which an ordinary tensor leaves two or three, each with at most two
+// candidates.
 #include "core/overlap.h"
 
 #include <algorithm>
@@ -131,7 +132,8 @@ bool shows_twice(const StridedBox& box) {
     for (; n > 0 && std::abs(box.strides[axis]) < stride(n - 1); --n) order[n] = order[n - 1];
     order[n] = axis;
   }
-  StridedBox finer{box.address, box.element_bytes, box.rank, {}, box.strides};  // the box at index 0 of the coarser axes
+  StridedBox finer{
+      box.address, box.element_bytes, box.rank, {}, box.strides};  // the box at index 0 of the coarser axes
   finer.sizes.fill(1);
   Index reach = 1;
   for (std::size_t n = 0; n < axes; ++n) {
@@ -172,8 +174,8 @@ void check_reach(std::string_view function, const NamedBox& view) {
   }
   check<ShapeError>(
       fits && count <= limit && reach <= limit, function, view.name,
-      " must have at most 2^61 elements, the last at most 2^61 bytes from the first: got ", [&] { return shape_of(box); },
-      ", strides ", [&] { return shape_text(box.strides.data(), box.rank); });
+      " must have at most 2^61 elements, the last at most 2^61 bytes from the first: got ",
+      [&] { return shape_of(box); }, ", strides ", [&] { return shape_text(box.strides.data(), box.rank); });
 }
 
 void check_written(std::string_view function, const NamedBox& output) {
@@ -183,8 +185,7 @@ void check_written(std::string_view function, const NamedBox& output) {
   for (int axis = 0; axis < box.rank; ++axis) {
     const auto at = static_cast<std::size_t>(axis);
     check<ShapeError>(box.sizes[at] == 1 || box.strides[at] != 0, function, output.name,
-                      " is written, so no axis may repeat with stride 0: got axis ", axis, " of ",
-                      [&] { return shape_of(box); });
+        " is written, so no axis may repeat with stride 0: got axis ", axis, " of ", [&] { return shape_of(box); });
   }
   check<ShapeError>(
       !shows_twice(box), function, output.name, " is written, so no two of its elements may share memory: got ",
@@ -194,9 +195,10 @@ void check_written(std::string_view function, const NamedBox& output) {
 namespace {
 
 void check_apart(std::string_view function, const NamedBox& output, const Span& bytes, const NamedBox& other) {
-  if (other.empty || other.box.address == 0 || !meet(bytes, Span(other.box)) || !share_byte(output.box, other.box)) return;
+  if (other.empty || other.box.address == 0 || !meet(bytes, Span(other.box)) || !share_byte(output.box, other.box))
+    return;
   fail<ShapeError>(function, output.name, " must share no element with ", other.name, ": got ", output.name, " ",
-                   shape_of(output.box), " and ", other.name, " ", shape_of(other.box), " in the same memory");
+      shape_of(output.box), " and ", other.name, " ", shape_of(other.box), " in the same memory");
 }
 
 }  // namespace

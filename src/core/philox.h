@@ -23,7 +23,7 @@ inline PhiloxWords philox4x32(PhiloxWords counter, PhiloxKey key) {
     const std::uint64_t product0 = std::uint64_t{0xD2511F53} * counter[0];
     const std::uint64_t product1 = std::uint64_t{0xCD9E8D57} * counter[2];
     counter = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(product1),
-               static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(product0)};
+        static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(product0)};
     key[0] += 0x9E3779B9;  // the golden ratio
     key[1] += 0xBB67AE85;  // sqrt(3) - 1
   }
@@ -39,7 +39,9 @@ inline std::uint32_t dropout_threshold(double p, std::string_view function) {
 }
 
 /// What kept weights are multiplied with: 65536 / (65536 - t); 0 for t = 65536, which keeps none.
-inline double dropout_scale(std::uint32_t threshold) { return threshold == 65536 ? 0.0 : 65536.0 / (65536.0 - threshold); }
+inline double dropout_scale(std::uint32_t threshold) {
+  return threshold == 65536 ? 0.0 : 65536.0 / (65536.0 - threshold);
+}
 
 /// The four words that decide keys 8 * (j / 8) .. + 7 of query i. `sequence_head` is (b * H + h) mod 2^32.
 inline PhiloxWords dropout_words(PhiloxKey key, Index i, Index j, std::uint32_t sequence_head) {

@@ -1,7 +1,7 @@
-// Random numbers for parameters and batches: Philox with a running counter. The same seed and stream give bit-identical numbers
-// on every machine, so nothing here calls a mathematics library (their last bits differ); compile with -ffp-contract=off, as
-// all of qkv. Not: dropout (philox.h), which needs no state; cryptography. Box and Muller 1958, "A note on the generation of
-// random normal deviates".
+// Random numbers for parameters and batches: Philox with a running counter. The same seed and stream give bit-identical
+// numbers on every machine, so nothing here calls a mathematics library (their last bits differ); compile with
+// -ffp-contract=off, as all of qkv. Not: dropout (philox.h), which needs no state; cryptography. Box and Muller 1958,
+// "A note on the generation of random normal deviates".
 #pragma once
 
 #include <cmath>
@@ -20,7 +20,8 @@ class Random {
   std::uint32_t next_u32() {
     if (used_ == 4) {
       // Word 3 is 1 here and 0 in dropout's counters.
-      words_ = philox4x32({static_cast<std::uint32_t>(block_), static_cast<std::uint32_t>(block_ >> 32), stream_, 1}, key_);
+      words_ =
+          philox4x32({static_cast<std::uint32_t>(block_), static_cast<std::uint32_t>(block_ >> 32), stream_, 1}, key_);
       ++block_;
       used_ = 0;
     }
@@ -59,7 +60,8 @@ class Random {
     }
   }
 
-  /// Natural logarithm of x > 0 by basic operations alone. log(m 2^e) = e ln 2 + 2 atanh((m - 1) / (m + 1)), m in [0.7, 1.42).
+  /// Natural logarithm of x > 0 by basic operations alone. log(m 2^e) = e ln 2 + 2 atanh((m - 1) / (m + 1)), m in
+  /// [0.7, 1.42).
   static double log_of(double x) {
     int exponent = 0;
     double m = std::frexp(x, &exponent);
@@ -85,14 +87,10 @@ class Random {
     }
     sine *= x;
     switch (static_cast<int>(quarter) % 4) {
-      case 0:
-        return {sine, cosine};
-      case 1:
-        return {cosine, -sine};
-      case 2:
-        return {-sine, -cosine};
-      default:
-        return {-cosine, sine};
+      case 0: return {sine, cosine};
+      case 1: return {cosine, -sine};
+      case 2: return {-sine, -cosine};
+      default: return {-cosine, sine};
     }
   }
 

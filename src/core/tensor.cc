@@ -25,7 +25,8 @@ std::string shape_text(const Index* sizes, int rank) {
 
 void throw_rank_error(int wanted, int got, const Index* sizes) {
   throw ShapeError("[View] a tensor of " + std::to_string(got) + " axes was given where the argument has " +
-                   std::to_string(wanted) + ": got tensor " + shape_text(sizes, got) + " (Tensor::reshape gives it others)");
+                   std::to_string(wanted) + ": got tensor " + shape_text(sizes, got) +
+                   " (Tensor::reshape gives it others)");
 }
 
 Index checked_count(std::span<const Index> sizes) {
@@ -39,7 +40,7 @@ Index checked_count(std::span<const Index> sizes) {
   Index count = 1;
   for (const Index size : sizes) {
     check<ShapeError>(!__builtin_mul_overflow(count, size, &count), "Tensor",
-                      "the number of elements must fit in 63 bits: got ", text);
+        "the number of elements must fit in 63 bits: got ", text);
   }
   return count;
 }

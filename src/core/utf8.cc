@@ -5,7 +5,8 @@
 namespace qkv::inline v0 {
 
 Utf8Character first_character(std::string_view text) {
-  constexpr std::array<char32_t, 5> kSmallest = {0, 0, 0x80, 0x800, 0x10000};  // by length; below it the form is overlong
+  constexpr std::array<char32_t, 5> kSmallest = {
+      0, 0, 0x80, 0x800, 0x10000};  // by length; below it the form is overlong
   const auto byte = [&](std::size_t i) { return static_cast<char32_t>(static_cast<unsigned char>(text[i])); };
   const char32_t lead = byte(0);
   if (lead < 0x80) return {lead, 1};
@@ -35,8 +36,8 @@ bool is_within(std::span<const char32_t> ends, char32_t code) {
 }
 
 bool is_invisible(char32_t code) {
-  constexpr char32_t kEnds[] = {0,      0x1F,   0x7F,   0xA0,   0xAD,   0xAD,   0x61C,  0x61C,  0x180E, 0x180E,  0x2000,  0x200F,
-                                0x2028, 0x202F, 0x205F, 0x206F, 0xFEFF, 0xFEFF, 0xFFF0, 0xFFFB, 0xFFFE, 0xFFFF, 0xE0000, 0xE0FFF};
+  constexpr char32_t kEnds[] = {0, 0x1F, 0x7F, 0xA0, 0xAD, 0xAD, 0x61C, 0x61C, 0x180E, 0x180E, 0x2000, 0x200F, 0x2028,
+      0x202F, 0x205F, 0x206F, 0xFEFF, 0xFEFF, 0xFFF0, 0xFFFB, 0xFFFE, 0xFFFF, 0xE0000, 0xE0FFF};
   return is_within(kEnds, code);
 }
 

@@ -1,4 +1,5 @@
-// UTF-8, decoded by hand: what the library reads and shows must not depend on a locale. Source: The Unicode Standard, table 3-7.
+// UTF-8, decoded by hand: what the library reads and shows must not depend on a locale. Source: The Unicode Standard,
+// table 3-7.
 #pragma once
 
 #include <cstddef>
@@ -24,9 +25,9 @@ QKV_API void append_utf8(std::string& out, char32_t code);
 /// Whether it lies between two neighbours of ends[0] .. ends[1], ends[2] .. ends[3], ..., both included.
 QKV_API bool is_within(std::span<const char32_t> ends, char32_t code);
 
-/// Whether nothing of it is seen, the cursor moves or the order of what follows changes: controls, spaces but U+0020, soft hyphen, zero
-/// width and direction marks, separators, invisible operators, byte order mark, interlinear marks, tags; and U+FFFE and U+FFFF, which are
-/// no characters, and which XML may not hold.
+/// Whether nothing of it is seen, the cursor moves or the order of what follows changes: controls, spaces but U+0020,
+/// soft hyphen, zero width and direction marks, separators, invisible operators, byte order mark, interlinear marks,
+/// tags; and U+FFFE and U+FFFF, which are no characters, and which XML may not hold.
 QKV_API bool is_invisible(char32_t code);
 
 /// "1F600", at least `digits` digits.

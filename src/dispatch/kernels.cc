@@ -2,8 +2,8 @@
 
 #include "core/check.h"
 
-// src/CMakeLists.txt defines QKV_FOR_EACH_ISA(X), X(name) for the instruction sets of this build that have every table, and
-// QKV_FOR_EACH_BF16_ISA(X) for those that have products of bf16 pairs alone, beside AVX-512's tables.
+// src/CMakeLists.txt defines QKV_FOR_EACH_ISA(X), X(name) for the instruction sets of this build that have every table,
+// and QKV_FOR_EACH_BF16_ISA(X) for those that have products of bf16 pairs alone, beside AVX-512's tables.
 #define QKV_DECLARE(name)                                                     \
   extern const qkv::KernelTable qkv_kernels_##name;                           \
   extern const qkv::CacheTable qkv_cache_kernels_##name;                      \
@@ -19,8 +19,8 @@ QKV_FOR_EACH_BF16_ISA(QKV_DECLARE)
 namespace qkv::inline v0 {
 namespace isa_of {
 
-constexpr Isa scalar = Isa::kScalar, avx2 = Isa::kAvx2, avx512 = Isa::kAvx512, avx512bf16 = Isa::kAvx512Bf16, amx = Isa::kAmx,
-              neon = Isa::kNeon, sve256 = Isa::kSve256, sve512 = Isa::kSve512;
+constexpr Isa scalar = Isa::kScalar, avx2 = Isa::kAvx2, avx512 = Isa::kAvx512, avx512bf16 = Isa::kAvx512Bf16,
+              amx = Isa::kAmx, neon = Isa::kNeon, sve256 = Isa::kSve256, sve512 = Isa::kSve512;
 
 }  // namespace isa_of
 
@@ -46,7 +46,7 @@ const KernelTables& kernel_tables(Isa isa) {
 #define QKV_CASE(name)                                                                                             \
   case isa_of::name: {                                                                                             \
     static constexpr KernelTables tables{qkv_kernels_##name, qkv_cache_kernels_##name, qkv_capture_kernels_##name, \
-                                         qkv_linear_attention_kernels_##name, qkv_second_order_kernels_##name};    \
+        qkv_linear_attention_kernels_##name, qkv_second_order_kernels_##name};                                     \
     return tables;                                                                                                 \
   }
 #define QKV_BF16_CASE(name)                                                                                      \
@@ -57,8 +57,7 @@ const KernelTables& kernel_tables(Isa isa) {
   switch (isa) {
     QKV_FOR_EACH_ISA(QKV_CASE)
     QKV_FOR_EACH_BF16_ISA(QKV_BF16_CASE)
-    default:
-      fail<OptionError>("kernel_tables", "this program was built without the kernels of ", isa_name(isa));
+    default: fail<OptionError>("kernel_tables", "this program was built without the kernels of ", isa_name(isa));
   }
 #undef QKV_BF16_CASE
 #undef QKV_CASE

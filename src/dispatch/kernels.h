@@ -28,8 +28,7 @@ constexpr bool has_bf16_products(Isa isa) { return isa == Isa::kAvx512Bf16 || is
 constexpr Isa without_bf16_products(Isa isa) { return has_bf16_products(isa) ? Isa::kAvx512 : isa; }
 
 /// The kernels of a table for sums of type Sum.
-template <class Sum, class Table>
-const auto& for_element(const Table& table) {
+template <class Sum, class Table> const auto& for_element(const Table& table) {
   if constexpr (std::is_same_v<Sum, float>) {
     return table.f32;
   } else {
@@ -38,14 +37,12 @@ const auto& for_element(const Table& table) {
 }
 
 /// The kernels for rows of type T: those whose sums are of its accumulation type.
-template <class T>
-const Kernels<Accumulator<T>>& kernels_of(Isa isa) {
+template <class T> const Kernels<Accumulator<T>>& kernels_of(Isa isa) {
   return for_element<Accumulator<T>>(kernel_tables(isa).attention);
 }
 
 /// What row statistics take beside a tile; without sums there are none.
-template <class Sum>
-struct ForwardStatistics {
+template <class Sum> struct ForwardStatistics {
   const CaptureKernels<Sum>* kernels = nullptr;
   const RowSums<Sum>* sums = nullptr;
   void* scratch = nullptr;
@@ -53,11 +50,10 @@ struct ForwardStatistics {
 
 inline constexpr Index kMaxQueryTile = 256;  // no query tile holds more queries
 
-/// Forward of a tile: by products of bf16 pairs where there are kernels of them and all rows are bf16. A matrix of weights is then
-/// computed in float, by a second sweep.
-template <class Sum>
-void run_forward(const Kernels<Sum>& kernels, const ForwardTile<Sum>& tile, void* scratch,
-                 const ForwardStatistics<Sum>& statistics = {}) {
+/// Forward of a tile: by products of bf16 pairs where there are kernels of them and all rows are bf16. A matrix of
+/// weights is then computed in float, by a second sweep.
+template <class Sum> void run_forward(const Kernels<Sum>& kernels, const ForwardTile<Sum>& tile, void* scratch,
+    const ForwardStatistics<Sum>& statistics = {}) {
   constexpr StoredType bf16 = StoredType::kBF16;
   const auto run = [&](const ForwardTile<Sum>& t, bool pairs) {
     if (statistics.sums == nullptr) {
@@ -85,15 +81,13 @@ void run_forward(const Kernels<Sum>& kernels, const ForwardTile<Sum>& tile, void
 }
 
 /// Backward of a tile, and its rows' delta, by products of pairs where all rows are bf16.
-template <class Sum>
-void run_backward(const Kernels<Sum>& kernels, const BackwardTile<Sum>& tile, void* scratch) {
+template <class Sum> void run_backward(const Kernels<Sum>& kernels, const BackwardTile<Sum>& tile, void* scratch) {
   constexpr StoredType bf16 = StoredType::kBF16;
   const bool pairs = kernels.backward_pairs != nullptr && tile.q.type == bf16 && tile.dout.type == bf16 &&
                      tile.keys.type == bf16 && tile.keys.num_pages == 1;
   (pairs ? kernels.backward_pairs : kernels.backward)(tile, scratch);
 }
-template <class Sum>
-void run_delta(const Kernels<Sum>& kernels, const DeltaRows<Sum>& rows, void* scratch) {
+template <class Sum> void run_delta(const Kernels<Sum>& kernels, const DeltaRows<Sum>& rows, void* scratch) {
   constexpr StoredType bf16 = StoredType::kBF16;
   const bool pairs = kernels.delta_pairs != nullptr && rows.out.type == bf16 && rows.dout.type == bf16;
   (pairs ? kernels.delta_pairs : kernels.delta)(rows, scratch);

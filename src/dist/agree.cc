@@ -17,23 +17,23 @@ constexpr std::uint64_t kLongest = std::uint64_t{1} << 26;  // bytes of a text; 
 
 void send_text(Transport& transport, int to, const std::string& text) {
   const std::uint64_t length = text.size();
-  const Ticket both[] = {transport.send(to, std::as_bytes(std::span(&length, 1))),
-                         transport.send(to, std::as_bytes(std::span(text)))};
+  const Ticket both[] = {
+      transport.send(to, std::as_bytes(std::span(&length, 1))), transport.send(to, std::as_bytes(std::span(text)))};
   wait(transport, both);
 }
 
 std::string receive_text(Transport& transport, int from) {
   std::uint64_t length = 0;
   wait(transport, transport.receive(from, std::as_writable_bytes(std::span(&length, 1))));
-  check<TransportError>(length <= kLongest, "dist::decide", "a text must be at most ", kLongest, " bytes: rank ", from,
-                        " sent ", length);
+  check<TransportError>(
+      length <= kLongest, "dist::decide", "a text must be at most ", kLongest, " bytes: rank ", from, " sent ", length);
   std::string text(static_cast<std::size_t>(length), '\0');
   wait(transport, transport.receive(from, std::as_writable_bytes(std::span(text))));
   return text;
 }
 
-std::string verdict_of(const std::vector<std::string>& texts,
-                       const std::function<std::string(const std::vector<std::string>&)>& make) {
+std::string verdict_of(
+    const std::vector<std::string>& texts, const std::function<std::string(const std::vector<std::string>&)>& make) {
   try {
     return "+" + make(texts);
   } catch (const std::exception& error) {
@@ -73,7 +73,7 @@ void compare(const std::vector<std::string>& texts) {
       for (const Claim& claim : *claims) {
         const std::string here = value_in(first, claim.name), there = value_in(others, claim.name);
         check<MismatchError>(here == there, "dist::agree", "every rank must have the same ", claim.name,
-                             ": rank 0 has ", here, ", rank ", rank, " has ", there);
+            ": rank 0 has ", here, ", rank ", rank, " has ", there);
       }
     }
   }
@@ -82,7 +82,7 @@ void compare(const std::vector<std::string>& texts) {
 /// Of any architecture and CPU, unlike parse_isa.
 Isa isa_named(const std::string& name) {
   for (const Isa isa :
-       {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx, Isa::kNeon, Isa::kSve256, Isa::kSve512}) {
+      {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx, Isa::kNeon, Isa::kSve256, Isa::kSve512}) {
     if (isa_name(isa) == name) return isa;
   }
   fail<MismatchError>("dist::agree_on_isa", "an instruction set must be known: got ", name);
@@ -107,7 +107,7 @@ SharedIsa choose(const std::vector<std::string>& texts) {
     can.emplace_back(std::istream_iterator<std::string>(words), std::istream_iterator<std::string>());
     if (wish == "any") continue;
     check<MismatchError>(wanted.empty() || wish == wanted, function, "every rank must use one instruction set: rank ",
-                         wisher, " wants ", wanted, ", rank ", rank, " wants ", wish);
+        wisher, " wants ", wanted, ", rank ", rank, " wants ", wish);
     if (wanted.empty()) wisher = rank;
     wanted = wish;
   }
@@ -137,7 +137,7 @@ SharedIsa choose(const std::vector<std::string>& texts) {
 MismatchError::~MismatchError() = default;
 
 std::string decide(Transport& transport, const std::string& mine,
-                   const std::function<std::string(const std::vector<std::string>&)>& make) {
+    const std::function<std::string(const std::vector<std::string>&)>& make) {
   std::string verdict;
   if (transport.rank() == 0) {
     std::vector<std::string> texts = {mine};

@@ -12,25 +12,19 @@ namespace qkv::inline v0::dist {
 
 enum class Type { kF32, kF64, kBF16, kF16 };
 
-template <class T>
-constexpr Type type_of() {
+template <class T> constexpr Type type_of() {
   using E = std::remove_const_t<T>;
   if (std::is_same_v<E, float>) return Type::kF32;
   if (std::is_same_v<E, double>) return Type::kF64;
   return std::is_same_v<E, BFloat16> ? Type::kBF16 : Type::kF16;
 }
 /// body(a number of the type)
-template <class Body>
-auto with_type(Type type, const Body& body) {
+template <class Body> auto with_type(Type type, const Body& body) {
   switch (type) {
-    case Type::kF32:
-      return body(float{});
-    case Type::kF64:
-      return body(double{});
-    case Type::kBF16:
-      return body(BFloat16{});
-    default:
-      return body(Float16{});
+    case Type::kF32: return body(float{});
+    case Type::kF64: return body(double{});
+    case Type::kBF16: return body(BFloat16{});
+    default: return body(Float16{});
   }
 }
 inline Type sum_type(Type type) { return type == Type::kF64 ? Type::kF64 : Type::kF32; }
@@ -48,15 +42,13 @@ struct Array {
   std::array<Index, 4> sizes{}, strides{};  // strides in numbers
 
   Array() = default;
-  template <class E, int kRank>
-  explicit Array(const View<E, kRank>& x)
+  template <class E, int kRank> explicit Array(const View<E, kRank>& x)
       : type(type_of<E>()), data(const_cast<std::byte*>(reinterpret_cast<const std::byte*>(x.data()))) {
     sizes.fill(1), strides.fill(1);
     std::ranges::copy(x.sizes(), sizes.begin() + first_axis<kRank>());
     std::ranges::copy(x.strides(), strides.begin() + first_axis<kRank>());
   }
-  template <class E, int kRank>
-  View<E, kRank> as() const {
+  template <class E, int kRank> View<E, kRank> as() const {
     typename View<E, kRank>::Sizes s, t;
     std::copy_n(sizes.begin() + first_axis<kRank>(), kRank, s.begin());
     std::copy_n(strides.begin() + first_axis<kRank>(), kRank, t.begin());
@@ -75,10 +67,7 @@ struct Array {
   }
 
  private:
-  template <int kRank>
-  static constexpr int first_axis() {
-    return kRank < 3 ? 4 - kRank : 0;
-  }
+  template <int kRank> static constexpr int first_axis() { return kRank < 3 ? 4 - kRank : 0; }
 };
 
 /// Numbers one after the other.
@@ -108,8 +97,7 @@ struct Gradients {
   bool accumulate = false;
 
   Gradients() = default;
-  template <class T>
-  explicit Gradients(const AttentionGradients<T>& g)
+  template <class T> explicit Gradients(const AttentionGradients<T>& g)
       : dq(g.dq),
         dk(g.dk),
         dv(g.dv),
@@ -120,19 +108,18 @@ struct Gradients {
         dv_sums(g.dv_sums),
         dlse(g.dlse),
         accumulate(g.accumulate) {}
-  template <class T>
-  AttentionGradients<T> as() const {
+  template <class T> AttentionGradients<T> as() const {
     using Sum = Accumulator<T>;
     return {.dq = dq.as<T, 4>(),
-            .dk = dk.as<T, 4>(),
-            .dv = dv.as<T, 4>(),
-            .dbias = dbias.as<Sum, 4>(),
-            .dsinks = dsinks.as<Sum, 1>(),
-            .dposition_bias = dposition_bias.as<Sum, 2>(),
-            .dk_sums = dk_sums.as<Sum, 4>(),
-            .dv_sums = dv_sums.as<Sum, 4>(),
-            .dlse = dlse.as<const Sum, 3>(),
-            .accumulate = accumulate};
+        .dk = dk.as<T, 4>(),
+        .dv = dv.as<T, 4>(),
+        .dbias = dbias.as<Sum, 4>(),
+        .dsinks = dsinks.as<Sum, 1>(),
+        .dposition_bias = dposition_bias.as<Sum, 2>(),
+        .dk_sums = dk_sums.as<Sum, 4>(),
+        .dv_sums = dv_sums.as<Sum, 4>(),
+        .dlse = dlse.as<const Sum, 3>(),
+        .accumulate = accumulate};
   }
 };
 

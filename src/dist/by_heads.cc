@@ -109,36 +109,36 @@ void run_steps(const ParallelCall& call, const Gradients* backward, bool at_once
 
 void forward_by_heads(const ParallelCall& call, const Array& out, const Array& lse) {
   run_steps(call, nullptr, false, false,
-            [&](const Tensors& x, const Array&, const AttentionOptions& options, HeadsUnderWay& made) {
-              const auto& q = x.q.sizes;
-              const Array my_out = made.buffer(out, {q[0], q[1], q[2], x.v.sizes[3]}),
-                          my_lse = made.buffer(lse, {q[0], q[1], q[2], 1});
-              compute_forward(x.q, x.k, x.v, my_out, my_lse, options, call.context);
-              return [&, my_out, my_lse] {
-                made.give_back(my_out, out, call.queries);
-                made.give_back(my_lse, lse, call.queries);
-              };
-            });
+      [&](const Tensors& x, const Array&, const AttentionOptions& options, HeadsUnderWay& made) {
+        const auto& q = x.q.sizes;
+        const Array my_out = made.buffer(out, {q[0], q[1], q[2], x.v.sizes[3]}),
+                    my_lse = made.buffer(lse, {q[0], q[1], q[2], 1});
+        compute_forward(x.q, x.k, x.v, my_out, my_lse, options, call.context);
+        return [&, my_out, my_lse] {
+          made.give_back(my_out, out, call.queries);
+          made.give_back(my_lse, lse, call.queries);
+        };
+      });
 }
 
 void backward_by_heads(const ParallelCall& call, const Gradients& g) {
   RankShares shared(g);
   run_steps(call, &g, shared.any(), g.accumulate,
-            [&](const Tensors& x, const Array& dlse, const AttentionOptions& options, HeadsUnderWay& made) {
-              Gradients mine;
-              mine.dlse = dlse;
-              mine.dq = made.buffer(g.dq, x.q.sizes);
-              mine.dk = made.buffer(g.dk, x.k.sizes), mine.dk_sums = made.buffer(g.dk_sums, x.k.sizes);
-              mine.dv = made.buffer(g.dv, x.v.sizes), mine.dv_sums = made.buffer(g.dv_sums, x.v.sizes);
-              shared.add(mine, [&](const Gradients& all) {
-                compute_backward(x.q, x.k, x.v, x.out, x.lse, x.dout, all, options, call.context);
-              });
-              return [&, mine] {
-                made.give_back(mine.dq, g.dq, call.queries);
-                made.give_back(mine.dk, g.dk, call.keys), made.give_back(mine.dv, g.dv, call.keys);
-                made.give_back(mine.dk_sums, g.dk_sums, call.keys), made.give_back(mine.dv_sums, g.dv_sums, call.keys);
-              };
-            });
+      [&](const Tensors& x, const Array& dlse, const AttentionOptions& options, HeadsUnderWay& made) {
+        Gradients mine;
+        mine.dlse = dlse;
+        mine.dq = made.buffer(g.dq, x.q.sizes);
+        mine.dk = made.buffer(g.dk, x.k.sizes), mine.dk_sums = made.buffer(g.dk_sums, x.k.sizes);
+        mine.dv = made.buffer(g.dv, x.v.sizes), mine.dv_sums = made.buffer(g.dv_sums, x.v.sizes);
+        shared.add(mine, [&](const Gradients& all) {
+          compute_backward(x.q, x.k, x.v, x.out, x.lse, x.dout, all, options, call.context);
+        });
+        return [&, mine] {
+          made.give_back(mine.dq, g.dq, call.queries);
+          made.give_back(mine.dk, g.dk, call.keys), made.give_back(mine.dv, g.dv, call.keys);
+          made.give_back(mine.dk_sums, g.dk_sums, call.keys), made.give_back(mine.dv_sums, g.dv_sums, call.keys);
+        };
+      });
   shared.finish(call.transport);
 }
 

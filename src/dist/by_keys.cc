@@ -25,8 +25,8 @@ struct ChunkStep {
 };
 
 /// Keys and, unless maxima alone are wanted, values of some heads of a chunk, on their way.
-std::unique_ptr<Routed> keys_of_chunk(const ParallelCall& call, const RoutedChunk& chunk, const ChunkStep& step,
-                                      Index heads) {
+std::unique_ptr<Routed> keys_of_chunk(
+    const ParallelCall& call, const RoutedChunk& chunk, const ChunkStep& step, Index heads) {
   const Array k = call.x.k.sliced(1, step.head, step.head + heads);
   const Array v = step.maxima ? Array() : call.x.v.sliced(1, step.head, step.head + heads);
   auto keys = std::make_unique<Routed>(call, chunk, Way::kFromOwners, call.type(), k, v, nullptr);
@@ -42,8 +42,8 @@ std::unique_ptr<Routed> keys_of_chunk(const ParallelCall& call, const RoutedChun
 }
 
 /// This rank's shares of dk and dv of a chunk, in the type of sums; the owner rounds once.
-std::unique_ptr<Routed> shares_of_chunk(const ParallelCall& call, const RoutedChunk& chunk, Index head, Index heads,
-                                        const Gradients& g) {
+std::unique_ptr<Routed> shares_of_chunk(
+    const ParallelCall& call, const RoutedChunk& chunk, Index head, Index heads, const Gradients& g) {
   const auto of_heads = [=](const Array& x) { return x.sliced(1, head, head + heads); };
   const Array dk = of_heads(g.dk.is_null() ? g.dk_sums : g.dk), dv = of_heads(g.dv.is_null() ? g.dv_sums : g.dv);
   const auto arrived = [&call, &chunk, &g, dk, dv](const Routed& shares, const RoutedRows& part) {
@@ -63,7 +63,7 @@ bool in_chunks(const ParallelCall& call, bool backward) {
   const bool asked = call.cut.method == Method::kRing || call.cut.chunk > 0;
   return asked && call.transport.size() > 1 &&
          takes_chunks(backward, call.x.q, {call.x.k.sizes[1], call.keys.length, call.x.v.sizes[3]}, call.queries.length,
-                      call.options, call.context);
+             call.options, call.context);
 }
 
 /// The chunks of a call, of a size that kernels take, or one.
@@ -76,9 +76,8 @@ std::vector<RoutedChunk> chunks_of(const ParallelCall& call, bool many) {
 
 /// work(step, keys) for every step, while the keys of the next one arrive, and the shares of dk and dv that the step
 /// before gave leave. `work` returns its shares, or null.
-template <class Work>
-void visit_chunks(const ParallelCall& call, bool many, const std::vector<RoutedChunk>& chunks,
-                  const std::vector<ChunkStep>& steps, Index heads, const Work& work) {
+template <class Work> void visit_chunks(const ParallelCall& call, bool many, const std::vector<RoutedChunk>& chunks,
+    const std::vector<ChunkStep>& steps, Index heads, const Work& work) {
   // Destroyed in the opposite order: where this rank's work has thrown, the keys that are under way are passed on. The
   // others then wait for this rank until the transport says that it is gone (guarded.h).
   std::unique_ptr<Routed> made, going, now, next;
@@ -144,7 +143,7 @@ void forward_by_keys(const ParallelCall& call, const Array& out, const Array& ls
       const auto mine = [&](const Array& x) { return query_heads(call, x, head, heads).sliced(2, begin, end); };
       pieces[static_cast<std::size_t>(head)].push_back(
           forward_piece(many, mine(call.x.q), {heads, call.keys.length, call.x.v.sizes[3]}, mine(out), mine(lse),
-                        call.options_at(rows, head * call.group()), call.context));
+              call.options_at(rows, head * call.group()), call.context));
     });
   };
   const auto visit = [&](const std::vector<Index>& first_heads, bool first) {
@@ -183,9 +182,9 @@ void backward_by_keys(const ParallelCall& call, const Gradients& gradients) {
       const auto mine = [&](const Array& x) { return query_heads(call, x, head, heads).sliced(2, begin, end); };
       Gradients wanted;
       wanted.dq = mine(gradients.dq), wanted.dlse = mine(gradients.dlse), wanted.accumulate = gradients.accumulate;
-      pieces.push_back(backward_piece(many, mine(call.x.q), {heads, call.keys.length, call.x.v.sizes[3]},
-                                      mine(call.x.out), mine(call.x.lse), mine(call.x.dout), wanted,
-                                      call.options_at(rows, head * call.group()), call.context));
+      pieces.push_back(
+          backward_piece(many, mine(call.x.q), {heads, call.keys.length, call.x.v.sizes[3]}, mine(call.x.out),
+              mine(call.x.lse), mine(call.x.dout), wanted, call.options_at(rows, head * call.group()), call.context));
     });
   };
   std::vector<Index> coarse(static_cast<std::size_t>(kv_heads));

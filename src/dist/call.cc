@@ -22,30 +22,23 @@ std::vector<Claim> claims_of(const ParallelCall& call) {
   const ContextParallelOptions& cut = call.cut;
   const AttentionOptions& o = call.options;
   const bool invariant = o.bits == Bits::kInvariant || call.context.bits() == Bits::kInvariant;
-  return {{"call", call.function},
-          {"q", sizes_but_length(call.x.q)},
-          {"k", sizes_but_length(call.x.k)},
-          {"v", sizes_but_length(call.x.v)},
-          {"layout", cut.layout == Layout::kZigZag ? "zig-zag" : "contiguous"},
-          {"method", cut.method == Method::kAllGather ? "all-gather"
-                     : cut.method == Method::kUlysses ? "ulysses"
-                                                      : "ring"},
-          {"block", std::to_string(cut.block)},
-          {"turns", std::to_string(cut.turns)},
-          {"chunk", std::to_string(cut.chunk)},
-          {"instruction set", std::string(isa_name(call.context.isa()))},
-          {"bits", std::string(bits_name(invariant ? Bits::kInvariant : Bits::kFast))},
-          {"mask", o.mask.describe()},
-          {"bias", o.bias.f32.is_null() ? o.bias.f64.shape() : o.bias.f32.shape()},
-          {"scale", o.scale ? number_text(*o.scale) : "1/sqrt(D)"},
-          {"softcap", number_text(o.softcap)},
-          {"empty_row", std::to_string(static_cast<int>(o.empty_row))},
-          {"dropout", o.dropout.active() ? number_text(o.dropout.p) + ", seed " + std::to_string(o.dropout.seed) +
-                                               ", first sequence " + std::to_string(o.dropout.first_sequence)
-                                         : "off"},
-          {"sinks", o.sinks.f32.is_null() ? o.sinks.f64.shape() : o.sinks.f32.shape()},
-          {"position_bias", std::to_string(o.position_bias.rows()) + " x " + std::to_string(o.position_bias.heads())},
-          {"score_mod", given(o.score_mod != nullptr)}};
+  return {{"call", call.function}, {"q", sizes_but_length(call.x.q)}, {"k", sizes_but_length(call.x.k)},
+      {"v", sizes_but_length(call.x.v)}, {"layout", cut.layout == Layout::kZigZag ? "zig-zag" : "contiguous"},
+      {"method", cut.method == Method::kAllGather ? "all-gather"
+                 : cut.method == Method::kUlysses ? "ulysses"
+                                                  : "ring"},
+      {"block", std::to_string(cut.block)}, {"turns", std::to_string(cut.turns)}, {"chunk", std::to_string(cut.chunk)},
+      {"instruction set", std::string(isa_name(call.context.isa()))},
+      {"bits", std::string(bits_name(invariant ? Bits::kInvariant : Bits::kFast))}, {"mask", o.mask.describe()},
+      {"bias", o.bias.f32.is_null() ? o.bias.f64.shape() : o.bias.f32.shape()},
+      {"scale", o.scale ? number_text(*o.scale) : "1/sqrt(D)"}, {"softcap", number_text(o.softcap)},
+      {"empty_row", std::to_string(static_cast<int>(o.empty_row))},
+      {"dropout", o.dropout.active() ? number_text(o.dropout.p) + ", seed " + std::to_string(o.dropout.seed) +
+                                           ", first sequence " + std::to_string(o.dropout.first_sequence)
+                                     : "off"},
+      {"sinks", o.sinks.f32.is_null() ? o.sinks.f64.shape() : o.sinks.f32.shape()},
+      {"position_bias", std::to_string(o.position_bias.rows()) + " x " + std::to_string(o.position_bias.heads())},
+      {"score_mod", given(o.score_mod != nullptr)}};
 }
 
 }  // namespace
@@ -53,24 +46,23 @@ std::vector<Claim> claims_of(const ParallelCall& call) {
 void ParallelCall::check_rows() const {
   const auto [q, k, v] = std::tie(x.q.sizes, x.k.sizes, x.v.sizes);
   const std::string got_q = "got q " + shape_of(x.q), got_k = "k " + shape_of(x.k), got_v = "v " + shape_of(x.v);
-  check<ShapeError>(k[0] == q[0] && v[0] == q[0], function, "q, k and v must have the same batch: ", got_q, ", ", got_k,
-                    ", ", got_v);
+  check<ShapeError>(
+      k[0] == q[0] && v[0] == q[0], function, "q, k and v must have the same batch: ", got_q, ", ", got_k, ", ", got_v);
   check<ShapeError>(k[3] == q[3], function, "head_dim of k must equal head_dim of q: ", got_q, ", ", got_k);
-  check<ShapeError>(k[1] == v[1] && k[2] == v[2], function, "heads and length of v must equal those of k: got ", got_k,
-                    ", ", got_v);
-  check<ShapeError>(k[1] > 0 && q[1] > 0 && q[1] % k[1] == 0, function, "heads of k must divide heads of q: ", got_q,
-                    ", ", got_k);
+  check<ShapeError>(
+      k[1] == v[1] && k[2] == v[2], function, "heads and length of v must equal those of k: got ", got_k, ", ", got_v);
+  check<ShapeError>(
+      k[1] > 0 && q[1] > 0 && q[1] % k[1] == 0, function, "heads of k must divide heads of q: ", got_q, ", ", got_k);
   for (const auto& [name, of] : {std::pair("q", &x.q), {"k", &x.k}, {"v", &x.v}}) {
     check<ShapeError>(of->strides[3] == 1 || of->sizes[3] == 1 || of->count() == 0, function, "the last axis of ", name,
-                      " must have stride 1: got stride ", of->strides[3]);
+        " must have stride 1: got stride ", of->strides[3]);
   }
   const Placement& place = options.place;
   check<OptionError>(place.first_query == 0 && place.queries < 0 && place.first_head == 0 && place.heads < 0, function,
-                     "place must be left alone: it follows from the ranks' rows");
+      "place must be left alone: it follows from the ranks' rows");
   check<UnsupportedError>(options.capture.what == nullptr, function,
-                          "captures are not supported: capture on one machine, by attention_forward");
-  check<UnsupportedError>(
-      cut.method != Method::kUlysses || k[1] % transport.size() == 0, function,
+      "captures are not supported: capture on one machine, by attention_forward");
+  check<UnsupportedError>(cut.method != Method::kUlysses || k[1] % transport.size() == 0, function,
       "Ulysses gives each rank the same number of key/value heads: take Method::kAllGather, or a number of ranks that "
       "divides them: got ",
       k[1], " heads, ", transport.size(), " ranks");
@@ -133,15 +125,14 @@ std::vector<Rows> ParallelCall::keys_of(const std::vector<Rows>& rows) const {
   return live;
 }
 
-Sequence ParallelCall::sequence_of(const char* name, const std::vector<std::vector<Index>>& lengths,
-                                   std::size_t which) const {
+Sequence ParallelCall::sequence_of(
+    const char* name, const std::vector<std::vector<Index>>& lengths, std::size_t which) const {
   Sequence whole;
   for (const std::vector<Index>& length : lengths) whole.length += length[which];
   whole.of_rank = rows_of_ranks(cut, whole.length, transport.size());
   for (std::size_t n = 0; n < lengths.size(); ++n) {
     check<ShapeError>(lengths[n][which] == whole.count(n), function, "every rank must hold rows(T): of T ",
-                      whole.length, " rows of ", name, ", rank ", n, " must hold ", whole.count(n), ": got ",
-                      lengths[n][which]);
+        whole.length, " rows of ", name, ", rank ", n, " must hold ", whole.count(n), ": got ", lengths[n][which]);
   }
   return whole;
 }

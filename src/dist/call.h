@@ -57,8 +57,7 @@ inline std::string given(bool is) { return is ? "given" : "not given"; }
 
 /// What this rank computes of a sequence that is cut by rows: body(rows of the whole, [begin, end) of its own). Once
 /// without rows where it holds none, so that every rank checks its options.
-template <class Body>
-void each_piece(const std::vector<Rows>& pieces, const Body& body) {
+template <class Body> void each_piece(const std::vector<Rows>& pieces, const Body& body) {
   Index begin = 0;
   for (const Rows& rows : pieces) {
     body(rows, begin, begin + rows.count());

@@ -60,7 +60,7 @@ std::vector<RoutedChunk> routed_chunks(const ParallelCall& call, Index step, boo
 }
 
 Routed::Routed(const ParallelCall& call, const RoutedChunk& chunk, Way way, Type type, const Array& k, const Array& v,
-               Arrived arrived)
+    Arrived arrived)
     : call_(call), chunk_(chunk), way_(way), arrived_(std::move(arrived)) {
   for (std::size_t n = 0; n < 2; ++n) {
     const Array& like = n == 0 ? k : v;

@@ -44,7 +44,7 @@ class Routed {
   /// Zeros, of the sizes of k and v but for the length; a null array stays null. `arrived`: called once all that comes
   /// for some rows is there, before they are sent on.
   Routed(const ParallelCall& call, const RoutedChunk& chunk, Way way, Type type, const Array& k, const Array& v,
-         Arrived arrived);
+      Arrived arrived);
   Routed(const Routed&) = delete;
   Routed& operator=(const Routed&) = delete;
   /// Passes on what comes also where this rank's work has thrown.

@@ -9,9 +9,9 @@ namespace qkv::inline v0::dist {
 
 /// out and lse of q, k, v; lse may be null.
 void compute_forward(const Array& q, const Array& k, const Array& v, const Array& out, const Array& lse,
-                     const AttentionOptions& options, Context& context);
+    const AttentionOptions& options, Context& context);
 void compute_backward(const Array& q, const Array& k, const Array& v, const Array& out, const Array& lse,
-                      const Array& dout, const Gradients& gradients, const AttentionOptions& options, Context& context);
+    const Array& dout, const Gradients& gradients, const AttentionOptions& options, Context& context);
 
 /// Keys from `begin` on of some heads; v is null where only rows' maxima are computed.
 struct ArrivedKeys {
@@ -33,16 +33,15 @@ struct BackwardPiece {
   std::function<void(const ArrivedKeys&, const Array& dk, const Array& dv, const Gradients& shared)> add;
 };
 ForwardPiece forward_piece(bool many, const Array& q, const AllKeys& keys, const Array& out, const Array& lse,
-                           const AttentionOptions& options, Context& context);
+    const AttentionOptions& options, Context& context);
 BackwardPiece backward_piece(bool many, const Array& q, const AllKeys& keys, const Array& out, const Array& lse,
-                             const Array& dout, const Gradients& wanted, const AttentionOptions& options,
-                             Context& context);
+    const Array& dout, const Gradients& wanted, const AttentionOptions& options, Context& context);
 
 /// Whether a call of these sizes, of whose queries q has some, can be computed chunk by chunk. In forward few queries
 /// over many keys, which decode computes, and the mean over all values that EmptyRow::kMean writes, need all at once;
 /// in forward and backward so do keys that are read by lists (Mask::keys).
 bool takes_chunks(bool backward, const Array& q, const AllKeys& keys, Index queries, const AttentionOptions& options,
-                  Context& context);
+    Context& context);
 /// A chunk begins, and all but the last end, at a multiple of this many keys.
 Index chunk_step(Type type, Index head_dim, Index v_head_dim, const AttentionOptions& options, const Context& context);
 /// Whether backward in chunks needs the keys of these rows twice.

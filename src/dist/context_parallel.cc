@@ -26,7 +26,7 @@ void check_gradients(const ParallelCall& call, const Gradients& g) {
   beside_k("dv", g.dv, dv);
   beside_k("dv_sums", g.dv_sums, dv);
   check<OptionError>((g.dk.is_null() || g.dk_sums.is_null()) && (g.dv.is_null() || g.dv_sums.is_null()), call.function,
-                     "dk and dk_sums, dv and dv_sums must not both be given: got both");
+      "dk and dk_sums, dv and dv_sums must not both be given: got both");
 }
 
 void forward(ParallelCall call) {
@@ -39,17 +39,11 @@ void forward(ParallelCall call) {
 }
 
 void backward(ParallelCall call, const Gradients& g, const std::array<std::string, 3>& shared_shapes) {
-  call.agree({{"dq", given(!g.dq.is_null())},
-              {"dk", given(!g.dk.is_null())},
-              {"dv", given(!g.dv.is_null())},
-              {"dk_sums", given(!g.dk_sums.is_null())},
-              {"dv_sums", given(!g.dv_sums.is_null())},
-              {"dbias", shared_shapes[0]},
-              {"dsinks", shared_shapes[1]},
-              {"dposition_bias", shared_shapes[2]},
-              {"dlse", given(!g.dlse.is_null())},
-              {"accumulate", g.accumulate ? "yes" : "no"}},
-             [&] { check_gradients(call, g); });
+  call.agree({{"dq", given(!g.dq.is_null())}, {"dk", given(!g.dk.is_null())}, {"dv", given(!g.dv.is_null())},
+                 {"dk_sums", given(!g.dk_sums.is_null())}, {"dv_sums", given(!g.dv_sums.is_null())},
+                 {"dbias", shared_shapes[0]}, {"dsinks", shared_shapes[1]}, {"dposition_bias", shared_shapes[2]},
+                 {"dlse", given(!g.dlse.is_null())}, {"accumulate", g.accumulate ? "yes" : "no"}},
+      [&] { check_gradients(call, g); });
   call.cut.method == Method::kUlysses ? backward_by_heads(call, g) : backward_by_keys(call, g);
 }
 
@@ -61,29 +55,21 @@ ContextParallel::ContextParallel(Transport& transport, ContextParallelOptions op
   check<OptionError>(options.turns >= 1, "dist::ContextParallel", "turns must be at least 1: got ", options.turns);
   check<OptionError>(options.chunk >= 0, "dist::ContextParallel", "chunk must not be negative: got ", options.chunk);
   check<OptionError>(options.method != Method::kUlysses || options.chunk == 0, "dist::ContextParallel",
-                     "Ulysses computes whole heads: chunk must be 0: got ", options.chunk);
+      "Ulysses computes whole heads: chunk must be 0: got ", options.chunk);
 }
 
 #define QKV_DEFINE(T)                                                                                              \
   void ContextParallel::forward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<T, 4> out,        \
-                                View<Accumulator<T>, 3> lse, const AttentionOptions& options) {                    \
-    dist::forward({"ContextParallel::forward",                                                                     \
-                   transport_,                                                                                     \
-                   options_,                                                                                       \
-                   context_,                                                                                       \
-                   options,                                                                                        \
-                   {Array(q), Array(k), Array(v), Array(out), Array(lse), {}}});                                   \
+      View<Accumulator<T>, 3> lse, const AttentionOptions& options) {                                              \
+    dist::forward({"ContextParallel::forward", transport_, options_, context_, options,                            \
+        {Array(q), Array(k), Array(v), Array(out), Array(lse), {}}});                                              \
   }                                                                                                                \
   void ContextParallel::backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> out, \
-                                 View<const Accumulator<T>, 3> lse, View<const T, 4> dout,                         \
-                                 const AttentionGradients<T>& g, const AttentionOptions& options) {                \
-    dist::backward({"ContextParallel::backward",                                                                   \
-                    transport_,                                                                                    \
-                    options_,                                                                                      \
-                    context_,                                                                                      \
-                    options,                                                                                       \
-                    {Array(q), Array(k), Array(v), Array(out), Array(lse), Array(dout)}},                          \
-                   Gradients(g), {g.dbias.shape(), g.dsinks.shape(), g.dposition_bias.shape()});                   \
+      View<const Accumulator<T>, 3> lse, View<const T, 4> dout, const AttentionGradients<T>& g,                    \
+      const AttentionOptions& options) {                                                                           \
+    dist::backward({"ContextParallel::backward", transport_, options_, context_, options,                          \
+                       {Array(q), Array(k), Array(v), Array(out), Array(lse), Array(dout)}},                       \
+        Gradients(g), {g.dbias.shape(), g.dsinks.shape(), g.dposition_bias.shape()});                              \
   }
 QKV_DEFINE(float)
 QKV_DEFINE(double)

@@ -5,9 +5,8 @@
 namespace qkv::inline v0::dist {
 namespace {
 
-template <class T, class From>
-void add_numbers(const std::byte* from, Index from_stride, std::byte* to, Index to_stride, Index count,
-                 bool accumulate) {
+template <class T, class From> void add_numbers(
+    const std::byte* from, Index from_stride, std::byte* to, Index to_stride, Index count, bool accumulate) {
   using Sum = Accumulator<T>;
   for (Index n = 0; n < count; ++n) {
     From number;

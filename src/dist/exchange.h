@@ -23,9 +23,8 @@ std::vector<std::vector<Rows>> rows_of_ranks(const ContextParallelOptions& cut, 
 /// The rows in both lists, ascending.
 std::vector<Rows> rows_in_both(const std::vector<Rows>& a, const std::vector<Rows>& b);
 /// body(piece of x, rows) for each range of `wanted`, in the local array x of `rows`.
-template <class Body>
-void each_local_piece(const Array& x, const std::vector<Rows>& rows, const std::vector<Rows>& wanted,
-                      const Body& body) {
+template <class Body> void each_local_piece(
+    const Array& x, const std::vector<Rows>& rows, const std::vector<Rows>& wanted, const Body& body) {
   Index begin = 0;
   for (const Rows& mine : rows) {
     for (const Rows& some : rows_in_both({mine}, wanted)) {
@@ -66,13 +65,12 @@ class Exchange {
 };
 
 /// As many numbers of every rank, on every rank.
-template <class E>
-std::vector<std::vector<E>> from_all(Transport& transport, const std::vector<E>& mine) {
+template <class E> std::vector<std::vector<E>> from_all(Transport& transport, const std::vector<E>& mine) {
   Exchange exchange(transport);
   std::vector<std::vector<E>> all(static_cast<std::size_t>(transport.size()), std::vector<E>(mine.size()));
   const auto bytes = [](const auto& numbers) {  // any numbers are their bytes, in twos
-    return Array(View<const BFloat16, 1>(reinterpret_cast<const BFloat16*>(numbers.data()),
-                                         {static_cast<Index>(numbers.size() * sizeof(E) / 2)}));
+    return Array(View<const BFloat16, 1>(
+        reinterpret_cast<const BFloat16*>(numbers.data()), {static_cast<Index>(numbers.size() * sizeof(E) / 2)}));
   };
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     exchange.send(rank, bytes(mine));

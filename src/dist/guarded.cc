@@ -1,5 +1,5 @@
-// The guard's thread owns `control`: it sends heartbeats, hears those of the others, and writes one text when a rank is gone. The
-// owner's thread reads a flag.
+// The guard's thread owns `control`: it sends heartbeats, hears those of the others, and writes one text when a rank is
+// gone. The owner's thread reads a flag.
 #include "qkv/dist/guarded.h"
 
 #include <array>
@@ -84,8 +84,7 @@ struct Guarded::Impl {
 
   /// One call of the data transport. The others hear what breaks it before the exception frees the bytes of other
   /// operations.
-  template <class Call>
-  auto guarded(Guarded& owner, const Call& call) {
+  template <class Call> auto guarded(Guarded& owner, const Call& call) {
     require_whole();
     try {
       return call();
@@ -95,8 +94,8 @@ struct Guarded::Impl {
     }
   }
 
-  /// The thread. The owner hears of a failure when the thread has told the others and has ended: from then on nobody calls an
-  /// adapter, which could write what still arrives into memory that the owner's exception has freed.
+  /// The thread. The owner hears of a failure when the thread has told the others and has ended: from then on nobody
+  /// calls an adapter, which could write what still arrives into memory that the owner's exception has freed.
   void run() {
     try {
       watch();
@@ -184,7 +183,8 @@ struct Guarded::Impl {
     sent(peer);
   }
 
-  /// Tells every rank that can be reached within a short time. Who cannot be told hears nothing more, which says the same.
+  /// Tells every rank that can be reached within a short time. Who cannot be told hears nothing more, which says the
+  /// same.
   void tell(const std::string& text) {
     const auto until =
         Clock::now() + std::chrono::duration_cast<Clock::duration>(std::min(Seconds(timeout / 8), Seconds(0.5)));
@@ -217,10 +217,10 @@ struct Guarded::Impl {
 
 Guarded::Guarded(Transport& data, Transport& control, GuardOptions options) {
   check<OptionError>(data.rank() == control.rank() && data.size() == control.size(), "Guarded",
-                     "both transports must join the same ranks: got ranks ", data.rank(), " and ", control.rank(),
-                     ", sizes ", data.size(), " and ", control.size());
+      "both transports must join the same ranks: got ranks ", data.rank(), " and ", control.rank(), ", sizes ",
+      data.size(), " and ", control.size());
   check<OptionError>(options.timeout > 0 && std::isfinite(options.timeout), "Guarded",
-                     "the timeout must be above 0 seconds: got ", options.timeout);
+      "the timeout must be above 0 seconds: got ", options.timeout);
   impl_ = std::make_unique<Impl>(data, control, options);
   impl_->start();
 }

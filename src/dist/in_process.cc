@@ -1,5 +1,6 @@
-// One queue of whole messages per ordered pair of ranks. A sender's own poll copies its bytes into the queue, a receiver's own poll
-// copies them out: no thread ever touches another's memory, so a rank that ends early leaves nothing dangling.
+// One queue of whole messages per ordered pair of ranks. A sender's own poll copies its bytes into the queue, a
+// receiver's own poll copies them out: no thread ever touches another's memory, so a rank that ends early leaves
+// nothing dangling.
 #include "qkv/dist/in_process.h"
 
 #include <algorithm>
@@ -45,7 +46,7 @@ class InProcessTransport final : public Transport {
   }
   bool poll(Ticket ticket) override {
     check<OptionError>(ticket.id >= 0 && ticket.id < next_, "Transport::poll",
-                       "the ticket must be of this transport: got ", ticket.id);
+        "the ticket must be of this transport: got ", ticket.id);
     if (!error_.empty()) throw TransportError(error_);
     move_on();
     return std::ranges::find(under_way_, ticket.id, &Operation::id) == under_way_.end();
@@ -63,7 +64,7 @@ class InProcessTransport final : public Transport {
   Ticket start(const char* function, Operation one) {
     if (!error_.empty()) throw TransportError(error_);
     check<OptionError>(one.peer >= 0 && one.peer < size(), function, "the rank must be in [0, size): got ", one.peer,
-                       ", size ", size());
+        ", size ", size());
     one.id = next_++;
     under_way_.push_back(one);
     return {one.id};

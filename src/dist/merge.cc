@@ -24,10 +24,8 @@ template <class T>
 void merge(Transport& transport, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse, Context& context) {
   using Sum = Accumulator<T>;
   constexpr const char* function = "dist::merge_over_ranks";
-  agree(transport, {{"call", function},
-                    {"out", std::string(name_of(type_of<T>())) + " " + out.shape()},
-                    {"lse", lse.shape()},
-                    {"instruction set", std::string(isa_name(context.isa()))}});
+  agree(transport, {{"call", function}, {"out", std::string(name_of(type_of<T>())) + " " + out.shape()},
+                       {"lse", lse.shape()}, {"instruction set", std::string(isa_name(context.isa()))}});
   const std::array<Index, 3> rows{out.size(0), out.size(1), out.size(2)};
   check<ShapeError>(lse.sizes() == rows, function, "lse must be [B, H, Tq]: got ", lse, " for out ", out);
   const std::vector<Buffer> all_outs = from_all_ranks(transport, Array(out)),

@@ -59,7 +59,7 @@ struct OpenMpi {
     if (handle == nullptr) {
       const char* const reason = ::dlerror();
       fail<UnsupportedError>("Mpi", "MPI needs Open MPI's library (Debian: apt-get install openmpi-bin): got ",
-                             reason == nullptr ? "no reason" : reason);
+          reason == nullptr ? "no reason" : reason);
     }
     const auto get_version = reinterpret_cast<int (*)(char*, int*)>(::dlsym(handle, "MPI_Get_library_version"));
     std::array<char, 8192> text{};  // MPICH's MPI_MAX_LIBRARY_VERSION_STRING, the longest of all
@@ -70,7 +70,7 @@ struct OpenMpi {
     const auto find = [&](auto& target, const char* name) {
       void* const symbol = ::dlsym(handle, name);
       check<UnsupportedError>(symbol != nullptr, "Mpi", "the library must be Open MPI, version 4 or 5: ", library,
-                              " is ", version, " and has no ", name);
+          " is ", version, " and has no ", name);
       target = reinterpret_cast<std::remove_reference_t<decltype(target)>>(symbol);
     };
     find(comm_world, "ompi_mpi_comm_world");
@@ -128,7 +128,7 @@ class MpiTransport final : public Transport {
   }
   bool poll(Ticket ticket) override {
     check<OptionError>(ticket.id >= 0 && ticket.id < next_, "Transport::poll",
-                       "the ticket must be of this transport: got ", ticket.id);
+        "the ticket must be of this transport: got ", ticket.id);
     if (!error_.empty()) throw TransportError(error_);
     move_on();
     return !open_.contains(ticket.id);
@@ -149,8 +149,8 @@ class MpiTransport final : public Transport {
   template <class Call>
   Ticket start(const char* function, int peer, std::size_t bytes, const Call& call, bool receives) {
     if (!error_.empty()) throw TransportError(error_);
-    check<OptionError>(peer >= 0 && peer < size(), function, "the rank must be in [0, size): got ", peer, ", size ",
-                       size());
+    check<OptionError>(
+        peer >= 0 && peer < size(), function, "the rank must be in [0, size): got ", peer, ", size ", size());
     const std::lock_guard lock(world_.mutex);
     std::size_t at = 0;
     for (bool last = false; !last;) {
@@ -246,7 +246,7 @@ struct Mpi::Impl {
 
 Mpi::Mpi(const MpiOptions& options) {
   check<OptionError>(options.piece_bytes >= 1 && options.piece_bytes <= INT_MAX, "Mpi",
-                     "a piece must have 1 to 2^31 - 1 bytes: got ", options.piece_bytes);
+      "a piece must have 1 to 2^31 - 1 bytes: got ", options.piece_bytes);
   impl_ = std::make_unique<Impl>(options);
   const OpenMpi& mpi = impl_->mpi;
   int running = 0, threads = 0;
@@ -258,7 +258,7 @@ Mpi::Mpi(const MpiOptions& options) {
     require(mpi, mpi.Query_thread(&threads), "MPI_Query_thread");
   }
   check<UnsupportedError>(threads >= OpenMpi::kSerialized, "Mpi",
-                          "MPI must be started with MPI_THREAD_SERIALIZED (2) or more: got ", threads);
+      "MPI must be started with MPI_THREAD_SERIALIZED (2) or more: got ", threads);
   World& world = impl_->world;
   require(mpi, mpi.Comm_set_errhandler(mpi.comm_world, mpi.errors_return), "MPI_Comm_set_errhandler");
   require(mpi, mpi.Comm_dup(mpi.comm_world, &world.comm), "MPI_Comm_dup");
@@ -275,7 +275,7 @@ const std::string& Mpi::version() const { return impl_->mpi.version; }
 
 void Mpi::close() {
   check<OptionError>(impl_->data.idle() && impl_->control.idle(), "Mpi::close",
-                     "every operation must be complete: got some under way");
+      "every operation must be complete: got some under way");
   const std::lock_guard lock(impl_->world.mutex);
   const OpenMpi& mpi = impl_->mpi;
   require(mpi, mpi.Barrier(impl_->world.comm), "MPI_Barrier");

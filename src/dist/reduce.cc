@@ -11,14 +11,12 @@ struct Slices {
   std::size_t n;
   std::size_t ranks;
   std::size_t begin(std::size_t rank) const { return n / ranks * rank + std::min(rank, n % ranks); }
-  template <class T>
-  std::span<T> of(std::span<T> values, std::size_t rank) const {
+  template <class T> std::span<T> of(std::span<T> values, std::size_t rank) const {
     return values.subspan(begin(rank), begin(rank + 1) - begin(rank));
   }
 };
 
-template <class T>
-void reduce(Transport& transport, std::span<T> values) {
+template <class T> void reduce(Transport& transport, std::span<T> values) {
   const auto ranks = static_cast<std::size_t>(transport.size()), me = static_cast<std::size_t>(transport.rank());
   const Slices slices{values.size(), ranks};
   const std::span<T> own = slices.of(values, me);

@@ -24,8 +24,7 @@ struct Blocks {
 };
 
 /// Rank owner(n) gets piece n of `pieces`. Neighbours become one.
-template <class Owner>
-RowsOfRanks assigned(const Blocks& blocks, Index pieces, int ranks, const Owner& owner) {
+template <class Owner> RowsOfRanks assigned(const Blocks& blocks, Index pieces, int ranks, const Owner& owner) {
   RowsOfRanks all(static_cast<std::size_t>(ranks));
   for (Index n = 0; n < pieces; ++n) {
     const Rows some = blocks.piece(n, pieces);
@@ -46,8 +45,8 @@ RowsOfRanks contiguous(const Blocks& blocks, int ranks) {
 RowsOfRanks zig_zag(const Blocks& blocks, int ranks, Index turns) {
   const Index turn = 2 * Index{ranks};
   const Index most = blocks.count() / turn + 1;  // then no piece has more than a block
-  return assigned(blocks, std::min(turns, most) * turn, ranks,
-               [&](Index n) { return std::min(n % turn, turn - 1 - n % turn); });
+  return assigned(
+      blocks, std::min(turns, most) * turn, ranks, [&](Index n) { return std::min(n % turn, turn - 1 - n % turn); });
 }
 
 }  // namespace
@@ -62,8 +61,8 @@ RowsOfRanks rows_of_ranks(const ContextParallelOptions& cut, Index length, int r
 }
 
 std::vector<Rows> rows_of_rank(const ContextParallelOptions& cut, Index length, int rank, int ranks) {
-  check<OptionError>(rank >= 0 && rank < ranks, "dist::rows_of_rank", "rank must be at least 0 and below ", ranks,
-                     ": got ", rank);
+  check<OptionError>(
+      rank >= 0 && rank < ranks, "dist::rows_of_rank", "rank must be at least 0 and below ", ranks, ": got ", rank);
   return rows_of_ranks(cut, length, ranks)[static_cast<std::size_t>(rank)];
 }
 

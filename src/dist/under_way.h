@@ -1,5 +1,5 @@
-// Messages under way while this rank computes. Adapters move bytes only inside their calls (transport.h), so a thread polls
-// meanwhile; the rank's own thread must not use the transport until the object is finished.
+// Messages under way while this rank computes. Adapters move bytes only inside their calls (transport.h), so a thread
+// polls meanwhile; the rank's own thread must not use the transport until the object is finished.
 #pragma once
 
 #include <atomic>

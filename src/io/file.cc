@@ -1,4 +1,5 @@
-// Sources: POSIX open, fsync, rename; the order write, fsync, rename, fsync of the directory is that of every careful database.
+// Sources: POSIX open, fsync, rename; the order write, fsync, rename, fsync of the directory is that of every careful
+// database.
 #include "qkv/io/file.h"
 
 #include <fcntl.h>
@@ -46,8 +47,8 @@ class Descriptor {
   int number_;
 };
 
-// The file that is written: the path itself, or the target of a symbolic link, since renaming onto a link would replace the
-// link.
+// The file that is written: the path itself, or the target of a symbolic link, since renaming onto a link would replace
+// the link.
 fs::path real_target(const fs::path& path) {
   std::error_code error;
   if (!fs::is_symlink(path, error)) return path;
@@ -56,7 +57,8 @@ fs::path real_target(const fs::path& path) {
   return target;
 }
 
-// The permissions of the file that is replaced; -1 when there is none. Renaming onto a device or a pipe would destroy it.
+// The permissions of the file that is replaced; -1 when there is none. Renaming onto a device or a pipe would destroy
+// it.
 int checked_permissions(const fs::path& path, const fs::path& target) {
   struct stat status {};
   if (::stat(target.c_str(), &status) != 0) {
@@ -69,8 +71,8 @@ int checked_permissions(const fs::path& path, const fs::path& target) {
   return static_cast<int>(status.st_mode & 07777);
 }
 
-// A new name in the directory of `target`. It is not derived from the target's name, which may already be as long as names may
-// be.
+// A new name in the directory of `target`. It is not derived from the target's name, which may already be as long as
+// names may be.
 fs::path fresh_name(const fs::path& target) {
   static std::atomic<unsigned> counter{0};
   return target.parent_path() / (".qkv-" + std::to_string(::getpid()) + "-" + std::to_string(counter++) + ".tmp");
@@ -113,7 +115,8 @@ FileReader::~FileReader() { ::close(descriptor_); }
 void FileReader::read_at(std::uint64_t offset, std::span<std::byte> out) const {
   constexpr std::size_t kMaxRead = std::size_t{1} << 30;
   if (offset > size_ || out.size() > size_ - offset) {
-    refuse("read_file", path_, "bytes past the end asked for: " + std::to_string(offset) + " + " + std::to_string(out.size()));
+    refuse("read_file", path_,
+        "bytes past the end asked for: " + std::to_string(offset) + " + " + std::to_string(out.size()));
   }
   while (!out.empty()) {
     const ssize_t got = ::pread(descriptor_, out.data(), std::min(out.size(), kMaxRead), static_cast<off_t>(offset));
@@ -135,7 +138,7 @@ std::vector<std::byte> read_file(const fs::path& path) {
 struct AtomicFiles::Stage {
   struct Entry {
     fs::path target, temporary;
-    fs::path backup = {};           // a second name of the old file while commit runs; empty when there was none
+    fs::path backup = {};  // a second name of the old file while commit runs; empty when there was none
     bool renamed = false;
     UnfinishedFile unfinished = {};  // the temporary one, for a signal
   };
@@ -182,7 +185,8 @@ void AtomicFiles::Stage::add(const fs::path& path, std::span<const std::byte> by
   }
 }
 
-// Gives the file that will be replaced a second name. Returns errno; 0 when there was no file or it has a second name now.
+// Gives the file that will be replaced a second name. Returns errno; 0 when there was no file or it has a second name
+// now.
 int AtomicFiles::Stage::keep_old(Entry& entry) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(entry.target, error);
@@ -191,7 +195,8 @@ int AtomicFiles::Stage::keep_old(Entry& entry) {
   if (!fs::is_regular_file(status)) return fs::is_directory(status) ? EISDIR : EEXIST;
   fs::path backup = fresh_name(entry.target);
   // A file system without hard links: the old file is moved aside.
-  if (::link(entry.target.c_str(), backup.c_str()) != 0 && ::rename(entry.target.c_str(), backup.c_str()) != 0) return errno;
+  if (::link(entry.target.c_str(), backup.c_str()) != 0 && ::rename(entry.target.c_str(), backup.c_str()) != 0)
+    return errno;
   entry.backup = std::move(backup);
   return 0;
 }

@@ -26,8 +26,8 @@ void swap_byte_order(std::vector<std::byte>& bytes, std::size_t element_bytes) {
 }
 
 // First axis fastest -> last axis fastest. Walks the output in order; `position` is the element's index in the input.
-std::vector<std::byte> row_major(const std::vector<std::byte>& bytes, const std::vector<Index>& sizes,
-                                 std::size_t element_bytes) {
+std::vector<std::byte> row_major(
+    const std::vector<std::byte>& bytes, const std::vector<Index>& sizes, std::size_t element_bytes) {
   const std::size_t rank = sizes.size();
   std::vector<Index> strides(rank);
   std::vector<Index> index(rank);
@@ -57,31 +57,32 @@ AnyTensor read_npy(const Source& source) {
   const std::uint64_t prefix = std::min<std::uint64_t>(source.size(), kMagic.size());
   const std::string magic = source.read_text(0, prefix);
   const auto differs = std::mismatch(magic.begin(), magic.end(), kMagic.begin()).first - magic.begin();
-  source.check(magic == kMagic, static_cast<std::uint64_t>(differs), "a file begins with \\x93NUMPY: got " + escaped(magic));
+  source.check(
+      magic == kMagic, static_cast<std::uint64_t>(differs), "a file begins with \\x93NUMPY: got " + escaped(magic));
   check_size(kLengthAt, "a version");
   const std::vector<std::byte> version = source.read(kVersionAt, 2);
   const auto major = std::to_integer<unsigned>(version[0]);
   const auto minor = std::to_integer<unsigned>(version[1]);
   source.check(major >= 1 && major <= 3 && minor == 0, kVersionAt,
-               "the version must be 1.0, 2.0 or 3.0: got " + std::to_string(major) + "." + std::to_string(minor));
+      "the version must be 1.0, 2.0 or 3.0: got " + std::to_string(major) + "." + std::to_string(minor));
   const std::uint64_t length_bytes = major == 1 ? 2 : 4;
   const std::uint64_t header_at = kLengthAt + length_bytes;
   check_size(header_at, "the length of its header");
   const std::uint64_t header_bytes = little_endian(source.read(kLengthAt, length_bytes));
   source.check(header_bytes <= kMaxNpyHeaderBytes, kLengthAt,
-               "the header may have at most 65535 bytes: got " + std::to_string(header_bytes));
+      "the header may have at most 65535 bytes: got " + std::to_string(header_bytes));
   source.check(header_bytes <= source.size() - header_at, kLengthAt,
-               "the header must end within the file, which has " + std::to_string(source.size()) + " bytes: got a header of " +
-                   std::to_string(header_bytes));
+      "the header must end within the file, which has " + std::to_string(source.size()) + " bytes: got a header of " +
+          std::to_string(header_bytes));
   NpyHeader header = parse_npy_header(source.read_text(header_at, header_bytes), header_at, source);
 
   const std::size_t element_bytes = dtype_bytes(header.dtype);
   const std::optional<std::uint64_t> wanted = checked_bytes(header.sizes, element_bytes);
-  source.check(wanted.has_value(), header.shape_at, "the array's size in bytes must fit in 63 bits: got a larger shape");
+  source.check(
+      wanted.has_value(), header.shape_at, "the array's size in bytes must fit in 63 bits: got a larger shape");
   const std::uint64_t data_at = header_at + header_bytes;
   const std::uint64_t got = source.size() - data_at;
-  source.check(
-      *wanted == got, data_at + std::min(*wanted, got),
+  source.check(*wanted == got, data_at + std::min(*wanted, got),
       "data must be as long as shape and descr say, " + std::to_string(*wanted) + " bytes: got " + std::to_string(got));
 
   AnyTensor tensor;
@@ -114,7 +115,8 @@ AnyTensor load_npy(const std::filesystem::path& path) { return read_npy(Source("
 std::vector<std::byte> write_npy(const AnyTensor& tensor) {
   check_tensor("write_npy", "the array", tensor);
   if (npy_descr(tensor.dtype).empty()) {
-    throw UnsupportedError("[write_npy] .npy must have a name for the dtype: got " + std::string(dtype_name(tensor.dtype)));
+    throw UnsupportedError(
+        "[write_npy] .npy must have a name for the dtype: got " + std::string(dtype_name(tensor.dtype)));
   }
   // At most 64 axes of 21 characters: the length fits in 16 bits.
   const std::string header = header_text(tensor);
@@ -129,6 +131,8 @@ std::vector<std::byte> write_npy(const AnyTensor& tensor) {
   return out;
 }
 
-void save_npy(const std::filesystem::path& path, const AnyTensor& tensor) { write_file_atomically(path, write_npy(tensor)); }
+void save_npy(const std::filesystem::path& path, const AnyTensor& tensor) {
+  write_file_atomically(path, write_npy(tensor));
+}
 
 }  // namespace qkv::inline v0::io

@@ -1,5 +1,5 @@
-// Grammar: '{' [ key ':' value { ',' key ':' value } [','] ] '}' spaces '\n', each of the keys descr, fortran_order, shape
-// once. Source: NumPy, numpy/lib/format.py, "Format Version 1.0" and the sections after it.
+// Grammar: '{' [ key ':' value { ',' key ':' value } [','] ] '}' spaces '\n', each of the keys descr, fortran_order,
+// shape once. Source: NumPy, numpy/lib/format.py, "Format Version 1.0" and the sections after it.
 #include "io/npy_header.h"
 
 #include <array>
@@ -13,18 +13,9 @@ struct Name {
   std::string_view code;
   DType dtype;
 };
-constexpr std::array<Name, 12> kNames = {{{"b1", DType::kBool},
-                                          {"u1", DType::kU8},
-                                          {"i1", DType::kI8},
-                                          {"u2", DType::kU16},
-                                          {"i2", DType::kI16},
-                                          {"u4", DType::kU32},
-                                          {"i4", DType::kI32},
-                                          {"u8", DType::kU64},
-                                          {"i8", DType::kI64},
-                                          {"f2", DType::kF16},
-                                          {"f4", DType::kF32},
-                                          {"f8", DType::kF64}}};
+constexpr std::array<Name, 12> kNames = {{{"b1", DType::kBool}, {"u1", DType::kU8}, {"i1", DType::kI8},
+    {"u2", DType::kU16}, {"i2", DType::kI16}, {"u4", DType::kU32}, {"i4", DType::kI32}, {"u8", DType::kU64},
+    {"i8", DType::kI64}, {"f2", DType::kF16}, {"f4", DType::kF32}, {"f8", DType::kF64}}};
 
 class NpyHeaderReader {
  public:
@@ -43,10 +34,11 @@ class NpyHeaderReader {
       }
       skip_space();
     }
-    check(seen_ == (kDescr | kFortran | kShape), position_ - 1, "a header must have descr, fortran_order and shape: got fewer");
+    check(seen_ == (kDescr | kFortran | kShape), position_ - 1,
+        "a header must have descr, fortran_order and shape: got fewer");
     while (position_ < text_.size() && text_[position_] == ' ') ++position_;
     check(position_ + 1 == text_.size() && text_[position_] == '\n', position_,
-          "the dict must be followed by spaces and one newline only: got " + escaped(text_.substr(position_)));
+        "the dict must be followed by spaces and one newline only: got " + escaped(text_.substr(position_)));
     return std::move(header_);
   }
 
@@ -68,7 +60,7 @@ class NpyHeaderReader {
     skip_space();
     const std::size_t at = position_;
     check(try_take(wanted), at,
-          std::string(requirement) + ": got " + escaped(text_.substr(at, 16)) + " where " + wanted + " is needed");
+        std::string(requirement) + ": got " + escaped(text_.substr(at, 16)) + " where " + wanted + " is needed");
   }
   bool try_take(std::string_view word) {
     if (std::string_view(text_).substr(position_, word.size()) != word) return false;
@@ -80,10 +72,11 @@ class NpyHeaderReader {
   std::string read_string(const char* what) {
     const std::size_t at = position_;
     const char quote = at < text_.size() ? text_[at] : '\0';
-    check(quote == '\'' || quote == '"', at, std::string(what) + " must be a string: got " + escaped(text_.substr(at, 16)));
+    check(quote == '\'' || quote == '"', at,
+        std::string(what) + " must be a string: got " + escaped(text_.substr(at, 16)));
     const std::size_t end = text_.find(quote, at + 1);
     check(end != std::string::npos, at,
-          std::string(what) + " must be a string with a closing quote: got " + escaped(text_.substr(at)));
+        std::string(what) + " must be a string with a closing quote: got " + escaped(text_.substr(at)));
     position_ = end + 1;
     return text_.substr(at + 1, end - at - 1);
   }
@@ -108,7 +101,8 @@ class NpyHeaderReader {
 
   void read_descr() {
     const std::size_t at = position_;
-    check(at == text_.size() || text_[at] != '[', at, "structured arrays are not read: got descr " + escaped(text_.substr(at)));
+    check(at == text_.size() || text_[at] != '[', at,
+        "structured arrays are not read: got descr " + escaped(text_.substr(at)));
     const std::string descr = read_string("descr");
     const Name* found = nullptr;
     for (const Name& name : kNames) {
@@ -116,12 +110,12 @@ class NpyHeaderReader {
     }
     const bool bfloat16 = descr.ends_with("V2");
     check(found != nullptr, at,
-          "the dtype must be one of b1, i1..i8, u1..u8, f2, f4, f8: got " + escaped(descr) +
-              (bfloat16 ? ", perhaps bfloat16: save it as float32, or as safetensors" : ""));
+        "the dtype must be one of b1, i1..i8, u1..u8, f2, f4, f8: got " + escaped(descr) +
+            (bfloat16 ? ", perhaps bfloat16: save it as float32, or as safetensors" : ""));
     const bool one_byte = dtype_bytes(found->dtype) == 1;
     const char order = descr[0];
     check(order == '<' || order == '>' || (order == '|' && one_byte), at,
-          "a dtype must begin with its byte order, < or > (| for one byte): got " + escaped(descr));
+        "a dtype must begin with its byte order, < or > (| for one byte): got " + escaped(descr));
     header_.dtype = found->dtype;
     header_.big_endian = order == '>' && !one_byte;
   }
@@ -130,7 +124,7 @@ class NpyHeaderReader {
     const std::size_t at = position_;
     header_.fortran_order = try_take("True");
     check(header_.fortran_order || try_take("False"), at,
-          "fortran_order must be True or False: got " + escaped(text_.substr(at, 16)));
+        "fortran_order must be True or False: got " + escaped(text_.substr(at, 16)));
   }
 
   // () or (3,) or (3, 4) or (3, 4,): as in Python, (3) is not a tuple.
@@ -140,7 +134,8 @@ class NpyHeaderReader {
     skip_space();
     bool comma = true;
     while (!try_take(')')) {
-      check(comma, position_, "sizes of the shape must be separated by a comma: got " + escaped(text_.substr(position_, 16)));
+      check(comma, position_,
+          "sizes of the shape must be separated by a comma: got " + escaped(text_.substr(position_, 16)));
       check(header_.sizes.size() < kMaxAxes, position_, "at most 64 axes are read: got more");
       header_.sizes.push_back(read_size());
       skip_space();
@@ -148,7 +143,7 @@ class NpyHeaderReader {
       skip_space();
     }
     check(header_.sizes.size() != 1 || comma, position_ - 1,
-          "shape must be a tuple, and one of a single size ends in a comma: got a number");
+        "shape must be a tuple, and one of a single size ends in a comma: got a number");
   }
 
   Index read_size() {
@@ -159,7 +154,7 @@ class NpyHeaderReader {
     }
     const bool leading_zero = position_ > at + 1 && text_[at] == '0';
     check(position_ > at && value <= kMaxSize && !leading_zero, at,
-          "a size must be a whole number of at most 2^53: got " + escaped(text_.substr(at, 24)));
+        "a size must be a whole number of at most 2^53: got " + escaped(text_.substr(at, 24)));
     return static_cast<Index>(value);
   }
 

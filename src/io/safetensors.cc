@@ -1,5 +1,6 @@
-// Layout of a file: u64 length, JSON header, data. Checks the tensors' byte ranges and reads them; safetensors_header.cc reads
-// the JSON. Source: github.com/huggingface/safetensors, safetensors/src/tensor.rs (but stricter about names and numbers).
+// Layout of a file: u64 length, JSON header, data. Checks the tensors' byte ranges and reads them;
+// safetensors_header.cc reads the JSON. Source: github.com/huggingface/safetensors, safetensors/src/tensor.rs (but
+// stricter about names and numbers).
 #include "qkv/io/safetensors.h"
 
 #include <algorithm>
@@ -39,12 +40,12 @@ void check_layout(const std::vector<HeaderEntry>& entries, std::uint64_t data_at
     check_offsets(entry->begin == covered, "data must leave no hole: the tensors before it end at ", covered);
     const std::optional<std::uint64_t> wanted = checked_bytes(entry->sizes, dtype_bytes(entry->dtype));
     source.check(wanted.has_value(), entry->shape_at,
-                 [&] { return name_of(*entry) + "its size in bytes must fit in 63 bits: got a larger shape"; });
+        [&] { return name_of(*entry) + "its size in bytes must fit in 63 bits: got a larger shape"; });
     check_offsets(*wanted == entry->end - entry->begin, "data must be as long as shape and dtype say, ", *wanted);
     covered = entry->end;
   }
   source.check(covered == data_bytes, data_at + covered,
-               "the file must end where its last tensor does: got " + std::to_string(data_bytes - covered) + " bytes more");
+      "the file must end where its last tensor does: got " + std::to_string(data_bytes - covered) + " bytes more");
 }
 
 /// The header, checked; entries' bytes count from data_at.
@@ -55,13 +56,13 @@ struct Opened {
 
 Opened read_header(const Source& source) {
   source.check(source.size() >= kLengthBytes, source.size(),
-               "a file begins with 8 bytes of length: got " + std::to_string(source.size()));
+      "a file begins with 8 bytes of length: got " + std::to_string(source.size()));
   const std::uint64_t header_bytes = little_endian(source.read(0, kLengthBytes));
   source.check(header_bytes <= kMaxHeaderBytes, 0,
-               "the header may have at most 100000000 bytes: got " + std::to_string(header_bytes));
+      "the header may have at most 100000000 bytes: got " + std::to_string(header_bytes));
   source.check(header_bytes <= source.size() - kLengthBytes, 0,
-               "the header must end within the file, which has " + std::to_string(source.size()) + " bytes: got a header of " +
-                   std::to_string(header_bytes));
+      "the header must end within the file, which has " + std::to_string(source.size()) + " bytes: got a header of " +
+          std::to_string(header_bytes));
   const std::uint64_t data_at = kLengthBytes + header_bytes;
   Opened opened{parse_header(source.read_text(kLengthBytes, header_bytes), kLengthBytes, source), data_at};
   check_layout(opened.header.entries, data_at, source);
@@ -94,8 +95,8 @@ std::string json_string(const std::string& text) {
 std::string entry_text(const TensorPlace& tensor, std::uint64_t begin) {
   std::string sizes;
   for (const Index size : tensor.sizes) sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
-  return json_string(tensor.name) + ":{\"dtype\":\"" + std::string(dtype_name(tensor.dtype)) + "\",\"shape\":[" + sizes +
-         "],\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(begin + tensor.bytes()) + "]}";
+  return json_string(tensor.name) + ":{\"dtype\":\"" + std::string(dtype_name(tensor.dtype)) + "\",\"shape\":[" +
+         sizes + "],\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(begin + tensor.bytes()) + "]}";
 }
 
 // Refuses what a reader would refuse.
@@ -110,16 +111,18 @@ void check_writable(const std::vector<TensorPlace>& tensors, std::size_t metadat
   }
 }
 
-// The tensors by element size, largest first, equal ones in their order: each then starts at a multiple of its element size.
+// The tensors by element size, largest first, equal ones in their order: each then starts at a multiple of its element
+// size.
 std::vector<std::size_t> data_order(const std::vector<TensorPlace>& tensors) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return dtype_bytes(tensors[a].dtype) > dtype_bytes(tensors[b].dtype); });
+      [&](std::size_t a, std::size_t b) { return dtype_bytes(tensors[a].dtype) > dtype_bytes(tensors[b].dtype); });
   return order;
 }
 
-// The JSON, padded with spaces to a multiple of 8 bytes so that the data is aligned. The tensors' `at` counts from the data.
+// The JSON, padded with spaces to a multiple of 8 bytes so that the data is aligned. The tensors' `at` counts from the
+// data.
 std::string header_text(const std::vector<TensorPlace>& tensors, const std::map<std::string, std::string>& metadata) {
   std::string text = "{";
   if (!metadata.empty()) {
@@ -132,17 +135,21 @@ std::string header_text(const std::vector<TensorPlace>& tensors, const std::map<
   text += "}";
   text.resize((text.size() + 7) / 8 * 8, ' ');
   if (text.size() > kMaxHeaderBytes) {
-    throw UnsupportedError("[write_safetensors] the header may have at most 100000000 bytes: got " +
-                           std::to_string(text.size()));
+    throw UnsupportedError(
+        "[write_safetensors] the header may have at most 100000000 bytes: got " + std::to_string(text.size()));
   }
   return text;
 }
 
 }  // namespace
 
-StateDict parse_safetensors(std::span<const std::byte> bytes) { return read_safetensors(Source("parse_safetensors", bytes)); }
+StateDict parse_safetensors(std::span<const std::byte> bytes) {
+  return read_safetensors(Source("parse_safetensors", bytes));
+}
 
-StateDict load_safetensors(const std::filesystem::path& path) { return read_safetensors(Source("load_safetensors", path)); }
+StateDict load_safetensors(const std::filesystem::path& path) {
+  return read_safetensors(Source("load_safetensors", path));
+}
 
 std::uint64_t TensorPlace::bytes() const { return checked_bytes(sizes, dtype_bytes(dtype)).value_or(0); }
 
@@ -185,7 +192,8 @@ SafetensorsPlan plan_safetensors(std::vector<TensorPlace> tensors, const std::ma
   }
   const std::string header = header_text(tensors, metadata);
   SafetensorsPlan plan;
-  for (std::uint64_t i = 0; i < kLengthBytes; ++i) plan.head.push_back(static_cast<std::byte>(header.size() >> (8 * i)));
+  for (std::uint64_t i = 0; i < kLengthBytes; ++i)
+    plan.head.push_back(static_cast<std::byte>(header.size() >> (8 * i)));
   const auto text = std::as_bytes(std::span(header));
   plan.head.insert(plan.head.end(), text.begin(), text.end());
   for (TensorPlace& tensor : tensors) tensor.at += plan.head.size();

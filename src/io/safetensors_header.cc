@@ -1,6 +1,6 @@
-// A state machine over the events of nlohmann's SAX parser: it sees duplicate keys, and anything unexpected stops the parser at
-// once, so that nesting and size of the document are bounded. Byte offsets of errors come from the iterator that feeds the
-// parser.
+// A state machine over the events of nlohmann's SAX parser: it sees duplicate keys, and anything unexpected stops the
+// parser at once, so that nesting and size of the document are bounded. Byte offsets of errors come from the iterator
+// that feeds the parser.
 #include "io/safetensors_header.h"
 
 #include <array>
@@ -37,8 +37,8 @@ class TrackedIterator {
 };
 
 std::optional<DType> dtype_of(std::string_view name) {
-  constexpr std::array kAll = {DType::kBool, DType::kU8,  DType::kI8,  DType::kI16,  DType::kU16, DType::kI32, DType::kU32,
-                               DType::kI64,  DType::kU64, DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
+  constexpr std::array kAll = {DType::kBool, DType::kU8, DType::kI8, DType::kI16, DType::kU16, DType::kI32, DType::kU32,
+      DType::kI64, DType::kU64, DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
   for (const DType dtype : kAll) {
     if (dtype_name(dtype) == name) return dtype;
   }
@@ -62,18 +62,20 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       entry_ = {};
       entry_.name = name;
       entry_.name_at = at;
-      source_.check(names_.insert(name).second, at, [&] { return "a name must not repeat: got a second " + escaped(name); });
+      source_.check(
+          names_.insert(name).second, at, [&] { return "a name must not repeat: got a second " + escaped(name); });
       source_.check(names_.size() <= kMaxTensors + 1, at, "at most 65536 tensors are read: got more");
     } else if (place_ == Place::kMetadata) {
       metadata_key_ = name;
       source_.check(!header_.metadata.contains(name), at,
-                    [&] { return "a __metadata__ key must not repeat: got a second " + escaped(name); });
+          [&] { return "a __metadata__ key must not repeat: got a second " + escaped(name); });
       source_.check(header_.metadata.size() < kMaxTensors, at, "at most 65536 __metadata__ keys are read: got more");
     } else {
       field_ = name == "dtype" ? kDtype : name == "shape" ? kShape : name == "data_offsets" ? kOffsets : kNoField;
       source_.check(field_ != kNoField, at,
-                    [&] { return of_entry("a field must be dtype, shape or data_offsets: got " + escaped(name)); });
-      source_.check((seen_ & field_) == 0, at, [&] { return of_entry("a field must not repeat: got a second " + name); });
+          [&] { return of_entry("a field must be dtype, shape or data_offsets: got " + escaped(name)); });
+      source_.check(
+          (seen_ & field_) == 0, at, [&] { return of_entry("a field must not repeat: got a second " + name); });
       seen_ |= field_;
     }
     return true;
@@ -99,7 +101,8 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       return of_entry("sizes and offsets must be whole numbers of at most 2^53: got " + std::to_string(value));
     });
     source_.check(list_.size() < (field_ == kOffsets ? 2 : kMaxAxes), at, [&] {
-      return of_entry(field_ == kOffsets ? "data_offsets must be two numbers: got more" : "at most 64 axes are read: got more");
+      return of_entry(
+          field_ == kOffsets ? "data_offsets must be two numbers: got more" : "at most 64 axes are read: got more");
     });
     list_.push_back(static_cast<Index>(value));
     return true;
@@ -123,7 +126,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool end_object() override {
     if (place_ == Place::kEntry) {
       source_.check(seen_ == (kDtype | kShape | kOffsets), token_at(),
-                    [&] { return of_entry("dtype, shape and data_offsets are all required"); });
+          [&] { return of_entry("dtype, shape and data_offsets are all required"); });
       header_.entries.push_back(std::move(entry_));
     }
     place_ = place_ == Place::kTop ? Place::kEnd : Place::kTop;
@@ -144,7 +147,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       entry_.sizes = list_;
     } else {
       source_.check(list_.size() == 2, token_at(),
-                    [&] { return of_entry("data_offsets must be two numbers: got " + std::to_string(list_.size())); });
+          [&] { return of_entry("data_offsets must be two numbers: got " + std::to_string(list_.size())); });
       entry_.begin = static_cast<std::uint64_t>(list_[0]);
       entry_.end = static_cast<std::uint64_t>(list_[1]);
     }
@@ -167,8 +170,9 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   // The last character that the parser has taken; the start of the header when it has taken none.
   std::uint64_t token_at() const { return start_ + (consumed() == 0 ? 0 : consumed() - 1); }
 
-  // The opening quote of the string that ends at the last character: the nearest one before it that no backslash escapes.
-  // Every character is looked at once: where a quote is escaped, the backslashes before it are passed over with it.
+  // The opening quote of the string that ends at the last character: the nearest one before it that no backslash
+  // escapes. Every character is looked at once: where a quote is escaped, the backslashes before it are passed over
+  // with it.
   std::uint64_t string_start() const {
     std::size_t quote = consumed() - 1;
     while (true) {
@@ -193,14 +197,14 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
   [[noreturn]] void out_of_place(const std::string& what, std::uint64_t at) const {
     switch (place_) {
-      case Place::kStart:
-        source_.refuse(at, "the header must be one JSON object: got " + what);
-      case Place::kTop:
-        source_.refuse(at, of_entry("its value must be an object: got " + what));
+      case Place::kStart: source_.refuse(at, "the header must be one JSON object: got " + what);
+      case Place::kTop: source_.refuse(at, of_entry("its value must be an object: got " + what));
       case Place::kMetadata:
-        source_.refuse(at, "__metadata__ must map strings to strings: got " + what + " under " + escaped(metadata_key_));
+        source_.refuse(
+            at, "__metadata__ must map strings to strings: got " + what + " under " + escaped(metadata_key_));
       default:
-        source_.refuse(at, of_entry("dtype must be a string, shape and data_offsets lists of whole numbers: got " + what));
+        source_.refuse(
+            at, of_entry("dtype must be a string, shape and data_offsets lists of whole numbers: got " + what));
     }
   }
 

@@ -15,8 +15,8 @@ inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 /// tensors.
 inline constexpr std::size_t kMaxTensors = 65'536;
 
-/// One tensor as the header describes it. `begin` and `end` count from the start of the data, the offsets `_at` from the start
-/// of the file.
+/// One tensor as the header describes it. `begin` and `end` count from the start of the data, the offsets `_at` from
+/// the start of the file.
 struct HeaderEntry {
   std::string name;
   DType dtype = DType::kF32;

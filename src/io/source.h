@@ -55,10 +55,11 @@ class Source {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
 
-  [[noreturn]] void refuse(std::uint64_t offset, const std::string& text) const { throw FormatError(prefix_ + text, offset); }
+  [[noreturn]] void refuse(std::uint64_t offset, const std::string& text) const {
+    throw FormatError(prefix_ + text, offset);
+  }
   /// `text`: a text, or a function that makes one where it is needed: a header may ask this a million times.
-  template <class Text>
-  void check(bool holds, std::uint64_t offset, const Text& text) const {
+  template <class Text> void check(bool holds, std::uint64_t offset, const Text& text) const {
     if (holds) return;
     if constexpr (std::is_invocable_v<Text>) {
       refuse(offset, text());
@@ -81,7 +82,8 @@ inline std::uint64_t little_endian(std::span<const std::byte> bytes) {
   return value;
 }
 
-/// Bytes of a tensor; none when they exceed 2^63, or when those of its non-empty axes alone do (strides are their product).
+/// Bytes of a tensor; none when they exceed 2^63, or when those of its non-empty axes alone do (strides are their
+/// product).
 inline std::optional<std::uint64_t> checked_bytes(std::span<const Index> sizes, std::size_t element_bytes) {
   constexpr std::uint64_t kMax = static_cast<std::uint64_t>(std::numeric_limits<Index>::max());
   std::uint64_t product = element_bytes;

@@ -1,5 +1,5 @@
-// A table of C strings. Each belongs to whoever exchanges it for null: its holder, which frees it, or a handler, which removes
-// the file and does not free the string.
+// A table of C strings. Each belongs to whoever exchanges it for null: its holder, which frees it, or a handler, which
+// removes the file and does not free the string.
 #include "io/unfinished_files.h"
 
 #include <unistd.h>

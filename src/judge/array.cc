@@ -36,11 +36,14 @@ Number dot(const Number* a, Index a_stride, const Number* b, Index b_stride, Ind
 
 }  // namespace
 
-Array::Array(Shape sizes, Number fill) : shape(std::move(sizes)), data(static_cast<std::size_t>(count_of(shape)), fill) {}
+Array::Array(Shape sizes, Number fill)
+    : shape(std::move(sizes)), data(static_cast<std::size_t>(count_of(shape)), fill) {}
 
 Index Array::size(int axis) const { return shape[axis_of(*this, axis)]; }
 
-Index count_of(const Shape& shape) { return std::accumulate(shape.begin(), shape.end(), Index{1}, std::multiplies<>()); }
+Index count_of(const Shape& shape) {
+  return std::accumulate(shape.begin(), shape.end(), Index{1}, std::multiplies<>());
+}
 
 Array reshape(Array a, Shape shape) {
   need(count_of(shape) == a.count());
@@ -115,7 +118,8 @@ Array softmax(const Array& a, int axis, bool subtract_maximum) {
         total += element(j).value;
         error += element(j).error;
       }
-      for (Index j = 0; j < at.n; ++j) element(j) = element(j) / Number(total, error + static_cast<double>(at.n) * total);
+      for (Index j = 0; j < at.n; ++j)
+        element(j) = element(j) / Number(total, error + static_cast<double>(at.n) * total);
     }
   }
   return out;
@@ -204,7 +208,8 @@ Array concat(const std::vector<Array>& parts, int axis) {
   for (const Array& part : parts) {
     const Index n = part.shape[where];
     for (Index o = 0; o < whole.outer; ++o) {
-      for (Index i = 0; i < n * whole.inner; ++i) out[(o * whole.n + begin) * whole.inner + i] = part[o * n * whole.inner + i];
+      for (Index i = 0; i < n * whole.inner; ++i)
+        out[(o * whole.n + begin) * whole.inner + i] = part[o * n * whole.inner + i];
     }
     begin += n;
   }
@@ -230,7 +235,9 @@ Array split_heads(const Array& x, Index heads) {
   return permute(reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads}), {0, 2, 1, 3});
 }
 
-Array merge_heads(const Array& x) { return reshape(permute(x, {0, 2, 1, 3}), {x.size(0), x.size(2), x.size(1) * x.size(3)}); }
+Array merge_heads(const Array& x) {
+  return reshape(permute(x, {0, 2, 1, 3}), {x.size(0), x.size(2), x.size(1) * x.size(3)});
+}
 
 Array weight_gradient(const Array& x, const Array& dy) {
   const auto flat = [](const Array& a) { return reshape(a, {a.count() / a.size(-1), a.size(-1)}); };

@@ -1,4 +1,5 @@
-// Small dense arrays of Number, and the few operations textbooks are written in. Not: speed; probes have some hundred numbers.
+// Small dense arrays of Number, and the few operations textbooks are written in. Not: speed; probes have some hundred
+// numbers.
 #pragma once
 
 #include <vector>
@@ -10,7 +11,8 @@ namespace qkv::judge {
 
 using Shape = std::vector<Index>;
 
-/// Thrown where arrays do not fit an operation: what is tried (an entry of the catalogue) does not apply to these shapes.
+/// Thrown where arrays do not fit an operation: what is tried (an entry of the catalogue) does not apply to these
+/// shapes.
 struct NotApplicable {};
 inline void need(bool holds) {
   if (!holds) throw NotApplicable{};
@@ -52,14 +54,12 @@ Shape joint(const Shape& a, const Shape& b);
 /// a in a joint shape of it.
 Array broadcast(const Array& a, const Shape& shape);
 
-template <class F>
-Array map(Array a, F&& f) {
+template <class F> Array map(Array a, F&& f) {
   for (Number& x : a.data) x = f(x);
   return a;
 }
 /// Element by element, in the joint shape.
-template <class F>
-Array zip(const Array& a, const Array& b, F&& f) {
+template <class F> Array zip(const Array& a, const Array& b, F&& f) {
   need(!b.data.empty() || !b.shape.empty());
   const Shape shape = a.shape == b.shape ? a.shape : joint(a.shape, b.shape);
   Array out = a.shape == shape ? a : broadcast(a, shape);

@@ -27,11 +27,8 @@ struct Draft {
 
 constexpr std::pair<std::string_view, Where> kWhere[] = {
     {"before ", Where::kBefore}, {"instead ", Where::kInstead}, {"after ", Where::kAfter}};
-constexpr std::pair<std::string_view, Shows> kShows[] = {{"forward", Shows::kForward},
-                                                         {"gradient", Shows::kGradient},
-                                                         {"training", Shows::kTraining},
-                                                         {"twice", Shows::kTwice},
-                                                         {"weights", Shows::kWeights}};
+constexpr std::pair<std::string_view, Shows> kShows[] = {{"forward", Shows::kForward}, {"gradient", Shows::kGradient},
+    {"training", Shows::kTraining}, {"twice", Shows::kTwice}, {"weights", Shows::kWeights}};
 
 /// "in heads function": false where it is no property.
 bool set(Draft& draft, std::string_view property, const Hints& hints) {
@@ -165,8 +162,8 @@ const std::vector<Entry>& catalogue() {
     textbook_called("function");  // texts of mistakes use its definitions
     std::vector<Entry> out;
     Hints hints;
-    for (const char* file : {"mistakes-attention.txt", "mistakes-weights.txt", "mistakes-calls.txt", "mistakes-backward.txt",
-                             "mistakes-training.txt"}) {
+    for (const char* file : {"mistakes-attention.txt", "mistakes-weights.txt", "mistakes-calls.txt",
+             "mistakes-backward.txt", "mistakes-training.txt"}) {
       read(file, out, hints);
     }
     std::ranges::stable_partition(out, &Entry::convention);

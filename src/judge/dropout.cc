@@ -56,7 +56,9 @@ struct Shown {
   Index rows() const { return repeats * batch * heads * queries; }
   Index head_of(Index row) const { return row / queries % (batch * heads); }
   Index key(Index row, Index column) const { return key_of[static_cast<std::size_t>(head_of(row) * columns + column)]; }
-  Index weight_index(Index row, Index column) const { return row % (batch * heads * queries) * keys + key(row, column); }
+  Index weight_index(Index row, Index column) const {
+    return row % (batch * heads * queries) * keys + key(row, column);
+  }
   Number weight(Index row, Index column) const { return weights[weight_index(row, column)]; }
   Number score(Index row, Index column) const { return scores[weight_index(row, column)]; }
   double got(Index row, Index column) const { return out[row * columns + column].value; }
@@ -67,8 +69,7 @@ struct Shown {
   }
 };
 
-template <class F>
-bool all_elements(const Shown& s, F&& holds) {
+template <class F> bool all_elements(const Shown& s, F&& holds) {
   for (Index row = 0; row < s.rows(); ++row) {
     for (Index c = 0; c < s.columns; ++c) {
       if (s.tells(row, c) && !holds(row, c)) return false;
@@ -101,8 +102,8 @@ Number shown_factor(const Shown& s) {
   return found;
 }
 
-/// Whether an element is zero wherever the one `apart` rows further is: the same draw in both. `wraps`: how many rows belong
-/// together.
+/// Whether an element is zero wherever the one `apart` rows further is: the same draw in both. `wraps`: how many rows
+/// belong together.
 bool same_zeros(const Shown& s, Index apart, Index together) {
   bool compared = false;
   for (Index row = 0; row < s.rows(); ++row) {
@@ -121,7 +122,8 @@ bool copies_agree(const Shown& s) {
   for (Index row = 0; row < s.rows(); ++row) {
     for (Index c = 0; c < s.columns; ++c) {
       for (Index d = 0; d < c; ++d) {
-        if (s.key(row, c) == s.key(row, d) && s.tells(row, c) && (s.got(row, c) == 0) != (s.got(row, d) == 0)) return false;
+        if (s.key(row, c) == s.key(row, d) && s.tells(row, c) && (s.got(row, c) == 0) != (s.got(row, d) == 0))
+          return false;
       }
     }
   }
@@ -165,8 +167,8 @@ double share_of_both(const Shown& s) {
   return of > 0 ? static_cast<double>(both) / static_cast<double>(of) : 0;
 }
 
-/// Scores dropped before the softmax: they became `fill`, the others were multiplied by `factor`. Within a row, numbers are then
-/// e^score up to the row's sum, which is not known: it is taken from the first number, as dropped or as kept.
+/// Scores dropped before the softmax: they became `fill`, the others were multiplied by `factor`. Within a row, numbers
+/// are then e^score up to the row's sum, which is not known: it is taken from the first number, as dropped or as kept.
 bool dropped_scores(const Shown& s, double fill, double factor) {
   for (Index row = 0; row < s.rows(); ++row) {
     bool explained = false;
@@ -212,7 +214,7 @@ std::string text(const char* format, double a, double b = 0, double c = 0, doubl
 DropoutFinding by_zeros(const Shown& s, double factor) {
   const Zeros zeros = zeros_of(s);
   const std::string measured = text("%.1f %% of %.0f weights are 0 (p = %g), the others are multiplied by %.4g",
-                                100 * zeros.share(), static_cast<double>(zeros.of), s.p, factor);
+      100 * zeros.share(), static_cast<double>(zeros.of), s.p, factor);
   const auto wrong = [&](const char* id) { return DropoutFinding{false, id, measured}; };
   const Index one_call = s.batch * s.heads * s.queries;
   if (zeros.count == 0) return {false, factor == 1 ? "dropout-never" : "", measured};
@@ -223,7 +225,8 @@ DropoutFinding by_zeros(const Shown& s, double factor) {
                       std::fabs(share_of_both(s) - (s.p + keep * (1 - kept) * (1 - kept))) <= zeros.bound();
     if (both) return {true, "dropout-on-output-too", measured};
   }
-  if (!copies_agree(s)) return wrong(s.queries > 1 && same_zeros(s, 1, s.queries) ? "dropout-on-values" : "dropout-on-output");
+  if (!copies_agree(s))
+    return wrong(s.queries > 1 && same_zeros(s, 1, s.queries) ? "dropout-on-values" : "dropout-on-output");
   if (s.queries > 1 && same_zeros(s, 1, s.queries)) return wrong("dropout-on-values");
   if (s.repeats > 1 && same_zeros(s, one_call, s.repeats)) return wrong("dropout-same-every-call");
   if (s.heads > 1 && same_zeros(s, s.queries, s.heads)) return wrong("dropout-one-mask");
@@ -238,7 +241,8 @@ DropoutFinding by_zeros(const Shown& s, double factor) {
 DropoutFinding trained(const Shown& s) {
   const double keep = 1 - s.p;
   if (s.p <= 0) {
-    const bool same = all_elements(s, [&](Index row, Index c) { return agrees(s.weight(row, c), s.got(row, c), s.unit); });
+    const bool same =
+        all_elements(s, [&](Index row, Index c) { return agrees(s.weight(row, c), s.got(row, c), s.unit); });
     return {same, same ? "" : "dropout-other-rate", same ? "p = 0: nothing is dropped" : "p = 0, and weights change"};
   }
   for (const double factor : {1 / keep, 1.0, 1 / s.p, keep, s.p, 1 / (keep * keep)}) {
@@ -250,8 +254,8 @@ DropoutFinding trained(const Shown& s) {
     for (const double factor : {1.0, 1 / keep}) {
       if (!dropped_scores(s, fill, factor)) continue;
       return {false, "dropout-on-scores",
-              std::string("weights are a softmax over some of the scores; the others ") +
-                  (fill == 0 ? "became 0" : "are missing, and the rest was divided by its sum again")};
+          std::string("weights are a softmax over some of the scores; the others ") +
+              (fill == 0 ? "became 0" : "are missing, and the rest was divided by its sum again")};
     }
   }
   return {false, "", "the weights are neither 0 nor the weights times 1/(1 - p)"};
@@ -276,12 +280,13 @@ DropoutFinding evaluated(const Shown& s) {
   if (is(1)) return {true, "", "every call gives the weights themselves"};
   if (s.p > 0 && is(1 - s.p))
     return {false, "dropout-scaled-in-evaluation", text("every call gives the weights times %.4g", 1 - s.p)};
-  // Zeros alone are no dropout: a mask leaves them too. Dropout is other zeros in each call, or in each row the share p.
+  // Zeros alone are no dropout: a mask leaves them too. Dropout is other zeros in each call, or in each row the share
+  // p.
   const Zeros zeros = zeros_of(s);
   const std::string as_trained = s.p > 0 && zeros.count > 0 && !changes(s) ? trained(s).id : "?";
   if (changes(s) || as_trained.empty() || as_trained == "dropout-same-every-call") {
     return {false, "dropout-in-evaluation",
-            text("%.1f %% of %.0f weights are 0", 100 * zeros.share(), static_cast<double>(zeros.of))};
+        text("%.1f %% of %.0f weights are 0", 100 * zeros.share(), static_cast<double>(zeros.of))};
   }
   return {false, "", "the weights are not those of the formula"};
 }
@@ -292,8 +297,8 @@ DropoutFinding judge_dropout(const Work& work, const Array& out, double unit) {
   const Shown shown(work, out, unit);
   if (!shown.valid) {
     return {false, "",
-            "the output has " + std::to_string(out.count()) +
-                " numbers, and not as many as calls, sequences, heads, queries and columns"};
+        "the output has " + std::to_string(out.count()) +
+            " numbers, and not as many as calls, sequences, heads, queries and columns"};
   }
   return work.probe.call("training") ? trained(shown) : evaluated(shown);
 }

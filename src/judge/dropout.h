@@ -1,8 +1,8 @@
-// Dropout judged by what many calls gave: which weights are zero, how large the others are. Values are unit vectors, so that each
-// number of the output is one weight. Not: what a call without randomness gives (search.h).
+// Dropout judged by what many calls gave: which weights are zero, how large the others are. Values are unit vectors, so
+// that each number of the output is one weight. Not: what a call without randomness gives (search.h).
 //
-// The share of zeros is compared with p by Hoeffding's inequality: of N independent weights it lies within sqrt(ln(2e9) / 2N) of p
-// but for one judgement in 1e9.
+// The share of zeros is compared with p by Hoeffding's inequality: of N independent weights it lies within sqrt(ln(2e9)
+// / 2N) of p but for one judgement in 1e9.
 #pragma once
 
 #include <string>
@@ -17,8 +17,9 @@ struct DropoutFinding {
   std::string detail;  ///< one line
 };
 
-/// `work`: a textbook's run on the probe, with weights and scores [B, H, Tq, Tk], v [B, H, Tk, n] whose columns are unit vectors, and
-/// call and dropout in the probe's metadata. `out`: [R, B, H, Tq, n] or [R, B, Tq, H n]. `unit`: of rounding (match.h).
+/// `work`: a textbook's run on the probe, with weights and scores [B, H, Tq, Tk], v [B, H, Tk, n] whose columns are
+/// unit vectors, and call and dropout in the probe's metadata. `out`: [R, B, H, Tq, n] or [R, B, Tq, H n]. `unit`: of
+/// rounding (match.h).
 DropoutFinding judge_dropout(const Work& work, const Array& out, double unit);
 
 /// v [B, H, Tk, 2 Tk] that shows each weight twice: what is drawn once for a weight is drawn twice for an output.

@@ -1,4 +1,5 @@
-// An entry of the catalogue: a mistake, or a convention (right, in another legal spelling), as edits of the textbook. In text/*.txt:
+// An entry of the catalogue: a mistake, or a convention (right, in another legal spelling), as edits of the textbook.
+// In text/*.txt:
 //
 //   * TERM; in PARTS; ...     what the entries that follow share
 //   [ID] SAYS                 one sentence, "{}" for a family's number
@@ -7,11 +8,12 @@
 //   before|instead|after STAGE | STEP       an edit (language.h); a line that starts with blanks goes on
 //   or SAYS                   the same mistake in another way; without SAYS in the same words
 //
-// in PARTS: a task with one of them has the entry. group G: conventions of one exclude one another, mistakes of one are never paired.
-// convention: right, in another legal spelling. given: one that the probes' metadata or a caller demands, never tried. tried,
-// fitted LIST: a family's numbers; fitted: between these, by the answer. says empty rows: what a row gives that sees nothing. shows
-// forward, gradient, training, twice, weights: where it shows. twin P: what is written with `~` is of two parts of a textbook, one
-// whose stages and arrays start with P: the entry is of both, of the first, of the second; not second alone: without the last.
+// in PARTS: a task with one of them has the entry. group G: conventions of one exclude one another, mistakes of one are
+// never paired. convention: right, in another legal spelling. given: one that the probes' metadata or a caller demands,
+// never tried. tried, fitted LIST: a family's numbers; fitted: between these, by the answer. says empty rows: what a
+// row gives that sees nothing. shows forward, gradient, training, twice, weights: where it shows. twin P: what is
+// written with `~` is of two parts of a textbook, one whose stages and arrays start with P: the entry is of both, of
+// the first, of the second; not second alone: without the last.
 #pragma once
 
 #include <functional>
@@ -19,12 +21,13 @@
 #include <string_view>
 #include <vector>
 
-#include "judge/text/language.h"
 #include "judge/task.h"
+#include "judge/text/language.h"
 
 namespace qkv::judge {
 
-/// Where it shows: in what a call computes, or only in gradients, in training mode, in a second call, in returned weights.
+/// Where it shows: in what a call computes, or only in gradients, in training mode, in a second call, in returned
+/// weights.
 enum class Shows { kForward, kGradient, kTraining, kTwice, kWeights };
 
 struct Entry {

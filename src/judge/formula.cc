@@ -23,7 +23,8 @@ constexpr std::string_view kBlocks =
     "m' = max(m, S);  l' = exp(m - m') l + sum exp(S - m');  O' = exp(m - m') O + exp(S - m') V";
 constexpr std::string_view kTrained = "loss = mean of -log p(next token);  parameter -= lr * gradient";
 constexpr std::string_view kLinear = "out_i = sum_j phi(q_i).phi(k_j) v_j / sum_j phi(q_i).phi(k_j),  phi = elu + 1";
-constexpr std::string_view kBack = "dP = dO V^T,  dS = P * (dP - rowsum(P * dP)),  dQ = dS K / sqrt(d),  dK = dS^T Q / sqrt(d)";
+constexpr std::string_view kBack =
+    "dP = dO V^T,  dS = P * (dP - rowsum(P * dP)),  dQ = dS K / sqrt(d),  dK = dS^T Q / sqrt(d)";
 constexpr std::string_view kBackRow = "dS = P * (dP - rowsum(P * dP))", kBackValues = "dV = P^T dO";
 constexpr std::string_view kBackProjected = "dW = x^T dQ,  dx = dQ W_q^T + dK W_k^T + dV W_v^T";
 constexpr std::string_view kBackOutput = "dW_o = (P V)^T dY,  dO = dY W_o^T";
@@ -47,14 +48,14 @@ constexpr Row kRows[] = {
     {"backward", "output", {kBackOutput, kBackOutput, kReadBack}},
     {"cache", "state", {kCached, kCached.substr(0, kCached.find(";  ")), "docs/concepts/kv-cache.md"}},
     {"", "state", {"", "", kReadFinding}},
-    {"",
-     "projection",
-     {kProjected, kProjected.substr(0, kProjected.find(';')), "qkv explain, step 2; docs/layers.md#the-ladder"}},
-    {"", "heads", {kSplit, kSplit.substr(0, kSplit.find(';')), "qkv explain, steps 3, 4 and 9; docs/layers.md#the-ladder"}},
+    {"", "projection",
+        {kProjected, kProjected.substr(0, kProjected.find(';')), "qkv explain, step 2; docs/layers.md#the-ladder"}},
+    {"", "heads",
+        {kSplit, kSplit.substr(0, kSplit.find(';')), "qkv explain, steps 3, 4 and 9; docs/layers.md#the-ladder"}},
     {"", "scores", {kAttention, "QK^T", "qkv explain, step 5; docs/maths/forward.md#the-formula"}},
-    {"",
-     "scale",
-     {kAttention, "/ sqrt(d)", "qkv explain, step 6; qkv ablate no-scale; docs/concepts/semantics.md#scale-soft-cap-bias"}},
+    {"", "scale",
+        {kAttention, "/ sqrt(d)",
+            "qkv explain, step 6; qkv ablate no-scale; docs/concepts/semantics.md#scale-soft-cap-bias"}},
     {"", "mask", {kAttention, "+ mask", "qkv mask causal --tq 4 --draw; docs/concepts/masks.md"}},
     {"", "softmax", {kAttention, "softmax", "qkv explain, step 7; docs/maths/forward.md#the-formula"}},
     {"", "values", {kAttention, ") V", "qkv explain, step 8; docs/maths/forward.md#the-formula"}},
@@ -69,8 +70,8 @@ constexpr Row kRows[] = {
 }  // namespace
 
 Formula Task::formula(std::string_view term) const {
-  const auto row =
-      std::ranges::find_if(kRows, [&](const Row& one) { return one.term == term && (one.part.empty() || has(one.part)); });
+  const auto row = std::ranges::find_if(
+      kRows, [&](const Row& one) { return one.term == term && (one.part.empty() || has(one.part)); });
   Formula found = row == std::end(kRows) ? Formula{"", "", kReadFinding} : row->formula;
   constexpr std::string_view kOutput = " W_o";
   const bool shows_output = std::ranges::find(answers, std::string_view("dW_o")) != answers.end() || has("output");

@@ -54,7 +54,9 @@ std::optional<GradientDifference> gradient_difference(const Task& task, const Ch
     const Index step = std::max<Index>(1, array.count() / 48);
     for (Index i = 0; i < array.count(); i += step) {
       const double x = array[i].value, h = 0x1p-9 * std::max(1.0, std::fabs(x));
-      const auto quotient = [&](double by) { return (loss_at(array[i], x + by) - loss_at(array[i], x - by)) / (2 * by); };
+      const auto quotient = [&](double by) {
+        return (loss_at(array[i], x + by) - loss_at(array[i], x - by)) / (2 * by);
+      };
       const double coarse = quotient(h), fine = quotient(h / 2);
       const double value = (4 * fine - coarse) / 3;
       quotients.push_back({name, Number(value, std::fabs(value - fine)), given.values[i].value, given.unit});

@@ -1,4 +1,5 @@
-// Gradients of a textbook by central differences, and whether an answer's agree. Not: formulas (reference/, tasks/backward.cc).
+// Gradients of a textbook by central differences, and whether an answer's agree. Not: formulas (reference/,
+// tasks/backward.cc).
 #pragma once
 
 #include <optional>
@@ -13,8 +14,8 @@ struct GradientDifference {
   double expected = 0, got = 0, bound = 0;
 };
 
-/// The first gradient of the case (answers "d_NAME") that is not the derivative of sum(out dout) within its bound, at most 48
-/// elements of each array being compared. The difference quotients' own error is in the bound (Richardson).
+/// The first gradient of the case (answers "d_NAME") that is not the derivative of sum(out dout) within its bound, at
+/// most 48 elements of each array being compared. The difference quotients' own error is in the bound (Richardson).
 std::optional<GradientDifference> gradient_difference(const Task& task, const Choices& choices, const Case& one);
 
 }  // namespace qkv::judge

@@ -132,7 +132,8 @@ class Trial {
     } else {
       conventions(*spelling);
       if (own_causal_)
-        finding_.conventions.push_back({"causal-unasked", "It hides the future by itself; the task does not ask for that."});
+        finding_.conventions.push_back(
+            {"causal-unasked", "It hides the future by itself; the task does not ask for that."});
       look_deeper(*spelling);
     }
     for (const Case& one : forward_) check(one, spelling.value_or(Choices{}));
@@ -212,20 +213,18 @@ class Trial {
     }
   }
 
-  void add_convention(const Entry& entry) { finding_.conventions.push_back({std::string(entry.id), std::string(entry.says)}); }
+  void add_convention(const Entry& entry) {
+    finding_.conventions.push_back({std::string(entry.id), std::string(entry.says)});
+  }
 
   void add_mistake(const std::vector<Choice>& same, std::string evidence) {
     const Entry& entry = *same.front().entry;
-    Mistake mistake{std::string(entry.id),
-                    {},
-                    with_number(entry.says, same.front().number),
-                    std::string(entry.hint),
-                    std::move(evidence),
-                    std::string(entry.term),
-                    std::string(task_.formula(entry.term).read)};
+    Mistake mistake{std::string(entry.id), {}, with_number(entry.says, same.front().number), std::string(entry.hint),
+        std::move(evidence), std::string(entry.term), std::string(task_.formula(entry.term).read)};
     for (const Choice& choice : same) {
       const std::string id(choice.entry->id);
-      if (id != mistake.id && std::ranges::find(mistake.same_as, id) == mistake.same_as.end()) mistake.same_as.push_back(id);
+      if (id != mistake.id && std::ranges::find(mistake.same_as, id) == mistake.same_as.end())
+        mistake.same_as.push_back(id);
     }
     finding_.mistakes.push_back(std::move(mistake));
     finding_.verdict = "wrong";
@@ -321,10 +320,9 @@ class Trial {
   void gradient(const Case& one, const Choices& spelling) {
     if (!std::ranges::any_of(one.answers, [](const auto& answer) { return answer.first.starts_with("d_"); })) return;
     const std::optional<GradientDifference> wrong = gradient_difference(task_, spelling, one);
-    finding_.checks.push_back(
-        {"gradients", !wrong,
-         wrong ? "d" + wrong->name + ": expected " + number_text(wrong->expected) + ", got " + number_text(wrong->got)
-               : "of x and of every parameter"});
+    finding_.checks.push_back({"gradients", !wrong,
+        wrong ? "d" + wrong->name + ": expected " + number_text(wrong->expected) + ", got " + number_text(wrong->got)
+              : "of x and of every parameter"});
     if (!wrong || !finding_.verdict.empty()) return;
     finding_.evidence = finding_.checks.back().detail + "\n";
     std::vector<Choice> same;
@@ -344,10 +342,10 @@ class Trial {
   void hidden_nan(const Case& one) {
     for (const auto& [name, given] : one.answers) {
       if (name != "out") continue;
-      const bool finite = std::ranges::all_of(given.values.data, [](const Number& x) { return std::isfinite(x.value); });
-      finding_.checks.push_back(
-          {one.probe->text("name"), true,
-           finite ? "does not reach the output" : "reaches the output: a weight of 0 times NaN is NaN, as in PyTorch"});
+      const bool finite =
+          std::ranges::all_of(given.values.data, [](const Number& x) { return std::isfinite(x.value); });
+      finding_.checks.push_back({one.probe->text("name"), true,
+          finite ? "does not reach the output" : "reaches the output: a weight of 0 times NaN is NaN, as in PyTorch"});
     }
   }
 
@@ -412,7 +410,8 @@ class Trial {
 
 }  // namespace
 
-Finding judge(std::string_view task, const std::vector<StateDict>& probes, const std::vector<Answer>& answers, bool pairs) {
+Finding judge(
+    std::string_view task, const std::vector<StateDict>& probes, const std::vector<Answer>& answers, bool pairs) {
   const auto begin = std::chrono::steady_clock::now();
   default_sizes(task);  // throws for an unknown one
   Finding finding = Trial(*find_task(task), probes, answers, pairs).finding();

@@ -1,5 +1,5 @@
-// The judge: probes for a task, and a verdict on what somebody's code answered to them. Not: running that code (cli/judge,
-// python/qkv/_judge), how a finding looks (cli/judge/print.h).
+// The judge: probes for a task, and a verdict on what somebody's code answered to them. Not: running that code
+// (cli/judge, python/qkv/_judge), how a finding looks (cli/judge/print.h).
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,8 @@ struct Owner {
 
 /// The probes of a task, with metadata (docs/practice.md lists names and keys): absent biases are zeros. Throws
 /// OptionError for an unknown task.
-std::vector<StateDict> make_probes(std::string_view task, const Sizes& sizes, std::uint64_t seed = 0, const Owner& owner = {});
+std::vector<StateDict> make_probes(
+    std::string_view task, const Sizes& sizes, std::uint64_t seed = 0, const Owner& owner = {});
 
 /// What the code gave for one probe.
 struct Answer {
@@ -68,9 +69,9 @@ struct Finding {
   bool right() const { return verdict == "right" || verdict == "convention"; }
 };
 
-/// Compares the answers with the textbook, its conventions, every mistake and, where wanted, pairs of mistakes, which take most of
-/// the time. Throws OptionError for an unknown task and for probes that are not the task's.
-Finding judge(std::string_view task, const std::vector<StateDict>& probes, const std::vector<Answer>& answers,
-              bool pairs = true);
+/// Compares the answers with the textbook, its conventions, every mistake and, where wanted, pairs of mistakes, which
+/// take most of the time. Throws OptionError for an unknown task and for probes that are not the task's.
+Finding judge(
+    std::string_view task, const std::vector<StateDict>& probes, const std::vector<Answer>& answers, bool pairs = true);
 
 }  // namespace qkv::judge

@@ -40,16 +40,19 @@ bool agrees(const Number& expected, double got, double unit) {
 }
 
 bool matches(const Array& expected, const Given& given, Index* weight) {
-  if (expected.shape != given.values.shape && without_ones(expected.shape) != without_ones(given.values.shape)) return false;
+  if (expected.shape != given.values.shape && without_ones(expected.shape) != without_ones(given.values.shape))
+    return false;
   for (Index i = 0; i < expected.count(); ++i) {
     if (!agrees(expected[i], given.values[i].value, given.unit)) return false;
   }
   if (weight != nullptr) {
     double largest = 0;
-    for (const Number& x : expected.data) largest = std::isfinite(x.value) ? std::max(largest, std::fabs(x.value)) : largest;
+    for (const Number& x : expected.data)
+      largest = std::isfinite(x.value) ? std::max(largest, std::fabs(x.value)) : largest;
     for (const Number& x : expected.data) {
-      *weight +=
-          !std::isfinite(x.value) || bound_of(x, given.unit) <= largest / 20 + std::numeric_limits<float>::min() ? 1 : -1;
+      *weight += !std::isfinite(x.value) || bound_of(x, given.unit) <= largest / 20 + std::numeric_limits<float>::min()
+                     ? 1
+                     : -1;
     }
   }
   return true;

@@ -28,10 +28,11 @@ struct Difference {
 double bound_of(const Number& expected, double unit);
 /// Both not finite in the same way, or within the bound.
 bool agrees(const Number& expected, double got, double unit);
-/// Nothing when all elements agree. Shapes that differ only in axes of size 1 are the same; other shapes are a difference of NaN.
+/// Nothing when all elements agree. Shapes that differ only in axes of size 1 are the same; other shapes are a
+/// difference of NaN.
 std::optional<Difference> difference(const Array& expected, const Given& given);
-/// The same as a yes or no, faster. `weight` gains the elements of which this says something, less those of which it does not:
-/// a bound of a twentieth of the largest element or more explains anything.
+/// The same as a yes or no, faster. `weight` gains the elements of which this says something, less those of which it
+/// does not: a bound of a twentieth of the largest element or more explains anything.
 bool matches(const Array& expected, const Given& given, Index* weight = nullptr);
 
 }  // namespace qkv::judge

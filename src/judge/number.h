@@ -1,6 +1,7 @@
-// A number that knows how far rounding may have moved it: running error analysis to first order (Higham, Accuracy and Stability of
-// Numerical Algorithms, section 3.3). The error is in units of the rounding of whoever computes the same in floating point, so one
-// evaluation bounds float32 and float64 alike. Not: rigorous intervals; a comparison allows a small multiple (match.h).
+// A number that knows how far rounding may have moved it: running error analysis to first order (Higham, Accuracy and
+// Stability of Numerical Algorithms, section 3.3). The error is in units of the rounding of whoever computes the same
+// in floating point, so one evaluation bounds float32 and float64 alike. Not: rigorous intervals; a comparison allows a
+// small multiple (match.h).
 #pragma once
 
 #include <cmath>
@@ -31,7 +32,8 @@ inline Number operator/(Number a, Number b) {
   const double v = a.value / b.value;
   return {v, (a.error + std::fabs(v) * b.error) / std::fabs(b.value) + std::fabs(v)};
 }
-/// The largest number of whoever computes the same: exp overflows beyond it. float32 overflows at exp(88.8), float64 at exp(709.8).
+/// The largest number of whoever computes the same: exp overflows beyond it. float32 overflows at exp(88.8), float64 at
+/// exp(709.8).
 inline thread_local double largest_number = std::numeric_limits<double>::max();
 
 class Range {
@@ -50,7 +52,9 @@ inline Number exp(Number a) {
   if (v > largest_number) v = std::numeric_limits<double>::infinity();
   return {v, v == 0 ? 0 : v * (a.error + 2)};  // exp(-inf) is exactly 0, whatever -inf's error
 }
-inline Number log(Number a) { return {std::log(a.value), a.error / std::fabs(a.value) + 2 * std::fabs(std::log(a.value))}; }
+inline Number log(Number a) {
+  return {std::log(a.value), a.error / std::fabs(a.value) + 2 * std::fabs(std::log(a.value))};
+}
 inline Number sqrt(Number a) {
   const double v = std::sqrt(a.value);
   return {v, v == 0 ? 0 : 0.5 * a.error / v + v};

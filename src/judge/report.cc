@@ -25,8 +25,8 @@ std::string headline(const Finding& finding, bool hint) {
   }
   std::string untried;
   if (finding.right() && !finding.untried.empty())
-    untried = ", as far as asked: " + one_line(joined(finding.untried)) + (finding.untried.size() > 1 ? " were" : " was") +
-              " never given";
+    untried = ", as far as asked: " + one_line(joined(finding.untried)) +
+              (finding.untried.size() > 1 ? " were" : " was") + " never given";
   if (finding.verdict == "convention") return "right, by another convention" + untried;
   if (finding.right()) return finding.verdict + untried;
   if (finding.verdict != "wrong" || finding.mistakes.empty()) return finding.verdict;
@@ -63,7 +63,8 @@ struct Report {
     const Task* task = find_task(finding.task);
     const Formula formula = task == nullptr ? Formula{} : task->formula(one.term);
     if (!formula.whole.empty()) {
-      const std::size_t begin = std::min(formula.part.find_first_not_of(") "), formula.part.size());  // ") V" is about V
+      const std::size_t begin =
+          std::min(formula.part.find_first_not_of(") "), formula.part.size());  // ") V" is about V
       line();
       line("  " + std::string(formula.whole));
       line("  " + style.bold(std::string(formula.whole.find(formula.part) + begin, ' ') +
@@ -132,7 +133,7 @@ Finding not_judged(const std::string& verdict, const std::string& says, const st
 }
 
 Finding judge_readings(const Subject& subject, const std::vector<StateDict>& probes,
-                       const std::function<std::vector<Answer>(std::size_t reading)>& answers) {
+    const std::function<std::vector<Answer>(std::size_t reading)>& answers) {
   Finding best;
   const std::size_t count = std::max<std::size_t>(subject.assignments.size(), 1);
   // Pairs of mistakes only once, for the first reading, where no reading is right or has one mistake.
@@ -147,8 +148,8 @@ Finding judge_readings(const Subject& subject, const std::vector<StateDict>& pro
       if (finding.right()) add_convention(finding, id);
     }
     if (count > 1 && !assignment.label.empty())
-      finding.notes.push_back("this rests on reading the parameters as " + assignment.label +
-                              "; --map NAME=YOURS says otherwise");
+      finding.notes.push_back(
+          "this rests on reading the parameters as " + assignment.label + "; --map NAME=YOURS says otherwise");
     if (turn == 0 || rank(finding) < rank(best)) best = std::move(finding);
     if (best.right()) break;
   }

@@ -1,5 +1,5 @@
-// A finding as text for people, and a judgement under several readings of somebody's parameters. Not: the verdict (judge.h), how the
-// code was run.
+// A finding as text for people, and a judgement under several readings of somebody's parameters. Not: the verdict
+// (judge.h), how the code was run.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,8 @@ namespace qkv::judge {
 /// What was found about the code before it was judged.
 struct Subject {
   std::string file = {}, name = {}, task = {};
-  std::string verdict = {}, says = {}, traceback = {};  ///< verdict: "failed" or "unfilled" when it could not be prepared
+  std::string verdict = {}, says = {},
+              traceback = {};  ///< verdict: "failed" or "unfilled" when it could not be prepared
   Sizes sizes = {};
   Owner owner = {};
   struct Assignment {
@@ -28,7 +29,7 @@ struct Subject {
 
 /// Judges the answers of each reading, in turn: the first that is right, otherwise the first that is explained.
 Finding judge_readings(const Subject& subject, const std::vector<StateDict>& probes,
-                       const std::function<std::vector<Answer>(std::size_t reading)>& answers);
+    const std::function<std::vector<Answer>(std::size_t reading)>& answers);
 
 /// The code could not be judged: `verdict` is "failed" or "unfilled", `says` one line.
 Finding not_judged(const std::string& verdict, const std::string& says, const std::string& traceback = {});

@@ -106,7 +106,8 @@ bool Search::explains_one(const Choices& choices, const Case& one) const {
 bool Search::explains(const Choices& choices) const {
   const std::optional<Textbook> textbook = textbook_with(task_, choices);
   Index weight = 0;
-  return textbook && std::ranges::all_of(cases_, [&](const Case& one) { return explains_case(*textbook, one, &weight); }) &&
+  return textbook &&
+         std::ranges::all_of(cases_, [&](const Case& one) { return explains_case(*textbook, one, &weight); }) &&
          weight >= 0;
 }
 
@@ -165,7 +166,8 @@ std::vector<double> Search::fitted(const Entry& entry, const Choices& rest) cons
     constexpr double kRatio = 0.6180339887498949;
     double a = high - kRatio * (high - low), b = low + kRatio * (high - low), at_a = at(a), at_b = at(b);
     for (int step = 0; step < 64; ++step) {
-      if (step == 12 && std::min(at_a, at_b) > far[best] / 4) return {};  // an explanation would be 300 times as near by now
+      if (step == 12 && std::min(at_a, at_b) > far[best] / 4)
+        return {};  // an explanation would be 300 times as near by now
       if (at_a <= at_b) {
         high = b, b = a, at_b = at_a, a = high - kRatio * (high - low), at_a = at(a);
       } else {
@@ -217,7 +219,8 @@ std::optional<Search::Found> Search::one() const {
 }
 
 bool Search::hopeless(const Entry& first, const Entry& second) const {
-  // Rows that see something are the same in every spelling of those that see nothing; masks that go wrong may empty a row.
+  // Rows that see something are the same in every spelling of those that see nothing; masks that go wrong may empty a
+  // row.
   if (!one_spelling_ || first.numbers || second.numbers || first.term == "mask" || second.term == "mask") return false;
   return !explains_one(joined(spellings_.front(), {{&first, 0}, {&second, 0}}), cases_.front());
 }
@@ -230,7 +233,9 @@ std::optional<Search::Found> Search::two() const {
       return std::ranges::any_of(edits[b], [&](const Edit& y) { return x.stage == y.stage; });
     });
   };
-  const auto apart = [](const Entry& a, const Entry& b) { return a.id != b.id && (a.group.empty() || a.group != b.group); };
+  const auto apart = [](const Entry& a, const Entry& b) {
+    return a.id != b.id && (a.group.empty() || a.group != b.group);
+  };
   for (const bool fitted : {false, true}) {
     for (std::size_t i = 0; i < mistakes_.size(); ++i) {
       for (std::size_t j = 0; j < mistakes_.size(); ++j) {
@@ -239,7 +244,8 @@ std::optional<Search::Found> Search::two() const {
         if (first->fitted && second->fitted) continue;
         if (first->fitted) std::swap(first, second);  // the number is fitted to what the other leaves
         if (second->fitted != fitted || !apart(*first, *second) || hopeless(*first, *second)) continue;
-        const std::vector<double> numbers = first->numbers ? first->numbers(*cases_.back().probe) : std::vector<double>{0};
+        const std::vector<double> numbers =
+            first->numbers ? first->numbers(*cases_.back().probe) : std::vector<double>{0};
         for (const double number : numbers) {
           const Choice one{first, number};
           const std::optional<Explained> how = explained_by(*second, {one});

@@ -1,5 +1,5 @@
-// Which entries of the catalogue, alone or two together, explain what somebody's code gave. Not: gradients, training, calls that
-// follow one another (judge.cc).
+// Which entries of the catalogue, alone or two together, explain what somebody's code gave. Not: gradients, training,
+// calls that follow one another (judge.cc).
 #pragma once
 
 #include <functional>
@@ -34,7 +34,8 @@ std::vector<const Entry*> entries_of(const Task& task, bool conventions, Shows s
 /// The task's textbook with these choices; nothing when it lacks a stage that they edit.
 std::optional<Textbook> textbook_with(const Task& task, const Choices& choices);
 /// Runs it; nothing when a step does not allow these shapes.
-std::optional<Work> run_with(const Task& task, const Choices& choices, const Probe& probe, const Work* frozen = nullptr);
+std::optional<Work> run_with(
+    const Task& task, const Choices& choices, const Probe& probe, const Work* frozen = nullptr);
 
 /// Combinations of conventions, at most one of a group; the empty one first.
 std::vector<Choices> legal_spellings(const Task& task);
@@ -57,7 +58,8 @@ class Search {
   std::optional<Found> one() const;
   std::optional<Found> two() const;
 
-  /// Of a pair that was found with wider bounds, the choices that explain the answers within these; all of them where none does.
+  /// Of a pair that was found with wider bounds, the choices that explain the answers within these; all of them where
+  /// none does.
   Found narrowed(Found found) const;
 
   const std::vector<Case>& cases() const { return cases_; }

@@ -10,7 +10,8 @@
 
 namespace qkv::judge {
 
-/// B, L, M, E, H, Hkv, d of a judgement. The defaults are all different, E is no square, d is not 4: nothing coincides by chance.
+/// B, L, M, E, H, Hkv, d of a judgement. The defaults are all different, E is no square, d is not 4: nothing coincides
+/// by chance.
 struct Sizes {
   Index batch = 2, length = 5, memory = 7, embed = 18, heads = 3, kv_heads = 3, head_dim = 6;
 };
@@ -48,8 +49,8 @@ const std::vector<Task>& tasks();
 std::string task_names();
 /// nullptr when there is none of this name.
 const Task* find_task(std::string_view name);
-/// Throws OptionError when a tensor of the contract is missing or has other axes than the contract says, or where metadata do not
-/// fit.
+/// Throws OptionError when a tensor of the contract is missing or has other axes than the contract says, or where
+/// metadata do not fit.
 void check_probe(const Task& task, const Probe& probe);
 
 }  // namespace qkv::judge

@@ -5,8 +5,8 @@
 #include <map>
 
 #include "judge/judge.h"
-#include "judge/text/language.h"
 #include "judge/task.h"
+#include "judge/text/language.h"
 #include "judge/text/text.h"
 #include "qkv/error.h"
 
@@ -98,17 +98,20 @@ void check_steps(const Task& task, const Probe& probe) {
   }
   const Index width = probe.at("W_q").size(1), heads = probe.integer("heads", 1);
   if (heads < 1 || probe.integer("kv_heads", heads) != heads || width % heads != 0) {
-    refuse(task, "metadata 'heads': a divisor of " + std::to_string(width) + ", W_q's width: got " + probe.text("heads"));
+    refuse(
+        task, "metadata 'heads': a divisor of " + std::to_string(width) + ", W_q's width: got " + probe.text("heads"));
   }
 }
 
 void check_training(const Task& task, const Probe& probe) {
   const Array& tokens = probe.at("tokens");
   const Index vocabulary = probe.at("embed").size(0), steps = probe.integer("steps", 1);
-  if (tokens.size(1) != probe.at("position").size(0) + 1) refuse(task, "tokens [B, T+1] for position [T, E]: got another T");
+  if (tokens.size(1) != probe.at("position").size(0) + 1)
+    refuse(task, "tokens [B, T+1] for position [T, E]: got another T");
   for (const Number& t : tokens.data) {
     if (!(t.value >= 0 && t.value < static_cast<double>(vocabulary)) || t.value != std::floor(t.value)) {
-      refuse(task, "tokens are whole numbers from 0 to " + std::to_string(vocabulary - 1) + ": got " + std::to_string(t.value));
+      refuse(task,
+          "tokens are whole numbers from 0 to " + std::to_string(vocabulary - 1) + ": got " + std::to_string(t.value));
     }
   }
   if (steps < 1 || steps > 100) refuse(task, "metadata 'steps' from 1 to 100: got " + probe.text("steps"));
@@ -122,7 +125,8 @@ void check_metadata(const Task& task, const Probe& probe) {
   if (task.has("rope")) {
     const Index width = probe.at("x").size(-1);
     if (width < 2 || width % 2 != 0 || !(probe.number("base") > 0)) {
-      refuse(task, "an even width and metadata 'base' > 0: got " + std::to_string(width) + " and '" + probe.text("base") + "'");
+      refuse(task,
+          "an even width and metadata 'base' > 0: got " + std::to_string(width) + " and '" + probe.text("base") + "'");
     }
   }
 }
@@ -149,16 +153,17 @@ void check_probe(const Task& task, const Probe& probe) {
   for (const Argument& argument : task.arguments) {
     if (!probe.has(argument.name)) {
       if (argument.optional) continue;
-      throw OptionError("[judge] a probe of " + std::string(task.name) + " lacks the tensor '" + std::string(argument.name) +
-                        "'");
+      throw OptionError(
+          "[judge] a probe of " + std::string(task.name) + " lacks the tensor '" + std::string(argument.name) + "'");
     }
     const Shape& shape = probe.at(argument.name).shape;
     const std::vector<std::string_view> axes = words_of(argument.axes);
     bool fits = axes.size() == shape.size();
     for (std::size_t n = 0; fits && n < axes.size(); ++n) fits = axis_fits(axes[n], shape[n], letters);
     if (!fits) {
-      throw OptionError("[judge] '" + std::string(argument.name) + "' of a probe of " + std::string(task.name) + " must be [" +
-                        std::string(argument.axes) + "]: got " + shape_text(shape.data(), static_cast<int>(shape.size())));
+      throw OptionError("[judge] '" + std::string(argument.name) + "' of a probe of " + std::string(task.name) +
+                        " must be [" + std::string(argument.axes) + "]: got " +
+                        shape_text(shape.data(), static_cast<int>(shape.size())));
     }
   }
   const Index heads = probe.integer("heads", 1), kv_heads = probe.integer("kv_heads", heads);
@@ -181,9 +186,9 @@ std::string task_names() {
 }
 
 bool set_size(Sizes& sizes, std::string_view name, double size) {
-  constexpr std::pair<std::string_view, Index Sizes::*> kNames[] = {
-      {"batch", &Sizes::batch}, {"length", &Sizes::length},     {"memory", &Sizes::memory},    {"embed", &Sizes::embed},
-      {"heads", &Sizes::heads}, {"kv_heads", &Sizes::kv_heads}, {"head_dim", &Sizes::head_dim}};
+  constexpr std::pair<std::string_view, Index Sizes::*> kNames[] = {{"batch", &Sizes::batch},
+      {"length", &Sizes::length}, {"memory", &Sizes::memory}, {"embed", &Sizes::embed}, {"heads", &Sizes::heads},
+      {"kv_heads", &Sizes::kv_heads}, {"head_dim", &Sizes::head_dim}};
   const auto found = std::ranges::find(kNames, name, &std::pair<std::string_view, Index Sizes::*>::first);
   if (found == std::end(kNames)) return false;
   const Index most = name == "embed" ? 4096 : 256;
@@ -196,7 +201,8 @@ bool set_size(Sizes& sizes, std::string_view name, double size) {
 
 Sizes default_sizes(std::string_view task) {
   const Task* found = find_task(task);
-  if (found == nullptr) throw OptionError("[judge] unknown task '" + std::string(task) + "'; `qkv practice` lists them");
+  if (found == nullptr)
+    throw OptionError("[judge] unknown task '" + std::string(task) + "'; `qkv practice` lists them");
   return found->sizes;
 }
 

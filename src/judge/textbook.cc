@@ -53,9 +53,8 @@ Probe to_probe(const StateDict& state) {
 
 Work::Work(const Probe& p) : probe(p) {
   const double heads = p.number("heads", 1);
-  arrays = {{"heads", constant(heads)},
-            {"kv_heads", constant(p.number("kv_heads", heads))},
-            {"causal", constant(p.text("causal") == "1" ? 1 : 0)}};
+  arrays = {{"heads", constant(heads)}, {"kv_heads", constant(p.number("kv_heads", heads))},
+      {"causal", constant(p.text("causal") == "1" ? 1 : 0)}};
 }
 
 Array& Work::operator[](std::string_view name) {
@@ -76,7 +75,8 @@ auto find_stage(auto& textbook, std::string_view name) {
 }  // namespace
 
 bool fits(const Textbook& textbook, const Edits& edits) {
-  return std::ranges::all_of(edits, [&](const Edit& edit) { return find_stage(textbook, edit.stage) != textbook.end(); });
+  return std::ranges::all_of(
+      edits, [&](const Edit& edit) { return find_stage(textbook, edit.stage) != textbook.end(); });
 }
 
 Textbook edited(Textbook textbook, const Edits& edits) {

@@ -1,5 +1,5 @@
-// A textbook: attention in named steps over named arrays, and edits of it. A mistake or a convention is a list of edits; two
-// mistakes together are both lists. Not: which steps and arrays there are, which edits (text/).
+// A textbook: attention in named steps over named arrays, and edits of it. A mistake or a convention is a list of
+// edits; two mistakes together are both lists. Not: which steps and arrays there are, which edits (text/).
 #pragma once
 
 #include <functional>
@@ -38,8 +38,8 @@ Probe to_probe(const StateDict& state);
 Array to_array(const AnyTensor& tensor);
 AnyTensor to_tensor(const Array& array);
 
-/// What the steps work on: the arrays, of which `heads`, `kv_heads`, `causal`, `round` and `rounds` are numbers. A textbook is run
-/// `rounds` times over the same arrays: calls of a cache, tiles of flash, steps of training.
+/// What the steps work on: the arrays, of which `heads`, `kv_heads`, `causal`, `round` and `rounds` are numbers. A
+/// textbook is run `rounds` times over the same arrays: calls of a cache, tiles of flash, steps of training.
 struct Work {
   const Probe& probe;
   Arrays arrays;

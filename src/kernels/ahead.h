@@ -1,6 +1,7 @@
-// What a call fetches from memory while it multiplies: the rows of the next head. Where all heads do not fit the caches, the
-// multipliers would wait for them between two heads. Plain data; the fetches are the products' (products/gemm.h), which rows
-// and when it pays is the callers' (attention/forward/forward_driver.cc, backward/backward_job.h).
+// What a call fetches from memory while it multiplies: the rows of the next head. Where all heads do not fit the
+// caches, the multipliers would wait for them between two heads. Plain data; the fetches are the products'
+// (products/gemm.h), which rows and when it pays is the callers' (attention/forward/forward_driver.cc,
+// backward/backward_job.h).
 #pragma once
 
 #include <cstddef>
@@ -15,8 +16,8 @@ struct RowsAhead {
   Index stride, bytes, count;  // between rows, of a row; rows
 };
 
-/// A few cache lines are fetched after each block of a product; how far it is, is kept here. Starts as {}. Objects of every
-/// instruction set hold it, so it has no constructor and no members that would be symbols.
+/// A few cache lines are fetched after each block of a product; how far it is, is kept here. Starts as {}. Objects of
+/// every instruction set hold it, so it has no constructor and no members that would be symbols.
 struct Ahead {
   static constexpr int kTensors = 8;
   static constexpr Index kLine = 64;
@@ -38,8 +39,7 @@ namespace {
 }
 
 /// `count` rows of `width` numbers, `stride` numbers apart.
-template <class T>
-void add_rows(Ahead& a, const T* first, Index stride, Index width, Index count) {
+template <class T> void add_rows(Ahead& a, const T* first, Index stride, Index width, Index count) {
   constexpr Index size = sizeof(T);
   add_bytes(a, first, stride * size, width * size, count);
 }

@@ -1,5 +1,5 @@
-// The table of kernels that capture weights. A file of its own, so that instances with an observer do not change the code that
-// the compiler makes of forward alone (table.cc).
+// The table of kernels that capture weights. A file of its own, so that instances with an observer do not change the
+// code that the compiler makes of forward alone (table.cc).
 #include "kernels/attention/bf16_forward.h"
 #include "kernels/attention/forward.h"
 #include "kernels/capture/params.h"
@@ -25,10 +25,7 @@ QKV_EXPORT(CaptureKernelTable, qkv_capture_kernels) = {{nullptr, nullptr, qkv::o
 namespace qkv {
 namespace {
 
-template <class T>
-std::size_t statistics_bytes() {
-  return RowStatisticsScratch<T>(nullptr).bytes;
-}
+template <class T> std::size_t statistics_bytes() { return RowStatisticsScratch<T>(nullptr).bytes; }
 
 template <class T>
 void observed_forward(const ForwardTile<T>& t, const RowSums<T>& sums, void* scratch, void* statistics_scratch) {
@@ -38,14 +35,12 @@ void observed_forward(const ForwardTile<T>& t, const RowSums<T>& sums, void* scr
   forward_tile(t, w, rows, RowStatisticsObserver<T>(sums, of_rows));
 }
 
-template <class T>
-std::size_t sweep_bytes(Index head_dim, Index v_head_dim, Index queries, bool copies) {
+template <class T> std::size_t sweep_bytes(Index head_dim, Index v_head_dim, Index queries, bool copies) {
   return forward_scratch_bytes<T>(head_dim, v_head_dim, queries, copies) +
          SweepScratch<T>(nullptr, head_dim, v_head_dim, queries).bytes;
 }
 
-template <class T>
-constexpr CaptureKernels<T> make_kernels() {
+template <class T> constexpr CaptureKernels<T> make_kernels() {
   return {statistics_bytes<T>, observed_forward<T>, nullptr, sweep_bytes<T>, sweep_tile<T>};
 }
 

@@ -1,5 +1,5 @@
-// How an instruction set's object exports its table: under a name of its own, and nothing else, so that no inline helper can be
-// shared between instruction sets at link time. Dispatch declares them (dispatch/kernels.cc).
+// How an instruction set's object exports its table: under a name of its own, and nothing else, so that no inline
+// helper can be shared between instruction sets at link time. Dispatch declares them (dispatch/kernels.cc).
 #pragma once
 
 #if !defined(QKV_ISA)

@@ -26,10 +26,10 @@ struct KeyRange {
   Index begin, end;
 };
 
-/// K, V and where their rows lie: key j is row (j - origin) % page_rows of page pages[(j - origin) / page_rows % num_pages]. Dense
-/// rows and a contiguous cache are one page, a list of keys is pages of one row, a page that is reused in turn is a ring. A ring's
-/// pinned keys, which are never overwritten, lie behind it: row page_rows + j of its page. Other keys are never read: the mask must
-/// keep none of them.
+/// K, V and where their rows lie: key j is row (j - origin) % page_rows of page pages[(j - origin) / page_rows %
+/// num_pages]. Dense rows and a contiguous cache are one page, a list of keys is pages of one row, a page that is
+/// reused in turn is a ring. A ring's pinned keys, which are never overwritten, lie behind it: row page_rows + j of its
+/// page. Other keys are never read: the mask must keep none of them.
 struct HeadKeys {
   StoredType type;
   KeyMatrix k, v;      // rows of D and Dv

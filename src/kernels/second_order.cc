@@ -6,13 +6,12 @@
 namespace qkv {
 namespace {
 
-template <class T>
-constexpr SecondOrderKernels<T> make_second_order_kernels() {
+template <class T> constexpr SecondOrderKernels<T> make_second_order_kernels() {
   return {scratch_bytes<SecondOrderScratch<T>>, second_order_rows<T>, second_order_keys<T>};
 }
 
 }  // namespace
 }  // namespace qkv
 
-QKV_EXPORT(SecondOrderTable, qkv_second_order_kernels) = {qkv::make_second_order_kernels<float>(),
-                                                          qkv::make_second_order_kernels<double>()};
+QKV_EXPORT(SecondOrderTable, qkv_second_order_kernels) = {
+    qkv::make_second_order_kernels<float>(), qkv::make_second_order_kernels<double>()};

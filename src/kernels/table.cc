@@ -1,5 +1,5 @@
-// The table of attention's kernels, with those of layers and of the measured peak. Compiled once per instruction set, as every
-// .cc here (src/CMakeLists.txt).
+// The table of attention's kernels, with those of layers and of the measured peak. Compiled once per instruction set,
+// as every .cc here (src/CMakeLists.txt).
 #include "kernels/attention/backward.h"
 #include "kernels/attention/bf16_backward.h"
 #include "kernels/attention/bf16_forward.h"
@@ -34,11 +34,11 @@ inline __attribute__((always_inline)) double peak_of_chains(Index rounds, T* sin
   return flops * chains * Simd<T>::kLanes * static_cast<double>(rounds);
 }
 
-template <class T>
-double fma_peak(Index rounds, T* sink) {
+template <class T> double fma_peak(Index rounds, T* sink) {
   using V = typename Simd<T>::V;
   const V a = splat<T>(static_cast<T>(0.999)), b = splat<T>(static_cast<T>(0.001));
-  return peak_of_chains(rounds, sink, 2, [&](V sum) __attribute__((always_inline)) { return fma(a, b, sum); });
+  return peak_of_chains(
+      rounds, sink, 2, [&](V sum) __attribute__((always_inline)) { return fma(a, b, sum); });
 }
 
 #if defined(QKV_AMX)
@@ -65,7 +65,8 @@ double dot_peak(Index rounds, float* sink) {
 /// The same on products of bf16 pairs.
 double dot_peak(Index rounds, float* sink) {
   const U32 a = U32{} + 0x3F7F3F7Fu, b = U32{} + 0x3A833A83u;  // pairs of 0.996 and of 0.001
-  return peak_of_chains(rounds, sink, 4, [&](F32 sum) __attribute__((always_inline)) { return add_pairs(sum, a, b); });
+  return peak_of_chains(
+      rounds, sink, 4, [&](F32 sum) __attribute__((always_inline)) { return add_pairs(sum, a, b); });
 }
 #endif
 
@@ -95,30 +96,16 @@ constexpr Kernels<float> make_pair_kernels() {
 }  // namespace
 }  // namespace qkv
 
-QKV_EXPORT(KernelTable, qkv_kernels) = {qkv::make_pair_kernels(),
-                                        {},
-                                        {{}, {qkv::bf16_product_scratch, qkv::bf16_product}, {}, {}, {}},
-                                        {nullptr, nullptr, qkv::dot_peak}};
+QKV_EXPORT(KernelTable, qkv_kernels) = {qkv::make_pair_kernels(), {},
+    {{}, {qkv::bf16_product_scratch, qkv::bf16_product}, {}, {}, {}}, {nullptr, nullptr, qkv::dot_peak}};
 #else
 namespace qkv {
 namespace {
 
-template <class T>
-constexpr Kernels<T> make_kernels() {
-  Kernels<T> kernels{strip_lanes<T>(),
-                     key_tile<T>,
-                     query_tile_of<T>,
-                     copied_query_tile<T>,
-                     backward_keys<T>,
-                     forward_scratch_bytes<T>,
-                     backward_scratch_bytes<BackwardScratch<T>>,
-                     forward<T>,
-                     backward<T>,
-                     delta_rows<T>,
-                     nullptr,
-                     nullptr,
-                     nullptr,
-                     nullptr};
+template <class T> constexpr Kernels<T> make_kernels() {
+  Kernels<T> kernels{strip_lanes<T>(), key_tile<T>, query_tile_of<T>, copied_query_tile<T>, backward_keys<T>,
+      forward_scratch_bytes<T>, backward_scratch_bytes<BackwardScratch<T>>, forward<T>, backward<T>, delta_rows<T>,
+      nullptr, nullptr, nullptr, nullptr};
   if constexpr (std::is_same_v<T, float>) kernels.round = round_rows;
   return kernels;
 }
@@ -130,8 +117,6 @@ constexpr LayerKernels make_layer_kernels() {
 }  // namespace
 }  // namespace qkv
 
-QKV_EXPORT(KernelTable, qkv_kernels) = {qkv::make_kernels<float>(),
-                                        qkv::make_kernels<double>(),
-                                        qkv::make_layer_kernels(),
-                                        {qkv::fma_peak<float>, qkv::fma_peak<double>, nullptr}};
+QKV_EXPORT(KernelTable, qkv_kernels) = {qkv::make_kernels<float>(), qkv::make_kernels<double>(),
+    qkv::make_layer_kernels(), {qkv::fma_peak<float>, qkv::fma_peak<double>, nullptr}};
 #endif

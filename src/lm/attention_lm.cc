@@ -57,9 +57,10 @@ struct AttentionLM::Activations::Impl {
 };
 
 AttentionLM::Activations::Activations(const BatchShare& share) : impl_(std::make_unique<Impl>()) {
-  check<OptionError>(share.first_sequence >= 0 && share.sequences >= 0 && share.first_sequence + share.sequences <= share.batch,
-                     "AttentionLM::Activations", "the sequences must lie in a batch of ", share.batch, ": got ",
-                     share.sequences, " from ", share.first_sequence);
+  check<OptionError>(
+      share.first_sequence >= 0 && share.sequences >= 0 && share.first_sequence + share.sequences <= share.batch,
+      "AttentionLM::Activations", "the sequences must lie in a batch of ", share.batch, ": got ", share.sequences,
+      " from ", share.first_sequence);
   impl_->share = share;
 }
 AttentionLM::Activations::~Activations() = default;
@@ -71,16 +72,16 @@ View<const float, 3> AttentionLM::Activations::logits() const { return std::as_c
 namespace {
 
 /// Copies ids and numbers their positions; checks sizes and ids.
-void read_ids(const AttentionLMConfig& config, View<const Index, 2> ids, const BatchShare& share, std::vector<Index>& tokens,
-              std::vector<Index>& positions) {
+void read_ids(const AttentionLMConfig& config, View<const Index, 2> ids, const BatchShare& share,
+    std::vector<Index>& tokens, std::vector<Index>& positions) {
   constexpr const char* kFunction = "AttentionLM::forward";
   const Index batch = ids.size(0), length = ids.size(1);
   check<ShapeError>(batch >= 1 && length >= 1 && length <= config.context, kFunction,
-                    "ids must be [B, T] with 1 <= T <= context: got ", ids, " for context ", config.context);
+      "ids must be [B, T] with 1 <= T <= context: got ", ids, " for context ", config.context);
   const std::span<const Index> held = tokens_of(share);
   check<ShapeError>(
-      share.batch == 0 || (batch == share.sequences && length == (held.empty() ? share.length : std::ssize(held))), kFunction,
-      "ids must be those of this rank's share of the batch: got ", ids);
+      share.batch == 0 || (batch == share.sequences && length == (held.empty() ? share.length : std::ssize(held))),
+      kFunction, "ids must be those of this rank's share of the batch: got ", ids);
   tokens.resize(static_cast<std::size_t>(batch * length));
   positions.resize(tokens.size());
   std::size_t at = 0;
@@ -88,16 +89,16 @@ void read_ids(const AttentionLMConfig& config, View<const Index, 2> ids, const B
     for (Index i = 0; i < length; ++i, ++at) {
       tokens[at] = ids(b, i);
       positions[at] = held.empty() ? i : held[static_cast<std::size_t>(i)];
-      check<OptionError>(tokens[at] >= 0 && tokens[at] < config.vocab_size, kFunction, "ids must be in [0, ", config.vocab_size,
-                         "): got ", tokens[at], " at [", b, ", ", i, "]");
+      check<OptionError>(tokens[at] >= 0 && tokens[at] < config.vocab_size, kFunction, "ids must be in [0, ",
+          config.vocab_size, "): got ", tokens[at], " at [", b, ", ", i, "]");
     }
   }
 }
 
 }  // namespace
 
-void AttentionLM::forward(View<const Index, 2> ids, Activations& activations, std::uint64_t dropout_seed,
-                          Context& context) const {
+void AttentionLM::forward(
+    View<const Index, 2> ids, Activations& activations, std::uint64_t dropout_seed, Context& context) const {
   const Impl& m = *impl_;
   Activations::Impl& a = *activations.impl_;
   read_ids(m.config, ids, a.share, a.ids, a.positions);
@@ -133,7 +134,8 @@ void AttentionLM::forward(View<const Index, 2> ids, Activations& activations, st
     options.context = &context;
     if (!a.folded) nn::resize(l.out, sizes);
     if (i == 0 && a.by_table) {
-      nn::ProjectedHalves::forward(block.attention, a.folded ? View<float, 3>() : l.out.view<3>(), options, l.attention);
+      nn::ProjectedHalves::forward(
+          block.attention, a.folded ? View<float, 3>() : l.out.view<3>(), options, l.attention);
       continue;
     }
     if (!m.config.blocks) {
@@ -175,7 +177,7 @@ double AttentionLM::loss(View<const Index, 2> targets, Activations& activations,
   Activations::Impl& a = *activations.impl_;
   const Index vocab = impl_->config.vocab_size;
   check<ShapeError>(targets.size(0) == a.batch && targets.size(1) == a.length, kFunction,
-                    "targets must have the shape of the last forward's ids [", a.batch, ", ", a.length, "]: got ", targets);
+      "targets must have the shape of the last forward's ids [", a.batch, ", ", a.length, "]: got ", targets);
   a.targets.resize(a.ids.size());
   bool any = false;
   auto slot = a.targets.begin();
@@ -183,7 +185,7 @@ double AttentionLM::loss(View<const Index, 2> targets, Activations& activations,
     for (Index i = 0; i < a.length; ++i) {
       const Index target = targets(b, i);
       check<OptionError>(target >= kNoTarget && target < vocab, kFunction, "targets must be in [0, ", vocab,
-                         ") or kNoTarget: got ", target);
+          ") or kNoTarget: got ", target);
       any |= target != kNoTarget;
       *slot++ = target;
     }
@@ -199,14 +201,14 @@ void AttentionLM::backward(Activations& activations, Context& context) {
   for (nn::Parameter& parameter : m.parameters) std::fill(parameter.gradient.begin(), parameter.gradient.end(), 0.0F);
   const auto from_table = [&](View<const float, 3> dy) {
     nn::AttentionLayer& layer = m.blocks.front().attention;
-    a.table.backward(m, a.ids, a.positions, nn::ProjectedHalves::backward(layer, dy, a.layers.front().attention, context),
-                     context);
+    a.table.backward(
+        m, a.ids, a.positions, nn::ProjectedHalves::backward(layer, dy, a.layers.front().attention, context), context);
   };
   if (a.folded) {
     nn::Saved& saved = a.layers.front().attention;
     nn::resize(saved.dattended, saved.attended.sizes());
     a.fold.backward(m, nn::as_rows(std::as_const(saved.attended)), nn::as_rows(std::as_const(a.dlogits)),
-                    nn::as_rows(saved.dattended), context);
+        nn::as_rows(saved.dattended), context);
     return from_table({});
   }
   nn::resize(a.dh, a.sizes(m.config.embed_dim));
@@ -214,8 +216,8 @@ void AttentionLM::backward(Activations& activations, Context& context) {
 
   m.head.backward(nn::as_rows(a.head_input()), nn::as_rows(std::as_const(a.dlogits)), nn::as_rows(a.dh), context);
   if (m.ln_f) {
-    m.ln_f->backward(nn::as_rows(std::as_const(a.layers.back().out)), nn::as_rows(std::as_const(a.dh)), nn::as_rows(a.dh),
-                     context);
+    m.ln_f->backward(
+        nn::as_rows(std::as_const(a.layers.back().out)), nn::as_rows(std::as_const(a.dh)), nn::as_rows(a.dh), context);
   }
 
   for (std::size_t i = m.blocks.size(); i-- > 0;) {
@@ -229,8 +231,8 @@ void AttentionLM::backward(Activations& activations, Context& context) {
       continue;
     }
     // out = middle + dropout(mlp(ln_2(middle))):  dmiddle = dh + ln_2'(mlp'(dropout'(dh)))
-    nn::apply_dropout(a.dh, a.dbranch, m.mlp_dropout(a.dropout_seed, static_cast<Index>(i), a.share.first_sequence), context,
-                      a.tokens());
+    nn::apply_dropout(a.dh, a.dbranch, m.mlp_dropout(a.dropout_seed, static_cast<Index>(i), a.share.first_sequence),
+        context, a.tokens());
     const View<float, 2> dbranch = nn::as_rows(a.dbranch);
     block.mlp->backward(nn::as_rows(std::as_const(l.normed_2)), dbranch, nn::as_rows(l.branch), l.mlp, context);
     block.ln_2->backward(nn::as_rows(std::as_const(l.middle)), nn::as_rows(std::as_const(l.branch)), dbranch, context);
@@ -256,7 +258,8 @@ std::vector<LayerTrace> AttentionLM::trace(View<const Index, 2> ids, Context& co
   for (std::size_t i = 0; i < traces.size(); ++i) {
     const View<const float, 3> projected = a.layers[i].attention.projected;  // [B, T, (H + 2 Hkv) D]
     const auto copy_heads = [&](Index first, Index count) {                  // -> [B, count, T, D]
-      const View<const float, 4> from = split_heads(projected.sliced(2, first * head_dim, (first + count) * head_dim), count);
+      const View<const float, 4> from =
+          split_heads(projected.sliced(2, first * head_dim, (first + count) * head_dim), count);
       Tensor<float> to({a.batch, count, a.length, head_dim});
       const View<float, 4> copy = to;
       for (Index b = 0; b < a.batch; ++b) {

@@ -11,8 +11,8 @@ namespace qkv::inline v0::lm {
 
 HeadReport head_report(View<const float, 2> weights, std::span<const Index> ids, bool causal) {
   const auto length = static_cast<Index>(ids.size());
-  check<ShapeError>(weights.size(0) == length && weights.size(1) == length, "head_report", "weights must be [T, T] for ",
-                    length, " characters: got ", weights);
+  check<ShapeError>(weights.size(0) == length && weights.size(1) == length, "head_report",
+      "weights must be [T, T] for ", length, " characters: got ", weights);
   HeadReport report;
   const auto add = [](Share& share, double weight) {
     share.mean += weight;
@@ -24,7 +24,8 @@ HeadReport head_report(View<const float, 2> weights, std::span<const Index> ids,
     add(report.first, static_cast<double>(weights(i, 0)));
     double on_same = 0;
     for (Index j = 0; j < (causal ? i + 1 : length); ++j) {
-      if (ids[static_cast<std::size_t>(j)] == ids[static_cast<std::size_t>(i)]) on_same += static_cast<double>(weights(i, j));
+      if (ids[static_cast<std::size_t>(j)] == ids[static_cast<std::size_t>(i)])
+        on_same += static_cast<double>(weights(i, j));
     }
     add(report.same, on_same);
   }
@@ -47,7 +48,8 @@ AttentionReport attention_report(const AttentionLM& model, std::span<const Index
     const Tensor<float>& seen = traces[static_cast<std::size_t>(layer)].weights;  // [1, H, T, T]
     std::copy(seen.span().begin(), seen.span().end(), &weights(layer, 0, 0, 0));
     for (Index head = 0; head < config.num_heads; ++head) {
-      HeadReport one = head_report(View<const float, 2>(&weights(layer, head, 0, 0), {length, length}), ids, config.causal);
+      HeadReport one =
+          head_report(View<const float, 2>(&weights(layer, head, 0, 0), {length, length}), ids, config.causal);
       one.layer = layer;
       one.head = head;
       report.heads.push_back(one);
@@ -57,12 +59,12 @@ AttentionReport attention_report(const AttentionLM& model, std::span<const Index
 }
 
 PreviousScore score_previous(const AttentionLM& model, Index alphabet, Index windows, std::uint64_t seed, Index layer,
-                             Index head, Context& context) {
+    Index head, Context& context) {
   constexpr const char* kFunction = "score_previous";
   const AttentionLMConfig& config = model.config();
   check<OptionError>(layer >= 0 && layer < config.num_layers && head >= 0 && head < config.num_heads, kFunction,
-                     "layer and head must exist in the model: got layer ", layer, " of ", config.num_layers, ", head ", head,
-                     " of ", config.num_heads);
+      "layer and head must exist in the model: got layer ", layer, " of ", config.num_layers, ", head ", head, " of ",
+      config.num_heads);
   check<OptionError>(config.context >= 2, kFunction, "context must be at least 2: got ", config.context);
   Batch batch;
   BatchSource::previous(alphabet, {windows, config.context}, derived_seed(seed, Draw::kScore, 0)).fill(0, batch);
@@ -80,7 +82,8 @@ PreviousScore score_previous(const AttentionLM& model, Index alphabet, Index win
   return score;
 }
 
-PredictionScore score_predictions(const AttentionLM& model, const BatchSource& source, Index batches, Context& context) {
+PredictionScore score_predictions(
+    const AttentionLM& model, const BatchSource& source, Index batches, Context& context) {
   check<OptionError>(batches >= 1, "score_predictions", "batches must be at least 1: got ", batches);
   PredictionScore score;
   AttentionLM::Activations activations;

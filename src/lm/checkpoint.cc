@@ -27,15 +27,15 @@ std::vector<float> tensor_vector(const AnyTensor& tensor) {
 
 bool is_moment(const StateDict::Entry& entry) { return entry.name == kAdamMean || entry.name == kAdamSquare; }
 
-/// Checks that the file is as large as the model that its metadata describes, before that model is allocated: a hostile file
-/// cannot exhaust memory.
+/// Checks that the file is as large as the model that its metadata describes, before that model is allocated: a hostile
+/// file cannot exhaust memory.
 void check_size(const StateDict& state, const AttentionLMConfig& c) {
   const std::string_view tok = c.blocks ? "transformer.wte.weight" : "tok.weight";
   const std::string_view pos = c.blocks ? "transformer.wpe.weight" : "pos.weight";
   const auto fits = [&](std::string_view name, Index rows) {
     const std::vector<Index> wanted{rows, c.embed_dim};
     check<ShapeError>(state.at(name).sizes == wanted, kFunction, name, " must be ", shape_text(wanted.data(), 2),
-                      " as the metadata says: got ", state.at(name));
+        " as the metadata says: got ", state.at(name));
   };
   fits(tok, c.vocab_size);
   if (c.positions == PositionKind::kLearned) fits(pos, c.context);
@@ -45,13 +45,13 @@ void check_size(const StateDict& state, const AttentionLMConfig& c) {
   const Index kv_width = c.embed_dim / c.num_heads * c.num_kv_heads;
   const Index least = 2 * c.num_layers * c.embed_dim * (c.embed_dim + kv_width);
   check<ShapeError>(elements >= least, kFunction, "parameters of ", c.num_layers, " layers of width ", c.embed_dim,
-                    " must have at least ", least, " elements: got ", elements);
+      " must have at least ", least, " elements: got ", elements);
 }
 
 }  // namespace
 
-StateDict checkpoint_to_state(const AttentionLM& model, const CharTokenizer& tokenizer, const std::string& task, Index step,
-                              const AdamState* adam) {
+StateDict checkpoint_to_state(const AttentionLM& model, const CharTokenizer& tokenizer, const std::string& task,
+    Index step, const AdamState* adam) {
   StateDict state = model.state_dict();
   model.config().save_metadata(state.metadata);
   tokenizer.save_metadata(state.metadata);
@@ -69,15 +69,15 @@ Checkpoint checkpoint_from_state(const StateDict& state) {
   const Index step = read_index(state.metadata, kFunction, kStep);
   const AttentionLMConfig config = AttentionLMConfig::from_metadata(state.metadata);
   check_size(state, config);
-  Checkpoint checkpoint{
-      AttentionLM(config), CharTokenizer::from_metadata(state.metadata), read_text(state.metadata, kFunction, kTask), step, {}};
+  Checkpoint checkpoint{AttentionLM(config), CharTokenizer::from_metadata(state.metadata),
+      read_text(state.metadata, kFunction, kTask), step, {}};
 
   const std::string& task = checkpoint.task;
   check<OptionError>(task == "text" || task == "previous" || task == "masked", kFunction, kTask,
-                     " must be text, previous or masked: got \"", task.substr(0, 40), "\"");
+      " must be text, previous or masked: got \"", task.substr(0, 40), "\"");
   const Index symbols = checkpoint.tokenizer.vocab_size() + (task == "masked" ? 1 : 0);
   check<OptionError>(symbols == config.vocab_size, kFunction, "vocab_size must be the number of symbols ", symbols,
-                     " of the tokenizer and task ", task, ": got ", config.vocab_size);
+      " of the tokenizer and task ", task, ": got ", config.vocab_size);
 
   StateDict parameters;
   for (const StateDict::Entry& entry : state.entries()) {
@@ -86,7 +86,8 @@ Checkpoint checkpoint_from_state(const StateDict& state) {
   checkpoint.model.load_state_dict(parameters);
 
   if (state.metadata.contains(kAdamStep)) {
-    AdamState adam{read_index(state.metadata, kFunction, kAdamStep), tensor_vector(state.at(kAdamMean)), tensor_vector(state.at(kAdamSquare))};
+    AdamState adam{read_index(state.metadata, kFunction, kAdamStep), tensor_vector(state.at(kAdamMean)),
+        tensor_vector(state.at(kAdamSquare))};
     Adam(checkpoint.model.parameter_count()).load_state(adam);  // the same checks as when training resumes
     checkpoint.adam = std::move(adam);
   }

@@ -4,8 +4,8 @@
 
 namespace qkv::inline v0::lm {
 
-void save_checkpoint(const std::string& path, const AttentionLM& model, const CharTokenizer& tokenizer, const std::string& task,
-                     Index step, const AdamState* adam) {
+void save_checkpoint(const std::string& path, const AttentionLM& model, const CharTokenizer& tokenizer,
+    const std::string& task, Index step, const AdamState* adam) {
   io::save_safetensors(path, checkpoint_to_state(model, tokenizer, task, step, adam));
 }
 

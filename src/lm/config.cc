@@ -21,27 +21,23 @@ double read_number(const Metadata& metadata, const std::string& name, double fal
   const auto entry = metadata.find(name);
   if (entry == metadata.end()) return fallback;
   double value = 0;
-  check<OptionError>(parsed(entry->second, value), kFromMetadata, name, " must be a number: got \"", entry->second.substr(0, 40),
-                     "\"");
+  check<OptionError>(parsed(entry->second, value), kFromMetadata, name, " must be a number: got \"",
+      entry->second.substr(0, 40), "\"");
   return value;
 }
 
 // Entries by their names in a file.
-constexpr std::pair<const char*, Index AttentionLMConfig::*> kSizes[] = {{"lm.vocab_size", &AttentionLMConfig::vocab_size},
-                                                                         {"lm.context", &AttentionLMConfig::context},
-                                                                         {"lm.embed_dim", &AttentionLMConfig::embed_dim},
-                                                                         {"lm.num_heads", &AttentionLMConfig::num_heads},
-                                                                         {"lm.num_layers", &AttentionLMConfig::num_layers}};
-constexpr std::pair<const char*, bool AttentionLMConfig::*> kFlags[] = {{"lm.blocks", &AttentionLMConfig::blocks},
-                                                                        {"lm.causal", &AttentionLMConfig::causal}};
+constexpr std::pair<const char*, Index AttentionLMConfig::*> kSizes[] = {
+    {"lm.vocab_size", &AttentionLMConfig::vocab_size}, {"lm.context", &AttentionLMConfig::context},
+    {"lm.embed_dim", &AttentionLMConfig::embed_dim}, {"lm.num_heads", &AttentionLMConfig::num_heads},
+    {"lm.num_layers", &AttentionLMConfig::num_layers}};
+constexpr std::pair<const char*, bool AttentionLMConfig::*> kFlags[] = {
+    {"lm.blocks", &AttentionLMConfig::blocks}, {"lm.causal", &AttentionLMConfig::causal}};
 constexpr std::pair<const char*, Index RotaryOptions::*> kRotarySizes[] = {
     {"lm.rotary_dim", &RotaryOptions::rotary_dim}, {"lm.rotary_original_context", &RotaryOptions::original_context}};
-constexpr std::pair<const char*, double RotaryOptions::*> kRotaryNumbers[] = {
-    {"lm.rotary_base", &RotaryOptions::base},
-    {"lm.rotary_factor", &RotaryOptions::factor},
-    {"lm.rotary_beta_fast", &RotaryOptions::beta_fast},
-    {"lm.rotary_beta_slow", &RotaryOptions::beta_slow},
-    {"lm.rotary_low_frequency", &RotaryOptions::low_frequency},
+constexpr std::pair<const char*, double RotaryOptions::*> kRotaryNumbers[] = {{"lm.rotary_base", &RotaryOptions::base},
+    {"lm.rotary_factor", &RotaryOptions::factor}, {"lm.rotary_beta_fast", &RotaryOptions::beta_fast},
+    {"lm.rotary_beta_slow", &RotaryOptions::beta_slow}, {"lm.rotary_low_frequency", &RotaryOptions::low_frequency},
     {"lm.rotary_high_frequency", &RotaryOptions::high_frequency}};
 constexpr const char *kKvHeads = "lm.num_kv_heads", *kRotary = "lm.rotary", *kLayout = "lm.rotary_layout",
                      *kScaling = "lm.rotary_scaling", *kAttentionFactor = "lm.rotary_attention_factor",
@@ -60,8 +56,8 @@ void save_rotary(const RotaryOptions& rotary, Metadata& metadata) {
 RotaryOptions read_rotary(const Metadata& metadata) {
   const auto choice = [&](const char* name, auto last) {
     const Index value = read_index(metadata, kFromMetadata, name, 0);
-    check<OptionError>(value <= static_cast<Index>(last), kFromMetadata, name, " must be at most ", static_cast<Index>(last),
-                       ": got ", value);
+    check<OptionError>(value <= static_cast<Index>(last), kFromMetadata, name, " must be at most ",
+        static_cast<Index>(last), ": got ", value);
     return static_cast<decltype(last)>(value);
   };
   RotaryOptions rotary;
@@ -98,20 +94,20 @@ AttentionLMConfig AttentionLMConfig::from_metadata(const Metadata& metadata) {
 const AttentionLMConfig& checked(const AttentionLMConfig& c) {
   constexpr const char* kFunction = "AttentionLM";
   check<OptionError>(c.vocab_size >= 1 && c.context >= 1 && c.embed_dim >= 1 && c.num_heads >= 1 && c.num_layers >= 1,
-                     kFunction, "vocab_size, context, embed_dim, num_heads and num_layers must be at least 1: got ",
-                     c.vocab_size, ", ", c.context, ", ", c.embed_dim, ", ", c.num_heads, ", ", c.num_layers);
+      kFunction, "vocab_size, context, embed_dim, num_heads and num_layers must be at least 1: got ", c.vocab_size,
+      ", ", c.context, ", ", c.embed_dim, ", ", c.num_heads, ", ", c.num_layers);
   // 2^20 keeps products of two sizes far from overflow; a file's metadata may hold anything.
   constexpr Index kLargest = Index{1} << 20;
   check<OptionError>(std::max({c.vocab_size, c.context, c.embed_dim, c.num_layers}) <= kLargest, kFunction,
-                     "vocab_size, context, embed_dim and num_layers must be at most ", kLargest, ": got ", c.vocab_size, ", ",
-                     c.context, ", ", c.embed_dim, ", ", c.num_layers);
+      "vocab_size, context, embed_dim and num_layers must be at most ", kLargest, ": got ", c.vocab_size, ", ",
+      c.context, ", ", c.embed_dim, ", ", c.num_layers);
   check<OptionError>(c.embed_dim % c.num_heads == 0, kFunction, "num_heads must divide embed_dim: got ", c.num_heads,
-                     " heads for embed_dim ", c.embed_dim);
+      " heads for embed_dim ", c.embed_dim);
   check<OptionError>(c.num_kv_heads >= 0 && (c.num_kv_heads == 0 || c.num_heads % c.num_kv_heads == 0), kFunction,
-                     "num_kv_heads must divide num_heads (0: as many): got ", c.num_kv_heads, " for ", c.num_heads, " heads");
-  check<OptionError>(c.positions == PositionKind::kLearned || c.rotary.rotary_dim != 0 || c.embed_dim / c.num_heads % 2 == 0,
-                     kFunction, "rotary positions need an even head width embed_dim / num_heads: got ",
-                     c.embed_dim / c.num_heads);
+      "num_kv_heads must divide num_heads (0: as many): got ", c.num_kv_heads, " for ", c.num_heads, " heads");
+  check<OptionError>(
+      c.positions == PositionKind::kLearned || c.rotary.rotary_dim != 0 || c.embed_dim / c.num_heads % 2 == 0,
+      kFunction, "rotary positions need an even head width embed_dim / num_heads: got ", c.embed_dim / c.num_heads);
   if (c.positions == PositionKind::kRotary) Rotary(c.embed_dim / c.num_heads, c.rotary);
   check<OptionError>(c.dropout >= 0 && c.dropout <= 1, kFunction, "dropout must be in [0, 1]: got ", c.dropout);
   return c;

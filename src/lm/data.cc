@@ -12,8 +12,8 @@ namespace {
 constexpr double kHiddenShare = 0.15;  // BERT, arXiv:1810.04805, section 3.1
 
 void check_shape(BatchShape shape, const char* function) {
-  check<OptionError>(shape.batch >= 1 && shape.context >= 1, function, "batch and context must be at least 1: got batch ",
-                     shape.batch, ", context ", shape.context);
+  check<OptionError>(shape.batch >= 1 && shape.context >= 1, function,
+      "batch and context must be at least 1: got batch ", shape.batch, ", context ", shape.context);
 }
 
 /// The largest id plus 1; every id must be >= 0.
@@ -36,7 +36,8 @@ void copy_window(std::span<const Index> ids, Index start, std::span<Index> input
   std::copy_n(from + 1, targets.size(), targets.begin());
 }
 
-/// Moves the inputs of `count` random positions to the targets and writes the mask's id there; no other position has a target.
+/// Moves the inputs of `count` random positions to the targets and writes the mask's id there; no other position has a
+/// target.
 void hide(Random random, Index mask_id, std::span<Index> inputs, std::span<Index> targets) {
   const auto length = static_cast<Index>(inputs.size());
   const auto count = std::max<Index>(1, static_cast<Index>(kHiddenShare * static_cast<double>(length) + 0.5));
@@ -58,11 +59,11 @@ std::string default_text() {
   return text;
 }
 
-BatchSource BatchSource::over_text(Kind kind, std::vector<Index> ids, BatchShape shape, std::uint64_t seed,
-                                   const char* function) {
+BatchSource BatchSource::over_text(
+    Kind kind, std::vector<Index> ids, BatchShape shape, std::uint64_t seed, const char* function) {
   check_shape(shape, function);
   check<OptionError>(static_cast<Index>(ids.size()) > shape.context + 1, function,
-                     "the text must be longer than context + 1: got ", ids.size(), " characters for context ", shape.context);
+      "the text must be longer than context + 1: got ", ids.size(), " characters for context ", shape.context);
   BatchSource source(kind, shape, seed);
   source.vocab_size_ = vocab_of(ids, function);
   source.ids_ = std::move(ids);
@@ -77,7 +78,7 @@ BatchSource BatchSource::masked(std::vector<Index> ids, Index mask_id, BatchShap
   constexpr const char* kFunction = "BatchSource::masked";
   BatchSource source = over_text(Kind::kMasked, std::move(ids), shape, seed, kFunction);
   check<OptionError>(mask_id >= source.vocab_size_, kFunction, "mask_id must not occur in the text: got ", mask_id,
-                     " for ids below ", source.vocab_size_);
+      " for ids below ", source.vocab_size_);
   source.mask_id_ = mask_id;
   source.vocab_size_ = mask_id + 1;
   return source;
@@ -86,7 +87,7 @@ BatchSource BatchSource::masked(std::vector<Index> ids, Index mask_id, BatchShap
 BatchSource BatchSource::from_arrays(Tensor<Index> batches) {
   constexpr const char* kFunction = "BatchSource::from_arrays";
   check<ShapeError>(batches.rank() == 3 && batches.size(1) >= 1 && batches.size(2) >= 2, kFunction,
-                    "batches must be [steps, B, T + 1]: got ", batches);
+      "batches must be [steps, B, T + 1]: got ", batches);
   BatchSource source(Kind::kArrays, {batches.size(1), batches.size(2) - 1}, 0);
   source.steps_ = batches.size(0);
   source.vocab_size_ = vocab_of(batches.span(), kFunction);
@@ -122,9 +123,7 @@ void BatchSource::fill_row(Index step, Index row, std::span<Index> inputs, std::
     case Kind::kArrays:
       copy_window(given_.span(), (step * given_.size(1) + row) * (shape_.context + 1), inputs, targets);
       break;
-    case Kind::kStarts:
-      copy_window(ids_, given_.data()[step * given_.size(1) + row], inputs, targets);
-      break;
+    case Kind::kStarts: copy_window(ids_, given_.data()[step * given_.size(1) + row], inputs, targets); break;
     case Kind::kWindows:
     case Kind::kMasked: {
       const Index starts = static_cast<Index>(ids_.size()) - shape_.context - 1;
@@ -146,13 +145,14 @@ void BatchSource::fill_row(Index step, Index row, std::span<Index> inputs, std::
 
 void BatchSource::fill(Index step, Batch& batch) const {
   check<OptionError>(step >= 0 && (steps_ < 0 || step < steps_), "BatchSource::fill",
-                     "there must be a batch for every step: got step ", step, " of ", steps_, " batches");
+      "there must be a batch for every step: got step ", step, " of ", steps_, " batches");
   const std::vector<Index>& sizes = batch.inputs.sizes();
   if (sizes.size() != 2 || sizes[0] != shape_.batch || sizes[1] != shape_.context) {
     batch.inputs = Tensor<Index>({shape_.batch, shape_.context});
     batch.targets = Tensor<Index>({shape_.batch, shape_.context});
   }
-  for (Index row = 0; row < shape_.batch; ++row) fill_row(step, row, row_of(batch.inputs, row), row_of(batch.targets, row));
+  for (Index row = 0; row < shape_.batch; ++row)
+    fill_row(step, row, row_of(batch.inputs, row), row_of(batch.targets, row));
 }
 
 }  // namespace qkv::inline v0::lm

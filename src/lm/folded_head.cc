@@ -26,17 +26,18 @@ View<float, 2> gradient(const nn::Parameter& parameter) { return matrix(paramete
 
 }  // namespace
 
-void FoldedHead::forward(const AttentionLM::Impl& model, View<const float, 2> attended, View<float, 2> logits,
-                         Context& context) {
+void FoldedHead::forward(
+    const AttentionLM::Impl& model, View<const float, 2> attended, View<float, 2> logits, Context& context) {
   const LastParameters last(model.parameters);
   nn::resize(weight, std::array{logits.size(1), attended.size(1)});
   // M = W_h W_o is the dx of a Linear W_o whose dy is W_h.
-  nn::linear_backward(View<const float, 2>(), value(last.head), Weights{value(last.output)}, weight.view<2>(), {}, context);
+  nn::linear_backward(
+      View<const float, 2>(), value(last.head), Weights{value(last.output)}, weight.view<2>(), {}, context);
   nn::linear_forward(attended, Weights{weight, last.bias.value.data()}, logits, context);
 }
 
 void FoldedHead::backward(AttentionLM::Impl& model, View<const float, 2> attended, View<const float, 2> dlogits,
-                          View<float, 2> dattended, Context& context) {
+    View<float, 2> dattended, Context& context) {
   const LastParameters last(model.parameters);
   nn::resize(dweight, weight.sizes());
   std::ranges::fill(dweight.span(), 0.0F);

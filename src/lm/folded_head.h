@@ -19,8 +19,8 @@ struct FoldedHead {
   /// attended [B * T, W] -> logits [B * T, V].
   void forward(const AttentionLM::Impl& model, View<const float, 2> attended, View<float, 2> logits, Context& context);
   /// dattended [B * T, W] and the gradients of W_o, W_h and b, which must be 0 before.
-  void backward(AttentionLM::Impl& model, View<const float, 2> attended, View<const float, 2> dlogits, View<float, 2> dattended,
-                Context& context);
+  void backward(AttentionLM::Impl& model, View<const float, 2> attended, View<const float, 2> dlogits,
+      View<float, 2> dattended, Context& context);
 };
 
 }  // namespace qkv::inline v0::lm

@@ -24,9 +24,9 @@ struct Decoder::Impl {
       : model(lm.impl()), context(c), logits({1, model.config.vocab_size}) {
     for (std::size_t i = 0; i < model.blocks.size(); ++i) {
       caches.emplace_back(KVCacheConfig{.num_kv_heads = model.config.num_kv_heads,
-                                        .head_dim = model.config.embed_dim / model.config.num_heads,
-                                        .storage = storage,
-                                        .capacity = model.config.context});
+          .head_dim = model.config.embed_dim / model.config.num_heads,
+          .storage = storage,
+          .capacity = model.config.context});
     }
   }
 
@@ -49,8 +49,8 @@ Tensor<float> Decoder::Impl::attend(std::size_t layer, const Tensor<float>& x) {
 void Decoder::Impl::read(std::span<const Index> ids) {
   const auto n = static_cast<Index>(ids.size()), start = static_cast<Index>(window.size());
   for (const Index id : ids) {
-    check<OptionError>(id >= 0 && id < model.config.vocab_size, "Decoder", "ids must be in [0, ", model.config.vocab_size,
-                       "): got ", id);
+    check<OptionError>(id >= 0 && id < model.config.vocab_size, "Decoder", "ids must be in [0, ",
+        model.config.vocab_size, "): got ", id);
   }
   std::vector<Index> positions(ids.size());
   std::iota(positions.begin(), positions.end(), start);
@@ -144,16 +144,17 @@ double log_probability(std::span<const float> logits, Index id) {
   return logits[static_cast<std::size_t>(id)] - largest - std::log(sum);
 }
 
-std::vector<Index> generate(const AttentionLM& model, std::span<const Index> prompt, const GenerateOptions& options,
-                            Context& context) {
+std::vector<Index> generate(
+    const AttentionLM& model, std::span<const Index> prompt, const GenerateOptions& options, Context& context) {
   constexpr const char* kFunction = "generate";
   const Index vocab = model.config().vocab_size;
   const Index allowed = options.allowed_ids < 0 ? vocab : options.allowed_ids;
-  check<OptionError>(options.tokens >= 0 && options.top_k >= 0, kFunction, "tokens and top_k must not be negative: got ",
-                     options.tokens, " and ", options.top_k);
+  check<OptionError>(options.tokens >= 0 && options.top_k >= 0, kFunction,
+      "tokens and top_k must not be negative: got ", options.tokens, " and ", options.top_k);
   check<OptionError>(std::isfinite(options.temperature) && options.temperature > 0, kFunction,
-                     "temperature must be finite and above 0: got ", options.temperature);
-  check<OptionError>(allowed >= 1 && allowed <= vocab, kFunction, "allowed_ids must be in [1, ", vocab, "]: got ", allowed);
+      "temperature must be finite and above 0: got ", options.temperature);
+  check<OptionError>(
+      allowed >= 1 && allowed <= vocab, kFunction, "allowed_ids must be in [1, ", vocab, "]: got ", allowed);
   Decoder decoder(model, context, options.cache);
   decoder.prefill(prompt);
   std::vector<Index> ids;

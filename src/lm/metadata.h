@@ -16,25 +16,24 @@ using Metadata = std::map<std::string, std::string>;
 inline const std::string& read_text(const Metadata& metadata, const char* function, const std::string& name) {
   const auto entry = metadata.find(name);
   check<OptionError>(entry != metadata.end(), function, "the file must have the metadata entry ", name,
-                     ": got none; is it a checkpoint of this model?");
+      ": got none; is it a checkpoint of this model?");
   return entry->second;
 }
 
 /// True when the whole text is one number; `value` is then that number.
-template <class Number>
-bool parsed(const std::string& text, Number& value) {
+template <class Number> bool parsed(const std::string& text, Number& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size();
 }
 
 /// A whole number, not negative. `fallback`, where given, is the meaning of files older than the entry.
-inline Index read_index(const Metadata& metadata, const char* function, const std::string& name,
-                        std::optional<Index> fallback = {}) {
+inline Index read_index(
+    const Metadata& metadata, const char* function, const std::string& name, std::optional<Index> fallback = {}) {
   if (fallback && !metadata.contains(name)) return *fallback;
   const std::string& text = read_text(metadata, function, name);
   Index value = 0;
   check<OptionError>(parsed(text, value) && value >= 0, function, name, " must be a whole number, not negative: got \"",
-                     text.substr(0, 40), "\"");
+      text.substr(0, 40), "\"");
   return value;
 }
 

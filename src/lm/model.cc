@@ -16,19 +16,19 @@ enum Part : Index { kTok, kPos, kHead, kFirstLayer };
 
 /// Names as in files: plain, and nanoGPT's.
 constexpr nn::AttentionForm kPlain{.type = "AttentionLM",
-                                   .name = "lm",
-                                   .names = {"W_q", "W_k", "W_v", "W_qkv", "W_o"},
-                                   .output = nn::OutputProjection::kRequired,
-                                   .heads = true,
-                                   .grouped = true,
-                                   .bias = false};
+    .name = "lm",
+    .names = {"W_q", "W_k", "W_v", "W_qkv", "W_o"},
+    .output = nn::OutputProjection::kRequired,
+    .heads = true,
+    .grouped = true,
+    .bias = false};
 constexpr nn::AttentionForm kBlocks{.type = "AttentionLM",
-                                    .name = "lm",
-                                    .names = {"c_q", "c_k", "c_v", "c_attn", "c_proj"},
-                                    .merged = true,
-                                    .output = nn::OutputProjection::kRequired,
-                                    .heads = true,
-                                    .grouped = true};
+    .name = "lm",
+    .names = {"c_q", "c_k", "c_v", "c_attn", "c_proj"},
+    .merged = true,
+    .output = nn::OutputProjection::kRequired,
+    .heads = true,
+    .grouped = true};
 
 nn::LayerConfig attention_config(const AttentionLMConfig& c, std::uint64_t seed) {
   nn::LayerConfig attention{.embed_dim = c.embed_dim, .num_heads = c.num_heads, .num_kv_heads = c.num_kv_heads};
@@ -41,11 +41,13 @@ nn::LayerConfig attention_config(const AttentionLMConfig& c, std::uint64_t seed)
 Block make_block(const AttentionLMConfig& c, std::uint64_t seed, Index layer) {
   const Index part = kFirstLayer + 2 * layer;
   Block block{
-      nn::AttentionLayer(c.blocks ? kBlocks : kPlain, attention_config(c, derived_seed(seed, Draw::kParameters, part))), {}, {}, {}};
+      nn::AttentionLayer(c.blocks ? kBlocks : kPlain, attention_config(c, derived_seed(seed, Draw::kParameters, part))),
+      {}, {}, {}};
   if (c.blocks) {
     block.ln_1.emplace(nn::LayerNormOptions{.embed_dim = c.embed_dim});
     block.ln_2.emplace(nn::LayerNormOptions{.embed_dim = c.embed_dim});
-    block.mlp.emplace(nn::MlpOptions{.embed_dim = c.embed_dim, .seed = derived_seed(seed, Draw::kParameters, part + 1)});
+    block.mlp.emplace(
+        nn::MlpOptions{.embed_dim = c.embed_dim, .seed = derived_seed(seed, Draw::kParameters, part + 1)});
   }
   return block;
 }
@@ -54,11 +56,13 @@ Block make_block(const AttentionLMConfig& c, std::uint64_t seed, Index layer) {
 
 AttentionLM::Impl::Impl(const AttentionLMConfig& c, std::uint64_t seed)
     : config(checked(c)),
-      tok({.num_embeddings = c.vocab_size, .embed_dim = c.embed_dim, .seed = derived_seed(seed, Draw::kParameters, kTok)}),
+      tok({.num_embeddings = c.vocab_size,
+          .embed_dim = c.embed_dim,
+          .seed = derived_seed(seed, Draw::kParameters, kTok)}),
       head({.in_features = c.embed_dim,
-            .out_features = c.vocab_size,
-            .bias = !c.blocks,
-            .seed = derived_seed(seed, Draw::kParameters, kHead)}) {
+          .out_features = c.vocab_size,
+          .bias = !c.blocks,
+          .seed = derived_seed(seed, Draw::kParameters, kHead)}) {
   config.num_kv_heads = c.num_kv_heads == 0 ? c.num_heads : c.num_kv_heads;
   if (c.positions == PositionKind::kLearned) {
     pos.emplace(nn::EmbeddingOptions{
@@ -88,14 +92,14 @@ void AttentionLM::Impl::collect_parameters() {
   nn::append_parameters(parameters, head, config.blocks ? "lm_head." : "head.");
 }
 
-void AttentionLM::Impl::embed(std::span<const Index> ids, std::span<const Index> positions, View<float, 2> h,
-                              Context& context) const {
+void AttentionLM::Impl::embed(
+    std::span<const Index> ids, std::span<const Index> positions, View<float, 2> h, Context& context) const {
   tok.forward(ids, h, false, context);
   if (pos) pos->forward(positions, h, true, context);
 }
 
-void AttentionLM::Impl::embed_backward(std::span<const Index> ids, std::span<const Index> positions, View<const float, 2> dh,
-                                       Context& context) {
+void AttentionLM::Impl::embed_backward(
+    std::span<const Index> ids, std::span<const Index> positions, View<const float, 2> dh, Context& context) {
   tok.backward(ids, dh, context);
   if (pos) pos->backward(positions, dh, context);
 }
@@ -106,12 +110,13 @@ std::uint64_t AttentionLM::Impl::attention_seed(std::uint64_t seed, Index layer)
 
 Dropout AttentionLM::Impl::mlp_dropout(std::uint64_t seed, Index layer, Index first_sequence) const {
   return {.p = config.dropout,
-          .seed = derived_seed(seed, Draw::kDropout, 2 * layer + 1),
-          .training = training,
-          .first_sequence = first_sequence};
+      .seed = derived_seed(seed, Draw::kDropout, 2 * layer + 1),
+      .training = training,
+      .first_sequence = first_sequence};
 }
 
-AttentionLM::AttentionLM(const AttentionLMConfig& config, std::uint64_t seed) : impl_(std::make_unique<Impl>(config, seed)) {}
+AttentionLM::AttentionLM(const AttentionLMConfig& config, std::uint64_t seed)
+    : impl_(std::make_unique<Impl>(config, seed)) {}
 AttentionLM::~AttentionLM() = default;
 AttentionLM::AttentionLM(AttentionLM&&) noexcept = default;
 AttentionLM& AttentionLM::operator=(AttentionLM&&) noexcept = default;
@@ -128,7 +133,7 @@ AttentionLM AttentionLM::clone() const {
 
 AttentionLM AttentionLM::shard(Index part, Index parts, std::function<void(std::span<float>)> sum) const {
   check<OptionError>(parts >= 1 && impl_->config.num_kv_heads % parts == 0, "AttentionLM::shard",
-                     "parts must divide the key/value heads: got ", parts, " for ", impl_->config.num_kv_heads);
+      "parts must divide the key/value heads: got ", parts, " for ", impl_->config.num_kv_heads);
   AttentionLM made = clone();
   Impl& own = *made.impl_;
   for (Block& block : own.blocks) block.attention = nn::AttentionLayer(nn::shard(block.attention, part, parts));
@@ -142,7 +147,7 @@ void AttentionLM::take_shard(const AttentionLM& shard, Index part, Index parts) 
   Impl& whole = *impl_;
   const Impl& from = *shard.impl_;
   check<ShapeError>(from.blocks.size() == whole.blocks.size(), "AttentionLM::take_shard",
-                    "the shard must have the layers of the model: got ", from.blocks.size(), " for ", whole.blocks.size());
+      "the shard must have the layers of the model: got ", from.blocks.size(), " for ", whole.blocks.size());
   if (part == 0) {
     std::map<std::string_view, std::span<const float>> values;
     for (const nn::Parameter& parameter : from.parameters) values[parameter.name] = parameter.value;
@@ -167,7 +172,8 @@ void AttentionLM::train(bool on) {
 std::vector<nn::Parameter> AttentionLM::parameters() { return impl_->parameters; }
 
 void AttentionLM::load_state_dict(const StateDict& state, std::string_view prefix) {
-  const std::string wte = std::string(prefix) + "transformer.wte.weight", lm_head = std::string(prefix) + "lm_head.weight";
+  const std::string wte = std::string(prefix) + "transformer.wte.weight",
+                    lm_head = std::string(prefix) + "lm_head.weight";
   if (!impl_->config.blocks || state.contains(lm_head) || !state.contains(wte)) {
     nn::Module::load_state_dict(state, prefix);
     return;

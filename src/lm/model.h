@@ -40,7 +40,8 @@ struct AttentionLM::Impl {
   std::uint64_t attention_seed(std::uint64_t seed, Index layer) const;
   /// h [n, E] of tokens at positions: the first layer's input. And its backward: embeddings' gradients += .
   void embed(std::span<const Index> ids, std::span<const Index> positions, View<float, 2> h, Context& context) const;
-  void embed_backward(std::span<const Index> ids, std::span<const Index> positions, View<const float, 2> dh, Context& context);
+  void embed_backward(
+      std::span<const Index> ids, std::span<const Index> positions, View<const float, 2> dh, Context& context);
   /// x, of the heads that this model has, becomes that of all heads.
   void sum_over_parts(Tensor<float>& x) const {
     if (sum) sum(x.span());

@@ -37,19 +37,19 @@ void adam_update(float* value, const float* gradient, float* mean, float* square
 Adam::Adam(Index parameter_count, const AdamOptions& options) : options_(options) {
   const auto beta_fits = [](double beta) { return beta >= 0 && beta < 1; };
   check<OptionError>(beta_fits(options.beta1) && beta_fits(options.beta2), "Adam", "betas must be in [0, 1): got ",
-                     options.beta1, " and ", options.beta2);
+      options.beta1, " and ", options.beta2);
   check<OptionError>(options.epsilon >= 0 && std::isfinite(options.epsilon), "Adam",
-                     "epsilon must be finite and not negative: got ", options.epsilon);
+      "epsilon must be finite and not negative: got ", options.epsilon);
   check<OptionError>(options.weight_decay >= 0 && std::isfinite(options.weight_decay), "Adam",
-                     "weight_decay must be finite and not negative: got ", options.weight_decay);
+      "weight_decay must be finite and not negative: got ", options.weight_decay);
   state_.mean.resize(static_cast<std::size_t>(parameter_count));
   state_.square.resize(state_.mean.size());
 }
 
 void Adam::load_state(AdamState state) {
-  check<ShapeError>(state.mean.size() == state_.mean.size() && state.square.size() == state_.square.size(), "Adam::load_state",
-                    "moments must have one number per element of the parameters (", state_.mean.size(), "): got ",
-                    state.mean.size(), " and ", state.square.size());
+  check<ShapeError>(state.mean.size() == state_.mean.size() && state.square.size() == state_.square.size(),
+      "Adam::load_state", "moments must have one number per element of the parameters (", state_.mean.size(), "): got ",
+      state.mean.size(), " and ", state.square.size());
   check<OptionError>(state.step >= 0, "Adam::load_state", "step must not be negative: got ", state.step);
   state_ = std::move(state);
 }
@@ -58,22 +58,23 @@ void Adam::step(std::span<const nn::Parameter> parameters, double learning_rate)
   ++state_.step;
   const auto t = static_cast<double>(state_.step);
   const AdamStep s{.mean_weight = static_cast<float>(1 - options_.beta1),
-                   .square_keep = static_cast<float>(options_.beta2),
-                   .square_weight = static_cast<float>(1 - options_.beta2),
-                   .square_root = static_cast<float>(std::sqrt(1 - std::pow(options_.beta2, t))),
-                   .epsilon = static_cast<float>(options_.epsilon),
-                   .size = static_cast<float>(learning_rate / (1 - std::pow(options_.beta1, t))),
-                   .decay = static_cast<float>(1 - learning_rate * options_.weight_decay)};
+      .square_keep = static_cast<float>(options_.beta2),
+      .square_weight = static_cast<float>(1 - options_.beta2),
+      .square_root = static_cast<float>(std::sqrt(1 - std::pow(options_.beta2, t))),
+      .epsilon = static_cast<float>(options_.epsilon),
+      .size = static_cast<float>(learning_rate / (1 - std::pow(options_.beta1, t))),
+      .decay = static_cast<float>(1 - learning_rate * options_.weight_decay)};
   std::size_t at = 0;
   for (const nn::Parameter& parameter : parameters) {
     const std::size_t n = parameter.value.size();
     check<ShapeError>(n <= state_.mean.size() - at, "Adam::step", "parameters must have ", state_.mean.size(),
-                      " elements in total: got more at ", parameter.name);
-    adam_update(parameter.value.data(), parameter.gradient.data(), state_.mean.data() + at, state_.square.data() + at, n, s);
+        " elements in total: got more at ", parameter.name);
+    adam_update(
+        parameter.value.data(), parameter.gradient.data(), state_.mean.data() + at, state_.square.data() + at, n, s);
     at += n;
   }
   check<ShapeError>(at == state_.mean.size(), "Adam::step", "parameters must have ", state_.mean.size(),
-                    " elements in total: got ", at);
+      " elements in total: got ", at);
 }
 
 double LearningRateSchedule::at(Index step, Index total_steps) const {

@@ -19,11 +19,11 @@ struct TableProjection {
   }
 
   /// projected [B, T, P] of the tokens `ids` [B * T] at `positions` [B * T], all below `length`.
-  void forward(const AttentionLM::Impl& model, std::span<const Index> ids, std::span<const Index> positions, Index length,
-               Tensor<float>& projected, Context& context);
+  void forward(const AttentionLM::Impl& model, std::span<const Index> ids, std::span<const Index> positions,
+      Index length, Tensor<float>& projected, Context& context);
   /// From dprojected [B, T, P]: the parameter gradients of the projection += , those of both embeddings overwritten.
   void backward(AttentionLM::Impl& model, std::span<const Index> ids, std::span<const Index> positions,
-                View<const float, 3> dprojected, Context& context);
+      View<const float, 3> dprojected, Context& context);
 };
 
 }  // namespace qkv::inline v0::lm

@@ -19,8 +19,9 @@ std::vector<char32_t> decode_utf8(std::string_view text) {
     const Utf8Character next = first_character(text.substr(at));
     if (next.bytes == 0) {
       throw FormatError("[decode_utf8] the text must be UTF-8: got byte 0x" +
-                            hexadecimal(static_cast<unsigned char>(text[at]), 2) + " at byte offset " + std::to_string(at),
-                        at);
+                            hexadecimal(static_cast<unsigned char>(text[at]), 2) + " at byte offset " +
+                            std::to_string(at),
+          at);
     }
     characters.push_back(next.code);
     at += next.bytes;
@@ -54,9 +55,10 @@ CharTokenizer CharTokenizer::from_metadata(const std::map<std::string, std::stri
   CharTokenizer tokenizer;
   tokenizer.characters_ = decode_utf8(read_text(metadata, kFunction, kEntry));
   const std::vector<char32_t>& characters = tokenizer.characters_;
-  const bool ascending = std::adjacent_find(characters.begin(), characters.end(), std::greater_equal<>()) == characters.end();
+  const bool ascending =
+      std::adjacent_find(characters.begin(), characters.end(), std::greater_equal<>()) == characters.end();
   check<OptionError>(!characters.empty() && ascending, kFunction, kEntry,
-                     " must be characters in ascending order without repeats: got ", characters.size(), " characters");
+      " must be characters in ascending order without repeats: got ", characters.size(), " characters");
   return tokenizer;
 }
 
@@ -69,7 +71,8 @@ void CharTokenizer::save_metadata(std::map<std::string, std::string>& metadata) 
 std::string CharTokenizer::describe() const {
   constexpr std::size_t kMost = 60;
   std::string text;
-  for (std::size_t i = 0; i < std::min(kMost, characters_.size()); ++i) text += (i == 0 ? "" : " ") + quoted(characters_[i]);
+  for (std::size_t i = 0; i < std::min(kMost, characters_.size()); ++i)
+    text += (i == 0 ? "" : " ") + quoted(characters_[i]);
   if (characters_.size() > kMost) text += " and " + std::to_string(characters_.size() - kMost) + " more";
   return text;
 }
@@ -81,8 +84,8 @@ std::vector<Index> CharTokenizer::encode(std::string_view text) const {
     const auto found = std::lower_bound(characters_.begin(), characters_.end(), characters[i]);
     check<OptionError>(
         found != characters_.end() && *found == characters[i], "CharTokenizer::encode",
-        "every character must be in the model's vocabulary: got ", [&] { return quoted(characters[i]); }, " at position ", i,
-        "; it has ", [&] { return describe(); });
+        "every character must be in the model's vocabulary: got ", [&] { return quoted(characters[i]); },
+        " at position ", i, "; it has ", [&] { return describe(); });
     ids[i] = found - characters_.begin();
   }
   return ids;
@@ -91,8 +94,8 @@ std::vector<Index> CharTokenizer::encode(std::string_view text) const {
 std::string CharTokenizer::decode(std::span<const Index> ids) const {
   std::string text;
   for (const Index id : ids) {
-    check<OptionError>(id >= 0 && id < vocab_size(), "CharTokenizer::decode", "an id must be in [0, ", vocab_size(), "): got ",
-                       id);
+    check<OptionError>(
+        id >= 0 && id < vocab_size(), "CharTokenizer::decode", "an id must be in [0, ", vocab_size(), "): got ", id);
     append_utf8(text, characters_[static_cast<std::size_t>(id)]);
   }
   return text;

@@ -28,13 +28,14 @@ void take_share(const Batch& whole, const BatchShare& share, Batch& own) {
   const bool every = share.part == nullptr;
   const std::span<const Index> positions = every ? std::span<const Index>() : share.part->positions();
   const Index length = every ? share.length : std::ssize(positions);
-  check<ShapeError>(whole.inputs.size(0) == share.batch && whole.inputs.size(1) == share.length, "Trainer", "batches must be [",
-                    share.batch, ", ", share.length, "], as the ranks share them: got ", whole.inputs);
+  check<ShapeError>(whole.inputs.size(0) == share.batch && whole.inputs.size(1) == share.length, "Trainer",
+      "batches must be [", share.batch, ", ", share.length, "], as the ranks share them: got ", whole.inputs);
   const auto take = [&](const Tensor<Index>& from, Tensor<Index>& to) {
     if (to.count() != share.sequences * length) to = Tensor<Index>({share.sequences, length});
     for (Index b = 0; b < share.sequences; ++b) {
       const Index* row = from.data() + (share.first_sequence + b) * share.length;
-      for (Index i = 0; i < length; ++i) to.data()[b * length + i] = row[every ? i : positions[static_cast<std::size_t>(i)]];
+      for (Index i = 0; i < length; ++i)
+        to.data()[b * length + i] = row[every ? i : positions[static_cast<std::size_t>(i)]];
     }
   };
   take(whole.inputs, own.inputs);
@@ -43,10 +44,10 @@ void take_share(const Batch& whole, const BatchShare& share, Batch& own) {
 
 const TrainOptions& checked(const TrainOptions& options) {
   const LearningRateSchedule& s = options.schedule;
-  check<OptionError>(options.steps >= 0 && s.warmup_steps >= 0, "Trainer", "steps and warmup_steps must not be negative: got ",
-                     options.steps, " and ", s.warmup_steps);
+  check<OptionError>(options.steps >= 0 && s.warmup_steps >= 0, "Trainer",
+      "steps and warmup_steps must not be negative: got ", options.steps, " and ", s.warmup_steps);
   check<OptionError>(std::isfinite(s.rate) && s.rate >= 0 && std::isfinite(s.min_rate) && s.min_rate >= 0, "Trainer",
-                     "learning rates must be finite and not negative: got ", s.rate, " and ", s.min_rate);
+      "learning rates must be finite and not negative: got ", s.rate, " and ", s.min_rate);
   check<OptionError>(options.clip_norm >= 0, "Trainer", "clip_norm must not be negative: got ", options.clip_norm);
   return options;
 }
@@ -73,7 +74,8 @@ double Trainer::step(const BatchSource& source, Context& context) {
   model_.backward(activations_, context);
   if (options_.reduce) loss = options_.reduce(loss, parameters_);
   if (options_.clip_norm > 0) {
-    clip_to_norm(parameters_, options_.norm ? options_.norm(parameters_) : global_norm(parameters_), options_.clip_norm);
+    clip_to_norm(
+        parameters_, options_.norm ? options_.norm(parameters_) : global_norm(parameters_), options_.clip_norm);
   }
   const double rate = options_.schedule.at(step, options_.steps);
   adam_.step(parameters_, rate);
@@ -84,12 +86,12 @@ double Trainer::step(const BatchSource& source, Context& context) {
 TrainResult Trainer::run(const BatchSource& source, Context& context) {
   constexpr const char* kFunction = "Trainer::run";
   const AttentionLMConfig& config = model_.config();
-  check<OptionError>(source.vocab_size() <= config.vocab_size, kFunction, "ids of the batches must be below vocab_size ",
-                     config.vocab_size, ": got ids up to ", source.vocab_size() - 1);
-  check<OptionError>(source.shape().context <= config.context, kFunction, "batches must be no longer than the model's context ",
-                     config.context, ": got ", source.shape().context);
+  check<OptionError>(source.vocab_size() <= config.vocab_size, kFunction,
+      "ids of the batches must be below vocab_size ", config.vocab_size, ": got ids up to ", source.vocab_size() - 1);
+  check<OptionError>(source.shape().context <= config.context, kFunction,
+      "batches must be no longer than the model's context ", config.context, ": got ", source.shape().context);
   check<OptionError>(source.steps() < 0 || source.steps() >= options_.steps, kFunction,
-                     "there must be a batch for each of the ", options_.steps, " steps: got ", source.steps());
+      "there must be a batch for each of the ", options_.steps, " steps: got ", source.steps());
   TrainResult result;
   const auto start = std::chrono::steady_clock::now();
   while (steps_done() < options_.steps) result.losses.push_back(step(source, context));

@@ -10,10 +10,9 @@
 namespace qkv::inline v0::reference {
 namespace {
 
-/// One row of weights: w[j] = p[j] / l, p[j] = keep ? exp(s[j] - m) : 0, l = sum_j p[j] + exp(sink - m), m = max of s and sink.
-/// Returns lse = m + log(l).
-template <class T>
-T softmax_row(const Scores<T>& scores, Index b, Index h, Index i, View<T, 4> weights) {
+/// One row of weights: w[j] = p[j] / l, p[j] = keep ? exp(s[j] - m) : 0, l = sum_j p[j] + exp(sink - m), m = max of s
+/// and sink. Returns lse = m + log(l).
+template <class T> T softmax_row(const Scores<T>& scores, Index b, Index h, Index i, View<T, 4> weights) {
   const Index kv_len = weights.size(3);
   const T sink = scores.sink(h);
   T row_max = sink;
@@ -28,7 +27,9 @@ T softmax_row(const Scores<T>& scores, Index b, Index h, Index i, View<T, 4> wei
   }
   if (empty) {
     const EmptyRow rule = scores.options.empty_row;
-    const T fill = rule == EmptyRow::kZero ? T(0) : rule == EmptyRow::kMean ? T(1) / static_cast<T>(kv_len) : kNotANumber<T>;
+    const T fill = rule == EmptyRow::kZero   ? T(0)
+                   : rule == EmptyRow::kMean ? T(1) / static_cast<T>(kv_len)
+                                             : kNotANumber<T>;
     for (Index j = 0; j < kv_len; ++j) weights(b, h, i, j) = fill;
     return -kInfinity<T>;
   }
@@ -52,7 +53,7 @@ Forward<T> attention_forward(View<const T, 4> q, View<const T, 4> k, View<const 
   const Scores<T> scores{q, k, options};
   const Index batch = q.size(0), num_heads = q.size(1), q_len = q.size(2), kv_len = k.size(2);
   Forward<T> result{Tensor<T>({batch, num_heads, q_len, v.size(3)}), Tensor<T>({batch, num_heads, q_len}),
-                    Tensor<T>({batch, num_heads, q_len, kv_len})};
+      Tensor<T>({batch, num_heads, q_len, kv_len})};
   const View<T, 4> out = result.out, weights = result.weights;
   const View<T, 3> lse = result.lse;
 
@@ -62,7 +63,8 @@ Forward<T> attention_forward(View<const T, 4> q, View<const T, 4> k, View<const 
       for (Index i = 0; i < q_len; ++i) {
         lse(b, h, i) = softmax_row(scores, b, h, i, weights);
         const bool empty = lse(b, h, i) == -kInfinity<T>;
-        // out[i,:] = sum_j factor[i,j] * w[i,j] * v[j,:]. A masked v may hold NaN, so it is skipped, not multiplied by 0.
+        // out[i,:] = sum_j factor[i,j] * w[i,j] * v[j,:]. A masked v may hold NaN, so it is skipped, not multiplied by
+        // 0.
         for (Index j = 0; j < kv_len; ++j) {
           const bool reads = empty ? options.empty_row != EmptyRow::kZero : scores.keep(b, h, i, j);
           if (!reads) continue;
@@ -75,23 +77,22 @@ Forward<T> attention_forward(View<const T, 4> q, View<const T, 4> k, View<const 
   return result;
 }
 
-template <class T>
-Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
-                               View<const T, 3> dlse, const Options<T>& options) {
+template <class T> Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v,
+    View<const T, 4> dout, View<const T, 3> dlse, const Options<T>& options) {
   return attention_backward(q, k, v, dout, dlse, options, attention_forward(q, k, v, options));
 }
 
-template <class T>
-Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
-                               View<const T, 3> dlse, const Options<T>& options, const Forward<T>& forward) {
+template <class T> Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v,
+    View<const T, 4> dout, View<const T, 3> dlse, const Options<T>& options, const Forward<T>& forward) {
   const Scores<T> scores{q, k, options};
   const Index batch = q.size(0), num_heads = q.size(1), q_len = q.size(2), kv_len = k.size(2), head_dim = q.size(3);
   const View<const T, 4> out = forward.out, weights = forward.weights;
   const View<const T, 3> lse = forward.lse;
   Backward<T> result{Tensor<T>({batch, num_heads, q_len, head_dim}), Tensor<T>({batch, k.size(1), kv_len, head_dim}),
-                     Tensor<T>({batch, k.size(1), kv_len, v.size(3)}), Tensor<T>({batch, num_heads, q_len, kv_len})};
+      Tensor<T>({batch, k.size(1), kv_len, v.size(3)}), Tensor<T>({batch, num_heads, q_len, kv_len})};
   if (!options.sinks.is_null()) result.dsinks = Tensor<T>({num_heads});
-  if (!options.position_table.is_null()) result.dposition_table = Tensor<T>({options.position_table.size(0), num_heads});
+  if (!options.position_table.is_null())
+    result.dposition_table = Tensor<T>({options.position_table.size(0), num_heads});
   const View<T, 4> dq = result.dq, dk = result.dk, dv = result.dv, dbias = result.dbias;
 
   for (Index b = 0; b < batch; ++b) {
@@ -103,7 +104,8 @@ Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<cons
         // delta[i] = sum_j w[i,j] * dw[i,j] = dout[i].out[i];  lse adds w[i,j] * dlse[i] to ds[i,j]
         const T delta = dot(dout, b, h, i, out, h, i) - (dlse.is_null() ? T(0) : dlse(b, h, i));
         // The sink's weight exp(sink - lse) times a value of 0   =>   dsink += weight * (0 - delta[i])
-        if (!empty && !options.sinks.is_null()) result.dsinks.data()[h] -= std::exp(scores.sink(h) - lse(b, h, i)) * delta;
+        if (!empty && !options.sinks.is_null())
+          result.dsinks.data()[h] -= std::exp(scores.sink(h) - lse(b, h, i)) * delta;
         for (Index j = 0; j < kv_len; ++j) {
           if (!empty && !scores.keep(b, h, i, j)) continue;
           // out[i,:] = sum_j factor * w[i,j] * v[j,:]   =>   dv[j,:] += factor * w[i,j] * dout[i,:]
@@ -120,7 +122,8 @@ Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<cons
             result.dposition_table.data()[options.position_row(i, j) * num_heads + h] +=
                 dy * static_cast<T>(options.position_factor(i, j));
           }
-          // y = softcap(scale * q.k) + bias + position   =>   dq[i,:] += dx * scale * k[j,:],   dk[j,:] += dx * scale * q[i,:]
+          // y = softcap(scale * q.k) + bias + position   =>   dq[i,:] += dx * scale * k[j,:],   dk[j,:] += dx * scale *
+          // q[i,:]
           const T dx = dy * scores.softcap_slope(b, h, i, j);
           for (Index n = 0; n < head_dim; ++n) dq(b, h, i, n) += dx * scores.scale * k(b, g, j, n);
           for (Index n = 0; n < head_dim; ++n) dk(b, g, j, n) += dx * scores.scale * q(b, h, i, n);
@@ -151,10 +154,10 @@ Tensor<T> reduce_to_bias(const Tensor<T>& dbias, const typename View<const T, 4>
 
 #define QKV_REFERENCE(T)                                                                                             \
   template Forward<T> attention_forward<T>(View<const T, 4>, View<const T, 4>, View<const T, 4>, const Options<T>&); \
+  template Backward<T> attention_backward<T>(                                                                        \
+      View<const T, 4>, View<const T, 4>, View<const T, 4>, View<const T, 4>, View<const T, 3>, const Options<T>&);  \
   template Backward<T> attention_backward<T>(View<const T, 4>, View<const T, 4>, View<const T, 4>, View<const T, 4>, \
-                                             View<const T, 3>, const Options<T>&);                                   \
-  template Backward<T> attention_backward<T>(View<const T, 4>, View<const T, 4>, View<const T, 4>, View<const T, 4>, \
-                                             View<const T, 3>, const Options<T>&, const Forward<T>&);                \
+      View<const T, 3>, const Options<T>&, const Forward<T>&);                                                       \
   template Tensor<T> reduce_to_bias<T>(const Tensor<T>&, const View<const T, 4>::Sizes&);
 QKV_REFERENCE(float)
 QKV_REFERENCE(double)

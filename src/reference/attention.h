@@ -1,6 +1,6 @@
 // Attention as in a textbook: plain loops, the whole score matrix in memory, one formula per line. Read it first.
-// It is the oracle of the tests and the "naive" form of the tool. Not: fast, tiled, parallel, or aware of Mask and Philox:
-// the caller passes two functions, which pairs are kept and what dropout multiplies by.
+// It is the oracle of the tests and the "naive" form of the tool. Not: fast, tiled, parallel, or aware of Mask and
+// Philox: the caller passes two functions, which pairs are kept and what dropout multiplies by.
 //
 // T is the type of every number and of every sum: float (the naive form), double or long double (the oracles).
 // Letters: B batch, H query heads, Hkv key/value heads, Tq queries, Tk keys, D width of q and k, Dv width of v.
@@ -19,8 +19,7 @@ using Keep = std::function<bool(Index b, Index h, Index i, Index j)>;
 /// The factor of dropout on the weight (b, h, i, j).
 using Factor = std::function<double(Index b, Index h, Index i, Index j)>;
 
-template <class T>
-struct Options {
+template <class T> struct Options {
   Keep keep;                    ///< not given: every pair is kept
   View<const T, 4> bias;        ///< [B|1, H|1, Tq|1, Tk|1]; -inf: not kept; null: none
   std::optional<double> scale;  ///< not given: 1/sqrt(D)
@@ -37,15 +36,13 @@ struct Options {
   std::function<T(T score, Index b, Index h, Index i, Index j)> score_mod{}, score_mod_slope{};
 };
 
-template <class T>
-struct Forward {
+template <class T> struct Forward {
   Tensor<T> out;      ///< [B, H, Tq, Dv]
   Tensor<T> lse;      ///< [B, H, Tq]
   Tensor<T> weights;  ///< [B, H, Tq, Tk], after softmax, before dropout
 };
 
-template <class T>
-struct Backward {
+template <class T> struct Backward {
   Tensor<T> dq;                 ///< [B, H, Tq, D]
   Tensor<T> dk;                 ///< [B, Hkv, Tk, D]
   Tensor<T> dv;                 ///< [B, Hkv, Tk, Dv]
@@ -55,20 +52,17 @@ struct Backward {
 };
 
 /// q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv]. Shapes are not checked.
-template <class T>
-Forward<T> attention_forward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, const Options<T>& options = {});
+template <class T> Forward<T> attention_forward(
+    View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, const Options<T>& options = {});
 
 /// Gradients of sum(out * dout) + sum(lse * dlse). dout [B, H, Tq, Dv]; dlse [B, H, Tq] or null.
-template <class T>
-Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
-                               View<const T, 3> dlse = {}, const Options<T>& options = {});
+template <class T> Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v,
+    View<const T, 4> dout, View<const T, 3> dlse = {}, const Options<T>& options = {});
 /// The same with what forward gave for q, k, v and options.
-template <class T>
-Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
-                               View<const T, 3> dlse, const Options<T>& options, const Forward<T>& forward);
+template <class T> Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v,
+    View<const T, 4> dout, View<const T, 3> dlse, const Options<T>& options, const Forward<T>& forward);
 
 /// dbias [B, H, Tq, Tk] summed over every axis on which the bias is broadcast.
-template <class T>
-Tensor<T> reduce_to_bias(const Tensor<T>& dbias, const typename View<const T, 4>::Sizes& bias_sizes);
+template <class T> Tensor<T> reduce_to_bias(const Tensor<T>& dbias, const typename View<const T, 4>::Sizes& bias_sizes);
 
 }  // namespace qkv::inline v0::reference

@@ -1,34 +1,31 @@
-// Linear attention as in a textbook (formulas of qkv/linear_attention.h): token by token as a recurrence, and pair by pair as a
-// square. Read it before the chunked kernels, whose oracle it is. Not: one head (linear_head.h), gradients (linear_backward.h);
-// fast, or checked.
+// Linear attention as in a textbook (formulas of qkv/linear_attention.h): token by token as a recurrence, and pair by
+// pair as a square. Read it before the chunked kernels, whose oracle it is. Not: one head (linear_head.h), gradients
+// (linear_backward.h); fast, or checked.
 #pragma once
 
 #include "reference/linear_head.h"
 
 namespace qkv::inline v0::reference {
 
-template <class N>
-struct LinearForward {
+template <class N> struct LinearForward {
   Tensor<N> out;         ///< [B, H, Tq, Dv]
   Tensor<N> normalizer;  ///< [B, H, Tq]
   Tensor<N> kv, z;       ///< final state [B, Hkv, F, Dv], [B, Hkv, F]
 };
 
 /// Heads of out: of q, or of v where they share those of q and k.
-template <class N>
-Index linear_heads(const View<const N, 4>& q, const View<const N, 4>& k, const View<const N, 4>& v) {
+template <class N> Index linear_heads(const View<const N, 4>& q, const View<const N, 4>& k, const View<const N, 4>& v) {
   return v.size(1) > k.size(1) ? v.size(1) : q.size(1);
 }
 
 /// q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv] (or value groups). Shapes are not checked.
-template <class N>
-LinearForward<N> linear_attention_recurrent(View<const N, 4> q, View<const N, 4> k, View<const N, 4> v,
-                                            const LinearOptions<N>& options) {
-  const Index batch = q.size(0), kv_heads = v.size(1), heads = linear_heads(q, k, v), q_len = q.size(2), kv_len = k.size(2),
-              width = v.size(3);
+template <class N> LinearForward<N> linear_attention_recurrent(
+    View<const N, 4> q, View<const N, 4> k, View<const N, 4> v, const LinearOptions<N>& options) {
+  const Index batch = q.size(0), kv_heads = v.size(1), heads = linear_heads(q, k, v), q_len = q.size(2),
+              kv_len = k.size(2), width = v.size(3);
   const Index features = options.map == FeatureMap::kSoftmax ? options.features.size(0) : q.size(3);
   LinearForward<N> result{Tensor<N>({batch, heads, q_len, width}), Tensor<N>({batch, heads, q_len}),
-                          Tensor<N>({batch, kv_heads, features, width}), Tensor<N>({batch, kv_heads, features})};
+      Tensor<N>({batch, kv_heads, features, width}), Tensor<N>({batch, kv_heads, features})};
   const View<N, 4> out = result.out, kv = result.kv;
   const View<N, 3> normalizer = result.normalizer, z = result.z;
   for (Index b = 0; b < batch; ++b) {
@@ -52,13 +49,12 @@ LinearForward<N> linear_attention_recurrent(View<const N, 4> q, View<const N, 4>
 }
 
 /// The same as a sum over pairs of tokens; the final state stays 0.
-template <class N>
-LinearForward<N> linear_attention_quadratic(View<const N, 4> q, View<const N, 4> k, View<const N, 4> v,
-                                            const LinearOptions<N>& options) {
+template <class N> LinearForward<N> linear_attention_quadratic(
+    View<const N, 4> q, View<const N, 4> k, View<const N, 4> v, const LinearOptions<N>& options) {
   using Head = LinearHead<N>;
   using std::exp;
-  const Index batch = q.size(0), kv_heads = v.size(1), heads = linear_heads(q, k, v), q_len = q.size(2), kv_len = k.size(2),
-              width = v.size(3);
+  const Index batch = q.size(0), kv_heads = v.size(1), heads = linear_heads(q, k, v), q_len = q.size(2),
+              kv_len = k.size(2), width = v.size(3);
   LinearForward<N> result{Tensor<N>({batch, heads, q_len, width}), Tensor<N>({batch, heads, q_len}), {}, {}};
   const View<N, 4> out = result.out;
   const View<N, 3> normalizer = result.normalizer;

@@ -1,13 +1,12 @@
-// The gradient of linear attention's recurrence as in a textbook (docs/maths/linear-attention.md), token by token. Not: forward
-// (linear_attention.h).
+// The gradient of linear attention's recurrence as in a textbook (docs/maths/linear-attention.md), token by token. Not:
+// forward (linear_attention.h).
 #pragma once
 
 #include "reference/linear_attention.h"
 
 namespace qkv::inline v0::reference {
 
-template <class N>
-struct LinearBackward {
+template <class N> struct LinearBackward {
   Tensor<N> dq, dk, dv;         ///< as q, k, v
   Tensor<N> dlog_decay, dbeta;  ///< [B, Hkv, Tk]
   Tensor<N> dchannels;          ///< [B, Hkv, Tk, F], with a decay per channel
@@ -15,9 +14,9 @@ struct LinearBackward {
 };
 
 /// Gradients of sum(out * dout) + sum(final state * (dkv, dz)). dkv [B, Hkv, F, Dv] and dz [B, Hkv, F] may be null.
-template <class N>
-LinearBackward<N> linear_attention_backward(View<const N, 4> q, View<const N, 4> k, View<const N, 4> v, View<const N, 4> dout,
-                                            View<const N, 4> dkv, View<const N, 3> dz, const LinearOptions<N>& options) {
+template <class N> LinearBackward<N> linear_attention_backward(View<const N, 4> q, View<const N, 4> k,
+    View<const N, 4> v, View<const N, 4> dout, View<const N, 4> dkv, View<const N, 3> dz,
+    const LinearOptions<N>& options) {
   using Head = LinearHead<N>;
   const auto at = [](Index n) { return Head::at(n); };
   const Index batch = q.size(0), kv_heads = v.size(1), q_len = q.size(2), kv_len = k.size(2), width = v.size(3);
@@ -25,13 +24,11 @@ LinearBackward<N> linear_attention_backward(View<const N, 4> q, View<const N, 4>
   const View<const N, 4> out = forward.out;
   const View<const N, 3> normalizer = forward.normalizer;
   LinearBackward<N> result{Tensor<N>(std::vector<Index>(q.sizes().begin(), q.sizes().end())),
-                           Tensor<N>(std::vector<Index>(k.sizes().begin(), k.sizes().end())),
-                           Tensor<N>(std::vector<Index>(v.sizes().begin(), v.sizes().end())),
-                           Tensor<N>({batch, kv_heads, kv_len}),
-                           Tensor<N>({batch, kv_heads, kv_len}),
-                           Tensor<N>({batch, kv_heads, kv_len, options.channels.is_null() ? 0 : forward.kv.size(2)}),
-                           Tensor<N>(forward.kv.sizes()),
-                           Tensor<N>(forward.z.sizes())};
+      Tensor<N>(std::vector<Index>(k.sizes().begin(), k.sizes().end())),
+      Tensor<N>(std::vector<Index>(v.sizes().begin(), v.sizes().end())), Tensor<N>({batch, kv_heads, kv_len}),
+      Tensor<N>({batch, kv_heads, kv_len}),
+      Tensor<N>({batch, kv_heads, kv_len, options.channels.is_null() ? 0 : forward.kv.size(2)}),
+      Tensor<N>(forward.kv.sizes()), Tensor<N>(forward.z.sizes())};
   const View<N, 4> dq = result.dq, dk = result.dk, dv = result.dv, dinitial = result.dkv, dchannels = result.dchannels;
   const View<N, 3> dlog_decay = result.dlog_decay, dbeta = result.dbeta, dinitial_z = result.dz;
   for (Index b = 0; b < batch; ++b) {

@@ -1,8 +1,10 @@
-// One key/value head of linear attention as in a textbook (formulas of qkv/linear_attention.h): feature maps, decay, the delta
-// rule, a step of the recurrence. Not: loops over heads and tokens (linear_attention.h), gradients (linear_backward.h).
+// One key/value head of linear attention as in a textbook (formulas of qkv/linear_attention.h): feature maps, decay,
+// the delta rule, a step of the recurrence. Not: loops over heads and tokens (linear_attention.h), gradients
+// (linear_backward.h).
 //
-// N is the type of every number: float (the naive form), double or long double (the oracles), or a type that tracks magnitudes
-// for error bounds (tests/linear/measured.h), which is why everything is a template and why `settled` exists.
+// N is the type of every number: float (the naive form), double or long double (the oracles), or a type that tracks
+// magnitudes for error bounds (tests/linear/measured.h), which is why everything is a template and why `settled`
+// exists.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +16,7 @@
 
 namespace qkv::inline v0::reference {
 
-template <class N>
-struct LinearOptions {
+template <class N> struct LinearOptions {
   FeatureMap map = FeatureMap::kEluPlusOne;
   View<const N, 2> features;  ///< [F, D], kSoftmax only
   bool causal = false, normalized = true;
@@ -26,20 +27,18 @@ struct LinearOptions {
   View<const N, 3> z;                ///< [B, Hkv, F] or null
 };
 
-/// A number that a recurrence carries from token to token: returned unchanged. A type that tracks magnitudes restarts here from
-/// the value: multiplied over a thousand tokens magnitudes would overflow, while the errors of a contraction die out.
-template <class N>
-N settled(N x) {
-  return x;
-}
+/// A number that a recurrence carries from token to token: returned unchanged. A type that tracks magnitudes restarts
+/// here from the value: multiplied over a thousand tokens magnitudes would overflow, while the errors of a contraction
+/// die out.
+template <class N> N settled(N x) { return x; }
 
 /// One key/value head: what both directions and both forms share.
-template <class N>
-class LinearHead {
+template <class N> class LinearHead {
  public:
   using Row = std::vector<N>;
 
-  LinearHead(View<const N, 4> q, View<const N, 4> k, View<const N, 4> v, const LinearOptions<N>& options, Index b, Index g)
+  LinearHead(
+      View<const N, 4> q, View<const N, 4> k, View<const N, 4> v, const LinearOptions<N>& options, Index b, Index g)
       : q_(q), k_(k), v_(v), o_(options), b_(b), g_(g) {}
 
   Index group_size() const { return value_group() > 1 ? 1 : q_.size(1) / k_.size(1); }
@@ -155,7 +154,8 @@ class LinearHead {
     Row w;
     for (Index e = 0; e < width(); ++e) {
       N sum = value(t, e);
-      for (Index f = 0; delta() && f < features(); ++f) sum -= decay(t, f) * settled(before.s(f, e, width())) * kf[at(f)];
+      for (Index f = 0; delta() && f < features(); ++f)
+        sum -= decay(t, f) * settled(before.s(f, e, width())) * kf[at(f)];
       w.push_back(sum);
     }
     return w;

@@ -8,10 +8,8 @@
 
 namespace qkv::inline v0::reference {
 
-template <class T>
-inline constexpr T kInfinity = std::numeric_limits<T>::infinity();
-template <class T>
-inline constexpr T kNotANumber = std::numeric_limits<T>::quiet_NaN();
+template <class T> inline constexpr T kInfinity = std::numeric_limits<T>::infinity();
+template <class T> inline constexpr T kNotANumber = std::numeric_limits<T>::quiet_NaN();
 
 /// sum_n x[b,h,i,n] * y[b,g,j,n]
 template <class T>
@@ -22,8 +20,7 @@ T dot(const View<const T, 4>& x, Index b, Index h, Index i, const View<const T, 
 }
 
 /// What all directions share: the shapes, and one score with the derivatives of its softcap and of its modifier.
-template <class T>
-struct Scores {
+template <class T> struct Scores {
   View<const T, 4> q;  // [B, H, Tq, D]
   View<const T, 4> k;  // [B, Hkv, Tk, D]
   const Options<T>& options;

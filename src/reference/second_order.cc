@@ -8,19 +8,14 @@
 namespace qkv::inline v0::reference {
 namespace {
 
-template <class T>
-bool is_empty(T lse) {
-  return lse == -kInfinity<T>;
-}
+template <class T> bool is_empty(T lse) { return lse == -kInfinity<T>; }
 
-template <class T>
-Tensor<T> zeros_like(const View<const T, 4>& view) {
+template <class T> Tensor<T> zeros_like(const View<const T, 4>& view) {
   return Tensor<T>({view.size(0), view.size(1), view.size(2), view.size(3)});
 }
 
 /// One row of pairs (i, j): the score, its derivatives along the tangents, and the weights.
-template <class T>
-struct Row {
+template <class T> struct Row {
   std::vector<bool> kept;
   std::vector<T> slope, bend;        // first and second derivative of the softcap
   std::vector<T> product_rate;       // tx[j] = scale * (tq[i].k[j] + q[i].tk[j])
@@ -63,10 +58,10 @@ struct Row {
   }
 };
 
-/// tout[i,:] = sum_j factor * (w[i,j] * (ts[i,j] - mean) * v[j,:] + w[i,j] * tv[j,:]); an empty row's weights are constant.
-template <class T>
-void add_out_rate(const Scores<T>& scores, const Tangents<T>& t, const View<const T, 4>& v, const View<const T, 4>& weights,
-                  const Row<T>& row, bool empty, Index b, Index h, Index i, const View<T, 4>& tout) {
+/// tout[i,:] = sum_j factor * (w[i,j] * (ts[i,j] - mean) * v[j,:] + w[i,j] * tv[j,:]); an empty row's weights are
+/// constant.
+template <class T> void add_out_rate(const Scores<T>& scores, const Tangents<T>& t, const View<const T, 4>& v,
+    const View<const T, 4>& weights, const Row<T>& row, bool empty, Index b, Index h, Index i, const View<T, 4>& tout) {
   const Index g = h / scores.group_size;
   for (Index j = 0; j < v.size(2); ++j) {
     const auto at = static_cast<std::size_t>(j);
@@ -82,9 +77,8 @@ void add_out_rate(const Scores<T>& scores, const Tangents<T>& t, const View<cons
 
 }  // namespace
 
-template <class T>
-Jvp<T> attention_jvp(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, const Tangents<T>& tangents,
-                     const Options<T>& options) {
+template <class T> Jvp<T> attention_jvp(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v,
+    const Tangents<T>& tangents, const Options<T>& options) {
   const Scores<T> scores{q, k, options};
   const Forward<T> forward = attention_forward(q, k, v, options);
   const View<const T, 4> weights = forward.weights;
@@ -104,27 +98,22 @@ Jvp<T> attention_jvp(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v,
   return result;
 }
 
-template <class T>
-DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
-                                            View<const T, 3> dlse, const Tangents<T>& cotangents, const Options<T>& options) {
+template <class T> DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k,
+    View<const T, 4> v, View<const T, 4> dout, View<const T, 3> dlse, const Tangents<T>& cotangents,
+    const Options<T>& options) {
   return attention_double_backward(q, k, v, dout, dlse, cotangents, options, attention_forward(q, k, v, options));
 }
 
-template <class T>
-DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
-                                            View<const T, 3> dlse, const Tangents<T>& cotangents, const Options<T>& options,
-                                            const Forward<T>& forward) {
+template <class T> DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k,
+    View<const T, 4> v, View<const T, 4> dout, View<const T, 3> dlse, const Tangents<T>& cotangents,
+    const Options<T>& options, const Forward<T>& forward) {
   const Scores<T> scores{q, k, options};
   const Index kv_len = k.size(2), head_dim = q.size(3);
   const View<const T, 4> weights = forward.weights;
   const View<const T, 4> out = forward.out;
   const View<const T, 3> lse = forward.lse;
-  DoubleBackward<T> result{zeros_like(q),
-                           zeros_like(k),
-                           zeros_like(v),
-                           Tensor<T>(forward.weights.sizes()),
-                           Tensor<T>(forward.out.sizes()),
-                           Tensor<T>(forward.lse.sizes())};
+  DoubleBackward<T> result{zeros_like(q), zeros_like(k), zeros_like(v), Tensor<T>(forward.weights.sizes()),
+      Tensor<T>(forward.out.sizes()), Tensor<T>(forward.lse.sizes())};
   if (!options.sinks.is_null()) result.sinks = Tensor<T>({q.size(1)});
   if (!options.position_table.is_null()) result.position_table = Tensor<T>({options.position_table.size(0), q.size(1)});
   const View<T, 4> gq = result.q, gk = result.k, gv = result.v, gbias = result.bias, gdout = result.dout;
@@ -140,7 +129,8 @@ DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4>
         gdlse(b, h, i) = row.mean;
         add_out_rate(scores, cotangents, v, weights, row, empty, b, h, i, gdout);
         if (empty) continue;
-        // push[j] = dw[j] - delta;   e[j] = (ts[j] - mean) * push[j] + factor * dout[i].tv[j];   moment = sum_j w[j] * e[j]
+        // push[j] = dw[j] - delta;   e[j] = (ts[j] - mean) * push[j] + factor * dout[i].tv[j];   moment = sum_j w[j] *
+        // e[j]
         const T delta = dot(dout, b, h, i, out, h, i) - (dlse.is_null() ? T(0) : dlse(b, h, i));
         std::vector<T> push(row.kept.size()), e(row.kept.size());
         const T sink_e = (row.sink_rate - row.mean) * (0 - delta);
@@ -176,7 +166,8 @@ DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4>
             if (!cotangents.q.is_null()) gk(b, g, j, n) += scores.scale * dx * cotangents.q(b, h, i, n);
           }
           // tout = sum_j factor * w * (ts - mean) * v[j]
-          for (Index n = 0; n < v.size(3); ++n) gv(b, g, j, n) += factor * w * (row.rate[at] - row.mean) * dout(b, h, i, n);
+          for (Index n = 0; n < v.size(3); ++n)
+            gv(b, g, j, n) += factor * w * (row.rate[at] - row.mean) * dout(b, h, i, n);
         }
       }
     }
@@ -184,15 +175,13 @@ DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4>
   return result;
 }
 
-#define QKV_REFERENCE(T)                                                                                          \
-  template Jvp<T> attention_jvp<T>(View<const T, 4>, View<const T, 4>, View<const T, 4>, const Tangents<T>&,      \
-                                   const Options<T>&);                                                            \
-  template DoubleBackward<T> attention_double_backward<T>(View<const T, 4>, View<const T, 4>, View<const T, 4>,   \
-                                                          View<const T, 4>, View<const T, 3>, const Tangents<T>&, \
-                                                          const Options<T>&);                                     \
-  template DoubleBackward<T> attention_double_backward<T>(View<const T, 4>, View<const T, 4>, View<const T, 4>,   \
-                                                          View<const T, 4>, View<const T, 3>, const Tangents<T>&, \
-                                                          const Options<T>&, const Forward<T>&);
+#define QKV_REFERENCE(T)                                                                                        \
+  template Jvp<T> attention_jvp<T>(                                                                             \
+      View<const T, 4>, View<const T, 4>, View<const T, 4>, const Tangents<T>&, const Options<T>&);             \
+  template DoubleBackward<T> attention_double_backward<T>(View<const T, 4>, View<const T, 4>, View<const T, 4>, \
+      View<const T, 4>, View<const T, 3>, const Tangents<T>&, const Options<T>&);                               \
+  template DoubleBackward<T> attention_double_backward<T>(View<const T, 4>, View<const T, 4>, View<const T, 4>, \
+      View<const T, 4>, View<const T, 3>, const Tangents<T>&, const Options<T>&, const Forward<T>&);
 QKV_REFERENCE(float)
 QKV_REFERENCE(double)
 QKV_REFERENCE(long double)

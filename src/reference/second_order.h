@@ -1,5 +1,5 @@
-// Derivatives beyond the gradients as in a textbook: the whole S x S in memory, one formula per line. Forward mode (jvp) and
-// double backward. The formulas are derived in docs/maths/second-order.md. Not: fast, tiled or parallel.
+// Derivatives beyond the gradients as in a textbook: the whole S x S in memory, one formula per line. Forward mode
+// (jvp) and double backward. The formulas are derived in docs/maths/second-order.md. Not: fast, tiled or parallel.
 #pragma once
 
 #include "reference/attention.h"
@@ -7,8 +7,7 @@
 namespace qkv::inline v0::reference {
 
 /// A direction in the space of inputs; a null view stands for zeros.
-template <class T>
-struct Tangents {
+template <class T> struct Tangents {
   View<const T, 4> q;                 ///< [B, H, Tq, D]
   View<const T, 4> k;                 ///< [B, Hkv, Tk, D]
   View<const T, 4> v;                 ///< [B, Hkv, Tk, Dv]
@@ -17,14 +16,12 @@ struct Tangents {
   View<const T, 2> position_table{};  ///< [rows, H]
 };
 
-template <class T>
-struct Jvp {
+template <class T> struct Jvp {
   Tensor<T> out;  ///< [B, H, Tq, Dv]
   Tensor<T> lse;  ///< [B, H, Tq]; 0 for an empty row
 };
 
-template <class T>
-struct DoubleBackward {
+template <class T> struct DoubleBackward {
   Tensor<T> q;                 ///< [B, H, Tq, D]
   Tensor<T> k;                 ///< [B, Hkv, Tk, D]
   Tensor<T> v;                 ///< [B, Hkv, Tk, Dv]
@@ -36,19 +33,16 @@ struct DoubleBackward {
 };
 
 /// The derivatives of out and lse along the tangents.
-template <class T>
-Jvp<T> attention_jvp(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, const Tangents<T>& tangents,
-                     const Options<T>& options = {});
+template <class T> Jvp<T> attention_jvp(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v,
+    const Tangents<T>& tangents, const Options<T>& options = {});
 
 /// Gradients of <ddq, dq> + <ddk, dk> + <ddv, dv> + <ddbias, dbias> with respect to every input of attention_backward.
-template <class T>
-DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
-                                            View<const T, 3> dlse, const Tangents<T>& cotangents,
-                                            const Options<T>& options = {});
+template <class T> DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k,
+    View<const T, 4> v, View<const T, 4> dout, View<const T, 3> dlse, const Tangents<T>& cotangents,
+    const Options<T>& options = {});
 /// The same with what forward gave for q, k, v and options. Its dout and dlse are jvp's out and lse.
-template <class T>
-DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
-                                            View<const T, 3> dlse, const Tangents<T>& cotangents, const Options<T>& options,
-                                            const Forward<T>& forward);
+template <class T> DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k,
+    View<const T, 4> v, View<const T, 4> dout, View<const T, 3> dlse, const Tangents<T>& cotangents,
+    const Options<T>& options, const Forward<T>& forward);
 
 }  // namespace qkv::inline v0::reference

@@ -1,7 +1,8 @@
-// AMX's tile registers: eight squares of 16 rows x 64 bytes, and the one product of bf16 pairs on them. Where QKV_AMX_STAND_IN
-// is defined, an exact model written in AVX-512 replaces the instructions: kernels are tested with it on a CPU without AMX. It
-// is never part of the library. Intel SDM, LDTILECFG, TILELOADD, TDPBF16PS: round to nearest even, denormals in and out are
-// zero, MXCSR is not consulted. Not: whether the CPU has them and the operating system grants them (dispatch/cpu.cc).
+// AMX's tile registers: eight squares of 16 rows x 64 bytes, and the one product of bf16 pairs on them. Where
+// QKV_AMX_STAND_IN is defined, an exact model written in AVX-512 replaces the instructions: kernels are tested with it
+// on a CPU without AMX. It is never part of the library. Intel SDM, LDTILECFG, TILELOADD, TDPBF16PS: round to nearest
+// even, denormals in and out are zero, MXCSR is not consulted. Not: whether the CPU has them and the operating system
+// grants them (dispatch/cpu.cc).
 #pragma once
 
 #include "simd/bf16_pairs.h"
@@ -27,22 +28,18 @@ class AmxTiles {
   ~AmxTiles() { __builtin_memset(amx_tile_model, 0xFF, sizeof amx_tile_model); }  // NaN: tiles do not outlive this
 };
 
-template <int kTile>
-inline void amx_tile_zero() {
+template <int kTile> inline void amx_tile_zero() {
   __builtin_memset(amx_tile_model[kTile], 0, sizeof amx_tile_model[kTile]);
 }
-template <int kTile>
-inline void amx_tile_load(const void* rows, Index stride) {
+template <int kTile> inline void amx_tile_load(const void* rows, Index stride) {
   for (Index r = 0; r < kAmxTileRows; ++r)
     __builtin_memcpy(amx_tile_model[kTile][r], static_cast<const char*>(rows) + r * stride, 64);
 }
-template <int kTile>
-inline void amx_tile_store(float* rows, Index stride) {
+template <int kTile> inline void amx_tile_store(float* rows, Index stride) {
   for (Index r = 0; r < kAmxTileRows; ++r)
     __builtin_memcpy(reinterpret_cast<char*>(rows) + r * stride, amx_tile_model[kTile][r], 64);
 }
-template <int kSum, int kA, int kB>
-inline void amx_tile_add_pairs() {
+template <int kSum, int kA, int kB> inline void amx_tile_add_pairs() {
   for (Index m = 0; m < kAmxTileRows; ++m) {
     F32 lower{}, upper{};
     for (Index k = 0; k < kAmxTilePairs; ++k) {
@@ -55,7 +52,8 @@ inline void amx_tile_add_pairs() {
   }
 }
 #else
-/// Configures all eight tiles at their full size while it exists; the thread must not configure them otherwise meanwhile.
+/// Configures all eight tiles at their full size while it exists; the thread must not configure them otherwise
+/// meanwhile.
 class AmxTiles {
  public:
   AmxTiles() {
@@ -72,24 +70,19 @@ class AmxTiles {
   ~AmxTiles() { asm volatile("tilerelease" ::: "memory"); }
 };
 
-// The compiler knows no tile registers: volatile keeps these in order, and "memory" the numbers that they read and write.
-template <int kTile>
-inline void amx_tile_zero() {
-  asm volatile("tilezero %%tmm%c0" ::"i"(kTile));
-}
+// The compiler knows no tile registers: volatile keeps these in order, and "memory" the numbers that they read and
+// write.
+template <int kTile> inline void amx_tile_zero() { asm volatile("tilezero %%tmm%c0" ::"i"(kTile)); }
 /// Rows of 64 bytes, `stride` bytes apart.
-template <int kTile>
-inline void amx_tile_load(const void* rows, Index stride) {
+template <int kTile> inline void amx_tile_load(const void* rows, Index stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(rows), "r"(stride), "i"(kTile) : "memory");
 }
-template <int kTile>
-inline void amx_tile_store(float* rows, Index stride) {
+template <int kTile> inline void amx_tile_store(float* rows, Index stride) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(rows), "r"(stride), "i"(kTile) : "memory");
 }
-/// sum[m][n] += sum_k of the pair a[m][k] times the pair b[k][n]: the lower products in one chain over k, the upper ones in
-/// another, both from 0; then these two are added, then that to the sum.
-template <int kSum, int kA, int kB>
-inline void amx_tile_add_pairs() {
+/// sum[m][n] += sum_k of the pair a[m][k] times the pair b[k][n]: the lower products in one chain over k, the upper
+/// ones in another, both from 0; then these two are added, then that to the sum.
+template <int kSum, int kA, int kB> inline void amx_tile_add_pairs() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kA), "i"(kB));
 }
 #endif

@@ -1,8 +1,8 @@
-// Products of bf16 pairs, two to a 32-bit lane, summed in float: AVX512-BF16's vdpbf16ps and vcvtne2ps2bf16, and nothing else
-// of that extension anywhere. Where QKV_BF16_STAND_IN is defined, an exact model of the two, written in AVX-512F,
-// replaces them: kernels are tested with it on a CPU without the extension. It is never part of the library. Intel SDM,
-// VDPBF16PS and VCVTNE2PS2BF16: round to nearest even, denormals in and out are zero, MXCSR is not consulted; each lane adds
-// the product of the upper halves first, then that of the lower, both fused.
+// Products of bf16 pairs, two to a 32-bit lane, summed in float: AVX512-BF16's vdpbf16ps and vcvtne2ps2bf16, and
+// nothing else of that extension anywhere. Where QKV_BF16_STAND_IN is defined, an exact model of the two, written in
+// AVX-512F, replaces them: kernels are tested with it on a CPU without the extension. It is never part of the library.
+// Intel SDM, VDPBF16PS and VCVTNE2PS2BF16: round to nearest even, denormals in and out are zero, MXCSR is not
+// consulted; each lane adds the product of the upper halves first, then that of the lower, both fused.
 #pragma once
 
 #include "simd/widen.h"
@@ -44,7 +44,8 @@ inline U32 round_pairs(F32 lower, F32 upper) {
   // Of 32 halves word 2 i comes from word i, word 2 i + 1 from word 16 + i.
   const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   const __m512i order = _mm512_or_si512(lane, _mm512_slli_epi32(_mm512_add_epi32(lane, _mm512_set1_epi32(16)), 16));
-  return reinterpret_cast<U32>(_mm512_permutexvar_epi16(order, reinterpret_cast<__m512i>(round_in_order(lower, upper))));
+  return reinterpret_cast<U32>(
+      _mm512_permutexvar_epi16(order, reinterpret_cast<__m512i>(round_in_order(lower, upper))));
 }
 
 /// The pair that begins at p, in every lane; p need not be aligned to 4 bytes.
@@ -71,7 +72,8 @@ inline U32 load_pairs(const float* p, Index count) {
                      : round_in_order(part(0), count > 16 ? part(16) : F32{});
 }
 
-/// Lane i: number i of `lower` in the lower half, of `upper` in the upper one, for i < the count of each; 0 in the others.
+/// Lane i: number i of `lower` in the lower half, of `upper` in the upper one, for i < the count of each; 0 in the
+/// others.
 inline U32 pair_up(const BFloat16* lower, Index lower_count, const BFloat16* upper, Index upper_count) {
   const auto numbers = [](const BFloat16* p, Index count) {
     const int n = static_cast<int>(smaller<Index>(count, 16));

@@ -1,5 +1,5 @@
-// The vector types of float and double at the width of one instruction set, and their lane counts. Not: operations (vec.h).
-// Everything is in an anonymous namespace, so that no two instruction sets can share a copy at link time.
+// The vector types of float and double at the width of one instruction set, and their lane counts. Not: operations
+// (vec.h). Everything is in an anonymous namespace, so that no two instruction sets can share a copy at link time.
 #pragma once
 
 #include <cstddef>
@@ -30,18 +30,15 @@ typedef std::uint32_t U32 __attribute__((vector_size(QKV_VECTOR_BYTES)));
 typedef std::uint64_t U64 __attribute__((vector_size(QKV_VECTOR_BYTES)));
 
 /// The vector type of an element type, its integer twin of equal width, and the number of lanes.
-template <class T>
-struct Simd;
-template <>
-struct Simd<float> {
+template <class T> struct Simd;
+template <> struct Simd<float> {
   using V = F32;
   using I = I32;
   using U = U32;
   using Int = std::int32_t;
   static constexpr int kLanes = QKV_VECTOR_BYTES / 4;
 };
-template <>
-struct Simd<double> {
+template <> struct Simd<double> {
   using V = F64;
   using I = I64;
   using U = U64;

@@ -23,9 +23,9 @@ inline F64 log_positive(F64 x) {
   return fma(exponent, splat(std::numbers::ln2), (s + s) * series);
 }
 
-/// lse[i] = log(2^row_max[i] * row_sum[i]) for `count` rows: -inf where the sum is 0, the sum itself where that is NaN or
-/// infinite. row_max and row_sum may be read up to a whole number of vectors. low (null: not wanted): what rounding took from lse,
-/// 0 where that is not finite.
+/// lse[i] = log(2^row_max[i] * row_sum[i]) for `count` rows: -inf where the sum is 0, the sum itself where that is NaN
+/// or infinite. row_max and row_sum may be read up to a whole number of vectors. low (null: not wanted): what rounding
+/// took from lse, 0 where that is not finite.
 inline void log_sum_exp(const float* row_max, const float* row_sum, Index count, float* lse, float* low) {
   constexpr int n = Simd<double>::kLanes;
   typedef float Half __attribute__((vector_size(QKV_VECTOR_BYTES / 2)));
@@ -53,7 +53,8 @@ inline void log_sum_exp(const double* row_max, const double* row_sum, Index coun
     if (low == nullptr) continue;
     const auto exact = static_cast<long double>(row_max[i]) * std::numbers::ln2_v<long double> +
                        __builtin_logl(static_cast<long double>(row_sum[i]));
-    low[i] = row_sum[i] > 0 && row_sum[i] < kInf<double> ? static_cast<double>(exact - static_cast<long double>(lse[i])) : 0;
+    low[i] =
+        row_sum[i] > 0 && row_sum[i] < kInf<double> ? static_cast<double>(exact - static_cast<long double>(lse[i])) : 0;
   }
 }
 

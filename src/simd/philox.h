@@ -45,20 +45,18 @@ inline U64 multiply_low_halves(U64 a, U64 b) {
 }
 
 /// The odd 32-bit lanes, each where the even one before it was.
-template <int... kLane>
-inline U64 odd_to_even(U64 a, std::integer_sequence<int, kLane...>) {
+template <int... kLane> inline U64 odd_to_even(U64 a, std::integer_sequence<int, kLane...>) {
   const U32 lanes = reinterpret_cast<U32>(a);
   return reinterpret_cast<U64>(__builtin_shufflevector(lanes, lanes, (kLane | 1)...));
 }
 /// The even 32-bit lanes of both, a's first in each pair.
-template <int... kLane>
-inline U32 interleave_even(U64 a, U64 b, std::integer_sequence<int, kLane...>) {
+template <int... kLane> inline U32 interleave_even(U64 a, U64 b, std::integer_sequence<int, kLane...>) {
   return __builtin_shufflevector(reinterpret_cast<U32>(a), reinterpret_cast<U32>(b),
-                                 ((kLane & 1) != 0 ? static_cast<int>(sizeof...(kLane)) + kLane - 1 : kLane)...);
+      ((kLane & 1) != 0 ? static_cast<int>(sizeof...(kLane)) + kLane - 1 : kLane)...);
 }
 
-/// words[0..3] hold the counter and become the random words. Even and odd lanes are separated, each in the low half of 64 bits:
-/// a 64-bit product then has both of its words in place, and the high halves of operands are never read.
+/// words[0..3] hold the counter and become the random words. Even and odd lanes are separated, each in the low half of
+/// 64 bits: a 64-bit product then has both of its words in place, and the high halves of operands are never read.
 inline void philox(U32 words[4], const PhiloxRounds& rounds) {
   constexpr std::make_integer_sequence<int, Simd<float>::kLanes> lanes;
   U64 parts[2][4];

@@ -1,4 +1,5 @@
-// Rows to lanes and back: packs [rows][columns] as [columns][width] panels, by register transposes of lanes x lanes blocks.
+// Rows to lanes and back: packs [rows][columns] as [columns][width] panels, by register transposes of lanes x lanes
+// blocks.
 #pragma once
 
 #include <utility>
@@ -21,8 +22,7 @@ inline void transpose_step(typename Simd<T>::V* rows, std::integer_sequence<int,
   }
 }
 
-template <class T>
-inline void transpose_square(typename Simd<T>::V* rows) {
+template <class T> inline void transpose_square(typename Simd<T>::V* rows) {
   constexpr int n = Simd<T>::kLanes;
   using Lanes = std::make_integer_sequence<int, n>;
   if constexpr (n > 1) transpose_step<T, 1>(rows, Lanes{});
@@ -46,11 +46,10 @@ inline void load_square(const T* source, Index row_stride, Index rows, Index col
   }
 }
 
-/// panel[c * width + r] = factor * source[r * row_stride + c] for r < rows, c < columns; a last vector of rows is filled up
-/// with 0. `seen` gets each vector that is stored.
-template <class T, class Seen>
-inline void pack_transposed(const T* source, Index row_stride, Index rows, Index columns, T factor, T* panel, Index width,
-                            const Seen& seen) {
+/// panel[c * width + r] = factor * source[r * row_stride + c] for r < rows, c < columns; a last vector of rows is
+/// filled up with 0. `seen` gets each vector that is stored.
+template <class T, class Seen> inline void pack_transposed(
+    const T* source, Index row_stride, Index rows, Index columns, T factor, T* panel, Index width, const Seen& seen) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   for (Index r0 = 0; r0 < rows; r0 += n) {
@@ -74,26 +73,25 @@ inline void pack_transposed(const T* source, Index row_stride, Index rows, Index
   }
 }
 
-template <class T>
-inline void pack_transposed(const T* source, Index row_stride, Index rows, Index columns, T factor, T* panel, Index width) {
+template <class T> inline void pack_transposed(
+    const T* source, Index row_stride, Index rows, Index columns, T factor, T* panel, Index width) {
   pack_transposed<T>(source, row_stride, rows, columns, factor, panel, width, [](typename Simd<T>::V) {});
 }
 
 /// The same; returns whether the whole panel is finite.
-template <class T>
-inline bool pack_transposed_finite(const T* source, Index row_stride, Index rows, Index columns, T factor, T* panel,
-                                   Index width) {
+template <class T> inline bool pack_transposed_finite(
+    const T* source, Index row_stride, Index rows, Index columns, T factor, T* panel, Index width) {
   using V = typename Simd<T>::V;
   V mark{};
-  pack_transposed<T>(source, row_stride, rows, columns, factor, panel, width, [&](V value) { mark = fma(value, V{}, mark); });
+  pack_transposed<T>(
+      source, row_stride, rows, columns, factor, panel, width, [&](V value) { mark = fma(value, V{}, mark); });
   return bits_where<T>(mark != mark) == 0;
 }
 
-/// target[r * row_stride + c] = lane_factor[r] * panel[c * width + r] for r < rows, c < columns; a zero is +0. Returns the r, as
-/// bits, where something written was NaN or infinite; rows <= 32.
-template <class T>
-inline std::uint32_t unpack_transposed(const T* panel, Index width, Index rows, Index columns, const T* lane_factor, T* target,
-                                       Index row_stride) {
+/// target[r * row_stride + c] = lane_factor[r] * panel[c * width + r] for r < rows, c < columns; a zero is +0. Returns
+/// the r, as bits, where something written was NaN or infinite; rows <= 32.
+template <class T> inline std::uint32_t unpack_transposed(
+    const T* panel, Index width, Index rows, Index columns, const T* lane_factor, T* target, Index row_stride) {
   constexpr int n = Simd<T>::kLanes;
   using V = typename Simd<T>::V;
   std::uint32_t nonfinite = 0;
@@ -114,7 +112,8 @@ inline std::uint32_t unpack_transposed(const T* panel, Index width, Index rows, 
       if (columns - c0 >= n) {
         for (int r = 0; r < live_rows; ++r) store<T>(row + r * row_stride, square[r]);
       } else {
-        for (int r = 0; r < live_rows; ++r) store_tail<T>(row + r * row_stride, square[r], static_cast<int>(columns - c0));
+        for (int r = 0; r < live_rows; ++r)
+          store_tail<T>(row + r * row_stride, square[r], static_cast<int>(columns - c0));
       }
     }
     nonfinite |= (bits_where<T>(mark != mark) & ((1u << live_rows) - 1u)) << r0;

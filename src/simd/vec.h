@@ -1,17 +1,18 @@
-// Vectors of float and double, one width per instruction set: load, store, tail, fma, max, select by bit mask. Built on the
-// compilers' vector extensions; an intrinsic is used only where the extension has no expression or a slow one, each instruction
-// set's in a file of its own:
+// Vectors of float and double, one width per instruction set: load, store, tail, fma, max, select by bit mask. Built on
+// the compilers' vector extensions; an intrinsic is used only where the extension has no expression or a slow one, each
+// instruction set's in a file of its own:
 //
 //   splat(x)                                    x in every lane
 //   load<T>(p), store<T>(p, v)                  from and to any address of a T
 //   load_tail<T>(p, n), store_tail<T>(p, v, n)  lanes 0 .. n-1, 0 in the others; memory past n is not touched
 //   fma(a, b, c)                                a * b + c, fused where the instruction set can
-//   max_or_second(a, b)                         the larger; where either is NaN, b: a NaN in `a` is dropped, one in `b` stays
-//   select_bits(bits, yes, no)                  lane i of `yes` where bit i is set, of `no` elsewhere
+//   max_or_second(a, b)                         the larger; where either is NaN, b: a NaN in `a` is dropped, one in `b`
+//   stays select_bits(bits, yes, no)                  lane i of `yes` where bit i is set, of `no` elsewhere
 //   sign_bits(lanes)                            bit i is the sign of integer lane i
 //   multiply_wide(a, m, low, high)              halves of the 64-bit products of each 32-bit lane with m
 //
-// Not: run-time choice of an instruction set (dispatch/). QKV_PORTABLE asks for the extensions alone: "scalar" on AArch64.
+// Not: run-time choice of an instruction set (dispatch/). QKV_PORTABLE asks for the extensions alone: "scalar" on
+// AArch64.
 #pragma once
 
 #include "simd/lanes.h"
@@ -36,23 +37,15 @@ using namespace portable;
 namespace qkv {
 namespace {
 
-template <class T>
-inline constexpr T kInf = std::numeric_limits<T>::infinity();
+template <class T> inline constexpr T kInf = std::numeric_limits<T>::infinity();
 
 /// Bit i set where lane i of a comparison of vectors of T holds. Compilers differ in the type that a comparison has.
-template <class T, class Comparison>
-inline std::uint32_t bits_where(Comparison comparison) {
+template <class T, class Comparison> inline std::uint32_t bits_where(Comparison comparison) {
   return sign_bits(reinterpret_cast<typename Simd<T>::I>(comparison));
 }
 
-template <class A>
-inline A smaller(A a, A b) {
-  return b < a ? b : a;
-}
-template <class A>
-inline A larger(A a, A b) {
-  return a < b ? b : a;
-}
+template <class A> inline A smaller(A a, A b) { return b < a ? b : a; }
+template <class A> inline A larger(A a, A b) { return a < b ? b : a; }
 constexpr Index round_up(Index x, Index step) { return (x + step - 1) / step * step; }
 
 }  // namespace

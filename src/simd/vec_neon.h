@@ -1,5 +1,5 @@
-// vec.h's operations in NEON, which every AArch64 CPU has. The maximum stays a comparison and a choice: fmax keeps a NaN of
-// either side, fmaxnm of none.
+// vec.h's operations in NEON, which every AArch64 CPU has. The maximum stays a comparison and a choice: fmax keeps a
+// NaN of either side, fmaxnm of none.
 #pragma once
 
 #include <arm_neon.h>
@@ -16,8 +16,7 @@ using portable::splat;
 using portable::store;
 
 // Loops over lanes would become calls of memcpy.
-template <class T>
-inline typename Simd<T>::V load_tail(const T* p, int n) {
+template <class T> inline typename Simd<T>::V load_tail(const T* p, int n) {
   if (n >= Simd<T>::kLanes) return load<T>(p);
   if constexpr (sizeof(T) == 4) {
     float32x2_t low = {n > 0 ? p[0] : 0.0f, 0.0f}, high = {};
@@ -28,8 +27,7 @@ inline typename Simd<T>::V load_tail(const T* p, int n) {
     return F64{n > 0 ? p[0] : 0.0, 0.0};
   }
 }
-template <class T>
-inline void store_tail(T* p, typename Simd<T>::V v, int n) {
+template <class T> inline void store_tail(T* p, typename Simd<T>::V v, int n) {
   if (n >= Simd<T>::kLanes) return store<T>(p, v);
   if constexpr (sizeof(T) == 4) {
     if (n >= 2) vst1_f32(p, vget_low_f32(v));

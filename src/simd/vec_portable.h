@@ -1,5 +1,5 @@
-// vec.h's operations in the compilers' vector extensions: correct everywhere, fast where the compiler finds the instruction.
-// The instruction sets' own files use them where they have nothing better.
+// vec.h's operations in the compilers' vector extensions: correct everywhere, fast where the compiler finds the
+// instruction. The instruction sets' own files use them where they have nothing better.
 #pragma once
 
 #if defined(__SSE2__)
@@ -12,32 +12,25 @@ namespace qkv {
 namespace {
 namespace portable {
 
-template <class T>
-inline typename Simd<T>::V splat(T x) {
+template <class T> inline typename Simd<T>::V splat(T x) {
   return x - typename Simd<T>::V{};  // x - 0 is x for every x, -0 and NaN included
 }
 
-template <class T>
-inline typename Simd<T>::V load(const T* p) {
+template <class T> inline typename Simd<T>::V load(const T* p) {
   typename Simd<T>::V v;
   __builtin_memcpy(&v, p, sizeof v);
   return v;
 }
 
-template <class T>
-inline void store(T* p, typename Simd<T>::V v) {
-  __builtin_memcpy(p, &v, sizeof v);
-}
+template <class T> inline void store(T* p, typename Simd<T>::V v) { __builtin_memcpy(p, &v, sizeof v); }
 
-template <class T>
-inline typename Simd<T>::V load_tail(const T* p, int n) {
+template <class T> inline typename Simd<T>::V load_tail(const T* p, int n) {
   typename Simd<T>::V v{};
   for (int lane = 0; lane < n; ++lane) v[lane] = p[lane];
   return v;
 }
 
-template <class T>
-inline void store_tail(T* p, typename Simd<T>::V v, int n) {
+template <class T> inline void store_tail(T* p, typename Simd<T>::V v, int n) {
   for (int lane = 0; lane < n; ++lane) p[lane] = v[lane];
 }
 
@@ -47,16 +40,14 @@ inline F64 fma(F64 a, F64 b, F64 c) { return a * b + c; }
 inline F32 max_or_second(F32 a, F32 b) { return a > b ? a : b; }
 inline F64 max_or_second(F64 a, F64 b) { return a > b ? a : b; }
 
-template <class V>
-inline V select_bits(std::uint32_t bits, V yes, V no) {
+template <class V> inline V select_bits(std::uint32_t bits, V yes, V no) {
   using T = std::remove_cvref_t<decltype(yes[0])>;
   typename Simd<T>::I lane_bit{};
   for (int lane = 0; lane < Simd<T>::kLanes; ++lane) lane_bit[lane] = typename Simd<T>::Int{1} << lane;
   return (lane_bit & static_cast<typename Simd<T>::Int>(bits)) != 0 ? yes : no;
 }
 
-template <class I>
-inline std::uint32_t sign_bits(I lanes) {
+template <class I> inline std::uint32_t sign_bits(I lanes) {
 #if defined(__SSE2__)
   if constexpr (sizeof lanes != 16) {
     static_assert(sizeof lanes == 16, "wider vectors have a file of their own");

@@ -22,9 +22,9 @@ typedef svuint64_t SveU64 __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_B
 inline svbool_t first_lanes(int n, float) { return svwhilelt_b32(0, n); }
 inline svbool_t first_lanes(int n, double) { return svwhilelt_b64(0, n); }
 
-// As a loop's operand GCC 12 makes this one load; of the extensions' x - 0 it makes a load and a copy between registers.
-template <class T>
-inline typename Simd<T>::V splat(T x) {
+// As a loop's operand GCC 12 makes this one load; of the extensions' x - 0 it makes a load and a copy between
+// registers.
+template <class T> inline typename Simd<T>::V splat(T x) {
   if constexpr (sizeof(T) == 4) {
     return svdup_f32(x);
   } else {
@@ -33,24 +33,16 @@ inline typename Simd<T>::V splat(T x) {
 }
 
 // Not through memcpy: GCC 12 copies a vector of 32 bytes through the stack, as two of 16.
-template <class T>
-inline typename Simd<T>::V load(const T* p) {
-  return svld1(svptrue_b8(), p);
-}
-template <class T>
-inline void store(T* p, typename Simd<T>::V v) {
+template <class T> inline typename Simd<T>::V load(const T* p) { return svld1(svptrue_b8(), p); }
+template <class T> inline void store(T* p, typename Simd<T>::V v) {
   if constexpr (sizeof(T) == 4) {
     svst1(svptrue_b8(), p, static_cast<SveF32>(v));
   } else {
     svst1(svptrue_b8(), p, static_cast<SveF64>(v));
   }
 }
-template <class T>
-inline typename Simd<T>::V load_tail(const T* p, int n) {
-  return svld1(first_lanes(n, T{}), p);
-}
-template <class T>
-inline void store_tail(T* p, typename Simd<T>::V v, int n) {
+template <class T> inline typename Simd<T>::V load_tail(const T* p, int n) { return svld1(first_lanes(n, T{}), p); }
+template <class T> inline void store_tail(T* p, typename Simd<T>::V v, int n) {
   if constexpr (sizeof(T) == 4) {
     svst1(first_lanes(n, T{}), p, static_cast<SveF32>(v));
   } else {
@@ -58,7 +50,8 @@ inline void store_tail(T* p, typename Simd<T>::V v, int n) {
   }
 }
 
-// Not svmla: GCC 12 keeps a second copy of every accumulator beside the loop of a product, 16 moves for 16 multiply-adds.
+// Not svmla: GCC 12 keeps a second copy of every accumulator beside the loop of a product, 16 moves for 16
+// multiply-adds.
 inline F32 fma(F32 a, F32 b, F32 c) {
   asm("fmla %0.s, %1/m, %2.s, %3.s" : "+w"(c) : "Upl"(svptrue_b8()), "w"(a), "w"(b));
   return c;

@@ -1,8 +1,8 @@
-// 16-bit floats in memory, 32-bit ones in registers: loads that widen, stores that round to nearest even (NaN kept, quiet).
-// bfloat16 by shifts everywhere; binary16 by vcvtph2ps / vcvtps2ph where the instruction set has them, otherwise by the
-// same integer steps on every lane. Not: arithmetic in 16 bits, products of bf16 pairs (bf16_pairs.h).
-// The members of BFloat16 and Float16 that convert are never called here: an inline function shared with the baseline would
-// be merged at link time.
+// 16-bit floats in memory, 32-bit ones in registers: loads that widen, stores that round to nearest even (NaN kept,
+// quiet). bfloat16 by shifts everywhere; binary16 by vcvtph2ps / vcvtps2ph where the instruction set has them,
+// otherwise by the same integer steps on every lane. Not: arithmetic in 16 bits, products of bf16 pairs (bf16_pairs.h).
+// The members of BFloat16 and Float16 that convert are never called here: an inline function shared with the baseline
+// would be merged at link time.
 #pragma once
 
 #include <utility>
@@ -23,7 +23,9 @@ inline U32 zero_extended(U16 halves) {
   return reinterpret_cast<U32>(_mm512_maskz_cvtepu16_epi32(0xFFFF, reinterpret_cast<__m256i>(halves)));
 }
 #elif defined(__AVX2__)
-inline U32 zero_extended(U16 halves) { return reinterpret_cast<U32>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(halves))); }
+inline U32 zero_extended(U16 halves) {
+  return reinterpret_cast<U32>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(halves)));
+}
 #else
 inline U32 zero_extended(U16 halves) { return __builtin_convertvector(halves, U32); }
 #endif
@@ -67,22 +69,19 @@ inline U16 narrow(F32 x, Float16) {  // the steps of Float16(float)
 #endif
 
 /// Lanes 0 .. 15 of a row as floats.
-template <class S>
-inline F32 load_widened(const S* p) {
+template <class S> inline F32 load_widened(const S* p) {
   U16 halves;
   __builtin_memcpy(&halves, p, sizeof halves);
   return widen(halves, S{});
 }
 
-template <class S>
-inline void store_narrowed(S* p, F32 x) {
+template <class S> inline void store_narrowed(S* p, F32 x) {
   const U16 halves = narrow(x, S{});
   __builtin_memcpy(static_cast<void*>(p), &halves, sizeof halves);
 }
 
 /// Lanes 0 .. n-1 from memory, 0 in the others; memory past n is not touched.
-template <class S>
-inline F32 load_widened_tail(const S* p, int n) {
+template <class S> inline F32 load_widened_tail(const S* p, int n) {
   U16 halves{};
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
   halves = reinterpret_cast<U16>(_mm256_maskz_loadu_epi16(static_cast<__mmask16>((1u << n) - 1u), p));
@@ -92,8 +91,7 @@ inline F32 load_widened_tail(const S* p, int n) {
   return widen(halves, S{});
 }
 
-template <class S>
-inline void store_narrowed_tail(S* p, F32 x, int n) {
+template <class S> inline void store_narrowed_tail(S* p, F32 x, int n) {
   const U16 halves = narrow(x, S{});
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
   _mm256_mask_storeu_epi16(p, static_cast<__mmask16>((1u << n) - 1u), reinterpret_cast<__m256i>(halves));
@@ -102,7 +100,8 @@ inline void store_narrowed_tail(S* p, F32 x, int n) {
 #endif
 }
 
-/// Of 2 n numbers those at even and at odd places as floats: a shift and a mask, where the order in memory would cost shuffles.
+/// Of 2 n numbers those at even and at odd places as floats: a shift and a mask, where the order in memory would cost
+/// shuffles.
 struct EvenOdd {
   F32 even, odd;
 };
@@ -112,8 +111,7 @@ inline EvenOdd load_even_odd(const BFloat16* p) {
   return {as_f32(words << 16), as_f32(words & 0xFFFF0000u)};
 }
 
-template <int... kLane>
-inline EvenOdd split_even_odd(F32 low, F32 high, std::integer_sequence<int, kLane...>) {
+template <int... kLane> inline EvenOdd split_even_odd(F32 low, F32 high, std::integer_sequence<int, kLane...>) {
   return {__builtin_shufflevector(low, high, (2 * kLane)...), __builtin_shufflevector(low, high, (2 * kLane + 1)...)};
 }
 /// The numbers at even and at odd places of two vectors in a row.
@@ -121,8 +119,7 @@ inline EvenOdd split_even_odd(F32 low, F32 high) {
   return split_even_odd(low, high, std::make_integer_sequence<int, Simd<float>::kLanes>{});
 }
 
-template <int... kLane>
-inline void join_even_odd(F32& even, F32& odd, std::integer_sequence<int, kLane...>) {
+template <int... kLane> inline void join_even_odd(F32& even, F32& odd, std::integer_sequence<int, kLane...>) {
   constexpr int n = sizeof...(kLane);
   const F32 low = __builtin_shufflevector(even, odd, (kLane / 2 + kLane % 2 * n)...);
   odd = __builtin_shufflevector(even, odd, ((n + kLane) / 2 + kLane % 2 * n)...);
@@ -134,8 +131,7 @@ inline void join_even_odd(F32& even, F32& odd) {
 }
 
 /// to[r][c] = from[r][c] as float, for rows x columns; rows of `to` follow each other without a gap.
-template <class S>
-inline void widen_rows(const S* from, Index stride, Index rows, Index columns, float* to) {
+template <class S> inline void widen_rows(const S* from, Index stride, Index rows, Index columns, float* to) {
   constexpr int n = Simd<float>::kLanes;
   for (Index r = 0; r < rows; ++r, from += stride, to += columns) {
     Index c = 0;
@@ -146,8 +142,7 @@ inline void widen_rows(const S* from, Index stride, Index rows, Index columns, f
 }
 
 /// to[r][c] = from[r][c] rounded, for rows x columns; rows of `from` follow each other without a gap.
-template <class S>
-inline void narrow_rows(const float* from, Index rows, Index columns, S* to, Index stride) {
+template <class S> inline void narrow_rows(const float* from, Index rows, Index columns, S* to, Index stride) {
   constexpr int n = Simd<float>::kLanes;
   for (Index r = 0; r < rows; ++r, from += columns, to += stride) {
     Index c = 0;

@@ -9,10 +9,10 @@
 
 namespace qkv::inline v0::view {
 
-/// The largest weight of the block of rows x columns that starts at (row, column), clipped to the map; NaN when all of them
-/// are.
+/// The largest weight of the block of rows x columns that starts at (row, column), clipped to the map; NaN when all of
+/// them are.
 inline float largest_weight(View<const float, 4> weights,  // [L, H, Tq, Tk]
-                            Index layer, Index head, Index row, Index column, Index rows, Index columns) {
+    Index layer, Index head, Index row, Index column, Index rows, Index columns) {
   float largest = std::numeric_limits<float>::quiet_NaN();
   for (Index i = row; i < std::min(row + rows, weights.size(2)); ++i) {
     for (Index j = column; j < std::min(column + columns, weights.size(3)); ++j) {

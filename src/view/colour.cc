@@ -14,11 +14,12 @@ struct Lab {
   double lightness, a, b;
 };
 
-/// A curve through OKLab from u = 0, its light end, to u = 1, its dark end. Both themes share hue and chroma, so that a picture
-/// keeps its hues on the other background. Every point lies inside the sRGB gamut.
+/// A curve through OKLab from u = 0, its light end, to u = 1, its dark end. Both themes share hue and chroma, so that a
+/// picture keeps its hues on the other background. Every point lies inside the sRGB gamut.
 Lab curve(double u, double light, double dark) {
-  const double hue = (105 + 195 * u) * std::numbers::pi / 180;                         // yellow, green, blue, violet
-  const double chroma = 0.008 + 0.08 * (1 - (1 - u) * (1 - u) * (1 - u)) + 0.025 * u;  // near grey only where it is near white
+  const double hue = (105 + 195 * u) * std::numbers::pi / 180;  // yellow, green, blue, violet
+  const double chroma =
+      0.008 + 0.08 * (1 - (1 - u) * (1 - u) * (1 - u)) + 0.025 * u;  // near grey only where it is near white
   return {light + (dark - light) * u, chroma * std::cos(hue), chroma * std::sin(hue)};
 }
 
@@ -33,19 +34,21 @@ Rgb to_rgb(const Lab& c) {
   const double m = std::pow(c.lightness - 0.1055613458 * c.a - 0.0638541728 * c.b, 3);
   const double s = std::pow(c.lightness - 0.0894841775 * c.a - 1.2914855480 * c.b, 3);
   return {to_srgb_byte(4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s),
-          to_srgb_byte(-1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s),
-          to_srgb_byte(-0.0041960863 * l - 0.7034186147 * m + 1.7076147010 * s)};
+      to_srgb_byte(-1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s),
+      to_srgb_byte(-0.0041960863 * l - 0.7034186147 * m + 1.7076147010 * s)};
 }
 
-/// Points at equal distances along the curve, measured on a polygon of 4096 pieces (its length is within 1e-7 of the arc's).
+/// Points at equal distances along the curve, measured on a polygon of 4096 pieces (its length is within 1e-7 of the
+/// arc's).
 std::array<Rgb, kNumColours> sample_evenly(double light, double dark, bool from_light) {
   constexpr int kPieces = 4096;
   std::vector<double> length(kPieces + 1, 0.0);
   Lab before = curve(0, light, dark);
   for (int i = 1; i <= kPieces; ++i) {
     const Lab here = curve(static_cast<double>(i) / kPieces, light, dark);
-    length[static_cast<std::size_t>(i)] = length[static_cast<std::size_t>(i - 1)] +
-                                          std::hypot(here.lightness - before.lightness, here.a - before.a, here.b - before.b);
+    length[static_cast<std::size_t>(i)] =
+        length[static_cast<std::size_t>(i - 1)] +
+        std::hypot(here.lightness - before.lightness, here.a - before.a, here.b - before.b);
     before = here;
   }
   std::array<Rgb, kNumColours> colours;

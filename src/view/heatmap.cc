@@ -35,7 +35,7 @@ AttentionMap make_map(View<const float, 4> weights, std::vector<std::string> tok
 
 AttentionMap make_map(View<const float, 3> weights, std::vector<std::string> tokens, std::string title) {
   const View<const float, 4> one_layer(weights.data(), {1, weights.size(0), weights.size(1), weights.size(2)},
-                                       {0, weights.stride(0), weights.stride(1), weights.stride(2)});
+      {0, weights.stride(0), weights.stride(1), weights.stride(2)});
   return make_map(one_layer, std::move(tokens), std::move(title));
 }
 
@@ -54,7 +54,8 @@ std::vector<std::string> characters(std::string_view text) {
 
 void check_map(const AttentionMap& map) {
   if (map.weights.rank() != 4 || map.weights.size(0) < 1 || map.weights.size(1) < 1) {
-    throw ShapeError("[check_map] weights must be [L, H, Tq, Tk] with at least one layer and head: got " + map.weights.shape());
+    throw ShapeError(
+        "[check_map] weights must be [L, H, Tq, Tk] with at least one layer and head: got " + map.weights.shape());
   }
   check_labels("query_tokens", map.query_tokens, map.q_len(), map);
   check_labels("key_tokens", map.key_tokens, map.kv_len(), map);

@@ -22,7 +22,8 @@ struct Stored {
   double error = 0;
 };
 
-/// One weight, and what the page reads of it. A weight above 0 stays above 0: exactly 0 is a key that no weight may reach.
+/// One weight, and what the page reads of it. A weight above 0 stays above 0: exactly 0 is a key that no weight may
+/// reach.
 std::pair<std::uint16_t, double> half_of(float weight) {
   const Float16 half = weight > 0 ? Float16(std::max(weight, 0x1p-24F)) : Float16(weight);
   return {half.bits, static_cast<double>(static_cast<float>(half))};
@@ -41,7 +42,8 @@ Stored store(const AttentionMap& map, Index layer, const std::vector<Index>& hea
   stored.weights.sizes = {num_heads, map.q_len(), map.kv_len()};
   stored.peaks = Tensor<float>({num_heads});
   for (Index n = 0; n < num_heads; ++n) {
-    const float* const from = map.weights.data() + (layer * map.num_heads() + heads[static_cast<std::size_t>(n)]) * each;
+    const float* const from =
+        map.weights.data() + (layer * map.num_heads() + heads[static_cast<std::size_t>(n)]) * each;
     const float peak = std::accumulate(from, from + each, 0.0F, [](float a, float b) { return std::fmax(a, b); });
     stored.peaks.data()[n] = peak;
     for (Index i = 0; i < each; ++i) {
@@ -57,11 +59,8 @@ Stored store(const AttentionMap& map, Index layer, const std::vector<Index>& hea
 std::string info_of(const HeadStatistics& s) {
   if (s.rows == 0) return "{}";
   std::string out;
-  for (const auto& [name, value] : {std::pair("self", s.self),
-                                    {"previous", s.previous},
-                                    {"first", s.first},
-                                    {"largest", s.largest},
-                                    {"entropy", s.entropy}})
+  for (const auto& [name, value] : {std::pair("self", s.self), {"previous", s.previous}, {"first", s.first},
+           {"largest", s.largest}, {"entropy", s.entropy}})
     out += (out.empty() ? "{" : ",") + quote_json(name) + ":" + json_number(value);
   return out + "}";
 }
@@ -95,9 +94,10 @@ StateDict explorer_of_map(const AttentionMap& map, const MapOptions& options) {
     all += (l > 0 ? ",{\"number\":" : "{\"number\":") + std::to_string(layers[l]) +
            ",\"head_numbers\":" + json_list(heads, [](Index h) { return std::to_string(h); }) +
            (map.head_names.empty()
-                ? ""
-                : ",\"head_names\":" +
-                      json_list(heads, [&](Index h) { return quote_json(map.head_names[static_cast<std::size_t>(h)]); })) +
+                   ? ""
+                   : ",\"head_names\":" +
+                         json_list(
+                             heads, [&](Index h) { return quote_json(map.head_names[static_cast<std::size_t>(h)]); })) +
            ",\"heads\":" + count + ",\"kv_heads\":" + count + ",\"q_len\":" + std::to_string(map.q_len()) +
            ",\"kv_len\":" + std::to_string(map.kv_len()) +
            ",\"head_info\":" + json_list(heads, [&](Index h) { return info_of(head_statistics(map, layers[l], h)); }) +
@@ -105,13 +105,13 @@ StateDict explorer_of_map(const AttentionMap& map, const MapOptions& options) {
   }
   file.metadata["format"] = "qkv.explorer.1";
   file.metadata["title"] = title;
-  file.metadata["explorer"] = "{\"title\":" + quote_json(title) + ",\"texts\":[" +
-                              text_json("keys", map.key_tokens, map.kv_len()) +
-                              (one_text ? "" : "," + text_json("queries", map.query_tokens, map.q_len())) + "],\"start\":\"" +
-                              (options.range == ValueRange::kMax ? "range=max" : "range=unit") +
-                              (options.scale == ColourScale::kLinear ? "&place=linear" : "&place=sqrt") +
-                              "\",\"views\":[{\"name\":\"attention\",\"kind\":" + (one_text ? "\"self\"" : "\"cross\"") +
-                              ",\"queries\":" + (one_text ? "0" : "1") + ",\"keys\":0,\"layers\":[" + all + "]}]}";
+  file.metadata["explorer"] =
+      "{\"title\":" + quote_json(title) + ",\"texts\":[" + text_json("keys", map.key_tokens, map.kv_len()) +
+      (one_text ? "" : "," + text_json("queries", map.query_tokens, map.q_len())) + "],\"start\":\"" +
+      (options.range == ValueRange::kMax ? "range=max" : "range=unit") +
+      (options.scale == ColourScale::kLinear ? "&place=linear" : "&place=sqrt") +
+      "\",\"views\":[{\"name\":\"attention\",\"kind\":" + (one_text ? "\"self\"" : "\"cross\"") +
+      ",\"queries\":" + (one_text ? "0" : "1") + ",\"keys\":0,\"layers\":[" + all + "]}]}";
   return file;
 }
 

@@ -58,7 +58,8 @@ std::vector<Tick> numbered_ticks(const Axis& axis, int pixels) {
     }
   }
   std::vector<Tick> ticks;
-  for (Index position = 0; position < axis.count; position += step) ticks.push_back({position, std::to_string(position)});
+  for (Index position = 0; position < axis.count; position += step)
+    ticks.push_back({position, std::to_string(position)});
   return ticks;
 }
 
@@ -83,7 +84,8 @@ void label_axis(Axis& axis, const std::vector<std::string>& tokens, bool is_hori
   if (!axis.ticks.empty()) axis.gutter += kLabelDistance;
 }
 
-/// Panels per row: all heads of a layer when there are several layers, otherwise a grid as square and as full as possible.
+/// Panels per row: all heads of a layer when there are several layers, otherwise a grid as square and as full as
+/// possible.
 int grid_width(const Layout& out, Index num_layers, int panel_width, int panel_height) {
   const int count = static_cast<int>(out.panels.size());
   if (panel_width > 3 * panel_height) return 1;
@@ -110,8 +112,8 @@ std::vector<Panel> choose_panels(const AttentionMap& map, const MapOptions& opti
     }
     for (const Index i : all) {
       if (i < 0 || i >= count) {
-        throw OptionError(std::string("[choose_panels] ") + what + " must be in 0 .. " + std::to_string(count - 1) + ": got " +
-                          std::to_string(i));
+        throw OptionError(std::string("[choose_panels] ") + what + " must be in 0 .. " + std::to_string(count - 1) +
+                          ": got " + std::to_string(i));
       }
     }
     return all;
@@ -122,7 +124,8 @@ std::vector<Panel> choose_panels(const AttentionMap& map, const MapOptions& opti
     for (const Index head : heads) {
       const std::string name = map.head_names.empty() ? "head " + std::to_string(head)
                                                       : picture_title(map.head_names[static_cast<std::size_t>(head)]);
-      panels.push_back({layer, head, map.num_layers() > 1 ? "layer " + std::to_string(layer) + ", " + name : name, {}, {}, {}});
+      panels.push_back(
+          {layer, head, map.num_layers() > 1 ? "layer " + std::to_string(layer) + ", " + name : name, {}, {}, {}});
     }
   }
   return panels;

@@ -41,7 +41,8 @@ std::vector<std::byte> encode_png(const PngImage& image) {
   const char colours = palette.empty() ? 2 : 3;  // red, green, blue; or entries of a palette
 
   std::string file = "\x89PNG\r\n\x1A\n";
-  file += chunk("IHDR", bytes_of(static_cast<std::uint32_t>(image.width)) + bytes_of(static_cast<std::uint32_t>(image.height)) +
+  file += chunk("IHDR", bytes_of(static_cast<std::uint32_t>(image.width)) +
+                            bytes_of(static_cast<std::uint32_t>(image.height)) +
                             std::string{8, colours, 0, 0, 0});  // 8 bits, not interlaced
   if (!palette.empty()) file += chunk("PLTE", palette);
   if (image.pixels_per_metre > 0) file += chunk("pHYs", density + density + '\x01');  // the unit is the metre

@@ -26,7 +26,8 @@ std::vector<std::byte> encode_png(const Raster& raster) {
   const std::array<Rgb, kPaletteSize> colours = palette();
   const auto width = static_cast<std::size_t>(raster.width);
   const auto fill_row = [&](int y, std::span<std::uint8_t> row) {
-    std::copy_n(raster.pixels.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(y) * width), width, row.begin());
+    std::copy_n(
+        raster.pixels.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(y) * width), width, row.begin());
   };
   return encode_png(PngImage{raster.width, raster.height, colours, 0, fill_row});
 }

@@ -22,27 +22,28 @@ void draw_axes(Canvas& canvas, const Layout& layout, const Panel& panel) {
   const Axis &rows = layout.rows, &columns = layout.columns;
   if (panel.has_row_labels) {
     for (const Tick& tick : rows.ticks) {
-      canvas.text(
-          {box.x - kLabelDistance, box.y + rows.centre(tick.position), tick.text, Anchor::kEnd, rows.text_size, kInk, false});
+      canvas.text({box.x - kLabelDistance, box.y + rows.centre(tick.position), tick.text, Anchor::kEnd, rows.text_size,
+          kInk, false});
     }
     const int size = box.height < 3 * kLineHeight ? kSmallText : kLargeText;
-    canvas.text(
-        {box.x - rows.gutter - kLineHeight / 2 - 2, box.y + box.height / 2, "query", Anchor::kMiddle, size, kFaintInk, true});
+    canvas.text({box.x - rows.gutter - kLineHeight / 2 - 2, box.y + box.height / 2, "query", Anchor::kMiddle, size,
+        kFaintInk, true});
   }
   if (panel.has_key_labels) {
     const int below = box.y + box.height + kLabelDistance;
     for (const Tick& tick : columns.ticks) {
       const int x = box.x + columns.centre(tick.position);
       const int y = columns.upward ? below : below + 4 * columns.text_size / 9;
-      canvas.text({x, y, tick.text, columns.upward ? Anchor::kEnd : Anchor::kMiddle, columns.text_size, kInk, columns.upward});
+      canvas.text(
+          {x, y, tick.text, columns.upward ? Anchor::kEnd : Anchor::kMiddle, columns.text_size, kInk, columns.upward});
     }
     const int caption = box.y + box.height + columns.gutter + kLineHeight / 2;
     canvas.text({box.x + box.width / 2, caption, "key", Anchor::kMiddle, kLargeText, kFaintInk, false});
   }
 }
 
-void draw_numbers(Canvas& canvas, const AttentionMap& map, const MapOptions& options, const Layout& layout,
-                  const Panel& panel) {
+void draw_numbers(
+    Canvas& canvas, const AttentionMap& map, const MapOptions& options, const Layout& layout, const Panel& panel) {
   const int cell = std::min(layout.rows.cell, layout.columns.cell);
   const int size = std::clamp(3 * cell / 7, kSmallText, kLargeText);  // "100" takes three quarters of the cell
   if (options.numbers == CellNumbers::kNever || cell < 24 || layout.rows.pool > 1) return;
@@ -55,8 +56,8 @@ void draw_numbers(Canvas& canvas, const AttentionMap& map, const MapOptions& opt
       const Paint under = cell_paint(map, options, layout, panel, i, j);
       const Paint paint = is_dark(colours[under]) ? kInkOnDark : kInk;
       const std::string number = percent_text(w);
-      canvas.text({panel.cells.x + layout.columns.centre(j), panel.cells.y + layout.rows.centre(i), number, Anchor::kMiddle,
-                   size, paint, false});
+      canvas.text({panel.cells.x + layout.columns.centre(j), panel.cells.y + layout.rows.centre(i), number,
+          Anchor::kMiddle, size, paint, false});
     }
   }
 }
@@ -64,8 +65,8 @@ void draw_numbers(Canvas& canvas, const AttentionMap& map, const MapOptions& opt
 void draw_bar(Canvas& canvas, const MapOptions& options, const Layout& layout) {
   const Box& bar = layout.bar;
   const auto height_of = [&](double share) {
-    return bar.y + static_cast<int>(
-                       std::lround((1 - (options.scale == ColourScale::kSqrt ? std::sqrt(share) : share)) * (bar.height - 1)));
+    return bar.y + static_cast<int>(std::lround(
+                       (1 - (options.scale == ColourScale::kSqrt ? std::sqrt(share) : share)) * (bar.height - 1)));
   };
   for (int y = 0; y < bar.height; ++y) {
     const double share = 1 - static_cast<double>(y) / (bar.height - 1);
@@ -85,7 +86,9 @@ void draw_bar(Canvas& canvas, const MapOptions& options, const Layout& layout) {
   for (int decade = 1; decade >= -5; --decade) {
     for (const double digit : {5.0, 2.5, 1.0}) {
       const double weight = digit * std::pow(10.0, decade - 1);
-      if (weight >= top || height_of(weight / top) < above + kLineHeight || height_of(weight / top) > height_of(0) - kLineHeight) continue;
+      if (weight >= top || height_of(weight / top) < above + kLineHeight ||
+          height_of(weight / top) > height_of(0) - kLineHeight)
+        continue;
       tick(weight);
       above = height_of(weight / top);
     }
@@ -117,10 +120,11 @@ std::array<Rgb, kPaletteSize> palette() {
   return colours;
 }
 
-Paint cell_paint(const AttentionMap& map, const MapOptions& options, const Layout& layout, const Panel& panel, Index row,
-                 Index column) {
+Paint cell_paint(const AttentionMap& map, const MapOptions& options, const Layout& layout, const Panel& panel,
+    Index row, Index column) {
   const Index pool = layout.rows.pool;
-  const float largest = largest_weight(map.weights.view<4>(), panel.layer, panel.head, row * pool, column * pool, pool, pool);
+  const float largest =
+      largest_weight(map.weights.view<4>(), panel.layer, panel.head, row * pool, column * pool, pool, pool);
   if (largest == 0) return kZero;
   const int index = colour_index(largest, layout.top, options.scale);
   return index < 0 ? kNan : static_cast<Paint>(index);

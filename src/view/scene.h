@@ -9,7 +9,8 @@ namespace qkv::inline v0::view {
 
 /// An entry of the picture's palette: 0 to 239 are the colour map, then these.
 using Paint = std::uint8_t;
-inline constexpr Paint kPaper = 240, kInk = 241, kFaintInk = 242, kLine = 243, kNan = 244, kInkOnDark = 245, kZero = 246;
+inline constexpr Paint kPaper = 240, kInk = 241, kFaintInk = 242, kLine = 243, kNan = 244, kInkOnDark = 245,
+                       kZero = 246;
 inline constexpr int kPaletteSize = 247;
 
 std::array<Rgb, kPaletteSize> palette();
@@ -39,10 +40,10 @@ class Canvas {
   virtual void cells(const Panel& panel) = 0;
 };
 
-/// The palette entry of a cell, for the largest of its weights; kZero when all are exactly 0, as those of masked keys; NaN when all of
-/// them are.
-Paint cell_paint(const AttentionMap& map, const MapOptions& options, const Layout& layout, const Panel& panel, Index row,
-                 Index column);
+/// The palette entry of a cell, for the largest of its weights; kZero when all are exactly 0, as those of masked keys;
+/// NaN when all of them are.
+Paint cell_paint(const AttentionMap& map, const MapOptions& options, const Layout& layout, const Panel& panel,
+    Index row, Index column);
 
 void draw(Canvas& canvas, const AttentionMap& map, const MapOptions& options, const Layout& layout);
 

@@ -1,6 +1,5 @@
 // The scene as SVG 1.1.
 #include "qkv/view/pictures.h"
-
 #include "view/raster.h"
 #include "view/scene.h"
 #include "view/text.h"
@@ -27,8 +26,8 @@ class SvgCanvas final : public Canvas {
 
   void text(const Label& label) override {
     const std::string x = std::to_string(label.x), y = std::to_string(label.y);
-    out_ += "<text x=\"" + x + "\" y=\"" + y + "\" dy=\".36em\" font-size=\"" + std::to_string(label.size) + "\" fill=\"" +
-            hex(colours_[label.paint]) + "\"";
+    out_ += "<text x=\"" + x + "\" y=\"" + y + "\" dy=\".36em\" font-size=\"" + std::to_string(label.size) +
+            "\" fill=\"" + hex(colours_[label.paint]) + "\"";
     if (label.anchor != Anchor::kStart)
       out_ += label.anchor == Anchor::kMiddle ? " text-anchor=\"middle\"" : " text-anchor=\"end\"";
     if (label.upward) out_ += " transform=\"rotate(-90 " + x + " " + y + ")\"";
@@ -42,7 +41,8 @@ class SvgCanvas final : public Canvas {
  private:
   std::string rectangle(const Box& box, Paint paint) const {
     return "<rect x=\"" + std::to_string(box.x) + "\" y=\"" + std::to_string(box.y) + "\" width=\"" +
-           std::to_string(box.width) + "\" height=\"" + std::to_string(box.height) + "\" fill=\"" + hex(colours_[paint]) + "\"";
+           std::to_string(box.width) + "\" height=\"" + std::to_string(box.height) + "\" fill=\"" +
+           hex(colours_[paint]) + "\"";
   }
 
   static std::string position(const std::vector<std::string>& tokens, Index i) {
@@ -58,8 +58,8 @@ class SvgCanvas final : public Canvas {
       const std::string query = escape_xml(position(map_.query_tokens, i));
       for (Index j = 0; j < map_.kv_len(); ++j) {
         const float w = weights(panel.layer, panel.head, i, j);
-        const Box cell{panel.cells.x + static_cast<int>(j) * width, panel.cells.y + static_cast<int>(i) * height, width,
-                       height};
+        const Box cell{
+            panel.cells.x + static_cast<int>(j) * width, panel.cells.y + static_cast<int>(i) * height, width, height};
         out_ += rectangle(cell, cell_paint(map_, options_, layout_, panel, i, j)) + "><title>" + query + " looks at " +
                 escape_xml(position(map_.key_tokens, j)) + ": " + exact_percent(w) + "</title></rect>\n";
       }
@@ -73,7 +73,8 @@ class SvgCanvas final : public Canvas {
     const std::string_view bytes(reinterpret_cast<const char*>(png.data()), png.size());
     out_ += "<image x=\"" + std::to_string(panel.cells.x) + "\" y=\"" + std::to_string(panel.cells.y) + "\" width=\"" +
             std::to_string(raster.width) + "\" height=\"" + std::to_string(raster.height) +
-            "\" style=\"image-rendering:pixelated\" xlink:href=\"data:image/png;base64," + encode_base64(bytes) + "\"/>\n";
+            "\" style=\"image-rendering:pixelated\" xlink:href=\"data:image/png;base64," + encode_base64(bytes) +
+            "\"/>\n";
   }
 
   const AttentionMap& map_;

@@ -1,8 +1,7 @@
 // Attention maps as lines of text.
-#include "qkv/view/pictures.h"
-
 #include <algorithm>
 
+#include "qkv/view/pictures.h"
 #include "view/cells.h"
 #include "view/layout.h"
 #include "view/text.h"
@@ -29,8 +28,8 @@ struct Line {
   }
 };
 
-/// How a panel is drawn: columns per cell, whether a cell holds its number, whether a line holds two rows of cells, weights per
-/// cell.
+/// How a panel is drawn: columns per cell, whether a cell holds its number, whether a line holds two rows of cells,
+/// weights per cell.
 struct Style {
   int cell = 1;
   bool numbers = false;
@@ -70,16 +69,17 @@ class Writer {
       constexpr int kSteps = 24;
       out = "0% ";
       for (int n = 0; n < kSteps; ++n) out += background(n * (kNumColours - 1) / (kSteps - 1)) + " ";
-      out += std::string(kReset) + " " + most + (options_.map.scale == ColourScale::kSqrt ? " (square root)" : "") + "\n";
+      out +=
+          std::string(kReset) + " " + most + (options_.map.scale == ColourScale::kSqrt ? " (square root)" : "") + "\n";
     } else if (style_.numbers) {
       out = "in percent; . is exactly 0\n";
     } else {
-      out =
-          "0% '" + std::string(kRamp) + "' " + most + (options_.map.scale == ColourScale::kSqrt ? " (square root)" : "") + "\n";
+      out = "0% '" + std::string(kRamp) + "' " + most +
+            (options_.map.scale == ColourScale::kSqrt ? " (square root)" : "") + "\n";
     }
     if (style_.pool_rows * style_.pool_columns > 1) {
-      out += "each cell: the largest of " + std::to_string(style_.pool_rows) + " x " + std::to_string(style_.pool_columns) +
-             " weights\n";
+      out += "each cell: the largest of " + std::to_string(style_.pool_rows) + " x " +
+             std::to_string(style_.pool_columns) + " weights\n";
     }
     return out;
   }
@@ -124,7 +124,7 @@ class Writer {
     const int room = style_.numbers ? style_.cell - 1 : style_.cell;
     const bool fits =
         style_.pool_columns == 1 && std::all_of(key_labels_.begin(), key_labels_.end(),
-                                                [room](const std::string& label) { return display_width(label) <= room; });
+                                        [room](const std::string& label) { return display_width(label) <= room; });
     if (fits || style_.numbers) {
       for (const std::string& whole : key_labels_) {
         const std::string label = clipped(whole, room);
@@ -149,7 +149,9 @@ class Writer {
     return largest_weight(map_.weights.view<4>(), panel.layer, panel.head, i, j, style_.pool_rows, style_.pool_columns);
   }
 
-  Rgb colour(int index) const { return index < 0 ? kNanColour : colour_map(options_.theme)[static_cast<std::size_t>(index)]; }
+  Rgb colour(int index) const {
+    return index < 0 ? kNanColour : colour_map(options_.theme)[static_cast<std::size_t>(index)];
+  }
 
   static std::string paint(std::string_view layer, Rgb c) {
     return "\x1b[" + std::string(layer) + ";2;" + std::to_string(c.red) + ";" + std::to_string(c.green) + ";" +

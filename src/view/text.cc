@@ -12,10 +12,10 @@ namespace {
 
 constexpr char32_t kVisibleSpace = 0x2423, kVisibleNewline = 0x21B5, kVisibleTab = 0x21E5, kEllipsis = 0x2026;
 
-constexpr char32_t kCombining[] = {0x300,  0x36F,  0x483,  0x489,  0x591,  0x5BD,  0x64B,  0x65F,
-                                   0x1AB0, 0x1AFF, 0x1DC0, 0x1DFF, 0x20D0, 0x20FF, 0xFE00, 0xFE2F};
-constexpr char32_t kWide[] = {0x1100, 0x115F, 0x2E80, 0x303E, 0x3041, 0x4DBF, 0x4E00, 0xA4CF, 0xA960,  0xA97F,
-                              0xAC00, 0xD7A3, 0xF900, 0xFAFF, 0xFE30, 0xFE6F, 0xFF00, 0xFF60, 0x1F300, 0x3FFFD};
+constexpr char32_t kCombining[] = {0x300, 0x36F, 0x483, 0x489, 0x591, 0x5BD, 0x64B, 0x65F, 0x1AB0, 0x1AFF, 0x1DC0,
+    0x1DFF, 0x20D0, 0x20FF, 0xFE00, 0xFE2F};
+constexpr char32_t kWide[] = {0x1100, 0x115F, 0x2E80, 0x303E, 0x3041, 0x4DBF, 0x4E00, 0xA4CF, 0xA960, 0xA97F, 0xAC00,
+    0xD7A3, 0xF900, 0xFAFF, 0xFE30, 0xFE6F, 0xFF00, 0xFF60, 0x1F300, 0x3FFFD};
 
 std::string code_point_text(char32_t code) { return "U+" + hexadecimal(static_cast<std::uint32_t>(code), 4); }
 
@@ -86,14 +86,20 @@ std::string ascii_label(std::string_view visible_text) {
 
 int display_width(std::string_view visible_text) {
   int width = 0;
-  for (const Character& c : decode_utf8(visible_text)) width += is_within(kCombining, c.code) ? 0 : is_within(kWide, c.code) ? 2 : 1;
+  for (const Character& c : decode_utf8(visible_text))
+    width += is_within(kCombining, c.code) ? 0 : is_within(kWide, c.code) ? 2 : 1;
   return width;
 }
 
 std::string escape_xml(std::string_view visible_text) {
   std::string out;
   for (const char c : visible_text) {
-    const std::string_view entity = c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '"' ? "&quot;" : c == '\'' ? "&#39;" : "";
+    const std::string_view entity = c == '&'    ? "&amp;"
+                                    : c == '<'  ? "&lt;"
+                                    : c == '>'  ? "&gt;"
+                                    : c == '"'  ? "&quot;"
+                                    : c == '\'' ? "&#39;"
+                                                : "";
     entity.empty() ? out += c : out += entity;
   }
   return out;
@@ -101,7 +107,8 @@ std::string escape_xml(std::string_view visible_text) {
 
 std::string significant(double value, int digits) {
   std::array<char, 40> text;
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::general, digits).ptr};
+  return {text.data(),
+      std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::general, digits).ptr};
 }
 
 std::string exact_percent(float weight) {
@@ -109,7 +116,7 @@ std::string exact_percent(float weight) {
   std::array<char, 64> text;  // the largest float has 41 digits in percent
   const double percent = 100 * static_cast<double>(weight);
   return std::string(text.data(),
-                     std::to_chars(text.data(), text.data() + text.size(), percent, std::chars_format::fixed, 2).ptr) +
+             std::to_chars(text.data(), text.data() + text.size(), percent, std::chars_format::fixed, 2).ptr) +
          " %";
 }
 
@@ -124,7 +131,8 @@ std::string encode_base64(std::string_view bytes) {
   for (std::size_t at = 0; at < bytes.size(); at += 3) {
     const std::size_t count = std::min<std::size_t>(3, bytes.size() - at);
     std::uint32_t group = 0;
-    for (std::size_t i = 0; i < 3; ++i) group = group << 8 | (i < count ? static_cast<unsigned char>(bytes[at + i]) : 0u);
+    for (std::size_t i = 0; i < 3; ++i)
+      group = group << 8 | (i < count ? static_cast<unsigned char>(bytes[at + i]) : 0u);
     for (std::size_t i = 0; i < 4; ++i) out += i <= count ? kDigits[group >> (18 - 6 * i) & 63] : '=';
   }
   return out;

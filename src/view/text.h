@@ -19,10 +19,10 @@ struct Character {
 
 std::vector<Character> decode_utf8(std::string_view text);
 
-/// The text with every character visible on one line: space as U+2423, line feed as U+21B5, tab as U+21E5, other control
-/// characters, direction marks and invisible characters as U+XXXX, bytes that are not UTF-8 as \xNN, the empty text as two
-/// quotes. At most `max_characters`, the last then an ellipsis. No control characters, so no terminal escape sequences. An
-/// ellipsis also ends what would take more than `max_columns` of a terminal.
+/// The text with every character visible on one line: space as U+2423, line feed as U+21B5, tab as U+21E5, other
+/// control characters, direction marks and invisible characters as U+XXXX, bytes that are not UTF-8 as \xNN, the empty
+/// text as two quotes. At most `max_characters`, the last then an ellipsis. No control characters, so no terminal
+/// escape sequences. An ellipsis also ends what would take more than `max_columns` of a terminal.
 std::string visible_label(std::string_view text, std::size_t max_characters, int max_columns = INT_MAX);
 
 /// A title on one line: visible_label, but spaces stay.

@@ -9,7 +9,8 @@ namespace qkv::inline v0::view {
 namespace {
 
 [[noreturn]] void refuse(const std::string& function) {
-  throw UnsupportedError("[" + function + "] " + "PNG and PDF are not drawn without Pango: " + std::string(kWithoutText));
+  throw UnsupportedError(
+      "[" + function + "] " + "PNG and PDF are not drawn without Pango: " + std::string(kWithoutText));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Bits that no other key changes: the future of a causal mask, a window without ends. Relations of every form: relations_test.cc.
+// Bits that no other key changes: the future of a causal mask, a window without ends. Relations of every form:
+// relations_test.cc.
 #include <gtest/gtest.h>
 
 #include "support/checks/bounds.h"
@@ -8,8 +9,7 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class Bits : public testing::Test {};
+template <class T> class Bits : public testing::Test {};
 TYPED_TEST_SUITE(Bits, StorageTypes);
 
 TYPED_TEST(Bits, ACausalPrefixIgnoresTheFuture) {
@@ -17,12 +17,12 @@ TYPED_TEST(Bits, ACausalPrefixIgnoresTheFuture) {
   for (const Index prefix : {1, 40, 128, 199}) {
     for_each_isa(2, [&](Context& context) {
       const Problem<T> problem({.num_heads = 2,
-                                .num_kv_heads = 2,
-                                .q_len = 200,
-                                .kv_len = 200,
-                                .head_dim = 9,
-                                .v_head_dim = 9,
-                                .mask = MaskKind::kCausal});
+          .num_kv_heads = 2,
+          .q_len = 200,
+          .kv_len = 200,
+          .head_dim = 9,
+          .v_head_dim = 9,
+          .mask = MaskKind::kCausal});
       Result<T> before(problem), after(problem);
       before.run_forward(problem, context);
       for (const View<T, 4>& view : {problem.q(), problem.k(), problem.v()}) {

@@ -24,7 +24,8 @@ TEST(CarriedKeys, AreNotThoseOfListsThatAreReadAlone) {
       const KeySizes keys{s.num_kv_heads, s.kv_len, s.v_head_dim};
       const bool forward = carries_forward(q, keys, s.q_len, problem.options, context),
                  backward = carries_backward(q, keys, s.q_len, problem.options, context);
-      EXPECT_EQ(forward, attention_plan(problem.q(), problem.k(), problem.v(), problem.options, context).algorithm == "tiled");
+      EXPECT_EQ(forward,
+          attention_plan(problem.q(), problem.k(), problem.v(), problem.options, context).algorithm == "tiled");
       EXPECT_TRUE(backward || !forward);
       carried_forward += forward ? 1 : 0;
       carried_backward += backward ? 1 : 0;

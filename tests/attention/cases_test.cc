@@ -8,8 +8,7 @@ namespace qkv::test {
 namespace {
 
 /// Prints the worst ratio of error to bound for each output.
-template <class T>
-void run_cases(const std::vector<AttentionCase>& cases, const char* title) {
+template <class T> void run_cases(const std::vector<AttentionCase>& cases, const char* title) {
   Worst worst;
   for (const AttentionCase& each : cases) check_case<T>(each, worst);
   worst.print(title);
@@ -24,8 +23,7 @@ constexpr std::size_t kNumParts = 4;
 
 class Pairwise : public testing::TestWithParam<std::size_t> {
  protected:
-  template <class T>
-  void run_part(double max_work, const char* title) {
+  template <class T> void run_part(double max_work, const char* title) {
     // Every pair of values in f32, whose list has the largest cases; the other types take every second case of theirs.
     const std::vector<AttentionCase> all = part_for<T>(pairwise_cases(max_work), std::is_same_v<T, float> ? 1 : 2);
     std::vector<AttentionCase> part;
@@ -42,17 +40,16 @@ TEST_P(Pairwise, Bf16) { run_part<BFloat16>(1e6, "pairwise bf16"); }
 TEST_P(Pairwise, F16) { run_part<Float16>(1e6, "pairwise f16"); }
 INSTANTIATE_TEST_SUITE_P(AttentionCases, Pairwise, testing::Range<std::size_t>(0, kNumParts));
 
-template <class T>
-class PartOfTheList : public testing::Test {};
+template <class T> class PartOfTheList : public testing::Test {};
 TYPED_TEST_SUITE(PartOfTheList, StorageTypes);
 
 TYPED_TEST(PartOfTheList, HoldsEveryValueOfEveryOption) {
   std::array<std::set<std::string>, 13> whole, part;
   const auto add = [](const std::vector<AttentionCase>& cases, std::array<std::set<std::string>, 13>& values) {
     for (const AttentionCase& c : cases) {
-      const std::array kinds = {static_cast<int>(c.mask),     static_cast<int>(c.bias),  static_cast<int>(c.layout),
-                                static_cast<int>(c.fill),     static_cast<int>(c.scale), static_cast<int>(c.empty_row),
-                                static_cast<int>(c.position), static_cast<int>(c.mod),   static_cast<int>(c.cache)};
+      const std::array kinds = {static_cast<int>(c.mask), static_cast<int>(c.bias), static_cast<int>(c.layout),
+          static_cast<int>(c.fill), static_cast<int>(c.scale), static_cast<int>(c.empty_row),
+          static_cast<int>(c.position), static_cast<int>(c.mod), static_cast<int>(c.cache)};
       for (std::size_t n = 0; n < kinds.size(); ++n) values[n].insert(std::to_string(kinds[n]));
       values[9].insert(std::to_string(c.softcap) + " " + std::to_string(c.dropout));
       values[10].insert(std::to_string(static_cast<int>(c.sinks)));

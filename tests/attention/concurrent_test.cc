@@ -1,6 +1,6 @@
-// Several threads that call at once: one context, one cache that all of them read, one mask with a callback that throws for
-// some of them. The same bits as alone, and what is thrown reaches the caller whose call it was. ThreadSanitizer runs these.
-// Not: threads within one call (bits_test.cc), the pool itself (core/thread_pool_test.cc).
+// Several threads that call at once: one context, one cache that all of them read, one mask with a callback that throws
+// for some of them. The same bits as alone, and what is thrown reaches the caller whose call it was. ThreadSanitizer
+// runs these. Not: threads within one call (bits_test.cc), the pool itself (core/thread_pool_test.cc).
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -29,8 +29,7 @@ Tensor<float> some(const std::vector<Index>& sizes, std::uint64_t seed) {
 }
 
 /// Runs body(caller) on several threads, all of which begin together.
-template <class Body>
-void at_once(const Body& body) {
+template <class Body> void at_once(const Body& body) {
   std::atomic<int> ready = 0;
   std::vector<std::thread> threads;
   for (int caller = 0; caller < kCallers; ++caller) {
@@ -82,10 +81,9 @@ TEST(Concurrent, WhatACallbackThrowsReachesItsOwnCaller) {
   const auto keep = [](Index b, Index h, Index i, Index j) { return (b + h + i + j) % 3 != 0; };
   const Mask quiet = Mask::mask_mod(keep) | Mask::first(1);
   const Mask loud = Mask::mask_mod([=](Index b, Index h, Index i, Index j) {
-                      if (b == 1 && i == length / 2 && j == length / 3) throw Stop();
-                      return keep(b, h, i, j);
-                    }) |
-                    Mask::first(1);
+    if (b == 1 && i == length / 2 && j == length / 3) throw Stop();
+    return keep(b, h, i, j);
+  }) | Mask::first(1);
   for_each_isa(3, [&](Context& context) {
     const std::vector<float> alone = gradients(quiet, context);
     std::atomic<bool> as_expected = true;

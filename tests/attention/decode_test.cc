@@ -1,9 +1,9 @@
-// Few queries against many keys: against the oracle across the borders of chunks and parts, bit-identical across lengths and
-// types, and what the plan says of it. The pairwise list (cases_test.cc) is decoded too where its shapes are such.
-#include "attention/plan/choose.h"
-
+// Few queries against many keys: against the oracle across the borders of chunks and parts, bit-identical across
+// lengths and types, and what the plan says of it. The pairwise list (cases_test.cc) is decoded too where its shapes
+// are such.
 #include <gtest/gtest.h>
 
+#include "attention/plan/choose.h"
 #include "support/cases/cached_case.h"
 #include "support/checks/expect.h"
 #include "support/isas.h"
@@ -11,8 +11,7 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class Decode : public testing::Test {};
+template <class T> class Decode : public testing::Test {};
 TYPED_TEST_SUITE(Decode, FloatTypes);
 
 /// Lengths around the borders of chunks (64 to 256 keys) and parts (four chunks), widths around those of vectors.
@@ -24,7 +23,8 @@ std::vector<AttentionCase> border_cases() {
   };
   for (const Index kv_len : {64, 65, 127, 192, 255, 256, 257, 320, 511, 1023, 1024, 1025, 1281, 2050})
     add(4, 1, kv_len, 20, 20);
-  for (const Index width : {1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 40, 59, 64, 80, 111, 128, 130}) add(2, 1, 300, width, width);
+  for (const Index width : {1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 40, 59, 64, 80, 111, 128, 130})
+    add(2, 1, 300, width, width);
   for (Index q_len = 1; q_len <= 8; ++q_len) {
     for (const Index group : {1, 2, 4, 8}) {
       if (q_len * group <= 16) add(group, q_len, 333, 24, 24).layout = Layout::kBthd;
@@ -60,16 +60,17 @@ std::vector<AttentionCase> masked_cases() {
   return cases;
 }
 
-template <class T>
-void expect_within_bounds(const std::vector<AttentionCase>& cases, const char* title) {
+template <class T> void expect_within_bounds(const std::vector<AttentionCase>& cases, const char* title) {
   Worst worst;
   for (const AttentionCase& each : cases) {
     SCOPED_TRACE(each.name());
     const Problem<T> problem(each);
     const Expectation<T> expectation(problem, false);
     for_each_isa(2, [&](Context& context) {
-      const std::string algorithm = attention_plan(problem.q(), problem.k(), problem.v(), problem.options, context).algorithm;
-      ASSERT_TRUE(algorithm == "decode" || (algorithm == "lists" && mask_name(each.mask).starts_with("keys"))) << algorithm;
+      const std::string algorithm =
+          attention_plan(problem.q(), problem.k(), problem.v(), problem.options, context).algorithm;
+      ASSERT_TRUE(algorithm == "decode" || (algorithm == "lists" && mask_name(each.mask).starts_with("keys")))
+          << algorithm;
       Result<T> result(problem);
       result.run_forward(problem, context);
       EXPECT_TRUE(expectation.holds_forward(result, each.name() + " " + std::string(isa_name(context.isa())), worst));
@@ -84,7 +85,8 @@ TEST(DecodeCases, BordersF64) { expect_within_bounds<double>(border_cases(), "de
 TEST(DecodeCases, MasksF32) { expect_within_bounds<float>(masked_cases(), "decode masks f32"); }
 TEST(DecodeCases, MasksF64) { expect_within_bounds<double>(masked_cases(), "decode masks f64"); }
 
-/// A cache with room to spare is bit-identical to one without: what lies behind the length enters no sum and no order of sums.
+/// A cache with room to spare is bit-identical to one without: what lies behind the length enters no sum and no order
+/// of sums.
 TYPED_TEST(Decode, RoomBehindTheLengthChangesNoBits) {
   using T = TypeParam;
   for (const Index length : {64, 65, 100, 255, 256, 300, 700, 1024, 1500}) {
@@ -96,7 +98,7 @@ TYPED_TEST(Decode, RoomBehindTheLengthChangesNoBits) {
       Result<T> roomy(problem), exact(problem);
       roomy.run_forward(read, context);
       attention_forward(read.q(), read.k().sliced(2, 0, length), read.v().sliced(2, 0, length),
-                        {.out = exact.out.view, .lse = exact.lse}, {}, context);
+          {.out = exact.out.view, .lse = exact.lse}, {}, context);
       EXPECT_TRUE(same_bits(copy_as<T>(roomy.out.view), copy_as<T>(exact.out.view)));
       EXPECT_TRUE(same_bits(roomy.lse, exact.lse));
     });
@@ -104,14 +106,12 @@ TYPED_TEST(Decode, RoomBehindTheLengthChangesNoBits) {
 }
 
 /// Rows of 16 bits are widened exactly and summed as floats are, so out is the float result rounded once.
-template <class Half>
-void expect_rounded_floats(Index head_dim) {
+template <class Half> void expect_rounded_floats(Index head_dim) {
   for (const Index q_len : {1, 3, 8}) {
     const Problem<float> problem(cached_case(1, q_len, 1100, head_dim, 33, MaskKind::kCausalBottomRight));
     const auto rounded = [](const View<float, 4>& from) {
-      for_each_index({from.size(1), from.size(2), from.size(3)}, [&](Index h, Index t, Index d) {
-        from(0, h, t, d) = static_cast<float>(Half(from(0, h, t, d)));
-      });
+      for_each_index({from.size(1), from.size(2), from.size(3)},
+          [&](Index h, Index t, Index d) { from(0, h, t, d) = static_cast<float>(Half(from(0, h, t, d))); });
       return copy_as<Half>(from);
     };
     const Tensor<Half> q = rounded(problem.q()), k = rounded(problem.k()), v = rounded(problem.v());
@@ -128,7 +128,8 @@ void expect_rounded_floats(Index head_dim) {
   }
 }
 TEST(DecodeHalf, IsTheFloatResultRounded) {
-  expect_rounded_floats<BFloat16>(7);  // two vectors of a longer row of bf16 are summed as numbers of even and of odd places
+  expect_rounded_floats<BFloat16>(
+      7);  // two vectors of a longer row of bf16 are summed as numbers of even and of odd places
   expect_rounded_floats<Float16>(40);
 }
 
@@ -148,8 +149,8 @@ TEST(DecodePlan, SaysWhyByShapeAlone) {
     const AttentionPlan decode = plan_of(8, 2, 4, 5000, threads);
     EXPECT_EQ(decode.algorithm, "decode");
     EXPECT_EQ(reason(decode, "tiled: "),
-              "tiled: reads K and V once for each query head; here are 16 queries (Tq * H/Hkv) to a key/value head, decode "
-              "takes 16");
+        "tiled: reads K and V once for each query head; here are 16 queries (Tq * H/Hkv) to a key/value head, decode "
+        "takes 16");
     EXPECT_EQ(decode.work_items % 4, 0) << "2 sequences, 2 key/value heads, parts of the keys";
     EXPECT_GT(decode.work_items, 4);
     EXPECT_EQ(decode.forward_flops, 2.0 * (16 + 16) * 2 * 8 * 4 * 5000);

@@ -60,8 +60,8 @@ TEST(Dropout, AppliedWeightsAreWeightsTimesFactors) {
     for_each_isa(2, [&](Context& context) {
       Tensor<float> softmax({2, 3, 37, 203}), applied({2, 3, 37, 203});
       attention_forward(problem.q(), problem.k(), {}, {.weights = softmax}, problem.options, context);
-      attention_forward(problem.q(), problem.k(), {}, {.weights = applied, .kind = WeightsKind::kApplied}, problem.options,
-                        context);
+      attention_forward(
+          problem.q(), problem.k(), {}, {.weights = applied, .kind = WeightsKind::kApplied}, problem.options, context);
       for (Index n = 0; n < softmax.count(); ++n) {
         ASSERT_FLOAT_EQ(applied.data()[n], softmax.data()[n] * factors.data()[n]) << n;
         ASSERT_TRUE(factors.data()[n] != 0 || applied.data()[n] == 0) << n;

@@ -40,8 +40,7 @@ static_assert(MaskOf<Dense&> && MaskOf<const Dense&> && MaskOfFour<Dense&> && Ma
 static_assert(DropOf<Dense&> && DropOf<const Dense&> && DropOfFour<Dense&> && DropOfFour<const Dense&>);
 static_assert(!MaskOf<Dense> && !MaskOf<const Dense> && !MaskOfFour<Dense> && !MaskOfFour<const Dense>);
 static_assert(!DropOf<Dense> && !DropOf<const Dense> && !DropOfFour<Dense> && !DropOfFour<const Dense>);
-template <class ViewOf, class T>
-constexpr bool kBorrowsOnlyWhatStays =
+template <class ViewOf, class T> constexpr bool kBorrowsOnlyWhatStays =
     std::is_constructible_v<ViewOf, Tensor<T>&> && std::is_constructible_v<ViewOf, const Tensor<T>&> &&
     !std::is_constructible_v<ViewOf, Tensor<T>> && !std::is_constructible_v<ViewOf, const Tensor<T>>;
 static_assert(kBorrowsOnlyWhatStays<BiasView, float> && kBorrowsOnlyWhatStays<BiasView, double>);
@@ -57,7 +56,8 @@ TEST(Errors, NegativeSizesAreRefused) {
   float x[64] = {};
   const View<const float, 4> rows(x, {1, 1, -2, 4});
   const View<float, 4> out(x, {1, 1, -2, 4});
-  expect_parts(text_of<ShapeError>([&] { attention_forward(rows, rows, rows, {.out = out}); }), {"[attention_forward]", "-2"});
+  expect_parts(
+      text_of<ShapeError>([&] { attention_forward(rows, rows, rows, {.out = out}); }), {"[attention_forward]", "-2"});
 }
 
 /// Sizes and strides whose products overflow: an error before anything is read.
@@ -68,16 +68,16 @@ TEST(Errors, ViewsThatReachTooFarAreRefused) {
   const View<float, 4> out(y, {1, 1, 1, 4});
   const auto refuses = [&](const View<const float, 4>& q, const View<const float, 4>& kv, const View<float, 4>& to) {
     expect_parts(text_of<ShapeError>([&] { attention_forward(q, kv, kv, {.out = to}); }),
-                 {"[attention_forward]", "must have at most 2^61 elements"});
+        {"[attention_forward]", "must have at most 2^61 elements"});
   };
   const View<const float, 4> batch(x, {kHuge, 1, 1, 4}, {0, 4, 4, 1}), rows(x, {1, 1, kHuge, 4}, {0, 4, 0, 1});
   refuses(batch, batch, {y, {kHuge, 1, 1, 4}, {4, 4, 4, 1}});
   refuses(small, rows, out);
   refuses(rows, small, {y, {1, 1, kHuge, 4}});
   refuses(View<const float, 4>(x, {2, 1, 1, 4}, {kHuge, 4, 4, 1}), View<const float, 4>(x, {2, 1, 1, 4}, {0, 4, 4, 1}),
-          View<float, 4>(y, {2, 1, 1, 4}));
+      View<float, 4>(y, {2, 1, 1, 4}));
   refuses(View<const float, 4>(x, {2, 1, 1, 4}, {std::numeric_limits<Index>::min(), 4, 4, 1}),
-          View<const float, 4>(x, {2, 1, 1, 4}, {0, 4, 4, 1}), View<float, 4>(y, {2, 1, 1, 4}));
+      View<const float, 4>(x, {2, 1, 1, 4}, {0, 4, 4, 1}), View<float, 4>(y, {2, 1, 1, 4}));
   EXPECT_EQ(batch.count(), std::numeric_limits<Index>::max());
   EXPECT_EQ((View<const float, 3>(x, {kHuge, 8, 0}).count()), 0);
 }
@@ -86,37 +86,40 @@ TEST(Errors, AnOutputShowsNoElementTwice) {
   Call call;
   const View<float, 4> whole = call.out;
   const View<float, 4> twisted(whole.data(), whole.sizes(), {whole.stride(0), 1, whole.stride(2), 1});
-  expect_parts(text_of<ShapeError>([&] { attention_forward(call.q, call.k, call.v, {.out = twisted, .lse = call.lse}); }),
-               {"[attention_forward] out is written, so no two of its elements may share memory: got [2, 4, 3, 6], strides "
-                "[72, 1, 6, 1]"});
+  expect_parts(
+      text_of<ShapeError>([&] { attention_forward(call.q, call.k, call.v, {.out = twisted, .lse = call.lse}); }),
+      {"[attention_forward] out is written, so no two of its elements may share memory: got [2, 4, 3, 6], strides [72, "
+       "1, 6, 1]"});
 }
 
 TEST(Errors, LseLowHasTheSizesOfLse) {
   Call call;
   Tensor<float> low(call.lse.sizes());
   expect_parts(text_of<ShapeError>([&] {
-                 attention_forward(call.q, call.k, call.v,
-                                   {.out = call.out, .lse = call.lse, .lse_low = View<float, 3>(low).sliced(2, 0, 2)});
-               }),
-               {"[attention_forward] lse_low must be [B, H, Tq] or null: got [2, 4, 2]"});
-  expect_parts(text_of<ShapeError>(
-                   [&] { attention_forward(call.q, call.k, call.v, {.out = call.out, .lse = call.lse, .lse_low = call.lse}); }),
-               {"[attention_forward]", "lse", "lse_low"});
+    attention_forward(
+        call.q, call.k, call.v, {.out = call.out, .lse = call.lse, .lse_low = View<float, 3>(low).sliced(2, 0, 2)});
+  }),
+      {"[attention_forward] lse_low must be [B, H, Tq] or null: got [2, 4, 2]"});
   expect_parts(text_of<ShapeError>([&] {
-                 attention_backward(call.q, call.k, call.v, call.out, call.lse, call.dout,
-                                    AttentionGradients<float>{.dq = call.dq, .lse_low = View<float, 3>(low).sliced(2, 0, 2)});
-               }),
-               {"[attention_backward] lse_low must be [B, H, Tq] or null: got [2, 4, 2]"});
+    attention_forward(call.q, call.k, call.v, {.out = call.out, .lse = call.lse, .lse_low = call.lse});
+  }),
+      {"[attention_forward]", "lse", "lse_low"});
+  expect_parts(text_of<ShapeError>([&] {
+    attention_backward(call.q, call.k, call.v, call.out, call.lse, call.dout,
+        AttentionGradients<float>{.dq = call.dq, .lse_low = View<float, 3>(low).sliced(2, 0, 2)});
+  }),
+      {"[attention_backward] lse_low must be [B, H, Tq] or null: got [2, 4, 2]"});
 }
 
 TEST(Errors, WhatIsNotGivenIsNotCalledEmpty) {
   Call call;
   expect_parts(text_of<ShapeError>([&] {
-                 attention_backward(call.q, call.k, call.v, call.out, {}, call.dout, AttentionGradients<float>{.dq = call.dq});
-               }),
-               {"[attention_backward] lse must be [B, H, Tq], as forward returned it: got not given for out [2, 4, 3, 6]"});
-  expect_parts(text_of<ShapeError>([&] { attention_forward(call.lse, call.k, call.v, {.out = call.out, .lse = call.lse}); }),
-               {"[View] a tensor of 3 axes was given where the argument has 4: got tensor [2, 4, 3]"});
+    attention_backward(call.q, call.k, call.v, call.out, {}, call.dout, AttentionGradients<float>{.dq = call.dq});
+  }),
+      {"[attention_backward] lse must be [B, H, Tq], as forward returned it: got not given for out [2, 4, 3, 6]"});
+  expect_parts(
+      text_of<ShapeError>([&] { attention_forward(call.lse, call.k, call.v, {.out = call.out, .lse = call.lse}); }),
+      {"[View] a tensor of 3 axes was given where the argument has 4: got tensor [2, 4, 3]"});
 }
 
 TEST(Errors, GradientsOfAMergeShareNoMemory) {
@@ -127,7 +130,7 @@ TEST(Errors, GradientsOfAMergeShareNoMemory) {
   const std::array<View<float, 3>, 1> dlses = {dpart_lse};
   const auto backward = [&](const std::array<View<float, 4>, 1>& douts) {
     merge_attention_backward(outs, lses, View<const float, 4>(total), View<const float, 3>(total_lse),
-                             View<const float, 4>(dout), {}, douts, dlses);
+        View<const float, 4>(dout), {}, douts, dlses);
   };
   EXPECT_NO_THROW(backward({dpart}));
   expect_parts(text_of<ShapeError>([&] { backward({dout}); }), {"[merge_attention_backward]", "douts", "dout"});
@@ -135,7 +138,7 @@ TEST(Errors, GradientsOfAMergeShareNoMemory) {
 
 /// The legal call with one tensor of other sizes.
 void expect_refused(void (Call::*run)(), Tensor<float> Call::*which, std::vector<Index> sizes,
-                    std::initializer_list<std::string_view> parts) {
+    std::initializer_list<std::string_view> parts) {
   Call call;
   call.*which = Tensor<float>(std::move(sizes));
   expect_parts(text_of<ShapeError>([&] { (call.*run)(); }), parts);
@@ -178,7 +181,7 @@ TEST(Errors, StridesOfTheLastAxis) {
   const View<float, 4> wide(call.q.data(), {2, 4, 3, 4}, {96, 24, 8, 2});
   const Tensor<float> k({2, 2, 5, 4});
   expect_parts(text_of<ShapeError>([&] { attention_forward(wide, k, call.v, {.out = call.out, .lse = call.lse}); }),
-               {"[attention_forward]", "stride"});
+      {"[attention_forward]", "stride"});
 }
 
 TEST(Errors, OptionsThatCanNeverBeRight) {
@@ -208,7 +211,8 @@ TEST(Errors, CausalNeedsAnAlignmentWhenLengthsDiffer) {
   for (const Mask& mask : {Mask::causal(), Mask::window(1, 0), Mask::sliding(2)}) {
     Call call;
     call.options.mask = mask;
-    expect_parts(text_of<Error>([&] { call.forward(); }), {"[attention_forward]", "kTopLeft", "kBottomRight", "3", "5"});
+    expect_parts(
+        text_of<Error>([&] { call.forward(); }), {"[attention_forward]", "kTopLeft", "kBottomRight", "3", "5"});
   }
 }
 
@@ -249,12 +253,13 @@ TEST(Errors, OutputsShareNoElement) {
   Call call;
   const View<float, 4> q = call.q;
   expect_parts(text_of<ShapeError>([&] { attention_forward(q, call.k, call.k, {.out = q, .lse = call.lse}); }),
-               {"[attention_forward]", "share no element"});
+      {"[attention_forward]", "share no element"});
   AttentionGradients<float> wanted;
   wanted.dk = call.dk;
   wanted.dv = View<float, 4>(call.dk.data() + 3, {2, 2, 5, 6}, {70, 30, 6, 1});
-  expect_parts(text_of<ShapeError>([&] { attention_backward(q, call.k, call.v, call.out, call.lse, call.dout, wanted); }),
-               {"[attention_backward]", "share no element"});
+  expect_parts(
+      text_of<ShapeError>([&] { attention_backward(q, call.k, call.v, call.out, call.lse, call.dout, wanted); }),
+      {"[attention_backward]", "share no element"});
   const View<float, 4> repeated(call.out.data(), {2, 4, 3, 6}, {72, 18, 0, 1});
   text_of<ShapeError>([&] { attention_forward(q, call.k, call.v, {.out = repeated, .lse = call.lse}); });
 }
@@ -263,9 +268,9 @@ TEST(Errors, OutputsThatAreNotAskedFor) {
   Call call;
   Tensor<float> weights({2, 4, 3, 5});
   expect_parts(text_of<OptionError>([&] { attention_forward(call.q, call.k, call.v, {}); }),
-               {"[attention_forward]", "must be requested"});
+      {"[attention_forward]", "must be requested"});
   expect_parts(text_of<OptionError>([&] { attention_forward(call.q, call.k, call.v, {.lse = call.lse}); }),
-               {"[attention_forward]", "give .out"});
+      {"[attention_forward]", "give .out"});
   text_of<OptionError>([&] { attention_forward(call.q, call.k, call.v, {.lse = call.lse, .weights = weights}); });
   text_of<ShapeError>([&] { attention_forward(call.q, call.k, {}, {.out = call.out}); });
   const KeyValue kv = KeyValue::contiguous(call.k, call.v);
@@ -283,13 +288,13 @@ TEST(Errors, WeightsAndMerge) {
   Call call;
   Tensor<float> weights({2, 4, 3, 4});
   expect_parts(text_of<ShapeError>([&] { attention_forward(call.q, call.k, {}, {.weights = weights}); }),
-               {"[attention_forward]", "[2, 4, 3, 4]", "[2, 4, 3, 5]"});
+      {"[attention_forward]", "[2, 4, 3, 4]", "[2, 4, 3, 5]"});
   const Tensor<float> other_out({2, 4, 2, 6}), other_lse({2, 4, 2});
   const std::array<View<const float, 4>, 2> outs = {call.dout, other_out};
   const std::array<View<const float, 3>, 2> lses = {call.lse, other_lse};
   Tensor<float> merged({2, 4, 3, 6}), merged_lse({2, 4, 3});
   expect_parts(text_of<ShapeError>([&] { merge_attention(outs, lses, merged, merged_lse); }),
-               {"[merge_attention]", "[2, 4, 2, 6]"});
+      {"[merge_attention]", "[2, 4, 2, 6]"});
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Bits::kInvariant: a row of out and lse has one set of bits, alone or among any others: token by token on any cache, in chunks,
-// in the whole sequence, in any batch, dense or ragged, with any number of threads. Not: Linear and layers (nn/invariant_test.cc).
+// Bits::kInvariant: a row of out and lse has one set of bits, alone or among any others: token by token on any cache,
+// in chunks, in the whole sequence, in any batch, dense or ragged, with any number of threads. Not: Linear and layers
+// (nn/invariant_test.cc).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,8 +17,7 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class Invariant : public testing::Test {};
+template <class T> class Invariant : public testing::Test {};
 TYPED_TEST_SUITE(Invariant, StorageTypes);
 
 /// One sequence, and what its queries see of it: query i stands at position i.
@@ -51,8 +51,7 @@ std::vector<Row> rows() {
 }
 
 /// Tokens [begin, end) of [B, H, T, width].
-template <class T>
-View<const T, 4> tokens(const Tensor<T>& x, Index begin, Index end) {
+template <class T> View<const T, 4> tokens(const Tensor<T>& x, Index begin, Index end) {
   return View<const T, 4>(x).sliced(2, begin, end);
 }
 
@@ -69,8 +68,7 @@ Tensor<T> random_rows(Index heads, Index length, Index width, std::uint64_t seed
   return x;
 }
 
-template <class T>
-struct Sequence {
+template <class T> struct Sequence {
   using Sum = Accumulator<T>;
   static constexpr Index kHeads = 2;  // of keys and values
   Row row;
@@ -84,7 +82,8 @@ struct Sequence {
         v(random_rows<T>(kHeads, r.length, r.v_head_dim, seed + 2, r.wild, 1e4)) {
     Random random(seed + 3);
     for (Sum& x : sinks.span()) x = static_cast<Sum>(random.symmetric());
-    for (Sum& x : bias.span()) x = random.below(9) == 0 ? -std::numeric_limits<Sum>::infinity() : Sum(random.symmetric());
+    for (Sum& x : bias.span())
+      x = random.below(9) == 0 ? -std::numeric_limits<Sum>::infinity() : Sum(random.symmetric());
   }
 
   /// Options of a call that sees the first `keys` keys.
@@ -98,26 +97,25 @@ struct Sequence {
 };
 
 /// The same bits, or both NaN.
-template <class T>
-bool same_number(T a, T b) {
+template <class T> bool same_number(T a, T b) {
   return std::memcmp(&a, &b, sizeof(T)) == 0 || (std::isnan(number_as<double>(a)) && std::isnan(number_as<double>(b)));
 }
 
-/// out and lse of the sequence. Queries arrive in pieces [begin, next(begin)), each with the keys up to its end: dense, or on a cache.
-template <class T>
-struct Pieces {
+/// out and lse of the sequence. Queries arrive in pieces [begin, next(begin)), each with the keys up to its end: dense,
+/// or on a cache.
+template <class T> struct Pieces {
   Tensor<T> out;
   Tensor<Accumulator<T>> lse;
 
-  template <class Next>
-  Pieces(const Sequence<T>& s, Context& context, const Next& next, KVCache* cache = nullptr)
+  template <class Next> Pieces(const Sequence<T>& s, Context& context, const Next& next, KVCache* cache = nullptr)
       : out({1, s.q.size(1), s.row.length, s.row.v_head_dim}), lse({1, s.q.size(1), s.row.length}) {
     for (Index begin = 0, end; begin < s.row.length; begin = end) {
       end = std::min(next(begin), s.row.length);
-      const AttentionOutputs<T> piece{.out = View<T, 4>(out).sliced(2, begin, end),
-                                      .lse = View<Accumulator<T>, 3>(lse).sliced(2, begin, end)};
+      const AttentionOutputs<T> piece{
+          .out = View<T, 4>(out).sliced(2, begin, end), .lse = View<Accumulator<T>, 3>(lse).sliced(2, begin, end)};
       if (cache == nullptr) {
-        attention_forward(tokens(s.q, begin, end), tokens(s.k, 0, end), tokens(s.v, 0, end), piece, s.options(end), context);
+        attention_forward(
+            tokens(s.q, begin, end), tokens(s.k, 0, end), tokens(s.v, 0, end), piece, s.options(end), context);
         continue;
       }
       cache->append(tokens(s.k, begin, end), tokens(s.v, begin, end));
@@ -131,8 +129,7 @@ struct Pieces {
 };
 
 /// All of it in one call.
-template <class T>
-Pieces<T> whole(const Sequence<T>& s, Context& context) {
+template <class T> Pieces<T> whole(const Sequence<T>& s, Context& context) {
   return Pieces<T>(s, context, [&](Index) { return s.row.length; });
 }
 
@@ -144,7 +141,8 @@ TYPED_TEST(Invariant, ChunksOfAnySizeAreTheWhole) {
     for_each_isa(1, [&](Context& context) {
       const Pieces<T> expected = whole(s, context);
       for (const Index chunk : {1, 7, 64, 131}) {
-        EXPECT_TRUE(Pieces<T>(s, context, [chunk](Index begin) { return begin + chunk; }) == expected) << "chunks of " << chunk;
+        EXPECT_TRUE(Pieces<T>(s, context, [chunk](Index begin) { return begin + chunk; }) == expected)
+            << "chunks of " << chunk;
       }
     });
   }
@@ -156,7 +154,8 @@ TYPED_TEST(Invariant, EveryCacheIsTheWhole) {
     SCOPED_TRACE(row.name);
     const Sequence<T> s(row);
     const Index last = row.length - 40;  // the rows that are computed one by one
-    for (const CacheKind kind : {CacheKind::kContiguous, CacheKind::kPages1, CacheKind::kPages16, CacheKind::kPages100}) {
+    for (const CacheKind kind :
+        {CacheKind::kContiguous, CacheKind::kPages1, CacheKind::kPages16, CacheKind::kPages100}) {
       for_each_isa(2, [&](Context& context) {
         KVCache cache = empty_cache(kind, kStorageOf<T>, 1, 2, row.head_dim, row.v_head_dim, row.length);
         const auto next = [&](Index begin) { return begin < last ? std::min(begin + 57, last) : begin + 1; };
@@ -175,7 +174,8 @@ TEST(InvariantStorage, ABf16CacheIsTheRoundedWhole) {
       for (float& number : x->span()) number = static_cast<float>(BFloat16(number));
     }
     for_each_isa(2, [&](Context& context) {
-      KVCache cache = empty_cache(CacheKind::kPages16, CacheStorage::kBF16, 1, 2, row.head_dim, row.v_head_dim, row.length);
+      KVCache cache =
+          empty_cache(CacheKind::kPages16, CacheStorage::kBF16, 1, 2, row.head_dim, row.v_head_dim, row.length);
       const auto next = [](Index begin) { return begin + (begin % 3 == 0 ? 1 : 5); };
       EXPECT_TRUE(Pieces<float>(s, context, next, &cache) == whole(s, context));
     });
@@ -184,8 +184,8 @@ TEST(InvariantStorage, ABf16CacheIsTheRoundedWhole) {
 
 TYPED_TEST(Invariant, ARingIsTheWindow) {
   using T = TypeParam;
-  const Row row{"ring", 2,  200,
-                16,     16, Mask::causal(Align::kBottomRight) & (Mask::window(39, -1, Align::kBottomRight) | Mask::first(2))};
+  const Row row{"ring", 2, 200, 16, 16,
+      Mask::causal(Align::kBottomRight) & (Mask::window(39, -1, Align::kBottomRight) | Mask::first(2))};
   const Sequence<T> s(row);
   for_each_isa(2, [&](Context& context) {
     KVCache ring = empty_cache(CacheKind::kRing, kStorageOf<T>, 1, 2, 16, 16, row.length, 40, 9, 2);
@@ -212,7 +212,7 @@ TYPED_TEST(Invariant, AnyRowsTogetherAreEachAlone) {
       const View<const std::uint8_t, 4> mask = tokens(keep, begin, end);
       Tensor<T> out({1, 4, end - begin, 16});
       attention_forward(View<const T, 4>(q.sliced(2, begin, end)), k, v, {.out = out},
-                        {.mask = Mask::keep(mask), .bits = Bits::kInvariant}, context);
+          {.mask = Mask::keep(mask), .bits = Bits::kInvariant}, context);
       return out;
     };
     const Tensor<T> all = compute(0, count);
@@ -236,9 +236,8 @@ TYPED_TEST(Invariant, RaggedBatchesAndThreadsAreEachAlone) {
     // Token t of sequence n is token t of s: a causal row depends on no later one.
     const auto each = [&](const Tensor<T>& of, const View<T, 3>& to, const auto& visit) {
       for (std::size_t n = 0; n < lengths.size(); ++n) {
-        for_each_index({lengths[n], of.size(1), of.size(3)}, [&](Index t, Index h, Index d) {
-          visit(of.template view<4>()(0, h, t, d), to(offsets[n] + t, h, d));
-        });
+        for_each_index({lengths[n], of.size(1), of.size(3)},
+            [&](Index t, Index h, Index d) { visit(of.template view<4>()(0, h, t, d), to(offsets[n] + t, h, d)); });
       }
     };
     const auto copy = [](const T& from, T& to) { to = from; };
@@ -248,8 +247,8 @@ TYPED_TEST(Invariant, RaggedBatchesAndThreadsAreEachAlone) {
     for_each_isa(3, [&](Context& context) {
       Context one({.threads = 1, .isa = context.isa()});
       Tensor<T> out({total, heads, row.v_head_dim});
-      attention_varlen_forward(View<const T, 3>(q), View<const T, 3>(k), View<const T, 3>(v), {.out = out}, {offsets, offsets},
-                               s.options(row.length), context);
+      attention_varlen_forward(View<const T, 3>(q), View<const T, 3>(k), View<const T, 3>(v), {.out = out},
+          {offsets, offsets}, s.options(row.length), context);
       each(whole(s, one).out, out, [](const T& alone, T& together) { ASSERT_TRUE(same_number(alone, together)); });
     });
   }

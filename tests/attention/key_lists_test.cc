@@ -1,5 +1,5 @@
-// Calls that read only the keys that a mask lists: which they are, a row's bits, caches in 8 bits. The textbook and the other
-// relations: relations_test.cc, the forms of lists. Not: the leaf itself (mask/mask_algebra_test.cc).
+// Calls that read only the keys that a mask lists: which they are, a row's bits, caches in 8 bits. The textbook and the
+// other relations: relations_test.cc, the forms of lists. Not: the leaf itself (mask/mask_algebra_test.cc).
 #include <gtest/gtest.h>
 
 #include "support/cases/cached_case.h"
@@ -9,8 +9,7 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class KeyListsCall : public testing::Test {};
+template <class T> class KeyListsCall : public testing::Test {};
 using ListTypes = testing::Types<float, BFloat16>;
 TYPED_TEST_SUITE(KeyListsCall, ListTypes);
 
@@ -23,8 +22,8 @@ TEST(KeyLists, OnCachesOfEveryLayoutAreReadAlone) {
       AttentionCase made = list_cases()[n];
       made.fill = Fill::kUniform;  // 8 bits hold no NaN
       Problem<float> problem(made);
-      KVCache cache =
-          empty_cache(kind, CacheStorage::kInt8, made.batch, made.num_kv_heads, made.head_dim, made.v_head_dim, made.kv_len);
+      KVCache cache = empty_cache(
+          kind, CacheStorage::kInt8, made.batch, made.num_kv_heads, made.head_dim, made.v_head_dim, made.kv_len);
       const std::vector<Index> lengths(static_cast<std::size_t>(made.batch), made.kv_len);
       fill_cache(cache, problem.k(), problem.v(), lengths, made.seed);
       take_what_is_stored(cache, lengths, problem);
@@ -32,8 +31,8 @@ TEST(KeyLists, OnCachesOfEveryLayoutAreReadAlone) {
       for_each_isa(2, [&](Context& context) {
         EXPECT_EQ(algorithm_of(attention_plan(problem.q(), cache.key_value(), problem.options, context)), "lists");
         Result<float> result(problem);
-        attention_forward(problem.q(), cache.key_value(), {.out = result.out.view, .lse = result.lse}, problem.options,
-                          context);
+        attention_forward(
+            problem.q(), cache.key_value(), {.out = result.out.view, .lse = result.lse}, problem.options, context);
         EXPECT_TRUE(expectation.holds_forward(result, made.name() + " " + cache_name(kind), worst));
       });
     }
@@ -66,8 +65,8 @@ TYPED_TEST(KeyListsCall, ARowHasTheBitsThatItHasAlone) {
     for (Index b = 0; b < s.batch; ++b) {
       for (Index h = 0; h < s.num_heads; ++h) {
         EXPECT_EQ(std::memcmp(&one.out.template view<4>()(b, h, 0, 0), &all.out.template view<4>()(b, h, i, 0),
-                              static_cast<std::size_t>(s.v_head_dim) * sizeof(T)),
-                  0)
+                      static_cast<std::size_t>(s.v_head_dim) * sizeof(T)),
+            0)
             << "query " << i << " alone, sequence " << b << ", head " << h;
       }
     }

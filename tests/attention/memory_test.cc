@@ -1,5 +1,5 @@
-// Memory beyond inputs and outputs: at most 2 MiB per thread forward, three more numbers per row backward, at any length; and
-// nothing allocated after the first call of a shape.
+// Memory beyond inputs and outputs: at most 2 MiB per thread forward, three more numbers per row backward, at any
+// length; and nothing allocated after the first call of a shape.
 #include <gtest/gtest.h>
 
 #include "qkv/derivatives.h"
@@ -10,8 +10,7 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-struct Tensors {
+template <class T> struct Tensors {
   Tensor<T> q, k, v, out, dout, dq, dk, dv;
   Tensor<Accumulator<T>> lse;
   Tensors(Index heads, Index length, Index width)
@@ -57,8 +56,7 @@ TEST(Memory, StaysSmallAtLength65536) {
   EXPECT_LE(context.scratch_bytes(), 2 * kThreadBytes + rows);
 }
 
-template <class T>
-class Scratch : public testing::Test {};
+template <class T> class Scratch : public testing::Test {};
 TYPED_TEST_SUITE(Scratch, StorageTypes);
 
 /// What backward took altogether, by its plan.
@@ -127,8 +125,8 @@ TYPED_TEST(Scratch, OfABiasGradientToo) {
 void second_order(Tensors<float>& t, const AttentionOptions& options, Context& context) {
   const AttentionTangents<float> tangents{.q = t.k, .k = t.v, .v = t.dout};
   attention_jvp(t.q, t.k, t.v, t.lse, tangents, t.dq, {}, options, context);
-  attention_double_backward(t.q, t.k, t.v, t.out, t.lse, t.dout, tangents, {.gq = t.dq, .gk = t.dk, .gv = t.dv}, options,
-                            context);
+  attention_double_backward(
+      t.q, t.k, t.v, t.out, t.lse, t.dout, tangents, {.gq = t.dq, .gk = t.dk, .gv = t.dv}, options, context);
 }
 
 TEST(Memory, OfSecondOrderIsFiveNumbersARow) {
@@ -160,14 +158,14 @@ TEST(Memory, OfAPositionBiasGrowsWithDistances) {
   Tensor<float> table({33, 2}), dtable(table.sizes());
   Context context({.threads = 2});
   const AttentionOptions options{.mask = Mask::causal() & Mask::sliding(200),
-                                 .position_bias = PositionBias::relative(View<const float, 2>(table))};
+      .position_bias = PositionBias::relative(View<const float, 2>(table))};
   const std::size_t position = t.plan(options, context).position_bias_bytes;
   EXPECT_LE(position, 3 * sizeof(float) * (2 * length));  // two heads and the rows' numbers
   t.forward(options, context);
   EXPECT_LE(context.scratch_bytes(), 2 * kThreadBytes + position);
   context.trim();
-  attention_backward(t.q, t.k, t.v, t.out, t.lse, t.dout, {.dq = t.dq, .dk = t.dk, .dv = t.dv, .dposition_bias = dtable},
-                     options, context);
+  attention_backward(t.q, t.k, t.v, t.out, t.lse, t.dout,
+      {.dq = t.dq, .dk = t.dk, .dv = t.dv, .dposition_bias = dtable}, options, context);
   const std::size_t rows = 2 * (3 * sizeof(float) * length + 65536);
   EXPECT_LE(context.scratch_bytes(), 2 * kThreadBytes + rows + position);
 }
@@ -177,10 +175,10 @@ TEST(Memory, NothingIsAllocatedAfterTheFirstCall) {
   const Tensor<float> sinks({4});
   const AttentionOptions plain{.mask = Mask::causal(), .dropout = {.p = 0.1, .seed = 1, .training = true}};
   const AttentionOptions modified{.mask = Mask::causal(),
-                                  .sinks = sinks,
-                                  .position_bias = PositionBias::alibi(alibi_slopes(4)),
-                                  .score_mod = score_mod([](auto s, Index, Index, Index, Index) { return s / 2; },
-                                                         [](auto, Index, Index, Index, Index) { return 0.5; })};
+      .sinks = sinks,
+      .position_bias = PositionBias::alibi(alibi_slopes(4)),
+      .score_mod = score_mod([](auto s, Index, Index, Index, Index) { return s / 2; },
+          [](auto, Index, Index, Index, Index) { return 0.5; })};
   const Tensor<std::uint8_t> kept({300, 300});
   const AttentionOptions dense{.mask = Mask::drop(kept, MaskAxes::kQk)};
   for (const AttentionOptions* options : {&plain, &modified, &dense}) {
@@ -201,7 +199,8 @@ TEST(Memory, NothingIsAllocatedAfterTheFirstCall) {
 TEST(Memory, WeightsOfARaggedBatchAllocateNothingAfterTheFirstCall) {
   const std::vector<Index> q_offsets{0, 2, 80, 100}, kv_offsets{0, 900, 1100, 10100};
   const RaggedOffsets offsets{q_offsets, kv_offsets};
-  Tensor<float> q({100, 2, 32}), k({10100, 1, 32}), out(q.sizes()), lse({100, 2}), weights({ragged_weights_count(offsets, 2)});
+  Tensor<float> q({100, 2, 32}), k({10100, 1, 32}), out(q.sizes()), lse({100, 2}),
+      weights({ragged_weights_count(offsets, 2)});
   Context context({.threads = 2});
   const auto call = [&] {
     attention_varlen_forward(q, k, k, {.out = out, .lse = lse, .weights = weights}, offsets, {}, context);
@@ -217,13 +216,13 @@ TEST(Memory, WeightsOfARaggedBatchAllocateNothingAfterTheFirstCall) {
 TEST(Memory, ACacheAllocatesNothingAfterTheFirstCall) {
   for (const CacheStorage storage : {CacheStorage::kF32, CacheStorage::kInt8}) {
     KVCache cache({.num_kv_heads = 2,
-                   .head_dim = 64,
-                   .storage = storage,
-                   .layout = CacheLayout::kPaged,
-                   .sequences = 2,
-                   .max_sequences = 3,
-                   .page_size = 16,
-                   .pages = 60});
+        .head_dim = 64,
+        .storage = storage,
+        .layout = CacheLayout::kPaged,
+        .sequences = 2,
+        .max_sequences = 3,
+        .page_size = 16,
+        .pages = 60});
     const Tensor<float> prompt({2, 2, 100, 64}), rows({2, 2, 1, 64}), q({2, 4, 1, 64}), many({2, 4, 40, 64});
     Tensor<float> out({2, 4, 1, 64}), many_out({2, 4, 40, 64});
     Context context({.threads = 2});
@@ -257,8 +256,8 @@ TEST(Memory, AMergeAllocatesNothingAfterTheFirstCall) {
   for_each_isa(2, [&](Context& context) {
     const auto call = [&] {
       merge_attention(outs, lses, out, lse, context);
-      merge_attention_backward(outs, lses, View<const float, 4>(out), View<const float, 3>(lse), View<const float, 4>(out), {},
-                               douts, dlses, context);
+      merge_attention_backward(outs, lses, View<const float, 4>(out), View<const float, 3>(lse),
+          View<const float, 4>(out), {}, douts, dlses, context);
     };
     call();
     const long before = allocations.load();

@@ -1,4 +1,5 @@
-// merge_attention: keys computed in parts and merged are the keys computed at once; lse = -inf is the identity; its gradients.
+// merge_attention: keys computed in parts and merged are the keys computed at once; lse = -inf is the identity; its
+// gradients.
 #include <gtest/gtest.h>
 
 #include "support/checks/difference.h"
@@ -9,16 +10,13 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class Merge : public testing::Test {};
+template <class T> class Merge : public testing::Test {};
 TYPED_TEST_SUITE(Merge, FloatTypes);
-template <class T>
-class MergeStored : public testing::Test {};
+template <class T> class MergeStored : public testing::Test {};
 TYPED_TEST_SUITE(MergeStored, StorageTypes);
 
 /// Parts of an attention: outs[n] [B, H, Tq, Dv], lses[n] [B, H, Tq].
-template <class T>
-struct Parts {
+template <class T> struct Parts {
   using Sum = Accumulator<T>;
   std::vector<Tensor<T>> outs;
   std::vector<Tensor<Sum>> lses;
@@ -31,13 +29,11 @@ struct Parts {
   std::vector<View<const Sum, 3>> lse_views() const { return {lses.begin(), lses.end()}; }
 };
 
-template <class T>
-void fill_randomly(Tensor<T>& tensor, double largest, Random& random) {
+template <class T> void fill_randomly(Tensor<T>& tensor, double largest, Random& random) {
   for (T& x : tensor.span()) x = number_as<T>(largest * random.symmetric());
 }
 
-template <class To, class From>
-std::vector<Tensor<To>> copies(const std::vector<Tensor<From>>& tensors) {
+template <class To, class From> std::vector<Tensor<To>> copies(const std::vector<Tensor<From>>& tensors) {
   std::vector<Tensor<To>> all;
   for (const Tensor<From>& one : tensors) {
     all.emplace_back(one.sizes());
@@ -63,8 +59,9 @@ TYPED_TEST(Merge, SplitKeysAreTheUnsplitOnes) {
         parts.add({2, 4, 19, 17});
         AttentionOptions options = problem.options;
         options.bias = problem.bias.sliced(3, cuts[n], cuts[n + 1]);
-        attention_forward(problem.q(), problem.k().sliced(2, cuts[n], cuts[n + 1]), problem.v().sliced(2, cuts[n], cuts[n + 1]),
-                          {.out = parts.outs.back(), .lse = parts.lses.back()}, options, context);
+        attention_forward(problem.q(), problem.k().sliced(2, cuts[n], cuts[n + 1]),
+            problem.v().sliced(2, cuts[n], cuts[n + 1]), {.out = parts.outs.back(), .lse = parts.lses.back()}, options,
+            context);
       }
       Result<T> merged(problem);
       merge_attention(parts.out_views(), parts.lse_views(), merged.out.view, merged.lse);
@@ -75,8 +72,8 @@ TYPED_TEST(Merge, SplitKeysAreTheUnsplitOnes) {
   }
 }
 
-/// A ring: each part of the keys gets out and lse of all of them and gives its share of the gradients. One-hot rows have
-/// |lse| up to 60, where a backward that trusted its own part's sum instead would be entirely wrong.
+/// A ring: each part of the keys gets out and lse of all of them and gives its share of the gradients. One-hot rows
+/// have |lse| up to 60, where a backward that trusted its own part's sum instead would be entirely wrong.
 TYPED_TEST(Merge, BackwardInPartsIsTheUnsplitOne) {
   using T = TypeParam;
   AttentionCase each{
@@ -90,8 +87,8 @@ TYPED_TEST(Merge, BackwardInPartsIsTheUnsplitOne) {
       const auto gradients = [&](Index begin, Index end) {
         const auto keys = [&](const View<T, 4>& view) { return view.sliced(2, begin, end); };
         Tensor<T> dq({2, 4, 150, 24}), dk({2, 2, end - begin, 24}), dv({2, 2, end - begin, 17});
-        attention_backward(problem.q(), keys(problem.k()), keys(problem.v()), whole.out.view, whole.lse, problem.dout.view,
-                           {.dq = dq, .dk = dk, .dv = dv}, problem.options, context);
+        attention_backward(problem.q(), keys(problem.k()), keys(problem.v()), whole.out.view, whole.lse,
+            problem.dout.view, {.dq = dq, .dk = dk, .dv = dv}, problem.options, context);
         return std::array<Tensor<T>, 3>{std::move(dq), std::move(dk), std::move(dv)};
       };
       const auto all = gradients(0, 300), first = gradients(0, 170), second = gradients(170, 300);
@@ -177,8 +174,8 @@ TYPED_TEST(MergeStored, AnyNumberOfThreadsGivesTheSameBits) {
       merge_attention(parts.out_views(), parts.lse_views(), results[3], sums[3], context);
       const std::vector<View<T, 4>> douts(results.begin(), results.begin() + 3);
       const std::vector<View<Sum, 3>> dlses(sums.begin(), sums.begin() + 3);
-      merge_attention_backward(parts.out_views(), parts.lse_views(), View<const T, 4>(results[3]), View<const Sum, 3>(sums[3]),
-                               View<const T, 4>(dout), {}, douts, dlses, context);
+      merge_attention_backward(parts.out_views(), parts.lse_views(), View<const T, 4>(results[3]),
+          View<const Sum, 3>(sums[3]), View<const T, 4>(dout), {}, douts, dlses, context);
       return std::pair(std::move(results), std::move(sums));
     };
     Context one({.threads = 1});
@@ -195,8 +192,8 @@ TYPED_TEST(MergeStored, AnyNumberOfThreadsGivesTheSameBits) {
   }
 }
 
-/// Every result is that of f64 on the same numbers but for a rounding of what is stored and a few of the sums: terms of out are
-/// at most 1 and weigh 1 together, those of a gradient of lse at most 2 Dv + 1.
+/// Every result is that of f64 on the same numbers but for a rounding of what is stored and a few of the sums: terms of
+/// out are at most 1 and weigh 1 together, those of a gradient of lse at most 2 Dv + 1.
 TYPED_TEST(MergeStored, IsTheMergeInF64) {
   using T = TypeParam;
   using Sum = Accumulator<T>;
@@ -249,8 +246,8 @@ TYPED_TEST(MergeStored, IsTheMergeInF64) {
     exact_dlses.emplace_back(exact_gradients.lses.back());
   }
   merge_attention_backward(parts.out_views(), parts.lse_views(), outs[0], lses[0], outs[1], lses[1], douts, dlses);
-  merge_attention_backward(exact.out_views(), exact.lse_views(), given[0], given_lses[0], given[1], given_lses[1], exact_douts,
-                           exact_dlses);
+  merge_attention_backward(
+      exact.out_views(), exact.lse_views(), given[0], given_lses[0], given[1], given_lses[1], exact_douts, exact_dlses);
   for (std::size_t n = 0; n < 4; ++n) {
     expect_near(gradients.outs[n], exact_gradients.outs[n], 1, "dout");
     expect_near(gradients.lses[n], exact_gradients.lses[n], 2 * width + 1, "dlse");

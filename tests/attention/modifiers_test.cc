@@ -1,5 +1,6 @@
-// Sinks, position biases and callbacks against what they must equal: a part of a merge, a dense bias; and callbacks that throw. Their
-// values against the oracle are in the list of cases (cases_test.cc), against PyTorch in the golden files.
+// Sinks, position biases and callbacks against what they must equal: a part of a merge, a dense bias; and callbacks
+// that throw. Their values against the oracle are in the list of cases (cases_test.cc), against PyTorch in the golden
+// files.
 
 #include <atomic>
 #include <stdexcept>
@@ -11,17 +12,21 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class Modifiers : public testing::Test {};
+template <class T> class Modifiers : public testing::Test {};
 TYPED_TEST_SUITE(Modifiers, StorageTypes);
 
 AttentionCase small_case(Index q_len, Index kv_len) {
-  return {.batch = 2, .num_heads = 4, .num_kv_heads = 2, .q_len = q_len, .kv_len = kv_len, .head_dim = 24, .v_head_dim = 17};
+  return {.batch = 2,
+      .num_heads = 4,
+      .num_kv_heads = 2,
+      .q_len = q_len,
+      .kv_len = kv_len,
+      .head_dim = 24,
+      .v_head_dim = 17};
 }
 
 /// out, lse, weights, dq, dk, dv.
-template <class T>
-void expect_same_but_tables(const Result<T>& a, const Result<T>& b) {
+template <class T> void expect_same_but_tables(const Result<T>& a, const Result<T>& b) {
   EXPECT_TRUE(same_bits(copy_as<T>(a.out.view), copy_as<T>(b.out.view))) << "out";
   EXPECT_TRUE(same_bits(a.lse, b.lse)) << "lse";
   EXPECT_TRUE(same_bits(a.weights, b.weights)) << "weights";
@@ -35,7 +40,7 @@ TYPED_TEST(Modifiers, APositionBiasIsADenseBiasInBits) {
   using Sum = Accumulator<T>;
   for (const auto& [q_len, kv_len] : {std::pair<Index, Index>{150, 150}, {70, 300}, {300, 70}, {2, 700}}) {
     for (const PositionKind kind :
-         {PositionKind::kAlibi, PositionKind::kT5, PositionKind::kT5OneSided, PositionKind::kRelative}) {
+        {PositionKind::kAlibi, PositionKind::kT5, PositionKind::kT5OneSided, PositionKind::kRelative}) {
       AttentionCase each = small_case(q_len, kv_len);
       each.position = kind;
       each.seed = static_cast<std::uint64_t>(kind);
@@ -48,8 +53,9 @@ TYPED_TEST(Modifiers, APositionBiasIsADenseBiasInBits) {
       dense.bias = dense.bias_memory;
       for_each_index({4, q_len, kv_len}, [&](Index h, Index i, Index j) {
         const Index d = j - i - offset;
-        dense.bias(0, h, i, j) = static_cast<Sum>(
-            position_factor(kind, d) * static_cast<double>(problem.position_table.data()[position_row(kind, d) * 4 + h]));
+        dense.bias(0, h, i, j) =
+            static_cast<Sum>(position_factor(kind, d) *
+                             static_cast<double>(problem.position_table.data()[position_row(kind, d) * 4 + h]));
       });
       dense.options.position_bias = {};
       dense.options.bias = dense.bias;
@@ -102,7 +108,8 @@ TYPED_TEST(Modifiers, ARowWithASinkIsNeverEmpty) {
       double wanted = 0;  // lse is the sink, so dlse reaches it
       for (Index b = 0; b < 2; ++b) {
         for (Index i = 0; i < 37; ++i) {
-          EXPECT_FLOAT_EQ(static_cast<float>(View<Sum, 3>(result.lse)(b, h, i)), static_cast<float>(problem.sinks.data()[h]));
+          EXPECT_FLOAT_EQ(
+              static_cast<float>(View<Sum, 3>(result.lse)(b, h, i)), static_cast<float>(problem.sinks.data()[h]));
           wanted += static_cast<double>(View<const Sum, 3>(problem.dlse)(b, h, i));
         }
       }
@@ -119,13 +126,14 @@ TEST(Modifiers, ASinkIsOnePartOfAMerge) {
   whole.run_forward(problem, Context::default_context());
   for (Index n = 0; n < 2; ++n) {
     const auto half = [n](const View<double, 4>& view) { return view.sliced(2, 50 * n, 50 * n + 50); };
-    attention_forward(problem.q(), half(problem.k()), half(problem.v()), {.out = halves[n].out.view, .lse = halves[n].lse});
+    attention_forward(
+        problem.q(), half(problem.k()), half(problem.v()), {.out = halves[n].out.view, .lse = halves[n].lse});
   }
   const Tensor<double> zeros({1});
   const View<const double, 4> nothing(zeros.data(), {2, 4, 9, 17}, {0, 0, 0, 0});
   const View<const double, 3> sinks(problem.sinks.data(), {2, 4, 9}, {0, 1, 0});
   merge_attention(std::array<View<const double, 4>, 3>{halves[0].out.view, halves[1].out.view, nothing},
-                  std::array<View<const double, 3>, 3>{halves[0].lse, halves[1].lse, sinks}, merged.out.view, merged.lse);
+      std::array<View<const double, 3>, 3>{halves[0].lse, halves[1].lse, sinks}, merged.out.view, merged.lse);
   const Tensor<double> a = copy_as<double>(whole.out.view), b = copy_as<double>(merged.out.view);
   for (Index n = 0; n < a.count(); ++n) EXPECT_NEAR(a.data()[n], b.data()[n], 1e-14);
   for (Index n = 0; n < whole.lse.count(); ++n) EXPECT_NEAR(whole.lse.data()[n], merged.lse.data()[n], 1e-14);
@@ -145,7 +153,8 @@ TYPED_TEST(Modifiers, ACallbackSeesEachPairThatIsThere) {
     for_each_isa(3, [&](Context& context) {
       for (std::atomic<int>& count : seen) count = 0;
       Result<T> result(problem);
-      attention_forward(problem.q(), problem.k(), problem.v(), {.out = result.out.view, .lse = result.lse}, options, context);
+      attention_forward(
+          problem.q(), problem.k(), problem.v(), {.out = result.out.view, .lse = result.lse}, options, context);
       for (const std::atomic<int>& count : seen) ASSERT_GE(count.load(), 1);
     });
   }
@@ -200,8 +209,8 @@ TYPED_TEST(Modifiers, ADecodeCallbackMayThrow) {
   });
   for_each_isa(4, [&](Context& context) {
     Result<T> result(problem);
-    EXPECT_THROW(
-        attention_forward(problem.q(), problem.k(), problem.v(), {.out = result.out.view, .lse = result.lse}, options, context),
+    EXPECT_THROW(attention_forward(problem.q(), problem.k(), problem.v(), {.out = result.out.view, .lse = result.lse},
+                     options, context),
         std::runtime_error);
     result.run_forward(problem, context);
   });
@@ -213,12 +222,12 @@ TEST(Modifiers, AFailedTurnIsNotWaitedFor) {
   for (int repeat = 0; repeat < 50; ++repeat) {
     Turn turn{0};
     EXPECT_THROW(context.parallel_for(40,
-                                      [&](Index item, int) {
-                                        wait_for_turn(turn, item);
-                                        if (item == 3) throw std::runtime_error("item 3");
-                                        pass_turn(turn, item);
-                                      }),
-                 std::runtime_error);
+                     [&](Index item, int) {
+                       wait_for_turn(turn, item);
+                       if (item == 3) throw std::runtime_error("item 3");
+                       pass_turn(turn, item);
+                     }),
+        std::runtime_error);
     EXPECT_EQ(turn.load(), 3);
   }
 }

@@ -1,5 +1,5 @@
-// NaN, infinity and the largest finite numbers: what each may reach, and nothing else. Where exactly NaN appears is asked of
-// the reference, which leaves pairs that are not kept out of every sum.
+// NaN, infinity and the largest finite numbers: what each may reach, and nothing else. Where exactly NaN appears is
+// asked of the reference, which leaves pairs that are not kept out of every sum.
 #include <gtest/gtest.h>
 
 #include "support/checks/expect.h"
@@ -8,8 +8,7 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class Nonfinite : public testing::Test {};
+template <class T> class Nonfinite : public testing::Test {};
 TYPED_TEST_SUITE(Nonfinite, StorageTypes);
 
 /// Every element is NaN in both or in neither.
@@ -23,8 +22,8 @@ testing::AssertionResult same_nans(const Tensor<T>& got, const Tensor<C>& wanted
   return testing::AssertionSuccess();
 }
 
-/// A NaN in one row of q, k, v or dout. Rows of masks: causal, some empty, whole strips of queries without a key between
-/// others; few queries.
+/// A NaN in one row of q, k, v or dout. Rows of masks: causal, some empty, whole strips of queries without a key
+/// between others; few queries.
 TYPED_TEST(Nonfinite, NanReachesWhatTheReferenceSays) {
   using T = TypeParam;
   Tensor<std::uint8_t> gap({1, 1, 140, 140});  // queries 16..111 see none of the first 70 keys; query 3 sees nothing
@@ -105,7 +104,8 @@ TYPED_TEST(Nonfinite, KeptScoresOfMinusInfinityAreNotAnEmptyRow) {
   for (const bool masked : {false, true}) {
     Problem<T> problem({.q_len = 20, .kv_len = 20, .head_dim = 1, .v_head_dim = 8, .empty_row = EmptyRow::kMean});
     Tensor<std::uint8_t> keep({1, 1, 20, 20});
-    for (Index n = 0; n < keep.count(); ++n) keep.data()[n] = n / 20 != 2 && n % 20 != 7;  // query 2 is empty, key 7 masked
+    for (Index n = 0; n < keep.count(); ++n)
+      keep.data()[n] = n / 20 != 2 && n % 20 != 7;  // query 2 is empty, key 7 masked
     if (masked) problem.options.mask = Mask::keep(View<const std::uint8_t, 4>(keep));
     for (Index i = 0; i < 20; ++i) problem.q()(0, 0, i, 0) = number_as<T>(i % 2 == 0 ? 1.0 : -1.0);
     for (Index j = 0; j < 20; ++j) problem.k()(0, 0, j, 0) = number_as<T>(-HUGE_VAL);

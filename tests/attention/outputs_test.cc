@@ -7,12 +7,10 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class Outputs : public testing::Test {};
+template <class T> class Outputs : public testing::Test {};
 TYPED_TEST_SUITE(Outputs, StorageTypes);
 
-template <class T>
-constexpr double kEpsilon = static_cast<double>(std::numeric_limits<Accumulator<T>>::epsilon());
+template <class T> constexpr double kEpsilon = static_cast<double>(std::numeric_limits<Accumulator<T>>::epsilon());
 
 TYPED_TEST(Outputs, WeightsAndTheSinkSumToOne) {
   using T = TypeParam;
@@ -45,8 +43,8 @@ TYPED_TEST(Outputs, WeightsAndTheSinkSumToOne) {
   }
 }
 
-/// lse_low is what rounding took from lse, or NaN where it is not computed; with it backward has the bits that it has when it
-/// computes coarse rows again.
+/// lse_low is what rounding took from lse, or NaN where it is not computed; with it backward has the bits that it has
+/// when it computes coarse rows again.
 TYPED_TEST(Outputs, WhatRoundingTookFromLseChangesNoGradient) {
   using T = TypeParam;
   using Sum = Accumulator<T>;
@@ -57,27 +55,31 @@ TYPED_TEST(Outputs, WhatRoundingTookFromLseChangesNoGradient) {
     for_each_isa(2, [&](Context& context) {
       Tensor<T> out({each.batch, each.num_heads, each.q_len, each.v_head_dim}), plain(out.sizes());
       Tensor<Sum> lse({each.batch, each.num_heads, each.q_len}), low(lse.sizes()), plain_lse(lse.sizes());
-      attention_forward(problem.q(), problem.k(), problem.v(), {.out = plain, .lse = plain_lse}, problem.options, context);
-      attention_forward(problem.q(), problem.k(), problem.v(), {.out = out, .lse = lse, .lse_low = low}, problem.options,
-                        context);
+      attention_forward(
+          problem.q(), problem.k(), problem.v(), {.out = plain, .lse = plain_lse}, problem.options, context);
+      attention_forward(
+          problem.q(), problem.k(), problem.v(), {.out = out, .lse = lse, .lse_low = low}, problem.options, context);
       ASSERT_TRUE(same_bits(out, plain)) << each.name();
       ASSERT_TRUE(same_bits(lse, plain_lse)) << each.name();
       for (Index n = 0; n < lse.count(); ++n) {
         const double whole = static_cast<double>(lse.data()[n]), lost = static_cast<double>(low.data()[n]);
         unknown += std::isnan(lost) ? 1 : 0;
         if (std::isnan(lost)) continue;
-        // Half an ulp; in f64 lse is a sum of two rounded parts, each below 2^7 or twice lse, and of ln2's own rounding.
-        const double limit = std::is_same_v<T, double> ? 3 * std::max(std::abs(whole), 128.0) : std::abs(whole) * 0.5000001;
+        // Half an ulp; in f64 lse is a sum of two rounded parts, each below 2^7 or twice lse, and of ln2's own
+        // rounding.
+        const double limit =
+            std::is_same_v<T, double> ? 3 * std::max(std::abs(whole), 128.0) : std::abs(whole) * 0.5000001;
         ASSERT_LE(std::abs(lost), std::isfinite(whole) ? limit * kEpsilon<T> : 0) << each.name();
         used += std::abs(whole) > 16 && lost != 0 ? 1 : 0;
       }
       const auto gradients = [&](const View<const Sum, 3>& lse_low) {
         std::array<Tensor<T>, 3> all{Tensor<T>({each.batch, each.num_heads, each.q_len, each.head_dim}),
-                                     Tensor<T>({each.batch, each.num_kv_heads, each.kv_len, each.head_dim}),
-                                     Tensor<T>({each.batch, each.num_kv_heads, each.kv_len, each.v_head_dim})};
-        const AttentionGradients<T> wanted{.dq = all[0], .dk = all[1], .dv = all[2], .dlse = problem.dlse, .lse_low = lse_low};
+            Tensor<T>({each.batch, each.num_kv_heads, each.kv_len, each.head_dim}),
+            Tensor<T>({each.batch, each.num_kv_heads, each.kv_len, each.v_head_dim})};
+        const AttentionGradients<T> wanted{
+            .dq = all[0], .dk = all[1], .dv = all[2], .dlse = problem.dlse, .lse_low = lse_low};
         attention_backward(problem.q(), problem.k(), problem.v(), View<const T, 4>(out), View<const Sum, 3>(lse),
-                           View<const T, 4>(problem.dout.view), wanted, problem.options, context);
+            View<const T, 4>(problem.dout.view), wanted, problem.options, context);
         return all;
       };
       const auto given = gradients(low), computed = gradients({});
@@ -92,7 +94,8 @@ TYPED_TEST(Outputs, AConstantVIsReturned) {
   using T = TypeParam;
   for (const Index q_len : {1, 20}) {
     const Index kv_len = q_len == 1 ? 131072 : 30000;
-    const Problem<T> problem({.q_len = q_len, .kv_len = kv_len, .head_dim = 8, .v_head_dim = 8, .fill = Fill::kConstantV});
+    const Problem<T> problem(
+        {.q_len = q_len, .kv_len = kv_len, .head_dim = 8, .v_head_dim = 8, .fill = Fill::kConstantV});
     for_each_isa(2, [&](Context& context) {
       Result<T> result(problem);
       result.run_forward(problem, context);
@@ -108,13 +111,13 @@ TYPED_TEST(Outputs, AConstantVIsReturned) {
 TYPED_TEST(Outputs, StridedLseWeightsAndBiasGradient) {
   using T = TypeParam;
   const Problem<T> problem({.batch = 2,
-                            .num_heads = 3,
-                            .num_kv_heads = 3,
-                            .q_len = 21,
-                            .kv_len = 37,
-                            .head_dim = 8,
-                            .v_head_dim = 8,
-                            .bias = BiasKind::kHeads});
+      .num_heads = 3,
+      .num_kv_heads = 3,
+      .q_len = 21,
+      .kv_len = 37,
+      .head_dim = 8,
+      .v_head_dim = 8,
+      .bias = BiasKind::kHeads});
   for_each_isa(1, [&](Context& context) {
     Result<T> plain(problem);
     plain.run(problem, context);
@@ -122,12 +125,13 @@ TYPED_TEST(Outputs, StridedLseWeightsAndBiasGradient) {
     Tensor<Sum> lse_memory({2, 21, 3});
     const View<Sum, 3> lse(lse_memory.data(), {2, 3, 21}, {63, 1, 3});
     const Placed<Sum> weights({2, 3, 21, 37}, Layout::kPaddedRows), dbias({1, 3, 21, 37}, Layout::kPaddedRows);
-    attention_forward(problem.q(), problem.k(), problem.v(), {.out = plain.out.view, .lse = lse}, problem.options, context);
+    attention_forward(
+        problem.q(), problem.k(), problem.v(), {.out = plain.out.view, .lse = lse}, problem.options, context);
     attention_forward(problem.q(), problem.k(), {}, {.weights = weights.view}, problem.options, context);
     AttentionGradients<T> wanted;
     wanted.dbias = dbias.view, wanted.dlse = problem.dlse;
-    attention_backward(problem.q(), problem.k(), problem.v(), plain.out.view, lse, problem.dout.view, wanted, problem.options,
-                       context);
+    attention_backward(problem.q(), problem.k(), problem.v(), plain.out.view, lse, problem.dout.view, wanted,
+        problem.options, context);
     EXPECT_TRUE(same_bits(copy_as<Sum>(lse), plain.lse));
     EXPECT_TRUE(same_bits(copy_as<Sum>(weights.view), plain.weights));
     EXPECT_TRUE(same_bits(copy_as<Sum>(dbias.view), plain.dbias));
@@ -145,7 +149,8 @@ TYPED_TEST(Outputs, NanScoresGiveNanRowsAndNoOthers) {
       Result<T> result(problem);
       result.run_forward(problem, context);
       for (Index i = 0; i < 70; ++i) {
-        for (Index n = 0; n < 8; ++n) ASSERT_EQ(std::isnan(number_as<double>(result.out.view(0, 0, i, n))), i == 33) << i;
+        for (Index n = 0; n < 8; ++n)
+          ASSERT_EQ(std::isnan(number_as<double>(result.out.view(0, 0, i, n))), i == 33) << i;
       }
     });
   }

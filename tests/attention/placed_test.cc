@@ -1,5 +1,5 @@
-// What is refused of parts of a larger problem (AttentionOptions::place), and what a mask may keep of a part. Their bits:
-// relations_test.cc, the forms rows and heads.
+// What is refused of parts of a larger problem (AttentionOptions::place), and what a mask may keep of a part. Their
+// bits: relations_test.cc, the forms rows and heads.
 #include <gtest/gtest.h>
 
 #include "qkv/varlen.h"
@@ -18,7 +18,7 @@ TEST(PlacedPart, ListsThatDoNotFitAreRefused) {
   EXPECT_THROW(call(two, {.queries = 4}), ShapeError) << "two rows are listed, four would be there";
   call(four, {.queries = 4, .first_head = 2, .heads = 4});
   expect_parts(text_of<ShapeError>([&] { call(four, {.queries = 4, .first_head = 1, .heads = 4}); }),
-               {"[attention_forward] place", "first_head must be a multiple of 2", "got 1"});
+      {"[attention_forward] place", "first_head must be a multiple of 2", "got 1"});
 }
 
 // Also where the rows are computed among others of their strip.
@@ -46,7 +46,8 @@ TEST(PlacedPart, WhatAMaskMayKeepHoldsAllThatItKeeps) {
     for (Index i = 0; i < each.q_len; i += 40) {
       for (Index j = 0; j < each.kv_len; j += 30) {
         const Index i_end = std::min(i + 40, each.q_len), j_end = std::min(j + 30, each.kv_len);
-        if (mask_may_keep(problem.options.mask, {each.batch, each.num_heads, each.q_len, each.kv_len}, i, i_end, j, j_end))
+        if (mask_may_keep(
+                problem.options.mask, {each.batch, each.num_heads, each.q_len, each.kv_len}, i, i_end, j, j_end))
           continue;
         ++promises;
         for (Index b = 0; b < each.batch; ++b)
@@ -64,18 +65,20 @@ TEST(PlacedPart, WhatDoesNotFitIsRefusedByName) {
   const auto call = [&](const Placement& place, CaptureRequest capture = {}) {
     attention_forward(q, k, k, {.out = out}, {.capture = capture, .place = place});
   };
-  expect_parts(text_of<ShapeError>([&] { call({.first_query = 1}); }), {"[attention_forward] place", "first_query 1", "Tq 40"});
+  expect_parts(
+      text_of<ShapeError>([&] { call({.first_query = 1}); }), {"[attention_forward] place", "first_query 1", "Tq 40"});
   expect_parts(text_of<ShapeError>([&] { call({.first_query = 10, .queries = 49}); }), {"queries 49"});
   expect_parts(text_of<ShapeError>([&] { call({.first_head = 3, .heads = 4}); }), {"first_head 3", "heads 4"});
   CaptureResult found;
   const Capture what{.statistics = true};
-  expect_parts(text_of<UnsupportedError>([&] { call({.queries = 80}, CaptureRequest(what, found)); }), {"place", "capture"});
+  expect_parts(
+      text_of<UnsupportedError>([&] { call({.queries = 80}, CaptureRequest(what, found)); }), {"place", "capture"});
   const std::vector<Index> offsets{0, 40};
   Tensor<float> rows({40, 2, 8}), keys({40, 1, 8}), result({40, 2, 8});
   expect_parts(text_of<UnsupportedError>([&] {
-                 attention_varlen_forward(rows, keys, keys, {.out = result}, {offsets, offsets}, {.place = {.queries = 80}});
-               }),
-               {"[attention_varlen_forward] place", "ragged"});
+    attention_varlen_forward(rows, keys, keys, {.out = result}, {offsets, offsets}, {.place = {.queries = 80}});
+  }),
+      {"[attention_varlen_forward] place", "ragged"});
 }
 
 }  // namespace

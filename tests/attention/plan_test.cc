@@ -1,5 +1,5 @@
-// Plans of calls on caches and of ragged batches: tiles, flops and work are those of the sequences alone, bytes are those that
-// a call takes. Not: plans of plain tensors (mask_tiles_test.cc, memory_test.cc, decode_test.cc).
+// Plans of calls on caches and of ragged batches: tiles, flops and work are those of the sequences alone, bytes are
+// those that a call takes. Not: plans of plain tensors (mask_tiles_test.cc, memory_test.cc, decode_test.cc).
 #include <gtest/gtest.h>
 
 #include "qkv/qkv.h"
@@ -11,7 +11,9 @@ namespace {
 
 constexpr Index kHeads = 4, kKvHeads = 2, kDim = 16;
 
-Mask two_windows() { return Mask::causal(Align::kBottomRight) & (Mask::window(40, 0, Align::kBottomRight) | Mask::first(3)); }
+Mask two_windows() {
+  return Mask::causal(Align::kBottomRight) & (Mask::window(40, 0, Align::kBottomRight) | Mask::first(3));
+}
 
 /// The numbers of a plan that add up over sequences.
 struct Work {
@@ -62,7 +64,8 @@ TEST(Plan, OfACacheCountsEachSequence) {
 }
 
 TEST(Plan, OfARingAddsItsWindow) {
-  KVCache ring({.num_kv_heads = kKvHeads, .head_dim = kDim, .layout = CacheLayout::kRing, .window = 130, .max_append = 40});
+  KVCache ring(
+      {.num_kv_heads = kKvHeads, .head_dim = kDim, .layout = CacheLayout::kRing, .window = 130, .max_append = 40});
   const Tensor<float> more({1, kKvHeads, 40, kDim});
   for (int n = 0; n < 20; ++n) ring.append(more, more);
   for_each_isa(1, [&](Context& context) {
@@ -104,19 +107,17 @@ using Lengths = std::vector<RaggedLengths>;
 const Lengths kTiled{{70, 200}, {0, 30}, {33, 0}, {300, 700}}, kFew{{1, 900}, {8, 64}, {2, 3000}},
     kMixed{{1, 900}, {70, 200}, {3, 20}, {8, 500}};
 
-template <class T>
-Ragged<T> ragged(const Lengths& lengths) {
+template <class T> Ragged<T> ragged(const Lengths& lengths) {
   return Ragged<T>({.name = "", .lengths = lengths, .head_dim = kDim, .v_head_dim = kDim});
 }
-template <class T>
-AttentionPlan plan_of(const Ragged<T>& r, const AttentionOptions& options, Context& context) {
+template <class T> AttentionPlan plan_of(const Ragged<T>& r, const AttentionOptions& options, Context& context) {
   return attention_varlen_plan(View<const T, 3>(r.q.view), r.k.view, r.v.view, r.offsets(), options, context);
 }
 
 TEST(Plan, OfARaggedBatchIsThatOfItsSequences) {
   for_each_isa(2, [](Context& context) {
-    for (const auto& [lengths, algorithm] :
-         {std::pair{kTiled, "tiled"}, {kFew, "decode"}, {kMixed, "tiled and decode"}, {Lengths{{0, 5}, {4, 0}}, "none"}}) {
+    for (const auto& [lengths, algorithm] : {std::pair{kTiled, "tiled"}, {kFew, "decode"}, {kMixed, "tiled and decode"},
+             {Lengths{{0, 5}, {4, 0}}, "none"}}) {
       SCOPED_TRACE(algorithm);
       const AttentionPlan plan = plan_of(ragged<float>(lengths), {.mask = two_windows()}, context);
       EXPECT_EQ(plan.algorithm, algorithm);
@@ -132,8 +133,7 @@ TEST(Plan, OfARaggedBatchIsThatOfItsSequences) {
   });
 }
 
-template <class T>
-class RaggedPlan : public testing::Test {};
+template <class T> class RaggedPlan : public testing::Test {};
 using Types = testing::Types<float, double, BFloat16>;
 TYPED_TEST_SUITE(RaggedPlan, Types);
 
@@ -145,11 +145,12 @@ TYPED_TEST(RaggedPlan, SaysItsBytes) {
       const AttentionOptions options{.bias = bias};
       const AttentionPlan plan = plan_of(r, options, context);
       context.trim();
-      attention_varlen_forward(r.q.view, r.k.view, r.v.view, {.out = r.out.view, .lse = lse}, r.offsets(), options, context);
+      attention_varlen_forward(
+          r.q.view, r.k.view, r.v.view, {.out = r.out.view, .lse = lse}, r.offsets(), options, context);
       EXPECT_EQ(context.scratch_bytes(), 3 * plan.forward_scratch_bytes + plan.forward_shared_bytes);
       context.trim();
       attention_varlen_backward(r.q.view, r.k.view, r.v.view, r.out.view, lse, r.dout.view,
-                                {.dq = r.dq.view, .dk = r.dk.view, .dv = r.dv.view, .dbias = dbias}, r.offsets(), options, context);
+          {.dq = r.dq.view, .dk = r.dk.view, .dv = r.dv.view, .dbias = dbias}, r.offsets(), options, context);
       EXPECT_EQ(context.scratch_bytes(), 3 * plan.backward_scratch_bytes + plan.backward_shared_bytes);
     }
   });
@@ -173,7 +174,8 @@ TEST(Plan, OfListsAndOfGroupedRowsIsWhatRuns) {
 
     const Tensor<float> one({1, 8, 1, kDim}), two({1, 2, 4096, kDim});
     const AttentionOptions invariant{.bits = Bits::kInvariant};
-    EXPECT_EQ(attention_plan(one, two, two, invariant, context).work_items, 2) << "an item for the heads of each key/value head";
+    EXPECT_EQ(attention_plan(one, two, two, invariant, context).work_items, 2)
+        << "an item for the heads of each key/value head";
   });
 }
 

@@ -1,4 +1,5 @@
-// A plan that is run again gives the bits of attention_forward, from the numbers that its tensors and options hold at each run.
+// A plan that is run again gives the bits of attention_forward, from the numbers that its tensors and options hold at
+// each run.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,8 +11,7 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-std::vector<T> numbers(const Tensor<T>& tensor) {
+template <class T> std::vector<T> numbers(const Tensor<T>& tensor) {
   return {tensor.data(), tensor.data() + tensor.count()};
 }
 
@@ -50,7 +50,8 @@ TEST(Plans, ReadTensorsMasksTablesAndCapturesAnew) {
 TEST(Plans, AreCheckedWhenTheyAreMade) {
   Tensor<float> q({1, 2, 3, 4}), v({1, 2, 5, 4}), out({1, 2, 3, 4});
   expect_parts(text_of<ShapeError>([&] { (void)plan_attention(q, q, v, {.out = out}); }), {"[plan_attention]", "5"});
-  expect_parts(text_of<OptionError>([&] { (void)plan_attention(q, q, q, {}); }), {"[plan_attention]", "at least one output"});
+  expect_parts(
+      text_of<OptionError>([&] { (void)plan_attention(q, q, q, {}); }), {"[plan_attention]", "at least one output"});
   expect_parts(text_of<ShapeError>([&] { (void)plan_attention(q, q, q, {.out = q}); }), {"[plan_attention]", "out"});
 }
 

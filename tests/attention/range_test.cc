@@ -1,6 +1,6 @@
-// Scores and values at the ends of what a type can hold: rows that are large or small as a whole, a maximum that moves from
-// chunk to chunk, values next to overflow and underflow. The quick softmax takes some lanes and leaves others to their maximum;
-// none may see what its neighbours do.
+// Scores and values at the ends of what a type can hold: rows that are large or small as a whole, a maximum that moves
+// from chunk to chunk, values next to overflow and underflow. The quick softmax takes some lanes and leaves others to
+// their maximum; none may see what its neighbours do.
 #include <gtest/gtest.h>
 
 #include "support/checks/expect.h"
@@ -9,12 +9,12 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class Range : public testing::Test {};
+template <class T> class Range : public testing::Test {};
 TYPED_TEST_SUITE(Range, FloatTypes);
 
 AttentionCase base_case(MaskKind mask) {
-  AttentionCase each{.batch = 1, .num_heads = 2, .num_kv_heads = 2, .q_len = 75, .kv_len = 75, .head_dim = 9, .v_head_dim = 17};
+  AttentionCase each{
+      .batch = 1, .num_heads = 2, .num_kv_heads = 2, .q_len = 75, .kv_len = 75, .head_dim = 9, .v_head_dim = 17};
   each.mask = mask;
   each.bias = BiasKind::kFull;
   if (mask != MaskKind::kCausal) each.kv_len = 410;  // several chunks
@@ -22,15 +22,12 @@ AttentionCase base_case(MaskKind mask) {
 }
 
 /// bias(i, j) += offset(i, j) in every head.
-template <class T, class Offset>
-void shift_scores(Problem<T>& problem, const Offset& offset) {
-  for_each_index({problem.bias.size(1), problem.bias.size(2), problem.bias.size(3)}, [&](Index h, Index i, Index j) {
-    problem.bias(0, h, i, j) += static_cast<T>(offset(i, j));
-  });
+template <class T, class Offset> void shift_scores(Problem<T>& problem, const Offset& offset) {
+  for_each_index({problem.bias.size(1), problem.bias.size(2), problem.bias.size(3)},
+      [&](Index h, Index i, Index j) { problem.bias(0, h, i, j) += static_cast<T>(offset(i, j)); });
 }
 
-template <class T>
-void expect_within_bounds(const Problem<T>& problem, const std::string& name, Worst& worst) {
+template <class T> void expect_within_bounds(const Problem<T>& problem, const std::string& name, Worst& worst) {
   const Expectation<T> expectation(problem);
   for_each_isa(1, [&](Context& context) {
     Result<T> result(problem);
@@ -61,7 +58,8 @@ TYPED_TEST(Range, AMaximumThatMoves) {
   for (const double slope : {-2.0, -0.3, 0.3, 2.0}) {
     for (const MaskKind mask : {MaskKind::kNone, MaskKind::kCausal}) {
       Problem<T> problem(base_case(mask));
-      shift_scores(problem, [&](Index i, Index j) { return slope * static_cast<double>(j) * static_cast<double>(i % 4); });
+      shift_scores(
+          problem, [&](Index i, Index j) { return slope * static_cast<double>(j) * static_cast<double>(i % 4); });
       expect_within_bounds(problem, problem.c.name() + " slope " + std::to_string(slope), worst);
     }
   }

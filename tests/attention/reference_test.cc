@@ -1,4 +1,5 @@
-// The oracle itself: its gradients against finite differences in long double, its dropout against published words of Philox.
+// The oracle itself: its gradients against finite differences in long double, its dropout against published words of
+// Philox.
 #include <gtest/gtest.h>
 
 #include "reference/attention.h"
@@ -23,11 +24,12 @@ Real loss(const ReferenceInput<Real>& input) {
 }
 
 TEST(Reference, GradientsAreFiniteDifferences) {
-  const std::array<MaskKind, 4> masks = {MaskKind::kNone, MaskKind::kCausalBottomRight, MaskKind::kKeepDense,
-                                         MaskKind::kDropAll};
+  const std::array<MaskKind, 4> masks = {
+      MaskKind::kNone, MaskKind::kCausalBottomRight, MaskKind::kKeepDense, MaskKind::kDropAll};
   const std::array<BiasKind, 4> biases = {BiasKind::kFull, BiasKind::kKeys, BiasKind::kWithInfinity, BiasKind::kHeads};
   for (std::size_t n = 0; n < 12; ++n) {
-    AttentionCase each{.batch = 2, .num_heads = 4, .num_kv_heads = 2, .q_len = 5, .kv_len = 6, .head_dim = 3, .v_head_dim = 2};
+    AttentionCase each{
+        .batch = 2, .num_heads = 4, .num_kv_heads = 2, .q_len = 5, .kv_len = 6, .head_dim = 3, .v_head_dim = 2};
     each.mask = masks[n % 4];
     each.bias = biases[n / 3];
     each.softcap = n % 2 == 0 ? 1.5 : 0;
@@ -85,9 +87,10 @@ TEST(Reference, ANanOrInfiniteScoreGivesNan) {
 TEST(Reference, PhiloxKnownAnswers) {
   EXPECT_EQ(philox({0, 0, 0, 0}, 0), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   const std::uint32_t ones = 0xffffffff;
-  EXPECT_EQ(philox({ones, ones, ones, ones}, ~std::uint64_t{0}), (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(
+      philox({ones, ones, ones, ones}, ~std::uint64_t{0}), (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   EXPECT_EQ(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0x299f31d0a4093822),
-            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+      (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
 /// The check behind every result: a bound that is NaN decides nothing, so it fails.

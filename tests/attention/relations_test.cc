@@ -1,15 +1,13 @@
-// Every way to compute attention under every relation, each type, on every instruction set: one test a form and relation. What a
-// form is: support/forms/form.h; what a relation asks: support/forms/relations.cc.
+// Every way to compute attention under every relation, each type, on every instruction set: one test a form and
+// relation. What a form is: support/forms/form.h; what a relation asks: support/forms/relations.cc.
 #include "support/forms/relations.h"
 
 #include <gtest/gtest.h>
 
-
 namespace qkv::test {
 namespace {
 
-template <class T>
-void check(const Form<T>& form, const Relation<T>& relation, Worst& worst) {
+template <class T> void check(const Form<T>& form, const Relation<T>& relation, Worst& worst) {
   for (const AttentionCase& each : cases_of(form, relation)) {
     SCOPED_TRACE(each.name());
     relation.check(form, each, worst);

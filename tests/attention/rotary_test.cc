@@ -1,4 +1,5 @@
-// Rotary positions: angles in f64 against long double, both layouts, partial widths, every scaling's frequencies, backward.
+// Rotary positions: angles in f64 against long double, both layouts, partial widths, every scaling's frequencies,
+// backward.
 #include <gtest/gtest.h>
 
 #include "support/checks/check_rotary.h"
@@ -6,8 +7,7 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class RotaryTyped : public testing::Test {};
+template <class T> class RotaryTyped : public testing::Test {};
 TYPED_TEST_SUITE(RotaryTyped, StorageTypes);
 
 TYPED_TEST(RotaryTyped, TurnsAndTurnsBack) {
@@ -102,7 +102,8 @@ TEST(Rotary, LayoutsAreAPermutation) {
   }
 }
 
-/// What each scaling promises of fast and slow pairs; the numbers themselves are held against Hugging Face's (golden tests).
+/// What each scaling promises of fast and slow pairs; the numbers themselves are held against Hugging Face's (golden
+/// tests).
 TEST(Rotary, ScaledFrequencies) {
   const auto frequencies = [](RotaryOptions options) {
     const Rotary rotary(64, options);
@@ -127,10 +128,11 @@ TEST(Rotary, ScaledFrequencies) {
   EXPECT_EQ(dynamic_ntk_factor(2, 300, 100), 5);
   EXPECT_EQ(Rotary(64, {.scaling = RotaryScaling::kYarn, .factor = 8, .original_context = 64, .attention_factor = 0.5})
                 .attention_factor(),
-            0.5);
+      0.5);
 }
 
-/// Cosines and sines of the angles as tables give the same bits; any numbers give a map whose backward is its transpose.
+/// Cosines and sines of the angles as tables give the same bits; any numbers give a map whose backward is its
+/// transpose.
 TYPED_TEST(RotaryTyped, TablesAreTheirAngles) {
   using T = TypeParam;
   constexpr Index kPositions = 40, kPairs = 5, kWidth = 12;
@@ -138,7 +140,8 @@ TYPED_TEST(RotaryTyped, TablesAreTheirAngles) {
     const Rotary by_angle(kWidth, {.rotary_dim = 2 * kPairs, .layout = layout});
     Tensor<double> cosines({kPositions, kPairs}), sines(cosines.sizes());
     for (Index n = 0; n < cosines.count(); ++n) {
-      const double angle = static_cast<double>(n / kPairs) * by_angle.frequencies()[static_cast<std::size_t>(n % kPairs)];
+      const double angle =
+          static_cast<double>(n / kPairs) * by_angle.frequencies()[static_cast<std::size_t>(n % kPairs)];
       cosines.data()[n] = std::cos(angle);
       sines.data()[n] = std::sin(angle);
     }

@@ -11,13 +11,11 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class ScoresAsOutput : public testing::Test {};
+template <class T> class ScoresAsOutput : public testing::Test {};
 TYPED_TEST_SUITE(ScoresAsOutput, StorageTypes);
 
 /// The score in f64, and how far rounding may move it: eps times the number of roundings of each term, times its size.
-template <class T>
-struct Expected {
+template <class T> struct Expected {
   using Sum = Accumulator<T>;
   ReferenceInput<double> input;
   reference::Scores<double> scores;
@@ -36,8 +34,8 @@ struct Expected {
       }
       double terms = 0;
       for (Index n = 0; n < input.q.size(3); ++n) {
-        terms +=
-            std::abs(input.q.template view<4>()(b, h, i, n) * input.k.template view<4>()(b, h / scores.group_size, j, n));
+        terms += std::abs(
+            input.q.template view<4>()(b, h, i, n) * input.k.template view<4>()(b, h / scores.group_size, j, n));
       }
       terms *= std::abs(scores.scale);
       const double largest = std::max({terms, std::abs(scores.bias(b, h, i, j)), std::abs(scores.position(h, i, j))});
@@ -57,17 +55,17 @@ TYPED_TEST(ScoresAsOutput, AreTheTextbooks) {
       SCOPED_TRACE(each.name());
       Result<T> alone(problem), beside(problem), plain(problem);
       const View<Accumulator<T>, 4> scores = alone.weights, with_out = beside.weights;
-      attention_forward(problem.q(), problem.k(), {}, {.weights = scores, .kind = WeightsKind::kScores}, problem.options,
-                        context);
+      attention_forward(
+          problem.q(), problem.k(), {}, {.weights = scores, .kind = WeightsKind::kScores}, problem.options, context);
       expected.expect(problem, scores);
       attention_forward(problem.q(), problem.k(), problem.v(),
-                        {.out = beside.out.view, .lse = beside.lse, .weights = with_out, .kind = WeightsKind::kScores},
-                        problem.options, context);
-      attention_forward(problem.q(), problem.k(), problem.v(), {.out = plain.out.view, .lse = plain.lse}, problem.options,
-                        context);
+          {.out = beside.out.view, .lse = beside.lse, .weights = with_out, .kind = WeightsKind::kScores},
+          problem.options, context);
+      attention_forward(
+          problem.q(), problem.k(), problem.v(), {.out = plain.out.view, .lse = plain.lse}, problem.options, context);
       EXPECT_TRUE(std::ranges::equal(alone.weights.span(), beside.weights.span()));
       EXPECT_TRUE(std::ranges::equal(plain.lse.span(), beside.lse.span(),
-                                     [](auto x, auto y) { return x == y || (std::isnan(x) && std::isnan(y)); }));
+          [](auto x, auto y) { return x == y || (std::isnan(x) && std::isnan(y)); }));
     });
   }
 }

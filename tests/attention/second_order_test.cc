@@ -1,5 +1,6 @@
-// Forward mode and double backward: the oracle by finite differences, the library against the oracle over the case list within
-// computed bounds, its duality with backward. What must hold to the last bit: relations_test.cc, the form derivatives.
+// Forward mode and double backward: the oracle by finite differences, the library against the oracle over the case list
+// within computed bounds, its duality with backward. What must hold to the last bit: relations_test.cc, the form
+// derivatives.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,12 +16,13 @@ namespace {
 using Real = long double;
 
 std::vector<AttentionCase> small_cases() {
-  const std::array<MaskKind, 4> masks = {MaskKind::kNone, MaskKind::kCausalBottomRight, MaskKind::kKeepDense,
-                                         MaskKind::kDropAll};
+  const std::array<MaskKind, 4> masks = {
+      MaskKind::kNone, MaskKind::kCausalBottomRight, MaskKind::kKeepDense, MaskKind::kDropAll};
   const std::array<BiasKind, 4> biases = {BiasKind::kFull, BiasKind::kKeys, BiasKind::kWithInfinity, BiasKind::kNone};
   std::vector<AttentionCase> cases;
   for (std::size_t n = 0; n < 15; ++n) {
-    AttentionCase each{.batch = 2, .num_heads = 4, .num_kv_heads = 2, .q_len = 4, .kv_len = 5, .head_dim = 3, .v_head_dim = 2};
+    AttentionCase each{
+        .batch = 2, .num_heads = 4, .num_kv_heads = 2, .q_len = 4, .kv_len = 5, .head_dim = 3, .v_head_dim = 2};
     each.mask = masks[n % 4];
     each.bias = biases[n / 4];
     each.softcap = n % 2 == 0 ? 1.5 : 0;
@@ -38,7 +40,8 @@ std::vector<AttentionCase> small_cases() {
 Real inner(const Tensor<Real>& a, const Tensor<Real>& b) {
   Real sum = 0;
   for (Index n = 0; n < a.count(); ++n) {
-    if (std::isfinite(a.data()[n]) && std::isfinite(b.data()[n])) sum += a.data()[n] * b.data()[n];  // rates at -inf are NaN
+    if (std::isfinite(a.data()[n]) && std::isfinite(b.data()[n]))
+      sum += a.data()[n] * b.data()[n];  // rates at -inf are NaN
   }
   return sum;
 }
@@ -56,7 +59,8 @@ Real loss_of_gradients(const SecondInput<Real>& input) {
   return sum;
 }
 
-constexpr Real kStep = 1e-5L;  // error of a central difference: step^2 from the third derivative, 1e-19 / step from rounding
+constexpr Real kStep =
+    1e-5L;  // error of a central difference: step^2 from the third derivative, 1e-19 / step from rounding
 
 void move(Tensor<Real>& x, const Tensor<Real>& direction, Real step) {
   for (Index n = 0; n < direction.count() && direction.rank() > 0; ++n) {
@@ -112,13 +116,12 @@ TEST(SecondOrder, TheReferencesDoubleBackwardIsAFiniteDifference) {
     if (input.first.sinks.rank() > 0) expect_gradient(input.first.sinks, exact.sinks, "sinks");
     if (input.first.bias.rank() > 0) {
       expect_gradient(input.first.bias,
-                      reference::reduce_to_bias(exact.bias, View<const Real, 4>(input.first.bias).sizes()), "bias");
+          reference::reduce_to_bias(exact.bias, View<const Real, 4>(input.first.bias).sizes()), "bias");
     }
   }
 }
 
-template <class T>
-void run_cases(const std::vector<AttentionCase>& cases, const char* title) {
+template <class T> void run_cases(const std::vector<AttentionCase>& cases, const char* title) {
   Worst worst;
   for (const AttentionCase& each : cases) check_second_case<T>(each, worst);
   worst.print(title);
@@ -130,10 +133,11 @@ std::vector<AttentionCase> without_mods(std::vector<AttentionCase> cases) {
   return cases;
 }
 
-/// Every `parts`-th case of the pairwise list from `part` on; in f64, which takes long double to judge, of every second.
-template <class T>
-std::vector<AttentionCase> part_of_list(double max_work, std::size_t part, std::size_t parts) {
-  const std::vector<AttentionCase> all = part_for<T>(without_mods(pairwise_cases(max_work)), std::is_same_v<T, double> ? 2 : 1);
+/// Every `parts`-th case of the pairwise list from `part` on; in f64, which takes long double to judge, of every
+/// second.
+template <class T> std::vector<AttentionCase> part_of_list(double max_work, std::size_t part, std::size_t parts) {
+  const std::vector<AttentionCase> all =
+      part_for<T>(without_mods(pairwise_cases(max_work)), std::is_same_v<T, double> ? 2 : 1);
   std::vector<AttentionCase> some;
   for (std::size_t n = part; n < all.size(); n += parts) some.push_back(all[n]);
   return some;
@@ -144,12 +148,15 @@ TEST(SecondOrder, EdgesF64) { run_cases<double>(without_mods(edge_cases()), "sec
 
 constexpr std::size_t kNumParts = 3;
 class SecondOrderPairwise : public testing::TestWithParam<std::size_t> {};
-TEST_P(SecondOrderPairwise, F32) { run_cases<float>(part_of_list<float>(1e6, GetParam(), kNumParts), "second order f32"); }
-TEST_P(SecondOrderPairwise, F64) { run_cases<double>(part_of_list<double>(2e5, GetParam(), kNumParts), "second order f64"); }
+TEST_P(SecondOrderPairwise, F32) {
+  run_cases<float>(part_of_list<float>(1e6, GetParam(), kNumParts), "second order f32");
+}
+TEST_P(SecondOrderPairwise, F64) {
+  run_cases<double>(part_of_list<double>(2e5, GetParam(), kNumParts), "second order f64");
+}
 INSTANTIATE_TEST_SUITE_P(SecondOrder, SecondOrderPairwise, testing::Range<std::size_t>(0, kNumParts));
 
-template <class T>
-class SecondOrderBits : public testing::Test {};
+template <class T> class SecondOrderBits : public testing::Test {};
 TYPED_TEST_SUITE(SecondOrderBits, FloatTypes);
 
 /// A NaN in one row of q, k, v, dout or a tangent reaches what the reference says, and nothing else.
@@ -159,9 +166,8 @@ TYPED_TEST(SecondOrderBits, NanReachesWhatTheReferenceSays) {
     for (const Index row : {3, 139}) {
       SecondProblem<T> problem(
           {.q_len = 140, .kv_len = 140, .head_dim = 20, .v_head_dim = 9, .mask = MaskKind::kCausal, .seed = 5});
-      const View<T, 4> places[] = {problem.first.q(),       problem.first.k(),      problem.first.v(),
-                                   problem.first.dout.view, problem.moved.views[0], problem.moved.views[1],
-                                   problem.moved.views[2]};
+      const View<T, 4> places[] = {problem.first.q(), problem.first.k(), problem.first.v(), problem.first.dout.view,
+          problem.moved.views[0], problem.moved.views[1], problem.moved.views[2]};
       places[part](0, 0, row, 5) = kQuietNan<T>;
       const SecondExpectation<T> expectation(problem);
       Worst worst;
@@ -179,17 +185,17 @@ TYPED_TEST(SecondOrderBits, NanReachesWhatTheReferenceSays) {
 TEST(SecondOrder, ForwardModeIsTheTransposeOfBackward) {
   for (const MaskKind mask : {MaskKind::kNone, MaskKind::kCausalBottomRight, MaskKind::kWindow}) {
     const SecondProblem<double> problem({.batch = 2,
-                                         .num_heads = 4,
-                                         .num_kv_heads = 2,
-                                         .q_len = 300,
-                                         .kv_len = 520,
-                                         .head_dim = 40,
-                                         .v_head_dim = 24,
-                                         .mask = mask,
-                                         .bias = BiasKind::kHeads,
-                                         .softcap = 5,
-                                         .dropout = 0.1,
-                                         .seed = 10});
+        .num_heads = 4,
+        .num_kv_heads = 2,
+        .q_len = 300,
+        .kv_len = 520,
+        .head_dim = 40,
+        .v_head_dim = 24,
+        .mask = mask,
+        .bias = BiasKind::kHeads,
+        .softcap = 5,
+        .dropout = 0.1,
+        .seed = 10});
     const Problem<double>& p = problem.first;
     for_each_isa(2, [&](Context& context) {
       SecondResult<double> result(problem);
@@ -198,7 +204,8 @@ TEST(SecondOrder, ForwardModeIsTheTransposeOfBackward) {
       double left = 0, right = 0, size = 0;
       const auto add = [&size](double& sum, const auto& a, const auto& b) {
         const Tensor<double> x = copy_as<double>(a), y = copy_as<double>(b);
-        for (Index n = 0; n < x.count(); ++n) sum += x.data()[n] * y.data()[n], size += std::abs(x.data()[n] * y.data()[n]);
+        for (Index n = 0; n < x.count(); ++n)
+          sum += x.data()[n] * y.data()[n], size += std::abs(x.data()[n] * y.data()[n]);
       };
       add(left, problem.tangents.q, result.first.gradients.views[0]);
       add(left, problem.tangents.k, result.first.gradients.views[1]);

@@ -1,5 +1,5 @@
-// top_keys against a sort of all scores. Small whole numbers make scores exact and equal ones frequent. Not: attention over the
-// lists (key_lists_test.cc).
+// top_keys against a sort of all scores. Small whole numbers make scores exact and equal ones frequent. Not: attention
+// over the lists (key_lists_test.cc).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,8 +13,7 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class TopKeys : public testing::Test {};
+template <class T> class TopKeys : public testing::Test {};
 using Types = testing::Types<float, BFloat16, Float16>;
 TYPED_TEST_SUITE(TopKeys, Types);
 
@@ -22,8 +21,7 @@ struct Sizes {
   Index batch, heads, q_len, kv_len, width, count;
 };
 
-template <class T>
-struct Indexer {
+template <class T> struct Indexer {
   Tensor<T> q, k;
   Tensor<float> weights;
 
@@ -66,9 +64,8 @@ struct Indexer {
 
 TYPED_TEST(TopKeys, AreThoseOfASort) {
   using T = TypeParam;
-  const std::vector<Sizes> sizes = {{1, 1, 1, 1, 1, 1},   {2, 3, 5, 17, 4, 3},      {1, 64, 2, 300, 16, 40},
-                                    {2, 4, 70, 70, 8, 9}, {1, 2, 40, 513, 24, 600}, {1, 8, 1, 9000, 8, 100},
-                                    {2, 2, 3, 0, 8, 2}};
+  const std::vector<Sizes> sizes = {{1, 1, 1, 1, 1, 1}, {2, 3, 5, 17, 4, 3}, {1, 64, 2, 300, 16, 40},
+      {2, 4, 70, 70, 8, 9}, {1, 2, 40, 513, 24, 600}, {1, 8, 1, 9000, 8, 100}, {2, 2, 3, 0, 8, 2}};
   std::uint64_t seed = 1;
   for (const Sizes& s : sizes) {
     const Indexer<T> indexer(s, seed++);

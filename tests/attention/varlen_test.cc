@@ -1,5 +1,6 @@
-// In a ragged batch every sequence is bit-identical to the same one alone: forward, weights beside it and backward, any mask,
-// dropout, bias, type and number of threads. The sequences alone are held against the textbook elsewhere (cases_test.cc).
+// In a ragged batch every sequence is bit-identical to the same one alone: forward, weights beside it and backward, any
+// mask, dropout, bias, type and number of threads. The sequences alone are held against the textbook elsewhere
+// (cases_test.cc).
 #include <gtest/gtest.h>
 
 #include "support/cases/ragged.h"
@@ -8,8 +9,7 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class Varlen : public testing::Test {};
+template <class T> class Varlen : public testing::Test {};
 TYPED_TEST_SUITE(Varlen, StorageTypes);
 
 TYPED_TEST(Varlen, SameBitsAsEachSequenceAlone) {
@@ -28,17 +28,20 @@ TEST(VarlenErrors, OffsetsAreChecked) {
     return std::string();
   };
   EXPECT_EQ(error(good_q, good_k), "");
-  EXPECT_EQ(error({}, {}), "[attention_varlen_forward] q_offsets must have one number more than there are sequences: got none");
+  EXPECT_EQ(error({}, {}),
+      "[attention_varlen_forward] q_offsets must have one number more than there are sequences: got none");
   EXPECT_EQ(error({0, 4}, good_k),
-            "[attention_varlen_forward] q_offsets and kv_offsets must have the same number of sequences: got 2 and 3 numbers");
+      "[attention_varlen_forward] q_offsets and kv_offsets must have the same number of sequences: got 2 and 3 "
+      "numbers");
   EXPECT_EQ(error({1, 3, 4}, good_k), "[attention_varlen_forward] q_offsets must start at 0: got 1");
   EXPECT_EQ(error(good_q, {0, 6, 5}), "[attention_varlen_forward] kv_offsets must not decrease: got 6, then 5 at 2");
-  EXPECT_EQ(error({0, 3, 3}, good_k), "[attention_varlen_forward] q_offsets must end at the number of tokens: got 3 for 4");
+  EXPECT_EQ(
+      error({0, 3, 3}, good_k), "[attention_varlen_forward] q_offsets must end at the number of tokens: got 3 for 4");
   EXPECT_NE(error(good_q, good_k, {.mask = Mask::causal()}), "");  // the second sequence has Tq 1, Tk 2
   const Tensor<float> small({1, 2, 3, 2});
   EXPECT_EQ(error(good_q, good_k, {.bias = small}),
-            "[attention_varlen_forward] bias must have sizes [B|1, H|1, longest Tq|1, longest Tk|1]: got [1, 2, 3, 2] for [2, "
-            "2, 3, 3]");
+      "[attention_varlen_forward] bias must have sizes [B|1, H|1, longest Tq|1, longest Tk|1]: got [1, 2, 3, 2] for "
+      "[2, 2, 3, 3]");
 }
 
 TEST(VarlenErrors, OutputsAreChecked) {
@@ -52,7 +55,8 @@ TEST(VarlenErrors, OutputsAreChecked) {
 TEST(VarlenErrors, WeightsAreChecked) {
   Ragged<float> batch(ragged_settings()[0]);
   const auto refused = [&](const View<float, 1>& weights) {
-    EXPECT_THROW(attention_varlen_forward(batch.q.view, batch.k.view, {}, {.weights = weights}, batch.offsets()), ShapeError);
+    EXPECT_THROW(
+        attention_varlen_forward(batch.q.view, batch.k.view, {}, {.weights = weights}, batch.offsets()), ShapeError);
   };
   const Index count = batch.weights.count();
   refused(View<float, 1>(batch.weights.data(), {count - 1}));
@@ -90,8 +94,8 @@ TEST(Varlen, OffsetsMayBeOfEitherWidth) {
     const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight)};
     EXPECT_EQ(ragged_weights_count(offsets, 2), weights.count());
     attention_varlen_forward(q, k, v, {.out = results[0], .lse = results[1]}, offsets, options);
-    attention_varlen_backward(q, k, v, results[0], results[1], dout, {.dq = results[2], .dk = results[3], .dv = results[4]},
-                              offsets, options);
+    attention_varlen_backward(q, k, v, results[0], results[1], dout,
+        {.dq = results[2], .dk = results[3], .dv = results[4]}, offsets, options);
     attention_varlen_forward(q, k, {}, {.weights = results[5]}, offsets, options);
     EXPECT_EQ(ragged_weights(View<float, 1>(results[5]), offsets, 2, 3).sizes(), (View<float, 3>::Sizes{2, 5, 5}));
     return results;

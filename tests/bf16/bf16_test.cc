@@ -1,6 +1,6 @@
-// The kernels on models of bf16 products (see CMakeLists.txt), pairs and tiles: every relation of dense tensors, memory, a
-// constant v, a single key. That the models agree with the instructions:
-// pairs_test.cc and tiles_test.cc, on a CPU that has them.
+// The kernels on models of bf16 products (see CMakeLists.txt), pairs and tiles: every relation of dense tensors,
+// memory, a constant v, a single key. That the models agree with the instructions: pairs_test.cc and tiles_test.cc, on
+// a CPU that has them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -34,10 +34,10 @@ namespace qkv::inline v0 {
 /// products.
 const KernelTables& kernel_tables(Isa) {
   static const KernelTable attention[] = {with_bf16_products(qkv_kernels_avx512, qkv_kernels_avx512bf16_stand_in),
-                                          with_bf16_products(qkv_kernels_avx512, qkv_kernels_amx_stand_in)};
+      with_bf16_products(qkv_kernels_avx512, qkv_kernels_amx_stand_in)};
   static const auto all = [](test::Products products) {
     return KernelTables{attention[static_cast<int>(products)], qkv_cache_kernels_avx512, qkv_capture_kernels_avx512,
-                        qkv_linear_attention_kernels_avx512, qkv_second_order_kernels_avx512};
+        qkv_linear_attention_kernels_avx512, qkv_second_order_kernels_avx512};
   };
   static const KernelTables pairs = all(test::Products::kPairs), tiles = all(test::Products::kTiles);
   return test::chosen_products == test::Products::kTiles ? tiles : pairs;
@@ -60,10 +60,11 @@ class Bf16Kernels : public testing::TestWithParam<Products> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(On, Bf16Kernels, testing::Values(Products::kPairs, Products::kTiles),
-                         testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(
+    On, Bf16Kernels, testing::Values(Products::kPairs, Products::kTiles), testing::PrintToStringParamName());
 
-/// What dense tensors must hold, on these products: the bounds over the whole list, the other relations over parts of it.
+/// What dense tensors must hold, on these products: the bounds over the whole list, the other relations over parts of
+/// it.
 TEST_P(Bf16Kernels, AreHeldToEveryRelation) {
   std::vector<AttentionCase> cases = pairwise_cases(6e5);
   for (const AttentionCase& edge : edge_cases()) cases.push_back(edge);
@@ -102,7 +103,8 @@ TEST_P(Bf16Kernels, GiveNoGradientToTheScoreOfAKeyAlone) {
   Problem<BFloat16> problem({.q_len = 37, .kv_len = 1, .head_dim = 64, .v_head_dim = 65});
   std::ranges::fill(problem.dlse.span(), 0.0F);
   Random random(3);
-  for (const View<BFloat16, 4>& view : {problem.v(), problem.dout.view}) {  // of many sizes, so that every sum is rounded
+  for (const View<BFloat16, 4>& view :
+      {problem.v(), problem.dout.view}) {  // of many sizes, so that every sum is rounded
     for (Index i = 0; i < view.size(2); ++i) {
       for (Index d = 0; d < 65; ++d) view(0, 0, i, d) = BFloat16(static_cast<float>(std::exp(6 * random.symmetric())));
     }
@@ -128,8 +130,8 @@ TEST_P(Bf16Kernels, ReturnAConstantV) {
   }
 }
 
-/// The products of linear maps, C [rows, columns] = A B: forward, to the inputs and, with A transposed and added to sums, to the
-/// weights.
+/// The products of linear maps, C [rows, columns] = A B: forward, to the inputs and, with A transposed and added to
+/// sums, to the weights.
 struct LinearCase {
   Index rows, columns, depth;
   bool b_transposed, to_sums;
@@ -148,27 +150,29 @@ void check_product(const LinearCase& c) {
   Tensor<float> sums({c.rows, c.columns}), bias({c.columns}), a_sums({c.rows});
   for (float& x : bias.span()) x = static_cast<float>(random.symmetric());
   const MatrixProduct<BFloat16> product{.a = a.data(),
-                                        .b = b.data(),
-                                        .wide_b = nullptr,
-                                        .bias = c.b_transposed ? bias.data() : nullptr,
-                                        .c = c.to_sums ? nullptr : rounded.data(),
-                                        .sums = c.to_sums ? sums.data() : nullptr,
-                                        .rows = c.rows,
-                                        .columns = c.columns,
-                                        .depth = c.depth,
-                                        .a_row = c.to_sums ? 1 : c.depth,
-                                        .a_depth = c.to_sums ? c.rows : 1,
-                                        .b_row = c.b_transposed ? 1 : c.columns,
-                                        .b_column = c.b_transposed ? c.depth : 1,
-                                        .c_row = c.columns,
-                                        .a_sums = c.to_sums ? a_sums.data() : nullptr,
-                                        .all_rows = c.rows};
+      .b = b.data(),
+      .wide_b = nullptr,
+      .bias = c.b_transposed ? bias.data() : nullptr,
+      .c = c.to_sums ? nullptr : rounded.data(),
+      .sums = c.to_sums ? sums.data() : nullptr,
+      .rows = c.rows,
+      .columns = c.columns,
+      .depth = c.depth,
+      .a_row = c.to_sums ? 1 : c.depth,
+      .a_depth = c.to_sums ? c.rows : 1,
+      .b_row = c.b_transposed ? 1 : c.columns,
+      .b_column = c.b_transposed ? c.depth : 1,
+      .c_row = c.columns,
+      .a_sums = c.to_sums ? a_sums.data() : nullptr,
+      .all_rows = c.rows};
   const ProductKernels<BFloat16>& kernels = kernel_tables(Isa::kAvx512).attention.layers.bf16_product;
   std::vector<std::byte> memory(kernels.scratch_bytes(product) + 64);
   void* aligned = memory.data();
   std::size_t room = memory.size();
   kernels.run(product, std::align(64, room - 64, aligned, room));
-  const auto wide = [](const Tensor<BFloat16>& t, Index i) { return static_cast<double>(static_cast<float>(t.data()[i])); };
+  const auto wide = [](const Tensor<BFloat16>& t, Index i) {
+    return static_cast<double>(static_cast<float>(t.data()[i]));
+  };
   // As expect_sum of tests/nn: rounding of `depth` terms in any order, at random signs; and one rounding to bf16.
   const double eps = (2 * std::sqrt(static_cast<double>(c.depth)) + 4) * 0x1p-23;
   for (Index i = 0; i < c.rows; ++i) {
@@ -187,7 +191,8 @@ void check_product(const LinearCase& c) {
                             wide(b, c.b_transposed ? j * c.depth + k : k * c.columns + j);
         sum += term, size += std::abs(term);
       }
-      const double got = c.to_sums ? static_cast<double>(sums.data()[i * c.columns + j]) : wide(rounded, i * c.columns + j);
+      const double got =
+          c.to_sums ? static_cast<double>(sums.data()[i * c.columns + j]) : wide(rounded, i * c.columns + j);
       ASSERT_NEAR(got, sum, eps * size + (c.to_sums ? 0 : 0x1p-8 * std::abs(sum))) << i << " " << j;
     }
   }

@@ -1,5 +1,5 @@
-// Products and rounding of bf16 pairs against a model in double: the library's model on any CPU with AVX-512, the instructions
-// themselves where the CPU has them (another build of this file).
+// Products and rounding of bf16 pairs against a model in double: the library's model on any CPU with AVX-512, the
+// instructions themselves where the CPU has them (another build of this file).
 #include <gtest/gtest.h>
 
 #include "bf16/pair_model.h"
@@ -38,7 +38,9 @@ TEST_F(Bf16Pairs, AddUpperThenLower) {
 }
 
 TEST_F(Bf16Pairs, DenormalsAreZero) {
-  const auto once = [](float sum, std::uint32_t a, std::uint32_t b) { return add_pairs(F32{} + sum, U32{} + a, U32{} + b)[0]; };
+  const auto once = [](float sum, std::uint32_t a, std::uint32_t b) {
+    return add_pairs(F32{} + sum, U32{} + a, U32{} + b)[0];
+  };
   EXPECT_EQ(once(0, 0x00010001U, 0x7F007F00U), 0) << "a denormal bf16 number times a large one";
   EXPECT_EQ(once(std::numeric_limits<float>::denorm_min(), 0, 0), 0) << "a denormal sum";
   EXPECT_EQ(once(0, 0x00803F80U, 0x3F003F80U), 1) << "2^-126 * 0.5 is lost, 1 * 1 is not";
@@ -53,7 +55,8 @@ TEST_F(Bf16Pairs, RoundToNearestEven) {
     for (int lane = 0; lane < 16; ++lane) {
       lower[lane] = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
       upper[lane] = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
-      if (n % 3 == 0) upper[lane] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(upper[lane]) & 0xFFFF8000U);  // ties
+      if (n % 3 == 0)
+        upper[lane] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(upper[lane]) & 0xFFFF8000U);  // ties
     }
     const U32 got = round_pairs(lower, upper), ordered = round_in_order(lower, upper);
     for (int lane = 0; lane < 16; ++lane) {

@@ -1,5 +1,6 @@
 // AMX's tiles against a model in double, and products of any shape on them against the same sums number by number: the
-// library's model on any CPU with AVX-512, the instructions themselves where the CPU has them (another build of this file).
+// library's model on any CPU with AVX-512, the instructions themselves where the CPU has them (another build of this
+// file).
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -47,7 +48,8 @@ TEST_F(Tiles, AddLowerAndUpperNumbersApart) {
       for (Index c = 0; c < kAmxTilePairs; ++c) {
         a.words[r][c] = random_pair(random);
         b.words[r][c] = random_pair(random);
-        sum.words[r][c] = std::bit_cast<std::uint32_t>(static_cast<float>(static_cast<std::int32_t>(random())) * 0x1p-31F);
+        sum.words[r][c] =
+            std::bit_cast<std::uint32_t>(static_cast<float>(static_cast<std::int32_t>(random())) * 0x1p-31F);
       }
     }
     const Square got = product_of(sum, a, b);
@@ -86,8 +88,7 @@ struct Shape {
   Index rows, columns, depth;
 };
 
-template <Store kStore>
-void expect_chains(const Shape& shape, std::mt19937& random) {
+template <Store kStore> void expect_chains(const Shape& shape, std::mt19937& random) {
   SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.columns << " x " << shape.depth);
   const Index pairs = pairs_of(shape.depth), a_row = 2 * pairs + 6, width = shape.columns + 3;
   const BFloat16 nan = BFloat16(std::numeric_limits<float>::quiet_NaN());
@@ -108,14 +109,14 @@ void expect_chains(const Shape& shape, std::mt19937& random) {
   std::vector<float> c(static_cast<std::size_t>(shape.rows * width), sentinel);
   const std::vector<float> before = c;
   const Product<BFloat16> product{.a = a.data(),
-                                  .a_row = a_row,
-                                  .a_depth = 2,
-                                  .b = b.data(),
-                                  .b_row = width,
-                                  .c = c.data(),
-                                  .c_row = width,
-                                  .depth = shape.depth,
-                                  .factor = &factor};
+      .a_row = a_row,
+      .a_depth = 2,
+      .b = b.data(),
+      .b_row = width,
+      .c = c.data(),
+      .c_row = width,
+      .depth = shape.depth,
+      .factor = &factor};
   const std::vector<Span> whole(at((shape.rows + kGroup - 1) / kGroup), Span{0, shape.depth});
   product_spans<BFloat16, kStore>(product, shape.rows, shape.columns, whole.data());
   for (Index m = 0; m < shape.rows; ++m) {
@@ -131,7 +132,8 @@ void expect_chains(const Shape& shape, std::mt19937& random) {
       }
       const float sum = chain.total()[0], old = before[at(m * width + n)];
       const float expected = kStore == Store::kScale ? sum * factor : std::fma(factor, sum, old);
-      ASSERT_EQ(std::bit_cast<std::uint32_t>(c[at(m * width + n)]), std::bit_cast<std::uint32_t>(expected)) << m << " " << n;
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(c[at(m * width + n)]), std::bit_cast<std::uint32_t>(expected))
+          << m << " " << n;
     }
   }
 }

@@ -71,7 +71,9 @@ TEST_F(Ablate, ZeroValuesGiveZero) {
 TEST_F(Ablate, TheScaleKeepsTheSoftmaxAlive) {
   const Document rows = numbers("no-scale").at("widths");
   ASSERT_EQ(rows.size(), 6U);
-  const auto alive = [](const Document& row, const char* which) { return row.at("sum_w_1_minus_w").at(which).get<double>(); };
+  const auto alive = [](const Document& row, const char* which) {
+    return row.at("sum_w_1_minus_w").at(which).get<double>();
+  };
   double width = 4;
   for (const Document& row : rows) {
     EXPECT_EQ(row.at("width").get<double>(), width);
@@ -96,7 +98,7 @@ TEST_F(Ablate, WithoutTheMaskTheModelReadsTheFuture) {
   EXPECT_GT(value("the same, mask taken away", "loss"), value("trained with the mask", "loss"));
   EXPECT_LT(value("trained without the mask", "loss"), value("trained with the mask", "loss") / 2);
   EXPECT_LT(value("trained without the mask", "accuracy_with_other_future"),
-            value("trained without the mask", "accuracy") - 0.1);
+      value("trained without the mask", "accuracy") - 0.1);
   EXPECT_GT(value("the same, mask put on", "loss"), value("trained with the mask", "loss"));
   EXPECT_LT(value("random text, with the mask", "accuracy"), 2.0 / 7);
   EXPECT_GT(value("random text, without", "weight_on_next"), 0.8);

@@ -27,7 +27,9 @@ class AttendCapture : public ToolTest {
   Tensor<double> numbers(const std::string& name) const { return to_f64(load(name)); }
 
   Words words(const Words& more) const {
-    return Words{"attend", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy", "--causal=bottom-right"} + more;
+    return Words{
+               "attend", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy", "--causal=bottom-right"} +
+           more;
   }
 
   Random random_{11};
@@ -37,7 +39,7 @@ TEST_F(AttendCapture, FilesHoldWhatTheWeightsSay) {
   output(words({"--weights", "w.npy"}));
   const std::string out = contents(path("out.npy"));
   output(words({"--stats", "s.npy", "--capture", "seen.safetensors", "--top-k", "3", "--rows", "5,0", "--column-mass",
-                "--block-map", "2,3"}));
+      "--block-map", "2,3"}));
   EXPECT_EQ(contents(path("out.npy")), out) << "captures changed the output";
   const Tensor<double> weights = numbers("w.npy"), stats = numbers("s.npy");
   const StateDict seen = io::load_safetensors(path("seen.safetensors"));
@@ -88,7 +90,8 @@ TEST_F(AttendCapture, Json) {
 }
 
 TEST_F(AttendCapture, GradientsAreCapturedInBackward) {
-  output(words({"--dout", "g.npy", "--of", "gradient", "--capture", "seen.safetensors", "--column-mass", "--rows", "1"}));
+  output(
+      words({"--dout", "g.npy", "--of", "gradient", "--capture", "seen.safetensors", "--column-mass", "--rows", "1"}));
   const StateDict seen = io::load_safetensors(path("seen.safetensors"));
   EXPECT_EQ(seen.at("rows").sizes, (std::vector<Index>{1, kHeads, 1, kKeys}));
   EXPECT_EQ(seen.find("entropy"), nullptr);
@@ -99,7 +102,8 @@ TEST_F(AttendCapture, WrongUseIsToldWithoutFiles) {
   expect_refused(words({"--block-map", "4"}), {"--block-map need a file"});
   expect_refused(words({"--of", "everything", "--stats", "s.npy"}), {"--of must be one of weights, applied, gradient"});
   expect_refused(words({"--of", "gradient", "--capture", "s.safetensors"}), {"add --dout"});
-  expect_refused(words({"--capture-heads", "7", "--stats", "s.npy"}), {"capture.heads must be at least 0 and below 2: got 7"});
+  expect_refused(
+      words({"--capture-heads", "7", "--stats", "s.npy"}), {"capture.heads must be at least 0 and below 2: got 7"});
 }
 
 }  // namespace

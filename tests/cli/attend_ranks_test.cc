@@ -11,8 +11,7 @@ namespace {
 class AttendRanks : public RanksTest {
  protected:
   /// in.safetensors: q, dout [2, 4, Tq, 8], k, v [2, 2, Tk, 8], f32 or f64.
-  template <class T>
-  void make_input(Index q_len, Index kv_len, bool dout) const {
+  template <class T> void make_input(Index q_len, Index kv_len, bool dout) const {
     std::mt19937 random(7);
     const auto tensor = [&](Index heads, Index length) {
       Tensor<T> x({2, heads, length, 8});
@@ -41,15 +40,14 @@ class AttendRanks : public RanksTest {
 };
 
 TEST_F(AttendRanks, ForwardIsTheSameFile) {
-  for (const auto& [q_len, kv_len, words] :
-       std::vector<std::tuple<Index, Index, std::string>>{{200, 200, "--causal"},
-                                                          {33, 70, "--causal=bottom-right --dropout 0.3 --seed 5"},
-                                                          {2, 65, "--window 9,9,top-left"}}) {
+  for (const auto& [q_len, kv_len, words] : std::vector<std::tuple<Index, Index, std::string>>{{200, 200, "--causal"},
+           {33, 70, "--causal=bottom-right --dropout 0.3 --seed 5"}, {2, 65, "--window 9,9,top-left"}}) {
     make_input<float>(q_len, kv_len, false);
     const std::string whole = alone(words);
     for (const int ranks : {1, 2, 3}) {
       EXPECT_TRUE(shared(ranks, words + " --parallel all-gather") == whole) << ranks << " ranks, " << words;
-      EXPECT_TRUE(shared(ranks, words + " --parallel all-gather --layout contiguous") == whole) << ranks << " ranks, " << words;
+      EXPECT_TRUE(shared(ranks, words + " --parallel all-gather --layout contiguous") == whole)
+          << ranks << " ranks, " << words;
     }
     EXPECT_TRUE(shared(2, words + " --parallel ulysses") == whole) << words;
     EXPECT_TRUE(shared(3, words + " --parallel ring") == whole) << words;
@@ -70,7 +68,8 @@ TEST_F(AttendRanks, BackwardIsTheSameFileByUlyssesAndHasEqualDqOtherwise) {
     for (const char* name : {"out", "lse", "dq"}) EXPECT_EQ(one.at(name).bytes, all.at(name).bytes) << name;
     for (const char* name : {"dk", "dv"}) {
       const Tensor<double> expected = to_f64(one.at(name)), got = to_f64(all.at(name));
-      // A sum of 130 terms of a magnitude below 1 each, times 8 columns, in two orders: each within n eps of the sum of magnitudes.
+      // A sum of 130 terms of a magnitude below 1 each, times 8 columns, in two orders: each within n eps of the sum of
+      // magnitudes.
       const double bound = 2 * 130 * 130 * std::numeric_limits<double>::epsilon();
       for (Index i = 0; i < expected.count(); ++i) ASSERT_NEAR(got.data()[i], expected.data()[i], bound) << name << i;
     }

@@ -76,35 +76,33 @@ class Attend : public ToolTest {
         {"plain", {}},
         {"causal", {"--causal"}, kQueries, with([](Index, Index, Index i, Index j) { return j <= i; })},
         {"top-left", {"--causal=top-left"}, kKeys, with([](Index, Index, Index i, Index j) { return j <= i; })},
-        {"bottom-right", {"--causal=bottom-right"}, kKeys, with([](Index, Index, Index i, Index j) { return j <= i + shift; })},
-        {"offsets", {"--causal", "--offsets", "2,1"}, kKeys, with([](Index b, Index, Index i, Index j) {
-           return j <= i + 2 - b;
-         })},
-        {"window", {"--window", "1,0"}, kQueries, with([](Index, Index, Index i, Index j) { return j <= i && j >= i - 1; })},
-        {"window aligned", {"--window", "-1,1,bottom-right"}, kKeys, with([](Index, Index, Index i, Index j) {
-           return j <= i + shift + 1;
-         })},
-        {"words", {"--mask", "causal(top-left) | prefix(3,5)"}, kKeys, with([](Index b, Index, Index i, Index j) {
-           return j <= i || j < 3 + 2 * b;
-         })},
-        {"lengths", {"--key-lengths", "3,5"}, kKeys, with([](Index b, Index, Index, Index j) { return j < 3 + 2 * b; })},
-        {"keep", {"--keep", "keep.npy", "--mask-axes", "bk"}, kKeys, with([keep](Index b, Index, Index, Index j) {
-           return keep(b, j) != 0;
-         })},
-        {"drop", {"--drop", "drop.npy", "--mask-axes", "hqk"}, kKeys, with([drop](Index, Index h, Index i, Index j) {
-           return drop(h, i, j) == 0;
-         })},
+        {"bottom-right", {"--causal=bottom-right"}, kKeys,
+            with([](Index, Index, Index i, Index j) { return j <= i + shift; })},
+        {"offsets", {"--causal", "--offsets", "2,1"}, kKeys,
+            with([](Index b, Index, Index i, Index j) { return j <= i + 2 - b; })},
+        {"window", {"--window", "1,0"}, kQueries,
+            with([](Index, Index, Index i, Index j) { return j <= i && j >= i - 1; })},
+        {"window aligned", {"--window", "-1,1,bottom-right"}, kKeys,
+            with([](Index, Index, Index i, Index j) { return j <= i + shift + 1; })},
+        {"words", {"--mask", "causal(top-left) | prefix(3,5)"}, kKeys,
+            with([](Index b, Index, Index i, Index j) { return j <= i || j < 3 + 2 * b; })},
+        {"lengths", {"--key-lengths", "3,5"}, kKeys,
+            with([](Index b, Index, Index, Index j) { return j < 3 + 2 * b; })},
+        {"keep", {"--keep", "keep.npy", "--mask-axes", "bk"}, kKeys,
+            with([keep](Index b, Index, Index, Index j) { return keep(b, j) != 0; })},
+        {"drop", {"--drop", "drop.npy", "--mask-axes", "hqk"}, kKeys,
+            with([drop](Index, Index h, Index i, Index j) { return drop(h, i, j) == 0; })},
         {"bias", {"--bias", "bias.npy"}, kKeys, bias},
         {"scale", {"--scale", "-0.5"}, kKeys, scale},
         {"softcap", {"--softcap", "0.7"}, kKeys, softcap},
         {"sinks", {"--sinks", "sinks.npy", "--dsinks", "ds.npy"}, kKeys, sinks},
         {"alibi", {"--alibi", "--dposition", "dp.npy"}, kQueries, alibi},
         {"t5",
-         {"--t5", "table.npy", "--t5-past", "--t5-max-distance", "6", "--position-align", "bottom-right", "--dposition",
-          "dp.npy"},
-         kKeys,
-         t5},
-        {"relative", {"--relative", "table.npy", "--position-align", "top-left", "--dposition", "dp.npy"}, kKeys, relative},
+            {"--t5", "table.npy", "--t5-past", "--t5-max-distance", "6", "--position-align", "bottom-right",
+                "--dposition", "dp.npy"},
+            kKeys, t5},
+        {"relative", {"--relative", "table.npy", "--position-align", "top-left", "--dposition", "dp.npy"}, kKeys,
+            relative},
         {"empty rows", {"--key-lengths", "0,3", "--empty-row", "mean"}, kKeys, mean},
     };
   }
@@ -141,8 +139,9 @@ TEST_F(Attend, EverySpellingMeansWhatTheTextbookSays) {
     save("v.npy", v);
     save("g.npy", dout);
     const bool biased = each.name == "bias";
-    const Words words = "attend --q q.npy --k k.npy --v v.npy --out out.npy --weights w.npy --lse l.npy --dout g.npy --dq dq.npy "
-                        "--dk dk.npy --dv dv.npy";
+    const Words words =
+        "attend --q q.npy --k k.npy --v v.npy --out out.npy --weights w.npy --lse l.npy --dout g.npy --dq dq.npy --dk "
+        "dk.npy --dv dv.npy";
     EXPECT_EQ(output(words + each.words + (biased ? "--dbias db.npy" : "")), "");
 
     const auto forward = reference::attention_forward<double>(q, k, v, each.options);
@@ -178,7 +177,9 @@ TEST_F(Attend, OneFileInAndOutHoldsTheSameBits) {
   }
   io::save_safetensors(path("in.safetensors"), in);
   output("attend --in in.safetensors --out o.safetensors --causal --weights --dropout 0.3 --seed 9");
-  output("attend --q q.npy --k k.npy --v v.npy --out out.npy --causal --dropout 0.3 --seed 9 --dout dout.npy --dq dq.npy --dk dk.npy --dv dv.npy --weights weights.npy --lse lse.npy --threads 1");
+  output(
+      "attend --q q.npy --k k.npy --v v.npy --out out.npy --causal --dropout 0.3 --seed 9 --dout dout.npy --dq dq.npy "
+      "--dk dk.npy --dv dv.npy --weights weights.npy --lse lse.npy --threads 1");
   const StateDict out = io::load_safetensors(path("o.safetensors"));
   EXPECT_EQ(out.size(), 6U);
   for (const char* name : {"out", "weights", "lse", "dq", "dk", "dv"}) {
@@ -189,8 +190,8 @@ TEST_F(Attend, OneFileInAndOutHoldsTheSameBits) {
   }
 }
 
-/// The tool takes the output and the weights in one pass; each in the bits of a pass of its own. Also where few queries are
-/// decoded, and where rows are too long to keep (Tk above 8,192).
+/// The tool takes the output and the weights in one pass; each in the bits of a pass of its own. Also where few queries
+/// are decoded, and where rows are too long to keep (Tk above 8,192).
 TEST_F(Attend, WeightsBesideTheOutputHaveTheBitsOfBothAlone) {
   struct Shape {
     Index q_len, kv_len;
@@ -207,16 +208,16 @@ TEST_F(Attend, WeightsBesideTheOutputHaveTheBitsOfBothAlone) {
     save("q.npy", q);
     save("k.npy", k);
     save("v.npy", v);
-    AttentionOptions options{.mask = Mask::causal(Align::kBottomRight), .dropout = {.p = 0.25, .seed = 4, .training = true}};
+    AttentionOptions options{
+        .mask = Mask::causal(Align::kBottomRight), .dropout = {.p = 0.25, .seed = 4, .training = true}};
     Tensor<float> out({1, 2, q_len, 40}), weights({1, 2, q_len, kv_len}), applied(weights.sizes());
     attention_forward(q, k, v, {.out = out}, options);
     attention_forward(q, k, {}, {.weights = weights}, options);
     attention_forward(q, k, {}, {.weights = applied, .kind = WeightsKind::kApplied}, options);
-    const Words words{"attend",    "--q",   "q.npy",  "--k",     "k.npy",
-                      "--v",       "v.npy", "--out",  "out.npy", "--causal=bottom-right",
-                      "--dropout", "0.25",  "--seed", "4"};
+    const Words words{"attend", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy",
+        "--causal=bottom-right", "--dropout", "0.25", "--seed", "4"};
     for (const Words& wanted :
-         {Words{"--weights", "w.npy"}, Words{"--applied", "a.npy"}, Words{"--weights", "w.npy", "--applied", "a.npy"}}) {
+        {Words{"--weights", "w.npy"}, Words{"--applied", "a.npy"}, Words{"--weights", "w.npy", "--applied", "a.npy"}}) {
       output(words + wanted);
       EXPECT_EQ(load("out.npy").bytes, any_tensor(out).bytes);
       if (wanted[0] == "--weights") {

@@ -17,8 +17,7 @@ class Bench : public ToolTest {
 };
 
 TEST_F(Bench, EveryCaseSaysItsFractionOfAPeakOfTheSameRun) {
-  const nlohmann::json bench =
-      json("bench fwd-f32-d64-s128 bwd-f64-d64-s128 fwd-bf16-d64-s128 mha-fwd-f32-b1- --json");
+  const nlohmann::json bench = json("bench fwd-f32-d64-s128 bwd-f64-d64-s128 fwd-bf16-d64-s128 mha-fwd-f32-b1- --json");
   EXPECT_GT(bench["peak"]["fma_f32_gflops"], 0);
   EXPECT_GT(bench["peak"]["before"]["read_gbs"], 0);
   EXPECT_GT(bench["peak"]["after"]["fma_f64_gflops"], 0);
@@ -39,7 +38,7 @@ TEST_F(Bench, EveryCaseSaysItsFractionOfAPeakOfTheSameRun) {
     EXPECT_LE(one["error"], one["bound"]);
   }
   EXPECT_NE(named(bench, "fwd-f32-d64-s128")["kernel"].get<std::string>().find(bench["isa"].get<std::string>()),
-            std::string::npos);
+      std::string::npos);
 }
 
 TEST_F(Bench, FlopsAreUsefulOnes) {
@@ -63,8 +62,9 @@ TEST_F(Bench, OptionsAreHeldAgainstThePlainKernelForTheSameLiveTiles) {
   const nlohmann::json& one = bench["cases"][0];
   EXPECT_EQ(one["of"], "plain");
   EXPECT_NEAR(one["fraction"].get<double>(),
-              one["plain_ms"].get<double>() * one["live_tiles_share"].get<double>() / one["ms"].get<double>(), 1e-9);
-  // Tiles are at most 128 keys wide: a window of 128 touches at least one and at most two columns of tiles, of eight or more.
+      one["plain_ms"].get<double>() * one["live_tiles_share"].get<double>() / one["ms"].get<double>(), 1e-9);
+  // Tiles are at most 128 keys wide: a window of 128 touches at least one and at most two columns of tiles, of eight or
+  // more.
   EXPECT_GT(one["live_tiles_share"], 0.1);
   EXPECT_LT(one["live_tiles_share"], 0.3);
   const double pairs = 1024.0 * 128 - 127.0 * 128 / 2;  // row i keeps min(i + 1, 128) keys
@@ -92,11 +92,11 @@ TEST_F(Bench, ListHasEveryCaseOnceAndHelpEverySuite) {
     EXPECT_TRUE(names.insert(name).second) << name;
     EXPECT_NE(help.find(group), std::string::npos) << group;
   }
-  for (const char* wanted :
-       {"fwd-f32-d64-s16384-causal", "bwd-f32-d128-s1024", "decode-f32-b1-tq1-s32768", "decode-bf16-b16-tq1-s512",
-        "bwd-bf16-d64-s4096", "dropout-f32-d64-s1024", "weights-f32-d64-s2048", "mha-fwdbwd-f32-b8-t128-e768-h12", "lm-process",
-        "cache-int8-s8192", "cache-prompt-paged-f32-s4608", "ragged-bwd-f32-d64-b16", "linear-bwd-bf16-1600x512x512",
-        "capture-top8-f32-d64-s65536", "linattn-hybrid-d128-s2048-bwd", "fwd-f32-d32-table"}) {
+  for (const char* wanted : {"fwd-f32-d64-s16384-causal", "bwd-f32-d128-s1024", "decode-f32-b1-tq1-s32768",
+           "decode-bf16-b16-tq1-s512", "bwd-bf16-d64-s4096", "dropout-f32-d64-s1024", "weights-f32-d64-s2048",
+           "mha-fwdbwd-f32-b8-t128-e768-h12", "lm-process", "cache-int8-s8192", "cache-prompt-paged-f32-s4608",
+           "ragged-bwd-f32-d64-b16", "linear-bwd-bf16-1600x512x512", "capture-top8-f32-d64-s65536",
+           "linattn-hybrid-d128-s2048-bwd", "fwd-f32-d32-table"}) {
     EXPECT_TRUE(names.contains(wanted)) << wanted;
   }
 }

@@ -75,7 +75,9 @@ TEST_F(Explain, TheWrongSplitPutsTheSameNumbersElsewhere) {
   for (int h = 0; h < 2; ++h) {
     for (int i = 0; i < 3; ++i) {
       for (int n = 0; n < 2; ++n) {
-        const auto of = [&](const char* which, const char* what) { return split.at(which).at(what)[0][h][i][n].get<int>(); };
+        const auto of = [&](const char* which, const char* what) {
+          return split.at(which).at(what)[0][h][i][n].get<int>();
+        };
         EXPECT_EQ(of("right", "token"), i);
         EXPECT_EQ(of("right", "feature"), 2 * h + n);
         const int place = (3 * h + i) * 2 + n;  // row-major in [H, L, d]
@@ -96,13 +98,8 @@ TEST_F(Explain, TheWrongSplitPutsTheSameNumbersElsewhere) {
 TEST_F(Explain, TheNumpyExampleIsTheArticlesOwn) {
   const Document& numpy = document_.at("numpy");
   const golden::File file("five_tokens");
-  for (const auto& [name, golden_name] : {std::pair("q", "q"),
-                                          {"k", "k"},
-                                          {"v", "v"},
-                                          {"weights", "plain.weights"},
-                                          {"causal_weights", "causal.weights"},
-                                          {"out", "plain.out"},
-                                          {"causal_out", "causal.out"}}) {
+  for (const auto& [name, golden_name] : {std::pair("q", "q"), {"k", "k"}, {"v", "v"}, {"weights", "plain.weights"},
+           {"causal_weights", "causal.weights"}, {"out", "plain.out"}, {"causal_out", "causal.out"}}) {
     SCOPED_TRACE(name);
     const Tensor<double> want = to_f64(file.tensors().at(golden_name));
     const Matrix got = numpy.at(name).get<Matrix>();
@@ -110,7 +107,8 @@ TEST_F(Explain, TheNumpyExampleIsTheArticlesOwn) {
     ASSERT_EQ(want.count(), static_cast<Index>(got.size()) * width);
     const double tolerance = golden_name[1] == '\0' ? 0 : kF64;  // bit-identical inputs
     for (Index n = 0; n < want.count(); ++n) {
-      EXPECT_NEAR(got[static_cast<std::size_t>(n / width)][static_cast<std::size_t>(n % width)], want.data()[n], tolerance);
+      EXPECT_NEAR(
+          got[static_cast<std::size_t>(n / width)][static_cast<std::size_t>(n % width)], want.data()[n], tolerance);
     }
   }
   const std::string text = output({"explain"});
@@ -123,7 +121,8 @@ TEST_F(Explain, OnlyAttentionTellsBlueFromRed) {
   const Document& words = document_.at("words");
   std::map<std::string, Document> mixtures;
   for (const Document& mixture : words.at("mixtures")) mixtures[mixture.at("name")] = mixture;
-  for (const char* name : {"average", "fixed-weights"}) EXPECT_EQ(mixtures.at(name).at("blue"), mixtures.at(name).at("red"));
+  for (const char* name : {"average", "fixed-weights"})
+    EXPECT_EQ(mixtures.at(name).at("blue"), mixtures.at(name).at("red"));
   EXPECT_NE(mixtures.at("attention").at("blue"), mixtures.at("attention").at("red"));
   for (const auto& [name, mixture] : mixtures) {
     for (const Matrix& rows : {mixture.at("blue").get<Matrix>(), mixture.at("red").get<Matrix>()}) {

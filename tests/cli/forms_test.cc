@@ -20,7 +20,8 @@ class Forms : public ToolTest {
 };
 
 TEST_F(Forms, EveryFormIsWithinItsBoundAndEveryPairIsEqual) {
-  for (const Words& sizes : {Words{}, {"--batch", "3", "--length", "17", "--embed", "30", "--heads", "5", "--seed", "7"}}) {
+  for (const Words& sizes :
+      {Words{}, {"--batch", "3", "--length", "17", "--embed", "30", "--heads", "5", "--seed", "7"}}) {
     const Words words = Words{"forms", "--json"} + sizes;
     const Document document = json(words);
     EXPECT_TRUE(document.at("holds").get<bool>());
@@ -49,13 +50,9 @@ TEST_F(Forms, CostsFollowFromTheSizes) {
   const double batch = 2, length = 64, embed = 24, heads = 3;
   const auto forms = by_name(json("forms --json --batch 2 --length 64 --embed 24 --heads 3"));
   const double square = embed * embed;
-  const std::map<std::string, double> parameters = {{"v1", 3 * square + 3 * embed},
-                                                    {"v2", 3 * square + 3 * embed},
-                                                    {"v3", 4 * square + 4 * embed},
-                                                    {"v4", 4 * square + 4 * embed},
-                                                    {"single-head", 4 * square},
-                                                    {"mha, 3 heads", 4 * square + 4 * embed},
-                                                    {"self-attention", 3 * square + 3 * embed}};
+  const std::map<std::string, double> parameters = {{"v1", 3 * square + 3 * embed}, {"v2", 3 * square + 3 * embed},
+      {"v3", 4 * square + 4 * embed}, {"v4", 4 * square + 4 * embed}, {"single-head", 4 * square},
+      {"mha, 3 heads", 4 * square + 4 * embed}, {"self-attention", 3 * square + 3 * embed}};
   for (const auto& [name, count] : parameters) EXPECT_EQ(forms.at(name).at("parameters").get<double>(), count) << name;
   const double every_pair = length * length, causal_pairs = length * (length + 1) / 2;
   for (const auto& [name, form] : forms) {
@@ -69,7 +66,7 @@ TEST_F(Forms, CostsFollowFromTheSizes) {
                                                                                        : 4;
     EXPECT_EQ(form.at("projection_flops").get<double>(), 2 * batch * length * square * matrices);
     EXPECT_EQ(form.at("flops").get<double>(),
-              form.at("projection_flops").get<double>() + form.at("attention_flops").get<double>());
+        form.at("projection_flops").get<double>() + form.at("attention_flops").get<double>());
     if (name.starts_with("naive")) {
       EXPECT_EQ(form.at("score_bytes").get<double>(), batch * heads * every_pair * (form.at("type") == "f64" ? 8 : 4));
     }
@@ -82,7 +79,8 @@ TEST_F(Forms, LinearCostsGrowAsTheLengthAndSparseOnesAsTheLivePairs) {
   const auto flops = [&](const char* name) { return forms.at(name).at("attention_flops").get<double>(); };
   const double state = batch * length * heads * 4 * width * width;  // into the state and out of it
   const auto triangle = [](double n) { return n * (n + 1) / 2; };
-  const double chunks = std::floor(length / chunk), pairs = chunks * triangle(chunk) + triangle(length - chunks * chunk);
+  const double chunks = std::floor(length / chunk),
+               pairs = chunks * triangle(chunk) + triangle(length - chunks * chunk);
   EXPECT_EQ(flops("linear"), state);
   EXPECT_EQ(flops("linear recurrent"), state);
   EXPECT_EQ(flops("linear decay"), state + 4 * batch * embed * pairs);
@@ -118,7 +116,8 @@ TEST_F(Forms, OnlyTheSameFormulaIsNearSoftmax) {
   const auto forms = by_name(json("forms --json --length 64"));
   const auto away = [&](const char* name) { return forms.at(name).at("from_softmax").get<double>(); };
   for (const char* name : {"naive f32", "tiled f32"}) EXPECT_LT(away(name), 1e-5) << name;
-  for (const char* name : {"linear", "linear features", "sparse window", "sparse blocks"}) EXPECT_GT(away(name), 1e-4) << name;
+  for (const char* name : {"linear", "linear features", "sparse window", "sparse blocks"})
+    EXPECT_GT(away(name), 1e-4) << name;
   EXPECT_LT(away("linear features"), 1);
   EXPECT_TRUE(forms.at("linear chunked").at("from_softmax").is_null());
 }

@@ -1,4 +1,5 @@
-// Code that qkv judge runs and that means harm, or has a bug that looks like it: it costs its own verdict and nothing else.
+// Code that qkv judge runs and that means harm, or has a bug that looks like it: it costs its own verdict and nothing
+// else.
 #include <csignal>
 
 #include "cli/judge_tool.h"
@@ -74,9 +75,9 @@ TEST_F(HostileJudge, WhatOutlivesItsParentIsEndedAtTheTimeLimit) {
 TEST_F(HostileJudge, ManyProcessesThatReplaceThemselvesAreEnded) {
   QKV_NEEDS_PYTHON(python, "os");
   write("many.py",
-        "import os, time\nfirst = os.getpid()\nfor i in range(5):\n    if os.fork() == 0: os.setsid()\n"
-        "while True:\n    if os.getpid() == first: time.sleep(1000)\n    open('beat', 'a').write('x')\n    if os.fork(): "
-        "os._exit(0)\n");
+      "import os, time\nfirst = os.getpid()\nfor i in range(5):\n    if os.fork() == 0: os.setsid()\n"
+      "while True:\n    if os.getpid() == first: time.sleep(1000)\n    open('beat', 'a').write('x')\n    if os.fork(): "
+      "os._exit(0)\n");
   const double start = now();
   run_program("'" + python + "' many.py", {"--time-limit", "1"});
   EXPECT_LT(now() - start, 20);
@@ -140,7 +141,7 @@ TEST_F(HostileJudge, PythonThatAttacksWhatWatchesIt) {
   const double start = now();
   for (const char* number : {"SIGKILL", "SIGSTOP", "SIGTERM"}) {
     run_python(python, "    os.kill(os.getppid(), signal." + std::string(number) + ")\n    while True: pass\n",
-               {"--time-limit", "1"});
+        {"--time-limit", "1"});
   }
   EXPECT_LT(now() - start, 60);
 }
@@ -148,8 +149,8 @@ TEST_F(HostileJudge, PythonThatAttacksWhatWatchesIt) {
 TEST_F(HostileJudge, AFolderWithoutPermissionsIsRemoved) {
   QKV_NEEDS_PYTHON(python, "numpy");
   run_python(python,
-             "    os.makedirs(os.environ['TMPDIR'] + '/a/b', exist_ok=True)\n    os.chmod(os.environ['TMPDIR'] + '/a', 0)\n    "
-             "os._exit(1)\n");
+      "    os.makedirs(os.environ['TMPDIR'] + '/a/b', exist_ok=True)\n    os.chmod(os.environ['TMPDIR'] + '/a', 0)\n   "
+      " os._exit(1)\n");
 }
 
 TEST_F(HostileJudge, ControlCharactersDoNotReachTheTerminal) {
@@ -163,7 +164,8 @@ TEST_F(HostileJudge, ControlCharactersDoNotReachTheTerminal) {
 
 TEST_F(HostileJudge, TheSandboxAllowsNoFileAndNoNetwork) {
   write("mine.sh", "echo x > mark\n");
-  if (std::system("bwrap --ro-bind / / --dev /dev --proc /proc --unshare-net --unshare-pid -- true >/dev/null 2>&1") != 0) {
+  if (std::system("bwrap --ro-bind / / --dev /dev --proc /proc --unshare-net --unshare-pid -- true >/dev/null 2>&1") !=
+      0) {
     const Outcome outcome = judge({"--run", "sh mine.sh {in} {out}", "--task", "sdpa", "--sandbox"});
     EXPECT_EQ(outcome.code, 2);
     GTEST_SKIP() << "bubblewrap is not installed or not allowed: " << outcome.err;

@@ -1,4 +1,5 @@
-// What should break the tool and must not: sizes of nothing, absurd numbers, outputs that cannot be written, signals, limits.
+// What should break the tool and must not: sizes of nothing, absurd numbers, outputs that cannot be written, signals,
+// limits.
 #include <sys/resource.h>
 
 #include <chrono>
@@ -24,8 +25,7 @@ class Hostile : public ToolTest {
     return Words{"attend", "--q", "t.npy", "--k", "t.npy", "--v", "t.npy", "--out", "out.npy"} + more;
   }
   /// Starts the tool, with `before` run in the new process first.
-  template <class Before>
-  pid_t start(const Words& words, Before before) const {
+  template <class Before> pid_t start(const Words& words, Before before) const {
     const pid_t child = fork();
     if (child != 0) return child;
     const int errors = open(path(".stderr").c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0666);
@@ -78,8 +78,7 @@ TEST_F(Hostile, IntegersAreDecimalAndInRange) {
   refused({"explain"}, "--threads", "1025");
   refused({"train"}, "--heads", "0");
   expect_refused({"explain", "--threads", "0"}, {"--threads must be an integer from 1 to 1024: got \"0\""});
-  EXPECT_EQ(json("ablate same-k --json --seed 18446744073709551615")["seed"].get<std::uint64_t>(),
-            ~std::uint64_t{0});
+  EXPECT_EQ(json("ablate same-k --json --seed 18446744073709551615")["seed"].get<std::uint64_t>(), ~std::uint64_t{0});
   EXPECT_EQ(json("ablate same-k --json --seed 010")["seed"], 10);  // not octal
 }
 
@@ -116,7 +115,8 @@ TEST_F(Hostile, AReadOnlyOutputIsToldBeforeTheWork) {
   });
   const int status = status_of(child);
   ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == 99 || WEXITSTATUS(status) == 127) GTEST_SKIP() << "the tool cannot be run by another user here";
+  if (WEXITSTATUS(status) == 99 || WEXITSTATUS(status) == 127)
+    GTEST_SKIP() << "the tool cannot be run by another user here";
   EXPECT_EQ(WEXITSTATUS(status), 2);
   EXPECT_NE(contents(path(".stderr")).find("read-only"), std::string::npos) << contents(path(".stderr"));
   EXPECT_EQ(contents(path("old.safetensors")), "old");

@@ -34,8 +34,8 @@ class House : public ToolTest {
 
 TEST_F(House, EveryCommandHelpsWithAnExample) {
   const std::string all = output({"--help"});
-  for (const char* name : {"judge", "practice", "train", "generate", "map", "forms", "ablate", "explain", "attend", "layer",
-                           "mask", "bench", "info"}) {
+  for (const char* name : {"judge", "practice", "train", "generate", "map", "forms", "ablate", "explain", "attend",
+           "layer", "mask", "bench", "info"}) {
     EXPECT_NE(all.find(std::string("\n  ") + name + " "), std::string::npos) << name;
     const std::string help = output({name, "--help"});
     EXPECT_NE(help.find(std::string("Example:\n  qkv ") + name), std::string::npos) << help;
@@ -74,8 +74,7 @@ TEST_F(House, BadInputsOfAttend) {
   expect_refused("attend --q q.npy --k flat.npy --v v.npy --out out.npy", {"k", "[3, 4]"});
   expect_refused("attend --in torn.safetensors --out out.safetensors", {"torn.safetensors"});
   save("more.npy", Tensor<float>({2, 2, 3, 5}));
-  expect_refused("attend --q q.npy --k more.npy --v v.npy --out out.npy",
-                 {"more.npy", "[2, 2, 3, 5]"});
+  expect_refused("attend --q q.npy --k more.npy --v v.npy --out out.npy", {"more.npy", "[2, 2, 3, 5]"});
   expect_refused(attend({"--causal=sideways"}), {"top-left", "bottom-right"});
   save("long.npy", Tensor<float>({2, 2, 9, 4}));
   const Words longer = "attend --q q.npy --k long.npy --v long.npy --out out.npy";
@@ -170,7 +169,8 @@ class OnATerminal : public House {
   void SetUp() override {
     House::SetUp();
     int terminal = -1, other = -1;
-    if (openpty(&terminal, &other, nullptr, nullptr, nullptr) != 0) GTEST_SKIP() << "this system gives no pseudo-terminal";
+    if (openpty(&terminal, &other, nullptr, nullptr, nullptr) != 0)
+      GTEST_SKIP() << "this system gives no pseudo-terminal";
     close(terminal);
     close(other);
   }

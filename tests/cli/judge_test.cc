@@ -1,4 +1,5 @@
-// qkv judge: how it is called and what it prints. Not: which mistakes are named (tests/judge), hostile code (hostile_judge_test.cc).
+// qkv judge: how it is called and what it prints. Not: which mistakes are named (tests/judge), hostile code
+// (hostile_judge_test.cc).
 #include <set>
 
 #include "cli/judge_tool.h"
@@ -14,13 +15,13 @@ class Judge : public JudgeTest {
   /// Attention in NumPy; `scale` is what the scores are divided by.
   void write_sdpa(const std::string& file, const std::string& scale = "np.sqrt(q.shape[-1])") {
     write(file,
-          "import numpy as np\n\n\ndef sdpa(q, k, v, mask=None):\n"
-          "    scores = q @ np.swapaxes(k, -1, -2) / " +
-              scale +
-              "\n"
-              "    if mask is not None:\n        scores = np.where(mask, scores, -1e20)\n"
-              "    weights = np.exp(scores - scores.max(-1, keepdims=True))\n"
-              "    return weights / weights.sum(-1, keepdims=True) @ v\n");
+        "import numpy as np\n\n\ndef sdpa(q, k, v, mask=None):\n"
+        "    scores = q @ np.swapaxes(k, -1, -2) / " +
+            scale +
+            "\n"
+            "    if mask is not None:\n        scores = np.where(mask, scores, -1e20)\n"
+            "    weights = np.exp(scores - scores.max(-1, keepdims=True))\n"
+            "    return weights / weights.sum(-1, keepdims=True) @ v\n");
   }
 };
 
@@ -101,8 +102,8 @@ TEST_F(Judge, ArgumentsOfOtherNamesAreMapped) {
   QKV_NEEDS_PYTHON(python, "numpy");
   write_sdpa("mine.py");
   write("odd.py", contents(path("mine.py")) + "\n\ndef odd(eins, zwei, drei):\n    return sdpa(zwei, eins, drei)\n");
-  const Document found =
-      finding({"odd.py:odd", "--task", "sdpa", "--python", python, "--map", "q=zwei", "--map", "k=eins", "--map", "v=drei"});
+  const Document found = finding(
+      {"odd.py:odd", "--task", "sdpa", "--python", python, "--map", "q=zwei", "--map", "k=eins", "--map", "v=drei"});
   EXPECT_EQ(found["verdict"], "right") << found;
 }
 
@@ -118,10 +119,12 @@ TEST_F(Judge, NoRoomForItsOwnFilesIsNoFaultOfTheCode) {
   QKV_NEEDS_PYTHON(python, "numpy");
   write("mine.py", "def sdpa(q, k, v):\n    return v\n");
   const std::string command = "cd '" + path("").string() +
-                              "'; ulimit -f 4; TMPDIR=tmp '" QKV_TOOL "' judge mine.py --python '" + python + "' > out 2> err";
+                              "'; ulimit -f 4; TMPDIR=tmp '" QKV_TOOL "' judge mine.py --python '" + python +
+                              "' > out 2> err";
   EXPECT_EQ(WEXITSTATUS(std::system(("bash -c \"" + command + "\"").c_str())), 2);
   EXPECT_EQ(contents(path("out")), "");
-  EXPECT_TRUE(has(contents(path("err")), "cannot be written: is there room in its folder (TMPDIR)?")) << contents(path("err"));
+  EXPECT_TRUE(has(contents(path("err")), "cannot be written: is there room in its folder (TMPDIR)?"))
+      << contents(path("err"));
 }
 
 TEST_F(Judge, ProbesAndAnswersAreFiles) {
@@ -151,7 +154,8 @@ TEST_F(Judge, ProgramsAreRunOnceAProbe) {
   EXPECT_EQ(copied["verdict"], "failed") << "a probe is no answer: " << copied;
   EXPECT_GE(std::ranges::count(contents(path("calls")), '\n'), 5);
 
-  const Document unfilled = finding({"--run", "sh -c 'echo \"fill in: the scores\" >&2; exit 3' {in} {out}", "--task", "sdpa"});
+  const Document unfilled =
+      finding({"--run", "sh -c 'echo \"fill in: the scores\" >&2; exit 3' {in} {out}", "--task", "sdpa"});
   EXPECT_EQ(unfilled["verdict"], "unfilled");
   EXPECT_EQ(unfilled["checks"][0]["detail"], "fill in: the scores");
 

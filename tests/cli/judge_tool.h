@@ -33,14 +33,16 @@ class JudgeTest : public ToolTest {
     const auto root = std::filesystem::path(QKV_GOLDEN_DIR).parent_path().parent_path().parent_path();
     const char* environment = std::getenv("VIRTUAL_ENV");
     for (const std::string& one : {environment == nullptr ? std::string() : std::string(environment) + "/bin/python",
-                                   (root / "build/venv/bin/python").string(), std::string("python3")}) {
+             (root / "build/venv/bin/python").string(), std::string("python3")}) {
       const std::string command = "'" + one + "' -I -c 'import " + module + "' >/dev/null 2>&1";
       if (!one.empty() && std::system(command.c_str()) == 0) return one;
     }
     return {};
   }
 
-  static double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+  static double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
 };
 
 inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

@@ -9,7 +9,8 @@ namespace {
 
 class LayerTool : public ToolTest {
  protected:
-  /// The files of a golden case, and the command line that runs it: a layer of the ladder, or Hugging Face's grouped-query.
+  /// The files of a golden case, and the command line that runs it: a layer of the ladder, or Hugging Face's
+  /// grouped-query.
   Words prepare(const golden::File& file) const {
     const bool grouped = file.fact("kind") == "grouped";
     io::save_safetensors(path("s.safetensors"), file.parameters());
@@ -26,18 +27,18 @@ class LayerTool : public ToolTest {
       return file.number("norm_eps") > 0 ? words + Words{"--norm-eps", file.fact("norm_eps")} : words;
     }
     words = words + Words{"--weights", "w.npy", file.number("causal") != 0 ? "--causal" : "--no-causal", "--empty-row",
-                          file.fact("fill") == "-inf" ? "nan" : "mean"};
+                        file.fact("fill") == "-inf" ? "nan" : "mean"};
     if (file.fact("mode") != "train") return words;
-    return words + Words{"--dropout", file.fact("dropout"), "--residual-dropout", file.fact("residual"), "--seed", file.fact("seed")};
+    return words + Words{"--dropout", file.fact("dropout"), "--residual-dropout", file.fact("residual"), "--seed",
+                       file.fact("seed")};
   }
 };
 
 /// Key/value heads of Hugging Face's modules from the file, their rotary positions from one option.
 TEST_F(LayerTool, HoldsPyTorchsAndHuggingFacesValues) {
-  for (const char* name :
-       {"v1_3x2x4", "v3_3x4x2_ragged_bk", "v3_3x4x2_ragged_train", "self_attention_3x4x2_ragged", "single_head_3x2x4",
-        "mha_3x2x4_in_proj", "mha_3x2x6_nan_train", "mha_2x5x6_causal_train", "hf_llama", "hf_llama_yarn", "hf_llama_llama3",
-        "hf_qwen3", "hf_olmo2", "hf_gptj"}) {
+  for (const char* name : {"v1_3x2x4", "v3_3x4x2_ragged_bk", "v3_3x4x2_ragged_train", "self_attention_3x4x2_ragged",
+           "single_head_3x2x4", "mha_3x2x4_in_proj", "mha_3x2x6_nan_train", "mha_2x5x6_causal_train", "hf_llama",
+           "hf_llama_yarn", "hf_llama_llama3", "hf_qwen3", "hf_olmo2", "hf_gptj"}) {
     SCOPED_TRACE(name);
     const golden::File file(name);
     EXPECT_EQ(output(prepare(file)), "");
@@ -52,7 +53,7 @@ TEST_F(LayerTool, HoldsPyTorchsAndHuggingFacesValues) {
   }
   const Words layer = "--state s.safetensors --x x.npy --out y.npy";
   for (const auto& [rope, said] :
-       {std::pair("base", "KEY=VALUE"), {"bass=3", "bass"}, {"base=three", "three"}, {"scaling=cubic", "llama3"}}) {
+      {std::pair("base", "KEY=VALUE"), {"bass=3", "bass"}, {"base=three", "three"}, {"scaling=cubic", "llama3"}}) {
     expect_refused("layer grouped-query" + layer + Words{"--rope", rope}, {"--rope", said});
   }
   expect_refused("layer mha --kv-heads 2" + layer, {"--kv-heads", "mha"});
@@ -116,8 +117,7 @@ TEST_F(LayerTool, RefusesWhatTheLayerHasNot) {
   expect_refused("layer average --x x.npy --out y.npy --causal", {"no mask", "causal"});
   expect_refused("layer v9 --x x.npy --out y.npy", {"v9", "single-head"});
   save("mask.npy", Tensor<float>({3, 4, 5}));
-  expect_refused("layer v4 --state s.safetensors --x x.npy --out y.npy --keep mask.npy",
-                 {"mask.npy", "[3, 4, 5]"});
+  expect_refused("layer v4 --state s.safetensors --x x.npy --out y.npy --keep mask.npy", {"mask.npy", "[3, 4, 5]"});
 }
 
 /// No file says how many heads there are, and each number that fits gives another output.
@@ -172,15 +172,15 @@ TEST_F(LayerTool, AppliedIsWeightsTimesDropout) {
 TEST_F(LayerTool, LatentIsTheLayerThatWroteTheFile) {
   for (const Index rank : {0, 10}) {
     nn::MultiHeadLatentAttention layer({.embed_dim = 12,
-                                        .num_heads = 3,
-                                        .q_lora_rank = rank,
-                                        .kv_lora_rank = 7,
-                                        .qk_nope_head_dim = 5,
-                                        .qk_rope_head_dim = 4,
-                                        .v_head_dim = 6,
-                                        .bias = rank != 0,
-                                        .rotary = {.base = 500, .layout = RotaryLayout::kInterleaved},
-                                        .seed = 3});
+        .num_heads = 3,
+        .q_lora_rank = rank,
+        .kv_lora_rank = 7,
+        .qk_nope_head_dim = 5,
+        .qk_rope_head_dim = 4,
+        .v_head_dim = 6,
+        .bias = rank != 0,
+        .rotary = {.base = 500, .layout = RotaryLayout::kInterleaved},
+        .seed = 3});
     io::save_safetensors(path("s.safetensors"), layer.state_dict());
     Tensor<float> x({2, 5, 12}), y(x.sizes()), dx(x.sizes());
     for (Index n = 0; n < x.count(); ++n) x.data()[n] = static_cast<float>(n % 7) - 3;
@@ -190,7 +190,8 @@ TEST_F(LayerTool, LatentIsTheLayerThatWroteTheFile) {
     layer.backward(x, saved, dx);
     save("x.npy", x);
     const Words words =
-        "layer latent --state s.safetensors --x x.npy --out y.npy --rope base=500 --dout x.npy --grads grads.safetensors";
+        "layer latent --state s.safetensors --x x.npy --out y.npy --rope base=500 --dout x.npy --grads "
+        "grads.safetensors";
     output(words);
     const Tensor<float> made = to_f32(load("y.npy"));
     EXPECT_TRUE(std::ranges::equal(made.span(), y.span()));
@@ -198,7 +199,8 @@ TEST_F(LayerTool, LatentIsTheLayerThatWroteTheFile) {
     EXPECT_EQ(gradients.size(), own.size() + 1);
     EXPECT_TRUE(std::ranges::equal(to_f32(gradients.at("x")).span(), dx.span()));
     for (const StateDict::Entry& entry : own.entries()) {
-      EXPECT_TRUE(std::ranges::equal(to_f32(gradients.at(entry.name)).span(), to_f32(entry.tensor).span())) << entry.name;
+      EXPECT_TRUE(std::ranges::equal(to_f32(gradients.at(entry.name)).span(), to_f32(entry.tensor).span()))
+          << entry.name;
     }
     EXPECT_EQ(output(words + "--heads 3 --no-causal"), "");
     EXPECT_FALSE(std::ranges::equal(to_f32(load("y.npy")).span(), y.span()));
@@ -207,8 +209,7 @@ TEST_F(LayerTool, LatentIsTheLayerThatWroteTheFile) {
     expect_refused(words + "--kv-heads 1", {"--kv-heads", "latent"});
   }
   io::save_safetensors(path("s.safetensors"), golden::File("v1_3x2x4").parameters());
-  expect_refused("layer latent --state s.safetensors --x x.npy --out y.npy",
-                 {"kv_a_proj_with_mqa.weight"});
+  expect_refused("layer latent --state s.safetensors --x x.npy --out y.npy", {"kv_a_proj_with_mqa.weight"});
 }
 
 }  // namespace

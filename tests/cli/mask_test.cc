@@ -1,4 +1,5 @@
-// `qkv mask`: expressions to drawings and counts, against predicates; and errors with the position of what cannot be read.
+// `qkv mask`: expressions to drawings and counts, against predicates; and errors with the position of what cannot be
+// read.
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
@@ -12,7 +13,9 @@ class MaskTool : public ToolTest {
  protected:
   /// The drawing as --json gives it, of one sequence and head.
   nlohmann::json drawn(const std::string& expression, Index q_len, Index kv_len, const Words& more = {}) {
-    const Words words = Words{"mask", expression, "--tq", std::to_string(q_len), "--tk", std::to_string(kv_len), "--draw", "--json"} + more;
+    const Words words =
+        Words{"mask", expression, "--tq", std::to_string(q_len), "--tk", std::to_string(kv_len), "--draw", "--json"} +
+        more;
     return nlohmann::json::parse(output(words));
   }
 };
@@ -24,8 +27,7 @@ TEST_F(MaskTool, WordsAreTheirPredicates) {
     Index q_len, kv_len;
     Keep keep;
   };
-  const std::vector<Spelling> spellings = {
-      {"all", 3, 5, [](Index, Index) { return true; }},
+  const std::vector<Spelling> spellings = {{"all", 3, 5, [](Index, Index) { return true; }},
       {"causal", 6, 6, [](Index i, Index j) { return j <= i; }},
       {"causal(top-left)", 3, 6, [](Index i, Index j) { return j <= i; }},
       {"causal(bottom-right)", 3, 6, [](Index i, Index j) { return j <= i + 3; }},
@@ -47,7 +49,7 @@ TEST_F(MaskTool, WordsAreTheirPredicates) {
       {"documents(0,2,6)", 6, 6, [](Index i, Index j) { return (i < 2) == (j < 2); }},
       {"documents(0,2,4; 0,3,7)", 4, 7, [](Index i, Index j) { return (i < 2) == (j < 3); }},
       {"documents(0,2,4; 0,3,7; causal(bottom-right))", 4, 7,
-       [](Index i, Index j) { return i < 2 ? j < 3 && j <= i + 1 : j >= 3 && j - 3 <= i - 2 + 2; }},
+          [](Index i, Index j) { return i < 2 ? j < 3 && j <= i + 1 : j >= 3 && j - 3 <= i - 2 + 2; }},
       {"document_ids(0,1,0,-1)", 4, 4, [](Index i, Index j) { return i % 2 == j % 2 && i != 3 && j != 3; }},
       {"keys(0,2)", 3, 4, [](Index, Index j) { return j == 0 || j == 2; }},
       {"keys(3,0; -1; 1)", 3, 4, [](Index i, Index j) { return i == 0 ? j % 3 == 0 : i == 2 && j == 1; }},
@@ -63,7 +65,8 @@ TEST_F(MaskTool, WordsAreTheirPredicates) {
       for (Index j = 0; j < one.kv_len; ++j) {
         const bool keep = one.keep(i, j);
         kept += keep ? 1 : 0;
-        EXPECT_EQ(document["drawing"][0][0][static_cast<std::size_t>(i)][static_cast<std::size_t>(j)], keep ? 1 : 0) << i << j;
+        EXPECT_EQ(document["drawing"][0][0][static_cast<std::size_t>(i)][static_cast<std::size_t>(j)], keep ? 1 : 0)
+            << i << j;
       }
     }
     EXPECT_EQ(document["kept"], static_cast<double>(kept));
@@ -91,8 +94,8 @@ TEST_F(MaskTool, DenseMasksComeFromFiles) {
   save("all.npy", all);
   const auto drawing = [&](const Words& more) { return output("mask" + more + "--tq 3 --tk 4 --draw"); };
   EXPECT_TRUE(drawing({"all", "--keep", "some.npy", "--mask-axes", "qk"}).starts_with("0 1 1 0\n1 1 0 1\n1 0 1 1\n"));
-  EXPECT_TRUE(
-      drawing({"causal(bottom-right)", "--drop", "some.npy", "--mask-axes", "qk"}).starts_with("1 0 0 0\n0 0 1 0\n0 1 0 0\n"));
+  EXPECT_TRUE(drawing({"causal(bottom-right)", "--drop", "some.npy", "--mask-axes", "qk"})
+                  .starts_with("1 0 0 0\n0 0 1 0\n0 1 0 0\n"));
   EXPECT_TRUE(drawing({"first(3)", "--keep", "all.npy"}).starts_with("1 1 1 0\n1 0 1 0\n1 1 1 0\n"));
   expect_refused("mask all --tq 3 --tk 4 --keep some.npy", {"--keep", "--mask-axes"});
   expect_refused("mask all --tq 3 --tk 5 --keep all.npy", {"a dense mask", "[1, 1, 3, 5]"});
@@ -104,7 +107,8 @@ TEST_F(MaskTool, CountsLargeMasksWithoutDrawingThem) {
       nlohmann::json::parse(output({"mask", "(window(255,0) | first(4)) & causal", "--tq", "20000", "--json"}));
   // Row i keeps min(i + 1, 256) keys of the window, and of the first four those before it.
   double kept = 0;
-  for (Index i = 0; i < 20000; ++i) kept += static_cast<double>(std::min<Index>(i + 1, 256) + std::clamp<Index>(i - 255, 0, 4));
+  for (Index i = 0; i < 20000; ++i)
+    kept += static_cast<double>(std::min<Index>(i + 1, 256) + std::clamp<Index>(i - 255, 0, 4));
   EXPECT_EQ(document["kept"], kept);
   EXPECT_GT(document["tiles"]["skipped"], 20 * document["tiles"]["partial"].get<Index>());
 }

@@ -12,11 +12,12 @@ namespace qkv::test {
 class RanksTest : public ToolTest {
  protected:
   void SetUp() override {
-    if (std::system("mpirun --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "mpirun is not installed (Debian: openmpi-bin)";
+    if (std::system("mpirun --version > /dev/null 2>&1") != 0)
+      GTEST_SKIP() << "mpirun is not installed (Debian: openmpi-bin)";
   }
 
-  /// The shell's line that starts `ranks` ranks. Root and more ranks than processors are fine for a test; the temporary folder has a
-  /// short name, as Open MPI's sockets need.
+  /// The shell's line that starts `ranks` ranks. Root and more ranks than processors are fine for a test; the temporary
+  /// folder has a short name, as Open MPI's sockets need.
   static std::string mpirun(int ranks, const std::string& words, const std::string& flags = {}) {
     return "OMPI_MCA_rmaps_base_oversubscribe=1 mpirun --allow-run-as-root --bind-to none " + flags + " -n " +
            std::to_string(ranks) + " '" QKV_TOOL "' " + words;

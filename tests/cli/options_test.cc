@@ -1,5 +1,5 @@
-// Options without effect beside the others are refused in one line: nothing that a person types is ignored silently. Not: what
-// options do (the commands' own tests).
+// Options without effect beside the others are refused in one line: nothing that a person types is ignored silently.
+// Not: what options do (the commands' own tests).
 #include "cli/tool.h"
 
 namespace qkv::test {
@@ -40,7 +40,8 @@ TEST_F(Options, ATrainedModelSettlesWhatItIs) {
     return json(Words{"train", "--init", "m.safetensors", "--steps", "3", "--json"} + more);
   };
   const nlohmann::json plain = train({});
-  EXPECT_EQ(train({"--heads", "1", "--dim", "32", "--positions", "learned", "--layers", "1"})["losses"], plain["losses"]);
+  EXPECT_EQ(
+      train({"--heads", "1", "--dim", "32", "--positions", "learned", "--layers", "1"})["losses"], plain["losses"]);
   const nlohmann::json dropped = train({"--dropout", "0.5"});  // a property of training, not of the model
   EXPECT_EQ(dropped["model"]["dropout"], 0.5);
   EXPECT_NE(dropped["losses"], plain["losses"]);
@@ -48,9 +49,7 @@ TEST_F(Options, ATrainedModelSettlesWhatItIs) {
 
 TEST_F(Options, RotaryPositionsTurnAsTold) {
   const Words train{"train", "--positions", "rotary", "--heads", "2", "--steps", "3", "--json"};
-  const auto with = [&](const Words& more) {
-    return json(train + more);
-  };
+  const auto with = [&](const Words& more) { return json(train + more); };
   const nlohmann::json usual = with({});
   EXPECT_EQ(with({"--rope", "base=10000"})["losses"], usual["losses"]);
   EXPECT_NE(with({"--rope", "base=100"})["losses"], usual["losses"]);

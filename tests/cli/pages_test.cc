@@ -1,5 +1,5 @@
-// The commands in docs/cli and README.md, verbatim: each runs, in a folder with the files that they name. Not: the options in
-// the tables of those pages (the tests of each command), `qkv bench`, which takes a minute.
+// The commands in docs/cli and README.md, verbatim: each runs, in a folder with the files that they name. Not: the
+// options in the tables of those pages (the tests of each command), `qkv bench`, which takes a minute.
 #include <fstream>
 
 #include "cli/tool.h"
@@ -67,22 +67,19 @@ class Pages : public ToolTest {
     if (page == "layer") {
       const std::vector<Index> square{64, 64}, row{64};
       for (const char* name : {"x.npy", "g.npy"}) draw(name, {2, 5, 64});
-      draw_file("mha.safetensors",
-                {{"in_proj_weight", {192, 64}}, {"in_proj_bias", {192}}, {"out_proj.weight", square}, {"out_proj.bias", row}});
+      draw_file("mha.safetensors", {{"in_proj_weight", {192, 64}}, {"in_proj_bias", {192}}, {"out_proj.weight", square},
+                                       {"out_proj.bias", row}});
       std::vector<std::pair<std::string, std::vector<Index>>> v4;
       for (const std::string name : {"query_proj", "key_proj", "value_proj", "output_proj"}) {
         v4.emplace_back(name + ".weight", square);
         v4.emplace_back(name + ".bias", row);
       }
       draw_file("v4.safetensors", v4);
-      draw_file(
-          "layer0.safetensors",
-          {{"q_proj.weight", square}, {"k_proj.weight", {16, 64}}, {"v_proj.weight", {16, 64}}, {"o_proj.weight", square}});
+      draw_file("layer0.safetensors", {{"q_proj.weight", square}, {"k_proj.weight", {16, 64}},
+                                          {"v_proj.weight", {16, 64}}, {"o_proj.weight", square}});
       draw_file("attention.safetensors", {{"q_proj.weight", {96, 64}},  // latent: H 4, Dn 16, Dr 8, R 32, Dv 16
-                                          {"kv_a_proj_with_mqa.weight", {40, 64}},
-                                          {"kv_a_layernorm.weight", {32}},
-                                          {"kv_b_proj.weight", {128, 32}},
-                                          {"o_proj.weight", square}});
+                                             {"kv_a_proj_with_mqa.weight", {40, 64}}, {"kv_a_layernorm.weight", {32}},
+                                             {"kv_b_proj.weight", {128, 32}}, {"o_proj.weight", square}});
       return;
     }
     const std::vector<Index> sizes{2, 4, 6, 8};
@@ -101,7 +98,8 @@ class Pages : public ToolTest {
 
 TEST_F(Pages, TheirCommandsRun) {
   std::vector<std::filesystem::path> pages{repository() / "README.md"};
-  for (const auto& entry : std::filesystem::directory_iterator(repository() / "docs" / "cli")) pages.push_back(entry.path());
+  for (const auto& entry : std::filesystem::directory_iterator(repository() / "docs" / "cli"))
+    pages.push_back(entry.path());
   std::ranges::sort(pages);
   int ran = 0;
   for (const std::filesystem::path& page : pages) {

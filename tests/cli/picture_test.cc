@@ -11,9 +11,7 @@ class Pictures : public ToolTest {
     for (Index n = 0; n < weights.count(); ++n) weights.data()[n] = n % 4 == 0 ? 1.0F : 0.0F;
     save("w.npy", weights);
   }
-  Words map(const Words& more) const {
-    return Words{"map", "--weights", "w.npy"} + more;
-  }
+  Words map(const Words& more) const { return Words{"map", "--weights", "w.npy"} + more; }
   /// The number at a byte of the .png, most significant byte first.
   unsigned long number(const std::string& name, std::size_t at) const {
     const std::string bytes = contents(path(name));
@@ -28,7 +26,7 @@ constexpr std::size_t kWidth = 16;  // of a .png: signature, length and name of 
 TEST_F(Pictures, EveryEnding) {
   output(map({"--text", "abc", "--out", "a.png", "--out", "a.svg", "--out", "a.pdf", "--out", "a.html"}));
   for (const auto& [name, start] :
-       {std::pair{"a.png", "\x89PNG\r\n"}, {"a.svg", "<svg"}, {"a.pdf", "%PDF-1."}, {"a.html", "<!DOCTYPE html>"}}) {
+      {std::pair{"a.png", "\x89PNG\r\n"}, {"a.svg", "<svg"}, {"a.pdf", "%PDF-1."}, {"a.html", "<!DOCTYPE html>"}}) {
     EXPECT_TRUE(contents(path(name)).starts_with(start)) << name;
   }
   output("mask causal --out mask.pdf");

@@ -88,14 +88,15 @@ TEST_F(Practice, ASkeletonIsItsSolutionWithoutTheSolvedLines) {
       const std::string skeleton = output({"practice", task["name"], "--" + language});
       const std::string solution = output({"practice", task["name"], "--" + language, "--solution"});
       EXPECT_NE(skeleton, solution);
-      EXPECT_TRUE(
-          has(skeleton, language == "cpp" ? "throw std::logic_error(\"fill in" : "raise NotImplementedError(\"fill in"));
+      EXPECT_TRUE(has(
+          skeleton, language == "cpp" ? "throw std::logic_error(\"fill in" : "raise NotImplementedError(\"fill in"));
       EXPECT_FALSE(has(solution, "rror(\"fill in"));
       const std::string first = skeleton.substr(0, skeleton.find('\n'));
       EXPECT_EQ(first, solution.substr(0, solution.find('\n')));
       EXPECT_TRUE(has(first, "qkv practice " + task["name"].get<std::string>() + " --" + language)) << first;
       EXPECT_TRUE(has(first, "qkv judge ")) << first;
-      for (const char* mark : {"# solution", "# end", "// solution", "// end"}) EXPECT_FALSE(has(skeleton + solution, mark));
+      for (const char* mark : {"# solution", "# end", "// solution", "// end"})
+        EXPECT_FALSE(has(skeleton + solution, mark));
       ++seen;
     }
   }

@@ -49,24 +49,26 @@ std::vector<double> losses_of(const Outcome& outcome) {
   return nlohmann::json::parse(outcome.out)["losses"].get<std::vector<double>>();
 }
 
-// Two models: a plain one, whose first projections come from tables, and one with everything that ranks must count in the whole: rotary
-// positions, dropout, norms, clipping. 36 tokens a rank are more than any SIMD register has lanes.
+// Two models: a plain one, whose first projections come from tables, and one with everything that ranks must count in
+// the whole: rotary positions, dropout, norms, clipping. 36 tokens a rank are more than any SIMD register has lanes.
 TEST_F(Ranks, SharedTrainingHasTheLossesOfOneMachine) {
   for (const std::string& words :
-       {std::string("train --steps 12 --task masked --batch 4 --heads 6 --dim 24 --context 27 --json"),
-        std::string("train --steps 6 --batch 4 --heads 6 --dim 24 --layers 2 --blocks --positions rotary "
-                    "--dropout 0.1 --clip 0.5 --weight-decay 0.1 --context 27 --json")}) {
+      {std::string("train --steps 12 --task masked --batch 4 --heads 6 --dim 24 --context 27 --json"),
+          std::string("train --steps 6 --batch 4 --heads 6 --dim 24 --layers 2 --blocks --positions rotary --dropout "
+                      "0.1 --clip 0.5 --weight-decay 0.1 --context 27 --json")}) {
     SCOPED_TRACE(words);
     const std::vector<double> alone = losses_of(shell("'" QKV_TOOL "' " + words));
     // What another order of the same f32 sums changes: the scalar kernels add in one. Ranks add in one more.
     const std::vector<double> other = losses_of(shell("'" QKV_TOOL "' " + words + " --isa scalar"));
     double bound = 0;
-    for (std::size_t step = 0; step < alone.size(); ++step) bound = std::max(bound, 8 * std::abs(other.at(step) - alone[step]));
+    for (std::size_t step = 0; step < alone.size(); ++step)
+      bound = std::max(bound, 8 * std::abs(other.at(step) - alone[step]));
     // The mean of equal numbers: at most 4 x 27 of them, not negative, added in f64 in another order.
     const double first_bound = 4 * (4 * 27) * 0x1p-53 * (alone.at(0) + 1);
     for (const std::string method : {"data", "all-gather", "ring", "ulysses", "heads"}) {
       if (method != "heads") {
-        EXPECT_EQ(losses_of(shell(mpirun(1, words + " --parallel " + method))), alone) << method << ": one rank, the same bits";
+        EXPECT_EQ(losses_of(shell(mpirun(1, words + " --parallel " + method))), alone)
+            << method << ": one rank, the same bits";
       }
       for (const int ranks : {2, 3}) {
         SCOPED_TRACE(method + ", " + std::to_string(ranks) + " ranks");
@@ -74,7 +76,8 @@ TEST_F(Ranks, SharedTrainingHasTheLossesOfOneMachine) {
         const std::vector<double> shared = losses_of(shell(mpirun(ranks, line + " --threads 1")));
         ASSERT_EQ(shared.size(), alone.size());
         if (ranks == 3) {
-          EXPECT_EQ(losses_of(shell(mpirun(ranks, line + " --threads 2"))), shared) << "runs of as many ranks: the same bits";
+          EXPECT_EQ(losses_of(shell(mpirun(ranks, line + " --threads 2"))), shared)
+              << "runs of as many ranks: the same bits";
         }
         if (method != "heads") {
           EXPECT_NEAR(shared[0], alone[0], first_bound) << "the same logits, bit for bit";
@@ -94,18 +97,20 @@ TEST_F(Ranks, WhatTheyTrainedGenerates) {
     const nlohmann::json report = nlohmann::json::parse(outcome.out);
     EXPECT_EQ(report["parallel"]["method"], method);
     EXPECT_EQ(report["parallel"]["ranks"], 2);
-    const Outcome text = run({"generate", "--model", method + ".safetensors", "--prompt", "ab", "--tokens", "5", "--greedy"});
+    const Outcome text =
+        run({"generate", "--model", method + ".safetensors", "--prompt", "ab", "--tokens", "5", "--greedy"});
     EXPECT_EQ(text.code, 0) << text.err;
     EXPECT_EQ(text.out.substr(0, 2), "ab") << text.out;
   }
 }
 
 TEST_F(Ranks, TrainingThatDoesNotFitTheRanksIsRefused) {
-  for (const auto& [words, part] : {std::pair("--batch 2 --parallel data", "--batch must be at least the number of ranks"),
-                                    {"--context 2 --text short --parallel all-gather", "--context must be at least"},
-                                    {"--heads 4 --parallel ulysses", "divides the key/value heads: got 3 ranks, 4 heads"},
-                                    {"--heads 4 --parallel heads", "divides the key/value heads: got 3 ranks, 4 heads"},
-                                    {"--parallel tensors", "all-gather"}}) {
+  for (const auto& [words, part] :
+      {std::pair("--batch 2 --parallel data", "--batch must be at least the number of ranks"),
+          {"--context 2 --text short --parallel all-gather", "--context must be at least"},
+          {"--heads 4 --parallel ulysses", "divides the key/value heads: got 3 ranks, 4 heads"},
+          {"--heads 4 --parallel heads", "divides the key/value heads: got 3 ranks, 4 heads"},
+          {"--parallel tensors", "all-gather"}}) {
     write("short", "abcabc");
     const Outcome outcome = shell(mpirun(3, std::string("train --steps 1 ") + words));
     EXPECT_EQ(outcome.code, 2) << words;
@@ -161,7 +166,8 @@ class Failures : public RanksTest {
   void expect_clean_end(const Ended& ended) const {
     EXPECT_LT(ended.seconds, 10) << ended.outcome.err;
     const std::vector<std::string> names = files();
-    EXPECT_EQ(names, (std::vector<std::string>{"log0", "log1", "log2", "pid0", "pid1", "pid2"})) << "nothing half-written";
+    EXPECT_EQ(names, (std::vector<std::string>{"log0", "log1", "log2", "pid0", "pid1", "pid2"}))
+        << "nothing half-written";
   }
 };
 
@@ -176,7 +182,8 @@ TEST_F(Failures, AKilledRankEndsAllOthersWhereTheLauncherDoesNot) {
   const Ended ended = hit_one(SIGKILL, "--enable-recovery");
   const std::vector<std::string> lines = own_lines(ended.outcome);
   ASSERT_EQ(lines.size(), 2U) << ended.outcome.err;
-  for (const std::string& line : lines) EXPECT_NE(line.find("rank 1 of 3 has ended, is stopped"), std::string::npos) << line;
+  for (const std::string& line : lines)
+    EXPECT_NE(line.find("rank 1 of 3 has ended, is stopped"), std::string::npos) << line;
   expect_clean_end(ended);
 }
 

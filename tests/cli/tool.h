@@ -46,7 +46,9 @@ inline std::string contents(const std::filesystem::path& path) {
   return text.str();
 }
 
-inline std::filesystem::path repository() { return std::filesystem::path(QKV_GOLDEN_DIR).parent_path().parent_path().parent_path(); }
+inline std::filesystem::path repository() {
+  return std::filesystem::path(QKV_GOLDEN_DIR).parent_path().parent_path().parent_path();
+}
 
 /// A temporary folder; the tool runs in it.
 class ToolTest : public testing::Test {
@@ -114,18 +116,21 @@ class ToolTest : public testing::Test {
     EXPECT_EQ(outcome.out, "");
     EXPECT_EQ(std::ranges::count(outcome.err, '\n'), 1) << outcome.err;
     EXPECT_TRUE(outcome.err.starts_with("qkv") && outcome.err.ends_with('\n')) << outcome.err;
-    for (const std::string& fragment : fragments) EXPECT_NE(outcome.err.find(fragment), std::string::npos) << outcome.err;
-    for (const char byte : outcome.err) EXPECT_TRUE(byte == '\n' || static_cast<unsigned char>(byte) >= 0x20) << outcome.err;
+    for (const std::string& fragment : fragments)
+      EXPECT_NE(outcome.err.find(fragment), std::string::npos) << outcome.err;
+    for (const char byte : outcome.err)
+      EXPECT_TRUE(byte == '\n' || static_cast<unsigned char>(byte) >= 0x20) << outcome.err;
     EXPECT_EQ(files(), before);
   }
 
-  template <class T>
-  void save(const std::string& name, const Tensor<T>& tensor) const {
+  template <class T> void save(const std::string& name, const Tensor<T>& tensor) const {
     io::save_npy(path(name), any_tensor(tensor));
   }
   AnyTensor load(const std::string& name) const { return io::load_npy(path(name)); }
 
-  void write(const std::string& name, const std::string& text) const { std::ofstream(path(name), std::ios::binary) << text; }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(path(name), std::ios::binary) << text;
+  }
 
  private:
   std::filesystem::path folder_;

@@ -39,7 +39,7 @@ TEST_F(Train, SameSeedSameBits) {
 
 TEST_F(Train, GivenWeightsAndBatchesGivePyTorchsLosses) {
   const nlohmann::json run = json({"train", "--init", golden::path("lm_init.safetensors"), "--batches",
-                                   golden::path("lm_batches.npy"), "--json", "--tokens", "0"});
+      golden::path("lm_batches.npy"), "--json", "--tokens", "0"});
   const Tensor<double> losses = to_f64(io::load_npy(golden::path("lm_losses.npy")));
   ASSERT_GE(run["losses"].size(), 100U);
   for (std::size_t step = 0; step < 100; ++step) {
@@ -65,7 +65,8 @@ TEST_F(Train, TasksSayWhatTheyCount) {
 }
 
 TEST_F(Train, GroupedHeadsAndRotaryPositionsAreSavedWithTheModel) {
-  const nlohmann::json run = json("train --task previous --heads 4 --kv-heads 2 --positions rotary --steps 200 --out m.safetensors --json");
+  const nlohmann::json run =
+      json("train --task previous --heads 4 --kv-heads 2 --positions rotary --steps 200 --out m.safetensors --json");
   EXPECT_EQ(run["model"]["num_kv_heads"], 2);
   EXPECT_EQ(run["model"]["positions"], "rotary");
   EXPECT_EQ(run["parameters"], 5063 - 16 * 32 - 2 * 16 * 32);  // no embedding of positions, k and v of half the width

@@ -10,7 +10,7 @@ int main() {
     const int rank = transport.rank();
     int& from_left = got[static_cast<std::size_t>(rank)];
     const qkv::dist::Ticket both[] = {transport.send((rank + 1) % 4, std::as_bytes(std::span(&rank, 1))),
-                                      transport.receive((rank + 3) % 4, std::as_writable_bytes(std::span(&from_left, 1)))};
+        transport.receive((rank + 3) % 4, std::as_writable_bytes(std::span(&from_left, 1)))};
     qkv::dist::wait(transport, both);
   });
   const bool right = got == std::array{3, 0, 1, 2};

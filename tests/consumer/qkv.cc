@@ -23,6 +23,6 @@ int main() {
     refused = true;
   }
   std::printf("qkv %s: largest error %g, wrong shape refused: %s\n", QKV_VERSION, static_cast<double>(worst),
-              refused ? "yes" : "no");
+      refused ? "yes" : "no");
   return worst < 1e-6F && refused ? 0 : 1;
 }

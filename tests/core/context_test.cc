@@ -59,7 +59,7 @@ TEST(Context, ReadsThreads) {
   }
   for (const char* bad : {"0", "-1", "two", "2x", " 2", "1e3", "99999999999"}) {
     EXPECT_EQ(error_of("QKV_THREADS", bad),
-              "[Context] QKV_THREADS must be a whole number from 1 to 1024: got \"" + std::string(bad) + "\"");
+        "[Context] QKV_THREADS must be a whole number from 1 to 1024: got \"" + std::string(bad) + "\"");
   }
   EXPECT_THROW(Context({.threads = -1}), qkv::OptionError);
 }
@@ -134,7 +134,8 @@ class Backwards : public qkv::Executor {
 };
 
 std::vector<std::shared_ptr<qkv::Executor>> executors() {
-  return {std::make_shared<InOrder>(), std::make_shared<Backwards>(), qkv::make_thread_pool(4), qkv::make_thread_pool(1)};
+  return {
+      std::make_shared<InOrder>(), std::make_shared<Backwards>(), qkv::make_thread_pool(4), qkv::make_thread_pool(1)};
 }
 
 TEST(ParallelFor, CallsEveryItemOnceOnValidWorkers) {

@@ -24,7 +24,7 @@ TEST(Overlap, SlicesOfAPackedBufferAreApart) {
   std::vector<float> packed(static_cast<std::size_t>(batch * time * 3 * heads * width));
   const auto slice = [&](Index which) {  // [B, T, 3, H, D] -> [B, H, T, D]
     return View<float, 4>(packed.data() + which * heads * width, {batch, heads, time, width},
-                          {time * 3 * heads * width, width, 3 * heads * width, 1});
+        {time * 3 * heads * width, width, 3 * heads * width, 1});
   };
   EXPECT_FALSE(overlaps(slice(0), slice(1)));
   EXPECT_FALSE(overlaps(slice(2), slice(0)));
@@ -121,7 +121,7 @@ TEST(CheckOutputs, NamesTheTwoThatMeet) {
                                    bad = {{"out", out}};
   EXPECT_NO_THROW(qkv::check_outputs("f", good, inputs));
   EXPECT_EQ(qkv::test::text_of<qkv::ShapeError>([&] { qkv::check_outputs("attention_forward", bad, inputs); }),
-            "[attention_forward] out must share no element with q: got out [4, 4] and q [4, 4] in the same memory");
+      "[attention_forward] out must share no element with q: got out [4, 4] and q [4, 4] in the same memory");
   const std::vector<qkv::NamedBox> two = {{"dq", out}, {"dk", out}};
   EXPECT_THROW(qkv::check_outputs("f", two, {}), qkv::ShapeError);
 }

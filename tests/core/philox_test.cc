@@ -1,4 +1,5 @@
-// Philox against the vectors that its authors publish with Random123, dropout's rule against its text, Random's distributions.
+// Philox against the vectors that its authors publish with Random123, dropout's rule against its text, Random's
+// distributions.
 #include "core/philox.h"
 
 #include <gtest/gtest.h>
@@ -26,9 +27,9 @@ TEST(Philox, GivesThePublishedWords) {
   constexpr std::uint32_t kOnes = 0xFFFFFFFF;
   EXPECT_EQ(qkv::philox4x32({0, 0, 0, 0}, {0, 0}), (PhiloxWords{0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8}));
   EXPECT_EQ(qkv::philox4x32({kOnes, kOnes, kOnes, kOnes}, {kOnes, kOnes}),
-            (PhiloxWords{0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD}));
+      (PhiloxWords{0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD}));
   EXPECT_EQ(qkv::philox4x32({0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344}, {0xA4093822, 0x299F31D0}),
-            (PhiloxWords{0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1}));
+      (PhiloxWords{0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1}));
 }
 
 TEST(DropoutThreshold, RoundsToNearest) {
@@ -45,7 +46,7 @@ TEST(DropoutThreshold, RefusesWhatCanNotBe) {
     EXPECT_THROW(qkv::dropout_threshold(p, "f"), qkv::OptionError) << p;
   }
   EXPECT_EQ(qkv::test::text_of<qkv::OptionError>([] { qkv::dropout_threshold(1.5, "attention_forward"); }),
-            "[attention_forward] dropout p must be in [0, 1]: got 1.5");
+      "[attention_forward] dropout p must be in [0, 1]: got 1.5");
 }
 
 // The contract's rule, element by element, on counters that wrap.
@@ -61,8 +62,8 @@ TEST(DropoutFactors, FollowTheContract) {
       for (Index i = 0; i < q_len; ++i) {
         for (Index j = 0; j < kv_len; ++j) {
           const Index sequence_head = ((dropout.first_sequence + b) * num_heads + h) % (Index{1} << 32);
-          const PhiloxWords words = qkv::philox4x32(
-              {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(j / 8), static_cast<std::uint32_t>(sequence_head), 0},
+          const PhiloxWords words = qkv::philox4x32({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(j / 8),
+                                                        static_cast<std::uint32_t>(sequence_head), 0},
               {0x9ABCDEF0, 0x12345678});
           const std::uint32_t word = words[static_cast<std::size_t>(j % 8 / 2)];
           const std::uint32_t half = j % 2 == 0 ? word & 0xFFFF : word >> 16;
@@ -123,7 +124,7 @@ TEST(Random, OwnFunctionsAreAccurate) {
     worst_log = std::max(worst_log, std::abs(Random::log_of(x) - std::log(x)) / std::max(std::abs(std::log(x)), 1e-3));
     const auto [sine, cosine] = Random::sine_cosine_of_turns(u);
     worst_circle = std::max({worst_circle, std::abs(sine - std::sin(2 * std::numbers::pi * u)),
-                             std::abs(cosine - std::cos(2 * std::numbers::pi * u))});
+        std::abs(cosine - std::cos(2 * std::numbers::pi * u))});
   }
   constexpr double kEpsilon = std::numeric_limits<double>::epsilon();
   EXPECT_LT(worst_log, 8 * kEpsilon);

@@ -16,7 +16,8 @@ TEST(StateDict, KeepsOrderAndFindsByName) {
   EXPECT_EQ(state.find("a"), &state.entries()[1].tensor);
   EXPECT_EQ(&state.at(""), &state.entries()[2].tensor);
   EXPECT_EQ(state.find("c"), nullptr);
-  test::expect_error<OptionError>([&] { state.at("c"); }, {"[StateDict::at] the name must be one of b, a, : got \"c\""});
+  test::expect_error<OptionError>(
+      [&] { state.at("c"); }, {"[StateDict::at] the name must be one of b, a, : got \"c\""});
   EXPECT_THROW(state.add("a", any_tensor(Tensor<float>({1}))), OptionError);
   EXPECT_EQ(state.size(), 3u);
 }
@@ -40,7 +41,7 @@ TEST(StateDict, HoldsManyNames) {
   for (int n = 0; n < kCount; ++n) state.add("a.name.as.long.as.those.of.models." + std::to_string(n), AnyTensor());
   for (int n = 0; n < kCount; ++n) {
     ASSERT_EQ(state.find("a.name.as.long.as.those.of.models." + std::to_string(n)),
-              &state.entries()[static_cast<std::size_t>(n)].tensor);
+        &state.entries()[static_cast<std::size_t>(n)].tensor);
   }
 }
 

@@ -20,8 +20,7 @@ using qkv::DType;
 using qkv::Index;
 using qkv::Tensor;
 
-template <class T>
-AnyTensor any_of(DType dtype, const std::vector<T>& values) {
+template <class T> AnyTensor any_of(DType dtype, const std::vector<T>& values) {
   AnyTensor tensor;
   tensor.dtype = dtype;
   tensor.sizes = {static_cast<Index>(values.size())};
@@ -87,9 +86,10 @@ TEST(Check, MakesNoTextUnlessItFails) {
   qkv::check<qkv::OptionError>(true, "f", "must be ", text);
   EXPECT_EQ(made, 0);
   EXPECT_EQ(qkv::test::text_of<qkv::OptionError>([&] {
-              qkv::check<qkv::OptionError>(false, "f", "must be ", text, ": got ", 8, " and ", 0.1, " of ", Tensor<float>({2, 3}));
-            }),
-            "[f] must be seven: got 8 and 0.1 of [2, 3]");
+    qkv::check<qkv::OptionError>(
+        false, "f", "must be ", text, ": got ", 8, " and ", 0.1, " of ", Tensor<float>({2, 3}));
+  }),
+      "[f] must be seven: got 8 and 0.1 of [2, 3]");
 }
 
 // Each pattern as the types convert it (types_test.cc): a subset of f32, so that nothing is rounded.

@@ -144,8 +144,7 @@ TEST(ThreadPool, RefusesImpossibleSizes) {
 #if !defined(__SANITIZE_THREAD__)  // ThreadSanitizer ends a child of fork that starts threads
 
 // Exit status of a child of fork that runs `work`; -1 when it hung or died.
-template <class Work>
-int status_of_child(const Work& work) {
+template <class Work> int status_of_child(const Work& work) {
   const pid_t child = fork();
   if (child == 0) {
     alarm(20);
@@ -183,14 +182,14 @@ TEST(ThreadPool, ForkWhileAnotherThreadIsInARegion) {
   });
   while (!inside) std::this_thread::yield();
   EXPECT_EQ(status_of_child([&] {
-              std::atomic<int> arrived{0};
-              context.parallel_for(2, [&](qkv::Index, int) {  // hangs if the child relies on the parent's lock or threads
-                ++arrived;
-                while (arrived.load() < 2) std::this_thread::yield();
-              });
-              return true;
-            }),
-            0);
+    std::atomic<int> arrived{0};
+    context.parallel_for(2, [&](qkv::Index, int) {  // hangs if the child relies on the parent's lock or threads
+      ++arrived;
+      while (arrived.load() < 2) std::this_thread::yield();
+    });
+    return true;
+  }),
+      0);
   stop = true;
   busy.join();
 }

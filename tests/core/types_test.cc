@@ -19,24 +19,20 @@ namespace {
 using qkv::BFloat16;
 using qkv::Float16;
 
-template <class T>
-struct Format;
-template <>
-struct Format<BFloat16> {
+template <class T> struct Format;
+template <> struct Format<BFloat16> {
   static constexpr int kExponentBits = 8, kFractionBits = 7;
 };
-template <>
-struct Format<Float16> {
+template <> struct Format<Float16> {
   static constexpr int kExponentBits = 5, kFractionBits = 10;
 };
 
-template <class T>
-constexpr std::uint16_t kInfinityBits = ((1U << Format<T>::kExponentBits) - 1U) << Format<T>::kFractionBits;
+template <class T> constexpr std::uint16_t kInfinityBits = ((1U << Format<T>::kExponentBits) - 1U)
+                                                           << Format<T>::kFractionBits;
 
-/// (-1)^sign * 2^(exponent - bias) * 1.fraction, from the definition. With `unbounded`, infinity's pattern means the number
-/// that would follow the largest one.
-template <class T>
-double defined_value(std::uint16_t bits, bool unbounded = false) {
+/// (-1)^sign * 2^(exponent - bias) * 1.fraction, from the definition. With `unbounded`, infinity's pattern means the
+/// number that would follow the largest one.
+template <class T> double defined_value(std::uint16_t bits, bool unbounded = false) {
   constexpr int fraction_bits = Format<T>::kFractionBits, exponent_bits = Format<T>::kExponentBits;
   constexpr int bias = (1 << (exponent_bits - 1)) - 1, top = (1 << exponent_bits) - 1;
   const int exponent = (bits >> fraction_bits) & top, fraction = bits & ((1 << fraction_bits) - 1);
@@ -49,8 +45,7 @@ double defined_value(std::uint16_t bits, bool unbounded = false) {
 }
 
 /// The pattern nearest to a finite x, ties to even.
-template <class T>
-std::uint16_t nearest_bits(float x) {
+template <class T> std::uint16_t nearest_bits(float x) {
   const double magnitude = std::abs(static_cast<double>(x));
   std::uint16_t low = 0, high = kInfinityBits<T>;  // low <= magnitude; patterns of one sign are ordered as their values
   if (magnitude >= defined_value<T>(high, true)) {
@@ -66,8 +61,7 @@ std::uint16_t nearest_bits(float x) {
   return static_cast<std::uint16_t>(low | (std::signbit(x) ? 0x8000U : 0U));
 }
 
-template <class T>
-class HalfFloat : public testing::Test {};
+template <class T> class HalfFloat : public testing::Test {};
 using HalfTypes = testing::Types<BFloat16, Float16>;
 TYPED_TEST_SUITE(HalfFloat, HalfTypes);
 
@@ -103,8 +97,8 @@ TYPED_TEST(HalfFloat, EveryPatternSurvivesTheWayThroughFloat) {
 TYPED_TEST(HalfFloat, MidpointsGoToEvenAndTheirNeighboursToTheNearest) {
   for (std::uint32_t pattern = 0; pattern < kInfinityBits<TypeParam>; ++pattern) {
     const auto low = static_cast<std::uint16_t>(pattern), high = static_cast<std::uint16_t>(pattern + 1);
-    const auto middle =
-        static_cast<float>((defined_value<TypeParam>(low) + defined_value<TypeParam>(high, true)) / 2);  // exact in float
+    const auto middle = static_cast<float>(
+        (defined_value<TypeParam>(low) + defined_value<TypeParam>(high, true)) / 2);  // exact in float
     const std::uint16_t even = low % 2 == 0 ? low : high;
     ASSERT_EQ(TypeParam(middle).bits, even) << pattern;
     ASSERT_EQ(TypeParam(-middle).bits, even | 0x8000U) << pattern;

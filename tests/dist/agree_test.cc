@@ -12,8 +12,7 @@ namespace {
 
 /// What each of `kRanks` ranks threw.
 constexpr int kRanks = 4;
-template <class Call>
-std::array<std::string, kRanks> mismatches(const Call& call) {
+template <class Call> std::array<std::string, kRanks> mismatches(const Call& call) {
   std::array<std::string, kRanks> texts;
   run_in_process(kRanks, [&](Transport& transport) {
     try {
@@ -28,7 +27,9 @@ std::array<std::string, kRanks> mismatches(const Call& call) {
 
 TEST(Agree, TheSameClaimsPass) {
   for (const int ranks : {1, 4}) {
-    run_in_process(ranks, [](Transport& transport) { agree(transport, {{"q", "f32 [1, 2, 3, 4]"}, {"causal", "yes"}}); });
+    run_in_process(ranks, [](Transport& transport) {
+      agree(transport, {{"q", "f32 [1, 2, 3, 4]"}, {"causal", "yes"}});
+    });
   }
 }
 
@@ -37,15 +38,18 @@ TEST(Agree, ADifferenceIsTheSameErrorOnEveryRank) {
     agree(t, {{"causal", "yes"}, {"q", t.rank() == 2 ? "f32 [1, 8, 4095, 64]" : "f32 [1, 8, 4096, 64]"}});
   };
   EXPECT_EQ(mismatches(other)[3],
-            "[dist::agree] every rank must have the same q: rank 0 has f32 [1, 8, 4096, 64], rank 2 has f32 [1, 8, 4095, 64]");
+      "[dist::agree] every rank must have the same q: rank 0 has f32 [1, 8, 4096, 64], rank 2 has f32 [1, 8, 4095, "
+      "64]");
   const auto lacking = [](Transport& t) {
     agree(t, t.rank() == 1 ? std::vector<Claim>{} : std::vector<Claim>{{"dropout", "0.1"}});
   };
-  EXPECT_EQ(mismatches(lacking)[0], "[dist::agree] every rank must have the same dropout: rank 0 has 0.1, rank 1 has none");
+  EXPECT_EQ(
+      mismatches(lacking)[0], "[dist::agree] every rank must have the same dropout: rank 0 has 0.1, rank 1 has none");
   const auto more = [](Transport& t) {
     agree(t, t.rank() != 3 ? std::vector<Claim>{} : std::vector<Claim>{{"dropout", "0.1"}});
   };
-  EXPECT_EQ(mismatches(more)[0], "[dist::agree] every rank must have the same dropout: rank 0 has none, rank 3 has 0.1");
+  EXPECT_EQ(
+      mismatches(more)[0], "[dist::agree] every rank must have the same dropout: rank 0 has none, rank 3 has 0.1");
 }
 
 TEST(Agree, TheInstructionSetIsTheFastestThatAllCanRun) {
@@ -70,10 +74,11 @@ TEST(Agree, WishesThatDoNotFitAreRefused) {
   const std::vector<Isa> old{Isa::kScalar}, current{Isa::kScalar, Isa::kAvx2};
   const auto two = [&](Transport& t) { agree_on_isa(t, t.rank() == 1 ? Isa::kScalar : Isa::kAvx2, current); };
   EXPECT_EQ(mismatches(two)[0],
-            "[dist::agree_on_isa] every rank must use one instruction set: rank 0 wants avx2, rank 1 wants scalar");
+      "[dist::agree_on_isa] every rank must use one instruction set: rank 0 wants avx2, rank 1 wants scalar");
   const auto cannot = [&](Transport& t) { agree_on_isa(t, Isa::kAvx2, t.rank() == 3 ? old : current); };
   EXPECT_EQ(mismatches(cannot)[0],
-            "[dist::agree_on_isa] every rank must run the instruction set that rank 0 wants, avx2: rank 3 runs scalar at most");
+      "[dist::agree_on_isa] every rank must run the instruction set that rank 0 wants, avx2: rank 3 runs scalar at "
+      "most");
   const auto nothing = [&](Transport& t) { agree_on_isa(t, {}, t.rank() == 3 ? std::vector{Isa::kNeon} : old); };
   EXPECT_NE(mismatches(nothing)[0].find("in common"), std::string::npos);
 }

@@ -1,4 +1,5 @@
-// Where keys travel in chunks a rank holds its own rows and O(chunk) beside them: bytes of the heap while ranks compute, counted at every poll.
+// Where keys travel in chunks a rank holds its own rows and O(chunk) beside them: bytes of the heap while ranks
+// compute, counted at every poll.
 #include <gtest/gtest.h>
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -78,7 +79,8 @@ Index beside_the_tensors(dist::Method method, Index chunk, Index length) {
 TEST(ChunkMemory, DoesNotGrowWithTheKeys) {
   if (live_bytes() == 0) GTEST_SKIP() << "this heap does not count";
   constexpr Index length = 32768, width = 32;
-  // Carried from chunk to chunk, of one head of each rank's rows: out undivided, two numbers a row; backward three numbers a row.
+  // Carried from chunk to chunk, of one head of each rank's rows: out undivided, two numbers a row; backward three
+  // numbers a row.
   const Index carried = length * (width + 3) * Index{sizeof(float)};
   const Index of_chunk = 512 * width * Index{sizeof(float)}, scratch = 4 * (Index{2} << 20);
   // Of each rank: keys and values of two chunks; dk and dv of two and what comes for one, from one rank or from three.
@@ -87,7 +89,8 @@ TEST(ChunkMemory, DoesNotGrowWithTheKeys) {
   const Index streamed = beside_the_tensors(dist::Method::kAllGather, 512, length);
   EXPECT_LE(streamed, carried + 4 * (2 * 2 + (2 + 3) * 2) * of_chunk + scratch);
   // Every key and value of two heads on every rank, and their gradients.
-  EXPECT_GT(beside_the_tensors(dist::Method::kAllGather, 0, length), 4 * 2 * length * width * Index{sizeof(float)} + ring);
+  EXPECT_GT(
+      beside_the_tensors(dist::Method::kAllGather, 0, length), 4 * 2 * length * width * Index{sizeof(float)} + ring);
 }
 
 }  // namespace

@@ -1,38 +1,37 @@
-// Keys in chunks over ranks, by ring and all-gather: many chunks, rows that need none, rows that meet their keys twice. Not: the cases that every method is held to
-// (context_parallel_test.cc).
+// Keys in chunks over ranks, by ring and all-gather: many chunks, rows that need none, rows that meet their keys twice.
+// Not: the cases that every method is held to (context_parallel_test.cc).
 #include "cut_sequence.h"
 
 namespace qkv::test {
 namespace {
 
-template <class T>
-class InChunks : public testing::Test {};
+template <class T> class InChunks : public testing::Test {};
 TYPED_TEST_SUITE(InChunks, StorageTypes);
 
-// Keys of 128 and more numbers: a chunk is 64 to 128 of them, so that chunks have several owners and masks skip some. Logits
-// whose exponentials overflow meet all keys twice.
+// Keys of 128 and more numbers: a chunk is 64 to 128 of them, so that chunks have several owners and masks skip some.
+// Logits whose exponentials overflow meet all keys twice.
 TYPED_TEST(InChunks, OfManyOwners) {
   Worst worst;
   for (const MaskKind mask : {MaskKind::kCausalBottomRight, MaskKind::kWindow, MaskKind::kDocuments, MaskKind::kNone}) {
     for (const Fill fill : {Fill::kUniform, Fill::kHugeLogits}) {
       if (fill == Fill::kHugeLogits && mask != MaskKind::kCausalBottomRight) continue;
       const AttentionCase each{.batch = 1,
-                               .num_heads = 4,
-                               .num_kv_heads = 2,
-                               .q_len = mask == MaskKind::kDocuments ? 390 : 205,
-                               .kv_len = 390,
-                               .head_dim = 128,
-                               .v_head_dim = 136,
-                               .mask = mask,
-                               .dropout = 0.1,
-                               .fill = fill,
-                               .sinks = SinkKind::kSome};
+          .num_heads = 4,
+          .num_kv_heads = 2,
+          .q_len = mask == MaskKind::kDocuments ? 390 : 205,
+          .kv_len = 390,
+          .head_dim = 128,
+          .v_head_dim = 136,
+          .mask = mask,
+          .dropout = 0.1,
+          .fill = fill,
+          .sinks = SinkKind::kSome};
       expect_cut_is_whole<TypeParam>(each,
-                                     {{.layout = kContiguous, .method = Method::kRing, .chunk = 1},
-                                      {.layout = kZigZag, .method = Method::kRing, .turns = 2, .chunk = 300},
-                                      {.layout = kContiguous, .method = Method::kAllGather, .chunk = 1},
-                                      {.layout = kZigZag, .method = Method::kAllGather, .turns = 2, .chunk = 300}},
-                                     {2, 4}, tested_isas().back(), worst);
+          {{.layout = kContiguous, .method = Method::kRing, .chunk = 1},
+              {.layout = kZigZag, .method = Method::kRing, .turns = 2, .chunk = 300},
+              {.layout = kContiguous, .method = Method::kAllGather, .chunk = 1},
+              {.layout = kZigZag, .method = Method::kAllGather, .turns = 2, .chunk = 300}},
+          {2, 4}, tested_isas().back(), worst);
     }
   }
   EXPECT_GT(worst.compared(), 100);
@@ -43,7 +42,8 @@ TYPED_TEST(InChunks, RowsWithoutKeys) {
   using Sum = Accumulator<TypeParam>;
   for (const Index keys : {Index{256}, Index{0}}) {
     for (const Index block : {Index{32}, Index{1}}) {
-      for (const auto& [method, chunk] : {std::pair(Method::kRing, 1), {Method::kAllGather, 1}, {Method::kAllGather, 0}}) {
+      for (const auto& [method, chunk] :
+          {std::pair(Method::kRing, 1), {Method::kAllGather, 1}, {Method::kAllGather, 0}}) {
         dist::run_in_process(2, [&](Transport& transport) {
           Context context({.threads = 1, .executor = nullptr});
           ContextParallel cp(transport, {.method = method, .block = block, .chunk = chunk}, context);
@@ -60,7 +60,8 @@ TYPED_TEST(InChunks, RowsWithoutKeys) {
   }
 }
 
-// Weights of 2^16 times values of 1e35 overflow in the rows of one rank alone: all ranks pass the keys on a second time.
+// Weights of 2^16 times values of 1e35 overflow in the rows of one rank alone: all ranks pass the keys on a second
+// time.
 TEST(InChunksTwice, RowsThatOverflow) {
   constexpr Index length = 390, half = 196, width = 128;
   Tensor<float> q({1, 2, length, width}), k({1, 1, length, width}), v(k.sizes()), out(q.sizes()), lse({1, 2, length});

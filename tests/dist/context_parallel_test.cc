@@ -1,23 +1,21 @@
-// A sequence cut over ranks gives what one machine gives: bit for bit where promised, within the computed bound otherwise. Not: what
-// keys in chunks alone do (chunks_test.cc).
+// A sequence cut over ranks gives what one machine gives: bit for bit where promised, within the computed bound
+// otherwise. Not: what keys in chunks alone do (chunks_test.cc).
 #include "cut_sequence.h"
 #include "support/part.h"
 
 namespace qkv::test {
 namespace {
 
-template <class T>
-class CutSequence : public testing::Test {};
+template <class T> class CutSequence : public testing::Test {};
 TYPED_TEST_SUITE(CutSequence, StorageTypes);
 
 const std::vector<ContextParallelOptions> kCuts = {{.layout = kContiguous, .method = Method::kAllGather},
-                                                   {.layout = kZigZag, .method = Method::kAllGather},
-                                                   {.layout = kContiguous, .method = Method::kAllGather, .block = 1},
-                                                   {.layout = kZigZag, .method = Method::kAllGather, .turns = 3, .chunk = 1},
-                                                   {.layout = kZigZag, .method = Method::kRing, .turns = 2, .chunk = 1},
-                                                   {.layout = kContiguous, .method = Method::kRing, .block = 1, .chunk = 1},
-                                                   {.layout = kZigZag, .method = Method::kUlysses},
-                                                   {.layout = kContiguous, .method = Method::kUlysses, .block = 1}};
+    {.layout = kZigZag, .method = Method::kAllGather},
+    {.layout = kContiguous, .method = Method::kAllGather, .block = 1},
+    {.layout = kZigZag, .method = Method::kAllGather, .turns = 3, .chunk = 1},
+    {.layout = kZigZag, .method = Method::kRing, .turns = 2, .chunk = 1},
+    {.layout = kContiguous, .method = Method::kRing, .block = 1, .chunk = 1},
+    {.layout = kZigZag, .method = Method::kUlysses}, {.layout = kContiguous, .method = Method::kUlysses, .block = 1}};
 
 /// Rows in small pieces that lie far apart.
 ContextParallelOptions in_pieces(Method method) {
@@ -42,19 +40,19 @@ TYPED_TEST(CutSequence, IsTheWholeForOneToFourRanks) {
       // 205 is divided by none of 2, 3, 4, and Tq is not Tk except for documents
       const Index q_len = mask == MaskKind::kDocuments ? 260 : 205;
       const AttentionCase each{.batch = 2,
-                               .num_heads = heads,
-                               .num_kv_heads = kv_heads,
-                               .q_len = q_len,
-                               .kv_len = 260,
-                               .head_dim = 24,
-                               .v_head_dim = 16,
-                               .mask = mask,
-                               .dropout = kv_heads == 3 ? 0.0 : 0.2};
+          .num_heads = heads,
+          .num_kv_heads = kv_heads,
+          .q_len = q_len,
+          .kv_len = 260,
+          .head_dim = 24,
+          .v_head_dim = 16,
+          .mask = mask,
+          .dropout = kv_heads == 3 ? 0.0 : 0.2};
       expect_cut_is_whole<TypeParam>(each, kCuts, {1, 2, 3, 4}, tested_isas().back(), worst);
       if (mask == MaskKind::kDocuments)
         expect_cut_is_whole<TypeParam>(each,
-                                       {in_pieces(Method::kAllGather), in_pieces(Method::kUlysses), in_pieces(Method::kRing)},
-                                       {2, 3}, tested_isas().back(), worst);
+            {in_pieces(Method::kAllGather), in_pieces(Method::kUlysses), in_pieces(Method::kRing)}, {2, 3},
+            tested_isas().back(), worst);
     }
   }
   EXPECT_GT(worst.compared(), 100);
@@ -65,13 +63,13 @@ TYPED_TEST(CutSequence, AnyLengthWithAnyNumberOfRanks) {
   Worst worst;
   for (const Index length : {1, 3, 7, 33, 100}) {
     const AttentionCase each{.batch = 1,
-                             .num_heads = 4,
-                             .num_kv_heads = 4,
-                             .q_len = length,
-                             .kv_len = length,
-                             .head_dim = 8,
-                             .v_head_dim = 8,
-                             .mask = MaskKind::kCausal};
+        .num_heads = 4,
+        .num_kv_heads = 4,
+        .q_len = length,
+        .kv_len = length,
+        .head_dim = 8,
+        .v_head_dim = 8,
+        .mask = MaskKind::kCausal};
     expect_cut_is_whole<TypeParam>(each, kCuts, {2, 4}, tested_isas().back(), worst);
     for (const int ranks : {1, 2, 3, 4, 9}) {
       for (const dist::Layout layout : {kContiguous, kZigZag}) {
@@ -79,7 +77,7 @@ TYPED_TEST(CutSequence, AnyLengthWithAnyNumberOfRanks) {
           std::vector<int> seen(static_cast<std::size_t>(length));
           for (int rank = 0; rank < ranks; ++rank) {
             for (const Rows& rows :
-                 dist::rows_of_rank({.layout = layout, .block = block, .turns = turns}, length, rank, ranks)) {
+                dist::rows_of_rank({.layout = layout, .block = block, .turns = turns}, length, rank, ranks)) {
               EXPECT_LT(rows.begin, rows.end);
               for (Index i = rows.begin; i < rows.end; ++i) ++seen[static_cast<std::size_t>(i)];
             }
@@ -95,15 +93,15 @@ TYPED_TEST(CutSequence, AnyLengthWithAnyNumberOfRanks) {
 TYPED_TEST(CutSequence, LogitsWhoseExponentialsOverflow) {
   Worst worst;
   const AttentionCase each{.batch = 1,
-                           .num_heads = 4,
-                           .num_kv_heads = 2,
-                           .q_len = 130,
-                           .kv_len = 130,
-                           .head_dim = 40,
-                           .v_head_dim = 40,
-                           .mask = MaskKind::kCausal,
-                           .fill = Fill::kHugeLogits,
-                           .sinks = SinkKind::kSome};
+      .num_heads = 4,
+      .num_kv_heads = 2,
+      .q_len = 130,
+      .kv_len = 130,
+      .head_dim = 40,
+      .v_head_dim = 40,
+      .mask = MaskKind::kCausal,
+      .fill = Fill::kHugeLogits,
+      .sinks = SinkKind::kSome};
   expect_cut_is_whole<TypeParam>(each, kCuts, {2, 4}, tested_isas().back(), worst);
 }
 
@@ -112,14 +110,14 @@ TEST(CutSequence, BackwardReadsTheKeysThatItIsGiven) {
   Worst worst;
   for (const std::uint64_t seed : {1, 2}) {
     const AttentionCase each{.batch = 1,
-                             .num_heads = 2,
-                             .num_kv_heads = 2,
-                             .q_len = 96,
-                             .kv_len = 96,
-                             .head_dim = 16,
-                             .v_head_dim = 16,
-                             .mask = MaskKind::kCausal,
-                             .seed = seed};
+        .num_heads = 2,
+        .num_kv_heads = 2,
+        .q_len = 96,
+        .kv_len = 96,
+        .head_dim = 16,
+        .v_head_dim = 16,
+        .mask = MaskKind::kCausal,
+        .seed = seed};
     expect_cut_is_whole<float>(each, kCuts, {2}, tested_isas().back(), worst);
   }
   const Problem<float> a(
@@ -143,15 +141,19 @@ TEST(CutSequence, BackwardReadsTheKeysThatItIsGiven) {
 
 // Backward adds where it is asked to, on every rank and for every method.
 TEST(CutSequence, AccumulateAdds) {
-  const Problem<float> problem(
-      {.num_heads = 2, .num_kv_heads = 2, .q_len = 90, .kv_len = 70, .head_dim = 8, .v_head_dim = 8, .bias = BiasKind::kHeads});
+  const Problem<float> problem({.num_heads = 2,
+      .num_kv_heads = 2,
+      .q_len = 90,
+      .kv_len = 70,
+      .head_dim = 8,
+      .v_head_dim = 8,
+      .bias = BiasKind::kHeads});
   Context context({.threads = 1, .executor = nullptr});
   Result<float> whole(problem);
   whole.run_forward(problem, context);
   for (const bool accumulate : {false, true}) {
     attention_backward(problem.q(), problem.k(), problem.v(), whole.out.view, whole.lse, problem.dout.view,
-                       {.dq = whole.gradients.views[0], .dlse = problem.dlse, .accumulate = accumulate}, problem.options,
-                       context);
+        {.dq = whole.gradients.views[0], .dlse = problem.dlse, .accumulate = accumulate}, problem.options, context);
   }
   for (const Method method : {Method::kAllGather, Method::kUlysses, Method::kRing}) {
     dist::run_in_process(2, [&](Transport& transport) {

@@ -82,7 +82,7 @@ TEST(CutTraffic, OnlyKeysThatMayBeAttendedTravel) {
 // A ring passes on what others need until they have what they can have; then they learn that this rank is gone.
 TEST(CutTraffic, ACallbackThatThrowsOnOneRankEndsAll) {
   for (const auto& [method, chunk] :
-       {std::pair(Method::kAllGather, 0), {Method::kAllGather, 1}, {Method::kUlysses, 0}, {Method::kRing, 1}}) {
+      {std::pair(Method::kAllGather, 0), {Method::kAllGather, 1}, {Method::kUlysses, 0}, {Method::kRing, 1}}) {
     const auto run = [&](bool forward, int thrower) {
       dist::run_in_process(3, [&](Transport& transport) {
         Context context({.threads = 1, .executor = nullptr});
@@ -97,7 +97,8 @@ TEST(CutTraffic, ACallbackThatThrowsOnOneRankEndsAll) {
             [](auto, Index, Index, Index, Index) { return 1; });
         const auto rows = cp.rows(700);
         const Index count = rows[0].count();
-        Tensor<float> mine({1, 3, count, 128}), out(mine.sizes()), my_lse({1, 3, count}), dq(mine.sizes()), dk(mine.sizes());
+        Tensor<float> mine({1, 3, count, 128}), out(mine.sizes()), my_lse({1, 3, count}), dq(mine.sizes()),
+            dk(mine.sizes());
         if (forward) return cp.forward(mine, mine, mine, out, my_lse, options);
         AttentionGradients<float> wanted;
         wanted.dq = dq, wanted.dk = dk;
@@ -130,47 +131,47 @@ TEST(CutTraffic, ADifferenceIsTheSameErrorOnEveryRank) {
     ContextParallel(transport, cut, context).forward(x, x, q, to, {}, options);
   };
   expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool other) {
-                 forward(t, c, to, {}, {.softcap = other ? 5.0 : 0.0}, q);
-               }),
-               {"softcap", "rank 0 has 0", "rank 1 has 5"});
+    forward(t, c, to, {}, {.softcap = other ? 5.0 : 0.0}, q);
+  }),
+      {"softcap", "rank 0 has 0", "rank 1 has 5"});
   expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool other) {
-                 forward(t, c, to, {}, {.mask = other ? Mask::causal() : Mask()}, q);
-               }),
-               {"mask", "everything", "causal"});
+    forward(t, c, to, {}, {.mask = other ? Mask::causal() : Mask()}, q);
+  }),
+      {"mask", "everything", "causal"});
   expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool other) {
-                 forward(t, c, to, {}, {}, other ? narrow_q : q);
-               }),
-               {"the same q", "f32 [1, 2, T, 8]", "f32 [1, 2, T, 4]"});
+    forward(t, c, to, {}, {}, other ? narrow_q : q);
+  }),
+      {"the same q", "f32 [1, 2, T, 8]", "f32 [1, 2, T, 4]"});
   expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool other) {
-                 forward(t, c, to, {.layout = other ? dist::Layout::kZigZag : dist::Layout::kContiguous}, {}, q);
-               }),
-               {"layout", "zig-zag"});
+    forward(t, c, to, {.layout = other ? dist::Layout::kZigZag : dist::Layout::kContiguous}, {}, q);
+  }),
+      {"layout", "zig-zag"});
   expect_parts(error_of([&](Transport& t, Context&, Tensor<float>& to, bool other) {
-                 Context own({.threads = 1, .isa = other ? Isa::kScalar : supported_isas().back(), .executor = nullptr});
-                 forward(t, own, to, {}, {}, q);
-               }),
-               {"instruction set", "scalar"});
+    Context own({.threads = 1, .isa = other ? Isa::kScalar : supported_isas().back(), .executor = nullptr});
+    forward(t, own, to, {}, {}, q);
+  }),
+      {"instruction set", "scalar"});
   // Wrong on every rank alike, or in lengths: still no wait without end.
   expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool) {
-                 const Tensor<float> spread({1, 2, 32, 16});
-                 const View<const float, 4> every_other(spread.data(), {1, 2, 32, 8}, {1024, 512, 16, 2});
-                 ContextParallel(t, {}, c).forward(q, every_other, q, to, {}, {});
-               }),
-               {"the last axis of k", "stride 2"});
+    const Tensor<float> spread({1, 2, 32, 16});
+    const View<const float, 4> every_other(spread.data(), {1, 2, 32, 8}, {1024, 512, 16, 2});
+    ContextParallel(t, {}, c).forward(q, every_other, q, to, {}, {});
+  }),
+      {"the last axis of k", "stride 2"});
   expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool) {
-                 forward(t, c, to, {.method = Method::kUlysses}, {}, q);
-               }),
-               {"Ulysses", "got 2 heads, 3 ranks", "kAllGather"});
+    forward(t, c, to, {.method = Method::kUlysses}, {}, q);
+  }),
+      {"Ulysses", "got 2 heads, 3 ranks", "kAllGather"});
   expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool) {
-                 forward(t, c, to, {}, {.place = {.queries = 96}}, q);
-               }),
-               {"place"});
+    forward(t, c, to, {}, {.place = {.queries = 96}}, q);
+  }),
+      {"place"});
   expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool other) {
-                 const Tensor<float> less({1, 2, 31, 8});
-                 Tensor<float> less_out({1, 2, 31, 8});
-                 ContextParallel(t, {}, c).forward(other ? less : q, q, q, other ? less_out : to, {}, {});
-               }),
-               {"rows(T)", "rank 1 must hold 32", "got 31"});
+    const Tensor<float> less({1, 2, 31, 8});
+    Tensor<float> less_out({1, 2, 31, 8});
+    ContextParallel(t, {}, c).forward(other ? less : q, q, q, other ? less_out : to, {}, {});
+  }),
+      {"rows(T)", "rank 1 must hold 32", "got 31"});
 }
 
 }  // namespace

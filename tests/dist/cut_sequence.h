@@ -36,30 +36,25 @@ void each_local(const View<E, 4>& whole, const std::vector<Rows>& rows, const Bo
     }
   }
 }
-template <class E>
-Tensor<std::remove_const_t<E>> local_of(const View<E, 4>& whole, const std::vector<Rows>& rows) {
+template <class E> Tensor<std::remove_const_t<E>> local_of(const View<E, 4>& whole, const std::vector<Rows>& rows) {
   Index count = 0;
   for (const Rows& some : rows) count += some.count();
   Tensor<std::remove_const_t<E>> local({whole.size(0), whole.size(1), count, whole.size(3)});
   each_local(whole, rows, [&](const E& x, Index n) { local.data()[n] = x; });
   return local;
 }
-template <class E>
-void to_whole(const Tensor<E>& local, const std::vector<Rows>& rows, const View<E, 4>& whole) {
+template <class E> void to_whole(const Tensor<E>& local, const std::vector<Rows>& rows, const View<E, 4>& whole) {
   each_local(whole, rows, [&](E& x, Index n) { x = local.data()[n]; });
 }
-template <class E>
-View<E, 4> wide(const View<E, 3>& x) {
+template <class E> View<E, 4> wide(const View<E, 3>& x) {
   return {x.data(), {x.size(0), x.size(1), x.size(2), 1}, {x.stride(0), x.stride(1), x.stride(2), 1}};
 }
-template <class E>
-View<E, 3> narrow(const Tensor<std::remove_const_t<E>>& x) {
+template <class E> View<E, 3> narrow(const Tensor<std::remove_const_t<E>>& x) {
   return {const_cast<E*>(x.data()), {x.size(0), x.size(1), x.size(2)}};
 }
 
 /// A rank's rows of a problem, and its results.
-template <class T>
-struct OnRank {
+template <class T> struct OnRank {
   using Sum = Accumulator<T>;
 
   const Problem<T>& problem;
@@ -121,7 +116,7 @@ void run_cut(const Problem<T>& problem, int ranks, const ContextParallelOptions&
     to_whole(mine.dk, mine.k_rows, all.gradients.views[1]);
     to_whole(mine.dv, mine.k_rows, all.gradients.views[2]);
     for (const auto& [own, theirs] :
-         {std::pair(&mine.dbias, &all.dbias), {&mine.dsinks, &all.dsinks}, {&mine.dposition, &all.dposition}}) {
+        {std::pair(&mine.dbias, &all.dbias), {&mine.dsinks, &all.dsinks}, {&mine.dposition, &all.dposition}}) {
       if (own->data() == nullptr) continue;
       if (shared > 0) {
         EXPECT_TRUE(same_bits(*own, *theirs)) << "shared gradients differ between ranks";
@@ -139,8 +134,7 @@ std::string name_of(int ranks, const ContextParallelOptions& cut) {
   return std::to_string(ranks) + " ranks, " + method + ", " + layout + ", block " + std::to_string(cut.block);
 }
 
-template <class T>
-void expect_same_rows(const View<T, 4>& a, const View<T, 4>& b, bool zeros, const char* what) {
+template <class T> void expect_same_rows(const View<T, 4>& a, const View<T, 4>& b, bool zeros, const char* what) {
   const std::vector<Rows> all{{0, a.size(2)}};
   const Tensor<T> x = local_of(a, all), y = local_of(b, all);
   if (!zeros) {
@@ -153,9 +147,8 @@ void expect_same_rows(const View<T, 4>& a, const View<T, 4>& b, bool zeros, cons
   }
 }
 
-template <class T>
-void expect_cut_is_whole(const Problem<T>& problem, const std::vector<ContextParallelOptions>& cuts,
-                         const std::vector<int>& ranks, Isa isa, Worst& worst) {
+template <class T> void expect_cut_is_whole(const Problem<T>& problem, const std::vector<ContextParallelOptions>& cuts,
+    const std::vector<int>& ranks, Isa isa, Worst& worst) {
   const AttentionCase& each = problem.c;
   SCOPED_TRACE(each.name());
   const Expectation<T> expected(problem);
@@ -182,9 +175,8 @@ void expect_cut_is_whole(const Problem<T>& problem, const std::vector<ContextPar
   }
 }
 
-template <class T>
-void expect_cut_is_whole(const AttentionCase& each, const std::vector<ContextParallelOptions>& cuts,
-                         const std::vector<int>& ranks, Isa isa, Worst& worst) {
+template <class T> void expect_cut_is_whole(const AttentionCase& each, const std::vector<ContextParallelOptions>& cuts,
+    const std::vector<int>& ranks, Isa isa, Worst& worst) {
   expect_cut_is_whole(Problem<T>(each), cuts, ranks, isa, worst);
 }
 

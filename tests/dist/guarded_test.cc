@@ -40,7 +40,7 @@ void around_the_ring(Transport& transport) {
   const int rank = transport.rank(), size = transport.size();
   int got = -1;
   const Ticket both[] = {transport.send((rank + 1) % size, std::as_bytes(std::span(&rank, 1))),
-                         transport.receive((rank + size - 1) % size, std::as_writable_bytes(std::span(&got, 1)))};
+      transport.receive((rank + size - 1) % size, std::as_writable_bytes(std::span(&got, 1)))};
   wait(transport, both);
   EXPECT_EQ(got, (rank + size - 1) % size);
 }

@@ -10,8 +10,7 @@
 namespace qkv::dist {
 namespace {
 
-template <class T>
-std::span<std::byte> bytes_of(std::vector<T>& values) {
+template <class T> std::span<std::byte> bytes_of(std::vector<T>& values) {
   return std::as_writable_bytes(std::span(values));
 }
 
@@ -60,11 +59,13 @@ TEST(InProcess, ALengthThatDiffersIsAnErrorThatNamesBoth) {
   try {
     run_in_process(2, [](Transport& transport) {
       std::array<std::byte, 5> bytes{};
-      wait(transport, transport.rank() == 0 ? transport.send(1, std::span(bytes).first(3)) : transport.receive(0, bytes));
+      wait(transport,
+          transport.rank() == 0 ? transport.send(1, std::span(bytes).first(3)) : transport.receive(0, bytes));
     });
     FAIL();
   } catch (const TransportError& error) {
-    EXPECT_NE(std::string(error.what()).find("rank 0 sent 3 bytes, rank 1 expects 5"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("rank 0 sent 3 bytes, rank 1 expects 5"), std::string::npos)
+        << error.what();
   }
 }
 
@@ -77,7 +78,8 @@ TEST(InProcess, TheExceptionOfOneRankReachesTheCallerAndEndsTheOthers) {
       try {
         wait(transport, transport.receive(1, std::span(&byte, 1)));
       } catch (const TransportError& error) {
-        ended[static_cast<std::size_t>(transport.rank())] = std::string(error.what()).find("q is missing") != std::string::npos;
+        ended[static_cast<std::size_t>(transport.rank())] =
+            std::string(error.what()).find("q is missing") != std::string::npos;
         EXPECT_THROW(transport.send(1, {}), TransportError) << "and stays broken";
         throw;
       }
@@ -91,11 +93,11 @@ TEST(InProcess, TheExceptionOfOneRankReachesTheCallerAndEndsTheOthers) {
 
 TEST(InProcess, ARankThatReturnsWithoutSendingEndsWhoWaits) {
   EXPECT_THROW(run_in_process(2,
-                              [](Transport& transport) {
-                                std::byte byte{};
-                                if (transport.rank() == 1) wait(transport, transport.receive(0, std::span(&byte, 1)));
-                              }),
-               TransportError);
+                   [](Transport& transport) {
+                     std::byte byte{};
+                     if (transport.rank() == 1) wait(transport, transport.receive(0, std::span(&byte, 1)));
+                   }),
+      TransportError);
 }
 
 TEST(InProcess, RefusesWhatIsNotThere) {

@@ -1,23 +1,23 @@
-// A sequence cut over ranks under a mask that lists each query's keys: what one machine reads by the lists, every rank does.
+// A sequence cut over ranks under a mask that lists each query's keys: what one machine reads by the lists, every rank
+// does.
 #include "cut_sequence.h"
 #include "support/cases/listed_case.h"
 
 namespace qkv::test {
 namespace {
 
-template <class T>
-class CutLists : public testing::Test {};
+template <class T> class CutLists : public testing::Test {};
 TYPED_TEST_SUITE(CutLists, StorageTypes);
 
 const std::vector<ContextParallelOptions> kListCuts = {{.layout = kContiguous, .method = Method::kAllGather},
-                                                       {.layout = kZigZag, .method = Method::kAllGather, .block = 1},
-                                                       {.layout = kContiguous, .method = Method::kRing, .chunk = 1},
-                                                       {.layout = kZigZag, .method = Method::kAllGather, .chunk = 1},
-                                                       {.layout = kZigZag, .method = Method::kRing, .block = 1, .chunk = 1},
-                                                       {.layout = kZigZag, .method = Method::kUlysses, .block = 1}};
+    {.layout = kZigZag, .method = Method::kAllGather, .block = 1},
+    {.layout = kContiguous, .method = Method::kRing, .chunk = 1},
+    {.layout = kZigZag, .method = Method::kAllGather, .chunk = 1},
+    {.layout = kZigZag, .method = Method::kRing, .block = 1, .chunk = 1},
+    {.layout = kZigZag, .method = Method::kUlysses, .block = 1}};
 
-/// Read alone in forward or backward too, by one query, few and many; shared lists and each head's; and lists that are read alone
-/// only where heads or rows are not all there.
+/// Read alone in forward or backward too, by one query, few and many; shared lists and each head's; and lists that are
+/// read alone only where heads or rows are not all there.
 TYPED_TEST(CutLists, AreTheWhole) {
   using T = TypeParam;
   Worst worst;

@@ -15,21 +15,19 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class MergeRanks : public testing::Test {};
+template <class T> class MergeRanks : public testing::Test {};
 TYPED_TEST_SUITE(MergeRanks, StorageTypes);
 
-template <class T>
-Tensor<T> random_numbers(std::vector<Index> sizes, std::uint64_t seed) {
+template <class T> Tensor<T> random_numbers(std::vector<Index> sizes, std::uint64_t seed) {
   Tensor<T> x(std::move(sizes));
   Random random(seed);
   for (T& number : x.span()) number = number_as<T>(random.symmetric());
   return x;
 }
 
-template <class E>
-bool equal_bytes(const Tensor<E>& a, const Tensor<E>& b) {
-  return a.count() == b.count() && std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.count()) * sizeof(E)) == 0;
+template <class E> bool equal_bytes(const Tensor<E>& a, const Tensor<E>& b) {
+  return a.count() == b.count() &&
+         std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.count()) * sizeof(E)) == 0;
 }
 
 // Keys 0..99 on rank 0, 100..129 on rank 1, none on rank 2: decode of one query, and of a few.
@@ -53,7 +51,7 @@ TYPED_TEST(MergeRanks, IsTheMergeOfTheParts) {
     Tensor<T> out(outs[0].sizes());
     Tensor<Sum> lse(lses[0].sizes());
     merge_attention(std::vector<View<const T, 4>>{outs[0], outs[1], outs[2]},
-                    std::vector<View<const Sum, 3>>{lses[0], lses[1], lses[2]}, out, lse);
+        std::vector<View<const Sum, 3>>{lses[0], lses[1], lses[2]}, out, lse);
     dist::run_in_process(ranks, [&](dist::Transport& transport) {
       const auto rank = static_cast<std::size_t>(transport.rank());
       dist::merge_over_ranks(transport, outs[rank], lses[rank]);

@@ -1,4 +1,5 @@
-// MPI as a transport. Each test is both sides: started as always it runs itself under mpirun, there it is one of the ranks.
+// MPI as a transport. Each test is both sides: started as always it runs itself under mpirun, there it is one of the
+// ranks.
 #include "qkv/dist/mpi.h"
 
 #include <gtest/gtest.h>
@@ -31,9 +32,11 @@ void run_ranks(int ranks, End end = End::kInOrder) {
   }
   const auto* info = testing::UnitTest::GetInstance()->current_test_info();
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  const std::string log = (std::filesystem::temp_directory_path() / ("qkv_mpi_test_" + std::to_string(::getpid()))).string();
-  const std::string command = "mpirun --allow-run-as-root --oversubscribe --bind-to none -n " + std::to_string(ranks) + " '" +
-                              self + "' --gtest_filter=" + info->test_suite_name() + "." + info->name() + " > " + log + " 2>&1";
+  const std::string log =
+      (std::filesystem::temp_directory_path() / ("qkv_mpi_test_" + std::to_string(::getpid()))).string();
+  const std::string command = "mpirun --allow-run-as-root --oversubscribe --bind-to none -n " + std::to_string(ranks) +
+                              " '" + self + "' --gtest_filter=" + info->test_suite_name() + "." + info->name() + " > " +
+                              log + " 2>&1";
   const int code = std::system(command.c_str());
   std::ifstream file(log);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -45,8 +48,7 @@ void run_ranks(int ranks, End end = End::kInOrder) {
   std::filesystem::remove(log);
 }
 
-template <class T>
-std::span<std::byte> bytes_of(std::vector<T>& values) {
+template <class T> std::span<std::byte> bytes_of(std::vector<T>& values) {
   return std::as_writable_bytes(std::span(values));
 }
 
@@ -70,7 +72,7 @@ void exchange(Transport& transport, const std::vector<std::size_t>& counts) {
   for (std::size_t i = 0; i < in.size(); ++i) {
     std::vector<std::uint32_t> expected(in[i].size());
     std::iota(expected.begin(), expected.end(),
-              static_cast<std::uint32_t>(static_cast<int>(i / counts.size()) * 100 + transport.rank()));
+        static_cast<std::uint32_t>(static_cast<int>(i / counts.size()) * 100 + transport.rank()));
     ASSERT_EQ(in[i], expected) << "message " << i;
   }
 }

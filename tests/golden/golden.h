@@ -1,10 +1,11 @@
-// Reads the golden cases that scripts/golden/make.py wrote with PyTorch (tests/golden/data) and judges results against them.
-// scripts/golden/store.py describes the format of a set of cases; this header hides that inputs come from a formula and that large
-// results are samples.
+// Reads the golden cases that scripts/golden/make.py wrote with PyTorch (tests/golden/data) and judges results against
+// them. scripts/golden/store.py describes the format of a set of cases; this header hides that inputs come from a
+// formula and that large results are samples.
 //
 //   golden::File file("mha_3x2x4_in_proj");
 //   layer.load_state_dict(file.parameters());
-//   EXPECT_LE(file.ratio("out", y.span()), 1);     error / bound; bound = 2 (gradients 3) x error(PyTorch f32) + 4 eps A
+//   EXPECT_LE(file.ratio("out", y.span()), 1);     error / bound; bound = 2 (gradients 3) x error(PyTorch f32) + 4 eps
+//   A
 #pragma once
 
 #include <algorithm>
@@ -48,8 +49,8 @@ inline Tensor<float> generated(std::uint32_t stream, int exponent, std::vector<I
 inline const StateDict& set_of(std::string_view name) {
   static std::map<std::string, StateDict> sets;
   std::string set = "layers";
-  for (const auto& [start, file] : {std::pair("sdpa_", "sdpa"), std::pair("modifier_", "modifiers"), std::pair("lm_", "lm"),
-                                    std::pair("linear_", "linear"), std::pair("hf_", "huggingface")}) {
+  for (const auto& [start, file] : {std::pair("sdpa_", "sdpa"), std::pair("modifier_", "modifiers"),
+           std::pair("lm_", "lm"), std::pair("linear_", "linear"), std::pair("hf_", "huggingface")}) {
     if (name.starts_with(start)) set = file;
   }
   auto found = sets.find(set);
@@ -94,7 +95,9 @@ class File {
   double number(const std::string& key) const { return std::stod(fact(key)); }
   std::uint64_t seed() const { return std::stoull(fact("seed")); }
 
-  bool has(const std::string& tensor) const { return state_.contains(tensor) || state_.contains("generated." + tensor); }
+  bool has(const std::string& tensor) const {
+    return state_.contains(tensor) || state_.contains("generated." + tensor);
+  }
 
   /// An input: x, dout, mask, q, k, v, bias, ids, param.NAME. f32 holds each exactly.
   Tensor<float> f32(const std::string& tensor) const {
@@ -102,7 +105,7 @@ class File {
     if (formula == nullptr) return to_f32(state_.at(tensor));
     const Tensor<std::int64_t> numbers = to_i64(*formula);  // stream, exponent, sizes
     return generated(static_cast<std::uint32_t>(numbers.data()[0]), static_cast<int>(numbers.data()[1]),
-                     {numbers.data() + 2, numbers.data() + numbers.count()});
+        {numbers.data() + 2, numbers.data() + numbers.count()});
   }
   Tensor<double> f64(const std::string& tensor) const {
     const AnyTensor* stored = state_.find(tensor);
@@ -136,11 +139,12 @@ class File {
   }
 
   /// Largest error / bound over the elements in the file; infinity for a wrong size, or where only one side is NaN.
-  double ratio(const std::string& result, std::span<const float> got) const { return ratio(result, got, bound(result)); }
+  double ratio(const std::string& result, std::span<const float> got) const {
+    return ratio(result, got, bound(result));
+  }
 
   /// The same with the caller's bound.
-  template <class T>
-  double ratio(const std::string& result, std::span<const T> got, double allowed) const {
+  template <class T> double ratio(const std::string& result, std::span<const T> got, double allowed) const {
     const double infinity = std::numeric_limits<double>::infinity();
     double worst = 0;
     const auto judge = [&](double value, double exact, double limit) {

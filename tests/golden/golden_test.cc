@@ -33,8 +33,9 @@ TEST(Golden, DropoutFactorsAreFrozen) {
   for (const StateDict::Entry& entry : file.tensors().entries()) {
     const std::string& name = entry.name;
     const std::size_t dot = name.rfind('.');
-    const Dropout dropout{
-        .p = std::stod(name.substr(8 - (name[0] == 'o'), dot)), .seed = std::stoull(name.substr(dot + 1)), .training = true};
+    const Dropout dropout{.p = std::stod(name.substr(8 - (name[0] == 'o'), dot)),
+        .seed = std::stoull(name.substr(dot + 1)),
+        .training = true};
     const Tensor<float> expected = to_f32(entry.tensor);
     Tensor<float> got(expected.sizes());
     if (name.starts_with("weights.")) {

@@ -1,5 +1,5 @@
-// GroupedQueryAttention against Hugging Face's Llama, Qwen 3, OLMo 2, StableLM and GPT-J: outputs, weights and every gradient,
-// with every scaling of rotary positions. BERT is MultiHeadAttention: layer_test.cc.
+// GroupedQueryAttention against Hugging Face's Llama, Qwen 3, OLMo 2, StableLM and GPT-J: outputs, weights and every
+// gradient, with every scaling of rotary positions. BERT is MultiHeadAttention: layer_test.cc.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -23,10 +23,8 @@ class Rope {
 
   RotaryOptions options() const {
     const std::map<std::string, RotaryScaling> scalings = {{"", RotaryScaling::kNone},
-                                                           {"linear", RotaryScaling::kLinear},
-                                                           {"ntk", RotaryScaling::kNtk},
-                                                           {"yarn", RotaryScaling::kYarn},
-                                                           {"llama3", RotaryScaling::kLlama3}};
+        {"linear", RotaryScaling::kLinear}, {"ntk", RotaryScaling::kNtk}, {"yarn", RotaryScaling::kYarn},
+        {"llama3", RotaryScaling::kLlama3}};
     RotaryOptions made;
     made.rotary_dim = whole("dim", 0);
     made.base = values_.contains("base") ? std::stod(text("base")) : 10000;
@@ -65,7 +63,7 @@ TEST_P(GroupedGolden, OutputsAndGradients) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, GroupedGolden, testing::ValuesIn(golden::File::of_kind("grouped")),
-                         [](const auto& instance) { return instance.param; });
+    [](const auto& instance) { return instance.param; });
 
 }  // namespace
 }  // namespace qkv

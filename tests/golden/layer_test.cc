@@ -28,7 +28,7 @@ TEST_P(LayerGolden, OutputsAndGradients) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, LayerGolden, testing::ValuesIn(golden::File::of_kind("layer")),
-                         [](const auto& instance) { return instance.param; });
+    [](const auto& instance) { return instance.param; });
 
 }  // namespace
 }  // namespace qkv

@@ -9,17 +9,9 @@ namespace qkv::test {
 namespace {
 
 /// A result's name in the file, and ours.
-constexpr std::pair<const char*, const char*> kResults[] = {{"out", "out"},
-                                                            {"normalizer", "normalizer"},
-                                                            {"final_kv", "kv"},
-                                                            {"final_z", "z"},
-                                                            {"grad.q", "dq"},
-                                                            {"grad.k", "dk"},
-                                                            {"grad.v", "dv"},
-                                                            {"grad.kv", "dkv"},
-                                                            {"grad.z", "dz"},
-                                                            {"grad.beta", "dbeta"},
-                                                            {"grad.log_decay", "dlog_decay"}};
+constexpr std::pair<const char*, const char*> kResults[] = {{"out", "out"}, {"normalizer", "normalizer"},
+    {"final_kv", "kv"}, {"final_z", "z"}, {"grad.q", "dq"}, {"grad.k", "dk"}, {"grad.v", "dv"}, {"grad.kv", "dkv"},
+    {"grad.z", "dz"}, {"grad.beta", "dbeta"}, {"grad.log_decay", "dlog_decay"}};
 
 class LinearGolden : public testing::TestWithParam<std::string> {
  protected:
@@ -36,8 +28,7 @@ class LinearGolden : public testing::TestWithParam<std::string> {
     return file_.number("scale");
   }
 
-  template <class N>
-  Tensor<N> tensor(const std::string& name) const {
+  template <class N> Tensor<N> tensor(const std::string& name) const {
     if (!file_.has(name)) return {};
     const Tensor<double> values = file_.f64(name);
     Tensor<N> result(values.sizes());
@@ -45,71 +36,56 @@ class LinearGolden : public testing::TestWithParam<std::string> {
     return result;
   }
 
-  template <class N>
-  LinearReferenceInput<N> input() const {
-    LinearReferenceInput<N> in{tensor<N>("q"),
-                               tensor<N>("k"),
-                               tensor<N>("v"),
-                               tensor<N>("dout"),
-                               tensor<N>("features"),
-                               tensor<N>("log_decay"),
-                               {},
-                               tensor<N>("beta"),
-                               tensor<N>("kv"),
-                               tensor<N>("z"),
-                               tensor<N>("dkv"),
-                               tensor<N>("dz"),
-                               {}};
+  template <class N> LinearReferenceInput<N> input() const {
+    LinearReferenceInput<N> in{tensor<N>("q"), tensor<N>("k"), tensor<N>("v"), tensor<N>("dout"), tensor<N>("features"),
+        tensor<N>("log_decay"), {}, tensor<N>("beta"), tensor<N>("kv"), tensor<N>("z"), tensor<N>("dkv"),
+        tensor<N>("dz"), {}};
     in.options = {.map = feature_map(),
-                  .features = view<2>(in.features),
-                  .causal = file_.number("causal") != 0,
-                  .normalized = file_.number("normalized") != 0,
-                  .scale = scale(),
-                  .log_decay = view<3>(in.log_decay),
-                  .beta = view<3>(in.beta),
-                  .kv = view<4>(in.kv),
-                  .z = view<3>(in.z)};
+        .features = view<2>(in.features),
+        .causal = file_.number("causal") != 0,
+        .normalized = file_.number("normalized") != 0,
+        .scale = scale(),
+        .log_decay = view<3>(in.log_decay),
+        .beta = view<3>(in.beta),
+        .kv = view<4>(in.kv),
+        .z = view<3>(in.z)};
     return in;
   }
 
-  template <int Rank, class N>
-  static View<const N, Rank> view(const Tensor<N>& tensor) {
+  template <int Rank, class N> static View<const N, Rank> view(const Tensor<N>& tensor) {
     return tensor.data() == nullptr ? View<const N, Rank>() : tensor.template view<Rank>();
   }
-  template <int Rank, class N>
-  static View<N, Rank> view(Tensor<N>& tensor) {
+  template <int Rank, class N> static View<N, Rank> view(Tensor<N>& tensor) {
     return tensor.data() == nullptr ? View<N, Rank>() : tensor.template view<Rank>();
   }
 
   /// Tensors of the sizes in the file; empty where it has none.
-  template <class T>
-  Tensor<T> like(const char* name) const {
+  template <class T> Tensor<T> like(const char* name) const {
     return file_.has(name) ? Tensor<T>(file_.f64(name).sizes()) : Tensor<T>();
   }
 
-  template <class T>
-  void check(LinearForm form, Worst& worst) const {
+  template <class T> void check(LinearForm form, Worst& worst) const {
     const LinearReferenceInput<T> in = input<T>();
     const auto& given = in.options;
     const LinearAttentionOptions<T> options{.feature_map = given.map,
-                                            .features = given.features,
-                                            .causal = given.causal,
-                                            .normalized = given.normalized,
-                                            .scale = given.scale,
-                                            .log_decay = given.log_decay,
-                                            .beta = given.beta,
-                                            .initial = {.kv = given.kv, .z = given.z},
-                                            .form = form};
+        .features = given.features,
+        .causal = given.causal,
+        .normalized = given.normalized,
+        .scale = given.scale,
+        .log_decay = given.log_decay,
+        .beta = given.beta,
+        .initial = {.kv = given.kv, .z = given.z},
+        .form = form};
     std::map<std::string, Tensor<T>> got;
     for (const auto& [theirs, ours] : kResults) got.emplace(ours, like<T>(theirs));
     linear_attention_forward(in.q, in.k, in.v, got["out"], view<3>(got["normalizer"]), options,
-                             {.kv = view<4>(got["kv"]), .z = view<3>(got["z"])});
+        {.kv = view<4>(got["kv"]), .z = view<3>(got["z"])});
     LinearAttentionGradients<T> gradients{.dq = got["dq"], .dk = got["dk"], .dv = got["dv"]};
     gradients.dlog_decay = view<3>(got["dlog_decay"]), gradients.dbeta = view<3>(got["dbeta"]);
     gradients.dinitial = {.kv = view<4>(got["dkv"]), .z = view<3>(got["dz"])};
     gradients.dfinal = {.kv = view<4>(in.dkv), .z = view<3>(in.dz)};
-    linear_attention_backward(in.q, in.k, in.v, std::as_const(got["out"]), view<3>(std::as_const(got["normalizer"])), in.dout,
-                              gradients, options);
+    linear_attention_backward(in.q, in.k, in.v, std::as_const(got["out"]), view<3>(std::as_const(got["normalizer"])),
+        in.dout, gradients, options);
 
     auto expected = linear_expectations<T>(input<Wider<T>>(), in, input<Measured>());
     int results = 0;
@@ -125,8 +101,7 @@ class LinearGolden : public testing::TestWithParam<std::string> {
     EXPECT_GE(results, 5);  // at least out, final_kv, grad.q, grad.k, grad.v
   }
 
-  template <class T>
-  void check_forms() const {
+  template <class T> void check_forms() const {
     Worst worst;
     check<T>(LinearForm::kChunked, worst);
     if (file_.number("causal") != 0) check<T>(LinearForm::kRecurrent, worst);
@@ -142,7 +117,7 @@ TEST_P(LinearGolden, InF64AndF32) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, LinearGolden, testing::ValuesIn(golden::File::of_kind("linear")),
-                         [](const auto& instance) { return instance.param; });
+    [](const auto& instance) { return instance.param; });
 
 }  // namespace
 }  // namespace qkv::test

@@ -76,8 +76,7 @@ inline bool same(const StateDict& a, const StateDict& b) {
 }
 
 /// `parse` must throw a FormatError at `offset` whose text has `part`.
-template <class Parse>
-void expect_format_error(const Parse& parse, std::uint64_t offset, std::string_view part) {
+template <class Parse> void expect_format_error(const Parse& parse, std::uint64_t offset, std::string_view part) {
   try {
     parse();
     ADD_FAILURE() << "accepted; expected a FormatError at byte " << offset << " with: " << part;
@@ -88,8 +87,7 @@ void expect_format_error(const Parse& parse, std::uint64_t offset, std::string_v
 }
 
 /// parse(header) of each: a FormatError at the mark, `before` bytes into the file.
-template <class Parse>
-void expect_rules(std::span<const Rule> rules, std::size_t before, const Parse& parse) {
+template <class Parse> void expect_rules(std::span<const Rule> rules, std::size_t before, const Parse& parse) {
   for (const Rule& rule : rules) {
     SCOPED_TRACE(rule.what);
     const Marked header(rule.marked_header);
@@ -99,8 +97,7 @@ void expect_rules(std::span<const Rule> rules, std::size_t before, const Parse& 
 }
 
 /// `parse` must return or throw FormatError, nothing else. True: it returned.
-template <class Parse>
-bool parses_or_refuses(const Parse& parse, std::uint64_t size) {
+template <class Parse> bool parses_or_refuses(const Parse& parse, std::uint64_t size) {
   try {
     parse();
     return true;
@@ -111,8 +108,7 @@ bool parses_or_refuses(const Parse& parse, std::uint64_t size) {
 }
 
 /// Every shorter file is refused; every file with one bit flipped is read or refused, at least `refused` of them.
-template <class Parse>
-void expect_whole_files_only(Bytes file, const Parse& parse, int refused) {
+template <class Parse> void expect_whole_files_only(Bytes file, const Parse& parse, int refused) {
   for (std::size_t size = 0; size < file.size(); ++size) {
     EXPECT_FALSE(parses_or_refuses([&] { parse(std::span(std::as_const(file)).first(size)); }, size)) << size;
   }
@@ -155,8 +151,7 @@ inline std::filesystem::path data_file(std::string_view name) {
   return std::filesystem::path(QKV_GOLDEN_DIR) / ".." / ".." / "io" / "data" / name;
 }
 
-inline const std::vector<DType> kAllDTypes = {DType::kBool, DType::kU8,  DType::kI8,  DType::kI16, DType::kU16,
-                                              DType::kI32,  DType::kU32, DType::kI64, DType::kU64, DType::kF16,
-                                              DType::kBF16, DType::kF32, DType::kF64};
+inline const std::vector<DType> kAllDTypes = {DType::kBool, DType::kU8, DType::kI8, DType::kI16, DType::kU16,
+    DType::kI32, DType::kU32, DType::kI64, DType::kU64, DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
 
 }  // namespace qkv::test

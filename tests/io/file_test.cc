@@ -18,10 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-template <class F>
-void expect_io_error(F&& call, std::string_view part) {
-  expect_error<IoError>(call, {part});
-}
+template <class F> void expect_io_error(F&& call, std::string_view part) { expect_error<IoError>(call, {part}); }
 
 TEST(File, WhatIsWrittenIsRead) {
   const Folder folder;

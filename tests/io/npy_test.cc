@@ -1,4 +1,5 @@
-// .npy: round trips, the versions and orders that NumPy writes, and every rule of the format with a file that breaks it.
+// .npy: round trips, the versions and orders that NumPy writes, and every rule of the format with a file that breaks
+// it.
 #include "qkv/io/npy.h"
 
 #include <gtest/gtest.h>
@@ -15,8 +16,8 @@ const std::string kGood = "{'descr': '<i2', 'fortran_order': False, 'shape': (2,
 const std::string kData = "abcdefghijkl";
 
 std::string file_text(const std::string& header, const std::string& data, int version = 1) {
-  return kMagic + static_cast<char>(version) + std::string(1, '\0') + little_endian_text(header.size(), version == 1 ? 2 : 4) +
-         header + data;
+  return kMagic + static_cast<char>(version) + std::string(1, '\0') +
+         little_endian_text(header.size(), version == 1 ? 2 : 4) + header + data;
 }
 
 std::string with(const std::string& from, const std::string& to) { return replaced(kGood, from, to); }
@@ -45,9 +46,9 @@ TEST(Npy, WritesTheBytesThatNumpyWrites) {
 }
 
 TEST(Npy, ReadsWhatNumpyWroteInEveryOrderAndVersion) {
-  const std::pair<const char*, DType> files[] = {{"c_order.npy", DType::kF32},    {"fortran_order.npy", DType::kF64},
-                                                 {"big_endian.npy", DType::kI16}, {"fortran_big_endian.npy", DType::kF32},
-                                                 {"version_2.npy", DType::kI64},  {"version_3.npy", DType::kU16}};
+  const std::pair<const char*, DType> files[] = {{"c_order.npy", DType::kF32}, {"fortran_order.npy", DType::kF64},
+      {"big_endian.npy", DType::kI16}, {"fortran_big_endian.npy", DType::kF32}, {"version_2.npy", DType::kI64},
+      {"version_3.npy", DType::kU16}};
   for (const auto& [name, dtype] : files) {
     const AnyTensor tensor = io::load_npy(data_file(name));
     EXPECT_EQ(tensor.dtype, dtype) << name;
@@ -59,9 +60,8 @@ TEST(Npy, ReadsWhatNumpyWroteInEveryOrderAndVersion) {
 
 TEST(Npy, ReadsTheLiteralInEachFormThatPythonAllows) {
   const AnyTensor wanted = parse(file_text(kGood, kData));
-  for (const std::string& header :
-       {std::string("{'shape':(2,3,),'descr':\"<i2\",'fortran_order':False}\n"),
-        std::string("{ 'fortran_order' : False , 'shape' : ( 2 , 3 ) , 'descr' : '<i2' , }          \n")}) {
+  for (const std::string& header : {std::string("{'shape':(2,3,),'descr':\"<i2\",'fortran_order':False}\n"),
+           std::string("{ 'fortran_order' : False , 'shape' : ( 2 , 3 ) , 'descr' : '<i2' , }          \n")}) {
     EXPECT_TRUE(same(parse(file_text(header, kData)), wanted)) << header;
     EXPECT_TRUE(same(parse(file_text(header, kData, 2)), wanted)) << header;
     EXPECT_TRUE(same(parse(file_text(header, kData, 3)), wanted)) << header;
@@ -141,12 +141,14 @@ TEST(Npy, PrefixAndLengthsAreCheckedBeforeTheyAreUsed) {
   const std::size_t data_at = 10 + kGood.size();
   expect_format_error([] { parse(file_text(kGood, kData + "m")); }, data_at + 12, "12 bytes: got 13");
   expect_format_error([] { parse(file_text(kGood, "abc")); }, data_at + 3, "12 bytes: got 3");
-  expect_format_error([] { parse(file_text(with("(2, 3)", "(4503599627370496,)"), kData)); }, data_at + 13 + 12, "got 12");
+  expect_format_error(
+      [] { parse(file_text(with("(2, 3)", "(4503599627370496,)"), kData)); }, data_at + 13 + 12, "got 12");
 }
 
 TEST(Npy, PartsAndFlippedBitsAreReadOrRefused) {
   const Bytes file = io::write_npy(counting_tensor(DType::kF32, {2, 3}));
-  expect_whole_files_only(file, [](std::span<const std::byte> part) { io::parse_npy(part); }, 8 * 6);
+  expect_whole_files_only(
+      file, [](std::span<const std::byte> part) { io::parse_npy(part); }, 8 * 6);
 }
 
 TEST(Npy, WriterRefusesBytesThatAreNotTheShapes) {
@@ -162,7 +164,8 @@ RC_GTEST_PROP(NpyProperty, AnyArrayComesBackFromBothOrders, ()) {
   Bytes file = io::write_npy(tensor);
   RC_ASSERT(same(io::parse_npy(file), tensor));
 
-  // The same bytes read first axis fastest: element (i, j, ...) of the result is element i + j * size(0) + ... of the file.
+  // The same bytes read first axis fastest: element (i, j, ...) of the result is element i + j * size(0) + ... of the
+  // file.
   std::string text(reinterpret_cast<const char*>(file.data()), file.size());
   text.replace(text.find("False,"), 6, "True ,");
   const AnyTensor turned = parse(text);
@@ -175,7 +178,8 @@ RC_GTEST_PROP(NpyProperty, AnyArrayComesBackFromBothOrders, ()) {
       from += rest % size * stride;
       rest /= size;
     }
-    RC_ASSERT(std::equal(&turned.bytes[to * element], &turned.bytes[to * element] + element, &tensor.bytes[from * element]));
+    RC_ASSERT(
+        std::equal(&turned.bytes[to * element], &turned.bytes[to * element] + element, &tensor.bytes[from * element]));
   }
 }
 

@@ -46,7 +46,8 @@ TEST(Safetensors, MillionsOfEscapesAreRead) {
   std::string escapes;
   for (int n = 0; n < 2'000'000; ++n) escapes += R"(\\)";  // one backslash
   for (int n = 0; n < 2'000'000; ++n) escapes += R"(\")";  // one quote
-  const StateDict state = parse(file_text("{\"" + escapes + R"(":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "1234"));
+  const StateDict state =
+      parse(file_text("{\"" + escapes + R"(":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "1234"));
   ASSERT_EQ(state.size(), 1u);
   EXPECT_EQ(state.entries()[0].name.size(), escapes.size() / 2);
 }
@@ -56,8 +57,8 @@ TEST(Safetensors, ANameOfEscapesIsPointedAt) {
   for (const std::string name : {R"(\\)", R"(\")", R"(\\\"\")", R"(a\"\\)", R"(\\a\"b)"}) {
     const std::string field = R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
     const std::string before = "{\"" + name + "\":" + field + ",";
-    expect_format_error([&] { parse(file_text(before + "\"" + name + "\":" + field + "}", "1234")); }, 8 + before.size(),
-                        "a second");
+    expect_format_error(
+        [&] { parse(file_text(before + "\"" + name + "\":" + field + "}", "1234")); }, 8 + before.size(), "a second");
   }
 }
 
@@ -83,7 +84,8 @@ TEST(Safetensors, WriterAlignsHeaderAndTensors) {
 
 TEST(Safetensors, HeaderNeedsNoOrderAndMayBePadded) {
   const std::string header =
-      R"({"late":{"shape":[1],"data_offsets":[4,5],"dtype":"U8"},"early":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}   )";
+      R"({"late":{"shape":[1],"data_offsets":[4,5],"dtype":"U8"},)"
+      R"("early":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}   )";
   const StateDict state = parse(file_text(header, "abcde"));
   EXPECT_EQ(state.entries()[0].name, "late");
   EXPECT_EQ(state.at("late").bytes, bytes_of("e"));
@@ -142,7 +144,7 @@ TEST(Safetensors, EveryRuleOfTheHeaderIsCheckedWhereItBreaks) {
       {"overlap", with("[4,12]", "^[3,12]"), "overlap"},
       {"same range", with("[4,12]", "^[0,4]"), "overlap"},
       {"longer than the shape", with(R"([2,2],"data_offsets":[4,12])", R"([2,1],"data_offsets":^[4,12])"),
-       "as shape and dtype say, 4"},
+          "as shape and dtype say, 4"},
       {"metadata a string", R"({"__metadata__":^"x"})", "must be an object"},
       {"metadata of numbers", R"({"__metadata__":{"k":^1}})", "strings to strings"},
       {"metadata of objects", R"({"__metadata__":{"k":^{}}})", "strings to strings"},
@@ -185,7 +187,8 @@ TEST(Safetensors, ManyNamesForTheSameBytesAreRefused) {
 
 TEST(Safetensors, PartsAndFlippedBitsAreReadOrRefused) {
   const Bytes file = io::write_safetensors(small_state());
-  expect_whole_files_only(file, [](std::span<const std::byte> part) { io::parse_safetensors(part); }, 8 * 8);
+  expect_whole_files_only(
+      file, [](std::span<const std::byte> part) { io::parse_safetensors(part); }, 8 * 8);
 }
 
 TEST(Safetensors, NamesInMessagesCannotDriveATerminal) {

@@ -1,4 +1,5 @@
-// Within a task no two entries of the catalogue are one function on all probes, apart from those that the table below declares.
+// Within a task no two entries of the catalogue are one function on all probes, apart from those that the table below
+// declares.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,11 +18,8 @@ namespace {
 
 /// Ids of which two are the same function in a task, in alphabetical order.
 const std::set<std::pair<std::string, std::string>> kSame = {
-    {"scale-1-over-d", "scale-twice"},
-    {"fill-small", "fill-zero"},
-    {"fill-small", "mask-multiplies-scores"},
-    {"fill-zero", "mask-multiplies-scores"},
-    {"v-uses-k-weights", "values-from-keys"},  // no biases
+    {"scale-1-over-d", "scale-twice"}, {"fill-small", "fill-zero"}, {"fill-small", "mask-multiplies-scores"},
+    {"fill-zero", "mask-multiplies-scores"}, {"v-uses-k-weights", "values-from-keys"},  // no biases
     {"linear-causal-ignored", "no-causal"},
     {"rope-direction-reversed", "rope-sine-cosine-exchanged"},  // in attention: both turn by a constant minus the angle
 };
@@ -87,7 +85,7 @@ TEST_P(Apart, EveryEntryIsAFunctionOfItsOwn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tasks, Apart, testing::Values("cache", "rope", "flash", "linear", "backward", "dropout", "lm"),
-                         [](const auto& one) { return std::string(one.param); });
+    [](const auto& one) { return std::string(one.param); });
 
 }  // namespace
 }  // namespace qkv::judge

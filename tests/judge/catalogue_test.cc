@@ -1,5 +1,5 @@
-// Every entry of the catalogue, computed by its own edited textbook and rounded to float32, is named again: nothing hides behind
-// another entry, nothing right is called wrong. Spellings by people are in wrong/ and right/ (corpus.py).
+// Every entry of the catalogue, computed by its own edited textbook and rounded to float32, is named again: nothing
+// hides behind another entry, nothing right is called wrong. Spellings by people are in wrong/ and right/ (corpus.py).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,8 @@ StateDict state_of(const Probe& probe) {
 }
 
 /// What code with these choices answers in float32; forward calls alone.
-bool judged(const Task& task, const Choices& choices, std::uint64_t seed, Finding& finding, bool* everywhere = nullptr) {
+bool judged(
+    const Task& task, const Choices& choices, std::uint64_t seed, Finding& finding, bool* everywhere = nullptr) {
   std::vector<StateDict> probes;
   std::vector<Answer> answers;
   for (const Probe& probe : task.probes(task.sizes, seed)) {
@@ -74,7 +75,8 @@ TEST(Catalogue, EveryMistakeIsNamed) {
       if (!run_with(task, {{entry, number}}, probe)) continue;  // the task's shapes do not allow it
       bool everywhere = true;
       if (!judged(task, {{entry, number}}, 3, finding, &everywhere)) continue;  // no probe has shapes for it
-      if (finding.right() && !everywhere) continue;  // it shows where a person's code would stop with an error of shapes
+      if (finding.right() && !everywhere)
+        continue;  // it shows where a person's code would stop with an error of shapes
       if (finding.right()) {
         ADD_FAILURE() << task.name << ": " << entry->id << " is called " << finding.verdict;
         continue;
@@ -121,7 +123,8 @@ TEST(Catalogue, AnOutputThatIsTheSameEverywhereNamesNoMistake) {
       }
       const Finding finding = judge(name, probes, answers);
       EXPECT_EQ(finding.verdict, "unknown");
-      EXPECT_TRUE(finding.evidence.starts_with("The output is " + std::string(everywhere == 0 ? "0" : "NaN") + " everywhere"));
+      EXPECT_TRUE(
+          finding.evidence.starts_with("The output is " + std::string(everywhere == 0 ? "0" : "NaN") + " everywhere"));
     }
   }
 }
@@ -145,8 +148,8 @@ TEST(Catalogue, PairsAreNamedInFull) {
       continue;  // one of them suffices
     ++pairs;
     const auto found = [&](const Entry* entry) {
-      return std::ranges::any_of(finding.mistakes,
-                                 [&](const Mistake& m) { return names(m).count(std::string(entry->id)) > 0; });
+      return std::ranges::any_of(
+          finding.mistakes, [&](const Mistake& m) { return names(m).count(std::string(entry->id)) > 0; });
     };
     const bool both = found(a) && found(b);
     named += both;

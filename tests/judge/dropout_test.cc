@@ -181,7 +181,8 @@ TEST(JudgeDropout, OutputsOfOtherSizesAreNoCrash) {
   const Task& task = *find_task("dropout");
   const Probe probe = training_probe(task, 0);
   const Work work = run(task.textbook, probe);
-  for (const Shape& shape : {Shape{}, Shape{0}, Shape{3}, Shape{2, 3, 4}, Shape{40, 2, 3, 5, 7}, Shape{0, 2, 3, 5, 14}}) {
+  for (const Shape& shape :
+      {Shape{}, Shape{0}, Shape{3}, Shape{2, 3, 4}, Shape{40, 2, 3, 5, 7}, Shape{0, 2, 3, 5, 14}}) {
     const DropoutFinding found = judge_dropout(work, Array(shape), 0x1p-24);
     EXPECT_FALSE(found.right);
     EXPECT_EQ(found.id, "");

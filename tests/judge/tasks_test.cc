@@ -1,5 +1,5 @@
-// The textbooks of cache, rope, flash, linear, backward, dropout and lm against formulations of their own: the project's reference,
-// its rotary positions, differences of a loss.
+// The textbooks of cache, rope, flash, linear, backward, dropout and lm against formulations of their own: the
+// project's reference, its rotary positions, differences of a loss.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -44,7 +44,8 @@ reference::Options<double> options_for(bool causal, Index queries, Index keys) {
 
 reference::Forward<double> attend(const Array& q, const Array& k, const Array& v, bool causal) {
   const Tensor<double> a = tensor(q), b = tensor(k), c = tensor(v);
-  return reference::attention_forward<double>(a.view<4>(), b.view<4>(), c.view<4>(), options_for(causal, q.size(2), k.size(2)));
+  return reference::attention_forward<double>(
+      a.view<4>(), b.view<4>(), c.view<4>(), options_for(causal, q.size(2), k.size(2)));
 }
 
 TEST(Tasks, EveryProbeIsOneOfItsTask) {
@@ -63,12 +64,14 @@ TEST(CacheTask, EqualsTheWholeSequence) {
   const Task& task = *find_task("cache");
   for (const Probe& probe : probes_of(task)) {
     const Index heads = probe.integer("heads");
-    const auto project = [&](const char* weight) { return split_heads(matmul(probe.at("x"), probe.at(weight)), heads); };
+    const auto project = [&](const char* weight) {
+      return split_heads(matmul(probe.at("x"), probe.at(weight)), heads);
+    };
     const reference::Forward<double> whole = attend(project("W_q"), project("W_k"), project("W_v"), true);
     Array values(whole.out.sizes());
     for (Index i = 0; i < values.count(); ++i) values[i] = whole.out.data()[i];
-    expect_agrees(run(task.textbook, probe).at("out"), tensor(matmul(merge_heads(values), probe.at("W_o"))),
-                  probe.text("name"));
+    expect_agrees(
+        run(task.textbook, probe).at("out"), tensor(matmul(merge_heads(values), probe.at("W_o"))), probe.text("name"));
   }
 }
 
@@ -105,7 +108,7 @@ TEST(RopeTask, EqualsRotary) {
       expect_agrees(work.at("turned"), turned("x"), "turned, " + probe.text("name"));
       const Tensor<double> q = turned("q"), k = turned("k"), v = tensor(probe.at("v"));
       expect_agrees(work.at("out"), reference::attention_forward<double>(q.view<4>(), k.view<4>(), v.view<4>()).out,
-                    "out, " + probe.text("name"));
+          "out, " + probe.text("name"));
     }
   }
 }
@@ -139,8 +142,8 @@ TEST(LinearTask, EqualsTheRecurrence) {
     options.causal = probe.text("causal") == "1";
     options.scale = 1.0;
     expect_agrees(run(task.textbook, probe).at("out"),
-                  reference::linear_attention_recurrent<double>(q.view<4>(), k.view<4>(), v.view<4>(), options).out,
-                  probe.text("name"));
+        reference::linear_attention_recurrent<double>(q.view<4>(), k.view<4>(), v.view<4>(), options).out,
+        probe.text("name"));
   }
 }
 
@@ -148,7 +151,7 @@ TEST(DropoutTask, EqualsAttentionInEvaluation) {
   const Task& task = *find_task("dropout");
   for (const Probe& probe : probes_of(task)) {
     expect_agrees(run(task.textbook, probe).at("out"), attend(probe.at("q"), probe.at("k"), probe.at("v"), false).out,
-                  probe.text("name"));
+        probe.text("name"));
   }
 }
 
@@ -157,8 +160,8 @@ TEST(BackwardTask, EqualsTheReference) {
   for (const Probe& probe : probes_of(task)) {
     const Tensor<double> q = tensor(probe.at("q")), k = tensor(probe.at("k")), v = tensor(probe.at("v")),
                          dout = tensor(probe.at("dout"));
-    const auto expected = reference::attention_backward<double>(q.view<4>(), k.view<4>(), v.view<4>(), dout.view<4>(), {},
-                                                                options_for(probe.text("causal") == "1", q.size(2), k.size(2)));
+    const auto expected = reference::attention_backward<double>(q.view<4>(), k.view<4>(), v.view<4>(), dout.view<4>(),
+        {}, options_for(probe.text("causal") == "1", q.size(2), k.size(2)));
     const Work work = run(task.textbook, probe);
     expect_agrees(work.at("dq"), expected.dq, "dq, " + probe.text("name"));
     expect_agrees(work.at("dk"), expected.dk, "dk, " + probe.text("name"));
@@ -166,9 +169,10 @@ TEST(BackwardTask, EqualsTheReference) {
   }
 }
 
-/// Central differences of `loss` with steps h and 2h: what the two differ by bounds the truncation, the loss's error the rounding.
-void expect_gradient(Probe probe, const std::string& name, const Array& gradient,
-                     const std::function<Number(const Probe&)>& loss) {
+/// Central differences of `loss` with steps h and 2h: what the two differ by bounds the truncation, the loss's error
+/// the rounding.
+void expect_gradient(
+    Probe probe, const std::string& name, const Array& gradient, const std::function<Number(const Probe&)>& loss) {
   ASSERT_EQ(gradient.shape, probe.at(name).shape) << name;
   constexpr double h = 0x1p-14;
   for (Index i = 0; i < gradient.count(); i += std::max<Index>(1, gradient.count() / 23)) {
@@ -219,14 +223,15 @@ Number language_loss(const Probe& probe) {
   for (Index b = 0; b < batch; ++b) {
     Array h({length, width});
     for (Index n = 0; n < h.count(); ++n) {
-      h[n] =
-          embed[static_cast<Index>(tokens[b * (length + 1) + n / width].value) * width + n % width] + probe.at("position")[n];
+      h[n] = embed[static_cast<Index>(tokens[b * (length + 1) + n / width].value) * width + n % width] +
+             probe.at("position")[n];
     }
     const Array q = matmul(h, probe.at("W_q")), k = matmul(h, probe.at("W_k")), v = matmul(h, probe.at("W_v"));
     for (Index t = 0; t < length; ++t) {
-      const Array scores =
-          matmul(slice(q, 0, t, t + 1), transpose(slice(k, 0, 0, t + 1))) * Number(1 / std::sqrt(static_cast<double>(width)));
-      const Array logits = matmul(matmul(softmax(scores), slice(v, 0, 0, t + 1)), probe.at("head")) + probe.at("head_bias");
+      const Array scores = matmul(slice(q, 0, t, t + 1), transpose(slice(k, 0, 0, t + 1))) *
+                           Number(1 / std::sqrt(static_cast<double>(width)));
+      const Array logits =
+          matmul(matmul(softmax(scores), slice(v, 0, 0, t + 1)), probe.at("head")) + probe.at("head_bias");
       Number sum_of(0);
       for (const Number& logit : logits.data) sum_of = sum_of + exp(logit);
       loss = loss + log(sum_of) - logits[static_cast<Index>(tokens[b * (length + 1) + t + 1].value)];
@@ -246,7 +251,8 @@ TEST(LmTask, StepsFollowDifferencesOfTheLoss) {
     for (Index step = 0; step < steps; ++step) {
       const Work one = run(task.textbook, probe);
       const Number expected = language_loss(probe);
-      EXPECT_NEAR(all.at("loss")[step].value, expected.value, 4 * kUnit * (expected.error + all.at("loss")[step].error));
+      EXPECT_NEAR(
+          all.at("loss")[step].value, expected.value, 4 * kUnit * (expected.error + all.at("loss")[step].error));
       Probe next = probe;
       for (const char* name : {"embed", "position", "W_q", "W_k", "W_v", "head", "head_bias"}) {
         next.inputs[name] = map(one.at("after_" + std::string(name)), [](Number x) { return Number(x.value); });

@@ -1,5 +1,5 @@
-// What must be bit-identical: results for any number of threads, alone or in a batch, whatever else is requested, with NaN in
-// tokens that must not be read. And the purpose of states: a sequence in parts equals the whole sequence.
+// What must be bit-identical: results for any number of threads, alone or in a batch, whatever else is requested, with
+// NaN in tokens that must not be read. And the purpose of states: a sequence in parts equals the whole sequence.
 #include <gtest/gtest.h>
 
 #include "linear/linear_problem.h"
@@ -8,19 +8,16 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class LinearBits : public testing::Test {};
+template <class T> class LinearBits : public testing::Test {};
 TYPED_TEST_SUITE(LinearBits, FloatTypes);
 
-template <class T>
-void expect_same(const LinearResult<T>& a, const LinearResult<T>& b) {
+template <class T> void expect_same(const LinearResult<T>& a, const LinearResult<T>& b) {
   const auto of_a = a.outputs(), of_b = b.outputs();
   ASSERT_EQ(of_a.size(), of_b.size());
   for (std::size_t n = 0; n < of_a.size(); ++n) EXPECT_TRUE(same_bits(of_a[n].second, of_b[n].second)) << of_a[n].first;
 }
 
-template <class T>
-Tensor<T> copy_of(const Tensor<T>& tensor) {
+template <class T> Tensor<T> copy_of(const Tensor<T>& tensor) {
   return tensor.data() == nullptr ? Tensor<T>() : tensor.clone();
 }
 
@@ -28,21 +25,21 @@ Tensor<T> copy_of(const Tensor<T>& tensor) {
 std::vector<LinearCase> some_cases() {
   std::vector<LinearCase> cases;
   for (const Order order :
-       {Order::kFree, Order::kCausal, Order::kCausalDecay, Order::kForgetting, Order::kDeltaDecay, Order::kChannels}) {
+      {Order::kFree, Order::kCausal, Order::kCausalDecay, Order::kForgetting, Order::kDeltaDecay, Order::kChannels}) {
     LinearCase c;
     c.num_heads = 2, c.q_len = c.kv_len = 3333, c.head_dim = 6, c.v_head_dim = 5;
     c.order = order, c.normalized = c.may_normalize(), c.state = true;
     cases.push_back(c);
   }
-  for (const Order order :
-       {Order::kDelta, Order::kDeltaDecay, Order::kDeltaChannels, Order::kChannels}) {  // threads share one head by its columns
+  for (const Order order : {Order::kDelta, Order::kDeltaDecay, Order::kDeltaChannels,
+           Order::kChannels}) {  // threads share one head by its columns
     LinearCase c;
     c.num_heads = 2, c.num_kv_heads = 1, c.q_len = c.kv_len = 700, c.head_dim = 20, c.v_head_dim = 83;
     c.order = order, c.normalized = false, c.state = true;
     cases.push_back(c);
   }
-  for (const Order order :
-       {Order::kFree, Order::kCausalDecay, Order::kDeltaDecay, Order::kDeltaChannels}) {  // heads of v share q, k, dq and dk
+  for (const Order order : {Order::kFree, Order::kCausalDecay, Order::kDeltaDecay,
+           Order::kDeltaChannels}) {  // heads of v share q, k, dq and dk
     LinearCase c;
     c.num_heads = c.num_kv_heads = 3, c.value_group = 3, c.q_len = c.kv_len = 2100, c.head_dim = 6, c.v_head_dim = 5;
     c.order = order, c.normalized = c.may_normalize(), c.state = true;
@@ -85,14 +82,18 @@ TYPED_TEST(LinearBits, ASequenceAloneIsItsPlaceInABatch) {
       whole.run(problem, context);
       for (Index b = 0; b < c.batch; ++b) {
         const auto part = [&](const auto& view) { return view.is_null() ? view : view.sliced(0, b, b + 1); };
-        const auto null3 = [&](const Tensor<T>& tensor) { return part(LinearResult<T>::template view_or_null<3>(tensor)); };
-        const auto null4 = [&](const Tensor<T>& tensor) { return part(LinearResult<T>::template view_or_null<4>(tensor)); };
+        const auto null3 = [&](const Tensor<T>& tensor) {
+          return part(LinearResult<T>::template view_or_null<3>(tensor));
+        };
+        const auto null4 = [&](const Tensor<T>& tensor) {
+          return part(LinearResult<T>::template view_or_null<4>(tensor));
+        };
         LinearAttentionOptions<T> options = problem.options;
         options.log_decay = part(options.log_decay), options.log_decay_channels = part(options.log_decay_channels);
         options.beta = part(options.beta);
         options.initial = {.kv = part(options.initial.kv), .z = part(options.initial.z)};
         linear_attention_forward(part(problem.q()), part(problem.k()), part(problem.v()), part(alone.out.view),
-                                 null3(alone.normalizer), options, {.kv = null4(alone.kv), .z = null3(alone.z)}, context);
+            null3(alone.normalizer), options, {.kv = null4(alone.kv), .z = null3(alone.z)}, context);
         LinearAttentionGradients<T> wanted;
         wanted.dq = part(alone.gradients.views[0]), wanted.dk = part(alone.gradients.views[1]);
         wanted.dv = part(alone.gradients.views[2]);
@@ -101,7 +102,7 @@ TYPED_TEST(LinearBits, ASequenceAloneIsItsPlaceInABatch) {
         wanted.dinitial = {.kv = null4(alone.dkv), .z = null3(alone.dz)};
         wanted.dfinal = {.kv = null4(problem.dkv), .z = null3(problem.dz)};
         linear_attention_backward(part(problem.q()), part(problem.k()), part(problem.v()), part(alone.out.view),
-                                  null3(alone.normalizer), part(problem.dout.view), wanted, options, context);
+            null3(alone.normalizer), part(problem.dout.view), wanted, options, context);
       }
       expect_same(alone, whole);
     });
@@ -118,7 +119,8 @@ TYPED_TEST(LinearBits, WhatIsNotAskedForChangesNothing) {
     for_each_isa(2, [&](Context& context) {
       LinearResult<T> all(problem), one(problem);
       all.run(problem, context);
-      linear_attention_forward(problem.q(), problem.k(), problem.v(), one.out.view, View<T, 3>(), problem.options, {}, context);
+      linear_attention_forward(
+          problem.q(), problem.k(), problem.v(), one.out.view, View<T, 3>(), problem.options, {}, context);
       EXPECT_TRUE(same_bits(copy_as<T>(one.out.view), copy_as<T>(all.out.view)));
       one.normalizer = copy_of(all.normalizer), one.kv = copy_of(all.kv), one.z = copy_of(all.z);
       const auto null3 = [](const Tensor<T>& tensor) { return LinearResult<T>::template view_or_null<3>(tensor); };
@@ -132,8 +134,8 @@ TYPED_TEST(LinearBits, WhatIsNotAskedForChangesNothing) {
         if (output == 4) wanted.dbeta = null3(one.dbeta);
         if (output == 6) wanted.dlog_decay_channels = LinearResult<T>::template view_or_null<4>(one.dchannels);
         if (output == 5) wanted.dinitial = {.kv = one.dkv, .z = null3(one.dz)};
-        linear_attention_backward(problem.q(), problem.k(), problem.v(), one.out.view, null3(one.normalizer), problem.dout.view,
-                                  wanted, problem.options, context);
+        linear_attention_backward(problem.q(), problem.k(), problem.v(), one.out.view, null3(one.normalizer),
+            problem.dout.view, wanted, problem.options, context);
       }
       expect_same(one, all);
     });
@@ -143,7 +145,7 @@ TYPED_TEST(LinearBits, WhatIsNotAskedForChangesNothing) {
 TYPED_TEST(LinearBits, AccumulateAdds) {
   using T = TypeParam;
   for (const Order order :
-       {Order::kFree, Order::kCausalHeadDecay, Order::kDeltaDecay, Order::kHeadChannels, Order::kDeltaChannels}) {
+      {Order::kFree, Order::kCausalHeadDecay, Order::kDeltaDecay, Order::kHeadChannels, Order::kDeltaChannels}) {
     LinearCase c;
     c.batch = 2, c.num_heads = 2, c.q_len = c.kv_len = 70, c.head_dim = 4, c.v_head_dim = 4;
     c.order = order, c.normalized = c.may_normalize(), c.state = true;
@@ -158,7 +160,8 @@ TYPED_TEST(LinearBits, AccumulateAdds) {
         if (a[n].first[0] != 'd') continue;
         for (Index e = 0; e < a[n].second.count(); ++e) {
           const double value = static_cast<double>(a[n].second.data()[e]);
-          ASSERT_NEAR(static_cast<double>(b[n].second.data()[e]), 2 * value, sizeof(T) == 4 ? 1e-3 : 1e-11) << a[n].first;
+          ASSERT_NEAR(static_cast<double>(b[n].second.data()[e]), 2 * value, sizeof(T) == 4 ? 1e-3 : 1e-11)
+              << a[n].first;
         }
       }
     });
@@ -174,14 +177,15 @@ void expect_unchanged(const LinearCase& c, const Spoil& spoil, const Seen& seen)
     before.run(problem, context);
     spoil(problem);
     after.run(problem, context);
-    const std::array<View<T, 4>, 4> a = {before.out.view, before.gradients.views[0], before.gradients.views[1],
-                                         before.gradients.views[2]};
-    const std::array<View<T, 4>, 4> b = {after.out.view, after.gradients.views[0], after.gradients.views[1],
-                                         after.gradients.views[2]};
+    const std::array<View<T, 4>, 4> a = {
+        before.out.view, before.gradients.views[0], before.gradients.views[1], before.gradients.views[2]};
+    const std::array<View<T, 4>, 4> b = {
+        after.out.view, after.gradients.views[0], after.gradients.views[1], after.gradients.views[2]};
     for (std::size_t n = 0; n < 4; ++n) {
       for (Index t = 0; t < c.kv_len; ++t) {
         if (!seen(n, t)) continue;
-        for (Index e = 0; e < a[n].size(3); ++e) ASSERT_EQ(a[n](0, 0, t, e), b[n](0, 0, t, e)) << n << " " << t << " " << e;
+        for (Index e = 0; e < a[n].size(3); ++e)
+          ASSERT_EQ(a[n](0, 0, t, e), b[n](0, 0, t, e)) << n << " " << t << " " << e;
       }
     }
   });
@@ -192,7 +196,8 @@ TYPED_TEST(LinearBits, NoTokenSeesOneThatItMayNot) {
   const auto row = [](const View<T, 4>& view, Index t, double value) {
     for (Index e = 0; e < view.size(3); ++e) view(0, 0, t, e) = static_cast<T>(value);
   };
-  for (const Order order : {Order::kCausal, Order::kCausalDecay, Order::kDelta, Order::kChannels, Order::kDeltaChannels}) {
+  for (const Order order :
+      {Order::kCausal, Order::kCausalDecay, Order::kDelta, Order::kChannels, Order::kDeltaChannels}) {
     for (const Index at : {0, 5, 63, 70, 129}) {
       LinearCase c;
       c.q_len = c.kv_len = 130, c.head_dim = 12, c.v_head_dim = 20, c.order = order, c.normalized = false;
@@ -212,8 +217,7 @@ TYPED_TEST(LinearBits, NoTokenSeesOneThatItMayNot) {
 TYPED_TEST(LinearBits, AStepReadsStatesOfAnyStrides) {
   using T = TypeParam;
   for (const auto& [order, width, v_width] : {std::tuple<Order, Index, Index>{Order::kDeltaDecay, 9, 70},
-                                              {Order::kDeltaChannels, 9, 70},
-                                              {Order::kDeltaDecay, 32, 48}}) {
+           {Order::kDeltaChannels, 9, 70}, {Order::kDeltaDecay, 32, 48}}) {
     LinearCase c;
     c.batch = 2, c.num_heads = c.num_kv_heads = 4, c.value_group = 2, c.q_len = c.kv_len = 1, c.head_dim = width,
     c.v_head_dim = v_width;
@@ -235,7 +239,7 @@ TYPED_TEST(LinearBits, AStepReadsStatesOfAnyStrides) {
       LinearAttentionOptions<T> options = problem.options;
       options.initial.kv = from;
       linear_attention_forward(problem.q(), problem.k(), problem.v(), result.out.view, View<T, 3>(), options,
-                               {.kv = turned(after)}, context);
+          {.kv = turned(after)}, context);
       EXPECT_TRUE(same_bits(copy_as<T>(result.out.view), copy_as<T>(expected.out.view)));
       EXPECT_TRUE(same_bits(copy_as<T>(turned(after)), expected.kv));
     });
@@ -263,8 +267,8 @@ TYPED_TEST(LinearBits, ASequenceInPartsIsTheWhole) {
           if (c.decays() && !c.channels()) options.log_decay = part(problem.options.log_decay);
           if (c.channels()) options.log_decay_channels = part(problem.options.log_decay_channels);
           if (c.delta()) options.beta = part(problem.options.beta);
-          linear_attention_forward(part(problem.q()), part(problem.k()), part(problem.v()), part(parts.out.view), View<T, 3>(),
-                                   options, state, context);
+          linear_attention_forward(part(problem.q()), part(problem.k()), part(problem.v()), part(parts.out.view),
+              View<T, 3>(), options, state, context);
         }
         parts.normalizer = copy_of(whole.normalizer);
         const auto a = whole.outputs(), b = parts.outputs();
@@ -273,7 +277,7 @@ TYPED_TEST(LinearBits, ASequenceInPartsIsTheWhole) {
           for (Index e = 0; e < a[n].second.count(); ++e) {
             const double want = static_cast<double>(a[n].second.data()[e]);
             ASSERT_NEAR(static_cast<double>(b[n].second.data()[e]), want,
-                        (sizeof(T) == 4 ? 1e-4 : 1e-12) * (1 + std::abs(want)))
+                (sizeof(T) == 4 ? 1e-4 : 1e-12) * (1 + std::abs(want)))
                 << a[n].first;
           }
         }

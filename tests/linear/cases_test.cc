@@ -1,5 +1,5 @@
-// Linear attention against the reference over the case list: forward, states and gradients, every instruction set, both types;
-// and the reference against itself: square, recurrence and finite differences.
+// Linear attention against the reference over the case list: forward, states and gradients, every instruction set, both
+// types; and the reference against itself: square, recurrence and finite differences.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,12 +12,10 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class Linear : public testing::Test {};
+template <class T> class Linear : public testing::Test {};
 TYPED_TEST_SUITE(Linear, FloatTypes);
 
-template <class T>
-void hold_cases(const std::vector<LinearCase>& cases, int threads) {
+template <class T> void hold_cases(const std::vector<LinearCase>& cases, int threads) {
   Worst worst;
   for (const LinearCase& each : cases) check_linear_case<T>(each, threads, worst);
   worst.print(sizeof(T) == 4 ? "f32" : "f64");
@@ -31,8 +29,8 @@ TYPED_TEST(Linear, PairwiseCasesAreWithinTheirBounds) {
 
 TYPED_TEST(Linear, EdgeCasesAreWithinTheirBounds) { hold_cases<TypeParam>(linear_edge_cases(), 3); }
 
-/// With keys of 0 the state only decays: by the exponential of a sum of logarithms, within the 4 eps of any bound, however
-/// large the sum and however many its tokens.
+/// With keys of 0 the state only decays: by the exponential of a sum of logarithms, within the 4 eps of any bound,
+/// however large the sum and however many its tokens.
 TYPED_TEST(Linear, ADecayIsThePowerOfItsWholeLogarithm) {
   using T = TypeParam;
   for (const Index length : {1, 7, 64, 65, 2000}) {
@@ -53,7 +51,8 @@ TYPED_TEST(Linear, ADecayIsThePowerOfItsWholeLogarithm) {
       const long double wanted = std::exp(sum);
       for_each_isa(2, [&](Context& context) {
         linear_attention_forward(zeros, zeros, zeros, out, {}, options, LinearState<T>{.kv = after}, context);
-        EXPECT_LE(std::abs(static_cast<long double>(after.data()[4]) - wanted), 4 * std::numeric_limits<T>::epsilon() * wanted);
+        EXPECT_LE(std::abs(static_cast<long double>(after.data()[4]) - wanted),
+            4 * std::numeric_limits<T>::epsilon() * wanted);
       });
     }
   }
@@ -84,7 +83,8 @@ TYPED_TEST(Linear, TheGradientOfAStrongDecayKeepsItsDigits) {
     const T smallest = std::numeric_limits<T>::min();
     for (Index e = 0; e < exact.count(); ++e) {
       const long double want = exact.data()[e];
-      EXPECT_LE(std::abs(static_cast<long double>(result.dchannels.data()[e]) - want), bound * want + 40 * smallest) << e;
+      EXPECT_LE(std::abs(static_cast<long double>(result.dchannels.data()[e]) - want), bound * want + 40 * smallest)
+          << e;
     }
   });
 }
@@ -126,7 +126,7 @@ long double loss_of(const LinearReferenceInput<long double>& in) {
 
 /// Central differences with respect to one number of an input tensor.
 void expect_slopes(LinearReferenceInput<long double>& in, Tensor<long double>& x, const Tensor<long double>& gradient,
-                   Random& random, const char* name) {
+    Random& random, const char* name) {
   if (x.data() == nullptr || gradient.data() == nullptr) return;
   for (int pick = 0; pick < 3; ++pick) {
     const Index n = random.below(x.count());
@@ -137,7 +137,8 @@ void expect_slopes(LinearReferenceInput<long double>& in, Tensor<long double>& x
     place = before - step;
     const long double below = loss_of(in);
     place = before;
-    const double slope = static_cast<double>((above - below) / (2 * step)), made = static_cast<double>(gradient.data()[n]);
+    const double slope = static_cast<double>((above - below) / (2 * step)),
+                 made = static_cast<double>(gradient.data()[n]);
     EXPECT_NEAR(slope, made, 1e-7 * (1 + std::abs(made))) << name << " " << n;
   }
 }
@@ -146,7 +147,8 @@ TEST(LinearReference, GradientsAreFiniteDifferences) {
   Random random(3);
   int checked = 0;
   for (LinearCase each : linear_pairwise_cases()) {
-    each.kv_len = std::min<Index>(each.kv_len, 9), each.q_len = std::min<Index>(each.q_len, each.causal() ? each.kv_len : 5);
+    each.kv_len = std::min<Index>(each.kv_len, 9),
+    each.q_len = std::min<Index>(each.q_len, each.causal() ? each.kv_len : 5);
     each.head_dim = std::min<Index>(each.head_dim, 4), each.v_head_dim = std::min<Index>(each.v_head_dim, 3);
     each.layout = Layout::kBhtd;
     if (each.order == Order::kForgetting) each.order = Order::kCausalDecay;

@@ -14,20 +14,17 @@
 namespace qkv::test {
 namespace {
 
-template <class S>
-class Convert : public testing::Test {};
+template <class S> class Convert : public testing::Test {};
 using Narrow = testing::Types<BFloat16, Float16>;
 TYPED_TEST_SUITE(Convert, Narrow);
 
 /// [2, 5, 70, 19] with a gap behind each row, tokens before heads.
-template <class T>
-View<T, 4> spread(Tensor<T>& memory) {
+template <class T> View<T, 4> spread(Tensor<T>& memory) {
   memory = Tensor<T>({2, 70, 5, 23});
   return memory.template view<4>().sliced(3, 0, 19).transposed(1, 2);
 }
 
-template <class Body>
-void for_each_place(const View<const float, 4>& view, const Body& body) {
+template <class Body> void for_each_place(const View<const float, 4>& view, const Body& body) {
   for (Index b = 0; b < view.size(0); ++b) {
     for (Index h = 0; h < view.size(1); ++h) {
       for (Index t = 0; t < view.size(2); ++t) {
@@ -57,7 +54,8 @@ TYPED_TEST(Convert, EveryNumberIsTheTypesOwn) {
       for_each_place(wide, [&](Index b, Index h, Index t, Index d) {
         const S wanted(wide(b, h, t, d));
         EXPECT_EQ(narrow(b, h, t, d).bits, wanted.bits);
-        EXPECT_EQ(std::bit_cast<std::uint32_t>(back(b, h, t, d)), std::bit_cast<std::uint32_t>(static_cast<float>(wanted)));
+        EXPECT_EQ(
+            std::bit_cast<std::uint32_t>(back(b, h, t, d)), std::bit_cast<std::uint32_t>(static_cast<float>(wanted)));
       });
     }
   });
@@ -70,7 +68,7 @@ TEST(ConvertErrors, NameBothSides) {
   Tensor<float> wide({1, 2, 3, 4});
   Tensor<BFloat16> narrow({1, 2, 3, 5});
   expect_parts(text_of<ShapeError>([&] { convert(wide.view<4>(), narrow.view<4>()); }),
-               {"[convert]", "[1, 2, 3, 4]", "[1, 2, 3, 5]"});
+      {"[convert]", "[1, 2, 3, 4]", "[1, 2, 3, 5]"});
   const View<float, 4> turned = wide.view<4>().transposed(2, 3);
   const View<BFloat16, 4> to(narrow.data(), turned.sizes());
   expect_parts(text_of<ShapeError>([&] { convert(turned, to); }), {"[convert]", "from", "stride 4"});

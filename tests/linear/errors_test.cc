@@ -1,5 +1,5 @@
-// What is refused: each error's type, the function it names, and both sides of a mismatch; memory shared by inputs and outputs;
-// and the purpose of random features.
+// What is refused: each error's type, the function it names, and both sides of a mismatch; memory shared by inputs and
+// outputs; and the purpose of random features.
 #include "support/errors.h"
 
 #include <gtest/gtest.h>
@@ -31,16 +31,14 @@ struct Call {
   void backward() { linear_attention_backward(q, k, v, out, View<const float, 3>(n), dout, gradients, options); }
 };
 
-template <class E, class F>
-std::string forward_text(F&& change) {
+template <class E, class F> std::string forward_text(F&& change) {
   Call call;
   change(call);
   const std::string text = text_of<E>([&] { call.forward(); });
   expect_parts(text, {"[linear_attention_forward]"});
   return text;
 }
-template <class E, class F>
-std::string backward_text(F&& change) {
+template <class E, class F> std::string backward_text(F&& change) {
   Call call;
   change(call);
   const std::string text = text_of<E>([&] { call.backward(); });
@@ -55,92 +53,110 @@ TEST(LinearErrors, TheLegalCallIsLegal) {
 }
 
 TEST(LinearErrors, ShapesThatDoNotFitAreBothNamed) {
-  expect_parts(forward_text<ShapeError>([](Call& c) { c.k = Tensor<float>({2, 2, 5, 9}); }), {"[2, 4, 5, 8]", "[2, 2, 5, 9]"});
-  expect_parts(forward_text<ShapeError>([](Call& c) { c.v = Tensor<float>({2, 2, 4, 6}); }), {"[2, 2, 5, 8]", "[2, 2, 4, 6]"});
+  expect_parts(forward_text<ShapeError>([](Call& c) {
+    c.k = Tensor<float>({2, 2, 5, 9});
+  }),
+      {"[2, 4, 5, 8]", "[2, 2, 5, 9]"});
+  expect_parts(forward_text<ShapeError>([](Call& c) {
+    c.v = Tensor<float>({2, 2, 4, 6});
+  }),
+      {"[2, 2, 5, 8]", "[2, 2, 4, 6]"});
   expect_parts(forward_text<ShapeError>([](Call& c) { c.q = Tensor<float>({2, 3, 5, 8}); }), {"[2, 3, 5, 8]"});
-  expect_parts(forward_text<ShapeError>([](Call& c) { c.v = Tensor<float>({2, 4, 5, 6}); }), {"value groups", "[2, 4, 5, 6]"});
   expect_parts(forward_text<ShapeError>([](Call& c) {
-                 c.q = Tensor<float>({2, 2, 5, 8}), c.v = Tensor<float>({2, 3, 5, 6});
-               }),
-               {"value groups", "[2, 3, 5, 6]"});
+    c.v = Tensor<float>({2, 4, 5, 6});
+  }),
+      {"value groups", "[2, 4, 5, 6]"});
   expect_parts(forward_text<ShapeError>([](Call& c) {
-                 c.out = Tensor<float>({2, 4, 5, 7});
-               }),
-               {"[2, 4, 5, 7]", "[2, 4, 5, 6]"});
+    c.q = Tensor<float>({2, 2, 5, 8}), c.v = Tensor<float>({2, 3, 5, 6});
+  }),
+      {"value groups", "[2, 3, 5, 6]"});
   expect_parts(forward_text<ShapeError>([](Call& c) {
-                 c.k = Tensor<float>({2, 2, 6, 8}), c.v = Tensor<float>({2, 2, 6, 6});
-               }),
-               {"causal", "[2, 4, 5, 8]", "[2, 2, 6, 8]"});
-  expect_parts(forward_text<ShapeError>([](Call& c) { c.n = View<float, 3>(c.normalizer.data(), {2, 4, 4}); }), {"[2, 4, 4]"});
+    c.out = Tensor<float>({2, 4, 5, 7});
+  }),
+      {"[2, 4, 5, 7]", "[2, 4, 5, 6]"});
   expect_parts(forward_text<ShapeError>([](Call& c) {
-                 c.options.log_decay = View<const float, 3>(c.tokens.data(), {2, 2, 4});
-               }),
-               {"log_decay", "[2, 2, 4]", "[2, 2, 5]"});
+    c.k = Tensor<float>({2, 2, 6, 8}), c.v = Tensor<float>({2, 2, 6, 6});
+  }),
+      {"causal", "[2, 4, 5, 8]", "[2, 2, 6, 8]"});
+  expect_parts(forward_text<ShapeError>([](Call& c) {
+    c.n = View<float, 3>(c.normalizer.data(), {2, 4, 4});
+  }),
+      {"[2, 4, 4]"});
+  expect_parts(forward_text<ShapeError>([](Call& c) {
+    c.options.log_decay = View<const float, 3>(c.tokens.data(), {2, 2, 4});
+  }),
+      {"log_decay", "[2, 2, 4]", "[2, 2, 5]"});
   expect_parts(forward_text<ShapeError>([](Call& c) { c.final.kv = c.kv; }), {"final.z", "[2, 2, 8]"});
   expect_parts(forward_text<ShapeError>([](Call& c) {
-                 c.options.initial = {.kv = View<const float, 4>(c.kv.data(), {2, 2, 6, 8}), .z = c.z};
-               }),
-               {"initial.kv", "[2, 2, 6, 8]", "[2, 2, 8, 6]"});
-  expect_parts(backward_text<ShapeError>([](Call& c) { c.gradients.dk = View<float, 4>(c.dk.data(), {2, 2, 5, 7}); }), {"dk"});
+    c.options.initial = {.kv = View<const float, 4>(c.kv.data(), {2, 2, 6, 8}), .z = c.z};
+  }),
+      {"initial.kv", "[2, 2, 6, 8]", "[2, 2, 8, 6]"});
+  expect_parts(backward_text<ShapeError>([](Call& c) {
+    c.gradients.dk = View<float, 4>(c.dk.data(), {2, 2, 5, 7});
+  }),
+      {"dk"});
   expect_parts(backward_text<ShapeError>([](Call& c) { c.n = {}; }), {"normalizer"});
   expect_parts(backward_text<ShapeError>([](Call& c) { c.gradients.dlog_decay = c.tokens; }), {"dlog_decay"});
 }
 
 TEST(LinearErrors, OptionsThatMakeNoSense) {
-  expect_parts(forward_text<OptionError>([](Call& c) { c.options.feature_map = FeatureMap::kSoftmax; }), {"random_features"});
+  expect_parts(
+      forward_text<OptionError>([](Call& c) { c.options.feature_map = FeatureMap::kSoftmax; }), {"random_features"});
   const Tensor<float> rows({3, 8});
   expect_parts(forward_text<OptionError>([&](Call& c) { c.options.features = rows; }), {"kSoftmax", "[3, 8]"});
   expect_parts(forward_text<ShapeError>([&](Call& c) {
-                 c.options.feature_map = FeatureMap::kSoftmax, c.options.features = View<const float, 2>(rows.data(), {3, 7});
-               }),
-               {"[3, 7]"});
+    c.options.feature_map = FeatureMap::kSoftmax, c.options.features = View<const float, 2>(rows.data(), {3, 7});
+  }),
+      {"[3, 7]"});
   expect_parts(forward_text<OptionError>([&](Call& c) {
-                 c.options.feature_map = FeatureMap::kSoftmax, c.options.features = rows, c.options.scale = -1.0;
-               }),
-               {"scale", "-1"});
+    c.options.feature_map = FeatureMap::kSoftmax, c.options.features = rows, c.options.scale = -1.0;
+  }),
+      {"scale", "-1"});
   expect_parts(forward_text<OptionError>([](Call& c) { c.options.scale = std::nan(""); }), {"scale", "nan"});
   expect_parts(forward_text<OptionError>([](Call& c) { c.options.normalized = false; }), {"normalizer"});
-  expect_parts(
-      forward_text<OptionError>([](Call& c) { c.options.normalized = false, c.n = {}, c.final = {.kv = c.kv, .z = c.z}; }),
+  expect_parts(forward_text<OptionError>(
+                   [](Call& c) { c.options.normalized = false, c.n = {}, c.final = {.kv = c.kv, .z = c.z}; }),
       {"final.z"});
 }
 
 TEST(LinearErrors, CombinationsThatAreNotComputedAreNamed) {
-  expect_parts(forward_text<UnsupportedError>([](Call& c) { c.options.causal = false, c.options.log_decay = c.tokens; }),
-               {"log_decay", "causal"});
+  expect_parts(
+      forward_text<UnsupportedError>([](Call& c) { c.options.causal = false, c.options.log_decay = c.tokens; }),
+      {"log_decay", "causal"});
   expect_parts(forward_text<UnsupportedError>([](Call& c) { c.options.causal = false, c.options.beta = c.tokens; }),
-               {"delta rule", "causal"});
-  expect_parts(forward_text<UnsupportedError>([](Call& c) { c.options.beta = c.tokens; }), {"delta rule", "normalised"});
+      {"delta rule", "causal"});
+  expect_parts(
+      forward_text<UnsupportedError>([](Call& c) { c.options.beta = c.tokens; }), {"delta rule", "normalised"});
   const Tensor<float> channels({2, 2, 5, 8});
   expect_parts(forward_text<UnsupportedError>([&](Call& c) { c.options.log_decay_channels = channels; }),
-               {"log_decay_channels", "normalised"});
+      {"log_decay_channels", "normalised"});
   expect_parts(forward_text<UnsupportedError>([&](Call& c) {
-                 c.options.causal = c.options.normalized = false, c.n = {}, c.options.log_decay_channels = channels;
-               }),
-               {"log_decay_channels", "causal"});
-  expect_parts(
-      forward_text<OptionError>([&](Call& c) { c.options.log_decay_channels = channels, c.options.log_decay = c.tokens; }),
+    c.options.causal = c.options.normalized = false, c.n = {}, c.options.log_decay_channels = channels;
+  }),
+      {"log_decay_channels", "causal"});
+  expect_parts(forward_text<OptionError>(
+                   [&](Call& c) { c.options.log_decay_channels = channels, c.options.log_decay = c.tokens; }),
       {"log_decay_channels", "takes the place", "[2, 2, 5]", "[2, 2, 5, 8]"});
   expect_parts(forward_text<ShapeError>([&](Call& c) {
-                 c.options.normalized = false, c.n = {};
-                 c.options.log_decay_channels = View<const float, 4>(channels.data(), {2, 2, 5, 7});
-               }),
-               {"log_decay_channels", "[2, 2, 5, 7]", "[2, 2, 5, 8]"});
+    c.options.normalized = false, c.n = {};
+    c.options.log_decay_channels = View<const float, 4>(channels.data(), {2, 2, 5, 7});
+  }),
+      {"log_decay_channels", "[2, 2, 5, 7]", "[2, 2, 5, 8]"});
   expect_parts(backward_text<ShapeError>([&](Call& c) {
-                 c.options.normalized = false, c.n = {}, c.options.log_decay_channels = channels;
-                 c.gradients.dlog_decay_channels = c.dk.view<4>().sliced(3, 0, 7);
-               }),
-               {"dlog_decay_channels", "[2, 2, 5, 7]", "[2, 2, 5, 8]"});
-  expect_parts(
-      forward_text<UnsupportedError>([](Call& c) { c.options.causal = false, c.options.form = LinearForm::kRecurrent; }),
+    c.options.normalized = false, c.n = {}, c.options.log_decay_channels = channels;
+    c.gradients.dlog_decay_channels = c.dk.view<4>().sliced(3, 0, 7);
+  }),
+      {"dlog_decay_channels", "[2, 2, 5, 7]", "[2, 2, 5, 8]"});
+  expect_parts(forward_text<UnsupportedError>(
+                   [](Call& c) { c.options.causal = false, c.options.form = LinearForm::kRecurrent; }),
       {"kRecurrent", "causal"});
 }
 
 TEST(LinearErrors, OutputsShareNoElement) {
   expect_parts(forward_text<ShapeError>([](Call& c) {
-                 c.final = {.kv = c.kv, .z = View<float, 3>(c.kv.data(), {2, 2, 8})};
-               }),
-               {"final.kv", "final.z", "share no element"});
+    c.final = {.kv = c.kv, .z = View<float, 3>(c.kv.data(), {2, 2, 8})};
+  }),
+      {"final.kv", "final.z", "share no element"});
   Call call;  // in place is allowed, half in place is not
   call.final = {.kv = call.kv, .z = call.z};
   call.options.initial = {.kv = call.kv, .z = call.z};
@@ -150,9 +166,9 @@ TEST(LinearErrors, OutputsShareNoElement) {
   call.options.initial.kv = View<const float, 4>(longer.data() + 6, {2, 2, 8, 6}, {108, 54, 6, 1});
   expect_parts(text_of<ShapeError>([&] { call.forward(); }), {"final.kv", "initial.kv"});
   expect_parts(backward_text<ShapeError>([](Call& c) {
-                 c.gradients.dq = View<float, 4>(c.q.data(), {2, 4, 5, 8});
-               }),
-               {"dq", "share no element"});
+    c.gradients.dq = View<float, 4>(c.q.data(), {2, 4, 5, 8});
+  }),
+      {"dq", "share no element"});
 }
 
 TEST(LinearMemory, NothingIsAllocatedAfterTheFirstCall) {
@@ -164,7 +180,7 @@ TEST(LinearMemory, NothingIsAllocatedAfterTheFirstCall) {
   const auto both = [&] {
     linear_attention_forward(call.q, call.k, call.v, call.out, call.n, call.options, {}, context);
     linear_attention_backward(call.q, call.k, call.v, call.out, View<const float, 3>(call.n), call.dout, call.gradients,
-                              call.options, context);
+        call.options, context);
   };
   both();
   const long before = allocations.load();
@@ -190,7 +206,8 @@ TEST(RandomFeatures, AreOrthogonalWithinABlockAndSeeded) {
   Tensor<double> a({19, 8}), b({19, 8});
   random_features(5, View<double, 2>(a));
   random_features(5, View<double, 2>(b));
-  EXPECT_EQ(std::vector<double>(a.span().begin(), a.span().end()), std::vector<double>(b.span().begin(), b.span().end()));
+  EXPECT_EQ(
+      std::vector<double>(a.span().begin(), a.span().end()), std::vector<double>(b.span().begin(), b.span().end()));
   random_features(6, View<double, 2>(b));
   EXPECT_NE(a.data()[0], b.data()[0]);
   const View<const double, 2> rows = a;

@@ -1,5 +1,5 @@
-// The cases of linear attention: every option, its values, and the pairwise list of them; a case's tensors; and its expected
-// results. To add a value: add it to its list; the pairwise list then combines it with every other value.
+// The cases of linear attention: every option, its values, and the pairwise list of them; a case's tensors; and its
+// expected results. To add a value: add it to its list; the pairwise list then combines it with every other value.
 #pragma once
 
 #include <array>
@@ -27,9 +27,8 @@ enum class Order {
   kDeltaChannels,
   kForgettingChannels
 };
-inline constexpr std::array kOrderNames = {
-    "free",       "causal",   "decay",        "headdecay",     "forgetting",        "delta",
-    "deltadecay", "channels", "headchannels", "deltachannels", "forgettingchannels"};
+inline constexpr std::array kOrderNames = {"free", "causal", "decay", "headdecay", "forgetting", "delta", "deltadecay",
+    "channels", "headchannels", "deltachannels", "forgettingchannels"};
 inline constexpr std::array kMapNames = {"identity", "relu", "elu", "softmax", "unit"};
 
 struct LinearCase {
@@ -57,9 +56,9 @@ struct LinearCase {
   std::string name() const {
     const auto number = [](const char* key, Index value) { return std::string(key) + std::to_string(value); };
     std::string text = number("b", batch) + number("_h", num_heads) + number("_kv", num_kv_heads) +
-                       (value_group > 1 ? number("_group", value_group) : "") + number("_tq", q_len) + number("_tk", kv_len) +
-                       number("_d", head_dim) + number("_dv", v_head_dim) + "_" + kMapNames[static_cast<std::size_t>(map)] +
-                       "_" + kOrderNames[static_cast<std::size_t>(order)];
+                       (value_group > 1 ? number("_group", value_group) : "") + number("_tq", q_len) +
+                       number("_tk", kv_len) + number("_d", head_dim) + number("_dv", v_head_dim) + "_" +
+                       kMapNames[static_cast<std::size_t>(map)] + "_" + kOrderNames[static_cast<std::size_t>(order)];
     if (normalized) text += "_normalized";
     if (state) text += "_state";
     if (scaled) text += "_scaled";
@@ -81,7 +80,8 @@ using LinearChoice = std::array<Index, kLinearOptions>;
 inline constexpr std::array<std::array<Index, 4>, 5> kLinearHeads = {
     {{1, 1, 1, 1}, {2, 4, 2, 1}, {1, 3, 1, 1}, {2, 2, 2, 1}, {2, 6, 6, 3}}};
 inline constexpr std::array<Index, 9> kLinearLengths = {1, 7, 32, 33, 63, 64, 65, 130, 203};
-inline constexpr std::array<std::array<Index, 2>, 6> kLinearWidths = {{{1, 1}, {3, 5}, {17, 9}, {8, 40}, {33, 33}, {64, 20}}};
+inline constexpr std::array<std::array<Index, 2>, 6> kLinearWidths = {
+    {{1, 1}, {3, 5}, {17, 9}, {8, 40}, {33, 33}, {64, 20}}};
 
 inline LinearChoice linear_values() { return {5, kLinearLengths.size(), 6, 5, 11, 2, 2, 2, 2, 5}; }
 

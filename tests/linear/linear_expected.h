@@ -1,5 +1,5 @@
-// The reference's results of a problem of linear attention, and the bound on the distance from them (support/checks/bounds.h).
-// Not: the reference (reference/linear_backward.h), the problem (linear_problem.h).
+// The reference's results of a problem of linear attention, and the bound on the distance from them
+// (support/checks/bounds.h). Not: the reference (reference/linear_backward.h), the problem (linear_problem.h).
 #pragma once
 
 #include <map>
@@ -12,8 +12,7 @@
 namespace qkv::test {
 
 /// rows [B, Hkv, T] or [B, Hkv, T, F] summed over the axes but the last of four on which `like` has size 1.
-template <class N>
-Tensor<N> reduced(const Tensor<N>& rows, const Tensor<N>& like) {
+template <class N> Tensor<N> reduced(const Tensor<N>& rows, const Tensor<N>& like) {
   if (like.data() == nullptr) return rows.clone();
   Tensor<N> sum(like.sizes());
   const auto four = [](const Tensor<N>& x) {
@@ -61,10 +60,8 @@ inline Tensor<double> sizes_of(const Tensor<Measured>& from) {
 }
 
 /// The reference's results for one input in the three types: the exact values by name, and their bounds.
-template <class T>
-std::map<std::string, Expected<T>> linear_expectations(const LinearReferenceInput<Wider<T>>& wide,
-                                                       const LinearReferenceInput<T>& input,
-                                                       const LinearReferenceInput<Measured>& measured) {
+template <class T> std::map<std::string, Expected<T>> linear_expectations(const LinearReferenceInput<Wider<T>>& wide,
+    const LinearReferenceInput<T>& input, const LinearReferenceInput<Measured>& measured) {
   auto exact = linear_textbook(wide);
   const auto naive = linear_textbook(input);
   const auto magnitude = linear_textbook(measured);

@@ -1,4 +1,5 @@
-// A case of linear attention in memory: inputs in the case's layout, options for the library and for the reference, results.
+// A case of linear attention in memory: inputs in the case's layout, options for the library and for the reference,
+// results.
 #pragma once
 
 #include "linear/linear_case.h"
@@ -7,8 +8,7 @@
 namespace qkv::test {
 
 /// The reference's inputs, in the type N of its arithmetic.
-template <class N>
-struct LinearReferenceInput {
+template <class N> struct LinearReferenceInput {
   Tensor<N> q, k, v, dout, features, log_decay, channels, beta, kv, z, dkv, dz;
   reference::LinearOptions<N> options;
 
@@ -21,8 +21,7 @@ struct LinearReferenceInput {
   }
 };
 
-template <class N, class T, int Rank>
-Tensor<N> lift(const View<T, Rank>& view) {
+template <class N, class T, int Rank> Tensor<N> lift(const View<T, Rank>& view) {
   Tensor<N> to(std::vector<Index>(view.sizes().begin(), view.sizes().end()));
   Index n = 0;
   if constexpr (Rank == 4) {
@@ -39,8 +38,7 @@ Tensor<N> lift(const View<T, Rank>& view) {
   return to;
 }
 
-template <class T>
-struct LinearProblem {
+template <class T> struct LinearProblem {
   LinearCase c;
   Triple<T> qkv;
   Placed<T> dout;
@@ -54,8 +52,8 @@ struct LinearProblem {
   explicit LinearProblem(const LinearCase& linear_case)
       : c(linear_case),
         qkv({{{c.batch, c.num_heads / c.value_group, c.q_len, c.head_dim},
-              {c.batch, c.num_kv_heads / c.value_group, c.kv_len, c.head_dim},
-              {c.batch, c.num_kv_heads, c.kv_len, c.v_head_dim}}},
+                {c.batch, c.num_kv_heads / c.value_group, c.kv_len, c.head_dim},
+                {c.batch, c.num_kv_heads, c.kv_len, c.v_head_dim}}},
             c.layout),
         dout({c.batch, c.num_heads, c.q_len, c.v_head_dim}, c.layout) {
     Random random(c.seed + 5);
@@ -100,21 +98,10 @@ struct LinearProblem {
     options.initial.z = z;
   }
 
-  template <class N>
-  LinearReferenceInput<N> reference_input() const {
-    LinearReferenceInput<N> in{lift<N>(q()),
-                               lift<N>(k()),
-                               lift<N>(v()),
-                               lift<N>(dout.view),
-                               copy<N, 2>(features),
-                               copy<N, 3>(log_decay),
-                               copy<N, 4>(channels),
-                               copy<N, 3>(beta),
-                               copy<N, 4>(kv),
-                               copy<N, 3>(z),
-                               copy<N, 4>(dkv),
-                               copy<N, 3>(dz),
-                               {}};
+  template <class N> LinearReferenceInput<N> reference_input() const {
+    LinearReferenceInput<N> in{lift<N>(q()), lift<N>(k()), lift<N>(v()), lift<N>(dout.view), copy<N, 2>(features),
+        copy<N, 3>(log_decay), copy<N, 4>(channels), copy<N, 3>(beta), copy<N, 4>(kv), copy<N, 3>(z), copy<N, 4>(dkv),
+        copy<N, 3>(dz), {}};
     auto& o = in.options;
     o.map = c.map, o.causal = c.causal(), o.normalized = c.normalized, o.scale = options.scale;
     if (features.data() != nullptr) o.features = in.features;
@@ -127,8 +114,7 @@ struct LinearProblem {
   }
 
  private:
-  template <class N, int Rank>
-  static Tensor<N> copy(const Tensor<T>& tensor) {
+  template <class N, int Rank> static Tensor<N> copy(const Tensor<T>& tensor) {
     return tensor.data() == nullptr ? Tensor<N>() : lift<N>(tensor.template view<Rank>());
   }
 
@@ -168,8 +154,7 @@ struct LinearProblem {
 };
 
 /// The library's results, q-like outputs in the case's layout between sentinels.
-template <class T>
-struct LinearResult {
+template <class T> struct LinearResult {
   Placed<T> out;
   Tensor<T> normalizer, kv, z, dlog_decay, dchannels, dbeta, dkv, dz;
   Triple<T> gradients;
@@ -192,14 +177,13 @@ struct LinearResult {
     }
   }
 
-  template <int Rank>
-  static View<T, Rank> view_or_null(const Tensor<T>& tensor) {
+  template <int Rank> static View<T, Rank> view_or_null(const Tensor<T>& tensor) {
     return tensor.data() == nullptr ? View<T, Rank>() : const_cast<Tensor<T>&>(tensor).template view<Rank>();
   }
 
   void forward(const LinearProblem<T>& p, Context& context) {
     linear_attention_forward(p.q(), p.k(), p.v(), out.view, view_or_null<3>(normalizer), p.options,
-                             {.kv = kv, .z = view_or_null<3>(z)}, context);
+        {.kv = kv, .z = view_or_null<3>(z)}, context);
   }
   /// Needs forward() before.
   void backward(const LinearProblem<T>& p, Context& context, bool accumulate = false) {
@@ -210,8 +194,8 @@ struct LinearResult {
     wanted.dinitial = {.kv = dkv, .z = view_or_null<3>(dz)};
     if (p.c.state) wanted.dfinal = {.kv = p.dkv, .z = view_or_null<3>(p.dz)};
     wanted.accumulate = accumulate;
-    linear_attention_backward(p.q(), p.k(), p.v(), out.view, view_or_null<3>(normalizer), p.dout.view, wanted, p.options,
-                              context);
+    linear_attention_backward(
+        p.q(), p.k(), p.v(), out.view, view_or_null<3>(normalizer), p.dout.view, wanted, p.options, context);
   }
   void run(const LinearProblem<T>& p, Context& context) {
     forward(p, context);

@@ -1,5 +1,6 @@
-// A number with the magnitude of the expression that made it: the same expression with every term positive, the A of the bounds
-// (support/checks/bounds.h). Computed with it, the reference gives values and bounds in one pass. Not: an error bound by itself.
+// A number with the magnitude of the expression that made it: the same expression with every term positive, the A of
+// the bounds (support/checks/bounds.h). Computed with it, the reference gives values and bounds in one pass. Not: an
+// error bound by itself.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,5 @@
-// AttentionLM: parameters and their names, gradients against finite differences, bit-identical for any number of threads.
+// AttentionLM: parameters and their names, gradients against finite differences, bit-identical for any number of
+// threads.
 #include "qkv/lm/attention_lm.h"
 
 #include <algorithm>
@@ -20,17 +21,16 @@ TEST(AttentionLM, FiveThousandAndSixtyThreeParameters) {
   std::vector<std::string> names;
   for (const nn::Parameter& p : model.parameters()) names.push_back(p.name);
   EXPECT_EQ(names, (std::vector<std::string>{"tok.weight", "pos.weight", "attn.W_q.weight", "attn.W_k.weight",
-                                             "attn.W_v.weight", "attn.W_o.weight", "head.weight", "head.bias"}));
+                       "attn.W_v.weight", "attn.W_o.weight", "head.weight", "head.bias"}));
 }
 
 TEST(AttentionLM, BlocksHaveNanoGptsNames) {
   AttentionLM model(test::blocks_config());
   const StateDict state = model.state_dict();
-  for (const char* name :
-       {"transformer.wte.weight", "transformer.wpe.weight", "transformer.h.0.ln_1.weight", "transformer.h.0.ln_1.bias",
-        "transformer.h.1.attn.c_attn.weight", "transformer.h.1.attn.c_attn.bias", "transformer.h.1.attn.c_proj.weight",
-        "transformer.h.1.ln_2.bias", "transformer.h.1.mlp.c_fc.weight", "transformer.h.1.mlp.c_proj.bias",
-        "transformer.ln_f.weight", "lm_head.weight"}) {
+  for (const char* name : {"transformer.wte.weight", "transformer.wpe.weight", "transformer.h.0.ln_1.weight",
+           "transformer.h.0.ln_1.bias", "transformer.h.1.attn.c_attn.weight", "transformer.h.1.attn.c_attn.bias",
+           "transformer.h.1.attn.c_proj.weight", "transformer.h.1.ln_2.bias", "transformer.h.1.mlp.c_fc.weight",
+           "transformer.h.1.mlp.c_proj.bias", "transformer.ln_f.weight", "lm_head.weight"}) {
     EXPECT_TRUE(state.contains(name)) << name;
   }
   EXPECT_EQ(state.at("transformer.h.0.mlp.c_fc.weight").sizes, (std::vector<Index>{64, 16}));
@@ -55,8 +55,8 @@ TEST(AttentionLM, ImpossibleConfigurations) {
   const auto make = [](AttentionLMConfig c) { return [c] { AttentionLM model(c); }; };
   test::expect_error<OptionError>(make({.vocab_size = 0}), {"at least 1"});
   test::expect_error<OptionError>(make({.vocab_size = 7, .num_heads = 3}), {"num_heads must divide", "3 heads", "32"});
-  test::expect_error<OptionError>(make({.vocab_size = 7, .num_heads = 4, .num_kv_heads = 3}),
-                                  {"num_kv_heads must divide", "3 for 4 heads"});
+  test::expect_error<OptionError>(
+      make({.vocab_size = 7, .num_heads = 4, .num_kv_heads = 3}), {"num_kv_heads must divide", "3 for 4 heads"});
   test::expect_error<OptionError>(
       make({.vocab_size = 7, .embed_dim = 12, .num_heads = 4, .positions = lm::PositionKind::kRotary}),
       {"even head width", "got 3"});
@@ -81,7 +81,8 @@ TEST(AttentionLM, GroupedHeadsShareRowsAndRotaryHasNoTable) {
   EXPECT_EQ(blocks.at("transformer.h.0.attn.c_attn.weight").sizes, (std::vector<Index>{48, 24}));
 }
 
-/// Grouped heads are heads with equal keys and values: a model with one key/value head per query head gives the same logits.
+/// Grouped heads are heads with equal keys and values: a model with one key/value head per query head gives the same
+/// logits.
 TEST(AttentionLM, GroupedHeadsAreHeadsWithTheSameKeysAndValues) {
   lm::AttentionLMConfig config = test::grouped_rotary_config(false);
   AttentionLM grouped(config, 4);
@@ -95,7 +96,8 @@ TEST(AttentionLM, GroupedHeadsAreHeadsWithTheSameKeysAndValues) {
   }
 }
 
-/// Rotary positions encode distances, not positions: the same two tokens at the same distance have the same score anywhere.
+/// Rotary positions encode distances, not positions: the same two tokens at the same distance have the same score
+/// anywhere.
 TEST(AttentionLM, RotaryScoresDependOnTheDistance) {
   const std::vector<Index> ids{3, 1, 4, 3, 1, 4};
   for (const auto kind : {lm::PositionKind::kRotary, lm::PositionKind::kLearned}) {
@@ -185,28 +187,26 @@ TEST(AttentionLM, GradientsAreTheSlopesOfTheLoss) {
   rotary.positions = lm::PositionKind::kRotary;
   dropout.dropout = 0.25;
   open.causal = false;
-  for (const auto& [name, config] : std::initializer_list<std::pair<const char*, AttentionLMConfig>>{
-           {"plain", test::default_config()},
-           {"heads and layers", {.vocab_size = 7, .context = 9, .embed_dim = 24, .num_heads = 3, .num_layers = 2}},
-           {"blocks", test::blocks_config()},
-           {"grouped heads",
-            {.vocab_size = 7, .context = 9, .embed_dim = 24, .num_heads = 4, .num_kv_heads = 2, .num_layers = 2}},
-           {"tables of grouped heads", {.vocab_size = 7, .embed_dim = 32, .num_heads = 4, .num_kv_heads = 1}},
-           {"rotary", rotary},
-           {"grouped rotary layers", test::grouped_rotary_config(false)},
-           {"grouped rotary blocks", test::grouped_rotary_config(true)},
-           {"dropout", dropout}}) {
+  for (const auto& [name, config] :
+      std::initializer_list<std::pair<const char*, AttentionLMConfig>>{{"plain", test::default_config()},
+          {"heads and layers", {.vocab_size = 7, .context = 9, .embed_dim = 24, .num_heads = 3, .num_layers = 2}},
+          {"blocks", test::blocks_config()},
+          {"grouped heads",
+              {.vocab_size = 7, .context = 9, .embed_dim = 24, .num_heads = 4, .num_kv_heads = 2, .num_layers = 2}},
+          {"tables of grouped heads", {.vocab_size = 7, .embed_dim = 32, .num_heads = 4, .num_kv_heads = 1}},
+          {"rotary", rotary}, {"grouped rotary layers", test::grouped_rotary_config(false)},
+          {"grouped rotary blocks", test::grouped_rotary_config(true)}, {"dropout", dropout}}) {
     SCOPED_TRACE(name);
     check_direction(config, false);
   }
   check_direction(open, true);
 }
 
-/// A plain model of one layer multiplies its output projection and its head first (lm/folded_head.h), where bits need not be
-/// invariant: the same function and gradients in another order of sums.
+/// A plain model of one layer multiplies its output projection and its head first (lm/folded_head.h), where bits need
+/// not be invariant: the same function and gradients in another order of sums.
 TEST(AttentionLM, FoldedHeadIsTheLayersOneByOne) {
-  for (const AttentionLMConfig& config :
-       {test::default_config(), AttentionLMConfig{.vocab_size = 7, .embed_dim = 32, .num_heads = 4, .num_kv_heads = 1}}) {
+  for (const AttentionLMConfig& config : {test::default_config(),
+           AttentionLMConfig{.vocab_size = 7, .embed_dim = 32, .num_heads = 4, .num_kv_heads = 1}}) {
     const lm::Batch batch = default_batch();
     Context fast({.threads = 2}), one_by_one({.threads = 2, .bits = Bits::kInvariant});
     const auto run = [&](Context& context) {
@@ -225,7 +225,8 @@ TEST(AttentionLM, FoldedHeadIsTheLayersOneByOne) {
     const std::vector<float> folded = run(fast), plain = run(one_by_one);
     ASSERT_EQ(folded.size(), plain.size());
     EXPECT_NE(folded, plain);
-    for (std::size_t n = 0; n < plain.size(); ++n) ASSERT_NEAR(folded[n], plain[n], 2e-6 * (1 + std::abs(plain[n]))) << n;
+    for (std::size_t n = 0; n < plain.size(); ++n)
+      ASSERT_NEAR(folded[n], plain[n], 2e-6 * (1 + std::abs(plain[n]))) << n;
   }
 }
 
@@ -291,7 +292,8 @@ TEST(AttentionLM, TraceIsWhatForwardComputes) {
       for (Index j = 0; j <= i; ++j) {
         double dot = 0;
         for (Index d = 0; d < 8; ++d)
-          dot += static_cast<double>(trace.q.data()[row * 8 + d]) * static_cast<double>(trace.k.data()[(row - i + j) * 8 + d]);
+          dot += static_cast<double>(trace.q.data()[row * 8 + d]) *
+                 static_cast<double>(trace.k.data()[(row - i + j) * 8 + d]);
         score[j] = std::exp(dot / std::sqrt(8.0));
         sum += score[j];
       }
@@ -309,8 +311,8 @@ TEST(AttentionLM, CloneAndStateDict) {
   EXPECT_FALSE(test::same_bits(test::values_of(other), test::values_of(model)));
   other.load_state_dict(model.state_dict());
   EXPECT_TRUE(test::same_bits(test::values_of(other), test::values_of(model)));
-  test::expect_error<OptionError>([&] { other.load_state_dict(AttentionLM(test::default_config()).state_dict()); },
-                                  {"tok.weight"});
+  test::expect_error<OptionError>(
+      [&] { other.load_state_dict(AttentionLM(test::default_config()).state_dict()); }, {"tok.weight"});
 }
 
 }  // namespace

@@ -35,7 +35,11 @@ TEST(AttentionReport, OneCharacterHasNoRows) {
   Tensor<float> weights({1, 1});
   const lm::HeadReport report = lm::head_report(weights, std::vector<Index>{0}, true);
   EXPECT_EQ(report.self.mean, 0);
-  test::expect_error<ShapeError>([&] { lm::head_report(weights, std::vector<Index>{0, 1}, true); }, {"[T, T]", "[1, 1]"});
+  test::expect_error<ShapeError>(
+      [&] {
+        lm::head_report(weights, std::vector<Index>{0, 1}, true);
+      },
+      {"[T, T]", "[1, 1]"});
 }
 
 TEST(AttentionReport, EveryHeadOfEveryLayer) {
@@ -50,7 +54,8 @@ TEST(AttentionReport, EveryHeadOfEveryLayer) {
     EXPECT_EQ(report.heads[n].layer, static_cast<Index>(n / 2));
     EXPECT_EQ(report.heads[n].head, static_cast<Index>(n % 2));
     const float* map = traces[n / 2].weights.data() + (n % 2) * 25;
-    EXPECT_DOUBLE_EQ(report.heads[n].self.mean, lm::head_report(View<const float, 2>(map, {5, 5}), ids, true).self.mean);
+    EXPECT_DOUBLE_EQ(
+        report.heads[n].self.mean, lm::head_report(View<const float, 2>(map, {5, 5}), ids, true).self.mean);
   }
 }
 

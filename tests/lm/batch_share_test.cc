@@ -14,8 +14,8 @@ lm::Batch batch_of(const lm::BatchShape& shape) {
   return batch;
 }
 
-// Five of seven sequences and two of them, with dropout: rows of logits are the whole's, bit for bit; gradients add up to within the sum
-// of as many terms as there are tokens.
+// Five of seven sequences and two of them, with dropout: rows of logits are the whole's, bit for bit; gradients add up
+// to within the sum of as many terms as there are tokens.
 TEST(BatchShare, SequencesOfABatch) {
   for (const bool blocks : {false, true}) {
     lm::AttentionLMConfig config = blocks ? test::blocks_config() : test::default_config();
@@ -52,7 +52,9 @@ TEST(BatchShare, SequencesOfABatch) {
     double largest = 0;
     for (const double magnitude : magnitudes) largest = std::max(largest, magnitude);
     for (std::size_t n = 0; n < expected.size(); ++n)
-      ASSERT_NEAR(gradients[n], static_cast<double>(expected[n]), 7 * static_cast<double>(config.context) * eps * largest) << n;
+      ASSERT_NEAR(
+          gradients[n], static_cast<double>(expected[n]), 7 * static_cast<double>(config.context) * eps * largest)
+          << n;
   }
 }
 

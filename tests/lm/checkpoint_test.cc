@@ -49,7 +49,8 @@ TEST(Checkpoint, FileRoundTrip) {
 TEST(Checkpoint, GroupedHeadsAndRotaryPositionsComeBack) {
   for (const bool blocks : {false, true}) {
     AttentionLM model(test::grouped_rotary_config(blocks), 4);
-    lm::Checkpoint back = lm::checkpoint_from_state(lm::checkpoint_to_state(model, test::default_tokenizer(), "text", 1));
+    lm::Checkpoint back =
+        lm::checkpoint_from_state(lm::checkpoint_to_state(model, test::default_tokenizer(), "text", 1));
     EXPECT_EQ(back.model.config().num_kv_heads, 2);
     EXPECT_EQ(back.model.config().positions, lm::PositionKind::kRotary);
     EXPECT_TRUE(test::same_bits(test::values_of(back.model), test::values_of(model)));
@@ -66,16 +67,15 @@ TEST(Checkpoint, GroupedHeadsAndRotaryPositionsComeBack) {
 TEST(Checkpoint, RotaryOptionsComeBack) {
   lm::AttentionLMConfig config = test::grouped_rotary_config(false);
   AttentionLM usual(config, 4);
-  const std::vector<RotaryOptions> all = {
-      {.rotary_dim = 2, .base = 123456.7, .layout = RotaryLayout::kInterleaved},
+  const std::vector<RotaryOptions> all = {{.rotary_dim = 2, .base = 123456.7, .layout = RotaryLayout::kInterleaved},
       {.scaling = RotaryScaling::kYarn, .factor = 3.3, .original_context = 5, .beta_fast = 4, .beta_slow = 0.1},
       {.scaling = RotaryScaling::kYarn, .factor = 2, .original_context = 5, .attention_factor = 1.1},
       {.base = 0.1,
-       .scaling = RotaryScaling::kLlama3,
-       .factor = 8,
-       .original_context = 6,
-       .low_frequency = 0.3,
-       .high_frequency = 2.5}};
+          .scaling = RotaryScaling::kLlama3,
+          .factor = 8,
+          .original_context = 6,
+          .low_frequency = 0.3,
+          .high_frequency = 2.5}};
   Tensor<Index> ids({2, config.context});
   for (Index n = 0; n < ids.count(); ++n) ids.data()[n] = n * n % config.vocab_size;
   const auto logits_of = [&ids](const AttentionLM& model) {
@@ -85,7 +85,8 @@ TEST(Checkpoint, RotaryOptionsComeBack) {
   for (const RotaryOptions& rotary : all) {
     config.rotary = rotary;
     AttentionLM model(config, 4);
-    const lm::Checkpoint back = lm::checkpoint_from_state(lm::checkpoint_to_state(model, test::default_tokenizer(), "text", 1));
+    const lm::Checkpoint back =
+        lm::checkpoint_from_state(lm::checkpoint_to_state(model, test::default_tokenizer(), "text", 1));
     EXPECT_EQ(back.model.config().rotary, rotary);
     EXPECT_TRUE(test::same_bits(logits_of(back.model), logits_of(model)));
     EXPECT_FALSE(test::same_bits(logits_of(usual), logits_of(model))) << "the options reach the layers";

@@ -48,9 +48,9 @@ TEST(Data, WindowsCoverEveryStartAndNoOther) {
 
 TEST(Data, AStepDependsOnSeedAndStepAlone) {
   for (const auto make :
-       {+[](std::uint64_t seed) { return BatchSource::windows(test::default_ids(), test::kDefaultShape, seed); },
-        +[](std::uint64_t seed) { return BatchSource::previous(7, test::kDefaultShape, seed); },
-        +[](std::uint64_t seed) { return BatchSource::masked(test::default_ids(), 7, test::kDefaultShape, seed); }}) {
+      {+[](std::uint64_t seed) { return BatchSource::windows(test::default_ids(), test::kDefaultShape, seed); },
+          +[](std::uint64_t seed) { return BatchSource::previous(7, test::kDefaultShape, seed); },
+          +[](std::uint64_t seed) { return BatchSource::masked(test::default_ids(), 7, test::kDefaultShape, seed); }}) {
     Batch a, b, other_step, other_seed;
     make(5).fill(9, a);
     const BatchSource source = make(5);
@@ -119,17 +119,28 @@ TEST(Data, GivenArraysAndStarts) {
   EXPECT_EQ(flat(batch.inputs), (std::vector<Index>{6, 7, 8, 0, 1, 2}));
   EXPECT_EQ(flat(batch.targets), (std::vector<Index>{7, 8, 9, 1, 2, 3}));
   starts.data()[0] = 7;
-  test::expect_error<OptionError>([&] { BatchSource::from_starts(counting(10), starts.clone(), 3); }, {"[0, 6]", "got 7"});
+  test::expect_error<OptionError>(
+      [&] { BatchSource::from_starts(counting(10), starts.clone(), 3); }, {"[0, 6]", "got 7"});
 }
 
 TEST(Data, Errors) {
-  const auto windows = [](Index length, lm::BatchShape shape) { return BatchSource::windows(counting(length), shape, 0); };
-  test::expect_error<OptionError>([&] { windows(17, {1, 16}); }, {"longer than context + 1", "17 characters", "context 16"});
+  const auto windows = [](Index length, lm::BatchShape shape) {
+    return BatchSource::windows(counting(length), shape, 0);
+  };
+  test::expect_error<OptionError>(
+      [&] {
+        windows(17, {1, 16});
+      },
+      {"longer than context + 1", "17 characters", "context 16"});
   EXPECT_NO_THROW(windows(18, {1, 16}));
   test::expect_error<OptionError>([&] { windows(18, {0, 16}); }, {"at least 1"});
   test::expect_error<OptionError>([&] { BatchSource::masked(counting(30), 29, {1, 4}, 0); }, {"mask_id", "got 29"});
   test::expect_error<OptionError>([&] { BatchSource::previous(0, {1, 4}, 0); }, {"alphabet"});
-  test::expect_error<ShapeError>([&] { BatchSource::from_arrays(Tensor<Index>({2, 3})); }, {"[steps, B, T + 1]", "[2, 3]"});
+  test::expect_error<ShapeError>(
+      [&] {
+        BatchSource::from_arrays(Tensor<Index>({2, 3}));
+      },
+      {"[steps, B, T + 1]", "[2, 3]"});
   Tensor<Index> negative({1, 1, 2});
   negative.data()[1] = -4;
   test::expect_error<OptionError>([&] { BatchSource::from_arrays(negative.clone()); }, {"negative", "-4"});

@@ -1,4 +1,5 @@
-// Generation: the cache gives what a full forward over the same window gives, past several contexts; and how ids are drawn.
+// Generation: the cache gives what a full forward over the same window gives, past several contexts; and how ids are
+// drawn.
 #include "qkv/lm/generate.h"
 
 #include <algorithm>
@@ -45,7 +46,8 @@ TEST(Generate, CacheIsTheFullForwardPastSeveralContexts) {
   check_decoder(test::default_config(), 40, 20);  // the prompt is longer than the context
   check_decoder(test::blocks_config(), 3, 40);
   check_decoder({.vocab_size = 5, .context = 7, .embed_dim = 12, .num_heads = 3, .num_layers = 3}, 7, 30);
-  check_decoder({.vocab_size = 7, .context = 9, .embed_dim = 24, .num_heads = 4, .num_kv_heads = 1, .num_layers = 2}, 4, 30);
+  check_decoder(
+      {.vocab_size = 7, .context = 9, .embed_dim = 24, .num_heads = 4, .num_kv_heads = 1, .num_layers = 2}, 4, 30);
   check_decoder(rotary, 5, 60);
   check_decoder(test::grouped_rotary_config(false), 3, 30);
   check_decoder(test::grouped_rotary_config(true), 3, 30);
@@ -120,7 +122,8 @@ TEST(Generate, FrequenciesAreTheSoftmax) {
   constexpr int kDraws = 4000;
   std::vector<double> found(7);
   for (int seed = 0; seed < kDraws; ++seed) {
-    const lm::GenerateOptions options{.tokens = 1, .temperature = temperature, .seed = static_cast<std::uint64_t>(seed)};
+    const lm::GenerateOptions options{
+        .tokens = 1, .temperature = temperature, .seed = static_cast<std::uint64_t>(seed)};
     found[static_cast<std::size_t>(lm::generate(model, prompt, options)[0])] += 1.0 / kDraws;
   }
   for (std::size_t v = 0; v < 7; ++v) {

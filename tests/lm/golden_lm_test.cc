@@ -1,4 +1,5 @@
-// The toy model against PyTorch: the first hundred losses from the same start, and every gradient of the model with blocks.
+// The toy model against PyTorch: the first hundred losses from the same start, and every gradient of the model with
+// blocks.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -31,7 +32,7 @@ TEST(GoldenLM, FirstHundredLossesArePyTorchs) {
 
 TEST(GoldenLM, TheDefaultAlphabetIsTheFiles) {
   EXPECT_EQ(io::load_safetensors(golden::path("lm_init.safetensors")).metadata.at("alphabet"),
-            test::default_tokenizer().decode(std::vector<Index>{0, 1, 2, 3, 4, 5, 6}));
+      test::default_tokenizer().decode(std::vector<Index>{0, 1, 2, 3, 4, 5, 6}));
 }
 
 /// Logits, loss and gradients of a file with nanoGPT's names; tied: the embedding's gradient there includes the head's.

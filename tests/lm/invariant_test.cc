@@ -16,13 +16,13 @@ std::vector<AttentionLMConfig> configs() {
   for (const bool blocks : {false, true}) {
     for (const PositionKind positions : {PositionKind::kLearned, PositionKind::kRotary}) {
       all.push_back({.vocab_size = 11,
-                     .context = 90,
-                     .embed_dim = 24,
-                     .num_heads = 4,
-                     .num_kv_heads = 2,
-                     .num_layers = 2,
-                     .blocks = blocks,
-                     .positions = positions});
+          .context = 90,
+          .embed_dim = 24,
+          .num_heads = 4,
+          .num_kv_heads = 2,
+          .num_layers = 2,
+          .blocks = blocks,
+          .positions = positions});
     }
   }
   all.push_back({.vocab_size = 7, .context = 40, .embed_dim = 800, .num_heads = 2});  // more than one block of depth
@@ -50,7 +50,8 @@ TEST(InvariantLM, GeneratedLogProbabilitiesAreThoseOfTheTrainingForward) {
       for (const Index copies : {Index{1}, Index{3}}) {  // a batch of the same text
         std::vector<Index> batch;
         for (Index n = 0; n < copies; ++n) batch.insert(batch.end(), ids.begin(), ids.end());
-        const Tensor<float> logits = model.logits(View<const Index, 2>(batch.data(), {copies, config.context}), context);
+        const Tensor<float> logits =
+            model.logits(View<const Index, 2>(batch.data(), {copies, config.context}), context);
         for (std::size_t n = 0; n < log_probs.size(); ++n) {
           const auto position = static_cast<std::size_t>(prompt) + n - 1;
           for (Index b = 0; b < copies; ++b) {

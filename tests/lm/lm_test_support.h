@@ -34,13 +34,13 @@ inline lm::AttentionLMConfig blocks_config() {
 /// Four query heads that share two key/value heads, rotary positions, two layers.
 inline lm::AttentionLMConfig grouped_rotary_config(bool blocks) {
   return {.vocab_size = 7,
-          .context = 9,
-          .embed_dim = 24,
-          .num_heads = 4,
-          .num_kv_heads = 2,
-          .num_layers = 2,
-          .blocks = blocks,
-          .positions = lm::PositionKind::kRotary};
+      .context = 9,
+      .embed_dim = 24,
+      .num_heads = 4,
+      .num_kv_heads = 2,
+      .num_layers = 2,
+      .blocks = blocks,
+      .positions = lm::PositionKind::kRotary};
 }
 
 inline std::vector<float> values_of(lm::AttentionLM& model) {
@@ -55,8 +55,7 @@ inline std::vector<float> gradients_of(lm::AttentionLM& model) {
   return all;
 }
 
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+template <class T> bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 

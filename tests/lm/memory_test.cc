@@ -32,7 +32,8 @@ TEST(Memory, ATrainingStepAllocatesNothingAfterTheFirst) {
     expect_no_allocation_after_the_first_step({.num_heads = 2, .num_layers = 2, .dropout = 0.1}, threads);
     expect_no_allocation_after_the_first_step(
         {.num_heads = 4, .num_kv_heads = 2, .num_layers = 2, .positions = lm::PositionKind::kRotary}, threads);
-    expect_no_allocation_after_the_first_step({.num_heads = 2, .num_layers = 2, .blocks = true, .dropout = 0.1}, threads);
+    expect_no_allocation_after_the_first_step(
+        {.num_heads = 2, .num_layers = 2, .blocks = true, .dropout = 0.1}, threads);
   }
 }
 

@@ -17,10 +17,8 @@ struct Pieces {
   explicit Pieces(std::size_t n) : values(n), gradients(n) {
     const std::size_t cut = n / 3;
     const auto piece = [&](const char* name, std::size_t begin, std::size_t end) {
-      parameters.push_back({name,
-                            {static_cast<Index>(end - begin)},
-                            std::span(values).subspan(begin, end - begin),
-                            std::span(gradients).subspan(begin, end - begin)});
+      parameters.push_back({name, {static_cast<Index>(end - begin)}, std::span(values).subspan(begin, end - begin),
+          std::span(gradients).subspan(begin, end - begin)});
     };
     piece("first", 0, cut);
     piece("second", cut, n);
@@ -42,11 +40,12 @@ void check_adam(double weight_decay) {
       value[i] -= rate * weight_decay * value[i];
       mean[i] = beta1 * mean[i] + (1 - beta1) * g;
       square[i] = beta2 * square[i] + (1 - beta2) * g * g;
-      value[i] -= rate * (mean[i] / (1 - std::pow(beta1, t))) / (std::sqrt(square[i] / (1 - std::pow(beta2, t))) + epsilon);
+      value[i] -=
+          rate * (mean[i] / (1 - std::pow(beta1, t))) / (std::sqrt(square[i] / (1 - std::pow(beta2, t))) + epsilon);
     }
     adam.step(pieces.parameters, rate);
-    // Each step rounds the value once, and an update of at most about `rate` by a few parts in 2^24; 1 - beta2 is rounded to
-    // f32.
+    // Each step rounds the value once, and an update of at most about `rate` by a few parts in 2^24; 1 - beta2 is
+    // rounded to f32.
     for (std::size_t i = 0; i < kCount; ++i) {
       EXPECT_NEAR(static_cast<double>(pieces.values[i]), value[i], t * (std::abs(value[i]) * 0x1p-23 + rate * 1e-4))
           << "step " << t;

@@ -61,8 +61,16 @@ TEST(Tokenizer, Errors) {
   test::expect_error<OptionError>([&] { tokenizer.decode(std::vector<Index>{3}); }, {"[0, 3)", "got 3"});
   test::expect_error<OptionError>([&] { CharTokenizer::from_text(""); }, {"at least one character"});
   test::expect_error<OptionError>([&] { CharTokenizer::from_metadata({}); }, {"tokenizer.characters"});
-  test::expect_error<OptionError>([&] { CharTokenizer::from_metadata({{"tokenizer.characters", "ba"}}); }, {"ascending"});
-  test::expect_error<OptionError>([&] { CharTokenizer::from_metadata({{"tokenizer.characters", "aa"}}); }, {"without repeats"});
+  test::expect_error<OptionError>(
+      [&] {
+        CharTokenizer::from_metadata({{"tokenizer.characters", "ba"}});
+      },
+      {"ascending"});
+  test::expect_error<OptionError>(
+      [&] {
+        CharTokenizer::from_metadata({{"tokenizer.characters", "aa"}});
+      },
+      {"without repeats"});
 }
 
 }  // namespace

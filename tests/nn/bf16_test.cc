@@ -1,5 +1,5 @@
-// Layers on bf16 are, bit for bit, the calls that they are made of: linear maps of rounded weights and attention on bf16, whose
-// bounds are tested by themselves (linear_test.cc, tests/attention).
+// Layers on bf16 are, bit for bit, the calls that they are made of: linear maps of rounded weights and attention on
+// bf16, whose bounds are tested by themselves (linear_test.cc, tests/attention).
 #include <gtest/gtest.h>
 
 #include "nn/nn_support.h"
@@ -55,21 +55,23 @@ TEST(Bf16Layer, IsTheCallsThatItIsMadeOf) {
       return split_heads(View<BFloat16, 3>(of).sliced(2, n * kDim, (n + 1) * kDim), kHeads);
     };
     const AttentionOptions options{.mask = Mask::causal(), .empty_row = EmptyRow::kMean};
-    nn::linear_forward(rows_of(x), in.view<2>(), View<const float, 1>(in_bias.data(), {3 * kDim}), rows_of(projected), context);
-    attention_forward(part(projected, 0), part(projected, 1), part(projected, 2), {.out = part(attended, 0), .lse = lse},
-                      options, context);
-    nn::linear_forward(rows_of(attended), out.view<2>(), View<const float, 1>(p[7].value.data(), {kDim}), rows_of(expected_y),
-                       context);
+    nn::linear_forward(
+        rows_of(x), in.view<2>(), View<const float, 1>(in_bias.data(), {3 * kDim}), rows_of(projected), context);
+    attention_forward(part(projected, 0), part(projected, 1), part(projected, 2),
+        {.out = part(attended, 0), .lse = lse}, options, context);
+    nn::linear_forward(rows_of(attended), out.view<2>(), View<const float, 1>(p[7].value.data(), {kDim}),
+        rows_of(expected_y), context);
     EXPECT_TRUE(same_bits(y.span(), expected_y.span()));
 
     Tensor<BFloat16> dattended(attended.sizes()), dprojected(projected.sizes()), expected_dx(dx.sizes());
     Tensor<float> din(in.sizes()), din_bias({3 * kDim}), dout(out.sizes()), dout_bias({kDim});
-    nn::linear_backward(rows_of(attended), rows_of(dy), out.view<2>(), rows_of(dattended), dout.view<2>(), dout_bias.view<1>(),
-                        context);
-    attention_backward(part(projected, 0), part(projected, 1), part(projected, 2), part(attended, 0), lse, part(dattended, 0),
-                       {.dq = part(dprojected, 0), .dk = part(dprojected, 1), .dv = part(dprojected, 2)}, options, context);
-    nn::linear_backward(rows_of(x), rows_of(dprojected), in.view<2>(), rows_of(expected_dx), din.view<2>(), din_bias.view<1>(),
-                        context);
+    nn::linear_backward(rows_of(attended), rows_of(dy), out.view<2>(), rows_of(dattended), dout.view<2>(),
+        dout_bias.view<1>(), context);
+    attention_backward(part(projected, 0), part(projected, 1), part(projected, 2), part(attended, 0), lse,
+        part(dattended, 0), {.dq = part(dprojected, 0), .dk = part(dprojected, 1), .dv = part(dprojected, 2)}, options,
+        context);
+    nn::linear_backward(rows_of(x), rows_of(dprojected), in.view<2>(), rows_of(expected_dx), din.view<2>(),
+        din_bias.view<1>(), context);
     EXPECT_TRUE(same_bits(dx.span(), expected_dx.span()));
     std::vector<float> din_got = stacked(0, &nn::Parameter::gradient), bias_got = stacked(1, &nn::Parameter::gradient);
     EXPECT_TRUE(same_bits(std::span<float>(din_got), din.span()));
@@ -79,17 +81,18 @@ TEST(Bf16Layer, IsTheCallsThatItIsMadeOf) {
   });
 }
 
-/// Every rounding to bf16 on the way to y, projections, norms, rotary positions, attention, changes a number by at most 2^-9 of
-/// its size; so y is within a few of them of the float layer's, in the norm over all of y, and not closer than one.
+/// Every rounding to bf16 on the way to y, projections, norms, rotary positions, attention, changes a number by at most
+/// 2^-9 of its size; so y is within a few of them of the float layer's, in the norm over all of y, and not closer than
+/// one.
 TEST(Bf16Layer, IsWithinItsRoundingsOfTheFloatLayer) {
   nn::GroupedQueryAttention layer({.embed_dim = kDim,
-                                   .num_heads = kHeads,
-                                   .num_kv_heads = 2,
-                                   .qk_norm = nn::QkNorm::kHead,
-                                   .rotary = RotaryOptions{},
-                                   .dropout = 0.2F,
-                                   .residual_dropout = 0.2F,
-                                   .seed = 3});
+      .num_heads = kHeads,
+      .num_kv_heads = 2,
+      .qk_norm = nn::QkNorm::kHead,
+      .rotary = RotaryOptions{},
+      .dropout = 0.2F,
+      .residual_dropout = 0.2F,
+      .seed = 3});
   layer.train();
   const Tensor<BFloat16> x = random_bf16({kBatch, kLength, kDim}, 1), dy = random_bf16({kBatch, kLength, kDim}, 2);
   const auto distance = [](const Tensor<BFloat16>& got, const Tensor<float>& expected) {

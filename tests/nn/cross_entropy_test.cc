@@ -11,9 +11,11 @@ namespace {
 
 constexpr double kEps = std::numeric_limits<float>::epsilon();
 
-/// Rounding of one row, in units of eps: exp2 is within 2 ulp of its rounded argument, which is within an ulp of |x - top|
-/// log2(e); then `columns` terms are summed.
-double row_bound(double spread, Index columns) { return (2 * spread + 2 * std::sqrt(static_cast<double>(columns)) + 8) * kEps; }
+/// Rounding of one row, in units of eps: exp2 is within 2 ulp of its rounded argument, which is within an ulp of |x -
+/// top| log2(e); then `columns` terms are summed.
+double row_bound(double spread, Index columns) {
+  return (2 * spread + 2 * std::sqrt(static_cast<double>(columns)) + 8) * kEps;
+}
 
 void check_rows_of(Index rows, Index columns, double scale, Context& context) {
   test::Random random(static_cast<std::uint64_t>(rows * 1000 + columns));
@@ -22,7 +24,8 @@ void check_rows_of(Index rows, Index columns, double scale, Context& context) {
   std::ranges::fill(gradient.span(), 77.0F);
   const auto logits = wide.view<2>().sliced(1, 0, columns), dlogits = gradient.view<2>().sliced(1, 0, columns);
   std::vector<std::int64_t> targets;
-  for (Index m = 0; m < rows; ++m) targets.push_back(m % 5 == 3 ? -1 : static_cast<std::int64_t>(random.below(columns)));
+  for (Index m = 0; m < rows; ++m)
+    targets.push_back(m % 5 == 3 ? -1 : static_cast<std::int64_t>(random.below(columns)));
   const double loss = nn::cross_entropy(logits, targets, dlogits, context);
 
   double exact = 0, bound = 0;
@@ -39,7 +42,8 @@ void check_rows_of(Index rows, Index columns, double scale, Context& context) {
     for (Index v = 0; v < columns; ++v) {
       const double p = std::exp(static_cast<double>(logits(m, v))) / sum;
       const double expected = target < 0 ? 0 : (p - (v == target ? 1 : 0)) / counted;
-      EXPECT_LE(std::abs(static_cast<double>(dlogits(m, v)) - expected), (relative * p + 2 * kEps) / counted) << m << " " << v;
+      EXPECT_LE(std::abs(static_cast<double>(dlogits(m, v)) - expected), (relative * p + 2 * kEps) / counted)
+          << m << " " << v;
     }
     for (Index v = columns; v < columns + 5; ++v) EXPECT_EQ((gradient.view<2>()(m, v)), 77.0F);
     if (target < 0) continue;

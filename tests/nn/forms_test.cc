@@ -1,4 +1,5 @@
-// The forms of the ladder against one another: equal where they must be, bit-identical where they share one computation.
+// The forms of the ladder against one another: equal where they must be, bit-identical where they share one
+// computation.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -17,7 +18,7 @@ struct Result {
 };
 
 Result run(nn::Layer& layer, const Tensor<float>& x, const Tensor<float>& dy, nn::ForwardOptions options = {},
-           Context& context = Context::default_context()) {
+    Context& context = Context::default_context()) {
   Result result;
   nn::Saved saved;
   layer.zero_gradients();
@@ -68,7 +69,7 @@ TEST(Forms, V1IsV2WithoutOutput) {
 TEST(Forms, V2WithOutputHasNoV1) {
   const nn::SelfAttentionV2 v2({.embed_dim = kDim, .output_proj = true});
   EXPECT_EQ(test::text_of<OptionError>([&] { nn::to_v1(v2); }),
-            "[SelfAttentionV1] an output projection must be in both forms or in neither: got one from SelfAttentionV2");
+      "[SelfAttentionV1] an output projection must be in both forms or in neither: got one from SelfAttentionV2");
 }
 
 TEST(Forms, V3IsV4OutsideTraining) {
@@ -78,7 +79,8 @@ TEST(Forms, V3IsV4OutsideTraining) {
   EXPECT_TRUE(same_bits(nn::to_v3(v4).state_dict(), v3.state_dict()));
   // In training too, given the same seed: dropout is a function of seed and position.
   v3.train(), v4.train();
-  const Result a = run(v3, input(), output_gradient(), {.seed = 5}), b = run(v4, input(), output_gradient(), {.seed = 5});
+  const Result a = run(v3, input(), output_gradient(), {.seed = 5}),
+               b = run(v4, input(), output_gradient(), {.seed = 5});
   expect_same(a, b);
   EXPECT_FALSE(same_bits(a.y, run(v4, input(), output_gradient(), {.seed = 6}).y));
   v4.eval();
@@ -117,18 +119,17 @@ std::vector<test::LayerCase> every_case() {
   std::vector<test::LayerCase> all;
   for (const std::string_view name : nn::layer_names()) {
     const bool heads = name == "mha" || name == "grouped-query";
-    all.push_back({std::string(name),
-                   name,
-                   {.embed_dim = kDim,
-                    .num_heads = heads ? 2 : 1,
-                    .num_kv_heads = 1,
-                    .d_k = kDim,
-                    .length = kLength,
-                    .rotary = RotaryOptions{},
-                    .dropout = 0.25F,
-                    .residual_dropout = 0.25F,
-                    .empty_row = EmptyRow::kMean,
-                    .seed = 21}});
+    all.push_back({std::string(name), name,
+        {.embed_dim = kDim,
+            .num_heads = heads ? 2 : 1,
+            .num_kv_heads = 1,
+            .d_k = kDim,
+            .length = kLength,
+            .rotary = RotaryOptions{},
+            .dropout = 0.25F,
+            .residual_dropout = 0.25F,
+            .empty_row = EmptyRow::kMean,
+            .seed = 21}});
     std::ranges::replace(all.back().name, '-', '_');
   }
   for (test::LayerCase& one : test::grouped_cases()) all.push_back(std::move(one));
@@ -191,16 +192,16 @@ TEST_P(EveryForm, SavedIsReused) {
   Tensor<float> y({kBatch, kLength, width()}), dx({kBatch, kLength, width()});
   layer_->forward_into(other, y, options(), &saved);
   layer_->backward_into(dy, saved, dx);
-  const float* memory[] = {saved.x.data(), saved.projected.data(), saved.attended.data(), saved.dprojected.data(),
-                           saved.dy.data()};
+  const float* memory[] = {
+      saved.x.data(), saved.projected.data(), saved.attended.data(), saved.dprojected.data(), saved.dy.data()};
   layer_->zero_gradients();
   layer_->forward_into(x, y, options(), &saved);
   layer_->backward_into(dy, saved, dx);
   EXPECT_TRUE(same_bits(fresh.y, y));
   EXPECT_TRUE(same_bits(fresh.dx, dx));
   EXPECT_TRUE(same_bits(fresh.gradients, layer_->gradients()));
-  const float* now[] = {saved.x.data(), saved.projected.data(), saved.attended.data(), saved.dprojected.data(),
-                        saved.dy.data()};
+  const float* now[] = {
+      saved.x.data(), saved.projected.data(), saved.attended.data(), saved.dprojected.data(), saved.dy.data()};
   EXPECT_TRUE(std::ranges::equal(memory, now));
   // Gradients accumulate; a null dx is not computed.
   const std::vector<float> once = all_gradients(*layer_);
@@ -238,7 +239,8 @@ TEST_P(EveryForm, AnyStrides) {
     }
     return result;
   };
-  Tensor<float> turned_x = turned(x), turned_dy = turned(dy), y({kLength, kBatch, width()}), dx({kLength, kBatch, width()});
+  Tensor<float> turned_x = turned(x), turned_dy = turned(dy), y({kLength, kBatch, width()}),
+                dx({kLength, kBatch, width()});
   nn::Saved saved;
   layer_->forward_into(turned_x.view<3>().transposed(0, 1), y.view<3>().transposed(0, 1), options(), &saved);
   layer_->backward_into(turned_dy.view<3>().transposed(0, 1), saved, dx.view<3>().transposed(0, 1));
@@ -271,7 +273,7 @@ TEST_P(EveryForm, ShapeErrors) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Names, EveryForm, testing::ValuesIn(every_case()),
-                         [](const testing::TestParamInfo<test::LayerCase>& instance) { return instance.param.name; });
+    [](const testing::TestParamInfo<test::LayerCase>& instance) { return instance.param.name; });
 
 }  // namespace
 }  // namespace qkv

@@ -28,8 +28,8 @@ TEST(GroupedQuery, WithAllHeadsItIsMultiHead) {
   EXPECT_TRUE(same_bits(grouped.gradients(), mha.gradients()));
 }
 
-/// Shared heads are repeated heads: with the weights of k and v repeated for each query head the output is the same, and their
-/// gradients sum to those of the shared ones.
+/// Shared heads are repeated heads: with the weights of k and v repeated for each query head the output is the same,
+/// and their gradients sum to those of the shared ones.
 TEST(GroupedQuery, SharedHeadsAreRepeatedHeads) {
   nn::LayerConfig shared_config = config();
   shared_config.rotary = RotaryOptions{};
@@ -84,7 +84,8 @@ TEST(GroupedQuery, ParametersSurviveAFile) {
 
 TEST(GroupedQuery, RefusesFilesThatDoNotFit) {
   nn::GroupedQueryAttention layer(config());
-  const auto refused = [&](const std::string& drop, const std::string& add, std::vector<Index> sizes, std::string_view part) {
+  const auto refused = [&](const std::string& drop, const std::string& add, std::vector<Index> sizes,
+                           std::string_view part) {
     StateDict state;
     const StateDict whole = layer.state_dict();
     for (const StateDict::Entry& entry : whole.entries()) {
@@ -100,7 +101,8 @@ TEST(GroupedQuery, RefusesFilesThatDoNotFit) {
   refused("", "q_norm.colour", {6}, "unknown parameter q_norm.colour");
   nn::GroupedQueryAttention normed(
       {.embed_dim = kDim, .num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .qk_norm = nn::QkNorm::kVector});
-  test::expect_error<OptionError>([&] { normed.load_state_dict(layer.state_dict()); }, {"missing parameter q_norm.weight"});
+  test::expect_error<OptionError>(
+      [&] { normed.load_state_dict(layer.state_dict()); }, {"missing parameter q_norm.weight"});
   const auto make = [](nn::LayerConfig c) { return [c] { nn::make_layer("grouped-query", c); }; };
   test::expect_error<Error>(make({.embed_dim = 12, .num_heads = 4, .num_kv_heads = 3}), {"num_kv_heads"});
   test::expect_error<Error>(make({.embed_dim = 10, .num_heads = 4}), {"num_heads"});

@@ -12,8 +12,7 @@ namespace {
 using test::random_tensor;
 
 /// body(context) for each instruction set, in bits that do not depend on the number of rows.
-template <class Body>
-void for_each_invariant(int threads, const Body& body) {
+template <class Body> void for_each_invariant(int threads, const Body& body) {
   for (const Isa isa : test::tested_isas()) {
     SCOPED_TRACE(std::string(isa_name(isa)));
     Context context({.threads = threads, .isa = isa, .bits = Bits::kInvariant});
@@ -22,24 +21,21 @@ void for_each_invariant(int threads, const Body& body) {
   }
 }
 
-template <class T>
-Tensor<T> converted(const Tensor<float>& x) {
+template <class T> Tensor<T> converted(const Tensor<float>& x) {
   Tensor<T> to(x.sizes());
   for (Index n = 0; n < x.count(); ++n) to.data()[n] = T(x.data()[n]);
   return to;
 }
 
 /// Rows of `whole`, from `row` on, are those of `part`.
-template <class T>
-void expect_rows(const Tensor<T>& part, const Tensor<T>& whole, Index row) {
+template <class T> void expect_rows(const Tensor<T>& part, const Tensor<T>& whole, Index row) {
   const Index width = whole.size(1), count = part.size(0) * width;
   EXPECT_EQ(std::memcmp(part.data(), whole.data() + row * width, static_cast<std::size_t>(count) * sizeof(T)), 0)
       << part.size(0) << " rows from " << row << " on, width " << width;
 }
 
 /// Depths around a block of 512, with and without a bias.
-template <class T>
-void check_linear() {
+template <class T> void check_linear() {
   for (const Index depth : {1, 20, 512, 513, 1100}) {
     for (const bool bias : {false, true}) {
       const nn::Linear linear({.in_features = depth, .out_features = 37, .bias = bias, .seed = 3});
@@ -79,24 +75,23 @@ TEST(InvariantRows, Norms) {
     check([&](View<const float, 2> from, View<float, 2> to) { layer_norm.forward(from, to, context); });
     check([&](View<const float, 2> from, View<float, 2> to) {
       const std::array<Index, 4> sizes = {1, 1, from.size(0), from.size(1)};
-      nn::rms_norm_forward<float>(View<const float, 4>(from.data(), sizes), weight.data(), 1e-6,
-                                  View<float, 4>(to.data(), sizes), context);
+      nn::rms_norm_forward<float>(
+          View<const float, 4>(from.data(), sizes), weight.data(), 1e-6, View<float, 4>(to.data(), sizes), context);
     });
   });
 }
 
 /// In chunks and then token by token, over a cache of the layer's own type.
-template <class T>
-void check_steps(CacheStorage storage) {
+template <class T> void check_steps(CacheStorage storage) {
   constexpr Index dim = 48, length = 150;
   nn::GroupedQueryAttention layer({.embed_dim = dim,
-                                   .num_heads = 4,
-                                   .num_kv_heads = 2,
-                                   .head_dim = 20,
-                                   .qk_norm = nn::QkNorm::kHead,
-                                   .rotary = RotaryOptions{},
-                                   .causal = true,
-                                   .seed = 4});
+      .num_heads = 4,
+      .num_kv_heads = 2,
+      .head_dim = 20,
+      .qk_norm = nn::QkNorm::kHead,
+      .rotary = RotaryOptions{},
+      .causal = true,
+      .seed = 4});
   test::randomise(layer, 5);
   const Tensor<T> x = converted<T>(random_tensor({1, length, dim}, 6));
   for_each_invariant(2, [&](Context& context) {
@@ -107,8 +102,8 @@ void check_steps(CacheStorage storage) {
     for (Index begin = 0, end; begin < length; begin = end) {
       end = std::min(begin + (begin < 60 ? Index{7} : Index{1}), length);
       Tensor<T> part({end - begin, dim});
-      layer.step(View<const T, 3>(x).sliced(1, begin, end), View<T, 3>(part.data(), {1, end - begin, dim}), cache, memory, {},
-                 context);
+      layer.step(View<const T, 3>(x).sliced(1, begin, end), View<T, 3>(part.data(), {1, end - begin, dim}), cache,
+          memory, {}, context);
       expect_rows(part, whole, begin);
     }
   });

@@ -20,8 +20,7 @@ using nn::LatentAttentionConfig;
 using nn::MultiHeadLatentAttention;
 
 /// A number with its derivative along one direction.
-template <class C>
-struct Dual {
+template <class C> struct Dual {
   C v{}, d{};
   Dual() = default;
   Dual(C value) : v(value) {}  // NOLINT(google-explicit-constructor)
@@ -31,27 +30,18 @@ struct Dual {
   friend Dual operator*(Dual a, Dual b) { return {a.v * b.v, a.d * b.v + a.v * b.d}; }
   friend Dual operator/(Dual a, Dual b) { return {a.v / b.v, (a.d - a.v / b.v * b.d) / b.v}; }
 };
-template <class C>
-Dual<C> exp(Dual<C> x) {
-  return {std::exp(x.v), x.d * std::exp(x.v)};
-}
-template <class C>
-Dual<C> sqrt(Dual<C> x) {
-  return {std::sqrt(x.v), x.d / (2 * std::sqrt(x.v))};
-}
+template <class C> Dual<C> exp(Dual<C> x) { return {std::exp(x.v), x.d * std::exp(x.v)}; }
+template <class C> Dual<C> sqrt(Dual<C> x) { return {std::sqrt(x.v), x.d / (2 * std::sqrt(x.v))}; }
 float exp(float x) { return std::exp(x); }
 double exp(double x) { return std::exp(x); }
 float sqrt(float x) { return std::sqrt(x); }
 double sqrt(double x) { return std::sqrt(x); }
 
-template <class N>
-using Numbers = std::vector<N>;
-template <class N>
-using Parameters = std::map<std::string, Numbers<N>>;
+template <class N> using Numbers = std::vector<N>;
+template <class N> using Parameters = std::map<std::string, Numbers<N>>;
 
 /// The formula at the head of qkv/nn/latent_attention.h, causal, for one sequence x [T, E].
-template <class N>
-struct Textbook {
+template <class N> struct Textbook {
   const LatentAttentionConfig& c;
   const Parameters<N>& p;
   Index window = 1000;  // keys that a query sees, its own last
@@ -83,8 +73,9 @@ struct Textbook {
   }
   void rotate(Numbers<N>& x, Index row, Index position) const {
     for (Index i = 0; i < c.qk_rope_head_dim / 2; ++i) {
-      const double angle = static_cast<double>(position) *
-                           std::pow(c.rotary.base, -2.0 * static_cast<double>(i) / static_cast<double>(c.qk_rope_head_dim));
+      const double angle =
+          static_cast<double>(position) *
+          std::pow(c.rotary.base, -2.0 * static_cast<double>(i) / static_cast<double>(c.qk_rope_head_dim));
       const N cosine(static_cast<float>(std::cos(angle))), sine(static_cast<float>(std::sin(angle)));
       const N a = at(x, row + 2 * i), b = at(x, row + 2 * i + 1);
       at(x, row + 2 * i) = a * cosine - b * sine;
@@ -92,7 +83,8 @@ struct Textbook {
     }
   }
   Numbers<N> forward(const Numbers<N>& x, Index length) const {
-    const Index dn = c.qk_nope_head_dim, dr = c.qk_rope_head_dim, dv = c.v_head_dim, rank = c.kv_lora_rank, h = c.num_heads;
+    const Index dn = c.qk_nope_head_dim, dr = c.qk_rope_head_dim, dv = c.v_head_dim, rank = c.kv_lora_rank,
+                h = c.num_heads;
     Numbers<N> q;
     if (c.q_lora_rank == 0) {
       q = map(x, length, c.embed_dim, "q_proj");
@@ -128,7 +120,8 @@ struct Textbook {
         for (Index j = std::max<Index>(0, i - window + 1); j <= i; ++j) {
           for (Index d = 0; d < dv; ++d) {
             N& to = at(attended, (i * h + n) * dv + d);
-            to = to + at(weights, j - std::max<Index>(0, i - window + 1)) / sum * at(kv, (j * h + n) * (dn + dv) + dn + d);
+            to = to +
+                 at(weights, j - std::max<Index>(0, i - window + 1)) / sum * at(kv, (j * h + n) * (dn + dv) + dn + d);
           }
         }
       }
@@ -155,8 +148,7 @@ struct Layer {
     }
   }
 
-  template <class N, class Make>
-  Numbers<N> textbook(const Make& make, Index window = 1000) {
+  template <class N, class Make> Numbers<N> textbook(const Make& make, Index window = 1000) {
     Parameters<N> parameters;
     for (const nn::Parameter& one : layer.parameters()) {
       for (std::size_t n = 0; n < one.value.size(); ++n) parameters[one.name].push_back(make(one.value[n], n));
@@ -173,8 +165,7 @@ struct Layer {
     }
     return all;
   }
-  template <class N>
-  Numbers<N> plain(Index window = 1000) {
+  template <class N> Numbers<N> plain(Index window = 1000) {
     return textbook<N>([](float value, std::size_t) { return N(value); }, window);
   }
 };
@@ -192,7 +183,8 @@ double bound_of(const Numbers<double>& truth, const Numbers<float>& plain) {
 void expect_within(std::span<const float> got, const Numbers<double>& truth, double bound, const char* what) {
   ASSERT_EQ(got.size(), truth.size());
   double worst = 0;
-  for (std::size_t n = 0; n < truth.size(); ++n) worst = std::max(worst, std::abs(static_cast<double>(got[n]) - truth[n]));
+  for (std::size_t n = 0; n < truth.size(); ++n)
+    worst = std::max(worst, std::abs(static_cast<double>(got[n]) - truth[n]));
   std::printf("%s: error / bound %.3f\n", what, worst / bound);
   EXPECT_LE(worst, bound) << what;
 }
@@ -236,7 +228,7 @@ TEST(LatentAttention, GradientsAreTheDerivative) {
       for (std::size_t n = 0; n < dx.span().size(); ++n) add(dx.data()[n], n + 1);
       const double truth = along(double{}), plain = along(float{});
       EXPECT_LE(std::abs(got - truth),
-                3 * std::abs(plain - truth) + 4 * static_cast<double>(std::numeric_limits<float>::epsilon()) * magnitude)
+          3 * std::abs(plain - truth) + 4 * static_cast<double>(std::numeric_limits<float>::epsilon()) * magnitude)
           << "direction " << direction;
     }
   }
@@ -256,7 +248,8 @@ TEST(LatentAttention, StepsOnCachesAreForward) {
         const Tensor<float> y = stepped(one.layer, one.x, cache, prefill_and_single, {}, form);
         expect_within(y.span(), truth, bound, form == Form::kAbsorbed ? "absorbed" : "step");
         EXPECT_EQ(cache.bytes(),
-                  static_cast<std::size_t>((pages ? 64 : 60) * (config.kv_lora_rank + config.qk_rope_head_dim)) * sizeof(float))
+            static_cast<std::size_t>((pages ? 64 : 60) * (config.kv_lora_rank + config.qk_rope_head_dim)) *
+                sizeof(float))
             << "a token is held once";
       }
     }

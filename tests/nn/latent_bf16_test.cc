@@ -19,9 +19,9 @@ using nn::MultiHeadLatentAttention;
 using Form = MultiHeadLatentAttention::Form;
 
 constexpr Index kSequences = 2, kTokens = 23, kWidth = 40;
-/// A rounding to bf16 changes a number by at most 2^-9 of its size. On the longest way from x to y lie those of x's map (weights,
-/// c), the norm, W_kvb (weights, k and v), the query (absorbed too), weights of the softmax, their sum, what it is mapped to
-/// (weights, sum), W_o (weights, y); back about as many once more.
+/// A rounding to bf16 changes a number by at most 2^-9 of its size. On the longest way from x to y lie those of x's map
+/// (weights, c), the norm, W_kvb (weights, k and v), the query (absorbed too), weights of the softmax, their sum, what
+/// it is mapped to (weights, sum), W_o (weights, y); back about as many once more.
 constexpr double kRounding = 0x1p-9, kForward = 13 * kRounding, kBackward = 26 * kRounding;
 
 Tensor<BFloat16> tokens(std::uint64_t seed) { return random_bf16({kSequences, kTokens, kWidth}, seed); }
@@ -37,7 +37,8 @@ TEST(LatentBf16, IsWithinItsRoundingsOfTheFloatLayer) {
       layer.forward(widened(x), y, saved, options, context);
       layer.backward(widened(dy), saved, dx, context);
       std::vector<std::vector<float>> gradients;
-      for (const nn::Parameter& one : layer.parameters()) gradients.emplace_back(one.gradient.begin(), one.gradient.end());
+      for (const nn::Parameter& one : layer.parameters())
+        gradients.emplace_back(one.gradient.begin(), one.gradient.end());
       layer.zero_gradients();
       nn::Bf16LatentSaved rounded;
       Tensor<BFloat16> y16(x.sizes()), dx16(x.sizes());
@@ -56,8 +57,9 @@ TEST(LatentBf16, IsWithinItsRoundingsOfTheFloatLayer) {
         }
         worst = std::max(worst, off);
       }
-      std::printf("error / bound: y %.3f, dx %.3f, parameters %.3f\n", distance<BFloat16>(y16.span(), y.span()) / kForward,
-                  distance<BFloat16>(dx16.span(), dx.span()) / kBackward, worst / kBackward);
+      std::printf("error / bound: y %.3f, dx %.3f, parameters %.3f\n",
+          distance<BFloat16>(y16.span(), y.span()) / kForward, distance<BFloat16>(dx16.span(), dx.span()) / kBackward,
+          worst / kBackward);
       layer.backward(dy, rounded, {}, context);  // without dx, and gradients are added
       n = 0;
       for (const nn::Parameter& one : layer.parameters()) {
@@ -83,8 +85,8 @@ TEST(LatentBf16, StepsOnCachesAreForward) {
           EXPECT_LT(distance<BFloat16>(got.span(), y.span()), kForward) << static_cast<int>(form);
           EXPECT_GT(distance<BFloat16>(got.span(), y.span()), kRounding / 8) << "computed in float";
           EXPECT_EQ(cache.bytes(),
-                    static_cast<std::size_t>(kSequences * kTokens * (config.kv_lora_rank + config.qk_rope_head_dim)) *
-                        (storage == CacheStorage::kBF16 ? 2 : 4));
+              static_cast<std::size_t>(kSequences * kTokens * (config.kv_lora_rank + config.qk_rope_head_dim)) *
+                  (storage == CacheStorage::kBF16 ? 2 : 4));
         }
       }
     }
@@ -109,8 +111,11 @@ TEST(LatentBf16, SequencesOfUnequalLengthStep) {
     };
     KVCache alone(layer.cache_config({.storage = CacheStorage::kBF16, .capacity = kTokens}));
     const std::vector<BFloat16> expected = last(0, alone, 0);
-    KVCache both(layer.cache_config(
-        {.storage = CacheStorage::kBF16, .layout = CacheLayout::kPaged, .max_sequences = 2, .page_size = 4, .pages = 16}));
+    KVCache both(layer.cache_config({.storage = CacheStorage::kBF16,
+        .layout = CacheLayout::kPaged,
+        .max_sequences = 2,
+        .page_size = 4,
+        .pages = 16}));
     (void)last(1, both, 0);
     both.add_sequence();
     const std::vector<BFloat16> got = last(0, both, 1);
@@ -121,13 +126,15 @@ TEST(LatentBf16, SequencesOfUnequalLengthStep) {
 TEST(LatentBf16, SameBitsForAnyNumberOfThreads) {
   MultiHeadLatentAttention layer(latent_configs(kWidth)[1]);
   const Tensor<BFloat16> x = tokens(1), dy = tokens(2);
-  expect_same_bits_for_threads([&](Context& context) {
-    nn::Bf16LatentSaved saved;
-    Tensor<BFloat16> y(x.sizes()), dx(x.sizes());
-    layer.forward(x, y, saved, {}, context);
-    layer.backward(dy, saved, dx, context);
-    return bits_of(y, dx);
-  }, 3);
+  expect_same_bits_for_threads(
+      [&](Context& context) {
+        nn::Bf16LatentSaved saved;
+        Tensor<BFloat16> y(x.sizes()), dx(x.sizes());
+        layer.forward(x, y, saved, {}, context);
+        layer.backward(dy, saved, dx, context);
+        return bits_of(y, dx);
+      },
+      3);
 }
 
 TEST(LatentBf16, Errors) {

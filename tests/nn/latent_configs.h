@@ -11,12 +11,12 @@ namespace qkv::test {
 /// Small; with low-rank queries and biases; with more heads than decode takes rows.
 inline std::vector<nn::LatentAttentionConfig> latent_configs(Index embed_dim) {
   const nn::LatentAttentionConfig small{.embed_dim = embed_dim,
-                                        .num_heads = 3,
-                                        .kv_lora_rank = 20,
-                                        .qk_nope_head_dim = 8,
-                                        .qk_rope_head_dim = 6,
-                                        .v_head_dim = 5,
-                                        .seed = 1};
+      .num_heads = 3,
+      .kv_lora_rank = 20,
+      .qk_nope_head_dim = 8,
+      .qk_rope_head_dim = 6,
+      .v_head_dim = 5,
+      .seed = 1};
   nn::LatentAttentionConfig ranks = small, many = small;
   ranks.q_lora_rank = 10;
   ranks.bias = true;
@@ -26,9 +26,8 @@ inline std::vector<nn::LatentAttentionConfig> latent_configs(Index embed_dim) {
 }
 
 /// All tokens of x through steps on a cache, tokens(done) of them at a time.
-template <class T, class Tokens>
-Tensor<T> stepped(const nn::MultiHeadLatentAttention& layer, const Tensor<T>& x, KVCache& cache, const Tokens& tokens,
-                  const Mask& mask = {}, nn::MultiHeadLatentAttention::Form form = {}) {
+template <class T, class Tokens> Tensor<T> stepped(const nn::MultiHeadLatentAttention& layer, const Tensor<T>& x,
+    KVCache& cache, const Tokens& tokens, const Mask& mask = {}, nn::MultiHeadLatentAttention::Form form = {}) {
   nn::LatentStepMemoryOf<T> memory;
   Tensor<T> y(x.sizes());
   const Index batch = x.size(0), length = x.size(1), width = x.size(2);

@@ -1,5 +1,5 @@
-// The layers that relations are held on: every layer by its name, and grouped-query's own features one at a time; and the relation that
-// others use too, gradients by differences.
+// The layers that relations are held on: every layer by its name, and grouped-query's own features one at a time; and
+// the relation that others use too, gradients by differences.
 #pragma once
 
 #include <utility>
@@ -23,7 +23,8 @@ struct LayerCase {
 
 /// One layer per feature that only grouped-query has.
 inline std::vector<LayerCase> grouped_cases() {
-  const nn::LayerConfig plain{.embed_dim = 12, .num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .causal = true, .seed = 3};
+  const nn::LayerConfig plain{
+      .embed_dim = 12, .num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .causal = true, .seed = 3};
   std::vector<LayerCase> all;
   const auto add = [&](const std::string& name, auto&& change) {
     change(all.emplace_back(LayerCase{name, "grouped-query", plain}).config);
@@ -46,7 +47,7 @@ inline std::vector<LayerCase> grouped_cases() {
 
 /// Gradients of x and of every parameter of a layer in its mode, against differences of its output.
 inline void check_gradients(const LayerCase& one, nn::Layer& layer, Tensor<float> x, const Tensor<float>& dy,
-                            const nn::ForwardOptions& options) {
+    const nn::ForwardOptions& options) {
   nn::Saved saved;
   layer.zero_gradients();
   layer.forward(x, options, &saved);

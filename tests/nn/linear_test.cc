@@ -20,7 +20,8 @@ struct Shape {
 
 class LinearShapes : public testing::TestWithParam<Shape> {};
 
-/// |got - sum of terms| <= (2 sqrt(count) + 4) eps sum |terms|: rounding of `count` terms in any order, at random signs.
+/// |got - sum of terms| <= (2 sqrt(count) + 4) eps sum |terms|: rounding of `count` terms in any order, at random
+/// signs.
 void expect_sum(float got, double sum, double magnitude, Index count) {
   const double bound = (2 * std::sqrt(static_cast<double>(count)) + 4) * kEps * magnitude;
   EXPECT_LE(std::abs(static_cast<double>(got) - sum), bound);
@@ -36,9 +37,8 @@ void expect_sum(BFloat16 got, double sum, double magnitude, Index count) {
 }
 
 /// What forward gave once and backward twice, whose second call had no dx: x [M, K], w [N, K], bias [N], dy [M, N].
-template <class T>
-void expect_products(View<const T, 2> x, View<const T, 2> w, View<const float, 1> bias, View<const T, 2> dy, View<const T, 2> y,
-                     View<const T, 2> dx, View<const float, 2> dw, View<const float, 1> db) {
+template <class T> void expect_products(View<const T, 2> x, View<const T, 2> w, View<const float, 1> bias,
+    View<const T, 2> dy, View<const T, 2> y, View<const T, 2> dx, View<const float, 2> dw, View<const float, 1> db) {
   const Index m = x.size(0), k = x.size(1), n = w.size(0);
   const auto expect = [](auto got, double first, Index count, const auto& term) {
     double sum = first, size = std::abs(first);
@@ -46,7 +46,8 @@ void expect_products(View<const T, 2> x, View<const T, 2> w, View<const float, 1
     expect_sum(got, sum, size, count + (first != 0 ? 1 : 0));
   };
   for (Index i = 0; i < m; ++i) {
-    for (Index j = 0; j < n; ++j) expect(y(i, j), wide(bias(j)), k, [&](Index l) { return wide(x(i, l)) * wide(w(j, l)); });
+    for (Index j = 0; j < n; ++j)
+      expect(y(i, j), wide(bias(j)), k, [&](Index l) { return wide(x(i, l)) * wide(w(j, l)); });
     for (Index l = 0; l < k; ++l) expect(dx(i, l), 0, n, [&](Index j) { return wide(dy(i, j)) * wide(w(j, l)); });
   }
   for (Index j = 0; j < n; ++j) {
@@ -84,14 +85,13 @@ TEST_P(LinearShapes, ForwardAndBackward) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, LinearShapes,
-                         testing::Values(Shape{1, 1, 1}, Shape{1, 3, 2}, Shape{2, 1, 3}, Shape{3, 2, 1}, Shape{5, 7, 3},
-                                         Shape{512, 32, 96}, Shape{512, 32, 7}, Shape{1, 300, 700}, Shape{130, 65, 33},
-                                         Shape{333, 40, 129}, Shape{17, 200, 17},
-                                         Shape{270, 790, 260}),  // more than one block along each axis
-                         [](const testing::TestParamInfo<Shape>& instance) {
-                           const Shape& shape = instance.param;
-                           return std::to_string(shape.m) + "x" + std::to_string(shape.k) + "x" + std::to_string(shape.n);
-                         });
+    testing::Values(Shape{1, 1, 1}, Shape{1, 3, 2}, Shape{2, 1, 3}, Shape{3, 2, 1}, Shape{5, 7, 3}, Shape{512, 32, 96},
+        Shape{512, 32, 7}, Shape{1, 300, 700}, Shape{130, 65, 33}, Shape{333, 40, 129}, Shape{17, 200, 17},
+        Shape{270, 790, 260}),  // more than one block along each axis
+    [](const testing::TestParamInfo<Shape>& instance) {
+      const Shape& shape = instance.param;
+      return std::to_string(shape.m) + "x" + std::to_string(shape.k) + "x" + std::to_string(shape.n);
+    });
 
 TEST(Linear, SameBitsForAnyNumberOfThreads) {
   for (const Isa isa : test::tested_isas()) {
@@ -124,14 +124,14 @@ void check_bf16(const Shape& shape, Context& context) {
   nn::linear_forward(x.view<2>(), {weight, bias.data()}, y.view<2>(), context);
   nn::linear_backward(x.view<2>(), dy.view<2>(), {weight, nullptr}, dx.view<2>(), {dweight, dbias.data()}, context);
   nn::linear_backward(x.view<2>(), dy.view<2>(), {weight, nullptr}, View<BFloat16, 2>(), {dweight, dbias.data()},
-                      context);  // accumulates
+      context);  // accumulates
   expect_products<BFloat16>(x, weight, bias, dy, y.view<2>(), dx.view<2>(), dweight, dbias);
 }
 
 TEST(Linear, Bf16AgreesWithSumsInF64) {
   test::for_each_isa(2, [](Context& context) {
     for (const Shape& shape : {Shape{1, 1, 1}, Shape{3, 5, 2}, Shape{16, 33, 40}, Shape{37, 64, 33}, Shape{130, 65, 96},
-                               Shape{530, 131, 270}, Shape{40, 4200, 70}}) {  // more than one block along each axis
+             Shape{530, 131, 270}, Shape{40, 4200, 70}}) {  // more than one block along each axis
       check_bf16(shape, context);
     }
   });
@@ -147,7 +147,7 @@ TEST(Linear, Bf16ThroughThePublicFunctions) {
   nn::linear_backward(x, dy, weight, dx, dweight, dbias, context);
   nn::linear_forward(x.view<2>(), nn::LinearWeights<BFloat16>{weight, bias.data()}, direct_y.view<2>(), context);
   nn::linear_backward(x.view<2>(), dy.view<2>(), nn::LinearWeights<BFloat16>{weight, nullptr}, direct_dx.view<2>(),
-                      {direct_dweight, direct_dbias.data()}, context);
+      {direct_dweight, direct_dbias.data()}, context);
   EXPECT_TRUE(test::same_bits(y.span(), direct_y.span()));
   EXPECT_TRUE(test::same_bits(dx.span(), direct_dx.span()));
   EXPECT_TRUE(test::same_bits(dweight, direct_dweight));
@@ -214,19 +214,20 @@ TEST(Linear, ErrorsNameWhatIsExpected) {
   const StateDict state = test::state_of({{"weights", {2, 3}}}), only_bias = test::state_of({{"h.bias", {2}}}),
                   turned = test::state_of({{"weight", {3, 2}}});
   EXPECT_EQ(test::text_of<OptionError>([&] { linear.load_state_dict(state); }),
-            "[Linear::load_state_dict] unknown parameter weights: expected weight [2, 3], bias [2] (optional)");
+      "[Linear::load_state_dict] unknown parameter weights: expected weight [2, 3], bias [2] (optional)");
   EXPECT_EQ(test::text_of<OptionError>([&] { linear.load_state_dict(only_bias, "h."); }),
-            "[Linear::load_state_dict] missing parameter h.weight: expected weight [2, 3], bias [2] (optional); got bias [2]");
-  EXPECT_EQ(
-      test::text_of<ShapeError>([&] { linear.load_state_dict(turned); }),
-      "[Linear::load_state_dict] parameter weight must be [2, 3]: got [3, 2]; expected weight [2, 3], bias [2] (optional)");
+      "[Linear::load_state_dict] missing parameter h.weight: expected weight [2, 3], bias [2] (optional); got bias "
+      "[2]");
+  EXPECT_EQ(test::text_of<ShapeError>([&] { linear.load_state_dict(turned); }),
+      "[Linear::load_state_dict] parameter weight must be [2, 3]: got [3, 2]; expected weight [2, 3], bias [2] "
+      "(optional)");
   Tensor<float> x({4, 5}), y({4, 2});
   EXPECT_EQ(test::text_of<ShapeError>([&] { linear.forward(x, y); }),
-            "[Linear::forward] the last axis of x must be in_features: got x [4, 5], weight [2, 3]");
+      "[Linear::forward] the last axis of x must be in_features: got x [4, 5], weight [2, 3]");
   Tensor<float> turned_x({3, 4});
   EXPECT_EQ(test::text_of<ShapeError>([&] { linear.forward(turned_x.view<2>().transposed(0, 1), y); }),
-            "[Linear::forward] the last axis of x must have stride 1 and its rows must not overlap: got sizes [4, 3], strides "
-            "[1, 4]");
+      "[Linear::forward] the last axis of x must have stride 1 and its rows must not overlap: got sizes [4, 3], "
+      "strides [1, 4]");
   const View<float, 2> repeated(turned_x.data(), {4, 3}, {0, 1});
   EXPECT_THROW(linear.backward(repeated, y, {}), ShapeError);
   EXPECT_THROW(nn::Linear({.in_features = 0, .out_features = 2}), ShapeError);

@@ -1,5 +1,5 @@
-// Masks of layers by the number of their axes, weights on request, empty rows, the position of dropout, and the two lessons of
-// the ladder.
+// Masks of layers by the number of their axes, weights on request, empty rows, the position of dropout, and the two
+// lessons of the ladder.
 #include <gtest/gtest.h>
 
 #include "nn_support.h"
@@ -50,13 +50,13 @@ TEST(LayerMask, OtherRanksAreRefused) {
   const auto v1 = nn::make_layer("v1", {.embed_dim = kDim});
   const auto mha = nn::make_layer("mha", {.embed_dim = kDim, .num_heads = 1});
   EXPECT_EQ(test::text_of<ShapeError>([&] {
-              v1->keep(Tensor<std::uint8_t>({2, 2, 3, 3}));
-            }),
-            "[v1] a mask must be [B, Tk], [B, Tq, Tk] or [B, 1, Tq, Tk], or its axes must be named: got [2, 2, 3, 3]");
+    v1->keep(Tensor<std::uint8_t>({2, 2, 3, 3}));
+  }),
+      "[v1] a mask must be [B, Tk], [B, Tq, Tk] or [B, 1, Tq, Tk], or its axes must be named: got [2, 2, 3, 3]");
   EXPECT_EQ(test::text_of<ShapeError>([&] {
-              mha->drop(Tensor<std::uint8_t>({2, 3, 3}));
-            }),
-            "[mha] a mask must be [B, Tk] or [B|1, H|1, Tq|1, Tk|1], or its axes must be named: got [2, 3, 3]");
+    mha->drop(Tensor<std::uint8_t>({2, 3, 3}));
+  }),
+      "[mha] a mask must be [B, Tk] or [B|1, H|1, Tq|1, Tk|1], or its axes must be named: got [2, 3, 3]");
 }
 
 /// With as many sequences as tokens [T, T] is both [B, Tk] and [Tq, Tk]: a guess would be silent.
@@ -70,9 +70,9 @@ TEST(LayerMask, ASquareOneMustNameItsAxes) {
   const std::vector<Index> lengths = {1, 2, 3};
   for (const std::string_view name : {"v1", "mha"}) {
     const auto layer = nn::make_layer(name, {.embed_dim = kDim, .num_heads = 2, .seed = 1});
-    const std::string text = "[" + std::string(name) +
-                             "] a square mask fits [B, Tk] and [Tq, Tk]: name its axes with MaskAxes::kBk or "
-                             "MaskAxes::kQk: got [3, 3]";
+    const std::string text =
+        "[" + std::string(name) +
+        "] a square mask fits [B, Tk] and [Tq, Tk]: name its axes with MaskAxes::kBk or MaskAxes::kQk: got [3, 3]";
     EXPECT_EQ(test::text_of<ShapeError>([&] { layer->keep(keep); }), text);
     EXPECT_EQ(test::text_of<ShapeError>([&] { layer->drop(drop); }), text);
     const Tensor<float> causal = layer->forward(x, {.causal = true});
@@ -94,13 +94,14 @@ TEST(LayerMask, AnErrorShowsTheShapeThatCame) {
     return test::text_of<ShapeError>([&] { layer.forward(x, {.mask = layer.keep(keep, axes)}); });
   };
   const std::string sizes = " for [B, H, Tq, Tk] [2, 1, 3, 3]";
-  EXPECT_EQ(refusal({6, 5}, MaskAxes::kBk), "[attention_forward] a dense mask must have sizes [B|1, Tk|1]: got [6, 5]" + sizes);
+  EXPECT_EQ(refusal({6, 5}, MaskAxes::kBk),
+      "[attention_forward] a dense mask must have sizes [B|1, Tk|1]: got [6, 5]" + sizes);
   EXPECT_EQ(refusal({6, 6}, MaskAxes::kQk),
-            "[attention_forward] a dense mask must have sizes [Tq|1, Tk|1]: got [6, 6]" + sizes);
+      "[attention_forward] a dense mask must have sizes [Tq|1, Tk|1]: got [6, 6]" + sizes);
   EXPECT_EQ(refusal({6, 3, 3}, MaskAxes::kBqk),
-            "[attention_forward] a dense mask must have sizes [B|1, Tq|1, Tk|1]: got [6, 3, 3]" + sizes);
+      "[attention_forward] a dense mask must have sizes [B|1, Tq|1, Tk|1]: got [6, 3, 3]" + sizes);
   EXPECT_EQ(refusal({6, 3, 3}, MaskAxes::kHqk),
-            "[attention_forward] a dense mask must have sizes [H|1, Tq|1, Tk|1]: got [6, 3, 3]" + sizes);
+      "[attention_forward] a dense mask must have sizes [H|1, Tq|1, Tk|1]: got [6, 3, 3]" + sizes);
 }
 
 TEST(LayerMask, MeetsTheLayersCausalMask) {
@@ -162,22 +163,22 @@ TEST(Dropout, OneSequenceAloneRepeatsItsPlace) {
 
 TEST(Options, ImpossibleOnesAreNamed) {
   EXPECT_EQ(test::text_of<OptionError>([] { nn::MultiHeadAttention({.embed_dim = 10, .num_heads = 3}); }),
-            "[MultiHeadAttention] num_heads must divide embed_dim: got 3 heads for 10");
+      "[MultiHeadAttention] num_heads must divide embed_dim: got 3 heads for 10");
   EXPECT_EQ(test::text_of<OptionError>([] { nn::SelfAttentionV3({.embed_dim = 4, .dropout = 1.5F}); }),
-            "[SelfAttentionV3] dropout p must be in [0, 1]: got 1.5");
+      "[SelfAttentionV3] dropout p must be in [0, 1]: got 1.5");
   EXPECT_EQ(test::text_of<OptionError>([] { nn::MultiHeadAttention({.embed_dim = 8}); }),
-            "[MultiHeadAttention] num_heads must be given, at least 1: got 0");
+      "[MultiHeadAttention] num_heads must be given, at least 1: got 0");
   EXPECT_EQ(test::text_of<OptionError>([] { nn::GroupedQueryAttention({.embed_dim = 8}); }),
-            "[GroupedQueryAttention] num_heads must be given, at least 1: got 0");
+      "[GroupedQueryAttention] num_heads must be given, at least 1: got 0");
   EXPECT_THROW(nn::SelfAttentionV1({}), ShapeError);
   EXPECT_THROW(nn::FixedWeights({}), ShapeError);
   EXPECT_EQ(test::text_of<OptionError>([] { nn::make_layer("v5", {}); }),
-            "[make_layer] the layer must be one of average, fixed-weights, v1, v2, v3, v4, self-attention, single-head, mha, "
-            "grouped-query: got v5");
+      "[make_layer] the layer must be one of average, fixed-weights, v1, v2, v3, v4, self-attention, single-head, mha, "
+      "grouped-query: got v5");
 }
 
-// "I like the blue sky" and "I like the red sky": fixed weights give the fourth word the same share of the others whichever
-// word it is; attention does not.
+// "I like the blue sky" and "I like the red sky": fixed weights give the fourth word the same share of the others
+// whichever word it is; attention does not.
 TEST(Ladder, FixedWeightsCannotTellBlueFromRed) {
   Tensor<float> sentences = random_tensor({2, 5, kDim}, 1);
   for (Index t = 0; t < 5; ++t) {

@@ -50,7 +50,7 @@ TEST(Embedding, ForwardAndBackward) {
   const std::vector<std::int64_t> wrong = {0, 5};
   Tensor<float> two({2, 37});
   EXPECT_EQ(test::text_of<OptionError>([&] { embedding.forward(wrong, two); }),
-            "[Embedding::forward] ids must be in 0..4: got 5");
+      "[Embedding::forward] ids must be in 0..4: got 5");
 }
 
 TEST(Embedding, StartsNormal) {
@@ -78,7 +78,7 @@ TEST(LayerNorm, Forward) {
                              static_cast<double>(parameters[0].value[static_cast<std::size_t>(e)]);
       const auto bias = static_cast<double>(parameters[1].value[static_cast<std::size_t>(e)]);
       EXPECT_LE(std::abs(static_cast<double>(y.view<2>()(m, e)) - product - bias),
-                2 * kEps * (std::abs(product) + std::abs(bias)));
+          2 * kEps * (std::abs(product) + std::abs(bias)));
     }
   }
 }
@@ -96,7 +96,8 @@ TEST(LayerNorm, BackwardAndThreads) {
     return y;
   };
   test::check_gradient("x", x.span(), std::as_const(dx).span(), dy.span(), f);
-  for (const nn::Parameter& one : norm.parameters()) test::check_gradient(one.name, one.value, one.gradient, dy.span(), f);
+  for (const nn::Parameter& one : norm.parameters())
+    test::check_gradient(one.name, one.value, one.gradient, dy.span(), f);
   test::expect_same_bits_for_threads(
       [&](Context& context) {
         Tensor<float> again({400, 24});
@@ -134,10 +135,10 @@ TEST(Gelu, ForwardAndBackward) {
     const double density = std::exp(-value * value / 2) / std::sqrt(2 * std::acos(-1.0));
     // The error of Phi is within 2e-8, a sixth of eps; the rest is the rounding of the result.
     EXPECT_LE(std::abs(static_cast<double>(y.data()[n]) - value * phi),
-              kEps / 4 * std::abs(value) + kEps * std::abs(value * phi))
+        kEps / 4 * std::abs(value) + kEps * std::abs(value * phi))
         << value;
     EXPECT_LE(std::abs(static_cast<double>(dx.data()[n]) - phi - value * density),
-              2 * kEps * (1 + (1 + value * value) * std::abs(value) * density))
+        2 * kEps * (1 + (1 + value * value) * std::abs(value) * density))
         << value;
   }
 }
@@ -158,7 +159,8 @@ TEST(Mlp, Gradients) {
     return again;
   };
   test::check_gradient("x", x.span(), std::as_const(dx).span(), dy.span(), f);
-  for (const nn::Parameter& one : mlp.parameters()) test::check_gradient(one.name, one.value, one.gradient, dy.span(), f);
+  for (const nn::Parameter& one : mlp.parameters())
+    test::check_gradient(one.name, one.value, one.gradient, dy.span(), f);
   nn::Mlp other({.embed_dim = 6, .hidden_dim = 10});
   other.load_state_dict(mlp.state_dict("mlp."), "mlp.");
   EXPECT_TRUE(test::same_bits(other.state_dict(), mlp.state_dict()));
@@ -172,7 +174,8 @@ TEST(ResidualDropout, FactorsOfTheGoldenFile) {
   for (const std::string& name : file.names("output.")) {
     const std::size_t last_dot = name.rfind('.');
     const Tensor<float> expected = file.f32("output." + name);
-    Dropout dropout{.p = std::stod(name.substr(0, last_dot)), .seed = std::stoull(name.substr(last_dot + 1)), .training = true};
+    Dropout dropout{
+        .p = std::stod(name.substr(0, last_dot)), .seed = std::stoull(name.substr(last_dot + 1)), .training = true};
     Tensor<float> ones(expected.sizes()), factors(expected.sizes());
     std::ranges::fill(ones.span(), 1.0F);
     nn::apply_dropout(ones, factors, dropout);
@@ -182,8 +185,8 @@ TEST(ResidualDropout, FactorsOfTheGoldenFile) {
     const auto middle = ones.view<3>().sliced(0, 1, 2);
     Tensor<float> alone({1, expected.size(1), expected.size(2)});
     nn::apply_dropout(middle, alone, dropout);
-    EXPECT_TRUE(
-        test::same_bits(alone.span(), factors.span().subspan(static_cast<std::size_t>(alone.count()), alone.span().size())));
+    EXPECT_TRUE(test::same_bits(
+        alone.span(), factors.span().subspan(static_cast<std::size_t>(alone.count()), alone.span().size())));
     ++seen;
   }
   EXPECT_GT(seen, 0);
@@ -195,7 +198,7 @@ TEST(ResidualDropout, OffCopies) {
   nn::apply_dropout(x, y, {.p = 0.5, .seed = 1, .training = false});
   EXPECT_TRUE(test::same_bits(x, y));
   EXPECT_EQ(test::text_of<OptionError>([&] { nn::apply_dropout(x, y, {.p = 1.5, .seed = 1, .training = true}); }),
-            "[apply_dropout] dropout p must be in [0, 1]: got 1.5");
+      "[apply_dropout] dropout p must be in [0, 1]: got 1.5");
 }
 
 }  // namespace

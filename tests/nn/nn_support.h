@@ -31,15 +31,16 @@ inline Tensor<BFloat16> rounded(const Tensor<float>& x) {
   std::ranges::transform(x.span(), to.data(), [](float one) { return BFloat16(one); });
   return to;
 }
-inline Tensor<BFloat16> random_bf16(std::vector<Index> sizes, std::uint64_t seed) { return rounded(random_tensor(sizes, seed)); }
+inline Tensor<BFloat16> random_bf16(std::vector<Index> sizes, std::uint64_t seed) {
+  return rounded(random_tensor(sizes, seed));
+}
 inline Tensor<float> widened(const Tensor<BFloat16>& x) {
   Tensor<float> wide(x.sizes());
   std::ranges::transform(x.span(), wide.data(), [](BFloat16 one) { return static_cast<float>(one); });
   return wide;
 }
 /// |got - expected| / |expected|, norms over all numbers.
-template <class T>
-double distance(std::span<const T> got, std::span<const float> expected) {
+template <class T> double distance(std::span<const T> got, std::span<const float> expected) {
   double difference = 0, size = 0;
   for (std::size_t n = 0; n < got.size(); ++n) {
     const auto e = static_cast<double>(expected[n]), g = static_cast<double>(static_cast<float>(got[n]));
@@ -48,8 +49,7 @@ double distance(std::span<const T> got, std::span<const float> expected) {
   return std::sqrt(difference / size);
 }
 
-template <class Values>
-bool same_bits(const Values& a, const Values& b) {
+template <class Values> bool same_bits(const Values& a, const Values& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0;
 }
 inline bool same_bits(const Tensor<float>& a, const Tensor<float>& b) {
@@ -91,8 +91,7 @@ inline StateDict with_repeated_heads(const StateDict& shared, std::string_view k
 }
 
 /// The bytes of tensors and state dicts, one behind the other.
-template <class... Parts>
-std::string bits_of(const Parts&... parts) {
+template <class... Parts> std::string bits_of(const Parts&... parts) {
   std::string all;
   const auto add = [&all](const auto& part) {
     if constexpr (requires { part.entries(); }) {
@@ -109,9 +108,9 @@ std::string bits_of(const Parts&... parts) {
   return all;
 }
 
-/// run(context) gives bits_of what it computes: the same for any number of threads, in parallel regions however small the work.
-template <class Run>
-void expect_same_bits_for_threads(const Run& run, int most = 4, std::optional<Isa> isa = {}) {
+/// run(context) gives bits_of what it computes: the same for any number of threads, in parallel regions however small
+/// the work.
+template <class Run> void expect_same_bits_for_threads(const Run& run, int most = 4, std::optional<Isa> isa = {}) {
   std::string first;
   for (int threads = 1; threads <= most; ++threads) {
     Context context({.threads = threads, .isa = isa});
@@ -137,20 +136,22 @@ inline double dot(std::span<const float> a, std::span<const float> b) {
   return sum;
 }
 
-/// Compares `gradient` (of sum(f() * dout) with respect to `values`) with differences of f along random directions of +-1.
-/// Central differences at h and 2h estimate their own truncation error (at h it is a quarter of the estimate, which is allowed
-/// in full); f's rounding is at most `roundings` * eps of its terms, divided by h. The bound must be small against the
-/// derivative itself, otherwise the check could not fail, unless the derivative is 0 but for rounding (`vanishes`).
+/// Compares `gradient` (of sum(f() * dout) with respect to `values`) with differences of f along random directions of
+/// +-1. Central differences at h and 2h estimate their own truncation error (at h it is a quarter of the estimate,
+/// which is allowed in full); f's rounding is at most `roundings` * eps of its terms, divided by h. The bound must be
+/// small against the derivative itself, otherwise the check could not fail, unless the derivative is 0 but for rounding
+/// (`vanishes`).
 inline void check_gradient(const std::string& what, std::span<float> values, std::span<const float> gradient,
-                           std::span<const float> dout, const std::function<Tensor<float>()>& f, double roundings = 64,
-                           bool vanishes = false) {
+    std::span<const float> dout, const std::function<Tensor<float>()>& f, double roundings = 64,
+    bool vanishes = false) {
   constexpr double kStep = 0x1p-6;
   for (std::uint64_t direction = 1; direction <= 3; ++direction) {
     Random random(direction);
     std::vector<float> signs;
     double expected = 0;
     double size = 0;
-    // Signs along the gradient, except every fourth at random: the derivative is then large, and every element takes part.
+    // Signs along the gradient, except every fourth at random: the derivative is then large, and every element takes
+    // part.
     for (const float g : gradient) {
       const bool negative = random.below(4) == 0 ? random.below(2) == 0 : g < 0;
       signs.push_back(negative ? -1.0F : 1.0F);

@@ -1,4 +1,5 @@
-// A layer whose tokens are a part of their sequences: positions and dropout count in the whole, and attention is the part's.
+// A layer whose tokens are a part of their sequences: positions and dropout count in the whole, and attention is the
+// part's.
 #include <gtest/gtest.h>
 
 #include "nn_support.h"
@@ -9,8 +10,7 @@ namespace {
 
 using test::random_tensor;
 
-template <int kRank>
-void assign(const View<const float, kRank>& from, const View<float, kRank>& to) {
+template <int kRank> void assign(const View<const float, kRank>& from, const View<float, kRank>& to) {
   for (Index n = 0; n < to.count(); ++n) {
     Index rest = n, read = 0, written = 0;
     for (int axis = kRank - 1; axis >= 0; rest /= to.size(axis--)) {
@@ -38,8 +38,8 @@ class Shuffled final : public nn::SequencePart {
  public:
   explicit Shuffled(std::vector<Index> order) : order_(std::move(order)) {}
   std::span<const Index> positions() const override { return order_; }
-  void forward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<float, 4> out, View<float, 3> lse,
-               const AttentionOptions& options) override {
+  void forward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<float, 4> out,
+      View<float, 3> lse, const AttentionOptions& options) override {
     Tensor<float> whole_out({out.size(0), out.size(1), out.size(2), out.size(3)}),
         whole_lse({lse.size(0), lse.size(1), lse.size(2)});
     attention_forward(whole(q), whole(k), whole(v), {.out = whole_out, .lse = whole_lse}, options);
@@ -47,23 +47,21 @@ class Shuffled final : public nn::SequencePart {
     assign<3>(part<3>(whole_lse), lse);
   }
   void backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<const float, 4> out,
-                View<const float, 3> lse, View<const float, 4> dout, const AttentionGradients<float>& gradients,
-                const AttentionOptions& options) override {
+      View<const float, 3> lse, View<const float, 4> dout, const AttentionGradients<float>& gradients,
+      const AttentionOptions& options) override {
     Tensor<float> dq = whole(q), dk = whole(k), dv = whole(v);
-    attention_backward(whole(q), whole(k), whole(v), whole(out), whole(lse), whole(dout), {.dq = dq, .dk = dk, .dv = dv},
-                       options);
+    attention_backward(
+        whole(q), whole(k), whole(v), whole(out), whole(lse), whole(dout), {.dq = dq, .dk = dk, .dv = dv}, options);
     assign<4>(part<4>(dq), gradients.dq);
     assign<4>(part<4>(dk), gradients.dk);
     assign<4>(part<4>(dv), gradients.dv);
   }
 
  private:
-  template <int kRank>
-  Tensor<float> whole(const View<const float, kRank>& x) const {
+  template <int kRank> Tensor<float> whole(const View<const float, kRank>& x) const {
     return reordered(x, 2, order_, true);
   }
-  template <int kRank>
-  Tensor<float> part(const View<const float, kRank>& x) const {
+  template <int kRank> Tensor<float> part(const View<const float, kRank>& x) const {
     return reordered(x, 2, order_, false);
   }
   std::vector<Index> order_;
@@ -71,14 +69,14 @@ class Shuffled final : public nn::SequencePart {
 
 TEST(SequencePart, RowsAreThoseOfTheWhole) {
   nn::GroupedQueryAttention layer({.embed_dim = 24,
-                                   .num_heads = 4,
-                                   .num_kv_heads = 2,
-                                   .bias = true,
-                                   .qk_norm = nn::QkNorm::kHead,
-                                   .rotary = RotaryOptions{},
-                                   .dropout = 0.3F,
-                                   .residual_dropout = 0.2F,
-                                   .causal = true});
+      .num_heads = 4,
+      .num_kv_heads = 2,
+      .bias = true,
+      .qk_norm = nn::QkNorm::kHead,
+      .rotary = RotaryOptions{},
+      .dropout = 0.3F,
+      .residual_dropout = 0.2F,
+      .causal = true});
   layer.train(true);
   Shuffled part({7, 8, 9, 0, 1, 2, 3, 4, 5, 6});
   const std::vector<Index> order(part.positions().begin(), part.positions().end());

@@ -1,4 +1,5 @@
-// The sum of a layer's shards is the layer, forward and backward: query, key and value split by heads, the output by columns.
+// The sum of a layer's shards is the layer, forward and backward: query, key and value split by heads, the output by
+// columns.
 #include <gtest/gtest.h>
 
 #include "nn_support.h"
@@ -9,7 +10,8 @@ namespace {
 using test::random_tensor;
 
 /// |a - b| <= 8 eps A per element: A sums the same terms made positive, and only their order differs.
-void expect_close(std::span<const float> a, std::span<const float> b, std::span<const double> terms, const std::string& what) {
+void expect_close(
+    std::span<const float> a, std::span<const float> b, std::span<const double> terms, const std::string& what) {
   ASSERT_EQ(a.size(), b.size()) << what;
   ASSERT_EQ(a.size(), terms.size()) << what;
   for (std::size_t n = 0; n < a.size(); ++n) {
@@ -19,8 +21,8 @@ void expect_close(std::span<const float> a, std::span<const float> b, std::span<
 }
 
 /// rows [M, K] with magnitudes of weight [N, K] or, transposed, [K, N]: sum_k |rows| |weight|.
-std::vector<double> positive_product(const View<const float, 2>& rows, const std::span<const float>& weight, Index columns,
-                                     bool by_rows) {
+std::vector<double> positive_product(
+    const View<const float, 2>& rows, const std::span<const float>& weight, Index columns, bool by_rows) {
   std::vector<double> terms;
   for (Index m = 0; m < rows.size(0); ++m) {
     for (Index n = 0; n < columns; ++n) {
@@ -79,17 +81,19 @@ void expect_shards_are_the_whole(nn::AttentionLayer& whole, Index parts) {
     }
   }
   in_weight = stacked;
-  expect_close(y_sum.span(), y.span(), positive_product(nn::as_rows(std::as_const(saved.attended)), out_weight, width, true),
-               "y");
+  expect_close(y_sum.span(), y.span(),
+      positive_product(nn::as_rows(std::as_const(saved.attended)), out_weight, width, true), "y");
   const View<const float, 3> dprojected = saved.dprojected.view<3>().sliced(2, 0, whole.projected_width());
-  const View<const float, 2> rows{dprojected.data(), {batch * length, whole.projected_width()}, {dprojected.stride(1), 1}};
+  const View<const float, 2> rows{
+      dprojected.data(), {batch * length, whole.projected_width()}, {dprojected.stride(1), 1}};
   expect_close(dx_sum.span(), dx.span(), positive_product(rows, in_weight, width, false), "dx");
   const StateDict gradients = whole.gradients();
   for (const StateDict::Entry& entry : expected.entries()) {
     const Tensor<float> want = to_f32(entry.tensor), got = to_f32(gradients.at(entry.name));
     double largest = 0;  // each element is a sum over all tokens
     for (const float value : want.span()) largest = std::max(largest, std::abs(static_cast<double>(value)));
-    expect_close(got.span(), want.span(), std::vector<double>(static_cast<std::size_t>(want.count()), 4 * largest), entry.name);
+    expect_close(
+        got.span(), want.span(), std::vector<double>(static_cast<std::size_t>(want.count()), 4 * largest), entry.name);
   }
 }
 
@@ -98,26 +102,27 @@ TEST(Sharding, SumOfShardsIsTheWhole) {
       {.embed_dim = 24, .num_heads = 8, .num_kv_heads = 4, .head_dim = 6, .rotary = RotaryOptions{}, .causal = true});
   for (const Index parts : {1, 2, 4}) expect_shards_are_the_whole(grouped, parts);
   nn::GroupedQueryAttention normed({.embed_dim = 16,
-                                    .num_heads = 4,
-                                    .num_kv_heads = 2,
-                                    .bias = true,
-                                    .qk_norm = nn::QkNorm::kHead,
-                                    .rotary = RotaryOptions{}});
+      .num_heads = 4,
+      .num_kv_heads = 2,
+      .bias = true,
+      .qk_norm = nn::QkNorm::kHead,
+      .rotary = RotaryOptions{}});
   test::randomise(normed, 3);
   for (const Index parts : {1, 2}) expect_shards_are_the_whole(normed, parts);
   nn::MultiHeadAttention mha({.embed_dim = 24, .num_heads = 6, .causal = true});
   for (const Index parts : {2, 3, 6}) expect_shards_are_the_whole(mha, parts);
 }
 
-/// Heads are numbered in the whole layer, so the same weights are dropped; the output's dropout is the same in every shard.
+/// Heads are numbered in the whole layer, so the same weights are dropped; the output's dropout is the same in every
+/// shard.
 TEST(Sharding, ShardsDropWhatTheWholeDrops) {
   nn::GroupedQueryAttention layer({.embed_dim = 24,
-                                   .num_heads = 8,
-                                   .num_kv_heads = 2,
-                                   .head_dim = 6,
-                                   .dropout = 0.4F,
-                                   .residual_dropout = 0.2F,
-                                   .causal = true});
+      .num_heads = 8,
+      .num_kv_heads = 2,
+      .head_dim = 6,
+      .dropout = 0.4F,
+      .residual_dropout = 0.2F,
+      .causal = true});
   layer.train(true);
   for (const Index parts : {2, 4}) expect_shards_are_the_whole(layer, parts);
 }

@@ -8,8 +8,8 @@
 namespace qkv {
 namespace {
 
-using test::random_tensor;
 using test::expect_parts;
+using test::random_tensor;
 using test::same_bits;
 using test::state_of;
 
@@ -48,19 +48,11 @@ std::string refusal(std::string_view layer, const StateDict& state, std::string_
 
 using Names = std::array<std::string, 4>;
 const std::vector<Names> kSpellings = {{"query_proj", "key_proj", "value_proj", "output_proj"},
-                                       {"q_proj", "k_proj", "v_proj", "o_proj"},
-                                       {"q_proj", "k_proj", "v_proj", "out_proj"},
-                                       {"W_Q", "W_K", "W_V", "W_O"},
-                                       {"W_q", "W_k", "W_v", "W_o"},
-                                       {"to_q", "to_k", "to_v", "to_out"},
-                                       {"to_q", "to_k", "to_v", "to_out.0"},
-                                       {"wq", "wk", "wv", "wo"},
-                                       {"w_q", "w_k", "w_v", "w_o"},
-                                       {"w_qs", "w_ks", "w_vs", "fc"},
-                                       {"query", "key", "value", "proj"},
-                                       {"query", "key", "value", "c_proj"},
-                                       {"q_linear", "k_linear", "v_linear", "out"},
-                                       {"W_q", "key_proj", "W_V", "o_proj"}};  // mixed
+    {"q_proj", "k_proj", "v_proj", "o_proj"}, {"q_proj", "k_proj", "v_proj", "out_proj"}, {"W_Q", "W_K", "W_V", "W_O"},
+    {"W_q", "W_k", "W_v", "W_o"}, {"to_q", "to_k", "to_v", "to_out"}, {"to_q", "to_k", "to_v", "to_out.0"},
+    {"wq", "wk", "wv", "wo"}, {"w_q", "w_k", "w_v", "w_o"}, {"w_qs", "w_ks", "w_vs", "fc"},
+    {"query", "key", "value", "proj"}, {"query", "key", "value", "c_proj"}, {"q_linear", "k_linear", "v_linear", "out"},
+    {"W_q", "key_proj", "W_V", "o_proj"}};  // mixed
 
 TEST(Spellings, AllNameTheSameAndAreKept) {
   const Tensor<float> x = random_tensor({2, 3, kStateDim}, 1);
@@ -88,9 +80,9 @@ TEST(Spellings, MergedAndSeparateAreTheSameBits) {
   const StateDict parts = separate(kSpellings[0]);
   using Root = std::pair<std::string, std::string>;
   for (const auto& [root, output] :
-       {Root("proj.", "out_proj."), Root("in_proj_", "out_proj."), Root("in_proj.", "out_proj."), Root("Wqkv.", "out_proj."),
-        Root("qkv_proj.", "o_proj."), Root("c_attn.", "c_proj."), Root("qkv.", "proj."), Root("to_qkv.", "to_out.0."),
-        Root("wqkv.", "wo."), Root("qkv.", "fc."), Root("qkv.", "out.")}) {
+      {Root("proj.", "out_proj."), Root("in_proj_", "out_proj."), Root("in_proj.", "out_proj."),
+          Root("Wqkv.", "out_proj."), Root("qkv_proj.", "o_proj."), Root("c_attn.", "c_proj."), Root("qkv.", "proj."),
+          Root("to_qkv.", "to_out.0."), Root("wqkv.", "wo."), Root("qkv.", "fc."), Root("qkv.", "out.")}) {
     SCOPED_TRACE(root + " " + output);
     StateDict merged;
     for (const std::string kind : {"weight", "bias"}) {
@@ -102,9 +94,11 @@ TEST(Spellings, MergedAndSeparateAreTheSameBits) {
       all.sizes[0] = 3 * kStateDim;
       merged.add(root + kind, std::move(all));
     }
-    for (const std::string kind : {"weight", "bias"}) merged.add(output + kind, parts.at("output_proj." + kind).clone());
+    for (const std::string kind : {"weight", "bias"})
+      merged.add(output + kind, parts.at("output_proj." + kind).clone());
     for (const std::string_view layer : {"v2", "v3", "v4", "mha"}) {
-      const auto a = nn::load_layer(layer, parts, {.num_heads = 1}), b = nn::load_layer(layer, merged, {.num_heads = 1});
+      const auto a = nn::load_layer(layer, parts, {.num_heads = 1}),
+                 b = nn::load_layer(layer, merged, {.num_heads = 1});
       EXPECT_TRUE(same_bits(a->forward(x), b->forward(x)));
       EXPECT_TRUE(same_bits(b->state_dict(), merged)) << layer;
       EXPECT_TRUE(same_bits(a->state_dict(), parts)) << layer;
@@ -127,24 +121,23 @@ TEST(Spellings, TheFileDecides) {
 }
 
 TEST(Spellings, SizesFromTheFile) {
-  const auto layer =
-      nn::load_layer("self-attention", state_of({{"W_Q.weight", {3, 5}}, {"W_K.weight", {3, 5}}, {"W_V.weight", {3, 5}}}));
+  const auto layer = nn::load_layer(
+      "self-attention", state_of({{"W_Q.weight", {3, 5}}, {"W_K.weight", {3, 5}}, {"W_V.weight", {3, 5}}}));
   EXPECT_EQ(layer->embed_dim(), 5);
   EXPECT_EQ(layer->output_dim(), 3);
   EXPECT_EQ(nn::load_layer("fixed-weights", state_of({{"w", {7}}}))->parameter_count(), 7);
   EXPECT_EQ(nn::load_layer("average", StateDict())->parameter_count(), 0);
-  EXPECT_EQ(
-      test::text_of<OptionError>([] {
-        nn::load_layer("v1", state_of({{"weights", {2, 2}}}));
-      }),
-      "[load_layer] the state dict must hold the parameters of v1, query_proj.weight, query_proj.bias, key_proj.weight, "
-      "key_proj.bias, value_proj.weight, value_proj.bias: got weights; any of these names will do: q: query_proj q_proj W_Q "
-      "W_q query to_q wq w_q w_qs q_linear; k: key_proj k_proj W_K W_k key to_k wk w_k w_ks k_linear; v: value_proj v_proj "
-      "W_V W_v value to_v wv w_v w_vs v_linear; all three: proj in_proj qkv_proj Wqkv c_attn qkv to_qkv wqkv (proj beside "
-      "other names of q, k, v is the output); left out: bias [1, 1, T, T] mask causal_mask masked_bias tril inv_freq "
-      "rotary_emb.inv_freq");
+  EXPECT_EQ(test::text_of<OptionError>([] {
+    nn::load_layer("v1", state_of({{"weights", {2, 2}}}));
+  }),
+      "[load_layer] the state dict must hold the parameters of v1, query_proj.weight, query_proj.bias, "
+      "key_proj.weight, key_proj.bias, value_proj.weight, value_proj.bias: got weights; any of these names will do: q: "
+      "query_proj q_proj W_Q W_q query to_q wq w_q w_qs q_linear; k: key_proj k_proj W_K W_k key to_k wk w_k w_ks "
+      "k_linear; v: value_proj v_proj W_V W_v value to_v wv w_v w_vs v_linear; all three: proj in_proj qkv_proj Wqkv "
+      "c_attn qkv to_qkv wqkv (proj beside other names of q, k, v is the output); left out: bias [1, 1, T, T] mask "
+      "causal_mask masked_bias tril inv_freq rotary_emb.inv_freq");
   EXPECT_EQ(test::text_of<OptionError>([] { nn::load_layer("fixed-weights", StateDict()); }),
-            "[load_layer] the state dict must hold the parameters of fixed-weights, w: got nothing");
+      "[load_layer] the state dict must hold the parameters of fixed-weights, w: got nothing");
 }
 
 /// Causal masks and angles that files hold beside parameters are no parameters.
@@ -165,7 +158,7 @@ TEST(Spellings, BuffersAreLeftOut) {
 TEST(Spellings, ProjByWhatStandsBesideIt) {
   const auto minimal = nn::load_layer("v4", separate({"key", "query", "value", "proj"}));
   EXPECT_EQ(names_of(minimal->state_dict()),
-            "query.weight query.bias key.weight key.bias value.weight value.bias proj.weight proj.bias ");
+      "query.weight query.bias key.weight key.bias value.weight value.bias proj.weight proj.bias ");
   StateDict both = separate({"query", "key", "value", "proj"});
   both.add("out.weight", any_tensor(Tensor<float>({4, 4})));
   expect_parts(refusal("v4", both), {"each parameter must be named once: got both proj.weight and query.weight"});
@@ -176,14 +169,14 @@ TEST(Spellings, ProjByWhatStandsBesideIt) {
 TEST(Heads, MustBeGivenWhereTheWeightsAllowSeveral) {
   const StateDict parts = separate(kSpellings[1]);
   EXPECT_EQ(test::text_of<OptionError>([&] { nn::load_layer("mha", parts); }),
-            "[load_layer] num_heads of mha must be given, since weights of one shape fit several: here 1, 2, 4: got none");
+      "[load_layer] num_heads of mha must be given, since weights of one shape fit several: here 1, 2, 4: got none");
   EXPECT_EQ(nn::possible_heads("mha", parts), (std::vector<Index>{1, 2, 4}));
   EXPECT_EQ(nn::possible_heads("v4", parts), (std::vector<Index>{1}));
   EXPECT_EQ(nn::possible_heads("mha", StateDict()), (std::vector<Index>{}));
   EXPECT_EQ(nn::load_layer("mha", parts, {.num_heads = 2})->num_heads(), 2);
   EXPECT_EQ(nn::load_layer("mha", state_of({{"in_proj_weight", {3, 1}}, {"out_proj.weight", {1, 1}}}))->num_heads(), 1);
-  StateDict grouped =
-      state_of({{"q_proj.weight", {12, 4}}, {"k_proj.weight", {6, 4}}, {"v_proj.weight", {6, 4}}, {"o_proj.weight", {4, 12}}});
+  StateDict grouped = state_of(
+      {{"q_proj.weight", {12, 4}}, {"k_proj.weight", {6, 4}}, {"v_proj.weight", {6, 4}}, {"o_proj.weight", {4, 12}}});
   EXPECT_EQ(nn::possible_heads("grouped-query", grouped), (std::vector<Index>{2, 4, 6, 12}));
   test::expect_error<OptionError>([&] { nn::load_layer("grouped-query", grouped); }, {"here 2, 4, 6, 12: got none"});
   for (const char* name : {"q_norm.weight", "k_norm.weight"}) grouped.add(name, any_tensor(Tensor<float>({3})));
@@ -193,17 +186,19 @@ TEST(Heads, MustBeGivenWhereTheWeightsAllowSeveral) {
 TEST(Refusals, Twice) {
   StateDict state = separate(kSpellings[0]);
   state.add("q_proj.weight", any_tensor(Tensor<float>({4, 4})));
-  EXPECT_EQ(
-      refusal("v4", state),
-      "[SelfAttentionV4::load_state_dict] each parameter must be named once: got both query_proj.weight and q_proj.weight");
+  EXPECT_EQ(refusal("v4", state),
+      "[SelfAttentionV4::load_state_dict] each parameter must be named once: got both query_proj.weight and "
+      "q_proj.weight");
   StateDict both = separate(kSpellings[4], false);
   both.add("in_proj_weight", any_tensor(Tensor<float>({12, 4})));
   EXPECT_EQ(refusal("mha", both),
-            "[MultiHeadAttention::load_state_dict] each parameter must be named once: got both in_proj_weight and W_q.weight");
+      "[MultiHeadAttention::load_state_dict] each parameter must be named once: got both in_proj_weight and "
+      "W_q.weight");
 }
 
 TEST(Refusals, MissingUnderTheFilesOwnSpelling) {
-  const std::string weights = "W_Q.weight [4, 4], W_Q.bias [4] (optional), W_K.weight [4, 4], W_K.bias [4] (optional), ";
+  const std::string weights =
+      "W_Q.weight [4, 4], W_Q.bias [4] (optional), W_K.weight [4, 4], W_K.bias [4] (optional), ";
   const auto lacking = [](const Names& names, const std::string& lost, bool bias) {
     StateDict state;
     const StateDict full = separate(names, bias);
@@ -213,7 +208,8 @@ TEST(Refusals, MissingUnderTheFilesOwnSpelling) {
     return state;
   };
   const std::string text = refusal("v4", lacking(kSpellings[3], "W_K.weight", false));
-  EXPECT_TRUE(text.starts_with("[SelfAttentionV4::load_state_dict] missing parameter W_K.weight: expected " + weights)) << text;
+  EXPECT_TRUE(text.starts_with("[SelfAttentionV4::load_state_dict] missing parameter W_K.weight: expected " + weights))
+      << text;
   EXPECT_TRUE(text.ends_with("; got W_Q.weight [4, 4], W_V.weight [4, 4], W_O.weight [4, 4]")) << text;
   // All biases or none; an output projection where the form requires one; under each spelling.
   for (const Names& names : kSpellings) {
@@ -233,24 +229,26 @@ TEST(Refusals, MissingUnderTheFilesOwnSpelling) {
 TEST(Refusals, Unknown) {
   StateDict state = separate(kSpellings[0]);
   state.add("norm.weight", any_tensor(Tensor<float>({4})));
-  EXPECT_EQ(refusal("v4", state).substr(0, 74), "[SelfAttentionV4::load_state_dict] unknown parameter norm.weight: expected");
-  expect_parts(refusal("v4", state), {"q: query_proj q_proj W_Q W_q query to_q wq w_q w_qs q_linear; k:",
-                                      "output: output_proj o_proj out_proj W_O W_o c_proj proj to_out to_out.0 wo w_o fc out "});
+  EXPECT_EQ(
+      refusal("v4", state).substr(0, 74), "[SelfAttentionV4::load_state_dict] unknown parameter norm.weight: expected");
+  expect_parts(refusal("v4", state),
+      {"q: query_proj q_proj W_Q W_q query to_q wq w_q w_qs q_linear; k:",
+          "output: output_proj o_proj out_proj W_O W_o c_proj proj to_out to_out.0 wo w_o fc out "});
   expect_parts(refusal("v1", separate(kSpellings[0])), {"unknown parameter output_proj.weight"});
   expect_parts(refusal("self-attention", separate(kSpellings[3])), {"unknown parameter W_O.weight"});
   expect_parts(refusal("v1", state_of({{"h.0.x", {4}}}), "h.0."),
-               {"unknown parameter h.0.x: expected query_proj.weight [4, 4]"});
+      {"unknown parameter h.0.x: expected query_proj.weight [4, 4]"});
 }
 
 TEST(Refusals, WrongShape) {
   const StateDict state =
       state_of({{"query_proj.weight", {4, 4}}, {"key_proj.weight", {4, 5}}, {"value_proj.weight", {4, 4}}});
-  EXPECT_EQ(
-      refusal<ShapeError>("v1", state),
-      "[SelfAttentionV1::load_state_dict] parameter key_proj.weight must be [4, 4]: got [4, 5]; expected query_proj.weight "
-      "[4, 4], query_proj.bias [4] (optional), key_proj.weight [4, 4], key_proj.bias [4] (optional), value_proj.weight "
-      "[4, 4], value_proj.bias [4] (optional)");
-  expect_parts(refusal<ShapeError>("v2", state_of({{"proj.weight", {4, 12}}})), {"proj.weight must be [12, 4]: got [4, 12]"});
+  EXPECT_EQ(refusal<ShapeError>("v1", state),
+      "[SelfAttentionV1::load_state_dict] parameter key_proj.weight must be [4, 4]: got [4, 5]; expected "
+      "query_proj.weight [4, 4], query_proj.bias [4] (optional), key_proj.weight [4, 4], key_proj.bias [4] (optional), "
+      "value_proj.weight [4, 4], value_proj.bias [4] (optional)");
+  expect_parts(
+      refusal<ShapeError>("v2", state_of({{"proj.weight", {4, 12}}})), {"proj.weight must be [12, 4]: got [4, 12]"});
 }
 
 TEST(Refusals, NamesTheOneWrongShapeWhereverItStands) {
@@ -259,8 +257,8 @@ TEST(Refusals, NamesTheOneWrongShapeWhereverItStands) {
     for (const std::string name : {"key_proj", "output_proj", "query_proj", "value_proj"}) {
       parts.push_back({name + ".weight", {4, name == wrong ? 5 : 4}});
     }
-    test::expect_error<ShapeError>([&] { nn::load_layer("v4", state_of(parts)); },
-                                   {wrong + ".weight must be [4, 4]: got [4, 5]"});
+    test::expect_error<ShapeError>(
+        [&] { nn::load_layer("v4", state_of(parts)); }, {wrong + ".weight must be [4, 4]: got [4, 5]"});
   }
 }
 
@@ -270,18 +268,16 @@ TEST(Refusals, OwnNamesWhereTheFileSaysNothing) {
 }
 
 TEST(OwnNames, OfEachForm) {
-  const std::map<std::string_view, std::string> expected = {
-      {"average", ""},
-      {"fixed-weights", "w "},
+  const std::map<std::string_view, std::string> expected = {{"average", ""}, {"fixed-weights", "w "},
       {"v1", "query_proj.weight query_proj.bias key_proj.weight key_proj.bias value_proj.weight value_proj.bias "},
-      {"v2", "proj.weight proj.bias "},
-      {"v3", "proj.weight proj.bias output_proj.weight output_proj.bias "},
+      {"v2", "proj.weight proj.bias "}, {"v3", "proj.weight proj.bias output_proj.weight output_proj.bias "},
       {"v4",
-       "query_proj.weight query_proj.bias key_proj.weight key_proj.bias value_proj.weight value_proj.bias output_proj.weight "
-       "output_proj.bias "},
+          "query_proj.weight query_proj.bias key_proj.weight key_proj.bias value_proj.weight value_proj.bias "
+          "output_proj.weight output_proj.bias "},
       {"self-attention", "W_Q.weight W_Q.bias W_K.weight W_K.bias W_V.weight W_V.bias "},
       {"single-head", "W_q.weight W_k.weight W_v.weight W_o.weight "},
-      {"mha", "q_proj.weight q_proj.bias k_proj.weight k_proj.bias v_proj.weight v_proj.bias o_proj.weight o_proj.bias "},
+      {"mha",
+          "q_proj.weight q_proj.bias k_proj.weight k_proj.bias v_proj.weight v_proj.bias o_proj.weight o_proj.bias "},
       {"grouped-query", "q_proj.weight k_proj.weight v_proj.weight o_proj.weight "}};
   for (const std::string_view name : nn::layer_names()) {
     const auto layer = nn::make_layer(name, {.embed_dim = kStateDim, .num_heads = 1, .length = 3});
@@ -299,7 +295,8 @@ TEST(OwnNames, InSixteenBitsRoundedOnce) {
     StateDict exact;  // of what T can hold
     for (const nn::Parameter& one : layer->parameters()) {
       Tensor<float> values(one.sizes);
-      std::ranges::transform(one.value, values.span().begin(), [](float x) { return static_cast<float>(static_cast<T>(x)); });
+      std::ranges::transform(
+          one.value, values.span().begin(), [](float x) { return static_cast<float>(static_cast<T>(x)); });
       exact.add("a." + one.name, any_tensor(values));
     }
     const std::array<StateDict, 2> own = {layer->state_dict("a.", dtype), layer->gradients("a.", dtype)};
@@ -315,7 +312,7 @@ TEST(OwnNames, InSixteenBitsRoundedOnce) {
   holds(DType::kBF16, BFloat16{});
   holds(DType::kF16, Float16{});
   EXPECT_EQ(test::text_of<OptionError>([&] { layer->gradients({}, DType::kI8); }),
-            "[Module::gradients] dtype must be F32, BF16 or F16: got I8");
+      "[Module::gradients] dtype must be F32, BF16 or F16: got I8");
 }
 
 }  // namespace

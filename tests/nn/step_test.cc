@@ -12,13 +12,13 @@ constexpr Index kStepDim = 12, kHeads = 4, kKvHeads = 2, kWidth = 6;
 
 nn::GroupedQueryAttention made_layer() {
   nn::GroupedQueryAttention layer({.embed_dim = kStepDim,
-                                   .num_heads = kHeads,
-                                   .num_kv_heads = kKvHeads,
-                                   .head_dim = kWidth,
-                                   .qk_norm = nn::QkNorm::kHead,
-                                   .rotary = RotaryOptions{},
-                                   .causal = true,
-                                   .seed = 4});
+      .num_heads = kHeads,
+      .num_kv_heads = kKvHeads,
+      .head_dim = kWidth,
+      .qk_norm = nn::QkNorm::kHead,
+      .rotary = RotaryOptions{},
+      .causal = true,
+      .seed = 4});
   test::randomise(layer, 5);
   return layer;
 }
@@ -28,7 +28,7 @@ Tensor<float> rows_of(const Tensor<float>& x, Index begin, Index end) {
   Tensor<float> rows({x.size(0), end - begin, x.size(2)});
   for (Index b = 0; b < x.size(0); ++b) {
     std::copy_n(x.data() + (b * x.size(1) + begin) * x.size(2), rows.size(1) * x.size(2),
-                rows.data() + b * rows.size(1) * x.size(2));
+        rows.data() + b * rows.size(1) * x.size(2));
   }
   return rows;
 }
@@ -109,7 +109,8 @@ TEST(Step, SequencesOfDifferentLengths) {
 }
 
 TEST(Step, MultiHeadHasItToo) {
-  nn::MultiHeadAttention layer({.embed_dim = kStepDim, .num_heads = 3, .residual_dropout = 0.0F, .causal = true, .seed = 9});
+  nn::MultiHeadAttention layer(
+      {.embed_dim = kStepDim, .num_heads = 3, .residual_dropout = 0.0F, .causal = true, .seed = 9});
   const Tensor<float> x = random_tensor({1, 6, kStepDim}, 3);
   const Tensor<float> whole = layer.forward(x);
   KVCache cache({.num_kv_heads = 3, .head_dim = 4, .capacity = 6});

@@ -1,7 +1,7 @@
-// Floats through each float form of 2^y: the errors that simd/exp2.h states. The reference is the double form, whose own
-// error is sampled against long double here and is 2^-28 of a float's ulp. All floats (QKV_TEST_CASES=all) take ten seconds on one
-// core with wide vectors and a minute with 16-byte vectors; otherwise every 7th and every 61st is tested, in builds with assertions
-// and for another architecture, which run in an emulator, every 997th.
+// Floats through each float form of 2^y: the errors that simd/exp2.h states. The reference is the double form, whose
+// own error is sampled against long double here and is 2^-28 of a float's ulp. All floats (QKV_TEST_CASES=all) take ten
+// seconds on one core with wide vectors and a minute with 16-byte vectors; otherwise every 7th and every 61st is
+// tested, in builds with assertions and for another architecture, which run in an emulator, every 997th.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -32,8 +32,7 @@ bool runs_here() {
 }
 
 /// The largest error of function(y), in ulps of 2^y, over the floats with bits begin, begin + kStep, ... below end.
-template <class Function>
-double largest_error(std::uint32_t begin, std::uint32_t end, const Function& function) {
+template <class Function> double largest_error(std::uint32_t begin, std::uint32_t end, const Function& function) {
   using Wide = Simd<double>::V;
   constexpr std::uint32_t n = Simd<float>::kLanes, wide_lanes = Simd<double>::kLanes;
   Wide worst{};
@@ -63,8 +62,7 @@ double largest_error(std::uint32_t begin, std::uint32_t end, const Function& fun
 }
 
 /// The same on all cores.
-template <class Function>
-double largest_error_of_all(float begin, float end, const Function& function) {
+template <class Function> double largest_error_of_all(float begin, float end, const Function& function) {
   const std::uint64_t first = std::bit_cast<std::uint32_t>(begin), last = std::bit_cast<std::uint32_t>(end);
   const std::uint64_t parts = std::max(1U, std::thread::hardware_concurrency());
   std::vector<double> errors(parts);
@@ -72,7 +70,7 @@ double largest_error_of_all(float begin, float end, const Function& function) {
   for (std::uint64_t part = 0; part < parts; ++part) {
     threads.emplace_back([&, part] {
       errors[part] = largest_error(static_cast<std::uint32_t>(first + (last - first) * part / parts),
-                                   static_cast<std::uint32_t>(first + (last - first) * (part + 1) / parts), function);
+          static_cast<std::uint32_t>(first + (last - first) * (part + 1) / parts), function);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -89,7 +87,8 @@ TEST(Exp2Sweep, FloatsAreWithinTwoUlps) {
   };
   const auto sweep = [](const char* name, const auto& function) {
     // -0 to -126: all y whose result is a normal number; 0 to 1: what rounding may leave above 0.
-    const double below = largest_error_of_all(-0.0F, -126.0F, function), above = largest_error_of_all(0.0F, 1.0F, function);
+    const double below = largest_error_of_all(-0.0F, -126.0F, function),
+                 above = largest_error_of_all(0.0F, 1.0F, function);
     std::printf("2^y, %s: %.4f ulp below 0, %.4f above\n", name, below, above);
     EXPECT_LE(below, 2.0) << name;
     EXPECT_LE(above, 2.0) << name;
@@ -102,7 +101,8 @@ TEST(Exp2Sweep, BelowTheNormalNumbersIsNothingLarger) {
   if (!runs_here()) GTEST_SKIP() << "this CPU has no " << QKV_TEST_ISA;
   const float smallest = std::numeric_limits<float>::min();
   const std::uint32_t end = std::bit_cast<std::uint32_t>(-std::numeric_limits<float>::infinity());
-  for (std::uint64_t bits = std::bit_cast<std::uint32_t>(std::nextafter(-126.0F, -200.0F)); bits <= end; bits += kStep) {
+  for (std::uint64_t bits = std::bit_cast<std::uint32_t>(std::nextafter(-126.0F, -200.0F)); bits <= end;
+       bits += kStep) {
     const float y = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
     const float power = exp2<float>(splat<float>(y))[0];
     ASSERT_TRUE(power >= 0 && power <= smallest && (y > -127 || power == 0)) << y << " gives " << power;

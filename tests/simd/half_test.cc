@@ -1,5 +1,5 @@
-// Widening loads and rounding stores of one instruction set against the conversions of qkv/types.h, which tests/core checks
-// against the definition of the formats: every pattern, every midpoint and its neighbours, random floats, tails.
+// Widening loads and rounding stores of one instruction set against the conversions of qkv/types.h, which tests/core
+// checks against the definition of the formats: every pattern, every midpoint and its neighbours, random floats, tails.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -13,8 +13,7 @@
 namespace qkv {
 namespace {
 
-template <class S>
-class HalfVectors : public testing::Test {
+template <class S> class HalfVectors : public testing::Test {
  protected:
   void SetUp() override {
     for (const Isa isa : supported_isas()) {
@@ -26,8 +25,7 @@ class HalfVectors : public testing::Test {
 using HalfTypes = testing::Types<BFloat16, Float16>;
 TYPED_TEST_SUITE(HalfVectors, HalfTypes);
 
-template <class S>
-void expect_narrowed(const std::vector<float>& values) {
+template <class S> void expect_narrowed(const std::vector<float>& values) {
   std::vector<S> narrowed(values.size());
   narrow_rows(values.data(), 1, static_cast<Index>(values.size()), narrowed.data(), 0);
   for (std::size_t n = 0; n < values.size(); ++n) {

@@ -1,5 +1,5 @@
-// The vector layer of one instruction set: errors of 2^y and tanh by sweep, transposes, tails, selection by lane mask, vector
-// Philox against the scalar one.
+// The vector layer of one instruction set: errors of 2^y and tanh by sweep, transposes, tails, selection by lane mask,
+// vector Philox against the scalar one.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,8 +18,7 @@
 namespace qkv {
 namespace {
 
-template <class T>
-class Vectors : public testing::Test {
+template <class T> class Vectors : public testing::Test {
  protected:
   void SetUp() override {
     for (const Isa isa : supported_isas()) {
@@ -45,8 +44,8 @@ double largest_ulps(T begin, T end, T step, const Function& function, const Exac
       const long double wanted = exact(static_cast<long double>(in[lane]));
       const T rounded = static_cast<T>(wanted);
       const T ulp = std::nextafter(std::abs(rounded), std::numeric_limits<T>::infinity()) - std::abs(rounded);
-      worst = std::max(
-          worst, static_cast<double>(std::abs(static_cast<long double>(out[lane]) - wanted) / static_cast<long double>(ulp)));
+      worst = std::max(worst,
+          static_cast<double>(std::abs(static_cast<long double>(out[lane]) - wanted) / static_cast<long double>(ulp)));
     }
   }
   return worst;
@@ -110,7 +109,7 @@ TYPED_TEST(Vectors, Exp2InRangeIsExp2OrSaysThatItIsNot) {
   }
   EXPECT_GT(far, 1000);
   for (const T y :
-       {std::numeric_limits<T>::infinity(), -std::numeric_limits<T>::infinity(), std::numeric_limits<T>::quiet_NaN()}) {
+      {std::numeric_limits<T>::infinity(), -std::numeric_limits<T>::infinity(), std::numeric_limits<T>::quiet_NaN()}) {
     EXPECT_FALSE(in_range(y, p)) << y;
   }
 }
@@ -167,7 +166,8 @@ TYPED_TEST(Vectors, TransposesGoThereAndBack) {
   for (Index rows : {1, 3, 8, 17, 32}) {
     for (Index columns : {1, 5, 16, 33}) {
       const Index stride = columns + 2, width = 32;
-      std::vector<T> source(static_cast<std::size_t>(rows * stride)), panel(static_cast<std::size_t>(width * columns), T{-1});
+      std::vector<T> source(static_cast<std::size_t>(rows * stride)),
+          panel(static_cast<std::size_t>(width * columns), T{-1});
       for (std::size_t n = 0; n < source.size(); ++n) source[n] = static_cast<T>(n + 1);
       pack_transposed<T>(source.data(), stride, rows, columns, T{2}, panel.data(), width);
       for (Index c = 0; c < columns; ++c) {
@@ -191,7 +191,7 @@ TYPED_TEST(Vectors, TransposesGoThereAndBack) {
       }
       panel[static_cast<std::size_t>((columns - 1) * width + rows - 1)] = std::numeric_limits<T>::infinity();
       EXPECT_EQ(unpack_transposed<T>(panel.data(), width, rows, columns, factors.data(), back.data(), stride),
-                1U << (rows - 1));
+          1U << (rows - 1));
     }
   }
 }
@@ -227,8 +227,8 @@ TEST_F(VectorsOfFloat, PhiloxIsTheScalarOne) {
   }
   philox(words, PhiloxRounds(0xDEADBEEFU, 0x01234567U));
   for (int lane = 0; lane < n; ++lane) {
-    const PhiloxWords wanted =
-        philox4x32({counter[0][lane], counter[1][lane], counter[2][lane], counter[3][lane]}, {0xDEADBEEFU, 0x01234567U});
+    const PhiloxWords wanted = philox4x32(
+        {counter[0][lane], counter[1][lane], counter[2][lane], counter[3][lane]}, {0xDEADBEEFU, 0x01234567U});
     for (std::size_t w = 0; w < 4; ++w) EXPECT_EQ(words[w][lane], wanted[w]);
   }
 }

@@ -6,6 +6,7 @@ import tree
 
 HARD_LINES, SOFT_LINES = 800, 400
 MAX_BYTES = 1 << 20
+WIDTH = {".h": 120, ".cc": 120, ".md": 160}
 TEXT_SUFFIXES = {".h", ".cc", ".py", ".sh", ".cmake", ".in", ".txt", ".md", ".json", ""}
 # Written in pieces, so that this file does not find itself.
 LEFTOVERS = re.compile("|".join((r"\bTO" + r"DO\b", r"\bFIX" + r"ME\b", r"\bX" + r"XX\b", "<<<<" + "<<<")))
@@ -20,6 +21,11 @@ def opens_well(path, lines):
     return first.startswith("//") or (path.suffix == ".cc" and own_header is not None)
 
 
+def may_be_broken(path, line):
+    """Not a table's row, a picture, a link, a command, or Han text, whose paragraph is one line."""
+    return path.suffix != ".md" or not re.search(r"^\s*\||^!\[|^    |[\u4e00-\u9fff]|https?://", line)
+
+
 def text_problems(path, name, text):
     lines = text.splitlines()
     is_code = path.suffix in (".h", ".cc", ".py")
@@ -32,6 +38,8 @@ def text_problems(path, name, text):
     if path.suffix == ".h" and "#pragma once" not in lines:
         yield f"{name}: no #pragma once"
     for number, line in enumerate(lines, 1):
+        if len(line) > WIDTH.get(path.suffix, 1000) and may_be_broken(path, line):
+            yield f"{name}:{number}: {len(line)} characters, at most {WIDTH[path.suffix]}"
         if LEFTOVERS.search(line):
             yield f"{name}:{number}: leftover: {line.strip()}"
         if MACHINE_PATHS.search(line):

@@ -11,8 +11,7 @@
 namespace qkv::test {
 
 /// The text of the E that `call` throws; fails when it throws nothing or something else.
-template <class E, class F>
-std::string text_of(F&& call) {
+template <class E, class F> std::string text_of(F&& call) {
   try {
     call();
   } catch (const E& error) {
@@ -32,8 +31,7 @@ inline void expect_parts(const std::string& text, std::initializer_list<std::str
 }
 
 /// The call throws an E whose text is one line and has every part.
-template <class E, class F>
-void expect_error(F&& call, std::initializer_list<std::string_view> parts) {
+template <class E, class F> void expect_error(F&& call, std::initializer_list<std::string_view> parts) {
   const std::string text = text_of<E>(call);
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
   expect_parts(text, parts);

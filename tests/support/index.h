@@ -10,8 +10,7 @@
 namespace qkv::test {
 
 /// visit(b, h, i, ..): as many axes as it has arguments, of lengths sizes[0], sizes[1], ..
-template <class Visit, class... At>
-void for_each_index_from(const Index* sizes, const Visit& visit, At... at) {
+template <class Visit, class... At> void for_each_index_from(const Index* sizes, const Visit& visit, At... at) {
   if constexpr (std::is_invocable_v<Visit, At...>) {
     visit(at...);
   } else {
@@ -22,8 +21,7 @@ template <class Visit, std::size_t kRank>
 void for_each_index(const std::array<Index, kRank>& sizes, const Visit& visit) {
   for_each_index_from(sizes.data(), visit);
 }
-template <class Visit>
-void for_each_index(std::initializer_list<Index> sizes, const Visit& visit) {
+template <class Visit> void for_each_index(std::initializer_list<Index> sizes, const Visit& visit) {
   for_each_index_from(sizes.begin(), visit);
 }
 

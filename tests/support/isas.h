@@ -17,8 +17,7 @@ namespace qkv::test {
 const std::vector<Isa>& tested_isas();
 
 /// body(context) for each ISA; `threads` workers.
-template <class F>
-void for_each_isa(int threads, F&& body) {
+template <class F> void for_each_isa(int threads, F&& body) {
   for (const Isa isa : tested_isas()) {
     SCOPED_TRACE(std::string(isa_name(isa)));
     Context context({.threads = threads, .isa = isa, .executor = nullptr});

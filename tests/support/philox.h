@@ -1,5 +1,6 @@
 // Dropout's generator a second time, written from its definition, so that the oracle shares no code with what it tests.
-// Philox 4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Definition of use: qkv::Dropout.
+// Philox 4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Definition of use:
+// qkv::Dropout.
 #pragma once
 
 #include <array>
@@ -19,7 +20,7 @@ inline Words philox(Words counter, std::uint64_t seed) {
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t a = std::uint64_t{0xD2511F53} * counter[0], b = std::uint64_t{0xCD9E8D57} * counter[2];
     counter = {static_cast<std::uint32_t>(b >> 32) ^ counter[1] ^ key0, static_cast<std::uint32_t>(b),
-               static_cast<std::uint32_t>(a >> 32) ^ counter[3] ^ key1, static_cast<std::uint32_t>(a)};
+        static_cast<std::uint32_t>(a >> 32) ^ counter[3] ^ key1, static_cast<std::uint32_t>(a)};
     key0 += 0x9E3779B9u;
     key1 += 0xBB67AE85u;
   }
@@ -30,8 +31,8 @@ inline Words philox(Words counter, std::uint64_t seed) {
 inline double dropout_factor(const Dropout& dropout, Index num_heads, Index b, Index h, Index i, Index j) {
   const auto threshold = static_cast<std::uint32_t>(std::lround(dropout.p * 65536));
   const Words words = philox({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(j / 8),
-                              static_cast<std::uint32_t>((dropout.first_sequence + b) * num_heads + h), 0},
-                             dropout.seed);
+                                 static_cast<std::uint32_t>((dropout.first_sequence + b) * num_heads + h), 0},
+      dropout.seed);
   const std::uint32_t word = words[static_cast<std::size_t>(j % 8 / 2)];
   const std::uint32_t half = j % 2 == 0 ? word & 0xFFFF : word >> 16;
   return half < threshold ? 0.0 : 65536.0 / (65536.0 - threshold);

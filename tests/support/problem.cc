@@ -16,22 +16,20 @@ namespace qkv::test {
 
 namespace {
 
-template <class E, class F>
-void for_each(const View<E, 4>& view, F&& visit) {
+template <class E, class F> void for_each(const View<E, 4>& view, F&& visit) {
   for_each_index(view.sizes(), [&](Index b, Index h, Index t, Index n) { visit(view(b, h, t, n), b, h, t); });
 }
 
-template <class C, class Sum>
-Tensor<C> rounded_as(const Tensor<Sum>& values) {
+template <class C, class Sum> Tensor<C> rounded_as(const Tensor<Sum>& values) {
   Tensor<C> copy(values.sizes());
   std::ranges::transform(values.span(), copy.data(), [](Sum x) { return static_cast<C>(x); });
   return copy;
 }
 
-/// The function's value for each pair (b, h, i, j), computed once: the oracle asks for it several times. None stays none.
-template <class V>
-std::function<V(Index, Index, Index, Index)> remembered(const std::function<V(Index, Index, Index, Index)>& of,
-                                                        const AttentionCase& c) {
+/// The function's value for each pair (b, h, i, j), computed once: the oracle asks for it several times. None stays
+/// none.
+template <class V> std::function<V(Index, Index, Index, Index)> remembered(
+    const std::function<V(Index, Index, Index, Index)>& of, const AttentionCase& c) {
   if (!of) return {};
   struct Table {
     Index num_heads, q_len, kv_len;
@@ -39,9 +37,8 @@ std::function<V(Index, Index, Index, Index)> remembered(const std::function<V(In
   };
   const auto table = std::make_shared<Table>(Table{c.num_heads, c.q_len, c.kv_len, {}});
   table->values.reserve(static_cast<std::size_t>(c.batch * c.num_heads * c.q_len * c.kv_len));
-  for_each_index({c.batch, c.num_heads, c.q_len, c.kv_len}, [&](Index b, Index h, Index i, Index j) {
-    table->values.push_back(of(b, h, i, j));
-  });
+  for_each_index({c.batch, c.num_heads, c.q_len, c.kv_len},
+      [&](Index b, Index h, Index i, Index j) { table->values.push_back(of(b, h, i, j)); });
   return [table](Index b, Index h, Index i, Index j) -> V {
     return table->values[static_cast<std::size_t>(((b * table->num_heads + h) * table->q_len + i) * table->kv_len + j)];
   };
@@ -49,8 +46,7 @@ std::function<V(Index, Index, Index, Index)> remembered(const std::function<V(In
 
 }  // namespace
 
-template <class T>
-Problem<T>::Problem(const AttentionCase& attention_case)
+template <class T> Problem<T>::Problem(const AttentionCase& attention_case)
     : c(attention_case),
       mask(c.list_width > 0 ? listed_mask(c) : make_mask(c.mask, c.batch, c.num_heads, c.q_len, c.kv_len, c.seed)),
       qkv(sizes(), c.layout),
@@ -60,7 +56,8 @@ Problem<T>::Problem(const AttentionCase& attention_case)
   options.mask = mask.mask;
   options.softcap = c.softcap;
   options.empty_row = c.empty_row;
-  options.dropout = {.p = c.dropout, .seed = c.seed * 0x123456789ABCDEFu, .training = c.dropout > 0, .first_sequence = 0};
+  options.dropout = {
+      .p = c.dropout, .seed = c.seed * 0x123456789ABCDEFu, .training = c.dropout > 0, .first_sequence = 0};
   if (c.scale == ScaleKind::kZero) options.scale = 0.0;
   if (c.scale == ScaleKind::kNegative) options.scale = -0.37;
   if (c.scale == ScaleKind::kExplicit) options.scale = 0.21;
@@ -76,18 +73,14 @@ Problem<T>::Problem(const AttentionCase& attention_case)
   if (c.fill == Fill::kNanBehindMask) poison(random);
 }
 
-template <class T>
-Problem<T>::~Problem() = default;
+template <class T> Problem<T>::~Problem() = default;
 
-template <class T>
-bool Problem<T>::kept(Index b, Index h, Index i, Index j) const {
+template <class T> bool Problem<T>::kept(Index b, Index h, Index i, Index j) const {
   return mask.keep(b, h, i, j) && !mod_hides(c.mod, h, i, j) &&
          (bias.is_null() || bias_at(b, h, i, j) != -std::numeric_limits<Sum>::infinity());
 }
 
-template <class T>
-template <class C>
-ReferenceInput<C> Problem<T>::reference_input() const {
+template <class T> template <class C> ReferenceInput<C> Problem<T>::reference_input() const {
   ReferenceInput<C> input{copy_as<C>(q()), copy_as<C>(k()), copy_as<C>(v()), copy_as<C>(dout.view), {}, {}, {}};
   input.dlse = copy_as<C>(View<const Sum, 3>(dlse));
   if (!bias.is_null()) {
@@ -102,19 +95,17 @@ ReferenceInput<C> Problem<T>::reference_input() const {
     input.position_table = rounded_as<C>(position_table);
     input.options.position_table = input.position_table;
     const Index offset = options.position_bias.align() == Align::kBottomRight ? c.kv_len - c.q_len : 0;
-    input.options.position_row = [kind = c.position, offset](Index i, Index j) { return position_row(kind, j - i - offset); };
-    input.options.position_factor = [kind = c.position, offset](Index i, Index j) {
-      return position_factor(kind, j - i - offset);
-    };
+    input.options.position_row = [kind = c.position, offset](
+                                     Index i, Index j) { return position_row(kind, j - i - offset); };
+    input.options.position_factor = [kind = c.position, offset](
+                                        Index i, Index j) { return position_factor(kind, j - i - offset); };
   }
   if (c.mod != ModKind::kNone) {
     input.mod = c.mod;
-    input.options.score_mod = [kind = c.mod](C s, Index b, Index h, Index i, Index j) {
-      return mod_value(kind, s, b, h, i, j);
-    };
-    input.options.score_mod_slope = [kind = c.mod](C s, Index, Index h, Index i, Index j) {
-      return mod_slope(kind, s, h, i, j);
-    };
+    input.options.score_mod = [kind = c.mod](
+                                  C s, Index b, Index h, Index i, Index j) { return mod_value(kind, s, b, h, i, j); };
+    input.options.score_mod_slope = [kind = c.mod](
+                                        C s, Index, Index h, Index i, Index j) { return mod_slope(kind, s, h, i, j); };
   }
   input.options.keep = remembered(mask.keep, c);
   input.options.scale = options.scale;
@@ -124,43 +115,37 @@ ReferenceInput<C> Problem<T>::reference_input() const {
   return input;
 }
 
-template <class T>
-std::array<typename View<T, 4>::Sizes, 3> Problem<T>::sizes() const {
-  return {{{c.batch, c.num_heads, c.q_len, c.head_dim},
-           {c.batch, c.num_kv_heads, c.kv_len, c.head_dim},
-           {c.batch, c.num_kv_heads, c.kv_len, c.v_head_dim}}};
+template <class T> std::array<typename View<T, 4>::Sizes, 3> Problem<T>::sizes() const {
+  return {{{c.batch, c.num_heads, c.q_len, c.head_dim}, {c.batch, c.num_kv_heads, c.kv_len, c.head_dim},
+      {c.batch, c.num_kv_heads, c.kv_len, c.v_head_dim}}};
 }
 
-template <class T>
-void Problem<T>::fill(const View<T, 4>& view, Random& random, double amplitude) {
+template <class T> void Problem<T>::fill(const View<T, 4>& view, Random& random, double amplitude) {
   for_each(view, [&](T& x, Index, Index, Index) { x = number_as<T>(amplitude * random.symmetric()); });
 }
 
-template <class T>
-double Problem<T>::huge_factor() const {
+template <class T> double Problem<T>::huge_factor() const {
   const double scale = std::abs(options.scale.value_or(1 / std::sqrt(static_cast<double>(c.head_dim))));
   const double factor = scale == 0 ? 1e4 : 1e4 / (scale * 0.75 * std::sqrt(static_cast<double>(c.head_dim)));
   return std::min(factor, kLargestNumber<T> / 2);  // finite in T
 }
 
-template <class T>
-void Problem<T>::make_one_hot() {
+template <class T> void Problem<T>::make_one_hot() {
   if (c.kv_len == 0) return;
   const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(c.head_dim)));
   const double factor = 60 / ((scale == 0 ? 1 : scale) * 0.75 * static_cast<double>(c.head_dim));
   for_each(q(), [&](T& x, Index b, Index h, Index i) {
     const Index n = &x - &q()(b, h, i, 0);
-    x = number_as<T>(static_cast<Sum>(factor) * number_as<Sum>(k()(b, h / (c.num_heads / c.num_kv_heads), i % c.kv_len, n)));
+    x = number_as<T>(
+        static_cast<Sum>(factor) * number_as<Sum>(k()(b, h / (c.num_heads / c.num_kv_heads), i % c.kv_len, n)));
   });
 }
 
-template <class T>
-Accumulator<T> Problem<T>::bias_at(Index b, Index h, Index i, Index j) const {
+template <class T> Accumulator<T> Problem<T>::bias_at(Index b, Index h, Index i, Index j) const {
   return bias(bias.size(0) > 1 ? b : 0, bias.size(1) > 1 ? h : 0, bias.size(2) > 1 ? i : 0, bias.size(3) > 1 ? j : 0);
 }
 
-template <class T>
-void Problem<T>::make_modifiers() {
+template <class T> void Problem<T>::make_modifiers() {
   Random random(c.seed + 4711);
   if (c.sinks != SinkKind::kNone) {
     sinks = Tensor<Sum>({c.num_heads});
@@ -180,19 +165,11 @@ void Problem<T>::make_modifiers() {
   options.score_mod = make_mod(c.mod);
 }
 
-template <class T>
-void Problem<T>::make_bias(Random& random) {
+template <class T> void Problem<T>::make_bias(Random& random) {
   const Index b = c.batch, h = c.num_heads, tq = c.q_len, tk = c.kv_len;
   using Sizes = typename View<Sum, 4>::Sizes;
-  const std::array<Sizes, 9> all = {{{},
-                                     {b, h, tq, tk},
-                                     {b, 1, 1, tk},
-                                     {1, h, tq, tk},
-                                     {b, h, tq, 1},
-                                     {1, 1, tq, tk},
-                                     {b, h, tq, tk},
-                                     {b, 1, 1, tk},
-                                     {1, h, tk, tq}}};
+  const std::array<Sizes, 9> all = {{{}, {b, h, tq, tk}, {b, 1, 1, tk}, {1, h, tq, tk}, {b, h, tq, 1}, {1, 1, tq, tk},
+      {b, h, tq, tk}, {b, 1, 1, tk}, {1, h, tk, tq}}};
   const Sizes& memory = all[static_cast<std::size_t>(c.bias)];
   bias_memory = Tensor<Sum>({memory[0], memory[1], memory[2], memory[3]});
   bias = bias_memory;
@@ -208,8 +185,7 @@ void Problem<T>::make_bias(Random& random) {
   options.bias = bias;
 }
 
-template <class T>
-void Problem<T>::poison(Random& random) {
+template <class T> void Problem<T>::poison(Random& random) {
   const Index group_size = c.num_heads / c.num_kv_heads;
   const std::array<double, 3> poisons = {std::nan(""), HUGE_VAL, -HUGE_VAL};
   for_each_index({c.batch, c.num_kv_heads, c.kv_len}, [&](Index b, Index g, Index j) {
@@ -224,8 +200,7 @@ void Problem<T>::poison(Random& random) {
   });
 }
 
-template <class T>
-Result<T>::Result(const Problem<T>& problem)
+template <class T> Result<T>::Result(const Problem<T>& problem)
     : out({problem.c.batch, problem.c.num_heads, problem.c.q_len, problem.c.v_head_dim}, problem.c.layout),
       lse({problem.c.batch, problem.c.num_heads, problem.c.q_len}),
       weights({problem.c.batch, problem.c.num_heads, problem.c.q_len, problem.c.kv_len}),
@@ -240,16 +215,13 @@ Result<T>::Result(const Problem<T>& problem)
   }
 }
 
-template <class T>
-Result<T>::~Result() = default;
+template <class T> Result<T>::~Result() = default;
 
-template <class T>
-bool Result<T>::sentinels_intact() const {
+template <class T> bool Result<T>::sentinels_intact() const {
   return out.storage.sentinels_intact() && gradients.sentinels_intact();
 }
 
-template <class T>
-void Result<T>::run_forward(const Problem<T>& problem, Context& context) {
+template <class T> void Result<T>::run_forward(const Problem<T>& problem, Context& context) {
   if (problem.c.cache == CacheKind::kNone) {
     attention_forward(problem.q(), problem.k(), problem.v(), {.out = out.view, .lse = lse}, problem.options, context);
   } else {
@@ -258,13 +230,11 @@ void Result<T>::run_forward(const Problem<T>& problem, Context& context) {
   }
 }
 
-template <class T>
-void Result<T>::run_weights(const Problem<T>& problem, Context& context) {
+template <class T> void Result<T>::run_weights(const Problem<T>& problem, Context& context) {
   attention_forward(problem.q(), problem.k(), {}, {.weights = weights}, problem.options, context);
 }
 
-template <class T>
-void Result<T>::run_backward(const Problem<T>& problem, Context& context, bool accumulate) {
+template <class T> void Result<T>::run_backward(const Problem<T>& problem, Context& context, bool accumulate) {
   AttentionGradients<T> wanted;
   wanted.dq = gradients.views[0], wanted.dk = gradients.views[1], wanted.dv = gradients.views[2];
   if (!problem.bias.is_null()) wanted.dbias = dbias;
@@ -272,11 +242,11 @@ void Result<T>::run_backward(const Problem<T>& problem, Context& context, bool a
   if (dposition.data() != nullptr) wanted.dposition_bias = dposition;
   wanted.dlse = problem.dlse;
   wanted.accumulate = accumulate;
-  attention_backward(problem.q(), problem.k(), problem.v(), out.view, lse, problem.dout.view, wanted, problem.options, context);
+  attention_backward(
+      problem.q(), problem.k(), problem.v(), out.view, lse, problem.dout.view, wanted, problem.options, context);
 }
 
-template <class T>
-void Result<T>::run(const Problem<T>& problem, Context& context) {
+template <class T> void Result<T>::run(const Problem<T>& problem, Context& context) {
   run_forward(problem, context);
   run_weights(problem, context);
   run_backward(problem, context);

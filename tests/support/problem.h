@@ -1,5 +1,5 @@
-// The tensors of a case: inputs in the case's layout, the options for the library, and the same inputs and options for the
-// reference. Not: expectations (expect.h).
+// The tensors of a case: inputs in the case's layout, the options for the library, and the same inputs and options for
+// the reference. Not: expectations (expect.h).
 #pragma once
 
 #include <array>
@@ -11,8 +11,7 @@
 namespace qkv::test {
 
 /// What the reference computes from, in the type C of its arithmetic.
-template <class C>
-struct ReferenceInput {
+template <class C> struct ReferenceInput {
   Tensor<C> q, k, v, dout, bias;  // [B,H,Tq,D] [B,Hkv,Tk,D] [B,Hkv,Tk,Dv] [B,H,Tq,Dv], bias under its own sizes
   Tensor<C> dlse;                 // [B,H,Tq]
   reference::Options<C> options;
@@ -26,8 +25,7 @@ struct ReferenceInput {
   }
 };
 
-template <class T>
-struct Problem {
+template <class T> struct Problem {
   using Sum = Accumulator<T>;
   AttentionCase c;
   MaskCase mask;
@@ -50,8 +48,7 @@ struct Problem {
   bool kept(Index b, Index h, Index i, Index j) const;
 
   /// C is Accumulator<T> or Wider<T> (bounds.h).
-  template <class C>
-  ReferenceInput<C> reference_input() const;
+  template <class C> ReferenceInput<C> reference_input() const;
 
  private:
   std::array<typename View<T, 4>::Sizes, 3> sizes() const;
@@ -75,8 +72,7 @@ struct Problem {
 };
 
 /// What the library gave, each output in the case's layout between sentinels.
-template <class T>
-struct Result {
+template <class T> struct Result {
   using Sum = Accumulator<T>;
   Placed<T> out;
   Tensor<Sum> lse, weights;

@@ -1,5 +1,5 @@
-// A hash over the bits of every result that a check compares, per instruction set: two builds that print the same hashes
-// for the same cases are bit-identical. FNV-1a, 64 bits, over 8 bytes at a time.
+// A hash over the bits of every result that a check compares, per instruction set: two builds that print the same
+// hashes for the same cases are bit-identical. FNV-1a, 64 bits, over 8 bytes at a time.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,7 @@ class ResultHash {
   /// Results that follow belong to this instruction set.
   void use(const std::string& isa) { current_ = &hashes_.try_emplace(isa, kStart).first->second; }
 
-  template <class T>
-  void add(const Tensor<T>& result) {
+  template <class T> void add(const Tensor<T>& result) {
     if (current_ == nullptr) use("any");
     const auto bytes = static_cast<std::size_t>(result.count()) * sizeof(T);
     const char* data = reinterpret_cast<const char*>(result.data());

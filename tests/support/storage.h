@@ -15,18 +15,15 @@
 namespace qkv::test {
 
 /// 16-bit types are stored; arithmetic is in float.
-template <class T>
-constexpr bool kIsHalf = !std::is_same_v<T, Accumulator<T>>;
+template <class T> constexpr bool kIsHalf = !std::is_same_v<T, Accumulator<T>>;
 /// How far rounding to T moves a number, as a share of it; 0 for the types that sums have themselves.
-template <class T>
-constexpr double kUnitRoundoff = std::is_same_v<T, BFloat16>  ? 0x1p-8
-                                 : std::is_same_v<T, Float16> ? 0x1p-11
-                                                              : 0;
-template <class T>
-constexpr double kLargestNumber = std::is_same_v<T, Float16> ? 65504 : static_cast<double>(std::numeric_limits<float>::max());
+template <class T> constexpr double kUnitRoundoff = std::is_same_v<T, BFloat16>  ? 0x1p-8
+                                                    : std::is_same_v<T, Float16> ? 0x1p-11
+                                                                                 : 0;
+template <class T> constexpr double kLargestNumber =
+    std::is_same_v<T, Float16> ? 65504 : static_cast<double>(std::numeric_limits<float>::max());
 
-template <class To, class From>
-constexpr To number_as(From x) {
+template <class To, class From> constexpr To number_as(From x) {
   if constexpr (kIsHalf<From>) {
     return number_as<To>(static_cast<float>(x));
   } else if constexpr (kIsHalf<To>) {
@@ -36,8 +33,7 @@ constexpr To number_as(From x) {
   }
 }
 
-template <class T>
-constexpr T kQuietNan = number_as<T>(std::numeric_limits<float>::quiet_NaN());
+template <class T> constexpr T kQuietNan = number_as<T>(std::numeric_limits<float>::quiet_NaN());
 
 enum class Layout {
   kBhtd,        ///< [B, H, T, D], contiguous
@@ -49,10 +45,10 @@ enum class Layout {
 
 inline constexpr std::array kLayoutNames = {"bhtd", "bthd", "packed", "misaligned", "padded"};
 
-/// One allocation that holds one tensor, or several interleaved ones. Everything starts as a NaN with a known pattern: an input
-/// whose padding is read gives NaN, an output that is not written in full stays NaN, a write outside is seen in the bits.
-template <class T>
-class Storage {
+/// One allocation that holds one tensor, or several interleaved ones. Everything starts as a NaN with a known pattern:
+/// an input whose padding is read gives NaN, an output that is not written in full stays NaN, a write outside is seen
+/// in the bits.
+template <class T> class Storage {
  public:
   using Sizes = typename View<T, 4>::Sizes;
 
@@ -69,8 +65,7 @@ class Storage {
  private:
   static constexpr T kSentinel = kQuietNan<T>;
 
-  template <class F>
-  static void for_each_offset(const Sizes& sizes, const Sizes& strides, F&& visit) {
+  template <class F> static void for_each_offset(const Sizes& sizes, const Sizes& strides, F&& visit) {
     for_each_index(sizes, [&](Index a, Index b, Index c, Index d) {
       visit(a * strides[0] + b * strides[1] + c * strides[2] + d * strides[3]);
     });
@@ -83,8 +78,7 @@ class Storage {
 };
 
 /// One tensor [B, H, T, D] in its own storage. `kPacked` is laid out as kBthd here: only q, k, v are packed.
-template <class T>
-struct Placed {
+template <class T> struct Placed {
   Storage<T> storage;
   View<T, 4> view;
 
@@ -93,8 +87,7 @@ struct Placed {
 };
 
 /// Three tensors [B, H, T, D] interleaved as [B, T, 3, H, D].
-template <class T>
-struct Packed {
+template <class T> struct Packed {
   Storage<T> storage;
   std::array<View<T, 4>, 3> views;
 
@@ -103,8 +96,7 @@ struct Packed {
 };
 
 /// q, k, v (or their gradients) in one layout.
-template <class T>
-struct Triple {
+template <class T> struct Triple {
   Packed<T> packed;
   std::array<Placed<T>, 3> placed;
   std::array<View<T, 4>, 3> views;  // q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv]
@@ -116,8 +108,7 @@ struct Triple {
 };
 
 /// The same numbers as doubles; empty stays empty.
-template <class From>
-Tensor<double> widened(const Tensor<From>& from) {
+template <class From> Tensor<double> widened(const Tensor<From>& from) {
   if (from.rank() == 0) return {};
   Tensor<double> to(from.sizes());
   for (Index n = 0; n < from.count(); ++n) to.data()[n] = number_as<double>(from.data()[n]);
@@ -125,17 +116,15 @@ Tensor<double> widened(const Tensor<From>& from) {
 }
 
 /// The elements of a view as a contiguous tensor of another type.
-template <class To, class From, int Rank>
-Tensor<To> copy_as(const View<From, Rank>& view) {
+template <class To, class From, int Rank> Tensor<To> copy_as(const View<From, Rank>& view) {
   Tensor<To> copy(std::vector<Index>(view.sizes().begin(), view.sizes().end()));
   if constexpr (Rank == 3) {
     const View<To, 3> to = copy;
     for_each_index(view.sizes(), [&](Index a, Index b, Index c) { to(a, b, c) = number_as<To>(view(a, b, c)); });
   } else {
     const View<To, 4> to = copy;
-    for_each_index(view.sizes(), [&](Index a, Index b, Index c, Index d) {
-      to(a, b, c, d) = number_as<To>(view(a, b, c, d));
-    });
+    for_each_index(
+        view.sizes(), [&](Index a, Index b, Index c, Index d) { to(a, b, c, d) = number_as<To>(view(a, b, c, d)); });
   }
   return copy;
 }

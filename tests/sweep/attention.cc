@@ -1,4 +1,5 @@
-// Families over attention's case list: forward, weights and backward; second order; captures; the same as ragged sequences.
+// Families over attention's case list: forward, weights and backward; second order; captures; the same as ragged
+// sequences.
 #include <algorithm>
 #include <string_view>
 
@@ -13,12 +14,12 @@
 namespace qkv::test {
 namespace {
 
-constexpr std::array kScores = {Option::kMask,     Option::kBias, Option::kSoftcap, Option::kSinks,
-                                Option::kPosition, Option::kMod,  Option::kDropout};
-constexpr std::array kSmooth = {Option::kMask,  Option::kBias,     Option::kSoftcap,
-                                Option::kSinks, Option::kPosition, Option::kDropout};
-constexpr std::array kRagged = {Option::kMask,  Option::kBias,     Option::kSoftcap,
-                                Option::kSinks, Option::kPosition, Option::kMod};
+constexpr std::array kScores = {
+    Option::kMask, Option::kBias, Option::kSoftcap, Option::kSinks, Option::kPosition, Option::kMod, Option::kDropout};
+constexpr std::array kSmooth = {
+    Option::kMask, Option::kBias, Option::kSoftcap, Option::kSinks, Option::kPosition, Option::kDropout};
+constexpr std::array kRagged = {
+    Option::kMask, Option::kBias, Option::kSoftcap, Option::kSinks, Option::kPosition, Option::kMod};
 constexpr std::array kLooks = {Option::kMask, Option::kBias, Option::kDropout, Option::kEmptyRow, Option::kSinks};
 constexpr std::array kNoMod = {Option::kMod, Option::kCache};
 constexpr std::array kNoCache = {Option::kCache};
@@ -29,8 +30,7 @@ double work_of(Index n) { return n % kLargeEvery == 0 ? kPairwiseWork : kProduct
 Index type_of(Index n, Index count) { return Random(static_cast<std::uint64_t>(n) + 0x7E57).below(count); }
 
 /// Runs check(type) with one of the types in turn.
-template <class Check>
-void in_one_type(Index n, const Check& check) {
+template <class Check> void in_one_type(Index n, const Check& check) {
   const Index type = type_of(n, 4);
   if (type == 0) check(float{});
   if (type == 1) check(double{});
@@ -80,20 +80,21 @@ bool run_sequences(Index n, Worst& worst) {
 
 Family attention_family() {
   return {"attention", "mask x bias x soft cap x sinks x position bias x callback x dropout; one of four types",
-          "heads, lengths, widths, layout, numbers, scale, empty rows, cache", product_count(kScores), run_attention};
+      "heads, lengths, widths, layout, numbers, scale, empty rows, cache", product_count(kScores), run_attention};
 }
 Family second_order_family() {
   return {"second-order", "mask x bias x soft cap x sinks x position bias x dropout; f32 or f64",
-          "heads, lengths, widths, layout, numbers, scale, empty rows", product_count(kSmooth), run_second_order};
+      "heads, lengths, widths, layout, numbers, scale, empty rows", product_count(kSmooth), run_second_order};
 }
 Family capture_family() {
   return {"capture", "mask x bias x dropout x empty rows x sinks; one of four types",
-          "what is asked for, heads, lengths, widths, layout, numbers, soft cap, scale, position bias, callback",
-          product_count(kLooks), run_capture};
+      "what is asked for, heads, lengths, widths, layout, numbers, soft cap, scale, position bias, callback",
+      product_count(kLooks), run_capture};
 }
 Family sequences_family() {
-  return {"sequences", "mask x bias x soft cap x sinks x position bias x callback, as a ragged batch; one of four types",
-          "heads, lengths, widths, numbers, scale, dropout, empty rows", product_count(kRagged), run_sequences};
+  return {"sequences",
+      "mask x bias x soft cap x sinks x position bias x callback, as a ragged batch; one of four types",
+      "heads, lengths, widths, numbers, scale, dropout, empty rows", product_count(kRagged), run_sequences};
 }
 
 }  // namespace qkv::test

@@ -7,15 +7,14 @@
 namespace qkv::test {
 namespace {
 
-constexpr std::array kStorages = {CacheStorage::kF32, CacheStorage::kF64, CacheStorage::kBF16, CacheStorage::kF16,
-                                  CacheStorage::kInt8};
+constexpr std::array kStorages = {
+    CacheStorage::kF32, CacheStorage::kF64, CacheStorage::kBF16, CacheStorage::kF16, CacheStorage::kInt8};
 constexpr std::array<Index, 5> kQueries = {1, 2, 7, 16, 33};  // decode with one query and with several; tiles
 constexpr std::array kMultiplied = {Option::kMask, Option::kHeads};
 constexpr std::array kNotOnCaches = {Option::kDropout, Option::kCache};
 
 /// Runs check(type) with the type of queries for a storage; 16-bit queries on their own storage and on f32.
-template <class Check>
-void in_type_of(CacheStorage storage, bool half, const Check& check) {
+template <class Check> void in_type_of(CacheStorage storage, bool half, const Check& check) {
   if (storage == CacheStorage::kF64) {
     check(double{});
   } else if (half && storage == CacheStorage::kBF16) {
@@ -40,15 +39,13 @@ bool counts_from_the_start(MaskKind mask) {
     case MaskKind::kDocuments:  // and those that may draw such a leaf
     case MaskKind::kDocumentGaps:
     case MaskKind::kChunkedOrDilated:
-    case MaskKind::kExpression:
-      return false;
-    default:
-      return !needs_square(mask);
+    case MaskKind::kExpression: return false;
+    default: return !needs_square(mask);
   }
 }
 
-constexpr Index kCacheCount = static_cast<Index>(kMaskNames.size() * case_values::kHeads.size() * kLayouts.size() *
-                                                 kStorages.size() * kQueries.size() * 2);
+constexpr Index kCacheCount = static_cast<Index>(
+    kMaskNames.size() * case_values::kHeads.size() * kLayouts.size() * kStorages.size() * kQueries.size() * 2);
 
 bool run_cache(Index n, Worst& worst) {
   Digits digits(n);
@@ -60,7 +57,8 @@ bool run_cache(Index n, Worst& worst) {
   Random random(static_cast<std::uint64_t>(n) + 99);
   for (int draw = 0; draw < 50; ++draw) {
     // Any case with this mask, then the required queries, lengths and alignment.
-    const auto drawn = product_case(mask_and_heads + kinds * random.below(1000000), kMultiplied, kNotOnCaches, kProductWork);
+    const auto drawn =
+        product_case(mask_and_heads + kinds * random.below(1000000), kMultiplied, kNotOnCaches, kProductWork);
     if (!drawn) continue;
     AttentionCase each = *drawn;
     each.layout = Layout::kBhtd;
@@ -77,7 +75,8 @@ bool run_cache(Index n, Worst& worst) {
       if (each.position != PositionKind::kNone && each.q_len == each.kv_len) continue;
     }
     if (!each.legal() || each.work() > kProductWork) continue;
-    in_type_of(storage, random.below(2) == 0, [&]<class T>(T) { check_cached<T>(each, kind, storage, lengths, 1, worst); });
+    in_type_of(
+        storage, random.below(2) == 0, [&]<class T>(T) { check_cached<T>(each, kind, storage, lengths, 1, worst); });
     return true;
   }
   return false;
@@ -107,11 +106,12 @@ bool run_ring(Index n, Worst&) {
 
 Family cache_family() {
   return {"cache", "mask x heads x layout of memory x storage x queries x lengths equal or not",
-          "keys, widths, numbers, bias, soft cap, scale, sinks, position bias, callback, empty rows", kCacheCount, run_cache};
+      "keys, widths, numbers, bias, soft cap, scale, sinks, position bias, callback, empty rows", kCacheCount,
+      run_cache};
 }
 Family ring_family() {
   return {"ring", "heads of a group x window x largest append x storage", "how tokens arrive, first keys", kRingCount,
-          run_ring};
+      run_ring};
 }
 
 }  // namespace qkv::test

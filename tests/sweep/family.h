@@ -36,8 +36,7 @@ class Digits {
     rest_ /= base;
     return digit;
   }
-  template <class Values>
-  auto of(const Values& values) {
+  template <class Values> auto of(const Values& values) {
     return values[static_cast<std::size_t>(next(static_cast<Index>(values.size())))];
   }
 
@@ -45,8 +44,8 @@ class Digits {
   Index rest_;
 };
 
-/// Largest work() of a case of a product; every kLargeEvery-th may be as large as those of the pairwise list. Long double, in
-/// which double's exact results are computed, is slow.
+/// Largest work() of a case of a product; every kLargeEvery-th may be as large as those of the pairwise list. Long
+/// double, in which double's exact results are computed, is slow.
 inline constexpr double kProductWork = 1e5;
 inline constexpr Index kLargeEvery = 101;  // coprime to the numbers of values
 

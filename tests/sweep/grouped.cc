@@ -8,8 +8,8 @@ namespace {
 
 constexpr std::array<Index, 3> kKvHeads = {1, 2, 4};
 constexpr std::array kNorms = {nn::QkNorm::kNone, nn::QkNorm::kHead, nn::QkNorm::kVector};
-constexpr std::array kScalings = {RotaryScaling::kNone, RotaryScaling::kLinear, RotaryScaling::kNtk, RotaryScaling::kYarn,
-                                  RotaryScaling::kLlama3};
+constexpr std::array kScalings = {
+    RotaryScaling::kNone, RotaryScaling::kLinear, RotaryScaling::kNtk, RotaryScaling::kYarn, RotaryScaling::kLlama3};
 constexpr Index kRotaries = 1 + 2 * 2 * 5;  // none; layout x part x scaling
 constexpr Index kGroupedCount = 3 * kRotaries * 3 * 2 * 2 * 2 * 2;
 
@@ -38,7 +38,7 @@ bool run_grouped(Index n, Worst&) {
     randomise(layer, 8);
     layer.train();
     check_gradients({"", "grouped-query", config}, layer, random_tensor({2, 5, config.embed_dim}, 11),
-                    random_tensor({2, 5, config.embed_dim}, 12), {.seed = 7, .positions = {.offset = 2}, .context = &context});
+        random_tensor({2, 5, config.embed_dim}, 12), {.seed = 7, .positions = {.offset = 2}, .context = &context});
   });
   return true;
 }
@@ -46,8 +46,8 @@ bool run_grouped(Index n, Worst&) {
 }  // namespace
 
 Family grouped_family() {
-  return {"grouped", "rotary (layout x part x scaling, or none) x shared heads x norms x biases x causal x dropout", "nothing",
-          kGroupedCount, run_grouped};
+  return {"grouped", "rotary (layout x part x scaling, or none) x shared heads x norms x biases x causal x dropout",
+      "nothing", kGroupedCount, run_grouped};
 }
 
 }  // namespace qkv::test

@@ -22,21 +22,23 @@ namespace {
 
 constexpr const char* kHelp = R"(qkv_sweep [FAMILY ...] [--part I/N] [--case N] [--hashes FILE] [--list] [--help]
 
-Runs the product of the options of each family (all families where none is named): every value of each with every value of the
-others, on every instruction set of this CPU, against the textbook within computed bounds. Options that are not multiplied are
-drawn with the case's number as the seed, so a case is the same wherever it is run. A number whose combination cannot be (a cache
-with dropout, the delta rule normalised) is no case. The whole takes half an hour of one core on three instruction sets.
+Runs the product of the options of each family (all families where none is named): every value of each with every
+value of the others, on every instruction set of this CPU, against the textbook within computed bounds. Options that
+are not multiplied are drawn with the case's number as the seed, so a case is the same wherever it is run. A number
+whose combination cannot be (a cache with dropout, the delta rule normalised) is no case. The whole takes half an hour
+of one core on three instruction sets.
 
   --part I/N   every N-th case, from the I-th on (1 <= I <= N): N parts together are the whole
   --case N     case N alone (of one family)
-  --hashes FILE  writes a hash over the bits of every result, a line per family and instruction set; with QKV_SWEEP_HASHES=cases
-               a line per case too. The same lines before and after a change: the change kept every bit
+  --hashes FILE  writes a hash over the bits of every result, a line per family and instruction set; with
+               QKV_SWEEP_HASHES=cases a line per case too. The same lines before and after a change: it kept every bit
   --list       the families, how many numbers each has, what is multiplied and what is drawn; runs nothing
   --help       this
 
 scripts/sweep --tests runs every case of the tests of which scripts/test runs a part.
 
-Prints each failure, one line for each family and one at the end. Exit code 0: everything within its bounds; 1: a failure; 2: usage.
+Prints each failure, one line for each family and one at the end. Exit code 0: everything within its bounds; 1: a
+failure; 2: usage.
 )";
 
 /// Counts failed expectations and prints them with the case they belong to.
@@ -81,7 +83,8 @@ bool parse(int argc, char** argv, Wanted& wanted) {
       wanted.help = true;
     } else if (word == "--list") {
       wanted.list = true;
-    } else if (word == "--part" && n + 1 < argc && std::sscanf(argv[n + 1], "%lld/%lld%c", &first, &second, &rest) == 2) {
+    } else if (word == "--part" && n + 1 < argc &&
+               std::sscanf(argv[n + 1], "%lld/%lld%c", &first, &second, &rest) == 2) {
       wanted.part = first, wanted.parts = second, ++n;
       if (first < 1 || first > second) return false;
     } else if (word == "--case" && n + 1 < argc && std::sscanf(argv[n + 1], "%lld%c", &first, &rest) == 1) {
@@ -168,8 +171,8 @@ void run_family(const Family& family, const Wanted& wanted, Failures& failures, 
   std::string compared;  // by checks with bounds; the others compare bits
   if (worst.compared() > 0) compared = std::to_string(worst.compared()) + " results held against bounds, ";
   std::printf("%s: %lld cases of %lld numbers, %s%lld failures, %.1f s\n", family.name, static_cast<long long>(cases),
-              static_cast<long long>(family.count), compared.c_str(), static_cast<long long>(failures.count() - failed_before),
-              cpu_seconds() - begin);
+      static_cast<long long>(family.count), compared.c_str(), static_cast<long long>(failures.count() - failed_before),
+      cpu_seconds() - begin);
   worst.print(family.name);
   std::fflush(stdout);
   ++total.families, total.cases += cases, total.compared += worst.compared();
@@ -177,9 +180,8 @@ void run_family(const Family& family, const Wanted& wanted, Failures& failures, 
 }
 
 int run(const Wanted& wanted) {
-  std::vector<Family> families = {rotary_family(),       ring_family(),     cache_family(),
-                                  linear_family(),       ragged_family(),   capture_family(), sequences_family(),
-                                  second_order_family(), attention_family()};
+  std::vector<Family> families = {rotary_family(), ring_family(), cache_family(), linear_family(), ragged_family(),
+      capture_family(), sequences_family(), second_order_family(), attention_family()};
 #ifdef QKV_SWEEP_NN
   families.push_back(grouped_family());
 #endif
@@ -196,7 +198,7 @@ int run(const Wanted& wanted) {
     Index count = 0;
     for (const Family& family : families) {
       std::printf("%-13s %8lld  %s\n%24s%s\n", family.name, static_cast<long long>(family.count), family.multiplied,
-                  "drawn: ", family.drawn);
+          "drawn: ", family.drawn);
       count += family.count;
     }
     std::printf("%-13s %8lld  each on:", "together", static_cast<long long>(count));
@@ -213,10 +215,11 @@ int run(const Wanted& wanted) {
   HashFile hashes(wanted.hashes);
   for (const Family& family : families) run_family(family, wanted, *failures, total, hashes);
   std::printf(
-      "sweep: %lld cases of %lld families on %zu instruction sets, %lld results, worst error/bound %.3f, %lld failures, "
-      "%.1f s of one core\n",
+      "sweep: %lld cases of %lld families on %zu instruction sets, %lld results, worst error/bound %.3f, %lld "
+      "failures, %.1f s of one core\n",
       static_cast<long long>(total.cases), static_cast<long long>(total.families), tested_isas().size(),
-      static_cast<long long>(total.compared), total.largest, static_cast<long long>(failures->count()), cpu_seconds() - begin);
+      static_cast<long long>(total.compared), total.largest, static_cast<long long>(failures->count()),
+      cpu_seconds() - begin);
   return failures->count() == 0 ? 0 : 1;
 }
 

@@ -37,8 +37,10 @@ TEST(Explorer, MapsOfShortTextsAreTheWeights) {
   StateDict state = small(4, 2, 9, 13);
   state.metadata = {{"causal", "true"}, {"softcap", "3"}, {"scale", "0.5"}};
   const StateDict file = explorer_of_heads(state);
-  const Tensor<float> expected = weights_of(state, {.mask = Mask::causal(Align::kBottomRight), .scale = 0.5, .softcap = 3});
-  const Tensor<float> map = to_f32(file.at("0/0/map")), mass = to_f32(file.at("0/0/mass")), lse = to_f32(file.at("0/0/lse"));
+  const Tensor<float> expected =
+      weights_of(state, {.mask = Mask::causal(Align::kBottomRight), .scale = 0.5, .softcap = 3});
+  const Tensor<float> map = to_f32(file.at("0/0/map")), mass = to_f32(file.at("0/0/mass")),
+                      lse = to_f32(file.at("0/0/lse"));
   ASSERT_EQ(map.sizes(), (std::vector<Index>{4, 9, 13}));
   for (Index n = 0; n < map.count(); ++n) EXPECT_NEAR(map.data()[n], expected.data()[n], 1e-6);
   for (Index h = 0; h < 4; ++h) {
@@ -119,7 +121,8 @@ TEST(Explorer, ThePageHoldsNoTextOfTheFileAsMarkup) {
   EXPECT_EQ(page.find("<b>"), std::string::npos);
   EXPECT_EQ(page.find("{{script}}"), std::string::npos);
   const std::size_t title = page.find("<title>");
-  EXPECT_NE(page.substr(title, 100).find("&lt;/script&gt;{{data}}</title>"), std::string::npos) << page.substr(title, 100);
+  EXPECT_NE(page.substr(title, 100).find("&lt;/script&gt;{{data}}</title>"), std::string::npos)
+      << page.substr(title, 100);
   EXPECT_NE(page.find("data-name=\"0/0/map\" data-dtype=\"F32\" data-sizes=\"1,2,2\""), std::string::npos);
 }
 

@@ -1,10 +1,9 @@
 // What a build says of its own text, with Pango or without.
-#include "qkv/view/pictures.h"
-
 #include <gtest/gtest.h>
 
 #include "maps.h"
 #include "qkv/error.h"
+#include "qkv/view/pictures.h"
 #include "support/errors.h"
 
 namespace qkv::view {
@@ -13,12 +12,13 @@ namespace {
 TEST(Fonts, ABuildDrawsOrSaysWhatToDo) {
   const AttentionMap map = causal_map(1, 1, 3);
   for (const auto& render : {+[](const AttentionMap& m) { return render_png(m).size(); },
-                             +[](const AttentionMap& m) { return render_pdf(m).size(); }}) {
+           +[](const AttentionMap& m) { return render_pdf(m).size(); }}) {
     if (draws_text()) {
       EXPECT_GT(render(map), 0u);
       continue;
     }
-    test::expect_error<UnsupportedError>([&] { render(map); }, {".svg", "qkv[plot]", "-DQKV_TEXT=pango", "libpango1.0-dev"});
+    test::expect_error<UnsupportedError>(
+        [&] { render(map); }, {".svg", "qkv[plot]", "-DQKV_TEXT=pango", "libpango1.0-dev"});
   }
 }
 

@@ -22,8 +22,8 @@ std::array<double, 3> to_oklab(Rgb c) {
   const double l = std::cbrt(0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b);
   const double m = std::cbrt(0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b);
   const double s = std::cbrt(0.0883024619 * r + 0.2817188376 * g + 0.6299787005 * b);
-  return {0.2104542553 * l + 0.7936177850 * m - 0.0040720468 * s, 1.9779984951 * l - 2.4285922050 * m + 0.4505937099 * s,
-          0.0259040371 * l + 0.7827717662 * m - 0.8086757660 * s};
+  return {0.2104542553 * l + 0.7936177850 * m - 0.0040720468 * s,
+      1.9779984951 * l - 2.4285922050 * m + 0.4505937099 * s, 0.0259040371 * l + 0.7827717662 * m - 0.8086757660 * s};
 }
 
 TEST(ColourMap, LightnessIsMonotonicAndStepsAreEqual) {
@@ -116,8 +116,8 @@ TEST(Characters, SplitsUtf8AndKeepsBrokenBytes) {
 
 TEST(VisibleLabel, ShowsWhatCannotBeSeen) {
   EXPECT_EQ(visible_label("a b\n\t", 9),
-            "a\xe2\x90\xa3"
-            "b\xe2\x86\xb5\xe2\x87\xa5");
+      "a\xe2\x90\xa3"
+      "b\xe2\x86\xb5\xe2\x87\xa5");
   EXPECT_EQ(visible_label("\x1b[", 9), "U+001B[");
   EXPECT_EQ(visible_label("\xff", 9), "\\xFF");
   EXPECT_EQ(visible_label("", 9), "\"\"");

@@ -1,13 +1,12 @@
 // A map as the explorer's file and page: the weights within the stated error, hostile text inside its elements, no
 // request.
-#include "qkv/view/explorer.h"
-#include "qkv/view/pictures.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "maps.h"
+#include "qkv/view/explorer.h"
+#include "qkv/view/pictures.h"
 
 namespace qkv::view {
 namespace {
@@ -41,7 +40,8 @@ void expect_weights(const AttentionMap& map, double bound) {
     const Index each = map.weights.count() / map.num_layers();
     ASSERT_EQ(static_cast<Index>(decoded.size()), each);
     for (Index i = 0; i < each; ++i) {
-      const double got = decoded[static_cast<std::size_t>(i)], expected = static_cast<double>(map.weights.data()[l * each + i]);
+      const double got = decoded[static_cast<std::size_t>(i)],
+                   expected = static_cast<double>(map.weights.data()[l * each + i]);
       ASSERT_EQ(std::isnan(got), std::isnan(expected)) << i;
       ASSERT_EQ(got == 0, expected == 0) << i << ": exactly 0 is said of masked keys";
       if (!std::isnan(expected)) largest = std::max(largest, std::abs(got - expected));
@@ -68,7 +68,8 @@ TEST(Html, HoldsTheWeightsWithinItsError) {
   expect_weights(tall, 1e6 * (1 + 1.0 / 254) / 254);
   expect_weights(causal_map(1, 5, 256), (1 + 1.0 / 254) / 254 * 1.001);
   expect_weights(causal_map(2, 3, 17), 1.0 / 4096);
-  for (const AttentionMap& exact : {nan_map(), causal_map(1, 1, 1), empty_map(0, 3), empty_map(3, 0)}) expect_weights(exact, 0);
+  for (const AttentionMap& exact : {nan_map(), causal_map(1, 1, 1), empty_map(0, 3), empty_map(3, 0)})
+    expect_weights(exact, 0);
 }
 
 TEST(Html, ChoosesItsPrecisionBySize) {
@@ -84,7 +85,8 @@ TEST(Html, HostileTokensStayInTheirElements) {
     for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
     return n;
   };
-  for (const char* mark : {"<script", "</script", "</title", "<img"}) EXPECT_EQ(count(page, mark), count(plain, mark)) << mark;
+  for (const char* mark : {"<script", "</script", "</title", "<img"})
+    EXPECT_EQ(count(page, mark), count(plain, mark)) << mark;
   for (const char c : page) EXPECT_TRUE(static_cast<unsigned char>(c) >= 0x20 || c == '\n');
 }
 

@@ -1,9 +1,8 @@
 // SVG is well-formed XML, has one tooltip per cell, and keeps every token inside its text.
-#include "qkv/view/pictures.h"
-
 #include <gtest/gtest.h>
 
 #include "maps.h"
+#include "qkv/view/pictures.h"
 #include "view/text.h"
 #include "xml.h"
 
@@ -14,8 +13,8 @@ XmlSummary read(const std::string& svg) { return XmlReader(svg).read(); }
 
 TEST(XmlReader, SeesWhatIsBroken) {
   EXPECT_EQ(read("<a b=\"1\"><c/>x &amp; y</a>").error, "");
-  for (const char* broken :
-       {"<a>", "<a></b>", "<a b=1/>", "<a b=\"1\" b=\"2\"/>", "<a>&x;</a>", "<a>\x1b</a>", "<a b=\"<\"/>", "<a>& </a>"}) {
+  for (const char* broken : {"<a>", "<a></b>", "<a b=1/>", "<a b=\"1\" b=\"2\"/>", "<a>&x;</a>", "<a>\x1b</a>",
+           "<a b=\"<\"/>", "<a>& </a>"}) {
     EXPECT_NE(read(broken).error, "") << broken;
   }
 }
@@ -29,15 +28,16 @@ TEST(Svg, OneRectangleAndTooltipPerCell) {
   Index cells = 0;
   for (std::size_t at = svg.find("><title>"); at != std::string::npos; at = svg.find("><title>", at + 1)) ++cells;
   EXPECT_EQ(cells, map.weights.count());
-  EXPECT_NE(svg.find("<title>b (1) looks at a (0): " + exact_percent(map.weights.data()[5]) + "</title>"), std::string::npos);
+  EXPECT_NE(
+      svg.find("<title>b (1) looks at a (0): " + exact_percent(map.weights.data()[5]) + "</title>"), std::string::npos);
 }
 
 TEST(Svg, CellsHaveTheColoursOfTheirWeights) {
   const AttentionMap map = causal_map(1, 1, 3);
   const std::string svg = render_svg(map);
   for (const float w : map.weights.span()) {
-    const Rgb c =
-        w == 0 ? kZeroColour : colour_map(Theme::kLight)[static_cast<std::size_t>(colour_index(w, 1, ColourScale::kSqrt))];
+    const Rgb c = w == 0 ? kZeroColour
+                         : colour_map(Theme::kLight)[static_cast<std::size_t>(colour_index(w, 1, ColourScale::kSqrt))];
     EXPECT_NE(svg.find("fill=\"#" + hex_digits(c) + "\"><title>"), std::string::npos) << w;
   }
   EXPECT_NE(svg.find(">= 0</text>"), std::string::npos) << "the legend names the cells of masked keys";
@@ -71,7 +71,8 @@ TEST(Svg, NoncharactersAreNamed) {
   const std::string svg = render_svg(causal_map(1, 1, 2, tokens, "title \xef\xbf\xbf"));
   EXPECT_EQ(svg.find("\xef\xbf\xbe"), std::string::npos);
   EXPECT_EQ(svg.find("\xef\xbf\xbf"), std::string::npos);
-  for (const char* shown : {"U+FFFE", "aU+FFFF", "title U+FFFF"}) EXPECT_NE(svg.find(shown), std::string::npos) << shown;
+  for (const char* shown : {"U+FFFE", "aU+FFFF", "title U+FFFF"})
+    EXPECT_NE(svg.find(shown), std::string::npos) << shown;
 }
 
 TEST(Svg, EmptyOneCellAndNanMaps) {

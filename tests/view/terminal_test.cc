@@ -1,12 +1,11 @@
 // Text for terminals: no escape byte without colour, no line wider than the terminal, the right numbers and colours.
-#include "qkv/view/pictures.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <sstream>
 
 #include "maps.h"
+#include "qkv/view/pictures.h"
 #include "view/text.h"
 
 namespace qkv::view {
@@ -38,13 +37,13 @@ TEST(Terminal, FitsTheWidthInEveryStyle) {
   for (const Index length : {1, 8, 17, 32, 64, 300}) {
     for (const int columns : {20, 40, 80, 200}) {
       for (const bool colour : {false, true}) {
-        const AttentionMap map = causal_map(
-            1, 3, length, length == 17 ? std::vector<std::string>(17, "\xe7\x8c\xab\xe7\x8c\xab") : std::vector<std::string>{});
+        const AttentionMap map = causal_map(1, 3, length,
+            length == 17 ? std::vector<std::string>(17, "\xe7\x8c\xab\xe7\x8c\xab") : std::vector<std::string>{});
         const std::string text = render_terminal(map, {.colour = colour, .columns = columns});
         EXPECT_EQ(colour, text.find('\x1b') != std::string::npos);
         std::vector<std::string> lines = lines_of(without_colours(text));
-        while (!lines.empty() &&
-               (lines.back().find("0%") == 0 || lines.back().find("each") == 0 || lines.back().find("in percent") == 0)) {
+        while (!lines.empty() && (lines.back().find("0%") == 0 || lines.back().find("each") == 0 ||
+                                     lines.back().find("in percent") == 0)) {
           lines.pop_back();  // the legend may be longer than a very narrow terminal
         }
         for (const std::string& line : lines) EXPECT_LE(display_width(line), columns) << length << " " << line;

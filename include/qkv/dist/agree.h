@@ -1,5 +1,5 @@
-// What ranks must have in common before they work together: shapes, options, version, instruction set. A difference would give other
-// bits, or a wait without end; here it is one error with the same text on every rank.
+// What ranks must have in common before they work together: shapes, options, version, instruction set. A difference
+// would give other bits, or a wait without end; here it is one error with the same text on every rank.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,8 @@
 
 namespace qkv::inline v0::dist {
 
-/// The ranks do not want the same. The text names what differs, the ranks and their values; it is the same on every rank.
+/// The ranks do not want the same. The text names what differs, the ranks and their values; it is the same on every
+/// rank.
 class QKV_API MismatchError : public Error {
  public:
   using Error::Error;
@@ -27,18 +28,18 @@ struct Claim {
 /// Collective, and the first thing that ranks should do. qkv's version is always compared. Throws MismatchError.
 QKV_API void agree(Transport& transport, const std::vector<Claim>& claims);
 
-/// Collective: the fastest instruction set that every rank can run, the same on all. A rank that wants a certain one says so by `wanted`
-/// (QKV_ISA, --isa); two wishes that differ, or one that a rank cannot run: MismatchError.
+/// Collective: the fastest instruction set that every rank can run, the same on all. A rank that wants a certain one
+/// says so by `wanted` (QKV_ISA, --isa); two wishes that differ, or one that a rank cannot run: MismatchError.
 struct SharedIsa {
   Isa isa = Isa::kScalar;
   std::string note;  ///< one line where a rank could run a faster one: which rank gave the limit; otherwise empty
 };
-QKV_API SharedIsa agree_on_isa(Transport& transport, std::optional<Isa> wanted = {},
-                               const std::vector<Isa>& can_run = supported_isas());
+QKV_API SharedIsa agree_on_isa(
+    Transport& transport, std::optional<Isa> wanted = {}, const std::vector<Isa>& can_run = supported_isas());
 
-/// Collective: rank 0 makes one text of every rank's text, in order of ranks, and all get it. What `make` throws, every rank throws as
-/// MismatchError.
+/// Collective: rank 0 makes one text of every rank's text, in order of ranks, and all get it. What `make` throws, every
+/// rank throws as MismatchError.
 QKV_API std::string decide(Transport& transport, const std::string& mine,
-                           const std::function<std::string(const std::vector<std::string>&)>& make);
+    const std::function<std::string(const std::vector<std::string>&)>& make);
 
 }  // namespace qkv::inline v0::dist

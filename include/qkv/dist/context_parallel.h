@@ -1,11 +1,16 @@
-// Attention over a sequence that is cut over ranks: every rank passes its own rows of q, k and v and gets its own rows of out,
-// with the bits that one machine gives wherever the order of sums allows it (docs/concepts/parallel.md has the table).
+// Attention over a sequence that is cut over ranks: every rank passes its own rows of q, k and v and gets its own rows
+// of out, with the bits that one machine gives wherever the order of sums allows it (docs/concepts/parallel.md has the
+// table).
 //
-//   kAllGather   every rank gets all of k and v, and computes its own queries; a key/value head at a time, or chunks of one
-//                equal bits: out, lse, dq. dk, dv are sums over ranks, in order of ranks, in the type of sums: within rounding
-//   kUlysses     rows are exchanged for heads: every rank computes Hkv / P key/value heads with all rows, and gives them back
+//   kAllGather   every rank gets all of k and v, and computes its own queries; a key/value head at a time, or chunks of
+//   one
+//                equal bits: out, lse, dq. dk, dv are sums over ranks, in order of ranks, in the type of sums: within
+//                rounding
+//   kUlysses     rows are exchanged for heads: every rank computes Hkv / P key/value heads with all rows, and gives
+//   them back
 //                equal bits: out, lse, dq, dk, dv. P must divide Hkv. Jacobs 2023 (arXiv:2309.14509)
-//   kRing        chunks of keys visit every rank, passed on from neighbour to neighbour, by ascending keys: a rank holds two of them
+//   kRing        chunks of keys visit every rank, passed on from neighbour to neighbour, by ascending keys: a rank
+//   holds two of them
 //                equal bits: out, lse, dq. dk, dv are sums over ranks in the type of sums: within rounding
 //                Liu, Zaharia, Abbeel 2023 (arXiv:2310.01889), but for the order
 //
@@ -23,7 +28,8 @@ namespace qkv::inline v0::dist {
 /// Which rows a rank holds.
 enum class Layout {
   kContiguous,  ///< rank r holds the r-th of P pieces
-  kZigZag,  ///< pieces r and 2 P - 1 - r of 2 P, ContextParallelOptions::turns times: under a causal mask the same work for all
+  kZigZag,  ///< pieces r and 2 P - 1 - r of 2 P, ContextParallelOptions::turns times: under a causal mask the same work
+            ///< for all
 };
 
 enum class Method { kAllGather, kUlysses, kRing };
@@ -31,17 +37,18 @@ enum class Method { kAllGather, kUlysses, kRing };
 struct ContextParallelOptions {
   Layout layout = Layout::kContiguous;
   Method method = Method::kAllGather;
-  /// Rows are assigned in blocks of this many, at least 1. The default fits every instruction set; with other numbers rows at the
-  /// cuts cost a copy (AttentionOptions::place). 1 is as even as possible.
+  /// Rows are assigned in blocks of this many, at least 1. The default fits every instruction set; with other numbers
+  /// rows at the cuts cost a copy (AttentionOptions::place). 1 is as even as possible.
   Index block = 32;
-  /// Of kZigZag: how often pieces are assigned to the ranks, there and back, at least 1: 2 P turns pieces. Ranks that wait for each
-  /// other's work (those with a chunk, below) wait less with more (docs/concepts/parallel.md), but each piece is computed by itself:
-  /// it should keep a thousand rows.
+  /// Of kZigZag: how often pieces are assigned to the ranks, there and back, at least 1: 2 P turns pieces. Ranks that
+  /// wait for each other's work (those with a chunk, below) wait less with more (docs/concepts/parallel.md), but each
+  /// piece is computed by itself: it should keep a thousand rows.
   Index turns = 1;
-  /// Keys per message, rounded down to a multiple that the kernels take, at least one: a rank holds two such chunks of a
-  /// key/value head beside its own rows, in backward by all-gather also what P - 1 ranks give for dk and dv of a chunk of its own;
-  /// whole heads where few queries are decoded, empty rows are a mean, or keys are read by lists. 0: 4,096 in a ring; all of a head
-  /// by all-gather, where ranks then do not wait for each other's work. Ulysses computes whole heads: 0.
+  /// Keys per message, rounded down to a multiple that the kernels take, at least one: a rank holds two such chunks of
+  /// a key/value head beside its own rows, in backward by all-gather also what P - 1 ranks give for dk and dv of a
+  /// chunk of its own; whole heads where few queries are decoded, empty rows are a mean, or keys are read by lists. 0:
+  /// 4,096 in a ring; all of a head by all-gather, where ranks then do not wait for each other's work. Ulysses computes
+  /// whole heads: 0.
   Index chunk = 0;
 };
 
@@ -52,49 +59,50 @@ struct Rows {
   friend bool operator==(const Rows&, const Rows&) = default;
 };
 
-/// The rows of `length` that rank `rank` of `ranks` holds, in ascending order; none where there are more ranks than blocks.
-/// Throws OptionError for negative lengths, no such rank, a block or turns below 1.
+/// The rows of `length` that rank `rank` of `ranks` holds, in ascending order; none where there are more ranks than
+/// blocks. Throws OptionError for negative lengths, no such rank, a block or turns below 1.
 QKV_API std::vector<Rows> rows_of_rank(const ContextParallelOptions& cut, Index length, int rank, int ranks);
 
-/// One rank's end. All ranks make one with the same options and call the same functions in the same order; a rank whose shapes,
-/// options, version or instruction set differ is a MismatchError with the same text on every rank, before anything is computed
-/// (agree.h). Errors: MismatchError, TransportError, and those of attention_forward and attention_backward.
+/// One rank's end. All ranks make one with the same options and call the same functions in the same order; a rank whose
+/// shapes, options, version or instruction set differ is a MismatchError with the same text on every rank, before
+/// anything is computed (agree.h). Errors: MismatchError, TransportError, and those of attention_forward and
+/// attention_backward.
 ///
-/// Tensors are those of attention.h with local rows: rows(T) one after the other. Biases, masks, sinks and AttentionOptions::place
-/// are of the whole problem; `place` must be left alone, captures are not supported (UnsupportedError). dbias, dsinks and
-/// dposition_bias have the sizes of the whole and are complete on every rank.
+/// Tensors are those of attention.h with local rows: rows(T) one after the other. Biases, masks, sinks and
+/// AttentionOptions::place are of the whole problem; `place` must be left alone, captures are not supported
+/// (UnsupportedError). dbias, dsinks and dposition_bias have the sizes of the whole and are complete on every rank.
 class QKV_API ContextParallel {
  public:
   /// Refers to both.
-  explicit ContextParallel(Transport& transport, ContextParallelOptions options = {},
-                           Context& context = Context::default_context());
+  explicit ContextParallel(
+      Transport& transport, ContextParallelOptions options = {}, Context& context = Context::default_context());
 
   /// The rows of a sequence of `length` that this rank holds, in the order in which its tensors hold them.
   std::vector<Rows> rows(Index length) const;
 
   /// out and lse of this rank's queries, as attention_forward. Weights are not supported (UnsupportedError).
-  void forward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<float, 4> out, View<float, 3> lse,
-               const AttentionOptions& options = {});
+  void forward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<float, 4> out,
+      View<float, 3> lse, const AttentionOptions& options = {});
   void forward(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v, View<double, 4> out,
-               View<double, 3> lse, const AttentionOptions& options = {});
+      View<double, 3> lse, const AttentionOptions& options = {});
   void forward(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<const BFloat16, 4> v, View<BFloat16, 4> out,
-               View<float, 3> lse, const AttentionOptions& options = {});
+      View<float, 3> lse, const AttentionOptions& options = {});
   void forward(View<const Float16, 4> q, View<const Float16, 4> k, View<const Float16, 4> v, View<Float16, 4> out,
-               View<float, 3> lse, const AttentionOptions& options = {});
+      View<float, 3> lse, const AttentionOptions& options = {});
 
   /// Gradients of this rank's rows, as attention_backward; out and lse are those that forward gave.
   void backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<const float, 4> out,
-                View<const float, 3> lse, View<const float, 4> dout, const AttentionGradients<float>& gradients,
-                const AttentionOptions& options = {});
+      View<const float, 3> lse, View<const float, 4> dout, const AttentionGradients<float>& gradients,
+      const AttentionOptions& options = {});
   void backward(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v, View<const double, 4> out,
-                View<const double, 3> lse, View<const double, 4> dout, const AttentionGradients<double>& gradients,
-                const AttentionOptions& options = {});
-  void backward(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<const BFloat16, 4> v, View<const BFloat16, 4> out,
-                View<const float, 3> lse, View<const BFloat16, 4> dout, const AttentionGradients<BFloat16>& gradients,
-                const AttentionOptions& options = {});
-  void backward(View<const Float16, 4> q, View<const Float16, 4> k, View<const Float16, 4> v, View<const Float16, 4> out,
-                View<const float, 3> lse, View<const Float16, 4> dout, const AttentionGradients<Float16>& gradients,
-                const AttentionOptions& options = {});
+      View<const double, 3> lse, View<const double, 4> dout, const AttentionGradients<double>& gradients,
+      const AttentionOptions& options = {});
+  void backward(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<const BFloat16, 4> v,
+      View<const BFloat16, 4> out, View<const float, 3> lse, View<const BFloat16, 4> dout,
+      const AttentionGradients<BFloat16>& gradients, const AttentionOptions& options = {});
+  void backward(View<const Float16, 4> q, View<const Float16, 4> k, View<const Float16, 4> v,
+      View<const Float16, 4> out, View<const float, 3> lse, View<const Float16, 4> dout,
+      const AttentionGradients<Float16>& gradients, const AttentionOptions& options = {});
 
  private:
   Transport& transport_;

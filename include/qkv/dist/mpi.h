@@ -1,5 +1,6 @@
-// MPI as a transport: the ranks that mpirun (or srun) started. Open MPI 4 and 5 (libmpi.so.40), loaded when it is asked for: nothing
-// links MPI, and where it is not installed only Mpi fails. Not: MPICH and its relatives, whose handles are numbers (refused by name).
+// MPI as a transport: the ranks that mpirun (or srun) started. Open MPI 4 and 5 (libmpi.so.40), loaded when it is asked
+// for: nothing links MPI, and where it is not installed only Mpi fails. Not: MPICH and its relatives, whose handles are
+// numbers (refused by name).
 #pragma once
 
 #include <cstddef>
@@ -15,12 +16,13 @@ struct MpiOptions {
   std::size_t piece_bytes = std::size_t{1} << 30;  ///< longer messages are sent in pieces: MPI counts in int
 };
 
-/// This process as one rank of MPI_COMM_WORLD. Opening is collective. Two transports between the same ranks, which two threads may
-/// use at once: `data` for work, `control` for a Guarded.
+/// This process as one rank of MPI_COMM_WORLD. Opening is collective. Two transports between the same ranks, which two
+/// threads may use at once: `data` for work, `control` for a Guarded.
 class QKV_API Mpi {
  public:
-  /// Loads the library; starts MPI unless the program has, then with MPI_THREAD_SERIALIZED. Throws UnsupportedError, in one line: no
-  /// library, another MPI, too few guarantees for threads. Throws OptionError for a piece above 2^31 - 1 bytes or of 0.
+  /// Loads the library; starts MPI unless the program has, then with MPI_THREAD_SERIALIZED. Throws UnsupportedError, in
+  /// one line: no library, another MPI, too few guarantees for threads. Throws OptionError for a piece above 2^31 - 1
+  /// bytes or of 0.
   explicit Mpi(const MpiOptions& options = {});
   Mpi(const Mpi&) = delete;
   Mpi& operator=(const Mpi&) = delete;
@@ -31,8 +33,8 @@ class QKV_API Mpi {
   Transport& control();
   /// "Open MPI v4.1.4, ..."
   const std::string& version() const;
-  /// The orderly end, collective: every operation is complete. Ends MPI if this object has started it. The transports are no longer
-  /// to be used.
+  /// The orderly end, collective: every operation is complete. Ends MPI if this object has started it. The transports
+  /// are no longer to be used.
   void close();
 
  private:

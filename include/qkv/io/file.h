@@ -14,21 +14,22 @@
 
 namespace qkv::inline v0::io {
 
-/// The bytes of a regular file. Throws IoError (path and reason) when it cannot be read or its size changes during the read.
+/// The bytes of a regular file. Throws IoError (path and reason) when it cannot be read or its size changes during the
+/// read.
 QKV_API std::vector<std::byte> read_file(const std::filesystem::path& path);
 
-/// Writes a temporary file in the same directory, fsyncs it and renames it to `path`. On any error it throws IoError, leaves
-/// `path` unchanged and removes the temporary file. A symbolic link is followed, not replaced.
+/// Writes a temporary file in the same directory, fsyncs it and renames it to `path`. On any error it throws IoError,
+/// leaves `path` unchanged and removes the temporary file. A symbolic link is followed, not replaced.
 QKV_API void write_file_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes);
 QKV_API void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 
-/// Several outputs of one command: `add` writes each under a temporary name, `commit` renames them all. When anything fails
-/// before `commit` has returned, every path is as it was before.
+/// Several outputs of one command: `add` writes each under a temporary name, `commit` renames them all. When anything
+/// fails before `commit` has returned, every path is as it was before.
 ///
-/// What a crash or SIGKILL leaves: before `commit` every path as it was, and temporary files `.qkv-PID-N.tmp` beside them.
-/// Inside `commit`, between two renames, some paths are new and the others old, each of them whole; the old contents of the
-/// new ones lie beside them under such names, and so do the new contents of the others. The tool `qkv` removes its temporary
-/// files on SIGINT, SIGTERM and SIGHUP, and lets a `commit` that has begun finish first.
+/// What a crash or SIGKILL leaves: before `commit` every path as it was, and temporary files `.qkv-PID-N.tmp` beside
+/// them. Inside `commit`, between two renames, some paths are new and the others old, each of them whole; the old
+/// contents of the new ones lie beside them under such names, and so do the new contents of the others. The tool `qkv`
+/// removes its temporary files on SIGINT, SIGTERM and SIGHUP, and lets a `commit` that has begun finish first.
 class QKV_API AtomicFiles {
  public:
   AtomicFiles();

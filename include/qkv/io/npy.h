@@ -13,8 +13,9 @@
 
 namespace qkv::inline v0::io {
 
-/// The result is row-major and little-endian whatever the file's order. Throws FormatError (with the byte offset) for a broken
-/// header or a dtype that is not read, IoError when the file cannot be read. Limits: a header of 65,535 bytes, 64 axes.
+/// The result is row-major and little-endian whatever the file's order. Throws FormatError (with the byte offset) for a
+/// broken header or a dtype that is not read, IoError when the file cannot be read. Limits: a header of 65,535 bytes,
+/// 64 axes.
 QKV_API AnyTensor load_npy(const std::filesystem::path& path);
 QKV_API AnyTensor parse_npy(std::span<const std::byte> bytes);
 

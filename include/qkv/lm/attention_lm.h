@@ -1,11 +1,12 @@
-// AttentionLM: the toy language model. Token embeddings, positions (learned or rotary), grouped-query attention, a linear
-// head; forward, loss, backward.
+// AttentionLM: the toy language model. Token embeddings, positions (learned or rotary), grouped-query attention, a
+// linear head; forward, loss, backward.
 //
-//   h = tok[id] + pos[i];   h = W_o(attention(W_q h, W_k h, W_v h));   logits = head(h)                  plain (article 003)
-//   h = wte[id] + wpe[i];   per layer: h += attn(ln_1(h)), h += mlp(ln_2(h));   logits = lm_head(ln_f(h))  blocks (nanoGPT)
-//   rotary positions: no pos[i]; q and k of every layer are rotated by their position instead (qkv/rotary.h)
+//   h = tok[id] + pos[i];   h = W_o(attention(W_q h, W_k h, W_v h));   logits = head(h)                  plain (article
+//   003) h = wte[id] + wpe[i];   per layer: h += attn(ln_1(h)), h += mlp(ln_2(h));   logits = lm_head(ln_f(h))  blocks
+//   (nanoGPT) rotary positions: no pos[i]; q and k of every layer are rotated by their position instead (qkv/rotary.h)
 //
-// Not: training (trainer.h), sampling (generate.h), a general network. f32. Radford 2019 (GPT-2); Karpathy's nanoGPT for names.
+// Not: training (trainer.h), sampling (generate.h), a general network. f32. Radford 2019 (GPT-2); Karpathy's nanoGPT
+// for names.
 #pragma once
 
 #include <cstdint>
@@ -57,8 +58,8 @@ struct LayerTrace {
   Tensor<float> weights;  ///< [B, H, T, T]
 };
 
-/// The part of every batch that one of several ranks computes: some of its sequences, of each all tokens or those of `part`. Logits have
-/// the bits that they have in the whole; losses and gradients add up over ranks to the whole's.
+/// The part of every batch that one of several ranks computes: some of its sequences, of each all tokens or those of
+/// `part`. Logits have the bits that they have in the whole; losses and gradients add up over ranks to the whole's.
 struct BatchShare {
   Index batch = 0, length = 0;              ///< B and T of the whole batch; 0: this is all of it
   Index first_sequence = 0, sequences = 0;  ///< this rank's
@@ -82,9 +83,9 @@ class QKV_API AttentionLM : public nn::Module {
   const AttentionLMConfig& config() const;
   /// Turns the causal mask of a trained model on or off: for experiments.
   void set_causal(bool causal);
-  /// Tensor parallelism (qkv/nn/sharding.h): the model with part `part` of the heads of every layer, and everything else whole. `sum`
-  /// makes its numbers the sums over all parts: called once a layer in forward and once in backward. parts must divide the key/value
-  /// heads: OptionError. Only forward, loss and backward are meaningful.
+  /// Tensor parallelism (qkv/nn/sharding.h): the model with part `part` of the heads of every layer, and everything
+  /// else whole. `sum` makes its numbers the sums over all parts: called once a layer in forward and once in backward.
+  /// parts must divide the key/value heads: OptionError. Only forward, loss and backward are meaningful.
   AttentionLM shard(Index part, Index parts, std::function<void(std::span<float>)> sum) const;
   /// Takes back the parameters of part `part`: its heads, and from part 0 everything else.
   void take_shard(const AttentionLM& shard, Index part, Index parts);
@@ -92,8 +93,8 @@ class QKV_API AttentionLM : public nn::Module {
   void train(bool on = true);
 
   std::vector<nn::Parameter> parameters() override;
-  /// As in nn::Module. With blocks a file may lack lm_head.weight, which GPT-2 ties to transformer.wte.weight; then that
-  /// tensor is copied.
+  /// As in nn::Module. With blocks a file may lack lm_head.weight, which GPT-2 ties to transformer.wte.weight; then
+  /// that tensor is copied.
   void load_state_dict(const StateDict& state, std::string_view prefix = {}) override;
 
   /// What forward keeps for backward, and scratch; reused from step to step, so that no tensor is allocated twice.
@@ -114,15 +115,16 @@ class QKV_API AttentionLM : public nn::Module {
     std::unique_ptr<Impl> impl_;
   };
 
-  /// Logits [B, T, V] of ids [B, T], T <= context. Throws OptionError for an id outside the vocabulary, ShapeError for T.
+  /// Logits [B, T, V] of ids [B, T], T <= context. Throws OptionError for an id outside the vocabulary, ShapeError for
+  /// T.
   void forward(View<const Index, 2> ids, Activations& activations, std::uint64_t dropout_seed = 0,
-               Context& context = Context::default_context()) const;
+      Context& context = Context::default_context()) const;
   Tensor<float> logits(View<const Index, 2> ids, Context& context = Context::default_context()) const;
 
-  /// Mean cross-entropy of the last forward over the targets [B, T] that are not kNoTarget; keeps dlogits for backward. `all`: the
-  /// number of targets of the whole batch, where this is a share of it; 0: those here.
+  /// Mean cross-entropy of the last forward over the targets [B, T] that are not kNoTarget; keeps dlogits for backward.
+  /// `all`: the number of targets of the whole batch, where this is a share of it; 0: those here.
   double loss(View<const Index, 2> targets, Activations& activations, Context& context = Context::default_context(),
-              Index all = 0) const;
+      Index all = 0) const;
   /// Overwrites every gradient with that of the last loss.
   void backward(Activations& activations, Context& context = Context::default_context());
 

@@ -1,5 +1,6 @@
 // Batches of character ids: windows of a text, given arrays, and the two tasks made of random numbers. Not: files.
-// Everything is a pure function of (seed, step): bit-identical for any thread count, and a run resumes where it stopped.
+// Everything is a pure function of (seed, step): bit-identical for any thread count, and a run resumes where it
+// stopped.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +39,11 @@ class QKV_API BatchSource {
   static BatchSource from_arrays(Tensor<Index> batches);
   /// Windows of a text at given starts [steps, B].
   static BatchSource from_starts(std::vector<Index> ids, Tensor<Index> starts, Index context);
-  /// --task previous: fresh random ids below `alphabet`; the target at i is the character at i - 1, at i = 0 its own character.
+  /// --task previous: fresh random ids below `alphabet`; the target at i is the character at i - 1, at i = 0 its own
+  /// character.
   static BatchSource previous(Index alphabet, BatchShape shape, std::uint64_t seed);
-  /// --task masked: windows in which 15 % of the characters (at least one per row) are replaced by the id mask_id, as in BERT;
-  /// the target is the replaced character, kNoTarget elsewhere.
+  /// --task masked: windows in which 15 % of the characters (at least one per row) are replaced by the id mask_id, as
+  /// in BERT; the target is the replaced character, kNoTarget elsewhere.
   static BatchSource masked(std::vector<Index> ids, Index mask_id, BatchShape shape, std::uint64_t seed);
 
   /// Fills the batch of a step; allocates only when the shape changes. Throws OptionError past the last given step.
@@ -55,7 +57,8 @@ class QKV_API BatchSource {
  private:
   enum class Kind { kWindows, kArrays, kStarts, kPrevious, kMasked };
   BatchSource(Kind kind, BatchShape shape, std::uint64_t seed) : kind_(kind), shape_(shape), seed_(seed) {}
-  static BatchSource over_text(Kind kind, std::vector<Index> ids, BatchShape shape, std::uint64_t seed, const char* function);
+  static BatchSource over_text(
+      Kind kind, std::vector<Index> ids, BatchShape shape, std::uint64_t seed, const char* function);
   void fill_row(Index step, Index row, std::span<Index> inputs, std::span<Index> targets) const;
 
   Kind kind_;

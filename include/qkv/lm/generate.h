@@ -1,8 +1,8 @@
 // Generation with a KV cache: greedy, temperature, top-k. Not: beams, batches.
 //
-// A full context does not slide: learned positions are absolute, and with rotary ones the deeper layers' cached keys were
-// computed from tokens that are gone. Instead the last half is kept, moved to position 0 and prefilled again, and the new
-// character follows. Decoding with the cache and a full forward over the same window agree.
+// A full context does not slide: learned positions are absolute, and with rotary ones the deeper layers' cached keys
+// were computed from tokens that are gone. Instead the last half is kept, moved to position 0 and prefilled again, and
+// the new character follows. Decoding with the cache and a full forward over the same window agree.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,12 @@ class QKV_API Decoder {
  public:
   /// Throws OptionError when the model is not causal, and for a cache storage of double.
   explicit Decoder(const AttentionLM& model, Context& context = Context::default_context(),
-                   CacheStorage storage = CacheStorage::kF32);
+      CacheStorage storage = CacheStorage::kF32);
   ~Decoder();
   Decoder(Decoder&&) noexcept;
 
-  /// Starts over with a prompt of at least one id; of a prompt longer than the context only the last `context` ids are read.
+  /// Starts over with a prompt of at least one id; of a prompt longer than the context only the last `context` ids are
+  /// read.
   void prefill(std::span<const Index> ids);
   /// Reads one more id. In a full context: keeps the last context / 2 ids, prefills them, and reads it.
   void append(Index id);
@@ -48,16 +49,17 @@ struct GenerateOptions {
   Index top_k = 0;         ///< 0: all; otherwise draw from the k largest logits
   Index allowed_ids = -1;  ///< only ids below this may be drawn (excludes a mask symbol); -1: all
   std::uint64_t seed = 0;
-  CacheStorage cache = CacheStorage::kF32;                    ///< storage type of cached keys and values
-  std::function<void(Index id, double log_prob)> on_token{};  ///< log_prob: of the model, whatever the temperature and top_k
+  CacheStorage cache = CacheStorage::kF32;  ///< storage type of cached keys and values
+  std::function<void(Index id, double log_prob)>
+      on_token{};  ///< log_prob: of the model, whatever the temperature and top_k
 };
 
-/// log(softmax(logits)[id]), natural, computed in double: logits [V] of one position. With Bits::kInvariant those of a Decoder
-/// have the bits of AttentionLM::forward's, and so has this.
+/// log(softmax(logits)[id]), natural, computed in double: logits [V] of one position. With Bits::kInvariant those of a
+/// Decoder have the bits of AttentionLM::forward's, and so has this.
 QKV_API double log_probability(std::span<const float> logits, Index id);
 
 /// The ids that follow the prompt. Throws OptionError for an empty prompt, an unknown id or invalid options.
 QKV_API std::vector<Index> generate(const AttentionLM& model, std::span<const Index> prompt,
-                                    const GenerateOptions& options = {}, Context& context = Context::default_context());
+    const GenerateOptions& options = {}, Context& context = Context::default_context());
 
 }  // namespace qkv::inline v0::lm

@@ -1,5 +1,6 @@
 // Adam and AdamW over the parameters of a module, the learning-rate schedule, clipping by the global norm.
-// Operations in PyTorch's order in f32, so that losses match. Kingma 2014 (arXiv:1412.6980), Loshchilov 2017 (1711.05101).
+// Operations in PyTorch's order in f32, so that losses match. Kingma 2014 (arXiv:1412.6980), Loshchilov 2017
+// (1711.05101).
 #pragma once
 
 #include <span>
@@ -44,7 +45,8 @@ class QKV_API Adam {
 
 enum class ScheduleKind { kConstant, kCosine };
 
-/// kConstant: rate, after a linear warmup over warmup_steps. kCosine: then half a cosine down to min_rate at total_steps.
+/// kConstant: rate, after a linear warmup over warmup_steps. kCosine: then half a cosine down to min_rate at
+/// total_steps.
 struct LearningRateSchedule {
   ScheduleKind kind = ScheduleKind::kConstant;
   double rate = 3e-3;
@@ -57,8 +59,8 @@ struct LearningRateSchedule {
 
 /// sqrt(sum of squares of all gradients), summed in f64 in one fixed order.
 QKV_API double global_norm(std::span<const nn::Parameter> parameters);
-/// Scales the gradients by max_norm / (norm + 1e-6) where the norm exceeds max_norm, as PyTorch does. `norm` is theirs, or that of more
-/// gradients of which these are a part. clip_global_norm returns the norm before.
+/// Scales the gradients by max_norm / (norm + 1e-6) where the norm exceeds max_norm, as PyTorch does. `norm` is theirs,
+/// or that of more gradients of which these are a part. clip_global_norm returns the norm before.
 QKV_API void clip_to_norm(std::span<const nn::Parameter> parameters, double norm, double max_norm);
 QKV_API double clip_global_norm(std::span<const nn::Parameter> parameters, double max_norm);
 

@@ -12,8 +12,8 @@
 
 namespace qkv::inline v0::lm {
 
-/// Texts are UTF-8. What is none (a stray or missing continuation byte, an overlong form, a surrogate, a value above U+10FFFF) is a
-/// FormatError with the offset of its first byte.
+/// Texts are UTF-8. What is none (a stray or missing continuation byte, an overlong form, a surrogate, a value above
+/// U+10FFFF) is a FormatError with the offset of its first byte.
 class QKV_API CharTokenizer {
  public:
   /// The characters that occur in the text. Throws OptionError for an empty text.

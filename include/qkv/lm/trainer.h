@@ -31,11 +31,12 @@ struct TrainOptions {
   AdamOptions adam{};
   double clip_norm = 0;    ///< 0: off
   std::uint64_t seed = 0;  ///< of dropout only; a batch source has its own
-  /// Where ranks divide a batch: this rank's share of it, and what is called after backward with this rank's loss and gradients: makes
-  /// the gradients those of the whole batch and returns its loss.
+  /// Where ranks divide a batch: this rank's share of it, and what is called after backward with this rank's loss and
+  /// gradients: makes the gradients those of the whole batch and returns its loss.
   BatchShare share{};
   std::function<double(double loss, std::span<const nn::Parameter> parameters)> reduce{};
-  /// Where ranks divide the parameters (AttentionLM::shard): the norm of all gradients, for clipping; none: global_norm.
+  /// Where ranks divide the parameters (AttentionLM::shard): the norm of all gradients, for clipping; none:
+  /// global_norm.
   std::function<double(std::span<const nn::Parameter> parameters)> norm{};
   std::function<void(const StepReport&)> on_step{};  ///< called after every step; an exception from it ends the run
 };
@@ -50,7 +51,8 @@ class QKV_API Trainer {
   /// Borrows the model, which must not be loaded or moved meanwhile. Throws OptionError for invalid options.
   Trainer(AttentionLM& model, TrainOptions options);
 
-  /// Runs from step() to options.steps. Throws OptionError when the source has fewer steps, or ids outside the vocabulary.
+  /// Runs from step() to options.steps. Throws OptionError when the source has fewer steps, or ids outside the
+  /// vocabulary.
   TrainResult run(const BatchSource& source, Context& context = Context::default_context());
   /// One step; returns its loss. Reuses the memory of the previous step.
   double step(const BatchSource& source, Context& context = Context::default_context());
@@ -69,8 +71,8 @@ class QKV_API Trainer {
   AttentionLM::Activations activations_;
 };
 
-/// A trained model with all that is needed to use it again. In the file: parameters by name, with an optimizer state also
-/// adam.mean and adam.square; configuration, tokenizer, task and step in the metadata.
+/// A trained model with all that is needed to use it again. In the file: parameters by name, with an optimizer state
+/// also adam.mean and adam.square; configuration, tokenizer, task and step in the metadata.
 struct Checkpoint {
   AttentionLM model;
   CharTokenizer tokenizer;
@@ -80,13 +82,13 @@ struct Checkpoint {
 };
 
 QKV_API StateDict checkpoint_to_state(const AttentionLM& model, const CharTokenizer& tokenizer, const std::string& task,
-                                      Index step, const AdamState* adam = nullptr);
+    Index step, const AdamState* adam = nullptr);
 /// Throws OptionError, ShapeError or FormatError that say what is missing or wrong.
 QKV_API Checkpoint checkpoint_from_state(const StateDict& state);
 
 /// Safetensors, written atomically (io/file.h); in builds with qkv::io.
 QKV_API void save_checkpoint(const std::string& path, const AttentionLM& model, const CharTokenizer& tokenizer,
-                             const std::string& task, Index step, const AdamState* adam = nullptr);
+    const std::string& task, Index step, const AdamState* adam = nullptr);
 QKV_API Checkpoint load_checkpoint(const std::string& path);
 
 }  // namespace qkv::inline v0::lm

@@ -29,7 +29,8 @@ struct AttentionForm {
   OutputProjection output = OutputProjection::kNone;
   bool own_width = false;  ///< reads d_k
   bool heads = false;      ///< reads num_heads, which must be given; masks may have an axis of heads (also where H = 1)
-  bool grouped = false;    ///< reads num_kv_heads, head_dim, norms, rotary; biases of q, k, v and of the output are independent
+  bool grouped =
+      false;  ///< reads num_kv_heads, head_dim, norms, rotary; biases of q, k, v and of the output are independent
   bool bias = true;
   bool causal = false;
   EmptyRow empty_row = EmptyRow::kMean;
@@ -38,8 +39,7 @@ struct AttentionForm {
 };
 
 /// Workspace of AttentionLayer::step, owned by the caller; reused from step to step it does not allocate.
-template <class T>
-struct StepMemoryOf {
+template <class T> struct StepMemoryOf {
   Tensor<T> projected, attended;  // [B, n, P], [B, n, W]
   std::vector<Index> positions;   // [B]: position of each sequence's first new token
 };
@@ -68,38 +68,39 @@ class QKV_API AttentionLayer : public Layer {
   /// As it was created, with the form's defaults in it and 0 for what the form does not read.
   const LayerConfig& config() const { return config_; }
 
-  void forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const override;
-  void backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx,
-                     Context& context = Context::default_context()) override;
-  void forward_into(View<const BFloat16, 3> x, View<BFloat16, 3> y, const ForwardOptions& options,
-                    Bf16Saved* saved) const override;
+  void forward_into(
+      View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const override;
+  void backward_into(
+      View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context& context = Context::default_context()) override;
+  void forward_into(
+      View<const BFloat16, 3> x, View<BFloat16, 3> y, const ForwardOptions& options, Bf16Saved* saved) const override;
   void backward_into(View<const BFloat16, 3> dy, Bf16Saved& saved, View<BFloat16, 3> dx,
-                     Context& context = Context::default_context()) override;
+      Context& context = Context::default_context()) override;
 
-  /// The next n tokens of every sequence of a cache: x [B, n, E] -> y [B, n, output_dim], B the cache's sequences. Appends
-  /// their keys and values (rotary positions continue from each sequence's length); each token attends to all keys up to its
-  /// own that `mask` keeps. Prefill is a step of many tokens. No dropout, no backward. Every error before the append, such as
-  /// CacheFullError, leaves the cache unchanged; after it only attention_forward's errors about the mask can be thrown.
+  /// The next n tokens of every sequence of a cache: x [B, n, E] -> y [B, n, output_dim], B the cache's sequences.
+  /// Appends their keys and values (rotary positions continue from each sequence's length); each token attends to all
+  /// keys up to its own that `mask` keeps. Prefill is a step of many tokens. No dropout, no backward. Every error
+  /// before the append, such as CacheFullError, leaves the cache unchanged; after it only attention_forward's errors
+  /// about the mask can be thrown.
   void step(View<const float, 3> x, View<float, 3> y, KVCache& cache, StepMemory& memory, const Mask& mask = {},
-            Context& context = Context::default_context()) const;
-  void step(View<const BFloat16, 3> x, View<BFloat16, 3> y, KVCache& cache, Bf16StepMemory& memory, const Mask& mask = {},
-            Context& context = Context::default_context()) const;
+      Context& context = Context::default_context()) const;
+  void step(View<const BFloat16, 3> x, View<BFloat16, 3> y, KVCache& cache, Bf16StepMemory& memory,
+      const Mask& mask = {}, Context& context = Context::default_context()) const;
 
   std::vector<Parameter> parameters() override;
-  /// Accepts every spelling (query_proj, q_proj, W_Q, wq, to_q, ...; output_proj, out_proj, c_proj, to_out, ...; proj, in_proj,
-  /// Wqkv, c_attn, ...), merged or separate; the names that came in are kept. The error about an unknown name lists them all.
-  /// Causal masks and angles of rotary positions that a file holds as buffers (mask, tril, GPT-2's bias [1, 1, T, T], inv_freq)
-  /// are left out. The file decides about biases and an optional output projection.
+  /// Accepts every spelling (query_proj, q_proj, W_Q, wq, to_q, ...; output_proj, out_proj, c_proj, to_out, ...; proj,
+  /// in_proj, Wqkv, c_attn, ...), merged or separate; the names that came in are kept. The error about an unknown name
+  /// lists them all. Causal masks and angles of rotary positions that a file holds as buffers (mask, tril, GPT-2's bias
+  /// [1, 1, T, T], inv_freq) are left out. The file decides about biases and an optional output projection.
   void load_state_dict(const StateDict& state, std::string_view prefix = {}) override;
 
-  /// Copies the parameters of a layer of the same sizes; names stay. OptionError when only one of the two has a parameter.
+  /// Copies the parameters of a layer of the same sizes; names stay. OptionError when only one of the two has a
+  /// parameter.
   void copy_parameters(const AttentionLayer& from);
 
   /// The implementation: src/nn/attention/run.h, sharding.cc.
-  template <class T>
-  struct Run;
-  template <class T>
-  struct Back;
+  template <class T> struct Run;
+  template <class T> struct Back;
   struct Shards;
 
  protected:
@@ -117,8 +118,9 @@ class QKV_API AttentionLayer : public Layer {
 
   AttentionForm form_;
   LayerConfig config_;
-  Index first_head_ = 0, whole_heads_ = 0;  // of a shard: its first head among those of the whole, for dropout; 0: it is whole
-  Mask causal_ = Mask::causal();            // stored, so that a forward allocates nothing
+  Index first_head_ = 0,
+        whole_heads_ = 0;         // of a shard: its first head among those of the whole, for dropout; 0: it is whole
+  Mask causal_ = Mask::causal();  // stored, so that a forward allocates nothing
   Mask last_sees_last_ = Mask::causal(Align::kBottomRight);
   bool merged_;                                           // whether names use one matrix for q, k, v, or three
   std::array<std::string, 5> weight_names_, bias_names_;  // of q, k, v, merged, output

@@ -14,18 +14,20 @@ struct EmbeddingOptions {
 
 /// dtable[ids[m]] += dy[m], in ascending m for each row of the table [V, E], for any number of threads.
 QKV_API void scatter_rows(View<const float, 2> dy, std::span<const std::int64_t> ids, View<float, 2> dtable,
-                          Context& context = Context::default_context());
+    Context& context = Context::default_context());
 
 class QKV_API Embedding : public Module {
  public:
   explicit Embedding(const EmbeddingOptions& options);
 
-  /// y [M, E]: y[m] = weight[ids[m]], or y[m] += ... with `accumulate`. OptionError for an id outside 0..num_embeddings-1.
+  /// y [M, E]: y[m] = weight[ids[m]], or y[m] += ... with `accumulate`. OptionError for an id outside
+  /// 0..num_embeddings-1.
   void forward(std::span<const std::int64_t> ids, View<float, 2> y, bool accumulate = false,
-               Context& context = Context::default_context()) const;
+      Context& context = Context::default_context()) const;
 
   /// dweight[ids[m]] += dy[m], in ascending m for each row of weight, for any number of threads.
-  void backward(std::span<const std::int64_t> ids, View<const float, 2> dy, Context& context = Context::default_context());
+  void backward(
+      std::span<const std::int64_t> ids, View<const float, 2> dy, Context& context = Context::default_context());
 
   std::vector<Parameter> parameters() override;
 

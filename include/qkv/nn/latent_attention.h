@@ -1,10 +1,10 @@
-// MultiHeadLatentAttention: DeepSeek's attention, whose keys and values are linear maps of one small vector a token. Not: other
-// layers (layer.h), sparse attention over its cache (Mask::keys, which step takes).
+// MultiHeadLatentAttention: DeepSeek's attention, whose keys and values are linear maps of one small vector a token.
+// Not: other layers (layer.h), sparse attention over its cache (Mask::keys, which step takes).
 //
-//   q            = W_q x, or W_qb norm(W_qa x)      [B, T, H (Dn + Dr)]    Dn without and Dr with positions, which are rotated
-//   c | r        = W_kva x                          [B, T, R + Dr]         c = norm(c), r rotated: all that a cache holds
-//   k_n | v      = W_kvb c                          [B, T, H (Dn + Dv)]    a key is [k_n | r], r the same for all heads
-//   y            = W_o attention(q, k, v)           [B, T, E]              scale 1/sqrt(Dn + Dr)
+//   q            = W_q x, or W_qb norm(W_qa x)      [B, T, H (Dn + Dr)]    Dn without and Dr with positions, which are
+//   rotated c | r        = W_kva x                          [B, T, R + Dr]         c = norm(c), r rotated: all that a
+//   cache holds k_n | v      = W_kvb c                          [B, T, H (Dn + Dv)]    a key is [k_n | r], r the same
+//   for all heads y            = W_o attention(q, k, v)           [B, T, E]              scale 1/sqrt(Dn + Dr)
 //
 // The materialised form computes k_n and v. The absorbed one needs none: q_n . (W_k c) = (W_k^T q_n) . c, and sum w v =
 // W_v sum w c, so c | r is one key head for all query heads and c, its first columns, its value. DeepSeek-V2, 2024,
@@ -35,10 +35,9 @@ struct LatentAttentionConfig {
   std::uint64_t seed = 0;  ///< weights and biases: uniform +-1/sqrt(inputs), as PyTorch
 };
 
-/// What backward needs, filled by forward, owned by the caller; reused from call to call it does not allocate. T: float, or
-/// BFloat16 where the layer computes on bf16.
-template <class T>
-struct LatentSavedOf {
+/// What backward needs, filled by forward, owned by the caller; reused from call to call it does not allocate. T:
+/// float, or BFloat16 where the layer computes on bf16.
+template <class T> struct LatentSavedOf {
   Tensor<T> x;              // [B, T, E]
   Tensor<T> q_a, q_a_norm;  // [B, T, q_lora_rank], before and after the norm
   Tensor<T> q;              // [B, T, H (Dn + Dr)], rotated
@@ -55,8 +54,7 @@ using LatentSaved = LatentSavedOf<float>;
 using Bf16LatentSaved = LatentSavedOf<BFloat16>;
 
 /// Workspace of step, owned by the caller.
-template <class T>
-struct LatentStepMemoryOf {
+template <class T> struct LatentStepMemoryOf {
   LatentSavedOf<T> rows;           // of the new tokens
   Tensor<T> absorbed, latent_out;  // [B, n, H, R + Dr], [B, n, H, R]
   Tensor<T> held, kv, k;           // materialised: of all tokens that the cache holds
@@ -73,9 +71,9 @@ struct LatentOptions {
 };
 
 /// DeepSeek's names, those of Hugging Face's deepseek_v2 and deepseek_v3: q_proj, or q_a_proj q_a_layernorm q_b_proj;
-/// kv_a_proj_with_mqa kv_a_layernorm kv_b_proj o_proj, in f32. On f32 or bf16: then weights are rounded to bf16 as they are read,
-/// sums are floats, and what lies between two steps of the formula is bf16. No dropout; empty rows are zeros. Forward is const
-/// and may run concurrently, backward and load may not. Throws ShapeError and OptionError.
+/// kv_a_proj_with_mqa kv_a_layernorm kv_b_proj o_proj, in f32. On f32 or bf16: then weights are rounded to bf16 as they
+/// are read, sums are floats, and what lies between two steps of the formula is bf16. No dropout; empty rows are zeros.
+/// Forward is const and may run concurrently, backward and load may not. Throws ShapeError and OptionError.
 class QKV_API MultiHeadLatentAttention : public Module {
  public:
   explicit MultiHeadLatentAttention(const LatentAttentionConfig& config);
@@ -84,24 +82,25 @@ class QKV_API MultiHeadLatentAttention : public Module {
 
   /// y [B, T, E] from x [B, T, E], materialised.
   void forward(View<const float, 3> x, View<float, 3> y, LatentSaved& saved, const LatentOptions& options = {},
-               Context& context = Context::default_context()) const;
-  void forward(View<const BFloat16, 3> x, View<BFloat16, 3> y, Bf16LatentSaved& saved, const LatentOptions& options = {},
-               Context& context = Context::default_context()) const;
+      Context& context = Context::default_context()) const;
+  void forward(View<const BFloat16, 3> x, View<BFloat16, 3> y, Bf16LatentSaved& saved,
+      const LatentOptions& options = {}, Context& context = Context::default_context()) const;
   /// dx [B, T, E] (null: not wanted) from dy [B, T, E]; parameter gradients += .
-  void backward(View<const float, 3> dy, LatentSaved& saved, View<float, 3> dx, Context& context = Context::default_context());
+  void backward(
+      View<const float, 3> dy, LatentSaved& saved, View<float, 3> dx, Context& context = Context::default_context());
   void backward(View<const BFloat16, 3> dy, Bf16LatentSaved& saved, View<BFloat16, 3> dx,
-                Context& context = Context::default_context());
+      Context& context = Context::default_context());
 
   /// `cache` with this layer's sizes: one head [c | r], values in keys.
   KVCacheConfig cache_config(KVCacheConfig cache = {}) const;
   /// Which form step computes; kAuto: the one with fewer operations, absorbed for few new tokens.
   enum class Form { kAuto, kAbsorbed, kMaterialised };
-  /// The next n tokens of every sequence of a cache: x [B, n, E] -> y [B, n, E]. Appends their c | r; each token attends to all
-  /// keys up to its own that `mask` keeps. A ring is read in the absorbed form alone.
+  /// The next n tokens of every sequence of a cache: x [B, n, E] -> y [B, n, E]. Appends their c | r; each token
+  /// attends to all keys up to its own that `mask` keeps. A ring is read in the absorbed form alone.
   void step(View<const float, 3> x, View<float, 3> y, KVCache& cache, LatentStepMemory& memory, const Mask& mask = {},
-            Form form = Form::kAuto, Context& context = Context::default_context()) const;
-  void step(View<const BFloat16, 3> x, View<BFloat16, 3> y, KVCache& cache, Bf16LatentStepMemory& memory, const Mask& mask = {},
-            Form form = Form::kAuto, Context& context = Context::default_context()) const;
+      Form form = Form::kAuto, Context& context = Context::default_context()) const;
+  void step(View<const BFloat16, 3> x, View<BFloat16, 3> y, KVCache& cache, Bf16LatentStepMemory& memory,
+      const Mask& mask = {}, Form form = Form::kAuto, Context& context = Context::default_context()) const;
 
   std::vector<Parameter> parameters() override;
 
@@ -109,10 +108,8 @@ class QKV_API MultiHeadLatentAttention : public Module {
   std::string_view type_name() const override { return "MultiHeadLatentAttention"; }
 
  private:
-  template <class T>
-  struct Run;
-  template <class T>
-  struct Back;
+  template <class T> struct Run;
+  template <class T> struct Back;
   struct Norm {
     Tensor<float> weight, gradient;  // [D]
   };
@@ -125,7 +122,7 @@ class QKV_API MultiHeadLatentAttention : public Module {
 
   LatentAttentionConfig config_;
   Rotary rotary_;
-  std::optional<Linear> q_a_;    // of low-rank queries, and their norm
+  std::optional<Linear> q_a_;   // of low-rank queries, and their norm
   Linear q_, kv_a_, kv_b_, o_;  // q_ reads x, or the norm's result
   Norm q_norm_, kv_norm_;
 };

@@ -1,5 +1,6 @@
-// Layer: the interface of every form of attention in the ladder: [B, T, E] -> [B, T, output_dim], forward and backward, with
-// parameters. Also: layers by their names on the command line. Not: the forms themselves (self_attention.h, average.h).
+// Layer: the interface of every form of attention in the ladder: [B, T, E] -> [B, T, output_dim], forward and backward,
+// with parameters. Also: layers by their names on the command line. Not: the forms themselves (self_attention.h,
+// average.h).
 //
 // Thread safety: forward is const and may run concurrently (each call its own Saved); backward, load and train may not.
 #pragma once
@@ -15,23 +16,23 @@
 namespace qkv::inline v0::nn {
 
 struct ForwardOptions {
-  Mask mask = {};                          ///< intersected with the layer's causal mask; what it borrows must outlive backward
-  std::optional<bool> causal = {};         ///< none: the layer's own
+  Mask mask = {};                   ///< intersected with the layer's causal mask; what it borrows must outlive backward
+  std::optional<bool> causal = {};  ///< none: the layer's own
   std::optional<EmptyRow> empty_row = {};  ///< none: the layer's own
-  std::uint64_t seed = 0;                  ///< of this call's dropouts, on weights and output; used in training mode only
-  Index first_sequence = 0;                ///< number of sequence 0 in the dropouts' counters
-  Tensor<float>* weights = nullptr;        ///< filled when not null: [B, H, T, T] after softmax, before dropout
-  Tensor<float>* applied = nullptr;        ///< filled when not null: [B, H, T, T] after dropout
-  RotaryPositions positions = {};          ///< of layers with rotary positions; what it borrows must outlive backward
-  SequencePart* part = nullptr;  ///< the tokens are a part of their sequences, which has their positions; must outlive backward
-  Context* context = nullptr;    ///< none: the default one
+  std::uint64_t seed = 0;            ///< of this call's dropouts, on weights and output; used in training mode only
+  Index first_sequence = 0;          ///< number of sequence 0 in the dropouts' counters
+  Tensor<float>* weights = nullptr;  ///< filled when not null: [B, H, T, T] after softmax, before dropout
+  Tensor<float>* applied = nullptr;  ///< filled when not null: [B, H, T, T] after dropout
+  RotaryPositions positions = {};    ///< of layers with rotary positions; what it borrows must outlive backward
+  SequencePart* part =
+      nullptr;  ///< the tokens are a part of their sequences, which has their positions; must outlive backward
+  Context* context = nullptr;  ///< none: the default one
 };
 
 /// What backward needs, filled by forward, owned by the caller; reused from step to step it does not allocate.
 /// The tensors may be read (a cache, a picture); dy and those after it are workspace.
 /// T: float, or BFloat16 in a layer that computes on bf16.
-template <class T>
-struct SavedOf {
+template <class T> struct SavedOf {
   Tensor<T> x;                 // [B, T, E]
   Tensor<T> projected;         // [B, T, W + 2 Wkv]: q, k, v side by side as attention reads them, W = heads * head_dim
   Tensor<T> raw;               // [B, T, W + Wkv]: q and k before their norms, where they have any
@@ -77,19 +78,22 @@ class QKV_API Layer : public Module {
   Tensor<float> backward(View<const float, 3> dy, Saved& saved, Context& context = Context::default_context());
 
   /// The same into the caller's memory (last stride 1), which is overwritten. A null dx is not computed.
-  virtual void forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const = 0;
-  virtual void backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx,
-                             Context& context = Context::default_context()) = 0;
+  virtual void forward_into(
+      View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const = 0;
+  virtual void backward_into(
+      View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context& context = Context::default_context()) = 0;
 
-  /// The same on bf16: what is between projections and attention is bf16 too, sums are float and rounded once. Parameters stay
-  /// float and are rounded as products read them, so weights that hold bf16 numbers are read exactly; gradients of parameters
-  /// are float. UnsupportedError from a layer without projections.
-  Tensor<BFloat16> forward(View<const BFloat16, 3> x, const ForwardOptions& options = {}, Bf16Saved* saved = nullptr) const;
-  Tensor<BFloat16> backward(View<const BFloat16, 3> dy, Bf16Saved& saved, Context& context = Context::default_context());
-  virtual void forward_into(View<const BFloat16, 3> x, View<BFloat16, 3> y, const ForwardOptions& options,
-                            Bf16Saved* saved) const;
+  /// The same on bf16: what is between projections and attention is bf16 too, sums are float and rounded once.
+  /// Parameters stay float and are rounded as products read them, so weights that hold bf16 numbers are read exactly;
+  /// gradients of parameters are float. UnsupportedError from a layer without projections.
+  Tensor<BFloat16> forward(
+      View<const BFloat16, 3> x, const ForwardOptions& options = {}, Bf16Saved* saved = nullptr) const;
+  Tensor<BFloat16> backward(
+      View<const BFloat16, 3> dy, Bf16Saved& saved, Context& context = Context::default_context());
+  virtual void forward_into(
+      View<const BFloat16, 3> x, View<BFloat16, 3> y, const ForwardOptions& options, Bf16Saved* saved) const;
   virtual void backward_into(View<const BFloat16, 3> dy, Bf16Saved& saved, View<BFloat16, 3> dx,
-                             Context& context = Context::default_context());
+      Context& context = Context::default_context());
 
   /// Training mode turns dropout on. A new layer is in evaluation mode.
   void train(bool on = true) { training_ = on; }
@@ -97,8 +101,8 @@ class QKV_API Layer : public Module {
   bool training() const { return training_; }
 
   /// A mask from a dense tensor without naming its axes: [B, Tk], [B, 1, Tq, Tk], and [B, Tq, Tk] without heads or
-  /// [B|1, H|1, Tq|1, Tk|1] with them. Any other rank is a ShapeError, and so is a square [T, T], which may be [B, Tk] of as
-  /// many sequences as tokens or [Tq, Tk]: name its axes. Borrows the tensor.
+  /// [B|1, H|1, Tq|1, Tk|1] with them. Any other rank is a ShapeError, and so is a square [T, T], which may be [B, Tk]
+  /// of as many sequences as tokens or [Tq, Tk]: name its axes. Borrows the tensor.
   Mask keep(const Tensor<std::uint8_t>& dense) const;
   Mask drop(const Tensor<std::uint8_t>& dense) const;
   /// The same with two or three named axes: layer.keep(causal, MaskAxes::kQk). Borrows the tensor.
@@ -131,17 +135,18 @@ struct LayerConfig {
   std::uint64_t seed = 0;
 };
 
-/// The ladder from the bottom up: "average", "fixed-weights", "v1", "v2", "v3", "v4", "self-attention", "single-head", "mha";
-/// then "grouped-query".
+/// The ladder from the bottom up: "average", "fixed-weights", "v1", "v2", "v3", "v4", "self-attention", "single-head",
+/// "mha"; then "grouped-query".
 QKV_API std::span<const std::string_view> layer_names();
 /// Throws OptionError that lists the names when `name` is unknown.
 QKV_API std::unique_ptr<Layer> make_layer(std::string_view name, const LayerConfig& config);
-/// Made and loaded: sizes that `config` leaves 0 (embed_dim, d_k, length, head_dim, num_kv_heads) are those of the tensors in
-/// `state`. num_heads too where they allow only one; otherwise it must be given, and the OptionError lists what they allow.
+/// Made and loaded: sizes that `config` leaves 0 (embed_dim, d_k, length, head_dim, num_kv_heads) are those of the
+/// tensors in `state`. num_heads too where they allow only one; otherwise it must be given, and the OptionError lists
+/// what they allow.
 QKV_API std::unique_ptr<Layer> load_layer(std::string_view name, const StateDict& state, LayerConfig config = {});
 
-/// The numbers of heads with which a layer of this name fits the weights in `state`, ascending: weights alone do not say which.
-/// {1} for layers without heads; empty where no weights of attention are found.
+/// The numbers of heads with which a layer of this name fits the weights in `state`, ascending: weights alone do not
+/// say which. {1} for layers without heads; empty where no weights of attention are found.
 QKV_API std::vector<Index> possible_heads(std::string_view name, const StateDict& state);
 
 }  // namespace qkv::inline v0::nn

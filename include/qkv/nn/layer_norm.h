@@ -20,9 +20,10 @@ class QKV_API LayerNorm : public Module {
   /// y [M, E] from x [M, E]. Means and variances are summed in f64.
   void forward(View<const float, 2> x, View<float, 2> y, Context& context = Context::default_context()) const;
 
-  /// From x and dy [M, E]: dx [M, E] overwritten (may be dy itself); dweight, dbias += in one order for any number of threads.
+  /// From x and dy [M, E]: dx [M, E] overwritten (may be dy itself); dweight, dbias += in one order for any number of
+  /// threads.
   void backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx,
-                Context& context = Context::default_context());
+      Context& context = Context::default_context());
 
   std::vector<Parameter> parameters() override;
   /// The file decides whether there is a bias.

@@ -1,5 +1,5 @@
-// Linear: y = x W^T + b, on attention's micro-kernel, whose sums have one order however the work is cut; bf16 in pairs or tiles
-// where the CPU has instructions for them, otherwise widened to f32. Bit-identical for any number of threads.
+// Linear: y = x W^T + b, on attention's micro-kernel, whose sums have one order however the work is cut; bf16 in pairs
+// or tiles where the CPU has instructions for them, otherwise widened to f32. Bit-identical for any number of threads.
 //
 // Shapes: M rows (tokens), K = in_features, N = out_features. The last axis of every view has stride 1.
 #pragma once
@@ -26,16 +26,16 @@ class QKV_API Linear : public Module {
   /// y [M, N] = x [M, K] W^T + b. Overwrites y, which shares no memory with x. Const: may run concurrently.
   void forward(View<const float, 2> x, View<float, 2> y, Context& context = Context::default_context()) const;
 
-  /// From dy [M, N] and the x [M, K] of forward: dx [M, K] = dy W (null view: not wanted); dW += dy^T x; db += column sums of
-  /// dy.
+  /// From dy [M, N] and the x [M, K] of forward: dx [M, K] = dy W (null view: not wanted); dW += dy^T x; db += column
+  /// sums of dy.
   void backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx,
-                Context& context = Context::default_context());
+      Context& context = Context::default_context());
 
-  /// The same on bf16: sums are float, y and dx rounded once; W stays float and is rounded as it is read. Gradients of W and b
-  /// are float.
+  /// The same on bf16: sums are float, y and dx rounded once; W stays float and is rounded as it is read. Gradients of
+  /// W and b are float.
   void forward(View<const BFloat16, 2> x, View<BFloat16, 2> y, Context& context = Context::default_context()) const;
   void backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, View<BFloat16, 2> dx,
-                Context& context = Context::default_context());
+      Context& context = Context::default_context());
 
   std::vector<Parameter> parameters() override;
   /// The file decides whether there is a bias.
@@ -60,11 +60,10 @@ class QKV_API Linear : public Module {
 /// A linear map stored in bf16, without a module: sums in f32, y and dx rounded once, parameter gradients in f32.
 /// y [M, N] = x [M, K] weight [N, K]^T + bias [N] (null: none). Rows as above; overwrites y.
 QKV_API void linear_forward(View<const BFloat16, 2> x, View<const BFloat16, 2> weight, View<const float, 1> bias,
-                            View<BFloat16, 2> y, Context& context = Context::default_context());
+    View<BFloat16, 2> y, Context& context = Context::default_context());
 /// dx [M, K] = dy [M, N] weight (null: not wanted); dweight [N, K] += dy^T x; dbias [N] += column sums of dy (null: not
 /// wanted).
 QKV_API void linear_backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, View<const BFloat16, 2> weight,
-                             View<BFloat16, 2> dx, View<float, 2> dweight, View<float, 1> dbias,
-                             Context& context = Context::default_context());
+    View<BFloat16, 2> dx, View<float, 2> dweight, View<float, 1> dbias, Context& context = Context::default_context());
 
 }  // namespace qkv::inline v0::nn

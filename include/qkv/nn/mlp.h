@@ -8,8 +8,8 @@ namespace qkv::inline v0::nn {
 /// y = x * Phi(x), Phi the normal distribution function. [M, E]; y may be x.
 QKV_API void gelu_forward(View<const float, 2> x, View<float, 2> y, Context& context = Context::default_context());
 /// dx = dy * (Phi(x) + x * phi(x)), phi the normal density. [M, E]; dx may be dy.
-QKV_API void gelu_backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx,
-                           Context& context = Context::default_context());
+QKV_API void gelu_backward(
+    View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, Context& context = Context::default_context());
 
 struct MlpOptions {
   Index embed_dim = 0;
@@ -30,10 +30,11 @@ class QKV_API Mlp : public Module {
   explicit Mlp(const MlpOptions& options);
 
   /// x, y [M, E]
-  void forward(View<const float, 2> x, View<float, 2> y, MlpSaved& saved, Context& context = Context::default_context()) const;
+  void forward(
+      View<const float, 2> x, View<float, 2> y, MlpSaved& saved, Context& context = Context::default_context()) const;
   /// dx [M, E] overwritten; parameter gradients +=.
   void backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, MlpSaved& saved,
-                Context& context = Context::default_context());
+      Context& context = Context::default_context());
 
   /// c_fc.weight c_fc.bias c_proj.weight c_proj.bias
   std::vector<Parameter> parameters() override;

@@ -29,12 +29,13 @@ class QKV_API Module {
   virtual std::vector<Parameter> parameters() = 0;
 
   /// Takes every parameter from `state`, whose names start with `prefix` ("attn."); names without it are ignored.
-  /// Throws OptionError for an unknown, doubly named or missing parameter and ShapeError for a wrong shape; the error names the
-  /// parameter and what was expected, and leaves the module unchanged.
+  /// Throws OptionError for an unknown, doubly named or missing parameter and ShapeError for a wrong shape; the error
+  /// names the parameter and what was expected, and leaves the module unchanged.
   virtual void load_state_dict(const StateDict& state, std::string_view prefix = {});
 
-  /// Copies under the names (and in the merged or separate form) that were loaded, or the module's own if nothing was loaded; as
-  /// F32, or rounded once to BF16 or F16, as a model of 16 bits keeps them. Throws OptionError for another type.
+  /// Copies under the names (and in the merged or separate form) that were loaded, or the module's own if nothing was
+  /// loaded; as F32, or rounded once to BF16 or F16, as a model of 16 bits keeps them. Throws OptionError for another
+  /// type.
   StateDict state_dict(std::string_view prefix = {}, DType dtype = DType::kF32) const;
   StateDict gradients(std::string_view prefix = {}, DType dtype = DType::kF32) const;
 
@@ -50,23 +51,20 @@ class QKV_API Module {
 };
 
 /// [..., N] contiguous as [M, N]: all axes but the last merged.
-template <class T>
-View<T, 2> as_rows(Tensor<T>& tensor) {
+template <class T> View<T, 2> as_rows(Tensor<T>& tensor) {
   const Index columns = tensor.rank() == 0 ? 1 : tensor.size(tensor.rank() - 1);
   return {tensor.data(), {columns == 0 ? 0 : tensor.count() / columns, columns}};
 }
-template <class T>
-View<const T, 2> as_rows(const Tensor<T>& tensor) {
+template <class T> View<const T, 2> as_rows(const Tensor<T>& tensor) {
   const Index columns = tensor.rank() == 0 ? 1 : tensor.size(tensor.rank() - 1);
   return {tensor.data(), {columns == 0 ? 0 : tensor.count() / columns, columns}};
 }
 
-/// Gives `tensor` these sizes. Keeps the memory and its contents when the number of elements is the same; zeros otherwise.
-/// Allocates nothing when the sizes are unchanged.
+/// Gives `tensor` these sizes. Keeps the memory and its contents when the number of elements is the same; zeros
+/// otherwise. Allocates nothing when the sizes are unchanged.
 QKV_API void resize(Tensor<float>& tensor, std::span<const Index> sizes);
 QKV_API void resize(Tensor<BFloat16>& tensor, std::span<const Index> sizes);
-template <class T>
-void resize(Tensor<T>& tensor, std::initializer_list<Index> sizes) {
+template <class T> void resize(Tensor<T>& tensor, std::initializer_list<Index> sizes) {
   resize(tensor, std::span<const Index>(sizes.begin(), sizes.size()));
 }
 

@@ -13,8 +13,8 @@
 
 namespace qkv::inline v0::view {
 
-/// The attention of one sequence. Row i of a head is what query i looks at; it sums to 1, or is all 0 or all NaN where every
-/// key is masked (EmptyRow). A weight after dropout may exceed 1.
+/// The attention of one sequence. Row i of a head is what query i looks at; it sums to 1, or is all 0 or all NaN where
+/// every key is masked (EmptyRow). A weight after dropout may exceed 1.
 struct AttentionMap {
   Tensor<float> weights;                  // [L, H, Tq, Tk]
   std::vector<std::string> query_tokens;  // Tq labels in UTF-8, or none: rows are numbered
@@ -30,27 +30,29 @@ struct AttentionMap {
 
 /// A map of one layer, copied from a view. `tokens` labels both axes of self-attention; empty: they are numbered.
 QKV_API AttentionMap make_map(View<const float, 3> weights,  // [H, Tq, Tk]
-                              std::vector<std::string> tokens = {}, std::string title = {});
+    std::vector<std::string> tokens = {}, std::string title = {});
 QKV_API AttentionMap make_map(View<const float, 4> weights,  // [L, H, Tq, Tk]
-                              std::vector<std::string> tokens = {}, std::string title = {});
+    std::vector<std::string> tokens = {}, std::string title = {});
 
 /// The characters of a UTF-8 text, one label each; a byte that is not UTF-8 is a label of its own.
 QKV_API std::vector<std::string> characters(std::string_view text);
 
-/// A token as PNG, SVG and PDF label it, on one line: spaces, ends of lines and what is invisible become visible, bytes that are
-/// not UTF-8 \xNN; cut with an ellipsis after 12 characters or 24 columns.
+/// A token as PNG, SVG and PDF label it, on one line: spaces, ends of lines and what is invisible become visible, bytes
+/// that are not UTF-8 \xNN; cut with an ellipsis after 12 characters or 24 columns.
 QKV_API std::string picture_label(std::string_view token);
 /// A title likewise, of at most 100 characters; spaces stay.
 QKV_API std::string picture_title(std::string_view title);
 
-/// Throws ShapeError unless weights is [L, H, Tq, Tk] with L, H >= 1 and each list of labels or names is empty or as long as its axis, and
-/// OptionError when a weight is negative or infinite. NaN is valid. Every render function calls it.
+/// Throws ShapeError unless weights is [L, H, Tq, Tk] with L, H >= 1 and each list of labels or names is empty or as
+/// long as its axis, and OptionError when a weight is negative or infinite. NaN is valid. Every render function calls
+/// it.
 QKV_API void check_map(const AttentionMap& map);
 
 /// The weight that gets the last colour. kUnit makes pictures comparable; kMax shows the structure of long rows.
 enum class ValueRange { kUnit, kMax };
 
-/// How a weight becomes a colour: kSqrt places w at sqrt(w / top), so that 1 % is still seen; kLinear places it at w / top.
+/// How a weight becomes a colour: kSqrt places w at sqrt(w / top), so that 1 % is still seen; kLinear places it at w /
+/// top.
 enum class ColourScale { kSqrt, kLinear };
 
 /// kLight runs from near white to dark and prints well; kDark from near black to light, for dark screens.
@@ -76,8 +78,8 @@ struct Rgb {
 /// Number of colours of a map; 240 leave a palette image 16 entries for text, lines and NaN.
 inline constexpr int kNumColours = 240;
 
-/// Entry n is the colour at n / 239. In OKLab lightness falls (kLight) or rises (kDark) monotonically, the hue runs from
-/// yellow over green to violet, and neighbouring entries are equally far apart.
+/// Entry n is the colour at n / 239. In OKLab lightness falls (kLight) or rises (kDark) monotonically, the hue runs
+/// from yellow over green to violet, and neighbouring entries are equally far apart.
 QKV_API const std::array<Rgb, kNumColours>& colour_map(Theme theme);
 
 /// The colour of a weight that is not a number: outside the hues of the map.
@@ -92,10 +94,11 @@ QKV_API int colour_index(float weight, float top, ColourScale scale);
 /// The weight that gets the last colour: 1 for kUnit; for kMax the largest weight of the map, 1 when all are 0 or NaN.
 QKV_API float top_weight(const AttentionMap& map, ValueRange range);
 
-/// How one head spreads its attention, over rows without NaN. Shares are means over rows i >= 1 (row 0 of a causal map has no
-/// choice); they overlap and need not sum to 1.
+/// How one head spreads its attention, over rows without NaN. Shares are means over rows i >= 1 (row 0 of a causal map
+/// has no choice); they overlap and need not sum to 1.
 struct HeadStatistics {
-  double self = 0;  // weight on j = i + offset, offset = Tk - Tq: the query's own position when the last query is the last key
+  double self =
+      0;  // weight on j = i + offset, offset = Tk - Tq: the query's own position when the last query is the last key
   double previous = 0;  // weight on the key before that
   double first = 0;     // weight on key 0
   double largest = 0;   // the largest weight of a row

@@ -32,10 +32,10 @@ struct HeadCall {
   Mask mask{};                                        ///< the same for all heads
   Index batch = 1, sequence = 0;                      ///< of the mask
   Index offset = 0;
-  bool same_text = true;                       ///< otherwise only first and diffuse are asked for
-  std::vector<Index> ids{};                    ///< [Tk]: equal numbers for equal tokens; empty: not known
-  std::vector<Index> starts{};                 ///< [Tq]: the first key of each query's text; empty: 0
-  std::optional<std::vector<Index>> rows{};    ///< the queries that count, ascending; none: all
+  bool same_text = true;                     ///< otherwise only first and diffuse are asked for
+  std::vector<Index> ids{};                  ///< [Tk]: equal numbers for equal tokens; empty: not known
+  std::vector<Index> starts{};               ///< [Tq]: the first key of each query's text; empty: 0
+  std::optional<std::vector<Index>> rows{};  ///< the queries that count, ascending; none: all
 
   double weight(Index h, Index i, Index j) const;
   /// Whether query i sees each key, [Tk].
@@ -44,16 +44,16 @@ struct HeadCall {
 
 struct HeadKind {
   std::string_view kind;
-  std::optional<double> share;  ///< that speaks for it; none: mixed
-  double first = 0;             ///< mass on the first keys, with a learned sink's
+  std::optional<double> share;                              ///< that speaks for it; none: mixed
+  double first = 0;                                         ///< mass on the first keys, with a learned sink's
   std::vector<std::pair<std::string_view, double>> shares;  ///< of every other kind that was asked for
 };
 
 /// Of every head, over the queries of all calls, whose heads are the same. first: how many keys are set apart; grid:
 /// height and width of an image's patches, which begin behind them. Of more than 2,048 queries of a call every n-th
 /// counts.
-QKV_API std::vector<HeadKind> kinds_of_heads(std::span<const HeadCall> calls, Index first = 1,
-                                             std::pair<Index, Index> grid = {0, 0});
+QKV_API std::vector<HeadKind> kinds_of_heads(
+    std::span<const HeadCall> calls, Index first = 1, std::pair<Index, Index> grid = {0, 0});
 
 /// Weights [H, n, Tk] of some rows, 0 where the mask hides the key.
 QKV_API Tensor<double> weights_of_rows(const HeadCall& call, std::span<const Index> rows);

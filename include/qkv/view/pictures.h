@@ -1,5 +1,5 @@
-// Pictures of an attention map: SVG, one HTML page, PNG, PDF, text for a terminal. Bytes and texts: qkv/io/file.h writes them.
-// Not: what is drawn (heatmap.h), several texts or runs, weights from q and k (explorer.h).
+// Pictures of an attention map: SVG, one HTML page, PNG, PDF, text for a terminal. Bytes and texts: qkv/io/file.h
+// writes them. Not: what is drawn (heatmap.h), several texts or runs, weights from q and k (explorer.h).
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,15 @@
 
 namespace qkv::inline v0::view {
 
-/// Up to this many cells are rectangles with tooltips; a larger picture embeds its cells as PNG and keeps text and lines as
-/// vectors.
+/// Up to this many cells are rectangles with tooltips; a larger picture embeds its cells as PNG and keeps text and
+/// lines as vectors.
 inline constexpr Index kMaxSvgCells = 8192;
 
 /// SVG 1.1: the layout of PNG with real text, and a tooltip (<title>) on every cell. No script, no link.
 QKV_API std::string render_svg(const AttentionMap& map, const MapOptions& options = {});
 
-/// One page that needs no network: the explorer's over every weight (explorer_of_map). Its content security policy forbids every
-/// request.
+/// One page that needs no network: the explorer's over every weight (explorer_of_map). Its content security policy
+/// forbids every request.
 QKV_API std::string render_html(const AttentionMap& map, const MapOptions& options = {});
 
 /// How many pixels a picture has. The file says its dots per inch, so that every pixel ratio prints at the same size.
@@ -27,25 +27,25 @@ struct PixelOptions {
   double pixel_ratio = 1;  // 1 to 8; 1: 96 dots per inch; 2: dense screens; 3 or 4: print
 };
 
-/// One panel per head, labels, colour bar; text of any script, anti-aliased. A sequence too long for one cell per weight shows the
-/// largest weight of each block, and says so. Throws OptionError for a pixel ratio outside its range, or when a side would exceed
-/// 32,767 pixels or all of them 268,435,456; UnsupportedError without Pango.
-QKV_API std::vector<std::byte> render_png(const AttentionMap& map, const MapOptions& options = {},
-                                          const PixelOptions& pixels = {});
+/// One panel per head, labels, colour bar; text of any script, anti-aliased. A sequence too long for one cell per
+/// weight shows the largest weight of each block, and says so. Throws OptionError for a pixel ratio outside its range,
+/// or when a side would exceed 32,767 pixels or all of them 268,435,456; UnsupportedError without Pango.
+QKV_API std::vector<std::byte> render_png(
+    const AttentionMap& map, const MapOptions& options = {}, const PixelOptions& pixels = {});
 
-/// The same with lines and text as vectors and its fonts inside. A unit of the layout is 1/96 inch, as in PNG and SVG; a page longer
-/// than PDF's 200 inches is scaled down. The cells are an image that readers leave sharp. Throws UnsupportedError without Pango.
+/// The same with lines and text as vectors and its fonts inside. A unit of the layout is 1/96 inch, as in PNG and SVG;
+/// a page longer than PDF's 200 inches is scaled down. The cells are an image that readers leave sharp. Throws
+/// UnsupportedError without Pango.
 QKV_API std::vector<std::byte> render_pdf(const AttentionMap& map, const MapOptions& options = {});
 
-/// Whether this build has Pango (CMake: QKV_TEXT=pango), which PNG and PDF need. SVG, HTML and terminals leave fonts to whoever shows
-/// them.
+/// Whether this build has Pango (CMake: QKV_TEXT=pango), which PNG and PDF need. SVG, HTML and terminals leave fonts to
+/// whoever shows them.
 QKV_API bool draws_text();
 
 /// The way out without it.
 inline constexpr std::string_view kWithoutText =
     "write .svg or .html; in Python qkv.plot draws both with matplotlib (pip install 'qkv[plot]'); or build with "
-    "-DQKV_TEXT=pango "
-    "(Debian: libpango1.0-dev)";
+    "-DQKV_TEXT=pango (Debian: libpango1.0-dev)";
 
 /// A character that no installed font has: PNG and PDF show a box with its number.
 struct MissingCharacter {
@@ -56,7 +56,8 @@ struct MissingCharacter {
   friend bool operator==(const MissingCharacter&, const MissingCharacter&) = default;
 };
 
-/// Those of the picture that `options` describe, each once, in the order in which the picture shows them. Empty without Pango.
+/// Those of the picture that `options` describe, each once, in the order in which the picture shows them. Empty without
+/// Pango.
 QKV_API std::vector<MissingCharacter> missing_characters(const AttentionMap& map, const MapOptions& options = {});
 
 /// The caller says whether colours may be used and how wide the terminal is; neither it nor the environment is asked.
@@ -68,12 +69,13 @@ struct TerminalOptions {
   Theme theme = Theme::kDark;  // kLight suits a terminal with a light background
 };
 
-/// As many heads side by side as fit. With colour: cells with percentages if they fit, otherwise blocks, otherwise half blocks
-/// (two rows per line), otherwise the largest weight of each block of cells. Without colour: percentages if they fit, otherwise
-/// a ramp of characters.
+/// As many heads side by side as fit. With colour: cells with percentages if they fit, otherwise blocks, otherwise half
+/// blocks (two rows per line), otherwise the largest weight of each block of cells. Without colour: percentages if they
+/// fit, otherwise a ramp of characters.
 QKV_API std::string render_terminal(const AttentionMap& map, const TerminalOptions& options = {});
 
-/// Weights in percent, rounded to integers: row i is query i, column j key j. Nothing is cut off, however wide the table is.
+/// Weights in percent, rounded to integers: row i is query i, column j key j. Nothing is cut off, however wide the
+/// table is.
 QKV_API std::string render_table(const AttentionMap& map, const MapOptions& options = {});
 
 }  // namespace qkv::inline v0::view

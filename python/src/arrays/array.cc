@@ -12,8 +12,7 @@ struct TypeName {
   const char* name;
 };
 constexpr TypeName kTypeNames[] = {{Type::kF32, "float32"}, {Type::kF64, "float64"}, {Type::kBF16, "bfloat16"},
-                                   {Type::kF16, "float16"}, {Type::kByte, "uint8"},  {Type::kInt32, "int32"},
-                                   {Type::kInt64, "int64"}};
+    {Type::kF16, "float16"}, {Type::kByte, "uint8"}, {Type::kInt32, "int32"}, {Type::kInt64, "int64"}};
 
 std::string text(const char* function, const std::string& rest) { return "[" + std::string(function) + "] " + rest; }
 
@@ -25,8 +24,8 @@ Type type_of_format(const char* format, Py_ssize_t item_size) {
     Type type;
   };
   constexpr Letter kLetters[] = {{'f', 4, Type::kF32}, {'d', 8, Type::kF64}, {'e', 2, Type::kF16},
-                                 {'?', 1, Type::kByte}, {'b', 1, Type::kByte}, {'B', 1, Type::kByte},
-                                 {'i', 4, Type::kInt32}, {'l', 8, Type::kInt64}, {'q', 8, Type::kInt64}};
+      {'?', 1, Type::kByte}, {'b', 1, Type::kByte}, {'B', 1, Type::kByte}, {'i', 4, Type::kInt32},
+      {'l', 8, Type::kInt64}, {'q', 8, Type::kInt64}};
   if (format == nullptr) return Type::kByte;
   if (*format == '=' || *format == '@' || *format == '<') ++format;
   for (const Letter& known : kLetters) {
@@ -69,7 +68,8 @@ struct ExchangeApi {
   void* current_stream;
 };
 
-// What an object's type offers; null means nothing. Types are looked up once and kept (PyTorch has two, Tensor and Parameter).
+// What an object's type offers; null means nothing. Types are looked up once and kept (PyTorch has two, Tensor and
+// Parameter).
 FromObject exchange_function(PyTypeObject* type) {
   struct Known {
     PyTypeObject* type;
@@ -115,9 +115,9 @@ Array::Array(const char* function, const char* name, nb::handle object) : functi
   const bool named = PyTuple_CheckExact(object.ptr()) && PyTuple_Size(object.ptr()) == 2;
   if (named) object = PyTuple_GetItem(object.ptr(), 0);
   if (!read_exchange(object) && !read_buffer(object) && !read_dlpack(object)) {
-    throw nb::type_error(
-        text(function, name_ + " must be an array (buffer protocol or DLPack): got " + nb::inst_name(object.type()).c_str())
-            .c_str());
+    throw nb::type_error(text(
+        function, name_ + " must be an array (buffer protocol or DLPack): got " + nb::inst_name(object.type()).c_str())
+                             .c_str());
   }
   if (named) type_ = Type::kBF16;
 }
@@ -148,7 +148,8 @@ bool Array::read_buffer(nb::handle object) {
     const auto at = static_cast<std::size_t>(axis);
     sizes_[at] = buffer.shape[axis];
     if (buffer.strides[axis] % buffer.itemsize != 0) {
-      throw nb::value_error(text(function_, name_ + " must have strides that are whole elements: copy it first").c_str());
+      throw nb::value_error(
+          text(function_, name_ + " must have strides that are whole elements: copy it first").c_str());
     }
     strides_[at] = buffer.strides[axis] / buffer.itemsize;
   }
@@ -157,8 +158,8 @@ bool Array::read_buffer(nb::handle object) {
 
 void Array::read_tensor(const nb::dlpack::dltensor& tensor) {
   if (tensor.device.device_type != nb::device::cpu::value) {
-    throw nb::value_error(text(function_, name_ + " must lie in the CPU's memory: got an array on another device; move it "
-                                                  "first (x.cpu())")
+    throw nb::value_error(text(
+        function_, name_ + " must lie in the CPU's memory: got an array on another device; move it first (x.cpu())")
                               .c_str());
   }
   if (tensor.ndim > kMaxRank) throw nb::value_error(text(function_, name_ + " has more axes than 8").c_str());
@@ -205,15 +206,16 @@ void Array::require(Type wanted, int rank) const {
     throw nb::type_error(text(function_, name_ + " must be " + type_name(wanted) + ": got " + type_text()).c_str());
   }
   if (rank_ > rank) {
-    throw nb::value_error(
-        text(function_, name_ + " must have at most " + std::to_string(rank) + " axes: got " + shape_text(sizes_.data(), rank_))
-            .c_str());
+    throw nb::value_error(text(function_,
+        name_ + " must have at most " + std::to_string(rank) + " axes: got " + shape_text(sizes_.data(), rank_))
+                              .c_str());
   }
 }
 
 void Array::require_writable() const {
   if (!writable_) {
-    throw nb::value_error(text(function_, name_ + " is written to, but the array is read-only: pass a writable one").c_str());
+    throw nb::value_error(
+        text(function_, name_ + " is written to, but the array is read-only: pass a writable one").c_str());
   }
 }
 

@@ -1,6 +1,7 @@
 // Array: what a Python object says about its memory, without a copy. Anything with the buffer protocol (NumPy, array,
-// memoryview) or DLPack (PyTorch, JAX, CuPy; by its C functions where the type offers them, 50 ns), or a tuple of an array of
-// uint16 and "bfloat16", 16 bits that NumPy has no name for. Arrays: those of a call. Not: broadcasting, conversion.
+// memoryview) or DLPack (PyTorch, JAX, CuPy; by its C functions where the type offers them, 50 ns), or a tuple of an
+// array of uint16 and "bfloat16", 16 bits that NumPy has no name for. Arrays: those of a call. Not: broadcasting,
+// conversion.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -24,8 +25,7 @@ enum class Type { kF32, kF64, kBF16, kF16, kByte, kInt32, kInt64, kOther };
 /// NumPy's name: "float32".
 const char* type_name(Type type);
 
-template <class T>
-constexpr Type type_of() {
+template <class T> constexpr Type type_of() {
   if constexpr (std::is_same_v<T, float>) return Type::kF32;
   if constexpr (std::is_same_v<T, double>) return Type::kF64;
   if constexpr (std::is_same_v<T, BFloat16>) return Type::kBF16;
@@ -41,7 +41,8 @@ constexpr int kMaxRank = 8;
 /// Holds the memory's owner until it is destroyed (with the interpreter's lock held).
 class Array {
  public:
-  /// A name that ends in "?": None is allowed, a null view. TypeError: not an array. ValueError: another device, more than kMaxRank axes.
+  /// A name that ends in "?": None is allowed, a null view. TypeError: not an array. ValueError: another device, more
+  /// than kMaxRank axes.
   Array(const char* function, const char* name, nb::handle object);
   ~Array();
   Array(const Array&) = delete;
@@ -55,19 +56,15 @@ class Array {
   /// NumPy's name of the element type, or what the library calls a type without one.
   std::string type_text() const { return type_ == Type::kOther ? foreign_type_ : type_name(type_); }
 
-  /// As many axes as Rank, or fewer: those in front have size 1. TypeError: another element type. ValueError: read-only.
-  template <class T, int Rank>
-  View<const T, Rank> input() const {
-    return view<const T, Rank>(type_of<T>());
-  }
-  template <class T, int Rank>
-  View<T, Rank> output() const {
+  /// As many axes as Rank, or fewer: those in front have size 1. TypeError: another element type. ValueError:
+  /// read-only.
+  template <class T, int Rank> View<const T, Rank> input() const { return view<const T, Rank>(type_of<T>()); }
+  template <class T, int Rank> View<T, Rank> output() const {
     require_writable();
     return view<T, Rank>(type_of<T>());
   }
   /// Where a view is expected: input() if that is of const elements, otherwise output().
-  template <class T, int Rank>
-  operator View<T, Rank>() const {  // NOLINT(google-explicit-constructor)
+  template <class T, int Rank> operator View<T, Rank>() const {  // NOLINT(google-explicit-constructor)
     if constexpr (std::is_const_v<T>) {
       return input<std::remove_const_t<T>, Rank>();
     } else {
@@ -76,8 +73,7 @@ class Array {
   }
 
  private:
-  template <class T, int Rank>
-  View<T, Rank> view(Type wanted) const {
+  template <class T, int Rank> View<T, Rank> view(Type wanted) const {
     if (!given()) return {};
     require(wanted, Rank);
     typename View<T, Rank>::Sizes sizes, strides;
@@ -111,63 +107,50 @@ class Array {
 
 [[noreturn]] void throw_type_error(const char* function, const Array& array, const char* wanted);
 
-/// body.template operator()<T>() with the element type of `array`: float or double, or one of the four that attention computes.
-template <class Body>
-void with_wide_type(const char* function, const Array& array, Body&& body) {
+/// body.template operator()<T>() with the element type of `array`: float or double, or one of the four that attention
+/// computes.
+template <class Body> void with_wide_type(const char* function, const Array& array, Body&& body) {
   switch (array.type()) {
-    case Type::kF32:
-      return body.template operator()<float>();
-    case Type::kF64:
-      return body.template operator()<double>();
-    default:
-      throw_type_error(function, array, "float32 or float64");
+    case Type::kF32: return body.template operator()<float>();
+    case Type::kF64: return body.template operator()<double>();
+    default: throw_type_error(function, array, "float32 or float64");
   }
 }
-template <class Body>
-void with_float_type(const char* function, const Array& array, Body&& body) {
+template <class Body> void with_float_type(const char* function, const Array& array, Body&& body) {
   switch (array.type()) {
-    case Type::kF32:
-      return body.template operator()<float>();
-    case Type::kF64:
-      return body.template operator()<double>();
-    case Type::kBF16:
-      return body.template operator()<BFloat16>();
-    case Type::kF16:
-      return body.template operator()<Float16>();
-    default:
-      throw_type_error(function, array, "float32, float64, bfloat16 or float16");
+    case Type::kF32: return body.template operator()<float>();
+    case Type::kF64: return body.template operator()<double>();
+    case Type::kBF16: return body.template operator()<BFloat16>();
+    case Type::kF16: return body.template operator()<Float16>();
+    default: throw_type_error(function, array, "float32, float64, bfloat16 or float16");
   }
 }
 
 /// The arrays of a call: the names of their messages, and the objects in the same order.
-template <std::size_t kCount>
-class Arrays {
+template <std::size_t kCount> class Arrays {
  public:
   Arrays(const char* function, const char* const (&names)[kCount], const nb::args& objects)
       : Arrays(function, names, objects, std::make_index_sequence<kCount>{}) {}
   const Array& operator[](std::size_t n) const { return arrays_[n]; }
 
-  /// body.template operator()<T>(context) with the first array's element type, one of four (wide: float or double), without the
-  /// interpreter's lock.
-  template <class Body>
-  void compute(Body&& body) const {
+  /// body.template operator()<T>(context) with the first array's element type, one of four (wide: float or double),
+  /// without the interpreter's lock.
+  template <class Body> void compute(Body&& body) const {
     with_float_type(function_, arrays_[0], [&]<class T>() { run<T>(body); });
   }
-  template <class Body>
-  void compute_wide(Body&& body) const {
+  template <class Body> void compute_wide(Body&& body) const {
     with_wide_type(function_, arrays_[0], [&]<class T>() { run<T>(body); });
   }
 
  private:
-  template <std::size_t... kNumbers>
-  Arrays(const char* function, const char* const (&names)[kCount], const nb::args& objects, std::index_sequence<kNumbers...>)
+  template <std::size_t... kNumbers> Arrays(const char* function, const char* const (&names)[kCount],
+      const nb::args& objects, std::index_sequence<kNumbers...>)
       : function_(function), arrays_{Array(function, names[kNumbers], at(function, objects, kNumbers))...} {}
   static nb::handle at(const char* function, const nb::args& objects, std::size_t n) {
     if (objects.size() != kCount) throw nb::type_error((std::string(function) + ": wrong number of arrays").c_str());
     return objects[n];
   }
-  template <class T, class Body>
-  static void run(Body& body) {
+  template <class T, class Body> static void run(Body& body) {
     const Computation call;
     body.template operator()<T>(*call.context);
   }
@@ -177,8 +160,7 @@ class Arrays {
 };
 
 /// A NumPy array that owns `memory`, which holds `data` of these sizes.
-template <class T, class Memory>
-nb::object numpy_of(Memory&& memory, const std::vector<Index>& sizes) {
+template <class T, class Memory> nb::object numpy_of(Memory&& memory, const std::vector<Index>& sizes) {
   auto* held = new Memory(std::forward<Memory>(memory));
   const nb::capsule owner(held, [](void* p) noexcept { delete static_cast<Memory*>(p); });
   const std::vector<std::size_t> shape(sizes.begin(), sizes.end());
@@ -186,8 +168,7 @@ nb::object numpy_of(Memory&& memory, const std::vector<Index>& sizes) {
 }
 
 /// Without a copy; None of a tensor that was never filled.
-template <class T>
-nb::object to_numpy(Tensor<T>&& tensor) {
+template <class T> nb::object to_numpy(Tensor<T>&& tensor) {
   if (tensor.data() == nullptr) return nb::none();
   const std::vector<Index> sizes = tensor.sizes();
   return numpy_of<T>(std::move(tensor), sizes);

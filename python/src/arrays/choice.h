@@ -15,18 +15,14 @@
 
 namespace qkv::python {
 
-template <class Value>
-using Word = std::pair<const char*, Value>;
-template <class To>
-struct ValueOfField {
+template <class Value> using Word = std::pair<const char*, Value>;
+template <class To> struct ValueOfField {
   using type = To;
 };
-template <class Value>
-struct ValueOfField<std::optional<Value>> {
+template <class Value> struct ValueOfField<std::optional<Value>> {
   using type = Value;
 };
-template <class To>
-using ValueOf = typename ValueOfField<To>::type;  // of a field, which may be optional
+template <class To> using ValueOf = typename ValueOfField<To>::type;  // of a field, which may be optional
 
 /// The value that `name` stands for. OptionError with `what`, "[function] option", and all names if there is none.
 template <class Value, std::size_t kCount>
@@ -41,14 +37,13 @@ Value choice(const std::string& what, const std::string& name, const Word<Value>
 
 constexpr Word<EmptyRow> kEmptyRows[] = {{"zero", EmptyRow::kZero}, {"mean", EmptyRow::kMean}, {"nan", EmptyRow::kNaN}};
 
-/// Keywords(function, given)("width", to.width).word("kind", to.kind, {{"a", kA}}).end(): a field keeps its value where its name
-/// is not given or None. TypeError: a value of another kind; in end(), a name that is no field's.
+/// Keywords(function, given)("width", to.width).word("kind", to.kind, {{"a", kA}}).end(): a field keeps its value where
+/// its name is not given or None. TypeError: a value of another kind; in end(), a name that is no field's.
 class Keywords {
  public:
   Keywords(const char* function, const nanobind::kwargs& given) : function_(function), given_(given) {}
 
-  template <class T>
-  Keywords& operator()(const char* name, T& to) {
+  template <class T> Keywords& operator()(const char* name, T& to) {
     const nanobind::object value = get(name);
     if (value.is_valid() && !nanobind::try_cast(value, to)) fail(name, value);
     return *this;
@@ -65,7 +60,8 @@ class Keywords {
   void end() const {
     if (found_ == given_.size()) return;
     std::string all;
-    for (std::ptrdiff_t n = 0; n < asked_; ++n) all += (n == 0 ? "" : ", ") + std::string(names_.at(static_cast<std::size_t>(n)));
+    for (std::ptrdiff_t n = 0; n < asked_; ++n)
+      all += (n == 0 ? "" : ", ") + std::string(names_.at(static_cast<std::size_t>(n)));
     for (const auto& [name, value] : given_) {
       const std::string text = nanobind::str(name).c_str();
       if (std::find(names_.begin(), names_.begin() + asked_, text) == names_.begin() + asked_) {

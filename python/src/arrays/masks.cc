@@ -14,7 +14,7 @@ namespace qkv::python {
 
 Align parse_align(const char* function, const std::string& name) {
   return choice<Align>("[" + std::string(function) + "] align", name,
-                       {{"square", Align::kSquare}, {"top_left", Align::kTopLeft}, {"bottom_right", Align::kBottomRight}});
+      {{"square", Align::kSquare}, {"top_left", Align::kTopLeft}, {"bottom_right", Align::kBottomRight}});
 }
 
 namespace {
@@ -25,24 +25,27 @@ using Numbers = std::vector<Index>;
 MaskObject dense(bool keep, nb::handle object, const std::optional<std::string>& axes, bool leading_ones) {
   const std::string function = keep ? "Mask.keep" : "Mask.drop";
   const auto array = std::make_shared<const Array>(keep ? "Mask.keep" : "Mask.drop", keep ? "keep" : "drop", object);
-  const auto make = [&](auto view, auto... named) { return keep ? Mask::keep(view, named...) : Mask::drop(view, named...); };
+  const auto make = [&](auto view, auto... named) {
+    return keep ? Mask::keep(view, named...) : Mask::drop(view, named...);
+  };
   if (!axes) {
     if (array->rank() != 4 && !leading_ones) {
-      throw ShapeError("[" + function +
-                       "] a mask with fewer than four axes must name them: mask_axes=\"bk\", \"qk\", \"bqk\" or \"hqk\": got " +
-                       std::to_string(array->rank()) + " axes");
+      throw ShapeError(
+          "[" + function +
+          "] a mask with fewer than four axes must name them: mask_axes=\"bk\", \"qk\", \"bqk\" or \"hqk\": got " +
+          std::to_string(array->rank()) + " axes");
     }
     return {make(array->input<std::uint8_t, 4>()), {array}};
   }
-  const auto named = choice<MaskAxes>(
-      "[" + function + "] mask_axes", *axes,
+  const auto named = choice<MaskAxes>("[" + function + "] mask_axes", *axes,
       {{"bk", MaskAxes::kBk}, {"qk", MaskAxes::kQk}, {"bqk", MaskAxes::kBqk}, {"hqk", MaskAxes::kHqk}});
   if (array->rank() != static_cast<int>(axes->size())) {
     throw ShapeError("[" + function + "] mask_axes=\"" + *axes + "\" is for " + std::to_string(axes->size()) +
                      " axes: got " + std::to_string(array->rank()));
   }
-  return {array->rank() == 2 ? make(array->input<std::uint8_t, 2>(), named) : make(array->input<std::uint8_t, 3>(), named),
-          {array}};
+  return {
+      array->rank() == 2 ? make(array->input<std::uint8_t, 2>(), named) : make(array->input<std::uint8_t, 3>(), named),
+      {array}};
 }
 
 MaskObject joined(const MaskObject& a, const MaskObject& b, Mask mask) {
@@ -88,22 +91,22 @@ void bind_block_maps(nb::module_& m) {
       .def_ro("columns", &BlockMap::columns)
       .def_prop_ro("live_blocks", &BlockMap::live_blocks)
       .def_prop_ro("density", &BlockMap::density);
-  m.def("block_map_of_rows", [](Index q_block, Index kv_block, Index q_blocks, Index kv_blocks, Index batch, Index num_heads,
-                                Numbers row_begin, Numbers columns) {
+  m.def("block_map_of_rows", [](Index q_block, Index kv_block, Index q_blocks, Index kv_blocks, Index batch,
+                                 Index num_heads, Numbers row_begin, Numbers columns) {
     return BlockMap{q_block, kv_block, q_blocks, kv_blocks, batch, num_heads, std::move(row_begin), std::move(columns)};
   });
   m.def("longformer_blocks", [](Index length, Index block, Index window_blocks, const Numbers& global_blocks) {
     return block_map(LongformerBlocks{length, block, window_blocks, global_blocks});
   });
   m.def("big_bird_blocks", [](Index length, Index block, Index window_blocks, Index global_blocks, Index random_blocks,
-                              Index num_heads, std::uint64_t seed) {
+                               Index num_heads, std::uint64_t seed) {
     return block_map(BigBirdBlocks{length, block, window_blocks, global_blocks, random_blocks, num_heads, seed});
   });
-  m.def("block_map_of_mask",
-        [](const MaskObject& object, Index batch, Index num_heads, Index q_len, Index kv_len, Index q_block, Index kv_block) {
-          const Released released;
-          return block_map(object.mask, BlockMapSizes{batch, num_heads, q_len, kv_len, q_block, kv_block});
-        });
+  m.def("block_map_of_mask", [](const MaskObject& object, Index batch, Index num_heads, Index q_len, Index kv_len,
+                                 Index q_block, Index kv_block) {
+    const Released released;
+    return block_map(object.mask, BlockMapSizes{batch, num_heads, q_len, kv_len, q_block, kv_block});
+  });
 }
 
 }  // namespace
@@ -125,12 +128,13 @@ void bind_masks(nb::module_& m) {
     return plain(Mask::window(left, right, parse_align("Mask", align)));
   });
   m.def("window_offsets",
-        [=](Index left, Index right, const Numbers& offsets) { return plain(Mask::window(left, right, offsets)); });
-  m.def("sliding", [=](Index n, const std::string& align) { return plain(Mask::sliding(n, parse_align("Mask", align))); });
+      [=](Index left, Index right, const Numbers& offsets) { return plain(Mask::window(left, right, offsets)); });
+  m.def("sliding",
+      [=](Index n, const std::string& align) { return plain(Mask::sliding(n, parse_align("Mask", align))); });
   m.def("dilated",
-        [=](Index step, const std::string& align) { return plain(Mask::dilated(step, parse_align("Mask", align))); });
+      [=](Index step, const std::string& align) { return plain(Mask::dilated(step, parse_align("Mask", align))); });
   m.def("chunked",
-        [=](Index size, const std::string& align) { return plain(Mask::chunked(size, parse_align("Mask", align))); });
+      [=](Index size, const std::string& align) { return plain(Mask::chunked(size, parse_align("Mask", align))); });
   m.def("chunked_starts", [=](Index size, const Numbers& starts, const std::string& align) {
     return plain(Mask::chunked(size, starts, parse_align("Mask", align)));
   });
@@ -144,7 +148,8 @@ void bind_masks(nb::module_& m) {
   m.def("documents", [=](const Numbers& q_offsets, const Numbers& k_offsets, const MaskObject& inside) {
     return MaskObject{Mask::documents(q_offsets, k_offsets, inside.mask), inside.borrowed};
   });
-  m.def("document_ids", [=](const Numbers& q_ids, const Numbers& k_ids) { return plain(Mask::document_ids(q_ids, k_ids)); });
+  m.def("document_ids",
+      [=](const Numbers& q_ids, const Numbers& k_ids) { return plain(Mask::document_ids(q_ids, k_ids)); });
   m.def("document_ids_batch", [=](nb::handle q_ids, nb::handle k_ids) {
     const Array q("Mask.document_ids", "q_ids", q_ids), k("Mask.document_ids", "k_ids", k_ids);
     return plain(Mask::document_ids(q.input<Index, 2>(), k.input<Index, 2>()));

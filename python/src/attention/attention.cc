@@ -1,5 +1,5 @@
-// attention_forward, attention_backward and what stands beside them, dense and ragged. Every function writes into arrays that
-// the Python layer made; arrays are the last arguments.
+// attention_forward, attention_backward and what stands beside them, dense and ragged. Every function writes into
+// arrays that the Python layer made; arrays are the last arguments.
 #include "qkv/attention.h"
 
 #include <nanobind/stl/string.h>
@@ -22,8 +22,7 @@ using Numbers = std::vector<Index>;
 void forward(const OptionsObject* options, CaptureObject* capture, const std::string& kind, const nb::args& objects) {
   const Arrays a("attention", {"q", "k", "v?", "out?", "lse?", "weights?", "lse_low?"}, objects);
   const AttentionOptions o = options_or_default(options, capture);
-  const auto of = choice<WeightsKind>(
-      "[attention] kind", kind,
+  const auto of = choice<WeightsKind>("[attention] kind", kind,
       {{"softmax", WeightsKind::kSoftmax}, {"applied", WeightsKind::kApplied}, {"scores", WeightsKind::kScores}});
   a.compute([&]<class T>(Context& context) {
     const AttentionOutputs<T> outputs{.out = a[3], .lse = a[4], .weights = a[5], .kind = of, .lse_low = a[6]};
@@ -34,40 +33,44 @@ void forward(const OptionsObject* options, CaptureObject* capture, const std::st
 
 void backward(const OptionsObject* options, CaptureObject* capture, const nb::args& objects) {
   const Arrays a("attention_backward",
-                 {"q", "k", "v", "out", "lse", "dout", "dlse?", "lse_low?", "dq?", "dk?", "dv?", "dbias?", "dsinks?",
-                  "dposition_bias?"},
-                 objects);
+      {"q", "k", "v", "out", "lse", "dout", "dlse?", "lse_low?", "dq?", "dk?", "dv?", "dbias?", "dsinks?",
+          "dposition_bias?"},
+      objects);
   const AttentionOptions o = options_or_default(options, capture);
   a.compute([&]<class T>(Context& context) {
     const AttentionGradients<T> gradients{.dq = a[8],
-                                          .dk = a[9],
-                                          .dv = a[10],
-                                          .dbias = a[11],
-                                          .dsinks = a[12],
-                                          .dposition_bias = a[13],
-                                          .dlse = a[6],
-                                          .lse_low = a[7]};
+        .dk = a[9],
+        .dv = a[10],
+        .dbias = a[11],
+        .dsinks = a[12],
+        .dposition_bias = a[13],
+        .dlse = a[6],
+        .lse_low = a[7]};
     attention_backward(a[0].input<T, 4>(), a[1], a[2], a[3], a[4], a[5], gradients, o, context);
   });
 }
 
-void varlen_forward(const OptionsObject* options, const Numbers& q_offsets, const Numbers& kv_offsets, const nb::args& objects) {
+void varlen_forward(
+    const OptionsObject* options, const Numbers& q_offsets, const Numbers& kv_offsets, const nb::args& objects) {
   const Arrays a("attention_varlen", {"q", "k", "v", "out", "lse?"}, objects);
   const AttentionOptions o = options_or_default(options);
   a.compute([&]<class T>(Context& context) {
-    attention_varlen_forward(a[0].input<T, 3>(), a[1], a[2], RaggedOutputs<T>{a[3], a[4]}, {q_offsets, kv_offsets}, o, context);
+    attention_varlen_forward(
+        a[0].input<T, 3>(), a[1], a[2], RaggedOutputs<T>{a[3], a[4]}, {q_offsets, kv_offsets}, o, context);
   });
 }
 
-void varlen_backward(const OptionsObject* options, const Numbers& q_offsets, const Numbers& kv_offsets, const nb::args& objects) {
+void varlen_backward(
+    const OptionsObject* options, const Numbers& q_offsets, const Numbers& kv_offsets, const nb::args& objects) {
   const Arrays a("attention_varlen_backward",
-                 {"q", "k", "v", "out", "lse", "dout", "dlse?", "dq?", "dk?", "dv?", "dbias?", "dsinks?", "dposition_bias?"},
-                 objects);
+      {"q", "k", "v", "out", "lse", "dout", "dlse?", "dq?", "dk?", "dv?", "dbias?", "dsinks?", "dposition_bias?"},
+      objects);
   const AttentionOptions o = options_or_default(options);
   a.compute([&]<class T>(Context& context) {
     const RaggedGradients<T> gradients{
         .dq = a[7], .dk = a[8], .dv = a[9], .dbias = a[10], .dsinks = a[11], .dposition_bias = a[12], .dlse = a[6]};
-    attention_varlen_backward(a[0].input<T, 3>(), a[1], a[2], a[3], a[4], a[5], gradients, {q_offsets, kv_offsets}, o, context);
+    attention_varlen_backward(
+        a[0].input<T, 3>(), a[1], a[2], a[3], a[4], a[5], gradients, {q_offsets, kv_offsets}, o, context);
   });
 }
 
@@ -81,9 +84,9 @@ void jvp(const OptionsObject* options, const nb::args& objects) {
 
 void double_backward(const OptionsObject* options, const nb::args& objects) {
   const Arrays a("attention_double_backward",
-                 {"q", "k", "v", "out", "lse", "dout", "dlse?", "ddq?", "ddk?", "ddv?", "ddbias?", "gq?", "gk?", "gv?", "gdout?",
-                  "gbias?", "gdlse?"},
-                 objects);
+      {"q", "k", "v", "out", "lse", "dout", "dlse?", "ddq?", "ddk?", "ddv?", "ddbias?", "gq?", "gk?", "gv?", "gdout?",
+          "gbias?", "gdlse?"},
+      objects);
   const AttentionOptions o = options_or_default(options);
   a.compute_wide([&]<class T>(Context& context) {
     const AttentionSecondGradients<T> made{
@@ -129,7 +132,8 @@ void merge(nb::sequence outs, nb::sequence lses, const nb::args& objects) {
   a.compute([&]<class T>(Context& context) {
     std::vector<View<const T, 4>> of_outs;
     std::vector<View<const Accumulator<T>, 3>> of_lses;
-    for (std::size_t n = 0; n < parts.size(); ++n) n < count ? of_outs.push_back(parts[n]) : of_lses.push_back(parts[n]);
+    for (std::size_t n = 0; n < parts.size(); ++n)
+      n < count ? of_outs.push_back(parts[n]) : of_lses.push_back(parts[n]);
     merge_attention(of_outs, of_lses, a[0].output<T, 4>(), a[1], context);
   });
 }

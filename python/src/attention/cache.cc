@@ -18,15 +18,13 @@ void make(KVCache* self, const nb::kwargs& given) {
   KVCacheConfig c;
   Keywords("KVCache", given)("num_kv_heads", c.num_kv_heads)("head_dim", c.head_dim)("v_head_dim", c.v_head_dim)(
       "sequences", c.sequences)("max_sequences", c.max_sequences)("capacity", c.capacity)("window", c.window)(
-      "max_append", c.max_append)("first", c.first)("page_size", c.page_size)("pages", c.pages)("values_in_keys", c.values_in_keys)
+      "max_append", c.max_append)("first", c.first)("page_size", c.page_size)("pages", c.pages)(
+      "values_in_keys", c.values_in_keys)
       .word("storage", c.storage,
-            {{"float32", CacheStorage::kF32},
-             {"float64", CacheStorage::kF64},
-             {"bfloat16", CacheStorage::kBF16},
-             {"float16", CacheStorage::kF16},
-             {"int8", CacheStorage::kInt8}})
+          {{"float32", CacheStorage::kF32}, {"float64", CacheStorage::kF64}, {"bfloat16", CacheStorage::kBF16},
+              {"float16", CacheStorage::kF16}, {"int8", CacheStorage::kInt8}})
       .word("layout", c.layout,
-            {{"contiguous", CacheLayout::kContiguous}, {"ring", CacheLayout::kRing}, {"paged", CacheLayout::kPaged}})
+          {{"contiguous", CacheLayout::kContiguous}, {"ring", CacheLayout::kRing}, {"paged", CacheLayout::kPaged}})
       .end();
   new (self) KVCache(c, *context());
 }
@@ -50,11 +48,13 @@ void read(const KVCache& cache, Index sequence, Index begin, nb::handle k, nb::h
 }
 
 void forward(const KVCache& cache, const OptionsObject* options, const std::optional<Numbers>& sequences,
-             const nb::args& objects) {
+    const nb::args& objects) {
   const Arrays a("attention", {"q", "out", "lse?"}, objects);
   const AttentionOptions o = options_or_default(options);
   const KeyValue kv = sequences ? cache.key_value(*sequences) : cache.key_value();
-  a.compute([&]<class T>(Context& context) { attention_forward(a[0].input<T, 4>(), kv, AttentionOutputs<T>{a[1], a[2]}, o, context); });
+  a.compute([&]<class T>(Context& context) {
+    attention_forward(a[0].input<T, 4>(), kv, AttentionOutputs<T>{a[1], a[2]}, o, context);
+  });
 }
 
 // On pages of the caller: k [P, Hkv, page, D], v [P, Hkv, page, Dv], table [B, M] of int64.
@@ -82,8 +82,10 @@ void bind_cache(nb::module_& m) {
       .def("length", &KVCache::length, nb::arg("sequence"), "Tokens of one sequence.")
       .def("add_sequence", &KVCache::add_sequence, "Adds an empty sequence and returns its number.")
       .def("fork", &KVCache::fork, nb::arg("sequence"),
-           "Adds a sequence with the same tokens; returns its number. Pages are shared until one of them appends to the last.")
-      .def("truncate", &KVCache::truncate, nb::arg("sequence"), nb::arg("length"), "Removes all but the first `length` tokens.")
+          "Adds a sequence with the same tokens; returns its number. Pages are shared until one of them appends to the "
+          "last.")
+      .def("truncate", &KVCache::truncate, nb::arg("sequence"), nb::arg("length"),
+          "Removes all but the first `length` tokens.")
       .def("free", &KVCache::free, nb::arg("sequence"), "Removes a sequence; its pages and its number are free again.")
       .def("clear", &KVCache::clear, "Every sequence becomes empty.")
       .def_prop_ro(
@@ -97,7 +99,7 @@ void bind_cache(nb::module_& m) {
           },
           "Dv.")
       .def_prop_ro("free_pages", &KVCache::free_pages,
-                   "How many pages no sequence holds; contiguous and ring: how many sequences there is room for.")
+          "How many pages no sequence holds; contiguous and ring: how many sequences there is room for.")
       .def_prop_ro("nbytes", &KVCache::bytes, "Bytes of keys, values and scales.");
 }
 

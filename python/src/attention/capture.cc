@@ -35,16 +35,17 @@ nb::dict take_result(CaptureObject& object) {
 void bind_capture(nb::module_& m) {
   nb::class_<CaptureObject>(m, "Capture")
       .def("__init__",
-           [](CaptureObject* self, const nb::kwargs& given) {
-             Capture c;
-             Keywords("Capture", given)("heads", c.heads)("rows", c.rows)("top_k", c.top_k)("statistics", c.statistics)(
-                 "column_mass", c.column_mass)("map_rows", c.map_rows)("map_columns", c.map_columns)("offsets", c.offsets)(
-                 "positive", c.positive)("mean_of_heads", c.mean_of_heads)
-                 .word("of", c.of,
-                       {{"weights", CaptureOf::kWeights}, {"applied", CaptureOf::kApplied}, {"gradient", CaptureOf::kGradient}})
-                 .end();
-             new (self) CaptureObject{std::move(c)};
-           })
+          [](CaptureObject* self, const nb::kwargs& given) {
+            Capture c;
+            Keywords("Capture", given)("heads", c.heads)("rows", c.rows)("top_k", c.top_k)("statistics", c.statistics)(
+                "column_mass", c.column_mass)("map_rows", c.map_rows)("map_columns", c.map_columns)(
+                "offsets", c.offsets)("positive", c.positive)("mean_of_heads", c.mean_of_heads)
+                .word("of", c.of,
+                    {{"weights", CaptureOf::kWeights}, {"applied", CaptureOf::kApplied},
+                        {"gradient", CaptureOf::kGradient}})
+                .end();
+            new (self) CaptureObject{std::move(c)};
+          })
       .def("take_result", &take_result);
 }
 

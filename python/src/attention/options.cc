@@ -14,9 +14,9 @@ namespace qkv::python {
 
 namespace {
 
-// Calls Python with whole blocks of scores: function(scores, wants_slopes, batch, head, first_query, first_key) -> contiguous
-// array [1 or 2, queries, keys] of the scores' type, values first and then slopes. python/qkv/_options.py makes such a function
-// from the user's.
+// Calls Python with whole blocks of scores: function(scores, wants_slopes, batch, head, first_query, first_key) ->
+// contiguous array [1 or 2, queries, keys] of the scores' type, values first and then slopes. python/qkv/_options.py
+// makes such a function from the user's.
 class PythonScoreMod final : public ScoreMod {
  public:
   PythonScoreMod(nb::callable function, bool has_slope) : function_(std::move(function)), has_slope_(has_slope) {}
@@ -29,8 +29,7 @@ class PythonScoreMod final : public ScoreMod {
   bool has_slope() const override { return has_slope_; }
 
  private:
-  template <class T>
-  void apply_to(const ScoreBlock<T>& block) const {
+  template <class T> void apply_to(const ScoreBlock<T>& block) const {
     const nb::gil_scoped_acquire lock;
     const Index queries = block.scores.size(0), keys = block.scores.size(1);
     // A copy of its own: the callback may keep what it is passed, while the kernel's scratch moves on.
@@ -39,9 +38,11 @@ class PythonScoreMod final : public ScoreMod {
     for (Index i = 0; i < queries; ++i) {
       for (Index j = 0; j < keys; ++j) copy[i * keys + j] = block.scores(i, j);
     }
-    const nb::ndarray<nb::numpy, T> scores(copy, {static_cast<std::size_t>(queries), static_cast<std::size_t>(keys)}, owner);
+    const nb::ndarray<nb::numpy, T> scores(
+        copy, {static_cast<std::size_t>(queries), static_cast<std::size_t>(keys)}, owner);
     const bool wants_slopes = block.slopes.data() != nullptr;
-    const nb::object result = (*function_)(scores, wants_slopes, block.batch, block.head, block.first_query, block.first_key);
+    const nb::object result =
+        (*function_)(scores, wants_slopes, block.batch, block.head, block.first_query, block.first_key);
     const Array array("score_mod", "result", result);
     const auto values = array.input<T, 3>();
     if (values.size(0) != (wants_slopes ? 2 : 1) || values.size(1) != queries || values.size(2) != keys) {
@@ -60,8 +61,7 @@ class PythonScoreMod final : public ScoreMod {
 };
 
 // Rows and heads of a table, float or double.
-template <class Make>
-PositionBiasObject of_table(nb::handle object, Make make) {
+template <class Make> PositionBiasObject of_table(nb::handle object, Make make) {
   auto table = std::make_shared<const Array>("PositionBias", "table", object);
   PositionBiasObject made;
   with_wide_type("PositionBias", *table, [&]<class T>() { made.value = make(table->input<T, 2>()); });
@@ -86,7 +86,8 @@ void bind_position_bias(nb::module_& m) {
   });
   m.def("t5", [](nb::handle table, Index max_distance, bool bidirectional, const std::string& align) {
     return of_table(table, [&](auto view) {
-      return PositionBias::t5(view, T5Buckets{view.size(0), max_distance, bidirectional}, parse_align("PositionBias", align));
+      return PositionBias::t5(
+          view, T5Buckets{view.size(0), max_distance, bidirectional}, parse_align("PositionBias", align));
     });
   });
   m.def("relative", [](nb::handle table, const std::string& align) {
@@ -110,8 +111,8 @@ void bind_options(nb::module_& m) {
       .def(
           "__init__",
           [](OptionsObject* self, const MaskObject* mask, nb::handle bias, std::optional<double> scale, double softcap,
-             const std::string& empty_row, double dropout, std::uint64_t seed, Index first_sequence, nb::handle sinks,
-             const PositionBiasObject* position_bias, std::shared_ptr<ScoreMod> score_mod, const std::string& bits) {
+              const std::string& empty_row, double dropout, std::uint64_t seed, Index first_sequence, nb::handle sinks,
+              const PositionBiasObject* position_bias, std::shared_ptr<ScoreMod> score_mod, const std::string& bits) {
             OptionsObject made;
             if (mask != nullptr) {
               made.value.mask = mask->mask;
@@ -133,10 +134,11 @@ void bind_options(nb::module_& m) {
           },
           nb::kw_only(), nb::arg("mask").none() = nb::none(), nb::arg("bias").none() = nb::none(),
           nb::arg("scale").none() = nb::none(), nb::arg("softcap") = 0.0, nb::arg("empty_row") = "zero",
-          nb::arg("dropout") = 0.0, nb::arg("seed") = 0, nb::arg("first_sequence") = 0, nb::arg("sinks").none() = nb::none(),
-          nb::arg("position_bias").none() = nb::none(), nb::arg("score_mod").none() = nb::none(), nb::arg("bits") = "fast")
-      .def_prop_ro("has_bias",
-                   [](const OptionsObject& o) { return !o.value.bias.f32.is_null() || !o.value.bias.f64.is_null(); })
+          nb::arg("dropout") = 0.0, nb::arg("seed") = 0, nb::arg("first_sequence") = 0,
+          nb::arg("sinks").none() = nb::none(), nb::arg("position_bias").none() = nb::none(),
+          nb::arg("score_mod").none() = nb::none(), nb::arg("bits") = "fast")
+      .def_prop_ro(
+          "has_bias", [](const OptionsObject& o) { return !o.value.bias.f32.is_null() || !o.value.bias.f64.is_null(); })
       .def_prop_ro("has_sinks", [](const OptionsObject& o) { return !o.value.sinks.is_null(); })
       .def_prop_ro("position_bias_shape", [](const OptionsObject& o) {
         return nb::make_tuple(o.value.position_bias.rows(), o.value.position_bias.heads());

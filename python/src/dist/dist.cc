@@ -15,12 +15,11 @@ namespace qkv::python {
 
 namespace {
 
-/// A transport of a Python object: rank, size, send(to, bytes) and receive(from, bytes) -> ticket, poll(ticket) -> bool. Called
-/// without the interpreter's lock.
+/// A transport of a Python object: rank, size, send(to, bytes) and receive(from, bytes) -> ticket, poll(ticket) ->
+/// bool. Called without the interpreter's lock.
 class PythonTransport final : public dist::Transport {
   /// What Python raises ends the call as an error of the transport.
-  template <class Call>
-  static auto with_lock(const Call& call) {
+  template <class Call> static auto with_lock(const Call& call) {
     const nb::gil_scoped_acquire lock;
     try {
       return call();
@@ -31,7 +30,9 @@ class PythonTransport final : public dist::Transport {
 
  public:
   explicit PythonTransport(nb::object object)
-      : object_(std::move(object)), rank_(nb::cast<int>(object_.attr("rank"))), size_(nb::cast<int>(object_.attr("size"))) {}
+      : object_(std::move(object)),
+        rank_(nb::cast<int>(object_.attr("rank"))),
+        size_(nb::cast<int>(object_.attr("size"))) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -60,20 +61,19 @@ class PythonTransport final : public dist::Transport {
 
 dist::ContextParallelOptions cut_of(const std::string& layout, Index block, Index turns) {
   return {.layout = choice<dist::Layout>("[context_parallel] layout", layout,
-                                         {{"contiguous", dist::Layout::kContiguous}, {"zig-zag", dist::Layout::kZigZag}}),
-          .block = block,
-          .turns = turns};
+              {{"contiguous", dist::Layout::kContiguous}, {"zig-zag", dist::Layout::kZigZag}}),
+      .block = block,
+      .turns = turns};
 }
 dist::Method method_of(const std::string& name) {
-  return choice<dist::Method>(
-      "[context_parallel] method", name,
+  return choice<dist::Method>("[context_parallel] method", name,
       {{"all-gather", dist::Method::kAllGather}, {"ring", dist::Method::kRing}, {"ulysses", dist::Method::kUlysses}});
 }
 
 class ContextParallel {
  public:
-  ContextParallel(nb::object transport, const std::string& layout, const std::string& method, Index block, Index turns,
-                  Index chunk)
+  ContextParallel(
+      nb::object transport, const std::string& layout, const std::string& method, Index block, Index turns, Index chunk)
       : transport_(std::move(transport)), cut_(cut_of(layout, block, turns)) {
     cut_.method = method_of(method);
     cut_.chunk = chunk;
@@ -90,28 +90,25 @@ class ContextParallel {
 
   void backward(const OptionsObject* options, const nb::args& objects) {
     const Arrays a("parallel_attention's backward",
-                   {"q", "k", "v", "out", "lse", "dout", "dlse?", "dq?", "dk?", "dv?", "dbias?"}, objects);
+        {"q", "k", "v", "out", "lse", "dout", "dlse?", "dq?", "dk?", "dv?", "dbias?"}, objects);
     const AttentionOptions o = options_or_default(options);
     a.compute([&]<class T>(Context& context) {
       const AttentionGradients<T> gradients{.dq = a[7], .dk = a[8], .dv = a[9], .dbias = a[10], .dlse = a[6]};
       dist::ContextParallel(transport_, cut_, context)
           .backward(view<const T>(a[0]), view<const T>(a[1]), view<const T>(a[2]), view<const T>(a[3]), a[4],
-                    view<const T>(a[5]), gradients, o);
+              view<const T>(a[5]), gradients, o);
     });
   }
 
  private:
-  template <class T>
-  static View<T, 4> view(const Array& array) {
-    return array;
-  }
+  template <class T> static View<T, 4> view(const Array& array) { return array; }
 
   PythonTransport transport_;
   dist::ContextParallelOptions cut_;
 };
 
-std::vector<std::pair<Index, Index>> rows_of_rank(const std::string& layout, Index length, Index block, Index turns, int rank,
-                                                  int ranks) {
+std::vector<std::pair<Index, Index>> rows_of_rank(
+    const std::string& layout, Index length, Index block, Index turns, int rank, int ranks) {
   std::vector<std::pair<Index, Index>> pairs;
   for (const dist::Rows& rows : dist::rows_of_rank(cut_of(layout, block, turns), length, rank, ranks)) {
     pairs.emplace_back(rows.begin, rows.end);
@@ -131,9 +128,10 @@ NB_MODULE(_dist, m) {
   take_context();
   nb::class_<ContextParallel>(m, "ContextParallel")
       .def(nb::init<nb::object, const std::string&, const std::string&, qkv::Index, qkv::Index, qkv::Index>(),
-           nb::arg("transport"), nb::arg("layout"), nb::arg("method"), nb::arg("block"), nb::arg("turns"), nb::arg("chunk"))
+          nb::arg("transport"), nb::arg("layout"), nb::arg("method"), nb::arg("block"), nb::arg("turns"),
+          nb::arg("chunk"))
       .def("forward", &ContextParallel::forward, nb::arg("options").none(), nb::arg("arrays"))
       .def("backward", &ContextParallel::backward, nb::arg("options").none(), nb::arg("arrays"));
   m.def("rows_of_rank", &rows_of_rank, nb::arg("layout"), nb::arg("length"), nb::arg("block"), nb::arg("turns"),
-        nb::arg("rank"), nb::arg("ranks"));
+      nb::arg("rank"), nb::arg("ranks"));
 }

@@ -1,4 +1,5 @@
-// One call from XLA as jax.cc sees it: operands with the leading axes that jax.vmap adds, attributes by name. Not: attention.
+// One call from XLA as jax.cc sees it: operands with the leading axes that jax.vmap adds, attributes by name. Not:
+// attention.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +14,7 @@
 
 namespace qkv::python::xla {
 
-template <class Element>
-constexpr DataType data_type() {
+template <class Element> constexpr DataType data_type() {
   using T = std::remove_const_t<Element>;
   if constexpr (std::is_same_v<T, float>) return kF32;
   if constexpr (std::is_same_v<T, double>) return kF64;
@@ -29,7 +29,8 @@ constexpr DataType data_type() {
 class Operand {
  public:
   Operand(const Buffer& buffer, int rank) : buffer_(&buffer), rank_(rank) {
-    if (buffer.rank < rank) throw ShapeError("[qkv.jax] an operand of at least " + std::to_string(rank) + " axes was expected");
+    if (buffer.rank < rank)
+      throw ShapeError("[qkv.jax] an operand of at least " + std::to_string(rank) + " axes was expected");
   }
 
   DataType type() const { return buffer_->type; }
@@ -40,9 +41,9 @@ class Operand {
   Index count() const { return product(leading_axes(), buffer_->rank); }
 
   /// The data of the n-th call out of those that `sizes` of leading axes make; an axis of size 1 repeats.
-  template <class T>
-  T* data(Index n, const std::vector<Index>& sizes) const {
-    if (buffer_->type != data_type<T>()) throw ShapeError("[qkv.jax] an operand has an element type that was not expected");
+  template <class T> T* data(Index n, const std::vector<Index>& sizes) const {
+    if (buffer_->type != data_type<T>())
+      throw ShapeError("[qkv.jax] an operand has an element type that was not expected");
     Index at = 0, step = 1;
     for (std::int64_t axis = leading_axes() - 1; axis >= 0; --axis) {
       const Index size = sizes[static_cast<std::size_t>(axis)];
@@ -56,14 +57,12 @@ class Operand {
   }
 
   /// [B, H, T, D], which lies as [B, T, H, D] where `tokens_first`.
-  template <class T>
-  View<T, 4> heads(Index n, const std::vector<Index>& sizes, bool tokens_first) const {
+  template <class T> View<T, 4> heads(Index n, const std::vector<Index>& sizes, bool tokens_first) const {
     const View<T, 4> view(data<T>(n, sizes), {size(0), size(1), size(2), size(3)});
     return tokens_first ? view.transposed(1, 2) : view;
   }
   /// The same with all calls' batches one behind the other: [n * B, H, T, D].
-  template <class T>
-  View<T, 4> folded_heads(const std::vector<Index>& sizes, bool tokens_first) const {
+  template <class T> View<T, 4> folded_heads(const std::vector<Index>& sizes, bool tokens_first) const {
     const View<T, 4> view(data<T>(0, sizes), {leading_count() * size(0), size(1), size(2), size(3)});
     return tokens_first ? view.transposed(1, 2) : view;
   }
@@ -84,8 +83,7 @@ inline const Buffer& buffer_at(const Buffers& buffers, std::int64_t n) {
   return *static_cast<const Buffer*>(buffers.values[n]);
 }
 
-template <class T>
-T attribute(const CallFrame& call, std::string_view name) {
+template <class T> T attribute(const CallFrame& call, std::string_view name) {
   constexpr DataType kType = std::is_same_v<T, double> ? kF64 : kS64;
   const Attributes& all = call.attributes;
   for (std::int64_t n = 0; n < all.count; ++n) {
@@ -93,8 +91,8 @@ T attribute(const CallFrame& call, std::string_view name) {
     const auto* scalar = static_cast<const Scalar*>(all.values[n]);
     if (scalar->type == kType) return *static_cast<const T*>(scalar->value);
   }
-  throw OptionError("[qkv.jax] attribute " + std::string(name) +
-                    " is missing: the package and its module have different versions");
+  throw OptionError(
+      "[qkv.jax] attribute " + std::string(name) + " is missing: the package and its module have different versions");
 }
 
 /// The sizes of the leading axes of a call, from all its operands.

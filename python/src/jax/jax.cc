@@ -1,10 +1,10 @@
-// The module qkv._jax: attention as two targets of XLA's foreign function interface, so that it runs inside jax.jit without
-// Python. python/qkv/jax.py calls them; it documents the order of operands and the attributes. Not: derivation rules, checks
-// of what a user passes (jax.py makes them when it traces).
+// The module qkv._jax: attention as two targets of XLA's foreign function interface, so that it runs inside jax.jit
+// without Python. python/qkv/jax.py calls them; it documents the order of operands and the attributes. Not: derivation
+// rules, checks of what a user passes (jax.py makes them when it traces).
 //
 //   forward:  q k v [bias] [keep] [key_lengths] [sinks] [seed]                      -> out lse lse_low
-//   backward: q k v out lse lse_low dout dlse [bias] [keep] [key_lengths] [sinks] [seed]    -> dq dk dv [dbias] [dsinks]
-//   tangents: q k v lse tq tk tv [bias] [keep] [key_lengths] [sinks] [seed]         -> tout tlse
+//   backward: q k v out lse lse_low dout dlse [bias] [keep] [key_lengths] [sinks] [seed]    -> dq dk dv [dbias]
+//   [dsinks] tangents: q k v lse tq tk tv [bias] [keep] [key_lengths] [sinks] [seed]         -> tout tlse
 #include <nanobind/nanobind.h>
 
 #include <mutex>
@@ -25,8 +25,9 @@ using xla::attribute;
 using xla::CallFrame;
 using xla::Operand;
 
-// Masks that traced functions use. A compiled function knows its mask by a random number, not by an address: XLA may keep
-// compiled functions on disk, and in another process such a number is unknown, while an address could be another mask's.
+// Masks that traced functions use. A compiled function knows its mask by a random number, not by an address: XLA may
+// keep compiled functions on disk, and in another process such a number is unknown, while an address could be another
+// mask's.
 class MaskTable {
  public:
   std::int64_t add(const MaskObject& mask) {
@@ -41,9 +42,8 @@ class MaskTable {
     const auto at = masks_.find(token);
     if (at == masks_.end()) {
       throw OptionError(
-          "[qkv.jax] the mask of this compiled function was made in another process: functions with a qkv.Mask cannot come "
-          "from "
-          "jax's compilation cache on disk; pass causal=, window=, key_lengths= or keep= instead");
+          "[qkv.jax] the mask of this compiled function was made in another process: functions with a qkv.Mask cannot "
+          "come from jax's compilation cache on disk; pass causal=, window=, key_lengths= or keep= instead");
     }
     return at->second.mask;
   }
@@ -58,7 +58,8 @@ class MaskTable {
   std::unordered_map<std::int64_t, MaskObject> masks_;
 };
 MaskTable& mask_table() {
-  static auto* table = new MaskTable;  // never destroyed: it holds Python's arrays, and the interpreter may be gone by then
+  static auto* table =
+      new MaskTable;  // never destroyed: it holds Python's arrays, and the interpreter may be gone by then
   return *table;
 }
 
@@ -81,19 +82,16 @@ struct Call {
     for (const Operand& operand : operands) folded = folded && operand.leading_count() == calls;
   }
 
-  template <class T>
-  View<T, 4> heads(const Operand& operand, Index n) const {
+  template <class T> View<T, 4> heads(const Operand& operand, Index n) const {
     return folded ? operand.folded_heads<T>(leading, tokens_first) : operand.heads<T>(n, leading, tokens_first);
   }
   /// lse and its gradient, [B, H, T] in both layouts.
-  template <class T>
-  View<T, 3> rows(const Operand& operand, Index n) const {
+  template <class T> View<T, 3> rows(const Operand& operand, Index n) const {
     const Index b = folded ? calls * operand.size(0) : operand.size(0);
     return View<T, 3>(operand.data<T>(folded ? 0 : n, leading), {b, operand.size(1), operand.size(2)});
   }
 
-  template <class T>
-  AttentionOptions options(Index n) const {
+  template <class T> AttentionOptions options(Index n) const {
     AttentionOptions made;
     made.scale = attribute<double>(frame, "scale");
     made.softcap = attribute<double>(frame, "softcap");
@@ -111,7 +109,8 @@ struct Call {
     if (keep > 0) made.mask = made.mask & Mask::keep(operand(keep).heads<std::uint8_t>(n, leading, false));
     if (bias > 0) made.bias = BiasView(operand(bias).heads<Accumulator<T>>(n, leading, false));
     if (sinks > 0) {
-      made.sinks = SinkView(View<Accumulator<T>, 1>(operand(sinks).data<Accumulator<T>>(n, leading), {operand(sinks).size(0)}));
+      made.sinks =
+          SinkView(View<Accumulator<T>, 1>(operand(sinks).data<Accumulator<T>>(n, leading), {operand(sinks).size(0)}));
     }
     if (seed > 0) {
       const auto* words = operand(seed).data<std::uint32_t>(n, leading);
@@ -147,24 +146,22 @@ struct Call {
 
 Operand result(const CallFrame& frame, std::int64_t n, int rank) { return {xla::buffer_at(frame.results, n), rank}; }
 
-template <class T>
-void forward(const CallFrame& frame) {
+template <class T> void forward(const CallFrame& frame) {
   constexpr int kRanks[] = {4, 4, 4};
   const Call call(frame, 3, kRanks);
   const Operand out = result(frame, 0, 4), lse = result(frame, 1, 3), lse_low = result(frame, 2, 3);
   const std::shared_ptr<Context> with = context();
   for (Index n = 0; n < call.runs(); ++n) {
     attention_forward(call.heads<const T>(call.operand(0), n), call.heads<const T>(call.operand(1), n),
-                      call.heads<const T>(call.operand(2), n),
-                      {.out = call.heads<T>(out, n),
-                       .lse = call.rows<Accumulator<T>>(lse, n),
-                       .lse_low = call.rows<Accumulator<T>>(lse_low, n)},
-                      call.options<T>(n), *with);
+        call.heads<const T>(call.operand(2), n),
+        {.out = call.heads<T>(out, n),
+            .lse = call.rows<Accumulator<T>>(lse, n),
+            .lse_low = call.rows<Accumulator<T>>(lse_low, n)},
+        call.options<T>(n), *with);
   }
 }
 
-template <class T>
-void backward(const CallFrame& frame) {
+template <class T> void backward(const CallFrame& frame) {
   using Sum = Accumulator<T>;
   constexpr int kRanks[] = {4, 4, 4, 4, 3, 3, 4, 3};
   const Call call(frame, 8, kRanks);
@@ -185,15 +182,14 @@ void backward(const CallFrame& frame) {
       gradients.dsinks = View<Sum, 1>(dsinks.data<Sum>(n, call.leading), {dsinks.size(0)});
     }
     attention_backward(call.heads<const T>(call.operand(0), n), call.heads<const T>(call.operand(1), n),
-                       call.heads<const T>(call.operand(2), n), call.heads<const T>(call.operand(3), n),
-                       call.rows<const Sum>(call.operand(4), n), call.heads<const T>(call.operand(6), n), gradients,
-                       call.options<T>(n), *with);
+        call.heads<const T>(call.operand(2), n), call.heads<const T>(call.operand(3), n),
+        call.rows<const Sum>(call.operand(4), n), call.heads<const T>(call.operand(6), n), gradients,
+        call.options<T>(n), *with);
   }
 }
 
 // 16-bit types come as float32.
-template <class T>
-void tangents(const CallFrame& frame) {
+template <class T> void tangents(const CallFrame& frame) {
   if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
     constexpr int kRanks[] = {4, 4, 4, 3, 4, 4, 4};
     const Call call(frame, 7, kRanks);
@@ -205,8 +201,8 @@ void tangents(const CallFrame& frame) {
       t.k = call.heads<const T>(call.operand(5), n);
       t.v = call.heads<const T>(call.operand(6), n);
       attention_jvp(call.heads<const T>(call.operand(0), n), call.heads<const T>(call.operand(1), n),
-                    call.heads<const T>(call.operand(2), n), call.rows<const T>(call.operand(3), n), t, call.heads<T>(tout, n),
-                    call.rows<T>(tlse, n), call.options<T>(n), *with);
+          call.heads<const T>(call.operand(2), n), call.rows<const T>(call.operand(3), n), t, call.heads<T>(tout, n),
+          call.rows<T>(tlse, n), call.options<T>(n), *with);
     }
   } else {
     throw UnsupportedError("[qkv.jax] forward mode takes float32 and float64");
@@ -218,8 +214,8 @@ xla::Error* fail(const CallFrame& frame, xla::ErrorCode code, const char* messag
   return frame.api->error_create(&args);
 }
 
-// XLA asks first which version of the interface a handler was made for. What is used here is the same in all of 0.x, so the
-// answer is the caller's own version.
+// XLA asks first which version of the interface a handler was made for. What is used here is the same in all of 0.x, so
+// the answer is the caller's own version.
 bool answer_metadata(CallFrame& frame) {
   if (frame.extension_start == nullptr || frame.extension_start->type != xla::kMetadataExtension) return false;
   xla::Metadata& metadata = *reinterpret_cast<xla::MetadataExtension*>(frame.extension_start)->metadata;
@@ -230,25 +226,15 @@ bool answer_metadata(CallFrame& frame) {
   return true;
 }
 
-template <class Body>
-xla::Error* guarded(CallFrame* frame, Body body) {
+template <class Body> xla::Error* guarded(CallFrame* frame, Body body) {
   if (answer_metadata(*frame)) return nullptr;
   try {
     switch (xla::buffer_at(frame->operands, 0).type) {
-      case xla::kF32:
-        body.template operator()<float>(*frame);
-        break;
-      case xla::kF64:
-        body.template operator()<double>(*frame);
-        break;
-      case xla::kBF16:
-        body.template operator()<BFloat16>(*frame);
-        break;
-      case xla::kF16:
-        body.template operator()<Float16>(*frame);
-        break;
-      default:
-        return fail(*frame, xla::kInvalidArgument, "[qkv.jax] q must be float32, float64, bfloat16 or float16");
+      case xla::kF32: body.template operator()<float>(*frame); break;
+      case xla::kF64: body.template operator()<double>(*frame); break;
+      case xla::kBF16: body.template operator()<BFloat16>(*frame); break;
+      case xla::kF16: body.template operator()<Float16>(*frame); break;
+      default: return fail(*frame, xla::kInvalidArgument, "[qkv.jax] q must be float32, float64, bfloat16 or float16");
     }
   } catch (const UnsupportedError& error) {
     return fail(*frame, xla::kUnimplemented, error.what());
@@ -261,8 +247,7 @@ xla::Error* guarded(CallFrame* frame, Body body) {
 }
 
 /// Makes `function` known as module.NAME(), a handler for XLA.
-template <class Function>
-void add_target(nb::module_& m, const char* name, Function) {
+template <class Function> void add_target(nb::module_& m, const char* name, Function) {
   xla::Handler* const handler = [](CallFrame* frame) { return guarded(frame, Function{}); };
   m.def(name, [=] { return nb::capsule(reinterpret_cast<void*>(handler)); });
 }

@@ -1,7 +1,7 @@
-// The part of XLA's foreign function interface that jax.cc uses: the C structures of xla/ffi/api/c_api.h, version 0.3, declared
-// afresh, so that building a wheel needs no JAX. XLA keeps them for at least a year after a change, and every structure says
-// its size. tests: python/tests/test_jax.py compiles this file beside JAX's own header and compares every offset. Not: what
-// runs.
+// The part of XLA's foreign function interface that jax.cc uses: the C structures of xla/ffi/api/c_api.h, version 0.3,
+// declared afresh, so that building a wheel needs no JAX. XLA keeps them for at least a year after a change, and every
+// structure says its size. tests: python/tests/test_jax.py compiles this file beside JAX's own header and compares
+// every offset. Not: what runs.
 #pragma once
 
 #include <cstddef>

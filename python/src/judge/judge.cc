@@ -1,5 +1,5 @@
-// The judge's probes and verdicts. A tensor is (NumPy's name of its type, sizes, bytes); a file (tensors by name, metadata). Not:
-// running a person's code (qkv/_judge/runner).
+// The judge's probes and verdicts. A tensor is (NumPy's name of its type, sizes, bytes); a file (tensors by name,
+// metadata). Not: running a person's code (qkv/_judge/runner).
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -24,8 +24,8 @@ using Words = std::map<std::string, std::string>;
 using Tensors = std::map<std::string, std::tuple<std::string, std::vector<Index>, nb::bytes>>;
 using File = std::pair<Tensors, Words>;
 
-constexpr std::pair<const char*, DType> kTypes[] = {
-    {"float64", DType::kF64}, {"float32", DType::kF32}, {"int64", DType::kI64}, {"int32", DType::kI32}, {"bool", DType::kBool}};
+constexpr std::pair<const char*, DType> kTypes[] = {{"float64", DType::kF64}, {"float32", DType::kF32},
+    {"int64", DType::kI64}, {"int32", DType::kI32}, {"bool", DType::kBool}};
 
 StateDict state_of(const File& file) {
   StateDict state;
@@ -47,13 +47,14 @@ File file_of(const StateDict& state) {
   for (const StateDict::Entry& entry : state.entries()) {
     const AnyTensor& tensor = entry.tensor;
     const auto* type = std::ranges::find(kTypes, tensor.dtype, &std::pair<const char*, DType>::second);
-    file.first.emplace(entry.name, std::tuple(type->first, tensor.sizes, nb::bytes(tensor.bytes.data(), tensor.bytes.size())));
+    file.first.emplace(
+        entry.name, std::tuple(type->first, tensor.sizes, nb::bytes(tensor.bytes.data(), tensor.bytes.size())));
   }
   return file;
 }
 
 judge::Subject look_of(const std::string& task, const std::map<std::string, Index>& sizes, bool output,
-                        std::vector<std::string> absent, bool causal, std::optional<double> dropout) {
+    std::vector<std::string> absent, bool causal, std::optional<double> dropout) {
   judge::Subject subject{.task = task, .sizes = judge::default_sizes(task)};
   for (const auto& [name, size] : sizes) judge::set_size(subject.sizes, name, static_cast<double>(size));
   subject.owner = {.output = output, .absent = std::move(absent), .causal = causal, .dropout = dropout};
@@ -70,8 +71,7 @@ nb::list dicts(const std::vector<T>& all, const std::pair<const char*, Fields T:
   }
   return list;
 }
-template <class T, class F>
-std::pair<const char*, F T::*> field(const char* name, F T::*member) {
+template <class T, class F> std::pair<const char*, F T::*> field(const char* name, F T::*member) {
   return {name, member};
 }
 
@@ -81,8 +81,8 @@ nb::dict dict_of(const judge::Finding& finding) {
   found["file"] = finding.file, found["name"] = finding.name, found["task"] = finding.task;
   found["verdict"] = finding.verdict, found["notes"] = finding.notes, found["traceback"] = finding.traceback;
   found["mistakes"] = dicts(finding.mistakes, field("id", &Mistake::id), field("same_as", &Mistake::same_as),
-                            field("says", &Mistake::says), field("hint", &Mistake::hint),
-                            field("evidence", &Mistake::evidence), field("term", &Mistake::term), field("read", &Mistake::read));
+      field("says", &Mistake::says), field("hint", &Mistake::hint), field("evidence", &Mistake::evidence),
+      field("term", &Mistake::term), field("read", &Mistake::read));
   found["conventions"] = dicts(finding.conventions, field("id", &Convention::id), field("says", &Convention::says));
   found["checks"] =
       dicts(finding.checks, field("name", &Check::name), field("ok", &Check::ok), field("detail", &Check::detail));
@@ -101,21 +101,22 @@ NB_MODULE(_engine, m) {
   });
   m.def(
       "probes",
-      [](const std::string& task, const std::map<std::string, Index>& sizes, bool output, std::vector<std::string> absent,
-         bool causal, std::optional<double> dropout) {
+      [](const std::string& task, const std::map<std::string, Index>& sizes, bool output,
+          std::vector<std::string> absent, bool causal, std::optional<double> dropout) {
         const judge::Subject subject = look_of(task, sizes, output, std::move(absent), causal, dropout);
         std::vector<File> files;
-        for (const StateDict& probe : judge::make_probes(task, subject.sizes, 0, subject.owner)) files.push_back(file_of(probe));
+        for (const StateDict& probe : judge::make_probes(task, subject.sizes, 0, subject.owner))
+          files.push_back(file_of(probe));
         return files;
       },
-      nb::arg("task"), nb::arg("sizes"), nb::arg("output"), nb::arg("absent"), nb::arg("causal"), nb::arg("dropout").none(),
-      "The inputs of a task for code of these sizes.");
+      nb::arg("task"), nb::arg("sizes"), nb::arg("output"), nb::arg("absent"), nb::arg("causal"),
+      nb::arg("dropout").none(), "The inputs of a task for code of these sizes.");
   m.def(
       "verdict",
       [](const Words& names, const std::vector<std::pair<std::string, std::string>>& readings,
-         const std::vector<std::string>& conventions, const std::vector<std::string>& untried,
-         const std::vector<std::string>& notes, const std::vector<File>& probes, const std::vector<std::vector<File>>& answers,
-         bool hint) {
+          const std::vector<std::string>& conventions, const std::vector<std::string>& untried,
+          const std::vector<std::string>& notes, const std::vector<File>& probes,
+          const std::vector<std::vector<File>>& answers, bool hint) {
         judge::Subject subject{.file = names.at("file"), .name = names.at("name"), .task = names.at("task")};
         for (const auto& [label, convention] : readings) subject.assignments.push_back({label, convention});
         subject.conventions = conventions, subject.untried = untried, subject.notes = notes;
@@ -129,8 +130,9 @@ NB_MODULE(_engine, m) {
         const auto plain = [](std::string_view text) { return std::string(text); };
         return std::pair(dict_of(finding), judge::report(finding, hint, {plain, plain}));
       },
-      nb::arg("names"), nb::arg("readings"), nb::arg("conventions"), nb::arg("untried"), nb::arg("notes"), nb::arg("probes"),
-      nb::arg("answers"), nb::arg("hint"), "What the answers of each reading of the parameters show, and its text.");
+      nb::arg("names"), nb::arg("readings"), nb::arg("conventions"), nb::arg("untried"), nb::arg("notes"),
+      nb::arg("probes"), nb::arg("answers"), nb::arg("hint"),
+      "What the answers of each reading of the parameters show, and its text.");
 }
 
 }  // namespace qkv::python

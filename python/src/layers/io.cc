@@ -19,12 +19,12 @@ void bind_io(nb::module_& m) {
     return nb::make_tuple(entries_of(state), nb::cast(state.metadata));
   });
   m.def("save_safetensors",
-        [](const std::string& path, nb::handle entries, const std::map<std::string, std::string>& metadata) {
-          StateDict state = state_dict_from("save_safetensors", entries);
-          state.metadata = metadata;
-          const Released released;
-          io::save_safetensors(path, state);
-        });
+      [](const std::string& path, nb::handle entries, const std::map<std::string, std::string>& metadata) {
+        StateDict state = state_dict_from("save_safetensors", entries);
+        state.metadata = metadata;
+        const Released released;
+        io::save_safetensors(path, state);
+      });
   m.def("load_npy", [](const std::string& path) {
     AnyTensor tensor;
     {

@@ -24,9 +24,8 @@ struct HeadCallObject {
 
 // q [H, Tq, D], k [Hkv, Tk, D], bias [H|1, Tq|1, Tk|1] or None: float32. lse, entropy, sink [H, Tq] or None: float64.
 HeadCallObject make_call(nb::handle q, nb::handle k, nb::handle bias, nb::handle lse, nb::handle entropy,
-                         nb::handle sink, double scale, double softcap, const MaskObject& mask, Index batch,
-                         Index sequence, Index offset, bool same_text, Numbers ids, Numbers starts,
-                         std::optional<Numbers> rows) {
+    nb::handle sink, double scale, double softcap, const MaskObject& mask, Index batch, Index sequence, Index offset,
+    bool same_text, Numbers ids, Numbers starts, std::optional<Numbers> rows) {
   HeadCallObject made{{}, mask.borrowed};
   const auto array = [&made](const char* name, nb::handle object) -> const Array& {
     return *made.held.emplace_back(std::make_shared<const Array>("kinds", name, object));
@@ -93,9 +92,9 @@ nb::object weights_of_rows(const HeadCallObject& object, const Numbers& rows) {
 void bind_kinds(nb::module_& m) {
   nb::class_<HeadCallObject>(m, "HeadCall").def("weights_of_rows", &weights_of_rows);
   m.def("head_call", &make_call, nb::arg("q"), nb::arg("k"), nb::arg("bias").none(), nb::arg("lse"),
-        nb::arg("entropy").none(), nb::arg("sink").none(), nb::arg("scale"), nb::arg("softcap"), nb::arg("mask"),
-        nb::arg("batch"), nb::arg("sequence"), nb::arg("offset"), nb::arg("same_text"), nb::arg("ids") = Numbers(),
-        nb::arg("starts") = Numbers(), nb::arg("rows") = nb::none());
+      nb::arg("entropy").none(), nb::arg("sink").none(), nb::arg("scale"), nb::arg("softcap"), nb::arg("mask"),
+      nb::arg("batch"), nb::arg("sequence"), nb::arg("offset"), nb::arg("same_text"), nb::arg("ids") = Numbers(),
+      nb::arg("starts") = Numbers(), nb::arg("rows") = nb::none());
   m.def("kinds_of_heads", &kinds_of_heads, nb::arg("calls"), nb::arg("first"), nb::arg("grid"));
 }
 

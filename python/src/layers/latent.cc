@@ -28,8 +28,8 @@ void make(Latent* self, const nb::kwargs& given) {
   new (self) Latent(c);
 }
 
-void forward(const Latent& self, LatentSavedObject& saved, const MaskObject* mask, std::optional<bool> causal, Index offset,
-             std::vector<Index> offsets, nb::handle ids, nb::handle x, nb::handle y) {
+void forward(const Latent& self, LatentSavedObject& saved, const MaskObject* mask, std::optional<bool> causal,
+    Index offset, std::vector<Index> offsets, nb::handle ids, nb::handle x, nb::handle y) {
   constexpr const char* kName = "nn.MultiHeadLatentAttention.forward";
   const Array xa(kName, "x", x), ya(kName, "y", y);
   nn::LatentOptions options{.causal = causal};
@@ -51,12 +51,13 @@ void backward(Latent& self, nb::handle dy, LatentSavedObject& saved, nb::handle 
   self.backward(from, saved.value, to, *call.context);
 }
 
-void step(const Latent& self, nb::handle x, nb::handle y, KVCache& cache, const MaskObject* mask, const std::string& form) {
+void step(
+    const Latent& self, nb::handle x, nb::handle y, KVCache& cache, const MaskObject* mask, const std::string& form) {
   constexpr const char* kName = "nn.MultiHeadLatentAttention.step";
   const Array xa(kName, "x", x), ya(kName, "y", y);
   using Form = Latent::Form;
   const Form how = choice<Form>("[nn.MultiHeadLatentAttention.step] form", form,
-                                {{"auto", Form::kAuto}, {"absorbed", Form::kAbsorbed}, {"materialised", Form::kMaterialised}});
+      {{"auto", Form::kAuto}, {"absorbed", Form::kAbsorbed}, {"materialised", Form::kMaterialised}});
   const View<const float, 3> from = xa;
   const View<float, 3> to = ya;
   nn::LatentStepMemory memory;
@@ -71,7 +72,7 @@ void bind_latent(nb::module_& m) {
   nb::class_<Latent, nn::Module>(m, "MultiHeadLatentAttention")
       .def("__init__", &make)
       .def("forward", &forward, nb::arg("saved"), nb::arg("mask").none(), nb::arg("causal").none(), nb::arg("offset"),
-           nb::arg("offsets"), nb::arg("ids").none(), nb::arg("x"), nb::arg("y"))
+          nb::arg("offsets"), nb::arg("ids").none(), nb::arg("x"), nb::arg("y"))
       .def("backward", &backward, nb::arg("dy"), nb::arg("saved"), nb::arg("dx").none())
       .def("step", &step, nb::arg("x"), nb::arg("y"), nb::arg("cache"), nb::arg("mask").none(), nb::arg("form"));
 }

@@ -31,12 +31,10 @@ nn::LayerConfig config_of(const nb::kwargs& given) {
 }
 
 /// body.operator()<T>() with the element type of x, and which of a pair of memories is that type's.
-template <class Body>
-void with_layer_type(const Array& x, Body&& body) {
+template <class Body> void with_layer_type(const Array& x, Body&& body) {
   x.type() == Type::kBF16 ? body.template operator()<BFloat16>() : body.template operator()<float>();
 }
-template <class T, class Wide, class Narrow>
-auto& of_type(Wide& wide, Narrow& narrow) {
+template <class T, class Wide, class Narrow> auto& of_type(Wide& wide, Narrow& narrow) {
   if constexpr (std::is_same_v<T, float>) return wide;
   if constexpr (!std::is_same_v<T, float>) return narrow;
 }
@@ -50,7 +48,7 @@ struct SavedObject {
 
 // Weights [B, H, T, T] before ("all") or after ("applied") dropout, or None.
 nb::object forward(const nn::Layer& layer, nb::handle x, nb::handle y, const std::string& weights, SavedObject* saved,
-                   const MaskObject* mask, nb::handle ids, const nb::kwargs& given) {
+    const MaskObject* mask, nb::handle ids, const nb::kwargs& given) {
   constexpr const char* kName = "nn.Layer.forward";
   const Array xa(kName, "x", x), ya(kName, "y", y);
   Borrowed own;
@@ -117,12 +115,12 @@ nn::Layer* convert(nn::Layer& layer, const std::string& to) {
   return converted("to_v4", layer, &nn::to_v4);
 }
 
-template <class Value, std::size_t kCount>
-const char* name_of(Value value, const Word<Value> (&choices)[kCount]) {
+template <class Value, std::size_t kCount> const char* name_of(Value value, const Word<Value> (&choices)[kCount]) {
   return std::find_if(choices, choices + kCount, [&](const Word<Value>& one) { return one.second == value; })->first;
 }
 
-// What Python needs besides Layer's own: sizes of a cache that the layer can be stepped over, and what it says of itself.
+// What Python needs besides Layer's own: sizes of a cache that the layer can be stepped over, and what it says of
+// itself.
 nb::dict sizes_of(nn::Layer& layer) {
   const auto* found = dynamic_cast<const nn::AttentionLayer*>(&layer);
   if (found == nullptr) throw OptionError("[nn.Layer] not a layer with projections");
@@ -155,8 +153,8 @@ void bind_layers(nb::module_& m) {
       .def_prop_ro("sizes", &sizes_of)
       .def_prop_ro("training", &nn::Layer::training)
       .def("train", &nn::Layer::train)
-      .def("forward", &forward, nb::arg("x"), nb::arg("y"), nb::arg("weights"), nb::arg("saved").none(), nb::arg("mask").none(),
-           nb::arg("ids").none(), nb::arg("options"))
+      .def("forward", &forward, nb::arg("x"), nb::arg("y"), nb::arg("weights"), nb::arg("saved").none(),
+          nb::arg("mask").none(), nb::arg("ids").none(), nb::arg("options"))
       .def("backward", &backward, nb::arg("dy"), nb::arg("saved"), nb::arg("dx").none())
       .def("step", &step, nb::arg("x"), nb::arg("y"), nb::arg("cache"), nb::arg("mask").none())
       .def("convert", &convert, nb::rv_policy::take_ownership);

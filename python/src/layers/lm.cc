@@ -24,7 +24,8 @@ struct ModelObject {
   Index mask_id() const { return value.tokenizer.vocab_size(); }
 };
 
-constexpr Word<lm::PositionKind> kPositions[] = {{"learned", lm::PositionKind::kLearned}, {"rotary", lm::PositionKind::kRotary}};
+constexpr Word<lm::PositionKind> kPositions[] = {
+    {"learned", lm::PositionKind::kLearned}, {"rotary", lm::PositionKind::kRotary}};
 
 void make_model(ModelObject* self, const std::string& text, const std::string& task, const nb::kwargs& given) {
   if (task != "text" && task != "previous" && task != "masked") {
@@ -34,8 +35,8 @@ void make_model(ModelObject* self, const std::string& text, const std::string& t
   lm::AttentionLMConfig c;
   std::optional<RotaryOptions> rope;
   std::uint64_t seed = 0;
-  Keywords("AttentionLM", given)("context", c.context)("width", c.embed_dim)("heads", c.num_heads)("kv_heads", c.num_kv_heads)(
-      "layers", c.num_layers)("blocks", c.blocks)("rope", rope)("dropout", c.dropout)("seed", seed)
+  Keywords("AttentionLM", given)("context", c.context)("width", c.embed_dim)("heads", c.num_heads)("kv_heads",
+      c.num_kv_heads)("layers", c.num_layers)("blocks", c.blocks)("rope", rope)("dropout", c.dropout)("seed", seed)
       .word("positions", c.positions, kPositions)
       .end();
   c.vocab_size = tokenizer.vocab_size() + (task == "masked" ? 1 : 0);
@@ -68,7 +69,8 @@ lm::BatchSource source_of(const ModelObject& object, const std::string& text, In
   const lm::CharTokenizer& tokenizer = object.value.tokenizer;
   const lm::BatchShape shape{batch, object.value.model.config().context};
   if (object.value.task == "previous") return lm::BatchSource::previous(tokenizer.vocab_size(), shape, seed);
-  if (object.value.task == "masked") return lm::BatchSource::masked(tokenizer.encode(text), object.mask_id(), shape, seed);
+  if (object.value.task == "masked")
+    return lm::BatchSource::masked(tokenizer.encode(text), object.mask_id(), shape, seed);
   return lm::BatchSource::windows(tokenizer.encode(text), shape, seed);
 }
 
@@ -80,8 +82,8 @@ class Training {
     if (resume && object.value.adam) trainer_.resume(*object.value.adam);
   }
 
-  // As many steps as `seconds` has room for, at least one while there are any. Losses are kept here: what Ctrl-C interrupts
-  // after a slice has all of them.
+  // As many steps as `seconds` has room for, at least one while there are any. Losses are kept here: what Ctrl-C
+  // interrupts after a slice has all of them.
   void run(double seconds) {
     const Computation call;
     const auto start = std::chrono::steady_clock::now();
@@ -113,12 +115,14 @@ void bind_training(nb::module_& m) {
   nb::class_<Training>(m, "Training")
       .def(
           "__init__",
-          [](Training* self, ModelObject& object, const std::string& text, Index batch, bool resume, const nb::kwargs& given) {
+          [](Training* self, ModelObject& object, const std::string& text, Index batch, bool resume,
+              const nb::kwargs& given) {
             lm::TrainOptions o;
-            Keywords("AttentionLM.fit", given)("steps", o.steps)("lr", o.schedule.rate)("warmup", o.schedule.warmup_steps)(
-                "min_lr", o.schedule.min_rate)("weight_decay", o.adam.weight_decay)("clip", o.clip_norm)("seed", o.seed)
+            Keywords("AttentionLM.fit", given)("steps", o.steps)("lr", o.schedule.rate)(
+                "warmup", o.schedule.warmup_steps)("min_lr", o.schedule.min_rate)("weight_decay", o.adam.weight_decay)(
+                "clip", o.clip_norm)("seed", o.seed)
                 .word("schedule", o.schedule.kind,
-                      {{"constant", lm::ScheduleKind::kConstant}, {"cosine", lm::ScheduleKind::kCosine}})
+                    {{"constant", lm::ScheduleKind::kConstant}, {"cosine", lm::ScheduleKind::kCosine}})
                 .end();
             new (self) Training(object, o, source_of(object, text, batch, o.seed), resume);
           },
@@ -197,12 +201,13 @@ void bind_lm(nb::module_& m) {
       .def_prop_ro("module", [](ModelObject& object) -> lm::AttentionLM& { return object.value.model; })
       .def_prop_ro("step", [](const ModelObject& object) { return object.value.step; })
       .def_prop_ro("vocabulary",
-                   [](const ModelObject& object) {
-                     Numbers ids(static_cast<std::size_t>(object.value.tokenizer.vocab_size()));
-                     for (std::size_t id = 0; id < ids.size(); ++id) ids[id] = static_cast<Index>(id);
-                     return object.value.tokenizer.decode(ids);
-                   })
-      .def("encode", [](const ModelObject& object, const std::string& text) { return object.value.tokenizer.encode(text); })
+          [](const ModelObject& object) {
+            Numbers ids(static_cast<std::size_t>(object.value.tokenizer.vocab_size()));
+            for (std::size_t id = 0; id < ids.size(); ++id) ids[id] = static_cast<Index>(id);
+            return object.value.tokenizer.decode(ids);
+          })
+      .def("encode",
+          [](const ModelObject& object, const std::string& text) { return object.value.tokenizer.encode(text); })
       .def("decode", [](const ModelObject& object, const Numbers& ids) { return object.value.tokenizer.decode(ids); })
       .def("logits", &logits)
       .def("report", &report)

@@ -9,8 +9,7 @@ namespace qkv::python {
 namespace {
 
 // Over rows [M, ...] of float or bf16.
-template <class Body>
-void with_rows(const Array& x, const Body& body) {
+template <class Body> void with_rows(const Array& x, const Body& body) {
   const auto run = [&]<class T>() {
     const Computation call;
     body.template operator()<T>(*call.context);
@@ -35,24 +34,24 @@ void backward(nn::Linear& self, const nb::args& objects) {
 void bind_modules(nb::module_& m) {
   nb::class_<nn::Module>(m, "Module")
       .def("state_dict",
-           [](const nn::Module& self, const std::string& prefix, const std::string& dtype) {
-             return entries_of(self.state_dict(prefix, parse_dtype("state_dict", dtype)));
-           })
+          [](const nn::Module& self, const std::string& prefix, const std::string& dtype) {
+            return entries_of(self.state_dict(prefix, parse_dtype("state_dict", dtype)));
+          })
       .def("gradients",
-           [](const nn::Module& self, const std::string& prefix, const std::string& dtype) {
-             return entries_of(self.gradients(prefix, parse_dtype("gradients", dtype)));
-           })
+          [](const nn::Module& self, const std::string& prefix, const std::string& dtype) {
+            return entries_of(self.gradients(prefix, parse_dtype("gradients", dtype)));
+          })
       .def("load_state_dict",
-           [](nn::Module& self, nb::handle entries, const std::string& prefix) {
-             self.load_state_dict(state_dict_from("load_state_dict", entries), prefix);
-           })
+          [](nn::Module& self, nb::handle entries, const std::string& prefix) {
+            self.load_state_dict(state_dict_from("load_state_dict", entries), prefix);
+          })
       .def("zero_gradients", &nn::Module::zero_gradients)
       .def_prop_ro("parameter_count", &nn::Module::parameter_count);
   nb::class_<nn::Linear, nn::Module>(m, "Linear")
       .def("__init__",
-           [](nn::Linear* self, Index in_features, Index out_features, bool bias, std::uint64_t seed) {
-             new (self) nn::Linear(nn::LinearOptions{in_features, out_features, bias, seed});
-           })
+          [](nn::Linear* self, Index in_features, Index out_features, bool bias, std::uint64_t seed) {
+            new (self) nn::Linear(nn::LinearOptions{in_features, out_features, bias, seed});
+          })
       .def("forward", &forward)
       .def("backward", &backward)
       .def_prop_ro("in_features", &nn::Linear::in_features)

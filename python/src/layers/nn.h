@@ -33,7 +33,8 @@ struct Borrowed {
   }
   RotaryPositions positions(const char* function, Index offset, nb::handle ids) {
     RotaryPositions made{.offset = offset, .offsets = offsets};
-    if (!ids.is_none()) made.ids = arrays.emplace_back(std::make_shared<const Array>(function, "position_ids", ids))->input<Index, 2>();
+    if (!ids.is_none())
+      made.ids = arrays.emplace_back(std::make_shared<const Array>(function, "position_ids", ids))->input<Index, 2>();
     return made;
   }
 
@@ -41,7 +42,8 @@ struct Borrowed {
   std::vector<Index> offsets;
 };
 
-// A state dict in Python is a list of (name, dtype, sizes, bytes): dtype as safetensors writes it, bytes an array of uint8 [n].
+// A state dict in Python is a list of (name, dtype, sizes, bytes): dtype as safetensors writes it, bytes an array of
+// uint8 [n].
 StateDict state_dict_from(const char* function, nb::handle entries);
 DType parse_dtype(const char* function, const std::string& name);  // TypeError for one that is not there
 nb::list entries_of(const StateDict& state);

@@ -8,8 +8,8 @@ namespace qkv::python {
 
 namespace {
 
-constexpr DType kTypes[] = {DType::kBool, DType::kU8,  DType::kI8,  DType::kI16,  DType::kU16, DType::kI32, DType::kU32,
-                            DType::kI64,  DType::kU64, DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
+constexpr DType kTypes[] = {DType::kBool, DType::kU8, DType::kI8, DType::kI16, DType::kU16, DType::kI32, DType::kU32,
+    DType::kI64, DType::kU64, DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
 
 std::string text_of(nb::handle object) { return nb::borrow<nb::str>(object).c_str(); }
 

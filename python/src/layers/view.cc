@@ -21,8 +21,9 @@ struct MapObject {
 };
 
 // weights float32 [L, H, Tq, Tk].
-MapObject make_map(nb::handle weights, Labels query_tokens, Labels key_tokens, std::string title, std::vector<Index> layers,
-                   std::vector<Index> heads, const std::string& range, const std::string& scale, bool numbers) {
+MapObject make_map(nb::handle weights, Labels query_tokens, Labels key_tokens, std::string title,
+    std::vector<Index> layers, std::vector<Index> heads, const std::string& range, const std::string& scale,
+    bool numbers) {
   const Array wa("plot", "weights", weights);
   MapObject made{view::make_map(wa.input<float, 4>()), {}};
   made.map.query_tokens = std::move(query_tokens);
@@ -38,8 +39,7 @@ MapObject make_map(nb::handle weights, Labels query_tokens, Labels key_tokens, s
 }
 
 /// What `render` makes, while other Python threads run.
-template <class Render>
-nb::bytes bytes_of(Render render) {
+template <class Render> nb::bytes bytes_of(Render render) {
   std::vector<std::byte> bytes;
   {
     const Released released;
@@ -93,10 +93,10 @@ void bind_view(nb::module_& m) {
       .def("svg", [](const MapObject& object) { return view::render_svg(object.map, object.options); })
       .def("html", [](const MapObject& object) { return view::render_html(object.map, object.options); })
       .def("terminal",
-           [](const MapObject& object, bool colour, bool unicode, int columns) {
-             return view::render_terminal(object.map,
-                                          {.map = object.options, .colour = colour, .unicode = unicode, .columns = columns});
-           })
+          [](const MapObject& object, bool colour, bool unicode, int columns) {
+            return view::render_terminal(
+                object.map, {.map = object.options, .colour = colour, .unicode = unicode, .columns = columns});
+          })
       .def("table", [](const MapObject& object) { return view::render_table(object.map, object.options); })
       .def("top_weight", [](const MapObject& object) { return view::top_weight(object.map, object.options.range); })
       .def("statistics", &statistics);

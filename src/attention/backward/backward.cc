@@ -7,20 +7,24 @@
 namespace qkv::inline v0 {
 namespace {
 
-/// Throws ShapeError unless everything has the sizes of the call and no gradient shares memory; in a ragged batch, whose tokens are
-/// [total, H, ..], p is the problem of all.
-void check_gradients(const char* function, const Problem& p, bool ragged, const BackwardInputs& in, const Gradients& g) {
+/// Throws ShapeError unless everything has the sizes of the call and no gradient shares memory; in a ragged batch,
+/// whose tokens are [total, H, ..], p is the problem of all.
+void check_gradients(
+    const char* function, const Problem& p, bool ragged, const BackwardInputs& in, const Gradients& g) {
   const auto check_rows = [&](const char* name, const AnyView& x, Index heads, Index length, Index width) {
     ragged ? check_sizes(function, name, x, length, heads, width)
            : check_sizes(function, name, x, p.batch, heads, length, width);
   };
-  const auto rows = ragged ? std::array<Index, 4>{p.q_len, p.num_heads} : std::array<Index, 4>{p.batch, p.num_heads, p.q_len};
+  const auto rows =
+      ragged ? std::array<Index, 4>{p.q_len, p.num_heads} : std::array<Index, 4>{p.batch, p.num_heads, p.q_len};
   const char* const sizes = ragged ? " must be [total_q, H]" : " must be [B, H, Tq]";
   check_rows("out", in.out, p.num_heads, p.q_len, p.v_head_dim);
   check_rows("dout", in.dout, p.num_heads, p.q_len, p.v_head_dim);
-  check<ShapeError>(in.lse.sizes == rows, function, "lse", sizes, ", as forward returned it: got ", in.lse, " for out ", in.out);
+  check<ShapeError>(
+      in.lse.sizes == rows, function, "lse", sizes, ", as forward returned it: got ", in.lse, " for out ", in.out);
   for (const auto& [name, x] : {std::pair{"dlse", &g.dlse}, std::pair{"lse_low", &g.lse_low}}) {
-    check<ShapeError>(x->is_null() || x->sizes == rows, function, name, sizes, " or null: got ", *x, " for out ", in.out);
+    check<ShapeError>(
+        x->is_null() || x->sizes == rows, function, name, sizes, " or null: got ", *x, " for out ", in.out);
   }
   if (!g.dq.is_null()) check_rows("dq", g.dq, p.num_heads, p.q_len, p.head_dim);
   const auto check_keys = [&](const char* name, const AnyView& rounded, const AnyView& sums, Index width) {
@@ -32,20 +36,11 @@ void check_gradients(const char* function, const Problem& p, bool ragged, const 
   check_keys("dk", g.dk, g.dk_sums, p.head_dim);
   check_keys("dv", g.dv, g.dv_sums, p.v_head_dim);
   check_shared_gradients(function, p, g);
-  const NamedBox outputs[] = {
-      {"dq", g.dq},           {"dk", g.dk},       {"dv", g.dv},         {"dk_sums", g.dk_sums},
-      {"dv_sums", g.dv_sums}, {"dbias", g.dbias}, {"dsinks", g.dsinks}, {"dposition_bias", g.dposition_bias}};
-  const NamedBox inputs[] = {{"q", p.q},
-                             {"k", p.keys.k},
-                             {"v", p.keys.v},
-                             {"bias", p.bias},
-                             {"out", in.out},
-                             {"lse", in.lse},
-                             {"dout", in.dout},
-                             {"dlse", g.dlse},
-                             {"lse_low", g.lse_low},
-                             {"sinks", p.sinks},
-                             {"position_bias", p.position_table()}};
+  const NamedBox outputs[] = {{"dq", g.dq}, {"dk", g.dk}, {"dv", g.dv}, {"dk_sums", g.dk_sums}, {"dv_sums", g.dv_sums},
+      {"dbias", g.dbias}, {"dsinks", g.dsinks}, {"dposition_bias", g.dposition_bias}};
+  const NamedBox inputs[] = {{"q", p.q}, {"k", p.keys.k}, {"v", p.keys.v}, {"bias", p.bias}, {"out", in.out},
+      {"lse", in.lse}, {"dout", in.dout}, {"dlse", g.dlse}, {"lse_low", g.lse_low}, {"sinks", p.sinks},
+      {"position_bias", p.position_table()}};
   check_outputs(function, outputs, inputs);
 }
 
@@ -64,8 +59,8 @@ void backward_with(const StripRows& strips, const Problem& p, const BackwardInpu
 
 namespace detail {
 
-void backward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyView& out, const AnyView& lse, const AnyView& dout,
-              const AnyGradients& gradients, const AttentionOptions& options, Context& context) {
+void backward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyView& out, const AnyView& lse,
+    const AnyView& dout, const AnyGradients& gradients, const AttentionOptions& options, Context& context) {
   constexpr const char* function = "attention_backward";
   CallMemory memory;
   const Problem p = make_dense_problem(function, q, {k, v}, options, context, memory);
@@ -78,15 +73,16 @@ void backward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyVie
   }
   with_sums(q.type, [&]<class Sum>(Sum) {
     CaptureJob<Sum> capture(function, p, options.capture, true);
-    if (const StripRows strips = rows_of_backward(p); strips.added) return backward_with(strips, p, inputs, wanted, context);
+    if (const StripRows strips = rows_of_backward(p); strips.added)
+      return backward_with(strips, p, inputs, wanted, context);
     backward_dense(p, inputs, wanted, context);
     capture.run_backward(lse, dout, context);
   });
 }
 
 void varlen_backward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyView& out, const AnyView& lse,
-                     const AnyView& dout, const AnyGradients& gradients, const RaggedOffsets& offsets,
-                     const AttentionOptions& options, Context& context) {
+    const AnyView& dout, const AnyGradients& gradients, const RaggedOffsets& offsets, const AttentionOptions& options,
+    Context& context) {
   constexpr const char* function = "attention_varlen_backward";
   const RaggedCall r(function, q, k, v, offsets, options, context);
   check_gradients(function, r.all, true, {out, lse, dout}, gradients);

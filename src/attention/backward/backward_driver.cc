@@ -1,7 +1,9 @@
-// Work items are (key range, sequence, kv head). Key ranges are outermost; within each, parts of the batch with many keys come
-// first. For 16-bit types groups of heads are outermost, so that few are in flight (gradient_sums.h). Scratch:
-//   shared     order of a ragged batch | delta and lse2 in two parts, [B, H, Tq] each | turns | dq of the heads in flight
-//   per worker the kernels' | dbias of one key range (bias without a query axis) | dposition_bias | dk, dv, dq of 16-bit types
+// Work items are (key range, sequence, kv head). Key ranges are outermost; within each, parts of the batch with many
+// keys come first. For 16-bit types groups of heads are outermost, so that few are in flight (gradient_sums.h).
+// Scratch:
+//   shared     order of a ragged batch | delta and lse2 in two parts, [B, H, Tq] each | turns | dq of the heads in
+//   flight per worker the kernels' | dbias of one key range (bias without a query axis) | dposition_bias | dk, dv, dq
+//   of 16-bit types
 #include "attention/backward/backward_driver.h"
 
 #include <array>
@@ -25,8 +27,7 @@ struct BackwardPart {
   Index first_turn;  // of its query tiles
 };
 
-template <class Sum>
-struct BackwardDriver {
+template <class Sum> struct BackwardDriver {
   const Batch& batch;
   const BackwardInputs& inputs;
   const Gradients& gradients;
@@ -38,7 +39,8 @@ struct BackwardDriver {
   OwnBytes own_bytes{};
   std::array<BackwardPart, 1> dense_part{};
   std::span<BackwardPart> parts{};
-  std::span<Index> range_first{};  // [ranges + 1]: items of smaller key ranges of a ragged batch, where ranges are outermost
+  std::span<Index>
+      range_first{};  // [ranges + 1]: items of smaller key ranges of a ragged batch, where ranges are outermost
   Index rows, items = 0, num_tile_turns = 0;
   // Shared scratch; rows are stored sequence by sequence.
   Sum* numbers = nullptr;                       // [3][rows]: delta, lse2 in two parts
@@ -48,7 +50,7 @@ struct BackwardDriver {
   bool fetches = false;  // rows of the next head
 
   BackwardDriver(const Batch& whole, const BackwardInputs& given, const Gradients& wanted, int num_threads,
-                 const CarriedRanges* some)
+      const CarriedRanges* some)
       : batch(whole),
         inputs(given),
         gradients(wanted),
@@ -56,7 +58,8 @@ struct BackwardDriver {
         carried(some),
         first_range(carried == nullptr ? 0 : carried->begin),
         num_ranges(carried == nullptr ? longest.key_ranges() : carried->end - carried->begin),
-        sums(longest, longest.key_ranges(), num_threads, carried == nullptr ? nullptr : reinterpret_cast<Sum*>(carried->dq)),
+        sums(longest, longest.key_ranges(), num_threads,
+            carried == nullptr ? nullptr : reinterpret_cast<Sum*>(carried->dq)),
         bias(gradients.dbias, longest, carried == nullptr && !whole.is_ragged() && !gradients.accumulate),
         rows(batch.num_queries() * longest.num_heads),
         threads(num_threads) {
@@ -89,7 +92,8 @@ struct BackwardDriver {
     numbers = carver.array<Sum>(carried == nullptr ? 3 * rows : 0);
     if (carried != nullptr) numbers = reinterpret_cast<Sum*>(carried->numbers);
     turns = carver.array<Turn>(num_turns());
-    sums.set_memory(carver.array<std::byte>(static_cast<Index>(sums.shared_bytes())), turns + num_tile_turns + num_bias_turns());
+    sums.set_memory(
+        carver.array<std::byte>(static_cast<Index>(sums.shared_bytes())), turns + num_tile_turns + num_bias_turns());
     return carver.used();
   }
 
@@ -115,7 +119,8 @@ struct BackwardDriver {
         items += heads * (batch.is_ragged() ? p.key_ranges() : num_ranges);
         first_turn += turns_of(p);
         if (!batch.is_ragged()) return;
-        for (Index range = 0; range < p.key_ranges(); ++range) range_first[static_cast<std::size_t>(range) + 1] += heads;
+        for (Index range = 0; range < p.key_ranges(); ++range)
+          range_first[static_cast<std::size_t>(range) + 1] += heads;
       });
     }
     for (std::size_t range = 1; range < range_first.size(); ++range) range_first[range] += range_first[range - 1];
@@ -125,32 +130,17 @@ struct BackwardDriver {
   }
 
   BackwardRows<Sum> rows_of(Index n, const Problem& p) const {
-    return {p,
-            batch.queries(inputs.out, n),
-            batch.queries(inputs.lse, n),
-            batch.queries(inputs.dout, n),
-            batch.queries(gradients.dlse, n),
-            numbers,
-            numbers + rows,
-            numbers + 2 * rows,
-            p.num_heads * (batch.queries_before(n) - batch.first_sequence(n) * p.q_len),
-            batch.queries(gradients.lse_low, n)};
+    return {p, batch.queries(inputs.out, n), batch.queries(inputs.lse, n), batch.queries(inputs.dout, n),
+        batch.queries(gradients.dlse, n), numbers, numbers + rows, numbers + 2 * rows,
+        p.num_heads * (batch.queries_before(n) - batch.first_sequence(n) * p.q_len),
+        batch.queries(gradients.lse_low, n)};
   }
 
   BackwardJob<Sum> job_of(const BackwardPart& part, const Problem& p, const Gradients& of_part) const {
     const Index first = batch.first_sequence(part.part);
-    return {p,
-            rows_of(part.part, p),
-            of_part,
-            bias,
-            {gradients.dposition_bias, &p},
-            sums,
-            turns,
-            turns + num_tile_turns,
-            part.first_turn - first * p.num_heads * p.query_tiles(),
-            (&part - parts.data() - first) * p.num_kv_heads,
-            longest.query_tiles(),
-            carried};
+    return {p, rows_of(part.part, p), of_part, bias, {gradients.dposition_bias, &p}, sums, turns,
+        turns + num_tile_turns, part.first_turn - first * p.num_heads * p.query_tiles(),
+        (&part - parts.data() - first) * p.num_kv_heads, longest.query_tiles(), carried};
   }
 
   /// Runs head `head`, counted over the heads of the part's sequences; `first` is the number of the first of these.
@@ -163,11 +153,15 @@ struct BackwardDriver {
     job.run(item, range, first + head / heads, head % heads, fetch ? &ahead : nullptr, {own_bytes, own});
   }
 
-  /// Head and key range of item `own` of `heads` heads: all of range 0 first. For 16-bit types the heads in flight go together, so
-  /// that threads have heads of their own; one by one where items add to one sum, whose order may not depend on threads.
+  /// Head and key range of item `own` of `heads` heads: all of range 0 first. For 16-bit types the heads in flight go
+  /// together, so that threads have heads of their own; one by one where items add to one sum, whose order may not
+  /// depend on threads.
   std::pair<Index, Index> head_and_range(Index own, Index heads, Index ranges) const {
     const bool one_sum = !gradients.dbias.is_null() || !gradients.dposition_bias.is_null();
-    const Index wide = !longest.rounds() ? heads : one_sum ? 1 : sums.heads_in_flight(), first = own / (ranges * wide) * wide;
+    const Index wide = !longest.rounds() ? heads
+                       : one_sum         ? 1
+                                         : sums.heads_in_flight(),
+                first = own / (ranges * wide) * wide;
     const Index count = std::min(wide, heads - first), rest = own - first * ranges;
     return {first + rest % count, rest / count};
   }
@@ -195,9 +189,9 @@ struct BackwardDriver {
         std::tie(own, range) = head_and_range(own, batch.num_sequences() * p.num_kv_heads, p.key_ranges());
       }
       const Gradients of_part{.dq = batch.queries(gradients.dq, part->part),
-                                          .dk = batch.keys(gradients.dk, part->part),
-                                          .dv = batch.keys(gradients.dv, part->part),
-                                          .accumulate = gradients.accumulate};
+          .dk = batch.keys(gradients.dk, part->part),
+          .dv = batch.keys(gradients.dv, part->part),
+          .accumulate = gradients.accumulate};
       run(item, job_of(*part, p, of_part), part->part, own, range, scratch);
     });
   }
@@ -226,7 +220,7 @@ struct BackwardDriver {
         const Index first = batch.first_sequence(n), count = batch.num_sequences();
         if (batch.kv_len(n) == 0) part.prepare_without_keys(first, count);
         add_sink_gradient(part, first, count, gradients.dsinks,
-                          [this](Index row, Index) { return -static_cast<double>(numbers[row]); });
+            [this](Index row, Index) { return -static_cast<double>(numbers[row]); });
       });
     }
   }
@@ -235,7 +229,7 @@ struct BackwardDriver {
 }  // namespace
 
 void backward_batch(const Batch& batch, const BackwardInputs& inputs, const Gradients& gradients, Context& context,
-                    const CarriedRanges* carried) {
+    const CarriedRanges* carried) {
   with_sums(batch.longest().q.type, [&]<class Sum>(Sum) {
     BackwardDriver<Sum> driver(batch, inputs, gradients, context.threads(), carried);
     driver.clear();
@@ -253,7 +247,7 @@ void backward_batch(const Batch& batch, const BackwardInputs& inputs, const Grad
                          static_cast<double>(driver.items) * kItemFlops +
                          pairs * 2.0 * static_cast<double>(3 * longest.head_dim + 2 * longest.v_head_dim);
     run_items(context, {driver.items, flops, driver.own_bytes.all()},
-              [&driver](Index item, std::byte* own) { driver.run(item, own); });
+        [&driver](Index item, std::byte* own) { driver.run(item, own); });
     if (!gradients.dsinks.is_null()) driver.add_dsinks();
   });
 }

@@ -10,8 +10,8 @@ struct BackwardInputs {
   AnyView out, lse, dout;  // [B, H, Tq, Dv], [B, H, Tq], [B, H, Tq, Dv]
 };
 
-/// Some key ranges of a dense problem, of several calls by ascending ranges (carried_backward.h). dq is complete after the last of
-/// them, dk_sums and dv_sums, which hold the keys from `first_key` on, are added to.
+/// Some key ranges of a dense problem, of several calls by ascending ranges (carried_backward.h). dq is complete after
+/// the last of them, dk_sums and dv_sums, which hold the keys from `first_key` on, are added to.
 struct CarriedRanges {
   Index begin, end, first_key;
   std::byte* numbers;  // [3][B, H, Tq] of sums, delta and lse in two parts: written by the first range
@@ -20,10 +20,10 @@ struct CarriedRanges {
 
 /// In a ragged batch all tensors of tokens are one sequence, [1, H, total, ...].
 void backward_batch(const Batch& batch, const BackwardInputs& inputs, const Gradients& gradients, Context& context,
-                    const CarriedRanges* carried = nullptr);
+    const CarriedRanges* carried = nullptr);
 
-/// The gradients of a dense problem, by lists where they serve; f32 and f64 have their sums in dk and dv. Bit-identical for any number
-/// of threads, and for a sequence alone or in a batch.
+/// The gradients of a dense problem, by lists where they serve; f32 and f64 have their sums in dk and dv. Bit-identical
+/// for any number of threads, and for a sequence alone or in a batch.
 void backward_dense(const Problem& p, const BackwardInputs& inputs, const Gradients& gradients, Context& context);
 
 /// Scratch of a call that wants every gradient, with dbias if there is a bias.

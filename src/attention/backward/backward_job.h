@@ -1,7 +1,7 @@
-// Backward of a part of a batch, as its work items see it, and what one item does: a key range of one kv head. The first range
-// also computes delta and lse2 of each query tile. dk and dv belong to one item, for all query heads of its group; dq and a
-// shared dbias are added in turn (turns.h). So there are no atomics on data and no per-thread copies of gradients, and results
-// do not depend on threads.
+// Backward of a part of a batch, as its work items see it, and what one item does: a key range of one kv head. The
+// first range also computes delta and lse2 of each query tile. dk and dv belong to one item, for all query heads of its
+// group; dq and a shared dbias are added in turn (turns.h). So there are no atomics on data and no per-thread copies of
+// gradients, and results do not depend on threads.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +23,7 @@ inline void zero_rows(const AnyView& x, Index b, Index h, Index begin, Index cou
 }
 
 /// The state that all work items share.
-template <class Sum>
-struct BackwardJob {
+template <class Sum> struct BackwardJob {
   const Problem& p;
   BackwardRows<Sum> rows;
   const Gradients& gradients;
@@ -63,8 +62,8 @@ struct BackwardJob {
     return tile;
   }
 
-  /// One query tile against one key range, in the range's turn. The first range computes delta and lse2; the others wait
-  /// for them.
+  /// One query tile against one key range, in the range's turn. The first range computes delta and lse2; the others
+  /// wait for them.
   void run_tile(BackwardTile<Sum>& tile, Index range, Index b, Index h, bool live, const OwnScratch<Sum>& own) const {
     const Index first = tile.q_begin - p.first_query;
     if (gradients.dq.data != nullptr) {
@@ -97,7 +96,8 @@ struct BackwardJob {
 
   /// All query tiles of one head against one key range. `sequence` numbers (item, head of the group) for shared dbias;
   /// `first`: nothing has been added to dk and dv of the range.
-  void run_head(Index range, Index b, Index h, Index sequence, bool first, Ahead* ahead, const OwnScratch<Sum>& own) const {
+  void run_head(
+      Index range, Index b, Index h, Index sequence, bool first, Ahead* ahead, const OwnScratch<Sum>& own) const {
     const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);
     const Index whole_head = p.first_head + h;  // as masks and gradients of biases count it
     BackwardTile<Sum> tile = tile_of(b, h, k_begin, k_count, own);
@@ -119,7 +119,8 @@ struct BackwardJob {
       if (share_bias) pass_turn(bias_turns[t], sequence);
       if (tile_turn != nullptr) pass_turn(*tile_turn, range);
     }
-    for (Index t = p.query_tiles(); share_bias && t < bias_tiles; ++t) {  // turns of tiles that only other sequences have
+    for (Index t = p.query_tiles(); share_bias && t < bias_tiles;
+         ++t) {  // turns of tiles that only other sequences have
       wait_for_turn(bias_turns[t], sequence);
       pass_turn(bias_turns[t], sequence);
     }
@@ -154,8 +155,8 @@ struct BackwardJob {
     return ahead;
   }
 
-  /// Runs key range `range` of kv head g of sequence b. `item` is its number in the order in which items are claimed; `ahead` is
-  /// fetched meanwhile, or null.
+  /// Runs key range `range` of kv head g of sequence b. `item` is its number in the order in which items are claimed;
+  /// `ahead` is fetched meanwhile, or null.
   void run(Index item, Index range, Index b, Index g, Ahead* ahead, const OwnScratch<Sum>& own) const {
     const Index head = head_number(b, g);
     const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);

@@ -1,5 +1,6 @@
-// What backward and second order need of each row to recompute its weights: lse in powers of two, and delta, both computed one
-// query tile at a time. Also the tile as it is passed to kernels, and the gradient of the sinks, which needs the same numbers.
+// What backward and second order need of each row to recompute its weights: lse in powers of two, and delta, both
+// computed one query tile at a time. Also the tile as it is passed to kernels, and the gradient of the sinks, which
+// needs the same numbers.
 //   dsink[h] = -sum over b and i of exp(sink[h] - lse[b,h,i]) * delta[b,h,i]        delta = dout . out - dlse
 #pragma once
 
@@ -11,8 +12,7 @@
 
 namespace qkv::inline v0 {
 
-template <class Sum>
-struct BackwardRows {
+template <class Sum> struct BackwardRows {
   const Problem& p;
   AnyView out;                                                      // [B, H, Tq, Dv]; null with dout
   AnyView lse;                                                      // [B, H, Tq]
@@ -49,7 +49,8 @@ struct BackwardRows {
     const Index first = t.q_begin - p.first_query, row = first_row(b, h) + first;
     split_lse(p, lse, lse_low, b, h, t.q_begin, t.q_count, lse2_high + row, lse2_low + row, scratch);
     if (t.dout.data == nullptr) return;
-    run_delta<Sum>(p.kernels<Sum>(), {t.dout, rows_at(out, b, h, first), p.v_head_dim, t.q_count, delta + row}, scratch);
+    run_delta<Sum>(
+        p.kernels<Sum>(), {t.dout, rows_at(out, b, h, first), p.v_head_dim, t.q_count, delta + row}, scratch);
     if (dlse.data == nullptr) return;
     for (Index i = 0; i < t.q_count; ++i) delta[row + i] -= *dlse.as<Sum>(b, h, first + i);
   }
@@ -70,10 +71,10 @@ struct BackwardRows {
   }
 };
 
-/// dsinks[h] += sum over sequences [first, first + count) and their queries of exp(sink[h] - lse) * of_row(row, h). Runs
-/// after all items and adds the rows in one order. exp(sink - lse) is the sink's weight.
-template <class Sum, class OfRow>
-void add_sink_gradient(const BackwardRows<Sum>& rows, Index first, Index count, const AnyView& dsinks, const OfRow& of_row) {
+/// dsinks[h] += sum over sequences [first, first + count) and their queries of exp(sink[h] - lse) * of_row(row, h).
+/// Runs after all items and adds the rows in one order. exp(sink - lse) is the sink's weight.
+template <class Sum, class OfRow> void add_sink_gradient(
+    const BackwardRows<Sum>& rows, Index first, Index count, const AnyView& dsinks, const OfRow& of_row) {
   const Problem& p = rows.p;
   for (Index h = 0; h < p.num_heads; ++h) {
     const double sink2 = static_cast<double>(*p.sinks.as<Sum>(p.first_head + h, 0)) * std::numbers::log2e;
@@ -95,8 +96,7 @@ struct OwnBytes {
   std::size_t kernel = 0, bias = 0, position = 0, sums = 0;
   std::size_t all() const { return kernel + bias + position + sums; }
 };
-template <class Sum>
-struct OwnScratch {
+template <class Sum> struct OwnScratch {
   std::byte* kernel;
   Sum *bias, *position;  // dbias summed over queries, dposition
   std::byte* sums;       // for 16-bit types (gradient_sums.h)

@@ -1,4 +1,5 @@
-// Where dbias of one call goes, and in which order: an axis that the bias repeats is summed over, so items share its elements.
+// Where dbias of one call goes, and in which order: an axis that the bias repeats is summed over, so items share its
+// elements.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +14,7 @@ inline bool sums_over_queries(const AnyView& bias, const Problem& p) {
   return bias.data != nullptr && bias.size(2) == 1 && p.q_len > 1;
 }
 
-template <class Sum>
-struct BiasGradient {
+template <class Sum> struct BiasGradient {
   AnyView dbias;              // null: not wanted
   bool shared = false;        // items of different batches, heads or key ranges add to the same element
   bool over_queries = false;  // the query axis repeats: a worker sums its item privately and adds it once at the end
@@ -31,7 +31,8 @@ struct BiasGradient {
     over_queries = sums_over_queries(dbias, p);
     shared = (dbias.size(0) == 1 && p.batch > 1) || (dbias.size(1) == 1 && p.num_heads > 1) ||
              (dbias.size(3) == 1 && p.kv_len > p.backward_keys);
-    sets = alone && !shared && row_stride != 0 && column_stride != 0 && p.mask.keeps_all() && !p.placed() && p.pairs() > 0;
+    sets =
+        alone && !shared && row_stride != 0 && column_stride != 0 && p.mask.keeps_all() && !p.placed() && p.pairs() > 0;
   }
 
   bool wanted() const { return dbias.data != nullptr && !dbias.is_empty(); }

@@ -11,8 +11,8 @@ namespace {
 
 constexpr const char* kFunction = "attention_backward";
 
-/// Calls body(b, h, i, lse) for queries [begin, end) of a head whose lse is coarse; stops where that gives true, and returns whether it
-/// did.
+/// Calls body(b, h, i, lse) for queries [begin, end) of a head whose lse is coarse; stops where that gives true, and
+/// returns whether it did.
 template <class Sum, class Body>
 bool each_coarse(const AnyView& lse, Index b, Index h, const Positions& queries, const Body& body) {
   for (Index i = queries.begin; i < queries.end; ++i) {
@@ -38,7 +38,7 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
 
   /// Rows that are added have lse = inf, so that their weights are 0.
   Impl(const AnyView& given_q, const KeySizes& keys, const BackwardInputs& in, const Gradients& wanted,
-       const AttentionOptions& options, Context& given_context)
+      const AttentionOptions& options, Context& given_context)
       : context(given_context),
         problem(kFunction, given_q, keys, options, context),
         strips(rows_of_backward(problem.p)),
@@ -51,8 +51,9 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
         inputs(strips.added ? BackwardInputs{out.wide(), lse.wide(), dout.wide()} : in) {
     Problem& p = problem.p;
     const NamedBox boxes[] = {{"dq", wanted.dq}};
-    const NamedBox read[] = {{"q", given_q},   {"bias", p.bias},  {"sinks", p.sinks}, {"position_bias", p.position_table()},
-                             {"out", in.out}, {"lse", in.lse}, {"dout", in.dout},  {"dlse", wanted.dlse}};
+    const NamedBox read[] = {{"q", given_q}, {"bias", p.bias}, {"sinks", p.sinks},
+        {"position_bias", p.position_table()}, {"out", in.out}, {"lse", in.lse}, {"dout", in.dout},
+        {"dlse", wanted.dlse}};
     check_outputs(kFunction, boxes, read);
     gradients.dq = strips.added ? dq.wide() : wanted.dq;
     gradients.dlse = strips.added ? dlse.wide() : wanted.dlse;
@@ -93,10 +94,11 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
     const Problem& p = problem.p;
     with_sums(p.q.type, [&]<class Sum>(Sum) {
       for (Index head = 0; head < p.batch * p.num_heads; ++head) {
-        each_coarse<Sum>(inputs.lse, head / p.num_heads, head % p.num_heads, {0, p.q_len}, [&](Index b, Index h, Index i, Sum given) {
-          if (*computed_lse.as<Sum>(b, h, i) == given) *lse_low.as<Sum>(b, h, i) = *computed_low.as<Sum>(b, h, i);
-          return false;
-        });
+        each_coarse<Sum>(inputs.lse, head / p.num_heads, head % p.num_heads, {0, p.q_len},
+            [&](Index b, Index h, Index i, Sum given) {
+              if (*computed_lse.as<Sum>(b, h, i) == given) *lse_low.as<Sum>(b, h, i) = *computed_low.as<Sum>(b, h, i);
+              return false;
+            });
       }
     });
   }
@@ -120,7 +122,8 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
   }
 };
 
-bool carries_backward(const AnyView& q, const KeySizes& keys, Index queries, const AttentionOptions& options, Context& context) {
+bool carries_backward(
+    const AnyView& q, const KeySizes& keys, Index queries, const AttentionOptions& options, Context& context) {
   return is_tiled(q, keys, queries, options, context, true);
 }
 
@@ -128,15 +131,15 @@ bool lse_is_coarse(const AnyView& lse) {
   return with_sums(lse.type, [&]<class Sum>(Sum) {
     bool any = false;
     for (Index head = 0; head < lse.size(0) * lse.size(1) && !any; ++head) {
-      any = each_coarse<Sum>(lse, head / lse.size(1), head % lse.size(1), {0, lse.size(2)},
-                             [](Index, Index, Index, Sum) { return true; });
+      any = each_coarse<Sum>(
+          lse, head / lse.size(1), head % lse.size(1), {0, lse.size(2)}, [](Index, Index, Index, Sum) { return true; });
     }
     return any;
   });
 }
 
-CarriedBackward::CarriedBackward(const AnyView& q, const KeySizes& keys, const BackwardInputs& inputs, const Gradients& gradients,
-                                 const AttentionOptions& options, Context& context)
+CarriedBackward::CarriedBackward(const AnyView& q, const KeySizes& keys, const BackwardInputs& inputs,
+    const Gradients& gradients, const AttentionOptions& options, Context& context)
     : impl_(std::make_unique<Impl>(q, keys, inputs, gradients, options, context)) {}
 CarriedBackward::~CarriedBackward() = default;
 

@@ -1,12 +1,13 @@
-// A work item is a range of keys of one kv head. It goes through the queries in order: for the heads that share a list, the
-// listed rows of K and V are copied as rows of sums, the tiled kernel computes the block (a head in each lane), and its rows of
-// dk and dv are added where they belong. dk and dv belong to one item; dq is added in the order of ranges, a block of queries
-// at a time (turns.h). 16-bit gradients are summed in float: there is then one range, with float dk and dv for each worker.
+// A work item is a range of keys of one kv head. It goes through the queries in order: for the heads that share a list,
+// the listed rows of K and V are copied as rows of sums, the tiled kernel computes the block (a head in each lane), and
+// its rows of dk and dv are added where they belong. dk and dv belong to one item; dq is added in the order of ranges,
+// a block of queries at a time (turns.h). 16-bit gradients are summed in float: there is then one range, with float dk
+// and dv for each worker.
 #include <new>
 
 #include "attention/backward/backward_job.h"
-#include "attention/plan/listed.h"
 #include "attention/backward/shared_gradients.h"
+#include "attention/plan/listed.h"
 #include "core/threads/region.h"
 #include "core/threads/turns.h"
 #include "kernels/carver.h"
@@ -17,8 +18,7 @@ namespace {
 constexpr Index kTurnQueries = 64;
 constexpr Index kRangeNumbers = Index{1} << 18;  // of K and V: a range stays in the caches while all queries add to it
 
-template <class Sum>
-struct ListedBackward {
+template <class Sum> struct ListedBackward {
   const Problem& p;
   const Listed& listed;
   const Gradients& gradients;
@@ -68,9 +68,8 @@ struct ListedBackward {
   std::size_t carve(std::byte* base, Own& own) const {
     Carver carver(base);
     const Index d = p.head_dim, dv = p.v_head_dim;
-    own.kernel = carver.array<std::byte>(
-        static_cast<Index>(std::max({kernels.backward_scratch_bytes(d, dv, false), p.forward_scratch_bytes(),
-                                     p.backward_scratch_bytes()})));
+    own.kernel = carver.array<std::byte>(static_cast<Index>(std::max(
+        {kernels.backward_scratch_bytes(d, dv, false), p.forward_scratch_bytes(), p.backward_scratch_bytes()})));
     own.pages = carver.array<Index>(listed.longest());
     own.keys = carver.array<Index>(listed.longest());
     own.k = carver.array<Sum>(piece * d);
@@ -144,7 +143,8 @@ struct ListedBackward {
     constexpr StoredType own_type = stored_as<Sum>();
     tile.q = {reinterpret_cast<std::byte*>(own.q), own_type, p.head_dim};
     tile.dout = {reinterpret_cast<std::byte*>(own.dout), own_type, p.v_head_dim};
-    tile.keys = {own_type, {own.k, nullptr, 0, p.head_dim, 0}, {own.v, nullptr, 0, p.v_head_dim, 0}, nullptr, 1, keys, {}, {0, keys}};
+    tile.keys = {own_type, {own.k, nullptr, 0, p.head_dim, 0}, {own.v, nullptr, 0, p.v_head_dim, 0}, nullptr, 1, keys,
+        {}, {0, keys}};
     tile.lse2_high = own.lse2_high;
     tile.lse2_low = own.lse2_low;
     tile.delta = own.delta;
@@ -247,7 +247,7 @@ void backward_dense(const Problem& p, const BackwardInputs& inputs, const Gradie
     });
     if (gradients.dsinks.is_null()) return;
     add_sink_gradient(job.rows, 0, p.batch, gradients.dsinks,
-                      [&](Index row, Index) { return -static_cast<double>(job.rows.delta[row]); });
+        [&](Index row, Index) { return -static_cast<double>(job.rows.delta[row]); });
   });
 }
 

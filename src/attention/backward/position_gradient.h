@@ -1,5 +1,6 @@
-// The gradient of a position bias. Kernels add dS of a tile along its diagonals; an item sums these by the rows of the table,
-// privately and in one order, and adds its sums once, in its turn. So no Tq x Tk is stored, and bits do not depend on threads.
+// The gradient of a position bias. Kernels add dS of a tile along its diagonals; an item sums these by the rows of the
+// table, privately and in one order, and adds its sums once, in its turn. So no Tq x Tk is stored, and bits do not
+// depend on threads.
 //   dtable[row(d), h] += factor(d) * sum over b and i of dS[b, h, i, i + d + offset]
 #pragma once
 
@@ -10,14 +11,15 @@
 
 namespace qkv::inline v0 {
 
-template <class Sum>
-struct PositionGradient {
+template <class Sum> struct PositionGradient {
   AnyView table{};  // [rows, H]; null: not wanted
   const Problem* p = nullptr;
 
   bool wanted() const { return table.data != nullptr && !table.is_empty(); }
   /// Private numbers of a worker: sums by row, then by diagonal of one tile of at most so many keys.
-  std::size_t worker_bytes(Index keys) const { return wanted() ? line_bytes<Sum>(table.size(0) + p->query_tile + keys) : 0; }
+  std::size_t worker_bytes(Index keys) const {
+    return wanted() ? line_bytes<Sum>(table.size(0) + p->query_tile + keys) : 0;
+  }
 
   void begin_item(Sum* own) const { std::fill_n(own, table.size(0), Sum{0}); }
 
@@ -40,7 +42,9 @@ struct PositionGradient {
   }
 
  private:
-  static Index first_diagonal(const BackwardTile<Sum>& tile) { return tile.k_begin - (tile.q_begin + tile.q_count - 1); }
+  static Index first_diagonal(const BackwardTile<Sum>& tile) {
+    return tile.k_begin - (tile.q_begin + tile.q_count - 1);
+  }
 };
 
 }  // namespace qkv::inline v0

@@ -8,13 +8,14 @@ namespace qkv::inline v0 {
 /// Throws ShapeError unless each gradient that is given has the sizes of its tensor.
 inline void check_shared_gradients(const char* function, const Problem& p, const Gradients& g) {
   check<ShapeError>(g.dbias.is_null() || g.dbias.sizes == p.bias.sizes, function,
-                    "dbias must have the sizes of the bias: got dbias ", g.dbias, ", bias ", p.bias);
+      "dbias must have the sizes of the bias: got dbias ", g.dbias, ", bias ", p.bias);
   check<ShapeError>(g.dsinks.is_null() || g.dsinks.sizes == p.sinks.sizes, function,
-                    "dsinks must have the sizes of the sinks: got dsinks ", g.dsinks, ", sinks ", p.sinks);
+      "dsinks must have the sizes of the sinks: got dsinks ", g.dsinks, ", sinks ", p.sinks);
   const std::array<Index, 4> table{p.position_bias->rows(), p.position_bias->heads()};
   check<ShapeError>(
-      g.dposition_bias.is_null() || g.dposition_bias.sizes == table, function, "dposition_bias must be [rows, H], here ",
-      [&] { return shape_text(table.data(), 2); }, ": got ", g.dposition_bias);
+      g.dposition_bias.is_null() || g.dposition_bias.sizes == table, function,
+      "dposition_bias must be [rows, H], here ", [&] { return shape_text(table.data(), 2); }, ": got ",
+      g.dposition_bias);
 }
 
 /// Zeros in the whole of a view of sums; nothing of a null one.

@@ -7,26 +7,27 @@ void check_offsets(const char* function, const char* name, const Offsets& offset
   check<ShapeError>(!offsets.empty(), function, name, " must have one number more than there are sequences: got none");
   check<OptionError>(offsets.front() == 0, function, name, " must start at 0: got ", offsets.front());
   for (std::size_t b = 1; b < offsets.size(); ++b) {
-    check<OptionError>(offsets[b - 1] <= offsets[b], function, name, " must not decrease: got ", offsets[b - 1], ", then ",
-                       offsets[b], " at ", b);
+    check<OptionError>(offsets[b - 1] <= offsets[b], function, name, " must not decrease: got ", offsets[b - 1],
+        ", then ", offsets[b], " at ", b);
   }
-  check<ShapeError>(offsets.back() == total, function, name, " must end at the number of tokens: got ", offsets.back(), " for ",
-                    total);
+  check<ShapeError>(offsets.back() == total, function, name, " must end at the number of tokens: got ", offsets.back(),
+      " for ", total);
 }
 
 }  // namespace
 
-RaggedCall::RaggedCall(const char* function, const AnyView& q, const AnyView& k, const AnyView& v, const RaggedOffsets& where,
-                       const AttentionOptions& given_options, Context& context, bool reads_v)
+RaggedCall::RaggedCall(const char* function, const AnyView& q, const AnyView& k, const AnyView& v,
+    const RaggedOffsets& where, const AttentionOptions& given_options, Context& context, bool reads_v)
     : offsets(where),
       options(given_options),
-      all(make_problem(function, as_one_sequence(q), {as_one_sequence(k), as_one_sequence(v)}, options, context, reads_v)),
+      all(make_problem(
+          function, as_one_sequence(q), {as_one_sequence(k), as_one_sequence(v)}, options, context, reads_v)),
       longest(all) {
   check<UnsupportedError>(options.capture.result == nullptr, function,
-                          "capture is not supported in a ragged batch: look at one sequence alone");
+      "capture is not supported in a ragged batch: look at one sequence alone");
   check<ShapeError>(offsets.q_offsets.size() == offsets.kv_offsets.size(), function,
-                    "q_offsets and kv_offsets must have the same number of sequences: got ", offsets.q_offsets.size(), " and ",
-                    offsets.kv_offsets.size(), " numbers");
+      "q_offsets and kv_offsets must have the same number of sequences: got ", offsets.q_offsets.size(), " and ",
+      offsets.kv_offsets.size(), " numbers");
   check_offsets(function, "q_offsets", offsets.q_offsets, q.size(0));
   check_offsets(function, "kv_offsets", offsets.kv_offsets, k.size(0));
   longest.batch = batch = static_cast<Index>(offsets.q_offsets.size()) - 1;
@@ -43,7 +44,7 @@ RaggedCall::RaggedCall(const char* function, const AnyView& q, const AnyView& k,
   all.position = longest.position;
   summaries = memory.dense.make(options.mask.node(), context);
   check_bias_sizes(function, "[B|1, H|1, longest Tq|1, longest Tk|1]", all.bias,
-                   {batch, all.num_heads, longest.q_len, longest.kv_len});
+      {batch, all.num_heads, longest.q_len, longest.kv_len});
 }
 
 MaskExtent RaggedCall::extent(Index b) const {

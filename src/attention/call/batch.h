@@ -1,7 +1,7 @@
-// The sequences of one checked call, in parts of equal lengths, so that one driver per direction computes dense and ragged
-// batches (forward_driver.cc, backward_driver.cc). A dense batch is one part, B sequences; in a ragged batch every sequence is
-// one, a Problem of its own: its views have all B sequences on their first axis with stride 0, so that masks, dropout and biases
-// get its true number b.
+// The sequences of one checked call, in parts of equal lengths, so that one driver per direction computes dense and
+// ragged batches (forward_driver.cc, backward_driver.cc). A dense batch is one part, B sequences; in a ragged batch
+// every sequence is one, a Problem of its own: its views have all B sequences on their first axis with stride 0, so
+// that masks, dropout and biases get its true number b.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace qkv::inline v0 {
 struct RaggedCall {
   /// Throws ShapeError, OptionError, UnsupportedError.
   RaggedCall(const char* function, const AnyView& q, const AnyView& k, const AnyView& v, const RaggedOffsets& where,
-             const AttentionOptions& given_options, Context& context, bool reads_v = true);
+      const AttentionOptions& given_options, Context& context, bool reads_v = true);
 
   RaggedOffsets offsets;
   const AttentionOptions& options;
@@ -54,15 +54,16 @@ class Batch {
   }
 
   /// body(problem of part n).
-  template <class Body>
-  auto with_part(Index n, const Body& body) const {
+  template <class Body> auto with_part(Index n, const Body& body) const {
     return is_ragged() ? body(sequence(n)) : body(longest_);
   }
   /// Part n of a tensor of the call, [B, H, T, ..], in a ragged batch [1, H, total, ..]. Null stays null.
   AnyView queries(const AnyView& all, Index n) const {
     return is_ragged() ? rows(all, ragged_->offsets.q_offsets, n) : all;
   }
-  AnyView keys(const AnyView& all, Index n) const { return is_ragged() ? rows(all, ragged_->offsets.kv_offsets, n) : all; }
+  AnyView keys(const AnyView& all, Index n) const {
+    return is_ragged() ? rows(all, ragged_->offsets.kv_offsets, n) : all;
+  }
 
  private:
   static Index begin(const Offsets& offsets, Index n) { return offsets[static_cast<std::size_t>(n)]; }
@@ -75,8 +76,7 @@ class Batch {
 };
 
 /// The last part whose first item is at or before `item`.
-template <class Part>
-const Part& part_of(std::span<const Part> parts, Index item) {
+template <class Part> const Part& part_of(std::span<const Part> parts, Index item) {
   if (parts.size() == 1) return parts[0];
   const auto behind = [](Index number, const Part& part) { return number < part.first_item; };
   return *(std::upper_bound(parts.begin(), parts.end(), item, behind) - 1);

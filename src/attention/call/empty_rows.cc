@@ -8,14 +8,10 @@
 namespace qkv::inline v0 {
 namespace {
 
-template <class Sum>
-bool is_empty(Sum lse) {
-  return lse == -std::numeric_limits<Sum>::infinity();
-}
+template <class Sum> bool is_empty(Sum lse) { return lse == -std::numeric_limits<Sum>::infinity(); }
 
 /// dropout(1/Tk) of weight (i, j).
-template <class Sum>
-class MeanWeight {
+template <class Sum> class MeanWeight {
  public:
   MeanWeight(const Problem& p, Index b, Index h, bool applied)
       : mean_(Sum{1} / static_cast<Sum>(p.length(b))),
@@ -54,9 +50,8 @@ void mean_row(const MeanWeight<Sum>& weight, Index i, const E* v, Index v_stride
 
 }  // namespace
 
-template <class Sum>
-void fill_empty_out(const Problem& p, const AnyView& v, Index b, Index h, Index q_begin, Index q_count, const Sum* lse,
-                    const Rows& out) {
+template <class Sum> void fill_empty_out(const Problem& p, const AnyView& v, Index b, Index h, Index q_begin,
+    Index q_count, const Sum* lse, const Rows& out) {
   if (p.empty_row == EmptyRow::kZero || p.length(b) == 0) return;
   const MeanWeight<Sum> weight(p, b, h, true);
   with_elements<Sum>(out.type, [&]<class E>(E) {
@@ -76,9 +71,8 @@ void fill_empty_out(const Problem& p, const AnyView& v, Index b, Index h, Index 
   });
 }
 
-template <class Sum>
-void fill_empty_weights(const Problem& p, Index b, Index h, Index q_begin, Index q_count, const Sum* lse, bool applied,
-                        Sum* weights, Index row_stride) {
+template <class Sum> void fill_empty_weights(const Problem& p, Index b, Index h, Index q_begin, Index q_count,
+    const Sum* lse, bool applied, Sum* weights, Index row_stride) {
   if (p.empty_row == EmptyRow::kZero || p.length(b) == 0) return;
   const MeanWeight<Sum> weight(p, b, h, applied);
   for (Index i = 0; i < q_count; ++i) {
@@ -90,9 +84,8 @@ void fill_empty_weights(const Problem& p, Index b, Index h, Index q_begin, Index
   }
 }
 
-template <class Sum>
-void add_empty_dv(const Problem& p, Index b, Index h, const AnyView& lse, const AnyView& dout, Index k_begin, Index k_count,
-                  Sum* dv, Index dv_stride) {
+template <class Sum> void add_empty_dv(const Problem& p, Index b, Index h, const AnyView& lse, const AnyView& dout,
+    Index k_begin, Index k_count, Sum* dv, Index dv_stride) {
   if (p.empty_row == EmptyRow::kZero || p.kv_len == 0) return;
   const MeanWeight<Sum> weight(p, b, h, true);
   with_elements<Sum>(dout.type, [&]<class E>(E) {
@@ -114,9 +107,9 @@ void add_empty_dv(const Problem& p, Index b, Index h, const AnyView& lse, const 
   });
 }
 
-#define QKV_INSTANTIATE(Sum)                                                                                               \
-  template void fill_empty_out(const Problem&, const AnyView&, Index, Index, Index, Index, const Sum*, const Rows&);        \
-  template void fill_empty_weights(const Problem&, Index, Index, Index, Index, const Sum*, bool, Sum*, Index);              \
+#define QKV_INSTANTIATE(Sum)                                                                                         \
+  template void fill_empty_out(const Problem&, const AnyView&, Index, Index, Index, Index, const Sum*, const Rows&); \
+  template void fill_empty_weights(const Problem&, Index, Index, Index, Index, const Sum*, bool, Sum*, Index);       \
   template void add_empty_dv(const Problem&, Index, Index, const AnyView&, const AnyView&, Index, Index, Sum*, Index);
 QKV_INSTANTIATE(float)
 QKV_INSTANTIATE(double)

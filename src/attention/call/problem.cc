@@ -15,25 +15,25 @@ template <class Option>
 AnyView of_sums(const char* function, const char* name, const Option& option, StoredType elements) {
   const bool wide = elements == StoredType::kF64;
   check<OptionError>(wide ? option.f32.is_null() : option.f64.is_null(), function, name,
-                     " must have the element type of q, or float where that has 16 bits");
+      " must have the element type of q, or float where that has 16 bits");
   return wide ? AnyView(option.f64) : AnyView(option.f32);
 }
 
-/// Where a call of q_len rows and num_heads heads lies in its problem. Throws ShapeError, and UnsupportedError for calls that
-/// cannot be placed.
+/// Where a call of q_len rows and num_heads heads lies in its problem. Throws ShapeError, and UnsupportedError for
+/// calls that cannot be placed.
 void set_place(const char* function, const Placement& place, bool dense, Problem& p) {
   p.first_query = place.first_query;
   p.first_head = place.first_head;
   p.queries = place.queries < 0 && place.first_query == 0 ? p.q_len : place.queries;
   p.heads = place.heads < 0 && place.first_head == 0 ? p.num_heads : place.heads;
   check<ShapeError>(p.first_query >= 0 && p.first_query <= p.queries - p.q_len, function,
-                    "place must hold the rows of q: first_query + Tq must be at most queries: got first_query ",
-                    place.first_query, ", Tq ", p.q_len, ", queries ", place.queries);
+      "place must hold the rows of q: first_query + Tq must be at most queries: got first_query ", place.first_query,
+      ", Tq ", p.q_len, ", queries ", place.queries);
   check<ShapeError>(p.first_head >= 0 && p.first_head <= p.heads - p.num_heads, function,
-                    "place must hold the heads of q: first_head + H must be at most heads: got first_head ", place.first_head,
-                    ", H ", p.num_heads, ", heads ", place.heads);
+      "place must hold the heads of q: first_head + H must be at most heads: got first_head ", place.first_head, ", H ",
+      p.num_heads, ", heads ", place.heads);
   check<UnsupportedError>(dense || !p.placed(), function,
-                          "place is not supported for ragged batches and caches: compute each sequence on dense tensors");
+      "place is not supported for ragged batches and caches: compute each sequence on dense tensors");
 }
 
 void set_scale(const char* function, const AttentionOptions& options, Problem& p) {
@@ -47,8 +47,9 @@ void set_scale(const char* function, const AttentionOptions& options, Problem& p
   });
   check<OptionError>(std::isfinite(p.scale), function, "scale must be finite in the type of sums: got ", scale);
   check<OptionError>(std::isfinite(p.softcap) && options.softcap >= 0, function,
-                     "softcap must be 0 (off) or positive and finite in the type of sums: got ", options.softcap);
-  check<OptionError>(finite, function, "scale / softcap must be finite in the type of sums: got ", scale, " / ", options.softcap);
+      "softcap must be 0 (off) or positive and finite in the type of sums: got ", options.softcap);
+  check<OptionError>(
+      finite, function, "scale / softcap must be finite in the type of sums: got ", scale, " / ", options.softcap);
 }
 
 void check_mask_and_bias(const char* function, const AttentionOptions& options, const Problem& p) {
@@ -60,7 +61,8 @@ void check_mask_and_bias(const char* function, const AttentionOptions& options, 
 
 void check_qkv(const char* function, const AnyView& q, const AnyView& k, const AnyView& v, bool v_unused) {
   for (const AnyView* x : {&q, &k, &v}) {
-    check<ShapeError>(std::ranges::min(x->sizes) >= 0, function, "sizes must not be negative: got q ", q, ", k ", k, ", v ", v);
+    check<ShapeError>(
+        std::ranges::min(x->sizes) >= 0, function, "sizes must not be negative: got q ", q, ", k ", k, ", v ", v);
   }
   check_reach(function, {"q", q});
   check_reach(function, {"k", k});
@@ -69,34 +71,33 @@ void check_qkv(const char* function, const AnyView& q, const AnyView& k, const A
   check<ShapeError>(k.size(0) == q.size(0), function, "batch of k must equal batch of q: got q ", q, ", k ", k);
   check<ShapeError>(k.size(3) == q.size(3), function, "head_dim of k must equal head_dim of q: got q ", q, ", k ", k);
   check<ShapeError>(q.size(1) == 0 || (k.size(1) > 0 && q.size(1) % k.size(1) == 0), function,
-                    "heads of k must divide heads of q: got q ", q, ", k ", k);
+      "heads of k must divide heads of q: got q ", q, ", k ", k);
   check_last_stride(function, "q", q);
   check_last_stride(function, "k", k);
   if (v_unused) return;
   check<ShapeError>(v.size(3) >= 1, function, "v_head_dim must be at least 1: got v ", v);
   check<ShapeError>(v.size(0) == k.size(0) && v.size(1) == k.size(1) && v.size(2) == k.size(2), function,
-                    "batch, heads and length of v must equal those of k: got k ", k, ", v ", v);
+      "batch, heads and length of v must equal those of k: got k ", k, ", v ", v);
   check_last_stride(function, "v", v);
 }
 
-void check_bias_sizes(const char* function, const char* sizes, const AnyView& bias, const std::array<Index, 4>& wanted) {
+void check_bias_sizes(
+    const char* function, const char* sizes, const AnyView& bias, const std::array<Index, 4>& wanted) {
   if (bias.is_null()) return;
   for (int axis = 0; axis < 4; ++axis) {
     check<ShapeError>(bias.size(axis) == wanted[static_cast<std::size_t>(axis)] || bias.size(axis) == 1, function,
-                      "bias must have sizes ", sizes, ": got ", bias, " for ", [&] { return shape_text(wanted.data(), 4); });
+        "bias must have sizes ", sizes, ": got ", bias, " for ", [&] { return shape_text(wanted.data(), 4); });
   }
 }
 
 void check_position_bias(const char* function, const Problem& p, Index q_len, Index kv_len) {
-  with_sums(p.q.type, [&](auto sum) {
-    check_position_bias<decltype(sum)>(*p.position_bias, p.heads, q_len, kv_len, function);
-  });
+  with_sums(p.q.type,
+      [&](auto sum) { check_position_bias<decltype(sum)>(*p.position_bias, p.heads, q_len, kv_len, function); });
 }
 
 std::size_t Problem::backward_scratch_bytes() const {
-  return with_sums(q.type, [&](auto sum) {
-    return kernels<decltype(sum)>().backward_scratch_bytes(head_dim, v_head_dim, copies());
-  });
+  return with_sums(q.type,
+      [&](auto sum) { return kernels<decltype(sum)>().backward_scratch_bytes(head_dim, v_head_dim, copies()); });
 }
 
 std::size_t Problem::forward_scratch_bytes(Index queries_of_tile, bool copied) const {
@@ -105,12 +106,11 @@ std::size_t Problem::forward_scratch_bytes(Index queries_of_tile, bool copied) c
   });
 }
 
-template <class Sum>
-ScoreParams<Sum> Problem::scores(Index b, Index h) const {
-  const Sum* by_distance = position.zero == nullptr ? nullptr
-                                                    : static_cast<const Sum*>(position.zero) +
-                                                          (first_head + h) * position.head_stride -
-                                                          position_offset(*position_bias, queries, length(b));
+template <class Sum> ScoreParams<Sum> Problem::scores(Index b, Index h) const {
+  const Sum* by_distance = position.zero == nullptr
+                               ? nullptr
+                               : static_cast<const Sum*>(position.zero) + (first_head + h) * position.head_stride -
+                                     position_offset(*position_bias, queries, length(b));
   TileBias<Sum> tile_bias{by_distance, -1, 1};
   if (!bias.is_null()) {
     const Index first = b * repeat_stride(bias, 0) + (first_head + h) * repeat_stride(bias, 1);
@@ -122,19 +122,19 @@ ScoreParams<Sum> Problem::scores(Index b, Index h) const {
     tile_dropout = {dropout_threshold, key[0], key[1], sequence_head(b, h)};
   }
   return {.kv_len = length(b),
-          .head_dim = head_dim,
-          .scale = static_cast<Sum>(scale),
-          .softcap = static_cast<Sum>(softcap),
-          .mask = tile_mask(b, h),
-          .bias = tile_bias,
-          .dropout = tile_dropout,
-          .key_tile = key_tile,
-          .position = bias.is_null() ? nullptr : by_distance,
-          .mod = score_mod == nullptr ? TileScoreMod<Sum>{}
-                                      : TileScoreMod<Sum>{score_mod_tile<Sum>, score_mod, b, first_head + h},
-          .sink = sinks.is_null() ? nullptr : sinks.as<Sum>(first_head + h, 0),
-          .sink_stride = sinks.stride(0),
-          .invariant = invariant};
+      .head_dim = head_dim,
+      .scale = static_cast<Sum>(scale),
+      .softcap = static_cast<Sum>(softcap),
+      .mask = tile_mask(b, h),
+      .bias = tile_bias,
+      .dropout = tile_dropout,
+      .key_tile = key_tile,
+      .position = bias.is_null() ? nullptr : by_distance,
+      .mod = score_mod == nullptr ? TileScoreMod<Sum>{}
+                                  : TileScoreMod<Sum>{score_mod_tile<Sum>, score_mod, b, first_head + h},
+      .sink = sinks.is_null() ? nullptr : sinks.as<Sum>(first_head + h, 0),
+      .sink_stride = sinks.stride(0),
+      .invariant = invariant};
 }
 template ScoreParams<float> Problem::scores(Index, Index) const;
 template ScoreParams<double> Problem::scores(Index, Index) const;
@@ -153,7 +153,7 @@ void Problem::prepare(Context& context, CallMemory& memory) {
 }
 
 Problem make_problem(const char* function, const AnyView& q, const KeySource& keys, const AttentionOptions& options,
-                     const Context& context, bool reads_v, bool dense) {
+    const Context& context, bool reads_v, bool dense) {
   const AnyView &k = keys.k, &v = keys.v;
   const bool unread = v.data == nullptr && !reads_v && !keys.is_cache();
   check_qkv(function, q, k, v, unread);
@@ -185,24 +185,23 @@ Problem make_problem(const char* function, const AnyView& q, const KeySource& ke
     p.backward_keys = kernels.backward_keys(p.head_dim, p.v_head_dim);
   });
   p.sinks = of_sums(function, "sinks", options.sinks, q.type);
-  check<ShapeError>(p.sinks.is_null() || p.sinks.size(0) == p.heads, function, "sinks must be [H]: got ", p.sinks, " for H ",
-                    p.heads);
+  check<ShapeError>(p.sinks.is_null() || p.sinks.size(0) == p.heads, function, "sinks must be [H]: got ", p.sinks,
+      " for H ", p.heads);
   p.score_mod = options.score_mod.get();
   p.position_bias = &options.position_bias;
   return p;
 }
 
-Problem make_dense_problem(const char* function, const AnyView& q, const KeySource& keys, const AttentionOptions& options,
-                           Context& context, CallMemory& memory, bool reads_v) {
+Problem make_dense_problem(const char* function, const AnyView& q, const KeySource& keys,
+    const AttentionOptions& options, Context& context, CallMemory& memory, bool reads_v) {
   Problem p = make_problem(function, q, keys, options, context, reads_v, true);
   p.mask = {options.mask.node(), {p.batch, p.heads, p.queries, p.kv_len}};
   check_mask_and_bias(function, options, p);
   if (const KeyLists* lists = key_lists_of(p.mask.node); lists != nullptr) {
     const Index block = lists->block_heads(*p.mask.node, p.group_size(), p.heads);
     check<ShapeError>(p.first_head % block == 0, function,
-                      "place must not divide heads that share a list of keys and a key/value head: first_head must be a "
-                      "multiple of ",
-                      block, ": got ", p.first_head);
+        "place must not divide heads that share a list of keys and a key/value head: first_head must be a multiple of ",
+        block, ": got ", p.first_head);
   }
   check_position_bias(function, p, p.queries, p.kv_len);
   p.prepare(context, memory);
@@ -210,10 +209,10 @@ Problem make_dense_problem(const char* function, const AnyView& q, const KeySour
 }
 
 Problem make_cached_problem(const char* function, const AnyView& q, const KeyValue& kv, const AttentionOptions& options,
-                            Context& context, CallMemory& memory) {
+    Context& context, CallMemory& memory) {
   check<OptionError>((q.type == StoredType::kF64) == (kv.storage() == CacheStorage::kF64), function,
-                     "queries of double need a cache of f64, and no other queries may use one: got a cache of ",
-                     storage_name(kv.storage()));
+      "queries of double need a cache of f64, and no other queries may use one: got a cache of ",
+      storage_name(kv.storage()));
   Problem p = make_problem(function, q, KeySource(kv), options, context);
   check_position_bias(function, p, p.queries, p.kv_len);
   p.mask = {options.mask.node(), {p.batch, p.num_heads, p.q_len, p.kv_len}, &memory.shown.emplace(kv)};

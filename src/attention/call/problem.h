@@ -1,5 +1,5 @@
-// One checked call of attention: sizes, options and strides turned into what is passed to kernels, head by head. The type of
-// elements is a value; Sum, the type in which they are added up, is a type only where kernels are called.
+// One checked call of attention: sizes, options and strides turned into what is passed to kernels, head by head. The
+// type of elements is a value; Sum, the type in which they are added up, is a type only where kernels are called.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,8 @@
 
 namespace qkv::inline v0 {
 
-/// Tensors of this size together stay in L3: to fetch the next head's rows (kernels/ahead.h) would cost more than it gives.
+/// Tensors of this size together stay in L3: to fetch the next head's rows (kernels/ahead.h) would cost more than it
+/// gives.
 inline constexpr Index kFetchedBytes = Index{6} << 20;
 
 /// What a call prepares from its options before it starts.
@@ -29,12 +30,15 @@ using Outputs = detail::AnyOutputs;
 using Gradients = detail::AnyGradients;
 
 /// Rows of head h of sequence b of [B, H, T, width], from row `first` on; null: null.
-inline Rows rows_at(const AnyView& x, Index b, Index h, Index first) { return {x.at(b, h, first), x.type, x.stride(2)}; }
+inline Rows rows_at(const AnyView& x, Index b, Index h, Index first) {
+  return {x.at(b, h, first), x.type, x.stride(2)};
+}
 
 /// Has rows [first, first + count) of a head fetched; nothing of a null view.
 inline void add_rows_of(Ahead& ahead, const AnyView& x, Index b, Index h, Index first, Index count) {
   const Index bytes = x.element_bytes();
-  if (x.data != nullptr && count > 0) add_bytes(ahead, x.at(b, h, first), x.stride(2) * bytes, x.size(3) * bytes, count);
+  if (x.data != nullptr && count > 0)
+    add_bytes(ahead, x.at(b, h, first), x.stride(2) * bytes, x.size(3) * bytes, count);
 }
 
 /// 0 for an axis of size 1, which repeats.
@@ -57,9 +61,9 @@ struct Problem {
   Index batch, num_heads, num_kv_heads, q_len, kv_len, head_dim, v_head_dim;
   AnyView q;
   KeySource keys;
-  AnyView bias;    // [B|1, H|1, Tq|1, Tk|1] of sums; null: none
-  AnyView sinks;   // [H] of sums; null: none
-  BoundMask mask;  // refers to options.mask
+  AnyView bias;           // [B|1, H|1, Tq|1, Tk|1] of sums; null: none
+  AnyView sinks;          // [H] of sums; null: none
+  BoundMask mask;         // refers to options.mask
   double scale, softcap;  // as rounded to the type of sums
   Dropout dropout;
   std::uint32_t dropout_threshold;
@@ -68,26 +72,20 @@ struct Problem {
   Index strip, key_tile, query_tile, backward_keys;
   const PositionBias* position_bias;  // of the options
   struct {
-    const void* zero;          // PositionVectors, of sums; null: none
+    const void* zero;  // PositionVectors, of sums; null: none
     const std::int32_t* rows;
     Index head_stride;
   } position;
   const ScoreMod* score_mod;  // of the options; null: none
 
   bool invariant;  // Bits::kInvariant
-  // Placement: q holds rows [first_query, +q_len) of `queries` and heads [first_head, +num_heads) of `heads`. Heads h are counted here,
-  // queries that kernels and masks see are counted in the whole problem.
+  // Placement: q holds rows [first_query, +q_len) of `queries` and heads [first_head, +num_heads) of `heads`. Heads h
+  // are counted here, queries that kernels and masks see are counted in the whole problem.
   Index first_query, queries, first_head, heads;
   GroupMask group_mask;  // where the queries are those of all heads of a group (plan/choose.h)
 
-  template <class Sum>
-  const Kernels<Sum>& kernels() const {
-    return for_element<Sum>(tables->attention);
-  }
-  template <class Sum>
-  const DecodeKernels<Sum>& decode() const {
-    return for_element<Sum>(tables->cache);
-  }
+  template <class Sum> const Kernels<Sum>& kernels() const { return for_element<Sum>(tables->attention); }
+  template <class Sum> const DecodeKernels<Sum>& decode() const { return for_element<Sum>(tables->cache); }
   /// Whether elements are rounded sums: gradients are then summed in memory of their own.
   bool rounds() const { return q.type != StoredType::kF32 && q.type != StoredType::kF64; }
   Index sum_bytes() const { return q.type == StoredType::kF64 ? 8 : 4; }
@@ -111,11 +109,13 @@ struct Problem {
     return static_cast<double>(batch * num_heads) * static_cast<double>(q_len) * static_cast<double>(kv_len);
   }
   bool rows_can_be_empty() const {
-    return mask.node != nullptr || !bias.is_null() || position.zero != nullptr || score_mod != nullptr || keys.is_cache();
+    return mask.node != nullptr || !bias.is_null() || position.zero != nullptr || score_mod != nullptr ||
+           keys.is_cache();
   }
   std::uint32_t sequence_head(Index b, Index h) const {
     const auto whole = [](Index n) { return static_cast<std::uint64_t>(n); };  // modulo 2^64; only the low half counts
-    return static_cast<std::uint32_t>((whole(b) + whole(dropout.first_sequence)) * whole(heads) + whole(first_head + h));
+    return static_cast<std::uint32_t>(
+        (whole(b) + whole(dropout.first_sequence)) * whole(heads) + whole(first_head + h));
   }
   /// The mask of head h of sequence b; null functions: everything is kept.
   TileMask tile_mask(Index b, Index h) const {
@@ -123,24 +123,23 @@ struct Problem {
     if (group_mask.mask != nullptr) return tile_mask_of(group_mask, b, h * (mask.extent.num_heads / num_heads));
     return {mask_tile, mask_key_range, &mask, b, first_head + h, mask_next_key};
   }
-  template <class Sum>
-  ScoreParams<Sum> scores(Index b, Index h) const;
+  template <class Sum> ScoreParams<Sum> scores(Index b, Index h) const;
   /// The table that the position bias reads; null: none, or slopes, which are copied.
   AnyView position_table() const;
   /// Reads what the options borrow, the table of the position bias and dense masks, into `memory`.
   void prepare(Context& context, CallMemory& memory);
 };
 
-/// Checks q, k, v and the options but for the mask and what has the sizes of single sequences. reads_v false: v may be null; dense: it
-/// may be a part of a larger problem. Throws ShapeError, OptionError, UnsupportedError.
+/// Checks q, k, v and the options but for the mask and what has the sizes of single sequences. reads_v false: v may be
+/// null; dense: it may be a part of a larger problem. Throws ShapeError, OptionError, UnsupportedError.
 Problem make_problem(const char* function, const AnyView& q, const KeySource& keys, const AttentionOptions& options,
-                     const Context& context, bool reads_v = true, bool dense = false);
+    const Context& context, bool reads_v = true, bool dense = false);
 /// The whole of a dense call. `memory` must live as long as the problem and stay where it is.
-Problem make_dense_problem(const char* function, const AnyView& q, const KeySource& keys, const AttentionOptions& options,
-                           Context& context, CallMemory& memory, bool reads_v = true);
+Problem make_dense_problem(const char* function, const AnyView& q, const KeySource& keys,
+    const AttentionOptions& options, Context& context, CallMemory& memory, bool reads_v = true);
 /// The same of a call on a cache, to which the problem refers. Throws UnsupportedError too.
 Problem make_cached_problem(const char* function, const AnyView& q, const KeyValue& kv, const AttentionOptions& options,
-                            Context& context, CallMemory& memory);
+    Context& context, CallMemory& memory);
 
 /// Throws ShapeError unless each axis has the wanted size or 1; `sizes` names the sizes in letters. A null bias passes.
 void check_bias_sizes(const char* function, const char* sizes, const AnyView& bias, const std::array<Index, 4>& wanted);

@@ -10,26 +10,22 @@
 
 namespace qkv::inline v0 {
 
-/// Whether an lse may be too coarse: rounded to its type it shifts every weight of its row by up to half an ulp, 4 eps at 16.
-template <class Sum>
-bool is_coarse(Sum lse) {
-  return std::isfinite(lse) && std::abs(lse) > 16;
-}
+/// Whether an lse may be too coarse: rounded to its type it shifts every weight of its row by up to half an ulp, 4 eps
+/// at 16.
+template <class Sum> bool is_coarse(Sum lse) { return std::isfinite(lse) && std::abs(lse) > 16; }
 
 /// (lse + lost) * log2(e) as high + low, +inf for an empty row (exp2(s - inf) = 0).
-template <class Sum>
-[[gnu::noinline]] void split(Sum lse, Sum lost, Sum& high, Sum& low) {
+template <class Sum> [[gnu::noinline]] void split(Sum lse, Sum lost, Sum& high, Sum& low) {
   using Wide = std::conditional_t<std::is_same_v<Sum, float>, double, long double>;
   const Wide exact = (static_cast<Wide>(lse) + static_cast<Wide>(lost)) * std::numbers::log2e_v<Wide>;
   high = lse == -std::numeric_limits<Sum>::infinity() ? -lse : static_cast<Sum>(exact);
   low = std::isfinite(lse) ? static_cast<Sum>(exact - static_cast<Wide>(high)) : Sum{0};
 }
 
-/// The lse of one query tile in two parts [q_count], with what rounding took from it where `lost` is given and not NaN. Returns whether
-/// any other lse is coarse. lse, lost: [B, H, Tq].
-template <class Sum>
-bool split_given_lse(const Problem& p, const AnyView& lse, const AnyView& lost, Index b, Index h, Index q_begin, Index q_count,
-                     Sum* high, Sum* low) {
+/// The lse of one query tile in two parts [q_count], with what rounding took from it where `lost` is given and not NaN.
+/// Returns whether any other lse is coarse. lse, lost: [B, H, Tq].
+template <class Sum> bool split_given_lse(const Problem& p, const AnyView& lse, const AnyView& lost, Index b, Index h,
+    Index q_begin, Index q_count, Sum* high, Sum* low) {
   bool coarse = false;
   for (Index i = 0; i < q_count; ++i) {
     const Index row = q_begin - p.first_query + i;
@@ -43,12 +39,11 @@ bool split_given_lse(const Problem& p, const AnyView& lse, const AnyView& lost, 
   return coarse;
 }
 
-/// The same. Where one is coarse (huge logits) and `lost` does not hold what rounding took from it, the tile's forward is computed
-/// again, a fifth of backward's work for that tile, and counts where it gives exactly the lse that was given; an lse that covers more
-/// keys (rings, merged parts) is used as it is.
-template <class Sum>
-void split_lse(const Problem& p, const AnyView& lse, const AnyView& lost, Index b, Index h, Index q_begin, Index q_count, Sum* high,
-               Sum* low, void* scratch) {
+/// The same. Where one is coarse (huge logits) and `lost` does not hold what rounding took from it, the tile's forward
+/// is computed again, a fifth of backward's work for that tile, and counts where it gives exactly the lse that was
+/// given; an lse that covers more keys (rings, merged parts) is used as it is.
+template <class Sum> void split_lse(const Problem& p, const AnyView& lse, const AnyView& lost, Index b, Index h,
+    Index q_begin, Index q_count, Sum* high, Sum* low, void* scratch) {
   if (!split_given_lse(p, lse, lost, b, h, q_begin, q_count, high, low)) return;
   Sum row_lse[kMaxQueryTile], row_low[kMaxQueryTile];
   ForwardTile<Sum> tile{};

@@ -17,10 +17,7 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-template <class Sum>
-bool is_empty(Sum lse) {
-  return lse == -std::numeric_limits<Sum>::infinity();
-}
+template <class Sum> bool is_empty(Sum lse) { return lse == -std::numeric_limits<Sum>::infinity(); }
 
 /// A filled tensor of these sizes; reuses the one that is there if it fits.
 template <class E, std::size_t Rank>
@@ -35,11 +32,11 @@ void make(Tensor<E>& tensor, bool wanted, const std::array<Index, Rank>& sizes, 
 
 void check_distinct(const char* function, const char* name, std::span<const Index> indices, Index count) {
   for (std::size_t n = 0; n < indices.size(); ++n) {
-    check<OptionError>(indices[n] >= 0 && indices[n] < count, function, "capture.", name, " must be at least 0 and below ",
-                       count, ": got ", indices[n]);
+    check<OptionError>(indices[n] >= 0 && indices[n] < count, function, "capture.", name,
+        " must be at least 0 and below ", count, ": got ", indices[n]);
     const auto before = indices.first(n);
     check<OptionError>(std::ranges::find(before, indices[n]) == before.end(), function, "capture.", name,
-                       " must name each once: got ", indices[n], " twice");
+        " must name each once: got ", indices[n], " twice");
   }
 }
 
@@ -47,24 +44,24 @@ void check_capture(const char* function, const Problem& p, const Capture& what) 
   check_distinct(function, "heads", what.heads, p.num_heads);
   check_distinct(function, "rows", what.rows, p.q_len);
   check<OptionError>(what.top_k >= 0, function, "capture.top_k must not be negative: got ", what.top_k);
-  check<OptionError>(what.map_rows >= 0 && what.map_columns >= 0 && (what.map_rows > 0) == (what.map_columns > 0), function,
-                     "capture.map_rows and map_columns must both be positive, or both 0: got ", what.map_rows, " x ",
-                     what.map_columns);
+  check<OptionError>(what.map_rows >= 0 && what.map_columns >= 0 && (what.map_rows > 0) == (what.map_columns > 0),
+      function, "capture.map_rows and map_columns must both be positive, or both 0: got ", what.map_rows, " x ",
+      what.map_columns);
   check<OptionError>(what.offsets.empty() || static_cast<Index>(what.offsets.size()) == p.batch, function,
-                     "capture.offsets must be one for each of ", p.batch, " sequences: got ", what.offsets.size());
-  check<UnsupportedError>(
-      what.of == CaptureOf::kGradient || (!what.positive && !what.mean_of_heads), function,
+      "capture.offsets must be one for each of ", p.batch, " sequences: got ", what.offsets.size());
+  check<UnsupportedError>(what.of == CaptureOf::kGradient || (!what.positive && !what.mean_of_heads), function,
       "capture.positive and mean_of_heads need weights times gradient, in backward: got a capture of weights");
   check<OptionError>(what.of != CaptureOf::kGradient || !what.statistics, function,
-                     "capture.statistics needs weights, in forward: got a capture of weights times gradient");
+      "capture.statistics needs weights, in forward: got a capture of weights times gradient");
 }
 
 }  // namespace
 
-CaptureShape::CaptureShape(const char* function, const Problem& p, const CaptureRequest& request, bool backward) : p_(p) {
+CaptureShape::CaptureShape(const char* function, const Problem& p, const CaptureRequest& request, bool backward)
+    : p_(p) {
   if (request.what == nullptr || (request.what->of == CaptureOf::kGradient) != backward) return;
-  check<UnsupportedError>(!p.placed(), function,
-                          "AttentionOptions::place is not supported with a capture: pass all rows and heads");
+  check<UnsupportedError>(
+      !p.placed(), function, "AttentionOptions::place is not supported with a capture: pass all rows and heads");
   check_capture(function, p, *request.what);
   what_ = request.what;
   result_ = request.result;
@@ -82,18 +79,15 @@ CaptureShape::CaptureShape(const char* function, const Problem& p, const Capture
   make(s.max_key, what.statistics, std::array{b, h, q_len}, Index{-1});
 }
 
-template <class Sum>
-std::size_t CaptureJob<Sum>::worker_bytes() const {
+template <class Sum> std::size_t CaptureJob<Sum>::worker_bytes() const {
   return wanted() ? Worker(*this, nullptr).bytes : 0;
 }
 
-template <class Sum>
-std::size_t CaptureJob<Sum>::shared_bytes() const {
+template <class Sum> std::size_t CaptureJob<Sum>::shared_bytes() const {
   return wanted() ? line_bytes<Turn>(p_.batch * slots()) : 0;
 }
 
-template <class Sum>
-void CaptureJob<Sum>::begin(std::byte* shared) {
+template <class Sum> void CaptureJob<Sum>::begin(std::byte* shared) {
   if (!wanted()) return;
   turns_ = reinterpret_cast<Turn*>(shared);
   for (Index n = 0; n < p_.batch * slots(); ++n) new (turns_ + n) Turn(0);
@@ -117,8 +111,7 @@ void CaptureJob<Sum>::forward(ForwardTile<Sum> tile, Index b, Index h, void* ker
   sweep(w, {b, slot, h, tile.q_begin, tile.q_count}, nullptr, tile.lse);
 }
 
-template <class Sum>
-void CaptureJob<Sum>::run_backward(const AnyView& lse, const AnyView& dout, Context& context) {
+template <class Sum> void CaptureJob<Sum>::run_backward(const AnyView& lse, const AnyView& dout, Context& context) {
   const CaptureGradient gradient{lse, dout};
   if (!wanted() || !sweeps()) return;
   const ScratchLease shared = borrow_scratch(context, shared_bytes());
@@ -126,14 +119,15 @@ void CaptureJob<Sum>::run_backward(const AnyView& lse, const AnyView& dout, Cont
   const Index items = p_.batch * results() * row_tiles();
   const double flops = static_cast<double>(p_.batch * slots() * p_.q_len) * static_cast<double>(p_.kv_len) * 2.0 *
                        static_cast<double>(p_.head_dim + p_.v_head_dim);
-  run_items(context, {items, flops, worker_bytes()}, [&](Index item, std::byte* own) { backward(gradient, item, own); });
+  run_items(
+      context, {items, flops, worker_bytes()}, [&](Index item, std::byte* own) { backward(gradient, item, own); });
 }
 
 /// Items count head by head, in each the last tile first, as in forward.
-template <class Sum>
-void CaptureJob<Sum>::backward(const CaptureGradient& gradient, Index item, std::byte* own) const {
+template <class Sum> void CaptureJob<Sum>::backward(const CaptureGradient& gradient, Index item, std::byte* own) const {
   const Index tiles = row_tiles(), head = item / tiles, b = head / results(), slot = head % results();
-  const Index q_begin = (tiles - 1 - item % tiles) * rows_at_once(), q_count = std::min(rows_at_once(), p_.q_len - q_begin);
+  const Index q_begin = (tiles - 1 - item % tiles) * rows_at_once(),
+              q_count = std::min(rows_at_once(), p_.q_len - q_begin);
   const Worker w(*this, own);
   const Rows r{b, slot, head_at(slot), q_begin, q_count};
   if (entrywise()) {
@@ -167,8 +161,7 @@ CaptureSweep<Sum> CaptureJob<Sum>::sweep_of(const Worker& w, const Rows& r, cons
   return t;
 }
 
-template <class Sum>
-void CaptureJob<Sum>::map_rows_of(const Worker& w, const Rows& r) const {
+template <class Sum> void CaptureJob<Sum>::map_rows_of(const Worker& w, const Rows& r) const {
   const Index first = r.q_begin * what_->map_rows / p_.q_len;
   for (Index i = 0; i < r.q_count; ++i) w.map_row[i] = (r.q_begin + i) * what_->map_rows / p_.q_len - first;
 }
@@ -229,8 +222,7 @@ void CaptureJob<Sum>::complete_rows(const Worker& w, const CaptureSweep<Sum>& t,
 }
 
 /// Adds the sums of this tile, after those of the tiles before it in the order of items.
-template <class Sum>
-void CaptureJob<Sum>::add_to_results(const Worker& w, const Rows& r) const {
+template <class Sum> void CaptureJob<Sum>::add_to_results(const Worker& w, const Rows& r) const {
   if (w.columns == nullptr && w.map == nullptr) return;
   const Index head = r.b * results() + r.slot, number = row_tiles() - 1 - r.q_begin / rows_at_once();
   wait_for_turn(turns_[head], number);

@@ -19,7 +19,8 @@ struct CaptureGradient {
 /// What a call captures, in its sizes.
 class CaptureShape {
  public:
-  /// Checks everything, then makes or clears the results. Without a request, or with one of the other direction, does nothing.
+  /// Checks everything, then makes or clears the results. Without a request, or with one of the other direction, does
+  /// nothing.
   CaptureShape(const char* function, const Problem& p, const CaptureRequest& request, bool backward);
 
   bool wanted() const { return result_ != nullptr; }
@@ -34,7 +35,9 @@ class CaptureShape {
   /// Queries per item if every entry is written out before it is counted (capture/entries.cc): 16 rows of Tk in memory.
   static constexpr Index kEntryRows = 16;
 
-  Index slots() const { return what_->heads.empty() ? p_.num_heads : std::ssize(what_->heads); }  // heads that are captured
+  Index slots() const {
+    return what_->heads.empty() ? p_.num_heads : std::ssize(what_->heads);
+  }  // heads that are captured
   /// How many results these give: one per head, or one mean.
   Index results() const { return what_->mean_of_heads ? std::min<Index>(1, slots()) : slots(); }
   Index head_at(Index slot) const { return what_->heads.empty() ? slot : what_->heads[static_cast<std::size_t>(slot)]; }
@@ -58,8 +61,7 @@ class CaptureShape {
   CaptureResult* result_ = nullptr;
 };
 
-template <class Sum>
-class CaptureJob : public CaptureShape {
+template <class Sum> class CaptureJob : public CaptureShape {
  public:
   CaptureJob(const char* function, const Problem& p, const CaptureRequest& request, bool backward)
       : CaptureShape(function, p, request, backward), kernels_(for_element<Sum>(p.tables->capture)) {}

@@ -1,6 +1,6 @@
-// Relevance maps: weights times gradient of which only what is above 0 counts, and their mean over heads (Chefer, Gur & Wolf
-// 2021, arXiv:2103.15679, eq. 5: E_h((dA . A)^+)). Both change single entries before they are summed, which sums made by the
-// kernel cannot follow: the kernel writes whole rows of a few queries, and all results are made from those.
+// Relevance maps: weights times gradient of which only what is above 0 counts, and their mean over heads (Chefer, Gur &
+// Wolf 2021, arXiv:2103.15679, eq. 5: E_h((dA . A)^+)). Both change single entries before they are summed, which sums
+// made by the kernel cannot follow: the kernel writes whole rows of a few queries, and all results are made from those.
 #include "attention/capture/worker.h"
 
 namespace qkv::inline v0 {
@@ -36,8 +36,7 @@ void CaptureJob<Sum>::sweep_entries(const Worker& w, const Rows& r, const Captur
 }
 
 /// Makes every result that is requested from the entries [q_count][Tk].
-template <class Sum>
-void CaptureJob<Sum>::count_entries(const Worker& w, const Rows& r, const double* entries) const {
+template <class Sum> void CaptureJob<Sum>::count_entries(const Worker& w, const Rows& r, const double* entries) const {
   const Index kv_len = p_.kv_len, result = r.b * results() + r.slot, columns = what_->map_columns;
   if (w.columns != nullptr) std::fill_n(w.columns, kv_len, 0.0);
   if (w.map != nullptr) {
@@ -54,11 +53,12 @@ void CaptureJob<Sum>::count_entries(const Worker& w, const Rows& r, const double
     }
     if (what_->top_k > 0) {
       const Index first = (result * p_.q_len + query) * what_->top_k;
-      keep_largest<double>({row, static_cast<std::size_t>(kv_len)}, false, what_->top_k, result_->top_weights.data() + first,
-                           result_->top_keys.data() + first);
+      keep_largest<double>({row, static_cast<std::size_t>(kv_len)}, false, what_->top_k,
+          result_->top_weights.data() + first, result_->top_keys.data() + first);
     }
     for (Index j = 0; w.columns != nullptr && j < kv_len; ++j) w.columns[j] += row[j];
-    for (Index j = 0; w.map != nullptr && j < kv_len; ++j) w.map[w.map_row[i] * columns + j * columns / kv_len] += row[j];
+    for (Index j = 0; w.map != nullptr && j < kv_len; ++j)
+      w.map[w.map_row[i] * columns + j * columns / kv_len] += row[j];
   }
   add_to_results(w, r);
 }

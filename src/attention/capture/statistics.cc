@@ -19,7 +19,9 @@ struct Row {
   Index max_key = -1;
 };
 
-Row nan_row() { return {kNoStatistic, kNoStatistic, kNoStatistic, kNoStatistic, kNoStatistic, kNoStatistic, kNoStatistic, -1}; }
+Row nan_row() {
+  return {kNoStatistic, kNoStatistic, kNoStatistic, kNoStatistic, kNoStatistic, kNoStatistic, kNoStatistic, -1};
+}
 
 /// The statistics of weights 1/Tk.
 Row mean_row(Index position, Index kv_len) {
@@ -30,12 +32,12 @@ Row mean_row(Index position, Index kv_len) {
   return {std::log(static_cast<double>(kv_len)), weight, at(position), at(position - 1), weight, distance, 0, 0};
 }
 
-template <class Sum>
-Row row_of(const RowSums<Sum>& sums, Index i, const Sum* sink) {
+template <class Sum> Row row_of(const RowSums<Sum>& sums, Index i, const Sum* sink) {
   const auto number = [i](const Sum* of) { return static_cast<double>(of[i]); };
   const double sum = number(sums.sums), shift = number(sums.shift);
   Row row;
-  // By how much the sink's logit is above the lse of the keys; each share from it, since 1 minus the other would cancel.
+  // By how much the sink's logit is above the lse of the keys; each share from it, since 1 minus the other would
+  // cancel.
   const double above = static_cast<double>(sink != nullptr ? *sink : -std::numeric_limits<Sum>::infinity()) -
                        (shift * std::numbers::ln2 + std::log(sum));
   if (sum == 0) {
@@ -44,7 +46,8 @@ Row row_of(const RowSums<Sum>& sums, Index i, const Sum* sink) {
   }
   row.sink = 1 / (1 + std::exp(-above));
   const double keys = 1 / (1 + std::exp(above)), scale = keys / sum;
-  const double of_keys = std::log(sum) - std::numbers::ln2 * (number(sums.exponents) / sum + number(sums.largest) - shift);
+  const double of_keys =
+      std::log(sum) - std::numbers::ln2 * (number(sums.exponents) / sum + number(sums.largest) - shift);
   row.entropy = keys > 0 ? std::max(0.0, keys * (of_keys - std::log(keys))) : 0;
   row.max_weight = std::exp2(number(sums.largest) - shift) * scale;
   row.max_key = sums.largest_key[i];
@@ -57,9 +60,8 @@ Row row_of(const RowSums<Sum>& sums, Index i, const Sum* sink) {
 
 }  // namespace
 
-template <class Sum>
-void CaptureJob<Sum>::write_statistics(const RowSums<Sum>& sums, const ForwardTile<Sum>& tile, Index b,
-                                     Index slot) const {
+template <class Sum> void CaptureJob<Sum>::write_statistics(
+    const RowSums<Sum>& sums, const ForwardTile<Sum>& tile, Index b, Index slot) const {
   RowStatistics& s = result_->statistics;
   const Index first = (b * slots() + slot) * p_.q_len + tile.q_begin;
   for (Index i = 0; i < tile.q_count; ++i) {
@@ -85,6 +87,7 @@ void CaptureJob<Sum>::write_statistics(const RowSums<Sum>& sums, const ForwardTi
 }
 
 template void CaptureJob<float>::write_statistics(const RowSums<float>&, const ForwardTile<float>&, Index, Index) const;
-template void CaptureJob<double>::write_statistics(const RowSums<double>&, const ForwardTile<double>&, Index, Index) const;
+template void CaptureJob<double>::write_statistics(
+    const RowSums<double>&, const ForwardTile<double>&, Index, Index) const;
 
 }  // namespace qkv::inline v0

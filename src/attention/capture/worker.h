@@ -16,13 +16,13 @@ void keep_largest(std::span<const Number> weights, bool zeros, Index top_k, doub
   for (std::size_t j = 0; j < weights.size(); ++j) {
     const auto weight = static_cast<double>(weights[j]);
     if (weight == 0 && !zeros) continue;
-    if (keys[top_k - 1] < 0 || values[top_k - 1] < weight) insert_largest(values, keys, top_k, weight, static_cast<Index>(j));
+    if (keys[top_k - 1] < 0 || values[top_k - 1] < weight)
+      insert_largest(values, keys, top_k, weight, static_cast<Index>(j));
   }
 }
 
 /// A worker's memory.
-template <class Sum>
-struct CaptureJob<Sum>::Worker {
+template <class Sum> struct CaptureJob<Sum>::Worker {
   RowSums<Sum> sums{};                       // statistics
   Sum *shift = nullptr, *inverse = nullptr;  // the sweep: [query_tile]
   double *columns = nullptr, *map = nullptr;
@@ -41,8 +41,8 @@ struct CaptureJob<Sum>::Worker {
     shift = carver.array<Sum>(queries);
     inverse = carver.array<Sum>(queries);
     if (what.statistics) {
-      for (Sum** each : {&sums.shift, &sums.inverse, &sums.sums, &sums.exponents, &sums.distances, &sums.largest, &sums.self,
-                         &sums.previous, &sums.first}) {
+      for (Sum** each : {&sums.shift, &sums.inverse, &sums.sums, &sums.exponents, &sums.distances, &sums.largest,
+               &sums.self, &sums.previous, &sums.first}) {
         *each = carver.array<Sum>(queries);
       }
       sums.largest_key = carver.array<Index>(queries);
@@ -50,8 +50,8 @@ struct CaptureJob<Sum>::Worker {
     }
     if (job.sweeps()) {
       // Backward computes sums of rows again there (call/row_lse.h).
-      sweep_scratch = carver.array<std::byte>(static_cast<Index>(
-          std::max(job.kernels_.sweep_bytes(p.head_dim, p.v_head_dim, queries, p.copies()), p.forward_scratch_bytes())));
+      sweep_scratch = carver.array<std::byte>(static_cast<Index>(std::max(
+          job.kernels_.sweep_bytes(p.head_dim, p.v_head_dim, queries, p.copies()), p.forward_scratch_bytes())));
       if (what.column_mass) columns = carver.array<double>(p.kv_len);
       if (what.map_rows > 0) {
         map = carver.array<double>(job.map_rows_of_tile() * what.map_columns);

@@ -12,8 +12,8 @@ struct [[gnu::visibility("hidden")]] CarriedForward::Impl {
   std::optional<SavedRows> rows;
   bool again = false;  // the keys are added a second time
 
-  Impl(const AnyView& given_q, const KeySizes& keys, const AnyView& to, const AnyView& lse_to, const AttentionOptions& options,
-       Context& context)
+  Impl(const AnyView& given_q, const KeySizes& keys, const AnyView& to, const AnyView& lse_to,
+      const AttentionOptions& options, Context& context)
       : problem("attention_forward", given_q, keys, options, context),
         strips(rows_of_forward(problem.p, false, false)),
         q(strips.added ? given_q : AnyView(), strips),
@@ -21,16 +21,18 @@ struct [[gnu::visibility("hidden")]] CarriedForward::Impl {
         lse(strips.added ? lse_to : AnyView(), strips) {
     check_outputs_of("attention_forward", problem.p, {.out = to, .lse = lse_to});
     if (strips.added) problem.p = widened(problem.p, strips, q.wide());
-    rows.emplace(problem.p, Outputs{.out = strips.added ? out.wide() : to, .lse = strips.added ? lse.wide() : lse_to}, context);
+    rows.emplace(
+        problem.p, Outputs{.out = strips.added ? out.wide() : to, .lse = strips.added ? lse.wide() : lse_to}, context);
   }
 };
 
-bool carries_forward(const AnyView& q, const KeySizes& keys, Index queries, const AttentionOptions& options, Context& context) {
+bool carries_forward(
+    const AnyView& q, const KeySizes& keys, Index queries, const AttentionOptions& options, Context& context) {
   return options.empty_row != EmptyRow::kMean && is_tiled(q, keys, queries, options, context, false);
 }
 
 CarriedForward::CarriedForward(const AnyView& q, const KeySizes& keys, const AnyView& out, const AnyView& lse,
-                               const AttentionOptions& options, Context& context)
+    const AttentionOptions& options, Context& context)
     : impl_(std::make_unique<Impl>(q, keys, out, lse, options, context)) {}
 CarriedForward::~CarriedForward() = default;
 

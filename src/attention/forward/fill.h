@@ -1,5 +1,5 @@
-// What forward's kernels are passed, filled from a problem and the outputs of a call, and what is left to do with what they
-// return.
+// What forward's kernels are passed, filled from a problem and the outputs of a call, and what is left to do with what
+// they return.
 #pragma once
 
 #include <algorithm>
@@ -31,23 +31,23 @@ ForwardTile<Sum> fill_tile(const Problem& p, const Outputs& to, const TileAt& at
   const Positions queries = p.tile(at.t);
   const Index first = queries.begin - p.first_query;
   return {.scores = p.scores<Sum>(at.b, at.h),
-          .q = rows_at(p.q, at.b, at.h, first),
-          .keys = p.keys.head(at.b, at.h / p.group_size()),
-          .out = rows_at(to.out, at.b, at.h, first),
-          .v_head_dim = p.v_head_dim,
-          .q_begin = queries.begin,
-          .q_count = queries.end - queries.begin,
-          .lse = row_lse,
-          .lse_low = to.lse_low.data == nullptr ? nullptr : row_low,
-          .row_max2 = nullptr,
-          .row_sum = nullptr,
-          .weights = to.weights.as<Sum>(at.b, at.h, first),
-          .weights_row_stride = to.weights.stride(2),
-          .weights_column_stride = to.weights.stride(3),
-          .kind = static_cast<Weights>(to.kind),
-          .exponentials = nullptr,
-          .chunk_shifts = nullptr,
-          .ahead = nullptr};
+      .q = rows_at(p.q, at.b, at.h, first),
+      .keys = p.keys.head(at.b, at.h / p.group_size()),
+      .out = rows_at(to.out, at.b, at.h, first),
+      .v_head_dim = p.v_head_dim,
+      .q_begin = queries.begin,
+      .q_count = queries.end - queries.begin,
+      .lse = row_lse,
+      .lse_low = to.lse_low.data == nullptr ? nullptr : row_low,
+      .row_max2 = nullptr,
+      .row_sum = nullptr,
+      .weights = to.weights.as<Sum>(at.b, at.h, first),
+      .weights_row_stride = to.weights.stride(2),
+      .weights_column_stride = to.weights.stride(3),
+      .kind = static_cast<Weights>(to.kind),
+      .exponentials = nullptr,
+      .chunk_shifts = nullptr,
+      .ahead = nullptr};
 }
 
 /// Rows without keys, keys that only longer sequences have, and lse.
@@ -58,13 +58,14 @@ void finish_tile(const Problem& p, const Outputs& to, const TileAt& at, const Fo
     if (tile.out.data != nullptr) fill_empty_out(p, p.keys.v, at.b, at.h, q_begin, q_count, tile.lse, tile.out);
     if (tile.weights != nullptr && tile.kind != Weights::kScores) {
       fill_empty_weights(p, at.b, at.h, q_begin, q_count, tile.lse, tile.kind == Weights::kApplied, tile.weights,
-                         tile.weights_row_stride);
+          tile.weights_row_stride);
     }
   }
   if (const Index length = p.length(at.b); tile.weights != nullptr && length < p.kv_len) {
     const Sum none = tile.kind == Weights::kScores ? -std::numeric_limits<Sum>::infinity() : Sum{0};
     for (Index i = 0; i < q_count; ++i) {
-      std::fill(tile.weights + i * tile.weights_row_stride + length, tile.weights + i * tile.weights_row_stride + p.kv_len, none);
+      std::fill(tile.weights + i * tile.weights_row_stride + length,
+          tile.weights + i * tile.weights_row_stride + p.kv_len, none);
     }
   }
   write_numbers(to.lse, at.b, at.h, first, q_count, tile.lse);
@@ -75,23 +76,22 @@ void finish_tile(const Problem& p, const Outputs& to, const TileAt& at, const Fo
 template <class Sum>
 DecodeGroup<Sum> fill_group(const Problem& p, const Outputs& to, const RowsAt& at, const HeadKeys& keys, Sum* row_lse) {
   return {.scores = p.scores<Sum>(at.b, at.h),
-          .keys = keys,
-          .q = rows_at(p.q, at.b, at.h, at.i),
-          .out = rows_at(to.out, at.b, at.h, at.i),
-          .q_head_stride = p.q.stride(1),
-          .out_head_stride = to.out.stride(1),
-          .q_len = at.count,
-          .group_size = at.heads,
-          .v_head_dim = p.v_head_dim,
-          .lse = row_lse,
-          .bias_head_stride = p.bias.is_null() ? p.position.head_stride : repeat_stride(p.bias, 1),
-          .position_head_stride = p.position.head_stride,
-          .mask_differs = false};
+      .keys = keys,
+      .q = rows_at(p.q, at.b, at.h, at.i),
+      .out = rows_at(to.out, at.b, at.h, at.i),
+      .q_head_stride = p.q.stride(1),
+      .out_head_stride = to.out.stride(1),
+      .q_len = at.count,
+      .group_size = at.heads,
+      .v_head_dim = p.v_head_dim,
+      .lse = row_lse,
+      .bias_head_stride = p.bias.is_null() ? p.position.head_stride : repeat_stride(p.bias, 1),
+      .position_head_stride = p.position.head_stride,
+      .mask_differs = false};
 }
 
 /// Rows of decode or of listed keys. Rows without keys, and lse; lse_low is not known.
-template <class Sum>
-void finish_rows(const Problem& p, const Outputs& to, const RowsAt& at, const Sum* row_lse) {
+template <class Sum> void finish_rows(const Problem& p, const Outputs& to, const RowsAt& at, const Sum* row_lse) {
   for (Index n = 0; n < at.heads; ++n, row_lse += at.count) {
     const Index h = at.h + n;
     if (p.rows_can_be_empty()) {
@@ -105,8 +105,8 @@ void finish_rows(const Problem& p, const Outputs& to, const RowsAt& at, const Su
 }
 
 /// A query's rows of many heads that share a list, as the rows of one tile; the mask hides none of the keys.
-template <class Sum>
-ForwardTile<Sum> fill_listed_tile(const Problem& p, const Outputs& to, const RowsAt& at, const HeadKeys& keys, Sum* row_lse) {
+template <class Sum> ForwardTile<Sum> fill_listed_tile(
+    const Problem& p, const Outputs& to, const RowsAt& at, const HeadKeys& keys, Sum* row_lse) {
   ForwardTile<Sum> tile{};
   tile.scores = p.scores<Sum>(at.b, at.h);
   tile.scores.mask = {};

@@ -11,15 +11,17 @@ namespace {
 constexpr const char* kForward = "attention_forward";
 
 /// A checked call on dense tensors or a cache.
-void compute(const char* function, const Problem& p, const Outputs& outputs, const AttentionOptions& options, Context& context) {
+void compute(
+    const char* function, const Problem& p, const Outputs& outputs, const AttentionOptions& options, Context& context) {
   with_sums(p.q.type, [&]<class Sum>(Sum) {
     CaptureJob<Sum> capture(function, p, options.capture, false);
     const StripRows strips = rows_of_forward(p, is_asked_for(outputs.out), is_asked_for(outputs.weights));
     if (!strips.added) return forward_batch<Sum>(Batch(p), outputs, capture.if_wanted(), context);
-    const StripCopy q(p.q, strips), out(outputs.out, strips), lse(outputs.lse, strips), weights(outputs.weights, strips),
-        lse_low(outputs.lse_low, strips);
+    const StripCopy q(p.q, strips), out(outputs.out, strips), lse(outputs.lse, strips),
+        weights(outputs.weights, strips), lse_low(outputs.lse_low, strips);
     const Problem wide = widened(p, strips, q.wide());
-    forward_batch<Sum>(Batch(wide), {out.wide(), lse.wide(), weights.wide(), outputs.kind, lse_low.wide()}, nullptr, context);
+    forward_batch<Sum>(
+        Batch(wide), {out.wide(), lse.wide(), weights.wide(), outputs.kind, lse_low.wide()}, nullptr, context);
     for (const StripCopy* each : {&out, &lse, &weights, &lse_low}) each->copy_back();
   });
 }
@@ -29,7 +31,7 @@ class ForwardCall {
  public:
   /// Refers to outputs, options and context.
   ForwardCall(const char* function, const AnyView& q, const AnyView& k, const AnyView& v, const Outputs& outputs,
-              const AttentionOptions& options, Context& context)
+      const AttentionOptions& options, Context& context)
       : outputs_(outputs),
         options_(options),
         context_(context),
@@ -65,12 +67,13 @@ struct [[gnu::visibility("hidden")]] detail::PlannedForward::Impl {
 
 namespace detail {
 
-void forward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyOutputs& outputs, const AttentionOptions& options,
-             Context& context) {
+void forward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyOutputs& outputs,
+    const AttentionOptions& options, Context& context) {
   ForwardCall(kForward, q, k, v, outputs, options, context).run(kForward);
 }
 
-void forward(const AnyView& q, const KeyValue& kv, const AnyOutputs& outputs, const AttentionOptions& options, Context& context) {
+void forward(const AnyView& q, const KeyValue& kv, const AnyOutputs& outputs, const AttentionOptions& options,
+    Context& context) {
   CallMemory memory;
   const Problem p = make_cached_problem(kForward, q, kv, options, context, memory);
   check_asked_for(kForward, p, outputs, options);
@@ -78,34 +81,35 @@ void forward(const AnyView& q, const KeyValue& kv, const AnyOutputs& outputs, co
   compute(kForward, p, outputs, options, context);
 }
 
-void varlen_forward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyOutputs& outputs, const RaggedOffsets& offsets,
-                    const AttentionOptions& options, Context& context) {
+void varlen_forward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyOutputs& outputs,
+    const RaggedOffsets& offsets, const AttentionOptions& options, Context& context) {
   constexpr const char* function = "attention_varlen_forward";
   const RaggedCall r(function, q, k, v, offsets, options, context, is_asked_for(outputs.out));
   const Problem& p = r.all;
   const AnyView& weights = outputs.weights;
   check_asked_for(function, p, outputs, options);
   if (is_asked_for(outputs.out)) check_sizes(function, "out", outputs.out, q.size(0), p.num_heads, p.v_head_dim);
-  check<ShapeError>(outputs.lse.is_null() || outputs.lse.sizes == std::array<Index, 4>{q.size(0), p.num_heads}, function,
-                    "lse must be [total_q, H] or null: got ", outputs.lse, " for q ", q);
+  check<ShapeError>(outputs.lse.is_null() || outputs.lse.sizes == std::array<Index, 4>{q.size(0), p.num_heads},
+      function, "lse must be [total_q, H] or null: got ", outputs.lse, " for q ", q);
   if (is_asked_for(weights)) {
     const Index count = ragged_weights_count(offsets, p.num_heads);
-    check<ShapeError>(weights.size(0) == count, function, "weights must have H * Tq * Tk numbers for each sequence, ", count,
-                      " together: got ", weights);
-    check<ShapeError>(weights.stride(0) == 1 || count <= 1, function, "weights must have stride 1: got ", weights.stride(0));
+    check<ShapeError>(weights.size(0) == count, function, "weights must have H * Tq * Tk numbers for each sequence, ",
+        count, " together: got ", weights);
+    check<ShapeError>(
+        weights.stride(0) == 1 || count <= 1, function, "weights must have stride 1: got ", weights.stride(0));
   }
   const NamedBox boxes[] = {{"out", outputs.out}, {"lse", outputs.lse}, {"weights", weights}};
-  const NamedBox inputs[] = {{"q", q},         {"k", k},           {"v", v},
-                             {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", p.position_table()}};
+  const NamedBox inputs[] = {
+      {"q", q}, {"k", k}, {"v", v}, {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", p.position_table()}};
   check_outputs(function, boxes, inputs);
   with_sums(q.type, [&]<class Sum>(Sum) {
-    forward_batch<Sum>(Batch(r), {as_one_sequence(outputs.out), as_one_sequence(outputs.lse), weights, outputs.kind, {}}, nullptr,
-                       context);
+    forward_batch<Sum>(Batch(r),
+        {as_one_sequence(outputs.out), as_one_sequence(outputs.lse), weights, outputs.kind, {}}, nullptr, context);
   });
 }
 
 PlannedForward::PlannedForward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyOutputs& outputs,
-                               const AttentionOptions& options, Context& context)
+    const AttentionOptions& options, Context& context)
     : impl_(new Impl{outputs, options}) {
   impl_->call.emplace("plan_attention", q, k, v, impl_->outputs, impl_->options, context);
 }

@@ -13,12 +13,13 @@ inline bool is_asked_for(const AnyView& x) {
 }
 
 /// Throws OptionError if no output is requested, or lse without out.
-inline void check_asked_for(const char* function, const Problem& p, const Outputs& outputs, const AttentionOptions& options) {
+inline void check_asked_for(
+    const char* function, const Problem& p, const Outputs& outputs, const AttentionOptions& options) {
   const bool out = is_asked_for(outputs.out), lse = is_asked_for(outputs.lse), weights = is_asked_for(outputs.weights);
   const bool captures = options.capture.result != nullptr && options.capture.what->of != CaptureOf::kGradient;
   const bool empty = p.batch * p.num_heads * p.q_len == 0;
   check<OptionError>(out || weights || captures || lse || empty, function,
-                     "at least one output must be requested: give .out, .weights or a capture of weights");
+      "at least one output must be requested: give .out, .weights or a capture of weights");
   check<OptionError>(out || !lse || empty, function, "lse is computed with out: give .out too");
 }
 
@@ -30,12 +31,12 @@ inline void check_outputs_of(const char* function, const Problem& p, const Outpu
   }
   for (const auto& [name, x] : {std::pair{"lse", &outputs.lse}, std::pair{"lse_low", &outputs.lse_low}}) {
     check<ShapeError>(x->is_null() || x->sizes == std::array<Index, 4>{p.batch, p.num_heads, p.q_len}, function, name,
-                      " must be [B, H, Tq] or null: got ", *x, " for q ", p.q);
+        " must be [B, H, Tq] or null: got ", *x, " for q ", p.q);
   }
   const NamedBox boxes[] = {
       {"out", outputs.out}, {"lse", outputs.lse}, {"lse_low", outputs.lse_low}, {"weights", outputs.weights}};
-  const NamedBox inputs[] = {{"q", p.q},       {"k", p.keys.k},     {"v", p.keys.v},
-                             {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", p.position_table()}};
+  const NamedBox inputs[] = {{"q", p.q}, {"k", p.keys.k}, {"v", p.keys.v}, {"bias", p.bias}, {"sinks", p.sinks},
+      {"position_bias", p.position_table()}};
   check_outputs(function, boxes, inputs);
 }
 

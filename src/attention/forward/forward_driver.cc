@@ -15,8 +15,7 @@ namespace {
 
 constexpr Index kFetchedKeys = 1024;  // K and V of a head: half a megabyte at D 64, so they stay in L2
 
-template <class Sum>
-struct ForwardDriver {
+template <class Sum> struct ForwardDriver {
   const Batch& batch;
   const Listed& lists;
   const Outputs& outputs;
@@ -29,7 +28,7 @@ struct ForwardDriver {
   bool whole, fetches;  // one block writes all outputs; a tile fetches the rows of the next one
 
   ForwardDriver(const Schedule& work, const Outputs& wanted, CaptureJob<Sum>* captured, const CarriedTiles<Sum>* rows,
-                int num_threads, std::byte* merged)
+      int num_threads, std::byte* merged)
       : batch(work.batch),
         lists(work.lists),
         outputs(wanted),
@@ -125,7 +124,8 @@ struct ForwardDriver {
 
   void run_decode(const Block& block, const Problem& p, const Outputs& to, Index number, std::byte* own) {
     const Index head = number / block.keys.parts, g = head % p.num_kv_heads;
-    const RowsAt at{batch.first_sequence(block.part) + head / p.num_kv_heads, g * p.group_size(), p.group_size(), 0, p.q_len};
+    const RowsAt at{
+        batch.first_sequence(block.part) + head / p.num_kv_heads, g * p.group_size(), p.group_size(), 0, p.q_len};
     Sum row_lse[kDecodeRowLimit];
     DecodeGroup<Sum> t = fill_group<Sum>(p, to, at, p.keys.head(at.b, g), row_lse);
     t.mask_differs = block.keys.mask_differs;
@@ -140,7 +140,7 @@ struct ForwardDriver {
     const Index row = number / block.items_of_rows(), i = row % p.q_len, piece = row / p.q_len % schedule.pieces(block);
     const Index heads = row / p.q_len / schedule.pieces(block), first = piece * parts.rows;
     const RowsAt at{heads / lists.blocks(), heads % lists.blocks() * lists.block_heads() + first,
-                    std::min(parts.rows, lists.block_heads() - first), i, 1};
+        std::min(parts.rows, lists.block_heads() - first), i, 1};
     auto* pages = reinterpret_cast<Index*>(own + parts.scratch_bytes + 2 * parts.state_bytes);
     const HeadKeys keys = lists.rows(at.b, at.h, at.i, 0, p.length(at.b), pages, nullptr);
     Sum row_lse[kMaxQueryTile];
@@ -155,8 +155,8 @@ struct ForwardDriver {
   }
 
   /// The parts of the keys that an item computes, of which those in `live` count.
-  void run_parts(const Block& block, const Problem& p, const Outputs& to, const RowsAt& at,
-                 const DecodeGroup<Sum>& t, const Positions& live, Index number, std::byte* own) {
+  void run_parts(const Block& block, const Problem& p, const Outputs& to, const RowsAt& at, const DecodeGroup<Sum>& t,
+      const Positions& live, Index number, std::byte* own) {
     const KeyParts& parts = block.keys;
     const bool any = live.begin < live.end;
     const Index last = any ? (live.end - 1) / parts.part_keys : 0, first = any ? live.begin / parts.part_keys : 0;
@@ -189,20 +189,19 @@ struct ForwardDriver {
 
 }  // namespace
 
-template <class Sum>
-void forward_batch(const Batch& batch, const Outputs& outputs, CaptureJob<Sum>* capture, Context& context,
-                   const CarriedTiles<Sum>* carried) {
+template <class Sum> void forward_batch(const Batch& batch, const Outputs& outputs, CaptureJob<Sum>* capture,
+    Context& context, const CarriedTiles<Sum>* carried) {
   if (!batch.is_ragged() && capture == nullptr && carried == nullptr && groups_rows(batch.longest(), outputs)) {
     const Problem grouped = grouped_problem(batch.longest());
     return forward_batch<Sum>(Batch(grouped), grouped_outputs(outputs, batch.longest().group_size()), nullptr, context);
   }
   const bool out = outputs.out.data != nullptr, weights = outputs.weights.data != nullptr;
   const Wants wants{.rows = out || outputs.lse.data != nullptr,
-                    .weights = weights,
-                    .captures = capture != nullptr,
-                    .kept_weights = out && weights && outputs.kind != WeightsKind::kScores,
-                    .capture_bytes = capture == nullptr ? 0 : capture->worker_bytes(),
-                    .carried_keys = carried == nullptr ? -1 : carried->rows.k_end - carried->rows.k_begin};
+      .weights = weights,
+      .captures = capture != nullptr,
+      .kept_weights = out && weights && outputs.kind != WeightsKind::kScores,
+      .capture_bytes = capture == nullptr ? 0 : capture->worker_bytes(),
+      .carried_keys = carried == nullptr ? -1 : carried->rows.k_end - carried->rows.k_begin};
   Schedule schedule(batch);
   const ScratchLease blocks = borrow_scratch(context, line_bytes<Block>(schedule.most_blocks(wants)));
   schedule.make(wants, context.threads(), blocks.as<Block>());
@@ -212,7 +211,7 @@ void forward_batch(const Batch& batch, const Outputs& outputs, CaptureJob<Sum>* 
   if (capture != nullptr) capture->begin(shared.data() + schedule.state_bytes);
   ForwardDriver<Sum> driver(schedule, outputs, capture, carried, context.threads(), shared.data());
   run_items(context, {schedule.items, schedule.flops, schedule.worker_bytes},
-            [&driver](Index item, std::byte* scratch) { driver.run(item, scratch); });
+      [&driver](Index item, std::byte* scratch) { driver.run(item, scratch); });
 }
 
 template void forward_batch(const Batch&, const Outputs&, CaptureJob<float>*, Context&, const CarriedTiles<float>*);

@@ -1,5 +1,5 @@
-// Forward attention of a checked call, dense or ragged, on tensors or on a cache, with all its keys or some of them: every work
-// item in one region.
+// Forward attention of a checked call, dense or ragged, on tensors or on a cache, with all its keys or some of them:
+// every work item in one region.
 #pragma once
 
 #include "attention/call/batch.h"
@@ -7,10 +7,9 @@
 
 namespace qkv::inline v0 {
 
-/// Query tiles that meet their keys in several calls: their rows between the calls, those of tile n from n * strips() on, where tile
-/// t of head h of sequence b has the number (b * H + h) * tiles + t.
-template <class Sum>
-struct CarriedTiles {
+/// Query tiles that meet their keys in several calls: their rows between the calls, those of tile n from n * strips()
+/// on, where tile t of head h of sequence b has the number (b * H + h) * tiles + t.
+template <class Sum> struct CarriedTiles {
   CarriedRows<Sum> rows;         // of tile 0; `overflown` null: keys follow
   const std::uint8_t* wanted;    // [tiles]: whether a tile is computed
   Index tile_rows, tile_strips;  // of the largest tile
@@ -31,8 +30,7 @@ struct CarriedTiles {
 /// In a ragged batch the tensors of all tokens are one sequence, [1, H, total, ...], and weights are [1, 1, 1, count]:
 /// [H, Tq, Tk] of each sequence, one after the other.
 /// `capture`: null if nothing is captured. `carried`: null: all keys are here; otherwise tiles compute the call.
-template <class Sum>
-void forward_batch(const Batch& batch, const Outputs& outputs, CaptureJob<Sum>* capture, Context& context,
-                   const CarriedTiles<Sum>* carried = nullptr);
+template <class Sum> void forward_batch(const Batch& batch, const Outputs& outputs, CaptureJob<Sum>* capture,
+    Context& context, const CarriedTiles<Sum>* carried = nullptr);
 
 }  // namespace qkv::inline v0

@@ -1,5 +1,5 @@
-// Query tiles that meet the keys of a problem in several calls, by ascending keys: their rows, not yet divided, between the
-// calls.
+// Query tiles that meet the keys of a problem in several calls, by ascending keys: their rows, not yet divided, between
+// the calls.
 #pragma once
 
 #include <limits>
@@ -32,8 +32,7 @@ class SavedRows {
   SavedRows& operator=(const SavedRows&) = delete;
 
   /// Computes only tiles of which wanted(b, h, queries, counted among those that are here) holds.
-  template <class Wanted>
-  void only(const Wanted& wanted) {
+  template <class Wanted> void only(const Wanted& wanted) {
     for (Index n = 0; n < tiles(); ++n) {
       const Index head = n / p_.query_tiles(), begin = n % p_.query_tiles() * p_.query_tile;
       const Positions queries{begin, std::min(begin + p_.query_tile, p_.q_len)};
@@ -50,8 +49,7 @@ class SavedRows {
 
  private:
   Index tiles() const { return static_cast<Index>(wanted_.size()); }
-  template <class Sum>
-  CarriedTiles<Sum> carve(Carver& carver) {
+  template <class Sum> CarriedTiles<Sum> carve(Carver& carver) {
     CarriedTiles<Sum> made{};
     made.wanted = wanted_.data();
     made.tile_strips = strips_;
@@ -65,20 +63,17 @@ class SavedRows {
     overflown_ = carver.array<std::uint32_t>(tiles() * strips_);
     return made;
   }
-  template <class Sum>
-  CarriedTiles<Sum> tiles_of() {
+  template <class Sum> CarriedTiles<Sum> tiles_of() {
     Carver carver(memory_.data());
     return carve<Sum>(carver);
   }
-  template <class Sum>
-  void begin() {
+  template <class Sum> void begin() {
     const CarriedTiles<Sum> saved = tiles_of<Sum>();
     std::fill_n(saved.rows.row_max, tiles() * saved.tile_rows, -std::numeric_limits<Sum>::infinity());
     std::fill_n(saved.rows.row_sum, tiles() * saved.tile_rows, Sum{0});
     std::fill_n(saved.rows.attended, tiles() * strips_, 0U);
   }
-  template <class Sum>
-  bool finish_sums() {
+  template <class Sum> bool finish_sums() {
     std::uint32_t* const by_maximum = tiles_of<Sum>().rows.by_maximum;
     std::fill_n(overflown_, tiles() * strips_, 0U);
     run<Sum>(p_.kv_len, p_.kv_len, overflown_);
@@ -95,8 +90,7 @@ class SavedRows {
     begin<Sum>();
     return any;
   }
-  template <class Sum>
-  void run(Index k_begin, Index k_end, std::uint32_t* overflown) {
+  template <class Sum> void run(Index k_begin, Index k_end, std::uint32_t* overflown) {
     CarriedTiles<Sum> saved = tiles_of<Sum>();
     saved.rows.k_begin = k_begin;
     saved.rows.k_end = k_end;

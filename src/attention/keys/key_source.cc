@@ -10,7 +10,8 @@ namespace {
 
 Index sequence_of(const KeyValue::Parts& p, Index b) { return p.sequences == nullptr ? b : p.sequences[b]; }
 
-/// The first of keys [begin, end) that query i is to see although others of them are dropped; -1: all are kept, or none.
+/// The first of keys [begin, end) that query i is to see although others of them are dropped; -1: all are kept, or
+/// none.
 Index key_among_dropped(const BoundMask& mask, Index b, Index h, Index i, Index begin, Index end) {
   constexpr Index piece = 128;
   std::uint32_t lane_masks[piece];
@@ -46,7 +47,8 @@ void to_page(HeadKeys& head, Index page, Index element_bytes) {
 
 Index first_held(const KeyValue& kv, Index b) {
   const KeyValue::Parts& p = kv.parts();
-  return p.firsts != nullptr ? p.firsts[sequence_of(p, b)] : std::max<Index>(0, kv.length(b) - p.num_pages * p.page_size);
+  return p.firsts != nullptr ? p.firsts[sequence_of(p, b)]
+                             : std::max<Index>(0, kv.length(b) - p.num_pages * p.page_size);
 }
 
 KeySource::KeySource(const KeyValue& kv) : cache_(&kv), type_(kv.storage()), kv_len_(kv.max_length()) {
@@ -79,8 +81,8 @@ HeadKeys KeySource::head(Index b, Index g) const {
   const Index bytes = k.element_bytes();
   const auto matrix = [&](const KeyValue::Matrix& m) {
     return KeyMatrix{static_cast<const std::byte*>(m.rows) + (g * m.head_stride + page * m.page_stride) * bytes,
-                     m.scales == nullptr ? nullptr : m.scales + g * m.scale_head_stride + page * m.scale_page_stride,
-                     m.page_stride, m.row_stride, m.scale_page_stride};
+        m.scales == nullptr ? nullptr : m.scales + g * m.scale_head_stride + page * m.scale_page_stride, m.page_stride,
+        m.row_stride, m.scale_page_stride};
   };
   head.k = matrix(p.k);
   head.v = matrix(p.v);
@@ -99,7 +101,9 @@ bool KeySource::rows_can_be_pages() const {
     return m.row_stride > 0 && m.page_stride % m.row_stride == 0 ? m.page_stride / m.row_stride : -1;
   };
   const Index rows = rows_of_page(c.k);
-  const auto scales_follow = [rows](const KeyValue::Matrix& m) { return m.scales == nullptr || m.scale_page_stride == rows; };
+  const auto scales_follow = [rows](const KeyValue::Matrix& m) {
+    return m.scales == nullptr || m.scale_page_stride == rows;
+  };
   return rows > 0 && rows == rows_of_page(c.v) && scales_follow(c.k) && scales_follow(c.v);
 }
 
@@ -126,15 +130,15 @@ HeadKeys KeySource::rows(Index b, Index g, Index* keys, Index count) const {
 
 void check_cached_call(const char* function, const KeyValue& kv, Index q_len, const AttentionOptions& options) {
   check<UnsupportedError>(options.empty_row != EmptyRow::kMean, function,
-                          "EmptyRow::kMean, which reads masked values, is not computed on a cache");
+      "EmptyRow::kMean, which reads masked values, is not computed on a cache");
   check<UnsupportedError>(!options.dropout.active(), function, "dropout while training is not computed on a cache");
   const KeyValue::Parts& p = kv.parts();
   if (p.window == 0) return;
   for (Index b = 0; b < kv.batch(); ++b) {
     const Index wanted = std::max<Index>(0, kv.length(b) - q_len - (p.window - 1)), held = first_held(kv, b);
     check<OptionError>(held <= std::max(wanted, p.pinned), function,
-                       "a ring must still hold the window of the first query, so there are at most max_append of them: got ",
-                       q_len, " queries at length ", kv.length(b), ", window ", p.window, ", oldest key ", held);
+        "a ring must still hold the window of the first query, so there are at most max_append of them: got ", q_len,
+        " queries at length ", kv.length(b), ", window ", p.window, ", oldest key ", held);
   }
 }
 
@@ -153,8 +157,8 @@ void check_ring_mask(const char* function, const KeyValue& kv, const BoundMask& 
         check<OptionError>(
             kept < 0, function, "the mask needs key ", kept,
             ", which the ring no longer shows: raise KVCacheConfig::first or window, or cut the mask with & ",
-            [&] { return mask.shown->text(false); }, ": got mask ", text_of(*mask.node), " for query ", i, " of sequence ", b,
-            ", window ", p.window, ", first ", p.pinned);
+            [&] { return mask.shown->text(false); }, ": got mask ", text_of(*mask.node), " for query ", i,
+            " of sequence ", b, ", window ", p.window, ", first ", p.pinned);
       }
     }
   }

@@ -1,5 +1,5 @@
-// Where the keys and values of a call lie: in tensors, in a cache, or in a chunk of keys whose others are elsewhere. Alone knows
-// these, and gives kernels the keys of a head. And what a call on a cache checks.
+// Where the keys and values of a call lie: in tensors, in a cache, or in a chunk of keys whose others are elsewhere.
+// Alone knows these, and gives kernels the keys of a head. And what a call on a cache checks.
 #pragma once
 
 #include "attention/mask/node.h"
@@ -31,8 +31,8 @@ class KeySource {
   HeadKeys head(Index b, Index g) const;
   /// Whether rows of all pages lie at multiples of one stride, so that a row is a page.
   bool rows_can_be_pages() const;
-  /// Some keys of a head, ascending, as pages of one row each. `keys` [count] become the numbers of these pages, to which the result
-  /// refers.
+  /// Some keys of a head, ascending, as pages of one row each. `keys` [count] become the numbers of these pages, to
+  /// which the result refers.
   HeadKeys rows(Index b, Index g, Index* keys, Index count) const;
 
  private:
@@ -53,8 +53,8 @@ Index first_held(const KeyValue& kv, Index b);
 /// Throws ShapeError, OptionError or UnsupportedError if a call with q_len queries cannot read the cache.
 void check_cached_call(const char* function, const KeyValue& kv, Index q_len, const AttentionOptions& options);
 
-/// Throws OptionError if the mask chooses among keys hidden by a ring: keeps one and drops another. None of them, or all, is
-/// what a mask says that a ring's window cuts.
+/// Throws OptionError if the mask chooses among keys hidden by a ring: keeps one and drops another. None of them, or
+/// all, is what a mask says that a ring's window cuts.
 void check_ring_mask(const char* function, const KeyValue& kv, const BoundMask& mask);
 
 }  // namespace qkv::inline v0

@@ -1,6 +1,6 @@
-// KVCache: which page holds which token, and how rows are written there. A contiguous cache has pages as large as a sequence
-// may grow, a ring has pages that are overwritten cyclically; so fork, truncate and copy on write work alike for all. Every
-// change is checked as a whole before its first step.
+// KVCache: which page holds which token, and how rows are written there. A contiguous cache has pages as large as a
+// sequence may grow, a ring has pages that are overwritten cyclically; so fork, truncate and copy on write work alike
+// for all. Every change is checked as a whole before its first step.
 #include "qkv/kv_cache.h"
 
 #include <algorithm>
@@ -71,7 +71,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
   bool is_ring() const { return config.layout == CacheLayout::kRing; }
   Index& page(Index s, Index n) { return tables[at(s * table_width + n)]; }
 
-  void make(Matrix & m, Index width) const {
+  void make(Matrix& m, Index width) const {
     const Index sizes[] = {pages(), config.num_kv_heads, page_rows, width};
     m.width = width;
     m.rows.reset(static_cast<std::byte*>(allocate_aligned(checked_count(sizes), element_bytes)));
@@ -89,10 +89,11 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
 
   void check_sequence(const char* function, Index s) const {
     check<OptionError>(s >= 0 && s < config.max_sequences && lengths[at(s)] >= 0, function,
-                       "sequence must be one of the cache's: got ", s);
+        "sequence must be one of the cache's: got ", s);
   }
   Index unused_number(const char* function) const {
-    check<CacheFullError>(live.size() < lengths.size(), function, "the cache already holds max_sequences: got ", live.size());
+    check<CacheFullError>(
+        live.size() < lengths.size(), function, "the cache already holds max_sequences: got ", live.size());
     return std::ranges::find(lengths, Index{-1}) - lengths.begin();
   }
 
@@ -100,7 +101,8 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
     return at(((page_number * config.num_kv_heads + head) * page_rows + row) * m.width) * element_bytes;
   }
   float* scales_of(const Matrix& m, Index page_number, Index head, Index row) const {
-    return m.scales == nullptr ? nullptr : m.scales.get() + (page_number * config.num_kv_heads + head) * page_rows + row;
+    return m.scales == nullptr ? nullptr
+                               : m.scales.get() + (page_number * config.num_kv_heads + head) * page_rows + row;
   }
 
   /// Rows [begin, begin + rows) of every head.
@@ -109,7 +111,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
       if (m->rows == nullptr) continue;  // values in keys
       for (Index g = 0; g < config.num_kv_heads; ++g) {
         std::memcpy(m->rows.get() + row_offset(*m, to, g, begin), m->rows.get() + row_offset(*m, from, g, begin),
-                    at(rows * m->width) * element_bytes);
+            at(rows * m->width) * element_bytes);
         if (m->scales == nullptr) continue;
         std::memcpy(scales_of(*m, to, g, begin), scales_of(*m, from, g, begin), at(rows) * sizeof(float));
       }
@@ -120,7 +122,9 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
   bool writes_into_a_page(Index s) const {
     return page_counts[at(s)] > 0 && (is_ring() || lengths[at(s)] < page_counts[at(s)] * page_size);
   }
-  Index pages_needed(Index tokens) const { return is_ring() ? (tokens > 0 ? 1 : 0) : (tokens + page_size - 1) / page_size; }
+  Index pages_needed(Index tokens) const {
+    return is_ring() ? (tokens > 0 ? 1 : 0) : (tokens + page_size - 1) / page_size;
+  }
 
   /// Pages that must be free before n tokens are appended to each of the sequences.
   Index pages_to_take(std::span<const Index> sequences, Index n) {
@@ -150,7 +154,8 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
       if (pool.holders(last) > 1) {
         const Index own = pool.take();
         const Index length = lengths[at(s)];
-        copy_rows(last, own, 0, is_ring() ? std::min(length, page_size) : length - (page_counts[at(s)] - 1) * page_size);
+        copy_rows(
+            last, own, 0, is_ring() ? std::min(length, page_size) : length - (page_counts[at(s)] - 1) * page_size);
         copy_rows(last, own, page_size, std::min(length, config.first));
         pool.give_back(last);
         last = own;
@@ -165,34 +170,34 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
     const auto check_sizes = [&](const char* name, const AnyView& rows, Index width) {
       const std::array<Index, 4> wanted{batch, config.num_kv_heads, n, width};
       check<ShapeError>(
-          rows.sizes == wanted && n >= 0, kAppend, name, " must be ", [&] { return shape_text(wanted.data(), 4); }, ": got ",
-          rows);
+          rows.sizes == wanted && n >= 0, kAppend, name, " must be ", [&] { return shape_text(wanted.data(), 4); },
+          ": got ", rows);
       check<ShapeError>(rows.data != nullptr || rows.is_empty(), kAppend, name, " must not be null: got sizes ", rows);
-      check<ShapeError>(rows.stride(3) == 1 || width == 1, kAppend, "the last axis of ", name, " must have stride 1: got ",
-                        rows.stride(3));
+      check<ShapeError>(rows.stride(3) == 1 || width == 1, kAppend, "the last axis of ", name,
+          " must have stride 1: got ", rows.stride(3));
     };
     check_sizes("k", k_rows, config.head_dim);
     if (config.values_in_keys) {
-      check<ShapeError>(v_rows.is_null(), kAppend, "with values_in_keys v must be null: it is read from k: got ", v_rows);
+      check<ShapeError>(
+          v_rows.is_null(), kAppend, "with values_in_keys v must be null: it is read from k: got ", v_rows);
     } else {
       check_sizes("v", v_rows, config.v_head_dim);
     }
     check<OptionError>((k_rows.type == StoredType::kF64) == (config.storage == CacheStorage::kF64), kAppend,
-                       "double needs a cache of f64, and no other type may use one: got a cache of ",
-                       storage_name(config.storage));
-    check<OptionError>(!is_ring() || n <= config.max_append, kAppend, "a ring takes at most max_append tokens at once: got ", n,
-                       " for ", config.max_append);
+        "double needs a cache of f64, and no other type may use one: got a cache of ", storage_name(config.storage));
+    check<OptionError>(!is_ring() || n <= config.max_append, kAppend,
+        "a ring takes at most max_append tokens at once: got ", n, " for ", config.max_append);
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       const Index s = sequences[i];
       check_sequence(kAppend, s);
       check<OptionError>(std::ranges::find(sequences.first(i), s) == sequences.first(i).end(), kAppend,
-                         "a sequence must be named once: got ", s, " twice");
+          "a sequence must be named once: got ", s, " twice");
       check<CacheFullError>(lengths[at(s)] + n <= most, kAppend, "a sequence holds at most ", most, " tokens: got ",
-                            lengths[at(s)], " and ", n, " more for sequence ", s);
+          lengths[at(s)], " and ", n, " more for sequence ", s);
     }
     const Index wanted = n == 0 ? 0 : pages_to_take(sequences, n);
-    check<CacheFullError>(wanted <= pool.free_pages(), kAppend, "there must be free pages: got ", pool.free_pages(),
-                          ", needed ", wanted);
+    check<CacheFullError>(
+        wanted <= pool.free_pages(), kAppend, "there must be free pages: got ", pool.free_pages(), ", needed ", wanted);
   }
 
   void store(const Matrix& m, Index s, const AnyView& rows, Index b, Index n) {
@@ -204,14 +209,14 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
       const Index count = std::min(n - done, (pinned ? page_rows : page_size) - row);
       for (Index g = 0; g < config.num_kv_heads; ++g) {
         kernels.store({.from = rows.at(b, g, done),
-                       .from_type = rows.type,
-                       .to = m.rows.get() + row_offset(m, page_number, g, row),
-                       .to_type = config.storage,
-                       .scales = scales_of(m, page_number, g, row),
-                       .from_stride = rows.stride(2),
-                       .to_stride = m.width,
-                       .count = count,
-                       .width = m.width});
+            .from_type = rows.type,
+            .to = m.rows.get() + row_offset(m, page_number, g, row),
+            .to_type = config.storage,
+            .scales = scales_of(m, page_number, g, row),
+            .from_stride = rows.stride(2),
+            .to_stride = m.width,
+            .count = count,
+            .width = m.width});
       }
       done += count;
     }
@@ -234,7 +239,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
   KeyValue::Matrix matrix(const Matrix& m) const {
     const Index head = page_rows * m.width;
     return {m.rows.get(), m.scales.get(), config.num_kv_heads * head, head, m.width, config.num_kv_heads * page_rows,
-            page_rows};
+        page_rows};
   }
 
   KeyValue key_value(std::span<const Index> sequences) const {
@@ -270,19 +275,18 @@ void KVCache::Impl::read(Index s, Index begin, const AnyView& k_rows, const AnyV
   const Index n = k_rows.size(1);
   check<ShapeError>(k_rows.sizes == std::array<Index, 4>{config.num_kv_heads, n, config.head_dim} &&
                         ((config.values_in_keys && v_rows.is_null()) ||
-                         v_rows.sizes == std::array<Index, 4>{config.num_kv_heads, n, config.v_head_dim}),
-                    function, "k must be [Hkv, n, D], v [Hkv, n, Dv]: got ", k_rows, ", ", v_rows);
+                            v_rows.sizes == std::array<Index, 4>{config.num_kv_heads, n, config.v_head_dim}),
+      function, "k must be [Hkv, n, D], v [Hkv, n, Dv]: got ", k_rows, ", ", v_rows);
   check<ShapeError>(k_rows.stride(2) == 1 && (v_rows.is_null() || v_rows.stride(2) == 1), function,
-                    "the last axes must have stride 1");
+      "the last axes must have stride 1");
   check<OptionError>((k_rows.type == StoredType::kF64) == (config.storage == CacheStorage::kF64), function,
-                     "a cache of f64 is read into double, other caches into float: got a cache of ",
-                     storage_name(config.storage));
+      "a cache of f64 is read into double, other caches into float: got a cache of ", storage_name(config.storage));
   const Index oldest = firsts[at(s)] <= config.first ? 0 : firsts[at(s)], end = lengths[at(s)];
   const bool pinned = begin >= 0 && begin + n <= std::min(config.first, end);
   check<OptionError>(
       pinned || (begin >= oldest && begin + n <= end), function, "tokens must be in ", oldest, "..", end,
-      [&] { return config.first == 0 ? std::string() : " or in 0.." + std::to_string(config.first); }, ": got ", n, " from ",
-      begin);
+      [&] { return config.first == 0 ? std::string() : " or in 0.." + std::to_string(config.first); }, ": got ", n,
+      " from ", begin);
   const KeyValue kv = key_value({&s, 1});
   for (Index g = 0; g < config.num_kv_heads; ++g) {
     const HeadKeys head = KeySource(kv).head(0, g);
@@ -293,7 +297,8 @@ void KVCache::Impl::read(Index s, Index begin, const AnyView& k_rows, const AnyV
   }
 }
 
-KVCache::KVCache(const KVCacheConfig& config, Context& context) : impl_(std::make_unique<Impl>(config, context.isa())) {}
+KVCache::KVCache(const KVCacheConfig& config, Context& context)
+    : impl_(std::make_unique<Impl>(config, context.isa())) {}
 KVCache::~KVCache() = default;
 KVCache::KVCache(KVCache&&) noexcept = default;
 KVCache& KVCache::operator=(KVCache&&) noexcept = default;
@@ -344,8 +349,8 @@ void KVCache::truncate(Index sequence, Index length) {
   check<OptionError>(length >= 0 && length <= now, function, "length must be in 0..", now, ": got ", length);
   const Index pinned = c.config.first;
   check<OptionError>(length <= pinned || first <= std::max(pinned, length - c.config.window), function,
-                     "a ring must still hold the window before the new end: got length ", length, ", window ", c.config.window,
-                     ", oldest token ", first);
+      "a ring must still hold the window before the new end: got length ", length, ", window ", c.config.window,
+      ", oldest token ", first);
   now = length;
   if (length <= pinned) first = 0;  // nothing of the part that is overwritten is left
   c.drop_pages(sequence, c.pages_needed(length));

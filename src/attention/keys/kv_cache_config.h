@@ -25,33 +25,34 @@ inline KVCacheConfig checked(KVCacheConfig c) {
   if (c.v_head_dim == 0) c.v_head_dim = c.head_dim;
   if (c.max_sequences == 0) c.max_sequences = c.sequences;
   check<OptionError>(c.num_kv_heads >= 1 && c.head_dim >= 1 && c.v_head_dim >= 1, function,
-                     "num_kv_heads, head_dim and v_head_dim must be at least 1: got ", c.num_kv_heads, ", ", c.head_dim, ", ",
-                     c.v_head_dim);
+      "num_kv_heads, head_dim and v_head_dim must be at least 1: got ", c.num_kv_heads, ", ", c.head_dim, ", ",
+      c.v_head_dim);
   check<OptionError>(!c.values_in_keys || c.v_head_dim <= c.head_dim, function,
-                     "with values_in_keys v is the first columns of k, so v_head_dim must be at most head_dim: got ",
-                     c.v_head_dim, ", ", c.head_dim);
+      "with values_in_keys v is the first columns of k, so v_head_dim must be at most head_dim: got ", c.v_head_dim,
+      ", ", c.head_dim);
   check<OptionError>(c.sequences >= 0 && c.max_sequences >= std::max<Index>(1, c.sequences), function,
-                     "max_sequences must be at least 1 and at least sequences: got ", c.max_sequences, " for ", c.sequences);
+      "max_sequences must be at least 1 and at least sequences: got ", c.max_sequences, " for ", c.sequences);
   if (c.layout == CacheLayout::kContiguous) {
-    check<OptionError>(c.capacity >= 1, function, "a contiguous cache needs a capacity of at least 1 token: got ", c.capacity);
+    check<OptionError>(
+        c.capacity >= 1, function, "a contiguous cache needs a capacity of at least 1 token: got ", c.capacity);
   } else if (c.layout == CacheLayout::kRing) {
-    check<OptionError>(c.window >= 1 && c.max_append >= 1, function, "a ring needs a window and max_append of at least 1: got ",
-                       c.window, ", ", c.max_append);
+    check<OptionError>(c.window >= 1 && c.max_append >= 1, function,
+        "a ring needs a window and max_append of at least 1: got ", c.window, ", ", c.max_append);
   } else {
     check<OptionError>(c.page_size >= 1 && c.pages >= 1 && c.capacity >= 0, function,
-                       "a paged cache needs pages of at least 1 token, at least 1 of them, and a capacity that is not "
-                       "negative: got page_size ",
-                       c.page_size, ", pages ", c.pages, ", capacity ", c.capacity);
+        "a paged cache needs pages of at least 1 token, at least 1 of them, and a capacity that is not negative: got "
+        "page_size ",
+        c.page_size, ", pages ", c.pages, ", capacity ", c.capacity);
   }
   check<OptionError>(c.first == 0 || (c.layout == CacheLayout::kRing && c.first > 0), function,
-                     "first, the tokens that a ring pins, must not be negative, and 0 for other layouts: got ", c.first);
+      "first, the tokens that a ring pins, must not be negative, and 0 for other layouts: got ", c.first);
   // Sums and products of these do not overflow; memory that cannot be had is reported where it is allocated.
-  for (const Index n : {c.num_kv_heads, c.head_dim, c.v_head_dim, c.max_sequences, c.capacity, c.window, c.max_append, c.first,
-                        c.page_size, c.pages}) {
+  for (const Index n : {c.num_kv_heads, c.head_dim, c.v_head_dim, c.max_sequences, c.capacity, c.window, c.max_append,
+           c.first, c.page_size, c.pages}) {
     check<OptionError>(n < Index{1} << 40, function, "sizes must be below 2^40: got ", n);
   }
   const Index rows[] = {c.layout == CacheLayout::kPaged ? c.pages : c.max_sequences, rows_of_page(c), c.num_kv_heads,
-                        std::max(c.head_dim, c.v_head_dim)};
+      std::max(c.head_dim, c.v_head_dim)};
   const Index table[] = {c.max_sequences, pages_of_sequence(c)};
   checked_count(rows);
   checked_count(table);

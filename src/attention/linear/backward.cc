@@ -1,8 +1,8 @@
-// Backward linear attention. The states before all segments are computed first: a sum of each segment's own and a pass over
-// these, or with the delta rule one segment after the other. Then each head's segments run from last to first, and the gradient
-// of the state is carried along; or, if heads are few, all run at once after a sum of each segment's part of that gradient. Not
-// causal: dq comes from the one state, dk and dv from its one gradient. Gradients of decay and beta are computed per token and
-// then summed to their own shape in one order.
+// Backward linear attention. The states before all segments are computed first: a sum of each segment's own and a pass
+// over these, or with the delta rule one segment after the other. Then each head's segments run from last to first, and
+// the gradient of the state is carried along; or, if heads are few, all run at once after a sum of each segment's part
+// of that gradient. Not causal: dq comes from the one state, dk and dv from its one gradient. Gradients of decay and
+// beta are computed per token and then summed to their own shape in one order.
 #include <algorithm>
 
 #include "attention/linear/job.h"
@@ -16,8 +16,7 @@ namespace {
 /// The cost of a second sum of the state's gradient, as a share of the whole.
 constexpr double kBackwardSecondSum = 0.15;
 
-template <class T>
-struct BackwardJob : LinearJob<T> {
+template <class T> struct BackwardJob : LinearJob<T> {
   using LinearJob<T>::p;
   View<const T, 4> dout;
   const LinearAttentionGradients<T>& gradients;
@@ -120,10 +119,9 @@ struct BackwardJob : LinearJob<T> {
     p.kernels->backward(t, this->kernel_scratch(worker));
   }
 
-  /// Runs body(number) for segment `number % segments` of every head of value group `number / segments`, in order: they add
-  /// to the same dq and dk.
-  template <class Body>
-  void for_value_group(Index number, Index segments, const Body& body) const {
+  /// Runs body(number) for segment `number % segments` of every head of value group `number / segments`, in order: they
+  /// add to the same dq and dk.
+  template <class Body> void for_value_group(Index number, Index segments, const Body& body) const {
     const Index first = number / segments * p.value_group, segment = number % segments;
     for (Index r = 0; r < p.value_group; ++r) body((first + r) * segments + segment);
   }
@@ -157,9 +155,8 @@ struct BackwardJob : LinearJob<T> {
     };
     const ScratchLease token_rows = borrow_scratch(context, carve_token_rows(nullptr));
     carve_token_rows(token_rows.data());
-    const ScratchLease lease =
-        this->borrow(context, num_slots + num_dslots + 2 * heads, 0,
-                     std::max(p.kernels->backward_scratch_bytes(p.sizes()), p.kernels->forward_scratch_bytes(p.sizes())));
+    const ScratchLease lease = this->borrow(context, num_slots + num_dslots + 2 * heads, 0,
+        std::max(p.kernels->backward_scratch_bytes(p.sizes()), p.kernels->forward_scratch_bytes(p.sizes())));
     dslots = this->slot(num_slots);
     this->totals = dslots + num_dslots * p.slot_count();
     dtotals = this->total(heads);
@@ -178,7 +175,8 @@ struct BackwardJob : LinearJob<T> {
       for (Index item = 0; item < heads; ++item) {
         this->add_segments(item);
         load_dfinal(item, dtotal(item));
-        for (Index s = 0; s < q_segments; ++s) pass_segment(dslot(item * q_segments + s), p.state_count(), dtotal(item));
+        for (Index s = 0; s < q_segments; ++s)
+          pass_segment(dslot(item * q_segments + s), p.state_count(), dtotal(item));
         finish(item, dtotal(item));
       }
       const auto groups = [&](Index count, const auto& body) {
@@ -194,22 +192,21 @@ struct BackwardJob : LinearJob<T> {
     const auto as_channels = [](const View<T, 3>& view) {
       return view.is_null() ? View<T, 4>()
                             : View<T, 4>(view.data(), {view.size(0), view.size(1), view.size(2), 1},
-                                         {view.stride(0), view.stride(1), view.stride(2), 1});
+                                  {view.stride(0), view.stride(1), view.stride(2), 1});
     };
     add_tokens(as_channels(gradients.dlog_decay), decay_rows);
     add_tokens(as_channels(gradients.dbeta), beta_rows);
     if (sum_channels()) add_tokens(gradients.dlog_decay_channels, decay_rows);
   }
 
-  template <class Region>
-  void run_causal(const Region& region, bool at_once) {
+  template <class Region> void run_causal(const Region& region, bool at_once) {
     const Index heads = p.kv_heads(), segments = p.segments(p.kv_len);
     if (!p.in_order()) {
       for (Index item = 0; item < heads; ++item) this->pass_states(item, 0);
     }
     if (!at_once) {
       region(p.value_groups(), 3,
-             [&](Index group, int worker) { for_value_group(group, 1, [&](Index item) { run_head(item, worker); }); });
+          [&](Index group, int worker) { for_value_group(group, 1, [&](Index item) { run_head(item, worker); }); });
       return;
     }
     region(heads * segments, 0.5, [&](Index number, int worker) { sum_dsegment(number, p.kv_len, worker); });
@@ -259,57 +256,41 @@ struct BackwardJob : LinearJob<T> {
   }
 };
 
-template <class T>
-void check_gradients(const char* function, const LinearProblem<T>& p, const LinearAttentionGradients<T>& g,
-                     const View<const T, 4>& out, const View<const T, 3>& normalizer, const View<const T, 4>& dout) {
+template <class T> void check_gradients(const char* function, const LinearProblem<T>& p,
+    const LinearAttentionGradients<T>& g, const View<const T, 4>& out, const View<const T, 3>& normalizer,
+    const View<const T, 4>& dout) {
   check_sizes(function, "dout", dout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   if (p.normalized) {
     check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
     check<ShapeError>(normalizer.sizes() == typename View<T, 3>::Sizes{p.batch, p.num_heads, p.q_len}, function,
-                      "normalizer must be [B, H, Tq], as forward returned it: got ", normalizer, " for dout ", dout);
+        "normalizer must be [B, H, Tq], as forward returned it: got ", normalizer, " for dout ", dout);
   }
   if (!g.dq.is_null()) check_sizes(function, "dq", g.dq, p.batch, p.q.size(1), p.q_len, p.head_dim);
   if (!g.dk.is_null()) check_sizes(function, "dk", g.dk, p.batch, p.k.size(1), p.kv_len, p.head_dim);
   if (!g.dv.is_null()) check_sizes(function, "dv", g.dv, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);
   check<ShapeError>(g.dlog_decay.is_null() || g.dlog_decay.sizes() == p.log_decay.sizes(), function,
-                    "dlog_decay must have the sizes of log_decay: got ", g.dlog_decay, " for ", p.log_decay);
+      "dlog_decay must have the sizes of log_decay: got ", g.dlog_decay, " for ", p.log_decay);
   check<ShapeError>(g.dlog_decay_channels.is_null() || g.dlog_decay_channels.sizes() == p.channels.sizes(), function,
-                    "dlog_decay_channels must have the sizes of log_decay_channels: got ", g.dlog_decay_channels, " for ",
-                    p.channels);
+      "dlog_decay_channels must have the sizes of log_decay_channels: got ", g.dlog_decay_channels, " for ",
+      p.channels);
   if (!g.dlog_decay_channels.is_null()) check_last_stride(function, "dlog_decay_channels", g.dlog_decay_channels);
-  check<ShapeError>(g.dbeta.is_null() || g.dbeta.sizes() == p.beta.sizes(), function, "dbeta must have the sizes of beta: got ",
-                    g.dbeta, " for ", p.beta);
+  check<ShapeError>(g.dbeta.is_null() || g.dbeta.sizes() == p.beta.sizes(), function,
+      "dbeta must have the sizes of beta: got ", g.dbeta, " for ", p.beta);
   check_state(function, "dinitial", g.dinitial, p.batch, p.num_kv_heads, p.features.count, p.v_head_dim, p.normalized);
   check_state(function, "dfinal", g.dfinal, p.batch, p.num_kv_heads, p.features.count, p.v_head_dim, p.normalized);
-  const NamedBox outputs[] = {{"dq", g.dq},
-                              {"dk", g.dk},
-                              {"dv", g.dv},
-                              {"dlog_decay", g.dlog_decay},
-                              {"dlog_decay_channels", g.dlog_decay_channels},
-                              {"dbeta", g.dbeta},
-                              {"dinitial.kv", g.dinitial.kv},
-                              {"dinitial.z", g.dinitial.z}};
-  const NamedBox inputs[] = {{"q", p.q},
-                             {"k", p.k},
-                             {"v", p.v},
-                             {"out", out},
-                             {"normalizer", normalizer},
-                             {"dout", dout},
-                             {"log_decay", p.log_decay},
-                             {"log_decay_channels", p.channels},
-                             {"beta", p.beta},
-                             {"features", p.feature_rows},
-                             {"initial.kv", p.initial.kv},
-                             {"initial.z", p.initial.z},
-                             {"dfinal.kv", g.dfinal.kv},
-                             {"dfinal.z", g.dfinal.z}};
+  const NamedBox outputs[] = {{"dq", g.dq}, {"dk", g.dk}, {"dv", g.dv}, {"dlog_decay", g.dlog_decay},
+      {"dlog_decay_channels", g.dlog_decay_channels}, {"dbeta", g.dbeta}, {"dinitial.kv", g.dinitial.kv},
+      {"dinitial.z", g.dinitial.z}};
+  const NamedBox inputs[] = {{"q", p.q}, {"k", p.k}, {"v", p.v}, {"out", out}, {"normalizer", normalizer},
+      {"dout", dout}, {"log_decay", p.log_decay}, {"log_decay_channels", p.channels}, {"beta", p.beta},
+      {"features", p.feature_rows}, {"initial.kv", p.initial.kv}, {"initial.z", p.initial.z},
+      {"dfinal.kv", g.dfinal.kv}, {"dfinal.z", g.dfinal.z}};
   check_outputs(function, outputs, inputs);
 }
 
-template <class T>
-void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v, const View<const T, 4>& out,
-              const View<const T, 3>& normalizer, const View<const T, 4>& dout, const LinearAttentionGradients<T>& gradients,
-              const LinearAttentionOptions<T>& options, Context& context) {
+template <class T> void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
+    const View<const T, 4>& out, const View<const T, 3>& normalizer, const View<const T, 4>& dout,
+    const LinearAttentionGradients<T>& gradients, const LinearAttentionOptions<T>& options, Context& context) {
   constexpr const char* function = "linear_attention_backward";
   BackwardJob<T> job(gradients);
   job.p = make_linear_problem(function, q, k, v, options, context);
@@ -324,12 +305,11 @@ void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<c
 
 }  // namespace
 
-#define QKV_DEFINE(T)                                                                                                    \
-  void linear_attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> out,       \
-                                 View<const T, 3> normalizer, View<const T, 4> dout,                                     \
-                                 const LinearAttentionGradients<T>& gradients, const LinearAttentionOptions<T>& options, \
-                                 Context& context) {                                                                     \
-    backward<T>(q, k, v, out, normalizer, dout, gradients, options, context);                                            \
+#define QKV_DEFINE(T)                                                                                              \
+  void linear_attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> out, \
+      View<const T, 3> normalizer, View<const T, 4> dout, const LinearAttentionGradients<T>& gradients,            \
+      const LinearAttentionOptions<T>& options, Context& context) {                                                \
+    backward<T>(q, k, v, out, normalizer, dout, gradients, options, context);                                      \
   }
 QKV_DEFINE(float)
 QKV_DEFINE(double)

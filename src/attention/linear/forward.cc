@@ -1,8 +1,9 @@
-// Forward linear attention. Causal: a work item is one (batch, key/value head), its segments one after the other; or, if
-// heads are few, one segment, after a region that sums each segment's own state and a pass over these sums. Not causal:
-// segments of keys are summed, added in order, and then read by segments of queries. All cases are bit-identical: a state is
-// always decay * (the state before the segment) + (the segment's own). Under the delta rule, and with a decay per channel, each
-// segment needs the one before, so that few heads are split by columns of v instead. One token is a step of its own.
+// Forward linear attention. Causal: a work item is one (batch, key/value head), its segments one after the other; or,
+// if heads are few, one segment, after a region that sums each segment's own state and a pass over these sums. Not
+// causal: segments of keys are summed, added in order, and then read by segments of queries. All cases are
+// bit-identical: a state is always decay * (the state before the segment) + (the segment's own). Under the delta rule,
+// and with a decay per channel, each segment needs the one before, so that few heads are split by columns of v instead.
+// One token is a step of its own.
 #include <algorithm>
 
 #include "attention/linear/job.h"
@@ -20,8 +21,7 @@ constexpr double kStepFlops = 16;
 /// The fewest columns of v that justify reading all keys again: a vector of the widest kind.
 constexpr Index kLeastColumns = 16;
 
-template <class T>
-struct ForwardJob : LinearJob<T> {
+template <class T> struct ForwardJob : LinearJob<T> {
   using LinearJob<T>::p;
   LinearState<T> final;
 
@@ -42,8 +42,7 @@ struct ForwardJob : LinearJob<T> {
   }
 
   /// A state [F, Dv] that lies as [Dv, F] (Mamba-2's caches), both in whole vectors of any kind.
-  template <class E>
-  bool turned(const View<E, 4>& kv) const {
+  template <class E> bool turned(const View<E, 4>& kv) const {
     constexpr Index whole = 64 / sizeof(T);
     return !kv.is_null() && kv.stride(2) == 1 && p.features.count % whole == 0 && p.v_head_dim % whole == 0;
   }
@@ -51,15 +50,15 @@ struct ForwardJob : LinearJob<T> {
   /// One token of one head. A state whose rows do not lie in whole vectors goes through a slot.
   void run_step(Index item, int worker) const {
     const Index b = item / p.num_kv_heads, g = item % p.num_kv_heads;
-    LinearAttentionStep<T> s{this->part({item, 0, 1}), this->worker_slot(worker, 0), this->worker_slot(worker, 0), p.v_head_dim,
-                             p.v_head_dim};
+    LinearAttentionStep<T> s{this->part({item, 0, 1}), this->worker_slot(worker, 0), this->worker_slot(worker, 0),
+        p.v_head_dim, p.v_head_dim};
     const auto direct = [&](const auto& view) { return !view.is_null() && (view.stride(3) == 1 || view.size(3) == 1); };
     if (direct(p.initial.kv)) {
       s.before = &p.initial.kv(b, g, 0, 0);
       s.before_row = p.initial.kv.stride(2);
     } else if (turned(p.initial.kv)) {
       p.kernels->turn(&p.initial.kv(b, g, 0, 0), p.initial.kv.stride(3), p.v_head_dim, p.features.count,
-                      this->worker_slot(worker, 0), p.v_head_dim);
+          this->worker_slot(worker, 0), p.v_head_dim);
     } else {
       p.load_initial(item, this->worker_slot(worker, 0));
     }
@@ -124,7 +123,8 @@ struct ForwardJob : LinearJob<T> {
       return;
     }
     if (!p.causal) {
-      const ScratchLease lease = this->borrow(context, heads * segments, heads, p.kernels->forward_scratch_bytes(p.sizes()));
+      const ScratchLease lease =
+          this->borrow(context, heads * segments, heads, p.kernels->forward_scratch_bytes(p.sizes()));
       region(heads * segments, flops / 2, sums);
       for (Index item = 0; item < heads; ++item) {
         this->add_segments(item);
@@ -150,18 +150,18 @@ struct ForwardJob : LinearJob<T> {
   }
 };
 
-template <class T>
-void forward(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v, const View<T, 4>& out,
-             const View<T, 3>& normalizer, const LinearAttentionOptions<T>& options, const LinearState<T>& final,
-             Context& context) {
+template <class T> void forward(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
+    const View<T, 4>& out, const View<T, 3>& normalizer, const LinearAttentionOptions<T>& options,
+    const LinearState<T>& final, Context& context) {
   constexpr const char* function = "linear_attention_forward";
   ForwardJob<T> job;
   LinearProblem<T>& p = job.p;
   p = make_linear_problem(function, q, k, v, options, context);
   check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   check<OptionError>(p.normalized || normalizer.is_null(), function, "normalizer belongs to the normalised form");
-  check<ShapeError>(normalizer.is_null() || normalizer.sizes() == typename View<T, 3>::Sizes{p.batch, p.num_heads, p.q_len},
-                    function, "normalizer must be [B, H, Tq] or null: got ", normalizer, " for out ", out);
+  check<ShapeError>(
+      normalizer.is_null() || normalizer.sizes() == typename View<T, 3>::Sizes{p.batch, p.num_heads, p.q_len}, function,
+      "normalizer must be [B, H, Tq] or null: got ", normalizer, " for out ", out);
   check_state(function, "final", final, p.batch, p.num_kv_heads, p.features.count, p.v_head_dim, p.normalized);
   // A state that is updated in place is read and written by one work item.
   const auto same = [](const auto& a, const auto& b) {
@@ -171,15 +171,9 @@ void forward(const View<const T, 4>& q, const View<const T, 4>& k, const View<co
   if (same(initial.kv, View<const T, 4>(final.kv))) initial.kv = {};
   if (same(initial.z, View<const T, 3>(final.z))) initial.z = {};
   const NamedBox outputs[] = {{"out", out}, {"normalizer", normalizer}, {"final.kv", final.kv}, {"final.z", final.z}};
-  const NamedBox inputs[] = {{"q", q},
-                             {"k", k},
-                             {"v", v},
-                             {"log_decay", p.log_decay},
-                             {"log_decay_channels", p.channels},
-                             {"beta", p.beta},
-                             {"features", p.feature_rows},
-                             {"initial.kv", initial.kv},
-                             {"initial.z", initial.z}};
+  const NamedBox inputs[] = {{"q", q}, {"k", k}, {"v", v}, {"log_decay", p.log_decay},
+      {"log_decay_channels", p.channels}, {"beta", p.beta}, {"features", p.feature_rows}, {"initial.kv", initial.kv},
+      {"initial.z", initial.z}};
   check_outputs(function, outputs, inputs);
   job.out = out;
   job.normalizer = normalizer;
@@ -189,11 +183,11 @@ void forward(const View<const T, 4>& q, const View<const T, 4>& k, const View<co
 
 }  // namespace
 
-#define QKV_DEFINE(T)                                                                                                         \
-  void linear_attention_forward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<T, 4> out,                   \
-                                View<T, 3> normalizer, const LinearAttentionOptions<T>& options, const LinearState<T>& final, \
-                                Context& context) {                                                                           \
-    forward<T>(q, k, v, out, normalizer, options, final, context);                                                            \
+#define QKV_DEFINE(T)                                                                                       \
+  void linear_attention_forward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<T, 4> out, \
+      View<T, 3> normalizer, const LinearAttentionOptions<T>& options, const LinearState<T>& final,         \
+      Context& context) {                                                                                   \
+    forward<T>(q, k, v, out, normalizer, options, final, context);                                          \
   }
 QKV_DEFINE(float)
 QKV_DEFINE(double)

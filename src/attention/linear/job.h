@@ -1,5 +1,5 @@
-// What forward and backward of linear attention share while they run: scratch memory and the sums of segments. A slot is a
-// state and the decay of the state before it.
+// What forward and backward of linear attention share while they run: scratch memory and the sums of segments. A slot
+// is a state and the decay of the state before it.
 #pragma once
 
 #include <algorithm>
@@ -10,11 +10,10 @@
 
 namespace qkv::inline v0 {
 
-template <class T>
-struct LinearJob {
+template <class T> struct LinearJob {
   LinearProblem<T> p;
-  View<T, 4> out;         // backward only reads it, where the sums are normalized
-  View<T, 3> normalizer;  // null: not wanted
+  View<T, 4> out;                         // backward only reads it, where the sums are normalized
+  View<T, 3> normalizer;                  // null: not wanted
   T *slots = nullptr, *totals = nullptr;  // [slots][slot_count], likewise
   std::byte* workers = nullptr;
   std::size_t kernel_bytes = 0, worker_bytes = 0;
@@ -72,7 +71,8 @@ struct LinearJob {
     std::copy_n(state, p.slot_count(), slot);
   }
 
-  /// Turns one head's slots, each a segment's own state, into the states before the segments. Returns that after the last.
+  /// Turns one head's slots, each a segment's own state, into the states before the segments. Returns that after the
+  /// last.
   const T* pass_states(Index item, int worker) const {
     T *state = worker_slot(worker, 0), *next = worker_slot(worker, 1);
     const Index segments = p.segments(p.kv_len);

@@ -16,23 +16,23 @@ void check_tokens(const char* function, const char* name, const View<const T, kR
   check<UnsupportedError>(p.causal, function, name, " needs a causal sum: without causal, tokens have no order");
   const std::array<Index, 4> wanted{p.batch, p.num_kv_heads, p.kv_len, p.features.count};
   for (int axis = 0; axis < kRank; ++axis) {
-    check<ShapeError>(view.size(axis) == wanted[static_cast<std::size_t>(axis)] || (axis < 3 && view.size(axis) == 1), function,
-                      name, " must have sizes [B|1, Hkv|1, T|1", kRank == 4 ? ", F" : "", "]: got ", view, " for ",
-                      [&] { return shape_text(wanted.data(), kRank); });
+    check<ShapeError>(view.size(axis) == wanted[static_cast<std::size_t>(axis)] || (axis < 3 && view.size(axis) == 1),
+        function, name, " must have sizes [B|1, Hkv|1, T|1", kRank == 4 ? ", F" : "", "]: got ", view, " for ",
+        [&] { return shape_text(wanted.data(), kRank); });
   }
 }
 
 /// v [B, Hkv, Tk, Dv], or with a multiple of the heads that q and k both have.
-template <class T>
-void check_values(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v) {
+template <class T> void check_values(
+    const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v) {
   check<ShapeError>(v.size(3) >= 1, function, "v_head_dim must be at least 1: got v ", v);
   check<ShapeError>(v.size(0) == k.size(0) && v.size(2) == k.size(2), function,
-                    "batch and length of v must equal those of k: got k ", k, ", v ", v);
+      "batch and length of v must equal those of k: got k ", k, ", v ", v);
   const Index heads = k.size(1);
   const bool grouped = heads > 0 && q.size(1) == heads && v.size(1) > 0 && v.size(1) % heads == 0;
   check<ShapeError>(v.size(1) == heads || grouped, function,
-                    "heads of v must be those of k, or a multiple of them where q and k have as many (value groups): got q ", q,
-                    ", k ", k, ", v ", v);
+      "heads of v must be those of k, or a multiple of them where q and k have as many (value groups): got q ", q,
+      ", k ", k, ", v ", v);
   check_last_stride(function, "v", v);
 }
 
@@ -42,14 +42,16 @@ void set_features(const char* function, const LinearAttentionOptions<T>& options
   const bool softmax = options.feature_map == FeatureMap::kSoftmax;
   const View<const T, 2>& rows = options.features;
   check<OptionError>(softmax != rows.is_null(), function,
-                     softmax ? "FeatureMap::kSoftmax needs features, which random_features() draws"
-                             : "features belong to FeatureMap::kSoftmax alone: got features ",
-                     rows);
+      softmax ? "FeatureMap::kSoftmax needs features, which random_features() draws"
+              : "features belong to FeatureMap::kSoftmax alone: got features ",
+      rows);
   check<ShapeError>(!softmax || (rows.size(0) >= 1 && rows.size(1) == head_dim), function,
-                    "features must be [F, head_dim] with F at least 1: got ", rows, " for head_dim ", head_dim);
+      "features must be [F, head_dim] with F at least 1: got ", rows, " for head_dim ", head_dim);
   const double scale = options.scale.value_or(softmax ? 1 / std::sqrt(static_cast<double>(head_dim)) : 1.0);
-  check<OptionError>(std::isfinite(static_cast<T>(scale)), function, "scale must be finite in the type of q: got ", scale);
-  check<OptionError>(!softmax || scale >= 0, function, "scale must not be below 0 in FeatureMap::kSoftmax: got ", scale);
+  check<OptionError>(
+      std::isfinite(static_cast<T>(scale)), function, "scale must be finite in the type of q: got ", scale);
+  check<OptionError>(
+      !softmax || scale >= 0, function, "scale must not be below 0 in FeatureMap::kSoftmax: got ", scale);
   p.feature_rows = rows;
   p.root_scale = std::sqrt(std::abs(scale));
   LinearAttentionFeatures<T>& features = p.features;
@@ -69,19 +71,17 @@ void set_features(const char* function, const LinearAttentionOptions<T>& options
 
 }  // namespace
 
-template <class T>
-double LinearProblem<T>::flops(Index length) const {
+template <class T> double LinearProblem<T>::flops(Index length) const {
   const double widths = static_cast<double>(features.count + v_head_dim);
   return static_cast<double>(batch) * static_cast<double>(length) *
          (2.0 * static_cast<double>(num_heads + num_kv_heads) * static_cast<double>(features.count * v_head_dim) +
-          (causal ? static_cast<double>(num_heads * chunk) * widths : 0.0) +
-          (features.map == kLinearSoftmax
-               ? 2.0 * static_cast<double>(num_heads + num_kv_heads) * static_cast<double>(features.count * head_dim)
-               : 0.0));
+             (causal ? static_cast<double>(num_heads * chunk) * widths : 0.0) +
+             (features.map == kLinearSoftmax ? 2.0 * static_cast<double>(num_heads + num_kv_heads) *
+                                                   static_cast<double>(features.count * head_dim)
+                                             : 0.0));
 }
 
-template <class T>
-LinearAttentionSegment<T> LinearProblem<T>::part(const Tokens& tokens) const {
+template <class T> LinearAttentionSegment<T> LinearProblem<T>::part(const Tokens& tokens) const {
   const Index item = tokens.item, b = item / num_kv_heads, g = item % num_kv_heads;
   LinearAttentionSegment<T> s{};
   s.features = features;
@@ -111,14 +111,12 @@ LinearAttentionSegment<T> LinearProblem<T>::part(const Tokens& tokens) const {
   return s;
 }
 
-template <class T>
-void LinearProblem<T>::pass(const T* slot, T* state) const {
+template <class T> void LinearProblem<T>::pass(const T* slot, T* state) const {
   if (channels.is_null()) return pass_segment(slot, state_count(), state);
   std::copy_n(slot, state_count(), state);
 }
 
-template <class T>
-void LinearProblem<T>::take_features(Carver& carver) {
+template <class T> void LinearProblem<T>::take_features(Carver& carver) {
   if (feature_rows.is_null()) return;
   const Index count = features.count;
   T* const rows = carver.array<T>(feature_rows.count());
@@ -134,8 +132,7 @@ void LinearProblem<T>::take_features(Carver& carver) {
   features.rows_transposed = transposed;
 }
 
-template <class T>
-void LinearProblem<T>::load_initial(Index item, T* state) const {
+template <class T> void LinearProblem<T>::load_initial(Index item, T* state) const {
   std::fill_n(state, slot_count(), T{});
   if (initial.kv.is_null()) return;
   const Index b = item / num_kv_heads, g = item % num_kv_heads, width = v_head_dim;
@@ -158,8 +155,7 @@ void store_state(const T* state, Index item, Index num_kv_heads, bool add, const
   for (Index f = 0; f < to.z.size(2); ++f) put(to.z(b, g, f), state[f]);
 }
 
-template <class T>
-void pass_segment(const T* slot, Index count, T* state) {
+template <class T> void pass_segment(const T* slot, Index count, T* state) {
   const T left = slot[count];
   for (Index e = 0; e < count; ++e) state[e] = left * state[e] + slot[e];
 }
@@ -170,24 +166,24 @@ bool segments_at_once(Index heads, Index segments, int threads, double extra) {
   return static_cast<double>(rounds * threads) > (1 + extra) * static_cast<double>(heads);
 }
 
-template <class T>
-void check_state(const char* function, const char* name, const LinearState<T>& state, Index batch, Index num_kv_heads,
-                 Index features, Index v_head_dim, bool normalized) {
+template <class T> void check_state(const char* function, const char* name, const LinearState<T>& state, Index batch,
+    Index num_kv_heads, Index features, Index v_head_dim, bool normalized) {
   if (state.kv.is_null() && state.z.is_null()) return;
   const std::array<Index, 4> kv{batch, num_kv_heads, features, v_head_dim};
   const std::array<Index, 3> z{batch, num_kv_heads, features};
   check<ShapeError>(
-      state.kv.sizes() == kv, function, name, ".kv must be ", [&] { return shape_text(kv.data(), 4); }, ": got ", state.kv);
-  check<OptionError>(normalized || state.z.is_null(), function, name, ".z belongs to the normalised form: got z ", state.z);
+      state.kv.sizes() == kv, function, name, ".kv must be ", [&] { return shape_text(kv.data(), 4); }, ": got ",
+      state.kv);
+  check<OptionError>(
+      normalized || state.z.is_null(), function, name, ".z belongs to the normalised form: got z ", state.z);
   check<ShapeError>(
-      !normalized || state.z.sizes() == z, function, name, ".z must be ", [&] { return shape_text(z.data(), 3); }, ": got ",
-      state.z);
+      !normalized || state.z.sizes() == z, function, name, ".z must be ", [&] { return shape_text(z.data(), 3); },
+      ": got ", state.z);
 }
 
-template <class T>
-LinearProblem<T> make_linear_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k,
-                                     const View<const T, 4>& v, const LinearAttentionOptions<T>& options,
-                                     const Context& context) {
+template <class T> LinearProblem<T> make_linear_problem(const char* function, const View<const T, 4>& q,
+    const View<const T, 4>& k, const View<const T, 4>& v, const LinearAttentionOptions<T>& options,
+    const Context& context) {
   check_qkv(function, q, k, v, true);
   check_values(function, q, k, v);
   LinearProblem<T> p{};
@@ -209,19 +205,19 @@ LinearProblem<T> make_linear_problem(const char* function, const View<const T, 4
   p.causal = options.causal;
   p.normalized = options.normalized;
   check<ShapeError>(!p.causal || p.q_len == p.kv_len, function,
-                    "causal needs as many queries as keys (what came before is in the initial state): got q ", q, ", k ", k);
+      "causal needs as many queries as keys (what came before is in the initial state): got q ", q, ", k ", k);
   check_tokens(function, "log_decay", p.log_decay, p);
   check_tokens(function, "beta (the delta rule)", p.beta, p);
   check<UnsupportedError>(p.beta.is_null() || !p.normalized, function, "beta (the delta rule) has no normalised form");
-  check<UnsupportedError>(p.causal || options.form == LinearForm::kChunked, function,
-                          "LinearForm::kRecurrent needs a causal sum");
+  check<UnsupportedError>(
+      p.causal || options.form == LinearForm::kChunked, function, "LinearForm::kRecurrent needs a causal sum");
   set_features(function, options, p);
   constexpr const char* name = "log_decay_channels";
   check<OptionError>(p.channels.is_null() || p.log_decay.is_null(), function, name,
-                     " takes the place of log_decay: pass one of them, got log_decay ", p.log_decay, ", ", name, " ", p.channels);
+      " takes the place of log_decay: pass one of them, got log_decay ", p.log_decay, ", ", name, " ", p.channels);
   check_tokens(function, name, p.channels, p);
   check<UnsupportedError>(p.channels.is_null() || !p.normalized, function,
-                          "log_decay_channels has no normalised form: set normalized to false");
+      "log_decay_channels has no normalised form: set normalized to false");
   if (!p.channels.is_null()) check_last_stride(function, name, p.channels);
   check_state(function, "initial", p.initial, p.batch, p.num_kv_heads, p.features.count, p.v_head_dim, p.normalized);
   p.kernels = &for_element<T>(kernel_tables(context.isa()).linear_attention);
@@ -232,13 +228,13 @@ LinearProblem<T> make_linear_problem(const char* function, const View<const T, 4
   return p;
 }
 
-#define QKV_INSTANTIATE(T)                                                                                                  \
-  template struct LinearProblem<T>;                                                                                         \
-  template LinearProblem<T> make_linear_problem(const char*, const View<const T, 4>&, const View<const T, 4>&,              \
-                                                const View<const T, 4>&, const LinearAttentionOptions<T>&, const Context&); \
-  template void check_state(const char*, const char*, const LinearState<T>&, Index, Index, Index, Index, bool);             \
-  template void check_state(const char*, const char*, const LinearState<const T>&, Index, Index, Index, Index, bool);       \
-  template void pass_segment(const T*, Index, T*);                                                                          \
+#define QKV_INSTANTIATE(T)                                                                                            \
+  template struct LinearProblem<T>;                                                                                   \
+  template LinearProblem<T> make_linear_problem(const char*, const View<const T, 4>&, const View<const T, 4>&,        \
+      const View<const T, 4>&, const LinearAttentionOptions<T>&, const Context&);                                     \
+  template void check_state(const char*, const char*, const LinearState<T>&, Index, Index, Index, Index, bool);       \
+  template void check_state(const char*, const char*, const LinearState<const T>&, Index, Index, Index, Index, bool); \
+  template void pass_segment(const T*, Index, T*);                                                                    \
   template void store_state(const T*, Index, Index, bool, const LinearState<T>&);
 QKV_INSTANTIATE(float)
 QKV_INSTANTIATE(double)

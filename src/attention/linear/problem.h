@@ -14,10 +14,9 @@ struct Tokens {
   Index item, begin, end;
 };
 
-template <class T>
-struct LinearProblem {
+template <class T> struct LinearProblem {
   Index batch, num_heads, num_kv_heads;  // num_heads of out, num_kv_heads of v and the states
-  Index value_group;                     // heads of v that share one head of q and k; where above 1, num_heads is num_kv_heads
+  Index value_group;  // heads of v that share one head of q and k; where above 1, num_heads is num_kv_heads
   Index q_len, kv_len, head_dim, v_head_dim;
   View<const T, 4> q, k, v;
   View<const T, 3> log_decay, beta;  // null: none
@@ -32,9 +31,9 @@ struct LinearProblem {
   int threads;
 
   Index group_size() const { return num_kv_heads == 0 ? 1 : num_heads / num_kv_heads; }
-  Index kv_heads() const { return batch * num_kv_heads; }                 // of all sequences
-  Index value_groups() const { return kv_heads() / value_group; }         // likewise; item belongs to group item / value_group
-  Index k_head(Index g) const { return g / value_group; }                 // of state head g
+  Index kv_heads() const { return batch * num_kv_heads; }          // of all sequences
+  Index value_groups() const { return kv_heads() / value_group; }  // likewise; item belongs to group item / value_group
+  Index k_head(Index g) const { return g / value_group; }          // of state head g
   Index q_head(Index g) const { return g * group_size() / value_group; }  // its first
   Index segments(Index length) const { return (length + segment - 1) / segment; }
   /// Segment number % segments of head number / segments.
@@ -50,7 +49,8 @@ struct LinearProblem {
   }
   /// Whether each segment needs the state that the one before leaves, rather than its own sum alone.
   bool in_order() const { return !beta.is_null() || !channels.is_null(); }
-  /// state [slot_count] after a segment from that before it and the kernel's result, which with a decay per channel is it.
+  /// state [slot_count] after a segment from that before it and the kernel's result, which with a decay per channel is
+  /// it.
   void pass(const T* slot, T* state) const;
   /// Multiply-adds of tokens with a state and with the square of their chunk, times 2.
   double flops(Index length) const;
@@ -64,26 +64,22 @@ struct LinearProblem {
 };
 
 /// Checks q, k, v and the options. Throws ShapeError, OptionError, UnsupportedError.
-template <class T>
-LinearProblem<T> make_linear_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k,
-                                     const View<const T, 4>& v, const LinearAttentionOptions<T>& options,
-                                     const Context& context);
+template <class T> LinearProblem<T> make_linear_problem(const char* function, const View<const T, 4>& q,
+    const View<const T, 4>& k, const View<const T, 4>& v, const LinearAttentionOptions<T>& options,
+    const Context& context);
 
 /// Throws ShapeError or OptionError unless the state is null or fits.
-template <class T>
-void check_state(const char* function, const char* name, const LinearState<T>& state, Index batch, Index num_kv_heads,
-                 Index features, Index v_head_dim, bool normalized);
+template <class T> void check_state(const char* function, const char* name, const LinearState<T>& state, Index batch,
+    Index num_kv_heads, Index features, Index v_head_dim, bool normalized);
 
 /// state = decay * state + slot, where slot[count] is the decay
-template <class T>
-void pass_segment(const T* slot, Index count, T* state);
+template <class T> void pass_segment(const T* slot, Index count, T* state);
 
 /// Copies kv and z of `item` from or to a state.
-template <class T>
-void store_state(const T* state, Index item, Index num_kv_heads, bool add, const LinearState<T>& to);
+template <class T> void store_state(const T* state, Index item, Index num_kv_heads, bool add, const LinearState<T>& to);
 
-/// Whether a causal sequence's segments should run at once. Sums of states are then computed twice, so only if heads leave
-/// threads idle for longer than that. `extra`: the cost of the second sum, as a share of the whole.
+/// Whether a causal sequence's segments should run at once. Sums of states are then computed twice, so only if heads
+/// leave threads idle for longer than that. `extra`: the cost of the second sum, as a share of the whole.
 bool segments_at_once(Index heads, Index segments, int threads, double extra);
 
 }  // namespace qkv::inline v0

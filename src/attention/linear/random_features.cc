@@ -1,5 +1,6 @@
-// Rows for FeatureMap::kSoftmax: Gaussian directions made orthogonal within blocks of head_dim, with lengths of their own.
-// Choromanski 2021 (2009.14794), section 2.4. In double, with basic operations only, so that a seed gives the same everywhere.
+// Rows for FeatureMap::kSoftmax: Gaussian directions made orthogonal within blocks of head_dim, with lengths of their
+// own. Choromanski 2021 (2009.14794), section 2.4. In double, with basic operations only, so that a seed gives the same
+// everywhere.
 #include <cmath>
 #include <vector>
 
@@ -42,10 +43,9 @@ Row next_direction(Random& random, const std::vector<Row>& block, std::size_t wi
   }
 }
 
-template <class T>
-void fill(std::uint64_t seed, const View<T, 2>& features) {
+template <class T> void fill(std::uint64_t seed, const View<T, 2>& features) {
   check<ShapeError>(features.size(0) >= 0 && features.size(1) >= 1, "random_features",
-                    "features must be [F, D] with D at least 1: got ", features);
+      "features must be [F, D] with D at least 1: got ", features);
   Random directions(seed, 0), lengths(seed, 1);
   const auto width = static_cast<std::size_t>(features.size(1));
   std::vector<Row> block;

@@ -18,8 +18,8 @@ Index block_count(Index length, Index block) { return (length + block - 1) / blo
 /// A map for `length` queries and keys that has no rows yet.
 BlockMap square_map(const char* function, Index length, Index block, Index window_blocks, Index num_heads) {
   check<OptionError>(length >= 0 && length < kFar && block >= 1 && window_blocks >= 0 && num_heads >= 1, function,
-                     "length and window_blocks must be counts, block and num_heads at least 1: got length ", length, ", block ",
-                     block, ", window_blocks ", window_blocks, ", num_heads ", num_heads);
+      "length and window_blocks must be counts, block and num_heads at least 1: got length ", length, ", block ", block,
+      ", window_blocks ", window_blocks, ", num_heads ", num_heads);
   check_block(block, block, function);
   BlockMap map;
   map.q_block = map.kv_block = block;
@@ -66,8 +66,8 @@ struct Reach {
   }
 };
 
-/// Draws from [0, count) without repetition, as if a list of all numbers were shuffled from its end backwards; only the slots
-/// that draws have moved are stored.
+/// Draws from [0, count) without repetition, as if a list of all numbers were shuffled from its end backwards; only the
+/// slots that draws have moved are stored.
 class Draws {
  public:
   Draws(Random& random, Index count) : random_(random), left_(count) {}
@@ -105,8 +105,8 @@ BlockMap block_map(const LongformerBlocks& pattern) {
   std::vector<Index> global = pattern.global_blocks;
   std::sort(global.begin(), global.end());
   for (const Index block : global) {
-    check<OptionError>(block >= 0 && block < map.kv_blocks, function, "a global block must be below ", map.kv_blocks, ": got ",
-                       block);
+    check<OptionError>(
+        block >= 0 && block < map.kv_blocks, function, "a global block must be below ", map.kv_blocks, ": got ", block);
   }
   Row row(map);
   for (Index r = 0; r < map.q_blocks; ++r) {
@@ -126,8 +126,7 @@ BlockMap block_map(const BigBirdBlocks& pattern) {
   constexpr const char* function = "block_map(BigBirdBlocks)";
   BlockMap map = square_map(function, pattern.length, pattern.block, pattern.window_blocks, pattern.num_heads);
   check<OptionError>(pattern.global_blocks >= 0 && pattern.random_blocks >= 0, function,
-                     "global_blocks and random_blocks must be counts: got ", pattern.global_blocks, ", ",
-                     pattern.random_blocks);
+      "global_blocks and random_blocks must be counts: got ", pattern.global_blocks, ", ", pattern.random_blocks);
   const Index blocks = map.kv_blocks, global = std::min(pattern.global_blocks, blocks);
   Row row(map);
   for (Index head = 0; head < map.num_heads; ++head) {
@@ -153,8 +152,7 @@ BlockMap block_map(const Mask& mask, const BlockMapSizes& sizes) {
   constexpr const char* function = "block_map";
   check_block(sizes.q_block, sizes.kv_block, function);
   check<OptionError>(sizes.batch >= 1 && sizes.num_heads >= 1 && sizes.q_len >= 0 && sizes.kv_len >= 0, function,
-                     "sizes must be counts: got ", sizes.batch, " x ", sizes.num_heads, " x ", sizes.q_len, " x ",
-                     sizes.kv_len);
+      "sizes must be counts: got ", sizes.batch, " x ", sizes.num_heads, " x ", sizes.q_len, " x ", sizes.kv_len);
   const BoundMask bound{mask.node(), {sizes.batch, sizes.num_heads, sizes.q_len, sizes.kv_len}};
   check_mask(mask, bound.extent, function);
   BlockMap map;

@@ -78,19 +78,19 @@ class Blocks final : public MaskPart {
   Cost cost() const override { return Cost::kMemory; }
   std::string text(bool) const override {
     return "blocks[" + std::to_string(map_.q_blocks) + " x " + std::to_string(map_.kv_blocks) + " of " +
-           std::to_string(map_.q_block) + " x " + std::to_string(map_.kv_block) + ", " + std::to_string(map_.live_blocks()) +
-           " live]";
+           std::to_string(map_.q_block) + " x " + std::to_string(map_.kv_block) + ", " +
+           std::to_string(map_.live_blocks()) + " live]";
   }
   void check(const MaskExtent& extent, bool, const char* function) const override {
     const auto covers = [](Index blocks, Index block, Index length) { return blocks == (length + block - 1) / block; };
     qkv::check<ShapeError>(
-        covers(map_.q_blocks, map_.q_block, extent.q_len) && covers(map_.kv_blocks, map_.kv_block, extent.kv_len), function,
-        "a block map must cover Tq x Tk: got ", map_.q_blocks, " x ", map_.kv_blocks, " blocks of ", map_.q_block, " x ",
-        map_.kv_block, " for ", extent.q_len, " x ", extent.kv_len);
+        covers(map_.q_blocks, map_.q_block, extent.q_len) && covers(map_.kv_blocks, map_.kv_block, extent.kv_len),
+        function, "a block map must cover Tq x Tk: got ", map_.q_blocks, " x ", map_.kv_blocks, " blocks of ",
+        map_.q_block, " x ", map_.kv_block, " for ", extent.q_len, " x ", extent.kv_len);
     qkv::check<ShapeError>(
         (map_.batch == 1 || map_.batch == extent.batch) && (map_.num_heads == 1 || map_.num_heads == extent.num_heads),
-        function, "a block map must be for all sequences and heads or for each: got ", map_.batch, " x ", map_.num_heads,
-        " for ", extent.batch, " x ", extent.num_heads);
+        function, "a block map must be for all sequences and heads or for each: got ", map_.batch, " x ",
+        map_.num_heads, " for ", extent.batch, " x ", extent.num_heads);
   }
 
  private:
@@ -109,31 +109,31 @@ class Blocks final : public MaskPart {
 void check_map(const BlockMap& map) {
   check_block(map.q_block, map.kv_block, kFunction);
   check<OptionError>(map.q_blocks >= 0 && map.kv_blocks >= 0 && map.batch >= 1 && map.num_heads >= 1, kFunction,
-                     "sizes must be counts: got ", map.batch, " x ", map.num_heads, " x ", map.q_blocks, " x ", map.kv_blocks);
+      "sizes must be counts: got ", map.batch, " x ", map.num_heads, " x ", map.q_blocks, " x ", map.kv_blocks);
   check<OptionError>(map.q_blocks <= kFar / map.q_block && map.kv_blocks <= kFar / map.kv_block, kFunction,
-                     "blocks must cover fewer than 2^60 positions: got ", map.q_blocks, " of ", map.q_block, " x ",
-                     map.kv_blocks, " of ", map.kv_block);
+      "blocks must cover fewer than 2^60 positions: got ", map.q_blocks, " of ", map.q_block, " x ", map.kv_blocks,
+      " of ", map.kv_block);
   Index planes = 0, all_rows = 0;
   check<OptionError>(!__builtin_mul_overflow(map.batch, map.num_heads, &planes) &&
                          !__builtin_mul_overflow(planes, map.q_blocks, &all_rows) &&
                          map.row_begin.size() == static_cast<std::size_t>(all_rows) + 1,
-                     kFunction, "row_begin must have one value more than there are rows, ", map.batch, " x ", map.num_heads,
-                     " x ", map.q_blocks, ": got ", map.row_begin.size());
+      kFunction, "row_begin must have one value more than there are rows, ", map.batch, " x ", map.num_heads, " x ",
+      map.q_blocks, ": got ", map.row_begin.size());
   const auto rows = static_cast<std::size_t>(all_rows);
   check<OptionError>(map.row_begin[0] == 0 && map.row_begin[rows] == map.live_blocks(), kFunction,
-                     "row_begin must go from 0 to the number of columns, ", map.live_blocks(), ": got ", map.row_begin[0], "..",
-                     map.row_begin[rows]);
+      "row_begin must go from 0 to the number of columns, ", map.live_blocks(), ": got ", map.row_begin[0], "..",
+      map.row_begin[rows]);
   for (std::size_t r = 0; r < rows; ++r) {
     const Index begin = map.row_begin[r], end = map.row_begin[r + 1];
-    check<OptionError>(begin <= end && end <= map.live_blocks(), kFunction, "row_begin must ascend: got ", begin, ", ", end,
-                       " in row ", r);
+    check<OptionError>(begin <= end && end <= map.live_blocks(), kFunction, "row_begin must ascend: got ", begin, ", ",
+        end, " in row ", r);
     for (Index n = begin; n < end; ++n) {
       const Index column = map.columns[static_cast<std::size_t>(n)];
       const Index before = n == begin ? -1 : map.columns[static_cast<std::size_t>(n - 1)];
-      check<OptionError>(column >= 0 && column < map.kv_blocks, kFunction, "a column must be a key block below ", map.kv_blocks,
-                         ": got ", column, " in row ", r);
-      check<OptionError>(column > before, kFunction, "columns must ascend in each row: got ", before, ", ", column, " in row ",
-                         r);
+      check<OptionError>(column >= 0 && column < map.kv_blocks, kFunction, "a column must be a key block below ",
+          map.kv_blocks, ": got ", column, " in row ", r);
+      check<OptionError>(
+          column > before, kFunction, "columns must ascend in each row: got ", before, ", ", column, " in row ", r);
     }
   }
 }
@@ -142,7 +142,7 @@ void check_map(const BlockMap& map) {
 
 void check_block(Index q_block, Index kv_block, const char* function) {
   check<OptionError>(q_block >= 1 && kv_block >= 1 && q_block < kFar && kv_block < kFar, function,
-                     "blocks must hold at least one query and key, and fewer than 2^60: got ", q_block, " x ", kv_block);
+      "blocks must hold at least one query and key, and fewer than 2^60: got ", q_block, " x ", kv_block);
 }
 
 Mask Mask::blocks(const BlockMap& map) {

@@ -15,7 +15,8 @@ namespace {
 /// keep = values[b, h, i, j] != 0, or the opposite.
 class Dense final : public DenseLeaf {
  public:
-  Dense(View<const std::uint8_t, 4> values, bool keep, std::optional<MaskAxes> axes = {}) : DenseLeaf({values, keep}), axes_(axes) {}
+  Dense(View<const std::uint8_t, 4> values, bool keep, std::optional<MaskAxes> axes = {})
+      : DenseLeaf({values, keep}), axes_(axes) {}
 
   int verdict(const Pairs& t) const override {
     const DenseSummary* summary = summary_of(t);
@@ -27,8 +28,8 @@ class Dense final : public DenseLeaf {
   }
   void fill(const Pairs& t, std::uint32_t* lane_masks) const override {
     const Index column = dense().stride(3);
-    const std::uint8_t* data =
-        dense().values.data() + t.b * dense().stride(0) + t.h * dense().stride(1) + t.i0 * dense().stride(2) + t.j0 * column;
+    const std::uint8_t* data = dense().values.data() + t.b * dense().stride(0) + t.h * dense().stride(1) +
+                               t.i0 * dense().stride(2) + t.j0 * column;
     for (Index begin = 0; begin < t.nj; begin += kPiece) {
       const Index n = std::min(kPiece, t.nj - begin);
       if (column == 1) {
@@ -47,8 +48,8 @@ class Dense final : public DenseLeaf {
       const Index size = dense().values.size(axis);
       qkv::check<ShapeError>(
           size == wanted[static_cast<std::size_t>(axis)] || size == 1, function, "a dense mask must have sizes ",
-          [&] { return std::string(given_axes().letters); }, ": got ", [&] { return given_shape(); }, " for [B, H, Tq, Tk] ",
-          [&] { return shape_text(wanted.data(), 4); });
+          [&] { return std::string(given_axes().letters); }, ": got ", [&] { return given_shape(); },
+          " for [B, H, Tq, Tk] ", [&] { return shape_text(wanted.data(), 4); });
     }
   }
 
@@ -61,14 +62,10 @@ class Dense final : public DenseLeaf {
   GivenAxes given_axes() const {
     if (!axes_) return {"[B|1, H|1, Tq|1, Tk|1]", {0, 1, 2, 3}};
     switch (*axes_) {
-      case MaskAxes::kBk:
-        return {"[B|1, Tk|1]", {0, 3}};
-      case MaskAxes::kQk:
-        return {"[Tq|1, Tk|1]", {2, 3}};
-      case MaskAxes::kBqk:
-        return {"[B|1, Tq|1, Tk|1]", {0, 2, 3}};
-      case MaskAxes::kHqk:
-        break;
+      case MaskAxes::kBk: return {"[B|1, Tk|1]", {0, 3}};
+      case MaskAxes::kQk: return {"[Tq|1, Tk|1]", {2, 3}};
+      case MaskAxes::kBqk: return {"[B|1, Tq|1, Tk|1]", {0, 2, 3}};
+      case MaskAxes::kHqk: break;
     }
     return {"[H|1, Tq|1, Tk|1]", {1, 2, 3}};
   }
@@ -95,8 +92,9 @@ class Dense final : public DenseLeaf {
     }
     const std::uint32_t flip = dense().keep ? 0U : ~0U;
     for (Index j = 0; j < keys; ++j) {
-      const std::uint32_t nonzero = static_cast<std::uint32_t>(bits[0][j]) | static_cast<std::uint32_t>(bits[1][j]) << 8 |
-                                    static_cast<std::uint32_t>(bits[2][j]) << 16 | static_cast<std::uint32_t>(bits[3][j]) << 24;
+      const std::uint32_t nonzero =
+          static_cast<std::uint32_t>(bits[0][j]) | static_cast<std::uint32_t>(bits[1][j]) << 8 |
+          static_cast<std::uint32_t>(bits[2][j]) << 16 | static_cast<std::uint32_t>(bits[3][j]) << 24;
       lane_masks[j] &= nonzero ^ flip;
     }
   }
@@ -146,7 +144,7 @@ using Planes = View<const std::uint8_t, 3>;
 // A repeated axis is one of size 1; the tile functions give it stride 0.
 View<const std::uint8_t, 4> with_axes(Rows dense, MaskAxes axes) {
   check<ShapeError>(axes == MaskAxes::kBk || axes == MaskAxes::kQk, "Mask",
-                    "a mask with two axes must be named bk [B, Tk] or qk [Tq, Tk]: got ", dense);
+      "a mask with two axes must be named bk [B, Tk] or qk [Tq, Tk]: got ", dense);
   const Index rows = dense.size(0), columns = dense.size(1), row = dense.stride(0), column = dense.stride(1);
   if (axes == MaskAxes::kBk) return {dense.data(), {rows, 1, 1, columns}, {row, 0, 0, column}};
   return {dense.data(), {1, 1, rows, columns}, {0, 0, row, column}};
@@ -154,7 +152,7 @@ View<const std::uint8_t, 4> with_axes(Rows dense, MaskAxes axes) {
 
 View<const std::uint8_t, 4> with_axes(Planes dense, MaskAxes axes) {
   check<ShapeError>(axes == MaskAxes::kBqk || axes == MaskAxes::kHqk, "Mask",
-                    "a mask with three axes must be named bqk [B, Tq, Tk] or hqk [H, Tq, Tk]: got ", dense);
+      "a mask with three axes must be named bqk [B, Tq, Tk] or hqk [H, Tq, Tk]: got ", dense);
   const Index first = dense.size(0), stride = dense.stride(0);
   const Index q = dense.size(1), k = dense.size(2), row = dense.stride(1), column = dense.stride(2);
   if (axes == MaskAxes::kBqk) return {dense.data(), {first, 1, q, k}, {stride, 0, row, column}};

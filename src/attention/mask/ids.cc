@@ -1,5 +1,5 @@
-// Documents by ids, in any order. Ids are summarised once, when the mask is made: the smallest and largest id of each block of
-// 32 positions, and how far equal ids reach on the other side.
+// Documents by ids, in any order. Ids are summarised once, when the mask is made: the smallest and largest id of each
+// block of 32 positions, and how far equal ids reach on the other side.
 #include <limits>
 #include <unordered_map>
 
@@ -52,11 +52,13 @@ class Ids {
 /// For each block of 32 positions of one side: the positions of the other side that hold one of its ids.
 class BlockReach {
  public:
-  BlockReach(const Ids& from, const Ids& to) : sequences_(std::max(from.sequences(), to.sequences())), blocks_(from.blocks()) {
+  BlockReach(const Ids& from, const Ids& to)
+      : sequences_(std::max(from.sequences(), to.sequences())), blocks_(from.blocks()) {
     for (Index b = 0; b < sequences_; ++b) {
       std::unordered_map<Index, Positions> slots;
       for (Index p = 0; p < to.length(); ++p) {
-        if (const Index id = to.row(b)[p]; id >= 0) slots.try_emplace(id, Positions{p, p + 1}).first->second.end = p + 1;
+        if (const Index id = to.row(b)[p]; id >= 0)
+          slots.try_emplace(id, Positions{p, p + 1}).first->second.end = p + 1;
       }
       for (Index block = 0; block < blocks_; ++block) {
         Positions all{to.length(), 0};
@@ -135,8 +137,8 @@ class DocumentIds final : public MaskPart {
  private:
   void check_side(const Ids& ids, const char* side, Index batch, Index length, const char* function) const {
     qkv::check<ShapeError>(ids.length() == length && (!per_sequence_ || ids.sequences() == batch), function,
-                           "document_ids must have an id for each of the ", side, ": got ", ids.sequences(), " x ",
-                           ids.length(), " for batch ", batch, ", length ", length);
+        "document_ids must have an id for each of the ", side, ": got ", ids.sequences(), " x ", ids.length(),
+        " for batch ", batch, ", length ", length);
   }
 
   Ids q_, k_;
@@ -155,7 +157,7 @@ Mask Mask::document_ids(std::span<const Index> q_ids, std::span<const Index> k_i
 Mask Mask::document_ids(View<const Index, 2> ids) { return document_ids(ids, ids); }
 Mask Mask::document_ids(View<const Index, 2> q_ids, View<const Index, 2> k_ids) {
   check<ShapeError>(q_ids.size(0) == k_ids.size(0), "Mask::document_ids",
-                    "ids of queries and keys must be for as many sequences: got ", q_ids, " and ", k_ids);
+      "ids of queries and keys must be for as many sequences: got ", q_ids, " and ", k_ids);
   return Mask(Node::of<DocumentIds>(q_ids, k_ids, /*per_sequence=*/true));
 }
 

@@ -10,8 +10,7 @@ namespace qkv::inline v0 {
 namespace {
 
 /// Leaf::rows(pairs) makes a function from a query to the keys that it keeps.
-template <class Leaf>
-class Intervals : public MaskPart {
+template <class Leaf> class Intervals : public MaskPart {
  public:
   int verdict(const Pairs& t) const final {
     auto row = leaf().rows(t);
@@ -63,7 +62,7 @@ class Intervals : public MaskPart {
       return from;
     };
     return {first_that([&](const Positions& keys) { return keys.end > t.j0; }),
-            first_that([&](const Positions& keys) { return keys.begin >= t.j0 + t.nj; })};
+        first_that([&](const Positions& keys) { return keys.begin >= t.j0 + t.nj; })};
   }
 
  private:
@@ -111,11 +110,11 @@ class Band final : public Intervals<Band> {
   void check(const MaskExtent& extent, bool key_lengths, const char* function) const override {
     check_sizes(extent.q_len, extent.kv_len, function);
     if (offsets_)
-      return check_one_each(function, causal_ ? "causal(offsets)" : "window(..., offsets)", offsets_->size(),
-                            extent.batch);
+      return check_one_each(
+          function, causal_ ? "causal(offsets)" : "window(..., offsets)", offsets_->size(), extent.batch);
     qkv::check<OptionError>(!(align_ == Align::kBottomRight && key_lengths && extent.q_len > 1), function, name(),
-                            "(Align::kBottomRight) refers to Tk, not to key lengths, and would show the future: use ",
-                            name(), "(offsets) with one offset per sequence: got key lengths and Tq ", extent.q_len);
+        "(Align::kBottomRight) refers to Tk, not to key lengths, and would show the future: use ", name(),
+        "(offsets) with one offset per sequence: got key lengths and Tq ", extent.q_len);
   }
 
  private:
@@ -127,13 +126,12 @@ class Band final : public Intervals<Band> {
 
 void check_window(Index left, Index right) {
   check<OptionError>(left >= -1 && right >= -1, "Mask::window",
-                     "left and right must be counts of other tokens, or -1 for unbounded: got ", left, ", ", right);
+      "left and right must be counts of other tokens, or -1 for unbounded: got ", left, ", ", right);
 }
 
 /// Throws OptionError unless each sequence's value, but for one that is not of the call, lies within [0, length].
-template <class... Words>
-void check_values(const MaskExtent& extent, const std::vector<Index>& values, Index length, const char* function,
-                  const Words&... words) {
+template <class... Words> void check_values(const MaskExtent& extent, const std::vector<Index>& values, Index length,
+    const char* function, const Words&... words) {
   for (Index b = 0; b < extent.batch; ++b) {
     if (extent.only >= 0 && b != extent.only) continue;
     const Index value = values[static_cast<std::size_t>(b)];
@@ -159,7 +157,7 @@ class Bound final : public Intervals<Bound> {
   void check(const MaskExtent& extent, bool, const char* function) const override {
     check_one_each(function, name_, bounds_.size(), extent.batch);
     check_values(extent, bounds_, on_keys_ ? extent.kv_len : extent.q_len, function, "each value of ", name_,
-                 " must be in 0..", on_keys_ ? "Tk" : "Tq");
+        " must be in 0..", on_keys_ ? "Tk" : "Tq");
   }
 
  private:
@@ -221,8 +219,8 @@ constexpr const char* kDocuments = "Mask::documents";
 /// keep = i and j lie in the same document, and on the diagonals that are kept inside it.
 class Documents final : public Intervals<Documents> {
  public:
-  Documents(std::vector<Index> q_offsets, std::vector<Index> k_offsets, std::vector<Diagonals> diagonals,
-            std::string inside)
+  Documents(
+      std::vector<Index> q_offsets, std::vector<Index> k_offsets, std::vector<Diagonals> diagonals, std::string inside)
       : q_(std::move(q_offsets)),
         k_(std::move(k_offsets)),
         diagonals_(std::move(diagonals)),
@@ -247,9 +245,9 @@ class Documents final : public Intervals<Documents> {
   }
   void check(const MaskExtent& extent, bool, const char* function) const override {
     qkv::check<ShapeError>(q_.back() == extent.q_len, function, "the queries of documents must end with Tq ",
-                           extent.q_len, ": got ", q_.back());
+        extent.q_len, ": got ", q_.back());
     qkv::check<ShapeError>(k_.back() == extent.kv_len, function, "the keys of documents must end with Tk ",
-                           extent.kv_len, ": got ", k_.back());
+        extent.kv_len, ": got ", k_.back());
   }
 
  private:
@@ -278,8 +276,8 @@ std::vector<Index> checked_offsets(const Offsets& offsets, const char* name) {
   check<OptionError>(!numbers.empty(), kDocuments, name, " must have one more value than there are documents: got 0");
   check<OptionError>(numbers[0] == 0, kDocuments, name, " must begin with 0: got ", numbers[0]);
   for (std::size_t d = 1; d < numbers.size(); ++d) {
-    check<OptionError>(numbers[d] >= numbers[d - 1], kDocuments, name, " must ascend: got ", numbers[d - 1], ", ",
-                       numbers[d]);
+    check<OptionError>(
+        numbers[d] >= numbers[d - 1], kDocuments, name, " must ascend: got ", numbers[d - 1], ", ", numbers[d]);
   }
   check<OptionError>(numbers.back() < kFar, kDocuments, name, " must be positions: got ", numbers.back());
   return numbers;
@@ -291,11 +289,11 @@ std::vector<Diagonals> diagonals_inside(const Mask::Node& inside, IndexSpan q, I
   for (const MaskPartPtr& part : inside.parts) {
     const auto* band = dynamic_cast<const Band*>(part.get());
     check<OptionError>(band != nullptr, kDocuments,
-                       "inside documents only causal, window and sliding, joined by &, are allowed: got ",
-                       [&] { return part->text(true); });
+        "inside documents only causal, window and sliding, joined by &, are allowed: got ",
+        [&] { return part->text(true); });
     const std::size_t offsets = band->offsets() ? band->offsets()->size() : all.size();
     check<ShapeError>(offsets == all.size(), kDocuments, band->name(),
-                      "(offsets) inside documents takes one offset per document: got ", offsets, " for ", all.size());
+        "(offsets) inside documents takes one offset per document: got ", offsets, " for ", all.size());
     for (std::size_t d = 0; d < all.size(); ++d) {
       const Index q_len = q[d + 1] - q[d], kv_len = k[d + 1] - k[d], shift = k[d] - q[d];
       band->check_sizes(q_len, kv_len, kDocuments);
@@ -348,11 +346,11 @@ Mask Mask::documents(const Offsets& offsets) { return documents(offsets, offsets
 Mask Mask::documents(const Offsets& q_offsets, const Offsets& k_offsets, const Mask& inside) {
   std::vector<Index> q = checked_offsets(q_offsets, "q_offsets"), k = checked_offsets(k_offsets, "k_offsets");
   check<ShapeError>(k.size() == q.size(), kDocuments, "queries and keys must have as many documents: got ",
-                    q.size() - 1, " and ", k.size() - 1);
+      q.size() - 1, " and ", k.size() - 1);
   std::vector<Diagonals> diagonals;
   if (inside.node() != nullptr) diagonals = diagonals_inside(*inside.node(), q, k);
-  return Mask(Node::of<Documents>(std::move(q), std::move(k), std::move(diagonals),
-                                  inside.keeps_everything() ? "" : inside.describe()));
+  return Mask(Node::of<Documents>(
+      std::move(q), std::move(k), std::move(diagonals), inside.keeps_everything() ? "" : inside.describe()));
 }
 
 }  // namespace qkv::inline v0

@@ -32,15 +32,15 @@ KeyLists::KeyLists(const View<const std::int32_t, 4>& index)
       for (Index i = 0; i < q_len_; ++i) {
         for (Index n = 0; n < width_; ++n) {
           const std::int32_t key = index(b, h, i, n);
-          qkv::check<OptionError>(key >= -1, function, "a key must be at least 0, or -1 for none: got ", key, " at [", b, ", ",
-                                  h, ", ", i, ", ", n, "]");
+          qkv::check<OptionError>(key >= -1, function, "a key must be at least 0, or -1 for none: got ", key, " at [",
+              b, ", ", h, ", ", i, ", ", n, "]");
           if (key >= 0) keys_.push_back(key);
         }
         const auto begin = keys_.begin() + static_cast<std::ptrdiff_t>(begins_.back());
         if (!std::is_sorted(begin, keys_.end())) std::sort(begin, keys_.end());
         const auto twice = std::adjacent_find(begin, keys_.end());
         qkv::check<OptionError>(twice == keys_.end(), function, "a row must list a key once: got ",
-                                twice == keys_.end() ? -1 : *twice, " twice for query ", i, " of head ", h, " of sequence ", b);
+            twice == keys_.end() ? -1 : *twice, " twice for query ", i, " of head ", h, " of sequence ", b);
         if (begin != keys_.end()) {
           Reach& reach = reach_[static_cast<std::size_t>(b * q_len_ + i)];
           reach = {std::min(reach.first, *begin), std::max(reach.last, keys_.back())};
@@ -78,7 +78,8 @@ void KeyLists::fill(const Pairs& t, std::uint32_t* lane_masks) const {
     std::uint32_t kept[piece] = {};
     for (Index lane = 0; lane < t.ni; ++lane) {
       const Keys all = row(t.b, t.h, t.extent.num_heads, t.i0 + lane);
-      for (const std::int32_t key : within(all, t.j0 + begin, t.j0 + begin + count)) kept[key - t.j0 - begin] |= 1U << lane;
+      for (const std::int32_t key : within(all, t.j0 + begin, t.j0 + begin + count))
+        kept[key - t.j0 - begin] |= 1U << lane;
     }
     for (Index j = 0; j < count; ++j) lane_masks[begin + j] &= kept[j];
   }
@@ -110,15 +111,15 @@ std::string KeyLists::text(bool) const {
 void KeyLists::check(const MaskExtent& extent, bool, const char* function) const {
   const bool heads_fit = heads_ >= 1 && extent.num_heads % heads_ == 0;
   qkv::check<ShapeError>((batch_ == 1 || batch_ == extent.batch) && heads_fit && q_len_ == extent.q_len, function,
-                         "lists of keys must be [B|1, H|Hkv|1, Tq, k]: got ", [&] { return text(false); }, " for B ",
-                         extent.batch, ", H ", extent.num_heads, ", Tq ", extent.q_len);
+      "lists of keys must be [B|1, H|Hkv|1, Tq, k]: got ", [&] { return text(false); }, " for B ", extent.batch, ", H ",
+      extent.num_heads, ", Tq ", extent.q_len);
   for (Index b = 0; b < batch_; ++b) check_length(b, extent.kv_len, function);
 }
 
 void KeyLists::check_length(Index b, Index length, const char* function) const {
   const std::int32_t last = last_[batch_ == 1 ? 0 : static_cast<std::size_t>(b)];
-  qkv::check<OptionError>(last < length, function, "a listed key must be below ", length, ", the number of keys: got ", last,
-                          " in sequence ", b);
+  qkv::check<OptionError>(last < length, function, "a listed key must be below ", length, ", the number of keys: got ",
+      last, " in sequence ", b);
 }
 
 const KeyLists* key_lists_of(const Mask::Node* node) {

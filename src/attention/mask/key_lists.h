@@ -14,8 +14,8 @@ class KeyLists final : public MaskPart {
   explicit KeyLists(const View<const std::int32_t, 4>& index);
 
   Index heads() const { return heads_; }
-  /// Of num_heads query heads, `group` of which share K and V: how many attend the same keys, one after the other. They share a
-  /// list, and no other part of the mask, `whole`, differs by head.
+  /// Of num_heads query heads, `group` of which share K and V: how many attend the same keys, one after the other. They
+  /// share a list, and no other part of the mask, `whole`, differs by head.
   Index block_heads(const Mask::Node& whole, Index group, Index num_heads) const;
   /// k: room for keys in a row of the index.
   Index width() const { return width_; }

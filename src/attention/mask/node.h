@@ -18,7 +18,8 @@ std::string text_of(const Mask::Node& node);
 struct BoundMask {
   const Mask::Node* node;  // null: everything is kept
   MaskExtent extent;
-  const ShownKeys* shown = nullptr;  // of a call on a cache, whose sequences have a Tk of their own, to which Align refers
+  const ShownKeys* shown =
+      nullptr;  // of a call on a cache, whose sequences have a Tk of their own, to which Align refers
 
   /// Whether every query attends every key.
   bool keeps_all() const { return node == nullptr && (shown == nullptr || shown->all()); }
@@ -38,8 +39,8 @@ bool mask_differs_by_head(const BoundMask& mask);
 /// kTileFull and kTileEmpty are promises, kTilePartial is none. Reads no element.
 int mask_verdict(const BoundMask& mask, Index b, Index h, Index i0, Index ni, Index j0, Index nj);
 
-/// Functions behind the kernels' TileMask; `mask` points at a BoundMask. The verdict is exact, from lane masks where parts are
-/// unsure.
+/// Functions behind the kernels' TileMask; `mask` points at a BoundMask. The verdict is exact, from lane masks where
+/// parts are unsure.
 int mask_tile(const void* mask, Index b, Index h, Index i0, Index ni, Index j0, Index nj, std::uint32_t* lane_masks);
 /// Of all heads.
 void mask_key_range(const void* mask, Index b, Index h, Index i0, Index ni, Index* begin, Index* end);

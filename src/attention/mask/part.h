@@ -1,6 +1,7 @@
 // One part of a mask: a leaf (causal, documents, ...) or a union. Each part answers for whole tiles: a verdict in O(1),
-// conservative where unsure (Partial), and one function that clears the bits of what it drops; for skipping, the keys that rows
-// can reach and the queries that columns can reach. Parts are combined on verdicts and lane masks, never pair by pair.
+// conservative where unsure (Partial), and one function that clears the bits of what it drops; for skipping, the keys
+// that rows can reach and the queries that columns can reach. Parts are combined on verdicts and lane masks, never pair
+// by pair.
 #pragma once
 
 #include <algorithm>
@@ -41,11 +42,11 @@ class MaskPart {
  public:
   virtual ~MaskPart();
 
-  /// kTileFull and kTileEmpty are promises, kTilePartial is none. O(1), or O(log n) of the blocks in a row and of global rows
-  /// or columns.
+  /// kTileFull and kTileEmpty are promises, kTilePartial is none. O(1), or O(log n) of the blocks in a row and of
+  /// global rows or columns.
   virtual int verdict(const Pairs& pairs) const = 0;
-  /// Clears the bits of dropped lanes i in the lane mask lane_masks[j]; called if the verdict is kTilePartial. Bits that are not set
-  /// need not be examined. At most 32 queries.
+  /// Clears the bits of dropped lanes i in the lane mask lane_masks[j]; called if the verdict is kTilePartial. Bits
+  /// that are not set need not be examined. At most 32 queries.
   virtual void fill(const Pairs& pairs, std::uint32_t* lane_masks) const = 0;
 
   /// Keys that any of queries [i0, i0 + ni) of any head might attend: j0 and nj do not matter. The default: all.
@@ -62,7 +63,8 @@ class MaskPart {
   virtual std::span<const DenseLeaf* const> dense_leaves() const { return {}; }
   /// Whether it cuts keys at the length of a sequence: bottom-right alignment would then show the future.
   virtual bool holds_key_lengths() const { return false; }
-  /// The order in which parts fill: positions, then memory, then callbacks, which are not called for pairs already dropped.
+  /// The order in which parts fill: positions, then memory, then callbacks, which are not called for pairs already
+  /// dropped.
   enum class Cost { kPositions, kMemory, kCallback };
   virtual Cost cost() const { return Cost::kPositions; }
 
@@ -82,8 +84,7 @@ struct Mask::Node {
   std::vector<MaskPartPtr> parts;  // by cost
 
   /// A leaf alone: what the constructors of Mask, each beside its leaf, are made of.
-  template <class Leaf, class... Arguments>
-  static std::shared_ptr<const Node> of(Arguments&&... arguments) {
+  template <class Leaf, class... Arguments> static std::shared_ptr<const Node> of(Arguments&&... arguments) {
     auto node = std::make_shared<Node>();
     node->parts.push_back(std::make_shared<Leaf>(std::forward<Arguments>(arguments)...));
     return node;

@@ -13,8 +13,8 @@ class Global final : public MaskPart {
     std::ranges::sort(positions_);
     positions_.erase(std::ranges::unique(positions_).begin(), positions_.end());
     for (const Index p : {front(), end() - 1}) {
-      qkv::check<OptionError>(positions_.empty() || (p >= 0 && p < kFar), "Mask",
-                              "a global row or column must be a position: got ", p);
+      qkv::check<OptionError>(
+          positions_.empty() || (p >= 0 && p < kFar), "Mask", "a global row or column must be a position: got ", p);
     }
   }
 
@@ -44,7 +44,7 @@ class Global final : public MaskPart {
   void check(const MaskExtent& extent, bool, const char* function) const override {
     const Index length = on_keys_ ? extent.kv_len : extent.q_len;
     qkv::check<OptionError>(end() <= length, function, on_keys_ ? "global columns" : "global rows",
-                            " must be positions below ", length, ": got ", end() - 1);
+        " must be positions below ", length, ": got ", end() - 1);
   }
 
  private:

@@ -1,5 +1,5 @@
-// The keys that a cache shows, as a part of the masks of calls on it: a ring hides what lies before a query's window, but for
-// the keys that it pins.
+// The keys that a cache shows, as a part of the masks of calls on it: a ring hides what lies before a query's window,
+// but for the keys that it pins.
 #pragma once
 
 #include "attention/mask/part.h"
@@ -24,7 +24,9 @@ class ShownKeys final : public MaskPart {
   int verdict(const Pairs& t) const override;
   void fill(const Pairs& t, std::uint32_t* lane_masks) const override;
   Positions keys(const Pairs& rows) const override { return {pinned_ > 0 ? 0 : first(rows), rows.extent.kv_len}; }
-  Index next_key(const Pairs& from) const override { return from.j0 < pinned_ ? from.j0 : std::max(from.j0, first(from)); }
+  Index next_key(const Pairs& from) const override {
+    return from.j0 < pinned_ ? from.j0 : std::max(from.j0, first(from));
+  }
   /// The mask that shows what a ring shows.
   std::string text(bool inside) const override;
   void check(const MaskExtent&, bool, const char*) const override {}  // cache/cached.h

@@ -56,7 +56,8 @@ std::size_t limit_of(Index leaves) { return DenseSummaries::kLimitBytes / static
 
 }  // namespace
 
-DenseSummary::DenseSummary(const DenseLeaf& of, std::size_t limit_bytes) : leaf(&of), dense(of.dense()), blocks(nullptr) {
+DenseSummary::DenseSummary(const DenseLeaf& of, std::size_t limit_bytes)
+    : leaf(&of), dense(of.dense()), blocks(nullptr) {
   measure(kBlockQueries, kBlockKeys);
   for (bool wider = true; bytes() > limit_bytes && row_blocks * column_blocks > 1; wider = !wider) {
     measure(wider ? block_queries : 2 * block_queries, wider ? 2 * block_keys : block_keys);
@@ -81,7 +82,8 @@ int DenseSummary::held_by(const std::uint8_t* from, Index queries, Index keys) c
     const std::uint8_t* rows = from + i * row_stride;
     const Index count = std::min(together, queries - i);
     Index j = 0;
-    for (; stride == 1 && j + kBlockKeys <= keys; j += kBlockKeys) scan_lines(rows + j, row_stride, count, zero, nonzero);
+    for (; stride == 1 && j + kBlockKeys <= keys; j += kBlockKeys)
+      scan_lines(rows + j, row_stride, count, zero, nonzero);
     for (; j < keys; ++j) {
       for (Index row = 0; row < count; ++row) (rows[row * row_stride + j * stride] != 0 ? nonzero : zero) = true;
     }
@@ -99,7 +101,7 @@ void DenseSummary::fill(Index item) const {
   for (Index block = 0; block < column_blocks; ++block) {
     const Index j0 = block * block_keys;
     const int both = held_by(first + j0 * dense.stride(3), std::min(block_queries, values.size(2) - i0),
-                             std::min(block_keys, values.size(3) - j0));
+        std::min(block_keys, values.size(3) - j0));
     to[block / 4] = static_cast<std::uint8_t>(to[block / 4] | both << (block % 4 * 2));
   }
 }
@@ -108,7 +110,8 @@ int DenseSummary::verdict(const Pairs& pairs) const {
   if (row_blocks == 0) return kTilePartial;
   const Positions rows = row_blocks_of(pairs);
   const bool repeats = dense.values.size(3) == 1;
-  const Index begin = repeats ? 0 : pairs.j0 / block_keys, end = repeats ? 1 : (pairs.j0 + pairs.nj - 1) / block_keys + 1;
+  const Index begin = repeats ? 0 : pairs.j0 / block_keys,
+              end = repeats ? 1 : (pairs.j0 + pairs.nj - 1) / block_keys + 1;
   int both = 0;
   for (Index i = rows.begin; i < rows.end; ++i) {
     const std::uint8_t* of_row = row(pairs, i);

@@ -1,7 +1,7 @@
-// What a call knows of its dense masks before it starts: for each block of queries x keys whether all pairs are kept, none or
-// some. Two bits per block, read once and in parallel. So blocks that hide everything are skipped and those that hide nothing
-// need no lane masks, for every head and sweep, forward and backward. Ids of documents are summarised when their mask is made
-// (mask/ids.cc).
+// What a call knows of its dense masks before it starts: for each block of queries x keys whether all pairs are kept,
+// none or some. Two bits per block, read once and in parallel. So blocks that hide everything are skipped and those
+// that hide nothing need no lane masks, for every head and sweep, forward and backward. Ids of documents are summarised
+// when their mask is made (mask/ids.cc).
 #pragma once
 
 #include <cstdint>
@@ -33,16 +33,15 @@ class DenseLeaf : public MaskPart {
 };
 
 /// body(leaf) for every dense leaf of a mask, unions included, in one order.
-template <class Body>
-void each_dense(const Mask::Node* node, const Body& body) {
+template <class Body> void each_dense(const Mask::Node* node, const Body& body) {
   if (node == nullptr) return;
   for (const MaskPartPtr& part : node->parts) {
     for (const DenseLeaf* leaf : part->dense_leaves()) body(*leaf);
   }
 }
 
-/// Two bits per block of one leaf: something is dropped, something is kept. [planes][row blocks][row_bytes], four blocks of
-/// keys per byte.
+/// Two bits per block of one leaf: something is dropped, something is kept. [planes][row blocks][row_bytes], four
+/// blocks of keys per byte.
 struct DenseSummary {
   const DenseLeaf* leaf;
   DenseValues dense;

@@ -61,9 +61,10 @@ class Union final : public MaskPart {
   explicit Union(std::vector<Mask::Node> alternatives) : alternatives_(std::move(alternatives)) {
     const auto cost_of = [](const Mask::Node& node) { return node.parts.back()->cost(); };
     std::stable_sort(alternatives_.begin(), alternatives_.end(),
-                     [&](const Mask::Node& a, const Mask::Node& b) { return cost_of(a) < cost_of(b); });
+        [&](const Mask::Node& a, const Mask::Node& b) { return cost_of(a) < cost_of(b); });
     cost_ = cost_of(alternatives_.back());
-    for (const Mask::Node& node : alternatives_) each_dense(&node, [&](const DenseLeaf& leaf) { dense_.push_back(&leaf); });
+    for (const Mask::Node& node : alternatives_)
+      each_dense(&node, [&](const DenseLeaf& leaf) { dense_.push_back(&leaf); });
   }
 
   const std::vector<Mask::Node>& alternatives() const { return alternatives_; }
@@ -88,7 +89,9 @@ class Union final : public MaskPart {
   }
 
   Positions keys(const Pairs& rows) const override { return hull_of(rows, rows.extent.kv_len, &MaskPart::keys); }
-  Positions queries(const Pairs& columns) const override { return hull_of(columns, columns.extent.q_len, &MaskPart::queries); }
+  Positions queries(const Pairs& columns) const override {
+    return hull_of(columns, columns.extent.q_len, &MaskPart::queries);
+  }
   Index next_key(const Pairs& from) const override {
     Index next = from.extent.kv_len;
     for (const Mask::Node& node : alternatives_) {
@@ -169,14 +172,13 @@ Mask::Mask(Mask&&) noexcept = default;
 Mask& Mask::operator=(Mask&&) noexcept = default;
 Mask::Mask(std::shared_ptr<const Node> node) : node_(std::move(node)) {}
 
-
 Mask operator&(const Mask& a, const Mask& b) {
   if (a.node_ == nullptr) return b;
   if (b.node_ == nullptr) return a;
   auto node = std::make_shared<Mask::Node>(*a.node_);
   node->parts.insert(node->parts.end(), b.node_->parts.begin(), b.node_->parts.end());
   std::stable_sort(node->parts.begin(), node->parts.end(),
-                   [](const MaskPartPtr& x, const MaskPartPtr& y) { return x->cost() < y->cost(); });
+      [](const MaskPartPtr& x, const MaskPartPtr& y) { return x->cost() < y->cost(); });
   return Mask(std::move(node));
 }
 
@@ -196,14 +198,14 @@ std::string align_suffix(Align align) {
 
 void check_square(const char* function, const char* what, Align align, Index q_len, Index kv_len) {
   check<OptionError>(align != Align::kSquare || q_len == kv_len, function, what,
-                     "() alone needs Tq == Tk: pass Align::kBottomRight (last query sees last key) or Align::kTopLeft (query 0 "
-                     "sees key 0): got Tq ",
-                     q_len, ", Tk ", kv_len);
+      "() alone needs Tq == Tk: pass Align::kBottomRight (last query sees last key) or Align::kTopLeft (query 0 sees "
+      "key 0): got Tq ",
+      q_len, ", Tk ", kv_len);
 }
 
 void check_one_each(const char* function, const char* what, std::size_t values, Index batch) {
   check<ShapeError>(static_cast<Index>(values) == batch, function, what, " takes one value per sequence: got ", values,
-                    " for batch ", batch);
+      " for batch ", batch);
 }
 
 void check_mask(const Mask& mask, const MaskExtent& extent, const char* function) {
@@ -247,8 +249,8 @@ void mask_key_range(const void* bound, Index b, Index h, Index i0, Index ni, Ind
   const BoundMask& mask = *static_cast<const BoundMask*>(bound);
   const MaskExtent extent = mask.extent_of(b);
   const Pairs rows{extent, b, h, i0, ni, 0, extent.kv_len};
-  const Positions live = mask.node == nullptr ? Positions{0, extent.kv_len}
-                                              : range_of(*mask.node, rows, extent.kv_len, &MaskPart::keys);
+  const Positions live =
+      mask.node == nullptr ? Positions{0, extent.kv_len} : range_of(*mask.node, rows, extent.kv_len, &MaskPart::keys);
   *end = std::max(live.end, Index{0});
   *begin = std::min(mask.shown == nullptr ? live.begin : std::max(live.begin, mask.shown->keys(rows).begin), *end);
 }
@@ -266,7 +268,7 @@ Index mask_next_key(const void* bound, Index b, Index h, Index i0, Index ni, Ind
 
 TileMask tile_mask_of(const GroupMask& group, Index b, Index h) {
   constexpr auto tile = [](const void* bound, Index batch, Index head, Index i0, Index ni, Index j0, Index nj,
-                           std::uint32_t* lane_masks) {
+                            std::uint32_t* lane_masks) {
     const GroupMask& rows = *static_cast<const GroupMask*>(bound);
     const int answer = mask_tile(rows.mask, batch, head, 0, rows.q_len, j0, nj, lane_masks);
     if (answer != kTilePartial) return answer;
@@ -297,8 +299,8 @@ void mask_query_range(const BoundMask& mask, Index b, Index h, Index j0, Index n
   *begin = std::min(live.begin, *end);
 }
 
-bool mask_may_keep(const Mask& mask, const std::array<Index, 4>& sizes, Index q_begin, Index q_end, Index k_begin,
-                   Index k_end) {
+bool mask_may_keep(
+    const Mask& mask, const std::array<Index, 4>& sizes, Index q_begin, Index q_end, Index k_begin, Index k_end) {
   const BoundMask bound{mask.node(), {sizes[0], sizes[1], sizes[2], sizes[3]}};
   check_mask(mask, bound.extent, "mask_may_keep");
   if (q_begin >= q_end || k_begin >= k_end) return false;
@@ -338,12 +340,13 @@ void mask_to_dense(const Mask& mask, View<std::uint8_t, 4> keep) {
 }
 
 void mask_rows(const Mask& mask, const std::array<Index, 4>& sizes, Index b, Index h, std::span<const Index> rows,
-               View<std::uint8_t, 2> keep) {
+    View<std::uint8_t, 2> keep) {
   const BoundMask bound{mask.node(), {sizes[0], sizes[1], sizes[2], sizes[3]}};
   check_mask(mask, bound.extent, "mask_rows");
   check<ShapeError>(keep.size(0) == static_cast<Index>(rows.size()) && keep.size(1) == sizes[3], "mask_rows",
-                    "keep must be [n, Tk] = [", rows.size(), ", ", sizes[3], "]: got ", keep);
-  check<ShapeError>(b >= 0 && b < sizes[0] && h >= 0 && h < sizes[1], "mask_rows", "there is no sequence ", b, " or head ", h);
+      "keep must be [n, Tk] = [", rows.size(), ", ", sizes[3], "]: got ", keep);
+  check<ShapeError>(
+      b >= 0 && b < sizes[0] && h >= 0 && h < sizes[1], "mask_rows", "there is no sequence ", b, " or head ", h);
   constexpr Index keys = 128;
   std::uint32_t lane_masks[keys];
   for (Index n = 0; n < keep.size(0); ++n) {
@@ -352,7 +355,8 @@ void mask_rows(const Mask& mask, const std::array<Index, 4>& sizes, Index b, Ind
     for (Index j0 = 0; j0 < sizes[3]; j0 += keys) {
       const Index nj = std::min(keys, sizes[3] - j0);
       const int answer = mask_tile(&bound, b, h, i, 1, j0, nj, lane_masks);
-      for (Index j = 0; j < nj; ++j) keep(n, j0 + j) = answer == kTilePartial ? lane_masks[j] & 1U : answer == kTileFull;
+      for (Index j = 0; j < nj; ++j)
+        keep(n, j0 + j) = answer == kTilePartial ? lane_masks[j] & 1U : answer == kTileFull;
     }
   }
   rethrow_callback_error();

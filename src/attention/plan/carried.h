@@ -1,4 +1,5 @@
-// A call whose keys arrive in chunks, by ascending keys, each as tensors of its own: for callers that never hold all of them.
+// A call whose keys arrive in chunks, by ascending keys, each as tensors of its own: for callers that never hold all of
+// them.
 #pragma once
 
 #include <numeric>
@@ -20,9 +21,10 @@ struct KeyChunk {
   Index end() const { return begin + k.size(2); }
 };
 
-/// A chunk begins, and all but the last end, at a multiple of this many keys: a constant of (instruction set, type, D, Dv).
-inline Index carried_step(StoredType elements, Index head_dim, Index v_head_dim, const AttentionOptions& options,
-                          const Context& context) {
+/// A chunk begins, and all but the last end, at a multiple of this many keys: a constant of (instruction set, type, D,
+/// Dv).
+inline Index carried_step(
+    StoredType elements, Index head_dim, Index v_head_dim, const AttentionOptions& options, const Context& context) {
   const bool invariant = options.bits == Bits::kInvariant || context.bits() == Bits::kInvariant;
   const KernelTables& tables = kernel_tables(invariant ? without_bf16_products(context.isa()) : context.isa());
   return with_sums(elements, [&](auto sum) {
@@ -47,25 +49,25 @@ struct CarriedProblem {
   Problem p;
 
   CarriedProblem(const char* function, const AnyView& q, const KeySizes& keys, const AttentionOptions& given_options,
-                 Context& context)
+      Context& context)
       : options(given_options),
-        p(make_dense_problem(function, q, {sizes_of_keys(q, keys, q.size(3)), sizes_of_keys(q, keys, keys.v_head_dim)}, options,
-                             context, memory)) {
+        p(make_dense_problem(function, q, {sizes_of_keys(q, keys, q.size(3)), sizes_of_keys(q, keys, keys.v_head_dim)},
+            options, context, memory)) {
     p.keys.read({}, {}, 0);
   }
   CarriedProblem(const CarriedProblem&) = delete;
   CarriedProblem& operator=(const CarriedProblem&) = delete;
 };
 
-/// Whether tiles compute all queries of such a call, of which q has some: decode takes all keys of few queries at once, and lists of
-/// keys are read alone.
-inline bool is_tiled(const AnyView& q, const KeySizes& keys, Index queries, const AttentionOptions& options, Context& context,
-                     bool backward) {
+/// Whether tiles compute all queries of such a call, of which q has some: decode takes all keys of few queries at once,
+/// and lists of keys are read alone.
+inline bool is_tiled(const AnyView& q, const KeySizes& keys, Index queries, const AttentionOptions& options,
+    Context& context, bool backward) {
   AttentionOptions whole = options;
   whole.place = {0, queries, 0, q.size(1)};
   const char* function = backward ? "attention_backward" : "attention_forward";
-  Problem p = make_problem(function, q, {sizes_of_keys(q, keys, q.size(3)), sizes_of_keys(q, keys, keys.v_head_dim)}, whole,
-                           context, true, true);
+  Problem p = make_problem(function, q, {sizes_of_keys(q, keys, q.size(3)), sizes_of_keys(q, keys, keys.v_head_dim)},
+      whole, context, true, true);
   p.mask = {options.mask.node(), {p.batch, p.heads, p.queries, p.kv_len}};
   check_mask(options.mask, p.mask.extent, function);
   const Listed lists(p);

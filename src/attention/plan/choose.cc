@@ -80,17 +80,16 @@ KeyParts decode_parts(const Problem& p) {
 
 KeyParts list_parts(const Problem& p, const Listed& lists) {
   if (lists.block_heads() > kDecodeRowLimit && p.sinks.is_null()) {
-    const Index tile = with_sums(p.q.type, [&](auto sum) {
-      return p.kernels<decltype(sum)>().copied_query_tile(p.head_dim, p.v_head_dim);
-    });
+    const Index tile = with_sums(
+        p.q.type, [&](auto sum) { return p.kernels<decltype(sum)>().copied_query_tile(p.head_dim, p.v_head_dim); });
     const Index rows = std::min({lists.block_heads(), tile, kMaxQueryTile});
     return {.rows = rows,
-            .chunk = p.key_tile,
-            .part_keys = lists.longest(),
-            .parts = 1,
-            .scratch_bytes = round_to_line(p.forward_scratch_bytes(rows, true)),
-            .state_bytes = 0,
-            .mask_differs = false};
+        .chunk = p.key_tile,
+        .part_keys = lists.longest(),
+        .parts = 1,
+        .scratch_bytes = round_to_line(p.forward_scratch_bytes(rows, true)),
+        .state_bytes = 0,
+        .mask_differs = false};
   }
   KeyParts parts = parts_of(p, std::min(lists.block_heads(), kDecodeRowLimit));
   parts.parts = std::max<Index>(1, (lists.longest() + parts.part_keys - 1) / parts.part_keys);
@@ -98,11 +97,12 @@ KeyParts list_parts(const Problem& p, const Listed& lists) {
 }
 
 bool groups_rows(const Problem& p, const Outputs& outputs) {
-  const bool same = p.sinks.is_null() && p.position.zero == nullptr && p.score_mod == nullptr && p.dropout_threshold == 0 &&
-                    !mask_differs_by_head(p.mask) && outputs.weights.data == nullptr;
-  const bool bias_follows = p.bias.is_null() || repeat_stride(p.bias, 1) == p.q_len * repeat_stride(p.bias, 2) || p.q_len == 1;
-  return p.invariant && !p.placed() && p.group_size() > 1 && p.q_len > 0 && p.q_len * p.group_size() <= kGroupRows && same &&
-         bias_follows && rows_follow(p.q) && rows_follow(outputs.out) && rows_follow(outputs.lse) &&
+  const bool same = p.sinks.is_null() && p.position.zero == nullptr && p.score_mod == nullptr &&
+                    p.dropout_threshold == 0 && !mask_differs_by_head(p.mask) && outputs.weights.data == nullptr;
+  const bool bias_follows =
+      p.bias.is_null() || repeat_stride(p.bias, 1) == p.q_len * repeat_stride(p.bias, 2) || p.q_len == 1;
+  return p.invariant && !p.placed() && p.group_size() > 1 && p.q_len > 0 && p.q_len * p.group_size() <= kGroupRows &&
+         same && bias_follows && rows_follow(p.q) && rows_follow(outputs.out) && rows_follow(outputs.lse) &&
          rows_follow(outputs.lse_low);
 }
 

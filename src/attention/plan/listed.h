@@ -1,5 +1,5 @@
-// A call whose mask lists each query's keys (Mask::keys): when only those are read. A query's listed rows of K and V are pages of
-// one row, in the order of keys, for all query heads that share the list and the key/value head.
+// A call whose mask lists each query's keys (Mask::keys): when only those are read. A query's listed rows of K and V
+// are pages of one row, in the order of keys, for all query heads that share the list and the key/value head.
 #pragma once
 
 #include "attention/call/problem.h"
@@ -15,10 +15,12 @@ class Listed {
   /// Refers to the problem.
   explicit Listed(const Problem& p);
 
-  /// Decided by shapes and options of the whole problem: neither threads, outputs asked for, other sequences nor how many of its
-  /// rows and heads are here change bits, where a key/value head comes with all its query heads (AttentionOptions::place).
+  /// Decided by shapes and options of the whole problem: neither threads, outputs asked for, other sequences nor how
+  /// many of its rows and heads are here change bits, where a key/value head comes with all its query heads
+  /// (AttentionOptions::place).
   bool applies() const { return applies_; }
-  /// Whether backward goes by the lists too. Its kernel uses a lane a head, so keys must be fewer; empty rows give nothing.
+  /// Whether backward goes by the lists too. Its kernel uses a lane a head, so keys must be fewer; empty rows give
+  /// nothing.
   bool applies_backward() const {
     return applies_ && p_.empty_row == EmptyRow::kZero && lists_->width() * 2 * factor() <= p_.kv_len;
   }
@@ -27,17 +29,19 @@ class Listed {
   Index blocks() const { return p_.num_heads / block_heads_; }
   Index longest() const { return lists_->longest(); }
 
-  /// The rows of K and V that query i of the heads from h0 on attends, both counted here, among keys [begin, end). `pages`: memory
-  /// of longest() numbers, to which the result refers; keys[n] is set to the number of row n's key unless null.
+  /// The rows of K and V that query i of the heads from h0 on attends, both counted here, among keys [begin, end).
+  /// `pages`: memory of longest() numbers, to which the result refers; keys[n] is set to the number of row n's key
+  /// unless null.
   HeadKeys rows(Index b, Index h0, Index i, Index begin, Index end, Index* pages, Index* keys) const;
 
  private:
   bool serves_options() const {
     return p_.bias.is_null() && p_.position_bias->is_none() && p_.score_mod == nullptr && p_.dropout_threshold == 0;
   }
-  /// Whether fewer keys are worth the loss of neighbours: a listed row is read for the heads of a block alone, where tiles read
-  /// it for many queries. By sizes that a sequence has alone as in any batch: on a cache, whose sequences differ in length, not
-  /// by Tk. The factors are measured: forward of 2,048 to 8,192 queries on 4,096 and 8,192 keys, D 128, on Zen 5.
+  /// Whether fewer keys are worth the loss of neighbours: a listed row is read for the heads of a block alone, where
+  /// tiles read it for many queries. By sizes that a sequence has alone as in any batch: on a cache, whose sequences
+  /// differ in length, not by Tk. The factors are measured: forward of 2,048 to 8,192 queries on 4,096 and 8,192 keys,
+  /// D 128, on Zen 5.
   bool pays() const {
     const bool few = p_.queries * p_.group_size() <= kDecodeRowLimit;
     if (p_.keys.is_cache()) return few || block_heads_ >= 4;

@@ -1,5 +1,5 @@
-// Rows of a larger problem (Placement) that begin or end inside a strip: which keys a strip takes its first shift from depends
-// on the masks of all its lanes, so such rows are computed with their strip's other lanes, as rows of zeros.
+// Rows of a larger problem (Placement) that begin or end inside a strip: which keys a strip takes its first shift from
+// depends on the masks of all its lanes, so such rows are computed with their strip's other lanes, as rows of zeros.
 #pragma once
 
 #include <cstring>
@@ -25,7 +25,8 @@ class StripCopy {
     own_.sizes = rows.sizes;
     if (fill == Fill::kInfinity) {
       with_sums(rows.type, [&]<class Sum>(Sum) {
-        std::fill_n(reinterpret_cast<Sum*>(memory_.data()), memory_.count() / Index{sizeof(Sum)}, std::numeric_limits<Sum>::infinity());
+        std::fill_n(reinterpret_cast<Sum*>(memory_.data()), memory_.count() / Index{sizeof(Sum)},
+            std::numeric_limits<Sum>::infinity());
       });
     }
     copy(rows_, own_);

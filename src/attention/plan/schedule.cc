@@ -16,7 +16,8 @@ constexpr std::size_t kKeptLimitBytes = std::size_t{3} << 19;  // of a thread's 
 std::size_t kept_bytes(const Problem& p, std::size_t kernel_bytes) {
   // Under dropout the numbers that multiply v are not the weights wanted, or not bit-identical to softmax times factor.
   if (p.dropout_threshold != 0) return 0;
-  const auto bytes = static_cast<std::size_t>(key_chunks(p) * (p.key_tile + 1) * p.strip) * static_cast<std::size_t>(p.sum_bytes());
+  const auto bytes =
+      static_cast<std::size_t>(key_chunks(p) * (p.key_tile + 1) * p.strip) * static_cast<std::size_t>(p.sum_bytes());
   return kernel_bytes + bytes <= kKeptLimitBytes ? bytes : 0;
 }
 
@@ -69,8 +70,9 @@ void Schedule::add(Block& block, Index part, const Problem& p, const Wants& want
     block.kernel_bytes = p.forward_scratch_bytes();
     block.kept_bytes = block.rows && wants.kept_weights ? kept_bytes(p, block.kernel_bytes) : 0;
     bytes = block.kernel_bytes + block.kept_bytes + wants.capture_bytes;
-    const double share =
-        wants.carried_keys < 0 || p.kv_len == 0 ? 1.0 : static_cast<double>(wants.carried_keys) / static_cast<double>(p.kv_len);
+    const double share = wants.carried_keys < 0 || p.kv_len == 0
+                             ? 1.0
+                             : static_cast<double>(wants.carried_keys) / static_cast<double>(p.kv_len);
     flops += static_cast<double>(block.items) * kItemFlops + products * share;
   } else if (block.how == How::kDecode) {
     block.keys = decode_parts(p);
@@ -91,6 +93,5 @@ void Schedule::add(Block& block, Index part, const Problem& p, const Wants& want
   worker_bytes = std::max(worker_bytes, round_to_line(bytes));
   if (block.how != How::kTiles) state_bytes = std::max(state_bytes, round_to_line(block.keys.state_bytes));
 }
-
 
 }  // namespace qkv::inline v0

@@ -1,10 +1,10 @@
-// The work of a forward call, before it runs: blocks of items, in which arithmetic numbers them, and their scratch. forward_driver.cc
-// runs it, attention_plan prints it.
+// The work of a forward call, before it runs: blocks of items, in which arithmetic numbers them, and their scratch.
+// forward_driver.cc runs it, attention_plan prints it.
 //   tiles   (sequence, head, query tile)
 //   decode  (sequence, key/value head, part of the keys)
 //   lists   (sequence, heads that share a list, query), or a part of its keys where there are fewer items than threads
-// Blocks of tiles with many keys come first; decode's, whose items are small and merge in turn, come last. Where tiles do not compute
-// out, weights and captures have a block of tiles of their own, so that out keeps its bits.
+// Blocks of tiles with many keys come first; decode's, whose items are small and merge in turn, come last. Where tiles
+// do not compute out, weights and captures have a block of tiles of their own, so that out keeps its bits.
 #pragma once
 
 #include <array>
@@ -29,9 +29,10 @@ struct Block {
   How how;
   bool rows, weights;  // whether it gives out and lse, and whether weights and captures
   Index part, items, first_item;
-  Index first_weight;                    // where its weights begin among those of a ragged batch
-  Index first_turn, parts_of_item;       // decode, lists: among items that merge in turn; how many parts of the keys one takes
-  KeyParts keys;                         // decode, lists
+  Index first_weight;  // where its weights begin among those of a ragged batch
+  Index first_turn,
+      parts_of_item;  // decode, lists: among items that merge in turn; how many parts of the keys one takes
+  KeyParts keys;      // decode, lists
   std::size_t kernel_bytes, kept_bytes;  // tiles, per worker: the kernel's, and of exponentials kept for weights
 
   bool merges_in_turn() const { return how != How::kTiles && keys.parts > parts_of_item; }
@@ -67,8 +68,6 @@ struct Schedule {
 };
 
 /// Chunks of keys, each of which keeps its exponentials where weights are asked for.
-inline Index key_chunks(const Problem& p) {
-  return (p.kv_len + p.key_tile - 1) / p.key_tile;
-}
+inline Index key_chunks(const Problem& p) { return (p.kv_len + p.key_tile - 1) / p.key_tile; }
 
 }  // namespace qkv::inline v0

@@ -1,4 +1,5 @@
-// Dropout as an array: the factors that kernels regenerate on the fly, written out for inspection or for other libraries.
+// Dropout as an array: the factors that kernels regenerate on the fly, written out for inspection or for other
+// libraries.
 #include "core/philox.h"
 #include "qkv/attention.h"
 
@@ -14,9 +15,9 @@ void dropout_factors(const Dropout& dropout, View<float, 4> factors) {
   for (Index b = 0; b < factors.size(0); ++b) {
     for (Index h = 0; h < num_heads; ++h) {
       // Unsigned, so that the product of any sequence number and head count wraps mod 2^32.
-      const auto sequence_head = static_cast<std::uint32_t>(static_cast<std::uint64_t>(dropout.first_sequence + b) *
-                                                                static_cast<std::uint64_t>(num_heads) +
-                                                            static_cast<std::uint64_t>(h));
+      const auto sequence_head = static_cast<std::uint32_t>(
+          static_cast<std::uint64_t>(dropout.first_sequence + b) * static_cast<std::uint64_t>(num_heads) +
+          static_cast<std::uint64_t>(h));
       for (Index i = 0; i < factors.size(2); ++i) {
         PhiloxWords words{};
         for (Index j = 0; j < factors.size(3); ++j) {

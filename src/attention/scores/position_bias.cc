@@ -25,13 +25,15 @@ std::vector<double> alibi_slopes(Index num_heads) {
 
 namespace {
 
-Index one_sided(const T5Buckets& buckets) { return buckets.bidirectional ? buckets.num_buckets / 2 : buckets.num_buckets; }
+Index one_sided(const T5Buckets& buckets) {
+  return buckets.bidirectional ? buckets.num_buckets / 2 : buckets.num_buckets;
+}
 
 void check_buckets(const T5Buckets& buckets, const char* function) {
   check<OptionError>(one_sided(buckets) >= 2, function, "num_buckets must be at least 2, or 4 when bidirectional: got ",
-                     buckets.num_buckets);
+      buckets.num_buckets);
   check<OptionError>(buckets.max_distance > one_sided(buckets) / 2, function, "max_distance must be more than ",
-                     one_sided(buckets) / 2, ", the distances that have a bucket of their own: got ", buckets.max_distance);
+      one_sided(buckets) / 2, ", the distances that have a bucket of their own: got ", buckets.max_distance);
 }
 
 /// t5_bucket for buckets that are already checked.
@@ -42,7 +44,8 @@ Index bucket_of(Index distance, const T5Buckets& buckets) {
   if (away < exact) return first + away;
   // Computed in float and in this order, so that bucket bounds are those of Hugging Face.
   const float ratio = static_cast<float>(away) / static_cast<float>(exact);
-  const auto whole = static_cast<float>(std::log(static_cast<double>(buckets.max_distance) / static_cast<double>(exact)));
+  const auto whole =
+      static_cast<float>(std::log(static_cast<double>(buckets.max_distance) / static_cast<double>(exact)));
   const float beyond = std::log(ratio) / whole * static_cast<float>(side - exact);
   return first + std::min(exact + static_cast<Index>(beyond), side - 1);
 }
@@ -67,14 +70,15 @@ PositionBias PositionBias::t5(SumsView<2> table, T5Buckets buckets, Align align)
   PositionBias bias(Kind::kT5, align, table);
   bias.buckets_ = buckets;
   check_buckets(buckets, "PositionBias::t5");
-  check<ShapeError>(bias.rows() == buckets.num_buckets, "PositionBias::t5", "table must be [num_buckets, H]: got ", bias.rows(),
-                    " rows for ", buckets.num_buckets, " buckets");
+  check<ShapeError>(bias.rows() == buckets.num_buckets, "PositionBias::t5", "table must be [num_buckets, H]: got ",
+      bias.rows(), " rows for ", buckets.num_buckets, " buckets");
   return bias;
 }
 
 PositionBias PositionBias::relative(SumsView<2> table, Align align) {
   const PositionBias bias(Kind::kRelative, align, table);
-  check<ShapeError>(bias.rows() % 2 == 1, "PositionBias::relative", "table must be [2 R + 1, H]: got ", bias.rows(), " rows");
+  check<ShapeError>(
+      bias.rows() % 2 == 1, "PositionBias::relative", "table must be [2 R + 1, H]: got ", bias.rows(), " rows");
   return bias;
 }
 
@@ -90,14 +94,12 @@ Index PositionBias::heads() const {
 
 Index PositionBias::row(Index distance) const {
   switch (kind_) {
-    case Kind::kT5:
-      return bucket_of(distance, buckets_);
+    case Kind::kT5: return bucket_of(distance, buckets_);
     case Kind::kRelative: {
       const Index reach = rows() / 2;
       return reach + std::clamp(distance, -reach, reach);
     }
-    default:
-      return 0;
+    default: return 0;
   }
 }
 
@@ -106,17 +108,16 @@ void check_position_bias(const PositionBias& bias, Index num_heads, Index q_len,
   if (bias.is_none()) return;
   const bool other_type = std::is_same_v<Sum, float> ? !bias.table().f64.is_null() : !bias.table().f32.is_null();
   check<OptionError>(!other_type, function,
-                     "the table of position_bias must have the element type of q, or float where that has 16 bits");
-  check<ShapeError>(bias.heads() == num_heads, function, "position_bias must have as many heads as q: got ", bias.heads(),
-                    " for ", num_heads);
+      "the table of position_bias must have the element type of q, or float where that has 16 bits");
+  check<ShapeError>(bias.heads() == num_heads, function, "position_bias must have as many heads as q: got ",
+      bias.heads(), " for ", num_heads);
   check<OptionError>(bias.align() != Align::kSquare || q_len == kv_len, function,
-                     "position_bias needs Align::kBottomRight (the last query is at the last key) or Align::kTopLeft (the "
-                     "first at the first) when Tq differs from Tk: got Tq ",
-                     q_len, ", Tk ", kv_len);
+      "position_bias needs Align::kBottomRight (the last query is at the last key) or Align::kTopLeft (the first at "
+      "the first) when Tq differs from Tk: got Tq ",
+      q_len, ", Tk ", kv_len);
 }
 
-template <class Sum>
-std::size_t PositionVectors<Sum>::bytes(const PositionBias& bias, Index q_len, Index kv_len) {
+template <class Sum> std::size_t PositionVectors<Sum>::bytes(const PositionBias& bias, Index q_len, Index kv_len) {
   if (bias.is_none() || q_len == 0 || kv_len == 0) return 0;
   const Index distances = q_len + kv_len - 1;
   return line_bytes<std::int32_t>(distances) + static_cast<std::size_t>(distances * bias.heads()) * sizeof(Sum);

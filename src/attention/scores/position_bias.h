@@ -1,4 +1,5 @@
-// A PositionBias as kernels read it: one vector over distances per head, which strides (-1, +1) turn into a bias [Tq, Tk].
+// A PositionBias as kernels read it: one vector over distances per head, which strides (-1, +1) turn into a bias [Tq,
+// Tk].
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,7 @@
 
 namespace qkv::inline v0 {
 
-template <class Sum>
-struct PositionVectors {
+template <class Sum> struct PositionVectors {
   const Sum* zero = nullptr;           // [H, distances]: distance 0 of head 0; null: none
   const std::int32_t* rows = nullptr;  // [distances]: the table's row that distance 0 reads
   Index head_stride = 0;

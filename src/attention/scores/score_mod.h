@@ -9,13 +9,12 @@
 namespace qkv::inline v0 {
 
 /// The function behind the kernels' TileScoreMod; `mod` points at a ScoreMod.
-template <class Sum>
-void score_mod_tile(const void* mod, Index batch, Index head, Index i0, Index ni, Index j0, Index nj, Sum* scores, Index row,
-                    Index column, Sum* slopes, Index slope_row, Index slope_column) {
+template <class Sum> void score_mod_tile(const void* mod, Index batch, Index head, Index i0, Index ni, Index j0,
+    Index nj, Sum* scores, Index row, Index column, Sum* slopes, Index slope_row, Index slope_column) {
   guard_callback([&] {
     const ScoreMod& callback = *static_cast<const ScoreMod*>(mod);
     check<OptionError>(slopes == nullptr || callback.has_slope(), "attention_backward",
-                       "score_mod must have a slope, its derivative: got one without");
+        "score_mod must have a slope, its derivative: got one without");
     ScoreBlock<Sum> block{batch, head, i0, j0, View<Sum, 2>(scores, {ni, nj}, {row, column}), {}};
     if (slopes != nullptr) block.slopes = View<Sum, 2>(slopes, {ni, nj}, {slope_row, slope_column});
     callback.apply(block);

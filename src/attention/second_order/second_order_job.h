@@ -1,7 +1,7 @@
-// One second-order call, as its work items see it. First the rows: an item is a query tile of one head and computes tout, tlse,
-// the row sums, gq and its part of gbias. Then the keys: an item is a key range of one key/value head and computes gk and gv
-// from all query heads of the group, in their order. Each output element belongs to one item, except in a gbias that repeats:
-// there items add in turn (core/threads/turns.h). So bits do not depend on threads.
+// One second-order call, as its work items see it. First the rows: an item is a query tile of one head and computes
+// tout, tlse, the row sums, gq and its part of gbias. Then the keys: an item is a key range of one key/value head and
+// computes gk and gv from all query heads of the group, in their order. Each output element belongs to one item, except
+// in a gbias that repeats: there items add in turn (core/threads/turns.h). So bits do not depend on threads.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,7 @@
 
 namespace qkv::inline v0 {
 
-template <class T>
-struct SecondOrderJob {
+template <class T> struct SecondOrderJob {
   const Problem& p;
   const SecondOrderKernels<T>& kernels;
   const AttentionTangents<T>& tangents;
@@ -27,7 +26,8 @@ struct SecondOrderJob {
   const AttentionSecondGradients<T>& gradients;
   BiasGradient<T> bias;
   PositionGradient<T> position;
-  const T* position_rates = nullptr;  // tangent of the position bias at distance 0, head 0, as PositionVectors; null: none
+  const T* position_rates =
+      nullptr;  // tangent of the position bias at distance 0, head 0, as PositionVectors; null: none
   // Shared scratch beside that of `rows`: two more numbers per row; a turn per query tile and two more.
   T *mean = nullptr, *moment = nullptr;
   Turn* turns = nullptr;
@@ -48,21 +48,16 @@ struct SecondOrderJob {
     SecondOrderTile<T> tile{};
     tile.first = rows.tile(b, h, p.tile(query_tile));
     const Index first = tile.first.q_begin;
-    tile.tangents = {tangents.q.data() == nullptr ? nullptr : &tangents.q(b, h, first, 0),
-                     at(tangents.k, g),
-                     at(tangents.v, g),
-                     tangents.q.stride(2),
-                     tangents.k.stride(2),
-                     tangents.v.stride(2),
-                     {},
-                     nullptr};
+    tile.tangents = {tangents.q.data() == nullptr ? nullptr : &tangents.q(b, h, first, 0), at(tangents.k, g),
+        at(tangents.v, g), tangents.q.stride(2), tangents.k.stride(2), tangents.v.stride(2), {}, nullptr};
     if (tangents.bias.data() != nullptr) {
       const View<const T, 4>& rates = tangents.bias;
-      tile.tangents.bias = {rates.data() + b * repeat_stride(rates, 0) + h * repeat_stride(rates, 1), repeat_stride(rates, 2),
-                            repeat_stride(rates, 3)};
+      tile.tangents.bias = {rates.data() + b * repeat_stride(rates, 0) + h * repeat_stride(rates, 1),
+          repeat_stride(rates, 2), repeat_stride(rates, 3)};
     }
     if (position_rates != nullptr) {
-      const T* by_distance = position_rates + h * p.position.head_stride - position_offset(*p.position_bias, p.q_len, p.kv_len);
+      const T* by_distance =
+          position_rates + h * p.position.head_stride - position_offset(*p.position_bias, p.q_len, p.kv_len);
       if (tile.tangents.bias.data == nullptr) {
         tile.tangents.bias = {by_distance, -1, 1};
       } else {

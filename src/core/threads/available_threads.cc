@@ -1,4 +1,5 @@
-// Affinity mask and control-group quota, versions 1 and 2. Sources: cgroups(7), Documentation/admin-guide/cgroup-v2.rst.
+// Affinity mask and control-group quota, versions 1 and 2. Sources: cgroups(7),
+// Documentation/admin-guide/cgroup-v2.rst.
 #include "core/threads/available_threads.h"
 
 #include <sched.h>
@@ -37,8 +38,8 @@ std::optional<double> quota_at(const fs::path& group, bool unified) {
   return quota_of(read_text(group / "cpu.cfs_quota_us") + " " + read_text(group / "cpu.cfs_period_us"));
 }
 
-// A limit holds for all groups below it, so every level up to the mount counts. In a container the path may name what lies
-// outside; its levels are then simply not there, and the mount itself is the container's group.
+// A limit holds for all groups below it, so every level up to the mount counts. In a container the path may name what
+// lies outside; its levels are then simply not there, and the mount itself is the container's group.
 std::optional<double> tightest(const fs::path& mount, std::string_view path, bool unified) {
   std::optional<double> least = quota_at(mount, unified);
   fs::path group = mount;
@@ -82,7 +83,7 @@ std::optional<double> cgroup_cpus(std::string_view membership, const fs::path& r
     if (!unified && !names_cpu(controllers)) continue;
     const std::string path = line.substr(second + 1);
     for (const fs::path& mount :
-         unified ? std::vector{root, root / "unified"} : std::vector{root / controllers, root / "cpu"}) {
+        unified ? std::vector{root, root / "unified"} : std::vector{root / controllers, root / "cpu"}) {
       const auto quota = tightest(mount, path, unified);
       if (quota && (!least || *quota < *least)) least = quota;
     }

@@ -1,6 +1,6 @@
 // User code called from kernels, which throw nothing: an exception is kept for the thread it happened on, the kernel
-// continues with whatever values it has, further callbacks of this thread do nothing, and the item that called the kernel
-// throws when it ends (region.h). So an item never stops halfway, and nobody waits for its turn in vain.
+// continues with whatever values it has, further callbacks of this thread do nothing, and the item that called the
+// kernel throws when it ends (region.h). So an item never stops halfway, and nobody waits for its turn in vain.
 #pragma once
 
 #include "qkv/export.h"
@@ -15,8 +15,7 @@ void keep_callback_error() noexcept;
 QKV_API void rethrow_callback_error();
 
 /// Runs body(). Returns false if it or an earlier callback of this thread threw.
-template <class Body>
-bool guard_callback(const Body& body) noexcept {
+template <class Body> bool guard_callback(const Body& body) noexcept {
   if (callback_failed()) return false;
   try {
     body();

@@ -1,4 +1,5 @@
-// Context: reads QKV_THREADS, QKV_ISA and QKV_BITS, and deals the items of a region to workers. Not: the threads (thread_pool.cc).
+// Context: reads QKV_THREADS, QKV_ISA and QKV_BITS, and deals the items of a region to workers. Not: the threads
+// (thread_pool.cc).
 #include "qkv/context.h"
 
 #include <algorithm>
@@ -13,8 +14,8 @@
 namespace qkv::inline v0 {
 namespace {
 
-// Of the region, of any context, that this thread works in: whether an item of it has failed. Null outside of regions. A nested
-// call must not wait for threads that wait for it.
+// Of the region, of any context, that this thread works in: whether an item of it has failed. Null outside of regions.
+// A nested call must not wait for threads that wait for it.
 thread_local const std::atomic<bool>* failure_of_region = nullptr;
 
 class InsideRegion {
@@ -40,14 +41,16 @@ std::optional<int> environment_threads() {
   if (!text) return std::nullopt;
   int threads = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), threads);
-  const bool valid = error == std::errc() && end == text->data() + text->size() && threads >= 1 && threads <= kMaxThreads;
-  check<OptionError>(valid, "Context", "QKV_THREADS must be a whole number from 1 to ", kMaxThreads, ": got \"", *text, "\"");
+  const bool valid =
+      error == std::errc() && end == text->data() + text->size() && threads >= 1 && threads <= kMaxThreads;
+  check<OptionError>(
+      valid, "Context", "QKV_THREADS must be a whole number from 1 to ", kMaxThreads, ": got \"", *text, "\"");
   return threads;
 }
 
 int chosen_threads(const ContextOptions& options) {
   check<OptionError>(options.threads >= 0 && options.threads <= kMaxThreads, "Context", "threads must be from 0 to ",
-                     kMaxThreads, ": got ", options.threads);
+      kMaxThreads, ": got ", options.threads);
   const int limit = options.executor ? std::clamp(options.executor->concurrency(), 1, kMaxThreads) : kMaxThreads;
   if (options.threads > 0) return std::min(options.threads, limit);
   if (const auto threads = environment_threads()) return std::min(*threads, limit);
@@ -55,8 +58,7 @@ int chosen_threads(const ContextOptions& options) {
 }
 
 /// What the variable names, or `otherwise` where it is not set.
-template <class T>
-T from_environment(const char* variable, T otherwise, T (*parse)(std::string_view)) {
+template <class T> T from_environment(const char* variable, T otherwise, T (*parse)(std::string_view)) {
   const auto name = environment(variable);
   if (!name) return otherwise;
   try {
@@ -71,8 +73,8 @@ Isa chosen_isa(const ContextOptions& options) {
   return from_environment("QKV_ISA", supported_isas().back(), parse_isa);
 }
 
-// One region: workers take items from one counter, so items are claimed in ascending order and an item may wait for a smaller
-// one: that one is already running, for any number of threads. When one fails, those that wait for it give up.
+// One region: workers take items from one counter, so items are claimed in ascending order and an item may wait for a
+// smaller one: that one is already running, for any number of threads. When one fails, those that wait for it give up.
 struct Region {
   const Index items;
   const std::function<void(Index, int)>& body;

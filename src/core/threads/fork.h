@@ -7,7 +7,8 @@
 
 namespace qkv::inline v0 {
 
-/// How many forks lie between this process and the one that loaded the library. It costs one load: no system call per region.
+/// How many forks lie between this process and the one that loaded the library. It costs one load: no system call per
+/// region.
 std::uint64_t fork_generation();
 
 /// A lock that is only ever tried, and that a child of fork finds free whoever held it in the parent.

@@ -1,6 +1,6 @@
-// Opens a region of threads only if the work is worth one: handing items over costs microseconds, much more when threads sleep.
-// It also rethrows what a callback has thrown. Results are bit-identical with and without a region. Not: how items are dealt
-// (context.cc).
+// Opens a region of threads only if the work is worth one: handing items over costs microseconds, much more when
+// threads sleep. It also rethrows what a callback has thrown. Results are bit-identical with and without a region. Not:
+// how items are dealt (context.cc).
 #pragma once
 
 #include <functional>
@@ -16,10 +16,9 @@ namespace qkv::inline v0 {
 inline constexpr double kElementFlops = 32;
 inline constexpr double kItemFlops = 5e4;
 
-/// body(item, worker) for every item in [0, items), which take about `flops` together. An exception of a callback within an
-/// item is thrown when that item has ended.
-template <class Body>
-void parallel_for_flops(Context& context, Index items, double flops, const Body& body) {
+/// body(item, worker) for every item in [0, items), which take about `flops` together. An exception of a callback
+/// within an item is thrown when that item has ended.
+template <class Body> void parallel_for_flops(Context& context, Index items, double flops, const Body& body) {
   const auto whole_item = [&body](Index item, int worker) {
     body(item, worker);
     rethrow_callback_error();
@@ -38,12 +37,11 @@ struct Work {
   std::size_t worker_bytes;
 };
 /// body(item, scratch of its worker) for every item: the only loop over work items.
-template <class Body>
-void run_items(Context& context, const Work& work, const Body& body) {
+template <class Body> void run_items(Context& context, const Work& work, const Body& body) {
   const std::size_t bytes = (work.worker_bytes + 63) / 64 * 64;
   const ScratchLease workers = borrow_scratch(context, bytes * static_cast<std::size_t>(context.threads()));
   parallel_for_flops(context, work.items, work.flops,
-                     [&](Index item, int worker) { body(item, workers.data() + static_cast<std::size_t>(worker) * bytes); });
+      [&](Index item, int worker) { body(item, workers.data() + static_cast<std::size_t>(worker) * bytes); });
 }
 
 }  // namespace qkv::inline v0

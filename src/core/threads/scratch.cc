@@ -1,5 +1,6 @@
-// One lock for the free lists of all contexts. It is held for a few instructions, and while a list grows by one entry, but
-// never while a block is allocated or freed. It is also held across fork, so that a child never inherits a half-changed list.
+// One lock for the free lists of all contexts. It is held for a few instructions, and while a list grows by one entry,
+// but never while a block is allocated or freed. It is also held across fork, so that a child never inherits a
+// half-changed list.
 #include "core/threads/scratch.h"
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
 // Scratch memory of a Context: blocks that calls borrow and return, so that a repeated call allocates nothing.
 // Not: memory that outlives a call. Contents are not cleared.
-// For "nothing is allocated after the first call of a shape" borrow once per call, before its region, for all workers together:
-// what workers borrow by themselves depends on how they happen to meet.
+// For "nothing is allocated after the first call of a shape" borrow once per call, before its region, for all workers
+// together: what workers borrow by themselves depends on how they happen to meet.
 #pragma once
 
 #include <cstddef>
@@ -58,10 +58,7 @@ class ScratchLease {
   std::byte* data() const { return block_.data; }
   /// At least the requested size.
   std::size_t bytes() const { return block_.bytes; }
-  template <class T>
-  T* as() const {
-    return reinterpret_cast<T*>(block_.data);
-  }
+  template <class T> T* as() const { return reinterpret_cast<T*>(block_.data); }
 
  private:
   ScratchPool* pool_ = nullptr;

@@ -1,6 +1,6 @@
-// The library's own thread pool: the caller takes unclaimed bodies itself, idle workers spin briefly and then sleep, the join
-// yields. So a region never waits for a worker to wake: after idle it costs microseconds, not a scheduler tick.
-// Not: items (context.cc), nesting, priorities, affinity of single workers.
+// The library's own thread pool: the caller takes unclaimed bodies itself, idle workers spin briefly and then sleep,
+// the join yields. So a region never waits for a worker to wake: after idle it costs microseconds, not a scheduler
+// tick. Not: items (context.cc), nesting, priorities, affinity of single workers.
 #include <pthread.h>
 #include <signal.h>
 
@@ -19,7 +19,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kIdleSpin = std::chrono::microseconds(25);  // longer than the gap between two regions of one layer
-constexpr auto kJoinYield = std::chrono::milliseconds(1);  // then the caller sleeps too: its last worker still has real work
+constexpr auto kJoinYield =
+    std::chrono::milliseconds(1);  // then the caller sleeps too: its last worker still has real work
 
 void relax() {
 #if defined(__x86_64__)
@@ -54,8 +55,8 @@ class Team {
       threads_.reserve(static_cast<std::size_t>(helpers));
       for (int n = 0; n < helpers; ++n) threads_.emplace_back([this] { work(); });
     } catch (...) {
-      // The system has no more threads to give, or no memory for one: the threads that started (possibly none) and the caller
-      // run all bodies.
+      // The system has no more threads to give, or no memory for one: the threads that started (possibly none) and the
+      // caller run all bodies.
     }
   }
 
@@ -72,8 +73,8 @@ class Team {
     error_ = nullptr;
     failed_.store(false, std::memory_order_relaxed);
     finished_.store(0, std::memory_order_relaxed);
-    // The region's number makes every ticket unlike all earlier ones, so a worker that slept through a region claims nothing of
-    // it.
+    // The region's number makes every ticket unlike all earlier ones, so a worker that slept through a region claims
+    // nothing of it.
     tickets_.store(++region_ << 32 | static_cast<std::uint32_t>(workers), std::memory_order_release);
     signal_.fetch_add(1);
     wake(workers - 1);
@@ -205,8 +206,8 @@ class ThreadPool final : public Executor {
 Executor::~Executor() = default;
 
 std::shared_ptr<Executor> make_thread_pool(int threads) {
-  check<OptionError>(threads >= 1 && threads <= kMaxThreads, "make_thread_pool", "threads must be from 1 to ", kMaxThreads,
-                     ": got ", threads);
+  check<OptionError>(threads >= 1 && threads <= kMaxThreads, "make_thread_pool", "threads must be from 1 to ",
+      kMaxThreads, ": got ", threads);
   return std::make_shared<ThreadPool>(threads);
 }
 

@@ -45,7 +45,9 @@ std::vector<Probe> sdpa_probes(ProbeMaker& make) {
   const Lengths all{s.batch, s.length, s.memory}, square{s.batch, s.length, s.length};
   std::vector<Probe> probes;
   const auto masked = [&](const Array& mask, const auto& drawn) { probes.push_back(make.with_mask(drawn(), mask)); };
-  const auto called = [&](std::string_view name, Lengths n) { return [&make, name, n] { return make.attention(name, n); }; };
+  const auto called = [&](std::string_view name, Lengths n) {
+    return [&make, name, n] { return make.attention(name, n); };
+  };
   probes.push_back(make.attention("plain", all));
   probes.push_back(make.attention("two tokens", {1, 2, 2}));
   masked(make.padding_mask(all), called("padding", all));
@@ -82,7 +84,8 @@ std::vector<Probe> causal_probes(ProbeMaker& make) {
   future.metadata["name"] = "another future";
   for (const char* name : {"q", "k", "v"}) {
     const Array& now = future.at(name);
-    future.inputs[name] = concat({slice(now, 2, 0, 2), make.draw.array({s.batch, s.heads, s.length - 2, s.head_dim}, 3)}, 2);
+    future.inputs[name] =
+        concat({slice(now, 2, 0, 2), make.draw.array({s.batch, s.heads, s.length - 2, s.head_dim}, 3)}, 2);
   }
   probes.push_back(std::move(future));
   probes.push_back(large(make, "large scores", square));
@@ -99,7 +102,8 @@ std::vector<Probe> flash_probes(ProbeMaker& make) {
   const Index queries = s.length, keys = keys_of(s);
   const Lengths all{s.batch, queries, keys}, square{s.batch, queries, queries};
   std::vector<Probe> probes;
-  const auto add = [&](std::string_view name, Lengths n, Index block, bool causal = false, double spread = 2) -> Probe& {
+  const auto add = [&](std::string_view name, Lengths n, Index block, bool causal = false,
+                       double spread = 2) -> Probe& {
     probes.push_back(with_causal(make.attention(name, n, spread), causal));
     probes.back().metadata["block"] = std::to_string(block);
     return probes.back();

@@ -13,7 +13,8 @@ struct Layer {
   const Task& task = make.task;
   const Sizes& sizes = make.s;
   Draw& draw = make.draw;
-  bool merged = task.takes("W_qkv"), output = task.takes("W_o"), cross = task.takes("memory"), narrow = task.has("narrow");
+  bool merged = task.takes("W_qkv"), output = task.takes("W_o"), cross = task.takes("memory"),
+       narrow = task.has("narrow");
 
   Index width() const { return narrow ? sizes.head_dim : sizes.heads * sizes.head_dim; }
   Index kv_width() const { return narrow ? sizes.head_dim : sizes.kv_heads * sizes.head_dim; }
@@ -54,7 +55,8 @@ struct Layer {
   }
 
   std::vector<Probe> masked() {
-    const Lengths all{sizes.batch, sizes.length, sizes.memory}, n{sizes.batch, sizes.length, cross ? sizes.memory : sizes.length};
+    const Lengths all{sizes.batch, sizes.length, sizes.memory},
+        n{sizes.batch, sizes.length, cross ? sizes.memory : sizes.length};
     std::vector<Probe> out;
     const auto add = [&](const Array& mask, const Probe& drawn) { out.push_back(make.with_mask(drawn, mask)); };
     add(make.padding_mask(n), probe("padding", all));
@@ -67,7 +69,8 @@ struct Layer {
     return out;
   }
 
-  /// Half a head's width of tokens, W_v = W_o = 1, x = identities side by side: the output shows each weight twice (dropout.h).
+  /// Half a head's width of tokens, W_v = W_o = 1, x = identities side by side: the output shows each weight twice
+  /// (dropout.h).
   Probe dropping(std::string_view call) {
     const Index length = sizes.head_dim / 2, embed = sizes.embed;
     Probe out = probe(call, {1, length, length}, 1);
@@ -112,7 +115,8 @@ std::vector<Probe> layer_probes(ProbeMaker& make) {
   if (causal) {
     Probe future = out.front();
     future.metadata["name"] = "another future";
-    future.inputs["x"] = concat({slice(future.at("x"), 1, 0, 2), make.draw.array({s.batch, s.length - 2, s.embed}, 3)}, 1);
+    future.inputs["x"] =
+        concat({slice(future.at("x"), 1, 0, 2), make.draw.array({s.batch, s.length - 2, s.embed}, 3)}, 1);
     out.push_back(std::move(future));
   }
   out.push_back(layer.large_probe("large scores", all));
@@ -123,7 +127,8 @@ std::vector<Probe> layer_probes(ProbeMaker& make) {
   gradient.inputs["dout"] = make.draw.array({1, 3, layer.output ? s.embed : layer.width()});
   out.push_back(std::move(gradient));
   out.push_back(called_twice(out.front()));
-  if (!layer.narrow && s.head_dim % 2 == 0 && s.head_dim > 2 && !causal && s.heads == s.kv_heads && layer.width() == s.embed) {
+  if (!layer.narrow && s.head_dim % 2 == 0 && s.head_dim > 2 && !causal && s.heads == s.kv_heads &&
+      layer.width() == s.embed) {
     out.push_back(layer.dropping("training"));
     out.push_back(layer.dropping("evaluation"));
   }

@@ -20,12 +20,9 @@ Array Draw::array(Shape shape, double deviation) {
 
 Probe ProbeMaker::start(std::string_view name, std::string_view call) const {
   Probe probe;
-  probe.metadata = {{"task", std::string(task.name)},
-                    {"name", std::string(name)},
-                    {"call", std::string(call)},
-                    {"heads", std::to_string(s.heads)},
-                    {"kv_heads", std::to_string(s.kv_heads)},
-                    {"causal", task.has("always-causal") ? "1" : "0"}};
+  probe.metadata = {{"task", std::string(task.name)}, {"name", std::string(name)}, {"call", std::string(call)},
+      {"heads", std::to_string(s.heads)}, {"kv_heads", std::to_string(s.kv_heads)},
+      {"causal", task.has("always-causal") ? "1" : "0"}};
   return probe;
 }
 
@@ -95,10 +92,9 @@ Array ProbeMaker::empty_row_mask(Lengths n) {
 
 std::vector<Probe> Task::probes(const Sizes& own_sizes, std::uint64_t seed) const {
   using Probes = std::vector<Probe> (*)(ProbeMaker&);
-  static constexpr std::pair<std::string_view, Probes> kOwn[] = {
-      {"sdpa", sdpa_probes}, {"causal", causal_probes},     {"flash", flash_probes},     {"linear", linear_probes},
-      {"rope", rope_probes}, {"backward", backward_probes}, {"dropout", dropout_probes}, {"cache", cache_probes},
-      {"lm", lm_probes}};
+  static constexpr std::pair<std::string_view, Probes> kOwn[] = {{"sdpa", sdpa_probes}, {"causal", causal_probes},
+      {"flash", flash_probes}, {"linear", linear_probes}, {"rope", rope_probes}, {"backward", backward_probes},
+      {"dropout", dropout_probes}, {"cache", cache_probes}, {"lm", lm_probes}};
   const auto own = std::ranges::find(kOwn, name, &std::pair<std::string_view, Probes>::first);
   ProbeMaker make{*this, own_sizes, Draw(seed)};
   return (own == std::end(kOwn) ? layer_probes : own->second)(make);
@@ -113,7 +109,8 @@ std::vector<StateDict> make_probes(std::string_view task, const Sizes& sizes, st
       probe.metadata["dropout"] = std::to_string(*owner.dropout);
     if (!owner.output) probe.metadata["without"] = "output";
     for (auto& [name, array] : probe.inputs) {
-      if (name.starts_with("b_") && std::ranges::find(owner.absent, name) != owner.absent.end()) array = Array(array.shape);
+      if (name.starts_with("b_") && std::ranges::find(owner.absent, name) != owner.absent.end())
+        array = Array(array.shape);
     }
     StateDict state;
     state.metadata = probe.metadata;

@@ -38,8 +38,8 @@ struct ProbeMaker {
   Probe start(std::string_view name, std::string_view call = "forward") const;
   /// q [B, H, Tq, d], k, v [B, H, Tk, d]. Scores before the scale have a deviation of `spread` sqrt(d).
   Probe attention(std::string_view name, Lengths n, double spread = 2, double spread_of_keys = 1);
-  /// Draws until no row's largest score lies where exp overflows in float32 or float64 (88.7, 709.8): there NaN, infinity and numbers
-  /// would depend on the order of operations.
+  /// Draws until no row's largest score lies where exp overflows in float32 or float64 (88.7, 709.8): there NaN,
+  /// infinity and numbers would depend on the order of operations.
   Probe clear_of_overflow(const std::function<Probe()>& drawn) const;
   /// A mask [B, Tq, Tk], in the task's own shape.
   Probe with_mask(Probe probe, const Array& mask) const;

@@ -1,5 +1,5 @@
-// The functions that textbooks and mistakes call. An index is the number of an array with one element; axes count from the end where
-// they are negative.
+// The functions that textbooks and mistakes call. An index is the number of an array with one element; axes count from
+// the end where they are negative.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -19,8 +19,7 @@ Index whole(const Value& x) { return static_cast<Index>(number(x)); }
 int axis(const Value& x) { return static_cast<int>(number(x)); }
 
 /// The numbers from the n-th argument on.
-template <class T>
-std::vector<T> rest(Values x, std::size_t n) {
+template <class T> std::vector<T> rest(Values x, std::size_t n) {
   std::vector<T> found;
   for (; n < x.size(); ++n) found.push_back(static_cast<T>(number(x[n])));
   return found;
@@ -32,10 +31,7 @@ std::vector<Index> indices(const Array& a) {
 }
 
 Array full(double x, Shape shape) { return Array(std::move(shape), Number(x)); }
-template <Number (*f)(Number)>
-Array each(Values x) {
-  return map(*x[0], f);
-}
+template <Number (*f)(Number)> Array each(Values x) { return map(*x[0], f); }
 Number floored(Number x) { return std::floor(x.value); }
 Number raised(Number x) { return std::ceil(x.value); }
 Number exact(Number x) { return x.value; }
@@ -125,7 +121,8 @@ Array rotary(Values x) {
   }
   return angles;
 }
-/// [T, d / 2] -> [T, d]: each pair's angle at both of its columns. Pairs (2c, 2c + 1) if interleaved, otherwise (c, c + d/2).
+/// [T, d / 2] -> [T, d]: each pair's angle at both of its columns. Pairs (2c, 2c + 1) if interleaved, otherwise (c, c +
+/// d/2).
 Array spread(Values x) {
   const Index pairs = x[0]->size(1);
   std::vector<Index> from;
@@ -163,8 +160,7 @@ Array onehot(Values x) {
   return out;
 }
 /// Rows [B, T, E] added to those of a table that ids [B, T] say; with `adds` false the last one stays.
-template <bool adds>
-Array scatter(Values x) {
+template <bool adds> Array scatter(Values x) {
   const Array &rows = *x[0], &ids = *x[1];
   const Index width = rows.size(-1);
   Array table(x[2]->shape);
@@ -228,7 +224,8 @@ constexpr NamedFunction kFunctions[] = {
     {"total", [](Values x) { return sum(reshape(*x[0], {x[0]->count()}), 0); }},
     {"weight_gradient", [](Values x) { return weight_gradient(*x[0], *x[1]); }},
     {"where", where},
-    {"with_error", [](Values x) { return zip(*x[0], *x[1], [](Number a, Number e) { return Number(a.value, e.value); }); }},
+    {"with_error",
+        [](Values x) { return zip(*x[0], *x[1], [](Number a, Number e) { return Number(a.value, e.value); }); }},
 };
 
 }  // namespace

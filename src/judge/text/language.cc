@@ -19,16 +19,18 @@ Array settled(Array a) {
   return a;
 }
 
-template <bool (*holds)(double, double)>
-Array compared(const Array& a, const Array& b) {
+template <bool (*holds)(double, double)> Array compared(const Array& a, const Array& b) {
   return zip(a, b, [](Number x, Number y) { return Number(holds(x.value, y.value) ? 1 : 0); });
 }
 constexpr std::pair<std::string_view, Binary> kComparisons[] = {
-    {"==", compared<[](double a, double b) { return a == b; }>}, {"!=", compared<[](double a, double b) { return a != b; }>},
-    {"<=", compared<[](double a, double b) { return a <= b; }>}, {">=", compared<[](double a, double b) { return a >= b; }>},
-    {"<", compared<[](double a, double b) { return a < b; }>},   {">", compared<[](double a, double b) { return b < a; }>}};
-constexpr std::pair<std::string_view, Binary> kSums[] = {{"+", operator+}, {"-", operator-}};
-constexpr std::pair<std::string_view, Binary> kProducts[] = {{"*", operator*}, {"/", operator/}, {"@", matmul}};
+    {"==", compared<[](double a, double b) { return a == b; }>},
+    {"!=", compared<[](double a, double b) { return a != b; }>},
+    {"<=", compared<[](double a, double b) { return a <= b; }>},
+    {">=", compared<[](double a, double b) { return a >= b; }>},
+    {"<", compared<[](double a, double b) { return a < b; }>},
+    {">", compared<[](double a, double b) { return b < a; }>}};
+constexpr std::pair<std::string_view, Binary> kSums[] = {{"+", operator+ }, {"-", operator- } };
+constexpr std::pair<std::string_view, Binary> kProducts[] = {{"*", operator* }, {"/", operator/ }, {"@", matmul}};
 
 /// "3,1,1" -> [3, 1, 1]; one number has no axes.
 Array numbers_of(const std::string& text) {
@@ -49,7 +51,8 @@ bool in_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 |
 
 class Parser {
  public:
-  Parser(std::string_view text, std::vector<std::string> parameters = {}) : text_(text), parameters_(std::move(parameters)) {}
+  Parser(std::string_view text, std::vector<std::string> parameters = {})
+      : text_(text), parameters_(std::move(parameters)) {}
 
   Expression expression() {
     Expression first = comparison();
@@ -201,7 +204,8 @@ class Parser {
     return [found, optional](const Scope& scope) {
       const Arrays& arrays = scope.work.arrays;
       if (const auto array = arrays.find(found); array != arrays.end()) return Value::of(array->second);
-      if (const auto let = definitions().lets.find(found); let != definitions().lets.end() && let->second.parameters == 0)
+      if (const auto let = definitions().lets.find(found);
+          let != definitions().lets.end() && let->second.parameters == 0)
         return let->second.body({scope.work, scope.number});
       need(optional);  // two edits together may leave out the step that makes it
       return Value(Array());

@@ -9,7 +9,7 @@
 namespace qkv::inline v0 {
 std::span<const EmbeddedFile> embedded_judge();
 std::span<const EmbeddedFile> embedded_tasks();  // what the runner reads too
-}
+}  // namespace qkv::inline v0
 
 namespace qkv::judge {
 

@@ -1,5 +1,5 @@
-// The texts that are compiled in (text/*.txt, and the tasks that the runner reads too). Not: what they say (textbook.cc, catalogue.cc,
-// tasks.cc).
+// The texts that are compiled in (text/*.txt, and the tasks that the runner reads too). Not: what they say
+// (textbook.cc, catalogue.cc, tasks.cc).
 #pragma once
 
 #include <string_view>

@@ -1,8 +1,8 @@
-// Tiled backward attention: one query tile against one range of keys, scores recomputed from lse. All five products read
-// K, V, Q and dO in their natural rows; only Q^T and dO^T panels are packed. dk, dv, dq and dbias are set or added
-// to. Policy: Operands (what the products read: PlainOperands, Bf16Operands). Not: delta and lse (attention/), the order of
-// tiles. Dao 2023 (2307.08691), alg. 2:
-// P = exp(s - lse);  dV = P^T dO;  dP = dO V^T;  dS = P * (dP - delta);  dQ = dS K;  dK = dS^T Q.
+// Tiled backward attention: one query tile against one range of keys, scores recomputed from lse. All five products
+// read K, V, Q and dO in their natural rows; only Q^T and dO^T panels are packed. dk, dv, dq and dbias are set or added
+// to. Policy: Operands (what the products read: PlainOperands, Bf16Operands). Not: delta and lse (attention/), the
+// order of tiles. Dao 2023 (2307.08691), alg. 2: P = exp(s - lse);  dV = P^T dO;  dP = dO V^T;  dS = P * (dP - delta);
+// dQ = dS K;  dK = dS^T Q.
 #pragma once
 
 #include "kernels/attention/differentiate.h"
@@ -22,8 +22,8 @@ struct BackwardBlock {
   bool nonfinite_queries = false;  // partial, and Q or dO do
 };
 
-/// C[m] (+)= factor * sum_k A[m, k] * B[k] over pairs with kept(m, k) only, with the order and rounding of `product_spans`: for
-/// blocks with NaN or infinity behind the mask, since 0 * NaN is NaN.
+/// C[m] (+)= factor * sum_k A[m, k] * B[k] over pairs with kept(m, k) only, with the order and rounding of
+/// `product_spans`: for blocks with NaN or infinity behind the mask, since 0 * NaN is NaN.
 template <class N, class Kept>
 inline void product_of_kept(const Product<N>& p, Index rows, Index columns, bool sets, const Kept& kept) {
   using Sum = typename Terms<N>::Sum;
@@ -39,7 +39,8 @@ inline void product_of_kept(const Product<N>& p, Index rows, Index columns, bool
         const bool first = kept(m, k), second = numbers > 1 && !last && kept(m, k + 1);
         if (!first && !second) continue;
         const auto* a = p.a + m * p.a_row + k / numbers * p.a_depth;
-        const auto b = Terms<N>::keep(Terms<N>::load_b_tail(p.b + k / numbers * p.b_row + column, width), first, second);
+        const auto b =
+            Terms<N>::keep(Terms<N>::load_b_tail(p.b + k / numbers * p.b_row + column, width), first, second);
         chain.add(k, last ? Terms<N>::splat_last(a) : Terms<N>::splat_a(a), b);
       }
       const V sum = chain.total();
@@ -51,9 +52,8 @@ inline void product_of_kept(const Product<N>& p, Index rows, Index columns, bool
 }
 
 /// The product over the spans or, where masked pairs are not finite, over the kept pairs.
-template <class N, class Kept>
-inline void add_product(const Product<N>& p, Index rows, Index columns, const Span* depth_of, bool sets, bool nonfinite,
-                        const Kept& kept) {
+template <class N, class Kept> inline void add_product(
+    const Product<N>& p, Index rows, Index columns, const Span* depth_of, bool sets, bool nonfinite, const Kept& kept) {
   if (nonfinite) {
     product_of_kept(p, rows, columns, sets, kept);
   } else if (sets) {
@@ -63,16 +63,14 @@ inline void add_product(const Product<N>& p, Index rows, Index columns, const Sp
   }
 }
 
-/// Whether a query (counted from the tile's first) attends a key (from the block's first). Valid where find_nonfinite found
-/// something.
-template <class T>
-inline bool pair_kept(const BackwardScratch<T>& w, Index query, Index key) {
+/// Whether a query (counted from the tile's first) attends a key (from the block's first). Valid where find_nonfinite
+/// found something.
+template <class T> inline bool pair_kept(const BackwardScratch<T>& w, Index query, Index key) {
   return (w.lane_mask[query / strip_lanes<T>() * kBackwardBlock + key] >> (query % strip_lanes<T>()) & 1u) != 0;
 }
 
-template <class T, class Operands>
-inline void add_products(const BackwardTile<T>& t, const BackwardScratch<T>& w, const Operands& operands,
-                         const BackwardBlock& b) {
+template <class T, class Operands> inline void add_products(
+    const BackwardTile<T>& t, const BackwardScratch<T>& w, const Operands& operands, const BackwardBlock& b) {
   using N = typename Operands::Number;
   const ScoreParams<T>& s = t.scores;
   const T dropped = s.dropout.threshold == 0 ? T{1} : kept_factor<T>(s.dropout);
@@ -81,7 +79,7 @@ inline void add_products(const BackwardTile<T>& t, const BackwardScratch<T>& w, 
     sums.c_row = c_row;
     sums.factor = &factor;
     add_product(sums, b.nj, columns, w.spans.queries_of, t.sets_keys, b.nonfinite_queries,
-                [&](Index key, Index query) { return pair_kept(w, query, key); });
+        [&](Index key, Index query) { return pair_kept(w, query, key); });
   };
   // dv[j, d] += factor * sum_i p[j, i] * dout[i, d]
   if (t.dv != nullptr) add_to_keys(operands.dv_product(), t.dv, t.dv_stride, dropped, t.v_head_dim);
@@ -94,13 +92,12 @@ inline void add_products(const BackwardTile<T>& t, const BackwardScratch<T>& w, 
   sums.c_row = t.dq_stride;
   sums.factor = &s.scale;
   add_product(sums, t.q_count, s.head_dim, w.spans.keys_of, b.sets_dq, b.nonfinite_keys,
-              [&](Index query, Index key) { return pair_kept(w, query, key); });
+      [&](Index query, Index key) { return pair_kept(w, query, key); });
 }
 
 /// Scores and dP within each vector's span.
-template <class T, class Operands>
-inline void score_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, const Operands& operands,
-                        const BackwardBlock& b) {
+template <class T, class Operands> inline void score_block(
+    const BackwardTile<T>& t, const BackwardScratch<T>& w, const Operands& operands, const BackwardBlock& b) {
   using N = typename Operands::Number;
   const T factor = panel_factor(t.scores);
   for (Index first = 0; first < t.q_count; first += kWideLanes<T>) {
@@ -118,8 +115,7 @@ inline void score_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, c
 }
 
 /// Zeros P and dS where the products dK and dV read them outside every vector's span.
-template <class T>
-inline void clear_gaps(const BackwardScratch<T>& w, Index keys) {
+template <class T> inline void clear_gaps(const BackwardScratch<T>& w, Index keys) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   for (Index j = 0; j < keys; j += kGroup) {
@@ -158,11 +154,10 @@ inline void mask_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, Ba
   find_vector_spans<T>(t.q_count, w.spans);
 }
 
-/// Records which side of the masked pairs holds NaN or infinity; if any does, fills the lane masks of unmasked and empty strips
-/// too, for pair_kept.
-template <class T>
-inline void find_nonfinite(Index q_count, bool nonfinite_keys, bool nonfinite_queries, const BlockStrip<T>* strips,
-                           BackwardBlock& b) {
+/// Records which side of the masked pairs holds NaN or infinity; if any does, fills the lane masks of unmasked and
+/// empty strips too, for pair_kept.
+template <class T> inline void find_nonfinite(
+    Index q_count, bool nonfinite_keys, bool nonfinite_queries, const BlockStrip<T>* strips, BackwardBlock& b) {
   b.nonfinite_keys = nonfinite_keys;
   b.nonfinite_queries = nonfinite_queries;
   if (!nonfinite_keys && !nonfinite_queries) return;
@@ -174,8 +169,7 @@ inline void find_nonfinite(Index q_count, bool nonfinite_keys, bool nonfinite_qu
 }
 
 /// About how many blocks the products of `keys` keys have (blocks_of of forward.h).
-template <class T>
-inline Index blocks_of(const BackwardTile<T>& t, Index keys) {
+template <class T> inline Index blocks_of(const BackwardTile<T>& t, Index keys) {
   constexpr Index rows = kRows / 2;  // of a block of product_spans
   const auto columns = [](Index width) { return (width + kWideLanes<T> - 1) / kWideLanes<T>; };
   const Index of_keys = keys * (2 * columns(t.q_count) + columns(t.v_head_dim) + columns(t.scores.head_dim));
@@ -183,10 +177,9 @@ inline Index blocks_of(const BackwardTile<T>& t, Index keys) {
   return (of_keys + of_queries) / (t.scores.mask.tile == nullptr ? rows : 2 * rows);
 }
 
-/// What is left of this block's rows of the bias and of its gradient, and then, over its products, those of the next block, keys
-/// [begin, end).
-template <class T>
-[[gnu::noinline]] void fetch_bias(const BackwardTile<T>& t, Index begin, Index end, Ahead& ahead) {
+/// What is left of this block's rows of the bias and of its gradient, and then, over its products, those of the next
+/// block, keys [begin, end).
+template <class T> [[gnu::noinline]] void fetch_bias(const BackwardTile<T>& t, Index begin, Index end, Ahead& ahead) {
   fetch_rest(ahead);
   ahead = {};
   if (begin >= end) return;
@@ -198,8 +191,8 @@ template <class T>
   begin_ahead(&ahead, blocks_of(t, kBackwardBlock));
 }
 
-template <class T, class Operands>
-inline void backward_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, const Operands& operands, BackwardBlock& b) {
+template <class T, class Operands> inline void backward_block(
+    const BackwardTile<T>& t, const BackwardScratch<T>& w, const Operands& operands, BackwardBlock& b) {
   BlockStrip<T> strips[kStripsPerTile];
   mask_block(t, w, b, strips);
   if (!b.any && !t.sets_keys && !b.sets_dq) return;
@@ -221,14 +214,13 @@ template <class T>
 inline void pack_panels(const TypedRows<const T>& rows, Index count, Index width, T factor, Index panel, T* panels) {
   for (Index first = 0; first < count; first += panel) {
     pack_transposed<T>(rows.data + first * rows.stride, rows.stride, smaller(panel, count - first), width, factor,
-                       panels + first * width, panel);
+        panels + first * width, panel);
   }
 }
 
-/// What the five products read where rows are T: K, V, Q and dO in their natural rows, panels of Q^T and dO^T, P and dS in
-/// place.
-template <class T>
-struct PlainOperands {
+/// What the five products read where rows are T: K, V, Q and dO in their natural rows, panels of Q^T and dO^T, P and dS
+/// in place.
+template <class T> struct PlainOperands {
   using Number = T;
   static constexpr Store kStoreScores = Store::kSet;  // the factor of scores is in the panels
   const BackwardTile<T>& t;
@@ -258,12 +250,12 @@ struct PlainOperands {
   Product<T> dk_product() const { return row_product(w.ds, q); }
   Product<T> dq_product(const BackwardBlock& b) const {
     return {.a = w.ds,
-            .a_row = 1,
-            .a_depth = w.row,
-            .b = block_of(k, b),
-            .b_row = k.stride,
-            .depth = b.nj,
-            .ahead = ahead()};
+        .a_row = 1,
+        .a_depth = w.row,
+        .b = block_of(k, b),
+        .b_row = k.stride,
+        .depth = b.nj,
+        .ahead = ahead()};
   }
 
  private:
@@ -271,30 +263,29 @@ struct PlainOperands {
   const T* block_of(const TypedRows<const T>& rows, const BackwardBlock& b) const {
     return rows.data + (b.j0 - t.k_begin) * rows.stride;
   }
-  Product<T> panel_product(const TypedRows<const T>& rows, const BackwardBlock& b, const T* panels, Index first,
-                           Index width) const {
+  Product<T> panel_product(
+      const TypedRows<const T>& rows, const BackwardBlock& b, const T* panels, Index first, Index width) const {
     return {.a = block_of(rows, b),
-            .a_row = rows.stride,
-            .a_depth = 1,
-            .b = panels + first * width,
-            .b_row = w.panel,
-            .depth = width,
-            .ahead = ahead()};
+        .a_row = rows.stride,
+        .a_depth = 1,
+        .b = panels + first * width,
+        .b_row = w.panel,
+        .depth = width,
+        .ahead = ahead()};
   }
   Product<T> row_product(const T* weights, const TypedRows<const T>& rows) const {
     return {.a = weights,
-            .a_row = w.row,
-            .a_depth = 1,
-            .b = rows.data,
-            .b_row = rows.stride,
-            .depth = t.q_count,
-            .ahead = ahead()};
+        .a_row = w.row,
+        .a_depth = 1,
+        .b = rows.data,
+        .b_row = rows.stride,
+        .depth = t.q_count,
+        .ahead = ahead()};
   }
 };
 
 /// Loads lse and delta of the tile's queries, zeros in lanes past q_count. delta null: zeros.
-template <class T>
-inline void load_row_numbers(const BackwardTile<T>& t, const T* delta, const BackwardScratch<T>& w) {
+template <class T> inline void load_row_numbers(const BackwardTile<T>& t, const T* delta, const BackwardScratch<T>& w) {
   for (Index i = 0; i < round_up(t.q_count, Simd<T>::kLanes); ++i) {
     const bool live = i < t.q_count;
     w.lse2_high[i] = live ? t.lse2_high[i] : T{0};
@@ -327,26 +318,26 @@ inline void backward_tile(const BackwardTile<T>& t, BackwardScratch<T>& w, const
 }
 
 /// Keys [begin, begin + count) of one matrix: in place, or copied.
-template <class T>
-inline TypedRows<const T> keys_as(const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index count, Index width, T* copy) {
+template <class T> inline TypedRows<const T> keys_as(
+    const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index count, Index width, T* copy) {
   if (const T* rows = chunk_in_place<T>(keys, matrix, begin, count); rows != nullptr) return {rows, matrix.row_stride};
-  for_stored_type<T>(keys.type, [&](auto stored) { read_keys<decltype(stored)>(keys, matrix, begin, count, width, copy); });
+  for_stored_type<T>(
+      keys.type, [&](auto stored) { read_keys<decltype(stored)>(keys, matrix, begin, count, width, copy); });
   return {copy, width};
 }
 
-template <class T>
-void backward(const BackwardTile<T>& t, void* scratch) {
+template <class T> void backward(const BackwardTile<T>& t, void* scratch) {
   const Index d = t.scores.head_dim, dv = t.v_head_dim;
   const bool copies = t.q.type != stored_as<T>() || t.dout.type != stored_as<T>() || !in_one_piece<T>(t.keys);
   BackwardScratch<T> w(scratch, d, dv, copies);
   backward_tile(t, w,
-                PlainOperands<T>{t, w, rows_as<T>(t.q, 0, t.q_count, d, w.q_rows), rows_as<T>(t.dout, 0, t.q_count, dv, w.dout_rows),
-                                 keys_as<T>(t.keys, t.keys.k, t.k_begin, t.k_count, d, w.k_rows),
-                                 keys_as<T>(t.keys, t.keys.v, t.k_begin, t.k_count, dv, w.v_rows)});
+      PlainOperands<T>{t, w, rows_as<T>(t.q, 0, t.q_count, d, w.q_rows),
+          rows_as<T>(t.dout, 0, t.q_count, dv, w.dout_rows),
+          keys_as<T>(t.keys, t.keys.k, t.k_begin, t.k_count, d, w.k_rows),
+          keys_as<T>(t.keys, t.keys.v, t.k_begin, t.k_count, dv, w.v_rows)});
 }
 
-template <class T>
-void delta_rows(const DeltaRows<T>& t, void* scratch) {
+template <class T> void delta_rows(const DeltaRows<T>& t, void* scratch) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const bool copies = t.out.type != stored_as<T>() || t.dout.type != stored_as<T>();

@@ -1,5 +1,5 @@
-// Backward attention on products of bf16 pairs. P and dS are computed in float and rounded to bf16 once per block, before their
-// products; every sum is float. Pairs lie along the axis that a product sums over:
+// Backward attention on products of bf16 pairs. P and dS are computed in float and rounded to bf16 once per block,
+// before their products; every sum is float. Pairs lie along the axis that a product sums over:
 //   S^T = K Q^T, dP^T = V dO^T   along D and Dv: K and V in their natural rows, panels of Q^T and dO^T in pairs
 //   dV = P^T dO, dK = dS^T Q     along queries: rows of P^T and dS^T, two rows of dO and of Q paired up
 //   dQ = dS K                    along keys: two rows of dS^T, two rows of K paired up; for tiles rows of dS
@@ -17,17 +17,19 @@ struct Bf16BackwardScratch {
   BackwardScratch<float> tile;  // its panels hold pairs
   Carver carver;
   static constexpr Index kKeyPairs = kBackwardBlock / 2;
-  std::uint32_t* q = carver.array<std::uint32_t>(tile.width / 2 * tile.head_dim);  // [query_tile / 2][D]: two rows paired up
+  std::uint32_t* q =
+      carver.array<std::uint32_t>(tile.width / 2 * tile.head_dim);  // [query_tile / 2][D]: two rows paired up
   std::uint32_t* dout = carver.array<std::uint32_t>(tile.width / 2 * tile.v_head_dim);  // [query_tile / 2][Dv]
-  std::uint32_t* k = carver.array<std::uint32_t>(kKeyPairs * tile.head_dim);            // [kKeyPairs][D]: the block's keys
-  BFloat16* p_rows = carver.array<BFloat16>(kBackwardBlock * tile.row);                 // [kBackwardBlock][tile.row]
-  BFloat16* ds_rows = carver.array<BFloat16>(kBackwardBlock * tile.row);                // [kBackwardBlock][tile.row]
+  std::uint32_t* k = carver.array<std::uint32_t>(kKeyPairs * tile.head_dim);  // [kKeyPairs][D]: the block's keys
+  BFloat16* p_rows = carver.array<BFloat16>(kBackwardBlock * tile.row);       // [kBackwardBlock][tile.row]
+  BFloat16* ds_rows = carver.array<BFloat16>(kBackwardBlock * tile.row);      // [kBackwardBlock][tile.row]
   // [kKeyPairs][tile.row]; for AMX tiles [tile.width][kKeyPairs]
   std::uint32_t* ds_pairs = carver.array<std::uint32_t>(kKeyPairs * tile.row);
   PairStrides ds_strides = Terms<BFloat16>::kAmxTiles ? PairStrides{1, kKeyPairs} : PairStrides{tile.row, 1};
   std::size_t bytes = carver.used();
 
-  Bf16BackwardScratch(void* base, Index d, Index dv) : tile(base, d, dv, widened_query_tile<float>(d, dv)), carver(base, tile.bytes) {}
+  Bf16BackwardScratch(void* base, Index d, Index dv)
+      : tile(base, d, dv, widened_query_tile<float>(d, dv)), carver(base, tile.bytes) {}
 
   std::uint32_t* q_panels() const { return reinterpret_cast<std::uint32_t*>(tile.q_panels); }
   std::uint32_t* dout_panels() const { return reinterpret_cast<std::uint32_t*>(tile.dout_panels); }
@@ -87,11 +89,11 @@ struct Bf16Operands {
   Product<BFloat16> dk_product() const { return row_product(w.ds_rows, w.q, t.scores.head_dim); }
   Product<BFloat16> dq_product(const BackwardBlock& b) const {
     return {.a = reinterpret_cast<const BFloat16*>(w.ds_pairs),
-            .a_row = 2 * w.ds_strides.column,
-            .a_depth = 2 * w.ds_strides.pair,
-            .b = w.k,
-            .b_row = t.scores.head_dim,
-            .depth = b.nj};
+        .a_row = 2 * w.ds_strides.column,
+        .a_depth = 2 * w.ds_strides.pair,
+        .b = w.k,
+        .b_row = t.scores.head_dim,
+        .depth = b.nj};
   }
 
  private:
@@ -112,19 +114,19 @@ struct Bf16Operands {
       const float* from = rows + key * w.tile.row + i;
       const Index middle = i + kLanes;
       const U32 pairs = round_in_order(queries.begin < middle ? load<float>(from) : F32{},
-                                       queries.end > middle ? load<float>(from + kLanes) : F32{});
+          queries.end > middle ? load<float>(from + kLanes) : F32{});
       __builtin_memcpy(static_cast<void*>(rounded + key * w.tile.row + i), &pairs, sizeof pairs);
     }
   }
 
-  Product<BFloat16> panel_product(const Typed& rows, const BackwardBlock& b, const std::uint32_t* panels, Index first,
-                                  Index width) const {
+  Product<BFloat16> panel_product(
+      const Typed& rows, const BackwardBlock& b, const std::uint32_t* panels, Index first, Index width) const {
     return {.a = block_of(rows, b),
-            .a_row = rows.stride,
-            .a_depth = 2,
-            .b = panels + first * pairs_of(width),
-            .b_row = w.tile.panel,
-            .depth = width};
+        .a_row = rows.stride,
+        .a_depth = 2,
+        .b = panels + first * pairs_of(width),
+        .b_row = w.tile.panel,
+        .depth = width};
   }
   Product<BFloat16> row_product(const BFloat16* weights, const std::uint32_t* rows, Index width) const {
     return {.a = weights, .a_row = w.tile.row, .a_depth = 2, .b = rows, .b_row = width, .depth = t.q_count};
@@ -136,9 +138,10 @@ void backward_bf16(const BackwardTile<float>& t, void* scratch) {
   Bf16BackwardScratch w(scratch, d, dv);
   BFloat16* const none = nullptr;  // rows are bf16, keys one page
   backward_tile(t, w.tile,
-                Bf16Operands{t, w, rows_as<BFloat16>(t.q, 0, t.q_count, d, none), rows_as<BFloat16>(t.dout, 0, t.q_count, dv, none),
-                             {chunk_in_place<BFloat16>(t.keys, t.keys.k, t.k_begin, t.k_count), t.keys.k.row_stride},
-                             {chunk_in_place<BFloat16>(t.keys, t.keys.v, t.k_begin, t.k_count), t.keys.v.row_stride}});
+      Bf16Operands{t, w, rows_as<BFloat16>(t.q, 0, t.q_count, d, none),
+          rows_as<BFloat16>(t.dout, 0, t.q_count, dv, none),
+          {chunk_in_place<BFloat16>(t.keys, t.keys.k, t.k_begin, t.k_count), t.keys.k.row_stride},
+          {chunk_in_place<BFloat16>(t.keys, t.keys.v, t.k_begin, t.k_count), t.keys.v.row_stride}});
 }
 
 /// In the order in which backward sums dout . v, so that dP - delta of a row with one key is 0.

@@ -1,7 +1,7 @@
-// Attention forward on products of bf16 pairs: K is read in its natural rows, two numbers to a 32-bit word, Q^T is packed in
-// pairs along D, V once per chunk in pairs of keys, and the weights are rounded to bf16 before the product with V. Sums,
-// softmax and lse are float. The same code runs on AMX tiles; Terms<BFloat16> holds the difference (amx_terms.h). Not: backward
-// (bf16_backward.h); a matrix of weights, which the float kernels compute (forward.h).
+// Attention forward on products of bf16 pairs: K is read in its natural rows, two numbers to a 32-bit word, Q^T is
+// packed in pairs along D, V once per chunk in pairs of keys, and the weights are rounded to bf16 before the product
+// with V. Sums, softmax and lse are float. The same code runs on AMX tiles; Terms<BFloat16> holds the difference
+// (amx_terms.h). Not: backward (bf16_backward.h); a matrix of weights, which the float kernels compute (forward.h).
 #pragma once
 
 #include "kernels/attention/forward.h"
@@ -15,7 +15,7 @@ struct Bf16ForwardScratch {
   ForwardScratch<float> tile;  // with room for out, keys of several pages, and v as float where a mask may hide NaN
   Carver carver;
   Index pairs = tile.keys / 2, v_head_dim = tile.v_head_dim;
-  std::uint32_t* v_pairs = carver.array<std::uint32_t>(pairs * v_head_dim);            // [pairs][Dv]; for AMX tiles [Dv][pairs]
+  std::uint32_t* v_pairs = carver.array<std::uint32_t>(pairs * v_head_dim);  // [pairs][Dv]; for AMX tiles [Dv][pairs]
   std::uint32_t* p_pairs = carver.array<std::uint32_t>(pairs * strip_lanes<float>());  // [pairs][strip]
   PairStrides v_strides = Terms<BFloat16>::kAmxTiles ? PairStrides{1, pairs} : PairStrides{v_head_dim, 1};
   std::size_t bytes = carver.used();
@@ -28,13 +28,15 @@ inline std::size_t bf16_forward_scratch_bytes(Index head_dim, Index v_head_dim, 
   return Bf16ForwardScratch(nullptr, head_dim, v_head_dim, queries).bytes;
 }
 
-/// Rows and products of forward_tile on pairs. PagedRows provides what is float: out, and v where a mask may hide NaN or infinity.
+/// Rows and products of forward_tile on pairs. PagedRows provides what is float: out, and v where a mask may hide NaN
+/// or infinity.
 struct Bf16Rows : PagedRows<float> {
   static constexpr bool kSets = false;
   const Bf16ForwardScratch& pairs;
   TypedRows<const BFloat16> keys{};  // of the chunk, as they are stored
 
-  Bf16Rows(const ForwardTile<float>& t, const Bf16ForwardScratch& scratch) : PagedRows<float>(t, scratch.tile), pairs(scratch) {}
+  Bf16Rows(const ForwardTile<float>& t, const Bf16ForwardScratch& scratch)
+      : PagedRows<float>(t, scratch.tile), pairs(scratch) {}
 
   std::uint32_t* q_pairs(const ForwardTile<float>& t, const StripRange& r) const {
     return reinterpret_cast<std::uint32_t*>(w.q_panels + r.strip * strip_lanes<float>() * t.scores.head_dim);
@@ -59,28 +61,28 @@ struct Bf16Rows : PagedRows<float> {
     if (may_hide) PagedRows<float>::take_values(t, j0, nj);
   }
 
-  ScoreTile score(const ForwardTile<float>& t, const ForwardScratch<float>& panels, const StripRange& r, Index j0, Index nj,
-                  float* scores) const {
+  ScoreTile score(const ForwardTile<float>& t, const ForwardScratch<float>& panels, const StripRange& r, Index j0,
+      Index nj, float* scores) const {
     const ScoreParams<float>& s = t.scores;
     const float factor = panel_factor(s);
     return score_tile(s, r.i0, r.ni, j0, nj, scores, panels.bias, panels.lane_mask, [&](const VectorRange& range) {
       // scores[j, lane] = factor * sum_d k[j, d] * q[lane, d]
       product_vectors<BFloat16, Store::kScale>({.a = keys.data + range.lo * keys.stride,
-                                                .a_row = keys.stride,
-                                                .a_depth = 2,
-                                                .b = q_pairs(t, r),
-                                                .b_row = strip_lanes<float>(),
-                                                .c = scores + range.lo * strip_lanes<float>(),
-                                                .c_row = strip_lanes<float>(),
-                                                .depth = s.head_dim,
-                                                .factor = &factor,
-                                                .ahead = t.ahead},
-                                               range.hi - range.lo, range.first, range.count);
+                                                   .a_row = keys.stride,
+                                                   .a_depth = 2,
+                                                   .b = q_pairs(t, r),
+                                                   .b_row = strip_lanes<float>(),
+                                                   .c = scores + range.lo * strip_lanes<float>(),
+                                                   .c_row = strip_lanes<float>(),
+                                                   .depth = s.head_dim,
+                                                   .factor = &factor,
+                                                   .ahead = t.ahead},
+          range.hi - range.lo, range.first, range.count);
     });
   }
 
   void add_values(const ForwardTile<float>& t, const StripRange&, const VectorRange& range, Index nj, const float* p,
-                  float* out) const {
+      float* out) const {
     round_range(range, p);
     const PairSpan steps = whole_steps(range.lo, range.hi);
     // A key next to the range, in the same step of the product, may be NaN, and 0 * NaN is NaN.
@@ -92,18 +94,18 @@ struct Bf16Rows : PagedRows<float> {
     // out[d, lane] += sum_j v[j, d] * p[j, lane]
     product_vectors<BFloat16, Store::kAdd>(
         {.a = reinterpret_cast<const BFloat16*>(pairs.v_pairs + steps.begin * pairs.v_strides.pair),
-         .a_row = 2 * pairs.v_strides.column,
-         .a_depth = 2 * pairs.v_strides.pair,
-         .b = pairs.p_pairs + steps.begin * strip_lanes<float>(),
-         .b_row = strip_lanes<float>(),
-         .c = out,
-         .c_row = strip_lanes<float>(),
-         .depth = 2 * (steps.end - steps.begin),
-         .ahead = t.ahead},
+            .a_row = 2 * pairs.v_strides.column,
+            .a_depth = 2 * pairs.v_strides.pair,
+            .b = pairs.p_pairs + steps.begin * strip_lanes<float>(),
+            .b_row = strip_lanes<float>(),
+            .c = out,
+            .c_row = strip_lanes<float>(),
+            .depth = 2 * (steps.end - steps.begin),
+            .ahead = t.ahead},
         t.v_head_dim, range.first, range.count);
   }
-  void add_kept_values(const ForwardTile<float>&, const ForwardScratch<float>&, const VectorRange& range, const float* p,
-                       float* out) const {
+  void add_kept_values(const ForwardTile<float>&, const ForwardScratch<float>&, const VectorRange& range,
+      const float* p, float* out) const {
     round_range(range, p);
     multiply_kept(
         range, whole_steps(range.lo, range.hi), [&](Index j) { return w.lane_mask[j]; }, out);
@@ -118,8 +120,8 @@ struct Bf16Rows : PagedRows<float> {
     return begin < end && holds_nonfinite(v + begin * v_stride, v_stride, end - begin, pairs.v_head_dim);
   }
   /// Rows of one matrix of the chunk, copied where they lie in several pages.
-  static TypedRows<const BFloat16> stored(const HeadKeys& keys, const KeyMatrix& matrix, Index j0, Index nj, Index width,
-                                          float* memory) {
+  static TypedRows<const BFloat16> stored(
+      const HeadKeys& keys, const KeyMatrix& matrix, Index j0, Index nj, Index width, float* memory) {
     if (const BFloat16* rows = chunk_in_place<BFloat16>(keys, matrix, j0, nj); rows != nullptr) {
       return {rows, matrix.row_stride};
     }
@@ -128,13 +130,15 @@ struct Bf16Rows : PagedRows<float> {
     return {copy, width};
   }
 
-  /// out[d, lane] += the same sum over the keys of the range that the lane attends, by lane_mask(j): for NaN or infinity behind
-  /// the mask. In the order and rounding of the product, where p = 0 adds nothing.
+  /// out[d, lane] += the same sum over the keys of the range that the lane attends, by lane_mask(j): for NaN or
+  /// infinity behind the mask. In the order and rounding of the product, where p = 0 adds nothing.
   template <class LaneMask>
   void multiply_kept(const VectorRange& range, PairSpan steps, const LaneMask& lane_mask, float* out) const {
     constexpr int n = Simd<float>::kLanes;
     const F32 lower_half = as_f32(U32{} + 0xFFFFu), upper_half = as_f32(U32{} + 0xFFFF0000u);
-    const auto lanes_of = [&](Index j, int vector) { return j >= range.lo && j < range.hi ? lane_mask(j) >> (vector * n) : 0u; };
+    const auto lanes_of = [&](Index j, int vector) {
+      return j >= range.lo && j < range.hi ? lane_mask(j) >> (vector * n) : 0u;
+    };
     for (Index d = 0; d < pairs.v_head_dim; ++d) {
       for (int vector = range.first; vector < range.first + range.count; ++vector) {
         Chain<BFloat16> chain;
@@ -158,7 +162,9 @@ inline void forward_bf16_observed(const ForwardTile<float>& t, void* scratch, co
   forward_tile(t, w.tile, rows, observer);
 }
 
-inline void forward_bf16(const ForwardTile<float>& t, void* scratch) { forward_bf16_observed(t, scratch, NoObserver{}); }
+inline void forward_bf16(const ForwardTile<float>& t, void* scratch) {
+  forward_bf16_observed(t, scratch, NoObserver{});
+}
 
 }  // namespace
 }  // namespace qkv

@@ -10,8 +10,7 @@ namespace qkv {
 namespace {
 
 /// One strip of queries against a block of keys.
-template <class T>
-struct BlockStrip {
+template <class T> struct BlockStrip {
   Index strip, i0, ni, j0, nj;
   LiveRange live;
   std::uint32_t* lane_mask;  // [kBackwardBlock]
@@ -26,15 +25,12 @@ enum class Form {
 };
 
 /// Whether dS of the bias differs from dS of the product; it is then kept in the bias panel.
-template <class T>
-inline bool bias_differs(const ScoreParams<T>& s) {
-  return s.softcap > 0 || s.mod.apply != nullptr;
-}
+template <class T> inline bool bias_differs(const ScoreParams<T>& s) { return s.softcap > 0 || s.mod.apply != nullptr; }
 
-/// Applies the callback to vector v: scores in powers of two go to P's place, its derivative to w.slopes, the soft cap's to the
-/// bias panel. Clears the bits of scores that are -inf; returns whether any was cleared.
-template <class T>
-inline bool modify_vector(const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v, Span keys) {
+/// Applies the callback to vector v: scores in powers of two go to P's place, its derivative to w.slopes, the soft
+/// cap's to the bias panel. Clears the bits of scores that are -inf; returns whether any was cleared.
+template <class T> inline bool modify_vector(
+    const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v, Span keys) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const ScoreParams<T>& s = t.scores;
@@ -52,28 +48,28 @@ inline bool modify_vector(const BackwardTile<T>& t, const BackwardScratch<T>& w,
     store<T>(target, x);
     store<T>(bias_place, slope);
   }
-  return modify_scores<T>(s, b.i0, b.ni, b.j0, {keys.begin, keys.end, v, 1}, w.p + b.strip * strip_lanes<T>(), w.row, w.slopes,
-                          b.lane_mask);
+  return modify_scores<T>(s, b.i0, b.ni, b.j0, {keys.begin, keys.end, v, 1}, w.p + b.strip * strip_lanes<T>(), w.row,
+      w.slopes, b.lane_mask);
 }
 
-template <class T>
-inline bool adds_to_bias(const BackwardTile<T>& t) {
+template <class T> inline bool adds_to_bias(const BackwardTile<T>& t) {
   return t.dbias != nullptr || t.dposition != nullptr;
 }
 
 /// P^T and dS^T of vector v of the strip, keys [keys.begin, keys.end).
-template <class T, bool kMasked, Form kForm>
-inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v,
-                                 Span keys) {
+template <class T, bool kMasked, Form kForm> inline void differentiate_vector(
+    const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v, Span keys) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const ScoreParams<T>& s = t.scores;
   const Index lane = b.strip * strip_lanes<T>() + v * n, row = w.row;
-  const V lse2_high = load<T>(w.lse2_high + lane), lse2_low = load<T>(w.lse2_low + lane), delta = load<T>(w.delta + lane);
+  const V lse2_high = load<T>(w.lse2_high + lane), lse2_low = load<T>(w.lse2_low + lane),
+          delta = load<T>(w.delta + lane);
   constexpr bool modified = kForm == Form::kModified, any = kForm == Form::kAny || modified;
   const bool capped = kForm == Form::kAny && s.softcap > 0, drops = any && s.dropout.threshold != 0;
   const bool biased = kForm == Form::kBiased || (kForm == Form::kAny && s.bias.data != nullptr);
-  const V cap = splat<T>(s.softcap * std::numbers::log2e_v<T>), factor = splat<T>(drops ? kept_factor<T>(s.dropout) : T{1});
+  const V cap = splat<T>(s.softcap * std::numbers::log2e_v<T>),
+          factor = splat<T>(drops ? kept_factor<T>(s.dropout) : T{1});
   T* p_place = w.p + keys.begin * row + lane;
   T* ds_place = w.ds + keys.begin * row + lane;
   T* bias_place = w.bias + keys.begin * strip_lanes<T>() + v * n;
@@ -110,9 +106,8 @@ inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch
   }
 }
 
-template <class T, Form kForm>
-inline void differentiate_lanes(const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v,
-                                Span keys) {
+template <class T, Form kForm> inline void differentiate_lanes(
+    const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v, Span keys) {
   if (b.live.masked) {
     differentiate_vector<T, true, kForm>(t, w, b, v, keys);
   } else {
@@ -120,11 +115,10 @@ inline void differentiate_lanes(const BackwardTile<T>& t, const BackwardScratch<
   }
 }
 
-/// to [Tq, Tk] += dS of vector v (`sets`: to 0), with respect to the score after the soft cap; an axis with stride 0 is summed
-/// first, in a fixed order.
-template <class T>
-inline void add_score_gradient(const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v, Span keys,
-                               T* to, Index row, Index column, bool sets = false) {
+/// to [Tq, Tk] += dS of vector v (`sets`: to 0), with respect to the score after the soft cap; an axis with stride 0 is
+/// summed first, in a fixed order.
+template <class T> inline void add_score_gradient(const BackwardTile<T>& t, const BackwardScratch<T>& w,
+    const BlockStrip<T>& b, int v, Span keys, T* to, Index row, Index column, bool sets = false) {
   const bool kept_apart = bias_differs(t.scores);
   const Index first = v * Simd<T>::kLanes, lanes = smaller<Index>(Simd<T>::kLanes, b.ni - first);
   const Index source_row = kept_apart ? strip_lanes<T>() : w.row;
@@ -155,8 +149,8 @@ inline void add_score_gradient(const BackwardTile<T>& t, const BackwardScratch<T
   }
 }
 
-template <class T>
-inline void add_bias_gradient(const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v, Span keys) {
+template <class T> inline void add_bias_gradient(
+    const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v, Span keys) {
   add_score_gradient(t, w, b, v, keys, t.dbias, t.dbias_row_stride, t.dbias_column_stride, t.sets_dbias);
 }
 
@@ -175,15 +169,9 @@ inline void differentiate_strip(const BackwardTile<T>& t, const BackwardScratch<
   for (int v = 0; v < live_vectors<T>(b.ni); ++v) {
     if (keys_of[v].empty()) continue;
     switch (form) {
-      case Form::kPlain:
-        differentiate_lanes<T, Form::kPlain>(t, w, b, v, keys_of[v]);
-        break;
-      case Form::kBiased:
-        differentiate_lanes<T, Form::kBiased>(t, w, b, v, keys_of[v]);
-        break;
-      case Form::kAny:
-        differentiate_lanes<T, Form::kAny>(t, w, b, v, keys_of[v]);
-        break;
+      case Form::kPlain: differentiate_lanes<T, Form::kPlain>(t, w, b, v, keys_of[v]); break;
+      case Form::kBiased: differentiate_lanes<T, Form::kBiased>(t, w, b, v, keys_of[v]); break;
+      case Form::kAny: differentiate_lanes<T, Form::kAny>(t, w, b, v, keys_of[v]); break;
       case Form::kModified:
         b.live.masked |= modify_vector(t, w, b, v, keys_of[v]);
         differentiate_lanes<T, Form::kModified>(t, w, b, v, keys_of[v]);

@@ -1,8 +1,8 @@
-// Tiled forward attention with online softmax: for each chunk of keys, S^T = K Q^T, softmax, O^T += V^T P^T (with P^T in place
-// of S^T). Scores are kept transposed, one query per lane: K and V are read by broadcast from their natural rows, softmax needs
-// no horizontal step, and only the small Q^T panel is packed. Policies: Policy (where rows come from, and the products:
-// PagedRows, Bf16Rows), Observer (softmax.h). Not: split-K decode (decode.h). Milakov & Gimelshein 2018 (1805.02867); Dao 2023
-// (2307.08691), alg. 1.
+// Tiled forward attention with online softmax: for each chunk of keys, S^T = K Q^T, softmax, O^T += V^T P^T (with P^T
+// in place of S^T). Scores are kept transposed, one query per lane: K and V are read by broadcast from their natural
+// rows, softmax needs no horizontal step, and only the small Q^T panel is packed. Policies: Policy (where rows come
+// from, and the products: PagedRows, Bf16Rows), Observer (softmax.h). Not: split-K decode (decode.h). Milakov &
+// Gimelshein 2018 (1805.02867); Dao 2023 (2307.08691), alg. 1.
 #pragma once
 
 #include "kernels/attention/forward_weights.h"
@@ -13,11 +13,12 @@
 namespace qkv {
 namespace {
 
-/// Rows of fewer keys are shifted by the score of their first one, so that equal scores, or a single key, give exact weights.
+/// Rows of fewer keys are shifted by the score of their first one, so that equal scores, or a single key, give exact
+/// weights.
 constexpr Index kUnshiftedKeys = 32;
 
-/// Whether the first live tile of a strip may take the fast path of softmax.h. Where it is masked or short, rows may have few
-/// keys: the shift is then the score of the first key, provided that every lane attends it.
+/// Whether the first live tile of a strip may take the fast path of softmax.h. Where it is masked or short, rows may
+/// have few keys: the shift is then the score of the first key, provided that every lane attends it.
 template <class T>
 inline bool starts_quickly(const LiveRange& live, Index ni, const std::uint32_t* lane_mask, const T* scores, T* shift) {
   if (!live.masked && live.hi - live.lo >= kUnshiftedKeys) return true;
@@ -27,9 +28,8 @@ inline bool starts_quickly(const LiveRange& live, Index ni, const std::uint32_t*
   return true;
 }
 
-template <class T, class Policy, class Observer>
-inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Policy& rows,
-                                const Observer& observer, const StripRange& r, Index j0, Index nj) {
+template <class T, class Policy, class Observer> inline void forward_strip_chunk(const ForwardTile<T>& t,
+    const ForwardScratch<T>& w, const Policy& rows, const Observer& observer, const StripRange& r, Index j0, Index nj) {
   const ScoreParams<T>& s = t.scores;
   T* scores = t.exponentials == nullptr ? w.scores : t.exponentials + j0 * strip_lanes<T>();
   ScoreTile tile = rows.score(t, w, r, j0, nj, scores);
@@ -42,7 +42,8 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
   const std::uint32_t lanes = lane_bits(r.ni);
   std::uint32_t& attended = w.attended[r.strip];
   const bool first = attended == 0;
-  const std::uint32_t fresh = attending_lanes(live, w.lane_mask) & ~attended & lanes;  // attend their first key in this chunk
+  const std::uint32_t fresh =
+      attending_lanes(live, w.lane_mask) & ~attended & lanes;  // attend their first key in this chunk
   attended |= fresh;
   const int vectors = live_vectors<T>(r.ni);
   std::uint32_t by_maximum = w.by_maximum[r.strip];
@@ -52,8 +53,8 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
     by_maximum |= fresh;  // few keys may follow: equal scores must give exact weights
   }
   observer.start_chunk(r, j0, tile.ranges, live.masked ? w.lane_mask : nullptr, scores, row_sum);
-  while (const std::uint32_t failed = chunk_softmax(scores, tile.ranges, live.masked ? w.lane_mask : nullptr, attended & lanes,
-                                                    by_maximum, row_max, row_sum, w.rescale, observer)) {
+  while (const std::uint32_t failed = chunk_softmax(scores, tile.ranges, live.masked ? w.lane_mask : nullptr,
+             attended & lanes, by_maximum, row_max, row_sum, w.rescale, observer)) {
     by_maximum |= failed;
     w.by_maximum[r.strip] |= failed;
     tile = rows.score(t, w, r, j0, nj, scores);
@@ -87,8 +88,7 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
 }
 
 /// No key attended yet; the lanes `by_maximum` do not take the fast path.
-template <class T>
-inline void start_strip(const ForwardScratch<T>& w, Index strip, std::uint32_t by_maximum) {
+template <class T> inline void start_strip(const ForwardScratch<T>& w, Index strip, std::uint32_t by_maximum) {
   w.attended[strip] = 0;
   w.by_maximum[strip] = by_maximum;
   for (Index lane = strip * strip_lanes<T>(); lane < (strip + 1) * strip_lanes<T>(); ++lane) {
@@ -97,11 +97,10 @@ inline void start_strip(const ForwardScratch<T>& w, Index strip, std::uint32_t b
   }
 }
 
-/// Computes the natural lse from (row_max, row_sum) and the sink, divides out by the sum and transposes it back. row_sum
-/// becomes its reciprocal. Returns the lanes whose out holds NaN or infinity.
-template <class T>
-inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r,
-                                  const TypedRows<T>& out) {
+/// Computes the natural lse from (row_max, row_sum) and the sink, divides out by the sum and transposes it back.
+/// row_sum becomes its reciprocal. Returns the lanes whose out holds NaN or infinity.
+template <class T> inline std::uint32_t finish_strip(
+    const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r, const TypedRows<T>& out) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const Index first = r.strip * strip_lanes<T>();
@@ -140,8 +139,7 @@ inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<
 }
 
 /// The scratch of a tile, or what is carried in its place.
-template <class T>
-inline ForwardScratch<T> with_carried(ForwardScratch<T> w, const CarriedRows<T>* carried) {
+template <class T> inline ForwardScratch<T> with_carried(ForwardScratch<T> w, const CarriedRows<T>* carried) {
   if (carried == nullptr) return w;
   w.out_panels = carried->out;
   w.row_max = carried->row_max;
@@ -151,11 +149,10 @@ inline ForwardScratch<T> with_carried(ForwardScratch<T> w, const CarriedRows<T>*
   return w;
 }
 
-/// About how many blocks the products of a tile have, over which what is fetched ahead is spread: a burst of more lines than a
-/// core can wait for stops the products. A strip of few queries has half as many. A diagonal computes half of the scores in
-/// blocks of one vector and V in two ranges, which are as many blocks.
-template <class T>
-inline Index blocks_of(const ForwardTile<T>& t, Index keys) {
+/// About how many blocks the products of a tile have, over which what is fetched ahead is spread: a burst of more lines
+/// than a core can wait for stops the products. A strip of few queries has half as many. A diagonal computes half of
+/// the scores in blocks of one vector and V in two ranges, which are as many blocks.
+template <class T> inline Index blocks_of(const ForwardTile<T>& t, Index keys) {
   constexpr Index strip = strip_lanes<T>();
   const Index last = t.q_count % strip, chunks = (keys + t.scores.key_tile - 1) / t.scores.key_tile;
   const Index halves = t.q_count / strip * 2 + (last == 0 ? 0 : last <= kFewLanes<T> ? 1 : 2);
@@ -172,10 +169,10 @@ template <class T>
   begin_ahead(&ahead, blocks_of(t, t.scores.key_tile) * r.ni / t.q_count);
 }
 
-/// Forward of one query tile. `rows` packs queries, has the rows of a chunk of keys, and multiplies. The result is bit-identical
-/// with any observer.
-template <class T, class Policy, class Observer = NoObserver>
-inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& scratch, Policy& rows, const Observer& observer = {}) {
+/// Forward of one query tile. `rows` packs queries, has the rows of a chunk of keys, and multiplies. The result is
+/// bit-identical with any observer.
+template <class T, class Policy, class Observer = NoObserver> inline void forward_tile(
+    ForwardTile<T> t, const ForwardScratch<T>& scratch, Policy& rows, const Observer& observer = {}) {
   const ScoreParams<T>& s = t.scores;
   const CarriedRows<T>* const carried = t.carried;
   const ForwardScratch<T> w = with_carried(scratch, carried);
@@ -251,8 +248,7 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& scratch, Pol
   }
 }
 
-template <class T>
-void forward(const ForwardTile<T>& t, void* scratch) {
+template <class T> void forward(const ForwardTile<T>& t, void* scratch) {
   const ForwardScratch<T> w(scratch, t.scores.head_dim, t.v_head_dim, t.q_count, copies_rows(t));
   PagedRows<T> rows(t, w);
   forward_tile(t, w, rows);

@@ -1,5 +1,5 @@
-// The weights of a forward tile as a matrix: from exponentials that forward kept, or by a second pass over the keys. Not: out
-// (forward.h), results from weights that are not stored (capture/sweep.h).
+// The weights of a forward tile as a matrix: from exponentials that forward kept, or by a second pass over the keys.
+// Not: out (forward.h), results from weights that are not stored (capture/sweep.h).
 #pragma once
 
 #include <numbers>
@@ -32,9 +32,8 @@ inline void keep_chunk(const ForwardTile<T>& t, const VectorRanges& ranges, Inde
 }
 
 /// weights[i, j] = exp2(s2 - max) / sum, 0 where not kept, with the scores computed again; or the scores, s2 ln 2.
-template <class T, class Policy>
-inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Policy& rows, const StripRange& r, Index j0,
-                          Index nj) {
+template <class T, class Policy> inline void write_weights(
+    const ForwardTile<T>& t, const ForwardScratch<T>& w, const Policy& rows, const StripRange& r, Index j0, Index nj) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const ScoreParams<T>& s = t.scores;
@@ -64,14 +63,13 @@ inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, c
     dropout_mask<T>(s.dropout, r.i0, r.ni, j0, live.lo, live.hi, w.kept);
     drop_lanes(w.scores, vectors, live.lo, live.hi, w.kept);
   }
-  unpack_transposed<T>(w.scores, strip_lanes<T>(), r.ni, nj, w.rescale, t.weights + (r.i0 - t.q_begin) * t.weights_row_stride + j0,
-                       t.weights_row_stride);
+  unpack_transposed<T>(w.scores, strip_lanes<T>(), r.ni, nj, w.rescale,
+      t.weights + (r.i0 - t.q_begin) * t.weights_row_stride + j0, t.weights_row_stride);
 }
 
 /// weights[i, j] from the kept exponentials, after finish_strip; 0 outside [begin, end).
-template <class T>
-inline void write_kept_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r, Index begin,
-                               Index end) {
+template <class T> inline void write_kept_weights(
+    const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r, Index begin, Index end) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const ScoreParams<T>& s = t.scores;
@@ -92,8 +90,8 @@ inline void write_kept_weights(const ForwardTile<T>& t, const ForwardScratch<T>&
       const V moved = shift < last ? exp2<T>(shift - last) : splat<T>(1);
       store<T>(w.rescale + v * n, moved * load<T>(w.row_sum + first + v * n));
     }
-    unpack_transposed<T>(t.exponentials + j0 * strip_lanes<T>(), strip_lanes<T>(), r.ni, nj, w.rescale, target,
-                         t.weights_row_stride);
+    unpack_transposed<T>(
+        t.exponentials + j0 * strip_lanes<T>(), strip_lanes<T>(), r.ni, nj, w.rescale, target, t.weights_row_stride);
   }
 }
 

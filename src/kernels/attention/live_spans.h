@@ -1,5 +1,5 @@
-// The live part of a block of keys x queries as spans, from its lane masks: for each group of keys its queries, for each group
-// of queries and each vector of lanes its keys. Not: the products over them (spans.h).
+// The live part of a block of keys x queries as spans, from its lane masks: for each group of keys its queries, for
+// each group of queries and each vector of lanes its keys. Not: the products over them (spans.h).
 #pragma once
 
 #include "kernels/attention/scores.h"
@@ -20,7 +20,8 @@ inline void add_whole_strip(bool kept, Index first, Index lanes, Index keys, con
 }
 
 /// Adds the queries of one masked strip; keys count by whole groups.
-inline void add_masked_strip(const std::uint32_t* lane_mask, Index first, Index lanes, Index keys, const BlockSpans& spans) {
+inline void add_masked_strip(
+    const std::uint32_t* lane_mask, Index first, Index lanes, Index keys, const BlockSpans& spans) {
   constexpr std::uint32_t group_bits = (1u << kGroup) - 1u;
   const std::uint32_t all = lane_bits(lanes);
   std::uint32_t bits_of[kBackwardBlock / kGroup], begun = 0, ended = 0;
@@ -47,8 +48,7 @@ inline void add_masked_strip(const std::uint32_t* lane_mask, Index first, Index 
 }
 
 /// The keys of each vector: the span over those of its groups of queries.
-template <class T>
-inline void find_vector_spans(Index queries, const BlockSpans& spans) {
+template <class T> inline void find_vector_spans(Index queries, const BlockSpans& spans) {
   constexpr int n = Simd<T>::kLanes;
   for (Index first = 0; first < round_up(queries, kWideLanes<T>); first += n) {
     Span found{0, 0};

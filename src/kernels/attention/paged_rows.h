@@ -1,7 +1,7 @@
-// Rows of forward in memory, of any type and order of pages: rows of the type of sums in one piece are read and written in place,
-// all others pass through scratch memory, a chunk of keys at a time and once for all strips of a query tile. The arithmetic is the
-// same, so every layout gives the same bits. To copy a key costs two passes over its numbers, its products with a tile a hundred
-// times that. Not: products of 16 bits (bf16_forward.h), few queries (decode/decode.h).
+// Rows of forward in memory, of any type and order of pages: rows of the type of sums in one piece are read and written
+// in place, all others pass through scratch memory, a chunk of keys at a time and once for all strips of a query tile.
+// The arithmetic is the same, so every layout gives the same bits. To copy a key costs two passes over its numbers, its
+// products with a tile a hundred times that. Not: products of 16 bits (bf16_forward.h), few queries (decode/decode.h).
 #pragma once
 
 #include "kernels/attention/strips.h"
@@ -12,14 +12,13 @@ namespace qkv {
 namespace {
 
 /// Whether a tile needs room for rows that cannot be read or written in place.
-template <class T>
-inline bool copies_rows(const ForwardTile<T>& t) {
-  return t.q.type != stored_as<T>() || (t.out.data != nullptr && t.out.type != stored_as<T>()) || !in_one_piece<T>(t.keys);
+template <class T> inline bool copies_rows(const ForwardTile<T>& t) {
+  return t.q.type != stored_as<T>() || (t.out.data != nullptr && t.out.type != stored_as<T>()) ||
+         !in_one_piece<T>(t.keys);
 }
 
 /// The rows of forward_tile, and its two products: K Q^T and V^T P^T.
-template <class T>
-struct PagedRows {
+template <class T> struct PagedRows {
   static constexpr bool kSets = true;  // a strip's first chunk may set out instead of adding to zeros
 
   // Of the chunk that is computed, from its first key on.
@@ -36,7 +35,8 @@ struct PagedRows {
   void pack_queries(const ForwardTile<T>& t, const ForwardScratch<T>&, const StripRange& r) const {
     const ScoreParams<T>& s = t.scores;
     const TypedRows<const T> q = rows_as<T>(t.q, r.i0 - t.q_begin, r.ni, s.head_dim, w.rows);
-    pack_strips(q.data, q.stride, 0, r.ni, s.head_dim, panel_factor(s), w.q_panels + r.strip * strip_lanes<T>() * s.head_dim);
+    pack_strips(
+        q.data, q.stride, 0, r.ni, s.head_dim, panel_factor(s), w.q_panels + r.strip * strip_lanes<T>() * s.head_dim);
   }
   void take_keys(ForwardTile<T>& t, Index j0, Index nj) {
     if (whole) {
@@ -51,20 +51,20 @@ struct PagedRows {
   }
 
   ScoreTile score(const ForwardTile<T>& t, const ForwardScratch<T>& panels, const StripRange& r, Index j0, Index nj,
-                  T* scores) const {
+      T* scores) const {
     const ScoreParams<T>& s = t.scores;
     return score_tile(s, r.i0, r.ni, j0, nj, scores, panels.bias, panels.lane_mask, [&](const VectorRange& range) {
       // scores[j, lane] = sum_d k[j, d] * panel[d, lane]
       const Product<T> p{.a = k + range.lo * k_stride,
-                         .a_row = k_stride,
-                         .a_depth = 1,
-                         .b = panels.q_panels + r.strip * strip_lanes<T>() * s.head_dim,
-                         .b_row = strip_lanes<T>(),
-                         .c = scores + range.lo * strip_lanes<T>(),
-                         .c_row = strip_lanes<T>(),
-                         .depth = s.head_dim,
-                         .ahead = t.ahead,
-                         .a_later = later_rows(t, k_stride)};
+          .a_row = k_stride,
+          .a_depth = 1,
+          .b = panels.q_panels + r.strip * strip_lanes<T>() * s.head_dim,
+          .b_row = strip_lanes<T>(),
+          .c = scores + range.lo * strip_lanes<T>(),
+          .c_row = strip_lanes<T>(),
+          .depth = s.head_dim,
+          .ahead = t.ahead,
+          .a_later = later_rows(t, k_stride)};
       if (r.ni <= kFewLanes<T>) {
         few_lanes_of_rows(p, range.hi - range.lo);
       } else {
@@ -75,11 +75,12 @@ struct PagedRows {
   void set_values(const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, const T* p, T* out) const {
     multiply<Store::kSet>(t, r, range, p, out);
   }
-  void add_values(const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, Index, const T* p, T* out) const {
+  void add_values(
+      const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, Index, const T* p, T* out) const {
     multiply<Store::kAdd>(t, r, range, p, out);
   }
-  void add_kept_values(const ForwardTile<T>& t, const ForwardScratch<T>& panels, const VectorRange& range, const T* p,
-                       T* out) const {
+  void add_kept_values(
+      const ForwardTile<T>& t, const ForwardScratch<T>& panels, const VectorRange& range, const T* p, T* out) const {
     add_kept_lanes(range, v, v_stride, t.v_head_dim, p, panels.lane_mask, out);
   }
 
@@ -104,9 +105,9 @@ struct PagedRows {
   const ForwardScratch<T>& w;
 
  private:
-  bool whole;                                       // K and V are read where they lie, one chunk after the other
+  bool whole;                                      // K and V are read where they lie, one chunk after the other
   const T *first_k = nullptr, *first_v = nullptr;  // then: their first rows
-  Ahead ahead;                                      // rows of the next chunk
+  Ahead ahead;                                     // rows of the next chunk
 
   /// Few queries wait for K and V.
   static bool waits_for_keys(const ForwardTile<T>& t) { return 2 * t.q_count <= Simd<T>::kLanes; }
@@ -115,8 +116,8 @@ struct PagedRows {
     return whole && waits_for_keys(t) ? t.scores.key_tile * stride : 0;
   }
   /// Keys [j0, j0 + nj) of one matrix: in place where a page holds them as T, otherwise copied.
-  [[gnu::noinline]] static const T* take(const HeadKeys& keys, const KeyMatrix& matrix, Index j0, Index nj, Index width, T* copy,
-                                         Index& stride) {
+  [[gnu::noinline]] static const T* take(
+      const HeadKeys& keys, const KeyMatrix& matrix, Index j0, Index nj, Index width, T* copy, Index& stride) {
     stride = matrix.row_stride;
     if (const T* rows = chunk_in_place<T>(keys, matrix, j0, nj); rows != nullptr) return rows;
     stride = width;
@@ -132,7 +133,8 @@ struct PagedRows {
     for_key_runs(t.keys, begin, smaller(begin + s.key_tile, s.kv_len), [&](Index, Index page, Index row, Index count) {
       const auto add = [&](const KeyMatrix& m, Index width) {
         if (ahead.used == Ahead::kTensors) return;
-        const auto* const first = static_cast<const std::byte*>(m.rows) + (page * m.page_stride + row * m.row_stride) * size;
+        const auto* const first =
+            static_cast<const std::byte*>(m.rows) + (page * m.page_stride + row * m.row_stride) * size;
         add_bytes(ahead, first, m.row_stride * size, width * size, count);
       };
       add(t.keys.k, s.head_dim);
@@ -142,19 +144,18 @@ struct PagedRows {
     begin_ahead(&ahead, (s.key_tile + n - 1) / n + (t.v_head_dim + 2 * n - 1) / (2 * n));
   }
   /// out[d, lane] (op) sum_j v[j, d] * p[j, lane]
-  template <Store kStore>
-  [[gnu::noinline]] void multiply(const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, const T* p,
-                                  T* out) const {
+  template <Store kStore> [[gnu::noinline]] void multiply(
+      const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, const T* p, T* out) const {
     const Product<T> values{.a = v + range.lo * v_stride,
-                            .a_row = 1,
-                            .a_depth = v_stride,
-                            .b = p + range.lo * strip_lanes<T>(),
-                            .b_row = strip_lanes<T>(),
-                            .c = out,
-                            .c_row = strip_lanes<T>(),
-                            .depth = range.hi - range.lo,
-                            .ahead = t.ahead,
-                            .a_later = later_rows(t, v_stride)};
+        .a_row = 1,
+        .a_depth = v_stride,
+        .b = p + range.lo * strip_lanes<T>(),
+        .b_row = strip_lanes<T>(),
+        .c = out,
+        .c_row = strip_lanes<T>(),
+        .depth = range.hi - range.lo,
+        .ahead = t.ahead,
+        .a_later = later_rows(t, v_stride)};
     if (2 * r.ni <= Simd<T>::kLanes) {
       few_lanes_of_columns(values, t.v_head_dim, r.ni, kStore == Store::kSet);
     } else {

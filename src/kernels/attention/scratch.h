@@ -1,4 +1,5 @@
-// Tile sizes and the layout of scratch memory, with the reason for each size. Not: who lends the memory (core/threads/scratch.h).
+// Tile sizes and the layout of scratch memory, with the reason for each size. Not: who lends the memory
+// (core/threads/scratch.h).
 #pragma once
 
 #include "kernels/attention/params.h"
@@ -9,40 +10,39 @@
 namespace qkv {
 namespace {
 
-/// Keys whose P and dS backward holds at once. 64 x 128 floats twice are 64 KiB: with K, V, Q, dO rows they stay in a 1 MiB L2.
+/// Keys whose P and dS backward holds at once. 64 x 128 floats twice are 64 KiB: with K, V, Q, dO rows they stay in a 1
+/// MiB L2.
 constexpr Index kBackwardBlock = 64;
-constexpr Index kStripsPerTile = 4;                    // 2: forward up to 3 % slower; 8: backward of D = 512 a sixth slower
+constexpr Index kStripsPerTile = 4;  // 2: forward up to 3 % slower; 8: backward of D = 512 a sixth slower
 constexpr Index kScratchBudgetBytes = Index{3} << 19;  // panels may take 1.5 MiB of the 2 MiB that a thread may use
 
-/// K and V chunks stream from L2. Measured: 128 keys gain 2 % over 64 at D = 128; at D = 1024 32 or 64 reach 83 %, 128 71.
-template <class T>
-Index key_tile(Index head_dim, Index v_head_dim) {
+/// K and V chunks stream from L2. Measured: 128 keys gain 2 % over 64 at D = 128; at D = 1024 32 or 64 reach 83 %,
+/// 128 71.
+template <class T> Index key_tile(Index head_dim, Index v_head_dim) {
   const Index width = larger(head_dim, v_head_dim) * static_cast<Index>(sizeof(T));
   if (width <= 512) return 128;
   return width <= 2048 ? 64 : 32;
 }
 
-template <class T>
-Index query_tile(Index head_dim, Index v_head_dim) {
+template <class T> Index query_tile(Index head_dim, Index v_head_dim) {
   const Index strip_bytes = strip_lanes<T>() * (head_dim + v_head_dim) * static_cast<Index>(sizeof(T));
   const Index strips = larger<Index>(1, smaller<Index>(kStripsPerTile, kScratchBudgetBytes / strip_bytes));
   return strip_lanes<T>() * (strips == 3 ? 2 : strips);  // whole panels of two strips, or one strip
 }
 
 /// Packing Q^T and dO^T of a query tile is paid once per backward item: 256 keys at D = 64 make it less than 2 %.
-template <class T>
-Index backward_keys(Index head_dim, Index v_head_dim) {
+template <class T> Index backward_keys(Index head_dim, Index v_head_dim) {
   const Index wanted = 65536 / (larger(head_dim, v_head_dim) * static_cast<Index>(sizeof(T)));
   return larger(kBackwardBlock, smaller<Index>(512, wanted / kBackwardBlock * kBackwardBlock));
 }
 
-/// Queries of a work item whose rows are copied. Backward holds each query in two panels, two copied rows and a row of dq, and each
-/// key as two copied rows and rows of dk and dv. Up to a width of 512 floats the tile is query_tile; wider heads halve it until
-/// everything fits the 2 MiB that a thread may use.
-template <class T>
-Index widened_query_tile(Index head_dim, Index v_head_dim) {
+/// Queries of a work item whose rows are copied. Backward holds each query in two panels, two copied rows and a row of
+/// dq, and each key as two copied rows and rows of dk and dv. Up to a width of 512 floats the tile is query_tile; wider
+/// heads halve it until everything fits the 2 MiB that a thread may use.
+template <class T> Index widened_query_tile(Index head_dim, Index v_head_dim) {
   constexpr Index size = sizeof(T);
-  constexpr Index budget = (Index{2} << 20) - (Index{1} << 16);  // what does not grow with the width takes less than 64 KiB
+  constexpr Index budget =
+      (Index{2} << 20) - (Index{1} << 16);  // what does not grow with the width takes less than 64 KiB
   const Index width = head_dim + v_head_dim;
   const Index key_bytes = 2 * width * size, query_bytes = (2 * width + head_dim + 2 * kBackwardBlock) * size;
   const Index left = budget - backward_keys<T>(head_dim, v_head_dim) * key_bytes;
@@ -50,25 +50,24 @@ Index widened_query_tile(Index head_dim, Index v_head_dim) {
   while (queries > strip_lanes<T>() && queries * query_bytes > left) queries /= 2;
   return queries;
 }
-template <class T>
-Index query_tile_of(StoredType rows, Index head_dim, Index v_head_dim) {
+template <class T> Index query_tile_of(StoredType rows, Index head_dim, Index v_head_dim) {
   return rows == stored_as<T>() ? query_tile<T>(head_dim, v_head_dim) : widened_query_tile<T>(head_dim, v_head_dim);
 }
 
-/// Queries of a work item whose rows are copied: fewer where wide heads leave no room for a chunk's rows in a thread's 2 MiB.
-template <class T>
-Index copied_query_tile(Index head_dim, Index v_head_dim) {
+/// Queries of a work item whose rows are copied: fewer where wide heads leave no room for a chunk's rows in a thread's
+/// 2 MiB.
+template <class T> Index copied_query_tile(Index head_dim, Index v_head_dim) {
   constexpr Index size = static_cast<Index>(sizeof(T)), budget = (Index{2} << 20) - (Index{1} << 17);
   const Index fixed =
-      (key_tile<T>(head_dim, v_head_dim) * (head_dim + v_head_dim) + strip_lanes<T>() * larger(head_dim, v_head_dim)) * size;
+      (key_tile<T>(head_dim, v_head_dim) * (head_dim + v_head_dim) + strip_lanes<T>() * larger(head_dim, v_head_dim)) *
+      size;
   Index queries = query_tile<T>(head_dim, v_head_dim);
   while (queries > strip_lanes<T>() && queries * (head_dim + v_head_dim) * size + fixed > budget) queries /= 2;
   return queries;
 }
 
 /// Of a tile of `queries`, up to whole strips. `copies`: with room for rows that cannot be read or written in place.
-template <class T>
-struct ForwardScratch {
+template <class T> struct ForwardScratch {
   Carver carver;
   Index head_dim, v_head_dim, queries, keys = key_tile<T>(head_dim, v_head_dim);
   T* q_panels = carver.array<T>(queries * head_dim);      // [strips][D][strip], scaled
@@ -97,14 +96,12 @@ struct ForwardScratch {
     bytes = carver.used();
   }
 };
-template <class T>
-std::size_t forward_scratch_bytes(Index head_dim, Index v_head_dim, Index queries, bool copies) {
+template <class T> std::size_t forward_scratch_bytes(Index head_dim, Index v_head_dim, Index queries, bool copies) {
   return ForwardScratch<T>(nullptr, head_dim, v_head_dim, queries, copies).bytes;
 }
 
 /// How many bytes a Scratch of heads D and Dv takes.
-template <class Scratch>
-std::size_t scratch_bytes(Index head_dim, Index v_head_dim) {
+template <class Scratch> std::size_t scratch_bytes(Index head_dim, Index v_head_dim) {
   return Scratch(nullptr, head_dim, v_head_dim).bytes;
 }
 
@@ -115,8 +112,7 @@ struct BlockSpans {
   Span* vector_keys;  // [vectors of lanes]: the same for a vector of queries, in whole groups of keys
 };
 
-template <class T>
-struct BackwardScratch {
+template <class T> struct BackwardScratch {
   Carver carver;
   Index head_dim, v_head_dim, width;            // queries of a tile
   Index panel = smaller(width, kWideLanes<T>);  // queries side by side in a panel
@@ -132,10 +128,11 @@ struct BackwardScratch {
   // [kBackwardBlock][strip]: bias in; with a soft cap or a callback, dS of the bias out. And the callback's derivative.
   T* bias = carver.array<T>(kBackwardBlock * strip_lanes<T>());
   T* slopes = carver.array<T>(kBackwardBlock * strip_lanes<T>());
-  std::uint32_t* lane_mask = carver.array<std::uint32_t>(width / strip_lanes<T>() * kBackwardBlock);  // [strips][kBackwardBlock]
-  std::uint32_t* kept = carver.array<std::uint32_t>(kBackwardBlock);  // dropout bits of one strip
+  std::uint32_t* lane_mask =
+      carver.array<std::uint32_t>(width / strip_lanes<T>() * kBackwardBlock);  // [strips][kBackwardBlock]
+  std::uint32_t* kept = carver.array<std::uint32_t>(kBackwardBlock);           // dropout bits of one strip
   BlockSpans spans{carver.array<Span>(kBackwardBlock / kGroup), carver.array<Span>(lanes / kGroup),
-                   carver.array<Span>(lanes / Simd<T>::kLanes)};
+      carver.array<Span>(lanes / Simd<T>::kLanes)};
   // [query_tile][D or Dv] and [backward_keys][D or Dv]: rows that cannot be read in place.
   T *q_rows = nullptr, *dout_rows = nullptr, *k_rows = nullptr, *v_rows = nullptr;
   bool nonfinite = false;  // q or dout of the tile hold NaN or infinity

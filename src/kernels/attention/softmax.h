@@ -1,10 +1,13 @@
-// Online softmax of one strip, chunk by chunk: scores in powers of two become weights p that are not yet divided by their sum.
-// Each lane takes one of two paths, chosen by its own data only, so that no lane's result depends on the others:
-//   fast: p = exp2(s2 - shift) with a fixed shift, 0 at first. No running maximum, no rescaling: all exponents and the sum are
+// Online softmax of one strip, chunk by chunk: scores in powers of two become weights p that are not yet divided by
+// their sum. Each lane takes one of two paths, chosen by its own data only, so that no lane's result depends on the
+// others:
+//   fast: p = exp2(s2 - shift) with a fixed shift, 0 at first. No running maximum, no rescaling: all exponents and the
+//   sum are
 //     checked to stay in a safe range.
-//   by maximum: the shift is the running maximum, and what was summed before is rescaled where it moves (Milakov & Gimelshein
-//     2018, 1805.02867). A lane goes here for good once it fails the check; a strip whose first tile is masked may start here
-//     (starts_quickly, forward.h).
+//   by maximum: the shift is the running maximum, and what was summed before is rescaled where it moves (Milakov &
+//   Gimelshein
+//     2018, 1805.02867). A lane goes here for good once it fails the check; a strip whose first tile is masked may
+//     start here (starts_quickly, forward.h).
 // Not: scores (scores.h), the product with V (forward.h).
 #pragma once
 
@@ -13,26 +16,24 @@
 namespace qkv {
 namespace {
 
-/// Safe range of a row's sum on the fast path. Outside it p * v may overflow or underflow where the formula's p <= 1 would not.
-template <class T>
-constexpr T kLargestSum = T{1 << 30} * T{1 << 30};
-template <class T>
-constexpr T kSmallestSum = T{1} / T{256};
+/// Safe range of a row's sum on the fast path. Outside it p * v may overflow or underflow where the formula's p <= 1
+/// would not.
+template <class T> constexpr T kLargestSum = T{1 << 30} * T{1 << 30};
+template <class T> constexpr T kSmallestSum = T{1} / T{256};
 
-/// The lanes whose shift costs accuracy: far below 0 it rounds s2 - shift where s2 is near 0, by 4 eps from an exponent of 16
-/// on, more than the bound of such weights allows. They are lanes whose exponents reach 15 and whose sum says that the largest
-/// s2 is within 8 of 0; they go by their maximum.
-template <class T>
-inline std::uint32_t rounded_by_shift(typename Simd<T>::V shift, typename Simd<T>::V sum) {
+/// The lanes whose shift costs accuracy: far below 0 it rounds s2 - shift where s2 is near 0, by 4 eps from an exponent
+/// of 16 on, more than the bound of such weights allows. They are lanes whose exponents reach 15 and whose sum says
+/// that the largest s2 is within 8 of 0; they go by their maximum.
+template <class T> inline std::uint32_t rounded_by_shift(typename Simd<T>::V shift, typename Simd<T>::V sum) {
   const std::uint32_t far = bits_where<T>(shift < splat<T>(-12)) & bits_where<T>(sum > splat<T>(32768));
   if (far == 0) return 0;
   const typename Simd<T>::V whole = sum * exp2<T>(shift);
   return far & bits_where<T>(whole < splat<T>(256)) & bits_where<T>(whole > splat<T>(T{1} / 256));
 }
 
-/// Exponentials are summed in two levels, this many keys at a time: one running sum of n equal terms drifts by up to eps n / 4,
-/// two levels keep 128 of them within 4 eps. Counted from the chunk's first key, so that a row's sums do not depend on where
-/// the rows beside it begin.
+/// Exponentials are summed in two levels, this many keys at a time: one running sum of n equal terms drifts by up to
+/// eps n / 4, two levels keep 128 of them within 4 eps. Counted from the chunk's first key, so that a row's sums do not
+/// depend on where the rows beside it begin.
 constexpr Index kKeysOfSum = 16;
 
 /// The cases of add_exponentials, each with all that the ones before it handle.
@@ -43,34 +44,25 @@ enum class Exponents {
   kByMaximum  // exponents below the range, which give 0
 };
 
-/// The observer policy: forward shows it the scores and weights that it computes (RowStatisticsObserver). This one ignores them
-/// and costs nothing.
+/// The observer policy: forward shows it the scores and weights that it computes (RowStatisticsObserver). This one
+/// ignores them and costs nothing.
 struct NoObserver {
   struct Vectors {
-    template <class... Seen>
-    void see(const Seen&...) {}
+    template <class... Seen> void see(const Seen&...) {}
   };
-  template <class... Strip>
-  void start_strip(const Strip&...) const {}
-  template <class... Chunk>
-  void start_chunk(const Chunk&...) const {}
+  template <class... Strip> void start_strip(const Strip&...) const {}
+  template <class... Chunk> void start_chunk(const Chunk&...) const {}
   void clear() const {}
-  template <class T, int kCount>
-  Vectors open(const VectorRange&) const {
-    return {};
-  }
+  template <class T, int kCount> Vectors open(const VectorRange&) const { return {}; }
   void close(const VectorRange&, const Vectors&) const {}
-  template <class... Chunk>
-  void end_chunk(const Chunk&...) const {}
-  template <class... Row>
-  void finish(const Row&...) const {}
+  template <class... Chunk> void end_chunk(const Chunk&...) const {}
+  template <class... Row> void finish(const Row&...) const {}
 };
 
-/// Replaces the scores of one range by p = exp2(s2 - shift), 0 in masked lanes, and adds p to row_sum. Returns the lanes with
-/// an exponent out of range.
-template <class T, int kCount, Exponents kKind, class Observer>
-inline std::uint32_t add_exponentials(T* scores, const VectorRange& range, const std::uint32_t* lane_mask, const T* shifts,
-                                      T* row_sum, const Observer& observer) {
+/// Replaces the scores of one range by p = exp2(s2 - shift), 0 in masked lanes, and adds p to row_sum. Returns the
+/// lanes with an exponent out of range.
+template <class T, int kCount, Exponents kKind, class Observer> inline std::uint32_t add_exponentials(T* scores,
+    const VectorRange& range, const std::uint32_t* lane_mask, const T* shifts, T* row_sum, const Observer& observer) {
   using V = typename Simd<T>::V;
   using U = typename Simd<T>::U;
   constexpr int n = Simd<T>::kLanes;
@@ -122,24 +114,23 @@ inline std::uint32_t add_exponentials(T* scores, const VectorRange& range, const
   return lanes;
 }
 
-template <class T, Exponents kKind, class Observer>
-inline std::uint32_t add_exponentials(T* scores, const VectorRanges& ranges, const std::uint32_t* lane_mask, const T* shifts,
-                                      T* row_sum, const Observer& observer) {
+template <class T, Exponents kKind, class Observer> inline std::uint32_t add_exponentials(T* scores,
+    const VectorRanges& ranges, const std::uint32_t* lane_mask, const T* shifts, T* row_sum, const Observer& observer) {
   observer.clear();
   std::uint32_t lanes = 0;
   for (int i = 0; i < ranges.count; ++i) {
     const VectorRange& range = ranges.range[i];
-    lanes |= range.count == kVectors ? add_exponentials<T, kVectors, kKind>(scores, range, lane_mask, shifts, row_sum, observer)
-                                     : add_exponentials<T, 1, kKind>(scores, range, lane_mask, shifts, row_sum, observer);
+    lanes |= range.count == kVectors
+                 ? add_exponentials<T, kVectors, kKind>(scores, range, lane_mask, shifts, row_sum, observer)
+                 : add_exponentials<T, 1, kKind>(scores, range, lane_mask, shifts, row_sum, observer);
   }
   return lanes;
 }
 
-/// Updates row_max of the lanes `by_maximum` with the scores of the ranges and rescales row_sum. `rescale` is the factor of the
-/// output so far: exactly 1 where the maximum did not move, and in all other lanes.
-template <class T>
-inline void move_maximum(const T* scores, const VectorRanges& ranges, const std::uint32_t* lane_mask, std::uint32_t by_maximum,
-                         T* row_max, T* row_sum, T* rescale) {
+/// Updates row_max of the lanes `by_maximum` with the scores of the ranges and rescales row_sum. `rescale` is the
+/// factor of the output so far: exactly 1 where the maximum did not move, and in all other lanes.
+template <class T> inline void move_maximum(const T* scores, const VectorRanges& ranges, const std::uint32_t* lane_mask,
+    std::uint32_t by_maximum, T* row_max, T* row_sum, T* rescale) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   V maximum[kVectors], before[kVectors];
@@ -168,12 +159,13 @@ inline void move_maximum(const T* scores, const VectorRanges& ranges, const std:
   }
 }
 
-/// One step of the online softmax: scores of a chunk become weights, row_max and row_sum are updated. lane_mask null: nothing
-/// is masked. Returns the lanes, none of `by_maximum`, that left the fast path: if there are any, row_max and row_sum are
-/// unchanged, the scores are lost, and the caller repeats the chunk. rescale is written only where by_maximum is not 0.
-template <class T, class Observer>
-inline std::uint32_t chunk_softmax(T* scores, const VectorRanges& ranges, const std::uint32_t* lane_mask, std::uint32_t attended,
-                                   std::uint32_t by_maximum, T* row_max, T* row_sum, T* rescale, const Observer& observer) {
+/// One step of the online softmax: scores of a chunk become weights, row_max and row_sum are updated. lane_mask null:
+/// nothing is masked. Returns the lanes, none of `by_maximum`, that left the fast path: if there are any, row_max and
+/// row_sum are unchanged, the scores are lost, and the caller repeats the chunk. rescale is written only where
+/// by_maximum is not 0.
+template <class T, class Observer> inline std::uint32_t chunk_softmax(T* scores, const VectorRanges& ranges,
+    const std::uint32_t* lane_mask, std::uint32_t attended, std::uint32_t by_maximum, T* row_max, T* row_sum,
+    T* rescale, const Observer& observer) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   V max_before[kVectors], sum_before[kVectors];

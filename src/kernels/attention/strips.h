@@ -11,15 +11,13 @@ namespace {
 struct StripRange {
   Index strip, i0, ni;
 };
-template <class T>
-inline StripRange strip_range(const ForwardTile<T>& t, Index strip) {
+template <class T> inline StripRange strip_range(const ForwardTile<T>& t, Index strip) {
   const Index first = strip * strip_lanes<T>();
   return {strip, t.q_begin + first, smaller<Index>(strip_lanes<T>(), t.q_count - first)};
 }
 
 /// The first chunk at or after j0 with a key that one of the queries may attend; `end`: none.
-template <class T>
-inline Index live_chunk(const ScoreParams<T>& s, Index q_begin, Index q_count, Index j0, Index end) {
+template <class T> inline Index live_chunk(const ScoreParams<T>& s, Index q_begin, Index q_count, Index j0, Index end) {
   return live_step(s.mask, q_begin, q_count, j0, end, s.key_tile);
 }
 
@@ -32,8 +30,7 @@ inline std::uint32_t attending_lanes(const LiveRange& live, const std::uint32_t*
 }
 
 /// scores[j] = 0 in dropped lanes.
-template <class T>
-inline void drop_lanes(T* scores, int vectors, Index lo, Index hi, const std::uint32_t* kept) {
+template <class T> inline void drop_lanes(T* scores, int vectors, Index lo, Index hi, const std::uint32_t* kept) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   for (Index j = lo; j < hi; ++j) {
@@ -44,10 +41,10 @@ inline void drop_lanes(T* scores, int vectors, Index lo, Index hi, const std::ui
   }
 }
 
-/// out[d, lane] += sum over the keys of one range that the lane may attend: for tiles with NaN or infinity behind the mask.
-template <class T>
-inline void add_kept_lanes(const VectorRange& range, const T* v_rows, Index v_stride, Index width, const T* p,
-                           const std::uint32_t* lane_mask, T* out) {
+/// out[d, lane] += sum over the keys of one range that the lane may attend: for tiles with NaN or infinity behind the
+/// mask.
+template <class T> inline void add_kept_lanes(const VectorRange& range, const T* v_rows, Index v_stride, Index width,
+    const T* p, const std::uint32_t* lane_mask, T* out) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   for (Index d = 0; d < width; ++d) {
@@ -64,8 +61,7 @@ inline void add_kept_lanes(const VectorRange& range, const T* v_rows, Index v_st
 }
 
 /// panel[d] *= rescale, unless that is 1 in every lane.
-template <class T>
-inline void rescale_panel(T* panel, Index width, const T* rescale) {
+template <class T> inline void rescale_panel(T* panel, Index width, const T* rescale) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   for (int v = 0; v < kVectors; ++v) {
@@ -76,8 +72,7 @@ inline void rescale_panel(T* panel, Index width, const T* rescale) {
   }
 }
 
-template <class T>
-inline void zero_panel(T* panel, Index width) {
+template <class T> inline void zero_panel(T* panel, Index width) {
   for (Index e = 0; e < width * strip_lanes<T>(); ++e) panel[e] = 0;
 }
 

@@ -20,8 +20,8 @@ struct CacheTable {
   DecodeKernels<float> f32;
   DecodeKernels<double> f64;
   void (*store)(const StoreRows&);
-  /// Positions [begin, begin + count) of one matrix of a cache as floats, or doubles where it stores such; rows follow each
-  /// other.
+  /// Positions [begin, begin + count) of one matrix of a cache as floats, or doubles where it stores such; rows follow
+  /// each other.
   void (*read)(const HeadKeys&, const KeyMatrix&, Index begin, Index count, Index width, void* to);
 };
 

@@ -1,7 +1,7 @@
 // Rows of a key/value cache: where a position lies, reading positions as floats, storing floats in the cache's type.
-// Integers: x = scale * n with n in -127 .. 127, one scale a row, scale = max |x| / 127, so that an element is off by at most
-// max |x| / 254 (and a rounding of float). A row with NaN or infinity becomes NaN throughout; one whose largest number is below
-// 2^-100 becomes 0. Not: attention (attention/paged_rows.h, decode.h).
+// Integers: x = scale * n with n in -127 .. 127, one scale a row, scale = max |x| / 127, so that an element is off by
+// at most max |x| / 254 (and a rounding of float). A row with NaN or infinity becomes NaN throughout; one whose largest
+// number is below 2^-100 becomes 0. Not: attention (attention/paged_rows.h, decode.h).
 #pragma once
 
 #include "kernels/attention/scores.h"
@@ -13,8 +13,8 @@ namespace qkv {
 namespace {
 
 /// Calls body(key - begin, page, row of the page, count) for each contiguous run of held keys of [begin, end).
-template <class Body>
-inline __attribute__((always_inline)) void for_key_runs(const HeadKeys& keys, Index begin, Index end, const Body& body) {
+template <class Body> inline __attribute__((always_inline)) void for_key_runs(
+    const HeadKeys& keys, Index begin, Index end, const Body& body) {
   const Index last = smaller(end, keys.held.end);
   bool pinned = begin < keys.pinned.end;
   Index j = larger(begin, pinned ? keys.pinned.begin : keys.held.begin);
@@ -35,8 +35,7 @@ inline __attribute__((always_inline)) void for_key_runs(const HeadKeys& keys, In
   }
 }
 
-template <class S>
-inline const S* key_row(const KeyMatrix& matrix, Index page, Index row) {
+template <class S> inline const S* key_row(const KeyMatrix& matrix, Index page, Index row) {
   return static_cast<const S*>(matrix.rows) + page * matrix.page_stride + row * matrix.row_stride;
 }
 inline const float* key_scales(const KeyMatrix& matrix, Index page, Index row) {
@@ -44,31 +43,28 @@ inline const float* key_scales(const KeyMatrix& matrix, Index page, Index row) {
 }
 
 /// Rows of T, the first one on.
-template <class T>
-struct TypedRows {
+template <class T> struct TypedRows {
   T* data;
   Index stride;
 };
 
 /// Whether all rows of K, and of V, lie a constant distance apart in type T.
-template <class T>
-inline bool in_one_piece(const HeadKeys& keys) {
+template <class T> inline bool in_one_piece(const HeadKeys& keys) {
   return keys.type == stored_as<T>() && keys.num_pages == 1 && keys.pinned.end == 0 &&
          keys.held.end - keys.origin <= keys.page_rows;
 }
 
 /// Row j0 if keys [j0, j0 + nj) lie in one page as T; otherwise null.
-template <class T>
-inline const T* chunk_in_place(const HeadKeys& keys, const KeyMatrix& matrix, Index j0, Index nj) {
+template <class T> inline const T* chunk_in_place(const HeadKeys& keys, const KeyMatrix& matrix, Index j0, Index nj) {
   const Index first = j0 - keys.origin, last = smaller(j0 + nj, keys.held.end) - 1 - keys.origin;
   const bool whole = keys.type == stored_as<T>() && j0 >= keys.pinned.end && first >= 0 && first <= last &&
                      last >= keys.held.begin - keys.origin && first / keys.page_rows == last / keys.page_rows;
-  return whole ? key_row<T>(matrix, keys.page(first / keys.page_rows % keys.num_pages), first % keys.page_rows) : nullptr;
+  return whole ? key_row<T>(matrix, keys.page(first / keys.page_rows % keys.num_pages), first % keys.page_rows)
+               : nullptr;
 }
 
 /// Rows [first, first + count) as rows of T: in place, or copied to `copy`.
-template <class T>
-inline TypedRows<const T> rows_as(const Rows& rows, Index first, Index count, Index width, T* copy) {
+template <class T> inline TypedRows<const T> rows_as(const Rows& rows, Index first, Index count, Index width, T* copy) {
   if (rows.type == stored_as<T>()) return {reinterpret_cast<const T*>(rows.data) + first * rows.stride, rows.stride};
   if constexpr (std::is_same_v<T, float>) {
     const auto widen = [&](auto stored) {
@@ -86,8 +82,7 @@ inline Index bytes_of(StoredType type) {
 }
 
 /// to[0..width) = from[0..width) * scale
-template <class S>
-inline void widen_row(const S* from, SumOf<S> scale, Index width, SumOf<S>* to) {
+template <class S> inline void widen_row(const S* from, SumOf<S> scale, Index width, SumOf<S>* to) {
   using Sum = SumOf<S>;
   constexpr Index n = Simd<Sum>::kLanes;
   const auto factor = splat<Sum>(scale);
@@ -102,9 +97,8 @@ inline void widen_row(const S* from, SumOf<S> scale, Index width, SumOf<S>* to) 
 }
 
 /// Positions [begin, begin + count) as numbers of the type of sums, rows one after the other; 0 where there is none.
-template <class S>
-inline void read_keys(const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index count, Index width,
-                        SumOf<S>* to) {
+template <class S> inline void read_keys(
+    const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index count, Index width, SumOf<S>* to) {
   Index done = 0;
   const auto zero_up_to = [&](Index row) {
     for (Index e = done * width; e < row * width; ++e) to[e] = 0;
@@ -135,20 +129,15 @@ inline void copy_keys(const HeadKeys& keys, const KeyMatrix& matrix, Index begin
 }
 
 /// f(S{}) with the cache's storage type S, one of those whose sums are of type Sum.
-template <class Sum, class F>
-inline auto for_stored_type(StoredType type, const F& f) {
+template <class Sum, class F> inline auto for_stored_type(StoredType type, const F& f) {
   if constexpr (std::is_same_v<Sum, double>) {
     return f(double{});
   } else {
     switch (type) {
-      case StoredType::kBF16:
-        return f(BFloat16{});
-      case StoredType::kF16:
-        return f(Float16{});
-      case StoredType::kInt8:
-        return f(std::int8_t{});
-      default:
-        return f(float{});
+      case StoredType::kBF16: return f(BFloat16{});
+      case StoredType::kF16: return f(Float16{});
+      case StoredType::kInt8: return f(std::int8_t{});
+      default: return f(float{});
     }
   }
 }
@@ -158,14 +147,12 @@ inline void read_any(const HeadKeys& keys, const KeyMatrix& matrix, Index begin,
     read_keys<double>(keys, matrix, begin, count, width, static_cast<double*>(to));
     return;
   }
-  for_stored_type<float>(keys.type, [&](auto stored) {
-    read_keys<decltype(stored)>(keys, matrix, begin, count, width, static_cast<float*>(to));
-  });
+  for_stored_type<float>(keys.type,
+      [&](auto stored) { read_keys<decltype(stored)>(keys, matrix, begin, count, width, static_cast<float*>(to)); });
 }
 
 /// Quantises one row to integers; returns its scale.
-template <class T>
-inline float quantise_row(const T* from, Index width, std::int8_t* to) {
+template <class T> inline float quantise_row(const T* from, Index width, std::int8_t* to) {
   constexpr Index n = Simd<float>::kLanes;
   constexpr float smallest = 0x1p-100F;
   const auto for_vectors = [&](const auto& body) {
@@ -183,15 +170,15 @@ inline float quantise_row(const T* from, Index width, std::int8_t* to) {
   const bool nonfinite = bits_where<float>(marks != marks) != 0;
   const F32 factor = splat<float>(nonfinite || maximum < smallest ? 0.0F : 127.0F / maximum);
   for_vectors([&](Index d, int count, F32 x) {
-    const F32 shifted = (nonfinite ? F32{} : x * factor) + 0x1.8p23F;  // rounds to nearest even; the low byte is the integer
+    const F32 shifted =
+        (nonfinite ? F32{} : x * factor) + 0x1.8p23F;  // rounds to nearest even; the low byte is the integer
     const I8 bytes = __builtin_convertvector(reinterpret_cast<I32>(shifted), I8);
     __builtin_memcpy(to + d, &bytes, static_cast<std::size_t>(count));
   });
   return nonfinite ? kNan<float> : maximum < smallest ? 0.0F : maximum / 127.0F;
 }
 
-template <class T, class S>
-inline void store_row_as(const T* from, Index width, S* to) {
+template <class T, class S> inline void store_row_as(const T* from, Index width, S* to) {
   constexpr Index n = Simd<SumOf<T>>::kLanes;
   for (Index d = 0; d < width; d += n) {
     const Index count = smaller(n, width - d);
@@ -199,8 +186,7 @@ inline void store_row_as(const T* from, Index width, S* to) {
   }
 }
 
-template <class T, class S>
-inline void store_rows(const StoreRows& t) {
+template <class T, class S> inline void store_rows(const StoreRows& t) {
   const T* from = static_cast<const T*>(t.from);
   S* to = static_cast<S*>(t.to);
   for (Index r = 0; r < t.count; ++r) {

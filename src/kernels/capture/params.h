@@ -1,14 +1,14 @@
-// What the kernels that capture weights are passed, as plain data: sums of each row while forward runs, and a second sweep over
-// the keys once every row's normaliser is known. Letters as in params.h.
+// What the kernels that capture weights are passed, as plain data: sums of each row while forward runs, and a second
+// sweep over the keys once every row's normaliser is known. Letters as in params.h.
 #pragma once
 
 #include "kernels/attention/params.h"
 
 namespace qkv {
 
-/// Sums of each row of a forward tile over its keys, [q_count up to whole strips] each, with p = exp2(s2 - shift), before dropout.
-template <class Sum>
-struct RowSums {
+/// Sums of each row of a forward tile over its keys, [q_count up to whole strips] each, with p = exp2(s2 - shift),
+/// before dropout.
+template <class Sum> struct RowSums {
   Index offset;                  // the position of query i among the keys is i + offset
   Sum *shift, *inverse;          // the weights are p * inverse, which is 1 / sums unless there is a sink
   Sum* sums;                     // sum_j p
@@ -20,15 +20,15 @@ struct RowSums {
 };
 
 /// The weights of queries [q_begin, q_begin + q_count) of one (batch, head), computed again, and what is kept of them.
-template <class Sum>
-struct CaptureSweep {
+template <class Sum> struct CaptureSweep {
   ScoreParams<Sum> scores;
   Rows q;  // [q_count, D]
   HeadKeys keys;
   Index v_head_dim, q_begin, q_count;
   const Sum *shift, *inverse;  // [q_count]: w = exp2(s2 - shift) * inverse
   bool applied;                // weights after dropout
-  Rows dout;  // [q_count, Dv]; not null: weights times their gradient, w (dout . v), with dropout's factor where that is on
+  Rows dout;  // [q_count, Dv]; not null: weights times their gradient, w (dout . v), with dropout's factor where that
+              // is on
   // Each of these is null where it is not wanted.
   double* columns;       // [Tk]: added to
   double* map;           // [map rows of the tile][map_columns]: added to
@@ -40,8 +40,8 @@ struct CaptureSweep {
   Index top_k;
 };
 
-/// Puts one more among a query's `top_k` largest, behind equal ones. It belongs there: a place is free (key -1), or it is
-/// larger than the last. Always inlined: no instruction set's copy may stand in for another's.
+/// Puts one more among a query's `top_k` largest, behind equal ones. It belongs there: a place is free (key -1), or it
+/// is larger than the last. Always inlined: no instruction set's copy may stand in for another's.
 [[gnu::always_inline]] inline void insert_largest(double* values, Index* keys, Index top_k, double value, Index key) {
   Index place = top_k - 1;
   for (; place > 0 && (keys[place - 1] < 0 || values[place - 1] < value); --place) {
@@ -52,8 +52,7 @@ struct CaptureSweep {
   keys[place] = key;
 }
 
-template <class Sum>
-struct CaptureKernels {
+template <class Sum> struct CaptureKernels {
   std::size_t (*statistics_bytes)();
   /// Kernels<T>::forward and forward_pairs, in their bits, and the sums; `statistics_scratch` beside their scratch.
   void (*forward)(const ForwardTile<Sum>&, const RowSums<Sum>&, void* scratch, void* statistics_scratch);

@@ -1,7 +1,7 @@
-// Statistics of the rows of a forward tile, gathered while it runs, without a second sweep: entropy, distance, the largest
-// weight, the weights of three keys; one number per row each. Sums are relative to the current shift of the online softmax and
-// are rescaled with it. Not: what needs each row's final sum (capture/sweep.h). Entropy online: E = sum_j p (s2 - largest),
-// whose terms are small where p counts, so that H = log(l) - ln2 (E / l + largest - shift).
+// Statistics of the rows of a forward tile, gathered while it runs, without a second sweep: entropy, distance, the
+// largest weight, the weights of three keys; one number per row each. Sums are relative to the current shift of the
+// online softmax and are rescaled with it. Not: what needs each row's final sum (capture/sweep.h). Entropy online: E =
+// sum_j p (s2 - largest), whose terms are small where p counts, so that H = log(l) - ln2 (E / l + largest - shift).
 #pragma once
 
 #include "kernels/attention/softmax.h"
@@ -12,8 +12,7 @@ namespace qkv {
 namespace {
 
 /// Of one chunk and strip, [strip].
-template <class T>
-struct RowStatisticsScratch {
+template <class T> struct RowStatisticsScratch {
   Carver carver;
   T* exponents = carver.array<T>(strip_lanes<T>());
   T* distances = carver.array<T>(strip_lanes<T>());
@@ -26,8 +25,7 @@ struct RowStatisticsScratch {
   explicit RowStatisticsScratch(void* base) : carver(base) {}
 };
 
-template <class T>
-class RowStatisticsObserver {
+template <class T> class RowStatisticsObserver {
   using V = typename Simd<T>::V;
   static constexpr int n = Simd<T>::kLanes;
 
@@ -35,8 +33,7 @@ class RowStatisticsObserver {
   RowStatisticsObserver(const RowSums<T>& sums, const RowStatisticsScratch<T>& scratch) : t_(sums), w_(scratch) {}
 
   /// The sums of one range of a chunk, in registers.
-  template <int kCount>
-  struct Vectors {
+  template <int kCount> struct Vectors {
     V exponents[kCount], distances[kCount], distance[kCount], anchor[kCount];
 
     /// One key of vector v: its score, -inf where dead, and p.
@@ -58,12 +55,13 @@ class RowStatisticsObserver {
   }
 
   /// Of the scores of a chunk; lane_mask null: nothing is masked.
-  void start_chunk(const StripRange& r, Index j0, const VectorRanges& ranges, const std::uint32_t* lane_mask, const T* scores,
-                   const T* row_sum) const {
+  void start_chunk(const StripRange& r, Index j0, const VectorRanges& ranges, const std::uint32_t* lane_mask,
+      const T* scores, const T* row_sum) const {
     const Index first = r.strip * strip_lanes<T>();
     __builtin_memcpy(w_.largest_before, t_.largest + first, strip_lanes<T>() * sizeof(T));
     __builtin_memcpy(w_.sum_before, row_sum, strip_lanes<T>() * sizeof(T));
-    for (Index lane = 0; lane < strip_lanes<T>(); ++lane) w_.distance[lane] = static_cast<T>(r.i0 + t_.offset - j0 + lane);
+    for (Index lane = 0; lane < strip_lanes<T>(); ++lane)
+      w_.distance[lane] = static_cast<T>(r.i0 + t_.offset - j0 + lane);
     for (int i = 0; i < ranges.count; ++i) {
       const VectorRange& range = ranges.range[i];
       for (int v = range.first; v < range.first + range.count; ++v) {
@@ -92,8 +90,7 @@ class RowStatisticsObserver {
     }
   }
 
-  template <class, int kCount>
-  Vectors<kCount> open(const VectorRange& range) const {
+  template <class, int kCount> Vectors<kCount> open(const VectorRange& range) const {
     Vectors<kCount> sums;
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) {
@@ -105,8 +102,7 @@ class RowStatisticsObserver {
     }
     return sums;
   }
-  template <int kCount>
-  void close(const VectorRange& range, const Vectors<kCount>& sums) const {
+  template <int kCount> void close(const VectorRange& range, const Vectors<kCount>& sums) const {
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) {
       const int lane = (range.first + v) * n;
@@ -117,7 +113,7 @@ class RowStatisticsObserver {
 
   /// The chunk's exponentials are p; row_sum has them. `moved`: what the sums before it are multiplied by, null for 1.
   void end_chunk(const StripRange& r, Index j0, const LiveRange& live, const std::uint32_t* lane_mask, const T* p,
-                 const T* row_sum, const T* moved) const {
+      const T* row_sum, const T* moved) const {
     const Index first = r.strip * strip_lanes<T>();
     __builtin_memcpy(t_.sums + first, row_sum, strip_lanes<T>() * sizeof(T));
     for (int v = 0; v < kVectors; ++v) {
@@ -157,9 +153,10 @@ class RowStatisticsObserver {
   }
 
  private:
-  /// keys[lane] = j0 + the first key of the range with the score `largest`, for the lanes of vector v that are `wanted`.
+  /// keys[lane] = j0 + the first key of the range with the score `largest`, for the lanes of vector v that are
+  /// `wanted`.
   static void find_keys(const VectorRange& range, int v, const std::uint32_t* lane_mask, const T* scores, V largest,
-                        std::uint32_t wanted, Index* keys, Index j0) {
+      std::uint32_t wanted, Index* keys, Index j0) {
     for (Index j = range.lo; j < range.hi && wanted != 0; ++j) {
       std::uint32_t found = bits_where<T>(load<T>(scores + j * strip_lanes<T>() + v * n) == largest) & wanted;
       if (lane_mask != nullptr) found &= lane_mask[j] >> (v * n);
@@ -169,8 +166,8 @@ class RowStatisticsObserver {
   }
 
   static V magnitude(V x) {
-    constexpr auto sign =
-        static_cast<typename Simd<T>::Int>(typename std::make_unsigned<typename Simd<T>::Int>::type{1} << (8 * sizeof(T) - 1));
+    constexpr auto sign = static_cast<typename Simd<T>::Int>(
+        typename std::make_unsigned<typename Simd<T>::Int>::type{1} << (8 * sizeof(T) - 1));
     return reinterpret_cast<V>(reinterpret_cast<typename Simd<T>::I>(x) & ~sign);
   }
 

@@ -1,6 +1,6 @@
-// The weights of a query tile computed again, chunk by chunk, with each row's normaliser known, without storing them: sums over
-// queries, sums of blocks, whole rows, the largest of each row. For backward the same of weights times their gradient. Not:
-// out, the normaliser (forward.h), the matrix itself (forward_weights.h).
+// The weights of a query tile computed again, chunk by chunk, with each row's normaliser known, without storing them:
+// sums over queries, sums of blocks, whole rows, the largest of each row. For backward the same of weights times their
+// gradient. Not: out, the normaliser (forward.h), the matrix itself (forward_weights.h).
 #pragma once
 
 #include "kernels/attention/forward.h"
@@ -9,21 +9,20 @@
 namespace qkv {
 namespace {
 
-template <class T>
-struct SweepScratch {
+template <class T> struct SweepScratch {
   Carver carver;
   Index keys, queries;
-  T* column_lanes = carver.array<T>(keys * Simd<T>::kLanes);  // [key_tile][lanes]: weights summed over the vectors of all strips
-  T* gradients = carver.array<T>(keys * strip_lanes<T>());    // [key_tile][strip]: dout . v
-  T* thresholds = carver.array<T>(queries);                   // the smallest of the largest that are kept so far
+  T* column_lanes =
+      carver.array<T>(keys * Simd<T>::kLanes);  // [key_tile][lanes]: weights summed over the vectors of all strips
+  T* gradients = carver.array<T>(keys * strip_lanes<T>());  // [key_tile][strip]: dout . v
+  T* thresholds = carver.array<T>(queries);                 // the smallest of the largest that are kept so far
   std::size_t bytes = carver.used();
 
   SweepScratch(void* base, Index d, Index dv, Index count)
       : carver(base), keys(key_tile<T>(d, dv)), queries(round_up(count, strip_lanes<T>())) {}
 };
 
-template <class T>
-class CaptureSweeper {
+template <class T> class CaptureSweeper {
   using V = typename Simd<T>::V;
   static constexpr int n = Simd<T>::kLanes;
 
@@ -72,7 +71,8 @@ class CaptureSweeper {
       transpose_square<T>(square);
       V sum = square[0];
       for (int lane = 1; lane < n; ++lane) sum += square[lane];
-      for (Index j = 0; j < smaller<Index>(n, nj - first); ++j) t_.columns[j0 + first + j] += static_cast<double>(sum[j]);
+      for (Index j = 0; j < smaller<Index>(n, nj - first); ++j)
+        t_.columns[j0 + first + j] += static_cast<double>(sum[j]);
     }
   }
 
@@ -94,8 +94,7 @@ class CaptureSweeper {
       store<T>(w_.scores + e, load<T>(w_.scores + e) * factor);
   }
 
-  template <int kCount, bool kMasked>
-  void make_weights(const StripRange& r, const LiveRange& live) const {
+  template <int kCount, bool kMasked> void make_weights(const StripRange& r, const LiveRange& live) const {
     V shift[kCount], inverse[kCount];
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) {
@@ -125,14 +124,14 @@ class CaptureSweeper {
     const int vectors = live_vectors<T>(r.ni);
     // gradients[j, lane] = sum_d v[j, d] * dout[lane, d]
     product_vectors<T, Store::kSet>({.a = rows.v + live.lo * rows.v_stride,
-                                     .a_row = rows.v_stride,
-                                     .a_depth = 1,
-                                     .b = w_.out_panels + r.strip * strip_lanes<T>() * t_.v_head_dim,
-                                     .b_row = strip_lanes<T>(),
-                                     .c = own_.gradients + live.lo * strip_lanes<T>(),
-                                     .c_row = strip_lanes<T>(),
-                                     .depth = t_.v_head_dim},
-                                    live.hi - live.lo, 0, vectors);
+                                        .a_row = rows.v_stride,
+                                        .a_depth = 1,
+                                        .b = w_.out_panels + r.strip * strip_lanes<T>() * t_.v_head_dim,
+                                        .b_row = strip_lanes<T>(),
+                                        .c = own_.gradients + live.lo * strip_lanes<T>(),
+                                        .c_row = strip_lanes<T>(),
+                                        .depth = t_.v_head_dim},
+        live.hi - live.lo, 0, vectors);
     for (Index j = live.lo; j < live.hi; ++j) {
       const std::uint32_t kept = kept_lanes(r, live, j);
       for (int v = 0; v < vectors; ++v) {
@@ -154,7 +153,8 @@ class CaptureSweeper {
     }
   }
 
-  /// map[map_row[i]][cell(j)] += w, cell(j) = j * map_columns / Tk: key by key in lanes, lane by lane where a cell ends.
+  /// map[map_row[i]][cell(j)] += w, cell(j) = j * map_columns / Tk: key by key in lanes, lane by lane where a cell
+  /// ends.
   void add_map(const StripRange& r, Index j0, const LiveRange& live) const {
     const int vectors = live_vectors<T>(r.ni);
     const Index kv_len = t_.scores.kv_len, columns = t_.map_columns;
@@ -182,7 +182,8 @@ class CaptureSweeper {
     for (Index lane = 0; lane < r.ni; ++lane) {
       double* row = t_.rows[r.i0 - t_.q_begin + lane];
       if (row == nullptr) continue;
-      for (Index j = live.lo; j < live.hi; ++j) row[j0 + j] = static_cast<double>(w_.scores[j * strip_lanes<T>() + lane]);
+      for (Index j = live.lo; j < live.hi; ++j)
+        row[j0 + j] = static_cast<double>(w_.scores[j * strip_lanes<T>() + lane]);
     }
   }
 
@@ -198,7 +199,8 @@ class CaptureSweeper {
       std::uint32_t any = 0;
       for (int v = 0; v < vectors; ++v) {
         V largest = splat<T>(-kInf<T>);
-        for (Index j = first; j < end; ++j) largest = max_or_second(load<T>(w_.scores + j * strip_lanes<T>() + v * n), largest);
+        for (Index j = first; j < end; ++j)
+          largest = max_or_second(load<T>(w_.scores + j * strip_lanes<T>() + v * n), largest);
         any |= bits_where<T>(largest > load<T>(thresholds + v * n));
       }
       for (Index j = first; any != 0 && j < end; ++j) {
@@ -231,8 +233,7 @@ class CaptureSweeper {
 };
 
 /// `scratch`: room for a ForwardScratch, then a SweepScratch.
-template <class T>
-void sweep_tile(const CaptureSweep<T>& t, void* scratch) {
+template <class T> void sweep_tile(const CaptureSweep<T>& t, void* scratch) {
   const ScoreParams<T>& s = t.scores;
   ForwardTile<T> f{};
   f.scores = s;
@@ -256,7 +257,8 @@ void sweep_tile(const CaptureSweep<T>& t, void* scratch) {
     rows.pack_queries(f, w, r);
     if (t.dout.data == nullptr) continue;
     const TypedRows<const T> dout = rows_as<T>(t.dout, r.i0 - t.q_begin, r.ni, t.v_head_dim, w.rows);
-    pack_strips(dout.data, dout.stride, 0, r.ni, t.v_head_dim, T{1}, w.out_panels + strip * strip_lanes<T>() * t.v_head_dim);
+    pack_strips(
+        dout.data, dout.stride, 0, r.ni, t.v_head_dim, T{1}, w.out_panels + strip * strip_lanes<T>() * t.v_head_dim);
   }
   sweep.start();
   const auto next_chunk = [&](Index j0) { return live_chunk(s, t.q_begin, t.q_count, j0, end); };

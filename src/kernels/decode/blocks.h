@@ -14,7 +14,8 @@ namespace {
 /// Keys of the largest chunk, and the distance of rows of scores: a constant, so that addresses need no registers.
 constexpr Index kChunkLimit = 256;
 
-/// Runs of keys of a chunk that are read side by side. Four streams of prefetched rows read 17.5 GB/s where one reads 14.
+/// Runs of keys of a chunk that are read side by side. Four streams of prefetched rows read 17.5 GB/s where one
+/// reads 14.
 constexpr Index kRuns = 4;
 
 /// Queries at a time: with four keys, or four vectors of V, they fill the registers (AVX-512, SVE and NEON have 32).
@@ -32,21 +33,20 @@ struct SomeRuns {
 };
 
 /// Blocks of queries share the prefetching: the runs that rows [r, r + count) of `rows` prefetch.
-inline SomeRuns share_of_runs(Index r, Index count, Index rows) { return {kRuns * r / rows, kRuns * (r + count) / rows}; }
+inline SomeRuns share_of_runs(Index r, Index count, Index rows) {
+  return {kRuns * r / rows, kRuns * (r + count) / rows};
+}
 
 /// The type of sums of rows stored as T.
-template <class T>
-using SumOf = std::conditional_t<std::is_same_v<T, std::int8_t>, float, Accumulator<T>>;
+template <class T> using SumOf = std::conditional_t<std::is_same_v<T, std::int8_t>, float, Accumulator<T>>;
 
 /// Row g of each of the four runs of a chunk: a constant distance apart, or each where a list says.
-template <class T>
-struct StridedRows {
+template <class T> struct StridedRows {
   const T* first;
   Index between;
   const T* operator[](Index i) const { return first + i * between; }
 };
-template <class T>
-struct ListedRows {
+template <class T> struct ListedRows {
   const T* const* rows;
   const T* operator[](Index i) const { return rows[i]; }
 };
@@ -69,8 +69,7 @@ struct RunShape {
 };
 
 /// The rows of a chunk, and the rows that are read after it.
-template <class T>
-struct Runs : RunShape {
+template <class T> struct Runs : RunShape {
   const T* rows;  // row g of run i: rows + (i * run + g) * stride
   const T* next;
   Index stride, next_stride;
@@ -84,36 +83,34 @@ struct Runs : RunShape {
 };
 
 /// The same for rows listed one by one.
-template <class T>
-struct ListedRuns : RunShape {
+template <class T> struct ListedRuns : RunShape {
   const T* const* rows;  // row g of run i: rows[4 g + i]
   const T* const* next;
 
   ListedRows<T> row(Index g) const { return {rows + kRuns * g}; }
-  ListedRows<T> soon(Index g) const { return goes_on(g) ? row(g + ahead) : ListedRows<T>{next + kRuns * (g + ahead - run)}; }
+  ListedRows<T> soon(Index g) const {
+    return goes_on(g) ? row(g + ahead) : ListedRows<T>{next + kRuns * (g + ahead - run)};
+  }
   const T* key(Index j) const { return rows[kRuns * (j % run) + j / run]; }
 };
 
-template <class Chunk>
-struct ChunkRows {
+template <class Chunk> struct ChunkRows {
   Chunk k, v;
 };
 
-/// Whether two vectors of a stored row are read as one, its numbers at even slots and those at odd ones (load_even_odd).
-template <class T>
-constexpr bool kReadsEvenOdd = std::is_same_v<T, BFloat16>;
+/// Whether two vectors of a stored row are read as one, its numbers at even slots and those at odd ones
+/// (load_even_odd).
+template <class T> constexpr bool kReadsEvenOdd = std::is_same_v<T, BFloat16>;
 
 /// A vector of a stored row, widened to the type of sums.
-template <class T>
-inline __attribute__((always_inline)) typename Simd<SumOf<T>>::V load_row(const T* p) {
+template <class T> inline __attribute__((always_inline)) typename Simd<SumOf<T>>::V load_row(const T* p) {
   if constexpr (std::is_same_v<T, SumOf<T>>) {
     return load<T>(p);
   } else {
     return load_widened(p);
   }
 }
-template <class T>
-inline __attribute__((always_inline)) typename Simd<SumOf<T>>::V load_row_tail(const T* p, int n) {
+template <class T> inline __attribute__((always_inline)) typename Simd<SumOf<T>>::V load_row_tail(const T* p, int n) {
   if constexpr (std::is_same_v<T, SumOf<T>>) {
     return load_tail<T>(p, n);
   } else {
@@ -121,8 +118,7 @@ inline __attribute__((always_inline)) typename Simd<SumOf<T>>::V load_row_tail(c
   }
 }
 
-template <class T>
-inline void store_row(T* p, typename Simd<Accumulator<T>>::V x, Index n) {
+template <class T> inline void store_row(T* p, typename Simd<Accumulator<T>>::V x, Index n) {
   if constexpr (std::is_same_v<T, Accumulator<T>>) {
     store_tail<T>(p, x, static_cast<int>(n));
   } else {
@@ -133,19 +129,15 @@ inline void store_row(T* p, typename Simd<Accumulator<T>>::V x, Index n) {
 /// Prefetch distance within a run.
 constexpr Index kAheadBytes = 2048;
 
-template <class T>
-inline __attribute__((always_inline)) void fetch(const T* p) {
-  __builtin_prefetch(p, 0, 3);
-}
+template <class T> inline __attribute__((always_inline)) void fetch(const T* p) { __builtin_prefetch(p, 0, 3); }
 
-template <class T>
-inline void fetch_row(const T* row, Index width) {
+template <class T> inline void fetch_row(const T* row, Index width) {
   for (Index x = 0; x < width; x += 64 / static_cast<Index>(sizeof(T))) fetch(row + x);
 }
 
 // One step of a horizontal sum: of each 2 * step lanes, half are partial sums of a, half of b.
-template <class T, int kStep, int... kLane>
-inline typename Simd<T>::V add_crossed(typename Simd<T>::V a, typename Simd<T>::V b, std::integer_sequence<int, kLane...>) {
+template <class T, int kStep, int... kLane> inline typename Simd<T>::V add_crossed(
+    typename Simd<T>::V a, typename Simd<T>::V b, std::integer_sequence<int, kLane...>) {
   constexpr int n = Simd<T>::kLanes;
   return __builtin_shufflevector(a, b, ((kLane & kStep) ? n + kLane - kStep : kLane)...) +
          __builtin_shufflevector(a, b, ((kLane & kStep) ? n + kLane : kLane + kStep)...);
@@ -156,8 +148,7 @@ inline typename Simd<T>::V swap_lanes(typename Simd<T>::V x, std::integer_sequen
 }
 
 /// sums[i] = the sum over the lanes of x[i], for four vectors. The order of additions is the same for each.
-template <class T>
-inline __attribute__((always_inline)) void store_sums(const typename Simd<T>::V* x, T* sums) {
+template <class T> inline __attribute__((always_inline)) void store_sums(const typename Simd<T>::V* x, T* sums) {
   constexpr int n = Simd<T>::kLanes;
   using Lanes = std::make_integer_sequence<int, n>;
   using V = typename Simd<T>::V;
@@ -173,8 +164,7 @@ inline __attribute__((always_inline)) void store_sums(const typename Simd<T>::V*
   }
 }
 
-template <class T>
-inline T largest_lane(typename Simd<T>::V x) {
+template <class T> inline T largest_lane(typename Simd<T>::V x) {
   constexpr int n = Simd<T>::kLanes;
   using Lanes = std::make_integer_sequence<int, n>;
   if constexpr (n >= 16) x = max_or_second(swap_lanes<T, 8>(x, Lanes{}), x);
@@ -183,12 +173,12 @@ inline T largest_lane(typename Simd<T>::V x) {
   return max_or_second(swap_lanes<T, 1>(x, Lanes{}), x)[0];
 }
 
-/// scores[r][i] = sum_d q[r][d] * k[i][d] for kR queries and the live keys i of 4; all 4 are written. Whole pairs of vectors of
-/// q hold numbers of even, then of odd slots where kReadsEvenOdd. Prefetches the rows `fetched` of the four rows `soon`.
-template <class T, int kR, class Rows>
-inline __attribute__((always_inline)) void dot_block(const SumOf<T>* q, Index q_width, const Rows& k, const SomeRuns& live,
-                                                     Index head_dim, const Rows& soon, const SomeRuns& fetched,
-                                                     SumOf<T>* scores) {
+/// scores[r][i] = sum_d q[r][d] * k[i][d] for kR queries and the live keys i of 4; all 4 are written. Whole pairs of
+/// vectors of q hold numbers of even, then of odd slots where kReadsEvenOdd. Prefetches the rows `fetched` of the four
+/// rows `soon`.
+template <class T, int kR, class Rows> inline __attribute__((always_inline)) void dot_block(const SumOf<T>* q,
+    Index q_width, const Rows& k, const SomeRuns& live, Index head_dim, const Rows& soon, const SomeRuns& fetched,
+    SumOf<T>* scores) {
   using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
@@ -248,12 +238,11 @@ inline __attribute__((always_inline)) void dot_block(const SumOf<T>* q, Index q_
   for (int r = 0; r < kR; ++r) store_sums<Sum>(acc[r], scores + r * kChunkLimit);
 }
 
-/// out[r][d] = out[r][d] * factor[r] + sum over g in [begin, end) and i of weights[r][4 g + i] * v(g, i)[d], for kR rows and kV
-/// vectors at column d0; `rest` lanes of the last one, 0: all. Masked rows of V are not read.
+/// out[r][d] = out[r][d] * factor[r] + sum over g in [begin, end) and i of weights[r][4 g + i] * v(g, i)[d], for kR
+/// rows and kV vectors at column d0; `rest` lanes of the last one, 0: all. Masked rows of V are not read.
 template <class T, int kR, int kV, bool kTail, class Chunk>
 inline __attribute__((always_inline)) void value_block(const SumOf<T>* weights, const Chunk& v, Index begin, Index end,
-                                                       Index d0, SumOf<T>* out, Index out_row, const SumOf<T>* factor,
-                                                       const SomeRuns& fetched, int rest) {
+    Index d0, SumOf<T>* out, Index out_row, const SumOf<T>* factor, const SomeRuns& fetched, int rest) {
   using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
@@ -319,9 +308,8 @@ inline __attribute__((always_inline)) void value_block(const SumOf<T>* weights, 
 }
 
 /// All columns of kR rows.
-template <class T, int kR, class Chunk>
-inline void value_rows(const SumOf<T>* weights, const Chunk& v, Index begin, Index end, Index width, SumOf<T>* out,
-                       Index out_row, const SumOf<T>* factor, const SomeRuns& fetched) {
+template <class T, int kR, class Chunk> inline void value_rows(const SumOf<T>* weights, const Chunk& v, Index begin,
+    Index end, Index width, SumOf<T>* out, Index out_row, const SumOf<T>* factor, const SomeRuns& fetched) {
   constexpr int n = Simd<SumOf<T>>::kLanes, wide = kR == 1 ? 2 * kValueVectors : kValueVectors;
   Index d = 0;
   for (; d + wide * n <= width; d += wide * n) {
@@ -336,8 +324,7 @@ inline void value_rows(const SumOf<T>* weights, const Chunk& v, Index begin, Ind
 }
 
 /// Calls body(std::integral_constant<int, kR>, first row) for blocks of rows, the largest first.
-template <class Body>
-inline __attribute__((always_inline)) void for_row_blocks(Index rows, const Body& body) {
+template <class Body> inline __attribute__((always_inline)) void for_row_blocks(Index rows, const Body& body) {
   Index r = 0;
   for (; r + kDecodeRows <= rows; r += kDecodeRows) body(std::integral_constant<int, kDecodeRows>{}, r);
   if constexpr (kDecodeRows > 2) {

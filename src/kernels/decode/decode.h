@@ -1,8 +1,9 @@
-// Decode attention: few queries over many keys, limited by memory bandwidth. Each row of K and V is read once for all queries
-// of all heads that share it. Scores are dot products along D, stored query by query with keys in the lanes. A chunk of keys is
-// cut into four runs that are read side by side with software prefetch: a single stream does not fill the memory's queues.
-// Parts of the keys (split-K) each give a maximum, a sum and an undivided result, merged in the order of their keys. Not: many
-// queries (forward.h), weights. Milakov & Gimelshein 2018 (1805.02867); Dao et al. 2023, "Flash-Decoding".
+// Decode attention: few queries over many keys, limited by memory bandwidth. Each row of K and V is read once for all
+// queries of all heads that share it. Scores are dot products along D, stored query by query with keys in the lanes. A
+// chunk of keys is cut into four runs that are read side by side with software prefetch: a single stream does not fill
+// the memory's queues. Parts of the keys (split-K) each give a maximum, a sum and an undivided result, merged in the
+// order of their keys. Not: many queries (forward.h), weights. Milakov & Gimelshein 2018 (1805.02867); Dao et al. 2023,
+// "Flash-Decoding".
 #pragma once
 
 #include <numbers>
@@ -21,7 +22,8 @@ inline void drop_weights(const DecodeGroup<SumOf<T>>& t, Index j0, const LiveRan
   for (Index h = 0; h < t.group_size; ++h, ++dropout.sequence_head) {
     dropout_mask<Sum>(dropout, 0, t.q_len, j0, live.lo, live.hi, w.mask_of_head);
     for (Index key = live.lo; key < live.hi; ++key) {
-      w.mask_by_key[key] = (h == 0 ? 0 : w.mask_by_key[key]) | (w.mask_of_head[key] & lane_bits(t.q_len)) << (h * t.q_len);
+      w.mask_by_key[key] = (h == 0 ? 0 : w.mask_by_key[key]) | (w.mask_of_head[key] & lane_bits(t.q_len))
+                                                                   << (h * t.q_len);
     }
   }
   order_by_place(w.mask_by_key, w.run, live, w.kept);
@@ -32,8 +34,8 @@ inline void drop_weights(const DecodeGroup<SumOf<T>>& t, Index j0, const LiveRan
   }
 }
 
-/// row_sum[r] = row_sum[r] * factor[r] + the weights of slots [begin, end), in the order and rounding in which the rows of V
-/// are added, so that a constant V is returned exactly. n rows at a time are transposed into lanes.
+/// row_sum[r] = row_sum[r] * factor[r] + the weights of slots [begin, end), in the order and rounding in which the rows
+/// of V are added, so that a constant V is returned exactly. n rows at a time are transposed into lanes.
 template <class T>
 inline void add_sums(const T* weights, Index rows, Index begin, Index end, const T* factor, T* row_sum) {
   using V = typename Simd<T>::V;
@@ -52,9 +54,9 @@ inline void add_sums(const T* weights, Index rows, Index begin, Index end, const
 }
 
 /// value_rows over kept pairs only, for chunks with NaN or infinity behind the mask. The same sums otherwise.
-template <class T, class Chunk>
-inline void add_kept_values(const DecodeGroup<SumOf<T>>& t, const DecodeScratch<T>& w, const SumOf<T>* weights, const Chunk& v, Index begin,
-                            Index end, const SumOf<T>* factor, const DecodeState<SumOf<T>>& state) {
+template <class T, class Chunk> inline void add_kept_values(const DecodeGroup<SumOf<T>>& t, const DecodeScratch<T>& w,
+    const SumOf<T>* weights, const Chunk& v, Index begin, Index end, const SumOf<T>* factor,
+    const DecodeState<SumOf<T>>& state) {
   using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
@@ -97,9 +99,9 @@ inline bool hides_nonfinite_values(const DecodeGroup<SumOf<T>>& t, const DecodeS
 /// Rows of each run between write-backs of sums and results: these rows of V stay in L1 while all queries use them.
 constexpr Index kDecodeSteps = 8;
 
-template <class T, class Source, class Chunk>
-inline void decode_values(const DecodeGroup<SumOf<T>>& t, Index j0, const LiveRange& live, const DecodeScratch<T>& w, const Source& source,
-                          const Chunk& v, const DecodeState<SumOf<T>>& state) {
+template <class T, class Source, class Chunk> inline void decode_values(const DecodeGroup<SumOf<T>>& t, Index j0,
+    const LiveRange& live, const DecodeScratch<T>& w, const Source& source, const Chunk& v,
+    const DecodeState<SumOf<T>>& state) {
   using Sum = SumOf<T>;
   bool hides = false;  // integers are finite, and scale_weights selects around their scales
   if constexpr (!Source::kScaled) hides = live.masked && hides_nonfinite_values(t, w, v);
@@ -123,15 +125,14 @@ inline void decode_values(const DecodeGroup<SumOf<T>>& t, Index j0, const LiveRa
     for_row_blocks(
         rows_of(t), [&](auto count, Index r) __attribute__((always_inline)) {
           constexpr int rows = decltype(count)::value;
-          value_rows<T, rows>(weights + r * kChunkLimit, v, g, end, t.v_head_dim, state.out + r * state.width, state.width,
-                              factor + r, share_of_runs(r, rows, rows_of(t)));
+          value_rows<T, rows>(weights + r * kChunkLimit, v, g, end, t.v_head_dim, state.out + r * state.width,
+              state.width, factor + r, share_of_runs(r, rows, rows_of(t)));
         });
   }
 }
 
-template <class T, class Source>
-inline void decode_chunk_keys(const DecodeGroup<SumOf<T>>& t, Index j0, Source& source, const DecodeScratch<T>& w,
-                              const DecodeState<SumOf<T>>& state) {
+template <class T, class Source> inline void decode_chunk_keys(const DecodeGroup<SumOf<T>>& t, Index j0, Source& source,
+    const DecodeScratch<T>& w, const DecodeState<SumOf<T>>& state) {
   const auto& s = t.scores;
   const Index nj = smaller(w.chunk, s.kv_len - j0);
   LiveRange live = group_mask(t, j0, nj, w.mask_by_key, w.mask_of_head);
@@ -162,8 +163,7 @@ inline void decode_chunk_keys(const DecodeGroup<SumOf<T>>& t, Index j0, Source& 
 }
 
 /// Rows of Q, scaled, as whole vectors, split where dot_block reads numbers of even and odd slots.
-template <class T>
-inline void pack_queries(const DecodeGroup<SumOf<T>>& t, const DecodeScratch<T>& w) {
+template <class T> inline void pack_queries(const DecodeGroup<SumOf<T>>& t, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
   constexpr Index n = Simd<Sum>::kLanes;
   const Index head_dim = t.scores.head_dim;
@@ -172,7 +172,8 @@ inline void pack_queries(const DecodeGroup<SumOf<T>>& t, const DecodeScratch<T>&
     Sum* const to = w.q + r * w.q_width;
     for_stored_type<Sum>(t.q.type, [&](auto stored) {
       using Q = decltype(stored);
-      const Q* const row = reinterpret_cast<const Q*>(t.q.data) + r / t.q_len * t.q_head_stride + r % t.q_len * t.q.stride;
+      const Q* const row =
+          reinterpret_cast<const Q*>(t.q.data) + r / t.q_len * t.q_head_stride + r % t.q_len * t.q.stride;
       for (Index d = 0; d < head_dim; d += n) {
         store<Sum>(to + d, load_row_tail(row + d, static_cast<int>(smaller<Index>(n, head_dim - d))) * factor);
       }
@@ -191,8 +192,7 @@ inline void pack_queries(const DecodeGroup<SumOf<T>>& t, const DecodeScratch<T>&
 }
 
 /// The first chunk at or after j0 with a key that a query of any head may attend; `end`: none.
-template <class Sum>
-inline Index live_chunk_of_group(const DecodeGroup<Sum>& t, Index j0, Index end, Index chunk) {
+template <class Sum> inline Index live_chunk_of_group(const DecodeGroup<Sum>& t, Index j0, Index end, Index chunk) {
   TileMask mask = t.scores.mask;
   Index next = live_step(mask, 0, t.q_len, j0, end, chunk);
   for (Index h = 1; t.mask_differs && h < t.group_size && next > j0; ++h) {
@@ -203,9 +203,8 @@ inline Index live_chunk_of_group(const DecodeGroup<Sum>& t, Index j0, Index end,
 }
 
 /// Packed queries against keys [k_begin, k_end), k_begin a multiple of the part. Overwrites the state.
-template <class T, class Source>
-[[gnu::noinline]] void decode_chunks(const DecodeGroup<SumOf<T>>& t, Index k_begin, Index k_end, Source source, const DecodeScratch<T>& w,
-                                     const DecodeState<SumOf<T>>& state) {
+template <class T, class Source> [[gnu::noinline]] void decode_chunks(const DecodeGroup<SumOf<T>>& t, Index k_begin,
+    Index k_end, Source source, const DecodeScratch<T>& w, const DecodeState<SumOf<T>>& state) {
   const Index rows = rows_of(t);
   constexpr Index n = Simd<SumOf<T>>::kLanes;
   for (Index r = 0; r < round_up(rows, n); ++r) {
@@ -218,7 +217,8 @@ template <class T, class Source>
   const KeyRange reached = reach(t.scores, 0, t.q_len, w.chunk);
   const Index begin = larger(k_begin, reached.begin), end = smaller(k_end, reached.end);
   const auto next_chunk = [&](Index j0) { return live_chunk_of_group(t, j0, end, w.chunk); };
-  for (Index j0 = next_chunk(begin); j0 < end; j0 = next_chunk(j0 + w.chunk)) decode_chunk_keys(t, j0, source, w, state);
+  for (Index j0 = next_chunk(begin); j0 < end; j0 = next_chunk(j0 + w.chunk))
+    decode_chunk_keys(t, j0, source, w, state);
 }
 
 template <class Sum>
@@ -239,12 +239,12 @@ void decode_part(const DecodeGroup<Sum>& t, Index k_begin, Index k_end, void* sc
 }
 
 /// Merges `from`, whose keys come later, into `into`.
-template <class Sum>
-void decode_merge(const DecodeGroup<Sum>& t, void* into_memory, const void* from_memory) {
+template <class Sum> void decode_merge(const DecodeGroup<Sum>& t, void* into_memory, const void* from_memory) {
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
   const Index rows = rows_of(t);
-  const DecodeState<Sum> into(into_memory, rows, t.v_head_dim), from(const_cast<void*>(from_memory), rows, t.v_head_dim);
+  const DecodeState<Sum> into(into_memory, rows, t.v_head_dim),
+      from(const_cast<void*>(from_memory), rows, t.v_head_dim);
   for (Index r = 0; r < rows; r += n) {
     const V a = load<Sum>(into.row_max + r), b = load<Sum>(from.row_max + r), maximum = max_or_second(b, a);
     const V fa = exp2<Sum>(a - maximum), fb = exp2<Sum>(b - maximum);
@@ -255,7 +255,8 @@ void decode_merge(const DecodeGroup<Sum>& t, void* into_memory, const void* from
       Sum* out = into.out + (r + lane) * into.width;
       const Sum* more = from.out + (r + lane) * into.width;
       for (Index d = 0; d < into.width; d += n) {
-        store<Sum>(out + d, fma(load<Sum>(out + d), splat<Sum>(keep_a[lane]), load<Sum>(more + d) * splat<Sum>(keep_b[lane])));
+        store<Sum>(
+            out + d, fma(load<Sum>(out + d), splat<Sum>(keep_a[lane]), load<Sum>(more + d) * splat<Sum>(keep_b[lane])));
       }
     }
   }
@@ -263,8 +264,7 @@ void decode_merge(const DecodeGroup<Sum>& t, void* into_memory, const void* from
 }
 
 /// Divides by row_sum and writes the rows; lse from (row_max, row_sum).
-template <class Sum>
-void decode_finish(const DecodeGroup<Sum>& t, void* state_memory) {
+template <class Sum> void decode_finish(const DecodeGroup<Sum>& t, void* state_memory) {
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
   const DecodeState<Sum> state(state_memory, rows_of(t), t.v_head_dim);
@@ -281,9 +281,9 @@ void decode_finish(const DecodeGroup<Sum>& t, void* state_memory) {
       l = whole.sum[0];
       share = whole.share[0];
     }
-    t.lse[r] = l == 0
-                   ? -kInf<Sum>
-                   : static_cast<Sum>(static_cast<double>(maximum) * std::numbers::ln2 + __builtin_log(static_cast<double>(l)));
+    t.lse[r] = l == 0 ? -kInf<Sum>
+                      : static_cast<Sum>(
+                            static_cast<double>(maximum) * std::numbers::ln2 + __builtin_log(static_cast<double>(l)));
     const V inverse = splat<Sum>((l == 0 ? Sum{0} : share / l) * applied);
     Sum* const sums = state.out + r * state.width;
     for (Index d = 0; d < t.v_head_dim; d += n) store<Sum>(sums + d, load<Sum>(sums + d) * inverse);
@@ -295,29 +295,24 @@ void decode_finish(const DecodeGroup<Sum>& t, void* state_memory) {
   }
 }
 
-template <class Sum>
-Index decode_chunk_of(StoredType keys, Index head_dim, Index v_head_dim) {
+template <class Sum> Index decode_chunk_of(StoredType keys, Index head_dim, Index v_head_dim) {
   return for_stored_type<Sum>(keys, [&](auto stored) { return decode_chunk<decltype(stored)>(head_dim, v_head_dim); });
 }
 /// About a megabyte of K and V at D = 128, so that starting and merging a part are negligible.
-template <class Sum>
-Index decode_part_keys(StoredType keys, Index head_dim, Index v_head_dim) {
+template <class Sum> Index decode_part_keys(StoredType keys, Index head_dim, Index v_head_dim) {
   return 4 * decode_chunk_of<Sum>(keys, head_dim, v_head_dim);
 }
-template <class Sum>
-std::size_t decode_scratch_bytes(StoredType keys, Index rows, Index head_dim, Index v_head_dim) {
+template <class Sum> std::size_t decode_scratch_bytes(StoredType keys, Index rows, Index head_dim, Index v_head_dim) {
   return for_stored_type<Sum>(
       keys, [&](auto stored) { return ListedScratch<decltype(stored)>(nullptr, rows, head_dim, v_head_dim).bytes; });
 }
-template <class Sum>
-std::size_t decode_state_bytes(Index rows, Index v_head_dim) {
+template <class Sum> std::size_t decode_state_bytes(Index rows, Index v_head_dim) {
   return DecodeState<Sum>(nullptr, rows, v_head_dim).bytes;
 }
 
-template <class Sum>
-constexpr DecodeKernels<Sum> make_decode_kernels() {
+template <class Sum> constexpr DecodeKernels<Sum> make_decode_kernels() {
   return {decode_chunk_of<Sum>, decode_part_keys<Sum>, decode_scratch_bytes<Sum>, decode_state_bytes<Sum>,
-          decode_part<Sum>,     decode_merge<Sum>,     decode_finish<Sum>};
+      decode_part<Sum>, decode_merge<Sum>, decode_finish<Sum>};
 }
 
 }  // namespace

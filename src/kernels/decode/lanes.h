@@ -1,5 +1,6 @@
-// Dot products of decode.h for many queries: queries in the lanes, elements of K broadcast, no horizontal sums. The scores of n
-// keys and n queries are transposed back in registers. Not: few queries (decode/blocks.h), which would leave lanes idle.
+// Dot products of decode.h for many queries: queries in the lanes, elements of K broadcast, no horizontal sums. The
+// scores of n keys and n queries are transposed back in registers. Not: few queries (decode/blocks.h), which would
+// leave lanes idle.
 #pragma once
 
 #include "kernels/decode/blocks.h"
@@ -11,18 +12,16 @@ namespace {
 /// Below this many lanes a horizontal sum is cheap.
 constexpr int kLaneLimit = 8;
 
-/// Whether `rows` queries fill the lanes well enough; for fewer, dot products along D are as fast. Rows that are widened go along
-/// D as well.
-template <class T>
-constexpr bool takes_lanes(Index rows) {
+/// Whether `rows` queries fill the lanes well enough; for fewer, dot products along D are as fast. Rows that are
+/// widened go along D as well.
+template <class T> constexpr bool takes_lanes(Index rows) {
   return std::is_same_v<T, SumOf<T>> && Simd<SumOf<T>>::kLanes >= kLaneLimit && rows > 8;
 }
 
-/// scores[r][p] = sum_d panel[d][r] * keys[p][d] for n keys and n queries, d in ascending order. Prefetches the rows `soon`, a
-/// cache line at a time; soon may be null.
-template <class T>
-inline void lane_block(const T* panel, Index panel_row, const T* const* keys, Index head_dim, const T* const* soon, T* scores,
-                       Index rows) {
+/// scores[r][p] = sum_d panel[d][r] * keys[p][d] for n keys and n queries, d in ascending order. Prefetches the rows
+/// `soon`, a cache line at a time; soon may be null.
+template <class T> inline void lane_block(const T* panel, Index panel_row, const T* const* keys, Index head_dim,
+    const T* const* soon, T* scores, Index rows) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes, steps = 8, together = 4;
   V acc[n];
@@ -88,7 +87,7 @@ inline void lane_dots(const T* panel, Index rows, const Chunk& k, Index head_dim
     }
     for (Index r = 0; r < rows; r += n) {
       lane_block<T>(panel + r, panel_row, keys, head_dim, r == 0 ? soon : nullptr, scores + r * kChunkLimit + kRuns * g,
-                    rows - r);
+          rows - r);
     }
   }
 }

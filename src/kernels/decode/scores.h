@@ -12,27 +12,26 @@
 namespace qkv {
 namespace {
 
-/// Keys of a chunk. Its four runs lie far enough apart for the hardware to see four streams (32 KiB apart, at 128 KiB a chunk,
-/// reads 4 % faster than 8 KiB); scores of 16 rows and 256 keys are 16 KiB.
-template <class T>
-Index decode_chunk(Index head_dim, Index v_head_dim) {
+/// Keys of a chunk. Its four runs lie far enough apart for the hardware to see four streams (32 KiB apart, at 128 KiB a
+/// chunk, reads 4 % faster than 8 KiB); scores of 16 rows and 256 keys are 16 KiB.
+template <class T> Index decode_chunk(Index head_dim, Index v_head_dim) {
   const Index width = larger(head_dim, v_head_dim) * static_cast<Index>(sizeof(T));
   return larger<Index>(64, smaller<Index>(kChunkLimit, (Index{128} << 10) / width / 64 * 64));
 }
 
-template <class T>
-struct DecodeScratch {
+template <class T> struct DecodeScratch {
   using Sum = SumOf<T>;
   static constexpr Index n = Simd<Sum>::kLanes;
   Carver carver;
   Index rows, head_dim, chunk;
   Index run = chunk / kRuns, q_width = round_up(head_dim, n), row_lanes = round_up(rows, n);
   Sum* q = carver.array<Sum>(rows * q_width);  // [rows][head_dim], scaled, filled up with 0 to whole vectors
-  Sum* panel = carver.array<Sum>(takes_lanes<T>(rows) ? head_dim * row_lanes : 0);  // [head_dim][rows]: q transposed, or none
-  Sum* scores = carver.array<Sum>(rows * kChunkLimit);                              // [rows][kChunkLimit] by slot
-  Sum* applied = carver.array<Sum>(rows * kChunkLimit);                             // [rows][kChunkLimit]: after dropout
-  Sum* bias = carver.array<Sum>(chunk);                                             // [chunk] by slot
-  Sum* maximum = carver.array<Sum>(row_lanes);                                      // [rows], as the next two
+  Sum* panel =
+      carver.array<Sum>(takes_lanes<T>(rows) ? head_dim * row_lanes : 0);  // [head_dim][rows]: q transposed, or none
+  Sum* scores = carver.array<Sum>(rows * kChunkLimit);                     // [rows][kChunkLimit] by slot
+  Sum* applied = carver.array<Sum>(rows * kChunkLimit);                    // [rows][kChunkLimit]: after dropout
+  Sum* bias = carver.array<Sum>(chunk);                                    // [chunk] by slot
+  Sum* maximum = carver.array<Sum>(row_lanes);                             // [rows], as the next two
   Sum* rescale = carver.array<Sum>(row_lanes);
   Sum* ones = carver.array<Sum>(row_lanes);
   std::uint32_t* query_mask = carver.array<std::uint32_t>(chunk);   // [chunk] by slot: rows that may attend
@@ -46,27 +45,24 @@ struct DecodeScratch {
 };
 
 /// The result of some of the keys.
-template <class Sum>
-struct DecodeState {
+template <class Sum> struct DecodeState {
   Carver carver;
-  Index rows, width;                                                   // width: v_head_dim filled up to whole vectors
+  Index rows, width;                                                    // width: v_head_dim filled up to whole vectors
   Sum* row_max = carver.array<Sum>(round_up(rows, Simd<Sum>::kLanes));  // [rows], in powers of two
   Sum* row_sum = carver.array<Sum>(round_up(rows, Simd<Sum>::kLanes));  // [rows]
   Sum* out = carver.array<Sum>(rows * width);                           // [rows][width], not yet divided by row_sum
-  std::uint32_t* attended = carver.array<std::uint32_t>(1);                 // rows that may attend any of the keys
+  std::uint32_t* attended = carver.array<std::uint32_t>(1);             // rows that may attend any of the keys
   std::size_t bytes = carver.used();
 
-  DecodeState(void* base, Index num_rows, Index dv) : carver(base), rows(num_rows), width(round_up(dv, Simd<Sum>::kLanes)) {}
+  DecodeState(void* base, Index num_rows, Index dv)
+      : carver(base), rows(num_rows), width(round_up(dv, Simd<Sum>::kLanes)) {}
 };
 
-template <class Sum>
-Index rows_of(const DecodeGroup<Sum>& t) {
-  return t.q_len * t.group_size;
-}
+template <class Sum> Index rows_of(const DecodeGroup<Sum>& t) { return t.q_len * t.group_size; }
 
 /// The query mask of a chunk by key, and its live range: all heads of the group in one word.
-template <class Sum>
-inline LiveRange group_mask(const DecodeGroup<Sum>& t, Index j0, Index nj, std::uint32_t* query_mask, std::uint32_t* mask_of_head) {
+template <class Sum> inline LiveRange group_mask(
+    const DecodeGroup<Sum>& t, Index j0, Index nj, std::uint32_t* query_mask, std::uint32_t* mask_of_head) {
   const TileMask& mask = t.scores.mask;
   if (mask.tile == nullptr) return {true, false, 0, nj};
   const std::uint32_t one_head = lane_bits(t.q_len);
@@ -91,7 +87,8 @@ inline LiveRange group_mask(const DecodeGroup<Sum>& t, Index j0, Index nj, std::
 }
 
 /// by_place[4 g + i] = mask_by_key[i * run + g] for live keys, 0 for the others.
-inline void order_by_place(const std::uint32_t* mask_by_key, Index run, const LiveRange& live, std::uint32_t* by_place) {
+inline void order_by_place(
+    const std::uint32_t* mask_by_key, Index run, const LiveRange& live, std::uint32_t* by_place) {
   for (Index g = 0; g < run; ++g) {
     for (Index i = 0; i < kRuns; ++i) {
       const Index key = i * run + g;
@@ -101,8 +98,8 @@ inline void order_by_place(const std::uint32_t* mask_by_key, Index run, const Li
 }
 
 /// The bias of one row by slot, in natural units; 0 outside the live keys.
-template <class T>
-inline void place_bias(const DecodeGroup<SumOf<T>>& t, Index row, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
+template <class T> inline void place_bias(
+    const DecodeGroup<SumOf<T>>& t, Index row, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
   const auto& bias = t.scores.bias;
   const Sum* beside = t.scores.position;
@@ -132,9 +129,10 @@ inline void clear_slots(std::uint32_t* query_mask, Index r, std::uint32_t never)
   for (; never != 0; never &= never - 1) query_mask[__builtin_ctz(never)] &= ~(1u << r);
 }
 
-/// Applies the callback to the natural scores of row r and scales to powers of two; -inf, which is not kept, clears its bit.
-template <class T>
-inline void modify_row(const DecodeGroup<SumOf<T>>& t, Index r, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
+/// Applies the callback to the natural scores of row r and scales to powers of two; -inf, which is not kept, clears its
+/// bit.
+template <class T> inline void modify_row(
+    const DecodeGroup<SumOf<T>>& t, Index r, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
@@ -144,7 +142,7 @@ inline void modify_row(const DecodeGroup<SumOf<T>>& t, Index r, Index j0, const 
     const Index begin = larger<Index>(live.lo - i * w.run, 0), end = smaller(live.hi - i * w.run, w.run);
     if (begin >= end) continue;
     mod.apply(mod.mod, mod.batch, mod.head + r / t.q_len, r % t.q_len, 1, j0 + i * w.run + begin, end - begin,
-              row + kRuns * begin + i, 0, kRuns, nullptr, 0, 0);
+        row + kRuns * begin + i, 0, kRuns, nullptr, 0, 0);
   }
   for (Index first = 0; first < w.chunk; first += kSlotsAtOnce) {
     std::uint32_t bits = slots_of_row(w.query_mask + first, r);
@@ -157,14 +155,15 @@ inline void modify_row(const DecodeGroup<SumOf<T>>& t, Index r, Index j0, const 
   }
 }
 
-/// Turns dot products into scores: soft cap, bias, callback, and -inf where not kept. A bias of -inf clears the row's bit of
-/// its key.
+/// Turns dot products into scores: soft cap, bias, callback, and -inf where not kept. A bias of -inf clears the row's
+/// bit of its key.
 template <class T>
 inline void finish_scores(const DecodeGroup<SumOf<T>>& t, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
-  const bool biased = t.scores.bias.data != nullptr, capped = t.scores.softcap > 0, modified = t.scores.mod.apply != nullptr;
+  const bool biased = t.scores.bias.data != nullptr, capped = t.scores.softcap > 0,
+             modified = t.scores.mod.apply != nullptr;
   if (!live.masked && !biased && !capped && !modified) return;
   const V cap = splat<Sum>(t.scores.softcap * score_unit(t.scores));
   for (Index r = 0; r < rows_of(t); ++r) {
@@ -207,15 +206,14 @@ inline void chunk_dots(const DecodeGroup<SumOf<T>>& t, const Chunk& k, const Dec
     for_row_blocks(
         rows, [&](auto count, Index r) __attribute__((always_inline)) {
           constexpr int block = decltype(count)::value;
-          dot_block<T, block>(w.q + r * w.q_width, w.q_width, row, live, t.scores.head_dim, soon, share_of_runs(r, block, rows),
-                              w.scores + r * kChunkLimit + kRuns * g);
+          dot_block<T, block>(w.q + r * w.q_width, w.q_width, row, live, t.scores.head_dim, soon,
+              share_of_runs(r, block, rows), w.scores + r * kChunkLimit + kRuns * g);
         });
   }
 }
 
 /// Multiplies dot products with integers by their keys' scales.
-template <class T>
-inline void scale_scores(Index rows, const SumOf<T>* scales, const DecodeScratch<T>& w) {
+template <class T> inline void scale_scores(Index rows, const SumOf<T>* scales, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
   constexpr int n = Simd<Sum>::kLanes;
   for (Index r = 0; r < rows; ++r) {
@@ -227,9 +225,8 @@ inline void scale_scores(Index rows, const SumOf<T>* scales, const DecodeScratch
 }
 
 /// w.applied = weights times the scales of their values, 0 where a query may not attend: the scale may be NaN.
-template <class T>
-inline void scale_weights(Index rows, const LiveRange& live, const SumOf<T>* weights, const SumOf<T>* scales,
-                          const DecodeScratch<T>& w) {
+template <class T> inline void scale_weights(
+    Index rows, const LiveRange& live, const SumOf<T>* weights, const SumOf<T>* scales, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
@@ -243,11 +240,11 @@ inline void scale_weights(Index rows, const LiveRange& live, const SumOf<T>* wei
   }
 }
 
-/// One step of the online softmax: scores become exp2(s2 - max), row_max is updated, rescale is the factor of the result so
-/// far: exactly 1 where the maximum did not move. Prefetches rows [fetched, v.ahead) of each run of V meanwhile.
-template <class T, class Chunk>
-inline void softmax_chunk(const DecodeGroup<SumOf<T>>& t, const Chunk& v, Index fetched, const DecodeScratch<T>& w,
-                          const DecodeState<SumOf<T>>& state) {
+/// One step of the online softmax: scores become exp2(s2 - max), row_max is updated, rescale is the factor of the
+/// result so far: exactly 1 where the maximum did not move. Prefetches rows [fetched, v.ahead) of each run of V
+/// meanwhile.
+template <class T, class Chunk> inline void softmax_chunk(const DecodeGroup<SumOf<T>>& t, const Chunk& v, Index fetched,
+    const DecodeScratch<T>& w, const DecodeState<SumOf<T>>& state) {
   using Sum = SumOf<T>;
   const Index rows = rows_of(t), more = v.ahead - fetched;
   using V = typename Simd<Sum>::V;

@@ -1,6 +1,6 @@
-// Where decode's loops read K and V, chunk by chunk and in their storage type: rows a constant distance apart, or lists of row
-// pointers, so that pages may have any size. Integers are multiplied as they are; a score is then scaled by its key's scale, a
-// weight by its value's.
+// Where decode's loops read K and V, chunk by chunk and in their storage type: rows a constant distance apart, or lists
+// of row pointers, so that pages may have any size. Integers are multiplied as they are; a score is then scaled by its
+// key's scale, a weight by its value's.
 #pragma once
 
 #include "kernels/cache/rows.h"
@@ -10,8 +10,7 @@ namespace qkv {
 namespace {
 
 /// Where the rows of a chunk lie, by slot: entry 4 g + i is position i * run + g of the chunk.
-template <class S>
-struct ChunkList {
+template <class S> struct ChunkList {
   static constexpr bool kScaled = std::is_same_v<S, std::int8_t>;
   const S **k_rows, **v_rows;  // [chunk]
   float *k_scales, *v_scales;  // [chunk]; integers only
@@ -23,20 +22,19 @@ struct ChunkList {
         v_scales(carver.array<float>(kScaled ? chunk : 0)) {}
 };
 
-template <class S>
-struct ListedScratch {
+template <class S> struct ListedScratch {
   DecodeScratch<S> decode;
   Carver carver;
-  ChunkList<S> list{carver, decode.chunk}, next{carver, decode.chunk};  // of this chunk; of the next, whose keys are prefetched
+  ChunkList<S> list{carver, decode.chunk},
+      next{carver, decode.chunk};  // of this chunk; of the next, whose keys are prefetched
   std::size_t bytes = carver.used();
 
   ListedScratch(void* base, Index rows, Index d, Index dv) : decode(base, rows, d, dv), carver(base, decode.bytes) {}
 };
 
-/// Fills the list for the chunk at j0. A position that does not exist gets the row of one that does, which may be prefetched
-/// but is never used, and a scale of 0.
-template <class S>
-inline void list_chunk(const HeadKeys& keys, Index j0, Index run, const ChunkList<S>& list) {
+/// Fills the list for the chunk at j0. A position that does not exist gets the row of one that does, which may be
+/// prefetched but is never used, and a scale of 0.
+template <class S> inline void list_chunk(const HeadKeys& keys, Index j0, Index run, const ChunkList<S>& list) {
   constexpr bool scaled = std::is_same_v<S, std::int8_t>;
   const S* k_row = static_cast<const S*>(keys.k.rows);
   const S* v_row = static_cast<const S*>(keys.v.rows);
@@ -73,8 +71,7 @@ inline void list_chunk(const HeadKeys& keys, Index j0, Index run, const ChunkLis
 }
 
 /// K and V in pages of any size.
-template <class S>
-struct ListedChunks {
+template <class S> struct ListedChunks {
   static constexpr bool kScaled = std::is_same_v<S, std::int8_t>;
   const HeadKeys& keys;
   ChunkList<S> list, next;
@@ -97,8 +94,7 @@ struct ListedChunks {
 };
 
 /// K and V whose chunks each lie in one page, rows a constant distance apart.
-template <class S>
-struct PageChunks {
+template <class S> struct PageChunks {
   static constexpr bool kScaled = false;
   const HeadKeys& keys;
 
@@ -106,20 +102,22 @@ struct PageChunks {
 
   const S* row(const KeyMatrix& matrix, Index j) const {
     const Index from = j - keys.origin;
-    if (keys.num_pages == 1) return key_row<S>(matrix, keys.page(0), from < keys.page_rows ? from : from % keys.page_rows);
+    if (keys.num_pages == 1)
+      return key_row<S>(matrix, keys.page(0), from < keys.page_rows ? from : from % keys.page_rows);
     return key_row<S>(matrix, keys.page(from / keys.page_rows % keys.num_pages), from % keys.page_rows);
   }
   ChunkRows<Runs<S>> chunk(Index j0, Index count, const RunShape& k_shape, const RunShape& v_shape) const {
     const S *k = row(keys.k, j0), *v = row(keys.v, j0);
     // What is prefetched at the end of a head's only page is mostly the next head.
-    const S* next = keys.num_pages > 1 && j0 + count < keys.held.end ? row(keys.k, j0 + count) : k + count * keys.k.row_stride;
-    return {{k_shape, k, v, keys.k.row_stride, keys.v.row_stride}, {v_shape, v, next, keys.v.row_stride, keys.k.row_stride}};
+    const S* next =
+        keys.num_pages > 1 && j0 + count < keys.held.end ? row(keys.k, j0 + count) : k + count * keys.k.row_stride;
+    return {{k_shape, k, v, keys.k.row_stride, keys.v.row_stride},
+        {v_shape, v, next, keys.v.row_stride, keys.k.row_stride}};
   }
 };
 
 /// Whether PageChunks applies.
-template <class S>
-inline bool chunks_in_pages(const HeadKeys& keys, Index chunk) {
+template <class S> inline bool chunks_in_pages(const HeadKeys& keys, Index chunk) {
   if (keys.type != stored_as<S>() || keys.pinned.end != 0) return false;
   const bool whole = keys.num_pages == 1 && keys.held.end - keys.origin <= keys.page_rows;
   return whole || (keys.origin == 0 && keys.page_rows % chunk == 0);

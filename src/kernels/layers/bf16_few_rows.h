@@ -57,15 +57,13 @@ inline void bf16_few_rows_block(const MatrixProduct<BFloat16>& t, const Weight* 
 }
 
 /// At most 8 rows.
-template <class Weight>
-inline void bf16_few_rows(const MatrixProduct<BFloat16>& t, const Weight* w) {
+template <class Weight> inline void bf16_few_rows(const MatrixProduct<BFloat16>& t, const Weight* w) {
   for (Index column = 0; column < t.columns; column += Simd<float>::kLanes) {
     t.rows > 2 ? bf16_few_rows_block<8>(t, w, column) : bf16_few_rows_block<2>(t, w, column);
   }
 }
 #else
-template <class Weight>
-inline void bf16_few_rows(const MatrixProduct<BFloat16>&, const Weight*) {}
+template <class Weight> inline void bf16_few_rows(const MatrixProduct<BFloat16>&, const Weight*) {}
 #endif
 
 inline bool is_few_bf16_rows(const MatrixProduct<BFloat16>& t) {

@@ -1,8 +1,9 @@
-// The matrix product of linear layers on pairs of bf16: operands packed into words of two numbers of the depth, sums in float,
-// results rounded once. Not: threads (nn/products/linear_products.h); CPUs without such products (rows widened to float there).
+// The matrix product of linear layers on pairs of bf16: operands packed into words of two numbers of the depth, sums in
+// float, results rounded once. Not: threads (nn/products/linear_products.h); CPUs without such products (rows widened
+// to float there).
 //
-// Each element of C is one chain over the whole depth, or, where it is added to sums, a sum of chains of kSumDepth numbers. So
-// a product may be cut along rows and columns without a change of bits.
+// Each element of C is one chain over the whole depth, or, where it is added to sums, a sum of chains of kSumDepth
+// numbers. So a product may be cut along rows and columns without a change of bits.
 #pragma once
 
 #include "kernels/carver.h"
@@ -13,11 +14,12 @@ namespace qkv {
 namespace {
 
 constexpr Index kBf16Panel = strip_lanes<float>();  // columns of a panel of B
-constexpr Index kBf16Rows = 16;                     // rows of C that are computed together, and of a panel of a transposed A
-constexpr Index kBf16Bytes = Index{1} << 19;        // of panels of B: they stay in L2
-constexpr Index kSumDepth = 256;                    // wide blocks of columns: a transposed A is packed once for each
+constexpr Index kBf16Rows = 16;               // rows of C that are computed together, and of a panel of a transposed A
+constexpr Index kBf16Bytes = Index{1} << 19;  // of panels of B: they stay in L2
+constexpr Index kSumDepth = 256;              // wide blocks of columns: a transposed A is packed once for each
 
-/// How a product is blocked: B in panels [columns / kBf16Panel][pairs of depth][kBf16Panel] of words, a transposed A in words.
+/// How a product is blocked: B in panels [columns / kBf16Panel][pairs of depth][kBf16Panel] of words, a transposed A in
+/// words.
 struct Bf16Blocks {
   Index depth, columns;
   bool a_transposed;
@@ -63,8 +65,8 @@ inline void add_bf16_row_sums(const BFloat16* a, Index a_depth, Index depth, Ind
 }
 
 /// C [rows, columns] of a block in panels of B, rows <= kBf16Rows. `first` of C.
-inline void bf16_product_of_rows(const MatrixProduct<BFloat16>& t, Product<BFloat16> p, Index rows, Index columns, Index pairs,
-                                 Index row, Index column) {
+inline void bf16_product_of_rows(const MatrixProduct<BFloat16>& t, Product<BFloat16> p, Index rows, Index columns,
+    Index pairs, Index row, Index column) {
   alignas(64) float sums[kBf16Rows * kBf16Panel];
   for (Index j = 0; j < columns; j += kBf16Panel, p.b += pairs * kBf16Panel) {
     const Index width = smaller(kBf16Panel, columns - j);
@@ -109,7 +111,8 @@ inline void bf16_product(const MatrixProduct<BFloat16>& t, void* scratch) {
         };
         t.wide_b != nullptr ? pack(t.wide_b + first) : pack(t.b + first);
       }
-      Product<BFloat16> p{.a = nullptr, .a_row = t.a_row, .a_depth = 2, .b = memory.b, .b_row = kBf16Panel, .depth = depth};
+      Product<BFloat16> p{
+          .a = nullptr, .a_row = t.a_row, .a_depth = 2, .b = memory.b, .b_row = kBf16Panel, .depth = depth};
       for (Index i0 = 0; i0 < t.rows; i0 += kBf16Rows) {
         const Index rows = smaller(kBf16Rows, t.rows - i0);
         p.a = t.a + i0 * t.a_row + k0 * t.a_depth;

@@ -1,6 +1,6 @@
-// Softmax and cross-entropy of rows of logits, with their gradient. As in attention, a block of rows is transposed so that
-// each SIMD lane holds one row: maximum and sum need no horizontal step. Not: the mean over rows (nn/rows/cross_entropy.cc), label
-// smoothing.
+// Softmax and cross-entropy of rows of logits, with their gradient. As in attention, a block of rows is transposed so
+// that each SIMD lane holds one row: maximum and sum need no horizontal step. Not: the mean over rows
+// (nn/rows/cross_entropy.cc), label smoothing.
 #pragma once
 
 #include <cmath>
@@ -55,8 +55,8 @@ struct LogitRows {
   }
 };
 
-/// gradient[m, :] = share * (softmax(logits[m, :]) - onehot(targets[m])), 0 where the target is negative. Returns the sum of
-/// log(sum exp(logits[m, :])) - logits[m, target] over the other rows. A row with NaN or +inf gives NaN.
+/// gradient[m, :] = share * (softmax(logits[m, :]) - onehot(targets[m])), 0 where the target is negative. Returns the
+/// sum of log(sum exp(logits[m, :])) - logits[m, target] over the other rows. A row with NaN or +inf gives NaN.
 inline double cross_entropy(const CrossEntropyRows& t) {
   using V = Simd<float>::V;
   constexpr Index n = Simd<float>::kLanes;
@@ -76,7 +76,7 @@ inline double cross_entropy(const CrossEntropyRows& t) {
     for (Index begin = 0; begin < t.columns; begin += kClassBlock) {
       if (!one_block) rows.exponentials(begin, top);
       unpack_transposed<float>(rows.panel, n, rows.count, smaller(kClassBlock, t.columns - begin), weights,
-                               t.gradient + m0 * t.gradient_stride + begin, t.gradient_stride);
+          t.gradient + m0 * t.gradient_stride + begin, t.gradient_stride);
     }
     for (Index r = 0; r < rows.count; ++r) {
       const Index target = t.targets[m0 + r];

@@ -8,8 +8,7 @@ namespace qkv {
 namespace {
 
 /// to[0..width) = from[0..width) + addend[0..width), without kAdd = from. `to` may be the addend.
-template <bool kAdd>
-inline void move_row(const float* from, const float* addend, float* to, Index width) {
+template <bool kAdd> inline void move_row(const float* from, const float* addend, float* to, Index width) {
   constexpr int n = Simd<float>::kLanes;
   Index e = 0;
   for (; e + n <= width; e += n) {

@@ -1,7 +1,7 @@
-// y = x W^T for so few rows of x that transposing W would cost more than the product: W is read once, in place. Lanes hold the
-// rows of x; where these fill only a part of a vector, lane r * kSplit + i sums the terms of row r whose index is i modulo
-// kSplit. An invariant product keeps one lane a row and sums in matrix_product.h's blocks of depth: a row then has the bits that
-// it has among many. Not: W already transposed in memory (matrix_product.h).
+// y = x W^T for so few rows of x that transposing W would cost more than the product: W is read once, in place. Lanes
+// hold the rows of x; where these fill only a part of a vector, lane r * kSplit + i sums the terms of row r whose index
+// is i modulo kSplit. An invariant product keeps one lane a row and sums in matrix_product.h's blocks of depth: a row
+// then has the bits that it has among many. Not: W already transposed in memory (matrix_product.h).
 #pragma once
 
 #include "kernels/layers/params.h"
@@ -17,8 +17,8 @@ constexpr int kFewColumns = Simd<float>::kLanes < 8 ? Simd<float>::kLanes : 8;
 /// The depth of matrix_product.h's blocks, where A is not transposed.
 constexpr Index kDepthBlock = 512;
 
-/// kSplit: 1, 2 or all lanes, which one load can repeat over the lanes. 0: too many rows, or a depth that is not divisible. A
-/// function of the whole product, so that its parts are bit-identical.
+/// kSplit: 1, 2 or all lanes, which one load can repeat over the lanes. 0: too many rows, or a depth that is not
+/// divisible. A function of the whole product, so that its parts are bit-identical.
 inline int few_rows_split(const MatrixProduct<float>& t) {
   constexpr int n = Simd<float>::kLanes;
   if (t.all_rows > n || t.b_row != 1 || t.b_column == 1 || t.c == nullptr) return 0;
@@ -30,8 +30,7 @@ inline int few_rows_split(const MatrixProduct<float>& t) {
 inline Index few_rows_floats(const MatrixProduct<float>& t, int split) { return t.depth / split * Simd<float>::kLanes; }
 
 /// kSplit floats, repeated over the lanes.
-template <int kSplit>
-inline typename Simd<float>::V repeat(const float* p) {
+template <int kSplit> inline typename Simd<float>::V repeat(const float* p) {
   if constexpr (kSplit == 1) {
     return splat<float>(*p);
   } else if constexpr (kSplit == 2) {
@@ -44,8 +43,8 @@ inline typename Simd<float>::V repeat(const float* p) {
 }
 
 /// sums[j] = the lanes' sums for columns j < kColumns: rows of W, `stride` apart.
-template <int kSplit, int kColumns>
-inline void few_rows_block(const float* w, Index stride, const float* panel, Index steps, typename Simd<float>::V* sums) {
+template <int kSplit, int kColumns> inline void few_rows_block(
+    const float* w, Index stride, const float* panel, Index steps, typename Simd<float>::V* sums) {
   using V = typename Simd<float>::V;
   V acc[kColumns];
 #pragma GCC unroll 16
@@ -62,9 +61,8 @@ inline void few_rows_block(const float* w, Index stride, const float* panel, Ind
 }
 
 /// sums[j] for columns j < width, 0 behind.
-template <int kSplit>
-inline void few_rows_columns(const float* w, Index stride, const float* panel, Index steps, int width,
-                             typename Simd<float>::V* sums) {
+template <int kSplit> inline void few_rows_columns(
+    const float* w, Index stride, const float* panel, Index steps, int width, typename Simd<float>::V* sums) {
   int j = 0;
   for (; j + kFewColumns <= width; j += kFewColumns) {
     few_rows_block<kSplit, kFewColumns>(w + j * stride, stride, panel, steps, sums + j);
@@ -74,9 +72,8 @@ inline void few_rows_columns(const float* w, Index stride, const float* panel, I
 }
 
 /// sums[j] += the sums of each further block of the depth. Not inline: of invariant products alone.
-template <int kSplit>
-[[gnu::noinline]] void add_few_rows_blocks(const float* w, Index stride, const float* panel, Index block, Index steps,
-                                           int width, typename Simd<float>::V* sums) {
+template <int kSplit> [[gnu::noinline]] void add_few_rows_blocks(const float* w, Index stride, const float* panel,
+    Index block, Index steps, int width, typename Simd<float>::V* sums) {
   constexpr int n = Simd<float>::kLanes;
   typename Simd<float>::V some[n];
   for (Index k0 = block; k0 < steps; k0 += block) {
@@ -86,8 +83,7 @@ template <int kSplit>
   }
 }
 
-template <int kSplit>
-inline void few_rows_product(const MatrixProduct<float>& t, float* panel) {
+template <int kSplit> inline void few_rows_product(const MatrixProduct<float>& t, float* panel) {
   using V = typename Simd<float>::V;
   constexpr int n = Simd<float>::kLanes;
   const Index steps = t.depth / kSplit;

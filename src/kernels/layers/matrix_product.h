@@ -1,11 +1,12 @@
-// The matrix product of linear layers, any size: attention's micro-kernel on operands that are packed into panels where they
-// are large or transposed in memory (their contiguous axis is not the one that vectors need). Not: threads
-// (nn/products/linear_products.h), products of bf16 (bf16_product.h). Blocking as in Goto and van de Geijn 2008 (Anatomy of
-// High-Performance Matrix Multiplication), with the roles of the caches exchanged: a block of A's rows stays in L1 while the
-// panels of B stream from L2.
+// The matrix product of linear layers, any size: attention's micro-kernel on operands that are packed into panels where
+// they are large or transposed in memory (their contiguous axis is not the one that vectors need). Not: threads
+// (nn/products/linear_products.h), products of bf16 (bf16_product.h). Blocking as in Goto and van de Geijn 2008
+// (Anatomy of High-Performance Matrix Multiplication), with the roles of the caches exchanged: a block of A's rows
+// stays in L1 while the panels of B stream from L2.
 //
-// Each element of C is a sum of blocks of depth in ascending order, each block one chain of FMAs. Where a block ends follows
-// from the whole product's shape and strides alone, so a product may be cut along rows and columns without a change of bits.
+// Each element of C is a sum of blocks of depth in ascending order, each block one chain of FMAs. Where a block ends
+// follows from the whole product's shape and strides alone, so a product may be cut along rows and columns without a
+// change of bits.
 #pragma once
 
 #include "kernels/layers/few_rows.h"
@@ -29,8 +30,8 @@ struct ProductBlocks {
 
   explicit ProductBlocks(const MatrixProduct<float>& t) {
     const bool a_transposed = t.a_row == 1 && t.a_depth != 1;
-    // 8 rows of 512 are 16 KiB of L1, 256 columns of 512 are 512 KiB of L2. A transposed A is packed once per block of columns,
-    // so these are wider and the depth is smaller.
+    // 8 rows of 512 are 16 KiB of L1, 256 columns of 512 are 512 KiB of L2. A transposed A is packed once per block of
+    // columns, so these are wider and the depth is smaller.
     depth = a_transposed ? 256 : kDepthBlock;
     columns = a_transposed ? 768 : 256;
     pack_a = a_transposed && t.depth * t.a_depth > 4 * kInPlaceFloats;
@@ -93,8 +94,8 @@ inline void pack_rows(const float* a, Index a_depth, Index depth, Index rows, fl
   }
 }
 
-/// sums[r] += sum over k of a[k][r] of a transposed A: the bias gradient. Two chains of depth / 2 terms, in whichever place of a
-/// block a row stands: a block begins where the cut of the product says.
+/// sums[r] += sum over k of a[k][r] of a transposed A: the bias gradient. Two chains of depth / 2 terms, in whichever
+/// place of a block a row stands: a block begins where the cut of the product says.
 inline void add_row_sums(const float* a, Index a_depth, Index depth, Index rows, float* sums) {
   using V = Simd<float>::V;
   constexpr int n = Simd<float>::kLanes;
@@ -125,8 +126,7 @@ inline void prefetch_block(const float* c, Index c_row) {
 }
 
 /// C [rows, columns] of a block, rows <= kRows: p's B is the first panel or, with `panel` 0, B itself.
-template <Store kStore>
-inline void product_of_rows(Product<float> p, Index rows, Index columns, Index panel) {
+template <Store kStore> inline void product_of_rows(Product<float> p, Index rows, Index columns, Index panel) {
   for (Index j = 0; j < columns; j += kPanel) {
     if (p.depth >= kPrefetchDepth) prefetch_block(p.c, rows == kRows ? p.c_row : 0);
     product<float, kStore>(p, rows, smaller(kPanel, columns - j));
@@ -151,14 +151,14 @@ inline void matrix_product(const MatrixProduct<float>& t, void* scratch) {
       const float* b = t.b + k0 * t.b_row + j0 * t.b_column;
       if (blocks.pack_b) pack_columns(t, b, depth, columns, b_panels);
       Product<float> p{.a = nullptr,
-                       .a_row = t.a_row,
-                       .a_depth = blocks.pack_a ? kPackedRows : t.a_depth,
-                       .b = blocks.pack_b ? b_panels : b,
-                       .b_row = blocks.pack_b ? kPanel : t.b_row,
-                       .c = nullptr,
-                       .c_row = t.c_row,
-                       .depth = depth,
-                       .factor = t.bias == nullptr ? nullptr : t.bias + j0};
+          .a_row = t.a_row,
+          .a_depth = blocks.pack_a ? kPackedRows : t.a_depth,
+          .b = blocks.pack_b ? b_panels : b,
+          .b_row = blocks.pack_b ? kPanel : t.b_row,
+          .c = nullptr,
+          .c_row = t.c_row,
+          .depth = depth,
+          .factor = t.bias == nullptr ? nullptr : t.bias + j0};
       const Index panel = blocks.pack_b ? kPanel * depth : 0;
       for (Index i0 = 0; i0 < t.rows; i0 += step) {
         const Index rows = smaller(step, t.rows - i0);

@@ -7,10 +7,9 @@
 
 namespace qkv {
 
-/// C [rows, columns] = A B (+ bias), or sums += A B, of a linear layer, in T = float or BFloat16, summed in float. Of each
-/// operand's two strides one is 1.
-template <class T>
-struct MatrixProduct {
+/// C [rows, columns] = A B (+ bias), or sums += A B, of a linear layer, in T = float or BFloat16, summed in float. Of
+/// each operand's two strides one is 1.
+template <class T> struct MatrixProduct {
   const T *a, *b;
   const float* wide_b;  // BFloat16 only, in the place of b: rounded as it is read
   const float* bias;    // [columns] or null; not together with sums
@@ -57,8 +56,7 @@ struct CrossEntropyRows {
   float share;
 };
 
-template <class T>
-struct ProductKernels {
+template <class T> struct ProductKernels {
   std::size_t (*scratch_bytes)(const MatrixProduct<T>&);
   void (*run)(const MatrixProduct<T>&, void* scratch);
 };

@@ -1,6 +1,6 @@
-// Backward linear attention over a segment, chunks from last to first: the states before them are computed again and kept, the
-// gradient of the state arrives from later tokens. With g = dout / n and dn[i] = -(g[i].out[i]) where normalised, otherwise
-// g = dout and dn = 0:
+// Backward linear attention over a segment, chunks from last to first: the states before them are computed again and
+// kept, the gradient of the state arrives from later tokens. With g = dout / n and dn[i] = -(g[i].out[i]) where
+// normalised, otherwise g = dout and dn = 0:
 //   dP[j,i] = g[i].u[j] + dn[i]              gradient of the score (tile [key][query])
 //   du[j]   = sum_i P[j,i] g[i]     + after[j] dS^T kf[j]
 //   dkf[j]  = sum_i dP[j,i] qf[i]   + after[j] (dS u[j] + dz)
@@ -14,14 +14,13 @@
 namespace qkv {
 namespace {
 
-template <class T>
-struct LinearAttentionBackwardScratch {
+template <class T> struct LinearAttentionBackwardScratch {
   LinearAttentionScratch<T> shared;
   Carver carver;
   Index F = shared.F, Dv = shared.Dv, chunk = shared.s.chunk, width = shared.width, count = F * (Dv + 1);
-  Index chunks = linear_attention_segment_chunks<T>(F, Dv);              // of a segment
+  Index chunks = linear_attention_segment_chunks<T>(F, Dv);               // of a segment
   T* states = carver.array<T>(count * chunks);                            // [chunks][state]
-  Index solved_count = shared.s.delta ? chunk * (width + 2 * Dv) : 0;    // keys, u, residual (delta.h) of a chunk
+  Index solved_count = shared.s.delta ? chunk * (width + 2 * Dv) : 0;     // keys, u, residual (delta.h) of a chunk
   T* solved = carver.array<T>(solved_count * chunks);                     // [chunks][solved_count]
   T* state_turned = carver.array<T>(Dv * round_up(F, Simd<T>::kLanes));   // S as [Dv][F]
   T* dstate_turned = carver.array<T>(Dv * round_up(F, Simd<T>::kLanes));  // dS as [Dv][F]
@@ -37,14 +36,15 @@ struct LinearAttentionBackwardScratch {
   T* dqf = carver.array<T>(chunk * F);                          // [chunk][F]
   Index rows = larger(width, chunk* channels);
   T* readers = carver.array<T>(rows);  // [width] or [chunk][F]: what reads the state before the chunk, for the decay
-  T* kept = carver.array<T>(rows);  // likewise: what the state after the chunk holds, for the decay
+  T* kept = carver.array<T>(rows);     // likewise: what the state after the chunk holds, for the decay
   T* sum = carver.array<T>(larger(width, channels));
   std::size_t bytes = carver.used();
 
   LinearAttentionBackwardScratch(void* base, const LinearAttentionSizes& sizes)
       : shared(base, sizes), carver(base, shared.bytes) {}
 
-  /// Where the delta rule's system of a chunk of the segment is kept: keep_states() solves it, chunk_backward() reads it again.
+  /// Where the delta rule's system of a chunk of the segment is kept: keep_states() solves it, chunk_backward() reads
+  /// it again.
   void use_chunk(Index number) {
     if (!shared.s.delta) return;
     shared.keys = solved + number * solved_count;
@@ -54,15 +54,13 @@ struct LinearAttentionBackwardScratch {
 };
 
 /// to [Dv][F, up to whole vectors] = S [F][Dv] turned.
-template <class T>
-[[gnu::noinline]] void turn_state(const T* from, Index features, Index v_head_dim, T* to) {
+template <class T> [[gnu::noinline]] void turn_state(const T* from, Index features, Index v_head_dim, T* to) {
   pack_transposed<T>(from, v_head_dim, features, v_head_dim, T{1}, to, round_up(features, Simd<T>::kLanes));
 }
 
 /// g and dn of one head's tokens.
-template <class T>
-inline void take_gradient(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index head,
-                          Index begin, Index count) {
+template <class T> inline void take_gradient(const LinearAttentionGradient<T>& t,
+    const LinearAttentionBackwardScratch<T>& w, Index head, Index begin, Index count) {
   const LinearAttentionSegment<T>& f = t.forward;
   const Index Dv = f.v_head_dim;
   for (Index i = 0; i < w.shared.width; ++i) w.dn[i] = 0;
@@ -84,9 +82,8 @@ inline void take_gradient(const LinearAttentionGradient<T>& t, const LinearAtten
 }
 
 /// dlocal += into qf g^T, for one head, after the chunk's decay of it. g and dn are decayed in place.
-template <class T>
-[[gnu::noinline]] void add_queries(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w,
-                                   Index count) {
+template <class T> [[gnu::noinline]] void add_queries(
+    const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index count) {
   const LinearAttentionSegment<T>& f = t.forward;
   const Index F = f.features.count, Dv = f.v_head_dim;
   if (f.log_decay != nullptr) {
@@ -98,18 +95,16 @@ template <class T>
 }
 
 /// dqf = S g[i] + dn[i] z, not decayed yet.
-template <class T>
-inline void queries_of_state(const LinearAttentionSegment<T>& f, const LinearAttentionBackwardScratch<T>& w, const T* z,
-                             Index count) {
+template <class T> inline void queries_of_state(
+    const LinearAttentionSegment<T>& f, const LinearAttentionBackwardScratch<T>& w, const T* z, Index count) {
   const Index F = f.features.count, Dv = f.v_head_dim, stride = round_up(F, Simd<T>::kLanes);
   rows_times<Store::kSet>(w.g, Dv, Dv, w.state_turned, stride, w.dqf, F, count, F, &w.shared.ahead);
   if (f.normalized) rows_times<Store::kAdd>(w.dn, 1, 1, z, F, w.dqf, F, count, F);
 }
 
 /// dkf = dS u[j] + dz and du = dS^T kf[j], not decayed yet.
-template <class T>
-[[gnu::noinline]] void keys_of_state(const LinearAttentionSegment<T>& f, const LinearAttentionBackwardScratch<T>& w,
-                                     const T* dstate, const ChunkValues<T>& values, Index count) {
+template <class T> [[gnu::noinline]] void keys_of_state(const LinearAttentionSegment<T>& f,
+    const LinearAttentionBackwardScratch<T>& w, const T* dstate, const ChunkValues<T>& values, Index count) {
   constexpr T one = 1;
   const Index F = f.features.count, Dv = f.v_head_dim, stride = round_up(F, Simd<T>::kLanes);
   rows_times<Store::kSet>(w.shared.kf, F, F, dstate, Dv, w.du, Dv, count, Dv, &w.shared.ahead);
@@ -117,24 +112,22 @@ template <class T>
   if (f.normalized) rows_times<Store::kAdd>(&one, 0, 1, dstate + F * Dv, F, w.dkf, F, count, F);
 }
 
-template <class T>
-[[gnu::noinline]] void write_queries(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w,
-                                     Index head, Index begin, Index count) {
+template <class T> [[gnu::noinline]] void write_queries(const LinearAttentionGradient<T>& t,
+    const LinearAttentionBackwardScratch<T>& w, Index head, Index begin, Index count) {
   if (t.dq == nullptr) return;
   const LinearAttentionSegment<T>& f = t.forward;
   feature_rows_backward(f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count,
-                        f.features.query_scale, w.shared.qf, w.dqf, t.dq + head * t.dq_head_stride + begin * t.dq_stride,
-                        t.dq_stride, t.accumulate_qk);
+      f.features.query_scale, w.shared.qf, w.dqf, t.dq + head * t.dq_head_stride + begin * t.dq_stride, t.dq_stride,
+      t.accumulate_qk);
 }
 
 /// kf must be phi(k) as it was, without decay.
-template <class T>
-[[gnu::noinline]] void write_keys(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index begin,
-                                  Index count) {
+template <class T> [[gnu::noinline]] void write_keys(
+    const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index begin, Index count) {
   const LinearAttentionSegment<T>& f = t.forward;
   if (t.dk != nullptr) {
     feature_rows_backward(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, w.shared.kf, w.dkf,
-                          t.dk + begin * t.dk_stride, t.dk_stride, t.accumulate_qk);
+        t.dk + begin * t.dk_stride, t.dk_stride, t.accumulate_qk);
   }
   if (t.dv == nullptr) return;
   for (Index j = 0; j < count; ++j) {
@@ -148,15 +141,14 @@ template <class T>
 }
 
 /// to[r] += a[r, :].b[r, :]
-template <class T>
-[[gnu::noinline]] void add_row_dots(const T* a, const T* b, Index count, Index width, T* to) {
+template <class T> [[gnu::noinline]] void add_row_dots(const T* a, const T* b, Index count, Index width, T* to) {
   for (Index r = 0; r < count; ++r) to[r] += dot_rows(a + r * width, b + r * width, width);
 }
 
 /// Scores and their gradients of one head, and what follows from them within the chunk.
-template <class T>
-inline void chunk_head_backward(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w,
-                                const ChunkValues<T>& values, const T* z, bool finite, Index head, Index begin, Index count) {
+template <class T> inline void chunk_head_backward(const LinearAttentionGradient<T>& t,
+    const LinearAttentionBackwardScratch<T>& w, const ChunkValues<T>& values, const T* z, bool finite, Index head,
+    Index begin, Index count) {
   using V = typename Simd<T>::V;
   const LinearAttentionSegment<T>& f = t.forward;
   const LinearAttentionScratch<T>& c = w.shared;
@@ -187,9 +179,8 @@ inline void chunk_head_backward(const LinearAttentionGradient<T>& t, const Linea
 }
 
 /// From du, the gradient of u, to that of v (in du), and the gradients of keys, state, beta and decay through u.
-template <class T>
-inline void delta_backward(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, bool finite,
-                           Index begin, Index count) {
+template <class T> inline void delta_backward(const LinearAttentionGradient<T>& t,
+    const LinearAttentionBackwardScratch<T>& w, bool finite, Index begin, Index count) {
   using V = typename Simd<T>::V;
   const LinearAttentionSegment<T>& f = t.forward;
   const LinearAttentionScratch<T>& c = w.shared;
@@ -202,7 +193,7 @@ inline void delta_backward(const LinearAttentionGradient<T>& t, const LinearAtte
     if (t.dlog_decay == nullptr) return;
     const Index at = j * c.width + i;
     store<T>(w.pairs + at,
-             load<T>(w.pairs + at) + (load<T>(c.lane + i) > splat<T>(c.lane[j]) ? load<T>(c.keys + at) * x : V{}));
+        load<T>(w.pairs + at) + (load<T>(c.lane + i) > splat<T>(c.lane[j]) ? load<T>(c.keys + at) * x : V{}));
   });
   const Index step = triangle_step<T>(finite && rows_finite(w.du, Dv, count, Dv) && rows_finite(c.u, Dv, count, Dv));
   add_earlier(w.dscores, c.width, count, c.kf, F, w.dkf, F, F, step);
@@ -217,11 +208,10 @@ inline void delta_backward(const LinearAttentionGradient<T>& t, const LinearAtte
   add_outer(c.kf, F, F, w.g, Dv, count, t.dlocal, Dv);
 }
 
-/// dlog_decay[t] = sum of all that passes from before token t to t or after it: from token to token (pairs), from the state
-/// before the chunk to tokens (readers), from tokens to the state after it (kept), from state to state (through).
-template <class T>
-inline void decay_gradient(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, T through,
-                           Index begin, Index count) {
+/// dlog_decay[t] = sum of all that passes from before token t to t or after it: from token to token (pairs), from the
+/// state before the chunk to tokens (readers), from tokens to the state after it (kept), from state to state (through).
+template <class T> inline void decay_gradient(const LinearAttentionGradient<T>& t,
+    const LinearAttentionBackwardScratch<T>& w, T through, Index begin, Index count) {
   constexpr int n = Simd<T>::kLanes;
   using V = typename Simd<T>::V;
   const LinearAttentionScratch<T>& c = w.shared;
@@ -243,9 +233,8 @@ inline void decay_gradient(const LinearAttentionGradient<T>& t, const LinearAtte
 }
 
 /// The gradients of one chunk; `state` is that before it.
-template <class T>
-inline void chunk_backward(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, const T* state,
-                           const ExactSum<T>& log_left, Index begin, Index count) {
+template <class T> inline void chunk_backward(const LinearAttentionGradient<T>& t,
+    const LinearAttentionBackwardScratch<T>& w, const T* state, const ExactSum<T>& log_left, Index begin, Index count) {
   const LinearAttentionSegment<T>& f = t.forward;
   const LinearAttentionScratch<T>& c = w.shared;
   const Index F = f.features.count, Dv = f.v_head_dim, states = state_count(f);
@@ -275,22 +264,20 @@ inline void chunk_backward(const LinearAttentionGradient<T>& t, const LinearAtte
 }
 
 /// Only what the chunk's queries give to the gradient of the state.
-template <class T>
-inline void chunk_dstate(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index begin,
-                         Index count) {
+template <class T> inline void chunk_dstate(
+    const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index begin, Index count) {
   const LinearAttentionSegment<T>& f = t.forward;
   if (f.log_decay != nullptr) scale_row(t.dlocal, state_count(f), w.shared.into[count - 1]);
   for (Index head = 0; head < f.group_size; ++head) {
-    feature_rows(f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count, f.features.query_scale,
-                 w.shared.qf);
+    feature_rows(f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count,
+        f.features.query_scale, w.shared.qf);
     take_gradient(t, w, head, begin, count);
     add_queries(t, w, count);
   }
 }
 
 /// states[c] = the state before chunk c of the segment; with the delta rule solved[c] = its system, solved.
-template <class T>
-inline void keep_states(const LinearAttentionSegment<T>& f, LinearAttentionBackwardScratch<T>& w) {
+template <class T> inline void keep_states(const LinearAttentionSegment<T>& f, LinearAttentionBackwardScratch<T>& w) {
   const LinearAttentionScratch<T>& c = w.shared;
   const Index states = state_count(f), F = f.features.head_dim;
   for (Index e = 0; e < states; ++e) f.local[e] = 0;
@@ -304,7 +291,7 @@ inline void keep_states(const LinearAttentionSegment<T>& f, LinearAttentionBackw
     if (last && f.beta == nullptr) break;
     w.use_chunk((begin - f.begin) / f.chunk);
     fetch_rows(c, 2, begin + count, smaller(f.chunk, f.end - begin - count),
-               {{f.k, f.k_stride, F}, {f.v, f.v_stride, f.v_head_dim}});
+        {{f.k, f.k_stride, F}, {f.v, f.v_stride, f.v_head_dim}});
     feature_rows(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, c.kf);
     const ChunkValues<T> values = chunk_values(f, c, state, begin, count);
     if (last) break;
@@ -313,8 +300,7 @@ inline void keep_states(const LinearAttentionSegment<T>& f, LinearAttentionBackw
   }
 }
 
-template <class T>
-void linear_attention_backward(const LinearAttentionGradient<T>& t, void* scratch) {
+template <class T> void linear_attention_backward(const LinearAttentionGradient<T>& t, void* scratch) {
   const LinearAttentionSegment<T>& f = t.forward;
   LinearAttentionBackwardScratch<T> w(scratch, sizes_of(f));
   const bool state_only = t.dq == nullptr && t.dk == nullptr && t.dv == nullptr && t.dlog_decay == nullptr &&
@@ -327,13 +313,10 @@ void linear_attention_backward(const LinearAttentionGradient<T>& t, void* scratc
     const Index begin = f.begin + chunk * f.chunk, count = smaller(f.chunk, f.end - begin);
     const ExactSum<T> log_whole = chunk_decays(f, w.shared, begin, count);
     fetch_rows(w.shared, 4, begin - f.chunk, chunk == 0 ? 0 : f.chunk,
-               {{f.q, f.q_stride, f.features.head_dim},
-                {t.dout, t.dout_stride, f.v_head_dim},
-                {state_only ? nullptr : f.k, f.k_stride, f.features.head_dim},
-                {state_only ? nullptr : f.v, f.v_stride, f.v_head_dim},
-                {t.dq, t.dq_stride, f.features.head_dim},
-                {t.dk, t.dk_stride, f.features.head_dim},
-                {t.dv, t.dv_stride, f.v_head_dim}});
+        {{f.q, f.q_stride, f.features.head_dim}, {t.dout, t.dout_stride, f.v_head_dim},
+            {state_only ? nullptr : f.k, f.k_stride, f.features.head_dim},
+            {state_only ? nullptr : f.v, f.v_stride, f.v_head_dim}, {t.dq, t.dq_stride, f.features.head_dim},
+            {t.dk, t.dk_stride, f.features.head_dim}, {t.dv, t.dv_stride, f.v_head_dim}});
     if (state_only) {
       chunk_dstate(t, w, begin, count);
     } else {
@@ -346,8 +329,7 @@ void linear_attention_backward(const LinearAttentionGradient<T>& t, void* scratc
 }
 
 /// Not causal: dq of every query from the one state.
-template <class T>
-void linear_attention_backward_queries(const LinearAttentionGradient<T>& t, void* scratch) {
+template <class T> void linear_attention_backward_queries(const LinearAttentionGradient<T>& t, void* scratch) {
   const LinearAttentionSegment<T>& f = t.forward;
   const LinearAttentionBackwardScratch<T> w(scratch, sizes_of(f));
   const Index F = f.features.count, Dv = f.v_head_dim;
@@ -355,8 +337,8 @@ void linear_attention_backward_queries(const LinearAttentionGradient<T>& t, void
   for (Index begin = f.begin; begin < f.end; begin += f.chunk) {
     const Index count = smaller(f.chunk, f.end - begin);
     for (Index head = 0; head < f.group_size; ++head) {
-      feature_rows(f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count, f.features.query_scale,
-                   w.shared.qf);
+      feature_rows(f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count,
+          f.features.query_scale, w.shared.qf);
       take_gradient(t, w, head, begin, count);
       queries_of_state(f, w, f.base + F * Dv, count);
       write_queries(t, w, head, begin, count);
@@ -365,8 +347,7 @@ void linear_attention_backward_queries(const LinearAttentionGradient<T>& t, void
 }
 
 /// Not causal: dk and dv of every key from the gradient of the one state.
-template <class T>
-void linear_attention_backward_keys(const LinearAttentionGradient<T>& t, void* scratch) {
+template <class T> void linear_attention_backward_keys(const LinearAttentionGradient<T>& t, void* scratch) {
   const LinearAttentionSegment<T>& f = t.forward;
   const LinearAttentionBackwardScratch<T> w(scratch, sizes_of(f));
   turn_state(t.dbase, f.features.count, f.v_head_dim, w.dstate_turned);

@@ -1,10 +1,11 @@
 // Forward linear attention with a decay for each channel of phi(k): Kimi Delta Attention (arXiv:2510.26692, eq. 1), and
 // without the delta rule GLA (2312.06635, eq. 3).
 //   S[t] = diag(e^log_decay[t]) S[t-1] + kf[t] u[t]^T
-// In a chunk the square is P[j,i] = sum_d kf[j,d] decay_d(j,i) qf[i,d]. The usual form of it, a product of (kf e^-G) and
-// (qf e^G) with G the sum of log_decay, overflows after a few tokens of strong decay. Here chunks are short and the decay of
-// each pair and channel is a product of the tokens' decays between, none of which is above 1 where log_decay is not above 0:
-// nothing overflows, and what is tiny keeps its relative accuracy. Not: gradients (channels_backward.h).
+// In a chunk the square is P[j,i] = sum_d kf[j,d] decay_d(j,i) qf[i,d]. The usual form of it, a product of (kf e^-G)
+// and (qf e^G) with G the sum of log_decay, overflows after a few tokens of strong decay. Here chunks are short and the
+// decay of each pair and channel is a product of the tokens' decays between, none of which is above 1 where log_decay
+// is not above 0: nothing overflows, and what is tiny keeps its relative accuracy. Not: gradients
+// (channels_backward.h).
 #pragma once
 
 #include "kernels/linear_attention/forward.h"
@@ -13,9 +14,8 @@ namespace qkv {
 namespace {
 
 /// Fills gates, intos and afters for tokens [begin, begin + count).
-template <class T>
-[[gnu::noinline]] void channel_decays(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin,
-                                      Index count) {
+template <class T> [[gnu::noinline]] void channel_decays(
+    const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin, Index count) {
   using V = typename Simd<T>::V;
   const T* log_decay = t.log_decay + begin * t.decay_stride;
   for_vectors<T>(w.F, [&](Index e, int lanes) {
@@ -34,16 +34,14 @@ template <class T>
 }
 
 /// to[n] = x[n] * y[n]
-template <class T>
-[[gnu::noinline]] void multiply_rows(const T* x, const T* y, Index count, T* to) {
+template <class T> [[gnu::noinline]] void multiply_rows(const T* x, const T* y, Index count, T* to) {
   for_vectors<T>(count,
-                 [&](Index e, int lanes) { store_lanes(to + e, load_lanes(x + e, lanes) * load_lanes(y + e, lanes), lanes); });
+      [&](Index e, int lanes) { store_lanes(to + e, load_lanes(x + e, lanes) * load_lanes(y + e, lanes), lanes); });
 }
 
 /// sum[i] += kf decay(to i) x[i] for `count` tokens behind that of kf; kV vectors of channels, of the last one `lanes`.
-template <class T, int kV>
-inline __attribute__((always_inline)) void pair_columns(const T* kf, const T* x, const T* gates, Index row, Index count,
-                                                        int lanes, typename Simd<T>::V* sum) {
+template <class T, int kV> inline __attribute__((always_inline)) void pair_columns(
+    const T* kf, const T* x, const T* gates, Index row, Index count, int lanes, typename Simd<T>::V* sum) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const auto live = [&](int v) { return v + 1 < kV ? n : lanes; };
@@ -61,9 +59,8 @@ inline __attribute__((always_inline)) void pair_columns(const T* kf, const T* x,
 }
 
 /// tile[j, i] = sign sum_d kf[j, d] decay_d(j, i) x[i, d] where i > j; where i == j the same, or 0; 0 where i < j.
-template <class T>
-[[gnu::noinline]] void pair_scores(const LinearAttentionScratch<T>& w, const T* x, bool diagonal, T sign, Index count,
-                                   T* tile) {
+template <class T> [[gnu::noinline]] void pair_scores(
+    const LinearAttentionScratch<T>& w, const T* x, bool diagonal, T sign, Index count, T* tile) {
   constexpr int n = Simd<T>::kLanes, block = 4;
   const Index F = w.F;
   for (Index j = 0; j < count; ++j) {
@@ -83,9 +80,8 @@ template <class T>
 }
 
 /// As chunk_values: with the delta rule w[i] = v[i] - (into[i] kf[i]) S - sum over j < i of K[j,i] u[j].
-template <class T>
-[[gnu::noinline]] ChunkValues<T> channel_values(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w,
-                                                const T* state, Index begin, Index count) {
+template <class T> [[gnu::noinline]] ChunkValues<T> channel_values(
+    const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state, Index begin, Index count) {
   if (t.beta == nullptr) return {t.v + begin * t.v_stride, t.v_stride};
   const Index F = w.F, Dv = w.Dv;
   pair_scores(w, w.kf, false, T{-1}, count, w.keys);
@@ -99,24 +95,22 @@ template <class T>
 }
 
 /// rows[d, :] *= the decay of channel d over the chunk
-template <class T>
-[[gnu::noinline]] void decay_state(const LinearAttentionScratch<T>& w, Index count, T* state) {
+template <class T> [[gnu::noinline]] void decay_state(const LinearAttentionScratch<T>& w, Index count, T* state) {
   const T* whole = w.intos + (count - 1) * w.F;
   for (Index d = 0; d < w.F; ++d) scale_row(state + d * w.Dv, w.Dv, whole[d]);
 }
 
 /// state = that after the chunk
-template <class T>
-[[gnu::noinline]] void next_state(const LinearAttentionScratch<T>& w, const ChunkValues<T>& values, Index count, T* state) {
+template <class T> [[gnu::noinline]] void next_state(
+    const LinearAttentionScratch<T>& w, const ChunkValues<T>& values, Index count, T* state) {
   decay_state(w, count, state);
   multiply_rows(w.kf, w.afters, count * w.F, w.decayed);
   add_outer(w.decayed, w.F, w.F, values.rows, values.stride, count, state, w.Dv, &w.ahead);
 }
 
 /// One head's outputs of a chunk.
-template <class T>
-inline void channel_out(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const ChunkValues<T>& values,
-                        bool finite, Index head, Index begin, Index count) {
+template <class T> inline void channel_out(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w,
+    const ChunkValues<T>& values, bool finite, Index head, Index begin, Index count) {
   const LinearAttentionFeatures<T>& f = t.features;
   T* out = t.out + head * t.out_head_stride + begin * t.out_stride;
   feature_rows(f, t.q + head * t.q_head_stride + begin * t.q_stride, t.q_stride, count, f.query_scale, w.qf);
@@ -126,18 +120,14 @@ inline void channel_out(const LinearAttentionSegment<T>& t, const LinearAttentio
   add_earlier(w.scores, w.width, count, values.rows, values.stride, out, t.out_stride, w.Dv, triangle_step<T>(finite));
 }
 
-template <class T>
-void channels_forward(const LinearAttentionSegment<T>& t, void* scratch) {
+template <class T> void channels_forward(const LinearAttentionSegment<T>& t, void* scratch) {
   const LinearAttentionScratch<T> w(scratch, sizes_of(t));
   set_row(T{1}, t.base, t.local, w.F * w.Dv);
   for (Index begin = t.begin; begin < t.end; begin += t.chunk) {
     const Index count = smaller(t.chunk, t.end - begin);
     fetch_rows(w, t.q == nullptr ? 1 : 2, begin + count, smaller(t.chunk, t.end - begin - count),
-               {{t.k, t.k_stride, t.features.head_dim},
-                {t.v, t.v_stride, w.Dv},
-                {t.log_decay, t.decay_stride, w.F},
-                {t.q, t.q_stride, t.features.head_dim},
-                {t.q == nullptr ? nullptr : t.out, t.out_stride, w.Dv}});
+        {{t.k, t.k_stride, t.features.head_dim}, {t.v, t.v_stride, w.Dv}, {t.log_decay, t.decay_stride, w.F},
+            {t.q, t.q_stride, t.features.head_dim}, {t.q == nullptr ? nullptr : t.out, t.out_stride, w.Dv}});
     channel_decays(t, w, begin, count);
     feature_rows(t.features, t.k + begin * t.k_stride, t.k_stride, count, T{1}, w.kf);
     const ChunkValues<T> values = channel_values(t, w, t.local, begin, count);

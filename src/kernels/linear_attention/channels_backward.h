@@ -4,8 +4,8 @@
 //   dkf[j] = after[j] (dS u[j])            + sum_{i >= j} D[j,i] decay(j,i) qf[i]
 //          - into[j] (S dw[j])             + sum_{i > j} E[j,i] decay(j,i) kf[i] + sum_{i < j} E[i,j] decay(i,j) kf[i]
 //   dS'    = whole dS + sum_i (into[i] qf[i]) g[i]^T - sum_i (into[i] kf[i]) dw[i]^T
-// and dlog_decay[t] sums all of it that crosses from before token t to t or beyond, channel by channel. (sum_{i >= t} of
-// qf dqf - kf dkf is the same number, and loses it in rounding where the decay is strong.)
+// and dlog_decay[t] sums all of it that crosses from before token t to t or beyond, channel by channel. (sum_{i >= t}
+// of qf dqf - kf dkf is the same number, and loses it in rounding where the decay is strong.)
 #pragma once
 
 #include "kernels/linear_attention/backward.h"
@@ -14,11 +14,10 @@
 namespace qkv {
 namespace {
 
-/// What the pairs of a tile, d[j, i] decay(j, i) with j < i (and j == i with `diagonal`), give to x[i] and kf[j]: dx += d decay
-/// kf, dkf += d decay x. crossed[t] (if not null) += their products over j < t <= i.
-template <class T>
-[[gnu::noinline]] void pairs_backward(const LinearAttentionScratch<T>& w, const T* tile, bool diagonal, const T* x, Index count,
-                                      T* dx, T* dkf, T* crossed) {
+/// What the pairs of a tile, d[j, i] decay(j, i) with j < i (and j == i with `diagonal`), give to x[i] and kf[j]: dx +=
+/// d decay kf, dkf += d decay x. crossed[t] (if not null) += their products over j < t <= i.
+template <class T> [[gnu::noinline]] void pairs_backward(const LinearAttentionScratch<T>& w, const T* tile,
+    bool diagonal, const T* x, Index count, T* dx, T* dkf, T* crossed) {
   using V = typename Simd<T>::V;
   const Index F = w.F;
   for_vectors<T>(F, [&](Index e, int lanes) {
@@ -47,21 +46,21 @@ template <class T>
 }
 
 /// to[n] += x[n] * y[n]
-template <class T>
-[[gnu::noinline]] void add_products(const T* x, const T* y, Index count, T* to) {
+template <class T> [[gnu::noinline]] void add_products(const T* x, const T* y, Index count, T* to) {
   for_vectors<T>(count, [&](Index e, int lanes) {
     store_lanes(to + e, fma(load_lanes(x + e, lanes), load_lanes(y + e, lanes), load_lanes(to + e, lanes)), lanes);
   });
 }
 
 /// Scores and their gradients of one head, and what follows from them within the chunk.
-template <class T>
-inline void channel_head_backward(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w,
-                                  const ChunkValues<T>& values, T* crossed, Index head, Index begin, Index count) {
+template <class T> inline void channel_head_backward(const LinearAttentionGradient<T>& t,
+    const LinearAttentionBackwardScratch<T>& w, const ChunkValues<T>& values, T* crossed, Index head, Index begin,
+    Index count) {
   const LinearAttentionSegment<T>& f = t.forward;
   const LinearAttentionScratch<T>& c = w.shared;
   const Index F = w.F, Dv = w.Dv;
-  feature_rows(f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count, f.features.query_scale, c.qf);
+  feature_rows(
+      f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count, f.features.query_scale, c.qf);
   take_gradient(t, w, head, begin, count);
   pack_transposed<T>(w.g, Dv, count, Dv, T{1}, w.g_panel, c.width);
   pair_scores(c, c.qf, true, T{1}, count, c.scores);
@@ -77,9 +76,8 @@ inline void channel_head_backward(const LinearAttentionGradient<T>& t, const Lin
 }
 
 /// From du to the gradient of v (in du), and the gradients of keys, state, beta and decay through u.
-template <class T>
-inline void channel_delta_backward(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, T* crossed,
-                                   Index begin, Index count) {
+template <class T> inline void channel_delta_backward(const LinearAttentionGradient<T>& t,
+    const LinearAttentionBackwardScratch<T>& w, T* crossed, Index begin, Index count) {
   const LinearAttentionScratch<T>& c = w.shared;
   const Index F = w.F, Dv = w.Dv, stride = round_up(F, Simd<T>::kLanes);
   solve_delta_backward(t.forward, c, begin, count, w.du, t.dbeta == nullptr ? nullptr : t.dbeta + begin);
@@ -95,10 +93,10 @@ inline void channel_delta_backward(const LinearAttentionGradient<T>& t, const Li
   add_outer(c.decayed, F, F, w.g, Dv, count, t.dlocal, Dv, &c.ahead);
 }
 
-/// dlog_decay[t] = crossed[t] + sum_{i >= t} readers[i] + sum_{j < t} kept[j] + through, as decay_gradient in backward.h.
-template <class T>
-inline void channel_decay_gradient(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index begin,
-                                   Index count) {
+/// dlog_decay[t] = crossed[t] + sum_{i >= t} readers[i] + sum_{j < t} kept[j] + through, as decay_gradient in
+/// backward.h.
+template <class T> inline void channel_decay_gradient(
+    const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index begin, Index count) {
   using V = typename Simd<T>::V;
   for_vectors<T>(w.F, [&](Index e, int lanes) {
     const auto at = [&](const T* rows, Index i) { return load_lanes(rows + i * w.F + e, lanes); };
@@ -114,10 +112,10 @@ inline void channel_decay_gradient(const LinearAttentionGradient<T>& t, const Li
   });
 }
 
-/// The gradients of one chunk; `state` is that before it; dlocal, the gradient of the state after it, becomes that of `state`.
-template <class T>
-inline void channel_chunk_backward(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w,
-                                   const T* state, Index begin, Index count) {
+/// The gradients of one chunk; `state` is that before it; dlocal, the gradient of the state after it, becomes that of
+/// `state`.
+template <class T> inline void channel_chunk_backward(const LinearAttentionGradient<T>& t,
+    const LinearAttentionBackwardScratch<T>& w, const T* state, Index begin, Index count) {
   const LinearAttentionSegment<T>& f = t.forward;
   const LinearAttentionScratch<T>& c = w.shared;
   const Index F = w.F, Dv = w.Dv;
@@ -129,8 +127,8 @@ inline void channel_chunk_backward(const LinearAttentionGradient<T>& t, const Li
   turn_state(t.dlocal, F, Dv, w.dstate_turned);
   multiply_rows(c.kf, c.afters, count * F, c.decayed);
   rows_times<Store::kSet>(c.decayed, F, F, t.dlocal, Dv, w.du, Dv, count, Dv, &c.ahead);
-  rows_times<Store::kSet>(values.rows, values.stride, Dv, w.dstate_turned, round_up(F, Simd<T>::kLanes), w.dkf, F, count, F,
-                          &c.ahead);
+  rows_times<Store::kSet>(
+      values.rows, values.stride, Dv, w.dstate_turned, round_up(F, Simd<T>::kLanes), w.dkf, F, count, F, &c.ahead);
   multiply_rows(w.dkf, c.afters, count * F, w.dkf);
   T* const crossed = t.dlog_decay == nullptr ? nullptr : w.pairs;
   if (crossed != nullptr) {
@@ -167,8 +165,7 @@ inline void keep_channel_states(const LinearAttentionSegment<T>& f, LinearAttent
   }
 }
 
-template <class T>
-void channels_backward(const LinearAttentionGradient<T>& t, void* scratch) {
+template <class T> void channels_backward(const LinearAttentionGradient<T>& t, void* scratch) {
   const LinearAttentionSegment<T>& f = t.forward;
   LinearAttentionBackwardScratch<T> w(scratch, sizes_of(f));
   keep_channel_states(f, w);

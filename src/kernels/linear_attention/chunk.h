@@ -1,7 +1,7 @@
-// What forward and backward of linear attention do within one chunk: decay factors, the square of scores, sums over earlier and
-// later tokens, the state. Tiles are kept transposed, [key][query], queries in lanes. Not: the order of chunks
-// (linear_attention/forward.h). Triangles are multiplied in blocks of rows that extend past the diagonal into zeros;
-// where a chunk holds NaN or infinity, row by row, so that 0 * NaN does not reach an earlier token.
+// What forward and backward of linear attention do within one chunk: decay factors, the square of scores, sums over
+// earlier and later tokens, the state. Tiles are kept transposed, [key][query], queries in lanes. Not: the order of
+// chunks (linear_attention/forward.h). Triangles are multiplied in blocks of rows that extend past the diagonal into
+// zeros; where a chunk holds NaN or infinity, row by row, so that 0 * NaN does not reach an earlier token.
 #pragma once
 
 #include <initializer_list>
@@ -14,22 +14,19 @@ namespace qkv {
 namespace {
 
 /// Chunks of a segment. Backward keeps the state before each of them: at most 1 MiB of L2, unless one state is larger.
-template <class T>
-Index linear_attention_segment_chunks(Index features, Index v_head_dim) {
+template <class T> Index linear_attention_segment_chunks(Index features, Index v_head_dim) {
   const Index bytes = features * (v_head_dim + 1) * static_cast<Index>(sizeof(T));
   return larger<Index>(1, smaller<Index>(32, (Index{1} << 20) / bytes));
 }
 
 /// Rows [T, width] of a tensor, or null.
-template <class T>
-struct LinearRows {
+template <class T> struct LinearRows {
   const T* first;
   Index stride, width;
 };
 
 /// Scratch of a chunk. `width`: queries of a tile, up to whole vectors.
-template <class T>
-struct LinearAttentionScratch {
+template <class T> struct LinearAttentionScratch {
   Carver carver;
   LinearAttentionSizes s;
   Index F = s.features, Dv = s.v_head_dim, width = round_up(s.chunk, Simd<T>::kLanes);
@@ -48,8 +45,8 @@ struct LinearAttentionScratch {
   T* keys = carver.array<T>(s.delta ? s.chunk * width : 0);
   T* u = carver.array<T>(s.delta ? s.chunk * Dv : 0);
   T* residual = carver.array<T>(s.delta ? s.chunk * Dv : 0);
-  // A decay per channel: [chunk][F] each token's decay, that from the chunk's start to after it, that from after it to the
-  // chunk's end, and rows times one of these.
+  // A decay per channel: [chunk][F] each token's decay, that from the chunk's start to after it, that from after it to
+  // the chunk's end, and rows times one of these.
   Index channel_count = s.channels ? s.chunk * F : 0;
   T* gates = carver.array<T>(channel_count);
   T* intos = carver.array<T>(channel_count);
@@ -64,11 +61,10 @@ struct LinearAttentionScratch {
   }
 };
 
-/// Begins to fetch `count` rows from `begin` on of each tensor: rows lie pages apart in [B, T, H, D] memory, where the hardware
-/// does not fetch ahead. `products`: how many products with the state are passed `ahead` meanwhile.
-template <class T>
-inline void fetch_rows(const LinearAttentionScratch<T>& w, Index products, Index begin, Index count,
-                       std::initializer_list<LinearRows<T>> tensors) {
+/// Begins to fetch `count` rows from `begin` on of each tensor: rows lie pages apart in [B, T, H, D] memory, where the
+/// hardware does not fetch ahead. `products`: how many products with the state are passed `ahead` meanwhile.
+template <class T> inline void fetch_rows(const LinearAttentionScratch<T>& w, Index products, Index begin, Index count,
+    std::initializer_list<LinearRows<T>> tensors) {
   w.ahead = {};
   if (count <= 0) return;
   for (const LinearRows<T>& rows : tensors) {
@@ -77,27 +73,23 @@ inline void fetch_rows(const LinearAttentionScratch<T>& w, Index products, Index
   begin_ahead(&w.ahead, products * (w.s.chunk / kRows) * (1 + (w.Dv - 1) / strip_lanes<T>()));
 }
 
-template <class T>
-LinearAttentionSizes sizes_of(const LinearAttentionSegment<T>& t) {
+template <class T> LinearAttentionSizes sizes_of(const LinearAttentionSegment<T>& t) {
   return {t.features.head_dim, t.features.count, t.v_head_dim, t.chunk, t.beta != nullptr, t.channels};
 }
-template <class T>
-Index state_count(const LinearAttentionSegment<T>& t) {
+template <class T> Index state_count(const LinearAttentionSegment<T>& t) {
   return t.features.count * (t.v_head_dim + 1);
 }
 
 /// x[:] = e^(x[:] + low[:]), in whole vectors.
-template <class T>
-inline void exp_of_sums(T* x, const T* low, Index width) {
+template <class T> inline void exp_of_sums(T* x, const T* low, Index width) {
   constexpr int n = Simd<T>::kLanes;
   for (Index i = 0; i < width; i += n) store<T>(x + i, exp_of_sum<T>(load<T>(x + i), load<T>(low + i)));
 }
 
-/// Fills gate, into and after for tokens [begin, begin + count). Returns the sum of log_decay; 0 without decay. Sums are
-/// compensated: a rounded sum of -40 would change its exponential by 40 eps.
-template <class T>
-inline ExactSum<T> chunk_decays(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin,
-                                Index count) {
+/// Fills gate, into and after for tokens [begin, begin + count). Returns the sum of log_decay; 0 without decay. Sums
+/// are compensated: a rounded sum of -40 would change its exponential by 40 eps.
+template <class T> inline ExactSum<T> chunk_decays(
+    const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin, Index count) {
   if (t.log_decay == nullptr) return {};
   constexpr int n = Simd<T>::kLanes;
   const T* log_decay = t.log_decay + begin * t.decay_stride;
@@ -115,27 +107,26 @@ inline ExactSum<T> chunk_decays(const LinearAttentionSegment<T>& t, const Linear
     later.add(w.gate[i]);
   }
   exp_of_sums(w.after, w.row, w.width);
-  for (Index i = 0; i < w.width; i += n) store<T>(w.gate + i, exp_of_sum<T>(load<T>(w.gate + i), typename Simd<T>::V{}));
+  for (Index i = 0; i < w.width; i += n)
+    store<T>(w.gate + i, exp_of_sum<T>(load<T>(w.gate + i), typename Simd<T>::V{}));
   return sum;
 }
 
-template <class T>
-inline T exp_of_one(const ExactSum<T>& x) {
+template <class T> inline T exp_of_one(const ExactSum<T>& x) {
   T lane[Simd<T>::kLanes];
   store<T>(lane, exp_of_sum<T>(splat<T>(x.high), splat<T>(x.low)));
   return lane[0];
 }
 
 /// rows[r, :] *= factor[r], with decay only.
-template <class T>
-inline void decay_rows(const LinearAttentionSegment<T>& t, const T* factor, T* rows, Index stride, Index count, Index width) {
+template <class T> inline void decay_rows(
+    const LinearAttentionSegment<T>& t, const T* factor, T* rows, Index stride, Index count, Index width) {
   if (t.log_decay == nullptr) return;
   for (Index r = 0; r < count; ++r) scale_row(rows + r * stride, width, factor[r]);
 }
 
 /// state = left * base + local, then local *= decay: one pass over both.
-template <class T>
-[[gnu::noinline]] void join_state(const T* base, T* local, T left, T decay, Index count, T* state) {
+template <class T> [[gnu::noinline]] void join_state(const T* base, T* local, T left, T decay, Index count, T* state) {
   for_vectors<T>(count, [&](Index e, int lanes) {
     const auto own = load_lanes(local + e, lanes);
     store_lanes(state + e, fma(splat<T>(left), load_lanes(base + e, lanes), own), lanes);
@@ -149,19 +140,19 @@ inline T chunk_decay(const LinearAttentionSegment<T>& t, const LinearAttentionSc
 }
 
 /// tile[j, i] = sum_d a[j, d] * panel[d, i] where i >= j, in whole vectors.
-template <class T>
-inline void triangle_scores(const T* a, Index a_stride, const T* panel, Index width, Index depth, Index count, T* tile) {
+template <class T> inline void triangle_scores(
+    const T* a, Index a_stride, const T* panel, Index width, Index depth, Index count, T* tile) {
   for (Index i0 = 0; i0 < width; i0 += strip_lanes<T>()) {
     const Index columns = smaller<Index>(strip_lanes<T>(), width - i0);
     product<T, Store::kSet>({.a = a,
-                             .a_row = a_stride,
-                             .a_depth = 1,
-                             .b = panel + i0,
-                             .b_row = width,
-                             .c = tile + i0,
-                             .c_row = width,
-                             .depth = depth},
-                            smaller(count, i0 + columns), columns);
+                                .a_row = a_stride,
+                                .a_depth = 1,
+                                .b = panel + i0,
+                                .b_row = width,
+                                .c = tile + i0,
+                                .c_row = width,
+                                .depth = depth},
+        smaller(count, i0 + columns), columns);
   }
 }
 
@@ -170,11 +161,10 @@ enum class Triangle {
   kNegated        // -x * decay where i > j
 };
 
-/// Applies the triangle kTriangle, with the decay from j to i, to tile[j, i]; 0 elsewhere. Calls visit(j, i, x, y) with each
-/// vector before and after.
-template <Triangle kTriangle, class T, class Visit>
-inline void mask_triangle(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index count, T* tile,
-                          const Visit& visit) {
+/// Applies the triangle kTriangle, with the decay from j to i, to tile[j, i]; 0 elsewhere. Calls visit(j, i, x, y) with
+/// each vector before and after.
+template <Triangle kTriangle, class T, class Visit> inline void mask_triangle(
+    const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index count, T* tile, const Visit& visit) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   for (Index i = 0; i < w.width; i += n) store<T>(w.gamma + i, splat<T>(1));
@@ -199,19 +189,15 @@ inline void mask_triangle(const LinearAttentionSegment<T>& t, const LinearAttent
     }
   }
 }
-template <Triangle kTriangle, class T>
-inline void mask_triangle(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index count, T* tile) {
+template <Triangle kTriangle, class T> inline void mask_triangle(
+    const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index count, T* tile) {
   mask_triangle<kTriangle>(t, w, count, tile, [](Index, Index, auto, auto) {});
 }
 
 /// Rows of a triangle that are multiplied together: one where something is not finite.
-template <class T>
-inline Index triangle_step(bool finite) {
-  return finite ? kRows : 1;
-}
+template <class T> inline Index triangle_step(bool finite) { return finite ? kRows : 1; }
 
-template <class T>
-inline bool rows_finite(const T* rows, Index stride, Index count, Index width) {
+template <class T> inline bool rows_finite(const T* rows, Index stride, Index count, Index width) {
   using V = typename Simd<T>::V;
   V mark[4] = {};  // independent chains
   for (Index r = 0; r < count; r += 4) {
@@ -228,71 +214,79 @@ inline bool rows_finite(const T* rows, Index stride, Index count, Index width) {
 }
 
 /// c[i, :] += sum over j <= i of tile[j, i] * b[j, :]
-template <class T>
-[[gnu::noinline]] void add_earlier(const T* tile, Index width, Index count, const T* b, Index b_row, T* c, Index c_row,
-                                   Index columns, Index step) {
+template <class T> [[gnu::noinline]] void add_earlier(
+    const T* tile, Index width, Index count, const T* b, Index b_row, T* c, Index c_row, Index columns, Index step) {
   for (Index i = 0; i < count; i += step) {
     const Index rows = smaller(step, count - i);
     product<T, Store::kAdd>({.a = tile + i,
-                             .a_row = 1,
-                             .a_depth = width,
-                             .b = b,
-                             .b_row = b_row,
-                             .c = c + i * c_row,
-                             .c_row = c_row,
-                             .depth = i + rows},
-                            rows, columns);
+                                .a_row = 1,
+                                .a_depth = width,
+                                .b = b,
+                                .b_row = b_row,
+                                .c = c + i * c_row,
+                                .c_row = c_row,
+                                .depth = i + rows},
+        rows, columns);
   }
 }
 
 /// c[j, :] += sum over i >= j of tile[j, i] * b[i, :]
-template <class T>
-inline void add_later(const T* tile, Index width, Index count, const T* b, Index b_row, T* c, Index c_row, Index columns,
-                      Index step) {
+template <class T> inline void add_later(
+    const T* tile, Index width, Index count, const T* b, Index b_row, T* c, Index c_row, Index columns, Index step) {
   for (Index j = 0; j < count; j += step) {
     product<T, Store::kAdd>({.a = tile + j * width + j,
-                             .a_row = width,
-                             .a_depth = 1,
-                             .b = b + j * b_row,
-                             .b_row = b_row,
-                             .c = c + j * c_row,
-                             .c_row = c_row,
-                             .depth = count - j},
-                            smaller(step, count - j), columns);
+                                .a_row = width,
+                                .a_depth = 1,
+                                .b = b + j * b_row,
+                                .b_row = b_row,
+                                .c = c + j * c_row,
+                                .c_row = c_row,
+                                .depth = count - j},
+        smaller(step, count - j), columns);
   }
 }
 
 /// c[r, :] (op) sum_d a[r, d] * b[d, :]
-template <Store kStore, class T>
-[[gnu::noinline]] void rows_times(const T* a, Index a_row, Index depth, const T* b, Index b_row, T* c, Index c_row, Index rows,
-                                  Index columns, Ahead* ahead = nullptr) {
-  product<T, kStore>(
-      {.a = a, .a_row = a_row, .a_depth = 1, .b = b, .b_row = b_row, .c = c, .c_row = c_row, .depth = depth, .ahead = ahead},
+template <Store kStore, class T> [[gnu::noinline]] void rows_times(const T* a, Index a_row, Index depth, const T* b,
+    Index b_row, T* c, Index c_row, Index rows, Index columns, Ahead* ahead = nullptr) {
+  product<T, kStore>({.a = a,
+                         .a_row = a_row,
+                         .a_depth = 1,
+                         .b = b,
+                         .b_row = b_row,
+                         .c = c,
+                         .c_row = c_row,
+                         .depth = depth,
+                         .ahead = ahead},
       rows, columns);
 }
 
 /// to[d, :] += sum_r x[r, d] * y[r, :], a sum of outer products of rows: what keys and values add to a state.
-template <class T>
-[[gnu::noinline]] void add_outer(const T* x, Index x_row, Index width, const T* y, Index y_row, Index count, T* to,
-                                 Index columns, Ahead* ahead = nullptr) {
-  product<T, Store::kAdd>(
-      {.a = x, .a_row = 1, .a_depth = x_row, .b = y, .b_row = y_row, .c = to, .c_row = columns, .depth = count, .ahead = ahead},
+template <class T> [[gnu::noinline]] void add_outer(const T* x, Index x_row, Index width, const T* y, Index y_row,
+    Index count, T* to, Index columns, Ahead* ahead = nullptr) {
+  product<T, Store::kAdd>({.a = x,
+                              .a_row = 1,
+                              .a_depth = x_row,
+                              .b = y,
+                              .b_row = y_row,
+                              .c = to,
+                              .c_row = columns,
+                              .depth = count,
+                              .ahead = ahead},
       width, columns);
 }
 
 /// to[:] += sum_r factor[r * stride] * rows[r, :]; a stride of 0 repeats.
-template <class T>
-[[gnu::noinline]] void add_weighted_rows(const T* factor, Index stride, const T* rows, Index row_stride, Index count, T* to,
-                                         Index width) {
+template <class T> [[gnu::noinline]] void add_weighted_rows(
+    const T* factor, Index stride, const T* rows, Index row_stride, Index count, T* to, Index width) {
   product<T, Store::kAdd>(
-      {.a = factor, .a_row = 0, .a_depth = stride, .b = rows, .b_row = row_stride, .c = to, .c_row = 0, .depth = count}, 1,
-      width);
+      {.a = factor, .a_row = 0, .a_depth = stride, .b = rows, .b_row = row_stride, .c = to, .c_row = 0, .depth = count},
+      1, width);
 }
 
 /// Adds keys and values of a chunk to the segment's local state, which is decayed already. kf is decayed in place.
-template <class T>
-inline void add_keys(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* values,
-                     Index value_stride, Index count) {
+template <class T> inline void add_keys(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w,
+    const T* values, Index value_stride, Index count) {
   constexpr T one = 1;
   const Index F = t.features.count, Dv = t.v_head_dim;
   decay_rows(t, w.after, w.kf, F, count, F);

@@ -1,5 +1,5 @@
-// The delta rule within a chunk: u from v, by forward substitution, and back. Yang 2024 (2406.06484) writes the inverse of the
-// triangular matrix out (WY, UT transform); solving it costs the same and needs no inverse.
+// The delta rule within a chunk: u from v, by forward substitution, and back. Yang 2024 (2406.06484) writes the inverse
+// of the triangular matrix out (WY, UT transform); solving it costs the same and needs no inverse.
 //   u[i] = beta[i] * w[i],  w[i] = v[i] - into[i] S^T kf[i] - sum over j < i of decay(j, i) (kf[j].kf[i]) u[j]
 // Not: what u is used for (linear_attention/forward.h).
 #pragma once
@@ -10,47 +10,45 @@ namespace qkv {
 namespace {
 
 /// to[:] += factor * from[:]
-template <class T>
-[[gnu::noinline]] void add_row(T factor, const T* from, T* to, Index width) {
+template <class T> [[gnu::noinline]] void add_row(T factor, const T* from, T* to, Index width) {
   for_vectors<T>(width, [&](Index e, int lanes) {
     store_lanes(to + e, fma(splat<T>(factor), load_lanes(from + e, lanes), load_lanes(to + e, lanes)), lanes);
   });
 }
 
 /// to[:] = factor * from[:]
-template <class T>
-[[gnu::noinline]] void set_row(T factor, const T* from, T* to, Index width) {
+template <class T> [[gnu::noinline]] void set_row(T factor, const T* from, T* to, Index width) {
   for_vectors<T>(width, [&](Index e, int lanes) { store_lanes(to + e, load_lanes(from + e, lanes) * factor, lanes); });
 }
 
 /// row[:] = from[:] - factor * row[:]
-template <class T>
-[[gnu::noinline]] void set_difference(const T* from, T factor, T* row, Index width) {
+template <class T> [[gnu::noinline]] void set_difference(const T* from, T factor, T* row, Index width) {
   for_vectors<T>(width, [&](Index e, int lanes) {
     store_lanes(row + e, fma(splat<T>(-factor), load_lanes(row + e, lanes), load_lanes(from + e, lanes)), lanes);
   });
 }
 
 /// From residual, as far as it does not depend on the chunk's own u, and keys: residual (w above) and u.
-template <class T>
-inline void substitute(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin, Index count) {
+template <class T> inline void substitute(
+    const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin, Index count) {
   const Index Dv = t.v_head_dim;
   for (Index i0 = 0; i0 < count; i0 += kRows) {
     const Index rows = smaller<Index>(kRows, count - i0);
     product<T, Store::kAdd>({.a = w.keys + i0,
-                             .a_row = 1,
-                             .a_depth = w.width,
-                             .b = w.u,
-                             .b_row = Dv,
-                             .c = w.residual + i0 * Dv,
-                             .c_row = Dv,
-                             .depth = i0},
-                            rows, Dv);
+                                .a_row = 1,
+                                .a_depth = w.width,
+                                .b = w.u,
+                                .b_row = Dv,
+                                .c = w.residual + i0 * Dv,
+                                .c_row = Dv,
+                                .depth = i0},
+        rows, Dv);
     for (Index i = i0; i < i0 + rows; ++i) {
       const T beta = t.beta[(begin + i) * t.beta_stride];
       for_vectors<T>(Dv, [&](Index e, int lanes) {
         auto left = load_lanes(w.residual + i * Dv + e, lanes);
-        for (Index j = i0; j < i; ++j) left = fma(splat<T>(w.keys[j * w.width + i]), load_lanes(w.u + j * Dv + e, lanes), left);
+        for (Index j = i0; j < i; ++j)
+          left = fma(splat<T>(w.keys[j * w.width + i]), load_lanes(w.u + j * Dv + e, lanes), left);
         store_lanes(w.residual + i * Dv + e, left, lanes);
         store_lanes(w.u + i * Dv + e, left * beta, lanes);
       });
@@ -59,9 +57,8 @@ inline void substitute(const LinearAttentionSegment<T>& t, const LinearAttention
 }
 
 /// Fills keys, residual (w above) and u from kf and the state before the chunk. q_panel is used.
-template <class T>
-inline void solve_delta(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state, Index begin,
-                        Index count) {
+template <class T> inline void solve_delta(
+    const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state, Index begin, Index count) {
   const Index F = t.features.count, Dv = t.v_head_dim;
   pack_transposed<T>(w.kf, F, count, F, T{1}, w.q_panel, w.width);
   triangle_scores(w.kf, F, w.q_panel, w.width, F, count, w.keys);
@@ -73,24 +70,23 @@ inline void solve_delta(const LinearAttentionSegment<T>& t, const LinearAttentio
   substitute(t, w, begin, count);
 }
 
-/// From du [count][Dv], the gradient of u, to that of v, in place; dw, the gradient of the residual w, is the same. dbeta[i]
-/// (if not null) = du'[i].w[i], du' being du with what later tokens add.
-template <class T>
-inline void solve_delta_backward(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin,
-                                 Index count, T* du, T* dbeta) {
+/// From du [count][Dv], the gradient of u, to that of v, in place; dw, the gradient of the residual w, is the same.
+/// dbeta[i] (if not null) = du'[i].w[i], du' being du with what later tokens add.
+template <class T> inline void solve_delta_backward(
+    const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin, Index count, T* du, T* dbeta) {
   const Index Dv = t.v_head_dim;
   for (Index i1 = count; i1 > 0;) {
     const Index i0 = (i1 - 1) / kRows * kRows;
     // u[j] enters w[i] of later tokens through keys[j, i]
     product<T, Store::kAdd>({.a = w.keys + i0 * w.width + i1,
-                             .a_row = w.width,
-                             .a_depth = 1,
-                             .b = du + i1 * Dv,
-                             .b_row = Dv,
-                             .c = du + i0 * Dv,
-                             .c_row = Dv,
-                             .depth = count - i1},
-                            i1 - i0, Dv);
+                                .a_row = w.width,
+                                .a_depth = 1,
+                                .b = du + i1 * Dv,
+                                .b_row = Dv,
+                                .c = du + i0 * Dv,
+                                .c_row = Dv,
+                                .depth = count - i1},
+        i1 - i0, Dv);
     for (Index j = i1 - 1; j >= i0; --j) {
       T* row = du + j * Dv;
       for (Index i = j + 1; i < i1; ++i) add_row(w.keys[j * w.width + i], du + i * Dv, row, Dv);

@@ -13,28 +13,26 @@ namespace qkv {
 namespace {
 
 /// factor * 2^y for any y: infinity and 0 beyond the type's ends, NaN for NaN.
-template <class T>
-inline typename Simd<T>::V times_exp2(typename Simd<T>::V y, typename Simd<T>::V factor) {
+template <class T> inline typename Simd<T>::V times_exp2(typename Simd<T>::V y, typename Simd<T>::V factor) {
   using V = typename Simd<T>::V;
   constexpr bool is_float = sizeof(T) == 4;
-  constexpr T most = is_float ? T{120} : T{1000}, step = is_float ? T{64} : T{512};  // exp2 wants y far from 128 and 1024
-  constexpr T power = static_cast<T>(is_float ? 0x1p64 : 0x1p512);                   // 2^step
+  constexpr T most = is_float ? T{120} : T{1000},
+              step = is_float ? T{64} : T{512};                     // exp2 wants y far from 128 and 1024
+  constexpr T power = static_cast<T>(is_float ? 0x1p64 : 0x1p512);  // 2^step
   V near = y > most ? y - step : y;
   near = near > most ? splat<T>(most) : near;
   return exp2<T>(near) * factor * (y > most ? splat<T>(power) : splat<T>(1));
 }
 
 /// e^x. The product x log2(e) is rounded, which moves a power of a large x by eps |x|.
-template <class T>
-inline typename Simd<T>::V exp_of(typename Simd<T>::V x) {
+template <class T> inline typename Simd<T>::V exp_of(typename Simd<T>::V x) {
   return times_exp2<T>(x * std::numbers::log2e_v<T>, splat<T>(1));
 }
 
-/// e^(x + low), |low| below eps |x|, within 4 eps however large x is: x = n ln 2 + r, where n times the upper part of ln 2 has
-/// few enough bits to be exact (Cody and Waite 1980), so that r is what rounding leaves of it at |r| < 1/2. Where x is not
-/// finite, low is anything.
-template <class T>
-[[gnu::noinline]] typename Simd<T>::V exp_of_sum(typename Simd<T>::V x, typename Simd<T>::V low) {
+/// e^(x + low), |low| below eps |x|, within 4 eps however large x is: x = n ln 2 + r, where n times the upper part of
+/// ln 2 has few enough bits to be exact (Cody and Waite 1980), so that r is what rounding leaves of it at |r| < 1/2.
+/// Where x is not finite, low is anything.
+template <class T> [[gnu::noinline]] typename Simd<T>::V exp_of_sum(typename Simd<T>::V x, typename Simd<T>::V low) {
   using V = typename Simd<T>::V;
   constexpr bool is_float = sizeof(T) == 4;
   constexpr T upper = static_cast<T>(is_float ? 0x1.63p-1 : 0x1.62e42fee00000p-1);  // 9 and 32 bits of ln 2
@@ -47,10 +45,9 @@ template <class T>
   return times_exp2<T>(n, exp2<T>(r * std::numbers::log2e_v<T>));
 }
 
-/// A compensated sum: high is the sum in T, low what its roundings lost (Knuth's two-sum). Where terms are not finite, low is
-/// undefined.
-template <class T>
-struct ExactSum {
+/// A compensated sum: high is the sum in T, low what its roundings lost (Knuth's two-sum). Where terms are not finite,
+/// low is undefined.
+template <class T> struct ExactSum {
   T high = 0, low = 0;
 
   void add(T x) {
@@ -64,8 +61,7 @@ struct ExactSum {
   }
 };
 
-template <class T>
-inline T sum_lanes(typename Simd<T>::V v) {
+template <class T> inline T sum_lanes(typename Simd<T>::V v) {
   T lane[Simd<T>::kLanes];
   store<T>(lane, v);
   T sum = 0;
@@ -74,19 +70,16 @@ inline T sum_lanes(typename Simd<T>::V v) {
 }
 
 /// visit(offset, lanes) for the vectors of a row of `width` numbers; the last may have fewer lanes.
-template <class T, class Visit>
-inline void for_vectors(Index width, const Visit& visit) {
+template <class T, class Visit> inline void for_vectors(Index width, const Visit& visit) {
   constexpr int n = Simd<T>::kLanes;
   Index e = 0;
   for (; e + n <= width; e += n) visit(e, n);
   if (e < width) visit(e, static_cast<int>(width - e));
 }
-template <class T>
-inline typename Simd<T>::V load_lanes(const T* p, int lanes) {
+template <class T> inline typename Simd<T>::V load_lanes(const T* p, int lanes) {
   return lanes == Simd<T>::kLanes ? load<T>(p) : load_tail<T>(p, lanes);
 }
-template <class T>
-inline void store_lanes(T* p, typename Simd<T>::V v, int lanes) {
+template <class T> inline void store_lanes(T* p, typename Simd<T>::V v, int lanes) {
   if (lanes == Simd<T>::kLanes) {
     store<T>(p, v);
   } else {
@@ -95,22 +88,20 @@ inline void store_lanes(T* p, typename Simd<T>::V v, int lanes) {
 }
 
 /// sum_d a[d] * b[d]
-template <class T>
-inline T dot_rows(const T* a, const T* b, Index width) {
+template <class T> inline T dot_rows(const T* a, const T* b, Index width) {
   typename Simd<T>::V sum{};
-  for_vectors<T>(width, [&](Index e, int lanes) { sum = fma(load_lanes(a + e, lanes), load_lanes(b + e, lanes), sum); });
+  for_vectors<T>(
+      width, [&](Index e, int lanes) { sum = fma(load_lanes(a + e, lanes), load_lanes(b + e, lanes), sum); });
   return sum_lanes<T>(sum);
 }
 
 /// row[d] *= factor
-template <class T>
-[[gnu::noinline]] void scale_row(T* row, Index width, T factor) {
+template <class T> [[gnu::noinline]] void scale_row(T* row, Index width, T factor) {
   for_vectors<T>(width, [&](Index e, int lanes) { store_lanes(row + e, load_lanes(row + e, lanes) * factor, lanes); });
 }
 
 /// One vector of phi, for elementwise maps.
-template <int kMap, class T>
-inline typename Simd<T>::V map_vector(typename Simd<T>::V x) {
+template <int kMap, class T> inline typename Simd<T>::V map_vector(typename Simd<T>::V x) {
   using V = typename Simd<T>::V;
   if constexpr (kMap == kLinearRelu) return x < V{} ? V{} : x;  // NaN stays
   if constexpr (kMap == kLinearEluPlusOne) {
@@ -122,8 +113,7 @@ inline typename Simd<T>::V map_vector(typename Simd<T>::V x) {
 }
 
 /// Four vectors at a time: 2^y is a chain of a dozen dependent steps.
-template <int kMap, class T>
-inline void map_rows(const T* x, Index x_stride, Index rows, Index width, T scale, T* to) {
+template <int kMap, class T> inline void map_rows(const T* x, Index x_stride, Index rows, Index width, T scale, T* to) {
   constexpr int n = Simd<T>::kLanes;
   for (Index r = 0; r < rows; ++r, x += x_stride, to += width) {
     Index e = 0;
@@ -139,8 +129,7 @@ inline void map_rows(const T* x, Index x_stride, Index rows, Index width, T scal
 }
 
 /// 1 / sqrt(|x|^2 + 1e-6)
-template <class T>
-inline T unit_factor(const T* x, Index width) {
+template <class T> inline T unit_factor(const T* x, Index width) {
   return T{1} / std::sqrt(dot_rows(x, x, width) + static_cast<T>(1e-6));
 }
 
@@ -153,31 +142,31 @@ inline void feature_rows(const LinearAttentionFeatures<T>& f, const T* x, Index 
   if (f.map == kLinearUnit) {
     for (Index r = 0; r < rows; ++r, x += x_stride, to += f.count) {
       const T factor = scale * unit_factor(x, f.count);
-      for_vectors<T>(f.count, [&](Index e, int lanes) { store_lanes(to + e, load_lanes(x + e, lanes) * factor, lanes); });
+      for_vectors<T>(
+          f.count, [&](Index e, int lanes) { store_lanes(to + e, load_lanes(x + e, lanes) * factor, lanes); });
     }
     return;
   }
   // to[r, m] = sum_d x[r, d] * rows[m, d]
   product<T, Store::kSet>({.a = x,
-                           .a_row = x_stride,
-                           .a_depth = 1,
-                           .b = f.rows_transposed,
-                           .b_row = f.count,
-                           .c = to,
-                           .c_row = f.count,
-                           .depth = f.head_dim},
-                          rows, f.count);
+                              .a_row = x_stride,
+                              .a_depth = 1,
+                              .b = f.rows_transposed,
+                              .b_row = f.count,
+                              .c = to,
+                              .c_row = f.count,
+                              .depth = f.head_dim},
+      rows, f.count);
   for (Index r = 0; r < rows; ++r, x += x_stride, to += f.count) {
     const T shift = f.half_norm * dot_rows(x, x, f.head_dim) + f.log_root;
-    for_vectors<T>(
-        f.count, [&](Index e, int lanes) { store_lanes(to + e, exp_of<T>(load_lanes(to + e, lanes) - shift) * scale, lanes); });
+    for_vectors<T>(f.count,
+        [&](Index e, int lanes) { store_lanes(to + e, exp_of<T>(load_lanes(to + e, lanes) - shift) * scale, lanes); });
   }
 }
 
 /// dx[r, :] (+)= the gradient with respect to x of phi = feature_rows(x), given dphi, which is overwritten.
-template <class T>
-inline void feature_rows_backward(const LinearAttentionFeatures<T>& f, const T* x, Index x_stride, Index rows, T scale,
-                                  const T* phi, T* dphi, T* dx, Index dx_stride, bool add) {
+template <class T> inline void feature_rows_backward(const LinearAttentionFeatures<T>& f, const T* x, Index x_stride,
+    Index rows, T scale, const T* phi, T* dphi, T* dx, Index dx_stride, bool add) {
   using V = typename Simd<T>::V;
   for (Index r = 0; r < rows; ++r) {
     const T *row = x + r * x_stride, *value = phi + r * f.count;
@@ -214,14 +203,14 @@ inline void feature_rows_backward(const LinearAttentionFeatures<T>& f, const T* 
   if (f.map != kLinearSoftmax) return;
   // dx[r, d] += sum_m g[r, m] * rows[m, d]
   product<T, Store::kAdd>({.a = dphi,
-                           .a_row = f.count,
-                           .a_depth = 1,
-                           .b = f.rows,
-                           .b_row = f.head_dim,
-                           .c = dx,
-                           .c_row = dx_stride,
-                           .depth = f.count},
-                          rows, f.head_dim);
+                              .a_row = f.count,
+                              .a_depth = 1,
+                              .b = f.rows,
+                              .b_row = f.head_dim,
+                              .c = dx,
+                              .c_row = dx_stride,
+                              .depth = f.count},
+      rows, f.head_dim);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Forward linear attention over a segment: chunk by chunk the state before it, the square within it, what it adds to the
-// state. Hua 2022 (2202.10447), section 3.2 and Sun 2023 (2307.08621), section 2.2: the chunked form.
+// Forward linear attention over a segment: chunk by chunk the state before it, the square within it, what it adds to
+// the state. Hua 2022 (2202.10447), section 3.2 and Sun 2023 (2307.08621), section 2.2: the chunked form.
 #pragma once
 
 #include "kernels/linear_attention/delta.h"
@@ -8,15 +8,13 @@ namespace qkv {
 namespace {
 
 /// The values that a chunk adds to the state: v, or u of the delta rule.
-template <class T>
-struct ChunkValues {
+template <class T> struct ChunkValues {
   const T* rows;
   Index stride;
 };
 
-template <class T>
-[[gnu::noinline]] ChunkValues<T> chunk_values(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w,
-                                              const T* state, Index begin, Index count) {
+template <class T> [[gnu::noinline]] ChunkValues<T> chunk_values(
+    const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state, Index begin, Index count) {
   if (t.beta == nullptr) return {t.v + begin * t.v_stride, t.v_stride};
   solve_delta(t, w, state, begin, count);
   return {w.u, t.v_head_dim};
@@ -34,9 +32,8 @@ template <class T>
   }
 }
 
-template <class T>
-[[gnu::noinline]] void normalize_out(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index head,
-                                     Index begin, Index count, T* out) {
+template <class T> [[gnu::noinline]] void normalize_out(const LinearAttentionSegment<T>& t,
+    const LinearAttentionScratch<T>& w, Index head, Index begin, Index count, T* out) {
   for (Index i = 0; i < count; ++i) {
     T* row = out + i * t.out_stride;
     if (w.row[i] == 0) {
@@ -51,17 +48,16 @@ template <class T>
 }
 
 /// phi(q) of one head's tokens as rows qf and as q_panel.
-template <class T>
-[[gnu::noinline]] void take_queries(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index head,
-                                    Index begin, Index count) {
+template <class T> [[gnu::noinline]] void take_queries(
+    const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index head, Index begin, Index count) {
   const LinearAttentionFeatures<T>& f = t.features;
   feature_rows(f, t.q + head * t.q_head_stride + begin * t.q_stride, t.q_stride, count, f.query_scale, w.qf);
   pack_transposed<T>(w.qf, f.count, count, f.count, T{1}, w.q_panel, w.width);
 }
 
 /// q_panel[:, i] *= into[i]: queries as they meet the state before the chunk.
-template <class T>
-[[gnu::noinline]] void decay_panel(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index count) {
+template <class T> [[gnu::noinline]] void decay_panel(
+    const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index count) {
   if (t.log_decay == nullptr) return;
   constexpr int n = Simd<T>::kLanes;
   for (Index i = 0; i < count; i += n) {
@@ -74,25 +70,23 @@ template <class T>
 }
 
 /// out[i, :] = sum_d q_panel[d, i] * state[d, :]
-template <class T>
-[[gnu::noinline]] void out_of_state(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state,
-                                    Index count, T* out) {
+template <class T> [[gnu::noinline]] void out_of_state(
+    const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state, Index count, T* out) {
   product<T, Store::kSet>({.a = w.q_panel,
-                           .a_row = 1,
-                           .a_depth = w.width,
-                           .b = state,
-                           .b_row = t.v_head_dim,
-                           .c = out,
-                           .c_row = t.out_stride,
-                           .depth = t.features.count,
-                           .ahead = &w.ahead},
-                          count, t.v_head_dim);
+                              .a_row = 1,
+                              .a_depth = w.width,
+                              .b = state,
+                              .b_row = t.v_head_dim,
+                              .c = out,
+                              .c_row = t.out_stride,
+                              .depth = t.features.count,
+                              .ahead = &w.ahead},
+      count, t.v_head_dim);
 }
 
 /// One head's outputs of a causal chunk.
-template <class T>
-inline void chunk_out(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const ChunkValues<T>& values,
-                      bool finite, Index head, Index begin, Index count) {
+template <class T> inline void chunk_out(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w,
+    const ChunkValues<T>& values, bool finite, Index head, Index begin, Index count) {
   const Index F = t.features.count, Dv = t.v_head_dim;
   T* out = t.out + head * t.out_head_stride + begin * t.out_stride;
   take_queries(t, w, head, begin, count);
@@ -106,8 +100,7 @@ inline void chunk_out(const LinearAttentionSegment<T>& t, const LinearAttentionS
   normalize_out(t, w, head, begin, count, out);
 }
 
-template <class T>
-void linear_attention_forward(const LinearAttentionSegment<T>& t, void* scratch) {
+template <class T> void linear_attention_forward(const LinearAttentionSegment<T>& t, void* scratch) {
   const LinearAttentionScratch<T> w(scratch, sizes_of(t));
   const Index states = state_count(t);
   for (Index e = 0; e < states; ++e) t.local[e] = 0;
@@ -115,10 +108,8 @@ void linear_attention_forward(const LinearAttentionSegment<T>& t, void* scratch)
   for (Index begin = t.begin; begin < t.end; begin += t.chunk) {
     const Index count = smaller(t.chunk, t.end - begin);
     fetch_rows(w, t.q == nullptr ? 1 : 2, begin + count, smaller(t.chunk, t.end - begin - count),
-               {{t.k, t.k_stride, t.features.head_dim},
-                {t.v, t.v_stride, t.v_head_dim},
-                {t.q, t.q_stride, t.features.head_dim},
-                {t.q == nullptr ? nullptr : t.out, t.out_stride, t.v_head_dim}});
+        {{t.k, t.k_stride, t.features.head_dim}, {t.v, t.v_stride, t.v_head_dim},
+            {t.q, t.q_stride, t.features.head_dim}, {t.q == nullptr ? nullptr : t.out, t.out_stride, t.v_head_dim}});
     const ExactSum<T> log_whole = chunk_decays(t, w, begin, count);
     feature_rows(t.features, t.k + begin * t.k_stride, t.k_stride, count, T{1}, w.kf);
     const T decay = chunk_decay(t, w, count);
@@ -139,8 +130,7 @@ void linear_attention_forward(const LinearAttentionSegment<T>& t, void* scratch)
 }
 
 /// Not causal: every query reads the one state.
-template <class T>
-void linear_attention_read_state(const LinearAttentionSegment<T>& t, void* scratch) {
+template <class T> void linear_attention_read_state(const LinearAttentionSegment<T>& t, void* scratch) {
   const LinearAttentionScratch<T> w(scratch, sizes_of(t));
   const Index F = t.features.count;
   for (Index begin = t.begin; begin < t.end; begin += t.chunk) {

@@ -1,5 +1,5 @@
-// One token of one head, as a model generates: the state is read twice and written once, where chunks (forward.h) copy it several
-// times. Not normalised. Not: which calls take this way (attention/linear/forward.cc).
+// One token of one head, as a model generates: the state is read twice and written once, where chunks (forward.h) copy
+// it several times. Not normalised. Not: which calls take this way (attention/linear/forward.cc).
 //   u = v, or beta (v - decay S^T phi(k));  S' = decay S + phi(k) u^T;  out = S'^T phi(q)
 // A decay per channel multiplies the rows of S, and phi(k) before it reads S.
 #pragma once
@@ -13,9 +13,8 @@ namespace {
 constexpr int kStepVectors = 4;
 
 /// to[v] = sum_d x[d] * state[d, v], kV vectors, of the last one `lanes`.
-template <class T, int kV>
-inline __attribute__((always_inline)) void step_sums(const T* x, const T* state, Index row, Index count, int lanes,
-                                                     typename Simd<T>::V (&to)[kV]) {
+template <class T, int kV> inline __attribute__((always_inline)) void step_sums(
+    const T* x, const T* state, Index row, Index count, int lanes, typename Simd<T>::V (&to)[kV]) {
   constexpr int n = Simd<T>::kLanes;
   for (int v = 0; v < kV; ++v) to[v] = typename Simd<T>::V{};
   for (Index d = 0; d < count; ++d, state += row) {
@@ -25,9 +24,9 @@ inline __attribute__((always_inline)) void step_sums(const T* x, const T* state,
   }
 }
 
-/// phi(k), the group's phi(q), phi(k) as it reads the state before (decayed by channel), the decay of each channel or of all.
-template <class T>
-struct StepRows {
+/// phi(k), the group's phi(q), phi(k) as it reads the state before (decayed by channel), the decay of each channel or
+/// of all.
+template <class T> struct StepRows {
   const T *kf, *qf, *reads, *decay;
 };
 
@@ -67,8 +66,7 @@ inline void step_columns(const LinearAttentionStep<T>& s, const StepRows<T>& row
 }
 
 /// scratch: phi(k), the group's phi(q), decays, phi(k) decayed: [3 + group][F].
-template <class T>
-void linear_attention_step(const LinearAttentionStep<T>& s, void* scratch) {
+template <class T> void linear_attention_step(const LinearAttentionStep<T>& s, void* scratch) {
   constexpr int n = Simd<T>::kLanes;
   const LinearAttentionSegment<T>& t = s.token;
   const Index F = t.features.count;

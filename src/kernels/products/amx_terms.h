@@ -1,7 +1,7 @@
 // Products of attention on AMX tiles: a step of the depth is 32 numbers, in pairs as in bf16_terms.h. An AMX tile holds
 // 16 rows x 16 columns of a block of C. Whole steps of A and B are loaded in place, the rest from copies padded with
-// zeros. Every sum has the order of the instruction; Chain reproduces it where numbers are summed one by one. a_depth is
-// always 2: a row's pairs lie side by side.
+// zeros. Every sum has the order of the instruction; Chain reproduces it where numbers are summed one by one. a_depth
+// is always 2: a row's pairs lie side by side.
 #pragma once
 
 #include <utility>
@@ -16,16 +16,14 @@ namespace {
 constexpr Index kAmxTileNumbers = 2 * kAmxTilePairs;
 
 /// body(std::integral_constant<int, i>) for i < kCount: tile numbers are immediates of the instructions.
-template <int kCount, class Body>
-inline __attribute__((always_inline)) void unrolled(const Body& body) {
+template <int kCount, class Body> inline __attribute__((always_inline)) void unrolled(const Body& body) {
   [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
     (body(std::integral_constant<int, i>()), ...);
   }
   (std::make_integer_sequence<int, kCount>());
 }
 
-template <>
-struct Terms<BFloat16> : PairTerms {
+template <> struct Terms<BFloat16> : PairTerms {
   static constexpr Index kStep = kAmxTileNumbers;
   static constexpr bool kAmxTiles = true;
 
@@ -33,7 +31,7 @@ struct Terms<BFloat16> : PairTerms {
   template <int kV, Store kStore, bool kTail>
   static void product(Product<BFloat16> p, Index rows, Index column, int tail) {
     constexpr int kHigh = kV > kVectors ? 1 : 2;  // four sums, so that each tile of A and of B serves two
-    const AmxTiles registers;                     // configured per product: a callback between two products may use tiles too
+    const AmxTiles registers;  // configured per product: a callback between two products may use tiles too
     p.b += column;
     p.c += column;
     if constexpr (kStore == Store::kBias) p.factor += column;
@@ -59,34 +57,35 @@ struct Terms<BFloat16> : PairTerms {
     for (Index left = p.depth; left > 0; left -= kAmxTileNumbers, a += kAmxTileNumbers, b += kAmxTilePairs * p.b_row) {
       const Index numbers = smaller(left, kAmxTileNumbers);
       unrolled<kHigh>([&](auto high) {
-        load_rows<4 + high>(a + high * kAmxTileRows * p.a_row, p.a_row, smaller(kAmxTileRows, rows - high * kAmxTileRows),
-                            numbers);
+        load_rows<4 + high>(
+            a + high * kAmxTileRows * p.a_row, p.a_row, smaller(kAmxTileRows, rows - high * kAmxTileRows), numbers);
       });
       unrolled<kV>([&](auto v) {
         const int columns = kTail && v == kV - 1 ? tail : static_cast<int>(kAmxTilePairs);
         load_columns<6 + v % 2>(b + v * kAmxTilePairs, p.b_row, (numbers + 1) / 2, columns);
-        unrolled<kHigh>(
-            [](auto high) { amx_tile_add_pairs<high * kV + decltype(v)::value, 4 + high, 6 + decltype(v)::value % 2>(); });
+        unrolled<kHigh>([](auto high) {
+          amx_tile_add_pairs<high * kV + decltype(v)::value, 4 + high, 6 + decltype(v)::value % 2>();
+        });
       });
     }
     unrolled<kHigh>([&](auto high) {
-      unrolled<kV>(
-          [&](auto v) { amx_tile_store<high * kV + v>(&sums[high * kAmxTileRows][v * kAmxTilePairs], sizeof sums[0]); });
+      unrolled<kV>([&](auto v) {
+        amx_tile_store<high * kV + v>(&sums[high * kAmxTileRows][v * kAmxTilePairs], sizeof sums[0]);
+      });
     });
     float* c = p.c;
     for (Index r = 0; r < rows; ++r, c += p.c_row) {
 #pragma GCC unroll 4
       for (int v = 0; v < kV; ++v) {
         constexpr Index n = kAmxTilePairs;
-        store_sum<float, kStore>(c + v * n, load<float>(&sums[r][v * n]), kStore == Store::kBias ? p.factor + v * n : p.factor,
-                                 kTail && v == kV - 1, tail);
+        store_sum<float, kStore>(c + v * n, load<float>(&sums[r][v * n]),
+            kStore == Store::kBias ? p.factor + v * n : p.factor, kTail && v == kV - 1, tail);
       }
     }
   }
 
   /// Rows of A; what lies past `rows` and `numbers` is 0.
-  template <int kTile>
-  static void load_rows(const BFloat16* a, Index stride, Index rows, Index numbers) {
+  template <int kTile> static void load_rows(const BFloat16* a, Index stride, Index rows, Index numbers) {
     if (rows >= kAmxTileRows && numbers == kAmxTileNumbers) {
       amx_tile_load<kTile>(a, stride * static_cast<Index>(sizeof(BFloat16)));
       return;
@@ -97,8 +96,7 @@ struct Terms<BFloat16> : PairTerms {
   }
 
   /// Rows of B, a pair of its rows in each; what lies past `pairs` and `columns` is 0.
-  template <int kTile>
-  static void load_columns(const std::uint32_t* b, Index stride, Index pairs, int columns) {
+  template <int kTile> static void load_columns(const std::uint32_t* b, Index stride, Index pairs, int columns) {
     if (pairs == kAmxTilePairs && columns == kAmxTilePairs) {
       amx_tile_load<kTile>(b, stride * static_cast<Index>(sizeof(std::uint32_t)));
       return;
@@ -110,8 +108,7 @@ struct Terms<BFloat16> : PairTerms {
 };
 
 /// One sum in the order of amx_tile_add_pairs, over ascending pairs of the depth; skipped pairs add 0.
-template <>
-class Chain<BFloat16> {
+template <> class Chain<BFloat16> {
  public:
   void add(Index number, U32 a, U32 b) {
     if (number / kAmxTileNumbers != step_) {

@@ -1,6 +1,6 @@
-// Products of attention on bf16 pairs: a step of the depth is two numbers, in B one 32-bit word. And how such words are made:
-// from rows in pairs along their width, from two rows interleaved, from floats rounded. Not: which products there are
-// (bf16_forward.h, bf16_backward.h); tiles (amx_terms.h).
+// Products of attention on bf16 pairs: a step of the depth is two numbers, in B one 32-bit word. And how such words are
+// made: from rows in pairs along their width, from two rows interleaved, from floats rounded. Not: which products there
+// are (bf16_forward.h, bf16_backward.h); tiles (amx_terms.h).
 #pragma once
 
 #include "kernels/products/amx_terms.h"
@@ -16,8 +16,7 @@ static_assert(kVectors == 2 && Simd<float>::kLanes == 16);
 constexpr Index pairs_of(Index count) { return (count + 1) / 2; }
 
 #if !defined(QKV_AMX)
-template <>
-struct Terms<BFloat16> : PairTerms {
+template <> struct Terms<BFloat16> : PairTerms {
   static constexpr Index kStep = kNumbers;
   static constexpr bool kAmxTiles = false;
   static F32 multiply_add(U32 a, U32 b, F32 sum) { return add_pairs(sum, a, b); }
@@ -33,17 +32,16 @@ constexpr PairSpan whole_steps(Index lo, Index hi) {
   return {lo / step * (step / 2), (hi + step - 1) / step * (step / 2)};
 }
 
-/// Strides, in 32-bit words, of interleaved rows as the operand A: pairs lie side by side along the rows' width or, for AMX
-/// tiles, along the depth.
+/// Strides, in 32-bit words, of interleaved rows as the operand A: pairs lie side by side along the rows' width or, for
+/// AMX tiles, along the depth.
 struct PairStrides {
   Index pair, column;
 };
 
-/// panels[row / panel][k][row % panel] = numbers 2 k and 2 k + 1 of a row, 0 past the ends of rows and columns. The transpose
-/// moves words as floats but never computes with them.
-template <class Number>
-[[gnu::noinline]] void pack_pairs(const Number* rows, Index stride, Index count, Index width, Index panel,
-                                  std::uint32_t* panels) {
+/// panels[row / panel][k][row % panel] = numbers 2 k and 2 k + 1 of a row, 0 past the ends of rows and columns. The
+/// transpose moves words as floats but never computes with them.
+template <class Number> [[gnu::noinline]] void pack_pairs(
+    const Number* rows, Index stride, Index count, Index width, Index panel, std::uint32_t* panels) {
   constexpr int n = Simd<float>::kLanes;
   for (Index r0 = 0; r0 < count; r0 += n) {
     std::uint32_t* const lanes = panels + r0 / panel * panel * pairs_of(width) + r0 % panel;
@@ -60,21 +58,21 @@ template <class Number>
 }
 
 /// pairs[k][d] = rows 2 k and 2 k + 1 of floats at column d < width, rounded, `row` words apart, 0 past the last row.
-[[gnu::noinline, maybe_unused]] void pair_up_rows(const float* rows, Index stride, Index count, Index width, Index row,
-                                                  std::uint32_t* pairs) {
+[[gnu::noinline, maybe_unused]] void pair_up_rows(
+    const float* rows, Index stride, Index count, Index width, Index row, std::uint32_t* pairs) {
   for (Index j = 0; j < count; j += 2, pairs += row) {
     const float *lower = rows + j * stride, *upper = lower + stride;
     for (Index d = 0; d < width; d += 16) {
       const U32 words = pair_up(lower + d, width - d, upper + d, j + 1 < count ? width - d : 0);
       _mm512_mask_storeu_epi32(pairs + d, static_cast<__mmask16>((1u << smaller<Index>(16, width - d)) - 1u),
-                               reinterpret_cast<__m512i>(words));
+          reinterpret_cast<__m512i>(words));
     }
   }
 }
 
 /// The same of bf16.
-[[gnu::noinline, maybe_unused]] void pair_up_rows(const BFloat16* rows, Index stride, Index count, Index width, Index row,
-                                                  std::uint32_t* pairs) {
+[[gnu::noinline, maybe_unused]] void pair_up_rows(
+    const BFloat16* rows, Index stride, Index count, Index width, Index row, std::uint32_t* pairs) {
   for (Index j = 0; j < count; j += 2, pairs += row) {
     const BFloat16 *lower = rows + j * stride, *upper = lower + stride;
     Index d = 0;
@@ -89,7 +87,8 @@ template <class Number>
 }
 
 /// The same transposed: columns[d][k], `row` words apart, zeros up to a whole step of pairs.
-inline void pair_up_columns(const BFloat16* rows, Index stride, Index count, Index width, Index row, std::uint32_t* columns) {
+inline void pair_up_columns(
+    const BFloat16* rows, Index stride, Index count, Index width, Index row, std::uint32_t* columns) {
   constexpr Index n = Simd<float>::kLanes;
   for (Index k0 = 0; 2 * k0 < count; k0 += n) {
     for (Index d0 = 0; d0 < width; d0 += n) {
@@ -113,9 +112,10 @@ inline U32 round_pair(const float* rows, Index row, Index lo, Index hi, Index k,
   return round_pairs(lower, upper);
 }
 
-/// pairs[k][lane] = rows 2 k and 2 k + 1 of floats, rounded, for the whole steps that contain rows [lo, hi) and vectors [first,
-/// first + count) of lanes; rows outside [lo, hi) count as 0. Rows of both are `row` apart.
-inline void round_pairs_of_rows(const float* rows, Index row, Index lo, Index hi, int first, int count, std::uint32_t* pairs) {
+/// pairs[k][lane] = rows 2 k and 2 k + 1 of floats, rounded, for the whole steps that contain rows [lo, hi) and vectors
+/// [first, first + count) of lanes; rows outside [lo, hi) count as 0. Rows of both are `row` apart.
+inline void round_pairs_of_rows(
+    const float* rows, Index row, Index lo, Index hi, int first, int count, std::uint32_t* pairs) {
   const PairSpan steps = whole_steps(lo, hi);
   for (Index k = steps.begin; k < steps.end; ++k) {
     for (int v = first; v < first + count; ++v) {
@@ -125,8 +125,8 @@ inline void round_pairs_of_rows(const float* rows, Index row, Index lo, Index hi
 }
 
 /// The same of vector v transposed: lanes[lane][k], `lane_row` words apart, for rows [0, 2 * lane_row).
-inline void round_pairs_of_lanes(const float* rows, Index row, Index lo, Index hi, int v, Index lane_row,
-                                 std::uint32_t* lanes) {
+inline void round_pairs_of_lanes(
+    const float* rows, Index row, Index lo, Index hi, int v, Index lane_row, std::uint32_t* lanes) {
   constexpr Index n = Simd<float>::kLanes;
   for (Index k0 = 0; k0 < lane_row; k0 += n) {
     F32 square[n];

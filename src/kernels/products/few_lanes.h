@@ -1,6 +1,7 @@
-// Products of a strip that holds few queries, one or the heads of a group: vectors lie along A instead of along the strip, so
-// that no lane is idle. The same sums as gemm.h's, one chain of FMAs per element in ascending order, so that nothing but time
-// depends on which of the two computes. B and C are panels of a strip. Not: which strips these are (attention/forward.h).
+// Products of a strip that holds few queries, one or the heads of a group: vectors lie along A instead of along the
+// strip, so that no lane is idle. The same sums as gemm.h's, one chain of FMAs per element in ascending order, so that
+// nothing but time depends on which of the two computes. B and C are panels of a strip. Not: which strips these are
+// (attention/forward.h).
 #pragma once
 
 #include "kernels/products/gemm.h"
@@ -10,13 +11,11 @@ namespace qkv {
 namespace {
 
 /// Lanes that are computed together.
-template <class T>
-constexpr int kFewLanes = Simd<T>::kLanes < 4 ? Simd<T>::kLanes : 4;
+template <class T> constexpr int kFewLanes = Simd<T>::kLanes < 4 ? Simd<T>::kLanes : 4;
 
-/// C[m][lane] = sum_k A[m, k] * B[k][lane], A's rows in memory order: squares of A are transposed in registers, which pays for
-/// lanes <= kFewLanes. Other lanes of the first vector become 0.
-template <class T>
-[[gnu::noinline]] void few_lanes_of_rows(const Product<T>& p, Index rows) {
+/// C[m][lane] = sum_k A[m, k] * B[k][lane], A's rows in memory order: squares of A are transposed in registers, which
+/// pays for lanes <= kFewLanes. Other lanes of the first vector become 0.
+template <class T> [[gnu::noinline]] void few_lanes_of_rows(const Product<T>& p, Index rows) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes, lanes = kFewLanes<T>, strip = strip_lanes<T>();
   for (Index m = 0; m < rows; m += n) {
@@ -45,8 +44,8 @@ template <class T>
   }
 }
 
-/// C[m][lane] = sum_k A[m, k] * B[k][lane] for `lanes` lanes, added to C unless `sets`; A's columns in memory order (a_row 1):
-/// vectors along m. Other lanes of the first vector are set to 0, or stay.
+/// C[m][lane] = sum_k A[m, k] * B[k][lane] for `lanes` lanes, added to C unless `sets`; A's columns in memory order
+/// (a_row 1): vectors along m. Other lanes of the first vector are set to 0, or stay.
 template <class T>
 [[gnu::noinline]] void few_lanes_of_columns(const Product<T>& p, Index rows, Index lanes, bool sets) {
   using V = typename Simd<T>::V;

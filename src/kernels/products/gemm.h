@@ -1,7 +1,7 @@
 // The one micro-kernel that all seven products of attention use:  C[m][n] (op) sum_k A[m, k] * B[k][n].
-// A is read by broadcast through two strides, so that rows of K, V, P or columns of dS need no packing; B and C are rows of
-// vectors. Each element is one chain of FMAs over k in ascending order, so no result depends on how a product is cut into
-// blocks.
+// A is read by broadcast through two strides, so that rows of K, V, P or columns of dS need no packing; B and C are
+// rows of vectors. Each element is one chain of FMAs over k in ascending order, so no result depends on how a product
+// is cut into blocks.
 #pragma once
 
 #include "kernels/ahead.h"
@@ -20,8 +20,8 @@ enum class Store {
 };
 
 /// Rows x vectors of accumulators: enough independent chains to hide the FMA latency (4 cycles x 2 ports) within the
-/// registers (AVX-512, NEON and SVE: 16 of 32 for C, AVX2 and SSE: 12 and 8 of 16). On NEON 24 of 32, as 8 x 3 or 6 x 4, would
-/// load less for each FMA, but GCC 12 loads all of A first and spills in the loop.
+/// registers (AVX-512, NEON and SVE: 16 of 32 for C, AVX2 and SSE: 12 and 8 of 16). On NEON 24 of 32, as 8 x 3 or 6 x
+/// 4, would load less for each FMA, but GCC 12 loads all of A first and spills in the loop.
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int kRows = 8;
 #elif defined(__AVX2__)
@@ -31,23 +31,16 @@ constexpr int kRows = 4;
 #endif
 constexpr int kVectors = 2;
 /// Queries of a strip, one SIMD lane each.
-template <class T>
-constexpr int strip_lanes() {
-  return kVectors * Simd<T>::kLanes;
-}
+template <class T> constexpr int strip_lanes() { return kVectors * Simd<T>::kLanes; }
 
 /// Vectors of a strip that hold `lanes` queries: a short strip does not use its second vector.
-template <class T>
-constexpr int live_vectors(Index lanes) {
-  return lanes > Simd<T>::kLanes ? kVectors : 1;
-}
+template <class T> constexpr int live_vectors(Index lanes) { return lanes > Simd<T>::kLanes ? kVectors : 1; }
 
-/// How the micro-kernel multiplies elements of one storage type: the types of A, B and the sums; kNumbers, the numbers of A
-/// that one multiply-add consumes; kStep, the numbers that are summed before the sum is rounded, so that only whole steps of
-/// the depth may be skipped. Here one number at a time; bf16_terms.h multiplies pairs, amx_terms.h has steps of 32 and its own
-/// product.
-template <class T>
-struct Terms {
+/// How the micro-kernel multiplies elements of one storage type: the types of A, B and the sums; kNumbers, the numbers
+/// of A that one multiply-add consumes; kStep, the numbers that are summed before the sum is rounded, so that only
+/// whole steps of the depth may be skipped. Here one number at a time; bf16_terms.h multiplies pairs, amx_terms.h has
+/// steps of 32 and its own product.
+template <class T> struct Terms {
   using A = T;
   using B = T;
   using Sum = T;
@@ -65,22 +58,17 @@ struct Terms {
 };
 
 /// One sum in the order of the products: call add() with ascending positions along the depth.
-template <class T>
-class Chain {
+template <class T> class Chain {
  public:
   using V = typename Simd<typename Terms<T>::Sum>::V;
-  template <class A, class B>
-  void add(Index, A a, B b) {
-    sum_ = Terms<T>::multiply_add(a, b, sum_);
-  }
+  template <class A, class B> void add(Index, A a, B b) { sum_ = Terms<T>::multiply_add(a, b, sum_); }
   V total() const { return sum_; }
 
  private:
   V sum_{};
 };
 
-template <class T>
-struct Product {
+template <class T> struct Product {
   using Sum = typename Terms<T>::Sum;
   const typename Terms<T>::A* a;
   Index a_row, a_depth;  // strides of A over m and over steps of k
@@ -91,7 +79,8 @@ struct Product {
   Index depth;  // numbers of A
   const Sum* factor = nullptr;
   Ahead* ahead = nullptr;  // fetched between blocks; null: nothing
-  Index a_later = 0;  // few_lanes.h alone: from A to what a later product reads in its place, fetched meanwhile; 0: nothing
+  Index a_later =
+      0;  // few_lanes.h alone: from A to what a later product reads in its place, fetched meanwhile; 0: nothing
 };
 
 /// Spreads the lines over a call of `blocks` blocks.
@@ -122,9 +111,8 @@ inline void fetch_rest(Ahead& a) {
 }
 
 /// Stores one vector of C from its sum; with `partial` its first `tail` lanes only.
-template <class Sum, Store kStore>
-inline __attribute__((always_inline)) void store_sum(Sum* target, typename Simd<Sum>::V sum, const Sum* factor, bool partial,
-                                                     int tail) {
+template <class Sum, Store kStore> inline __attribute__((always_inline)) void store_sum(
+    Sum* target, typename Simd<Sum>::V sum, const Sum* factor, bool partial, int tail) {
   if constexpr (kStore == Store::kBias) {
     sum += partial ? load_tail<Sum>(factor, tail) : load<Sum>(factor);
   } else if constexpr (kStore == Store::kScale) {
@@ -140,13 +128,11 @@ inline __attribute__((always_inline)) void store_sum(Sum* target, typename Simd<
   }
 }
 
-/// One block of kR rows x kV vectors. Parameters are passed by value: a stride behind a reference would be reloaded after each
-/// store.
-template <class T, int kR, int kV, Store kStore, bool kTail>
-inline __attribute__((always_inline)) void product_block(const typename Terms<T>::A* a, Index a_row, Index a_depth,
-                                                         const typename Terms<T>::B* b, Index b_row, typename Terms<T>::Sum* c,
-                                                         Index c_row, Index depth, const typename Terms<T>::Sum* factor,
-                                                         int tail) {
+/// One block of kR rows x kV vectors. Parameters are passed by value: a stride behind a reference would be reloaded
+/// after each store.
+template <class T, int kR, int kV, Store kStore, bool kTail> inline __attribute__((always_inline)) void product_block(
+    const typename Terms<T>::A* a, Index a_row, Index a_depth, const typename Terms<T>::B* b, Index b_row,
+    typename Terms<T>::Sum* c, Index c_row, Index depth, const typename Terms<T>::Sum* factor, int tail) {
   using Sum = typename Terms<T>::Sum;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
@@ -178,8 +164,8 @@ inline __attribute__((always_inline)) void product_block(const typename Terms<T>
   for (int r = 0; r < kR; ++r, c += c_row) {
 #pragma GCC unroll 4
     for (int v = 0; v < kV; ++v) {
-      store_sum<Sum, kStore>(c + v * n, acc[r][v], kStore == Store::kBias ? factor + v * n : factor, kTail && v == kV - 1,
-                             tail);
+      store_sum<Sum, kStore>(
+          c + v * n, acc[r][v], kStore == Store::kBias ? factor + v * n : factor, kTail && v == kV - 1, tail);
     }
   }
 }
@@ -216,8 +202,7 @@ inline void product_rows(const Product<T>& p, Index rows, Index column, int tail
 }
 
 /// Vectors [first, first + count) of a strip, all of them or one: B and C are panels of it.
-template <class T, Store kStore>
-inline void product_vectors(const Product<T>& p, Index rows, int first, int count) {
+template <class T, Store kStore> inline void product_vectors(const Product<T>& p, Index rows, int first, int count) {
   if (count == kVectors) {
     product_rows<T, kVectors, kStore>(p, rows, 0);
   } else {
@@ -226,8 +211,7 @@ inline void product_vectors(const Product<T>& p, Index rows, int first, int coun
 }
 
 /// C [rows, columns]: any number of columns; memory past the last column is not touched.
-template <class T, Store kStore>
-inline void product(const Product<T>& p, Index rows, Index columns) {
+template <class T, Store kStore> inline void product(const Product<T>& p, Index rows, Index columns) {
   constexpr int n = Simd<typename Terms<T>::Sum>::kLanes;
   Index column = 0;
   for (; column + kVectors * n <= columns; column += kVectors * n) product_rows<T, kVectors, kStore>(p, rows, column);

@@ -1,7 +1,7 @@
-// Products over the live part of a block. Masks leave diagonals, bands and ragged ends: each group of kGroup rows of C sums
-// over its own span of the depth, and each vector of lanes computes the scores of its own span of keys. Every element is still
-// one chain of FMAs in ascending order, and the skipped terms are zeros, so results do not depend on how a block is cut.
-// Not: where the spans come from (live_spans.h).
+// Products over the live part of a block. Masks leave diagonals, bands and ragged ends: each group of kGroup rows of C
+// sums over its own span of the depth, and each vector of lanes computes the scores of its own span of keys. Every
+// element is still one chain of FMAs in ascending order, and the skipped terms are zeros, so results do not depend on
+// how a block is cut. Not: where the spans come from (live_spans.h).
 #pragma once
 
 #include "kernels/products/gemm.h"
@@ -25,11 +25,10 @@ inline Span join(Span a, Span b) {
 /// Rows of C that share one span of the depth; divides the lanes of a strip.
 constexpr Index kGroup = 4;
 
-/// Where B and C are this wide, blocks are half as high: 4 x 4 loads 8 vectors for 16 FMAs where 8 x 2 loads 10, reads A once,
-/// not twice, and wastes less at an edge. With 16 registers there is no room for it.
+/// Where B and C are this wide, blocks are half as high: 4 x 4 loads 8 vectors for 16 FMAs where 8 x 2 loads 10, reads
+/// A once, not twice, and wastes less at an edge. With 16 registers there is no room for it.
 constexpr int kWideVectors = kRows >= 8 ? 2 * kVectors : kVectors;
-template <class T>
-constexpr Index kWideLanes = kWideVectors * Simd<T>::kLanes;
+template <class T> constexpr Index kWideLanes = kWideVectors * Simd<T>::kLanes;
 
 /// One column of blocks; neighbouring groups of rows with the same span are one product.
 template <class T, int kV, Store kStore, bool kTail = false>
@@ -49,8 +48,8 @@ inline void product_span_column(const Product<T>& p, Index rows, Index column, c
   }
 }
 
-/// C [rows, columns], where rows [kGroup g, kGroup (g + 1)) of A are zero outside depth_of[g], at least within its first and
-/// last step (Terms::kStep).
+/// C [rows, columns], where rows [kGroup g, kGroup (g + 1)) of A are zero outside depth_of[g], at least within its
+/// first and last step (Terms::kStep).
 template <class T, Store kStore>
 inline void product_spans(const Product<T>& p, Index rows, Index columns, const Span* depth_of) {
   constexpr int n = Simd<typename Terms<T>::Sum>::kLanes;
@@ -69,8 +68,7 @@ inline void product_spans(const Product<T>& p, Index rows, Index columns, const 
   }
 }
 
-template <class T, int kV, Store kStore>
-inline void set_rows(const Product<T>& p, Span rows, int first_vector) {
+template <class T, int kV, Store kStore> inline void set_rows(const Product<T>& p, Span rows, int first_vector) {
   if (rows.empty()) return;
   Product<T> part = p;
   part.a += rows.begin * p.a_row;
@@ -78,8 +76,8 @@ inline void set_rows(const Product<T>& p, Span rows, int first_vector) {
   product_rows<T, kV, kStore>(part, rows.end - rows.begin, first_vector * Simd<typename Terms<T>::Sum>::kLanes);
 }
 
-/// C [rows, kV vectors]: rows rows_of[v] of vector v. The rows that all vectors need are one product; each half then computes
-/// the rest of its own. Rows `done` have been computed.
+/// C [rows, kV vectors]: rows rows_of[v] of vector v. The rows that all vectors need are one product; each half then
+/// computes the rest of its own. Rows `done` have been computed.
 template <class T, int kV, Store kStore = Store::kSet>
 inline void product_of_vectors(const Product<T>& p, const Span* rows_of, int first_vector, Span done) {
   Span all = rows_of[first_vector];

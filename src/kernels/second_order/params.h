@@ -1,5 +1,5 @@
-// What the kernels of second order are passed: a tile of backward and the tangents of its inputs. And their table. Not: what
-// they compute (second_order.h).
+// What the kernels of second order are passed: a tile of backward and the tangents of its inputs. And their table. Not:
+// what they compute (second_order.h).
 #pragma once
 
 #include "kernels/attention/params.h"
@@ -7,17 +7,16 @@
 namespace qkv {
 
 /// Tangents of one (batch, head); null stands for zeros.
-template <class T>
-struct TileTangents {
+template <class T> struct TileTangents {
   const T *q, *k, *v;  // [q_count, D], [Tk, D], [Tk, Dv]
   Index q_stride, k_stride, v_stride;
   TileBias<T> bias;   // null data where the bias does not move or there is none
   const T* position;  // added to the bias's, indexed by key - query; null: nothing
 };
 
-/// Queries [q_begin, +q_count) of one (batch, head), and for `keys` keys [k_begin, +k_count). All rows are T, keys one page.
-template <class T>
-struct SecondOrderTile {
+/// Queries [q_begin, +q_count) of one (batch, head), and for `keys` keys [k_begin, +k_count). All rows are T, keys one
+/// page.
+template <class T> struct SecondOrderTile {
   BackwardTile<T> first;  // dout null: forward mode. dq, dk, dv, dbias receive gq, gk, gv, gbias; all are added to
   TileTangents<T> tangents;
   T* mean;         // [q_count]: tlse = sum_j w ts; made by `rows`, read by `keys`
@@ -27,8 +26,7 @@ struct SecondOrderTile {
   Index tout_stride;
 };
 
-template <class T>
-struct SecondOrderKernels {
+template <class T> struct SecondOrderKernels {
   std::size_t (*scratch_bytes)(Index head_dim, Index v_head_dim);
   /// mean, moment, tout, gq, gbias: all keys, in ascending order.
   void (*rows)(const SecondOrderTile<T>&, void* scratch);

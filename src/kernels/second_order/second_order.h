@@ -1,5 +1,5 @@
-// Second order of one tile: forward mode (jvp) and double backward. Weights are recomputed from lse as in backward.h, whose
-// masks, spans and products are used. docs/maths/second-order.md derives it; its letters are here
+// Second order of one tile: forward mode (jvp) and double backward. Weights are recomputed from lse as in backward.h,
+// whose masks, spans and products are used. docs/maths/second-order.md derives it; its letters are here
 //   ts = score_tangent = softcap'(x) tx + tbias             tx = x_tangent = scale (tq.k + q.tk)
 //   mean = sum_j w ts                                       push = dp_minus_delta = z dout.v - delta
 //   e = weight_term = (ts - mean) push + z dout.tv          moment = sum_j w e
@@ -16,14 +16,13 @@
 namespace qkv {
 namespace {
 
-template <class T>
-struct SecondOrderScratch {
+template <class T> struct SecondOrderScratch {
   BackwardScratch<T> first;  // p and ds: scores and dout.v in; z w (ts - mean) and hx out
   Carver carver;
-  T* tangent_panels = carver.array<T>(first.width * first.head_dim);     // tangents of the queries, as first.q_panels
-  T* by_query = carver.array<T>(kBackwardBlock * first.row);             // [kBackwardBlock][row]: k.tq in; dx or z w out
-  T* by_key = carver.array<T>(kBackwardBlock * first.row);               // [kBackwardBlock][row]: tk.q
-  T* by_value = carver.array<T>(kBackwardBlock * first.row);             // [kBackwardBlock][row]: tv.dout
+  T* tangent_panels = carver.array<T>(first.width * first.head_dim);  // tangents of the queries, as first.q_panels
+  T* by_query = carver.array<T>(kBackwardBlock * first.row);          // [kBackwardBlock][row]: k.tq in; dx or z w out
+  T* by_key = carver.array<T>(kBackwardBlock * first.row);            // [kBackwardBlock][row]: tk.q
+  T* by_value = carver.array<T>(kBackwardBlock * first.row);          // [kBackwardBlock][row]: tv.dout
   T* bias_tangent = carver.array<T>(kBackwardBlock * strip_lanes<T>());  // [kBackwardBlock][strip]: tbias
   T* mean = carver.array<T>(first.width);
   T* moment = carver.array<T>(first.width);
@@ -39,9 +38,8 @@ enum class SecondOrderPass {
 };
 
 /// The pairs of vector v of a strip, keys [keys.begin, keys.end), in place.
-template <class T, SecondOrderPass kPass>
-inline void second_order_vector(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BlockStrip<T>& b, int v,
-                                Span keys) {
+template <class T, SecondOrderPass kPass> inline void second_order_vector(
+    const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BlockStrip<T>& b, int v, Span keys) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const ScoreParams<T>& s = t.first.scores;
@@ -57,7 +55,8 @@ inline void second_order_vector(const SecondOrderTile<T>& t, const SecondOrderSc
   V mean_sum{}, moment_sum{};
   for (Index j = keys.begin; j < keys.end; ++j) {
     const Index at = j * w.first.row + lane, at_bias = j * strip_lanes<T>() + v * n;
-    const std::uint32_t bits = b.live.masked ? b.lane_mask[j] >> (v * n) : ~0u, kept = drops ? w.first.kept[j] >> (v * n) : ~0u;
+    const std::uint32_t bits = b.live.masked ? b.lane_mask[j] >> (v * n) : ~0u,
+                        kept = drops ? w.first.kept[j] >> (v * n) : ~0u;
     V x = load<T>(w.first.p + at), softcap_first = splat<T>(1), softcap_second{}, x_tangent{};
     if (moves_q) x_tangent += load<T>(w.by_query + at);
     if (moves_k) x_tangent += load<T>(w.by_key + at);
@@ -88,14 +87,15 @@ inline void second_order_vector(const SecondOrderTile<T>& t, const SecondOrderSc
       weight_term = fma(score_tangent, dp_minus_delta, dout_tv);
     }
     store<T>(w.first.p + at,
-             select_bits<V>(bits & kept, weight * score_tangent, V{}));  // dropout's factor comes with the products
+        select_bits<V>(bits & kept, weight * score_tangent, V{}));  // dropout's factor comes with the products
     if constexpr (kPass == SecondOrderPass::kOut) {
       store<T>(w.by_query + at, select_bits<V>(bits & kept, weight, V{}));
       moment_sum += select_bits<V>(bits, weight * weight_term, V{});
     } else {
       const V score_gradient = weight * (weight_term - moment), ds = weight * dp_minus_delta;
       if (capped && adds_to_bias(t.first)) store<T>(w.first.bias + at_bias, select_bits<V>(bits, score_gradient, V{}));
-      store<T>(w.first.ds + at, select_bits<V>(bits, score_gradient * softcap_first + ds * softcap_second * x_tangent, V{}));
+      store<T>(
+          w.first.ds + at, select_bits<V>(bits, score_gradient * softcap_first + ds * softcap_second * x_tangent, V{}));
       store<T>(w.by_query + at, select_bits<V>(bits, ds * softcap_first, V{}));
     }
   }
@@ -124,40 +124,33 @@ inline void second_order_strip(const SecondOrderTile<T>& t, const SecondOrderScr
     second_order_vector<T, kPass>(t, w, b, v, keys_of[v]);
     if (kPass != SecondOrderPass::kGradients) continue;
     if (t.first.dbias != nullptr) add_bias_gradient(t.first, w.first, b, v, keys_of[v]);
-    if (t.first.dposition != nullptr) add_score_gradient<T>(t.first, w.first, b, v, keys_of[v], t.first.dposition, -1, 1);
+    if (t.first.dposition != nullptr)
+      add_score_gradient<T>(t.first, w.first, b, v, keys_of[v], t.first.dposition, -1, 1);
   }
 }
 
-template <class T>
-inline const T* own_rows(const Rows& rows) {
-  return reinterpret_cast<const T*>(rows.data);
-}
-template <class T>
-inline const T* own_rows(const KeyMatrix& rows) {
-  return static_cast<const T*>(rows.rows);
-}
+template <class T> inline const T* own_rows(const Rows& rows) { return reinterpret_cast<const T*>(rows.data); }
+template <class T> inline const T* own_rows(const KeyMatrix& rows) { return static_cast<const T*>(rows.rows); }
 
 /// into[key][lane] = sum_d rows[key, d] * panels[d, lane] within each vector's span; rows null: nothing.
-template <class T>
-inline void multiply_keys(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BackwardBlock& b, const T* rows,
-                          Index stride, const T* panels, Index depth, T* into) {
+template <class T> inline void multiply_keys(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w,
+    const BackwardBlock& b, const T* rows, Index stride, const T* panels, Index depth, T* into) {
   if (rows == nullptr) return;
   for (Index lane = 0; lane < t.first.q_count; lane += kWideLanes<T>) {
     product_of_vectors<T, kWideVectors>({.a = rows + b.j0 * stride,
-                                         .a_row = stride,
-                                         .a_depth = 1,
-                                         .b = panels + lane * depth,
-                                         .b_row = w.first.panel,
-                                         .c = into + lane,
-                                         .c_row = w.first.row,
-                                         .depth = depth},
-                                        w.first.spans.vector_keys + lane / Simd<T>::kLanes, 0, {});
+                                            .a_row = stride,
+                                            .a_depth = 1,
+                                            .b = panels + lane * depth,
+                                            .b_row = w.first.panel,
+                                            .c = into + lane,
+                                            .c_row = w.first.row,
+                                            .depth = depth},
+        w.first.spans.vector_keys + lane / Simd<T>::kLanes, 0, {});
   }
 }
 
 /// Whether K, V or their tangents hold NaN or infinity in the block.
-template <class T>
-inline bool keys_are_nonfinite(const SecondOrderTile<T>& t, const BackwardBlock& b) {
+template <class T> inline bool keys_are_nonfinite(const SecondOrderTile<T>& t, const BackwardBlock& b) {
   const BackwardTile<T>& f = t.first;
   const auto nonfinite = [&b](const T* rows, Index stride, Index width) {
     return rows != nullptr && holds_nonfinite(rows + b.j0 * stride, stride, b.nj, width);
@@ -196,44 +189,43 @@ inline bool second_order_block(const SecondOrderTile<T>& t, const SecondOrderScr
 }
 
 /// sums[i] += factor * sum_j pairs[j][i] * rows[j] over the block's keys; rows null: nothing.
-template <class T>
-inline void add_to_queries(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BackwardBlock& b, const T* pairs,
-                           const T* rows, Index stride, Index width, T factor, T* sums, Index sums_stride) {
+template <class T> inline void add_to_queries(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w,
+    const BackwardBlock& b, const T* pairs, const T* rows, Index stride, Index width, T factor, T* sums,
+    Index sums_stride) {
   if (rows == nullptr) return;
   const Product<T> product{.a = pairs,
-                           .a_row = 1,
-                           .a_depth = w.first.row,
-                           .b = rows + b.j0 * stride,
-                           .b_row = stride,
-                           .c = sums,
-                           .c_row = sums_stride,
-                           .depth = b.nj,
-                           .factor = &factor};
+      .a_row = 1,
+      .a_depth = w.first.row,
+      .b = rows + b.j0 * stride,
+      .b_row = stride,
+      .c = sums,
+      .c_row = sums_stride,
+      .depth = b.nj,
+      .factor = &factor};
   add_product(product, t.first.q_count, width, w.first.spans.keys_of, false, b.nonfinite_keys,
-              [&w](Index query, Index key) { return pair_kept(w.first, query, key); });
+      [&w](Index query, Index key) { return pair_kept(w.first, query, key); });
 }
 
 /// sums[j] += factor * sum_i pairs[j][i] * rows[i] over the tile's queries; rows null: nothing.
-template <class T>
-inline void add_to_keys(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BackwardBlock& b, const T* pairs,
-                        const T* rows, Index stride, Index width, T factor, T* sums, Index sums_stride) {
+template <class T> inline void add_to_keys(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w,
+    const BackwardBlock& b, const T* pairs, const T* rows, Index stride, Index width, T factor, T* sums,
+    Index sums_stride) {
   if (rows == nullptr) return;
   const Product<T> product{.a = pairs,
-                           .a_row = w.first.row,
-                           .a_depth = 1,
-                           .b = rows,
-                           .b_row = stride,
-                           .c = sums + (b.j0 - t.first.k_begin) * sums_stride,
-                           .c_row = sums_stride,
-                           .depth = t.first.q_count,
-                           .factor = &factor};
+      .a_row = w.first.row,
+      .a_depth = 1,
+      .b = rows,
+      .b_row = stride,
+      .c = sums + (b.j0 - t.first.k_begin) * sums_stride,
+      .c_row = sums_stride,
+      .depth = t.first.q_count,
+      .factor = &factor};
   add_product(product, b.nj, width, w.first.spans.queries_of, false, b.nonfinite_queries,
-              [&w](Index key, Index query) { return pair_kept(w.first, query, key); });
+      [&w](Index key, Index query) { return pair_kept(w.first, query, key); });
 }
 
 /// Packs panels and loads lse and delta of the tile's queries. Lanes past q_count hold zeros.
-template <class T>
-inline void pack_tile(const SecondOrderTile<T>& t, SecondOrderScratch<T>& w) {
+template <class T> inline void pack_tile(const SecondOrderTile<T>& t, SecondOrderScratch<T>& w) {
   const BackwardTile<T>& f = t.first;
   const ScoreParams<T>& s = f.scores;
   const T scaled = panel_factor(s);
@@ -248,11 +240,12 @@ inline void pack_tile(const SecondOrderTile<T>& t, SecondOrderScratch<T>& w) {
 }
 
 /// body(block) for the blocks of keys [begin, end) in which some pair is kept.
-template <class T, SecondOrderPass kPass, class Body>
-inline void for_each_block(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, Index begin, Index end,
-                           const Body& body) {
+template <class T, SecondOrderPass kPass, class Body> inline void for_each_block(
+    const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, Index begin, Index end, const Body& body) {
   const BackwardTile<T>& f = t.first;
-  const auto next_block = [&](Index j0) { return live_step(f.scores.mask, f.q_begin, f.q_count, j0, end, kBackwardBlock); };
+  const auto next_block = [&](Index j0) {
+    return live_step(f.scores.mask, f.q_begin, f.q_count, j0, end, kBackwardBlock);
+  };
   for (Index j0 = next_block(begin); j0 < end; j0 = next_block(j0 + kBackwardBlock)) {
     BackwardBlock block{j0, smaller(kBackwardBlock, end - j0), false};
     if (second_order_block<T, kPass>(t, w, block)) body(block);
@@ -260,8 +253,7 @@ inline void for_each_block(const SecondOrderTile<T>& t, const SecondOrderScratch
 }
 
 /// Adds the sink to mean and moment: a key of value 0 whose score moves by sink_tangent. After the sweep for the mean.
-template <class T>
-inline void add_sink(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w) {
+template <class T> inline void add_sink(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   if (t.first.scores.sink == nullptr) return;
@@ -275,8 +267,7 @@ inline void add_sink(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w
   }
 }
 
-template <class T>
-void second_order_rows(const SecondOrderTile<T>& t, void* scratch) {
+template <class T> void second_order_rows(const SecondOrderTile<T>& t, void* scratch) {
   const BackwardTile<T>& f = t.first;
   const ScoreParams<T>& s = f.scores;
   SecondOrderScratch<T> w(scratch, s.head_dim, f.v_head_dim);
@@ -293,8 +284,10 @@ void second_order_rows(const SecondOrderTile<T>& t, void* scratch) {
   if (t.tout != nullptr || f.dout.data != nullptr) {
     for_each_block<T, SecondOrderPass::kOut>(t, w, begin, end, [&](const BackwardBlock& b) {
       if (t.tout == nullptr) return;
-      add_to_queries(t, w, b, w.first.p, own_rows<T>(f.keys.v), f.keys.v.row_stride, f.v_head_dim, dropped, t.tout, t.tout_stride);
-      add_to_queries(t, w, b, w.by_query, t.tangents.v, t.tangents.v_stride, f.v_head_dim, dropped, t.tout, t.tout_stride);
+      add_to_queries(
+          t, w, b, w.first.p, own_rows<T>(f.keys.v), f.keys.v.row_stride, f.v_head_dim, dropped, t.tout, t.tout_stride);
+      add_to_queries(
+          t, w, b, w.by_query, t.tangents.v, t.tangents.v_stride, f.v_head_dim, dropped, t.tout, t.tout_stride);
     });
   }
   if (f.dout.data == nullptr) return;
@@ -302,13 +295,13 @@ void second_order_rows(const SecondOrderTile<T>& t, void* scratch) {
   if (f.dq == nullptr && !adds_to_bias(f)) return;
   for_each_block<T, SecondOrderPass::kGradients>(t, w, begin, end, [&](const BackwardBlock& b) {
     if (f.dq == nullptr) return;
-    add_to_queries(t, w, b, w.first.ds, own_rows<T>(f.keys.k), f.keys.k.row_stride, s.head_dim, s.scale, f.dq, f.dq_stride);
+    add_to_queries(
+        t, w, b, w.first.ds, own_rows<T>(f.keys.k), f.keys.k.row_stride, s.head_dim, s.scale, f.dq, f.dq_stride);
     add_to_queries(t, w, b, w.by_query, t.tangents.k, t.tangents.k_stride, s.head_dim, s.scale, f.dq, f.dq_stride);
   });
 }
 
-template <class T>
-void second_order_keys(const SecondOrderTile<T>& t, void* scratch) {
+template <class T> void second_order_keys(const SecondOrderTile<T>& t, void* scratch) {
   const BackwardTile<T>& f = t.first;
   const ScoreParams<T>& s = f.scores;
   SecondOrderScratch<T> w(scratch, s.head_dim, f.v_head_dim);
@@ -320,14 +313,14 @@ void second_order_keys(const SecondOrderTile<T>& t, void* scratch) {
     const T row = w.mean[i] + w.moment[i] + w.first.delta[i] + w.first.lse2_high[i];
     nonfinite |= !(row - row == 0);
   }
-  // NaN or infinity in dout reaches delta, in q the lse, in tq the mean of any row that attends a key: search the rows only
-  // then.
+  // NaN or infinity in dout reaches delta, in q the lse, in tq the mean of any row that attends a key: search the rows
+  // only then.
   const auto hidden = [&f](const T* rows, Index stride, Index width) {
     return rows != nullptr && holds_nonfinite(rows, stride, f.q_count, width);
   };
-  w.first.nonfinite =
-      nonfinite && (hidden(own_rows<T>(f.q), f.q.stride, s.head_dim) || hidden(t.tangents.q, t.tangents.q_stride, s.head_dim) ||
-                    hidden(own_rows<T>(f.dout), f.dout.stride, f.v_head_dim));
+  w.first.nonfinite = nonfinite && (hidden(own_rows<T>(f.q), f.q.stride, s.head_dim) ||
+                                       hidden(t.tangents.q, t.tangents.q_stride, s.head_dim) ||
+                                       hidden(own_rows<T>(f.dout), f.dout.stride, f.v_head_dim));
   const T dropped = s.dropout.threshold == 0 ? T{1} : kept_factor<T>(s.dropout);
   // The products gk and gv read zeros outside every vector's span.
   BackwardScratch<T> rates = w.first;

@@ -13,7 +13,8 @@
 namespace qkv::inline v0::nn {
 namespace {
 
-/// The caller's options, checked; the form's defaults where they are not given, nothing where the form does not read them.
+/// The caller's options, checked; the form's defaults where they are not given, nothing where the form does not read
+/// them.
 LayerConfig resolved(const AttentionForm& form, const LayerConfig& given) {
   LayerConfig c = given;
   if (!form.heads) c.num_heads = 1;
@@ -24,18 +25,18 @@ LayerConfig resolved(const AttentionForm& form, const LayerConfig& given) {
   }
   if (!form.own_width || c.d_k == 0) c.d_k = c.embed_dim;
   check<OptionError>(c.num_heads > 0, form.type, "num_heads must be given, at least 1: got ", c.num_heads);
-  check<ShapeError>(c.embed_dim > 0 && c.d_k > 0, form.type, "embed_dim and d_k must be at least 1: got ", c.embed_dim, " and ",
-                    c.d_k);
+  check<ShapeError>(c.embed_dim > 0 && c.d_k > 0, form.type, "embed_dim and d_k must be at least 1: got ", c.embed_dim,
+      " and ", c.d_k);
   if (c.head_dim <= 0) {
     check<OptionError>(c.d_k % c.num_heads == 0, form.type, "num_heads must divide embed_dim",
-                       form.grouped ? " where head_dim is not given: got " : ": got ", c.num_heads, " heads for ", c.d_k);
+        form.grouped ? " where head_dim is not given: got " : ": got ", c.num_heads, " heads for ", c.d_k);
     c.head_dim = c.d_k / c.num_heads;
   }
   if (c.num_kv_heads == 0) c.num_kv_heads = c.num_heads;
   check<OptionError>(c.num_kv_heads > 0 && c.num_heads % c.num_kv_heads == 0, form.type,
-                     "num_kv_heads must divide num_heads: got ", c.num_kv_heads, " for ", c.num_heads);
-  check<OptionError>(c.norm_eps > 0 && std::isfinite(c.norm_eps), form.type, "norm_eps must be a number above 0: got ",
-                     c.norm_eps);
+      "num_kv_heads must divide num_heads: got ", c.num_kv_heads, " for ", c.num_heads);
+  check<OptionError>(
+      c.norm_eps > 0 && std::isfinite(c.norm_eps), form.type, "norm_eps must be a number above 0: got ", c.norm_eps);
   c.bias = c.bias.value_or(form.bias);
   c.output_bias = form.grouped ? c.output_bias.value_or(*c.bias) : *c.bias;
   c.output_proj = form.output == OutputProjection::kRequired ||
@@ -55,8 +56,7 @@ Tensor<float> ones(Index count) {
 }
 
 /// f of each of a layer's tensors.
-template <class Tensors, class F>
-Tensors each(const Tensors& t, const F& f) {
+template <class Tensors, class F> Tensors each(const Tensors& t, const F& f) {
   return {f(t.in_weight), f(t.in_bias), f(t.out_weight), f(t.out_bias), f(t.q_norm), f(t.k_norm)};
 }
 
@@ -74,7 +74,8 @@ AttentionLayer::AttentionLayer(const AttentionForm& form, const LayerConfig& con
   const bool torch_mha = c.init == Init::kTorchMha;
   values_.in_weight = Tensor<float>({rows, e});
   // Xavier's bound counts the rows of the merged matrix: torch stores q, k, v as one.
-  fill_uniform(values_.in_weight.span(), torch_mha ? std::sqrt(6.0 / static_cast<double>(rows + e)) : linear_bound(e), c.seed, 0);
+  fill_uniform(values_.in_weight.span(), torch_mha ? std::sqrt(6.0 / static_cast<double>(rows + e)) : linear_bound(e),
+      c.seed, 0);
   if (*c.bias) values_.in_bias = Tensor<float>({rows});
   if (*c.output_proj) {
     values_.out_weight = Tensor<float>({e, width()});
@@ -98,33 +99,36 @@ QkNorm AttentionLayer::qk_norm() const {
   return values_.q_norm.count() == head_dim() ? QkNorm::kHead : QkNorm::kVector;
 }
 
-#define QKV_DEFINE(T)                                                                                                    \
-  void AttentionLayer::forward_into(View<const T, 3> x, View<T, 3> y, const ForwardOptions& options, SavedOf<T>* saved)  \
-      const {                                                                                                            \
-    Run<T>{*this}.forward(x, y, options, saved);                                                                         \
-  }                                                                                                                      \
-  void AttentionLayer::backward_into(View<const T, 3> dy, SavedOf<T>& saved, View<T, 3> dx, Context& context) {          \
-    Back<T>{*this}.backward(dy, saved, dx, context);                                                                     \
-  }                                                                                                                      \
-  void AttentionLayer::step(View<const T, 3> x, View<T, 3> y, KVCache& cache, StepMemoryOf<T>& memory, const Mask& mask, \
-                            Context& context) const {                                                                    \
-    Run<T>{*this}.step(x, y, cache, memory, mask, context);                                                              \
+#define QKV_DEFINE(T)                                                                                           \
+  void AttentionLayer::forward_into(                                                                            \
+      View<const T, 3> x, View<T, 3> y, const ForwardOptions& options, SavedOf<T>* saved) const {               \
+    Run<T>{*this}.forward(x, y, options, saved);                                                                \
+  }                                                                                                             \
+  void AttentionLayer::backward_into(View<const T, 3> dy, SavedOf<T>& saved, View<T, 3> dx, Context& context) { \
+    Back<T>{*this}.backward(dy, saved, dx, context);                                                            \
+  }                                                                                                             \
+  void AttentionLayer::step(View<const T, 3> x, View<T, 3> y, KVCache& cache, StepMemoryOf<T>& memory,          \
+      const Mask& mask, Context& context) const {                                                               \
+    Run<T>{*this}.step(x, y, cache, memory, mask, context);                                                     \
   }
 QKV_DEFINE(float)
 QKV_DEFINE(BFloat16)
 #undef QKV_DEFINE
 
-void ProjectedHalves::project(const AttentionLayer& layer, View<const float, 3> x, View<float, 3> projected, Context& context) {
+void ProjectedHalves::project(
+    const AttentionLayer& layer, View<const float, 3> x, View<float, 3> projected, Context& context) {
   AttentionLayer::Run<float>{layer}.project(x, projected, context);
 }
-void ProjectedHalves::forward(const AttentionLayer& layer, View<float, 3> y, const ForwardOptions& options, Saved& saved) {
+void ProjectedHalves::forward(
+    const AttentionLayer& layer, View<float, 3> y, const ForwardOptions& options, Saved& saved) {
   AttentionLayer::Run<float>{layer}.forward_projected(y, options, saved);
 }
-View<const float, 3> ProjectedHalves::backward(AttentionLayer& layer, View<const float, 3> dy, Saved& saved, Context& context) {
+View<const float, 3> ProjectedHalves::backward(
+    AttentionLayer& layer, View<const float, 3> dy, Saved& saved, Context& context) {
   return AttentionLayer::Back<float>{layer}.backward_projected(dy, saved, context);
 }
-void ProjectedHalves::backward_projection(AttentionLayer& layer, View<const float, 3> x, View<const float, 3> dprojected,
-                                          View<float, 3> dx, Context& context) {
+void ProjectedHalves::backward_projection(AttentionLayer& layer, View<const float, 3> x,
+    View<const float, 3> dprojected, View<float, 3> dx, Context& context) {
   AttentionLayer::Back<float>{layer}.backward_projection(x, dprojected, dx, context);
 }
 
@@ -138,8 +142,8 @@ std::vector<Parameter> AttentionLayer::parameters() {
     const auto row = static_cast<std::size_t>(value.count() / value.size(0));
     const std::size_t begin = static_cast<std::size_t>(first) * row;
     const std::size_t count = static_cast<std::size_t>(rows) * row;
-    list.push_back(
-        {name, std::move(sizes), value.span().subspan(begin, count), (gradients_.*member).span().subspan(begin, count)});
+    list.push_back({name, std::move(sizes), value.span().subspan(begin, count),
+        (gradients_.*member).span().subspan(begin, count)});
   };
   const Index w = width(), kv = kv_width();
   const auto add_input = [&](Role role, Index first, Index rows) {
@@ -162,9 +166,9 @@ std::vector<Parameter> AttentionLayer::parameters() {
 
 void AttentionLayer::copy_parameters(const AttentionLayer& from) {
   check<OptionError>(from.values_.in_weight.sizes() == values_.in_weight.sizes(), form_.type,
-                     "layers must have the same sizes: got ", values_.in_weight, " from ", from.values_.in_weight);
-  check<OptionError>(
-      from.has_output_projection() ? form_.output != OutputProjection::kNone : form_.output != OutputProjection::kRequired,
+      "layers must have the same sizes: got ", values_.in_weight, " from ", from.values_.in_weight);
+  check<OptionError>(from.has_output_projection() ? form_.output != OutputProjection::kNone
+                                                  : form_.output != OutputProjection::kRequired,
       form_.type, "an output projection must be in both forms or in neither: got ",
       from.has_output_projection() ? "one" : "none", " from ", from.form_.type);
   values_ = each(from.values_, clone_of);
@@ -186,11 +190,8 @@ void AttentionLayer::load_state_dict(const StateDict& state, std::string_view pr
   };
   // Into new tensors first: after a failure (memory) the layer is unchanged.
   Tensors loaded{stacked(read.weights, {projected_width(), config_.embed_dim}),
-                 stacked(read.biases, {projected_width()}),
-                 one(read.weights[kOutput]),
-                 one(read.biases[kOutput]),
-                 one(read.q_norm),
-                 one(read.k_norm)};
+      stacked(read.biases, {projected_width()}), one(read.weights[kOutput]), one(read.biases[kOutput]),
+      one(read.q_norm), one(read.k_norm)};
   gradients_ = each(loaded, zeros_like);
   values_ = std::move(loaded);
   merged_ = read.merged;

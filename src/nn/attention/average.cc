@@ -42,7 +42,8 @@ FixedWeights::FixedWeights(const LayerConfig& config, bool learned) {
 }
 
 std::vector<double> FixedWeights::shares(Index length) const {
-  if (!learned()) return std::vector<double>(static_cast<std::size_t>(length), 1 / static_cast<double>(std::max<Index>(length, 1)));
+  if (!learned())
+    return std::vector<double>(static_cast<std::size_t>(length), 1 / static_cast<double>(std::max<Index>(length, 1)));
   std::vector<double> shares(w_.span().begin(), w_.span().end());
   const double sum = sum_of(w_);
   for (double& share : shares) share /= sum;
@@ -55,13 +56,16 @@ std::vector<Parameter> FixedWeights::parameters() {
   return list;
 }
 
-void FixedWeights::forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const {
+void FixedWeights::forward_into(
+    View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const {
   check<ShapeError>(x.sizes() == y.sizes(), type_name(), "y must have the sizes of x: got y ", y, ", x ", x);
   check<OptionError>(options.mask.keeps_everything() && !options.causal.value_or(false), type_name(),
-                     "this layer takes no mask: got ",
-                     [&] { return options.mask.keeps_everything() ? "causal" : options.mask.describe(); });
-  check<UnsupportedError>(options.part == nullptr, type_name(), "this layer averages whole sequences: leave out options.part");
-  check<ShapeError>(!learned() || x.size(1) == w_.count(), type_name(), "x must have as many tokens as w: got x ", x, ", w ", w_);
+      "this layer takes no mask: got ",
+      [&] { return options.mask.keeps_everything() ? "causal" : options.mask.describe(); });
+  check<UnsupportedError>(
+      options.part == nullptr, type_name(), "this layer averages whole sequences: leave out options.part");
+  check<ShapeError>(
+      !learned() || x.size(1) == w_.count(), type_name(), "x must have as many tokens as w: got x ", x, ", w ", w_);
   if (saved != nullptr) {
     resize(saved->x, {x.size(0), x.size(1), x.size(2)});
     copy<float>(x, saved->x);
@@ -78,12 +82,14 @@ void FixedWeights::forward_into(View<const float, 3> x, View<float, 3> y, const 
     if (wanted == nullptr) continue;
     resize(*wanted, {x.size(0), 1, x.size(1), x.size(1)});
     for (Index row = 0; row < x.size(0) * x.size(1); ++row) {
-      std::ranges::transform(share, wanted->data() + row * x.size(1), [](double one) { return static_cast<float>(one); });
+      std::ranges::transform(
+          share, wanted->data() + row * x.size(1), [](double one) { return static_cast<float>(one); });
     }
   }
 }
 
-// dx[j] = share[j] received. With y = sum_l w[l] x[l] / s, s = sum(w):  dw[j] += (x[j] - y) . received / s, b ascending.
+// dx[j] = share[j] received. With y = sum_l w[l] x[l] / s, s = sum(w):  dw[j] += (x[j] - y) . received / s, b
+// ascending.
 void FixedWeights::backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context&) {
   check<OptionError>(saved.x.rank() == 3, type_name(), "saved must come from this layer's forward: got x ", saved.x);
   check<ShapeError>(dy.sizes() == saved.x.view<3>().sizes(), type_name(), "dy must be ", saved.x, ": got ", dy);
@@ -91,7 +97,8 @@ void FixedWeights::backward_into(View<const float, 3> dy, Saved& saved, View<flo
   const View<const float, 3> x = saved.x;
   const std::vector<double> share = shares(x.size(1));
   const double sum = sum_of(w_);
-  std::vector<double> received(static_cast<std::size_t>(x.size(2))), mixture(received.size()), dw(gradient_.span().size());
+  std::vector<double> received(static_cast<std::size_t>(x.size(2))), mixture(received.size()),
+      dw(gradient_.span().size());
   for (Index b = 0; b < x.size(0); ++b) {
     receive(dy, b, received);
     if (learned()) mix(x, b, share, mixture);

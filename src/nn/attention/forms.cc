@@ -20,36 +20,38 @@ constexpr std::array<AttentionForm, 8> kForms = {{
     {.type = "SelfAttentionV2", .name = "v2", .names = kLadder, .merged = true, .output = kOptional},
     {.type = "SelfAttentionV3", .name = "v3", .names = kLadder, .merged = true, .output = kRequired, .dropout = 0.1F},
     {.type = "SelfAttentionV4", .name = "v4", .names = kLadder, .output = kRequired, .dropout = 0.1F},
-    {.type = "SelfAttention", .name = "self-attention", .names = {"W_Q", "W_K", "W_V", "proj", "W_O"}, .own_width = true},
+    {.type = "SelfAttention",
+        .name = "self-attention",
+        .names = {"W_Q", "W_K", "W_V", "proj", "W_O"},
+        .own_width = true},
     {.type = "SingleHeadAttention",
-     .name = "single-head",
-     .names = {"W_q", "W_k", "W_v", "proj", "W_o"},
-     .output = kRequired,
-     .bias = false,
-     .causal = true,
-     .empty_row = EmptyRow::kNaN,
-     .dropout = 0.1F,
-     .residual_dropout = 0.1F},
+        .name = "single-head",
+        .names = {"W_q", "W_k", "W_v", "proj", "W_o"},
+        .output = kRequired,
+        .bias = false,
+        .causal = true,
+        .empty_row = EmptyRow::kNaN,
+        .dropout = 0.1F,
+        .residual_dropout = 0.1F},
     {.type = "MultiHeadAttention",
-     .name = "mha",
-     .names = kHeads,
-     .output = kRequired,
-     .heads = true,
-     .dropout = 0.1F,
-     .residual_dropout = 0.1F},
+        .name = "mha",
+        .names = kHeads,
+        .output = kRequired,
+        .heads = true,
+        .dropout = 0.1F,
+        .residual_dropout = 0.1F},
     {.type = "GroupedQueryAttention",
-     .name = "grouped-query",
-     .names = kHeads,
-     .output = kRequired,
-     .heads = true,
-     .grouped = true,
-     .bias = false,
-     .empty_row = EmptyRow::kZero},
+        .name = "grouped-query",
+        .names = kHeads,
+        .output = kRequired,
+        .heads = true,
+        .grouped = true,
+        .bias = false,
+        .empty_row = EmptyRow::kZero},
 }};
 
 /// `from` in another form: same sizes, options and parameters.
-template <class To>
-To converted(const AttentionLayer& from) {
+template <class To> To converted(const AttentionLayer& from) {
   LayerConfig config = from.config();
   config.bias = from.has_bias();
   To to(config);
@@ -80,8 +82,7 @@ std::unique_ptr<Layer> make_form(std::ptrdiff_t form, const LayerConfig& config,
   return made;
 }
 
-template <class List, class Name>
-std::string joined(const List& list, const Name& name) {
+template <class List, class Name> std::string joined(const List& list, const Name& name) {
   std::string text;
   for (const auto& one : list) text.append(text.empty() ? "" : ", ").append(name(one));
   return text;
@@ -118,8 +119,9 @@ void require_heads(std::string_view name, const StateDict& state, LayerConfig& c
     config.num_heads = possible[0];
     return;
   }
-  fail<OptionError>("load_layer", "num_heads of ", name, " must be given, since weights of one shape fit several: here ",
-                    joined(possible, [](Index heads) { return std::to_string(heads); }), ": got none");
+  fail<OptionError>("load_layer", "num_heads of ", name,
+      " must be given, since weights of one shape fit several: here ",
+      joined(possible, [](Index heads) { return std::to_string(heads); }), ": got none");
 }
 
 }  // namespace
@@ -137,7 +139,8 @@ std::vector<Index> possible_heads(std::string_view name, const StateDict& state)
   const AttentionForm* form = form_named(name);
   if (form == nullptr || !form->heads) return {1};
   const FoundGroupedSizes grouped = find_grouped_sizes(state);
-  const Index width = form->grouped ? grouped.width : find_sizes(state).width, kv_width = form->grouped ? grouped.kv_width : width;
+  const Index width = form->grouped ? grouped.width : find_sizes(state).width,
+              kv_width = form->grouped ? grouped.kv_width : width;
   std::vector<Index> possible;
   for (Index heads = 1; heads <= width; ++heads) {
     const Index head_dim = width / heads;  // D
@@ -152,8 +155,9 @@ std::unique_ptr<Layer> make_layer(std::string_view name, const LayerConfig& conf
   if (name == kAverage) return std::make_unique<AveragePooling>(config);
   if (name == kFixedWeights) return std::make_unique<FixedWeights>(config);
   const AttentionForm* form = form_named(name);
-  check<OptionError>(form != nullptr, "make_layer", "the layer must be one of ",
-                     [] { return joined(kNames, [](std::string_view one) { return std::string(one); }); }, ": got ", name);
+  check<OptionError>(
+      form != nullptr, "make_layer", "the layer must be one of ",
+      [] { return joined(kNames, [](std::string_view one) { return std::string(one); }); }, ": got ", name);
   return make_form(form - kForms.data(), config, std::make_index_sequence<kForms.size()>());
 }
 
@@ -168,10 +172,10 @@ std::unique_ptr<Layer> load_layer(std::string_view name, const StateDict& state,
     config.embed_dim = std::max<Index>(config.embed_dim, config.num_heads);
     config.length = std::max<Index>(config.length, 1);
     fail<OptionError>("load_layer", "the state dict must hold the parameters of ", name, ", ",
-                      joined(make_layer(name, config)->parameters(), [](const Parameter& one) { return one.name; }), ": got ",
-                      state.size() == 0 ? "nothing" : joined(state.entries(), [](const auto& entry) { return entry.name; }),
-                      form != nullptr ? "; any of these names will do: " : "",
-                      form != nullptr ? spellings_text(form->output != OutputProjection::kNone) : "");
+        joined(make_layer(name, config)->parameters(), [](const Parameter& one) { return one.name; }), ": got ",
+        state.size() == 0 ? "nothing" : joined(state.entries(), [](const auto& entry) { return entry.name; }),
+        form != nullptr ? "; any of these names will do: " : "",
+        form != nullptr ? spellings_text(form->output != OutputProjection::kNone) : "");
   }
   auto layer = make_layer(name, config);
   layer->load_state_dict(state);

@@ -10,14 +10,13 @@
 
 namespace qkv::inline v0::nn {
 
-template <class T>
-struct ForwardRows {
+template <class T> struct ForwardRows {
   View<T, 3> projected, attended;  // [B, T, P], [B, T, W]
   View<float, 3> lse, lse_low;     // [B, H, T]; lse_low only for backward
 
   /// Tensors of `saved`, whose contents stay where their sizes fit; null: borrowed, not cleared.
   ForwardRows(SavedOf<T>* saved, const typename View<T, 3>::Sizes& projected_sizes, Index width, Index num_heads,
-              Context& context) {
+      Context& context) {
     const auto [batch, length, columns] = projected_sizes;
     if (saved != nullptr) {
       resize(saved->projected, projected_sizes);

@@ -14,21 +14,26 @@ constexpr const char* kType = "MultiHeadLatentAttention";
 
 const LatentAttentionConfig& checked(const LatentAttentionConfig& c) {
   check<OptionError>(c.qk_rope_head_dim >= 2 && c.qk_rope_head_dim % 2 == 0, kType,
-                     "qk_rope_head_dim must be even and at least 2: got ", c.qk_rope_head_dim);
+      "qk_rope_head_dim must be even and at least 2: got ", c.qk_rope_head_dim);
   check<OptionError>(c.embed_dim >= 1 && c.num_heads >= 1 && c.kv_lora_rank >= 1 && c.qk_nope_head_dim >= 1 &&
                          c.v_head_dim >= 1 && c.q_lora_rank >= 0,
-                     kType,
-                     "embed_dim, num_heads, kv_lora_rank, qk_nope_head_dim and v_head_dim must be at least 1, q_lora_rank 0 or "
-                     "more: got ",
-                     c.embed_dim, ", ", c.num_heads, ", ", c.kv_lora_rank, ", ", c.qk_nope_head_dim, ", ", c.v_head_dim, ", ",
-                     c.q_lora_rank);
-  check<OptionError>(c.norm_eps > 0 && std::isfinite(c.norm_eps), kType, "norm_eps must be a number above 0: got ", c.norm_eps);
+      kType,
+      "embed_dim, num_heads, kv_lora_rank, qk_nope_head_dim and v_head_dim must be at least 1, q_lora_rank 0 or more: "
+      "got ",
+      c.embed_dim, ", ", c.num_heads, ", ", c.kv_lora_rank, ", ", c.qk_nope_head_dim, ", ", c.v_head_dim, ", ",
+      c.q_lora_rank);
+  check<OptionError>(
+      c.norm_eps > 0 && std::isfinite(c.norm_eps), kType, "norm_eps must be a number above 0: got ", c.norm_eps);
   return c;
 }
 
 /// Projection n of the layer, whose numbers are the seed's streams 2 n and 2 n + 1.
 Linear projection(const LatentAttentionConfig& c, Index n, Index in, Index out, bool bias) {
-  return Linear({.in_features = in, .out_features = out, .bias = bias, .seed = c.seed, .stream = static_cast<std::uint32_t>(2 * n)});
+  return Linear({.in_features = in,
+      .out_features = out,
+      .bias = bias,
+      .seed = c.seed,
+      .stream = static_cast<std::uint32_t>(2 * n)});
 }
 
 }  // namespace
@@ -51,7 +56,9 @@ MultiHeadLatentAttention::MultiHeadLatentAttention(const LatentAttentionConfig& 
   make_norm(q_norm_, c.q_lora_rank);
 }
 
-double MultiHeadLatentAttention::scale() const { return config_.scale.value_or(1 / std::sqrt(static_cast<double>(q_width()))); }
+double MultiHeadLatentAttention::scale() const {
+  return config_.scale.value_or(1 / std::sqrt(static_cast<double>(q_width())));
+}
 
 std::vector<Parameter> MultiHeadLatentAttention::parameters() {
   std::vector<Parameter> list;
@@ -75,17 +82,18 @@ KVCacheConfig MultiHeadLatentAttention::cache_config(KVCacheConfig cache) const 
   return cache;
 }
 
-#define QKV_DEFINE(T)                                                                                                      \
-  void MultiHeadLatentAttention::forward(View<const T, 3> x, View<T, 3> y, LatentSavedOf<T>& saved,                        \
-                                         const LatentOptions& options, Context& context) const {                           \
-    Run<T>{*this}.forward(x, y, saved, options, context);                                                                  \
-  }                                                                                                                        \
-  void MultiHeadLatentAttention::backward(View<const T, 3> dy, LatentSavedOf<T>& saved, View<T, 3> dx, Context& context) { \
-    Back<T>{*this}.backward(dy, saved, dx, context);                                                                       \
-  }                                                                                                                        \
-  void MultiHeadLatentAttention::step(View<const T, 3> x, View<T, 3> y, KVCache& cache, LatentStepMemoryOf<T>& memory,     \
-                                      const Mask& mask, Form form, Context& context) const {                               \
-    Run<T>{*this}.step(x, y, cache, memory, mask, form, context);                                                          \
+#define QKV_DEFINE(T)                                                                                                  \
+  void MultiHeadLatentAttention::forward(View<const T, 3> x, View<T, 3> y, LatentSavedOf<T>& saved,                    \
+      const LatentOptions& options, Context& context) const {                                                          \
+    Run<T>{*this}.forward(x, y, saved, options, context);                                                              \
+  }                                                                                                                    \
+  void MultiHeadLatentAttention::backward(                                                                             \
+      View<const T, 3> dy, LatentSavedOf<T>& saved, View<T, 3> dx, Context& context) {                                 \
+    Back<T>{*this}.backward(dy, saved, dx, context);                                                                   \
+  }                                                                                                                    \
+  void MultiHeadLatentAttention::step(View<const T, 3> x, View<T, 3> y, KVCache& cache, LatentStepMemoryOf<T>& memory, \
+      const Mask& mask, Form form, Context& context) const {                                                           \
+    Run<T>{*this}.step(x, y, cache, memory, mask, form, context);                                                      \
   }
 QKV_DEFINE(float)
 QKV_DEFINE(BFloat16)

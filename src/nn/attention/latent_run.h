@@ -21,18 +21,15 @@ View<T, 4> columns_of(T* data, const std::vector<Index>& sizes, Index heads, Ind
   const Index row = sizes[2];
   return {data + begin, {sizes[0], heads, sizes[1], width}, {sizes[1] * row, row / heads, row, 1}};
 }
-template <class T>
-View<T, 4> columns_of(Tensor<T>& rows, Index heads, Index begin, Index width) {
+template <class T> View<T, 4> columns_of(Tensor<T>& rows, Index heads, Index begin, Index width) {
   return columns_of(rows.data(), rows.sizes(), heads, begin, width);
 }
-template <class T>
-View<const T, 4> columns_of(const Tensor<T>& rows, Index heads, Index begin, Index width) {
+template <class T> View<const T, 4> columns_of(const Tensor<T>& rows, Index heads, Index begin, Index width) {
   return columns_of(rows.data(), rows.sizes(), heads, begin, width);
 }
 
 /// The first `width` numbers of every row.
-template <class T>
-View<T, 2> first_columns(const View<T, 2>& rows, Index width) {
+template <class T> View<T, 2> first_columns(const View<T, 2>& rows, Index width) {
   return {rows.data(), {rows.size(0), width}, {rows.stride(0), 1}};
 }
 
@@ -42,8 +39,7 @@ View<T, 2> head_rows(T* data, Index rows, Index heads, Index row, Index h, Index
   return {data + h * row + begin, {rows, width}, {heads * row, 1}};
 }
 
-template <class T>
-struct MultiHeadLatentAttention::Run {
+template <class T> struct MultiHeadLatentAttention::Run {
   static constexpr const char* kType = "MultiHeadLatentAttention";
   static constexpr const char* kStep = "MultiHeadLatentAttention::step";
 
@@ -51,14 +47,14 @@ struct MultiHeadLatentAttention::Run {
 
   void check_call(View<const T, 3> x, View<const T, 3> y, const char* what) const {
     check<ShapeError>(x.size(2) == l.config_.embed_dim && y.sizes() == x.sizes(), kType, what, " must be [B, T, ",
-                      l.config_.embed_dim, "], both: got ", x, " and ", y);
+        l.config_.embed_dim, "], both: got ", x, " and ", y);
     check_rows(kType, what, x, what, y);
   }
 
   /// q, c | r of x: saved.q and saved.latent.
-  void project(View<const T, 3> x, LatentSavedOf<T>& saved, const RotaryPositions& positions,
-                                         Context& context) const {
-    const Index batch = x.size(0), length = x.size(1), rank = l.config_.kv_lora_rank, turned = l.config_.qk_rope_head_dim;
+  void project(View<const T, 3> x, LatentSavedOf<T>& saved, const RotaryPositions& positions, Context& context) const {
+    const Index batch = x.size(0), length = x.size(1), rank = l.config_.kv_lora_rank,
+                turned = l.config_.qk_rope_head_dim;
     resize(saved.x, {batch, length, l.config_.embed_dim});
     copy<T>(x, saved.x);
     resize(saved.q, {batch, length, l.config_.num_heads * l.q_width()});
@@ -69,7 +65,7 @@ struct MultiHeadLatentAttention::Run {
       resize(saved.q_a_norm, saved.q_a.sizes());
       l.q_a_->forward(as_rows(std::as_const(saved.x)), as_rows(saved.q_a), context);
       rms_norm_forward<T>(columns_of(std::as_const(saved.q_a), 1, 0, l.config_.q_lora_rank), l.q_norm_.weight.data(),
-                          l.config_.norm_eps, columns_of(saved.q_a_norm, 1, 0, l.config_.q_lora_rank), context);
+          l.config_.norm_eps, columns_of(saved.q_a_norm, 1, 0, l.config_.q_lora_rank), context);
       l.q_.forward(as_rows(std::as_const(saved.q_a_norm)), as_rows(saved.q), context);
     }
     const View<T, 4> q = columns_of(saved.q, l.config_.num_heads, l.config_.qk_nope_head_dim, turned);
@@ -78,9 +74,9 @@ struct MultiHeadLatentAttention::Run {
     resize(saved.latent, saved.kv_a.sizes());
     l.kv_a_.forward(as_rows(std::as_const(saved.x)), as_rows(saved.kv_a), context);
     rms_norm_forward<T>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), l.kv_norm_.weight.data(), l.config_.norm_eps,
-                        columns_of(saved.latent, 1, 0, rank), context);
-    l.rotary_.forward(columns_of(std::as_const(saved.kv_a), 1, rank, turned), columns_of(saved.latent, 1, rank, turned), positions,
-                    context);
+        columns_of(saved.latent, 1, 0, rank), context);
+    l.rotary_.forward(columns_of(std::as_const(saved.kv_a), 1, rank, turned), columns_of(saved.latent, 1, rank, turned),
+        positions, context);
   }
 
   /// k_n | v and k of c | r [B, T, R + Dr].
@@ -100,8 +96,8 @@ struct MultiHeadLatentAttention::Run {
     }
   }
 
-  void forward(View<const T, 3> x, View<T, 3> y, LatentSavedOf<T>& saved,
-                                            const LatentOptions& options, Context& context) const {
+  void forward(
+      View<const T, 3> x, View<T, 3> y, LatentSavedOf<T>& saved, const LatentOptions& options, Context& context) const {
     check_call(x, y, "x and y");
     const Index batch = x.size(0), length = x.size(1), heads = l.config_.num_heads;
     project(x, saved, options.positions, context);
@@ -111,30 +107,30 @@ struct MultiHeadLatentAttention::Run {
     saved.positions = options.positions;
     saved.mask = options.causal.value_or(l.config_.causal) ? Mask::causal() & options.mask : options.mask;
     attention_forward(columns_of(std::as_const(saved.q), heads, 0, l.q_width()),
-                      columns_of(std::as_const(saved.k), heads, 0, l.q_width()),
-                      columns_of(std::as_const(saved.kv), heads, l.config_.qk_nope_head_dim, l.config_.v_head_dim),
-                      {.out = columns_of(saved.attended, heads, 0, l.config_.v_head_dim), .lse = saved.lse},
-                      {.mask = saved.mask, .scale = l.scale()}, context);
+        columns_of(std::as_const(saved.k), heads, 0, l.q_width()),
+        columns_of(std::as_const(saved.kv), heads, l.config_.qk_nope_head_dim, l.config_.v_head_dim),
+        {.out = columns_of(saved.attended, heads, 0, l.config_.v_head_dim), .lse = saved.lse},
+        {.mask = saved.mask, .scale = l.scale()}, context);
     linear_forward(View<const T, 3>(saved.attended), weights_of<T>(l.o_.weight(), l.o_.bias()), y, context);
   }
 
-  void step(View<const T, 3> x, View<T, 3> y, KVCache& cache, LatentStepMemoryOf<T>& memory,
-                                         const Mask& mask, Form form, Context& context) const {
+  void step(View<const T, 3> x, View<T, 3> y, KVCache& cache, LatentStepMemoryOf<T>& memory, const Mask& mask,
+      Form form, Context& context) const {
     const std::span<const Index> sequences = cache.sequences();
     const KVCacheConfig& c = cache.config();
     const auto batch = static_cast<Index>(sequences.size());
     const Index n = x.size(1), heads = l.config_.num_heads;
     check_call(x, y, "x and y");
-    check<ShapeError>(x.size(0) == batch, kStep, "x must be [sequences of the cache, n, E]: got ", x, " for ", batch,
-                      " sequences");
+    check<ShapeError>(
+        x.size(0) == batch, kStep, "x must be [sequences of the cache, n, E]: got ", x, " for ", batch, " sequences");
     check<OptionError>(c.values_in_keys && c.num_kv_heads == 1 && c.head_dim == l.latent_width() &&
                            c.v_head_dim == l.config_.kv_lora_rank && c.storage != CacheStorage::kF64,
-                       kStep, "the cache must be made from cache_config(), and not of f64: got num_kv_heads ", c.num_kv_heads,
-                       ", head_dim ", c.head_dim, ", v_head_dim ", c.v_head_dim);
+        kStep, "the cache must be made from cache_config(), and not of f64: got num_kv_heads ", c.num_kv_heads,
+        ", head_dim ", c.head_dim, ", v_head_dim ", c.v_head_dim);
     const bool ring = c.layout == CacheLayout::kRing;
     check<OptionError>(!ring || form != Form::kMaterialised, kStep,
-                       "a ring is read in the absorbed form alone, since it has no rows of tokens that it overwrote: pass kAuto "
-                       "or kAbsorbed");
+        "a ring is read in the absorbed form alone, since it has no rows of tokens that it overwrote: pass kAuto or "
+        "kAbsorbed");
     memory.positions.resize(sequences.size());
     std::ranges::transform(sequences, memory.positions.begin(), [&cache](Index s) { return cache.length(s); });
     project(x, memory.rows, {.offsets = memory.positions}, context);
@@ -145,8 +141,10 @@ struct MultiHeadLatentAttention::Run {
     // Operations of a head: absorbed, queries are mapped and attend wide keys; materialised, keys are mapped.
     const auto count = [](Index a, Index b) { return static_cast<double>(a) * static_cast<double>(b); };
     const double map = count(l.config_.kv_lora_rank, l.kv_width());
-    const double absorbed = static_cast<double>(n) * map + count(n * longest, l.latent_width() + l.config_.kv_lora_rank);
-    const double materialised = static_cast<double>(longest) * map + count(n * longest, l.q_width() + l.config_.v_head_dim);
+    const double absorbed =
+        static_cast<double>(n) * map + count(n * longest, l.latent_width() + l.config_.kv_lora_rank);
+    const double materialised =
+        static_cast<double>(longest) * map + count(n * longest, l.q_width() + l.config_.v_head_dim);
     if (form == Form::kAuto) form = ring || absorbed <= materialised ? Form::kAbsorbed : Form::kMaterialised;
     if (form == Form::kAbsorbed) {
       attend_absorbed(cache, memory.rows.attended, memory, mask, context);
@@ -156,9 +154,10 @@ struct MultiHeadLatentAttention::Run {
     linear_forward(View<const T, 3>(memory.rows.attended), weights_of<T>(l.o_.weight(), l.o_.bias()), y, context);
   }
 
-  void attend_absorbed(const KVCache& cache, View<T, 3> attended, LatentStepMemoryOf<T>& memory,
-                                                 const Mask& mask, Context& context) const {
-    const Index batch = attended.size(0), n = attended.size(1), heads = l.config_.num_heads, rank = l.config_.kv_lora_rank;
+  void attend_absorbed(const KVCache& cache, View<T, 3> attended, LatentStepMemoryOf<T>& memory, const Mask& mask,
+      Context& context) const {
+    const Index batch = attended.size(0), n = attended.size(1), heads = l.config_.num_heads,
+                rank = l.config_.kv_lora_rank;
     const Index rows = batch * n, turned = l.config_.qk_rope_head_dim, plain = l.config_.qk_nope_head_dim;
     resize(memory.absorbed, {batch, n, heads, l.latent_width()});
     resize(memory.latent_out, {batch, n, heads, rank});
@@ -168,23 +167,27 @@ struct MultiHeadLatentAttention::Run {
       if constexpr (!std::is_same_v<T, float>) return LinearWeights<T>{{}, nullptr, some};
     };
     for (Index h = 0; h < heads; ++h) {  // W_k^T q_n
-      linear_backward(View<const T, 2>(), head_rows(std::as_const(memory.rows.q).data(), rows, heads, l.q_width(), h, 0, plain),
-                      weights_of_head(h, 0, plain), head_rows(memory.absorbed.data(), rows, heads, l.latent_width(), h, 0, rank),
-                      {}, context);
+      linear_backward(View<const T, 2>(),
+          head_rows(std::as_const(memory.rows.q).data(), rows, heads, l.q_width(), h, 0, plain),
+          weights_of_head(h, 0, plain), head_rows(memory.absorbed.data(), rows, heads, l.latent_width(), h, 0, rank),
+          {}, context);
     }
     for (Index row = 0; row < rows * heads; ++row) {
-      std::copy_n(memory.rows.q.data() + row * l.q_width() + plain, turned, memory.absorbed.data() + row * l.latent_width() + rank);
+      std::copy_n(memory.rows.q.data() + row * l.q_width() + plain, turned,
+          memory.absorbed.data() + row * l.latent_width() + rank);
     }
     const auto heads_of = [&](auto* data, Index width) {  // [B, H, n, width] of [B, n, H, width]
-      return View<std::remove_pointer_t<decltype(data)>, 4>(data, {batch, heads, n, width},
-                                                            {n * heads * width, width, heads * width, 1});
+      return View<std::remove_pointer_t<decltype(data)>, 4>(
+          data, {batch, heads, n, width}, {n * heads * width, width, heads * width, 1});
     };
     const View<const T, 4> q = heads_of(std::as_const(memory.absorbed).data(), l.latent_width());
     const View<T, 4> out = heads_of(memory.latent_out.data(), rank);
-    if (!mask.keeps_everything() || cache.config().layout == CacheLayout::kRing) {  // what each query sees goes by its position
+    if (!mask.keeps_everything() ||
+        cache.config().layout == CacheLayout::kRing) {  // what each query sees goes by its position
       const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight) & mask, .scale = l.scale()};
       attention_forward(q, cache.key_value(), {.out = out}, options, context);
-    } else {  // a token at a time, whose heads become queries: they see the same keys, and tiles share these among many of them
+    } else {  // a token at a time, whose heads become queries: they see the same keys, and tiles share these among many
+              // of them
       KeyValue::Parts parts = cache.key_value().parts();
       const std::span<const Index> sequences = cache.sequences();
       memory.lengths.resize(sequences.empty() ? 0 : static_cast<std::size_t>(sequences.back()) + 1);
@@ -197,18 +200,18 @@ struct MultiHeadLatentAttention::Run {
           parts.max_length = std::max(parts.max_length, seen);
         }
         attention_forward(q.sliced(2, t, t + 1).transposed(1, 2), KeyValue(parts),
-                          {.out = out.sliced(2, t, t + 1).transposed(1, 2)}, {.scale = l.scale()}, context);
+            {.out = out.sliced(2, t, t + 1).transposed(1, 2)}, {.scale = l.scale()}, context);
       }
     }
     for (Index h = 0; h < heads; ++h) {  // W_v sum w c
       linear_forward(head_rows(std::as_const(memory.latent_out).data(), rows, heads, rank, h, 0, rank),
-                     weights_of_head(h, plain, l.config_.v_head_dim),
-                     head_rows(attended.data(), rows, heads, l.config_.v_head_dim, h, 0, l.config_.v_head_dim), context);
+          weights_of_head(h, plain, l.config_.v_head_dim),
+          head_rows(attended.data(), rows, heads, l.config_.v_head_dim, h, 0, l.config_.v_head_dim), context);
     }
   }
 
-  void attend_materialised(const KVCache& cache, View<T, 3> attended, LatentStepMemoryOf<T>& memory,
-                                                     const Mask& mask, Context& context) const {
+  void attend_materialised(const KVCache& cache, View<T, 3> attended, LatentStepMemoryOf<T>& memory, const Mask& mask,
+      Context& context) const {
     const std::span<const Index> sequences = cache.sequences();
     const Index batch = attended.size(0), heads = l.config_.num_heads;
     memory.lengths.resize(sequences.size());
@@ -227,68 +230,71 @@ struct MultiHeadLatentAttention::Run {
       } else {
         resize(memory.read, {longest, l.latent_width()});
         read(memory.read.data());
-        std::transform(memory.read.data(), memory.read.data() + numbers, rows, [](float x) { return static_cast<T>(x); });
+        std::transform(
+            memory.read.data(), memory.read.data() + numbers, rows, [](float x) { return static_cast<T>(x); });
       }
       std::fill(rows + numbers, rows + longest * l.latent_width(), T{});
     }
     materialise(memory.held, memory.kv, memory.k, context);
-    const KeyValue kv = KeyValue::contiguous(
-        columns_of(std::as_const(memory.k), heads, 0, l.q_width()),
+    const KeyValue kv = KeyValue::contiguous(columns_of(std::as_const(memory.k), heads, 0, l.q_width()),
         columns_of(std::as_const(memory.kv), heads, l.config_.qk_nope_head_dim, l.config_.v_head_dim), memory.lengths);
     const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight) & mask, .scale = l.scale()};
     attention_forward(columns_of(std::as_const(memory.rows.q), heads, 0, l.q_width()), kv,
-                      {.out = columns_of(memory.rows.attended, heads, 0, l.config_.v_head_dim)}, options, context);
+        {.out = columns_of(memory.rows.attended, heads, 0, l.config_.v_head_dim)}, options, context);
   }
 };
 
-template <class T>
-struct MultiHeadLatentAttention::Back {
+template <class T> struct MultiHeadLatentAttention::Back {
   static constexpr const char* kType = Run<T>::kType;
 
   MultiHeadLatentAttention& l;
 
   void backward(View<const T, 3> dy, LatentSavedOf<T>& saved, View<T, 3> dx, Context& context) {
     check<OptionError>(
-        saved.x.rank() == 3 && saved.lse.rank() == 3 && saved.k.rank() == 3 && saved.latent.size(2) == l.latent_width(), kType,
-        "saved must come from this layer's forward: got x ", saved.x);
+        saved.x.rank() == 3 && saved.lse.rank() == 3 && saved.k.rank() == 3 && saved.latent.size(2) == l.latent_width(),
+        kType, "saved must come from this layer's forward: got x ", saved.x);
     Run<T>{l}.check_call(dy, saved.x, "dy and x of forward");
-    check<ShapeError>(dx.is_null() || dx.sizes() == dy.sizes(), kType, "dx must have the sizes of dy: got ", dx, " for ", dy);
+    check<ShapeError>(
+        dx.is_null() || dx.sizes() == dy.sizes(), kType, "dx must have the sizes of dy: got ", dx, " for ", dy);
     check_rows(kType, "dx", dx);
     const Index heads = l.config_.num_heads, rank = l.config_.kv_lora_rank, turned = l.config_.qk_rope_head_dim;
-    for (auto [to, like] :
-         {std::pair{&saved.dattended, &saved.attended}, std::pair{&saved.dq, &saved.q}, std::pair{&saved.dk, &saved.k},
-          std::pair{&saved.dkv, &saved.kv}, std::pair{&saved.dlatent, &saved.latent}, std::pair{&saved.dx, &saved.x}}) {
+    for (auto [to, like] : {std::pair{&saved.dattended, &saved.attended}, std::pair{&saved.dq, &saved.q},
+             std::pair{&saved.dk, &saved.k}, std::pair{&saved.dkv, &saved.kv}, std::pair{&saved.dlatent, &saved.latent},
+             std::pair{&saved.dx, &saved.x}}) {
       resize(*to, like->sizes());
     }
     linear_backward(View<const T, 3>(saved.attended), dy, weights_of<T>(l.o_.weight(), {}), View<T, 3>(saved.dattended),
-                    l.o_.own_gradients(), context);
+        l.o_.own_gradients(), context);
     attention_backward(columns_of(std::as_const(saved.q), heads, 0, l.q_width()),
-                       columns_of(std::as_const(saved.k), heads, 0, l.q_width()),
-                       columns_of(std::as_const(saved.kv), heads, l.config_.qk_nope_head_dim, l.config_.v_head_dim),
-                       columns_of(std::as_const(saved.attended), heads, 0, l.config_.v_head_dim), saved.lse,
-                       columns_of(std::as_const(saved.dattended), heads, 0, l.config_.v_head_dim),
-                       {.dq = columns_of(saved.dq, heads, 0, l.q_width()),
-                        .dk = columns_of(saved.dk, heads, 0, l.q_width()),
-                        .dv = columns_of(saved.dkv, heads, l.config_.qk_nope_head_dim, l.config_.v_head_dim)},
-                       {.mask = saved.mask, .scale = l.scale()}, context);
+        columns_of(std::as_const(saved.k), heads, 0, l.q_width()),
+        columns_of(std::as_const(saved.kv), heads, l.config_.qk_nope_head_dim, l.config_.v_head_dim),
+        columns_of(std::as_const(saved.attended), heads, 0, l.config_.v_head_dim), saved.lse,
+        columns_of(std::as_const(saved.dattended), heads, 0, l.config_.v_head_dim),
+        {.dq = columns_of(saved.dq, heads, 0, l.q_width()),
+            .dk = columns_of(saved.dk, heads, 0, l.q_width()),
+            .dv = columns_of(saved.dkv, heads, l.config_.qk_nope_head_dim, l.config_.v_head_dim)},
+        {.mask = saved.mask, .scale = l.scale()}, context);
     // k = [k_n | r]: r is shared by the heads, whose gradients are added in their order.
     for (Index row = 0; row < saved.x.size(0) * saved.x.size(1); ++row) {
       const T* dk = saved.dk.data() + row * heads * l.q_width();
       for (Index h = 0; h < heads; ++h) {
-        std::copy_n(dk + h * l.q_width(), l.config_.qk_nope_head_dim, saved.dkv.data() + (row * heads + h) * l.kv_width());
+        std::copy_n(
+            dk + h * l.q_width(), l.config_.qk_nope_head_dim, saved.dkv.data() + (row * heads + h) * l.kv_width());
       }
       for (Index d = 0; d < turned; ++d) {
         float sum = 0;
-        for (Index h = 0; h < heads; ++h) sum += static_cast<float>(dk[h * l.q_width() + l.config_.qk_nope_head_dim + d]);
+        for (Index h = 0; h < heads; ++h)
+          sum += static_cast<float>(dk[h * l.q_width() + l.config_.qk_nope_head_dim + d]);
         saved.dlatent.data()[row * l.latent_width() + rank + d] = static_cast<T>(sum);
       }
     }
     const auto c_of = [&](auto& latent) { return first_columns(as_rows(latent), rank); };
-    l.kv_b_.backward(c_of(std::as_const(saved.latent)), as_rows(std::as_const(saved.dkv)), c_of(saved.dlatent), context);
+    l.kv_b_.backward(
+        c_of(std::as_const(saved.latent)), as_rows(std::as_const(saved.dkv)), c_of(saved.dlatent), context);
     const View<T, 4> dc = columns_of(saved.dlatent, 1, 0, rank), dr = columns_of(saved.dlatent, 1, rank, turned);
     l.rotary_.backward(dr, dr, saved.positions, context);
-    rms_norm_backward<T>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), dc, l.kv_norm_.weight.data(), l.config_.norm_eps, dc,
-                         l.kv_norm_.gradient.data(), saved.dnorm, context);
+    rms_norm_backward<T>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), dc, l.kv_norm_.weight.data(),
+        l.config_.norm_eps, dc, l.kv_norm_.gradient.data(), saved.dnorm, context);
     const View<const T, 2> x = as_rows(std::as_const(saved.x));
     const View<T, 2> rows = as_rows(saved.dx);
     l.kv_a_.backward(x, as_rows(std::as_const(saved.dlatent)), rows, context);
@@ -300,10 +306,11 @@ struct MultiHeadLatentAttention::Back {
       l.q_.backward(x, as_rows(std::as_const(saved.dq)), rows, context);
     } else {
       resize(saved.dq_a, saved.q_a.sizes());
-      l.q_.backward(as_rows(std::as_const(saved.q_a_norm)), as_rows(std::as_const(saved.dq)), as_rows(saved.dq_a), context);
+      l.q_.backward(
+          as_rows(std::as_const(saved.q_a_norm)), as_rows(std::as_const(saved.dq)), as_rows(saved.dq_a), context);
       const View<T, 4> dq_a = columns_of(saved.dq_a, 1, 0, l.config_.q_lora_rank);
-      rms_norm_backward<T>(columns_of(std::as_const(saved.q_a), 1, 0, l.config_.q_lora_rank), dq_a, l.q_norm_.weight.data(),
-                           l.config_.norm_eps, dq_a, l.q_norm_.gradient.data(), saved.dnorm, context);
+      rms_norm_backward<T>(columns_of(std::as_const(saved.q_a), 1, 0, l.config_.q_lora_rank), dq_a,
+          l.q_norm_.weight.data(), l.config_.norm_eps, dq_a, l.q_norm_.gradient.data(), saved.dnorm, context);
       l.q_a_->backward(x, as_rows(std::as_const(saved.dq_a)), rows, context);
     }
     if (dx.is_null()) return;
@@ -311,7 +318,8 @@ struct MultiHeadLatentAttention::Back {
       for (Index t = 0; t < dx.size(1); ++t) {
         const T* more = saved.dx.data() + (b * dx.size(1) + t) * dx.size(2);
         T* to = &dx(b, t, 0);
-        for (Index e = 0; e < dx.size(2); ++e) to[e] = static_cast<T>(static_cast<float>(to[e]) + static_cast<float>(more[e]));
+        for (Index e = 0; e < dx.size(2); ++e)
+          to[e] = static_cast<T>(static_cast<float>(to[e]) + static_cast<float>(more[e]));
       }
     }
   }

@@ -6,18 +6,17 @@ namespace qkv::inline v0::nn {
 namespace {
 
 /// The rank of a dense mask decides what its axes mean (layer.h, keep).
-template <class Make>
-Mask mask_of(const Layer& layer, const Tensor<std::uint8_t>& dense, const Make& make) {
+template <class Make> Mask mask_of(const Layer& layer, const Tensor<std::uint8_t>& dense, const Make& make) {
   const bool heads = layer.masks_have_heads();
   const bool square = dense.rank() == 2 && dense.size(0) == dense.size(1) && dense.size(0) > 1;
   check<ShapeError>(!square, layer.name(),
-                    "a square mask fits [B, Tk] and [Tq, Tk]: name its axes with MaskAxes::kBk or MaskAxes::kQk: got ", dense);
+      "a square mask fits [B, Tk] and [Tq, Tk]: name its axes with MaskAxes::kBk or MaskAxes::kQk: got ", dense);
   if (dense.rank() == 2) return make(dense.view<2>(), MaskAxes::kBk);
   if (dense.rank() == 3 && !heads) return make(dense.view<3>(), MaskAxes::kBqk);
   if (dense.rank() == 4 && (heads || dense.size(1) == 1)) return make(dense.view<4>());
   fail<ShapeError>(layer.name(), "a mask must be ",
-                   heads ? "[B, Tk] or [B|1, H|1, Tq|1, Tk|1]" : "[B, Tk], [B, Tq, Tk] or [B, 1, Tq, Tk]",
-                   ", or its axes must be named: got ", dense);
+      heads ? "[B, Tk] or [B|1, H|1, Tq|1, Tk|1]" : "[B, Tk], [B, Tq, Tk] or [B, 1, Tq, Tk]",
+      ", or its axes must be named: got ", dense);
 }
 
 }  // namespace

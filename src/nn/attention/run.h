@@ -20,22 +20,19 @@ inline std::span<const Index> tokens_of(const SequencePart* part) {
   return part == nullptr ? std::span<const Index>() : part->positions();
 }
 
-template <class T>
-struct AttentionLayer::Run {
+template <class T> struct AttentionLayer::Run {
   const AttentionLayer& l;
 
   std::string_view type() const { return l.form_.type; }
 
   /// q, k or v (0, 1, 2) of projected [B, T, P], as [B, H, T, D].
-  template <class E>
-  View<E, 4> part(View<E, 3> projected, int which) const {
+  template <class E> View<E, 4> part(View<E, 3> projected, int which) const {
     const Index begin = which == 0 ? 0 : l.width() + (which - 1) * l.kv_width();
     const Index heads = which == 0 ? l.num_heads() : l.num_kv_heads();
     return split_heads(projected.sliced(2, begin, begin + heads * l.head_dim()), heads);
   }
   /// q or k (0, 1) within columns [B, T, W + Wkv, ...], one row per vector that its norm is over.
-  template <class E>
-  View<E, 4> normed_rows(View<E, 3> columns, int which) const {
+  template <class E> View<E, 4> normed_rows(View<E, 3> columns, int which) const {
     const Index begin = which == 0 ? 0 : l.width(), end = l.width() + which * l.kv_width();
     const Index heads = l.qk_norm() == QkNorm::kHead ? (end - begin) / l.head_dim() : 1;
     return split_heads(columns.sliced(2, begin, end), heads);
@@ -64,8 +61,8 @@ struct AttentionLayer::Run {
   }
 
   void check_output(View<const T, 3> y, Index batch, Index length) const {
-    check<ShapeError>(y.sizes() == typename View<T, 3>::Sizes{batch, length, l.output_dim()}, type(), "y must be [", batch, ", ",
-                      length, ", ", l.output_dim(), "]: got ", y);
+    check<ShapeError>(y.sizes() == typename View<T, 3>::Sizes{batch, length, l.output_dim()}, type(), "y must be [",
+        batch, ", ", length, ", ", l.output_dim(), "]: got ", y);
     check_rows(type(), "y", y);
   }
   void check_part(const ForwardOptions& options, Index length) const {
@@ -74,7 +71,7 @@ struct AttentionLayer::Run {
     check<UnsupportedError>(std::is_same_v<T, float>, type(), "parts of sequences must be f32: got bf16");
     check<ShapeError>(held == length, type(), "x must hold the tokens of options.part, ", held, ": got ", length);
     check<UnsupportedError>(options.weights == nullptr && options.applied == nullptr, type(),
-                            "weights and applied are of whole sequences: leave out options.part");
+        "weights and applied are of whole sequences: leave out options.part");
   }
 
   void forward(View<const T, 3> x, View<T, 3> y, const ForwardOptions& options, SavedOf<T>* saved) const {
@@ -108,7 +105,7 @@ struct AttentionLayer::Run {
   /// y from saved.projected; null: it ends at saved.attended.
   void forward_projected(View<T, 3> y, const ForwardOptions& options, SavedOf<T>& saved) const {
     check<ShapeError>(saved.projected.rank() == 3 && saved.projected.size(2) == l.projected_width(), type(),
-                      "saved.projected must be [B, T, ", l.projected_width(), "]: got ", saved.projected);
+        "saved.projected must be [B, T, ", l.projected_width(), "]: got ", saved.projected);
     const View<T, 3> projected = saved.projected;
     if (!y.is_null()) check_output(y, projected.size(0), projected.size(1));
     check_part(options, projected.size(1));
@@ -133,7 +130,8 @@ struct AttentionLayer::Run {
     Context& context = context_of(options);
     saved.options = attention_options(options);
     saved.part = options.part;
-    saved.residual = {static_cast<double>(*l.config_.residual_dropout), options.seed, l.training(), options.first_sequence};
+    saved.residual = {
+        static_cast<double>(*l.config_.residual_dropout), options.seed, l.training(), options.first_sequence};
 
     const auto q = part<const T>(rows.projected, 0);  // [B, H, T, W/H]
     const auto k = part<const T>(rows.projected, 1);
@@ -161,19 +159,21 @@ struct AttentionLayer::Run {
     if (saved.residual.active()) apply_dropout(y, y, saved.residual, context, tokens_of(saved.part));
   }
 
-  void step(View<const T, 3> x, View<T, 3> y, KVCache& cache, StepMemoryOf<T>& memory, const Mask& mask, Context& context) const {
+  void step(View<const T, 3> x, View<T, 3> y, KVCache& cache, StepMemoryOf<T>& memory, const Mask& mask,
+      Context& context) const {
     const Index batch = x.size(0), length = x.size(1);
     const std::span<const Index> sequences = cache.sequences();
     check<ShapeError>(x.size(2) == l.embed_dim() && batch == static_cast<Index>(sequences.size()) &&
                           y.sizes() == typename View<T, 3>::Sizes{batch, length, l.output_dim()},
-                      type(), "x must be [sequences of the cache, n, ", l.embed_dim(), "] and y its output: got x ", x, ", y ", y,
-                      ", ", sequences.size(), " sequences");
-    check<ShapeError>(cache.config().num_kv_heads == l.num_kv_heads() && cache.config().head_dim == l.head_dim(), type(),
-                      "the cache must have num_kv_heads ", l.num_kv_heads(), " and head_dim ", l.head_dim(), ": got ",
-                      cache.config().num_kv_heads, " and ", cache.config().head_dim);
+        type(), "x must be [sequences of the cache, n, ", l.embed_dim(), "] and y its output: got x ", x, ", y ", y,
+        ", ", sequences.size(), " sequences");
+    check<ShapeError>(cache.config().num_kv_heads == l.num_kv_heads() && cache.config().head_dim == l.head_dim(),
+        type(), "the cache must have num_kv_heads ", l.num_kv_heads(), " and head_dim ", l.head_dim(), ": got ",
+        cache.config().num_kv_heads, " and ", cache.config().head_dim);
     check_rows(type(), "x", x, "y", y);
     memory.positions.resize(sequences.size());
-    std::ranges::transform(sequences, memory.positions.begin(), [&cache](Index sequence) { return cache.length(sequence); });
+    std::ranges::transform(
+        sequences, memory.positions.begin(), [&cache](Index sequence) { return cache.length(sequence); });
     resize(memory.projected, std::array{batch, length, l.projected_width()});
     resize(memory.attended, std::array{batch, length, l.width()});
     project(x, memory.projected, context);
@@ -182,7 +182,7 @@ struct AttentionLayer::Run {
     cache.append(part(projected, 1), part(projected, 2));
     const View<T, 3> attended = memory.attended;
     attention_forward(part(projected, 0), cache.key_value(), {.out = split_heads(attended, l.num_heads())},
-                      {.mask = l.last_sees_last_ & mask}, context);
+        {.mask = l.last_sees_last_ & mask}, context);
     output(attended, y, context);
   }
 
@@ -191,8 +191,7 @@ struct AttentionLayer::Run {
   }
 };
 
-template <class T>
-struct AttentionLayer::Back {
+template <class T> struct AttentionLayer::Back {
   AttentionLayer& l;
   Run<T> run{l};
 
@@ -202,11 +201,11 @@ struct AttentionLayer::Back {
   }
 
   void backward(View<const T, 3> dy, SavedOf<T>& saved, View<T, 3> dx, Context& context) {
-    check<OptionError>(saved.x.rank() == 3 && saved.projected.rank() == 3 && saved.projected.size(2) == l.projected_width(),
-                       run.type(), "saved must come from this layer's forward: got x ", saved.x, ", projected ",
-                       saved.projected);
-    check<ShapeError>(dx.is_null() || dx.sizes() == View<const T, 3>(saved.x).sizes(), run.type(), "dx must be ", saved.x,
-                      ": got ", dx);
+    check<OptionError>(
+        saved.x.rank() == 3 && saved.projected.rank() == 3 && saved.projected.size(2) == l.projected_width(),
+        run.type(), "saved must come from this layer's forward: got x ", saved.x, ", projected ", saved.projected);
+    check<ShapeError>(dx.is_null() || dx.sizes() == View<const T, 3>(saved.x).sizes(), run.type(), "dx must be ",
+        saved.x, ": got ", dx);
     check_rows(run.type(), "dx", dx);
     backward_projected(dy, saved, context);
     const View<T, 3> dprojected = View<T, 3>(saved.dprojected).sliced(2, 0, l.projected_width());
@@ -215,17 +214,17 @@ struct AttentionLayer::Back {
   }
   void backward_projection(View<const T, 3> x, View<const T, 3> dprojected, View<T, 3> dx, Context& context) {
     linear_backward(x, dprojected, weights_of<T>(l.values_.in_weight, {}), dx,
-                    gradients_of(l.gradients_.in_weight, l.gradients_.in_bias), context);
+        gradients_of(l.gradients_.in_weight, l.gradients_.in_bias), context);
   }
 
   /// The gradient of saved.projected, a view of saved. dy null: it starts from saved.dattended.
   View<const T, 3> backward_projected(View<const T, 3> dy, SavedOf<T>& saved, Context& context) {
     check<OptionError>(saved.projected.rank() == 3 && saved.projected.size(2) == l.projected_width(), run.type(),
-                       "saved must come from this layer's forward: got projected ", saved.projected);
+        "saved must come from this layer's forward: got projected ", saved.projected);
     const Index batch = saved.projected.size(0), length = saved.projected.size(1);
     if (dy.is_null()) return backward_attended(View<const T, 3>(saved.dattended), saved, context);
-    check<ShapeError>(dy.sizes() == typename View<T, 3>::Sizes{batch, length, l.output_dim()}, run.type(), "dy must be [", batch,
-                      ", ", length, ", ", l.output_dim(), "]: got ", dy);
+    check<ShapeError>(dy.sizes() == typename View<T, 3>::Sizes{batch, length, l.output_dim()}, run.type(),
+        "dy must be [", batch, ", ", length, ", ", l.output_dim(), "]: got ", dy);
     if (saved.residual.active() || !has_plain_rows(dy)) {
       resize(saved.dy, std::array{batch, length, l.output_dim()});
       apply_dropout(dy, View<T, 3>(saved.dy), saved.residual, context, tokens_of(saved.part));
@@ -234,8 +233,8 @@ struct AttentionLayer::Back {
     View<const T, 3> dattended = dy;  // [B, T, W]
     if (l.has_output_projection()) {
       resize(saved.dattended, std::array{batch, length, l.width()});
-      linear_backward(View<const T, 3>(saved.attended), dy, weights_of<T>(l.values_.out_weight, {}), View<T, 3>(saved.dattended),
-                      gradients_of(l.gradients_.out_weight, l.gradients_.out_bias), context);
+      linear_backward(View<const T, 3>(saved.attended), dy, weights_of<T>(l.values_.out_weight, {}),
+          View<T, 3>(saved.dattended), gradients_of(l.gradients_.out_weight, l.gradients_.out_bias), context);
       dattended = saved.dattended;
     }
     return backward_attended(dattended, saved, context);
@@ -244,8 +243,8 @@ struct AttentionLayer::Back {
  private:
   View<const T, 3> backward_attended(View<const T, 3> dattended, SavedOf<T>& saved, Context& context) {
     const Index columns = l.projected_width();
-    // Rows that would be multiples of half a page apart get a cache line of padding, since a column of them would map to a few cache
-    // sets. Products with the transpose of such rows take 2 % less time.
+    // Rows that would be multiples of half a page apart get a cache line of padding, since a column of them would map
+    // to a few cache sets. Products with the transpose of such rows take 2 % less time.
     const Index padding = columns % 512 == 0 ? 16 : 0;
     resize(saved.dprojected, std::array{dattended.size(0), dattended.size(1), columns + padding});
     const View<T, 3> dprojected = View<T, 3>(saved.dprojected).sliced(2, 0, columns);  // [B, T, P]
@@ -269,10 +268,10 @@ struct AttentionLayer::Back {
     if (l.qk_norm() == QkNorm::kNone) return;
     const View<const T, 3> raw = saved.raw;
     const View<T, 4> q = run.normed_rows(dprojected, 0), k = run.normed_rows(dprojected, 1);
-    rms_norm_backward<T>(run.normed_rows(raw, 0), q, l.values_.q_norm.data(), l.config_.norm_eps, q, l.gradients_.q_norm.data(),
-                         saved.dq_norm, context);
-    rms_norm_backward<T>(run.normed_rows(raw, 1), k, l.values_.k_norm.data(), l.config_.norm_eps, k, l.gradients_.k_norm.data(),
-                         saved.dk_norm, context);
+    rms_norm_backward<T>(run.normed_rows(raw, 0), q, l.values_.q_norm.data(), l.config_.norm_eps, q,
+        l.gradients_.q_norm.data(), saved.dq_norm, context);
+    rms_norm_backward<T>(run.normed_rows(raw, 1), k, l.values_.k_norm.data(), l.config_.norm_eps, k,
+        l.gradients_.k_norm.data(), saved.dk_norm, context);
   }
 };
 

@@ -17,21 +17,21 @@ struct Cut {
 Cut cut_of(const AttentionLayer& whole, Index part, Index parts) {
   constexpr const char* function = "shard";
   const Index heads = whole.num_heads(), kv_heads = whole.num_kv_heads();
-  check<OptionError>(parts >= 1 && part >= 0 && part < parts, function, "part must be in [0, parts): got ", part, " of ",
-                     parts);
+  check<OptionError>(
+      parts >= 1 && part >= 0 && part < parts, function, "part must be in [0, parts): got ", part, " of ", parts);
   check<OptionError>(heads % parts == 0 && (kv_heads % parts == 0 || parts % kv_heads == 0), function,
-                     "parts must divide num_heads, and divide num_kv_heads or be a multiple of it: got ", parts, " for ", heads,
-                     " and ", kv_heads);
-  check<OptionError>(whole.has_output_projection(), function, "the layer must have an output projection: got ", whole.name());
-  check<UnsupportedError>(whole.qk_norm() != QkNorm::kVector, function,
-                          "norms of q and k over the whole vector cannot be cut by heads");
+      "parts must divide num_heads, and divide num_kv_heads or be a multiple of it: got ", parts, " for ", heads,
+      " and ", kv_heads);
+  check<OptionError>(
+      whole.has_output_projection(), function, "the layer must have an output projection: got ", whole.name());
+  check<UnsupportedError>(
+      whole.qk_norm() != QkNorm::kVector, function, "norms of q and k over the whole vector cannot be cut by heads");
   return {whole.head_dim(), part * (heads / parts), heads / parts, part * kv_heads / parts,
-          std::max<Index>(1, kv_heads / parts)};
+      std::max<Index>(1, kv_heads / parts)};
 }
 
 /// Calls visit(rows of the whole, rows of the shard, count) for q, k and v.
-template <class Visit>
-void for_each_row_range(const AttentionLayer& whole, const Cut& cut, const Visit& visit) {
+template <class Visit> void for_each_row_range(const AttentionLayer& whole, const Cut& cut, const Visit& visit) {
   const Index d = cut.head_dim, own = cut.num_heads * d, own_kv = cut.num_kv_heads * d;
   visit(cut.first_head * d, Index{0}, own);
   visit(whole.width() + cut.first_kv_head * d, own, own_kv);
@@ -63,7 +63,7 @@ struct AttentionLayer::Shards {
     });
     for (Index row = 0; row < width; ++row) {
       std::copy_n(from.out_weight.data() + row * whole.width() + cut.first_head * cut.head_dim, own.width(),
-                  own.values_.out_weight.data() + row * own.width());
+          own.values_.out_weight.data() + row * own.width());
     }
     if (own.has_output_bias()) std::ranges::copy(from.out_bias.span(), own.values_.out_bias.data());
     std::ranges::copy(from.q_norm.span(), own.values_.q_norm.data());
@@ -73,14 +73,14 @@ struct AttentionLayer::Shards {
 
   /// Adds the shard's gradients to the whole's, or takes its parameters.
   static void merge(AttentionLayer& whole, const AttentionLayer& shard, Index part, Index parts, const char* function,
-                    bool gradients) {
+      bool gradients) {
     const Cut cut = cut_of(whole, part, parts);
     check<ShapeError>(shard.embed_dim() == whole.embed_dim() && shard.num_heads() == cut.num_heads &&
                           shard.num_kv_heads() == cut.num_kv_heads && shard.head_dim() == cut.head_dim &&
                           shard.has_bias() == whole.has_bias() && shard.qk_norm() == whole.qk_norm() &&
                           shard.has_output_bias() == (whole.has_output_bias() && part == 0),
-                      function, "the shard must be part ", part, " of ", parts, " of the layer: got ", shard.values_.in_weight,
-                      " for ", whole.values_.in_weight);
+        function, "the shard must be part ", part, " of ", parts, " of the layer: got ", shard.values_.in_weight,
+        " for ", whole.values_.in_weight);
     const auto write = [gradients](const float* from, Index count, float* to) {
       for (Index n = 0; n < count; ++n) to[n] = gradients ? to[n] + from[n] : from[n];
     };
@@ -93,7 +93,7 @@ struct AttentionLayer::Shards {
     });
     for (Index row = 0; row < rows_width; ++row) {
       write(from.out_weight.data() + row * shard.width(), shard.width(),
-            to.out_weight.data() + row * whole.width() + cut.first_head * cut.head_dim);
+          to.out_weight.data() + row * whole.width() + cut.first_head * cut.head_dim);
     }
     write(from.out_bias.data(), from.out_bias.count(), to.out_bias.data());
     write(from.q_norm.data(), from.q_norm.count(), to.q_norm.data());

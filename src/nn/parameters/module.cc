@@ -10,8 +10,7 @@ namespace {
 
 std::string load_function(std::string_view type) { return std::string(type) + "::load_state_dict"; }
 
-template <class T>
-std::vector<std::byte> bytes_as(std::span<const float> values) {
+template <class T> std::vector<std::byte> bytes_as(std::span<const float> values) {
   std::vector<T> rounded(values.size());
   std::ranges::transform(values, rounded.begin(), [](float x) { return static_cast<T>(x); });
   const auto bytes = std::as_bytes(std::span(rounded));
@@ -22,10 +21,10 @@ std::vector<std::byte> bytes_as(std::span<const float> values) {
 std::vector<Parameter> views_of(const Module& module) { return const_cast<Module&>(module).parameters(); }
 
 /// Copies of all parameters, or of their gradients.
-StateDict copies(const Module& module, std::string_view function, std::span<float> Parameter::*values, std::string_view prefix,
-                 DType dtype) {
+StateDict copies(const Module& module, std::string_view function, std::span<float> Parameter::*values,
+    std::string_view prefix, DType dtype) {
   check<OptionError>(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16, function,
-                     "dtype must be F32, BF16 or F16: got ", dtype_name(dtype));
+      "dtype must be F32, BF16 or F16: got ", dtype_name(dtype));
   StateDict state;
   for (const Parameter& one : views_of(module)) {
     AnyTensor copy;
@@ -59,29 +58,30 @@ std::vector<StateEntry> entries_under(const StateDict& state, std::string_view p
   return found;
 }
 
-void throw_missing(std::string_view type, std::string_view prefix, std::string_view name, const std::vector<Expected>& expected,
-                   const std::vector<StateEntry>& got) {
+void throw_missing(std::string_view type, std::string_view prefix, std::string_view name,
+    const std::vector<Expected>& expected, const std::vector<StateEntry>& got) {
   std::string names;
   for (const StateEntry& entry : got) names += (names.empty() ? "" : ", ") + entry.name + " " + entry.tensor->shape();
-  fail<OptionError>(load_function(type), "missing parameter ", prefix, name, ": expected ", expected_text(expected), "; got ",
-                    names.empty() ? "nothing" : names);
+  fail<OptionError>(load_function(type), "missing parameter ", prefix, name, ": expected ", expected_text(expected),
+      "; got ", names.empty() ? "nothing" : names);
 }
 
-void throw_unknown(std::string_view type, std::string_view prefix, std::string_view name, const std::vector<Expected>& expected,
-                   const std::string& more) {
-  fail<OptionError>(load_function(type), "unknown parameter ", prefix, name, ": expected ", expected_text(expected), more);
+void throw_unknown(std::string_view type, std::string_view prefix, std::string_view name,
+    const std::vector<Expected>& expected, const std::string& more) {
+  fail<OptionError>(
+      load_function(type), "unknown parameter ", prefix, name, ": expected ", expected_text(expected), more);
 }
 
 void check_sizes(std::string_view type, std::string_view prefix, const AnyTensor& tensor, const Expected& wanted,
-                 const std::vector<Expected>& expected) {
+    const std::vector<Expected>& expected) {
   if (tensor.sizes == wanted.sizes) return;
   fail<ShapeError>(load_function(type), "parameter ", prefix, wanted.name, " must be ",
-                   shape_text(wanted.sizes.data(), static_cast<int>(wanted.sizes.size())), ": got ", tensor.shape(),
-                   "; expected ", expected_text(expected));
+      shape_text(wanted.sizes.data(), static_cast<int>(wanted.sizes.size())), ": got ", tensor.shape(), "; expected ",
+      expected_text(expected));
 }
 
-std::vector<const AnyTensor*> match_parameters(std::string_view type, const StateDict& state, std::string_view prefix,
-                                               const std::vector<Expected>& expected) {
+std::vector<const AnyTensor*> match_parameters(
+    std::string_view type, const StateDict& state, std::string_view prefix, const std::vector<Expected>& expected) {
   const std::vector<StateEntry> entries = entries_under(state, prefix);
   for (const StateEntry& entry : entries) {
     if (std::ranges::find(expected, entry.name, &Expected::name) == expected.end()) {
@@ -114,8 +114,7 @@ void load_weight_and_bias(std::string_view type, const StateDict& state, std::st
 
 namespace {
 
-template <class T>
-void resize_any(Tensor<T>& tensor, std::span<const Index> sizes) {
+template <class T> void resize_any(Tensor<T>& tensor, std::span<const Index> sizes) {
   if (std::ranges::equal(tensor.sizes(), sizes)) return;
   std::vector<Index> wanted(sizes.begin(), sizes.end());
   if (tensor.rank() != 0 && checked_count(sizes) == tensor.count()) {

@@ -57,19 +57,19 @@ std::vector<StateEntry> entries_under(const StateDict& state, std::string_view p
 
 /// Throws unless `tensor` has the expected sizes. `type` and `prefix` are for the text.
 void check_sizes(std::string_view type, std::string_view prefix, const AnyTensor& tensor, const Expected& wanted,
-                 const std::vector<Expected>& expected);
+    const std::vector<Expected>& expected);
 
-/// Throws for an unknown, missing or wrongly shaped entry; the result has the tensors in the order of `expected`, null where an
-/// optional one is absent.
-std::vector<const AnyTensor*> match_parameters(std::string_view type, const StateDict& state, std::string_view prefix,
-                                               const std::vector<Expected>& expected);
+/// Throws for an unknown, missing or wrongly shaped entry; the result has the tensors in the order of `expected`, null
+/// where an optional one is absent.
+std::vector<const AnyTensor*> match_parameters(
+    std::string_view type, const StateDict& state, std::string_view prefix, const std::vector<Expected>& expected);
 
-/// "missing parameter NAME: expected ...; got ..." and "unknown parameter NAME: expected ...", as every loader says it; `more`
-/// ends the text.
+/// "missing parameter NAME: expected ...; got ..." and "unknown parameter NAME: expected ...", as every loader says it;
+/// `more` ends the text.
 [[noreturn]] void throw_missing(std::string_view type, std::string_view prefix, std::string_view name,
-                                const std::vector<Expected>& expected, const std::vector<StateEntry>& got);
+    const std::vector<Expected>& expected, const std::vector<StateEntry>& got);
 [[noreturn]] void throw_unknown(std::string_view type, std::string_view prefix, std::string_view name,
-                                const std::vector<Expected>& expected, const std::string& more = {});
+    const std::vector<Expected>& expected, const std::string& more = {});
 
 /// Loads `weight` [N, ...] and, where the file has one, `bias` [N].
 struct WeightAndBias {

@@ -10,8 +10,8 @@
 namespace qkv::inline v0::nn {
 namespace {
 
-/// Families of names, by Role. Loading accepts every entry of a column in that role, mixed or not; when a file lacks one, the
-/// name to expect is that of the first family whose names it uses.
+/// Families of names, by Role. Loading accepts every entry of a column in that role, mixed or not; when a file lacks
+/// one, the name to expect is that of the first family whose names it uses.
 using Family = std::array<std::string_view, kNumRoles>;
 constexpr std::array<Family, 16> kSpellings = {{
     {"query_proj", "key_proj", "value_proj", "proj", "output_proj"},  // the ladder V1..V4
@@ -32,12 +32,13 @@ constexpr std::array<Family, 16> kSpellings = {{
     {"q_linear", "k_linear", "v_linear", "qkv", "out"},
 }};
 
-/// The one name with two meanings: all three of q, k, v (V2, V3), or the output beside other names of those (timm, minGPT).
+/// The one name with two meanings: all three of q, k, v (V2, V3), or the output beside other names of those (timm,
+/// minGPT).
 constexpr std::string_view kProj = "proj";
 
 /// What files hold beside parameters: causal masks and the angles of rotary positions, which options say here.
-constexpr std::array<std::string_view, 6> kBuffers = {"mask", "causal_mask", "masked_bias",
-                                                      "tril", "inv_freq",    "rotary_emb.inv_freq"};
+constexpr std::array<std::string_view, 6> kBuffers = {
+    "mask", "causal_mask", "masked_bias", "tril", "inv_freq", "rotary_emb.inv_freq"};
 
 /// GPT-2's causal mask is called "bias" and has the axes [1, 1, T, T]; a bias of anything has one.
 bool is_buffer(std::string_view name, const AnyTensor& tensor) {
@@ -50,7 +51,9 @@ struct Spelled {
   std::string_view matrix;  // "W_q" of "W_q.weight"
 };
 
-std::string_view matrix_of(std::string_view name) { return name.substr(0, name.size() - (name.ends_with("bias") ? 5 : 7)); }
+std::string_view matrix_of(std::string_view name) {
+  return name.substr(0, name.size() - (name.ends_with("bias") ? 5 : 7));
+}
 
 /// "W_q.weight" -> kQuery, weight. `own` are names that the table need not have.
 std::optional<Spelled> spelled(std::string_view name, const Family& own) {
@@ -117,7 +120,7 @@ class Reader {
       const auto meaning = names(entry.name);
       if (!meaning || (meaning->role == kOutput && form_.output == OutputProjection::kNone)) {
         throw_unknown(form_.type, prefix_, entry.name, expected(true),
-                      "; any of these names will do: " + spellings_text(form_.output != OutputProjection::kNone));
+            "; any of these names will do: " + spellings_text(form_.output != OutputProjection::kNone));
       }
       auto& tensor = (meaning->bias ? found_.biases : found_.weights)[meaning->role];
       auto& name = (meaning->bias ? found_.bias_names : found_.weight_names)[meaning->role];
@@ -144,8 +147,8 @@ class Reader {
     if (!found_.merged && !any_separate_) found_.merged = form_.merged;
   }
 
-  /// Under which names a missing parameter is asked for: the layer's own when they fit the file's, otherwise those of the first
-  /// family that fits.
+  /// Under which names a missing parameter is asked for: the layer's own when they fit the file's, otherwise those of
+  /// the first family that fits.
   void choose_names() {
     const auto fits = [this](const Family& family) {
       for (std::size_t role = 0; role < kNumRoles; ++role) {
@@ -167,7 +170,7 @@ class Reader {
   void require_all() {
     const bool output = form_.output == OutputProjection::kRequired || !first_name(kOutput).empty();
     const bool input_biases = std::any_of(found_.biases.begin(), found_.biases.begin() + kOutput,
-                                          [](const AnyTensor* tensor) { return tensor != nullptr; });
+        [](const AnyTensor* tensor) { return tensor != nullptr; });
     const bool biases = input_biases || found_.biases[kOutput] != nullptr;
     for (std::size_t index = 0; index < kNumRoles; ++index) {
       const auto role = static_cast<Role>(index);
@@ -217,7 +220,8 @@ class Reader {
       if (role == kOutput ? form_.output == OutputProjection::kNone : (role == kMerged) != merged) continue;
       const bool required = role != kOutput || form_.output == OutputProjection::kRequired;
       list.push_back({full_name(names_[role], false), weight_sizes(role), required});
-      list.push_back({full_name(names_[role], true), {weight_sizes(role)[0]}, required && !optional_biases && !form_.grouped});
+      list.push_back(
+          {full_name(names_[role], true), {weight_sizes(role)[0]}, required && !optional_biases && !form_.grouped});
     }
     if (!form_.grouped) return list;
     const bool whole = norm_is_whole(), required = config_.qk_norm != QkNorm::kNone;
@@ -235,8 +239,8 @@ class Reader {
     throw_missing(form_.type, prefix_, full_name(names_[role], bias), expected(!with_biases), entries_);
   }
   [[noreturn]] void throw_twice(const std::string& first, const std::string& second) const {
-    fail<OptionError>(std::string(form_.type) + "::load_state_dict", "each parameter must be named once: got both ", prefix_,
-                      first, " and ", prefix_, second);
+    fail<OptionError>(std::string(form_.type) + "::load_state_dict", "each parameter must be named once: got both ",
+        prefix_, first, " and ", prefix_, second);
   }
 
   Index width() const { return config_.num_heads * config_.head_dim; }        // W
@@ -273,8 +277,8 @@ std::string spellings_text(bool output) {
   return text;
 }
 
-NamedTensors read_attention_parameters(const AttentionForm& form, const LayerConfig& config, const StateDict& state,
-                                       std::string_view prefix) {
+NamedTensors read_attention_parameters(
+    const AttentionForm& form, const LayerConfig& config, const StateDict& state, std::string_view prefix) {
   return Reader(form, config, state, prefix).read();
 }
 

@@ -25,8 +25,8 @@ struct NamedTensors {
 inline constexpr std::string_view kQueryNorm = "q_norm.weight", kKeyNorm = "k_norm.weight";
 
 /// Reads `state` under `prefix` in any spelling. Throws as Module::load_state_dict does.
-NamedTensors read_attention_parameters(const AttentionForm& form, const LayerConfig& config, const StateDict& state,
-                                       std::string_view prefix);
+NamedTensors read_attention_parameters(
+    const AttentionForm& form, const LayerConfig& config, const StateDict& state, std::string_view prefix);
 
 /// Sizes deduced from a file: those of most attention matrices in it, in any spelling; 0 when there are none.
 struct FoundSizes {
@@ -36,8 +36,8 @@ struct FoundSizes {
 };
 FoundSizes find_sizes(const StateDict& state);
 
-/// The same for grouped heads, from the output projection and the rows of k; head_dim from the norms, 0 where they do not tell
-/// it.
+/// The same for grouped heads, from the output projection and the rows of k; head_dim from the norms, 0 where they do
+/// not tell it.
 struct FoundGroupedSizes {
   Index embed_dim = 0;  // E
   Index width = 0;      // W
@@ -46,8 +46,8 @@ struct FoundGroupedSizes {
 };
 FoundGroupedSizes find_grouped_sizes(const StateDict& state);
 
-/// Every spelling that loading accepts, by role, and what it leaves out: for error texts. `output`: with those of an output
-/// projection.
+/// Every spelling that loading accepts, by role, and what it leaves out: for error texts. `output`: with those of an
+/// output projection.
 std::string spellings_text(bool output);
 
 /// "in_proj" -> "in_proj_weight", any other -> "NAME.weight"; the same for "bias".

@@ -12,11 +12,12 @@ inline Tensor<float> zeros_like(const Tensor<float>& tensor) {
   return tensor.rank() == 0 ? Tensor<float>() : Tensor<float>(tensor.sizes());
 }
 
-inline Tensor<float> clone_of(const Tensor<float>& tensor) { return tensor.rank() == 0 ? Tensor<float>() : tensor.clone(); }
+inline Tensor<float> clone_of(const Tensor<float>& tensor) {
+  return tensor.rank() == 0 ? Tensor<float>() : tensor.clone();
+}
 
 /// to = from, [B, T, E]; any strides.
-template <class T>
-void copy(View<const T, 3> from, View<T, 3> to) {
+template <class T> void copy(View<const T, 3> from, View<T, 3> to) {
   for (Index b = 0; b < from.size(0); ++b) {
     for (Index t = 0; t < from.size(1); ++t) {
       const T* row = from.data() + b * from.stride(0) + t * from.stride(1);

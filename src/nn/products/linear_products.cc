@@ -11,18 +11,17 @@
 namespace qkv::inline v0::nn {
 namespace {
 
-template <class T>
-double flops_of(const MatrixProduct<T>& p) {
+template <class T> double flops_of(const MatrixProduct<T>& p) {
   return 2.0 * static_cast<double>(p.rows) * static_cast<double>(p.columns) * static_cast<double>(p.depth);
 }
 
-/// Number of tiles for a region of `flops`: two per thread, so that a thread that starts late does not delay the others long.
+/// Number of tiles for a region of `flops`: two per thread, so that a thread that starts late does not delay the others
+/// long.
 Index tiles_wanted(double flops, const Context& context) {
   return context.threads() == 1 || flops < context.impl().region_flops ? 1 : 2 * context.threads();
 }
 
-template <class T>
-const ProductKernels<T>& product_kernels(const Context& context) {
+template <class T> const ProductKernels<T>& product_kernels(const Context& context) {
   const LayerKernels& layers = kernel_tables(context.isa()).attention.layers;
   if constexpr (std::is_same_v<T, float>) {
     return layers.product;
@@ -31,9 +30,9 @@ const ProductKernels<T>& product_kernels(const Context& context) {
   }
 }
 
-/// One product cut into tiles. An element's sum does not depend on the cut (kernels/layers/matrix_product.h, bf16_product.h).
-template <class T>
-struct TiledProduct {
+/// One product cut into tiles. An element's sum does not depend on the cut (kernels/layers/matrix_product.h,
+/// bf16_product.h).
+template <class T> struct TiledProduct {
   MatrixProduct<T> whole{};
   const ProductKernels<T>* kernels = nullptr;
   bool by_rows = true;
@@ -45,8 +44,8 @@ struct TiledProduct {
     whole.all_rows = whole.rows;
     whole.invariant = context.bits() == Bits::kInvariant;
     if (whole.rows == 0 || whole.columns == 0) return;
-    // A tile packs the part of B that it reads: with cut columns all tiles together pack B once, with cut rows each tile packs
-    // it again. An A whose column stride is not 1 is packed the other way round.
+    // A tile packs the part of B that it reads: with cut columns all tiles together pack B once, with cut rows each
+    // tile packs it again. An A whose column stride is not 1 is packed the other way round.
     constexpr Index kNarrow = 128, kMultiple = 64;  // narrower tiles read A too often; 64 is whole panels on every ISA
     by_rows = whole.a_row == 1 || whole.columns < wanted * kNarrow;
     const Index length = by_rows ? whole.rows : whole.columns;
@@ -94,78 +93,74 @@ void run_tiles(const std::array<const TiledProduct<T>*, 2>& products, double flo
 }
 
 /// [T, E] of one sequence of [B, T, E].
-template <class T>
-View<T, 2> sequence(View<T, 3> x, Index b) {
+template <class T> View<T, 2> sequence(View<T, 3> x, Index b) {
   return {x.data() + b * x.stride(0), {x.size(1), x.size(2)}, {x.stride(1), x.stride(2)}};
 }
 
-template <class T>
-Index weight_stride(const LinearWeights<T>& weights) {
+template <class T> Index weight_stride(const LinearWeights<T>& weights) {
   return weights.wide.is_null() ? row_stride(weights.weight) : row_stride(weights.wide);
 }
 
-template <class T>
-void forward(View<const T, 2> x, const LinearWeights<T>& weights, View<T, 2> y, Context& context) {
+template <class T> void forward(View<const T, 2> x, const LinearWeights<T>& weights, View<T, 2> y, Context& context) {
   const MatrixProduct<T> product{.a = x.data(),
-                                 .b = weights.weight.data(),
-                                 .wide_b = weights.wide.data(),
-                                 .bias = weights.bias,
-                                 .c = y.data(),
-                                 .sums = nullptr,
-                                 .rows = y.size(0),
-                                 .columns = y.size(1),
-                                 .depth = x.size(1),
-                                 .a_row = row_stride(x),
-                                 .a_depth = 1,
-                                 .b_row = 1,
-                                 .b_column = weight_stride(weights),
-                                 .c_row = row_stride(y),
-                                 .a_sums = nullptr,
-                                 .all_rows = 0};
+      .b = weights.weight.data(),
+      .wide_b = weights.wide.data(),
+      .bias = weights.bias,
+      .c = y.data(),
+      .sums = nullptr,
+      .rows = y.size(0),
+      .columns = y.size(1),
+      .depth = x.size(1),
+      .a_row = row_stride(x),
+      .a_depth = 1,
+      .b_row = 1,
+      .b_column = weight_stride(weights),
+      .c_row = row_stride(y),
+      .a_sums = nullptr,
+      .all_rows = 0};
   const double flops = flops_of(product);
   const TiledProduct<T> tiled(product, tiles_wanted(flops, context), context), none({}, 1, context);
   run_tiles<T>({&tiled, &none}, flops, context);
 }
 
-template <class T>
-void backward(View<const T, 2> x, View<const T, 2> dy, const LinearWeights<T>& weights, View<T, 2> dx,
-              const LinearGradients& gradients, Context& context) {
+template <class T> void backward(View<const T, 2> x, View<const T, 2> dy, const LinearWeights<T>& weights,
+    View<T, 2> dx, const LinearGradients& gradients, Context& context) {
   const Index m = dy.size(0);
   const Index n = dy.size(1);
   const Index k = weights.columns();
   if (m == 0) return;
   const MatrixProduct<T> to_weights{.a = dy.data(),
-                                    .b = x.data(),
-                                    .wide_b = nullptr,
-                                    .bias = nullptr,
-                                    .c = nullptr,
-                                    .sums = gradients.dweight.data(),
-                                    .rows = gradients.dweight.is_null() ? 0 : n,
-                                    .columns = k,
-                                    .depth = m,
-                                    .a_row = 1,
-                                    .a_depth = row_stride(dy),
-                                    .b_row = row_stride(x),
-                                    .b_column = 1,
-                                    .c_row = row_stride(gradients.dweight),
-                                    .a_sums = gradients.dbias,
-                                    .all_rows = 0};
+      .b = x.data(),
+      .wide_b = nullptr,
+      .bias = nullptr,
+      .c = nullptr,
+      .sums = gradients.dweight.data(),
+      .rows = gradients.dweight.is_null() ? 0 : n,
+      .columns = k,
+      .depth = m,
+      .a_row = 1,
+      .a_depth = row_stride(dy),
+      .b_row = row_stride(x),
+      .b_column = 1,
+      .c_row = row_stride(gradients.dweight),
+      .a_sums = gradients.dbias,
+      .all_rows = 0};
   const MatrixProduct<T> to_inputs{.a = dy.data(),
-                                   .b = weights.weight.data(),
-                                   .wide_b = weights.wide.data(),
-                                   .bias = nullptr,
-                                   .c = dx.data(),
-                                   .sums = nullptr,
-                                   .rows = dx.is_null() ? 0 : m,
-                                   .columns = k,
-                                   .depth = n,
-                                   .a_row = row_stride(dy),
-                                   .a_depth = 1,
-                                   .b_row = weight_stride(weights),
-                                   .b_column = 1,
-                                   .c_row = row_stride(dx),
-                                   .a_sums = nullptr,
-                                   .all_rows = 0};
+      .b = weights.weight.data(),
+      .wide_b = weights.wide.data(),
+      .bias = nullptr,
+      .c = dx.data(),
+      .sums = nullptr,
+      .rows = dx.is_null() ? 0 : m,
+      .columns = k,
+      .depth = n,
+      .a_row = row_stride(dy),
+      .a_depth = 1,
+      .b_row = weight_stride(weights),
+      .b_column = 1,
+      .c_row = row_stride(dx),
+      .a_sums = nullptr,
+      .all_rows = 0};
   const double flops = flops_of(to_weights) + flops_of(to_inputs);
   const Index wanted = tiles_wanted(flops, context);
   const TiledProduct<T> dweight(to_weights, wanted, context), dinput(to_inputs, wanted, context);
@@ -203,7 +198,8 @@ class WideRows {
   View<const float, 2> widened(const LinearWeights<BFloat16>& weights) {
     if (weights.wide.is_null()) return widened(weights.weight);
     const View<float, 2> rounded = room_for(weights.wide.sizes());
-    convert_rows<float, float>(weights.wide, rounded, context_, [](float x) { return static_cast<float>(BFloat16(x)); });
+    convert_rows<float, float>(
+        weights.wide, rounded, context_, [](float x) { return static_cast<float>(BFloat16(x)); });
     return rounded;
   }
 
@@ -215,7 +211,8 @@ class WideRows {
 
 BFloat16 rounded(float x) { return BFloat16(x); }
 
-void forward_widened(View<const BFloat16, 2> x, const LinearWeights<BFloat16>& weights, View<BFloat16, 2> y, Context& context) {
+void forward_widened(
+    View<const BFloat16, 2> x, const LinearWeights<BFloat16>& weights, View<BFloat16, 2> y, Context& context) {
   WideRows wide(x.count() + y.size(1) * x.size(1) + y.count(), context);
   const View<float, 2> sums = wide.room_for(y.sizes());
   const View<const float, 2> weight = wide.widened(weights);
@@ -224,7 +221,7 @@ void forward_widened(View<const BFloat16, 2> x, const LinearWeights<BFloat16>& w
 }
 
 void backward_widened(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, const LinearWeights<BFloat16>& weights,
-                      View<BFloat16, 2> dx, const LinearGradients& gradients, Context& context) {
+    View<BFloat16, 2> dx, const LinearGradients& gradients, Context& context) {
   WideRows wide(x.count() + dy.count() + dy.size(1) * x.size(1) + dx.count(), context);
   const View<const float, 2> wide_x = wide.widened(x), wide_dy = wide.widened(dy), weight = wide.widened(weights);
   const View<float, 2> sums = dx.is_null() ? View<float, 2>() : wide.room_for(dx.sizes());
@@ -237,34 +234,35 @@ void backward_widened(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, con
 void linear_forward(View<const float, 2> x, const LinearWeights<float>& weights, View<float, 2> y, Context& context) {
   forward(x, weights, y, context);
 }
-void linear_backward(View<const float, 2> x, View<const float, 2> dy, const LinearWeights<float>& weights, View<float, 2> dx,
-                     const LinearGradients& gradients, Context& context) {
+void linear_backward(View<const float, 2> x, View<const float, 2> dy, const LinearWeights<float>& weights,
+    View<float, 2> dx, const LinearGradients& gradients, Context& context) {
   backward(x, dy, weights, dx, gradients, context);
 }
 
-void linear_forward(View<const BFloat16, 2> x, const LinearWeights<BFloat16>& weights, View<BFloat16, 2> y, Context& context) {
+void linear_forward(
+    View<const BFloat16, 2> x, const LinearWeights<BFloat16>& weights, View<BFloat16, 2> y, Context& context) {
   has_bf16_products(context.isa()) ? forward(x, weights, y, context) : forward_widened(x, weights, y, context);
 }
 void linear_backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, const LinearWeights<BFloat16>& weights,
-                     View<BFloat16, 2> dx, const LinearGradients& gradients, Context& context) {
+    View<BFloat16, 2> dx, const LinearGradients& gradients, Context& context) {
   has_bf16_products(context.isa()) ? backward(x, dy, weights, dx, gradients, context)
                                    : backward_widened(x, dy, weights, dx, gradients, context);
 }
 
-#define QKV_DEFINE(T)                                                                                                     \
-  void linear_forward(View<const T, 3> x, const LinearWeights<T>& weights, View<T, 3> y, Context& context) {              \
-    if (has_plain_rows(x) && has_plain_rows(y)) return linear_forward(plain_rows(x), weights, plain_rows(y), context);    \
-    for (Index b = 0; b < x.size(0); ++b) linear_forward(sequence(x, b), weights, sequence(y, b), context);               \
-  }                                                                                                                       \
-  void linear_backward(View<const T, 3> x, View<const T, 3> dy, const LinearWeights<T>& weights, View<T, 3> dx,           \
-                       const LinearGradients& gradients, Context& context) {                                              \
-    if (has_plain_rows(x) && has_plain_rows(dy) && has_plain_rows(dx)) {                                                  \
-      return linear_backward(plain_rows(x), plain_rows(dy), weights, plain_rows(dx), gradients, context);                 \
-    }                                                                                                                     \
-    for (Index b = 0; b < x.size(0); ++b) {                                                                               \
-      linear_backward(sequence(x, b), sequence(dy, b), weights, dx.is_null() ? View<T, 2>() : sequence(dx, b), gradients, \
-                      context);                                                                                           \
-    }                                                                                                                     \
+#define QKV_DEFINE(T)                                                                                                  \
+  void linear_forward(View<const T, 3> x, const LinearWeights<T>& weights, View<T, 3> y, Context& context) {           \
+    if (has_plain_rows(x) && has_plain_rows(y)) return linear_forward(plain_rows(x), weights, plain_rows(y), context); \
+    for (Index b = 0; b < x.size(0); ++b) linear_forward(sequence(x, b), weights, sequence(y, b), context);            \
+  }                                                                                                                    \
+  void linear_backward(View<const T, 3> x, View<const T, 3> dy, const LinearWeights<T>& weights, View<T, 3> dx,        \
+      const LinearGradients& gradients, Context& context) {                                                            \
+    if (has_plain_rows(x) && has_plain_rows(dy) && has_plain_rows(dx)) {                                               \
+      return linear_backward(plain_rows(x), plain_rows(dy), weights, plain_rows(dx), gradients, context);              \
+    }                                                                                                                  \
+    for (Index b = 0; b < x.size(0); ++b) {                                                                            \
+      linear_backward(sequence(x, b), sequence(dy, b), weights, dx.is_null() ? View<T, 2>() : sequence(dx, b),         \
+          gradients, context);                                                                                         \
+    }                                                                                                                  \
   }
 QKV_DEFINE(float)
 QKV_DEFINE(BFloat16)

@@ -6,8 +6,8 @@
 
 namespace qkv::inline v0::nn {
 
-/// check_rows("f", "x", x, "y", y): throws ShapeError unless the elements of a row are contiguous and rows do not overlap. A null view
-/// passes.
+/// check_rows("f", "x", x, "y", y): throws ShapeError unless the elements of a row are contiguous and rows do not
+/// overlap. A null view passes.
 template <class T, int Rank, class... More>
 void check_rows(std::string_view function, std::string_view what, const View<T, Rank>& view, const More&... more) {
   constexpr int kLast = Rank - 1;
@@ -15,8 +15,9 @@ void check_rows(std::string_view function, std::string_view what, const View<T, 
   for (int axis = 0; axis < kLast && view.count() != 0; ++axis) {
     fits = fits && (view.size(axis) == 1 || view.stride(axis) >= view.size(kLast));
   }
-  check<ShapeError>(fits, function, "the last axis of ", what, " must have stride 1 and its rows must not overlap: got sizes ",
-                    view, ", strides ", [&] { return shape_text(view.strides().data(), Rank); });
+  check<ShapeError>(fits, function, "the last axis of ", what,
+      " must have stride 1 and its rows must not overlap: got sizes ", view, ", strides ",
+      [&] { return shape_text(view.strides().data(), Rank); });
   if constexpr (sizeof...(more) > 0) check_rows(function, more...);
 }
 

@@ -12,7 +12,7 @@ template <class T>
 void apply(View<const T, 3> x, View<T, 3> y, const Dropout& dropout, Context& context, std::span<const Index> numbers) {
   check<ShapeError>(x.sizes() == y.sizes(), "apply_dropout", "x and y must have the same sizes: got ", x, " and ", y);
   check<ShapeError>(numbers.empty() || static_cast<Index>(numbers.size()) == x.size(1), "apply_dropout",
-                    "there must be a number for each token: got ", numbers.size(), " for ", x);
+      "there must be a number for each token: got ", numbers.size(), " for ", x);
   const std::uint32_t threshold = dropout.active() ? dropout_threshold(dropout.p, "apply_dropout") : 0;
   const auto scale = static_cast<float>(dropout_scale(threshold));
   const PhiloxKey key = philox_key(dropout.seed ^ 0x9E3779B97F4A7C15U);
@@ -39,11 +39,11 @@ void apply(View<const T, 3> x, View<T, 3> y, const Dropout& dropout, Context& co
 }  // namespace
 
 void apply_dropout(View<const float, 3> x, View<float, 3> y, const Dropout& dropout, Context& context,
-                   std::span<const Index> numbers) {
+    std::span<const Index> numbers) {
   apply(x, y, dropout, context, numbers);
 }
 void apply_dropout(View<const BFloat16, 3> x, View<BFloat16, 3> y, const Dropout& dropout, Context& context,
-                   std::span<const Index> numbers) {
+    std::span<const Index> numbers) {
   apply(x, y, dropout, context, numbers);
 }
 

@@ -28,8 +28,8 @@ Moments moments(const float* x, Index width, double eps) {
 
 LayerNorm::LayerNorm(const LayerNormOptions& options) : eps_(options.eps) {
   check<ShapeError>(options.embed_dim > 0, "LayerNorm", "embed_dim must be at least 1: got ", options.embed_dim);
-  check<OptionError>(options.eps > 0 && std::isfinite(options.eps), "LayerNorm", "eps must be a number above 0: got ",
-                     options.eps);
+  check<OptionError>(
+      options.eps > 0 && std::isfinite(options.eps), "LayerNorm", "eps must be a number above 0: got ", options.eps);
   weight_ = Tensor<float>({options.embed_dim});
   weight_gradient_ = Tensor<float>(weight_.sizes());
   std::ranges::fill(weight_.span(), 1.0F);
@@ -41,7 +41,7 @@ LayerNorm::LayerNorm(const LayerNormOptions& options) : eps_(options.eps) {
 void LayerNorm::forward(View<const float, 2> x, View<float, 2> y, Context& context) const {
   const Index width = weight_.count();
   check<ShapeError>(x.size(1) == width && y.sizes() == x.sizes(), "LayerNorm::forward", "x and y must be [M, ", width,
-                    "]: got ", x, " and ", y);
+      "]: got ", x, " and ", y);
   check_rows("LayerNorm::forward", "x", x, "y", y);
   for_row_blocks(context, {x.size(0), width}, [&](Index begin, Index end, Index) {
     for (Index m = begin; m < end; ++m) {
@@ -60,7 +60,7 @@ void LayerNorm::forward(View<const float, 2> x, View<float, 2> y, Context& conte
 void LayerNorm::backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, Context& context) {
   const Index width = weight_.count();
   check<ShapeError>(x.size(1) == width && dy.sizes() == x.sizes() && dx.sizes() == x.sizes(), "LayerNorm::backward",
-                    "x, dy and dx must be [M, ", width, "]: got ", x, ", ", dy, " and ", dx);
+      "x, dy and dx must be [M, ", width, "]: got ", x, ", ", dy, " and ", dx);
   check_rows("LayerNorm::backward", "x", x, "dy", dy, "dx", dx);
   const RowBlocks blocks(x.size(0), width);
   resize(partial_sums_, {blocks.count(), 2, width});

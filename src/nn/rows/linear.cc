@@ -9,8 +9,7 @@ namespace qkv::inline v0::nn {
 
 Linear::Linear(const LinearOptions& options) {
   check<ShapeError>(options.in_features > 0 && options.out_features > 0, "Linear",
-                    "in_features and out_features must be at least 1: got ", options.in_features, " and ",
-                    options.out_features);
+      "in_features and out_features must be at least 1: got ", options.in_features, " and ", options.out_features);
   weight_ = Tensor<float>({options.out_features, options.in_features});
   weight_gradient_ = Tensor<float>(weight_.sizes());
   fill_uniform(weight_.span(), linear_bound(options.in_features), options.seed, options.stream);
@@ -22,23 +21,23 @@ Linear::Linear(const LinearOptions& options) {
 
 LinearGradients Linear::own_gradients() { return {weight_gradient_, has_bias() ? bias_gradient_.data() : nullptr}; }
 
-#define QKV_DEFINE(T)                                                                                                        \
-  void Linear::forward(View<const T, 2> x, View<T, 2> y, Context& context) const {                                           \
-    check<ShapeError>(x.size(1) == in_features(), "Linear::forward", "the last axis of x must be in_features: got x ", x,    \
-                      ", weight ", weight_);                                                                                 \
-    check<ShapeError>(y.size(0) == x.size(0) && y.size(1) == out_features(), "Linear::forward",                              \
-                      "y must be [rows of x, out_features]: got y ", y, ", x ", x, ", weight ", weight_);                    \
-    check_rows("Linear::forward", "x", x, "y", y);                                                                           \
-    linear_forward(x, weights_of<T>(weight_, bias_), y, context);                                                            \
-  }                                                                                                                          \
-  void Linear::backward(View<const T, 2> x, View<const T, 2> dy, View<T, 2> dx, Context& context) {                          \
-    check<ShapeError>(x.size(1) == in_features() && dy.size(0) == x.size(0) && dy.size(1) == out_features(),                 \
-                      "Linear::backward", "x must be [M, in_features] and dy [M, out_features]: got x ", x, ", dy ", dy,     \
-                      ", weight ", weight_);                                                                                 \
-    check<ShapeError>(dx.is_null() || dx.sizes() == x.sizes(), "Linear::backward", "dx must have the sizes of x: got dx ", dx, \
-                      ", x ", x);                                                                                            \
-    check_rows("Linear::backward", "x", x, "dy", dy, "dx", dx);                                                              \
-    linear_backward(x, dy, weights_of<T>(weight_, {}), dx, own_gradients(), context);                                        \
+#define QKV_DEFINE(T)                                                                                                  \
+  void Linear::forward(View<const T, 2> x, View<T, 2> y, Context& context) const {                                     \
+    check<ShapeError>(x.size(1) == in_features(), "Linear::forward", "the last axis of x must be in_features: got x ", \
+        x, ", weight ", weight_);                                                                                      \
+    check<ShapeError>(y.size(0) == x.size(0) && y.size(1) == out_features(), "Linear::forward",                        \
+        "y must be [rows of x, out_features]: got y ", y, ", x ", x, ", weight ", weight_);                            \
+    check_rows("Linear::forward", "x", x, "y", y);                                                                     \
+    linear_forward(x, weights_of<T>(weight_, bias_), y, context);                                                      \
+  }                                                                                                                    \
+  void Linear::backward(View<const T, 2> x, View<const T, 2> dy, View<T, 2> dx, Context& context) {                    \
+    check<ShapeError>(x.size(1) == in_features() && dy.size(0) == x.size(0) && dy.size(1) == out_features(),           \
+        "Linear::backward", "x must be [M, in_features] and dy [M, out_features]: got x ", x, ", dy ", dy,             \
+        ", weight ", weight_);                                                                                         \
+    check<ShapeError>(dx.is_null() || dx.sizes() == x.sizes(), "Linear::backward",                                     \
+        "dx must have the sizes of x: got dx ", dx, ", x ", x);                                                        \
+    check_rows("Linear::backward", "x", x, "dy", dy, "dx", dx);                                                        \
+    linear_backward(x, dy, weights_of<T>(weight_, {}), dx, own_gradients(), context);                                  \
   }
 QKV_DEFINE(float)
 QKV_DEFINE(BFloat16)
@@ -57,23 +56,23 @@ void Linear::load_state_dict(const StateDict& state, std::string_view prefix) {
 
 std::string_view Linear::type_name() const { return "Linear"; }
 
-void linear_forward(View<const BFloat16, 2> x, View<const BFloat16, 2> weight, View<const float, 1> bias, View<BFloat16, 2> y,
-                    Context& context) {
+void linear_forward(View<const BFloat16, 2> x, View<const BFloat16, 2> weight, View<const float, 1> bias,
+    View<BFloat16, 2> y, Context& context) {
   check<ShapeError>(x.size(1) == weight.size(1) && y.size(0) == x.size(0) && y.size(1) == weight.size(0) &&
                         (bias.is_null() || bias.size(0) == weight.size(0)),
-                    "linear_forward", "x must be [M, K], weight [N, K], bias [N] and y [M, N]: got x ", x, ", weight ", weight,
-                    ", bias ", bias, ", y ", y);
+      "linear_forward", "x must be [M, K], weight [N, K], bias [N] and y [M, N]: got x ", x, ", weight ", weight,
+      ", bias ", bias, ", y ", y);
   check_rows("linear_forward", "x", x, "weight", weight, "bias", bias, "y", y);
   linear_forward(x, LinearWeights<BFloat16>{weight, bias.data()}, y, context);
 }
 
 void linear_backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, View<const BFloat16, 2> weight,
-                     View<BFloat16, 2> dx, View<float, 2> dweight, View<float, 1> dbias, Context& context) {
+    View<BFloat16, 2> dx, View<float, 2> dweight, View<float, 1> dbias, Context& context) {
   check<ShapeError>(x.size(1) == weight.size(1) && dy.size(0) == x.size(0) && dy.size(1) == weight.size(0) &&
                         (dx.is_null() || dx.sizes() == x.sizes()) && dweight.sizes() == weight.sizes() &&
                         (dbias.is_null() || dbias.size(0) == weight.size(0)),
-                    "linear_backward", "x, dx must be [M, K], dy [M, N], weight, dweight [N, K] and dbias [N]: got x ", x,
-                    ", dy ", dy, ", weight ", weight, ", dx ", dx, ", dweight ", dweight, ", dbias ", dbias);
+      "linear_backward", "x, dx must be [M, K], dy [M, N], weight, dweight [N, K] and dbias [N]: got x ", x, ", dy ",
+      dy, ", weight ", weight, ", dx ", dx, ", dweight ", dweight, ", dbias ", dbias);
   check_rows("linear_backward", "x", x, "dy", dy, "weight", weight, "dx", dx, "dweight", dweight, "dbias", dbias);
   linear_backward(x, dy, LinearWeights<BFloat16>{weight, nullptr}, dx, {dweight, dbias.data()}, context);
 }

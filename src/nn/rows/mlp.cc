@@ -12,17 +12,19 @@
 namespace qkv::inline v0::nn {
 namespace {
 
-/// Phi(x) = (1 + erf(x / sqrt 2)) / 2, the normal distribution function. erf is a rational function (the coefficients of
-/// Eigen's and XLA's float erf) evaluated in f64, with an error within 4e-8; no branch and no call, so that loops vectorise.
+/// Phi(x) = (1 + erf(x / sqrt 2)) / 2, the normal distribution function. erf is a rational function (the coefficients
+/// of Eigen's and XLA's float erf) evaluated in f64, with an error within 4e-8; no branch and no call, so that loops
+/// vectorise.
 double normal_distribution(double x) {
   constexpr double kEdge = 3.832506856900711;  // beyond it erf is 1 in f32
   const double z = std::clamp(x * (1 / std::numbers::sqrt2), -kEdge, kEdge);
   const double s = z * z;
   double p = 0.00022905065861350646;
-  for (const double c : {0.0034082910107109506, 0.050955695062380861, 0.18520832239976145, 1.128379143519084}) p = p * s + c;
+  for (const double c : {0.0034082910107109506, 0.050955695062380861, 0.18520832239976145, 1.128379143519084})
+    p = p * s + c;
   double q = -1.1791602954361697e-7;
-  for (const double c :
-       {0.000023547966471313185, 0.0010179625278914885, 0.014070470171167667, 0.11098505178285362, 0.49746925110067538, 1.0}) {
+  for (const double c : {0.000023547966471313185, 0.0010179625278914885, 0.014070470171167667, 0.11098505178285362,
+           0.49746925110067538, 1.0}) {
     q = q * s + c;
   }
   return 0.5 + 0.5 * (z * p / q);
@@ -53,7 +55,7 @@ void gelu_forward(View<const float, 2> x, View<float, 2> y, Context& context) {
 
 void gelu_backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, Context& context) {
   check<ShapeError>(x.sizes() == dy.sizes() && x.sizes() == dx.sizes(), "gelu_backward",
-                    "x, dy and dx must have the same sizes: got ", x, ", ", dy, " and ", dx);
+      "x, dy and dx must have the same sizes: got ", x, ", ", dy, " and ", dx);
   check_rows("gelu_backward", "x", x, "dy", dy, "dx", dx);
   for_row_blocks(context, {x.size(0), x.size(1)}, [&](Index begin, Index end, Index) {
     for (Index m = begin; m < end; ++m) {
@@ -70,13 +72,13 @@ void gelu_backward(View<const float, 2> x, View<const float, 2> dy, View<float, 
 
 Mlp::Mlp(const MlpOptions& options)
     : expand_({.in_features = options.embed_dim,
-               .out_features = options.hidden_dim == 0 ? 4 * options.embed_dim : options.hidden_dim,
-               .bias = options.bias,
-               .seed = options.seed}),
+          .out_features = options.hidden_dim == 0 ? 4 * options.embed_dim : options.hidden_dim,
+          .bias = options.bias,
+          .seed = options.seed}),
       contract_({.in_features = options.hidden_dim == 0 ? 4 * options.embed_dim : options.hidden_dim,
-                 .out_features = options.embed_dim,
-                 .bias = options.bias,
-                 .seed = ~options.seed}) {}
+          .out_features = options.embed_dim,
+          .bias = options.bias,
+          .seed = ~options.seed}) {}
 
 void Mlp::forward(View<const float, 2> x, View<float, 2> y, MlpSaved& saved, Context& context) const {
   resize(saved.hidden, {x.size(0), expand_.out_features()});
@@ -86,7 +88,8 @@ void Mlp::forward(View<const float, 2> x, View<float, 2> y, MlpSaved& saved, Con
   contract_.forward(saved.activated, y, context);
 }
 
-void Mlp::backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, MlpSaved& saved, Context& context) {
+void Mlp::backward(
+    View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, MlpSaved& saved, Context& context) {
   resize(saved.dactivated, saved.hidden.sizes());
   contract_.backward(saved.activated, dy, saved.dactivated, context);
   gelu_backward(saved.hidden, saved.dactivated, saved.dactivated, context);

@@ -13,24 +13,19 @@ namespace {
 double wide(float x) { return static_cast<double>(x); }
 double wide(BFloat16 x) { return static_cast<double>(static_cast<float>(x)); }
 
-template <class T>
-double inverse_root_mean_square(const T* x, Index width, double eps) {
+template <class T> double inverse_root_mean_square(const T* x, Index width, double eps) {
   double squares = 0;
   for (Index d = 0; d < width; ++d) squares += wide(x[d]) * wide(x[d]);
   return 1 / std::sqrt(squares / static_cast<double>(width) + eps);
 }
 
 /// Row `number` of [B, H, T, D], heads fastest: they are adjacent in memory.
-template <class T>
-T* row_of(View<T, 4> x, Index number) {
+template <class T> T* row_of(View<T, 4> x, Index number) {
   const Index h = number % x.size(1), token = number / x.size(1);
   return &x(token / x.size(2), h, token % x.size(2), 0);
 }
 
-template <class T>
-RowBlocks blocks_of(const View<T, 4>& x) {
-  return {x.size(0) * x.size(1) * x.size(2), x.size(3)};
-}
+template <class T> RowBlocks blocks_of(const View<T, 4>& x) { return {x.size(0) * x.size(1) * x.size(2), x.size(3)}; }
 
 }  // namespace
 
@@ -48,9 +43,8 @@ void rms_norm_forward(View<const T, 4> x, const float* weight, double eps, View<
 }
 
 // With n = x * inverse and g = dy * weight:  dx = inverse * (g - n * mean(g * n)).
-template <class T>
-void rms_norm_backward(View<const T, 4> x, View<const T, 4> dy, const float* weight, double eps, View<T, 4> dx, float* dweight,
-                       Tensor<float>& partial_sums, Context& context) {
+template <class T> void rms_norm_backward(View<const T, 4> x, View<const T, 4> dy, const float* weight, double eps,
+    View<T, 4> dx, float* dweight, Tensor<float>& partial_sums, Context& context) {
   const Index width = x.size(3);
   const RowBlocks blocks = blocks_of(x);
   resize(partial_sums, std::array{blocks.count(), width});
@@ -81,10 +75,10 @@ void rms_norm_backward(View<const T, 4> x, View<const T, 4> dy, const float* wei
   }
 }
 
-#define QKV_INSTANTIATE(T)                                                                                      \
-  template void rms_norm_forward(View<const T, 4>, const float*, double, View<T, 4>, Context&);                 \
-  template void rms_norm_backward(View<const T, 4>, View<const T, 4>, const float*, double, View<T, 4>, float*, \
-                                  Tensor<float>&, Context&);
+#define QKV_INSTANTIATE(T)                                                                      \
+  template void rms_norm_forward(View<const T, 4>, const float*, double, View<T, 4>, Context&); \
+  template void rms_norm_backward(                                                              \
+      View<const T, 4>, View<const T, 4>, const float*, double, View<T, 4>, float*, Tensor<float>&, Context&);
 QKV_INSTANTIATE(float)
 QKV_INSTANTIATE(BFloat16)
 #undef QKV_INSTANTIATE

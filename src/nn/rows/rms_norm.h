@@ -13,10 +13,9 @@ namespace qkv::inline v0::nn {
 template <class T>
 void rms_norm_forward(View<const T, 4> x, const float* weight, double eps, View<T, 4> y, Context& context);
 
-/// dx from x and dy [B, H, T, D] (may be dy itself); dweight [D] += in one order for any number of threads. `partial_sums` is
-/// workspace that keeps its memory.
-template <class T>
-void rms_norm_backward(View<const T, 4> x, View<const T, 4> dy, const float* weight, double eps, View<T, 4> dx, float* dweight,
-                       Tensor<float>& partial_sums, Context& context);
+/// dx from x and dy [B, H, T, D] (may be dy itself); dweight [D] += in one order for any number of threads.
+/// `partial_sums` is workspace that keeps its memory.
+template <class T> void rms_norm_backward(View<const T, 4> x, View<const T, 4> dy, const float* weight, double eps,
+    View<T, 4> dx, float* dweight, Tensor<float>& partial_sums, Context& context);
 
 }  // namespace qkv::inline v0::nn

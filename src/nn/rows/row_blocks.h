@@ -21,11 +21,9 @@ struct RowBlocks {
 };
 
 /// Calls body(first row, one past the last, number of the block) for every block.
-template <class Body>
-void for_row_blocks(Context& context, const RowBlocks& blocks, const Body& body) {
-  parallel_for_flops(context, blocks.count(), blocks.flops, [&](Index item, int) {
-    body(item * blocks.block, std::min(blocks.rows, (item + 1) * blocks.block), item);
-  });
+template <class Body> void for_row_blocks(Context& context, const RowBlocks& blocks, const Body& body) {
+  parallel_for_flops(context, blocks.count(), blocks.flops,
+      [&](Index item, int) { body(item * blocks.block, std::min(blocks.rows, (item + 1) * blocks.block), item); });
 }
 
 }  // namespace qkv::inline v0::nn

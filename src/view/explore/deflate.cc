@@ -10,8 +10,8 @@ namespace qkv::inline v0::view {
 std::string deflate_bytes(std::span<const std::byte> bytes, int level) {
   uLongf size = compressBound(bytes.size());
   std::string out(size, '\0');
-  const int status = compress2(reinterpret_cast<Bytef*>(out.data()), &size, reinterpret_cast<const Bytef*>(bytes.data()),
-                               bytes.size(), level);
+  const int status = compress2(
+      reinterpret_cast<Bytef*>(out.data()), &size, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size(), level);
   if (status != Z_OK) throw std::bad_alloc();
   out.resize(size);
   return out;

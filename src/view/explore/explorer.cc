@@ -27,12 +27,11 @@ struct Form {
 };
 
 constexpr std::string_view kCoded = " F32 F16 BF16 U8 U16 ", kFloats = " F32 F16 BF16 ", kF32 = " F32 ", kI32 = " I32 ";
-constexpr std::array kForms = {
-    Form{"map", 3, kCoded},          Form{"map_peak", 1, kF32},     Form{"mass", 2, kCoded},     Form{"mass_peak", 1, kF32},
-    Form{"weights", 3, kCoded},      Form{"weights_peak", 1, kF32}, Form{"q", 3, kFloats},       Form{"k", 3, kFloats},
-    Form{"q_lo", 3, " BF16 "},       Form{"k_lo", 3, " BF16 "},     Form{"lse", 2, kF32},        Form{"relevance", 3, kCoded},
-    Form{"relevance_peak", 1, kF32}, Form{"sinks", 1, kF32},        Form{"alibi", 1, kF32},      Form{"relative", 2, kF32},
-    Form{"bias", 3, kF32},           Form{"documents_q", 1, kI32},  Form{"documents_k", 1, kI32}};
+constexpr std::array kForms = {Form{"map", 3, kCoded}, Form{"map_peak", 1, kF32}, Form{"mass", 2, kCoded},
+    Form{"mass_peak", 1, kF32}, Form{"weights", 3, kCoded}, Form{"weights_peak", 1, kF32}, Form{"q", 3, kFloats},
+    Form{"k", 3, kFloats}, Form{"q_lo", 3, " BF16 "}, Form{"k_lo", 3, " BF16 "}, Form{"lse", 2, kF32},
+    Form{"relevance", 3, kCoded}, Form{"relevance_peak", 1, kF32}, Form{"sinks", 1, kF32}, Form{"alibi", 1, kF32},
+    Form{"relative", 2, kF32}, Form{"bias", 3, kF32}, Form{"documents_q", 1, kI32}, Form{"documents_k", 1, kI32}};
 constexpr Form kRow{"rows/NAME", 2, " F32 F16 "}, kRollout{"rollout", 2, kCoded};
 
 bool is_number(std::string_view text) {
@@ -59,25 +58,27 @@ const Form* form_of(std::string_view name) {
 
 void check_entry(const StateDict::Entry& entry) {
   const Form* form = form_of(entry.name);
-  check<OptionError>(form != nullptr, kRender, "tensors must have names of docs/explorer-file.md, such as 0/0/map: got ",
-                     escaped(entry.name));
+  check<OptionError>(form != nullptr, kRender,
+      "tensors must have names of docs/explorer-file.md, such as 0/0/map: got ", escaped(entry.name));
   check<ShapeError>(entry.tensor.sizes.size() == form->rank, kRender, escaped(entry.name), " must have ", form->rank,
-                    " axes: got ", entry.tensor.shape());
+      " axes: got ", entry.tensor.shape());
   const std::string dtype(dtype_name(entry.tensor.dtype));
   check<OptionError>(form->dtypes.find(' ' + dtype + ' ') != std::string_view::npos, kRender, escaped(entry.name),
-                     " must be one of", std::string(form->dtypes), "but is ", dtype);
+      " must be one of", std::string(form->dtypes), "but is ", dtype);
 }
 
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
 
 /// <script type="application/octet-stream" class="data" ...>: no browser runs it, and nothing in base64 ends it.
-std::string element(const std::string& name, std::string_view dtype, const std::string& sizes, std::span<const std::byte> bytes,
-                    std::size_t width) {
+std::string element(const std::string& name, std::string_view dtype, const std::string& sizes,
+    std::span<const std::byte> bytes, std::size_t width) {
   // The mantissas of floats do not deflate: on q and k level 6 takes 2.5 times as long for a hundredth of the size.
   const int level = width > 2 ? 1 : 6;
   const std::string planes = width > 1 ? byte_planes(bytes, width) : std::string();
-  return "<script type=\"application/octet-stream\" class=\"data\" data-name=\"" + escape_xml(name) + "\" data-dtype=\"" +
-         std::string(dtype) + "\" data-sizes=\"" + sizes + "\">" +
+  return "<script type=\"application/octet-stream\" class=\"data\" data-name=\"" + escape_xml(name) +
+         "\" data-dtype=\"" + std::string(dtype) + "\" data-sizes=\"" + sizes + "\">" +
          encode_base64(deflate_bytes(width > 1 ? bytes_of(planes) : bytes, level)) + "</script>\n";
 }
 
@@ -97,17 +98,18 @@ void put(std::string& html, std::string_view mark, const std::string& text) {
 std::string render_explorer(const StateDict& file) {
   const auto format = file.metadata.find("format"), json = file.metadata.find("explorer");
   check<OptionError>(format != file.metadata.end() && format->second == "qkv.explorer.1", kRender,
-                     "metadata \"format\" must be \"qkv.explorer.1\" (docs/explorer-file.md): got ",
-                     format == file.metadata.end() ? std::string("none") : escaped(format->second));
-  check<OptionError>(json != file.metadata.end(), kRender,
-                     "metadata \"explorer\", the JSON of the page, must be there: got none");
+      "metadata \"format\" must be \"qkv.explorer.1\" (docs/explorer-file.md): got ",
+      format == file.metadata.end() ? std::string("none") : escaped(format->second));
+  check<OptionError>(
+      json != file.metadata.end(), kRender, "metadata \"explorer\", the JSON of the page, must be there: got none");
   const auto title = file.metadata.find("title");
   std::string data = element("explorer", "JSON", "", bytes_of(json->second), 1);
   for (const StateDict::Entry& entry : file.entries()) {
     check_entry(entry);
     std::string sizes;
     for (const Index size : entry.tensor.sizes) sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
-    data += element(entry.name, dtype_name(entry.tensor.dtype), sizes, entry.tensor.bytes, dtype_bytes(entry.tensor.dtype));
+    data +=
+        element(entry.name, dtype_name(entry.tensor.dtype), sizes, entry.tensor.bytes, dtype_bytes(entry.tensor.dtype));
   }
   std::string html = inflate_gzip(embedded_explorer());
   // From the end to the front: what is put in is not searched again.

@@ -1,5 +1,5 @@
-// From q and k of some heads to the file of the explorer: one call of forward with a capture. Not: what the small form may hold
-// (small_form.h), the page (explorer.cc).
+// From q and k of some heads to the file of the explorer: one call of forward with a capture. Not: what the small form
+// may hold (small_form.h), the page (explorer.cc).
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -16,7 +16,8 @@ namespace qkv::inline v0::view {
 namespace {
 
 constexpr Index kMapSize = 128, kBins = 1024;
-// An lse that another program summed in its own order differs by roundings; one of another scale, cap or mask by far more.
+// An lse that another program summed in its own order differs by roundings; one of another scale, cap or mask by far
+// more.
 constexpr double kLseRoom = 0.02;
 
 Tensor<float> transposed(const Tensor<float>& table) {  // [H, R] -> [R, H]
@@ -58,10 +59,9 @@ Tensor<float> shares(const Tensor<double>& map, Index q_len) {  // [1, H, R, C] 
   return out;
 }
 
-constexpr std::pair<const char*, Tensor<double> RowStatistics::*> kStatistics[] = {
-    {"entropy", &RowStatistics::entropy},   {"largest", &RowStatistics::max_weight}, {"self", &RowStatistics::self},
-    {"previous", &RowStatistics::previous}, {"first", &RowStatistics::first},        {"distance", &RowStatistics::distance},
-    {"sink", &RowStatistics::sink}};
+constexpr std::pair<const char*, Tensor<double> RowStatistics::*> kStatistics[] = {{"entropy", &RowStatistics::entropy},
+    {"largest", &RowStatistics::max_weight}, {"self", &RowStatistics::self}, {"previous", &RowStatistics::previous},
+    {"first", &RowStatistics::first}, {"distance", &RowStatistics::distance}, {"sink", &RowStatistics::sink}};
 
 std::string head_info(const RowStatistics& statistics, const std::vector<HeadKind>& kinds) {
   constexpr std::string_view kMeans[] = {"entropy", "largest", "distance", "sink"};
@@ -105,9 +105,9 @@ double check_lse(const Tensor<float>& given, const Tensor<float>& computed, Inde
   for (Index n = 0; n < given.count(); ++n) {
     const double a = static_cast<double>(given.data()[n]), b = static_cast<double>(computed.data()[n]);
     if (a == b || (std::isnan(a) && std::isnan(b))) continue;
-    check<OptionError>(std::abs(a - b) <= kLseRoom, kOfHeads, "lse must follow from q, k and the metadata: head ", n / q_len,
-                       ", query ", n % q_len, ": computed ", b, ", got ", a,
-                       " (is scale, softcap, causal, window or a bias missing?)");
+    check<OptionError>(std::abs(a - b) <= kLseRoom, kOfHeads, "lse must follow from q, k and the metadata: head ",
+        n / q_len, ", query ", n % q_len, ": computed ", b, ", got ", a,
+        " (is scale, softcap, causal, window or a bias missing?)");
     largest = std::max(largest, std::abs(a - b));
   }
   return largest;
@@ -135,26 +135,27 @@ Seen look_at(const SmallForm& f, Context& context) {
   const Tensor<float> table = f.relative.rank() > 0 ? transposed(f.relative) : Tensor<float>();
   if (f.alibi.rank() > 0 || f.relative.rank() > 0) {
     const Index aligned = f.kv_len() - f.q_len();
-    check<UnsupportedError>(f.alibi.rank() == 0 || f.relative.rank() == 0, kOfHeads,
-                            "only one of alibi and relative is computed");
+    check<UnsupportedError>(
+        f.alibi.rank() == 0 || f.relative.rank() == 0, kOfHeads, "only one of alibi and relative is computed");
     check<UnsupportedError>(f.offset == 0 || f.offset == aligned, kOfHeads,
-                            "a bias by position needs an offset of 0 or Tk - Tq, ", aligned, ": got ", f.offset);
+        "a bias by position needs an offset of 0 or Tk - Tq, ", aligned, ": got ", f.offset);
     const Align align = f.offset == 0 ? Align::kTopLeft : Align::kBottomRight;
-    options.position_bias = f.alibi.rank() > 0 ? PositionBias::alibi({f.alibi.span().begin(), f.alibi.span().end()}, align)
-                                               : PositionBias::relative(table.view<2>(), align);
+    options.position_bias = f.alibi.rank() > 0
+                                ? PositionBias::alibi({f.alibi.span().begin(), f.alibi.span().end()}, align)
+                                : PositionBias::relative(table.view<2>(), align);
   }
   const Capture look{.statistics = true,
-                     .column_mass = true,
-                     .map_rows = std::min(kMapSize, f.q_len()),
-                     .map_columns = std::min(kMapSize, f.kv_len()),
-                     .offsets = offsets};
+      .column_mass = true,
+      .map_rows = std::min(kMapSize, f.q_len()),
+      .map_columns = std::min(kMapSize, f.kv_len()),
+      .offsets = offsets};
   Seen seen{{}, Tensor<float>({1, f.num_heads(), f.q_len()}), to_f32(*f.q), to_f32(*f.k)};
   options.capture = {look, seen.capture};
   const Tensor<float>&q = seen.q, &k = seen.k, v({1, f.num_kv_heads(), f.kv_len(), 1});
   Tensor<float> out({1, f.num_heads(), f.q_len(), 1});  // lse comes with out: values of width 1 cost least
   attention_forward(View<const float, 4>(q.data(), {1, f.num_heads(), f.q_len(), f.head_dim()}),
-                    View<const float, 4>(k.data(), {1, f.num_kv_heads(), f.kv_len(), f.head_dim()}), v,
-                    {.out = out, .lse = seen.lse}, options, context);
+      View<const float, 4>(k.data(), {1, f.num_kv_heads(), f.kv_len(), f.head_dim()}), v, {.out = out, .lse = seen.lse},
+      options, context);
   return seen;
 }
 
@@ -168,12 +169,14 @@ std::function<double(Index, Index, Index)> bias_of(const SmallForm& f) {
   if (f.relative.rank() == 0) return {};
   return [&f](Index h, Index i, Index j) {
     const Index reach = f.relative.size(1) / 2;
-    return static_cast<double>(f.relative.data()[h * f.relative.size(1) + reach + std::clamp(j - i - f.offset, -reach, reach)]);
+    return static_cast<double>(
+        f.relative.data()[h * f.relative.size(1) + reach + std::clamp(j - i - f.offset, -reach, reach)]);
   };
 }
 
 /// tokens: of the keys, among which the queries' are; empty: not known.
-std::vector<HeadKind> kinds_of(const SmallForm& f, const Seen& seen, bool same_text, const std::vector<std::string>& tokens) {
+std::vector<HeadKind> kinds_of(
+    const SmallForm& f, const Seen& seen, bool same_text, const std::vector<std::string>& tokens) {
   std::unordered_map<std::string, Index> numbers;
   std::vector<Index> ids;
   for (const std::string& token : tokens)
@@ -186,23 +189,23 @@ std::vector<HeadKind> kinds_of(const SmallForm& f, const Seen& seen, bool same_t
     return all.count() > 0 ? View<const double, 2>(all.data(), {num_heads, q_len}) : View<const double, 2>();
   };
   const HeadCall call{.q = View<const float, 3>(seen.q.data(), {num_heads, q_len, f.head_dim()}),
-                      .k = View<const float, 3>(seen.k.data(), {f.num_kv_heads(), f.kv_len(), f.head_dim()}),
-                      .lse = lse,
-                      .entropy = rows(found.entropy),
-                      .sink = rows(found.sink),
-                      .scale = f.scale,
-                      .softcap = f.softcap,
-                      .bias = bias_of(f),
-                      .mask = mask_of(f),
-                      .offset = f.offset,
-                      .same_text = same_text,
-                      .ids = std::move(ids)};
+      .k = View<const float, 3>(seen.k.data(), {f.num_kv_heads(), f.kv_len(), f.head_dim()}),
+      .lse = lse,
+      .entropy = rows(found.entropy),
+      .sink = rows(found.sink),
+      .scale = f.scale,
+      .softcap = f.softcap,
+      .bias = bias_of(f),
+      .mask = mask_of(f),
+      .offset = f.offset,
+      .same_text = same_text,
+      .ids = std::move(ids)};
   return kinds_of_heads({&call, 1});
 }
 
 /// The JSON of the full form.
 std::string describe(const SmallForm& f, const Seen& seen, const std::string& errors,
-                     const std::vector<std::string>& query_tokens, const std::vector<std::string>& key_tokens) {
+    const std::vector<std::string>& query_tokens, const std::vector<std::string>& key_tokens) {
   const bool one_text = f.q_len() == f.kv_len() && query_tokens == key_tokens;
   const auto count = [](Index n) { return std::to_string(n); };
   return "{\"title\":" + quote_json(f.title) + ",\"texts\":[" +
@@ -210,28 +213,29 @@ std::string describe(const SmallForm& f, const Seen& seen, const std::string& er
          (one_text ? "" : "," + text_json("queries", query_tokens, f.q_len())) +
          "],\"views\":[{\"name\":" + quote_json(f.name) + ",\"kind\":" + (one_text ? "\"self\"" : "\"cross\"") +
          ",\"queries\":" + (one_text ? "0" : "1") + ",\"keys\":0,\"layers\":[{\"name\":" + quote_json(f.name) +
-         ",\"heads\":" + count(f.num_heads()) + ",\"kv_heads\":" + count(f.num_kv_heads()) + ",\"q_len\":" + count(f.q_len()) +
-         ",\"kv_len\":" + count(f.kv_len()) + ",\"formula\":" + formula_json(f) + ",\"exact\":" + numbers_below(f.num_heads()) +
-         ",\"exact_kv\":" + numbers_below(f.num_kv_heads()) +
+         ",\"heads\":" + count(f.num_heads()) + ",\"kv_heads\":" + count(f.num_kv_heads()) +
+         ",\"q_len\":" + count(f.q_len()) + ",\"kv_len\":" + count(f.kv_len()) + ",\"formula\":" + formula_json(f) +
+         ",\"exact\":" + numbers_below(f.num_heads()) + ",\"exact_kv\":" + numbers_below(f.num_kv_heads()) +
          ",\"head_info\":" + head_info(seen.capture.statistics, kinds_of(f, seen, one_text || f.causal, key_tokens)) +
          ",\"errors\":{" + errors + "}}]}]}";
 }
 
 void check_tokens(const char* name, const std::vector<std::string>& tokens, Index wanted) {
-  check<ShapeError>(tokens.empty() || static_cast<Index>(tokens.size()) == wanted, kOfHeads, name, " must be one for each of ",
-                    wanted, " positions: got ", tokens.size());
+  check<ShapeError>(tokens.empty() || static_cast<Index>(tokens.size()) == wanted, kOfHeads, name,
+      " must be one for each of ", wanted, " positions: got ", tokens.size());
 }
 
 }  // namespace
 
 StateDict explorer_of_heads(const StateDict& heads, const std::vector<std::string>& query_tokens,
-                            const std::vector<std::string>& key_tokens, Context& context) {
+    const std::vector<std::string>& key_tokens, Context& context) {
   const SmallForm f = read_small_form(heads);
   check_tokens("tokens of queries", query_tokens, f.q_len());
   check_tokens("tokens of keys", key_tokens, f.kv_len());
   Seen seen = look_at(f, context);
   const bool is_given = f.lse.rank() > 0;
-  const std::string errors = is_given ? "\"exact\":" + json_number(check_lse(f.lse, seen.lse, f.q_len())) : std::string();
+  const std::string errors =
+      is_given ? "\"exact\":" + json_number(check_lse(f.lse, seen.lse, f.q_len())) : std::string();
   seen.lse.reshape({f.num_heads(), f.q_len()});
 
   StateDict file;

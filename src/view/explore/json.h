@@ -34,8 +34,7 @@ inline std::string quote_json(std::string_view text) {
 inline std::string json_number(double value) { return std::isfinite(value) ? number_text(value) : "null"; }
 
 /// "[a,b,c]" from each(item) of every item.
-template <class List, class Each>
-std::string json_list(const List& list, const Each& each) {
+template <class List, class Each> std::string json_list(const List& list, const Each& each) {
   std::string out = "[";
   for (const auto& item : list) out += (out.size() > 1 ? "," : "") + each(item);
   return out + "]";

@@ -11,8 +11,8 @@
 namespace qkv::inline v0::view {
 namespace {
 
-constexpr std::array<std::string_view, 5> kNames = {"previous", "self", "duplicate", "induction",
-                                                    "local"};  // in the order of asking
+constexpr std::array<std::string_view, 5> kNames = {
+    "previous", "self", "duplicate", "induction", "local"};  // in the order of asking
 constexpr double kThreshold = 0.5, kFirst = 0.9;
 constexpr double kDiffuse = 0.95;  // scores of variance 1 over 500 keys have 0.92
 constexpr double kHidden = -1e30;  // a bias below this is a mask written as a number
@@ -50,14 +50,14 @@ void check_call(const HeadCall& call, const char* function) {
     return x.empty() || static_cast<Index>(x.size()) == size;
   };
   check<ShapeError>(k.size(0) > 0 && q.size(0) % k.size(0) == 0 && q.size(2) == k.size(2), function,
-                    "q must be [H, Tq, D], k [Hkv, Tk, D]: got ", q, ", ", k);
+      "q must be [H, Tq, D], k [Hkv, Tk, D]: got ", q, ", ", k);
   check<ShapeError>(q.stride(2) == 1 && k.stride(2) == 1, function, "the last axis of q and k must be contiguous");
   check<ShapeError>(call.lse.sizes() == rows && fits(call.entropy) && fits(call.sink), function,
-                    "lse, entropy and sink must be [H, Tq] = ", shape_text(rows.data(), 2));
-  check<ShapeError>(counts(call.ids, k.size(1)) && counts(call.starts, q.size(1)), function,
-                    "ids must be [Tk], starts [Tq]");
+      "lse, entropy and sink must be [H, Tq] = ", shape_text(rows.data(), 2));
+  check<ShapeError>(
+      counts(call.ids, k.size(1)) && counts(call.starts, q.size(1)), function, "ids must be [Tk], starts [Tq]");
   check<ShapeError>(!call.rows || std::ranges::all_of(*call.rows, [&](Index i) { return i >= 0 && i < rows[1]; }),
-                    function, "rows must be below Tq");
+      function, "rows must be below Tq");
 }
 
 /// Sums over the queries of calls.
@@ -139,7 +139,7 @@ class Counted {
 
   /// The keys that speak for each kind of query i, without regard to its mask.
   void find_targets(const HeadCall& call, const Positions& positions, Index i, Index start, bool with_equals,
-                    Targets& targets) const {
+      Targets& targets) const {
     const Index at = i + call.offset;
     targets[0] = {at - 1};
     targets[1] = {at};
@@ -211,7 +211,7 @@ std::vector<HeadKind> kinds_of_heads(std::span<const HeadCall> calls, Index firs
   for (const HeadCall& call : calls) {
     check_call(call, "kinds_of_heads");
     check<ShapeError>(call.q.size(0) == calls[0].q.size(0) && !call.entropy.is_null(), "kinds_of_heads",
-                      "all calls must have the same heads, and their entropies");
+        "all calls must have the same heads, and their entropies");
     counted.add(call);
   }
   return counted.named();

@@ -15,17 +15,17 @@ constexpr Index kLargest = Index{1} << 40;  // sums of positions stay far from o
 double parse_number(const std::string& key, const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check<OptionError>(error == std::errc() && end == text.data() + text.size() && std::isfinite(value), kOfHeads, "metadata ",
-                     escaped(key), " must be a finite number: got ", escaped(text));
+  check<OptionError>(error == std::errc() && end == text.data() + text.size() && std::isfinite(value), kOfHeads,
+      "metadata ", escaped(key), " must be a finite number: got ", escaped(text));
   return value;
 }
 
 Index parse_integer(const std::string& key, std::string_view text) {
   Index value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check<OptionError>(error == std::errc() && end == text.data() + text.size() && value >= -kLargest && value <= kLargest,
-                     kOfHeads, "metadata ", escaped(key), " must hold integers of at most ", kLargest, ": got ",
-                     escaped(std::string(text)));
+  check<OptionError>(
+      error == std::errc() && end == text.data() + text.size() && value >= -kLargest && value <= kLargest, kOfHeads,
+      "metadata ", escaped(key), " must hold integers of at most ", kLargest, ": got ", escaped(std::string(text)));
   return value;
 }
 
@@ -39,15 +39,16 @@ void read_metadata(const StateDict& heads, SmallForm& f) {
       f.softcap = parse_number(key, text);
     } else if (key == "causal") {
       check<OptionError>(text == "true" || text == "false", kOfHeads, "metadata \"causal\" must be true or false: got ",
-                         escaped(text));
+          escaped(text));
       f.causal = text == "true";
     } else if (key == "window") {
       const std::size_t comma = text.find(',');
-      check<OptionError>(comma != std::string::npos, kOfHeads, "metadata \"window\" must be LEFT,RIGHT: got ", escaped(text));
+      check<OptionError>(
+          comma != std::string::npos, kOfHeads, "metadata \"window\" must be LEFT,RIGHT: got ", escaped(text));
       f.window = {parse_integer(key, std::string_view(text).substr(0, comma)),
-                  parse_integer(key, std::string_view(text).substr(comma + 1))};
+          parse_integer(key, std::string_view(text).substr(comma + 1))};
       check<OptionError>(f.window->first >= -1 && f.window->second >= -1, kOfHeads,
-                         "metadata \"window\" must hold numbers from -1 (no limit) on: got ", escaped(text));
+          "metadata \"window\" must hold numbers from -1 (no limit) on: got ", escaped(text));
     } else if (key == "offset") {
       f.offset = parse_integer(key, text);
     } else if (key == "title") {
@@ -56,7 +57,7 @@ void read_metadata(const StateDict& heads, SmallForm& f) {
       f.name = text;
     } else {
       check<OptionError>(key == "format", kOfHeads,
-                         "metadata must be of scale, softcap, causal, window, offset, title, name: got ", escaped(key));
+          "metadata must be of scale, softcap, causal, window, offset, title, name: got ", escaped(key));
       fail<OptionError>(kOfHeads, "metadata \"format\" belongs to the full form: got ", escaped(text));
     }
   }
@@ -66,8 +67,8 @@ const AnyTensor& needed(const StateDict& heads, const char* name) {
   const AnyTensor* tensor = heads.find(name);
   check<OptionError>(tensor != nullptr, kOfHeads, "the file must hold a tensor ", name);
   check<ShapeError>(tensor->sizes.size() == 3, kOfHeads, name, " must have 3 axes: got ", tensor->shape());
-  check<OptionError>(tensor->dtype == DType::kF32 || tensor->dtype == DType::kF16 || tensor->dtype == DType::kBF16, kOfHeads,
-                     name, " must be F32, F16 or BF16: got ", dtype_name(tensor->dtype));
+  check<OptionError>(tensor->dtype == DType::kF32 || tensor->dtype == DType::kF16 || tensor->dtype == DType::kBF16,
+      kOfHeads, name, " must be F32, F16 or BF16: got ", dtype_name(tensor->dtype));
   return *tensor;
 }
 
@@ -77,8 +78,8 @@ Tensor<float> optional_f32(const StateDict& heads, const char* name, const std::
   if (tensor == nullptr) return {};
   bool fits = tensor->sizes.size() == sizes.size();
   for (std::size_t a = 0; fits && a < sizes.size(); ++a) fits = sizes[a] < 0 || sizes[a] == tensor->sizes[a];
-  check<ShapeError>(fits, kOfHeads, name, " must be ", shape_text(sizes.data(), static_cast<int>(sizes.size())), ": got ",
-                    tensor->shape());
+  check<ShapeError>(fits, kOfHeads, name, " must be ", shape_text(sizes.data(), static_cast<int>(sizes.size())),
+      ": got ", tensor->shape());
   check<OptionError>(tensor->dtype == DType::kF32, kOfHeads, name, " must be F32: got ", dtype_name(tensor->dtype));
   return to_f32(*tensor);
 }
@@ -89,16 +90,17 @@ SmallForm read_small_form(const StateDict& heads) {
   constexpr std::string_view kNames[] = {"q", "k", "lse", "sinks", "alibi", "relative"};
   for (const StateDict::Entry& entry : heads.entries()) {
     check<OptionError>(std::ranges::find(kNames, entry.name) != std::end(kNames), kOfHeads,
-                       "tensors must be q, k, lse, sinks, alibi, relative: got ", escaped(entry.name));
+        "tensors must be q, k, lse, sinks, alibi, relative: got ", escaped(entry.name));
   }
   SmallForm f;
   f.q = &needed(heads, "q");
   f.k = &needed(heads, "k");
   check<ShapeError>(f.num_heads() > 0 && f.num_kv_heads() > 0 && f.num_heads() % f.num_kv_heads() == 0, kOfHeads,
-                    "heads of q must be a multiple of those of k: q ", *f.q, ", k ", *f.k);
-  check<ShapeError>(f.k->sizes[2] == f.head_dim() && f.head_dim() > 0, kOfHeads, "q and k must have one width: q ", *f.q,
-                    ", k ", *f.k);
-  check<ShapeError>(f.q_len() > 0 && f.kv_len() > 0, kOfHeads, "there must be queries and keys: q ", *f.q, ", k ", *f.k);
+      "heads of q must be a multiple of those of k: q ", *f.q, ", k ", *f.k);
+  check<ShapeError>(f.k->sizes[2] == f.head_dim() && f.head_dim() > 0, kOfHeads, "q and k must have one width: q ",
+      *f.q, ", k ", *f.k);
+  check<ShapeError>(
+      f.q_len() > 0 && f.kv_len() > 0, kOfHeads, "there must be queries and keys: q ", *f.q, ", k ", *f.k);
   read_metadata(heads, f);
   f.lse = optional_f32(heads, "lse", {f.num_heads(), f.q_len()});
   f.sinks = optional_f32(heads, "sinks", {f.num_heads()});

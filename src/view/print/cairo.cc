@@ -24,15 +24,15 @@ using Surface = std::unique_ptr<cairo_surface_t, DestroySurface>;
 void check_cairo(const char* function, cairo_status_t status) {
   if (status == CAIRO_STATUS_SUCCESS) return;
   if (status == CAIRO_STATUS_NO_MEMORY) throw std::bad_alloc();
-  throw UnsupportedError("[" + std::string(function) + "] " +
-                         "Cairo cannot draw this picture: " + cairo_status_to_string(status));
+  throw UnsupportedError(
+      "[" + std::string(function) + "] " + "Cairo cannot draw this picture: " + cairo_status_to_string(status));
 }
 
 class CairoCanvas final : public Canvas {
  public:
   /// `unit`: how long a unit of the layout is on the surface.
-  CairoCanvas(cairo_surface_t* surface, double unit, const AttentionMap& map, const MapOptions& options, const Layout& layout,
-              const Typesetter& typesetter)
+  CairoCanvas(cairo_surface_t* surface, double unit, const AttentionMap& map, const MapOptions& options,
+      const Layout& layout, const Typesetter& typesetter)
       : map_(map), options_(options), layout_(layout), typesetter_(typesetter), cairo_(cairo_create(surface)) {
     cairo_scale(cairo_.get(), unit, unit);
     cairo_set_antialias(cairo_.get(), CAIRO_ANTIALIAS_NONE);  // of boxes; text has its own
@@ -101,9 +101,10 @@ std::pair<int, int> checked_size(const Layout& layout, double ratio) {
   constexpr double kMostPixels = 1u << 28;  // 1 GiB of them
   const double width = std::ceil(layout.width * ratio), height = std::ceil(layout.height * ratio);
   if (width > kLongestSide || height > kLongestSide || width * height > kMostPixels) {
-    throw OptionError("[render_png] the picture must have sides of at most 32767 pixels, and at most 268435456 of them: got " +
-                      significant(width, 9) + " x " + significant(height, 9) +
-                      "; take a smaller pixel_ratio or fewer layers or heads, or write .svg or .pdf");
+    throw OptionError(
+        "[render_png] the picture must have sides of at most 32767 pixels, and at most 268435456 of them: got " +
+        significant(width, 9) + " x " + significant(height, 9) +
+        "; take a smaller pixel_ratio or fewer layers or heads, or write .svg or .pdf");
   }
   return {static_cast<int>(width), static_cast<int>(height)};
 }
@@ -167,7 +168,8 @@ std::vector<std::byte> render_png(const AttentionMap& map, const MapOptions& opt
   const int stride = cairo_image_surface_get_stride(surface.get());
   const auto fill_row = [&](int y, std::span<std::uint8_t> row) {
     const auto* const from = reinterpret_cast<const std::uint32_t*>(rows + static_cast<std::ptrdiff_t>(y) * stride);
-    for (std::size_t n = 0; n < row.size(); ++n) row[n] = static_cast<std::uint8_t>(from[n / 3] >> (16 - 8 * (n % 3)) & 255);
+    for (std::size_t n = 0; n < row.size(); ++n)
+      row[n] = static_cast<std::uint8_t>(from[n / 3] >> (16 - 8 * (n % 3)) & 255);
   };
   return encode_png({width, height, {}, kUnitsPerMetre * ratio, fill_row});
 }
@@ -180,11 +182,13 @@ std::vector<std::byte> render_pdf(const AttentionMap& map, const MapOptions& opt
   const Layout layout = lay_out(map, options, typesetter.text_width());
   const double unit = std::min(kPoint, kLongestPage / std::max(layout.width, layout.height));
   std::vector<std::byte> bytes;
-  const Surface surface(cairo_pdf_surface_create_for_stream(&append, &bytes, unit * layout.width, unit * layout.height));
+  const Surface surface(
+      cairo_pdf_surface_create_for_stream(&append, &bytes, unit * layout.width, unit * layout.height));
   check_cairo("render_pdf", cairo_surface_status(surface.get()));
   const std::string title = map.title.empty() ? "attention map" : picture_title(map.title);
   cairo_pdf_surface_set_metadata(surface.get(), CAIRO_PDF_METADATA_TITLE, title.c_str());
-  cairo_pdf_surface_set_metadata(surface.get(), CAIRO_PDF_METADATA_CREATE_DATE, "");  // the same picture: the same bytes
+  cairo_pdf_surface_set_metadata(
+      surface.get(), CAIRO_PDF_METADATA_CREATE_DATE, "");  // the same picture: the same bytes
   CairoCanvas(surface.get(), unit, map, options, layout, typesetter).picture("render_pdf");
   cairo_surface_finish(surface.get());
   check_cairo("render_pdf", cairo_surface_status(surface.get()));

@@ -24,7 +24,8 @@ struct FreeRuns {
 }  // namespace
 
 Typesetter::Typesetter()
-    : context_(pango_font_map_create_context(pango_cairo_font_map_get_default())), line_(pango_layout_new(context_.get())) {
+    : context_(pango_font_map_create_context(pango_cairo_font_map_get_default())),
+      line_(pango_layout_new(context_.get())) {
   // Distances that do not depend on the pixels: PNG of every pixel ratio and PDF have one layout.
   const std::unique_ptr<cairo_font_options_t, FreeOptions> options(cairo_font_options_create());
   cairo_font_options_set_hint_metrics(options.get(), CAIRO_HINT_METRICS_OFF);

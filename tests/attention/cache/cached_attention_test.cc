@@ -1,6 +1,6 @@
-// Attention on caches: the plain call is the truth. Every layout is bit-identical to it if the arithmetic is the same, whatever
-// the threads, the batch or what else the cache holds; other storages stay within computed bounds of the reference. Not: what a
-// cache holds after any operations (kv_cache_test.cc).
+// Attention on caches: the plain call is the truth. Every layout is bit-identical to it if the arithmetic is the same,
+// whatever the threads, the batch or what else the cache holds; other storages stay within computed bounds of the
+// reference. Not: what a cache holds after any operations (kv_cache_test.cc).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,8 +14,7 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class CachedAttention : public testing::Test {};
+template <class T> class CachedAttention : public testing::Test {};
 TYPED_TEST_SUITE(CachedAttention, FloatTypes);
 
 /// A block table of the caller's own, in any order.
@@ -28,9 +27,8 @@ TYPED_TEST(CachedAttention, PagesOfTheCallerGiveTheBitsOfThePlainCall) {
     Tensor<T> k({pages, 2, page, 20}), v({pages, 2, page, 12});
     for (Tensor<T>* t : {&k, &v}) std::ranges::fill(t->span(), kQuietNan<T>);
     const auto copy = [&](const View<T, 4>& from, const View<T, 4>& to) {
-      for_each_index({2, kv_len, from.size(3)}, [&](Index g, Index j, Index d) {
-        to(order[j / page], g, j % page, d) = from(0, g, j, d);
-      });
+      for_each_index({2, kv_len, from.size(3)},
+          [&](Index g, Index j, Index d) { to(order[j / page], g, j % page, d) = from(0, g, j, d); });
     };
     copy(problem.k(), k);
     copy(problem.v(), v);
@@ -45,8 +43,7 @@ TYPED_TEST(CachedAttention, PagesOfTheCallerGiveTheBitsOfThePlainCall) {
 }
 
 /// Sequences of different lengths are bit-identical to each one alone, position biases included.
-template <class T>
-void expect_no_neighbours(CacheStorage storage) {
+template <class T> void expect_no_neighbours(CacheStorage storage) {
   const std::vector<Index> lengths = {5, 700, 0, 64, 1030, 333};
   const auto batch = static_cast<Index>(lengths.size());
   for (const Index q_len : {1, 4, 30}) {
@@ -58,9 +55,8 @@ void expect_no_neighbours(CacheStorage storage) {
       KVCache cache = empty_cache(kind, storage, batch, 2, 24, 17, 1030);
       fill_cache(cache, problem.k(), problem.v(), lengths, 3);
       const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight),
-                                     .position_bias = kind == CacheKind::kPages16
-                                                          ? PositionBias::alibi(alibi_slopes(4), Align::kBottomRight)
-                                                          : PositionBias()};
+          .position_bias =
+              kind == CacheKind::kPages16 ? PositionBias::alibi(alibi_slopes(4), Align::kBottomRight) : PositionBias()};
       for_each_isa(2, [&](Context& context) {
         const Answer<T> together(q, cache.key_value(), options, context);
         for (Index b = 0; b < batch; ++b) {
@@ -68,8 +64,8 @@ void expect_no_neighbours(CacheStorage storage) {
           const Index rows = 4 * q_len;
           EXPECT_TRUE(std::equal(alone.lse.data(), alone.lse.data() + rows, together.lse.data() + b * rows)) << b;
           EXPECT_EQ(std::memcmp(alone.out.data(), together.out.data() + b * rows * 17,
-                                static_cast<std::size_t>(rows * 17) * sizeof(T)),
-                    0)
+                        static_cast<std::size_t>(rows * 17) * sizeof(T)),
+              0)
               << cache_name(kind) << " sequence " << b << " of length " << lengths[static_cast<std::size_t>(b)];
         }
       });
@@ -83,8 +79,8 @@ TEST(CachedAttentionStorage, ALongerNeighbourChangesNoBits) {
   expect_no_neighbours<float>(CacheStorage::kBF16);
 }
 
-/// Bottom-right means the end of each sequence: rows are those of the reference with one offset per sequence, also under
-/// other masks.
+/// Bottom-right means the end of each sequence: rows are those of the reference with one offset per sequence, also
+/// under other masks.
 TYPED_TEST(CachedAttention, MasksMeetTheLengths) {
   using T = TypeParam;
   const std::vector<Index> lengths = {300, 41, 120}, offsets = {297, 38, 117};
@@ -102,7 +98,8 @@ TYPED_TEST(CachedAttention, MasksMeetTheLengths) {
       Worst worst;
       for_each_isa(1, [&](Context& context) {
         Result<T> result(problem);
-        attention_forward(problem.q(), cache.key_value(), {.out = result.out.view, .lse = result.lse}, {.mask = mask}, context);
+        attention_forward(
+            problem.q(), cache.key_value(), {.out = result.out.view, .lse = result.lse}, {.mask = mask}, context);
         EXPECT_TRUE(expectation.holds_forward(result, mask.describe(), worst));
       });
     }
@@ -110,28 +107,36 @@ TYPED_TEST(CachedAttention, MasksMeetTheLengths) {
   const auto position = [&](Index b, Index i) { return offsets[static_cast<std::size_t>(b)] + i; };
   expect(Mask(), [](Index, Index, Index, Index) { return true; });
   expect(Mask::causal(Align::kBottomRight), [&](Index b, Index, Index i, Index j) { return j <= position(b, i); });
-  expect(Mask::causal(std::span<const Index>(offsets)), [&](Index b, Index, Index i, Index j) { return j <= position(b, i); });
+  expect(Mask::causal(std::span<const Index>(offsets)),
+      [&](Index b, Index, Index i, Index j) { return j <= position(b, i); });
   expect(Mask::sliding(50, Align::kBottomRight),
-         [&](Index b, Index, Index i, Index j) { return j <= position(b, i) && j > position(b, i) - 50; });
+      [&](Index b, Index, Index i, Index j) { return j <= position(b, i) && j > position(b, i) - 50; });
   expect(Mask::causal(Align::kTopLeft), [&](Index, Index, Index i, Index j) { return j <= i; });
 }
 
 TYPED_TEST(CachedAttention, ARingIsAWindowOnEverything) {
-  check_ring<TypeParam>({.group = 2, .window = 90, .most = 400, .max_append = 30, .storage = kStorageOf<TypeParam>, .seed = 9});
+  check_ring<TypeParam>(
+      {.group = 2, .window = 90, .most = 400, .max_append = 30, .storage = kStorageOf<TypeParam>, .seed = 9});
 }
 
 /// First keys in the middle of a chunk, of a page, alone, more than the window, none of them overwritten.
 TYPED_TEST(CachedAttention, ARingPinsItsFirstKeys) {
   for (const Index first : {1, 4, 64, 130, 399}) {
     SCOPED_TRACE(first);
-    check_ring<TypeParam>(
-        {.group = 2, .window = 90, .most = 400, .max_append = 30, .first = first, .storage = kStorageOf<TypeParam>, .seed = 9});
+    check_ring<TypeParam>({.group = 2,
+        .window = 90,
+        .most = 400,
+        .max_append = 30,
+        .first = first,
+        .storage = kStorageOf<TypeParam>,
+        .seed = 9});
   }
   check_ring<TypeParam>({.group = 1, .window = 1, .most = 90, .first = 3, .storage = kStorageOf<TypeParam>, .seed = 2});
 }
 TEST(CachedAttentionStorage, ARingPinsItsFirstKeys) {
   for (const CacheStorage storage : {CacheStorage::kInt8, CacheStorage::kBF16, CacheStorage::kF16}) {
-    check_ring<float>({.group = 2, .window = 70, .most = 300, .max_append = 20, .first = 5, .storage = storage, .seed = 4});
+    check_ring<float>(
+        {.group = 2, .window = 70, .most = 300, .max_append = 20, .first = 5, .storage = storage, .seed = 4});
   }
 }
 
@@ -151,8 +156,8 @@ TYPED_TEST(CachedAttention, DecodingIsTheFullForward) {
         const auto part = [&](const View<T, 4>& x) { return x.sliced(2, done, done + n); };
         cache.append(part(problem.k()), part(problem.v()));
         attention_forward(part(problem.q()), cache.key_value(),
-                          {.out = part(result.out.view), .lse = View<T, 3>(result.lse).sliced(2, done, done + n)},
-                          {.mask = Mask::causal(Align::kBottomRight)}, context);
+            {.out = part(result.out.view), .lse = View<T, 3>(result.lse).sliced(2, done, done + n)},
+            {.mask = Mask::causal(Align::kBottomRight)}, context);
         done += n;
       }
       Worst worst;
@@ -204,7 +209,8 @@ TEST(CachedAttentionErrors, SayWhatIsWrongAndWriteNothing) {
   const Tensor<float> k({1, 2, 2, 8}), q({1, 2, 3, 8});
   for (int n = 0; n < 4; ++n) ring.append(k, k);
   Tensor<float> out({1, 2, 3, 8});
-  EXPECT_THROW(attention_forward(q, ring.key_value(), {.out = out}, {.mask = Mask::causal(Align::kBottomRight)}), OptionError);
+  EXPECT_THROW(
+      attention_forward(q, ring.key_value(), {.out = out}, {.mask = Mask::causal(Align::kBottomRight)}), OptionError);
   EXPECT_EQ(ring.length(0), 8);
 }
 
@@ -228,18 +234,19 @@ TEST(CachedAttentionErrors, ARingHidesNoKeyThatAMaskAsksFor) {
     const auto run = [&](const Mask& mask) { attention_forward(q, ring.key_value(), {.out = out}, {.mask = mask}); };
     run(window | Mask::first(4));
     for (Index n = kWindow; n < kLength; ++n) ring.append(one, one);
-    for (const Mask& mask : {Mask(), causal, window, Mask::sliding(kWindow - 1, kEnd), causal & Mask::keep(last, MaskAxes::kBk),
-                             Mask::keep(all, MaskAxes::kBk), window | Mask::first(first), sees(first), window & sees(9)}) {
+    for (const Mask& mask :
+        {Mask(), causal, window, Mask::sliding(kWindow - 1, kEnd), causal & Mask::keep(last, MaskAxes::kBk),
+            Mask::keep(all, MaskAxes::kBk), window | Mask::first(first), sees(first), window & sees(9)}) {
       SCOPED_TRACE(mask.describe());
       EXPECT_NO_THROW(run(mask));
     }
     const auto refuses = [&](const Mask& mask, Index key) {
       SCOPED_TRACE(mask.describe());
       expect_parts(text_of<OptionError>([&] { run(mask); }),
-                   {"the mask needs key " + std::to_string(key), mask.describe(), "for query 0 of sequence 0",
-                    "window 6, first " + std::to_string(first), "KVCacheConfig::first",
-                    first == 0 ? "& Mask::window(5, -1, Align::kBottomRight):"
-                               : "& (Mask::window(5, -1, Align::kBottomRight) | Mask::first(4)):"});
+          {"the mask needs key " + std::to_string(key), mask.describe(), "for query 0 of sequence 0",
+              "window 6, first " + std::to_string(first), "KVCacheConfig::first",
+              first == 0 ? "& Mask::window(5, -1, Align::kBottomRight):"
+                         : "& (Mask::window(5, -1, Align::kBottomRight) | Mask::first(4)):"});
     };
     refuses(window | Mask::first(first + 1), first);
     refuses((window | Mask::first(first + 2)) & causal, first);

@@ -1,4 +1,5 @@
-// Caches in fewer bits than the queries, against the reference on what is stored and against what rounding may cost. Not: layouts, masks, bits (cached_attention_test.cc).
+// Caches in fewer bits than the queries, against the reference on what is stored and against what rounding may cost.
+// Not: layouts, masks, bits (cached_attention_test.cc).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,8 +22,8 @@ TEST(CachedAttentionStorage, IsExactForWhatIsStored) {
   }
 }
 
-/// What 8 bits cost, from the bound of an element: a score moves by at most delta = max_j |scale| |q|_1 max|k_j| / 254, a
-/// weight by a factor within exp(+-2 delta), and a value by max|v_j| / 254.
+/// What 8 bits cost, from the bound of an element: a score moves by at most delta = max_j |scale| |q|_1 max|k_j| / 254,
+/// a weight by a factor within exp(+-2 delta), and a value by max|v_j| / 254.
 TEST(CachedAttentionStorage, IntegersStayWithinTheirBound) {
   for (const Index q_len : {1, 40}) {
     const Problem<float> problem(cached_case(2, q_len, 600, 64, 48, MaskKind::kCausalBottomRight));

@@ -1,5 +1,5 @@
-// What caches refuse, in which words, and that a refusal changes nothing, in every layout. Not: what attention refuses on them
-// (cached_attention_test.cc).
+// What caches refuse, in which words, and that a refusal changes nothing, in every layout. Not: what attention refuses
+// on them (cached_attention_test.cc).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,9 +38,11 @@ void expect_refusals_change_nothing(CacheLayout layout, CacheStorage storage) {
   const Tensor<double> wide_k({2, kHeads, 1, kWidth}), wide_v({2, kHeads, 1, kValueWidth});
   const std::vector<Index> twice = {1, 1}, unknown = {0, 4};
   if (is_ring) {
-    refuses([&] { cache.append(many.k, many.v); }, "a ring takes at most max_append tokens at once: got 60 for 8", option);
+    refuses(
+        [&] { cache.append(many.k, many.v); }, "a ring takes at most max_append tokens at once: got 60 for 8", option);
   } else {
-    refuses([&] { cache.append(many.k, many.v); }, "[KVCache::append] a sequence holds at most 40 tokens: got 6 and 60", full);
+    refuses([&] { cache.append(many.k, many.v); }, "[KVCache::append] a sequence holds at most 40 tokens: got 6 and 60",
+        full);
   }
   refuses([&] { cache.append(one.k, one.v); }, "k must be [2, 2, 1, 5]: got [1, 2, 1, 5]", shape);
   refuses([&] { cache.append(rows.k, rows.k); }, "v must be [2, 2, 6, 3]: got [2, 2, 6, 5]", shape);
@@ -62,7 +64,8 @@ void expect_refusals_change_nothing(CacheLayout layout, CacheStorage storage) {
 
 TEST(KVCache, RefusalsLeaveItAsItWas) {
   for (const CacheLayout layout : {CacheLayout::kContiguous, CacheLayout::kRing, CacheLayout::kPaged}) {
-    for (const CacheStorage storage : {CacheStorage::kF32, CacheStorage::kBF16, CacheStorage::kF16, CacheStorage::kInt8}) {
+    for (const CacheStorage storage :
+        {CacheStorage::kF32, CacheStorage::kBF16, CacheStorage::kF16, CacheStorage::kInt8}) {
       SCOPED_TRACE(testing::Message() << static_cast<int>(layout) << " " << static_cast<int>(storage));
       expect_refusals_change_nothing(layout, storage);
     }
@@ -108,7 +111,8 @@ TEST(KVCache, ConfigsThatCannotBe) {
   refuses({.head_dim = 4}, "capacity of at least 1 token: got 0");
   refuses({.head_dim = 4, .layout = CacheLayout::kRing}, "a window and max_append of at least 1: got 0, 1");
   refuses({.head_dim = 4, .layout = CacheLayout::kPaged}, "pages 0");
-  refuses({.head_dim = 4, .capacity = 9, .first = 1}, "first, the tokens that a ring pins, must not be negative, and 0");
+  refuses(
+      {.head_dim = 4, .capacity = 9, .first = 1}, "first, the tokens that a ring pins, must not be negative, and 0");
   refuses({.head_dim = 4, .layout = CacheLayout::kRing, .window = 4, .first = -1}, "got -1");
   refuses({.head_dim = 4, .sequences = 3, .max_sequences = 2, .capacity = 9}, "max_sequences");
   // Sums and products that overflow.
@@ -118,8 +122,9 @@ TEST(KVCache, ConfigsThatCannotBe) {
   refuses({.head_dim = 4, .layout = CacheLayout::kPaged, .capacity = largest, .pages = 1}, "below 2^40");
   refuses({.head_dim = 4, .max_sequences = largest, .capacity = 1}, "below 2^40");
   EXPECT_THROW(KVCache({.head_dim = 4, .layout = CacheLayout::kPaged, .page_size = large, .pages = large}), ShapeError);
-  EXPECT_THROW(KVCache({.head_dim = 4, .layout = CacheLayout::kPaged, .max_sequences = large, .page_size = 1, .pages = large}),
-               ShapeError);
+  EXPECT_THROW(
+      KVCache({.head_dim = 4, .layout = CacheLayout::kPaged, .max_sequences = large, .page_size = 1, .pages = large}),
+      ShapeError);
 }
 
 TEST(KeyValue, ChecksTheMemoryOfTheCaller) {

@@ -1,5 +1,5 @@
-// KVCache without attention: what it holds after any sequence of operations, and what rounding costs. The model is a vector of
-// rows per sequence. Not: what it refuses (kv_cache_errors_test.cc).
+// KVCache without attention: what it holds after any sequence of operations, and what rounding costs. The model is a
+// vector of rows per sequence. Not: what it refuses (kv_cache_errors_test.cc).
 #include "qkv/kv_cache.h"
 
 #include <gtest/gtest.h>
@@ -91,14 +91,10 @@ struct Operations {
 
   void step() {
     switch (random.below(8)) {
-      case 0:
-        return fork();
-      case 1:
-        return truncate();
-      case 2:
-        return random.below(2) == 0 ? free() : add();
-      default:
-        return append();
+      case 0: return fork();
+      case 1: return truncate();
+      case 2: return random.below(2) == 0 ? free() : add();
+      default: return append();
     }
   }
 };
@@ -147,15 +143,18 @@ TEST(KVCache, RefusesOnlyWhatDoesNotFit) {
   EXPECT_EQ(cache.length(fork), 8);
 }
 
-/// Any appends, forks and truncations: the first tokens and the last ones are those of the model, the others are refused.
+/// Any appends, forks and truncations: the first tokens and the last ones are those of the model, the others are
+/// refused.
 TEST(KVCache, ARingHoldsItsLastTokensAndItsFirstForEver) {
   constexpr Index kWindow = 7, kAppend = 4, kSlots = kWindow + kAppend - 1;
   for (const Index first : {0, 1, 3, 12, 30}) {
     SCOPED_TRACE(first);
     KVCacheConfig config = small_config(CacheLayout::kRing);
-    config.window = kWindow, config.max_append = kAppend, config.first = first, config.capacity = 0, config.sequences = 1;
+    config.window = kWindow, config.max_append = kAppend, config.first = first, config.capacity = 0,
+    config.sequences = 1;
     KVCache cache(config);
-    EXPECT_EQ(cache.bytes(), static_cast<std::size_t>(5 * kHeads * (kSlots + first) * (kWidth + kValueWidth)) * sizeof(float));
+    EXPECT_EQ(cache.bytes(),
+        static_cast<std::size_t>(5 * kHeads * (kSlots + first) * (kWidth + kValueWidth)) * sizeof(float));
     Random random(static_cast<std::uint64_t>(first));
     Model model{{0, {}}};
     std::map<Index, Index> oldest{{0, 0}};  // of those that are not pinned
@@ -174,7 +173,8 @@ TEST(KVCache, ARingHoldsItsLastTokensAndItsFirstForEver) {
         cache.free(s);
         model.erase(s);
       } else if (action == 2) {
-        const Index end = random.below(3) == 0 ? random.below(length + 1) : std::max<Index>(0, length - random.below(3));
+        const Index end =
+            random.below(3) == 0 ? random.below(length + 1) : std::max<Index>(0, length - random.below(3));
         if (end <= first || oldest[s] <= std::max(first, end - kWindow)) {
           cache.truncate(s, end);
           model[s].resize(static_cast<std::size_t>(end));
@@ -195,7 +195,7 @@ TEST(KVCache, ARingHoldsItsLastTokensAndItsFirstForEver) {
         Rows got(1, pinned);
         if (pinned > 0) {
           cache.read(each, 0, View<float, 3>(got.k.data(), {kHeads, pinned, kWidth}),
-                     View<float, 3>(got.v.data(), {kHeads, pinned, kValueWidth}));
+              View<float, 3>(got.v.data(), {kHeads, pinned, kValueWidth}));
         }
         for (Index j = 0; j < pinned; ++j) ASSERT_EQ(got.row(0, j), rows[static_cast<std::size_t>(j)]) << "after " << n;
         if (begin > pinned) {

@@ -1,5 +1,5 @@
-// A capture's bits: those of the weights, and beside any output. Its errors. Threads, batches and what else is captured:
-// relations_test.cc, the form captured.
+// A capture's bits: those of the weights, and beside any output. Its errors. Threads, batches and what else is
+// captured: relations_test.cc, the form captured.
 #include <gtest/gtest.h>
 
 #include "dispatch/kernels.h"
@@ -10,22 +10,21 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class CaptureBits : public testing::Test {};
+template <class T> class CaptureBits : public testing::Test {};
 TYPED_TEST_SUITE(CaptureBits, StorageTypes);
 
 /// Longer than a tile of queries and than several chunks, so that many items add to the same sums.
 AttentionCase long_case(MaskKind mask) {
   return {.batch = 2,
-          .num_heads = 2,
-          .num_kv_heads = 1,
-          .q_len = 390,
-          .kv_len = 700,
-          .head_dim = 20,
-          .v_head_dim = 12,
-          .mask = mask,
-          .dropout = 0.2,
-          .empty_row = EmptyRow::kMean};
+      .num_heads = 2,
+      .num_kv_heads = 1,
+      .q_len = 390,
+      .kv_len = 700,
+      .head_dim = 20,
+      .v_head_dim = 12,
+      .mask = mask,
+      .dropout = 0.2,
+      .empty_row = EmptyRow::kMean};
 }
 
 void expect_same(const CaptureResult& a, const CaptureResult& b) {
@@ -53,7 +52,8 @@ TYPED_TEST(CaptureBits, RowsAreTheWeights) {
       forward_with(problem, result, what, found, context);
       const View<const Accumulator<T>, 4> weights = result.weights;
       const View<const double, 4> rows = found.rows;
-      const bool pairs = has_bf16_products(context.isa()) && std::is_same_v<T, BFloat16>;  // their sums have another order
+      const bool pairs =
+          has_bf16_products(context.isa()) && std::is_same_v<T, BFloat16>;  // their sums have another order
       for_each_index({each.batch, each.q_len, pairs ? 0 : each.kv_len}, [&](Index b, Index i, Index j) {
         ASSERT_EQ(rows(b, 0, i, j), static_cast<double>(weights(b, 1, i, j))) << b << " " << i << " " << j;
       });
@@ -77,7 +77,8 @@ TYPED_TEST(CaptureBits, AttentionWeightsSeeTheSame) {
   });
 }
 
-/// Keys in a cache, of sequences of different lengths: each is captured as it is alone, and has no weight beyond its length.
+/// Keys in a cache, of sequences of different lengths: each is captured as it is alone, and has no weight beyond its
+/// length.
 TYPED_TEST(CaptureBits, OnACacheTheSame) {
   using T = TypeParam;
   AttentionCase each = long_case(MaskKind::kCausalBottomRight);
@@ -87,16 +88,19 @@ TYPED_TEST(CaptureBits, OnACacheTheSame) {
   const std::vector<Index> lengths{each.kv_len, 430};
   for (const CacheKind kind : {CacheKind::kContiguous, CacheKind::kPages16}) {
     SCOPED_TRACE(cache_name(kind));
-    KVCache cache = empty_cache(kind, kStorageOf<T>, each.batch, each.num_kv_heads, each.head_dim, each.v_head_dim, each.kv_len);
+    KVCache cache =
+        empty_cache(kind, kStorageOf<T>, each.batch, each.num_kv_heads, each.head_dim, each.v_head_dim, each.kv_len);
     fill_cache(cache, problem.k(), problem.v(), lengths, each.seed);
     for_each_isa(2, [&](Context& context) {
-      const Capture what{.rows = {3, 80}, .top_k = 5, .statistics = true, .column_mass = true, .map_rows = 4, .map_columns = 3};
+      const Capture what{
+          .rows = {3, 80}, .top_k = 5, .statistics = true, .column_mass = true, .map_rows = 4, .map_columns = 3};
       CaptureResult both;
       Result<T> result(problem);
       Tensor<Accumulator<T>> all({each.batch, each.num_heads, each.q_len, each.kv_len});
       AttentionOptions options = problem.options;
       options.capture = {what, both};
-      attention_forward(problem.q(), cache.key_value(), {.out = result.out.view, .lse = result.lse, .weights = all}, options, context);
+      attention_forward(problem.q(), cache.key_value(), {.out = result.out.view, .lse = result.lse, .weights = all},
+          options, context);
       for (Index b = 0; b < each.batch; ++b) {
         CaptureResult one;
         options.capture = {what, one};
@@ -104,13 +108,15 @@ TYPED_TEST(CaptureBits, OnACacheTheSame) {
         const auto keys = [&](const auto& x) { return x.sliced(0, b, b + 1).sliced(2, 0, length); };
         Tensor<Accumulator<T>> weights({1, each.num_heads, each.q_len, length});
         attention_forward(problem.q().sliced(0, b, b + 1), keys(problem.k()), keys(problem.v()),
-                          {.out = result.out.view.sliced(0, b, b + 1), .weights = weights}, options, context);
+            {.out = result.out.view.sliced(0, b, b + 1), .weights = weights}, options, context);
         const auto part = [&](const auto& of_both, const auto& of_one) {
           const auto whole = of_both.span().subspan(static_cast<std::size_t>(b * of_one.count()), of_one.span().size());
           return std::ranges::equal(whole, of_one.span());
         };
-        EXPECT_TRUE(part(both.top_weights, one.top_weights) && part(both.top_keys, one.top_keys) && part(both.map, one.map));
-        EXPECT_TRUE(part(both.statistics.entropy, one.statistics.entropy) && part(both.statistics.self, one.statistics.self));
+        EXPECT_TRUE(
+            part(both.top_weights, one.top_weights) && part(both.top_keys, one.top_keys) && part(both.map, one.map));
+        EXPECT_TRUE(
+            part(both.statistics.entropy, one.statistics.entropy) && part(both.statistics.self, one.statistics.self));
         EXPECT_TRUE(part(both.statistics.max_key, one.statistics.max_key));
         const auto same_keys = [&](const auto* whole, const auto* alone, Index rows) {
           for (Index row = 0; row < rows; ++row) {

@@ -1,5 +1,5 @@
-// The results of a capture, held against the weights of the reference over the case list, forward and backward, each type, on
-// every instruction set; and results captured in two ways against each other.
+// The results of a capture, held against the weights of the reference over the case list, forward and backward, each
+// type, on every instruction set; and results captured in two ways against each other.
 #include <gtest/gtest.h>
 
 #include "support/checks/check_capture.h"
@@ -9,22 +9,19 @@ namespace qkv::test {
 namespace {
 
 /// The edges and every `step`-th case of the pairwise list.
-template <class T>
-std::vector<AttentionCase> capture_cases(double max_work, std::size_t step) {
+template <class T> std::vector<AttentionCase> capture_cases(double max_work, std::size_t step) {
   std::vector<AttentionCase> cases = edge_cases();
   for (const AttentionCase& each : part_for<T>(pairwise_cases(max_work), step)) cases.push_back(each);
   return cases;
 }
 
-template <class T>
-void run_forward_cases(double max_work, std::size_t step, const char* title) {
+template <class T> void run_forward_cases(double max_work, std::size_t step, const char* title) {
   Worst worst;
   for (const AttentionCase& each : capture_cases<T>(max_work, step)) check_capture_forward<T>(each, worst);
   worst.print(title);
 }
 
-template <class T>
-void run_backward_cases(double max_work, std::size_t step, const char* title) {
+template <class T> void run_backward_cases(double max_work, std::size_t step, const char* title) {
   Worst worst;
   for (const AttentionCase& each : capture_cases<T>(max_work, step)) check_capture_backward<T>(each, worst);
   worst.print(title);

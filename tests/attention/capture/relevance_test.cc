@@ -1,5 +1,5 @@
-// Relevance maps (weights times gradient, only what is above 0, the mean over heads): held against the same made by plain loops
-// from the whole rows of a capture without them. Not: whether those are right (capture_test.cc).
+// Relevance maps (weights times gradient, only what is above 0, the mean over heads): held against the same made by
+// plain loops from the whole rows of a capture without them. Not: whether those are right (capture_test.cc).
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -9,22 +9,21 @@
 namespace qkv::test {
 namespace {
 
-template <class T>
-class Relevance : public testing::Test {};
+template <class T> class Relevance : public testing::Test {};
 TYPED_TEST_SUITE(Relevance, StorageTypes);
 
 /// More than two items of queries, and chunks of keys, of which some are masked.
 AttentionCase relevance_case(MaskKind mask, std::uint64_t seed) {
   return {.batch = 2,
-          .num_heads = 4,
-          .num_kv_heads = 2,
-          .q_len = 45,
-          .kv_len = 131,
-          .head_dim = 12,
-          .v_head_dim = 7,
-          .mask = mask,
-          .dropout = seed % 2 == 0 ? 0.3 : 0.0,
-          .seed = seed};
+      .num_heads = 4,
+      .num_kv_heads = 2,
+      .q_len = 45,
+      .kv_len = 131,
+      .head_dim = 12,
+      .v_head_dim = 7,
+      .mask = mask,
+      .dropout = seed % 2 == 0 ? 0.3 : 0.0,
+      .seed = seed};
 }
 
 /// The entries [B, results, Tq, Tk] of a relevance map, from those of every head.
@@ -64,8 +63,8 @@ void expect_of(const Tensor<double>& entries, const Capture& what, const Capture
         std::vector<Index> order;
         for (Index j = 0; j < kv_len; ++j) {
           column[static_cast<std::size_t>(j)] += e(b, h, i, j);
-          cell[static_cast<std::size_t>(i * what.map_rows / q_len * what.map_columns + j * what.map_columns / kv_len)] +=
-              e(b, h, i, j);
+          cell[static_cast<std::size_t>(
+              i * what.map_rows / q_len * what.map_columns + j * what.map_columns / kv_len)] += e(b, h, i, j);
           size += std::abs(e(b, h, i, j));
           if (e(b, h, i, j) != 0) order.push_back(j);
         }
@@ -116,7 +115,8 @@ TYPED_TEST(Relevance, IsMadeFromTheRowsOfEveryHead) {
 
 TYPED_TEST(Relevance, HasTheSameBitsForAnyNumberOfThreads) {
   const Problem<TypeParam> problem(relevance_case(MaskKind::kCausalBottomRight, 2));
-  Capture what{.rows = {3}, .top_k = 3, .column_mass = true, .map_rows = 5, .map_columns = 7, .of = CaptureOf::kGradient};
+  Capture what{
+      .rows = {3}, .top_k = 3, .column_mass = true, .map_rows = 5, .map_columns = 7, .of = CaptureOf::kGradient};
   what.positive = what.mean_of_heads = true;
   CaptureResult one;
   for (const int threads : {1, 2, 5}) {
@@ -131,7 +131,7 @@ TYPED_TEST(Relevance, HasTheSameBitsForAnyNumberOfThreads) {
       continue;
     }
     for (const auto member :
-         {&CaptureResult::rows, &CaptureResult::top_weights, &CaptureResult::map, &CaptureResult::column_mass}) {
+        {&CaptureResult::rows, &CaptureResult::top_weights, &CaptureResult::map, &CaptureResult::column_mass}) {
       EXPECT_TRUE(same_bits(found.*member, one.*member));
     }
     EXPECT_TRUE(same_bits(found.top_keys, one.top_keys));

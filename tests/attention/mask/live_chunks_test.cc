@@ -38,7 +38,8 @@ Index next_key_of(const void* mask, Index, Index head, Index, Index, Index key) 
 TEST(LiveChunks, DecodeAsksOnlyAboutThose) {
   for_each_isa(1, [](Context& context) {
     const DecodeKernels<float>& kernels = kernel_tables(context.isa()).cache.f32;
-    const Index chunk = kernels.chunk(StoredType::kF32, kDim, kDim), keys = kernels.part_keys(StoredType::kF32, kDim, kDim);
+    const Index chunk = kernels.chunk(StoredType::kF32, kDim, kDim),
+                keys = kernels.part_keys(StoredType::kF32, kDim, kDim);
     const Tensor<float> q({kGroup, kDim}), k({keys, kDim});
     Tensor<float> out({kGroup, kDim}), lse({kGroup});
     const auto rows_of = [](const Tensor<float>& t) {

@@ -1,5 +1,5 @@
-// The algebra of masks against predicates of single pairs: every leaf and random expressions, at any place of a tile, verdicts,
-// lane masks, ranges and the next key. Not: attention through them (cases_test.cc), drawings (mask_test.cc).
+// The algebra of masks against predicates of single pairs: every leaf and random expressions, at any place of a tile,
+// verdicts, lane masks, ranges and the next key. Not: attention through them (cases_test.cc), drawings (mask_test.cc).
 #include "support/cases/mask_algebra.h"
 
 #include <gtest/gtest.h>
@@ -17,19 +17,12 @@ namespace {
 struct Sizes {
   Index batch, num_heads, q_len, kv_len;
 };
-constexpr std::array<Sizes, 9> kSizes = {{{1, 1, 1, 1},
-                                          {2, 2, 5, 7},
-                                          {2, 1, 33, 33},
-                                          {1, 3, 70, 130},
-                                          {3, 2, 150, 90},
-                                          {2, 2, 1, 300},
-                                          {2, 1, 300, 1},
-                                          {2, 2, 0, 5},
-                                          {2, 2, 5, 0}}};
+constexpr std::array<Sizes, 9> kSizes = {{{1, 1, 1, 1}, {2, 2, 5, 7}, {2, 1, 33, 33}, {1, 3, 70, 130}, {3, 2, 150, 90},
+    {2, 2, 1, 300}, {2, 1, 300, 1}, {2, 2, 0, 5}, {2, 2, 5, 0}}};
 
 /// The answers for one tile, against the predicate.
-void expect_tile(const BoundMask& bound, const reference::Keep& keep, Index b, Index h, Index i0, Index ni, Index j0,
-                 Index nj) {
+void expect_tile(
+    const BoundMask& bound, const reference::Keep& keep, Index b, Index h, Index i0, Index ni, Index j0, Index nj) {
   std::array<std::uint32_t, 512> words{};
   const int verdict = mask_tile(&bound, b, h, i0, ni, j0, nj, words.data());
   Index kept = 0;
@@ -87,7 +80,8 @@ void expect_mask(const MaskCase& made, const Sizes& s, Random& random) {
   for (Index b = 0; b < s.batch; ++b) {
     for (Index h = 0; h < s.num_heads; ++h) {
       for (Index i = 0; i < s.q_len; ++i) {
-        for (Index j = 0; j < s.kv_len; ++j) ASSERT_EQ(drawing(b, h, i, j) != 0, made.keep(b, h, i, j)) << i << ", " << j;
+        for (Index j = 0; j < s.kv_len; ++j)
+          ASSERT_EQ(drawing(b, h, i, j) != 0, made.keep(b, h, i, j)) << i << ", " << j;
       }
       const reference::Keep keep = [&](Index sb, Index sh, Index i, Index j) { return drawing(sb, sh, i, j) != 0; };
       for (int n = 0; n < 5; ++n) {

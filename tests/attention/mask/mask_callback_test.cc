@@ -37,7 +37,8 @@ TEST(MaskCallback, WhatACallbackThrowsReachesTheCaller) {
       for_each_isa(4, [&](Context& context) {
         EXPECT_THROW(attention_forward(q, k, k, {.out = out, .lse = lse}, options, context), Stop);
         EXPECT_THROW(attention_forward(q, k, {}, {.weights = weights}, options, context), Stop);
-        EXPECT_THROW(attention_backward(q, k, k, out, lse, dout, {.dq = dq, .dk = dk, .dv = dv}, options, context), Stop);
+        EXPECT_THROW(
+            attention_backward(q, k, k, out, lse, dout, {.dq = dq, .dk = dk, .dv = dv}, options, context), Stop);
         EXPECT_THROW(attention_plan(q, k, k, options, context), Stop);
         // The context works on.
         EXPECT_NO_THROW(attention_forward(q, k, k, {.out = out, .lse = lse}, {.mask = Mask::first(9)}, context));

@@ -1,5 +1,5 @@
-// What masks refuse, by themselves and for the sizes of a call: the type of each error and what its text names. Not: the
-// refusals of causal, window, lengths and dense masks (errors_test.cc).
+// What masks refuse, by themselves and for the sizes of a call: the type of each error and what its text names. Not:
+// the refusals of causal, window, lengths and dense masks (errors_test.cc).
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -13,8 +13,7 @@ namespace {
 using Values = std::vector<Index>;
 constexpr Index kLargest = std::numeric_limits<Index>::max();
 
-template <class E, class F>
-void expect_error(F&& call, std::initializer_list<std::string_view> parts) {
+template <class E, class F> void expect_error(F&& call, std::initializer_list<std::string_view> parts) {
   expect_parts(text_of<E>(call), parts);
 }
 
@@ -41,18 +40,21 @@ TEST(MaskErrors, Documents) {
   expect_error<ShapeError>(documents({0, 3, 4}, {0, 4}), {"[Mask::documents]", "2", "1"});
   const Values q = {0, 2, 4};
   expect_error<OptionError>([&] { Mask::documents(q, q, Mask::first(1)); }, {"[Mask::documents]", "first(1)"});
-  expect_error<OptionError>([&] { Mask::documents(q, q, Mask::causal() | Mask::window(1, 1)); }, {"[Mask::documents]", "|"});
+  expect_error<OptionError>(
+      [&] { Mask::documents(q, q, Mask::causal() | Mask::window(1, 1)); }, {"[Mask::documents]", "|"});
   expect_error<OptionError>(
       [&] {
         Mask::documents(q, Values{0, 2, 5}, Mask::causal());
       },
       {"[Mask::documents]", "kBottomRight", "Tq 2, Tk 3"});
   // Far ends cost no memory and overflow nothing.
-  expect_error<OptionError>(documents({0, kLargest}, {0, 4}), {"[Mask::documents]", "q_offsets", "9223372036854775807"});
-  expect_error<OptionError>(documents({0, 4}, {0, kLargest}), {"[Mask::documents]", "k_offsets", "9223372036854775807"});
+  expect_error<OptionError>(
+      documents({0, kLargest}, {0, 4}), {"[Mask::documents]", "q_offsets", "9223372036854775807"});
+  expect_error<OptionError>(
+      documents({0, 4}, {0, kLargest}), {"[Mask::documents]", "k_offsets", "9223372036854775807"});
   EXPECT_NO_THROW(documents({0, kLargest >> 4}, {0, kLargest >> 5})());
-  expect_error<ShapeError>([&] { Mask::documents(q, q, Mask::causal(Values{1})); },
-                           {"[Mask::documents]", "one offset per document"});
+  expect_error<ShapeError>(
+      [&] { Mask::documents(q, q, Mask::causal(Values{1})); }, {"[Mask::documents]", "one offset per document"});
 }
 
 /// Sizes of a call: B 2, H 3, Tq 4, Tk 6.
@@ -85,14 +87,15 @@ TEST(MaskErrors, SizesOfACall) {
   expect_misfit(Mask::documents(Values{0, 1, kLargest >> 4}, Values{0, 1, kLargest >> 4}), {"queries", "Tq 4"});
   expect_misfit(Mask::document_ids(Values{0, 0, 0, 0}, Values{0, 0, 0}), {"document_ids", "keys", "3", "6"});
   const Tensor<Index> three({3, 4}), keys({3, 6});
-  expect_misfit(Mask::document_ids(View<const Index, 2>(three), View<const Index, 2>(keys)), {"document_ids", "3", "2"});
+  expect_misfit(
+      Mask::document_ids(View<const Index, 2>(three), View<const Index, 2>(keys)), {"document_ids", "3", "2"});
   // Wherever it stands: within unions and beside others.
   expect_misfit(Mask::first(1) | (Mask::first(2) & Mask::global_rows(Values{4})), {"global rows"});
   expect_misfit(Mask::key_lengths(Values{1, 2}) & (Mask::first(1) | Mask::causal(Align::kBottomRight)),
-                {"offsets", "key lengths"});
+      {"offsets", "key lengths"});
   const Tensor<Index> one({1, 4}), two({2, 6});
-  expect_error<ShapeError>([&] { Mask::document_ids(View<const Index, 2>(one), View<const Index, 2>(two)); },
-                           {"[1, 4]", "[2, 6]"});
+  expect_error<ShapeError>(
+      [&] { Mask::document_ids(View<const Index, 2>(one), View<const Index, 2>(two)); }, {"[1, 4]", "[2, 6]"});
 }
 
 TEST(MaskErrors, BlockMaps) {
@@ -104,32 +107,37 @@ TEST(MaskErrors, BlockMaps) {
     change(map);
     return [map] { Mask::blocks(map); };
   };
-  expect_error<OptionError>(broken([](BlockMap& m) { m.columns[1] = 3; }), {"[Mask::blocks]", "below 3", "got 3 in row 0"});
+  expect_error<OptionError>(
+      broken([](BlockMap& m) { m.columns[1] = 3; }), {"[Mask::blocks]", "below 3", "got 3 in row 0"});
   expect_error<OptionError>(broken([](BlockMap& m) { m.columns[2] = -1; }), {"[Mask::blocks]", "-1 in row 1"});
-  expect_error<OptionError>(broken([](BlockMap& m) { m.columns[1] = 0; }), {"[Mask::blocks]", "ascend", "0, 0 in row 0"});
+  expect_error<OptionError>(
+      broken([](BlockMap& m) { m.columns[1] = 0; }), {"[Mask::blocks]", "ascend", "0, 0 in row 0"});
   expect_error<OptionError>(broken([](BlockMap& m) { m.row_begin[1] = 5; }), {"[Mask::blocks]", "row_begin", "5"});
   expect_error<OptionError>(broken([](BlockMap& m) { m.row_begin[0] = 1; }), {"[Mask::blocks]", "row_begin", "1..4"});
-  expect_error<OptionError>(broken([](BlockMap& m) { m.row_begin.pop_back(); }), {"[Mask::blocks]", "row_begin", "2: got 2"});
+  expect_error<OptionError>(
+      broken([](BlockMap& m) { m.row_begin.pop_back(); }), {"[Mask::blocks]", "row_begin", "2: got 2"});
   expect_error<OptionError>(broken([](BlockMap& m) { m.q_block = 0; }), {"[Mask::blocks]", "0 x 2"});
   expect_error<OptionError>(broken([](BlockMap& m) { m.num_heads = 0; }), {"[Mask::blocks]", "1 x 0"});
   // Products of sizes that overflow.
-  expect_error<OptionError>(broken([](BlockMap& m) { m.kv_block = kLargest; }), {"[Mask::blocks]", "2 x 9223372036854775807"});
-  expect_error<OptionError>(broken([](BlockMap& m) { m.kv_blocks = kLargest; }),
-                            {"[Mask::blocks]", "9223372036854775807 of 2"});
+  expect_error<OptionError>(
+      broken([](BlockMap& m) { m.kv_block = kLargest; }), {"[Mask::blocks]", "2 x 9223372036854775807"});
+  expect_error<OptionError>(
+      broken([](BlockMap& m) { m.kv_blocks = kLargest; }), {"[Mask::blocks]", "9223372036854775807 of 2"});
   expect_error<OptionError>(broken([](BlockMap& m) { m.batch = m.num_heads = Index{1} << 32; }),
-                            {"[Mask::blocks]", "4294967296 x 4294967296 x 2"});
+      {"[Mask::blocks]", "4294967296 x 4294967296 x 2"});
   const BlockMap small = block_map(Mask(), {.q_len = 2, .kv_len = 6, .q_block = 2, .kv_block = 2});
   expect_misfit(Mask::blocks(small), {"block map", "1 x 3", "4 x 6"});
   const BlockMap heads = block_map(Mask(), {.num_heads = 2, .q_len = 4, .kv_len = 6, .q_block = 2, .kv_block = 2});
   expect_misfit(Mask::blocks(heads), {"block map", "1 x 2", "2 x 3"});
-  expect_error<OptionError>([] { block_map(LongformerBlocks{.length = 8, .block = 4, .global_blocks = {2}}); },
-                            {"below 2", "2"});
+  expect_error<OptionError>(
+      [] { block_map(LongformerBlocks{.length = 8, .block = 4, .global_blocks = {2}}); }, {"below 2", "2"});
   expect_error<OptionError>([] { block_map(LongformerBlocks{.length = 8, .block = 0}); }, {"block 0"});
   expect_error<OptionError>([] { block_map(BigBirdBlocks{.length = 8, .random_blocks = -1}); }, {"-1"});
   expect_error<OptionError>([] { block_map(BigBirdBlocks{.length = -8}); }, {"-8"});
   expect_error<OptionError>([] { block_map(BigBirdBlocks{.length = 8, .block = kLargest}); }, {"9223372036854775807"});
   expect_error<OptionError>([] { block_map(LongformerBlocks{.length = kLargest}); }, {"length 9223372036854775807"});
-  expect_error<OptionError>([] { block_map(Mask(), {.q_len = 1, .kv_len = 1, .kv_block = kLargest}); }, {"64 x 9223372036"});
+  expect_error<OptionError>(
+      [] { block_map(Mask(), {.q_len = 1, .kv_len = 1, .kv_block = kLargest}); }, {"64 x 9223372036"});
   expect_error<OptionError>([] { block_map(Mask(), {.q_len = 1, .kv_len = 1, .q_block = 0}); }, {"0 x 64"});
 }
 

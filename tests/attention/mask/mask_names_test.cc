@@ -1,6 +1,7 @@
-// The masks that other systems have a name for, each as this library spells it, against the definition that its own source
-// gives. Sources: xformers/ops/fmha/attn_bias.py; torch.nn.attention.flex_attention's documentation and attention-gym's masks;
-// transformers/masking_utils.py. Not: other layouts of keys than xFormers names (cached_attention_test.cc).
+// The masks that other systems have a name for, each as this library spells it, against the definition that its own
+// source gives. Sources: xformers/ops/fmha/attn_bias.py; torch.nn.attention.flex_attention's documentation and
+// attention-gym's masks; transformers/masking_utils.py. Not: other layouts of keys than xFormers names
+// (cached_attention_test.cc).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,8 +44,7 @@ Offsets starts_of(const Offsets& lengths) {
 }
 
 /// xFormers' materialize: for each document, what `block(i, j, queries, keys)` keeps of it, in its own positions.
-template <class Block>
-Keep in_documents(Offsets q, Offsets k, Block block) {
+template <class Block> Keep in_documents(Offsets q, Offsets k, Block block) {
   return [=](Index, Index, Index i, Index j) {
     for (std::size_t d = 0; d + 1 < q.size(); ++d) {
       if (i < q[d] || i >= q[d + 1] || j < k[d] || j >= k[d + 1]) continue;
@@ -72,13 +72,15 @@ TEST(MaskNames, XFormersOfOneSequence) {
   expect_named("LowerTriangularMask", Mask::causal(Align::kTopLeft), wide, plain(tril, wide));
   // LowerTriangularMaskWithTensorBias is this one beside AttentionOptions::bias (cases_test.cc).
   expect_named("LowerTriangularMask", Mask::causal(), square, plain(tril, square));
-  expect_named("LowerTriangularFromBottomRightMask", Mask::causal(Align::kBottomRight), wide, plain(tril_bottom_right, wide));
+  expect_named(
+      "LowerTriangularFromBottomRightMask", Mask::causal(Align::kBottomRight), wide, plain(tril_bottom_right, wide));
   expect_named("LowerTriangularFromBottomRightLocalAttentionMask(3)", Mask::sliding(3, Align::kBottomRight), wide,
-               plain(local_causal(3, true), wide));
+      plain(local_causal(3, true), wide));
   const auto local = [](Index i, Index j, Index queries, Index keys) {
     return i - 1 <= j + queries - keys && j + queries - keys <= i + 2;
   };
-  expect_named("LocalAttentionFromBottomRightMask(1, 2)", Mask::window(1, 2, Align::kBottomRight), wide, plain(local, wide));
+  expect_named(
+      "LocalAttentionFromBottomRightMask(1, 2)", Mask::window(1, 2, Align::kBottomRight), wide, plain(local, wide));
 }
 
 TEST(MaskNames, XFormersBlockDiagonal) {
@@ -87,22 +89,21 @@ TEST(MaskNames, XFormersBlockDiagonal) {
   const std::array<Index, 4> sizes = {1, 1, q.back(), k.back()}, square = {1, 1, q.back(), q.back()};
   const auto all = [](Index, Index, Index, Index) { return true; };
   expect_named("BlockDiagonalMask", Mask::documents(q, k), sizes, in_documents(q, k, all));
-  expect_named("BlockDiagonalMask of one list", Mask::documents(q), square,
-               in_documents(q, q, all));
-  expect_named("BlockDiagonalCausalMask", Mask::documents(q, k, Mask::causal(Align::kTopLeft)), sizes,
-               in_documents(q, k, tril));
-  expect_named("BlockDiagonalCausalMask of one list", Mask::documents(q) & Mask::causal(), square,
-               in_documents(q, q, tril));
-  expect_named("BlockDiagonalCausalFromBottomRightMask", Mask::documents(q, k, Mask::causal(Align::kBottomRight)), sizes,
-               in_documents(q, k, tril_bottom_right));
-  expect_named("BlockDiagonalCausalLocalAttentionMask(2)", Mask::documents(q, k, Mask::sliding(2, Align::kTopLeft)), sizes,
-               in_documents(q, k, local_causal(2, false)));
+  expect_named("BlockDiagonalMask of one list", Mask::documents(q), square, in_documents(q, q, all));
+  expect_named(
+      "BlockDiagonalCausalMask", Mask::documents(q, k, Mask::causal(Align::kTopLeft)), sizes, in_documents(q, k, tril));
+  expect_named(
+      "BlockDiagonalCausalMask of one list", Mask::documents(q) & Mask::causal(), square, in_documents(q, q, tril));
+  expect_named("BlockDiagonalCausalFromBottomRightMask", Mask::documents(q, k, Mask::causal(Align::kBottomRight)),
+      sizes, in_documents(q, k, tril_bottom_right));
+  expect_named("BlockDiagonalCausalLocalAttentionMask(2)", Mask::documents(q, k, Mask::sliding(2, Align::kTopLeft)),
+      sizes, in_documents(q, k, local_causal(2, false)));
   expect_named("BlockDiagonalCausalLocalAttentionFromBottomRightMask(2)",
-               Mask::documents(q, k, Mask::sliding(2, Align::kBottomRight)), sizes,
-               in_documents(q, k, local_causal(2, true)));
+      Mask::documents(q, k, Mask::sliding(2, Align::kBottomRight)), sizes, in_documents(q, k, local_causal(2, true)));
 }
 
-/// Each document is a sequence whose keys lie in the pages that a block table names; the mask is that of its own positions.
+/// Each document is a sequence whose keys lie in the pages that a block table names; the mask is that of its own
+/// positions.
 TEST(MaskNames, XFormersPaged) {
   constexpr Index kBatch = 4, kQueries = 2, kPage = 2, kPages = 12, kWidth = 8;
   const Offsets lengths = {2, 3, 6, 5}, begins = {0, 1, 3, 2};
@@ -126,7 +127,7 @@ TEST(MaskNames, XFormersPaged) {
         for (Index i = 0; i < kQueries; ++i) keep.data()[i * length + j] = definition(b, i, j, length);
       }
       attention_forward(queries.sliced(0, b, b + 1), own, own, {.out = alone},
-                        {.mask = Mask::keep(View<const std::uint8_t, 4>(keep))});
+          {.mask = Mask::keep(View<const std::uint8_t, 4>(keep))});
       const double* own_out = out.data() + b * kQueries * kWidth;
       for (Index n = 0; n < alone.count(); ++n) EXPECT_NEAR(own_out[n], alone.data()[n], 1e-14) << "document " << b;
     }
@@ -134,14 +135,15 @@ TEST(MaskNames, XFormersPaged) {
   const auto begin_of = [&](Index b) { return begins[static_cast<std::size_t>(b)]; };
   expect_paged("PagedBlockDiagonalPaddedKeysMask", Mask(), [](Index, Index, Index, Index) { return true; });
   expect_paged("PagedBlockDiagonalCausalWithOffsetPaddedKeysMask", Mask::causal(Align::kBottomRight),
-               [](Index, Index i, Index j, Index length) { return tril_bottom_right(i, j, kQueries, length); });
+      [](Index, Index i, Index j, Index length) { return tril_bottom_right(i, j, kQueries, length); });
   expect_paged("PagedBlockDiagonalCausalLocalPaddedKeysMask(3)", Mask::sliding(3, Align::kBottomRight),
-               [](Index, Index i, Index j, Index length) { return local_causal(3, true)(i, j, kQueries, length); });
+      [](Index, Index i, Index j, Index length) { return local_causal(3, true)(i, j, kQueries, length); });
   expect_paged("PagedBlockDiagonalGappyKeysMask", Mask::key_starts(begins),
-               [&](Index b, Index, Index j, Index) { return j >= begin_of(b); });
-  expect_paged(
-      "PagedBlockDiagonalCausalWithOffsetGappyKeysMask", Mask::key_starts(begins) & Mask::causal(Align::kBottomRight),
-      [&](Index b, Index i, Index j, Index length) { return j >= begin_of(b) && tril_bottom_right(i, j, kQueries, length); });
+      [&](Index b, Index, Index j, Index) { return j >= begin_of(b); });
+  expect_paged("PagedBlockDiagonalCausalWithOffsetGappyKeysMask",
+      Mask::key_starts(begins) & Mask::causal(Align::kBottomRight), [&](Index b, Index i, Index j, Index length) {
+        return j >= begin_of(b) && tril_bottom_right(i, j, kQueries, length);
+      });
 }
 
 TEST(MaskNames, HuggingFaceFunctions) {
@@ -157,7 +159,7 @@ TEST(MaskNames, HuggingFaceFunctions) {
   expect_named("sliding_window_overlay(5)", Mask::window(4, -1), sizes, sliding);
   expect_named("sliding_window_causal_mask_function(5)", Mask::sliding(5), sizes, and_masks(sliding, causal));
   expect_named("sliding_window_bidirectional_overlay(5)", Mask::window(5, 5), sizes,
-               [](Index, Index, Index q, Index kv) { return std::abs(q - kv) <= 5; });
+      [](Index, Index, Index q, Index kv) { return std::abs(q - kv) <= 5; });
   const Offsets left_padding = {0, 3};
   const Keep chunked = [=](Index b, Index, Index q, Index kv) {
     const Index pad = left_padding[static_cast<std::size_t>(b)];
@@ -165,7 +167,7 @@ TEST(MaskNames, HuggingFaceFunctions) {
   };
   expect_named("chunked_overlay(6, left_padding)", Mask::chunked(6, left_padding), sizes, chunked);
   expect_named("chunked_causal_mask_function(6, left_padding)", Mask::chunked(6, left_padding) & Mask::causal(), sizes,
-               and_masks(chunked, causal));
+      and_masks(chunked, causal));
 
   Tensor<std::uint8_t> padding({2, length});  // left padding of 0 and 3, as tokenizers make it
   for (Index n = 0; n < 2 * length; ++n) padding.data()[n] = n < length || n - length >= 3;
@@ -175,7 +177,7 @@ TEST(MaskNames, HuggingFaceFunctions) {
   expect_named("padding_mask_function, left", Mask::key_starts(left_padding), sizes, padded);
   const Offsets lengths = {23, 11};
   expect_named("padding_mask_function, right", Mask::key_lengths(lengths), sizes,
-               [=](Index b, Index, Index, Index kv) { return kv < lengths[static_cast<std::size_t>(b)]; });
+      [=](Index b, Index, Index, Index kv) { return kv < lengths[static_cast<std::size_t>(b)]; });
 
   Tensor<Index> ids({2, length}), blocks({2, length});  // packed sequences; image blocks, -1: text
   for (Index n = 0; n < 2 * length; ++n) {
@@ -184,16 +186,16 @@ TEST(MaskNames, HuggingFaceFunctions) {
   }
   const View<const Index, 2> packed = ids, block_ids = blocks;
   expect_named("packed_sequence_mask_function", Mask::document_ids(packed), sizes,
-               [=](Index b, Index, Index q, Index kv) { return packed(b, q) == packed(b, kv); });
+      [=](Index b, Index, Index q, Index kv) { return packed(b, q) == packed(b, kv); });
   const Keep blockwise = [=](Index b, Index, Index q, Index kv) {
     return block_ids(b, q) == block_ids(b, kv) && block_ids(b, q) >= 0;
   };
   expect_named("blockwise_overlay", Mask::document_ids(block_ids), sizes, blockwise);
   expect_named("or_masks(causal, blockwise_overlay)", Mask::causal() | Mask::document_ids(block_ids), sizes,
-               [=](Index s, Index h, Index q, Index kv) { return causal(s, h, q, kv) || blockwise(s, h, q, kv); });
+      [=](Index s, Index h, Index q, Index kv) { return causal(s, h, q, kv) || blockwise(s, h, q, kv); });
   const Offsets cached = {4, 4};  // add_offsets_to_mask_function(causal, q_offset 4): four keys are cached
   expect_named("add_offsets_to_mask_function(causal, 4, 0)", Mask::causal(cached), {2, 1, length - 4, length},
-               [](Index, Index, Index q, Index kv) { return kv <= q + 4; });
+      [](Index, Index, Index q, Index kv) { return kv <= q + 4; });
 }
 
 TEST(MaskNames, FlexAttentionAndItsGym) {
@@ -201,24 +203,24 @@ TEST(MaskNames, FlexAttentionAndItsGym) {
   const std::array<Index, 4> sizes = {2, 2, length, length};
   expect_named("causal_mask", Mask::causal(), sizes, [](Index, Index, Index q, Index kv) { return q >= kv; });
   expect_named("sliding_window_causal", Mask::causal() & Mask::window(5, -1), sizes,
-               [](Index, Index, Index q, Index kv) { return q >= kv && q - kv <= 5; });
+      [](Index, Index, Index q, Index kv) { return q >= kv && q - kv <= 5; });
   const Offsets prefix = {7, 2};
   expect_named("prefix_lm", Mask::prefix(prefix) | Mask::causal(), sizes,
-               [=](Index b, Index, Index q, Index kv) { return kv <= prefix[static_cast<std::size_t>(b)] - 1 || kv <= q; });
+      [=](Index b, Index, Index q, Index kv) { return kv <= prefix[static_cast<std::size_t>(b)] - 1 || kv <= q; });
   const Offsets offsets = {0, 5, 13, length};
   const auto document = [=](Index p) { return p < 5 ? 0 : p < 13 ? 1 : 2; };
   expect_named("document_mask", Mask::documents(offsets), sizes,
-               [=](Index, Index, Index q, Index kv) { return document(q) == document(kv); });
+      [=](Index, Index, Index q, Index kv) { return document(q) == document(kv); });
   expect_named("document_causal_mask", Mask::documents(offsets, offsets, Mask::causal()), sizes,
-               [=](Index, Index, Index q, Index kv) {
-                 const Index base_q = offsets[static_cast<std::size_t>(document(q))];
-                 const Index base_kv = offsets[static_cast<std::size_t>(document(kv))];
-                 return document(q) == document(kv) && q - base_q >= kv - base_kv;
-               });
+      [=](Index, Index, Index q, Index kv) {
+        const Index base_q = offsets[static_cast<std::size_t>(document(q))];
+        const Index base_kv = offsets[static_cast<std::size_t>(document(kv))];
+        return document(q) == document(kv) && q - base_q >= kv - base_kv;
+      });
   expect_named("dilated_sliding_window(8, 2)", Mask::window(8, 8) & Mask::dilated(2), sizes,
-               [](Index, Index, Index q, Index kv) { return std::abs(q - kv) <= 8 && std::abs(q - kv) % 2 == 0; });
+      [](Index, Index, Index q, Index kv) { return std::abs(q - kv) <= 8 && std::abs(q - kv) % 2 == 0; });
   expect_named("sink_window(3, 4)", (Mask::window(3, -1) | Mask::first(4)) & Mask::causal(), sizes,
-               [](Index, Index, Index q, Index kv) { return (q - kv <= 3 || kv < 4) && q >= kv; });
+      [](Index, Index, Index q, Index kv) { return (q - kv <= 3 || kv < 4) && q >= kv; });
   const auto natten = [](Index, Index, Index q, Index kv) {  // a canvas of 6 x 4, a kernel of 3 x 3
     const auto x = [](Index n) { return n / 6; };
     const auto y = [](Index n) { return n % 6; };
@@ -233,7 +235,8 @@ TEST(MaskNames, FlexAttentionAndItsGym) {
     return q >= interval[0] && q < interval[1];
   };
   expect_named("vision_cross_attention_mask_mod", Mask::mask_mod(flamingo), sizes, flamingo);
-  const BlockMap map = block_map(Mask::mask_mod(natten), {.q_len = length, .kv_len = length, .q_block = 4, .kv_block = 4});
+  const BlockMap map =
+      block_map(Mask::mask_mod(natten), {.q_len = length, .kv_len = length, .q_block = 4, .kv_block = 4});
   EXPECT_LT(map.density(), 1);
   expect_named("create_block_mask(natten_mask_mod)", Mask::blocks(map) & Mask::mask_mod(natten), sizes, natten);
 }
@@ -244,17 +247,17 @@ TEST(MaskNames, Papers) {
   const Offsets global = {0, 17};
   const auto is_global = [](Index p) { return p == 0 || p == 17; };
   expect_named("Longformer", Mask::window(4, 4) | Mask::global_rows(global) | Mask::global_columns(global), sizes,
-               [=](Index, Index, Index i, Index j) { return std::abs(i - j) <= 4 || is_global(i) || is_global(j); });
+      [=](Index, Index, Index i, Index j) { return std::abs(i - j) <= 4 || is_global(i) || is_global(j); });
   expect_named("StreamingLLM", (Mask::window(9, 0) | Mask::first(4)) & Mask::causal(), sizes,
-               [](Index, Index, Index i, Index j) { return j <= i && (j >= i - 9 || j < 4); });
+      [](Index, Index, Index i, Index j) { return j <= i && (j >= i - 9 || j < 4); });
   expect_named("Sparse Transformer, strided", Mask::causal() & (Mask::window(7, 0) | Mask::dilated(8)), sizes,
-               [](Index, Index, Index i, Index j) { return j <= i && (i - j < 8 || (i - j) % 8 == 0); });
+      [](Index, Index, Index i, Index j) { return j <= i && (i - j < 8 || (i - j) % 8 == 0); });
   expect_named("Llama 4", Mask::chunked(8) & Mask::causal(), sizes,
-               [](Index, Index, Index i, Index j) { return i / 8 == j / 8 && j <= i; });
+      [](Index, Index, Index i, Index j) { return i / 8 == j / 8 && j <= i; });
 
   const BlockMap longformer = block_map(LongformerBlocks{.length = length, .block = 8, .window_blocks = 1});
   expect_named("Longformer in blocks", Mask::blocks(longformer), sizes,
-               [](Index, Index, Index i, Index j) { return std::abs(i / 8 - j / 8) <= 1 || i / 8 == 0 || j / 8 == 0; });
+      [](Index, Index, Index i, Index j) { return std::abs(i / 8 - j / 8) <= 1 || i / 8 == 0 || j / 8 == 0; });
   const BigBirdBlocks pattern{.length = length, .block = 4, .random_blocks = 2, .num_heads = 2, .seed = 11};
   const BlockMap bigbird = block_map(pattern);
   Tensor<std::uint8_t> drawn({1, 2, length, length});

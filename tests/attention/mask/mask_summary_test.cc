@@ -1,6 +1,6 @@
-// What a call knows of its dense masks beforehand: that it is true of every tile, skips what hides everything, reads a mask
-// once however it lies in memory, and stays within a megabyte. That what is skipped leaves no trace: relations_test.cc. Not: the bits
-// of tiles of which some is kept (mask_test.cc, mask_algebra_test.cc).
+// What a call knows of its dense masks beforehand: that it is true of every tile, skips what hides everything, reads a
+// mask once however it lies in memory, and stays within a megabyte. That what is skipped leaves no trace:
+// relations_test.cc. Not: the bits of tiles of which some is kept (mask_test.cc, mask_algebra_test.cc).
 #include <gtest/gtest.h>
 
 #include <array>
@@ -32,7 +32,8 @@ Bytes blocks(const std::vector<Index>& sizes, std::uint64_t seed) {
         for (Index i = i0; i < std::min(i0 + 32, sizes[2]); ++i) {
           for (Index j = j0; j < std::min(j0 + 64, sizes[3]); ++j) {
             const bool one = kind == 2 || (kind == 1 && random.below(40) == 0);
-            values(plane / sizes[1], plane % sizes[1], i, j) = static_cast<std::uint8_t>(one ? 1 + random.below(255) : 0);
+            values(plane / sizes[1], plane % sizes[1], i, j) =
+                static_cast<std::uint8_t>(one ? 1 + random.below(255) : 0);
           }
         }
       }
@@ -60,7 +61,8 @@ void expect_same_answers(const Mask& mask, Random& random, Context& context) {
   ASSERT_NE(extent.summaries, nullptr);
   const BoundMask known{mask.node(), extent};
   for (int n = 0; n < 60; ++n) {
-    const Index b = random.below(kBatch), h = random.below(kHeads), i0 = random.below(kQueries), j0 = random.below(kKeys);
+    const Index b = random.below(kBatch), h = random.below(kHeads), i0 = random.below(kQueries),
+                j0 = random.below(kKeys);
     const Index ni = 1 + random.below(std::min<Index>(32, kQueries - i0)), nj = 1 + random.below(kKeys - j0);
     std::array<std::uint32_t, kKeys> words{}, known_words{};
     const int verdict = mask_tile(&plain, b, h, i0, ni, j0, nj, words.data());
@@ -91,7 +93,8 @@ TEST(MaskSummary, AnswersAsTheMaskDoes) {
           for (const View<const std::uint8_t, 4>& view : {rows, columns}) {
             expect_same_answers(Mask::keep(view), random, context);
             expect_same_answers(Mask::drop(view) & Mask::first(600), random, context);
-            expect_same_answers((Mask::keep(view) & Mask::dilated(2, Align::kTopLeft)) | Mask::drop(rows), random, context);
+            expect_same_answers(
+                (Mask::keep(view) & Mask::dilated(2, Align::kTopLeft)) | Mask::drop(rows), random, context);
             if (HasFatalFailure()) return;
           }
         }
@@ -120,7 +123,9 @@ TEST(MaskSummary, KnowsWholeBlocksAndSkipsThem) {
   MaskExtent extent{1, 1, 96, 640};
   extent.summaries = summaries.make(mask.node(), context);
   const MaskPart& leaf = *mask.node()->parts[0];
-  const auto verdict = [&](Index i0, Index ni, Index j0, Index nj) { return leaf.verdict({extent, 0, 0, i0, ni, j0, nj}); };
+  const auto verdict = [&](Index i0, Index ni, Index j0, Index nj) {
+    return leaf.verdict({extent, 0, 0, i0, ni, j0, nj});
+  };
   EXPECT_EQ(verdict(0, 32, 0, 640), kTileEmpty);
   EXPECT_EQ(verdict(32, 32, 448, 64), kTileFull);
   EXPECT_EQ(verdict(33, 3, 450, 1), kTileFull);
@@ -186,13 +191,16 @@ TEST(MaskSummary, IsInThePlan) {
   for_each_isa(2, [](Context& context) {
     const Bytes values = blocks({1, kHeads, 300, 300}, 9);
     const AttentionOptions options{.mask = Mask::keep(View<const std::uint8_t, 4>(values.view<4>()))};
-    Tensor<float> q({1, kHeads, 300, 64}), out(q.sizes()), dq(q.sizes()), dk(q.sizes()), dv(q.sizes()), lse({1, kHeads, 300});
+    Tensor<float> q({1, kHeads, 300, 64}), out(q.sizes()), dq(q.sizes()), dk(q.sizes()), dv(q.sizes()),
+        lse({1, kHeads, 300});
     const AttentionPlan plan = attention_plan(q, q, q, options, context);
     EXPECT_GT(plan.skipped_tiles, 0);
     EXPECT_GT(plan.full_tiles, 0);
     EXPECT_GT(plan.mask_bytes, 0U);
     const auto forward = [&] { attention_forward(q, q, q, {.out = out, .lse = lse}, options, context); };
-    const auto backward = [&] { attention_backward(q, q, q, out, lse, q, {.dq = dq, .dk = dk, .dv = dv}, options, context); };
+    const auto backward = [&] {
+      attention_backward(q, q, q, out, lse, q, {.dq = dq, .dk = dk, .dv = dv}, options, context);
+    };
     context.trim();
     forward();
     EXPECT_EQ(context.scratch_bytes(), 2 * plan.forward_scratch_bytes + plan.mask_bytes);

@@ -14,7 +14,8 @@
 namespace qkv::test {
 namespace {
 
-/// The mask as rows of 0 and 1, "1000/1100/...", for sequence b of `batch`: where the weights of equal scores are not 0.
+/// The mask as rows of 0 and 1, "1000/1100/...", for sequence b of `batch`: where the weights of equal scores are not
+/// 0.
 std::string draw(const Mask& mask, Index q_len, Index kv_len, Index batch = 1, Index b = 0) {
   const Tensor<float> q({batch, 1, q_len, 1}), k({batch, 1, kv_len, 1});
   Tensor<float> weights({batch, 1, q_len, kv_len});
@@ -81,7 +82,7 @@ TEST(Mask, DrawingsOfTheAlgebra) {
   EXPECT_EQ(draw(Mask::global_columns(Places{0, 2}), 4, 4), "1010/1010/1010/1010");
   EXPECT_EQ(draw(Mask::global_rows(Places{1}), 4, 4), "0000/1111/0000/0000");
   EXPECT_EQ(draw(Mask::window(1, 1) | Mask::global_rows(Places{0}) | Mask::global_columns(Places{0}), 5, 5),
-            "11111/11100/11110/10111/10011");
+      "11111/11100/11110/10111/10011");
   EXPECT_EQ(draw(Mask::chunked(2), 4, 4), "1100/1100/0011/0011");
   EXPECT_EQ(draw(Mask::dilated(2), 4, 4), "1010/0101/1010/0101");
   EXPECT_EQ(draw(Mask::dilated(2) & Mask::window(2, 0), 4, 4), "1000/0100/1010/0101");

@@ -43,7 +43,7 @@ inline std::vector<Row> held(const KVCache& cache, Index sequence, Index begin =
   Rows rows(1, n);
   if (n > 0) {
     cache.read(sequence, begin, View<float, 3>(rows.k.data(), {kHeads, n, kWidth}),
-               View<float, 3>(rows.v.data(), {kHeads, n, kValueWidth}));
+        View<float, 3>(rows.v.data(), {kHeads, n, kValueWidth}));
   }
   std::vector<Row> all;
   for (Index j = 0; j < n; ++j) all.push_back(rows.row(0, j));

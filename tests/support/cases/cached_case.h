@@ -1,5 +1,5 @@
-// Cases for attention on caches, and a call's results as one value that can be compared. Not: caches (caches.h), the cases of
-// the one list (cases.h).
+// Cases for attention on caches, and a call's results as one value that can be compared. Not: caches (caches.h), the
+// cases of the one list (cases.h).
 #pragma once
 
 #include <algorithm>
@@ -11,10 +11,11 @@
 
 namespace qkv::test {
 
-inline constexpr std::array kLayouts = {CacheKind::kContiguous, CacheKind::kPages1, CacheKind::kPages16, CacheKind::kPages100};
+inline constexpr std::array kLayouts = {
+    CacheKind::kContiguous, CacheKind::kPages1, CacheKind::kPages16, CacheKind::kPages100};
 
-inline AttentionCase cached_case(Index group, Index q_len, Index kv_len, Index head_dim, Index v_head_dim,
-                                 MaskKind mask = MaskKind::kNone) {
+inline AttentionCase cached_case(
+    Index group, Index q_len, Index kv_len, Index head_dim, Index v_head_dim, MaskKind mask = MaskKind::kNone) {
   AttentionCase made;
   made.num_heads = 2 * group;
   made.num_kv_heads = 2;
@@ -46,8 +47,7 @@ inline std::vector<AttentionCase> cached_shapes() {
 }
 
 /// out and lse of a call on a cache.
-template <class T>
-struct Answer {
+template <class T> struct Answer {
   Tensor<T> out;
   Tensor<Accumulator<T>> lse;
 

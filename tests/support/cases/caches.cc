@@ -6,9 +6,10 @@
 
 namespace qkv::test {
 
-KVCache empty_cache(CacheKind kind, CacheStorage storage, Index batch, Index num_kv_heads, Index head_dim, Index v_head_dim,
-                    Index most, Index window, Index max_append, Index first) {
-  KVCacheConfig config{.num_kv_heads = num_kv_heads, .head_dim = head_dim, .v_head_dim = v_head_dim, .storage = storage};
+KVCache empty_cache(CacheKind kind, CacheStorage storage, Index batch, Index num_kv_heads, Index head_dim,
+    Index v_head_dim, Index most, Index window, Index max_append, Index first) {
+  KVCacheConfig config{
+      .num_kv_heads = num_kv_heads, .head_dim = head_dim, .v_head_dim = v_head_dim, .storage = storage};
   config.sequences = batch;
   config.capacity = std::max<Index>(most, 1);
   if (kind == CacheKind::kRing) {
@@ -25,9 +26,8 @@ KVCache empty_cache(CacheKind kind, CacheStorage storage, Index batch, Index num
   return KVCache(config);
 }
 
-template <class T>
-void fill_cache(KVCache& cache, const View<T, 4>& k, const View<T, 4>& v, const std::vector<Index>& lengths, std::uint64_t seed,
-                Index largest_chunk) {
+template <class T> void fill_cache(KVCache& cache, const View<T, 4>& k, const View<T, 4>& v,
+    const std::vector<Index>& lengths, std::uint64_t seed, Index largest_chunk) {
   Random random(seed);
   std::vector<Index> done(lengths.size(), 0);
   for (bool any = true; any;) {
@@ -53,17 +53,20 @@ KVCache cache_of(CacheKind kind, CacheStorage storage, const View<T, 4>& k, cons
   return cache;
 }
 
-template void fill_cache<float>(KVCache&, const View<float, 4>&, const View<float, 4>&, const std::vector<Index>&,
-                                std::uint64_t, Index);
-template void fill_cache<double>(KVCache&, const View<double, 4>&, const View<double, 4>&, const std::vector<Index>&,
-                                 std::uint64_t, Index);
-template void fill_cache<BFloat16>(KVCache&, const View<BFloat16, 4>&, const View<BFloat16, 4>&, const std::vector<Index>&,
-                                   std::uint64_t, Index);
-template void fill_cache<Float16>(KVCache&, const View<Float16, 4>&, const View<Float16, 4>&, const std::vector<Index>&,
-                                  std::uint64_t, Index);
+template void fill_cache<float>(
+    KVCache&, const View<float, 4>&, const View<float, 4>&, const std::vector<Index>&, std::uint64_t, Index);
+template void fill_cache<double>(
+    KVCache&, const View<double, 4>&, const View<double, 4>&, const std::vector<Index>&, std::uint64_t, Index);
+template void fill_cache<BFloat16>(
+    KVCache&, const View<BFloat16, 4>&, const View<BFloat16, 4>&, const std::vector<Index>&, std::uint64_t, Index);
+template void fill_cache<Float16>(
+    KVCache&, const View<Float16, 4>&, const View<Float16, 4>&, const std::vector<Index>&, std::uint64_t, Index);
 template KVCache cache_of<float>(CacheKind, CacheStorage, const View<float, 4>&, const View<float, 4>&, std::uint64_t);
-template KVCache cache_of<double>(CacheKind, CacheStorage, const View<double, 4>&, const View<double, 4>&, std::uint64_t);
-template KVCache cache_of<BFloat16>(CacheKind, CacheStorage, const View<BFloat16, 4>&, const View<BFloat16, 4>&, std::uint64_t);
-template KVCache cache_of<Float16>(CacheKind, CacheStorage, const View<Float16, 4>&, const View<Float16, 4>&, std::uint64_t);
+template KVCache cache_of<double>(
+    CacheKind, CacheStorage, const View<double, 4>&, const View<double, 4>&, std::uint64_t);
+template KVCache cache_of<BFloat16>(
+    CacheKind, CacheStorage, const View<BFloat16, 4>&, const View<BFloat16, 4>&, std::uint64_t);
+template KVCache cache_of<Float16>(
+    CacheKind, CacheStorage, const View<Float16, 4>&, const View<Float16, 4>&, std::uint64_t);
 
 }  // namespace qkv::test

@@ -1,8 +1,6 @@
 #include "support/cases/cases.h"
 
 #include "support/cases/pairwise.h"
-
-
 #include "support/random.h"
 
 namespace qkv::test {
@@ -39,14 +37,10 @@ bool AttentionCase::legal() const {
 }
 
 Choice option_values() {
-  return {case_values::kHeads.size(),  case_values::kLengths.size(),
-          case_values::kWidths.size(), kMaskNames.size(),
-          kBiasNames.size(),           kLayoutNames.size(),
-          kFillNames.size(),           case_values::kSoftcaps.size(),
-          kScaleNames.size(),          case_values::kDropouts.size(),
-          kEmptyRowNames.size(),       kSinkNames.size(),
-          kPositionNames.size(),       kModNames.size(),
-          case_values::kCaches.size()};
+  return {case_values::kHeads.size(), case_values::kLengths.size(), case_values::kWidths.size(), kMaskNames.size(),
+      kBiasNames.size(), kLayoutNames.size(), kFillNames.size(), case_values::kSoftcaps.size(), kScaleNames.size(),
+      case_values::kDropouts.size(), kEmptyRowNames.size(), kSinkNames.size(), kPositionNames.size(), kModNames.size(),
+      case_values::kCaches.size()};
 }
 
 AttentionCase case_of(const Choice& choice, std::uint64_t seed) {
@@ -117,7 +111,7 @@ std::vector<AttentionCase> edge_cases() {
   add(3, 2, 2, 3, 4, 2, 2).mask = MaskKind::kKeepBqk;
   add(1, 1, 1, 1, 1, 1, 1);
   for (const MaskKind mask :
-       {MaskKind::kDocuments, MaskKind::kStartsAndQueries}) {  // rows that begin in a later chunk, equal scores
+      {MaskKind::kDocuments, MaskKind::kStartsAndQueries}) {  // rows that begin in a later chunk, equal scores
     for (const PositionKind position : {PositionKind::kT5, PositionKind::kNone}) {
       add(2, 2, 1, 16, 512, 64, 111).mask = mask;
       cases.back().position = position;
@@ -137,51 +131,65 @@ std::vector<AttentionCase> edge_cases() {
 
 std::vector<AttentionCase> long_cases() {
   return {{.num_heads = 2,
-           .num_kv_heads = 1,
-           .q_len = 150,
-           .kv_len = 520,
-           .head_dim = 20,
-           .v_head_dim = 20,
-           .mask = MaskKind::kCausalBottomRight,
-           .bias = BiasKind::kKeys},
-          {.batch = 3,
-           .num_heads = 1,
-           .num_kv_heads = 1,
-           .q_len = 1,
-           .kv_len = 3000,
-           .head_dim = 16,
-           .v_head_dim = 16,
-           .bias = BiasKind::kSquare,
-           .dropout = 0.1},
-          {.batch = 2,
-           .num_heads = 8,
-           .num_kv_heads = 2,
-           .q_len = 2,
-           .kv_len = 900,
-           .head_dim = 24,
-           .v_head_dim = 17,
-           .mask = MaskKind::kCausalBottomRight},
-          {.num_heads = 2,
-           .num_kv_heads = 1,
-           .q_len = 70,
-           .kv_len = 390,
-           .head_dim = 128,
-           .v_head_dim = 16,
-           .mask = MaskKind::kWindow,
-           .dropout = 0.1,
-           .fill = Fill::kHugeLogits},
-          {.batch = 2,
-           .num_heads = 2,
-           .num_kv_heads = 1,
-           .q_len = 390,
-           .kv_len = 700,
-           .head_dim = 20,
-           .v_head_dim = 12,
-           .mask = MaskKind::kKeepDense,
-           .dropout = 0.2,
-           .empty_row = EmptyRow::kMean},
-          {.batch = 2, .num_heads = 2, .num_kv_heads = 1, .q_len = 0, .kv_len = 9, .head_dim = 8, .v_head_dim = 4, .bias = BiasKind::kHeads},
-          {.batch = 2, .num_heads = 2, .num_kv_heads = 1, .q_len = 9, .kv_len = 0, .head_dim = 8, .v_head_dim = 4, .bias = BiasKind::kHeads}};
+              .num_kv_heads = 1,
+              .q_len = 150,
+              .kv_len = 520,
+              .head_dim = 20,
+              .v_head_dim = 20,
+              .mask = MaskKind::kCausalBottomRight,
+              .bias = BiasKind::kKeys},
+      {.batch = 3,
+          .num_heads = 1,
+          .num_kv_heads = 1,
+          .q_len = 1,
+          .kv_len = 3000,
+          .head_dim = 16,
+          .v_head_dim = 16,
+          .bias = BiasKind::kSquare,
+          .dropout = 0.1},
+      {.batch = 2,
+          .num_heads = 8,
+          .num_kv_heads = 2,
+          .q_len = 2,
+          .kv_len = 900,
+          .head_dim = 24,
+          .v_head_dim = 17,
+          .mask = MaskKind::kCausalBottomRight},
+      {.num_heads = 2,
+          .num_kv_heads = 1,
+          .q_len = 70,
+          .kv_len = 390,
+          .head_dim = 128,
+          .v_head_dim = 16,
+          .mask = MaskKind::kWindow,
+          .dropout = 0.1,
+          .fill = Fill::kHugeLogits},
+      {.batch = 2,
+          .num_heads = 2,
+          .num_kv_heads = 1,
+          .q_len = 390,
+          .kv_len = 700,
+          .head_dim = 20,
+          .v_head_dim = 12,
+          .mask = MaskKind::kKeepDense,
+          .dropout = 0.2,
+          .empty_row = EmptyRow::kMean},
+      {.batch = 2,
+          .num_heads = 2,
+          .num_kv_heads = 1,
+          .q_len = 0,
+          .kv_len = 9,
+          .head_dim = 8,
+          .v_head_dim = 4,
+          .bias = BiasKind::kHeads},
+      {.batch = 2,
+          .num_heads = 2,
+          .num_kv_heads = 1,
+          .q_len = 9,
+          .kv_len = 0,
+          .head_dim = 8,
+          .v_head_dim = 4,
+          .bias = BiasKind::kHeads}};
 }
 
 }  // namespace qkv::test

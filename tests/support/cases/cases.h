@@ -1,6 +1,6 @@
 // The one list of attention cases that drives the tests, the sweep and the gradient checks.
-// To add a value: add it to its list in option_values(); the pairwise list then holds it together with every other value.
-// Not: data (problem.h), expectations (expect.h).
+// To add a value: add it to its list in option_values(); the pairwise list then holds it together with every other
+// value. Not: data (problem.h), expectations (expect.h).
 #pragma once
 
 #include <array>
@@ -28,8 +28,8 @@ enum class BiasKind {
   kKeysInfinity,  ///< [B, 1, 1, Tk] of 0 and -inf: a mask written as a bias
   kTransposed     ///< [1, H, Tq, Tk] whose last stride is not 1
 };
-inline constexpr std::array kBiasNames = {"none",   "full",    "keys",    "heads",     "queries",
-                                          "square", "fullinf", "keysinf", "transposed"};
+inline constexpr std::array kBiasNames = {
+    "none", "full", "keys", "heads", "queries", "square", "fullinf", "keysinf", "transposed"};
 
 enum class ScaleKind { kDefault, kZero, kNegative, kExplicit };
 inline constexpr std::array kScaleNames = {"default", "zero", "negative", "explicit"};
@@ -95,35 +95,10 @@ using Choice = std::array<std::size_t, kNumOptions>;
 
 namespace case_values {
 inline constexpr std::array<std::array<Index, 3>, 5> kHeads = {{{1, 1, 1}, {2, 3, 3}, {1, 4, 2}, {3, 2, 1}, {2, 6, 2}}};
-inline constexpr std::array<std::array<Index, 2>, 13> kLengths = {{{1, 1},
-                                                                   {1, 17},
-                                                                   {17, 17},
-                                                                   {3, 40},
-                                                                   {40, 3},
-                                                                   {64, 64},
-                                                                   {113, 203},
-                                                                   {203, 113},
-                                                                   {33, 1},
-                                                                   {1, 700},
-                                                                   {130, 130},
-                                                                   {16, 512},
-                                                                   {300, 70}}};
-inline constexpr std::array<std::array<Index, 2>, 16> kWidths = {{{1, 1},
-                                                                  {3, 3},
-                                                                  {3, 5},
-                                                                  {17, 1},
-                                                                  {40, 40},
-                                                                  {59, 64},
-                                                                  {64, 64},
-                                                                  {80, 80},
-                                                                  {64, 111},
-                                                                  {111, 111},
-                                                                  {128, 128},
-                                                                  {128, 40},
-                                                                  {256, 256},
-                                                                  {512, 512},
-                                                                  {728, 728},
-                                                                  {768, 768}}};
+inline constexpr std::array<std::array<Index, 2>, 13> kLengths = {{{1, 1}, {1, 17}, {17, 17}, {3, 40}, {40, 3},
+    {64, 64}, {113, 203}, {203, 113}, {33, 1}, {1, 700}, {130, 130}, {16, 512}, {300, 70}}};
+inline constexpr std::array<std::array<Index, 2>, 16> kWidths = {{{1, 1}, {3, 3}, {3, 5}, {17, 1}, {40, 40}, {59, 64},
+    {64, 64}, {80, 80}, {64, 111}, {111, 111}, {128, 128}, {128, 40}, {256, 256}, {512, 512}, {728, 728}, {768, 768}}};
 inline constexpr std::array kCaches = {CacheKind::kNone, CacheKind::kContiguous, CacheKind::kPages16};
 inline constexpr std::array kSoftcaps = {0.0, 5.0, 30.0};
 inline constexpr std::array kDropouts = {0.0, 0.1, 0.5, 1.0};
@@ -136,8 +111,8 @@ AttentionCase case_of(const Choice& choice, std::uint64_t seed);
 /// Largest work() of a generated case: the references of one then take some tenths of a second.
 inline constexpr double kPairwiseWork = 3e6;
 
-/// Every legal pair of values of two options, in few cases. Greedy: an uncovered pair is fixed, the rest drawn at random many
-/// times, and the draw that covers most is taken. Seed fixed, so the list is the same everywhere.
+/// Every legal pair of values of two options, in few cases. Greedy: an uncovered pair is fixed, the rest drawn at
+/// random many times, and the draw that covers most is taken. Seed fixed, so the list is the same everywhere.
 std::vector<AttentionCase> pairwise_cases(double max_work = kPairwiseWork);
 
 /// Empty sizes and the corners that no generator finds.

@@ -8,16 +8,16 @@ MaskCase both(MaskCase a, const MaskCase& b) {
   a.borrowed.insert(a.borrowed.end(), b.borrowed.begin(), b.borrowed.end());
   for (const auto& dense : {a.dense, b.dense}) a.borrowed.push_back(dense);
   return {a.mask & b.mask,
-          [x = a.keep, y = b.keep](Index s, Index h, Index i, Index j) { return x(s, h, i, j) && y(s, h, i, j); }, nullptr,
-          a.borrowed};
+      [x = a.keep, y = b.keep](Index s, Index h, Index i, Index j) { return x(s, h, i, j) && y(s, h, i, j); }, nullptr,
+      a.borrowed};
 }
 
 MaskCase either(MaskCase a, const MaskCase& b) {
   a.borrowed.insert(a.borrowed.end(), b.borrowed.begin(), b.borrowed.end());
   for (const auto& dense : {a.dense, b.dense}) a.borrowed.push_back(dense);
   return {a.mask | b.mask,
-          [x = a.keep, y = b.keep](Index s, Index h, Index i, Index j) { return x(s, h, i, j) || y(s, h, i, j); }, nullptr,
-          a.borrowed};
+      [x = a.keep, y = b.keep](Index s, Index h, Index i, Index j) { return x(s, h, i, j) || y(s, h, i, j); }, nullptr,
+      a.borrowed};
 }
 
 MaskCase MaskMaker::expression(int depth) {
@@ -50,7 +50,8 @@ MaskCase MaskMaker::leaf(LeafKind kind) {
     case LeafKind::kDilated: {
       const auto [align, offset] = alignment();
       const Index step = 1 + random_.below(40);
-      return {Mask::dilated(step, align), [=](Index, Index, Index i, Index j) { return std::abs(j - i - offset) % step == 0; }};
+      return {Mask::dilated(step, align),
+          [=](Index, Index, Index i, Index j) { return std::abs(j - i - offset) % step == 0; }};
     }
     case LeafKind::kChunked:
     case LeafKind::kChunkedStarts: {
@@ -66,7 +67,9 @@ MaskCase MaskMaker::leaf(LeafKind kind) {
         return number;
       };
       return {has_starts ? Mask::chunked(size, starts, align) : Mask::chunked(size, align),
-              [=](Index b, Index, Index i, Index j) { return chunk(i + offset - at(starts, b)) == chunk(j - at(starts, b)); }};
+          [=](Index b, Index, Index i, Index j) {
+            return chunk(i + offset - at(starts, b)) == chunk(j - at(starts, b));
+          }};
     }
     case LeafKind::kKeyLengths: {
       if (!lengths_) return leaf(LeafKind::kPrefix);
@@ -95,21 +98,17 @@ MaskCase MaskMaker::leaf(LeafKind kind) {
     }
     case LeafKind::kGlobalColumns: {
       const std::vector<Index> columns = positions(kv_len_);
-      return {Mask::global_columns(columns), [=](Index, Index, Index, Index j) { return std::ranges::count(columns, j) > 0; }};
+      return {Mask::global_columns(columns),
+          [=](Index, Index, Index, Index j) { return std::ranges::count(columns, j) > 0; }};
     }
     case LeafKind::kDocuments:
     case LeafKind::kDocumentsInside:
-    case LeafKind::kDocumentGaps:
-      return documents(kind);
+    case LeafKind::kDocumentGaps: return documents(kind);
     case LeafKind::kDocumentIds:
-    case LeafKind::kDocumentIdsEach:
-      return document_ids(kind == LeafKind::kDocumentIdsEach);
-    case LeafKind::kDense:
-      return dense();
-    case LeafKind::kBlocks:
-      return blocks();
-    case LeafKind::kKeys:
-      return keys();
+    case LeafKind::kDocumentIdsEach: return document_ids(kind == LeafKind::kDocumentIdsEach);
+    case LeafKind::kDense: return dense();
+    case LeafKind::kBlocks: return blocks();
+    case LeafKind::kKeys: return keys();
     case LeafKind::kMaskMod: {
       const Index a = 1 + random_.below(5), b = 1 + random_.below(5), modulus = 2 + random_.below(5);
       const auto keep = [=](Index s, Index h, Index i, Index j) { return (a * i + b * j + 3 * h + s) % modulus != 0; };
@@ -225,10 +224,10 @@ MaskCase MaskMaker::dense() {
   for (std::uint8_t& one : bytes->span()) one = random_.below(10) < out_of_ten ? 3 : 0;
   const View<const std::uint8_t, 4> view = *bytes;
   return {drop ? Mask::drop(view) : Mask::keep(view),
-          [=](Index sequence, Index head, Index query, Index key) {
-            return (view(b ? sequence : 0, h ? head : 0, i ? query : 0, j ? key : 0) != 0) != drop;
-          },
-          bytes};
+      [=](Index sequence, Index head, Index query, Index key) {
+        return (view(b ? sequence : 0, h ? head : 0, i ? query : 0, j ? key : 0) != 0) != drop;
+      },
+      bytes};
 }
 
 MaskCase MaskMaker::blocks() {
@@ -249,19 +248,21 @@ MaskCase MaskMaker::blocks() {
     map->row_begin.push_back(map->live_blocks());
   }
   return {Mask::blocks(*map),
-          [live, map = map.get()](Index b, Index h, Index i, Index j) {
-            const Index plane = (map->batch == 1 ? 0 : b) * map->num_heads + (map->num_heads == 1 ? 0 : h);
-            return bool{live[count((plane * map->q_blocks + i / map->q_block) * map->kv_blocks + j / map->kv_block)]};
-          },
-          nullptr,
-          {map}};
+      [live, map = map.get()](Index b, Index h, Index i, Index j) {
+        const Index plane = (map->batch == 1 ? 0 : b) * map->num_heads + (map->num_heads == 1 ? 0 : h);
+        return bool{live[count((plane * map->q_blocks + i / map->q_block) * map->kv_blocks + j / map->kv_block)]};
+      },
+      nullptr, {map}};
 }
 
 MaskCase MaskMaker::keys() {
-  const Index lists = random_.below(2) == 0 ? 1 : random_.below(2) == 0 && num_heads_ % 2 == 0 ? num_heads_ / 2 : num_heads_;
+  const Index lists = random_.below(2) == 0                          ? 1
+                      : random_.below(2) == 0 && num_heads_ % 2 == 0 ? num_heads_ / 2
+                                                                     : num_heads_;
   const Index batch = random_.below(2) == 0 ? 1 : batch_,
               width = 1 + random_.below(random_.below(2) == 0 ? kv_len_ / 12 + 2 : kv_len_ + 1);
-  auto index = std::make_shared<Tensor<std::int32_t>>(std::vector<Index>{batch, std::max<Index>(lists, 1), q_len_, width});
+  auto index =
+      std::make_shared<Tensor<std::int32_t>>(std::vector<Index>{batch, std::max<Index>(lists, 1), q_len_, width});
   std::vector<std::int32_t> order(count(kv_len_));
   for (std::size_t n = 0; n < order.size(); ++n) order[n] = static_cast<std::int32_t>(n);
   for (Index row = 0; row < index->count() / width; ++row) {
@@ -278,14 +279,13 @@ MaskCase MaskMaker::keys() {
   const View<const std::int32_t, 4> view = *index;
   const Index group = std::max<Index>(1, num_heads_ / std::max<Index>(lists, 1));
   return {Mask::keys(view),
-          [=](Index b, Index h, Index i, Index j) {
-            for (Index n = 0; n < view.size(3); ++n) {
-              if (view(view.size(0) == 1 ? 0 : b, h / group, i, n) == j) return true;
-            }
-            return false;
-          },
-          nullptr,
-          {index}};
+      [=](Index b, Index h, Index i, Index j) {
+        for (Index n = 0; n < view.size(3); ++n) {
+          if (view(view.size(0) == 1 ? 0 : b, h / group, i, n) == j) return true;
+        }
+        return false;
+      },
+      nullptr, {index}};
 }
 
 }  // namespace qkv::test

@@ -69,8 +69,7 @@ class MaskMaker {
   static std::size_t count(Index n) { return static_cast<std::size_t>(n); }
   static Index at(const std::vector<Index>& values, Index n) { return values[count(n)]; }
 
-  template <class Draw>
-  std::vector<Index> each(const Draw& draw) {
+  template <class Draw> std::vector<Index> each(const Draw& draw) {
     std::vector<Index> values(count(batch_));
     for (Index& value : values) value = draw();
     return values;

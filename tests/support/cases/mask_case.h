@@ -52,14 +52,11 @@ enum class MaskKind {
   kExpression
 };
 
-inline constexpr std::array kMaskNames = {
-    "none",          "causal",     "topleft",       "bottomright",  "offsets",          "window",
-    "windowtopleft", "windowall",  "windowoffs",    "sliding",      "lengths",          "keep",
-    "keepb1qk",      "keepb11k",   "keepstr0",      "keepbk",       "keepqk",           "keepbqk",
-    "keephqk",       "drop",       "dropbk",        "dropqk",       "drophqk",          "dropall",
-    "causalandlen",  "offsandlen", "windowandkeep", "threemasks",   "startsandqueries", "prefixlm",
-    "streaming",     "globals",    "documents",     "documentgaps", "documentids",      "chunkedordilated",
-    "blocks",        "keys",       "keysandcausal", "maskmod",      "expression"};
+inline constexpr std::array kMaskNames = {"none", "causal", "topleft", "bottomright", "offsets", "window",
+    "windowtopleft", "windowall", "windowoffs", "sliding", "lengths", "keep", "keepb1qk", "keepb11k", "keepstr0",
+    "keepbk", "keepqk", "keepbqk", "keephqk", "drop", "dropbk", "dropqk", "drophqk", "dropall", "causalandlen",
+    "offsandlen", "windowandkeep", "threemasks", "startsandqueries", "prefixlm", "streaming", "globals", "documents",
+    "documentgaps", "documentids", "chunkedordilated", "blocks", "keys", "keysandcausal", "maskmod", "expression"};
 static_assert(kMaskNames.size() == static_cast<std::size_t>(MaskKind::kExpression) + 1);
 
 inline std::string mask_name(MaskKind kind) { return kMaskNames[static_cast<std::size_t>(kind)]; }

@@ -1,5 +1,5 @@
-// What a case adds to scores beside a bias, or makes of them: sinks, position biases, callbacks, each with what the reference
-// needs of it. Not: the list of cases (cases.h), their data (problem.h).
+// What a case adds to scores beside a bias, or makes of them: sinks, position biases, callbacks, each with what the
+// reference needs of it. Not: the list of cases (cases.h), their data (problem.h).
 #pragma once
 
 #include <algorithm>
@@ -32,18 +32,18 @@ enum class ModKind {
 };
 inline constexpr std::array kModNames = {"none", "bend", "hide"};
 
-inline bool mod_hides(ModKind kind, Index h, Index i, Index j) { return kind == ModKind::kHide && (i + 2 * j + h) % 3 == 0; }
+inline bool mod_hides(ModKind kind, Index h, Index i, Index j) {
+  return kind == ModKind::kHide && (i + 2 * j + h) % 3 == 0;
+}
 
-template <class T>
-T mod_value(ModKind kind, T score, Index b, Index h, Index i, Index j) {
+template <class T> T mod_value(ModKind kind, T score, Index b, Index h, Index i, Index j) {
   if (kind == ModKind::kHide) {
     return mod_hides(kind, h, i, j) ? -std::numeric_limits<T>::infinity() : score / 2 + static_cast<T>(b) / 8;
   }
   const T away = static_cast<T>(i < j ? j - i : i - j);
   return 10 * score / std::sqrt(100 + score * score) - away / 20 + static_cast<T>(h) / 10;
 }
-template <class T>
-T mod_slope(ModKind kind, T score, Index h, Index i, Index j) {
+template <class T> T mod_slope(ModKind kind, T score, Index h, Index i, Index j) {
   if (kind == ModKind::kHide) return mod_hides(kind, h, i, j) ? T(0) : T(0.5);
   const T root = std::sqrt(100 + score * score);
   return 1000 / (root * root * root);
@@ -56,22 +56,17 @@ inline double mod_curvature(ModKind kind, double score) {
 inline std::shared_ptr<const ScoreMod> make_mod(ModKind kind) {
   if (kind == ModKind::kNone) return nullptr;
   return score_mod([kind](auto s, Index b, Index h, Index i, Index j) { return mod_value(kind, s, b, h, i, j); },
-                   [kind](auto s, Index, Index h, Index i, Index j) { return mod_slope(kind, s, h, i, j); });
+      [kind](auto s, Index, Index h, Index i, Index j) { return mod_slope(kind, s, h, i, j); });
 }
 
 /// Sizes of what a position bias is made from: [rows, H].
 inline Index position_rows(PositionKind kind) {
   switch (kind) {
-    case PositionKind::kNone:
-      return 0;
-    case PositionKind::kAlibi:
-      return 1;
-    case PositionKind::kT5:
-      return 32;
-    case PositionKind::kT5OneSided:
-      return 8;
-    case PositionKind::kRelative:
-      return 11;
+    case PositionKind::kNone: return 0;
+    case PositionKind::kAlibi: return 1;
+    case PositionKind::kT5: return 32;
+    case PositionKind::kT5OneSided: return 8;
+    case PositionKind::kRelative: return 11;
   }
   return 0;
 }
@@ -87,17 +82,12 @@ inline Align position_align(Index q_len, Index kv_len, std::uint64_t seed) {
 }
 
 /// `table` [rows, H]; of ALiBi the slopes.
-template <class T>
-PositionBias make_position(PositionKind kind, const Tensor<T>& table, Align align) {
+template <class T> PositionBias make_position(PositionKind kind, const Tensor<T>& table, Align align) {
   switch (kind) {
-    case PositionKind::kNone:
-      return {};
-    case PositionKind::kAlibi:
-      return PositionBias::alibi({table.span().begin(), table.span().end()}, align);
-    case PositionKind::kRelative:
-      return PositionBias::relative(View<const T, 2>(table), align);
-    default:
-      return PositionBias::t5(View<const T, 2>(table), buckets_of(kind), align);
+    case PositionKind::kNone: return {};
+    case PositionKind::kAlibi: return PositionBias::alibi({table.span().begin(), table.span().end()}, align);
+    case PositionKind::kRelative: return PositionBias::relative(View<const T, 2>(table), align);
+    default: return PositionBias::t5(View<const T, 2>(table), buckets_of(kind), align);
   }
 }
 

@@ -10,9 +10,8 @@
 namespace qkv::test {
 
 /// `counts`: how many values each option has. `legal` says whether a choice of values is a case.
-template <class Number, std::size_t kOptions, class Legal>
-std::vector<std::array<Number, kOptions>> pairwise_choices(const std::array<Number, kOptions>& counts,
-                                                           std::uint64_t seed, const Legal& legal) {
+template <class Number, std::size_t kOptions, class Legal> std::vector<std::array<Number, kOptions>> pairwise_choices(
+    const std::array<Number, kOptions>& counts, std::uint64_t seed, const Legal& legal) {
   using Choice = std::array<Number, kOptions>;
   using Pair = std::array<Number, 4>;  // option, value, option, value
   const auto each_pair = [](const auto& visit) {

@@ -1,6 +1,6 @@
-// The product of some options of the case list: every value of each with every value of the others. What is not multiplied is
-// drawn with the case's number as the seed, again until the case is legal and small enough, so that the sizes of the whole list
-// go round beside every combination. Not: the pairwise list (cases.h).
+// The product of some options of the case list: every value of each with every value of the others. What is not
+// multiplied is drawn with the case's number as the seed, again until the case is legal and small enough, so that the
+// sizes of the whole list go round beside every combination. Not: the pairwise list (cases.h).
 #pragma once
 
 #include <optional>
@@ -18,8 +18,8 @@ inline Index product_count(std::span<const Option> multiplied) {
 }
 
 /// Case n; none when no draw is legal. The options in `off` have their first value, which is none.
-inline std::optional<AttentionCase> product_case(Index n, std::span<const Option> multiplied, std::span<const Option> off,
-                                                 double max_work) {
+inline std::optional<AttentionCase> product_case(
+    Index n, std::span<const Option> multiplied, std::span<const Option> off, double max_work) {
   constexpr int kDraws = 400;
   const Choice counts = option_values();
   Random random(static_cast<std::uint64_t>(n));

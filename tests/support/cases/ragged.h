@@ -1,5 +1,5 @@
-// A ragged batch and the same sequences one by one: settings, tokens, results, and which of them must be bit-identical. Not:
-// the textbook, which holds single sequences elsewhere (expect.h).
+// A ragged batch and the same sequences one by one: settings, tokens, results, and which of them must be bit-identical.
+// Not: the textbook, which holds single sequences elsewhere (expect.h).
 #pragma once
 
 #include "qkv/varlen.h"
@@ -13,8 +13,8 @@ struct RaggedLengths {
   Index q, kv;
 };
 /// Tiles and key ranges of one and of several, decode in one part and in several, no queries, no keys, nothing at all.
-inline const std::vector<RaggedLengths> kMixedLengths = {{17, 17}, {1, 700},  {0, 5},  {300, 300}, {5, 0},
-                                                         {0, 0},   {33, 200}, {1, 64}, {3, 2500},  {130, 40}};
+inline const std::vector<RaggedLengths> kMixedLengths = {
+    {17, 17}, {1, 700}, {0, 5}, {300, 300}, {5, 0}, {0, 0}, {33, 200}, {1, 64}, {3, 2500}, {130, 40}};
 inline const std::vector<RaggedLengths> kSquareLengths = {{3, 3}, {129, 129}, {1, 1}, {0, 0}, {64, 64}, {270, 270}};
 
 struct RaggedSetting {
@@ -43,11 +43,11 @@ inline std::vector<RaggedSetting> ragged_settings() {
   all.push_back({.name = "offsets_key_lengths", .offsets = true, .key_lengths = true});
   all.push_back({.name = "bias_softcap", .bias = true, .softcap = true, .dropout = 0.1});
   all.push_back({.name = "one_head",
-                 .mask = Mask::causal(Align::kBottomRight),
-                 .num_heads = 1,
-                 .num_kv_heads = 1,
-                 .head_dim = 64,
-                 .v_head_dim = 64});
+      .mask = Mask::causal(Align::kBottomRight),
+      .num_heads = 1,
+      .num_kv_heads = 1,
+      .head_dim = 64,
+      .v_head_dim = 64});
   all.push_back({.name = "long", .lengths = {{40, 9000}, {2, 90}}, .mask = Mask::window(60, -1, Align::kBottomRight)});
   return all;
 }
@@ -59,8 +59,7 @@ inline std::vector<Index> offsets_of(const std::vector<RaggedLengths>& lengths, 
 }
 
 /// Tokens [total, heads, width] in either order of memory.
-template <class T>
-struct Tokens {
+template <class T> struct Tokens {
   Tensor<T> memory;
   View<T, 3> view;
 
@@ -73,39 +72,35 @@ struct Tokens {
   }
   /// Rows [begin, end) as one sequence [1, heads, end - begin, width].
   View<T, 4> sequence(Index begin, Index end) const {
-    return {view.data() + begin * view.stride(0),
-            {1, view.size(1), end - begin, view.size(2)},
-            {0, view.stride(1), view.stride(0), 1}};
+    return {view.data() + begin * view.stride(0), {1, view.size(1), end - begin, view.size(2)},
+        {0, view.stride(1), view.stride(0), 1}};
   }
 };
 
 /// The same sums in another order: 64 eps of the largest.
-template <class T>
-void expect_near(const Tensor<T>& a, const Tensor<T>& b, const char* what) {
+template <class T> void expect_near(const Tensor<T>& a, const Tensor<T>& b, const char* what) {
   double largest = 1;
-  for (const T value : b.span()) largest = std::max(largest, std::isfinite(value) ? std::abs(static_cast<double>(value)) : 0);
+  for (const T value : b.span())
+    largest = std::max(largest, std::isfinite(value) ? std::abs(static_cast<double>(value)) : 0);
   ASSERT_EQ(a.sizes(), b.sizes()) << what;
   for (Index n = 0; n < b.count(); ++n) {
     if (std::isnan(b.data()[n]) && std::isnan(a.data()[n])) continue;
     ASSERT_NEAR(static_cast<double>(a.data()[n]), static_cast<double>(b.data()[n]),
-                64 * static_cast<double>(std::numeric_limits<T>::epsilon()) * largest)
+        64 * static_cast<double>(std::numeric_limits<T>::epsilon()) * largest)
         << what << " at " << n;
   }
 }
 
 /// whole [1, H, Tq, Tk], first rows and columns, += part.
-template <class T>
-void add_first(const Tensor<T>& part, Tensor<T>& whole) {
+template <class T> void add_first(const Tensor<T>& part, Tensor<T>& whole) {
   const View<const T, 4> from = part;
   const View<T, 4> to = whole;
-  for_each_index({from.size(1), from.size(2), from.size(3)}, [&](Index h, Index i, Index j) {
-    to(0, h, i, j) += from(0, h, i, j);
-  });
+  for_each_index({from.size(1), from.size(2), from.size(3)},
+      [&](Index h, Index i, Index j) { to(0, h, i, j) += from(0, h, i, j); });
 }
 
 /// Inputs and outputs of one setting. Outputs start as NaN.
-template <class T>
-struct Ragged {
+template <class T> struct Ragged {
   using Sum = Accumulator<T>;
   RaggedSetting s;
   std::vector<Index> q_offsets, kv_offsets;
@@ -179,11 +174,12 @@ struct Ragged {
 
   void run(Context& context) {
     attention_varlen_forward(q.view, k.view, v.view, {.out = out.view, .lse = lse, .weights = weights, .kind = kind()},
-                             offsets(), options(), context);
+        offsets(), options(), context);
     RaggedGradients<T> gradients{.dq = dq.view, .dk = dk.view, .dv = dv.view};
     if (s.bias) gradients.dbias = dbias;
     gradients.dlse = dlse;
-    attention_varlen_backward(q.view, k.view, v.view, out.view, lse, dout.view, gradients, offsets(), options(), context);
+    attention_varlen_backward(
+        q.view, k.view, v.view, out.view, lse, dout.view, gradients, offsets(), options(), context);
   }
 
   /// The same, one sequence after the other.
@@ -193,15 +189,14 @@ struct Ragged {
       const auto queries = [&](const Tokens<T>& tokens) { return tokens.sequence(q_offsets[at], q_offsets[at + 1]); };
       const auto keys = [&](const Tokens<T>& tokens) { return tokens.sequence(kv_offsets[at], kv_offsets[at + 1]); };
       const auto rows = [&](Tensor<Sum>& numbers) -> View<Sum, 3> {
-        return {numbers.data() + q_offsets[at] * s.num_heads,
-                {1, s.num_heads, q_offsets[at + 1] - q_offsets[at]},
-                {0, 1, s.num_heads}};
+        return {numbers.data() + q_offsets[at] * s.num_heads, {1, s.num_heads, q_offsets[at + 1] - q_offsets[at]},
+            {0, 1, s.num_heads}};
       };
       attention_forward(queries(q), keys(k), keys(v), {.out = queries(out), .lse = rows(lse)}, options(b), context);
       const View<Sum, 3> own = ragged_weights(View<Sum, 1>(weights), offsets(), s.num_heads, b);
       attention_forward(queries(q), keys(k), {},
-                        {.weights = View<Sum, 4>(own.data(), {1, own.size(0), own.size(1), own.size(2)}), .kind = kind()},
-                        options(b), context);
+          {.weights = View<Sum, 4>(own.data(), {1, own.size(0), own.size(1), own.size(2)}), .kind = kind()}, options(b),
+          context);
       AttentionGradients<T> gradients{.dq = queries(dq), .dk = keys(dk), .dv = keys(dv)};
       gradients.dlse = rows(dlse);
       Tensor<Sum> own_dbias;
@@ -209,14 +204,14 @@ struct Ragged {
         own_dbias = Tensor<Sum>({1, s.num_heads, s.lengths[at].q, s.lengths[at].kv});
         gradients.dbias = own_dbias;
       }
-      attention_backward(queries(q), keys(k), keys(v), queries(out), rows(lse), queries(dout), gradients, options(b), context);
+      attention_backward(
+          queries(q), keys(k), keys(v), queries(out), rows(lse), queries(dout), gradients, options(b), context);
       if (s.bias) add_first(own_dbias, dbias);
     }
   }
 };
 
-template <class T>
-void expect_same_ragged(const Ragged<T>& a, const Ragged<T>& b) {
+template <class T> void expect_same_ragged(const Ragged<T>& a, const Ragged<T>& b) {
   expect_near(a.dbias, b.dbias, "dbias");
   EXPECT_TRUE(same_bits(a.out.memory, b.out.memory)) << "out";
   EXPECT_TRUE(same_bits(a.lse, b.lse)) << "lse";
@@ -228,8 +223,7 @@ void expect_same_ragged(const Ragged<T>& a, const Ragged<T>& b) {
 }
 
 /// Every instruction set: one sequence after the other, then all at once with each number of threads.
-template <class T>
-void check_ragged(const RaggedSetting& setting, std::initializer_list<int> thread_counts) {
+template <class T> void check_ragged(const RaggedSetting& setting, std::initializer_list<int> thread_counts) {
   SCOPED_TRACE(setting.name);
   for (const Isa isa : tested_isas()) {
     SCOPED_TRACE(std::string(isa_name(isa)));

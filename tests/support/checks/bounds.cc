@@ -5,9 +5,8 @@
 
 namespace qkv::test {
 
-template <class T>
-Expected<T>::Expected(Tensor<Wider<T>> exact_values, const Tensor<Accumulator<T>>& naive, const Tensor<double>& a,
-                      double factor, double inner)
+template <class T> Expected<T>::Expected(Tensor<Wider<T>> exact_values, const Tensor<Accumulator<T>>& naive,
+    const Tensor<double>& a, double factor, double inner)
     : exact(std::move(exact_values)), bounds(static_cast<std::size_t>(exact.count())) {
   double naive_error = 0;
   for (Index n = 0; n < exact.count(); ++n) {
@@ -16,8 +15,10 @@ Expected<T>::Expected(Tensor<Wider<T>> exact_values, const Tensor<Accumulator<T>
   }
   using Sum = Accumulator<T>;
   const double epsilon = static_cast<double>(std::numeric_limits<Sum>::epsilon());
-  // Results below the normal range may be flushed to 0; up to 1e6 of them may add up. Half a subnormal's step of binary16.
-  const double tiny = 1e6 * static_cast<double>(std::numeric_limits<Sum>::min()) + (std::is_same_v<T, Float16> ? 0x1p-25 : 0);
+  // Results below the normal range may be flushed to 0; up to 1e6 of them may add up. Half a subnormal's step of
+  // binary16.
+  const double tiny =
+      1e6 * static_cast<double>(std::numeric_limits<Sum>::min()) + (std::is_same_v<T, Float16> ? 0x1p-25 : 0);
   for (Index n = 0; n < exact.count(); ++n) {
     const double own = kUnitRoundoff<T> * static_cast<double>(std::abs(exact.data()[n]));
     bounds[static_cast<std::size_t>(n)] =
@@ -46,8 +47,7 @@ double Worst::largest() const {
 namespace {
 
 /// Error over bound of one element; infinite where NaN or an infinity is wrong, and where the bound says nothing.
-template <class T>
-double error_over_bound(Wider<T> want, Wider<T> got, double bound) {
+template <class T> double error_over_bound(Wider<T> want, Wider<T> got, double bound) {
   if (!std::isfinite(want)) return (std::isnan(want) && std::isnan(got)) || want == got ? 0 : HUGE_VAL;
   if (!std::isfinite(bound) || std::isnan(got)) return HUGE_VAL;
   const bool too_large = kIsHalf<T> && static_cast<double>(std::abs(want)) + bound > kLargestNumber<T>;
@@ -57,15 +57,14 @@ double error_over_bound(Wider<T> want, Wider<T> got, double bound) {
 
 }  // namespace
 
-template <class T>
-testing::AssertionResult within(const Expected<T>& expected, const Tensor<T>& actual, const std::string& output,
-                                const std::string& case_name, Worst& worst) {
+template <class T> testing::AssertionResult within(const Expected<T>& expected, const Tensor<T>& actual,
+    const std::string& output, const std::string& case_name, Worst& worst) {
   result_hash().add(actual);
   double worst_ratio = 0;
   Index worst_at = -1, failures = 0;
   for (Index n = 0; n < actual.count(); ++n) {
-    const double ratio = error_over_bound<T>(expected.exact.data()[n], number_as<Wider<T>>(actual.data()[n]),
-                                             expected.bounds[static_cast<std::size_t>(n)]);
+    const double ratio = error_over_bound<T>(
+        expected.exact.data()[n], number_as<Wider<T>>(actual.data()[n]), expected.bounds[static_cast<std::size_t>(n)]);
     failures += !(ratio <= 1);
     if (!(ratio <= worst_ratio) || worst_at < 0) worst_ratio = ratio, worst_at = n;
   }
@@ -73,23 +72,24 @@ testing::AssertionResult within(const Expected<T>& expected, const Tensor<T>& ac
   if (failures == 0) return testing::AssertionSuccess();
   const auto at = static_cast<std::size_t>(worst_at);
   return testing::AssertionFailure() << output << " of " << case_name << ": " << failures << " of " << actual.count()
-                                     << " outside the bound; worst at flat index " << worst_at << " of " << actual.shape()
-                                     << ": expected " << static_cast<double>(expected.exact.data()[at]) << ", got "
-                                     << number_as<double>(actual.data()[at]) << ", bound " << expected.bounds[at] << ", ratio "
-                                     << worst_ratio;
+                                     << " outside the bound; worst at flat index " << worst_at << " of "
+                                     << actual.shape() << ": expected "
+                                     << static_cast<double>(expected.exact.data()[at]) << ", got "
+                                     << number_as<double>(actual.data()[at]) << ", bound " << expected.bounds[at]
+                                     << ", ratio " << worst_ratio;
 }
 
 template struct Expected<float>;
 template struct Expected<double>;
 template struct Expected<BFloat16>;
 template struct Expected<Float16>;
-template testing::AssertionResult within<float>(const Expected<float>&, const Tensor<float>&, const std::string&,
-                                                const std::string&, Worst&);
-template testing::AssertionResult within<double>(const Expected<double>&, const Tensor<double>&, const std::string&,
-                                                 const std::string&, Worst&);
-template testing::AssertionResult within<BFloat16>(const Expected<BFloat16>&, const Tensor<BFloat16>&, const std::string&,
-                                                   const std::string&, Worst&);
-template testing::AssertionResult within<Float16>(const Expected<Float16>&, const Tensor<Float16>&, const std::string&,
-                                                  const std::string&, Worst&);
+template testing::AssertionResult within<float>(
+    const Expected<float>&, const Tensor<float>&, const std::string&, const std::string&, Worst&);
+template testing::AssertionResult within<double>(
+    const Expected<double>&, const Tensor<double>&, const std::string&, const std::string&, Worst&);
+template testing::AssertionResult within<BFloat16>(
+    const Expected<BFloat16>&, const Tensor<BFloat16>&, const std::string&, const std::string&, Worst&);
+template testing::AssertionResult within<Float16>(
+    const Expected<Float16>&, const Tensor<Float16>&, const std::string&, const std::string&, Worst&);
 
 }  // namespace qkv::test

@@ -1,8 +1,8 @@
 // The bound on each element's error and how a tensor is held against it: computed bounds, none typed by hand.
 //   error(library) <= 2 x error(naive, same type) + 4 eps A     gradients: 3 x     errors against the next wider type
 // error(naive) is its largest in the tensor, A the magnitude of the element: the same expression with every term
-// positive. For 16-bit types naive is the float form of the same inputs, eps is float's, and there is added u (|exact| +
-// n A), u the unit roundoff of the type: the result's own rounding and n roundings on the way to it.
+// positive. For 16-bit types naive is the float form of the same inputs, eps is float's, and there is added u (|exact|
+// + n A), u the unit roundoff of the type: the result's own rounding and n roundings on the way to it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,18 +22,16 @@
 namespace qkv::test {
 
 /// The type in which the truth about T is computed.
-template <class T>
-using Wider = std::conditional_t<std::is_same_v<Accumulator<T>, float>, double, long double>;
+template <class T> using Wider = std::conditional_t<std::is_same_v<Accumulator<T>, float>, double, long double>;
 
 /// The exact value of one tensor and the bound on each element's error, both flat in row-major order.
-template <class T>
-struct Expected {
+template <class T> struct Expected {
   Tensor<Wider<T>> exact;
   std::vector<double> bounds;
 
   /// Consumes the exact tensor; `naive` has the type of sums and `factor` is 2 or 3. `inner` is u n.
   Expected(Tensor<Wider<T>> exact_values, const Tensor<Accumulator<T>>& naive, const Tensor<double>& a, double factor,
-           double inner = 0);
+      double inner = 0);
 };
 
 /// Largest error / bound seen for each output, and in which case.
@@ -52,13 +50,11 @@ class Worst {
 };
 
 /// Holds `actual` against `expected`: NaN where NaN is expected, the same infinity, otherwise within the bound.
-template <class T>
-testing::AssertionResult within(const Expected<T>& expected, const Tensor<T>& actual, const std::string& output,
-                                const std::string& case_name, Worst& worst);
+template <class T> testing::AssertionResult within(const Expected<T>& expected, const Tensor<T>& actual,
+    const std::string& output, const std::string& case_name, Worst& worst);
 
 /// Bit-identical (NaN equals NaN of the same bits).
-template <class T>
-bool same_bits(const Tensor<T>& a, const Tensor<T>& b) {
+template <class T> bool same_bits(const Tensor<T>& a, const Tensor<T>& b) {
   result_hash().add(a);
   if (a.sizes() != b.sizes()) return false;
   return a.count() == 0 || std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.count()) * sizeof(T)) == 0;

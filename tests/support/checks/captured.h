@@ -1,6 +1,6 @@
-// What a capture must give, made by plain loops from a matrix of weights (or of weights times gradient). Made three times, the
-// rule of expect.h bounds the error: from the truth, from the naive matrix in the naive type, and from A, the matrix with every
-// term made positive. Not: which cases (capture_test.cc).
+// What a capture must give, made by plain loops from a matrix of weights (or of weights times gradient). Made three
+// times, the rule of expect.h bounds the error: from the truth, from the naive matrix in the naive type, and from A,
+// the matrix with every term made positive. Not: which cases (capture_test.cc).
 #pragma once
 
 #include <algorithm>
@@ -40,14 +40,15 @@ inline constexpr std::size_t kNumSums = kSumNames.size(), kNumStatistics = kStat
 /// The library's numbers in the order of the names.
 inline std::vector<const Tensor<double>*> numbers_of(const CaptureResult& found) {
   const RowStatistics& s = found.statistics;
-  return {&found.rows, &found.map, &found.column_mass, &s.entropy, &s.max_weight, &s.self, &s.previous, &s.first, &s.distance};
+  return {&found.rows, &found.map, &found.column_mass, &s.entropy, &s.max_weight, &s.self, &s.previous, &s.first,
+      &s.distance};
 }
 
 /// The same from a matrix [B, H, Tq, Tk] of type C. `exact` is the true matrix if this one is A, otherwise null.
-template <class C>
-class Captured {
+template <class C> class Captured {
  public:
-  Captured(const Tensor<C>& matrix, const Capture& what, const Tensor<C>* exact = nullptr) : what_(what), exact_(exact) {
+  Captured(const Tensor<C>& matrix, const Capture& what, const Tensor<C>* exact = nullptr)
+      : what_(what), exact_(exact) {
     const View<const C, 4> w = matrix;
     const std::vector<Index> heads = heads_of(what, w.size(1));
     const Index batch = w.size(0), count = static_cast<Index>(heads.size()), q_len = w.size(2);
@@ -58,7 +59,8 @@ class Captured {
     for (Tensor<C>& each : statistics_) each = Tensor<C>({batch, count, q_len});
     for_each_index({batch, count, q_len}, [&](Index b, Index n, Index i) {
       const Index row = (b * w.size(1) + heads[static_cast<std::size_t>(n)]) * q_len + i;
-      add_row(b * count + n, i, matrix.data() + row * kv_len_, exact == nullptr ? nullptr : exact->data() + row * kv_len_);
+      add_row(
+          b * count + n, i, matrix.data() + row * kv_len_, exact == nullptr ? nullptr : exact->data() + row * kv_len_);
     });
   }
 
@@ -72,7 +74,8 @@ class Captured {
   void add_row(Index head, Index i, const C* w, const C* exact) {
     const Index num_rows = static_cast<Index>(what_.rows.size());
     for (Index r = 0; r < num_rows; ++r) {
-      if (what_.rows[static_cast<std::size_t>(r)] == i) std::copy_n(w, kv_len_, rows_.data() + (head * num_rows + r) * kv_len_);
+      if (what_.rows[static_cast<std::size_t>(r)] == i)
+        std::copy_n(w, kv_len_, rows_.data() + (head * num_rows + r) * kv_len_);
     }
     for (Index j = 0; j < kv_len_; ++j) {
       columns_.data()[head * kv_len_ + j] += w[j];
@@ -117,16 +120,14 @@ class Captured {
   std::array<Tensor<C>, kNumStatistics> statistics_;
 };
 
-template <class To, class From>
-Tensor<To> converted(const Tensor<From>& from) {
+template <class To, class From> Tensor<To> converted(const Tensor<From>& from) {
   Tensor<To> to(from.sizes());
   for (Index n = 0; n < from.count(); ++n) to.data()[n] = static_cast<To>(from.data()[n]);
   return to;
 }
 
 /// max |naive - exact| over the elements that are not NaN.
-template <class C, class Sum>
-double largest_error(const Tensor<C>& exact, const Tensor<Sum>& naive) {
+template <class C, class Sum> double largest_error(const Tensor<C>& exact, const Tensor<Sum>& naive) {
   double largest = 0;
   for (Index n = 0; n < exact.count(); ++n) {
     const auto error = static_cast<double>(std::abs(static_cast<C>(naive.data()[n]) - exact.data()[n]));
@@ -135,16 +136,15 @@ double largest_error(const Tensor<C>& exact, const Tensor<Sum>& naive) {
   return largest;
 }
 
-/// What a capture must give, of the matrices [B, H, Tq, Tk]: made once for all instruction sets. The first `count` numbers, sums and
-/// then statistics. `factor` is 2 or 3 (expect.h). What is one weight has a weight's bound: naive's error is its largest in the whole
-/// matrix.
-template <class T>
-class ExpectedCapture {
+/// What a capture must give, of the matrices [B, H, Tq, Tk]: made once for all instruction sets. The first `count`
+/// numbers, sums and then statistics. `factor` is 2 or 3 (expect.h). What is one weight has a weight's bound: naive's
+/// error is its largest in the whole matrix.
+template <class T> class ExpectedCapture {
  public:
   using Sum = Accumulator<T>;
 
   ExpectedCapture(const Tensor<Wider<T>>& exact, const Tensor<Sum>& naive, const Tensor<double>& a, const Capture& what,
-                  std::size_t count, double factor) {
+      std::size_t count, double factor) {
     const Tensor<double> rounded = converted<double>(exact);
     const Captured<Wider<T>> truth(exact, what);
     const Captured<Sum> plain(naive, what);
@@ -166,8 +166,8 @@ class ExpectedCapture {
     for (const Number& each : numbers_) {
       const Tensor<double>& got = *numbers_of(found)[each.index];
       if (got.sizes() != each.expected.exact.sizes()) {
-        return testing::AssertionFailure() << each.output << ": sizes " << got.shape() << ", not "
-                                           << each.expected.exact.shape();
+        return testing::AssertionFailure()
+               << each.output << ": sizes " << got.shape() << ", not " << each.expected.exact.shape();
       }
       if (auto ok = within(each.expected, converted<Sum>(got), each.output, name, worst); !ok) return ok;
     }
@@ -183,11 +183,10 @@ class ExpectedCapture {
   std::vector<Number> numbers_;
 };
 
-/// The largest of each row are those of the row itself, in its bits: falling, of equals the lower key first, and nothing that
-/// is kept was left out. `all` was seen with every row; kept(b, h, i, j) as the case has it.
-template <class Kept>
-void expect_largest(const CaptureResult& found, const CaptureResult& all, const Capture& what, Index num_heads,
-                    const Kept& kept) {
+/// The largest of each row are those of the row itself, in its bits: falling, of equals the lower key first, and
+/// nothing that is kept was left out. `all` was seen with every row; kept(b, h, i, j) as the case has it.
+template <class Kept> void expect_largest(
+    const CaptureResult& found, const CaptureResult& all, const Capture& what, Index num_heads, const Kept& kept) {
   const std::vector<Index> heads = heads_of(what, num_heads);
   const Tensor<double>& top = found.top_weights;
   for (Index b = 0; b < top.size(0); ++b) {

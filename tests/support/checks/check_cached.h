@@ -16,21 +16,22 @@ void take_what_is_stored(const KVCache& cache, const std::vector<Index>& lengths
     for (std::size_t b = 0; b < lengths.size(); ++b) {
       const auto one = [&](const View<T, 4>& x) {
         return View<T, 3>(x.data() + static_cast<Index>(b) * x.stride(0), {x.size(1), lengths[b], x.size(3)},
-                          {x.stride(1), x.stride(2), x.stride(3)});
+            {x.stride(1), x.stride(2), x.stride(3)});
       };
       cache.read(static_cast<Index>(b), 0, one(problem.k()), one(problem.v()));
     }
   }
 }
 
-/// Queries on a cache whose sequence b holds lengths[b] <= kv_len tokens: the textbook on the numbers that are stored is the
-/// truth. Where lengths differ, the mask and the position bias must not be aligned to the last key, which is another for each.
-template <class T>
-void check_cached(const AttentionCase& each, CacheKind kind, CacheStorage storage, const std::vector<Index>& lengths,
-                  int threads, Worst& worst) {
+/// Queries on a cache whose sequence b holds lengths[b] <= kv_len tokens: the textbook on the numbers that are stored
+/// is the truth. Where lengths differ, the mask and the position bias must not be aligned to the last key, which is
+/// another for each.
+template <class T> void check_cached(const AttentionCase& each, CacheKind kind, CacheStorage storage,
+    const std::vector<Index>& lengths, int threads, Worst& worst) {
   SCOPED_TRACE(each.name() + " on " + cache_name(kind) + " as " + kStorageNames[static_cast<std::size_t>(storage)]);
   Problem<T> problem(each);
-  KVCache cache = empty_cache(kind, storage, each.batch, each.num_kv_heads, each.head_dim, each.v_head_dim, each.kv_len);
+  KVCache cache =
+      empty_cache(kind, storage, each.batch, each.num_kv_heads, each.head_dim, each.v_head_dim, each.kv_len);
   fill_cache(cache, problem.k(), problem.v(), lengths, each.seed);
   take_what_is_stored(cache, lengths, problem);
   problem.mask.keep = [&lengths, keep = problem.mask.keep](Index b, Index h, Index i, Index j) {
@@ -39,7 +40,8 @@ void check_cached(const AttentionCase& each, CacheKind kind, CacheStorage storag
   const Expectation<T> expectation(problem, false);
   for_each_isa(threads, [&](Context& context) {
     Result<T> result(problem);
-    attention_forward(problem.q(), cache.key_value(), {.out = result.out.view, .lse = result.lse}, problem.options, context);
+    attention_forward(
+        problem.q(), cache.key_value(), {.out = result.out.view, .lse = result.lse}, problem.options, context);
     EXPECT_TRUE(expectation.holds_forward(result, each.name(), worst));
     EXPECT_TRUE(result.sentinels_intact());
   });
@@ -51,9 +53,9 @@ struct RingCase {
   std::uint64_t seed = 1;
 };
 
-/// A ring sees its window and the first keys, and is bit-identical to a cache that has kept everything, under the same mask.
-template <class T>
-void check_ring(const RingCase& c) {
+/// A ring sees its window and the first keys, and is bit-identical to a cache that has kept everything, under the same
+/// mask.
+template <class T> void check_ring(const RingCase& c) {
   const Problem<T> problem(cached_case(c.group, c.most, c.most, 20, 12));
   const View<T, 4> q = problem.q(), k = problem.k(), v = problem.v();
   KVCache whole = empty_cache(CacheKind::kContiguous, c.storage, 1, 2, 20, 12, c.most);
@@ -79,7 +81,7 @@ void check_ring(const RingCase& c) {
   Context context({.threads = 1});
   Tensor<T> out({1, 2 * c.group, c.max_append + 1, 12});
   EXPECT_THROW(attention_forward(q.sliced(2, 0, c.max_append + 1), ring.key_value(), {.out = out}, causal, context),
-               OptionError);
+      OptionError);
 }
 
 }  // namespace qkv::test

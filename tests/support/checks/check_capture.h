@@ -1,5 +1,6 @@
-// The results of a capture in one case, held against the weights of the reference, forward and backward, on every instruction
-// set; and results captured in two ways against each other. Not: what they must be (captured.h), which cases (capture_test.cc).
+// The results of a capture in one case, held against the weights of the reference, forward and backward, on every
+// instruction set; and results captured in two ways against each other. Not: what they must be (captured.h), which
+// cases (capture_test.cc).
 #pragma once
 
 #include <optional>
@@ -10,48 +11,46 @@
 
 namespace qkv::test {
 
-template <class T>
-void forward_with(const Problem<T>& problem, Result<T>& result, const Capture& what, CaptureResult& found, Context& context) {
+template <class T> void forward_with(
+    const Problem<T>& problem, Result<T>& result, const Capture& what, CaptureResult& found, Context& context) {
   AttentionOptions options = problem.options;
   options.capture = {what, found};
-  attention_forward(problem.q(), problem.k(), problem.v(), {.out = result.out.view, .lse = result.lse}, options, context);
+  attention_forward(
+      problem.q(), problem.k(), problem.v(), {.out = result.out.view, .lse = result.lse}, options, context);
 }
 
-template <class T>
-void backward_with(const Problem<T>& problem, Result<T>& result, const Capture& what, CaptureResult& found, Context& context) {
+template <class T> void backward_with(
+    const Problem<T>& problem, Result<T>& result, const Capture& what, CaptureResult& found, Context& context) {
   AttentionOptions options = problem.options;
   options.capture = {what, found};
   AttentionGradients<T> wanted;
   wanted.dq = result.gradients.views[0], wanted.dk = result.gradients.views[1], wanted.dv = result.gradients.views[2];
   if (!problem.bias.is_null()) wanted.dbias = result.dbias;
   wanted.dlse = problem.dlse;
-  attention_backward(problem.q(), problem.k(), problem.v(), result.out.view, result.lse, problem.dout.view, wanted, options,
-                     context);
+  attention_backward(
+      problem.q(), problem.k(), problem.v(), result.out.view, result.lse, problem.dout.view, wanted, options, context);
 }
 
 /// The same with every row, to look up what the largest are.
-template <class T>
-Capture with_all_rows(const Problem<T>& problem, const Capture& what) {
+template <class T> Capture with_all_rows(const Problem<T>& problem, const Capture& what) {
   Capture all{.heads = what.heads, .of = what.of};
   for (Index i = 0; i < problem.c.q_len; ++i) all.rows.push_back(i);
   return all;
 }
 
 /// Weights times dropout's factors.
-template <class C>
-Tensor<C> applied(const Tensor<C>& weights, const reference::Factor& factor) {
+template <class C> Tensor<C> applied(const Tensor<C>& weights, const reference::Factor& factor) {
   Tensor<C> result = weights.clone();
   const View<C, 4> w = result;
-  for_each_index(w.sizes(), [&](Index b, Index h, Index i, Index j) {
-    w(b, h, i, j) *= static_cast<C>(factor(b, h, i, j));
-  });
+  for_each_index(
+      w.sizes(), [&](Index b, Index h, Index i, Index j) { w(b, h, i, j) *= static_cast<C>(factor(b, h, i, j)); });
   return result;
 }
 
-/// w dw, with the terms of dout . v made positive where `absolute`; rows that are `empty` and pairs that are not kept hold 0.
-template <class C, class Given, class T>
-Tensor<C> times_gradient(const Tensor<C>& weights, const ReferenceInput<Given>& input, const Problem<T>& problem,
-                         bool absolute) {
+/// w dw, with the terms of dout . v made positive where `absolute`; rows that are `empty` and pairs that are not kept
+/// hold 0.
+template <class C, class Given, class T> Tensor<C> times_gradient(
+    const Tensor<C>& weights, const ReferenceInput<Given>& input, const Problem<T>& problem, bool absolute) {
   Tensor<C> result = weights.clone();
   const View<C, 4> w = result;
   const View<const Given, 4> v = input.v, dout = input.dout;
@@ -79,9 +78,8 @@ Tensor<C> times_gradient(const Tensor<C>& weights, const ReferenceInput<Given>& 
 }
 
 /// The key that a capture calls the largest is one, as far as bounds tell.
-template <class T, class Kept>
-void expect_largest_key(const Expected<Accumulator<T>>& weights, const CaptureResult& found, const Capture& what,
-                        Index num_heads, const Kept& kept) {
+template <class T, class Kept> void expect_largest_key(const Expected<Accumulator<T>>& weights,
+    const CaptureResult& found, const Capture& what, Index num_heads, const Kept& kept) {
   const std::vector<Index> heads = heads_of(what, num_heads);
   const Tensor<Index>& keys = found.statistics.max_key;
   const View<const Wider<T>, 4> exact = weights.exact;
@@ -89,7 +87,8 @@ void expect_largest_key(const Expected<Accumulator<T>>& weights, const CaptureRe
     for (Index n = 0; n < keys.size(1); ++n) {
       for (Index i = 0; i < keys.size(2); ++i) {
         const Index key = keys.data()[(b * keys.size(1) + n) * keys.size(2) + i];
-        const Index h = heads[static_cast<std::size_t>(n)], row = ((b * num_heads + h) * keys.size(2) + i) * exact.size(3);
+        const Index h = heads[static_cast<std::size_t>(n)],
+                    row = ((b * num_heads + h) * keys.size(2) + i) * exact.size(3);
         Index largest = -1;
         bool nan = false;
         for (Index j = 0; j < exact.size(3); ++j) {
@@ -103,14 +102,13 @@ void expect_largest_key(const Expected<Accumulator<T>>& weights, const CaptureRe
         ASSERT_GE(key, 0);
         const auto bound = [&](Index j) { return weights.bounds[static_cast<std::size_t>(row + j)]; };
         ASSERT_GE(static_cast<double>(exact(b, h, i, key)),
-                  static_cast<double>(exact(b, h, i, largest)) - bound(key) - bound(largest));
+            static_cast<double>(exact(b, h, i, largest)) - bound(key) - bound(largest));
       }
     }
   }
 }
 
-template <class T>
-void check_capture_forward(AttentionCase each, Worst& worst) {
+template <class T> void check_capture_forward(AttentionCase each, Worst& worst) {
   using Sum = Accumulator<T>;
   each.cache = CacheKind::kNone;  // captures do not work on a cache
   SCOPED_TRACE(each.name());
@@ -126,8 +124,8 @@ void check_capture_forward(AttentionCase each, Worst& worst) {
   const reference::Factor& factor = input.options.factor;
   std::optional<ExpectedCapture<T>> expected_applied;
   if (problem.options.dropout.active()) {
-    expected_applied.emplace(applied(exact.weights, factor), applied(naive.weights, factor), applied(a.weights, factor), what,
-                             kNumSums, 2);
+    expected_applied.emplace(
+        applied(exact.weights, factor), applied(naive.weights, factor), applied(a.weights, factor), what, kNumSums, 2);
   }
   for_each_isa(1, [&](Context& context) {
     const std::string name = each.name() + " " + std::string(isa_name(context.isa()));
@@ -154,8 +152,7 @@ void check_capture_forward(AttentionCase each, Worst& worst) {
   });
 }
 
-template <class T>
-void check_capture_backward(AttentionCase each, Worst& worst) {
+template <class T> void check_capture_backward(AttentionCase each, Worst& worst) {
   using Sum = Accumulator<T>;
   each.cache = CacheKind::kNone;  // captures do not work on a cache
   SCOPED_TRACE(each.name());

@@ -1,5 +1,5 @@
-// One case of the list held against the textbook: forward, weights, weights beside the output, backward, on every instruction
-// set. Not: which cases (cases.h), bounds (expect.h).
+// One case of the list held against the textbook: forward, weights, weights beside the output, backward, on every
+// instruction set. Not: which cases (cases.h), bounds (expect.h).
 #pragma once
 
 #include "support/checks/expect.h"
@@ -8,15 +8,15 @@
 namespace qkv::test {
 
 /// Weights from the same pass as out: they are right, and out and lse are bit-identical to those of forward alone.
-template <class T>
-void expect_weights_beside_out(const Problem<T>& problem, const Expectation<T>& expectation, const Result<T>& alone,
-                               const std::string& name, Worst& worst, Context& context) {
+template <class T> void expect_weights_beside_out(const Problem<T>& problem, const Expectation<T>& expectation,
+    const Result<T>& alone, const std::string& name, Worst& worst, Context& context) {
   Result<T> both(problem);
-  attention_forward(problem.q(), problem.k(), problem.v(), {.out = both.out.view, .lse = both.lse, .weights = both.weights},
-                    problem.options, context);
+  attention_forward(problem.q(), problem.k(), problem.v(),
+      {.out = both.out.view, .lse = both.lse, .weights = both.weights}, problem.options, context);
   EXPECT_TRUE(expectation.holds_weights(both, name + " beside out", worst));
   const auto same = [](const auto& a, const auto& b) {
-    return a.count() == 0 || std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.count()) * sizeof(*a.data())) == 0;
+    return a.count() == 0 ||
+           std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.count()) * sizeof(*a.data())) == 0;
   };
   if (problem.c.cache == CacheKind::kNone) {  // on a cache few queries meet few keys by another algorithm
     EXPECT_TRUE(same(alone.lse, both.lse)) << "lse beside weights";
@@ -25,8 +25,8 @@ void expect_weights_beside_out(const Problem<T>& problem, const Expectation<T>& 
   if (!problem.options.dropout.active() || problem.c.empty_row != EmptyRow::kZero) return;
   // Applied: what dropout keeps is its factor times the weight, the rest is 0.
   attention_forward(problem.q(), problem.k(), problem.v(),
-                    {.out = both.out.view, .lse = both.lse, .weights = both.weights, .kind = WeightsKind::kApplied},
-                    problem.options, context);
+      {.out = both.out.view, .lse = both.lse, .weights = both.weights, .kind = WeightsKind::kApplied}, problem.options,
+      context);
   Tensor<float> factors({both.weights.size(0), both.weights.size(1), both.weights.size(2), both.weights.size(3)});
   dropout_factors(problem.options.dropout, factors);
   const double factor = 65536.0 / (65536.0 - std::round(problem.options.dropout.p * 65536.0));  // those are its float
@@ -42,8 +42,7 @@ void expect_weights_beside_out(const Problem<T>& problem, const Expectation<T>& 
   EXPECT_TRUE(expectation.holds_weights(both, name + " applied", worst));
 }
 
-template <class T>
-void check_case(const AttentionCase& each, Worst& worst) {
+template <class T> void check_case(const AttentionCase& each, Worst& worst) {
   ASSERT_TRUE(each.legal()) << each.name();
   SCOPED_TRACE(each.name());
   const Problem<T> problem(each);

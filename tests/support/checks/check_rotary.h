@@ -1,5 +1,5 @@
-// Rotary positions against a rotation in long double, element by element: forward, backward, in place. Not: what frequencies a
-// scaling must give (rotary_test.cc and the golden files).
+// Rotary positions against a rotation in long double, element by element: forward, backward, in place. Not: what
+// frequencies a scaling must give (rotary_test.cc and the golden files).
 #pragma once
 
 #include "qkv/rotary.h"
@@ -10,9 +10,8 @@
 namespace qkv::test {
 
 /// x [B, H, T, D] turned, element by element; `direction` -1 turns back.
-template <class T>
-Tensor<long double> turned(const View<const T, 4>& x, const Rotary& rotary, RotaryLayout layout,
-                           const RotaryPositions& positions, int direction) {
+template <class T> Tensor<long double> turned(const View<const T, 4>& x, const Rotary& rotary, RotaryLayout layout,
+    const RotaryPositions& positions, int direction) {
   Tensor<long double> y = copy_as<long double>(x);
   const View<long double, 4> to = y;
   const Index pairs = rotary.rotary_dim() / 2;
@@ -21,8 +20,8 @@ Tensor<long double> turned(const View<const T, 4>& x, const Rotary& rotary, Rota
     if (!positions.offsets.empty()) position = positions.offsets[static_cast<std::size_t>(b)] + t;
     if (!positions.ids.is_null()) position = positions.ids(positions.ids.size(0) == 1 ? 0 : b, t);
     for (Index i = 0; i < pairs; ++i) {
-      const long double angle =
-          static_cast<long double>(position) * static_cast<long double>(rotary.frequencies()[static_cast<std::size_t>(i)]);
+      const long double angle = static_cast<long double>(position) *
+                                static_cast<long double>(rotary.frequencies()[static_cast<std::size_t>(i)]);
       const long double c = std::cos(angle), s = std::sin(angle) * static_cast<long double>(direction);
       const Index first = layout == RotaryLayout::kHalfSplit ? i : 2 * i,
                   second = layout == RotaryLayout::kHalfSplit ? i + pairs : 2 * i + 1;
@@ -37,19 +36,19 @@ Tensor<long double> turned(const View<const T, 4>& x, const Rotary& rotary, Rota
 
 /// Two products and a sum of the type of sums, cos and sin rounded to it (2 eps of each term), the angle's f64, and T's
 /// rounding.
-template <class T>
-void expect_turned(const Tensor<T>& actual, const Tensor<long double>& exact, const Rotary& rotary, double largest_angle) {
+template <class T> void expect_turned(
+    const Tensor<T>& actual, const Tensor<long double>& exact, const Rotary& rotary, double largest_angle) {
   using Sum = Accumulator<T>;
   const double eps = static_cast<double>(std::numeric_limits<Sum>::epsilon());
   for (Index n = 0; n < exact.count(); ++n) {
-    const double bound = 4 * rotary.attention_factor() * (eps + largest_angle * std::numeric_limits<double>::epsilon()) +
-                         kUnitRoundoff<T> * std::abs(static_cast<double>(exact.data()[n])) + (kIsHalf<T> ? 0x1p-25 : 0);
+    const double bound =
+        4 * rotary.attention_factor() * (eps + largest_angle * std::numeric_limits<double>::epsilon()) +
+        kUnitRoundoff<T> * std::abs(static_cast<double>(exact.data()[n])) + (kIsHalf<T> ? 0x1p-25 : 0);
     ASSERT_LE(std::abs(static_cast<double>(number_as<long double>(actual.data()[n]) - exact.data()[n])), bound) << n;
   }
 }
 
-template <class T>
-Tensor<T> random_heads(std::vector<Index> sizes) {
+template <class T> Tensor<T> random_heads(std::vector<Index> sizes) {
   Tensor<T> x(std::move(sizes));
   Random random(3);
   for (T& value : x.span()) value = number_as<T>(random.symmetric());
@@ -57,8 +56,7 @@ Tensor<T> random_heads(std::vector<Index> sizes) {
 }
 
 /// x [2, 3, 5, width], at positions of every kind.
-template <class T>
-void check_rotary(Index width, const RotaryOptions& options, int threads) {
+template <class T> void check_rotary(Index width, const RotaryOptions& options, int threads) {
   const Tensor<T> x = random_heads<T>({2, 3, 5, width});
   const std::vector<Index> offsets{7, 100000};
   Tensor<Index> ids({2, 5}), shared({1, 5});
@@ -66,8 +64,8 @@ void check_rotary(Index width, const RotaryOptions& options, int threads) {
   for (Index n = 0; n < 5; ++n) shared.data()[n] = 5 - n;
   const Rotary rotary(width, options);
   for (const RotaryPositions& positions :
-       {RotaryPositions{}, RotaryPositions{.offset = 123456}, RotaryPositions{.offset = -3},
-        RotaryPositions{.offsets = offsets}, RotaryPositions{.ids = ids}, RotaryPositions{.ids = shared}}) {
+      {RotaryPositions{}, RotaryPositions{.offset = 123456}, RotaryPositions{.offset = -3},
+          RotaryPositions{.offsets = offsets}, RotaryPositions{.ids = ids}, RotaryPositions{.ids = shared}}) {
     for_each_isa(threads, [&](Context& context) {
       Tensor<T> y(x.sizes());
       rotary.forward(x, y, positions, context);

@@ -9,10 +9,10 @@
 
 namespace qkv::test {
 
-/// `gradient` of every element of x, which loss() reads, within `bound`. A step errs by step^2 from the third derivative and by eps / step
-/// from rounding. What is not finite is no variable, and its gradient 0.
-template <class Real, class Loss>
-void expect_differences(Tensor<Real>& x, const Tensor<Real>& gradient, Real step, double bound, const char* name, const Loss& loss) {
+/// `gradient` of every element of x, which loss() reads, within `bound`. A step errs by step^2 from the third
+/// derivative and by eps / step from rounding. What is not finite is no variable, and its gradient 0.
+template <class Real, class Loss> void expect_differences(
+    Tensor<Real>& x, const Tensor<Real>& gradient, Real step, double bound, const char* name, const Loss& loss) {
   ASSERT_EQ(x.count(), gradient.count()) << name;
   for (Index n = 0; n < x.count(); ++n) {
     const Real kept = x.data()[n];
@@ -25,7 +25,8 @@ void expect_differences(Tensor<Real>& x, const Tensor<Real>& gradient, Real step
     x.data()[n] = kept - step;
     const Real below = loss();
     x.data()[n] = kept;
-    EXPECT_NEAR(static_cast<double>(gradient.data()[n]), static_cast<double>((above - below) / (2 * step)), bound) << name << " " << n;
+    EXPECT_NEAR(static_cast<double>(gradient.data()[n]), static_cast<double>((above - below) / (2 * step)), bound)
+        << name << " " << n;
   }
 }
 

@@ -11,8 +11,7 @@ namespace qkv::test {
 struct Magnitude;
 
 /// Everything that a problem must give.
-template <class T>
-class Expectation {
+template <class T> class Expectation {
  public:
   /// Without `gradients`, holds_backward is not asked.
   explicit Expectation(const Problem<T>& problem, bool gradients = true);

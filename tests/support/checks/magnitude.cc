@@ -7,8 +7,7 @@ namespace qkv::test {
 
 namespace {
 
-template <class C>
-class MagnitudeMaker {
+template <class C> class MagnitudeMaker {
  public:
   MagnitudeMaker(const ReferenceInput<C>& input, const reference::Forward<C>& exact, bool gradients)
       : input_(input),
@@ -21,9 +20,9 @@ class MagnitudeMaker {
         dlse_(input.dlse),
         lse_(exact.lse),
         scale_(input.options.scale.value_or(1 / std::sqrt(static_cast<double>(input.q.size(3))))),
-        a_{Tensor<double>(exact.out.sizes()),    Tensor<double>(exact.lse.sizes()), Tensor<double>(exact.weights.sizes()),
-           Tensor<double>(input.q.sizes()),      Tensor<double>(input.k.sizes()),   Tensor<double>(input.v.sizes()),
-           Tensor<double>(exact.weights.sizes())} {
+        a_{Tensor<double>(exact.out.sizes()), Tensor<double>(exact.lse.sizes()), Tensor<double>(exact.weights.sizes()),
+            Tensor<double>(input.q.sizes()), Tensor<double>(input.k.sizes()), Tensor<double>(input.v.sizes()),
+            Tensor<double>(exact.weights.sizes())} {
     if (input.sinks.data() != nullptr) a_.dsinks = Tensor<double>(input.sinks.sizes());
     if (input.position_table.data() != nullptr) a_.dposition = Tensor<double>(input.position_table.sizes());
   }
@@ -36,13 +35,13 @@ class MagnitudeMaker {
  private:
   /// How far one score, and the slope of its soft cap, may move, in units of eps.
   struct Score {
-    double value;          // slope * chain * |scale| |q||k| + |softcap(x)| + |bias|; with a callback |mod'| times that + |mod|
-    double slope;          // 1 + tanh^2 in place of 1 - tanh^2, and what an error of x does to it
+    double value;  // slope * chain * |scale| |q||k| + |softcap(x)| + |bias|; with a callback |mod'| times that + |mod|
+    double slope;  // 1 + tanh^2 in place of 1 - tanh^2, and what an error of x does to it
     double mod_slope = 1;  // |mod'|, and what an error of what it is taken at does to it
   };
 
-  static double absolute_dot(const View<const C, 4>& x, Index b, Index h, Index i, const View<const C, 4>& y, Index g,
-                             Index j) {
+  static double absolute_dot(
+      const View<const C, 4>& x, Index b, Index h, Index i, const View<const C, 4>& y, Index g, Index j) {
     double sum = 0;
     for (Index n = 0; n < x.size(3); ++n) sum += static_cast<double>(std::abs(x(b, h, i, n) * y(b, g, j, n)));
     return sum;

@@ -1,5 +1,5 @@
-// Bounds on second order, computed as expect.h's are: error <= 4 x error(naive, same type) + 4 eps A, A the expression with
-// every term made positive. With w, S, slopes as in magnitude.h and A(x) for the positive form of x:
+// Bounds on second order, computed as expect.h's are: error <= 4 x error(naive, same type) + 4 eps A, A the expression
+// with every term made positive. With w, S, slopes as in magnitude.h and A(x) for the positive form of x:
 //   A(tx) = |scale| (|uq||k| + |q||uk|)     A(ts) = slope A(tx) + |ubias|     A(mean) = sum_j w A(ts)
 //   A(tout) = z w ((A(ts) + A(mean)) |v| + |uv|)
 //   A(push) = z |dout||v| + A(delta)        A(e) = (A(ts) + A(mean)) A(push) + z |dout||uv|
@@ -15,20 +15,20 @@
 namespace qkv::test {
 
 struct SecondMagnitude {
-  Tensor<double> out, lse, q, k, v, bias, sinks{}, position{};  // bias [B, H, Tq, Tk]; out and lse also of gdout and gdlse
+  Tensor<double> out, lse, q, k, v, bias, sinks{},
+      position{};  // bias [B, H, Tq, Tk]; out and lse also of gdout and gdlse
 };
 
-template <class C>
-class SecondMagnitudeMaker {
+template <class C> class SecondMagnitudeMaker {
  public:
   SecondMagnitudeMaker(const SecondInput<C>& input, const reference::Forward<C>& exact)
       : input_(input),
         tangents_(input.tangents()),
         lse_(exact.lse),
         first_(magnitude_of(input.first, exact, false)),
-        a_{Tensor<double>(exact.out.sizes()),     Tensor<double>(exact.lse.sizes()),
-           Tensor<double>(input.first.q.sizes()), Tensor<double>(input.first.k.sizes()),
-           Tensor<double>(input.first.v.sizes()), Tensor<double>(exact.weights.sizes())} {
+        a_{Tensor<double>(exact.out.sizes()), Tensor<double>(exact.lse.sizes()), Tensor<double>(input.first.q.sizes()),
+            Tensor<double>(input.first.k.sizes()), Tensor<double>(input.first.v.sizes()),
+            Tensor<double>(exact.weights.sizes())} {
     if (input.first.position_table.data() != nullptr) a_.position = Tensor<double>(input.first.position_table.sizes());
     if (input.first.sinks.data() != nullptr) a_.sinks = Tensor<double>(input.first.sinks.sizes());
   }
@@ -45,8 +45,8 @@ class SecondMagnitudeMaker {
     double weight = 0, factor = 1, slope = 1, bend = 0, product_rate = 0, rate = 0, push = 0, through_value = 0;
   };
 
-  static double absolute_dot(const View<const C, 4>& x, Index b, Index h, Index i, const View<const C, 4>& y, Index g,
-                             Index j) {
+  static double absolute_dot(
+      const View<const C, 4>& x, Index b, Index h, Index i, const View<const C, 4>& y, Index g, Index j) {
     if (x.is_null() || y.is_null()) return 0;
     double sum = 0;
     for (Index n = 0; n < x.size(3); ++n) sum += static_cast<double>(std::abs(x(b, h, i, n) * y(b, g, j, n)));
@@ -60,14 +60,16 @@ class SecondMagnitudeMaker {
     p.weight = weights(b, h, i, j);
     if (p.weight == 0) return p;  // not kept, or so small that nothing of it shows
     const View<const C, 4> q = in.q, k = in.k, v = in.v, dout = in.dout, bias = tangents_.bias;
-    const double scale = in.options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))), cap = in.options.softcap;
+    const double scale = in.options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))),
+                 cap = in.options.softcap;
     p.factor = in.options.factor ? in.options.factor(b, h, i, j) : 1;
     if (cap > 0) {
       double x = 0;
       for (Index n = 0; n < q.size(3); ++n) x += scale * static_cast<double>(q(b, h, i, n) * k(b, g, j, n));
       const double terms =
           (1 + std::sqrt(static_cast<double>(q.size(3))) / 4) * std::abs(scale) * absolute_dot(q, b, h, i, k, g, j);
-      const double tanh = std::tanh(x / cap), slope = 1 - tanh * tanh, moved = slope * terms / cap;  // of tanh, in units of eps
+      const double tanh = std::tanh(x / cap), slope = 1 - tanh * tanh,
+                   moved = slope * terms / cap;  // of tanh, in units of eps
       p.slope = 1 + tanh * tanh + std::abs(tanh) * moved;
       p.bend = 2 * (std::abs(tanh) * (1 + tanh * tanh) + std::abs(1 - 3 * tanh * tanh) * moved) / cap;
     }
@@ -75,8 +77,8 @@ class SecondMagnitudeMaker {
         std::abs(scale) * (absolute_dot(tangents_.q, b, h, i, k, g, j) + absolute_dot(q, b, h, i, tangents_.k, g, j));
     p.rate = p.slope * p.product_rate;
     if (!bias.is_null()) {
-      p.rate += std::abs(static_cast<double>(
-          bias(bias.size(0) > 1 ? b : 0, bias.size(1) > 1 ? h : 0, bias.size(2) > 1 ? i : 0, bias.size(3) > 1 ? j : 0)));
+      p.rate += std::abs(static_cast<double>(bias(
+          bias.size(0) > 1 ? b : 0, bias.size(1) > 1 ? h : 0, bias.size(2) > 1 ? i : 0, bias.size(3) > 1 ? j : 0)));
     }
     if (!tangents_.position_table.is_null()) {
       const double rate = static_cast<double>(tangents_.position_table(in.options.position_row(i, j), h));
@@ -111,7 +113,8 @@ class SecondMagnitudeMaker {
 
   void row(Index b, Index h, Index i) {
     const ReferenceInput<C>& in = input_.first;
-    const View<const C, 4> q = in.q, k = in.k, v = in.v, dout = in.dout, uq = tangents_.q, uk = tangents_.k, uv = tangents_.v;
+    const View<const C, 4> q = in.q, k = in.k, v = in.v, dout = in.dout, uq = tangents_.q, uk = tangents_.k,
+                           uv = tangents_.v;
     const View<const C, 3> dlse = in.dlse;
     const View<const double, 4> first_out = first_.out;
     const View<double, 4> out = a_.out, gq = a_.q, gk = a_.k, gv = a_.v, gbias = a_.bias;
@@ -145,7 +148,8 @@ class SecondMagnitudeMaker {
       const double hx = hs * p.slope + ds * p.bend * p.product_rate;
       gbias(b, h, i, j) = hs;
       if (a_.position.data() != nullptr) {
-        a_.position.data()[in.options.position_row(i, j) * q.size(1) + h] += std::abs(in.options.position_factor(i, j)) * hs;
+        a_.position.data()[in.options.position_row(i, j) * q.size(1) + h] +=
+            std::abs(in.options.position_factor(i, j)) * hs;
       }
       for (Index n = 0; n < v.size(3); ++n) {
         const double moved = uv.is_null() ? 0 : size_of(uv(b, g, j, n));
@@ -167,8 +171,7 @@ class SecondMagnitudeMaker {
 };
 
 /// Everything that a problem of second order must give.
-template <class T>
-class SecondExpectation {
+template <class T> class SecondExpectation {
  public:
   explicit SecondExpectation(const SecondProblem<T>& problem)
       : SecondExpectation(problem, problem.template reference_input<C>(), problem.template reference_input<T>()) {}
@@ -194,12 +197,13 @@ class SecondExpectation {
       : SecondExpectation(problem, wide, wide.first.forward(), same.double_backward()) {}
 
   SecondExpectation(const SecondProblem<T>& problem, const SecondInput<C>& wide, const reference::Forward<C>& forward,
-                    const reference::DoubleBackward<T>& naive)
-      : SecondExpectation(problem, wide.double_backward(forward), naive, SecondMagnitudeMaker<C>(wide, forward).make()) {}
+      const reference::DoubleBackward<T>& naive)
+      : SecondExpectation(
+            problem, wide.double_backward(forward), naive, SecondMagnitudeMaker<C>(wide, forward).make()) {}
 
   /// Of forward mode too: double backward gives jvp's out and lse as gradients of dout and dlse.
   SecondExpectation(const SecondProblem<T>& problem, reference::DoubleBackward<C> exact,
-                    const reference::DoubleBackward<T>& naive, const SecondMagnitude& a)
+      const reference::DoubleBackward<T>& naive, const SecondMagnitude& a)
       : tout_(exact.dout.clone(), naive.dout, a.out, kShare),
         gdout_(std::move(exact.dout), naive.dout, a.out, kShare),
         gq_(std::move(exact.q), naive.q, a.q, kShare),
@@ -210,8 +214,8 @@ class SecondExpectation {
         gposition_(std::move(exact.position_table), naive.position_table, a.position, kShare),
         gsinks_(std::move(exact.sinks), naive.sinks, a.sinks, kShare),
         gbias_(reference::reduce_to_bias(exact.bias, bias_sizes(problem)),
-               reference::reduce_to_bias(naive.bias, bias_sizes(problem)),
-               reference::reduce_to_bias(a.bias, bias_sizes(problem)), kShare) {}
+            reference::reduce_to_bias(naive.bias, bias_sizes(problem)),
+            reference::reduce_to_bias(a.bias, bias_sizes(problem)), kShare) {}
 
   static typename View<T, 4>::Sizes bias_sizes(const SecondProblem<T>& problem) {
     return problem.first.bias.is_null() ? typename View<T, 4>::Sizes{1, 1, 1, 1} : problem.first.bias.sizes();
@@ -222,8 +226,7 @@ class SecondExpectation {
 };
 
 /// One case on every instruction set.
-template <class T>
-void check_second_case(const AttentionCase& each, Worst& worst) {
+template <class T> void check_second_case(const AttentionCase& each, Worst& worst) {
   SCOPED_TRACE(each.name());
   const SecondProblem<T> problem(each);
   const SecondExpectation<T> expectation(problem);

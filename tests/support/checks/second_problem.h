@@ -1,5 +1,5 @@
-// A case of second order: the case's problem, tangents of its inputs, what the reference makes of both, and what the library
-// gave. Not: bounds (second_expect.h).
+// A case of second order: the case's problem, tangents of its inputs, what the reference makes of both, and what the
+// library gave. Not: bounds (second_expect.h).
 #pragma once
 
 #include "qkv/derivatives.h"
@@ -10,8 +10,7 @@
 namespace qkv::test {
 
 /// What the reference computes from, in the type C of its arithmetic.
-template <class C>
-struct SecondInput {
+template <class C> struct SecondInput {
   ReferenceInput<C> first;
   Tensor<C> q, k, v, bias, sinks, position_table{};  // tangents; those not given are empty
 
@@ -19,26 +18,23 @@ struct SecondInput {
     const auto view = [](const Tensor<C>& tensor) {
       return tensor.rank() == 0 ? View<const C, 4>{} : tensor.template view<4>();
     };
-    return {view(q),
-            view(k),
-            view(v),
-            view(bias),
-            sinks.rank() == 0 ? View<const C, 1>{} : View<const C, 1>(sinks),
-            position_table.rank() == 0 ? View<const C, 2>{} : View<const C, 2>(position_table)};
+    return {view(q), view(k), view(v), view(bias), sinks.rank() == 0 ? View<const C, 1>{} : View<const C, 1>(sinks),
+        position_table.rank() == 0 ? View<const C, 2>{} : View<const C, 2>(position_table)};
   }
-  reference::Jvp<C> jvp() const { return reference::attention_jvp<C>(first.q, first.k, first.v, tangents(), first.options); }
+  reference::Jvp<C> jvp() const {
+    return reference::attention_jvp<C>(first.q, first.k, first.v, tangents(), first.options);
+  }
   reference::DoubleBackward<C> double_backward() const {
-    return reference::attention_double_backward<C>(first.q, first.k, first.v, first.dout, first.dlse, tangents(),
-                                                   first.options);
+    return reference::attention_double_backward<C>(
+        first.q, first.k, first.v, first.dout, first.dlse, tangents(), first.options);
   }
   reference::DoubleBackward<C> double_backward(const reference::Forward<C>& forward) const {
-    return reference::attention_double_backward<C>(first.q, first.k, first.v, first.dout, first.dlse, tangents(), first.options,
-                                                   forward);
+    return reference::attention_double_backward<C>(
+        first.q, first.k, first.v, first.dout, first.dlse, tangents(), first.options, forward);
   }
 };
 
-template <class T>
-struct SecondProblem {
+template <class T> struct SecondProblem {
   Problem<T> first;
   Triple<T> moved;        // tangents of q, k, v, in the case's layout
   Tensor<T> bias_memory;  // of the bias
@@ -51,7 +47,8 @@ struct SecondProblem {
     const auto fill = [&random](const View<T, 4>& view, const View<T, 4>& of) {
       for_each_index(view.sizes(), [&](Index b, Index h, Index t, Index n) {
         const T x = static_cast<T>(random.symmetric());
-        view(b, h, t, n) = std::isfinite(of(b, h, t, n)) ? x : of(b, h, t, n);  // hidden: as wild as what it is the tangent of
+        view(b, h, t, n) =
+            std::isfinite(of(b, h, t, n)) ? x : of(b, h, t, n);  // hidden: as wild as what it is the tangent of
       });
     };
     fill(moved.views[0], first.q());
@@ -86,11 +83,10 @@ struct SecondProblem {
     if (style < 4 && bias_memory.rank() > 0) tangents.bias = bias_memory;
   }
 
-  template <class C>
-  SecondInput<C> reference_input() const {
+  template <class C> SecondInput<C> reference_input() const {
     const auto copy = [](const View<const T, 4>& view) { return view.is_null() ? Tensor<C>() : copy_as<C>(view); };
-    SecondInput<C> input{
-        first.template reference_input<C>(), copy(tangents.q), copy(tangents.k), copy(tangents.v), copy(tangents.bias), {}};
+    SecondInput<C> input{first.template reference_input<C>(), copy(tangents.q), copy(tangents.k), copy(tangents.v),
+        copy(tangents.bias), {}};
     if (!tangents.sinks.is_null()) input.sinks = Tensor<C>(sinks_memory.sizes());
     for (Index h = 0; h < input.sinks.count(); ++h) input.sinks.data()[h] = static_cast<C>(tangents.sinks(h));
     if (!tangents.position_bias.is_null()) input.position_table = Tensor<C>(position_memory.sizes());
@@ -102,8 +98,7 @@ struct SecondProblem {
 };
 
 /// What the library gave, between sentinels.
-template <class T>
-struct SecondResult {
+template <class T> struct SecondResult {
   Result<T> first;  // forward's
   Placed<T> tout, gdout;
   Tensor<T> tlse, gdlse, gbias, gsinks, gposition;
@@ -115,7 +110,8 @@ struct SecondResult {
         gdout(first.out.view.sizes(), problem.first.c.layout),
         tlse(first.lse.sizes()),
         gdlse(first.lse.sizes()),
-        gradients({problem.first.q().sizes(), problem.first.k().sizes(), problem.first.v().sizes()}, problem.first.c.layout) {
+        gradients(
+            {problem.first.q().sizes(), problem.first.k().sizes(), problem.first.v().sizes()}, problem.first.c.layout) {
     if (!problem.first.bias.is_null()) {
       gbias = Tensor<T>(std::vector<Index>(problem.first.bias.sizes().begin(), problem.first.bias.sizes().end()));
     }
@@ -142,8 +138,8 @@ struct SecondResult {
     if (p.sinks.data() != nullptr) wanted.gsinks = gsinks;
     if (p.position_table.data() != nullptr) wanted.gposition_bias = gposition;
     wanted.dlse = p.dlse;
-    attention_double_backward(p.q(), p.k(), p.v(), first.out.view, first.lse, p.dout.view, problem.tangents, wanted, p.options,
-                              context);
+    attention_double_backward(
+        p.q(), p.k(), p.v(), first.out.view, first.lse, p.dout.view, problem.tangents, wanted, p.options, context);
   }
 };
 

@@ -9,8 +9,7 @@
 
 namespace qkv::test {
 
-template <class T>
-void dense_forward(const Problem<T>& p, const AttentionOutputs<T>& outputs, Context& context) {
+template <class T> void dense_forward(const Problem<T>& p, const AttentionOutputs<T>& outputs, Context& context) {
   attention_forward(p.q(), p.k(), p.v(), outputs, p.options, context);
 }
 template <class T>
@@ -20,13 +19,11 @@ void dense_backward(const Problem<T>& p, const Result<T>& r, const AttentionGrad
 
 namespace {
 
-template <class T>
-AttentionPlan dense_plan(const Problem<T>& p, Context& context) {
+template <class T> AttentionPlan dense_plan(const Problem<T>& p, Context& context) {
   return attention_plan(p.q(), p.k(), p.v(), p.options, context);
 }
 
-template <class T>
-Form<T> invariant() {
+template <class T> Form<T> invariant() {
   const auto forward = [](const Problem<T>& p, const AttentionOutputs<T>& outputs, Context& context) {
     const AttentionOptions options = changed(p.options, [](AttentionOptions& o) { o.bits = Bits::kInvariant; });
     attention_forward(p.q(), p.k(), p.v(), outputs, options, context);
@@ -38,8 +35,7 @@ Form<T> invariant() {
   return {"invariant", kForward | kWeights, 0, any, forward, nullptr, plan};
 }
 
-template <class T>
-Form<T> planned() {
+template <class T> Form<T> planned() {
   const auto forward = [](const Problem<T>& p, const AttentionOutputs<T>& outputs, Context& context) {
     plan_attention(p.q(), p.k(), p.v(), outputs, p.options, context).forward();
   };
@@ -47,13 +43,13 @@ Form<T> planned() {
 }
 
 /// A cache of the problem's keys and values. NaN lies behind each sequence and in the pages that none holds.
-template <class T>
-KVCache filled(CacheKind kind, const Problem<T>& p) {
+template <class T> KVCache filled(CacheKind kind, const Problem<T>& p) {
   const Index room = p.c.kv_len + 30;
   KVCache cache = empty_cache(kind == CacheKind::kNone ? CacheKind::kContiguous : kind, kStorageOf<T>, p.c.batch,
-                              p.c.num_kv_heads, p.c.head_dim, p.c.v_head_dim, room);
+      p.c.num_kv_heads, p.c.head_dim, p.c.v_head_dim, room);
   if (kind == CacheKind::kNone) return cache;
-  Tensor<T> k({p.c.batch, p.c.num_kv_heads, room, p.c.head_dim}), v({p.c.batch, p.c.num_kv_heads, room, p.c.v_head_dim});
+  Tensor<T> k({p.c.batch, p.c.num_kv_heads, room, p.c.head_dim}),
+      v({p.c.batch, p.c.num_kv_heads, room, p.c.v_head_dim});
   for (Tensor<T>* x : {&k, &v}) std::ranges::fill(x->span(), kQuietNan<T>);
   cache.append(k, v);
   for (const Index sequence : cache.sequences()) cache.truncate(sequence, 0);
@@ -62,8 +58,7 @@ KVCache filled(CacheKind kind, const Problem<T>& p) {
 }
 
 /// Keys and values in a cache of the queries' type; kNone: memory of the caller.
-template <class T, CacheKind kKind>
-Form<T> cached(const char* name) {
+template <class T, CacheKind kKind> Form<T> cached(const char* name) {
   const auto of = [](AttentionCase c) -> std::optional<AttentionCase> {
     c.cache = CacheKind::kNone;
     c.dropout = 0;
@@ -73,27 +68,25 @@ Form<T> cached(const char* name) {
   };
   const auto forward = [](const Problem<T>& p, const AttentionOutputs<T>& outputs, Context& context) {
     const KVCache cache = filled(kKind, p);
-    attention_forward(p.q(), kKind == CacheKind::kNone ? KeyValue::contiguous(p.k(), p.v()) : cache.key_value(), outputs,
-                      p.options, context);
+    attention_forward(p.q(), kKind == CacheKind::kNone ? KeyValue::contiguous(p.k(), p.v()) : cache.key_value(),
+        outputs, p.options, context);
   };
   const auto plan = [](const Problem<T>& p, Context& context) {
     const KVCache cache = filled(kKind, p);
-    return attention_plan(p.q(), kKind == CacheKind::kNone ? KeyValue::contiguous(p.k(), p.v()) : cache.key_value(), p.options,
-                          context);
+    return attention_plan(
+        p.q(), kKind == CacheKind::kNone ? KeyValue::contiguous(p.k(), p.v()) : cache.key_value(), p.options, context);
   };
   return {name, kForward | kWeights, kForward | kWeights, of, forward, nullptr, plan};
 }
 
 /// [B, H, T, D] that lies token by token, as [B * T, H, D].
-template <class E>
-View<E, 3> tokens_of(const View<E, 4>& x) {
+template <class E> View<E, 3> tokens_of(const View<E, 4>& x) {
   if (x.is_null()) return {};
   return {x.data(), {x.size(0) * x.size(2), x.size(1), x.size(3)}, {x.stride(2), x.stride(1), 1}};
 }
 
 /// A ragged batch whose sequences happen to be equally long.
-template <class T>
-struct AsSequences {
+template <class T> struct AsSequences {
   using Sum = Accumulator<T>;
   std::vector<Index> q_offsets{0}, kv_offsets{0};
 
@@ -116,8 +109,7 @@ struct AsSequences {
   }
 
  private:
-  template <class Body>
-  static void each(const typename View<Sum, 3>::Sizes& sizes, const Body& body) {
+  template <class Body> static void each(const typename View<Sum, 3>::Sizes& sizes, const Body& body) {
     for (Index b = 0, n = 0; b < sizes[0]; ++b) {
       for (Index t = 0; t < sizes[2]; ++t) {
         for (Index h = 0; h < sizes[1]; ++h) body(b, h, t, n++);
@@ -126,8 +118,7 @@ struct AsSequences {
   }
 };
 
-template <class T>
-Form<T> ragged() {
+template <class T> Form<T> ragged() {
   using Sum = Accumulator<T>;
   const auto of = [](AttentionCase c) {
     c.layout = Layout::kBthd;
@@ -139,33 +130,34 @@ Form<T> ragged() {
     RaggedOutputs<T> wanted{.out = tokens_of(outputs.out), .kind = outputs.kind};
     if (!outputs.lse.is_null()) wanted.lse = lse;
     if (!outputs.weights.is_null()) wanted.weights = View<Sum, 1>(outputs.weights.data(), {outputs.weights.count()});
-    attention_varlen_forward(tokens_of(p.q()), tokens_of(p.k()), tokens_of(p.v()), wanted, batch.offsets(), p.options, context);
+    attention_varlen_forward(
+        tokens_of(p.q()), tokens_of(p.k()), tokens_of(p.v()), wanted, batch.offsets(), p.options, context);
     if (!outputs.lse.is_null()) batch.back(lse, outputs.lse);
   };
   const auto backward = [](const Problem<T>& p, const Result<T>& r, const AttentionGradients<T>& g, Context& context) {
     const AsSequences<T> batch(p.c);
     const Tensor<Sum> lse = batch.by_token(r.lse), dlse = batch.by_token(g.dlse);
     const RaggedGradients<T> wanted{.dq = tokens_of(g.dq),
-                                    .dk = tokens_of(g.dk),
-                                    .dv = tokens_of(g.dv),
-                                    .dbias = g.dbias,
-                                    .dsinks = g.dsinks,
-                                    .dposition_bias = g.dposition_bias,
-                                    .dlse = dlse,
-                                    .accumulate = g.accumulate};
+        .dk = tokens_of(g.dk),
+        .dv = tokens_of(g.dv),
+        .dbias = g.dbias,
+        .dsinks = g.dsinks,
+        .dposition_bias = g.dposition_bias,
+        .dlse = dlse,
+        .accumulate = g.accumulate};
     attention_varlen_backward(tokens_of(p.q()), tokens_of(p.k()), tokens_of(p.v()), tokens_of(r.out.view), lse,
-                              tokens_of(p.dout.view), wanted, batch.offsets(), p.options, context);
+        tokens_of(p.dout.view), wanted, batch.offsets(), p.options, context);
   };
   const auto plan = [](const Problem<T>& p, Context& context) {
     const AsSequences<T> batch(p.c);
-    return attention_varlen_plan(tokens_of(p.q()), tokens_of(p.k()), tokens_of(p.v()), batch.offsets(), p.options, context);
+    return attention_varlen_plan(
+        tokens_of(p.q()), tokens_of(p.k()), tokens_of(p.v()), batch.offsets(), p.options, context);
   };
   // dsinks: the same terms, but each sequence's sum is rounded.
   return {"ragged", kEverything, kEverything & ~kDsinks, of, forward, backward, plan};
 }
 
-template <class T>
-Form<T> with_lists(Form<T> form, const char* name) {
+template <class T> Form<T> with_lists(Form<T> form, const char* name) {
   form.name = name;
   form.own = [] {
     std::vector<AttentionCase> all = list_cases();
@@ -186,46 +178,29 @@ Form<T> with_lists(Form<T> form, const char* name) {
   return form;
 }
 
-template <class T>
-std::vector<Form<T>> make_forms() {
+template <class T> std::vector<Form<T>> make_forms() {
   const Form<T> dense{"dense", kEverything, 0, any, dense_forward<T>, dense_backward<T>, dense_plan<T>};
   const Form<T> rows = in_rows<T>(), heads = in_heads<T>();
   Form<T> on_cache = cached<T, CacheKind::kPages16>(""), in_batch = ragged<T>();
   on_cache.bits = in_batch.bits = 0;  // which are read by lists where tensors are not, or never
-  return {dense,
-          invariant<T>(),
-          planned<T>(),
-          captured<T>(),
-          derivatives<T>(),
-          cached<T, CacheKind::kNone>("key_value"),
-          cached<T, CacheKind::kContiguous>("contiguous"),
-          cached<T, CacheKind::kPages1>("pages1"),
-          cached<T, CacheKind::kPages16>("pages16"),
-          cached<T, CacheKind::kPages100>("pages100"),
-          ragged<T>(),
-          rows,
-          heads,
-          in_chunks<T>(),
-          with_lists(dense, "lists"),
-          with_lists(invariant<T>(), "invariant_lists"),
-          with_lists(on_cache, "cached_lists"),
-          with_lists(in_batch, "ragged_lists"),
-          with_lists(rows, "rows_of_lists"),
-          with_lists(heads, "heads_of_lists"),
-          with_lists(in_chunks<T>(), "chunks_of_lists")};
+  return {dense, invariant<T>(), planned<T>(), captured<T>(), derivatives<T>(),
+      cached<T, CacheKind::kNone>("key_value"), cached<T, CacheKind::kContiguous>("contiguous"),
+      cached<T, CacheKind::kPages1>("pages1"), cached<T, CacheKind::kPages16>("pages16"),
+      cached<T, CacheKind::kPages100>("pages100"), ragged<T>(), rows, heads, in_chunks<T>(), with_lists(dense, "lists"),
+      with_lists(invariant<T>(), "invariant_lists"), with_lists(on_cache, "cached_lists"),
+      with_lists(in_batch, "ragged_lists"), with_lists(rows, "rows_of_lists"), with_lists(heads, "heads_of_lists"),
+      with_lists(in_chunks<T>(), "chunks_of_lists")};
 }
 
 }  // namespace
 
-template <class T>
-const std::vector<Form<T>>& forms() {
+template <class T> const std::vector<Form<T>>& forms() {
   static const std::vector<Form<T>> all = make_forms<T>();
   return all;
 }
 
-template <class T>
-void run_form(const Form<T>& form, const Problem<T>& problem, Result<T>& result, unsigned asked, Context& context,
-              bool accumulate) {
+template <class T> void run_form(const Form<T>& form, const Problem<T>& problem, Result<T>& result, unsigned asked,
+    Context& context, bool accumulate) {
   asked &= form.gives;
   const bool gradients = (asked & kGradients) != 0;
   if ((asked & kForward) != 0 || gradients) {
@@ -247,8 +222,7 @@ void run_form(const Form<T>& form, const Problem<T>& problem, Result<T>& result,
   form.backward(problem, result, wanted, context);
 }
 
-template <class T>
-std::vector<Tensor<double>> outputs_of(const Result<T>& result) {
+template <class T> std::vector<Tensor<double>> outputs_of(const Result<T>& result) {
   std::vector<Tensor<double>> all;
   all.push_back(copy_as<double>(result.out.view));
   all.push_back(widened(result.lse));

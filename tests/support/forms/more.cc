@@ -7,13 +7,13 @@ namespace qkv::test {
 
 namespace {
 
-/// Rows, map, columns, largest weights and their keys: of the weights, then of weights times their gradient; then statistics.
-const std::vector<const char*> kCaptures = {"rows",     "map",       "columns",        "top weights", "top keys", "dw rows",
-                                            "dw map",   "dw columns", "dw top weights", "dw top keys", "entropy",  "max",
-                                            "self",     "previous",  "first",          "distance",    "max key",  "sink"};
+/// Rows, map, columns, largest weights and their keys: of the weights, then of weights times their gradient; then
+/// statistics.
+const std::vector<const char*> kCaptures = {"rows", "map", "columns", "top weights", "top keys", "dw rows", "dw map",
+    "dw columns", "dw top weights", "dw top keys", "entropy", "max", "self", "previous", "first", "distance", "max key",
+    "sink"};
 
-template <class T>
-std::vector<Tensor<double>> captures(const Problem<T>& p, unsigned asked, Context& context) {
+template <class T> std::vector<Tensor<double>> captures(const Problem<T>& p, unsigned asked, Context& context) {
   const Capture every = capture_of(p.c);
   const auto asks = [&](unsigned first, unsigned count) { return (asked >> first & ((1U << count) - 1)) != 0; };
   const auto request = [&](unsigned first) {
@@ -29,42 +29,50 @@ std::vector<Tensor<double>> captures(const Problem<T>& p, unsigned asked, Contex
   CaptureResult of_weights, of_gradient;
   Result<T> result(p);
   attention_forward(p.q(), p.k(), p.v(), {.out = result.out.view, .lse = result.lse},
-                    changed(p.options, [&](AttentionOptions& o) { o.capture = {weights, of_weights}; }), context);
+      changed(p.options,
+          [&](AttentionOptions& o) {
+            o.capture = {weights, of_weights};
+          }),
+      context);
   if (asks(5, 5)) {
     attention_backward(p.q(), p.k(), p.v(), result.out.view, result.lse, p.dout.view, {.dlse = p.dlse},
-                       changed(p.options, [&](AttentionOptions& o) { o.capture = {gradient, of_gradient}; }), context);
+        changed(p.options,
+            [&](AttentionOptions& o) {
+              o.capture = {gradient, of_gradient};
+            }),
+        context);
   }
   std::vector<Tensor<double>> made;
   for (const CaptureResult* from : {&of_weights, &of_gradient}) {
-    for (const Tensor<double>* x : {&from->rows, &from->map, &from->column_mass, &from->top_weights}) made.push_back(widened(*x));
+    for (const Tensor<double>* x : {&from->rows, &from->map, &from->column_mass, &from->top_weights})
+      made.push_back(widened(*x));
     made.push_back(widened(from->top_keys));
   }
   const RowStatistics& s = of_weights.statistics;
-  for (const Tensor<double>* x : {&s.entropy, &s.max_weight, &s.self, &s.previous, &s.first, &s.distance}) made.push_back(widened(*x));
+  for (const Tensor<double>* x : {&s.entropy, &s.max_weight, &s.self, &s.previous, &s.first, &s.distance})
+    made.push_back(widened(*x));
   made.push_back(widened(s.max_key));
   made.push_back(widened(s.sink));
   return made;
 }
 
 /// sin(3 x): NaN where x is not finite.
-template <class T>
-void set_tangents(const View<T, 4>& to, const View<const T, 4>& of) {
+template <class T> void set_tangents(const View<T, 4>& to, const View<const T, 4>& of) {
   for_each_index(to.sizes(), [&](Index b, Index h, Index t, Index n) {
     to(b, h, t, n) = number_as<T>(std::sin(3 * number_as<double>(of(b, h, t, n))));
   });
 }
-template <class T>
-Tensor<T> tangents_of(const Tensor<T>& x) {
+template <class T> Tensor<T> tangents_of(const Tensor<T>& x) {
   if (x.rank() == 0) return {};
   Tensor<T> made(x.sizes());
   for (Index n = 0; n < x.count(); ++n) made.data()[n] = std::sin(3 * x.data()[n]);
   return made;
 }
 
-const std::vector<const char*> kDerivatives = {"tout", "tlse", "gq", "gk", "gv", "gdout", "gdlse", "gbias", "gsinks", "gposition"};
+const std::vector<const char*> kDerivatives = {
+    "tout", "tlse", "gq", "gk", "gv", "gdout", "gdlse", "gbias", "gsinks", "gposition"};
 
-template <class T>
-std::vector<Tensor<double>> second(const Problem<T>& p, unsigned asked, Context& context) {
+template <class T> std::vector<Tensor<double>> second(const Problem<T>& p, unsigned asked, Context& context) {
   const std::array sizes = {p.q().sizes(), p.k().sizes(), p.v().sizes()};
   const Triple<T> moved(sizes, p.c.layout), gradients(sizes, p.c.layout);
   const std::array<View<const T, 4>, 3> inputs = {p.q(), p.k(), p.v()};
@@ -104,7 +112,8 @@ std::vector<Tensor<double>> second(const Problem<T>& p, unsigned asked, Context&
   if (asks(0)) attention_jvp(p.q(), p.k(), p.v(), result.lse, tangents, tout.view, {}, p.options, context);
   if (asks(1)) attention_jvp(p.q(), p.k(), p.v(), result.lse, tangents, {}, tlse, p.options, context);
   if (asked >> 2 != 0) {
-    attention_double_backward(p.q(), p.k(), p.v(), result.out.view, result.lse, p.dout.view, tangents, wanted, p.options, context);
+    attention_double_backward(
+        p.q(), p.k(), p.v(), result.out.view, result.lse, p.dout.view, tangents, wanted, p.options, context);
   }
   EXPECT_TRUE(tout.storage.sentinels_intact() && gdout.storage.sentinels_intact() && gradients.sentinels_intact());
   std::vector<Tensor<double>> made;
@@ -121,31 +130,39 @@ constexpr unsigned more_bits(std::size_t count) { return ((1U << count) - 1) * k
 
 }  // namespace
 
-template <class T>
-Form<T> captured() {
+template <class T> Form<T> captured() {
   const auto forward = [](const Problem<T>& p, const AttentionOutputs<T>& outputs, Context& context) {
     CaptureResult result;
     const Capture what = capture_of(p.c);
-    attention_forward(p.q(), p.k(), p.v(), outputs, changed(p.options, [&](AttentionOptions& o) { o.capture = {what, result}; }),
-                      context);
+    attention_forward(p.q(), p.k(), p.v(), outputs,
+        changed(p.options,
+            [&](AttentionOptions& o) {
+              o.capture = {what, result};
+            }),
+        context);
   };
-  const auto backward = [](const Problem<T>& p, const Result<T>& r, const AttentionGradients<T>& gradients, Context& context) {
+  const auto backward = [](const Problem<T>& p, const Result<T>& r, const AttentionGradients<T>& gradients,
+                            Context& context) {
     CaptureResult result;
     Capture what = capture_of(p.c);
     what.statistics = false;
     what.of = CaptureOf::kGradient;
     attention_backward(p.q(), p.k(), p.v(), r.out.view, r.lse, p.dout.view, gradients,
-                       changed(p.options, [&](AttentionOptions& o) { o.capture = {what, result}; }), context);
+        changed(p.options,
+            [&](AttentionOptions& o) {
+              o.capture = {what, result};
+            }),
+        context);
   };
   const auto of = [](AttentionCase c) { return c.q_len == 0 || c.kv_len == 0 ? std::nullopt : any(c); };
-  Form<T> form{"captured", kForward | kGradients | more_bits(kCaptures.size()), kForward | kGradients, of, forward, backward};
+  Form<T> form{
+      "captured", kForward | kGradients | more_bits(kCaptures.size()), kForward | kGradients, of, forward, backward};
   form.more_names = kCaptures;
   form.more = captures<T>;
   return form;
 }
 
-template <class T>
-Form<T> derivatives() {
+template <class T> Form<T> derivatives() {
   const auto of = [](AttentionCase c) {
     c.mod = ModKind::kNone;
     return kIsHalf<T> ? std::nullopt : any(c);

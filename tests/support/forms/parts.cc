@@ -7,14 +7,12 @@ namespace qkv::test {
 
 namespace {
 
-template <class V>
-V sliced(const V& view, int axis, Index begin, Index end) {
+template <class V> V sliced(const V& view, int axis, Index begin, Index end) {
   return view.is_null() ? view : view.sliced(axis, begin, end);
 }
 
 /// to = sum, or += where it is accumulated.
-template <class E, class Sum>
-void round_to(const View<E, 4>& to, const Tensor<Sum>& sums, bool accumulate) {
+template <class E, class Sum> void round_to(const View<E, 4>& to, const Tensor<Sum>& sums, bool accumulate) {
   const View<const Sum, 4> from = sums;
   for_each_index(to.sizes(), [&](Index b, Index h, Index j, Index d) {
     const Sum sum = from(b, h, j, d);
@@ -26,12 +24,10 @@ void round_to(const View<E, 4>& to, const Tensor<Sum>& sums, bool accumulate) {
 struct Part {
   Index begin, end, head, heads;
 
-  template <class V>
-  V of_queries(const V& view) const {
+  template <class V> V of_queries(const V& view) const {
     return sliced(sliced(view, 2, begin, end), 1, head, head + heads);
   }
-  template <class V>
-  V of_keys(const V& view, Index group) const {
+  template <class V> V of_keys(const V& view, Index group) const {
     return sliced(view, 1, head / group, (head + heads) / group);
   }
 };
@@ -54,25 +50,25 @@ std::vector<Part> head_parts(const AttentionCase& c) {
   return parts;
 }
 
-template <class T>
-AttentionOptions placed(const Problem<T>& p, const Part& part) {
+template <class T> AttentionOptions placed(const Problem<T>& p, const Part& part) {
   return changed(p.options, [&](AttentionOptions& o) { o.place = {part.begin, p.c.q_len, part.head, p.c.num_heads}; });
 }
 
 /// The problem in parts, one after the other; shares of gradients are summed.
-template <class T, std::vector<Part> (*kCut)(const AttentionCase&)>
-Form<T> in_parts(const char* name, unsigned bits) {
+template <class T, std::vector<Part> (*kCut)(const AttentionCase&)> Form<T> in_parts(const char* name, unsigned bits) {
   using Sum = Accumulator<T>;
-  const auto of = [](AttentionCase c) { return c.q_len == 0 || c.batch == 0 || c.num_heads == 0 ? std::nullopt : any(c); };
+  const auto of = [](AttentionCase c) {
+    return c.q_len == 0 || c.batch == 0 || c.num_heads == 0 ? std::nullopt : any(c);
+  };
   const auto forward = [](const Problem<T>& p, const AttentionOutputs<T>& outputs, Context& context) {
     const Index group = p.c.num_heads / p.c.num_kv_heads;
     for (const Part& part : kCut(p.c)) {
       attention_forward(part.of_queries(p.q()), part.of_keys(p.k(), group), part.of_keys(p.v(), group),
-                        {.out = part.of_queries(outputs.out),
-                         .lse = part.of_queries(outputs.lse),
-                         .weights = part.of_queries(outputs.weights),
-                         .kind = outputs.kind},
-                        placed(p, part), context);
+          {.out = part.of_queries(outputs.out),
+              .lse = part.of_queries(outputs.lse),
+              .weights = part.of_queries(outputs.weights),
+              .kind = outputs.kind},
+          placed(p, part), context);
     }
   };
   const auto backward = [](const Problem<T>& p, const Result<T>& r, const AttentionGradients<T>& g, Context& context) {
@@ -87,8 +83,8 @@ Form<T> in_parts(const char* name, unsigned bits) {
       const auto call = [&](bool accumulate) {
         wanted.accumulate = accumulate;
         attention_backward(part.of_queries(p.q()), part.of_keys(p.k(), group), part.of_keys(p.v(), group),
-                           part.of_queries(r.out.view), part.of_queries(View<const Sum, 3>(r.lse)),
-                           part.of_queries(p.dout.view), wanted, placed(p, part), context);
+            part.of_queries(r.out.view), part.of_queries(View<const Sum, 3>(r.lse)), part.of_queries(p.dout.view),
+            wanted, placed(p, part), context);
       };
       if (!g.dk.is_null()) wanted.dk_sums = part.of_keys(all_dk, group);
       if (!g.dv.is_null()) wanted.dv_sums = part.of_keys(all_dv, group);
@@ -109,12 +105,13 @@ Form<T> in_parts(const char* name, unsigned bits) {
 
 }  // namespace
 
-/// Keys that arrive in chunks, each as tensors of its own. What reads lists alone, decodes or takes a mean is not carried.
-template <class T>
-Form<T> in_chunks() {
+/// Keys that arrive in chunks, each as tensors of its own. What reads lists alone, decodes or takes a mean is not
+/// carried.
+template <class T> Form<T> in_chunks() {
   using Sum = Accumulator<T>;
   static const auto each_chunk = [](const Problem<T>& p, Context& context, const auto& body) {
-    const Index length = p.c.kv_len, step = carried_step(stored_as<T>(), p.c.head_dim, p.c.v_head_dim, p.options, context);
+    const Index length = p.c.kv_len,
+                step = carried_step(stored_as<T>(), p.c.head_dim, p.c.v_head_dim, p.options, context);
     for (Index begin = 0, end; begin == 0 || begin < length; begin = end) {
       end = std::min(begin + step, length);
       const Tensor<T> k = copy_as<T>(p.k().sliced(2, begin, end)), v = copy_as<T>(p.v().sliced(2, begin, end));
@@ -154,12 +151,8 @@ Form<T> in_chunks() {
   return {"chunks", kForward | kDq | kDk | kDv, kForward | kDq | kDk | kDv, of, forward, backward};
 }
 
-template <class T>
-Form<T> in_rows() {
-  return in_parts<T, row_parts>("rows", kForward | kWeights | kDq);
-}
-template <class T>
-Form<T> in_heads() {
+template <class T> Form<T> in_rows() { return in_parts<T, row_parts>("rows", kForward | kWeights | kDq); }
+template <class T> Form<T> in_heads() {
   return in_parts<T, head_parts>("heads", kForward | kWeights | kDq | kDk | kDv);
 }
 

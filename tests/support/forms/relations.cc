@@ -26,14 +26,14 @@ Outputs computed(const Form<T>& form, const Problem<T>& problem, Context& contex
   return all;
 }
 
-template <class T>
-std::string name_of(const Form<T>& form, std::size_t output) {
+template <class T> std::string name_of(const Form<T>& form, std::size_t output) {
   return output < kOutputNames.size() ? kOutputNames[output] : form.more_names.at(output - kOutputNames.size());
 }
 
 /// The same numbers: zeros of either sign, any NaN.
 bool same_numbers(const Tensor<double>& a, const Tensor<double>& b) {
-  return std::ranges::equal(a.span(), b.span(), [](double x, double y) { return x == y || (std::isnan(x) && std::isnan(y)); });
+  return std::ranges::equal(
+      a.span(), b.span(), [](double x, double y) { return x == y || (std::isnan(x) && std::isnan(y)); });
 }
 
 /// `zeros`: outputs whose zeros may differ in sign.
@@ -46,8 +46,7 @@ void expect_same(const Form<T>& form, const Outputs& a, const Outputs& b, unsign
   }
 }
 
-template <class T>
-void textbook(const Form<T>& form, const AttentionCase& each, Worst& worst) {
+template <class T> void textbook(const Form<T>& form, const AttentionCase& each, Worst& worst) {
   if (form.gives % kMore == 0) return;
   const Problem<T> problem(each);
   const bool own_bits = form.bits == 0;
@@ -62,7 +61,8 @@ void textbook(const Form<T>& form, const AttentionCase& each, Worst& worst) {
     EXPECT_TRUE(result.sentinels_intact()) << "an element outside the outputs was written";
     const std::string name = each.name() + " " + std::string(isa_name(context.isa()));
     // A cache of bf16 has its rows widened where a dense call multiplies pairs of them.
-    const bool pairs = std::is_same_v<T, BFloat16> && form.gives % kMore == kForward && has_bf16_products(context.isa());
+    const bool pairs =
+        std::is_same_v<T, BFloat16> && form.gives % kMore == kForward && has_bf16_products(context.isa());
     if (expectation) {
       EXPECT_TRUE(expectation->holds_forward(result, name, worst));
       if ((form.gives & kWeights) != 0) {
@@ -78,14 +78,14 @@ void textbook(const Form<T>& form, const AttentionCase& each, Worst& worst) {
     const Form<T>& dense = forms<T>().front();
     Result<T> whole(problem);
     run_form(dense, problem, whole, kEverything, context);
-    expect_same(form, outputs_of(result), outputs_of(whole), form.bits, kDk | kDv | (each.scale == ScaleKind::kZero ? kDq : 0U));
+    expect_same(form, outputs_of(result), outputs_of(whole), form.bits,
+        kDk | kDv | (each.scale == ScaleKind::kZero ? kDq : 0U));
     if (!expectation || (form.gives & kGradients) == 0) return;
     EXPECT_TRUE(expectation->holds_backward(result, name, worst));
   });
 }
 
-template <class T>
-void threads(const Form<T>& form, const AttentionCase& each, Worst&) {
+template <class T> void threads(const Form<T>& form, const AttentionCase& each, Worst&) {
   const Problem<T> problem(each);
   for (const Isa isa : tested_isas()) {
     Context one({.threads = 1, .isa = isa, .executor = nullptr});
@@ -107,16 +107,13 @@ bool counts_no_sequence(MaskKind kind) {
          (kind >= MaskKind::kWindow && kind <= MaskKind::kSliding && kind != MaskKind::kWindowOffsets);
 }
 
-template <class V>
-V of_sequence(const V& view, Index b) {
+template <class V> V of_sequence(const V& view, Index b) {
   return view.is_null() || view.size(0) == 1 ? view : view.sliced(0, b, b + 1);
 }
 
-template <class E>
-void copy_sequence(const View<E, 4>& from, Index b, const View<E, 4>& to) {
-  for_each_index({to.size(1), to.size(2), to.size(3)}, [&](Index h, Index t, Index d) {
-    to(0, h, t, d) = from(b, h, t, d);
-  });
+template <class E> void copy_sequence(const View<E, 4>& from, Index b, const View<E, 4>& to) {
+  for_each_index(
+      {to.size(1), to.size(2), to.size(3)}, [&](Index h, Index t, Index d) { to(0, h, t, d) = from(b, h, t, d); });
 }
 
 /// Sequence b alone, with the number b for dropout; it borrows from `whole`.
@@ -139,8 +136,7 @@ void make_alone(const Problem<T>& whole, Index b, const View<const std::uint8_t,
   }
 }
 
-template <class T>
-void alone(const Form<T>& form, const AttentionCase& given, Worst&) {
+template <class T> void alone(const Form<T>& form, const AttentionCase& given, Worst&) {
   AttentionCase each = given;
   if (each.mod == ModKind::kHide) each.mod = ModKind::kBend;  // it counts sequences
   Problem<T> whole(each);
@@ -151,7 +147,8 @@ void alone(const Form<T>& form, const AttentionCase& given, Worst&) {
     mask_to_dense(whole.options.mask, memory);
     keep = memory;
     whole.options.mask = Mask::keep(keep);
-    if (whole.mask.index) whole.options.mask = whole.options.mask & Mask::keys(View<const std::int32_t, 4>(*whole.mask.index));
+    if (whole.mask.index)
+      whole.options.mask = whole.options.mask & Mask::keys(View<const std::int32_t, 4>(*whole.mask.index));
   }
   AttentionCase one = each;
   one.batch = 1;
@@ -172,8 +169,7 @@ void alone(const Form<T>& form, const AttentionCase& given, Worst&) {
   });
 }
 
-template <class T>
-void nan_behind_mask(const Form<T>& form, const AttentionCase& given, Worst&) {
+template <class T> void nan_behind_mask(const Form<T>& form, const AttentionCase& given, Worst&) {
   AttentionCase each = given;
   each.fill = Fill::kNanBehindMask;
   each.empty_row = EmptyRow::kZero;  // the two fills read masked values
@@ -190,12 +186,13 @@ void nan_behind_mask(const Form<T>& form, const AttentionCase& given, Worst&) {
   for_each_isa(2, [&](Context& context) { expect_same(form, computed(form, problem, context), poisoned[isa++]); });
 }
 
-/// The pairs of a mask as bytes, and as a callback, of which nothing is known beforehand: what is skipped leaves no trace.
-template <class T>
-void mask_written_out(const Form<T>& form, const AttentionCase& each, Worst&) {
+/// The pairs of a mask as bytes, and as a callback, of which nothing is known beforehand: what is skipped leaves no
+/// trace.
+template <class T> void mask_written_out(const Form<T>& form, const AttentionCase& each, Worst&) {
   Problem<T> problem(each);
   const Mask given = problem.options.mask;
-  if (given.keeps_everything() || given.describe().find("keys[") != std::string::npos) return;  // lists may be read alone
+  if (given.keeps_everything() || given.describe().find("keys[") != std::string::npos)
+    return;  // lists may be read alone
   Tensor<std::uint8_t> pairs({each.batch, each.num_heads, each.q_len, each.kv_len});
   mask_to_dense(given, pairs);
   const View<const std::uint8_t, 4> keep = pairs;
@@ -205,13 +202,13 @@ void mask_written_out(const Form<T>& form, const AttentionCase& each, Worst&) {
     const Outputs expected = computed(form, problem, context);
     for (const Mask& mask : {Mask::keep(keep), callback}) {
       problem.options.mask = mask;
-      expect_same(form, computed(form, problem, context), expected, kAll, kDq | kDk | kDv);  // -0 where zeros were not added
+      expect_same(
+          form, computed(form, problem, context), expected, kAll, kDq | kDk | kDv);  // -0 where zeros were not added
     }
   });
 }
 
-template <class T>
-void subset_of_outputs(const Form<T>& form, const AttentionCase& each, Worst&) {
+template <class T> void subset_of_outputs(const Form<T>& form, const AttentionCase& each, Worst&) {
   const Problem<T> problem(each);
   for_each_isa(2, [&](Context& context) {
     const Outputs all = computed(form, problem, context);
@@ -222,8 +219,7 @@ void subset_of_outputs(const Form<T>& form, const AttentionCase& each, Worst&) {
   });
 }
 
-template <class T>
-void accumulate(const Form<T>& form, const AttentionCase& given, Worst&) {
+template <class T> void accumulate(const Form<T>& form, const AttentionCase& given, Worst&) {
   if ((form.gives & kGradients) == 0) return;
   AttentionCase each = given;
   each.fill = Fill::kUniform;
@@ -233,9 +229,8 @@ void accumulate(const Form<T>& form, const AttentionCase& given, Worst&) {
     run_form(form, problem, result, kEverything, context);
     const Outputs plain = outputs_of(result);
     for (const View<T, 4>& view : result.gradients.views) {
-      for_each_index(view.sizes(), [&](Index b, Index h, Index t) {
-        std::fill_n(&view(b, h, t, 0), view.size(3), number_as<T>(3.0));
-      });
+      for_each_index(view.sizes(),
+          [&](Index b, Index h, Index t) { std::fill_n(&view(b, h, t, 0), view.size(3), number_as<T>(3.0)); });
     }
     for (Tensor<Accumulator<T>>* x : {&result.dbias, &result.dsinks, &result.dposition})
       std::ranges::fill(x->span(), Accumulator<T>(3));
@@ -249,19 +244,20 @@ void accumulate(const Form<T>& form, const AttentionCase& given, Worst&) {
         if (std::isfinite(x)) largest = std::max(largest, std::abs(static_cast<double>(x)));
       }
       // 3 may be first or last in a chain of sums; both may have been rounded.
-      const double chain = static_cast<double>(each.q_len + each.kv_len) * std::numeric_limits<Accumulator<T>>::epsilon();
+      const double chain =
+          static_cast<double>(each.q_len + each.kv_len) * std::numeric_limits<Accumulator<T>>::epsilon();
       const double unit = n < 6 ? kUnitRoundoff<T> : 0;
       for (Index i = 0; i < added[n].count(); ++i) {
         const double before = static_cast<double>(plain[n].data()[i]), after = static_cast<double>(added[n].data()[i]);
         if (std::isnan(before) && std::isnan(after)) continue;
-        ASSERT_NEAR(after, before + 3, 8 * chain * largest + unit * (std::abs(before) + std::abs(after))) << kOutputNames[n];
+        ASSERT_NEAR(after, before + 3, 8 * chain * largest + unit * (std::abs(before) + std::abs(after)))
+            << kOutputNames[n];
       }
     }
   });
 }
 
-template <class T>
-void errors_write_nothing(const Form<T>& form, const AttentionCase& each, Worst&) {
+template <class T> void errors_write_nothing(const Form<T>& form, const AttentionCase& each, Worst&) {
   Problem<T> problem(each);
   const double softcap = problem.options.softcap;
   Context context({.threads = 2});
@@ -277,7 +273,8 @@ void errors_write_nothing(const Form<T>& form, const AttentionCase& each, Worst&
   problem.options.softcap = softcap;
   run_form(form, problem, result, kForward, context);
   problem.options.softcap = -1;
-  EXPECT_THROW(form.backward(problem, result, {.dq = result.gradients.views[0], .dlse = problem.dlse}, context), OptionError);
+  EXPECT_THROW(
+      form.backward(problem, result, {.dq = result.gradients.views[0], .dlse = problem.dlse}, context), OptionError);
   expect_same(form, outputs_of(result), untouched, kGradients);
 }
 
@@ -293,8 +290,7 @@ class Counting final : public Executor {
   int most = 0;
 };
 
-template <class T>
-void plan_is_what_ran(const Form<T>& form, const AttentionCase& each, Worst&) {
+template <class T> void plan_is_what_ran(const Form<T>& form, const AttentionCase& each, Worst&) {
   if (form.plan == nullptr || !counts_no_sequence(each.mask)) return;  // dense masks have regions of their own
   const Problem<T> problem(each);
   for (const Isa isa : tested_isas()) {
@@ -313,22 +309,15 @@ void plan_is_what_ran(const Form<T>& form, const AttentionCase& each, Worst&) {
 
 }  // namespace
 
-template <class T>
-const std::vector<Relation<T>>& relations() {
-  static const std::vector<Relation<T>> all = {{"textbook", textbook<T>, 64},
-                                               {"threads", threads<T>, 96},
-                                               {"alone", alone<T>, 64},
-                                               {"nan", nan_behind_mask<T>, 24},
-                                               {"mask", mask_written_out<T>, 48},
-                                               {"subset", subset_of_outputs<T>, 128},
-                                               {"accumulate", accumulate<T>, 96},
-                                               {"errors", errors_write_nothing<T>, 128},
-                                               {"plan", plan_is_what_ran<T>, 24}};
+template <class T> const std::vector<Relation<T>>& relations() {
+  static const std::vector<Relation<T>> all = {{"textbook", textbook<T>, 64}, {"threads", threads<T>, 96},
+      {"alone", alone<T>, 64}, {"nan", nan_behind_mask<T>, 24}, {"mask", mask_written_out<T>, 48},
+      {"subset", subset_of_outputs<T>, 128}, {"accumulate", accumulate<T>, 96},
+      {"errors", errors_write_nothing<T>, 128}, {"plan", plan_is_what_ran<T>, 24}};
   return all;
 }
 
-template <class T>
-std::vector<AttentionCase> cases_of(const Form<T>& form, const Relation<T>& relation) {
+template <class T> std::vector<AttentionCase> cases_of(const Form<T>& form, const Relation<T>& relation) {
   static const std::vector<AttentionCase> list = pairwise_cases(2e5);
   std::vector<AttentionCase> given;
   if (form.own != nullptr) {

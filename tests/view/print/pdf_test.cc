@@ -1,6 +1,4 @@
 // PDF: the file's frame is checked here; what a reader makes of it by poppler's tools, where they are installed.
-#include "qkv/view/pictures.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
@@ -10,13 +8,16 @@
 #include <fstream>
 
 #include "qkv/error.h"
+#include "qkv/view/pictures.h"
 #include "view/maps.h"
 #include "view/print/typesetter.h"
 
 namespace qkv::view {
 namespace {
 
-std::string text_of(const std::vector<std::byte>& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+std::string text_of(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 /// What a command prints; empty when it fails.
 std::string output(const std::string& command) {
@@ -53,7 +54,7 @@ TEST(Pdf, ReadersFindTheText) {
   std::ofstream(path, std::ios::binary) << text_of(render_pdf(map));
   const std::string text = output("pdftotext " + path.string() + " -"), info = output("pdfinfo " + path.string());
   for (const char* word :
-       {"naïve", "注意力", "<b>&amp;", "внимание", "two (words)", "100%", "weight", "query", "key", "head 0"}) {
+      {"naïve", "注意力", "<b>&amp;", "внимание", "two (words)", "100%", "weight", "query", "key", "head 0"}) {
     EXPECT_NE(text.find(word), std::string::npos) << word << " in " << text;
   }
   EXPECT_NE(info.find("two (words)"), std::string::npos) << info;

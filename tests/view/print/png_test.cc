@@ -1,6 +1,4 @@
 // The PNG is read back with libpng and compared with the colours that the weights must have.
-#include "qkv/view/pictures.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,6 +7,7 @@
 #include <thread>
 
 #include "qkv/error.h"
+#include "qkv/view/pictures.h"
 #include "support/errors.h"
 #include "view/maps.h"
 #include "view/png_pixels.h"
@@ -24,7 +23,9 @@ Layout layout_of(const AttentionMap& map, const MapOptions& options) {
 
 Rgb colour_of(float weight, float top, ColourScale scale) {
   const int index = colour_index(weight, top, scale);
-  return weight == 0 ? kZeroColour : index < 0 ? kNanColour : colour_map(Theme::kLight)[static_cast<std::size_t>(index)];
+  return weight == 0 ? kZeroColour
+         : index < 0 ? kNanColour
+                     : colour_map(Theme::kLight)[static_cast<std::size_t>(index)];
 }
 
 /// Every cell has the colour of its weight (without numbers, which would cover centres).
@@ -38,7 +39,8 @@ void expect_colours(const AttentionMap& map, MapOptions options) {
   for (const Panel& panel : layout.panels) {
     for (Index i = 0; i < map.q_len(); ++i) {
       for (Index j = 0; j < map.kv_len(); ++j) {
-        const Rgb expected = colour_of(weights(panel.layer, panel.head, i, j), top_weight(map, options.range), options.scale);
+        const Rgb expected =
+            colour_of(weights(panel.layer, panel.head, i, j), top_weight(map, options.range), options.scale);
         const Rgb got = picture.at(panel.cells.x + layout.columns.centre(j), panel.cells.y + layout.rows.centre(i));
         ASSERT_EQ(got, expected) << panel.name << " " << i << " " << j;
       }
@@ -124,7 +126,7 @@ TEST(Png, ARatioOfPixelsEnlargesEverything) {
         for (Index j = 0; j < 6; ++j) {
           const int x = panel.cells.x + layout.columns.centre(j), y = panel.cells.y + layout.rows.centre(i);
           ASSERT_EQ(picture.at(static_cast<int>(x * ratio), static_cast<int>(y * ratio)),
-                    colour_of(map.weights.view<4>()(0, panel.head, i, j), 1, options.scale));
+              colour_of(map.weights.view<4>()(0, panel.head, i, j), 1, options.scale));
         }
       }
     }

@@ -23,7 +23,8 @@ TEST(Typesetter, LinesAreAsLongAsTheirCharacters) {
 TEST(Typesetter, MarkupIsText) {
   const Typesetter typesetter;
   for (const char* text : {"<b>x</b>", "&lt;&gt;", "<big>8", "<span size='9000'>", "&#x1F600;", "</"}) {
-    EXPECT_EQ(typesetter.width(text, kLargeText), typesetter.width(std::string(std::string_view(text).size(), '0'), kLargeText))
+    EXPECT_EQ(typesetter.width(text, kLargeText),
+        typesetter.width(std::string(std::string_view(text).size(), '0'), kLargeText))
         << text;
   }
 }

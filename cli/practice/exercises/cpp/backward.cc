@@ -54,7 +54,8 @@ Gradients attention_backward(const Array& q, const Array& k, const Array& v, con
 
 int main(int count, char** arguments) {
   return run(count, arguments, [](const Probe& probe) {
-    const Gradients g = attention_backward(probe["q"], probe["k"], probe["v"], probe["dout"], probe.integer("causal") == 1);
+    const Gradients g =
+        attention_backward(probe["q"], probe["k"], probe["v"], probe["dout"], probe.integer("causal") == 1);
     return Answer{{"dq", g.dq}, {"dk", g.dk}, {"dv", g.dv}};
   });
 }

@@ -17,7 +17,7 @@ Array cross_attention(const Array& x, const Array& memory, const Parameters& p, 
   const Index B = x.sizes[0], L = x.sizes[1], E = x.sizes[2], M = memory.sizes[1], d = E / num_heads;
   const Array q = linear(x, p.W_q, p.b_q);                                         // [B, L, E]
   const Array k = linear(memory, p.W_k, p.b_k), v = linear(memory, p.W_v, p.b_v);  // [B, M, E]
-  constexpr double kHidden = -std::numeric_limits<double>::infinity();             // the score of a key that may not be seen
+  constexpr double kHidden = -std::numeric_limits<double>::infinity();  // the score of a key that may not be seen
   Array context({B, L, E});
   std::vector<double> weights(M);
   for (Index b = 0; b < B; ++b) {

@@ -1,4 +1,5 @@
-// Attention in blocks of keys with an online softmax: what FlashAttention does. Named in article 003, an extension here.
+// Attention in blocks of keys with an online softmax: what FlashAttention does. Named in article 003, an extension
+// here.
 //
 //     q             [B, H, Tq, d]    queries
 //     k, v          [B, H, Tk, d]    keys and values
@@ -6,9 +7,9 @@
 //     causal        bool             true: query i sees the keys up to i + Tk - Tq
 //     returns out [B, H, Tq, d]
 //
-// The same numbers as plain attention, without an array of Tq x Tk. What is kept for each query from block to block: the
-// largest score so far, the sum of exponentials, the unfinished output.
-// Judged: several block sizes, blocks in which the maximum grows, the short last block, causal.
+// The same numbers as plain attention, without an array of Tq x Tk. What is kept for each query from block to block:
+// the largest score so far, the sum of exponentials, the unfinished output. Judged: several block sizes, blocks in
+// which the maximum grows, the short last block, causal.
 
 #include "given.h"
 
@@ -50,6 +51,7 @@ Array flash(const Array& q, const Array& k, const Array& v, Index block_size, bo
 
 int main(int count, char** arguments) {
   return run(count, arguments, [](const Probe& probe) {
-    return Answer{{"out", flash(probe["q"], probe["k"], probe["v"], probe.integer("block"), probe.integer("causal") == 1)}};
+    return Answer{
+        {"out", flash(probe["q"], probe["k"], probe["v"], probe.integer("block"), probe.integer("causal") == 1)}};
   });
 }

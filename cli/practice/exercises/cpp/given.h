@@ -1,4 +1,5 @@
-// Given to each exercise in C++: arrays, a linear layer, the judge's files. `qkv practice` prints it in place of its include.
+// Given to each exercise in C++: arrays, a linear layer, the judge's files. `qkv practice` prints it in place of its
+// include.
 #pragma once
 
 #include <qkv/io/safetensors.h>
@@ -25,20 +26,13 @@ struct Array {
   explicit Array(std::vector<Index> of) : sizes(std::move(of)), data(qkv::checked_count(sizes)) {}
   bool empty() const { return sizes.empty(); }
 
-  template <class... Indices>
-  std::size_t offset(Indices... indices) const {
+  template <class... Indices> std::size_t offset(Indices... indices) const {
     std::size_t at = 0, axis = 0;
     ((at = at * sizes[axis++] + indices), ...);
     return at;
   }
-  template <class... Indices>
-  double& operator()(Indices... indices) {
-    return data[offset(indices...)];
-  }
-  template <class... Indices>
-  double operator()(Indices... indices) const {
-    return data[offset(indices...)];
-  }
+  template <class... Indices> double& operator()(Indices... indices) { return data[offset(indices...)]; }
+  template <class... Indices> double operator()(Indices... indices) const { return data[offset(indices...)]; }
 };
 
 /// y = x W + b for x [B, T, E], W [E, F], b [F]; without b where it is empty.
@@ -78,8 +72,14 @@ struct Parameters {
   Array W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o;
 
   explicit Parameters(const Probe& probe)
-      : W_q(probe["W_q"]), b_q(probe["b_q"]), W_k(probe["W_k"]), b_k(probe["b_k"]), W_v(probe["W_v"]), b_v(probe["b_v"]),
-        W_o(probe["W_o"]), b_o(probe["b_o"]) {}
+      : W_q(probe["W_q"]),
+        b_q(probe["b_q"]),
+        W_k(probe["W_k"]),
+        b_k(probe["b_k"]),
+        W_v(probe["W_v"]),
+        b_v(probe["b_v"]),
+        W_o(probe["W_o"]),
+        b_o(probe["b_o"]) {}
 };
 
 using Answer = std::vector<std::pair<const char*, Array>>;

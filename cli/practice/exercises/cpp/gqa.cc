@@ -1,4 +1,5 @@
-// Grouped-query attention: several query heads share one head of keys and values. Named in article 003, an extension here.
+// Grouped-query attention: several query heads share one head of keys and values. Named in article 003, an extension
+// here.
 //
 //     x               [B, L, E]       a sequence of L tokens
 //     W_q, W_o        [E, E]          y = x W, no biases
@@ -7,15 +8,16 @@
 //     num_kv_heads    Hkv             heads of keys and values; H is a multiple of it
 //     returns out [B, L, E]
 //
-// Neighbours share: with H = 6 and Hkv = 2 the query heads 0, 1, 2 read keys and values 0, the heads 3, 4, 5 read 1. No mask.
-// Judged: which query head reads which keys; how heads are cut and joined; the scale.
+// Neighbours share: with H = 6 and Hkv = 2 the query heads 0, 1, 2 read keys and values 0, the heads 3, 4, 5 read 1. No
+// mask. Judged: which query head reads which keys; how heads are cut and joined; the scale.
 
 #include "given.h"
 
 Array gqa(const Array& x, const Parameters& p, Index num_heads, Index num_kv_heads) {
   // solution: projections, attention of each query head on the keys of its group, output projection
   const Index B = x.sizes[0], L = x.sizes[1], E = x.sizes[2], d = E / num_heads, group = num_heads / num_kv_heads;
-  const Array q = linear(x, p.W_q, {}), k = linear(x, p.W_k, {}), v = linear(x, p.W_v, {});  // [B, L, E], twice [B, L, Hkv d]
+  const Array q = linear(x, p.W_q, {}), k = linear(x, p.W_k, {}),
+              v = linear(x, p.W_v, {});  // [B, L, E], twice [B, L, Hkv d]
   Array context({B, L, E});
   std::vector<double> weights(L);
   for (Index b = 0; b < B; ++b) {

@@ -7,8 +7,8 @@
 //
 //     weight[i, j] = phi(q_i) . phi(k_j),  phi(x) = elu(x) + 1;  each row of weights is divided by its sum. No scale.
 //
-// The sum over keys can be made first: d x d numbers that all queries share, so the cost grows with T, not with T squared.
-// Judged: the feature map, the division, causal.
+// The sum over keys can be made first: d x d numbers that all queries share, so the cost grows with T, not with T
+// squared. Judged: the feature map, the division, causal.
 
 #include "given.h"
 

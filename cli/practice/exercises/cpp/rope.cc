@@ -5,9 +5,9 @@
 //     base         10000           pair i turns by positions * base^(-2i / d), i = 0 .. d/2 - 1
 //     rope and rope_attention return [B, H, T, d]
 //
-// Pair i is columns i and i + d/2, as in Llama's files of Hugging Face. It turns counter-clockwise: (1, 0) becomes (cos, sin).
-// Attention then sees how far apart two tokens are, not where they are.
-// Judged: pairs, angles and base; what is turned in attention; that positions moved by 5 give the same attention. No mask.
+// Pair i is columns i and i + d/2, as in Llama's files of Hugging Face. It turns counter-clockwise: (1, 0) becomes
+// (cos, sin). Attention then sees how far apart two tokens are, not where they are. Judged: pairs, angles and base;
+// what is turned in attention; that positions moved by 5 give the same attention. No mask.
 
 #include "given.h"
 
@@ -63,6 +63,6 @@ int main(int count, char** arguments) {
     const Array positions = probe["positions"];
     const double base = probe.number("base");
     return Answer{{"turned", rope(probe["x"], positions, base)},
-                  {"out", rope_attention(probe["q"], probe["k"], probe["v"], positions, base)}};
+        {"out", rope_attention(probe["q"], probe["k"], probe["v"], positions, base)}};
   });
 }
