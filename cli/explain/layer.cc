@@ -188,8 +188,8 @@ Example walk_backward(const Example& layer, Context& context) {
   }
   back.steps.insert(back.steps.begin(), {"the forward pass", "", "", {}, forward});
 
-  constexpr double kRounding =
-      24 * 16 * std::numeric_limits<double>::epsilon();  // numbers below 16, sums of at most 24
+  // numbers below 16, sums of at most 24
+  constexpr double kRounding = 24 * 16 * std::numeric_limits<double>::epsilon();
   const double rows_of_ds = largest(sum(ds, -1)), deltas_apart = largest(delta - sum(d_o * layer["attended"], -1));
   const double jacobian_apart = largest(matmul(first_row(dp), jacobian) - first_row(ds));
   const auto model = layer_of(layer);

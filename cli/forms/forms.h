@@ -35,8 +35,8 @@ struct Form {
   double score_bytes = 0;      ///< naive: the whole [B, H, T, T]; tiled: scratch of every thread that works
   double seconds = 0;          ///< median
   double longest = 0;          ///< tokens with which q, k, v, out and score_bytes fit into the memory; 0: a layer's row
-  double from_softmax =
-      -1;  ///< largest |form - softmax attention without a mask|; below 0: it does not approximate that
+  /// largest |form - softmax attention without a mask|; below 0: it does not approximate that
+  double from_softmax = -1;
 
   double flops() const { return projection_flops + attention_flops; }
 };

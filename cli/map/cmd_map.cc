@@ -56,8 +56,8 @@ view::AttentionMap map_of_weights(const std::string& file, const AnyTensor& tens
   if (sequence < 0 || sequence >= sizes[0]) {
     throw UsageError(fmt::format("--sequence must be one of the {} in {}: got {}", sizes[0], escaped(file), sequence));
   }
-  const View<const float, 4> chosen =
-      std::as_const(weights).view<4>().sliced(0, sequence, sequence + 1);  // [1, H, Tq, Tk]
+  // [1, H, Tq, Tk]
+  const View<const float, 4> chosen = std::as_const(weights).view<4>().sliced(0, sequence, sequence + 1);
   const std::vector<std::string> labels = view::characters(options.text);
   view::AttentionMap map = about(escaped(file), [&] { return view::make_map(chosen, {}, "attention weights"); });
   const auto count = static_cast<Index>(labels.size());

@@ -21,8 +21,8 @@ template <class Number> void read(const std::string& name, const std::string& te
     constexpr auto kLargest = static_cast<std::uint64_t>(std::numeric_limits<Number>::max());
     const std::uint64_t most = std::min(rule.most, kLargest);
     if (!whole || std::cmp_less(read, rule.least) || std::cmp_greater(read, most)) {
-      const bool bounded =
-          most < kLargest || error == std::errc::result_out_of_range;  // else its type's largest says nothing
+      // else its type's largest says nothing
+      const bool bounded = most < kLargest || error == std::errc::result_out_of_range;
       throw CLI::ValidationError(name + " must be an integer " + (bounded ? "from " : "of at least ") +
                                  std::to_string(rule.least) + (bounded ? " to " + std::to_string(most) : "") +
                                  ": got " + escaped(text));

@@ -225,8 +225,8 @@ struct AttentionPlan {
   std::size_t forward_scratch_bytes = 0;   ///< per thread
   std::size_t forward_shared_bytes = 0;    ///< decode: partial results before merging; ragged: the order of sequences
   std::size_t backward_scratch_bytes = 0;  ///< per thread; dbias is counted where there is a bias
-  std::size_t backward_shared_bytes =
-      0;  ///< delta, lse in two parts, turns; 16-bit types: dq of the heads in flight in float
+  /// delta, lse in two parts, turns; 16-bit types: dq of the heads in flight in float
+  std::size_t backward_shared_bytes = 0;
   std::size_t position_bias_bytes = 0;  ///< shared, forward and backward: one number per head and distance
   std::size_t mask_bytes = 0;           ///< shared, forward and backward: two bits for each tile of a dense mask
   std::vector<std::string> skipped;     ///< algorithms that were not chosen, each with its reason

@@ -94,8 +94,8 @@ class QKV_API KeyValue {
     const Index* pages = nullptr;
     Index pages_stride = 0, num_pages = 1, page_size = 1;
     Index window = 0;  // of a ring; 0: no window
-    Index pinned =
-        0;  // of a ring: number of first keys that are never overwritten; j lies in row page_size + j of the page
+    // of a ring: number of first keys that are never overwritten; j lies in row page_size + j of the page
+    Index pinned = 0;
     Index batch = 0, num_kv_heads = 0, head_dim = 0, v_head_dim = 0, max_length = 0;
   };
   explicit KeyValue(const Parts& parts) : parts_(parts) {}
@@ -123,8 +123,8 @@ struct KVCacheConfig {
   Index first = 0;          ///< ring: number of first tokens that are never overwritten and that every query sees
   Index page_size = 64;     ///< paged: tokens per page
   Index pages = 0;          ///< paged: pages of all sequences together
-  bool values_in_keys =
-      false;  ///< v is the first v_head_dim columns of k (latent attention): held once, append takes a null v
+  /// v is the first v_head_dim columns of k (latent attention): held once, append takes a null v
+  bool values_in_keys = false;
 };
 
 /// Not thread-safe: one writer, or any number of readers. Allocates everything when it is created and nothing

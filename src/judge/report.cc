@@ -63,8 +63,8 @@ struct Report {
     const Task* task = find_task(finding.task);
     const Formula formula = task == nullptr ? Formula{} : task->formula(one.term);
     if (!formula.whole.empty()) {
-      const std::size_t begin =
-          std::min(formula.part.find_first_not_of(") "), formula.part.size());  // ") V" is about V
+      // ") V" is about V
+      const std::size_t begin = std::min(formula.part.find_first_not_of(") "), formula.part.size());
       line();
       line("  " + std::string(formula.whole));
       line("  " + style.bold(std::string(formula.whole.find(formula.part) + begin, ' ') +

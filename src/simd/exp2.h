@@ -13,8 +13,8 @@ template <class T> struct Exp2Poly;
 template <> struct Exp2Poly<float> {  // degree 6: 2.6e-9
   static constexpr float kQ[] = {0.00015594678f, 0.0013406644f, 0.0096176929f, 0.055503106f, 0.24022653f, 0.69314721f};
   static constexpr float kBias = 127.0f;
-  static constexpr float kMagic =
-      12582912.0f + kBias;  // 1.5 * 2^23 rounds to an integer; + bias leaves the exponent field
+  // 1.5 * 2^23 rounds to an integer; + bias leaves the exponent field
+  static constexpr float kMagic = 12582912.0f + kBias;
   static constexpr float kLowest = -127.0f;
   static constexpr int kMantissaBits = 23;
 };

@@ -18,8 +18,8 @@ struct Lab {
 /// picture keeps its hues on the other background. Every point lies inside the sRGB gamut.
 Lab curve(double u, double light, double dark) {
   const double hue = (105 + 195 * u) * std::numbers::pi / 180;  // yellow, green, blue, violet
-  const double chroma =
-      0.008 + 0.08 * (1 - (1 - u) * (1 - u) * (1 - u)) + 0.025 * u;  // near grey only where it is near white
+  // near grey only where it is near white
+  const double chroma = 0.008 + 0.08 * (1 - (1 - u) * (1 - u) * (1 - u)) + 0.025 * u;
   return {light + (dark - light) * u, chroma * std::cos(hue), chroma * std::sin(hue)};
 }
 

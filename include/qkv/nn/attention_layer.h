@@ -29,8 +29,8 @@ struct AttentionForm {
   OutputProjection output = OutputProjection::kNone;
   bool own_width = false;  ///< reads d_k
   bool heads = false;      ///< reads num_heads, which must be given; masks may have an axis of heads (also where H = 1)
-  bool grouped =
-      false;  ///< reads num_kv_heads, head_dim, norms, rotary; biases of q, k, v and of the output are independent
+  /// reads num_kv_heads, head_dim, norms, rotary; biases of q, k, v and of the output are independent
+  bool grouped = false;
   bool bias = true;
   bool causal = false;
   EmptyRow empty_row = EmptyRow::kMean;

@@ -24,8 +24,8 @@ struct ForwardOptions {
   Tensor<float>* weights = nullptr;  ///< filled when not null: [B, H, T, T] after softmax, before dropout
   Tensor<float>* applied = nullptr;  ///< filled when not null: [B, H, T, T] after dropout
   RotaryPositions positions = {};    ///< of layers with rotary positions; what it borrows must outlive backward
-  SequencePart* part =
-      nullptr;  ///< the tokens are a part of their sequences, which has their positions; must outlive backward
+  /// the tokens are a part of their sequences, which has their positions; must outlive backward
+  SequencePart* part = nullptr;
   Context* context = nullptr;  ///< none: the default one
 };
 

@@ -97,8 +97,8 @@ QKV_API float top_weight(const AttentionMap& map, ValueRange range);
 /// How one head spreads its attention, over rows without NaN. Shares are means over rows i >= 1 (row 0 of a causal map
 /// has no choice); they overlap and need not sum to 1.
 struct HeadStatistics {
-  double self =
-      0;  // weight on j = i + offset, offset = Tk - Tq: the query's own position when the last query is the last key
+  // weight on j = i + offset, offset = Tk - Tq: the query's own position when the last query is the last key
+  double self = 0;
   double previous = 0;  // weight on the key before that
   double first = 0;     // weight on key 0
   double largest = 0;   // the largest weight of a row

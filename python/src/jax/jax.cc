@@ -58,8 +58,8 @@ class MaskTable {
   std::unordered_map<std::int64_t, MaskObject> masks_;
 };
 MaskTable& mask_table() {
-  static auto* table =
-      new MaskTable;  // never destroyed: it holds Python's arrays, and the interpreter may be gone by then
+  // never destroyed: it holds Python's arrays, and the interpreter may be gone by then
+  static auto* table = new MaskTable;
   return *table;
 }
 

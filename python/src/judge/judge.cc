@@ -92,13 +92,6 @@ nb::dict dict_of(const judge::Finding& finding) {
 }  // namespace
 
 NB_MODULE(_engine, m) {
-  nb::register_exception_translator([](const std::exception_ptr& error, void*) {
-    try {
-      std::rethrow_exception(error);
-    } catch (const Error& known) {
-      PyErr_SetString(PyExc_ValueError, known.what());
-    }
-  });
   m.def(
       "probes",
       [](const std::string& task, const std::map<std::string, Index>& sizes, bool output,

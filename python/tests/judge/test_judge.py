@@ -90,3 +90,9 @@ def test_the_runner_is_in_the_package() -> None:
     code = "import qkv._judge.runner.process as p; print(p.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "qkv._judge.runner.process"
+
+
+def test_other_errors_keep_their_kinds() -> None:
+    """The extensions share the table that says which exception of C++ becomes which of Python."""
+    with pytest.raises(qkv.ShapeError):
+        qkv.attention(*[np.zeros((1, 1, 4, 4), np.float32)[..., ::2]] * 3)

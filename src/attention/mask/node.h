@@ -18,8 +18,8 @@ std::string text_of(const Mask::Node& node);
 struct BoundMask {
   const Mask::Node* node;  // null: everything is kept
   MaskExtent extent;
-  const ShownKeys* shown =
-      nullptr;  // of a call on a cache, whose sequences have a Tk of their own, to which Align refers
+  // of a call on a cache, whose sequences have a Tk of their own, to which Align refers
+  const ShownKeys* shown = nullptr;
 
   /// Whether every query attends every key.
   bool keeps_all() const { return node == nullptr && (shown == nullptr || shown->all()); }

@@ -26,8 +26,8 @@ template <class T> struct SecondOrderJob {
   const AttentionSecondGradients<T>& gradients;
   BiasGradient<T> bias;
   PositionGradient<T> position;
-  const T* position_rates =
-      nullptr;  // tangent of the position bias at distance 0, head 0, as PositionVectors; null: none
+  // tangent of the position bias at distance 0, head 0, as PositionVectors; null: none
+  const T* position_rates = nullptr;
   // Shared scratch beside that of `rows`: two more numbers per row; a turn per query tile and two more.
   T *mean = nullptr, *moment = nullptr;
   Turn* turns = nullptr;

@@ -19,8 +19,8 @@ struct Context::Impl {
   int threads = 1;
   Isa isa = Isa::kScalar;
   Bits bits = Bits::kFast;
-  double region_flops =
-      8e6;  // 80 us of one core: less work opens no region (docs/dev/performance.md). Tests of small shapes set 0.
+  // 80 us of one core: less work opens no region (docs/dev/performance.md). Tests of small shapes set 0.
+  double region_flops = 8e6;
   RegionLock region;
   ScratchPool scratch;
 };

@@ -17,8 +17,8 @@ struct Bf16BackwardScratch {
   BackwardScratch<float> tile;  // its panels hold pairs
   Carver carver;
   static constexpr Index kKeyPairs = kBackwardBlock / 2;
-  std::uint32_t* q =
-      carver.array<std::uint32_t>(tile.width / 2 * tile.head_dim);  // [query_tile / 2][D]: two rows paired up
+  // [query_tile / 2][D]: two rows paired up
+  std::uint32_t* q = carver.array<std::uint32_t>(tile.width / 2 * tile.head_dim);
   std::uint32_t* dout = carver.array<std::uint32_t>(tile.width / 2 * tile.v_head_dim);  // [query_tile / 2][Dv]
   std::uint32_t* k = carver.array<std::uint32_t>(kKeyPairs * tile.head_dim);  // [kKeyPairs][D]: the block's keys
   BFloat16* p_rows = carver.array<BFloat16>(kBackwardBlock * tile.row);       // [kBackwardBlock][tile.row]

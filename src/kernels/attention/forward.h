@@ -42,8 +42,8 @@ template <class T, class Policy, class Observer> inline void forward_strip_chunk
   const std::uint32_t lanes = lane_bits(r.ni);
   std::uint32_t& attended = w.attended[r.strip];
   const bool first = attended == 0;
-  const std::uint32_t fresh =
-      attending_lanes(live, w.lane_mask) & ~attended & lanes;  // attend their first key in this chunk
+  // attend their first key in this chunk
+  const std::uint32_t fresh = attending_lanes(live, w.lane_mask) & ~attended & lanes;
   attended |= fresh;
   const int vectors = live_vectors<T>(r.ni);
   std::uint32_t by_maximum = w.by_maximum[r.strip];

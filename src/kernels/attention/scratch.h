@@ -41,8 +41,8 @@ template <class T> Index backward_keys(Index head_dim, Index v_head_dim) {
 /// heads halve it until everything fits the 2 MiB that a thread may use.
 template <class T> Index widened_query_tile(Index head_dim, Index v_head_dim) {
   constexpr Index size = sizeof(T);
-  constexpr Index budget =
-      (Index{2} << 20) - (Index{1} << 16);  // what does not grow with the width takes less than 64 KiB
+  // what does not grow with the width takes less than 64 KiB
+  constexpr Index budget = (Index{2} << 20) - (Index{1} << 16);
   const Index width = head_dim + v_head_dim;
   const Index key_bytes = 2 * width * size, query_bytes = (2 * width + head_dim + 2 * kBackwardBlock) * size;
   const Index left = budget - backward_keys<T>(head_dim, v_head_dim) * key_bytes;
@@ -128,9 +128,9 @@ template <class T> struct BackwardScratch {
   // [kBackwardBlock][strip]: bias in; with a soft cap or a callback, dS of the bias out. And the callback's derivative.
   T* bias = carver.array<T>(kBackwardBlock * strip_lanes<T>());
   T* slopes = carver.array<T>(kBackwardBlock * strip_lanes<T>());
-  std::uint32_t* lane_mask =
-      carver.array<std::uint32_t>(width / strip_lanes<T>() * kBackwardBlock);  // [strips][kBackwardBlock]
-  std::uint32_t* kept = carver.array<std::uint32_t>(kBackwardBlock);           // dropout bits of one strip
+  // [strips][kBackwardBlock]
+  std::uint32_t* lane_mask = carver.array<std::uint32_t>(width / strip_lanes<T>() * kBackwardBlock);
+  std::uint32_t* kept = carver.array<std::uint32_t>(kBackwardBlock);  // dropout bits of one strip
   BlockSpans spans{carver.array<Span>(kBackwardBlock / kGroup), carver.array<Span>(lanes / kGroup),
       carver.array<Span>(lanes / Simd<T>::kLanes)};
   // [query_tile][D or Dv] and [backward_keys][D or Dv]: rows that cannot be read in place.

@@ -170,8 +170,8 @@ template <class T> inline float quantise_row(const T* from, Index width, std::in
   const bool nonfinite = bits_where<float>(marks != marks) != 0;
   const F32 factor = splat<float>(nonfinite || maximum < smallest ? 0.0F : 127.0F / maximum);
   for_vectors([&](Index d, int count, F32 x) {
-    const F32 shifted =
-        (nonfinite ? F32{} : x * factor) + 0x1.8p23F;  // rounds to nearest even; the low byte is the integer
+    // rounds to nearest even; the low byte is the integer
+    const F32 shifted = (nonfinite ? F32{} : x * factor) + 0x1.8p23F;
     const I8 bytes = __builtin_convertvector(reinterpret_cast<I32>(shifted), I8);
     __builtin_memcpy(to + d, &bytes, static_cast<std::size_t>(count));
   });

@@ -12,8 +12,8 @@ namespace {
 template <class T> struct SweepScratch {
   Carver carver;
   Index keys, queries;
-  T* column_lanes =
-      carver.array<T>(keys * Simd<T>::kLanes);  // [key_tile][lanes]: weights summed over the vectors of all strips
+  // [key_tile][lanes]: weights summed over the vectors of all strips
+  T* column_lanes = carver.array<T>(keys * Simd<T>::kLanes);
   T* gradients = carver.array<T>(keys * strip_lanes<T>());  // [key_tile][strip]: dout . v
   T* thresholds = carver.array<T>(queries);                 // the smallest of the largest that are kept so far
   std::size_t bytes = carver.used();

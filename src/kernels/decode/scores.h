@@ -26,12 +26,12 @@ template <class T> struct DecodeScratch {
   Index rows, head_dim, chunk;
   Index run = chunk / kRuns, q_width = round_up(head_dim, n), row_lanes = round_up(rows, n);
   Sum* q = carver.array<Sum>(rows * q_width);  // [rows][head_dim], scaled, filled up with 0 to whole vectors
-  Sum* panel =
-      carver.array<Sum>(takes_lanes<T>(rows) ? head_dim * row_lanes : 0);  // [head_dim][rows]: q transposed, or none
-  Sum* scores = carver.array<Sum>(rows * kChunkLimit);                     // [rows][kChunkLimit] by slot
-  Sum* applied = carver.array<Sum>(rows * kChunkLimit);                    // [rows][kChunkLimit]: after dropout
-  Sum* bias = carver.array<Sum>(chunk);                                    // [chunk] by slot
-  Sum* maximum = carver.array<Sum>(row_lanes);                             // [rows], as the next two
+  // [head_dim][rows]: q transposed, or none
+  Sum* panel = carver.array<Sum>(takes_lanes<T>(rows) ? head_dim * row_lanes : 0);
+  Sum* scores = carver.array<Sum>(rows * kChunkLimit);   // [rows][kChunkLimit] by slot
+  Sum* applied = carver.array<Sum>(rows * kChunkLimit);  // [rows][kChunkLimit]: after dropout
+  Sum* bias = carver.array<Sum>(chunk);                  // [chunk] by slot
+  Sum* maximum = carver.array<Sum>(row_lanes);           // [rows], as the next two
   Sum* rescale = carver.array<Sum>(row_lanes);
   Sum* ones = carver.array<Sum>(row_lanes);
   std::uint32_t* query_mask = carver.array<std::uint32_t>(chunk);   // [chunk] by slot: rows that may attend

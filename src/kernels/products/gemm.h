@@ -79,8 +79,8 @@ template <class T> struct Product {
   Index depth;  // numbers of A
   const Sum* factor = nullptr;
   Ahead* ahead = nullptr;  // fetched between blocks; null: nothing
-  Index a_later =
-      0;  // few_lanes.h alone: from A to what a later product reads in its place, fetched meanwhile; 0: nothing
+  // few_lanes.h alone: from A to what a later product reads in its place, fetched meanwhile; 0: nothing
+  Index a_later = 0;
 };
 
 /// Spreads the lines over a call of `blocks` blocks.

@@ -52,8 +52,8 @@ TYPED_TEST(CaptureBits, RowsAreTheWeights) {
       forward_with(problem, result, what, found, context);
       const View<const Accumulator<T>, 4> weights = result.weights;
       const View<const double, 4> rows = found.rows;
-      const bool pairs =
-          has_bf16_products(context.isa()) && std::is_same_v<T, BFloat16>;  // their sums have another order
+      // their sums have another order
+      const bool pairs = has_bf16_products(context.isa()) && std::is_same_v<T, BFloat16>;
       for_each_index({each.batch, each.q_len, pairs ? 0 : each.kv_len}, [&](Index b, Index i, Index j) {
         ASSERT_EQ(rows(b, 0, i, j), static_cast<double>(weights(b, 1, i, j))) << b << " " << i << " " << j;
       });

@@ -141,9 +141,9 @@ template <class C> class MagnitudeMaker {
   View<const C, 4> q_, k_, v_, dout_, weights_;
   View<const C, 3> dlse_, lse_;
   double scale_;
-  double chain_ =
-      1 + std::sqrt(static_cast<double>(q_.size(3))) / 4;  // how roundings of D sums in a row add up, as a random walk
-  double sink_weight_ = 0;                                 // of the current row
+  // how roundings of D sums in a row add up, as a random walk
+  double chain_ = 1 + std::sqrt(static_cast<double>(q_.size(3))) / 4;
+  double sink_weight_ = 0;  // of the current row
   Magnitude a_;
 };
 

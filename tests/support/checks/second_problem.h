@@ -47,8 +47,8 @@ template <class T> struct SecondProblem {
     const auto fill = [&random](const View<T, 4>& view, const View<T, 4>& of) {
       for_each_index(view.sizes(), [&](Index b, Index h, Index t, Index n) {
         const T x = static_cast<T>(random.symmetric());
-        view(b, h, t, n) =
-            std::isfinite(of(b, h, t, n)) ? x : of(b, h, t, n);  // hidden: as wild as what it is the tangent of
+        // hidden: as wild as what it is the tangent of
+        view(b, h, t, n) = std::isfinite(of(b, h, t, n)) ? x : of(b, h, t, n);
       });
     };
     fill(moved.views[0], first.q());
