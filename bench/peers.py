@@ -6,8 +6,7 @@ each in its own process, all pinned to the same CPUs, run in turn: one round tim
 reverse order. A peer counts with the best of its variants (kernels, operators, ways to write the case).
 
 qkv is called through its tool, `qkv bench --exact CASE --json`: that process measures the machine's peak beside the case, and
-the fractions of all peers are of that peak. Where the Python package is installed (pip install .), it is timed beside them, as
-a Python user calls it, but enters no ratio. Every result is first compared with attention in f64.
+the fractions of all peers are of that peak. Every result is first compared with attention in f64.
 
     bench/peers.py --quick                      # some of the cases, one round, a few minutes
     bench/peers.py --out docs/benchmarks        # the default cases: two rounds, 10 to 20 minutes; the page
@@ -27,7 +26,7 @@ import tempfile
 from peer import report
 from peer.cases import all_cases
 
-PEERS = ("pytorch", "onnxruntime", "openvino", "jax", "qkv_python")
+PEERS = ("pytorch", "onnxruntime", "openvino", "jax")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS = 10  # at least, over all rounds
 TIMED_MS = 150  # and at least this long in each round
@@ -75,10 +74,9 @@ def installed(name):
 
 def start_peers(names, threads, cpus):
     """(peers that run, {name: why not})"""
-    modules = {"pytorch": "torch", "qkv_python": "qkv"}
     running, missing = [], {}
     for name in names:
-        if not installed(modules.get(name, name)):
+        if not installed({"pytorch": "torch"}.get(name, name)):
             missing[name] = "not installed"
             continue
         peer = Peer(name, threads, cpus)
@@ -110,7 +108,7 @@ def compare(tool, peers, folder):
 
     errors = {}
     for causal in (False, True):
-        case = Case("", "", "forward", batch=2, heads=4, q_len=97, causal=causal)
+        case = Case("", "forward", batch=2, heads=4, q_len=97, causal=causal)
         q, k, v, _ = textbook.numbers(case)
         for name, array in zip("qkv", (q, k, v)):
             numpy.save(folder / f"{name}.npy", array)

@@ -52,9 +52,9 @@ def cells_of(page):
     found = {}
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) != 11 or cells[1] == "case" or "ms" in cells[1] or set(cells[0]) == {"-"}:
+        if len(cells) != 7 or cells[0] == "case" or cells[3] == "none" or " ms" in cells[1] or set(cells[0]) == {"-"}:
             continue
-        case, qkv, fraction, peer, peer_ms, ratio = cells[1], cells[2], cells[3], cells[5], cells[6], cells[8]
+        case, qkv, fraction, peer, peer_ms, _, ratio = cells
         share = re.match(r"\d+ %", fraction)  # of the peak; times of small cases and "1.1 x plain" are none
         own = short(qkv.split()[0]) + (f" ({share[0]})" if share else "")
         found[case] = (own, f"{short(peer_ms.split()[0])} {PEERS[peer.split(':')[0]]}", ratio)
@@ -62,11 +62,9 @@ def cells_of(page):
 
 
 def losses(page):
-    """What the page says of goals, ratios and losses, in a sentence."""
-    goals = re.search(r"(\d+ of \d+) of qkv's own goals met; (\d+ of \d+) ratios met", page)
+    """What the page says of losses."""
     slower = re.search(r"Slower than the fastest peer: (.*)\.", page)[1]
-    lost = "none" if slower == "none" else ", ".join(f"`{name}`" for name in slower.split(", "))
-    return f"goals met {goals[1]}, ratios met {goals[2]}; slower than the fastest peer: {lost}."
+    return "none" if slower == "none" else ", ".join(f"`{name}`" for name in slower.split(", "))
 
 
 def table(pages):
@@ -82,7 +80,7 @@ def table(pages):
         lines.append("| " + " | ".join([label, *row]) + " |")
     lines.append("")
     for name, path in pages.items():
-        sentence = f"- [{name}]({path}): {losses(texts[name])}"
+        sentence = f"- [{name}]({path}): slower than the fastest peer: {losses(texts[name])}."
         lines.append(textwrap.fill(sentence, 156, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
     return "\n".join(lines) + "\n"
 

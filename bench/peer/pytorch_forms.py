@@ -22,7 +22,7 @@ def packed(case):
     """name -> (run, error against f64): forward, or backward on a retained graph."""
     lengths, backward = _lengths(case), case.kind == "packed-backward"
     q, k, v, dout = (
-        torch.from_numpy(x) for x in textbook.numbers(Case("", "", "forward", 1, heads=case.heads, q_len=sum(lengths)))
+        torch.from_numpy(x) for x in textbook.numbers(Case("", "forward", heads=case.heads, q_len=sum(lengths)))
     )
     for name, make in (("padded, mask", _padded), ("one by one", _one_by_one), ("packed, mask of documents", _documents)):
         inputs, douts, attend = make(lengths, q, k, v, dout)
@@ -53,7 +53,7 @@ def _gradients(out, inputs, douts):
 def _last_rows(lengths, q, k, v):
     """(rows, expected) of the last head of the last sequence."""
     own = [x[:, :, -lengths[-1] :].numpy() for x in (q, k, v)]
-    case = Case("", "", "forward", 1, heads=q.shape[1], q_len=lengths[-1], causal=True)
+    case = Case("", "forward", heads=q.shape[1], q_len=lengths[-1], causal=True)
     return textbook.rows_of(case, *own)
 
 

@@ -54,9 +54,9 @@ def machine(options, cpus):
 def judged(case, result):
     """The result with fractions and ratios. A peer's fraction is of the peak measured beside qkv."""
     qkv, peers = result["qkv"], result["peers"]
-    record = {"name": case.name, "row": case.row, "kind": case.kind, "dtype": case.dtype, "causal": case.causal}
-    record |= {"q_len": case.q_len, "head_dim": case.head_dim, "flops": case.flops(), "ratio_goal": case.ratio_goal or None}
-    record |= {"qkv": qkv, "peers": peers, "ratio": None, "best_peer": None, "ratio_met": None}
+    record = {"name": case.name, "kind": case.kind, "dtype": case.dtype, "causal": case.causal}
+    record |= {"q_len": case.q_len, "head_dim": case.head_dim, "flops": case.flops()}
+    record |= {"qkv": qkv, "peers": peers, "ratio": None, "best_peer": None}
     if qkv is None:
         return record
     if case.flops() and abs(qkv["gflops"] * qkv["ms"] * 1e6 / case.flops() - 1) > 1e-6:
@@ -68,11 +68,10 @@ def judged(case, result):
         peak = qkv["peak"][PEAKS[qkv["of"]]]
         for entry in [qkv] + [peer for peer in peers.values() if "ms" in peer]:
             entry["fraction"] = rate * qkv["ms"] / entry["ms"] / peak
-    timed = {name: peer for name, peer in peers.items() if "ms" in peer and name != "qkv_python"}
+    timed = {name: peer for name, peer in peers.items() if "ms" in peer}
     if timed:
         record["best_peer"] = min(timed, key=lambda name: timed[name]["ms"])
         record["ratio"] = timed[record["best_peer"]]["ms"] / qkv["ms"]
-        record["ratio_met"] = record["ratio"] >= case.ratio_goal if case.ratio_goal else None
     return record
 
 
@@ -94,44 +93,28 @@ def _fraction(entry, of):
 
 
 def _own(qkv):
-    """(fraction, goal, met) of qkv as the table shows them."""
-    if "goal_ms" in qkv:
-        return f"{qkv['ms']:.3g} ms", f"{qkv['goal_ms']:.3g} ms", qkv["ms"] <= qkv["goal_ms"]
+    """qkv's fraction as the table shows it."""
     if qkv["of"] == "plain":
-        return f"{1 / qkv['fraction']:.2f} x plain", f"{1 / qkv['goal']:.2f} x", qkv["fraction"] >= qkv["goal"]
-    of = "" if qkv["of"] == "fma" else f" of {qkv['of']}"
-    return f"{_percent(qkv['fraction'])}{of}", _percent(qkv["goal"]), qkv["goal"] is not None and qkv["fraction"] >= qkv["goal"]
-
-
-def _verdict(record):
-    qkv = record["qkv"]
-    words = []
-    if qkv.get("goal"):
-        words.append("met" if _own(qkv)[2] else "not met")
-    if record["ratio_met"] is not None:
-        words.append("ratio met" if record["ratio_met"] else "ratio not met")
-    return ", ".join(words) + (" *" if qkv["peak_moved"] > STEADY else "")
+        return f"{1 / qkv['fraction']:.2f} x plain"
+    return _percent(qkv["fraction"]) + ("" if qkv["of"] == "fma" else f" of {qkv['of']}")
 
 
 def _rows(run):
-    yield "row of the goals,case,qkv ms,fraction,goal,fastest peer,its ms,its fraction,ratio,goal,".split(",")
-    previous = None
+    yield "case,qkv ms,fraction,fastest peer,its ms,its fraction,ratio".split(",")
     for record in run["cases"]:
-        row, previous = ("" if record["row"] == previous else record["row"]), record["row"]
         qkv = record["qkv"]
         if qkv is None:
-            yield [row, record["name"], "no such case", *[""] * 8]
+            yield [record["name"], "no such case", *[""] * 5]
             continue
-        fraction, goal, _ = _own(qkv)
-        cells = [row, record["name"], f"{qkv['ms']:.4g} ±{100 * qkv['spread'] / 2:.0f} %", fraction, goal]
+        moved = " *" if qkv["peak_moved"] > STEADY else ""
+        cells = [record["name"], f"{qkv['ms']:.4g} ±{100 * qkv['spread'] / 2:.0f} %{moved}", _own(qkv)]
         if record["best_peer"]:
             peer = record["peers"][record["best_peer"]]
-            name = f"{record['best_peer']}: {peer['best']}"
-            cells += [name, f"{peer['ms']:.4g} ±{100 * peer['spread'] / 2:.0f} %", _fraction(peer, qkv["of"])]
-            cells += [f"{record['ratio']:.2f}", f"{record['ratio_goal']:g}" if record["ratio_goal"] else "-"]
+            cells += [f"{record['best_peer']}: {peer['best']}", f"{peer['ms']:.4g} ±{100 * peer['spread'] / 2:.0f} %"]
+            cells += [_fraction(peer, qkv["of"]), f"{record['ratio']:.2f}"]
         else:
-            cells += ["none", "", "", "-", "-"]
-        yield [*cells, _verdict(record)]
+            cells += ["none", "", "", "-"]
+        yield cells
 
 
 def _peer_rows(run):
@@ -163,15 +146,9 @@ def _plain(rows):
 
 def _summary(run):
     records = [record for record in run["cases"] if record["qkv"] is not None]
-    own = [record for record in records if record["qkv"].get("goal")]
-    ratios = [record for record in records if record["ratio_met"] is not None]
     moved = sum(record["qkv"]["peak_moved"] > STEADY for record in records)
     lost = [record["name"] for record in records if record["ratio"] and record["ratio"] < 1]
-    lines = [
-        f"{sum(_own(record['qkv'])[2] for record in own)} of {len(own)} of qkv's own goals met; "
-        f"{sum(record['ratio_met'] for record in ratios)} of {len(ratios)} ratios met.",
-        "Slower than the fastest peer: " + (", ".join(lost) if lost else "none") + ".",
-    ]
+    lines = ["Slower than the fastest peer: " + (", ".join(lost) if lost else "none") + "."]
     if moved:
         lines.append(f"* {moved} of {len(records)} cases: the peak moved by more than 3 % while they ran.")
     return lines

@@ -8,8 +8,6 @@ import numpy as np
 
 from . import textbook
 
-NAME = "JAX"
-
 
 def settings(threads):
     """Must run before jax is imported, which reads the flags once."""

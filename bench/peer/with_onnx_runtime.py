@@ -12,7 +12,6 @@ from onnx import TensorProto, helper
 
 from . import textbook
 
-NAME = "ONNX Runtime"
 _threads = 1
 
 

@@ -8,7 +8,6 @@ from openvino import opset13 as ops
 
 from . import textbook
 
-NAME = "OpenVINO"
 _core = openvino.Core()
 _threads = 1
 

@@ -17,7 +17,6 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from . import pytorch_forms, textbook, toy
 
-NAME = "PyTorch"
 KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
 MATH_LENGTH = 4096  # the math kernel stores S x S numbers per head
 warnings.filterwarnings("ignore", category=UserWarning)

@@ -20,7 +20,6 @@ MODULES = {
     "onnxruntime": "with_onnx_runtime",
     "openvino": "with_openvino",
     "jax": "with_jax",
-    "qkv_python": "with_qkv_python",
 }
 HOPELESS = 1.5  # a variant this many times slower than the peer's best is not timed again
 

@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "bench/judge.h"
+#include "core/random.h"
 #include "qkv/context.h"
+#include "qkv/tensor.h"
 
 namespace qkv::cli {
 
@@ -20,22 +21,16 @@ struct Peak {
   double read = 0;                  ///< GB/s of reading memory that no cache holds
 };
 
-/// What a case is compared with.
-enum class Limit {
-  kFma,  ///< the FMA peak of its type, or of bandwidth where that is the tighter one. f16's is f32's; bf16's is that of
-         ///< bf16 products, or f32's where the instruction set has none
-  kPlain,  ///< the plain kernel's time for the same live tiles, measured in alternation
-};
-
-/// A case with its tensors made.
+/// A case with its tensors made. Without `plain` it is compared with the peak of its type's multiply-adds, or of
+/// reading where that is the tighter limit; f16's is f32's; bf16's is that of bf16 products, or f32's where there are
+/// none.
 struct Prepared {
   std::function<void()> run{};
-  std::function<Judgement()> judge{};  ///< after one run; none: `run` throws when it is wrong
-  std::function<void()> plain{};       ///< kPlain only
-  double plain_share = 1;              ///< kPlain: live tiles of the case as a share of the plain run's
-  double flops = 0;                    ///< useful flops of a run
-  double bytes = 0;                    ///< what a run must read from memory; 0 where caches hold it
-  std::string kernel{};                ///< the chosen kernel and why
+  std::function<void()> plain{};  ///< the plain kernel for the same live tiles, measured in alternation
+  double plain_share = 1;         ///< live tiles of the case as a share of the plain run's
+  double flops = 0;               ///< useful flops of a run
+  double bytes = 0;               ///< what a run must read from memory; 0 where caches hold it
+  std::string kernel{};           ///< the chosen kernel and why
 };
 
 struct BenchCase {
@@ -43,10 +38,7 @@ struct BenchCase {
   std::string group{};  ///< also a suite
   std::string shape{};
   std::string type = "f32";
-  bool quick = false;  ///< in --suite quick
-  Limit limit = Limit::kFma;
-  double goal = 0;        ///< fraction; 0: none of its own (goal_ms, or a ratio to other libraries: bench/peers.py)
-  double goal_ms = 0;     ///< milliseconds, where no fraction is the goal
+  bool quick = false;     ///< in --suite quick
   std::size_t runs = 10;  ///< at least
   std::function<Prepared(Context&)> prepare{};
 };
@@ -55,5 +47,12 @@ std::vector<BenchCase> attention_cases();         ///< forward, backward, bf16, 
 std::vector<BenchCase> layer_cases();             ///< layers, lm
 std::vector<BenchCase> linear_attention_cases();  ///< linattn
 std::vector<BenchCase> form_cases();              ///< caches, ragged
+
+/// Uniform numbers.
+template <class T> Tensor<T> uniform_tensor(Random& random, std::vector<Index> sizes, double from = -1, double to = 1) {
+  Tensor<T> x(std::move(sizes));
+  for (T& value : x.span()) value = static_cast<T>(static_cast<float>(from + (to - from) * random.uniform()));
+  return x;
+}
 
 }  // namespace qkv::cli

@@ -7,12 +7,8 @@
 #include <memory>
 
 #include "bench/bench.h"
-#include "bench/judge.h"
-#include "core/random.h"
 #include "kernels/linear_attention/params.h"
 #include "qkv/linear_attention.h"
-#include "reference/linear_backward.h"
-#include "support/converted.h"
 
 namespace qkv::cli {
 namespace {
@@ -43,8 +39,6 @@ struct LinearShape {
   }
 };
 
-constexpr Index kSmallLength = 160;  // of the problem that the textbook computes
-
 struct LinearProblem {
   Tensor<float> q, k, v, out, dout, dq, dk, dv;          // [1, H, T, D]
   Tensor<float> normalizer, beta, decay, dbeta, ddecay;  // [1, H, T]
@@ -55,21 +49,17 @@ struct LinearProblem {
   explicit LinearProblem(const LinearShape& s) {
     const std::vector<Index> sizes{1, s.num_heads, s.length, s.head_dim}, rows{1, s.num_heads, s.length};
     Random random(3);
-    const auto drawn = [&](const std::vector<Index>& of, double from, double to) {
-      Tensor<float> x(of);
-      for (float& value : x.span()) value = static_cast<float>(from + (to - from) * random.uniform());
-      return x;
-    };
     const double keys = s.delta() ? 1.5 / std::sqrt(static_cast<double>(s.head_dim)) : 1;
-    q = drawn(sizes, -1, 1), k = drawn(sizes, -keys, keys), v = drawn(sizes, -1, 1), out = Tensor<float>(sizes);
+    q = uniform_tensor<float>(random, sizes), k = uniform_tensor<float>(random, sizes, -keys, keys),
+    v = uniform_tensor<float>(random, sizes), out = Tensor<float>(sizes);
     options.causal = s.kind != Kind::kFree;
     options.normalized = s.kind == Kind::kFree || s.kind == Kind::kCausal;
     if (!options.normalized) options.feature_map = s.kind == Kind::kHybrid ? FeatureMap::kUnit : FeatureMap::kIdentity;
     if (options.normalized && s.backward) normalizer = Tensor<float>(rows), n = normalizer;
-    if (s.delta()) options.beta = beta = drawn(rows, 0, 1);
-    if (s.decays()) options.log_decay = decay = drawn(rows, -0.05, 0);
+    if (s.delta()) options.beta = beta = uniform_tensor<float>(random, rows, 0, 1);
+    if (s.decays()) options.log_decay = decay = uniform_tensor<float>(random, rows, -0.05, 0);
     if (!s.backward) return;
-    dout = drawn(sizes, -1, 1);
+    dout = uniform_tensor<float>(random, sizes);
     gradients.dq = dq = Tensor<float>(sizes), gradients.dk = dk = Tensor<float>(sizes),
     gradients.dv = dv = Tensor<float>(sizes);
     if (s.delta()) gradients.dbeta = dbeta = Tensor<float>(rows);
@@ -80,42 +70,7 @@ struct LinearProblem {
   void backward(Context& context) {
     linear_attention_backward(q, k, v, out, View<const float, 3>(n), dout, gradients, options, context);
   }
-
-  /// The textbook's out and, with a dout, gradients.
-  template <class N> auto textbook() const {
-    const Tensor<N> q_n = converted<N>(q), k_n = converted<N>(k), v_n = converted<N>(v), beta_n = converted<N>(beta),
-                    decay_n = converted<N>(decay);
-    reference::LinearOptions<N> book;
-    book.map = options.feature_map, book.causal = options.causal, book.normalized = options.normalized;
-    if (beta.count() > 0) book.beta = beta_n.template view<3>();
-    if (decay.count() > 0) book.log_decay = decay_n.template view<3>();
-    std::vector<Tensor<N>> all;
-    all.push_back(std::move(reference::linear_attention_recurrent<N>(q_n, k_n, v_n, book).out));
-    if (dout.count() == 0) return all;
-    auto back = reference::linear_attention_backward<N>(q_n, k_n, v_n, converted<N>(dout), {}, {}, book);
-    for (Tensor<N>* gradient : {&back.dq, &back.dk, &back.dv}) all.push_back(std::move(*gradient));
-    return all;
-  }
 };
-
-/// The same kind with one head and few tokens.
-Judgement judge_small(LinearShape shape, Context& context) {
-  shape.num_heads = 1, shape.length = std::min(shape.length, kSmallLength);
-  LinearProblem problem(shape);
-  problem.forward(context);
-  if (shape.backward) problem.backward(context);
-  const std::vector<Tensor<double>> exact = problem.textbook<double>();
-  const std::vector<Tensor<float>> naive = problem.textbook<float>();
-  const Tensor<float>* const results[] = {&problem.out, &problem.dq, &problem.dk, &problem.dv};
-  Judgement worst;
-  for (std::size_t m = 0; m < exact.size(); ++m) {
-    double largest = 0;
-    for (const double x : exact[m].span()) largest = std::max(largest, std::abs(x));
-    worst = worse(worst, judge(converted<double>(*results[m]).span(), converted<double>(naive[m]).span(),
-                             exact[m].span(), epsilon_of<float>, largest));
-  }
-  return worst;
-}
 
 BenchCase make_case(const LinearShape& shape, bool quick) {
   const char* const kind = kNames[static_cast<int>(shape.kind)];
@@ -127,7 +82,6 @@ BenchCase make_case(const LinearShape& shape, bool quick) {
         const auto p = std::make_shared<LinearProblem>(shape);
         if (shape.backward) p->forward(context);
         return Prepared{.run = [p, shape, &context] { shape.backward ? p->backward(context) : p->forward(context); },
-            .judge = [shape, &context] { return judge_small(shape, context); },
             .flops = shape.flops(),
             .kernel = fmt::format("chunks of {:.0f} tokens, {}", kChunk, isa_name(context.isa()))};
       }};

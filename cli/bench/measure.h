@@ -1,8 +1,6 @@
-// How a case is measured: judged and timed, with the machine's peak before and after it. Not: which cases, what is
-// printed.
+// How a case is measured: timed, with the machine's peak before and after it. Not: which cases, what is printed.
 #pragma once
 
-#include <chrono>
 #include <optional>
 
 #include "bench/bench.h"
@@ -18,13 +16,12 @@ struct Timing {
 
 struct Measured {
   const BenchCase* what = nullptr;
-  Timing time;
-  std::optional<Timing> plain;  ///< Limit::kPlain
-  std::optional<Judgement> judgement;
-  Peak before, after, peak;  ///< peak: the larger of the two
+  Timing time{};
+  std::optional<Timing> plain{};  ///< Prepared::plain's
+  Peak peak{};                    ///< the larger of those before and after the case
+  double peak_moved = 0;          ///< by how much they differ, as a fraction
   double flops = 0, bytes = 0, plain_share = 1;
-  std::string kernel;
-  int repeats = 0;  ///< how often it was measured again because the two peaks differed
+  std::string kernel{};
 
   double gflops() const { return flops / time.median_ms / 1e6; }
   double gbs() const { return bytes / time.median_ms / 1e6; }
@@ -38,22 +35,10 @@ struct Measured {
   /// "fma", "bf16 dot", "bandwidth", or "plain"
   const char* of() const;
   double fraction() const;
-  /// As a fraction; 0: none.
-  double goal() const;
-  bool met() const { return fraction() >= goal(); }
   /// Whether the peaks before and after it are within 3 % of each other.
-  bool steady() const;
+  bool steady() const { return peak_moved <= 0.03; }
 };
 
-/// What a run of many cases gives up when the machine is slower than it should be.
-struct Patience {
-  using Time = std::chrono::steady_clock::time_point;
-  Time repeats = Time::max();  ///< after this no case is measured again
-  Time runs = Time::max();     ///< after this a case has three runs
-};
-
-/// Throws std::runtime_error when the result is wrong. A case during which the peak moved by more than 3 % is measured
-/// again, at most twice; the steadiest of the attempts counts.
-Measured measure(const BenchCase& one, Context& context, PeakMeter& meter, const Patience& patience);
+Measured measure(const BenchCase& one, Context& context, PeakMeter& meter);
 
 }  // namespace qkv::cli

@@ -1,4 +1,4 @@
-// One problem of attention with its tensors, for the cases: made, run, and held against the textbook.
+// One problem of attention with its tensors, for the cases: made and run.
 #pragma once
 
 #include <string>
@@ -49,14 +49,10 @@ template <class T> struct AttentionProblem {
 
   const Tensor<T>& k() const { return keys[turn]; }
   const Tensor<T>& v() const { return values[turn]; }
-  /// The next copy of keys and values: one that no cache holds any more, when there are enough of them.
-  void next_copy() { turn = (turn + 1) % keys.size(); }
+  /// On the next copy of keys and values: one that no cache holds any more, when there are enough of them.
   void forward(Context& context);
   void backward(Context& context);
-  AttentionPlan plan(Context& context) const;
-  /// After a run. The first, a middle and the last row of the last head of the last sequence: out, dq, dbias. And of
-  /// all gradients that there are: sum dv v = sum dout out, sum dk k = sum dq q.
-  Judgement judge() const;
+  AttentionPlan plan(Context& context) const { return attention_plan(q, k(), v(), options, context); }
 };
 
 /// "tiled, avx512, 128 queries x 128 keys; not avx2: slower than avx512"

@@ -9,13 +9,11 @@
 namespace qkv::cli {
 
 void print_bench_heading(const Context& context);
-void print_peak(std::string_view when, const Peak& peak);
 /// One line; a second one when the kernel differs from that of `previous`.
 void print_case(const Measured& measured, const Measured* previous);
-/// How many goals were met, and which cases the machine disturbed.
-void print_summary(std::span<const Measured> measured);
+/// The peaks, and which cases the machine disturbed.
+void print_summary(std::span<const Measured> measured, const Peak& peak);
 
-Json bench_json(std::span<const Measured> measured, const Peak& before, const Peak& after, const std::string& suite,
-    const Context& context);
+Json bench_json(std::span<const Measured> measured, const Peak& peak, const std::string& suite, const Context& context);
 
 }  // namespace qkv::cli
