@@ -19,8 +19,7 @@ class Bench : public ToolTest {
 TEST_F(Bench, EveryCaseSaysItsFractionOfAPeakOfTheSameRun) {
   const nlohmann::json bench = json("bench fwd-f32-d64-s128 bwd-f64-d64-s128 fwd-bf16-d64-s128 mha-fwd-f32-b1- --json");
   EXPECT_GT(bench["peak"]["fma_f32_gflops"], 0);
-  EXPECT_GT(bench["peak"]["before"]["read_gbs"], 0);
-  EXPECT_GT(bench["peak"]["after"]["fma_f64_gflops"], 0);
+  EXPECT_GT(bench["peak"]["read_gbs"], 0);
   ASSERT_EQ(bench["cases"].size(), 7U);  // full and causal for each of attention's cases
   for (const nlohmann::json& one : bench["cases"]) {
     SCOPED_TRACE(one["name"].get<std::string>());
@@ -30,12 +29,9 @@ TEST_F(Bench, EveryCaseSaysItsFractionOfAPeakOfTheSameRun) {
     EXPECT_NEAR(one["fraction"].get<double>(), one["gflops"].get<double>() / peak, 1e-9);
     EXPECT_LE(peak, bench["peak"][kind].get<double>());
     EXPECT_EQ(one["of"], of_dot ? "bf16 dot" : "fma");
-    EXPECT_GT(one["goal"], 0);
-    EXPECT_EQ(one["met"], one["fraction"] >= one["goal"]);
     EXPECT_GE(one["runs"], 10);
     EXPECT_LE(one["best_ms"], one["ms"]);
     EXPECT_LE(one["ms"], one["worst_ms"]);
-    EXPECT_LE(one["error"], one["bound"]);
   }
   EXPECT_NE(named(bench, "fwd-f32-d64-s128")["kernel"].get<std::string>().find(bench["isa"].get<std::string>()),
       std::string::npos);
@@ -69,16 +65,6 @@ TEST_F(Bench, OptionsAreHeldAgainstThePlainKernelForTheSameLiveTiles) {
   EXPECT_LT(one["live_tiles_share"], 0.3);
   const double pairs = 1024.0 * 128 - 127.0 * 128 / 2;  // row i keeps min(i + 1, 128) keys
   EXPECT_NEAR(one["gflops"].get<double>() * one["ms"].get<double>() * 1e6 / (3.5 * 4 * 8 * 64 * pairs), 1, 1e-9);
-}
-
-TEST_F(Bench, RaggedBatchesAreHeldAgainstTheirSequencesAloneInBits) {
-  const nlohmann::json bench = json({"bench", "ragged", "--json"});
-  ASSERT_EQ(bench["cases"].size(), 2U);
-  for (const nlohmann::json& one : bench["cases"]) {
-    EXPECT_EQ(one["of"], "plain");
-    EXPECT_EQ(one["group"], "ragged");
-    EXPECT_EQ(one["error"], 0);
-  }
 }
 
 TEST_F(Bench, ListHasEveryCaseOnceAndHelpEverySuite) {
