@@ -30,7 +30,7 @@ class JudgeTest : public ToolTest {
 
   /// The first that imports the module: that of the environment, of the repository's build, of PATH. Empty: none does.
   static std::string python_with(const std::string& module) {
-    const auto root = std::filesystem::path(QKV_GOLDEN_DIR).parent_path().parent_path().parent_path();
+    const std::filesystem::path root = QKV_ROOT;
     const char* environment = std::getenv("VIRTUAL_ENV");
     for (const std::string& one : {environment == nullptr ? std::string() : std::string(environment) + "/bin/python",
              (root / "build/venv/bin/python").string(), std::string("python3")}) {

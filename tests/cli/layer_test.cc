@@ -1,55 +1,111 @@
-// `qkv layer` against PyTorch's files: outputs, weights and every gradient by its name in the file.
+// `qkv layer` is the layer of qkv::nn with the same options: bits of outputs, weights and every gradient by its name.
+#include "qkv/nn/layer.h"
+
 #include "cli/tool.h"
-#include "golden/golden.h"
 #include "qkv/io/safetensors.h"
 #include "qkv/nn/latent_attention.h"
+#include "support/random.h"
 
 namespace qkv::test {
 namespace {
 
+using enum RotaryScaling;
+
+/// A layer of [3, 4, 8] with random parameters, and the words that say the same.
+struct LayerCase {
+  const char* name;
+  nn::LayerConfig config;
+  const char* words;
+  std::vector<Index> keep = {};  ///< sizes of a mask; empty: none
+};
+
+const LayerCase kCases[] = {{"v1", {}, ""}, {"v3", {}, "--no-causal", {3, 4}},
+    {"v3", {.dropout = 0.1F, .residual_dropout = 0.5F}, "--dropout 0.1 --residual-dropout 0.5", {3, 4, 4}},
+    {"v4", {.empty_row = EmptyRow::kNaN}, "--empty-row nan", {3, 1, 4, 4}}, {"self-attention", {.d_k = 5}, "", {3, 4}},
+    {"single-head", {}, ""},
+    {"mha", {.num_heads = 2, .dropout = 0.25F, .residual_dropout = 0, .causal = true},
+        "--heads 2 --causal --dropout 0.25 --residual-dropout 0"},
+    {"grouped-query", {.num_heads = 4, .num_kv_heads = 2, .rotary = RotaryOptions{}, .causal = true},
+        "--heads 4 --kv-heads 2 --causal --rope base=10000"},
+    {"grouped-query",
+        {.num_heads = 2,
+            .num_kv_heads = 1,
+            .head_dim = 16,
+            .qk_norm = nn::QkNorm::kHead,
+            .norm_eps = 1e-3,
+            .rotary = RotaryOptions{.base = 500, .scaling = kYarn, .factor = 4, .original_context = 4096}},
+        "--heads 2 --norm-eps 0.001 --rope base=500,scaling=yarn,factor=4,context=4096"},
+    {"grouped-query",
+        {.num_heads = 1,
+            .rotary = RotaryOptions{.rotary_dim = 4,
+                .layout = RotaryLayout::kInterleaved,
+                .scaling = kLlama3,
+                .factor = 8,
+                .original_context = 64}},
+        "--heads 1 --rope dim=4,layout=interleaved,scaling=llama3,factor=8,context=64"}};
+
 class LayerTool : public ToolTest {
  protected:
-  /// The files of a golden case, and the command line that runs it: a layer of the ladder, or Hugging Face's
-  /// grouped-query.
-  Words prepare(const golden::File& file) const {
-    const bool grouped = file.fact("kind") == "grouped";
-    io::save_safetensors(path("s.safetensors"), file.parameters());
-    save("x.npy", file.f32("x"));
-    save("g.npy", file.f32("dout"));
-    Words words = Words{"layer", grouped ? "grouped-query" : file.fact("layer"), "--heads", file.fact("heads")} +
-                  "--state s.safetensors --x x.npy --out y.npy --dout g.npy --grads grads.safetensors";
-    if (file.has("mask")) {
-      io::save_npy(path("m.npy"), file.tensors().at("mask"));
-      words = words + "--keep m.npy";
+  static constexpr Index kBatch = 3, kLength = 4, kWidth = 8;
+
+  static Tensor<float> numbers(std::vector<Index> sizes, std::uint64_t seed) {
+    Tensor<float> made(std::move(sizes));
+    Random random(seed);
+    for (float& value : made.span()) value = static_cast<float>(random.symmetric());
+    return made;
+  }
+
+  /// The files of a layer, and the command line that runs it.
+  Words prepare(nn::Layer& layer, const Words& more = {}) const {
+    std::uint64_t seed = 3;
+    for (const nn::Parameter& one : layer.parameters()) {
+      for (Random random(seed++); float& value : one.value) value = static_cast<float>(random.symmetric());
     }
-    if (grouped) {
-      words = words + Words{"--causal", "--kv-heads", file.fact("kv_heads"), "--rope", file.fact("rope")};
-      return file.number("norm_eps") > 0 ? words + Words{"--norm-eps", file.fact("norm_eps")} : words;
-    }
-    words = words + Words{"--weights", "w.npy", file.number("causal") != 0 ? "--causal" : "--no-causal", "--empty-row",
-                        file.fact("fill") == "-inf" ? "nan" : "mean"};
-    if (file.fact("mode") != "train") return words;
-    return words + Words{"--dropout", file.fact("dropout"), "--residual-dropout", file.fact("residual"), "--seed",
-                       file.fact("seed")};
+    io::save_safetensors(path("s.safetensors"), layer.state_dict());
+    save("x.npy", numbers({kBatch, kLength, kWidth}, 1));
+    save("g.npy", numbers({kBatch, kLength, layer.output_dim()}, 2));
+    return Words{"layer", std::string(layer.name())} +
+           "--state s.safetensors --x x.npy --out y.npy --dout g.npy --grads grads.safetensors" + more;
+  }
+  Words prepare(const char* name, const Words& more = {}, Index heads = 0) const {
+    return prepare(*nn::make_layer(name, {.embed_dim = kWidth, .num_heads = heads}), more);
   }
 };
 
-/// Key/value heads of Hugging Face's modules from the file, their rotary positions from one option.
-TEST_F(LayerTool, HoldsPyTorchsAndHuggingFacesValues) {
-  for (const char* name : {"v1_3x2x4", "v3_3x4x2_ragged_bk", "v3_3x4x2_ragged_train", "self_attention_3x4x2_ragged",
-           "single_head_3x2x4", "mha_3x2x4_in_proj", "mha_3x2x6_nan_train", "mha_2x5x6_causal_train", "hf_llama",
-           "hf_llama_yarn", "hf_llama_llama3", "hf_qwen3", "hf_olmo2", "hf_gptj"}) {
-    SCOPED_TRACE(name);
-    const golden::File file(name);
-    EXPECT_EQ(output(prepare(file)), "");
-    const auto holds = [&](const std::string& of, const AnyTensor& tensor) {
-      EXPECT_LE(file.ratio(of, to_f32(tensor).span()), 1) << of;
+TEST_F(LayerTool, HasTheBitsOfTheLibrarysLayer) {
+  for (LayerCase one : kCases) {
+    SCOPED_TRACE(one.name + std::string(" ") + one.words);
+    one.config.embed_dim = kWidth;
+    const std::unique_ptr<nn::Layer> layer = nn::make_layer(one.name, one.config);
+    Words words = prepare(*layer, one.words) + "--weights w.npy --seed 5";
+    Tensor<float> weights;
+    nn::ForwardOptions options{.seed = 5, .weights = &weights};
+    Tensor<std::uint8_t> keep;
+    if (!one.keep.empty()) {
+      keep = Tensor<std::uint8_t>(one.keep);
+      for (Index n = 0; n < keep.count(); ++n) keep.data()[n] = n % 3 != 1;
+      options.mask = layer->keep(keep);
+      save("m.npy", keep);
+      words = words + "--keep m.npy";
+    }
+    EXPECT_EQ(output(words), "");
+    layer->train(one.config.dropout.has_value());
+    nn::Saved saved;
+    const Tensor<float> y = layer->forward(to_f32(load("x.npy")), options, &saved);
+    layer->zero_gradients();
+    const Tensor<float> dx = layer->backward(to_f32(load("g.npy")), saved);
+    const auto same = [](const AnyTensor& made, const Tensor<float>& expected) {
+      const Tensor<float> numbers = to_f32(made);
+      return numbers.count() == expected.count() &&
+             std::memcmp(numbers.data(), expected.data(), numbers.span().size_bytes()) == 0;
     };
-    holds("out", load("y.npy"));
-    if (file.fact("kind") == "layer") holds("weights", load("w.npy"));
-    const StateDict gradients = io::load_safetensors(path("grads.safetensors"));
-    EXPECT_EQ(gradients.size(), file.names("grad.").size());
-    for (const StateDict::Entry& entry : gradients.entries()) holds("grad." + entry.name, entry.tensor);
+    EXPECT_TRUE(same(load("y.npy"), y));
+    EXPECT_TRUE(same(load("w.npy"), weights));
+    const StateDict gradients = io::load_safetensors(path("grads.safetensors")), own = layer->gradients();
+    EXPECT_EQ(gradients.size(), own.size() + 1);
+    EXPECT_TRUE(same(gradients.at("x"), dx));
+    for (const StateDict::Entry& entry : own.entries())
+      EXPECT_TRUE(same(gradients.at(entry.name), to_f32(entry.tensor))) << entry.name;
   }
   const Words layer = "--state s.safetensors --x x.npy --out y.npy";
   for (const auto& [rope, said] :
@@ -60,8 +116,7 @@ TEST_F(LayerTool, HoldsPyTorchsAndHuggingFacesValues) {
 }
 
 TEST_F(LayerTool, NamesWhatDoesNotFit) {
-  const golden::File file("v1_3x2x4");
-  const Words words = prepare(file);
+  const Words words = prepare("v1");
   const auto with = [&](const std::string& option, const std::string& value) {
     Words changed = words;
     *(std::ranges::find(changed, option) + 1) = value;
@@ -70,14 +125,14 @@ TEST_F(LayerTool, NamesWhatDoesNotFit) {
   Words unknown = words;
   unknown[1] = "v9";
   expect_refused(unknown, {"v9", "single-head"});
-  save("flat.npy", Tensor<float>({2, 4}));
-  save("wide.npy", Tensor<float>({3, 2, 5}));
+  save("flat.npy", Tensor<float>({2, 8}));
+  save("wide.npy", Tensor<float>({3, 4, 5}));
   expect_refused(with("--x", "flat.npy"), {"flat.npy", "[B, T, E]"});
-  expect_refused(with("--x", "wide.npy"), {"wide.npy", "4"});
-  expect_refused(with("--dout", "wide.npy"), {"wide.npy", "[3, 2, 4]"});
+  expect_refused(with("--x", "wide.npy"), {"wide.npy", "8"});
+  expect_refused(with("--dout", "wide.npy"), {"wide.npy", "[3, 4, 8]"});
 
   StateDict missing, strange;
-  const StateDict parameters = file.parameters();
+  const StateDict parameters = io::load_safetensors(path("s.safetensors"));
   for (const StateDict::Entry& entry : parameters.entries()) {
     if (entry.name != "key_proj.bias") missing.add(entry.name, entry.tensor.clone());
     strange.add(entry.name == "key_proj.bias" ? "key_proj.colour" : entry.name, entry.tensor.clone());
@@ -89,20 +144,12 @@ TEST_F(LayerTool, NamesWhatDoesNotFit) {
 }
 
 TEST_F(LayerTool, CausalIsTheLayersOwnUnlessSaid) {
-  for (const auto& [name, own] : {std::pair("single_head_3x2x4", "--causal"), std::pair("v4_3x2x4", "--no-causal")}) {
+  for (const auto& [name, own] : {std::pair("single-head", "--causal"), std::pair("v4", "--no-causal")}) {
     SCOPED_TRACE(name);
-    Words words = prepare(golden::File(name));
-    const auto said = std::ranges::find_if(words, [](const std::string& word) { return word.ends_with("causal"); });
+    const Words words = prepare(name, "--weights w.npy");
     std::vector<std::string> weights;
-    for (const std::string choice : {"", "--causal", "--no-causal"}) {
-      Words chosen = words;
-      const auto place = chosen.begin() + (said - words.begin());
-      if (choice.empty()) {
-        chosen.erase(place);
-      } else {
-        *place = choice;
-      }
-      EXPECT_EQ(output(chosen), "");
+    for (const char* choice : {"", "--causal", "--no-causal"}) {
+      EXPECT_EQ(output(words + choice), "");
       weights.push_back(contents(path("w.npy")));
     }
     EXPECT_EQ(weights[0], weights[std::string(own) == "--causal" ? 1 : 2]);
@@ -111,9 +158,7 @@ TEST_F(LayerTool, CausalIsTheLayersOwnUnlessSaid) {
 }
 
 TEST_F(LayerTool, RefusesWhatTheLayerHasNot) {
-  Words words = prepare(golden::File("v4_3x2x4"));
-  *(std::ranges::find(words, "--heads") + 1) = "2";
-  expect_refused(words, {"--heads", "v4"});
+  expect_refused(prepare("v4", "--heads 2"), {"--heads", "v4"});
   expect_refused("layer average --x x.npy --out y.npy --causal", {"no mask", "causal"});
   expect_refused("layer v9 --x x.npy --out y.npy", {"v9", "single-head"});
   save("mask.npy", Tensor<float>({3, 4, 5}));
@@ -122,19 +167,16 @@ TEST_F(LayerTool, RefusesWhatTheLayerHasNot) {
 
 /// No file says how many heads there are, and each number that fits gives another output.
 TEST_F(LayerTool, HeadsAreRequired) {
-  Words words = prepare(golden::File("mha_3x2x4_in_proj"));
-  const auto heads = std::ranges::find(words, "--heads");
-  words.erase(heads, heads + 2);
-  expect_refused(words, {"--heads is required for mha", "s.safetensors", "allow 1, 2, 4\n"});
+  Words words = prepare("mha", {}, 2);
+  expect_refused(words, {"--heads is required for mha", "s.safetensors", "allow 1, 2, 4, 8\n"});
   words[1] = "grouped-query";
-  expect_refused(words, {"--heads is required for grouped-query", "1, 2, 4\n"});
+  expect_refused(words, {"--heads is required for grouped-query", "1, 2, 4, 8\n"});
 }
 
 /// As many sequences as tokens: a [T, T] mask may be either.
 TEST_F(LayerTool, ASquareMaskMustNameItsAxes) {
-  const golden::File file("v4_3x2x4");
-  prepare(file);
-  Tensor<float> x({3, 3, 4}), mask({3, 3});
+  prepare("v4");
+  Tensor<float> x({3, 3, 8}), mask({3, 3});
   for (Index n = 0; n < x.count(); ++n) x.data()[n] = static_cast<float>(n % 7) / 7;
   for (Index i = 0; i < 3; ++i) {
     for (Index j = 0; j <= i; ++j) mask.view<2>()(i, j) = 1;
@@ -155,7 +197,7 @@ TEST_F(LayerTool, ASquareMaskMustNameItsAxes) {
 }
 
 TEST_F(LayerTool, AppliedIsWeightsTimesDropout) {
-  output(prepare(golden::File("mha_2x5x6_causal_train")) + Words{"--applied", "a.npy"});
+  output(prepare("mha", "--heads 2 --causal --dropout 0.25 --weights w.npy --applied a.npy", 2));
   const Tensor<float> weights = to_f32(load("w.npy")), applied = to_f32(load("a.npy"));
   Index dropped = 0;
   for (Index n = 0; n < weights.count(); ++n) {
@@ -208,7 +250,7 @@ TEST_F(LayerTool, LatentIsTheLayerThatWroteTheFile) {
     expect_refused(words + "--weights w.npy", {"latent", "--weights"});
     expect_refused(words + "--kv-heads 1", {"--kv-heads", "latent"});
   }
-  io::save_safetensors(path("s.safetensors"), golden::File("v1_3x2x4").parameters());
+  prepare("v1");
   expect_refused("layer latent --state s.safetensors --x x.npy --out y.npy", {"kv_a_proj_with_mqa.weight"});
 }
 

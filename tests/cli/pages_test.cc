@@ -3,7 +3,6 @@
 #include <fstream>
 
 #include "cli/tool.h"
-#include "golden/golden.h"
 #include "qkv/io/safetensors.h"
 #include "support/random.h"
 

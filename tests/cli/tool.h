@@ -46,9 +46,7 @@ inline std::string contents(const std::filesystem::path& path) {
   return text.str();
 }
 
-inline std::filesystem::path repository() {
-  return std::filesystem::path(QKV_GOLDEN_DIR).parent_path().parent_path().parent_path();
-}
+inline std::filesystem::path repository() { return QKV_ROOT; }
 
 /// A temporary folder; the tool runs in it.
 class ToolTest : public testing::Test {

@@ -148,7 +148,7 @@ class Folder {
 
 /// A file that another program wrote; see tests/io/data/README.md.
 inline std::filesystem::path data_file(std::string_view name) {
-  return std::filesystem::path(QKV_GOLDEN_DIR) / ".." / ".." / "io" / "data" / name;
+  return std::filesystem::path(QKV_ROOT) / "tests/io/data" / name;
 }
 
 inline const std::vector<DType> kAllDTypes = {DType::kBool, DType::kU8, DType::kI8, DType::kI16, DType::kU16,

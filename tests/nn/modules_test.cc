@@ -1,9 +1,10 @@
 // Embedding, LayerNorm, GELU, Mlp and residual dropout, each against its formula in f64 or finite differences.
 #include <gtest/gtest.h>
 
-#include "golden/golden.h"
+#include "core/philox.h"
 #include "nn/rows/gather_sum.h"
 #include "nn_support.h"
+#include "support/index.h"
 
 namespace qkv {
 namespace {
@@ -167,29 +168,41 @@ TEST(Mlp, Gradients) {
   EXPECT_EQ(mlp.parameters()[2].name, "c_proj.weight");
 }
 
-// output.P.SEED [B, T, E]: the factors that scripts/golden computed with its own Philox.
-TEST(ResidualDropout, FactorsOfTheGoldenFile) {
-  const golden::File file("dropout_factors");
-  int seen = 0;
-  for (const std::string& name : file.names("output.")) {
-    const std::size_t last_dot = name.rfind('.');
-    const Tensor<float> expected = file.f32("output." + name);
-    Dropout dropout{
-        .p = std::stod(name.substr(0, last_dot)), .seed = std::stoull(name.substr(last_dot + 1)), .training = true};
-    Tensor<float> ones(expected.sizes()), factors(expected.sizes());
-    std::ranges::fill(ones.span(), 1.0F);
-    nn::apply_dropout(ones, factors, dropout);
-    EXPECT_TRUE(test::same_bits(expected, factors)) << name;
-    // One sequence alone, with its index in the batch, gives the same factors.
-    dropout.first_sequence = 1;
-    const auto middle = ones.view<3>().sliced(0, 1, 2);
-    Tensor<float> alone({1, expected.size(1), expected.size(2)});
-    nn::apply_dropout(middle, alone, dropout);
-    EXPECT_TRUE(test::same_bits(
-        alone.span(), factors.span().subspan(static_cast<std::size_t>(alone.count()), alone.span().size())));
-    ++seen;
+// Feature e of token t of sequence b reads half e % 8 of the words of counter (t, e / 8, b, 0) (qkv/nn/dropout.h).
+TEST(ResidualDropout, FollowsTheContract) {
+  constexpr Index batch = 3, length = 5, width = 19;
+  for (const double p : {0.1, 0.5, 1.0}) {
+    for (const std::uint64_t seed : {std::uint64_t{0}, std::uint64_t{42}, ~std::uint64_t{0}}) {
+      const double threshold = std::round(p * 65536), scale = p == 1 ? 0 : 65536 / (65536 - threshold);
+      const std::uint64_t key = seed ^ 0x9E3779B97F4A7C15;
+      Tensor<float> ones({batch, length, width}), factors(ones.sizes()), expected(ones.sizes());
+      std::ranges::fill(ones.span(), 1.0F);
+      test::for_each_index({batch, length, width}, [&](Index b, Index t, Index e) {
+        const PhiloxWords words = philox4x32(
+            {static_cast<std::uint32_t>(t), static_cast<std::uint32_t>(e / 8), static_cast<std::uint32_t>(b), 0},
+            {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)});
+        const std::uint32_t half = words[static_cast<std::size_t>(e % 8 / 2)] >> (16 * (e % 2)) & 0xFFFF;
+        expected.view<3>()(b, t, e) = half < threshold ? 0 : static_cast<float>(scale);
+      });
+      Dropout dropout{.p = p, .seed = seed, .training = true};
+      nn::apply_dropout(ones, factors, dropout);
+      EXPECT_TRUE(test::same_bits(expected, factors)) << p << " " << seed;
+      // One sequence alone, with its index in the batch, gives the same factors.
+      dropout.first_sequence = 1;
+      Tensor<float> alone({1, length, width});
+      nn::apply_dropout(ones.view<3>().sliced(0, 1, 2), alone, dropout);
+      EXPECT_TRUE(test::same_bits(alone.span(), factors.span().subspan(length * width, length * width)));
+    }
   }
-  EXPECT_GT(seen, 0);
+}
+
+TEST(ResidualDropout, IsOnTheOutputOfALayer) {
+  nn::MultiHeadAttention layer({.embed_dim = 6, .num_heads = 3, .dropout = 0, .residual_dropout = 0.5F, .seed = 3});
+  const Tensor<float> x = random_tensor({2, 5, 6}, 1), plain = layer.forward(x);
+  layer.train();
+  Tensor<float> expected(plain.sizes());
+  nn::apply_dropout(plain, expected, {.p = 0.5, .seed = 7, .training = true});
+  EXPECT_TRUE(test::same_bits(layer.forward(x, {.seed = 7}), expected));
 }
 
 TEST(ResidualDropout, OffCopies) {

@@ -38,18 +38,22 @@ def random_parameters(module: Any) -> Any:
     return module
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("bias", [False, True])
-def test_multihead_attention(causal: bool, bias: bool) -> None:
-    theirs = random_parameters(torch.nn.MultiheadAttention(E, 4, bias=bias, batch_first=True))
-    ours = nn.MultiHeadAttention.from_state_dict(theirs.state_dict(), num_heads=4)
-    x, dy, saved = numbers(1, B, T, E), numbers(2, B, T, E), nn.Saved()
+SMALL, WIDE, LONG = (B, T, E, 4), (2, 10, 768, 12), (16, 100, 512, 8)  # the last two: the articles'
+
+
+@pytest.mark.parametrize("sizes,causal,bias", [(SMALL, False, False), (SMALL, True, True), (SMALL, True, False), (WIDE, False, True), (LONG, False, True)])
+def test_multihead_attention(sizes: tuple[int, ...], causal: bool, bias: bool) -> None:
+    *shape, heads = sizes
+    theirs = random_parameters(torch.nn.MultiheadAttention(shape[2], heads, bias=bias, batch_first=True))
+    ours = nn.MultiHeadAttention.from_state_dict(theirs.state_dict(), num_heads=heads)
+    x, dy, saved = numbers(1, *shape), numbers(2, *shape), nn.Saved()
     y, weights = ours(torch.tensor(x), causal=causal, weights="all", saved=saved)
     dx = ours.backward(torch.tensor(dy), saved)
+    assert weights.shape == (shape[0], heads, shape[1], shape[1])
     assert isinstance(y, torch.Tensor) and isinstance(weights, torch.Tensor) and isinstance(dx, torch.Tensor)
     fast = {"y": y, "dx": dx} | {"d" + name: gradient for name, gradient in ours.grads.items()}
 
-    hidden = torch.ones(T, T, dtype=torch.bool).triu(1) if causal else None
+    hidden = torch.ones(shape[1], shape[1], dtype=torch.bool).triu(1) if causal else None
     seen = {}
 
     def run(module: Any, inputs: Any) -> Any:

@@ -74,6 +74,19 @@ def test_numpy_of_explain_backward() -> None:
     np.testing.assert_allclose(found["out"], layer["out"][0], rtol=0, atol=1e-5)
 
 
+@needs_tool
+def test_numpy_example_of_explain() -> None:
+    """Five tokens of NumPy's legacy generator, seed 0, bit for bit; weights and outputs by NumPy."""
+    told, state = json.loads(run("explain", "--json").stdout)["numpy"], np.random.RandomState(0)
+    q, k, v = (state.randn(5, 8) for _ in range(3))
+    assert all(np.array_equal(told[name], x) for name, x in zip("qkv", (q, k, v)))
+    for before, kept in (("", np.ones((5, 5))), ("causal_", np.tri(5))):
+        weights = kept * np.exp(q @ k.T / np.sqrt(8))
+        weights /= weights.sum(-1, keepdims=True)
+        np.testing.assert_allclose(told[before + "weights"], weights, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(told[before + "out"], weights @ v, rtol=0, atol=1e-12)
+
+
 def test_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     monkeypatch.setattr(tool, "TOOL", tmp_path / "qkv")
     assert tool.main(["info"]) == 1

@@ -63,6 +63,10 @@ FORMS: dict[str, tuple[Callable[[], Form], Callable[[float], Any]]] = {
         lambda: Form("q_proj", "k_proj", "v_proj", out="o_proj", heads=3),
         lambda p: qkv.nn.MultiHeadAttention(E, 3, dropout=p, residual_dropout=0.0, empty_row="mean"),
     ),
+    "mha of NaN rows": (
+        lambda: Form("W_Q", "W_K", "W_V", out="W_O", heads=3, fill=-torch.inf),
+        lambda p: qkv.nn.MultiHeadAttention(E, 3, dropout=p, residual_dropout=0.0, empty_row="nan"),
+    ),
 }  # fmt: skip
 
 
