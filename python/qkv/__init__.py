@@ -46,7 +46,6 @@ from ._core import (
 )
 from ._linear import LinearState, linear_attention, linear_attention_backward, random_features
 from .capture import Capture, Captured
-from .derivatives import attention_double_backward, attention_jvp
 from .kv_cache import KVCache
 from .masks import BlockMap, Mask
 from .rotary import Rotary
@@ -89,8 +88,6 @@ __all__ = [
     "__version__",
     "attention",
     "attention_backward",
-    "attention_double_backward",
-    "attention_jvp",
     "attention_plan",
     "attention_varlen",
     "attention_varlen_backward",

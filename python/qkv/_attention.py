@@ -26,6 +26,7 @@ from ._arrays import (
     empty,
     finish,
     heads_first,
+    integers,
     operand,
     operands,
     require_float,
@@ -123,6 +124,7 @@ def attention(
     weights: str | Capture | None = None,
     out: Any = None,
     layout: str | None = None,
+    sequences: Sequence[int] | None = None,
 ) -> Any:
     """softmax(q k^T scale) v.
 
@@ -145,13 +147,14 @@ def attention(
         bits: "invariant": a row of the result has the same bits alone and among any others, on a cache or not (also where
             :func:`set_bits` says so). "fast": the same bits for any number of threads.
         return_lse: also return lse [B, H, Tq], float32 (float64 for float64), natural log. "low": and behind it what rounding took
-            from it, with which backward computes less (NaN where that is not known; not on a cache).
+            from it, with which backward computes less (NaN where that is not known).
         weights: "all": also return the weights [B, H, Tq, Tk] before dropout; "applied": after it; "scores": what the softmax is
             taken of, after soft cap, biases and score_mod, -inf where not attended; a :class:`Capture`: what
             it asks for.
         out: where to write, [B, H, Tq, Dv]; default: a new array.
         layout: "bhtd", or "bthd" of q, k, v and out [B, T, H, D] (or [T, H, D]); no copy is made for it. lse and weights stay
             [B, H, Tq] and [B, H, Tq, Tk]. None is "bhtd", with a warning where the shapes look like "bthd".
+        sequences: of a KVCache, which, in that order; none: all. On a cache Tk is the longest sequence's length.
 
     Returns:
         out, or a tuple of out, lse (and lse_low; return_lse) and weights or :class:`Captured` (weights).
@@ -161,28 +164,21 @@ def attention(
             read-only ``out``, or an array that is not on the CPU.
         UnsupportedError (a NotImplementedError): for the combinations that docs/concepts/limits.md lists.
     """
-    if isinstance(k, KVCache):
-        if v is not None:
-            raise TypeError("[attention] a KVCache holds keys and values: leave v out")
-        if weights is not None:
-            raise _core.UnsupportedError(
-                f"[attention] weights are not computed on a KVCache, neither all of them nor for a Capture: got weights={weights!r}; "
-                "pass k and v of cache.read(sequence) instead"
-            )
-        if return_lse == "low":
-            raise _core.UnsupportedError("[attention] lse_low is not computed on a KVCache: return_lse=True")
-        shape = check_inputs("attention", q=q)
-    else:
-        shape = check_inputs("attention", q=q, k=k, v=v)
-        check_layout("attention", layout, q, k)
+    cache = k if isinstance(k, KVCache) else None
+    if cache is not None and v is not None:
+        raise TypeError("[attention] a KVCache holds keys and values: leave v out")
+    if cache is None and sequences is not None:
+        raise TypeError(f"[attention] sequences are those of a KVCache: got k {type(k).__name__}")
+    chosen = None if sequences is None else integers(sequences)
+    shape = check_inputs("attention", q=q) if cache is not None else check_inputs("attention", q=q, k=k, v=v)
+    check_layout("attention", layout if cache is None else layout or "bhtd", q, q if cache is not None else k)
     made = build_options(
         len(shape), causal=causal, mask=mask, keep=keep, drop=drop, mask_axes=mask_axes, bias=bias, window=window,
         key_lengths=key_lengths, scale=scale, softcap=softcap, dropout=dropout, seed=seed, first_sequence=first_sequence,
         empty_row=empty_row, sinks=sinks, position_bias=position_bias, score_mod=score_mod, bits=bits,
     )  # fmt: skip
-    if isinstance(k, KVCache):
-        return k._attend(q, made, None, bool(return_lse), out, layout)
-    result = empty(q, (*shape[:-1], v.shape[-1]), dtype_name(q)) if out is None else out
+    width = v.shape[-1] if cache is None else cache.v_head_dim
+    result = empty(q, (*shape[:-1], width), dtype_name(q)) if out is None else out
     rows = heads_first(shape, layout)[:-1]
     lse = empty(q, rows, sum_dtype(q)) if return_lse else None
     low = empty(q, rows, sum_dtype(q)) if return_lse == "low" else None
@@ -191,9 +187,18 @@ def attention(
     if weights is not None and capture is None:
         if not isinstance(weights, str) or weights not in _KINDS:
             raise ValueError(f'[attention] weights must be None, "all", "applied", "scores" or a Capture: got {weights!r}')
-        all_weights = empty(q, (*rows, heads_first(k.shape, layout)[-2]), sum_dtype(q))
-    arrays = operands(layout, q=q, k=k, v=v, out=result, lse=lse, weights=all_weights, lse_low=low)
-    _core.forward(made, capture, "softmax" if all_weights is None else _KINDS[weights], *arrays)  # type: ignore[index]
+        if cache is None:
+            kv_len = heads_first(k.shape, layout)[-2]
+        else:
+            kv_len = max(map(cache.length, cache.sequences if chosen is None else chosen), default=0)
+        all_weights = empty(q, (*rows, kv_len), sum_dtype(q))
+    kind = "softmax" if all_weights is None else _KINDS[weights]  # type: ignore[index]
+    keys = {"k": k, "v": v} if cache is None else {}
+    arrays = operands(layout, q=q, **keys, out=result, lse=lse, weights=all_weights, lse_low=low)
+    if cache is None:
+        _core.forward(made, capture, kind, *arrays)
+    else:
+        cache._forward(made, capture, kind, chosen, *arrays)
     captured = None if capture is None else Captured(**capture.take_result())
     result = result if out is not None else finish(q, result)
     if lse is None and weights is None:

@@ -9,13 +9,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ._core import BlockMap
+
 F = TypeVar("F", bound=Callable[..., Any])
 _BORROWED = frozenset(("keep", "drop", "t5", "relative"))
 
 
 def _kept(x: Any) -> Any:
     """x, or a copy of its numbers where the caller may change them afterwards."""
-    if x is None or callable(x) or isinstance(x, (int, float, str)) or hasattr(x, "_core"):
+    if x is None or isinstance(x, (int, float, str, BlockMap)) or hasattr(x, "_core"):
         return x
     return np.asarray(x).copy()
 

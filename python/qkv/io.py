@@ -1,6 +1,6 @@
-"""Files of tensors: safetensors and .npy. Every rule of the formats is checked; files are written whole or not at all.
+"""Files of tensors: safetensors. Every rule of the format is checked; files are written whole or not at all.
 
-Not supported: .npz, sharded checkpoints, pickles. Formats: github.com/huggingface/safetensors; numpy.lib.format.
+Not supported: sharded checkpoints, pickles. Format: github.com/huggingface/safetensors.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import _nn
-from ._tensors import entries_of, entry_of, tensor_of, tensors_of
+from ._tensors import entries_of, tensors_of
 
-__all__ = ["Tensors", "load_npy", "load_safetensors", "save_npy", "save_safetensors"]
+__all__ = ["Tensors", "load_safetensors", "save_safetensors"]
 
 
 class Tensors(dict[str, Any]):
@@ -41,13 +41,3 @@ def save_safetensors(
 ) -> None:
     """Writes NumPy, PyTorch or JAX arrays by name. A file that is at ``path`` already stays as it is when anything fails."""
     _nn.save_safetensors(os.fspath(path), entries_of(tensors), dict(metadata or {}))
-
-
-def load_npy(path: str | os.PathLike[str], *, framework: str = "numpy") -> Any:
-    """The array of a file, row-major whatever the file's order. Raises as :func:`load_safetensors`."""
-    return tensor_of(_nn.load_npy(os.fspath(path)), framework)
-
-
-def save_npy(path: str | os.PathLike[str], array: Any) -> None:
-    """Writes one NumPy, PyTorch or JAX array. Raises UnsupportedError for bfloat16, which the format has no name for."""
-    _nn.save_npy(os.fspath(path), *entry_of("array", array)[1:])

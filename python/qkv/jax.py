@@ -4,10 +4,10 @@
     loss = lambda q, k, v: qkv.jax.attention(q, k, v, causal=True).sum()
     jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(q, k, v)
 
-Works under jit, grad, value_and_grad, vjp, vmap, checkpoint, scan and shard_map over batch and heads; jvp and jacfwd with
-forward_mode=True; float32, float64 (jax_enable_x64), bfloat16, float16. Letters and formula: qkv/_attention.py. Backward is qkv's
-own, O(T) memory; sums in float32 for 16-bit types. Not supported: second derivatives, arrays that are sharded outside of shard_map
-(XLA gathers them), devices other than CPUs (XLA then says that it has no such target).
+Works under jit, grad, value_and_grad, vjp, vmap, checkpoint, scan and shard_map over batch and heads; float32, float64
+(jax_enable_x64), bfloat16, float16. Letters and formula: qkv/_attention.py. Backward is qkv's own, O(T) memory; sums in float32 for
+16-bit types. Not supported: forward mode, second derivatives, arrays that are sharded outside of shard_map (XLA gathers them),
+devices other than CPUs (XLA then says that it has no such target).
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ __all__ = ["attention", "dot_product_attention"]
 
 jax.ffi.register_ffi_target("qkv_attention_forward", _jax.forward_target(), platform="cpu")
 jax.ffi.register_ffi_target("qkv_attention_backward", _jax.backward_target(), platform="cpu")
-jax.ffi.register_ffi_target("qkv_attention_tangents", _jax.tangents_target(), platform="cpu")
 
 _FLOATS = ("float32", "float64", "bfloat16", "float16")
 _ALIGN = {"square": 0, "top_left": 1, "bottom_right": 2}
 _EMPTY_ROW = {"zero": 0, "mean": 1, "nan": 2}
-_OPTIONAL = ("bias", "keep", "key_lengths", "sinks", "seed", "place")  # in the order and with the bits of jax.cc
+_OPTIONAL = ("bias", "keep", "key_lengths", "sinks", "seed")  # in the order and with the bits of jax.cc
 
 # What traced functions use of masks, for as long as the process lives: id(mask) -> (mask, its number in _jax).
 _masks: dict[int, tuple[Mask, int]] = {}
@@ -129,7 +128,7 @@ def _attention_fwd(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any,
 def _attention_bwd(static: _Static, residuals: Any, cotangents: Any) -> Any:
     q, k, v, out, lse, low, optional, wants = residuals
     dout, dlse = (jnp.zeros(c.shape, c.dtype) if isinstance(c, SymbolicZero) else c for c in cotangents)
-    bias, _, _, sinks, _, _ = optional
+    bias, _, _, sinks, _ = optional
     made = [q, k, v, *([] if wants is None else [bias]), *([] if sinks is None else [sinks])]
     results = tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in made)
     call = jax.ffi.ffi_call("qkv_attention_backward", results, vmap_method="expand_dims")
@@ -139,7 +138,7 @@ def _attention_bwd(static: _Static, residuals: Any, cotangents: Any) -> Any:
     )  # fmt: skip
     dq, dk, dv, *rest = _varying_alike((q, *gradients))[1:]
     dbias = None if wants is None else rest[0]
-    return dq, dk, dv, (dbias, None, None, None if sinks is None else rest[-1], None, None)
+    return dq, dk, dv, (dbias, None, None, None if sinks is None else rest[-1], None)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -149,33 +148,6 @@ def _attention(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...
 
 _attention.defvjp(_attention_fwd, _attention_bwd, symbolic_zeros=True)
 _compiled = jax.jit(_attention, static_argnums=0)
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _forward_mode(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...]) -> tuple[Any, Any]:
-    return _forward(static, q, k, v, optional)[:2]
-
-
-@partial(_forward_mode.defjvp, symbolic_zeros=True)
-def _forward_mode_jvp(static: _Static, primals: Any, tangents: Any) -> Any:
-    q, k, v, optional = primals
-    for name, array, tangent in zip(_OPTIONAL, optional, tangents[3], strict=True):
-        if array is not None and name in ("bias", "sinks") and not isinstance(tangent, SymbolicZero):
-            raise NotImplementedError(f"[qkv.jax.attention] forward mode is of q, k and v: a tangent of {name} is not computed")
-    out, lse, _ = _forward(static, q, k, v, optional)
-    wide = _sum_dtype(q)  # the kernel is of float32 and float64
-    given = [jnp.zeros(x.shape, wide) if isinstance(t, SymbolicZero) else t.astype(wide) for x, t in zip(primals, tangents[:3])]
-    results = (jax.ShapeDtypeStruct(out.shape, wide), jax.ShapeDtypeStruct(lse.shape, wide))
-    call = jax.ffi.ffi_call("qkv_attention_tangents", results, vmap_method="expand_dims")
-    tout, tlse = call(
-        *(x.astype(wide) for x in (q, k, v)), lse, *_varying_alike((q, *given))[1:], *(a for a in optional if a is not None),
-        **static.attributes(optional),
-    )  # fmt: skip
-    tout, tlse = _varying_alike((q, tout, tlse))[1:]
-    return (out, lse), (tout.astype(out.dtype), tlse)
-
-
-_compiled_forward_mode = jax.jit(_forward_mode, static_argnums=0)
 
 
 def _mask_token(mask: Mask | None) -> int:
@@ -200,7 +172,7 @@ def _seed_words(seed: Any) -> Any:
     return seed
 
 
-def _check(q: Any, k: Any, v: Any, tokens: int, heads: int, square: bool, ranks: int) -> None:
+def _check(q: Any, k: Any, v: Any, tokens: int, heads: int, square: bool) -> None:
     layout = "[B, T, H, D]" if tokens == 1 else "[B, H, T, D]"
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dtype.name not in _FLOATS:
@@ -220,7 +192,7 @@ def _check(q: Any, k: Any, v: Any, tokens: int, heads: int, square: bool, ranks:
         )
     if k.shape[heads] == 0 or q.shape[heads] % k.shape[heads]:
         raise ValueError(f"[qkv.jax.attention] heads of q must be a multiple of heads of k: got {shapes}")
-    if square and q.shape[tokens] * ranks != k.shape[tokens]:
+    if square and q.shape[tokens] != k.shape[tokens]:
         raise ValueError(
             f'[qkv.jax.attention] causal=True needs Tq == Tk, else say causal="top_left" or "bottom_right": got {shapes}'
         )
@@ -256,8 +228,6 @@ def attention(
     empty_row: str = "zero",
     return_lse: bool = False,
     tokens_first: bool = False,
-    axis_name: str | None = None,
-    forward_mode: bool = False,
 ) -> Any:
     """softmax(q k^T scale) v, differentiable in q, k, v, bias and sinks.
 
@@ -274,11 +244,6 @@ def attention(
             traced. Under vmap the sequences count on from call to call.
         empty_row: "zero", "mean" or "nan".  return_lse: also return lse [B, H, Tq], float32 (float64 for float64),
             differentiable too.
-        axis_name: within jax.shard_map, the axis over whose devices the sequence is cut: q, k and v hold this device's tokens, of
-            equal number on every device; all keys and values are gathered. Masks and biases are of the whole sequence. out, lse and
-            dq have the bits of one device that holds all.
-        forward_mode: True: differentiable by jax.jvp and jax.jacfwd, in q, k and v, and not in reverse, which is the default: JAX
-            knows one rule of a function's own. Tangents are computed in float32 for 16-bit types.
 
     Returns:
         out, [B, H, Tq, Dv] (or [B, Tq, H, Dv]), or (out, lse).
@@ -289,17 +254,10 @@ def attention(
     """
     q, k, v = jnp.asarray(q), jnp.asarray(k), jnp.asarray(v)
     tokens, heads = (1, 2) if tokens_first else (2, 1)
-    place, ranks = None, 1
-    if axis_name is not None:
-        if forward_mode:
-            raise NotImplementedError("[qkv.jax.attention] forward_mode is not supported with axis_name")
-        ranks = jax.lax.psum(1, axis_name)  # a number already while the call is traced
-        k, v = (jax.lax.all_gather(x, axis_name, axis=tokens, tiled=True) for x in (k, v))
-        place = jnp.stack([jax.lax.axis_index(axis_name) * q.shape[tokens], q.shape[tokens] * ranks]).astype(jnp.int32)
     align = _diagonal(causal)
     left, right = (-1, -1) if window is None else (int(window[0]), int(window[1]))
     windowed = left >= 0 or right >= 0
-    _check(q, k, v, tokens, heads, align == "square" and (causal is True or windowed), ranks)
+    _check(q, k, v, tokens, heads, align == "square" and (causal is True or windowed))
     if min(left, right) < -1:
         raise ValueError(f"[qkv.jax.attention] window must be counts of other tokens, or -1: got {window}")
     if empty_row not in _EMPTY_ROW:
@@ -308,14 +266,13 @@ def attention(
         raise ValueError("[qkv.jax.attention] dropout needs a seed")
     if not (softcap >= 0 and math.isfinite(softcap)):
         raise ValueError(f"[qkv.jax.attention] softcap must be finite and at least 0: got {softcap}")
-    sizes = (q.shape[0], q.shape[heads], q.shape[tokens] * ranks, k.shape[tokens])
+    sizes = (q.shape[0], q.shape[heads], q.shape[tokens], k.shape[tokens])
     optional = (
         _operand(bias, "bias", _sum_dtype(q), sizes, "[B, H, Tq, Tk]"),
         _operand(keep, "keep", jnp.bool_, sizes, "[B, H, Tq, Tk]"),
         _operand(key_lengths, "key_lengths", jnp.int32, sizes[:1], "[B]"),
         _operand(sinks, "sinks", _sum_dtype(q), sizes[1:2], "[H]"),
         _seed_words(seed) if dropout else None,
-        place,
     )
     static = _Static(
         causal=bool(causal),
@@ -330,7 +287,7 @@ def attention(
         tokens_first=tokens_first,
     )
     q, k, v, optional = _varying_alike((q, k, v, optional))
-    out, lse = (_compiled_forward_mode if forward_mode else _compiled)(static, q, k, v, optional)
+    out, lse = _compiled(static, q, k, v, optional)
     return (out, lse) if return_lse else out
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._arrays import check_inputs, check_layout, dtype_name, empty, finish, heads_first, integers, operands, sum_dtype
-from ._options import build_options
+from ._arrays import dtype_name, integers, operands
 
 __all__ = ["KVCache"]
 
@@ -19,7 +18,7 @@ class KVCache(_core.KVCache):
 
         cache = qkv.KVCache(num_kv_heads=8, head_dim=128, capacity=4096)
         cache.append(k, v)                                         # [B, Hkv, n, D], [B, Hkv, n, Dv]
-        out = qkv.attention(q, cache, causal="bottom_right")       # or cache.attention(q, ...)
+        out = qkv.attention(q, cache, causal="bottom_right")       # sequences=[...]: of some
 
     Args:
         num_kv_heads, head_dim, v_head_dim: Hkv, D, Dv (0: D).
@@ -64,46 +63,24 @@ class KVCache(_core.KVCache):
 
     def __reduce__(self) -> Any:
         """For pickle and copy.deepcopy: the tokens that are held, once for each sequence, so that pages of forks are shared no
-        longer. Raises UnsupportedError for int8, whose scales do not come back to the bit."""
-        if self.storage == "int8":
+        longer. Raises UnsupportedError for int8, whose scales do not come back to the bit, and for rings, which have lost tokens."""
+        if self.storage == "int8" or self.layout == "ring":
             raise _core.UnsupportedError(
-                "[KVCache] a cache of int8 cannot be pickled or copied: quantising again would round its scales anew; append the "
-                "tokens to a new cache, or use storage bfloat16"
+                "[KVCache] a cache of int8 or a ring cannot be pickled or copied: quantising again would round its scales anew, and a ring "
+                "does not hold its older tokens; append the tokens to a new cache, or use storage bfloat16 and another layout"
             )
-        held = [(s, self.length(s), *self._held(s)) for s in self.sequences]
-        return KVCache._of_tokens, (self._config, held)
-
-    def _held(self, s: int) -> tuple[Any, Any]:
-        """k, v of the first tokens, where a ring pins them, and of the last."""
-        length, config = self.length(s), self._config
-        if self.layout != "ring":
-            return self.read(s, 0, 0), self.read(s)
-        for slots in range(config["window"] + config["max_append"] - 1, config["window"], -1):
-            begin = max(0, length - slots)
-            try:
-                return self.read(s, 0, min(config["first"], begin)), self.read(s, begin)
-            except _core.OptionError:
-                continue  # the ring was truncated: the oldest slots hold nothing of this sequence
-        begin = max(0, length - config["window"])
-        return self.read(s, 0, min(config["first"], begin)), self.read(s, begin)
+        return KVCache._of_tokens, (self._config, {s: self.read(s) for s in self.sequences})
 
     @classmethod
-    def _of_tokens(cls, config: dict[str, Any], held: list[Any]) -> KVCache:
-        """held: of each sequence its number, its length, the k, v of the first tokens that a ring pins, and those of the last."""
+    def _of_tokens(cls, config: dict[str, Any], held: dict[int, tuple[Any, Any]]) -> KVCache:
+        """held: k, v of each sequence."""
         cache = cls(**config)
-        while len(cache.sequences) < max((s + 1 for s, *_ in held), default=0):
+        while len(cache.sequences) < max((s + 1 for s in held), default=0):
             cache.add_sequence()
-        for s in set(cache.sequences) - {s for s, *_ in held}:
+        for s in set(cache.sequences) - set(held):
             cache.free(s)
-        at_once = config["max_append"] if config["layout"] == "ring" else 2**62
-        for s, length, pinned, last in held:
-            forgotten = length - pinned[0].shape[1] - last[0].shape[1]
-            gap = tuple(np.zeros((x.shape[0], min(forgotten, at_once), x.shape[2]), x.dtype) for x in last)
-            parts = [pinned, *(tuple(x[:, : forgotten - n] for x in gap) for n in range(0, forgotten, at_once)), last]
-            for k, v in parts:
-                for n in range(0, k.shape[1], at_once):
-                    values = None if config.get("values_in_keys") else v[None, :, n : n + at_once]
-                    cache.append(k[None, :, n : n + at_once], values, [s])
+        for s, (k, v) in held.items():
+            cache.append(k[None], None if config["values_in_keys"] else v[None], [s])
         return cache
 
     def append(self, k: Any, v: Any = None, sequences: Sequence[int] | None = None) -> None:
@@ -115,27 +92,6 @@ class KVCache(_core.KVCache):
         if v is not None and dtype_name(k) != dtype_name(v):
             raise TypeError(f"[KVCache.append] k and v must have one element type: got {dtype_name(k)}, {dtype_name(v)}")
         self._append(*operands(k=k, v=v), None if sequences is None else integers(sequences))
-
-    def attention(
-        self, q: Any, *, sequences: Sequence[int] | None = None, return_lse: bool = False, **options: Any
-    ) -> Any:
-        """Attention of q [B, H, Tq, D] on the cached keys: out [B, H, Tq, Dv] (and lse). Options as :func:`qkv.attention`.
-
-        sequences: which, in that order; none: all.
-        """
-        made = build_options(len(check_inputs("KVCache.attention", q=q)), **options)
-        return self._attend(q, made, None if sequences is None else integers(sequences), return_lse, None, None)
-
-    def _attend(
-        self, q: Any, made: Any, sequences: list[int] | None, return_lse: bool, out: Any, layout: str | None
-    ) -> Any:
-        check_layout("attention", layout or "bhtd", q, q)
-        shape = tuple(q.shape)
-        result = empty(q, (*shape[:-1], self.v_head_dim), dtype_name(q)) if out is None else out
-        lse = empty(q, heads_first(shape, layout)[:-1], sum_dtype(q)) if return_lse else None
-        self._forward(made, sequences, *operands(layout, q=q, out=result, lse=lse))
-        result = result if out is not None else finish(q, result)
-        return (result, finish(q, lse)) if return_lse else result
 
     def read(self, sequence: int, begin: int = 0, count: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """What is stored of tokens [begin, begin + count): k [Hkv, count, D], v [Hkv, count, Dv], float32 (or float64)."""

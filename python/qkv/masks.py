@@ -15,72 +15,10 @@ import numpy as np
 
 from . import _core, _html
 from ._arrays import boolean, integers, whole_numbers
+from ._core import BlockMap
 from ._recipes import recorded, reduced
 
 __all__ = ["BlockMap", "Mask"]
-
-
-class BlockMap:
-    """Which blocks of queries and keys are looked at (compressed rows). Attention costs what the listed blocks cost."""
-
-    def __init__(self, core: Any) -> None:
-        self._core = core
-
-    def __reduce__(self) -> Any:
-        c = self._core
-        sizes = (c.q_block, c.kv_block, c.q_blocks, c.kv_blocks, c.batch, c.num_heads)
-        return BlockMap._of_rows, (*sizes, c.row_begin, c.columns)
-
-    @classmethod
-    def _of_rows(cls, *parts: Any) -> BlockMap:
-        """Sizes of and counts of blocks, batch, heads, and the compressed rows."""
-        return cls(_core.block_map_of_rows(*parts))
-
-    @classmethod
-    def longformer(
-        cls, length: int, *, block: int = 64, window_blocks: int = 1, global_blocks: Sequence[int] = (0,)
-    ) -> BlockMap:
-        """A band of blocks and some global ones. Beltagy 2020 (arXiv:2004.05150)."""
-        return cls(_core.longformer_blocks(length, block, window_blocks, integers(global_blocks)))
-
-    @classmethod
-    def big_bird(
-        cls,
-        length: int,
-        *,
-        block: int = 64,
-        window_blocks: int = 1,
-        global_blocks: int = 1,
-        random_blocks: int = 3,
-        num_heads: int = 1,
-        seed: int = 0,
-    ) -> BlockMap:
-        """A band, global blocks, and random ones per head. Zaheer 2020 (arXiv:2007.14062)."""
-        return cls(_core.big_bird_blocks(length, block, window_blocks, global_blocks, random_blocks, num_heads, seed))
-
-    @classmethod
-    def from_mask(
-        cls, mask: Mask, q_len: int, kv_len: int, *, batch: int = 1, num_heads: int = 1, q_block: int = 64, kv_block: int = 64
-    ) -> BlockMap:
-        """The blocks in which ``mask`` keeps anything."""
-        return cls(_core.block_map_of_mask(mask._core, batch, num_heads, q_len, kv_len, q_block, kv_block))
-
-    @property
-    def density(self) -> float:
-        """Share of the blocks that are listed."""
-        return self._core.density
-
-    @property
-    def live_blocks(self) -> int:
-        """How many blocks are listed."""
-        return self._core.live_blocks
-
-    def __repr__(self) -> str:
-        c = self._core
-        return (
-            f"BlockMap({c.q_blocks} x {c.kv_blocks} blocks of {c.q_block} x {c.kv_block}, {c.live_blocks} listed, "
-            f"density {c.density:.3g})"
-        )
 
 
 def _sizes_to_draw(text: str) -> Iterator[tuple[int, ...]]:
@@ -220,7 +158,7 @@ class Mask:
     @recorded
     def blocks(cls, block_map: BlockMap) -> Mask:
         """keep(b, h, i, j): the block of (i, j) is listed."""
-        return cls(_core.blocks(block_map._core))
+        return cls(_core.blocks(block_map))
 
     @classmethod
     @recorded
@@ -243,13 +181,6 @@ class Mask:
     def drop(cls, array: Any, axes: str | None = None) -> Mask:
         """Non-zero = may not attend (PyTorch's key_padding_mask). Axes as in :meth:`keep`."""
         return cls(_core.drop(boolean(array, "drop"), axes, False))
-
-    @classmethod
-    @recorded
-    def mask_mod(cls, keep: Callable[[int, int, int, int], bool]) -> Mask:
-        """keep(b, h, i, j) -> bool, called pair by pair from the kernels' threads: about a microsecond each. :meth:`of` is
-        faster."""
-        return cls(_core.mask_mod(keep))
 
     @classmethod
     def of(cls, keep: Callable[..., Any], q_len: int, kv_len: int, *, batch: int = 1, num_heads: int = 1) -> Mask:

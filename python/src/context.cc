@@ -71,8 +71,6 @@ void bind_context(nb::module_& m) {
         return names;
       },
       "The instruction sets that this CPU has kernels for, the best last.");
-  m.def("trim", [] { context()->trim(); });
-  m.def("scratch_bytes", [] { return context()->scratch_bytes(); });
   // A pointer to context(): what the other modules of the package compute with (std::shared_ptr<Context> (*)()).
   m.attr("_context") = nb::capsule(reinterpret_cast<void*>(&context));
   m.attr("__version__") = QKV_VERSION;

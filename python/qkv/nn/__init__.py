@@ -22,8 +22,7 @@ from ._forms import (
     SelfAttentionV4,
     SingleHeadAttention,
 )
-from ._latent import MultiHeadLatentAttention
-from ._linear import Linear, linear, linear_backward
+from ._linear import Linear
 from ._module import Module, Saved
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "Linear",
     "Module",
     "MultiHeadAttention",
-    "MultiHeadLatentAttention",
     "Saved",
     "SelfAttention",
     "SelfAttentionV1",
@@ -42,7 +40,5 @@ __all__ = [
     "SelfAttentionV3",
     "SelfAttentionV4",
     "SingleHeadAttention",
-    "linear",
-    "linear_backward",
     "load_layer",
 ]

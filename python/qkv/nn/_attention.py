@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -28,9 +28,6 @@ from ..rotary import Rotary
 from ._module import Module, Saved, operands, require_floats
 
 __all__ = ["Layer", "load_layer"]
-
-_FLOATS = ("float32", "bfloat16")
-_LETTERS = {"b": "B|1", "h": "H|1", "q": "Tq|1", "k": "Tk|1"}
 
 
 class Layer(Module):
@@ -143,7 +140,7 @@ class Layer(Module):
             y, or (y, weights).
         """
         function = f"{type(self).__name__}.forward"
-        dtype = require_floats(x, "x", function, *_FLOATS)
+        dtype = require_floats(x, "x", function)
         if len(x.shape) not in (2, 3):
             raise ValueError(f"[{function}] x must be [B, T, E] or [T, E]: got {list(x.shape)}")
         if weights not in (None, "all", "applied"):
@@ -167,18 +164,18 @@ class Layer(Module):
             saved._core = saved._core or _nn.Saved()
         y = empty(x, (*x.shape[:-1], self.output_dim or x.shape[-1]), dtype)
         core, of_mask = None if saved is None else saved._core, None if whole is None else whole._core
-        seen = self._core.forward(*operands(x=x, y=y), weights or "", core, of_mask, ids, **given)
+        found = self._core.forward(*operands(x=x, y=y), weights or "", core, of_mask, ids, **given)
         if weights is None:
             return finish(x, y)
-        if seen is None:
+        if found is None:
             raise ValueError(f"[{function}] this layer has no weights that depend on x: see its parameters")
-        return finish(x, y), _as(x, seen if len(x.shape) == 3 else seen[0])
+        return finish(x, y), _as(x, found if len(x.shape) == 3 else found[0])
 
     def backward(self, dy: Any, saved: Saved, *, need_dx: bool = True) -> Any:
         """Returns dx (None unless need_dx) of dy, in the shapes of x and y; adds to the gradients of the parameters."""
         rows, dtype, *_ = saved._of(self)
         function = f"{type(self).__name__}.backward"
-        found = require_floats(dy, "dy", function, *_FLOATS)
+        found = require_floats(dy, "dy", function)
         if found != dtype:
             raise TypeError(f"[{function}] dy must be {dtype}, as x was: got {found}")
         if tuple(dy.shape[:-1]) != rows:
@@ -199,9 +196,9 @@ class Layer(Module):
 
         Their keys and values are appended; each token attends to all up to itself. No dropout is applied, no backward kept.
         """
-        dtype = require_floats(x, "x", f"{type(self).__name__}.step", *_FLOATS)
-        y = empty(x, (*x.shape[:-1], self.output_dim), dtype)
-        self._core.step(*operands(x=x, y=y), cache, mask_core(mask))
+        dtype = require_floats(x, "x", f"{type(self).__name__}.step")
+        y, hides = empty(x, (*x.shape[:-1], self.output_dim), dtype), build_mask(4, mask=mask)
+        self._core.step(*operands(x=x, y=y), cache, None if hides is None else hides._core)
         return finish(x, y)
 
     def _drops(self) -> bool:
@@ -212,38 +209,18 @@ class Layer(Module):
         return sizes["dropout"] > 0 or sizes["residual_dropout"] > 0
 
     def _axes(self, name: str, array: Any, x_shape: Sequence[int], mask_axes: str | None) -> str | None:
-        """The names of a mask's axes, None for all four. Raises ShapeError where they are ambiguous or do not fit x."""
-        batch, length = (x_shape[0] if len(x_shape) == 3 else 1), x_shape[-2]
-        sizes = {"b": batch, "h": self.num_heads, "q": length, "k": length}
+        """The names of a mask's axes, None for all four. Raises ShapeError where they are ambiguous."""
         shape, heads = list(np.shape(array)), self._core.masks_have_heads
-        own = "[B|1, H|1, Tq|1, Tk|1]" if heads else "[B, Tq, Tk], [B, 1, Tq, Tk]"
-        wanted = f"[B, Tk], {own}, or have its axes named by mask_axes"
-
-        def fail(text: str) -> NoReturn:
-            function = f"[{type(self).__name__}.forward] {name} must"
-            raise core.ShapeError(f"{function} {text}: got {shape} for x {list(x_shape)} and {self.num_heads} heads")
-
-        def fits(letters: str) -> bool:
-            return len(letters) == len(shape) and all(n in (1, sizes[axis]) for n, axis in zip(shape, letters, strict=True))
-
-        if mask_axes is not None:
-            if mask_axes in ("bk", "qk", "bqk", "hqk") and not fits(mask_axes):
-                fail(f"be [{', '.join(_LETTERS[axis] for axis in mask_axes)}], as mask_axes={mask_axes!r} says")
+        square = len(shape) == 2 and shape[0] == shape[1] > 1
+        if mask_axes is not None or (len(shape) == 4 and (heads or shape[1] == 1)):
             return mask_axes
-        if len(shape) == 2 and fits("bk"):
-            if fits("qk") and shape[0] != 1:
-                fail('name its axes, since [B, Tk] and [Tq, Tk] both fit: mask_axes="bk" or "qk"')
-            return "bk"
-        if len(shape) == 2 and fits("qk"):
-            fail('name its axes where they are [Tq, Tk]: mask_axes="qk"')
-        if len(shape) == 3 and not heads and fits("bqk"):
-            return "bqk"
-        if len(shape) == 4 and fits("bhqk"):
-            return None
-        fail(f"be {wanted}")
-
-    def _convert(self, to: str, cls: type[Layer]) -> Layer:
-        return cls._around(self._core.convert(to), self._config)
+        if (len(shape) == 2 and not square) or (len(shape) == 3 and not heads):
+            return ("bk", "bqk")[len(shape) - 2]
+        own = "[B|1, H|1, Tq|1, Tk|1]" if heads else "[B, Tq, Tk], [B, 1, Tq, Tk]"
+        wanted = f"be [B, Tk] or {own}, or have its axes named by mask_axes"
+        if square:
+            wanted = 'name its axes, since [B, Tk] and [Tq, Tk] both fit: mask_axes="bk" or "qk"'
+        raise core.ShapeError(f"[{type(self).__name__}.forward] {name} must {wanted}: got {shape} for x {list(x_shape)}")
 
     def _described(self) -> dict[str, Any]:
         """The constructor's arguments that give such a layer, whether it was loaded or not; without seeds and init."""
@@ -267,12 +244,6 @@ def _made_again(cls: type[Layer], config: dict[str, Any], state: Mapping[str, np
 
 def _layer_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _rotary_options(value) if key == "rotary" else value for key, value in config.items()}
-
-
-def mask_core(mask: Any) -> Any:
-    """What _nn reads of a qkv.Mask."""
-    made = build_mask(4, mask=mask)
-    return None if made is None else made._core
 
 
 def _rotary_options(rotary: Any) -> Any:

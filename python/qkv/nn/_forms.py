@@ -57,10 +57,6 @@ class SelfAttentionV1(Layer):
     ) -> None:  # fmt: skip
         super().__init__(**_given(locals()))
 
-    def to_v2(self) -> SelfAttentionV2:
-        """The same layer with one input matrix instead of three; the parameters are copied bit for bit."""
-        return self._convert("v2", SelfAttentionV2)
-
 
 class SelfAttentionV2(Layer):
     """V1 with one matrix for q, k, v: parameter proj (weight [3E, E], rows in the order q, k, v); output_proj by option."""
@@ -72,10 +68,6 @@ class SelfAttentionV2(Layer):
         empty_row: str = "mean", seed: int = 0
     ) -> None:  # fmt: skip
         super().__init__(**_given(locals()))
-
-    def to_v1(self) -> SelfAttentionV1:
-        """The same layer with three input matrices, copied bit for bit. OptionError for an output projection: V1 has none."""
-        return self._convert("v1", SelfAttentionV1)
 
 
 class _OneHead(Layer):
@@ -93,19 +85,11 @@ class SelfAttentionV3(_OneHead):
 
     name = "v3"
 
-    def to_v4(self) -> SelfAttentionV4:
-        """The same layer with three input matrices instead of one, copied bit for bit."""
-        return self._convert("v4", SelfAttentionV4)
-
 
 class SelfAttentionV4(_OneHead):
     """One head with everything: parameters query_proj, key_proj, value_proj, output_proj; a mask, dropout on the weights."""
 
     name = "v4"
-
-    def to_v3(self) -> SelfAttentionV3:
-        """The same layer with one input matrix instead of three, copied bit for bit."""
-        return self._convert("v3", SelfAttentionV3)
 
 
 class SelfAttention(Layer):

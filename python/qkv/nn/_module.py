@@ -131,15 +131,13 @@ def _made_again(cls: type[Module], arguments: dict[str, Any], state: Mapping[str
     return module
 
 
-def require_floats(x: Any, name: str, function: str, *types: str) -> str:
-    """Raises TypeError unless x is an array of one of these element types, ValueError where its gradient would be lost. The name
-    of its type."""
+def require_floats(x: Any, name: str, function: str) -> str:
+    """Raises TypeError unless x is an array of float32 or bfloat16, ValueError where its gradient would be lost. The name of its type."""
     if not hasattr(x, "shape"):
         raise TypeError(f"[{function}] {name} must be an array: got {type(x).__name__}")
     _arrays.require_untraced(x, name, _WAYS)
     found = dtype_name(x)
-    if found not in types:
+    if found not in ("float32", "bfloat16"):
         cast = f"{name}.float()" if _is_torch(x) else f"{name}.astype('float32')"
-        hint = f"{cast} makes it so" if "float32" in types else "of float32 there is Linear"
-        raise TypeError(f"[{function}] {name} must be {' or '.join(types)}: got {found}; {hint}")
+        raise TypeError(f"[{function}] {name} must be float32 or bfloat16: got {found}; {cast} makes it so")
     return found

@@ -1,7 +1,7 @@
 """qkv for PyTorch, on the CPU: attention that is differentiable, compiles, and can take the place of PyTorch's own.
 
     from qkv.torch import scaled_dot_product_attention, MultiheadAttention, flex_attention
-    with qkv.torch.capture() as seen: model(x)      # a look at every head of any model; seen.save("page.html")
+    with qkv.torch.capture() as captures: model(x)  # every head of any model; captures.save("page.html")
     qkv.torch.enable()         # torch.nn.functional.scaled_dot_product_attention is qkv's on the CPU, until disable()
 
 There are no kernels for other devices (enable() leaves those to PyTorch).
@@ -26,7 +26,7 @@ from .linear import (
     fused_recurrent_gated_delta_rule,
     recurrent_kimi_delta_attention,
 )
-from .looking import TorchCapture, capture
+from ._capture import TorchCapture, capture
 from .multihead_attention import MultiheadAttention
 from .parallel import context_parallel, parallel_attention, sequence_positions
 from .patch import disable, enable, is_enabled

@@ -104,7 +104,7 @@ class Step:
         if schema:
             self.operator = self.forward = operator(schema, _without_none(kernel), _without_none(fake))
             torch.library.register_vmap(self.operator, vmap or _one_by_one(self.operator), lib=_library)
-            if callable(backward):
+            if backward is not None:
                 torch.library.register_autograd(self.operator, self._formula, setup_context=self._save, lib=_library)
         members = {
             "forward": staticmethod(lambda *arguments: self.forward(*arguments)),

@@ -34,17 +34,17 @@ def seconds_of_silence() -> float:
 class Gone(RuntimeError):
     """A rank is gone while this one waits for it. A process that has seen it ends with code 1, whatever it does then."""
 
-    seen = False
+    raised = False
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        Gone.seen = True
+        Gone.raised = True
 
 
 @atexit.register
 def _leave() -> None:
     """Ends a process that has lost a rank: gloo's threads wait for that rank, and Python's and PyTorch's own end for them, or they abort."""
-    if Gone.seen:
+    if Gone.raised:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
@@ -56,7 +56,7 @@ class Watch:
     def __init__(self, store: dist.Store, mine: int, others: list[int]) -> None:
         self._timeout = seconds_of_silence()
         self._store, self._mine, self._others = store, mine, others
-        self._heard: dict[int, tuple[bytes, float]] = {}  # rank: its last sign, and when it was first seen
+        self._heard: dict[int, tuple[bytes, float]] = {}  # rank: its last sign, and when it came
         self._round = time.monotonic()  # when the store last answered
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="qkv-signs-of-life", daemon=True)

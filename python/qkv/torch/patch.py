@@ -36,7 +36,7 @@ __all__ = ["disable", "enable", "is_enabled"]
 _TRACED = frozenset((*_PLAIN, FakeTensor, FunctionalTensor))
 _pytorchs = F.scaled_dot_product_attention
 _varlen = "torch.nn.attention.varlen"
-_watching = threading.local()  # .watch: who looks at this thread's calls (looking.py)
+_watching = threading.local()  # .watch: who is passed this thread's calls (_capture.py, parallel.py)
 _watchers = 0  # in all threads
 _classes_asked = 0  # how many calls ask a tensor's class at this moment
 _lock = threading.Lock()
@@ -82,7 +82,7 @@ def _patched(
 
 
 def _watched(*arguments: Any, **options: Any) -> Any:
-    """In place while anybody looks: this thread's watcher is passed the call, and the function that would have had it."""
+    """In place while anybody watches: this thread's watcher is passed the call, and the function that would have had it."""
     function = _patched if _attention else _pytorchs
     watch = getattr(_watching, "watch", None)
     return function(*arguments, **options) if watch is None else watch(function, *arguments, **options)

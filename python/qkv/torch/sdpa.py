@@ -117,8 +117,8 @@ def attend(
     if not direct(q, k, v, bias, keep):
         if is_causal == "bottom_right":  # the operators know only the top left
             q_len, kv_len = q.shape[2], k.shape[2]
-            seen = torch.ones(1, 1, q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len)
-            is_causal, keep = False, seen if keep is None else keep & seen
+            lower = torch.ones(1, 1, q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len)
+            is_causal, keep = False, lower if keep is None else keep & lower
         seed = draw_seed() if dropout_p > 0.0 else None
         return attention(q, k, v, bias, keep, seed, float(dropout_p), bool(is_causal), scale, "zero")[0]
     if q.is_neg() or k.is_neg() or v.is_neg() or (bias is not None and bias.is_neg()):

@@ -67,9 +67,9 @@ def varlen_attn(
         ArgumentError (a ValueError and RuntimeError): for shapes, offsets, lengths or pages that do not fit. TypeError: for other
             element types. NotImplementedError: for gradients through block_table.
 
-    Differentiable in query, key, value (out and lse; gradients of gradients, forward mode); works under
-    torch.compile(fullgraph=True), torch.export, torch.func.grad and vmap. Under autocast query, key and value of different types are
-    cast to its type. Dao 2022 (arXiv:2205.14135), varlen.
+    Differentiable once in query, key, value (out and lse), in reverse mode; works under torch.compile(fullgraph=True), torch.export,
+    torch.func.grad and vmap. Under autocast query, key and value of different types are cast to its type. Dao 2022
+    (arXiv:2205.14135), varlen.
     """
     del num_splits
     tensors = {"query": query, "key": key, "value": value}
@@ -176,4 +176,4 @@ def _arguments(
             )
     inner = inner_contiguous
     rules = Rules(max_q, max_k, *window_size, scale=scale)
-    return (inner(q), inner(k), inner(v), cu_q, cu_k, seqused_k, block_table, None, *rules)
+    return (inner(q), inner(k), inner(v), cu_q, cu_k, seqused_k, block_table, *rules)

@@ -1,10 +1,10 @@
-"""qkv for Hugging Face models on the CPU: an attention implementation, and a look at every head without S x S memory.
+"""qkv for Hugging Face models on the CPU: an attention implementation, and captures of every head without S x S memory.
 
     import qkv.transformers
     qkv.transformers.register()
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="qkv")    # or model.set_attn_implementation("qkv")
-    seen = qkv.transformers.capture_attention(model, inputs)
-    print(seen.table())
+    captures = qkv.transformers.capture_attention(model, inputs)
+    print(captures.table())
     qkv.transformers.register(linear=True)     # the linear-attention layers of hybrid models too, until unregister()
 
 Forward, backward and generation of every model whose attention goes through transformers' AttentionInterface: grouped heads,
@@ -18,10 +18,10 @@ from .._needs import need
 
 need("qkv.transformers", "transformers", "torch")
 
+from .._explore.layer import Layer as LayerCapture
 from ._attention import attention_forward, register, unregister
 from ._cache import growing_cache
 from ._capture import AttentionCapture, capture_attention
-from ._looking import LayerCapture
 from ._masks import ModelMask, model_mask
 
 __all__ = [

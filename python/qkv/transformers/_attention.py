@@ -1,4 +1,4 @@
-"""transformers' AttentionInterface on qkv's kernels, with its backward. Not: masks (_masks.py), looking (_looking.py)."""
+"""transformers' AttentionInterface on qkv's kernels, with its backward. Not: masks (_masks.py), captures (_capture.py)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from .._arrays import has_tangent
 from .._options import build_options
 from ..masks import Mask
 from ..torch._calls import autocast
-from . import _latent, _looking, _relevance
+from . import _latent
 from ._masks import ModelMask, model_mask, outside_of_graphs
 from ._modelling import put_all, take_all
+from ._observers import observer
 
 NAME = "qkv"
 
@@ -56,7 +57,7 @@ class _Attend(torch.autograd.Function):
         _, *numbers = functional.attention(q, k, v, bias=bias, sinks=sinks, return_lse="low", out=out, **options)
         ctx.save_for_backward(q, k, v, bias, sinks, out, *numbers)
         ctx.options = options
-        ctx.deriver = _relevance.current()
+        ctx.deriver = observer("deriver")
         ctx.number = None if ctx.deriver is None else ctx.deriver.number()
         return out
 
@@ -67,11 +68,10 @@ class _Attend(torch.autograd.Function):
         options = {"bias": bias, "sinks": sinks, "lse_low": low, **ctx.options}
         need = [name for name, wanted in zip(("q", "k", "v", "bias", "sinks"), ctx.needs_input_grad, strict=False) if wanted]
         dout = _rows(dout)
-        look = None if ctx.deriver is None else ctx.deriver.capture(ctx.number)
-        gradients = functional.attention_backward(dout, q, k, v, out, lse, need=need, weights=look, **options)
-        if look is not None:
-            gradients, seen = gradients
-            _relevance.relevant(ctx.deriver, ctx.number, seen)
+        capture = None if ctx.deriver is None else ctx.deriver.capture(ctx.number)
+        gradients = functional.attention_backward(dout, q, k, v, out, lse, need=need, weights=capture, **options)
+        if capture is not None:
+            gradients, ctx.deriver.captured[ctx.number] = gradients
         return (*gradients[:5], None)
 
 
@@ -194,7 +194,7 @@ def attention_forward(
             '[qkv.transformers] forward mode is not computed by attn_implementation="qkv": got tensors with tangents (forward_ad); '
             'there: attn_implementation="sdpa" under qkv.torch.enable()'
         )
-    collector = _looking.current()
+    collector = observer("collector")
     if collector is not None:
         out = collector.attend(module, *tensors, _new_out(query, value), options)
     elif torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):

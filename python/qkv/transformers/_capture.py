@@ -20,7 +20,7 @@ from .._explore.layer import Wanted
 from .._progress import Progress
 from ..capture import Capture
 from ._attention import NAME, register
-from ._looking import looking
+from ._observers import observed
 from ._relevance import derived
 
 
@@ -161,7 +161,7 @@ def capture_attention(
             collector.start = int(past.get_seq_length())
         hook = model.register_forward_pre_hook(lambda *_: collector.begin())
         try:
-            with _running_qkv(model), torch.no_grad(), looking(collector):
+            with _running_qkv(model), torch.no_grad(), observed("collector", collector):
                 outputs = model(**inputs) if generate is None else model.generate(**inputs, **generate)
                 collector.finish()
         finally:

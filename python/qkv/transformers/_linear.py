@@ -127,13 +127,13 @@ def _convolution_step(original: Function) -> Function:
             return original(*arguments, activation=activation)
         if hidden_states.shape[2] != 1 or not _plain(*arguments):
             return pytorchs(*arguments, activation=activation)
-        seen = torch.cat([conv_state, hidden_states], -1)
-        conv_state.copy_(seen[..., -conv_state.shape[-1] :])
-        seen = seen[..., -weight.shape[-1] :]
+        window = torch.cat([conv_state, hidden_states], -1)
+        conv_state.copy_(window[..., -conv_state.shape[-1] :])
+        window = window[..., -weight.shape[-1] :]
         if weight.dtype in (torch.float32, torch.float64):
-            out = torch.linalg.vecdot(seen.to(weight.dtype), weight)
+            out = torch.linalg.vecdot(window.to(weight.dtype), weight)
         else:
-            out = (seen.to(weight.dtype).float() * weight).sum(-1)
+            out = (window.to(weight.dtype).float() * weight).sum(-1)
         out = (out if bias is None else out + bias).to(weight.dtype)[..., None]
         return (out if activation is None else ACT2FN[activation](out)).to(hidden_states.dtype)
 

@@ -83,7 +83,7 @@ class ModelMask:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Call:
     """Sizes of a call, and where its first query and first key stand."""
 
     batch: int
@@ -111,7 +111,7 @@ def _closed_over(function: Callable[..., Any]) -> dict[str, Any]:
     return {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, cells, strict=True)}
 
 
-def _translated(function: Callable[..., Any], place: _Place, distances_only: bool = False) -> Mask | None:
+def _translated(function: Callable[..., Any], call: _Call, distances_only: bool = False) -> Mask | None:
     """The same as a Mask; None where `function` is none of transformers' own. distances_only: refuse what counts from position
     0."""
     if getattr(function, "__module__", None) != masking_utils.__name__ or not hasattr(function, "__code__"):
@@ -119,49 +119,49 @@ def _translated(function: Callable[..., Any], place: _Place, distances_only: boo
     held = _closed_over(function)
     match function.__qualname__.split(".")[0]:
         case "causal_mask_function":
-            return place.aligned(Mask.causal)
+            return call.aligned(Mask.causal)
         case "bidirectional_mask_function":
             return Mask()
         case "and_masks" | "or_masks" as joined:
-            parts = [_translated(part, place, distances_only) for part in held["mask_functions"]]
+            parts = [_translated(part, call, distances_only) for part in held["mask_functions"]]
             if any(part is None for part in parts):
                 return None
             return functools.reduce(Mask.__and__ if joined == "and_masks" else Mask.__or__, parts)  # type: ignore[arg-type]
         case "sliding_window_overlay":
-            return place.aligned(functools.partial(Mask.window, held["sliding_window"] - 1, -1))
+            return call.aligned(functools.partial(Mask.window, held["sliding_window"] - 1, -1))
         case "sliding_window_bidirectional_overlay":
-            return place.aligned(functools.partial(Mask.window, held["sliding_window"], held["sliding_window"]))
-        case "chunked_overlay" if not distances_only and place.kv_offset == 0 and not bool(held["left_padding"].any()):
-            if place.q_offset == place.kv_len - place.q_len:
+            return call.aligned(functools.partial(Mask.window, held["sliding_window"], held["sliding_window"]))
+        case "chunked_overlay" if not distances_only and call.kv_offset == 0 and not bool(held["left_padding"].any()):
+            if call.q_offset == call.kv_len - call.q_len:
                 return Mask.chunked(held["chunk_size"], "bottom_right")
-            return Mask.chunked(held["chunk_size"], "top_left") if place.q_offset == 0 else None
+            return Mask.chunked(held["chunk_size"], "top_left") if call.q_offset == 0 else None
         case "blockwise_overlay":
-            return place.ids(held["block_sequence_ids"])
+            return call.ids(held["block_sequence_ids"])
         case "packed_sequence_mask_function":
-            return place.ids(held["packed_sequence_mask"])
+            return call.ids(held["packed_sequence_mask"])
         case "remap_positions_for_packed_sequence":
             # Stands beside the mask of packed sequences, and within one of those positions differ as indices do.
-            return _translated(held["mask_function"], place, distances_only=True)
+            return _translated(held["mask_function"], call, distances_only=True)
         case _:
             return None
 
 
-def _padding(attention_mask: torch.Tensor | None, place: _Place) -> Mask | None:
+def _padding(attention_mask: torch.Tensor | None, call: _Call) -> Mask | None:
     """The mask of a 2-D attention mask [B, positions], True = a token; None where it hides nothing."""
     if attention_mask is None:
         return None
-    kept = attention_mask[:, place.kv_offset : place.kv_offset + place.kv_len].to(torch.bool).cpu().numpy()
-    if kept.shape[1] < place.kv_len:  # keys that a static cache has room for but does not hold
-        kept = np.pad(kept, ((0, 0), (0, place.kv_len - kept.shape[1])))
+    kept = attention_mask[:, call.kv_offset : call.kv_offset + call.kv_len].to(torch.bool).cpu().numpy()
+    if kept.shape[1] < call.kv_len:  # keys that a static cache has room for but does not hold
+        kept = np.pad(kept, ((0, 0), (0, call.kv_len - kept.shape[1])))
     if kept.all():
         return None
     counts = kept.sum(1)
-    keys = np.arange(place.kv_len)
+    keys = np.arange(call.kv_len)
     if (kept == (keys < counts[:, None])).all():
         # Lengths would mean that the diagonal ends at them; here queries stand where the cache says.
-        return Mask.key_lengths(counts) if place.q_len == place.kv_len else Mask.prefix(counts)
-    if (kept == (keys >= place.kv_len - counts[:, None])).all():
-        return Mask.key_starts(place.kv_len - counts)
+        return Mask.key_lengths(counts) if call.q_len == call.kv_len else Mask.prefix(counts)
+    if (kept == (keys >= call.kv_len - counts[:, None])).all():
+        return Mask.key_starts(call.kv_len - counts)
     return Mask.keep(kept, "bk")
 
 
@@ -183,14 +183,14 @@ def model_mask(
     """
     if isinstance(attention_mask, ModelMask):
         return attention_mask
-    place = _Place(batch_size, q_length, kv_length, int(q_offset), int(kv_offset))
-    mask = _translated(mask_function, place)
+    call = _Call(batch_size, q_length, kv_length, int(q_offset), int(kv_offset))
+    mask = _translated(mask_function, call)
     if mask is None:
         written = masking_utils.sdpa_mask(
-            batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=place.q_offset, kv_offset=place.kv_offset,
+            batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=call.q_offset, kv_offset=call.kv_offset,
             mask_function=mask_function, attention_mask=attention_mask, allow_is_causal_skip=False,
             allow_is_bidirectional_skip=False, use_vmap=options.get("use_vmap", False), device="cpu",
         )  # fmt: skip
         return ModelMask(Mask.keep(written.numpy()), batch_size, q_length, kv_length, True)
-    padding = _padding(attention_mask, place)
+    padding = _padding(attention_mask, call)
     return ModelMask(mask if padding is None else mask & padding, batch_size, q_length, kv_length, False)

@@ -4,7 +4,6 @@ Not: relevance propagated through the layers, nor what is left of a head after a
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,22 +12,15 @@ from torch import Tensor, nn
 
 from .._explore.layer import Layer
 from ..capture import Capture, Captured
-
-_state = threading.local()
-
-
-def current() -> Deriver | None:
-    """Who looks at the backward of this thread's calls."""
-    return getattr(_state, "deriver", None)
-
+from ._observers import observed
 
 class Deriver:
-    """Numbers the calls of one forward, and holds what their backward showed."""
+    """Numbers the calls of one forward, and holds captures of their backward."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = {layer.index: layer for layer in layers}
         self.calls = 0
-        self.seen: dict[int, Captured] = {}
+        self.captured: dict[int, Captured] = {}
 
     def number(self) -> int:
         """Of the call that runs forward."""
@@ -36,7 +28,7 @@ class Deriver:
         return self.calls - 1
 
     def capture(self, index: int) -> Capture | None:
-        """What to look at in that call's backward: blocks as in its map."""
+        """What to capture in that call's backward: blocks as in its map."""
         layer = self.layers.get(index)
         if layer is None or layer.map is None:
             return None
@@ -49,12 +41,11 @@ def derived(
 ) -> dict[str, Any]:  # fmt: skip
     """Fills the layers' relevance from one forward and backward. Returns what the page says of it."""
     deriver = Deriver(layers)
-    _state.deriver = deriver
     trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:
         for parameter, _ in trained:
             parameter.requires_grad_(False)
-        with torch.enable_grad():
+        with torch.enable_grad(), observed("deriver", deriver):
             hook = _differentiable_embeddings(model)
             try:
                 logits = getattr(model(**inputs, **({"use_cache": False} if "input_ids" in inputs else {})), "logits", None)
@@ -69,11 +60,10 @@ def derived(
             chosen = rows.argmax(-1) if target == "predicted" else torch.full((len(rows),), int(target))
             rows.gather(1, chosen[:, None]).sum().backward()
     finally:
-        _state.deriver = None
         for parameter, wanted in trained:
             parameter.requires_grad_(wanted)
-    for index, seen in deriver.seen.items():
-        deriver.layers[index].relevance = seen.map
+    for index, captured in deriver.captured.items():
+        deriver.layers[index].relevance = captured.map
     words = [name(int(n)) if name else str(int(n)) for n in chosen]
     made: dict[str, Any] = {"target": words[0] if len(set(words)) == 1 else ", ".join(words)}
     if logits.ndim == 3:
@@ -88,8 +78,3 @@ def _differentiable_embeddings(model: nn.Module) -> Callable[[], None]:
         raise ValueError(f"[capture_attention] relevance needs a model with input embeddings: got {type(model).__name__}")
     hook = embedding.register_forward_hook(lambda _, __, out: out.detach().requires_grad_(True))
     return hook.remove
-
-
-def relevant(deriver: Deriver, index: int, seen: Captured) -> None:
-    """What one call's backward showed."""
-    deriver.seen[index] = seen

@@ -3,6 +3,7 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "arrays/choice.h"
@@ -54,21 +55,6 @@ MaskObject joined(const MaskObject& a, const MaskObject& b, Mask mask) {
   return made;
 }
 
-MaskObject from_callback(nb::callable function) {
-  // The last owner may be another thread than the interpreter's.
-  const std::shared_ptr<nb::callable> held(new nb::callable(std::move(function)), [](nb::callable* callable) {
-    const nb::gil_scoped_acquire lock;
-    delete callable;
-  });
-  return {Mask::mask_mod([held](Index b, Index h, Index i, Index j) {
-    const nb::gil_scoped_acquire lock;
-    const nb::object kept = (*held)(b, h, i, j);
-    const int truth = PyObject_IsTrue(kept.ptr());
-    if (truth < 0) throw nb::python_error();
-    return truth != 0;
-  })};
-}
-
 nb::bytes to_dense(const MaskObject& object, Index batch, Index heads, Index q_len, Index kv_len) {
   if (batch < 0 || heads < 0 || q_len < 0 || kv_len < 0) throw ShapeError("[Mask.to_dense] sizes must not be negative");
   Tensor<std::uint8_t> keep({batch, heads, q_len, kv_len});
@@ -79,34 +65,53 @@ nb::bytes to_dense(const MaskObject& object, Index batch, Index heads, Index q_l
   return nb::bytes(keep.data(), static_cast<std::size_t>(keep.count()));
 }
 
+using Rows = std::tuple<Index, Index, Index, Index, Index, Index, Numbers, Numbers>;
+
 void bind_block_maps(nb::module_& m) {
-  nb::class_<BlockMap>(m, "BlockMap")
-      .def_ro("q_block", &BlockMap::q_block)
-      .def_ro("kv_block", &BlockMap::kv_block)
-      .def_ro("q_blocks", &BlockMap::q_blocks)
-      .def_ro("kv_blocks", &BlockMap::kv_blocks)
-      .def_ro("batch", &BlockMap::batch)
-      .def_ro("num_heads", &BlockMap::num_heads)
-      .def_ro("row_begin", &BlockMap::row_begin)
-      .def_ro("columns", &BlockMap::columns)
-      .def_prop_ro("live_blocks", &BlockMap::live_blocks)
-      .def_prop_ro("density", &BlockMap::density);
-  m.def("block_map_of_rows", [](Index q_block, Index kv_block, Index q_blocks, Index kv_blocks, Index batch,
-                                 Index num_heads, Numbers row_begin, Numbers columns) {
-    return BlockMap{q_block, kv_block, q_blocks, kv_blocks, batch, num_heads, std::move(row_begin), std::move(columns)};
-  });
-  m.def("longformer_blocks", [](Index length, Index block, Index window_blocks, const Numbers& global_blocks) {
-    return block_map(LongformerBlocks{length, block, window_blocks, global_blocks});
-  });
-  m.def("big_bird_blocks", [](Index length, Index block, Index window_blocks, Index global_blocks, Index random_blocks,
-                               Index num_heads, std::uint64_t seed) {
-    return block_map(BigBirdBlocks{length, block, window_blocks, global_blocks, random_blocks, num_heads, seed});
-  });
-  m.def("block_map_of_mask", [](const MaskObject& object, Index batch, Index num_heads, Index q_len, Index kv_len,
-                                 Index q_block, Index kv_block) {
-    const Released released;
-    return block_map(object.mask, BlockMapSizes{batch, num_heads, q_len, kv_len, q_block, kv_block});
-  });
+  const auto length = nb::arg("length"), q_len = nb::arg("q_len"), kv_len = nb::arg("kv_len");
+  nb::class_<BlockMap>(m, "BlockMap",
+      "Which blocks of queries and keys are computed (compressed rows). Attention costs what the listed blocks cost.")
+      .def_static(
+          "longformer",
+          [](Index tokens, Index block, Index window_blocks, const Numbers& global_blocks) {
+            return block_map(LongformerBlocks{tokens, block, window_blocks, global_blocks});
+          },
+          length, nb::kw_only(), nb::arg("block") = 64, nb::arg("window_blocks") = 1,
+          nb::arg("global_blocks") = Numbers{0},
+          "A band of blocks and some global ones. Beltagy 2020 (arXiv:2004.05150).")
+      .def_static(
+          "big_bird",
+          [](Index tokens, Index block, Index window_blocks, Index global_blocks, Index random_blocks, Index num_heads,
+              std::uint64_t seed) {
+            return block_map(
+                BigBirdBlocks{tokens, block, window_blocks, global_blocks, random_blocks, num_heads, seed});
+          },
+          length, nb::kw_only(), nb::arg("block") = 64, nb::arg("window_blocks") = 1, nb::arg("global_blocks") = 1,
+          nb::arg("random_blocks") = 3, nb::arg("num_heads") = 1, nb::arg("seed") = 0,
+          "A band, global blocks, and random ones per head. Zaheer 2020 (arXiv:2007.14062).")
+      .def_static(
+          "from_mask",
+          [](nb::handle mask, Index queries, Index keys, Index batch, Index num_heads, Index q_block, Index kv_block) {
+            const Mask of = nb::cast<const MaskObject&>(mask.attr("_core")).mask;
+            const Released released;
+            return block_map(of, BlockMapSizes{batch, num_heads, queries, keys, q_block, kv_block});
+          },
+          nb::arg("mask"), q_len, kv_len, nb::kw_only(), nb::arg("batch") = 1, nb::arg("num_heads") = 1,
+          nb::arg("q_block") = 64, nb::arg("kv_block") = 64, "The blocks in which a mask keeps anything.")
+      .def_prop_ro("density", &BlockMap::density, "Share of the blocks that are listed.")
+      .def_prop_ro("live_blocks", &BlockMap::live_blocks, "How many blocks are listed.")
+      .def_ro("num_heads", &BlockMap::num_heads, "Heads with lists of their own, or 1.")
+      .def("__repr__",
+          [](const BlockMap& b) {
+            return nb::str("BlockMap({} x {} blocks of {} x {}, {} listed, density {:.3g})")
+                .attr("format")(b.q_blocks, b.kv_blocks, b.q_block, b.kv_block, b.live_blocks(), b.density());
+          })
+      .def("__getstate__",
+          [](const BlockMap& b) {
+            return Rows(b.q_block, b.kv_block, b.q_blocks, b.kv_blocks, b.batch, b.num_heads, b.row_begin, b.columns);
+          })
+      .def("__setstate__",
+          [](BlockMap& self, const Rows& rows) { new (&self) BlockMap(std::make_from_tuple<BlockMap>(rows)); });
 }
 
 }  // namespace
@@ -118,7 +123,6 @@ void bind_masks(nb::module_& m) {
       .def("__and__", [](const MaskObject& a, const MaskObject& b) { return joined(a, b, a.mask & b.mask); })
       .def("__or__", [](const MaskObject& a, const MaskObject& b) { return joined(a, b, a.mask | b.mask); })
       .def("describe", [](const MaskObject& object) { return object.mask.describe(); })
-      .def_prop_ro("keeps_everything", [](const MaskObject& object) { return object.mask.keeps_everything(); })
       .def("to_bytes", &to_dense);
 
   m.def("everything", [=] { return plain(Mask()); });
@@ -159,7 +163,6 @@ void bind_masks(nb::module_& m) {
     const Array array("Mask.keys", "index", index);
     return plain(Mask::keys(array.input<std::int32_t, 4>()));
   });
-  m.def("mask_mod", &from_callback);
   for (const bool keep : {true, false}) {
     m.def(
         keep ? "keep" : "drop",

@@ -7,7 +7,6 @@
 
 #include <deque>
 
-#include "arrays/choice.h"
 #include "attention/options.h"
 #include "qkv/derivatives.h"
 #include "qkv/top_keys.h"
@@ -22,12 +21,9 @@ using Numbers = std::vector<Index>;
 void forward(const OptionsObject* options, CaptureObject* capture, const std::string& kind, const nb::args& objects) {
   const Arrays a("attention", {"q", "k", "v?", "out?", "lse?", "weights?", "lse_low?"}, objects);
   const AttentionOptions o = options_or_default(options, capture);
-  const auto of = choice<WeightsKind>("[attention] kind", kind,
-      {{"softmax", WeightsKind::kSoftmax}, {"applied", WeightsKind::kApplied}, {"scores", WeightsKind::kScores}});
   a.compute([&]<class T>(Context& context) {
-    const AttentionOutputs<T> outputs{.out = a[3], .lse = a[4], .weights = a[5], .kind = of, .lse_low = a[6]};
-    const View<const T, 4> q_view = a[0], k_view = a[1], v_view = a[2];
-    attention_forward(q_view, k_view, v_view, outputs, o, context);
+    const View<const T, 4> q = a[0], k = a[1], v = a[2];
+    attention_forward(q, k, v, outputs_of<T>(a[3], a[4], a[5], kind, a[6]), o, context);
   });
 }
 

@@ -3,7 +3,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "arrays/choice.h"
 #include "attention/options.h"
 #include "bindings.h"
 #include "qkv/kv_cache.h"
@@ -47,13 +46,13 @@ void read(const KVCache& cache, Index sequence, Index begin, nb::handle k, nb::h
   with_wide_type(kName, ka, [&]<class T>() { cache.read(sequence, begin, ka.output<T, 3>(), va); });
 }
 
-void forward(const KVCache& cache, const OptionsObject* options, const std::optional<Numbers>& sequences,
-    const nb::args& objects) {
-  const Arrays a("attention", {"q", "out", "lse?"}, objects);
-  const AttentionOptions o = options_or_default(options);
+void forward(const KVCache& cache, const OptionsObject* options, CaptureObject* capture, const std::string& kind,
+    const std::optional<Numbers>& sequences, const nb::args& objects) {
+  const Arrays a("attention", {"q", "out", "lse?", "weights?", "lse_low?"}, objects);
+  const AttentionOptions o = options_or_default(options, capture);
   const KeyValue kv = sequences ? cache.key_value(*sequences) : cache.key_value();
   a.compute([&]<class T>(Context& context) {
-    attention_forward(a[0].input<T, 4>(), kv, AttentionOutputs<T>{a[1], a[2]}, o, context);
+    attention_forward(a[0].input<T, 4>(), kv, outputs_of<T>(a[1], a[2], a[3], kind, a[4]), o, context);
   });
 }
 
@@ -75,7 +74,8 @@ void bind_cache(nb::module_& m) {
       .def("__init__", &make)
       .def("_append", &append, nb::arg("k"), nb::arg("v").none(), nb::arg("sequences").none())
       .def("_read", &read)
-      .def("_forward", &forward, nb::arg("options").none(), nb::arg("sequences").none(), nb::arg("arrays"))
+      .def("_forward", &forward, nb::arg("options").none(), nb::arg("capture").none(), nb::arg("kind"),
+          nb::arg("sequences").none(), nb::arg("arrays"))
       .def_prop_ro(
           "sequences", [](const KVCache& cache) { return Numbers(cache.sequences().begin(), cache.sequences().end()); },
           "Numbers of all sequences, ascending.")

@@ -78,9 +78,7 @@ void borrow(Target& target, const char* name, nb::handle object, Owner& owner) {
 }
 
 void bind_position_bias(nb::module_& m) {
-  nb::class_<PositionBiasObject>(m, "PositionBias")
-      .def_prop_ro("rows", [](const PositionBiasObject& object) { return object.value.rows(); })
-      .def_prop_ro("heads", [](const PositionBiasObject& object) { return object.value.heads(); });
+  nb::class_<PositionBiasObject>(m, "PositionBias");
   m.def("alibi", [](std::vector<double> slopes, const std::string& align) {
     return PositionBiasObject{PositionBias::alibi(std::move(slopes), parse_align("PositionBias", align))};
   });
@@ -94,16 +92,13 @@ void bind_position_bias(nb::module_& m) {
     return of_table(table, [&](auto view) { return PositionBias::relative(view, parse_align("PositionBias", align)); });
   });
   m.def("alibi_slopes", &alibi_slopes);
-  m.def("t5_bucket", [](Index distance, Index num_buckets, Index max_distance, bool bidirectional) {
-    return t5_bucket(distance, T5Buckets{num_buckets, max_distance, bidirectional});
-  });
 }
 
 }  // namespace
 
 void bind_options(nb::module_& m) {
   bind_position_bias(m);
-  nb::class_<ScoreMod>(m, "ScoreMod").def_prop_ro("has_slope", &ScoreMod::has_slope);
+  nb::class_<ScoreMod>(m, "ScoreMod");
   m.def("score_mod", [](nb::callable function, bool has_slope) -> std::shared_ptr<ScoreMod> {
     return std::make_shared<PythonScoreMod>(std::move(function), has_slope);
   });
@@ -137,9 +132,6 @@ void bind_options(nb::module_& m) {
           nb::arg("dropout") = 0.0, nb::arg("seed") = 0, nb::arg("first_sequence") = 0,
           nb::arg("sinks").none() = nb::none(), nb::arg("position_bias").none() = nb::none(),
           nb::arg("score_mod").none() = nb::none(), nb::arg("bits") = "fast")
-      .def_prop_ro(
-          "has_bias", [](const OptionsObject& o) { return !o.value.bias.f32.is_null() || !o.value.bias.f64.is_null(); })
-      .def_prop_ro("has_sinks", [](const OptionsObject& o) { return !o.value.sinks.is_null(); })
       .def_prop_ro("position_bias_shape", [](const OptionsObject& o) {
         return nb::make_tuple(o.value.position_bias.rows(), o.value.position_bias.heads());
       });

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "arrays/array.h"
+#include "arrays/choice.h"
 #include "arrays/masks.h"
 #include "qkv/attention.h"
 #include "qkv/capture.h"
@@ -25,6 +26,14 @@ struct CaptureObject {
   Capture what;
   CaptureResult result{};
 };
+
+/// Outputs of forward; kind: of weights.
+template <class T> AttentionOutputs<T> outputs_of(
+    const Array& out, const Array& lse, const Array& weights, const std::string& kind, const Array& lse_low) {
+  const auto of = choice<WeightsKind>("[attention] kind", kind,
+      {{"softmax", WeightsKind::kSoftmax}, {"applied", WeightsKind::kApplied}, {"scores", WeightsKind::kScores}});
+  return {.out = out, .lse = lse, .weights = weights, .kind = of, .lse_low = lse_low};
+}
 
 /// None: all defaults, no capture.
 inline AttentionOptions options_or_default(const OptionsObject* options, CaptureObject* capture = nullptr) {

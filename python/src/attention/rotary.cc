@@ -52,9 +52,6 @@ void bind_rotary(nb::module_& m) {
             const Array ca("Rotary.from_tables", "cosines", cosines), sa("Rotary.from_tables", "sines", sines);
             return Rotary(head_dim, ca.input<double, 2>(), sa.input<double, 2>(), layout_of(interleaved));
           })
-      .def_prop_ro("head_dim", &Rotary::head_dim)
-      .def_prop_ro("rotary_dim", &Rotary::rotary_dim)
-      .def_prop_ro("attention_factor", &Rotary::attention_factor)
       .def("frequencies",
           [](const Rotary& rotary) {
             return std::vector<double>(rotary.frequencies().begin(), rotary.frequencies().end());

@@ -2,9 +2,8 @@
 // without Python. python/qkv/jax.py calls them; it documents the order of operands and the attributes. Not: derivation
 // rules, checks of what a user passes (jax.py makes them when it traces).
 //
-//   forward:  q k v [bias] [keep] [key_lengths] [sinks] [seed]                      -> out lse lse_low
-//   backward: q k v out lse lse_low dout dlse [bias] [keep] [key_lengths] [sinks] [seed]    -> dq dk dv [dbias]
-//   [dsinks] tangents: q k v lse tq tk tv [bias] [keep] [key_lengths] [sinks] [seed]         -> tout tlse
+//   forward:  q k v [bias] [keep] [key_lengths] [sinks] [seed]  -> out lse lse_low
+//   backward: q k v out lse lse_low dout dlse, the same behind   -> dq dk dv [dbias] [dsinks]
 #include <nanobind/nanobind.h>
 
 #include <mutex>
@@ -15,7 +14,6 @@
 #include "bindings.h"
 #include "jax/call.h"
 #include "qkv/attention.h"
-#include "qkv/derivatives.h"
 
 namespace qkv::python {
 
@@ -63,7 +61,7 @@ MaskTable& mask_table() {
   return *table;
 }
 
-enum Given : std::int64_t { kBias = 1, kKeep = 2, kKeyLengths = 4, kSinks = 8, kSeed = 16, kPlace = 32 };
+enum Given : std::int64_t { kBias = 1, kKeep = 2, kKeyLengths = 4, kSinks = 8, kSeed = 16 };
 
 // What both directions have: operands q, k, v, others, and the optional ones behind them.
 struct Call {
@@ -71,7 +69,7 @@ struct Call {
     given = attribute<std::int64_t>(frame, "given");
     for (int n = 0; n < own_operands; ++n) add(ranks[n]);
     bias = add_if(kBias, 4), keep = add_if(kKeep, 4), key_lengths = add_if(kKeyLengths, 1);
-    sinks = add_if(kSinks, 1), seed = add_if(kSeed, 1), place = add_if(kPlace, 1);
+    sinks = add_if(kSinks, 1), seed = add_if(kSeed, 1);
     leading = xla::leading_sizes(operands);
     for (const Index size : leading) calls *= size;
     tokens_first = attribute<std::int64_t>(frame, "tokens_first") != 0;
@@ -118,10 +116,6 @@ struct Call {
       // Sequences count on from call to call, as if they were one batch.
       made.dropout = {attribute<double>(frame, "dropout"), bits, true, n * batch};
     }
-    if (place > 0) {
-      const auto* rows = operand(place).data<std::int32_t>(n, leading);
-      made.place = {.first_query = rows[0], .queries = rows[1]};
-    }
     return made;
   }
 
@@ -134,7 +128,7 @@ struct Call {
   std::int64_t given = 0, mask_token = 0;
   Index calls = 1, batch = 0;
   bool tokens_first = false, folded = false;
-  int bias = 0, keep = 0, key_lengths = 0, sinks = 0, seed = 0, place = 0;  // numbers of operands; 0: not given
+  int bias = 0, keep = 0, key_lengths = 0, sinks = 0, seed = 0;  // numbers of operands; 0: not given
 
  private:
   int add(int rank) {
@@ -185,27 +179,6 @@ template <class T> void backward(const CallFrame& frame) {
         call.heads<const T>(call.operand(2), n), call.heads<const T>(call.operand(3), n),
         call.rows<const Sum>(call.operand(4), n), call.heads<const T>(call.operand(6), n), gradients,
         call.options<T>(n), *with);
-  }
-}
-
-// 16-bit types come as float32.
-template <class T> void tangents(const CallFrame& frame) {
-  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
-    constexpr int kRanks[] = {4, 4, 4, 3, 4, 4, 4};
-    const Call call(frame, 7, kRanks);
-    const Operand tout = result(frame, 0, 4), tlse = result(frame, 1, 3);
-    const std::shared_ptr<Context> with = context();
-    for (Index n = 0; n < call.runs(); ++n) {
-      AttentionTangents<T> t;
-      t.q = call.heads<const T>(call.operand(4), n);
-      t.k = call.heads<const T>(call.operand(5), n);
-      t.v = call.heads<const T>(call.operand(6), n);
-      attention_jvp(call.heads<const T>(call.operand(0), n), call.heads<const T>(call.operand(1), n),
-          call.heads<const T>(call.operand(2), n), call.rows<const T>(call.operand(3), n), t, call.heads<T>(tout, n),
-          call.rows<T>(tlse, n), call.options<T>(n), *with);
-    }
-  } else {
-    throw UnsupportedError("[qkv.jax] forward mode takes float32 and float64");
   }
 }
 
@@ -263,6 +236,5 @@ NB_MODULE(_jax, m) {
   take_context();
   add_target(m, "forward_target", []<class T>(const xla::CallFrame& frame) { forward<T>(frame); });
   add_target(m, "backward_target", []<class T>(const xla::CallFrame& frame) { backward<T>(frame); });
-  add_target(m, "tangents_target", []<class T>(const xla::CallFrame& frame) { tangents<T>(frame); });
   m.def("keep_mask", [](const MaskObject& mask) { return mask_table().add(mask); });
 }

@@ -101,20 +101,6 @@ void step(const nn::Layer& layer, nb::handle x, nb::handle y, KVCache& cache, co
   });
 }
 
-template <class To, class From>
-nn::Layer* converted(const char* function, nn::Layer& layer, To (*convert)(const From&)) {
-  const auto* from = dynamic_cast<const From*>(&layer);
-  if (from == nullptr) throw OptionError("[" + std::string(function) + "] the layer has another form");
-  return new To(convert(*from));
-}
-
-nn::Layer* convert(nn::Layer& layer, const std::string& to) {
-  if (to == "v1") return converted("to_v1", layer, &nn::to_v1);
-  if (to == "v2") return converted("to_v2", layer, &nn::to_v2);
-  if (to == "v3") return converted("to_v3", layer, &nn::to_v3);
-  return converted("to_v4", layer, &nn::to_v4);
-}
-
 template <class Value, std::size_t kCount> const char* name_of(Value value, const Word<Value> (&choices)[kCount]) {
   return std::find_if(choices, choices + kCount, [&](const Word<Value>& one) { return one.second == value; })->first;
 }
@@ -145,7 +131,6 @@ nb::dict sizes_of(nn::Layer& layer) {
 void bind_layers(nb::module_& m) {
   nb::class_<SavedObject>(m, "Saved").def(nb::init<>());
   nb::class_<nn::Layer, nn::Module>(m, "Layer")
-      .def_prop_ro("name", [](const nn::Layer& layer) { return std::string(layer.name()); })
       .def_prop_ro("embed_dim", &nn::Layer::embed_dim)
       .def_prop_ro("output_dim", &nn::Layer::output_dim)
       .def_prop_ro("num_heads", &nn::Layer::num_heads)
@@ -156,15 +141,14 @@ void bind_layers(nb::module_& m) {
       .def("forward", &forward, nb::arg("x"), nb::arg("y"), nb::arg("weights"), nb::arg("saved").none(),
           nb::arg("mask").none(), nb::arg("ids").none(), nb::arg("options"))
       .def("backward", &backward, nb::arg("dy"), nb::arg("saved"), nb::arg("dx").none())
-      .def("step", &step, nb::arg("x"), nb::arg("y"), nb::arg("cache"), nb::arg("mask").none())
-      .def("convert", &convert, nb::rv_policy::take_ownership);
+      .def("step", &step, nb::arg("x"), nb::arg("y"), nb::arg("cache"), nb::arg("mask").none());
   m.def(
       "make_layer",
       [](const std::string& name, const nb::kwargs& given) { return nn::make_layer(name, config_of(given)).release(); },
       nb::rv_policy::take_ownership);
   m.def(
       "load_layer",
-      [](const std::string& name, nb::handle entries, const nb::kwargs& given) {
+      [](const std::string& name, const Entries& entries, const nb::kwargs& given) {
         return nn::load_layer(name, state_dict_from("load_layer", entries), config_of(given)).release();
       },
       nb::rv_policy::take_ownership);

@@ -208,7 +208,6 @@ void bind_lm(nb::module_& m) {
           })
       .def("encode",
           [](const ModelObject& object, const std::string& text) { return object.value.tokenizer.encode(text); })
-      .def("decode", [](const ModelObject& object, const Numbers& ids) { return object.value.tokenizer.decode(ids); })
       .def("logits", &logits)
       .def("report", &report)
       .def("generate", &generate)

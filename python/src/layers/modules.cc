@@ -1,6 +1,4 @@
-// What all modules share, and Linear; a linear map in bf16 without a module.
-#include <nanobind/stl/string.h>
-
+// What all modules share, and Linear.
 #include "layers/nn.h"
 #include "qkv/nn/linear.h"
 
@@ -42,7 +40,7 @@ void bind_modules(nb::module_& m) {
             return entries_of(self.gradients(prefix, parse_dtype("gradients", dtype)));
           })
       .def("load_state_dict",
-          [](nn::Module& self, nb::handle entries, const std::string& prefix) {
+          [](nn::Module& self, const Entries& entries, const std::string& prefix) {
             self.load_state_dict(state_dict_from("load_state_dict", entries), prefix);
           })
       .def("zero_gradients", &nn::Module::zero_gradients)
@@ -57,16 +55,6 @@ void bind_modules(nb::module_& m) {
       .def_prop_ro("in_features", &nn::Linear::in_features)
       .def_prop_ro("out_features", &nn::Linear::out_features)
       .def_prop_ro("has_bias", &nn::Linear::has_bias);
-  m.def("linear", [](const nb::args& objects) {
-    const Arrays a("linear", {"x", "weight", "bias?", "y"}, objects);
-    const Computation call;
-    nn::linear_forward(a[0], a[1], a[2], a[3], *call.context);
-  });
-  m.def("linear_backward", [](const nb::args& objects) {
-    const Arrays a("linear_backward", {"x", "dy", "weight", "dx?", "dweight", "dbias?"}, objects);
-    const Computation call;
-    nn::linear_backward(a[0], a[1], a[2], a[3], a[4], a[5], *call.context);
-  });
 }
 
 }  // namespace qkv::python

@@ -10,7 +10,6 @@ NB_MODULE(_nn, m) {
   take_context();
   bind_modules(m);
   bind_layers(m);
-  bind_latent(m);
   bind_lm(m);
   bind_io(m);
   bind_view(m);

@@ -2,8 +2,13 @@
 // qkv/lm.py, qkv/io.py, qkv/plotting), which adds defaults and documentation.
 #pragma once
 
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "arrays/array.h"
@@ -16,7 +21,6 @@ namespace qkv::python {
 
 void bind_modules(nb::module_& m);
 void bind_layers(nb::module_& m);
-void bind_latent(nb::module_& m);
 void bind_lm(nb::module_& m);
 void bind_io(nb::module_& m);
 void bind_view(nb::module_& m);
@@ -42,12 +46,10 @@ struct Borrowed {
   std::vector<Index> offsets;
 };
 
-// A state dict in Python is a list of (name, dtype, sizes, bytes): dtype as safetensors writes it, bytes an array of
-// uint8 [n].
-StateDict state_dict_from(const char* function, nb::handle entries);
+// A state dict in Python: of each tensor its name, dtype as safetensors writes it, sizes, and an array of uint8 [n].
+using Entries = std::vector<std::tuple<std::string, std::string, std::vector<Index>, nb::object>>;
+StateDict state_dict_from(const char* function, const Entries& entries);
 DType parse_dtype(const char* function, const std::string& name);  // TypeError for one that is not there
-nb::list entries_of(const StateDict& state);
-AnyTensor any_tensor_from(const char* function, nb::handle name, nb::handle dtype, nb::handle sizes, nb::handle bytes);
-nb::tuple entry_of(const std::string& name, AnyTensor&& tensor);
+Entries entries_of(const StateDict& state);
 
 }  // namespace qkv::python

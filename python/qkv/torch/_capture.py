@@ -1,11 +1,11 @@
-"""A look at the attention of any PyTorch model on the CPU that calls scaled_dot_product_attention, one's own too.
+"""Captures of every call of scaled_dot_product_attention by any PyTorch model on the CPU, one's own too.
 
-    with qkv.torch.capture() as seen:
+    with qkv.torch.capture() as captures:
         model(x)
-    seen.save("page.html")
+    captures.save("page.html")
 
-PyTorch's function, that of this package and what enable() puts in its place are seen, under whatever name they were imported. Not: attention
-that a model computes by itself, nn.MultiheadAttention(need_weights=True), flex_attention, varlen_attn, what torch.compile has compiled.
+Calls of PyTorch's function, that of this package and what enable() puts in its place count, under whatever name they were imported. Not:
+attention that a model computes by itself, nn.MultiheadAttention(need_weights=True), flex_attention, varlen_attn, what torch.compile has compiled.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["TorchCapture", "capture"]
 
 
 class TorchCapture(Captures):
-    """What was seen until now; a run is a forward of the outermost module. skipped: calls that could not be looked at, by reason."""
+    """Captures until now; a run is a forward of the outermost module. skipped: calls that could not be captured, by reason."""
 
     def __init__(self, collector: Collector) -> None:
         super().__init__(collector.runs)
@@ -40,26 +40,25 @@ class TorchCapture(Captures):
 
 
 class _Mode(TorchFunctionMode):
-    """Passes every call of attention to `watch`."""
+    """Passes every call of attention to `capture`."""
 
-    def __init__(self, watch: capture) -> None:
+    def __init__(self, to: capture) -> None:
         super().__init__()
-        self.watch = watch
+        self.capture = to
         self.functions = (patch._pytorchs, patch._patched, sdpa.scaled_dot_product_attention)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if not self.watch._busy and any(func is one for one in self.functions):
-            return self.watch._call(func, *args, **kwargs)
-        return func(*args, **kwargs)
+        if any(func is one for one in self.functions):
+            return self.capture._call(func, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
 
 
 class capture:  # noqa: N801, as torch.no_grad
-    """Looks at every call of scaled_dot_product_attention until the end of the block; the thread's own calls only.
+    """Captures every call of scaled_dot_product_attention until the end of the block; the thread's own calls only.
 
-    Within the block attention is computed by qkv, as under enable(), with its gradients; looking changes none of them.
+    Within the block attention is computed by qkv, as under enable(), with its gradients; captures change none of them.
 
     Args:
         layers: which calls within one forward, by number. None: all.
@@ -87,7 +86,7 @@ class capture:  # noqa: N801, as torch.no_grad
         self._undo: list[Any] = []
         self._bar: Progress | None = None
         self._busy = False
-        self.seen = TorchCapture(self._collector)
+        self.captures = TorchCapture(self._collector)
 
     def __enter__(self) -> TorchCapture:
         self._mode = _Mode(self)
@@ -100,7 +99,7 @@ class capture:  # noqa: N801, as torch.no_grad
         torch.backends.mha.set_fastpath_enabled(False)
         patch.watch_calls(self._call)
         self._mode.__enter__()
-        return self.seen
+        return self.captures
 
     def __exit__(self, *error: Any) -> None:
         self._mode.__exit__(*error)
@@ -114,13 +113,13 @@ class capture:  # noqa: N801, as torch.no_grad
             self._collector.finish()
         last = self._collector.runs[-1] if self._collector.runs else None
         if last is not None:
-            last.notes += [f"{count} calls were not looked at: {why}." for why, count in self.seen.skipped.items()]
+            last.notes += [f"{count} calls were not captured: {why}." for why, count in self.captures.skipped.items()]
 
     def _enter_module(self, module: nn.Module, _: Any) -> None:
         if not self._modules:
             self._collector.begin()
             self._collector.names = {id(m): name for name, m in module.named_modules()}
-            self.seen.title = self.seen.title or type(module).__name__
+            self.captures.title = self.captures.title or type(module).__name__
             layers = sum(
                 isinstance(m, nn.MultiheadAttention) or "attention" in type(m).__name__.lower() for m in module.modules()
             )
@@ -136,32 +135,26 @@ class capture:  # noqa: N801, as torch.no_grad
         self, function: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
         scale: float | None = None, enable_gqa: bool = False,
     ) -> Tensor:  # fmt: skip
-        """One call of attention, seen if it can be."""
-        arguments = (query, key, value, attn_mask, dropout_p, is_causal)
+        """One call of attention, captured if it can be."""
+        arguments, options = (query, key, value, attn_mask, dropout_p, is_causal), {"scale": scale, "enable_gqa": enable_gqa}
         if self._busy:
-            return function(*arguments, scale=scale, enable_gqa=enable_gqa)
+            return function(*arguments, **options)
         self._busy = True
         try:
-            return self._seen(function, arguments, scale, enable_gqa)
+            why = _why_not(query, key, value, attn_mask)
+            if why is not None:
+                self.captures.skipped[why] = self.captures.skipped.get(why, 0) + 1
+                return function(*arguments, **options)
+            out, tensors = None, [x for x in (query, key, value, attn_mask) if isinstance(x, Tensor)]
+            if dropout_p > 0 or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
+                out = sdpa.scaled_dot_product_attention(*arguments, **options)
+            with torch.no_grad():
+                captured = self._captured(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+            return captured if out is None else out
         finally:
             self._busy = False
 
-    def _seen(self, function: Any, arguments: tuple[Any, ...], scale: float | None, enable_gqa: bool) -> Tensor:
-        query, key, value, attn_mask, dropout_p, is_causal = arguments
-        why = _why_not(query, key, value, attn_mask)
-        if why is not None:
-            self.seen.skipped[why] = self.seen.skipped.get(why, 0) + 1
-            return function(*arguments, scale=scale, enable_gqa=enable_gqa)
-        tensors = [x for x in (query, key, value, attn_mask) if isinstance(x, Tensor)]
-        apart = dropout_p > 0 or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
-        out = None
-        if apart:
-            out = sdpa.scaled_dot_product_attention(*arguments, scale=scale, enable_gqa=enable_gqa)
-        with torch.no_grad():
-            seen = self._look(query, key, value, attn_mask, is_causal, scale, enable_gqa)
-        return seen if out is None else out
-
-    def _look(
+    def _captured(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Any, is_causal: bool, scale: float | None, gqa: bool
     ) -> Tensor:
         q, k, v, bias, keep, is_causal, lead = sdpa.prepare(query, key, value, mask, is_causal, gqa)  # type: ignore[assignment]
@@ -182,7 +175,7 @@ class capture:  # noqa: N801, as torch.no_grad
 
 
 def _why_not(query: Any, key: Any, value: Any, mask: Any) -> str | None:
-    """Why a call cannot be looked at; None: it can."""
+    """Why a call cannot be captured; None: it can."""
     for x in (query, key, value):
         if type(x) not in sdpa._PLAIN or x is None:
             return f"tensors of {type(x).__name__}"
