@@ -34,7 +34,6 @@ MASKS: dict[str, tuple[qkv.Mask, Any]] = {
     "document ids": (qkv.Mask.document_ids(np.array([[0, 1, 0, 1, 0, 1]])), i % 2 == j % 2),
     "blocks": (qkv.Mask.blocks(qkv.BlockMap.from_mask(qkv.Mask.causal(), 6, 6, q_block=2, kv_block=2)), j // 2 <= i // 2),
     "keys": (qkv.Mask.keys([[[[5, 0], [1, -1], [-1, -1], [2, 4], [3, 0], [1, 2]]]]), np.array(KEYS, bool)),
-    "mask_mod": (qkv.Mask.mask_mod(lambda b, h, i, j: (i * j) % 3 == 0), (i * j) % 3 == 0),
     "drop": (qkv.Mask.drop(np.eye(6, dtype=bool), "qk"), i != j),
     "of": (qkv.Mask.of(lambda b, h, i, j: (i + j) % 2 == 0, 6, 6), (i + j) % 2 == 0),
     "and, or": (qkv.Mask.causal() & qkv.Mask.window(2, 0) | qkv.Mask.first(1), ((j <= i) & (j >= i - 2)) | (j < 1)),

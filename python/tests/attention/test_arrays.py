@@ -122,8 +122,7 @@ def test_unsupported_combinations_are_named() -> None:
     cache = qkv.KVCache(num_kv_heads=1, head_dim=4, capacity=8)
     cache.append(k, v)
     refused(NotImplementedError, "dropout", call=lambda: qkv.attention(q, cache, dropout=0.5, seed=1))
-    refused(NotImplementedError, "not computed on a KVCache", call=lambda: qkv.attention(q, cache, weights="all"))
-    refused(NotImplementedError, "not computed on a KVCache", call=lambda: qkv.attention(q, cache, weights=qkv.Capture(rows=[0])))
+    refused(TypeError, "sequences are those of a KVCache", call=lambda: qkv.attention(q, k, v, sequences=[0]))
     assert issubclass(qkv.UnsupportedError, (qkv.Error, NotImplementedError))
 
 
@@ -136,10 +135,9 @@ def test_a_cuda_tensor_is_told_to_move() -> None:
 def test_a_callbacks_exception_reaches_the_caller() -> None:
     q, k, v = problem(6, 1, 2, 9, 9, 4)
 
-    def broken(*_: int) -> bool:
+    def broken(*_: object) -> None:
         raise KeyError("from the callback")
 
-    refused(KeyError, "from the callback", call=lambda: qkv.attention(q, k, v, mask=qkv.Mask.mask_mod(broken)))
     refused(KeyError, "from the callback", call=lambda: qkv.attention(q, k, v, score_mod=broken))
     assert np.isfinite(qkv.attention(q, k, v)).all()
 

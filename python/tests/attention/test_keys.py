@@ -32,38 +32,27 @@ def test_lists_are_dense_masks(heads: int) -> None:
     assert np.array_equal(mask.to_dense(40, 300, batch=2, num_heads=4), keep) and repr(mask).startswith(f"keys[2, {heads}, 40, 8]")
 
 
-def test_errors() -> None:
-    q, k, v = problem(1, 1, 2, 3, 9, 4, kv_heads=1)
+def test_lists_that_are_none() -> None:
     index = np.zeros((1, 1, 3, 1), np.int64)
-    qkv.attention(q, k, v, mask=qkv.Mask.keys(index))
-    with pytest.raises(qkv.OptionError, match="once"):
-        qkv.Mask.keys(np.zeros((1, 1, 3, 2), np.int32))
-    with pytest.raises(qkv.OptionError, match="below 9"):
-        qkv.attention(q, k, v, mask=qkv.Mask.keys(index + 9))
-    with pytest.raises(qkv.ShapeError, match="Tq, k"):
-        qkv.attention(q, k, v, mask=qkv.Mask.keys(index[:, :, :2]))
-    with pytest.raises(TypeError, match="whole numbers"):
-        qkv.Mask.keys(index.astype(float))
-    with pytest.raises(ValueError, match="int32"):
-        qkv.Mask.keys(index + 2**40)
+    for wrong, kind, words in ((index.repeat(2, -1), qkv.OptionError, "once"), (index * 1.0, TypeError, "whole numbers"), (index + 2**40, ValueError, "int32")):
+        with pytest.raises(kind, match=words):
+            qkv.Mask.keys(wrong)
 
 
-@pytest.mark.parametrize("causal", (False, True))
-def test_top_keys_are_those_of_torch(causal: bool) -> None:
+def test_top_keys_are_those_of_torch() -> None:
     generator = torch.Generator().manual_seed(3)
     q, k = (torch.randint(-2, 3, size, generator=generator).float() for size in ((2, 4, 9, 8), (2, 50, 8)))
     weights = torch.randint(-1, 3, (2, 4, 9), generator=generator).float()
     scores = torch.einsum("bhi,bhij->bij", weights, torch.einsum("bhid,bjd->bhij", q, k).relu())
-    if causal:
-        scores = scores.masked_fill(torch.ones(9, 50, dtype=torch.bool).triu(42), -torch.inf)
-    order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :7]
-    expected = order.sort(dim=-1).values.unsqueeze(1).int()
-    found = qkv.top_keys(q, k, weights, 7, causal=causal)
-    assert found.dtype is torch.int32 and torch.equal(found, expected)
-    assert np.array_equal(qkv.top_keys(q.numpy(), k.numpy()[:, None], weights.numpy(), 7, causal=causal), expected.numpy())
-    if causal:
-        assert torch.equal(qkv.top_keys(q, k, weights, 7, causal=True, offset=41), expected)
-        assert torch.equal(qkv.top_keys(q, k, weights, 7, mask=qkv.Mask.causal("bottom_right")), expected)
+    for causal in (False, True):
+        hidden = torch.ones(9, 50, dtype=torch.bool).triu(42) & causal
+        order = scores.masked_fill(hidden, -torch.inf).sort(dim=-1, descending=True, stable=True).indices[..., :7]
+        expected = order.sort(dim=-1).values.unsqueeze(1).int()
+        ways = [qkv.top_keys(q, k, weights, 7, causal=causal)]
+        ways.append(torch.tensor(qkv.top_keys(q.numpy(), k.numpy()[:, None], weights.numpy(), 7, causal=causal)))
+        if causal:
+            ways += [qkv.top_keys(q, k, weights, 7, causal=True, offset=41), qkv.top_keys(q, k, weights, 7, mask=qkv.Mask.causal("bottom_right"))]
+        assert all(found.dtype is torch.int32 and torch.equal(found, expected) for found in ways)
 
 
 def test_errors_of_top_keys() -> None:

@@ -1,4 +1,4 @@
-"""qkv.jax: outputs and gradients have the bits of NumPy's, under jit; vmap, scan; against jax.nn.dot_product_attention. Not: attention's numbers
+"""qkv.jax: outputs and gradients have the bits of NumPy's, under jit; vmap, scan, shard_map; against jax.nn.dot_product_attention. Not: attention's numbers
 (attention/test_attention.py): the same kernels answer here.
 """
 
@@ -7,6 +7,8 @@ from __future__ import annotations
 import pathlib
 import shutil
 import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -203,6 +205,57 @@ def test_a_mask_of_another_process_is_refused() -> None:
     static = qkv.jax._Static(False, 0, -1, -1, 1.0, 0.0, 0, 0.0, 12345, False)  # a number that this process did not give out
     with pytest.raises(Exception, match="another process"):
         jax.block_until_ready(qkv.jax._compiled(static, x, x, x, (None,) * 5))
+
+
+def test_shard_map_over_batch_and_heads() -> None:
+    """Four devices, in a process of its own; every gradient that of one device. k and v alike on both devices of the heads, and
+    sinks and bias, which are alike on some devices, are summed over them."""
+    script = """
+    import os
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+    import jax, numpy as np, qkv.jax
+    from jax.sharding import Mesh, PartitionSpec as P
+    jax.config.update("jax_enable_x64", True)
+    shard_map = jax.shard_map if hasattr(jax, "shard_map") else __import__("jax.experimental.shard_map").experimental.shard_map.shard_map
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("batch", "heads"))
+    draw = np.random.default_rng(1).standard_normal
+    q, k, v, one, bias = draw((2, 4, 5, 8)), draw((2, 4, 5, 8)), draw((2, 4, 5, 8)), draw((2, 1, 5, 8)), draw((1, 4, 5, 5))
+
+    def local(q, k, v, bias):
+        return qkv.jax.attention(q, k, v, causal=True, bias=bias)
+
+    both, batch, heads = P("batch", "heads"), P("batch"), P(None, "heads")
+    for arrays, specs in (((q, k, v, bias), (both, both, both, heads)), ((q, one, one, bias), (both, batch, batch, heads))):
+        sharded = shard_map(local, mesh=mesh, in_specs=specs, out_specs=both)
+        assert np.allclose(jax.jit(sharded)(*arrays), local(*arrays), rtol=1e-12, atol=1e-13)
+        def loss(f):
+            return lambda *x: (jax.numpy.sin(f(*x))).sum()
+        made = jax.jit(jax.grad(loss(sharded), (0, 1, 2, 3)))(*arrays)
+        for a, b in zip(made, jax.grad(loss(local), (0, 1, 2, 3))(*arrays)):
+            assert np.allclose(a, b, rtol=1e-12, atol=1e-13)
+        def inner(*x):
+            return jax.lax.psum(loss(local)(*x), ("batch", "heads"))
+        made = jax.grad(shard_map(inner, mesh=mesh, in_specs=specs, out_specs=P()), (0, 1, 2, 3))(*arrays)
+        for a, b in zip(made, jax.grad(loss(local), (0, 1, 2, 3))(*arrays)):
+            assert np.allclose(a, b, rtol=1e-12, atol=1e-13)
+        # A gradient taken within: of what each device holds.
+        within = shard_map(lambda *x: jax.grad(loss(local), (0, 1, 2))(*x), mesh=mesh, in_specs=(both, both, both, heads), out_specs=(both,) * 3)
+        for a, b in zip(within(q, k, v, bias), jax.grad(loss(local), (0, 1, 2))(q, k, v, bias)):
+            assert np.allclose(a, b, rtol=1e-12, atol=1e-13)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+
+
+def test_what_is_not_computed_is_refused() -> None:
+    """As docs/concepts/limits.md says: a second derivative, forward mode, a serialised program."""
+    x = jnp.ones((1, 2, 8, 4))
+    loss = lambda q: qkv.jax.attention(q, x, x).sum()
+    with pytest.raises(NotImplementedError, match="a second derivative is not computed; qkv.torch"):
+        jax.grad(lambda q: jax.grad(loss)(q).sum())(x)
+    with pytest.raises(TypeError, match="custom_vjp"):
+        jax.jvp(loss, (x,), (x,))
+    with pytest.raises(ValueError, match="no compatibility guarantees"):
+        jax.export.export(jax.jit(loss))(jax.ShapeDtypeStruct(x.shape, x.dtype)).serialize()
 
 
 def test_the_interface_is_xlas(tmp_path: pathlib.Path) -> None:

@@ -43,7 +43,7 @@ def blocks(weights: np.ndarray, rows: int, columns: int) -> np.ndarray:
 
 
 def room(layer: Layer, weights: np.ndarray) -> np.ndarray:
-    """A of weights [B, H, Tq, Tk], of a layer that was looked at with every head exact."""
+    """A of weights [B, H, Tq, Tk], of a layer that was captured with every head exact."""
     held, group = layer.exact, layer.num_heads // layer.num_kv_heads
     q, k = held.q.astype(np.float64), np.repeat(held.k.astype(np.float64), group, 1)
     size = (1 + q.shape[-1] ** 0.5 / 4) * abs(layer.pages[0][0]["scale"]) * (abs(q) @ abs(k).swapaxes(-1, -2))

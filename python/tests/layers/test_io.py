@@ -38,8 +38,6 @@ def test_bfloat16(tmp_path: Path) -> None:
     io.save_safetensors(tmp_path / "b.safetensors", {"x": x})
     found = io.load_safetensors(tmp_path / "b.safetensors")["x"]
     assert found.dtype == x.dtype and np.array_equal(found.view(np.uint16), x.view(np.uint16))
-    with pytest.raises(NotImplementedError):
-        io.save_npy(tmp_path / "b.npy", x)
 
 
 def test_torch_tensors(tmp_path: Path) -> None:
@@ -59,17 +57,6 @@ def test_torch_tensors(tmp_path: Path) -> None:
     assert all(torch.equal(tensor, given[name]) for name, tensor in load_file(tmp_path / "t.safetensors").items())
     with pytest.raises(ValueError, match="framework"):
         io.load_safetensors(tmp_path / "t.safetensors", framework="jax")
-
-
-def test_npy(tmp_path: Path) -> None:
-    for name, array in every_type().items():
-        io.save_npy(tmp_path / "x.npy", array)
-        assert np.array_equal(np.load(tmp_path / "x.npy"), array), name
-        np.save(tmp_path / "y.npy", array)
-        found = io.load_npy(tmp_path / "y.npy")
-        assert np.array_equal(found, array) and found.dtype == array.dtype, name
-    np.save(tmp_path / "z.npy", numbers(1, 3).astype(">f8"))
-    assert np.array_equal(io.load_npy(tmp_path / "z.npy"), numbers(1, 3).astype("f8"))
 
 
 def test_errors(tmp_path: Path) -> None:
@@ -113,7 +100,7 @@ def test_the_tool_reads_the_same_state(tmp_path: Path) -> None:
         pytest.skip("the tool is not in the package")
     layer, x = nn.SelfAttentionV4(12, seed=1), numbers(1, 2, 5, 12)
     layer.save(tmp_path / "s.safetensors")
-    io.save_npy(tmp_path / "x.npy", x)
+    np.save(tmp_path / "x.npy", x)
     command = [TOOL, "layer", "v4", "--state", "s.safetensors", "--x", "x.npy", "--out", "y.npy", "--causal"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    assert np.array_equal(io.load_npy(tmp_path / "y.npy"), layer(x, causal=True))
+    assert np.array_equal(np.load(tmp_path / "y.npy"), layer(x, causal=True))

@@ -40,19 +40,6 @@ def test_pooling() -> None:
         average(x, key_lengths=[1, 2])
 
 
-def test_forms_turn_into_one_another() -> None:
-    """That equal forms compute equal numbers is tests/nn/forms_test.cc's."""
-    x, v1, v3 = numbers(1, B, T, E), nn.SelfAttentionV1(E, seed=1), nn.SelfAttentionV3(E, seed=2)
-    for form, turns in ((v1, ("to_v2", "to_v1")), (v3, ("to_v4", "to_v3"))):
-        other = getattr(form, turns[0])()
-        assert type(other).__name__ == f"SelfAttentionV{turns[0][-1]}" and np.array_equal(form(x), other(x))
-        assert np.array_equal(getattr(other, turns[1])()(x), form(x))
-    mha = nn.MultiHeadAttention.from_state_dict(v3.to_v4().state_dict(), num_heads=1)
-    assert np.array_equal(mha(x), v3(x))
-    with pytest.raises(ValueError, match="output"):
-        nn.SelfAttentionV2(E, output_proj=True).to_v1()
-
-
 def test_masks_of_the_core_module() -> None:
     x, layer, lengths = numbers(1, B, T, E), nn.MultiHeadAttention(E, 4, seed=1), [T, 5]
     expected = layer(x, keep=np.arange(T) < np.array(lengths)[:, None], causal=True)

@@ -1,5 +1,4 @@
-"""bfloat16 through the bindings: qkv.nn.linear and linear_backward of NumPy and PyTorch, what layers take and return. Not: numbers, layers as the
-calls that they are made of, steps (tests/nn/bf16_test.cc, linear_test.cc, invariant_test.cc)."""
+"""bfloat16 through the bindings: what layers take and return. Not: numbers, steps (tests/nn)."""
 
 from __future__ import annotations
 
@@ -15,43 +14,6 @@ BF16 = ml_dtypes.bfloat16
 
 def half(seed: int, *shape: int) -> np.ndarray:
     return numbers(seed, *shape).astype(BF16)
-
-
-def test_of_torch() -> None:
-    torch = pytest.importorskip("torch")
-    x, dy, weight = (
-        torch.tensor(numbers(s, *shape)).bfloat16() for s, shape in ((1, (2, 5, 24)), (2, (2, 5, 7)), (3, (7, 24)))
-    )
-    bias = torch.tensor(numbers(4, 7))
-    y = nn.linear(x, weight, bias)
-    assert y.dtype == torch.bfloat16 and y.shape == (2, 5, 7)
-    assert torch.equal(y, nn.linear(x.transpose(0, 1).contiguous().transpose(0, 1), weight, bias))
-    exact = (x.double() @ weight.double().T + bias.double()).bfloat16()
-    assert (y.float() - exact.float()).abs().max() <= 2.0**-7 * exact.float().abs().max()
-    dx, dweight, dbias = nn.linear_backward(x, dy, weight, need_dx=False)
-    assert dx is None and dweight.dtype == dbias.dtype == torch.float32
-    assert torch.equal(dbias, dy.float().flatten(0, 1).sum(0))
-    arrays = (half(1, 2, 5, 24), half(2, 2, 5, 7), half(3, 7, 24))
-    assert nn.linear_backward(*arrays, bias=False)[2] is None
-    for ours, theirs in zip(nn.linear_backward(*arrays), nn.linear_backward(x, dy, weight), strict=True):
-        np.testing.assert_array_equal(ours.astype(np.float32), theirs.float())
-    assert np.array_equal(nn.linear(arrays[0], arrays[2], numbers(4, 7)).astype(np.float32), y.float())
-
-
-def test_errors() -> None:
-    x, weight = half(1, 3, 24), half(2, 7, 24)
-    for call, kind, words in (
-        (lambda: nn.linear(numbers(1, 3, 24), weight), TypeError, "bfloat16.*float32.*Linear"),
-        (lambda: nn.linear(x, numbers(2, 7, 24)), TypeError, "weight"),
-        (lambda: nn.linear(x, weight, half(3, 7)), TypeError, "bias"),
-        (lambda: nn.linear(x, weight, numbers(3, 8)), ValueError, "bias"),
-        (lambda: nn.linear(half(1, 3, 23), weight), ValueError, "24"),
-        (lambda: nn.linear(x, half(2, 24)), ValueError, "out_features"),
-        (lambda: nn.linear([1.0], weight), TypeError, "array"),
-        (lambda: nn.linear_backward(x, half(3, 4, 7), weight), ValueError, "3 rows"),
-    ):
-        with pytest.raises(kind, match=words):
-            call()
 
 
 def test_types_of_a_layer() -> None:

@@ -203,13 +203,13 @@ OPERATORS: dict[str, Operator] = {
         lambda *x: flex(*x, block_mask=qkv.Mask.keys(LISTS[None, None])),
         lambda *x: theirs(*x, attn_mask=(torch.tensor(LISTS)[..., None] == torch.arange(40)).any(-2)), lambda: operands(kv_len=40), graph="",
     ),
-    "varlen": Operator(packed(SEQUENCES), each_alone(SEQUENCES), packed_inputs, graph="qkv.varlen_attention"),
+    "varlen": Operator(packed(SEQUENCES), each_alone(SEQUENCES), packed_inputs, once=True, graph="qkv.varlen_attention"),
     "varlen, causal": Operator(
-        packed(SEQUENCES, window_size=(-1, 0)), each_alone(SEQUENCES, (-1, 0)), packed_inputs, graph="qkv.varlen_attention"
+        packed(SEQUENCES, window_size=(-1, 0)), each_alone(SEQUENCES, (-1, 0)), packed_inputs, once=True, graph="qkv.varlen_attention"
     ),
     "varlen, keys in use": Operator(
         packed(SEQUENCES, False, seqused_k=torch.tensor([2, 0, 3])), lambda *x: each_alone(SEQUENCES, used=[2, 0, 3])(*x)[0], packed_inputs,
-        graph="qkv.varlen_attention",
+        once=True, graph="qkv.varlen_attention",
     ),
     "latent, absorbed": Operator(lambda *x: qt.latent_attention(*x, form="absorbed"), latent_by_hand, latent_inputs),
     "latent, materialised": Operator(lambda *x: qt.latent_attention(*x, form="materialised"), latent_by_hand, latent_inputs),

@@ -147,12 +147,6 @@ def test_dropout_under_vmap_is_refused() -> None:
             torch.func.vmap(call, randomness="different")(given)
 
 
-def test_vmap_over_offsets_is_refused() -> None:
-    many = torch.stack([offsets([5, 4]), offsets([4, 5])])
-    with pytest.raises(NotImplementedError, match="offsets, lengths or pages that differ"):
-        torch.func.vmap(lambda cu: varlen(*P, cu, cu, 5, 5))(many)
-
-
 def test_results_in_place_are_no_gradients_of() -> None:
     out = torch.empty(9, 4, 6)
     with pytest.raises(NotImplementedError, match="gradients and tangents are not computed, as in PyTorch"):

@@ -29,7 +29,6 @@ OUT, LSE = qkv.attention(Q, K, V, return_lse=True)
 X = f32(5, 2, 4, 8)
 PACKED = [x[0].transpose(0, 1).contiguous() for x in (Q, K, V)]
 NORMALIZER = qkv.linear_attention(Q, K, V, return_normalizer=True)
-WEIGHT = f32(7, 3, 8).bfloat16()
 
 
 def cache() -> Any:
@@ -59,8 +58,6 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Tensor]] = {
     "attention_backward dout": (lambda x: qkv.attention_backward(x, Q, K, V, OUT, LSE), DOUT),
     "attention_backward dlse": (lambda x: qkv.attention_backward(DOUT, Q, K, V, OUT, LSE, dlse=x), torch.ones_like(LSE)),
     "merge_attention": (lambda x: qkv.merge_attention([x, OUT], [LSE, LSE]), OUT),
-    "attention_jvp": (lambda x: qkv.attention_jvp(Q, K, V, LSE, tq=x), Q),
-    "attention_double_backward": (lambda x: qkv.attention_double_backward(Q, K, V, OUT, LSE, DOUT, ddq=x), Q),
     "attention_varlen": (lambda x: qkv.attention_varlen(x, *PACKED[1:], [0, 1, 4]), PACKED[0]),
     "attention_varlen_backward": (
         lambda x: qkv.attention_varlen_backward(x, *PACKED, *qkv.attention_varlen(*PACKED, [0, 4], return_lse=True), [0, 4]),
@@ -71,7 +68,6 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Tensor]] = {
     "linear_attention_backward": (lambda x: qkv.linear_attention_backward(x, Q, K, V, *NORMALIZER), DOUT),
     "KVCache.append": (lambda x: cache().append(x, V), K),
     "KVCache attention": (lambda x: qkv.attention(x, cache(), causal="bottom_right"), Q),
-    "KVCache.attention": (lambda x: cache().attention(x, causal="bottom_right"), Q),
     "Rotary": (lambda x: qkv.Rotary(8)(x), Q),
     "Rotary.backward": (lambda x: qkv.Rotary(8).backward(x), Q),
     "PositionBias.t5": (lambda x: qkv.attention(Q, K, V, position_bias=qkv.PositionBias.t5(x)), f32(4, 32, 2)),
@@ -87,8 +83,6 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Tensor]] = {
     "AveragePooling": (lambda x: qkv.nn.AveragePooling()(x), X),
     "Linear": (lambda x: qkv.nn.Linear(8, 3)(x), X),
     "Linear.backward": (after(lambda: qkv.nn.Linear(8, 8), X), X),
-    "linear bf16 weight": (lambda x: qkv.nn.linear(X.bfloat16(), x), WEIGHT),
-    "linear bf16 x": (lambda x: qkv.nn.linear(x, WEIGHT), X.bfloat16()),
 }
 
 

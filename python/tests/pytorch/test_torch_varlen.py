@@ -44,6 +44,12 @@ def test_each_sequence_is_as_if_it_were_alone(name: str, window: tuple[int, int]
     assert torch.equal(torch.isneginf(packed(lengths, window_size=window)(*packed_leaves(*lengths))[1]), torch.isneginf(lse))
 
 
+def test_offsets_may_be_vmapped() -> None:
+    inputs, several = [x.detach() for x in packed_leaves([5, 4], [5, 4], H)], [offsets([5, 4]), offsets([4, 5])]
+    made = torch.func.vmap(lambda cu: qt.varlen_attn(*inputs, cu, cu, 5, 5))(torch.stack(several))
+    assert all(torch.equal(out, qt.varlen_attn(*inputs, cu, cu, 5, 5)) for out, cu in zip(made, several))
+
+
 def test_scale_heads_and_offsets_of_64_bits() -> None:
     lengths = LENGTHS["more keys"]
     compare(packed(lengths, dtype=torch.int64, scale=0.3), each_alone(lengths, (-1, -1), 0.3), packed_leaves(*lengths, H))
