@@ -44,11 +44,9 @@ TEST_F(AttendRanks, ForwardIsTheSameFile) {
            {33, 70, "--causal=bottom-right --dropout 0.3 --seed 5"}, {2, 65, "--window 9,9,top-left"}}) {
     make_input<float>(q_len, kv_len, false);
     const std::string whole = alone(words);
-    for (const int ranks : {1, 2, 3}) {
+    for (const int ranks : {1, 2, 3})
       EXPECT_TRUE(shared(ranks, words + " --parallel all-gather") == whole) << ranks << " ranks, " << words;
-      EXPECT_TRUE(shared(ranks, words + " --parallel all-gather --layout contiguous") == whole)
-          << ranks << " ranks, " << words;
-    }
+    EXPECT_TRUE(shared(3, words + " --parallel all-gather --layout contiguous") == whole) << words;
     EXPECT_TRUE(shared(2, words + " --parallel ulysses") == whole) << words;
     EXPECT_TRUE(shared(3, words + " --parallel ring") == whole) << words;
     EXPECT_TRUE(shared(3, words + " --parallel all-gather --layout zig-zag --turns 2 --chunk 64") == whole) << words;

@@ -65,17 +65,18 @@ TEST_F(Ranks, SharedTrainingHasTheLossesOfOneMachine) {
       bound = std::max(bound, 8 * std::abs(other.at(step) - alone[step]));
     // The mean of equal numbers: at most 4 x 27 of them, not negative, added in f64 in another order.
     const double first_bound = 4 * (4 * 27) * 0x1p-53 * (alone.at(0) + 1);
+    const bool whole = words.find("--blocks") != std::string::npos;  // of the plain one three ranks are enough
     for (const std::string method : {"data", "all-gather", "ring", "ulysses", "heads"}) {
-      if (method != "heads") {
+      if (whole && method != "heads") {
         EXPECT_EQ(losses_of(shell(mpirun(1, words + " --parallel " + method))), alone)
             << method << ": one rank, the same bits";
       }
-      for (const int ranks : {2, 3}) {
+      for (const int ranks : whole ? std::vector{2, 3} : std::vector{3}) {
         SCOPED_TRACE(method + ", " + std::to_string(ranks) + " ranks");
         const std::string line = words + " --parallel " + method;
         const std::vector<double> shared = losses_of(shell(mpirun(ranks, line + " --threads 1")));
         ASSERT_EQ(shared.size(), alone.size());
-        if (ranks == 3) {
+        if (whole && ranks == 3) {
           EXPECT_EQ(losses_of(shell(mpirun(ranks, line + " --threads 2"))), shared)
               << "runs of as many ranks: the same bits";
         }
