@@ -75,8 +75,4 @@ def main():
             problems.append(f"{tree.name_of(page)}: no link to {other.name} at its top")
     if not exercises(chinese) or not split(chinese)[0]:
         problems.append("no exercises or commands found: the test looks in the wrong place")
-    tree.finish(problems, f"{len(split(chinese)[0])} lines of code, {len(exercises(chinese))} exercises")
-
-
-if __name__ == "__main__":
-    main()
+    return problems, f"{len(split(chinese)[0])} lines of code, {len(exercises(chinese))} exercises"

@@ -88,11 +88,8 @@ def main():
     arguments, options = parser.parse_known_args()
 
     work = Path(arguments.work)
-    shutil.rmtree(work / "first", ignore_errors=True)
-    shutil.rmtree(work / "moved", ignore_errors=True)
-    shutil.rmtree(work / "find", ignore_errors=True)
-    shutil.rmtree(work / "pc", ignore_errors=True)
-    shutil.rmtree(work / "unknown", ignore_errors=True)
+    for folder in ("first", "moved", "find", "pc", "unknown"):
+        shutil.rmtree(work / folder, ignore_errors=True)
     tree = arguments.build
     if arguments.source:
         tree = work / "tree"

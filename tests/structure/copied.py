@@ -1,7 +1,7 @@
 """No text of the five articles in this tree (docs/articles.md): no run of 24 tokens that one of them has.
 
-    python copied.py                      every text file against data/articles.bin
-    python copied.py --write ARTICLE...   writes data/articles.bin; the articles themselves are not here
+    python check.py copied                      every text file against data/articles.bin
+    python check.py copied --write ARTICLE...   writes data/articles.bin; the articles themselves are not here
 
 A token is a word without digits, a number, a Han character or a sign. The file holds 8-byte hashes of 20 tokens, from every
 fifth token of an article on: whatever 24 tokens are shared, they hold one of these. Rows of signs or of numbers are left out.
@@ -10,11 +10,10 @@ fifth token of an article on: whatever 24 tokens are shared, they hold one of th
 import hashlib
 import re
 import struct
-import sys
 from functools import cache
 from pathlib import Path
 
-from tree import files, finish, name_of
+from tree import files, name_of
 
 LENGTH, STEP = 20, 5
 TOKEN = re.compile(r"[A-Za-z_]+|\d+(?:\.\d+)?|[一-鿿]|[^\s\w]")
@@ -51,12 +50,12 @@ def write(articles):
         found |= {value for at, value in runs(tokens) if at % STEP == 0 and is_text(tokens[at : at + LENGTH])}
     HASHES.parent.mkdir(exist_ok=True)
     HASHES.write_bytes(struct.pack(f"<{len(found)}Q", *sorted(found)))
-    print(f"{len(found)} runs of {LENGTH} tokens")
+    return [], f"{len(found)} runs of {LENGTH} tokens"
 
 
-def main():
-    if sys.argv[1:2] == ["--write"]:
-        return write(sys.argv[2:])
+def main(*arguments):
+    if arguments[:1] == ("--write",):
+        return write(arguments[1:])
     data = HASHES.read_bytes()
     known, problems, read = set(struct.unpack(f"<{len(data) // 8}Q", data)), [], 0
     for path in files():
@@ -72,7 +71,5 @@ def main():
                 run = "".join(tokens[at : at + LENGTH])
                 if not any(allowed in run for allowed in ALLOWED.get(name_of(path), [])):
                     problems.append(f"{name_of(path)}: an article has this too: {' '.join(tokens[at : at + LENGTH])}")
-    finish(problems, f"{read} text files, {len(known)} runs of {LENGTH} tokens of the articles")
+    return problems, f"{read} text files, {len(known)} runs of {LENGTH} tokens of the articles"
 
-
-main()

@@ -63,8 +63,4 @@ def main():
             continue
         seen += 1
         problems += text_problems(path, name, text)
-    tree.finish(problems, f"{seen} text files read")
-
-
-if __name__ == "__main__":
-    main()
+    return problems, f"{seen} text files read"

@@ -1,8 +1,10 @@
-"""Public headers compile alone, with the warnings of the house as errors. Usage: headers.py COMPILER [FLAG...]"""
+"""Public headers compile alone, with the warnings of the house as errors; the first error of a wrong call says what is wrong.
+
+Arguments: COMPILER [FLAG...]
+"""
 
 import os
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import tree
@@ -48,18 +50,14 @@ def wrong_call(command, call):
     return "" if WRONG_CALLS[call] in first else f"{call}: the first error is {first}"
 
 
-def main():
+def main(*compiler):
     root = tree.ROOT / "include"
     headers = sorted(path.relative_to(root).as_posix() for path in tree.cpp_files(("include",)))
-    command = [*sys.argv[1:], "-std=c++20", *WARNINGS, f"-I{root}", "-fsyntax-only", "-x", "c++", "-"]
+    command = [*compiler, "-std=c++20", *WARNINGS, f"-I{root}", "-fsyntax-only", "-x", "c++", "-"]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         problems = [text for text in pool.map(lambda each: compile_alone(command, each), headers) if text]
         problems += [text for text in pool.map(lambda each: wrong_call(command, each), WRONG_CALLS) if text]
-    problems += older_language([*sys.argv[1:], "-std=c++17", f"-I{root}", "-fsyntax-only", "-x", "c++", "-"])
+    problems += older_language([*compiler, "-std=c++17", f"-I{root}", "-fsyntax-only", "-x", "c++", "-"])
     if not headers:
         problems.append("no headers found: the test looks in the wrong place")
-    tree.finish(problems, f"{len(headers)} headers compiled alone")
-
-
-if __name__ == "__main__":
-    main()
+    return problems, f"{len(headers)} headers compiled alone"

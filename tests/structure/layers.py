@@ -117,8 +117,4 @@ def main():
                 problems.append(f"{tree.name_of(path)}:{number}: #include {text}: {wrong}")
     if seen == 0:
         problems.append("no includes found: the test looks in the wrong place")
-    tree.finish(problems, f"{seen} includes read")
-
-
-if __name__ == "__main__":
-    main()
+    return problems, f"{seen} includes read"

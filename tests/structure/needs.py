@@ -1,10 +1,9 @@
 """A configure step that misses packages says so once, with all their names; a wheel without the tool's libraries leaves the tool out.
 
-    needs.py CMAKE COMPILER WORK
+    Arguments: CMAKE COMPILER WORK
 """
 
 import subprocess
-import sys
 
 import tree
 
@@ -20,8 +19,7 @@ def configure(cmake, compiler, work, hidden, *options):
     return " ".join((done.stdout + done.stderr).split()), done.returncode == 0
 
 
-def main():
-    cmake, compiler, work = sys.argv[1:]
+def main(cmake, compiler, work):
     problems = []
     text, passed = configure(cmake, compiler, f"{work}/all", HIDDEN)
     if passed or text.count("CMake Error") != 1:
@@ -30,8 +28,4 @@ def main():
     text, _ = configure(cmake, compiler, f"{work}/wheel", ("CLI11", "fmt"), "-DQKV_BUILD_PYTHON=ON", "-DBUILD_SHARED_LIBS=ON")
     if "the tool (`qkv`, `python -m qkv`) is left out" not in text or "packages are missing" in text:
         problems.append(f"the tool was to be left out: got {text}")
-    tree.finish(problems, "2 configure steps")
-
-
-if __name__ == "__main__":
-    main()
+    return problems, "2 configure steps"

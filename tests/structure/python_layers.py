@@ -83,8 +83,4 @@ def main():
     found = circle(edges)
     if found:
         problems.append("a circle: " + " -> ".join(found))
-    tree.finish(problems, f"{len(modules)} modules, {count} imports")
-
-
-if __name__ == "__main__":
-    main()
+    return problems, f"{len(modules)} modules, {count} imports"

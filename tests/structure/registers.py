@@ -1,4 +1,4 @@
-"""No kernel touches an MMX register. Usage: registers.py OBJDUMP OBJECT...
+"""No kernel touches an MMX register. Arguments: OBJDUMP OBJECT...
 
 They share their place with the x87 stack: one left in use, and long double arithmetic anywhere in the program gives NaN. No
 source asks for them, but GCC 12 takes one now and then to move 8 bytes.
@@ -6,15 +6,13 @@ source asks for them, but GCC 12 takes one now and then to move 8 bytes.
 
 import re
 import subprocess
-import sys
 
 import tree
 
 MMX = re.compile(r"%mm[0-7]\b")
 
 
-def main():
-    objdump, objects = sys.argv[1], sys.argv[2:]
+def main(objdump, *objects):
     problems, seen = [], 0
     for path in objects:
         command = [objdump, "--disassemble", "--no-show-raw-insn", path]
@@ -24,8 +22,4 @@ def main():
                 problems.append(f"{path}: {line.strip()}")
     if seen == 0:
         problems.append(f"no instruction on vectors read: is {objdump} one for x86?")
-    tree.finish(problems, f"{len(objects)} objects, {seen} instructions on vectors read")
-
-
-if __name__ == "__main__":
-    main()
+    return problems, f"{len(objects)} objects, {seen} instructions on vectors read"

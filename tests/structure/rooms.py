@@ -46,8 +46,4 @@ def main():
     problems += [f"{file.name}: what a run wrote does not belong in the root" for file in tree.ROOT.iterdir() if is_output(file)]
     if not counts:
         problems.append("no folders found: the test looks in the wrong place")
-    tree.finish(problems, f"{len(counts)} rooms, the fullest of {max(counts.values(), default=0)} files")
-
-
-if __name__ == "__main__":
-    main()
+    return problems, f"{len(counts)} rooms, the fullest of {max(counts.values(), default=0)} files"

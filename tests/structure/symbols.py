@@ -1,4 +1,4 @@
-"""Reads the symbols of one instruction set's kernel objects. Usage: symbols.py NM ISA OBJECT...
+"""Reads the symbols of one instruction set's kernel objects. Arguments: NM ISA OBJECT...
 
 A weak symbol compiled for AVX-512 may replace the baseline's copy at link time, and an old CPU crashes. So the objects of an
 instruction set define no weak symbol, need none of C++ from outside, and export one table each, named qkv_kernels_<isa> or
@@ -7,7 +7,6 @@ qkv_<family>_kernels_<isa>, and nothing else.
 
 import re
 import subprocess
-import sys
 
 import tree
 
@@ -24,8 +23,7 @@ def symbols(nm, path):
             yield fields[1], fields[0]
 
 
-def main():
-    nm, isa, objects = sys.argv[1], sys.argv[2], sys.argv[3:]
+def main(nm, isa, *objects):
     problems, exported = [], set()
     wanted = re.compile(rf"qkv_(?:[a-z_]+_)?kernels_{isa}(?![a-z0-9])")
     for path in objects:
@@ -40,8 +38,4 @@ def main():
                  for name in sorted(exported) if not wanted.search(name)]
     if len(exported) != len(objects):
         problems.append(f"{isa}: exports {len(exported)} symbols, wanted one table an object: {sorted(exported)}")
-    tree.finish(problems, f"{isa}: {len(objects)} objects, exported: {sorted(exported)}")
-
-
-if __name__ == "__main__":
-    main()
+    return problems, f"{isa}: {len(objects)} objects, exported: {sorted(exported)}"

@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,11 +36,3 @@ def includes(path):
         match = INCLUDE.match(line)
         if match:
             yield number, match.group(1), match.group(2)
-
-
-def finish(problems, summary):
-    """Prints the problems and ends the test."""
-    for problem in problems:
-        print(problem)
-    print(f"{summary}; {len(problems)} problems")
-    sys.exit(1 if problems else 0)

@@ -1,13 +1,12 @@
 """Names that files of one compilation unit (qkv_unity) define twice in anonymous namespaces.
 
-    units.py BUILD_TREE
+    Argument: BUILD_TREE
 
 The compiler refuses two of one name in one scope. In scopes within each other, such as qkv and qkv::io, the inner hides the outer without a
 word, and -Wshadow says nothing. Constants, types and functions of equal parameters count.
 """
 
 import re
-import sys
 from pathlib import Path
 
 import tree
@@ -48,9 +47,9 @@ def names(text):
         yield f"{match.group(1)}({', '.join(types)})"
 
 
-def main():
+def main(build_tree):
     problems, units, count = [], 0, 0
-    for unit in sorted(Path(sys.argv[1]).rglob("Unity/unity_*.cxx")):
+    for unit in sorted(Path(build_tree).rglob("Unity/unity_*.cxx")):
         units += 1
         first = {}
         for source in map(Path, INCLUDE.findall(unit.read_text(encoding="utf-8"))):
@@ -63,8 +62,4 @@ def main():
                                     f"and {tree.name_of(source)}")
     if units and not count:
         problems.append("no names found: the test looks in the wrong place")
-    tree.finish(problems, f"{units} units, {count} names")
-
-
-if __name__ == "__main__":
-    main()
+    return problems, f"{units} units, {count} names"
