@@ -102,8 +102,7 @@ TEST(Rotary, LayoutsAreAPermutation) {
   }
 }
 
-/// What each scaling promises of fast and slow pairs; the numbers themselves are held against Hugging Face's (golden
-/// tests).
+/// What each scaling promises of fast and slow pairs; the numbers are held against Hugging Face's in python/tests.
 TEST(Rotary, ScaledFrequencies) {
   const auto frequencies = [](RotaryOptions options) {
     const Rotary rotary(64, options);

@@ -7,6 +7,7 @@
 
 #include "support/checks/expect.h"
 #include "support/isas.h"
+#include "support/part.h"
 
 namespace qkv::test {
 namespace {
@@ -47,7 +48,7 @@ template <class T> struct Expected {
 
 TYPED_TEST(ScoresAsOutput, AreTheTextbooks) {
   using T = TypeParam;
-  for (const AttentionCase& each : pairwise_cases(1e5)) {
+  for (const AttentionCase& each : part_for<T>(pairwise_cases(1e5), 2)) {
     if (each.mod != ModKind::kNone) continue;  // its error depends on its slope
     const Problem<T> problem(each);
     const Expected<T> expected(problem);

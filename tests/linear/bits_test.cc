@@ -229,13 +229,8 @@ TYPED_TEST(LinearBits, AStepReadsStatesOfAnyStrides) {
       Tensor<T> before({2, 4, v_width, width}), after({2, 4, v_width, width});
       const auto turned = [](Tensor<T>& x) { return x.template view<4>().transposed(2, 3); };
       const View<T, 4> from = turned(before);
-      for (Index b = 0; b < 2; ++b) {
-        for (Index h = 0; h < 4; ++h) {
-          for (Index f = 0; f < width; ++f) {
-            for (Index e = 0; e < v_width; ++e) from(b, h, f, e) = problem.options.initial.kv(b, h, f, e);
-          }
-        }
-      }
+      for_each_index(from.sizes(),
+          [&](Index b, Index h, Index f, Index e) { from(b, h, f, e) = problem.options.initial.kv(b, h, f, e); });
       LinearAttentionOptions<T> options = problem.options;
       options.initial.kv = from;
       linear_attention_forward(problem.q(), problem.k(), problem.v(), result.out.view, View<T, 3>(), options,

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "linear/check_linear.h"
+#include "support/part.h"
 #include "support/random.h"
 
 namespace qkv::test {
@@ -24,7 +25,7 @@ template <class T> void hold_cases(const std::vector<LinearCase>& cases, int thr
 TYPED_TEST(Linear, PairwiseCasesAreWithinTheirBounds) {
   const auto cases = linear_pairwise_cases();
   std::printf("%zu cases\n", cases.size());
-  hold_cases<TypeParam>(cases, 2);
+  hold_cases<TypeParam>(part_for<TypeParam>(cases, std::is_same_v<TypeParam, double> ? 2 : 1), 2);
 }
 
 TYPED_TEST(Linear, EdgeCasesAreWithinTheirBounds) { hold_cases<TypeParam>(linear_edge_cases(), 3); }
@@ -100,7 +101,7 @@ double apart(const Tensor<long double>& a, const Tensor<long double>& b, const T
 }
 
 TEST(LinearReference, TheSquareIsTheRecurrence) {
-  for (const LinearCase& each : linear_pairwise_cases()) {
+  for (const LinearCase& each : part_for<double>(linear_pairwise_cases(), 2)) {
     SCOPED_TRACE(each.name());
     const LinearProblem<double> problem(each);
     const auto input = problem.reference_input<long double>();

@@ -8,6 +8,7 @@
 
 #include "core/threads/context_impl.h"
 #include "support/errors.h"
+#include "support/index.h"
 #include "support/isas.h"
 #include "support/random.h"
 
@@ -24,16 +25,6 @@ template <class T> View<T, 4> spread(Tensor<T>& memory) {
   return memory.template view<4>().sliced(3, 0, 19).transposed(1, 2);
 }
 
-template <class Body> void for_each_place(const View<const float, 4>& view, const Body& body) {
-  for (Index b = 0; b < view.size(0); ++b) {
-    for (Index h = 0; h < view.size(1); ++h) {
-      for (Index t = 0; t < view.size(2); ++t) {
-        for (Index d = 0; d < view.size(3); ++d) body(b, h, t, d);
-      }
-    }
-  }
-}
-
 TYPED_TEST(Convert, EveryNumberIsTheTypesOwn) {
   using S = TypeParam;
   Tensor<float> wide_memory, back_memory;
@@ -45,13 +36,13 @@ TYPED_TEST(Convert, EveryNumberIsTheTypesOwn) {
     Context many({.threads = 3, .isa = one.isa(), .executor = nullptr});
     many.impl().region_flops = 0;
     for (Context* context : {&one, &many}) {
-      for_each_place(wide, [&](Index b, Index h, Index t, Index d) {
+      for_each_index(wide.sizes(), [&](Index b, Index h, Index t, Index d) {
         wide(b, h, t, d) = std::ldexp(static_cast<float>(random.symmetric()), static_cast<int>(random.below(50)) - 30);
       });
       wide(0, 0, 0, 0) = std::nanf(""), wide(1, 4, 69, 18) = -HUGE_VALF;
       convert(wide, narrow, *context);
       convert(narrow, back, *context);
-      for_each_place(wide, [&](Index b, Index h, Index t, Index d) {
+      for_each_index(wide.sizes(), [&](Index b, Index h, Index t, Index d) {
         const S wanted(wide(b, h, t, d));
         EXPECT_EQ(narrow(b, h, t, d).bits, wanted.bits);
         EXPECT_EQ(

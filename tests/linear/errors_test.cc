@@ -31,19 +31,20 @@ struct Call {
   void backward() { linear_attention_backward(q, k, v, out, View<const float, 3>(n), dout, gradients, options); }
 };
 
-template <class E, class F> std::string forward_text(F&& change) {
+using Parts = std::initializer_list<std::string_view>;
+/// The call with a change throws an E that names the function and every part.
+template <class E> void refuses(Parts parts, const char* function, void (Call::*run)(), auto&& change) {
   Call call;
   change(call);
-  const std::string text = text_of<E>([&] { call.forward(); });
-  expect_parts(text, {"[linear_attention_forward]"});
-  return text;
+  const std::string text = text_of<E>([&] { (call.*run)(); });
+  expect_parts(text, {function});
+  expect_parts(text, parts);
 }
-template <class E, class F> std::string backward_text(F&& change) {
-  Call call;
-  change(call);
-  const std::string text = text_of<E>([&] { call.backward(); });
-  expect_parts(text, {"[linear_attention_backward]"});
-  return text;
+template <class E> void forward_refuses(Parts parts, auto&& change) {
+  refuses<E>(parts, "[linear_attention_forward]", &Call::forward, change);
+}
+template <class E> void backward_refuses(Parts parts, auto&& change) {
+  refuses<E>(parts, "[linear_attention_backward]", &Call::backward, change);
 }
 
 TEST(LinearErrors, TheLegalCallIsLegal) {
@@ -53,110 +54,76 @@ TEST(LinearErrors, TheLegalCallIsLegal) {
 }
 
 TEST(LinearErrors, ShapesThatDoNotFitAreBothNamed) {
-  expect_parts(forward_text<ShapeError>([](Call& c) {
-    c.k = Tensor<float>({2, 2, 5, 9});
-  }),
-      {"[2, 4, 5, 8]", "[2, 2, 5, 9]"});
-  expect_parts(forward_text<ShapeError>([](Call& c) {
-    c.v = Tensor<float>({2, 2, 4, 6});
-  }),
-      {"[2, 2, 5, 8]", "[2, 2, 4, 6]"});
-  expect_parts(forward_text<ShapeError>([](Call& c) { c.q = Tensor<float>({2, 3, 5, 8}); }), {"[2, 3, 5, 8]"});
-  expect_parts(forward_text<ShapeError>([](Call& c) {
-    c.v = Tensor<float>({2, 4, 5, 6});
-  }),
-      {"value groups", "[2, 4, 5, 6]"});
-  expect_parts(forward_text<ShapeError>([](Call& c) {
+  forward_refuses<ShapeError>({"[2, 4, 5, 8]", "[2, 2, 5, 9]"}, [](Call& c) { c.k = Tensor<float>({2, 2, 5, 9}); });
+  forward_refuses<ShapeError>({"[2, 2, 5, 8]", "[2, 2, 4, 6]"}, [](Call& c) { c.v = Tensor<float>({2, 2, 4, 6}); });
+  forward_refuses<ShapeError>({"[2, 3, 5, 8]"}, [](Call& c) { c.q = Tensor<float>({2, 3, 5, 8}); });
+  forward_refuses<ShapeError>({"value groups", "[2, 4, 5, 6]"}, [](Call& c) { c.v = Tensor<float>({2, 4, 5, 6}); });
+  forward_refuses<ShapeError>({"value groups", "[2, 3, 5, 6]"}, [](Call& c) {
     c.q = Tensor<float>({2, 2, 5, 8}), c.v = Tensor<float>({2, 3, 5, 6});
-  }),
-      {"value groups", "[2, 3, 5, 6]"});
-  expect_parts(forward_text<ShapeError>([](Call& c) {
-    c.out = Tensor<float>({2, 4, 5, 7});
-  }),
-      {"[2, 4, 5, 7]", "[2, 4, 5, 6]"});
-  expect_parts(forward_text<ShapeError>([](Call& c) {
+  });
+  forward_refuses<ShapeError>({"[2, 4, 5, 7]", "[2, 4, 5, 6]"}, [](Call& c) { c.out = Tensor<float>({2, 4, 5, 7}); });
+  forward_refuses<ShapeError>({"causal", "[2, 4, 5, 8]", "[2, 2, 6, 8]"}, [](Call& c) {
     c.k = Tensor<float>({2, 2, 6, 8}), c.v = Tensor<float>({2, 2, 6, 6});
-  }),
-      {"causal", "[2, 4, 5, 8]", "[2, 2, 6, 8]"});
-  expect_parts(forward_text<ShapeError>([](Call& c) {
-    c.n = View<float, 3>(c.normalizer.data(), {2, 4, 4});
-  }),
-      {"[2, 4, 4]"});
-  expect_parts(forward_text<ShapeError>([](Call& c) {
+  });
+  forward_refuses<ShapeError>({"[2, 4, 4]"}, [](Call& c) { c.n = View<float, 3>(c.normalizer.data(), {2, 4, 4}); });
+  forward_refuses<ShapeError>({"log_decay", "[2, 2, 4]", "[2, 2, 5]"}, [](Call& c) {
     c.options.log_decay = View<const float, 3>(c.tokens.data(), {2, 2, 4});
-  }),
-      {"log_decay", "[2, 2, 4]", "[2, 2, 5]"});
-  expect_parts(forward_text<ShapeError>([](Call& c) { c.final.kv = c.kv; }), {"final.z", "[2, 2, 8]"});
-  expect_parts(forward_text<ShapeError>([](Call& c) {
+  });
+  forward_refuses<ShapeError>({"final.z", "[2, 2, 8]"}, [](Call& c) { c.final.kv = c.kv; });
+  forward_refuses<ShapeError>({"initial.kv", "[2, 2, 6, 8]", "[2, 2, 8, 6]"}, [](Call& c) {
     c.options.initial = {.kv = View<const float, 4>(c.kv.data(), {2, 2, 6, 8}), .z = c.z};
-  }),
-      {"initial.kv", "[2, 2, 6, 8]", "[2, 2, 8, 6]"});
-  expect_parts(backward_text<ShapeError>([](Call& c) {
-    c.gradients.dk = View<float, 4>(c.dk.data(), {2, 2, 5, 7});
-  }),
-      {"dk"});
-  expect_parts(backward_text<ShapeError>([](Call& c) { c.n = {}; }), {"normalizer"});
-  expect_parts(backward_text<ShapeError>([](Call& c) { c.gradients.dlog_decay = c.tokens; }), {"dlog_decay"});
+  });
+  backward_refuses<ShapeError>({"dk"}, [](Call& c) { c.gradients.dk = View<float, 4>(c.dk.data(), {2, 2, 5, 7}); });
+  backward_refuses<ShapeError>({"normalizer"}, [](Call& c) { c.n = {}; });
+  backward_refuses<ShapeError>({"dlog_decay"}, [](Call& c) { c.gradients.dlog_decay = c.tokens; });
 }
 
 TEST(LinearErrors, OptionsThatMakeNoSense) {
-  expect_parts(
-      forward_text<OptionError>([](Call& c) { c.options.feature_map = FeatureMap::kSoftmax; }), {"random_features"});
+  forward_refuses<OptionError>({"random_features"}, [](Call& c) { c.options.feature_map = FeatureMap::kSoftmax; });
   const Tensor<float> rows({3, 8});
-  expect_parts(forward_text<OptionError>([&](Call& c) { c.options.features = rows; }), {"kSoftmax", "[3, 8]"});
-  expect_parts(forward_text<ShapeError>([&](Call& c) {
+  forward_refuses<OptionError>({"kSoftmax", "[3, 8]"}, [&](Call& c) { c.options.features = rows; });
+  forward_refuses<ShapeError>({"[3, 7]"}, [&](Call& c) {
     c.options.feature_map = FeatureMap::kSoftmax, c.options.features = View<const float, 2>(rows.data(), {3, 7});
-  }),
-      {"[3, 7]"});
-  expect_parts(forward_text<OptionError>([&](Call& c) {
+  });
+  forward_refuses<OptionError>({"scale", "-1"}, [&](Call& c) {
     c.options.feature_map = FeatureMap::kSoftmax, c.options.features = rows, c.options.scale = -1.0;
-  }),
-      {"scale", "-1"});
-  expect_parts(forward_text<OptionError>([](Call& c) { c.options.scale = std::nan(""); }), {"scale", "nan"});
-  expect_parts(forward_text<OptionError>([](Call& c) { c.options.normalized = false; }), {"normalizer"});
-  expect_parts(forward_text<OptionError>(
-                   [](Call& c) { c.options.normalized = false, c.n = {}, c.final = {.kv = c.kv, .z = c.z}; }),
-      {"final.z"});
+  });
+  forward_refuses<OptionError>({"scale", "nan"}, [](Call& c) { c.options.scale = std::nan(""); });
+  forward_refuses<OptionError>({"normalizer"}, [](Call& c) { c.options.normalized = false; });
+  forward_refuses<OptionError>(
+      {"final.z"}, [](Call& c) { c.options.normalized = false, c.n = {}, c.final = {.kv = c.kv, .z = c.z}; });
 }
 
 TEST(LinearErrors, CombinationsThatAreNotComputedAreNamed) {
-  expect_parts(
-      forward_text<UnsupportedError>([](Call& c) { c.options.causal = false, c.options.log_decay = c.tokens; }),
-      {"log_decay", "causal"});
-  expect_parts(forward_text<UnsupportedError>([](Call& c) { c.options.causal = false, c.options.beta = c.tokens; }),
-      {"delta rule", "causal"});
-  expect_parts(
-      forward_text<UnsupportedError>([](Call& c) { c.options.beta = c.tokens; }), {"delta rule", "normalised"});
+  forward_refuses<UnsupportedError>(
+      {"log_decay", "causal"}, [](Call& c) { c.options.causal = false, c.options.log_decay = c.tokens; });
+  forward_refuses<UnsupportedError>(
+      {"delta rule", "causal"}, [](Call& c) { c.options.causal = false, c.options.beta = c.tokens; });
+  forward_refuses<UnsupportedError>({"delta rule", "normalised"}, [](Call& c) { c.options.beta = c.tokens; });
   const Tensor<float> channels({2, 2, 5, 8});
-  expect_parts(forward_text<UnsupportedError>([&](Call& c) { c.options.log_decay_channels = channels; }),
-      {"log_decay_channels", "normalised"});
-  expect_parts(forward_text<UnsupportedError>([&](Call& c) {
+  forward_refuses<UnsupportedError>(
+      {"log_decay_channels", "normalised"}, [&](Call& c) { c.options.log_decay_channels = channels; });
+  forward_refuses<UnsupportedError>({"log_decay_channels", "causal"}, [&](Call& c) {
     c.options.causal = c.options.normalized = false, c.n = {}, c.options.log_decay_channels = channels;
-  }),
-      {"log_decay_channels", "causal"});
-  expect_parts(forward_text<OptionError>(
-                   [&](Call& c) { c.options.log_decay_channels = channels, c.options.log_decay = c.tokens; }),
-      {"log_decay_channels", "takes the place", "[2, 2, 5]", "[2, 2, 5, 8]"});
-  expect_parts(forward_text<ShapeError>([&](Call& c) {
+  });
+  forward_refuses<OptionError>({"log_decay_channels", "takes the place", "[2, 2, 5]", "[2, 2, 5, 8]"},
+      [&](Call& c) { c.options.log_decay_channels = channels, c.options.log_decay = c.tokens; });
+  forward_refuses<ShapeError>({"log_decay_channels", "[2, 2, 5, 7]", "[2, 2, 5, 8]"}, [&](Call& c) {
     c.options.normalized = false, c.n = {};
     c.options.log_decay_channels = View<const float, 4>(channels.data(), {2, 2, 5, 7});
-  }),
-      {"log_decay_channels", "[2, 2, 5, 7]", "[2, 2, 5, 8]"});
-  expect_parts(backward_text<ShapeError>([&](Call& c) {
+  });
+  backward_refuses<ShapeError>({"dlog_decay_channels", "[2, 2, 5, 7]", "[2, 2, 5, 8]"}, [&](Call& c) {
     c.options.normalized = false, c.n = {}, c.options.log_decay_channels = channels;
     c.gradients.dlog_decay_channels = c.dk.view<4>().sliced(3, 0, 7);
-  }),
-      {"dlog_decay_channels", "[2, 2, 5, 7]", "[2, 2, 5, 8]"});
-  expect_parts(forward_text<UnsupportedError>(
-                   [](Call& c) { c.options.causal = false, c.options.form = LinearForm::kRecurrent; }),
-      {"kRecurrent", "causal"});
+  });
+  forward_refuses<UnsupportedError>(
+      {"kRecurrent", "causal"}, [](Call& c) { c.options.causal = false, c.options.form = LinearForm::kRecurrent; });
 }
 
 TEST(LinearErrors, OutputsShareNoElement) {
-  expect_parts(forward_text<ShapeError>([](Call& c) {
+  forward_refuses<ShapeError>({"final.kv", "final.z", "share no element"}, [](Call& c) {
     c.final = {.kv = c.kv, .z = View<float, 3>(c.kv.data(), {2, 2, 8})};
-  }),
-      {"final.kv", "final.z", "share no element"});
+  });
   Call call;  // in place is allowed, half in place is not
   call.final = {.kv = call.kv, .z = call.z};
   call.options.initial = {.kv = call.kv, .z = call.z};
@@ -165,10 +132,9 @@ TEST(LinearErrors, OutputsShareNoElement) {
   call.final.kv = View<float, 4>(longer.data(), {2, 2, 8, 6}, {108, 54, 6, 1});
   call.options.initial.kv = View<const float, 4>(longer.data() + 6, {2, 2, 8, 6}, {108, 54, 6, 1});
   expect_parts(text_of<ShapeError>([&] { call.forward(); }), {"final.kv", "initial.kv"});
-  expect_parts(backward_text<ShapeError>([](Call& c) {
+  backward_refuses<ShapeError>({"dq", "share no element"}, [](Call& c) {
     c.gradients.dq = View<float, 4>(c.q.data(), {2, 4, 5, 8});
-  }),
-      {"dq", "share no element"});
+  });
 }
 
 TEST(LinearMemory, NothingIsAllocatedAfterTheFirstCall) {
@@ -177,15 +143,11 @@ TEST(LinearMemory, NothingIsAllocatedAfterTheFirstCall) {
   call.gradients.dlog_decay = View<float, 3>(call.z.data(), {2, 2, 5});
   Context context({.threads = 2});
   context.impl().region_flops = 0;
-  const auto both = [&] {
+  expect_no_allocation_after_the_first(context, [&] {
     linear_attention_forward(call.q, call.k, call.v, call.out, call.n, call.options, {}, context);
     linear_attention_backward(call.q, call.k, call.v, call.out, View<const float, 3>(call.n), call.dout, call.gradients,
         call.options, context);
-  };
-  both();
-  const long before = allocations.load();
-  for (int repeat = 0; repeat < 5; ++repeat) both();
-  EXPECT_EQ(allocations.load(), before);
+  });
 }
 
 TEST(LinearMemory, ForwardHoldsLittleAtAnyLength) {

@@ -20,15 +20,9 @@ template <class N> Tensor<N> reduced(const Tensor<N>& rows, const Tensor<N>& lik
   };
   const View<const N, 4> from(rows.data(), four(rows));
   const View<N, 4> to(sum.data(), four(sum));
-  for (Index b = 0; b < from.size(0); ++b) {
-    for (Index g = 0; g < from.size(1); ++g) {
-      for (Index t = 0; t < from.size(2); ++t) {
-        for (Index f = 0; f < from.size(3); ++f) {
-          to(to.size(0) > 1 ? b : 0, to.size(1) > 1 ? g : 0, to.size(2) > 1 ? t : 0, f) += from(b, g, t, f);
-        }
-      }
-    }
-  }
+  for_each_index(from.sizes(), [&](Index b, Index g, Index t, Index f) {
+    to(to.size(0) > 1 ? b : 0, to.size(1) > 1 ? g : 0, to.size(2) > 1 ? t : 0, f) += from(b, g, t, f);
+  });
   return sum;
 }
 

@@ -1,5 +1,5 @@
 // Rotary positions against a rotation in long double, element by element: forward, backward, in place. Not: what
-// frequencies a scaling must give (rotary_test.cc and the golden files).
+// frequencies a scaling must give (rotary_test.cc).
 #pragma once
 
 #include "qkv/rotary.h"
