@@ -138,9 +138,7 @@ TEST(Memory, OfSecondOrderIsFiveNumbersARow) {
   context.trim();
   second_order(t, options, context);
   EXPECT_LE(context.scratch_bytes(), 2 * kThreadBytes + 5 * sizeof(float) * length + 65536);
-  const long before = allocations.load();
-  second_order(t, options, context);
-  EXPECT_EQ(allocations.load(), before);
+  expect_no_allocation_after_the_first(context, [&] { second_order(t, options, context); });
   for_each_isa(1, [](Context& one) {
     for (const Index width : {512, 768, 1024}) {
       Tensors<float> wide(1, 130, width);
@@ -183,16 +181,10 @@ TEST(Memory, NothingIsAllocatedAfterTheFirstCall) {
   const AttentionOptions dense{.mask = Mask::drop(kept, MaskAxes::kQk)};
   for (const AttentionOptions* options : {&plain, &modified, &dense}) {
     Context context({.threads = 2});
-    const auto both = [&] {
+    expect_no_allocation_after_the_first(context, [&] {
       t.forward(*options, context);
       t.backward(*options, context);
-    };
-    both();
-    const long before = allocations.load();
-    const std::size_t scratch = context.scratch_bytes();
-    for (int call = 0; call < 5; ++call) both();
-    EXPECT_EQ(allocations.load(), before);
-    EXPECT_EQ(context.scratch_bytes(), scratch);
+    });
   }
 }
 
@@ -202,14 +194,9 @@ TEST(Memory, WeightsOfARaggedBatchAllocateNothingAfterTheFirstCall) {
   Tensor<float> q({100, 2, 32}), k({10100, 1, 32}), out(q.sizes()), lse({100, 2}),
       weights({ragged_weights_count(offsets, 2)});
   Context context({.threads = 2});
-  const auto call = [&] {
-    attention_varlen_forward(q, k, k, {.out = out, .lse = lse, .weights = weights}, offsets, {}, context);
-  };
-  call();
+  expect_no_allocation_after_the_first(context,
+      [&] { attention_varlen_forward(q, k, k, {.out = out, .lse = lse, .weights = weights}, offsets, {}, context); });
   EXPECT_LE(context.scratch_bytes(), 2 * kThreadBytes);
-  const long before = allocations.load();
-  call();
-  EXPECT_EQ(allocations.load(), before);
 }
 
 /// One token more: append, a call, and now and then a fork that goes its own way.
@@ -228,21 +215,15 @@ TEST(Memory, ACacheAllocatesNothingAfterTheFirstCall) {
     Context context({.threads = 2});
     const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight)};
     cache.append(prompt, prompt);
-    const auto step = [&] {
+    expect_no_allocation_after_the_first(context, [&] {
       const Index fork = cache.fork(0);
       cache.free(fork);
       cache.append(rows, rows);
       attention_forward(q, cache.key_value(), {.out = out}, options, context);
       attention_forward(many, cache.key_value(), {.out = many_out}, options, context);
       cache.truncate(1, cache.length(1) - 1);
-    };
-    step();
-    const long before = allocations.load();
-    const std::size_t scratch = context.scratch_bytes();
-    EXPECT_LE(scratch, 2 * kThreadBytes);
-    for (int call = 0; call < 20; ++call) step();
-    EXPECT_EQ(allocations.load(), before);
-    EXPECT_EQ(context.scratch_bytes(), scratch);
+    });
+    EXPECT_LE(context.scratch_bytes(), 2 * kThreadBytes);
   }
 }
 
@@ -254,15 +235,11 @@ TEST(Memory, AMergeAllocatesNothingAfterTheFirstCall) {
   const std::array<View<float, 4>, 2> douts = {da, db};
   const std::array<View<float, 3>, 2> dlses = {dla, dlb};
   for_each_isa(2, [&](Context& context) {
-    const auto call = [&] {
+    expect_no_allocation_after_the_first(context, [&] {
       merge_attention(outs, lses, out, lse, context);
       merge_attention_backward(outs, lses, View<const float, 4>(out), View<const float, 3>(lse),
           View<const float, 4>(out), {}, douts, dlses, context);
-    };
-    call();
-    const long before = allocations.load();
-    for (int n = 0; n < 5; ++n) call();
-    EXPECT_EQ(allocations.load(), before);
+    });
   });
 }
 
@@ -272,12 +249,7 @@ TEST(Memory, ALookAllocatesNothingAfterItsFirstCall) {
   const Capture what{.rows = {5}, .top_k = 4, .statistics = true, .column_mass = true, .map_rows = 8, .map_columns = 9};
   CaptureResult found;
   const AttentionOptions options{.mask = Mask::causal(), .capture = {what, found}};
-  t.forward(options, context);
-  const long before = allocations.load();
-  const std::size_t scratch = context.scratch_bytes();
-  for (int call = 0; call < 5; ++call) t.forward(options, context);
-  EXPECT_EQ(allocations.load(), before);
-  EXPECT_EQ(context.scratch_bytes(), scratch);
+  expect_no_allocation_after_the_first(context, [&] { t.forward(options, context); });
 }
 
 TEST(Memory, StatisticsTakeAFewRowsOfNumbersAtLength65536) {

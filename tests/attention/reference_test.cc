@@ -1,11 +1,9 @@
-// The oracle itself: its gradients against finite differences in long double, its dropout against published words of
-// Philox.
+// The oracle itself: its gradients against finite differences in long double, its rules.
 #include <gtest/gtest.h>
 
 #include "reference/attention.h"
 #include "support/checks/difference.h"
 #include "support/checks/expect.h"
-#include "support/philox.h"
 
 namespace qkv::test {
 namespace {
@@ -81,16 +79,6 @@ TEST(Reference, ANanOrInfiniteScoreGivesNan) {
     const reference::Forward<double> forward = input.forward();
     for (Index n = 0; n < 6; ++n) EXPECT_EQ(std::isnan(forward.out.data()[n]), n / 2 == 1) << n;
   }
-}
-
-// The known answers of the authors' Random123 library, kat_vectors, philox4x32 with 10 rounds.
-TEST(Reference, PhiloxKnownAnswers) {
-  EXPECT_EQ(philox({0, 0, 0, 0}, 0), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
-  const std::uint32_t ones = 0xffffffff;
-  EXPECT_EQ(
-      philox({ones, ones, ones, ones}, ~std::uint64_t{0}), (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
-  EXPECT_EQ(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0x299f31d0a4093822),
-      (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
 /// The check behind every result: a bound that is NaN decides nothing, so it fails.

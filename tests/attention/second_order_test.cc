@@ -78,7 +78,8 @@ reference::Forward<Real> moved_forward(SecondInput<Real>& input, Real step) {
 TEST(SecondOrder, TheReferencesForwardModeIsAFiniteDifference) {
   for (const AttentionCase& each : small_cases()) {
     SCOPED_TRACE(each.name());
-    const SecondProblem<double> problem(each);
+    const Problem<double> first(each);
+    const SecondProblem<double> problem(first);
     SecondInput<Real> input = problem.reference_input<Real>();
     const reference::Jvp<Real> rates = input.jvp();
     const reference::Forward<Real> above = moved_forward(input, kStep), below = moved_forward(input, -2 * kStep);
@@ -97,7 +98,8 @@ TEST(SecondOrder, TheReferencesForwardModeIsAFiniteDifference) {
 TEST(SecondOrder, TheReferencesDoubleBackwardIsAFiniteDifference) {
   for (const AttentionCase& each : small_cases()) {
     SCOPED_TRACE(each.name());
-    const SecondProblem<double> problem(each);
+    const Problem<double> first(each);
+    const SecondProblem<double> problem(first);
     SecondInput<Real> input = problem.reference_input<Real>();
     const reference::DoubleBackward<Real> exact = input.double_backward();
     const reference::Jvp<Real> rates = input.jvp();  // bounds take one for the other
@@ -164,8 +166,9 @@ TYPED_TEST(SecondOrderBits, NanReachesWhatTheReferenceSays) {
   using T = TypeParam;
   for (int part = 0; part < 7; ++part) {
     for (const Index row : {3, 139}) {
-      SecondProblem<T> problem(
+      const Problem<T> first(
           {.q_len = 140, .kv_len = 140, .head_dim = 20, .v_head_dim = 9, .mask = MaskKind::kCausal, .seed = 5});
+      const SecondProblem<T> problem(first);
       const View<T, 4> places[] = {problem.first.q(), problem.first.k(), problem.first.v(), problem.first.dout.view,
           problem.moved.views[0], problem.moved.views[1], problem.moved.views[2]};
       places[part](0, 0, row, 5) = kQuietNan<T>;
@@ -184,7 +187,7 @@ TYPED_TEST(SecondOrderBits, NanReachesWhatTheReferenceSays) {
 /// <u, backward(dout, dlse)> = <jvp(u), (dout, dlse)> in f64, on sizes that take many tiles.
 TEST(SecondOrder, ForwardModeIsTheTransposeOfBackward) {
   for (const MaskKind mask : {MaskKind::kNone, MaskKind::kCausalBottomRight, MaskKind::kWindow}) {
-    const SecondProblem<double> problem({.batch = 2,
+    const Problem<double> p({.batch = 2,
         .num_heads = 4,
         .num_kv_heads = 2,
         .q_len = 300,
@@ -196,7 +199,7 @@ TEST(SecondOrder, ForwardModeIsTheTransposeOfBackward) {
         .softcap = 5,
         .dropout = 0.1,
         .seed = 10});
-    const Problem<double>& p = problem.first;
+    const SecondProblem<double> problem(p);
     for_each_isa(2, [&](Context& context) {
       SecondResult<double> result(problem);
       result.run(problem, context);

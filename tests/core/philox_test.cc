@@ -1,5 +1,5 @@
-// Philox against the vectors that its authors publish with Random123, dropout's rule against its text, Random's
-// distributions.
+// Philox against the vectors that its authors publish with Random123, Random's distributions. Dropout's rule:
+// attention/dropout_test.cc.
 #include "core/philox.h"
 
 #include <gtest/gtest.h>
@@ -47,32 +47,6 @@ TEST(DropoutThreshold, RefusesWhatCanNotBe) {
   }
   EXPECT_EQ(qkv::test::text_of<qkv::OptionError>([] { qkv::dropout_threshold(1.5, "attention_forward"); }),
       "[attention_forward] dropout p must be in [0, 1]: got 1.5");
-}
-
-// The contract's rule, element by element, on counters that wrap.
-TEST(DropoutFactors, FollowTheContract) {
-  const Dropout dropout{.p = 0.3, .seed = 0x123456789ABCDEF0, .training = true, .first_sequence = (Index{1} << 31) - 1};
-  const Index batch = 2, num_heads = 3, q_len = 5, kv_len = 19;
-  qkv::Tensor<float> factors({batch, num_heads, q_len, kv_len});
-  qkv::dropout_factors(dropout, factors);
-  const double t = std::round(dropout.p * 65536);
-  const auto at = factors.view<4>();
-  for (Index b = 0; b < batch; ++b) {
-    for (Index h = 0; h < num_heads; ++h) {
-      for (Index i = 0; i < q_len; ++i) {
-        for (Index j = 0; j < kv_len; ++j) {
-          const Index sequence_head = ((dropout.first_sequence + b) * num_heads + h) % (Index{1} << 32);
-          const PhiloxWords words = qkv::philox4x32({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(j / 8),
-                                                        static_cast<std::uint32_t>(sequence_head), 0},
-              {0x9ABCDEF0, 0x12345678});
-          const std::uint32_t word = words[static_cast<std::size_t>(j % 8 / 2)];
-          const std::uint32_t half = j % 2 == 0 ? word & 0xFFFF : word >> 16;
-          const double expected = half < t ? 0 : 65536 / (65536 - t);
-          ASSERT_EQ(at(b, h, i, j), static_cast<float>(expected)) << b << ' ' << h << ' ' << i << ' ' << j;
-        }
-      }
-    }
-  }
 }
 
 TEST(DropoutFactors, OneSequenceAloneRepeatsItsPlace) {

@@ -21,23 +21,6 @@ template <class N> struct LinearReferenceInput {
   }
 };
 
-template <class N, class T, int Rank> Tensor<N> lift(const View<T, Rank>& view) {
-  Tensor<N> to(std::vector<Index>(view.sizes().begin(), view.sizes().end()));
-  Index n = 0;
-  if constexpr (Rank == 4) {
-    for (Index a = 0; a < view.size(0); ++a) {
-      for (Index b = 0; b < view.size(1); ++b) {
-        for (Index c = 0; c < view.size(2); ++c) {
-          for (Index d = 0; d < view.size(3); ++d) to.data()[n++] = N(view(a, b, c, d));
-        }
-      }
-    }
-  } else {
-    for (n = 0; n < view.count(); ++n) to.data()[n] = N(view.data()[n]);  // contiguous
-  }
-  return to;
-}
-
 template <class T> struct LinearProblem {
   LinearCase c;
   Triple<T> qkv;
@@ -99,9 +82,9 @@ template <class T> struct LinearProblem {
   }
 
   template <class N> LinearReferenceInput<N> reference_input() const {
-    LinearReferenceInput<N> in{lift<N>(q()), lift<N>(k()), lift<N>(v()), lift<N>(dout.view), copy<N, 2>(features),
-        copy<N, 3>(log_decay), copy<N, 4>(channels), copy<N, 3>(beta), copy<N, 4>(kv), copy<N, 3>(z), copy<N, 4>(dkv),
-        copy<N, 3>(dz), {}};
+    LinearReferenceInput<N> in{copy_as<N>(q()), copy_as<N>(k()), copy_as<N>(v()), copy_as<N>(dout.view),
+        converted<N>(features), converted<N>(log_decay), converted<N>(channels), converted<N>(beta), converted<N>(kv),
+        converted<N>(z), converted<N>(dkv), converted<N>(dz), {}};
     auto& o = in.options;
     o.map = c.map, o.causal = c.causal(), o.normalized = c.normalized, o.scale = options.scale;
     if (features.data() != nullptr) o.features = in.features;
@@ -114,10 +97,6 @@ template <class T> struct LinearProblem {
   }
 
  private:
-  template <class N, int Rank> static Tensor<N> copy(const Tensor<T>& tensor) {
-    return tensor.data() == nullptr ? Tensor<N>() : lift<N>(tensor.template view<Rank>());
-  }
-
   void make_decay(Random& random) {
     const bool of_heads = c.order == Order::kCausalHeadDecay || c.order == Order::kHeadChannels;
     std::vector<Index> sizes{of_heads ? 1 : c.batch, c.num_kv_heads, of_heads ? 1 : c.kv_len};
@@ -141,15 +120,9 @@ template <class T> struct LinearProblem {
   }
 
   static void fill(const View<T, 4>& view, Random& random, double size, bool positive) {
-    for (Index b = 0; b < view.size(0); ++b) {
-      for (Index h = 0; h < view.size(1); ++h) {
-        for (Index t = 0; t < view.size(2); ++t) {
-          for (Index n = 0; n < view.size(3); ++n) {
-            view(b, h, t, n) = static_cast<T>(size * (positive ? 0.1 + random.unit() : random.symmetric()));
-          }
-        }
-      }
-    }
+    for_each_index(view.sizes(), [&](Index b, Index h, Index t, Index n) {
+      view(b, h, t, n) = static_cast<T>(size * (positive ? 0.1 + random.unit() : random.symmetric()));
+    });
   }
 };
 

@@ -12,15 +12,6 @@ namespace {
 
 using test::random_tensor;
 
-void expect_no_allocation_after_the_first(Context& context, const std::function<void()>& call) {
-  call();
-  const long before = allocations.load();
-  const std::size_t scratch = context.scratch_bytes();
-  for (int repeat = 0; repeat < 4; ++repeat) call();
-  EXPECT_EQ(allocations.load(), before);
-  EXPECT_EQ(context.scratch_bytes(), scratch);
-}
-
 TEST(Memory, RaggedBatchesAllocateNothingAfterTheFirstCall) {
   const std::vector<Index> offsets{0, 70, 70, 71, 400, 403}, kv_offsets{0, 70, 75, 600, 900, 1000};
   const Tensor<float> q = random_tensor({403, 4, 16}, 1), k = random_tensor({1000, 2, 16}, 2),

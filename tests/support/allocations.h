@@ -2,9 +2,13 @@
 // included by one file of a program.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <new>
+
+#include "qkv/context.h"
 
 namespace {
 std::atomic<long> allocations{0};
@@ -18,6 +22,17 @@ class [[maybe_unused]] FailingAllocations {
   FailingAllocations(const FailingAllocations&) = delete;
   FailingAllocations& operator=(const FailingAllocations&) = delete;
 };
+
+/// After its first time a call allocates nothing.
+template <class Call>
+[[maybe_unused]] void expect_no_allocation_after_the_first(qkv::Context& context, const Call& call) {
+  call();
+  const long before = allocations.load();
+  const std::size_t scratch = context.scratch_bytes();
+  for (int repeat = 0; repeat < 4; ++repeat) call();
+  EXPECT_EQ(allocations.load(), before);
+  EXPECT_EQ(context.scratch_bytes(), scratch);
+}
 }  // namespace
 
 // GCC 12 sees through operator new and takes malloc and free for a mismatched pair.

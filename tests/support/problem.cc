@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/cases/listed_case.h"
+#include "support/checks/bounds.h"
 #include "support/philox.h"
 #include "support/random.h"
 
@@ -18,12 +19,6 @@ namespace {
 
 template <class E, class F> void for_each(const View<E, 4>& view, F&& visit) {
   for_each_index(view.sizes(), [&](Index b, Index h, Index t, Index n) { visit(view(b, h, t, n), b, h, t); });
-}
-
-template <class C, class Sum> Tensor<C> rounded_as(const Tensor<Sum>& values) {
-  Tensor<C> copy(values.sizes());
-  std::ranges::transform(values.span(), copy.data(), [](Sum x) { return static_cast<C>(x); });
-  return copy;
 }
 
 /// The function's value for each pair (b, h, i, j), computed once: the oracle asks for it several times. None stays
@@ -88,11 +83,11 @@ template <class T> template <class C> ReferenceInput<C> Problem<T>::reference_in
     input.options.bias = input.bias;
   }
   if (sinks.data() != nullptr) {
-    input.sinks = rounded_as<C>(sinks);
+    input.sinks = converted<C>(sinks);
     input.options.sinks = input.sinks;
   }
   if (position_table.data() != nullptr) {
-    input.position_table = rounded_as<C>(position_table);
+    input.position_table = converted<C>(position_table);
     input.options.position_table = input.position_table;
     const Index offset = options.position_bias.align() == Align::kBottomRight ? c.kv_len - c.q_len : 0;
     input.options.position_row = [kind = c.position, offset](
@@ -252,21 +247,11 @@ template <class T> void Result<T>::run(const Problem<T>& problem, Context& conte
   run_backward(problem, context);
 }
 
-template struct Problem<float>;
-template struct Problem<double>;
-template struct Problem<BFloat16>;
-template struct Problem<Float16>;
-template struct Result<float>;
-template struct Result<double>;
-template struct Result<BFloat16>;
-template struct Result<Float16>;
-template ReferenceInput<float> Problem<float>::reference_input<float>() const;
-template ReferenceInput<double> Problem<float>::reference_input<double>() const;
-template ReferenceInput<double> Problem<double>::reference_input<double>() const;
-template ReferenceInput<long double> Problem<double>::reference_input<long double>() const;
-template ReferenceInput<float> Problem<BFloat16>::reference_input<float>() const;
-template ReferenceInput<double> Problem<BFloat16>::reference_input<double>() const;
-template ReferenceInput<float> Problem<Float16>::reference_input<float>() const;
-template ReferenceInput<double> Problem<Float16>::reference_input<double>() const;
+#define QKV_TEST_PROBLEM(T)                                                                    \
+  template struct Problem<T>;                                                                  \
+  template struct Result<T>;                                                                   \
+  template ReferenceInput<Accumulator<T>> Problem<T>::reference_input<Accumulator<T>>() const; \
+  template ReferenceInput<Wider<T>> Problem<T>::reference_input<Wider<T>>() const;
+QKV_TEST_TYPES(QKV_TEST_PROBLEM)
 
 }  // namespace qkv::test

@@ -62,21 +62,11 @@ template <class T> bool Triple<T>::sentinels_intact() const {
   return intact;
 }
 
-template class Storage<float>;
-template class Storage<double>;
-template class Storage<BFloat16>;
-template class Storage<Float16>;
-template struct Placed<float>;
-template struct Placed<double>;
-template struct Placed<BFloat16>;
-template struct Placed<Float16>;
-template struct Packed<float>;
-template struct Packed<double>;
-template struct Packed<BFloat16>;
-template struct Packed<Float16>;
-template struct Triple<float>;
-template struct Triple<double>;
-template struct Triple<BFloat16>;
-template struct Triple<Float16>;
+#define QKV_TEST_STORAGE(T)  \
+  template class Storage<T>; \
+  template struct Placed<T>; \
+  template struct Packed<T>; \
+  template struct Triple<T>;
+QKV_TEST_TYPES(QKV_TEST_STORAGE)
 
 }  // namespace qkv::test

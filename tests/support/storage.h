@@ -1,6 +1,7 @@
 // Memory for test tensors in awkward layouts, with sentinels wherever no tensor lies.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -42,6 +43,9 @@ enum class Layout {
   kMisaligned,  ///< [B, H, T, D] one element off alignment
   kPaddedRows   ///< [B, H, T, D] with five unused elements after each row
 };
+
+/// One line for each type that tests are instantiated for: QKV_TEST_TYPES(M) is M(float) M(double) ..
+#define QKV_TEST_TYPES(M) M(float) M(double) M(BFloat16) M(Float16)
 
 inline constexpr std::array kLayoutNames = {"bhtd", "bthd", "packed", "misaligned", "padded"};
 
@@ -107,13 +111,14 @@ template <class T> struct Triple {
   bool sentinels_intact() const;
 };
 
-/// The same numbers as doubles; empty stays empty.
-template <class From> Tensor<double> widened(const Tensor<From>& from) {
+/// The same numbers in another type; empty stays empty.
+template <class To, class From> Tensor<To> converted(const Tensor<From>& from) {
   if (from.rank() == 0) return {};
-  Tensor<double> to(from.sizes());
-  for (Index n = 0; n < from.count(); ++n) to.data()[n] = number_as<double>(from.data()[n]);
+  Tensor<To> to(from.sizes());
+  std::ranges::transform(from.span(), to.data(), [](From x) { return number_as<To>(x); });
   return to;
 }
+template <class From> Tensor<double> widened(const Tensor<From>& from) { return converted<double>(from); }
 
 /// The elements of a view as a contiguous tensor of another type.
 template <class To, class From, int Rank> Tensor<To> copy_as(const View<From, Rank>& view) {

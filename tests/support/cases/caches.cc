@@ -53,20 +53,10 @@ KVCache cache_of(CacheKind kind, CacheStorage storage, const View<T, 4>& k, cons
   return cache;
 }
 
-template void fill_cache<float>(
-    KVCache&, const View<float, 4>&, const View<float, 4>&, const std::vector<Index>&, std::uint64_t, Index);
-template void fill_cache<double>(
-    KVCache&, const View<double, 4>&, const View<double, 4>&, const std::vector<Index>&, std::uint64_t, Index);
-template void fill_cache<BFloat16>(
-    KVCache&, const View<BFloat16, 4>&, const View<BFloat16, 4>&, const std::vector<Index>&, std::uint64_t, Index);
-template void fill_cache<Float16>(
-    KVCache&, const View<Float16, 4>&, const View<Float16, 4>&, const std::vector<Index>&, std::uint64_t, Index);
-template KVCache cache_of<float>(CacheKind, CacheStorage, const View<float, 4>&, const View<float, 4>&, std::uint64_t);
-template KVCache cache_of<double>(
-    CacheKind, CacheStorage, const View<double, 4>&, const View<double, 4>&, std::uint64_t);
-template KVCache cache_of<BFloat16>(
-    CacheKind, CacheStorage, const View<BFloat16, 4>&, const View<BFloat16, 4>&, std::uint64_t);
-template KVCache cache_of<Float16>(
-    CacheKind, CacheStorage, const View<Float16, 4>&, const View<Float16, 4>&, std::uint64_t);
+#define QKV_TEST_CACHES(T)                                                                              \
+  template void fill_cache<T>(                                                                          \
+      KVCache&, const View<T, 4>&, const View<T, 4>&, const std::vector<Index>&, std::uint64_t, Index); \
+  template KVCache cache_of<T>(CacheKind, CacheStorage, const View<T, 4>&, const View<T, 4>&, std::uint64_t);
+QKV_TEST_TYPES(QKV_TEST_CACHES)
 
 }  // namespace qkv::test

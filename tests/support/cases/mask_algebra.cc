@@ -4,27 +4,34 @@
 
 namespace qkv::test {
 
-MaskCase both(MaskCase a, const MaskCase& b) {
+namespace {
+
+/// `mask` of two, whose pairs are join(of one, of the other).
+template <class Join> MaskCase joined(const Mask& mask, MaskCase a, const MaskCase& b, Join join) {
   a.borrowed.insert(a.borrowed.end(), b.borrowed.begin(), b.borrowed.end());
   for (const auto& dense : {a.dense, b.dense}) a.borrowed.push_back(dense);
-  return {a.mask & b.mask,
-      [x = a.keep, y = b.keep](Index s, Index h, Index i, Index j) { return x(s, h, i, j) && y(s, h, i, j); }, nullptr,
-      a.borrowed};
+  return {mask,
+      [x = a.keep, y = b.keep, join](Index s, Index h, Index i, Index j) { return join(x(s, h, i, j), y(s, h, i, j)); },
+      nullptr, a.borrowed};
 }
 
-MaskCase either(MaskCase a, const MaskCase& b) {
-  a.borrowed.insert(a.borrowed.end(), b.borrowed.begin(), b.borrowed.end());
-  for (const auto& dense : {a.dense, b.dense}) a.borrowed.push_back(dense);
-  return {a.mask | b.mask,
-      [x = a.keep, y = b.keep](Index s, Index h, Index i, Index j) { return x(s, h, i, j) || y(s, h, i, j); }, nullptr,
-      a.borrowed};
+}  // namespace
+
+MaskCase both(const MaskCase& a, const MaskCase& b) { return joined(a.mask & b.mask, a, b, std::logical_and<>()); }
+MaskCase either(const MaskCase& a, const MaskCase& b) { return joined(a.mask | b.mask, a, b, std::logical_or<>()); }
+
+reference::Keep window_keep(Index left, Index right, std::vector<Index> offsets) {
+  return [=](Index b, Index, Index i, Index j) {
+    const Index c = i + offsets[static_cast<std::size_t>(b)];
+    return (left == -1 || j >= c - left) && (right == -1 || j <= c + right);
+  };
 }
 
 MaskCase MaskMaker::expression(int depth) {
   if (depth == 0 || random_.below(4) == 0) return leaf(static_cast<LeafKind>(random_.below(kNumLeaves)));
-  MaskCase left = expression(depth - 1);
+  const MaskCase left = expression(depth - 1);
   const MaskCase right = expression(depth - 1);
-  return random_.below(2) == 0 ? both(std::move(left), right) : either(std::move(left), right);
+  return random_.below(2) == 0 ? both(left, right) : either(left, right);
 }
 
 MaskCase MaskMaker::leaf(LeafKind kind) {
@@ -40,12 +47,12 @@ MaskCase MaskMaker::leaf(LeafKind kind) {
     case LeafKind::kWindow: {
       const auto [align, offset] = alignment();
       const Index left = reach(), right = reach();
-      return {Mask::window(left, right, align), window(left, right, std::vector<Index>(count(batch_), offset))};
+      return {Mask::window(left, right, align), window_keep(left, right, std::vector<Index>(count(batch_), offset))};
     }
     case LeafKind::kWindowOffsets: {
       const std::vector<Index> offsets = each([&] { return any_offset(); });
       const Index left = reach(), right = reach();
-      return {Mask::window(left, right, offsets), window(left, right, offsets)};
+      return {Mask::window(left, right, offsets), window_keep(left, right, offsets)};
     }
     case LeafKind::kDilated: {
       const auto [align, offset] = alignment();
@@ -122,13 +129,6 @@ std::pair<Align, Index> MaskMaker::alignment() {
   if (q_len_ == kv_len_ && random_.below(2) == 0) return {Align::kSquare, 0};
   if (!lengths_ && random_.below(2) == 0) return {Align::kBottomRight, kv_len_ - q_len_};
   return {Align::kTopLeft, 0};
-}
-
-reference::Keep MaskMaker::window(Index left, Index right, std::vector<Index> offsets) {
-  return [=](Index b, Index, Index i, Index j) {
-    const Index c = i + at(offsets, b);
-    return (left == -1 || j >= c - left) && (right == -1 || j <= c + right);
-  };
 }
 
 std::vector<Index> MaskMaker::positions(Index length) {

@@ -25,8 +25,10 @@ struct MaskCase {
 };
 
 /// Pairs that both keep, and that either keeps.
-MaskCase both(MaskCase a, const MaskCase& b);
-MaskCase either(MaskCase a, const MaskCase& b);
+MaskCase both(const MaskCase& a, const MaskCase& b);
+MaskCase either(const MaskCase& a, const MaskCase& b);
+/// keep(b, i, j) = c - left <= j <= c + right with c = i + offsets[b]; -1 is unbounded
+reference::Keep window_keep(Index left, Index right, std::vector<Index> offsets);
 
 enum class LeafKind {
   kCausal,
@@ -78,7 +80,6 @@ class MaskMaker {
   Index any_offset() { return random_.below(q_len_ + kv_len_ + 3) - q_len_ - 1; }
   Index reach() { return random_.below(3) == 0 ? -1 : random_.below(90); }
   std::pair<Align, Index> alignment();
-  static reference::Keep window(Index left, Index right, std::vector<Index> offsets);
   std::vector<Index> positions(Index length);
 
   /// `cuts` + 1 ascending values from 0 to length; equal ones where a document is empty.

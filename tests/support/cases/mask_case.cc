@@ -16,14 +16,6 @@ MaskCase causal(const std::vector<Index>& offsets) {
       [=](Index b, Index, Index i, Index j) { return j <= i + offsets[static_cast<std::size_t>(b)]; }, nullptr};
 }
 
-/// keep(b, i, j) = c - left <= j <= c + right with c = i + offsets[b]; -1 is unbounded
-reference::Keep window_keep(Index left, Index right, std::vector<Index> offsets) {
-  return [=](Index b, Index, Index i, Index j) {
-    const Index c = i + offsets[static_cast<std::size_t>(b)];
-    return (left == -1 || j >= c - left) && (right == -1 || j <= c + right);
-  };
-}
-
 MaskCase lengths(const std::vector<Index>& key_lengths) {
   return {Mask::key_lengths(std::span<const Index>(key_lengths)),
       [=](Index b, Index, Index, Index j) { return j < key_lengths[static_cast<std::size_t>(b)]; }, nullptr};

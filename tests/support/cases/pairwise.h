@@ -12,14 +12,14 @@ namespace qkv::test {
 /// `counts`: how many values each option has. `legal` says whether a choice of values is a case.
 template <class Number, std::size_t kOptions, class Legal> std::vector<std::array<Number, kOptions>> pairwise_choices(
     const std::array<Number, kOptions>& counts, std::uint64_t seed, const Legal& legal) {
-  using Choice = std::array<Number, kOptions>;
+  using Values = std::array<Number, kOptions>;
   using Pair = std::array<Number, 4>;  // option, value, option, value
   const auto each_pair = [](const auto& visit) {
     for (std::size_t a = 0; a < kOptions; ++a) {
       for (std::size_t b = a + 1; b < kOptions; ++b) visit(a, b);
     }
   };
-  const auto pairs_of = [&](const Choice& choice, const auto& visit) {
+  const auto pairs_of = [&](const Values& choice, const auto& visit) {
     each_pair([&](std::size_t a, std::size_t b) {
       visit(Pair{static_cast<Number>(a), choice[a], static_cast<Number>(b), choice[b]});
     });
@@ -31,13 +31,13 @@ template <class Number, std::size_t kOptions, class Legal> std::vector<std::arra
     }
   });
   Random random(seed);
-  std::vector<Choice> choices;
+  std::vector<Values> choices;
   while (!uncovered.empty()) {
     const Pair wanted = *uncovered.begin();
-    Choice best{};
+    Values best{};
     std::size_t best_gain = 0;
     for (int draw = 0; draw < 60; ++draw) {
-      Choice choice{};
+      Values choice{};
       for (std::size_t n = 0; n < kOptions; ++n)
         choice[n] = static_cast<Number>(random.below(static_cast<Index>(counts[n])));
       choice[static_cast<std::size_t>(wanted[0])] = wanted[1];

@@ -79,17 +79,10 @@ template <class T> testing::AssertionResult within(const Expected<T>& expected, 
                                      << ", ratio " << worst_ratio;
 }
 
-template struct Expected<float>;
-template struct Expected<double>;
-template struct Expected<BFloat16>;
-template struct Expected<Float16>;
-template testing::AssertionResult within<float>(
-    const Expected<float>&, const Tensor<float>&, const std::string&, const std::string&, Worst&);
-template testing::AssertionResult within<double>(
-    const Expected<double>&, const Tensor<double>&, const std::string&, const std::string&, Worst&);
-template testing::AssertionResult within<BFloat16>(
-    const Expected<BFloat16>&, const Tensor<BFloat16>&, const std::string&, const std::string&, Worst&);
-template testing::AssertionResult within<Float16>(
-    const Expected<Float16>&, const Tensor<Float16>&, const std::string&, const std::string&, Worst&);
+#define QKV_TEST_BOUNDS(T)                     \
+  template struct Expected<T>;                 \
+  template testing::AssertionResult within<T>( \
+      const Expected<T>&, const Tensor<T>&, const std::string&, const std::string&, Worst&);
+QKV_TEST_TYPES(QKV_TEST_BOUNDS)
 
 }  // namespace qkv::test

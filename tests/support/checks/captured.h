@@ -120,12 +120,6 @@ template <class C> class Captured {
   std::array<Tensor<C>, kNumStatistics> statistics_;
 };
 
-template <class To, class From> Tensor<To> converted(const Tensor<From>& from) {
-  Tensor<To> to(from.sizes());
-  for (Index n = 0; n < from.count(); ++n) to.data()[n] = static_cast<To>(from.data()[n]);
-  return to;
-}
-
 /// max |naive - exact| over the elements that are not NaN.
 template <class C, class Sum> double largest_error(const Tensor<C>& exact, const Tensor<Sum>& naive) {
   double largest = 0;
@@ -188,33 +182,26 @@ template <class T> class ExpectedCapture {
 template <class Kept> void expect_largest(
     const CaptureResult& found, const CaptureResult& all, const Capture& what, Index num_heads, const Kept& kept) {
   const std::vector<Index> heads = heads_of(what, num_heads);
-  const Tensor<double>& top = found.top_weights;
-  for (Index b = 0; b < top.size(0); ++b) {
-    for (Index n = 0; n < top.size(1); ++n) {
-      for (Index i = 0; i < top.size(2); ++i) {
-        const Index row = (b * top.size(1) + n) * top.size(2) + i, kv_len = all.rows.size(3);
-        const double* w = all.rows.data() + row * kv_len;
-        std::vector<Index> order;
-        bool nan = false;
-        for (Index j = 0; j < kv_len; ++j) {
-          nan |= std::isnan(w[j]);
-          if (kept(b, heads[static_cast<std::size_t>(n)], i, j)) order.push_back(j);
-        }
-        std::ranges::stable_sort(order, [&](Index x, Index y) { return w[x] > w[y]; });
-        for (Index k = 0; k < what.top_k; ++k) {
-          const double value = top.data()[row * what.top_k + k];
-          const Index key = found.top_keys.data()[row * what.top_k + k];
-          if (nan) {
-            ASSERT_TRUE(std::isnan(value) && key == -1) << "row " << i;
-            continue;
-          }
-          const bool there = k < static_cast<Index>(order.size());
-          ASSERT_EQ(key, there ? order[static_cast<std::size_t>(k)] : -1) << "row " << i << " place " << k;
-          ASSERT_EQ(value, there ? w[key] : 0.0) << "row " << i << " place " << k;
-        }
-      }
+  const View<const double, 4> top = found.top_weights, rows = all.rows;
+  const View<const Index, 4> keys = found.top_keys;
+  for_each_index({top.size(0), top.size(1), top.size(2)}, [&](Index b, Index n, Index i) {
+    std::vector<Index> order;
+    bool nan = false;
+    for (Index j = 0; j < rows.size(3); ++j) {
+      nan |= std::isnan(rows(b, n, i, j));
+      if (kept(b, heads[static_cast<std::size_t>(n)], i, j)) order.push_back(j);
     }
-  }
+    std::ranges::stable_sort(order, [&](Index x, Index y) { return rows(b, n, i, x) > rows(b, n, i, y); });
+    for (Index k = 0; k < what.top_k; ++k) {
+      if (nan) {
+        ASSERT_TRUE(std::isnan(top(b, n, i, k)) && keys(b, n, i, k) == -1) << "row " << i;
+        continue;
+      }
+      const Index key = k < std::ssize(order) ? order[static_cast<std::size_t>(k)] : -1;
+      ASSERT_EQ(keys(b, n, i, k), key) << "row " << i << " place " << k;
+      ASSERT_EQ(top(b, n, i, k), key < 0 ? 0.0 : rows(b, n, i, key)) << "row " << i << " place " << k;
+    }
+  });
 }
 
 }  // namespace qkv::test

@@ -54,26 +54,15 @@ template <class C, class Given, class T> Tensor<C> times_gradient(
   Tensor<C> result = weights.clone();
   const View<C, 4> w = result;
   const View<const Given, 4> v = input.v, dout = input.dout;
-  for (Index b = 0; b < w.size(0); ++b) {
-    for (Index h = 0; h < w.size(1); ++h) {
-      const Index g = h / (w.size(1) / v.size(1));
-      for (Index i = 0; i < w.size(2); ++i) {
-        for (Index j = 0; j < w.size(3); ++j) {
-          if (!problem.kept(b, h, i, j)) {
-            w(b, h, i, j) = 0;
-            continue;
-          }
-          C dw = 0;
-          for (Index d = 0; d < v.size(3); ++d) {
-            const C term = static_cast<C>(dout(b, h, i, d)) * static_cast<C>(v(b, g, j, d));
-            dw += absolute ? std::abs(term) : term;
-          }
-          if (input.options.factor) dw *= static_cast<C>(input.options.factor(b, h, i, j));
-          w(b, h, i, j) *= dw;
-        }
-      }
+  for_each_index(w.sizes(), [&](Index b, Index h, Index i, Index j) {
+    C dw = 0;
+    for (Index d = 0; d < v.size(3); ++d) {
+      const C term = static_cast<C>(dout(b, h, i, d)) * static_cast<C>(v(b, h / (w.size(1) / v.size(1)), j, d));
+      dw += absolute ? std::abs(term) : term;
     }
-  }
+    if (input.options.factor) dw *= static_cast<C>(input.options.factor(b, h, i, j));
+    w(b, h, i, j) = problem.kept(b, h, i, j) ? w(b, h, i, j) * dw : 0;
+  });
   return result;
 }
 
@@ -83,29 +72,24 @@ template <class T, class Kept> void expect_largest_key(const Expected<Accumulato
   const std::vector<Index> heads = heads_of(what, num_heads);
   const Tensor<Index>& keys = found.statistics.max_key;
   const View<const Wider<T>, 4> exact = weights.exact;
-  for (Index b = 0; b < keys.size(0); ++b) {
-    for (Index n = 0; n < keys.size(1); ++n) {
-      for (Index i = 0; i < keys.size(2); ++i) {
-        const Index key = keys.data()[(b * keys.size(1) + n) * keys.size(2) + i];
-        const Index h = heads[static_cast<std::size_t>(n)],
-                    row = ((b * num_heads + h) * keys.size(2) + i) * exact.size(3);
-        Index largest = -1;
-        bool nan = false;
-        for (Index j = 0; j < exact.size(3); ++j) {
-          nan |= std::isnan(exact(b, h, i, j));
-          if (kept(b, h, i, j) && (largest < 0 || exact(b, h, i, j) > exact(b, h, i, largest))) largest = j;
-        }
-        if (nan || largest < 0) {
-          ASSERT_EQ(key, -1);
-          continue;
-        }
-        ASSERT_GE(key, 0);
-        const auto bound = [&](Index j) { return weights.bounds[static_cast<std::size_t>(row + j)]; };
-        ASSERT_GE(static_cast<double>(exact(b, h, i, key)),
-            static_cast<double>(exact(b, h, i, largest)) - bound(key) - bound(largest));
-      }
+  for_each_index({keys.size(0), keys.size(1), keys.size(2)}, [&](Index b, Index n, Index i) {
+    const Index key = keys.view<3>()(b, n, i), h = heads[static_cast<std::size_t>(n)],
+                row = ((b * num_heads + h) * keys.size(2) + i) * exact.size(3);
+    Index largest = -1;
+    bool nan = false;
+    for (Index j = 0; j < exact.size(3); ++j) {
+      nan |= std::isnan(exact(b, h, i, j));
+      if (kept(b, h, i, j) && (largest < 0 || exact(b, h, i, j) > exact(b, h, i, largest))) largest = j;
     }
-  }
+    if (nan || largest < 0) {
+      ASSERT_EQ(key, -1);
+      return;
+    }
+    ASSERT_GE(key, 0);
+    const auto bound = [&](Index j) { return weights.bounds[static_cast<std::size_t>(row + j)]; };
+    ASSERT_GE(static_cast<double>(exact(b, h, i, key)),
+        static_cast<double>(exact(b, h, i, largest)) - bound(key) - bound(largest));
+  });
 }
 
 template <class T> void check_capture_forward(AttentionCase each, Worst& worst) {

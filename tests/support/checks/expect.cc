@@ -70,9 +70,7 @@ template <class T> typename View<Accumulator<T>, 4>::Sizes Expectation<T>::bias_
   return problem.bias.is_null() ? typename View<Sum, 4>::Sizes{1, 1, 1, 1} : problem.bias.sizes();
 }
 
-template class Expectation<float>;
-template class Expectation<double>;
-template class Expectation<BFloat16>;
-template class Expectation<Float16>;
+#define QKV_TEST_EXPECTATION(T) template class Expectation<T>;
+QKV_TEST_TYPES(QKV_TEST_EXPECTATION)
 
 }  // namespace qkv::test

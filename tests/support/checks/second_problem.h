@@ -35,67 +35,69 @@ template <class C> struct SecondInput {
 };
 
 template <class T> struct SecondProblem {
-  Problem<T> first;
-  Triple<T> moved;        // tangents of q, k, v, in the case's layout
-  Tensor<T> bias_memory;  // of the bias
-  Tensor<T> sinks_memory, position_memory;
+  const Problem<T>& first;
+  Triple<T> moved;  // tangents of q, k, v, in the case's layout
+  Tensor<T> bias_memory, sinks_memory, position_memory;
   AttentionTangents<T> tangents;
 
-  explicit SecondProblem(const AttentionCase& attention_case)
-      : first(attention_case), moved({first.q().sizes(), first.k().sizes(), first.v().sizes()}, attention_case.layout) {
-    Random random(attention_case.seed + 4711);
-    const auto fill = [&random](const View<T, 4>& view, const View<T, 4>& of) {
-      for_each_index(view.sizes(), [&](Index b, Index h, Index t, Index n) {
-        const T x = static_cast<T>(random.symmetric());
-        // hidden: as wild as what it is the tangent of
-        view(b, h, t, n) = std::isfinite(of(b, h, t, n)) ? x : of(b, h, t, n);
-      });
+  /// Random tangents; hidden: as wild as what they are the tangents of.
+  explicit SecondProblem(const Problem<T>& problem)
+      : SecondProblem(problem, [random = Random(problem.c.seed + 4711)](T of) mutable {
+          const T x = static_cast<T>(random.symmetric());
+          return std::isfinite(of) ? x : of;
+        }) {}
+
+  /// Tangents rate(x) of each number x; borrows the problem.
+  template <class Rate> SecondProblem(const Problem<T>& problem, Rate rate)
+      : first(problem), moved({first.q().sizes(), first.k().sizes(), first.v().sizes()}, problem.c.layout) {
+    const auto fill = [](const View<T, 4>& view, const View<const T, 4>& of, auto&& number) {
+      for_each_index(
+          view.sizes(), [&](Index b, Index h, Index t, Index n) { view(b, h, t, n) = number(of(b, h, t, n)); });
     };
-    fill(moved.views[0], first.q());
-    fill(moved.views[1], first.k());
-    fill(moved.views[2], first.v());
+    const auto shared = [&rate](T x) {  // bias, sinks, table: NaN beside what is -inf
+      const T made = rate(x);
+      return std::isfinite(made) ? made : kQuietNan<T>;
+    };
+    const auto numbers = [&shared](const Tensor<T>& of) {
+      Tensor<T> made(of.sizes());
+      std::ranges::transform(of.span(), made.data(), shared);
+      return made;
+    };
+    fill(moved.views[0], first.q(), rate);
+    fill(moved.views[1], first.k(), rate);
+    fill(moved.views[2], first.v(), rate);
+    const std::uint64_t seed = problem.c.seed,
+                        style = seed % 5;  // some cases leave tangents out; at least one is given
     if (!first.bias.is_null()) {
       bias_memory = Tensor<T>(std::vector<Index>(first.bias.sizes().begin(), first.bias.sizes().end()));
-      const View<T, 4> rates = bias_memory;
-      for_each_index(rates.sizes(), [&](Index b, Index h, Index i, Index j) {
-        const T x = static_cast<T>(random.symmetric());
-        rates(b, h, i, j) = first.bias(b, h, i, j) == -std::numeric_limits<T>::infinity() ? kQuietNan<T> : x;
-      });
+      fill(bias_memory, first.bias, shared);
+      if (style < 4) tangents.bias = bias_memory;
     }
     if (first.sinks.data() != nullptr) {
-      sinks_memory = Tensor<T>(first.sinks.sizes());
-      for (Index h = 0; h < sinks_memory.count(); ++h) {
-        const T x = static_cast<T>(random.symmetric());
-        sinks_memory.data()[h] = std::isfinite(first.sinks.data()[h]) ? x : kQuietNan<T>;
-      }
-      if (attention_case.seed % 4 != 1) tangents.sinks = sinks_memory;
+      sinks_memory = numbers(first.sinks);
+      if (seed % 4 != 1) tangents.sinks = sinks_memory;
     }
     if (first.position_table.data() != nullptr) {
-      position_memory = Tensor<T>(first.position_table.sizes());
-      for (T& rate : position_memory.span()) rate = static_cast<T>(random.symmetric());
-      if (attention_case.seed % 4 != 2) tangents.position_bias = position_memory;
+      position_memory = numbers(first.position_table);
+      if (seed % 4 != 2) tangents.position_bias = position_memory;
     }
-    // Some cases leave tangents out; at least one is given.
-    const std::uint64_t style = attention_case.seed % 5;
     if (style != 2) tangents.q = moved.views[0];
     if (style != 1) tangents.k = moved.views[1];
     if (style == 0 || style > 2) tangents.v = moved.views[2];
-    if (style < 4 && bias_memory.rank() > 0) tangents.bias = bias_memory;
   }
 
   template <class C> SecondInput<C> reference_input() const {
     const auto copy = [](const View<const T, 4>& view) { return view.is_null() ? Tensor<C>() : copy_as<C>(view); };
     SecondInput<C> input{first.template reference_input<C>(), copy(tangents.q), copy(tangents.k), copy(tangents.v),
         copy(tangents.bias), {}};
-    if (!tangents.sinks.is_null()) input.sinks = Tensor<C>(sinks_memory.sizes());
-    for (Index h = 0; h < input.sinks.count(); ++h) input.sinks.data()[h] = static_cast<C>(tangents.sinks(h));
-    if (!tangents.position_bias.is_null()) input.position_table = Tensor<C>(position_memory.sizes());
-    for (Index n = 0; n < input.position_table.count(); ++n) {
-      input.position_table.data()[n] = static_cast<C>(position_memory.data()[n]);
-    }
+    if (!tangents.sinks.is_null()) input.sinks = converted<C>(sinks_memory);
+    if (!tangents.position_bias.is_null()) input.position_table = converted<C>(position_memory);
     return input;
   }
 };
+
+inline constexpr std::array kSecondNames = {
+    "tout", "tlse", "gdout", "gdlse", "gq", "gk", "gv", "gposition", "gsinks", "gbias"};
 
 /// What the library gave, between sentinels.
 template <class T> struct SecondResult {
@@ -126,20 +128,39 @@ template <class T> struct SecondResult {
     return tout.storage.sentinels_intact() && gdout.storage.sentinels_intact() && gradients.sentinels_intact();
   }
 
-  void run(const SecondProblem<T>& problem, Context& context) {
+  /// `asked`: bits of kSecondNames.
+  void run(const SecondProblem<T>& problem, Context& context, unsigned asked = ~0U) {
     const Problem<T>& p = problem.first;
+    const auto of = [asked](unsigned n, const auto& view) {
+      return (asked >> n & 1U) != 0 ? view : std::remove_cvref_t<decltype(view)>();
+    };
     first.run_forward(p, context);
-    attention_jvp(p.q(), p.k(), p.v(), first.lse, problem.tangents, tout.view, tlse, p.options, context);
+    if ((asked & 3) != 0) {
+      attention_jvp(p.q(), p.k(), p.v(), first.lse, problem.tangents, of(0, tout.view), of(1, View<T, 3>(tlse)),
+          p.options, context);
+    }
+    if (asked >> 2 == 0) return;
     AttentionSecondGradients<T> wanted;
-    wanted.gq = gradients.views[0], wanted.gk = gradients.views[1], wanted.gv = gradients.views[2];
-    wanted.gdout = gdout.view;
-    wanted.gdlse = gdlse;
-    if (!p.bias.is_null()) wanted.gbias = gbias;
-    if (p.sinks.data() != nullptr) wanted.gsinks = gsinks;
-    if (p.position_table.data() != nullptr) wanted.gposition_bias = gposition;
+    wanted.gdout = of(2, gdout.view), wanted.gdlse = of(3, View<T, 3>(gdlse));
+    wanted.gq = of(4, gradients.views[0]), wanted.gk = of(5, gradients.views[1]), wanted.gv = of(6, gradients.views[2]);
+    if (p.position_table.data() != nullptr) wanted.gposition_bias = of(7, View<T, 2>(gposition));
+    if (p.sinks.data() != nullptr) wanted.gsinks = of(8, View<T, 1>(gsinks));
+    if (!p.bias.is_null()) wanted.gbias = of(9, View<T, 4>(gbias));
     wanted.dlse = p.dlse;
     attention_double_backward(
         p.q(), p.k(), p.v(), first.out.view, first.lse, p.dout.view, problem.tangents, wanted, p.options, context);
+  }
+
+  /// In the order of the names; those that the problem has not are empty.
+  std::vector<Tensor<T>> outputs() const {
+    std::vector<Tensor<T>> all;
+    all.push_back(copy_as<T>(tout.view));
+    all.push_back(converted<T>(tlse));
+    all.push_back(copy_as<T>(gdout.view));
+    all.push_back(converted<T>(gdlse));
+    for (const View<T, 4>& view : gradients.views) all.push_back(copy_as<T>(view));
+    for (const Tensor<T>* x : {&gposition, &gsinks, &gbias}) all.push_back(converted<T>(*x));
+    return all;
   }
 };
 

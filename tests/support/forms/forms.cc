@@ -232,17 +232,10 @@ template <class T> std::vector<Tensor<double>> outputs_of(const Result<T>& resul
   return all;
 }
 
-template const std::vector<Form<float>>& forms();
-template const std::vector<Form<double>>& forms();
-template const std::vector<Form<BFloat16>>& forms();
-template const std::vector<Form<Float16>>& forms();
 #define QKV_TEST_FORMS(T)                                                                             \
+  template const std::vector<Form<T>>& forms();                                                       \
   template void run_form<T>(const Form<T>&, const Problem<T>&, Result<T>&, unsigned, Context&, bool); \
   template std::vector<Tensor<double>> outputs_of<T>(const Result<T>&);
-QKV_TEST_FORMS(float)
-QKV_TEST_FORMS(double)
-QKV_TEST_FORMS(BFloat16)
-QKV_TEST_FORMS(Float16)
-#undef QKV_TEST_FORMS
+QKV_TEST_TYPES(QKV_TEST_FORMS)
 
 }  // namespace qkv::test

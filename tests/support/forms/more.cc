@@ -1,6 +1,6 @@
 // Forms with outputs of their own: what captures hold; forward mode and double backward.
-#include "qkv/derivatives.h"
 #include "support/checks/captured.h"
+#include "support/checks/second_problem.h"
 #include "support/forms/form.h"
 
 namespace qkv::test {
@@ -26,6 +26,8 @@ template <class T> std::vector<Tensor<double>> captures(const Problem<T>& p, uns
   Capture weights = request(0), gradient = request(5);
   weights.statistics = asks(10, 8);
   gradient.of = CaptureOf::kGradient;
+  gradient.positive = p.c.seed % 3 == 1;
+  gradient.mean_of_heads = p.c.seed % 5 > 2;
   CaptureResult of_weights, of_gradient;
   Result<T> result(p);
   attention_forward(p.q(), p.k(), p.v(), {.out = result.out.view, .lse = result.lse},
@@ -56,72 +58,14 @@ template <class T> std::vector<Tensor<double>> captures(const Problem<T>& p, uns
   return made;
 }
 
-/// sin(3 x): NaN where x is not finite.
-template <class T> void set_tangents(const View<T, 4>& to, const View<const T, 4>& of) {
-  for_each_index(to.sizes(), [&](Index b, Index h, Index t, Index n) {
-    to(b, h, t, n) = number_as<T>(std::sin(3 * number_as<double>(of(b, h, t, n))));
-  });
-}
-template <class T> Tensor<T> tangents_of(const Tensor<T>& x) {
-  if (x.rank() == 0) return {};
-  Tensor<T> made(x.sizes());
-  for (Index n = 0; n < x.count(); ++n) made.data()[n] = std::sin(3 * x.data()[n]);
-  return made;
-}
-
-const std::vector<const char*> kDerivatives = {
-    "tout", "tlse", "gq", "gk", "gv", "gdout", "gdlse", "gbias", "gsinks", "gposition"};
-
+/// Tangents sin(3 x): NaN where x is not finite.
 template <class T> std::vector<Tensor<double>> second(const Problem<T>& p, unsigned asked, Context& context) {
-  const std::array sizes = {p.q().sizes(), p.k().sizes(), p.v().sizes()};
-  const Triple<T> moved(sizes, p.c.layout), gradients(sizes, p.c.layout);
-  const std::array<View<const T, 4>, 3> inputs = {p.q(), p.k(), p.v()};
-  for (std::size_t n = 0; n < 3; ++n) set_tangents(moved.views[n], inputs[n]);
-  AttentionTangents<T> tangents{.q = moved.views[0], .k = moved.views[1], .v = moved.views[2]};
-  const Tensor<T> sinks = tangents_of(p.sinks), position = tangents_of(p.position_table);
-  Tensor<T> bias, gbias, gsinks, gposition;
-  Result<T> result(p);
-  const Placed<T> tout(result.out.view.sizes(), p.c.layout), gdout(result.out.view.sizes(), p.c.layout);
-  Tensor<T> tlse(result.lse.sizes()), gdlse(result.lse.sizes());
-  const auto asks = [asked](unsigned n) { return (asked >> n & 1U) != 0; };
-  AttentionSecondGradients<T> wanted;
-  if (asks(2)) wanted.gq = gradients.views[0];
-  if (asks(3)) wanted.gk = gradients.views[1];
-  if (asks(4)) wanted.gv = gradients.views[2];
-  if (asks(5)) wanted.gdout = gdout.view;
-  if (asks(6)) wanted.gdlse = gdlse;
-  if (!p.bias.is_null()) {
-    bias = Tensor<T>(std::vector<Index>(p.bias.sizes().begin(), p.bias.sizes().end()));
-    gbias = Tensor<T>(bias.sizes());
-    set_tangents<T>(bias.template view<4>(), p.bias);
-    tangents.bias = bias;
-    if (asks(7)) wanted.gbias = gbias;
-  }
-  if (sinks.rank() > 0) {
-    gsinks = Tensor<T>(sinks.sizes());
-    tangents.sinks = sinks;
-    if (asks(8)) wanted.gsinks = gsinks;
-  }
-  if (position.rank() > 0) {
-    gposition = Tensor<T>(position.sizes());
-    tangents.position_bias = position;
-    if (asks(9)) wanted.gposition_bias = gposition;
-  }
-  wanted.dlse = p.dlse;
-  result.run_forward(p, context);
-  if (asks(0)) attention_jvp(p.q(), p.k(), p.v(), result.lse, tangents, tout.view, {}, p.options, context);
-  if (asks(1)) attention_jvp(p.q(), p.k(), p.v(), result.lse, tangents, {}, tlse, p.options, context);
-  if (asked >> 2 != 0) {
-    attention_double_backward(
-        p.q(), p.k(), p.v(), result.out.view, result.lse, p.dout.view, tangents, wanted, p.options, context);
-  }
-  EXPECT_TRUE(tout.storage.sentinels_intact() && gdout.storage.sentinels_intact() && gradients.sentinels_intact());
+  const SecondProblem<T> problem(p, [](T x) { return std::sin(3 * x); });
+  SecondResult<T> result(problem);
+  result.run(problem, context, asked);
+  EXPECT_TRUE(result.sentinels_intact());
   std::vector<Tensor<double>> made;
-  made.push_back(copy_as<double>(tout.view));
-  made.push_back(widened(tlse));
-  for (const View<T, 4>& view : gradients.views) made.push_back(copy_as<double>(view));
-  made.push_back(copy_as<double>(gdout.view));
-  for (const Tensor<T>* x : {&gdlse, &gbias, &gsinks, &gposition}) made.push_back(widened(*x));
+  for (const Tensor<T>& x : result.outputs()) made.push_back(widened(x));
   return made;
 }
 
@@ -167,8 +111,8 @@ template <class T> Form<T> derivatives() {
     c.mod = ModKind::kNone;
     return kIsHalf<T> ? std::nullopt : any(c);
   };
-  Form<T> form{"derivatives", more_bits(kDerivatives.size()), 0, of, dense_forward<T>};
-  form.more_names = kDerivatives;
+  Form<T> form{"derivatives", more_bits(kSecondNames.size()), 0, of, dense_forward<T>};
+  form.more_names = {kSecondNames.begin(), kSecondNames.end()};
   if constexpr (!kIsHalf<T>) form.more = second<T>;
   return form;
 }
@@ -176,10 +120,6 @@ template <class T> Form<T> derivatives() {
 #define QKV_TEST_MORE(T)          \
   template Form<T> captured<T>(); \
   template Form<T> derivatives<T>();
-QKV_TEST_MORE(float)
-QKV_TEST_MORE(double)
-QKV_TEST_MORE(BFloat16)
-QKV_TEST_MORE(Float16)
-#undef QKV_TEST_MORE
+QKV_TEST_TYPES(QKV_TEST_MORE)
 
 }  // namespace qkv::test

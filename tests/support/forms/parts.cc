@@ -160,10 +160,6 @@ template <class T> Form<T> in_heads() {
   template Form<T> in_rows<T>();  \
   template Form<T> in_heads<T>(); \
   template Form<T> in_chunks<T>();
-QKV_TEST_PARTS(float)
-QKV_TEST_PARTS(double)
-QKV_TEST_PARTS(BFloat16)
-QKV_TEST_PARTS(Float16)
-#undef QKV_TEST_PARTS
+QKV_TEST_TYPES(QKV_TEST_PARTS)
 
 }  // namespace qkv::test

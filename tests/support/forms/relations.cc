@@ -337,10 +337,6 @@ template <class T> std::vector<AttentionCase> cases_of(const Form<T>& form, cons
 #define QKV_TEST_RELATIONS(T)                           \
   template const std::vector<Relation<T>>& relations(); \
   template std::vector<AttentionCase> cases_of<T>(const Form<T>&, const Relation<T>&);
-QKV_TEST_RELATIONS(float)
-QKV_TEST_RELATIONS(double)
-QKV_TEST_RELATIONS(BFloat16)
-QKV_TEST_RELATIONS(Float16)
-#undef QKV_TEST_RELATIONS
+QKV_TEST_TYPES(QKV_TEST_RELATIONS)
 
 }  // namespace qkv::test
