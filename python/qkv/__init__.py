@@ -14,42 +14,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ._attention import (
-    Gradients,
-    PositionBias,
-    ScoreMod,
-    attention,
-    attention_backward,
-    attention_plan,
-    attention_weights,
-    dropout_factors,
-    merge_attention,
-    top_keys,
-)
-from ._core import (
-    CacheFullError,
-    Error,
-    FormatError,
-    IoError,
-    OptionError,
-    ShapeError,
-    UnsupportedError,
-    __version__,
-    available_threads,
-    bits,
-    isa,
-    num_threads,
-    set_bits,
-    set_isa,
-    set_num_threads,
-    supported_isas,
-)
-from ._linear import LinearState, linear_attention, linear_attention_backward, random_features
-from .capture import Capture, Captured
-from .kv_cache import KVCache
-from .masks import BlockMap, Mask
-from .rotary import Rotary
-from .varlen import attention_varlen, attention_varlen_backward
+from . import _attention, _linear, capture, kv_cache, masks, rotary, varlen
+from ._attention import *
+from ._core import CacheFullError, Error, FormatError, IoError, OptionError, ShapeError, UnsupportedError, __version__
+from ._core import available_threads, bits, isa, num_threads, set_bits, set_isa, set_num_threads, supported_isas
+from ._linear import *
+from .capture import *
+from .kv_cache import *
+from .masks import *
+from .rotary import *
+from .varlen import *
 
 if TYPE_CHECKING:
     from . import io as io
@@ -67,48 +41,10 @@ _LAZY_MODULES = ("nn", "torch", "jax", "transformers", "lm", "io")
 _LAZY_NAMES = {"AttentionLM": "lm", "judge": "_judge", "plot": "plotting"}
 
 __all__ = [
-    "AttentionLM",
-    "BlockMap",
-    "CacheFullError",
-    "Capture",
-    "Captured",
-    "Error",
-    "FormatError",
-    "Gradients",
-    "IoError",
-    "KVCache",
-    "LinearState",
-    "Mask",
-    "OptionError",
-    "PositionBias",
-    "Rotary",
-    "ScoreMod",
-    "ShapeError",
-    "UnsupportedError",
-    "__version__",
-    "attention",
-    "attention_backward",
-    "attention_plan",
-    "attention_varlen",
-    "attention_varlen_backward",
-    "attention_weights",
-    "available_threads",
-    "bits",
-    "dropout_factors",
-    "isa",
-    "judge",
-    "linear_attention",
-    "linear_attention_backward",
-    "merge_attention",
-    "num_threads",
-    "plot",
-    "random_features",
-    "set_bits",
-    "set_isa",
-    "set_num_threads",
-    "supported_isas",
-    "top_keys",
-]
+    *_attention.__all__, *_linear.__all__, *capture.__all__, *kv_cache.__all__, *masks.__all__, *rotary.__all__, *varlen.__all__,
+    "AttentionLM", "CacheFullError", "Error", "FormatError", "IoError", "OptionError", "ShapeError", "UnsupportedError", "__version__",
+    "available_threads", "bits", "isa", "judge", "num_threads", "plot", "set_bits", "set_isa", "set_num_threads", "supported_isas",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -103,6 +103,11 @@ def operand(x: Any, name: str, ways: str = ATTENTION_WAYS) -> Any:
         raise TypeError(f"{name} must be an array: got {type(x).__name__}; np.asarray makes one of numbers")
     if _is_jax(x) and x.dtype.name == "bfloat16":
         return (np.asarray(x).view(np.uint16), "bfloat16")
+    if hasattr(x, "__dlpack__"):
+        try:
+            return np.from_dlpack(x)
+        except (BufferError, RuntimeError):
+            raise ValueError(f"{name} must lie in the CPU's memory: got {type(x).__name__} on another device; move it first") from None
     return x
 
 

@@ -29,14 +29,13 @@ def lines(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join("  ".join(f"{x:{'<' if a else '>'}{w}}" for x, w, a in zip(row, wide, left)).rstrip() for row in (titles, *cells))
 
 
-def grid(keep: np.ndarray, title: str) -> str:
+def grid(keep: np.ndarray) -> str:
     """bool [Tq, Tk] as squares: dark is kept."""
     cell = "width:12px;height:12px;min-width:12px;padding:0;border:1px solid #bbb;background:"
     rows = "".join(
         "<tr>" + "".join(f'<td style="{cell}{"#3b528b" if kept else "transparent"}"></td>' for kept in row) + "</tr>" for row in keep
     )
-    caption = f"<caption>{text(title)}</caption>" if title else ""
-    return f'<table style="border-collapse:collapse;display:inline-table;margin:4px">{caption}<tbody>{rows}</tbody></table>'
+    return f'<table style="border-collapse:collapse;display:inline-table;margin:4px"><tbody>{rows}</tbody></table>'
 
 
 def framed(page: str, height: int = 760) -> str:

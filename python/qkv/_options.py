@@ -23,36 +23,33 @@ class PositionBias:
     """A bias that depends on the head and on how far the key lies from the query, d = j - i - offset. Its memory is of the
     order of the distances, never Tq x Tk."""
 
-    def __init__(self, core: Any, text: str) -> None:
-        self._core, self._text = core, text
+    def __init__(self, core: Any) -> None:
+        self._core = core
 
     def __reduce__(self) -> Any:
         return reduced(self)
 
     def __repr__(self) -> str:
-        return f"PositionBias.{self._text}"
+        return f"PositionBias.{self._recipe[0]}(...)"  # type: ignore[attr-defined]
 
     @classmethod
     @recorded
     def alibi(cls, slopes: Sequence[float] | int, align: str = "square") -> PositionBias:
         """-slopes[h] * abs(d); a number of heads instead of slopes means the usual ones. Press 2022 (arXiv:2108.12409)."""
         values = _core.alibi_slopes(slopes) if isinstance(slopes, int) else [float(s) for s in slopes]
-        return cls(_core.alibi(values, align), f"alibi({slopes!r}, {align!r})")
+        return cls(_core.alibi(values, align))
 
     @classmethod
     @recorded
     def t5(cls, table: Any, *, max_distance: int = 128, bidirectional: bool = True, align: str = "square") -> PositionBias:
         """table[bucket(d), h], table [buckets, H]: Hugging Face's relative_attention_bias.weight. Raffel 2020 (1910.10683)."""
-        core = _core.t5(operand(table, "table", _TABLE_WAYS), max_distance, bidirectional, align)
-        return cls(
-            core, f"t5({list(table.shape)}, max_distance={max_distance}, bidirectional={bidirectional}, align={align!r})"
-        )
+        return cls(_core.t5(operand(table, "table", _TABLE_WAYS), max_distance, bidirectional, align))
 
     @classmethod
     @recorded
     def relative(cls, table: Any, align: str = "square") -> PositionBias:
         """table[R + clamp(d, -R, R), h], table [2R + 1, H]. Shaw 2018 (1803.02155), on scores."""
-        return cls(_core.relative(operand(table, "table", _TABLE_WAYS), align), f"relative({list(table.shape)}, {align!r})")
+        return cls(_core.relative(operand(table, "table", _TABLE_WAYS), align))
 
 
 def _blockwise(value: Callable[..., Any], slope: Callable[..., Any] | None) -> Callable[..., np.ndarray]:
@@ -139,13 +136,6 @@ def build_mask(
 def build_options(
     rank: int,
     *,
-    mask: Mask | None = None,
-    causal: bool | str = False,
-    window: tuple[int, int] | None = None,
-    key_lengths: Any = None,
-    keep: Any = None,
-    drop: Any = None,
-    mask_axes: str | None = None,
     bias: Any = None,
     scale: float | None = None,
     softcap: float = 0.0,
@@ -157,13 +147,15 @@ def build_options(
     position_bias: PositionBias | None = None,
     score_mod: ScoreMod | Callable[..., Any] | None = None,
     bits: str = "fast",
+    **masks: Any,
 ) -> Any:
-    """_core.Options of the keyword arguments that attention documents; None where all are defaults."""
+    """_core.Options of the keyword arguments that attention documents, those of build_mask too; None where all are defaults."""
     if not _NUMBERS.issuperset((type(scale), type(softcap), type(dropout))):
         require_numbers("attention", scale=scale, softcap=softcap, dropout=dropout)
-    fits = (seed is None and first_sequence == 0) or all(  # also where dropout is 0
-        isinstance(n, (int, np.integer)) and 0 <= n < 2**64 for n in (seed or 0, first_sequence)
-    )
+    if seed is not None or first_sequence:
+        for name, n in (("seed", seed or 0), ("first_sequence", first_sequence)):
+            if not (isinstance(n, (int, np.integer)) and 0 <= n < 2**64):
+                raise TypeError(f"[attention] {name} must be a whole number below 2^64 from 0 on: got {n!r}")
     if dropout and seed is None:
         raise ValueError("[attention] dropout needs a seed: the same seed in attention_backward repeats the same pattern")
     if score_mod is not None and not isinstance(score_mod, ScoreMod):
@@ -174,9 +166,7 @@ def build_options(
         raise TypeError(f"[attention] position_bias must be a qkv.PositionBias: got {type(position_bias).__name__}")
     if bias is not None and getattr(bias, "ndim", 4) != 4 and getattr(bias, "ndim", 4) != rank:
         raise ValueError(f"[attention] bias must have four axes [B|1, H|1, Tq|1, Tk|1]: got {bias.ndim}")
-    made = build_mask(
-        rank, mask=mask, causal=causal, window=window, key_lengths=key_lengths, keep=keep, drop=drop, mask_axes=mask_axes
-    )
+    made = build_mask(rank, **masks)
     given = {
         "mask": None if made is None else made._core,
         "bias": None if bias is None else operand(bias, "bias"),
@@ -192,15 +182,4 @@ def build_options(
         "bits": None if bits == "fast" else bits,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    try:
-        if fits:
-            return _core.Options(**given) if given else None
-    except TypeError as error:
-        if "incompatible function arguments" not in str(error):
-            raise
-    numbers = {"scale": scale, "softcap": softcap, "dropout": dropout, "seed": seed, "first_sequence": first_sequence}
-    got = ", ".join(f"{name}={value!r}" for name, value in numbers.items() if value)
-    raise TypeError(
-        "[attention] scale, softcap and dropout must be numbers, seed and first_sequence whole ones below 2^64 from 0 "
-        f"on, empty_row and bits strings: got {got or f'empty_row={empty_row!r}'}"
-    )
+    return _core.Options(**given) if given else None

@@ -34,32 +34,10 @@ class KVCache(_core.KVCache):
     tokens, CacheFullError (a RuntimeError) is raised and everything stays as it was. Kwon 2023 (arXiv:2309.06180).
     """
 
-    def __init__(
-        self,
-        *,
-        num_kv_heads: int,
-        head_dim: int,
-        v_head_dim: int = 0,
-        storage: str = "float32",
-        layout: str = "contiguous",
-        sequences: int = 1,
-        max_sequences: int = 0,
-        capacity: int = 0,
-        window: int = 0,
-        max_append: int = 1,
-        first: int = 0,
-        page_size: int = 64,
-        pages: int = 0,
-        values_in_keys: bool = False,
-    ) -> None:
-        self._config = {
-            "num_kv_heads": num_kv_heads, "head_dim": head_dim, "v_head_dim": v_head_dim, "storage": storage, "layout": layout,
-            "sequences": sequences, "max_sequences": max_sequences, "capacity": capacity, "window": window,
-            "max_append": max_append, "first": first, "page_size": page_size, "pages": pages,
-            "values_in_keys": values_in_keys,
-        }  # fmt: skip
-        super().__init__(**self._config)
-        self.storage, self.layout = storage, layout
+    def __init__(self, **config: Any) -> None:
+        super().__init__(**config)
+        self._config = config
+        self.storage, self.layout = config.get("storage", "float32"), config.get("layout", "contiguous")
 
     def __reduce__(self) -> Any:
         """For pickle and copy.deepcopy: the tokens that are held, once for each sequence, so that pages of forks are shared no
@@ -80,15 +58,16 @@ class KVCache(_core.KVCache):
         for s in set(cache.sequences) - set(held):
             cache.free(s)
         for s, (k, v) in held.items():
-            cache.append(k[None], None if config["values_in_keys"] else v[None], [s])
+            cache.append(k[None], None if config.get("values_in_keys") else v[None], [s])
         return cache
 
     def append(self, k: Any, v: Any = None, sequences: Sequence[int] | None = None) -> None:
         """Appends n tokens to every sequence, or to those that are named: k [B, Hkv, n, D], v [B, Hkv, n, Dv]; of a cache with
         values in keys, k alone."""
-        if (v is None) != self._config["values_in_keys"]:
+        joined = bool(self._config.get("values_in_keys"))
+        if (v is None) != joined:
             held = "v must be None, its numbers being columns of k" if v is not None else "v must be given"
-            raise _core.OptionError(f"[KVCache.append] {held}: got values_in_keys={self._config['values_in_keys']}")
+            raise _core.OptionError(f"[KVCache.append] {held}: got values_in_keys={joined}")
         if v is not None and dtype_name(k) != dtype_name(v):
             raise TypeError(f"[KVCache.append] k and v must have one element type: got {dtype_name(k)}, {dtype_name(v)}")
         self._append(*operands(k=k, v=v), None if sequences is None else integers(sequences))

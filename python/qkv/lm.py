@@ -47,7 +47,8 @@ class AttentionLM(Module):
             causal).
         seed: for the initial weights.
 
-    It has Module's state_dict, load_state_dict, save and load; :meth:`save` also keeps the vocabulary and the optimizer.
+    It has Module's state_dict (tok.weight, pos.weight, attn.W_q.weight, ..., head.bias; nanoGPT's names with blocks),
+    load_state_dict, save and load; :meth:`save` also keeps the vocabulary and the optimizer.
     Raises OptionError (a ValueError) for impossible sizes.
     """
 
@@ -106,11 +107,6 @@ class AttentionLM(Module):
         if self._training:
             raise RuntimeError("[AttentionLM.load_state_dict] the model is being trained: wait for fit to return")
         super().load_state_dict(state, prefix)
-
-    def parameters(self) -> dict[str, np.ndarray]:
-        """Copies of all parameters by name: tok.weight, pos.weight, attn.W_q.weight, ..., head.bias; nanoGPT's names with
-        blocks."""
-        return self.state_dict()
 
     @property
     def config(self) -> dict[str, Any]:

@@ -7,8 +7,7 @@ queries, Tk keys; ``align`` says where the diagonal lies when Tq != Tk: ``"squar
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,18 +18,6 @@ from ._core import BlockMap
 from ._recipes import recorded, reduced
 
 __all__ = ["BlockMap", "Mask"]
-
-
-def _sizes_to_draw(text: str) -> Iterator[tuple[int, ...]]:
-    """B, H, Tq, Tk to try for a drawing: a dense array's own, otherwise ones that masks with sizes of their own may take."""
-    own = re.search(r"(?:keep|drop)\[(\d+), (\d+), (\d+), (\d+)\]", text)
-    if own:
-        sizes = tuple(int(n) for n in own.groups())
-        if max(sizes) <= 16 and sizes[0] * sizes[1] <= 8:
-            yield sizes
-        return
-    for batch in range(1, 9):
-        yield from ((batch, 1, 6, 6), (batch, 1, 4, 6), *((batch, 1, n, n) for n in range(1, 17)))
 
 
 def _core_of(mask: Any, sign: str) -> Any:
@@ -61,83 +48,66 @@ class Mask:
     # Leaves come in the order of docs/concepts/masks.md.
 
     @classmethod
-    @recorded
     def causal(cls, align: str = "square", *, offsets: Sequence[int] | None = None) -> Mask:
         """keep(b, i, j) = j <= i + offset; offset 0, Tk - Tq (bottom right), or ``offsets[b]``."""
-        return cls(_core.causal(align) if offsets is None else _core.causal_offsets(integers(offsets)))
+        return cls(_core.causal(align, None if offsets is None else integers(offsets)))
 
     @classmethod
-    @recorded
     def window(cls, left: int, right: int, align: str = "square", *, offsets: Sequence[int] | None = None) -> Mask:
         """keep(i, j) = c - left <= j <= c + right, c = i + offset. left and right count *other* tokens; -1 is unbounded."""
-        if offsets is not None:
-            return cls(_core.window_offsets(left, right, integers(offsets)))
-        return cls(_core.window(left, right, align))
+        return cls(_core.window(left, right, align, None if offsets is None else integers(offsets)))
 
     @classmethod
-    @recorded
     def sliding(cls, n: int, align: str = "square") -> Mask:
         """n keys, the query's own last: ``window(n - 1, 0)``."""
         return cls(_core.sliding(n, align))
 
     @classmethod
-    @recorded
     def dilated(cls, step: int, align: str = "square") -> Mask:
         """keep(i, j) = (j - i - offset) % step == 0."""
         return cls(_core.dilated(step, align))
 
     @classmethod
-    @recorded
     def chunked(cls, size: int, align: str = "square", *, starts: Sequence[int] | None = None) -> Mask:
         """keep(i, j): i + offset and j lie in the same chunk of ``size`` keys, counted from key 0 or ``starts[b]``."""
-        if starts is not None:
-            return cls(_core.chunked_starts(size, integers(starts), align))
-        return cls(_core.chunked(size, align))
+        return cls(_core.chunked(size, align, None if starts is None else integers(starts)))
 
     @classmethod
-    @recorded
     def key_lengths(cls, lengths: Sequence[int]) -> Mask:
         """keep(b, j) = j < lengths[b]: padding at the right. lengths [B]."""
         return cls(_core.key_lengths(integers(lengths)))
 
     @classmethod
-    @recorded
     def key_starts(cls, starts: Sequence[int]) -> Mask:
         """keep(b, j) = j >= starts[b]: padding at the left. starts [B]."""
         return cls(_core.key_starts(integers(starts)))
 
     @classmethod
-    @recorded
     def query_lengths(cls, lengths: Sequence[int]) -> Mask:
         """keep(b, i) = i < lengths[b]; the rows of the other queries are empty. lengths [B]."""
         return cls(_core.query_lengths(integers(lengths)))
 
     @classmethod
-    @recorded
     def prefix(cls, lengths: Sequence[int]) -> Mask:
         """keep(b, j) = j < lengths[b]: ``causal() | prefix(lengths)`` is the prefix language model. lengths [B]."""
         return cls(_core.prefix(integers(lengths)))
 
     @classmethod
-    @recorded
     def first(cls, n: int) -> Mask:
         """keep(j) = j < n: with a window, ``window(...) | first(n)``, these are StreamingLLM's sinks."""
         return cls(_core.first(n))
 
     @classmethod
-    @recorded
     def global_rows(cls, rows: Sequence[int]) -> Mask:
         """keep(i) = i is in ``rows``."""
         return cls(_core.global_rows(integers(rows)))
 
     @classmethod
-    @recorded
     def global_columns(cls, columns: Sequence[int]) -> Mask:
         """keep(j) = j is in ``columns``."""
         return cls(_core.global_columns(integers(columns)))
 
     @classmethod
-    @recorded
     def documents(cls, offsets: Sequence[int], k_offsets: Sequence[int] | None = None, *, inside: Mask | None = None) -> Mask:
         """Documents packed into one row of tokens: [offsets[d], offsets[d+1]) attends itself; ``inside`` holds in each."""
         first = integers(offsets)
@@ -145,7 +115,6 @@ class Mask:
         return cls(_core.documents(first, second, (inside or cls())._core))
 
     @classmethod
-    @recorded
     def document_ids(cls, q_ids: Any, k_ids: Any = None) -> Mask:
         """keep(b, i, j) = q_ids[b, i] == k_ids[b, j], both >= 0. [T], the same for each sequence, or [B, T]."""
         q = np.ascontiguousarray(q_ids, dtype=np.int64)
@@ -155,13 +124,11 @@ class Mask:
         return cls(_core.document_ids_batch(q, k))
 
     @classmethod
-    @recorded
     def blocks(cls, block_map: BlockMap) -> Mask:
         """keep(b, h, i, j): the block of (i, j) is listed."""
         return cls(_core.blocks(block_map))
 
     @classmethod
-    @recorded
     def keys(cls, index: Any) -> Mask:
         """keep(b, h, i, j): index[b, h, i, :] lists j. index [B|1, H|Hkv|1, Tq, k], whole numbers in any order, each once in a row,
         -1 for none; copied. Few keys cost what is listed (docs/concepts/masks.md says when). ``qkv.top_keys`` makes such lists.
@@ -171,13 +138,11 @@ class Mask:
         return cls(_core.keys(whole_numbers(index, "[Mask.keys] index")))
 
     @classmethod
-    @recorded
     def keep(cls, array: Any, axes: str | None = None) -> Mask:
         """Non-zero = may attend. [B|1, H|1, Tq|1, Tk|1], or fewer axes that are named: "bk", "qk", "bqk", "hqk"."""
         return cls(_core.keep(boolean(array, "keep"), axes, False))
 
     @classmethod
-    @recorded
     def drop(cls, array: Any, axes: str | None = None) -> Mask:
         """Non-zero = may not attend (PyTorch's key_padding_mask). Axes as in :meth:`keep`."""
         return cls(_core.drop(boolean(array, "drop"), axes, False))
@@ -223,28 +188,23 @@ class Mask:
                 planes.append(rows if batch * num_heads == 1 else f"sequence {b}, head {h}\n{rows}")
         return "\n\n".join(planes)
 
-    def _sizes(self) -> tuple[int, int, int, int] | None:
-        """B, H, Tq, Tk at which it can be drawn; None: the sizes that it names itself are too large."""
-        for batch, heads, q_len, kv_len in _sizes_to_draw(self._core.describe()):
-            try:
-                self._core.to_bytes(batch, heads, q_len, kv_len)
-            except ValueError:
-                continue  # the mask names sizes of its own
-            return batch, heads, q_len, kv_len
-        return None
+    def _drawing(self) -> np.ndarray | None:
+        """bool [6, 6]; None: it is of other sizes."""
+        try:
+            return self.to_dense(6, 6)[0, 0]
+        except ValueError:
+            return None
 
     def __repr__(self) -> str:
-        text, sizes = self._core.describe(), self._sizes()
-        if sizes is None:
-            return text
-        batch, heads, q_len, kv_len = sizes
-        return f"{text}\n{self.draw(q_len, kv_len, batch=batch, num_heads=heads)}"
+        text = self._core.describe()
+        return text if self._drawing() is None else f"{text}\n{self.draw(6, 6)}"
 
     def _repr_html_(self) -> str:
-        name, sizes = f"<code>{_html.text(self._core.describe())}</code>", self._sizes()
-        if sizes is None:
-            return name
-        batch, heads, q_len, kv_len = sizes
-        dense = self.to_dense(q_len, kv_len, batch=batch, num_heads=heads)
-        titles = {(b, h): f"sequence {b}, head {h}" if batch * heads > 1 else "" for b in range(batch) for h in range(heads)}
-        return f"{name}<div>{''.join(_html.grid(dense[place], title) for place, title in titles.items())}</div>"
+        dense = self._drawing()
+        return f"<code>{_html.text(self._core.describe())}</code>" + ("" if dense is None else f"<div>{_html.grid(dense)}</div>")
+
+
+# Each leaf remembers how it was made.
+for _name, _made in list(vars(Mask).items()):
+    if isinstance(_made, classmethod) and not _name.startswith("_") and _name != "of":
+        setattr(Mask, _name, classmethod(recorded(_made.__func__)))

@@ -9,36 +9,10 @@
 No tape: who calls forward calls backward. This is not a general framework for networks.
 """
 
-from ._attention import Layer, load_layer
-from ._forms import (
-    AveragePooling,
-    FixedWeights,
-    GroupedQueryAttention,
-    MultiHeadAttention,
-    SelfAttention,
-    SelfAttentionV1,
-    SelfAttentionV2,
-    SelfAttentionV3,
-    SelfAttentionV4,
-    SingleHeadAttention,
-)
-from ._linear import Linear
-from ._module import Module, Saved
+from . import _attention, _forms, _linear, _module
+from ._attention import *
+from ._forms import *
+from ._linear import *
+from ._module import *
 
-__all__ = [
-    "AveragePooling",
-    "FixedWeights",
-    "GroupedQueryAttention",
-    "Layer",
-    "Linear",
-    "Module",
-    "MultiHeadAttention",
-    "Saved",
-    "SelfAttention",
-    "SelfAttentionV1",
-    "SelfAttentionV2",
-    "SelfAttentionV3",
-    "SelfAttentionV4",
-    "SingleHeadAttention",
-    "load_layer",
-]
+__all__ = [*_attention.__all__, *_forms.__all__, *_linear.__all__, *_module.__all__]

@@ -12,7 +12,6 @@ Not supported: cross-attention, other element types (``qkv.attention`` has both)
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,13 +26,13 @@ from ..kv_cache import KVCache
 from ..rotary import Rotary
 from ._module import Module, Saved, operands, require_floats
 
-__all__ = ["Layer", "load_layer"]
+__all__ = ["Layer"]
 
 
 class Layer(Module):
     """A form of attention; see the module. ``layer(x, ...)`` is ``layer.forward(x, ...)``."""
 
-    name: str  #: its name in ``qkv layer`` and :func:`load_layer`
+    name: str  #: its name in ``qkv layer``
     _needs_heads = False  # whether num_heads is a choice, which no file of parameters holds
 
     def __init__(self, **config: Any) -> None:
@@ -222,19 +221,9 @@ class Layer(Module):
             wanted = 'name its axes, since [B, Tk] and [Tq, Tk] both fit: mask_axes="bk" or "qk"'
         raise core.ShapeError(f"[{type(self).__name__}.forward] {name} must {wanted}: got {shape} for x {list(x_shape)}")
 
-    def _described(self) -> dict[str, Any]:
-        """The constructor's arguments that give such a layer, whether it was loaded or not; without seeds and init."""
-        known = dict(self._core.sizes)
-        known |= {name: known.pop(f"has_{name}") for name in ("bias", "output_bias")}
-        known |= {"embed_dim": self.embed_dim, "num_heads": self.num_heads, "d_k": self.output_dim}
-        known |= {"output_proj": known.pop("has_output_projection"), "rotary": self._config.get("rotary")}
-        return known
-
     def __repr__(self) -> str:
-        names = [name for name in inspect.signature(type(self)).parameters if name not in ("seed", "init")]
-        known = self._described() if names else {}
-        text = {name: f"{value:.6g}" if type(value) is float else repr(value) for name, value in known.items()}
-        return f"{type(self).__name__}({', '.join(f'{name}={text[name]}' for name in names)})"
+        heads = f", num_heads={self.num_heads}" if self._needs_heads else ""
+        return f"{type(self).__name__}(embed_dim={self.embed_dim}{heads}, parameters={self.parameter_count})"
 
 
 def _made_again(cls: type[Layer], config: dict[str, Any], state: Mapping[str, np.ndarray], training: bool) -> Layer:
@@ -265,15 +254,3 @@ def _as(x: Any, array: np.ndarray) -> Any:
 
         return torch.from_numpy(array)
     return finish(x, array)
-
-
-def load_layer(name: str, state: Mapping[str, Any], **config: Any) -> Layer:
-    """A layer by its name in ``qkv layer`` ("v1", "mha", ...), with these parameters; see :meth:`Layer.from_state_dict`."""
-    forms = {cls.name: cls for cls in _subclasses(Layer) if "name" in vars(cls)}
-    if name not in forms:
-        raise ValueError(f"[load_layer] the layer must be one of {', '.join(forms)}: got {name!r}")
-    return forms[name].from_state_dict(state, **config)
-
-
-def _subclasses(cls: type) -> list[type]:
-    return [found for one in cls.__subclasses__() for found in (one, *_subclasses(one))]

@@ -42,9 +42,6 @@ class FixedWeights(Layer):
     def __init__(self, length: int, *, seed: int = 0) -> None:
         super().__init__(length=length, seed=seed)
 
-    def _described(self) -> dict[str, Any]:
-        return {"length": self.parameter_count}
-
 
 class SelfAttentionV1(Layer):
     """One head: softmax(q k^T / sqrt(E)) v. Parameters query_proj, key_proj, value_proj (weight [E, E], bias [E])."""

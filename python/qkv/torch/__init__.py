@@ -18,43 +18,18 @@ import torch
 if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
     raise ImportError(f"qkv.torch needs PyTorch 2.10 or newer: got {torch.__version__}", name="torch")
 
-from .flex import Relative, SoftCap, flex_attention, mask_of
-from .latent import latent_attention
-from .linear import (
-    chunk_gated_delta_rule,
-    chunk_kimi_delta_attention,
-    fused_recurrent_gated_delta_rule,
-    recurrent_kimi_delta_attention,
-)
-from ._capture import TorchCapture, capture
-from .multihead_attention import MultiheadAttention
-from .parallel import context_parallel, parallel_attention, sequence_positions
-from .patch import disable, enable, is_enabled
-from .sdpa import ArgumentError, scaled_dot_product_attention
-from .varlen import AuxRequest, varlen_attn, varlen_attn_out
+from . import _capture, flex, latent, linear, multihead_attention, parallel, patch, sdpa, varlen
+from ._capture import *
+from .flex import *
+from .latent import *
+from .linear import *
+from .multihead_attention import *
+from .parallel import *
+from .patch import *
+from .sdpa import *
+from .varlen import *
 
 __all__ = [
-    "ArgumentError",
-    "AuxRequest",
-    "MultiheadAttention",
-    "Relative",
-    "SoftCap",
-    "TorchCapture",
-    "capture",
-    "chunk_gated_delta_rule",
-    "chunk_kimi_delta_attention",
-    "context_parallel",
-    "disable",
-    "enable",
-    "flex_attention",
-    "fused_recurrent_gated_delta_rule",
-    "is_enabled",
-    "latent_attention",
-    "mask_of",
-    "parallel_attention",
-    "recurrent_kimi_delta_attention",
-    "scaled_dot_product_attention",
-    "sequence_positions",
-    "varlen_attn",
-    "varlen_attn_out",
-]
+    *_capture.__all__, *flex.__all__, *latent.__all__, *linear.__all__, *multihead_attention.__all__,
+    *parallel.__all__, *patch.__all__, *sdpa.__all__, *varlen.__all__,
+]  # fmt: skip

@@ -79,7 +79,7 @@ def _workspace(*shapes: Sequence[int]) -> list[Tensor]:
     return [part.view(shape) for part, shape in zip(flat[: sum(sizes)].split(sizes), shapes)]
 
 
-def places(offsets: Tensor | None, length: int) -> list[int] | None:
+def numbers_of(offsets: Tensor | None, length: int) -> list[int] | None:
     """The numbers of cu_seqlens. Raises ArgumentError unless they begin with 0, do not decrease, and end with length."""
     if offsets is None:
         return None
@@ -191,8 +191,8 @@ def forward(
         return _forward(q, k, v, log_decay, beta, state, offsets, rules, want_state)
     out, finals = torch.empty(v.shape, dtype=v.dtype), []
     for of_q, of_v in _head_parts(q, v):
-        places = (of_q, of_q, of_v, of_v, of_v)
-        tensors = [_of_heads(x, 2, heads) for x, heads in zip((q, k, v, log_decay, beta), places)]
+        parts = (of_q, of_q, of_v, of_v, of_v)
+        tensors = [_of_heads(x, 2, heads) for x, heads in zip((q, k, v, log_decay, beta), parts)]
         sums, final = _forward(*tensors, _of_heads(state, 1, of_v), offsets, rules, want_state)
         copied(out[:, :, of_v], sums)
         finals.append(final)
@@ -211,14 +211,14 @@ def backward(
     made = [torch.empty(x.shape, dtype=x.dtype) if x is not None and n else None for x, n in zip(inputs, need)]
     heads = _head_parts(q, v)
     for of_q, of_v in heads:
-        places = ((2, of_q), (2, of_q), (2, of_v), (2, of_v), (2, of_v), (1, of_v))
-        tensors = [_of_heads(x, *place) for x, place in zip(inputs, places)]
+        slices = ((2, of_q), (2, of_q), (2, of_v), (2, of_v), (2, of_v), (1, of_v))
+        tensors = [_of_heads(x, *at) for x, at in zip(inputs, slices)]
         parts = _backward(_of_heads(dout, 2, of_v), _of_heads(dfinal, 1, of_v), *tensors, offsets, rules, need)
-        for n, (gradient, part, place) in enumerate(zip(made, parts, places)):
+        for n, (gradient, part, at) in enumerate(zip(made, parts, slices)):
             if gradient is not None and n > 2 and len(heads) == 1 and part.dtype is gradient.dtype:
                 made[n] = part  # a tensor of its own, not the workspace
             elif gradient is not None:
-                copied(_of_heads(gradient, *place), part)
+                copied(_of_heads(gradient, *at), part)
     return tuple(made)
 
 
@@ -226,7 +226,7 @@ def backward(
 
 
 def _scan_kernel(q, k, v, log_decay, beta, state, offsets, *rules):  # type: ignore[no-untyped-def]
-    return forward(q, k, v, log_decay, beta, state, places(offsets, q.shape[1]), Rules(*rules), True)
+    return forward(q, k, v, log_decay, beta, state, numbers_of(offsets, q.shape[1]), Rules(*rules), True)
 
 
 def _scan_fake(q, k, v, log_decay, beta, state, offsets, *_):  # type: ignore[no-untyped-def]
@@ -236,7 +236,7 @@ def _scan_fake(q, k, v, log_decay, beta, state, offsets, *_):  # type: ignore[no
 
 
 def _scan_backward_kernel(dout, dfinal, q, k, v, log_decay, beta, state, offsets, scale, unit, need):  # type: ignore[no-untyped-def]
-    return backward(dout, dfinal, q, k, v, log_decay, beta, state, places(offsets, q.shape[1]), Rules(scale, unit), need)
+    return backward(dout, dfinal, q, k, v, log_decay, beta, state, numbers_of(offsets, q.shape[1]), Rules(scale, unit), need)
 
 
 def _scan_backward_fake(dout, dfinal, *rest):  # type: ignore[no-untyped-def]
@@ -257,8 +257,3 @@ _scan_backward = Step(
     schema=f"linear_scan_backward(Tensor? dout, Tensor? dfinal, {_TENSORS}, int need) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )  # fmt: skip
-# (q, k, v, log_decay, beta, state, offsets, rules, want_state) -> (out, final state or None)
-scan_eager = Step(
-    forward, 6, lambda saved, rest, needs, *cotangents: _eager_backward(*cotangents, *saved, *rest[:2], needed(needs[:6])), _ONCE
-)
-_eager_backward = Step(backward, 8, _ONCE, _ONCE)

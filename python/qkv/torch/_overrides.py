@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
+from ._calls import ArgumentError
+
 #: Whether any argument has a __torch_function__ of its own, or a TorchFunctionMode is active.
 any_override = has_torch_function_variadic
 # What classes have whose tensors are what their memory holds: Tensor's own, or none (Parameter, FakeTensor).
@@ -25,11 +27,14 @@ def is_causal_bias(x: Any) -> bool:
 
 
 def alignment_of(bias: Any, q_len: int, kv_len: int) -> bool | str:
-    """True (top left) or "bottom_right", for attention of q_len queries on kv_len keys. ValueError if made for others."""
+    """True (top left) or "bottom_right", for attention of q_len queries on kv_len keys. ArgumentError if made for others."""
     if bias.variant.name == "UPPER_LEFT":
         return True  # as PyTorch: whatever the lengths
     if (bias.seq_len_q, bias.seq_len_kv) != (q_len, kv_len):
-        raise ValueError(f"must be causal_lower_right({q_len}, {kv_len}): got one of ({bias.seq_len_q}, {bias.seq_len_kv})")
+        raise ArgumentError(
+            f"[scaled_dot_product_attention] attn_mask must be causal_lower_right({q_len}, {kv_len}): got one of ({bias.seq_len_q}, "
+            f"{bias.seq_len_kv})"
+        )
     return "bottom_right"
 
 

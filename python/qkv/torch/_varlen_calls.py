@@ -17,7 +17,7 @@ from torch import Tensor
 from .. import _core
 from . import _calls
 from ._calls import ArgumentError, inner_contiguous
-from ._graph import Step, operator
+from ._graph import Step
 
 #: The tensors of a call: q, k, v, cu_seq_q, cu_seq_k, seqused_k, block_table.
 PACKED = 7
@@ -83,7 +83,7 @@ class _Call:
             raise ArgumentError(f"[varlen_attn] seqused_k must be from 0 to the sequences' lengths {k_lens}: got {used}")
         mask = _core.key_lengths(used)
         if (r.left, r.right) != (-1, -1):
-            mask = mask & _core.window_offsets(r.left, r.right, [n - m for n, m in zip(used, q_lens)])
+            mask = mask & _core.window(r.left, r.right, "bottom_right", [n - m for n, m in zip(used, q_lens)])
         return _core.Options(mask=mask, scale=r.scale)
 
 
@@ -95,14 +95,9 @@ def _options(left: int, right: int, scale: float | None) -> Any:
     return _core.Options(mask=_core.causal("bottom_right") if causal else _core.window(left, right, "bottom_right"), scale=scale)
 
 
-def new_lse(q: Tensor) -> Tensor:
-    """Memory for lse."""
-    return q.new_empty((q.shape[1], q.shape[0]), dtype=_calls.sum_dtype(q))
-
-
 def new_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Memory for out, lse."""
-    return q.new_empty((*q.shape[:2], v.shape[-1])), new_lse(q)
+    return q.new_empty((*q.shape[:2], v.shape[-1])), q.new_empty((q.shape[1], q.shape[0]), dtype=_calls.sum_dtype(q))
 
 
 def _compute(call: _Call, out: Tensor, lse: Tensor) -> None:
@@ -135,25 +130,14 @@ def _compute_paged(
         _core.paged_forward(options, used[first:begin], queries, *pages, table[first:begin], results, numbers)
 
 
-def _compute_any(out: Tensor, lse: Tensor, *arguments: Any) -> None:
+def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """out, lse."""
+    out, lse = new_results(arguments[0], arguments[2])
     if arguments[6] is None:
         _compute(_Call(*arguments), out, lse)
     else:
         _compute_paged(out, lse, *arguments)
-
-
-def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """out, lse."""
-    out, lse = new_results(arguments[0], arguments[2])
-    _compute_any(out, lse, *arguments)
     return out, lse
-
-
-def forward_into(out: Tensor, *arguments: Any) -> Tensor:
-    """lse; writes out, whose last axis has stride 1."""
-    lse = new_lse(arguments[0])
-    _compute_any(out, lse, *arguments)
-    return lse
 
 
 def backward(dout: Tensor, dlse: Tensor | None, *arguments: Any) -> tuple[Tensor, ...]:
@@ -193,10 +177,6 @@ def _packed_gradients(saved: Any, rest: Any, needs: Any, dout: Tensor | None, dl
 packed = Step(
     forward, PACKED, _packed_gradients, _ONCE, save_results=True, fake=lambda q, k, v, *_: new_results(q, v),
     schema=f"varlen_attention({_TENSORS}, {_RULES}) -> (Tensor, Tensor)",
-)  # fmt: skip
-packed_out = operator(
-    f"varlen_attention_out(Tensor(a!) out, {_TENSORS}, {_RULES}) -> Tensor", forward_into,
-    lambda out, q, *_: new_lse(q),
 )  # fmt: skip
 packed_backward = Step(
     backward, PACKED + 4, _ONCE, _ONCE, fake=lambda dout, dlse, q, k, v, *_: tuple(x.new_empty(x.shape) for x in (q, k, v)),

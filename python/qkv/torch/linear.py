@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 
 from .._arrays import require_numbers
 from ._calls import ArgumentError, autocast_where_mixed, require_floats
-from ._linear_calls import Rules, forward, linear_scan, places, scan_eager
+from ._linear_calls import Rules, forward, linear_scan, numbers_of
 from ._overrides import any_override, require_plain
 from .sdpa import direct
 
@@ -107,13 +107,13 @@ def scan(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None, state: Tensor | None,
     offsets: Tensor | None, rules: Rules, want_state: bool,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """out and the final state (None unless wanted); chooses between kernels, eager autograd and operators."""
+    """out and the final state (None unless wanted); chooses between kernels and operators."""
     tensors = (q, k, v, log_decay, beta, state)
-    if forward_ad._current_level >= 0 or not direct(*tensors):
+    recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    if recorded or forward_ad._current_level >= 0 or not direct(*tensors):
         out, final = linear_scan(*tensors, offsets, *rules)
         return out, final if want_state else None
-    recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    return (scan_eager.apply if recorded else forward)(*tensors, places(offsets, q.shape[1]), rules, want_state)
+    return forward(*tensors, numbers_of(offsets, q.shape[1]), rules, want_state)
 
 
 def check_known(name: str, more: dict[str, Any], harmless: frozenset[str] = _HARMLESS) -> None:

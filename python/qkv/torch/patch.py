@@ -2,7 +2,6 @@
 
     qkv.torch.enable()                  # until qkv.torch.disable()
     with qkv.torch.enable(): ...        # until the end of the block
-    qkv.torch.enable(varlen=True)       # torch.nn.attention.varlen.varlen_attn and varlen_attn_out too
 
 nn.MultiheadAttention(need_weights=False), nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, diffusers and everything
 that looks the function up in torch.nn.functional then run on qkv's kernels. PyTorch's fused inference path of
@@ -13,8 +12,6 @@ other devices, nested tensors, Tensor subclasses except those of torch.nn.attent
 
 from __future__ import annotations
 
-import functools
-import importlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -29,31 +26,22 @@ from torch.overrides import handle_torch_function
 from ._calls import FLOATS
 from ._overrides import any_override, is_causal_bias
 from .sdpa import _PLAIN, scaled_dot_product_attention
-from .varlen import varlen_attn, varlen_attn_out
 
 __all__ = ["disable", "enable", "is_enabled"]
 
 _TRACED = frozenset((*_PLAIN, FakeTensor, FunctionalTensor))
 _pytorchs = F.scaled_dot_product_attention
-_varlen = "torch.nn.attention.varlen"
 _watching = threading.local()  # .watch: who is passed this thread's calls (_capture.py, parallel.py)
 _watchers = 0  # in all threads
 _classes_asked = 0  # how many calls ask a tensor's class at this moment
 _lock = threading.Lock()
 
 
-class _Switch:
-    """On from a call of enable() until disable(), and in every block of `with enable()`, in all threads."""
+class _Wanted:
+    """How many want qkv in PyTorch's place: calls of enable() until disable(), and blocks of `with enable()`, in all threads."""
 
-    def __init__(self) -> None:
-        self.calls = self.blocks = 0  # how many want it on
-        self.before: Any = None  # what stands in PyTorch while it is off
-
-    def __bool__(self) -> bool:
-        return self.calls + self.blocks > 0
-
-
-_attention, _packed = _Switch(), _Switch()
+    calls = blocks = 0
+    fast_path: bool | None = None  # PyTorch's, while qkv stands in its place
 
 
 def _patched(
@@ -83,7 +71,7 @@ def _patched(
 
 def _watched(*arguments: Any, **options: Any) -> Any:
     """In place while anybody watches: this thread's watcher is passed the call, and the function that would have had it."""
-    function = _patched if _attention else _pytorchs
+    function = _patched if is_enabled() else _pytorchs
     watch = getattr(_watching, "watch", None)
     return function(*arguments, **options) if watch is None else watch(function, *arguments, **options)
 
@@ -115,7 +103,7 @@ def _ask_classes(*arguments: Any, **options: Any) -> Any:
 
 def _put_in_place() -> None:
     """Sets torch.nn.functional's function as the state says. The caller holds the lock."""
-    usual = _watched if _watchers else _patched if _attention else _pytorchs
+    usual = _watched if _watchers else _patched if is_enabled() else _pytorchs
     F.scaled_dot_product_attention = _pytorchs if _classes_asked else usual
 
 
@@ -124,84 +112,52 @@ def _is_ours(x: Any) -> bool:
     return type(x) in _TRACED and x is not None and x.is_cpu and not x.is_nested and x.dtype in FLOATS
 
 
-def _instead(ours: Callable[..., Any], pytorchs: Callable[..., Any]) -> Callable[..., Any]:
-    """`ours` for tensors on the CPU, `pytorchs` otherwise."""
-
-    @functools.wraps(pytorchs)
-    def patched(*arguments: Any, **options: Any) -> Any:
-        tensors = [x for x in (*arguments, *options.values()) if isinstance(x, Tensor)]
-        on_cpu = all(x.device.type == "cpu" and type(x) in _TRACED for x in tensors)
-        return (ours if on_cpu else pytorchs)(*arguments, **options)
-
-    return patched
-
-
 def _set() -> None:
-    """PyTorch's functions and its fused inference path as the switches say. The caller holds the lock."""
-    if bool(_attention) != (_attention.before is not None):
-        fast = _attention.before or (torch.backends.mha.get_fastpath_enabled(),)
-        torch.backends.mha.set_fastpath_enabled(not _attention and fast[0])
-        _attention.before = fast if _attention else None
-        _put_in_place()
-    if bool(_packed) != (_packed.before is not None):
-        module = importlib.import_module(_varlen)
-        ours = {f.__name__: f for f in (varlen_attn, varlen_attn_out) if hasattr(module, f.__name__)}
-        pytorchs = _packed.before or {name: getattr(module, name) for name in ours}
-        for name, function in pytorchs.items():
-            setattr(module, name, _instead(ours[name], function) if _packed else function)
-        _packed.before = pytorchs if _packed else None
+    """PyTorch's function and its fused inference path as it is wanted. The caller holds the lock."""
+    if is_enabled() and _Wanted.fast_path is None:
+        _Wanted.fast_path = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+    elif not is_enabled() and _Wanted.fast_path is not None:
+        torch.backends.mha.set_fastpath_enabled(_Wanted.fast_path)
+        _Wanted.fast_path = None
+    _put_in_place()
 
 
 class _Enabled:
     """What enable() returns. As a context manager it asks for qkv until the end of its block, and for no longer."""
 
-    def __init__(self, switches: tuple[_Switch, ...]) -> None:
-        self._switches, self._entered = switches, False
+    _entered = False
 
     def __enter__(self) -> _Enabled:
         with _lock:
-            for switch in self._switches:
-                if not self._entered:
-                    switch.calls = max(switch.calls - 1, 0)
-                switch.blocks += 1
-            self._entered = True
+            if not self._entered:
+                _Wanted.calls = max(_Wanted.calls - 1, 0)
+            _Wanted.blocks, self._entered = _Wanted.blocks + 1, True
             _set()
         return self
 
     def __exit__(self, *_: object) -> None:
         with _lock:
-            for switch in self._switches:
-                switch.blocks -= 1
+            _Wanted.blocks -= 1
             _set()
 
 
-def enable(varlen: bool = False) -> _Enabled:
+def enable() -> _Enabled:
     """Puts qkv in the place of torch.nn.functional.scaled_dot_product_attention, until disable() or, with `with`, until the end
-    of the block: then an outer block, another thread's or an enable() before it still hold.
-
-    Args:
-        varlen: also in the place of torch.nn.attention.varlen.varlen_attn and varlen_attn_out, which PyTorch has on CUDA only.
-
-    Raises:
-        ImportError: for varlen=True where PyTorch has no torch.nn.attention.varlen (before 2.10).
-    """
-    if varlen:
-        importlib.import_module(_varlen)
-    switches = (_attention, _packed) if varlen else (_attention,)
+    of the block: then an outer block, another thread's or an enable() before it still hold."""
     with _lock:
-        for switch in switches:
-            switch.calls += 1
+        _Wanted.calls += 1
         _set()
-    return _Enabled(switches)
+    return _Enabled()
 
 
 def disable() -> None:
     """Ends what enable() began outside `with`; blocks end by themselves. Does nothing unless enable() was called."""
     with _lock:
-        _attention.calls = _packed.calls = 0
+        _Wanted.calls = 0
         _set()
 
 
 def is_enabled() -> bool:
     """Whether qkv stands in PyTorch's place."""
-    return bool(_attention)
+    return _Wanted.calls + _Wanted.blocks > 0

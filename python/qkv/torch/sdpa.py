@@ -97,7 +97,7 @@ def prepare(
         query, key, value, attn_mask = autocast(query, key, value, attn_mask)
     q, k, v, lead = _operands(query, key, value, enable_gqa)
     bias, keep = (None, None) if attn_mask is None else split_mask(attn_mask, q, k, lead)
-    return q, k, v, bias, keep, is_causal if aligned is None else _alignment(aligned, q, k), lead
+    return q, k, v, bias, keep, is_causal if aligned is None else alignment_of(aligned, q.shape[2], k.shape[2]), lead
 
 
 def attend(
@@ -208,14 +208,6 @@ def _repeat_heads(q: Tensor, k: Tensor, v: Tensor, heads: int) -> tuple[Tensor, 
     if any(x.shape[-3] == 0 or heads % x.shape[-3] for x in (k, v)):
         raise _fail("the heads of key and value must divide those of query", q, k, v)
     return k.repeat_interleave(heads // k.shape[-3], -3), v.repeat_interleave(heads // v.shape[-3], -3)
-
-
-def _alignment(bias: Any, q: Tensor, k: Tensor) -> bool | str:
-    """attend's is_causal of an object of torch.nn.attention.bias."""
-    try:
-        return alignment_of(bias, q.shape[2], k.shape[2])
-    except ValueError as error:
-        raise ArgumentError(f"[scaled_dot_product_attention] attn_mask {error}") from None
 
 
 def split_mask(

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .._arrays import has_tangent, require_numbers
+from .._arrays import require_numbers
 from ._calls import ArgumentError, autocast_where_mixed, inner_contiguous, require_floats
 from ._overrides import any_override, asked
-from ._varlen_calls import Rules, packed, packed_out
+from ._varlen_calls import Rules, packed
 
-__all__ = ["AuxRequest", "varlen_attn", "varlen_attn_out"]
+__all__ = ["AuxRequest", "varlen_attn"]
 
 
 class AuxRequest(NamedTuple):
@@ -81,68 +81,25 @@ def varlen_attn(
         done, result = asked(varlen_attn, tensors, *rest, return_aux=return_aux, **options)
         if done:
             return result
-    arguments = _arguments("varlen_attn", *tensors.values(), cu_seq_q, cu_seq_k, max_q, max_k, **options)
+    arguments = _arguments(*tensors.values(), cu_seq_q, cu_seq_k, max_q, max_k, **options)
     out, lse = packed(*arguments)
     return (out, lse) if return_aux is not None and return_aux.lse else out
 
 
-def varlen_attn_out(
-    out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seq_q: Tensor,
-    cu_seq_k: Tensor | None,
-    max_q: int,
-    max_k: int,
-    *,
-    return_aux: Any = None,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-    enable_gqa: bool = False,
-    seqused_k: Tensor | None = None,
-    block_table: Tensor | None = None,
-    num_splits: int | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:
-    """:func:`varlen_attn` into `out` [total_q, Hq, Dv], of query's type, the last axis of stride 1; returns it. No gradients.
-
-    Raises:
-        NotImplementedError: where a gradient would be recorded. Otherwise as varlen_attn.
-    """
-    del num_splits
-    arguments = _arguments(
-        "varlen_attn_out", query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale=scale, window_size=window_size,
-        enable_gqa=enable_gqa, seqused_k=seqused_k, block_table=block_table,
-    )  # fmt: skip
-    tensors = (out, query, key, value)
-    if (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)) or any(map(has_tangent, tensors)):
-        raise NotImplementedError(
-            "[varlen_attn_out] gradients and tangents are not computed, as in PyTorch: call varlen_attn, or this under torch.no_grad()"
-        )
-    wanted = (*query.shape[:2], value.shape[-1])
-    if tuple(out.shape) != wanted or out.dtype is not query.dtype or not out.is_cpu or (out.stride(-1) != 1 and wanted[-1] > 1):
-        raise ArgumentError(
-            f"[varlen_attn_out] out must be {list(wanted)} of {query.dtype} on the CPU, its last axis of stride 1: got "
-            f"{list(out.shape)} of {out.dtype}, strides {out.stride()}"
-        )
-    lse = packed_out(out, *arguments)
-    return (out, lse) if return_aux is not None and return_aux.lse else out
-
-
 def _arguments(
-    function: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor | None, max_q: int, max_k: int, *,
+    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor | None, max_q: int, max_k: int, *,
     scale: float | None, window_size: tuple[int, int], enable_gqa: bool, seqused_k: Tensor | None, block_table: Tensor | None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """What the operators take, checked as far as shapes and types go."""
 
     def fail(text: str) -> ArgumentError:
         shapes = f"query {list(q.shape)}, key {list(k.shape)}, value {list(v.shape)}"
-        return ArgumentError(f"[{function}] {text}: got {shapes}")
+        return ArgumentError(f"[varlen_attn] {text}: got {shapes}")
 
-    require_numbers(function, scale=scale)
+    require_numbers("varlen_attn", scale=scale)
     q, k, v = autocast_where_mixed(q, k, v)
     others = {"cu_seq_q": cu_q, "cu_seq_k": cu_k, "seqused_k": seqused_k, "block_table": block_table}
-    require_floats(function, {"query": q, "key": k, "value": v}, others)
+    require_floats("varlen_attn", {"query": q, "key": k, "value": v}, others)
     axes = 3 if block_table is None else 4
     if q.dim() != 3 or k.dim() != axes or v.dim() != axes:
         text = "[tokens, heads, width]" if block_table is None else "with block_table: [pages, page_size, heads, width]"
@@ -155,12 +112,12 @@ def _arguments(
     if kv_heads == 0 or heads % kv_heads:
         raise fail("the heads of key must divide those of query")
     if len(window_size) != 2 or any(not isinstance(n, int) or n < -1 for n in window_size):
-        raise ArgumentError(f"[{function}] window_size must be two counts of tokens, -1 = unbounded: got {window_size}")
+        raise ArgumentError(f"[varlen_attn] window_size must be two counts of tokens, -1 = unbounded: got {window_size}")
     if block_table is not None and seqused_k is None:
-        raise ArgumentError(f"[{function}] block_table needs seqused_k: it does not say how many keys a sequence has")
+        raise ArgumentError(f"[varlen_attn] block_table needs seqused_k: it does not say how many keys a sequence has")
     if block_table is None and cu_k is None:
         raise ArgumentError(
-            f"[{function}] cu_seq_k must be given unless there is a block_table; for self-attention it is cu_seq_q"
+            f"[varlen_attn] cu_seq_k must be given unless there is a block_table; for self-attention it is cu_seq_q"
         )
     count = cu_q.shape[0] if cu_q.dim() == 1 else None
     given = {
@@ -171,7 +128,7 @@ def _arguments(
     for name, (x, shape) in given.items():
         if x is not None and (x.dtype not in (torch.int32, torch.int64) or tuple(x.shape) != shape):
             raise ArgumentError(
-                f"[{function}] {name} must be int32 or int64, one number for each sequence and cu_seq one more ([N + 1]): got "
+                f"[varlen_attn] {name} must be int32 or int64, one number for each sequence and cu_seq one more ([N + 1]): got "
                 f"{list(x.shape)} of {x.dtype}, with cu_seq_q {list(cu_q.shape)}"
             )
     inner = inner_contiguous

@@ -14,16 +14,13 @@ from .. import _core
 from .._arrays import has_tangent
 from .._options import build_options
 from ..masks import Mask
-from ..torch._calls import autocast
-from . import _latent
+from ..torch._calls import autocast, inner_contiguous
+from ._latent import NAME, LatentKeys
 from ._masks import ModelMask, model_mask, outside_of_graphs
 from ._modelling import put_all, take_all
 from ._observers import observer
 
-NAME = "qkv"
-
-
-def register(name: str = NAME, *, linear: bool = False) -> None:
+def register(*, linear: bool = False) -> None:
     """Makes attn_implementation="qkv" known to transformers. A second call does no harm.
 
     Models with DeepSeek's latent attention that choose it decode in the absorbed form, which reads what their cache holds and
@@ -34,9 +31,8 @@ def register(name: str = NAME, *, linear: bool = False) -> None:
     one token and those of the convolutions, on the CPU; packed sequences (cu_seq_lens_q or seq_idx) stay apart, in the convolutions
     too.
     """
-    AttentionInterface.register(name, attention_forward)
-    AttentionMaskInterface.register(name, model_mask)
-    _latent.names.add(name)
+    AttentionInterface.register(NAME, attention_forward)
+    AttentionMaskInterface.register(NAME, model_mask)
     put_all(linear=linear)
 
 
@@ -67,7 +63,7 @@ class _Attend(torch.autograd.Function):
         q, k, v, bias, sinks, out, lse, low = ctx.saved_tensors
         options = {"bias": bias, "sinks": sinks, "lse_low": low, **ctx.options}
         need = [name for name, wanted in zip(("q", "k", "v", "bias", "sinks"), ctx.needs_input_grad, strict=False) if wanted]
-        dout = _rows(dout)
+        dout = inner_contiguous(dout)
         capture = None if ctx.deriver is None else ctx.deriver.capture(ctx.number)
         gradients = functional.attention_backward(dout, q, k, v, out, lse, need=need, weights=capture, **options)
         if capture is not None:
@@ -88,11 +84,6 @@ def _new_out(q: Tensor, v: Tensor) -> Tensor:
     """out [B, H, Tq, Dv] in memory [B, Tq, H, Dv]: merging the heads afterwards copies nothing."""
     batch, heads, length, _ = q.shape
     return q.new_empty((batch, length, heads, v.shape[-1])).transpose(1, 2)
-
-
-def _rows(x: Tensor) -> Tensor:
-    """x with a last axis of stride 1."""
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def _masks(attention_mask: Any, kv_len: int) -> tuple[dict[str, Any], Tensor | None]:
@@ -157,7 +148,7 @@ def attention_forward(
         raise NotImplementedError("[qkv.transformers] continuous batching's paged cache is not read; use generate()")
     del kwargs  # sliding_window and positions: the mask has them already
     q_len, kv_len = query.shape[2], key.shape[2]
-    if isinstance(key, _latent.LatentKeys):
+    if isinstance(key, LatentKeys):
         plain = not dropout and not softcap and s_aux is None and position_bias is None and cu_seq_lens_q is None
         if plain and (attention_mask is not None or q_len == 1) and key.absorbs(q_len):
             return key.attend(query, attention_mask, indices, scaling).transpose(1, 2), None
@@ -184,11 +175,11 @@ def attention_forward(
         bias = position_bias if bias is None else bias.to(wide) + position_bias
     if dropout:
         options |= {"dropout": dropout, "seed": int(torch.randint(2**63 - 1, (), dtype=torch.int64))}
-    bias = None if bias is None else _rows(bias.to(wide))
+    bias = None if bias is None else inner_contiguous(bias.to(wide))
     sinks = None if s_aux is None else s_aux.to(wide)
     if query.shape[0] != key.shape[0]:  # learned queries, the same for every sequence
         query = query.expand(key.shape[0], -1, -1, -1)
-    tensors = (_rows(query), _rows(key), _rows(value), bias, sinks)
+    tensors = (inner_contiguous(query), inner_contiguous(key), inner_contiguous(value), bias, sinks)
     if any(x is not None and has_tangent(x) for x in tensors):
         raise NotImplementedError(
             '[qkv.transformers] forward mode is not computed by attn_implementation="qkv": got tensors with tangents (forward_ad); '

@@ -17,8 +17,8 @@ from ..torch.sdpa import direct
 from ._masks import ModelMask
 from ._observers import observer
 
-#: The names under which attention_forward is registered.
-names: set[str] = set()
+#: The name under which attention_forward is registered.
+NAME = "qkv"
 
 
 class LatentKeys:
@@ -72,7 +72,7 @@ def expand_later(original: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...
         linear = self.kv_b_proj
         differentiates = torch.is_grad_enabled() and any(x.requires_grad for x in (kv_nope, k_rot, linear.weight))
         if (
-            self.config._attn_implementation in names
+            self.config._attn_implementation == NAME
             and kv_nope.is_cpu
             and not differentiates
             and direct(kv_nope, k_rot, linear.weight)

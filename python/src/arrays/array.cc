@@ -114,7 +114,7 @@ Array::Array(const char* function, const char* name, nb::handle object) : functi
   }
   const bool named = PyTuple_CheckExact(object.ptr()) && PyTuple_Size(object.ptr()) == 2;
   if (named) object = PyTuple_GetItem(object.ptr(), 0);
-  if (!read_exchange(object) && !read_buffer(object) && !read_dlpack(object)) {
+  if (!read_exchange(object) && !read_buffer(object)) {
     throw nb::type_error(text(
         function, name_ + " must be an array (buffer protocol or DLPack): got " + nb::inst_name(object.type()).c_str())
                              .c_str());
@@ -178,26 +178,6 @@ bool Array::read_exchange(nb::handle object) {
   if (from_object(object.ptr(), &tensor) != 0) throw nb::python_error();
   owner_ = nb::borrow(object);
   read_tensor(tensor);
-  return true;
-}
-
-bool Array::read_dlpack(nb::handle object) {
-  nb::ndarray<nb::ro> array;
-  if (!nb::try_cast(object, array)) return false;
-  nb::dlpack::dltensor tensor{};
-  std::array<std::int64_t, kMaxRank> sizes{}, strides{};
-  for (std::size_t axis = 0; axis < std::min<std::size_t>(array.ndim(), kMaxRank); ++axis) {
-    sizes[axis] = static_cast<std::int64_t>(array.shape(axis));
-    strides[axis] = array.stride(axis);
-  }
-  tensor.data = const_cast<void*>(array.data());
-  tensor.device = {array.device_type(), array.device_id()};
-  tensor.ndim = static_cast<std::int32_t>(array.ndim());
-  tensor.dtype = array.dtype();
-  tensor.shape = sizes.data();
-  tensor.strides = strides.data();
-  read_tensor(tensor);
-  dlpack_ = std::move(array);
   return true;
 }
 

@@ -1,6 +1,6 @@
 // Array: what a Python object says about its memory, without a copy. Anything with the buffer protocol (NumPy, array,
-// memoryview) or DLPack (PyTorch, JAX, CuPy; by its C functions where the type offers them, 50 ns), or a tuple of an
-// array of uint16 and "bfloat16", 16 bits that NumPy has no name for. Arrays: those of a call. Not: broadcasting,
+// memoryview) or DLPack's C functions (PyTorch, 50 ns), or a tuple of an array of uint16 and "bfloat16", 16 bits that
+// NumPy has no name for. Arrays: those of a call. Not: other libraries (python/qkv/_arrays.py), broadcasting,
 // conversion.
 #pragma once
 
@@ -90,7 +90,6 @@ class Array {
   bool read_exchange(nb::handle object);
   void read_tensor(const nb::dlpack::dltensor& tensor);
   bool read_buffer(nb::handle object);
-  bool read_dlpack(nb::handle object);
 
   const char* function_ = "";
   std::string name_;
@@ -101,7 +100,6 @@ class Array {
   bool writable_ = true;
   std::array<Index, kMaxRank> sizes_{}, strides_{};
   std::optional<Py_buffer> buffer_;
-  std::optional<nb::ndarray<nb::ro>> dlpack_;
   nb::object owner_;
 };
 

@@ -8,6 +8,7 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "qkv/attention.h"
@@ -23,6 +24,16 @@ template <class Value> struct ValueOfField<std::optional<Value>> {
   using type = Value;
 };
 template <class To> using ValueOf = typename ValueOfField<To>::type;  // of a field, which may be optional
+
+/// What a value of this type is called.
+template <class Value> constexpr const char* kind_of() {
+  if constexpr (std::is_same_v<Value, bool>) return "True or False";
+  if constexpr (std::is_unsigned_v<Value>) return "a whole number below 2^64 from 0 on";
+  if constexpr (std::is_integral_v<Value>) return "a whole number";
+  if constexpr (std::is_floating_point_v<Value>) return "a number";
+  if constexpr (std::is_same_v<Value, std::string>) return "a string";
+  return "of another type";
+}
 
 /// The value that `name` stands for. OptionError with `what`, "[function] option", and all names if there is none.
 template <class Value, std::size_t kCount>
@@ -45,14 +56,14 @@ class Keywords {
 
   template <class T> Keywords& operator()(const char* name, T& to) {
     const nanobind::object value = get(name);
-    if (value.is_valid() && !nanobind::try_cast(value, to)) fail(name, value);
+    if (value.is_valid() && !nanobind::try_cast(value, to)) fail(name, value, kind_of<ValueOf<T>>());
     return *this;
   }
   template <class To, std::size_t kCount>
   Keywords& word(const char* name, To& to, const Word<ValueOf<To>> (&choices)[kCount]) {
     std::string text;
     if (const nanobind::object value = get(name); value.is_valid()) {
-      if (!nanobind::try_cast(value, text)) fail(name, value);
+      if (!nanobind::try_cast(value, text)) fail(name, value, "a string");
       to = choice(prefix() + name, text, choices);
     }
     return *this;
@@ -83,9 +94,9 @@ class Keywords {
     }
     return {};
   }
-  [[noreturn]] void fail(const char* name, const nanobind::object& value) const {
+  [[noreturn]] void fail(const char* name, const nanobind::object& value, const char* wanted) const {
     const std::string got = nanobind::repr(value).c_str();
-    throw nanobind::type_error((prefix() + name + " has a value of another type: got " + got).c_str());
+    throw nanobind::type_error((prefix() + name + " must be " + wanted + ": got " + got).c_str());
   }
 
   const char* function_;

@@ -126,22 +126,30 @@ void bind_masks(nb::module_& m) {
       .def("to_bytes", &to_dense);
 
   m.def("everything", [=] { return plain(Mask()); });
-  m.def("causal", [=](const std::string& align) { return plain(Mask::causal(parse_align("Mask", align))); });
-  m.def("causal_offsets", [=](const Numbers& offsets) { return plain(Mask::causal(offsets)); });
-  m.def("window", [=](Index left, Index right, const std::string& align) {
-    return plain(Mask::window(left, right, parse_align("Mask", align)));
-  });
-  m.def("window_offsets",
-      [=](Index left, Index right, const Numbers& offsets) { return plain(Mask::window(left, right, offsets)); });
+  m.def(
+      "causal",
+      [=](const std::string& align, const std::optional<Numbers>& offsets) {
+        return plain(offsets ? Mask::causal(*offsets) : Mask::causal(parse_align("Mask", align)));
+      },
+      nb::arg("align"), nb::arg("offsets") = nb::none());
+  m.def(
+      "window",
+      [=](Index left, Index right, const std::string& align, const std::optional<Numbers>& offsets) {
+        return plain(
+            offsets ? Mask::window(left, right, *offsets) : Mask::window(left, right, parse_align("Mask", align)));
+      },
+      nb::arg("left"), nb::arg("right"), nb::arg("align"), nb::arg("offsets") = nb::none());
   m.def("sliding",
       [=](Index n, const std::string& align) { return plain(Mask::sliding(n, parse_align("Mask", align))); });
   m.def("dilated",
       [=](Index step, const std::string& align) { return plain(Mask::dilated(step, parse_align("Mask", align))); });
-  m.def("chunked",
-      [=](Index size, const std::string& align) { return plain(Mask::chunked(size, parse_align("Mask", align))); });
-  m.def("chunked_starts", [=](Index size, const Numbers& starts, const std::string& align) {
-    return plain(Mask::chunked(size, starts, parse_align("Mask", align)));
-  });
+  m.def(
+      "chunked",
+      [=](Index size, const std::string& align, const std::optional<Numbers>& starts) {
+        const Align aligned = parse_align("Mask", align);
+        return plain(starts ? Mask::chunked(size, *starts, aligned) : Mask::chunked(size, aligned));
+      },
+      nb::arg("size"), nb::arg("align"), nb::arg("starts") = nb::none());
   m.def("key_lengths", [=](const Numbers& lengths) { return plain(Mask::key_lengths(lengths)); });
   m.def("key_starts", [=](const Numbers& starts) { return plain(Mask::key_starts(starts)); });
   m.def("query_lengths", [=](const Numbers& lengths) { return plain(Mask::query_lengths(lengths)); });

@@ -103,35 +103,30 @@ void bind_options(nb::module_& m) {
     return std::make_shared<PythonScoreMod>(std::move(function), has_slope);
   });
   nb::class_<OptionsObject>(m, "Options")
-      .def(
-          "__init__",
-          [](OptionsObject* self, const MaskObject* mask, nb::handle bias, std::optional<double> scale, double softcap,
-              const std::string& empty_row, double dropout, std::uint64_t seed, Index first_sequence, nb::handle sinks,
-              const PositionBiasObject* position_bias, std::shared_ptr<ScoreMod> score_mod, const std::string& bits) {
+      .def("__init__",
+          [](OptionsObject* self, const nb::kwargs& given) {
             OptionsObject made;
-            if (mask != nullptr) {
-              made.value.mask = mask->mask;
-              made.borrowed = mask->borrowed;
-            }
-            borrow<BiasView, 4>(made.value.bias, "bias", bias, made.borrowed);
-            borrow<SinkView, 1>(made.value.sinks, "sinks", sinks, made.borrowed);
-            made.value.scale = scale;
-            made.value.softcap = softcap;
-            made.value.empty_row = choice("[attention] empty_row", empty_row, kEmptyRows);
-            made.value.dropout = {dropout, seed, dropout != 0, first_sequence};
+            AttentionOptions& o = made.value;
+            const MaskObject* mask = nullptr;
+            const PositionBiasObject* position_bias = nullptr;
+            nb::object bias = nb::none(), sinks = nb::none();
+            std::string bits = "fast";
+            Keywords("attention", given)("mask", mask)("bias", bias)("scale", o.scale)("softcap", o.softcap)(
+                "dropout", o.dropout.p)("seed", o.dropout.seed)("first_sequence", o.dropout.first_sequence)(
+                "sinks", sinks)("position_bias", position_bias)("score_mod", o.score_mod)("bits", bits)
+                .word("empty_row", o.empty_row, kEmptyRows)
+                .end();
+            o.dropout.training = o.dropout.p != 0;
+            o.bits = parse_bits(bits);
+            if (mask != nullptr) o.mask = mask->mask, made.borrowed = mask->borrowed;
+            borrow<BiasView, 4>(o.bias, "bias", bias, made.borrowed);
+            borrow<SinkView, 1>(o.sinks, "sinks", sinks, made.borrowed);
             if (position_bias != nullptr) {
-              made.value.position_bias = position_bias->value;
+              o.position_bias = position_bias->value;
               if (position_bias->table != nullptr) made.borrowed.push_back(position_bias->table);
             }
-            made.value.score_mod = std::move(score_mod);
-            made.value.bits = parse_bits(bits);
             new (self) OptionsObject(std::move(made));
-          },
-          nb::kw_only(), nb::arg("mask").none() = nb::none(), nb::arg("bias").none() = nb::none(),
-          nb::arg("scale").none() = nb::none(), nb::arg("softcap") = 0.0, nb::arg("empty_row") = "zero",
-          nb::arg("dropout") = 0.0, nb::arg("seed") = 0, nb::arg("first_sequence") = 0,
-          nb::arg("sinks").none() = nb::none(), nb::arg("position_bias").none() = nb::none(),
-          nb::arg("score_mod").none() = nb::none(), nb::arg("bits") = "fast")
+          })
       .def_prop_ro("position_bias_shape", [](const OptionsObject& o) {
         return nb::make_tuple(o.value.position_bias.rows(), o.value.position_bias.heads());
       });

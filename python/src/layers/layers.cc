@@ -101,28 +101,15 @@ void step(const nn::Layer& layer, nb::handle x, nb::handle y, KVCache& cache, co
   });
 }
 
-template <class Value, std::size_t kCount> const char* name_of(Value value, const Word<Value> (&choices)[kCount]) {
-  return std::find_if(choices, choices + kCount, [&](const Word<Value>& one) { return one.second == value; })->first;
-}
-
-// What Python needs besides Layer's own: sizes of a cache that the layer can be stepped over, and what it says of
-// itself.
+// Sizes of a cache that the layer can be stepped over, and its dropouts.
 nb::dict sizes_of(nn::Layer& layer) {
-  const auto* found = dynamic_cast<const nn::AttentionLayer*>(&layer);
-  if (found == nullptr) throw OptionError("[nn.Layer] not a layer with projections");
-  const nn::AttentionLayer& attention = *found;
+  const auto* attention = dynamic_cast<const nn::AttentionLayer*>(&layer);
+  if (attention == nullptr) throw OptionError("[nn.Layer] not a layer with projections");
   nb::dict d;
-  d["num_kv_heads"] = attention.num_kv_heads();
-  d["head_dim"] = attention.head_dim();
-  d["has_bias"] = attention.has_bias();
-  d["has_output_bias"] = attention.has_output_bias();
-  d["has_output_projection"] = attention.has_output_projection();
-  d["causal"] = *attention.config().causal;
-  d["dropout"] = *attention.config().dropout;
-  d["residual_dropout"] = *attention.config().residual_dropout;
-  d["empty_row"] = name_of(*attention.config().empty_row, kEmptyRows);
-  d["qk_norm"] = name_of(attention.qk_norm(), kQkNorms);
-  d["norm_eps"] = attention.config().norm_eps;
+  d["num_kv_heads"] = attention->num_kv_heads();
+  d["head_dim"] = attention->head_dim();
+  d["dropout"] = *attention->config().dropout;
+  d["residual_dropout"] = *attention->config().residual_dropout;
   return d;
 }
 
