@@ -21,10 +21,7 @@ def test_masks_mean_what_they_say(name: str) -> None:
 
 def test_a_mask_draws_itself() -> None:
     assert repr(qkv.Mask.sliding(2)).splitlines()[1:4] == ["1 0 0 0 0 0", "1 1 0 0 0 0", "0 1 1 0 0 0"]
-    assert repr(qkv.Mask.key_lengths([3, 4])).splitlines()[:3] == ["key_lengths[2]", "sequence 0, head 0", "1 1 1 0 0 0"]
-    assert repr(qkv.Mask.keep(np.tril(np.ones((3, 4), bool)), "qk")).splitlines()[1:] == ["1 0 0 0", "1 1 0 0", "1 1 1 0"]
     assert repr(qkv.Mask.keep(np.ones((1, 1, 50, 50), bool))) == "keep[1, 1, 50, 50]"
-    assert repr(qkv.Mask.documents([0, 1, 3])).splitlines()[1:] == ["1 0 0", "0 1 1", "0 1 1"]
     assert qkv.Mask.causal("bottom_right").draw(2, 4) == "1 1 1 0\n1 1 1 1"
     assert "sequence 1, head 0" in qkv.Mask.key_lengths([1, 2]).draw(1, 2, batch=2)
 

@@ -1,6 +1,5 @@
-"""bits="invariant" in a small Llama of transformers: attention rows of generation are those of the whole sequence, and where
-the Linears run through qkv everything is, so that log-probabilities of generated tokens are the training forward's.
-"""
+"""bits="invariant" in a small Llama of transformers whose Linears run through qkv: log-probabilities of generated tokens are the training
+forward's."""
 
 from __future__ import annotations
 
@@ -67,25 +66,3 @@ def test_where_linears_run_through_qkv_logits_are_the_whole_sequence_s(llama: An
         assert torch.equal(row, whole[PROMPT + step - 1]), f"token {step}"
     log_probs = torch.stack(logits).double().log_softmax(-1)
     assert torch.equal(log_probs, whole[PROMPT - 1 : -1].double().log_softmax(-1))
-
-
-def test_attention_rows_are_the_whole_sequence_s(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the very q, k and v that generation met: PyTorch's own Linears round otherwise for one row."""
-    function = tf.AttentionInterface._global_mapping["qkv"]
-    seen: list[tuple[Any, Any, Any, Any]] = []
-
-    def watched(module: Any, query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> Any:
-        result = function(module, query, key, value, *rest, **named)
-        if module.layer_idx == 1:
-            seen.append((query.clone(), key.clone(), value.clone(), result[0].clone()))
-        return result
-
-    monkeypatch.setitem(tf.AttentionInterface._global_mapping, "qkv", watched)
-    with torch.no_grad():
-        generated(llama)
-    assert len(seen) == TOKENS
-    queries = torch.cat([call[0] for call in seen], dim=2)  # [1, H, T, D]
-    _, keys, values, _ = seen[-1]
-    whole = qkv.torch.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True).transpose(1, 2)
-    rows = torch.cat([call[3] for call in seen], dim=1)  # [1, T, H, D]
-    assert torch.equal(rows, whole)

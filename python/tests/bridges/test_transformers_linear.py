@@ -275,21 +275,6 @@ def test_mamba_2s_step_is_the_recurrences(
         expect_close(f, exact, n, f.dtype, what)
 
 
-def test_a_packed_convolution_has_the_bits_of_each_sequence_alone() -> None:
-    from transformers.models.qwen3_next import modeling_qwen3_next as modelling
-
-    qkv.transformers.register(linear=True)
-    lengths = [1, 63, 64, 65, 200]
-    x, weight = numbers(1, 1, sum(lengths), 12, dtype=torch.float32).transpose(1, 2), numbers(2, 12, 4, dtype=torch.float32)
-    offsets = torch.tensor([0, *lengths]).cumsum(0).int()
-    seq_idx = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))[None]
-    for options in ({"cu_seq_lens_q": offsets}, {"seq_idx": seq_idx}, {"cu_seq_lens_q": offsets, "seq_idx": seq_idx}):
-        out = modelling.causal_conv1d_fn(x, weight, None, activation="silu", **options)
-        for begin, end in zip(offsets.tolist(), offsets.tolist()[1:]):
-            alone = modelling.causal_conv1d_fn(x[..., begin:end], weight, None, activation="silu")
-            assert torch.equal(out[..., begin:end], alone)
-
-
 @pytest.mark.parametrize(
     "model,functions",
     [

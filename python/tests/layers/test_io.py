@@ -81,8 +81,8 @@ def test_layers_in_files(tmp_path: Path) -> None:
     assert not np.array_equal(other(x), layer(x))
     other.load(path)
     assert np.array_equal(other(x), layer(x))
-    again = nn.load_layer("mha", io.load_safetensors(path), num_heads=3)
-    assert isinstance(again, nn.MultiHeadAttention) and np.array_equal(again(x), layer(x))
+    again = nn.MultiHeadAttention.from_state_dict(io.load_safetensors(path), num_heads=3)
+    assert np.array_equal(again(x), layer(x))
     prefixed = {"block.attn." + name: array for name, array in layer.state_dict().items()} | {"head": numbers(1, 3)}
     other = nn.MultiHeadAttention(12, 3, seed=2)
     other.load_state_dict(prefixed, prefix="block.attn.")

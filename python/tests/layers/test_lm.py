@@ -75,8 +75,8 @@ def test_resumes_where_it_stopped(tmp_path: Path) -> None:
     assert again.steps == 15
     assert first + again.fit(default_text(), steps=40, resume=True, progress=False) == losses
     assert first + parts.fit(steps=40, resume=True, progress=False) == losses == parts.losses
-    for name, array in whole.parameters().items():
-        assert np.array_equal(array, again.parameters()[name]), name
+    for name, array in whole.state_dict().items():
+        assert np.array_equal(array, again.state_dict()[name]), name
 
 
 def test_generates(trained: AttentionLM, tmp_path: Path) -> None:

@@ -13,31 +13,9 @@ from support import numbers
 
 B, T, E = 2, 13, 24
 
-def test_residual_dropout_is_on_the_output() -> None:
-    layer = nn.MultiHeadAttention(E, 4, dropout=0.0, residual_dropout=0.5, seed=3)
-    x, saved = numbers(3, B, T, E), nn.Saved()
-    plain = layer(x)
-    y = layer.train()(x, seed=5, saved=saved)
-    factors = np.where(y == 0, 0, 2).astype(np.float32)
-    assert 0.3 < (factors == 0).mean() < 0.7
-    assert np.array_equal(y, plain * factors)
-    dy, kept = numbers(4, B, T, E), nn.Saved()
-    dx = layer.backward(dy, saved)
-    layer.eval()(x, saved=kept)
-    assert np.array_equal(dx, layer.backward(dy * factors, kept))
 
-
-def test_pooling() -> None:
-    x, dy, saved = numbers(1, B, T, E), numbers(2, B, T, E), nn.Saved()
-    average, fixed = nn.AveragePooling(), nn.FixedWeights(T, seed=3)
-    assert np.allclose(average(x, saved=saved), np.broadcast_to(x.mean(1, keepdims=True), x.shape), atol=1e-6)
-    assert np.allclose(average.backward(dy, saved), np.broadcast_to(dy.sum(1, keepdims=True) / T, x.shape), atol=1e-6)
-    w = fixed.state_dict()["w"].astype(np.float64)
-    exact = np.einsum("j,bje->be", w / w.sum(), x)
-    assert np.allclose(fixed(x, saved=saved), np.broadcast_to(exact[:, None], x.shape), atol=1e-4)
-    assert fixed.backward(dy, saved).shape == x.shape and fixed.grads["w"].any()
-    with pytest.raises(ValueError, match="mask"):
-        average(x, key_lengths=[1, 2])
+def half(seed: int, *shape: int) -> np.ndarray:
+    return numbers(seed, *shape).astype(pytest.importorskip("ml_dtypes").bfloat16)
 
 
 def test_masks_of_the_core_module() -> None:
@@ -74,16 +52,6 @@ def test_empty_rows(rule: str, weight: float) -> None:
     assert np.allclose(weights, weight, equal_nan=True)
     _, weights = nn.MultiHeadAttention(E, 2)(x, key_lengths=[0], weights="all", empty_row=rule)
     assert np.allclose(weights, weight, equal_nan=True)
-
-
-def test_steps_over_a_cache_are_the_causal_layer() -> None:
-    for layer in (nn.GroupedQueryAttention(E, 4, 2, rotary={"base": 500.0}, seed=3), nn.MultiHeadAttention(E, 4, seed=4)):
-        x = numbers(1, B, T, E)
-        cache = layer.cache(capacity=T, sequences=B)
-        parts = [layer.step(np.ascontiguousarray(x[:, :9]), cache)]
-        parts += [layer.step(np.ascontiguousarray(x[:, t : t + 1]), cache) for t in range(9, T)]
-        assert cache.lengths == [T] * B
-        assert np.allclose(np.concatenate(parts, 1), layer(x, causal=True), atol=2e-6)
 
 
 def test_rotary_positions() -> None:
@@ -157,7 +125,6 @@ def test_errors_say_what_to_do() -> None:
         (lambda: layer.backward(x, nn.Saved()), ValueError, "saved"),
         (lambda: layer.load_state_dict({"q_proj.weight": x}), ValueError, "q_proj.weight"),
         (lambda: layer.load_state_dict(nn.Linear(2, 2)), TypeError, "state_dict"),
-        (lambda: nn.load_layer("v9", {}), ValueError, "v9"),
         (lambda: nn.AveragePooling().step(x, layer.cache(capacity=4)), NotImplementedError, "no keys and values"),
         (lambda: nn.Linear(E, 3)(x[..., :4]), ValueError, "24"),
     ):
@@ -176,6 +143,50 @@ def test_errors_say_what_to_do() -> None:
     with pytest.raises(ValueError):
         layer.load_state_dict(before | {"q_proj.weight": np.zeros((2, 2), np.float32)})
     assert all(np.array_equal(a, before[n]) for n, a in layer.state_dict().items())
+
+
+def test_types_of_a_layer() -> None:
+    layer, saved = nn.MultiHeadAttention(8, 2), nn.Saved()
+    y = layer(half(1, 3, 8), saved=saved)
+    assert y.dtype == half(0).dtype and layer.backward(half(2, 3, 8), saved).dtype == half(0).dtype
+    cache = layer.cache(capacity=4, storage="bfloat16")
+    assert layer.step(half(1, 1, 3, 8), cache).dtype == half(0).dtype and cache.lengths == [3]
+    linear, other = nn.Linear(8, 7), nn.Saved()
+    assert linear(half(1, 3, 8), saved=other).dtype == half(0).dtype and linear.backward(half(2, 3, 7), other).dtype == half(0).dtype
+    with pytest.raises(TypeError, match="dy must be bfloat16, as x was: got float32"):
+        linear.backward(numbers(2, 3, 7), other)
+    with pytest.raises(TypeError, match="dy must be bfloat16, as x was: got float32"):
+        layer.backward(numbers(2, 3, 8), saved)
+    with pytest.raises(TypeError, match="x must be float32 or bfloat16: got float64"):
+        layer(numbers(1, 3, 8).astype(np.float64))
+    with pytest.raises(qkv.UnsupportedError, match=r"\[average\].*float"):
+        nn.AveragePooling()(half(1, 3, 8))
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_parameters_and_gradients_rounded_once(framework: str) -> None:
+    torch = pytest.importorskip("torch")
+    layer = nn.MultiHeadAttention(24, 4)
+    x, saved = numbers(1, 2, 5, 24), nn.Saved()
+    layer.backward(np.ones_like(layer(x, saved=saved)), saved)
+    for wide, narrow in (
+        (layer.state_dict(), layer.state_dict(dtype="bfloat16", framework=framework)),
+        (layer.grads, layer.gradients(dtype="bfloat16", framework=framework)),
+    ):
+        assert list(wide) == list(narrow)
+        for name, values in wide.items():
+            got = torch.as_tensor(narrow[name].astype(np.float32)) if framework == "numpy" else narrow[name]
+            assert torch.equal(got.bfloat16(), torch.tensor(values).bfloat16()), name
+    reads = nn.MultiHeadAttention(24, 4)
+    reads.load_state_dict(layer.state_dict(dtype="bfloat16", framework=framework))
+    assert (
+        reads.state_dict(dtype="bfloat16")["q_proj.weight"].tobytes()
+        == np.asarray(layer.state_dict(dtype=half(0).dtype)["q_proj.weight"]).tobytes()
+    )
+    with pytest.raises(ValueError, match="must be F32, BF16 or F16: got I8"):
+        layer.gradients(dtype="int8")
+    with pytest.raises(TypeError, match="dtype must be one of"):
+        layer.gradients(dtype="bf16")
 
 
 def test_one_pool_of_threads() -> None:

@@ -6,7 +6,6 @@ import builtins
 import importlib.util
 import re
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -93,17 +92,6 @@ def test_pixels(tmp_path: Path) -> None:
 
 
 @needs_pixels
-def test_hostile_text_is_text() -> None:
-    """Neither formulas nor markup; long, invisible and empty tokens are labels as qkv draws them."""
-    tokens = ["$\\frac{", "\\$", "<b>", "a\nb\0\x1b", "\u202e" * 2000, "W" * 2000, "", "$x$"]
-    picture = qkv.plot(causal_weights(length=8), tokens, title="$\\frac{ \n" + "x" * 2000)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of fonts that lack what shows spaces
-        assert picture.png().startswith(b"\x89PNG") and picture.pdf().startswith(b"%PDF")
-        assert width_of(picture.png()) < 3000
-
-
-@needs_pixels
 def test_characters_that_no_font_has() -> None:
     """U+0378 is no character: the warning names it once for a picture."""
     picture = qkv.plot(causal_weights(length=3), ["a", "\u0378", "\u0378"])
@@ -134,14 +122,6 @@ def test_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in picture.terminal(columns=80)
-
-
-def test_what_a_head_does() -> None:
-    """The numbers: tests/view/heatmap_test.cc."""
-    w = causal_weights(2)
-    found = qkv.plot(w).statistics(head=1)
-    assert found.keys() == {"self", "previous", "first", "largest", "entropy_nats", "rows"} and found["rows"] == 5
-    assert found["self"] == pytest.approx(np.diag(w[1])[1:].mean(), abs=1e-6)
 
 
 def test_arrays_of_other_libraries() -> None:

@@ -14,7 +14,6 @@ import qkv.torch as qt
 from operators import delta_inputs, latent_inputs, offsets, packed_leaves
 from support_torch import numbers
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.nn.attention import bias
 from torch.nn.attention import flex_attention as pytorchs
 
@@ -145,16 +144,6 @@ def test_dropout_under_vmap_is_refused() -> None:
     ):
         with pytest.raises(NotImplementedError, match="vmap over attention with dropout is not computed"):
             torch.func.vmap(call, randomness="different")(given)
-
-
-def test_results_in_place_are_no_gradients_of() -> None:
-    out = torch.empty(9, 4, 6)
-    with pytest.raises(NotImplementedError, match="gradients and tangents are not computed, as in PyTorch"):
-        qt.varlen_attn_out(out, P[0].clone().requires_grad_(), *P[1:], CU, CU, 5, 5)
-    with forward_ad.dual_level(), torch.no_grad(), pytest.raises(NotImplementedError, match="tangents are not computed"):
-        qt.varlen_attn_out(out, forward_ad.make_dual(P[0], P[0]), *P[1:], CU, CU, 5, 5)
-    with pytest.raises(ValueError, match="out must be"):
-        qt.varlen_attn_out(out[:3], *P, CU, CU, 5, 5)
 
 
 def test_scripting_is_refused() -> None:

@@ -60,7 +60,6 @@ def test_operators_of_packed_sequences_keep_their_contracts(window: tuple[int, i
     opcheck(graph.packed.operator, (*packed[:5], used, None, *rules))
     plain = tuple(x.detach() if x is not None else None for x in packed)
     out, lse = graph.packed.operator(*plain, *rules)
-    opcheck(graph.packed_out, (out.clone(), *plain, *rules))
     pages = tuple(x.detach()[None].contiguous() for x in (k, v))
     opcheck(graph.packed.operator, (plain[0], *pages, cu_q, None, used, torch.zeros(2, 1, dtype=torch.int32), *rules))
     dout, dlse = numbers(5, *out.shape), numbers(6, *lse.shape)

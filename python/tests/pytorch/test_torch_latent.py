@@ -84,15 +84,6 @@ def test_auto_takes_the_form_with_fewer_operations() -> None:
     assert torch.equal(made, qkv.torch.latent_attention(*arguments, form=module.cheaper_form(1, 19, R, DN, DR, DV)))
 
 
-def test_dropout_is_pytorchs_generators() -> None:
-    arguments = [x.detach().float() for x in problem(5, 19)]
-    runs = []
-    for _ in range(2):
-        torch.manual_seed(3)
-        runs.append(qkv.torch.latent_attention(*arguments, dropout_p=0.5))
-    assert torch.equal(*runs) and not torch.equal(runs[0], qkv.torch.latent_attention(*arguments))
-
-
 def test_forward_mode_of_columns_of_one_tensor() -> None:
     """Tangents of c and r, which lie side by side: the absorbed form's are the materialised form's."""
     memory, tangent = numbers(1, B, 19, R + DR), numbers(2, B, 19, R + DR)

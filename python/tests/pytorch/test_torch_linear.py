@@ -90,16 +90,6 @@ def test_a_strong_decay_of_channels_overflows_nowhere(length: int) -> None:
         assert x is None or x.isfinite().all()
 
 
-def test_channels_lie_in_memory_of_any_order() -> None:
-    q, k, v, g, beta, _ = (x.detach().float() for x in problem(5, 2, 70, 2, 4, 16, 16, True))
-    out, _ = qkv.torch.chunk_kimi_delta_attention(q, k, v, g, beta)
-    turned = g.transpose(1, 3).contiguous().transpose(1, 3)
-    assert turned.stride(-1) != 1
-    assert torch.equal(qkv.torch.chunk_kimi_delta_attention(q, k, v, turned, beta)[0], out)
-    assert torch.equal(qkv.torch.chunk_kimi_delta_attention(q, k, v, g.half().float(), beta)[0], out)
-    assert torch.equal(qkv.torch.chunk_kimi_delta_attention(q, k, v, g.half(), beta)[0], out)
-
-
 def test_strides_are_read_and_a_step_goes_on_from_a_prefix() -> None:
     q, k, v, g, beta, _ = (x.detach().float() for x in problem(5, 2, 70, 2, 4, 16, 16))
     mixed = torch.cat([x.flatten(2) for x in (q, k, v)], -1).transpose(1, 2).contiguous().transpose(1, 2)
@@ -118,21 +108,3 @@ def test_strides_are_read_and_a_step_goes_on_from_a_prefix() -> None:
         *(x[:, 69:] for x in (q, k, v, g, beta)), initial_state=state, output_final_state=True
     )
     assert torch.allclose(torch.cat([first, last], 1), out, atol=1e-5) and torch.allclose(end, final, atol=1e-5)
-
-
-@channels
-def test_grad_and_vmap_have_autograds_bits(channels: bool) -> None:
-    tensors = [x.detach().float() for x in problem(11, 1, 70, 2, 4, 8, 8, channels)]
-
-    def loss(*tensors: Tensor) -> Tensor:
-        out, final = RULES[channels][0](*tensors[:5], initial_state=tensors[5], output_final_state=True)
-        return out.sum() + final.square().sum()
-
-    leaves, every = [x.clone().requires_grad_() for x in tensors], tuple(range(6))
-    expected = torch.autograd.grad(loss(*leaves), leaves)
-    assert all(map(torch.equal, torch.func.grad(loss, every)(*tensors), expected))
-    several = [torch.stack([x, x.flip(1)]) for x in tensors[:3]]
-    each = torch.vmap(torch.func.grad(loss, every), (0, 0, 0, None, None, None))(*several, *tensors[3:])
-    for n in range(2):
-        alone = torch.func.grad(loss, every)(*(x[n] for x in several), *tensors[3:])
-        assert all(torch.equal(x[n], y) for x, y in zip(each, alone))

@@ -106,18 +106,6 @@ def test_lengths_and_masks(lengths: tuple[int, int], kind: str, mask: str | None
     both([*operands(*lengths), dense], is_causal=mask == "causal")
 
 
-@pytest.mark.parametrize("heads", ((32, 8), (5, 1), (6, 2)), ids=str)
-@pytest.mark.parametrize("q_len", (1, 33, 128))
-@pytest.mark.parametrize("causal", (False, True))
-def test_groups_are_repeated_heads(heads: tuple[int, int], q_len: int, causal: bool) -> None:
-    repeats = heads[0] // heads[1]
-    compare(
-        lambda q, k, v: sdpa(q, k, v, is_causal=causal, enable_gqa=True),
-        lambda q, k, v: theirs(q, *(x.repeat_interleave(repeats, 1) for x in (k, v)), is_causal=causal),
-        [leaf(1, 2, heads[0], q_len, 24), leaf(2, 2, heads[1], 64, 24), leaf(3, 2, heads[1], 64, 40)],
-    )
-
-
 def test_rows_that_attend_nothing_are_zero() -> None:
     keep = torch.ones(5, 7, dtype=torch.bool)
     keep[2] = False

@@ -15,11 +15,9 @@ torch = pytest.importorskip("torch")
 import qkv
 import qkv.torch as qt
 import torch.nn.functional as F
-from operators import offsets, packed_leaves
 from support_torch import compare, leaf, numbers
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.attention import varlen as pytorchs_varlen
 
 sdpa = qt.scaled_dot_product_attention
 
@@ -57,39 +55,6 @@ def test_enable_and_disable() -> None:
     assert qt.is_enabled()
     qt.disable()
     assert not qt.is_enabled() and torch.backends.mha.get_fastpath_enabled() is fast_path
-
-
-def test_enable_varlen() -> None:
-    torch._dynamo.reset()
-    names = ("varlen_attn", "varlen_attn_out")
-    before = [getattr(pytorchs_varlen, name) for name in names]
-    q, k, v = packed_leaves([5, 4], [5, 4], 4)
-    cu = offsets([5, 4])
-
-    def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return pytorchs_varlen.varlen_attn(q, k, v, cu, cu, 5, 5, window_size=(-1, 0))
-
-    expected = qt.varlen_attn(q, k, v, cu, cu, 5, 5, window_size=(-1, 0))
-    with qt.enable():
-        assert pytorchs_varlen.varlen_attn is before[0]
-        with pytest.raises(RuntimeError):
-            call(q, k, v)  # PyTorch has none for the CPU
-    qt.enable()
-    with qt.enable(varlen=True):
-        with qt.enable(varlen=True):
-            pass
-        out = call(q, k, v)
-        assert torch.equal(out, expected)
-        assert all(map(torch.equal, *(torch.autograd.grad(x.sum(), (q, k, v)) for x in (out, expected))))
-        assert torch.equal(torch.compile(call, fullgraph=True, backend="aot_eager")(q, k, v), expected)
-        into = torch.empty_like(expected)
-        with torch.no_grad():
-            assert pytorchs_varlen.varlen_attn_out(into, q, k, v, cu, cu, 5, 5, window_size=(-1, 0)) is into
-        assert torch.equal(into, expected)
-        assert call(*(x.detach().to("meta") for x in (q, k, v))).device.type == "meta"  # another device: PyTorch's
-    assert [getattr(pytorchs_varlen, name) for name in names] == before and qt.is_enabled()
-    qt.disable()
-    assert not qt.is_enabled()
 
 
 def test_blocks_of_threads_do_not_end_each_other() -> None:

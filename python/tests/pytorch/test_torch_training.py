@@ -41,7 +41,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(x, x, x, need_weights=False)[0]
-        with qt.enable(varlen=True):
+        with qt.enable():
             x = self.encoder(x)
         heads = x.unflatten(-1, (2, -1))
         tokens, cu = heads.flatten(0, 1), torch.arange(len(x) + 1) * x.shape[1]
