@@ -33,7 +33,6 @@ class Layer(Module):
     """A form of attention; see the module. ``layer(x, ...)`` is ``layer.forward(x, ...)``."""
 
     name: str  #: its name in ``qkv layer``
-    _needs_heads = False  # whether num_heads is a choice, which no file of parameters holds
 
     def __init__(self, **config: Any) -> None:
         self._config = {key: value for key, value in config.items() if value is not None}
@@ -47,14 +46,9 @@ class Layer(Module):
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], **config: Any) -> Layer:
-        """A new layer with these parameters: sizes that are not given are those of the arrays. No file holds num_heads: a
-        class with heads needs it (TypeError)."""
+        """A new layer with these parameters: sizes that are not given are those of the arrays. No file holds num_heads: OptionError
+        where several fit."""
         given = {key: value for key, value in config.items() if value is not None}
-        if cls._needs_heads and "num_heads" not in given:
-            raise TypeError(
-                f"[{cls.__name__}.from_state_dict] num_heads must be given, since the parameters look the same for any: got "
-                f"{', '.join(given) or 'nothing'}; num_heads=1 is one head"
-            )
         return cls._around(_nn.load_layer(cls.name, entries_of(state), **_layer_config(given)), given)
 
     def __reduce__(self) -> Any:
@@ -222,7 +216,7 @@ class Layer(Module):
         raise core.ShapeError(f"[{type(self).__name__}.forward] {name} must {wanted}: got {shape} for x {list(x_shape)}")
 
     def __repr__(self) -> str:
-        heads = f", num_heads={self.num_heads}" if self._needs_heads else ""
+        heads = f", num_heads={self.num_heads}" if self._core.masks_have_heads else ""
         return f"{type(self).__name__}(embed_dim={self.embed_dim}{heads}, parameters={self.parameter_count})"
 
 

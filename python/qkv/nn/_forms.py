@@ -122,7 +122,6 @@ class MultiHeadAttention(Layer):
     """
 
     name = "mha"
-    _needs_heads = True
 
     def __init__(
         self, embed_dim: int, num_heads: int, *, bias: bool = True, dropout: float = 0.1, residual_dropout: float = 0.1,
@@ -140,7 +139,6 @@ class GroupedQueryAttention(Layer):
     """
 
     name = "grouped-query"
-    _needs_heads = True
 
     def __init__(
         self, embed_dim: int, num_heads: int, num_kv_heads: int = 0, *, head_dim: int = 0, bias: bool = False,
