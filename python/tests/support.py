@@ -1,5 +1,5 @@
-"""What the tests of NumPy arrays share: numbers, a mask of every kind, the formula of attention in float64. Not: bounds of an algorithm
-(tests/support/checks): through the bindings options and arrays arrive, the kernels' numbers are C++'s.
+"""What the tests of NumPy arrays share: numbers, a mask of every kind, the formula of attention in any type, and a bound of two of its results.
+Through the bindings options and arrays arrive; the kernels' numbers are C++'s.
 """
 
 from __future__ import annotations
@@ -57,15 +57,24 @@ def problem(seed: int, batch: int, heads: int, q_len: int, kv_len: int, width: i
 
 def attend(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, *, keep: Any = True, bias: Any = 0.0, scale: float | None = None, softcap: float = 0.0,
-    sinks: Any = None, factors: Any = 1.0,
+    sinks: Any = None, factors: Any = 1.0, dtype: Any = np.float64,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
-    """out, lse and weights in float64; rows without keys are 0, their lse is -inf."""
-    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    """out, lse and weights, computed in dtype; rows without keys are 0, their lse is -inf."""
+    q, k, v, bias, factors = (np.asarray(x).astype(dtype) for x in (q, k, v, bias, factors))
     k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
-    s = (q.shape[-1] ** -0.5 if scale is None else scale) * (q @ k.swapaxes(-1, -2))
-    s = (softcap * np.tanh(s / softcap) if softcap else s) + bias
+    s = dtype(q.shape[-1] ** -0.5 if scale is None else scale) * (q @ k.swapaxes(-1, -2))
+    s = (dtype(softcap) * np.tanh(s / dtype(softcap)) if softcap else s) + bias
     e = np.where(keep, np.exp(s), 0)
-    total = e.sum(-1, keepdims=True) + (0 if sinks is None else np.exp(np.asarray(sinks, np.float64))[:, None, None])
+    total = e.sum(-1, keepdims=True) + (0 if sinks is None else np.exp(np.asarray(sinks, dtype))[:, None, None])
     weights = np.divide(e, total, out=np.zeros_like(e), where=total > 0)
     with np.errstate(divide="ignore"):
         return (weights * factors) @ v, np.log(total)[..., 0], weights
+
+
+def expect_close(fast: np.ndarray, exact: np.ndarray, naive: np.ndarray, size: Any = None, eps: Any = None, times: int = 2) -> None:
+    """error(fast) <= times error(naive) + 4 eps A; A: the largest sum of the terms made positive, or of exact; times: 3 of gradients."""
+    live = np.isfinite(exact)
+    assert np.array_equal(fast[~live], exact[~live].astype(fast.dtype), equal_nan=True)
+    error, room = (abs(x[live].astype(exact.dtype) - exact[live]).max(initial=0) for x in (fast, naive))
+    largest = abs((exact if size is None else size)[live]).max(initial=0)
+    assert error <= times * room + 4 * (np.finfo(fast.dtype).eps if eps is None else eps) * largest, (error, room, largest)

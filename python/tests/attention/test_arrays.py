@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import qkv
-from support import attend, numbers, problem
+from support import attend, expect_close, numbers, problem
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -24,11 +24,18 @@ def test_sixteen_bits(dtype: str) -> None:
     out, lse = qkv.attention(q, k, v, causal="bottom_right", return_lse=True)
     gradients = qkv.attention_backward(dout, q, k, v, out, lse, causal="bottom_right")
     assert out.dtype == kind and lse.dtype == np.float32 and gradients.dk.dtype == kind
-    eps, wide = float(np.finfo(np.float32).eps) * 2 ** (16 if dtype == "bfloat16" else 13), [x.astype(np.float32) for x in (q, k, v, dout)]
-    assert abs(out - attend(q, k, v, keep=np.tril(np.ones((30, 40), bool), 10))[0]).max() <= 2 * eps * abs(wide[2]).max()
-    whole = qkv.attention(*wide[:3], causal="bottom_right", return_lse=True)
-    for narrow, exact in zip(gradients[:3], qkv.attention_backward(wide[3], *wide[:3], *whole, causal="bottom_right")):
-        assert abs(narrow.astype(np.float32) - exact).max() <= 4 * eps * abs(exact).max()
+    eps = float(np.finfo(np.float32).eps) * 2 ** (16 if dtype == "bfloat16" else 13)
+    keep = np.tril(np.ones((30, 40), bool), 10)
+    naive, exact = (attend(q, k, v, keep=keep, dtype=wide) for wide in (np.float32, np.float64))
+    expect_close(out, exact[0], naive[0].astype(kind), exact[2] @ abs(np.repeat(v, 2, 1).astype(float)), eps)
+    expect_close(lse, *(x[1] for x in (exact, naive)))
+    results = []
+    for wide in (np.float32, np.float64):
+        given = [x.astype(wide) for x in (q, k, v)]
+        whole = qkv.attention(*given, causal="bottom_right", return_lse=True)
+        results.append(qkv.attention_backward(dout.astype(wide), *given, *whole, causal="bottom_right")[:3])
+    for narrow, naive, exact in zip(gradients, *results):
+        expect_close(narrow, exact, naive.astype(kind), eps=eps, times=3)
 
 
 def test_memory_without_numpy() -> None:

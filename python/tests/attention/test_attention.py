@@ -12,7 +12,7 @@ import pytest
 import qkv
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import attend, numbers, problem
+from support import attend, expect_close, numbers, problem
 
 TYPES = ["float32", "float64"]
 
@@ -21,12 +21,13 @@ def both_ways(q: Any, k: Any, v: Any, options: dict[str, Any], meaning: dict[str
     """Forward against the formula with `meaning`, which spells the same options; backward along a direction against forward's difference."""
     dtype, dout, dlse = q.dtype.type, numbers(99, *q.shape[:-1], v.shape[-1], dtype=q.dtype), numbers(98, *q.shape[:-1], dtype=q.dtype)
     out, lse = qkv.attention(q, k, v, return_lse=True, **options)
-    exact, exact_lse, _ = attend(q, k, v, **meaning)
-    live = ~np.isneginf(exact_lse)
-    assert np.array_equal(np.isneginf(lse), ~live)
-    room = 64 * np.finfo(dtype).eps  # scores and sums of O(1) numbers
-    np.testing.assert_allclose(out, exact, rtol=room, atol=room)
-    np.testing.assert_allclose(lse[live], exact_lse[live], rtol=room, atol=room)
+    wide = np.float64 if dtype is np.float32 else np.longdouble
+    exact, exact_lse, weights = attend(q, k, v, dtype=wide, **meaning)
+    naive, naive_lse, _ = attend(q, k, v, dtype=dtype, **meaning)
+    terms = weights * meaning.get("factors", 1) @ abs(np.repeat(v, q.shape[1] // v.shape[1], axis=1))
+    expect_close(out, exact, naive, terms)
+    expect_close(lse, exact_lse, naive_lse)
+    live = np.isfinite(lse)
     if dtype is np.float32:
         return
     gradients = qkv.attention_backward(dout, q, k, v, out, lse, dlse=np.where(live, dlse, 0), need=need, **options)
