@@ -88,12 +88,6 @@ def empty_gradients(function: str, need: Sequence[str], made: Any, *, q: Any, k:
     return of
 
 
-def _results(*results: Any) -> Any:
-    """One result as it is, several as a tuple."""
-    given = tuple(result for result in results if result is not None)
-    return given[0] if len(given) == 1 else given
-
-
 _KINDS = {"all": "softmax", "applied": "applied", "scores": "scores"}  # of weights, as _core names them
 
 
@@ -203,7 +197,7 @@ def attention(
     result = result if out is not None else finish(q, result)
     if lse is None and weights is None:
         return result
-    return _results(result, finish(q, lse), finish(q, low), finish(q, all_weights), captured)
+    return tuple(x for x in (result, finish(q, lse), finish(q, low), finish(q, all_weights), captured) if x is not None)
 
 
 def attention_backward(

@@ -39,7 +39,6 @@ jax.ffi.register_ffi_target("qkv_attention_backward", _jax.backward_target(), pl
 _FLOATS = ("float32", "float64", "bfloat16", "float16")
 _ALIGN = {"square": 0, "top_left": 1, "bottom_right": 2}
 _EMPTY_ROW = {"zero": 0, "mean": 1, "nan": 2}
-_OPTIONAL = ("bias", "keep", "key_lengths", "sinks", "seed")  # in the order and with the bits of jax.cc
 
 # What traced functions use of masks, for as long as the process lives: id(mask) -> (mask, its number in _jax).
 _masks: dict[int, tuple[Mask, int]] = {}

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .._arrays import require_numbers
-from ._calls import ArgumentError, autocast, inner_contiguous, require_floats
+from ._calls import ArgumentError, autocast, inner_contiguous, require_floats, require_shapes
 from ._overrides import any_override, require_plain
 from .sdpa import attend, direct, split_mask
 
@@ -99,15 +99,10 @@ def _sizes(query: Tensor, latent: Tensor, key_rope: Tensor, weight: Tensor) -> t
     got = f"got {shapes}, kv_b_weight {list(weight.shape)}"
     tensors = {"query": query, "latent": latent, "key_rope": key_rope, "kv_b_weight": weight}
     require_floats("latent_attention", tensors, {})
-    if not (query.dim() == 4 and latent.dim() == key_rope.dim() == 3 and weight.dim() == 2):
-        raise ArgumentError(
-            "[latent_attention] query must be [B, H, Tq, Dn + Dr], latent [B, Tk, R], key_rope [B, Tk, Dr], kv_b_weight "
-            f"[H (Dn + Dv), R]: {got}"
-        )
-    heads, nope = query.shape[1], query.shape[3] - key_rope.shape[2]
-    if query.shape[0] != latent.shape[0] or latent.shape[:2] != key_rope.shape[:2]:
-        raise ArgumentError(f"[latent_attention] query, latent and key_rope must have one B, the last two one Tk: {got}")
-    if nope < 1 or weight.shape[1] != latent.shape[2] or heads == 0 or weight.shape[0] % heads:
+    shapes = {"query": (query, "B H Tq Dn+Dr"), "latent": (latent, "B Tk R"), "key_rope": (key_rope, "B Tk Dr")}
+    heads = require_shapes("latent_attention", {**shapes, "kv_b_weight": (weight, "H(Dn+Dv) R")})["H"]
+    nope = query.shape[3] - key_rope.shape[2]
+    if nope < 1 or heads == 0 or weight.shape[0] % heads:
         raise ArgumentError(f"[latent_attention] kv_b_weight must be [H (Dn + Dv), R], query [.., Dn + Dr] with Dn > 0: {got}")
     wide = weight.shape[0] // heads - nope
     if wide < 1:

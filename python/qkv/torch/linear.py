@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .._arrays import require_numbers
-from ._calls import ArgumentError, autocast_where_mixed, require_floats
+from ._calls import ArgumentError, autocast_where_mixed, require_floats, require_shapes
 from ._linear_calls import Rules, forward, linear_scan, numbers_of
 from ._overrides import any_override, require_plain
 from .sdpa import direct
@@ -98,7 +98,7 @@ def _delta_rule(
         raise TypeError(f"[{name}] beta must be a tensor [B, T, Hv]: got None; the delta rule without it is v.new_ones(v.shape[:3])")
     require_numbers(name, scale=scale)
     q, k, v = autocast_where_mixed(q, k, v)
-    check_tensors(name, {"q": q, "k": k, "v": v}, {"g": g, "beta": beta}, state, cu_seqlens, channels)
+    _check(name, {"q": q, "k": k, "v": v}, g, beta, state, cu_seqlens, channels)
     rules = Rules(q.shape[3] ** -0.5 if scale is None else float(scale), unit)
     return scan(q, k, v, g, beta, state, cu_seqlens, rules, want_state)
 
@@ -125,44 +125,24 @@ def check_known(name: str, more: dict[str, Any], harmless: frozenset[str] = _HAR
             )
 
 
-def check_tensors(
-    name: str,
-    rows: dict[str, Tensor],
-    tokens: dict[str, Tensor | None],
-    state: Tensor | None,
-    cu_seqlens: Tensor | None,
-    channels: bool = False,
+def _check(
+    name: str, rows: dict[str, Tensor], g: Tensor, beta: Tensor, state: Tensor | None, cu_seqlens: Tensor | None, channels: bool
 ) -> None:
-    """Raises ArgumentError or TypeError unless rows (q, k, v), tokens [B, T, Hv], state and cu_seqlens fit each other. `channels`: g
-    is [B, T, Hv, K]."""
-    (q_name, q), (k_name, k), (v_name, v) = rows.items()
-    given = {**rows, **tokens, "initial_state": state}
+    """Raises ArgumentError or TypeError unless q, k, v, g, beta, state and cu_seqlens fit each other."""
+    given = {**rows, "g": g, "beta": beta, "initial_state": state}
     if any_override(*given.values()):
         require_plain(name, given)
-
-    def got() -> str:
-        return f"got {q_name} {list(q.shape)}, {k_name} {list(k.shape)}, {v_name} {list(v.shape)}"
-
     require_floats(name, rows, given)
-    if not q.dim() == k.dim() == v.dim() == 4:
-        raise ArgumentError(f"[{name}] {q_name}, {k_name} and {v_name} must be [B, T, H, D]: {got()}")
-    qs, vs = q.shape, v.shape
-    if qs != k.shape or qs[:2] != vs[:2]:
-        raise ArgumentError(f"[{name}] {q_name} and {k_name} must have one shape, and {v_name} their batch and length: {got()}")
-    if qs[2] == 0 or vs[2] % qs[2] or vs[2] == 0:
-        raise ArgumentError(f"[{name}] the heads of {v_name} must be a multiple of those of {q_name} and {k_name}: {got()}")
+    q, k, v = rows.values()
+    sizes = require_shapes(name, {"q": (q, "B T Hk K"), "k": (k, "B T Hk K"), "v": (v, "B T Hv V")})
+    if sizes["Hk"] == 0 or sizes["Hv"] % sizes["Hk"] or sizes["Hv"] == 0:
+        got = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+        raise ArgumentError(f"[{name}] the heads of v must be a multiple of those of q and k: got {got}")
     if cu_seqlens is not None and (cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64)):
         raise ArgumentError(
             f"[{name}] cu_seqlens must be [N + 1] of int32 or int64: got {list(cu_seqlens.shape)} of {cu_seqlens.dtype}"
         )
-    if cu_seqlens is not None and qs[0] != 1:
-        raise ArgumentError(f"[{name}] packed sequences (cu_seqlens) lie in one row, B = 1: {got()}")
-    for key, x in tokens.items():
-        wide = channels and key == "g"
-        wanted = [*vs[:3], qs[3]] if wide else [*vs[:3]]
-        if x is not None and [*x.shape] != wanted:
-            raise ArgumentError(f"[{name}] {key} must be [B, T, Hv{', K' * wide}] = {wanted}: got {list(x.shape)}")
-    count = qs[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
-    if state is not None and state.shape != (count, vs[2], qs[3], vs[3]):
-        wanted = [count, vs[2], qs[3], vs[3]]
-        raise ArgumentError(f"[{name}] initial_state must be [N, Hv, K, V] = {wanted}: got {list(state.shape)}")
+    if cu_seqlens is not None and sizes["B"] != 1:
+        raise ArgumentError(f"[{name}] packed sequences (cu_seqlens) lie in one row, B = 1: got q {list(q.shape)}")
+    of_tokens = {"g": (g, "B T Hv K" if channels else "B T Hv"), "beta": (beta, "B T Hv"), "initial_state": (state, "N Hv K V")}
+    require_shapes(name, of_tokens, **sizes, N=sizes["B"] if cu_seqlens is None else cu_seqlens.shape[0] - 1)

@@ -23,7 +23,7 @@ from .. import _dist
 from .._arrays import require_numbers
 from ..masks import Mask
 from . import _calls, patch
-from ._calls import ArgumentError, Rules, require_floats
+from ._calls import ArgumentError, Rules, require_floats, require_shapes
 from ._graph import Step
 from ._ranks import ranks_of, shared_seed
 from .sdpa import direct
@@ -137,9 +137,7 @@ def parallel_attention(
         raise NotImplementedError(
             "[parallel_attention] tensors must be plain: torch.compile, torch.func and subclasses are not supported"
         )
-    if any(x.dim() != 4 for x in (q, k, v)):
-        shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in (("q", q), ("k", k), ("v", v)))
-        raise ArgumentError(f"[parallel_attention] q, k and v must be [B, H, T_local, D]: got {shapes}")
+    require_shapes("parallel_attention", {"q": (q, "B H Tq_local D"), "k": (k, "B Hkv Tk_local D"), "v": (v, "B Hkv Tk_local Dv")})
     require_floats("parallel_attention", {"q": q, "k": k, "v": v}, {})
     require_numbers("parallel_attention", scale=scale, softcap=softcap, dropout=dropout)
     if dropout > 0 and seed is None:

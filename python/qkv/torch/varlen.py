@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._arrays import require_numbers
-from ._calls import ArgumentError, autocast_where_mixed, inner_contiguous, require_floats
+from ._calls import ArgumentError, autocast_where_mixed, inner_contiguous, require_floats, require_shapes
 from ._overrides import any_override, asked
 from ._varlen_calls import Rules, packed
 
@@ -100,13 +100,10 @@ def _arguments(
     q, k, v = autocast_where_mixed(q, k, v)
     others = {"cu_seq_q": cu_q, "cu_seq_k": cu_k, "seqused_k": seqused_k, "block_table": block_table}
     require_floats("varlen_attn", {"query": q, "key": k, "value": v}, others)
-    axes = 3 if block_table is None else 4
-    if q.dim() != 3 or k.dim() != axes or v.dim() != axes:
-        text = "[tokens, heads, width]" if block_table is None else "with block_table: [pages, page_size, heads, width]"
-        raise fail(f"query must be [tokens, heads, width], key and value {text}")
-    if k.shape[:-1] != v.shape[:-1] or q.shape[-1] != k.shape[-1]:
-        raise fail("key and value must have the same tokens and heads, query and key the same width")
-    heads, kv_heads = q.shape[1], k.shape[-2]
+    tokens = "keys" if block_table is None else "pages page_size"
+    shapes = {"query": (q, "tokens heads width"), "key": (k, f"{tokens} kv_heads width"), "value": (v, f"{tokens} kv_heads v_width")}
+    sizes = require_shapes("varlen_attn", shapes)
+    heads, kv_heads = sizes["heads"], sizes["kv_heads"]
     if not enable_gqa and heads != kv_heads:
         raise fail("query and key must have the same number of heads (grouped heads: enable_gqa=True)")
     if kv_heads == 0 or heads % kv_heads:
