@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import _calls
-from ._calls import Rules
+from ._calls import Rules, require_shapes
 from ._graph import attend_with_weights, attention
 from .sdpa import ArgumentError, attend, direct, draw_seed
 
@@ -97,31 +97,16 @@ class MultiheadAttention(nn.MultiheadAttention):
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
     ) -> bool:
         """Whether the input is batched. Raises ArgumentError for shapes that do not fit."""
-        if query.dim() not in (2, 3) or key.dim() != query.dim() or value.dim() != query.dim():
-            raise _fail(
-                "query, key and value must all be batched (3 axes) or not (2): got "
-                f"{list(query.shape)}, {list(key.shape)}, {list(value.shape)}"
-            )
         batched = query.dim() == 3
-        for name, x, width in (("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim)):
-            if x.shape[-1] != width:
-                raise _fail(f"{name}'s last axis must be {width}: got {list(x.shape)}")
-        at = 1 if batched and self.batch_first else 0
-        if key.shape[:-1] != value.shape[:-1] or (batched and key.shape[1 - at] != query.shape[1 - at]):
-            raise _fail(
-                "key and value must have one length, and all three one batch size: got "
-                f"{list(query.shape)}, {list(key.shape)}, {list(value.shape)}"
-            )
-        batch, queries, keys = query.shape[1 - at] if batched else 1, query.shape[at], key.shape[at]
-        if key_padding_mask is not None:
-            wanted = (batch, keys) if batched else (keys,)
-            if tuple(key_padding_mask.shape) != wanted:
-                raise _fail(f"key_padding_mask must be {list(wanted)}: got {list(key_padding_mask.shape)}")
-        if attn_mask is not None:
-            allowed = ((queries, keys), (batch * self.num_heads, queries, keys))
-            if tuple(attn_mask.shape) not in allowed:
-                raise _fail(f"attn_mask must be {list(allowed[0])} or {list(allowed[1])}: got {list(attn_mask.shape)}")
-        for name, mask in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
+        of = "N {} {}" if batched and self.batch_first else "{} N {}" if batched else "{} {}"
+        shapes = {"query": (query, of.format("L", "E")), "key": (key, of.format("S", "kdim")), "value": (value, of.format("S", "vdim"))}
+        sizes = require_shapes("MultiheadAttention", shapes, E=self.embed_dim, kdim=self.kdim, vdim=self.vdim)
+        masks = {
+            "key_padding_mask": (key_padding_mask, "N S" if batched else "S"),
+            "attn_mask": (attn_mask, "L S" if attn_mask is None or attn_mask.dim() == 2 else "N*heads L S"),
+        }
+        require_shapes("MultiheadAttention", masks, **sizes, **{"N*heads": sizes.get("N", 1) * self.num_heads})
+        for name, (mask, _) in masks.items():
             if mask is not None and mask.dtype is not torch.bool and not mask.is_floating_point():
                 raise _fail(f"{name} must be bool or float: got {mask.dtype}; mask.bool() where non-zero means masked")
         return batched
