@@ -145,6 +145,20 @@ def require_float(x: Any, name: str, function: str) -> None:
         raise TypeError(f"[{function}] {name} must be float32, float64, bfloat16 or float16: got {got}")
 
 
+def require_shapes(
+    error: type[Exception], function: str, shapes: dict[str, tuple[Any, str]], **known: int
+) -> dict[str, int]:  # fmt: skip
+    """Sizes by their letters. Raises `error` for an array with other axes than are said, or other sizes than those before it or
+    `known`; None has none."""
+    for name, (x, letters) in shapes.items():
+        axes = letters.split()
+        if x is not None and (len(x.shape) != len(axes) or any(known.setdefault(axis, n) != n for axis, n in zip(axes, x.shape))):
+            sizes = ", ".join(str(known.get(axis, axis)) for axis in axes)
+            got = ", ".join(f"{other} {list(y.shape)}" for other, (y, _) in shapes.items() if y is not None)
+            raise error(f"[{function}] {name} must be [{', '.join(axes)}] = [{sizes}]: got {list(x.shape)}; {got}")
+    return known
+
+
 def check_inputs(function: str, **arrays: Any) -> tuple[int, ...]:
     """Shape of the first. Raises TypeError or ValueError unless all have one element type and one number (2 to 4) of axes."""
     first_name, first = next(iter(arrays.items()))

@@ -28,6 +28,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from . import _jax
+from ._arrays import require_shapes
 from ._options import _diagonal
 from .masks import Mask
 
@@ -171,30 +172,25 @@ def _seed_words(seed: Any) -> Any:
     return seed
 
 
-def _check(q: Any, k: Any, v: Any, tokens: int, heads: int, square: bool) -> None:
-    layout = "[B, T, H, D]" if tokens == 1 else "[B, H, T, D]"
+def _check(q: Any, k: Any, v: Any, tokens_first: bool, square: bool) -> dict[str, int]:
+    """B, H, Tq, D, Hkv, Tk and Dv."""
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dtype.name not in _FLOATS:
-            raise TypeError(f"[qkv.jax.attention] {name} must be float32, float64, bfloat16 or float16: got {x.dtype.name}")
-        if x.dtype != q.dtype:
-            raise TypeError(f"[qkv.jax.attention] {name} must have q's element type {q.dtype.name}: got {x.dtype.name}")
-        if x.ndim != 4:
-            raise ValueError(f"[qkv.jax.attention] {name} must be {layout}: got shape {list(x.shape)}")
+        if x.dtype.name not in _FLOATS or x.dtype != q.dtype:
+            wanted = f"have q's element type {q.dtype.name}" if x.dtype.name in _FLOATS else "be float32, float64, bfloat16 or float16"
+            raise TypeError(f"[qkv.jax.attention] {name} must {wanted}: got {x.dtype.name}")
         if not isinstance(x, jax.core.Tracer) and any(device.platform != "cpu" for device in x.devices()):
             raise ValueError(
                 f"[qkv.jax.attention] {name} must lie on a CPU: got {x.devices()}; jax.device_put(x, jax.devices('cpu')[0])"
             )
-    shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
-    if not (q.shape[0] == k.shape[0] == v.shape[0] and q.shape[3] == k.shape[3] and k.shape[1:3] == v.shape[1:3]):
-        raise ValueError(
-            f"[qkv.jax.attention] batch of q, k, v, head_dim of q, k, and length and heads of k, v must agree: got {shapes}"
-        )
-    if k.shape[heads] == 0 or q.shape[heads] % k.shape[heads]:
-        raise ValueError(f"[qkv.jax.attention] heads of q must be a multiple of heads of k: got {shapes}")
-    if square and q.shape[tokens] != k.shape[tokens]:
-        raise ValueError(
-            f'[qkv.jax.attention] causal=True needs Tq == Tk, else say causal="top_left" or "bottom_right": got {shapes}'
-        )
+    axes = "B {1} {0} {2}" if tokens_first else "B {0} {1} {2}"
+    shapes = {"q": (q, axes.format("H", "Tq", "D")), "k": (k, axes.format("Hkv", "Tk", "D")), "v": (v, axes.format("Hkv", "Tk", "Dv"))}
+    sizes = require_shapes(ValueError, "qkv.jax.attention", shapes)
+    got = f"got q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+    if sizes["Hkv"] == 0 or sizes["H"] % sizes["Hkv"]:
+        raise ValueError(f"[qkv.jax.attention] heads of q must be a multiple of heads of k: {got}")
+    if square and sizes["Tq"] != sizes["Tk"]:
+        raise ValueError(f'[qkv.jax.attention] causal=True needs Tq == Tk, else say causal="top_left" or "bottom_right": {got}')
+    return sizes
 
 
 def _operand(array: Any, name: str, dtype: Any, sizes: tuple[int, ...], letters: str) -> Any:
@@ -252,11 +248,10 @@ def attention(
             runs.
     """
     q, k, v = jnp.asarray(q), jnp.asarray(k), jnp.asarray(v)
-    tokens, heads = (1, 2) if tokens_first else (2, 1)
     align = _diagonal(causal)
     left, right = (-1, -1) if window is None else (int(window[0]), int(window[1]))
     windowed = left >= 0 or right >= 0
-    _check(q, k, v, tokens, heads, align == "square" and (causal is True or windowed))
+    n = _check(q, k, v, tokens_first, align == "square" and (causal is True or windowed))
     if min(left, right) < -1:
         raise ValueError(f"[qkv.jax.attention] window must be counts of other tokens, or -1: got {window}")
     if empty_row not in _EMPTY_ROW:
@@ -265,7 +260,7 @@ def attention(
         raise ValueError("[qkv.jax.attention] dropout needs a seed")
     if not (softcap >= 0 and math.isfinite(softcap)):
         raise ValueError(f"[qkv.jax.attention] softcap must be finite and at least 0: got {softcap}")
-    sizes = (q.shape[0], q.shape[heads], q.shape[tokens], k.shape[tokens])
+    sizes = (n["B"], n["H"], n["Tq"], n["Tk"])
     optional = (
         _operand(bias, "bias", _sum_dtype(q), sizes, "[B, H, Tq, Tk]"),
         _operand(keep, "keep", jnp.bool_, sizes, "[B, H, Tq, Tk]"),

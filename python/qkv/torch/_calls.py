@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import _core
+from .. import _arrays, _core
 
 class ArgumentError(ValueError, RuntimeError):
     """Arguments that do not fit; PyTorch raises RuntimeError for them, the rest of Python ValueError."""
@@ -47,16 +47,7 @@ def require_floats(function: str, tensors: dict[str, Tensor], others: dict[str, 
                 raise ArgumentError(f"[{function}] tensors must lie in the CPU's memory: got {name} on {x.device}; move it, {name}.cpu()")
 
 
-def require_shapes(function: str, shapes: dict[str, tuple[Tensor | None, str]], **known: int) -> dict[str, int]:
-    """Sizes by their letters. Raises ArgumentError for a tensor with other axes than are said, or other sizes than those before it or
-    `known`."""
-    for name, (x, letters) in shapes.items():
-        axes = letters.split()
-        if x is not None and (x.dim() != len(axes) or any(known.setdefault(axis, n) != n for axis, n in zip(axes, x.shape))):
-            sizes = ", ".join(str(known.get(axis, axis)) for axis in axes)
-            got = ", ".join(f"{other} {list(y.shape)}" for other, (y, _) in shapes.items() if y is not None)
-            raise ArgumentError(f"[{function}] {name} must be [{', '.join(axes)}] = [{sizes}]: got {list(x.shape)}; {got}")
-    return known
+require_shapes = functools.partial(_arrays.require_shapes, ArgumentError)
 
 
 def sum_dtype(x: Tensor) -> torch.dtype:
