@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._arrays import dtype_name, integers, operands
+from ._arrays import integers, operands
 
 __all__ = ["KVCache"]
 
@@ -64,12 +64,6 @@ class KVCache(_core.KVCache):
     def append(self, k: Any, v: Any = None, sequences: Sequence[int] | None = None) -> None:
         """Appends n tokens to every sequence, or to those that are named: k [B, Hkv, n, D], v [B, Hkv, n, Dv]; of a cache with
         values in keys, k alone."""
-        joined = bool(self._config.get("values_in_keys"))
-        if (v is None) != joined:
-            held = "v must be None, its numbers being columns of k" if v is not None else "v must be given"
-            raise _core.OptionError(f"[KVCache.append] {held}: got values_in_keys={joined}")
-        if v is not None and dtype_name(k) != dtype_name(v):
-            raise TypeError(f"[KVCache.append] k and v must have one element type: got {dtype_name(k)}, {dtype_name(v)}")
         self._append(*operands(k=k, v=v), None if sequences is None else integers(sequences))
 
     def read(self, sequence: int, begin: int = 0, count: int | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from ._calls import ArgumentError, inner_contiguous, sum_dtype
+from ._calls import inner_contiguous, offsets_of, sum_dtype
 from ._graph import Step, needed, wanted
 
 #: The most numbers that 16-bit tensors are widened to at a time, in memory that is kept for the next call.
@@ -79,17 +79,9 @@ def _workspace(*shapes: Sequence[int]) -> list[Tensor]:
     return [part.view(shape) for part, shape in zip(flat[: sum(sizes)].split(sizes), shapes)]
 
 
-def numbers_of(offsets: Tensor | None, length: int) -> list[int] | None:
-    """The numbers of cu_seqlens. Raises ArgumentError unless they begin with 0, do not decrease, and end with length."""
-    if offsets is None:
-        return None
-    numbers = offsets.tolist() if offsets.dim() == 1 else []
-    if len(numbers) < 2 or numbers[0] != 0 or numbers[-1] != length or any(a > b for a, b in zip(numbers, numbers[1:])):
-        raise ArgumentError(
-            f"[qkv.torch] cu_seqlens must begin with 0, not decrease, and end with T = {length}: got "
-            f"{numbers or list(offsets.shape)}"
-        )
-    return numbers
+def numbers_of(offsets: Tensor | None, q: Tensor) -> list[int] | None:
+    """Where sequences begin and the last ends."""
+    return None if offsets is None else offsets_of("qkv.torch", "cu_seqlens", offsets, q.shape[1], whole=True)
 
 
 def _sequences(offsets: list[int]) -> Iterator[tuple[slice, slice]]:
@@ -226,7 +218,7 @@ def backward(
 
 
 def _scan_kernel(q, k, v, log_decay, beta, state, offsets, *rules):  # type: ignore[no-untyped-def]
-    return forward(q, k, v, log_decay, beta, state, numbers_of(offsets, q.shape[1]), Rules(*rules), True)
+    return forward(q, k, v, log_decay, beta, state, numbers_of(offsets, q), Rules(*rules), True)
 
 
 def _scan_fake(q, k, v, log_decay, beta, state, offsets, *_):  # type: ignore[no-untyped-def]
@@ -236,7 +228,7 @@ def _scan_fake(q, k, v, log_decay, beta, state, offsets, *_):  # type: ignore[no
 
 
 def _scan_backward_kernel(dout, dfinal, q, k, v, log_decay, beta, state, offsets, scale, unit, need):  # type: ignore[no-untyped-def]
-    return backward(dout, dfinal, q, k, v, log_decay, beta, state, numbers_of(offsets, q.shape[1]), Rules(scale, unit), need)
+    return backward(dout, dfinal, q, k, v, log_decay, beta, state, numbers_of(offsets, q), Rules(scale, unit), need)
 
 
 def _scan_backward_fake(dout, dfinal, *rest):  # type: ignore[no-untyped-def]

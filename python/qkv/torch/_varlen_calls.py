@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .. import _core
 from . import _calls
-from ._calls import ArgumentError, inner_contiguous
+from ._calls import ArgumentError, inner_contiguous, offsets_of
 from ._graph import Step
 
 #: The tensors of a call: q, k, v, cu_seq_q, cu_seq_k, seqused_k, block_table.
@@ -33,35 +33,10 @@ class Rules(NamedTuple):
     scale: float | None = None
 
 
-def _offsets(cu: Tensor, name: str, total: int) -> list[int]:
-    """The numbers of cu_seq_q or cu_seq_k."""
-    numbers = cu.tolist()
-    if not numbers or numbers[0] != 0 or any(a > b for a, b in zip(numbers, numbers[1:])) or numbers[-1] > total:
-        shown = str(numbers if len(numbers) <= 8 else [*numbers[:4], "...", *numbers[-3:]]).replace("'", "")
-        raise ArgumentError(
-            f"[varlen_attn] {name} must start with 0, not decrease and end at no more than {total} tokens: got {shown}"
-        )
-    return numbers
-
-
 def _longest(offsets: list[int], most: int, name: str) -> None:
     length = max((b - a for a, b in zip(offsets, offsets[1:])), default=0)
     if length > most:
         raise ArgumentError(f"[varlen_attn] {name} must be the longest sequence's length or more: got {most} for {length}")
-
-
-def _check_pages(k: Tensor, block_table: Tensor, used: list[int], max_k: int) -> None:
-    pages, page = k.shape[:2]
-    for b, count in enumerate(used):
-        if count < 0:
-            raise ArgumentError(f"[varlen_attn] seqused_k must be at least 0: got {count} in place {b}")
-        _longest([0, count], max_k, "max_k")
-        named = block_table[b, : -(-count // page)]
-        if not 0 <= count <= page * block_table.shape[1] or (count and not 0 <= named.min() <= named.max() < pages):
-            raise ArgumentError(
-                f"[varlen_attn] block_table must name {-(-count // page)} of {pages} pages for seqused_k[{b}] = {count}: got "
-                f"{named.tolist()}"
-            )
 
 
 class _Call:
@@ -69,7 +44,8 @@ class _Call:
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, seqused: Tensor | None, _: None, *rules: Any) -> None:
         r = Rules(*rules)
-        self.q_offsets, self.k_offsets = _offsets(cu_q, "cu_seq_q", q.shape[0]), _offsets(cu_k, "cu_seq_k", k.shape[0])
+        both = (("cu_seq_q", cu_q, q), ("cu_seq_k", cu_k, k))
+        self.q_offsets, self.k_offsets = (offsets_of("varlen_attn", name, cu, x.shape[0]) for name, cu, x in both)
         _longest(self.q_offsets, r.max_q, "max_q")
         _longest(self.k_offsets, r.max_k, "max_k")
         last_q, last_k = self.q_offsets[-1], self.k_offsets[-1]
@@ -112,9 +88,9 @@ def _compute_paged(
 ) -> None:
     """On pages, read where they lie: one call for neighbours with the same number of queries."""
     r = Rules(*rules)
-    q_offsets, used = _offsets(cu_q, "cu_seq_q", q.shape[0]), seqused.tolist()
+    q_offsets, used = offsets_of("varlen_attn", "cu_seq_q", cu_q, q.shape[0]), seqused.tolist()
     _longest(q_offsets, r.max_q, "max_q")
-    _check_pages(k, table, used, r.max_k)
+    _longest([0, max(used, default=0)], r.max_k, "max_k")
     out[q_offsets[-1] :].zero_()
     lse[:, q_offsets[-1] :].fill_(-torch.inf)
     options, table = _options(r.left, r.right, r.scale), table.long().contiguous().numpy()

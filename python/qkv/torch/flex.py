@@ -29,7 +29,7 @@ from .._arrays import require_numbers
 from .._options import PositionBias, ScoreMod
 from ..masks import Mask
 from . import _calls
-from ._calls import Rules
+from ._calls import Rules, require_shapes
 from ._graph import Attend, attend_with_lse
 from ._overrides import require_plain
 from .sdpa import ArgumentError, _functorch, _operands
@@ -80,10 +80,8 @@ def flex_attention(
         ArgumentError (a ValueError and RuntimeError): for wrong shapes or a mask of another size. TypeError: for a score_mod or
             block_mask of another kind.
     """
-    if not query.dim() == key.dim() == value.dim() == 4:
-        raise ArgumentError(
-            f"[flex_attention] query, key and value must have four axes: got {query.dim()}, {key.dim()}, {value.dim()}"
-        )
+    shapes = {"query": (query, "B Hq L E"), "key": (key, "B H S E"), "value": (value, "B H S Ev")}
+    require_shapes("flex_attention", shapes)
     if not enable_gqa and query.shape[1] != key.shape[1]:
         raise ArgumentError(
             f"[flex_attention] query has {query.shape[1]} heads, key {key.shape[1]}: pass enable_gqa=True for grouped heads"
@@ -97,13 +95,7 @@ def _attend(
 ) -> Any:
     require_numbers("flex_attention", scale=scale)
     require_plain("flex_attention", {"query": query, "key": key, "value": value})
-    q, k, v, lead = _operands(query, key, value, True)
-    if lead is not None:
-        raise ArgumentError(
-            "[flex_attention] query, key and value must have one batch size, and key and value one number of heads: got "
-            f"{list(query.shape)}, {list(key.shape)}, {list(value.shape)}"
-        )
-    q, k, v = _calls.resolved(q, k, v)  # type: ignore[assignment]
+    q, k, v = _calls.resolved(*_operands(query, key, value, True)[:3])  # type: ignore[assignment]
     rules, table = _rules_of(score_mod, Rules(scale=scale, mask=mask_of(block_mask, q.shape, k.shape)), q)
     if return_lse or _functorch() is not None:
         results = attend_with_lse.apply(q, k, v, None, None, table, rules)

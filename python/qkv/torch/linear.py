@@ -113,7 +113,7 @@ def scan(
     if recorded or forward_ad._current_level >= 0 or not direct(*tensors):
         out, final = linear_scan(*tensors, offsets, *rules)
         return out, final if want_state else None
-    return forward(*tensors, numbers_of(offsets, q.shape[1]), rules, want_state)
+    return forward(*tensors, numbers_of(offsets, q), rules, want_state)
 
 
 def check_known(name: str, more: dict[str, Any], harmless: frozenset[str] = _HARMLESS) -> None:

@@ -64,7 +64,7 @@ def varlen_attn(
         logarithm. A query that may attend nothing: 0, lse -inf.
 
     Raises:
-        ArgumentError (a ValueError and RuntimeError): for shapes, offsets, lengths or pages that do not fit. TypeError: for other
+        ArgumentError (a ValueError and RuntimeError): for shapes, offsets or lengths that do not fit. ValueError: for pages. TypeError: for other
             element types. NotImplementedError: for gradients through block_table.
 
     Differentiable once in query, key, value (out and lse), in reverse mode; works under torch.compile(fullgraph=True), torch.export,

@@ -74,6 +74,16 @@ def test_what_is_seen_of_a_cache_is_what_is_seen_of_its_tensors() -> None:
                 np.testing.assert_allclose(seen[3].rows[n, ..., :length], want[3].rows[0], rtol=1e-5, atol=1e-7)
 
 
+def test_values_may_lie_in_the_keys() -> None:
+    q, k, _ = problem(8, 1, 4, 3, 9, 8, kv_heads=1)
+    cache = qkv.KVCache(num_kv_heads=1, head_dim=8, v_head_dim=5, values_in_keys=True, capacity=9)
+    cache.append(k)
+    out = qkv.attention(q, cache, causal="bottom_right")
+    assert np.allclose(out, qkv.attention(q, k, k[..., :5], causal="bottom_right"), atol=1e-6) and cache.nbytes == 9 * 8 * 4
+    with pytest.raises(ValueError, match="v must be null: it is read from k"):
+        cache.append(k, k[..., :5])
+
+
 def test_a_full_cache_says_so_and_stays() -> None:
     cache = qkv.KVCache(num_kv_heads=1, head_dim=4, capacity=5)
     cache.append(numbers(1, 1, 1, 4, 4), numbers(2, 1, 1, 4, 4))

@@ -66,7 +66,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "exclude each other:": lambda: sdpa(X, X, X, bias.causal_lower_right(5, 5), is_causal=True),
     "was made for": lambda: flex(Q, K, V, block_mask=BLOCKS, enable_gqa=True),
     "enable_gqa ": lambda: flex(Q, K, V),
-    "four axes": lambda: flex(Q[0], K[0], V[0]),
+    r"query must be \[B, Hq, L, E\]": lambda: flex(Q[0], K[0], V[0]),
     "before a bias": lambda: flex(Q, Q, Q, [qkv.PositionBias.alibi(4), qt.SoftCap(1.0)]),
     "at most one bias": lambda: flex(Q, Q, Q, [qkv.PositionBias.alibi(4), qt.Relative(numbers(9, 7, 4))]),
     "is_causal needs attn_mask": of_layer(is_causal=True),
@@ -102,7 +102,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     r"g must be \[B, T, Hv\] = \[2, 4, 4\]: got \[2, 4, 2\]": of_delta(*changed(3, SCAN[3][..., :2])),
     r"initial_state must be .*\[2, 4, 8, 8\]: got \[1, 4, 8, 8\]": of_delta(initial_state=SCAN[5][:1]),
     "B = 1": of_delta(cu_seqlens=torch.tensor([0, 4])),
-    r"end with T = 4: got \[0, 5\]": of_delta(*ONE, cu_seqlens=torch.tensor([0, 5])),
+    r"end at 4 tokens: got \[0, 5\]": of_delta(*ONE, cu_seqlens=torch.tensor([0, 5])),
     r"cu_seqlens must be \[N \+ 1\] of int32 or int64": of_delta(*ONE, cu_seqlens=torch.tensor(4)),
     r"cu_seqlens must be \[N \+ 1\] of int32 or int64: ": of_delta(*ONE, cu_seqlens=torch.tensor([0.0, 4.0])),
 }
