@@ -1,5 +1,5 @@
 // What `qkv bench` measures: the machine's peaks and the cases, in groups of one file each. Not: the command
-// (cmd_bench.cc), how a case is timed (measure.h), what is printed (report.h). Flops count useful work: 4 B H Tq Tk D
+// (cmd_bench.cc), how a case is timed and what is printed (measure.h). Flops count useful work: 4 B H Tq Tk D
 // forward, halved when causal, 2.5 times that backward (Dao 2023, its benchmark); with a window or key lengths 4 D for
 // each live pair.
 #pragma once
@@ -13,13 +13,6 @@
 #include "qkv/tensor.h"
 
 namespace qkv::cli {
-
-/// What this machine can do with the chosen threads and instruction set, at best. 0: not measured, or not there.
-struct Peak {
-  double fma_f32 = 0, fma_f64 = 0;  ///< GFLOP/s of independent multiply-adds
-  double dot_bf16 = 0;              ///< GFLOP/s of independent products of bf16 pairs
-  double read = 0;                  ///< GB/s of reading memory that no cache holds
-};
 
 /// A case with its tensors made. Without `plain` it is compared with the peak of its type's multiply-adds, or of
 /// reading where that is the tighter limit; f16's is f32's; bf16's is that of bf16 products, or f32's where there are
@@ -38,8 +31,6 @@ struct BenchCase {
   std::string group{};  ///< also a suite
   std::string shape{};
   std::string type = "f32";
-  bool quick = false;     ///< in --suite quick
-  std::size_t runs = 10;  ///< at least
   std::function<Prepared(Context&)> prepare{};
 };
 

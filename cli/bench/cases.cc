@@ -1,8 +1,9 @@
-// The table of attention's cases: forward and backward over lengths and widths in four types, decoding, options,
-// weights and captures.
+// The table of attention's cases: forward and backward over lengths and widths in four types, decoding, options
+// and weights.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 
 #include "bench/problem.h"
@@ -49,13 +50,12 @@ template <class T> Prepared prepare(const AttentionShape& shape, Way way, Contex
   return prepared;
 }
 
-template <class T> BenchCase make_case(
-    const char* group, std::string name, const char* type, const AttentionShape& shape, Way way, bool quick) {
+template <class T>
+BenchCase make_case(const char* group, std::string name, const char* type, const AttentionShape& shape, Way way) {
   return {.name = std::move(name),
       .group = group,
       .shape = shape.text(),
       .type = type,
-      .quick = quick,
       .prepare = [shape, way](Context& context) { return prepare<T>(shape, way, context); }};
 }
 
@@ -67,12 +67,6 @@ AttentionShape square(Index length, Index head_dim, bool causal) {
   return {.num_heads = heads, .q_len = length, .kv_len = length, .head_dim = head_dim, .causal = causal};
 }
 
-bool is_quick_f32(const AttentionShape& s, bool backward) {
-  if (s.q_len < 1024) return s.head_dim == 64 && s.q_len != 512;
-  if (s.head_dim == 128) return s.q_len == 2048 && !s.causal && !backward;
-  return s.q_len == 1024 || (s.q_len == 4096 && s.causal && !backward);
-}
-
 /// Full and causal at each length and width.
 template <class T>
 void add_squares(std::vector<BenchCase>& cases, const char* type, bool backward, std::initializer_list<Index> lengths) {
@@ -82,20 +76,17 @@ void add_squares(std::vector<BenchCase>& cases, const char* type, bool backward,
       if (head_dim == 128 && (length == 100 || (length < 1024 && name == "bf16"))) continue;
       for (const bool causal : {false, true}) {
         const AttentionShape s = square(length, head_dim, causal);
-        const bool quick = name == "f32"   ? is_quick_f32(s, backward)
-                           : name == "f64" ? length == 1024 && head_dim == 64 && !causal
-                                           : head_dim == 64 && (length == 128 || length == 1024) && !causal;
         cases.push_back(make_case<T>(sizeof(T) == 2 ? "bf16"
                                      : backward     ? "backward"
                                                     : "forward",
             fmt::format("{}-{}-d{}-s{}{}", backward ? "bwd" : "fwd", type, head_dim, length, causal ? "-causal" : ""),
-            type, s, backward ? Way::kBackward : Way::kForward, quick));
+            type, s, backward ? Way::kBackward : Way::kForward));
       }
     }
   }
 }
 
-template <class T> BenchCase decode_case(const char* type, Index batch, Index q_len, Index kv_len, bool quick) {
+template <class T> BenchCase decode_case(const char* type, Index batch, Index q_len, Index kv_len) {
   const AttentionShape shape{.batch = batch,
       .num_heads = 32,
       .num_kv_heads = 8,
@@ -104,47 +95,35 @@ template <class T> BenchCase decode_case(const char* type, Index batch, Index q_
       .head_dim = 128,
       .causal = q_len > 1};
   return make_case<T>(
-      "decode", fmt::format("decode-{}-b{}-tq{}-s{}", type, batch, q_len, kv_len), type, shape, Way::kForward, quick);
+      "decode", fmt::format("decode-{}-b{}-tq{}-s{}", type, batch, q_len, kv_len), type, shape, Way::kForward);
 }
 
 /// Where frameworks leave their fused path: forward and backward beside the plain kernel's for the same live tiles.
 BenchCase option_case(const char* name, Extra extra, const char* words, Index batch = 1, Index num_heads = 8) {
   const AttentionShape shape{
       .batch = batch, .num_heads = num_heads, .q_len = 1024, .kv_len = 1024, .head_dim = 64, .extra = extra};
-  BenchCase one = make_case<float>("options", fmt::format("{}-f32-d64-s1024", name), "f32", shape, Way::kBoth, true);
+  BenchCase one = make_case<float>("options", fmt::format("{}-f32-d64-s1024", name), "f32", shape, Way::kBoth);
   one.shape += std::string(" ") + words;
   return one;
 }
 
-/// The output with all weights [B, H, T, T], or with what a capture asks for on the way, beside the output alone.
-BenchCase weights_case(const std::string& name, Index num_heads, Index length, const std::optional<Capture>& what) {
-  const AttentionShape shape{.num_heads = num_heads, .q_len = length, .kv_len = length, .head_dim = 64};
-  const auto prepare = [shape, what](Context& context) {
-    struct Problem {
-      AttentionProblem<float> p;
-      Tensor<float> weights;
-      CaptureResult captured{};
-    };
-    const auto all = std::make_shared<Problem>(AttentionProblem<float>(shape, false));
-    if (!what) all->weights = Tensor<float>({shape.batch, shape.num_heads, shape.q_len, shape.kv_len});
-    const auto run = [all, what, &context] {
-      AttentionProblem<float>& p = all->p;
-      AttentionOptions options = p.options;
-      if (what) options.capture = {*what, all->captured};
-      AttentionOutputs<float> outputs{.out = p.out, .lse = p.lse};
-      if (!what) outputs.weights = all->weights;
-      attention_forward(p.q, p.k(), p.v(), outputs, options, context);
+/// The output with all weights [B, H, T, T], beside the output alone.
+BenchCase weights_case(Index length) {
+  const AttentionShape shape{.num_heads = 8, .q_len = length, .kv_len = length, .head_dim = 64};
+  const auto prepare = [shape](Context& context) {
+    const auto p = std::make_shared<AttentionProblem<float>>(shape, false);
+    const auto weights = std::make_shared<Tensor<float>>(std::vector<Index>{1, 8, shape.q_len, shape.kv_len});
+    const auto run = [p, weights, &context] {
+      attention_forward(p->q, p->k(), p->v(), {.out = p->out, .lse = p->lse, .weights = *weights}, p->options, context);
     };
     return Prepared{.run = run,
-        .plain = [all, &context] { all->p.forward(context); },
+        .plain = [p, &context] { p->forward(context); },
         .flops = shape.forward_flops(),
-        .kernel = kernel_text(all->p.plan(context))};
+        .kernel = kernel_text(p->plan(context))};
   };
-  return {.name = fmt::format("{}-f32-d64-s{}", name, length),
+  return {.name = fmt::format("weights-f32-d64-s{}", length),
       .group = "weights",
       .shape = shape.text(),
-      .quick = length == 512,
-      .runs = length > 4096 ? std::size_t{3} : std::size_t{10},
       .prepare = prepare};
 }
 
@@ -158,36 +137,23 @@ std::vector<BenchCase> attention_cases() {
     if (backward) break;
     // Rows of a table that attend to the rows with known answers (TabPFN).
     cases.push_back(make_case<float>("forward", "fwd-f32-d32-table", "f32",
-        {.batch = 20, .num_heads = 6, .q_len = 1000, .kv_len = 5000, .head_dim = 32}, Way::kForward, false));
+        {.batch = 20, .num_heads = 6, .q_len = 1000, .kv_len = 5000, .head_dim = 32}, Way::kForward));
   }
   add_squares<BFloat16>(cases, "bf16", false, {100, 128, 1024, 4096, 16384});
   add_squares<BFloat16>(cases, "bf16", true, {100, 128, 1024, 4096});
   for (const bool backward : {false, true}) {
     cases.push_back(make_case<Float16>("bf16", backward ? "bwd-f16-d64-s1024" : "fwd-f16-d64-s1024", "f16",
-        square(1024, 64, false), backward ? Way::kBackward : Way::kForward, false));
+        square(1024, 64, false), backward ? Way::kBackward : Way::kForward));
   }
-  cases.push_back(decode_case<float>("f32", 1, 1, 32768, true));
-  cases.push_back(decode_case<BFloat16>("bf16", 1, 1, 32768, true));
-  cases.push_back(decode_case<float>("f32", 16, 1, 512, true));
-  cases.push_back(decode_case<BFloat16>("bf16", 16, 1, 512, false));
-  cases.push_back(decode_case<float>("f32", 1, 4, 32768, false));
-  cases.push_back(decode_case<BFloat16>("bf16", 1, 4, 32768, false));
+  for (const auto& [batch, q_len, kv_len] : {std::array<Index, 3>{1, 1, 32768}, {16, 1, 512}, {1, 4, 32768}}) {
+    cases.push_back(decode_case<float>("f32", batch, q_len, kv_len));
+    cases.push_back(decode_case<BFloat16>("bf16", batch, q_len, kv_len));
+  }
   cases.push_back(option_case("dropout", Extra::kDropout, "p 0.1"));
   cases.push_back(option_case("bias", Extra::kBias, "bias 1xHxTxT"));
   cases.push_back(option_case("window128", Extra::kWindow, "128 keys"));
   cases.push_back(option_case("lengths", Extra::kKeyLengths, "128..1024 keys", 8, 2));
-  for (const Index length : {256, 512, 1024, 2048}) cases.push_back(weights_case("weights", 8, length, {}));
-  for (const Index length : {4096, 65536}) {
-    const Index heads = length > 4096 ? 1 : 2;
-    const auto add = [&](const char* what, const Capture& capture) {
-      cases.push_back(weights_case(std::string("capture-") + what, heads, length, capture));
-    };
-    add("statistics", {.statistics = true});
-    add("columns", {.column_mass = true});
-    add("map", {.map_rows = 64, .map_columns = 64});
-    add("rows", {.rows = {0, length / 3, length - 1}});
-    add("top8", {.top_k = 8});
-  }
+  for (const Index length : {256, 512, 1024, 2048}) cases.push_back(weights_case(length));
   return cases;
 }
 

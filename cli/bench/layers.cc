@@ -27,7 +27,6 @@ BenchCase linear_case(const char* name, const char* type, std::function<Prepared
       .group = "layers",
       .shape = fmt::format("{} rows, {} -> {}", kRows, kWidth, kWidth),
       .type = type,
-      .quick = std::string_view(type) == "f32",
       .prepare = std::move(prepare)};
 }
 
@@ -92,7 +91,6 @@ template <class T> BenchCase mha_case(const MhaShape& s, bool backward) {
       .group = "layers",
       .shape = fmt::format("B{} T{} E{} H{}", s.batch, s.length, s.width, s.num_heads),
       .type = type,
-      .quick = s.width <= 512,
       .prepare = prepare};
 }
 
@@ -136,18 +134,14 @@ std::vector<BenchCase> layer_cases() {
     for (const bool backward : {false, true})
       if (s.length > 8) cases.push_back(mha_case<BFloat16>(s, backward));
   }
-  cases.push_back({.name = "lm-step",
-      .group = "lm",
-      .shape = "B32 T16 E32 H1, Adam",
-      .quick = true,
-      .prepare = [](Context& context) {
-        const auto p = std::make_shared<StepProblem>();
-        return Prepared{.run = [p, &context] { p->trainer.step(p->source, context); }, .flops = kStepFlops};
-      }});
+  cases.push_back({.name = "lm-step", .group = "lm", .shape = "B32 T16 E32 H1, Adam", .prepare = [](Context& context) {
+                     const auto p = std::make_shared<StepProblem>();
+                     return Prepared{
+                         .run = [p, &context] { p->trainer.step(p->source, context); }, .flops = kStepFlops};
+                   }});
   cases.push_back({.name = "lm-process",
       .group = "lm",
       .shape = fmt::format("{} steps, start to exit", kSteps),
-      .quick = true,
       .prepare = [](Context& context) {
         return Prepared{
             .run = [&context] { train_as_process(context.threads(), std::string(isa_name(context.isa()))); },

@@ -72,12 +72,11 @@ struct LinearProblem {
   }
 };
 
-BenchCase make_case(const LinearShape& shape, bool quick) {
+BenchCase make_case(const LinearShape& shape) {
   const char* const kind = kNames[static_cast<int>(shape.kind)];
   return {.name = fmt::format("linattn-{}-d{}-s{}{}", kind, shape.head_dim, shape.length, shape.backward ? "-bwd" : ""),
       .group = "linattn",
       .shape = fmt::format("H{} S{} D{} {}", shape.num_heads, shape.length, shape.head_dim, kind),
-      .quick = quick,
       .prepare = [shape](Context& context) {
         const auto p = std::make_shared<LinearProblem>(shape);
         if (shape.backward) p->forward(context);
@@ -93,13 +92,11 @@ std::vector<BenchCase> linear_attention_cases() {
   std::vector<BenchCase> cases;
   for (const Kind kind : {Kind::kFree, Kind::kCausal, Kind::kDecay, Kind::kDelta}) {
     for (const Index head_dim : {64, 128}) {
-      for (const bool backward : {false, true}) {
-        const bool quick = head_dim == 64 && kind == Kind::kCausal;
-        cases.push_back(make_case({kind, 512 / head_dim, 4096, head_dim, backward}, quick));
-      }
+      for (const bool backward : {false, true})
+        cases.push_back(make_case({kind, 512 / head_dim, 4096, head_dim, backward}));
     }
   }
-  for (const bool backward : {false, true}) cases.push_back(make_case({Kind::kHybrid, 8, 2048, 128, backward}, true));
+  for (const bool backward : {false, true}) cases.push_back(make_case({Kind::kHybrid, 8, 2048, 128, backward}));
   return cases;
 }
 

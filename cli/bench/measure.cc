@@ -6,6 +6,7 @@
 namespace qkv::cli {
 namespace {
 
+constexpr std::size_t kRuns = 10;      // at least
 constexpr double kCaseSeconds = 0.25;  // more runs of short cases
 
 double seconds_of(const std::function<void()>& run) {
@@ -22,10 +23,10 @@ Timing timing_of(std::vector<double> seconds) {
 }
 
 /// Runs the case and what it is compared with in turn, so that both meet the same state of the machine.
-void time_runs(const BenchCase& one, const Prepared& prepared, Measured& measured) {
+void time_runs(const Prepared& prepared, Measured& measured) {
   std::vector<double> times, plain_times;
   if (prepared.plain) prepared.plain();
-  for (double total = 0; times.size() < one.runs || total < kCaseSeconds; total += times.back()) {
+  for (double total = 0; times.size() < kRuns || total < kCaseSeconds; total += times.back()) {
     times.push_back(seconds_of(prepared.run));
     if (prepared.plain) plain_times.push_back(seconds_of(prepared.plain));
   }
@@ -59,7 +60,7 @@ Measured measure(const BenchCase& one, Context& context, PeakMeter& meter) {
   prepared.run();  // the warm-up
   const Peak before = meter.measure(kinds);
   prepared.run();
-  time_runs(one, prepared, measured);
+  time_runs(prepared, measured);
   const Peak after = meter.measure(kinds);
   measured.peak = best_of(before, after);
   measured.peak_moved = difference_of(before, after);

@@ -1,12 +1,47 @@
-// How a case is measured: timed, with the machine's peak before and after it. Not: which cases, what is printed.
+// How a case is measured: timed, with the machine's peak before and after it; and what `qkv bench` says of it, a table
+// for people, one JSON document for programs. Not: which cases.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
 
 #include "bench/bench.h"
-#include "bench/peak.h"
+#include "support/json.h"
 
 namespace qkv::cli {
+
+/// What this machine can do with the chosen threads and instruction set, at best. 0: not measured, or not there.
+struct Peak {
+  double fma_f32 = 0, fma_f64 = 0;  ///< GFLOP/s of independent multiply-adds
+  double dot_bf16 = 0;              ///< GFLOP/s of independent products of bf16 pairs
+  double read = 0;                  ///< GB/s of reading memory that no cache holds
+};
+
+/// Which of the peaks a case needs.
+struct PeakKinds {
+  bool fma_f32 = true, fma_f64 = false, dot_bf16 = false, read = false;
+};
+
+/// Measures peaks again and again; keeps the 512 MiB that it reads from the first use on.
+class PeakMeter {
+ public:
+  explicit PeakMeter(Context& context) : context_(context) {}
+
+  /// About 0.1 s for each kind; the others stay 0.
+  Peak measure(const PeakKinds& kinds);
+
+ private:
+  double read_rate();
+
+  Context& context_;
+  Tensor<std::uint64_t> memory_;
+};
+
+/// The larger of each.
+Peak best_of(const Peak& a, const Peak& b);
+/// The largest difference of a peak that both have, as a fraction of the larger one.
+double difference_of(const Peak& a, const Peak& b);
 
 struct Timing {
   double median_ms = 0, best_ms = 0, worst_ms = 0;
@@ -40,5 +75,13 @@ struct Measured {
 };
 
 Measured measure(const BenchCase& one, Context& context, PeakMeter& meter);
+
+void print_bench_heading(const Context& context);
+/// One line; a second one when the kernel differs from that of `previous`.
+void print_case(const Measured& measured, const Measured* previous);
+/// The peaks, and which cases the machine disturbed.
+void print_summary(std::span<const Measured> measured, const Peak& peak);
+
+Json bench_json(std::span<const Measured> measured, const Peak& peak, const std::string& suite, const Context& context);
 
 }  // namespace qkv::cli

@@ -1,5 +1,4 @@
-#include "bench/peak.h"
-
+// The peaks: multiply-adds and products of pairs in registers, and reading memory. Not: cases (measure.cc).
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -8,6 +7,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "bench/measure.h"
 #include "dispatch/kernels.h"
 
 namespace qkv::cli {

@@ -1,10 +1,10 @@
-#include "bench/report.h"
-
+// The table of `qkv bench`, and its JSON.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
 
+#include "bench/measure.h"
 #include "support/machine.h"
 #include "support/text.h"
 

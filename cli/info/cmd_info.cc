@@ -1,10 +1,10 @@
 // `qkv info`: what this machine is and what would run on it. Not: measurements (bench).
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/Version.hpp>
 
 #include "core/cpu.h"
-#include "dispatch/kernels.h"
 #include "qkv/version.h"
 #include "support/command.h"
 #include "support/json.h"
@@ -14,25 +14,9 @@
 namespace qkv::cli {
 namespace {
 
-constexpr Index kHeadDims[] = {64, 128};
-
 struct InfoOptions {
   bool json = false;
 };
-
-template <class T> Json tiles(Isa isa, const char* dtype) {
-  Json list = Json::array();
-  const Kernels<Accumulator<T>>& kernels = kernels_of<T>(isa);
-  const bool copies = !std::is_same_v<T, Accumulator<T>>;
-  for (const Index d : kHeadDims) {
-    list.push_back({{"dtype", dtype}, {"head_dim", d}, {"lanes", kernels.strip},
-        {"query_tile", kernels.query_tile(stored_as<T>(), d, d)}, {"key_tile", kernels.key_tile(d, d)},
-        {"forward_scratch_bytes",
-            kernels.forward_scratch_bytes(d, d, kernels.query_tile(stored_as<T>(), d, d), copies)},
-        {"backward_scratch_bytes", kernels.backward_scratch_bytes(d, d, copies)}});
-  }
-  return list;
-}
 
 Json gather() {
   const Context context;
@@ -46,12 +30,10 @@ Json gather() {
   }
   Json cache_sizes = Json::object();
   for (const Cache& cache : caches()) cache_sizes[cache.name] = cache.bytes;
-  Json kernels = tiles<float>(context.isa(), "f32");
-  for (Json& one : tiles<double>(context.isa(), "f64")) kernels.push_back(std::move(one));
   return {{"version", QKV_VERSION},
       {"cpu", {{"model", cpu_model()}, {"features", cpu_features()}, {"caches", cache_sizes}}},
       {"isa", {{"chosen", isa_name(context.isa())}, {"supported", isas}, {"skipped", skipped}}},
-      {"threads", {{"used", context.threads()}, {"available", available_threads()}}}, {"kernels", kernels},
+      {"threads", {{"used", context.threads()}, {"available", available_threads()}}},
       {"compiler", fmt::format("{} {}.{}.{}",
 #ifdef __clang__
                        "clang", __clang_major__, __clang_minor__, __clang_patchlevel__
@@ -67,9 +49,7 @@ Json gather() {
 }
 
 std::string joined(const Json& list) {
-  std::string text;
-  for (const Json& one : list) text += (text.empty() ? "" : " ") + one.get<std::string>();
-  return text.empty() ? "none" : text;
+  return list.empty() ? "none" : fmt::format("{}", fmt::join(list.get<std::vector<std::string>>(), " "));
 }
 
 void print_info(const Json& info) {
@@ -91,15 +71,6 @@ void print_info(const Json& info) {
   }
   row("threads", fmt::format("{} (of {} available; choose with QKV_THREADS or --threads)",
                      info["threads"]["used"].get<int>(), info["threads"]["available"].get<int>()));
-  print_line();
-  print_line(faint("kernels     type  head_dim  lanes  queries a tile  keys a tile  scratch forward, backward"));
-  for (const Json& kernel : info["kernels"]) {
-    print_line(
-        fmt::format("            {:<4}  {:>8}  {:>5}  {:>14}  {:>11}  {}, {}", kernel["dtype"].get<std::string>(),
-            kernel["head_dim"].get<int>(), kernel["lanes"].get<int>(), kernel["query_tile"].get<int>(),
-            kernel["key_tile"].get<int>(), bytes_text(kernel["forward_scratch_bytes"].get<double>()),
-            bytes_text(kernel["backward_scratch_bytes"].get<double>())));
-  }
 }
 
 int run_info(const InfoOptions& options) {

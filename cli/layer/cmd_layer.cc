@@ -1,14 +1,34 @@
 // `qkv layer`: any layer of the ladder with a PyTorch state_dict, so that a class written by hand can be compared with
 // it. Not: training, attention without parameters (attend).
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <optional>
+#include <string>
 
 #include "core/escape.h"
-#include "layer/layer_options.h"
 #include "qkv/nn/layer.h"
 #include "support/command.h"
+#include "support/files.h"
+#include "support/options.h"
 
 namespace qkv::cli {
 namespace {
+
+struct LayerCommandOptions {
+  std::string name, state, x, out, weights, applied, dout, grads, empty_row;
+  DenseMaskOptions dense;
+  std::optional<bool> causal;
+  Index heads = 0, kv_heads = 0;  // 0: not given
+  std::optional<std::string> rope;
+  std::optional<double> norm_eps;
+  std::optional<float> dropout, residual_dropout;
+  std::uint64_t seed = 0;
+  ComputeOptions compute;
+
+  bool training() const { return dropout || residual_dropout; }
+};
 
 Tensor<float> load_bte(std::string_view option, const std::string& path) {
   Tensor<float> tensor = to_f32(load_npy(option, path));
@@ -18,29 +38,20 @@ Tensor<float> load_bte(std::string_view option, const std::string& path) {
   return tensor;
 }
 
-constexpr std::string_view kLatent = "latent";
-
-std::string all_names() {
-  std::string names;
-  for (const std::string_view one : nn::layer_names()) names += std::string(one) + ", ";
-  return names + std::string(kLatent);
-}
+std::string all_names() { return fmt::format("{}", fmt::join(nn::layer_names(), ", ")); }
 
 /// Refuses what is wrong already before any file is read.
 void check_usage(const LayerCommandOptions& options) {
-  const bool latent = options.name == kLatent, grouped = options.name == "grouped-query";
-  if (!latent && std::ranges::find(nn::layer_names(), options.name) == std::end(nn::layer_names()))
+  const bool grouped = options.name == "grouped-query";
+  if (std::ranges::find(nn::layer_names(), options.name) == std::end(nn::layer_names()))
     throw UsageError("NAME must be one of " + all_names() + ": got " + escaped(options.name));
-  if (options.name != "mha" && !grouped && !latent && options.heads > 1) {
-    throw UsageError("--heads is for mha, grouped-query and latent only: " + options.name + " has one head, got " +
+  if (options.name != "mha" && !grouped && options.heads > 1) {
+    throw UsageError("--heads is for mha and grouped-query only: " + options.name + " has one head, got " +
                      std::to_string(options.heads));
   }
   if (!grouped && options.kv_heads != 0) throw UsageError("--kv-heads is for grouped-query only: got " + options.name);
-  if (!grouped && !latent && (options.rope || options.norm_eps))
-    throw UsageError("--rope and --norm-eps are for grouped-query and latent only: got " + options.name);
-  if (latent &&
-      (options.training() || !options.empty_row.empty() || !options.weights.empty() || !options.applied.empty()))
-    throw UsageError("latent has no dropout, --empty-row, --weights or --applied: leave them out");
+  if (!grouped && (options.rope || options.norm_eps))
+    throw UsageError("--rope and --norm-eps are for grouped-query only: got " + options.name);
   const bool drops = options.dropout.value_or(0) != 0 || options.residual_dropout.value_or(0) != 0;
   if (drops && (options.name == "average" || options.name == "fixed-weights"))
     throw UsageError("--dropout and --residual-dropout are for layers that compute their weights: got " + options.name);
@@ -55,10 +66,9 @@ void check_usage(const LayerCommandOptions& options) {
 void require_heads(const LayerCommandOptions& options, const StateDict& state) {
   const std::vector<Index> possible = nn::possible_heads(options.name, state);
   if (options.heads != 0 || possible.size() < 2) return;
-  std::string numbers;
-  for (const Index heads : possible) numbers += (numbers.empty() ? "" : ", ") + std::to_string(heads);
-  throw UsageError("--heads is required for " + options.name + ": the weights in --state " + escaped(options.state) +
-                   " do not say how many there are and allow " + numbers);
+  throw UsageError(
+      fmt::format("--heads is required for {}: the weights in --state {} do not say how many there are and allow {}",
+          options.name, escaped(options.state), fmt::join(possible, ", ")));
 }
 
 std::unique_ptr<nn::Layer> load(const LayerCommandOptions& options, const Tensor<float>& x) {
@@ -140,8 +150,7 @@ int run_layer(const LayerCommandOptions& options) {
   const Tensor<float> dout = options.dout.empty() ? Tensor<float>() : load_bte("--dout", options.dout);
   Tensor<float> weights, applied;
   StateDict gradients;
-  const Tensor<float> y = options.name == kLatent ? run_latent(options, x, dout, gradients)
-                                                  : run_ladder(options, x, dout, weights, applied, gradients);
+  const Tensor<float> y = run_ladder(options, x, dout, weights, applied, gradients);
   outputs.add_npy(options.out, any_tensor(y));
   if (!options.weights.empty()) outputs.add_npy(options.weights, any_tensor(weights));
   if (!options.applied.empty()) outputs.add_npy(options.applied, any_tensor(applied));
@@ -155,12 +164,12 @@ void declare_layer(Options& add, LayerCommandOptions& options) {
   add("--state FILE", &options.state, "Parameters: a PyTorch state_dict saved as .safetensors");
   add("--x FILE", &options.x, "Input [B, T, E], .npy", {.required = true});
   add("--out FILE", &options.out, "Output [B, T, E], .npy", {.required = true});
-  add("--heads N", &options.heads, "Heads, required for mha and grouped-query; latent: from the file", {.least = 1});
+  add("--heads N", &options.heads, "Heads, required for mha and grouped-query", {.least = 1});
   add("--kv-heads N", &options.kv_heads, "Heads of keys and values of grouped-query (default: from the file)",
       {.least = 1});
   add("--rope [KEY=VALUE,...]", &options.rope,
-      "Rotary positions of grouped-query and latent: base=10000,layout=half,... (default: none; latent: interleaved)");
-  add("--norm-eps X", &options.norm_eps, "Epsilon of the norms of grouped-query and latent (default 1e-6)");
+      "Rotary positions of grouped-query: base=10000,layout=half,... (default: none)");
+  add("--norm-eps X", &options.norm_eps, "Epsilon of the norms of grouped-query (default 1e-6)");
   options.dense.add_to(add);
   add("--causal,!--no-causal", &options.causal, "No key after the query (single-head is causal by default)");
   add("--empty-row HOW", &options.empty_row, "A row without keys gives zero, mean or nan (default: the layer's)");

@@ -21,7 +21,6 @@ struct MaskOptions {
   Index q_len = 8, kv_len = 0, batch = 1, num_heads = 1, head_dim = 64;
   bool draw = false, json = false;
   std::string out;
-  DenseMaskOptions dense;
   ComputeOptions compute;
 };
 
@@ -80,9 +79,7 @@ int run_mask(const MaskOptions& given) {
   if (o.kv_len == 0) o.kv_len = o.q_len;
   Outputs outputs;
   expect_map(outputs, "--out", o.out);
-  o.dense.check();
-  DenseMasks dense;
-  const Mask mask = parse_mask("EXPR", o.expression, o.q_len, o.kv_len) & dense.load(o.dense);
+  const Mask mask = parse_mask("EXPR", o.expression, o.q_len, o.kv_len);
   Context context(o.compute.context());
   const AttentionPlan plan = about("EXPR " + escaped(o.expression), [&] { return plan_of(o, mask, context); });
   const double all =
@@ -126,7 +123,6 @@ void declare_mask(Options& add, MaskOptions& options) {
   add("--batch N", &options.batch, "Sequences (default 1)", count);
   add("--heads N", &options.num_heads, "Heads (default 1)", count);
   add("--head-dim N", &options.head_dim, "Width of a head, which decides the tiles (default 64)", count);
-  options.dense.add_to(add);
   add("--draw", &options.draw, "Rows of 0s and 1s: a row is a query, a column a key");
   add("--out FILE", &options.out, "The mask as a picture: .png, .svg, .pdf or .html");
   add.json(options.json);

@@ -1,5 +1,7 @@
 #include "support/files.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,9 +52,7 @@ void Outputs::expect(std::string_view option, const std::string& path, const std
     throw UsageError(std::string(option) + " " + escaped(path) + ": " + why);
   };
   if (!endings.empty() && std::ranges::find(endings, ending(path)) == endings.end()) {
-    std::string all;
-    for (const std::string& one : endings) all += (all.empty() ? "" : " or ") + one;
-    refuse("the name must end in " + all);
+    refuse(fmt::format("the name must end in {}", fmt::join(endings, " or ")));
   }
   std::error_code error;
   const fs::path target = fs::weakly_canonical(fs::absolute(path), error);

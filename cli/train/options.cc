@@ -1,7 +1,6 @@
 #include "train/options.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "core/escape.h"
 #include "support/command.h"
@@ -15,30 +14,6 @@ constexpr Index kDefaultSteps = 800, kDefaultBatch = 32;
 constexpr const char* kDefaultSample = "abababab";
 constexpr std::size_t kSampleCharacters = 8;
 
-/// How many entries "<prefix>N..." the file counts: one more than the largest N, 0 when there are none.
-Index count_layers(const StateDict& state, std::string_view prefix) {
-  Index count = 0;
-  for (const StateDict::Entry& entry : state.entries()) {
-    if (!entry.name.starts_with(prefix)) continue;
-    Index n = 0;
-    const char* const begin = entry.name.data() + prefix.size();
-    if (std::from_chars(begin, entry.name.data() + entry.name.size(), n).ec == std::errc())
-      count = std::max(count, n + 1);
-  }
-  return count;
-}
-
-/// Sizes that only the file of initial weights knows; what the caller said must agree, which loading checks.
-void take_sizes(const StateDict& state, lm::AttentionLMConfig& config) {
-  config.blocks = state.contains("transformer.wte.weight");
-  const AnyTensor* tokens = state.find(config.blocks ? "transformer.wte.weight" : "tok.weight");
-  const AnyTensor* positions = state.find(config.blocks ? "transformer.wpe.weight" : "pos.weight");
-  if (tokens != nullptr && tokens->sizes.size() == 2) config.embed_dim = tokens->sizes[1];
-  if (positions != nullptr && positions->sizes.size() == 2) config.context = positions->sizes[0];
-  const Index counted = count_layers(state, config.blocks ? "transformer.h." : "attn.");
-  if (counted > 0) config.num_layers = counted;
-}
-
 RotaryOptions rotary_of(const std::string& text) {
   const RotaryChoice choice = parse_rotary(text);
   if (choice.positions.offset != 0) throw UsageError("--rope offset is not for training: windows begin at position 0");
@@ -49,12 +24,13 @@ RotaryOptions rotary_of(const std::string& text) {
 void check_agrees(
     const TrainCommandOptions& options, const lm::Checkpoint& checkpoint, const lm::CharTokenizer& tokenizer) {
   const lm::AttentionLMConfig& config = checkpoint.model.config();
-  const auto refuse = [&](const std::string& what, const std::string& has) {
-    return UsageError(what + " does not fit --init " + escaped(options.init) + ": that model " + has +
-                      ", which training does not change: leave the option out, or --init");
+  const auto agree = [&](bool agrees, const std::string& what, const std::string& has) {
+    if (agrees) return;
+    throw UsageError(what + " does not fit --init " + escaped(options.init) + ": that model " + has +
+                     ", which training does not change: leave the option out, or --init");
   };
   const auto same = [&](const std::string& option, std::optional<Index> said, Index has) {
-    if (said && *said != has) throw refuse(option + " " + std::to_string(*said), "has " + std::to_string(has));
+    if (said) agree(*said == has, option + " " + std::to_string(*said), "has " + std::to_string(has));
   };
   same("--context", options.context, config.context);
   same("--dim", options.dim, config.embed_dim);
@@ -62,17 +38,14 @@ void check_agrees(
   same("--kv-heads", options.kv_heads, config.num_kv_heads);
   same("--layers", options.layers, config.num_layers);
   const bool rotary = config.positions == lm::PositionKind::kRotary;
-  if (!options.positions.empty() && (options.positions == "rotary") != rotary) {
-    throw refuse(
-        "--positions " + options.positions, std::string("has ") + (rotary ? "rotary" : "learned") + " positions");
-  }
-  if (options.rope && !(rotary && rotary_of(*options.rope) == config.rotary)) {
-    throw refuse("--rope " + escaped(*options.rope), rotary ? "has other rotary options" : "has learned positions");
-  }
-  if (options.blocks && !config.blocks) throw refuse("--blocks", "has none");
-  if ((options.task == "masked") != (checkpoint.task == "masked")) {
-    throw refuse("--task " + options.task, "was trained with --task " + checkpoint.task);
-  }
+  agree(options.positions.empty() || (options.positions == "rotary") == rotary, "--positions " + options.positions,
+      std::string("has ") + (rotary ? "rotary" : "learned") + " positions");
+  if (options.rope)
+    agree(rotary && rotary_of(*options.rope) == config.rotary, "--rope " + escaped(*options.rope),
+        rotary ? "has other rotary options" : "has learned positions");
+  agree(!options.blocks || config.blocks, "--blocks", "has none");
+  agree((options.task == "masked") == (checkpoint.task == "masked"), "--task " + options.task,
+      "was trained with --task " + checkpoint.task);
   if (checkpoint.tokenizer.characters() != tokenizer.characters()) {
     throw UsageError("--init " + escaped(options.init) + ": the model must know the characters of the text, " +
                      one_line(tokenizer.describe()) + ": it knows " + one_line(checkpoint.tokenizer.describe()));
@@ -98,7 +71,6 @@ lm::AttentionLM make_model(const TrainCommandOptions& options, const lm::CharTok
   if (!options.init.empty()) {
     init = load_safetensors("--init", options.init);
     if (init->metadata.contains("lm.task")) return trained_model(options, *init, tokenizer);
-    take_sizes(*init, config);
   }
   config.vocab_size = tokenizer.vocab_size() + (options.task == "masked" ? 1 : 0);
   config.context = options.context.value_or(config.context);
@@ -107,7 +79,7 @@ lm::AttentionLM make_model(const TrainCommandOptions& options, const lm::CharTok
   config.num_kv_heads = options.kv_heads.value_or(config.num_heads);
   config.num_layers = options.layers.value_or(config.num_layers);
   config.positions = options.positions == "rotary" ? lm::PositionKind::kRotary : lm::PositionKind::kLearned;
-  config.blocks = config.blocks || options.blocks;
+  config.blocks = options.blocks;
   config.causal = options.task != "masked";
   if (options.rope) {
     if (options.positions != "rotary") throw UsageError("--rope needs --positions rotary");
@@ -117,17 +89,6 @@ lm::AttentionLM make_model(const TrainCommandOptions& options, const lm::CharTok
   lm::AttentionLM model(config, options.seed);
   if (init) about_file("--init", options.init, [&] { model.load_state_dict(*init); });
   return model;
-}
-
-/// The file's batches: [steps, B, T + 1] ids, or [steps, B] places in the text where windows start.
-lm::BatchSource given_batches(const std::string& path, const std::vector<Index>& ids, Index context) {
-  Tensor<Index> arrays = about_file("--batches", path, [&] { return to_i64(load_npy("--batches", path)); });
-  if (arrays.rank() == 2) return lm::BatchSource::from_starts(ids, std::move(arrays), context);
-  if (arrays.rank() != 3) {
-    throw UsageError(
-        "--batches " + escaped(path) + ": must be [steps, B, T + 1] ids or [steps, B] starts: got " + arrays.shape());
-  }
-  return lm::BatchSource::from_arrays(std::move(arrays));
 }
 
 lm::BatchSource make_source(const TrainCommandOptions& options, const std::vector<Index>& ids, Index alphabet,
@@ -217,7 +178,9 @@ TrainRun make_run(const TrainCommandOptions& options) {
   const auto source = [&](std::uint64_t seed) { return make_source(options, ids, alphabet, context, seed); };
   lm::BatchSource fresh = in_text([&] { return source(~options.seed); });
   lm::BatchSource batches =
-      options.batches.empty() ? source(options.seed) : given_batches(options.batches, ids, context);
+      options.batches.empty() ? source(options.seed) : about_file("--batches", options.batches, [&] {
+        return lm::BatchSource::from_arrays(to_i64(load_npy("--batches", options.batches)));
+      });
 
   if (batches.vocab_size() > model.config().vocab_size || batches.shape().context > context) {
     throw UsageError("--batches " + escaped(options.batches) + ": ids must be below " +

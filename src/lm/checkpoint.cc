@@ -12,7 +12,7 @@ constexpr const char* kTask = "lm.task";
 constexpr const char* kAdamStep = "lm.adam_step";
 constexpr const char* kAdamMean = "adam.mean";
 constexpr const char* kAdamSquare = "adam.square";
-constexpr const char* kFunction = "load_checkpoint";
+constexpr const char* kFunction = "checkpoint_from_state";
 
 AnyTensor vector_tensor(const std::vector<float>& values) {
   Tensor<float> tensor({static_cast<Index>(values.size())});

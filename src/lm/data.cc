@@ -95,19 +95,6 @@ BatchSource BatchSource::from_arrays(Tensor<Index> batches) {
   return source;
 }
 
-BatchSource BatchSource::from_starts(std::vector<Index> ids, Tensor<Index> starts, Index context) {
-  constexpr const char* kFunction = "BatchSource::from_starts";
-  check<ShapeError>(starts.rank() == 2, kFunction, "starts must be [steps, B]: got ", starts);
-  BatchSource source = over_text(Kind::kStarts, std::move(ids), {starts.size(1), context}, 0, kFunction);
-  const Index last = static_cast<Index>(source.ids_.size()) - context - 1;
-  for (const Index start : starts.span()) {
-    check<OptionError>(start >= 0 && start <= last, kFunction, "a start must be in [0, ", last, "]: got ", start);
-  }
-  source.steps_ = starts.size(0);
-  source.given_ = std::move(starts);
-  return source;
-}
-
 BatchSource BatchSource::previous(Index alphabet, BatchShape shape, std::uint64_t seed) {
   constexpr const char* kFunction = "BatchSource::previous";
   check_shape(shape, kFunction);
@@ -123,7 +110,6 @@ void BatchSource::fill_row(Index step, Index row, std::span<Index> inputs, std::
     case Kind::kArrays:
       copy_window(given_.span(), (step * given_.size(1) + row) * (shape_.context + 1), inputs, targets);
       break;
-    case Kind::kStarts: copy_window(ids_, given_.data()[step * given_.size(1) + row], inputs, targets); break;
     case Kind::kWindows:
     case Kind::kMasked: {
       const Index starts = static_cast<Index>(ids_.size()) - shape_.context - 1;

@@ -116,7 +116,7 @@ Dropout AttentionLM::Impl::mlp_dropout(std::uint64_t seed, Index layer, Index fi
 }
 
 AttentionLM::AttentionLM(const AttentionLMConfig& config, std::uint64_t seed)
-    : impl_(std::make_unique<Impl>(config, seed)) {}
+    : Module("AttentionLM"), impl_(std::make_unique<Impl>(config, seed)) {}
 AttentionLM::~AttentionLM() = default;
 AttentionLM::AttentionLM(AttentionLM&&) noexcept = default;
 AttentionLM& AttentionLM::operator=(AttentionLM&&) noexcept = default;
@@ -182,8 +182,6 @@ void AttentionLM::load_state_dict(const StateDict& state, std::string_view prefi
   untied.add(lm_head, state.at(wte).clone());
   nn::Module::load_state_dict(untied, prefix);
 }
-
-std::string_view AttentionLM::type_name() const { return "AttentionLM"; }
 
 void add_to(Tensor<float>& out, const Tensor<float>& add) {
   float* to = out.data();

@@ -102,11 +102,4 @@ void clip_to_norm(std::span<const nn::Parameter> parameters, double norm, double
   }
 }
 
-double clip_global_norm(std::span<const nn::Parameter> parameters, double max_norm) {
-  check<OptionError>(max_norm > 0, "clip_global_norm", "max_norm must be above 0: got ", max_norm);
-  const double norm = global_norm(parameters);
-  clip_to_norm(parameters, norm, max_norm);
-  return norm;
-}
-
 }  // namespace qkv::inline v0::lm

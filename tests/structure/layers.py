@@ -16,7 +16,7 @@ ALLOWED = {
     "dist": {"dist", "attention", "dispatch", "kernels", "core", "public"},
     "io": {"io", "core", "public"},
     "view": {"view", "core", "public"},
-    "lm": {"lm", "nn", "io", "core", "public"},
+    "lm": {"lm", "nn", "core", "public"},
     "examples": {"examples", "public", "nn", "io", "view", "lm", "dist"},
 }
 # Rooms of src/attention, lowest first, and the others that each may include; "" is the folder itself. A room names only rooms above

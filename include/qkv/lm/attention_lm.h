@@ -1,9 +1,10 @@
 // AttentionLM: the toy language model. Token embeddings, positions (learned or rotary), grouped-query attention, a
 // linear head; forward, loss, backward.
 //
-//   h = tok[id] + pos[i];   h = W_o(attention(W_q h, W_k h, W_v h));   logits = head(h)                  plain (article
-//   003) h = wte[id] + wpe[i];   per layer: h += attn(ln_1(h)), h += mlp(ln_2(h));   logits = lm_head(ln_f(h))  blocks
-//   (nanoGPT) rotary positions: no pos[i]; q and k of every layer are rotated by their position instead (qkv/rotary.h)
+//   plain (article 003)   h = tok[id] + pos[i];   h = W_o(attention(W_q h, W_k h, W_v h));   logits = head(h)
+//   blocks (nanoGPT)      h = wte[id] + wpe[i];   per layer: h += attn(ln_1(h)), h += mlp(ln_2(h));
+//                         logits = lm_head(ln_f(h))
+//   rotary positions      no pos[i]; q and k of every layer are rotated by their position instead (qkv/rotary.h)
 //
 // Not: training (trainer.h), sampling (generate.h), a general network. f32. Radford 2019 (GPT-2); Karpathy's nanoGPT
 // for names.
@@ -133,9 +134,6 @@ class QKV_API AttentionLM : public nn::Module {
 
   struct Impl;
   const Impl& impl() const { return *impl_; }
-
- protected:
-  std::string_view type_name() const override;
 
  private:
   std::unique_ptr<Impl> impl_;

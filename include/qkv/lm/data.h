@@ -37,8 +37,6 @@ class QKV_API BatchSource {
   static BatchSource windows(std::vector<Index> ids, BatchShape shape, std::uint64_t seed);
   /// Given batches [steps, B, T + 1]: inputs are the first T, targets the last T.
   static BatchSource from_arrays(Tensor<Index> batches);
-  /// Windows of a text at given starts [steps, B].
-  static BatchSource from_starts(std::vector<Index> ids, Tensor<Index> starts, Index context);
   /// --task previous: fresh random ids below `alphabet`; the target at i is the character at i - 1, at i = 0 its own
   /// character.
   static BatchSource previous(Index alphabet, BatchShape shape, std::uint64_t seed);
@@ -49,13 +47,13 @@ class QKV_API BatchSource {
   /// Fills the batch of a step; allocates only when the shape changes. Throws OptionError past the last given step.
   void fill(Index step, Batch& batch) const;
   BatchShape shape() const { return shape_; }
-  /// Number of steps of given arrays and starts; -1 for the others, which never end.
+  /// Number of steps of given arrays; -1 for the others, which never end.
   Index steps() const { return steps_; }
   /// The largest id that fill can write, plus 1.
   Index vocab_size() const { return vocab_size_; }
 
  private:
-  enum class Kind { kWindows, kArrays, kStarts, kPrevious, kMasked };
+  enum class Kind { kWindows, kArrays, kPrevious, kMasked };
   BatchSource(Kind kind, BatchShape shape, std::uint64_t seed) : kind_(kind), shape_(shape), seed_(seed) {}
   static BatchSource over_text(
       Kind kind, std::vector<Index> ids, BatchShape shape, std::uint64_t seed, const char* function);
@@ -68,7 +66,7 @@ class QKV_API BatchSource {
   Index vocab_size_ = 0;
   Index mask_id_ = -1;
   std::vector<Index> ids_;
-  Tensor<Index> given_;  // [steps, B, T + 1] or [steps, B]
+  Tensor<Index> given_;  // [steps, B, T + 1]
 };
 
 }  // namespace qkv::inline v0::lm

@@ -60,8 +60,7 @@ struct LearningRateSchedule {
 /// sqrt(sum of squares of all gradients), summed in f64 in one fixed order.
 QKV_API double global_norm(std::span<const nn::Parameter> parameters);
 /// Scales the gradients by max_norm / (norm + 1e-6) where the norm exceeds max_norm, as PyTorch does. `norm` is theirs,
-/// or that of more gradients of which these are a part. clip_global_norm returns the norm before.
+/// or that of more gradients of which these are a part.
 QKV_API void clip_to_norm(std::span<const nn::Parameter> parameters, double norm, double max_norm);
-QKV_API double clip_global_norm(std::span<const nn::Parameter> parameters, double max_norm);
 
 }  // namespace qkv::inline v0::lm

@@ -81,14 +81,10 @@ struct Checkpoint {
   std::optional<AdamState> adam;
 };
 
+/// As named tensors: io::save_safetensors(path, checkpoint_to_state(...)).
 QKV_API StateDict checkpoint_to_state(const AttentionLM& model, const CharTokenizer& tokenizer, const std::string& task,
     Index step, const AdamState* adam = nullptr);
 /// Throws OptionError, ShapeError or FormatError that say what is missing or wrong.
 QKV_API Checkpoint checkpoint_from_state(const StateDict& state);
-
-/// Safetensors, written atomically (io/file.h); in builds with qkv::io.
-QKV_API void save_checkpoint(const std::string& path, const AttentionLM& model, const CharTokenizer& tokenizer,
-    const std::string& task, Index step, const AdamState* adam = nullptr);
-QKV_API Checkpoint load_checkpoint(const std::string& path);
 
 }  // namespace qkv::inline v0::lm

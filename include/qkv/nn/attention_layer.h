@@ -103,9 +103,6 @@ class QKV_API AttentionLayer : public Layer {
   template <class T> struct Back;
   struct Shards;
 
- protected:
-  std::string_view type_name() const override { return form_.type; }
-
  private:
   struct Tensors {
     Tensor<float> in_weight;   // [P, E]

@@ -22,7 +22,6 @@ class QKV_API FixedWeights : public Layer {
 
  protected:
   FixedWeights(const LayerConfig& config, bool learned);
-  std::string_view type_name() const override { return learned() ? "FixedWeights" : "AveragePooling"; }
 
  private:
   bool learned() const { return w_.rank() != 0; }

@@ -35,9 +35,6 @@ class QKV_API Embedding : public Module {
   Index embed_dim() const { return weight_.size(1); }
   const Tensor<float>& weight() const { return weight_; }  // [V, E]
 
- protected:
-  std::string_view type_name() const override;
-
  private:
   Tensor<float> weight_, gradient_;  // [V, E]
 };

@@ -1,10 +1,10 @@
 // MultiHeadLatentAttention: DeepSeek's attention, whose keys and values are linear maps of one small vector a token.
 // Not: other layers (layer.h), sparse attention over its cache (Mask::keys, which step takes).
 //
-//   q            = W_q x, or W_qb norm(W_qa x)      [B, T, H (Dn + Dr)]    Dn without and Dr with positions, which are
-//   rotated c | r        = W_kva x                          [B, T, R + Dr]         c = norm(c), r rotated: all that a
-//   cache holds k_n | v      = W_kvb c                          [B, T, H (Dn + Dv)]    a key is [k_n | r], r the same
-//   for all heads y            = W_o attention(q, k, v)           [B, T, E]              scale 1/sqrt(Dn + Dr)
+//   q       = W_q x, or W_qb norm(W_qa x)   [B, T, H (Dn + Dr)]   Dn without and Dr with positions: rotated
+//   c | r   = W_kva x                       [B, T, R + Dr]        c = norm(c), r rotated: all that a cache holds
+//   k_n | v = W_kvb c                       [B, T, H (Dn + Dv)]   a key is [k_n | r], r the same for all heads
+//   y       = W_o attention(q, k, v)        [B, T, E]             scale 1/sqrt(Dn + Dr)
 //
 // The materialised form computes k_n and v. The absorbed one needs none: q_n . (W_k c) = (W_k^T q_n) . c, and sum w v =
 // W_v sum w c, so c | r is one key head for all query heads and c, its first columns, its value. DeepSeek-V2, 2024,
@@ -103,9 +103,6 @@ class QKV_API MultiHeadLatentAttention : public Module {
       const Mask& mask = {}, Form form = Form::kAuto, Context& context = Context::default_context()) const;
 
   std::vector<Parameter> parameters() override;
-
- protected:
-  std::string_view type_name() const override { return "MultiHeadLatentAttention"; }
 
  private:
   template <class T> struct Run;

@@ -102,12 +102,12 @@ class QKV_API Layer : public Module {
 
   /// A mask from a dense tensor without naming its axes: [B, Tk], [B, 1, Tq, Tk], and [B, Tq, Tk] without heads or
   /// [B|1, H|1, Tq|1, Tk|1] with them. Any other rank is a ShapeError, and so is a square [T, T], which may be [B, Tk]
-  /// of as many sequences as tokens or [Tq, Tk]: name its axes. Borrows the tensor.
+  /// of as many sequences as tokens or [Tq, Tk]: Mask::keep(dense, MaskAxes::kQk) says which. Borrows the tensor.
   Mask keep(const Tensor<std::uint8_t>& dense) const;
   Mask drop(const Tensor<std::uint8_t>& dense) const;
-  /// The same with two or three named axes: layer.keep(causal, MaskAxes::kQk). Borrows the tensor.
-  Mask keep(const Tensor<std::uint8_t>& dense, MaskAxes axes) const;
-  Mask drop(const Tensor<std::uint8_t>& dense, MaskAxes axes) const;
+
+ protected:
+  explicit Layer(std::string_view type) : Module(type) {}
 
  private:
   bool training_ = false;

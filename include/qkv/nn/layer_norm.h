@@ -12,7 +12,7 @@ struct LayerNormOptions {
   bool bias = true;
 };
 
-class QKV_API LayerNorm : public Module {
+class QKV_API LayerNorm : public Affine {
  public:
   /// weight 1, bias 0.
   explicit LayerNorm(const LayerNormOptions& options);
@@ -25,18 +25,9 @@ class QKV_API LayerNorm : public Module {
   void backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx,
       Context& context = Context::default_context());
 
-  std::vector<Parameter> parameters() override;
-  /// The file decides whether there is a bias.
-  void load_state_dict(const StateDict& state, std::string_view prefix = {}) override;
-
- protected:
-  std::string_view type_name() const override;
-
  private:
   double eps_ = 0;
-  Tensor<float> weight_, weight_gradient_;  // [E]
-  Tensor<float> bias_, bias_gradient_;      // [E], empty without bias
-  Tensor<float> partial_sums_;              // [blocks, 2, E]: workspace of backward
+  Tensor<float> partial_sums_;  // [blocks, 2, E]: workspace of backward
 };
 
 }  // namespace qkv::inline v0::nn

@@ -19,7 +19,7 @@ struct LinearOptions {
 
 struct LinearGradients;
 
-class QKV_API Linear : public Module {
+class QKV_API Linear : public Affine {
  public:
   explicit Linear(const LinearOptions& options);
 
@@ -37,24 +37,10 @@ class QKV_API Linear : public Module {
   void backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, View<BFloat16, 2> dx,
       Context& context = Context::default_context());
 
-  std::vector<Parameter> parameters() override;
-  /// The file decides whether there is a bias.
-  void load_state_dict(const StateDict& state, std::string_view prefix = {}) override;
-
   Index in_features() const { return weight_.size(1); }
   Index out_features() const { return weight_.size(0); }
-  bool has_bias() const { return bias_.count() != 0; }
-  const Tensor<float>& weight() const { return weight_; }  // [N, K]
-  const Tensor<float>& bias() const { return bias_; }      // [N], empty without bias
   /// What src/nn adds gradients to.
   LinearGradients own_gradients();
-
- protected:
-  std::string_view type_name() const override;
-
- private:
-  Tensor<float> weight_, weight_gradient_;  // [N, K]
-  Tensor<float> bias_, bias_gradient_;      // [N], empty without bias
 };
 
 /// A linear map stored in bf16, without a module: sums in f32, y and dx rounded once, parameter gradients in f32.

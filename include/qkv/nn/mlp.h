@@ -39,9 +39,6 @@ class QKV_API Mlp : public Module {
   /// c_fc.weight c_fc.bias c_proj.weight c_proj.bias
   std::vector<Parameter> parameters() override;
 
- protected:
-  std::string_view type_name() const override;
-
  private:
   Linear expand_;    // [F, E]
   Linear contract_;  // [E, F]

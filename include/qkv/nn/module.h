@@ -43,11 +43,32 @@ class QKV_API Module {
   Index parameter_count() const;
 
  protected:
-  Module() = default;
+  /// `type`: what error texts start with, "[SelfAttentionV1::load_state_dict]"; a literal.
+  explicit Module(std::string_view type) : type_(type) {}
   Module(const Module&) = default;
   Module& operator=(const Module&) = default;
-  /// "[SelfAttentionV1::load_state_dict]": what error texts start with.
-  virtual std::string_view type_name() const = 0;
+  std::string_view type_name() const { return type_; }
+
+ private:
+  std::string_view type_;
+};
+
+/// A module of a weight [N, ...] and, perhaps, a bias [N].
+class QKV_API Affine : public Module {
+ public:
+  std::vector<Parameter> parameters() override;
+  /// The file decides whether there is a bias.
+  void load_state_dict(const StateDict& state, std::string_view prefix = {}) override;
+
+  bool has_bias() const { return bias_.count() != 0; }
+  const Tensor<float>& weight() const { return weight_; }
+  const Tensor<float>& bias() const { return bias_; }  ///< empty without bias
+
+ protected:
+  Affine(std::string_view type, const std::vector<Index>& weight, bool bias);
+
+  Tensor<float> weight_, weight_gradient_;
+  Tensor<float> bias_, bias_gradient_;  // empty without bias
 };
 
 /// [..., N] contiguous as [M, N]: all axes but the last merged.

@@ -2,16 +2,16 @@
 // Each is AttentionLayer with names, defaults and a fill for rows in which every key is masked; see attention_layer.h
 // for the arithmetic.
 //
-//   form                   parameters                                     dropout defaults (weights, output)   empty
-//   row SelfAttentionV1        query_proj key_proj value_proj [E, E]          0, 0 kMean SelfAttentionV2        proj
-//   [3E, E]; output_proj by option or file    0, 0                                  kMean SelfAttentionV3        proj
-//   [3E, E], output_proj                      0.1, 0                                kMean SelfAttentionV4 query_proj
-//   key_proj value_proj output_proj     0.1, 0                                kMean SelfAttention          W_Q W_K W_V
-//   [d_k, E]; out [B, T, d_k]          0, 0                                  kMean SingleHeadAttention    W_q W_k W_v
-//   W_o, no biases; causal             0.1, 0.1                              kNaN MultiHeadAttention     q_proj k_proj
-//   v_proj o_proj; H heads           0.1, 0.1                              kMean GroupedQueryAttention  q_proj [H D,
-//   E], k_proj v_proj [Hkv D, E], o_proj [E, H D], no biases   0, 0         kZero
-// All take a mask. Scale 1/sqrt(head width).
+//   form                   parameters                                             dropouts   empty row
+//   SelfAttentionV1        query_proj key_proj value_proj [E, E]                             kMean
+//   SelfAttentionV2        proj [3E, E]; output_proj by option or file                       kMean
+//   SelfAttentionV3        proj [3E, E], output_proj                              0.1, 0     kMean
+//   SelfAttentionV4        query_proj key_proj value_proj output_proj             0.1, 0     kMean
+//   SelfAttention          W_Q W_K W_V [d_k, E]; out [B, T, d_k]                             kMean
+//   SingleHeadAttention    W_q W_k W_v W_o, no biases; causal                     0.1, 0.1   kNaN
+//   MultiHeadAttention     q_proj k_proj v_proj o_proj; H heads                   0.1, 0.1   kMean
+//   GroupedQueryAttention  q_proj o_proj of H heads, k_proj v_proj of Hkv; no biases         kZero
+// Dropouts: of weights, of the output; none where none is said. All take a mask. Scale 1/sqrt(head width).
 #pragma once
 
 #include "qkv/nn/attention_layer.h"

@@ -7,6 +7,7 @@
 
 #include "arrays/choice.h"
 #include "layers/nn.h"
+#include "qkv/io/safetensors.h"
 #include "qkv/lm/attention_report.h"
 #include "qkv/lm/generate.h"
 #include "qkv/lm/trainer.h"
@@ -213,9 +214,11 @@ void bind_lm(nb::module_& m) {
       .def("generate", &generate)
       .def("save", [](const ModelObject& object, const std::string& path) {
         const lm::Checkpoint& c = object.value;
-        lm::save_checkpoint(path, c.model, c.tokenizer, c.task, c.step, c.adam ? &*c.adam : nullptr);
+        io::save_safetensors(
+            path, lm::checkpoint_to_state(c.model, c.tokenizer, c.task, c.step, c.adam ? &*c.adam : nullptr));
       });
-  m.def("load_model", [](const std::string& path) { return ModelObject{lm::load_checkpoint(path)}; });
+  m.def("load_model",
+      [](const std::string& path) { return ModelObject{lm::checkpoint_from_state(io::load_safetensors(path))}; });
   m.def("default_text", &lm::default_text);
   bind_training(m);
 }

@@ -11,17 +11,17 @@ namespace qkv {
 /// each operand's two strides one is 1.
 template <class T> struct MatrixProduct {
   const T *a, *b;
-  const float* wide_b;  // BFloat16 only, in the place of b: rounded as it is read
-  const float* bias;    // [columns] or null; not together with sums
-  T* c;                 // rounded once; null: sums are added to
-  float* sums;
+  const float* wide_b = nullptr;  // BFloat16 only, in the place of b: rounded as it is read
+  const float* bias = nullptr;    // [columns] or null; not together with sums
+  T* c = nullptr;                 // rounded once; null: sums are added to
+  float* sums = nullptr;
   Index rows, columns, depth;
-  Index a_row, a_depth;    // strides of A [rows, depth]
-  Index b_row, b_column;   // strides of B [depth, columns]
-  Index c_row;             // of c or sums
-  float* a_sums;           // [rows] or null: a_sums[i] += sum over depth of A[i, :]; needs a_row 1
-  Index all_rows;          // of the whole product, of which this may be a part
-  bool invariant = false;  // float only: a row of C has the same bits for any number of rows
+  Index a_row, a_depth;     // strides of A [rows, depth]
+  Index b_row, b_column;    // strides of B [depth, columns]
+  Index c_row;              // of c or sums
+  float* a_sums = nullptr;  // [rows] or null: a_sums[i] += sum over depth of A[i, :]; needs a_row 1
+  Index all_rows = 0;       // of the whole product, of which this may be a part
+  bool invariant = false;   // float only: a row of C has the same bits for any number of rows
 };
 
 /// rows[m, :] = table[ids[m], :] + other[other_ids[m], :], or += table[ids[m], :]

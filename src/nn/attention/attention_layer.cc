@@ -63,7 +63,7 @@ template <class Tensors, class F> Tensors each(const Tensors& t, const F& f) {
 }  // namespace
 
 AttentionLayer::AttentionLayer(const AttentionForm& form, const LayerConfig& config)
-    : form_(form), config_(resolved(form, config)), merged_(form.merged) {
+    : Layer(form.type), form_(form), config_(resolved(form, config)), merged_(form.merged) {
   const LayerConfig& c = config_;
   if (c.rotary) rotary_.emplace(c.head_dim, *c.rotary);
   for (std::size_t role = 0; role < kNumRoles; ++role) {

@@ -33,7 +33,8 @@ void receive(View<const float, 3> dy, Index b, std::vector<double>& received) {
 
 }  // namespace
 
-FixedWeights::FixedWeights(const LayerConfig& config, bool learned) {
+FixedWeights::FixedWeights(const LayerConfig& config, bool learned)
+    : Layer(learned ? "FixedWeights" : "AveragePooling") {
   if (!learned) return;
   check<ShapeError>(config.length > 0, "FixedWeights", "length must be at least 1: got ", config.length);
   w_ = Tensor<float>({config.length});

@@ -95,14 +95,9 @@ void fill_sizes(const AttentionForm* form, const StateDict& state, LayerConfig& 
   };
   const AnyTensor* w = state.find("w");
   if (w != nullptr && w->sizes.size() == 1) fill(config.length, w->sizes[0]);
-  if (form == nullptr || !form->grouped) {
-    const FoundSizes found = find_sizes(state);
-    fill(config.embed_dim, found.embed_dim);
-    fill(config.d_k, found.width);
-    return;
-  }
-  const FoundGroupedSizes found = find_grouped_sizes(state);
+  const FoundSizes found = find_sizes(state, form != nullptr && form->grouped);
   fill(config.embed_dim, found.embed_dim);
+  fill(config.d_k, found.width);
   fill(config.head_dim, found.head_dim);
   if (config.head_dim > 0 && found.width % config.head_dim == 0) fill(config.num_heads, found.width / config.head_dim);
   if (config.num_heads > 0) fill(config.head_dim, found.width / config.num_heads);
@@ -138,14 +133,13 @@ std::span<const std::string_view> layer_names() { return kNames; }
 std::vector<Index> possible_heads(std::string_view name, const StateDict& state) {
   const AttentionForm* form = form_named(name);
   if (form == nullptr || !form->heads) return {1};
-  const FoundGroupedSizes grouped = find_grouped_sizes(state);
-  const Index width = form->grouped ? grouped.width : find_sizes(state).width,
-              kv_width = form->grouped ? grouped.kv_width : width;
+  const FoundSizes found = find_sizes(state, form->grouped);
+  const Index width = found.width, kv_width = found.kv_width;
   std::vector<Index> possible;
   for (Index heads = 1; heads <= width; ++heads) {
     const Index head_dim = width / heads;  // D
     if (width % heads != 0 || kv_width % head_dim != 0 || kv_width == 0) continue;
-    if (form->grouped && grouped.head_dim != 0 && grouped.head_dim != head_dim) continue;
+    if (found.head_dim != 0 && found.head_dim != head_dim) continue;
     if (heads % (kv_width / head_dim) == 0) possible.push_back(heads);
   }
   return possible;

@@ -39,7 +39,8 @@ Linear projection(const LatentAttentionConfig& c, Index n, Index in, Index out, 
 }  // namespace
 
 MultiHeadLatentAttention::MultiHeadLatentAttention(const LatentAttentionConfig& c)
-    : config_(checked(c)),
+    : Module(kType),
+      config_(checked(c)),
       rotary_(c.qk_rope_head_dim, c.rotary),
       q_(projection(c, low_rank(), low_rank() ? c.q_lora_rank : c.embed_dim, c.num_heads * q_width(), false)),
       kv_a_(projection(c, low_rank() + 1, c.embed_dim, latent_width(), c.bias)),

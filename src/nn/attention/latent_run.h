@@ -9,7 +9,7 @@
 #include "nn/parameters/tensor_use.h"
 #include "nn/products/linear_products.h"
 #include "nn/rows/check_rows.h"
-#include "nn/rows/rms_norm.h"
+#include "nn/rows/norm.h"
 #include "qkv/attention.h"
 #include "qkv/nn/latent_attention.h"
 
@@ -51,6 +51,8 @@ template <class T> struct MultiHeadLatentAttention::Run {
     check_rows(kType, what, x, what, y);
   }
 
+  NormWeights norm_of(const Norm& norm) const { return {.weight = norm.weight.data(), .eps = l.config_.norm_eps}; }
+
   /// q, c | r of x: saved.q and saved.latent.
   void project(View<const T, 3> x, LatentSavedOf<T>& saved, const RotaryPositions& positions, Context& context) const {
     const Index batch = x.size(0), length = x.size(1), rank = l.config_.kv_lora_rank,
@@ -64,8 +66,8 @@ template <class T> struct MultiHeadLatentAttention::Run {
       resize(saved.q_a, {batch, length, l.config_.q_lora_rank});
       resize(saved.q_a_norm, saved.q_a.sizes());
       l.q_a_->forward(as_rows(std::as_const(saved.x)), as_rows(saved.q_a), context);
-      rms_norm_forward<T>(columns_of(std::as_const(saved.q_a), 1, 0, l.config_.q_lora_rank), l.q_norm_.weight.data(),
-          l.config_.norm_eps, columns_of(saved.q_a_norm, 1, 0, l.config_.q_lora_rank), context);
+      norm_forward<T>(columns_of(std::as_const(saved.q_a), 1, 0, l.config_.q_lora_rank), norm_of(l.q_norm_),
+          columns_of(saved.q_a_norm, 1, 0, l.config_.q_lora_rank), context);
       l.q_.forward(as_rows(std::as_const(saved.q_a_norm)), as_rows(saved.q), context);
     }
     const View<T, 4> q = columns_of(saved.q, l.config_.num_heads, l.config_.qk_nope_head_dim, turned);
@@ -73,7 +75,7 @@ template <class T> struct MultiHeadLatentAttention::Run {
     resize(saved.kv_a, {batch, length, l.latent_width()});
     resize(saved.latent, saved.kv_a.sizes());
     l.kv_a_.forward(as_rows(std::as_const(saved.x)), as_rows(saved.kv_a), context);
-    rms_norm_forward<T>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), l.kv_norm_.weight.data(), l.config_.norm_eps,
+    norm_forward<T>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), norm_of(l.kv_norm_),
         columns_of(saved.latent, 1, 0, rank), context);
     l.rotary_.forward(columns_of(std::as_const(saved.kv_a), 1, rank, turned), columns_of(saved.latent, 1, rank, turned),
         positions, context);
@@ -248,12 +250,13 @@ template <class T> struct MultiHeadLatentAttention::Back {
   static constexpr const char* kType = Run<T>::kType;
 
   MultiHeadLatentAttention& l;
+  Run<T> run{l};
 
   void backward(View<const T, 3> dy, LatentSavedOf<T>& saved, View<T, 3> dx, Context& context) {
     check<OptionError>(
         saved.x.rank() == 3 && saved.lse.rank() == 3 && saved.k.rank() == 3 && saved.latent.size(2) == l.latent_width(),
         kType, "saved must come from this layer's forward: got x ", saved.x);
-    Run<T>{l}.check_call(dy, saved.x, "dy and x of forward");
+    run.check_call(dy, saved.x, "dy and x of forward");
     check<ShapeError>(
         dx.is_null() || dx.sizes() == dy.sizes(), kType, "dx must have the sizes of dy: got ", dx, " for ", dy);
     check_rows(kType, "dx", dx);
@@ -293,8 +296,8 @@ template <class T> struct MultiHeadLatentAttention::Back {
         c_of(std::as_const(saved.latent)), as_rows(std::as_const(saved.dkv)), c_of(saved.dlatent), context);
     const View<T, 4> dc = columns_of(saved.dlatent, 1, 0, rank), dr = columns_of(saved.dlatent, 1, rank, turned);
     l.rotary_.backward(dr, dr, saved.positions, context);
-    rms_norm_backward<T>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), dc, l.kv_norm_.weight.data(),
-        l.config_.norm_eps, dc, l.kv_norm_.gradient.data(), saved.dnorm, context);
+    norm_backward<T>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), dc, run.norm_of(l.kv_norm_), dc,
+        l.kv_norm_.gradient.data(), nullptr, saved.dnorm, context);
     const View<const T, 2> x = as_rows(std::as_const(saved.x));
     const View<T, 2> rows = as_rows(saved.dx);
     l.kv_a_.backward(x, as_rows(std::as_const(saved.dlatent)), rows, context);
@@ -309,8 +312,8 @@ template <class T> struct MultiHeadLatentAttention::Back {
       l.q_.backward(
           as_rows(std::as_const(saved.q_a_norm)), as_rows(std::as_const(saved.dq)), as_rows(saved.dq_a), context);
       const View<T, 4> dq_a = columns_of(saved.dq_a, 1, 0, l.config_.q_lora_rank);
-      rms_norm_backward<T>(columns_of(std::as_const(saved.q_a), 1, 0, l.config_.q_lora_rank), dq_a,
-          l.q_norm_.weight.data(), l.config_.norm_eps, dq_a, l.q_norm_.gradient.data(), saved.dnorm, context);
+      norm_backward<T>(columns_of(std::as_const(saved.q_a), 1, 0, l.config_.q_lora_rank), dq_a, run.norm_of(l.q_norm_),
+          dq_a, l.q_norm_.gradient.data(), nullptr, saved.dnorm, context);
       l.q_a_->backward(x, as_rows(std::as_const(saved.dq_a)), rows, context);
     }
     if (dx.is_null()) return;

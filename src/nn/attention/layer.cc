@@ -56,7 +56,4 @@ Mask Layer::drop(const Tensor<std::uint8_t>& dense) const {
   return mask_of(*this, dense, [](auto... view_and_axes) { return Mask::drop(view_and_axes...); });
 }
 
-Mask Layer::keep(const Tensor<std::uint8_t>& dense, MaskAxes axes) const { return Mask::keep(dense, axes); }
-Mask Layer::drop(const Tensor<std::uint8_t>& dense, MaskAxes axes) const { return Mask::drop(dense, axes); }
-
 }  // namespace qkv::inline v0::nn

@@ -9,7 +9,7 @@
 #include "nn/parameters/tensor_use.h"
 #include "nn/products/linear_products.h"
 #include "nn/rows/check_rows.h"
-#include "nn/rows/rms_norm.h"
+#include "nn/rows/norm.h"
 #include "qkv/nn/attention_layer.h"
 #include "qkv/nn/dropout.h"
 
@@ -37,6 +37,9 @@ template <class T> struct AttentionLayer::Run {
     const Index heads = l.qk_norm() == QkNorm::kHead ? (end - begin) / l.head_dim() : 1;
     return split_heads(columns.sliced(2, begin, end), heads);
   }
+  NormWeights norm_of(const Tensor<float>& weight) const {
+    return {.weight = weight.data(), .eps = l.config_.norm_eps};
+  }
   /// The heads of q and k, side by side: what the rotary positions rotate.
   View<T, 4> turned_heads(View<T, 3> columns) const {
     return split_heads(columns.sliced(2, 0, l.width() + l.kv_width()), l.num_heads() + l.num_kv_heads());
@@ -46,8 +49,8 @@ template <class T> struct AttentionLayer::Run {
   void position(View<T, 3> projected, const RotaryPositions& positions, Context& context) const {
     if (l.qk_norm() != QkNorm::kNone) {
       const View<T, 4> q = normed_rows(projected, 0), k = normed_rows(projected, 1);
-      rms_norm_forward<T>(q, l.values_.q_norm.data(), l.config_.norm_eps, q, context);
-      rms_norm_forward<T>(k, l.values_.k_norm.data(), l.config_.norm_eps, k, context);
+      norm_forward<T>(q, norm_of(l.values_.q_norm), q, context);
+      norm_forward<T>(k, norm_of(l.values_.k_norm), k, context);
     }
     if (l.rotary_) l.rotary_->forward(turned_heads(projected), turned_heads(projected), positions, context);
   }
@@ -268,10 +271,10 @@ template <class T> struct AttentionLayer::Back {
     if (l.qk_norm() == QkNorm::kNone) return;
     const View<const T, 3> raw = saved.raw;
     const View<T, 4> q = run.normed_rows(dprojected, 0), k = run.normed_rows(dprojected, 1);
-    rms_norm_backward<T>(run.normed_rows(raw, 0), q, l.values_.q_norm.data(), l.config_.norm_eps, q,
-        l.gradients_.q_norm.data(), saved.dq_norm, context);
-    rms_norm_backward<T>(run.normed_rows(raw, 1), k, l.values_.k_norm.data(), l.config_.norm_eps, k,
-        l.gradients_.k_norm.data(), saved.dk_norm, context);
+    norm_backward<T>(run.normed_rows(raw, 0), q, run.norm_of(l.values_.q_norm), q, l.gradients_.q_norm.data(), nullptr,
+        saved.dq_norm, context);
+    norm_backward<T>(run.normed_rows(raw, 1), k, run.norm_of(l.values_.k_norm), k, l.gradients_.k_norm.data(), nullptr,
+        saved.dk_norm, context);
   }
 };
 

@@ -30,17 +30,29 @@ Cut cut_of(const AttentionLayer& whole, Index part, Index parts) {
       std::max<Index>(1, kv_heads / parts)};
 }
 
-/// Calls visit(rows of the whole, rows of the shard, count) for q, k and v.
-template <class Visit> void for_each_row_range(const AttentionLayer& whole, const Cut& cut, const Visit& visit) {
-  const Index d = cut.head_dim, own = cut.num_heads * d, own_kv = cut.num_kv_heads * d;
-  visit(cut.first_head * d, Index{0}, own);
-  visit(whole.width() + cut.first_kv_head * d, own, own_kv);
-  visit(whole.width() + whole.kv_width() + cut.first_kv_head * d, own + own_kv, own_kv);
-}
-
 }  // namespace
 
 struct AttentionLayer::Shards {
+  /// visit(numbers of the whole, the same of the shard, how many) for all that the shard holds of q, k, v, output.
+  template <class Whole, class Own, class Visit> static void for_each_piece(const AttentionLayer& whole,
+      const AttentionLayer& shard, const Cut& cut, Whole& all, Own& own, const Visit& visit) {
+    const Index d = cut.head_dim, heads = cut.num_heads * d, kv_heads = cut.num_kv_heads * d, width = whole.embed_dim();
+    const auto rows = [&](Index begin, Index to, Index count) {
+      visit(all.in_weight.data() + begin * width, own.in_weight.data() + to * width, count * width);
+      if (whole.has_bias()) visit(all.in_bias.data() + begin, own.in_bias.data() + to, count);
+    };
+    rows(cut.first_head * d, 0, heads);
+    rows(whole.width() + cut.first_kv_head * d, heads, kv_heads);
+    rows(whole.width() + whole.kv_width() + cut.first_kv_head * d, heads + kv_heads, kv_heads);
+    for (Index row = 0; row < width; ++row) {
+      visit(all.out_weight.data() + row * whole.width() + cut.first_head * d,
+          own.out_weight.data() + row * shard.width(), shard.width());
+    }
+    visit(all.out_bias.data(), own.out_bias.data(), own.out_bias.count());
+    visit(all.q_norm.data(), own.q_norm.data(), own.q_norm.count());
+    visit(all.k_norm.data(), own.k_norm.data(), own.k_norm.count());
+  }
+
   static GroupedQueryAttention shard(const AttentionLayer& whole, Index part, Index parts) {
     const Cut cut = cut_of(whole, part, parts);
     LayerConfig config = whole.config();
@@ -55,19 +67,8 @@ struct AttentionLayer::Shards {
     own.first_head_ = cut.first_head;
     own.whole_heads_ = whole.num_heads();
     own.train(whole.training());
-    const Tensors& from = whole.values_;
-    const Index width = whole.embed_dim();
-    for_each_row_range(whole, cut, [&](Index begin, Index to, Index rows) {
-      std::copy_n(from.in_weight.data() + begin * width, rows * width, own.values_.in_weight.data() + to * width);
-      if (whole.has_bias()) std::copy_n(from.in_bias.data() + begin, rows, own.values_.in_bias.data() + to);
-    });
-    for (Index row = 0; row < width; ++row) {
-      std::copy_n(from.out_weight.data() + row * whole.width() + cut.first_head * cut.head_dim, own.width(),
-          own.values_.out_weight.data() + row * own.width());
-    }
-    if (own.has_output_bias()) std::ranges::copy(from.out_bias.span(), own.values_.out_bias.data());
-    std::ranges::copy(from.q_norm.span(), own.values_.q_norm.data());
-    std::ranges::copy(from.k_norm.span(), own.values_.k_norm.data());
+    for_each_piece(whole, own, cut, whole.values_, own.values_,
+        [](const float* from, float* to, Index count) { std::copy_n(from, count, to); });
     return made;
   }
 
@@ -81,23 +82,10 @@ struct AttentionLayer::Shards {
                           shard.has_output_bias() == (whole.has_output_bias() && part == 0),
         function, "the shard must be part ", part, " of ", parts, " of the layer: got ", shard.values_.in_weight,
         " for ", whole.values_.in_weight);
-    const auto write = [gradients](const float* from, Index count, float* to) {
-      for (Index n = 0; n < count; ++n) to[n] = gradients ? to[n] + from[n] : from[n];
-    };
-    const Tensors& from = gradients ? shard.gradients_ : shard.values_;
-    Tensors& to = gradients ? whole.gradients_ : whole.values_;
-    const Index rows_width = whole.embed_dim();
-    for_each_row_range(whole, cut, [&](Index begin, Index own, Index rows) {
-      write(from.in_weight.data() + own * rows_width, rows * rows_width, to.in_weight.data() + begin * rows_width);
-      if (whole.has_bias()) write(from.in_bias.data() + own, rows, to.in_bias.data() + begin);
-    });
-    for (Index row = 0; row < rows_width; ++row) {
-      write(from.out_weight.data() + row * shard.width(), shard.width(),
-          to.out_weight.data() + row * whole.width() + cut.first_head * cut.head_dim);
-    }
-    write(from.out_bias.data(), from.out_bias.count(), to.out_bias.data());
-    write(from.q_norm.data(), from.q_norm.count(), to.q_norm.data());
-    write(from.k_norm.data(), from.k_norm.count(), to.k_norm.data());
+    for_each_piece(whole, shard, cut, gradients ? whole.gradients_ : whole.values_,
+        gradients ? shard.gradients_ : shard.values_, [gradients](float* to, const float* from, Index count) {
+          for (Index n = 0; n < count; ++n) to[n] = gradients ? to[n] + from[n] : from[n];
+        });
   }
 };
 

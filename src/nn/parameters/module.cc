@@ -102,16 +102,6 @@ std::vector<const AnyTensor*> match_parameters(
   return found;
 }
 
-void load_weight_and_bias(std::string_view type, const StateDict& state, std::string_view prefix, WeightAndBias own) {
-  const auto found =
-      match_parameters(type, state, prefix, {{"weight", own.weight.sizes()}, {"bias", {own.weight.size(0)}, false}});
-  Tensor<float> weight = to_f32(*found[0]);
-  Tensor<float> bias = found[1] == nullptr ? Tensor<float>() : to_f32(*found[1]);
-  own.weight = std::move(weight);
-  own.bias = std::move(bias);
-  own.bias_gradient = own.bias.rank() == 0 ? Tensor<float>() : Tensor<float>(own.bias.sizes());
-}
-
 namespace {
 
 template <class T> void resize_any(Tensor<T>& tensor, std::span<const Index> sizes) {
@@ -140,6 +130,31 @@ void Module::load_state_dict(const StateDict& state, std::string_view prefix) {
     const Tensor<float> values = to_f32(*found[i]);
     std::ranges::copy(values.span(), own[i].value.begin());
   }
+}
+
+Affine::Affine(std::string_view type, const std::vector<Index>& weight, bool bias) : Module(type) {
+  weight_ = Tensor<float>(weight);
+  weight_gradient_ = Tensor<float>(weight);
+  if (!bias) return;
+  bias_ = Tensor<float>({weight[0]});
+  bias_gradient_ = Tensor<float>({weight[0]});
+}
+
+std::vector<Parameter> Affine::parameters() {
+  std::vector<Parameter> list;
+  list.push_back(parameter("weight", weight_, weight_gradient_));
+  if (has_bias()) list.push_back(parameter("bias", bias_, bias_gradient_));
+  return list;
+}
+
+void Affine::load_state_dict(const StateDict& state, std::string_view prefix) {
+  const auto found =
+      match_parameters(type_name(), state, prefix, {{"weight", weight_.sizes()}, {"bias", {weight_.size(0)}, false}});
+  Tensor<float> weight = to_f32(*found[0]);
+  Tensor<float> bias = found[1] == nullptr ? Tensor<float>() : to_f32(*found[1]);
+  weight_ = std::move(weight);
+  bias_ = std::move(bias);
+  bias_gradient_ = has_bias() ? Tensor<float>(bias_.sizes()) : Tensor<float>();
 }
 
 StateDict Module::state_dict(std::string_view prefix, DType dtype) const {

@@ -71,12 +71,4 @@ std::vector<const AnyTensor*> match_parameters(
 [[noreturn]] void throw_unknown(std::string_view type, std::string_view prefix, std::string_view name,
     const std::vector<Expected>& expected, const std::string& more = {});
 
-/// Loads `weight` [N, ...] and, where the file has one, `bias` [N].
-struct WeightAndBias {
-  Tensor<float>& weight;
-  Tensor<float>& bias;
-  Tensor<float>& bias_gradient;
-};
-void load_weight_and_bias(std::string_view type, const StateDict& state, std::string_view prefix, WeightAndBias own);
-
 }  // namespace qkv::inline v0::nn

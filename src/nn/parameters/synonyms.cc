@@ -282,30 +282,10 @@ NamedTensors read_attention_parameters(
   return Reader(form, config, state, prefix).read();
 }
 
-FoundSizes find_sizes(const StateDict& state) {
-  std::vector<FoundSizes> found;
-  const std::vector<StateEntry> entries = entries_under(state, {});
-  const Names names(entries, kSpellings[0]);
-  for (const StateEntry& entry : entries) {
-    const auto meaning = names(entry.name);
-    if (!meaning || meaning->bias || entry.tensor->sizes.size() != 2) continue;
-    const Index rows = entry.tensor->sizes[0];
-    const Index columns = entry.tensor->sizes[1];
-    if (meaning->role == kOutput) {
-      found.push_back({rows, columns});
-    } else {
-      found.push_back({columns, meaning->role == kMerged ? rows / 3 : rows});
-    }
-  }
-  // The sizes of most weights, so that one wrongly shaped weight is refused and not all others; the first among equals.
-  const auto votes = [&](const FoundSizes& one) { return std::ranges::count(found, one); };
-  const auto most = std::ranges::max_element(found, {}, votes);
-  return most == found.end() ? FoundSizes{} : *most;
-}
-
-FoundGroupedSizes find_grouped_sizes(const StateDict& state) {
-  FoundGroupedSizes found;
+FoundSizes find_sizes(const StateDict& state, bool grouped) {
+  FoundSizes found;
   Index merged_rows = 0;
+  std::vector<std::array<Index, 2>> sizes_of_each;  // E and W
   const std::vector<StateEntry> entries = entries_under(state, {});
   const Names names(entries, kSpellings[0]);
   for (const StateEntry& entry : entries) {
@@ -313,10 +293,19 @@ FoundGroupedSizes find_grouped_sizes(const StateDict& state) {
     if (entry.name == kKeyNorm && sizes.size() == 1) found.head_dim = sizes[0];
     const auto meaning = names(entry.name);
     if (!meaning || meaning->bias || sizes.size() != 2) continue;
-    if (meaning->role == kOutput) found.embed_dim = sizes[0], found.width = sizes[1];
-    if (meaning->role == kQuery && found.width == 0) found.embed_dim = sizes[1], found.width = sizes[0];
-    if (meaning->role == kKey) found.kv_width = sizes[0];
-    if (meaning->role == kMerged) merged_rows = sizes[0];
+    const Role role = meaning->role;
+    const Index embed_dim = sizes[role == kOutput ? 0 : 1], width = sizes[role == kOutput ? 1 : 0];
+    sizes_of_each.push_back({embed_dim, role == kMerged ? width / 3 : width});
+    if (role == kOutput || (role == kQuery && found.width == 0)) found.embed_dim = embed_dim, found.width = width;
+    if (role == kKey) found.kv_width = width;
+    if (role == kMerged) merged_rows = width;
+  }
+  if (!grouped) {
+    // The sizes of most weights, so that one wrongly shaped weight is refused and not all others; the first among
+    // equals.
+    const auto votes = [&](const auto& one) { return std::ranges::count(sizes_of_each, one); };
+    const auto most = std::ranges::max_element(sizes_of_each, {}, votes);
+    return most == sizes_of_each.end() ? FoundSizes{} : FoundSizes{(*most)[0], (*most)[1], (*most)[1]};
   }
   if (merged_rows > 0) found.kv_width = (merged_rows - found.width) / 2;
   if (found.head_dim == found.kv_width) found.head_dim = 0;  // over the whole vector

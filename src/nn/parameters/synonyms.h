@@ -28,23 +28,15 @@ inline constexpr std::string_view kQueryNorm = "q_norm.weight", kKeyNorm = "k_no
 NamedTensors read_attention_parameters(
     const AttentionForm& form, const LayerConfig& config, const StateDict& state, std::string_view prefix);
 
-/// Sizes deduced from a file: those of most attention matrices in it, in any spelling; 0 when there are none.
+/// Sizes deduced from the attention matrices in a file, in any spelling; 0 where it does not tell them.
 struct FoundSizes {
   Index embed_dim = 0;  // E
   Index width = 0;      // W
-  bool operator==(const FoundSizes&) const = default;
-};
-FoundSizes find_sizes(const StateDict& state);
-
-/// The same for grouped heads, from the output projection and the rows of k; head_dim from the norms, 0 where they do
-/// not tell it.
-struct FoundGroupedSizes {
-  Index embed_dim = 0;  // E
-  Index width = 0;      // W
   Index kv_width = 0;   // Wkv
-  Index head_dim = 0;   // D
+  Index head_dim = 0;   // D, from the norms of grouped heads
 };
-FoundGroupedSizes find_grouped_sizes(const StateDict& state);
+/// Of most matrices; of grouped heads, from the output projection and the rows of k.
+FoundSizes find_sizes(const StateDict& state, bool grouped);
 
 /// Every spelling that loading accepts, by role, and what it leaves out: for error texts. `output`: with those of an
 /// output projection.

@@ -107,7 +107,6 @@ template <class T> void forward(View<const T, 2> x, const LinearWeights<T>& weig
       .wide_b = weights.wide.data(),
       .bias = weights.bias,
       .c = y.data(),
-      .sums = nullptr,
       .rows = y.size(0),
       .columns = y.size(1),
       .depth = x.size(1),
@@ -115,9 +114,7 @@ template <class T> void forward(View<const T, 2> x, const LinearWeights<T>& weig
       .a_depth = 1,
       .b_row = 1,
       .b_column = weight_stride(weights),
-      .c_row = row_stride(y),
-      .a_sums = nullptr,
-      .all_rows = 0};
+      .c_row = row_stride(y)};
   const double flops = flops_of(product);
   const TiledProduct<T> tiled(product, tiles_wanted(flops, context), context), none({}, 1, context);
   run_tiles<T>({&tiled, &none}, flops, context);
@@ -131,9 +128,6 @@ template <class T> void backward(View<const T, 2> x, View<const T, 2> dy, const 
   if (m == 0) return;
   const MatrixProduct<T> to_weights{.a = dy.data(),
       .b = x.data(),
-      .wide_b = nullptr,
-      .bias = nullptr,
-      .c = nullptr,
       .sums = gradients.dweight.data(),
       .rows = gradients.dweight.is_null() ? 0 : n,
       .columns = k,
@@ -143,14 +137,11 @@ template <class T> void backward(View<const T, 2> x, View<const T, 2> dy, const 
       .b_row = row_stride(x),
       .b_column = 1,
       .c_row = row_stride(gradients.dweight),
-      .a_sums = gradients.dbias,
-      .all_rows = 0};
+      .a_sums = gradients.dbias};
   const MatrixProduct<T> to_inputs{.a = dy.data(),
       .b = weights.weight.data(),
       .wide_b = weights.wide.data(),
-      .bias = nullptr,
       .c = dx.data(),
-      .sums = nullptr,
       .rows = dx.is_null() ? 0 : m,
       .columns = k,
       .depth = n,
@@ -158,9 +149,7 @@ template <class T> void backward(View<const T, 2> x, View<const T, 2> dy, const 
       .a_depth = 1,
       .b_row = weight_stride(weights),
       .b_column = 1,
-      .c_row = row_stride(dx),
-      .a_sums = nullptr,
-      .all_rows = 0};
+      .c_row = row_stride(dx)};
   const double flops = flops_of(to_weights) + flops_of(to_inputs);
   const Index wanted = tiles_wanted(flops, context);
   const TiledProduct<T> dweight(to_weights, wanted, context), dinput(to_inputs, wanted, context);

@@ -64,7 +64,7 @@ void scatter_rows(View<const float, 2> dy, std::span<const std::int64_t> ids, Vi
   scatter("scatter_rows", dy, ids, dtable, context);
 }
 
-Embedding::Embedding(const EmbeddingOptions& options) {
+Embedding::Embedding(const EmbeddingOptions& options) : Module("Embedding") {
   check<ShapeError>(options.num_embeddings > 0 && options.embed_dim > 0, "Embedding",
       "num_embeddings and embed_dim must be at least 1: got ", options.num_embeddings, " and ", options.embed_dim);
   weight_ = Tensor<float>({options.num_embeddings, options.embed_dim});
@@ -85,7 +85,5 @@ std::vector<Parameter> Embedding::parameters() {
   list.push_back(parameter("weight", weight_, gradient_));
   return list;
 }
-
-std::string_view Embedding::type_name() const { return "Embedding"; }
 
 }  // namespace qkv::inline v0::nn

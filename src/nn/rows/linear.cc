@@ -7,15 +7,11 @@
 
 namespace qkv::inline v0::nn {
 
-Linear::Linear(const LinearOptions& options) {
+Linear::Linear(const LinearOptions& options)
+    : Affine("Linear", {options.out_features, options.in_features}, options.bias) {
   check<ShapeError>(options.in_features > 0 && options.out_features > 0, "Linear",
       "in_features and out_features must be at least 1: got ", options.in_features, " and ", options.out_features);
-  weight_ = Tensor<float>({options.out_features, options.in_features});
-  weight_gradient_ = Tensor<float>(weight_.sizes());
   fill_uniform(weight_.span(), linear_bound(options.in_features), options.seed, options.stream);
-  if (!options.bias) return;
-  bias_ = Tensor<float>({options.out_features});
-  bias_gradient_ = Tensor<float>(bias_.sizes());
   fill_uniform(bias_.span(), linear_bound(options.in_features), options.seed, options.stream + 1);
 }
 
@@ -42,19 +38,6 @@ LinearGradients Linear::own_gradients() { return {weight_gradient_, has_bias() ?
 QKV_DEFINE(float)
 QKV_DEFINE(BFloat16)
 #undef QKV_DEFINE
-
-std::vector<Parameter> Linear::parameters() {
-  std::vector<Parameter> list;
-  list.push_back(parameter("weight", weight_, weight_gradient_));
-  if (has_bias()) list.push_back(parameter("bias", bias_, bias_gradient_));
-  return list;
-}
-
-void Linear::load_state_dict(const StateDict& state, std::string_view prefix) {
-  load_weight_and_bias(type_name(), state, prefix, {weight_, bias_, bias_gradient_});
-}
-
-std::string_view Linear::type_name() const { return "Linear"; }
 
 void linear_forward(View<const BFloat16, 2> x, View<const BFloat16, 2> weight, View<const float, 1> bias,
     View<BFloat16, 2> y, Context& context) {

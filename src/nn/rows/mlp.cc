@@ -71,7 +71,8 @@ void gelu_backward(View<const float, 2> x, View<const float, 2> dy, View<float, 
 }
 
 Mlp::Mlp(const MlpOptions& options)
-    : expand_({.in_features = options.embed_dim,
+    : Module("Mlp"),
+      expand_({.in_features = options.embed_dim,
           .out_features = options.hidden_dim == 0 ? 4 * options.embed_dim : options.hidden_dim,
           .bias = options.bias,
           .seed = options.seed}),
@@ -102,7 +103,5 @@ std::vector<Parameter> Mlp::parameters() {
   append_parameters(list, contract_, "c_proj.");
   return list;
 }
-
-std::string_view Mlp::type_name() const { return "Mlp"; }
 
 }  // namespace qkv::inline v0::nn
