@@ -190,45 +190,5 @@ TEST_F(Attend, OneFileInAndOutHoldsTheSameBits) {
   }
 }
 
-/// The tool takes the output and the weights in one pass; each in the bits of a pass of its own. Also where few queries
-/// are decoded, and where rows are too long to keep (Tk above 8,192).
-TEST_F(Attend, WeightsBesideTheOutputHaveTheBitsOfBothAlone) {
-  struct Shape {
-    Index q_len, kv_len;
-  };
-  const auto narrow = [&](std::vector<Index> sizes) {
-    const Tensor<double> tensor = drawn(std::move(sizes));
-    Tensor<float> result(tensor.sizes());
-    std::ranges::copy(tensor.span(), result.data());
-    return result;
-  };
-  for (const auto& [q_len, kv_len] : {Shape{1, 300}, Shape{70, 131}, Shape{5, 9001}}) {
-    SCOPED_TRACE(kv_len);
-    const Tensor<float> q = narrow({1, 2, q_len, 24}), k = narrow({1, 2, kv_len, 24}), v = narrow({1, 2, kv_len, 40});
-    save("q.npy", q);
-    save("k.npy", k);
-    save("v.npy", v);
-    AttentionOptions options{
-        .mask = Mask::causal(Align::kBottomRight), .dropout = {.p = 0.25, .seed = 4, .training = true}};
-    Tensor<float> out({1, 2, q_len, 40}), weights({1, 2, q_len, kv_len}), applied(weights.sizes());
-    attention_forward(q, k, v, {.out = out}, options);
-    attention_forward(q, k, {}, {.weights = weights}, options);
-    attention_forward(q, k, {}, {.weights = applied, .kind = WeightsKind::kApplied}, options);
-    const Words words{"attend", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy",
-        "--causal=bottom-right", "--dropout", "0.25", "--seed", "4"};
-    for (const Words& wanted :
-        {Words{"--weights", "w.npy"}, Words{"--applied", "a.npy"}, Words{"--weights", "w.npy", "--applied", "a.npy"}}) {
-      output(words + wanted);
-      EXPECT_EQ(load("out.npy").bytes, any_tensor(out).bytes);
-      if (wanted[0] == "--weights") {
-        EXPECT_EQ(load("w.npy").bytes, any_tensor(weights).bytes);
-      }
-      if (wanted.back() == "a.npy") {
-        EXPECT_EQ(load("a.npy").bytes, any_tensor(applied).bytes);
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace qkv::test

@@ -159,7 +159,6 @@ TEST_F(House, InfoIsJson) {
   EXPECT_EQ(info["isa"]["supported"].size(), supported_isas().size());
   EXPECT_EQ(info["isa"]["supported"].size() + info["isa"]["skipped"].size(), isa_candidates().size());
   EXPECT_GE(info["threads"]["used"], 1);
-  EXPECT_FALSE(info["kernels"].empty());
   EXPECT_NE(output({"info"}).find(info["cpu"]["model"]), std::string::npos);
 }
 

@@ -3,7 +3,6 @@
 
 #include "cli/tool.h"
 #include "qkv/io/safetensors.h"
-#include "qkv/nn/latent_attention.h"
 #include "support/random.h"
 
 namespace qkv::test {
@@ -208,50 +207,6 @@ TEST_F(LayerTool, AppliedIsWeightsTimesDropout) {
     }
   }
   EXPECT_GT(dropped, 0);
-}
-
-/// Every size from the shapes in the file: the bits of the layer that wrote it.
-TEST_F(LayerTool, LatentIsTheLayerThatWroteTheFile) {
-  for (const Index rank : {0, 10}) {
-    nn::MultiHeadLatentAttention layer({.embed_dim = 12,
-        .num_heads = 3,
-        .q_lora_rank = rank,
-        .kv_lora_rank = 7,
-        .qk_nope_head_dim = 5,
-        .qk_rope_head_dim = 4,
-        .v_head_dim = 6,
-        .bias = rank != 0,
-        .rotary = {.base = 500, .layout = RotaryLayout::kInterleaved},
-        .seed = 3});
-    io::save_safetensors(path("s.safetensors"), layer.state_dict());
-    Tensor<float> x({2, 5, 12}), y(x.sizes()), dx(x.sizes());
-    for (Index n = 0; n < x.count(); ++n) x.data()[n] = static_cast<float>(n % 7) - 3;
-    nn::LatentSaved saved;
-    layer.forward(x, y, saved);
-    layer.zero_gradients();
-    layer.backward(x, saved, dx);
-    save("x.npy", x);
-    const Words words =
-        "layer latent --state s.safetensors --x x.npy --out y.npy --rope base=500 --dout x.npy --grads "
-        "grads.safetensors";
-    output(words);
-    const Tensor<float> made = to_f32(load("y.npy"));
-    EXPECT_TRUE(std::ranges::equal(made.span(), y.span()));
-    const StateDict gradients = io::load_safetensors(path("grads.safetensors")), own = layer.gradients();
-    EXPECT_EQ(gradients.size(), own.size() + 1);
-    EXPECT_TRUE(std::ranges::equal(to_f32(gradients.at("x")).span(), dx.span()));
-    for (const StateDict::Entry& entry : own.entries()) {
-      EXPECT_TRUE(std::ranges::equal(to_f32(gradients.at(entry.name)).span(), to_f32(entry.tensor).span()))
-          << entry.name;
-    }
-    EXPECT_EQ(output(words + "--heads 3 --no-causal"), "");
-    EXPECT_FALSE(std::ranges::equal(to_f32(load("y.npy")).span(), y.span()));
-    expect_refused(words + "--heads 2", {"--heads", "3: got 2"});
-    expect_refused(words + "--weights w.npy", {"latent", "--weights"});
-    expect_refused(words + "--kv-heads 1", {"--kv-heads", "latent"});
-  }
-  prepare("v1");
-  expect_refused("layer latent --state s.safetensors --x x.npy --out y.npy", {"kv_a_proj_with_mqa.weight"});
 }
 
 }  // namespace

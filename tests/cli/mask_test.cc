@@ -85,23 +85,6 @@ TEST_F(MaskTool, DrawsRowsOfZerosAndOnes) {
   EXPECT_TRUE(contents(path("mask.png")).starts_with("\x89PNG"));
 }
 
-TEST_F(MaskTool, DenseMasksComeFromFiles) {
-  Tensor<std::uint8_t> some({3, 4}), all({1, 1, 3, 4});
-  for (Index n = 0; n < 12; ++n) some.data()[n] = n % 3 != 0;
-  for (std::uint8_t& x : all.span()) x = 1;
-  all.data()[5] = 0;
-  save("some.npy", some);
-  save("all.npy", all);
-  const auto drawing = [&](const Words& more) { return output("mask" + more + "--tq 3 --tk 4 --draw"); };
-  EXPECT_TRUE(drawing({"all", "--keep", "some.npy", "--mask-axes", "qk"}).starts_with("0 1 1 0\n1 1 0 1\n1 0 1 1\n"));
-  EXPECT_TRUE(drawing({"causal(bottom-right)", "--drop", "some.npy", "--mask-axes", "qk"})
-                  .starts_with("1 0 0 0\n0 0 1 0\n0 1 0 0\n"));
-  EXPECT_TRUE(drawing({"first(3)", "--keep", "all.npy"}).starts_with("1 1 1 0\n1 0 1 0\n1 1 1 0\n"));
-  expect_refused("mask all --tq 3 --tk 4 --keep some.npy", {"--keep", "--mask-axes"});
-  expect_refused("mask all --tq 3 --tk 5 --keep all.npy", {"a dense mask", "[1, 1, 3, 5]"});
-  expect_refused("mask all --mask-axes qk", {"--mask-axes needs --keep or --drop"});
-}
-
 TEST_F(MaskTool, CountsLargeMasksWithoutDrawingThem) {
   const nlohmann::json document =
       nlohmann::json::parse(output({"mask", "(window(255,0) | first(4)) & causal", "--tq", "20000", "--json"}));

@@ -76,9 +76,6 @@ class Pages : public ToolTest {
       draw_file("v4.safetensors", v4);
       draw_file("layer0.safetensors", {{"q_proj.weight", square}, {"k_proj.weight", {16, 64}},
                                           {"v_proj.weight", {16, 64}}, {"o_proj.weight", square}});
-      draw_file("attention.safetensors", {{"q_proj.weight", {96, 64}},  // latent: H 4, Dn 16, Dr 8, R 32, Dv 16
-                                             {"kv_a_proj_with_mqa.weight", {40, 64}}, {"kv_a_layernorm.weight", {32}},
-                                             {"kv_b_proj.weight", {128, 32}}, {"o_proj.weight", square}});
       return;
     }
     const std::vector<Index> sizes{2, 4, 6, 8};

@@ -1,6 +1,4 @@
 // Checkpoints: what was saved is loaded bit for bit; errors name what is broken.
-#include <filesystem>
-
 #include "lm/lm_test_support.h"
 #include "qkv/io/safetensors.h"
 
@@ -27,13 +25,11 @@ auto with(const char* name, const char* value, const lm::AttentionLMConfig& conf
 }
 
 TEST(Checkpoint, FileRoundTrip) {
-  const std::string path = testing::TempDir() + "qkv_lm_checkpoint_test.safetensors";
   lm::AttentionLMConfig config = test::blocks_config();
   config.dropout = 0.1;
   AttentionLM model(config, 4);
-  lm::save_checkpoint(path, model, test::default_tokenizer(), "previous", 77);
-  lm::Checkpoint back = lm::load_checkpoint(path);
-  std::filesystem::remove(path);
+  lm::Checkpoint back = lm::checkpoint_from_state(io::parse_safetensors(
+      io::write_safetensors(lm::checkpoint_to_state(model, test::default_tokenizer(), "previous", 77))));
   EXPECT_TRUE(test::same_bits(test::values_of(back.model), test::values_of(model)));
   EXPECT_EQ(back.tokenizer.characters(), test::default_tokenizer().characters());
   EXPECT_EQ(back.task, "previous");
@@ -43,7 +39,6 @@ TEST(Checkpoint, FileRoundTrip) {
   EXPECT_EQ(back.model.config().context, config.context);
   EXPECT_NEAR(back.model.config().dropout, config.dropout, 0x1p-17);
   EXPECT_TRUE(back.model.config().blocks);
-  test::expect_error<IoError>([&] { lm::load_checkpoint(path); }, {"qkv_lm_checkpoint_test"});
 }
 
 TEST(Checkpoint, GroupedHeadsAndRotaryPositionsComeBack) {

@@ -102,7 +102,7 @@ TEST(Data, MaskedHidesAboutFifteenPercent) {
   }
 }
 
-TEST(Data, GivenArraysAndStarts) {
+TEST(Data, GivenArrays) {
   Tensor<Index> arrays({2, 1, 4});
   for (Index i = 0; i < 8; ++i) arrays.data()[i] = i;
   const BatchSource given = BatchSource::from_arrays(arrays.clone());
@@ -111,16 +111,6 @@ TEST(Data, GivenArraysAndStarts) {
   EXPECT_EQ(flat(batch.inputs), (std::vector<Index>{4, 5, 6}));
   EXPECT_EQ(flat(batch.targets), (std::vector<Index>{5, 6, 7}));
   test::expect_error<OptionError>([&] { given.fill(2, batch); }, {"step 2", "2 batches"});
-
-  Tensor<Index> starts({1, 2});
-  starts.data()[0] = 6;
-  const BatchSource from_starts = BatchSource::from_starts(counting(10), starts.clone(), 3);
-  from_starts.fill(0, batch);
-  EXPECT_EQ(flat(batch.inputs), (std::vector<Index>{6, 7, 8, 0, 1, 2}));
-  EXPECT_EQ(flat(batch.targets), (std::vector<Index>{7, 8, 9, 1, 2, 3}));
-  starts.data()[0] = 7;
-  test::expect_error<OptionError>(
-      [&] { BatchSource::from_starts(counting(10), starts.clone(), 3); }, {"[0, 6]", "got 7"});
 }
 
 TEST(Data, Errors) {

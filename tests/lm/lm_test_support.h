@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <string>
 #include <vector>
 
+#include "nn/nn_support.h"
 #include "qkv/lm/attention_lm.h"
 #include "qkv/lm/data.h"
 #include "qkv/lm/tokenizer.h"
@@ -53,10 +53,6 @@ inline std::vector<float> gradients_of(lm::AttentionLM& model) {
   std::vector<float> all;
   for (const nn::Parameter& p : model.parameters()) all.insert(all.end(), p.gradient.begin(), p.gradient.end());
   return all;
-}
-
-template <class T> bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
 }  // namespace qkv::test

@@ -87,12 +87,12 @@ TEST(Optimizer, Clipping) {
   const std::vector<float> before{3, 0, 0, 4};
   pieces.gradients = before;  // keeps its memory
   EXPECT_DOUBLE_EQ(lm::global_norm(pieces.parameters), 5);
-  EXPECT_DOUBLE_EQ(lm::clip_global_norm(pieces.parameters, 5.5), 5);
+  lm::clip_to_norm(pieces.parameters, 5, 5.5);
   EXPECT_EQ(pieces.gradients, before);
-  EXPECT_DOUBLE_EQ(lm::clip_global_norm(pieces.parameters, 1), 5);
+  lm::clip_to_norm(pieces.parameters, 5, 1);
   EXPECT_NEAR(lm::global_norm(pieces.parameters), 1, 1e-6);
   EXPECT_FLOAT_EQ(pieces.gradients[0] / pieces.gradients[3], 0.75F);
-  test::expect_error<OptionError>([&] { lm::clip_global_norm(pieces.parameters, 0); }, {"above 0"});
+  test::expect_error<OptionError>([&] { lm::clip_to_norm(pieces.parameters, 5, 0); }, {"above 0"});
 }
 
 }  // namespace

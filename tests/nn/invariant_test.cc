@@ -2,7 +2,7 @@
 // a step over a cache those of the whole sequence.
 #include <gtest/gtest.h>
 
-#include "nn/rows/rms_norm.h"
+#include "nn/rows/norm.h"
 #include "nn_support.h"
 #include "support/isas.h"
 
@@ -75,8 +75,8 @@ TEST(InvariantRows, Norms) {
     check([&](View<const float, 2> from, View<float, 2> to) { layer_norm.forward(from, to, context); });
     check([&](View<const float, 2> from, View<float, 2> to) {
       const std::array<Index, 4> sizes = {1, 1, from.size(0), from.size(1)};
-      nn::rms_norm_forward<float>(
-          View<const float, 4>(from.data(), sizes), weight.data(), 1e-6, View<float, 4>(to.data(), sizes), context);
+      nn::norm_forward<float>(View<const float, 4>(from.data(), sizes), {.weight = weight.data(), .eps = 1e-6},
+          View<float, 4>(to.data(), sizes), context);
     });
   });
 }

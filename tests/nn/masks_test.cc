@@ -77,10 +77,10 @@ TEST(LayerMask, ASquareOneMustNameItsAxes) {
     EXPECT_EQ(test::text_of<ShapeError>([&] { layer->drop(drop); }), text);
     const Tensor<float> causal = layer->forward(x, {.causal = true});
     const Tensor<float> padded = layer->forward(x, {.mask = Mask::key_lengths(lengths)});
-    EXPECT_TRUE(same_bits(causal, layer->forward(x, {.mask = layer->keep(keep, MaskAxes::kQk)})));
-    EXPECT_TRUE(same_bits(causal, layer->forward(x, {.mask = layer->drop(drop, MaskAxes::kQk)})));
-    EXPECT_TRUE(same_bits(padded, layer->forward(x, {.mask = layer->keep(keep, MaskAxes::kBk)})));
-    EXPECT_TRUE(same_bits(padded, layer->forward(x, {.mask = layer->drop(drop, MaskAxes::kBk)})));
+    EXPECT_TRUE(same_bits(causal, layer->forward(x, {.mask = Mask::keep(keep, MaskAxes::kQk)})));
+    EXPECT_TRUE(same_bits(causal, layer->forward(x, {.mask = Mask::drop(drop, MaskAxes::kQk)})));
+    EXPECT_TRUE(same_bits(padded, layer->forward(x, {.mask = Mask::keep(keep, MaskAxes::kBk)})));
+    EXPECT_TRUE(same_bits(padded, layer->forward(x, {.mask = Mask::drop(drop, MaskAxes::kBk)})));
   }
   const auto one = nn::make_layer("v1", {.embed_dim = kDim});  // one token of one sequence: both readings are the same
   EXPECT_FALSE(one->keep(Tensor<std::uint8_t>({1, 1})).keeps_everything());
@@ -91,7 +91,7 @@ TEST(LayerMask, AnErrorShowsTheShapeThatCame) {
   const nn::SelfAttentionV1 layer({.embed_dim = kDim});
   const auto refusal = [&](std::vector<Index> sizes, MaskAxes axes) {
     const Tensor<std::uint8_t> keep(sizes);
-    return test::text_of<ShapeError>([&] { layer.forward(x, {.mask = layer.keep(keep, axes)}); });
+    return test::text_of<ShapeError>([&] { layer.forward(x, {.mask = Mask::keep(keep, axes)}); });
   };
   const std::string sizes = " for [B, H, Tq, Tk] [2, 1, 3, 3]";
   EXPECT_EQ(refusal({6, 5}, MaskAxes::kBk),
