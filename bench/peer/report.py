@@ -117,21 +117,6 @@ def _rows(run):
         yield cells
 
 
-def _peer_rows(run):
-    names = list(run["peers"])
-    yield ["case", "qkv", *names]
-    for record in run["cases"]:
-        if record["qkv"] is None:
-            continue
-        of = record["qkv"]["of"]
-        cells = [record["name"], f"{record['qkv']['ms']:.4g} ms {_fraction(record['qkv'], of)}"]
-        for name in names:
-            peer = record["peers"][name]
-            failed = peer.get("failed", "").replace("has no such operation", "-")
-            cells.append(failed or f"{peer['ms']:.4g} ms {_fraction(peer, of)}")
-        yield cells
-
-
 def _markdown(rows):
     rows = [[re.sub(r"\|", "/", cell) for cell in row] for row in rows]
     lines = ["| " + " | ".join(row) + " |" for row in rows]
@@ -192,10 +177,6 @@ def markdown(run):
         *_summary(run),
         "",
         _markdown(list(_rows(run))),
-        "",
-        "All peers, each with its best variant (the raw JSON of the run has all variants):",
-        "",
-        _markdown(list(_peer_rows(run))),
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,12 +1,10 @@
 // Cases of layers: a Linear and multi-head attention in f32 and in bf16, forward and with backward, at the articles'
 // and BERT's width and as small as latency shows; the toy language model, one step and 800 steps as the whole process
 // that a person waits for.
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <stdexcept>
 
@@ -107,20 +105,10 @@ struct StepProblem {
 };
 
 /// `qkv train` with nothing to read or write, from start to exit.
-void train_as_process(int threads, const std::string& isa) {
-  std::vector<std::string> words{"qkv", "train", "--steps", std::to_string(kSteps), "--seed", "0", "--threads",
-      std::to_string(threads), "--isa", isa, "--json"};
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-  pid_t child = 0;
-  const int failed = posix_spawn(&child, "/proc/self/exe", &actions, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  int status = 0;
-  if (failed != 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
+void train_as_process(const Context& context) {
+  const std::string command = fmt::format("'{}' train --steps {} --seed 0 --threads {} --isa {} --json > /dev/null",
+      std::filesystem::read_symlink("/proc/self/exe").string(), kSteps, context.threads(), isa_name(context.isa()));
+  if (std::system(command.c_str()) != 0)
     throw std::runtime_error("lm-process: qkv train could not be run in its own process");
 }
 
@@ -143,9 +131,7 @@ std::vector<BenchCase> layer_cases() {
       .group = "lm",
       .shape = fmt::format("{} steps, start to exit", kSteps),
       .prepare = [](Context& context) {
-        return Prepared{
-            .run = [&context] { train_as_process(context.threads(), std::string(isa_name(context.isa()))); },
-            .flops = kSteps * kStepFlops};
+        return Prepared{.run = [&context] { train_as_process(context); }, .flops = kSteps * kStepFlops};
       }});
   return cases;
 }

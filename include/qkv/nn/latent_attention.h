@@ -35,34 +35,28 @@ struct LatentAttentionConfig {
   std::uint64_t seed = 0;  ///< weights and biases: uniform +-1/sqrt(inputs), as PyTorch
 };
 
-/// What backward needs, filled by forward, owned by the caller; reused from call to call it does not allocate. T:
-/// float, or BFloat16 where the layer computes on bf16.
-template <class T> struct LatentSavedOf {
-  Tensor<T> x;              // [B, T, E]
-  Tensor<T> q_a, q_a_norm;  // [B, T, q_lora_rank], before and after the norm
-  Tensor<T> q;              // [B, T, H (Dn + Dr)], rotated
-  Tensor<T> kv_a, latent;   // [B, T, R + Dr], before and after norm and rotation
-  Tensor<T> kv, k;          // [B, T, H (Dn + Dv)], [B, T, H (Dn + Dr)]
-  Tensor<T> attended;       // [B, T, H Dv]
-  Tensor<float> lse;        // [B, H, T]
+/// What backward needs, filled by forward, owned by the caller; reused from call to call it does not allocate.
+struct LatentSaved {
+  Tensor<float> x;              // [B, T, E]
+  Tensor<float> q_a, q_a_norm;  // [B, T, q_lora_rank], before and after the norm
+  Tensor<float> q;              // [B, T, H (Dn + Dr)], rotated
+  Tensor<float> kv_a, latent;   // [B, T, R + Dr], before and after norm and rotation
+  Tensor<float> kv, k;          // [B, T, H (Dn + Dv)], [B, T, H (Dn + Dr)]
+  Tensor<float> attended;       // [B, T, H Dv]
+  Tensor<float> lse;            // [B, H, T]
   Mask mask;
   RotaryPositions positions;
-  Tensor<T> dattended, dq, dk, dkv, dlatent, dq_a, dx;  // workspace of backward
+  Tensor<float> dattended, dq, dk, dkv, dlatent, dq_a, dx;  // workspace of backward
   Tensor<float> dnorm;
 };
-using LatentSaved = LatentSavedOf<float>;
-using Bf16LatentSaved = LatentSavedOf<BFloat16>;
 
 /// Workspace of step, owned by the caller.
-template <class T> struct LatentStepMemoryOf {
-  LatentSavedOf<T> rows;           // of the new tokens
-  Tensor<T> absorbed, latent_out;  // [B, n, H, R + Dr], [B, n, H, R]
-  Tensor<T> held, kv, k;           // materialised: of all tokens that the cache holds
-  Tensor<float> read;              // bf16: a sequence's, as the cache gives them
+struct LatentStepMemory {
+  LatentSaved rows;                    // of the new tokens
+  Tensor<float> absorbed, latent_out;  // [B, n, H, R + Dr], [B, n, H, R]
+  Tensor<float> held, kv, k;           // materialised: of all tokens that the cache holds
   std::vector<Index> positions, lengths;
 };
-using LatentStepMemory = LatentStepMemoryOf<float>;
-using Bf16LatentStepMemory = LatentStepMemoryOf<BFloat16>;
 
 struct LatentOptions {
   Mask mask = {};                   ///< intersected with the causal mask; what it borrows must outlive backward
@@ -71,8 +65,7 @@ struct LatentOptions {
 };
 
 /// DeepSeek's names, those of Hugging Face's deepseek_v2 and deepseek_v3: q_proj, or q_a_proj q_a_layernorm q_b_proj;
-/// kv_a_proj_with_mqa kv_a_layernorm kv_b_proj o_proj, in f32. On f32 or bf16: then weights are rounded to bf16 as they
-/// are read, sums are floats, and what lies between two steps of the formula is bf16. No dropout; empty rows are zeros.
+/// kv_a_proj_with_mqa kv_a_layernorm kv_b_proj o_proj, in f32. No dropout; empty rows are zeros.
 /// Forward is const and may run concurrently, backward and load may not. Throws ShapeError and OptionError.
 class QKV_API MultiHeadLatentAttention : public Module {
  public:
@@ -83,13 +76,9 @@ class QKV_API MultiHeadLatentAttention : public Module {
   /// y [B, T, E] from x [B, T, E], materialised.
   void forward(View<const float, 3> x, View<float, 3> y, LatentSaved& saved, const LatentOptions& options = {},
       Context& context = Context::default_context()) const;
-  void forward(View<const BFloat16, 3> x, View<BFloat16, 3> y, Bf16LatentSaved& saved,
-      const LatentOptions& options = {}, Context& context = Context::default_context()) const;
   /// dx [B, T, E] (null: not wanted) from dy [B, T, E]; parameter gradients += .
   void backward(
       View<const float, 3> dy, LatentSaved& saved, View<float, 3> dx, Context& context = Context::default_context());
-  void backward(View<const BFloat16, 3> dy, Bf16LatentSaved& saved, View<BFloat16, 3> dx,
-      Context& context = Context::default_context());
 
   /// `cache` with this layer's sizes: one head [c | r], values in keys.
   KVCacheConfig cache_config(KVCacheConfig cache = {}) const;
@@ -99,14 +88,12 @@ class QKV_API MultiHeadLatentAttention : public Module {
   /// attends to all keys up to its own that `mask` keeps. A ring is read in the absorbed form alone.
   void step(View<const float, 3> x, View<float, 3> y, KVCache& cache, LatentStepMemory& memory, const Mask& mask = {},
       Form form = Form::kAuto, Context& context = Context::default_context()) const;
-  void step(View<const BFloat16, 3> x, View<BFloat16, 3> y, KVCache& cache, Bf16LatentStepMemory& memory,
-      const Mask& mask = {}, Form form = Form::kAuto, Context& context = Context::default_context()) const;
 
   std::vector<Parameter> parameters() override;
 
  private:
-  template <class T> struct Run;
-  template <class T> struct Back;
+  struct Run;
+  struct Back;
   struct Norm {
     Tensor<float> weight, gradient;  // [D]
   };

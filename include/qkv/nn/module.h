@@ -71,14 +71,11 @@ class QKV_API Affine : public Module {
   Tensor<float> bias_, bias_gradient_;  // empty without bias
 };
 
-/// [..., N] contiguous as [M, N]: all axes but the last merged.
-template <class T> View<T, 2> as_rows(Tensor<T>& tensor) {
+/// [..., N] contiguous as [M, N]: all axes but the last merged. View<T, 2>, or View<const T, 2> of a const tensor.
+template <class Rows> auto as_rows(Rows& tensor) {
   const Index columns = tensor.rank() == 0 ? 1 : tensor.size(tensor.rank() - 1);
-  return {tensor.data(), {columns == 0 ? 0 : tensor.count() / columns, columns}};
-}
-template <class T> View<const T, 2> as_rows(const Tensor<T>& tensor) {
-  const Index columns = tensor.rank() == 0 ? 1 : tensor.size(tensor.rank() - 1);
-  return {tensor.data(), {columns == 0 ? 0 : tensor.count() / columns, columns}};
+  return View<std::remove_pointer_t<decltype(tensor.data())>, 2>(
+      tensor.data(), {columns == 0 ? 0 : tensor.count() / columns, columns});
 }
 
 /// Gives `tensor` these sizes. Keeps the memory and its contents when the number of elements is the same; zeros

@@ -83,21 +83,17 @@ KVCacheConfig MultiHeadLatentAttention::cache_config(KVCacheConfig cache) const 
   return cache;
 }
 
-#define QKV_DEFINE(T)                                                                                                  \
-  void MultiHeadLatentAttention::forward(View<const T, 3> x, View<T, 3> y, LatentSavedOf<T>& saved,                    \
-      const LatentOptions& options, Context& context) const {                                                          \
-    Run<T>{*this}.forward(x, y, saved, options, context);                                                              \
-  }                                                                                                                    \
-  void MultiHeadLatentAttention::backward(                                                                             \
-      View<const T, 3> dy, LatentSavedOf<T>& saved, View<T, 3> dx, Context& context) {                                 \
-    Back<T>{*this}.backward(dy, saved, dx, context);                                                                   \
-  }                                                                                                                    \
-  void MultiHeadLatentAttention::step(View<const T, 3> x, View<T, 3> y, KVCache& cache, LatentStepMemoryOf<T>& memory, \
-      const Mask& mask, Form form, Context& context) const {                                                           \
-    Run<T>{*this}.step(x, y, cache, memory, mask, form, context);                                                      \
-  }
-QKV_DEFINE(float)
-QKV_DEFINE(BFloat16)
-#undef QKV_DEFINE
+void MultiHeadLatentAttention::forward(View<const float, 3> x, View<float, 3> y, LatentSaved& saved,
+    const LatentOptions& options, Context& context) const {
+  Run{*this}.forward(x, y, saved, options, context);
+}
+void MultiHeadLatentAttention::backward(
+    View<const float, 3> dy, LatentSaved& saved, View<float, 3> dx, Context& context) {
+  Back{*this}.backward(dy, saved, dx, context);
+}
+void MultiHeadLatentAttention::step(View<const float, 3> x, View<float, 3> y, KVCache& cache, LatentStepMemory& memory,
+    const Mask& mask, Form form, Context& context) const {
+  Run{*this}.step(x, y, cache, memory, mask, form, context);
+}
 
 }  // namespace qkv::inline v0::nn

@@ -1,4 +1,4 @@
-// What latent attention computes on rows of float or bf16: forward, materialised; a step over a cache, absorbed or
+// What latent attention computes: forward, materialised; a step over a cache, absorbed or
 // materialised; backward.
 #pragma once
 
@@ -16,16 +16,10 @@
 namespace qkv::inline v0::nn {
 
 /// Columns [begin, begin + width) of each of `heads` heads of rows [B, T, E], as [B, heads, T, width].
-template <class T>
-View<T, 4> columns_of(T* data, const std::vector<Index>& sizes, Index heads, Index begin, Index width) {
-  const Index row = sizes[2];
-  return {data + begin, {sizes[0], heads, sizes[1], width}, {sizes[1] * row, row / heads, row, 1}};
-}
-template <class T> View<T, 4> columns_of(Tensor<T>& rows, Index heads, Index begin, Index width) {
-  return columns_of(rows.data(), rows.sizes(), heads, begin, width);
-}
-template <class T> View<const T, 4> columns_of(const Tensor<T>& rows, Index heads, Index begin, Index width) {
-  return columns_of(rows.data(), rows.sizes(), heads, begin, width);
+template <class Rows> auto columns_of(Rows& rows, Index heads, Index begin, Index width) {
+  const Index batch = rows.size(0), length = rows.size(1), row = rows.size(2);
+  return View<std::remove_pointer_t<decltype(rows.data())>, 4>(
+      rows.data() + begin, {batch, heads, length, width}, {length * row, row / heads, row, 1});
 }
 
 /// The first `width` numbers of every row.
@@ -39,13 +33,13 @@ View<T, 2> head_rows(T* data, Index rows, Index heads, Index row, Index h, Index
   return {data + h * row + begin, {rows, width}, {heads * row, 1}};
 }
 
-template <class T> struct MultiHeadLatentAttention::Run {
+struct MultiHeadLatentAttention::Run {
   static constexpr const char* kType = "MultiHeadLatentAttention";
   static constexpr const char* kStep = "MultiHeadLatentAttention::step";
 
   const MultiHeadLatentAttention& l;
 
-  void check_call(View<const T, 3> x, View<const T, 3> y, const char* what) const {
+  void check_call(View<const float, 3> x, View<const float, 3> y, const char* what) const {
     check<ShapeError>(x.size(2) == l.config_.embed_dim && y.sizes() == x.sizes(), kType, what, " must be [B, T, ",
         l.config_.embed_dim, "], both: got ", x, " and ", y);
     check_rows(kType, what, x, what, y);
@@ -54,11 +48,11 @@ template <class T> struct MultiHeadLatentAttention::Run {
   NormWeights norm_of(const Norm& norm) const { return {.weight = norm.weight.data(), .eps = l.config_.norm_eps}; }
 
   /// q, c | r of x: saved.q and saved.latent.
-  void project(View<const T, 3> x, LatentSavedOf<T>& saved, const RotaryPositions& positions, Context& context) const {
+  void project(View<const float, 3> x, LatentSaved& saved, const RotaryPositions& positions, Context& context) const {
     const Index batch = x.size(0), length = x.size(1), rank = l.config_.kv_lora_rank,
                 turned = l.config_.qk_rope_head_dim;
     resize(saved.x, {batch, length, l.config_.embed_dim});
-    copy<T>(x, saved.x);
+    copy<float>(x, saved.x);
     resize(saved.q, {batch, length, l.config_.num_heads * l.q_width()});
     if (!l.low_rank()) {
       l.q_.forward(as_rows(std::as_const(saved.x)), as_rows(saved.q), context);
@@ -66,40 +60,40 @@ template <class T> struct MultiHeadLatentAttention::Run {
       resize(saved.q_a, {batch, length, l.config_.q_lora_rank});
       resize(saved.q_a_norm, saved.q_a.sizes());
       l.q_a_->forward(as_rows(std::as_const(saved.x)), as_rows(saved.q_a), context);
-      norm_forward<T>(columns_of(std::as_const(saved.q_a), 1, 0, l.config_.q_lora_rank), norm_of(l.q_norm_),
+      norm_forward<float>(columns_of(std::as_const(saved.q_a), 1, 0, l.config_.q_lora_rank), norm_of(l.q_norm_),
           columns_of(saved.q_a_norm, 1, 0, l.config_.q_lora_rank), context);
       l.q_.forward(as_rows(std::as_const(saved.q_a_norm)), as_rows(saved.q), context);
     }
-    const View<T, 4> q = columns_of(saved.q, l.config_.num_heads, l.config_.qk_nope_head_dim, turned);
+    const View<float, 4> q = columns_of(saved.q, l.config_.num_heads, l.config_.qk_nope_head_dim, turned);
     l.rotary_.forward(q, q, positions, context);
     resize(saved.kv_a, {batch, length, l.latent_width()});
     resize(saved.latent, saved.kv_a.sizes());
     l.kv_a_.forward(as_rows(std::as_const(saved.x)), as_rows(saved.kv_a), context);
-    norm_forward<T>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), norm_of(l.kv_norm_),
+    norm_forward<float>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), norm_of(l.kv_norm_),
         columns_of(saved.latent, 1, 0, rank), context);
     l.rotary_.forward(columns_of(std::as_const(saved.kv_a), 1, rank, turned), columns_of(saved.latent, 1, rank, turned),
         positions, context);
   }
 
   /// k_n | v and k of c | r [B, T, R + Dr].
-  void materialise(View<const T, 3> latent, Tensor<T>& kv, Tensor<T>& k, Context& context) const {
+  void materialise(View<const float, 3> latent, Tensor<float>& kv, Tensor<float>& k, Context& context) const {
     const Index batch = latent.size(0), length = latent.size(1), heads = l.config_.num_heads;
     resize(kv, {batch, length, heads * l.kv_width()});
     resize(k, {batch, length, heads * l.q_width()});
-    const View<const T, 2> c(latent.data(), {batch * length, l.config_.kv_lora_rank}, {latent.stride(1), 1});
+    const View<const float, 2> c(latent.data(), {batch * length, l.config_.kv_lora_rank}, {latent.stride(1), 1});
     l.kv_b_.forward(c, as_rows(kv), context);
     for (Index row = 0; row < batch * length; ++row) {
-      const T* turned = latent.data() + row * l.latent_width() + l.config_.kv_lora_rank;
+      const float* turned = latent.data() + row * l.latent_width() + l.config_.kv_lora_rank;
       for (Index h = 0; h < heads; ++h) {
-        T* to = k.data() + (row * heads + h) * l.q_width();
+        float* to = k.data() + (row * heads + h) * l.q_width();
         std::copy_n(kv.data() + (row * heads + h) * l.kv_width(), l.config_.qk_nope_head_dim, to);
         std::copy_n(turned, l.config_.qk_rope_head_dim, to + l.config_.qk_nope_head_dim);
       }
     }
   }
 
-  void forward(
-      View<const T, 3> x, View<T, 3> y, LatentSavedOf<T>& saved, const LatentOptions& options, Context& context) const {
+  void forward(View<const float, 3> x, View<float, 3> y, LatentSaved& saved, const LatentOptions& options,
+      Context& context) const {
     check_call(x, y, "x and y");
     const Index batch = x.size(0), length = x.size(1), heads = l.config_.num_heads;
     project(x, saved, options.positions, context);
@@ -113,10 +107,10 @@ template <class T> struct MultiHeadLatentAttention::Run {
         columns_of(std::as_const(saved.kv), heads, l.config_.qk_nope_head_dim, l.config_.v_head_dim),
         {.out = columns_of(saved.attended, heads, 0, l.config_.v_head_dim), .lse = saved.lse},
         {.mask = saved.mask, .scale = l.scale()}, context);
-    linear_forward(View<const T, 3>(saved.attended), weights_of<T>(l.o_.weight(), l.o_.bias()), y, context);
+    linear_forward(View<const float, 3>(saved.attended), weights_of<float>(l.o_.weight(), l.o_.bias()), y, context);
   }
 
-  void step(View<const T, 3> x, View<T, 3> y, KVCache& cache, LatentStepMemoryOf<T>& memory, const Mask& mask,
+  void step(View<const float, 3> x, View<float, 3> y, KVCache& cache, LatentStepMemory& memory, const Mask& mask,
       Form form, Context& context) const {
     const std::span<const Index> sequences = cache.sequences();
     const KVCacheConfig& c = cache.config();
@@ -153,10 +147,11 @@ template <class T> struct MultiHeadLatentAttention::Run {
     } else {
       attend_materialised(cache, memory.rows.attended, memory, mask, context);
     }
-    linear_forward(View<const T, 3>(memory.rows.attended), weights_of<T>(l.o_.weight(), l.o_.bias()), y, context);
+    linear_forward(
+        View<const float, 3>(memory.rows.attended), weights_of<float>(l.o_.weight(), l.o_.bias()), y, context);
   }
 
-  void attend_absorbed(const KVCache& cache, View<T, 3> attended, LatentStepMemoryOf<T>& memory, const Mask& mask,
+  void attend_absorbed(const KVCache& cache, View<float, 3> attended, LatentStepMemory& memory, const Mask& mask,
       Context& context) const {
     const Index batch = attended.size(0), n = attended.size(1), heads = l.config_.num_heads,
                 rank = l.config_.kv_lora_rank;
@@ -165,11 +160,10 @@ template <class T> struct MultiHeadLatentAttention::Run {
     resize(memory.latent_out, {batch, n, heads, rank});
     const auto weights_of_head = [&](Index h, Index begin, Index count) {  // rows of W_kvb [H (Dn + Dv), R]
       const View<const float, 2> some(l.kv_b_.weight().data() + (h * l.kv_width() + begin) * rank, {count, rank});
-      if constexpr (std::is_same_v<T, float>) return LinearWeights<T>{some};
-      if constexpr (!std::is_same_v<T, float>) return LinearWeights<T>{{}, nullptr, some};
+      return LinearWeights<float>{some};
     };
     for (Index h = 0; h < heads; ++h) {  // W_k^T q_n
-      linear_backward(View<const T, 2>(),
+      linear_backward(View<const float, 2>(),
           head_rows(std::as_const(memory.rows.q).data(), rows, heads, l.q_width(), h, 0, plain),
           weights_of_head(h, 0, plain), head_rows(memory.absorbed.data(), rows, heads, l.latent_width(), h, 0, rank),
           {}, context);
@@ -182,8 +176,8 @@ template <class T> struct MultiHeadLatentAttention::Run {
       return View<std::remove_pointer_t<decltype(data)>, 4>(
           data, {batch, heads, n, width}, {n * heads * width, width, heads * width, 1});
     };
-    const View<const T, 4> q = heads_of(std::as_const(memory.absorbed).data(), l.latent_width());
-    const View<T, 4> out = heads_of(memory.latent_out.data(), rank);
+    const View<const float, 4> q = heads_of(std::as_const(memory.absorbed).data(), l.latent_width());
+    const View<float, 4> out = heads_of(memory.latent_out.data(), rank);
     if (!mask.keeps_everything() ||
         cache.config().layout == CacheLayout::kRing) {  // what each query sees goes by its position
       const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight) & mask, .scale = l.scale()};
@@ -212,7 +206,7 @@ template <class T> struct MultiHeadLatentAttention::Run {
     }
   }
 
-  void attend_materialised(const KVCache& cache, View<T, 3> attended, LatentStepMemoryOf<T>& memory, const Mask& mask,
+  void attend_materialised(const KVCache& cache, View<float, 3> attended, LatentStepMemory& memory, const Mask& mask,
       Context& context) const {
     const std::span<const Index> sequences = cache.sequences();
     const Index batch = attended.size(0), heads = l.config_.num_heads;
@@ -223,19 +217,9 @@ template <class T> struct MultiHeadLatentAttention::Run {
     for (Index b = 0; b < batch; ++b) {
       const auto at = static_cast<std::size_t>(b);
       const Index numbers = memory.lengths[at] * l.latent_width();
-      T* rows = memory.held.data() + b * longest * l.latent_width();
-      const auto read = [&](float* to) {
-        cache.read(sequences[at], 0, View<float, 3>(to, {1, memory.lengths[at], l.latent_width()}), View<float, 3>());
-      };
-      if constexpr (std::is_same_v<T, float>) {
-        read(rows);
-      } else {
-        resize(memory.read, {longest, l.latent_width()});
-        read(memory.read.data());
-        std::transform(
-            memory.read.data(), memory.read.data() + numbers, rows, [](float x) { return static_cast<T>(x); });
-      }
-      std::fill(rows + numbers, rows + longest * l.latent_width(), T{});
+      float* rows = memory.held.data() + b * longest * l.latent_width();
+      cache.read(sequences[at], 0, View<float, 3>(rows, {1, memory.lengths[at], l.latent_width()}), View<float, 3>());
+      std::fill(rows + numbers, rows + longest * l.latent_width(), 0.0F);
     }
     materialise(memory.held, memory.kv, memory.k, context);
     const KeyValue kv = KeyValue::contiguous(columns_of(std::as_const(memory.k), heads, 0, l.q_width()),
@@ -246,13 +230,13 @@ template <class T> struct MultiHeadLatentAttention::Run {
   }
 };
 
-template <class T> struct MultiHeadLatentAttention::Back {
-  static constexpr const char* kType = Run<T>::kType;
+struct MultiHeadLatentAttention::Back {
+  static constexpr const char* kType = Run::kType;
 
   MultiHeadLatentAttention& l;
-  Run<T> run{l};
+  Run run{l};
 
-  void backward(View<const T, 3> dy, LatentSavedOf<T>& saved, View<T, 3> dx, Context& context) {
+  void backward(View<const float, 3> dy, LatentSaved& saved, View<float, 3> dx, Context& context) {
     check<OptionError>(
         saved.x.rank() == 3 && saved.lse.rank() == 3 && saved.k.rank() == 3 && saved.latent.size(2) == l.latent_width(),
         kType, "saved must come from this layer's forward: got x ", saved.x);
@@ -266,8 +250,8 @@ template <class T> struct MultiHeadLatentAttention::Back {
              std::pair{&saved.dx, &saved.x}}) {
       resize(*to, like->sizes());
     }
-    linear_backward(View<const T, 3>(saved.attended), dy, weights_of<T>(l.o_.weight(), {}), View<T, 3>(saved.dattended),
-        l.o_.own_gradients(), context);
+    linear_backward(View<const float, 3>(saved.attended), dy, weights_of<float>(l.o_.weight(), {}),
+        View<float, 3>(saved.dattended), l.o_.own_gradients(), context);
     attention_backward(columns_of(std::as_const(saved.q), heads, 0, l.q_width()),
         columns_of(std::as_const(saved.k), heads, 0, l.q_width()),
         columns_of(std::as_const(saved.kv), heads, l.config_.qk_nope_head_dim, l.config_.v_head_dim),
@@ -279,31 +263,30 @@ template <class T> struct MultiHeadLatentAttention::Back {
         {.mask = saved.mask, .scale = l.scale()}, context);
     // k = [k_n | r]: r is shared by the heads, whose gradients are added in their order.
     for (Index row = 0; row < saved.x.size(0) * saved.x.size(1); ++row) {
-      const T* dk = saved.dk.data() + row * heads * l.q_width();
+      const float* dk = saved.dk.data() + row * heads * l.q_width();
       for (Index h = 0; h < heads; ++h) {
         std::copy_n(
             dk + h * l.q_width(), l.config_.qk_nope_head_dim, saved.dkv.data() + (row * heads + h) * l.kv_width());
       }
       for (Index d = 0; d < turned; ++d) {
         float sum = 0;
-        for (Index h = 0; h < heads; ++h)
-          sum += static_cast<float>(dk[h * l.q_width() + l.config_.qk_nope_head_dim + d]);
-        saved.dlatent.data()[row * l.latent_width() + rank + d] = static_cast<T>(sum);
+        for (Index h = 0; h < heads; ++h) sum += dk[h * l.q_width() + l.config_.qk_nope_head_dim + d];
+        saved.dlatent.data()[row * l.latent_width() + rank + d] = sum;
       }
     }
     const auto c_of = [&](auto& latent) { return first_columns(as_rows(latent), rank); };
     l.kv_b_.backward(
         c_of(std::as_const(saved.latent)), as_rows(std::as_const(saved.dkv)), c_of(saved.dlatent), context);
-    const View<T, 4> dc = columns_of(saved.dlatent, 1, 0, rank), dr = columns_of(saved.dlatent, 1, rank, turned);
+    const View<float, 4> dc = columns_of(saved.dlatent, 1, 0, rank), dr = columns_of(saved.dlatent, 1, rank, turned);
     l.rotary_.backward(dr, dr, saved.positions, context);
-    norm_backward<T>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), dc, run.norm_of(l.kv_norm_), dc,
+    norm_backward<float>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), dc, run.norm_of(l.kv_norm_), dc,
         l.kv_norm_.gradient.data(), nullptr, saved.dnorm, context);
-    const View<const T, 2> x = as_rows(std::as_const(saved.x));
-    const View<T, 2> rows = as_rows(saved.dx);
+    const View<const float, 2> x = as_rows(std::as_const(saved.x));
+    const View<float, 2> rows = as_rows(saved.dx);
     l.kv_a_.backward(x, as_rows(std::as_const(saved.dlatent)), rows, context);
-    if (!dx.is_null()) copy<T>(saved.dx, dx);
+    if (!dx.is_null()) copy<float>(saved.dx, dx);
 
-    const View<T, 4> dq = columns_of(saved.dq, heads, l.config_.qk_nope_head_dim, turned);
+    const View<float, 4> dq = columns_of(saved.dq, heads, l.config_.qk_nope_head_dim, turned);
     l.rotary_.backward(dq, dq, saved.positions, context);
     if (!l.low_rank()) {
       l.q_.backward(x, as_rows(std::as_const(saved.dq)), rows, context);
@@ -311,18 +294,17 @@ template <class T> struct MultiHeadLatentAttention::Back {
       resize(saved.dq_a, saved.q_a.sizes());
       l.q_.backward(
           as_rows(std::as_const(saved.q_a_norm)), as_rows(std::as_const(saved.dq)), as_rows(saved.dq_a), context);
-      const View<T, 4> dq_a = columns_of(saved.dq_a, 1, 0, l.config_.q_lora_rank);
-      norm_backward<T>(columns_of(std::as_const(saved.q_a), 1, 0, l.config_.q_lora_rank), dq_a, run.norm_of(l.q_norm_),
-          dq_a, l.q_norm_.gradient.data(), nullptr, saved.dnorm, context);
+      const View<float, 4> dq_a = columns_of(saved.dq_a, 1, 0, l.config_.q_lora_rank);
+      norm_backward<float>(columns_of(std::as_const(saved.q_a), 1, 0, l.config_.q_lora_rank), dq_a,
+          run.norm_of(l.q_norm_), dq_a, l.q_norm_.gradient.data(), nullptr, saved.dnorm, context);
       l.q_a_->backward(x, as_rows(std::as_const(saved.dq_a)), rows, context);
     }
     if (dx.is_null()) return;
     for (Index b = 0; b < dx.size(0); ++b) {
       for (Index t = 0; t < dx.size(1); ++t) {
-        const T* more = saved.dx.data() + (b * dx.size(1) + t) * dx.size(2);
-        T* to = &dx(b, t, 0);
-        for (Index e = 0; e < dx.size(2); ++e)
-          to[e] = static_cast<T>(static_cast<float>(to[e]) + static_cast<float>(more[e]));
+        const float* more = saved.dx.data() + (b * dx.size(1) + t) * dx.size(2);
+        float* to = &dx(b, t, 0);
+        for (Index e = 0; e < dx.size(2); ++e) to[e] = to[e] + more[e];
       }
     }
   }
