@@ -43,16 +43,12 @@ inline lm::AttentionLMConfig grouped_rotary_config(bool blocks) {
       .positions = lm::PositionKind::kRotary};
 }
 
-inline std::vector<float> values_of(lm::AttentionLM& model) {
+inline std::vector<float> all_of(lm::AttentionLM& model, std::span<float> nn::Parameter::*numbers) {
   std::vector<float> all;
-  for (const nn::Parameter& p : model.parameters()) all.insert(all.end(), p.value.begin(), p.value.end());
+  for (const nn::Parameter& p : model.parameters()) all.insert(all.end(), (p.*numbers).begin(), (p.*numbers).end());
   return all;
 }
-
-inline std::vector<float> gradients_of(lm::AttentionLM& model) {
-  std::vector<float> all;
-  for (const nn::Parameter& p : model.parameters()) all.insert(all.end(), p.gradient.begin(), p.gradient.end());
-  return all;
-}
+inline std::vector<float> values_of(lm::AttentionLM& model) { return all_of(model, &nn::Parameter::value); }
+inline std::vector<float> gradients_of(lm::AttentionLM& model) { return all_of(model, &nn::Parameter::gradient); }
 
 }  // namespace qkv::test

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "nn/latent_configs.h"
+#include "nn/nn_support.h"
 #include "qkv/error.h"
 #include "support/random.h"
 
@@ -245,7 +246,8 @@ TEST(LatentAttention, StepsOnCachesAreForward) {
         KVCache cache(one.layer.cache_config(
             pages ? KVCacheConfig{.layout = CacheLayout::kPaged, .sequences = 2, .page_size = 4, .pages = 16}
                   : KVCacheConfig{.sequences = 2, .capacity = 30}));
-        const Tensor<float> y = stepped(one.layer, one.x, cache, prefill_and_single, {}, form);
+        const Mask mask = pages ? Mask::window(100, 0, Align::kBottomRight) : Mask();  // neither hides a token
+        const Tensor<float> y = stepped(one.layer, one.x, cache, prefill_and_single, mask, form);
         expect_within(y.span(), truth, bound, form == Form::kAbsorbed ? "absorbed" : "step");
         EXPECT_EQ(cache.bytes(),
             static_cast<std::size_t>((pages ? 64 : 60) * (config.kv_lora_rank + config.qk_rope_head_dim)) *
@@ -262,6 +264,51 @@ TEST(LatentAttention, ARingIsAWindow) {
   KVCache ring(one.layer.cache_config({.layout = CacheLayout::kRing, .sequences = 2, .window = 6, .max_append = 3}));
   const Tensor<float> y = stepped(one.layer, one.x, ring, [](Index done) { return Index{done % 4 == 0 ? 1 : 3}; });
   expect_within(y.span(), truth, bound_of(truth, one.plain<float>(6)), "ring");
+}
+
+TEST(LatentAttention, SequencesOfUnequalLengthStep) {
+  const Layer one(latent_configs(24)[1], 2, 5);
+  const View<const float, 3> rows = one.x;
+  for (const auto form : {MultiHeadLatentAttention::Form::kAbsorbed, MultiHeadLatentAttention::Form::kMaterialised}) {
+    // The fifth row of sequence b of x as sequence `sequence` of a cache, whose others get rows of zeros.
+    const auto last = [&](Index b, KVCache& cache, Index sequence) {
+      nn::LatentStepMemory memory;
+      Tensor<float> part({static_cast<Index>(cache.sequences().size()), 1, 24}), y(part.sizes());
+      for (Index t = 0; t < 5; ++t) {
+        std::copy_n(&rows(b, t, 0), 24, part.data() + sequence * 24);
+        one.layer.step(part, y, cache, memory, {}, form);
+      }
+      return std::vector<float>(y.data() + sequence * 24, y.data() + (sequence + 1) * 24);
+    };
+    KVCache alone(one.layer.cache_config({.capacity = 5}));
+    const std::vector<float> expected = last(0, alone, 0);
+    KVCache both(
+        one.layer.cache_config({.layout = CacheLayout::kPaged, .max_sequences = 2, .page_size = 4, .pages = 16}));
+    (void)last(1, both, 0);
+    both.add_sequence();
+    EXPECT_TRUE(same_bits(last(0, both, 1), expected)) << static_cast<int>(form);
+  }
+}
+
+TEST(LatentAttention, SameBitsForAnyNumberOfThreadsAndGradientsAreAdded) {
+  Layer one(latent_configs(24)[1], 2, 23);
+  expect_same_bits_for_threads(
+      [&](Context& context) {
+        nn::LatentSaved saved;
+        Tensor<float> y(one.x.sizes()), dx(y.sizes());
+        one.layer.forward(one.x, y, saved, {}, context);
+        one.layer.zero_gradients();
+        one.layer.backward(one.dy, saved, dx, context);
+        const StateDict once = one.layer.gradients();
+        one.layer.backward(one.dy, saved, {}, context);  // without dx
+        for (const nn::Parameter& each : one.layer.parameters()) {
+          const Tensor<float> first = to_f32(once.at(each.name));
+          for (std::size_t n = 0; n < each.gradient.size(); ++n)
+            EXPECT_FLOAT_EQ(each.gradient[n], 2 * first.span()[n]) << each.name;
+        }
+        return bits_of(y, dx, once);
+      },
+      3);
 }
 
 TEST(LatentAttention, LoadsItsNames) {
@@ -291,6 +338,8 @@ TEST(LatentAttention, Errors) {
   LatentAttentionConfig odd = latent_configs(24)[0];
   odd.qk_rope_head_dim = 5;
   EXPECT_THROW(MultiHeadLatentAttention{odd}, OptionError);
+  KVCache wide(one.layer.cache_config({.storage = CacheStorage::kF64, .capacity = 8}));
+  EXPECT_THROW(one.layer.step(one.x, y, wide, memory), OptionError);
   KVCache shared(one.layer.cache_config({.capacity = 8}));
   Tensor<float> k({1, 1, 2, 26}), v({1, 1, 2, 20});
   EXPECT_THROW(shared.append(k, v), ShapeError) << "v is held in k";

@@ -26,15 +26,15 @@ inline std::vector<nn::LatentAttentionConfig> latent_configs(Index embed_dim) {
 }
 
 /// All tokens of x through steps on a cache, tokens(done) of them at a time.
-template <class T, class Tokens> Tensor<T> stepped(const nn::MultiHeadLatentAttention& layer, const Tensor<T>& x,
+template <class Tokens> Tensor<float> stepped(const nn::MultiHeadLatentAttention& layer, const Tensor<float>& x,
     KVCache& cache, const Tokens& tokens, const Mask& mask = {}, nn::MultiHeadLatentAttention::Form form = {}) {
-  nn::LatentStepMemoryOf<T> memory;
-  Tensor<T> y(x.sizes());
+  nn::LatentStepMemory memory;
+  Tensor<float> y(x.sizes());
   const Index batch = x.size(0), length = x.size(1), width = x.size(2);
   for (Index done = 0, n = 0; done < length; done += n) {
     n = std::min(length - done, tokens(done));
-    Tensor<T> part({batch, n, width});
-    layer.step(View<const T, 3>(x).sliced(1, done, done + n), part, cache, memory, mask, form);
+    Tensor<float> part({batch, n, width});
+    layer.step(View<const float, 3>(x).sliced(1, done, done + n), part, cache, memory, mask, form);
     for (Index b = 0; b < batch; ++b) {
       std::copy_n(part.data() + b * n * width, n * width, y.data() + (b * length + done) * width);
     }
