@@ -35,15 +35,7 @@ struct Decoder::Impl {
     for (KVCache& cache : caches) cache.clear();
   }
   void read(std::span<const Index> ids);
-  Tensor<float> attend(std::size_t layer, const Tensor<float>& x);
 };
-
-/// Attention of rows x [1, n, E], which follow the layer's cached keys, over all positions so far. [1, n, E]
-Tensor<float> Decoder::Impl::attend(std::size_t layer, const Tensor<float>& x) {
-  Tensor<float> y({1, x.size(1), model.config.embed_dim});
-  model.blocks[layer].attention.step(x, y, caches[layer], step, {}, context);
-  return y;
-}
 
 /// Reads ids at the positions that follow the window.
 void Decoder::Impl::read(std::span<const Index> ids) {
@@ -57,18 +49,19 @@ void Decoder::Impl::read(std::span<const Index> ids) {
 
   Tensor<float> h({1, n, model.config.embed_dim});
   model.embed(ids, positions, nn::as_rows(h), context);
-  Tensor<float> normed(h.sizes());
+  Tensor<float> normed(h.sizes()), branch(h.sizes());
   for (std::size_t i = 0; i < model.blocks.size(); ++i) {
     const Block& block = model.blocks[i];
     if (!model.config.blocks) {
-      h = attend(i, h);
+      block.attention.step(h, branch, caches[i], step, {}, context);
+      std::swap(h, branch);
       continue;
     }
     block.ln_1->forward(nn::as_rows(std::as_const(h)), nn::as_rows(normed), context);
-    add_to(h, attend(i, normed));
+    block.attention.step(normed, branch, caches[i], step, {}, context);
+    add_to(h, branch);
     block.ln_2->forward(nn::as_rows(std::as_const(h)), nn::as_rows(normed), context);
     nn::MlpSaved saved;
-    Tensor<float> branch(h.sizes());
     block.mlp->forward(nn::as_rows(std::as_const(normed)), nn::as_rows(branch), saved, context);
     add_to(h, branch);
   }

@@ -23,14 +23,6 @@ void mix(View<const float, 3> x, Index b, const std::vector<double>& share, std:
   }
 }
 
-/// received[e] = sum over i of dy[b, i, e]: every row of the output is the same mixture.
-void receive(View<const float, 3> dy, Index b, std::vector<double>& received) {
-  std::ranges::fill(received, 0.0);
-  for (Index i = 0; i < dy.size(1); ++i) {
-    for (Index e = 0; e < dy.size(2); ++e) received[static_cast<std::size_t>(e)] += static_cast<double>(dy(b, i, e));
-  }
-}
-
 }  // namespace
 
 FixedWeights::FixedWeights(const LayerConfig& config, bool learned)
@@ -98,10 +90,11 @@ void FixedWeights::backward_into(View<const float, 3> dy, Saved& saved, View<flo
   const View<const float, 3> x = saved.x;
   const std::vector<double> share = shares(x.size(1));
   const double sum = sum_of(w_);
+  const std::vector<double> ones(share.size(), 1.0);
   std::vector<double> received(static_cast<std::size_t>(x.size(2))), mixture(received.size()),
       dw(gradient_.span().size());
   for (Index b = 0; b < x.size(0); ++b) {
-    receive(dy, b, received);
+    mix(dy, b, ones, received);  // every row of the output is the same mixture
     if (learned()) mix(x, b, share, mixture);
     for (std::size_t j = 0; j < dw.size(); ++j) {
       for (std::size_t e = 0; e < received.size(); ++e) {

@@ -106,8 +106,7 @@ class Reader {
     collect();
     require_one_form();
     choose_names();
-    require_all();
-    check_all_sizes();
+    check_all();
     return std::move(found_);
   }
 
@@ -119,7 +118,7 @@ class Reader {
       if (take_norm(entry) || is_buffer(entry.name, *entry.tensor)) continue;
       const auto meaning = names(entry.name);
       if (!meaning || (meaning->role == kOutput && form_.output == OutputProjection::kNone)) {
-        throw_unknown(form_.type, prefix_, entry.name, expected(true),
+        throw_unknown(form_.type, prefix_, entry.name, expected(),
             "; any of these names will do: " + spellings_text(form_.output != OutputProjection::kNone));
       }
       auto& tensor = (meaning->bias ? found_.biases : found_.weights)[meaning->role];
@@ -167,42 +166,15 @@ class Reader {
     }
   }
 
-  void require_all() {
-    const bool output = form_.output == OutputProjection::kRequired || !first_name(kOutput).empty();
-    const bool input_biases = std::any_of(found_.biases.begin(), found_.biases.begin() + kOutput,
-        [](const AnyTensor* tensor) { return tensor != nullptr; });
-    const bool biases = input_biases || found_.biases[kOutput] != nullptr;
-    for (std::size_t index = 0; index < kNumRoles; ++index) {
-      const auto role = static_cast<Role>(index);
-      const bool wanted = role == kOutput ? output : (role == kMerged) == found_.merged;
-      const bool bias_wanted = form_.grouped ? role != kOutput && input_biases : biases;
-      if (wanted && found_.weights[role] == nullptr) throw_absent(role, false, biases);
-      if (wanted && bias_wanted && found_.biases[role] == nullptr) throw_absent(role, true, biases);
+  void check_all() const {
+    const std::vector<Slot> all = slots();
+    for (const Slot& slot : all) {
+      if (slot.want.required && slot.tensor == nullptr)
+        throw_missing(form_.type, prefix_, slot.want.name, expected(), entries_);
     }
-    const bool norms = config_.qk_norm != QkNorm::kNone || found_.q_norm != nullptr || found_.k_norm != nullptr;
-    for (const auto& [name, tensor] : {std::pair(kQueryNorm, found_.q_norm), std::pair(kKeyNorm, found_.k_norm)}) {
-      if (norms && tensor == nullptr) throw_missing(form_.type, prefix_, name, expected(!biases), entries_);
+    for (const Slot& slot : all) {
+      if (slot.tensor != nullptr) check_sizes(form_.type, prefix_, *slot.tensor, slot.want, expected());
     }
-  }
-
-  void check_all_sizes() const {
-    for (std::size_t index = 0; index < kNumRoles; ++index) {
-      const auto role = static_cast<Role>(index);
-      check_one(found_.weights[role], found_.weight_names[role], weight_sizes(role));
-      check_one(found_.biases[role], found_.bias_names[role], {weight_sizes(role)[0]});
-    }
-    if (found_.q_norm == nullptr) return;
-    const bool whole = norm_is_whole();
-    check_one(found_.q_norm, std::string(kQueryNorm), {whole ? width() : config_.head_dim});
-    check_one(found_.k_norm, std::string(kKeyNorm), {whole ? kv_width() : config_.head_dim});
-  }
-  /// As the layer says; otherwise, whether the norm is as long as q's rows in the file.
-  bool norm_is_whole() const {
-    if (config_.qk_norm != QkNorm::kNone) return config_.qk_norm == QkNorm::kVector;
-    return found_.q_norm != nullptr && found_.q_norm->sizes != std::vector<Index>{config_.head_dim};
-  }
-  void check_one(const AnyTensor* tensor, const std::string& name, std::vector<Index> wanted) const {
-    if (tensor != nullptr) check_sizes(form_.type, prefix_, *tensor, {name, std::move(wanted)}, expected(true));
   }
 
   std::vector<Index> weight_sizes(Role role) const {
@@ -211,22 +183,45 @@ class Reader {
     return {role == kQuery ? width() : kv_width(), config_.embed_dim};
   }
 
-  /// Everything that a file in this form can hold.
-  std::vector<Expected> expected(bool optional_biases) const {
+  /// What a file in this form can hold, and what this one holds of it.
+  struct Slot {
+    Expected want;
+    const AnyTensor* tensor = nullptr;
+  };
+  /// All biases or none; of grouped heads, those of q, k, v apart from the output's.
+  std::vector<Slot> slots() const {
     const bool merged = found_.merged || (!any_separate_ && form_.merged);
-    std::vector<Expected> list;
+    const bool biases =
+        std::any_of(found_.biases.begin(), found_.biases.begin() + (form_.grouped ? kOutput : kNumRoles),
+            [](const AnyTensor* tensor) { return tensor != nullptr; });
+    std::vector<Slot> list;
     for (std::size_t index = 0; index < kNumRoles; ++index) {
       const auto role = static_cast<Role>(index);
       if (role == kOutput ? form_.output == OutputProjection::kNone : (role == kMerged) != merged) continue;
-      const bool required = role != kOutput || form_.output == OutputProjection::kRequired;
-      list.push_back({full_name(names_[role], false), weight_sizes(role), required});
-      list.push_back(
-          {full_name(names_[role], true), {weight_sizes(role)[0]}, required && !optional_biases && !form_.grouped});
+      const auto named = [&](const std::string& found, bool bias) {
+        return found.empty() ? full_name(names_[role], bias) : found;
+      };
+      const bool required =
+          role != kOutput || form_.output == OutputProjection::kRequired || !first_name(kOutput).empty();
+      const std::vector<Index> sizes = weight_sizes(role);
+      list.push_back({{named(found_.weight_names[role], false), sizes, required}, found_.weights[role]});
+      list.push_back({{named(found_.bias_names[role], true), {sizes[0]},
+                          required && biases && !(form_.grouped && role == kOutput)},
+          found_.biases[role]});
     }
     if (!form_.grouped) return list;
-    const bool whole = norm_is_whole(), required = config_.qk_norm != QkNorm::kNone;
-    list.push_back({std::string(kQueryNorm), {whole ? width() : config_.head_dim}, required});
-    list.push_back({std::string(kKeyNorm), {whole ? kv_width() : config_.head_dim}, required});
+    const bool norms = config_.qk_norm != QkNorm::kNone || found_.q_norm != nullptr || found_.k_norm != nullptr;
+    // As the layer says; otherwise, whether the norm is as long as q's rows in the file.
+    const bool whole = config_.qk_norm != QkNorm::kNone
+                           ? config_.qk_norm == QkNorm::kVector
+                           : found_.q_norm != nullptr && found_.q_norm->sizes != std::vector<Index>{config_.head_dim};
+    list.push_back({{std::string(kQueryNorm), {whole ? width() : config_.head_dim}, norms}, found_.q_norm});
+    list.push_back({{std::string(kKeyNorm), {whole ? kv_width() : config_.head_dim}, norms}, found_.k_norm});
+    return list;
+  }
+  std::vector<Expected> expected() const {
+    std::vector<Expected> list;
+    for (Slot& slot : slots()) list.push_back(std::move(slot.want));
     return list;
   }
 
@@ -235,9 +230,6 @@ class Reader {
     return found_.weight_names[role].empty() ? found_.bias_names[role] : found_.weight_names[role];
   }
 
-  [[noreturn]] void throw_absent(Role role, bool bias, bool with_biases) const {
-    throw_missing(form_.type, prefix_, full_name(names_[role], bias), expected(!with_biases), entries_);
-  }
   [[noreturn]] void throw_twice(const std::string& first, const std::string& second) const {
     fail<OptionError>(std::string(form_.type) + "::load_state_dict", "each parameter must be named once: got both ",
         prefix_, first, " and ", prefix_, second);
