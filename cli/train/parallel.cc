@@ -57,14 +57,6 @@ auto sum_of_shares(dist::Transport& transport) {
 
 }  // namespace
 
-TokensOfRank::TokensOfRank(
-    dist::Transport& transport, const dist::ContextParallelOptions& cut, Index length, Context& context)
-    : attention_(transport, cut, context) {
-  for (const dist::Rows& rows : attention_.rows(length)) {
-    for (Index i = rows.begin; i < rows.end; ++i) positions_.push_back(i);
-  }
-}
-
 void require_method(const std::string& method) {
   if (method == "data" || method == "heads") return;
   try {
@@ -117,8 +109,13 @@ void SharedTraining::share_tokens(const std::string& method, Context& context) {
                      std::to_string(shape.context) + " characters, " + std::to_string(ranks) + " ranks");
   }
   if (cut.method == dist::Method::kUlysses) require_heads("ulysses");
-  tokens_.emplace(ranks_.transport(), cut, shape.context, context);
-  run_.train.share = {shape.batch, shape.context, 0, shape.batch, &*tokens_};
+  attention_.emplace(ranks_.transport(), cut, context);
+  for (const dist::Rows& rows : attention_->rows(shape.context)) {
+    for (Index i = rows.begin; i < rows.end; ++i) tokens_.positions.push_back(i);
+  }
+  tokens_.forward = [this](const auto&... call) { attention_->forward(call...); };
+  tokens_.backward = [this](const auto&... call) { attention_->backward(call...); };
+  run_.train.share = {shape.batch, shape.context, 0, shape.batch, &tokens_};
   run_.train.reduce = sum_of_shares(ranks_.transport());
 }
 

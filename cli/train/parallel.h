@@ -14,28 +14,6 @@ namespace qkv::cli {
 /// UsageError for a word of --parallel that says nothing here.
 void require_method(const std::string& method);
 
-/// Attention of the toy model where ranks share its sequences: ContextParallel as layers call it.
-class TokensOfRank final : public nn::SequencePart {
- public:
-  /// This rank's tokens of sequences of `length`. Refers to the transport and the context.
-  TokensOfRank(dist::Transport& transport, const dist::ContextParallelOptions& cut, Index length, Context& context);
-
-  std::span<const Index> positions() const override { return positions_; }
-  void forward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<float, 4> out,
-      View<float, 3> lse, const AttentionOptions& options) override {
-    attention_.forward(q, k, v, out, lse, options);
-  }
-  void backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<const float, 4> out,
-      View<const float, 3> lse, View<const float, 4> dout, const AttentionGradients<float>& gradients,
-      const AttentionOptions& options) override {
-    attention_.backward(q, k, v, out, lse, dout, gradients, options);
-  }
-
- private:
-  dist::ContextParallel attention_;
-  std::vector<Index> positions_;
-};
-
 /// One run on one rank. Weights, batches and options must be the same on all ranks: MismatchError. UsageError where
 /// ranks and sizes do not fit.
 class SharedTraining {
@@ -57,7 +35,8 @@ class SharedTraining {
 
   const Ranks& ranks_;
   TrainRun& run_;
-  std::optional<TokensOfRank> tokens_;
+  std::optional<dist::ContextParallel> attention_;
+  nn::SequencePart tokens_;  // of this rank, whose attention_ it is
   std::optional<lm::AttentionLM> shard_;
 };
 

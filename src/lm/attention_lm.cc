@@ -18,7 +18,7 @@ namespace {
 
 /// Positions of a share's tokens in their sequences; empty: 0, 1, ...
 std::span<const Index> tokens_of(const BatchShare& share) {
-  return share.part == nullptr ? std::span<const Index>() : share.part->positions();
+  return share.part == nullptr ? std::span<const Index>() : std::span<const Index>(share.part->positions);
 }
 
 /// What one layer's forward keeps for backward. Plain layers use `attention` and `out` alone.

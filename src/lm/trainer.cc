@@ -26,7 +26,8 @@ class TrainingMode {
 /// The sequences and tokens of a share.
 void take_share(const Batch& whole, const BatchShare& share, Batch& own) {
   const bool every = share.part == nullptr;
-  const std::span<const Index> positions = every ? std::span<const Index>() : share.part->positions();
+  const std::span<const Index> positions =
+      every ? std::span<const Index>() : std::span<const Index>(share.part->positions);
   const Index length = every ? share.length : std::ssize(positions);
   check<ShapeError>(whole.inputs.size(0) == share.batch && whole.inputs.size(1) == share.length, "Trainer",
       "batches must be [", share.batch, ", ", share.length, "], as the ranks share them: got ", whole.inputs);

@@ -21,8 +21,6 @@ template <class Make> Mask mask_of(const Layer& layer, const Tensor<std::uint8_t
 
 }  // namespace
 
-SequencePart::~SequencePart() = default;
-
 Index Layer::num_heads() const { return 1; }
 bool Layer::masks_have_heads() const { return false; }
 

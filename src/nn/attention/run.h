@@ -17,7 +17,7 @@ namespace qkv::inline v0::nn {
 
 /// Positions of a part's tokens in their sequences; empty: 0, 1, ...
 inline std::span<const Index> tokens_of(const SequencePart* part) {
-  return part == nullptr ? std::span<const Index>() : part->positions();
+  return part == nullptr ? std::span<const Index>() : std::span<const Index>(part->positions);
 }
 
 template <class T> struct AttentionLayer::Run {
@@ -70,7 +70,7 @@ template <class T> struct AttentionLayer::Run {
   }
   void check_part(const ForwardOptions& options, Index length) const {
     if (options.part == nullptr) return;
-    const auto held = static_cast<Index>(options.part->positions().size());
+    const auto held = static_cast<Index>(options.part->positions.size());
     check<UnsupportedError>(std::is_same_v<T, float>, type(), "parts of sequences must be f32: got bf16");
     check<ShapeError>(held == length, type(), "x must hold the tokens of options.part, ", held, ": got ", length);
     check<UnsupportedError>(options.weights == nullptr && options.applied == nullptr, type(),
