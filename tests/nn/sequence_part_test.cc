@@ -34,38 +34,29 @@ Tensor<float> reordered(const View<const float, kRank>& x, int axis, const std::
 }
 
 /// All tokens, in another order: what a rank would hold if it were alone.
-class Shuffled final : public nn::SequencePart {
- public:
-  explicit Shuffled(std::vector<Index> order) : order_(std::move(order)) {}
-  std::span<const Index> positions() const override { return order_; }
-  void forward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<float, 4> out,
-      View<float, 3> lse, const AttentionOptions& options) override {
-    Tensor<float> whole_out({out.size(0), out.size(1), out.size(2), out.size(3)}),
-        whole_lse({lse.size(0), lse.size(1), lse.size(2)});
-    attention_forward(whole(q), whole(k), whole(v), {.out = whole_out, .lse = whole_lse}, options);
-    assign<4>(part<4>(whole_out), out);
-    assign<3>(part<3>(whole_lse), lse);
-  }
-  void backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<const float, 4> out,
-      View<const float, 3> lse, View<const float, 4> dout, const AttentionGradients<float>& gradients,
-      const AttentionOptions& options) override {
-    Tensor<float> dq = whole(q), dk = whole(k), dv = whole(v);
-    attention_backward(
-        whole(q), whole(k), whole(v), whole(out), whole(lse), whole(dout), {.dq = dq, .dk = dk, .dv = dv}, options);
-    assign<4>(part<4>(dq), gradients.dq);
-    assign<4>(part<4>(dk), gradients.dk);
-    assign<4>(part<4>(dv), gradients.dv);
-  }
-
- private:
-  template <int kRank> Tensor<float> whole(const View<const float, kRank>& x) const {
-    return reordered(x, 2, order_, true);
-  }
-  template <int kRank> Tensor<float> part(const View<const float, kRank>& x) const {
-    return reordered(x, 2, order_, false);
-  }
-  std::vector<Index> order_;
-};
+nn::SequencePart shuffled(const std::vector<Index>& order) {
+  const auto whole = [order]<int kRank>(const View<const float, kRank>& x) { return reordered(x, 2, order, true); };
+  const auto give = [order]<int kRank>(const Tensor<float>& from, const View<float, kRank>& to) {
+    assign<kRank>(reordered<kRank>(from, 2, order, false), to);
+  };
+  using Rows = View<const float, 4>;
+  return {.positions = order,
+      .forward =
+          [=](Rows q, Rows k, Rows v, View<float, 4> out, View<float, 3> lse, const AttentionOptions& options) {
+            Tensor<float> whole_out({out.size(0), out.size(1), out.size(2), out.size(3)}),
+                whole_lse({lse.size(0), lse.size(1), lse.size(2)});
+            attention_forward(whole(q), whole(k), whole(v), {.out = whole_out, .lse = whole_lse}, options);
+            give(whole_out, out), give(whole_lse, lse);
+          },
+      .backward =
+          [=](Rows q, Rows k, Rows v, Rows out, View<const float, 3> lse, Rows dout,
+              const AttentionGradients<float>& gradients, const AttentionOptions& options) {
+            Tensor<float> dq = whole(q), dk = whole(k), dv = whole(v);
+            attention_backward(whole(q), whole(k), whole(v), whole(out), whole(lse), whole(dout),
+                {.dq = dq, .dk = dk, .dv = dv}, options);
+            give(dq, gradients.dq), give(dk, gradients.dk), give(dv, gradients.dv);
+          }};
+}
 
 TEST(SequencePart, RowsAreThoseOfTheWhole) {
   nn::GroupedQueryAttention layer({.embed_dim = 24,
@@ -78,8 +69,8 @@ TEST(SequencePart, RowsAreThoseOfTheWhole) {
       .residual_dropout = 0.2F,
       .causal = true});
   layer.train(true);
-  Shuffled part({7, 8, 9, 0, 1, 2, 3, 4, 5, 6});
-  const std::vector<Index> order(part.positions().begin(), part.positions().end());
+  const std::vector<Index> order{7, 8, 9, 0, 1, 2, 3, 4, 5, 6};
+  nn::SequencePart part = shuffled(order);
   const Tensor<float> x = random_tensor({2, 10, 24}, 1), dy = random_tensor({2, 10, 24}, 2);
   nn::Saved saved, part_saved;
   const Tensor<float> y = layer.forward(x, {.seed = 3, .first_sequence = 5}, &saved), dx = layer.backward(dy, saved);
@@ -92,7 +83,7 @@ TEST(SequencePart, RowsAreThoseOfTheWhole) {
 
 TEST(SequencePart, RefusesWhatItCannotMean) {
   nn::MultiHeadAttention layer({.embed_dim = 8, .num_heads = 2});
-  Shuffled part({1, 0, 2});
+  nn::SequencePart part = shuffled({1, 0, 2});
   nn::ForwardOptions options;
   options.part = &part;
   const Tensor<float> x = random_tensor({1, 3, 8}, 1), longer = random_tensor({1, 4, 8}, 1);
