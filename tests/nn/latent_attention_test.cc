@@ -286,7 +286,8 @@ TEST(LatentAttention, SequencesOfUnequalLengthStep) {
         one.layer.cache_config({.layout = CacheLayout::kPaged, .max_sequences = 2, .page_size = 4, .pages = 16}));
     (void)last(1, both, 0);
     both.add_sequence();
-    EXPECT_TRUE(same_bits(last(0, both, 1), expected)) << static_cast<int>(form);
+    const std::vector<float> got = last(0, both, 1);  // products of other numbers of rows: sums in another order
+    EXPECT_LT(distance<float>(got, expected), 1e-5) << static_cast<int>(form);
   }
 }
 
