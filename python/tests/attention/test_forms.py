@@ -158,38 +158,6 @@ def test_what_sequences_share_arrives(kind: str) -> None:
     assert np.allclose(both.dk[:9], whole.dk[0].swapaxes(0, 1), rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("feature_map", ["elu+1", "relu", "identity"])
-def test_feature_maps_arrive(feature_map: str) -> None:
-    """Rows of a T x T matrix; longer ones and their gradients: tests/linear."""
-    q, k, v = problem(6, 2, 4, 9, 9, 8, kv_heads=2, dtype="float64")
-    maps = {"elu+1": lambda x: np.where(x > 0, x + 1, np.exp(x)), "relu": lambda x: np.maximum(x, 0), "identity": lambda x: x}
-    a = np.tril(maps[feature_map](q) @ maps[feature_map](np.repeat(k, 2, 1)).swapaxes(-1, -2))
-    found = qkv.linear_attention(q, k, v, feature_map=feature_map, causal=True, normalized=False)
-    assert np.allclose(found, a @ np.repeat(v, 2, 1), rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize("channels", [False, True])
-def test_linear_attention_goes_on_from_its_state(channels: bool) -> None:
-    q, k, v = problem(7, 1, 2, 30, 30, 6, dtype="float64")
-    decay = -abs(numbers(8, *((1, 2, 30, 6) if channels else (1, 2, 30)), dtype="float64"))
-    beta, dout = abs(numbers(9, 1, 2, 30, dtype="float64")) / 8, numbers(10, *v.shape, dtype="float64")
-
-    def part(rows: slice, **options: object) -> dict:
-        given = {"causal": True, "normalized": False, "log_decay": decay[:, :, rows].copy(), "beta": beta[:, :, rows].copy()}
-        return {"q": q[:, :, rows], "k": k[:, :, rows], "v": v[:, :, rows], **given, **options}
-
-    whole = qkv.linear_attention(**part(slice(None)))
-    head, state = qkv.linear_attention(**part(slice(11)), return_state=True)
-    tail = qkv.linear_attention(**part(slice(11, None)), state=state)
-    assert np.allclose(np.concatenate([head, tail], 2), whole, atol=1e-12)
-    gradients = qkv.linear_attention_backward(dout, **part(slice(None)))
-    later = qkv.linear_attention_backward(dout[:, :, 11:], **part(slice(11, None)), state=state)
-    first = qkv.linear_attention_backward(dout[:, :, :11], **part(slice(11)), dfinal=later.dinitial)
-    for name in ("dq", "dk", "dv", "dlog_decay", "dbeta"):
-        joined = np.concatenate([getattr(first, name), getattr(later, name)], 2)
-        assert np.allclose(joined, getattr(gradients, name), rtol=1e-9, atol=1e-11), name
-
-
 def test_linear_attentions_backward_says_what_it_needs() -> None:
     q, k, v = problem(7, 1, 2, 5, 5, 4)
     with pytest.raises(ValueError, match="return_normalizer=True"):

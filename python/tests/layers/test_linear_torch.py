@@ -27,12 +27,13 @@ def recurrence(p: dict[str, Tensor], kind: str, causal: bool, normalized: bool, 
     kernel_scale = p["q"].shape[-1] ** -0.5 if scale is None else scale
     q, k = (phi(kind, p[name], kernel_scale, features) for name in "qk")
     q, v = q.unflatten(1, (-1, group)), p["v"]
-    decay, beta = p.get("log_decay", k.new_zeros(1, 1, 1)).exp().expand(k.shape[:3]), p.get("beta")
+    decay, beta = p.get("log_decay", k.new_zeros(1, 1, 1)).exp(), p.get("beta")
+    decay = (decay if decay.dim() == 4 else decay[..., None]).expand(*k.shape[:3], -1)  # of each token, or of each of its channels
     kv, z = p.get("kv", k.new_zeros(*k.shape[:2], k.shape[3], v.shape[3])), p.get("z", k.new_zeros(*k.shape[:2], k.shape[3]))
     outs, sums = [], []
     for t in range(k.shape[2]):
         key, value = k[:, :, t], v[:, :, t]
-        kv, z = decay[:, :, t, None, None] * kv, decay[:, :, t, None] * z
+        kv, z = decay[:, :, t, :, None] * kv, decay[:, :, t] * z
         if beta is not None:
             value = beta[:, :, t, None] * (value - (key[:, :, None] @ kv)[:, :, 0])
         kv, z = kv + key[..., None] * value[:, :, None], z + key
@@ -59,6 +60,7 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, Any], tuple[str, ...]]] = {
     "features": (SQUARE, {"feature_map": "softmax", "causal": True, "scale": 0.5}, ("features",)),
     "decay": (SQUARE, {"feature_map": "elu+1", "causal": True}, ("log_decay", "kv", "z")),
     "delta": (SQUARE, {"feature_map": "identity", "causal": True, "normalized": False}, ("log_decay", "beta", "kv")),
+    "channels": (LONG, {"feature_map": "identity", "causal": True, "normalized": False}, ("channels", "beta", "kv")),
     "long delta": (LONG, {"feature_map": "identity", "causal": True, "normalized": False}, ("log_decay", "beta", "kv")),
 }  # fmt: skip
 
@@ -68,9 +70,11 @@ def test_values_and_gradients_are_the_recurrences(name: str, form: str) -> None:
     (batch, heads, kv_heads, q_len, kv_len, width, v_width), options, more = CASES[name]
     rows = 7 if "features" in more else width
     sizes = {"q": (batch, heads, q_len, width), "k": (batch, kv_heads, kv_len, width), "v": (batch, kv_heads, kv_len, v_width),
-             "features": (rows, width), "log_decay": (batch, kv_heads, kv_len), "beta": (batch, kv_heads, kv_len),
+             "features": (rows, width), "log_decay": (batch, kv_heads, kv_len), "channels": (batch, kv_heads, kv_len, width), "beta": (batch, kv_heads, kv_len),
              "kv": (batch, kv_heads, rows, v_width), "z": (batch, kv_heads, rows)}  # fmt: skip
     given = {key: numbers(n, *size) for n, (key, size) in enumerate(sizes.items()) if key in ("q", "k", "v", *more)}
+    if "channels" in given:
+        given["log_decay"] = given.pop("channels")
     if "log_decay" in given:
         given["log_decay"] = -given["log_decay"].abs() / 8
     if "beta" in given:
