@@ -145,17 +145,27 @@ def require_float(x: Any, name: str, function: str) -> None:
         raise TypeError(f"[{function}] {name} must be float32, float64, bfloat16 or float16: got {got}")
 
 
+_axes = functools.cache(str.split)
+
+
 def require_shapes(
     error: type[Exception], function: str, shapes: dict[str, tuple[Any, str]], **known: int
 ) -> dict[str, int]:  # fmt: skip
     """Sizes by their letters. Raises `error` for an array with other axes than are said, or other sizes than those before it or
     `known`; None has none."""
     for name, (x, letters) in shapes.items():
-        axes = letters.split()
-        if x is not None and (len(x.shape) != len(axes) or any(known.setdefault(axis, n) != n for axis, n in zip(axes, x.shape))):
-            sizes = ", ".join(str(known.get(axis, axis)) for axis in axes)
-            got = ", ".join(f"{other} {list(y.shape)}" for other, (y, _) in shapes.items() if y is not None)
-            raise error(f"[{function}] {name} must be [{', '.join(axes)}] = [{sizes}]: got {list(x.shape)}; {got}")
+        if x is None:
+            continue
+        axes, shape = _axes(letters), x.shape
+        if len(axes) == len(shape):
+            for axis, n in zip(axes, shape):
+                if known.setdefault(axis, n) != n:
+                    break
+            else:
+                continue
+        sizes = ", ".join(str(known.get(axis, axis)) for axis in axes)
+        got = ", ".join(f"{other} {list(y.shape)}" for other, (y, _) in shapes.items() if y is not None)
+        raise error(f"[{function}] {name} must be [{', '.join(axes)}] = [{sizes}]: got {list(shape)}; {got}")
     return known
 
 

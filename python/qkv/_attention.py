@@ -187,11 +187,11 @@ def attention(
             kv_len = max(map(cache.length, cache.sequences if chosen is None else chosen), default=0)
         all_weights = empty(q, (*rows, kv_len), sum_dtype(q))
     kind = "softmax" if all_weights is None else _KINDS[weights]  # type: ignore[index]
-    keys = {"k": k, "v": v} if cache is None else {}
-    arrays = operands(layout, q=q, **keys, out=result, lse=lse, weights=all_weights, lse_low=low)
     if cache is None:
+        arrays = operands(layout, q=q, k=k, v=v, out=result, lse=lse, weights=all_weights, lse_low=low)
         _core.forward(made, capture, kind, *arrays)
     else:
+        arrays = operands(layout, q=q, out=result, lse=lse, weights=all_weights, lse_low=low)
         cache._forward(made, capture, kind, chosen, *arrays)
     captured = None if capture is None else Captured(**capture.take_result())
     result = result if out is not None else finish(q, result)

@@ -136,6 +136,13 @@ def build_mask(
 def build_options(
     rank: int,
     *,
+    mask: Mask | None = None,
+    causal: bool | str = False,
+    window: tuple[int, int] | None = None,
+    key_lengths: Any = None,
+    keep: Any = None,
+    drop: Any = None,
+    mask_axes: str | None = None,
     bias: Any = None,
     scale: float | None = None,
     softcap: float = 0.0,
@@ -147,9 +154,8 @@ def build_options(
     position_bias: PositionBias | None = None,
     score_mod: ScoreMod | Callable[..., Any] | None = None,
     bits: str = "fast",
-    **masks: Any,
 ) -> Any:
-    """_core.Options of the keyword arguments that attention documents, those of build_mask too; None where all are defaults."""
+    """_core.Options of the keyword arguments that attention documents; None where all are defaults."""
     if not _NUMBERS.issuperset((type(scale), type(softcap), type(dropout))):
         require_numbers("attention", scale=scale, softcap=softcap, dropout=dropout)
     if seed is not None or first_sequence:
@@ -166,7 +172,9 @@ def build_options(
         raise TypeError(f"[attention] position_bias must be a qkv.PositionBias: got {type(position_bias).__name__}")
     if bias is not None and getattr(bias, "ndim", 4) != 4 and getattr(bias, "ndim", 4) != rank:
         raise ValueError(f"[attention] bias must have four axes [B|1, H|1, Tq|1, Tk|1]: got {bias.ndim}")
-    made = build_mask(rank, **masks)
+    made = build_mask(
+        rank, mask=mask, causal=causal, window=window, key_lengths=key_lengths, keep=keep, drop=drop, mask_axes=mask_axes
+    )
     given = {
         "mask": None if made is None else made._core,
         "bias": None if bias is None else operand(bias, "bias"),

@@ -53,8 +53,7 @@ require_shapes = functools.partial(_arrays.require_shapes, ArgumentError)
 def offsets_of(function: str, name: str, cu: Tensor, total: int, *, whole: bool = False) -> list[int]:
     """The numbers of an array like cu_seqlens, of sequences among `total` tokens; whole: of all of them."""
     numbers = cu.tolist() if cu.dim() == 1 else []
-    ascending = numbers[:1] == [0] and all(a <= b for a, b in zip(numbers, numbers[1:]))
-    if not ascending or numbers[-1] > total or (whole and numbers[-1] != total):
+    if not numbers or numbers[0] != 0 or numbers != sorted(numbers) or numbers[-1] > total or (whole and numbers[-1] != total):
         shown = str(numbers if len(numbers) <= 8 else [*numbers[:4], "...", *numbers[-3:]]).replace("'", "")
         end = "at" if whole else "at no more than"
         raise ArgumentError(f"[{function}] {name} must start with 0, not decrease and end {end} {total} tokens: got {shown}")

@@ -44,8 +44,8 @@ class _Call:
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, seqused: Tensor | None, _: None, *rules: Any) -> None:
         r = Rules(*rules)
-        both = (("cu_seq_q", cu_q, q), ("cu_seq_k", cu_k, k))
-        self.q_offsets, self.k_offsets = (offsets_of("varlen_attn", name, cu, x.shape[0]) for name, cu, x in both)
+        self.q_offsets = offsets_of("varlen_attn", "cu_seq_q", cu_q, q.shape[0])
+        self.k_offsets = offsets_of("varlen_attn", "cu_seq_k", cu_k, k.shape[0])
         _longest(self.q_offsets, r.max_q, "max_q")
         _longest(self.k_offsets, r.max_k, "max_k")
         last_q, last_k = self.q_offsets[-1], self.k_offsets[-1]
@@ -78,8 +78,9 @@ def new_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 def _compute(call: _Call, out: Tensor, lse: Tensor) -> None:
     n = call.q_offsets[-1]
-    out[n:].zero_()
-    lse[:, n:].fill_(-torch.inf)
+    if n < out.shape[0]:
+        out[n:].zero_()
+        lse[:, n:].fill_(-torch.inf)
     _core.varlen_forward(call.options, call.q_offsets, call.k_offsets, call.q, call.k, call.v, out[:n], lse[:, :n].T)
 
 

@@ -101,6 +101,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         of = "N {} {}" if batched and self.batch_first else "{} N {}" if batched else "{} {}"
         shapes = {"query": (query, of.format("L", "E")), "key": (key, of.format("S", "kdim")), "value": (value, of.format("S", "vdim"))}
         sizes = require_shapes("MultiheadAttention", shapes, E=self.embed_dim, kdim=self.kdim, vdim=self.vdim)
+        if key_padding_mask is None and attn_mask is None:
+            return batched
         masks = {
             "key_padding_mask": (key_padding_mask, "N S" if batched else "S"),
             "attn_mask": (attn_mask, "L S" if attn_mask is None or attn_mask.dim() == 2 else "N*heads L S"),

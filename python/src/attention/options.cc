@@ -111,10 +111,10 @@ void bind_options(nb::module_& m) {
             const PositionBiasObject* position_bias = nullptr;
             nb::object bias = nb::none(), sinks = nb::none();
             std::string bits = "fast";
-            Keywords("attention", given)("mask", mask)("bias", bias)("scale", o.scale)("softcap", o.softcap)(
-                "dropout", o.dropout.p)("seed", o.dropout.seed)("first_sequence", o.dropout.first_sequence)(
-                "sinks", sinks)("position_bias", position_bias)("score_mod", o.score_mod)("bits", bits)
-                .word("empty_row", o.empty_row, kEmptyRows)
+            Keywords("attention", given)("mask", mask)("scale", o.scale)
+                .word("empty_row", o.empty_row, kEmptyRows)("softcap", o.softcap)("dropout", o.dropout.p)(
+                    "seed", o.dropout.seed)("bias", bias)("bits", bits)("first_sequence", o.dropout.first_sequence)(
+                    "sinks", sinks)("position_bias", position_bias)("score_mod", o.score_mod)
                 .end();
             o.dropout.training = o.dropout.p != 0;
             o.bits = parse_bits(bits);

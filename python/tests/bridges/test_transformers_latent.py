@@ -1,6 +1,5 @@
 """qkv.transformers on models with DeepSeek's latent attention: logits, gradients and generated text against eager attention, whichever
-cache; that decoding is absorbed. Not: the function itself (pytorch/test_torch_latent.py), layers of qkv.nn
-(layers/test_latent_attention.py).
+cache; that decoding is absorbed. Not: the function itself (pytorch/test_torch_latent.py).
 """
 
 from __future__ import annotations
