@@ -16,13 +16,7 @@ TYPED_TEST(Bits, ACausalPrefixIgnoresTheFuture) {
   using T = TypeParam;
   for (const Index prefix : {1, 40, 128, 199}) {
     for_each_isa(2, [&](Context& context) {
-      const Problem<T> problem({.num_heads = 2,
-          .num_kv_heads = 2,
-          .q_len = 200,
-          .kv_len = 200,
-          .head_dim = 9,
-          .v_head_dim = 9,
-          .mask = MaskKind::kCausal});
+      const Problem<T> problem({1, 2, 2, 200, 200, 9, 9, MaskKind::kCausal});
       Result<T> before(problem), after(problem);
       before.run_forward(problem, context);
       for (const View<T, 4>& view : {problem.q(), problem.k(), problem.v()}) {

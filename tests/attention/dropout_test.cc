@@ -37,8 +37,7 @@ TEST(Dropout, DropsTheShareThatWasAsked) {
 
 TEST(Dropout, AppliedWeightsAreWeightsTimesFactors) {
   for (const double p : {0.25, 1.0}) {
-    AttentionCase each{
-        .batch = 2, .num_heads = 3, .num_kv_heads = 1, .q_len = 37, .kv_len = 203, .head_dim = 8, .v_head_dim = 8};
+    AttentionCase each{2, 3, 1, 37, 203, 8, 8};
     each.mask = MaskKind::kCausalBottomRight, each.dropout = p;
     const Problem<float> problem(each);
     Tensor<float> factors({2, 3, 37, 203});

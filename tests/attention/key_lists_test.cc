@@ -21,19 +21,12 @@ TEST(KeyLists, OnCachesOfEveryLayoutAreReadAlone) {
     for (const std::size_t n : {0, 3, 4}) {
       AttentionCase made = list_cases()[n];
       made.fill = Fill::kUniform;  // 8 bits hold no NaN
-      Problem<float> problem(made);
-      KVCache cache = empty_cache(
-          kind, CacheStorage::kInt8, made.batch, made.num_kv_heads, made.head_dim, made.v_head_dim, made.kv_len);
-      const std::vector<Index> lengths(static_cast<std::size_t>(made.batch), made.kv_len);
-      fill_cache(cache, problem.k(), problem.v(), lengths, made.seed);
-      take_what_is_stored(cache, lengths, problem);
-      const Expectation<float> expectation(problem, false);
+      check_cached<float>(
+          made, kind, CacheStorage::kInt8, std::vector(static_cast<std::size_t>(made.batch), made.kv_len), 2, worst);
+      const Problem<float> problem(made);
+      const KVCache cache = cache_of(kind, CacheStorage::kInt8, problem.k(), problem.v());
       for_each_isa(2, [&](Context& context) {
         EXPECT_EQ(algorithm_of(attention_plan(problem.q(), cache.key_value(), problem.options, context)), "lists");
-        Result<float> result(problem);
-        attention_forward(
-            problem.q(), cache.key_value(), {.out = result.out.view, .lse = result.lse}, problem.options, context);
-        EXPECT_TRUE(expectation.holds_forward(result, made.name() + " " + cache_name(kind), worst));
       });
     }
   }

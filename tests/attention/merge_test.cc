@@ -33,19 +33,27 @@ template <class T> void fill_randomly(Tensor<T>& tensor, double largest, Random&
   for (T& x : tensor.span()) x = number_as<T>(largest * random.symmetric());
 }
 
-template <class To, class From> std::vector<Tensor<To>> copies(const std::vector<Tensor<From>>& tensors) {
-  std::vector<Tensor<To>> all;
-  for (const Tensor<From>& one : tensors) {
-    all.emplace_back(one.sizes());
-    for (Index n = 0; n < one.count(); ++n) all.back().data()[n] = number_as<To>(one.data()[n]);
+/// `count` parts of random numbers.
+template <class T>
+Parts<T> random_parts(int count, const std::vector<Index>& out_sizes, double largest_lse, Random& random) {
+  Parts<T> parts;
+  for (int n = 0; n < count; ++n) {
+    parts.add(out_sizes);
+    fill_randomly(parts.outs.back(), 1, random);
+    fill_randomly(parts.lses.back(), largest_lse, random);
   }
+  return parts;
+}
+
+template <class From> std::vector<Tensor<double>> copies(const std::vector<Tensor<From>>& tensors) {
+  std::vector<Tensor<double>> all;
+  for (const Tensor<From>& one : tensors) all.push_back(widened(one));
   return all;
 }
 
 TYPED_TEST(Merge, SplitKeysAreTheUnsplitOnes) {
   using T = TypeParam;
-  AttentionCase each{
-      .batch = 2, .num_heads = 4, .num_kv_heads = 2, .q_len = 19, .kv_len = 300, .head_dim = 24, .v_head_dim = 17};
+  AttentionCase each{2, 4, 2, 19, 300, 24, 17};
   each.bias = BiasKind::kWithInfinity;
   for (const Fill fill : {Fill::kUniform, Fill::kHugeLogits, Fill::kOneHot}) {
     each.fill = fill;
@@ -76,8 +84,7 @@ TYPED_TEST(Merge, SplitKeysAreTheUnsplitOnes) {
 /// have |lse| up to 60, where a backward that trusted its own part's sum instead would be entirely wrong.
 TYPED_TEST(Merge, BackwardInPartsIsTheUnsplitOne) {
   using T = TypeParam;
-  AttentionCase each{
-      .batch = 2, .num_heads = 4, .num_kv_heads = 2, .q_len = 150, .kv_len = 300, .head_dim = 24, .v_head_dim = 17};
+  AttentionCase each{2, 4, 2, 150, 300, 24, 17};
   for (const Fill fill : {Fill::kUniform, Fill::kOneHot}) {
     each.fill = fill;
     const Problem<T> problem(each);
@@ -121,13 +128,8 @@ TYPED_TEST(MergeStored, MinusInfinityIsTheIdentity) {
   using T = TypeParam;
   using Sum = Accumulator<T>;
   Random random(5);
-  Parts<T> parts;
-  for (int n = 0; n < 3; ++n) {
-    parts.add({1, 2, 3, 4});
-    fill_randomly(parts.outs.back(), 1, random);
-    fill_randomly(parts.lses.back(), 1, random);
-    if (n == 1) std::ranges::fill(parts.lses.back().span(), -std::numeric_limits<Sum>::infinity());
-  }
+  Parts<T> parts = random_parts<T>(3, {1, 2, 3, 4}, 1, random);
+  std::ranges::fill(parts.lses[1].span(), -std::numeric_limits<Sum>::infinity());
   for (T& x : parts.outs[1].span()) x = number_as<T>(std::nan(""));  // kNaN's empty rows: not read
   const auto outs = parts.out_views();
   const auto lses = parts.lse_views();
@@ -159,12 +161,7 @@ TYPED_TEST(MergeStored, AnyNumberOfThreadsGivesTheSameBits) {
   for (const Index length : {1, 5, 77}) {
     const std::vector<Index> sizes = {2, 3, length, 19}, rows = {2, 3, length};
     Random random(static_cast<std::uint64_t>(length));
-    Parts<T> parts;
-    for (int n = 0; n < 3; ++n) {
-      parts.add(sizes);
-      fill_randomly(parts.outs.back(), 1, random);
-      fill_randomly(parts.lses.back(), 4, random);
-    }
+    const Parts<T> parts = random_parts<T>(3, sizes, 4, random);
     Tensor<T> dout(sizes);
     fill_randomly(dout, 1, random);
     const auto run = [&](Context& context) {
@@ -199,12 +196,7 @@ TYPED_TEST(MergeStored, IsTheMergeInF64) {
   using Sum = Accumulator<T>;
   constexpr Index width = 33;
   Random random(21);
-  Parts<T> parts;
-  for (int n = 0; n < 4; ++n) {
-    parts.add({2, 2, 5, width});
-    fill_randomly(parts.outs.back(), 1, random);
-    fill_randomly(parts.lses.back(), 4, random);
-  }
+  const Parts<T> parts = random_parts<T>(4, {2, 2, 5, width}, 4, random);
   std::vector<Tensor<T>> outs;  // out, dout
   std::vector<Tensor<Sum>> lses;
   for (int n = 0; n < 2; ++n) {
@@ -215,7 +207,7 @@ TYPED_TEST(MergeStored, IsTheMergeInF64) {
   fill_randomly(lses[1], 1, random);
   merge_attention(parts.out_views(), parts.lse_views(), outs[0], lses[0]);
 
-  Parts<double> exact{copies<double>(parts.outs), copies<double>(parts.lses)};
+  Parts<double> exact{copies(parts.outs), copies(parts.lses)};
   Tensor<double> exact_out(outs[0].sizes()), exact_lse(lses[0].sizes());
   merge_attention(exact.out_views(), exact.lse_views(), exact_out, exact_lse);
   const double eps = static_cast<double>(std::numeric_limits<Sum>::epsilon());
@@ -230,7 +222,7 @@ TYPED_TEST(MergeStored, IsTheMergeInF64) {
   expect_near(lses[0], exact_lse, 4, "lse");
 
   // The gradients are of the out that is stored.
-  const std::vector<Tensor<double>> given = copies<double>(outs), given_lses = copies<double>(lses);
+  const std::vector<Tensor<double>> given = copies(outs), given_lses = copies(lses);
   Parts<T> gradients;
   Parts<double> exact_gradients;
   std::vector<View<T, 4>> douts;
@@ -256,12 +248,7 @@ TYPED_TEST(MergeStored, IsTheMergeInF64) {
 
 TEST(MergeBackward, IsTheFiniteDifference) {
   Random random(9);
-  Parts<double> parts;
-  for (int n = 0; n < 3; ++n) {
-    parts.add({1, 2, 3, 4});
-    fill_randomly(parts.outs.back(), 1, random);
-    fill_randomly(parts.lses.back(), 2, random);
-  }
+  Parts<double> parts = random_parts<double>(3, {1, 2, 3, 4}, 2, random);
   parts.lses[1].data()[2] = -HUGE_VAL;
   Tensor<double> out({1, 2, 3, 4}), lse({1, 2, 3}), dout({1, 2, 3, 4}), dlse({1, 2, 3});
   fill_randomly(dout, 1, random);

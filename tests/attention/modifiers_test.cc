@@ -15,15 +15,7 @@ namespace {
 template <class T> class Modifiers : public testing::Test {};
 TYPED_TEST_SUITE(Modifiers, StorageTypes);
 
-AttentionCase small_case(Index q_len, Index kv_len) {
-  return {.batch = 2,
-      .num_heads = 4,
-      .num_kv_heads = 2,
-      .q_len = q_len,
-      .kv_len = kv_len,
-      .head_dim = 24,
-      .v_head_dim = 17};
-}
+AttentionCase small_case(Index q_len, Index kv_len) { return {2, 4, 2, q_len, kv_len, 24, 17}; }
 
 /// out, lse, weights, dq, dk, dv.
 template <class T> void expect_same_but_tables(const Result<T>& a, const Result<T>& b) {

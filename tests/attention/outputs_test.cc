@@ -111,14 +111,7 @@ TYPED_TEST(Outputs, AConstantVIsReturned) {
 
 TYPED_TEST(Outputs, StridedLseWeightsAndBiasGradient) {
   using T = TypeParam;
-  const Problem<T> problem({.batch = 2,
-      .num_heads = 3,
-      .num_kv_heads = 3,
-      .q_len = 21,
-      .kv_len = 37,
-      .head_dim = 8,
-      .v_head_dim = 8,
-      .bias = BiasKind::kHeads});
+  const Problem<T> problem({2, 3, 3, 21, 37, 8, 8, MaskKind::kNone, BiasKind::kHeads});
   for_each_isa(1, [&](Context& context) {
     Result<T> plain(problem);
     plain.run(problem, context);

@@ -13,8 +13,7 @@ template <class T> class Range : public testing::Test {};
 TYPED_TEST_SUITE(Range, FloatTypes);
 
 AttentionCase base_case(MaskKind mask) {
-  AttentionCase each{
-      .batch = 1, .num_heads = 2, .num_kv_heads = 2, .q_len = 75, .kv_len = 75, .head_dim = 9, .v_head_dim = 17};
+  AttentionCase each{1, 2, 2, 75, 75, 9, 17};
   each.mask = mask;
   each.bias = BiasKind::kFull;
   if (mask != MaskKind::kCausal) each.kv_len = 410;  // several chunks

@@ -26,8 +26,7 @@ TEST(Reference, GradientsAreFiniteDifferences) {
       MaskKind::kNone, MaskKind::kCausalBottomRight, MaskKind::kKeepDense, MaskKind::kDropAll};
   const std::array<BiasKind, 4> biases = {BiasKind::kFull, BiasKind::kKeys, BiasKind::kWithInfinity, BiasKind::kHeads};
   for (std::size_t n = 0; n < 12; ++n) {
-    AttentionCase each{
-        .batch = 2, .num_heads = 4, .num_kv_heads = 2, .q_len = 5, .kv_len = 6, .head_dim = 3, .v_head_dim = 2};
+    AttentionCase each{2, 4, 2, 5, 6, 3, 2};
     each.mask = masks[n % 4];
     each.bias = biases[n / 3];
     each.softcap = n % 2 == 0 ? 1.5 : 0;

@@ -15,6 +15,9 @@ TYPED_TEST(RotaryTyped, TurnsAndTurnsBack) {
     for (const Index rotary_dim : {0, 2, 8, 12}) {
       check_rotary<TypeParam>(12, {.rotary_dim = rotary_dim, .layout = layout}, 3);
     }
+    const RotaryOptions yarn{.layout = layout, .scaling = RotaryScaling::kYarn, .factor = 4, .original_context = 64};
+    EXPECT_GT(Rotary(16, yarn).attention_factor(), 1.1);
+    check_rotary<TypeParam>(16, yarn, 3);
   }
 }
 
@@ -46,59 +49,6 @@ TEST(Rotary, StridedViewsAndUntouchedColumns) {
     const Index column = n % 40;
     const bool turned_column = column >= 8 && column < 24 && column % 8 < 4;
     EXPECT_EQ(projected.data()[n] != before.data()[n], turned_column) << n;
-  }
-}
-
-/// <turn(x), g> = <x, turn_back(g)>: backward is forward's transpose, with YaRN's factor too.
-TEST(Rotary, BackwardIsTheTranspose) {
-  const Rotary rotary(
-      16, {.layout = RotaryLayout::kInterleaved, .scaling = RotaryScaling::kYarn, .factor = 4, .original_context = 64});
-  EXPECT_GT(rotary.attention_factor(), 1.1);
-  const Tensor<double> x = random_heads<double>({2, 2, 7, 16});
-  Tensor<double> g(x.sizes()), y(x.sizes()), back(x.sizes());
-  for (Index n = 0; n < g.count(); ++n) g.data()[n] = std::sin(static_cast<double>(n));
-  rotary.forward(x, y);
-  rotary.backward(g, back);
-  double forward = 0, backward = 0;
-  for (Index n = 0; n < g.count(); ++n) {
-    forward += y.data()[n] * g.data()[n];
-    backward += x.data()[n] * back.data()[n];
-  }
-  EXPECT_NEAR(forward, backward, 1e-12 * static_cast<double>(g.count()));
-}
-
-/// q.k depends on the distance of the positions alone.
-TEST(Rotary, ScoresDependOnDistance) {
-  const Rotary rotary(32);
-  const Tensor<double> q = random_heads<double>({1, 1, 1, 32});
-  Tensor<double> k = q.clone();
-  for (double& x : k.span()) x = x * x - 0.3;
-  const auto score = [&](Index i, Index j) {
-    Tensor<double> at_i(q.sizes()), at_j(q.sizes());
-    rotary.forward(q, at_i, {.offset = i});
-    rotary.forward(k, at_j, {.offset = j});
-    double sum = 0;
-    for (Index n = 0; n < 32; ++n) sum += at_i.data()[n] * at_j.data()[n];
-    return sum;
-  };
-  EXPECT_NEAR(score(5, 2), score(1005, 1002), 1e-11);
-  EXPECT_NEAR(score(0, 7), score(70000, 70007), 1e-9);
-  EXPECT_GT(std::abs(score(5, 2) - score(5, 3)), 1e-3);
-}
-
-/// The layouts are one rotation of differently ordered columns.
-TEST(Rotary, LayoutsAreAPermutation) {
-  const Tensor<double> x = random_heads<double>({1, 2, 4, 10});
-  Tensor<double> shuffled(x.sizes()), half(x.sizes()), interleaved(x.sizes());
-  for (Index n = 0; n < x.count(); ++n) {
-    const Index row = n / 10 * 10, i = n % 10;
-    shuffled.data()[row + (i < 5 ? 2 * i : 2 * (i - 5) + 1)] = x.data()[n];
-  }
-  Rotary(10).forward(x, half, {.offset = 3});
-  Rotary(10, {.layout = RotaryLayout::kInterleaved}).forward(shuffled, interleaved, {.offset = 3});
-  for (Index n = 0; n < x.count(); ++n) {
-    const Index row = n / 10 * 10, i = n % 10;
-    EXPECT_EQ(half.data()[n], interleaved.data()[row + (i < 5 ? 2 * i : 2 * (i - 5) + 1)]);
   }
 }
 

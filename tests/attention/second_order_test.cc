@@ -21,8 +21,7 @@ std::vector<AttentionCase> small_cases() {
   const std::array<BiasKind, 4> biases = {BiasKind::kFull, BiasKind::kKeys, BiasKind::kWithInfinity, BiasKind::kNone};
   std::vector<AttentionCase> cases;
   for (std::size_t n = 0; n < 15; ++n) {
-    AttentionCase each{
-        .batch = 2, .num_heads = 4, .num_kv_heads = 2, .q_len = 4, .kv_len = 5, .head_dim = 3, .v_head_dim = 2};
+    AttentionCase each{2, 4, 2, 4, 5, 3, 2};
     each.mask = masks[n % 4];
     each.bias = biases[n / 4];
     each.softcap = n % 2 == 0 ? 1.5 : 0;
@@ -187,18 +186,9 @@ TYPED_TEST(SecondOrderBits, NanReachesWhatTheReferenceSays) {
 /// <u, backward(dout, dlse)> = <jvp(u), (dout, dlse)> in f64, on sizes that take many tiles.
 TEST(SecondOrder, ForwardModeIsTheTransposeOfBackward) {
   for (const MaskKind mask : {MaskKind::kNone, MaskKind::kCausalBottomRight, MaskKind::kWindow}) {
-    const Problem<double> p({.batch = 2,
-        .num_heads = 4,
-        .num_kv_heads = 2,
-        .q_len = 300,
-        .kv_len = 520,
-        .head_dim = 40,
-        .v_head_dim = 24,
-        .mask = mask,
-        .bias = BiasKind::kHeads,
-        .softcap = 5,
-        .dropout = 0.1,
-        .seed = 10});
+    AttentionCase each{2, 4, 2, 300, 520, 40, 24, mask, BiasKind::kHeads};
+    each.softcap = 5, each.dropout = 0.1, each.seed = 10;
+    const Problem<double> p(each);
     const SecondProblem<double> problem(p);
     for_each_isa(2, [&](Context& context) {
       SecondResult<double> result(problem);

@@ -17,8 +17,6 @@
 
 namespace {
 
-using qkv::Dropout;
-using qkv::Index;
 using qkv::PhiloxWords;
 using qkv::Random;
 
@@ -47,15 +45,6 @@ TEST(DropoutThreshold, RefusesWhatCanNotBe) {
   }
   EXPECT_EQ(qkv::test::text_of<qkv::OptionError>([] { qkv::dropout_threshold(1.5, "attention_forward"); }),
       "[attention_forward] dropout p must be in [0, 1]: got 1.5");
-}
-
-TEST(DropoutFactors, OneSequenceAloneRepeatsItsPlace) {
-  qkv::Tensor<float> all({3, 2, 4, 9}), alone({1, 2, 4, 9});
-  qkv::dropout_factors({.p = 0.5, .seed = 7, .training = true}, all);
-  qkv::dropout_factors({.p = 0.5, .seed = 7, .training = true, .first_sequence = 2}, alone);
-  const std::vector<float> last(all.span().end() - alone.count(), all.span().end());
-  EXPECT_EQ(std::vector<float>(alone.span().begin(), alone.span().end()), last);
-  EXPECT_NE(std::vector<float>(all.span().begin(), all.span().begin() + alone.count()), last);
 }
 
 TEST(DropoutFactors, EndsOfTheRange) {

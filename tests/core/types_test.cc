@@ -12,8 +12,6 @@
 #include <random>
 #include <type_traits>
 
-#include "qkv/tensor.h"
-
 namespace {
 
 using qkv::BFloat16;
@@ -126,15 +124,6 @@ TYPED_TEST(HalfFloat, InfinityAndNanStay) {
     EXPECT_GT(x.bits & 0x7FFFU, kInfinityBits<TypeParam>);
     EXPECT_EQ(x.bits >> 15, nan >> 31);
   }
-}
-
-TYPED_TEST(HalfFloat, LivesInTensorsAndViews) {
-  qkv::Tensor<TypeParam> tensor({2, 3});
-  EXPECT_EQ(tensor.data()[5].bits, 0);
-  qkv::View<TypeParam, 2> view = tensor;
-  view(1, 2) = TypeParam(1.5F);
-  const qkv::View<const TypeParam, 2> read = view;
-  EXPECT_EQ(static_cast<float>(read(1, 2)), 1.5F);
 }
 
 }  // namespace

@@ -15,17 +15,8 @@ TYPED_TEST(InChunks, OfManyOwners) {
   for (const MaskKind mask : {MaskKind::kCausalBottomRight, MaskKind::kWindow, MaskKind::kDocuments, MaskKind::kNone}) {
     for (const Fill fill : {Fill::kUniform, Fill::kHugeLogits}) {
       if (fill == Fill::kHugeLogits && mask != MaskKind::kCausalBottomRight) continue;
-      const AttentionCase each{.batch = 1,
-          .num_heads = 4,
-          .num_kv_heads = 2,
-          .q_len = mask == MaskKind::kDocuments ? 390 : 205,
-          .kv_len = 390,
-          .head_dim = 128,
-          .v_head_dim = 136,
-          .mask = mask,
-          .dropout = 0.1,
-          .fill = fill,
-          .sinks = SinkKind::kSome};
+      AttentionCase each{1, 4, 2, mask == MaskKind::kDocuments ? 390 : 205, 390, 128, 136, mask};
+      each.dropout = 0.1, each.fill = fill, each.sinks = SinkKind::kSome;
       expect_cut_is_whole<TypeParam>(each,
           {{.layout = kContiguous, .method = Method::kRing, .chunk = 1},
               {.layout = kZigZag, .method = Method::kRing, .turns = 2, .chunk = 300},

@@ -39,15 +39,8 @@ TYPED_TEST(CutSequence, IsTheWholeForOneToFourRanks) {
     for (const auto& [heads, kv_heads] : {std::pair<Index, Index>{8, 4}, {6, 3}}) {
       // 205 is divided by none of 2, 3, 4, and Tq is not Tk except for documents
       const Index q_len = mask == MaskKind::kDocuments ? 260 : 205;
-      const AttentionCase each{.batch = 2,
-          .num_heads = heads,
-          .num_kv_heads = kv_heads,
-          .q_len = q_len,
-          .kv_len = 260,
-          .head_dim = 24,
-          .v_head_dim = 16,
-          .mask = mask,
-          .dropout = kv_heads == 3 ? 0.0 : 0.2};
+      AttentionCase each{2, heads, kv_heads, q_len, 260, 24, 16, mask};
+      each.dropout = kv_heads == 3 ? 0.0 : 0.2;
       expect_cut_is_whole<TypeParam>(each, kCuts, {1, 2, 3, 4}, tested_isas().back(), worst);
       if (mask == MaskKind::kDocuments)
         expect_cut_is_whole<TypeParam>(each,
@@ -62,14 +55,7 @@ TYPED_TEST(CutSequence, IsTheWholeForOneToFourRanks) {
 TYPED_TEST(CutSequence, AnyLengthWithAnyNumberOfRanks) {
   Worst worst;
   for (const Index length : {1, 3, 7, 33, 100}) {
-    const AttentionCase each{.batch = 1,
-        .num_heads = 4,
-        .num_kv_heads = 4,
-        .q_len = length,
-        .kv_len = length,
-        .head_dim = 8,
-        .v_head_dim = 8,
-        .mask = MaskKind::kCausal};
+    const AttentionCase each{1, 4, 4, length, length, 8, 8, MaskKind::kCausal};
     expect_cut_is_whole<TypeParam>(each, kCuts, {2, 4}, tested_isas().back(), worst);
     for (const int ranks : {1, 2, 3, 4, 9}) {
       for (const dist::Layout layout : {kContiguous, kZigZag}) {
@@ -92,16 +78,8 @@ TYPED_TEST(CutSequence, AnyLengthWithAnyNumberOfRanks) {
 // exp(lse) is infinite in f32 where lse is above 88: logits of about +-1e4, and sinks.
 TYPED_TEST(CutSequence, LogitsWhoseExponentialsOverflow) {
   Worst worst;
-  const AttentionCase each{.batch = 1,
-      .num_heads = 4,
-      .num_kv_heads = 2,
-      .q_len = 130,
-      .kv_len = 130,
-      .head_dim = 40,
-      .v_head_dim = 40,
-      .mask = MaskKind::kCausal,
-      .fill = Fill::kHugeLogits,
-      .sinks = SinkKind::kSome};
+  AttentionCase each{1, 4, 2, 130, 130, 40, 40, MaskKind::kCausal};
+  each.fill = Fill::kHugeLogits, each.sinks = SinkKind::kSome;
   expect_cut_is_whole<TypeParam>(each, kCuts, {2, 4}, tested_isas().back(), worst);
 }
 
@@ -109,15 +87,8 @@ TYPED_TEST(CutSequence, LogitsWhoseExponentialsOverflow) {
 TEST(CutSequence, BackwardReadsTheKeysThatItIsGiven) {
   Worst worst;
   for (const std::uint64_t seed : {1, 2}) {
-    const AttentionCase each{.batch = 1,
-        .num_heads = 2,
-        .num_kv_heads = 2,
-        .q_len = 96,
-        .kv_len = 96,
-        .head_dim = 16,
-        .v_head_dim = 16,
-        .mask = MaskKind::kCausal,
-        .seed = seed};
+    AttentionCase each{1, 2, 2, 96, 96, 16, 16, MaskKind::kCausal};
+    each.seed = seed;
     expect_cut_is_whole<float>(each, kCuts, {2}, tested_isas().back(), worst);
   }
   const Problem<float> a(
@@ -141,13 +112,7 @@ TEST(CutSequence, BackwardReadsTheKeysThatItIsGiven) {
 
 // Backward adds where it is asked to, on every rank and for every method.
 TEST(CutSequence, AccumulateAdds) {
-  const Problem<float> problem({.num_heads = 2,
-      .num_kv_heads = 2,
-      .q_len = 90,
-      .kv_len = 70,
-      .head_dim = 8,
-      .v_head_dim = 8,
-      .bias = BiasKind::kHeads});
+  const Problem<float> problem({1, 2, 2, 90, 70, 8, 8, MaskKind::kNone, BiasKind::kHeads});
   Context context({.threads = 1, .executor = nullptr});
   Result<float> whole(problem);
   whole.run_forward(problem, context);

@@ -118,13 +118,7 @@ TYPED_TEST(CachedAttention, MasksMeetTheLengths) {
 TYPED_TEST(CachedAttention, ARingIsAWindowAndItsFirstKeys) {
   for (const Index first : {0, 1, 4, 64, 130, 399}) {
     SCOPED_TRACE(first);
-    check_ring<TypeParam>({.group = 2,
-        .window = 90,
-        .most = 400,
-        .max_append = 30,
-        .first = first,
-        .storage = kStorageOf<TypeParam>,
-        .seed = 9});
+    check_ring<TypeParam>({2, 90, 400, 30, first, kStorageOf<TypeParam>, 9});
   }
   check_ring<TypeParam>({.group = 1, .window = 1, .most = 90, .first = 3, .storage = kStorageOf<TypeParam>, .seed = 2});
 }

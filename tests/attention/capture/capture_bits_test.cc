@@ -15,16 +15,9 @@ TYPED_TEST_SUITE(CaptureBits, StorageTypes);
 
 /// Longer than a tile of queries and than several chunks, so that many items add to the same sums.
 AttentionCase long_case(MaskKind mask) {
-  return {.batch = 2,
-      .num_heads = 2,
-      .num_kv_heads = 1,
-      .q_len = 390,
-      .kv_len = 700,
-      .head_dim = 20,
-      .v_head_dim = 12,
-      .mask = mask,
-      .dropout = 0.2,
-      .empty_row = EmptyRow::kMean};
+  AttentionCase made{2, 2, 1, 390, 700, 20, 12, mask};
+  made.dropout = 0.2, made.empty_row = EmptyRow::kMean;
+  return made;
 }
 
 void expect_same(const CaptureResult& a, const CaptureResult& b) {

@@ -13,16 +13,9 @@ TYPED_TEST_SUITE(Relevance, StorageTypes);
 
 /// More than two items of queries, and chunks of keys, of which some are masked.
 AttentionCase relevance_case(MaskKind mask, std::uint64_t seed) {
-  return {.batch = 2,
-      .num_heads = 4,
-      .num_kv_heads = 2,
-      .q_len = 45,
-      .kv_len = 131,
-      .head_dim = 12,
-      .v_head_dim = 7,
-      .mask = mask,
-      .dropout = seed % 2 == 0 ? 0.3 : 0.0,
-      .seed = seed};
+  AttentionCase made{2, 4, 2, 45, 131, 12, 7, mask};
+  made.dropout = seed % 2 == 0 ? 0.3 : 0, made.seed = seed;
+  return made;
 }
 
 /// The entries [B, results, Tq, Tk] of a relevance map, from those of every head.

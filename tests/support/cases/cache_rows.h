@@ -37,9 +37,9 @@ inline Rows random_rows(Index batch, Index n, Random& random) {
   return rows;
 }
 
-/// What the cache holds of a sequence from token `begin` on.
-inline std::vector<Row> held(const KVCache& cache, Index sequence, Index begin = 0) {
-  const Index n = cache.length(sequence) - begin;
+/// What the cache holds of tokens [begin, end) of a sequence; -1: to its end.
+inline std::vector<Row> held(const KVCache& cache, Index sequence, Index begin = 0, Index end = -1) {
+  const Index n = (end < 0 ? cache.length(sequence) : end) - begin;
   Rows rows(1, n);
   if (n > 0) {
     cache.read(sequence, begin, View<float, 3>(rows.k.data(), {kHeads, n, kWidth}),

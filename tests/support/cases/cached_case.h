@@ -16,14 +16,7 @@ inline constexpr std::array kLayouts = {
 
 inline AttentionCase cached_case(
     Index group, Index q_len, Index kv_len, Index head_dim, Index v_head_dim, MaskKind mask = MaskKind::kNone) {
-  AttentionCase made;
-  made.num_heads = 2 * group;
-  made.num_kv_heads = 2;
-  made.q_len = q_len;
-  made.kv_len = kv_len;
-  made.head_dim = head_dim;
-  made.v_head_dim = v_head_dim;
-  made.mask = mask;
+  AttentionCase made{1, 2 * group, 2, q_len, kv_len, head_dim, v_head_dim, mask};
   made.seed = static_cast<std::uint64_t>(group + 10 * q_len + 100 * kv_len);
   return made;
 }

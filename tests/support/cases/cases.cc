@@ -82,11 +82,8 @@ std::vector<AttentionCase> pairwise_cases(double max_work) {
 std::vector<AttentionCase> edge_cases() {
   std::vector<AttentionCase> cases;
   const auto add = [&](Index b, Index h, Index kv, Index tq, Index tk, Index d, Index dv) -> AttentionCase& {
-    AttentionCase made;
-    made.batch = b, made.num_heads = h, made.num_kv_heads = kv, made.q_len = tq, made.kv_len = tk, made.head_dim = d;
-    made.v_head_dim = dv;
-    made.seed = cases.size() + 1;
-    cases.push_back(made);
+    cases.push_back({b, h, kv, tq, tk, d, dv});
+    cases.back().seed = cases.size();
     return cases.back();
   };
   add(0, 2, 1, 5, 7, 8, 8);
@@ -130,66 +127,15 @@ std::vector<AttentionCase> edge_cases() {
 }
 
 std::vector<AttentionCase> long_cases() {
-  return {{.num_heads = 2,
-              .num_kv_heads = 1,
-              .q_len = 150,
-              .kv_len = 520,
-              .head_dim = 20,
-              .v_head_dim = 20,
-              .mask = MaskKind::kCausalBottomRight,
-              .bias = BiasKind::kKeys},
-      {.batch = 3,
-          .num_heads = 1,
-          .num_kv_heads = 1,
-          .q_len = 1,
-          .kv_len = 3000,
-          .head_dim = 16,
-          .v_head_dim = 16,
-          .bias = BiasKind::kSquare,
-          .dropout = 0.1},
-      {.batch = 2,
-          .num_heads = 8,
-          .num_kv_heads = 2,
-          .q_len = 2,
-          .kv_len = 900,
-          .head_dim = 24,
-          .v_head_dim = 17,
-          .mask = MaskKind::kCausalBottomRight},
-      {.num_heads = 2,
-          .num_kv_heads = 1,
-          .q_len = 70,
-          .kv_len = 390,
-          .head_dim = 128,
-          .v_head_dim = 16,
-          .mask = MaskKind::kWindow,
-          .dropout = 0.1,
-          .fill = Fill::kHugeLogits},
-      {.batch = 2,
-          .num_heads = 2,
-          .num_kv_heads = 1,
-          .q_len = 390,
-          .kv_len = 700,
-          .head_dim = 20,
-          .v_head_dim = 12,
-          .mask = MaskKind::kKeepDense,
-          .dropout = 0.2,
-          .empty_row = EmptyRow::kMean},
-      {.batch = 2,
-          .num_heads = 2,
-          .num_kv_heads = 1,
-          .q_len = 0,
-          .kv_len = 9,
-          .head_dim = 8,
-          .v_head_dim = 4,
-          .bias = BiasKind::kHeads},
-      {.batch = 2,
-          .num_heads = 2,
-          .num_kv_heads = 1,
-          .q_len = 9,
-          .kv_len = 0,
-          .head_dim = 8,
-          .v_head_dim = 4,
-          .bias = BiasKind::kHeads}};
+  std::vector<AttentionCase> cases = {{1, 2, 1, 150, 520, 20, 20, MaskKind::kCausalBottomRight, BiasKind::kKeys},
+      {3, 1, 1, 1, 3000, 16, 16, MaskKind::kNone, BiasKind::kSquare},
+      {2, 8, 2, 2, 900, 24, 17, MaskKind::kCausalBottomRight}, {1, 2, 1, 70, 390, 128, 16, MaskKind::kWindow},
+      {2, 2, 1, 390, 700, 20, 12, MaskKind::kKeepDense}, {2, 2, 1, 0, 9, 8, 4, MaskKind::kNone, BiasKind::kHeads},
+      {2, 2, 1, 9, 0, 8, 4, MaskKind::kNone, BiasKind::kHeads}};
+  cases[1].dropout = cases[3].dropout = 0.1;
+  cases[3].fill = Fill::kHugeLogits;
+  cases[4].dropout = 0.2, cases[4].empty_row = EmptyRow::kMean;
+  return cases;
 }
 
 }  // namespace qkv::test

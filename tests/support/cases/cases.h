@@ -44,6 +44,7 @@ enum class Fill {
 inline constexpr std::array kFillNames = {"uniform", "huge", "onehot", "v1", "nan"};
 inline constexpr std::array kEmptyRowNames = {"zero", "mean", "nan"};
 
+/// AttentionCase{B, H, Hkv, Tq, Tk, D, Dv, mask, bias}: sizes first; what follows is none or the default.
 struct AttentionCase {
   Index batch = 1, num_heads = 1, num_kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 1, v_head_dim = 1;
   MaskKind mask = MaskKind::kNone;

@@ -6,9 +6,7 @@ namespace {
 
 AttentionCase list_case(Index batch, Index heads, Index kv_heads, Index q_len, Index kv_len, Index head_dim,
     Index v_head_dim, Index lists, Index width) {
-  AttentionCase made;
-  made.batch = batch, made.num_heads = heads, made.num_kv_heads = kv_heads, made.q_len = q_len, made.kv_len = kv_len;
-  made.head_dim = head_dim, made.v_head_dim = v_head_dim;
+  AttentionCase made{batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim};
   made.fill = Fill::kNanBehindMask;
   made.seed = static_cast<std::uint64_t>(kv_len + heads);
   made.lists = lists, made.list_width = width;

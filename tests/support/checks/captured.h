@@ -182,6 +182,7 @@ template <class T> class ExpectedCapture {
 template <class Kept> void expect_largest(
     const CaptureResult& found, const CaptureResult& all, const Capture& what, Index num_heads, const Kept& kept) {
   const std::vector<Index> heads = heads_of(what, num_heads);
+  if (found.top_weights.count() == 0) return;  // no queries: no rows either
   const View<const double, 4> top = found.top_weights, rows = all.rows;
   const View<const Index, 4> keys = found.top_keys;
   for_each_index({top.size(0), top.size(1), top.size(2)}, [&](Index b, Index n, Index i) {

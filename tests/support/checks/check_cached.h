@@ -47,6 +47,7 @@ template <class T> void check_cached(const AttentionCase& each, CacheKind kind, 
   });
 }
 
+/// RingCase{group, window, most, max_append, first, storage, seed}
 struct RingCase {
   Index group = 1, window = 1, most = 100, max_append = 1, first = 0;
   CacheStorage storage = CacheStorage::kF32;

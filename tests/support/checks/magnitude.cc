@@ -40,22 +40,10 @@ template <class C> class MagnitudeMaker {
     double mod_slope = 1;  // |mod'|, and what an error of what it is taken at does to it
   };
 
-  static double absolute_dot(
-      const View<const C, 4>& x, Index b, Index h, Index i, const View<const C, 4>& y, Index g, Index j) {
-    double sum = 0;
-    for (Index n = 0; n < x.size(3); ++n) sum += static_cast<double>(std::abs(x(b, h, i, n) * y(b, g, j, n)));
-    return sum;
-  }
-
   Score score(Index b, Index h, Index i, Index g, Index j) const {
-    const View<const C, 4>& bias = input_.options.bias;
     const double cap = input_.options.softcap, terms = chain_ * std::abs(scale_) * absolute_dot(q_, b, h, i, k_, g, j);
-    double bias_value = 0;
-    if (!bias.is_null()) {
-      bias_value = static_cast<double>(
-          bias(bias.size(0) > 1 ? b : 0, bias.size(1) > 1 ? h : 0, bias.size(2) > 1 ? i : 0, bias.size(3) > 1 ? j : 0));
-    }
-    double added = std::abs(bias_value);
+    const double bias = bias_of(input_.options.bias, b, h, i, j);
+    double added = std::abs(bias);
     double position = 0;
     if (!input_.options.position_table.is_null()) {
       position = input_.options.position_factor(i, j) *
@@ -69,7 +57,7 @@ template <class C> class MagnitudeMaker {
     Score score{slope * terms + std::abs(cap * tanh) + added, 1};
     if (cap != 0) score.slope = 1 + tanh * tanh + std::abs(tanh) * slope * terms / cap;
     if (input_.mod == ModKind::kNone) return score;
-    const double biased = (cap == 0 ? x : cap * tanh) + position + (bias.is_null() ? 0 : bias_value);
+    const double biased = (cap == 0 ? x : cap * tanh) + position + bias;
     const double mod_slope_at = std::abs(mod_slope(input_.mod, biased, h, i, j));
     score.mod_slope = mod_slope_at + mod_curvature(input_.mod, biased) * score.value;
     score.value = mod_slope_at * score.value + std::abs(mod_value(input_.mod, biased, b, h, i, j));

@@ -8,6 +8,8 @@
 // itself (expect.h). A bound by max|expected| would fail correct code: with one live key the exact ds is 0.
 #pragma once
 
+#include <cmath>
+
 #include "reference/attention.h"
 #include "support/problem.h"
 
@@ -18,6 +20,22 @@ struct Magnitude {
   Tensor<double> dq, dk, dv, dbias;  // as the gradients; dbias [B, H, Tq, Tk]
   Tensor<double> dsinks{}, dposition{};
 };
+
+/// sum_n |x[b,h,i,n] y[b,g,j,n]|; 0 where one is null.
+template <class C>
+double absolute_dot(const View<const C, 4>& x, Index b, Index h, Index i, const View<const C, 4>& y, Index g, Index j) {
+  if (x.is_null() || y.is_null()) return 0;
+  double sum = 0;
+  for (Index n = 0; n < x.size(3); ++n) sum += static_cast<double>(std::abs(x(b, h, i, n) * y(b, g, j, n)));
+  return sum;
+}
+
+/// What a bias of broadcast axes adds to a pair; 0 where it is null.
+template <class C> double bias_of(const View<const C, 4>& bias, Index b, Index h, Index i, Index j) {
+  if (bias.is_null()) return 0;
+  return static_cast<double>(
+      bias(bias.size(0) > 1 ? b : 0, bias.size(1) > 1 ? h : 0, bias.size(2) > 1 ? i : 0, bias.size(3) > 1 ? j : 0));
+}
 
 /// Without `gradients` those are 0.
 template <class C>

@@ -45,21 +45,13 @@ template <class C> class SecondMagnitudeMaker {
     double weight = 0, factor = 1, slope = 1, bend = 0, product_rate = 0, rate = 0, push = 0, through_value = 0;
   };
 
-  static double absolute_dot(
-      const View<const C, 4>& x, Index b, Index h, Index i, const View<const C, 4>& y, Index g, Index j) {
-    if (x.is_null() || y.is_null()) return 0;
-    double sum = 0;
-    for (Index n = 0; n < x.size(3); ++n) sum += static_cast<double>(std::abs(x(b, h, i, n) * y(b, g, j, n)));
-    return sum;
-  }
-
   Pair pair(Index b, Index h, Index i, Index g, Index j) const {
     const ReferenceInput<C>& in = input_.first;
     const View<const double, 4> weights = first_.weights;
     Pair p;
     p.weight = weights(b, h, i, j);
     if (p.weight == 0) return p;  // not kept, or so small that nothing of it shows
-    const View<const C, 4> q = in.q, k = in.k, v = in.v, dout = in.dout, bias = tangents_.bias;
+    const View<const C, 4> q = in.q, k = in.k, v = in.v, dout = in.dout;
     const double scale = in.options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))),
                  cap = in.options.softcap;
     p.factor = in.options.factor ? in.options.factor(b, h, i, j) : 1;
@@ -76,10 +68,7 @@ template <class C> class SecondMagnitudeMaker {
     p.product_rate =
         std::abs(scale) * (absolute_dot(tangents_.q, b, h, i, k, g, j) + absolute_dot(q, b, h, i, tangents_.k, g, j));
     p.rate = p.slope * p.product_rate;
-    if (!bias.is_null()) {
-      p.rate += std::abs(static_cast<double>(bias(
-          bias.size(0) > 1 ? b : 0, bias.size(1) > 1 ? h : 0, bias.size(2) > 1 ? i : 0, bias.size(3) > 1 ? j : 0)));
-    }
+    p.rate += std::abs(bias_of(tangents_.bias, b, h, i, j));
     if (!tangents_.position_table.is_null()) {
       const double rate = static_cast<double>(tangents_.position_table(in.options.position_row(i, j), h));
       p.rate += std::abs(in.options.position_factor(i, j) * rate);

@@ -49,13 +49,6 @@ inline std::optional<AttentionCase> any(AttentionCase c) {
   return c;
 }
 
-/// The problem's options with others in place of some.
-template <class Change> AttentionOptions changed(const AttentionOptions& options, const Change& change) {
-  AttentionOptions made = options;
-  change(made);
-  return made;
-}
-
 /// The problem in rows, in heads, and with keys in chunks.
 template <class T> Form<T> in_rows();
 template <class T> Form<T> in_heads();

@@ -23,14 +23,17 @@ template <class T> AttentionPlan dense_plan(const Problem<T>& p, Context& contex
   return attention_plan(p.q(), p.k(), p.v(), p.options, context);
 }
 
+AttentionOptions invariant(AttentionOptions options) {
+  options.bits = Bits::kInvariant;
+  return options;
+}
+
 template <class T> Form<T> invariant() {
   const auto forward = [](const Problem<T>& p, const AttentionOutputs<T>& outputs, Context& context) {
-    const AttentionOptions options = changed(p.options, [](AttentionOptions& o) { o.bits = Bits::kInvariant; });
-    attention_forward(p.q(), p.k(), p.v(), outputs, options, context);
+    attention_forward(p.q(), p.k(), p.v(), outputs, invariant(p.options), context);
   };
   const auto plan = [](const Problem<T>& p, Context& context) {
-    const AttentionOptions options = changed(p.options, [](AttentionOptions& o) { o.bits = Bits::kInvariant; });
-    return attention_plan(p.q(), p.k(), p.v(), options, context);
+    return attention_plan(p.q(), p.k(), p.v(), invariant(p.options), context);
   };
   return {"invariant", kForward | kWeights, 0, any, forward, nullptr, plan};
 }

@@ -13,6 +13,11 @@ const std::vector<const char*> kCaptures = {"rows", "map", "columns", "top weigh
     "dw columns", "dw top weights", "dw top keys", "entropy", "max", "self", "previous", "first", "distance", "max key",
     "sink"};
 
+AttentionOptions capturing(AttentionOptions options, const Capture& what, CaptureResult& result) {
+  options.capture = {what, result};
+  return options;
+}
+
 template <class T> std::vector<Tensor<double>> captures(const Problem<T>& p, unsigned asked, Context& context) {
   const Capture every = capture_of(p.c);
   const auto asks = [&](unsigned first, unsigned count) { return (asked >> first & ((1U << count) - 1)) != 0; };
@@ -31,18 +36,10 @@ template <class T> std::vector<Tensor<double>> captures(const Problem<T>& p, uns
   CaptureResult of_weights, of_gradient;
   Result<T> result(p);
   attention_forward(p.q(), p.k(), p.v(), {.out = result.out.view, .lse = result.lse},
-      changed(p.options,
-          [&](AttentionOptions& o) {
-            o.capture = {weights, of_weights};
-          }),
-      context);
+      capturing(p.options, weights, of_weights), context);
   if (asks(5, 5)) {
     attention_backward(p.q(), p.k(), p.v(), result.out.view, result.lse, p.dout.view, {.dlse = p.dlse},
-        changed(p.options,
-            [&](AttentionOptions& o) {
-              o.capture = {gradient, of_gradient};
-            }),
-        context);
+        capturing(p.options, gradient, of_gradient), context);
   }
   std::vector<Tensor<double>> made;
   for (const CaptureResult* from : {&of_weights, &of_gradient}) {
@@ -78,12 +75,7 @@ template <class T> Form<T> captured() {
   const auto forward = [](const Problem<T>& p, const AttentionOutputs<T>& outputs, Context& context) {
     CaptureResult result;
     const Capture what = capture_of(p.c);
-    attention_forward(p.q(), p.k(), p.v(), outputs,
-        changed(p.options,
-            [&](AttentionOptions& o) {
-              o.capture = {what, result};
-            }),
-        context);
+    attention_forward(p.q(), p.k(), p.v(), outputs, capturing(p.options, what, result), context);
   };
   const auto backward = [](const Problem<T>& p, const Result<T>& r, const AttentionGradients<T>& gradients,
                             Context& context) {
@@ -91,12 +83,8 @@ template <class T> Form<T> captured() {
     Capture what = capture_of(p.c);
     what.statistics = false;
     what.of = CaptureOf::kGradient;
-    attention_backward(p.q(), p.k(), p.v(), r.out.view, r.lse, p.dout.view, gradients,
-        changed(p.options,
-            [&](AttentionOptions& o) {
-              o.capture = {what, result};
-            }),
-        context);
+    attention_backward(
+        p.q(), p.k(), p.v(), r.out.view, r.lse, p.dout.view, gradients, capturing(p.options, what, result), context);
   };
   const auto of = [](AttentionCase c) { return c.q_len == 0 || c.kv_len == 0 ? std::nullopt : any(c); };
   Form<T> form{

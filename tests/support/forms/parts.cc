@@ -51,7 +51,9 @@ std::vector<Part> head_parts(const AttentionCase& c) {
 }
 
 template <class T> AttentionOptions placed(const Problem<T>& p, const Part& part) {
-  return changed(p.options, [&](AttentionOptions& o) { o.place = {part.begin, p.c.q_len, part.head, p.c.num_heads}; });
+  AttentionOptions options = p.options;
+  options.place = {part.begin, p.c.q_len, part.head, p.c.num_heads};
+  return options;
 }
 
 /// The problem in parts, one after the other; shares of gradients are summed.
