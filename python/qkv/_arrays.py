@@ -145,9 +145,6 @@ def require_float(x: Any, name: str, function: str) -> None:
         raise TypeError(f"[{function}] {name} must be float32, float64, bfloat16 or float16: got {got}")
 
 
-_axes = functools.cache(str.split)
-
-
 def require_shapes(
     error: type[Exception], function: str, shapes: dict[str, tuple[Any, str]], **known: int
 ) -> dict[str, int]:  # fmt: skip
@@ -156,7 +153,7 @@ def require_shapes(
     for name, (x, letters) in shapes.items():
         if x is None:
             continue
-        axes, shape = _axes(letters), x.shape
+        axes, shape = letters.split(), x.shape
         if len(axes) == len(shape):
             for axis, n in zip(axes, shape):
                 if known.setdefault(axis, n) != n:

@@ -91,11 +91,6 @@ def _arguments(
     scale: float | None, window_size: tuple[int, int], enable_gqa: bool, seqused_k: Tensor | None, block_table: Tensor | None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """What the operators take, checked as far as shapes and types go."""
-
-    def fail(text: str) -> ArgumentError:
-        shapes = f"query {list(q.shape)}, key {list(k.shape)}, value {list(v.shape)}"
-        return ArgumentError(f"[varlen_attn] {text}: got {shapes}")
-
     require_numbers("varlen_attn", scale=scale)
     q, k, v = autocast_where_mixed(q, k, v)
     others = {"cu_seq_q": cu_q, "cu_seq_k": cu_k, "seqused_k": seqused_k, "block_table": block_table}
@@ -105,29 +100,25 @@ def _arguments(
     sizes = require_shapes("varlen_attn", shapes)
     heads, kv_heads = sizes["heads"], sizes["kv_heads"]
     if not enable_gqa and heads != kv_heads:
-        raise fail("query and key must have the same number of heads (grouped heads: enable_gqa=True)")
+        raise ArgumentError(
+            f"[varlen_attn] query and key must have the same number of heads (grouped heads: enable_gqa=True): got {heads}, {kv_heads}"
+        )
     if kv_heads == 0 or heads % kv_heads:
-        raise fail("the heads of key must divide those of query")
+        raise ArgumentError(f"[varlen_attn] the heads of key must divide those of query: got {kv_heads} for {heads}")
     if len(window_size) != 2 or any(not isinstance(n, int) or n < -1 for n in window_size):
         raise ArgumentError(f"[varlen_attn] window_size must be two counts of tokens, -1 = unbounded: got {window_size}")
     if block_table is not None and seqused_k is None:
-        raise ArgumentError(f"[varlen_attn] block_table needs seqused_k: it does not say how many keys a sequence has")
+        raise ArgumentError("[varlen_attn] block_table needs seqused_k: it does not say how many keys a sequence has")
     if block_table is None and cu_k is None:
-        raise ArgumentError(
-            f"[varlen_attn] cu_seq_k must be given unless there is a block_table; for self-attention it is cu_seq_q"
-        )
-    count = cu_q.shape[0] if cu_q.dim() == 1 else None
-    given = {
-        "cu_seq_q": (cu_q, (count,)), "cu_seq_k": (None if block_table is not None else cu_k, (count,)),
-        "seqused_k": (seqused_k, None if count is None else (count - 1,)),
-        "block_table": (block_table, None if block_table is None or count is None else (count - 1, block_table.shape[-1])),
+        raise ArgumentError("[varlen_attn] cu_seq_k must be given unless there is a block_table; for self-attention it is cu_seq_q")
+    numbers = {
+        "cu_seq_q": (cu_q, "N+1"), "cu_seq_k": (None if block_table is not None else cu_k, "N+1"), "seqused_k": (seqused_k, "N"),
+        "block_table": (block_table, "N pages_each"),
     }  # fmt: skip
-    for name, (x, shape) in given.items():
-        if x is not None and (x.dtype not in (torch.int32, torch.int64) or tuple(x.shape) != shape):
-            raise ArgumentError(
-                f"[varlen_attn] {name} must be int32 or int64, one number for each sequence and cu_seq one more ([N + 1]): got "
-                f"{list(x.shape)} of {x.dtype}, with cu_seq_q {list(cu_q.shape)}"
-            )
+    require_shapes("varlen_attn", numbers, **({"N": cu_q.shape[0] - 1} if cu_q.dim() == 1 else {}))
+    for name, (x, _) in numbers.items():
+        if x is not None and x.dtype not in (torch.int32, torch.int64):
+            raise ArgumentError(f"[varlen_attn] {name} must be int32 or int64: got {x.dtype}")
     inner = inner_contiguous
     rules = Rules(max_q, max_k, *window_size, scale=scale)
     return (inner(q), inner(k), inner(v), cu_q, cu_k, seqused_k, block_table, *rules)

@@ -74,7 +74,7 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
 def test_a_hundred_losses_are_pytorchs(tmp_path: Path) -> None:
     model = qkv.AttentionLM(seed=5)
     model.save(tmp_path / "init.safetensors")
-    leaves = {name: torch.tensor(x).requires_grad_() for name, x in model.parameters().items()}
+    leaves = {name: torch.tensor(x).requires_grad_() for name, x in model.state_dict().items()}
     ids = torch.tensor([model.vocabulary.index(letter) for letter in qkv.lm.default_text()])
     starts = torch.randint(len(ids) - 17, (100, 32), generator=torch.Generator().manual_seed(1))
     batches = ids[starts[..., None] + torch.arange(17)]
@@ -97,7 +97,7 @@ def test_blocks(rotary: bool, heads: int, kv_heads: int, tied: bool) -> None:
     text, options = "abcadbefgc", {"positions": "rotary" if rotary else "learned", "heads": heads, "kv_heads": kv_heads}
     model = qkv.AttentionLM(text, context=8, width=16, layers=2, blocks=True, **options)
     state = {name: numbers(40 + n, *x.shape) / 2 + name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight"))
-             for n, (name, x) in enumerate(model.parameters().items())}  # fmt: skip
+             for n, (name, x) in enumerate(model.state_dict().items())}  # fmt: skip
     if tied:
         del state["lm_head.weight"]
     model.load_state_dict({name: x.float() for name, x in state.items()})

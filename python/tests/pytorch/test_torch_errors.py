@@ -83,7 +83,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "must start with 0": packed(cu_q=CU + 1),
     "end at no more than 9 tokens": packed(cu_k=CU * 2),
     "max_q must be the longest": packed(most=4),
-    "cu_seq_k must be int32": packed(cu_k=CU[:2]),
+    r"cu_seq_k must be \[N\+1\] = \[3\]": packed(cu_k=CU[:2]),
     "cu_seq_q must be int32": packed(cu_q=CU.float()),
     "cu_seq_k must be given": packed(cu_k=None),
     "seqused_k must be from 0": packed(seqused_k=USED + 1),
