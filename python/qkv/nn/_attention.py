@@ -116,8 +116,8 @@ class Layer(Module):
         Args:
             mask: a :class:`qkv.Mask`. A key is attended only where every mask that is given, and the causal one, allows it.
             keep, drop: arrays, non-zero = may attend (keep) or may not (drop): [B, T] (keys), or four axes
-                [B|1, H|1, T|1, T|1]; layers without heads also take [B, T, T], and H = 1. Other shapes, and [T, T] where B = T,
-                need ``mask_axes``.
+                [B|1, H|1, T|1, T|1]; layers without heads also take [B, T, T], and H = 1. Other shapes, and squares [T, T], need
+                ``mask_axes``.
             mask_axes: the axes of keep or drop: "bk", "qk", "bqk" or "hqk".
             key_lengths: [B], the keys of sequence b from key_lengths[b] on are padding.  window: (left, right), how many other
                 tokens on each side may be attended; -1 = unbounded.

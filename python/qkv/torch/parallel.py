@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 __all__ = ["context_parallel", "parallel_attention", "sequence_positions"]
 
-#: Rows are dealt to ranks in blocks of this many (qkv/dist/context_parallel.h).
+#: Rows are assigned to ranks in blocks of this many (qkv/dist/context_parallel.h).
 BLOCK = 32
 
 
 def sequence_positions(
-    length: int, group: ProcessGroup | None = None, *, layout: str = "contiguous", block: int = BLOCK, turns: int = 1
+    length: int, group: ProcessGroup | None = None, *, layout: str = "contiguous", turns: int = 1
 ) -> Tensor:
     """The positions of a sequence of `length` that this rank holds, in the order in which its tensors hold them: int64 [T_local].
 
@@ -46,14 +46,14 @@ def sequence_positions(
 
     Args:
         layout: "contiguous" (rank r holds the r-th piece), "zig-zag" (pieces r and 2P - 1 - r of 2P: the same work for every rank
-            under a causal mask); parallel_attention and context_parallel must get the same. block: rows go to ranks in blocks of
-            this many; there may be ranks without rows. turns: how often "zig-zag" goes there and back.
+            under a causal mask); parallel_attention and context_parallel must get the same. Rows go to ranks in blocks of 32: there may
+            be ranks without rows. turns: how often "zig-zag" goes there and back.
 
     Raises:
-        RuntimeError: without torch.distributed. OptionError: for another layout, a negative length, a block or turns below 1.
+        RuntimeError: without torch.distributed. OptionError: for another layout, a negative length, turns below 1.
     """
     ranks = ranks_of("sequence_positions", group)
-    pieces = _dist.rows_of_rank(layout, length, block, turns, ranks.rank, ranks.size)
+    pieces = _dist.rows_of_rank(layout, length, BLOCK, turns, ranks.rank, ranks.size)
     return torch.cat([torch.arange(begin, end) for begin, end in pieces] or [torch.arange(0)])
 
 
@@ -92,7 +92,6 @@ def parallel_attention(
     *,
     method: str = "all-gather",
     layout: str = "contiguous",
-    block: int = BLOCK,
     turns: int = 1,
     chunk: int = 0,
     causal: bool | str = False,
@@ -115,7 +114,7 @@ def parallel_attention(
             "ring": the same bits; keys visit the ranks a chunk at a time, so that no rank holds all of them (arXiv:2310.01889).
             "ulysses": rows are exchanged for heads, all five have one machine's bits; the number of ranks must divide Hkv
             (arXiv:2309.14509).
-        layout, block, turns: as sequence_positions.
+        layout, turns: as sequence_positions.
         chunk: keys that travel at once; a rank holds two such chunks of a key/value head, in backward by all-gather also
             what the other ranks give for dk and dv of a chunk of its own. 0: 4096 for "ring", all of a head for
             "all-gather"; "ulysses" computes whole heads: 0.
@@ -143,7 +142,7 @@ def parallel_attention(
     if dropout > 0 and seed is None:
         seed = shared_seed(ranks)
     rules = Rules(causal, scale, float(dropout), seed or 0, empty_row, float(softcap), mask)
-    cut = _dist.ContextParallel(ranks, layout, method, block, turns, chunk)
+    cut = _dist.ContextParallel(ranks, layout, method, BLOCK, turns, chunk)
     out, lse = _attend.apply(*(_calls.inner_contiguous(x) for x in _calls.resolved(q, k, v)), *_calls.resolved(bias), rules, cut)
     return (out, lse) if return_lse else out
 
@@ -153,7 +152,6 @@ def context_parallel(
     group: ProcessGroup | None = None,
     method: str = "all-gather",
     layout: str = "contiguous",
-    block: int = BLOCK,
     turns: int = 1,
     chunk: int = 0,
 ) -> Iterator[None]:
@@ -165,7 +163,7 @@ def context_parallel(
             parallel_attention(mask=...) there.
     """
     ranks_of("context_parallel", group)
-    cut: dict[str, Any] = {"method": method, "layout": layout, "block": block, "turns": turns, "chunk": chunk}
+    cut: dict[str, Any] = {"method": method, "layout": layout, "turns": turns, "chunk": chunk}
 
     def attend(
         _function: Any, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
