@@ -6,11 +6,11 @@
 #include <memory>
 
 #include "core/escape.h"
-#include "judge/print.h"
 #include "judge/python.h"
 #include "judge/run.h"
 #include "qkv/io/safetensors.h"
 #include "support/command.h"
+#include "support/json.h"
 #include "support/files.h"
 #include "support/options.h"
 
@@ -193,9 +193,10 @@ int run_judge(JudgeOptions options) {
     finding = options.run.empty() ? judge_answers(options) : judge_program(options);
   }
   if (options.json) {
-    print_json(cli::to_json(finding));
+    print_line(judge::to_json(finding));
   } else {
-    print_finding(finding, options.hint);
+    const auto columns = static_cast<std::size_t>(std::clamp(terminal().columns, 40, 80));
+    print(report(finding, options.hint, {bold, faint, columns}));
   }
   return exit_code(finding);
 }
@@ -246,11 +247,7 @@ const bool judge_added = add_command({"judge", "Check attention that you wrote; 
 
 judge::Sizes sizes_of(const JudgeOptions& options) {
   judge::Sizes sizes = judge::default_sizes(options.task);
-  if (options.sizes.empty()) return sizes;
-  const Json given = Json::parse(options.sizes, nullptr, false);
-  if (given.is_discarded())
-    throw UsageError("--sizes must be JSON like {\"embed\": 48, \"heads\": 4}: got " + escaped(options.sizes));
-  take_sizes(given, sizes);
+  if (!options.sizes.empty()) judge::set_sizes(sizes, options.sizes);
   return sizes;
 }
 

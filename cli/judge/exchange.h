@@ -7,17 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "judge/report.h"
-#include "support/json.h"
+#include "judge/json.h"
 
 namespace qkv::cli {
 
 using judge::not_judged;
 using judge::Subject;
-
-/// {"embed": 48, "heads": 4} onto `sizes`; null and other keys are left out, kv_heads and head_dim follow where they
-/// are not said. UsageError with the key for a size that cannot be.
-void take_sizes(const Json& given, judge::Sizes& sizes);
 
 /// A look.json that cannot be understood is a verdict "failed".
 Subject read_subject(const std::filesystem::path& folder);

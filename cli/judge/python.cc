@@ -13,6 +13,7 @@
 #include "qkv/io/file.h"
 #include "qkv/io/safetensors.h"
 #include "support/command.h"
+#include "support/json.h"
 
 namespace qkv::inline v0 {
 std::span<const EmbeddedFile> embedded_runner();

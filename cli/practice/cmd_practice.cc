@@ -2,11 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
+#include <utility>
 
 #include "core/escape.h"
 #include "judge/task.h"
-#include "practice/ladder.h"
+#include "practice/exercises.h"
 #include "support/claim.h"
 #include "support/command.h"
 #include "support/json.h"
@@ -21,41 +21,32 @@ struct PracticeCommandOptions {
   std::string name;
   bool numpy = false, torch = false, cpp = false, solution = false, json = false;
 
-  std::vector<Language> asked() const {
-    std::vector<Language> languages;
-    if (numpy) languages.push_back(Language::kNumpy);
-    if (torch) languages.push_back(Language::kTorch);
-    if (cpp) languages.push_back(Language::kCpp);
+  std::vector<std::string> asked() const {
+    std::vector<std::string> languages;
+    for (const auto& [given, name] : {std::pair(numpy, "numpy"), {torch, "torch"}, {cpp, "cpp"}}) {
+      if (given) languages.emplace_back(name);
+    }
     return languages;
   }
 };
-
-std::string joined(const std::vector<Language>& languages) {
-  std::string text;
-  for (const Language language : languages) text += (text.empty() ? "" : ", ") + std::string(language_name(language));
-  return text;
-}
 
 const Task& task_called(const std::string& name) {
   if (const Task* task = judge::find_task(name)) return *task;
   throw UsageError("no exercise is called " + escaped(name) + ": there are " + judge::task_names());
 }
 
-Language chosen(const Task& task, const PracticeCommandOptions& options) {
-  const std::vector<Language> asked = options.asked(), there = languages_of(task.name);
+std::string chosen(const Task& task, const PracticeCommandOptions& options) {
+  const std::vector<std::string> asked = options.asked(), there = languages_of(task.name);
   if (asked.size() > 1) throw UsageError("--numpy, --torch and --cpp: give one of them");
   if (there.empty()) throw UsageError("the exercise " + options.name + " has no file to fill in");
   if (asked.empty()) return there.front();
-  if (std::ranges::find(there, asked.front()) == there.end()) {
-    throw UsageError("the exercise " + options.name + " has no file for --" +
-                     std::string(language_name(asked.front())) + ": it has " + joined(there));
-  }
+  if (std::ranges::find(there, asked.front()) == there.end())
+    throw UsageError(fmt::format(
+        "the exercise {} has no file for --{}: it has {}", options.name, asked.front(), fmt::join(there, ", ")));
   return asked.front();
 }
 
 Json to_json(const Task& task) {
-  Json languages = Json::array();
-  for (const Language language : languages_of(task.name)) languages.push_back(language_name(language));
   const auto signatures = [&](const std::vector<std::string_view>& names) {
     Json all = Json::array();
     for (const std::string_view name : names) {
@@ -64,7 +55,8 @@ Json to_json(const Task& task) {
     return all;
   };
   return {{"name", task.name}, {"title", task.title}, {"teaches", task.teaches}, {"article", task.article},
-      {"functions", signatures(task.functions)}, {"classes", signatures(task.classes)}, {"languages", languages}};
+      {"functions", signatures(task.functions)}, {"classes", signatures(task.classes)},
+      {"languages", languages_of(task.name)}};
 }
 
 void print_ladder() {
@@ -104,8 +96,7 @@ int run_practice(const PracticeCommandOptions& options) {
     print_json(to_json(task));
     return 0;
   }
-  const Language language = chosen(task, options);
-  print(printed_exercise(task.name, language, options.solution));
+  print(printed_exercise(task.name, chosen(task, options), options.solution));
   return 0;
 }
 

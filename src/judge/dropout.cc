@@ -1,5 +1,6 @@
 #include "judge/dropout.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -13,33 +14,31 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kFalseAlarms = 1e-9;
 
-/// What the calls gave, as [R, B, H, Tq, n], and of which key each column is the weight.
+/// A number that the calls gave: a weight, or what dropout made of it.
+struct Element {
+  Number weight, score;
+  double got = 0;
+  std::ptrdiff_t twin = -1;  ///< an element before this one that shows the same weight
+  bool tells = false;        ///< weights so small that rounding hides a factor are not compared
+};
+
+/// What the calls gave, as [R, B, H, Tq, n].
 struct Shown {
-  const Array &weights, &scores;  // [B, H, Tq, Tk]
-  Array out;
-  Index repeats = 0, batch, heads, queries, keys, columns = 0;
-  std::vector<Index> key_of;  // [B, H, n]
+  Index repeats = 0, batch, heads, queries, columns;
   double p, unit;
+  std::vector<Element> all;
   bool valid = true;
 
-  Shown(const Work& work, const Array& given, double rounding)
-      : weights(work.at("weights")),
-        scores(work.at("scores")),
-        batch(weights.size(0)),
-        heads(weights.size(1)),
-        queries(weights.size(2)),
-        keys(weights.size(3)),
-        p(work.probe.number("dropout")),
-        unit(rounding) {
-    const Array& v = work.at("v");
-    columns = v.size(3);
-    if (given.rank() < 1 || given.size(0) < 1 || given.count() != given.size(0) * batch * heads * queries * columns) {
-      valid = false;
-      return;
-    }
+  Shown(const Work& work, const Array& given, double rounding) : p(work.probe.number("dropout")), unit(rounding) {
+    const Array &weights = work.at("weights"), &scores = work.at("scores"), &v = work.at("v");
+    batch = weights.size(0), heads = weights.size(1), queries = weights.size(2), columns = v.size(3);
+    const Index keys = weights.size(3), rows = batch * heads * queries;
+    valid = given.rank() > 0 && given.size(0) > 0 && given.count() == given.size(0) * rows * columns;
+    if (!valid) return;
     repeats = given.size(0);
-    const bool split = given.rank() == 5;
-    out = split ? given : permute(reshape(given, {repeats, batch, queries, heads, columns}), {0, 1, 3, 2, 4});
+    const Array out =
+        given.rank() == 5 ? given : permute(reshape(given, {repeats, batch, queries, heads, columns}), {0, 1, 3, 2, 4});
+    std::vector<Index> key_of;  // [B, H, n]
     for (Index head = 0; head < batch * heads; ++head) {
       for (Index c = 0; c < columns; ++c) {
         Index key = -1, ones = 0;
@@ -51,151 +50,107 @@ struct Shown {
         key_of.push_back(key);
       }
     }
-  }
-
-  Index rows() const { return repeats * batch * heads * queries; }
-  Index head_of(Index row) const { return row / queries % (batch * heads); }
-  Index key(Index row, Index column) const { return key_of[static_cast<std::size_t>(head_of(row) * columns + column)]; }
-  Index weight_index(Index row, Index column) const {
-    return row % (batch * heads * queries) * keys + key(row, column);
-  }
-  Number weight(Index row, Index column) const { return weights[weight_index(row, column)]; }
-  Number score(Index row, Index column) const { return scores[weight_index(row, column)]; }
-  double got(Index row, Index column) const { return out[row * columns + column].value; }
-  /// Weights so small that rounding hides a factor are not compared.
-  bool tells(Index row, Index column) const {
-    const Number w = weight(row, column);
-    return w.value > 0 && bound_of(w, unit) < 0.01 * w.value;
-  }
-};
-
-template <class F> bool all_elements(const Shown& s, F&& holds) {
-  for (Index row = 0; row < s.rows(); ++row) {
-    for (Index c = 0; c < s.columns; ++c) {
-      if (s.tells(row, c) && !holds(row, c)) return false;
+    if (!valid) return;
+    for (Index n = 0; n < out.count(); ++n) {
+      const Index row = n / columns, c = n % columns;
+      const auto own = key_of.begin() + row / queries % (batch * heads) * columns,
+                 before = std::find(own, own + c, own[c]);
+      const Index index = row % rows * keys + own[c];
+      Element& one = all.emplace_back(Element{weights[index], scores[index], out[n].value});
+      one.tells = one.weight.value > 0 && bound_of(one.weight, unit) < 0.01 * one.weight.value;
+      if (before != own + c) one.twin = n - c + (before - own);
     }
   }
-  return true;
-}
+
+  template <class F> bool every(F&& holds) const {
+    return std::ranges::all_of(all, [&](const Element& one) { return !one.tells || holds(one); });
+  }
+  const Element& at(Index n) const { return all[static_cast<std::size_t>(n)]; }
+};
 
 /// Every number is 0 or the weight times `factor`.
 bool zero_or(const Shown& s, Number factor) {
-  return all_elements(s, [&](Index row, Index c) {
-    const double got = s.got(row, c);
-    return got == 0 || agrees(s.weight(row, c) * factor, got, s.unit);
-  });
+  return s.every([&](const Element& one) { return one.got == 0 || agrees(one.weight * factor, one.got, s.unit); });
 }
 bool zero_or(const Shown& s, double factor) { return zero_or(s, Number(factor, 2 * factor)); }
 
 /// By what the largest number that was kept is multiplied.
 Number shown_factor(const Shown& s) {
-  Number found;
-  double largest = 0;
-  for (Index row = 0; row < s.rows(); ++row) {
-    for (Index c = 0; c < s.columns; ++c) {
-      const Number weight = s.weight(row, c);
-      if (!s.tells(row, c) || !(s.got(row, c) > 0) || weight.value <= largest) continue;
-      largest = weight.value;
-      found = Number(s.got(row, c), s.got(row, c)) / weight;
-    }
+  const Element* largest = nullptr;
+  for (const Element& one : s.all) {
+    if (one.tells && one.got > 0 && (largest == nullptr || one.weight.value > largest->weight.value)) largest = &one;
   }
-  return found;
+  return largest == nullptr ? Number() : Number(largest->got, largest->got) / largest->weight;
 }
 
-/// Whether an element is zero wherever the one `apart` rows further is: the same draw in both. `wraps`: how many rows
-/// belong together.
+/// Whether an element is zero wherever the one `apart` rows before is: the same draw in both. `together`: how many rows
+/// of this kind belong together.
 bool same_zeros(const Shown& s, Index apart, Index together) {
   bool compared = false;
-  for (Index row = 0; row < s.rows(); ++row) {
-    if (row / apart % together == 0) continue;
-    for (Index c = 0; c < s.columns; ++c) {
-      if (!s.tells(row, c) || !s.tells(row - apart, c)) continue;
-      compared = true;
-      if ((s.got(row, c) == 0) != (s.got(row - apart, c) == 0)) return false;
-    }
+  for (Index n = apart * s.columns; n < std::ssize(s.all); ++n) {
+    const Element &one = s.at(n), &other = s.at(n - apart * s.columns);
+    if (n / s.columns / apart % together == 0 || !one.tells || !other.tells) continue;
+    compared = true;
+    if ((one.got == 0) != (other.got == 0)) return false;
   }
   return compared;
 }
 
-/// Whether columns that show the same weight are zero together.
-bool copies_agree(const Shown& s) {
-  for (Index row = 0; row < s.rows(); ++row) {
-    for (Index c = 0; c < s.columns; ++c) {
-      for (Index d = 0; d < c; ++d) {
-        if (s.key(row, c) == s.key(row, d) && s.tells(row, c) && (s.got(row, c) == 0) != (s.got(row, d) == 0))
-          return false;
-      }
-    }
-  }
-  return true;
-}
-
+/// Weights that are zero; each counts once, however many columns show it.
 struct Zeros {
   Index count = 0, of = 0;
-  double share() const { return of > 0 ? static_cast<double>(count) / static_cast<double>(of) : 0; }
-  double bound() const { return std::sqrt(std::log(2 / kFalseAlarms) / (2 * static_cast<double>(of))); }
-};
+  Index both = 0, pairs = 0;  ///< shown twice: zero in both columns
+  bool copies_agree = true;
 
-/// Each weight counts once, however many columns show it.
-Zeros zeros_of(const Shown& s) {
-  Zeros zeros;
-  for (Index row = 0; row < s.rows(); ++row) {
-    std::vector<bool> done(static_cast<std::size_t>(s.keys), false);
-    for (Index c = 0; c < s.columns; ++c) {
-      const auto key = static_cast<std::size_t>(s.key(row, c));
-      if (done[key] || !s.tells(row, c)) continue;
-      done[key] = true;
-      ++zeros.of;
-      if (s.got(row, c) == 0) ++zeros.count;
-    }
-  }
-  return zeros;
-}
-
-/// The share of weights of which both columns are zero.
-double share_of_both(const Shown& s) {
-  Index both = 0, of = 0;
-  for (Index row = 0; row < s.rows(); ++row) {
-    for (Index c = 0; c < s.columns; ++c) {
-      for (Index d = 0; d < c; ++d) {
-        if (s.key(row, c) != s.key(row, d) || !s.tells(row, c)) continue;
-        ++of;
-        if (s.got(row, c) == 0 && s.got(row, d) == 0) ++both;
+  explicit Zeros(const Shown& s) {
+    for (const Element& one : s.all) {
+      if (!one.tells) continue;
+      const bool zero = one.got == 0;
+      if (one.twin < 0) {
+        ++of, count += zero;
+      } else {
+        const bool other = s.at(one.twin).got == 0;
+        ++pairs, both += zero && other;
+        copies_agree &= zero == other;
       }
     }
   }
-  return of > 0 ? static_cast<double>(both) / static_cast<double>(of) : 0;
-}
+  static double share(Index some, Index all) {
+    return all > 0 ? static_cast<double>(some) / static_cast<double>(all) : 0;
+  }
+  double share() const { return share(count, of); }
+  double bound() const { return std::sqrt(std::log(2 / kFalseAlarms) / (2 * static_cast<double>(of))); }
+};
 
 /// Scores dropped before the softmax: they became `fill`, the others were multiplied by `factor`. Within a row, numbers
 /// are then e^score up to the row's sum, which is not known: it is taken from the first number, as dropped or as kept.
 bool dropped_scores(const Shown& s, double fill, double factor) {
-  for (Index row = 0; row < s.rows(); ++row) {
+  for (Index begin = 0; begin < std::ssize(s.all); begin += s.columns) {
     bool explained = false;
     for (const bool first_dropped : {false, true}) {
       double first = -kInfinity, first_got = 0, error = 0;
       bool holds = true;
-      for (Index c = 0; c < s.columns && holds; ++c) {
-        if (!s.tells(row, c)) continue;
-        const double got = s.got(row, c), score = factor * s.score(row, c).value;
+      for (Index n = begin; n < begin + s.columns && holds; ++n) {
+        const auto& [w, scaled, got, twin, tells] = s.at(n);
+        if (!tells) continue;
+        const double score = factor * scaled.value;
         if (std::isnan(got)) {  // a row of which everything was dropped
           holds = fill == -kInfinity;
+        } else if (fill == -kInfinity && got == 0) {
           continue;
-        }
-        const Number w = s.weight(row, c);
-        if (fill == -kInfinity && got == 0) continue;
-        if (first == -kInfinity) {
+        } else if (first == -kInfinity) {
           first = first_dropped ? fill : score;
           first_got = got;
           error = w.error / w.value;
           holds = first > -kInfinity;
-          continue;
+        } else {
+          const double apart = factor * 2 * (w.error / w.value + error + 8);
+          const auto fits = [&, number = got](double option) {
+            const double expected = first_got * std::exp(option - first);
+            return agrees(Number(expected, expected * apart), number, s.unit);
+          };
+          holds = fits(score) || (fill > -kInfinity && fits(fill));
         }
-        const auto fits = [&](double option) {
-          const double expected = first_got * std::exp(option - first);
-          return agrees(Number(expected, expected * factor * 2 * (w.error / w.value + error + 8)), got, s.unit);
-        };
-        holds = fits(score) || (fill > -kInfinity && fits(fill));
       }
       explained = explained || holds;
     }
@@ -212,22 +167,22 @@ std::string text(const char* format, double a, double b = 0, double c = 0, doubl
 
 /// Zeros and weights times `factor`: which of both is wrong, if any.
 DropoutFinding by_zeros(const Shown& s, double factor) {
-  const Zeros zeros = zeros_of(s);
+  const Zeros zeros(s);
   const std::string measured = text("%.1f %% of %.0f weights are 0 (p = %g), the others are multiplied by %.4g",
       100 * zeros.share(), static_cast<double>(zeros.of), s.p, factor);
   const auto wrong = [&](const char* id) { return DropoutFinding{false, id, measured}; };
   const Index one_call = s.batch * s.heads * s.queries;
   if (zeros.count == 0) return {false, factor == 1 ? "dropout-never" : "", measured};
-  if (!copies_agree(s)) {
+  if (!zeros.copies_agree) {
     // Two draws: of weights with p, of outputs with the rate that the rest of the factor says.
     const double keep = 1 - s.p, kept = 1 / (factor * keep);
-    const bool both = kept < 1 && std::fabs(zeros.share() - (1 - keep * kept)) <= zeros.bound() &&
-                      std::fabs(share_of_both(s) - (s.p + keep * (1 - kept) * (1 - kept))) <= zeros.bound();
+    const bool both =
+        kept < 1 && std::fabs(zeros.share() - (1 - keep * kept)) <= zeros.bound() &&
+        std::fabs(Zeros::share(zeros.both, zeros.pairs) - (s.p + keep * (1 - kept) * (1 - kept))) <= zeros.bound();
     if (both) return {true, "dropout-on-output-too", measured};
   }
-  if (!copies_agree(s))
-    return wrong(s.queries > 1 && same_zeros(s, 1, s.queries) ? "dropout-on-values" : "dropout-on-output");
   if (s.queries > 1 && same_zeros(s, 1, s.queries)) return wrong("dropout-on-values");
+  if (!zeros.copies_agree) return wrong("dropout-on-output");
   if (s.repeats > 1 && same_zeros(s, one_call, s.repeats)) return wrong("dropout-same-every-call");
   if (s.heads > 1 && same_zeros(s, s.queries, s.heads)) return wrong("dropout-one-mask");
   if (s.batch > 1 && same_zeros(s, s.heads * s.queries, s.batch)) return wrong("dropout-one-mask");
@@ -241,8 +196,7 @@ DropoutFinding by_zeros(const Shown& s, double factor) {
 DropoutFinding trained(const Shown& s) {
   const double keep = 1 - s.p;
   if (s.p <= 0) {
-    const bool same =
-        all_elements(s, [&](Index row, Index c) { return agrees(s.weight(row, c), s.got(row, c), s.unit); });
+    const bool same = s.every([&](const Element& one) { return agrees(one.weight, one.got, s.unit); });
     return {same, same ? "" : "dropout-other-rate", same ? "p = 0: nothing is dropped" : "p = 0, and weights change"};
   }
   for (const double factor : {1 / keep, 1.0, 1 / s.p, keep, s.p, 1 / (keep * keep)}) {
@@ -264,8 +218,8 @@ DropoutFinding trained(const Shown& s) {
 /// Whether two calls gave other numbers.
 bool changes(const Shown& s) {
   const Index one_call = s.batch * s.heads * s.queries * s.columns;
-  for (Index n = one_call; n < s.out.count(); ++n) {
-    const double now = s.out[n].value, before = s.out[n - one_call].value;
+  for (Index n = one_call; n < std::ssize(s.all); ++n) {
+    const double now = s.at(n).got, before = s.at(n - one_call).got;
     if (now != before && !(std::isnan(now) && std::isnan(before))) return true;
   }
   return false;
@@ -273,8 +227,8 @@ bool changes(const Shown& s) {
 
 DropoutFinding evaluated(const Shown& s) {
   const auto is = [&](double factor) {
-    return all_elements(s, [&](Index row, Index c) {
-      return agrees(s.weight(row, c) * Number(factor, factor == 1 ? 0 : 2 * factor), s.got(row, c), s.unit);
+    return s.every([&](const Element& one) {
+      return agrees(one.weight * Number(factor, factor == 1 ? 0 : 2 * factor), one.got, s.unit);
     });
   };
   if (is(1)) return {true, "", "every call gives the weights themselves"};
@@ -282,7 +236,7 @@ DropoutFinding evaluated(const Shown& s) {
     return {false, "dropout-scaled-in-evaluation", text("every call gives the weights times %.4g", 1 - s.p)};
   // Zeros alone are no dropout: a mask leaves them too. Dropout is other zeros in each call, or in each row the share
   // p.
-  const Zeros zeros = zeros_of(s);
+  const Zeros zeros(s);
   const std::string as_trained = s.p > 0 && zeros.count > 0 && !changes(s) ? trained(s).id : "?";
   if (changes(s) || as_trained.empty() || as_trained == "dropout-same-every-call") {
     return {false, "dropout-in-evaluation",

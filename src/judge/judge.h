@@ -22,10 +22,9 @@ bool set_size(Sizes& sizes, std::string_view name, double size);
 
 /// What an object has beside its task's contract, or lacks. Functions are their contract.
 struct Owner {
-  bool output = true;
-  std::vector<std::string> absent;  ///< biases that it lacks, by their contract names
-  bool causal = false;              ///< it hides the future by itself where the task does not ask for that
-  std::optional<double> dropout;    ///< its rate; nothing: it drops nothing, or the task says the rate
+  std::vector<std::string> absent = {};  ///< parameters that it lacks, by their contract names
+  bool causal = false;                   ///< it hides the future by itself where the task does not ask for that
+  std::optional<double> dropout = {};    ///< its rate; nothing: it drops nothing, or the task says the rate
 };
 
 /// The probes of a task, with metadata (docs/practice.md lists names and keys): absent biases are zeros. Throws

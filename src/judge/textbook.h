@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "judge/array.h"
@@ -14,6 +15,12 @@
 namespace qkv::judge {
 
 using Arrays = std::map<std::string, Array, std::less<>>;
+/// By names that formulas look up all the time.
+struct NameHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view name) const { return std::hash<std::string_view>{}(name); }
+};
+template <class T> using ByName = std::unordered_map<std::string, T, NameHash, std::equal_to<>>;
 using Metadata = std::map<std::string, std::string>;
 
 /// Inputs and parameters of one call, by the names of the task's contract.
@@ -42,7 +49,7 @@ AnyTensor to_tensor(const Array& array);
 /// textbook is run `rounds` times over the same arrays: calls of a cache, tiles of flash, steps of training.
 struct Work {
   const Probe& probe;
-  Arrays arrays;
+  ByName<Array> arrays;
   const Work* frozen = nullptr;  ///< the same before a parameter was moved: what a detached array keeps (gradients)
 
   explicit Work(const Probe& p);

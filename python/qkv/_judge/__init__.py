@@ -5,6 +5,7 @@ makes the probes and the verdict. Not: the verdict itself (src/judge).
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import _engine
+from .runner import files
 from .runner.answering import answer
 from .runner.errors import Stop
 from .runner.look import as_json, look_at_object
@@ -97,17 +99,6 @@ def _finding(found: dict[str, Any], text: str) -> Finding:
     return result
 
 
-def _packed(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """As the engine takes a file: the types that the runner's own files have."""
-    arrays = {name: np.asarray(value) for name, value in tensors.items()}
-    return {name: (str(one.dtype), list(one.shape), one.tobytes()) for name, one in arrays.items()}, dict(metadata)
-
-
-def _unpacked(file: tuple[dict[str, Any], dict[str, str]]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    tensors, metadata = file
-    return {name: np.frombuffer(data, dtype).reshape(sizes).copy() for name, (dtype, sizes, data) in tensors.items()}, metadata
-
-
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """Random numbers go on afterwards as if nothing had been called; what the code prints is dropped."""
@@ -164,21 +155,12 @@ def judge(
             stop.verdict, "", name, task or "", checks=(check,), traceback=stop.traceback, seconds=time.perf_counter() - begin,
             text=text,
         )
-    look, has = as_json(subject), subject.has
-    try:
-        owner = has.get("output", True), list(has.get("absent", ())), bool(has.get("causal")), has.get("dropout")
-        probes = _engine.probes(subject.task, look["sizes"], *owner)
-    except ValueError as error:
-        raise ValueError(f"[judge] {error} (build it smaller: init={{'dim': 48, 'heads': 4}})") from None
+    look = json.dumps(as_json(subject))
+    probes = _engine.probes(look)
     with _undisturbed():
         answers = [
-            [_packed(*answer(subject, *_unpacked(probe), reading)) for probe in probes]
-            for reading in range(len(look["assignments"]))
+            [files.encode(*answer(subject, *files.decode(probe), reading)) for probe in probes]
+            for reading in range(max(1, len(subject.assignments)))
         ]
-    found, text = _engine.verdict(
-        {name: look[name] for name in ("file", "name", "task")},
-        [(one["label"], one["convention"] or "") for one in look["assignments"]],
-        look["conventions"], look["untried"], look["notes"], probes, answers, hint,
-    )  # fmt: skip
-    found["seconds"] = time.perf_counter() - begin
-    return _finding(found, text.rstrip("\n"))
+    found, text = _engine.verdict(look, probes, answers, hint)
+    return _finding({**json.loads(found), "seconds": time.perf_counter() - begin}, text.rstrip("\n"))

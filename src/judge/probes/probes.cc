@@ -102,15 +102,15 @@ std::vector<Probe> Task::probes(const Sizes& own_sizes, std::uint64_t seed) cons
 
 std::vector<StateDict> make_probes(std::string_view task, const Sizes& sizes, std::uint64_t seed, const Owner& owner) {
   default_sizes(task);  // throws for an unknown one
+  const auto lacks = [&](std::string_view name) { return std::ranges::find(owner.absent, name) != owner.absent.end(); };
   std::vector<StateDict> out;
   for (Probe& probe : find_task(task)->probes(sizes, seed)) {
     if (owner.causal) probe.metadata["causal"] = "1";
     if (owner.dropout && (probe.call("training") || probe.call("evaluation")))
       probe.metadata["dropout"] = std::to_string(*owner.dropout);
-    if (!owner.output) probe.metadata["without"] = "output";
+    if (lacks("W_o")) probe.metadata["without"] = "output";
     for (auto& [name, array] : probe.inputs) {
-      if (name.starts_with("b_") && std::ranges::find(owner.absent, name) != owner.absent.end())
-        array = Array(array.shape);
+      if (name.starts_with("b_") && lacks(name)) array = Array(array.shape);
     }
     StateDict state;
     state.metadata = probe.metadata;

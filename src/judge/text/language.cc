@@ -202,7 +202,7 @@ class Parser {
       };
     }
     return [found, optional](const Scope& scope) {
-      const Arrays& arrays = scope.work.arrays;
+      const auto& arrays = scope.work.arrays;
       if (const auto array = arrays.find(found); array != arrays.end()) return Value::of(array->second);
       if (const auto let = definitions().lets.find(found);
           let != definitions().lets.end() && let->second.parameters == 0)
@@ -233,6 +233,12 @@ Statement parse_statement(std::string_view text) {
   while (parser.eat(","));
   parser.need_end();
   if (names.size() != values.size()) parser.fail("as many values as names are needed");
+  if (names.size() == 1) {
+    return [name = names.front(), value = values.front()](const Scope& scope) {
+      Array computed = value(scope).array();
+      scope.work[name] = std::move(computed);
+    };
+  }
   return [names, values](const Scope& scope) {
     std::vector<Array> computed;
     for (const Expression& value : values) computed.push_back(value(scope).array());

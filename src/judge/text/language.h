@@ -58,7 +58,7 @@ struct Definitions {
     std::size_t parameters = 0;
     Expression body;
   };
-  std::map<std::string, Let, std::less<>> lets;
+  ByName<Let> lets;
   std::map<std::string, std::vector<std::string>, std::less<>> names;
 
   /// "let f(x) = ...", "names n = ...": false for any other line.

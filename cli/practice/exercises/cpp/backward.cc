@@ -1,13 +1,3 @@
-// The gradients of attention by hand. Behind article 003; docs/maths/by-hand.md does one row with a pencil.
-//
-//     q       [B, H, Tq, d]     queries
-//     k, v    [B, H, Tk, d]     keys and values
-//     dout    [B, H, Tq, d]     gradient of the loss with respect to out
-//     causal  bool              true: query i sees the keys up to i + Tk - Tq
-//     returns dq, dk, dv, each of the shape of its tensor
-//
-// Judged: each gradient by value, so the line of the derivation that is wrong can be named.
-
 #include "given.h"
 
 struct Gradients {

@@ -1,13 +1,3 @@
-// Causal attention: no query sees the future. Article 003.
-//
-//     q       [B, H, Tq, d]     queries
-//     k, v    [B, H, Tk, d]     keys and values; Tk >= Tq
-//     returns out [B, H, Tq, d]
-//
-// With Tq = Tk query i sees the keys 0 to i. With more keys than queries, as behind a cache, the queries are the last
-// tokens: the last query sees every key. Judged: which keys a query sees, by one exactly; Tk > Tq; that a changed
-// future changes nothing.
-
 #include "given.h"
 
 Array causal_attention(const Array& q, const Array& k, const Array& v) {

@@ -1,16 +1,3 @@
-// Attention in blocks of keys with an online softmax: what FlashAttention does. Named in article 003, an extension
-// here.
-//
-//     q             [B, H, Tq, d]    queries
-//     k, v          [B, H, Tk, d]    keys and values
-//     block_size    n                keys taken at once; it need not divide Tk, and may be 1 or more than Tk
-//     causal        bool             true: query i sees the keys up to i + Tk - Tq
-//     returns out [B, H, Tq, d]
-//
-// The same numbers as plain attention, without an array of Tq x Tk. What is kept for each query from block to block:
-// the largest score so far, the sum of exponentials, the unfinished output. Judged: several block sizes, blocks in
-// which the maximum grows, the short last block, causal.
-
 #include "given.h"
 
 Array flash(const Array& q, const Array& k, const Array& v, Index block_size, bool causal) {

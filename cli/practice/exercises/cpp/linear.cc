@@ -1,15 +1,3 @@
-// Linear attention: a product of features in place of the softmax. Named in article 002.
-//
-//     q       [B, H, Tq, d]     queries
-//     k, v    [B, H, Tk, d]     keys and values
-//     causal  bool              true: token i sees the tokens 0 to i (Tq = Tk)
-//     returns out [B, H, Tq, d]
-//
-//     weight[i, j] = phi(q_i) . phi(k_j),  phi(x) = elu(x) + 1;  each row of weights is divided by its sum. No scale.
-//
-// The sum over keys can be made first: d x d numbers that all queries share, so the cost grows with T, not with T
-// squared. Judged: the feature map, the division, causal.
-
 #include "given.h"
 
 Array linear_attention(const Array& q, const Array& k, const Array& v, bool causal) {

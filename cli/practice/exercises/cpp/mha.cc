@@ -1,14 +1,3 @@
-// Multi-head attention: H small heads side by side. Articles 001, 002 and 004.
-//
-//     x                       [B, L, E]       a sequence of L tokens
-//     W_q, W_k, W_v, W_o      [E, E]          y = x W + b
-//     b_q, b_k, b_v, b_o      [E]
-//     num_heads               H               a head has d = E / H columns; head h takes the columns h d to (h + 1) d
-//     mask                    [B, 1, L, L]    1: token i may look at token j, in every head. Empty: at all
-//     returns out [B, L, E]
-//
-// Judged: how heads are cut and joined, and which width scales the scores; the mask in every head and every sequence.
-
 #include "given.h"
 
 Array mha(const Array& x, const Parameters& p, Index num_heads, const Array& mask) {

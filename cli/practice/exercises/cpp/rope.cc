@@ -1,14 +1,3 @@
-// Rotary positions: each pair of columns turns by an angle that grows with the token's position. No article has it.
-//
-//     x            [B, H, T, d]    queries or keys; d is even
-//     positions    [T]             position of each token; they need not begin at 0
-//     base         10000           pair i turns by positions * base^(-2i / d), i = 0 .. d/2 - 1
-//     rope and rope_attention return [B, H, T, d]
-//
-// Pair i is columns i and i + d/2, as in Llama's files of Hugging Face. It turns counter-clockwise: (1, 0) becomes
-// (cos, sin). Attention then sees how far apart two tokens are, not where they are. Judged: pairs, angles and base;
-// what is turned in attention; that positions moved by 5 give the same attention. No mask.
-
 #include "given.h"
 
 Array rope(const Array& x, const Array& positions, double base) {

@@ -1,15 +1,3 @@
-// Scaled dot-product attention: the formula itself. Article 003.
-//
-// Each query is compared with every key, scaled by the width of a key; the softmax of these scores weighs the values.
-//
-//     q       [B, H, Tq, d]     queries
-//     k, v    [B, H, Tk, d]     keys and values; Tk need not be Tq
-//     mask    [B, 1, Tq, Tk]    1: may look, 0: may not. Empty: may look everywhere
-//     returns out [B, H, Tq, d]
-//
-// A query that may look nowhere gives zeros, a mean or NaN: each is accepted, and named.
-// Judged: the output; the mask; scores in the hundreds, which must not overflow.
-
 #include "given.h"
 
 Array sdpa(const Array& q, const Array& k, const Array& v, const Array& mask) {

@@ -15,15 +15,16 @@ import numpy as np
 from .calling import Result, array_of
 from .errors import Stop, line_of
 from .frameworks import from_numpy, to_numpy, torch_of
+from .slots import Tensors, Words
 from .steps import step_values, steps
 from .subject import Skipped, Subject
 from .training import train_steps
 from .trial import has_more_keys
 
-Answer = tuple[dict[str, np.ndarray], dict[str, str]]
+Answer = tuple[Tensors, dict[str, str]]
 
 
-def answer(subject: Subject, tensors: dict[str, np.ndarray], metadata: dict[str, str], assignment: int = 0) -> Answer:
+def answer(subject: Subject, tensors: Tensors, metadata: Words, assignment: int = 0) -> Answer:
     """(tensors, metadata) of one answer; never raises for what the person's code does, but for KeyboardInterrupt."""
     try:
         kind = metadata.get("call", "forward")
@@ -48,20 +49,18 @@ def failure(subject: Subject, error: BaseException) -> dict[str, str]:
     return {"error": line_of(error), "traceback": subject.people.lines(error)}
 
 
-def _out(subject: Subject, result: Result) -> dict[str, np.ndarray]:
+def _out(subject: Subject, result: Result) -> Tensors:
     tensors = {"out": array_of(result.out, subject.precision)}
     if result.weights is not None and subject.task != "cache":
         tensors["weights"] = array_of(result.weights, subject.precision)
     return tensors
 
 
-def _target(subject: Subject, tensors: dict[str, np.ndarray], assignment: int, train: bool = False) -> Any:
+def _target(subject: Subject, tensors: Tensors, assignment: int, train: bool = False) -> Any:
     return subject.fresh(tensors, assignment, train) if subject.prototype is not None else None
 
 
-def _forward(
-    subject: Subject, tensors: dict[str, np.ndarray], metadata: dict[str, str], assignment: int
-) -> dict[str, np.ndarray]:
+def _forward(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
     if subject.task in _PARTS and subject.prototype is None:
         return _parts(subject, tensors, metadata)
     binding = subject.binding_for()
@@ -82,9 +81,9 @@ _PARTS = {
 }  # fmt: skip
 
 
-def _parts(subject: Subject, tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> dict[str, np.ndarray]:
+def _parts(subject: Subject, tensors: Tensors, metadata: Words) -> Tensors:
     """What each function that the file has gives for its part of the probe."""
-    answers: dict[str, np.ndarray] = {}
+    answers: Tensors = {}
     skipped: list[str] = []
     for function, (inputs, outputs) in _PARTS[subject.task].items():
         if function not in subject.bindings or inputs[0] not in tensors:
@@ -111,7 +110,7 @@ def _parts(subject: Subject, tensors: dict[str, np.ndarray], metadata: dict[str,
     return answers
 
 
-def _several(name: str, result: Result, outputs: tuple[str, ...], precision: str | None) -> dict[str, np.ndarray]:
+def _several(name: str, result: Result, outputs: tuple[str, ...], precision: str | None) -> Tensors:
     """Gradients as returned: in the contract's order, or a dict by name."""
     if isinstance(result.raw, dict):
         named = {str(key).lower().replace("_", ""): value for key, value in result.raw.items()}
@@ -123,9 +122,7 @@ def _several(name: str, result: Result, outputs: tuple[str, ...], precision: str
     return {output: array_of(value, precision) for output, value in zip(outputs, found)}
 
 
-def _gradient(
-    subject: Subject, tensors: dict[str, np.ndarray], metadata: dict[str, str], assignment: int
-) -> dict[str, np.ndarray]:
+def _gradient(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
     binding = subject.binding_for()
     target = _target(subject, tensors, assignment)
     leaves = subject.leaves(tensors, gradient=True)
@@ -146,9 +143,7 @@ def _gradient(
     return answers
 
 
-def _twice(
-    subject: Subject, tensors: dict[str, np.ndarray], metadata: dict[str, str], assignment: int
-) -> dict[str, np.ndarray]:
+def _twice(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
     """The same object and the very same arrays: state left behind and inputs changed show in the second call."""
     binding = subject.binding_for()
     if subject.task == "cache":
@@ -172,9 +167,7 @@ def _without_prints() -> Iterator[None]:
         builtins.print = before
 
 
-def _repeated(
-    subject: Subject, tensors: dict[str, np.ndarray], metadata: dict[str, str], assignment: int
-) -> dict[str, np.ndarray]:
+def _repeated(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
     """out [R, ...]: in training mode, or in evaluation mode."""
     train = metadata["call"] == "training"
     binding = subject.binding_for()

@@ -8,13 +8,13 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-import sys
 import typing
+from collections.abc import Iterable
 from typing import Any
 
 from . import names
 from .errors import People, Stop
-from .frameworks import is_module
+from .frameworks import is_module, torch_of
 from .slots import Sizes
 from .tasks import CAUSAL, SINGLE, TASKS
 
@@ -22,38 +22,16 @@ DEFAULTS = {"dropout": 0.25, "context": 64, "vocab": 11, "base": 10000.0, "batch
             "bias": True, "tile": 3}  # fmt: skip
 
 
-class Settings(dict):
-    """A configuration as attributes and as a dict, by every usual name: config.n_embd, config["emb_dim"], "bias" in config."""
+def _settings(values: dict[str, Any]) -> names.ByName:
+    """A configuration: config.n_embd, config["emb_dim"], "bias" in config."""
 
-    def __init__(self, values: dict[str, Any]) -> None:
-        super().__init__()
-        self._values = values
-
-    def __missing__(self, name: str) -> Any:
+    def find(name: str) -> Any:
         kind = names.setting(name)
-        if kind is None or self._values.get(kind) is None:
+        if kind is None or values.get(kind) is None:
             raise KeyError(f"{name}: not a usual name of a setting; --init {name}=...")
-        return self._values[kind]
+        return values[kind]
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        try:
-            return self[name]
-        except KeyError as error:
-            raise AttributeError(str(error.args[0])) from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "_values":
-            super().__setattr__(name, value)
-        else:
-            self[name] = value
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or self._values.get(names.setting(str(name)) or "") is not None
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default
+    return names.ByName(find)
 
 
 def values_for(task: str, init: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -74,11 +52,21 @@ def values_for(task: str, init: dict[str, Any]) -> tuple[dict[str, Any], dict[st
             values[kind] = value
             if kind == "heads" and not any(names.setting(other) == "kv_heads" for other in init) and task != "gqa":
                 values["kv_heads"] = value
+    _check(values, ("embed", "heads", "kv_heads"))
     if not any(names.setting(other) == "head_dim" for other in init) and task != "self-attention":
         if values["embed"] % values["heads"]:
             raise Stop(f"--init: embed {values['embed']} must be a multiple of heads {values['heads']}")
         values["head_dim"] = values["embed"] // values["heads"]
+    _check(values, ("head_dim",))
     return values, own
+
+
+def _check(sizes: dict[str, Any], names: Iterable[str]) -> None:
+    """Before anything of these sizes is made."""
+    for name in names:
+        most = 4096 if name == "embed" else 256
+        if not (isinstance(sizes[name], int) and 1 <= sizes[name] <= most):
+            raise Stop(f"the size {name} must be an integer from 1 to {most}: got {sizes[name]!r} (build it smaller: --init dim=48,heads=4)")
 
 
 def parameters_of(constructor: Any) -> list[inspect.Parameter]:
@@ -127,7 +115,7 @@ def arguments(cls: type, values: dict[str, Any], own: dict[str, Any]) -> tuple[d
                 inner, more = arguments(holder, values, own)
                 given[one.name], notes = holder(**inner), notes + more
             elif not optional or one.default is None:
-                given[one.name] = Settings({**values, **{names.setting(name) or name: value for name, value in own.items()}})
+                given[one.name] = _settings({**values, **{names.setting(name) or name: value for name, value in own.items()}})
         elif kind == "bias" and optional:
             continue
         elif kind in ("device", "base", "tile") and optional:
@@ -157,7 +145,7 @@ def build(cls: type, values: dict[str, Any], own: dict[str, Any], people: People
         ]
         return cls(*positional, **given), given, notes
     except (Exception, SystemExit) as error:
-        shown = ", ".join(f"{name}={'...' if isinstance(value, Settings) else value!r}" for name, value in given.items())
+        shown = ", ".join(f"{name}={'...' if isinstance(value, names.ByName) else value!r}" for name, value in given.items())
         raise people.stop(error, f"making {cls.__name__}({shown})") from None
 
 
@@ -199,11 +187,13 @@ def sizes_of(thing: Any, entries: list[Any], task: str, values: dict[str, Any], 
         kv_heads = columns // head_dim if columns % head_dim == 0 and columns else heads
     elif "kv_heads" in kinds or task == "gqa":
         kv_heads = values["kv_heads"]
-    return Sizes(int(embed), int(heads), int(kv_heads), int(head_dim))
+    sizes = Sizes(int(embed), int(heads), int(kv_heads), int(head_dim))
+    _check(sizes._asdict(), Sizes._fields)
+    return sizes
 
 
 def _configured(given: dict[str, Any]) -> bool:
-    return any(isinstance(value, Settings) or dataclasses.is_dataclass(value) for value in given.values())
+    return any(isinstance(value, names.ByName) or dataclasses.is_dataclass(value) for value in given.values())
 
 
 def _listed(weights: dict[str, Any]) -> Any:
@@ -214,24 +204,14 @@ def _listed(weights: dict[str, Any]) -> Any:
 
 def dropout_of(thing: Any, given: dict[str, Any]) -> Any:
     """The rate that the object was asked for, where it has a dropout; None without one."""
-    own = _own_dropout_of(thing, given)
-    asked = [value for name, value in given.items() if names.setting(name) == "dropout" and isinstance(value, float)]
-    return own if own is None or not asked or own in asked else asked[0]
-
-
-def _own_dropout_of(thing: Any, given: dict[str, Any]) -> Any:
-    """The rate of the first dropout of the object."""
-    torch = sys.modules.get("torch")
-    if is_module(thing):
-        for part in thing.modules():
-            if isinstance(part, torch.nn.Dropout):
-                return float(part.p)
-    for part in thing.modules() if is_module(thing) else [thing]:
-        for name, value in getattr(part, "__dict__", {}).items():
-            if (
-                names.setting(name) == "dropout"
-                and isinstance(value, float)
-                and (value > 0 or any(names.setting(n) == "dropout" for n in given))
-            ):
-                return value
-    return None
+    asked = [value for name, value in given.items() if names.setting(name) == "dropout"]
+    parts = list(thing.modules()) if is_module(thing) else [thing]
+    rates = [float(part.p) for part in parts if is_module(part) and isinstance(part, torch_of().nn.Dropout)]
+    rates += [
+        value
+        for part in parts
+        for name, value in getattr(part, "__dict__", {}).items()
+        if names.setting(name) == "dropout" and isinstance(value, float) and (value > 0 or asked)
+    ]
+    wanted = [value for value in asked if isinstance(value, float)]
+    return rates[0] if rates and (not wanted or rates[0] in wanted) else wanted[0] if rates else None

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from .slots import Tensors, Words
+
 CODES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I32": "<i4", "BOOL": "|b1"}
 _NAMES = {np.dtype(dtype): code for code, dtype in CODES.items()}
 
 
-def read(path: Any) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def decode(raw: bytes) -> tuple[Tensors, dict[str, str]]:
     """(tensors, metadata); the tensors own their memory."""
-    raw = Path(path).read_bytes()
     length = struct.unpack("<Q", raw[:8])[0]
     header = json.loads(raw[8 : 8 + length].decode("utf-8"))
     metadata = header.pop("__metadata__", {})
@@ -27,14 +28,13 @@ def read(path: Any) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     tensors = {}
     for name, entry in header.items():
         if entry["dtype"] not in CODES:
-            raise ValueError(f"{path}: {name} must have one of the types {', '.join(CODES)}: got {entry['dtype']}")
+            raise ValueError(f"{name} must have one of the types {', '.join(CODES)}: got {entry['dtype']}")
         first, last = entry["data_offsets"]
         tensors[name] = np.frombuffer(body[first:last], dtype=CODES[entry["dtype"]]).reshape(entry["shape"]).copy()
     return tensors, metadata
 
 
-def write(path: Any, tensors: dict[str, Any], metadata: dict[str, str] | None = None) -> None:
-    """Written beside its place and renamed, so that nobody reads half a file."""
+def encode(tensors: dict[str, Any], metadata: Words | None = None) -> bytes:
     header: dict[str, Any] = {"__metadata__": {key: str(value) for key, value in (metadata or {}).items()}}
     blobs, offset = [], 0
     for name, tensor in tensors.items():
@@ -47,12 +47,15 @@ def write(path: Any, tensors: dict[str, Any], metadata: dict[str, str] | None = 
         offset += len(blob)
     text = json.dumps(header, ensure_ascii=False).encode("utf-8")
     text += b" " * (-len(text) % 8)
-    part = Path(f"{path}.part")
-    part.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
-    os.replace(part, path)
+    return struct.pack("<Q", len(text)) + text + b"".join(blobs)
 
 
-def write_json(path: Any, value: Any) -> None:
+def read(path: Any) -> tuple[Tensors, dict[str, str]]:
+    return decode(Path(path).read_bytes())
+
+
+def write(path: Any, content: bytes) -> None:
+    """Written beside its place and renamed, so that nobody reads half a file."""
     part = Path(f"{path}.part")
-    part.write_text(json.dumps(value, ensure_ascii=False, indent=1), encoding="utf-8")
+    part.write_bytes(content)
     os.replace(part, path)

@@ -75,9 +75,7 @@ def _takes_x(thing: Any) -> bool:
     """A class whose forward takes x and no q, k, v: a layer, whatever its name says."""
     cls = thing if isinstance(thing, type) else type(thing)
     method = None if isinstance(thing, FunctionType) else forward_of(cls)
-    if method is None:
-        return False
-    roles = {names.argument(one.name) for one in parameters_of(getattr(cls, method))}
+    roles = {names.argument(one.name) for one in parameters_of(getattr(cls, method))} if method else set()
     return "x" in roles and not {"q", "k", "v"} & roles
 
 
@@ -95,14 +93,12 @@ def guess(name: str, thing: Any) -> Candidate | None:
         return Candidate(name, thing, task, f"the name {name}", True)
     if isinstance(thing, FunctionType):
         found = tasks.of_function(name, _roles(thing))
-    elif isinstance(thing, type) or is_module(thing):
+    else:
         cls = thing if isinstance(thing, type) else type(thing)
-        method = forward_of(cls)
+        method = forward_of(cls) if isinstance(thing, type) or is_module(thing) else None
         if method is None:
             return None
         found = tasks.of_class(cls.__name__, set(settings_of(cls).values()), list(_roles(getattr(cls, method))))
-    else:
-        found = None
     return Candidate(name, thing, found[0], found[1], False) if found else None
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from . import names
 from .frameworks import from_numpy, to_numpy
+from .slots import Tensors
 from .tasks import SINGLE
 
 #: In the order of trying; tasks whose contract is [B, L, L] begin with that.
@@ -105,15 +106,15 @@ def added(form: Form) -> Form:
 
 
 #: A call of the person's code with other inputs.
-Call = Callable[[dict[str, np.ndarray]], Any]
+Call = Callable[[Tensors], Any]
 
 
-def _keys_of(tensors: dict[str, np.ndarray]) -> list[str]:
+def _keys_of(tensors: Tensors) -> list[str]:
     """The inputs that the keys and values are made of."""
     return ["memory"] if "memory" in tensors else ["x"] if "x" in tensors else ["k", "v"]
 
 
-def _out(call: Call, tensors: dict[str, np.ndarray]) -> np.ndarray:
+def _out(call: Call, tensors: Tensors) -> np.ndarray:
     return np.asarray(to_numpy(call(tensors).out), np.float64)
 
 
@@ -122,7 +123,7 @@ def _far(one: np.ndarray, other: np.ndarray) -> bool:
     return one.shape != other.shape or not bool((np.abs(one - other) <= 1e-4 * (1 + np.abs(one))).all())
 
 
-def leaks(call: Call, tensors: dict[str, np.ndarray], mask: np.ndarray) -> bool:
+def leaks(call: Call, tensors: Tensors, mask: np.ndarray) -> bool:
     """Other values of keys that the mask [B, 1, Tq, Tk] hides from the first query change the output where they are hidden."""
     hidden = ~mask[:, 0, 0]  # [B, Tk]
     rows = ~(mask[:, 0] & hidden[:, None]).any(-1)  # [B, Tq]: the queries that see none of these keys
@@ -139,7 +140,7 @@ def leaks(call: Call, tensors: dict[str, np.ndarray], mask: np.ndarray) -> bool:
     return any(_far(one[b][..., rows[b], :], two[b][..., rows[b], :]) for b in range(len(rows)))
 
 
-def adds(plain: Call, shifted: Call, tensors: dict[str, np.ndarray], mask: np.ndarray) -> bool:
+def adds(plain: Call, shifted: Call, tensors: Tensors, mask: np.ndarray) -> bool:
     """A mask of one number everywhere changes nothing, whatever the number: so does what is added before a softmax."""
     everything = np.ones_like(mask)
     call = {**tensors, "mask": everything}

@@ -7,8 +7,9 @@ the first is the likeliest. Not: layouts of one parameter (slots.py).
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from . import names
 from .errors import Stop
@@ -50,17 +51,10 @@ def _heads(found: list[Found], sizes: Sizes) -> list[Found]:
     for (letters, bias, _), places in groups.items():
         heads = sizes.heads_of(letters[0])
         single = numbers(letters, bias, sizes) // heads
-        if len(places) == heads > 1 and all(_count(found[place].entry) == single for place in places):
+        if len(places) == heads > 1 and all(math.prod(found[place].entry.shape) == single for place in places):
             for head, place in enumerate(places):
                 found[place] = found[place]._replace(head=head)
     return found
-
-
-def _count(entry: Entry) -> int:
-    product = 1
-    for size in entry.shape:
-        product *= size
-    return product
 
 
 def _named(entries: list[Entry], sizes: Sizes, chosen: dict[str, str]) -> list[Found]:
@@ -68,10 +62,10 @@ def _named(entries: list[Entry], sizes: Sizes, chosen: dict[str, str]) -> list[F
     found = []
     for entry in entries:
         letters = _by_map(entry, chosen) or names.letters(entry.path, entry.bias)
-        if letters and len(letters) > 1 and _count(entry) != numbers(letters, entry.bias, sizes):
+        if letters and len(letters) > 1 and math.prod(entry.shape) != numbers(letters, entry.bias, sizes):
             letters = None  # called "attn" or "input", but no three matrices in one
-        if letters is None or (letters == ("o",) and sizes.embed and _count(entry) != numbers(letters, entry.bias, sizes)):
-            fused = [many for many in (("q", "k", "v"), ("k", "v")) if _count(entry) == numbers(many, entry.bias, sizes)]
+        if letters is None or (letters == ("o",) and sizes.embed and math.prod(entry.shape) != numbers(letters, entry.bias, sizes)):
+            fused = [many for many in (("q", "k", "v"), ("k", "v")) if math.prod(entry.shape) == numbers(many, entry.bias, sizes)]
             letters = fused[0] if fused else letters
         found.append(Found(entry, letters))
     found = _heads(found, sizes)
@@ -102,7 +96,7 @@ def _choices(found: list[Found], sizes: Sizes, bias: bool, limit: int) -> list[l
     for order in itertools.permutations(free, len(open_ones)):
         if len(open_ones) <= 3 < len(free) and ("o",) in order:
             continue  # three of four: no output projection
-        if all(_count(one.entry) == numbers(letters, bias, sizes) for one, letters in zip(open_ones, order)):
+        if all(math.prod(one.entry.shape) == numbers(letters, bias, sizes) for one, letters in zip(open_ones, order)):
             given = iter(order)
             ways.append([one if one.letters else one._replace(letters=next(given)) for one in mine])
         if len(ways) >= limit:
@@ -124,40 +118,31 @@ def _biases(weights: list[Found], found: list[Found], sizes: Sizes, limit: int) 
 
 def _slots(found: list[Found], family: str, sizes: Sizes) -> list[Slot] | None:
     slots = []
-    for one in found:
-        assert one.letters is not None
-        many = len(one.letters) > 1
-        wanted = one.entry.layout or ("out_in" if one.entry.bias else family)
-        if family == "by_head" and many:
-            wanted = "by_head"
-        elif family == "by_head":
-            wanted = one.entry.layout or "in_out"
-        axes = axes_of(one.entry, one.letters, wanted, sizes, one.head)
-        if axes is None and one.entry.layout is None and family != "by_head":
-            axes = axes_of(one.entry, one.letters, "out_in" if family == "in_out" else "in_out", sizes, one.head)
+    for entry, letters, head in found:
+        assert letters is not None
+        if family == "by_head":
+            layouts = ["by_head" if len(letters) > 1 else entry.layout or "in_out"]
+        elif entry.layout:
+            layouts = [entry.layout]
+        else:
+            layouts = ["out_in", "in_out"] if entry.bias or family == "out_in" else ["in_out", "out_in"]
+        axes = next((axes for layout in layouts if (axes := axes_of(entry, letters, layout, sizes, head)) is not None), None)
         if axes is None:
             return None
-        slots.append(Slot(one.entry.path, one.entry.shape, one.letters, one.entry.bias, axes, one.head))
+        slots.append(Slot(entry.path, entry.shape, letters, entry.bias, axes, head))
     return slots
 
 
 def _families(found: list[Found], sizes: Sizes) -> list[str]:
     """The layouts worth trying: both where shapes do not tell, by_head where q, k, v of each head may lie together."""
     raw = [one for one in found if one.entry.layout is None and not one.entry.bias]
-    families = ["in_out"]
-    tells = any(
-        (axes_of(one.entry, one.letters or (), "in_out", sizes, one.head) is None)
-        != (axes_of(one.entry, one.letters or (), "out_in", sizes, one.head) is None)
-        for one in raw
-    )
-    if raw and not tells:
-        families.append("out_in")
-    elif raw and any(axes_of(one.entry, one.letters or (), "in_out", sizes, one.head) is None for one in raw):
-        families = ["out_in"]
+
+    def fits(family: str) -> bool:
+        return all(axes_of(entry, letters or (), family, sizes, head) is not None for entry, letters, head in raw)
+
+    families = [family for family in ("in_out", "out_in") if raw and fits(family)] or ["in_out"]
     own = any(one.letters and len(one.letters) > 1 and "in_proj_" not in one.entry.path for one in found)
-    if sizes.heads > 1 and own:
-        families.append("by_head")
-    return families
+    return [*families, "by_head"] if sizes.heads > 1 and own else families
 
 
 def describe(entries: list[Entry]) -> str:

@@ -6,6 +6,7 @@ Not: shapes (matching.py).
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +124,40 @@ def argument(name: str) -> str | None:
 def setting(name: str) -> str | None:
     """What a constructor's argument is: "embed", "heads", "dropout" ..., or None."""
     return meaning("setting", name)
+
+
+class ByName(dict):
+    """Values by any of their usual names, as a dict and as attributes; `find` raises KeyError for what is none."""
+
+    def __init__(self, find: Callable[[str], Any]) -> None:
+        super().__init__()
+        vars(self).update(_find=find, _read=[])
+
+    def __missing__(self, name: str) -> Any:
+        value = self._find(name)
+        self._read.append(name)
+        return value
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            return super().__contains__(name) or self._find(str(name)) is not None
+        except KeyError:
+            return False
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(str(error.args[0])) from None
+
+    __setattr__ = dict.__setitem__
+
+
+def read_of(values: ByName) -> list[str]:
+    """The names by which something was found."""
+    return vars(values)["_read"]

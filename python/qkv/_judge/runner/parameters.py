@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import names
+from .errors import Stop
 from .frameworks import is_array, is_module, is_tensor, torch_of
 
 
@@ -22,7 +23,7 @@ class Entry(NamedTuple):
 
 def _layout(owner: Any, name: str) -> Any:
     kind = type(owner).__name__
-    if kind in ("Linear", "NonDynamicallyQuantizableLinear", "MultiheadAttention", "LazyLinear") or kind.startswith("Conv"):
+    if kind in ("Linear", "NonDynamicallyQuantizableLinear", "MultiheadAttention") or kind.startswith("Conv"):
         return "in_out" if kind == "Conv1D" else "out_in"
     if name.startswith("in_proj") or name.endswith("_proj_weight"):
         return "out_in"
@@ -32,38 +33,22 @@ def _layout(owner: Any, name: str) -> Any:
 def collect(thing: Any) -> tuple[list[Entry], list[Entry]]:
     """(what may be projections, the rest: norms, embeddings), in the order in which they were made."""
     if not is_module(thing):
-        found = [
-            Entry(path, tuple(value.shape), None, _is_bias(path, value.shape)) for path, value in _arrays(thing, thing, "", 0)
-        ]
-        return found, []
+        arrays = _arrays(thing, thing, "", 0)
+        return [Entry(path, tuple(value.shape), None, _is_bias(path, value.shape)) for path, value in arrays], []
     torch = torch_of()
     mine, rest = [], []
     for path, value in thing.named_parameters():
-        owner = thing.get_submodule(path.rpartition(".")[0])
         if isinstance(value, torch.nn.parameter.UninitializedParameter):
-            continue
+            raise Stop(f"{path} gets its shape in the first call: judge it with nn.Linear in place of nn.LazyLinear")
+        owner = thing.get_submodule(path.rpartition(".")[0])
         name = path.rpartition(".")[2]
         entry = Entry(path, tuple(value.shape), _layout(owner, name), _is_bias(path, value.shape))
-        is_rest = (
-            isinstance(owner, (torch.nn.LayerNorm, torch.nn.Embedding, torch.nn.GroupNorm))
-            or "norm" in type(owner).__name__.lower()
-        )
-        (rest if is_rest else mine).append(entry)
+        (rest if isinstance(owner, torch.nn.Embedding) or "norm" in type(owner).__name__.lower() else mine).append(entry)
     return mine, rest
 
 
-def is_lazy(thing: Any) -> bool:
-    """Some parameters get their shapes in the first call: nn.LazyLinear."""
-    return is_module(thing) and any(
-        isinstance(value, torch_of().nn.parameter.UninitializedParameter) for value in thing.parameters()
-    )
-
-
 def _is_bias(path: str, shape: Any) -> bool:
-    long = [size for size in shape if size != 1]
-    return (
-        len(shape) <= 1 or (len(long) <= 1 and names.is_bias(path)) or (len(shape) == 2 and 1 in shape and names.is_bias(path))
-    )
+    return len(shape) <= 1 or (names.is_bias(path) and sum(size != 1 for size in shape) <= 1)
 
 
 def _arrays(root: Any, thing: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
@@ -112,11 +97,9 @@ def put(thing: Any, path: str, value: np.ndarray, dtype: str) -> None:
     for name in outer:
         thing = _step(thing, name)
     old = _step(thing, last)
-    new = (
-        torch.from_numpy(np.array(value, dtype=dtype)).requires_grad_(old.requires_grad)
-        if is_tensor(old)
-        else np.array(value, dtype=dtype)
-    )
+    new: Any = np.array(value, dtype=dtype)
+    if is_tensor(old):
+        new = torch.from_numpy(new).requires_grad_(old.requires_grad)
     if isinstance(thing, dict):
         thing[last if last in thing else next(key for key in thing if str(key) == last)] = new
     elif isinstance(thing, list):

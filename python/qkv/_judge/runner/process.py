@@ -82,10 +82,10 @@ def look(folder: Path, request: dict[str, Any]) -> Subject | None:
             subject = look_at_file(request)
         except KeyboardInterrupt as error:
             raise Stop(line_of(error)) from None
-        files.write_json(folder / "look.json", as_json(subject))
+        files.write(folder / "look.json", json.dumps(as_json(subject)).encode())
         return subject
     except Stop as stop:
-        files.write_json(folder / "look.json", stop.as_look())
+        files.write(folder / "look.json", json.dumps(stop.as_look()).encode())
         return None
 
 
@@ -104,7 +104,7 @@ def run(subject: Subject, folder: Path, interrupts: bool = True) -> None:
                 if not interrupts:
                     raise
                 found, notes = {}, failure(subject, error)
-            files.write(place / name, found, notes)
+            files.write(place / name, files.encode(found, notes))
 
 
 def main(arguments: list[str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .frameworks import is_array, is_tensor, torch_of
+from .slots import Tensors
 
 _SLICED = ("q", "k", "v", "x", "memory", "dout", "mask")
 
@@ -42,7 +43,7 @@ class Slices(NamedTuple):
         return "[B, L, L]" if self.axes == 1 else "[B, H, L, L]"
 
 
-def choices(tensors: dict[str, np.ndarray]) -> list[Slices]:
+def choices(tensors: Tensors) -> list[Slices]:
     """The ways to call with fewer axes than the contract's; none for inputs that cannot be cut."""
     if "q" in tensors and "x" not in tensors:
         return [Slices(2, "[T, d]"), Slices(0, "[B*H, T, d]")]

@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+#: By name: of a probe or an answer; its metadata.
+Tensors = dict[str, np.ndarray]
+Words = dict[str, str]
+
 
 class Sizes(NamedTuple):
     embed: int
@@ -35,9 +39,9 @@ def numbers(letters: tuple, bias: bool, sizes: Sizes) -> int:
     return sum(math.prod(block_shape(letter, bias, sizes)) for letter in letters)
 
 
-def canonical(sizes: Sizes) -> dict[str, np.ndarray]:
+def canonical(sizes: Sizes) -> Tensors:
     """The blocks, {"W_q": [in, head, dim], ...}, holding where each of their numbers is in one vector of all."""
-    blocks: dict[str, np.ndarray] = {}
+    blocks: Tensors = {}
     edge = 0
     for name in (f"{kind}_{letter}" for kind in "Wb" for letter in "qkvo"):
         shape = block_shape(name[2], name[0] == "b", sizes)
@@ -45,7 +49,7 @@ def canonical(sizes: Sizes) -> dict[str, np.ndarray]:
     return blocks
 
 
-def in_probe(tensors: dict[str, np.ndarray], sizes: Sizes) -> dict[str, np.ndarray]:
+def in_probe(tensors: Tensors, sizes: Sizes) -> Tensors:
     """The same for the parameters as a probe has them: [in, out], q, k and v side by side where they are merged."""
     blocks, indices = canonical(sizes), {}
     for name, value in tensors.items():
@@ -68,7 +72,7 @@ class Slot(NamedTuple):
     def names(self) -> list[str]:
         return [("b_" if self.bias else "W_") + letter for letter in self.letters]
 
-    def indices(self, blocks: dict[str, np.ndarray]) -> np.ndarray:
+    def indices(self, blocks: Tensors) -> np.ndarray:
         """Of each number of the parameter, where it is in the vector of canonical blocks."""
         parts = [blocks[name] for name in self.names]
         if self.head is not None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .calling import Binding, Result, array_of
+from .slots import Tensors, Words
 from .subject import Subject
 
 
@@ -55,7 +56,7 @@ def step_values(binding: Binding, values: dict[str, Any], state: Any, start: int
     return values
 
 
-def steps(subject: Subject, tensors: dict[str, np.ndarray], metadata: dict[str, str], assignment: int) -> dict[str, np.ndarray]:
+def steps(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
     """`out` of all calls, joined along L."""
     counts = [int(count) for count in metadata.get("steps", str(tensors["x"].shape[1])).split(",")]
     binding = subject.binding_for()

@@ -19,36 +19,12 @@ from .masks import Form, full
 from .matching import Assignment
 from .parameters import get, put
 from .slicing import Slices
-from .slots import Sizes, Slot, block_shape, canonical, in_probe
+from .slots import Sizes, Slot, Tensors, Words, block_shape, canonical, in_probe
 from .tasks import FUNCTIONS
 
 
 class Skipped(Exception):
     """The code does not take what a probe needs: the reason."""
-
-
-class Lookup(dict):
-    """Parameters by any of their names, for code that takes them in one dict."""
-
-    def __init__(self, find: Any) -> None:
-        super().__init__()
-        self._find = find
-        self.read: set[str] = set()  # what was asked for and is there
-
-    def __missing__(self, name: str) -> Any:
-        value = self._find(name)
-        self.read.add(_role(name))
-        return value
-
-    def __contains__(self, name: object) -> bool:
-        try:
-            self._find(str(name))
-        except KeyError:
-            return False
-        return True
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default
 
 
 @dataclasses.dataclass
@@ -73,7 +49,7 @@ class Subject:
     precision: str | None = None  # what answers are rounded to: the code itself rounds
     mask_form: Form | None = None
     slices: Slices | None = None  # how code without a batch is called
-    lookup: Lookup | None = None  # the parameters of the latest call, where they come in one dict
+    lookup: names.ByName | None = None  # the parameters of the latest call, where they come in one dict
     square: bool = False  # causal code that takes as many queries as keys only
     helpers: dict[str, Any] = dataclasses.field(default_factory=dict)  # other functions of the file that a task needs
 
@@ -86,7 +62,7 @@ class Subject:
             raise Skipped(f"there is no function {wanted}")
         return self.bindings[wanted]
 
-    def fresh(self, tensors: dict[str, np.ndarray], assignment: int, train: bool = False) -> Any:
+    def fresh(self, tensors: Tensors, assignment: int, train: bool = False) -> Any:
         """A copy of the object with the probe's parameters."""
         try:
             target = copy.deepcopy(self.prototype)
@@ -103,7 +79,7 @@ class Subject:
     def slots(self, assignment: int) -> list[Slot]:
         return self.assignments[assignment].slots if self.assignments else []
 
-    def vector_of(self, tensors: dict[str, np.ndarray]) -> np.ndarray:
+    def vector_of(self, tensors: Tensors) -> np.ndarray:
         """Every canonical block's numbers; those that the task does not have are zeros, W_o the identity."""
         blocks = canonical(self.sizes)
         vector = np.zeros(sum(block.size for block in blocks.values()))
@@ -113,7 +89,7 @@ class Subject:
             vector[indices] = tensors[name]
         return vector
 
-    def leaves(self, tensors: dict[str, np.ndarray], gradient: bool = False) -> dict[str, Any]:
+    def leaves(self, tensors: Tensors, gradient: bool = False) -> dict[str, Any]:
         """The probe's tensors in the person's framework, but for the mask and dout; with a gradient where one is asked for."""
         found = {}
         for name, value in tensors.items():
@@ -149,16 +125,14 @@ class Subject:
             return parts[0]
         return torch_of().cat(parts, -1) if self.framework == "torch" else np.concatenate(parts, -1)
 
-    def values(
-        self, binding: Binding, tensors: dict[str, np.ndarray], metadata: dict[str, str], leaves: dict[str, Any]
-    ) -> dict[str, Any]:
+    def values(self, binding: Binding, tensors: Tensors, metadata: Words, leaves: dict[str, Any]) -> dict[str, Any]:
         """{role: value} of one call. Raises Skipped where the code lacks an argument that the probe needs."""
         values: dict[str, Any] = {name: value for name, value in leaves.items() if name[:2] not in ("W_", "b_")}
         for role in binding.roles.values():
             if role is not None and role[:2] in ("W_", "b_"):
                 values[role] = self.parameter(role, leaves)
         if binding.takes("params"):
-            self.lookup = values["params"] = Lookup(lambda name: self.parameter(_role(name), leaves))
+            self.lookup = values["params"] = names.ByName(lambda name: self.parameter(_role(name), leaves))
         values["num_heads"], values["num_kv_heads"] = self.sizes.heads, self.sizes.kv_heads
         for role, key, kind in (
             ("block_size", "block", int), ("p", "dropout", float), ("base", "base", float), ("lr", "lr", float),
@@ -177,7 +151,7 @@ class Subject:
         self._mask(binding, tensors, values)
         return values
 
-    def _mask(self, binding: Binding, tensors: dict[str, np.ndarray], values: dict[str, Any]) -> None:
+    def _mask(self, binding: Binding, tensors: Tensors, values: dict[str, Any]) -> None:
         if "mask" not in tensors:
             if binding.requires("mask") and self.mask_form is not None:
                 rows, columns = _lengths(tensors)
@@ -201,7 +175,7 @@ class Subject:
         """The state before the first token, of the kind that the first trial found."""
         return copy.deepcopy(self.helpers.get("cache"))
 
-    def expected(self, tensors: dict[str, np.ndarray]) -> tuple[int, ...]:
+    def expected(self, tensors: Tensors) -> tuple[int, ...]:
         """The shape that the output should have."""
         if "q" in tensors:
             return tuple(tensors["q"].shape)
@@ -210,7 +184,7 @@ class Subject:
             return shape
         return (*shape[:2], self.sizes.heads * self.sizes.head_dim)
 
-    def call(self, binding: Binding, target: Any, values: dict[str, Any], tensors: dict[str, np.ndarray]) -> Result:
+    def call(self, binding: Binding, target: Any, values: dict[str, Any], tensors: Tensors) -> Result:
         """One call. Errors of the person's code come as they are; nothing returned is a Stop "unfilled"."""
         bound = binding if target is None else binding.on(target, self.method)
         with default_dtype(self.framework, self.dtype):
@@ -222,9 +196,7 @@ class Subject:
             raise Stop(f"{binding.name} must return an array: it returned {type(result.raw).__name__}")
         return result
 
-    def gradients(
-        self, target: Any, leaves: dict[str, Any], tensors: dict[str, np.ndarray], assignment: int
-    ) -> tuple[list[Any], Any]:
+    def gradients(self, target: Any, leaves: dict[str, Any], tensors: Tensors, assignment: int) -> tuple[list[Any], Any]:
         """(tensors to differentiate by, a function of their gradients that gives {contract name: array})."""
         inputs = [name for name in leaves if name[:2] not in ("W_", "b_") and leaves[name].is_floating_point()]
         if target is None:
@@ -233,7 +205,7 @@ class Subject:
         slots, blocks = self.slots(assignment), canonical(self.sizes)
         owned = [get(target, slot.path) for slot in slots]
 
-        def collect(grads: list[np.ndarray]) -> dict[str, np.ndarray]:
+        def collect(grads: list[np.ndarray]) -> Tensors:
             into = np.zeros_like(self.vector_of(tensors))
             for slot, grad in zip(slots, grads[len(inputs) :]):
                 np.add.at(into, slot.indices(blocks), grad)
@@ -261,7 +233,7 @@ def _role(name: str) -> str:
     return role
 
 
-def _lengths(tensors: dict[str, np.ndarray]) -> tuple[tuple[int, int], int]:
+def _lengths(tensors: Tensors) -> tuple[tuple[int, int], int]:
     """((batch, queries), keys)."""
     if "q" in tensors:
         return (tensors["q"].shape[0], tensors["q"].shape[-2]), tensors["k"].shape[-2]

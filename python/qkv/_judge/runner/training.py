@@ -17,25 +17,21 @@ import numpy as np
 from . import building, names
 from .calling import Binding, array_of
 from .errors import Stop
-from .frameworks import default_dtype, from_numpy, is_array, to_numpy, torch_of
+from .frameworks import default_dtype, from_numpy, is_array, is_module_class, to_numpy, torch_of
+from .slots import Tensors, Words
 from .subject import Subject
 
 PARAMETERS = ("embed", "position", "W_q", "W_k", "W_v", "head", "head_bias")
 
-def _name_of(path: str, shape: tuple[int, ...], tensors: dict[str, np.ndarray]) -> str | None:
+def _name_of(path: str, shape: tuple[int, ...], tensors: Tensors) -> str | None:
     """The contract's name of one of the model's parameters: by name where the shape fits, then by shape."""
     wanted = {name: tensors[name].shape for name in PARAMETERS}
     flat = tuple(size for size in shape if size != 1)
     stem = names.key(names.stem(path))
     says = names.meaning("model", stem)
-    bias = len(flat) <= 1
-    if bias:
-        return (
-            "head_bias"
-            if flat == wanted["head_bias"]
-            and (says == "head" or "head" in stem or names.letters(path, True) == ("o",))
-            else None
-        )
+    if len(flat) <= 1:
+        named = says == "head" or "head" in stem or names.letters(path, True) == ("o",)
+        return "head_bias" if flat == wanted["head_bias"] and named else None
     fits = [name for name, size in wanted.items() if flat in (tuple(size), tuple(size)[::-1])]
     letters = names.letters(path)
     if letters and len(letters) == 1 and f"W_{letters[0]}" in fits:
@@ -45,7 +41,7 @@ def _name_of(path: str, shape: tuple[int, ...], tensors: dict[str, np.ndarray]) 
     return fits[0] if len(fits) == 1 and fits[0] not in ("W_q", "W_k", "W_v") else None
 
 
-def _model(subject: Subject, tensors: dict[str, np.ndarray]) -> tuple[Any, dict[str, Any], list[Any]]:
+def _model(subject: Subject, tensors: Tensors) -> tuple[Any, dict[str, Any], list[Any]]:
     """(model, {contract name: parameter}, parameters that are trained)."""
     cls = subject.helpers["class"]
     values, own = building.values_for("lm", subject.helpers.get("init") or {})
@@ -61,45 +57,29 @@ def _model(subject: Subject, tensors: dict[str, np.ndarray]) -> tuple[Any, dict[
         name = _name_of(path, tuple(parameter.shape), tensors)
         with torch.no_grad():
             if name is None or name in found:
-                square = parameter.ndim == 2 and parameter.shape[0] == parameter.shape[1]
                 # What the contract does not have: an output projection is the identity, biases are zero; neither is trained.
-                parameter.copy_(
-                    torch.eye(len(parameter))
-                    if square
-                    else torch.ones_like(parameter)
-                    if "norm" in path
-                    else torch.zeros_like(parameter)
-                )
+                square = parameter.ndim == 2 and len(set(parameter.shape)) == 1
+                parameter.copy_(torch.eye(len(parameter)) if square else torch.full_like(parameter, float("norm" in path)))
                 continue
-            linear = type(model.get_submodule(path.rpartition(".")[0])).__name__ == "Linear" and name not in (
-                "embed",
-                "position",
-            )
-            value = tensors[name].T if linear and tensors[name].ndim == 2 else tensors[name]
+            turned = type(model.get_submodule(path.rpartition(".")[0])).__name__ == "Linear" and tensors[name].ndim == 2
+            turned = turned and name not in ("embed", "position")
+            value = tensors[name].T if turned else tensors[name]
             if parameter.numel() != value.size:
                 raise Stop(f"{path} must have the shape {list(value.shape)}: it has {list(parameter.shape)}")
             parameter.copy_(torch.from_numpy(np.array(value)).reshape(parameter.shape))
-        found[name] = (parameter, linear and tensors[name].ndim == 2)
+        found[name] = (parameter, turned)
     missing = [name for name in PARAMETERS if name not in found and name != "head_bias"]
     if missing:
-        raise Stop(
-            f"cannot find {', '.join(missing)} of {subject.name} among "
-            + ", ".join(path for path, _ in model.named_parameters())
-        )
+        have = ", ".join(path for path, _ in model.named_parameters())
+        raise Stop(f"cannot find {', '.join(missing)} of {subject.name} among {have}")
     return model, found, [parameter for parameter, _ in found.values()]
 
 
 def _loss(returned: Any) -> Any:
     """The loss that a step returned, alone or first in a tuple."""
     if isinstance(returned, (tuple, list)):
-        returned = next(
-            (
-                value
-                for value in returned
-                if isinstance(value, (float, np.generic)) or (is_array(value) and np.prod(value.shape) == 1)
-            ),
-            None,
-        )
+        numbers = (one for one in returned if isinstance(one, (float, np.generic)) or (is_array(one) and np.prod(one.shape) == 1))
+        returned = next(numbers, None)
     if isinstance(returned, dict):
         returned = returned.get("loss")
     return None if returned is None else float(to_numpy(returned).reshape(()))
@@ -120,9 +100,7 @@ def _globals_kept(function: Any) -> Iterator[None]:
         scope.update(kept)
 
 
-def train_steps(
-    subject: Subject, tensors: dict[str, np.ndarray], metadata: dict[str, str], assignment: int
-) -> dict[str, np.ndarray]:
+def train_steps(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
     """`loss` [steps], and every parameter after the last step as after_NAME."""
     count, rate = int(metadata.get("repeat") or metadata.get("steps") or 3), float(metadata.get("lr", "0.1"))
     tokens = from_numpy(tensors["tokens"].astype(np.int64), subject.framework)
@@ -160,20 +138,12 @@ def train_steps(
 
 def model_class(module: Any, judged: FunctionType) -> Any:
     """The model's class in a file: the last nn.Module whose constructor takes a vocabulary."""
-    own = [
-        value
-        for value in vars(module).values()
-        if isinstance(value, type) and getattr(value, "__module__", None) == judged.__module__
-    ]
-    fitting = [cls for cls in own if "vocab" in building.settings_of(cls).values()]
-    return (
-        fitting[-1]
-        if fitting
-        else next((cls for cls in reversed(own) if torch_of() is not None and issubclass(cls, torch_of().nn.Module)), None)
-    )
+    own = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == judged.__module__]
+    fitting = [cls for cls in own if "vocab" in building.settings_of(cls).values()] or [cls for cls in own if is_module_class(cls)]
+    return fitting[-1] if fitting else None
 
 
-def trial_tensors() -> dict[str, np.ndarray]:
+def trial_tensors() -> Tensors:
     """A small model's parameters and tokens."""
     rng = np.random.default_rng(15)
     vocab, context, embed = 7, 5, 6

@@ -5,11 +5,9 @@ All sizes are different, so that nothing fits by chance. Not: what is judged.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from .slots import Sizes
+from .slots import Sizes, Tensors
 from .tasks import CAUSAL, TASKS
 
 BATCH, LENGTH, MEMORY = 2, 5, 7
@@ -28,11 +26,11 @@ def metadata(task: str, sizes: Sizes) -> dict[str, str]:
             "lr": "0.1"}  # fmt: skip
 
 
-def probe(task: str, function: str, sizes: Sizes) -> dict[str, np.ndarray]:
+def probe(task: str, function: str, sizes: Sizes) -> Tensors:
     """Tensors of a function's contract, without a mask; of backward as many keys as queries."""
     rng = np.random.default_rng(15)
     axes = TASKS[task].tensors
-    tensors: dict[str, np.ndarray] = {}
+    tensors: Tensors = {}
     arguments = [name for name, _ in TASKS[task].functions[function]]
     for name in arguments:
         own = axes.get("dout_layer" if name == "dout" and "x" in arguments else name)
@@ -43,27 +41,27 @@ def probe(task: str, function: str, sizes: Sizes) -> dict[str, np.ndarray]:
     return square(tensors) if task in ("causal", "backward") else tensors
 
 
-def has_more_keys(tensors: dict[str, np.ndarray]) -> bool:
+def has_more_keys(tensors: Tensors) -> bool:
     """Whether k has another length than q."""
     return "k" in tensors and "q" in tensors and tensors["k"].shape[-2] != tensors["q"].shape[-2]
 
 
-def square(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def square(tensors: Tensors) -> Tensors:
     """As many keys as queries."""
     return {name: value[..., :LENGTH, :] if name in ("k", "v") else value for name, value in tensors.items()}
 
 
-def _keys(tensors: dict[str, np.ndarray]) -> int:
+def _keys(tensors: Tensors) -> int:
     return MEMORY if "memory" in tensors or ("k" in tensors and tensors["k"].shape[2] == MEMORY) else LENGTH
 
 
-def causal_mask(tensors: dict[str, np.ndarray]) -> np.ndarray:
+def causal_mask(tensors: Tensors) -> np.ndarray:
     """bool [B, 1, Tq, Tk]: the same triangle for every sequence."""
     kv_len = _keys(tensors)
     return np.broadcast_to(np.tri(LENGTH, kv_len, kv_len - LENGTH, dtype=bool), (BATCH, 1, LENGTH, kv_len)).copy()
 
 
-def padding_mask(tensors: dict[str, np.ndarray]) -> np.ndarray:
+def padding_mask(tensors: Tensors) -> np.ndarray:
     """bool [B, 1, Tq, Tk]: the last keys of each sequence are hidden, another number in each."""
     q_len, kv_len = LENGTH, _keys(tensors)
     lengths = np.array([kv_len - 1, kv_len - 2])[:, None, None, None]

@@ -1,0 +1,62 @@
+#include "judge/evidence.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "qkv/error.h"
+
+namespace qkv::judge {
+
+std::string number_text(double value, const char* format) {
+  if (std::isnan(value)) value = std::numeric_limits<double>::quiet_NaN();  // never "-nan"
+  char text[40];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+std::string with_number(std::string_view says, double number) {
+  std::string out(says);
+  const std::size_t at = out.find("{}");
+  return at == std::string::npos ? out : out.replace(at, 2, number_text(number, "%.4g"));
+}
+
+std::string sizes_text(const Probe& probe) {
+  const std::string x = probe.has("x") ? "x" : "q";
+  if (!probe.has(x)) return "";
+  const Shape& shape = probe.at(x).shape;
+  return x + " " + shape_text(shape.data(), static_cast<int>(shape.size()));
+}
+
+std::string heading(const Probe& probe) { return "probe \"" + probe.text("name") + "\", " + sizes_text(probe) + ":\n"; }
+
+std::string row_text(const std::string& name, const Array& expected, const Given& given, const Difference& at) {
+  if (std::isnan(at.bound)) {
+    const Shape &want = expected.shape, &got = given.values.shape;
+    return name + " should have the shape " + shape_text(want.data(), static_cast<int>(want.size())) + " and has " +
+           shape_text(got.data(), static_cast<int>(got.size())) + "\n";
+  }
+  const Index width = std::max<Index>(1, expected.rank() > 0 ? expected.size(-1) : 1), begin = at.index / width * width;
+  const Index shown_begin = begin + std::max<Index>(0, std::min(at.index - begin - 2, width - 6)),
+              shown = std::min<Index>(6, width);
+  std::string leading;
+  Index rest = at.index / width;
+  for (int axis = static_cast<int>(expected.rank()) - 2; axis >= 0; --axis) {
+    leading = std::to_string(rest % expected.size(axis)) + ", " + leading;
+    rest /= expected.size(axis);
+  }
+  const auto numbers = [&](auto&& at_index) {
+    std::string text;
+    for (Index i = shown_begin; i < shown_begin + shown; ++i) {
+      text += number_text(at_index(i), " %9.4f");
+    }
+    return text;
+  };
+  const std::string columns = std::to_string(shown_begin - begin) + ":" + std::to_string(shown_begin - begin + shown);
+  const std::string label = name + "[" + leading + columns + "]";
+  return label + "\n  expected" + numbers([&](Index i) { return expected[i].value; }) + "\n  got     " +
+         numbers([&](Index i) { return given.values[i].value; }) + "\n";
+}
+
+}  // namespace qkv::judge

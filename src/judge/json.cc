@@ -1,0 +1,109 @@
+#include "judge/json.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "core/escape.h"
+#include "qkv/error.h"
+
+namespace qkv::judge {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string text_of(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+std::vector<std::string> texts_of(const Json& object, const char* key) {
+  std::vector<std::string> found;
+  const auto list = object.find(key);
+  for (const Json& one : list != object.end() && list->is_array() ? *list : Json::array()) {
+    if (one.is_string()) found.push_back(one);
+  }
+  return found;
+}
+
+void set_from(Sizes& sizes, const Json& given) {
+  if (!given.is_object())
+    throw OptionError("--sizes must be an object like {\"embed\": 48, \"heads\": 4}: got " + given.dump());
+  for (const auto& [name, size] : given.items()) {
+    try {
+      if (!size.is_null()) set_size(sizes, name, size.is_number_integer() ? size.get<double>() : 0);
+    } catch (const OptionError& error) {
+      throw OptionError(std::string(error.what()) + ": got " + size.dump());
+    }
+  }
+  const auto says = [&](const char* key) { return given.contains(key) && !given[key].is_null(); };
+  if (says("heads") && !says("kv_heads")) sizes.kv_heads = sizes.heads;
+  if ((says("embed") || says("heads")) && !says("head_dim") && sizes.embed % sizes.heads == 0)
+    sizes.head_dim = sizes.embed / sizes.heads;
+}
+
+}  // namespace
+
+void set_sizes(Sizes& sizes, const std::string& json) {
+  const Json given = Json::parse(json, nullptr, false);
+  if (given.is_discarded())
+    throw OptionError("--sizes must be JSON like {\"embed\": 48, \"heads\": 4}: got " + escaped(json));
+  set_from(sizes, given);
+}
+
+Subject subject_of(const std::string& look) {
+  Subject subject;
+  const auto failed = [&](const std::string& says) {
+    subject.verdict = "failed", subject.says = says;
+    return subject;
+  };
+  const Json document = Json::parse(look, nullptr, false);
+  if (!document.is_object()) return failed("what was seen of the code (look.json) is not JSON");
+  subject.file = text_of(document, "file"), subject.name = text_of(document, "name");
+  subject.task = text_of(document, "task");
+  subject.verdict = text_of(document, "verdict"), subject.says = text_of(document, "says");
+  subject.traceback = text_of(document, "traceback");
+  subject.notes = texts_of(document, "notes"), subject.untried = texts_of(document, "untried");
+  subject.conventions = texts_of(document, "conventions");
+  if (!subject.verdict.empty()) {
+    if (subject.verdict != "unfilled") subject.verdict = "failed";
+    return subject;
+  }
+  if (find_task(subject.task) == nullptr) return failed("no task is called " + escaped(subject.task));
+  subject.sizes = default_sizes(subject.task);
+  try {
+    set_from(subject.sizes, document.value("sizes", Json::object()));
+  } catch (const OptionError& error) {
+    return failed(std::string(error.what()) + " (build it smaller: --init dim=48,heads=4)");
+  }
+  if (const Json has = document.value("has", Json::object()); has.is_object()) {
+    const Json rate = has.value("dropout", Json());
+    subject.owner = {.absent = texts_of(has, "absent"),
+        .causal = has.value("causal", Json()) == true,
+        .dropout = rate.is_number() ? std::optional(rate.get<double>()) : std::nullopt};
+  }
+  if (const Json assignments = document.value("assignments", Json::array()); assignments.is_array()) {
+    for (const Json& one : assignments) {
+      if (one.is_object()) subject.assignments.push_back({text_of(one, "label"), text_of(one, "convention")});
+    }
+  }
+  if (subject.assignments.empty()) subject.assignments.push_back({});
+  return subject;
+}
+
+std::string to_json(const Finding& finding) {
+  Json mistakes = Json::array(), conventions = Json::array(), checks = Json::array();
+  for (const Mistake& one : finding.mistakes)
+    mistakes.push_back({{"id", one.id}, {"same_as", one.same_as}, {"says", one.says}, {"hint", one.hint},
+        {"evidence", one.evidence}, {"term", one.term}, {"read", one.read}});
+  for (const Convention& one : finding.conventions) conventions.push_back({{"id", one.id}, {"says", one.says}});
+  for (const Check& one : finding.checks)
+    checks.push_back({{"name", one.name}, {"ok", one.ok}, {"detail", one.detail}});
+  const Json document = {{"file", finding.file}, {"name", finding.name}, {"task", finding.task},
+      {"verdict", finding.verdict}, {"mistakes", mistakes}, {"conventions", conventions}, {"checks", checks},
+      {"untried", finding.untried}, {"notes", finding.notes}, {"evidence", finding.evidence},
+      {"traceback", finding.traceback}, {"seconds", finding.seconds}};
+  return document.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace qkv::judge

@@ -1,0 +1,21 @@
+// What goes as JSON between the judge and whoever runs the code: what was found of the code (look.json), sizes, a
+// finding. Tensors go as safetensors. Not: files (cli/judge/exchange.h), the runner (python/qkv/_judge/runner).
+#pragma once
+
+#include <string>
+
+#include "judge/report.h"
+
+namespace qkv::judge {
+
+/// {"embed": 48, "heads": 4} onto `sizes`; null and other keys are left out, kv_heads and head_dim follow where they
+/// are not said. OptionError with the key for a size that cannot be, and for what is no such object.
+void set_sizes(Sizes& sizes, const std::string& json);
+
+/// A look.json; one that cannot be understood is a verdict "failed".
+Subject subject_of(const std::string& look);
+
+/// Keys as docs/cli/judge.md lists them.
+std::string to_json(const Finding& finding);
+
+}  // namespace qkv::judge
