@@ -1,4 +1,4 @@
-// qkv practice: the ladder, skeletons and solutions. Not: whether solutions are right (judge_test.cc).
+// qkv practice: the ladder, skeletons and solutions.
 #include <algorithm>
 #include <cctype>
 #include <set>
@@ -11,7 +11,7 @@ namespace {
 
 using Document = nlohmann::json;
 
-class Practice : public ToolTest {};
+class Practice : public JudgeTest {};
 
 TEST_F(Practice, ListsTheLadderInItsOrder) {
   const std::string text = output({"practice"});
@@ -109,6 +109,26 @@ TEST_F(Practice, ALineOfASkeletonStandsWhereTheSolutionStood) {
   EXPECT_TRUE(has(skeleton, "\n    raise NotImplementedError(\"fill in: ")) << skeleton;
   EXPECT_TRUE(has(skeleton, "\ndef sdpa(q, k, v, mask=None):\n")) << skeleton;
   EXPECT_TRUE(has(solution, "    return ")) << solution;
+}
+
+// In Python: tests/judge/corpus.py --exercises.
+TEST_F(Practice, SolutionsInCppAreRightAndSkeletonsUnfilled) {
+  int seen = 0;
+  for (const Document& task : json({"practice", "--json"})) {
+    const auto languages = task["languages"].get<Words>();
+    if (std::ranges::find(languages, "cpp") == languages.end()) continue;
+    const std::string name = task["name"];
+    for (const bool solved : {true, false}) {
+      SCOPED_TRACE(name + (solved ? ", solved" : ", to fill in"));
+      const std::string program = "'" QKV_EXERCISES "/qkv_exercise_" + name + (solved ? "'" : "_skeleton'");
+      const Document found = finding({"--run", program + " {in} {out}", "--task", name});
+      EXPECT_TRUE(
+          solved ? found["verdict"] == "right" || found["verdict"] == "convention" : found["verdict"] == "unfilled")
+          << found.dump(1);
+      ++seen;
+    }
+  }
+  EXPECT_GE(seen, 10);
 }
 
 TEST_F(Practice, RefusesWhatItDoesNotHave) {

@@ -10,7 +10,6 @@ Prints a line for each miss and a summary; exit code 1 where something was misse
 """
 
 import argparse
-import ast
 import json
 import os
 import re
@@ -76,7 +75,7 @@ def in_process(tool, arguments):
             sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
             subject = look_at_file(request)
             look = as_json(subject)
-            files.write_json(folder / "look.json", look)
+            files.write(folder / "look.json", json.dumps(look).encode())
             seed = ["--seed", str(options.get("--seed", 0))]
             command = [tool, "judge", "--probes", scratch, "--task", look["task"], "--sizes", json.dumps(look["sizes"]), *seed]
             subprocess.run(command, check=True, capture_output=True)
@@ -208,25 +207,45 @@ def alive(name):
     return found
 
 
+LEAVES = """import contextlib, ctypes, os, signal, sys, threading, time
+import numpy as np
+
+def leave_a_process():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            with open("/proc/self/comm", "w") as name:
+                name.write("qkv-grandchild")
+            time.sleep(600)
+        os._exit(0)
+
+def sdpa(q, k, v, mask=None):
+"""
+
+
 def hostile(tool, options):
     """Each ends in time with the verdict that it may have, and leaves no process."""
-    missed, limit = 0, 4
-    files = [path for path in sorted((HERE / "hostile").glob("*.py")) if options.filter in path.name]
-    for path in files:
-        expected = ast.literal_eval(re.search(r"EXPECTED = (\{.*\})", path.read_text(encoding="utf-8"))[1])["sdpa"]
+    missed, limit, files = 0, 4, 0
+    texts = re.split(r"^\[(.*?)\].*\n", (HERE / "hostile.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for head, text in zip(texts[1::2], texts[2::2]):
+        name, *expected = head.split()
+        if options.filter not in name:
+            continue
+        files += 1
+        path = Path(tool.folder.name) / f"{name}.py"
+        path.write_text(LEAVES + text.replace("---\n", "\n"), encoding="utf-8")
         before = alive("qkv-grandchild")
         finding, _, seconds = tool("--task", "sdpa", "--memory", "2048", f"{path}:sdpa", limit=limit)
-        expected = {expected} if isinstance(expected, str) else set(expected)
-        problems = [] if finding.get("verdict") in expected else [f"expected {'|'.join(sorted(expected))}"]
+        problems = [] if finding.get("verdict") in expected else [f"expected {'|'.join(expected)}"]
         problems += ["a process is left"] if alive("qkv-grandchild") - before else []
         problems += [f"{seconds:.0f} s"] if seconds > limit + 5 else []
         silent = finding.get("verdict") == "failed" and not finding.get("says") and not finding.get("checks")
         problems += ["nothing is said"] if silent else []
         if problems:
             missed += 1
-            print(f"hostile/{path.name}: {', '.join(problems)}: {told(finding)}", flush=True)
-    print(f"{len(files)} hostile files, {missed} missed")
-    return missed
+            print(f"{name}: {', '.join(problems)}: {told(finding)}", flush=True)
+    print(f"{files} hostile programs, {missed} missed")
+    return missed or not files
 
 
 def program(tool, options):

@@ -54,9 +54,10 @@ class Program:
 def right(base, language):
     """The right program's text; None: not in this language."""
     if base.startswith("exercise."):
-        text = (EXERCISES / language / f"{base.removeprefix('exercise.')}.py").read_text(encoding="utf-8")
-        text = re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)
-        return re.sub(r"  +#.*", "", text.split('"""\n', 2)[-1].lstrip("\n"))
+        sections = re.split(r"^# \[(.*)\]\n", (EXERCISES / f"{language}_exercises.py").read_text(encoding="utf-8"), flags=re.MULTILINE)
+        code = dict(zip(sections[1::2], sections[2::2]))[base.removeprefix("exercise.").replace("_", "-")]
+        imports = sections[0].split('"""\n', 2)[-1].lstrip("\n")
+        return imports + re.sub(r"  +#.*", "", re.sub(r"^ *#.*\n", "", code, flags=re.MULTILINE)).rstrip("\n") + "\n"
     for name in (f"{base}.py", f"{base}.{language}.py"):
         if (HERE / "bases" / name).exists():
             text = re.sub(r"^from header import .*\n", HEADER[language], (HERE / "bases" / name).read_text(encoding="utf-8"))

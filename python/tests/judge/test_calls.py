@@ -55,9 +55,7 @@ def test_gradients_in_the_contracts_layout(tmp_path: Path) -> None:
 def test_what_gets_no_gradient_is_zero(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     subject = looked(tmp_path, LAYER.replace("split(self.k_proj(X))", "split(self.k_proj(X)).detach()"))
-    tensors = tensors_for(subject)
-    tensors["dout"] = np.ones_like(tensors["x"])
-    found, _ = answered(subject, tensors, call="gradient")
+    found, _ = answered(subject, {**tensors_for(subject), "dout": np.ones((2, 5, 18))}, call="gradient")
     assert not found["d_W_k"].any() and found["d_W_q"].any()
 
 
@@ -66,7 +64,7 @@ def test_weights_and_modes(tmp_path: Path) -> None:
     subject = looked(tmp_path, LAYER)
     tensors = tensors_for(subject)
     agrees(subject)
-    assert subject.has["weights"] and answered(subject, tensors)[0]["weights"].shape == (2, 3, 5, 5)
+    assert answered(subject, tensors)[0]["weights"].shape == (2, 3, 5, 5)
     evaluated = answered(subject, tensors, call="evaluation", repeat="3")[0]["out"]
     trained = answered(subject, tensors, call="training", repeat="3")[0]["out"]
     assert evaluated.shape == trained.shape == (3, 2, 5, 18)
@@ -320,8 +318,7 @@ def test_failing(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_call_that_fails_is_its_answers_error(tmp_path: Path) -> None:
     subject = looked(tmp_path, "def sdpa(q, k, v):\n    assert q.shape[2] > 1, 'too short'\n    return q\n")
-    one = np.ones((2, 3, 1, 6))
-    found, notes = answered(subject, {"q": one, "k": one, "v": one})
+    found, notes = answered(subject, dict.fromkeys("qkv", np.ones((2, 3, 1, 6))))
     assert not found and notes["error"] == "AssertionError: too short" and 'File "mine.py", line 2, in sdpa' in notes["traceback"]
     assert answered(subject, {"q": Q, "k": K, "v": V}, call="dance")[1] == {"skipped": "this runner knows no call dance"}
 
@@ -336,13 +333,14 @@ def test_settings_of_a_constructor(tmp_path: Path) -> None:
     assert tuple(subject.sizes) == (20, 4, 4, 5) and subject.has["dropout"] == 0.5
     with pytest.raises(Stop, match="--init: embed 20 must be a multiple of heads 3"):
         looked(tmp_path, LAYER, init={"dim": 20})
+    with pytest.raises(Stop, match="the size embed must be an integer from 1 to 4096: got 8192 .build it smaller"):
+        looked(tmp_path, LAYER, init={"dim": 8192})  # before anything of that size is made
 
 
-def test_parameters_that_get_their_shapes_in_the_first_call(tmp_path: Path) -> None:
+def test_parameters_without_shapes_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    subject = looked(tmp_path, LAYER.replace("nn.Linear(hidden_dim, hidden_dim)", "nn.LazyLinear(hidden_dim)"))
-    assert not subject.has["absent"]
-    agrees(subject)
+    with pytest.raises(Stop, match="q_proj.weight gets its shape in the first call: judge it with nn.Linear"):
+        looked(tmp_path, LAYER.replace("nn.Linear(hidden_dim, hidden_dim)", "nn.LazyLinear(hidden_dim)"))
 
 
 def test_causal_code_for_as_many_queries_as_keys(tmp_path: Path) -> None:

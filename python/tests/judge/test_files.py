@@ -21,7 +21,7 @@ TENSORS = {
 
 
 def test_reads_what_it_wrote(tmp_path: Path) -> None:
-    files.write(tmp_path / "a.safetensors", TENSORS, {"task": "sdpa", "name": "掩码"})
+    files.write(tmp_path / "a.safetensors", files.encode(TENSORS, {"task": "sdpa", "name": "掩码"}))
     found, metadata = files.read(tmp_path / "a.safetensors")
     assert metadata == {"task": "sdpa", "name": "掩码"}
     assert set(found) == set(TENSORS)
@@ -34,7 +34,7 @@ def test_reads_what_it_wrote(tmp_path: Path) -> None:
 
 def test_the_format_is_the_format(tmp_path: Path) -> None:
     library = pytest.importorskip("safetensors.numpy")
-    files.write(tmp_path / "a.safetensors", TENSORS, {"k": "v"})
+    files.write(tmp_path / "a.safetensors", files.encode(TENSORS, {"k": "v"}))
     found = library.load_file(tmp_path / "a.safetensors")
     assert all(np.array_equal(found[name], value) for name, value in TENSORS.items())
     library.save_file({"x": np.arange(3.0)}, tmp_path / "b.safetensors", metadata={"call": "forward"})
@@ -44,7 +44,7 @@ def test_the_format_is_the_format(tmp_path: Path) -> None:
 
 def test_other_types_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="x must have one of the types F64, F32, I64, I32, BOOL: got complex128"):
-        files.write(tmp_path / "a.safetensors", {"x": np.zeros(2, complex)})
+        files.write(tmp_path / "a.safetensors", files.encode({"x": np.zeros(2, complex)}))
 
 
 def test_the_runner_stands_alone() -> None:

@@ -84,7 +84,6 @@ def test_no_mask_is_skipped(tmp_path: Path) -> None:
     subject = looked(tmp_path, text)
     q = RNG.standard_normal((2, 3, 5, 6))
     assert answered(subject, {"q": q, "k": q, "v": q, "mask": PAIRS[:, None]}) == ({}, {"skipped": "it takes no mask"})
-    assert not subject.has["mask"]
 
 
 def test_a_required_mask_is_full_where_there_is_none(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def raw(spelled: str, transposed: bool) -> str:
 def test_a_raw_square_parameter_is_read_both_ways(tmp_path: Path, transposed: bool) -> None:
     subject = looked(tmp_path, raw("Wq Wk Wv", transposed))
     assert ["[out, in]" in one.label for one in subject.assignments] == [False, True]
-    assert not subject.has["bias"] and subject.has["absent"] == ["b_q", "b_k", "b_v"]
+    assert subject.has["absent"] == ["b_q", "b_k", "b_v"]
     agrees(subject, assignment=int(transposed))
     with pytest.raises(AssertionError):
         agrees(subject, assignment=int(not transposed))

@@ -1,5 +1,5 @@
 // Scaled dot-product attention whose scale is forgotten: wrong. Right programs are the exercises
-// (tests/cli/exercises_test.cc).
+// (tests/cli/practice_test.cc).
 #include "given.h"
 
 namespace {
