@@ -111,7 +111,7 @@ std::string printed_exercise(std::string_view task, const std::string& language,
   const bool cpp = language == "cpp";
   const std::string begin = cpp ? "// solution: " : "# solution: ", end = cpp ? "// end" : "# end";
   std::string_view text = code_of(task, language);
-  if (cpp) next_line(text);  // #include "given.h", which is printed instead
+  if (cpp) text.remove_prefix(text.find("\n\n") + 1);  // behind #include "given.h", which is printed instead
   std::string result = head_of(task, language, text);
   bool inside = false;
   while (!text.empty()) {
