@@ -228,7 +228,8 @@ def hostile(tool, options):
     missed, limit, files = 0, 4, 0
     texts = re.split(r"^\[(.*?)\].*\n", (HERE / "hostile.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
     for head, text in zip(texts[1::2], texts[2::2]):
-        name, *expected = head.split()
+        verdicts, _, words = head.partition(": ")
+        name, *expected = verdicts.split()
         if options.filter not in name:
             continue
         files += 1
@@ -237,6 +238,7 @@ def hostile(tool, options):
         before = alive("qkv-grandchild")
         finding, _, seconds = tool("--task", "sdpa", "--memory", "2048", f"{path}:sdpa", limit=limit)
         problems = [] if finding.get("verdict") in expected else [f"expected {'|'.join(expected)}"]
+        problems += [f"it does not say: {words}"] if words not in json.dumps(finding) else []
         problems += ["a process is left"] if alive("qkv-grandchild") - before else []
         problems += [f"{seconds:.0f} s"] if seconds > limit + 5 else []
         silent = finding.get("verdict") == "failed" and not finding.get("says") and not finding.get("checks")
