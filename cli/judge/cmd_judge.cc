@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 
 #include "core/escape.h"
@@ -10,8 +11,8 @@
 #include "judge/run.h"
 #include "qkv/io/safetensors.h"
 #include "support/command.h"
-#include "support/json.h"
 #include "support/files.h"
+#include "support/json.h"
 #include "support/options.h"
 
 namespace qkv::cli {
@@ -185,6 +186,7 @@ int run_judge(JudgeOptions options) {
   check_usage(options);
   if (options.catalogue) return print_catalogue(options);
   if (!options.probes.empty()) return write_probes(options);
+  const auto start = std::chrono::steady_clock::now();
   Finding finding;
   if (!options.file.empty()) {
     split_name(options);
@@ -192,6 +194,7 @@ int run_judge(JudgeOptions options) {
   } else {
     finding = options.run.empty() ? judge_answers(options) : judge_program(options);
   }
+  finding.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (options.json) {
     print_line(judge::to_json(finding));
   } else {

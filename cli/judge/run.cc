@@ -81,7 +81,7 @@ Finding judge_program(const JudgeOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
   const auto named = [&](Finding finding) {
-    finding.file = options.run, finding.task = options.task, finding.seconds = seconds();
+    finding.file = options.run, finding.task = options.task;
     return finding;
   };
   const std::vector<StateDict> probes = judge::make_probes(options.task, sizes_of(options), options.seed);

@@ -63,7 +63,7 @@ struct Finding {
   std::vector<std::string> notes;
   std::string evidence;  ///< the smallest counter-example, as text of several lines
   std::string traceback;
-  double seconds = 0;
+  double seconds = 0;  ///< that all took: whoever asked says it
 
   bool right() const { return verdict == "right" || verdict == "convention"; }
 };

@@ -50,6 +50,11 @@ inline Array linear(const Array& x, const Array& W, const Array& b) {
   return y;
 }
 
+/// Weights and biases of a layer; those that the exercise does not have are empty.
+struct Parameters {
+  Array W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o;
+};
+
 /// The judge's input file.
 struct Probe {
   qkv::StateDict state;
@@ -65,21 +70,11 @@ struct Probe {
   }
   double number(const char* name) const { return std::stod(state.metadata.at(name)); }
   Index integer(const char* name) const { return std::stoll(state.metadata.at(name)); }
-};
-
-/// Weights and biases of a layer; those that the exercise does not have are empty.
-struct Parameters {
-  Array W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o;
-
-  explicit Parameters(const Probe& probe)
-      : W_q(probe["W_q"]),
-        b_q(probe["b_q"]),
-        W_k(probe["W_k"]),
-        b_k(probe["b_k"]),
-        W_v(probe["W_v"]),
-        b_v(probe["b_v"]),
-        W_o(probe["W_o"]),
-        b_o(probe["b_o"]) {}
+  Parameters parameters() const {
+    const Probe& probe = *this;
+    return {
+        probe["W_q"], probe["b_q"], probe["W_k"], probe["b_k"], probe["W_v"], probe["b_v"], probe["W_o"], probe["b_o"]};
+  }
 };
 
 using Answer = std::vector<std::pair<const char*, Array>>;

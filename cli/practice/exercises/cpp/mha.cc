@@ -33,6 +33,6 @@ Array mha(const Array& x, const Parameters& p, Index num_heads, const Array& mas
 
 int main(int count, char** arguments) {
   return run(count, arguments, [](const Probe& probe) {
-    return Answer{{"out", mha(probe["x"], Parameters(probe), probe.integer("heads"), probe["mask"])}};
+    return Answer{{"out", mha(probe["x"], probe.parameters(), probe.integer("heads"), probe["mask"])}};
   });
 }
