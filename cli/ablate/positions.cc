@@ -20,21 +20,7 @@ constexpr Index kLength = 8, kDepth = 16;
 // A weight is a quotient of sums of at most T terms, each a few roundings wide.
 constexpr double kEqual = 8 * static_cast<double>(kLength) * std::numeric_limits<double>::epsilon();
 
-double largest(const Array& x) {
-  double found = 0;
-  for (const Number& one : x.data) found = std::max(found, std::abs(one.value));
-  return found;
-}
-
 Array row(const Array& x, Index i) { return slice(x, 0, i, i + 1); }
-
-/// x [T, T] with what lies after the diagonal replaced.
-Array past(Array x, double future) {
-  for (Index n = 0; n < x.count(); ++n) {
-    if (n % kLength > n / kLength) x[n] = future;
-  }
-  return x;
-}
 
 /// Each row divided by its sum.
 Array normalised(const Array& x) {
@@ -46,7 +32,7 @@ struct Example {
   Array q, k, v, scores, weights, causal, out, causal_out;
 
   explicit Example(std::uint64_t seed) {
-    for (std::uint32_t stream = 0; Array* x : {&q, &k, &v}) {
+    for (std::uint32_t stream = 0; Array * x : {&q, &k, &v}) {
       Random random(seed, stream++);
       *x = Array({kLength, kDepth});
       for (Number& value : x->data) value = random.normal();

@@ -63,6 +63,5 @@ Example words_example(Context& context);
 
 /// "[0.22 0.14 0.15 0.22 0.27]": a row of a matrix.
 std::string row_text(const Array& matrix, Index row);
-double largest(const Array& x);
 
 }  // namespace qkv::cli

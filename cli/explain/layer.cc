@@ -77,12 +77,6 @@ const Lines& tokens() {
   return all;
 }
 
-double largest(const Array& x) {
-  double found = 0;
-  for (const Number& one : x.data) found = std::max(found, std::abs(one.value));
-  return found;
-}
-
 Example walk_layer(Context& context) {
   Example walk;
   judge::Arrays& a = walk.arrays;

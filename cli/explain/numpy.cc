@@ -66,12 +66,8 @@ Example numpy_example() {
   NumpyNormal normal(0);
   for (const char* name : {"q", "k", "v"}) a[name] = normal.draw({kLength, kDepth});
   const Array scores = matmul(a["q"], transpose(a["k"])) * judge::Number(1 / std::sqrt(static_cast<double>(kDepth)));
-  Array past = scores;
-  for (Index n = 0; n < past.count(); ++n) {
-    if (n % kLength > n / kLength) past[n] = -std::numeric_limits<double>::infinity();
-  }
   a["weights"] = softmax(scores);
-  a["causal_weights"] = softmax(past);
+  a["causal_weights"] = softmax(past(scores, -std::numeric_limits<double>::infinity()));
   a["out"] = matmul(a["weights"], a["v"]);
   a["causal_out"] = matmul(a["causal_weights"], a["v"]);
   a["first_row"] = row_of({0.25, 0.21, 0.18, 0.20, 0.16});  // as the article prints them

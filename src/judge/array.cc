@@ -1,5 +1,7 @@
 #include "judge/array.h"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -139,6 +141,20 @@ Array sum(const Array& a, int axis) {
 }
 
 Array mean(const Array& a, int axis) { return sum(a, axis) * Number(1.0 / static_cast<double>(a.size(axis))); }
+
+double largest(const Array& a) {
+  double found = 0;
+  for (const Number& one : a.data) found = std::max(found, std::fabs(one.value));
+  return found;
+}
+
+Array past(Array a, double future) {
+  const Index length = a.size(-1);
+  for (Index n = 0; n < a.count(); ++n) {
+    if (n % length > n / length % length) a[n] = future;
+  }
+  return a;
+}
 
 Shape joint(const Shape& a, const Shape& b) {
   const Shape& more = a.size() < b.size() ? b : a;

@@ -49,6 +49,10 @@ Array softmax(const Array& a, int axis = -1, bool subtract_maximum = true);
 Array sum(const Array& a, int axis);  ///< the axis stays, of size 1
 Array mean(const Array& a, int axis);
 
+double largest(const Array& a);  ///< magnitude
+/// [..., T, T] with what lies behind the diagonal replaced.
+Array past(Array a, double future);
+
 /// The shape of both, axes counted from the end; one of size 1 becomes the other's.
 Shape joint(const Shape& a, const Shape& b);
 /// a in a joint shape of it.
