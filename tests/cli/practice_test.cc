@@ -102,7 +102,8 @@ TEST_F(Practice, ASkeletonIsItsSolutionWithoutTheSolvedLines) {
   }
   EXPECT_GE(seen, 1);
   const std::string skeleton = output({"practice", "sdpa", "--numpy"});
-  EXPECT_TRUE(has(skeleton, "\n\n\ndef sdpa(q, k, v, mask=None):\n    raise NotImplementedError(\"fill in: ")) << skeleton;
+  EXPECT_TRUE(has(skeleton, "\n\n\ndef sdpa(q, k, v, mask=None):\n    raise NotImplementedError(\"fill in: "))
+      << skeleton;
 }
 
 // In Python: tests/judge/corpus.py --exercises.
