@@ -124,6 +124,10 @@ TEST_F(Practice, SolutionsInCppAreRightAndSkeletonsUnfilled) {
     }
   }
   EXPECT_GE(seen, 10);
+  // A program of another language is wrong by name too: without a mask where all are causal.
+  const Document wrong = finding({"--run", "'" QKV_EXERCISES "/qkv_exercise_sdpa' {in} {out}", "--task", "causal"});
+  EXPECT_EQ(wrong["verdict"], "wrong") << wrong.dump(1);
+  EXPECT_EQ(wrong["mistakes"][0]["id"], "no-causal") << wrong.dump(1);
 }
 
 TEST_F(Practice, RefusesWhatItDoesNotHave) {

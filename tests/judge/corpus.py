@@ -2,7 +2,7 @@
 
     python tests/judge/corpus.py --tool build/release/qkv --python PY [--filter TEXT] [--seeds N] [--every]
     ... --in-process          the runner in two processes that live on: PyTorch is imported twice, not once a program
-    ... --hostile | --program FILE | --pairs N [--random S] | --coverage | --exercises
+    ... --hostile | --pairs N [--random S] | --coverage | --exercises
 
 The corpus: rows of mistakes/ (mistakes.py) and of habits (habits.py), written as files beside the tool, and whole files, wrong/
 and right/, at whose end stands what is expected: EXPECTED {name: id, or ids of one group}, RIGHT, CONVENTION, TASK.
@@ -250,14 +250,6 @@ def hostile(tool, options):
     return missed or not files
 
 
-def program(tool, options):
-    """cpp/sdpa_without_scale.cc, built."""
-    finding, _, _ = tool("--task", "sdpa", "--run", f"'{Path(options.program).resolve()}' {{in}} {{out}}")
-    miss = miss_of_wrong(finding, "no-scale")
-    print(miss or "no-scale is named")
-    return int(miss is not None)
-
-
 def named_in_full(finding, pair):
     """Both, each in an entry of its own."""
     mistakes = finding.get("mistakes") or []
@@ -344,7 +336,6 @@ def main():
     parser.add_argument("--every", action="store_true", help="each row in all of its programs")
     parser.add_argument("--in-process", action="store_true")
     parser.add_argument("--hostile", action="store_true")
-    parser.add_argument("--program", metavar="FILE")
     parser.add_argument("--pairs", type=int, default=0)
     parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--exercises", action="store_true")
@@ -354,8 +345,6 @@ def main():
     tool = InProcess(options) if options.in_process else Tool(options)
     if options.hostile:
         missed = hostile(tool, options)
-    elif options.program:
-        missed = program(tool, options)
     elif options.pairs:
         missed = pair_of_mistakes(tool, options)
     elif options.exercises:
