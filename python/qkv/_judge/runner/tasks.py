@@ -80,77 +80,50 @@ def by_name(name: str) -> str | None:
     return names.says_task(name)
 
 
+def _read_guesses() -> dict[str, list[tuple[list[str], bool, list[str]]]]:
+    """{function or class: [(tasks, by name, words)]}."""
+    guesses: dict[str, list[tuple[list[str], bool, list[str]]]] = {}
+    for line in Path(__file__).with_name("guesses.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            rows = guesses.setdefault(line.strip("[]"), [])
+        elif line and not line.startswith("#"):
+            found, _, words = line.partition(":")
+            rows.append((found.removesuffix(" by name").split(), found.endswith(" by name"), words.split()))
+    return guesses
+
+
+_GUESSES = _read_guesses()
+
+
+def _guess(kind: str, name: str, says: str | None, facts: set[str]) -> tuple[str, str] | None:
+    facts = {*facts, f"={says}"}
+    for found, by_name, words in _GUESSES[kind]:
+        if (says in found or not by_name) and all(word[1:] not in facts if word[0] == "-" else word in facts for word in words):
+            return (says, f"the name {name}") if by_name and says else (found[0], f"the arguments of {name}")
+    return None
+
+
 def of_function(name: str, roles: dict[str, Any]) -> tuple[str, str] | None:
     """(task, why) of a function whose arguments mean `roles`, or None where they fit no task."""
-    says = by_name(name)
-    weights = {role for role in roles if role.startswith("W_")}
-    signature = f"the arguments of {name}"
-    if {"params", "tokens"} <= set(roles) or {"model", "tokens"} <= set(roles):
-        return "lm", signature
-    if {"q", "k", "v"} <= set(roles):
-        for role, task in (("dout", "backward"), ("block_size", "flash"), ("positions", "rope"), ("training", "dropout")):
-            if role in roles:
-                return task, signature
-        if names.key(name).startswith("linear"):
-            return "linear", f"the name {name}"
-        if says in ("flash", "linear", "causal", "sdpa"):
-            return says, f"the name {name}"
-        return "sdpa", signature
-    if "x" in roles and "positions" in roles:
-        return "rope", signature
-    if not weights or not ({"x", "q", "k"} & set(roles)):
-        return None
-    for role, task in (("dout", "backward"), ("memory", "cross"), ("cache", "cache"), ("num_kv_heads", "gqa")):
-        if role in roles:
-            return task, signature
-    if says in (*SINGLE, "mha", "cross", "cache", "gqa"):
-        return says, f"the name {name}"
-    if "num_heads" in roles:
-        return "mha", signature
-    if "W_qkv" in weights:
-        return ("v3" if "W_o" in weights else "v2"), signature
-    if "W_o" not in weights:
-        return "v1", signature
-    biases = any(role.startswith("b_") for role in roles)
-    return ("v4" if biases or "mask" in roles else "single-head"), signature
+    facts, says = set(roles), by_name(name)
+    if {"q", "k", "v"} <= facts and names.key(name).startswith("linear"):
+        says = "linear"
+    if {"x", "q", "k"} & facts and any(role.startswith("W_") for role in roles):
+        facts |= {"weights"} | ({"biases"} if any(role.startswith("b_") for role in roles) else set())
+    return _guess("function", name, says, facts)
 
 
 def of_class(name: str, settings: set[str], roles: list[str]) -> tuple[str, str] | None:
     """(task, why) of a class by its name, its constructor's and its forward's arguments; single heads are told apart later, by
     their parameters (of_parameters)."""
-    says = by_name(name)
-    arguments = f"the arguments of {name}"
-    attention_like = "att" in names.key(name) or says is not None or names.key(name) == "head"
-    if says in OF_QKV and "x" in roles and not {"q", "k", "v"} & set(roles):
+    facts, says = {*roles, *(f".{one}" for one in settings)}, by_name(name)
+    if "att" in names.key(name) or says is not None or names.key(name) == "head":
+        facts.add("like")
+    if says in OF_QKV and "x" in roles and not {"q", "k", "v"} & facts:
         if says == "linear":
             return None  # a layer around another formula: no task has it
         says = None
-    if says in ("lm", "cache", "gqa", "cross", "mha", "dropout", "flash", "linear", "rope"):
-        if says == "mha" and "kv_heads" in settings:
-            return "gqa", arguments
-        if says == "mha" and "memory" in roles:
-            return "cross", arguments
-        return says, f"the name {name}"
-    if "tokens" in roles and "vocab" in settings:
-        return "lm", arguments
-    if not attention_like and not roles:
-        return None
-    if "kv_heads" in settings:
-        return "gqa", arguments
-    if "memory" in roles:
-        return "cross", arguments
-    if {"cache", "past_k"} & set(roles):
-        return "cache", arguments
-    if "heads" in settings:
-        return "mha", arguments
-    if {"q", "k", "v"} <= set(roles) and not ({"embed", "config"} & settings):
-        drops = "dropout" in settings and "mask" not in roles and says != "sdpa"
-        return ("causal" if says == "causal" else "dropout" if drops else "sdpa"), arguments
-    if says in SINGLE:
-        return says, f"the name {name}"
-    if "x" in roles or {"q", "k", "v"} <= set(roles) or attention_like:
-        return ("self-attention" if "head_dim" in settings else "v1"), arguments
-    return None
+    return _guess("class", name, says, facts | ({"some"} if roles or "like" in facts else set()))
 
 
 def of_parameters(task: str, *, named: bool, merged: bool, output: bool, masked: bool, causal: bool, square: bool) -> str:
