@@ -69,7 +69,9 @@ class Finding:
     mistakes: tuple[Mistake, ...] = ()
     conventions: tuple[Convention, ...] = ()
     checks: tuple[Check, ...] = ()
+    untried: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    evidence: str = ""
     traceback: str = ""
     seconds: float = 0.0
     text: str = field(default="", compare=False)

@@ -45,7 +45,7 @@ def test_wrong() -> None:
     finding = qkv.judge(unscaled, task="sdpa")
     assert not finding and finding.verdict == "wrong"
     assert [one.id for one in finding.mistakes] == ["no-scale"]
-    assert "no-scale" in str(finding) and "no-scale" in repr(finding)
+    assert "no-scale" in str(finding) and "no-scale" in repr(finding) and "expected" in finding.evidence
     assert finding.mistakes[0].hint in " ".join(str(qkv.judge(unscaled, task="sdpa", hint=True)).split())
 
 
