@@ -2,7 +2,7 @@
 
     python tests/judge/corpus.py --tool build/release/qkv --python PY [--filter TEXT] [--seeds N] [--every]
     ... --in-process          the runner in two processes that live on: PyTorch is imported twice, not once a program
-    ... --hostile | --pairs N [--random S] | --coverage | --exercises
+    ... --hostile | --coverage | --exercises
 
 The corpus: rows of mistakes/ (mistakes.py) and of habits (habits.py), written as files beside the tool, and whole files, wrong/
 and right/, at whose end stands what is expected: EXPECTED {name: id, or ids of one group}, RIGHT, CONVENTION, TASK.
@@ -250,35 +250,6 @@ def hostile(tool, options):
     return missed or not files
 
 
-def named_in_full(finding, pair):
-    """Both, each in an entry of its own."""
-    mistakes = finding.get("mistakes") or []
-    if len(mistakes) != 2:
-        return False
-    one, other = map(ids, mistakes)
-    return any(set(a) & one and set(b) & other for a, b in (pair, pair[::-1]))
-
-
-def pair_of_mistakes(tool, options):
-    chosen = mistakes.pairs(options.pairs, options.random)  # needs NumPy
-
-    def work(pair):
-        one, other, text = pair
-        path = Path(tool.folder.name) / f"{one[0]}-{other[0]}.py"
-        path.write_text(text, encoding="utf-8")
-        finding, _, _ = tool("--task", "mha", "--seed", options.random, f"{path}:mha")
-        return pair, finding
-
-    named = 0
-    for (one, other, _), finding in in_parallel(work, chosen):
-        full = named_in_full(finding, (one, other))
-        named += full
-        if not full:
-            print(f"{one[0]} + {other[0]}: {told(finding)}", flush=True)
-    print(f"{named} of {len(chosen)} pairs named in full; the slowest took {tool.slowest[0]:.2f} s")
-    return 0 if named * 10 >= len(chosen) * 9 else 1
-
-
 def exercises(tool, options):
     """Each solution of `qkv practice` is right, each skeleton unfilled, in NumPy and PyTorch."""
     tasks = json.loads(subprocess.run([tool.tool, "practice", "--json"], capture_output=True, text=True, check=True).stdout)
@@ -336,8 +307,6 @@ def main():
     parser.add_argument("--every", action="store_true", help="each row in all of its programs")
     parser.add_argument("--in-process", action="store_true")
     parser.add_argument("--hostile", action="store_true")
-    parser.add_argument("--pairs", type=int, default=0)
-    parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--exercises", action="store_true")
     parser.add_argument("--coverage", action="store_true")
     options = parser.parse_args()
@@ -345,8 +314,6 @@ def main():
     tool = InProcess(options) if options.in_process else Tool(options)
     if options.hostile:
         missed = hostile(tool, options)
-    elif options.pairs:
-        missed = pair_of_mistakes(tool, options)
     elif options.exercises:
         missed = exercises(tool, options)
     elif options.coverage:

@@ -11,7 +11,6 @@ Right programs are bases/NAME.py, or NAME.numpy.py and NAME.torch.py (`xp` is th
 """
 
 import functools
-import random
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,44 +138,3 @@ def programs(every):
                         raise SystemExit(f"{path.name}:{number}, {base} in {language}: {error}") from None
                     wrong.append(Program(where, base, language, ids, "\n".join(lines)))
     return [*bases.values(), *wrong]
-
-
-def answers(text, seed):
-    """What a NumPy mha computes for a random problem, with and without a mask."""
-    import numpy as np
-
-    draw = np.random.default_rng(seed)
-    batch, length, embed, heads = 2, 7, 30, 3
-    arguments = {"x": draw.normal(size=(batch, length, embed))}
-    for letter in "qkvo":
-        arguments[f"W_{letter}"] = draw.normal(size=(embed, embed)) * 0.3
-        arguments[f"b_{letter}"] = draw.normal(size=embed)
-    mask = draw.random((batch, 1, length, length)) < 0.6
-    mask[..., 0] = True
-    names = {}
-    exec(text, names)
-    with np.errstate(all="ignore"):
-        return np.concatenate([names["mha"](**arguments, num_heads=heads, mask=keep) for keep in (None, mask)])
-
-
-def pairs(count, seed):
-    """Two rows at once in the NumPy mha, where the function is that of neither alone."""
-    known = [(ids, tuple(changes)) for path in sorted((HERE / "mistakes").glob("*.txt"))
-             for _, bases, languages, ids, changes in rows(path) if "mha" in bases and "numpy" in languages]  # fmt: skip
-    draw, chosen = random.Random(seed), []
-
-    def text_of(*rows_chosen):
-        """None: two changes of one statement."""
-        lines = right("mha", "numpy").split("\n")
-        touched = [changed(lines, spelled(change, "numpy"), None) for _, changes in rows_chosen for change in changes]
-        return "\n".join(lines) if len(set(touched)) == len(touched) else None
-
-    while len(chosen) < count:
-        one, other = draw.sample(known, 2)
-        try:
-            text = text_of(one, other)
-        except ValueError:  # what one changes the other has changed
-            continue
-        if text and all(abs(answers(text, seed) - answers(text_of(alone), seed)).max() > 1e-6 for alone in (one, other)):
-            chosen.append((one[0], other[0], text))
-    return chosen
