@@ -7,8 +7,7 @@
 #include <memory>
 
 #include "core/escape.h"
-#include "judge/python.h"
-#include "judge/run.h"
+#include "judge/options.h"
 #include "qkv/io/safetensors.h"
 #include "support/command.h"
 #include "support/files.h"

@@ -1,4 +1,4 @@
-// What `qkv judge` was given. Not: how it is written on the command line (cmd_judge.cc).
+// What `qkv judge` was given, and the two ways to run code. Not: how it is written on the command line (cmd_judge.cc).
 #pragma once
 
 #include <cstdint>
@@ -25,5 +25,11 @@ struct JudgeOptions {
 
 /// The sizes of a task's probes: the task's own, and what --sizes says.
 judge::Sizes sizes_of(const JudgeOptions& options);
+
+/// A person's Python file, run by the embedded runner (python/qkv/_judge/runner) in a child process (python.cc).
+judge::Finding judge_python(const JudgeOptions& options);
+/// --run: a program of any language, started once a probe: it reads one .safetensors and writes another. Exit code 3
+/// with a text that begins with "fill in" is a program not yet filled in (run.cc).
+judge::Finding judge_program(const JudgeOptions& options);
 
 }  // namespace qkv::cli

@@ -1,5 +1,4 @@
-#include "judge/python.h"
-
+// A person's Python file: run by the embedded runner in a child process, then judged.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -8,6 +7,7 @@
 
 #include "core/embedded_file.h"
 #include "core/escape.h"
+#include "judge/options.h"
 #include "judge/sandbox.h"
 #include "qkv/io/file.h"
 #include "qkv/io/safetensors.h"
