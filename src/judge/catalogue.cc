@@ -5,7 +5,6 @@
 #include <stdexcept>
 
 #include "judge/entry.h"
-#include "judge/text/text.h"
 
 namespace qkv::judge {
 namespace {

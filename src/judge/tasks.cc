@@ -7,7 +7,6 @@
 #include "judge/judge.h"
 #include "judge/task.h"
 #include "judge/text/language.h"
-#include "judge/text/text.h"
 #include "qkv/error.h"
 
 namespace qkv::judge {

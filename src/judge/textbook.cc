@@ -5,7 +5,6 @@
 #include <list>
 
 #include "judge/text/language.h"
-#include "judge/text/text.h"
 #include "qkv/error.h"
 
 namespace qkv::judge {

@@ -3,7 +3,6 @@
 
 #include "judge/task.h"
 #include "judge/text/language.h"
-#include "judge/text/text.h"
 
 namespace qkv::judge {
 namespace {

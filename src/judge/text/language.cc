@@ -8,6 +8,13 @@
 #include <stdexcept>
 #include <utility>
 
+#include "core/embedded_file.h"
+
+namespace qkv::inline v0 {
+std::span<const EmbeddedFile> embedded_judge();
+std::span<const EmbeddedFile> embedded_tasks();  // what the runner reads too
+}  // namespace qkv::inline v0
+
 namespace qkv::judge {
 namespace {
 
@@ -255,6 +262,21 @@ std::string_view cut(std::string_view& text, std::string_view mark) {
 }
 
 }  // namespace
+
+std::vector<std::string_view> text_lines(std::string_view file) {
+  const auto files = file == "tasks.txt" ? embedded_tasks() : embedded_judge();
+  const auto found = std::ranges::find(files, file, &EmbeddedFile::name);
+  if (found == files.end()) throw std::logic_error("[judge] there is no text " + std::string(file));
+  std::vector<std::string_view> lines;
+  for (std::string_view rest = found->text; !rest.empty();) {
+    std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    line = line.substr(0, line.find("  # "));
+    line = line.substr(0, line.find_last_not_of(' ') + 1);
+    if (!line.empty() && !line.starts_with('#')) lines.push_back(line);
+  }
+  return lines;
+}
 
 std::string_view trimmed(std::string_view text) {
   const std::size_t begin = std::min(text.find_first_not_of(' '), text.size()), end = text.find_last_not_of(' ');

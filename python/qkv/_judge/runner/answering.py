@@ -1,6 +1,6 @@
 """Answers probes: forward, gradient, twice, training, evaluation. Errors of the person's code become metadata of the answer.
 
-Not: how steps with a cache and training steps go (steps.py, training.py).
+Not: how training steps go (training.py).
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from .calling import Result, array_of
+from .calling import Result, after, array_of, step_values
 from .errors import Stop, line_of
 from .frameworks import from_numpy, to_numpy, torch_of
 from .slots import Tensors, Words
-from .steps import step_values, steps
 from .subject import Skipped, Subject
 from .training import train_steps
 from .trial import has_more_keys
@@ -182,7 +181,24 @@ def _repeated(subject: Subject, tensors: Tensors, metadata: Words, assignment: i
     return {"out": np.stack(outs)}
 
 
+def _steps(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
+    """`out` of all calls, joined along L."""
+    counts = [int(count) for count in metadata.get("steps", str(tensors["x"].shape[1])).split(",")]
+    binding = subject.binding_for()
+    target = subject.fresh(tensors, assignment) if subject.prototype is not None else None
+    state = subject.empty_cache(binding)
+    outs, start = [], 0
+    for count in counts:
+        piece = {**tensors, "x": tensors["x"][:, start : start + count]}
+        values = step_values(binding, subject.values(binding, piece, metadata, subject.leaves(piece)), state, start)
+        result = subject.call(binding, target, values, piece)
+        state = after(binding, result, state)
+        outs.append(array_of(result.out, subject.precision))
+        start += count
+    return {"out": np.concatenate(outs, axis=1)}
+
+
 _CALLS = {
     "forward": _forward, "nan": _forward, "gradient": _gradient, "twice": _twice, "training": _repeated,
-    "evaluation": _repeated, "steps": steps, "train-steps": train_steps,
+    "evaluation": _repeated, "steps": _steps, "train-steps": train_steps,
 }

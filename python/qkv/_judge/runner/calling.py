@@ -1,4 +1,4 @@
-"""Calls a person's code: which argument is which, what comes back. Not: what is asked for (answering.py)."""
+"""Calls a person's code: which argument is which, what comes back, where a cache lies. Not: what is asked for (answering.py)."""
 
 from __future__ import annotations
 
@@ -200,3 +200,44 @@ def array_of(value: Any, precision: str | None) -> np.ndarray:
     if not np.issubdtype(array.dtype, np.floating):
         array = array.astype(np.float64)
     return array.astype(precision) if precision else array
+
+
+def beginnings(binding: Binding) -> list[Any]:
+    """What an empty cache may be: None, an object of the annotated class, an empty dict, an empty list."""
+    if not binding.takes("cache"):
+        return [None]
+    annotation = inspect.signature(binding.function).parameters[binding.argument("cache")].annotation
+    scope = getattr(getattr(binding.function, "__func__", binding.function), "__globals__", {})
+    cls = scope.get(annotation) if isinstance(annotation, str) else annotation
+    made: list[Any] = []
+    if isinstance(cls, type) and cls is not inspect.Parameter.empty and cls.__module__ not in ("builtins", "torch"):
+        try:
+            made = [cls()]
+        except Exception:  # a class that needs arguments cannot be made here
+            made = []
+    return [*made, None, {}, []]
+
+
+def after(binding: Binding, result: Result, before: Any) -> Any:
+    """The state for the next call."""
+    rest = list(result.rest)
+    if binding.takes("past_k"):
+        return tuple(rest[-2:]) if len(rest) >= 2 else before
+    if not rest:
+        return before
+    return rest[0] if len(rest) == 1 else tuple(rest) if _pair(rest) else rest[-1]
+
+
+def _pair(rest: list[Any]) -> bool:
+    """Two arrays of one shape: keys and values."""
+    return len(rest) == 2 and all(hasattr(one, "shape") for one in rest) and tuple(rest[0].shape) == tuple(rest[1].shape)
+
+
+def step_values(binding: Binding, values: dict[str, Any], state: Any, start: int) -> dict[str, Any]:
+    """The values of one call, with the state in whatever arguments it has."""
+    values = {**values, "start": start, "use_cache": True}
+    if binding.takes("past_k"):
+        values["past_k"], values["past_v"] = state if state else (None, None)
+    elif binding.takes("cache"):
+        values["cache"] = state
+    return values

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from . import masks, names, tasks, trial
-from .calling import Binding
+from .calling import Binding, beginnings, step_values
 from .errors import FAILURES, Stop
 from .slicing import choices
 from .slots import Tensors, Words
-from .steps import beginnings, step_values
 from .subject import Skipped, Subject
 from .training import train_steps, trial_tensors
 
