@@ -1,5 +1,5 @@
 // --sandbox: a command's words behind bubblewrap: nothing can be written but the scratch folder, no network, no other
-// process seen. Not: limits of time and memory, which hold with or without it (child.h).
+// process in sight. Not: limits of time and memory, which hold with or without it (child.h).
 #pragma once
 
 #include <filesystem>

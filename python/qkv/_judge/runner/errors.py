@@ -17,10 +17,10 @@ class Stop(Exception):
     def __init__(self, says: str, verdict: str = "failed", traceback: str = "") -> None:
         super().__init__(says)
         self.says, self.verdict, self.traceback = says, verdict, traceback
-        self.seen: dict[str, str] = {}  # "file", "name", "task": what was looked at, where it came so far
+        self.about: dict[str, str] = {}  # "file", "name", "task": what was looked at, where it came so far
 
     def as_look(self) -> dict[str, str]:
-        return {**self.seen, "verdict": self.verdict, "says": self.says, "traceback": self.traceback}
+        return {**self.about, "verdict": self.verdict, "says": self.says, "traceback": self.traceback}
 
 
 class People:

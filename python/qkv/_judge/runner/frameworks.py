@@ -84,16 +84,16 @@ def default_dtype(framework: str, dtype: str) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _codes(thing: Any, module: Any, seen: set[int]) -> Iterator[CodeType]:
+def _codes(thing: Any, module: Any, visited: set[int]) -> Iterator[CodeType]:
     """The code of a function or class, and of what it names in its own module."""
-    if id(thing) in seen:
+    if id(thing) in visited:
         return
-    seen.add(id(thing))
+    visited.add(id(thing))
     if isinstance(thing, type):
         for member in vars(thing).values():
             member = getattr(member, "__func__", member)
             if isinstance(member, FunctionType):
-                yield from _codes(member, module, seen)
+                yield from _codes(member, module, visited)
         return
     if not isinstance(thing, FunctionType):
         return
@@ -105,7 +105,7 @@ def _codes(thing: Any, module: Any, seen: set[int]) -> Iterator[CodeType]:
         for name in code.co_names:
             other = thing.__globals__.get(name)
             if isinstance(other, (FunctionType, type)) and getattr(other, "__module__", None) == thing.__module__:
-                yield from _codes(other, module, seen)
+                yield from _codes(other, module, visited)
 
 
 def named(thing: Any) -> set[str]:

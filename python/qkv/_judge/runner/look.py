@@ -69,7 +69,7 @@ def look_at(
     try:
         return _look_at(candidate, module, people, request, notes)
     except Stop as stop:
-        stop.seen = {"file": people.file, "name": candidate.name, "task": candidate.task}
+        stop.about = {"file": people.file, "name": candidate.name, "task": candidate.task}
         raise
 
 

@@ -48,12 +48,12 @@ def _heads(found: list[Found], sizes: Sizes) -> list[Found]:
     for index, one in enumerate(found):
         if one.letters and len(one.letters) == 1 and re.search(r"\.\d+\.|\.\d+$", one.entry.path):
             groups.setdefault((one.letters, one.entry.bias, re.sub(r"\d+", "#", one.entry.path)), []).append(index)
-    for (letters, bias, _), places in groups.items():
+    for (letters, bias, _), indices in groups.items():
         heads = sizes.heads_of(letters[0])
         single = numbers(letters, bias, sizes) // heads
-        if len(places) == heads > 1 and all(math.prod(found[place].entry.shape) == single for place in places):
-            for head, place in enumerate(places):
-                found[place] = found[place]._replace(head=head)
+        if len(indices) == heads > 1 and all(math.prod(found[index].entry.shape) == single for index in indices):
+            for head, index in enumerate(indices):
+                found[index] = found[index]._replace(head=head)
     return found
 
 

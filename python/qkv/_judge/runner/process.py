@@ -95,8 +95,8 @@ def run(subject: Subject, folder: Path, interrupts: bool = True) -> None:
     probes = sorted(folder.glob("probe-*.safetensors"), key=lambda path: int(path.stem.split("-")[1]))
     loaded = [(path.name.replace("probe", "answer"), *files.read(path)) for path in probes]
     for index in range(max(1, len(subject.assignments))):
-        place = folder if index == 0 else folder / f"assignment-{index}"
-        place.mkdir(exist_ok=True)
+        into = folder if index == 0 else folder / f"assignment-{index}"
+        into.mkdir(exist_ok=True)
         for name, tensors, metadata in loaded:
             try:
                 found, notes = answer(subject, tensors, metadata, index)
@@ -104,7 +104,7 @@ def run(subject: Subject, folder: Path, interrupts: bool = True) -> None:
                 if not interrupts:
                     raise
                 found, notes = {}, failure(subject, error)
-            files.write(place / name, files.encode(found, notes))
+            files.write(into / name, files.encode(found, notes))
 
 
 def main(arguments: list[str]) -> None:
