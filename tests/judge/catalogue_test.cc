@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <iostream>
 #include <limits>
 #include <set>
@@ -90,21 +91,25 @@ TEST(Catalogue, EveryMistakeIsNamed) {
   }
 }
 
+/// What is found where every probe's output is the textbook's, changed.
+Finding judged_changed(const char* name, const std::function<void(Array&)>& change) {
+  const Task& task = *find_task(name);
+  std::vector<StateDict> probes;
+  std::vector<Answer> answers;
+  for (const Probe& probe : task.probes(task.sizes, 1)) {
+    Array out = run(task.textbook, probe).at("out");
+    change(out);
+    answers.emplace_back().tensors.add("out", to_tensor(out));
+    probes.push_back(state_of(probe));
+  }
+  return judge(name, probes, answers);
+}
+
 TEST(Catalogue, Unexplained) {
   for (const char* name : {"mha", "v3", "gqa", "sdpa"}) {
-    const Task& task = *find_task(name);
-    std::vector<StateDict> probes;
-    std::vector<Answer> answers;
-    for (const Probe& probe : task.probes(task.sizes, 1)) {
-      Work work = run(task.textbook, probe);
-      Answer answer;
-      Array& out = work["out"];
+    const Finding finding = judged_changed(name, [](Array& out) {
       for (Index i = 0; i < out.count(); ++i) out[i] = out[i] * Number(1 + 0.01 * static_cast<double>(i % 7));
-      answer.tensors.add("out", to_tensor(out));
-      probes.push_back(state_of(probe));
-      answers.push_back(std::move(answer));
-    }
-    const Finding finding = judge(name, probes, answers);
+    });
     EXPECT_EQ(finding.verdict, "unknown");
   }
 }
@@ -112,16 +117,7 @@ TEST(Catalogue, Unexplained) {
 TEST(Catalogue, AnOutputThatIsTheSameEverywhereNamesNoMistake) {
   for (const char* name : {"mha", "v3", "sdpa"}) {
     for (const double everywhere : {std::numeric_limits<double>::quiet_NaN(), 0.0}) {
-      const Task& task = *find_task(name);
-      std::vector<StateDict> probes;
-      std::vector<Answer> answers;
-      for (const Probe& probe : task.probes(task.sizes, 1)) {
-        Answer answer;
-        answer.tensors.add("out", to_tensor(Array(run(task.textbook, probe).at("out").shape, everywhere)));
-        probes.push_back(state_of(probe));
-        answers.push_back(std::move(answer));
-      }
-      const Finding finding = judge(name, probes, answers);
+      const Finding finding = judged_changed(name, [&](Array& out) { out = Array(out.shape, everywhere); });
       EXPECT_EQ(finding.verdict, "unknown");
       EXPECT_TRUE(
           finding.evidence.starts_with("The output is " + std::string(everywhere == 0 ? "0" : "NaN") + " everywhere"));
