@@ -12,6 +12,7 @@ Not supported: cross-attention, other element types (``qkv.attention`` has both)
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -162,7 +163,8 @@ class Layer(Module):
             return finish(x, y)
         if found is None:
             raise ValueError(f"[{function}] this layer has no weights that depend on x: see its parameters")
-        return finish(x, y), _as(x, found if len(x.shape) == 3 else found[0])
+        found = found if len(x.shape) == 3 else found[0]
+        return finish(x, y), sys.modules["torch"].from_numpy(found) if _is_torch(x) else finish(x, found)
 
     def backward(self, dy: Any, saved: Saved, *, need_dx: bool = True) -> Any:
         """Returns dx (None unless need_dx) of dy, in the shapes of x and y; adds to the gradients of the parameters."""
@@ -239,12 +241,3 @@ def _rotary_options(rotary: Any) -> Any:
     if isinstance(rotary, Mapping):
         return core.RotaryOptions(**rotary)
     raise TypeError(f"rotary must be True, a dict of qkv.Rotary's options or a qkv.Rotary: got {type(rotary).__name__}")
-
-
-def _as(x: Any, array: np.ndarray) -> Any:
-    """A NumPy array as an array of x's library, without a copy for PyTorch."""
-    if _is_torch(x):
-        import torch
-
-        return torch.from_numpy(array)
-    return finish(x, array)
