@@ -151,9 +151,7 @@ def rounds(thing: Any) -> bool:
         tree = ast.parse(textwrap.dedent(inspect.getsource(thing if isinstance(thing, (FunctionType, type)) else type(thing))))
     except (OSError, TypeError, SyntaxError):
         return False
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr in _NARROW:
-            return True
-        if isinstance(node, ast.Constant) and node.value in ("float32", "float16"):
-            return True
-    return False
+    nodes = list(ast.walk(tree))
+    return any(isinstance(node, ast.Attribute) and node.attr in _NARROW for node in nodes) or any(
+        isinstance(node, ast.Constant) and node.value in ("float32", "float16") for node in nodes
+    )

@@ -50,7 +50,6 @@ class Subject:
     mask_form: Form | None = None
     slices: Slices | None = None  # how code without a batch is called
     lookup: names.ByName | None = None  # the parameters of the latest call, where they come in one dict
-    square: bool = False  # causal code that takes as many queries as keys only
     helpers: dict[str, Any] = dataclasses.field(default_factory=dict)  # other functions of the file that a task needs
 
     def binding_for(self, function: str = "") -> Binding:

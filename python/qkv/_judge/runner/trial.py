@@ -48,7 +48,9 @@ def has_more_keys(tensors: Tensors) -> bool:
 
 def square(tensors: Tensors) -> Tensors:
     """As many keys as queries."""
-    return {name: value[..., :LENGTH, :] if name in ("k", "v") else value for name, value in tensors.items()}
+    rows = tensors["q"].shape[-2] if "q" in tensors else LENGTH
+    cut = {"k": np.s_[..., :rows, :], "v": np.s_[..., :rows, :], "mask": np.s_[..., :rows]} if has_more_keys(tensors) else {}
+    return {name: value[cut.get(name, ...)] for name, value in tensors.items()}
 
 
 def _keys(tensors: Tensors) -> int:

@@ -60,7 +60,6 @@ def try_out(subject: Subject, function: str) -> None:
         subject.notes.append("judged in float32: it does not run in float64")
     if plain.weights_first:
         subject.conventions.append("weights-first")
-    _try_longer(subject, binding)
     if binding.takes("mask"):
         _try_masks(subject, binding, tensors, metadata, tuple(plain.out.shape))
 
@@ -87,26 +86,6 @@ def _plain(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words
                 return result, inputs
             break
     raise subject.people.stop(failures[1], f"calling {subject.name}") from None  # of the contract's way
-
-
-def _try_longer(subject: Subject, binding: Binding) -> None:
-    """Causal code: whether it takes more keys than queries, now that it takes as many."""
-    causal = subject.task == "causal" or subject.has.get("causal") or binding.takes("causal")
-    if subject.task not in ("causal", "sdpa", "flash", "linear") or not causal or subject.square:
-        return
-    tensors, metadata = trial.probe("sdpa", "sdpa", subject.sizes), {**trial.metadata(subject.task, subject.sizes), "causal": "1"}
-    works = []
-    for inputs in (trial.square(tensors), tensors):
-        try:
-            _attempt(subject, binding, inputs, metadata)
-            works.append(True)
-        except Skipped:
-            return
-        except FAILURES:
-            works.append(False)
-    if works == [True, False]:
-        subject.square = True
-        subject.notes.append(f"{binding.name} takes as many queries as keys only: it was not asked for more keys")
 
 
 def _try_required_mask(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> None:
