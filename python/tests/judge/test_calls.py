@@ -352,7 +352,6 @@ def causal_attention(q, k, v):
     return weights / weights.sum(-1, keepdims=True) @ v
 """
     subject = looked(tmp_path, text)
-    assert subject.square and any("as many queries as keys only" in note for note in subject.notes)
     assert answered(subject, {"q": Q, "k": K, "v": V}, causal="1") == ({}, {"skipped": "it takes as many queries as keys only"})
     close(answered(subject, {"q": Q, "k": K[..., :5, :], "v": V[..., :5, :]}, causal="1")[0]["out"],
           attend(Q, K[..., :5, :], V[..., :5, :], True, causal=True)[0])  # fmt: skip
