@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -66,19 +66,23 @@ def _out(subject: Subject, result: Result) -> Tensors:
     return tensors
 
 
-def _target(subject: Subject, tensors: Tensors, assignment: int, train: bool = False) -> Any:
-    return subject.fresh(tensors, assignment, train) if subject.prototype is not None else None
+def _prepared(
+    subject: Subject, tensors: Tensors, metadata: Words, assignment: int, train: bool = False, gradient: bool = False
+) -> tuple[Callable[[], Result], Any, dict[str, Any]]:
+    """(one call, which object it is of, its tensors)"""
+    binding = subject.binding_for()
+    target = subject.fresh(tensors, assignment, train) if subject.prototype is not None else None
+    leaves = subject.leaves(tensors, gradient)
+    values = subject.values(binding, tensors, metadata, leaves)
+    if subject.task == "cache":
+        values = step_values(binding, values, subject.empty_cache(binding), 0)
+    return (lambda: subject.call(binding, target, values, tensors)), target, leaves
 
 
 def _forward(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
     if subject.task in _PARTS and subject.prototype is None:
         return _parts(subject, tensors, metadata)
-    binding = subject.binding_for()
-    target = _target(subject, tensors, assignment)
-    values = subject.values(binding, tensors, metadata, subject.leaves(tensors))
-    if subject.task == "cache":
-        values = step_values(binding, values, subject.empty_cache(binding), 0)
-    return _out(subject, subject.call(binding, target, values, tensors))
+    return _out(subject, _prepared(subject, tensors, metadata, assignment)[0]())
 
 
 #: Tasks of two functions whose probe has the inputs of both: {function: (its inputs, its answers)}.
@@ -133,10 +137,8 @@ def _several(name: str, result: Result, outputs: tuple[str, ...], precision: str
 
 
 def _gradient(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
-    binding = subject.binding_for()
-    target = _target(subject, tensors, assignment)
-    leaves = subject.leaves(tensors, gradient=True)
-    result = subject.call(binding, target, subject.values(binding, tensors, metadata, leaves), tensors)
+    call, target, leaves = _prepared(subject, tensors, metadata, assignment, gradient=True)
+    result = call()
     answers = _out(subject, result)
     if subject.framework != "torch":
         return answers
@@ -155,15 +157,12 @@ def _gradient(subject: Subject, tensors: Tensors, metadata: Words, assignment: i
 
 def _twice(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
     """The same object and the very same arrays: state left behind and inputs changed show in the second call."""
-    binding = subject.binding_for()
     if subject.task == "cache":
         raise Skipped("a cache changes from call to call")
-    target = _target(subject, tensors, assignment)
-    leaves = subject.leaves(tensors)
-    values = subject.values(binding, tensors, metadata, leaves)
-    subject.call(binding, target, values, tensors)
+    call, _, leaves = _prepared(subject, tensors, metadata, assignment)
+    call()
     changed = [name for name, value in leaves.items() if not np.array_equal(to_numpy(value), tensors[name])]
-    return {**_out(subject, subject.call(binding, target, values, tensors)), **{f"changed_{name}": to_numpy(leaves[name]) for name in changed}}
+    return {**_out(subject, call()), **{f"changed_{name}": to_numpy(leaves[name]) for name in changed}}
 
 
 @contextlib.contextmanager
@@ -179,16 +178,10 @@ def _without_prints() -> Iterator[None]:
 
 def _repeated(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
     """out [R, ...]: in training mode, or in evaluation mode."""
-    train = metadata["call"] == "training"
-    binding = subject.binding_for()
-    target = _target(subject, tensors, assignment, train)
-    values = subject.values(binding, tensors, metadata, subject.leaves(tensors))
+    call, _, _ = _prepared(subject, tensors, metadata, assignment, train=metadata["call"] == "training")
     torch = torch_of()
     with _without_prints(), torch.no_grad() if torch is not None else contextlib.nullcontext():
-        outs = [
-            _out(subject, subject.call(binding, target, values, tensors))["out"]
-            for _ in range(int(metadata.get("repeat", "1")))
-        ]
+        outs = [_out(subject, call())["out"] for _ in range(int(metadata.get("repeat", "1")))]
     return {"out": np.stack(outs)}
 
 
