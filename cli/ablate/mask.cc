@@ -60,8 +60,8 @@ void replace_the_future(
 }
 
 void measure_weights(const lm::AttentionLM& model, const lm::Batch& batch, Run& run, Context& context) {
-  const std::vector<lm::LayerTrace> traces = model.trace(batch.inputs, context);
-  const View<const float, 4> weights = traces[0].weights;  // [B, 1, T, T]
+  const std::vector<Tensor<float>> layers = model.attention_weights(batch.inputs, context);
+  const View<const float, 4> weights = layers[0];  // [B, 1, T, T]
   const Index length = weights.size(2);
   for (Index b = 0; b < weights.size(0); ++b) {
     for (Index i = 0; i + 1 < length; ++i) {

@@ -247,37 +247,25 @@ void AttentionLM::backward(Activations& activations, Context& context) {
   m.embed_backward(a.ids, a.positions, nn::as_rows(std::as_const(a.dh)), context);
 }
 
-std::vector<LayerTrace> AttentionLM::trace(View<const Index, 2> ids, Context& context) const {
+std::vector<Tensor<float>> AttentionLM::attention_weights(View<const Index, 2> ids, Context& context) const {
   const Impl& m = *impl_;
   Activations activations;
   AttentionLM::forward(ids, activations, 0, context);
   const Activations::Impl& a = *activations.impl_;
   const Index heads = m.config.num_heads, kv_heads = m.config.num_kv_heads, head_dim = m.config.embed_dim / heads;
+  AttentionOptions options;
+  if (m.config.causal) options.mask = Mask::causal();
 
-  std::vector<LayerTrace> traces(m.blocks.size());
-  for (std::size_t i = 0; i < traces.size(); ++i) {
+  std::vector<Tensor<float>> weights;
+  for (std::size_t i = 0; i < m.blocks.size(); ++i) {
     const View<const float, 3> projected = a.layers[i].attention.projected;  // [B, T, (H + 2 Hkv) D]
-    const auto copy_heads = [&](Index first, Index count) {                  // -> [B, count, T, D]
-      const View<const float, 4> from =
-          split_heads(projected.sliced(2, first * head_dim, (first + count) * head_dim), count);
-      Tensor<float> to({a.batch, count, a.length, head_dim});
-      const View<float, 4> copy = to;
-      for (Index b = 0; b < a.batch; ++b) {
-        for (Index h = 0; h < count; ++h) {
-          for (Index t = 0; t < a.length; ++t) std::copy_n(&from(b, h, t, 0), head_dim, &copy(b, h, t, 0));
-        }
-      }
-      return to;
+    const auto part = [&](Index first, Index count) {                        // -> [B, count, T, D]
+      return split_heads(projected.sliced(2, first * head_dim, (first + count) * head_dim), count);
     };
-    traces[i].q = copy_heads(0, heads);
-    traces[i].k = copy_heads(heads, kv_heads);
-    traces[i].v = copy_heads(heads + kv_heads, kv_heads);
-    AttentionOptions options;
-    if (m.config.causal) options.mask = Mask::causal();
-    traces[i].weights = Tensor<float>({a.batch, heads, a.length, a.length});
-    attention_forward(traces[i].q, traces[i].k, {}, {.weights = traces[i].weights}, options, context);
+    weights.emplace_back(std::vector<Index>{a.batch, heads, a.length, a.length});
+    attention_forward(part(0, heads), part(heads, kv_heads), {}, {.weights = weights.back()}, options, context);
   }
-  return traces;
+  return weights;
 }
 
 }  // namespace qkv::inline v0::lm

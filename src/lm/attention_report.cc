@@ -38,14 +38,15 @@ HeadReport head_report(View<const float, 2> weights, std::span<const Index> ids,
 AttentionReport attention_report(const AttentionLM& model, std::span<const Index> ids, Context& context) {
   const AttentionLMConfig& config = model.config();
   const auto length = static_cast<Index>(ids.size());
-  const std::vector<LayerTrace> traces = model.trace(View<const Index, 2>(ids.data(), {1, length}), context);
+  const std::vector<Tensor<float>> layers =
+      model.attention_weights(View<const Index, 2>(ids.data(), {1, length}), context);
 
   AttentionReport report;
   report.rows = length - 1;
   report.weights = Tensor<float>({config.num_layers, config.num_heads, length, length});
   const View<float, 4> weights = report.weights;
   for (Index layer = 0; layer < config.num_layers; ++layer) {
-    const Tensor<float>& seen = traces[static_cast<std::size_t>(layer)].weights;  // [1, H, T, T]
+    const Tensor<float>& seen = layers[static_cast<std::size_t>(layer)];  // [1, H, T, T]
     std::copy(seen.span().begin(), seen.span().end(), &weights(layer, 0, 0, 0));
     for (Index head = 0; head < config.num_heads; ++head) {
       HeadReport one =
@@ -68,8 +69,8 @@ PreviousScore score_previous(const AttentionLM& model, Index alphabet, Index win
   check<OptionError>(config.context >= 2, kFunction, "context must be at least 2: got ", config.context);
   Batch batch;
   BatchSource::previous(alphabet, {windows, config.context}, derived_seed(seed, Draw::kScore, 0)).fill(0, batch);
-  const std::vector<LayerTrace> traces = model.trace(batch.inputs, context);
-  const View<const float, 4> weights = traces[static_cast<std::size_t>(layer)].weights;  // [windows, H, T, T]
+  const std::vector<Tensor<float>> layers = model.attention_weights(batch.inputs, context);
+  const View<const float, 4> weights = layers[static_cast<std::size_t>(layer)];  // [windows, H, T, T]
 
   PreviousScore score;
   for (Index i = 1; i < config.context; ++i) {

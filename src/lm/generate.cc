@@ -18,14 +18,11 @@ struct Decoder::Impl {
   std::vector<KVCache> caches;  // one per layer
   nn::StepMemory step;
   Tensor<float> logits;  // [1, V]
-  Index refills = 0;
 
-  Impl(const AttentionLM& lm, Context& c, CacheStorage storage)
-      : model(lm.impl()), context(c), logits({1, model.config.vocab_size}) {
+  Impl(const AttentionLM& lm, Context& c) : model(lm.impl()), context(c), logits({1, model.config.vocab_size}) {
     for (std::size_t i = 0; i < model.blocks.size(); ++i) {
       caches.emplace_back(KVCacheConfig{.num_kv_heads = model.config.num_kv_heads,
           .head_dim = model.config.embed_dim / model.config.num_heads,
-          .storage = storage,
           .capacity = model.config.context});
     }
   }
@@ -73,9 +70,9 @@ void Decoder::Impl::read(std::span<const Index> ids) {
   window.insert(window.end(), ids.begin(), ids.end());
 }
 
-Decoder::Decoder(const AttentionLM& model, Context& context, CacheStorage storage) {
+Decoder::Decoder(const AttentionLM& model, Context& context) {
   check<OptionError>(model.config().causal, "Decoder", "the model must be causal: got one that attends to the future");
-  impl_ = std::make_unique<Impl>(model, context, storage);
+  impl_ = std::make_unique<Impl>(model, context);
 }
 Decoder::~Decoder() = default;
 Decoder::Decoder(Decoder&&) noexcept = default;
@@ -84,7 +81,6 @@ void Decoder::prefill(std::span<const Index> ids) {
   check<OptionError>(!ids.empty(), "Decoder::prefill", "the prompt must have at least one character: got none");
   const auto most = static_cast<std::size_t>(impl_->model.config.context);
   impl_->forget();
-  impl_->refills = 0;
   impl_->read(ids.last(std::min(most, ids.size())));
 }
 
@@ -99,12 +95,10 @@ void Decoder::append(Index id) {
   kept.push_back(id);
   impl_->forget();
   impl_->read(kept);
-  ++impl_->refills;
 }
 
 std::span<const float> Decoder::logits() const { return std::as_const(impl_->logits).span(); }
 std::span<const Index> Decoder::window() const { return impl_->window; }
-Index Decoder::refills() const { return impl_->refills; }
 
 namespace {
 
@@ -148,7 +142,7 @@ std::vector<Index> generate(
       "temperature must be finite and above 0: got ", options.temperature);
   check<OptionError>(
       allowed >= 1 && allowed <= vocab, kFunction, "allowed_ids must be in [1, ", vocab, "]: got ", allowed);
-  Decoder decoder(model, context, options.cache);
+  Decoder decoder(model, context);
   decoder.prefill(prompt);
   std::vector<Index> ids;
   for (Index i = 0; i < options.tokens; ++i) {

@@ -96,24 +96,22 @@ TEST(AttentionLM, GroupedHeadsAreHeadsWithTheSameKeysAndValues) {
   }
 }
 
-/// Rotary positions encode distances, not positions: the same two tokens at the same distance have the same score
-/// anywhere.
+/// Rotary positions encode distances, not positions: the same tokens at the same distance have the same scores
+/// anywhere, so their weights have the same ratio.
 TEST(AttentionLM, RotaryScoresDependOnTheDistance) {
   const std::vector<Index> ids{3, 1, 4, 3, 1, 4};
   for (const auto kind : {lm::PositionKind::kRotary, lm::PositionKind::kLearned}) {
     lm::AttentionLMConfig config = test::grouped_rotary_config(false);
     config.positions = kind;
-    const std::vector<lm::LayerTrace> traces = AttentionLM(config, 6).trace(View<const Index, 2>(ids.data(), {1, 6}));
-    const View<const float, 4> q = traces[0].q, k = traces[0].k;
-    const auto score = [&](Index i, Index j) {
-      double sum = 0;
-      for (Index d = 0; d < 6; ++d) sum += static_cast<double>(q(0, 3, i, d)) * static_cast<double>(k(0, 1, j, d));
-      return sum;
+    const auto layers = AttentionLM(config, 6).attention_weights(View<const Index, 2>(ids.data(), {1, 6}));
+    const View<const float, 4> weights = layers[0];
+    const auto ratio = [&](Index i, Index a, Index b) {
+      return static_cast<double>(weights(0, 3, i, a)) / static_cast<double>(weights(0, 3, i, b));
     };
     const bool rotary = kind == lm::PositionKind::kRotary;
-    EXPECT_EQ(std::abs(score(0, 1) - score(3, 4)) < 1e-5, rotary);
-    EXPECT_EQ(std::abs(score(2, 0) - score(5, 3)) < 1e-5, rotary);
-    EXPECT_GT(std::abs(score(0, 1) - score(3, 1)), 1e-3) << "the same tokens at another distance";
+    EXPECT_EQ(std::abs(ratio(2, 0, 1) - ratio(5, 3, 4)) < 1e-5, rotary);
+    EXPECT_EQ(std::abs(ratio(1, 0, 1) - ratio(4, 3, 4)) < 1e-5, rotary);
+    EXPECT_GT(std::abs(ratio(5, 0, 4) - ratio(5, 3, 4)), 1e-4) << "the same tokens at another distance";
   }
 }
 
@@ -278,28 +276,35 @@ TEST(AttentionLM, CausalMeansThatTheFutureChangesNothing) {
   }
 }
 
-TEST(AttentionLM, TraceIsWhatForwardComputes) {
-  AttentionLMConfig config = test::blocks_config();
-  AttentionLM model(config, 2);
-  const lm::Batch batch = default_batch(config.context, config.vocab_size);
-  const std::vector<lm::LayerTrace> traces = model.trace(batch.inputs);
-  ASSERT_EQ(traces.size(), 2U);
-  for (const lm::LayerTrace& trace : traces) {
-    EXPECT_EQ(trace.q.sizes(), (std::vector<Index>{5, 2, 8, 8}));
-    for (Index row = 0; row < 5 * 2 * 8; ++row) {
-      const Index i = row % 8;
-      double score[8], sum = 0;
-      for (Index j = 0; j <= i; ++j) {
-        double dot = 0;
-        for (Index d = 0; d < 8; ++d)
-          dot += static_cast<double>(trace.q.data()[row * 8 + d]) *
-                 static_cast<double>(trace.k.data()[(row - i + j) * 8 + d]);
-        score[j] = std::exp(dot / std::sqrt(8.0));
-        sum += score[j];
-      }
-      for (Index j = 0; j < 8; ++j) {
-        EXPECT_NEAR(static_cast<double>(trace.weights.data()[row * 8 + j]), j <= i ? score[j] / sum : 0.0, 1e-5);
-      }
+/// softmax(x W_q^T (x W_k^T)^T / sqrt(E)) of one layer with one head, from its parameters.
+TEST(AttentionLM, WeightsAreThoseOfTheFormula) {
+  AttentionLM model(test::default_config(), 2);
+  const lm::Batch batch = default_batch();
+  const Index length = batch.inputs.size(1), width = model.config().embed_dim;
+  const std::vector<Tensor<float>> layers = model.attention_weights(batch.inputs);
+  ASSERT_EQ(layers.size(), 1U);
+  const auto state = model.state_dict();
+  const auto at = [&](const char* name, Index row, Index column) {
+    return static_cast<double>(reinterpret_cast<const float*>(state.at(name).bytes.data())[row * width + column]);
+  };
+  const auto projected = [&](const char* name, Index token, Index out) {
+    double sum = 0;
+    for (Index e = 0; e < width; ++e) {
+      sum += (at("tok.weight", batch.inputs.data()[token], e) + at("pos.weight", token, e)) * at(name, out, e);
+    }
+    return sum;
+  };
+  const View<const float, 4> weights = layers[0];
+  for (Index i = 0; i < length; ++i) {
+    std::vector<double> scores(static_cast<std::size_t>(length));
+    double sum = 0;
+    for (Index j = 0; j <= i; ++j) {
+      double dot = 0;
+      for (Index d = 0; d < width; ++d) dot += projected("attn.W_q.weight", i, d) * projected("attn.W_k.weight", j, d);
+      sum += scores[static_cast<std::size_t>(j)] = std::exp(dot / std::sqrt(static_cast<double>(width)));
+    }
+    for (Index j = 0; j < length; ++j) {
+      EXPECT_NEAR(static_cast<double>(weights(0, 0, i, j)), scores[static_cast<std::size_t>(j)] / sum, 1e-5);
     }
   }
 }

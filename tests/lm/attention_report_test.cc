@@ -48,12 +48,12 @@ TEST(AttentionReport, EveryHeadOfEveryLayer) {
   const lm::AttentionReport report = lm::attention_report(model, ids);
   EXPECT_EQ(report.weights.sizes(), (std::vector<Index>{2, 2, 5, 5}));
   EXPECT_EQ(report.rows, 4);
-  const std::vector<lm::LayerTrace> traces = model.trace(View<const Index, 2>(ids.data(), {1, 5}));
+  const std::vector<Tensor<float>> layers = model.attention_weights(View<const Index, 2>(ids.data(), {1, 5}));
   ASSERT_EQ(report.heads.size(), 4U);
   for (std::size_t n = 0; n < 4; ++n) {
     EXPECT_EQ(report.heads[n].layer, static_cast<Index>(n / 2));
     EXPECT_EQ(report.heads[n].head, static_cast<Index>(n % 2));
-    const float* map = traces[n / 2].weights.data() + (n % 2) * 25;
+    const float* map = layers[n / 2].data() + (n % 2) * 25;
     EXPECT_DOUBLE_EQ(
         report.heads[n].self.mean, lm::head_report(View<const float, 2>(map, {5, 5}), ids, true).self.mean);
   }

@@ -52,13 +52,6 @@ struct QKV_API AttentionLMConfig {
   static AttentionLMConfig from_metadata(const std::map<std::string, std::string>& metadata);
 };
 
-/// What one layer computed for a batch, by head. Contiguous.
-struct LayerTrace {
-  Tensor<float> q;        ///< [B, H, T, D]; q and k as attention reads them: rotated where positions are rotary
-  Tensor<float> k, v;     ///< [B, Hkv, T, D]
-  Tensor<float> weights;  ///< [B, H, T, T]
-};
-
 /// The part of every batch that one of several ranks computes: some of its sequences, of each all tokens or those of
 /// `part`. Logits have the bits that they have in the whole; losses and gradients add up over ranks to the whole's.
 struct BatchShare {
@@ -129,8 +122,9 @@ class QKV_API AttentionLM : public nn::Module {
   /// Overwrites every gradient with that of the last loss.
   void backward(Activations& activations, Context& context = Context::default_context());
 
-  /// Per layer: q, k, v and the weights for ids [B, T], without dropout.
-  std::vector<LayerTrace> trace(View<const Index, 2> ids, Context& context = Context::default_context()) const;
+  /// Per layer: the weights [B, H, T, T] for ids [B, T], without dropout.
+  std::vector<Tensor<float>> attention_weights(
+      View<const Index, 2> ids, Context& context = Context::default_context()) const;
 
   struct Impl;
   const Impl& impl() const { return *impl_; }

@@ -13,7 +13,6 @@
 
 #include "qkv/context.h"
 #include "qkv/export.h"
-#include "qkv/kv_cache.h"
 #include "qkv/lm/attention_lm.h"
 
 namespace qkv::inline v0::lm {
@@ -21,9 +20,8 @@ namespace qkv::inline v0::lm {
 /// Reads characters one by one and holds the logits of the next. Borrows the model, which must be causal.
 class QKV_API Decoder {
  public:
-  /// Throws OptionError when the model is not causal, and for a cache storage of double.
-  explicit Decoder(const AttentionLM& model, Context& context = Context::default_context(),
-      CacheStorage storage = CacheStorage::kF32);
+  /// Throws OptionError when the model is not causal.
+  explicit Decoder(const AttentionLM& model, Context& context = Context::default_context());
   ~Decoder();
   Decoder(Decoder&&) noexcept;
 
@@ -35,7 +33,6 @@ class QKV_API Decoder {
 
   std::span<const float> logits() const;  ///< [V] after the last id
   std::span<const Index> window() const;  ///< the ids that the logits were computed from, at positions from 0
-  Index refills() const;                  ///< how often a full context was cut
 
  private:
   struct Impl;
@@ -49,9 +46,8 @@ struct GenerateOptions {
   Index top_k = 0;         ///< 0: all; otherwise draw from the k largest logits
   Index allowed_ids = -1;  ///< only ids below this may be drawn (excludes a mask symbol); -1: all
   std::uint64_t seed = 0;
-  CacheStorage cache = CacheStorage::kF32;  ///< storage type of cached keys and values
-  std::function<void(Index id, double log_prob)>
-      on_token{};  ///< log_prob: of the model, whatever the temperature and top_k
+  /// log_prob: of the model, whatever the temperature and top_k.
+  std::function<void(Index id, double log_prob)> on_token{};
 };
 
 /// log(softmax(logits)[id]), natural, computed in double: logits [V] of one position. With Bits::kInvariant those of a
