@@ -21,28 +21,31 @@ template <class T> Tensor<T> copy_of(const Tensor<T>& tensor) {
   return tensor.data() == nullptr ? Tensor<T>() : tensor.clone();
 }
 
+/// With states, normalised where that may be.
+LinearCase of_order(LinearCase c, Order order) {
+  c.order = order;
+  c.normalized = c.may_normalize();
+  c.state = true;
+  return c;
+}
+
 /// Few heads and several segments, where threads share one sequence, and cases of the list.
 std::vector<LinearCase> some_cases() {
   std::vector<LinearCase> cases;
   for (const Order order :
       {Order::kFree, Order::kCausal, Order::kCausalDecay, Order::kForgetting, Order::kDeltaDecay, Order::kChannels}) {
-    LinearCase c;
-    c.num_heads = 2, c.q_len = c.kv_len = 3333, c.head_dim = 6, c.v_head_dim = 5;
-    c.order = order, c.normalized = c.may_normalize(), c.state = true;
+    const LinearCase c = of_order({1, 2, 1, 1, 3333, 3333, 6, 5}, order);
     cases.push_back(c);
   }
   for (const Order order : {Order::kDelta, Order::kDeltaDecay, Order::kDeltaChannels,
            Order::kChannels}) {  // threads share one head by its columns
-    LinearCase c;
-    c.num_heads = 2, c.num_kv_heads = 1, c.q_len = c.kv_len = 700, c.head_dim = 20, c.v_head_dim = 83;
-    c.order = order, c.normalized = false, c.state = true;
+    LinearCase c = of_order({1, 2, 1, 1, 700, 700, 20, 83}, order);
+    c.normalized = false;
     cases.push_back(c);
   }
   for (const Order order : {Order::kFree, Order::kCausalDecay, Order::kDeltaDecay,
            Order::kDeltaChannels}) {  // heads of v share q, k, dq and dk
-    LinearCase c;
-    c.num_heads = c.num_kv_heads = 3, c.value_group = 3, c.q_len = c.kv_len = 2100, c.head_dim = 6, c.v_head_dim = 5;
-    c.order = order, c.normalized = c.may_normalize(), c.state = true;
+    const LinearCase c = of_order({1, 3, 3, 3, 2100, 2100, 6, 5}, order);
     cases.push_back(c);
   }
   const auto all = linear_pairwise_cases();
@@ -73,9 +76,8 @@ TYPED_TEST(LinearBits, AnyNumberOfThreads) {
 TYPED_TEST(LinearBits, ASequenceAloneIsItsPlaceInABatch) {
   using T = TypeParam;
   for (const Order order : {Order::kFree, Order::kCausalDecay, Order::kDeltaDecay, Order::kDeltaChannels}) {
-    LinearCase c;
-    c.batch = 3, c.num_heads = 4, c.num_kv_heads = 2, c.q_len = c.kv_len = 1100, c.head_dim = 7, c.v_head_dim = 9;
-    c.order = order, c.normalized = c.may_normalize(), c.state = true, c.layout = Layout::kBthd;
+    LinearCase c = of_order({3, 4, 2, 1, 1100, 1100, 7, 9}, order);
+    c.layout = Layout::kBthd;
     const LinearProblem<T> problem(c);
     for_each_isa(3, [&](Context& context) {
       LinearResult<T> whole(problem), alone(problem);
@@ -112,9 +114,7 @@ TYPED_TEST(LinearBits, ASequenceAloneIsItsPlaceInABatch) {
 TYPED_TEST(LinearBits, WhatIsNotAskedForChangesNothing) {
   using T = TypeParam;
   for (const Order order : {Order::kFree, Order::kCausalDecay, Order::kDeltaDecay, Order::kDeltaChannels}) {
-    LinearCase c;
-    c.batch = 2, c.num_heads = 2, c.q_len = c.kv_len = 130, c.head_dim = 7, c.v_head_dim = 9;
-    c.order = order, c.normalized = c.may_normalize(), c.state = true;
+    const LinearCase c = of_order({2, 2, 1, 1, 130, 130, 7, 9}, order);
     const LinearProblem<T> problem(c);
     for_each_isa(2, [&](Context& context) {
       LinearResult<T> all(problem), one(problem);
@@ -146,9 +146,7 @@ TYPED_TEST(LinearBits, AccumulateAdds) {
   using T = TypeParam;
   for (const Order order :
       {Order::kFree, Order::kCausalHeadDecay, Order::kDeltaDecay, Order::kHeadChannels, Order::kDeltaChannels}) {
-    LinearCase c;
-    c.batch = 2, c.num_heads = 2, c.q_len = c.kv_len = 70, c.head_dim = 4, c.v_head_dim = 4;
-    c.order = order, c.normalized = c.may_normalize(), c.state = true;
+    const LinearCase c = of_order({2, 2, 1, 1, 70, 70, 4, 4}, order);
     const LinearProblem<T> problem(c);
     for_each_isa(1, [&](Context& context) {
       LinearResult<T> once(problem), twice(problem);
@@ -199,8 +197,8 @@ TYPED_TEST(LinearBits, NoTokenSeesOneThatItMayNot) {
   for (const Order order :
       {Order::kCausal, Order::kCausalDecay, Order::kDelta, Order::kChannels, Order::kDeltaChannels}) {
     for (const Index at : {0, 5, 63, 70, 129}) {
-      LinearCase c;
-      c.q_len = c.kv_len = 130, c.head_dim = 12, c.v_head_dim = 20, c.order = order, c.normalized = false;
+      LinearCase c{1, 1, 1, 1, 130, 130, 12, 20};
+      c.order = order, c.normalized = false;
       SCOPED_TRACE(c.name() + " at " + std::to_string(at));
       // A key and value reach later queries, and earlier keys only through the delta rule.
       const auto key = [&](LinearProblem<T>& p) { row(p.k(), at, std::nan("")), row(p.v(), at, HUGE_VAL); };
@@ -218,10 +216,8 @@ TYPED_TEST(LinearBits, AStepReadsStatesOfAnyStrides) {
   using T = TypeParam;
   for (const auto& [order, width, v_width] : {std::tuple<Order, Index, Index>{Order::kDeltaDecay, 9, 70},
            {Order::kDeltaChannels, 9, 70}, {Order::kDeltaDecay, 32, 48}}) {
-    LinearCase c;
-    c.batch = 2, c.num_heads = c.num_kv_heads = 4, c.value_group = 2, c.q_len = c.kv_len = 1, c.head_dim = width,
-    c.v_head_dim = v_width;
-    c.order = order, c.normalized = false, c.state = true;
+    LinearCase c = of_order({2, 4, 4, 2, 1, 1, width, v_width}, order);
+    c.normalized = false;
     const LinearProblem<T> problem(c);
     for_each_isa(2, [&, width = width, v_width = v_width](Context& context) {
       LinearResult<T> expected(problem), result(problem);
@@ -245,9 +241,7 @@ TYPED_TEST(LinearBits, ASequenceInPartsIsTheWhole) {
   using T = TypeParam;
   for (const Order order : {Order::kCausal, Order::kCausalDecay, Order::kDeltaDecay, Order::kDeltaChannels}) {
     for (const Index step : {1, 50, 200}) {
-      LinearCase c;
-      c.batch = 2, c.num_heads = 2, c.q_len = c.kv_len = 260, c.head_dim = 9, c.v_head_dim = 6;
-      c.order = order, c.normalized = c.may_normalize(), c.state = true;
+      const LinearCase c = of_order({2, 2, 1, 1, 260, 260, 9, 6}, order);
       const LinearProblem<T> problem(c);
       for_each_isa(2, [&](Context& context) {
         LinearResult<T> whole(problem), parts(problem);

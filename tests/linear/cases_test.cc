@@ -63,8 +63,7 @@ TYPED_TEST(Linear, ADecayIsThePowerOfItsWholeLogarithm) {
 /// positive numbers no term cancels another, so that each gradient is right to a few eps of itself.
 TYPED_TEST(Linear, TheGradientOfAStrongDecayKeepsItsDigits) {
   using T = TypeParam;
-  LinearCase c;
-  c.q_len = c.kv_len = 40, c.head_dim = 19, c.v_head_dim = 7;
+  LinearCase c{1, 1, 1, 1, 40, 40, 19, 7};
   c.map = FeatureMap::kIdentity, c.order = Order::kChannels, c.normalized = false;
   LinearProblem<T> problem(c);
   Random random(5);

@@ -117,8 +117,7 @@ inline std::vector<LinearCase> linear_pairwise_cases() {
 inline std::vector<LinearCase> linear_edge_cases() {
   std::vector<LinearCase> cases;
   const auto add = [&](Index b, Index h, Index kv, Index tq, Index tk, Index d, Index dv, Order order) -> LinearCase& {
-    LinearCase c;
-    c.batch = b, c.num_heads = h, c.num_kv_heads = kv, c.q_len = tq, c.kv_len = tk, c.head_dim = d, c.v_head_dim = dv;
+    LinearCase c{b, h, kv, 1, tq, tk, d, dv};
     c.order = order;
     c.normalized = c.may_normalize();
     c.seed = cases.size() + 100;
