@@ -1,4 +1,4 @@
-// What the launcher says of this process, without loading MPI: whether it is one of several ranks. Not: MPI (ranks.h).
+// What the launcher says of this process, without loading MPI: whether it is one of several ranks.
 #pragma once
 
 #include <string>

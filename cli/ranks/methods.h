@@ -1,5 +1,4 @@
-// The options that cut a sequence over ranks: the words of --parallel, --layout, --turns, --chunk. Not: what they do
-// (qkv/dist/context_parallel.h).
+// The options that cut a sequence over ranks: the words of --parallel, --layout, --turns, --chunk.
 #pragma once
 
 #include <string>

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <sstream>
 
 #include "qkv/dist/guarded.h"
 #include "qkv/dist/mpi.h"
@@ -33,15 +32,7 @@ std::string processors() {
 /// How many ranks have the same processors as this one, itself among them.
 int sharers(dist::Transport& transport) {
   const std::string mine = processors();
-  const std::string all = dist::decide(transport, mine, [](const std::vector<std::string>& texts) {
-    std::string joined;
-    for (const std::string& text : texts) joined += text + "\n";
-    return joined;
-  });
-  int count = 0;
-  std::istringstream lines(all);
-  for (std::string line; std::getline(lines, line);) count += line == mine ? 1 : 0;
-  return count;
+  return static_cast<int>(std::ranges::count(dist::texts_of_ranks(transport, mine), mine));
 }
 
 }  // namespace
@@ -66,9 +57,7 @@ Ranks::Ranks(dist::Transport& transport, const ComputeOptions& compute)
     context_.threads = std::max(1, available_threads() / with);
 }
 
-void Ranks::barrier() const {
-  dist::decide(transport_, {}, [](const std::vector<std::string>&) { return std::string(); });
-}
+void Ranks::barrier() const { dist::texts_of_ranks(transport_, {}); }
 
 void run_ranks(const std::string& command, const ParallelOptions& options, const ComputeOptions& compute,
     const std::function<void(Ranks&)>& body) {

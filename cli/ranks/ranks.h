@@ -1,5 +1,4 @@
-// This process as one of the ranks that mpirun started: joined, watched over, agreed on what they do. Not: what is
-// computed (attend/, bench/, train/).
+// This process as one of the ranks that mpirun started: joined, watched over, agreed on what they do.
 #pragma once
 
 #include <functional>

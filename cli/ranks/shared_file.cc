@@ -51,7 +51,7 @@ SharedFile::SharedFile(const Ranks& ranks, const std::string& path, std::uint64_
       refuse(path, error);
     }
   }
-  name = dist::decide(ranks.transport(), name, [](const std::vector<std::string>& names) { return names[0]; });
+  name = dist::texts_of_ranks(ranks.transport(), name)[0];
   if (ranks.first()) return;
   temporary_ = target_.parent_path() / name;
   unfinished_ = UnfinishedFile(temporary_);

@@ -1,45 +1,20 @@
-// Everything goes through rank 0: it hears every rank, compares, and sends one verdict to all.
+// Every rank hears every rank, and comes to the same verdict.
 #include "qkv/dist/agree.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
-#include <iterator>
 #include <optional>
 #include <sstream>
 
 #include "core/check.h"
+#include "dist/exchange.h"
 #include "qkv/version.h"
 
 namespace qkv::inline v0::dist {
 namespace {
 
 constexpr std::uint64_t kLongest = std::uint64_t{1} << 26;  // bytes of a text; what is longer is not one of ours
-
-void send_text(Transport& transport, int to, const std::string& text) {
-  const std::uint64_t length = text.size();
-  const Ticket both[] = {
-      transport.send(to, std::as_bytes(std::span(&length, 1))), transport.send(to, std::as_bytes(std::span(text)))};
-  wait(transport, both);
-}
-
-std::string receive_text(Transport& transport, int from) {
-  std::uint64_t length = 0;
-  wait(transport, transport.receive(from, std::as_writable_bytes(std::span(&length, 1))));
-  check<TransportError>(
-      length <= kLongest, "dist::decide", "a text must be at most ", kLongest, " bytes: rank ", from, " sent ", length);
-  std::string text(static_cast<std::size_t>(length), '\0');
-  wait(transport, transport.receive(from, std::as_writable_bytes(std::span(text))));
-  return text;
-}
-
-std::string verdict_of(
-    const std::vector<std::string>& texts, const std::function<std::string(const std::vector<std::string>&)>& make) {
-  try {
-    return "+" + make(texts);
-  } catch (const std::exception& error) {
-    return std::string("-") + error.what();
-  }
-}
 
 /// Lines "name\tvalue".
 std::string lines_of(const std::vector<Claim>& claims) {
@@ -79,95 +54,70 @@ void compare(const std::vector<std::string>& texts) {
   }
 }
 
-/// Of any architecture and CPU, unlike parse_isa.
-Isa isa_named(const std::string& name) {
-  for (const Isa isa :
-      {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx, Isa::kNeon, Isa::kSve256, Isa::kSve512}) {
-    if (isa_name(isa) == name) return isa;
-  }
-  fail<MismatchError>("dist::agree_on_isa", "an instruction set must be known: got ", name);
-}
-
-/// The first rank whose names lack one; their number: none.
-std::size_t first_without(const std::vector<std::vector<std::string>>& names, const std::string& name) {
-  const auto lacks = [&](const auto& of_rank) { return std::ranges::find(of_rank, name) == of_rank.end(); };
-  return static_cast<std::size_t>(std::ranges::find_if(names, lacks) - names.begin());
-}
-
-/// "any" or the wanted one, then what a rank can run, slowest first: names.
-SharedIsa choose(const std::vector<std::string>& texts) {
-  constexpr const char* function = "dist::agree_on_isa";
-  std::string wanted;
-  std::size_t wisher = 0;
-  std::vector<std::vector<std::string>> can;
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    std::istringstream words(texts[rank]);
-    std::string wish;
-    words >> wish;
-    can.emplace_back(std::istream_iterator<std::string>(words), std::istream_iterator<std::string>());
-    if (wish == "any") continue;
-    check<MismatchError>(wanted.empty() || wish == wanted, function, "every rank must use one instruction set: rank ",
-        wisher, " wants ", wanted, ", rank ", rank, " wants ", wish);
-    if (wanted.empty()) wisher = rank;
-    wanted = wish;
-  }
-  if (!wanted.empty()) {
-    const std::size_t rank = first_without(can, wanted);
-    check<MismatchError>(
-        rank == can.size(), function, "every rank must run the instruction set that rank ", wisher, " wants, ", wanted,
-        ": rank ", rank, " runs ", [&] { return can[rank].back(); }, " at most");
-    return {isa_named(wanted), {}};
-  }
-  std::string fastest;
-  for (const std::string& name : can[0]) {
-    if (first_without(can, name) == can.size()) fastest = name;
-  }
-  check<MismatchError>(!fastest.empty(), function, "the ranks must have an instruction set in common");
-  std::string note;
-  const auto faster = std::ranges::find_if(can, [&](const auto& names) { return names.back() != fastest; });
-  if (faster != can.end()) {
-    note = "all ranks use " + fastest + ", which is all that rank " +
-           std::to_string(first_without(can, faster->back())) + " can run: equal bits need one instruction set";
-  }
-  return {isa_named(fastest), note};
-}
-
 }  // namespace
 
 MismatchError::~MismatchError() = default;
 
-std::string decide(Transport& transport, const std::string& mine,
-    const std::function<std::string(const std::vector<std::string>&)>& make) {
-  std::string verdict;
-  if (transport.rank() == 0) {
-    std::vector<std::string> texts = {mine};
-    for (int rank = 1; rank < transport.size(); ++rank) texts.push_back(receive_text(transport, rank));
-    verdict = verdict_of(texts, make);
-    for (int rank = 1; rank < transport.size(); ++rank) send_text(transport, rank, verdict);
-  } else {
-    send_text(transport, 0, mine);
-    verdict = receive_text(transport, 0);
+std::vector<std::string> texts_of_ranks(Transport& transport, const std::string& mine) {
+  const auto lengths = from_all<std::uint64_t>(transport, {mine.size()});
+  std::vector<std::string> texts;
+  for (std::size_t rank = 0; rank < lengths.size(); ++rank) {
+    const std::uint64_t length = lengths[rank][0];
+    check<TransportError>(length <= kLongest, "dist::texts_of_ranks", "a text must be at most ", kLongest,
+        " bytes: rank ", rank, " sent ", length);
+    texts.emplace_back(static_cast<std::size_t>(length), '\0');
   }
-  if (verdict[0] == '-') throw MismatchError(verdict.substr(1));
-  return verdict.substr(1);
+  Exchange exchange(transport);
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    exchange.send(rank, view_of_bytes(mine.data(), mine.size()));
+    exchange.expect(rank, view_of_bytes(texts[rank].data(), texts[rank].size()));
+  }
+  exchange.start();
+  exchange.finish();
+  return texts;
 }
 
 void agree(Transport& transport, const std::vector<Claim>& claims) {
-  decide(transport, lines_of(claims), [](const std::vector<std::string>& texts) {
-    compare(texts);
-    return std::string();
-  });
+  compare(texts_of_ranks(transport, lines_of(claims)));
 }
 
 SharedIsa agree_on_isa(Transport& transport, std::optional<Isa> wanted, const std::vector<Isa>& can_run) {
-  std::string mine = wanted ? std::string(isa_name(*wanted)) : "any";
-  for (const Isa isa : can_run) mine += " " + std::string(isa_name(isa));
-  const std::string verdict = decide(transport, mine, [](const std::vector<std::string>& texts) {
-    const SharedIsa chosen = choose(texts);
-    return std::string(isa_name(chosen.isa)) + "\n" + chosen.note;
-  });
-  const std::size_t end = verdict.find('\n');
-  return {isa_named(verdict.substr(0, end)), verdict.substr(end + 1)};
+  constexpr const char* function = "dist::agree_on_isa";
+  std::uint64_t mine = 0;  // a bit for each
+  for (const Isa isa : can_run) mine |= std::uint64_t{1} << static_cast<int>(isa);
+  const auto all = from_all<std::uint64_t>(transport, {wanted ? 1 + static_cast<std::uint64_t>(*wanted) : 0, mine});
+  const auto wish = [&](std::size_t rank) { return static_cast<Isa>(all[rank][0] - 1); };
+  const auto fastest_of = [](std::uint64_t runs) { return static_cast<Isa>(std::bit_width(runs) - 1); };
+  const auto first_without = [&](Isa isa) {
+    const auto lacks = [&](const auto& numbers) { return (numbers[1] >> static_cast<int>(isa) & 1U) == 0; };
+    return static_cast<std::size_t>(std::ranges::find_if(all, lacks) - all.begin());
+  };
+  std::optional<std::size_t> wisher;
+  std::uint64_t common = mine;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    common &= all[rank][1];
+    if (all[rank][0] == 0) continue;
+    if (!wisher) wisher = rank;
+    check<MismatchError>(wish(rank) == wish(*wisher), function, "every rank must use one instruction set: rank ",
+        *wisher, " wants ", isa_name(wish(*wisher)), ", rank ", rank, " wants ", isa_name(wish(rank)));
+  }
+  if (wisher) {
+    const std::size_t rank = first_without(wish(*wisher));
+    check<MismatchError>(
+        rank == all.size(), function, "every rank must run the instruction set that rank ", *wisher, " wants, ",
+        isa_name(wish(*wisher)), ": rank ", rank, " runs ",
+        [&] { return std::string(isa_name(fastest_of(all[rank][1]))); }, " at most");
+    return {wish(*wisher), {}};
+  }
+  check<MismatchError>(common != 0, function, "the ranks must have an instruction set in common");
+  const Isa fastest = fastest_of(common);
+  for (const auto& numbers : all) {
+    if (const Isa own = fastest_of(numbers[1]); own != fastest) {
+      return {fastest, "all ranks use " + std::string(isa_name(fastest)) + ", which is all that rank " +
+                           std::to_string(first_without(own)) + " can run: equal bits need one instruction set"};
+    }
+  }
+  return {fastest, {}};
 }
 
 }  // namespace qkv::inline v0::dist

@@ -4,8 +4,7 @@
 #include <optional>
 
 #include "dist/call.h"
-#include "dist/compute.h"
-#include "dist/under_way.h"
+#include "dist/waiting.h"
 
 namespace qkv::inline v0::dist {
 namespace {
@@ -20,22 +19,22 @@ struct HeadsUnderWay {
     const Index share = all / call.transport.size();
     return share * static_cast<Index>(rank) + share / steps * step;
   }
-  Array of_rank(const Array& x, std::size_t rank) const {
-    const Index first = first_head(rank, x.sizes[1]);
-    return x.sliced(1, first, first + x.sizes[1] / call.transport.size() / steps);
+  AnyView of_rank(const AnyView& x, std::size_t rank) const {
+    const Index first = first_head(rank, x.size(1));
+    return sliced(x, 1, first, first + x.size(1) / call.transport.size() / steps);
   }
-  Array buffer(const Array& asked, const std::array<Index, 4>& sizes) {
-    return asked.is_null() ? asked : memory.emplace_back(asked.type, sizes).view;
+  /// Where results of these heads are made: with `length` rows.
+  AnyView buffer(const AnyView& x, Index length) {
+    return x.is_null() ? x : memory.emplace_back(with_rows(of_rank(x, call.rank()), length), x.type).view;
   }
   /// This rank's heads of a local array with all rows, which arrive.
-  Array gather(const Array& x, const Sequence& rows) {
-    const Array own = of_rank(x, call.rank());
-    const Array whole = buffer(x, {own.sizes[0], own.sizes[1], rows.length, own.sizes[3]});
+  AnyView gather(const AnyView& x, const Sequence& rows) {
+    const AnyView whole = buffer(x, rows.length);
     if (!x.is_null()) trade(x, whole, rows, true);
     return whole;
   }
   /// The way back, to the rows of all ranks.
-  void give_back(const Array& whole, const Array& x, const Sequence& rows) {
+  void give_back(const AnyView& whole, const AnyView& x, const Sequence& rows) {
     if (!x.is_null()) trade(x, whole, rows, false);
   }
 
@@ -45,13 +44,13 @@ struct HeadsUnderWay {
   Exchange exchange;  // last: it writes there
 
  private:
-  void trade(const Array& x, const Array& whole, const Sequence& rows, bool gathers) {
+  void trade(const AnyView& x, const AnyView& whole, const Sequence& rows, bool gathers) {
     for (std::size_t rank = 0; rank < rows.of_rank.size(); ++rank) {
       for (const Rows& some : rows.of_rank[rank]) {
-        const Array piece = whole.sliced(2, some.begin, some.end);
+        const AnyView piece = sliced(whole, 2, some.begin, some.end);
         gathers ? exchange.expect(rank, piece) : exchange.send(rank, piece);
       }
-      each_local_piece(of_rank(x, rank), rows.of_rank[call.rank()], rows.all(), [&](const Array& piece, const Rows&) {
+      each_local_piece(of_rank(x, rank), rows.of_rank[call.rank()], rows.all(), [&](const AnyView& piece, const Rows&) {
         gathers ? exchange.send(rank, piece) : exchange.expect(rank, piece);
       });
     }
@@ -65,9 +64,9 @@ void run_steps(const ParallelCall& call, const Gradients* backward, bool at_once
   struct Inputs : HeadsUnderWay {
     using HeadsUnderWay::HeadsUnderWay;
     Tensors x;
-    Array dlse;
+    AnyView dlse;
   };
-  const Index ranks = call.transport.size(), steps = at_once || ranks == 1 ? 1 : call.x.k.sizes[1] / ranks;
+  const Index ranks = call.transport.size(), steps = at_once || ranks == 1 ? 1 : call.x.k.size(1) / ranks;
   const auto inputs_of = [&](Index step) {
     auto made = std::make_unique<Inputs>(call, step, steps);
     Tensors& x = made->x;
@@ -88,7 +87,7 @@ void run_steps(const ParallelCall& call, const Gradients* backward, bool at_once
     if (step + 1 < steps) next = inputs_of(step + 1);
     made = std::make_unique<HeadsUnderWay>(call, step, steps);
     const AttentionOptions options =
-        call.options_at({0, call.queries.length}, now->first_head(call.rank(), call.x.q.sizes[1]));
+        call.options_at({0, call.queries.length}, now->first_head(call.rank(), call.x.q.size(1)));
     std::optional<UnderWay> others;
     if (ranks > 1)
       others.emplace([&] {
@@ -107,36 +106,33 @@ void run_steps(const ParallelCall& call, const Gradients* backward, bool at_once
 
 }  // namespace
 
-void forward_by_heads(const ParallelCall& call, const Array& out, const Array& lse) {
+void forward_by_heads(const ParallelCall& call) {
   run_steps(call, nullptr, false, false,
-      [&](const Tensors& x, const Array&, const AttentionOptions& options, HeadsUnderWay& made) {
-        const auto& q = x.q.sizes;
-        const Array my_out = made.buffer(out, {q[0], q[1], q[2], x.v.sizes[3]}),
-                    my_lse = made.buffer(lse, {q[0], q[1], q[2], 1});
-        compute_forward(x.q, x.k, x.v, my_out, my_lse, options, call.context);
-        return [&, my_out, my_lse] {
-          made.give_back(my_out, out, call.queries);
-          made.give_back(my_lse, lse, call.queries);
+      [&](const Tensors& x, const AnyView&, const AttentionOptions& options, HeadsUnderWay& made) {
+        const AnyView out = made.buffer(call.x.out, call.queries.length),
+                      lse = made.buffer(call.x.lse, call.queries.length);
+        detail::forward(x.q, x.k, x.v, {.out = out, .lse = lse}, options, call.context);
+        return [&, out, lse] {
+          made.give_back(out, call.x.out, call.queries);
+          made.give_back(lse, call.x.lse, call.queries);
         };
       });
 }
 
 void backward_by_heads(const ParallelCall& call, const Gradients& g) {
+  using Member = AnyView Gradients::*;
+  const std::pair<Member, const Sequence*> all[] = {{&Gradients::dq, &call.queries}, {&Gradients::dk, &call.keys},
+      {&Gradients::dv, &call.keys}, {&Gradients::dk_sums, &call.keys}, {&Gradients::dv_sums, &call.keys}};
   RankShares shared(g);
   run_steps(call, &g, shared.any(), g.accumulate,
-      [&](const Tensors& x, const Array& dlse, const AttentionOptions& options, HeadsUnderWay& made) {
-        Gradients mine;
-        mine.dlse = dlse;
-        mine.dq = made.buffer(g.dq, x.q.sizes);
-        mine.dk = made.buffer(g.dk, x.k.sizes), mine.dk_sums = made.buffer(g.dk_sums, x.k.sizes);
-        mine.dv = made.buffer(g.dv, x.v.sizes), mine.dv_sums = made.buffer(g.dv_sums, x.v.sizes);
-        shared.add(mine, [&](const Gradients& all) {
-          compute_backward(x.q, x.k, x.v, x.out, x.lse, x.dout, all, options, call.context);
+      [&](const Tensors& x, const AnyView& dlse, const AttentionOptions& options, HeadsUnderWay& made) {
+        Gradients mine{.dlse = dlse};
+        for (const auto& [gradient, rows] : all) mine.*gradient = made.buffer(g.*gradient, rows->length);
+        shared.add(mine, [&](const Gradients& wanted) {
+          detail::backward(x.q, x.k, x.v, x.out, x.lse, x.dout, wanted, options, call.context);
         });
         return [&, mine] {
-          made.give_back(mine.dq, g.dq, call.queries);
-          made.give_back(mine.dk, g.dk, call.keys), made.give_back(mine.dv, g.dv, call.keys);
-          made.give_back(mine.dk_sums, g.dk_sums, call.keys), made.give_back(mine.dv_sums, g.dv_sums, call.keys);
+          for (const auto& [gradient, rows] : all) made.give_back(mine.*gradient, g.*gradient, *rows);
         };
       });
   shared.finish(call.transport);

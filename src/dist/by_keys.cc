@@ -3,14 +3,17 @@
 // keys, so that a rank carries its rows from one chunk to the next and has the bits of all keys at once. Liu, Zaharia,
 // Abbeel 2023 (arXiv:2310.01889) pass each rank another chunk instead: nobody waits for the first one, but the order of
 // keys, and so the bits, differ by rank. One chunk is all keys by all-gather, unless ContextParallelOptions::chunk is
-// given, and where a call is not computed chunk by chunk (compute.h).
+// given, and where a call is not computed chunk by chunk: in
+// forward few queries over many keys, which decode computes, and the mean over all values that EmptyRow::kMean writes,
+// need all at once; in forward and backward so do keys that are read by lists (Mask::keys).
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "attention/backward/carried_backward.h"
+#include "attention/forward/carried_forward.h"
 #include "dist/chunk_route.h"
-#include "dist/compute.h"
-#include "dist/under_way.h"
+#include "dist/waiting.h"
 
 namespace qkv::inline v0::dist {
 namespace {
@@ -27,13 +30,13 @@ struct ChunkStep {
 /// Keys and, unless maxima alone are wanted, values of some heads of a chunk, on their way.
 std::unique_ptr<Routed> keys_of_chunk(
     const ParallelCall& call, const RoutedChunk& chunk, const ChunkStep& step, Index heads) {
-  const Array k = call.x.k.sliced(1, step.head, step.head + heads);
-  const Array v = step.maxima ? Array() : call.x.v.sliced(1, step.head, step.head + heads);
-  auto keys = std::make_unique<Routed>(call, chunk, Way::kFromOwners, call.type(), k, v, nullptr);
+  const AnyView k = sliced(call.x.k, 1, step.head, step.head + heads);
+  const AnyView v = step.maxima ? AnyView() : sliced(call.x.v, 1, step.head, step.head + heads);
+  auto keys = std::make_unique<Routed>(call, chunk, Way::kFromOwners, k.type, k, v, nullptr);
   for (const auto& [own, here] : {std::pair(k, keys->k()), {v, keys->v()}}) {
     if (own.is_null()) continue;
-    each_local_piece(own, call.my_keys(), {chunk.rows}, [&](const Array& piece, const Rows& rows) {
-      write(here.sliced(2, rows.begin - chunk.rows.begin, rows.end - chunk.rows.begin), piece);
+    each_local_piece(own, call.my_keys(), {chunk.rows}, [&](const AnyView& piece, const Rows& rows) {
+      write(sliced(here, 2, rows.begin - chunk.rows.begin, rows.end - chunk.rows.begin), piece);
     });
   }
   keys->start();
@@ -44,32 +47,32 @@ std::unique_ptr<Routed> keys_of_chunk(
 /// This rank's shares of dk and dv of a chunk, in the type of sums; the owner rounds once.
 std::unique_ptr<Routed> shares_of_chunk(
     const ParallelCall& call, const RoutedChunk& chunk, Index head, Index heads, const Gradients& g) {
-  const auto of_heads = [=](const Array& x) { return x.sliced(1, head, head + heads); };
-  const Array dk = of_heads(g.dk.is_null() ? g.dk_sums : g.dk), dv = of_heads(g.dv.is_null() ? g.dv_sums : g.dv);
+  const auto of_heads = [=](const AnyView& x) { return sliced(x, 1, head, head + heads); };
+  const AnyView dk = of_heads(g.dk.is_null() ? g.dk_sums : g.dk), dv = of_heads(g.dv.is_null() ? g.dv_sums : g.dv);
   const auto arrived = [&call, &chunk, &g, dk, dv](const Routed& shares, const RoutedRows& part) {
     if (part.owner != call.transport.rank()) return;
     for (const auto& [to, sums] : {std::pair(dk, shares.k()), {dv, shares.v()}}) {
       if (to.is_null()) continue;
-      each_local_piece(to, call.my_keys(), {part.rows}, [&](const Array& mine, const Rows& rows) {
-        write(mine, sums.sliced(2, rows.begin - chunk.rows.begin, rows.end - chunk.rows.begin), g.accumulate);
+      each_local_piece(to, call.my_keys(), {part.rows}, [&](const AnyView& mine, const Rows& rows) {
+        write(mine, sliced(sums, 2, rows.begin - chunk.rows.begin, rows.end - chunk.rows.begin), g.accumulate);
       });
     }
   };
-  return std::make_unique<Routed>(call, chunk, Way::kToOwners, sum_type(call.type()), dk, dv, arrived);
+  return std::make_unique<Routed>(call, chunk, Way::kToOwners, sum_type(call.x.q.type), dk, dv, arrived);
 }
 
 /// Whether keys arrive in chunks that are computed one by one.
 bool in_chunks(const ParallelCall& call, bool backward) {
   const bool asked = call.cut.method == Method::kRing || call.cut.chunk > 0;
+  const auto carries = backward ? carries_backward : carries_forward;
   return asked && call.transport.size() > 1 &&
-         takes_chunks(backward, call.x.q, {call.x.k.sizes[1], call.keys.length, call.x.v.sizes[3]}, call.queries.length,
-             call.options, call.context);
+         carries(call.x.q, call.sizes_of_keys(call.x.k.size(1)), call.queries.length, call.options, call.context);
 }
 
 /// The chunks of a call, of a size that kernels take, or one.
 std::vector<RoutedChunk> chunks_of(const ParallelCall& call, bool many) {
   if (!many) return routed_chunks(call, std::max<Index>(1, call.keys.length), false);
-  const Index step = chunk_step(call.type(), call.x.q.sizes[3], call.x.v.sizes[3], call.options, call.context);
+  const Index step = carried_step(call.x.q.type, call.x.q.size(3), call.x.v.size(3), call.options, call.context);
   const Index chunk = call.cut.chunk == 0 ? 4096 : call.cut.chunk;
   return routed_chunks(call, std::max<Index>(1, chunk / step) * step, call.cut.method == Method::kRing);
 }
@@ -100,11 +103,11 @@ template <class Work> void visit_chunks(const ParallelCall& call, bool many, con
     };
     std::optional<UnderWay> others;
     if (call.transport.size() > 1) others.emplace(poll);
-    ArrivedKeys keys{now->k(), now->v(), chunks[steps[n].chunk].rows.begin};
+    KeyChunk keys{now->k(), now->v(), chunks[steps[n].chunk].rows.begin};
     std::array<Buffer, 2> in_order;
-    if (!many && keys.k.sizes[0] * heads > 1) {  // all keys at once, as kernels read them best
+    if (!many && keys.k.size(0) * heads > 1) {  // all keys at once, as kernels read them best
       for (const auto& [x, buffer] : {std::pair(&keys.k, &in_order[0]), {&keys.v, &in_order[1]}}) {
-        *buffer = Buffer(x->type, x->sizes);
+        *buffer = Buffer(*x, x->type);
         write(buffer->view, *x);
         *x = buffer->view;
       }
@@ -130,35 +133,60 @@ std::vector<Index> marked_on_any_rank(const ParallelCall& call, const std::vecto
   return heads;
 }
 
+/// A piece of this rank's queries, of the heads that read some key/value heads.
+struct OwnQueries {
+  const ParallelCall& call;
+  Index first_head, heads;  // key/value heads
+  Rows rows;                // of the whole
+  Index begin, end;         // of its own
+
+  AnyView of(const AnyView& x) const { return sliced(query_heads(call, x, first_head, heads), 2, begin, end); }
+  AttentionOptions options() const { return call.options_at(rows, first_head * call.group()); }
+};
+/// body(piece). Once without rows where this rank holds none, so that every rank checks its options.
+template <class Body> void each_piece(const ParallelCall& call, Index first_head, Index heads, const Body& body) {
+  Index begin = 0;
+  for (const Rows& rows : call.my_queries()) {
+    body(OwnQueries{call, first_head, heads, rows, begin, begin + rows.count()});
+    begin += rows.count();
+  }
+  if (call.my_queries().empty()) body(OwnQueries{call, first_head, heads, {}, 0, 0});
+}
+
 }  // namespace
 
-void forward_by_keys(const ParallelCall& call, const Array& out, const Array& lse) {
+void forward_by_keys(const ParallelCall& call) {
+  using Piece = std::unique_ptr<CarriedForward>;
   const bool many = in_chunks(call, false);
   const std::vector<RoutedChunk> chunks = chunks_of(call, many);
-  const Index kv_heads = call.x.k.sizes[1], heads = call.transport.size() == 1 ? kv_heads : 1;
-  std::vector<std::vector<ForwardPiece>> pieces(
-      static_cast<std::size_t>(kv_heads));  // by first head: those that are not finished
-  const auto start = [&](Index head) {
-    each_piece(call.my_queries(), [&](const Rows& rows, Index begin, Index end) {
-      const auto mine = [&](const Array& x) { return query_heads(call, x, head, heads).sliced(2, begin, end); };
-      pieces[static_cast<std::size_t>(head)].push_back(
-          forward_piece(many, mine(call.x.q), {heads, call.keys.length, call.x.v.sizes[3]}, mine(out), mine(lse),
-              call.options_at(rows, head * call.group()), call.context));
+  const Index kv_heads = call.x.k.size(1), heads = call.transport.size() == 1 ? kv_heads : 1;
+  std::vector<std::vector<Piece>> pieces(static_cast<std::size_t>(kv_heads));  // by first head: those not finished
+  const auto compute = [&](const ChunkStep& step, const KeyChunk& keys) {
+    each_piece(call, step.head, heads, [&](const OwnQueries& own) {
+      const Outputs outputs{.out = own.of(call.x.out), .lse = own.of(call.x.lse)};
+      detail::forward(own.of(call.x.q), keys.k, keys.v, outputs, own.options(), call.context);
     });
+  };
+  const auto add = [&](const ChunkStep& step, const KeyChunk& keys, bool first) {
+    std::vector<Piece>& here = pieces[static_cast<std::size_t>(step.head)];
+    if (first && step.chunk == 0) {
+      each_piece(call, step.head, heads, [&](const OwnQueries& own) {
+        here.push_back(std::make_unique<CarriedForward>(own.of(call.x.q), call.sizes_of_keys(heads), own.of(call.x.out),
+            own.of(call.x.lse), own.options(), call.context));
+      });
+    }
+    for (const Piece& piece : here) {
+      if (chunks[step.chunk].needed) piece->add(keys);
+    }
+    if (step.chunk + 1 == chunks.size()) std::erase_if(here, [](const Piece& piece) { return !piece->finish(); });
   };
   const auto visit = [&](const std::vector<Index>& first_heads, bool first) {
     std::vector<ChunkStep> steps;
     for (const Index head : first_heads) {
       for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) steps.push_back({head, chunk});
     }
-    visit_chunks(call, many, chunks, steps, heads, [&](const ChunkStep& step, const ArrivedKeys& keys) {
-      std::vector<ForwardPiece>& here = pieces[static_cast<std::size_t>(step.head)];
-      if (first && step.chunk == 0) start(step.head);
-      for (const ForwardPiece& piece : here) {
-        if (!many || chunks[step.chunk].needed) piece.add(keys);
-      }
-      if (step.chunk + 1 == chunks.size())
-        std::erase_if(here, [](const ForwardPiece& piece) { return !piece.finish(); });
+    visit_chunks(call, many, chunks, steps, heads, [&](const ChunkStep& step, const KeyChunk& keys) {
+      many ? add(step, keys, first) : compute(step, keys);
       return std::unique_ptr<Routed>();
     });
   };
@@ -166,7 +194,7 @@ void forward_by_keys(const ParallelCall& call, const Array& out, const Array& ls
   for (Index head = 0; head < kv_heads; head += heads) all.push_back(head);
   visit(all, true);
   if (!many) return;
-  for (const std::vector<ForwardPiece>& of_head : pieces) overflown.push_back(of_head.empty() ? 0 : 1);
+  for (const std::vector<Piece>& of_head : pieces) overflown.push_back(of_head.empty() ? 0 : 1);
   visit(marked_on_any_rank(call, overflown), false);
 }
 
@@ -174,22 +202,45 @@ void backward_by_keys(const ParallelCall& call, const Gradients& gradients) {
   RankShares shared(gradients);
   const bool many = in_chunks(call, true);
   const std::vector<RoutedChunk> chunks = chunks_of(call, many);
-  const Index kv_heads = call.x.k.sizes[1], heads = shared.any() || call.transport.size() == 1 ? kv_heads : 1;
-  std::vector<BackwardPiece> pieces;  // of the heads that are under way
-  const auto start = [&](Index head) {
-    pieces.clear();
-    each_piece(call.my_queries(), [&](const Rows& rows, Index begin, Index end) {
-      const auto mine = [&](const Array& x) { return query_heads(call, x, head, heads).sliced(2, begin, end); };
-      Gradients wanted;
-      wanted.dq = mine(gradients.dq), wanted.dlse = mine(gradients.dlse), wanted.accumulate = gradients.accumulate;
-      pieces.push_back(
-          backward_piece(many, mine(call.x.q), {heads, call.keys.length, call.x.v.sizes[3]}, mine(call.x.out),
-              mine(call.x.lse), mine(call.x.dout), wanted, call.options_at(rows, head * call.group()), call.context));
+  const Index kv_heads = call.x.k.size(1), heads = shared.any() || call.transport.size() == 1 ? kv_heads : 1;
+  const auto of_piece = [&](const OwnQueries& own, Gradients g) {
+    g.dq = own.of(gradients.dq), g.dlse = own.of(gradients.dlse), g.accumulate = gradients.accumulate;
+    return g;
+  };
+  const auto compute = [&](const ChunkStep& step, const KeyChunk& keys, const Routed& shares) {
+    each_piece(call, step.head, heads, [&](const OwnQueries& own) {
+      const Buffer dk(shares.k(), shares.k().type), dv(shares.v(), shares.v().type);
+      shared.add({.dk_sums = dk.view, .dv_sums = dv.view}, [&](const Gradients& g) {
+        detail::backward(own.of(call.x.q), keys.k, keys.v, own.of(call.x.out), own.of(call.x.lse), own.of(call.x.dout),
+            of_piece(own, g), own.options(), call.context);
+      });
+      write(shares.k(), dk.view, true);
+      write(shares.v(), dv.view, true);
     });
+  };
+  std::vector<std::unique_ptr<CarriedBackward>> pieces;  // of the heads that are under way
+  Index begun = -1;
+  const auto add = [&](const ChunkStep& step, const KeyChunk& keys, const Routed* shares) {
+    if (std::exchange(begun, step.head) != step.head) {
+      pieces.clear();
+      each_piece(call, step.head, heads, [&](const OwnQueries& own) {
+        const BackwardInputs inputs{own.of(call.x.out), own.of(call.x.lse), own.of(call.x.dout)};
+        pieces.push_back(std::make_unique<CarriedBackward>(
+            own.of(call.x.q), call.sizes_of_keys(heads), inputs, of_piece(own, {}), own.options(), call.context));
+      });
+    }
+    for (const auto& piece : pieces) {
+      if (!step.maxima) {
+        shared.add({}, [&](const Gradients& g) { piece->add(keys, shares->k(), shares->v(), g); });
+        continue;
+      }
+      if (chunks[step.chunk].needed) piece->add_maxima(keys);
+      if (step.chunk + 1 == chunks.size()) piece->end_maxima();
+    }
   };
   std::vector<Index> coarse(static_cast<std::size_t>(kv_heads));
   for (Index head = 0; many && head < kv_heads; head += heads) {
-    coarse[static_cast<std::size_t>(head)] = needs_maxima(query_heads(call, call.x.lse, head, heads)) ? 1 : 0;
+    coarse[static_cast<std::size_t>(head)] = lse_is_coarse(query_heads(call, call.x.lse, head, heads)) ? 1 : 0;
   }
   const std::vector<Index> twice = many ? marked_on_any_rank(call, coarse) : std::vector<Index>();
   std::vector<ChunkStep> steps;
@@ -198,20 +249,10 @@ void backward_by_keys(const ParallelCall& call, const Gradients& gradients) {
     for (std::size_t chunk = 0; again && chunk < chunks.size(); ++chunk) steps.push_back({head, chunk, true});
     for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) steps.push_back({head, chunk, false});
   }
-  Index begun = -1;
-  visit_chunks(call, many, chunks, steps, heads, [&](const ChunkStep& step, const ArrivedKeys& keys) {
-    const RoutedChunk& chunk = chunks[step.chunk];
-    if (std::exchange(begun, step.head) != step.head) start(step.head);
+  visit_chunks(call, many, chunks, steps, heads, [&](const ChunkStep& step, const KeyChunk& keys) {
     std::unique_ptr<Routed> shares;
-    if (!step.maxima) shares = shares_of_chunk(call, chunk, step.head, heads, gradients);
-    for (const BackwardPiece& piece : pieces) {
-      if (step.maxima) {
-        if (chunk.needed) piece.add_maxima(keys);
-        if (step.chunk + 1 == chunks.size()) piece.end_maxima();
-        continue;
-      }
-      shared.add({}, [&](const Gradients& of_piece) { piece.add(keys, shares->k(), shares->v(), of_piece); });
-    }
+    if (!step.maxima) shares = shares_of_chunk(call, chunks[step.chunk], step.head, heads, gradients);
+    many ? add(step, keys, shares.get()) : compute(step, keys, *shares);
     return shares;
   });
   shared.finish(call.transport);

@@ -9,11 +9,9 @@
 namespace qkv::inline v0::dist {
 namespace {
 
-std::string shape_of(const Array& x) { return shape_text(x.sizes.data(), 4); }
-
 /// "f32 [1, 8, T, 64]": T is each rank's own.
-std::string sizes_but_length(const Array& x) {
-  return std::string(name_of(x.type)) + " [" + std::to_string(x.sizes[0]) + ", " + std::to_string(x.sizes[1]) +
+std::string sizes_but_length(const AnyView& x) {
+  return std::string(storage_name(x.type)) + " [" + std::to_string(x.sizes[0]) + ", " + std::to_string(x.sizes[1]) +
          ", T, " + std::to_string(x.sizes[3]) + "]";
 }
 
@@ -38,46 +36,36 @@ std::vector<Claim> claims_of(const ParallelCall& call) {
                                      : "off"},
       {"sinks", o.sinks.f32.is_null() ? o.sinks.f64.shape() : o.sinks.f32.shape()},
       {"position_bias", std::to_string(o.position_bias.rows()) + " x " + std::to_string(o.position_bias.heads())},
-      {"score_mod", given(o.score_mod != nullptr)}};
+      {"score_mod", o.score_mod == nullptr ? "not given" : "given"}};
 }
 
 }  // namespace
 
 void ParallelCall::check_rows() const {
-  const auto [q, k, v] = std::tie(x.q.sizes, x.k.sizes, x.v.sizes);
-  const std::string got_q = "got q " + shape_of(x.q), got_k = "k " + shape_of(x.k), got_v = "v " + shape_of(x.v);
-  check<ShapeError>(
-      k[0] == q[0] && v[0] == q[0], function, "q, k and v must have the same batch: ", got_q, ", ", got_k, ", ", got_v);
-  check<ShapeError>(k[3] == q[3], function, "head_dim of k must equal head_dim of q: ", got_q, ", ", got_k);
-  check<ShapeError>(
-      k[1] == v[1] && k[2] == v[2], function, "heads and length of v must equal those of k: got ", got_k, ", ", got_v);
-  check<ShapeError>(
-      k[1] > 0 && q[1] > 0 && q[1] % k[1] == 0, function, "heads of k must divide heads of q: ", got_q, ", ", got_k);
-  for (const auto& [name, of] : {std::pair("q", &x.q), {"k", &x.k}, {"v", &x.v}}) {
-    check<ShapeError>(of->strides[3] == 1 || of->sizes[3] == 1 || of->count() == 0, function, "the last axis of ", name,
-        " must have stride 1: got stride ", of->strides[3]);
-  }
+  const auto& [q, k, v] = std::tie(x.q, x.k, x.v);
+  check<ShapeError>(k.size(0) == q.size(0) && v.size(0) == q.size(0), function,
+      "q, k and v must have the same batch: got q ", q, ", k ", k, ", v ", v);
+  check<ShapeError>(k.size(3) == q.size(3), function, "head_dim of k must equal head_dim of q: got q ", q, ", k ", k);
+  check<ShapeError>(k.size(1) == v.size(1) && k.size(2) == v.size(2), function,
+      "heads and length of v must equal those of k: got k ", k, ", v ", v);
+  check<ShapeError>(k.size(1) > 0 && q.size(1) > 0 && q.size(1) % k.size(1) == 0, function,
+      "heads of k must divide heads of q: got q ", q, ", k ", k);
+  for (const auto& [name, of] : {std::pair("q", &q), {"k", &k}, {"v", &v}}) check_last_stride(function, name, *of);
   const Placement& place = options.place;
   check<OptionError>(place.first_query == 0 && place.queries < 0 && place.first_head == 0 && place.heads < 0, function,
       "place must be left alone: it follows from the ranks' rows");
   check<UnsupportedError>(options.capture.what == nullptr, function,
       "captures are not supported: capture on one machine, by attention_forward");
-  check<UnsupportedError>(cut.method != Method::kUlysses || k[1] % transport.size() == 0, function,
+  check<UnsupportedError>(cut.method != Method::kUlysses || k.size(1) % transport.size() == 0, function,
       "Ulysses gives each rank the same number of key/value heads: take Method::kAllGather, or a number of ranks that "
       "divides them: got ",
-      k[1], " heads, ", transport.size(), " ranks");
+      k.size(1), " heads, ", transport.size(), " ranks");
 }
 
-void ParallelCall::check_beside_q(const char* name, const Array& of, Index width, bool may_be_null) const {
-  if (may_be_null && of.is_null()) return;
-  const Array wanted = [&] {
-    Array like = x.q;
-    like.sizes[3] = width;
-    return like;
-  }();
+void ParallelCall::check_row_numbers(const char* name, const AnyView& of) const {
+  const std::array<Index, 4> wanted{x.q.size(0), x.q.size(1), x.q.size(2)};
   check<ShapeError>(
-      of.sizes == wanted.sizes, function, name, " must be ", [&] { return shape_of(wanted); }, ": got ",
-      [&] { return shape_of(of); });
+      of.sizes == wanted, function, name, " must be ", [&] { return shape_text(wanted.data(), 3); }, ": got ", of);
 }
 
 void ParallelCall::agree(std::vector<Claim> claims, const std::function<void()>& checks) {
@@ -115,12 +103,7 @@ std::vector<Rows> ParallelCall::keys_of(const std::vector<Rows>& rows) const {
     const Index end = std::min(begin + block, keys.length);
     const bool any = std::ranges::any_of(
         rows, [&](const Rows& some) { return mask_may_keep(options.mask, sizes, some.begin, some.end, begin, end); });
-    if (!any) continue;
-    if (!live.empty() && live.back().end == begin) {
-      live.back().end = end;
-    } else {
-      live.push_back({begin, end});
-    }
+    if (any) append(live, {begin, end});
   }
   return live;
 }
@@ -139,13 +122,13 @@ Sequence ParallelCall::sequence_of(
 
 RankShares::RankShares(const Gradients& wanted) : wanted_(wanted) {
   for (std::size_t n = 0; n < sums_.size(); ++n) {
-    const Array& gradient = wanted.*kShared[n];
-    if (!gradient.is_null()) sums_[n] = Buffer(gradient.type, gradient.sizes);
+    const AnyView& gradient = wanted.*kShared[n];
+    if (!gradient.is_null()) sums_[n] = Buffer(gradient, gradient.type);
   }
 }
 
 bool RankShares::any() const {
-  return std::ranges::any_of(sums_, [](const Buffer& sums) { return sums.view.count() > 0; });
+  return std::ranges::any_of(sums_, [](const Buffer& sums) { return !sums.view.is_empty(); });
 }
 
 void RankShares::add(Gradients gradients, const std::function<void(const Gradients&)>& compute) {
@@ -159,14 +142,11 @@ void RankShares::add(Gradients gradients, const std::function<void(const Gradien
 
 void RankShares::finish(Transport& transport) {
   for (std::size_t n = 0; n < sums_.size(); ++n) {
-    const Array& sums = sums_[n].view;
-    if (sums.count() == 0) continue;
-    const auto count = static_cast<std::size_t>(sums.count());
-    if (sums.type == Type::kF64) {
-      reduce_sum(transport, std::span(reinterpret_cast<double*>(sums.data), count));
-    } else {
-      reduce_sum(transport, std::span(reinterpret_cast<float*>(sums.data), count));
-    }
+    const AnyView& sums = sums_[n].view;
+    if (sums.is_empty()) continue;
+    with_sums(sums.type, [&]<class Sum>(Sum) {
+      reduce_sum(transport, std::span(reinterpret_cast<Sum*>(sums.data), static_cast<std::size_t>(count_of(sums))));
+    });
     write(wanted_.*kShared[n], sums, wanted_.accumulate);
   }
 }

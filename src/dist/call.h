@@ -3,14 +3,15 @@
 
 #include <functional>
 
+#include "attention/plan/carried.h"
 #include "dist/exchange.h"
 #include "qkv/dist/agree.h"
 
 namespace qkv::inline v0::dist {
 
-/// What forward and backward read and forward writes, local; lse [B, H, T, 1].
+/// What forward and backward read and forward writes, local.
 struct Tensors {
-  Array q, k, v, out, lse, dout;
+  AnyView q, k, v, out, lse, dout;
 };
 
 struct ParallelCall {
@@ -24,13 +25,14 @@ struct ParallelCall {
   std::vector<std::vector<Rows>> needed = {};  // by rank: the keys that its queries may attend
 
   std::size_t rank() const { return static_cast<std::size_t>(transport.rank()); }
-  Type type() const { return x.q.type; }
   Index group() const { return x.q.sizes[1] / x.k.sizes[1]; }
   const std::vector<Rows>& my_queries() const { return queries.of_rank[rank()]; }
   const std::vector<Rows>& my_keys() const { return keys.of_rank[rank()]; }
 
-  /// ShapeError unless x, called `name`, is [B, H, Tq_local, width]; null is right where it may be.
-  void check_beside_q(const char* name, const Array& x, Index width, bool may_be_null = false) const;
+  /// All keys, of some heads.
+  KeySizes sizes_of_keys(Index heads) const { return {heads, keys.length, x.v.size(3)}; }
+  /// ShapeError unless x, called `name`, is [B, H, Tq_local].
+  void check_row_numbers(const char* name, const AnyView& x) const;
   /// Collective: `checks` throws where this rank's arguments are wrong; then every rank throws. `claims` are the
   /// method's own.
   void agree(std::vector<Claim> claims, const std::function<void()>& checks);
@@ -49,21 +51,8 @@ struct ParallelCall {
 };
 
 /// Heads of q and its like that read key/value heads [first, first + count).
-inline Array query_heads(const ParallelCall& call, const Array& x, Index first, Index count) {
-  return x.sliced(1, first * call.group(), (first + count) * call.group());
-}
-
-inline std::string given(bool is) { return is ? "given" : "not given"; }
-
-/// What this rank computes of a sequence that is cut by rows: body(rows of the whole, [begin, end) of its own). Once
-/// without rows where it holds none, so that every rank checks its options.
-template <class Body> void each_piece(const std::vector<Rows>& pieces, const Body& body) {
-  Index begin = 0;
-  for (const Rows& rows : pieces) {
-    body(rows, begin, begin + rows.count());
-    begin += rows.count();
-  }
-  if (pieces.empty()) body(Rows{0, 0}, 0, 0);
+inline AnyView query_heads(const ParallelCall& call, const AnyView& x, Index first, Index count) {
+  return sliced(x, 1, first * call.group(), (first + count) * call.group());
 }
 
 /// Gradients that all ranks have a share of: dbias, dsinks, dposition_bias. This rank's shares, while they are computed
@@ -80,17 +69,16 @@ class RankShares {
   void finish(Transport& transport);
 
  private:
-  static constexpr Array Gradients::*kShared[] = {&Gradients::dbias, &Gradients::dsinks, &Gradients::dposition_bias};
+  static constexpr AnyView Gradients::*kShared[] = {&Gradients::dbias, &Gradients::dsinks, &Gradients::dposition_bias};
 
   const Gradients& wanted_;
   std::array<Buffer, 3> sums_;  // of kShared; empty where not wanted
 };
 
-/// The methods. Keys are brought to queries: all-gather, the ring. Rows are exchanged for heads: Ulysses. All but
-/// `call` local; lse may be null.
-void forward_by_keys(const ParallelCall& call, const Array& out, const Array& lse);
+/// The methods. Keys are brought to queries: all-gather, the ring. Rows are exchanged for heads: Ulysses.
+void forward_by_keys(const ParallelCall& call);
 void backward_by_keys(const ParallelCall& call, const Gradients& gradients);
-void forward_by_heads(const ParallelCall& call, const Array& out, const Array& lse);
+void forward_by_heads(const ParallelCall& call);
 void backward_by_heads(const ParallelCall& call, const Gradients& gradients);
 
 }  // namespace qkv::inline v0::dist

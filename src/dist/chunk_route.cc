@@ -8,27 +8,8 @@
 
 namespace qkv::inline v0::dist {
 
-std::vector<int> RoutedRows::toward_owner(int me) const {
-  const auto at = std::ranges::find(others, me);
-  if (at == others.end()) return {};
-  return {passed_on && at != others.begin() ? *(at - 1) : owner};
-}
-
-std::vector<int> RoutedRows::away_from_owner(int me) const {
-  std::vector<int> ranks = others;
-  if (!passed_on) {
-    if (me != owner) return {};
-    std::ranges::sort(ranks);
-    return ranks;
-  }
-  const auto next = me == owner ? ranks.begin() : std::ranges::find(ranks, me);
-  if (me != owner && next == ranks.end()) return {};
-  const auto to = me == owner ? next : next + 1;
-  return to == ranks.end() ? std::vector<int>() : std::vector<int>{*to};
-}
-
 std::vector<RoutedChunk> routed_chunks(const ParallelCall& call, Index step, bool passed_on) {
-  const int ranks = call.transport.size();
+  const int ranks = call.transport.size(), me = call.transport.rank();
   std::vector<RoutedChunk> chunks;
   Index begin = 0;
   do {
@@ -36,7 +17,7 @@ std::vector<RoutedChunk> routed_chunks(const ParallelCall& call, Index step, boo
     const auto needed = [&](int rank, const Rows& rows) {
       return rows_in_both(call.needed[static_cast<std::size_t>(rank)], {rows});
     };
-    chunk.needed = !needed(call.transport.rank(), chunk.rows).empty();
+    chunk.needed = !needed(me, chunk.rows).empty();
     for (int owner = 0; owner < ranks; ++owner) {
       for (const Rows& rows : rows_in_both(call.keys.of_rank[static_cast<std::size_t>(owner)], {chunk.rows})) {
         std::set<Index> cuts{rows.begin, rows.end};  // between them the same ranks need all rows
@@ -44,9 +25,15 @@ std::vector<RoutedChunk> routed_chunks(const ParallelCall& call, Index step, boo
           for (const Rows& some : needed(rank, rows)) cuts.insert({some.begin, some.end});
         }
         for (auto cut = cuts.begin(); std::next(cut) != cuts.end(); ++cut) {
-          RoutedRows part{{*cut, *std::next(cut)}, owner, {}, passed_on};
+          RoutedRows part{{*cut, *std::next(cut)}, owner, passed_on, {}, {}};
+          std::vector<int> way{owner};  // then who needs them, in the ring's order
           for (int n = 1; n < ranks; ++n) {
-            if (const int rank = (owner + n) % ranks; !needed(rank, part.rows).empty()) part.others.push_back(rank);
+            if (const int rank = (owner + n) % ranks; !needed(rank, part.rows).empty()) way.push_back(rank);
+          }
+          if (const auto at = std::ranges::find(way, me); at != way.end()) {
+            if (me != owner) part.from = {passed_on ? *(at - 1) : owner};
+            if (passed_on || me == owner) part.to.assign(at + 1, passed_on && at + 1 != way.end() ? at + 2 : way.end());
+            std::ranges::sort(part.to);
           }
           chunk.parts.push_back(std::move(part));
         }
@@ -59,16 +46,15 @@ std::vector<RoutedChunk> routed_chunks(const ParallelCall& call, Index step, boo
   return chunks;
 }
 
-Routed::Routed(const ParallelCall& call, const RoutedChunk& chunk, Way way, Type type, const Array& k, const Array& v,
-    Arrived arrived)
+Routed::Routed(const ParallelCall& call, const RoutedChunk& chunk, Way way, StoredType type, const AnyView& k,
+    const AnyView& v, Arrived arrived)
     : call_(call), chunk_(chunk), way_(way), arrived_(std::move(arrived)) {
   for (std::size_t n = 0; n < 2; ++n) {
-    const Array& like = n == 0 ? k : v;
+    const AnyView& like = n == 0 ? k : v;
     if (like.is_null()) continue;
     const Index batch = like.sizes[0], heads = like.sizes[1], width = like.sizes[3];
-    memory_[n] = Buffer(type, {chunk.rows.count(), batch, heads, width});
+    memory_[n] = Buffer(with_rows(like, chunk.rows.count()), type);
     arrays_[n] = memory_[n].view;
-    arrays_[n].sizes = {batch, heads, chunk.rows.count(), width};
     arrays_[n].strides = {heads * width, width, batch * heads * width, 1};
   }
 }
@@ -81,21 +67,20 @@ Routed::~Routed() {
 }
 
 /// Nothing where there are no numbers.
-std::span<std::byte> Routed::part(const Array& x, const Rows& rows) const {
-  if (x.count() == 0) return {};
-  const Index row = x.strides[2] * bytes_of(x.type);
+std::span<std::byte> Routed::part(const AnyView& x, const Rows& rows) const {
+  if (x.is_empty()) return {};
+  const Index row = x.strides[2] * x.element_bytes();
   return {x.data + (rows.begin - chunk_.rows.begin) * row, static_cast<std::size_t>(rows.count() * row)};
 }
 
 void Routed::start() {
   started_ = true;
-  const int me = call_.transport.rank();
   const std::size_t parts = chunk_.parts.size();
   to_.resize(parts), receives_.resize(parts), came_.resize(parts), done_.resize(parts);
   for (std::size_t n = 0; n < parts; ++n) {
     const RoutedRows& rows = chunk_.parts[n];
-    std::vector<int> from = rows.toward_owner(me);
-    to_[n] = rows.away_from_owner(me);
+    std::vector<int> from = rows.from;
+    to_[n] = rows.to;
     if (way_ == Way::kToOwners) std::swap(from, to_[n]);
     came_[n].resize(way_ == Way::kToOwners ? from.size() : 0);
     for (std::size_t source = 0; source < from.size(); ++source) {
@@ -116,16 +101,18 @@ void Routed::add_in_order(std::size_t n) {
   if (came_[n].empty()) return;
   const RoutedRows& rows = chunk_.parts[n];
   const int me = call_.transport.rank();
-  const std::vector<int> from = rows.away_from_owner(me);
-  const auto before = static_cast<std::size_t>(std::ranges::count_if(from, [&](int rank) { return rank < me; }));
+  const auto before = static_cast<std::size_t>(std::ranges::count_if(rows.to, [&](int rank) { return rank < me; }));
   for (std::size_t x = 0; x < 2; ++x) {
     const std::span<std::byte> mine = part(arrays_[x], rows.rows);
     if (mine.empty()) continue;
-    const std::array<Index, 4> sizes{1, 1, 1, static_cast<Index>(mine.size()) / bytes_of(arrays_[x].type)};
-    const Buffer sum(arrays_[x].type, sizes);
+    AnyView numbers;
+    numbers.rank = 1;
+    numbers.sizes[0] = static_cast<Index>(mine.size()) / arrays_[x].element_bytes();
+    const Buffer sum(numbers, arrays_[x].type);
+    const auto add = [&](std::byte* share) { write(sum.view, packed(numbers, sum.view.type, share), true); };
     for (std::size_t source = 0; source <= came_[n].size(); ++source) {
-      if (source == before) write(sum.view, packed(sum.view.type, mine.data(), sizes), true);
-      if (source < came_[n].size()) write(sum.view, packed(sum.view.type, came_[n][source][x].data(), sizes), true);
+      if (source == before) add(mine.data());
+      if (source < came_[n].size()) add(came_[n][source][x].data());
     }
     std::memcpy(mine.data(), sum.view.data, mine.size());
   }
@@ -145,7 +132,7 @@ bool Routed::poll() {
     add_in_order(n);
     if (arrived_) arrived_(*this, chunk_.parts[n]);
     for (const int to : to_[n]) {
-      for (const Array& x : arrays_) sends_.push_back(transport.send(to, part(x, chunk_.parts[n].rows)));
+      for (const AnyView& x : arrays_) sends_.push_back(transport.send(to, part(x, chunk_.parts[n].rows)));
     }
     to_[n].clear();
     done_[n] = true;

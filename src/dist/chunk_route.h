@@ -12,17 +12,13 @@
 
 namespace qkv::inline v0::dist {
 
-/// Rows of a chunk that one rank owns, and the ranks that need some of them.
+/// Rows of a chunk that one rank owns and the same ranks need, as this rank passes them.
 struct RoutedRows {
   Rows rows;
   int owner;
-  std::vector<int> others;  // the ring's order: the rank after the owner first
-  bool passed_on;           // from neighbour to neighbour; otherwise the owner serves each
-
-  /// Whom rank `me` gets the keys from, and sends their gradients to: one at most.
-  std::vector<int> toward_owner(int me) const;
-  /// Whom it sends the keys to, and gets their gradients from; ascending where they are many.
-  std::vector<int> away_from_owner(int me) const;
+  bool passed_on;         // from neighbour to neighbour; otherwise the owner serves each
+  std::vector<int> from;  // whom this rank gets the keys from, and sends their gradients to: one at most
+  std::vector<int> to;    // whom it sends the keys to, and gets their gradients from; ascending where they are many
 };
 
 struct RoutedChunk {
@@ -43,15 +39,15 @@ class Routed {
   using Arrived = std::function<void(const Routed&, const RoutedRows&)>;
   /// Zeros, of the sizes of k and v but for the length; a null array stays null. `arrived`: called once all that comes
   /// for some rows is there, before they are sent on.
-  Routed(const ParallelCall& call, const RoutedChunk& chunk, Way way, Type type, const Array& k, const Array& v,
-      Arrived arrived);
+  Routed(const ParallelCall& call, const RoutedChunk& chunk, Way way, StoredType type, const AnyView& k,
+      const AnyView& v, Arrived arrived);
   Routed(const Routed&) = delete;
   Routed& operator=(const Routed&) = delete;
   /// Passes on what comes also where this rank's work has thrown.
   ~Routed();
 
-  const Array& k() const { return arrays_[0]; }
-  const Array& v() const { return arrays_[1]; }
+  const AnyView& k() const { return arrays_[0]; }
+  const AnyView& v() const { return arrays_[1]; }
 
   void start();
   /// Moves messages on; whether all have come and gone.
@@ -64,7 +60,7 @@ class Routed {
   bool all_sent() const;
 
  private:
-  std::span<std::byte> part(const Array& x, const Rows& rows) const;
+  std::span<std::byte> part(const AnyView& x, const Rows& rows) const;
   void add_in_order(std::size_t n);
 
   const ParallelCall& call_;
@@ -72,7 +68,7 @@ class Routed {
   Way way_;
   Arrived arrived_;
   std::array<Buffer, 2> memory_;
-  std::array<Array, 2>
+  std::array<AnyView, 2>
       arrays_;  // [B, heads, rows, width], each row's heads one after the other, so that each part is one message
   bool started_ = false;
   std::vector<std::vector<int>> to_;                                      // by part: whom it has still to be sent to

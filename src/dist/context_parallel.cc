@@ -8,73 +8,56 @@ namespace qkv::inline v0::dist {
 namespace {
 
 void check_gradients(const ParallelCall& call, const Gradients& g) {
-  const auto beside_k = [&](const char* name, const Array& x, Index width) {
-    std::array<Index, 4> wanted = call.x.k.sizes;
-    wanted[3] = width;
-    check<ShapeError>(
-        x.is_null() || x.sizes == wanted, call.function, name, " must be ",
-        [&] { return shape_text(wanted.data(), 4); }, " or null: got ", [&] { return shape_text(x.sizes.data(), 4); });
+  const auto& [q, k, v, out, lse, dout] = call.x;
+  const auto beside = [&](const char* name, const AnyView& x, const AnyView& tokens, Index width) {
+    if (!x.is_null()) check_sizes(call.function, name, x, tokens.size(0), tokens.size(1), tokens.size(2), width);
   };
-  const Index d = call.x.q.sizes[3], dv = call.x.v.sizes[3];
-  call.check_beside_q("out", call.x.out, dv);
-  call.check_beside_q("dout", call.x.dout, dv);
-  call.check_beside_q("lse", call.x.lse, 1);
-  call.check_beside_q("dlse", g.dlse, 1, true);
-  call.check_beside_q("dq", g.dq, d, true);
-  beside_k("dk", g.dk, d);
-  beside_k("dk_sums", g.dk_sums, d);
-  beside_k("dv", g.dv, dv);
-  beside_k("dv_sums", g.dv_sums, dv);
+  check_sizes(call.function, "out", out, q.size(0), q.size(1), q.size(2), v.size(3));
+  check_sizes(call.function, "dout", dout, q.size(0), q.size(1), q.size(2), v.size(3));
+  call.check_row_numbers("lse", lse);
+  if (!g.dlse.is_null()) call.check_row_numbers("dlse", g.dlse);
+  beside("dq", g.dq, q, q.size(3));
+  beside("dk", g.dk, k, k.size(3));
+  beside("dk_sums", g.dk_sums, k, k.size(3));
+  beside("dv", g.dv, k, v.size(3));
+  beside("dv_sums", g.dv_sums, k, v.size(3));
   check<OptionError>((g.dk.is_null() || g.dk_sums.is_null()) && (g.dv.is_null() || g.dv_sums.is_null()), call.function,
       "dk and dk_sums, dv and dv_sums must not both be given: got both");
 }
 
-void forward(ParallelCall call) {
-  const Array &out = call.x.out, &lse = call.x.lse;
-  call.agree({{"lse", given(!lse.is_null())}}, [&] {
-    call.check_beside_q("out", out, call.x.v.sizes[3]);
-    call.check_beside_q("lse", lse, 1, true);
-  });
-  call.cut.method == Method::kUlysses ? forward_by_heads(call, out, lse) : forward_by_keys(call, out, lse);
-}
-
-void backward(ParallelCall call, const Gradients& g, const std::array<std::string, 3>& shared_shapes) {
-  call.agree({{"dq", given(!g.dq.is_null())}, {"dk", given(!g.dk.is_null())}, {"dv", given(!g.dv.is_null())},
-                 {"dk_sums", given(!g.dk_sums.is_null())}, {"dv_sums", given(!g.dv_sums.is_null())},
-                 {"dbias", shared_shapes[0]}, {"dsinks", shared_shapes[1]}, {"dposition_bias", shared_shapes[2]},
-                 {"dlse", given(!g.dlse.is_null())}, {"accumulate", g.accumulate ? "yes" : "no"}},
-      [&] { check_gradients(call, g); });
-  call.cut.method == Method::kUlysses ? backward_by_heads(call, g) : backward_by_keys(call, g);
-}
+std::string given(const AnyView& x) { return x.is_null() ? "not given" : "given"; }
 
 }  // namespace
 
 ContextParallel::ContextParallel(Transport& transport, ContextParallelOptions options, Context& context)
     : transport_(transport), options_(options), context_(context) {
-  check<OptionError>(options.block >= 1, "dist::ContextParallel", "block must be at least 1: got ", options.block);
-  check<OptionError>(options.turns >= 1, "dist::ContextParallel", "turns must be at least 1: got ", options.turns);
-  check<OptionError>(options.chunk >= 0, "dist::ContextParallel", "chunk must not be negative: got ", options.chunk);
-  check<OptionError>(options.method != Method::kUlysses || options.chunk == 0, "dist::ContextParallel",
+  constexpr const char* function = "dist::ContextParallel";
+  check<OptionError>(options.block >= 1, function, "block must be at least 1: got ", options.block);
+  check<OptionError>(options.turns >= 1, function, "turns must be at least 1: got ", options.turns);
+  check<OptionError>(options.chunk >= 0, function, "chunk must not be negative: got ", options.chunk);
+  check<OptionError>(options.method != Method::kUlysses || options.chunk == 0, function,
       "Ulysses computes whole heads: chunk must be 0: got ", options.chunk);
 }
 
-#define QKV_DEFINE(T)                                                                                              \
-  void ContextParallel::forward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<T, 4> out,        \
-      View<Accumulator<T>, 3> lse, const AttentionOptions& options) {                                              \
-    dist::forward({"ContextParallel::forward", transport_, options_, context_, options,                            \
-        {Array(q), Array(k), Array(v), Array(out), Array(lse), {}}});                                              \
-  }                                                                                                                \
-  void ContextParallel::backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> out, \
-      View<const Accumulator<T>, 3> lse, View<const T, 4> dout, const AttentionGradients<T>& g,                    \
-      const AttentionOptions& options) {                                                                           \
-    dist::backward({"ContextParallel::backward", transport_, options_, context_, options,                          \
-                       {Array(q), Array(k), Array(v), Array(out), Array(lse), Array(dout)}},                       \
-        Gradients(g), {g.dbias.shape(), g.dsinks.shape(), g.dposition_bias.shape()});                              \
-  }
-QKV_DEFINE(float)
-QKV_DEFINE(double)
-QKV_DEFINE(BFloat16)
-QKV_DEFINE(Float16)
-#undef QKV_DEFINE
+void ContextParallel::run_forward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyView& out,
+    const AnyView& lse, const AttentionOptions& options) {
+  ParallelCall call{"ContextParallel::forward", transport_, options_, context_, options, {q, k, v, out, lse, {}}};
+  call.agree({{"lse", given(lse)}}, [&] {
+    check_sizes(call.function, "out", out, q.size(0), q.size(1), q.size(2), v.size(3));
+    if (!lse.is_null()) call.check_row_numbers("lse", lse);
+  });
+  options_.method == Method::kUlysses ? forward_by_heads(call) : forward_by_keys(call);
+}
+
+void ContextParallel::run_backward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyView& out,
+    const AnyView& lse, const AnyView& dout, const Gradients& g, const AttentionOptions& options) {
+  ParallelCall call{"ContextParallel::backward", transport_, options_, context_, options, {q, k, v, out, lse, dout}};
+  call.agree({{"dq", given(g.dq)}, {"dk", given(g.dk)}, {"dv", given(g.dv)}, {"dk_sums", given(g.dk_sums)},
+                 {"dv_sums", given(g.dv_sums)}, {"dbias", g.dbias.shape()}, {"dsinks", g.dsinks.shape()},
+                 {"dposition_bias", g.dposition_bias.shape()}, {"dlse", given(g.dlse)},
+                 {"accumulate", g.accumulate ? "yes" : "no"}},
+      [&] { check_gradients(call, g); });
+  options_.method == Method::kUlysses ? backward_by_heads(call, g) : backward_by_keys(call, g);
+}
 
 }  // namespace qkv::inline v0::dist

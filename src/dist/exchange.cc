@@ -2,8 +2,12 @@
 
 #include <cstring>
 
+#include "attention/call/tensor_checks.h"
+
 namespace qkv::inline v0::dist {
 namespace {
+
+std::size_t bytes_of(const AnyView& x) { return static_cast<std::size_t>(count_of(x) * x.element_bytes()); }
 
 template <class T, class From> void add_numbers(
     const std::byte* from, Index from_stride, std::byte* to, Index to_stride, Index count, bool accumulate) {
@@ -16,37 +20,37 @@ template <class T, class From> void add_numbers(
   }
 }
 
-/// Numbers whose strides are bytes.
-void write_row(const Array& to, std::byte* row, const Array& from, const std::byte* numbers, bool accumulate) {
-  const Index count = to.sizes[3], bytes = bytes_of(from.type);
-  const Index to_stride = to.strides[3] * bytes_of(to.type), from_stride = from.strides[3] * bytes;
-  if (to.type == from.type && !accumulate) {
-    if (to_stride == bytes && from_stride == bytes) {
-      std::memcpy(row, numbers, static_cast<std::size_t>(count * bytes));
-      return;
-    }
-    for (Index n = 0; n < count; ++n)
-      std::memcpy(row + n * to_stride, numbers + n * from_stride, static_cast<std::size_t>(bytes));
+void write_row(const AnyView& to, const AnyView& from, bool accumulate) {
+  const Index count = to.sizes[0], bytes = from.element_bytes();
+  const Index to_stride = to.strides[0] * to.element_bytes(), from_stride = from.strides[0] * bytes;
+  const bool copies = to.type == from.type && !accumulate;
+  if (copies && to_stride == bytes && from_stride == bytes) {
+    std::memcpy(to.data, from.data, static_cast<std::size_t>(count * bytes));
     return;
   }
-  with_type(to.type, [&]<class T>(T) {
-    const auto add = to.type == from.type ? add_numbers<T, T> : add_numbers<T, Accumulator<T>>;
-    add(numbers, from_stride, row, to_stride, count, accumulate);
+  with_sums(to.type, [&]<class Sum>(Sum) {
+    with_elements<Sum>(to.type, [&]<class T>(T) {
+      const auto add = to.type == from.type ? add_numbers<T, T> : add_numbers<T, Sum>;
+      add(from.data, from_stride, to.data, to_stride, count, accumulate);
+    });
   });
+}
+
+/// Element n of the first axis.
+AnyView inner(AnyView x, Index n) {
+  x.data += n * x.strides[0] * x.element_bytes();
+  std::copy(x.sizes.begin() + 1, x.sizes.end(), x.sizes.begin());
+  std::copy(x.strides.begin() + 1, x.strides.end(), x.strides.begin());
+  --x.rank;
+  return x;
 }
 
 }  // namespace
 
-void write(const Array& to, const Array& from, bool accumulate) {
-  if (to.count() == 0) return;
-  const auto at = [](const Array& x, Index b, Index h, Index i) {
-    return x.data + (b * x.strides[0] + h * x.strides[1] + i * x.strides[2]) * bytes_of(x.type);
-  };
-  for (Index b = 0; b < to.sizes[0]; ++b) {
-    for (Index h = 0; h < to.sizes[1]; ++h) {
-      for (Index i = 0; i < to.sizes[2]; ++i) write_row(to, at(to, b, h, i), from, at(from, b, h, i), accumulate);
-    }
-  }
+void write(const AnyView& to, const AnyView& from, bool accumulate) {
+  if (to.is_empty()) return;
+  if (to.rank == 1) return write_row(to, from, accumulate);
+  for (Index n = 0; n < to.sizes[0]; ++n) write(inner(to, n), inner(from, n), accumulate);
 }
 
 Index Sequence::count(std::size_t rank) const {
@@ -76,17 +80,17 @@ Exchange::~Exchange() {
   }
 }
 
-void Exchange::send(std::size_t rank, const Array& piece) {
+void Exchange::send(std::size_t rank, const AnyView& piece) {
   std::vector<std::byte>& out = of_rank_[rank].out;
   const std::size_t begin = out.size();
-  out.resize(begin + piece.bytes());
-  write(packed(piece.type, out.data() + begin, piece.sizes), piece);
+  out.resize(begin + bytes_of(piece));
+  write(packed(piece, piece.type, out.data() + begin), piece);
 }
 
-void Exchange::expect(std::size_t rank, const Array& piece) {
+void Exchange::expect(std::size_t rank, const AnyView& piece) {
   Message& message = of_rank_[rank];
   message.pieces.push_back(piece);
-  message.in.resize(message.in.size() + piece.bytes());
+  message.in.resize(message.in.size() + bytes_of(piece));
 }
 
 void Exchange::start() {
@@ -116,9 +120,9 @@ void Exchange::finish(bool accumulate) {
   wait();
   for (Message& message : of_rank_) {
     std::byte* numbers = message.in.data();
-    for (const Array& piece : message.pieces) {
-      write(piece, packed(piece.type, numbers, piece.sizes), accumulate);
-      numbers += piece.bytes();
+    for (const AnyView& piece : message.pieces) {
+      write(piece, packed(piece, piece.type, numbers), accumulate);
+      numbers += bytes_of(piece);
     }
     message = {};
   }

@@ -20,15 +20,17 @@ struct Sequence {
 
 /// rows_of_rank of all ranks.
 std::vector<std::vector<Rows>> rows_of_ranks(const ContextParallelOptions& cut, Index length, int ranks);
+/// Rows behind the others; neighbours become one.
+void append(std::vector<Rows>& rows, const Rows& more);
 /// The rows in both lists, ascending.
 std::vector<Rows> rows_in_both(const std::vector<Rows>& a, const std::vector<Rows>& b);
 /// body(piece of x, rows) for each range of `wanted`, in the local array x of `rows`.
 template <class Body> void each_local_piece(
-    const Array& x, const std::vector<Rows>& rows, const std::vector<Rows>& wanted, const Body& body) {
+    const AnyView& x, const std::vector<Rows>& rows, const std::vector<Rows>& wanted, const Body& body) {
   Index begin = 0;
   for (const Rows& mine : rows) {
     for (const Rows& some : rows_in_both({mine}, wanted)) {
-      body(x.sliced(2, begin + some.begin - mine.begin, begin + some.end - mine.begin), some);
+      body(sliced(x, 2, begin + some.begin - mine.begin, begin + some.end - mine.begin), some);
     }
     begin += mine.count();
   }
@@ -44,8 +46,8 @@ class Exchange {
 
   /// The next piece of the message to a rank, and where the next one of the message from it is written. Copied,
   /// expected to stay.
-  void send(std::size_t rank, const Array& piece);
-  void expect(std::size_t rank, const Array& piece);
+  void send(std::size_t rank, const AnyView& piece);
+  void expect(std::size_t rank, const AnyView& piece);
   void start();
   /// Moves messages on; whether all are done.
   bool poll();
@@ -57,21 +59,29 @@ class Exchange {
 
   struct Message {
     std::vector<std::byte> out, in;
-    std::vector<Array> pieces;  // of `in`
+    std::vector<AnyView> pieces;  // of `in`
   };
   Transport& transport_;
   std::vector<Message> of_rank_;
   std::vector<Ticket> tickets_;
 };
 
+/// Bytes as a row of numbers that are copied, never added.
+inline AnyView view_of_bytes(const void* data, std::size_t count) {
+  AnyView row;
+  row.data = static_cast<std::byte*>(const_cast<void*>(data));
+  row.type = StoredType::kInt8;
+  row.rank = 1;
+  row.sizes[0] = static_cast<Index>(count);
+  row.strides[0] = 1;
+  return row;
+}
+
 /// As many numbers of every rank, on every rank.
 template <class E> std::vector<std::vector<E>> from_all(Transport& transport, const std::vector<E>& mine) {
   Exchange exchange(transport);
   std::vector<std::vector<E>> all(static_cast<std::size_t>(transport.size()), std::vector<E>(mine.size()));
-  const auto bytes = [](const auto& numbers) {  // any numbers are their bytes, in twos
-    return Array(View<const BFloat16, 1>(
-        reinterpret_cast<const BFloat16*>(numbers.data()), {static_cast<Index>(numbers.size() * sizeof(E) / 2)}));
-  };
+  const auto bytes = [](const std::vector<E>& of) { return view_of_bytes(of.data(), of.size() * sizeof(E)); };
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     exchange.send(rank, bytes(mine));
     exchange.expect(rank, bytes(all[rank]));

@@ -21,19 +21,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
+enum class State : std::uint32_t { kAlive = 1, kDone = 2, kFailed = 3 };
+
 /// A message of the control transport.
 struct Sign {
-  enum class Kind : std::uint32_t { kAlive = 1, kDone = 2, kFailed = 3 };
-  Kind kind = Kind::kAlive;
+  State state = State::kAlive;
   std::array<char, 252> text{};  // of kFailed, ends with 0
 };
 static_assert(sizeof(Sign) == 256);
-
-Sign failed_sign(const std::string& text) {
-  Sign sign{Sign::Kind::kFailed, {}};
-  text.copy(sign.text.data(), sign.text.size() - 1);
-  return sign;
-}
 
 /// Another rank, as the guard's thread knows it.
 struct Peer {
@@ -61,17 +56,15 @@ struct Guarded::Impl {
     }
   }
 
-  enum class Wish { kWatch, kFinish, kFail };
-
   void start() {
     if (!peers.empty()) thread = std::thread([this] { run(); });
   }
 
   /// Ends the thread in one way or another; returns when it has ended.
-  void end(Wish how, const std::string& text) {
+  void end(State how, const std::string& text) {
     {
       const std::lock_guard lock(mutex);
-      if (wish == Wish::kWatch) wish = how;
+      if (wish == State::kAlive) wish = how;
       reason = text;
     }
     changed.notify_all();
@@ -99,23 +92,30 @@ struct Guarded::Impl {
   void run() {
     try {
       watch();
-      if (!error.empty()) tell(error);
     } catch (const std::exception& problem) {
       if (error.empty()) error = problem.what();
     }
     if (!error.empty()) broken = true;
   }
 
+  /// Until every rank is done, or has failed and has been told why, or a short time after: who cannot be told hears
+  /// nothing more, which says the same.
   void watch() {
     auto last = Clock::now(), next_sign = last;
+    std::optional<Clock::time_point> until;
     for (Peer& peer : peers) {
       peer.heard = last;
       listen(peer);
     }
     while (true) {
-      const Wish now_wished = wished();
-      if (now_wished == Wish::kFail) return tell(reason);
+      const State now_wished = wished();
+      Sign mine{error.empty() ? now_wished : State::kFailed, {}};
       const auto now = Clock::now();
+      if (mine.state == State::kFailed) {
+        (error.empty() ? reason : error).copy(mine.text.data(), mine.text.size() - 1);
+        if (!until)
+          until = now + std::chrono::duration_cast<Clock::duration>(std::min(Seconds(timeout / 8), Seconds(0.5)));
+      }
       // A process that was stopped itself has heard nobody: that is not their fault.
       if (now - last > timeout / 2) {
         for (Peer& peer : peers) peer.heard = now;
@@ -123,28 +123,26 @@ struct Guarded::Impl {
       last = now;
       const bool due = now >= next_sign;
       if (due) next_sign = now + std::chrono::duration_cast<Clock::duration>(timeout / 8);
-      bool all_done = now_wished == Wish::kFinish;
+      bool all = mine.state != State::kAlive;
       for (Peer& peer : peers) {
-        hear(peer, now);
-        if (sent(peer) && peer.out.kind != Sign::Kind::kDone) {
-          if (now_wished == Wish::kFinish) send(peer, {Sign::Kind::kDone, {}});
-          if (now_wished == Wish::kWatch && due) send(peer, {});
-        }
-        all_done = all_done && peer.done && peer.out.kind == Sign::Kind::kDone && !peer.sending;
+        if (mine.state != State::kFailed) hear(peer, now);
+        if (sent(peer) && (mine.state == State::kAlive ? due : peer.out.state != mine.state)) send(peer, mine);
+        all = all && peer.out.state == mine.state && !peer.sending && (peer.done || mine.state == State::kFailed);
       }
-      if (all_done || !error.empty()) return;
-      sleep(now_wished);
+      if (all || (until && now >= *until)) return;
+      if (error.empty() || until) sleep(now_wished);
     }
   }
 
-  Wish wished() {
+  State wished() {
     const std::lock_guard lock(mutex);
     return wish;
   }
 
   /// A wish that comes wakes the thread; signs that come do not, so it asks for them.
-  void sleep(Wish now_wished) {
-    const Seconds pause = now_wished == Wish::kWatch ? std::min(Seconds(timeout / 32), Seconds(0.02)) : Seconds(0.001);
+  void sleep(State now_wished) {
+    const bool watches = now_wished == State::kAlive && error.empty();
+    const Seconds pause = watches ? std::min(Seconds(timeout / 32), Seconds(0.02)) : Seconds(0.001);
     std::unique_lock lock(mutex);
     changed.wait_for(lock, pause, [&] { return wish != now_wished; });
   }
@@ -157,12 +155,12 @@ struct Guarded::Impl {
     while (peer.receiving && control.poll(*peer.receiving)) {
       peer.receiving.reset();
       peer.heard = now;
-      if (peer.in.kind == Sign::Kind::kFailed) {
+      if (peer.in.state == State::kFailed) {
         peer.in.text.back() = 0;
         error = peer.in.text.data();
         return;
       }
-      peer.done = peer.in.kind == Sign::Kind::kDone;
+      peer.done = peer.in.state == State::kDone;
       if (!peer.done) listen(peer);
     }
     if (!peer.done && now - peer.heard > timeout) {
@@ -183,24 +181,6 @@ struct Guarded::Impl {
     sent(peer);
   }
 
-  /// Tells every rank that can be reached within a short time. Who cannot be told hears nothing more, which says the
-  /// same.
-  void tell(const std::string& text) {
-    const auto until =
-        Clock::now() + std::chrono::duration_cast<Clock::duration>(std::min(Seconds(timeout / 8), Seconds(0.5)));
-    std::vector<bool> said(peers.size(), false);
-    for (bool all = false; !all && Clock::now() < until; std::this_thread::sleep_for(Seconds(0.001))) {
-      all = true;
-      for (std::size_t i = 0; i < peers.size(); ++i) {
-        if (sent(peers[i]) && !said[i]) {
-          send(peers[i], failed_sign(text));
-          said[i] = true;
-        }
-        all = all && said[i] && !peers[i].sending;
-      }
-    }
-  }
-
   Transport& data;
   Transport& control;
   const Seconds timeout;
@@ -208,8 +188,8 @@ struct Guarded::Impl {
   std::atomic<bool> broken{false};  // `error` is written before, by the thread, and read after
   std::mutex mutex;
   std::condition_variable changed;
-  Wish wish = Wish::kWatch;
-  std::string reason;  // of kFail
+  State wish = State::kAlive;
+  std::string reason;  // of kFailed
   std::string error;   // why a rank is gone
   std::thread thread;
   bool ended = false;
@@ -249,7 +229,7 @@ bool Guarded::poll(Ticket ticket) {
 void Guarded::finish() {
   if (impl_->ended) return;
   impl_->require_whole();
-  impl_->end(Impl::Wish::kFinish, {});
+  impl_->end(State::kDone, {});
   impl_->ended = true;
   impl_->require_whole();
 }
@@ -260,7 +240,7 @@ void Guarded::fail(const std::string& reason) noexcept {
   try {
     const std::string text = "[Guarded] every rank must work to the end: rank " + std::to_string(rank()) + " of " +
                              std::to_string(size()) + " has ended: " + reason;
-    impl_->end(Impl::Wish::kFail, text);
+    impl_->end(State::kFailed, text);
     if (!impl_->broken) impl_->error = text;
     impl_->broken = true;
   } catch (const std::exception&) {

@@ -5,59 +5,35 @@
 #include "dist/exchange.h"
 
 namespace qkv::inline v0::dist {
-namespace {
 
-using RowsOfRanks = std::vector<std::vector<Rows>>;
-
-/// A sequence as blocks of rows.
-struct Blocks {
-  Index length, block;
-
-  Index count() const { return length / block + (length % block != 0 ? 1 : 0); }
-  /// Piece n of `pieces`: whole blocks, as many in each as in any other or one more in the first ones.
-  Rows piece(Index n, Index pieces) const {
-    const auto begin = [&](Index p) {
-      return std::min((count() / pieces * p + std::min(p, count() % pieces)) * block, length);
-    };
-    return {begin(n), begin(n + 1)};
+void append(std::vector<Rows>& rows, const Rows& more) {
+  if (!rows.empty() && rows.back().end == more.begin) {
+    rows.back().end = more.end;
+  } else {
+    rows.push_back(more);
   }
-};
-
-/// Rank owner(n) gets piece n of `pieces`. Neighbours become one.
-template <class Owner> RowsOfRanks assigned(const Blocks& blocks, Index pieces, int ranks, const Owner& owner) {
-  RowsOfRanks all(static_cast<std::size_t>(ranks));
-  for (Index n = 0; n < pieces; ++n) {
-    const Rows some = blocks.piece(n, pieces);
-    if (some.count() == 0) continue;
-    std::vector<Rows>& rows = all[static_cast<std::size_t>(owner(n))];
-    if (!rows.empty() && rows.back().end == some.begin) {
-      rows.back().end = some.end;
-    } else {
-      rows.push_back(some);
-    }
-  }
-  return all;
 }
 
-RowsOfRanks contiguous(const Blocks& blocks, int ranks) {
-  return assigned(blocks, ranks, ranks, [](Index n) { return n; });
-}
-RowsOfRanks zig_zag(const Blocks& blocks, int ranks, Index turns) {
-  const Index turn = 2 * Index{ranks};
-  const Index most = blocks.count() / turn + 1;  // then no piece has more than a block
-  return assigned(
-      blocks, std::min(turns, most) * turn, ranks, [&](Index n) { return std::min(n % turn, turn - 1 - n % turn); });
-}
-
-}  // namespace
-
-RowsOfRanks rows_of_ranks(const ContextParallelOptions& cut, Index length, int ranks) {
+/// A piece is whole blocks, as many as any other or one more in the first pieces.
+std::vector<std::vector<Rows>> rows_of_ranks(const ContextParallelOptions& cut, Index length, int ranks) {
   constexpr const char* function = "dist::rows_of_rank";
   check<OptionError>(length >= 0, function, "length must not be negative: got ", length);
   check<OptionError>(cut.block >= 1, function, "block must be at least 1: got ", cut.block);
   check<OptionError>(cut.turns >= 1, function, "turns must be at least 1: got ", cut.turns);
-  const Blocks blocks{length, cut.block};
-  return cut.layout == Layout::kZigZag ? zig_zag(blocks, ranks, cut.turns) : contiguous(blocks, ranks);
+  const bool zig_zag = cut.layout == Layout::kZigZag;
+  const Index blocks = length / cut.block + (length % cut.block != 0 ? 1 : 0);
+  const Index turn = zig_zag ? 2 * Index{ranks} : ranks;  // pieces of it
+  const Index most = blocks / turn + 1;                   // then no piece has more than a block
+  const Index pieces = zig_zag ? std::min(cut.turns, most) * turn : turn;
+  const auto begin = [&](Index piece) {
+    return std::min((blocks / pieces * piece + std::min(piece, blocks % pieces)) * cut.block, length);
+  };
+  std::vector<std::vector<Rows>> all(static_cast<std::size_t>(ranks));
+  for (Index n = 0; n < pieces; ++n) {
+    const Index owner = zig_zag ? std::min(n % turn, turn - 1 - n % turn) : n;
+    if (begin(n) < begin(n + 1)) append(all[static_cast<std::size_t>(owner)], {begin(n), begin(n + 1)});
+  }
+  return all;
 }
 
 std::vector<Rows> rows_of_rank(const ContextParallelOptions& cut, Index length, int rank, int ranks) {

@@ -2,7 +2,6 @@
 // would give other bits, or a wait without end; here it is one error with the same text on every rank.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,9 +36,7 @@ struct SharedIsa {
 QKV_API SharedIsa agree_on_isa(
     Transport& transport, std::optional<Isa> wanted = {}, const std::vector<Isa>& can_run = supported_isas());
 
-/// Collective: rank 0 makes one text of every rank's text, in order of ranks, and all get it. What `make` throws, every
-/// rank throws as MismatchError.
-QKV_API std::string decide(Transport& transport, const std::string& mine,
-    const std::function<std::string(const std::vector<std::string>&)>& make);
+/// Collective: every rank's text, in order of ranks, on every rank. Throws TransportError for texts above 64 MiB.
+QKV_API std::vector<std::string> texts_of_ranks(Transport& transport, const std::string& mine);
 
 }  // namespace qkv::inline v0::dist

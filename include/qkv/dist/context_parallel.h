@@ -1,21 +1,7 @@
 // Attention over a sequence that is cut over ranks: every rank passes its own rows of q, k and v and gets its own rows
-// of out, with the bits that one machine gives wherever the order of sums allows it (docs/concepts/parallel.md has the
-// table).
-//
-//   kAllGather   every rank gets all of k and v, and computes its own queries; a key/value head at a time, or chunks of
-//   one
-//                equal bits: out, lse, dq. dk, dv are sums over ranks, in order of ranks, in the type of sums: within
-//                rounding
-//   kUlysses     rows are exchanged for heads: every rank computes Hkv / P key/value heads with all rows, and gives
-//   them back
-//                equal bits: out, lse, dq, dk, dv. P must divide Hkv. Jacobs 2023 (arXiv:2309.14509)
-//   kRing        chunks of keys visit every rank, passed on from neighbour to neighbour, by ascending keys: a rank
-//   holds two of them
-//                equal bits: out, lse, dq. dk, dv are sums over ranks in the type of sums: within rounding
-//                Liu, Zaharia, Abbeel 2023 (arXiv:2310.01889), but for the order
-//
-// Gradients of biases, sinks and position biases are sums over ranks, the same on every rank.
-// Bytes go by transport.h, failures of ranks are guarded.h's.
+// of out, with the bits that one machine gives wherever the order of sums allows it. docs/concepts/parallel.md says who
+// sends what and which bits are equal. Gradients of biases, sinks and position biases are sums over ranks, the same on
+// every rank.
 #pragma once
 
 #include <vector>
@@ -32,7 +18,11 @@ enum class Layout {
             ///< for all
 };
 
-enum class Method { kAllGather, kUlysses, kRing };
+enum class Method {
+  kAllGather,  ///< every rank gets all of k and v, and computes its own queries
+  kUlysses,    ///< rows are exchanged for heads, P must divide Hkv. Jacobs 2023 (arXiv:2309.14509)
+  kRing  ///< keys pass from neighbour to neighbour; but for the order Liu, Zaharia, Abbeel 2023 (arXiv:2310.01889)
+};
 
 struct ContextParallelOptions {
   Layout layout = Layout::kContiguous;
@@ -45,10 +35,9 @@ struct ContextParallelOptions {
   /// piece is computed by itself: it should keep a thousand rows.
   Index turns = 1;
   /// Keys per message, rounded down to a multiple that the kernels take, at least one: a rank holds two such chunks of
-  /// a key/value head beside its own rows, in backward by all-gather also what P - 1 ranks give for dk and dv of a
-  /// chunk of its own; whole heads where few queries are decoded, empty rows are a mean, or keys are read by lists. 0:
-  /// 4,096 in a ring; all of a head by all-gather, where ranks then do not wait for each other's work. Ulysses computes
-  /// whole heads: 0.
+  /// a key/value head beside its own rows; whole heads where few queries are decoded, empty rows are a mean, or keys
+  /// are read by lists. 0: 4,096 in a ring; all of a head by all-gather, where ranks then do not wait for each other's
+  /// work. Ulysses computes whole heads: 0.
   Index chunk = 0;
 };
 
@@ -80,31 +69,24 @@ class QKV_API ContextParallel {
   /// The rows of a sequence of `length` that this rank holds, in the order in which its tensors hold them.
   std::vector<Rows> rows(Index length) const;
 
-  /// out and lse of this rank's queries, as attention_forward. Weights are not supported (UnsupportedError).
-  void forward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<float, 4> out,
-      View<float, 3> lse, const AttentionOptions& options = {});
-  void forward(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v, View<double, 4> out,
-      View<double, 3> lse, const AttentionOptions& options = {});
-  void forward(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<const BFloat16, 4> v, View<BFloat16, 4> out,
-      View<float, 3> lse, const AttentionOptions& options = {});
-  void forward(View<const Float16, 4> q, View<const Float16, 4> k, View<const Float16, 4> v, View<Float16, 4> out,
-      View<float, 3> lse, const AttentionOptions& options = {});
-
+  /// out and lse of this rank's queries, as attention_forward; lse may be null. Weights are not supported
+  /// (UnsupportedError).
+  template <Operand Q> void forward(
+      const Q& q, In<Q, 4> k, In<Q, 4> v, Out<Q, 4> out, SumsOut<Q, 3> lse, const AttentionOptions& options = {}) {
+    run_forward(In<Q, 4>(q), k, v, out, lse, options);
+  }
   /// Gradients of this rank's rows, as attention_backward; out and lse are those that forward gave.
-  void backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<const float, 4> out,
-      View<const float, 3> lse, View<const float, 4> dout, const AttentionGradients<float>& gradients,
-      const AttentionOptions& options = {});
-  void backward(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v, View<const double, 4> out,
-      View<const double, 3> lse, View<const double, 4> dout, const AttentionGradients<double>& gradients,
-      const AttentionOptions& options = {});
-  void backward(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<const BFloat16, 4> v,
-      View<const BFloat16, 4> out, View<const float, 3> lse, View<const BFloat16, 4> dout,
-      const AttentionGradients<BFloat16>& gradients, const AttentionOptions& options = {});
-  void backward(View<const Float16, 4> q, View<const Float16, 4> k, View<const Float16, 4> v,
-      View<const Float16, 4> out, View<const float, 3> lse, View<const Float16, 4> dout,
-      const AttentionGradients<Float16>& gradients, const AttentionOptions& options = {});
+  template <Operand Q> void backward(const Q& q, In<Q, 4> k, In<Q, 4> v, In<Q, 4> out, SumsIn<Q, 3> lse, In<Q, 4> dout,
+      const AttentionGradients<ElementOf<Q>>& gradients, const AttentionOptions& options = {}) {
+    run_backward(In<Q, 4>(q), k, v, out, lse, dout, qkv::detail::any(gradients), options);
+  }
 
  private:
+  void run_forward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyView& out, const AnyView& lse,
+      const AttentionOptions& options);
+  void run_backward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyView& out, const AnyView& lse,
+      const AnyView& dout, const qkv::detail::AnyGradients& gradients, const AttentionOptions& options);
+
   Transport& transport_;
   ContextParallelOptions options_;
   Context& context_;
