@@ -14,18 +14,10 @@ template <class T> std::size_t linear_attention_backward_scratch_bytes(const Lin
   return LinearAttentionBackwardScratch<T>(nullptr, sizes).bytes;
 }
 
-template <class T> void linear_attention_any_forward(const LinearAttentionSegment<T>& t, void* scratch) {
-  t.channels ? channels_forward(t, scratch) : linear_attention_forward(t, scratch);
-}
-
-template <class T> void linear_attention_any_backward(const LinearAttentionGradient<T>& t, void* scratch) {
-  t.forward.channels ? channels_backward(t, scratch) : linear_attention_backward(t, scratch);
-}
-
 template <class T> constexpr LinearAttentionKernels<T> make_linear_attention_kernels() {
   return {linear_attention_segment_chunks<T>, linear_attention_forward_scratch_bytes<T>,
-      linear_attention_backward_scratch_bytes<T>, linear_attention_any_forward<T>, linear_attention_step<T>,
-      linear_attention_turn<T>, linear_attention_read_state<T>, linear_attention_any_backward<T>,
+      linear_attention_backward_scratch_bytes<T>, linear_attention_forward<T>, linear_attention_step<T>,
+      linear_attention_turn<T>, linear_attention_read_state<T>, linear_attention_backward<T>,
       linear_attention_backward_queries<T>, linear_attention_backward_keys<T>};
 }
 

@@ -30,31 +30,18 @@ template <class T> struct BackwardJob : LinearJob<T> {
 
   LinearAttentionGradient<T> gradient(const Tokens& tokens, int worker) const {
     const Index item = tokens.item, b = item / p.num_kv_heads, g = item % p.num_kv_heads, h = g * p.group_size();
-    const auto at = [b](const auto& view, Index head) {
-      return view.data() == nullptr ? nullptr : view.data() + b * view.stride(0) + head * view.stride(1);
-    };
     LinearAttentionGradient<T> t{};
     t.forward = this->part(tokens);
     t.forward.local = this->worker_slot(worker, 2);
-    t.dout = at(dout, h);
-    t.dout_head_stride = dout.stride(1);
-    t.dout_stride = dout.stride(2);
-    t.dq = at(gradients.dq, p.q_head(g));
-    t.dk = at(gradients.dk, p.k_head(g));
-    t.dv = at(gradients.dv, g);
-    t.dq_head_stride = gradients.dq.stride(1);
-    t.dq_stride = gradients.dq.stride(2);
-    t.dk_stride = gradients.dk.stride(2);
-    t.dv_stride = gradients.dv.stride(2);
+    t.dout = head_rows(dout, b, h);
+    t.dq = head_rows(gradients.dq, b, p.q_head(g));
+    t.dk = head_rows(gradients.dk, b, p.k_head(g));
+    t.dv = head_rows(gradients.dv, b, g);
     const View<T, 4>& channels = gradients.dlog_decay_channels;
-    if (decay_rows != nullptr) {
-      t.dlog_decay_stride = channels.is_null() ? 1 : p.features.count;
-      t.dlog_decay = decay_rows + item * p.kv_len * t.dlog_decay_stride;
-    } else if (!channels.is_null()) {
-      t.dlog_decay = at(channels, g);
-      t.dlog_decay_stride = channels.stride(2);
-    }
-    if (beta_rows != nullptr) t.dbeta = beta_rows + item * p.kv_len;
+    const Index width = channels.is_null() ? 1 : p.features.count;
+    t.dlog_decay =
+        decay_rows == nullptr ? head_rows(channels, b, g) : HeadRows<T>{decay_rows + item * p.kv_len * width, 0, width};
+    if (beta_rows != nullptr) t.dbeta = {beta_rows + item * p.kv_len, 0, 1};
     t.accumulate_qk = gradients.accumulate || g % p.value_group > 0;
     t.accumulate_v = gradients.accumulate;
     return t;
@@ -79,7 +66,7 @@ template <class T> struct BackwardJob : LinearJob<T> {
       std::copy_n(state, p.slot_count(), slot);
       if (segment + 1 == segments) break;
       LinearAttentionSegment<T> s = p.part(p.tokens(item * segments + segment, p.kv_len));
-      s.q = nullptr;
+      s.q = {};
       s.base = slot;
       s.local = local;
       p.kernels->forward(s, this->kernel_scratch(worker));
@@ -90,7 +77,7 @@ template <class T> struct BackwardJob : LinearJob<T> {
   /// Computes only what a segment's queries add to the gradient of the state.
   void sum_dsegment(Index number, Index length, int worker) const {
     LinearAttentionGradient<T> t = gradient(p.tokens(number, length), worker);
-    t.dq = t.dk = t.dv = t.dlog_decay = t.dbeta = nullptr;
+    t.dq = t.dk = t.dv = t.dlog_decay = t.dbeta = {};
     t.dlocal = dslot(number);
     p.kernels->backward(t, this->kernel_scratch(worker));
   }

@@ -47,19 +47,15 @@ template <class T> struct LinearJob {
   LinearAttentionSegment<T> part(const Tokens& tokens) const {
     LinearAttentionSegment<T> s = p.part(tokens);
     const Index b = tokens.item / p.num_kv_heads, h = tokens.item % p.num_kv_heads * p.group_size();
-    if (!out.is_null()) s.out = out.data() + b * out.stride(0) + h * out.stride(1);
-    s.out_head_stride = out.stride(1);
-    s.out_stride = out.stride(2);
-    if (!normalizer.is_null()) s.normalizer = normalizer.data() + b * normalizer.stride(0) + h * normalizer.stride(1);
-    s.normalizer_head_stride = normalizer.stride(1);
-    s.normalizer_stride = normalizer.stride(2);
+    s.out = head_rows(out, b, h);
+    s.normalizer = head_rows(normalizer, b, h);
     return s;
   }
 
   /// Computes the own state of one segment of keys into its slot.
   void sum_segment(Index number, int worker) const {
     LinearAttentionSegment<T> s = p.part(p.tokens(number, p.kv_len));
-    s.q = nullptr;
+    s.q = {};
     s.local = slot(number);
     p.kernels->forward(s, kernel_scratch(worker));
   }

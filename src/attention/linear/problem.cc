@@ -85,27 +85,20 @@ template <class T> LinearAttentionSegment<T> LinearProblem<T>::part(const Tokens
   const Index item = tokens.item, b = item / num_kv_heads, g = item % num_kv_heads;
   LinearAttentionSegment<T> s{};
   s.features = features;
-  s.q = q.data() + b * q.stride(0) + q_head(g) * q.stride(1);
-  s.k = k.data() + b * k.stride(0) + k_head(g) * k.stride(1);
-  s.v = v.data() + b * v.stride(0) + g * v.stride(1);
-  s.q_head_stride = q.stride(1);
-  s.q_stride = q.stride(2);
-  s.k_stride = k.stride(2);
-  s.v_stride = v.stride(2);
+  s.q = head_rows(q, b, q_head(g));
+  s.k = head_rows(k, b, k_head(g));
+  s.v = head_rows(v, b, g);
   s.group_size = group_size();
   s.v_head_dim = v_head_dim;
   s.begin = tokens.begin;
   s.end = tokens.end;
   s.chunk = chunk;
-  const auto at = [&](const auto& view, const T*& data, Index& stride) {
-    if (view.is_null()) return;
+  const auto repeated = [&](const auto& view) {
     const auto step = [&](int axis) { return view.size(axis) == 1 ? 0 : view.stride(axis); };
-    data = view.data() + b * step(0) + g * step(1);
-    stride = step(2);
+    return HeadRows<const T>{view.is_null() ? nullptr : view.data() + b * step(0) + g * step(1), 0, step(2)};
   };
-  at(log_decay, s.log_decay, s.decay_stride);
-  at(channels, s.log_decay, s.decay_stride);
-  at(beta, s.beta, s.beta_stride);
+  s.log_decay = channels.is_null() ? repeated(log_decay) : repeated(channels);
+  s.beta = repeated(beta);
   s.channels = !channels.is_null();
   s.normalized = normalized;
   return s;

@@ -9,6 +9,11 @@
 
 namespace qkv::inline v0 {
 
+/// The rows of one head of a tensor [B, H, T, ..], or null.
+template <class T, int kRank> HeadRows<T> head_rows(const View<T, kRank>& x, Index b, Index h) {
+  return {x.data() == nullptr ? nullptr : x.data() + b * x.stride(0) + h * x.stride(1), x.stride(1), x.stride(2)};
+}
+
 /// Tokens [begin, end) of key/value head `item` of all sequences.
 struct Tokens {
   Index item, begin, end;

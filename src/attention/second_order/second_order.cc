@@ -19,19 +19,6 @@ template <class T> void check_rows(
       " must be [B, H, Tq] or null: got ", view);
 }
 
-/// The problem of both functions. Throws UnsupportedError.
-Problem second_order_problem(const char* function, const AnyView& q, const AnyView& k, const AnyView& v,
-    const AttentionOptions& options, Context& context, CallMemory& memory) {
-  check<UnsupportedError>(
-      options.score_mod == nullptr, function, "score_mod is not supported here: its slope has no derivative");
-  check<UnsupportedError>(options.capture.result == nullptr, function,
-      "capture is not supported here: give it to attention_forward or attention_backward");
-  const Problem p = make_dense_problem(function, q, {k, v}, options, context, memory);
-  check<UnsupportedError>(
-      !p.placed(), function, "AttentionOptions::place is not supported here: pass all rows and heads");
-  return p;
-}
-
 std::array<Index, 4> position_sizes(const Problem& p) { return {p.position_bias->rows(), p.position_bias->heads()}; }
 
 /// Throws ShapeError unless each tangent is null or has the sizes of its tensor.
@@ -45,6 +32,24 @@ template <class T> void check_tangents(const char* function, const Problem& p, c
       "the tangent of the sinks must have the sizes of the sinks: got ", t.sinks, ", sinks ", p.sinks);
   check<ShapeError>(t.bias.is_null() || AnyView(t.bias).sizes == p.bias.sizes, function,
       "the tangent of the bias must have the sizes of the bias: got ", t.bias, ", bias ", p.bias);
+}
+
+/// The problem of both functions, checked but for what they write.
+template <class T> Problem second_order_problem(const char* function, const AnyView& q, const AnyView& k,
+    const AnyView& v, const View<const T, 3>& lse, const AttentionTangents<T>& tangents,
+    const AttentionOptions& options, Context& context, CallMemory& memory) {
+  check<UnsupportedError>(
+      options.score_mod == nullptr, function, "score_mod is not supported here: its slope has no derivative");
+  check<UnsupportedError>(options.capture.result == nullptr, function,
+      "capture is not supported here: give it to attention_forward or attention_backward");
+  const Problem p = make_dense_problem(function, q, {k, v}, options, context, memory);
+  check<UnsupportedError>(
+      !p.placed(), function, "AttentionOptions::place is not supported here: pass all rows and heads");
+  check_tangents(function, p, tangents);
+  check<ShapeError>(
+      !lse.is_null() || p.batch * p.num_heads * p.q_len == 0, function, "lse is needed, as forward returned it");
+  check_rows(function, "lse", lse, p.batch, p.num_heads, p.q_len);
+  return p;
 }
 
 /// The tangent of a position bias as PositionVectors spreads out the bias itself: [H, distances]. Returns distance 0 of
@@ -107,11 +112,7 @@ template <class T> void jvp(const View<const T, 4>& q, const View<const T, 4>& k
     const AttentionOptions& options, Context& context) {
   constexpr const char* function = "attention_jvp";
   CallMemory memory;
-  const Problem p = second_order_problem(function, q, k, v, options, context, memory);
-  check_tangents(function, p, tangents);
-  check<ShapeError>(
-      !lse.is_null() || p.batch * p.num_heads * p.q_len == 0, function, "lse is needed, as forward returned it");
-  check_rows(function, "lse", lse, p.batch, p.num_heads, p.q_len);
+  const Problem p = second_order_problem(function, q, k, v, lse, tangents, options, context, memory);
   check_rows(function, "tlse", tlse, p.batch, p.num_heads, p.q_len);
   if (!tout.is_null()) check_sizes(function, "tout", tout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   const NamedBox outputs[] = {{"tout", tout}, {"tlse", tlse}};
@@ -132,13 +133,9 @@ template <class T> void double_backward(const View<const T, 4>& q, const View<co
     Context& context) {
   constexpr const char* function = "attention_double_backward";
   CallMemory memory;
-  const Problem p = second_order_problem(function, q, k, v, options, context, memory);
-  check_tangents(function, p, cotangents);
+  const Problem p = second_order_problem(function, q, k, v, lse, cotangents, options, context, memory);
   check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   check_sizes(function, "dout", dout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
-  check<ShapeError>(
-      !lse.is_null() || p.batch * p.num_heads * p.q_len == 0, function, "lse is needed, as forward returned it");
-  check_rows(function, "lse", lse, p.batch, p.num_heads, p.q_len);
   check_rows(function, "dlse", g.dlse, p.batch, p.num_heads, p.q_len);
   check_rows(function, "gdlse", g.gdlse, p.batch, p.num_heads, p.q_len);
   if (!g.gq.is_null()) check_sizes(function, "gq", g.gq, p.batch, p.num_heads, p.q_len, p.head_dim);

@@ -6,7 +6,6 @@
 //   dkf[j]  = sum_i dP[j,i] qf[i]   + after[j] (dS u[j] + dz)
 //   dqf[i]  = sum_j dP[j,i] kf[j]   + into[i] (S g[i] + dn[i] z)
 //   dS'     = decay dS + sum_i into[i] qf[i] g[i]^T       S before, dS after the chunk; likewise dz
-// Not: the order of segments, sums over a broadcast decay or beta (attention/linear/backward.cc).
 #pragma once
 
 #include "kernels/linear_attention/forward.h"
@@ -65,19 +64,19 @@ template <class T> inline void take_gradient(const LinearAttentionGradient<T>& t
   const Index Dv = f.v_head_dim;
   for (Index i = 0; i < w.shared.width; ++i) w.dn[i] = 0;
   for (Index i = 0; i < count; ++i) {
-    const T* dout = t.dout + head * t.dout_head_stride + (begin + i) * t.dout_stride;
+    const T* dout = t.dout.at(head, begin + i);
     T* g = w.g + i * Dv;
     if (!f.normalized) {
       set_row(T{1}, dout, g, Dv);
       continue;
     }
-    const T n = f.normalizer[head * f.normalizer_head_stride + (begin + i) * f.normalizer_stride];
+    const T n = *f.normalizer.at(head, begin + i);
     if (n == 0) {
       for (Index e = 0; e < Dv; ++e) g[e] = 0;
       continue;
     }
     set_row(T{1} / n, dout, g, Dv);
-    w.dn[i] = -dot_rows(g, f.out + head * f.out_head_stride + (begin + i) * f.out_stride, Dv);
+    w.dn[i] = -dot_rows(g, f.out.at(head, begin + i), Dv);
   }
 }
 
@@ -86,7 +85,7 @@ template <class T> [[gnu::noinline]] void add_queries(
     const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index count) {
   const LinearAttentionSegment<T>& f = t.forward;
   const Index F = f.features.count, Dv = f.v_head_dim;
-  if (f.log_decay != nullptr) {
+  if (f.log_decay.data != nullptr) {
     decay_rows(f, w.shared.into, w.g, Dv, count, Dv);
     for (Index i = 0; i < count; ++i) w.dn[i] *= w.shared.into[i];
   }
@@ -114,24 +113,23 @@ template <class T> [[gnu::noinline]] void keys_of_state(const LinearAttentionSeg
 
 template <class T> [[gnu::noinline]] void write_queries(const LinearAttentionGradient<T>& t,
     const LinearAttentionBackwardScratch<T>& w, Index head, Index begin, Index count) {
-  if (t.dq == nullptr) return;
+  if (t.dq.data == nullptr) return;
   const LinearAttentionSegment<T>& f = t.forward;
-  feature_rows_backward(f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count,
-      f.features.query_scale, w.shared.qf, w.dqf, t.dq + head * t.dq_head_stride + begin * t.dq_stride, t.dq_stride,
-      t.accumulate_qk);
+  feature_rows_backward(f.features, f.q.at(head, begin), f.q.stride, count, f.features.query_scale, w.shared.qf, w.dqf,
+      t.dq.at(head, begin), t.dq.stride, t.accumulate_qk);
 }
 
 /// kf must be phi(k) as it was, without decay.
 template <class T> [[gnu::noinline]] void write_keys(
     const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index begin, Index count) {
   const LinearAttentionSegment<T>& f = t.forward;
-  if (t.dk != nullptr) {
-    feature_rows_backward(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, w.shared.kf, w.dkf,
-        t.dk + begin * t.dk_stride, t.dk_stride, t.accumulate_qk);
+  if (t.dk.data != nullptr) {
+    feature_rows_backward(f.features, f.k.at(0, begin), f.k.stride, count, T{1}, w.shared.kf, w.dkf, t.dk.at(0, begin),
+        t.dk.stride, t.accumulate_qk);
   }
-  if (t.dv == nullptr) return;
+  if (t.dv.data == nullptr) return;
   for (Index j = 0; j < count; ++j) {
-    T* row = t.dv + (begin + j) * t.dv_stride;
+    T* row = t.dv.at(0, begin + j);
     if (t.accumulate_v) {
       add_row(T{1}, w.du + j * f.v_head_dim, row, f.v_head_dim);
     } else {
@@ -162,7 +160,7 @@ template <class T> inline void chunk_head_backward(const LinearAttentionGradient
     const Index at = j * c.width + i;
     const V d = load<T>(w.dscores + at) + load<T>(w.dn + i);
     store<T>(w.dscores + at, d);
-    if (t.dlog_decay == nullptr) return;
+    if (t.dlog_decay.data == nullptr) return;
     store<T>(w.pairs + at, load<T>(w.pairs + at) + (load<T>(c.lane + i) > splat<T>(c.lane[j]) ? score * d : V{}));
   });
   mask_triangle<Triangle::kWithDiagonal>(f, c, count, w.dscores);
@@ -172,7 +170,7 @@ template <class T> inline void chunk_head_backward(const LinearAttentionGradient
   add_later(w.dscores, c.width, count, c.qf, F, w.dkf, F, F, step);
   queries_of_state(f, w, z, count);
   decay_rows(f, c.into, w.dqf, F, count, F);
-  if (t.dlog_decay != nullptr) add_row_dots(c.qf, w.dqf, count, F, w.readers);
+  if (t.dlog_decay.data != nullptr) add_row_dots(c.qf, w.dqf, count, F, w.readers);
   add_earlier(w.dscores, c.width, count, c.kf, F, w.dqf, F, F, step);
   write_queries(t, w, head, begin, count);
   add_queries(t, w, count);
@@ -185,12 +183,12 @@ template <class T> inline void delta_backward(const LinearAttentionGradient<T>& 
   const LinearAttentionSegment<T>& f = t.forward;
   const LinearAttentionScratch<T>& c = w.shared;
   const Index F = f.features.count, Dv = f.v_head_dim, stride = round_up(F, Simd<T>::kLanes);
-  solve_delta_backward(f, c, begin, count, w.du, t.dbeta == nullptr ? nullptr : t.dbeta + begin);
+  solve_delta_backward(f, c, begin, count, w.du, t.dbeta.data == nullptr ? nullptr : t.dbeta.at(0, begin));
   // w[i] = v[i] - sum_j decay(j, i) (kf[j].kf[i]) u[j] ..
   pack_transposed<T>(w.du, Dv, count, Dv, T{1}, w.g_panel, c.width);
   triangle_scores(c.u, Dv, w.g_panel, c.width, Dv, count, w.dscores);
   mask_triangle<Triangle::kNegated>(f, c, count, w.dscores, [&](Index j, Index i, V x, V) {
-    if (t.dlog_decay == nullptr) return;
+    if (t.dlog_decay.data == nullptr) return;
     const Index at = j * c.width + i;
     store<T>(w.pairs + at,
         load<T>(w.pairs + at) + (load<T>(c.lane + i) > splat<T>(c.lane[j]) ? load<T>(c.keys + at) * x : V{}));
@@ -200,10 +198,10 @@ template <class T> inline void delta_backward(const LinearAttentionGradient<T>& 
   add_later(w.dscores, c.width, count, c.kf, F, w.dkf, F, F, step);
   // .. - into[i] S^T kf[i]
   for (Index i = 0; i < count; ++i) {
-    set_row(f.log_decay == nullptr ? T{-1} : -c.into[i], w.du + i * Dv, w.g + i * Dv, Dv);
+    set_row(f.log_decay.data == nullptr ? T{-1} : -c.into[i], w.du + i * Dv, w.g + i * Dv, Dv);
   }
   rows_times<Store::kSet>(w.g, Dv, Dv, w.state_turned, stride, w.dqf, F, count, F);
-  if (t.dlog_decay != nullptr) add_row_dots(c.kf, w.dqf, count, F, w.readers);
+  if (t.dlog_decay.data != nullptr) add_row_dots(c.kf, w.dqf, count, F, w.readers);
   for (Index i = 0; i < count; ++i) add_row(T{1}, w.dqf + i * F, w.dkf + i * F, F);
   add_outer(c.kf, F, F, w.g, Dv, count, t.dlocal, Dv);
 }
@@ -227,7 +225,7 @@ template <class T> inline void decay_gradient(const LinearAttentionGradient<T>& 
       sum += lane >= at ? (lane < end ? load<T>(w.sum + i) : V{}) : V{};
       store<T>(w.sum + i, load<T>(w.sum + i) + load<T>(w.pairs + j * c.width + i));
     }
-    t.dlog_decay[begin + j] = sum_lanes<T>(sum) + w.readers[j] + kept;
+    *t.dlog_decay.at(0, begin + j) = sum_lanes<T>(sum) + w.readers[j] + kept;
     kept += w.kept[j];
   }
 }
@@ -238,9 +236,9 @@ template <class T> inline void chunk_backward(const LinearAttentionGradient<T>& 
   const LinearAttentionSegment<T>& f = t.forward;
   const LinearAttentionScratch<T>& c = w.shared;
   const Index F = f.features.count, Dv = f.v_head_dim, states = state_count(f);
-  feature_rows(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, c.kf);
+  key_features(f, c, begin, count);
   const ChunkValues<T> values =
-      f.beta == nullptr ? ChunkValues<T>{f.v + begin * f.v_stride, f.v_stride} : ChunkValues<T>{c.u, f.v_head_dim};
+      f.beta.data == nullptr ? ChunkValues<T>{f.v.at(0, begin), f.v.stride} : ChunkValues<T>{c.u, f.v_head_dim};
   join_state(t.dbase, t.dlocal, exp_of_one(log_left), chunk_decay(f, c, count), states, w.dstate);
   turn_state(state, F, Dv, w.state_turned);
   turn_state(w.dstate, F, Dv, w.dstate_turned);
@@ -248,7 +246,7 @@ template <class T> inline void chunk_backward(const LinearAttentionGradient<T>& 
   decay_rows(f, c.after, w.du, Dv, count, Dv);
   decay_rows(f, c.after, w.dkf, F, count, F);
   T through = 0;
-  if (t.dlog_decay != nullptr) {
+  if (t.dlog_decay.data != nullptr) {
     for (Index i = 0; i < c.width; ++i) w.readers[i] = w.kept[i] = 0;
     for (Index e = 0; e < count * c.width; ++e) w.pairs[e] = 0;
     add_row_dots(c.kf, w.dkf, count, F, w.kept);
@@ -258,8 +256,8 @@ template <class T> inline void chunk_backward(const LinearAttentionGradient<T>& 
   for (Index head = 0; head < f.group_size; ++head) {
     chunk_head_backward(t, w, values, state + F * Dv, finite, head, begin, count);
   }
-  if (f.beta != nullptr) delta_backward(t, w, finite, begin, count);
-  if (t.dlog_decay != nullptr) decay_gradient(t, w, through, begin, count);
+  if (f.beta.data != nullptr) delta_backward(t, w, finite, begin, count);
+  if (t.dlog_decay.data != nullptr) decay_gradient(t, w, through, begin, count);
   write_keys(t, w, begin, count);
 }
 
@@ -267,10 +265,9 @@ template <class T> inline void chunk_backward(const LinearAttentionGradient<T>& 
 template <class T> inline void chunk_dstate(
     const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index begin, Index count) {
   const LinearAttentionSegment<T>& f = t.forward;
-  if (f.log_decay != nullptr) scale_row(t.dlocal, state_count(f), w.shared.into[count - 1]);
+  if (f.log_decay.data != nullptr) scale_row(t.dlocal, state_count(f), w.shared.into[count - 1]);
   for (Index head = 0; head < f.group_size; ++head) {
-    feature_rows(f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count,
-        f.features.query_scale, w.shared.qf);
+    query_features(f, w.shared, head, begin, count);
     take_gradient(t, w, head, begin, count);
     add_queries(t, w, count);
   }
@@ -279,53 +276,65 @@ template <class T> inline void chunk_dstate(
 /// states[c] = the state before chunk c of the segment; with the delta rule solved[c] = its system, solved.
 template <class T> inline void keep_states(const LinearAttentionSegment<T>& f, LinearAttentionBackwardScratch<T>& w) {
   const LinearAttentionScratch<T>& c = w.shared;
-  const Index states = state_count(f), F = f.features.head_dim;
-  for (Index e = 0; e < states; ++e) f.local[e] = 0;
-  ExactSum<T> log_left;
   T* state = w.states;
-  for (Index begin = f.begin; begin < f.end; begin += f.chunk, state += states) {
+  begin_state(f, f.base, f.channels ? state : f.local);
+  ExactSum<T> log_left;
+  for (Index begin = f.begin; begin < f.end; begin += f.chunk, state += w.count) {
     const Index count = smaller(f.chunk, f.end - begin);
     const ExactSum<T> log_whole = chunk_decays(f, c, begin, count);
-    join_state(f.base, f.local, exp_of_one(log_left), chunk_decay(f, c, count), states, state);
+    if (!f.channels) join_state(f.base, f.local, exp_of_one(log_left), chunk_decay(f, c, count), w.count, state);
     const bool last = begin + count == f.end;
-    if (last && f.beta == nullptr) break;
+    if (last && f.beta.data == nullptr) break;
     w.use_chunk((begin - f.begin) / f.chunk);
     fetch_rows(c, 2, begin + count, smaller(f.chunk, f.end - begin - count),
-        {{f.k, f.k_stride, F}, {f.v, f.v_stride, f.v_head_dim}});
-    feature_rows(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, c.kf);
+        {{f.k.data, f.k.stride, f.features.head_dim}, {f.v.data, f.v.stride, f.v_head_dim}});
+    key_features(f, c, begin, count);
     const ChunkValues<T> values = chunk_values(f, c, state, begin, count);
     if (last) break;
-    add_keys(f, c, values.rows, values.stride, count);
+    if (f.channels) {
+      set_row(T{1}, state, state + w.count, w.F * w.Dv);
+      next_state(c, values, count, state + w.count);
+    } else {
+      add_keys(f, c, values.rows, values.stride, count);
+    }
     log_left.add(log_whole);
   }
 }
 
+/// The same with a decay per channel (channels_backward.h): dlocal, the gradient of the state after the chunk, becomes
+/// that of `state`.
+template <class T> void channel_chunk_backward(const LinearAttentionGradient<T>& t,
+    const LinearAttentionBackwardScratch<T>& w, const T* state, Index begin, Index count);
+
 template <class T> void linear_attention_backward(const LinearAttentionGradient<T>& t, void* scratch) {
   const LinearAttentionSegment<T>& f = t.forward;
   LinearAttentionBackwardScratch<T> w(scratch, sizes_of(f));
-  const bool state_only = t.dq == nullptr && t.dk == nullptr && t.dv == nullptr && t.dlog_decay == nullptr &&
-                          t.dbeta == nullptr && f.beta == nullptr;
-  const Index states = state_count(f), chunks = (f.end - f.begin + f.chunk - 1) / f.chunk;
-  for (Index e = 0; e < states; ++e) t.dlocal[e] = 0;
+  const bool state_only = !f.channels && t.dq.data == nullptr && t.dk.data == nullptr && t.dv.data == nullptr &&
+                          t.dlog_decay.data == nullptr && t.dbeta.data == nullptr && f.beta.data == nullptr;
+  const Index chunks = (f.end - f.begin + f.chunk - 1) / f.chunk;
+  begin_state(f, t.dbase, t.dlocal);
   if (!state_only) keep_states(f, w);
   ExactSum<T> log_left;
   for (Index chunk = chunks - 1; chunk >= 0; --chunk) {
     const Index begin = f.begin + chunk * f.chunk, count = smaller(f.chunk, f.end - begin);
+    const T* const state = w.states + chunk * w.count;
     const ExactSum<T> log_whole = chunk_decays(f, w.shared, begin, count);
     fetch_rows(w.shared, 4, begin - f.chunk, chunk == 0 ? 0 : f.chunk,
-        {{f.q, f.q_stride, f.features.head_dim}, {t.dout, t.dout_stride, f.v_head_dim},
-            {state_only ? nullptr : f.k, f.k_stride, f.features.head_dim},
-            {state_only ? nullptr : f.v, f.v_stride, f.v_head_dim}, {t.dq, t.dq_stride, f.features.head_dim},
-            {t.dk, t.dk_stride, f.features.head_dim}, {t.dv, t.dv_stride, f.v_head_dim}});
-    if (state_only) {
+        {{f.q.data, f.q.stride, f.features.head_dim}, {t.dout.data, t.dout.stride, f.v_head_dim},
+            {state_only ? nullptr : f.k.data, f.k.stride, f.features.head_dim},
+            {state_only ? nullptr : f.v.data, f.v.stride, f.v_head_dim}, {t.dq.data, t.dq.stride, f.features.head_dim},
+            {t.dk.data, t.dk.stride, f.features.head_dim}, {t.dv.data, t.dv.stride, f.v_head_dim}});
+    w.use_chunk(chunk);
+    if (f.channels) {
+      channel_chunk_backward(t, w, state, begin, count);
+    } else if (state_only) {
       chunk_dstate(t, w, begin, count);
     } else {
-      w.use_chunk(chunk);
-      chunk_backward(t, w, w.states + chunk * states, log_left, begin, count);
+      chunk_backward(t, w, state, log_left, begin, count);
     }
     log_left.add(log_whole);
   }
-  t.dlocal[states] = exp_of_one(log_left);
+  if (!f.channels) t.dlocal[w.count] = exp_of_one(log_left);
 }
 
 /// Not causal: dq of every query from the one state.
@@ -337,8 +346,7 @@ template <class T> void linear_attention_backward_queries(const LinearAttentionG
   for (Index begin = f.begin; begin < f.end; begin += f.chunk) {
     const Index count = smaller(f.chunk, f.end - begin);
     for (Index head = 0; head < f.group_size; ++head) {
-      feature_rows(f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count,
-          f.features.query_scale, w.shared.qf);
+      query_features(f, w.shared, head, begin, count);
       take_gradient(t, w, head, begin, count);
       queries_of_state(f, w, f.base + F * Dv, count);
       write_queries(t, w, head, begin, count);
@@ -353,8 +361,8 @@ template <class T> void linear_attention_backward_keys(const LinearAttentionGrad
   turn_state(t.dbase, f.features.count, f.v_head_dim, w.dstate_turned);
   for (Index begin = f.begin; begin < f.end; begin += f.chunk) {
     const Index count = smaller(f.chunk, f.end - begin);
-    feature_rows(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, w.shared.kf);
-    keys_of_state(f, w, t.dbase, {f.v + begin * f.v_stride, f.v_stride}, count);
+    key_features(f, w.shared, begin, count);
+    keys_of_state(f, w, t.dbase, {f.v.at(0, begin), f.v.stride}, count);
     write_keys(t, w, begin, count);
   }
 }

@@ -1,14 +1,13 @@
-// Forward linear attention with a decay for each channel of phi(k): Kimi Delta Attention (arXiv:2510.26692, eq. 1), and
-// without the delta rule GLA (2312.06635, eq. 3).
+// A decay for each channel of phi(k): Kimi Delta Attention (arXiv:2510.26692, eq. 1), and without the delta rule GLA
+// (2312.06635, eq. 3).
 //   S[t] = diag(e^log_decay[t]) S[t-1] + kf[t] u[t]^T
 // In a chunk the square is P[j,i] = sum_d kf[j,d] decay_d(j,i) qf[i,d]. The usual form of it, a product of (kf e^-G)
 // and (qf e^G) with G the sum of log_decay, overflows after a few tokens of strong decay. Here chunks are short and the
 // decay of each pair and channel is a product of the tokens' decays between, none of which is above 1 where log_decay
-// is not above 0: nothing overflows, and what is tiny keeps its relative accuracy. Not: gradients
-// (channels_backward.h).
+// is not above 0: nothing overflows, and what is tiny keeps its relative accuracy.
 #pragma once
 
-#include "kernels/linear_attention/forward.h"
+#include "kernels/linear_attention/chunk.h"
 
 namespace qkv {
 namespace {
@@ -17,11 +16,11 @@ namespace {
 template <class T> [[gnu::noinline]] void channel_decays(
     const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin, Index count) {
   using V = typename Simd<T>::V;
-  const T* log_decay = t.log_decay + begin * t.decay_stride;
+  const T* log_decay = t.log_decay.at(0, begin);
   for_vectors<T>(w.F, [&](Index e, int lanes) {
     V into = splat<T>(1), after = splat<T>(1);
     for (Index i = 0; i < count; ++i) {
-      const V gate = exp_of_sum<T>(load_lanes(log_decay + i * t.decay_stride + e, lanes), V{});
+      const V gate = exp_of_sum<T>(load_lanes(log_decay + i * t.log_decay.stride + e, lanes), V{});
       into *= gate;
       store_lanes(w.gates + i * w.F + e, gate, lanes);
       store_lanes(w.intos + i * w.F + e, into, lanes);
@@ -79,64 +78,10 @@ template <class T> [[gnu::noinline]] void pair_scores(
   }
 }
 
-/// As chunk_values: with the delta rule w[i] = v[i] - (into[i] kf[i]) S - sum over j < i of K[j,i] u[j].
-template <class T> [[gnu::noinline]] ChunkValues<T> channel_values(
-    const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state, Index begin, Index count) {
-  if (t.beta == nullptr) return {t.v + begin * t.v_stride, t.v_stride};
-  const Index F = w.F, Dv = w.Dv;
-  pair_scores(w, w.kf, false, T{-1}, count, w.keys);
-  multiply_rows(w.kf, w.intos, count * F, w.decayed);
-  rows_times<Store::kSet>(w.decayed, F, F, state, Dv, w.residual, Dv, count, Dv, &w.ahead);
-  for (Index i = 0; i < count; ++i) {
-    set_difference(t.v + (begin + i) * t.v_stride, T{1}, w.residual + i * Dv, Dv);
-  }
-  substitute(t, w, begin, count);
-  return {w.u, Dv};
-}
-
 /// rows[d, :] *= the decay of channel d over the chunk
 template <class T> [[gnu::noinline]] void decay_state(const LinearAttentionScratch<T>& w, Index count, T* state) {
   const T* whole = w.intos + (count - 1) * w.F;
   for (Index d = 0; d < w.F; ++d) scale_row(state + d * w.Dv, w.Dv, whole[d]);
-}
-
-/// state = that after the chunk
-template <class T> [[gnu::noinline]] void next_state(
-    const LinearAttentionScratch<T>& w, const ChunkValues<T>& values, Index count, T* state) {
-  decay_state(w, count, state);
-  multiply_rows(w.kf, w.afters, count * w.F, w.decayed);
-  add_outer(w.decayed, w.F, w.F, values.rows, values.stride, count, state, w.Dv, &w.ahead);
-}
-
-/// One head's outputs of a chunk.
-template <class T> inline void channel_out(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w,
-    const ChunkValues<T>& values, bool finite, Index head, Index begin, Index count) {
-  const LinearAttentionFeatures<T>& f = t.features;
-  T* out = t.out + head * t.out_head_stride + begin * t.out_stride;
-  feature_rows(f, t.q + head * t.q_head_stride + begin * t.q_stride, t.q_stride, count, f.query_scale, w.qf);
-  pair_scores(w, w.qf, true, T{1}, count, w.scores);
-  multiply_rows(w.qf, w.intos, count * w.F, w.qf);
-  rows_times<Store::kSet>(w.qf, w.F, w.F, t.local, w.Dv, out, t.out_stride, count, w.Dv, &w.ahead);
-  add_earlier(w.scores, w.width, count, values.rows, values.stride, out, t.out_stride, w.Dv, triangle_step<T>(finite));
-}
-
-template <class T> void channels_forward(const LinearAttentionSegment<T>& t, void* scratch) {
-  const LinearAttentionScratch<T> w(scratch, sizes_of(t));
-  set_row(T{1}, t.base, t.local, w.F * w.Dv);
-  for (Index begin = t.begin; begin < t.end; begin += t.chunk) {
-    const Index count = smaller(t.chunk, t.end - begin);
-    fetch_rows(w, t.q == nullptr ? 1 : 2, begin + count, smaller(t.chunk, t.end - begin - count),
-        {{t.k, t.k_stride, t.features.head_dim}, {t.v, t.v_stride, w.Dv}, {t.log_decay, t.decay_stride, w.F},
-            {t.q, t.q_stride, t.features.head_dim}, {t.q == nullptr ? nullptr : t.out, t.out_stride, w.Dv}});
-    channel_decays(t, w, begin, count);
-    feature_rows(t.features, t.k + begin * t.k_stride, t.k_stride, count, T{1}, w.kf);
-    const ChunkValues<T> values = channel_values(t, w, t.local, begin, count);
-    if (t.q != nullptr) {
-      const bool finite = rows_finite(values.rows, values.stride, count, w.Dv);
-      for (Index head = 0; head < t.group_size; ++head) channel_out(t, w, values, finite, head, begin, count);
-    }
-    next_state(w, values, count, t.local);
-  }
 }
 
 }  // namespace

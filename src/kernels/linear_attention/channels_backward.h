@@ -9,7 +9,6 @@
 #pragma once
 
 #include "kernels/linear_attention/backward.h"
-#include "kernels/linear_attention/channels.h"
 
 namespace qkv {
 namespace {
@@ -59,8 +58,7 @@ template <class T> inline void channel_head_backward(const LinearAttentionGradie
   const LinearAttentionSegment<T>& f = t.forward;
   const LinearAttentionScratch<T>& c = w.shared;
   const Index F = w.F, Dv = w.Dv;
-  feature_rows(
-      f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count, f.features.query_scale, c.qf);
+  query_features(f, c, head, begin, count);
   take_gradient(t, w, head, begin, count);
   pack_transposed<T>(w.g, Dv, count, Dv, T{1}, w.g_panel, c.width);
   pair_scores(c, c.qf, true, T{1}, count, c.scores);
@@ -80,7 +78,7 @@ template <class T> inline void channel_delta_backward(const LinearAttentionGradi
     const LinearAttentionBackwardScratch<T>& w, T* crossed, Index begin, Index count) {
   const LinearAttentionScratch<T>& c = w.shared;
   const Index F = w.F, Dv = w.Dv, stride = round_up(F, Simd<T>::kLanes);
-  solve_delta_backward(t.forward, c, begin, count, w.du, t.dbeta == nullptr ? nullptr : t.dbeta + begin);
+  solve_delta_backward(t.forward, c, begin, count, w.du, t.dbeta.data == nullptr ? nullptr : t.dbeta.at(0, begin));
   for (Index i = 0; i < count; ++i) set_row(T{-1}, w.du + i * Dv, w.g + i * Dv, Dv);
   pack_transposed<T>(w.g, Dv, count, Dv, T{1}, w.g_panel, c.width);
   triangle_scores(c.u, Dv, w.g_panel, c.width, Dv, count, w.dscores);
@@ -106,23 +104,20 @@ template <class T> inline void channel_decay_gradient(
       store_lanes(w.pairs + i * w.F + e, at(w.pairs, i) + readers, lanes);
     }
     for (Index j = 0; j < count; ++j) {
-      store_lanes(t.dlog_decay + (begin + j) * t.dlog_decay_stride + e, at(w.pairs, j) + kept, lanes);
+      store_lanes(t.dlog_decay.at(0, begin + j) + e, at(w.pairs, j) + kept, lanes);
       kept += at(w.kept, j);
     }
   });
 }
 
-/// The gradients of one chunk; `state` is that before it; dlocal, the gradient of the state after it, becomes that of
-/// `state`.
-template <class T> inline void channel_chunk_backward(const LinearAttentionGradient<T>& t,
+template <class T> void channel_chunk_backward(const LinearAttentionGradient<T>& t,
     const LinearAttentionBackwardScratch<T>& w, const T* state, Index begin, Index count) {
   const LinearAttentionSegment<T>& f = t.forward;
   const LinearAttentionScratch<T>& c = w.shared;
   const Index F = w.F, Dv = w.Dv;
-  channel_decays(f, c, begin, count);
-  feature_rows(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, c.kf);
+  key_features(f, c, begin, count);
   const ChunkValues<T> values =
-      f.beta == nullptr ? ChunkValues<T>{f.v + begin * f.v_stride, f.v_stride} : ChunkValues<T>{c.u, Dv};
+      f.beta.data == nullptr ? ChunkValues<T>{f.v.at(0, begin), f.v.stride} : ChunkValues<T>{c.u, Dv};
   turn_state(state, F, Dv, w.state_turned);
   turn_state(t.dlocal, F, Dv, w.dstate_turned);
   multiply_rows(c.kf, c.afters, count * F, c.decayed);
@@ -130,7 +125,7 @@ template <class T> inline void channel_chunk_backward(const LinearAttentionGradi
   rows_times<Store::kSet>(
       values.rows, values.stride, Dv, w.dstate_turned, round_up(F, Simd<T>::kLanes), w.dkf, F, count, F, &c.ahead);
   multiply_rows(w.dkf, c.afters, count * F, w.dkf);
-  T* const crossed = t.dlog_decay == nullptr ? nullptr : w.pairs;
+  T* const crossed = t.dlog_decay.data == nullptr ? nullptr : w.pairs;
   if (crossed != nullptr) {
     const T* whole = c.intos + (count - 1) * F;
     for (Index e = 0; e < count * F; ++e) w.readers[e] = crossed[e] = 0;
@@ -139,42 +134,9 @@ template <class T> inline void channel_chunk_backward(const LinearAttentionGradi
   }
   decay_state(c, count, t.dlocal);
   for (Index head = 0; head < f.group_size; ++head) channel_head_backward(t, w, values, crossed, head, begin, count);
-  if (f.beta != nullptr) channel_delta_backward(t, w, crossed, begin, count);
+  if (f.beta.data != nullptr) channel_delta_backward(t, w, crossed, begin, count);
   if (crossed != nullptr) channel_decay_gradient(t, w, begin, count);
   write_keys(t, w, begin, count);
-}
-
-/// states[c] = the state before chunk c of the segment; with the delta rule solved[c] = its system, solved.
-template <class T>
-inline void keep_channel_states(const LinearAttentionSegment<T>& f, LinearAttentionBackwardScratch<T>& w) {
-  const LinearAttentionScratch<T>& c = w.shared;
-  const Index states = w.F * w.Dv;
-  T* state = w.states;
-  set_row(T{1}, f.base, state, states);
-  for (Index begin = f.begin; begin < f.end; begin += f.chunk, state += w.count) {
-    const Index count = smaller(f.chunk, f.end - begin);
-    const bool last = begin + count == f.end;
-    if (last && f.beta == nullptr) break;
-    w.use_chunk((begin - f.begin) / f.chunk);
-    channel_decays(f, c, begin, count);
-    feature_rows(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, c.kf);
-    const ChunkValues<T> values = channel_values(f, c, state, begin, count);
-    if (last) break;
-    set_row(T{1}, state, state + w.count, states);
-    next_state(c, values, count, state + w.count);
-  }
-}
-
-template <class T> void channels_backward(const LinearAttentionGradient<T>& t, void* scratch) {
-  const LinearAttentionSegment<T>& f = t.forward;
-  LinearAttentionBackwardScratch<T> w(scratch, sizes_of(f));
-  keep_channel_states(f, w);
-  set_row(T{1}, t.dbase, t.dlocal, w.F * w.Dv);
-  for (Index chunk = (f.end - f.begin + f.chunk - 1) / f.chunk - 1; chunk >= 0; --chunk) {
-    const Index begin = f.begin + chunk * f.chunk;
-    w.use_chunk(chunk);
-    channel_chunk_backward(t, w, w.states + chunk * w.count, begin, smaller(f.chunk, f.end - begin));
-  }
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // What forward and backward of linear attention do within one chunk: decay factors, the square of scores, sums over
-// earlier and later tokens, the state. Tiles are kept transposed, [key][query], queries in lanes. Not: the order of
-// chunks (linear_attention/forward.h). Triangles are multiplied in blocks of rows that extend past the diagonal into
-// zeros; where a chunk holds NaN or infinity, row by row, so that 0 * NaN does not reach an earlier token.
+// earlier and later tokens, the state. Tiles are kept transposed, [key][query], queries in lanes. Triangles are
+// multiplied in blocks of rows that extend past the diagonal into zeros; where a chunk holds NaN or infinity, row by
+// row, so that 0 * NaN does not reach an earlier token.
 #pragma once
 
 #include <initializer_list>
@@ -74,10 +74,20 @@ template <class T> inline void fetch_rows(const LinearAttentionScratch<T>& w, In
 }
 
 template <class T> LinearAttentionSizes sizes_of(const LinearAttentionSegment<T>& t) {
-  return {t.features.head_dim, t.features.count, t.v_head_dim, t.chunk, t.beta != nullptr, t.channels};
+  return {t.features.head_dim, t.features.count, t.v_head_dim, t.chunk, t.beta.data != nullptr, t.channels};
 }
 template <class T> Index state_count(const LinearAttentionSegment<T>& t) {
   return t.features.count * (t.v_head_dim + 1);
+}
+
+/// phi of one head's queries and of the keys of a chunk.
+template <class T> inline void query_features(
+    const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index head, Index begin, Index count) {
+  feature_rows(t.features, t.q.at(head, begin), t.q.stride, count, t.features.query_scale, w.qf);
+}
+template <class T> inline void key_features(
+    const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin, Index count) {
+  feature_rows(t.features, t.k.at(0, begin), t.k.stride, count, T{1}, w.kf);
 }
 
 /// x[:] = e^(x[:] + low[:]), in whole vectors.
@@ -86,16 +96,21 @@ template <class T> inline void exp_of_sums(T* x, const T* low, Index width) {
   for (Index i = 0; i < width; i += n) store<T>(x + i, exp_of_sum<T>(load<T>(x + i), load<T>(low + i)));
 }
 
+/// Fills gates, intos and afters for tokens [begin, begin + count) (channels.h).
+template <class T>
+void channel_decays(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin, Index count);
+
 /// Fills gate, into and after for tokens [begin, begin + count). Returns the sum of log_decay; 0 without decay. Sums
-/// are compensated: a rounded sum of -40 would change its exponential by 40 eps.
+/// are compensated: a rounded sum of -40 would change its exponential by 40 eps. With channels: channel_decays, and 0.
 template <class T> inline ExactSum<T> chunk_decays(
     const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin, Index count) {
-  if (t.log_decay == nullptr) return {};
+  if (t.channels) channel_decays(t, w, begin, count);
+  if (t.channels || t.log_decay.data == nullptr) return {};
   constexpr int n = Simd<T>::kLanes;
-  const T* log_decay = t.log_decay + begin * t.decay_stride;
+  const T* log_decay = t.log_decay.at(0, begin);
   ExactSum<T> sum, later;
   for (Index i = 0; i < w.width; ++i) {
-    w.gate[i] = i < count ? log_decay[i * t.decay_stride] : T{0};
+    w.gate[i] = i < count ? log_decay[i * t.log_decay.stride] : T{0};
     sum.add(w.gate[i]);
     w.into[i] = sum.high;
     w.row[i] = sum.low;
@@ -121,7 +136,7 @@ template <class T> inline T exp_of_one(const ExactSum<T>& x) {
 /// rows[r, :] *= factor[r], with decay only.
 template <class T> inline void decay_rows(
     const LinearAttentionSegment<T>& t, const T* factor, T* rows, Index stride, Index count, Index width) {
-  if (t.log_decay == nullptr) return;
+  if (t.log_decay.data == nullptr) return;
   for (Index r = 0; r < count; ++r) scale_row(rows + r * stride, width, factor[r]);
 }
 
@@ -136,7 +151,7 @@ template <class T> [[gnu::noinline]] void join_state(const T* base, T* local, T 
 /// The decay over a chunk, after chunk_decays().
 template <class T>
 inline T chunk_decay(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index count) {
-  return t.log_decay == nullptr ? T{1} : w.into[count - 1];
+  return t.channels || t.log_decay.data == nullptr ? T{1} : w.into[count - 1];
 }
 
 /// tile[j, i] = sum_d a[j, d] * panel[d, i] where i >= j, in whole vectors.
@@ -170,7 +185,7 @@ template <Triangle kTriangle, class T, class Visit> inline void mask_triangle(
   for (Index i = 0; i < w.width; i += n) store<T>(w.gamma + i, splat<T>(1));
   for (Index j = count - 1; j >= 0; --j) {
     const V at = splat<T>(w.lane[j]);
-    const V gate = splat<T>(t.log_decay == nullptr || j + 1 == count ? T{1} : w.gate[j + 1]);
+    const V gate = splat<T>(t.log_decay.data == nullptr || j + 1 == count ? T{1} : w.gate[j + 1]);
     // A block of rows that ends at j reads from its first row's lane on.
     for (Index i = larger<Index>(0, j - kRows + 1) / n * n; i < w.width; i += n) {
       const V lane = load<T>(w.lane + i), old = load<T>(w.gamma + i);

@@ -1,10 +1,9 @@
 // The delta rule within a chunk: u from v, by forward substitution, and back. Yang 2024 (2406.06484) writes the inverse
 // of the triangular matrix out (WY, UT transform); solving it costs the same and needs no inverse.
 //   u[i] = beta[i] * w[i],  w[i] = v[i] - into[i] S^T kf[i] - sum over j < i of decay(j, i) (kf[j].kf[i]) u[j]
-// Not: what u is used for (linear_attention/forward.h).
 #pragma once
 
-#include "kernels/linear_attention/chunk.h"
+#include "kernels/linear_attention/channels.h"
 
 namespace qkv {
 namespace {
@@ -44,7 +43,7 @@ template <class T> inline void substitute(
                                 .depth = i0},
         rows, Dv);
     for (Index i = i0; i < i0 + rows; ++i) {
-      const T beta = t.beta[(begin + i) * t.beta_stride];
+      const T beta = *t.beta.at(0, begin + i);
       for_vectors<T>(Dv, [&](Index e, int lanes) {
         auto left = load_lanes(w.residual + i * Dv + e, lanes);
         for (Index j = i0; j < i; ++j)
@@ -60,12 +59,20 @@ template <class T> inline void substitute(
 template <class T> inline void solve_delta(
     const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state, Index begin, Index count) {
   const Index F = t.features.count, Dv = t.v_head_dim;
-  pack_transposed<T>(w.kf, F, count, F, T{1}, w.q_panel, w.width);
-  triangle_scores(w.kf, F, w.q_panel, w.width, F, count, w.keys);
-  mask_triangle<Triangle::kNegated>(t, w, count, w.keys);
-  rows_times<Store::kSet>(w.kf, F, F, state, Dv, w.residual, Dv, count, Dv, &w.ahead);
+  const T* keys = w.kf;  // as they read the state
+  if (t.channels) {
+    pair_scores(w, w.kf, false, T{-1}, count, w.keys);
+    multiply_rows(w.kf, w.intos, count * F, w.decayed);
+    keys = w.decayed;
+  } else {
+    pack_transposed<T>(w.kf, F, count, F, T{1}, w.q_panel, w.width);
+    triangle_scores(w.kf, F, w.q_panel, w.width, F, count, w.keys);
+    mask_triangle<Triangle::kNegated>(t, w, count, w.keys);
+  }
+  rows_times<Store::kSet>(keys, F, F, state, Dv, w.residual, Dv, count, Dv, &w.ahead);
   for (Index i = 0; i < count; ++i) {
-    set_difference(t.v + (begin + i) * t.v_stride, t.log_decay == nullptr ? T{1} : w.into[i], w.residual + i * Dv, Dv);
+    const T left = t.channels || t.log_decay.data == nullptr ? T{1} : w.into[i];
+    set_difference(t.v.at(0, begin + i), left, w.residual + i * Dv, Dv);
   }
   substitute(t, w, begin, count);
 }
@@ -91,7 +98,7 @@ template <class T> inline void solve_delta_backward(
       T* row = du + j * Dv;
       for (Index i = j + 1; i < i1; ++i) add_row(w.keys[j * w.width + i], du + i * Dv, row, Dv);
       if (dbeta != nullptr) dbeta[j] = dot_rows(row, w.residual + j * Dv, Dv);
-      scale_row(row, Dv, t.beta[(begin + j) * t.beta_stride]);
+      scale_row(row, Dv, *t.beta.at(0, begin + j));
     }
     i1 = i0;
   }

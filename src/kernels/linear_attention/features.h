@@ -1,5 +1,5 @@
-// phi and its gradient, row by row (LinearAttentionFeatures). Not: sums over tokens (linear_attention/chunk.h).
-// Choromanski 2021 (2009.14794), lemma 1: the positive random features of softmax.
+// phi and its gradient, row by row (LinearAttentionFeatures). Choromanski 2021 (2009.14794), lemma 1: the positive
+// random features of softmax.
 #pragma once
 
 #include <cmath>

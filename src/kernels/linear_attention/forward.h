@@ -15,7 +15,7 @@ template <class T> struct ChunkValues {
 
 template <class T> [[gnu::noinline]] ChunkValues<T> chunk_values(
     const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state, Index begin, Index count) {
-  if (t.beta == nullptr) return {t.v + begin * t.v_stride, t.v_stride};
+  if (t.beta.data == nullptr) return {t.v.at(0, begin), t.v.stride};
   solve_delta(t, w, state, begin, count);
   return {w.u, t.v_head_dim};
 }
@@ -35,14 +35,14 @@ template <class T>
 template <class T> [[gnu::noinline]] void normalize_out(const LinearAttentionSegment<T>& t,
     const LinearAttentionScratch<T>& w, Index head, Index begin, Index count, T* out) {
   for (Index i = 0; i < count; ++i) {
-    T* row = out + i * t.out_stride;
+    T* row = out + i * t.out.stride;
     if (w.row[i] == 0) {
       for (Index e = 0; e < t.v_head_dim; ++e) row[e] = 0;
     } else {
       scale_row(row, t.v_head_dim, T{1} / w.row[i]);
     }
-    if (t.normalizer != nullptr) {
-      t.normalizer[head * t.normalizer_head_stride + (begin + i) * t.normalizer_stride] = w.row[i];
+    if (t.normalizer.data != nullptr) {
+      *t.normalizer.at(head, begin + i) = w.row[i];
     }
   }
 }
@@ -51,14 +51,14 @@ template <class T> [[gnu::noinline]] void normalize_out(const LinearAttentionSeg
 template <class T> [[gnu::noinline]] void take_queries(
     const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index head, Index begin, Index count) {
   const LinearAttentionFeatures<T>& f = t.features;
-  feature_rows(f, t.q + head * t.q_head_stride + begin * t.q_stride, t.q_stride, count, f.query_scale, w.qf);
+  query_features(t, w, head, begin, count);
   pack_transposed<T>(w.qf, f.count, count, f.count, T{1}, w.q_panel, w.width);
 }
 
 /// q_panel[:, i] *= into[i]: queries as they meet the state before the chunk.
 template <class T> [[gnu::noinline]] void decay_panel(
     const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index count) {
-  if (t.log_decay == nullptr) return;
+  if (t.log_decay.data == nullptr) return;
   constexpr int n = Simd<T>::kLanes;
   for (Index i = 0; i < count; i += n) {
     const auto factor = load<T>(w.into + i);
@@ -78,55 +78,79 @@ template <class T> [[gnu::noinline]] void out_of_state(
                               .b = state,
                               .b_row = t.v_head_dim,
                               .c = out,
-                              .c_row = t.out_stride,
+                              .c_row = t.out.stride,
                               .depth = t.features.count,
                               .ahead = &w.ahead},
       count, t.v_head_dim);
 }
 
-/// One head's outputs of a causal chunk.
+/// One head's outputs of a causal chunk; `state` is that before it.
 template <class T> inline void chunk_out(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w,
-    const ChunkValues<T>& values, bool finite, Index head, Index begin, Index count) {
+    const T* state, const ChunkValues<T>& values, bool finite, Index head, Index begin, Index count) {
   const Index F = t.features.count, Dv = t.v_head_dim;
-  T* out = t.out + head * t.out_head_stride + begin * t.out_stride;
-  take_queries(t, w, head, begin, count);
-  triangle_scores(w.kf, F, w.q_panel, w.width, F, count, w.scores);
-  mask_triangle<Triangle::kWithDiagonal>(t, w, count, w.scores);
-  decay_panel(t, w, count);
-  out_of_state(t, w, w.state, count, out);
-  add_earlier(w.scores, w.width, count, values.rows, values.stride, out, t.out_stride, Dv, triangle_step<T>(finite));
+  T* out = t.out.at(head, begin);
+  if (t.channels) {
+    query_features(t, w, head, begin, count);
+    pair_scores(w, w.qf, true, T{1}, count, w.scores);
+    multiply_rows(w.qf, w.intos, count * F, w.qf);
+    rows_times<Store::kSet>(w.qf, F, F, state, Dv, out, t.out.stride, count, Dv, &w.ahead);
+  } else {
+    take_queries(t, w, head, begin, count);
+    triangle_scores(w.kf, F, w.q_panel, w.width, F, count, w.scores);
+    mask_triangle<Triangle::kWithDiagonal>(t, w, count, w.scores);
+    decay_panel(t, w, count);
+    out_of_state(t, w, state, count, out);
+  }
+  add_earlier(w.scores, w.width, count, values.rows, values.stride, out, t.out.stride, Dv, triangle_step<T>(finite));
   if (!t.normalized) return;
-  normalizers(w, w.state + F * Dv, F, count);
+  normalizers(w, state + F * Dv, F, count);
   normalize_out(t, w, head, begin, count, out);
+}
+
+/// A decay per channel: state = that after the chunk.
+template <class T> [[gnu::noinline]] void next_state(
+    const LinearAttentionScratch<T>& w, const ChunkValues<T>& values, Index count, T* state) {
+  decay_state(w, count, state);
+  multiply_rows(w.kf, w.afters, count * w.F, w.decayed);
+  add_outer(w.decayed, w.F, w.F, values.rows, values.stride, count, state, w.Dv, &w.ahead);
+}
+
+/// Before the first chunk: local = 0, with a decay per channel the state before the segment.
+template <class T> inline void begin_state(const LinearAttentionSegment<T>& t, const T* base, T* state) {
+  if (t.channels) return set_row(T{1}, base, state, t.features.count * t.v_head_dim);
+  for (Index e = 0; e < state_count(t); ++e) state[e] = 0;
 }
 
 template <class T> void linear_attention_forward(const LinearAttentionSegment<T>& t, void* scratch) {
   const LinearAttentionScratch<T> w(scratch, sizes_of(t));
   const Index states = state_count(t);
-  for (Index e = 0; e < states; ++e) t.local[e] = 0;
+  begin_state(t, t.base, t.local);
   ExactSum<T> log_left;
   for (Index begin = t.begin; begin < t.end; begin += t.chunk) {
     const Index count = smaller(t.chunk, t.end - begin);
-    fetch_rows(w, t.q == nullptr ? 1 : 2, begin + count, smaller(t.chunk, t.end - begin - count),
-        {{t.k, t.k_stride, t.features.head_dim}, {t.v, t.v_stride, t.v_head_dim},
-            {t.q, t.q_stride, t.features.head_dim}, {t.q == nullptr ? nullptr : t.out, t.out_stride, t.v_head_dim}});
+    fetch_rows(w, t.q.data == nullptr ? 1 : 2, begin + count, smaller(t.chunk, t.end - begin - count),
+        {{t.k.data, t.k.stride, t.features.head_dim}, {t.v.data, t.v.stride, t.v_head_dim},
+            {t.channels ? t.log_decay.data : nullptr, t.log_decay.stride, t.features.count},
+            {t.q.data, t.q.stride, t.features.head_dim},
+            {t.q.data == nullptr ? nullptr : t.out.data, t.out.stride, t.v_head_dim}});
     const ExactSum<T> log_whole = chunk_decays(t, w, begin, count);
-    feature_rows(t.features, t.k + begin * t.k_stride, t.k_stride, count, T{1}, w.kf);
+    key_features(t, w, begin, count);
     const T decay = chunk_decay(t, w, count);
-    if (t.q != nullptr || t.beta != nullptr) {
+    const T* const state = t.channels ? t.local : w.state;
+    if (!t.channels && (t.q.data != nullptr || t.beta.data != nullptr)) {
       join_state(t.base, t.local, exp_of_one(log_left), decay, states, w.state);
-    } else if (t.log_decay != nullptr) {
+    } else if (!t.channels && t.log_decay.data != nullptr) {
       scale_row(t.local, states, decay);
     }
-    const ChunkValues<T> values = chunk_values(t, w, w.state, begin, count);
-    if (t.q != nullptr) {
+    const ChunkValues<T> values = chunk_values(t, w, state, begin, count);
+    if (t.q.data != nullptr) {
       const bool finite = rows_finite(values.rows, values.stride, count, t.v_head_dim);
-      for (Index head = 0; head < t.group_size; ++head) chunk_out(t, w, values, finite, head, begin, count);
+      for (Index head = 0; head < t.group_size; ++head) chunk_out(t, w, state, values, finite, head, begin, count);
     }
-    add_keys(t, w, values.rows, values.stride, count);
+    t.channels ? next_state(w, values, count, t.local) : add_keys(t, w, values.rows, values.stride, count);
     log_left.add(log_whole);
   }
-  t.local[states] = exp_of_one(log_left);
+  if (!t.channels) t.local[states] = exp_of_one(log_left);
 }
 
 /// Not causal: every query reads the one state.
@@ -136,7 +160,7 @@ template <class T> void linear_attention_read_state(const LinearAttentionSegment
   for (Index begin = t.begin; begin < t.end; begin += t.chunk) {
     const Index count = smaller(t.chunk, t.end - begin);
     for (Index head = 0; head < t.group_size; ++head) {
-      T* out = t.out + head * t.out_head_stride + begin * t.out_stride;
+      T* out = t.out.at(head, begin);
       take_queries(t, w, head, begin, count);
       out_of_state(t, w, t.base, count, out);
       if (!t.normalized) continue;

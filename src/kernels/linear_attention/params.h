@@ -30,17 +30,22 @@ template <class T> struct LinearAttentionFeatures {
   T half_norm, log_root;
 };
 
+/// Rows of the tokens of one (batch, key/value head), from token 0 on, and of the query heads of its group; null: none.
+template <class T> struct HeadRows {
+  T* data;
+  Index head_stride, stride;
+
+  T* at(Index head, Index token) const { return data + head * head_stride + token * stride; }
+};
+
 /// Tokens [begin, end) of one (batch, key/value head) and all query heads of its group.
 template <class T> struct LinearAttentionSegment {
   LinearAttentionFeatures<T> features;
-  const T *q, *k, *v;  // [group][T, D], [T, D], [T, Dv]; q null: only the state is wanted; k null: only what base gives
-  T* out;              // [group][T, Dv]
-  T* normalizer;       // [group][T] or null
-  Index q_head_stride, q_stride, k_stride, v_stride, out_head_stride, out_stride;
-  Index normalizer_head_stride, normalizer_stride;
+  HeadRows<const T> q, k, v;          // [group][T, D], [T, D], [T, Dv]; q null: only the state is wanted
+  HeadRows<T> out;                    // [group][T, Dv]
+  HeadRows<T> normalizer;             // [group][T] or null
+  HeadRows<const T> log_decay, beta;  // [T] or null
   Index group_size, v_head_dim, begin, end, chunk;
-  const T *log_decay, *beta;  // or null
-  Index decay_stride, beta_stride;
   bool channels;  // log_decay is [T, F], the decay of each channel of phi(k); chunk is at most kLinearChannelChunk
   bool normalized;
   const T* base;  // the state before the segment
@@ -59,15 +64,12 @@ template <class T> struct LinearAttentionStep {
 /// Gradients of a segment. With `dq`, `dk` and `dv` null only dlocal is computed.
 template <class T> struct LinearAttentionGradient {
   LinearAttentionSegment<T> forward;  // its out is read, its normalizer too
-  const T* dout;                      // [group][T, Dv]
-  Index dout_head_stride, dout_stride;
-  T *dq, *dk, *dv;  // [group][T, D], [T, D], [T, Dv]
-  Index dq_head_stride, dq_stride, dk_stride, dv_stride;
-  T *dlog_decay, *dbeta;  // [T], dlog_decay with channels [T, F]: set, not added to
-  Index dlog_decay_stride;
-  bool accumulate_qk;  // dq, dk are added to
-  bool accumulate_v;   // dv is
-  const T* dbase;      // gradient of the state after the segment
+  HeadRows<const T> dout;             // [group][T, Dv]
+  HeadRows<T> dq, dk, dv;             // [group][T, D], [T, D], [T, Dv]
+  HeadRows<T> dlog_decay, dbeta;      // [T], dlog_decay with channels [T, F]: set, not added to
+  bool accumulate_qk;                 // dq, dk are added to
+  bool accumulate_v;                  // dv is
+  const T* dbase;                     // gradient of the state after the segment
   T* dlocal;  // what the segment adds to it, then the same decay, as in local. Channels: that of the state before it
 };
 

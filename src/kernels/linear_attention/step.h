@@ -1,5 +1,5 @@
-// One token of one head, as a model generates: the state is read twice and written once, where chunks (forward.h) copy
-// it several times. Not normalised. Not: which calls take this way (attention/linear/forward.cc).
+// One token of one head, as a model generates: the state is read twice and written once, where chunks (forward.h)
+// copy it several times. Not normalised.
 //   u = v, or beta (v - decay S^T phi(k));  S' = decay S + phi(k) u^T;  out = S'^T phi(q)
 // A decay per channel multiplies the rows of S, and phi(k) before it reads S.
 #pragma once
@@ -40,11 +40,11 @@ inline void step_columns(const LinearAttentionStep<T>& s, const StepRows<T>& row
   const Index F = t.features.count;
   const T *const kf = rows.kf, *const qf = rows.qf, *decay = rows.decay;
   V u[kV], sum[kV];
-  for (int v = 0; v < kV; ++v) u[v] = load_lanes(t.v + e + v * n, live(v));
-  if (t.beta != nullptr) {
+  for (int v = 0; v < kV; ++v) u[v] = load_lanes(t.v.data + e + v * n, live(v));
+  if (t.beta.data != nullptr) {
     step_sums<T, kV>(rows.reads, s.before + e, s.before_row, F, lanes, sum);
     const T left = t.channels ? T{1} : *decay;
-    for (int v = 0; v < kV; ++v) u[v] = (u[v] - sum[v] * left) * *t.beta;
+    for (int v = 0; v < kV; ++v) u[v] = (u[v] - sum[v] * left) * *t.beta.data;
   }
   for (int v = 0; v < kV; ++v) sum[v] = V{};
   const T* from = s.before + e;
@@ -58,10 +58,10 @@ inline void step_columns(const LinearAttentionStep<T>& s, const StepRows<T>& row
       sum[v] = fma(q, state, sum[v]);
     }
   }
-  for (int v = 0; v < kV; ++v) store_lanes(t.out + e + v * n, sum[v], live(v));
+  for (int v = 0; v < kV; ++v) store_lanes(t.out.data + e + v * n, sum[v], live(v));
   for (Index head = 1; head < t.group_size; ++head) {
     step_sums<T, kV>(qf + head * F, s.after + e, s.after_row, F, lanes, sum);
-    for (int v = 0; v < kV; ++v) store_lanes(t.out + head * t.out_head_stride + e + v * n, sum[v], live(v));
+    for (int v = 0; v < kV; ++v) store_lanes(t.out.at(head, 0) + e + v * n, sum[v], live(v));
   }
 }
 
@@ -71,17 +71,17 @@ template <class T> void linear_attention_step(const LinearAttentionStep<T>& s, v
   const LinearAttentionSegment<T>& t = s.token;
   const Index F = t.features.count;
   T *const kf = static_cast<T*>(scratch), *const qf = kf + F;
-  feature_rows(t.features, t.k, t.k_stride, 1, T{1}, kf);
-  feature_rows(t.features, t.q, t.q_head_stride, t.group_size, t.features.query_scale, qf);
+  feature_rows(t.features, t.k.data, t.k.stride, 1, T{1}, kf);
+  feature_rows(t.features, t.q.data, t.q.head_stride, t.group_size, t.features.query_scale, qf);
   T *const decay = qf + t.group_size * F, *const reads = decay + F;
   if (t.channels) {
     for_vectors<T>(F, [&](Index e, int lanes) {
-      store_lanes(decay + e, exp_of_sum<T>(load_lanes(t.log_decay + e, lanes), typename Simd<T>::V{}), lanes);
+      store_lanes(decay + e, exp_of_sum<T>(load_lanes(t.log_decay.data + e, lanes), typename Simd<T>::V{}), lanes);
     });
     multiply_rows(kf, decay, F, reads);
   } else {
     ExactSum<T> sum;
-    if (t.log_decay != nullptr) sum.add(*t.log_decay);
+    if (t.log_decay.data != nullptr) sum.add(*t.log_decay.data);
     *decay = exp_of_one(sum);
   }
   const StepRows<T> rows{kf, qf, t.channels ? reads : kf, decay};
