@@ -164,13 +164,12 @@ class Comparison {
     add<float, double>(
         projected, {}, {"sparse window", "sparse"}, Mask::window(reach, reach),
         [reach](Index, Index, Index i, Index j) { return std::abs(i - j) <= reach; }, &input);
+    const auto near = [block](Index, Index, Index i, Index j) {
+      return std::abs(i / block - j / block) <= 1 || i < block || j < block;
+    };
     const BlockMap map =
-        block_map(LongformerBlocks{.length = length, .block = block, .window_blocks = 1, .global_blocks = {0}});
-    add<float, double>(
-        projected, {}, {"sparse blocks", "sparse"}, Mask::blocks(map),
-        [block](
-            Index, Index, Index i, Index j) { return std::abs(i / block - j / block) <= 1 || i < block || j < block; },
-        &input);
+        block_map(Mask::mask_mod(near), {.q_len = length, .kv_len = length, .q_block = block, .kv_block = block});
+    add<float, double>(projected, {}, {"sparse blocks", "sparse"}, Mask::blocks(map), near, &input);
   }
 
   struct Name {

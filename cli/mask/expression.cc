@@ -42,16 +42,6 @@ struct Leaf {
 
 constexpr std::size_t kAny = static_cast<std::size_t>(-1);
 
-Index square_length(std::string_view name, const Sizes& sizes) {
-  if (sizes.q_len == sizes.kv_len) return sizes.q_len;
-  throw UsageError(std::string(name) + " needs as many queries as keys: got Tq " + std::to_string(sizes.q_len) +
-                   ", Tk " + std::to_string(sizes.kv_len));
-}
-
-template <class Pattern> Mask blocks(const Pattern& pattern) {
-  return Mask::blocks(std::make_shared<const BlockMap>(block_map(pattern)));
-}
-
 /// A list for each query, or one for all.
 Mask listed_keys(const std::vector<std::vector<Index>>& lists, const Sizes& sizes) {
   if (lists.size() != 1 && static_cast<Index>(lists.size()) != sizes.q_len) {
@@ -107,22 +97,7 @@ const std::vector<Leaf>& leaves() {
       {"document_ids", "document_ids(ID,...[; ID,...])", 1, 2, 1, kAny, -1, false,
           [](A a, S) { return Mask::document_ids(a.list(0), a.list(a.lists.size() - 1)); }},
       {"keys", "keys(KEY,...[; KEY,...]...): a list for each query, or one for all; -1 for none", 1, kAny, 1, kAny, -1,
-          false, [](A a, S s) { return listed_keys(a.lists, s); }},
-      {"longformer", "longformer(BLOCK,WINDOW[; GLOBAL,...])", 1, 2, 2, 2, -1, false,
-          [](A a, S s) {
-            LongformerBlocks pattern{
-                .length = square_length("longformer", s), .block = a.number(0), .window_blocks = a.number(1)};
-            if (a.lists.size() == 2) pattern.global_blocks = a.list(1);
-            return blocks(pattern);
-          }},
-      {"bigbird", "bigbird(BLOCK,WINDOW,GLOBAL,RANDOM,SEED)", 1, 1, 5, 5, -1, false, [](A a, S s) {
-         return blocks(BigBirdBlocks{.length = square_length("bigbird", s),
-             .block = a.number(0),
-             .window_blocks = a.number(1),
-             .global_blocks = a.number(2),
-             .random_blocks = a.number(3),
-             .seed = static_cast<std::uint64_t>(a.number(4))});
-       }}};
+          false, [](A a, S s) { return listed_keys(a.lists, s); }}};
   return all;
 }
 

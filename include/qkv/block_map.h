@@ -1,5 +1,5 @@
 // BlockMap: which blocks of queries x keys are alive, as compressed sparse rows. It is the input of block-sparse
-// attention (Mask::blocks). Also builders of common patterns.
+// attention (Mask::blocks).
 //
 //   q_block = kv_block = 2, 8 tokens       row_begin = 0 1 3 5 7
 //     1 1 . . . . . .                      columns   = 0 | 0 1 | 0 2 | 0 3
@@ -33,31 +33,6 @@ struct QKV_API BlockMap {
   /// live_blocks() divided by the number of all blocks; 0 where there are none.
   double density() const;
 };
-
-/// Longformer's sliding window and global tokens (Beltagy 2020, arXiv:2004.05150), in whole blocks: |row - column| <=
-/// window_blocks, and the rows and columns of global_blocks. For the pattern exact in tokens, use Mask::window(w, w) |
-/// global_rows | global_columns.
-struct LongformerBlocks {
-  Index length = 0;  ///< Tq = Tk
-  Index block = 64;
-  Index window_blocks = 1;                 ///< to each side
-  std::vector<Index> global_blocks = {0};  ///< blocks that see all and are seen by all
-};
-QKV_API BlockMap block_map(const LongformerBlocks& pattern);
-
-/// BigBird (Zaheer 2020, arXiv:2007.14062), internal transformer construction: window, the first global_blocks rows and
-/// columns, and random_blocks more in each row, different ones in each head. The same seed gives the same map
-/// everywhere.
-struct BigBirdBlocks {
-  Index length = 0;  ///< Tq = Tk
-  Index block = 64;
-  Index window_blocks = 1;  ///< to each side
-  Index global_blocks = 1;
-  Index random_blocks = 3;
-  Index num_heads = 1;
-  std::uint64_t seed = 0;
-};
-QKV_API BlockMap block_map(const BigBirdBlocks& pattern);
 
 /// The blocks in which a mask keeps any pair, for calls of these sizes (FlexAttention's create_block_mask). Pass it
 /// together with the mask itself, Mask::blocks(map) & mask: a callback is then called in live blocks only. Throws what

@@ -68,27 +68,9 @@ nb::bytes to_dense(const MaskObject& object, Index batch, Index heads, Index q_l
 using Rows = std::tuple<Index, Index, Index, Index, Index, Index, Numbers, Numbers>;
 
 void bind_block_maps(nb::module_& m) {
-  const auto length = nb::arg("length"), q_len = nb::arg("q_len"), kv_len = nb::arg("kv_len");
+  const auto q_len = nb::arg("q_len"), kv_len = nb::arg("kv_len");
   nb::class_<BlockMap>(m, "BlockMap",
       "Which blocks of queries and keys are computed (compressed rows). Attention costs what the listed blocks cost.")
-      .def_static(
-          "longformer",
-          [](Index tokens, Index block, Index window_blocks, const Numbers& global_blocks) {
-            return block_map(LongformerBlocks{tokens, block, window_blocks, global_blocks});
-          },
-          length, nb::kw_only(), nb::arg("block") = 64, nb::arg("window_blocks") = 1,
-          nb::arg("global_blocks") = Numbers{0},
-          "A band of blocks and some global ones. Beltagy 2020 (arXiv:2004.05150).")
-      .def_static(
-          "big_bird",
-          [](Index tokens, Index block, Index window_blocks, Index global_blocks, Index random_blocks, Index num_heads,
-              std::uint64_t seed) {
-            return block_map(
-                BigBirdBlocks{tokens, block, window_blocks, global_blocks, random_blocks, num_heads, seed});
-          },
-          length, nb::kw_only(), nb::arg("block") = 64, nb::arg("window_blocks") = 1, nb::arg("global_blocks") = 1,
-          nb::arg("random_blocks") = 3, nb::arg("num_heads") = 1, nb::arg("seed") = 0,
-          "A band, global blocks, and random ones per head. Zaheer 2020 (arXiv:2007.14062).")
       .def_static(
           "from_mask",
           [](nb::handle mask, Index queries, Index keys, Index batch, Index num_heads, Index q_block, Index kv_block) {

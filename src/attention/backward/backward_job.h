@@ -104,16 +104,13 @@ template <class Sum> struct BackwardJob {
     tile.sets_keys = first && sets_in_place() && carried == nullptr;
     if (bias.wanted()) bias.begin_tile(tile, own.bias, b, whole_head);
     if (position.wanted()) position.begin_item(own.position);
-    Index live_begin, live_end;
-    mask_query_range(p.mask, b, whole_head, k_begin, k_count, &live_begin, &live_end);
     const bool share_bias = bias.wanted() && bias.shared && !bias.over_queries;
     for (Index t = 0; t < p.query_tiles(); ++t) {
       rows.set_queries(tile, b, h, p.tile(t));
       Turn* tile_turn = p.key_ranges() > 1 ? &tile_turns[first_turn(b, h) + t] : nullptr;
       if (tile_turn != nullptr) wait_for_turn(*tile_turn, range);
       if (share_bias) wait_for_turn(bias_turns[t], sequence);
-      const bool live = tile.q_begin < live_end && tile.q_begin + tile.q_count > live_begin &&
-                        mask_next_key(&p.mask, b, whole_head, tile.q_begin, tile.q_count, k_begin) < k_begin + k_count;
+      const bool live = mask_meets(p.mask, b, whole_head, tile.q_begin, tile.q_count, k_begin, k_count);
       tile.ahead = t + 1 == p.query_tiles() ? ahead : nullptr;
       run_tile(tile, range, b, h, live, own);
       if (share_bias) pass_turn(bias_turns[t], sequence);

@@ -47,23 +47,6 @@ template <class Leaf> class Intervals : public MaskPart {
     auto row = leaf().rows(t);
     return {row(t.i0).begin, row(t.i0 + t.ni - 1).end};
   }
-  Positions queries(const Pairs& t) const final {
-    auto row = leaf().rows(t);
-    const auto first_that = [&](const auto& holds) {  // what holds of a query holds of those after it
-      Index from = 0, to = t.extent.q_len;
-      while (from < to) {
-        const Index middle = from + (to - from) / 2;
-        if (holds(row(middle))) {
-          to = middle;
-        } else {
-          from = middle + 1;
-        }
-      }
-      return from;
-    };
-    return {first_that([&](const Positions& keys) { return keys.end > t.j0; }),
-        first_that([&](const Positions& keys) { return keys.begin >= t.j0 + t.nj; })};
-  }
 
  private:
   const Leaf& leaf() const { return static_cast<const Leaf&>(*this); }
@@ -224,11 +207,7 @@ class Documents final : public Intervals<Documents> {
       : q_(std::move(q_offsets)),
         k_(std::move(k_offsets)),
         diagonals_(std::move(diagonals)),
-        inside_(std::move(inside)) {
-    while (q_.back() >> shift_ > static_cast<Index>(2 * q_.size() + 64)) ++shift_;
-    for (Index stretch = 0; stretch <= q_.back() >> shift_; ++stretch) first_.push_back(behind(stretch << shift_));
-    first_.push_back(q_.size());
-  }
+        inside_(std::move(inside)) {}
 
   auto rows(const Pairs&) const {
     return [this, document = std::size_t{0}](Index i) mutable {
@@ -251,21 +230,12 @@ class Documents final : public Intervals<Documents> {
   }
 
  private:
-  /// The first offset behind position p.
-  std::size_t behind(Index p) const {
-    return static_cast<std::size_t>(std::upper_bound(q_.begin(), q_.end(), p) - q_.begin());
-  }
-  /// A table of equal stretches of positions, about as many as documents, says where to search.
   std::size_t document_of(Index i) const {
-    const auto stretch = static_cast<std::size_t>(std::min(i, q_.back()) >> shift_);
-    const auto begin = q_.begin() + static_cast<std::ptrdiff_t>(first_[stretch]);
-    const auto end = q_.begin() + static_cast<std::ptrdiff_t>(std::min(first_[stretch + 1] + 1, q_.size()));
-    return std::min(static_cast<std::size_t>(std::upper_bound(begin, end, i) - q_.begin()), q_.size() - 1) - 1;
+    const auto behind = static_cast<std::size_t>(std::ranges::upper_bound(q_, i) - q_.begin());
+    return std::min(behind, q_.size() - 1) - 1;
   }
 
   std::vector<Index> q_, k_;          // [documents + 1]
-  int shift_ = 0;                     // a stretch holds 2^shift_ positions
-  std::vector<std::size_t> first_;    // the first offset behind each stretch's first position; then all
   std::vector<Diagonals> diagonals_;  // [documents] or none: in positions of the whole row
   std::string inside_;
 };

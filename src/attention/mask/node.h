@@ -54,7 +54,7 @@ struct GroupMask {
 /// The functions above for such rows; h: any head of the group.
 TileMask tile_mask_of(const GroupMask& mask, Index b, Index h);
 
-/// Queries [begin, end) that may attend any of keys [j0, j0 + nj), conservatively.
-void mask_query_range(const BoundMask& mask, Index b, Index h, Index j0, Index nj, Index* begin, Index* end);
+/// Whether any of queries [i0, i0 + ni) might attend any of keys [j0, j0 + nj), conservatively.
+bool mask_meets(const BoundMask& mask, Index b, Index h, Index i0, Index ni, Index j0, Index nj);
 
 }  // namespace qkv::inline v0

@@ -1,11 +1,12 @@
 // One part of a mask: a leaf (causal, documents, ...) or a union. Each part answers for whole tiles: a verdict in O(1),
 // conservative where unsure (Partial), and one function that clears the bits of what it drops; for skipping, the keys
-// that rows can reach and the queries that columns can reach. Parts are combined on verdicts and lane masks, never pair
+// that rows can reach and the next of them. Parts are combined on verdicts and lane masks, never pair
 // by pair.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -51,7 +52,7 @@ class MaskPart {
 
   /// Keys that any of queries [i0, i0 + ni) of any head might attend: j0 and nj do not matter. The default: all.
   virtual Positions keys(const Pairs& rows) const { return {0, rows.extent.kv_len}; }
-  /// Queries that might attend any of keys [j0, j0 + nj): i0 and ni do not matter. The default: all.
+  /// Queries that might attend any of keys [j0, j0 + nj), where next_key does not tell: i0 and ni do not matter.
   virtual Positions queries(const Pairs& columns) const { return {0, columns.extent.q_len}; }
   /// The first key from j0 on that any of the queries might attend, in this head; kv_len or more: none.
   virtual Index next_key(const Pairs& from) const {
@@ -60,7 +61,8 @@ class MaskPart {
   }
 
   virtual bool differs_by_head() const { return false; }
-  virtual std::span<const DenseLeaf* const> dense_leaves() const { return {}; }
+  /// Of itself, or of the parts that it joins.
+  virtual void visit_dense(const std::function<void(const DenseLeaf&)>&) const {}
   /// Whether it cuts keys at the length of a sequence: bottom-right alignment would then show the future.
   virtual bool holds_key_lengths() const { return false; }
   /// The order in which parts fill: positions, then memory, then callbacks, which are not called for pairs already

@@ -29,10 +29,6 @@ class Global final : public MaskPart {
     if (on_keys_) return {front(), end()};
     return verdict(t) == kTileEmpty ? Positions{0, 0} : MaskPart::keys(t);
   }
-  Positions queries(const Pairs& t) const override {
-    if (!on_keys_) return {front(), end()};
-    return verdict(t) == kTileEmpty ? Positions{0, 0} : MaskPart::queries(t);
-  }
   Index next_key(const Pairs& from) const override {
     if (!on_keys_) return MaskPart::next_key(from);
     const auto found = std::ranges::lower_bound(positions_, from.j0);

@@ -22,22 +22,17 @@ struct DenseValues {
 class DenseLeaf : public MaskPart {
  public:
   explicit DenseLeaf(DenseValues dense) : dense_(dense) {}
-  DenseLeaf(const DenseLeaf&) = delete;
-  DenseLeaf& operator=(const DenseLeaf&) = delete;
   const DenseValues& dense() const { return dense_; }
-  std::span<const DenseLeaf* const> dense_leaves() const final { return {&self_, 1}; }
+  void visit_dense(const std::function<void(const DenseLeaf&)>& visit) const final { visit(*this); }
 
  private:
   DenseValues dense_;
-  const DenseLeaf* self_ = this;
 };
 
-/// body(leaf) for every dense leaf of a mask, unions included, in one order.
-template <class Body> void each_dense(const Mask::Node* node, const Body& body) {
+/// visit(leaf) for every dense leaf of a mask, unions included, in one order.
+inline void each_dense(const Mask::Node* node, const std::function<void(const DenseLeaf&)>& visit) {
   if (node == nullptr) return;
-  for (const MaskPartPtr& part : node->parts) {
-    for (const DenseLeaf* leaf : part->dense_leaves()) body(*leaf);
-  }
+  for (const MaskPartPtr& part : node->parts) part->visit_dense(visit);
 }
 
 /// Two bits per block of one leaf: something is dropped, something is kept. [planes][row blocks][row_bytes], four

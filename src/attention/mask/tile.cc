@@ -1,4 +1,4 @@
-// How parts are combined: verdicts by minimum and maximum, lane masks by & and |, positions by intersection and hull.
+// How parts are combined: verdicts by minimum and maximum, lane masks by & and |, keys by intersection and hull.
 #include <algorithm>
 
 #include "attention/mask/node.h"
@@ -63,8 +63,6 @@ class Union final : public MaskPart {
     std::stable_sort(alternatives_.begin(), alternatives_.end(),
         [&](const Mask::Node& a, const Mask::Node& b) { return cost_of(a) < cost_of(b); });
     cost_ = cost_of(alternatives_.back());
-    for (const Mask::Node& node : alternatives_)
-      each_dense(&node, [&](const DenseLeaf& leaf) { dense_.push_back(&leaf); });
   }
 
   const std::vector<Mask::Node>& alternatives() const { return alternatives_; }
@@ -106,7 +104,9 @@ class Union final : public MaskPart {
       return std::ranges::any_of(node.parts, [](const MaskPartPtr& part) { return part->differs_by_head(); });
     });
   }
-  std::span<const DenseLeaf* const> dense_leaves() const override { return dense_; }
+  void visit_dense(const std::function<void(const DenseLeaf&)>& visit) const override {
+    for (const Mask::Node& node : alternatives_) each_dense(&node, visit);
+  }
   Cost cost() const override { return cost_; }
 
   std::string text(bool inside) const override {
@@ -150,7 +150,6 @@ class Union final : public MaskPart {
   }
 
   std::vector<Mask::Node> alternatives_;
-  std::vector<const DenseLeaf*> dense_;  // of all alternatives
   Cost cost_;
 };
 
@@ -290,13 +289,11 @@ TileMask tile_mask_of(const GroupMask& group, Index b, Index h) {
   return {tile, key_range, &group, b, h, next_key};
 }
 
-void mask_query_range(const BoundMask& mask, Index b, Index h, Index j0, Index nj, Index* begin, Index* end) {
-  const Pairs columns{mask.extent, b, h, 0, mask.extent.q_len, j0, nj};
-  const Index length = mask.extent.q_len;
-  const Positions live =
-      mask.node == nullptr ? Positions{0, length} : range_of(*mask.node, columns, length, &MaskPart::queries);
-  *end = std::max(live.end, Index{0});
-  *begin = std::min(live.begin, *end);
+bool mask_meets(const BoundMask& mask, Index b, Index h, Index i0, Index ni, Index j0, Index nj) {
+  if (mask.node == nullptr) return true;
+  const Pairs pairs{mask.extent, b, h, i0, ni, j0, nj};
+  const Positions live = range_of(*mask.node, pairs, mask.extent.q_len, &MaskPart::queries);
+  return i0 < live.end && i0 + ni > live.begin && next_key_of(*mask.node, pairs) < j0 + nj;
 }
 
 bool mask_may_keep(
@@ -317,23 +314,35 @@ bool mask_may_keep(
   return false;
 }
 
+namespace {
+
+/// Queries [i0, i0 + keep's rows), at most 32, of one head.
+void write_rows(const BoundMask& bound, Index b, Index h, Index i0, const View<std::uint8_t, 2>& keep) {
+  constexpr Index keys = 128;
+  std::uint32_t lane_masks[keys];
+  const Index ni = keep.size(0), kv_len = keep.size(1);
+  for (Index j0 = 0; j0 < kv_len; j0 += keys) {
+    const Index nj = std::min(keys, kv_len - j0);
+    const int answer = mask_tile(&bound, b, h, i0, ni, j0, nj, lane_masks);
+    for (Index j = 0; j < nj; ++j) {
+      const std::uint32_t word = answer == kTilePartial ? lane_masks[j] : answer == kTileFull ? ~0U : 0U;
+      for (Index i = 0; i < ni; ++i) keep(i, j0 + j) = static_cast<std::uint8_t>(word >> i & 1U);
+    }
+  }
+  rethrow_callback_error();
+}
+
+}  // namespace
+
 void mask_to_dense(const Mask& mask, View<std::uint8_t, 4> keep) {
   const BoundMask bound{mask.node(), {keep.size(0), keep.size(1), keep.size(2), keep.size(3)}};
   check_mask(mask, bound.extent, "mask_to_dense");
-  constexpr Index lanes = 32, keys = 128;
-  std::uint32_t lane_masks[keys];
+  constexpr Index lanes = 32;
   for (Index b = 0; b < keep.size(0); ++b) {
     for (Index h = 0; h < keep.size(1); ++h) {
       for (Index i0 = 0; i0 < keep.size(2); i0 += lanes) {
-        for (Index j0 = 0; j0 < keep.size(3); j0 += keys) {
-          const Index ni = std::min(lanes, keep.size(2) - i0), nj = std::min(keys, keep.size(3) - j0);
-          const int answer = mask_tile(&bound, b, h, i0, ni, j0, nj, lane_masks);
-          for (Index j = 0; j < nj; ++j) {
-            const std::uint32_t word = answer == kTilePartial ? lane_masks[j] : answer == kTileFull ? ~0U : 0U;
-            for (Index i = 0; i < ni; ++i) keep(b, h, i0 + i, j0 + j) = static_cast<std::uint8_t>(word >> i & 1U);
-          }
-        }
-        rethrow_callback_error();
+        const Index ni = std::min(lanes, keep.size(2) - i0);
+        write_rows(bound, b, h, i0, {&keep(b, h, i0, 0), {ni, keep.size(3)}, {keep.stride(2), keep.stride(3)}});
       }
     }
   }
@@ -347,19 +356,11 @@ void mask_rows(const Mask& mask, const std::array<Index, 4>& sizes, Index b, Ind
       "keep must be [n, Tk] = [", rows.size(), ", ", sizes[3], "]: got ", keep);
   check<ShapeError>(
       b >= 0 && b < sizes[0] && h >= 0 && h < sizes[1], "mask_rows", "there is no sequence ", b, " or head ", h);
-  constexpr Index keys = 128;
-  std::uint32_t lane_masks[keys];
   for (Index n = 0; n < keep.size(0); ++n) {
     const Index i = rows[static_cast<std::size_t>(n)];
     check<ShapeError>(i >= 0 && i < sizes[2], "mask_rows", "rows must lie in 0..", sizes[2] - 1, ": got ", i);
-    for (Index j0 = 0; j0 < sizes[3]; j0 += keys) {
-      const Index nj = std::min(keys, sizes[3] - j0);
-      const int answer = mask_tile(&bound, b, h, i, 1, j0, nj, lane_masks);
-      for (Index j = 0; j < nj; ++j)
-        keep(n, j0 + j) = answer == kTilePartial ? lane_masks[j] & 1U : answer == kTileFull;
-    }
+    write_rows(bound, b, h, i, keep.sliced(0, n, n + 1));
   }
-  rethrow_callback_error();
 }
 
 }  // namespace qkv::inline v0

@@ -145,13 +145,10 @@ template <class T> struct SecondOrderJob {
     clear_rows(gk, gradients.gk.stride(2), p.head_dim, k_count);
     clear_rows(gv, gradients.gv.stride(2), p.v_head_dim, k_count);
     for (Index h = g * group; h < (g + 1) * group; ++h) {
-      Index live_begin, live_end;
-      mask_query_range(p.mask, b, h, k_begin, k_count, &live_begin, &live_end);
       for (Index t = 0; t < p.query_tiles(); ++t) {
         const Positions queries = p.tile(t);
         const Index count = queries.end - queries.begin;
-        const bool live = queries.begin < live_end && queries.end > live_begin &&
-                          mask_next_key(&p.mask, b, h, queries.begin, count, k_begin) < k_begin + k_count;
+        const bool live = mask_meets(p.mask, b, h, queries.begin, count, k_begin, k_count);
         if (!live) continue;
         SecondOrderTile<T> tile = tile_of(b, h, t);
         BackwardTile<T>& f = tile.first;

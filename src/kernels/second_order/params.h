@@ -1,5 +1,4 @@
-// What the kernels of second order are passed: a tile of backward and the tangents of its inputs. And their table. Not:
-// what they compute (second_order.h).
+// What the kernels of second order are passed: a tile of backward and the tangents of its inputs. And their table.
 #pragma once
 
 #include "kernels/attention/params.h"
