@@ -53,10 +53,7 @@ TEST_F(MaskTool, WordsAreTheirPredicates) {
       {"document_ids(0,1,0,-1)", 4, 4, [](Index i, Index j) { return i % 2 == j % 2 && i != 3 && j != 3; }},
       {"keys(0,2)", 3, 4, [](Index, Index j) { return j == 0 || j == 2; }},
       {"keys(3,0; -1; 1)", 3, 4, [](Index i, Index j) { return i == 0 ? j % 3 == 0 : i == 2 && j == 1; }},
-      {"document_ids(0,1; 1,0,0)", 2, 3, [](Index i, Index j) { return (i == 0) == (j > 0); }},
-      {"longformer(2,1)", 8, 8, [](Index i, Index j) { return std::abs(i / 2 - j / 2) <= 1 || i < 2 || j < 2; }},
-      {"longformer(2,0; 1)", 6, 6, [](Index i, Index j) { return i / 2 == j / 2 || i / 2 == 1 || j / 2 == 1; }},
-      {"bigbird(2,1,1,0,7)", 8, 8, [](Index i, Index j) { return std::abs(i / 2 - j / 2) <= 1 || i < 2 || j < 2; }}};
+      {"document_ids(0,1; 1,0,0)", 2, 3, [](Index i, Index j) { return (i == 0) == (j > 0); }}};
   for (const Spelling& one : spellings) {
     SCOPED_TRACE(one.words);
     const nlohmann::json document = drawn(one.words, one.q_len, one.kv_len);
@@ -123,14 +120,12 @@ TEST_F(MaskTool, WhatCannotBeReadNamesItsPlace) {
   refused("global_rows(9223372036854775807)", {"position", "9223372036854775807"});
   refused("documents(0,9223372036854775807)", {"[Mask::documents]", "9223372036854775807"});
   refused("documents(0,100000000000)", {"Tq 8", "100000000000"});
-  refused("bigbird(9223372036854775807,1,1,1,1)", {"9223372036854775807"});
   refused("keys(1,1)", {"once"});
   refused("keys(1; 2; 0)", {"one list or one for each of the 8 queries"});
   for (const char* alone : {"causal", "window(1,0)", "sliding(2)", "dilated(2)", "chunked(2)", "chunked(2; 1)"}) {
     expect_refused({"mask", alone, "--tk", "9"}, {"character 1", "bottom-right", "Tq 8", "Tk 9"});
   }
   output({"mask", "documents(0,4,8; 0,4,9; causal(top-left))", "--tk", "9"});
-  expect_refused({"mask", "longformer(2,1)", "--tk", "9"}, {"longformer", "Tq 8", "Tk 9"});
   expect_refused("mask causal --tq 300 --draw", {"--draw", "200", "--out"});
   expect_refused("mask causal --tq 100000 --out a.png", {"drawing", "100000"});
 }

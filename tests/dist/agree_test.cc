@@ -83,15 +83,10 @@ TEST(Agree, WishesThatDoNotFitAreRefused) {
   EXPECT_NE(mismatches(nothing)[0].find("in common"), std::string::npos);
 }
 
-TEST(Agree, RankZeroDecidesForAll) {
+TEST(Agree, EveryRankHearsEveryText) {
   run_in_process(kRanks, [](Transport& transport) {
-    const std::string all =
-        decide(transport, std::string(static_cast<std::size_t>(transport.rank()), 'x'), [](const auto& texts) {
-          std::string joined;
-          for (const std::string& text : texts) joined += text + "|";
-          return joined;
-        });
-    EXPECT_EQ(all, "|x|xx|xxx|");
+    const std::string mine(static_cast<std::size_t>(transport.rank()), 'x');
+    EXPECT_EQ(texts_of_ranks(transport, mine), (std::vector<std::string>{"", "x", "xx", "xxx"}));
   });
 }
 

@@ -1,4 +1,4 @@
-// Where keys travel in chunks a rank holds its own rows and O(chunk) beside them: bytes of the heap while ranks
+// Where keys are sent in chunks a rank holds its own rows and O(chunk) beside them: bytes of the heap while ranks
 // compute, counted at every poll.
 #include <gtest/gtest.h>
 #if defined(__GLIBC__)
@@ -8,47 +8,15 @@
 
 #include "qkv/dist/context_parallel.h"
 #include "qkv/dist/in_process.h"
+#include "watched.h"
 
 namespace qkv::test {
 namespace {
-
-using dist::Transport;
 
 Index live_bytes() {
   const struct mallinfo2 heap = ::mallinfo2();
   return static_cast<Index>(heap.uordblks) + static_cast<Index>(heap.hblkhd);
 }
-
-/// Notes the largest heap that any poll sees.
-class Watching final : public Transport {
- public:
-  Watching(Transport& inner, std::atomic<Index>& largest) : inner_(inner), largest_(largest) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  dist::Ticket send(int to, std::span<const std::byte> bytes) override {
-    look();
-    return inner_.send(to, bytes);
-  }
-  dist::Ticket receive(int from, std::span<std::byte> bytes) override {
-    look();
-    return inner_.receive(from, bytes);
-  }
-  bool poll(dist::Ticket ticket) override {
-    look();
-    return inner_.poll(ticket);
-  }
-
- private:
-  void look() {
-    const Index now = live_bytes();
-    Index before = largest_;
-    while (now > before && !largest_.compare_exchange_weak(before, now)) {
-    }
-  }
-
-  Transport& inner_;
-  std::atomic<Index>& largest_;
-};
 
 /// What all ranks together hold beside their tensors, forward and backward.
 Index beside_the_tensors(dist::Method method, Index chunk, Index length) {
@@ -61,8 +29,13 @@ Index beside_the_tensors(dist::Method method, Index chunk, Index length) {
   for (int n = 0; n < ranks * 8; ++n) tensors.emplace_back(std::vector<Index>{1, heads, rows, width});
   for (int n = 0; n < ranks; ++n) lse.emplace_back(std::vector<Index>{1, heads, rows});
   const Index before = live_bytes();
-  dist::run_in_process(ranks, [&](Transport& inner) {
-    Watching transport(inner, largest);
+  dist::run_in_process(ranks, [&](dist::Transport& inner) {
+    Watched transport(inner, [&](std::size_t) {
+      const Index now = live_bytes();
+      Index so_far = largest;
+      while (now > so_far && !largest.compare_exchange_weak(so_far, now)) {
+      }
+    });
     Context context({.threads = 1, .executor = nullptr});
     dist::ContextParallel cp(transport, {.method = method, .chunk = chunk}, context);
     Tensor<float>* const mine = &tensors[static_cast<std::size_t>(8 * transport.rank())];

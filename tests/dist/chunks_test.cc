@@ -1,5 +1,5 @@
-// Keys in chunks over ranks, by ring and all-gather: many chunks, rows that need none, rows that meet their keys twice.
-// Not: the cases that every method is held to (context_parallel_test.cc).
+// Keys in chunks over ranks, by ring and all-gather: many chunks, rows that need none, rows that meet their keys
+// twice.
 #include "cut_sequence.h"
 
 namespace qkv::test {

@@ -7,6 +7,7 @@
 #include "qkv/dist/context_parallel.h"
 #include "qkv/dist/in_process.h"
 #include "support/errors.h"
+#include "watched.h"
 
 namespace qkv::test {
 namespace {
@@ -16,25 +17,6 @@ using dist::ContextParallelOptions;
 using dist::Method;
 using dist::Transport;
 
-/// Counts the bytes that a rank sends to others.
-class Counting final : public Transport {
- public:
-  explicit Counting(Transport& inner) : inner_(inner) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  dist::Ticket send(int to, std::span<const std::byte> bytes) override {
-    sent += static_cast<Index>(bytes.size());
-    return inner_.send(to, bytes);
-  }
-  dist::Ticket receive(int from, std::span<std::byte> bytes) override { return inner_.receive(from, bytes); }
-  bool poll(dist::Ticket ticket) override { return inner_.poll(ticket); }
-
-  Index sent = 0;
-
- private:
-  Transport& inner_;
-};
-
 // A window reaches into the piece before at most, a document not at all: their keys alone travel.
 TEST(CutTraffic, OnlyKeysThatMayBeAttendedTravel) {
   constexpr Index length = 2048, width = 16;
@@ -42,13 +24,13 @@ TEST(CutTraffic, OnlyKeysThatMayBeAttendedTravel) {
   const auto bytes_of = [&](const Mask& mask, EmptyRow empty_row, Method method = Method::kAllGather) {
     std::array<Index, ranks> sent{};
     dist::run_in_process(ranks, [&](Transport& inner) {
-      Counting transport(inner);
+      Index& bytes = sent[static_cast<std::size_t>(inner.rank())];
+      Watched transport(inner, [&](std::size_t more) { bytes += static_cast<Index>(more); });
       Context context({.threads = 1, .executor = nullptr});
       ContextParallel cp(transport, {.method = method}, context);
       const Index rows = length / ranks;
       Tensor<BFloat16> x({1, ranks, rows, width}), out(x.sizes());
       cp.forward(x, x, x, out, {}, {.mask = mask, .empty_row = empty_row});
-      sent[static_cast<std::size_t>(transport.rank())] = transport.sent;
     });
     return sent;
   };

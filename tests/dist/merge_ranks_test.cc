@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstring>
 #include <limits>
 
 #include "qkv/dist/in_process.h"
 #include "qkv/dist/merge.h"
+#include "support/checks/expect.h"
 #include "support/errors.h"
 #include "support/isas.h"
 #include "support/random.h"
@@ -23,11 +23,6 @@ template <class T> Tensor<T> random_numbers(std::vector<Index> sizes, std::uint6
   Random random(seed);
   for (T& number : x.span()) number = number_as<T>(random.symmetric());
   return x;
-}
-
-template <class E> bool equal_bytes(const Tensor<E>& a, const Tensor<E>& b) {
-  return a.count() == b.count() &&
-         std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.count()) * sizeof(E)) == 0;
 }
 
 // Keys 0..99 on rank 0, 100..129 on rank 1, none on rank 2: decode of one query, and of a few.
@@ -57,8 +52,8 @@ TYPED_TEST(MergeRanks, IsTheMergeOfTheParts) {
       dist::merge_over_ranks(transport, outs[rank], lses[rank]);
     });
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      EXPECT_TRUE(equal_bytes(outs[rank], out)) << rank;
-      EXPECT_TRUE(equal_bytes(lses[rank], lse)) << rank;
+      EXPECT_TRUE(same_bits(outs[rank], out)) << rank;
+      EXPECT_TRUE(same_bits(lses[rank], lse)) << rank;
     }
   }
 }

@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <numeric>
 #include <vector>
 
+#include "messages.h"
 #include "qkv/dist/agree.h"
 #include "qkv/dist/guarded.h"
 
@@ -48,43 +48,14 @@ void run_ranks(int ranks, End end = End::kInOrder) {
   std::filesystem::remove(log);
 }
 
-template <class T> std::span<std::byte> bytes_of(std::vector<T>& values) {
-  return std::as_writable_bytes(std::span(values));
-}
-
-/// Every rank sends every rank messages of several lengths, long ones in pieces.
-void exchange(Transport& transport, const std::vector<std::size_t>& counts) {
-  std::vector<std::vector<std::uint32_t>> out, in;
-  for (int peer = 0; peer < transport.size(); ++peer) {
-    for (const std::size_t count : counts) {
-      out.emplace_back(count);
-      in.emplace_back(count, 0U);
-      std::iota(out.back().begin(), out.back().end(), static_cast<std::uint32_t>(transport.rank() * 100 + peer));
-    }
-  }
-  std::vector<Ticket> tickets;
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    const int peer = static_cast<int>(i / counts.size());
-    tickets.push_back(transport.receive(peer, bytes_of(in[i])));
-    tickets.push_back(transport.send(peer, bytes_of(out[i])));
-  }
-  wait(transport, tickets);
-  for (std::size_t i = 0; i < in.size(); ++i) {
-    std::vector<std::uint32_t> expected(in[i].size());
-    std::iota(expected.begin(), expected.end(),
-        static_cast<std::uint32_t>(static_cast<int>(i / counts.size()) * 100 + transport.rank()));
-    ASSERT_EQ(in[i], expected) << "message " << i;
-  }
-}
-
 TEST(Mpi, MessagesOfEveryLengthInOrder) {
   if (!is_rank()) return run_ranks(3);
   Mpi mpi({.piece_bytes = 1 << 16});  // 0 bytes; below, at and above a piece; several pieces
   EXPECT_NE(mpi.version().find("Open MPI"), std::string::npos);
-  exchange(mpi.data(), {0, 1, (1 << 14) - 1, 1 << 14, (1 << 14) + 1, 0, 1 << 18});
+  exchange_messages(mpi.data(), {0, 1, (1 << 14) - 1, 1 << 14, (1 << 14) + 1, 0, 1 << 18});
   Guarded guarded(mpi.data(), mpi.control());
   agree(guarded, {{"test", "the same"}});
-  exchange(guarded, {5, 100000});
+  exchange_messages(guarded, {5, 100000});
   guarded.finish();
   mpi.close();
 }

@@ -33,7 +33,7 @@ class Layer(nn.Module):
         self.attention = qt.MultiheadAttention(WIDTH, 2, batch_first=True)
         self.encoder = nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.0, batch_first=True)
         self.mask = qkv.Mask.causal() & qkv.Mask.sliding(4)
-        self.blocks = qkv.Mask.blocks(qkv.BlockMap.longformer(LENGTH, block=2))
+        self.blocks = qkv.Mask.blocks(qkv.BlockMap.from_mask(qkv.Mask.window(3, 3), LENGTH, LENGTH, q_block=2, kv_block=2))
         self.bias = qkv.PositionBias.alibi(2)
         self.cap = qt.SoftCap(3.0)
         self.cache = qkv.KVCache(num_kv_heads=2, head_dim=4, capacity=8)

@@ -1,5 +1,4 @@
-// Decode asks a mask for the next live chunk of any head of the group and skips the others; on a cache
-// too. Not: what is computed (mask_summary_test.cc, decode_test.cc), which chunks a mask names (mask_algebra_test.cc).
+// Decode asks a mask for the next live chunk of any head of the group and skips the others; on a cache too.
 #include <gtest/gtest.h>
 
 #include <algorithm>

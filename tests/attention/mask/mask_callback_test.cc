@@ -1,6 +1,4 @@
-// Callbacks of masks: what they throw reaches the caller, and they are not
-// asked where other parts of a mask decide. Not: what they keep
-// (mask_algebra_test.cc).
+// Callbacks of masks: what they throw reaches the caller, and they are not asked where other parts of a mask decide.
 #include <gtest/gtest.h>
 
 #include <atomic>

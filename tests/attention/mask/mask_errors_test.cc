@@ -1,5 +1,4 @@
-// What masks refuse, by themselves and for the sizes of a call: the type of each error and what its text names. Not:
-// the refusals of causal, window, lengths and dense masks (errors_test.cc).
+// What masks refuse, by themselves and for the sizes of a call: the type of each error and what its text names.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -129,13 +128,6 @@ TEST(MaskErrors, BlockMaps) {
   expect_misfit(Mask::blocks(small), {"block map", "1 x 3", "4 x 6"});
   const BlockMap heads = block_map(Mask(), {.num_heads = 2, .q_len = 4, .kv_len = 6, .q_block = 2, .kv_block = 2});
   expect_misfit(Mask::blocks(heads), {"block map", "1 x 2", "2 x 3"});
-  expect_error<OptionError>(
-      [] { block_map(LongformerBlocks{.length = 8, .block = 4, .global_blocks = {2}}); }, {"below 2", "2"});
-  expect_error<OptionError>([] { block_map(LongformerBlocks{.length = 8, .block = 0}); }, {"block 0"});
-  expect_error<OptionError>([] { block_map(BigBirdBlocks{.length = 8, .random_blocks = -1}); }, {"-1"});
-  expect_error<OptionError>([] { block_map(BigBirdBlocks{.length = -8}); }, {"-8"});
-  expect_error<OptionError>([] { block_map(BigBirdBlocks{.length = 8, .block = kLargest}); }, {"9223372036854775807"});
-  expect_error<OptionError>([] { block_map(LongformerBlocks{.length = kLargest}); }, {"length 9223372036854775807"});
   expect_error<OptionError>(
       [] { block_map(Mask(), {.q_len = 1, .kv_len = 1, .kv_block = kLargest}); }, {"64 x 9223372036"});
   expect_error<OptionError>([] { block_map(Mask(), {.q_len = 1, .kv_len = 1, .q_block = 0}); }, {"0 x 64"});

@@ -1,6 +1,6 @@
-// What a call knows of its dense masks beforehand: that it is true of every tile, skips what hides everything, reads a
-// mask once however it lies in memory, and stays within a megabyte. That what is skipped leaves no trace:
-// relations_test.cc. Not: the bits of tiles of which some is kept (mask_test.cc, mask_algebra_test.cc).
+// What a call knows of its dense masks beforehand: that it is true of every tile, skips what hides everything, reads
+// a mask once however it lies in memory, and stays within a megabyte. That what is skipped leaves no trace:
+// relations_test.cc.
 #include <gtest/gtest.h>
 
 #include <array>

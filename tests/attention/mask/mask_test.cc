@@ -36,26 +36,6 @@ TEST(Mask, TheDrawingsOfTheHeader) {
   EXPECT_EQ(draw(Mask::causal(Align::kTopLeft), 2, 4), "1000/1100");
 }
 
-TEST(Mask, MoreDrawings) {
-  EXPECT_EQ(draw(Mask(), 2, 3), "111/111");
-  EXPECT_EQ(draw(Mask::causal(Align::kBottomRight), 4, 2), "00/00/10/11");
-  EXPECT_EQ(draw(Mask::causal(Align::kTopLeft), 4, 2), "10/11/11/11");
-  EXPECT_EQ(draw(Mask::window(1, 1), 4, 4), "1100/1110/0111/0011");
-  EXPECT_EQ(draw(Mask::window(0, -1), 3, 3), "111/011/001");
-  EXPECT_EQ(draw(Mask::window(-1, -1), 3, 3), "111/111/111");
-  EXPECT_EQ(draw(Mask::window(1, 0, Align::kBottomRight), 2, 5), "00110/00011");
-  EXPECT_EQ(draw(Mask::sliding(1), 3, 3), "100/010/001");
-  EXPECT_EQ(draw(Mask::sliding(2), 3, 3), draw(Mask::window(1, 0), 3, 3));
-  const std::vector<Index> offsets = {2, -1}, lengths = {3, 0};
-  EXPECT_EQ(draw(Mask::causal(offsets), 2, 4, 2, 0), "1110/1111");
-  EXPECT_EQ(draw(Mask::causal(offsets), 2, 4, 2, 1), "0000/1000");
-  EXPECT_EQ(draw(Mask::window(0, 1, offsets), 2, 4, 2, 0), "0011/0001");
-  EXPECT_EQ(draw(Mask::key_lengths(lengths), 2, 4, 2, 0), "1110/1110");
-  EXPECT_EQ(draw(Mask::key_lengths(lengths), 2, 4, 2, 1), "0000/0000");
-  const std::vector<Index> three = {3};
-  EXPECT_EQ(draw(Mask::causal() & Mask::key_lengths(three), 4, 4), "1000/1100/1110/1110");
-}
-
 TEST(Mask, OffsetsAndCountsOfAnySizeAreExact) {
   constexpr Index kMost = std::numeric_limits<Index>::max(), kLeast = std::numeric_limits<Index>::min();
   const std::vector<Index> least = {kLeast}, most = {kMost};

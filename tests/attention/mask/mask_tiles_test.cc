@@ -1,5 +1,4 @@
-// What masks make tiled attention skip, counted in plans. That it leaves no trace in the bits: relations_test.cc. Not:
-// which pairs are kept (mask_algebra_test.cc).
+// What masks make tiled attention skip, counted in plans. That it leaves no trace in the bits: relations_test.cc.
 #include <gtest/gtest.h>
 
 #include "dispatch/kernels.h"
