@@ -159,15 +159,8 @@ template <class T> inline void triangle_scores(
     const T* a, Index a_stride, const T* panel, Index width, Index depth, Index count, T* tile) {
   for (Index i0 = 0; i0 < width; i0 += strip_lanes<T>()) {
     const Index columns = smaller<Index>(strip_lanes<T>(), width - i0);
-    product<T, Store::kSet>({.a = a,
-                                .a_row = a_stride,
-                                .a_depth = 1,
-                                .b = panel + i0,
-                                .b_row = width,
-                                .c = tile + i0,
-                                .c_row = width,
-                                .depth = depth},
-        smaller(count, i0 + columns), columns);
+    multiply<Store::kSet, T>(
+        {a, a_stride, 1}, {panel + i0, width}, {tile + i0, width}, depth, smaller(count, i0 + columns), columns);
   }
 }
 
@@ -233,15 +226,7 @@ template <class T> [[gnu::noinline]] void add_earlier(
     const T* tile, Index width, Index count, const T* b, Index b_row, T* c, Index c_row, Index columns, Index step) {
   for (Index i = 0; i < count; i += step) {
     const Index rows = smaller(step, count - i);
-    product<T, Store::kAdd>({.a = tile + i,
-                                .a_row = 1,
-                                .a_depth = width,
-                                .b = b,
-                                .b_row = b_row,
-                                .c = c + i * c_row,
-                                .c_row = c_row,
-                                .depth = i + rows},
-        rows, columns);
+    multiply<Store::kAdd, T>({tile + i, 1, width}, {b, b_row}, {c + i * c_row, c_row}, i + rows, rows, columns);
   }
 }
 
@@ -249,54 +234,27 @@ template <class T> [[gnu::noinline]] void add_earlier(
 template <class T> inline void add_later(
     const T* tile, Index width, Index count, const T* b, Index b_row, T* c, Index c_row, Index columns, Index step) {
   for (Index j = 0; j < count; j += step) {
-    product<T, Store::kAdd>({.a = tile + j * width + j,
-                                .a_row = width,
-                                .a_depth = 1,
-                                .b = b + j * b_row,
-                                .b_row = b_row,
-                                .c = c + j * c_row,
-                                .c_row = c_row,
-                                .depth = count - j},
-        smaller(step, count - j), columns);
+    multiply<Store::kAdd, T>({tile + j * width + j, width, 1}, {b + j * b_row, b_row}, {c + j * c_row, c_row},
+        count - j, smaller(step, count - j), columns);
   }
 }
 
 /// c[r, :] (op) sum_d a[r, d] * b[d, :]
 template <Store kStore, class T> [[gnu::noinline]] void rows_times(const T* a, Index a_row, Index depth, const T* b,
     Index b_row, T* c, Index c_row, Index rows, Index columns, Ahead* ahead = nullptr) {
-  product<T, kStore>({.a = a,
-                         .a_row = a_row,
-                         .a_depth = 1,
-                         .b = b,
-                         .b_row = b_row,
-                         .c = c,
-                         .c_row = c_row,
-                         .depth = depth,
-                         .ahead = ahead},
-      rows, columns);
+  multiply<kStore, T>({a, a_row, 1}, {b, b_row}, {c, c_row}, depth, rows, columns, ahead);
 }
 
 /// to[d, :] += sum_r x[r, d] * y[r, :], a sum of outer products of rows: what keys and values add to a state.
 template <class T> [[gnu::noinline]] void add_outer(const T* x, Index x_row, Index width, const T* y, Index y_row,
     Index count, T* to, Index columns, Ahead* ahead = nullptr) {
-  product<T, Store::kAdd>({.a = x,
-                              .a_row = 1,
-                              .a_depth = x_row,
-                              .b = y,
-                              .b_row = y_row,
-                              .c = to,
-                              .c_row = columns,
-                              .depth = count,
-                              .ahead = ahead},
-      width, columns);
+  multiply<Store::kAdd, T>({x, 1, x_row}, {y, y_row}, {to, columns}, count, width, columns, ahead);
 }
 
 /// to[:] += sum_r factor[r * stride] * rows[r, :]; a stride of 0 repeats.
 template <class T> [[gnu::noinline]] void add_weighted_rows(
     const T* factor, Index stride, const T* rows, Index row_stride, Index count, T* to, Index width) {
-  product<T, Store::kAdd>(
-      {.a = factor, .a_row = 0, .a_depth = stride, .b = rows, .b_row = row_stride, .c = to, .c_row = 0, .depth = count},
-      1, width);
+  multiply<Store::kAdd, T>({factor, 0, stride}, {rows, row_stride}, {to, 0}, count, 1, width);
 }
 
 /// Adds keys and values of a chunk to the segment's local state, which is decayed already. kf is decayed in place.

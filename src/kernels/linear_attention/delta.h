@@ -33,15 +33,7 @@ template <class T> inline void substitute(
   const Index Dv = t.v_head_dim;
   for (Index i0 = 0; i0 < count; i0 += kRows) {
     const Index rows = smaller<Index>(kRows, count - i0);
-    product<T, Store::kAdd>({.a = w.keys + i0,
-                                .a_row = 1,
-                                .a_depth = w.width,
-                                .b = w.u,
-                                .b_row = Dv,
-                                .c = w.residual + i0 * Dv,
-                                .c_row = Dv,
-                                .depth = i0},
-        rows, Dv);
+    multiply<Store::kAdd, T>({w.keys + i0, 1, w.width}, {w.u, Dv}, {w.residual + i0 * Dv, Dv}, i0, rows, Dv);
     for (Index i = i0; i < i0 + rows; ++i) {
       const T beta = *t.beta.at(0, begin + i);
       for_vectors<T>(Dv, [&](Index e, int lanes) {
@@ -85,15 +77,8 @@ template <class T> inline void solve_delta_backward(
   for (Index i1 = count; i1 > 0;) {
     const Index i0 = (i1 - 1) / kRows * kRows;
     // u[j] enters w[i] of later tokens through keys[j, i]
-    product<T, Store::kAdd>({.a = w.keys + i0 * w.width + i1,
-                                .a_row = w.width,
-                                .a_depth = 1,
-                                .b = du + i1 * Dv,
-                                .b_row = Dv,
-                                .c = du + i0 * Dv,
-                                .c_row = Dv,
-                                .depth = count - i1},
-        i1 - i0, Dv);
+    multiply<Store::kAdd, T>(
+        {w.keys + i0 * w.width + i1, w.width, 1}, {du + i1 * Dv, Dv}, {du + i0 * Dv, Dv}, count - i1, i1 - i0, Dv);
     for (Index j = i1 - 1; j >= i0; --j) {
       T* row = du + j * Dv;
       for (Index i = j + 1; i < i1; ++i) add_row(w.keys[j * w.width + i], du + i * Dv, row, Dv);

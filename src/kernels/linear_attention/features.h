@@ -61,6 +61,31 @@ template <class T> struct ExactSum {
   }
 };
 
+/// a[r, d] at data[r * row + d * depth], as products read it; rows of b and c.
+template <class T> struct Factor {
+  const T* data;
+  Index row, depth;
+};
+template <class T> struct FactorRows {
+  T* data;
+  Index row;
+};
+/// c[r, :] (op) sum_d a[r, d] b[d, :]
+template <Store kStore, class T> [[gnu::always_inline]] inline void multiply(const Factor<T>& a,
+    const FactorRows<const T>& b, const FactorRows<T>& c, Index depth, Index rows, Index columns,
+    Ahead* ahead = nullptr) {
+  product<T, kStore>({.a = a.data,
+                         .a_row = a.row,
+                         .a_depth = a.depth,
+                         .b = b.data,
+                         .b_row = b.row,
+                         .c = c.data,
+                         .c_row = c.row,
+                         .depth = depth,
+                         .ahead = ahead},
+      rows, columns);
+}
+
 template <class T> inline T sum_lanes(typename Simd<T>::V v) {
   T lane[Simd<T>::kLanes];
   store<T>(lane, v);
@@ -148,15 +173,7 @@ inline void feature_rows(const LinearAttentionFeatures<T>& f, const T* x, Index 
     return;
   }
   // to[r, m] = sum_d x[r, d] * rows[m, d]
-  product<T, Store::kSet>({.a = x,
-                              .a_row = x_stride,
-                              .a_depth = 1,
-                              .b = f.rows_transposed,
-                              .b_row = f.count,
-                              .c = to,
-                              .c_row = f.count,
-                              .depth = f.head_dim},
-      rows, f.count);
+  multiply<Store::kSet, T>({x, x_stride, 1}, {f.rows_transposed, f.count}, {to, f.count}, f.head_dim, rows, f.count);
   for (Index r = 0; r < rows; ++r, x += x_stride, to += f.count) {
     const T shift = f.half_norm * dot_rows(x, x, f.head_dim) + f.log_root;
     for_vectors<T>(f.count,
@@ -202,15 +219,7 @@ template <class T> inline void feature_rows_backward(const LinearAttentionFeatur
   }
   if (f.map != kLinearSoftmax) return;
   // dx[r, d] += sum_m g[r, m] * rows[m, d]
-  product<T, Store::kAdd>({.a = dphi,
-                              .a_row = f.count,
-                              .a_depth = 1,
-                              .b = f.rows,
-                              .b_row = f.head_dim,
-                              .c = dx,
-                              .c_row = dx_stride,
-                              .depth = f.count},
-      rows, f.head_dim);
+  multiply<Store::kAdd, T>({dphi, f.count, 1}, {f.rows, f.head_dim}, {dx, dx_stride}, f.count, rows, f.head_dim);
 }
 
 }  // namespace

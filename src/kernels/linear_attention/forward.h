@@ -72,16 +72,8 @@ template <class T> [[gnu::noinline]] void decay_panel(
 /// out[i, :] = sum_d q_panel[d, i] * state[d, :]
 template <class T> [[gnu::noinline]] void out_of_state(
     const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state, Index count, T* out) {
-  product<T, Store::kSet>({.a = w.q_panel,
-                              .a_row = 1,
-                              .a_depth = w.width,
-                              .b = state,
-                              .b_row = t.v_head_dim,
-                              .c = out,
-                              .c_row = t.out.stride,
-                              .depth = t.features.count,
-                              .ahead = &w.ahead},
-      count, t.v_head_dim);
+  multiply<Store::kSet, T>({w.q_panel, 1, w.width}, {state, t.v_head_dim}, {out, t.out.stride}, t.features.count, count,
+      t.v_head_dim, &w.ahead);
 }
 
 /// One head's outputs of a causal chunk; `state` is that before it.
