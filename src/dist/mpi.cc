@@ -111,20 +111,10 @@ class MpiTransport final : public Transport {
   int size() const override { return world_.size; }
 
   Ticket send(int to, std::span<const std::byte> bytes) override {
-    return start(
-        "Transport::send", to, bytes.size(),
-        [&](std::size_t at, int count, OpenMpi::Request* request) {
-          return world_.mpi.Isend(bytes.data() + at, count, world_.mpi.byte, to, tag_, world_.comm, request);
-        },
-        false);
+    return start("Transport::send", to, const_cast<std::byte*>(bytes.data()), bytes.size(), false);
   }
   Ticket receive(int from, std::span<std::byte> bytes) override {
-    return start(
-        "Transport::receive", from, bytes.size(),
-        [&](std::size_t at, int count, OpenMpi::Request* request) {
-          return world_.mpi.Irecv(bytes.data() + at, count, world_.mpi.byte, from, tag_, world_.comm, request);
-        },
-        true);
+    return start("Transport::receive", from, bytes.data(), bytes.size(), true);
   }
   bool poll(Ticket ticket) override {
     check<OptionError>(ticket.id >= 0 && ticket.id < next_, "Transport::poll",
@@ -146,19 +136,21 @@ class MpiTransport final : public Transport {
 
   /// Pieces of piece_bytes and a last one that is shorter, so that a receiver of another length meets a piece of
   /// another length.
-  template <class Call>
-  Ticket start(const char* function, int peer, std::size_t bytes, const Call& call, bool receives) {
+  Ticket start(const char* function, int peer, std::byte* data, std::size_t bytes, bool receives) {
     if (!error_.empty()) throw TransportError(error_);
     check<OptionError>(
         peer >= 0 && peer < size(), function, "the rank must be in [0, size): got ", peer, ", size ", size());
     const std::lock_guard lock(world_.mutex);
+    const OpenMpi& mpi = world_.mpi;
     std::size_t at = 0;
     for (bool last = false; !last;) {
       const std::size_t count = std::min(bytes - at, world_.piece_bytes);
       last = count < world_.piece_bytes;
       OpenMpi::Request request = nullptr;
-      const int code = call(at, static_cast<int>(count), &request);
-      if (code != OpenMpi::kSuccess) break_off("rank " + std::to_string(peer) + ": " + error_text(world_.mpi, code));
+      const int length = static_cast<int>(count);
+      const int code = receives ? mpi.Irecv(data + at, length, mpi.byte, peer, tag_, world_.comm, &request)
+                                : mpi.Isend(data + at, length, mpi.byte, peer, tag_, world_.comm, &request);
+      if (code != OpenMpi::kSuccess) break_off("rank " + std::to_string(peer) + ": " + error_text(mpi, code));
       requests_.push_back(request);
       pieces_.push_back({next_, peer, count, receives});
       ++open_[next_];

@@ -128,16 +128,22 @@ class Bound final : public Intervals<Bound> {
   /// `below`: keeps positions below the bound, or from it on.
   Bound(const char* name, bool on_keys, bool below, IndexSpan bounds)
       : name_(name), on_keys_(on_keys), below_(below), bounds_(copy_of(bounds)) {}
+  /// first(n): one bound for all, of any size.
+  explicit Bound(Index n) : name_("first"), on_keys_(true), below_(true), for_all_(true), bounds_{n} {}
 
   auto rows(const Pairs& t) const {
-    const Index bound = bounds_[static_cast<std::size_t>(t.b)], all = t.extent.kv_len;
+    const Index bound = bounds_[for_all_ ? 0 : static_cast<std::size_t>(t.b)], all = t.extent.kv_len;
     const Index queries = on_keys_ ? kFar : bound;  // that keep any key
     const Positions kept = !on_keys_ ? Positions{0, all} : below_ ? Positions{0, bound} : Positions{bound, all};
     return [=](Index i) { return i < queries ? kept : Positions{all, all}; };
   }
   bool holds_key_lengths() const override { return std::string_view(name_) == "key_lengths"; }
-  std::string text(bool) const override { return name_ + ("[" + std::to_string(bounds_.size()) + "]"); }
+  std::string text(bool) const override {
+    return for_all_ ? "first(" + std::to_string(bounds_[0]) + ")"
+                    : name_ + ("[" + std::to_string(bounds_.size()) + "]");
+  }
   void check(const MaskExtent& extent, bool, const char* function) const override {
+    if (for_all_) return;
     check_one_each(function, name_, bounds_.size(), extent.batch);
     check_values(extent, bounds_, on_keys_ ? extent.kv_len : extent.q_len, function, "each value of ", name_,
         " must be in 0..", on_keys_ ? "Tk" : "Tq");
@@ -145,23 +151,8 @@ class Bound final : public Intervals<Bound> {
 
  private:
   const char* name_;
-  bool on_keys_, below_;
+  bool on_keys_, below_, for_all_ = false;
   std::vector<Index> bounds_;  // [B]
-};
-
-/// keep = j < n
-class First final : public Intervals<First> {
- public:
-  explicit First(Index n) : n_(n) {}
-
-  auto rows(const Pairs&) const {
-    return [this](Index) { return Positions{0, n_}; };
-  }
-  std::string text(bool) const override { return "first(" + std::to_string(n_) + ")"; }
-  void check(const MaskExtent&, bool, const char*) const override {}
-
- private:
-  Index n_;
 };
 
 /// keep = i + offset and j lie in the same chunk of `size` keys counted from starts[b], or from 0.
@@ -309,7 +300,7 @@ Mask Mask::query_lengths(std::span<const Index> lengths) {
 Mask Mask::prefix(std::span<const Index> lengths) { return Mask(Node::of<Bound>("prefix", true, true, lengths)); }
 Mask Mask::first(Index n) {
   check<OptionError>(n >= 0, "Mask::first", "n must be a count of keys: got ", n);
-  return Mask(Node::of<First>(n));
+  return Mask(Node::of<Bound>(n));
 }
 
 Mask Mask::documents(const Offsets& offsets) { return documents(offsets, offsets); }
