@@ -35,7 +35,7 @@ template <class T> struct HeadRows {
   T* data;
   Index head_stride, stride;
 
-  T* at(Index head, Index token) const { return data + head * head_stride + token * stride; }
+  [[gnu::always_inline]] T* at(Index head, Index token) const { return data + head * head_stride + token * stride; }
 };
 
 /// Tokens [begin, end) of one (batch, key/value head) and all query heads of its group.
