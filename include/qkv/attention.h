@@ -2,10 +2,11 @@
 //
 //   s[i,j]  = softcap(scale * q[i].k[j]) + bias[i,j]       softcap(x) = c * tanh(x / c), off when c = 0
 //             (+ position_bias, then score_mod is applied to the sum, where they are given)
-//   m[i]    = max(sink, max over kept j of s[i,j])         keep = the mask (a selection, not a sum); sink: only if
-//   given p[i,j]  = keep(i,j) ? exp(s[i,j] - m[i]) : 0 w[i,j]  = p[i,j] / l[i],  l[i] = sum_j p[i,j] + exp(sink - m[i])
-//   weights out[i]  = sum_j dropout(w)[i,j] * v[j] lse[i]  = m[i] + log(l[i])                             natural log;
-//   -inf for an empty row
+//   m[i]    = max(sink, max over kept j of s[i,j])         keep = the mask (a selection, not a sum); sink: where given
+//   p[i,j]  = keep(i,j) ? exp(s[i,j] - m[i]) : 0
+//   w[i,j]  = p[i,j] / l[i],  l[i] = sum_j p[i,j] + exp(sink - m[i])     weights
+//   out[i]  = sum_j dropout(w)[i,j] * v[j]
+//   lse[i]  = m[i] + log(l[i])                             natural log; -inf for an empty row
 //
 // Shapes: B batch, H query heads, Hkv key/value heads (H % Hkv == 0; head h reads h / (H / Hkv)), Tq queries, Tk keys,
 // D width of q and k, Dv width of v. Views are strided; the last axis of q, k, v, out and their gradients has stride 1.

@@ -3,8 +3,7 @@
 // nothing of size Tq x Tk is allocated unless it is requested.
 //
 //   forward   w[i,j] = softmax(s[i,:])[j], before dropout (kWeights) or after it (kApplied)
-//   backward  w[i,j] * dw[i,j], where dw[i,j] = factor[i,j] * dout[i].v[j] is the gradient of the loss with respect to
-//   w[i,j]
+//   backward  w[i,j] * dw[i,j], where dw[i,j] = factor[i,j] * dout[i].v[j] is the gradient of the loss by w[i,j]
 //             (kGradient): attention times gradient, from which relevance maps are built (Chefer, Gur & Wolf 2021,
 //             arXiv:2103.15679, eq. 5)
 //

@@ -9,11 +9,10 @@
 //   u[j]    = v[j]; with the delta rule (beta)
 //             beta[j] * (v[j] - exp(log_decay[j]) * S[j-1]^T phi(k[j]))
 // The same sums as a recurrence, which defines what a state holds:
-//   S[i]    = exp(log_decay[i]) * S[i-1] + phi(k[i]) u[i]^T        [F, Dv]     out[i] = scale * S[i]^T phi(q[i]) (/
-//   n[i]) z[i]    = exp(log_decay[i]) * z[i-1] + phi(k[i])               [F]         n[i]   = scale * z[i].phi(q[i])
-// A decay per channel (log_decay_channels) in place of exp(log_decay) is a diagonal matrix, which multiplies the rows
-// of S. A causal sum is computed in chunks of tokens: within a chunk by the quadratic form above, from chunk to chunk
-// by the state.
+//   S[i]    = exp(log_decay[i]) * S[i-1] + phi(k[i]) u[i]^T        [F, Dv]   out[i] = scale * S[i]^T phi(q[i]) (/ n[i])
+//   z[i]    = exp(log_decay[i]) * z[i-1] + phi(k[i])               [F]       n[i]   = scale * z[i].phi(q[i])
+// A decay per channel (log_decay_channels) in place of exp(log_decay) is a diagonal matrix on the rows of S.
+// A causal sum is computed in chunks of tokens: within a chunk by the quadratic form, between chunks by the state.
 //
 // Shapes: B batch, H query heads, Hkv key/value heads (H % Hkv == 0; head h reads h / (H / Hkv)), Tq queries, Tk keys
 // (equal when causal), D width of q and k, F features (D unless the map says otherwise), Dv width of v. Value groups

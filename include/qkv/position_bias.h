@@ -7,9 +7,8 @@
 // offset is that of causal(): 0 for kSquare (legal only when Tq == Tk) and kTopLeft, Tk - Tq for kBottomRight, where
 // the last query stands at the last key, as in a cache. There are three kinds, each factor(d) * table[row(d), h]:
 //   alibi     -slopes[h] * |d|           Press 2022 (arXiv:2108.12409), eq. in section 3; symmetric for later keys
-//   t5        table[t5_bucket(d), h]     Raffel 2020 (1910.10683), section 2.1, as Hugging Face's T5Attention computes
-//   it relative  table[R + clamp(d, -R, R), h]   Shaw 2018 (1803.02155), section 3.2, on scores; one axis of Swin
-//   (2103.14030)
+//   t5        table[t5_bucket(d), h]     Raffel 2020 (1910.10683), section 2.1, as Hugging Face's T5Attention has it
+//   relative  table[R + clamp(d, -R, R), h]   Shaw 2018 (1803.02155), 3.2, on scores; one axis of Swin (2103.14030)
 #pragma once
 
 #include <memory>

@@ -1,10 +1,10 @@
 // Rotary positions: pairs of numbers of a query or key are rotated by an angle that grows with its position, so that
 // q.k depends on the distance of the two alone.
 //
-//   y[first]  = a (x[first] cos - x[second] sin)       angle = position * frequency[i], computed in f64 whatever the
-//   type y[second] = a (x[second] cos + x[first] sin)       frequency[i] = base^(-2i / R), i < R / 2, then scaled pair
-//   i:   kHalfSplit (i, i + R/2)                  kInterleaved (2i, 2i + 1) columns R .. D (partial rotation) stay as
-//   they are; a is YaRN's attention factor, otherwise 1
+//   y[first]  = a (x[first] cos - x[second] sin)       angle = position * frequency[i], always computed in f64
+//   y[second] = a (x[second] cos + x[first] sin)       frequency[i] = base^(-2i / R), i < R / 2, then scaled
+//   pair i:   kHalfSplit (i, i + R/2)                  kInterleaved (2i, 2i + 1)
+//   columns R .. D (partial rotation) stay as they are; a is YaRN's attention factor, otherwise 1
 //
 // Shapes: x, y [B, H, T, D], strided, last stride 1. R = rotary_dim. Su 2021 (RoFormer, arXiv:2104.09864) sec. 3.4.2.
 // Errors: OptionError (options), ShapeError (sizes, strides, overlap). Thread safety: const, any number of calls at

@@ -122,8 +122,8 @@ template <class T> Backward<T> attention_backward(View<const T, 4> q, View<const
             result.dposition_table.data()[options.position_row(i, j) * num_heads + h] +=
                 dy * static_cast<T>(options.position_factor(i, j));
           }
-          // y = softcap(scale * q.k) + bias + position   =>   dq[i,:] += dx * scale * k[j,:],   dk[j,:] += dx * scale *
-          // q[i,:]
+          // y = softcap(scale * q.k) + bias + position =>
+          //   dq[i,:] += dx * scale * k[j,:],   dk[j,:] += dx * scale * q[i,:]
           const T dx = dy * scores.softcap_slope(b, h, i, j);
           for (Index n = 0; n < head_dim; ++n) dq(b, h, i, n) += dx * scores.scale * k(b, g, j, n);
           for (Index n = 0; n < head_dim; ++n) dk(b, g, j, n) += dx * scores.scale * q(b, h, i, n);

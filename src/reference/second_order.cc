@@ -129,8 +129,8 @@ template <class T> DoubleBackward<T> attention_double_backward(View<const T, 4> 
         gdlse(b, h, i) = row.mean;
         add_out_rate(scores, cotangents, v, weights, row, empty, b, h, i, gdout);
         if (empty) continue;
-        // push[j] = dw[j] - delta;   e[j] = (ts[j] - mean) * push[j] + factor * dout[i].tv[j];   moment = sum_j w[j] *
-        // e[j]
+        // push[j] = dw[j] - delta;   e[j] = (ts[j] - mean) * push[j] + factor * dout[i].tv[j];
+        // moment = sum_j w[j] * e[j]
         const T delta = dot(dout, b, h, i, out, h, i) - (dlse.is_null() ? T(0) : dlse(b, h, i));
         std::vector<T> push(row.kept.size()), e(row.kept.size());
         const T sink_e = (row.sink_rate - row.mean) * (0 - delta);

@@ -6,8 +6,8 @@
 //   load<T>(p), store<T>(p, v)                  from and to any address of a T
 //   load_tail<T>(p, n), store_tail<T>(p, v, n)  lanes 0 .. n-1, 0 in the others; memory past n is not touched
 //   fma(a, b, c)                                a * b + c, fused where the instruction set can
-//   max_or_second(a, b)                         the larger; where either is NaN, b: a NaN in `a` is dropped, one in `b`
-//   stays select_bits(bits, yes, no)                  lane i of `yes` where bit i is set, of `no` elsewhere
+//   max_or_second(a, b)                         the larger; where either is NaN, b: a NaN in `a` goes, one in `b` stays
+//   select_bits(bits, yes, no)                  lane i of `yes` where bit i is set, of `no` elsewhere
 //   sign_bits(lanes)                            bit i is the sign of integer lane i
 //   multiply_wide(a, m, low, high)              halves of the 64-bit products of each 32-bit lane with m
 //

@@ -1,9 +1,7 @@
 // Work items are (key range, sequence, kv head). Key ranges are outermost; within each, parts of the batch with many
-// keys come first. For 16-bit types groups of heads are outermost, so that few are in flight (gradient_sums.h).
-// Scratch:
-//   shared     order of a ragged batch | delta and lse2 in two parts, [B, H, Tq] each | turns | dq of the heads in
-//   flight per worker the kernels' | dbias of one key range (bias without a query axis) | dposition_bias | dk, dv, dq
-//   of 16-bit types
+// keys come first. For 16-bit types groups of heads are outermost: few are in flight (gradient_sums.h). Scratch:
+//   shared     order of a ragged batch | delta, lse2 in two parts, [B, H, Tq] each | turns | dq of heads in flight
+//   per worker the kernels' | dbias of a key range (bias without a query axis) | dposition_bias | dk, dv, dq (16 bits)
 #include "attention/backward/backward_driver.h"
 
 #include <array>

@@ -1,8 +1,7 @@
 // Where gradients are accumulated. Full-width types are summed in the caller's memory, 16-bit types in float scratch
 // that is rounded once at the end.
 //   dk, dv  belong to one work item: float rows of one key range, private to a worker
-//   dq      with one key range: float rows of one query tile, private to a worker; with more: one [group, Tq, D] per kv
-//   head
+//   dq      with one key range: float rows of one query tile, of a worker; with more: one [group, Tq, D] per kv head
 //           in flight. Heads take these slots in turn: head n takes slot n mod slots once head n - slots is done.
 #pragma once
 

@@ -2,12 +2,11 @@
 //
 //   step        ["when" expression ":"] ["each" words ":"] statement {";" statement}; `$` is the word of `each`
 //   statement   name {"," name} "=" expression {"," expression}  |  "need" expression: NotApplicable where it is 0
-//   expression  + - * / @ and comparisons (1, 0) as in NumPy, broadcast both ways; x' exchanges the last two axes; a ??
-//   b is b
-//               where a is nothing; x? is nothing where there is no x, which otherwise is NotApplicable; f(x, ...) is a
-//               function of functions.cc or a `let`
+//   expression  + - * / @ and comparisons (1, 0) as in NumPy, broadcast both ways; x' exchanges the last two axes;
+//               a ?? b is b where a is nothing; x? is nothing where there is no x, which otherwise is NotApplicable;
+//               f(x, ...) is a function of functions.cc or a `let`
 //   names       an array of the work, given.x an input of the probe, said.x numbers of its metadata, a `let` without
-//   parameters;
+//               parameters;
 //               inf, nothing, number (a family's)
 //
 // A constant of a formula has no axes and is exact: sizes, rates, 1 / sqrt(d). Not: which textbooks and mistakes there

@@ -1,8 +1,8 @@
-// Tiled backward attention: one query tile against one range of keys, scores recomputed from lse. All five products
-// read K, V, Q and dO in their natural rows; only Q^T and dO^T panels are packed. dk, dv, dq and dbias are set or added
-// to. Policy: Operands (what the products read: PlainOperands, Bf16Operands). Not: delta and lse (attention/), the
-// order of tiles. Dao 2023 (2307.08691), alg. 2: P = exp(s - lse);  dV = P^T dO;  dP = dO V^T;  dS = P * (dP - delta);
-// dQ = dS K;  dK = dS^T Q.
+// Tiled backward attention: one query tile against one range of keys, scores recomputed from lse. All products read
+// K, V, Q and dO in their natural rows; only Q^T and dO^T panels are packed. dk, dv, dq and dbias are set or added
+// to. Policy: Operands (of the products: PlainOperands, Bf16Operands). Not: delta and lse (attention/), the order of
+// tiles. Dao 2023 (2307.08691), alg. 2:
+// P = exp(s - lse);  dV = P^T dO;  dP = dO V^T;  dS = P * (dP - delta);  dQ = dS K;  dK = dS^T Q.
 #pragma once
 
 #include "kernels/attention/differentiate.h"

@@ -1,13 +1,10 @@
-// Online softmax of one strip, chunk by chunk: scores in powers of two become weights p that are not yet divided by
-// their sum. Each lane takes one of two paths, chosen by its own data only, so that no lane's result depends on the
-// others:
-//   fast: p = exp2(s2 - shift) with a fixed shift, 0 at first. No running maximum, no rescaling: all exponents and the
-//   sum are
+// Online softmax of one strip, chunk by chunk: scores in powers of two become weights p, not yet divided by their sum.
+// Each lane takes one of two paths, chosen by its own data only, so that no lane's result depends on the others:
+//   fast: p = exp2(s2 - shift), a fixed shift, 0 at first. No running maximum, no rescaling: exponents and the sum are
 //     checked to stay in a safe range.
-//   by maximum: the shift is the running maximum, and what was summed before is rescaled where it moves (Milakov &
-//   Gimelshein
-//     2018, 1805.02867). A lane goes here for good once it fails the check; a strip whose first tile is masked may
-//     start here (starts_quickly, forward.h).
+//   by maximum: the shift is the running maximum, and sums are rescaled where it moves (Milakov & Gimelshein
+//     2018, 1805.02867). A lane stays here once it fails the check; a strip whose first tile is masked may start here
+//     (starts_quickly, forward.h).
 // Not: scores (scores.h), the product with V (forward.h).
 #pragma once
 

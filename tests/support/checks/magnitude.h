@@ -1,7 +1,8 @@
 // A: each result with every term made positive, the scale on which rounding errors are judged.
-//   out: w|v|   ds: w (|dout||v| + |dout||out| + |dlse|)   dq: |scale| A_ds |k|   dk: |scale| A_ds^T |q|   dv: w^T
-//   |dout| dbias: sum A_ds, as the other sums over ds    dsinks: sum w_sink (|dout||out| + |dlse|), the sink a key of
-//   score S = |sink|
+//   out: w|v|   ds: w (|dout||v| + |dout||out| + |dlse|)   dv: w^T |dout|
+//   dq: |scale| A_ds |k|   dk: |scale| A_ds^T |q|
+//   dbias: sum A_ds, as the other sums over ds
+//   dsinks: sum w_sink (|dout||out| + |dlse|), the sink a key of score S = |sink|
 // Here w stands for w (1 + (S[i,j] + sum_j w S) / 4), S = (1 + sqrt(D) / 4) |scale| |q||k| + |bias|: a score is a sum
 // of D terms too, and rounding it by eps S changes exp(score) by that share. The naive form does not always show it:
 // few keys live in a saturated row, and a weight of exactly 1 hides any error of its score. Not: an error bound by
