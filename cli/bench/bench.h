@@ -31,6 +31,7 @@ struct BenchCase {
   std::string group{};  ///< also a suite
   std::string shape{};
   std::string type = "f32";
+  double goal = 0;  ///< the fraction that is aimed at; 0: none (docs/dev/performance.md says which are reached)
   std::function<Prepared(Context&)> prepare{};
 };
 

@@ -89,6 +89,7 @@ template <class T> BenchCase mha_case(const MhaShape& s, bool backward) {
       .group = "layers",
       .shape = fmt::format("B{} T{} E{} H{}", s.batch, s.length, s.width, s.num_heads),
       .type = type,
+      .goal = sizeof(T) == 4 ? 0.85 : 0,
       .prepare = prepare};
 }
 

@@ -33,8 +33,8 @@ Json case_json(const Measured& one) {
       {"ms", one.time.median_ms}, {"best_ms", one.time.best_ms}, {"worst_ms", one.time.worst_ms},
       {"spread", one.time.spread}, {"runs", one.time.runs}, {"gflops", one.gflops()},
       {"gbs", one.bytes > 0 ? Json(one.gbs()) : Json()}, {"fraction", one.fraction()}, {"of", one.of()},
-      {"peak", peak_json(one.peak)}, {"peak_moved", one.peak_moved},
-      {"kernel", one.kernel.empty() ? Json() : Json(one.kernel)}};
+      {"goal", one.what->goal > 0 ? Json(one.what->goal) : Json()}, {"peak", peak_json(one.peak)},
+      {"peak_moved", one.peak_moved}, {"kernel", one.kernel.empty() ? Json() : Json(one.kernel)}};
   if (one.plain) {
     json["plain_ms"] = one.plain->median_ms;
     json["live_tiles_share"] = one.plain_share;

@@ -29,6 +29,7 @@ TEST_F(Bench, EveryCaseSaysItsFractionOfAPeakOfTheSameRunAndItsUsefulFlops) {
     EXPECT_NEAR(one["fraction"].get<double>(), one["gflops"].get<double>() / peak, 1e-9);
     EXPECT_LE(peak, bench["peak"][kind].get<double>());
     EXPECT_EQ(one["of"], of_dot ? "bf16 dot" : "fma");
+    EXPECT_GE(one["goal"].get<double>(), 0.3);
     EXPECT_GE(one["runs"], 10);
     EXPECT_LE(one["best_ms"], one["ms"]);
     EXPECT_LE(one["ms"], one["worst_ms"]);
