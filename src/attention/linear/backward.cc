@@ -52,9 +52,7 @@ template <class T> struct BackwardJob : LinearJob<T> {
     other.initial = gradients.dfinal;
     other.load_initial(item, state);
   }
-  void finish(Index item, const T* dstate) const {
-    store_state(dstate, item, p.num_kv_heads, gradients.accumulate, gradients.dinitial);
-  }
+  void finish(Index item, const T* dstate) const { p.store(dstate, item, gradients.accumulate, gradients.dinitial); }
 
   /// The delta rule, a decay per channel: slots of one head, each the state before its segment.
   void states_in_order(Index item, int worker) const {
@@ -263,8 +261,8 @@ template <class T> void check_gradients(const char* function, const LinearProble
   if (!g.dlog_decay_channels.is_null()) check_last_stride(function, "dlog_decay_channels", g.dlog_decay_channels);
   check<ShapeError>(g.dbeta.is_null() || g.dbeta.sizes() == p.beta.sizes(), function,
       "dbeta must have the sizes of beta: got ", g.dbeta, " for ", p.beta);
-  check_state(function, "dinitial", g.dinitial, p.batch, p.num_kv_heads, p.features.count, p.v_head_dim, p.normalized);
-  check_state(function, "dfinal", g.dfinal, p.batch, p.num_kv_heads, p.features.count, p.v_head_dim, p.normalized);
+  p.check_state(function, "dinitial", g.dinitial);
+  p.check_state(function, "dfinal", g.dfinal);
   const NamedBox outputs[] = {{"dq", g.dq}, {"dk", g.dk}, {"dv", g.dv}, {"dlog_decay", g.dlog_decay},
       {"dlog_decay_channels", g.dlog_decay_channels}, {"dbeta", g.dbeta}, {"dinitial.kv", g.dinitial.kv},
       {"dinitial.z", g.dinitial.z}};

@@ -25,7 +25,7 @@ template <class T> struct ForwardJob : LinearJob<T> {
   using LinearJob<T>::p;
   LinearState<T> final;
 
-  void finish(Index item, const T* state) const { store_state(state, item, p.num_kv_heads, false, final); }
+  void finish(Index item, const T* state) const { p.store(state, item, false, final); }
 
   /// Runs all segments of one head, one after the other.
   void run_head(Index item, int worker) const {
@@ -162,7 +162,7 @@ template <class T> void forward(const View<const T, 4>& q, const View<const T, 4
   check<ShapeError>(
       normalizer.is_null() || normalizer.sizes() == typename View<T, 3>::Sizes{p.batch, p.num_heads, p.q_len}, function,
       "normalizer must be [B, H, Tq] or null: got ", normalizer, " for out ", out);
-  check_state(function, "final", final, p.batch, p.num_kv_heads, p.features.count, p.v_head_dim, p.normalized);
+  p.check_state(function, "final", final);
   // A state that is updated in place is read and written by one work item.
   const auto same = [](const auto& a, const auto& b) {
     return a.data() == b.data() && a.sizes() == b.sizes() && a.strides() == b.strides();

@@ -135,10 +135,9 @@ template <class T> void LinearProblem<T>::load_initial(Index item, T* state) con
   }
 }
 
-template <class T>
-void store_state(const T* state, Index item, Index num_kv_heads, bool add, const LinearState<T>& to) {
+template <class T> void LinearProblem<T>::store(const T* state, Index item, bool add, const LinearState<T>& to) const {
   const Index b = item / num_kv_heads, g = item % num_kv_heads;
-  const auto put = [&](T& place, T value) { place = add ? place + value : value; };
+  const auto put = [&](T& number, T value) { number = add ? number + value : value; };
   if (!to.kv.is_null()) {
     for (Index f = 0; f < to.kv.size(2); ++f) {
       for (Index e = 0; e < to.kv.size(3); ++e) put(to.kv(b, g, f, e), *state++);
@@ -159,11 +158,11 @@ bool segments_at_once(Index heads, Index segments, int threads, double extra) {
   return static_cast<double>(rounds * threads) > (1 + extra) * static_cast<double>(heads);
 }
 
-template <class T> void check_state(const char* function, const char* name, const LinearState<T>& state, Index batch,
-    Index num_kv_heads, Index features, Index v_head_dim, bool normalized) {
+template <class T> template <class E>
+void LinearProblem<T>::check_state(const char* function, const char* name, const LinearState<E>& state) const {
   if (state.kv.is_null() && state.z.is_null()) return;
-  const std::array<Index, 4> kv{batch, num_kv_heads, features, v_head_dim};
-  const std::array<Index, 3> z{batch, num_kv_heads, features};
+  const std::array<Index, 4> kv{batch, num_kv_heads, features.count, v_head_dim};
+  const std::array<Index, 3> z{batch, num_kv_heads, features.count};
   check<ShapeError>(
       state.kv.sizes() == kv, function, name, ".kv must be ", [&] { return shape_text(kv.data(), 4); }, ": got ",
       state.kv);
@@ -212,7 +211,7 @@ template <class T> LinearProblem<T> make_linear_problem(const char* function, co
   check<UnsupportedError>(p.channels.is_null() || !p.normalized, function,
       "log_decay_channels has no normalised form: set normalized to false");
   if (!p.channels.is_null()) check_last_stride(function, name, p.channels);
-  check_state(function, "initial", p.initial, p.batch, p.num_kv_heads, p.features.count, p.v_head_dim, p.normalized);
+  p.check_state(function, "initial", p.initial);
   p.kernels = &for_element<T>(kernel_tables(context.isa()).linear_attention);
   const Index own = p.causal ? kLinearCausalChunk : kLinearFullChunk;
   p.chunk = options.form == LinearForm::kRecurrent ? 1 : p.channels.is_null() ? own : kLinearChannelChunk;
@@ -221,14 +220,13 @@ template <class T> LinearProblem<T> make_linear_problem(const char* function, co
   return p;
 }
 
-#define QKV_INSTANTIATE(T)                                                                                            \
-  template struct LinearProblem<T>;                                                                                   \
-  template LinearProblem<T> make_linear_problem(const char*, const View<const T, 4>&, const View<const T, 4>&,        \
-      const View<const T, 4>&, const LinearAttentionOptions<T>&, const Context&);                                     \
-  template void check_state(const char*, const char*, const LinearState<T>&, Index, Index, Index, Index, bool);       \
-  template void check_state(const char*, const char*, const LinearState<const T>&, Index, Index, Index, Index, bool); \
-  template void pass_segment(const T*, Index, T*);                                                                    \
-  template void store_state(const T*, Index, Index, bool, const LinearState<T>&);
+#define QKV_INSTANTIATE(T)                                                                                     \
+  template struct LinearProblem<T>;                                                                            \
+  template LinearProblem<T> make_linear_problem(const char*, const View<const T, 4>&, const View<const T, 4>&, \
+      const View<const T, 4>&, const LinearAttentionOptions<T>&, const Context&);                              \
+  template void LinearProblem<T>::check_state(const char*, const char*, const LinearState<const T>&) const;    \
+  template void LinearProblem<T>::check_state(const char*, const char*, const LinearState<T>&) const;          \
+  template void pass_segment(const T*, Index, T*);
 QKV_INSTANTIATE(float)
 QKV_INSTANTIATE(double)
 #undef QKV_INSTANTIATE

@@ -66,6 +66,10 @@ template <class T> struct LinearProblem {
   LinearAttentionSegment<T> part(const Tokens& tokens) const;
   /// state [slot_count] of `item` = the initial one.
   void load_initial(Index item, T* state) const;
+  /// to, of `item`, (+)= state
+  void store(const T* state, Index item, bool add, const LinearState<T>& to) const;
+  /// Throws ShapeError or OptionError unless the state is null or fits.
+  template <class E> void check_state(const char* function, const char* name, const LinearState<E>& state) const;
 };
 
 /// Checks q, k, v and the options. Throws ShapeError, OptionError, UnsupportedError.
@@ -73,15 +77,8 @@ template <class T> LinearProblem<T> make_linear_problem(const char* function, co
     const View<const T, 4>& k, const View<const T, 4>& v, const LinearAttentionOptions<T>& options,
     const Context& context);
 
-/// Throws ShapeError or OptionError unless the state is null or fits.
-template <class T> void check_state(const char* function, const char* name, const LinearState<T>& state, Index batch,
-    Index num_kv_heads, Index features, Index v_head_dim, bool normalized);
-
 /// state = decay * state + slot, where slot[count] is the decay
 template <class T> void pass_segment(const T* slot, Index count, T* state);
-
-/// Copies kv and z of `item` from or to a state.
-template <class T> void store_state(const T* state, Index item, Index num_kv_heads, bool add, const LinearState<T>& to);
 
 /// Whether a causal sequence's segments should run at once. Sums of states are then computed twice, so only if heads
 /// leave threads idle for longer than that. `extra`: the cost of the second sum, as a share of the whole.
