@@ -1,5 +1,4 @@
 // `qkv attend`: attention over tensors from files, forward and backward. Not: layers with parameters (layer/).
-#include "attend/modifiers.h"
 #include "attend/parallel.h"
 #include "core/escape.h"
 #include "support/command.h"
@@ -15,7 +14,7 @@ Inputs read_inputs(const AttendOptions& options) {
   if (!options.in.empty() && ending(options.in) != ".safetensors") throw UsageError("--in must be a .safetensors file");
   Inputs inputs;
   const StateDict state = options.in.empty() ? StateDict() : load_safetensors("--in", options.in);
-  for (const char* name : {"q", "k", "v", "dout", "bias", "keep", "drop", "sinks"}) {
+  for (const char* name : {"q", "k", "v", "dout", "bias", "keep", "drop"}) {
     const std::string& path = options.file(name);
     if (!path.empty()) {
       inputs.emplace(name, load_npy("--" + std::string(name), path));
@@ -55,22 +54,15 @@ Files name_outputs(const AttendOptions& options, const Inputs& inputs, Outputs& 
     if (name[0] == 'd' && !has_dout) throw UsageError("--" + name + " needs the output's gradient: add --dout");
   }
   if (files.contains("dbias") && !inputs.contains("bias")) throw UsageError("--dbias needs --bias");
-  if (has_dout && options.in.empty() && options.capture.of != "gradient" && !wants_gradients(options, files))
-    throw UsageError("--dout needs a file for gradients: add --dq, --dk, --dv, --dbias, --dsinks or --dposition");
+  if (has_dout && options.in.empty() && !wants_gradients(options, files))
+    throw UsageError("--dout needs a file for gradients: add --dq, --dk, --dv or --dbias");
   if (!one_file) files["out"] = options.out;
   return files;
 }
 
 /// Everything that comes out, by name.
-template <class T>
-StateDict compute(const AttendOptions& options, const Inputs& inputs, bool backward, CaptureCall& capture) {
-  const auto input = [&](const std::string& name) {
-    return typed<T>(options.source(name), inputs.at(name), 4, "[B, H, T, D]");
-  };
-  const auto optional = [&](const std::string& name) {
-    const auto found = inputs.find(name);
-    return found == inputs.end() ? std::optional<AnyTensor>() : found->second.clone();
-  };
+template <class T> StateDict compute(const AttendOptions& options, const Inputs& inputs, bool backward) {
+  const auto input = [&](const std::string& name) { return typed<T>(options.source(name), inputs.at(name)); };
   const Tensor<T> q = input("q"), k = input("k"), v = input("v");
   Tensor<std::uint8_t> keep, drop;
   Mask mask = structural_mask(options, q.size(2), k.size(2));
@@ -79,21 +71,20 @@ StateDict compute(const AttendOptions& options, const Inputs& inputs, bool backw
   if (inputs.contains("drop"))
     mask = mask & dense_mask("--drop", drop = to_bool(inputs.at("drop")), options.dense.axes, false);
   AttentionOptions attention = attention_options(options, std::move(mask));
-  Modifiers<T> modifiers(options, optional("sinks"), optional("bias"), q.size(1), attention);
+  Tensor<T> bias, dbias;
+  if (inputs.contains("bias")) attention.bias = bias = input("bias");
   Context context(options.compute.context());
 
   StateDict results;
   const auto add = [&](const std::string& name, const Tensor<T>& tensor) { results.add(name, any_tensor(tensor)); };
   Tensor<T> out({q.size(0), q.size(1), q.size(2), v.size(3)}), lse({q.size(0), q.size(1), q.size(2)}), weights, applied;
-  AttentionOptions captured = attention;
-  captured.capture = capture.request(k.size(2));
   // One pass over the scores gives the output and one kind of weights, bit-identical to one pass for each.
   AttentionOutputs<T> outputs{.out = out, .lse = lse};
   const std::vector<Index> square{q.size(0), q.size(1), q.size(2), k.size(2)};
   if (options.weights) outputs.weights = weights = Tensor<T>(square);
   if (options.applied) applied = Tensor<T>(square);
   if (options.applied && !options.weights) outputs.weights = applied, outputs.kind = WeightsKind::kApplied;
-  attention_forward(q, k, v, outputs, captured, context);
+  attention_forward(q, k, v, outputs, attention, context);
   if (options.applied && options.weights)
     attention_forward(q, k, {}, {.weights = applied, .kind = WeightsKind::kApplied}, attention, context);
   if (options.weights) add("weights", weights);
@@ -102,12 +93,12 @@ StateDict compute(const AttendOptions& options, const Inputs& inputs, bool backw
     const Tensor<T> dout = input("dout");
     Tensor<T> dq(q.sizes()), dk(k.sizes()), dv(v.sizes());
     AttentionGradients<T> gradients{.dq = dq, .dk = dk, .dv = dv};
-    modifiers.want_gradients(attention, gradients);
-    attention_backward(q, k, v, out, lse, dout, gradients, captured, context);
+    if (bias.rank() > 0) gradients.dbias = dbias = Tensor<T>(bias.sizes());
+    attention_backward(q, k, v, out, lse, dout, gradients, attention, context);
     add("dq", dq);
     add("dk", dk);
     add("dv", dv);
-    modifiers.each_gradient(add);
+    if (bias.rank() > 0) add("dbias", dbias);
   }
   add("out", out);
   add("lse", lse);
@@ -123,8 +114,7 @@ int run_attend(const AttendOptions& options) {
   const AnyTensor& q = inputs.at("q");
   Outputs outputs;
   std::vector<std::string> read{options.in};
-  for (const char* name : {"q", "k", "v", "dout", "bias", "keep", "drop", "sinks"}) read.push_back(options.file(name));
-  for (const std::string& path : {options.t5, options.relative}) read.push_back(path);
+  for (const char* name : {"q", "k", "v", "dout", "bias", "keep", "drop"}) read.push_back(options.file(name));
   std::string names;  // of the files whose shapes may not fit together
   for (const std::string& path : read) {
     outputs.protect(path);
@@ -136,11 +126,9 @@ int run_attend(const AttendOptions& options) {
                      std::string(dtype_name(q.dtype)));
   }
   options.dense.check(inputs.contains("keep") || inputs.contains("drop"));
-  CaptureCall capture(options.capture, inputs.contains("dout"), outputs);
-  const bool backward = inputs.contains("dout") && (wants_gradients(options, files) || capture.in_backward());
-  const StateDict results = about<ShapeError>(names,
-      [&] { return (q.dtype == DType::kF32 ? compute<float> : compute<double>)(options, inputs, backward, capture); });
-  capture.write(outputs);
+  const bool backward = inputs.contains("dout") && wants_gradients(options, files);
+  const StateDict results = about<ShapeError>(
+      names, [&] { return (q.dtype == DType::kF32 ? compute<float> : compute<double>)(options, inputs, backward); });
   for (const auto& [name, path] : files) outputs.add_npy(path, results.at(name));
   if (ending(options.out) == ".safetensors") outputs.add_safetensors(options.out, results);
   outputs.commit();

@@ -43,6 +43,20 @@ constexpr FileOption kWritten[] = {{"lse", "Log-sum-exp of each row [B, H, Tq]"}
 
 }  // namespace
 
+template <class T> Tensor<T> typed(const std::string& source, const AnyTensor& tensor) {
+  if (tensor.sizes.size() != 4) throw UsageError(source + ": must have four axes [B, H, T, D]: got " + tensor.shape());
+  const bool is_float = tensor.dtype == DType::kF32 || tensor.dtype == DType::kF64 || tensor.dtype == DType::kF16 ||
+                        tensor.dtype == DType::kBF16;
+  if (!is_float) throw UsageError(source + ": must hold floats: got " + std::string(dtype_name(tensor.dtype)));
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return to_f32(tensor);
+  } else {
+    return to_f64(tensor);
+  }
+}
+template Tensor<float> typed(const std::string&, const AnyTensor&);
+template Tensor<double> typed(const std::string&, const AnyTensor&);
+
 const std::string& AttendOptions::file(const std::string& name) const {
   static const std::string none;
   if (name == "keep") return dense.keep;
@@ -89,19 +103,6 @@ void add_attend_options(Options& add, AttendOptions& options) {
   add("--seed N", &options.seed, "Seed of the dropout (default 0)");
   add.compute(options.compute);
 
-  add.heading("Position biases and sinks");
-  add("--alibi{heads}", &options.alibi, "ALiBi: minus slope times distance; =S,S,... sets the slopes");
-  add("--t5 FILE", &options.t5, "T5's relative position bias: table [buckets, H]");
-  add("--t5-max-distance N", &options.t5_max_distance, "Distances from here on share one bucket (default 128)",
-      {.least = 1, .needs = "--t5"});
-  add("--t5-past", &options.t5_past, "T5's decoder: later keys share a bucket", {.needs = "--t5"});
-  add("--relative FILE", &options.relative, "Learned bias by distance: table [2 R + 1, H]");
-  add("--position-align ALIGN", &options.align, "Alignment of positions when Tq != Tk: top-left or bottom-right");
-  file({"dposition", "Gradient of the table, or of --alibi's slopes [1, H]"}, options.written);
-  file({"sinks", "Sinks: one extra logit per head [H]"}, options.read);
-  file({"dsinks", "Gradient of the sinks"}, options.written);
-
-  options.capture.add_to(add);
   add_parallel_options(add, options.parallel, kSequenceMethods);
   add_cut_options(add, options.cut);
 }

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "attend/capture.h"
+#include "qkv/state_dict.h"
 #include "ranks/methods.h"
 #include "ranks/ranks.h"
 #include "support/options.h"
@@ -23,11 +23,7 @@ struct AttendOptions {
   std::string empty_row = "zero";
   double dropout = 0;
   std::uint64_t seed = 0;
-  std::string alibi, t5, relative, align;  // alibi: "heads", or slopes; t5, relative: .npy
-  Index t5_max_distance = 128;
-  bool t5_past = false;
   ComputeOptions compute;
-  CaptureOptions capture;
   ParallelOptions parallel;
   CutOptions cut;
 
@@ -36,6 +32,9 @@ struct AttendOptions {
   /// Where a tensor came from: `--q "q.npy"`, or `--in "all.safetensors", q`.
   std::string source(const std::string& name) const;
 };
+
+/// [B, H, T, D] in the type of the call. UsageError for other axes, or where it holds no floats.
+template <class T> Tensor<T> typed(const std::string& source, const AnyTensor& tensor);
 
 void add_attend_options(Options& add, AttendOptions& options);
 

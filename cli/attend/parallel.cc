@@ -68,9 +68,6 @@ struct Reader {
   /// This rank's rows, in type T.
   template <class T> Tensor<T> rows(const std::string& name, const std::vector<dist::Rows>& rows) const {
     const io::TensorPlace& from = tensor(name);
-    const bool is_float = from.dtype == DType::kF32 || from.dtype == DType::kF64 || from.dtype == DType::kF16 ||
-                          from.dtype == DType::kBF16;
-    if (!is_float) throw UsageError(place(name) + ": must hold floats: got " + std::string(dtype_name(from.dtype)));
     const Cut cut{from.sizes[0], from.sizes[1], from.sizes[2], from.sizes[3], rows, dtype_bytes(from.dtype)};
     AnyTensor share;
     share.dtype = from.dtype;
@@ -80,11 +77,7 @@ struct Reader {
     cut.each([&](std::uint64_t at, std::uint64_t to, std::uint64_t bytes) {
       parts.read(from, at, std::span(share.bytes).subspan(to, bytes));
     });
-    if constexpr (sizeof(T) == sizeof(float)) {
-      return to_f32(share);
-    } else {
-      return to_f64(share);
-    }
+    return typed<T>(place(name), share);
   }
 };
 
@@ -134,7 +127,8 @@ template <class T> void attend(const AttendOptions& options, const Ranks& ranks,
   if (any_keep) mask = mask & dense_mask("--keep", keep.emplace(to_bool(*any_keep)), options.dense.axes, true);
   if (any_drop) mask = mask & dense_mask("--drop", drop.emplace(to_bool(*any_drop)), options.dense.axes, false);
   AttentionOptions attention = attention_options(options, std::move(mask));
-  Modifiers<T> modifiers(options, reader.whole("sinks"), reader.whole("bias"), q_sizes[1], attention);
+  Tensor<T> bias, dbias;
+  if (const auto given = reader.whole("bias")) attention.bias = bias = typed<T>(reader.place("bias"), *given);
 
   Tensor<T> out({q.size(0), q.size(1), q.size(2), v.size(3)}), lse({q.size(0), q.size(1), q.size(2)});
   parallel.forward(q, k, v, out, lse, attention);
@@ -148,14 +142,12 @@ template <class T> void attend(const AttendOptions& options, const Ranks& ranks,
     dk = Tensor<T>(k.sizes());
     dv = Tensor<T>(v.sizes());
     AttentionGradients<T> gradients{.dq = dq, .dk = dk, .dv = dv};
-    modifiers.want_gradients(attention, gradients);
+    if (bias.rank() > 0) gradients.dbias = dbias = Tensor<T>(bias.sizes());
     parallel.backward(q, k, v, out, lse, dout, gradients, attention);
     results.push_back({"dq", q_sizes, bytes_of(dq), &queries});
     results.push_back({"dk", k_sizes, bytes_of(dk), &keys});
     results.push_back({"dv", v_sizes, bytes_of(dv), &keys});
-    modifiers.each_gradient([&](const char* name, const Tensor<T>& x) {
-      results.push_back({name, x.sizes(), bytes_of(x)});
-    });
+    if (bias.rank() > 0) results.push_back({"dbias", dbias.sizes(), bytes_of(dbias)});
   }
   results.push_back({"out", {q_sizes[0], q_sizes[1], q_sizes[2], v_sizes[3]}, bytes_of(out), &queries});
   results.push_back({"lse", {q_sizes[0], q_sizes[1], q_sizes[2]}, bytes_of(lse), &queries});
@@ -167,16 +159,13 @@ void refuse_uncut(const AttendOptions& options) {
   if (options.in.empty() || ending(options.in) != ".safetensors" || ending(options.out) != ".safetensors")
     throw UsageError(
         "--parallel needs one file for all tensors in and one out: --in FILE.safetensors --out FILE.safetensors");
-  for (const char* name : {"q", "k", "v", "dout", "bias", "keep", "drop", "sinks", "lse", "dq", "dk", "dv", "dbias",
-           "dsinks", "dposition"}) {
+  for (const char* name : {"q", "k", "v", "dout", "bias", "keep", "drop", "lse", "dq", "dk", "dv", "dbias"}) {
     if (!options.file(name).empty())
       throw UsageError(
           "--" + std::string(name) + " is not read or written by ranks: leave it out, or put the tensor into --in");
   }
   if (options.weights || options.applied)
     throw UsageError("--weights and --applied are for one machine: leave out --parallel");
-  if (options.capture.any())
-    throw UsageError("captures are for one machine: leave out --parallel, or --stats and --capture");
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 // (cmd_attend.cc).
 #pragma once
 
-#include "attend/modifiers.h"
+#include "attend/options.h"
 
 namespace qkv::cli {
 

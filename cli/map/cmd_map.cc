@@ -21,7 +21,7 @@ namespace {
 constexpr const char* kDefaultText = "abababab";
 
 struct MapCommandOptions {
-  std::string file, weights, qk, tokens, text, title, theme;  // theme empty: dark
+  std::string file, qk, tokens, text, title, theme;  // theme empty: dark
   std::vector<std::string> out;
   std::optional<Index> sequence;
   MapStyle style;
@@ -72,12 +72,10 @@ view::AttentionMap map_of_weights(const std::string& file, const AnyTensor& tens
 }
 
 view::AttentionMap make_map(const MapCommandOptions& options) {
-  if (options.file.empty() == options.weights.empty())
-    throw UsageError("give one file: a model that qkv train wrote, or --weights w.npy");
-  const std::string& file = options.file.empty() ? options.weights : options.file;
-  const std::string_view option = options.file.empty() ? "--weights" : "FILE";
-  if (ending(file) != ".safetensors") return map_of_weights(file, load_npy(option, file), options);
-  const StateDict state = load_safetensors(option, file);
+  const std::string& file = options.file;
+  if (file.empty()) throw UsageError("give one file: a model that qkv train wrote, or weights, w.npy");
+  if (ending(file) != ".safetensors") return map_of_weights(file, load_npy("FILE", file), options);
+  const StateDict state = load_safetensors("FILE", file);
   if (const AnyTensor* weights = state.find("weights")) return map_of_weights(file, *weights, options);
   if (options.sequence) throw UsageError("--sequence is for weights: a model reads one text, --text");
   return map_of_model(file, state, options);
@@ -127,7 +125,7 @@ std::string explorer_page(
 /// --qk: the explorer's page. Options of pictures have no meaning there, and are refused.
 int run_explorer(const MapCommandOptions& options) {
   const MapStyle& style = options.style;
-  if (!options.file.empty() || !options.weights.empty()) throw UsageError("give one file: a model, --weights or --qk");
+  if (!options.file.empty()) throw UsageError("give one file: a model, weights or --qk");
   if (!options.text.empty() || options.sequence || !options.theme.empty() || !style.layers.empty() ||
       !style.heads.empty() || !style.range.empty() || !style.scale.empty())
     throw UsageError("--qk goes with --tokens, --title and --out: the page itself chooses heads, ranges and colours");
@@ -164,8 +162,7 @@ int run_map(const MapCommandOptions& options) {
 }
 
 void declare_map(Options& add, MapCommandOptions& options) {
-  add("FILE", &options.file, "A model that qkv train wrote, or weights (.npy)");
-  add("--weights FILE", &options.weights, "Weights [Tq, Tk], [H, Tq, Tk] or [B, H, Tq, Tk], .npy");
+  add("FILE", &options.file, "A model that qkv train wrote, or weights [Tq, Tk], [H, Tq, Tk] or [B, H, Tq, Tk], .npy");
   add("--qk FILE", &options.qk, "q, k and lse of heads, .safetensors: the explorer's page, see docs/explorer-file.md");
   add("--tokens FILE", &options.tokens, "With --qk: its tokens, a JSON list of strings");
   add("--text TEXT", &options.text, "The text that the model reads (default abababab); with weights: labels");

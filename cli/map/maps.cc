@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
-#include <set>
 #include <utility>
 
 #include "core/escape.h"
@@ -18,31 +16,19 @@ namespace {
 
 constexpr std::size_t kNamed = 4;  // more are counted
 
-/// Debian's smallest package with the character, as far as scripts say; "" where they say nothing.
-const char* font_package(const view::MissingCharacter& missing) {
-  if (missing.script == "unknown") return "";
-  constexpr std::array<std::string_view, 5> kEastAsian{"han", "hiragana", "katakana", "hangul", "bopomofo"};
-  if (std::ranges::find(kEastAsian, missing.script) != kEastAsian.end()) return "fonts-wqy-microhei";
-  const bool is_emoji = missing.script == "common" && missing.code >= 0x1F000;
-  return is_emoji ? "fonts-noto-color-emoji" : "fonts-noto-core";
-}
-
 /// One line, once for each run of the tool.
 void warn_of_missing(const std::vector<view::MissingCharacter>& missing, const std::string& path) {
   static bool has_warned = false;
   if (missing.empty() || std::exchange(has_warned, true)) return;
-  std::vector<std::string> names;
-  std::set<std::string> packages;
-  for (const view::MissingCharacter& one : missing) {
-    if (const std::string package = font_package(one); !package.empty()) packages.insert(package);
-    if (names.size() == kNamed) continue;
-    names.push_back(fmt::format("{} (U+{:04X}, {})", one.text, static_cast<std::uint32_t>(one.code), one.script));
-  }
+  std::string names;
+  for (std::size_t n = 0; n < std::min(kNamed, missing.size()); ++n)
+    names +=
+        fmt::format("{}{} (U+{:04X})", n > 0 ? ", " : "", missing[n].text, static_cast<std::uint32_t>(missing[n].code));
   const std::string more = missing.size() > kNamed ? fmt::format(" and {} more", missing.size() - kNamed) : "";
-  const std::string advice =
-      packages.empty() ? "" : fmt::format(" (Debian: apt-get install {})", fmt::join(packages, " "));
-  const std::string text =
-      fmt::format("qkv: no installed font has {}{}: {} shows boxes{}", fmt::join(names, ", "), more, path, advice);
+  const std::string text = fmt::format(
+      "qkv: no installed font has {}{}: {} shows boxes (Debian: apt-get install fonts-noto-core fonts-wqy-microhei "
+      "fonts-noto-color-emoji)",
+      names, more, path);
   std::fputs((one_line(text) + "\n").c_str(), stderr);
 }
 

@@ -7,24 +7,6 @@
 #include "support/files.h"
 
 namespace qkv::cli {
-namespace {
-
-template <class Number>
-std::vector<Number> parse_list(std::string_view option, const std::string& text, const char* kind) {
-  std::vector<Number> values;
-  const char* const end = text.data() + text.size();
-  for (const char* at = text.data();;) {
-    Number value = 0;
-    const auto [next, error] = std::from_chars(at, end, value);
-    if (error != std::errc() || (next != end && *next != ','))
-      throw UsageError(std::string(option) + " must be " + kind + ": got " + escaped(text));
-    values.push_back(value);
-    if (next == end) return values;
-    at = next + 1;
-  }
-}
-
-}  // namespace
 
 std::string isa_names() {
   std::string names;
@@ -42,11 +24,18 @@ ContextOptions ComputeOptions::context() const {
 }
 
 std::vector<Index> parse_indices(std::string_view option, const std::string& text) {
-  return parse_list<Index>(option, text, "whole numbers separated by commas, such as 4,2");
-}
-
-std::vector<double> parse_numbers(std::string_view option, const std::string& text) {
-  return parse_list<double>(option, text, "numbers separated by commas, such as 0.5,0.25");
+  std::vector<Index> values;
+  const char* const end = text.data() + text.size();
+  for (const char* at = text.data();;) {
+    Index value = 0;
+    const auto [next, error] = std::from_chars(at, end, value);
+    if (error != std::errc() || (next != end && *next != ','))
+      throw UsageError(
+          std::string(option) + " must be whole numbers separated by commas, such as 4,2: got " + escaped(text));
+    values.push_back(value);
+    if (next == end) return values;
+    at = next + 1;
+  }
 }
 
 EmptyRow parse_empty_row(const std::string& text) {

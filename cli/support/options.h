@@ -38,7 +38,6 @@ template <class Value> Value named(
 
 /// "4,2" -> {4, 2}. UsageError that names the option.
 std::vector<Index> parse_indices(std::string_view option, const std::string& text);
-std::vector<double> parse_numbers(std::string_view option, const std::string& text);
 
 /// "zero", "mean", "nan"; UsageError that lists them.
 EmptyRow parse_empty_row(const std::string& text);

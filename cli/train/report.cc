@@ -122,8 +122,7 @@ void print_report(const TrainReport& report) {
   print_line();
   print_line(bold("where it looks, in percent") + faint("   row i: what character i attends to"));
   print_line();
-  // Colours with the numbers in their cells, or the numbers alone.
-  print_line(terminal().colour ? view::render_terminal(map, map_options()) : view::render_table(map));
+  print_line(view::render_terminal(map, map_options()));
   print_shares(report);
   print_line();
   print_scores(report);
