@@ -6,7 +6,7 @@
 
 #include "qkv/view/explorer.h"
 #include "qkv/view/pictures.h"
-#include "view/explore/json.h"
+#include "view/explore/describe.h"
 #include "view/layout.h"
 
 namespace qkv::inline v0::view {
@@ -56,13 +56,10 @@ Stored store(const AttentionMap& map, Index layer, const std::vector<Index>& hea
   return stored;
 }
 
-std::string info_of(const HeadStatistics& s) {
-  if (s.rows == 0) return "{}";
-  std::string out;
-  for (const auto& [name, value] : {std::pair("self", s.self), {"previous", s.previous}, {"first", s.first},
-           {"largest", s.largest}, {"entropy", s.entropy}})
-    out += (out.empty() ? "{" : ",") + quote_json(name) + ":" + json_number(value);
-  return out + "}";
+Json info_of(const HeadStatistics& s) {
+  if (s.rows == 0) return Json::object();
+  return {
+      {"self", s.self}, {"previous", s.previous}, {"first", s.first}, {"largest", s.largest}, {"entropy", s.entropy}};
 }
 
 /// The distinct layers (heads) of the chosen panels, in their order.
@@ -81,37 +78,26 @@ StateDict explorer_of_map(const AttentionMap& map, const MapOptions& options) {
   const std::vector<Panel> panels = choose_panels(map, options);
   const std::vector<Index> layers = distinct(panels, &Panel::layer), heads = distinct(panels, &Panel::head);
   const bool as_bytes = map.weights.count() > kMaxFloat16Weights || top_weight(map, ValueRange::kMax) > kMaxFloat16;
-  const std::string title = map.title.empty() ? "attention map" : map.title;
-  const bool one_text = map.q_len() == map.kv_len() && map.query_tokens == map.key_tokens;
   StateDict file;
-  std::string all;
+  Json all = Json::array();
   for (std::size_t l = 0; l < layers.size(); ++l) {
     Stored stored = store(map, layers[l], heads, as_bytes);
     const std::string at = "0/" + std::to_string(l) + "/weights";
     file.add(at, std::move(stored.weights));
     if (as_bytes) file.add(at + "_peak", any_tensor(stored.peaks));
-    const std::string count = std::to_string(heads.size());
-    all += (l > 0 ? ",{\"number\":" : "{\"number\":") + std::to_string(layers[l]) +
-           ",\"head_numbers\":" + json_list(heads, [](Index h) { return std::to_string(h); }) +
-           (map.head_names.empty()
-                   ? ""
-                   : ",\"head_names\":" +
-                         json_list(
-                             heads, [&](Index h) { return quote_json(map.head_names[static_cast<std::size_t>(h)]); })) +
-           ",\"heads\":" + count + ",\"kv_heads\":" + count + ",\"q_len\":" + std::to_string(map.q_len()) +
-           ",\"kv_len\":" + std::to_string(map.kv_len()) +
-           ",\"head_info\":" + json_list(heads, [&](Index h) { return info_of(head_statistics(map, layers[l], h)); }) +
-           ",\"errors\":{\"weights\":" + json_number(stored.error) + "}}";
+    Json layer{{"number", layers[l]}, {"head_numbers", heads}, {"heads", heads.size()}, {"kv_heads", heads.size()},
+        {"errors", {{"weights", stored.error}}}};
+    for (const Index h : heads) {
+      layer["head_info"].push_back(info_of(head_statistics(map, layers[l], h)));
+      if (!map.head_names.empty()) layer["head_names"].push_back(map.head_names[static_cast<std::size_t>(h)]);
+    }
+    all.push_back(std::move(layer));
   }
-  file.metadata["format"] = "qkv.explorer.1";
-  file.metadata["title"] = title;
-  file.metadata["explorer"] =
-      "{\"title\":" + quote_json(title) + ",\"texts\":[" + text_json("keys", map.key_tokens, map.kv_len()) +
-      (one_text ? "" : "," + text_json("queries", map.query_tokens, map.q_len())) + "],\"start\":\"" +
-      (options.range == ValueRange::kMax ? "range=max" : "range=unit") +
-      (options.scale == ColourScale::kLinear ? "&place=linear" : "&place=sqrt") +
-      "\",\"views\":[{\"name\":\"attention\",\"kind\":" + (one_text ? "\"self\"" : "\"cross\"") +
-      ",\"queries\":" + (one_text ? "0" : "1") + ",\"keys\":0,\"layers\":[" + all + "]}]}";
+  Json json{{"start", std::string(options.range == ValueRange::kMax ? "range=max" : "range=unit") +
+                          (options.scale == ColourScale::kLinear ? "&spacing=linear" : "&spacing=sqrt")}};
+  describe(file, std::move(json), map.title.empty() ? "attention map" : map.title,
+      {.name = "attention", .q_len = map.q_len(), .kv_len = map.kv_len(), .layers = std::move(all)}, map.query_tokens,
+      map.key_tokens);
   return file;
 }
 

@@ -130,6 +130,22 @@ Paint cell_paint(const AttentionMap& map, const MapOptions& options, const Layou
   return index < 0 ? kNan : static_cast<Paint>(index);
 }
 
+Raster raster_cells(const AttentionMap& map, const MapOptions& options, const Layout& layout, const Panel& panel) {
+  Raster out{panel.cells.width, panel.cells.height, {}};
+  const auto width = static_cast<std::size_t>(out.width);
+  out.pixels.resize(width * static_cast<std::size_t>(out.height));
+  auto row = out.pixels.begin();
+  for (Index i = 0; i < layout.rows.num_cells(); ++i) {
+    auto at = row;
+    for (Index j = 0; j < layout.columns.num_cells(); ++j) {
+      at = std::fill_n(at, layout.columns.cell, cell_paint(map, options, layout, panel, i, j));
+    }
+    for (int copies = 1; copies < layout.rows.cell; ++copies) at = std::copy_n(row, width, at);
+    row = at;
+  }
+  return out;
+}
+
 void draw(Canvas& canvas, const AttentionMap& map, const MapOptions& options, const Layout& layout) {
   canvas.fill({0, 0, layout.width, layout.height}, kPaper);
   const std::string title = picture_title(map.title);

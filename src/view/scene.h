@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "view/layout.h"
 
@@ -44,6 +45,14 @@ class Canvas {
 /// NaN when all of them are.
 Paint cell_paint(const AttentionMap& map, const MapOptions& options, const Layout& layout, const Panel& panel,
     Index row, Index column);
+
+/// The cells of a panel, without what is around them.
+struct Raster {
+  int width = 0, height = 0;
+  std::vector<Paint> pixels;  // [height, width]
+};
+
+Raster raster_cells(const AttentionMap& map, const MapOptions& options, const Layout& layout, const Panel& panel);
 
 void draw(Canvas& canvas, const AttentionMap& map, const MapOptions& options, const Layout& layout);
 

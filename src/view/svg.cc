@@ -1,6 +1,8 @@
 // The scene as SVG 1.1.
+#include <algorithm>
+
 #include "qkv/view/pictures.h"
-#include "view/raster.h"
+#include "view/png_file.h"
 #include "view/scene.h"
 #include "view/text.h"
 
@@ -69,7 +71,11 @@ class SvgCanvas final : public Canvas {
 
   void embed(const Panel& panel) {
     const Raster raster = raster_cells(map_, options_, layout_, panel);
-    const std::vector<std::byte> png = encode_png(raster);
+    const auto width = static_cast<std::ptrdiff_t>(raster.width);
+    const std::vector<std::byte> png =
+        encode_png({raster.width, raster.height, colours_, 0, [&](int y, std::span<std::uint8_t> row) {
+                      std::copy_n(raster.pixels.begin() + y * width, width, row.begin());
+                    }});
     const std::string_view bytes(reinterpret_cast<const char*>(png.data()), png.size());
     out_ += "<image x=\"" + std::to_string(panel.cells.x) + "\" y=\"" + std::to_string(panel.cells.y) + "\" width=\"" +
             std::to_string(raster.width) + "\" height=\"" + std::to_string(raster.height) +

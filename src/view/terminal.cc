@@ -263,33 +263,4 @@ std::string render_terminal(const AttentionMap& map, const TerminalOptions& opti
   return out + beside(side_by_side) + writer.legend();
 }
 
-std::string render_table(const AttentionMap& map, const MapOptions& options) {
-  check_map(map);
-  const auto label = [](const std::vector<std::string>& tokens, Index i) {
-    return tokens.empty() ? std::to_string(i) : visible_label(tokens[static_cast<std::size_t>(i)], kMostLabelColumns);
-  };
-  int first = 0, cell = 3;
-  for (Index i = 0; i < map.q_len(); ++i) first = std::max(first, display_width(label(map.query_tokens, i)));
-  for (Index j = 0; j < map.kv_len(); ++j) cell = std::max(cell, display_width(label(map.key_tokens, j)));
-  const auto right_aligned = [](const std::string& text, int width) {
-    return std::string(static_cast<std::size_t>(std::max(0, width - display_width(text))), ' ') + text;
-  };
-  std::string out;
-  const std::vector<Panel> panels = choose_panels(map, options);
-  for (const Panel& panel : panels) {
-    if (panels.size() > 1) out += panel.name + "\n";
-    out += std::string(static_cast<std::size_t>(first), ' ');
-    for (Index j = 0; j < map.kv_len(); ++j) out += " " + right_aligned(label(map.key_tokens, j), cell);
-    out += "\n";
-    for (Index i = 0; i < map.q_len(); ++i) {
-      out += right_aligned(label(map.query_tokens, i), first);
-      for (Index j = 0; j < map.kv_len(); ++j) {
-        out += " " + right_aligned(percent_text(map.weights.view<4>()(panel.layer, panel.head, i, j)), cell);
-      }
-      out += "\n";
-    }
-  }
-  return out;
-}
-
 }  // namespace qkv::inline v0::view

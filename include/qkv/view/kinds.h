@@ -10,6 +10,7 @@
 // Xiao 2023 (2309.17453) for sinks.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <span>
@@ -54,6 +55,11 @@ struct HeadKind {
 /// counts.
 QKV_API std::vector<HeadKind> kinds_of_heads(
     std::span<const HeadCall> calls, Index first = 1, std::pair<Index, Index> grid = {0, 0});
+
+/// The first key that the mask keeps for each query of a sequence and the one behind the last, [Tq, 2], for the
+/// explorer's file; second: whether it keeps all between them. Sizes [B, H, Tq, Tk]; masks are the same for all heads.
+QKV_API std::pair<Tensor<float>, bool> key_intervals(
+    const Mask& mask, const std::array<Index, 4>& sizes, Index sequence);
 
 /// Weights [H, n, Tk] of some rows, 0 where the mask hides the key.
 QKV_API Tensor<double> weights_of_rows(const HeadCall& call, std::span<const Index> rows);

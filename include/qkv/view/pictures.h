@@ -50,8 +50,7 @@ inline constexpr std::string_view kWithoutText =
 /// A character that no installed font has: PNG and PDF show a box with its number.
 struct MissingCharacter {
   char32_t code = 0;
-  std::string text;    ///< the character itself, in UTF-8
-  std::string script;  ///< Unicode's name in lower case: "han", "arabic", "common" (emoji and symbols)
+  std::string text;  ///< the character itself, in UTF-8
 
   friend bool operator==(const MissingCharacter&, const MissingCharacter&) = default;
 };
@@ -73,9 +72,5 @@ struct TerminalOptions {
 /// blocks (two rows per line), otherwise the largest weight of each block of cells. Without colour: percentages if they
 /// fit, otherwise a ramp of characters.
 QKV_API std::string render_terminal(const AttentionMap& map, const TerminalOptions& options = {});
-
-/// Weights in percent, rounded to integers: row i is query i, column j key j. Nothing is cut off, however wide the
-/// table is.
-QKV_API std::string render_table(const AttentionMap& map, const MapOptions& options = {});
 
 }  // namespace qkv::inline v0::view

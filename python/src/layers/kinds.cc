@@ -76,6 +76,17 @@ std::vector<std::tuple<std::string, std::optional<double>, double, nb::dict>> ki
   return out;
 }
 
+/// float32 [Tq, 2], and whether the keys are all that lie between.
+std::pair<nb::object, bool> key_intervals(
+    const MaskObject& mask, Index batch, Index sequence, Index q_len, Index kv_len) {
+  std::pair<Tensor<float>, bool> found;
+  {
+    const Released released;
+    found = view::key_intervals(mask.mask, {batch, 1, q_len, kv_len}, sequence);
+  }
+  return {numpy_of<float>(std::move(found.first), {q_len, 2}), found.second};
+}
+
 /// [H, n, Tk]
 nb::object weights_of_rows(const HeadCallObject& object, const Numbers& rows) {
   Tensor<double> weights;
@@ -95,6 +106,7 @@ void bind_kinds(nb::module_& m) {
       nb::arg("entropy").none(), nb::arg("sink").none(), nb::arg("scale"), nb::arg("softcap"), nb::arg("mask"),
       nb::arg("batch"), nb::arg("sequence"), nb::arg("offset"), nb::arg("same_text"), nb::arg("ids") = Numbers(),
       nb::arg("starts") = Numbers(), nb::arg("rows") = nb::none());
+  m.def("key_intervals", &key_intervals);
   m.def("kinds_of_heads", &kinds_of_heads, nb::arg("calls"), nb::arg("first"), nb::arg("grid"));
 }
 

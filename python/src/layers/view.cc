@@ -1,6 +1,6 @@
 // Pictures of attention: bytes of PNG, PDF, SVG, one HTML page, text for a terminal.
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "arrays/array.h"
@@ -56,11 +56,11 @@ nb::bytes pdf(const MapObject& object) {
   return bytes_of([&] { return view::render_pdf(object.map, object.options); });
 }
 
-/// (character, its code point, its script) of each that no installed font has.
-std::vector<std::tuple<std::string, int, std::string>> missing(const MapObject& object) {
-  std::vector<std::tuple<std::string, int, std::string>> all;
+/// (character, its code point) of each that no installed font has.
+std::vector<std::pair<std::string, int>> missing(const MapObject& object) {
+  std::vector<std::pair<std::string, int>> all;
   for (const view::MissingCharacter& one : view::missing_characters(object.map, object.options)) {
-    all.emplace_back(one.text, static_cast<int>(one.code), one.script);
+    all.emplace_back(one.text, static_cast<int>(one.code));
   }
   return all;
 }
@@ -97,7 +97,6 @@ void bind_view(nb::module_& m) {
             return view::render_terminal(
                 object.map, {.map = object.options, .colour = colour, .unicode = unicode, .columns = columns});
           })
-      .def("table", [](const MapObject& object) { return view::render_table(object.map, object.options); })
       .def("top_weight", [](const MapObject& object) { return view::top_weight(object.map, object.options.range); })
       .def("statistics", &statistics);
   m.def("attention_map", &make_map);

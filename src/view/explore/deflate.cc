@@ -2,7 +2,6 @@
 
 #include <zlib.h>
 
-#include <array>
 #include <new>
 
 namespace qkv::inline v0::view {
@@ -15,24 +14,6 @@ std::string deflate_bytes(std::span<const std::byte> bytes, int level) {
   if (status != Z_OK) throw std::bad_alloc();
   out.resize(size);
   return out;
-}
-
-std::string inflate_gzip(std::span<const unsigned char> bytes) {
-  z_stream stream{};
-  if (inflateInit2(&stream, 16 + MAX_WBITS) != Z_OK) throw std::bad_alloc();
-  stream.next_in = const_cast<Bytef*>(bytes.data());
-  stream.avail_in = static_cast<uInt>(bytes.size());
-  std::string out;
-  std::array<char, 65536> piece;
-  int status = Z_OK;
-  while (status == Z_OK) {
-    stream.next_out = reinterpret_cast<Bytef*>(piece.data());
-    stream.avail_out = static_cast<uInt>(piece.size());
-    status = inflate(&stream, Z_NO_FLUSH);
-    out.append(piece.data(), piece.size() - stream.avail_out);
-  }
-  inflateEnd(&stream);
-  return status == Z_STREAM_END ? out : std::string();
 }
 
 std::string byte_planes(std::span<const std::byte> bytes, std::size_t width) {

@@ -6,12 +6,13 @@
 #include <string_view>
 
 #include "core/check.h"
+#include "core/embedded_file.h"
 #include "core/escape.h"
 #include "view/explore/deflate.h"
 #include "view/text.h"
 
 namespace qkv::inline v0 {
-std::span<const unsigned char> embedded_explorer();  // page/, put together and compressed by the build
+std::span<const EmbeddedFile> embedded_explorer();  // page/
 }
 
 namespace qkv::inline v0::view {
@@ -26,13 +27,12 @@ struct Form {
   std::string_view dtypes;  // space before and after each
 };
 
-constexpr std::string_view kCoded = " F32 F16 BF16 U8 U16 ", kFloats = " F32 F16 BF16 ", kF32 = " F32 ", kI32 = " I32 ";
+constexpr std::string_view kCoded = " F32 F16 BF16 U8 ", kFloats = " F32 F16 BF16 ", kF32 = " F32 ";
 constexpr std::array kForms = {Form{"map", 3, kCoded}, Form{"map_peak", 1, kF32}, Form{"mass", 2, kCoded},
     Form{"mass_peak", 1, kF32}, Form{"weights", 3, kCoded}, Form{"weights_peak", 1, kF32}, Form{"q", 3, kFloats},
-    Form{"k", 3, kFloats}, Form{"q_lo", 3, " BF16 "}, Form{"k_lo", 3, " BF16 "}, Form{"lse", 2, kF32},
-    Form{"relevance", 3, kCoded}, Form{"relevance_peak", 1, kF32}, Form{"sinks", 1, kF32}, Form{"alibi", 1, kF32},
-    Form{"relative", 2, kF32}, Form{"bias", 3, kF32}, Form{"documents_q", 1, kI32}, Form{"documents_k", 1, kI32}};
-constexpr Form kRow{"rows/NAME", 2, " F32 F16 "}, kRollout{"rollout", 2, kCoded};
+    Form{"k", 3, kFloats}, Form{"lse", 2, kF32}, Form{"sinks", 1, kF32}, Form{"alibi", 1, kF32},
+    Form{"relative", 2, kF32}, Form{"bias", 3, kF32}, Form{"intervals", 2, kF32}};
+constexpr Form kRow{"rows/NAME", 2, " F32 F16 "};
 
 bool is_number(std::string_view text) {
   return !text.empty() && text.size() < 7 && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
@@ -49,7 +49,6 @@ std::string_view take(std::string_view& rest) {
 /// "3/0/rows/entropy": view 3, layer 0.
 const Form* form_of(std::string_view name) {
   if (!is_number(take(name))) return nullptr;
-  if (name == "rollout") return &kRollout;
   if (!is_number(take(name))) return nullptr;
   if (name.starts_with("rows/") && name.size() > 5) return &kRow;
   const auto* found = std::ranges::find(kForms, name, &Form::name);
@@ -111,11 +110,15 @@ std::string render_explorer(const StateDict& file) {
     data +=
         element(entry.name, dtype_name(entry.tensor.dtype), sizes, entry.tensor.bytes, dtype_bytes(entry.tensor.dtype));
   }
-  std::string html = inflate_gzip(embedded_explorer());
+  std::string html, style, script;  // each of its files in alphabetical order
+  for (const EmbeddedFile& part : embedded_explorer())
+    (part.name.ends_with(".js") ? script : part.name.ends_with(".css") ? style : html) += part.text;
   // From the end to the front: what is put in is not searched again.
+  put(html, "{{script}}", script);
   put(html, "{{dark}}", colours(Theme::kDark));
   put(html, "{{light}}", colours(Theme::kLight));
   put(html, "{{data}}", data);
+  put(html, "{{style}}", style);
   put(html, "{{title}}",
       escape_xml(visible_line(title == file.metadata.end() ? "attention explorer" : title->second, kTitleLength)));
   return html;

@@ -217,6 +217,21 @@ std::vector<HeadKind> kinds_of_heads(std::span<const HeadCall> calls, Index firs
   return counted.named();
 }
 
+std::pair<Tensor<float>, bool> key_intervals(const Mask& mask, const std::array<Index, 4>& sizes, Index sequence) {
+  Tensor<float> out({sizes[2], 2});
+  bool all_between = true;
+  std::vector<std::uint8_t> row(static_cast<std::size_t>(sizes[3]));
+  for (Index i = 0; i < sizes[2]; ++i) {
+    mask_rows(mask, sizes, sequence, 0, {&i, 1}, {row.data(), {1, sizes[3]}});
+    const auto first = std::ranges::find(row, 1), behind = std::find(first, row.end(), 0);
+    const auto last = std::find(row.rbegin(), row.rend(), 1);
+    all_between = all_between && (first == row.end() || last.base() == behind);
+    out.data()[2 * i] = first == row.end() ? 0.0F : static_cast<float>(first - row.begin());
+    out.data()[2 * i + 1] = static_cast<float>(last.base() - row.begin());
+  }
+  return {std::move(out), all_between};
+}
+
 Tensor<double> weights_of_rows(const HeadCall& call, std::span<const Index> rows) {
   check_call(call, "weights_of_rows");
   const Index kv_len = call.k.size(1), count = static_cast<Index>(rows.size());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 #include "core/check.h"
 #include "core/escape.h"
@@ -10,23 +11,21 @@
 namespace qkv::inline v0::view {
 namespace {
 
-constexpr Index kLargest = Index{1} << 40;  // sums of positions stay far from overflow
-
-double parse_number(const std::string& key, const std::string& text) {
-  double value = 0;
+template <class Number> Number parse(const std::string& key, std::string_view text, Number largest, const char* what) {
+  Number value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check<OptionError>(error == std::errc() && end == text.data() + text.size() && std::isfinite(value), kOfHeads,
-      "metadata ", escaped(key), " must be a finite number: got ", escaped(text));
+  check<OptionError>(error == std::errc() && end == text.data() + text.size() && std::abs(value) <= largest, kOfHeads,
+      "metadata ", escaped(key), " must ", what, ": got ", escaped(std::string(text)));
   return value;
 }
 
+double parse_number(const std::string& key, const std::string& text) {
+  return parse(key, text, std::numeric_limits<double>::max(), "be a finite number");
+}
+
 Index parse_integer(const std::string& key, std::string_view text) {
-  Index value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check<OptionError>(
-      error == std::errc() && end == text.data() + text.size() && value >= -kLargest && value <= kLargest, kOfHeads,
-      "metadata ", escaped(key), " must hold integers of at most ", kLargest, ": got ", escaped(std::string(text)));
-  return value;
+  return parse(
+      key, text, Index{1} << 40, "hold integers of at most 1099511627776");  // sums of positions do not overflow
 }
 
 void read_metadata(const StateDict& heads, SmallForm& f) {

@@ -9,7 +9,6 @@
 #include "qkv/view/pictures.h"
 #include "view/png_file.h"
 #include "view/print/typesetter.h"
-#include "view/raster.h"
 #include "view/text.h"
 
 namespace qkv::inline v0::view {
@@ -134,15 +133,6 @@ class MissingCanvas final : public Canvas {
   const Typesetter& typesetter_;
 };
 
-std::string script_name(char32_t code) {
-  struct Unref {
-    void operator()(void* enumeration) const { g_type_class_unref(enumeration); }
-  };
-  const std::unique_ptr<void, Unref> scripts(g_type_class_ref(G_TYPE_UNICODE_SCRIPT));
-  const GEnumValue* const value = g_enum_get_value(static_cast<GEnumClass*>(scripts.get()), g_unichar_get_script(code));
-  return value == nullptr ? "unknown" : value->value_nick;
-}
-
 }  // namespace
 
 bool draws_text() { return true; }
@@ -203,7 +193,7 @@ std::vector<MissingCharacter> missing_characters(const AttentionMap& map, const 
   std::vector<MissingCharacter> out;
   for (const char32_t code : canvas.missing) {
     if (std::ranges::find(out, code, &MissingCharacter::code) != out.end()) continue;
-    out.push_back({code, {}, script_name(code)});
+    out.push_back({code, {}});
     append_utf8(out.back().text, code);
   }
   return out;

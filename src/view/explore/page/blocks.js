@@ -37,13 +37,6 @@ function divide(cells, height, width, rows) {
   return cells.map((sum, n) => sum / counts[Math.floor(n / width)]);
 }
 
-/// All weights of a head that is not too long as cells [height, width].
-function pooled(head, height, width) {
-  const sums = new Float64Array(height * width), {Tq, Tk} = head;
-  pool(sums, height, width, {q0: 0, q1: Tq, k0: 0, k1: Tk}, head.tile(0, 0, Tq, Tk), 0, 0, Tq, Tk);
-  return Float32Array.from(divide(sums, height, width, Tq));
-}
-
 /// The second head minus the first, under their face; null where they cannot be compared: other lengths, or other blocks.
 function differenceHead(a, b) {
   const byBlocks = x => x.kind === "map", isAlike = a.Tq === b.Tq && a.Tk === b.Tk && byBlocks(a) === byBlocks(b) && (!byBlocks(a) || a.R === b.R && a.C === b.C);

@@ -1,5 +1,5 @@
 // What the JSON of a file must be (docs/explorer-file.md): one sentence for what is not.
-const FORMULA = ["scale", "softcap", "offset", "causal", "prefix", "window", "chunk", "keys", "empty", "refused"];
+const FORMULA = ["scale", "softcap", "offset", "empty", "refused"];
 const KINDS = ["previous", "self", "first", "duplicate", "induction", "local", "diffuse", "mixed"];
 
 function demand(holds, sentence) { if (!holds) throw new Error(sentence); }
@@ -25,10 +25,7 @@ function checkFormula(f, at) {
   if (f.refused) return;
   demand(isFinite_(f.scale), `${at}: formula needs a finite scale`);
   demand(f.softcap == null || isFinite_(f.softcap) && f.softcap >= 0, `${at}: softcap must be 0 or more`);
-  for (const name of ["offset", "prefix", "chunk"]) demand(f[name] == null || Number.isInteger(f[name]), `${at}: ${name} must be an integer`);
-  demand(f.chunk == null || f.chunk > 0, `${at}: chunk must be 1 or more`);
-  demand(f.window == null || Array.isArray(f.window) && f.window.length === 2 && f.window.every(n => n === null || isCount(n)), `${at}: window must be [left, right]`);
-  demand(f.keys == null || Array.isArray(f.keys) && f.keys.length === 2 && f.keys.every(isCount), `${at}: keys must be [from, to]`);
+  demand(f.offset == null || Number.isInteger(f.offset), `${at}: offset must be an integer`);
   demand(f.empty == null || f.empty === "zero" || f.empty === "mean", `${at}: empty must be zero or mean`);
 }
 
@@ -47,14 +44,13 @@ function checkLayer(l, at, shape) {
   };
   const exact = list("exact", l.heads), kv = list("exact_kv", l.kv_heads);
   const weights = l.weights ? list("weights", l.heads) : l.heads;
-  Object.assign(wanted, {weights: [weights, l.q_len, l.kv_len], documents_q: [l.q_len], documents_k: [l.kv_len], q: [exact, l.q_len],
-    q_lo: [exact, l.q_len], k: [kv, l.kv_len], k_lo: [kv, l.kv_len], lse: [exact, l.q_len]});
+  Object.assign(wanted, {weights: [weights, l.q_len, l.kv_len], intervals: [l.q_len, 2], q: [exact, l.q_len],
+    k: [kv, l.kv_len], lse: [exact, l.q_len]});
   for (const [name, sizes] of Object.entries(wanted)) {
     const got = shape(name);
     demand(!got || sizes.every((n, a) => got[a] === n), `${at}: ${name} must begin with sizes ${sizes}: got ${got}`);
   }
   demand(!shape("relative") || shape("relative")[1] % 2 === 1, `${at}: relative must have 2 R + 1 columns`);
-  demand(!shape("relevance") || [1, l.heads].includes(shape("relevance")[0]), `${at}: relevance must have 1 or ${l.heads} heads`);
   if (exact) {
     for (const name of ["q", "k", "lse"]) demand(shape(name), `${at}: exact heads need ${name}`);
     demand(l.formula, `${at}: exact heads need a formula`);

@@ -5,7 +5,7 @@ const maps = {light: bytesOf(PALETTES.light), dark: bytesOf(PALETTES.dark)};
 const ENTRIES = maps.light.length / 3, NAN_COLOUR = [232, 90, 90];
 const systemDark = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => state.theme === "dark" || state.theme === "auto" && systemDark.matches;
-const scaled = share => state.place === "sqrt" ? Math.sqrt(share) : share;
+const scaled = share => state.spacing === "sqrt" ? Math.sqrt(share) : share;
 
 /// [r, g, b] of a weight, where `top` gets the last colour.
 function colour(w, top) {

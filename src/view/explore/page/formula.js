@@ -1,28 +1,20 @@
 // Weights of one head from q, k and lse, in doubles: any of them, at any length. Not: choosing heads, drawing.
 //   weight[i, j] = exp(softcap(scale q[i].k[j]) + biases - lse[i]) where key j may be seen, otherwise 0
 
-/// s: {D, Tq, Tk, q [Tq, D], k [Tk, D], lse [Tq], f: formula, slope, table, bias [Tq, Tk], docQ, docK}; what is absent is null.
+/// s: {D, Tq, Tk, q [Tq, D], k [Tk, D], lse [Tq], f: formula, slope, table, bias [Tq, Tk], intervals [Tq, 2]}; what is absent is null.
 function exactHead(s) {
   const {D, Tq, Tk, q, k, lse, f} = s, offset = f.offset ?? Tk - Tq, cap = f.softcap || 0, reach = s.table ? (s.table.length - 1) / 2 : 0;
-  const [from, to] = f.keys || [0, Tk], [left, right] = f.window || [null, null], mean = f.empty === "mean";
+  const mean = f.empty === "mean";
 
-  /// The keys [low, high) that query i may see, but for documents.
+  /// The keys [low, high) that query i may see.
   function limits(i) {
-    const at = i + offset;
-    let low = Math.max(0, from), high = Math.min(Tk, to);
-    if (f.causal) high = Math.min(high, Math.max(at + 1, f.prefix || 0));
-    if (left !== null) low = Math.max(low, at - left);
-    if (right !== null) high = Math.min(high, at + right + 1);
-    if (f.chunk) {
-      const start = Math.floor(at / f.chunk) * f.chunk;
-      low = Math.max(low, start);
-      high = Math.min(high, start + f.chunk);
-    }
-    return [low, Math.max(low, high)];
+    if (!s.intervals) return [0, Tk];
+    const low = Math.max(0, s.intervals[2 * i]);
+    return [low, Math.max(low, Math.min(Tk, s.intervals[2 * i + 1]))];
   }
   const sees = (i, j) => {
     const [low, high] = limits(i);
-    return j >= low && j < high && !(s.docQ && s.docQ[i] !== s.docK[j]);
+    return j >= low && j < high;
   };
   function product(i, j) {
     let a = 0, b = 0, p = i * D, r = j * D;
@@ -40,8 +32,8 @@ function exactHead(s) {
   }
   const capped = x => cap ? cap * Math.tanh(x / cap) : x;
   const isEmpty = i => !(lse[i] > -Infinity), filler = i => Number.isNaN(lse[i]) ? NaN : mean ? 1 / Tk : 0;  // a NaN score makes its row NaN
-  const seen = (i, j) => Math.exp(capped(f.scale * product(i, j)) + biasOf(i, j) - lse[i]);
-  const weight = (i, j) => isEmpty(i) ? filler(i) : sees(i, j) ? seen(i, j) : 0;
+  const kept = (i, j) => Math.exp(capped(f.scale * product(i, j)) + biasOf(i, j) - lse[i]);
+  const weight = (i, j) => isEmpty(i) ? filler(i) : sees(i, j) ? kept(i, j) : 0;
 
   function tile(i0, j0, rows, columns) {
     const out = new Float32Array(rows * columns);
@@ -49,12 +41,12 @@ function exactHead(s) {
       const i = i0 + r;
       if (isEmpty(i)) { out.fill(filler(i), r * columns, (r + 1) * columns); continue; }
       const [low, high] = limits(i), end = Math.min(high, j0 + columns);
-      for (let j = Math.max(low, j0); j < end; ++j) if (!s.docQ || s.docQ[i] === s.docK[j]) out[r * columns + j - j0] = seen(i, j);
+      for (let j = Math.max(low, j0); j < end; ++j) out[r * columns + j - j0] = kept(i, j);
     }
     return out;
   }
   return {
-    Tq, Tk, kind: "exact", weight, tile, limits,
+    Tq, Tk, kind: "exact", weight, tile,
     row: i => tile(i, 0, 1, Tk),
     column: j => tile(0, j, Tq, 1),
     /// Every number on the way to one weight.

@@ -10,7 +10,7 @@ function chosenPositions(count, centre, best, near = NEAR) {
   return [...out].sort((a, b) => a - b);
 }
 
-/// What of a side is drawn: {queries, keys} in their places, the rows of those queries that have lines, and the largest weight.
+/// What of a side is drawn: {queries, keys} in order, the rows of those queries that have lines, and the largest weight.
 function linesOf({head}) {
   const i = state.i < head.Tq ? state.i : -1, pins = state.pins.filter(n => n < head.Tq), isLong = head.Tk > 3 * NEAR;
   const best = i < 0 ? [] : largest(head.row(i).map(Math.abs), BEST).filter(j => head.weight(i, j) !== 0);

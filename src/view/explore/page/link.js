@@ -1,7 +1,7 @@
-// What is looked at <-> the address's fragment. A fragment is as hostile as any input: what is out of range falls back.
-const TABS = ["text", "lines", "why", "picture", "answer", "relevance"];
+// The state of the page <-> the address's fragment. A fragment is as hostile as any input: what is out of range falls back.
+const TABS = ["text", "lines", "why", "picture"];
 const FIRST = {view: 0, layer: 0, head: 0, i: -1, j: -1, pins: [], region: null, tab: "text", beside: -1, diff: false, kinds: [], sort: "layer",
-  range: "max", place: "sqrt", way: "to", theme: "auto", statistic: "entropy"};
+  range: "max", spacing: "sqrt", way: "to", theme: "auto", statistic: "entropy"};
 
 /// Where a view opens: the head with the largest share of a kind that says more than "first" or "diffuse", one query chosen.
 function openingOf(view) {
@@ -53,7 +53,7 @@ function parseLink(fragment, file) {
   state.kinds = (given.get("kinds") || "").split(",").filter(kind => KINDS.includes(kind));
   oneOf("tab", TABS);
   oneOf("range", ["max", "unit"]);
-  oneOf("place", ["sqrt", "linear"]);
+  oneOf("spacing", ["sqrt", "linear"]);
   oneOf("way", ["to", "from"]);
   oneOf("theme", ["auto", "light", "dark"]);
   for (const name of ["sort", "statistic"]) if (/^[a-z_ ]{1,30}$/.test(given.get(name) || "")) state[name] = given.get(name);

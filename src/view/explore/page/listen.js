@@ -73,7 +73,7 @@ function pinOne() { if (state.i >= 0) change({pins: state.pins.includes(state.i)
 
 function listen() {
   const on = (id, what, then) => el(id).addEventListener(what, then), choose = id => on(id, "change", e => change({[id]: e.target.value}));
-  for (const id of ["range", "place", "theme", "sort", "statistic"]) choose(id);
+  for (const id of ["range", "spacing", "theme", "sort", "statistic"]) choose(id);
   on("view", "change", e => change({view: Number(e.target.value)}));
   on("beside", "change", e => change({beside: Number(e.target.value)}));
   on("diff", "change", e => change({diff: e.target.checked}));

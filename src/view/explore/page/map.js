@@ -81,9 +81,9 @@ function ticks(from, to, pixels, apart) {
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /// Draws cells with axes; returns where they lie.
-function drawCells(canvas, shown, region, top, of, texts, given) {
+function drawCells(canvas, shown, region, top, of, texts) {
   const across = el("maps").clientWidth || 640, count = state.beside < 0 ? 1 : state.diff && across > 900 ? 3 : 2;
-  const room = given || Math.max(220, across / count - 12), most = Math.max(420, Math.min(900, innerHeight - 190));
+  const room = Math.max(220, across / count - 12), most = Math.max(420, Math.min(900, innerHeight - 190));
   const rows = region.q1 - region.q0, columns = region.k1 - region.k0, wide = room - NAMED - EDGE.right;
   const cell = Math.min(wide / columns, most / rows, 40), likely = Math.min(most, Math.max(cell * rows, Math.min(wide, wide * rows / columns)));
   const tall = Math.max(40, rows === columns ? cell * columns : likely);
@@ -95,7 +95,7 @@ function drawCells(canvas, shown, region, top, of, texts, given) {
   const widest = all => Math.min(NAMED - 24, Math.max(0, ...all.map(([, text]) => ruler.measureText(text).width)));
   const left = Math.ceil(widest(rowLabels)) + 24, below = named ? Math.ceil(widest(columnLabels)) + 24 : EDGE.bottom;
   const g = sized(canvas, left + width + EDGE.right, EDGE.top + tall + below);
-  const place = {left, top: EDGE.top, width, height: tall, region};
+  const frame = {left, top: EDGE.top, width, height: tall, region};
   g.imageSmoothingEnabled = false;
   g.drawImage(cellsImage(shown.cells, shown.height, shown.width, top, of), left, EDGE.top, width, tall);
   g.strokeStyle = css("--line");
@@ -136,11 +136,11 @@ function drawCells(canvas, shown, region, top, of, texts, given) {
   g.rotate(-Math.PI / 2);
   g.fillText("query", 0, 0);
   g.restore();
-  return place;
+  return frame;
 }
 /// Outlines of the chosen query's row and key's column, and of pinned rows.
-function drawMarks(canvas, place) {
-  const g = canvas.getContext("2d"), {left, top, width, height, region: r} = place, tall = height / (r.q1 - r.q0), wide = width / (r.k1 - r.k0);
+function drawMarks(canvas, frame) {
+  const g = canvas.getContext("2d"), {left, top, width, height, region: r} = frame, tall = height / (r.q1 - r.q0), wide = width / (r.k1 - r.k0);
   g.lineWidth = 1.5;
   const row = (i, ink) => {
     if (i < r.q0 || i >= r.q1) return;

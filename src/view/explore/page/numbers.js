@@ -1,5 +1,4 @@
-// Bytes of a tensor as floats. A U8 is peak * (byte / 254)^2, 255 is NaN; a U16 is peak * n / 65534, 65535 is NaN. The
-// peak is 1, or one per first axis.
+// Bytes of a tensor as floats. A U8 is peak * (byte / 254)^2, 255 is NaN. The peak is 1, or one per first axis.
 
 function halfOf(bits) {
   const exponent = bits >> 10 & 31, mantissa = bits & 1023, sign = bits & 32768 ? -1 : 1;
@@ -8,7 +7,7 @@ function halfOf(bits) {
 }
 let halves = null;
 
-const WIDTHS = {U8: 1, U16: 2, F16: 2, BF16: 2, F32: 4, I32: 4};
+const WIDTHS = {U8: 1, F16: 2, BF16: 2, F32: 4};
 
 /// First bytes of all numbers, then all second bytes, ... -> numbers.
 function fromPlanes(bytes, width) {
@@ -18,11 +17,10 @@ function fromPlanes(bytes, width) {
   return out;
 }
 
-/// Float32Array (I32: Int32Array) of little-endian bytes; `peaks`: null, or Float32Array with one number per first axis.
+/// Float32Array of little-endian bytes; `peaks`: null, or Float32Array with one number per first axis.
 function toNumbers(bytes, dtype, peaks) {
   const view = type => new type(bytes.buffer, bytes.byteOffset, bytes.byteLength / type.BYTES_PER_ELEMENT);
   if (dtype === "F32") return view(Float32Array);
-  if (dtype === "I32") return view(Int32Array);
   const from = dtype === "U8" ? bytes : view(Uint16Array), out = new Float32Array(from.length);
   if (dtype === "BF16") {
     const bits = new Uint32Array(out.buffer);
@@ -31,8 +29,7 @@ function toNumbers(bytes, dtype, peaks) {
     halves = halves || Float32Array.from({length: 65536}, (_, n) => halfOf(n));
     for (let i = 0; i < from.length; ++i) out[i] = halves[from[i]];
   } else {
-    const last = dtype === "U8" ? 255 : 65535, each = peaks ? from.length / peaks.length : from.length;
-    const share = Float32Array.from({length: last + 1}, (_, n) => n === last ? NaN : dtype === "U8" ? (n / 254) ** 2 : n / 65534);
+    const each = peaks ? from.length / peaks.length : from.length, share = Float32Array.from({length: 256}, (_, n) => n === 255 ? NaN : (n / 254) ** 2);
     for (let i = 0; i < from.length; ++i) out[i] = share[from[i]] * (peaks ? peaks[Math.floor(i / each)] : 1);
   }
   return out;

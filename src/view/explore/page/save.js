@@ -42,7 +42,7 @@ function mapSvg(n, {texts, top, of, name}) {
   out.push(`<svg xmlns="http://www.w3.org/2000/svg" width="${all[0]}" height="${all[1]}">`);
   out.push(`<text x="4" y="14">${escapeXml(`${nameOf(state.view, state.layer, state.head)}, ${name}: rows are queries, columns keys`)}</text>`);
   for (let s = 0; s <= 100; ++s) {
-    const share = state.place === "sqrt" ? (s / 100) ** 2 : s / 100;
+    const share = state.spacing === "sqrt" ? (s / 100) ** 2 : s / 100;
     out.push(`<rect x="${left + 2 * s}" y="${below + 8}" width="2" height="10" fill="${rgb(of === difference ? of((s / 50 - 1) * top, top) : of(share * top || 1e-30, top))}"/>`);
   }
   out.push(`<text x="${left}" y="${below + 34}">${of === difference ? percent(-top) : "0"} to ${percent(top)}</text>`);

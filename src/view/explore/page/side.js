@@ -43,7 +43,7 @@ function drawScale(top) {
   const width = 220, g = sized(el("scale"), width + 24, 34);
   for (let x = 0; x < width; ++x) {
     const s = x / (width - 1);
-    g.fillStyle = rgb(colour(Math.max(1e-30, state.place === "sqrt" ? s * s : s) * top, top));
+    g.fillStyle = rgb(colour(Math.max(1e-30, state.spacing === "sqrt" ? s * s : s) * top, top));
     g.fillRect(x + 8, 0, 1, 12);
   }
   g.fillStyle = css("--faint");
@@ -87,12 +87,8 @@ function drawAbout() {
   if (l.exact && !f.refused) {
     const parts = [`scale ${short(f.scale)}`];
     if (f.softcap) parts.push(`soft cap ${short(f.softcap)}`);
-    if (f.causal) parts.push("causal");
-    if (f.prefix) parts.push(`prefix of ${f.prefix}`);
-    if (f.window) parts.push(`window ${f.window.map(n => n ?? "open").join(" and ")}`);
-    if (f.chunk) parts.push(`chunks of ${f.chunk}`);
-    for (const name of ["alibi", "relative", "bias", "sinks"]) if (has(`${state.view}/${state.layer}/${name}`)) parts.push(name);
-    const at = `${state.view}/${state.layer}/q`, how = elements.get(at).dataset.dtype + (has(at + "_lo") ? " in two parts" : "");
+    for (const name of ["intervals", "alibi", "relative", "bias", "sinks"]) if (has(`${state.view}/${state.layer}/${name}`)) parts.push(name);
+    const at = `${state.view}/${state.layer}/q`, how = elements.get(at).dataset.dtype;
     lines.push(`Exact heads: ${l.exact.join(", ")}; weight = exp(score \u2212 lse) with ${parts.join(", ")}; q and k are stored as ${how}` +
       `${Number.isFinite(e.exact) ? `, largest relative error of a weight ${e.exact.toPrecision(2)}` : ", as they were given"}.`);
   }

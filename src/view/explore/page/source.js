@@ -23,31 +23,25 @@ async function open(v, l, h) {
   const layer = layerOf(v, l), at = `${v}/${l}/`, {q_len: Tq, kv_len: Tk} = layer;
   const isExact = (layer.exact || []).includes(h) && !layer.formula.refused;
   if (isExact) return exactOf(layer, at, h);
-  const place = layer.weights ? layer.weights.indexOf(h) : h;
-  if (place >= 0 && has(at + "weights")) {
+  const row = layer.weights ? layer.weights.indexOf(h) : h;
+  if (row >= 0 && has(at + "weights")) {
     const w = await load(at + "weights");
-    return storedHead(w.data.subarray(place * Tq * Tk, (place + 1) * Tq * Tk), Tq, Tk);
+    return storedHead(w.data.subarray(row * Tq * Tk, (row + 1) * Tq * Tk), Tq, Tk);
   }
   return has(at + "map") ? blocksOf(layer, at + "map", h) : null;
 }
-/// A tensor plus its low parts, where there are any.
-async function whole(name) {
-  const high = (await load(name)), low = await load(name + "_lo");
-  if (!low) return high;
-  return {sizes: high.sizes, data: high.data.map((x, n) => x + low.data[n])};
-}
 async function exactOf(layer, at, h) {
-  const q = await whole(at + "q"), k = await whole(at + "k"), lse = await load(at + "lse");
-  const {q_len: Tq, kv_len: Tk} = layer, D = q.sizes[2], place = layer.exact.indexOf(h);
+  const q = await load(at + "q"), k = await load(at + "k"), lse = await load(at + "lse");
+  const {q_len: Tq, kv_len: Tk} = layer, D = q.sizes[2], row = layer.exact.indexOf(h);
   const kv = layer.exact_kv.indexOf(Math.floor(h * layer.kv_heads / layer.heads));
   const one = async (name, size, n) => { const t = await load(at + name); return t && t.data.subarray(n * size, (n + 1) * size); };
   const slope = await one("alibi", 1, h), sink = await one("sinks", 1, h), width = has(at + "relative") ? sizesOf(at + "relative")[1] : 0;
   const biases = has(at + "bias") ? sizesOf(at + "bias")[0] : 0;
-  const head = exactHead({D, Tq, Tk, q: q.data.subarray(place * Tq * D, (place + 1) * Tq * D), k: k.data.subarray(kv * Tk * D, (kv + 1) * Tk * D),
-    lse: lse.data.subarray(place * Tq, (place + 1) * Tq), f: layer.formula, slope: slope ? slope[0] : null,
-    table: await one("relative", width, h), bias: await one("bias", Tq * Tk, biases === 1 ? 0 : place),
-    docQ: await one("documents_q", Tq, 0), docK: await one("documents_k", Tk, 0)});
-  head.sinkShare = sink ? i => Math.exp(sink[0] - lse.data[place * Tq + i]) : null;
+  const head = exactHead({D, Tq, Tk, q: q.data.subarray(row * Tq * D, (row + 1) * Tq * D), k: k.data.subarray(kv * Tk * D, (kv + 1) * Tk * D),
+    lse: lse.data.subarray(row * Tq, (row + 1) * Tq), f: layer.formula, slope: slope ? slope[0] : null,
+    table: await one("relative", width, h), bias: await one("bias", Tq * Tk, biases === 1 ? 0 : row),
+    intervals: await one("intervals", 2 * Tq, 0)});
+  head.sinkShare = sink ? i => Math.exp(sink[0] - lse.data[row * Tq + i]) : null;
   if (has(at + "map")) head.map = await blocksOf(layer, at + "map", h);
   return head;
 }
@@ -65,15 +59,3 @@ function tileOf(v, l, h, head, a, b) {
   }
   return t;
 }
-
-/// For tests and for the console: tile (i, j) of 256 x 256 weights as {rows, columns, data}; throws where they are not exact.
-const qkv = {
-  async tile(layer, head, i, j, view = 0) {
-    const source = await openHead(view, layer, head);
-    if (!source || source.kind !== "exact") throw new Error(layerOf(view, layer).formula?.refused || "q, k and lse of this head are not in the file");
-    const began = performance.now(), rows = Math.min(TILE, source.Tq - i * TILE), columns = Math.min(TILE, source.Tk - j * TILE);
-    const data = source.tile(i * TILE, j * TILE, rows, columns);
-    return {rows, columns, data: Array.from(data), milliseconds: performance.now() - began};
-  },
-};
-window.qkv = qkv;

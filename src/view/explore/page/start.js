@@ -1,7 +1,7 @@
 // Puts the page together: the state, what is drawn when it changes, and what changes it. Runs when every function is there.
 let file = null, state = null, rendering = 0;
 const el = id => document.getElementById(id), make = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
-const PANELS = {text: drawText, lines: eachSide(drawLines, true), why: eachSide(drawWhy), picture: eachSide(drawPicture, true), answer: eachSide(drawAnswer), relevance: eachSide(drawRelevance)};
+const PANELS = {text: drawText, lines: eachSide(drawLines, true), why: eachSide(drawWhy), picture: eachSide(drawPicture, true)};
 
 function fillSelect(id, all, chosen) {
   el(id).replaceChildren(...all.map(([value, textContent]) => make("option", {value, textContent})));
@@ -123,7 +123,7 @@ function drawControls() {
   fillSelect("view", views.map((v, n) => [n, viewName(v, n)]), state.view);
   fillSelect("beside", [[-1, "nothing"], ...views.map((v, n) => [n, viewName(v, n)])], state.beside);
   el("diffBox").hidden = state.beside < 0;
-  for (const id of ["range", "place", "theme"]) el(id).value = state[id];
+  for (const id of ["range", "spacing", "theme"]) el(id).value = state[id];
   el("saveSvg").textContent = `SVG of the ${{lines: "lines", why: "products"}[state.tab] || "map"}`;
   el("diff").checked = state.diff;
   el(state.way).checked = true;
@@ -146,11 +146,8 @@ function start() {
     document.title = el("title").textContent = visible(String(file.title || "attention"), 120);
     state = parseLink(location.hash, file);
     const images = file.views.some(v => file.texts[v.queries].image || file.texts[v.keys].image);
-    const extra = file.views.some(v => v.rollout) || [...elements.keys()].some(n => /(relevance|rollout)$/.test(n));
-    const isAnswered = file.texts.some(t => t.answer != null);
     const isModel = file.views.some(v => v.layers.some(l => l.formula || l.exact || (l.head_info || []).some(info => info.kind)));
-    const names = {text: "text", lines: "lines", ...(isModel ? {why: "why this weight"} : {}), ...(images ? {picture: "picture"} : {}), ...(isAnswered ? {answer: "answer"} : {}),
-      ...(extra ? {relevance: "relevance"} : {})};
+    const names = {text: "text", lines: "lines", ...(isModel ? {why: "why this weight"} : {}), ...(images ? {picture: "picture"} : {})};
     for (const [tab, textContent] of Object.entries(names)) {
       const b = el("tabs").appendChild(make("button", {textContent, id: "tab-" + tab, onclick: () => { change({tab}, "light"); drawControls(); }}));
       b.dataset.tab = tab;

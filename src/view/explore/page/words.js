@@ -19,7 +19,7 @@ function label(text, most = 16) {
   return all.length > most ? all.slice(0, most - 1).join("") + "\u2026" : all.join("");
 }
 
-/// Column mass, shares of the largest weights, ... : the places of the n largest.
+/// Column mass, shares of the largest weights, ... : the positions of the n largest.
 function largest(values, n) {
   const best = [];
   for (let i = 0; i < values.length; ++i) {
