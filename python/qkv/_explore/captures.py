@@ -26,16 +26,7 @@ _COLUMNS = (
     ("first", "first"),
     ("distance", "distance"),
 )
-_RESIDUAL = 0.5  # of a row, in a page's rollout
 _NOTEBOOK_BYTES = 64 << 20  # of a page inside of a notebook
-ROLLOUT = (
-    "Rollout multiplies the layers' mean weights, half of each row kept for the residual stream (Abnar & Zuidema 2020, "
-    "arXiv:2005.00928): how tokens could mix, not what the model computed with them."
-)
-RELEVANCE = (
-    "Relevance is weight times gradient of one token's logit, positive parts (Chefer 2021, arXiv:2103.15679): what a small change of "
-    "a weight would do to that logit, not why the model chose it."
-)
 
 
 class Captures:
@@ -134,14 +125,6 @@ class Captures:
             tokens = None
         return plot(weights, tokens, **options)
 
-    def rollout(self, *, residual: float = 0.5, sequence: int = 0, run: int = 0) -> np.ndarray:
-        """[T, T]: the product over the layers of residual I + (1 - residual) times the heads' mean weights, rows made to add up to 1.
-        How tokens could mix, not what the model computed with them. Abnar & Zuidema 2020 (arXiv:2005.00928).
-
-        Raises ValueError where not every weight was kept: more than 512 tokens, cross-attention, or chosen heads or layers.
-        """
-        return _rollout([layer for layer in self.runs[run].layers if not layer.cross], residual, sequence)
-
     # The page.
 
     def _beginning(self, run: Run) -> str:
@@ -154,7 +137,7 @@ class Captures:
 
     def save(
         self, path: str | os.PathLike[str], *, title: str | None = None, tokens: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
-        weights: Sequence[tuple[int, int]] | None = None, rollout: bool = False,
+        weights: Sequence[tuple[int, int]] | None = None,
     ) -> None:  # fmt: skip
         """Writes the explorer's page (.html), or the file from which `qkv map --qk` makes it (.safetensors, docs/explorer-file.md).
 
@@ -162,14 +145,13 @@ class Captures:
             title: above the page.
             tokens: names of the positions, where they are not known already; for an encoder-decoder {"": [...], "decoder": [...]}.
             weights: (layer, head) of which every weight is stored; None: of all, up to 512 tokens.
-            rollout: also the attention rolled out over the layers (see :meth:`rollout`); the page says why where there is none.
 
         Raises ValueError for another ending, heads that are not there, and where only chosen heads were captured.
         """
         ending = Path(path).suffix
         if ending not in (".html", ".safetensors"):
             raise ValueError(f"[save] the file must end in .html or .safetensors: got {os.fspath(path)}")
-        json, tensors = self._made(title=title, tokens=tokens, weights=weights, rollout=rollout)
+        json, tensors = self._made(title=title, tokens=tokens, weights=weights)
         if ending == ".html":
             Path(path).write_text(page_of(json, tensors), encoding="utf-8")
         else:
@@ -179,7 +161,7 @@ class Captures:
         """The explorer's page as text; options as in :meth:`save`."""
         return page_of(*self._made(**options))
 
-    def _made(self, *, title: Any = None, tokens: Any = None, weights: Any = None, rollout: bool = False) -> tuple[Any, Any]:
+    def _made(self, *, title: Any = None, tokens: Any = None, weights: Any = None) -> tuple[Any, Any]:
         if not any(run.layers for run in self.runs):
             raise ValueError("[save] nothing was captured: no call of attention went through qkv; see docs/explore.md")
         named = tokens if isinstance(tokens, Mapping) else {} if tokens is None else {"": list(tokens)}
@@ -189,14 +171,12 @@ class Captures:
             if found is None or head not in found.heads:
                 raise ValueError(f"[save] weights: there is no layer {layer} with a head {head}")
             chosen.setdefault(layer, []).append(head)  # type: ignore[union-attr]
-        file = File(self.names, named, chosen, (lambda layers, b: _rollout(layers, _RESIDUAL, b)) if rollout else None, _RESIDUAL)
+        file = File(self.names, named, chosen)
         for run in self.runs:
             same = [id(other) for other in self.runs if other.name == run.name]
             what = "run" if run.name is None else "image" if run.image else "text"
             file.add(run, f"{what} {same.index(id(run))}{self._beginning(run)}" if len(same) > 1 else "")
         notes = [note for run in self.runs for note in run.notes]
-        notes += [RELEVANCE] * any("relevance" in view for view in file.views)
-        notes += [ROLLOUT] * any("residual" in view.get("rollout", ()) for view in file.views)
         json = {"title": title or self.title or "attention", "notes": notes, "texts": file.texts, "views": file.views}
         return json, file.tensors
 
@@ -219,18 +199,3 @@ class Captures:
 def _live(layer: Layer) -> np.ndarray:
     batch = layer.captured.entropy.shape[0]
     return np.ones((batch, layer.q_len), bool) if layer.live is None else layer.live
-
-
-def _rollout(layers: Sequence[Layer], residual: float, sequence: int) -> np.ndarray:
-    if not layers or any(one.mean is None or one.q_len != one.kv_len or one.q_len != layers[0].q_len for one in layers):
-        raise ValueError(
-            "[rollout] it needs every weight of every layer of one self-attention: up to 512 tokens, all heads, no cache; products of "
-            "maps by blocks would be something else"
-        )
-    length = layers[0].q_len
-    product = np.eye(length, dtype=np.float32)
-    for layer in layers:
-        mean = np.nan_to_num(layer.mean[sequence])  # type: ignore[index]
-        step = residual * np.eye(length, dtype=np.float32) + (1 - residual) * mean
-        product = (step / step.sum(1, keepdims=True)) @ product
-    return product

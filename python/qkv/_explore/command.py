@@ -21,8 +21,6 @@ examples:
   python -m qkv explore gpt2 --text "When Mary and John went to the store, John gave a drink to" --out page.html
   python -m qkv explore ./qwen --file book.txt --exact 12:3,12:4 --out page.html     # these heads' every weight, at any length
   python -m qkv explore ./bert --text "one text" --text "another" --json             # kinds of heads, two texts
-  python -m qkv explore ./vit --image cat.png --out page.html
-  python -m qkv explore model.safetensors --text abababab                            # a model that qkv train wrote
 
 kinds of heads: previous, self, duplicate, induction, local, diffuse, first, mixed; docs/explore.md says when a head is called so
 """
@@ -52,12 +50,10 @@ def _parser() -> argparse.ArgumentParser:
         description="Runs a model once, and shows what every head attends to: a table, JSON, or one page that needs no network.",
     )  # fmt: skip
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a folder or name that transformers loads, or a file that qkv train wrote")
+    add("model", metavar="MODEL", help="a folder or name that transformers loads")
     source = parser.add_argument_group("what it reads")
     source.add_argument("--text", action="append", default=[], help="may be repeated: texts side by side")
     source.add_argument("--file", action="append", default=[], help="a text file (UTF-8); may be repeated")
-    source.add_argument("--image", action="append", default=[], help="a picture, or pixels [3, height, width] as .npy")
-    source.add_argument("--audio", action="append", default=[], help="16 kHz: a .wav of 16 bits, or samples [n] as .npy")
     source.add_argument("--beside", metavar="MODEL", help="a second model on the same input")
     source.add_argument("--answer", help="what an encoder-decoder's decoder reads; otherwise it is generated")
     source.add_argument("--generate", metavar="N", type=_count, help="generate so many tokens (greedy), and capture them too")
@@ -66,13 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument(
         "--weights", metavar="L:H,..", type=_pairs, help="heads whose every weight is stored (default: all, to 512 tokens)"
     )
-    shown.add_argument(
-        "--relevance", metavar="TOKEN", help="also weight x gradient of this token's logit at the last position, or predicted"
-    )
-    shown.add_argument("--rollout", action="store_true", help="also attention rolled out over the layers (to 512 tokens)")
-    shown.add_argument(
-        "--first", metavar="N", type=_count, help="how many first keys are set apart (default 1; images: class and registers)"
-    )
+    shown.add_argument("--first", metavar="N", type=_count, help="how many first keys are set apart (default 1)")
     add("--out", metavar="FILE", help="page.html, or the page's file, .safetensors (docs/explorer-file.md)")
     add("--json", action="store_true", help="per layer and head: kind, share, mass on the first keys, entropy in nats")
     add("--title", help="above the page")
@@ -81,20 +71,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _checked(options: Any) -> None:
-    inputs = {name: getattr(options, name) for name in ("text", "file", "image", "audio")}
-    given = [name for name, values in inputs.items() if values]
-    if not given:
-        raise Refused('nothing to read: give --text "...", --file F, --image F or --audio F')
-    kinds = {"text" if name == "file" else name for name in given}
-    if len(kinds) > 1:
-        raise Refused(f"one kind of input at a time: got {' and '.join('--' + name for name in given)}")
+    if not options.text and not options.file:
+        raise Refused('nothing to read: give --text "..." or --file F')
     if options.out and Path(options.out).suffix not in (".html", ".safetensors"):
         raise Refused(f"--out must end in .html or .safetensors: got {options.out}")
     if options.out and not Path(options.out).absolute().parent.is_dir():
         raise Refused(f"--out: there is no folder {Path(options.out).absolute().parent}")
-    if options.generate and options.relevance:
-        raise Refused("--generate and --relevance exclude each other: generate first, then pass the whole text")
-    for path in [*options.file, *options.image, *options.audio]:
+    for path in options.file:
         if not Path(path).is_file():
             raise Refused(f"there is no file {path}")
 
@@ -124,7 +107,7 @@ def _run(arguments: Sequence[str]) -> None:
     models_given = [options.model, *([options.beside] if options.beside else [])]
     captures = models.explore(options, models_given)
     if options.out:
-        captures.save(options.out, title=options.title, weights=options.weights, rollout=options.rollout)
+        captures.save(options.out, title=options.title, weights=options.weights)
     if options.json:
         print(_json(captures, models_given))
     elif options.out:

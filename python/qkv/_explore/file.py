@@ -33,17 +33,14 @@ _STATISTICS = {
 
 @dataclass
 class Run:
-    """One forward of a model, and what was generated behind it. ids: token numbers [B, T] by the side they belong to, "" or
+    """One forward of a model. ids: token numbers [B, T] by the side they belong to, "" or
     "decoder"; image: first patch, height, width."""
 
     layers: list[Layer]
-    answers: list[Layer] = field(default_factory=list)
     ids: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
     image: tuple[int, int, int] | None = None
-    answer: int | None = None  #: of an encoder-decoder, the first position that the model generated
-    relevance: dict[str, Any] | None = None
+    answer: tuple[str, int] | None = None  #: side and position of the first token that the model generated
     name: str | None = None
-    first: int = 0  #: the position of ids[:, 0]: a cache holds what is before
     notes: list[str] = field(default_factory=list)
 
 
@@ -81,35 +78,29 @@ def _head_info(layer: Layer, b: int) -> list[dict[str, Any]]:
 
 class File:
     """The JSON and the tensors. names: tokens by number; given: tokens by side; weights: by layer, the heads whose weights are all stored, None:
-    all that there are; rollout: (layers, sequence) -> [T, T], raises ValueError."""
+    all that there are."""
 
     def __init__(
-        self, names: Callable[[int], str] | None, given: Mapping[str, Sequence[str]], weights: Mapping[int, Sequence[int]] | None,
-        rollout: Callable[[Sequence[Layer], int], np.ndarray] | None, residual: float,
-    ) -> None:  # fmt: skip
-        self.names, self.given, self.weights, self.rollout, self.residual = names, given, weights, rollout, residual
+        self, names: Callable[[int], str] | None, given: Mapping[str, Sequence[str]], weights: Mapping[int, Sequence[int]] | None
+    ) -> None:
+        self.names, self.given, self.weights = names, given, weights
         self.texts: list[dict[str, Any]] = []
         self.views: list[dict[str, Any]] = []
         self.tensors: dict[str, np.ndarray] = {}
 
     def add(self, run: Run, prefix: str) -> None:
-        """A view per stack of layers and sequence. Several parts of a layer never overlap: a prompt, and the answer behind it."""
+        """A view per stack of layers and sequence."""
         crossing = {_stack_of(layer.name) for layer in run.layers if layer.cross}
         batch = len(run.layers[0].pages) if run.layers else 0
-        layers = [(layer, False) for layer in run.layers] + [(layer, True) for layer in run.answers]
 
         def side_of(layer: Layer, keys: bool) -> str:
             return "decoder" if _stack_of(layer.name) in crossing and not (layer.cross and keys) else ""
 
         lengths: dict[str, int] = {}
-        answers: dict[str, int] = {} if run.answer is None else {"decoder": run.answer}
-        for layer, answer in layers:
-            behind = layer.q_len + (0 if layer.cross else layer.key_first + max(layer.offsets, default=0))
-            for side, length in ((side_of(layer, False), behind), (side_of(layer, True), layer.key_first + layer.kv_len)):
+        for layer in run.layers:
+            behind = layer.q_len + (0 if layer.cross else max(layer.offsets, default=0))
+            for side, length in ((side_of(layer, False), behind), (side_of(layer, True), layer.kv_len)):
                 lengths[side] = max(lengths.get(side, 0), length)
-            if answer and not layer.cross:
-                side = side_of(layer, False)
-                answers[side] = min(*layer.offsets, answers.get(side, layer.offsets[0]))
         for b in range(batch):
             texts: dict[str, int] = {}
 
@@ -117,17 +108,17 @@ class File:
                 if side not in texts:
                     words = (side or "text" * (not prefix), prefix, f"{b}" if batch > 1 else "")
                     made = self._text(run, side, b, lengths[side])
-                    if side in answers:
-                        made["answer"] = answers[side]
+                    if run.answer is not None and run.answer[0] == side:
+                        made["answer"] = run.answer[1]
                     self.texts.append({"name": " ".join(filter(None, words)), **made})
                     texts[side] = len(self.texts) - 1
                 return texts[side]
 
             found: dict[Any, list[Layer]] = {}
-            for layer, answer in layers:
-                found.setdefault((_stack_of(layer.name), layer.cross, answer), []).append(layer)
-            for (stack, cross, answer), some in found.items():
-                words = (stack, "cross" * cross, "answer" * answer, prefix, f"sequence {b}" * (batch > 1))
+            for layer in run.layers:
+                found.setdefault((_stack_of(layer.name), layer.cross), []).append(layer)
+            for (stack, cross), some in found.items():
+                words = (stack, "cross" * cross, prefix, f"sequence {b}" * (batch > 1))
                 sides = [text_of(side_of(some[0], keys)) for keys in (False, True)]
                 view = {"name": " ".join(filter(None, words)), "kind": "cross" if cross else "self", "queries": sides[0], "keys": sides[1]}
                 if run.name is not None:
@@ -135,27 +126,16 @@ class File:
                 size = [lengths[side_of(some[0], keys)] for keys in (False, True)]
                 at = len(self.views)
                 view["layers"] = [self._layer(layer, b, size, f"{at}/{m}") for m, layer in enumerate(some)]
-                if run.relevance is not None and not answer:
-                    view["relevance"] = run.relevance
-                if self.rollout is not None and not cross:
-                    try:
-                        self.tensors[f"{at}/rollout"] = coded(self.rollout(some, b))
-                        view["rollout"] = {"residual": self.residual}
-                    except ValueError as error:  # the page says so instead
-                        view["rollout"] = {"refused": str(error).removeprefix("[rollout] ")}
                 self.views.append(view)
 
     def _text(self, run: Run, side: str, b: int, length: int) -> dict[str, Any]:
         """A sequence of positions: their names, or how many there are; an image's grid."""
-        ids, first = run.ids.get(side), 0 if side else run.first
+        ids = run.ids.get(side)
         tokens = list(self.given[side]) if side in self.given else None
         if tokens is not None and len(tokens) != length:
             raise ValueError(f"[save] tokens must name the {length} positions{' of the decoder' * bool(side)}: got {len(tokens)}")
-        cached = (first or run.answers) and ids is not None and first + ids.shape[1] <= length
-        if tokens is None and ids is not None and (cached or ids.shape[1] == length):
-            tokens = [f"({n})" for n in range(length)]  # before: in the cache; behind: room of a static one
-            own = [int(n) for n in ids[b if len(ids) > 1 else 0]]
-            tokens[first : first + len(own)] = [self.names(n) if self.names else str(n) for n in own]
+        if tokens is None and ids is not None and ids.shape[1] == length:
+            tokens = [self.names(int(n)) if self.names else str(int(n)) for n in ids[b if len(ids) > 1 else 0]]
         made: dict[str, Any] = {"tokens": tokens} if tokens is not None else {"tokens": None, "length": length}
         if run.image is not None and not side and length >= run.image[0] + run.image[1] * run.image[2]:
             made["image"] = dict(zip(("start", "height", "width"), run.image))
@@ -171,10 +151,9 @@ class File:
             "name": layer.name, "heads": layer.num_heads, "kv_heads": layer.num_kv_heads, "q_len": layer.q_len, "kv_len": layer.kv_len,
             "formula": formula, "head_info": _head_info(layer, b),
         }  # fmt: skip
-        starts = (0, 0) if layer.cross else (layer.key_first + layer.offsets[b], layer.key_first)
-        for name, at, length, whole in zip(("q_first", "kv_first"), starts, (layer.q_len, layer.kv_len), lengths):
-            if at and at + length <= whole:
-                made[name] = at
+        at = 0 if layer.cross else layer.offsets[b]
+        if at and at + layer.q_len <= lengths[0]:
+            made["q_first"] = at
         errors: dict[str, float] = {}
         if layer.map is not None:
             tensors[f"{prefix}/map"], tensors[f"{prefix}/map_peak"], errors["map"] = _peaked(layer.map[b])
@@ -198,9 +177,6 @@ class File:
                 tensors[f"{prefix}/{name}"] = np.ascontiguousarray(getattr(exact, name)[b])
             tensors |= {f"{prefix}/{name}": values for name, values in parts.items()}
             errors["exact"] = exact.error
-        if layer.relevance is not None:
-            largest = max(float(np.nanmax(layer.relevance[b], initial=0.0)), 1e-30)
-            tensors[f"{prefix}/relevance"] = coded(layer.relevance[b] / largest)
         if errors:
             made["errors"] = errors
         return made

@@ -3,8 +3,8 @@ computes it for single pairs (qkv/view/kinds.h).
 
     x = scale q[i].k[j]        y = softcap(x) + bias[i, j]        weight = exp(y - lse[i]) where the mask keeps the key
 
-A mask remembers how it was made (_recipes.py): the page's members are read from that. A part that cannot be read this way (a function, a
-map of blocks) is named.
+A mask remembers how it was made (_recipes.py): where the queries stand and where texts begin are read from that. The page gets the keys
+that each query sees as an interval, or, where they are none, in the bias of every pair.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,20 +21,14 @@ from ..masks import Mask
 
 _HIDDEN = -1e30  # a bias below this is a mask written as a number
 _BIAS_BYTES = 16 << 20  # of a bias that goes into a page
-_WITHOUT_MEMBER = ("dilated", "chunked", "documents", "query_lengths", "global_rows", "global_columns")
+# Masks that a page can show besides keep and drop: by the distance of query and key, by texts and their lengths, others.
+_POSITIONS = ("causal", "window", "sliding", "dilated", "chunked")
+_TEXTS = ("key_lengths", "key_starts", "prefix", "first", "documents", "document_ids")
+_OTHERS = ("query_lengths", "global_rows", "global_columns")
 
 
 class Unreadable(Exception):
     """Names a part of a mask that is no condition on two positions."""
-
-
-@dataclass
-class Part:
-    """One condition of one sequence."""
-
-    page: dict[str, Any] | None = None  #: the members of the page's formula that mean the same; None: there are none
-    offset: int | None = None  #: the key at which query 0 stands, where the condition says it
-    ids: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)  #: numbers of queries and keys that must agree
 
 
 def numbers_of(x: Any, dtype: Any = None) -> np.ndarray:
@@ -56,84 +49,40 @@ def _leaves(mask: Mask) -> list[Mask]:
     return [mask] if name != "_both" else [leaf for side in arguments for leaf in _leaves(side)]
 
 
-def _of_ids(q_ids: np.ndarray, k_ids: np.ndarray) -> Part:
-    """What belongs to nothing is a number of its own on either side."""
-    return Part({}, ids=(np.where(q_ids < 0, -1, q_ids), np.where(k_ids < 0, -2, k_ids)))
-
-
-def _of_documents(offsets: Any, length: int) -> np.ndarray:
-    offsets = np.asarray(offsets, np.int64)
-    found = np.searchsorted(offsets, np.arange(length), "right") - 1
-    return np.where(found < len(offsets) - 1, found, -1)
-
-
-def _of_array(array: Any, axes: str | None, b: int, q_len: int, wanted: bool) -> Part:
-    """keep= and drop=: of several heads' masks the first must be all heads'."""
-    kept = np.asarray(array)
-    shape = dict(zip(axes or "bhqk"[4 - kept.ndim :], kept.shape))
-    if shape.get("h", 1) != 1:
-        raise Unreadable("a mask that differs between heads")
-    kept = kept.reshape([shape.get(axis, 1) for axis in "bhqk"])
-    plane = (kept[b if len(kept) > 1 else 0, 0] != 0) == wanted  # [Tq|1, Tk|1]
-    if len(plane) > 1 or plane.shape[1] == 1:
-        return Part()
-    live = np.flatnonzero(plane[0])
-    if len(live) and len(live) == live[-1] - live[0] + 1:
-        return Part({"keys": [int(live[0]), int(live[-1]) + 1]})
-    return _of_ids(np.zeros(q_len, np.int64), np.where(plane[0], 0, -1))
-
-
-def _read(mask: Mask, b: int, q_len: int, kv_len: int) -> Part:
+def _given(mask: Mask) -> tuple[str, dict[str, Any]]:
+    """The function that made it and its arguments; of keep and drop also "shape", by axis."""
     name, arguments, options = mask._recipe  # type: ignore[misc]
-    if name == "_any":
-        return _either([[_read(leaf, b, q_len, kv_len) for leaf in _leaves(side)] for side in arguments])
     bound = inspect.signature(getattr(Mask, name)).bind(*arguments, **options)
     bound.apply_defaults()
-    given = bound.arguments
-
-    def own(numbers: Any) -> int:
-        return int(numbers[b if len(numbers) > 1 else 0])
-
-    offset = None
-    if given.get("offsets") is not None and name != "documents":
-        offset = own(given["offsets"])
-    elif "align" in given:
-        offset = kv_len - q_len if given["align"] == "bottom_right" else 0
-    if name == "causal":
-        return Part({"causal": True}, offset)
-    if name in ("window", "sliding"):
-        sides = (given["n"] - 1, 0) if name == "sliding" else (given["left"], given["right"])
-        return Part({"window": [None if n < 0 else int(n) for n in sides]}, offset)
-    if name == "chunked" and (given["starts"] is None or own(given["starts"]) == 0):
-        return Part({"chunk": int(given["size"])}, offset)
-    if name in ("key_lengths", "prefix"):
-        return Part({"keys": [0, own(given["lengths"])]})
-    if name == "key_starts":
-        return Part({"keys": [own(given["starts"]), kv_len]})
-    if name == "first":
-        return Part({"keys": [0, min(int(given["n"]), kv_len)]})
-    if name == "documents" and (given["inside"] is None or _leaves(given["inside"]) == []):
-        k_offsets = given["offsets"] if given["k_offsets"] is None else given["k_offsets"]
-        return _of_ids(_of_documents(given["offsets"], q_len), _of_documents(k_offsets, kv_len))
-    if name == "document_ids":
-        both = [np.asarray(x, np.int64) for x in (given["q_ids"], given["q_ids"] if given["k_ids"] is None else given["k_ids"])]
-        return _of_ids(*(x if x.ndim == 1 else x[b if len(x) > 1 else 0] for x in both))
+    given = dict(bound.arguments)
     if name in ("keep", "drop"):
-        return _of_array(given["array"], given["axes"], b, q_len, name == "keep")
-    if name not in _WITHOUT_MEMBER:
+        shape = np.shape(given["array"])
+        given["shape"] = dict(zip(given["axes"] or "bhqk"[4 - len(shape) :], shape))
+    return name, given
+
+
+def _offset(mask: Mask, b: int, q_len: int, kv_len: int) -> int | None:
+    """The key at which query 0 stands, where the mask says it. Raises Unreadable for one that the page cannot show."""
+    if mask._recipe[0] == "_any":  # type: ignore[index]
+        found = [_offset(leaf, b, q_len, kv_len) for side in mask._recipe[1] for leaf in _leaves(side)]  # type: ignore[index]
+        return next((offset for offset in found if offset is not None), None)
+    name, given = _given(mask)
+    if given.get("shape", {}).get("h", 1) != 1:
+        raise Unreadable("a mask that differs between heads")
+    if "shape" not in given and name not in _POSITIONS + _TEXTS + _OTHERS:
         raise Unreadable(f"Mask.{name}")
-    return Part(offset=offset)
+    if name in _POSITIONS and given.get("offsets") is not None:
+        return int(given["offsets"][b if len(given["offsets"]) > 1 else 0])
+    return None if "align" not in given else kv_len - q_len if given["align"] == "bottom_right" else 0
 
 
-def _either(sides: list[list[Part]]) -> Part:
-    """A union. The page knows the prefix language model."""
-    joined = Part(offset=next((part.offset for side in sides for part in side if part.offset is not None), None))
-    pages = [side[0].page if len(side) == 1 else None for side in sides]
-    for here, other in (pages, pages[::-1]):
-        keys = (other or {}).get("keys")
-        if here == {"causal": True} and keys and keys[0] == 0:
-            joined.page = {"causal": True, "prefix": keys[1]}
-    return joined
+def _is_of_texts(mask: Mask) -> bool:
+    """Whether it says which keys are tokens or belong to a query's text, not how far it looks."""
+    if mask._recipe[0] == "_any":  # type: ignore[index]
+        return False
+    name, given = _given(mask)
+    inside = given.get("inside")
+    return given.get("shape", {}).get("q", 2) == 1 or (name in _TEXTS and (inside is None or not _leaves(inside)))
 
 
 class Formula:
@@ -159,7 +108,6 @@ class Formula:
         self.bias = None if bias is None else numbers_of(bias)
         self.sinks = None if sinks is None else numbers_of(sinks)
         self.why: str | None = None
-        self.parts: list[list[Part]] = []
         others = [
             name for name in ("position_bias", "score_mod", "window", "key_lengths", "drop") if options.get(name) is not None
         ]
@@ -174,26 +122,24 @@ class Formula:
             if others:
                 raise Unreadable(f"{others[0]}=")
             self.mask = functools.reduce(Mask.__and__, masks)
-            self.leaves = _leaves(self.mask)
-            self.parts = [[_read(leaf, b, self.q_len, kv_len) for leaf in self.leaves] for b in range(self.batch)]
+            leaves = _leaves(self.mask)
+            self.offsets = [[_offset(leaf, b, self.q_len, kv_len) for leaf in leaves] for b in range(self.batch)]
+            self.texts = [leaf for leaf in leaves if _is_of_texts(leaf)]
         except Unreadable as error:
             self.why = f"weights of single pairs are not computed here: the call has {error}"
 
     def offset(self, b: int) -> int:
         """The key at which query 0 stands."""
-        found = [part.offset for part in self.parts[b] if part.offset is not None]
-        return found[0] if found else self.kv_len - self.q_len
+        return next((offset for offset in self.offsets[b] if offset is not None), self.kv_len - self.q_len)
+
+    def _intervals(self, mask: Mask, b: int) -> tuple[np.ndarray, bool]:
+        return _nn.key_intervals(mask._core, self.batch, b, self.q_len, self.kv_len)
 
     def starts(self, b: int) -> np.ndarray:
         """The first key that is a token [Tq]; of packed sequences that of each query's."""
-        start = max((part.page["keys"][0] for part in self.parts[b] if part.page and "keys" in part.page), default=0)
-        documents = [part.ids for part in self.parts[b] if part.ids is not None]
-        if not documents or self.cross:
-            return np.full(self.q_len, start)
-        of_queries, of_keys = documents[0]
-        order = np.argsort(of_keys, kind="stable")
-        found = np.searchsorted(of_keys[order], of_queries)
-        return np.maximum(order[np.minimum(found, len(order) - 1)], start)
+        if not self.texts:
+            return np.zeros(self.q_len, np.int64)
+        return self._intervals(functools.reduce(Mask.__and__, self.texts), b)[0][:, 0].astype(np.int64)
 
     def call(self, b: int, heads: Sequence[int], q: Any, k: Any, lse: Any, **statistics: Any) -> Any:
         """Sequence b and some heads, as the C++ library computes their weights. statistics: entropy and sink [heads, Tq], ids, rows."""
@@ -224,38 +170,28 @@ class Formula:
             tensors["sinks"] = self.sinks.astype(np.float32)
         if self.empty_row == "mean":
             made["empty"] = "mean"
-        offset = self.offset(b)
-        if offset != self.kv_len - self.q_len:
-            made["offset"] = offset
-        rest = []
-        for leaf, part in zip(self.leaves, self.parts[b]):
-            page, alone = part.page, part.offset in (None, offset)
-            if part.ids is not None and "documents_q" not in tensors:
-                tensors["documents_q"], tensors["documents_k"] = (ids.astype(np.int32) for ids in part.ids)
-            elif page and alone and "keys" in page:
-                first, behind = made.get("keys", [0, self.kv_len])
-                made["keys"] = [max(first, page["keys"][0]), min(behind, page["keys"][1])]
-            elif page and alone and all(name not in made or made[name] == value for name, value in page.items()):
-                made |= page
-            else:
-                rest.append(leaf)
+        if self.offset(b) != self.kv_len - self.q_len:
+            made["offset"] = self.offset(b)
         if not heads:
             return made, {}
-        if rest or self.bias is not None:
+        intervals, all_between = self._intervals(self.mask, b)
+        if all_between and (intervals != (0, self.kv_len)).any():
+            tensors["intervals"] = intervals
+        if not all_between or self.bias is not None:
             planes = 1 if self.bias is None or self.bias.shape[1] == 1 else len(heads)
             if planes * self.q_len * self.kv_len * 4 > _BIAS_BYTES:
                 made["refused"] = "a mask or bias of every pair of this layer is too large for a page"
                 return made, {}
-            tensors["bias"] = self._written(b, heads, planes, rest)
+            tensors["bias"] = self._written(b, heads, planes, not all_between)
         return made, tensors
 
-    def _written(self, b: int, heads: Sequence[int], planes: int, masks: list[Mask]) -> np.ndarray:
-        """Bias and what the page knows no member for, float32 [1 or n, Tq, Tk]; -inf hides."""
+    def _written(self, b: int, heads: Sequence[int], planes: int, with_mask: bool) -> np.ndarray:
+        """Bias, and the mask where its keys are no intervals, float32 [1 or n, Tq, Tk]; -inf hides."""
         written = np.zeros((planes, self.q_len, self.kv_len), np.float32)
         if self.bias is not None:
             values = self.bias[b if len(self.bias) > 1 else 0]
             chosen = values if len(values) == 1 else values[list(heads)]
             written += np.where(chosen > _HIDDEN, chosen, -np.inf)
-        for mask in masks:
-            written[:, ~mask.to_dense(self.q_len, self.kv_len, batch=self.batch)[b, 0]] = -np.inf
+        if with_mask:
+            written[:, ~self.mask.to_dense(self.q_len, self.kv_len, batch=self.batch)[b, 0]] = -np.inf
         return written

@@ -76,13 +76,10 @@ class Layer:
     captured: Captured = field(repr=False)
     map: np.ndarray | None = field(default=None, repr=False)  #: means over a row's queries, float32
     weights: np.ndarray | None = field(default=None, repr=False)  #: [B, heads, Tq, Tk] as bytes, see coded()
-    mean: np.ndarray | None = field(default=None, repr=False)  #: [B, Tq, Tk], over the heads, float32; beside weights
     weights_error: float = 0.0
     exact: Exact | None = None
     kinds: list[Kind] | None = None  #: over all sequences
-    relevance: np.ndarray | None = field(default=None, repr=False)  #: [B, heads, R, C]
     live: np.ndarray | None = field(default=None, repr=False)  #: [B, Tq]: which queries are tokens
-    key_first: int = 0  #: the text's position of key 0: beyond 0 where a cache keeps a window of keys
 
 
 def coded(weights: np.ndarray) -> np.ndarray:
@@ -139,7 +136,6 @@ def capture_call(
         if wanted.capture is None and captured.map.shape[2:] == (q_len, kv_len) and wanted.whole:
             layer.weights = coded(captured.map)
             layer.weights_error = float(np.nanmax(abs(decoded(layer.weights) - captured.map), initial=0.0))
-            layer.mean = captured.map.mean(1).astype(np.float32)
         if wanted.capture is None:
             sizes = min(q_len, SMALL), min(kv_len, SMALL)
             blocks = (min(q_len, SIDE), min(kv_len, SIDE)) if captured.map.shape[2:] != (q_len, kv_len) else sizes

@@ -6,7 +6,6 @@ weights come from ``qkv.attention(..., weights="all")``.
 from __future__ import annotations
 
 import functools
-import html
 import os
 import sys
 import warnings
@@ -15,21 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import _nn
+from .. import _html, _nn
 from . import figure as _figure
 
 __all__ = ["AttentionMap", "Picture", "plot"]
-
-# A page in a notebook's frame says how high it is, now and whenever that changes; the notebook's page resizes the frame.
-_SAY_HEIGHT = (
-    "new ResizeObserver(() => parent.postMessage({qkvHeight: document.documentElement.offsetHeight}, '*'))"
-    ".observe(document.documentElement);"
-)
-_HEAR_HEIGHT = (
-    "addEventListener('message', e => { if (e.data && e.data.qkvHeight) "
-    "for (const f of document.querySelectorAll('iframe.qkv-map')) "
-    "if (f.contentWindow === e.source) f.style.height = Math.min(Math.ceil(e.data.qkvHeight), 1600) + 'px'; });"
-)
 
 
 class AttentionMap:
@@ -95,7 +83,7 @@ class Picture:
 
     def _drawn(self, kind: str, pixel_ratio: float) -> bytes:
         if _nn.DRAWS_TEXT:
-            missing = [(text, code) for text, code, _ in self._core.missing()]
+            missing = self._core.missing()
             drawn = self._core.png(pixel_ratio) if kind == "png" else self._core.pdf()
         elif (figure := self._new_figure()) is None:  # not self.figure: its layout moves a little each time it is drawn
             raise ImportError(
@@ -163,11 +151,7 @@ class Picture:
             return None  # the notebook shows the page
 
     def _repr_html_(self) -> str:
-        layers, heads = self._weights.shape[:2]
-        height = 660 if layers * heads == 1 else 770 + 95 * min(3, (heads - 1) // 8) + 60 * (layers > 1)  # until the page says
-        page = html.escape(self.html().replace("</body>", f"<script>{_SAY_HEIGHT}</script>\n</body>"), quote=True)
-        frame = f'<iframe srcdoc="{page}" class="qkv-map" sandbox="allow-scripts" style="width:100%;height:{height}px;border:0">'
-        return f"{frame}</iframe><script>{_HEAR_HEIGHT}</script>"
+        return _html.framed(self.html())
 
     def __str__(self) -> str:
         return self.terminal()

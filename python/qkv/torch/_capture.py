@@ -109,8 +109,8 @@ class capture:  # noqa: N801, as torch.no_grad
             hook.remove()
         if self._bar is not None:
             self._bar.__exit__(None, None, None)
-        if error[0] is None:
-            self._collector.finish()
+        if self._collector.skipped:
+            self.captures.skipped["forwards on a cache (one forward of the whole text shows all)"] = self._collector.skipped
         last = self._collector.runs[-1] if self._collector.runs else None
         if last is not None:
             last.notes += [f"{count} calls were not captured: {why}." for why, count in self.captures.skipped.items()]

@@ -18,7 +18,7 @@ from ..torch._calls import autocast, inner_contiguous
 from ._latent import NAME, LatentKeys
 from ._masks import ModelMask, model_mask, outside_of_graphs
 from ._modelling import put_all, take_all
-from ._observers import observer
+from ._observers import current_collector
 
 def register(*, linear: bool = False) -> None:
     """Makes attn_implementation="qkv" known to transformers. A second call does no harm.
@@ -53,8 +53,6 @@ class _Attend(torch.autograd.Function):
         _, *numbers = functional.attention(q, k, v, bias=bias, sinks=sinks, return_lse="low", out=out, **options)
         ctx.save_for_backward(q, k, v, bias, sinks, out, *numbers)
         ctx.options = options
-        ctx.deriver = observer("deriver")
-        ctx.number = None if ctx.deriver is None else ctx.deriver.number()
         return out
 
     @staticmethod
@@ -63,11 +61,7 @@ class _Attend(torch.autograd.Function):
         q, k, v, bias, sinks, out, lse, low = ctx.saved_tensors
         options = {"bias": bias, "sinks": sinks, "lse_low": low, **ctx.options}
         need = [name for name, wanted in zip(("q", "k", "v", "bias", "sinks"), ctx.needs_input_grad, strict=False) if wanted]
-        dout = inner_contiguous(dout)
-        capture = None if ctx.deriver is None else ctx.deriver.capture(ctx.number)
-        gradients = functional.attention_backward(dout, q, k, v, out, lse, need=need, weights=capture, **options)
-        if capture is not None:
-            gradients, ctx.deriver.captured[ctx.number] = gradients
+        gradients = functional.attention_backward(inner_contiguous(dout), q, k, v, out, lse, need=need, **options)
         return (*gradients[:5], None)
 
 
@@ -185,7 +179,7 @@ def attention_forward(
             '[qkv.transformers] forward mode is not computed by attn_implementation="qkv": got tensors with tangents (forward_ad); '
             'there: attn_implementation="sdpa" under qkv.torch.enable()'
         )
-    collector = observer("collector")
+    collector = current_collector()
     if collector is not None:
         out = collector.attend(module, *tensors, _new_out(query, value), options)
     elif torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,7 +22,6 @@ from .._progress import Progress
 from ..capture import Capture
 from ._attention import NAME, register
 from ._observers import observed
-from ._relevance import derived
 
 
 class AttentionCapture(Captures):
@@ -74,13 +74,6 @@ def _sides(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[dict[str, np.nd
     return ids, live
 
 
-def _cached(inputs: Mapping[str, Any], live: dict[str, np.ndarray]) -> None:
-    """Of a mask that covers the keys of a cache too, what belongs to this call's queries."""
-    ids = inputs.get("input_ids")
-    if isinstance(ids, Tensor) and "" in live and live[""].shape[1] > ids.shape[1]:
-        live[""] = live[""][:, -ids.shape[1] :]
-
-
 def _calls(config: Any) -> int:
     """About how many calls of attention one forward has: a decoder beside an encoder has two a layer."""
     encoder, *decoders = (
@@ -98,8 +91,6 @@ def capture_attention(
     capture: Capture | None = None,
     exact: Sequence[tuple[int, int]] = (),
     generate: Mapping[str, Any] | None = None,
-    relevance: int | str | None = None,
-    position: int = -1,
     first: int | None = None,
     whole: bool = True,
     tokenizer: Any = None,
@@ -110,17 +101,14 @@ def capture_attention(
     Args:
         model: a Hugging Face model on the CPU, with any attn_implementation; its state is restored afterwards.
         inputs: its keyword arguments, as a tokenizer returns them ({"input_ids": ..., "attention_mask": ...}), or just
-            input_ids. past_key_values may be among them: queries then stand behind its keys.
+            input_ids.
         layers: which calls of attention within one forward, by number; in most models these are the layers. None: all.
         heads: query heads; none: all.
         capture: what to capture (qkv.Capture, with its own heads); None: statistics, the kinds of the heads, and maps: every weight
             up to 512 tokens, otherwise 128 x 128 blocks (``Captured.map`` has at most 64 x 64).
         exact: (layer, head) whose q, k and lse are kept, so that the page shows every weight at any length.
-        generate: options of model.generate(), such as {"max_new_tokens": 20}: what is generated is captured too, one sequence each
-            (no beams). `outputs` is then what generate() returned; of an encoder-decoder, which reads its answer once more, what the
-            model returned.
-        relevance: also weight times gradient of a token's logit at `position`: the token's number, or "predicted" (the likeliest).
-            Needs a model with logits, and the memory of a backward. It is what a small change of a weight would do to that logit.
+        generate: options of model.generate(), such as {"max_new_tokens": 20}: the model reads what it generated once more, one
+            sequence each (no beams), and that is captured, behind its prompt.
         first: how many of the first keys are set apart before a head's kind is said; None: 1, of images the class token and
             registers.
         whole: False: no single weights are kept, of short texts neither.
@@ -133,21 +121,19 @@ def capture_attention(
     """
     if capture is not None and heads:
         raise ValueError("[capture_attention] heads go into the Capture where there is one: qkv.Capture(heads=...)")
-    if generate is not None and relevance is not None:
-        raise ValueError("[capture_attention] relevance is of one forward: generate first, then pass the whole text as inputs")
+    if isinstance(inputs, Mapping) and inputs.get("past_key_values") is not None:
+        raise ValueError("[capture_attention] past_key_values hold keys whose queries are gone: pass the whole text")
     if generate is not None:
         _require_one_sequence(model, generate)
     inputs = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
     image = _image_of(model, inputs)
     apart = first if first is not None else image[0] if image else 1
     grid = image[1:] if image else None
-    made = None
-    if generate is not None and getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-        # Its encoder runs outside of the model's forward: the answer is read once more instead, all at once.
-        made = _generated(model, inputs, generate)
-        inputs["decoder_input_ids"], generate = made, None
+    answer = None
+    if generate is not None:
+        with _running_qkv(model), torch.no_grad():
+            inputs, answer = _answered(model, inputs, generate)
     ids, live = _sides(model, inputs)
-    _cached(inputs, live)
     wanted = Wanted(tuple(heads), capture, first=apart, grid=grid, whole=whole)
     shown = sys.stderr.isatty() if progress is None else progress
     config = getattr(model, "config", None)
@@ -156,14 +142,10 @@ def capture_attention(
         names = {id(m): name for name, m in model.named_modules()}
         collector = Collector(names, layers, wanted, exact, bar if shown else None)
         collector.ids, collector.live = ids, live
-        past = inputs.get("past_key_values")
-        if past is not None and not getattr(config, "is_encoder_decoder", False):
-            collector.start = int(past.get_seq_length())
         hook = model.register_forward_pre_hook(lambda *_: collector.begin())
         try:
-            with _running_qkv(model), torch.no_grad(), observed("collector", collector):
-                outputs = model(**inputs) if generate is None else model.generate(**inputs, **generate)
-                collector.finish()
+            with _running_qkv(model), torch.no_grad(), observed(collector):
+                outputs = model(**inputs)
         finally:
             hook.remove()
     if collector.most_calls == 0:
@@ -175,13 +157,7 @@ def capture_attention(
         if any(layer not in range(collector.most_calls) for layer in numbers):
             raise ValueError(f"[capture_attention] {what} must lie in 0..{collector.most_calls - 1}: got {list(numbers)}")
     run = collector.runs[0] if collector.runs else Run([])
-    run.image = image
-    if generate is not None:
-        _name_answer(run, outputs)
-    run.answer = None if made is None else 1
-    if relevance is not None:
-        with _running_qkv(model):
-            run.relevance = derived(model, inputs, run.layers, relevance, position, _namer(tokenizer))
+    run.image, run.answer = image, answer
     mask = inputs.get("attention_mask")
     tokens = mask.to(torch.bool).cpu().numpy() if isinstance(mask, Tensor) and mask.ndim == 2 else None
     title = getattr(config, "_name_or_path", "") or type(model).__name__
@@ -202,7 +178,21 @@ def _require_one_sequence(model: nn.Module, generate: Mapping[str, Any]) -> None
             raise ValueError(f"[capture_attention] generate: no {name}: it reads tokens that the answer does not keep")
 
 
-def _generated(model: nn.Module, inputs: Mapping[str, Any], generate: Mapping[str, Any]) -> Tensor:
+def _answered(model: nn.Module, inputs: dict[str, Any], generate: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, int]]:
+    """The inputs with what the model read while it generated, and where that begins."""
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return {**inputs, "decoder_input_ids": _read_by_decoder(model, inputs, generate)}, ("decoder", 1)
+    made = model.generate(**inputs, **generate)
+    ids, prompt = (made if isinstance(made, Tensor) else made.sequences)[:, :-1], inputs["input_ids"].shape[1]  # the last is not read
+    whole = {"input_ids": ids, "use_cache": False}
+    if isinstance(mask := inputs.get("attention_mask"), Tensor):
+        whole["attention_mask"] = torch.cat([mask, mask.new_ones(len(ids), ids.shape[1] - mask.shape[1])], 1)
+        if "position_ids" in inspect.signature(model.forward).parameters:  # as generate() counts them
+            whole["position_ids"] = (whole["attention_mask"].cumsum(1) - 1).clamp(min=0)
+    return whole, ("", prompt)
+
+
+def _read_by_decoder(model: nn.Module, inputs: Mapping[str, Any], generate: Mapping[str, Any]) -> Tensor:
     """What an encoder-decoder's decoder read while it generated, [B, T]: what generate() returns lacks the start in some models."""
     read: list[Tensor] = []
 
@@ -214,23 +204,10 @@ def _generated(model: nn.Module, inputs: Mapping[str, Any], generate: Mapping[st
 
     hook = model.get_decoder().register_forward_pre_hook(hear, with_kwargs=True)
     try:
-        with _running_qkv(model), torch.no_grad():
-            model.generate(**inputs, **generate)
+        model.generate(**inputs, **generate)
     finally:
         hook.remove()
     return torch.cat(read, 1)
-
-
-def _name_answer(run: Run, outputs: Any) -> None:
-    """The numbers of prompt and answer; the last token was never a query."""
-    sequences = outputs if isinstance(outputs, Tensor) else getattr(outputs, "sequences", None)
-    if sequences is None:
-        return
-    crossing = any(layer.cross for layer in run.layers)
-    last = max((max(layer.offsets) + layer.q_len for layer in run.answers if not layer.cross), default=None)
-    if last is None:
-        last = max((layer.q_len for layer in run.layers if not layer.cross), default=0)
-    run.ids["decoder" if crossing else ""], run.first = sequences[:, :last].cpu().numpy(), 0
 
 
 def _namer(tokenizer: Any) -> Callable[[int], str] | None:
