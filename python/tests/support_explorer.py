@@ -87,8 +87,17 @@ def small(seed: int, heads: int, kv_heads: int, q_len: int, kv_len: int, width: 
     return 2 * numbers(seed, heads, q_len, width), 2 * numbers(seed + 1, kv_heads, kv_len, width)
 
 
-def tile(page: Any, layer: int, head: int, i: int, j: int) -> tuple[np.ndarray, float]:
-    got = page.evaluate("([l, h, i, j]) => qkv.tile(l, h, i, j)", [layer, head, i, j])
+TILE = """async ([v, l, h, i, j]) => {
+  const head = await openHead(v, l, h), rows = Math.min(TILE, head.Tq - i * TILE), columns = Math.min(TILE, head.Tk - j * TILE);
+  const began = performance.now(), data = Array.from(head.tile(i * TILE, j * TILE, rows, columns));
+  return {rows, columns, data, milliseconds: performance.now() - began, kind: head.kind};
+}"""
+
+
+def tile(page: Any, layer: int, head: int, i: int, j: int, view: int = 0) -> tuple[np.ndarray, float]:
+    """256 x 256 weights as the page computes them from q, k and lse, and its milliseconds."""
+    got = page.evaluate(TILE, [view, layer, head, i, j])
+    assert got["kind"] == "exact"
     return np.array(got["data"]).reshape(got["rows"], got["columns"]), got["milliseconds"]
 
 
@@ -151,9 +160,7 @@ def full_file(change: Callable[[dict[str, Any]], None] | None = None) -> tuple[d
 
     for v in range(2):
         for n in range(2):
-            w = add(f"{v}/{n}/", 4, length, length)
-            tensors[f"{v}/{n}/relevance"] = np.maximum(w - 0.05, 0)
-        tensors[f"{v}/rollout"] = tensors[f"{v}/0/map"].mean(0)
+            add(f"{v}/{n}/", 4, length, length)
     add("2/0/", 4, grid, grid)
     add("3/0/", 4, grid, length)
     # Layer 0 of the first view has q, k and lse of one head: bf16 in two parts.
@@ -173,7 +180,7 @@ def full_file(change: Callable[[dict[str, Any]], None] | None = None) -> tuple[d
         "notes": ["made by a test"],
         "texts": [{"name": "text", "tokens": tokens, "answer": 20}, {"name": "image", "tokens": None, "length": grid, "image": {"start": 2, "height": 3, "width": 4}}],
         "views": [
-            {"name": "one", "group": "model", "kind": "self", "queries": 0, "keys": 0, "relevance": {"target": tokens[-1]},
+            {"name": "one", "group": "model", "kind": "self", "queries": 0, "keys": 0,
              "layers": [layer("h.0", length, length, formula={"scale": 0.5}, exact=[1], exact_kv=[0]), self_layers[1]]},
             {"name": "two", "kind": "self", "queries": 0, "keys": 0, "layers": self_layers},
             {"name": "image", "kind": "self", "queries": 1, "keys": 1, "layers": [layer("i.0", grid, grid)]},

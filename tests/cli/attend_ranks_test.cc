@@ -87,7 +87,6 @@ TEST_F(AttendRanks, RefusesByNameAndLeavesNothing) {
   const std::string files_of = "--in in.safetensors --out shared.safetensors ";
   refused(2, files_of + "--parallel spiral", "--parallel must be one of all-gather, ring, ulysses");
   refused(2, files_of + "--parallel ulysses --weights", "--weights and --applied are for one machine");
-  refused(2, files_of + "--parallel ulysses --stats s.json", "captures are for one machine");
   refused(2, "--q q.npy --k k.npy --v v.npy --out out.npy --parallel ulysses", "--in FILE.safetensors");
   refused(3, files_of + "--parallel ulysses", "ranks");
   refused(2, files_of + "--parallel ulysses --chunk 64", "Ulysses computes whole heads");

@@ -34,12 +34,6 @@ class Attend : public ToolTest {
     io::save_npy(path("keep.npy"), boolean);
     save("drop.npy", drop_hqk_);
     save("bias.npy", bias_);
-    sinks_ = drawn({kHeads});
-    table_ = drawn({9, kHeads});
-    slopes_ = Tensor<double>({1, kHeads});
-    std::ranges::copy(alibi_slopes(kHeads), slopes_.data());
-    save("sinks.npy", sinks_);
-    save("table.npy", table_);
   }
 
   Tensor<double> drawn(std::vector<Index> sizes) {
@@ -63,15 +57,6 @@ class Attend : public ToolTest {
     mean = with([](Index b, Index, Index, Index j) { return b == 1 && j < 3; });
     mean.empty_row = EmptyRow::kMean;
     constexpr Index shift = kKeys - kQueries;
-    reference::Options<double> sinks, alibi, t5, relative;
-    sinks.sinks = sinks_;
-    alibi.position_table = slopes_;
-    alibi.position_row = [](Index, Index) { return 0; };
-    alibi.position_factor = [](Index i, Index j) { return -std::abs(static_cast<double>(j - i)); };
-    t5.position_table = relative.position_table = table_;
-    t5.position_row = [](Index i, Index j) { return t5_bucket(j - i - shift, {9, 6, false}); };
-    relative.position_row = [](Index i, Index j) { return std::clamp<Index>(j - i, -4, 4) + 4; };
-    t5.position_factor = relative.position_factor = [](Index, Index) { return 1; };
     return {
         {"plain", {}},
         {"causal", {"--causal"}, kQueries, with([](Index, Index, Index i, Index j) { return j <= i; })},
@@ -95,14 +80,6 @@ class Attend : public ToolTest {
         {"bias", {"--bias", "bias.npy"}, kKeys, bias},
         {"scale", {"--scale", "-0.5"}, kKeys, scale},
         {"softcap", {"--softcap", "0.7"}, kKeys, softcap},
-        {"sinks", {"--sinks", "sinks.npy", "--dsinks", "ds.npy"}, kKeys, sinks},
-        {"alibi", {"--alibi", "--dposition", "dp.npy"}, kQueries, alibi},
-        {"t5",
-            {"--t5", "table.npy", "--t5-past", "--t5-max-distance", "6", "--position-align", "bottom-right",
-                "--dposition", "dp.npy"},
-            kKeys, t5},
-        {"relative", {"--relative", "table.npy", "--position-align", "top-left", "--dposition", "dp.npy"}, kKeys,
-            relative},
         {"empty rows", {"--key-lengths", "0,3", "--empty-row", "mean"}, kKeys, mean},
     };
   }
@@ -110,7 +87,7 @@ class Attend : public ToolTest {
   Random random_{7};
   Tensor<std::uint8_t> keep_bk_;
   Tensor<float> drop_hqk_;
-  Tensor<double> bias_, sinks_, table_, slopes_;
+  Tensor<double> bias_;
 };
 
 /// The bound for sums of at most `terms` numbers of size at most `largest`, in f64.
@@ -153,13 +130,6 @@ TEST_F(Attend, EverySpellingMeansWhatTheTextbookSays) {
     EXPECT_LE(distance(to_f64(load("dq.npy")), backward.dq), bound);
     EXPECT_LE(distance(to_f64(load("dk.npy")), backward.dk), bound);
     EXPECT_LE(distance(to_f64(load("dv.npy")), backward.dv), bound);
-    const double all_rows = bound * kBatch * kQueries * kKeys;
-    if (!each.options.sinks.is_null()) {
-      EXPECT_LE(distance(to_f64(load("ds.npy")), backward.dsinks), all_rows);
-    }
-    if (!each.options.position_table.is_null()) {
-      EXPECT_LE(distance(to_f64(load("dp.npy")), backward.dposition_table), all_rows);
-    }
     if (!biased) continue;
     const Tensor<double> dbias = reference::reduce_to_bias<double>(backward.dbias, {1, kHeads, 1, kKeys});
     EXPECT_LE(distance(to_f64(load("db.npy")), dbias), bound * kBatch * kQueries);

@@ -43,21 +43,6 @@ class Hostile : public ToolTest {
   }
 };
 
-TEST_F(Hostile, ABlockMapOfNoSequence) {
-  draw({0, 2, 8, 4});
-  output(attend({"--block-map", "4", "--capture", "m.safetensors"}));
-  EXPECT_EQ(io::load_safetensors(path("m.safetensors")).at("map").sizes, (std::vector<Index>{0, 2, 4, 4}));
-}
-
-TEST_F(Hostile, MoreLargestWeightsThanKeys) {
-  draw({1, 2, 8, 4});
-  const auto sizes = [&](const std::string& top_k) {
-    output(attend({"--top-k", top_k, "--stats", "s.json"}));
-    return nlohmann::json::parse(contents(path("s.json")));
-  };
-  EXPECT_EQ(sizes("1000000000"), sizes("8"));
-}
-
 TEST_F(Hostile, IntegersAreDecimalAndInRange) {
   const std::string huge = "99999999999999999999999";
   const auto refused = [&](const Words& command, const std::string& option, const std::string& text) {
@@ -68,7 +53,6 @@ TEST_F(Hostile, IntegersAreDecimalAndInRange) {
     refused({"train"}, "--seed", text);
     refused({"train"}, "--batch", text);
     refused({"attend", "--out", "o.npy"}, "--seed", text);
-    refused({"attend", "--out", "o.npy"}, "--top-k", text);
     refused({"generate", "--model", "m", "--prompt", "a"}, "--tokens", text);
     refused({"forms"}, "--length", text);
     refused({"explain"}, "--threads", text);

@@ -81,15 +81,7 @@ TEST_F(Options, WhatWouldHaveNoEffectIsRefused) {
   expect_refused("map m.safetensors --theme light --out a.png", {"--theme", "terminal"});
   output("map m.safetensors --theme light");
 
-  expect_refused(attend({"--t5-past"}), {"--t5-past", "--t5"});
-  expect_refused(attend({"--t5-max-distance", "9"}), {"--t5-max-distance", "--t5"});
-  expect_refused(attend({"--capture-heads", "0"}), {"--capture-heads", "--capture"});
-  expect_refused(attend({"--of", "applied"}), {"--of", "--capture"});
-  expect_refused(attend({"--dout", "x.npy", "--of", "gradient", "--stats", "s.json"}), {"--stats describes weights"});
   expect_refused(attend({"--mask-axes", "qk"}), {"--mask-axes needs --keep or --drop"});
-  expect_refused(attend({"--alibi=1,x"}), {"--alibi", "1,x"});
-  expect_refused(attend({"--alibi", "--t5", "none.npy"}), {"--alibi", "exclude"});
-  expect_refused(attend({"--sinks", "x.npy"}), {"--sinks", "x.npy", "[H]"});
 
   save("bte.npy", Tensor<float>({1, 3, 4}));
   for (const char* option : {"--dropout", "--residual-dropout"}) {

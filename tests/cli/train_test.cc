@@ -106,7 +106,7 @@ TEST_F(Train, TheModelGeneratesAndIsDrawn) {
   Tensor<float> weights({2, 3, 3});
   for (Index n = 0; n < weights.count(); ++n) weights.data()[n] = n % 4 == 0 ? 1.0F : 0.0F;
   save("w.npy", weights);
-  EXPECT_NE(output("map --weights w.npy --heads 1").find("head 1"), std::string::npos);
+  EXPECT_NE(output("map w.npy --heads 1").find("head 1"), std::string::npos);
 }
 
 }  // namespace

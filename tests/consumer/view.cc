@@ -1,4 +1,4 @@
-// Uses the installed pictures: a map of two tokens as a table and as PNG, or as SVG from a build without Pango.
+// Uses the installed pictures: a map of two tokens as text and as PNG, or as SVG from a build without Pango.
 #include <qkv/view/pictures.h>
 
 #include <cstdio>
@@ -9,7 +9,7 @@ int main() {
   const qkv::view::AttentionMap map = qkv::view::make_map(qkv::View<const float, 3>(weights), {"a", "b"});
   const std::size_t bytes =
       qkv::view::draws_text() ? qkv::view::render_png(map).size() : qkv::view::render_svg(map).size();
-  const bool named = qkv::view::render_table(map).find("50") != std::string::npos;
-  std::printf("picture of %zu bytes, table holds 50 percent: %s\n", bytes, named ? "yes" : "no");
+  const bool named = qkv::view::render_terminal(map, {.colour = false}).find("50") != std::string::npos;
+  std::printf("picture of %zu bytes, text holds 50 percent: %s\n", bytes, named ? "yes" : "no");
   return bytes > 0 && named ? 0 : 1;
 }

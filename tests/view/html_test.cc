@@ -93,8 +93,9 @@ TEST(Html, HostileTokensStayInTheirElements) {
 TEST(Html, KeepsChosenHeadsInTheirOrderAndTheirNumbers) {
   const AttentionMap map = causal_map(2, 3, 4);
   const StateDict file = explorer_of_map(map, {.layers = {1}, .heads = {2, 0}, .range = ValueRange::kMax});
-  EXPECT_NE(json_of(file).find("\"number\":1,\"head_numbers\":[2,0],\"heads\":2"), std::string::npos) << json_of(file);
-  EXPECT_NE(json_of(file).find("\"start\":\"range=max&place=sqrt\""), std::string::npos);
+  EXPECT_NE(json_of(file).find("\"head_numbers\":[2,0],\"heads\":2"), std::string::npos) << json_of(file);
+  EXPECT_NE(json_of(file).find("\"number\":1"), std::string::npos);
+  EXPECT_NE(json_of(file).find("\"start\":\"range=max&spacing=sqrt\""), std::string::npos);
   const std::vector<double> decoded = weights_of(file, 0);
   ASSERT_EQ(decoded.size(), 32u);
   EXPECT_NEAR(decoded[4], static_cast<double>(map.weights.view<4>()(1, 2, 1, 0)), 1.0 / 4096);

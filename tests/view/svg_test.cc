@@ -1,33 +1,25 @@
-// SVG is well-formed XML, has one tooltip per cell, and keeps every token inside its text.
+// SVG has one tooltip per cell, and keeps every token inside its text. That it is XML:
+// python/tests/layers/test_plot.py.
 #include <gtest/gtest.h>
 
 #include "maps.h"
 #include "qkv/view/pictures.h"
 #include "view/text.h"
-#include "xml.h"
 
 namespace qkv::view {
 namespace {
 
-XmlSummary read(const std::string& svg) { return XmlReader(svg).read(); }
-
-TEST(XmlReader, SeesWhatIsBroken) {
-  EXPECT_EQ(read("<a b=\"1\"><c/>x &amp; y</a>").error, "");
-  for (const char* broken : {"<a>", "<a></b>", "<a b=1/>", "<a b=\"1\" b=\"2\"/>", "<a>&x;</a>", "<a>\x1b</a>",
-           "<a b=\"<\"/>", "<a>& </a>"}) {
-    EXPECT_NE(read(broken).error, "") << broken;
-  }
+Index count(const std::string& svg, const std::string& what) {
+  Index n = 0;
+  for (std::size_t at = svg.find(what); at != std::string::npos; at = svg.find(what, at + 1)) ++n;
+  return n;
 }
 
 TEST(Svg, OneRectangleAndTooltipPerCell) {
   const AttentionMap map = causal_map(1, 2, 5, characters("abcde"), "five");
-  const XmlSummary with = read(render_svg(map));
-  ASSERT_EQ(with.error, "");
-  EXPECT_EQ(with.elements.at("title"), 1 + map.weights.count());  // and one of the picture
   const std::string svg = render_svg(map);
-  Index cells = 0;
-  for (std::size_t at = svg.find("><title>"); at != std::string::npos; at = svg.find("><title>", at + 1)) ++cells;
-  EXPECT_EQ(cells, map.weights.count());
+  EXPECT_EQ(count(svg, "<title>"), 1 + map.weights.count());  // and one of the picture
+  EXPECT_EQ(count(svg, "><title>"), map.weights.count());
   EXPECT_NE(
       svg.find("<title>b (1) looks at a (0): " + exact_percent(map.weights.data()[5]) + "</title>"), std::string::npos);
 }
@@ -48,19 +40,14 @@ TEST(Svg, LargeMapsEmbedTheirCells) {
   const AttentionMap map = causal_map(1, 2, 100);
   ASSERT_GT(map.weights.count(), kMaxSvgCells);
   const std::string svg = render_svg(map);
-  const XmlSummary summary = read(svg);
-  EXPECT_EQ(summary.error, "");
-  EXPECT_EQ(summary.elements.at("image"), 2);
-  EXPECT_EQ(summary.elements.at("title"), 1);
+  EXPECT_EQ(count(svg, "<image"), 2);
+  EXPECT_EQ(count(svg, "<title>"), 1);
   EXPECT_LT(svg.size(), 100'000u);
 }
 
 TEST(Svg, HostileTokensStayText) {
   const std::string svg = render_svg(causal_map(1, 1, 8, hostile_tokens(), hostile_tokens()[0]));
-  const XmlSummary summary = read(svg);
-  EXPECT_EQ(summary.error, "");
-  EXPECT_EQ(summary.elements.count("script"), 0u);
-  EXPECT_EQ(summary.elements.count("img"), 0u);
+  EXPECT_EQ(count(svg, "<script") + count(svg, "<img"), 0);
   EXPECT_EQ(svg.find('\x1b'), std::string::npos);
   EXPECT_NE(svg.find("&lt;script&gt;"), std::string::npos);
 }
@@ -73,12 +60,6 @@ TEST(Svg, NoncharactersAreNamed) {
   EXPECT_EQ(svg.find("\xef\xbf\xbf"), std::string::npos);
   for (const char* shown : {"U+FFFE", "aU+FFFF", "title U+FFFF"})
     EXPECT_NE(svg.find(shown), std::string::npos) << shown;
-}
-
-TEST(Svg, EmptyOneCellAndNanMaps) {
-  for (const AttentionMap& map : {empty_map(0, 3), empty_map(3, 0), causal_map(1, 1, 1), nan_map()}) {
-    EXPECT_EQ(read(render_svg(map)).error, "");
-  }
 }
 
 }  // namespace

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import wave
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("tokenizers")
@@ -24,7 +22,7 @@ TEXT = "the cat sat on the mat and the dog sat on the cat"
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: Any) -> Path:
-    """Folders as save_pretrained writes them, and a model of qkv train."""
+    """Folders as save_pretrained writes them."""
     from tokenizers import Tokenizer, pre_tokenizers
     from tokenizers.models import WordLevel
 
@@ -39,9 +37,6 @@ def models(tmp_path_factory: Any) -> Path:
         model.save_pretrained(folder / name)
         if name != "vit":
             tf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder / name)
-    toy = qkv.AttentionLM(task="previous", context=24)
-    toy.fit(steps=300, progress=False)
-    toy.save(folder / "toy.safetensors")
     return folder
 
 
@@ -64,21 +59,15 @@ def test_table_json_page_and_file(models: Path, tmp_path: Path, capsys: Any) -> 
         capsys, models / "gpt2", "--text", TEXT, "--out", page, "--exact", "0:1,1:2", "--weights", "0:0", "--title", "<b>"
     )
     assert code == 0 and out.startswith(f"wrote {page}") and "&lt;b&gt;" in page.read_text(encoding="utf-8")
-    code, _, _ = ran(capsys, models / "gpt2", "--text", TEXT, "--generate", 4, "--relevance", "cat", "--out", file)
-    assert code == 2
-    code, _, _ = ran(capsys, models / "gpt2", "--text", TEXT, "--relevance", "cat", "--rollout", "--out", file)
+    code, _, _ = ran(capsys, models / "gpt2", "--text", TEXT, "--out", file)
     made = json.loads(qkv.io.load_safetensors(file).metadata["explorer"])
     assert code == 0 and made["texts"][0]["tokens"] == TEXT.split()
-    assert made["views"][0]["relevance"] == {"target": "cat", "position": 12} and made["views"][0]["rollout"] == {
-        "residual": 0.5
-    }
-    assert any("Chefer" in note for note in made["notes"]) and any("Abnar" in note for note in made["notes"])
 
 
 def test_what_is_generated(models: Path, tmp_path: Path, capsys: Any) -> None:
     code, _, _ = ran(capsys, models / "gpt2", "--text", TEXT, "--generate", 3, "--out", tmp_path / "a.safetensors")
     made = json.loads(qkv.io.load_safetensors(tmp_path / "a.safetensors").metadata["explorer"])
-    assert code == 0 and made["texts"][0]["answer"] == 13 and len(made["views"]) == 2
+    assert code == 0 and made["texts"][0]["answer"] == 13 and len(made["views"]) == 1
 
 
 def test_two_texts_two_models(models: Path, tmp_path: Path, capsys: Any) -> None:
@@ -92,53 +81,11 @@ def test_two_texts_two_models(models: Path, tmp_path: Path, capsys: Any) -> None
     assert [len(text["tokens"]) for text in made["texts"]] == [13, 3, 13, 3]
 
 
-def test_encoder_decoder_and_image(models: Path, tmp_path: Path, capsys: Any) -> None:
+def test_encoder_decoder(models: Path, tmp_path: Path, capsys: Any) -> None:
     code, _, _ = ran(capsys, models / "t5", "--text", TEXT, "--answer", "the mat", "--out", tmp_path / "a.safetensors")
     made = json.loads(qkv.io.load_safetensors(tmp_path / "a.safetensors").metadata["explorer"])
     assert code == 0 and [view["kind"] for view in made["views"]] == ["self", "self", "cross"]
     assert made["texts"][1]["tokens"] == ["<pad>", "the", "mat"]
-    np.save(tmp_path / "pixels.npy", np.random.default_rng(0).standard_normal((3, 24, 24)))
-    code, _, _ = ran(capsys, models / "vit", "--image", tmp_path / "pixels.npy", "--out", tmp_path / "b.html")
-    assert code == 0 and (tmp_path / "b.html").stat().st_size > 10_000
-    pictures = ("--image", tmp_path / "pixels.npy") * 2
-    code, _, _ = ran(capsys, models / "vit", *pictures, "--out", tmp_path / "c.safetensors", "--quiet")
-    made = json.loads(qkv.io.load_safetensors(tmp_path / "c.safetensors").metadata["explorer"])
-    assert code == 0 and [view["name"].split()[-2:] for view in made["views"]] == [["image", "0"], ["image", "1"]]
-
-
-def test_sound(tmp_path: Path, capsys: Any) -> None:
-    """Whisper whole: a feature extractor of one second, a tokenizer of letters, random weights."""
-    pieces = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>", *"abcde", "\u0120"]
-    tokenizer = tf.WhisperTokenizer(vocab={piece: n for n, piece in enumerate(pieces)}, merges=[])
-    features = tf.WhisperFeatureExtractor(feature_size=8, chunk_length=1)
-    tf.WhisperProcessor(feature_extractor=features, tokenizer=tokenizer).save_pretrained(tmp_path)
-    numbers = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0, "decoder_start_token_id": 1, "vocab_size": len(pieces)}
-    config = model_of("whisper").config.to_dict() | numbers | {"max_source_positions": 50}
-    model = tf.WhisperForConditionalGeneration(tf.WhisperConfig(**config))
-    model.generation_config.eos_token_id = None
-    model.save_pretrained(tmp_path)
-    np.save(tmp_path / "sound.npy", np.sin(np.arange(12_000) / 9).astype(np.float32))
-    sound = ("--audio", tmp_path / "sound.npy", "--out", tmp_path / "a.safetensors", "--quiet")
-    code, _, err = ran(capsys, tmp_path, *sound, "--answer", "abba")
-    assert (code, err) == (0, "")
-    made = json.loads(qkv.io.load_safetensors(tmp_path / "a.safetensors").metadata["explorer"])
-    assert [view["kind"] for view in made["views"]] == ["self", "self", "cross"]
-    assert made["texts"][0]["length"] == 50 and made["texts"][1]["tokens"] == [*(pieces[n] for n in (1, 4)), *"abba"]
-    code, _, err = ran(capsys, tmp_path, *sound, "--generate", 3)
-    made = json.loads(qkv.io.load_safetensors(tmp_path / "a.safetensors").metadata["explorer"])
-    assert (code, err) == (0, "") and made["texts"][1]["answer"] == 1 and len(made["texts"][1]["tokens"]) == 3
-    assert ran(capsys, tmp_path, "--audio", tmp_path / "sound.npy", "--out", tmp_path / "page.html")[0] == 0
-    np.save(tmp_path / "long.npy", np.zeros(40_000, np.float32))
-    code, _, err = ran(capsys, tmp_path, "--audio", tmp_path / "long.npy")
-    assert code == 2 and "has 2.5 s" in err and "hears 1 s at once" in err
-
-
-def test_a_model_of_qkv_train(models: Path, capsys: Any) -> None:
-    code, out, _ = ran(capsys, models / "toy.safetensors", "--text", "cabzyxbaczyxabczbxay", "--json")
-    told = json.loads(out)
-    assert code == 0 and told["heads"][0]["kind"] == "previous" and told["heads"][0]["share"] > 0.5
-    code, _, err = ran(capsys, models / "toy.safetensors", "--text", "abab", "--exact", "0:0")
-    assert code == 2 and "--exact is for models of transformers" in err
 
 
 ERRORS = {
@@ -147,12 +94,10 @@ ERRORS = {
     ("--text", "a", "--out", "page.pdf"): "--out must end in .html or .safetensors",
     ("--text", "a", "--out", "nowhere/page.html"): "there is no folder",
     ("--file", "nowhere.txt"): "there is no file nowhere.txt",
-    ("--text", "a", "--image", "b.png"): "one kind of input at a time: got --text and --image",
     ("--text", "a", "--exact", "1-2"): "must be LAYER:HEAD",
     ("--text", "a", "--exact", "9:0"): "exact: layers must lie in 0..1",
     ("--text", "a", "--generate", "0"): "must be a whole number from 1 on",
     ("--text", ""): "must not be empty",
-    ("--text", "a", "--relevance", "the cat"): "must be one token",
     ("--text", "the " * 80): "gpt2 reads at most 64",
 }
 
@@ -166,26 +111,14 @@ def test_errors_are_one_line_that_says_what_to_do(models: Path, capsys: Any, arg
 
 def test_errors_of_models_and_files(models: Path, tmp_path: Path, capsys: Any) -> None:
     assert "there is no folder ./nowhere" in ran(capsys, "./nowhere", "--text", "a")[2]
-    assert "give --image F" in ran(capsys, models / "vit", "--text", "a")[2]
+    assert "takes its own inputs" in ran(capsys, models / "vit", "--text", "a")[2]
+    (tmp_path / "toy.safetensors").touch()
+    assert "qkv map draws the page" in ran(capsys, tmp_path / "toy.safetensors", "--text", "a")[2]
     (tmp_path / "folder").mkdir()
     code, _, err = ran(capsys, tmp_path / "folder", "--text", "a")
     assert code == 2 and "AutoConfig cannot load" in err and len(err.splitlines()) == 1
     (tmp_path / "latin.txt").write_bytes(b"\xe9\xe8")
     assert "is not a text in UTF-8" in ran(capsys, models / "gpt2", "--file", tmp_path / "latin.txt")[2]
-
-
-def test_sound_is_read_at_one_rate(tmp_path: Path) -> None:
-    from qkv._explore.models import Refused, _sound
-
-    for name, rate in (("right.wav", 16000), ("wrong.wav", 44100)):
-        with wave.open(str(tmp_path / name), "wb") as file:
-            file.setnchannels(2)
-            file.setsampwidth(2)
-            file.setframerate(rate)
-            file.writeframes(np.array([[16384, -16384], [8192, 8192]], "<i2").tobytes())
-    np.testing.assert_array_equal(_sound(str(tmp_path / "right.wav")), np.float32([0.0, 0.25]))
-    with pytest.raises(Refused, match="16,000 Hz: got 16 bits at 44,100 Hz"):
-        _sound(str(tmp_path / "wrong.wav"))
 
 
 def test_as_a_process() -> None:

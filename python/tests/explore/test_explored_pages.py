@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,18 +14,13 @@ pytest.importorskip("support_transformers")
 import qkv
 import qkv.transformers
 from explored_models import IMAGES, MODELS, T, eager_weights, inputs_of, model_of
-from support_explorer import Browser, browsers
+from support_explorer import Browser, browsers, tile
 from support_transformers import torch
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     yield from browsers()
-
-
-def tile(page: Any, view: int, layer: int, head: int) -> np.ndarray:
-    got = page.evaluate("([v, l, h]) => qkv.tile(l, h, 0, 0, v)", [view, layer, head])
-    return np.array(got["data"]).reshape(got["rows"], got["columns"])
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -37,7 +31,7 @@ def test_the_page_computes_eagers_weights(name: str, tmp_path: Path, browser: Br
     calls = 6 if crossing else 2
     heads = range(4)
     seen = qkv.transformers.capture_attention(model_of(name), inputs, exact=[(layer, head) for layer in range(calls) for head in heads])
-    seen.save(tmp_path / "page.html", rollout=not crossing)
+    seen.save(tmp_path / "page.html")
     exact, naive = eager_weights(name, inputs), eager_weights(name, inputs, torch.float32)
     page = browser.open(tmp_path / "page.html")
     parts = ["self", "decoder", "cross"] if crossing else ["self"]
@@ -45,7 +39,7 @@ def test_the_page_computes_eagers_weights(name: str, tmp_path: Path, browser: Br
         rows = inputs["attention_mask"][b].bool().numpy() if padded else slice(None)
         for layer, head in ((layer, head) for layer in range(2) for head in heads):
             true, rough = (w[part][layer][b, head] for w in (exact, naive))
-            got = tile(page, view, layer, head)
+            got, _ = tile(page, layer, head, 0, 0, view)
             # What the issue allows a page is 1e-3 of a weight; what float32 lost in the layers before comes on top.
             bound = 1e-3 * true + 2 * max(abs(a - b).max() for a, b in zip(exact[part], naive[part]))
             assert got.shape == true.shape and (abs(got - true) <= bound)[rows].all(), f"{name} {part} {layer}"
@@ -59,10 +53,10 @@ def test_prompt_and_answer(tmp_path: Path, browser: Browser) -> None:
     generate = {"max_new_tokens": 5, "do_sample": False}
     seen = qkv.transformers.capture_attention(model, inputs, generate=generate, exact=[(1, 2)])
     seen.save(tmp_path / "page.html")
-    exact = eager_weights("llama", {"input_ids": seen.outputs[:, :-1]})["self"][1][0, 2]
+    want = eager_weights("llama", {"input_ids": torch.from_numpy(seen.runs[0].ids[""])})["self"][1][0, 2]
     page = browser.open(tmp_path / "page.html")
-    for view, rows in ((0, slice(0, T)), (1, slice(T, T + 4))):
-        got = tile(page, view, 1, 2)
-        want = exact[rows, : got.shape[1]]
-        assert got.shape == want.shape and (abs(got - want) <= 1e-3 * want + 1e-5).all()
+    got, _ = tile(page, 1, 2, 0, 0)
+    assert got.shape == want.shape == (T + 4, T + 4) and (abs(got - want) <= 1e-3 * want + 1e-5).all()
+    page.locator("#panel .tokens span").nth(T + 2).click()
+    assert "this query is part of the answer" in page.locator("#pair").inner_text()
     browser.check()

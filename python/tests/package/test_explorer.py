@@ -89,7 +89,7 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     page.locator(".thumb[data-layer='0'][data-head='1']").click()
     for control, value in (
         ("range", "unit"),
-        ("place", "linear"),
+        ("spacing", "linear"),
         ("theme", "dark"),
         ("statistic", "mass"),
         ("theme", "light"),
@@ -141,11 +141,6 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     assert np.allclose([float(t.split(": ")[1]) for t in titles], expected, rtol=1e-3)
     page.locator("#tab-why").press("ArrowRight")
     assert state("tab") == "picture"
-    page.locator("#tab-picture").press("ArrowRight")
-    assert state("tab") == "answer"
-    use("tab-relevance")
-    page.wait_for_selector("#panel figure:nth-child(3) canvas")
-    assert page.locator("#panel canvas").count() == 3 and "does not say what caused" in page.locator("#panel").inner_text()
     use("tab-picture")
     assert "Neither" in page.locator("#panel").inner_text()
     use("view", "2")
@@ -169,9 +164,6 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     assert page.locator("#panel .tokens").count() == 3  # the difference too
     page.locator("#panel .tokens").nth(1).locator("span").nth(19).click()
     assert state("i") == 19 and page.locator("#panel .tokens .from").count() == 3
-    use("tab-answer")
-    assert page.locator("#panel tbody tr").count() == 2 * 4  # tokens 20 to 23, in both views
-    use("tab-text")
     page.locator("#diff").uncheck()
     use("beside", "-1")
     assert page.locator("#panel .tokens").count() == 1
@@ -212,19 +204,7 @@ def test_every_panel_shows_the_second_view_too(tmp_path: Path, browser: Browser)
     assert strokes[:2] == [{""}, {""}] and strokes[2] == {"rgb(0, 90, 181)", "rgb(200, 80, 0)"}
     why = parts("why")
     assert len(why) == 2 and "scale q\u00b7k" in why[0] and "does not hold" in why[1]  # the second view has no q and k
-    page.locator("#tab-relevance").click()
-    page.locator("#panel figure canvas").nth(5).wait_for()  # the second view is unpacked meanwhile
-    relevance = settled(page).locator("#panel .halves > div").all_inner_texts()
-    assert len(relevance) == 2 and page.locator("#panel figure canvas").count() == 6
-    assert "for \u2423word7" in relevance[0] and "relevance of this head, 0 to" in relevance[1]
-    rows = [
-        part.locator("tbody tr").nth(1).all_inner_texts()[0]
-        for part in (parts("answer"), page.locator("#panel .halves > div").all())[1]
-    ]
-    best = sorted(range(24), key=lambda j: -w[21, j])[0]
-    assert f"{100 * w[21, best]:.3g} %" in rows[1] and f"{100 * w[21, :20].sum():.3g} %" in rows[1], rows[1]
-    page.locator("#panel .halves > div").nth(1).locator("tbody tr").nth(1).locator("td:last-child button").first.click()
-    assert settled(page).evaluate("[state.i, state.j]") == [21, best]
+    parts("text")
     saved = {}
     for kind in ("Svg", "Csv", "Json"):
         with page.expect_download() as waiting:
@@ -242,11 +222,8 @@ def test_every_panel_shows_the_second_view_too(tmp_path: Path, browser: Browser)
     assert (
         settled(page).locator("#panel .patches").count() == 3
     )  # queries and keys of the image; queries of the cross-attention
-    page.locator("#tab-answer").click()
-    assert "hold no generated answer" in settled(page).locator("#panel").inner_text()
-    page.locator("#panel .halves > div").nth(1)
     page.locator("#beside").select_option("0")  # 24 positions beside 14
-    for tab in ("text", "lines", "why", "relevance", "picture"):
+    for tab in ("text", "lines", "why", "picture"):
         page.locator("#tab-" + tab).click()
     page.locator("#tab-lines").click()
     settled(page).locator("#panel .halves > div").nth(1).locator("text[data-n='20']").first.click()
@@ -257,7 +234,7 @@ def test_a_link_leads_to_the_same_view(tmp_path: Path, browser: Browser) -> None
     tensors, metadata = full_file()
     path = page_of(tmp_path, tensors, metadata)
     page = browser.open(
-        path, "layer=1&head=3&i=7&j=2&pins=7,9&region=4,20,0,16&tab=lines&way=from&range=unit&place=linear&theme=dark"
+        path, "layer=1&head=3&i=7&j=2&pins=7,9&region=4,20,0,16&tab=lines&way=from&range=unit&spacing=linear&theme=dark"
     )
     state = settled(page).evaluate("formatLink(state, file)")
     page.locator("#after").click()

@@ -46,14 +46,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, browser: Browser) -> 
         page = browser.open(page_of(tmp_path, *full_file(change)), ready=False)
         assert said in page.locator("#wrong").inner_text()
 
-    def no_rollout(file: dict[str, Any]) -> None:
-        file["views"][3]["rollout"] = {"refused": "it needs every weight"}
-
-    page = browser.open(page_of(tmp_path, *full_file(no_rollout)), "view=3&tab=relevance")
-    assert "No rollout: it needs every weight" in settled(page).locator("#panel").inner_text()
     page = browser.open(page_of(tmp_path, *full_file()))
-    assert "drops weights below 1 %" in page.evaluate("qkv.tile(1, 0, 0, 0).catch(error => error.message)")
-    assert "not in the file" in page.evaluate("qkv.tile(0, 0, 0, 0).catch(error => error.message)")
     page.locator(".thumb[data-layer='1'][data-head='0']").click()
     assert "No exact weights in this layer: this layer drops weights below 1 %" in settled(page).locator("#about").inner_text()
 

@@ -31,7 +31,7 @@ BOXES = """() => {
   const first = e => { const [r] = e.getClientRects(); return [r.left + scrollX, r.top + scrollY, r.width, r.height]; };
   return {main: map("map", geometry.main), beside: geometry.beside && map("map2", geometry.beside.main), difference: geometry.difference && map("map3", geometry.difference.main),
     thumbs: [...document.querySelectorAll(".thumb canvas")].map(box), scale: box(document.getElementById("scale")), tokens: [...document.querySelectorAll("#panel .tokens")].map(t => [...t.children].map(first)),
-    patches: [...document.querySelectorAll("#panel .patches")].map(box), figures: [...document.querySelectorAll("#panel figure canvas")].map(c => map(c, c.place)),
+    patches: [...document.querySelectorAll("#panel .patches")].map(box),
     lines: [...document.querySelectorAll("#panel line")].map(e => [...first(e), Number(e.getAttribute("stroke-opacity"))]),
     sections: [...document.querySelectorAll("header, section")].map(box), wide: document.documentElement.scrollWidth <= innerWidth, accent: css("--accent")};
 }"""
@@ -81,7 +81,7 @@ def decoded(tensors: dict[str, np.ndarray], name: str) -> np.ndarray:
 
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (1400, True), (760, True), (400, False)])
 def test_a_screenshot_has_the_colours_of_the_data(width: int, dark: bool, tmp_path: Path, browser: Browser) -> None:
-    """Maps of two views and their difference, thumbnails, tokens, patches, relevance, lines: each cell where it belongs, covered by nothing."""
+    """Maps of two views and their difference, thumbnails, tokens, patches, lines: each cell where it belongs, covered by nothing."""
     tensors, metadata = full_file()
     path = page_of(tmp_path, tensors, metadata)
     q, k, lse = (tensors["0/0/" + name][0].astype(np.float64) for name in ("q", "k", "lse"))
@@ -127,27 +127,11 @@ def test_a_screenshot_has_the_colours_of_the_data(width: int, dark: bool, tmp_pa
         pair.expect(pair.pixels(pair.at["patches"][n], 3, 4), row[2:].reshape(3, 4), row.max(), f"patches {n}")
     pair.expect_difference(pair.pixels(pair.at["patches"][5], 3, 4), np.zeros((3, 4)), 1, "patches of the difference")
 
-    relevance = sheet("head=2&tab=relevance")
-    for box, cells in zip(
-        relevance.at["figures"], (decoded(tensors, "0/0/weights")[2], tensors["0/0/relevance"][2], tensors["0/rollout"])
-    ):
-        relevance.expect(relevance.pixels(box, *cells.shape), cells, cells.max(), "relevance")
-
     lines = sheet("head=1&i=12&tab=lines")
     x, y, w, h, _ = max(lines.at["lines"], key=lambda line: line[4])
     middle = lines.shot[int(y + h / 2), int(x + w / 2)]
     accent = np.array([int(lines.at["accent"][n : n + 2], 16) for n in (1, 3, 5)])
     assert abs(middle - accent).max() <= 2, (middle, accent)
-
-
-def test_relevance_beside_a_head_that_is_stored_by_blocks(tmp_path: Path, browser: Browser) -> None:
-    tensors, metadata = full_file()
-    del tensors["0/1/weights"]
-    for name in ("map", "relevance"):
-        tensors["0/1/" + name] = tensors["0/1/" + name].reshape(4, 8, 3, 8, 3).mean(2).sum(3)
-    sheet = Sheet(browser.open(page_of(tmp_path, tensors, metadata), "layer=1&head=2&tab=relevance"))
-    for box, cells in zip(sheet.at["figures"], (tensors["0/1/map"][2], tensors["0/1/relevance"][2])):
-        sheet.expect(sheet.pixels(box, 8, 8), cells, cells.max(), "blocks")
 
 
 def test_colours_are_those_of_the_library(tmp_path: Path, browser: Browser) -> None:
@@ -167,7 +151,7 @@ def test_a_narrow_window_and_a_sheet_of_paper_lose_nothing(tmp_path: Path, brows
     settled(page).wait_for_timeout(50)
     inside = """() => { const [a, b] = ["#overview", ".thumb[aria-current]"].map(x => document.querySelector(x).getBoundingClientRect()); return a.top <= b.top && b.bottom <= a.bottom; }"""
     assert page.evaluate("state.layer") == 1 and page.evaluate(inside)
-    for tab in ("text", "lines", "why", "relevance"):
+    for tab in ("text", "lines", "why"):
         page.locator("#tab-" + tab).click()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), tab
     page.emulate_media(media="print")

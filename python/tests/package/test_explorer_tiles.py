@@ -75,9 +75,8 @@ def test_tiles_equal_the_library(name: str, tmp_path: Path, browser: Browser) ->
     assert worst < 1e-3
 
 
-def test_chosen_heads_in_two_parts_with_every_term_of_the_formula(tmp_path: Path, browser: Browser) -> None:
+def test_chosen_heads_with_every_term_of_the_formula(tmp_path: Path, browser: Browser) -> None:
     """Heads 4 and 1 of 6 on key heads 2 and 0 of 3: each tensor is read at the place of its head."""
-    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
     heads, kv_heads, length, width, exact, exact_kv = 6, 3, 70, 12, [4, 1], [2, 0]
     q, k = small(11, heads, kv_heads, length, length, width)
     alibi, relative, sinks, bias = (
@@ -86,30 +85,28 @@ def test_chosen_heads_in_two_parts_with_every_term_of_the_formula(tmp_path: Path
         numbers(3, heads),
         numbers(4, 2, length, length),
     )
-    documents, at = (np.arange(length) // 29).astype(np.int32), np.arange(length)
+    at = np.arange(length)
+    documents = at // 29
     distance = at[None] - at[:, None]
     sees = ((distance <= 0) | (at < 5)[None]) & (distance >= -40) & (at >= 2)[None] & (documents[:, None] == documents[None])
-    parts: dict[str, np.ndarray] = {}
     wanted, lse = [], []
-    for name, whole, which in (("q", q, exact), ("k", k, exact_kv)):
-        high = whole[which].astype(bfloat16)
-        parts["0/0/" + name], parts[f"0/0/{name}_lo"] = high, (whole[which] - high.astype(np.float32)).astype(bfloat16)
     for n, head in enumerate(exact):
-        both = [parts["0/0/" + x].astype(np.float64) + parts[f"0/0/{x}_lo"].astype(np.float64) for x in "qk"]
-        score = 3 * np.tanh(0.4 * both[0][n] @ both[1][exact_kv.index(head // 2)].T / 3)
+        score = 3 * np.tanh(0.4 * q[head].astype(np.float64) @ k[head // 2].T / 3)
         score += -alibi[head] * abs(distance) + relative[head, 5 + np.clip(distance, -5, 5)] + bias[n]
         score[~sees] = -np.inf
         lse.append(np.log(np.exp(score).sum(-1) + np.exp(np.float64(sinks[head]))))
         wanted.append(np.exp(score - lse[-1][:, None]))
-    tensors = parts | {
+    tensors = {
+        "0/0/q": q[exact],
+        "0/0/k": k[exact_kv],
         "0/0/lse": np.array(lse, np.float32),
         "0/0/alibi": alibi,
         "0/0/relative": relative,
         "0/0/sinks": sinks,
         "0/0/bias": bias,
     }
-    tensors |= {"0/0/documents_q": documents, "0/0/documents_k": documents}
-    formula = {"scale": 0.4, "softcap": 3, "causal": True, "prefix": 5, "window": [40, None], "keys": [2, length]}
+    tensors["0/0/intervals"] = np.stack([sees.argmax(1), length - sees[:, ::-1].argmax(1)], 1).astype(np.float32)
+    formula = {"scale": 0.4, "softcap": 3}
     layer = {
         "heads": heads,
         "kv_heads": kv_heads,
