@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from .. import _attention as functional
 from .._progress import Progress
 from .file import Run
-from .layer import Layer, Wanted, capture_call
+from .layer import Wanted, capture_call
 
 _CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
 
