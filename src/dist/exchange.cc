@@ -36,9 +36,8 @@ void write_row(const AnyView& to, const AnyView& from, bool accumulate) {
   });
 }
 
-/// Element n of the first axis.
-AnyView inner(AnyView x, Index n) {
-  x.data += n * x.strides[0] * x.element_bytes();
+/// The first element of the first axis.
+AnyView inner(AnyView x) {
   std::copy(x.sizes.begin() + 1, x.sizes.end(), x.sizes.begin());
   std::copy(x.strides.begin() + 1, x.strides.end(), x.strides.begin());
   --x.rank;
@@ -50,7 +49,12 @@ AnyView inner(AnyView x, Index n) {
 void write(const AnyView& to, const AnyView& from, bool accumulate) {
   if (to.is_empty()) return;
   if (to.rank == 1) return write_row(to, from, accumulate);
-  for (Index n = 0; n < to.sizes[0]; ++n) write(inner(to, n), inner(from, n), accumulate);
+  AnyView here = inner(to), there = inner(from);
+  for (Index n = 0; n < to.sizes[0]; ++n) {
+    write(here, there, accumulate);
+    here.data += to.strides[0] * to.element_bytes();
+    there.data += from.strides[0] * from.element_bytes();
+  }
 }
 
 Index Sequence::count(std::size_t rank) const {
