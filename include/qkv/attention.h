@@ -156,10 +156,6 @@ QKV_API void backward(const AnyView& q, const AnyView& k, const AnyView& v, cons
 template <class T> QKV_API void merge(std::span<const View<const T, 4>> outs,
     std::span<const View<const Accumulator<T>, 3>> lses, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse,
     Context& context);
-template <class T> QKV_API void merge_backward(std::span<const View<const T, 4>> outs,
-    std::span<const View<const Accumulator<T>, 3>> lses, const View<const T, 4>& out,
-    const View<const Accumulator<T>, 3>& lse, const View<const T, 4>& dout, const View<const Accumulator<T>, 3>& dlse,
-    std::span<const View<T, 4>> douts, std::span<const View<Accumulator<T>, 3>> dlses, Context& context);
 }  // namespace detail
 
 /// Computes outputs from q [B,H,Tq,D], k [B,Hkv,Tk,D], v [B,Hkv,Tk,Dv], tensors or views of float, double, BFloat16 or
@@ -193,19 +189,11 @@ template <Operand Q> void attention_backward(const Q& q, In<Q, 4> k, In<Q, 4> v,
 
 /// Merges attention over disjoint sets of keys: outs[n] [B,H,Tq,Dv], lses[n] [B,H,Tq] -> out, lse. The order is fixed,
 /// and so are the bits. A part with lse = -inf changes nothing. lse_out = log sum_n exp(lse_n);  out = sum_n exp(lse_n
-/// - lse_out) out_n. 16-bit outs are summed in float and rounded once.
+/// - lse_out) out_n. 16-bit outs are summed in float and rounded once. Gradients: attention_backward of each part,
+/// given the merged out and lse.
 template <Operand To> void merge_attention(std::span<const In<To, 4>> outs, std::span<const SumsIn<To, 3>> lses,
     To&& out, SumsOut<To, 3> lse, Context& context = Context::default_context()) {
   detail::merge<ElementOf<To>>(outs, lses, out, lse, context);
-}
-
-/// Gradients of merge_attention for each part: douts[n] = w_n dout;  dlses[n] = w_n (dout . (out_n - out) + dlse),
-/// where w_n = exp(lse_n - lse).
-template <Operand Of> void merge_attention_backward(std::span<const In<Of, 4>> outs,
-    std::span<const SumsIn<Of, 3>> lses, const Of& out, SumsIn<Of, 3> lse, In<Of, 4> dout, SumsIn<Of, 3> dlse,
-    std::span<const Out<Of, 4>> douts, std::span<const SumsOut<Of, 3>> dlses,
-    Context& context = Context::default_context()) {
-  detail::merge_backward<ElementOf<Of>>(outs, lses, out, lse, dout, dlse, douts, dlses, context);
 }
 
 /// Describes what a call would do, without doing it.

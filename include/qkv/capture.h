@@ -12,9 +12,8 @@
 //
 // Added cost: statistics are computed along the way, in one sweep over the keys. Everything else needs the final sum of
 // each row, and so computes the scores of the chosen heads a second time. Memory: the results, and some rows of numbers
-// per thread: Tk numbers for column_mass, map_columns for each query of a tile, and 16 rows of Tk (32 with
-// mean_of_heads) for relevance maps. Results are bit-identical for any number of threads. Letters: B, H, Tq, Tk as in
-// attention.h; "heads" is the number of chosen heads.
+// per thread: Tk numbers for column_mass, map_columns for each query of a tile. Results are bit-identical for any
+// number of threads. Letters: B, H, Tq, Tk as in attention.h; "heads" is the number of chosen heads.
 #pragma once
 
 #include <vector>
@@ -41,12 +40,11 @@ struct Capture {
   bool column_mass = false;             ///< sum of the weights of every key
   Index map_rows = 0, map_columns = 0;  ///< size of the map: both positive, or both 0 for no map
   CaptureOf of = CaptureOf::kWeights;
-  std::vector<Index>
-      offsets{};  ///< [B]: query i stands at key i + offset ("self"); empty: Tk - Tq, the last at the last
-  /// Relevance maps, kGradient only (UnsupportedError). Each entry is changed before anything is summed: `positive`
-  /// takes max(0, w dw), then `mean_of_heads` takes the mean over `heads`, so that results have one head. An entry of 0
-  /// is never among the largest of its row.
-  bool positive = false, mean_of_heads = false;
+  /// [B]: query i stands at key i + offset ("self"); empty: Tk - Tq, the last at the last.
+  std::vector<Index> offsets{};
+  /// Relevance maps, kGradient only (UnsupportedError): max(0, w dw) in place of each entry, and an entry of 0 is never
+  /// among the largest of its row.
+  bool positive = false;
 };
 
 /// One number per row, [B, heads, Tq]. The statistics of a row without keys (EmptyRow) are those of its weights: all 0

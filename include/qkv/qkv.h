@@ -9,7 +9,6 @@
 #include "qkv/kv_cache.h"
 #include "qkv/linear_attention.h"
 #include "qkv/mask.h"
-#include "qkv/plan.h"
 #include "qkv/rotary.h"
 #include "qkv/state_dict.h"
 #include "qkv/tensor.h"

@@ -51,10 +51,6 @@ struct RotaryOptions {
   bool operator==(const RotaryOptions&) const = default;
 };
 
-/// The factor that "dynamic NTK" scaling gives kNtk for a sequence of `length`: factor * length / original - (factor -
-/// 1), and 1 up to the original context.
-QKV_API double dynamic_ntk_factor(double factor, Index length, Index original_context);
-
 /// Positions of the tokens. Of ids, offsets and offset, the first that is given counts.
 struct RotaryPositions {
   Index offset = 0;                  ///< token t has position offset + t

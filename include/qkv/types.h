@@ -26,12 +26,6 @@ struct BFloat16 {
     bits = static_cast<std::uint16_t>((nan ? wide | 0x400000U : wide + half_ulp_to_even) >> 16);
   }
   explicit constexpr operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
-
-  static constexpr BFloat16 from_bits(std::uint16_t bits) {
-    BFloat16 x;
-    x.bits = bits;
-    return x;
-  }
 };
 
 /// IEEE 754 binary16 (5 exponent bits, 10 fraction bits), subnormals included. Conversions behave as for BFloat16.
@@ -64,12 +58,6 @@ struct Float16 {
     }
     const std::uint32_t wide_exponent = exponent == 0x1F ? 0xFFU : exponent + (127U - 15U);
     return std::bit_cast<float>(sign | wide_exponent << 23 | fraction << 13);  // a NaN keeps its payload
-  }
-
-  static constexpr Float16 from_bits(std::uint16_t bits) {
-    Float16 x;
-    x.bits = bits;
-    return x;
   }
 };
 

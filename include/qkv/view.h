@@ -96,15 +96,6 @@ template <class T, int Rank> class View {
     return v;
   }
 
-  bool is_contiguous() const {
-    Index stride = 1;
-    for (int axis = Rank - 1; axis >= 0; --axis) {
-      if (size(axis) != 1 && strides_[at(axis)] != stride) return false;
-      stride = product(stride, size(axis));
-    }
-    return true;
-  }
-
  private:
   static constexpr std::size_t at(int axis) { return static_cast<std::size_t>(axis); }
   static constexpr Index product(Index a, Index b) {
@@ -159,12 +150,7 @@ struct AnyView {
   template <class T> T* as(Index b, Index h, Index i = 0) const { return reinterpret_cast<T*>(at(b, h, i)); }
 };
 
-/// Views the bits of 16-bit floats, as other programs hold them, without a copy:
-/// View<const BFloat16, 4>(as_bf16(bits), {B, H, T, D}).
-inline BFloat16* as_bf16(std::uint16_t* bits) { return reinterpret_cast<BFloat16*>(bits); }
-inline const BFloat16* as_bf16(const std::uint16_t* bits) { return reinterpret_cast<const BFloat16*>(bits); }
-inline Float16* as_f16(std::uint16_t* bits) { return reinterpret_cast<Float16*>(bits); }
-inline const Float16* as_f16(const std::uint16_t* bits) { return reinterpret_cast<const Float16*>(bits); }
+/// The bits of 16-bit floats, as other programs hold them, may be read as these types.
 static_assert(sizeof(BFloat16) == 2 && sizeof(Float16) == 2 && alignof(BFloat16) == 2 && alignof(Float16) == 2);
 
 /// Packed tokens [T, H, D] of one sequence seen as [1, H, T, D]: what caches and attention take, without a copy.

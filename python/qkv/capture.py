@@ -30,7 +30,6 @@ class Capture:
         of: "weights", "applied" (after dropout), or in backward "gradient": weights times their gradient.
         offsets: [B]: query i stands at key i + offset; none: Tk - Tq.
         positive: of gradients: max(0, weight x gradient). Relevance maps, Chefer 2021 (arXiv:2103.15679) eq. 5.
-        mean_of_heads: of gradients, behind ``positive``: the mean over ``heads``; results have one head.
     """
 
     heads: Sequence[int] = ()
@@ -42,14 +41,13 @@ class Capture:
     of: str = "weights"
     offsets: Sequence[int] = ()
     positive: bool = False
-    mean_of_heads: bool = False
 
     def _make(self) -> Any:
         map_rows, map_columns = self.map or (0, 0)
         numbers = {name: integers(getattr(self, name)) for name in ("heads", "rows", "offsets")}
         return _core.Capture(
             **numbers, top_k=self.top_k, statistics=self.statistics, column_mass=self.column_mass, map_rows=map_rows,
-            map_columns=map_columns, of=self.of, positive=self.positive, mean_of_heads=self.mean_of_heads,
+            map_columns=map_columns, of=self.of, positive=self.positive,
         )  # fmt: skip
 
 

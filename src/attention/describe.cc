@@ -122,22 +122,21 @@ void add_forward(const Batch& batch, int threads, AttentionPlan& plan) {
   Index tiled = 0, decoded = 0;
   bool listed = false;
   for (const Block& block : schedule.blocks) {  // decode comes last
-    batch.with_part(block.part, [&](const Problem& p) {
-      Index key_tile = p.key_tile;
-      listed |= block.how == How::kLists;
-      if (block.how != How::kTiles) {
-        key_tile = block.keys.chunk;
-        if (tiled == 0) {
-          plan.query_tile = std::max(decoded == 0 ? 0 : plan.query_tile, listed ? 1 : p.q_len);
-          plan.key_tile = key_tile;
-        }
-        ++decoded;
-      } else if (block.items > 0 && p.kv_len > 0) {
-        ++tiled;
+    const Problem& p = batch.part(block.part);
+    Index key_tile = p.key_tile;
+    listed |= block.how == How::kLists;
+    if (block.how != How::kTiles) {
+      key_tile = block.keys.chunk;
+      if (tiled == 0) {
+        plan.query_tile = std::max(decoded == 0 ? 0 : plan.query_tile, listed ? 1 : p.q_len);
+        plan.key_tile = key_tile;
       }
-      const Index first = batch.first_sequence(block.part);
-      for (Index b = first; b < first + batch.num_sequences(); ++b) add_tiles(p, b, key_tile, plan);
-    });
+      ++decoded;
+    } else if (block.items > 0 && p.kv_len > 0) {
+      ++tiled;
+    }
+    const Index first = batch.first_sequence(block.part);
+    for (Index b = first; b < first + batch.num_sequences(); ++b) add_tiles(p, b, key_tile, plan);
   }
   if (listed) {
     plan.algorithm = "lists";
@@ -159,8 +158,7 @@ AttentionPlan plan_batch(const Batch& batch, const AttentionOptions& options, co
     add_forward(batch, context.threads(), plan);
   }
   add_machine(context, plan);
-  plan.position_bias_bytes = with_sums(p.q.type,
-      [&](auto sum) { return PositionVectors<decltype(sum)>::bytes(options.position_bias, p.queries, p.kv_len); });
+  plan.position_bias_bytes = PositionVectors::bytes(options.position_bias, p.q.type, p.queries, p.kv_len);
   plan.mask_bytes = DenseSummaries::bytes(options.mask.node());
   return plan;
 }

@@ -1,7 +1,6 @@
-// Attention over disjoint sets of keys, merged by their lse, and the gradients of that merge. Parts are added in their
-// order, element by element, each row by itself: results are bit-identical for any number of threads. lse = -inf (no
-// key) is the identity. 16-bit outs are summed in float and rounded once. Nothing is allocated after the first call of
-// a shape.
+// Attention over disjoint sets of keys, merged by their lse. Parts are added in their order, element by element, each
+// row by itself: results are bit-identical for any number of threads. lse = -inf (no key) is the identity. 16-bit outs
+// are summed in float and rounded once. Nothing is allocated after the first call of a shape.
 //   lse_out = log sum_n exp(lse_n);   w_n = exp(lse_n - lse_out);   out = sum_n w_n out_n
 #include <algorithm>
 #include <cmath>
@@ -18,18 +17,15 @@ namespace {
 template <class T> constexpr T kNoKeys = -std::numeric_limits<T>::infinity();
 
 template <class T> void check_parts(const char* function, std::span<const View<const T, 4>> outs,
-    std::span<const View<const Accumulator<T>, 3>> lses, const typename View<T, 4>::Sizes& out,
-    const typename View<T, 3>::Sizes& lse) {
+    std::span<const View<const Accumulator<T>, 3>> lses, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse) {
   check<ShapeError>(!outs.empty() && outs.size() == lses.size(), function,
       "there must be at least one part, and one lse per out: got ", outs.size(), " outs, ", lses.size(), " lses");
   for (std::size_t n = 0; n < outs.size(); ++n) {
-    check<ShapeError>(outs[n].sizes() == out && lses[n].sizes() == lse, function, "part ", n,
-        " must have the sizes of the result: got out ", outs[n], ", lse ", lses[n], " for out ",
-        shape_text(out.data(), 4), ", lse ", shape_text(lse.data(), 3));
+    check<ShapeError>(outs[n].sizes() == out.sizes() && lses[n].sizes() == lse.sizes(), function, "part ", n,
+        " must have the sizes of the result: got out ", outs[n], ", lse ", lses[n], " for out ", out, ", lse ", lse);
   }
-  check<ShapeError>(out[0] == lse[0] && out[1] == lse[1] && out[2] == lse[2], function,
-      "lse must be [B, H, Tq] of out [B, H, Tq, Dv]: got out ", shape_text(out.data(), 4), ", lse ",
-      shape_text(lse.data(), 3));
+  check<ShapeError>(out.size(0) == lse.size(0) && out.size(1) == lse.size(1) && out.size(2) == lse.size(2), function,
+      "lse must be [B, H, Tq] of out [B, H, Tq, Dv]: got out ", out, ", lse ", lse);
 }
 
 constexpr Index kRowsPerMerge = 64;
@@ -79,7 +75,7 @@ template <class T> void merge(std::span<const View<const T, 4>> outs,
     Context& context) {
   using Sum = Accumulator<T>;
   constexpr const char* function = "merge_attention";
-  check_parts<T>(function, outs, lses, out.sizes(), lse.sizes());
+  check_parts<T>(function, outs, lses, out, lse);
   const NamedBox outputs[] = {{"out", out}, {"lse", lse}};
   check_outputs(function, outputs, {});
   for (std::size_t n = 0; n < outs.size(); ++n) {
@@ -104,59 +100,9 @@ template <class T> void merge(std::span<const View<const T, 4>> outs,
   for_rows(lse, static_cast<Index>(outs.size() + 1) * out.size(3), row_bytes, context, merge_row);
 }
 
-// d out_n = w_n dout;   d lse_n = w_n (dout . (out_n - out) + dlse)
-template <class T> void merge_backward(std::span<const View<const T, 4>> outs,
-    std::span<const View<const Accumulator<T>, 3>> lses, const View<const T, 4>& out,
-    const View<const Accumulator<T>, 3>& lse, const View<const T, 4>& dout, const View<const Accumulator<T>, 3>& dlse,
-    std::span<const View<T, 4>> douts, std::span<const View<Accumulator<T>, 3>> dlses, Context& context) {
-  using Sum = Accumulator<T>;
-  constexpr const char* function = "merge_attention_backward";
-  check_parts<T>(function, outs, lses, out.sizes(), lse.sizes());
-  check<ShapeError>(dout.sizes() == out.sizes() && (dlse.is_null() || dlse.sizes() == lse.sizes()), function,
-      "dout and dlse must have the sizes of out and lse: got dout ", dout, ", dlse ", dlse, " for out ", out);
-  check<ShapeError>(douts.size() == outs.size() && dlses.size() == outs.size(), function,
-      "one dout and one dlse for each part: got ", douts.size(), " and ", dlses.size(), " for ", outs.size());
-  for (std::size_t n = 0; n < outs.size(); ++n) {
-    check<ShapeError>(douts[n].sizes() == out.sizes() && dlses[n].sizes() == lse.sizes(), function,
-        "gradients of part ", n, " must have the sizes of the part: got ", douts[n], ", ", dlses[n], " for ", out);
-  }
-  const NamedBox inputs[] = {{"out", out}, {"lse", lse}, {"dout", dout}, {"dlse", dlse}};
-  for (std::size_t n = 0; n < outs.size(); ++n) {
-    const NamedBox outputs[] = {{"douts", douts[n]}, {"dlses", dlses[n]}};
-    check_outputs(function, outputs, inputs);
-    for (const NamedBox& output : outputs) {
-      for (std::size_t other = 0; other < outs.size(); ++other) {
-        check_apart(function, output, {"outs", outs[other]});
-        check_apart(function, output, {"lses", lses[other]});
-        if (other >= n) continue;
-        check_apart(function, output, {"douts", douts[other]});
-        check_apart(function, output, {"dlses", dlses[other]});
-      }
-    }
-  }
-  for_rows(
-      lse, static_cast<Index>(2 * outs.size()) * out.size(3), 0, context, [&](Index b, Index h, Index i, std::byte*) {
-        for (std::size_t n = 0; n < outs.size(); ++n) {
-          const bool live = lses[n](b, h, i) != kNoKeys<Sum>;
-          const Sum w = part_weight(lses[n](b, h, i), lse(b, h, i));
-          Sum along = dlse.is_null() ? Sum{0} : dlse(b, h, i);
-          for (Index d = 0; d < out.size(3); ++d) {
-            const Sum along_out = number(dout(b, h, i, d));
-            douts[n](b, h, i, d) = static_cast<T>(w * along_out);
-            if (live) along += along_out * (number(outs[n](b, h, i, d)) - number(out(b, h, i, d)));
-          }
-          dlses[n](b, h, i) = live ? w * along : Sum{0};
-        }
-      });
-}
-
-#define QKV_INSTANTIATE(T)                                                                                           \
-  template QKV_API void merge(std::span<const View<const T, 4>>, std::span<const View<const Accumulator<T>, 3>>,     \
-      const View<T, 4>&, const View<Accumulator<T>, 3>&, Context&);                                                  \
-  template QKV_API void merge_backward(std::span<const View<const T, 4>>,                                            \
-      std::span<const View<const Accumulator<T>, 3>>, const View<const T, 4>&, const View<const Accumulator<T>, 3>&, \
-      const View<const T, 4>&, const View<const Accumulator<T>, 3>&, std::span<const View<T, 4>>,                    \
-      std::span<const View<Accumulator<T>, 3>>, Context&);
+#define QKV_INSTANTIATE(T)                                                                                       \
+  template QKV_API void merge(std::span<const View<const T, 4>>, std::span<const View<const Accumulator<T>, 3>>, \
+      const View<T, 4>&, const View<Accumulator<T>, 3>&, Context&);
 QKV_INSTANTIATE(float)
 QKV_INSTANTIATE(double)
 QKV_INSTANTIATE(BFloat16)

@@ -106,17 +106,6 @@ void check_positions(const char* function, const RotaryPositions& positions, Ind
   }
 }
 
-}  // namespace
-
-double dynamic_ntk_factor(double factor, Index length, Index original_context) {
-  check<OptionError>(factor >= 1 && original_context >= 1, "dynamic_ntk_factor",
-      "factor and original_context must be at least 1: got ", factor, " and ", original_context);
-  if (length <= original_context) return 1;
-  return factor * static_cast<double>(length) / static_cast<double>(original_context) - (factor - 1);
-}
-
-namespace {
-
 /// [positions, 2, R / 2]. Throws ShapeError, OptionError.
 template <class T>
 std::vector<double> tables_of(Index head_dim, const View<const T, 2>& cosines, const View<const T, 2>& sines) {

@@ -1,5 +1,5 @@
 // check<ErrorType>(condition, "function", parts...): the one way to state a requirement. The text is built only when it
-// fails. Not: which requirements there are (each public function states its own); overlap of memory (overlap.h).
+// fails.
 #pragma once
 
 #include <charconv>

@@ -1,5 +1,5 @@
-// Asks the CPU and the operating system what they can run. Not: which kernel a call takes.
-// AArch64: Linux, Documentation/arch/arm64/elf_hwcaps.rst and sve.rst.
+// Asks the CPU and the operating system what they can run. AArch64: Linux, Documentation/arch/arm64/elf_hwcaps.rst and
+// sve.rst.
 #include "core/cpu.h"
 
 #include <algorithm>

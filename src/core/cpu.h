@@ -1,5 +1,4 @@
-// The instruction sets that this build holds, each with why this CPU cannot run it. Not: their kernels
-// (dispatch/kernels.h).
+// The instruction sets that this build holds, each with why this CPU cannot run it.
 #pragma once
 
 #include <string>

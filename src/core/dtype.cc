@@ -1,5 +1,5 @@
 // Element types known at run time: their names, sizes and conversions. f16 and bf16 are decoded exactly (both are
-// subsets of f32). Not: encoding to 16 bits, files (io/).
+// subsets of f32).
 #include <array>
 #include <bit>
 #include <cmath>

@@ -1,5 +1,4 @@
-// A file that was compiled in (cmake/EmbedFiles.cmake). Not: which files those are (the CMakeLists.txt that embeds
-// them).
+// A file that was compiled in (cmake/EmbedFiles.cmake).
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// Text from files made safe to show. Not: HTML or JSON escaping.
+// Text from files made safe to show.
 #pragma once
 
 #include <cstddef>

@@ -117,10 +117,6 @@ bool share_byte(const StridedBox& a, const StridedBox& b) {
   return Equation(a, b).reaches(static_cast<Index>(b.address - a.address));
 }
 
-bool is_empty(const StridedBox& box) {
-  return std::any_of(box.sizes.begin(), box.sizes.begin() + box.rank, [](Index size) { return size <= 0; });
-}
-
 /// Whether two places of a box are one element. An axis that steps over all of the finer ones adds none.
 bool shows_twice(const StridedBox& box) {
   std::array<std::size_t, 4> order{};  // the axes by their strides, the finest first
@@ -132,8 +128,7 @@ bool shows_twice(const StridedBox& box) {
     for (; n > 0 && std::abs(box.strides[axis]) < stride(n - 1); --n) order[n] = order[n - 1];
     order[n] = axis;
   }
-  StridedBox finer{
-      box.address, box.element_bytes, box.rank, {}, box.strides};  // the box at index 0 of the coarser axes
+  StridedBox finer = box;  // at index 0 of the coarser axes
   finer.sizes.fill(1);
   Index reach = 1;
   for (std::size_t n = 0; n < axes; ++n) {
@@ -156,7 +151,7 @@ std::string shape_of(const StridedBox& box) { return shape_text(box.sizes.data()
 }  // namespace
 
 bool overlaps(const StridedBox& a, const StridedBox& b) {
-  if (is_empty(a) || is_empty(b)) return false;
+  if (a.is_empty() || b.is_empty()) return false;
   return meet(Span(a), Span(b)) && share_byte(a, b);
 }
 

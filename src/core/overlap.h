@@ -19,44 +19,39 @@ struct StridedBox {
   int rank = 0;
   std::array<Index, 4> sizes{};
   std::array<Index, 4> strides{};  // in elements, any sign
-};
 
-template <class T, int Rank>
-  requires(Rank <= 4)
-StridedBox box_of(const View<T, Rank>& view) {
-  StridedBox box{reinterpret_cast<std::uintptr_t>(view.data()), static_cast<Index>(sizeof(T)), Rank, {}, {}};
-  for (int axis = 0; axis < Rank; ++axis) {
-    box.sizes[static_cast<std::size_t>(axis)] = view.size(axis);
-    box.strides[static_cast<std::size_t>(axis)] = view.stride(axis);
+  StridedBox() = default;
+  StridedBox(const AnyView& view)
+      : address(reinterpret_cast<std::uintptr_t>(view.data)),
+        element_bytes(view.element_bytes()),
+        rank(view.rank),
+        sizes(view.sizes),
+        strides(view.strides) {}
+  template <class T, int Rank> StridedBox(const View<T, Rank>& view) : StridedBox(AnyView(view)) {
+    element_bytes = sizeof(T);
   }
-  return box;
-}
+
+  bool is_empty() const {
+    for (int axis = 0; axis < rank; ++axis) {
+      if (sizes[static_cast<std::size_t>(axis)] <= 0) return true;
+    }
+    return false;
+  }
+};
 
 /// True when some byte belongs to an element of both views. Never true for an empty view. Views whose axes run into one
 /// another with strides that do not divide (no tensor and no slice of one has such) may cost too much to decide; they
 /// count as overlapping.
 QKV_API bool overlaps(const StridedBox& a, const StridedBox& b);
 
-template <class T, int RankT, class U, int RankU> bool overlaps(const View<T, RankT>& a, const View<U, RankU>& b) {
-  return overlaps(box_of(a), box_of(b));
-}
-
 /// A view with the name that an error text gives it.
 struct NamedBox {
-  template <class T, int Rank> NamedBox(std::string_view given_name, const View<T, Rank>& view)
-      : name(given_name), box(box_of(view)) {
-    for (int axis = 0; axis < Rank; ++axis) empty = empty || view.size(axis) <= 0;
-  }
-
-  NamedBox(std::string_view given_name, const AnyView& view)
-      : name(given_name),
-        box{reinterpret_cast<std::uintptr_t>(view.data), view.element_bytes(), view.rank, view.sizes, view.strides} {
-    for (int axis = 0; axis < view.rank; ++axis) empty = empty || view.size(axis) <= 0;
-  }
+  template <class Of> NamedBox(std::string_view given_name, const Of& view)
+      : name(given_name), box(view), empty(box.is_empty()) {}
 
   std::string_view name;
   StridedBox box;
-  bool empty = false;
+  bool empty;
 };
 
 /// ShapeError unless the number of elements and every distance within the view, in bytes, are at most 2^61.

@@ -1,6 +1,6 @@
 // Philox 4x32-10, a counter-based generator: random bits are a pure function of key and counter, so any thread, tile or
-// instruction set gets the same ones. And dropout's rule on top of it (qkv/attention.h, Dropout). Not: the SIMD form
-// (kernels/). Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3", sections 3.3 and 4.
+// instruction set gets the same ones. And dropout's rule on top of it (qkv/attention.h, Dropout). Salmon, Moraes, Dror,
+// Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3", sections 3.3 and 4.
 #pragma once
 
 #include <array>

@@ -1,7 +1,6 @@
 // Random numbers for parameters and batches: Philox with a running counter. The same seed and stream give bit-identical
 // numbers on every machine, so nothing here calls a mathematics library (their last bits differ); compile with
-// -ffp-contract=off, as all of qkv. Not: dropout (philox.h), which needs no state; cryptography. Box and Muller 1958,
-// "A note on the generation of random normal deviates".
+// -ffp-contract=off, as all of qkv. Box and Muller 1958, "A note on the generation of random normal deviates".
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Named tensors in the order they came. Not: element types (dtype.cc), files (io/).
+// Named tensors in the order they came.
 #include "qkv/state_dict.h"
 
 #include "core/check.h"

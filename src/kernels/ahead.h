@@ -1,7 +1,7 @@
 // What a call fetches from memory while it multiplies: the rows of the next head. Where all heads do not fit the
 // caches, the multipliers would wait for them between two heads. Plain data; the fetches are the products'
 // (products/gemm.h), which rows and when it pays is the callers' (attention/forward/forward_driver.cc,
-// backward/backward_job.h).
+// backward/backward_driver.cc).
 #pragma once
 
 #include <cstddef>

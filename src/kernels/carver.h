@@ -1,6 +1,5 @@
-// Cuts a block of scratch memory into pieces that start at cache lines; callers of kernels use it too. Not: who lends
-// the block (core/threads/scratch.h). Always inlined: a copy compiled for one instruction set must not stand in for
-// another's at link time.
+// Cuts a block of scratch memory into pieces that start at cache lines; callers of kernels use it too. Always inlined:
+// a copy compiled for one instruction set must not stand in for another's at link time.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,4 @@
-// The table of attention's and layers' kernels that each instruction set exports. Not: those of caches, capture, linear
-// attention and second order (their params.h).
+// The table of attention's and layers' kernels that each instruction set exports.
 #pragma once
 
 #include "kernels/attention/params.h"

@@ -1,8 +1,7 @@
 // AMX's tile registers: eight squares of 16 rows x 64 bytes, and the one product of bf16 pairs on them. Where
 // QKV_AMX_STAND_IN is defined, an exact model written in AVX-512 replaces the instructions: kernels are tested with it
 // on a CPU without AMX. It is never part of the library. Intel SDM, LDTILECFG, TILELOADD, TDPBF16PS: round to nearest
-// even, denormals in and out are zero, MXCSR is not consulted. Not: whether the CPU has them and the operating system
-// grants them (dispatch/cpu.cc).
+// even, denormals in and out are zero, MXCSR is not consulted.
 #pragma once
 
 #include "simd/bf16_pairs.h"

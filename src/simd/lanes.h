@@ -1,5 +1,5 @@
-// The vector types of float and double at the width of one instruction set, and their lane counts. Not: operations
-// (vec.h). Everything is in an anonymous namespace, so that no two instruction sets can share a copy at link time.
+// The vector types of float and double at the width of one instruction set, and their lane counts. Everything is in an
+// anonymous namespace, so that no two instruction sets can share a copy at link time.
 #pragma once
 
 #include <cstddef>

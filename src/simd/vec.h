@@ -11,8 +11,7 @@
 //   sign_bits(lanes)                            bit i is the sign of integer lane i
 //   multiply_wide(a, m, low, high)              halves of the 64-bit products of each 32-bit lane with m
 //
-// Not: run-time choice of an instruction set (dispatch/). QKV_PORTABLE asks for the extensions alone: "scalar" on
-// AArch64.
+// QKV_PORTABLE asks for the extensions alone: "scalar" on AArch64.
 #pragma once
 
 #include "simd/lanes.h"

@@ -1,8 +1,7 @@
 // 16-bit floats in memory, 32-bit ones in registers: loads that widen, stores that round to nearest even (NaN kept,
 // quiet). bfloat16 by shifts everywhere; binary16 by vcvtph2ps / vcvtps2ph where the instruction set has them,
-// otherwise by the same integer steps on every lane. Not: arithmetic in 16 bits, products of bf16 pairs (bf16_pairs.h).
-// The members of BFloat16 and Float16 that convert are never called here: an inline function shared with the baseline
-// would be merged at link time.
+// otherwise by the same integer steps on every lane. The members of BFloat16 and Float16 that convert are never called
+// here: an inline function shared with the baseline would be merged at link time.
 #pragma once
 
 #include <utility>

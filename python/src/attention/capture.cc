@@ -39,7 +39,7 @@ void bind_capture(nb::module_& m) {
             Capture c;
             Keywords("Capture", given)("heads", c.heads)("rows", c.rows)("top_k", c.top_k)("statistics", c.statistics)(
                 "column_mass", c.column_mass)("map_rows", c.map_rows)("map_columns", c.map_columns)(
-                "offsets", c.offsets)("positive", c.positive)("mean_of_heads", c.mean_of_heads)
+                "offsets", c.offsets)("positive", c.positive)
                 .word("of", c.of,
                     {{"weights", CaptureOf::kWeights}, {"applied", CaptureOf::kApplied},
                         {"gradient", CaptureOf::kGradient}})

@@ -66,11 +66,9 @@ void backward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyVie
   const Problem p = make_dense_problem(function, q, {k, v}, options, context, memory);
   const BackwardInputs inputs{out, lse, dout};
   check_gradients(function, p, false, inputs, gradients);
-  Gradients wanted = gradients;
-  if (!p.rounds()) {  // sums are gradients
-    if (!gradients.dk_sums.is_null()) wanted.dk = gradients.dk_sums;
-    if (!gradients.dv_sums.is_null()) wanted.dv = gradients.dv_sums;
-  }
+  Gradients wanted = gradients;  // one view each of dk and dv, whose type says whether sums are rounded
+  if (!gradients.dk_sums.is_null()) wanted.dk = gradients.dk_sums;
+  if (!gradients.dv_sums.is_null()) wanted.dv = gradients.dv_sums;
   with_sums(q.type, [&]<class Sum>(Sum) {
     CaptureJob<Sum> capture(function, p, options.capture, true);
     if (const StripRows strips = rows_of_backward(p); strips.added)

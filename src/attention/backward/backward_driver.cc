@@ -4,15 +4,18 @@
 //   per worker the kernels' | dbias of a key range (bias without a query axis) | dposition_bias | dk, dv, dq (16 bits)
 #include "attention/backward/backward_driver.h"
 
-#include <array>
 #include <new>
-#include <optional>
 #include <tuple>
 #include <utility>
 
-#include "attention/backward/backward_job.h"
+#include "attention/backward/backward_rows.h"
+#include "attention/backward/bias_gradient.h"
+#include "attention/backward/gradient_sums.h"
+#include "attention/backward/position_gradient.h"
 #include "attention/backward/shared_gradients.h"
+#include "attention/call/empty_rows.h"
 #include "core/threads/region.h"
+#include "core/threads/turns.h"
 #include "kernels/carver.h"
 
 namespace qkv::inline v0 {
@@ -21,72 +24,81 @@ namespace {
 /// One part of the batch that has keys, in the order in which work items are claimed.
 struct BackwardPart {
   Index part;
-  Index first_item;  // used when groups of heads are outermost
+  Index first_item;  // where groups of heads are outermost
   Index first_turn;  // of its query tiles
 };
 
-template <class Sum> struct BackwardDriver {
+/// A key range of kv head g of sequence b.
+struct RangeAt {
+  Index range, b, g, k_begin, k_count;
+};
+
+template <class Sum> struct Backward {
   const Batch& batch;
   const BackwardInputs& inputs;
   const Gradients& gradients;
   const Problem& longest;
   const CarriedRanges* carried;
-  Index first_range, num_ranges;  // of this call; of a ragged batch, of the longest sequence
+  Index threads;
   GradientSums<Sum> sums;
   BiasGradient<Sum> bias;
   OwnBytes own_bytes{};
-  std::array<BackwardPart, 1> dense_part{};
   std::span<BackwardPart> parts{};
-  std::span<Index>
-      range_first{};  // [ranges + 1]: items of smaller key ranges of a ragged batch, where ranges are outermost
+  std::span<Index> range_first{};  // [ranges + 1]: items of smaller key ranges, where ranges are outermost
   Index rows, items = 0, num_tile_turns = 0;
   // Shared scratch; rows are stored sequence by sequence.
-  Sum* numbers = nullptr;                       // [3][rows]: delta, lse2 in two parts
-  Turn* turns = nullptr;                        // of tiles, of the bias, of sums
-  std::optional<BackwardJob<Sum>> dense_job{};  // shared by all items of a dense batch
-  Index threads;
-  bool fetches = false;  // rows of the next head
+  Sum* numbers = nullptr;  // [3][rows]: delta, lse2 in two parts
+  Turn* turns = nullptr;   // of tiles, [B, H, query tiles]; of the bias, [query tiles + 1]; of sums
+  bool fetches;            // an item has the rows of a later one fetched
 
-  BackwardDriver(const Batch& whole, const BackwardInputs& given, const Gradients& wanted, int num_threads,
+  Backward(const Batch& whole, const BackwardInputs& given, const Gradients& wanted, int num_threads,
       const CarriedRanges* some)
       : batch(whole),
         inputs(given),
         gradients(wanted),
         longest(batch.longest()),
         carried(some),
-        first_range(carried == nullptr ? 0 : carried->begin),
-        num_ranges(carried == nullptr ? longest.key_ranges() : carried->end - carried->begin),
-        sums(longest, longest.key_ranges(), num_threads,
-            carried == nullptr ? nullptr : reinterpret_cast<Sum*>(carried->dq)),
+        threads(num_threads),
+        sums(longest, num_threads, carried == nullptr ? nullptr : reinterpret_cast<Sum*>(carried->dq)),
         bias(gradients.dbias, longest, carried == nullptr && !whole.is_ragged() && !gradients.accumulate),
         rows(batch.num_queries() * longest.num_heads),
-        threads(num_threads) {
+        fetches(fetches_rows()) {
     own_bytes.kernel = round_to_line(std::max(longest.backward_scratch_bytes(), longest.forward_scratch_bytes()));
     own_bytes.bias = bytes_of_bias(bias.over_queries);
     own_bytes.position = PositionGradient<Sum>{gradients.dposition_bias, &longest}.worker_bytes(longest.backward_keys);
     own_bytes.sums = sums.worker_bytes();
-    for (Index n = 0; n < batch.parts(); ++n) {
-      num_tile_turns += batch.with_part(n, [&](const Problem& p) { return turns_of(p); });
-    }
+    for (Index n = 0; n < batch.parts(); ++n) num_tile_turns += turns_of(n);
   }
 
   /// `sums_bias`: a worker sums dbias over the queries of its key range.
   std::size_t bytes_of_bias(bool sums_bias) const { return sums_bias ? line_bytes<Sum>(longest.backward_keys) : 0; }
-  Index turns_of(const Problem& p) const {
-    return p.key_ranges() > 1 ? batch.num_sequences() * p.num_heads * p.query_tiles() : 0;
+  /// Heads of K and V of a part.
+  Index heads() const { return batch.num_sequences() * longest.num_kv_heads; }
+  Index key_ranges(Index n) const { return (batch.kv_len(n) + longest.backward_keys - 1) / longest.backward_keys; }
+  Index first_range() const { return carried == nullptr ? 0 : carried->begin; }
+  /// Key ranges of part n that this call computes.
+  Index ranges_here(Index n) const { return carried == nullptr ? key_ranges(n) : carried->end - carried->begin; }
+  Index turns_of(Index n) const {
+    const Index tiles = (batch.q_len(n) + longest.query_tile - 1) / longest.query_tile;
+    return key_ranges(n) > 1 ? batch.num_sequences() * longest.num_heads * tiles : 0;
   }
   Index num_bias_turns() const { return longest.query_tiles() + 1; }
   Index num_turns() const { return num_tile_turns + num_bias_turns() + sums.num_turns(); }
+  bool sets_in_place() const { return !gradients.accumulate && !longest.rounds(); }
+  /// Whether heads come from memory and are one item each.
+  bool fetches_rows() const {
+    const Problem& p = longest;
+    const Index width = p.head_dim + p.v_head_dim;
+    const Index size = p.num_heads * p.q_len * (2 * width) + 2 * p.num_kv_heads * p.kv_len * width;
+    return !batch.is_ragged() && !p.rounds() && p.key_ranges() == 1 && p.batch * size * p.sum_bytes() > kFetchedBytes;
+  }
 
   /// Divides the block at `base`; null only counts. Returns its bytes.
   std::size_t carve(std::byte* base) {
     Carver carver(base);
-    parts = dense_part;
-    if (batch.is_ragged()) {
-      parts = {carver.array<BackwardPart>(batch.parts()), static_cast<std::size_t>(batch.parts())};
-      const Index ranges = longest.key_ranges() + 1;
-      range_first = {carver.array<Index>(ranges), static_cast<std::size_t>(ranges)};
-    }
+    const Index ranges = longest.key_ranges() + 1;
+    parts = {carver.array<BackwardPart>(batch.parts()), static_cast<std::size_t>(batch.parts())};
+    range_first = {carver.array<Index>(ranges), static_cast<std::size_t>(ranges)};
     numbers = carver.array<Sum>(carried == nullptr ? 3 * rows : 0);
     if (carried != nullptr) numbers = reinterpret_cast<Sum*>(carried->numbers);
     turns = carver.array<Turn>(num_turns());
@@ -110,21 +122,14 @@ template <class Sum> struct BackwardDriver {
     std::ranges::fill(range_first, 0);
     Index first_turn = 0;
     for (BackwardPart& part : parts) {
-      batch.with_part(part.part, [&](const Problem& p) {
-        const Index heads = batch.num_sequences() * p.num_kv_heads;
-        part.first_item = items;
-        part.first_turn = first_turn;
-        items += heads * (batch.is_ragged() ? p.key_ranges() : num_ranges);
-        first_turn += turns_of(p);
-        if (!batch.is_ragged()) return;
-        for (Index range = 0; range < p.key_ranges(); ++range)
-          range_first[static_cast<std::size_t>(range) + 1] += heads;
-      });
+      part.first_item = items;
+      part.first_turn = first_turn;
+      first_turn += turns_of(part.part);
+      const Index ranges = ranges_here(part.part);
+      items += heads() * ranges;
+      for (Index range = 1; range <= ranges; ++range) range_first[static_cast<std::size_t>(range)] += heads();
     }
     for (std::size_t range = 1; range < range_first.size(); ++range) range_first[range] += range_first[range - 1];
-    if (batch.is_ragged() || live == 0) return;
-    dense_job.emplace(job_of(parts[0], longest, gradients));
-    fetches = dense_job->fetches();
   }
 
   BackwardRows<Sum> rows_of(Index n, const Problem& p) const {
@@ -134,65 +139,167 @@ template <class Sum> struct BackwardDriver {
         batch.queries(gradients.lse_low, n)};
   }
 
-  BackwardJob<Sum> job_of(const BackwardPart& part, const Problem& p, const Gradients& of_part) const {
-    const Index first = batch.first_sequence(part.part);
-    return {p, rows_of(part.part, p), of_part, bias, {gradients.dposition_bias, &p}, sums, turns,
-        turns + num_tile_turns, part.first_turn - first * p.num_heads * p.query_tiles(),
-        (&part - parts.data() - first) * p.num_kv_heads, longest.query_tiles(), carried};
-  }
-
-  /// Runs head `head`, counted over the heads of the part's sequences; `first` is the number of the first of these.
-  void run(Index item, const BackwardJob<Sum>& job, Index first, Index head, Index range, std::byte* own) const {
-    const Index heads = job.p.num_kv_heads;
-    const Index later = head + threads;  // workers claim items in turn
-    Ahead ahead;
-    const bool fetch = fetches && later < longest.batch * heads;
-    if (fetch) ahead = job.ahead_of(later / heads, later % heads);
-    job.run(item, range, first + head / heads, head % heads, fetch ? &ahead : nullptr, {own_bytes, own});
-  }
-
-  /// Head and key range of item `own` of `heads` heads: all of range 0 first. For 16-bit types the heads in flight go
+  /// Head and key range of item `own` of a part: all of range 0 first. For 16-bit types the heads in flight go
   /// together, so that threads have heads of their own; one by one where items add to one sum, whose order may not
   /// depend on threads.
-  std::pair<Index, Index> head_and_range(Index own, Index heads, Index ranges) const {
+  std::pair<Index, Index> head_and_range(Index own, Index ranges) const {
     const bool one_sum = !gradients.dbias.is_null() || !gradients.dposition_bias.is_null();
-    const Index wide = !longest.rounds() ? heads
-                       : one_sum         ? 1
-                                         : sums.heads_in_flight(),
-                first = own / (ranges * wide) * wide;
-    const Index count = std::min(wide, heads - first), rest = own - first * ranges;
+    const Index wide = one_sum ? 1 : sums.heads_in_flight(), first = own / (ranges * wide) * wide;
+    const Index count = std::min(wide, heads() - first), rest = own - first * ranges;
     return {first + rest % count, rest / count};
   }
 
   void run(Index item, std::byte* scratch) const {
-    if (!batch.is_ragged()) {
-      const auto [head, range] = head_and_range(item, longest.batch * longest.num_kv_heads, num_ranges);
-      run(item, *dense_job, 0, head, first_range + range, scratch);
-      return;
-    }
     const BackwardPart* part = nullptr;
-    Index own = 0, range = 0;
+    Index head = 0, range = 0;
     if (longest.rounds()) {
       part = &part_of<BackwardPart>(parts, item);
-      own = item - part->first_item;
+      std::tie(head, range) = head_and_range(item - part->first_item, ranges_here(part->part));
     } else {
       const auto after = std::upper_bound(range_first.begin(), range_first.end(), item);
+      const Index own = item - *(after - 1);
       range = after - range_first.begin() - 1;
-      own = item - *(after - 1);
-      part = &parts[static_cast<std::size_t>(own / longest.num_kv_heads)];
-      own %= longest.num_kv_heads;
+      head = own % heads();
+      part = &parts[static_cast<std::size_t>(own / heads())];
     }
-    batch.with_part(part->part, [&](const Problem& p) {
-      if (longest.rounds()) {
-        std::tie(own, range) = head_and_range(own, batch.num_sequences() * p.num_kv_heads, p.key_ranges());
-      }
-      const Gradients of_part{.dq = batch.queries(gradients.dq, part->part),
-          .dk = batch.keys(gradients.dk, part->part),
-          .dv = batch.keys(gradients.dv, part->part),
-          .accumulate = gradients.accumulate};
-      run(item, job_of(*part, p, of_part), part->part, own, range, scratch);
-    });
+    range += first_range();
+    const Problem& p = batch.part(part->part);
+    const Index n = part->part, first = batch.first_sequence(n);
+    const Job job{*this, p, {gradients.dposition_bias, &p}, rows_of(n, p), batch.queries(gradients.dq, n),
+        batch.keys(gradients.dk, n), batch.keys(gradients.dv, n),
+        part->first_turn - first * p.num_heads * p.query_tiles(), (part - parts.data() - first) * p.num_kv_heads};
+    const Index later = head + threads, k_begin = range * p.backward_keys;  // workers claim items in turn
+    Ahead ahead;
+    const bool fetch = fetches && later < heads();
+    if (fetch) ahead = job.ahead_of(later / p.num_kv_heads, later % p.num_kv_heads);
+    job.run(item,
+        {range, first + head / p.num_kv_heads, head % p.num_kv_heads, k_begin,
+            std::min(p.backward_keys, p.kv_len - k_begin)},
+        fetch ? &ahead : nullptr, {own_bytes, scratch});
   }
+
+  /// A part of the batch as its items see it.
+  struct Job {
+    const Backward& call;
+    const Problem& p;
+    PositionGradient<Sum> position;
+    BackwardRows<Sum> rows;
+    AnyView dq, dk, dv;
+    Index first_turn, first_head;  // of sequence 0: among tiles' turns, and among kv heads as they are claimed
+
+    /// Where rows of a key lie in gradients.
+    Index row_of(Index key) const { return call.carried == nullptr ? key : key - call.carried->first_key; }
+    bool sets_keys() const { return call.sets_in_place() && call.carried == nullptr; }
+    /// Sets dk and dv of keys that no query attends.
+    void zero_keys(const RangeAt& at) const {
+      for (const AnyView* each : {&dk, &dv}) zero_rows(*each, at.b, at.g, row_of(at.k_begin), at.k_count);
+    }
+    /// What kv head g of sequence b and the first query head of its group read and write.
+    Ahead ahead_of(Index b, Index g) const {
+      const Index h = g * p.group_size();
+      Ahead ahead{};
+      for (const AnyView* x : {&p.q, &rows.dout, &rows.out}) add_rows_of(ahead, *x, b, h, 0, p.q_len);
+      for (const AnyView* x : {&p.keys.k, &p.keys.v}) add_rows_of(ahead, *x, b, g, 0, p.kv_len);
+      add_rows_of(ahead, dq, b, h, 0, p.q_len);
+      for (const AnyView* x : {&dk, &dv}) add_rows_of(ahead, *x, b, g, 0, p.kv_len);
+      return ahead;
+    }
+
+    /// `item` is its number in the order in which items are claimed; `ahead` is fetched meanwhile, or null.
+    void run(Index item, const RangeAt& at, Ahead* ahead, const OwnScratch<Sum>& own) const {
+      const Index head = first_head + at.b * p.num_kv_heads + at.g, group = p.group_size();
+      if (p.rounds()) call.sums.wait_for_slot(head);
+      const auto sums_of = [&](const AnyView& gradient, SumRows<Sum> of_worker) {
+        if (!p.rounds()) return rows_of_caller<Sum>(gradient, at.b, at.g, row_of(at.k_begin));
+        if (gradient.data == nullptr) return SumRows<Sum>{nullptr, of_worker.stride};
+        of_worker.clear(at.k_count);
+        return of_worker;
+      };
+      const SumRows<Sum> keys = sums_of(dk, call.sums.keys(own.sums)), values = sums_of(dv, call.sums.values(own.sums));
+      if (group == 0 && sets_keys()) zero_keys(at);
+      for (Index r = 0; r < group; ++r) {
+        BackwardTile<Sum> tile = rows.tile(at.b, at.g * group + r, p.tile(0));
+        tile.k_begin = at.k_begin;
+        tile.k_count = at.k_count;
+        tile.dk = keys.data;
+        tile.dv = values.data;
+        tile.dk_stride = keys.stride;
+        tile.dv_stride = values.stride;
+        tile.sets_keys = r == 0 && sets_keys();
+        run_head(tile, at, at.g * group + r, item * group + r, r + 1 == group ? ahead : nullptr, own);
+      }
+      if (!p.rounds()) return;
+      const bool adds = call.gradients.accumulate || call.carried != nullptr;
+      write_sums(p, keys, dk, at.b, at.g, row_of(at.k_begin), at.k_count, adds);
+      write_sums(p, values, dv, at.b, at.g, row_of(at.k_begin), at.k_count, adds);
+      if (at.range + 1 == p.key_ranges()) call.sums.pass_slot(head);
+    }
+
+    /// All query tiles of one head. `sequence` numbers (item, head of the group) for shared dbias.
+    void run_head(BackwardTile<Sum>& tile, const RangeAt& at, Index h, Index sequence, Ahead* ahead,
+        const OwnScratch<Sum>& own) const {
+      const BiasGradient<Sum>& bias = call.bias;
+      Turn* const bias_turns = call.turns + call.num_tile_turns;
+      const Index b = at.b, whole_head = p.first_head + h;  // as masks and gradients of biases count it
+      if (bias.wanted()) bias.begin_tile(tile, own.bias, b, whole_head);
+      if (position.wanted()) position.begin_item(own.position);
+      const bool share_bias = bias.wanted() && bias.shared && !bias.over_queries;
+      for (Index t = 0; t < p.query_tiles(); ++t) {
+        rows.set_queries(tile, b, h, p.tile(t));
+        Turn* tile_turn =
+            p.key_ranges() > 1 ? &call.turns[first_turn + (b * p.num_heads + h) * p.query_tiles() + t] : nullptr;
+        if (tile_turn != nullptr) wait_for_turn(*tile_turn, at.range);
+        if (share_bias) wait_for_turn(bias_turns[t], sequence);
+        tile.ahead = t + 1 == p.query_tiles() ? ahead : nullptr;
+        const bool live = mask_meets(p.mask, b, whole_head, tile.q_begin, tile.q_count, at.k_begin, at.k_count);
+        run_tile(tile, at, h, live, own);
+        if (share_bias) pass_turn(bias_turns[t], sequence);
+        if (tile_turn != nullptr) pass_turn(*tile_turn, at.range);
+      }
+      // Turns of tiles that only other sequences have.
+      for (Index t = p.query_tiles(); share_bias && t < call.longest.query_tiles(); ++t) {
+        wait_for_turn(bias_turns[t], sequence);
+        pass_turn(bias_turns[t], sequence);
+      }
+      if (tile.sets_keys) zero_keys(at);
+      const bool adds_bias = bias.wanted() && bias.over_queries;
+      if (adds_bias || position.wanted()) {
+        Turn& turn = bias_turns[call.longest.query_tiles()];
+        wait_for_turn(turn, sequence);
+        if (adds_bias) bias.add_private(own.bias, b, whole_head, at.k_begin, at.k_count);
+        if (position.wanted()) position.add(own.position, whole_head);
+        pass_turn(turn, sequence);
+      }
+      if (tile.dv != nullptr && p.rows_can_be_empty()) {
+        add_empty_dv(p, b, h, rows.lse, rows.dout, at.k_begin, at.k_count, tile.dv, tile.dv_stride);
+      }
+    }
+
+    /// One query tile, in the range's turn. The first range computes delta and lse2; the others wait for them.
+    void run_tile(BackwardTile<Sum>& tile, const RangeAt& at, Index h, bool live, const OwnScratch<Sum>& own) const {
+      const Index b = at.b, first = tile.q_begin - p.first_query;
+      SumRows<Sum> queries{};
+      if (dq.data != nullptr) {
+        queries = p.rounds() ? call.sums.queries(own.sums, first_head + b * p.num_kv_heads + at.g, h, first)
+                             : rows_of_caller<Sum>(dq, b, h, first);
+        if (p.rounds() && at.range == 0) queries.clear(tile.q_count);
+      }
+      tile.dq = queries.data;
+      tile.dq_stride = queries.stride;
+      if (at.range == 0) rows.prepare(tile, b, h, own.kernel);
+      tile.sets_dq = at.range == 0 && call.sets_in_place();
+      if (live) {
+        if (position.wanted()) tile.dposition = position.begin_tile(tile, own.position);
+        run_backward(p.kernels<Sum>(), tile, own.kernel);
+        if (position.wanted()) position.end_tile(tile, own.position);
+        tile.sets_keys = false;
+      } else if (tile.sets_dq) {
+        zero_rows(dq, b, h, first, tile.q_count);
+      }
+      if (!p.rounds() || at.range + 1 != p.key_ranges()) return;
+      write_sums(p, queries, dq, b, h, first, tile.q_count, call.gradients.accumulate);
+    }
+  };
 
   /// Initialises what no item overwrites: gradients that items add to, and dq of parts that have no keys.
   void clear() const {
@@ -200,7 +307,7 @@ template <class Sum> struct BackwardDriver {
     if (!bias.sets) zero_all(gradients.dbias);
     zero_all(gradients.dsinks);
     zero_all(gradients.dposition_bias);
-    for (Index n = 0; n < batch.parts() && gradients.dq.data != nullptr; ++n) {
+    for (Index n = 0; n < batch.parts(); ++n) {
       if (batch.kv_len(n) > 0) continue;
       const AnyView dq = batch.queries(gradients.dq, n);
       const Index first = batch.first_sequence(n);
@@ -213,13 +320,11 @@ template <class Sum> struct BackwardDriver {
   /// Runs after all items: adds every part's share, in the order of the parts.
   void add_dsinks() const {
     for (Index n = 0; n < batch.parts(); ++n) {
-      batch.with_part(n, [&](const Problem& p) {
-        const BackwardRows<Sum> part = rows_of(n, p);
-        const Index first = batch.first_sequence(n), count = batch.num_sequences();
-        if (batch.kv_len(n) == 0) part.prepare_without_keys(first, count);
-        add_sink_gradient(part, first, count, gradients.dsinks,
-            [this](Index row, Index) { return -static_cast<double>(numbers[row]); });
-      });
+      const BackwardRows<Sum> part = rows_of(n, batch.part(n));
+      const Index first = batch.first_sequence(n), count = batch.num_sequences();
+      if (batch.kv_len(n) == 0) part.prepare_without_keys(first, count);
+      add_sink_gradient(part, first, count, gradients.dsinks,
+          [this](Index row, Index) { return -static_cast<double>(numbers[row]); });
     }
   }
 };
@@ -229,24 +334,24 @@ template <class Sum> struct BackwardDriver {
 void backward_batch(const Batch& batch, const BackwardInputs& inputs, const Gradients& gradients, Context& context,
     const CarriedRanges* carried) {
   with_sums(batch.longest().q.type, [&]<class Sum>(Sum) {
-    BackwardDriver<Sum> driver(batch, inputs, gradients, context.threads(), carried);
-    driver.clear();
+    Backward<Sum> call(batch, inputs, gradients, context.threads(), carried);
+    call.clear();
     if (batch.parts() == 0) return;
-    const ScratchLease scratch = borrow_scratch(context, driver.carve(nullptr));
-    driver.carve(scratch.data());
-    for (Index t = 0; t < driver.num_turns(); ++t) {
-      new (&driver.turns[t]) Turn(t < driver.num_tile_turns ? driver.first_range : 0);
+    const ScratchLease scratch = borrow_scratch(context, call.carve(nullptr));
+    call.carve(scratch.data());
+    for (Index t = 0; t < call.num_turns(); ++t) {
+      new (&call.turns[t]) Turn(t < call.num_tile_turns ? call.first_range() : 0);
     }
-    driver.number_items();
-    const Problem& longest = driver.longest;
+    call.number_items();
+    const Problem& longest = call.longest;
     double pairs = 0;
     for (Index n = 0; n < batch.parts(); ++n) pairs += batch.pairs(n);
-    const double flops = kElementFlops * static_cast<double>(driver.rows * longest.v_head_dim) +
-                         static_cast<double>(driver.items) * kItemFlops +
+    const double flops = kElementFlops * static_cast<double>(call.rows * longest.v_head_dim) +
+                         static_cast<double>(call.items) * kItemFlops +
                          pairs * 2.0 * static_cast<double>(3 * longest.head_dim + 2 * longest.v_head_dim);
-    run_items(context, {driver.items, flops, driver.own_bytes.all()},
-        [&driver](Index item, std::byte* own) { driver.run(item, own); });
-    if (!gradients.dsinks.is_null()) driver.add_dsinks();
+    run_items(context, {call.items, flops, call.own_bytes.all()},
+        [&call](Index item, std::byte* own) { call.run(item, own); });
+    if (!gradients.dsinks.is_null()) call.add_dsinks();
   });
 }
 
@@ -255,10 +360,10 @@ void plan_backward(const Batch& batch, const Context& context, AttentionPlan& pl
   with_sums(batch.longest().q.type, [&]<class Sum>(Sum) {
     const BackwardInputs inputs{};
     const Gradients none{};
-    BackwardDriver<Sum> driver(batch, inputs, none, context.threads(), nullptr);
-    driver.own_bytes.bias = driver.bytes_of_bias(sums_over_queries(driver.longest.bias, driver.longest));
-    plan.backward_scratch_bytes = driver.own_bytes.all();
-    plan.backward_shared_bytes = driver.carve(nullptr);
+    Backward<Sum> call(batch, inputs, none, context.threads(), nullptr);
+    call.own_bytes.bias = call.bytes_of_bias(sums_over_queries(call.longest.bias, call.longest));
+    plan.backward_scratch_bytes = call.own_bytes.all();
+    plan.backward_shared_bytes = call.carve(nullptr);
   });
 }
 

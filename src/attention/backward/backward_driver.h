@@ -18,7 +18,8 @@ struct CarriedRanges {
   std::byte* dq;       // 16-bit types: [B, H, Tq, D] of sums, kept from call to call, never null; others: not read
 };
 
-/// In a ragged batch all tensors of tokens are one sequence, [1, H, total, ...].
+/// In a ragged batch all tensors of tokens are one sequence, [1, H, total, ...]. dk and dv of 16-bit elements may be of
+/// sums; dk_sums and dv_sums are not read.
 void backward_batch(const Batch& batch, const BackwardInputs& inputs, const Gradients& gradients, Context& context,
     const CarriedRanges* carried = nullptr);
 

@@ -11,15 +11,13 @@ namespace {
 
 constexpr const char* kFunction = "attention_backward";
 
-/// Calls body(b, h, i, lse) for queries [begin, end) of a head whose lse is coarse; stops where that gives true, and
-/// returns whether it did.
-template <class Sum, class Body>
-bool each_coarse(const AnyView& lse, Index b, Index h, const Positions& queries, const Body& body) {
-  for (Index i = queries.begin; i < queries.end; ++i) {
-    const Sum value = *lse.as<Sum>(b, h, i);
-    if (is_coarse(value) && body(b, h, i, value)) return true;
-  }
-  return false;
+/// Whether an lse of the queries of a head is coarse.
+bool any_coarse(const AnyView& lse, Index b, Index h, const Positions& queries) {
+  return with_sums(lse.type, [&]<class Sum>(Sum) {
+    bool any = false;
+    for (Index i = queries.begin; i < queries.end && !any; ++i) any = is_coarse(*lse.as<Sum>(b, h, i));
+    return any;
+  });
 }
 
 }  // namespace
@@ -28,7 +26,7 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
   Context& context;
   CarriedProblem problem;
   StripRows strips;
-  StripCopy q, out, dout, lse, dlse, dq;  // used where rows are no whole strips
+  StripCopy q, out, dout, lse, dlse, dq;
   BackwardInputs inputs;
   Gradients gradients;
   ScratchLease memory;
@@ -42,23 +40,23 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
       : context(given_context),
         problem(kFunction, given_q, keys, options, context),
         strips(rows_of_backward(problem.p)),
-        q(widens(given_q), strips),
-        out(widens(in.out), strips),
-        dout(widens(in.dout), strips),
-        lse(widens(in.lse), strips, StripCopy::Fill::kInfinity),
-        dlse(widens(wanted.dlse), strips),
-        dq(widens(wanted.dq), strips),
-        inputs(strips.added ? BackwardInputs{out.wide(), lse.wide(), dout.wide()} : in) {
+        q(given_q, strips),
+        out(in.out, strips),
+        dout(in.dout, strips),
+        lse(in.lse, strips, StripCopy::Fill::kInfinity),
+        dlse(wanted.dlse, strips),
+        dq(wanted.dq, strips),
+        inputs{out.wide(), lse.wide(), dout.wide()} {
     Problem& p = problem.p;
     const NamedBox boxes[] = {{"dq", wanted.dq}};
     const NamedBox read[] = {{"q", given_q}, {"bias", p.bias}, {"sinks", p.sinks},
         {"position_bias", p.position_table()}, {"out", in.out}, {"lse", in.lse}, {"dout", in.dout},
         {"dlse", wanted.dlse}};
     check_outputs(kFunction, boxes, read);
-    gradients.dq = strips.added ? dq.wide() : wanted.dq;
-    gradients.dlse = strips.added ? dlse.wide() : wanted.dlse;
+    gradients.dq = dq.wide();
+    gradients.dlse = dlse.wide();
     gradients.accumulate = wanted.accumulate;
-    if (strips.added) p = widened(p, strips, q.wide());
+    p = widened(p, strips, q.wide());
     const Index numbers = p.batch * p.num_heads * p.q_len, bytes = numbers * p.sum_bytes();
     const auto carve = [&](std::byte* base) {
       Carver carver(base);
@@ -77,15 +75,9 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
     gradients.lse_low = lse_low;
   }
 
-  AnyView widens(const AnyView& x) const { return strips.added ? x : AnyView(); }
-
   void begin_maxima() {
     maxima.emplace(problem.p, Outputs{.lse = computed_lse, .lse_low = computed_low}, context);
-    with_sums(problem.p.q.type, [&]<class Sum>(Sum) {
-      maxima->only([&](Index b, Index h, const Positions& queries) {
-        return each_coarse<Sum>(inputs.lse, b, h, queries, [](Index, Index, Index, Sum) { return true; });
-      });
-    });
+    maxima->only([&](Index b, Index h, const Positions& queries) { return any_coarse(inputs.lse, b, h, queries); });
   }
   /// As split_lse does for one tile: what was lost is known where forward gives exactly the lse that was given.
   void end_maxima() {
@@ -93,12 +85,11 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
     maxima.reset();
     const Problem& p = problem.p;
     with_sums(p.q.type, [&]<class Sum>(Sum) {
-      for (Index head = 0; head < p.batch * p.num_heads; ++head) {
-        each_coarse<Sum>(inputs.lse, head / p.num_heads, head % p.num_heads, {0, p.q_len},
-            [&](Index b, Index h, Index i, Sum given) {
-              if (*computed_lse.as<Sum>(b, h, i) == given) *lse_low.as<Sum>(b, h, i) = *computed_low.as<Sum>(b, h, i);
-              return false;
-            });
+      for (Index row = 0; row < p.batch * p.num_heads * p.q_len; ++row) {
+        const Index b = row / p.q_len / p.num_heads, h = row / p.q_len % p.num_heads, i = row % p.q_len;
+        const Sum given = *inputs.lse.as<Sum>(b, h, i);
+        if (!is_coarse(given) || *computed_lse.as<Sum>(b, h, i) != given) continue;
+        *lse_low.as<Sum>(b, h, i) = *computed_low.as<Sum>(b, h, i);
       }
     });
   }
@@ -109,8 +100,8 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
     check_shared_gradients(kFunction, p, shared);
     const bool last = chunk.end() == p.kv_len;
     Gradients wanted = gradients;
-    (p.rounds() ? wanted.dk_sums : wanted.dk) = dk;  // of others sums are gradients
-    (p.rounds() ? wanted.dv_sums : wanted.dv) = dv;
+    wanted.dk = dk;
+    wanted.dv = dv;
     wanted.dbias = shared.dbias;
     wanted.dposition_bias = shared.dposition_bias;
     if (last) wanted.dsinks = shared.dsinks;
@@ -128,14 +119,11 @@ bool carries_backward(
 }
 
 bool lse_is_coarse(const AnyView& lse) {
-  return with_sums(lse.type, [&]<class Sum>(Sum) {
-    bool any = false;
-    for (Index head = 0; head < lse.size(0) * lse.size(1) && !any; ++head) {
-      any = each_coarse<Sum>(
-          lse, head / lse.size(1), head % lse.size(1), {0, lse.size(2)}, [](Index, Index, Index, Sum) { return true; });
-    }
-    return any;
-  });
+  bool any = false;
+  for (Index head = 0; head < lse.size(0) * lse.size(1) && !any; ++head) {
+    any = any_coarse(lse, head / lse.size(1), head % lse.size(1), {0, lse.size(2)});
+  }
+  return any;
 }
 
 CarriedBackward::CarriedBackward(const AnyView& q, const KeySizes& keys, const BackwardInputs& inputs,

@@ -17,6 +17,8 @@ namespace qkv::inline v0 {
 template <class Sum> struct SumRows {
   Sum* data = nullptr;
   Index stride = 0;
+
+  void clear(Index count) const { std::fill_n(data, count * stride, Sum{0}); }
 };
 
 /// The rows of a gradient in the caller's memory; null where it is not wanted.
@@ -27,10 +29,9 @@ template <class Sum> SumRows<Sum> rows_of_caller(const AnyView& gradient, Index 
 template <class Sum> class GradientSums {
  public:
   /// `carried`: dq of every head, kept from call to call (backward_driver.h); null: slots.
-  GradientSums(const Problem& p, Index key_ranges, int threads, Sum* carried)
-      : p_(p), key_ranges_(key_ranges), carried_(carried) {
+  GradientSums(const Problem& p, Index threads, Sum* carried) : p_(p), carried_(carried) {
     const Index heads = p.batch * p.num_kv_heads;
-    if (p.rounds() && key_ranges > 1) slots_ = carried == nullptr ? std::min<Index>(threads, heads) : heads;
+    if (p.rounds() && p.key_ranges() > 1) slots_ = carried == nullptr ? std::min(threads, heads) : heads;
   }
 
   std::size_t shared_bytes() const {
@@ -50,10 +51,10 @@ template <class Sum> class GradientSums {
 
   /// Waits until the slot of kv head `head` (numbered as they are claimed) is free; releases it to the next head once
   /// its last range is done.
-  void take_slot(Index head) const {
+  void wait_for_slot(Index head) const {
     if (slots_ > 0) wait_for_turn(turns_[head % slots_], head / slots_);
   }
-  void leave_slot(Index head) const {
+  void pass_slot(Index head) const {
     if (slots_ > 0) pass_turn(turns_[head % slots_], head / slots_);
   }
 
@@ -69,14 +70,12 @@ template <class Sum> class GradientSums {
     return {shared_ + row * p_.head_dim, p_.head_dim};
   }
 
-  void clear(const SumRows<Sum>& sums, Index count) const { std::fill_n(sums.data, count * sums.stride, Sum{0}); }
-
  private:
   Index slot_rows() const { return p_.group_size() * p_.q_len; }
-  Index tile_rows() const { return key_ranges_ > 1 ? 0 : p_.query_tile; }
+  Index tile_rows() const { return p_.key_ranges() > 1 ? 0 : p_.query_tile; }
 
   const Problem& p_;
-  Index key_ranges_, slots_ = 0;
+  Index slots_ = 0;
   Sum* carried_;
   Sum* shared_ = nullptr;  // [slots][group][Tq][D]
   Turn* turns_ = nullptr;  // [slots]

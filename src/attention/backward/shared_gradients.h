@@ -1,5 +1,7 @@
-// Gradients that all work items of a call share (dbias, dsinks and dposition_bias): their checks and initialisation.
+// Gradients that all work items of a call share (dbias, dsinks and dposition_bias): their checks; zeros in a gradient.
 #pragma once
+
+#include <cstring>
 
 #include "attention/call/problem.h"
 
@@ -16,6 +18,12 @@ inline void check_shared_gradients(const char* function, const Problem& p, const
       g.dposition_bias.is_null() || g.dposition_bias.sizes == table, function,
       "dposition_bias must be [rows, H], here ", [&] { return shape_text(table.data(), 2); }, ": got ",
       g.dposition_bias);
+}
+
+/// Zeros in rows [begin, begin + count) of (b, h); nothing of a null view.
+inline void zero_rows(const AnyView& x, Index b, Index h, Index begin, Index count) {
+  const auto bytes = static_cast<std::size_t>(x.size(3) * x.element_bytes());
+  for (Index i = begin; i < begin + count && x.data != nullptr; ++i) std::memset(x.at(b, h, i), 0, bytes);
 }
 
 /// Zeros in the whole of a view of sums; nothing of a null one.

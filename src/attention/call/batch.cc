@@ -1,5 +1,9 @@
 #include "attention/call/batch.h"
 
+#include <new>
+
+#include "kernels/carver.h"
+
 namespace qkv::inline v0 {
 namespace {
 
@@ -45,6 +49,17 @@ RaggedCall::RaggedCall(const char* function, const AnyView& q, const AnyView& k,
   summaries = memory.dense.make(options.mask.node(), context);
   check_bias_sizes(function, "[B|1, H|1, longest Tq|1, longest Tk|1]", all.bias,
       {batch, all.num_heads, longest.q_len, longest.kv_len});
+  static_assert(std::is_trivially_destructible_v<Problem>);
+  problems = borrow_scratch(context, line_bytes<Problem>(batch));
+  for (Index b = 0; b < batch; ++b) {
+    Problem& p = *new (problems.as<Problem>() + b) Problem(all);
+    p.batch = batch;
+    p.q_len = p.queries = parts.q_len(b);
+    p.kv_len = parts.kv_len(b);
+    p.q = parts.queries(all.q, b);
+    p.keys = {parts.keys(all.keys.k, b), parts.keys(all.keys.v, b)};
+    p.mask = {options.mask.node(), extent(b)};
+  }
 }
 
 MaskExtent RaggedCall::extent(Index b) const {
@@ -58,17 +73,6 @@ AnyView Batch::rows(AnyView tokens, const Offsets& offsets, Index n) const {
   tokens.sizes[2] = length(offsets, n);
   tokens.strides[0] = 0;
   return tokens;
-}
-
-Problem Batch::sequence(Index n) const {
-  Problem p = ragged_->all;
-  p.batch = ragged_->batch;
-  p.q_len = p.queries = q_len(n);
-  p.kv_len = kv_len(n);
-  p.q = queries(p.q, n);
-  p.keys = {keys(p.keys.k, n), keys(p.keys.v, n)};
-  p.mask = {ragged_->options.mask.node(), ragged_->extent(n)};
-  return p;
 }
 
 }  // namespace qkv::inline v0

@@ -25,6 +25,7 @@ struct RaggedCall {
   Problem longest;  // the longest queries and the most keys: what scratch must hold
   CallMemory memory;
   const DenseSummaries* summaries = nullptr;
+  ScratchLease problems;  // [B]: of each sequence
 
   MaskExtent extent(Index b) const;
 };
@@ -53,10 +54,8 @@ class Batch {
            static_cast<double>(kv_len(n));
   }
 
-  /// body(problem of part n).
-  template <class Body> auto with_part(Index n, const Body& body) const {
-    return is_ragged() ? body(sequence(n)) : body(longest_);
-  }
+  /// The problem of part n.
+  const Problem& part(Index n) const { return is_ragged() ? ragged_->problems.as<Problem>()[n] : longest_; }
   /// Part n of a tensor of the call, [B, H, T, ..], in a ragged batch [1, H, total, ..]. Null stays null.
   AnyView queries(const AnyView& all, Index n) const {
     return is_ragged() ? rows(all, ragged_->offsets.q_offsets, n) : all;
@@ -69,7 +68,6 @@ class Batch {
   static Index begin(const Offsets& offsets, Index n) { return offsets[static_cast<std::size_t>(n)]; }
   static Index length(const Offsets& offsets, Index n) { return begin(offsets, n + 1) - begin(offsets, n); }
   AnyView rows(AnyView tokens, const Offsets& offsets, Index n) const;
-  Problem sequence(Index n) const;
 
   const Problem& longest_;
   const RaggedCall* ragged_ = nullptr;

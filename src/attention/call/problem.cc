@@ -91,8 +91,17 @@ void check_bias_sizes(
 }
 
 void check_position_bias(const char* function, const Problem& p, Index q_len, Index kv_len) {
-  with_sums(p.q.type,
-      [&](auto sum) { check_position_bias<decltype(sum)>(*p.position_bias, p.heads, q_len, kv_len, function); });
+  const PositionBias& bias = *p.position_bias;
+  if (bias.is_none()) return;
+  const bool wide = p.q.type == StoredType::kF64;
+  check<OptionError>((wide ? bias.table().f32.is_null() : bias.table().f64.is_null()), function,
+      "the table of position_bias must have the element type of q, or float where that has 16 bits");
+  check<ShapeError>(bias.heads() == p.heads, function, "position_bias must have as many heads as q: got ", bias.heads(),
+      " for ", p.heads);
+  check<OptionError>(bias.align() != Align::kSquare || q_len == kv_len, function,
+      "position_bias needs Align::kBottomRight (the last query is at the last key) or Align::kTopLeft (the first at "
+      "the first) when Tq differs from Tk: got Tq ",
+      q_len, ", Tk ", kv_len);
 }
 
 std::size_t Problem::backward_scratch_bytes() const {
@@ -144,11 +153,7 @@ AnyView Problem::position_table() const {
 }
 
 void Problem::prepare(Context& context, CallMemory& memory) {
-  with_sums(q.type, [&](auto sum) {
-    PositionVectors<decltype(sum)> vectors;
-    memory.position = vectors.spread(*position_bias, queries, kv_len, context);
-    position = {vectors.zero, vectors.rows, vectors.head_stride};
-  });
+  memory.position = position.spread(*position_bias, q.type, queries, kv_len, context);
   mask.extent.summaries = memory.dense.make(mask.node, context);
 }
 

@@ -71,11 +71,7 @@ struct Problem {
   const KernelTables* tables;
   Index strip, key_tile, query_tile, backward_keys;
   const PositionBias* position_bias;  // of the options
-  struct {
-    const void* zero;  // PositionVectors, of sums; null: none
-    const std::int32_t* rows;
-    Index head_stride;
-  } position;
+  PositionVectors position;
   const ScoreMod* score_mod;  // of the options; null: none
 
   bool invariant;  // Bits::kInvariant
@@ -124,6 +120,17 @@ struct Problem {
     return {mask_tile, mask_key_range, &mask, b, first_head + h, mask_next_key};
   }
   template <class Sum> ScoreParams<Sum> scores(Index b, Index h) const;
+  /// Some queries, counted in the whole problem, of head h of sequence b; the caller sets what is written.
+  template <class Sum> ForwardTile<Sum> forward_tile(Index b, Index h, const Positions& some) const {
+    ForwardTile<Sum> t{};
+    t.scores = scores<Sum>(b, h);
+    t.q = rows_at(q, b, h, some.begin - first_query);
+    t.keys = keys.head(b, h / group_size());
+    t.v_head_dim = v_head_dim;
+    t.q_begin = some.begin;
+    t.q_count = some.end - some.begin;
+    return t;
+  }
   /// The table that the position bias reads; null: none, or slopes, which are copied.
   AnyView position_table() const;
   /// Reads what the options borrow, the table of the position bias and dense masks, into `memory`.

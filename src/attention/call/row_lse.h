@@ -46,13 +46,7 @@ template <class Sum> void split_lse(const Problem& p, const AnyView& lse, const 
     Index q_begin, Index q_count, Sum* high, Sum* low, void* scratch) {
   if (!split_given_lse(p, lse, lost, b, h, q_begin, q_count, high, low)) return;
   Sum row_lse[kMaxQueryTile], row_low[kMaxQueryTile];
-  ForwardTile<Sum> tile{};
-  tile.scores = p.scores<Sum>(b, h);
-  tile.q = rows_at(p.q, b, h, q_begin - p.first_query);
-  tile.keys = p.keys.head(b, h / p.group_size());
-  tile.v_head_dim = p.v_head_dim;
-  tile.q_begin = q_begin;
-  tile.q_count = q_count;
+  ForwardTile<Sum> tile = p.forward_tile<Sum>(b, h, {q_begin, q_begin + q_count});
   tile.lse = row_lse;
   tile.lse_low = row_low;
   run_forward(p.kernels<Sum>(), tile, scratch);

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <limits>
 #include <new>
+#include <span>
 
 #include "attention/call/empty_rows.h"
 #include "attention/call/row_lse.h"
-#include "attention/capture/worker.h"
 #include "core/check.h"
 #include "core/threads/region.h"
 #include "kernels/carver.h"
@@ -49,13 +49,66 @@ void check_capture(const char* function, const Problem& p, const Capture& what) 
       what.map_columns);
   check<OptionError>(what.offsets.empty() || static_cast<Index>(what.offsets.size()) == p.batch, function,
       "capture.offsets must be one for each of ", p.batch, " sequences: got ", what.offsets.size());
-  check<UnsupportedError>(what.of == CaptureOf::kGradient || (!what.positive && !what.mean_of_heads), function,
-      "capture.positive and mean_of_heads need weights times gradient, in backward: got a capture of weights");
+  check<UnsupportedError>(what.of == CaptureOf::kGradient || !what.positive, function,
+      "capture.positive needs weights times gradient, in backward: got a capture of weights");
   check<OptionError>(what.of != CaptureOf::kGradient || !what.statistics, function,
       "capture.statistics needs weights, in forward: got a capture of weights times gradient");
 }
 
+/// The largest weights of a row, if no kernel tracks them.
+template <class Number> void keep_largest(std::span<const Number> weights, Index top_k, double* values, Index* keys) {
+  std::fill_n(keys, top_k, Index{-1});
+  for (std::size_t j = 0; j < weights.size(); ++j) {
+    const auto weight = static_cast<double>(weights[j]);
+    if (keys[top_k - 1] < 0 || values[top_k - 1] < weight) {
+      insert_largest(values, keys, top_k, weight, static_cast<Index>(j));
+    }
+  }
+}
+
 }  // namespace
+
+/// A worker's memory.
+template <class Sum> struct CaptureJob<Sum>::Worker {
+  RowSums<Sum> sums{};                       // statistics
+  Sum *shift = nullptr, *inverse = nullptr;  // the sweep: [query_tile]
+  double *columns = nullptr, *map = nullptr;
+  double** rows = nullptr;
+  Index* map_row = nullptr;
+  Sum* empty_row = nullptr;  // [Tk]
+  std::byte *statistics_scratch = nullptr, *sweep_scratch = nullptr;
+  std::size_t bytes;
+
+  Worker(const CaptureJob& job, std::byte* base) {
+    const Problem& p = job.p_;
+    const Capture& what = *job.what_;
+    Carver carver(base);
+    const Index queries = p.query_tile;
+    shift = carver.array<Sum>(queries);
+    inverse = carver.array<Sum>(queries);
+    if (what.statistics) {
+      for (Sum** each : {&sums.shift, &sums.inverse, &sums.sums, &sums.exponents, &sums.distances, &sums.largest,
+               &sums.self, &sums.previous, &sums.first}) {
+        *each = carver.array<Sum>(queries);
+      }
+      sums.largest_key = carver.array<Index>(queries);
+      statistics_scratch = carver.array<std::byte>(static_cast<Index>(job.kernels_.statistics_bytes()));
+    }
+    if (job.sweeps()) {
+      // Backward computes sums of rows again there (call/row_lse.h).
+      sweep_scratch = carver.array<std::byte>(static_cast<Index>(std::max(
+          job.kernels_.sweep_bytes(p.head_dim, p.v_head_dim, queries, p.copies()), p.forward_scratch_bytes())));
+      if (what.column_mass) columns = carver.array<double>(p.kv_len);
+      if (what.map_rows > 0) {
+        map = carver.array<double>(job.map_rows_of_tile() * what.map_columns);
+        map_row = carver.array<Index>(queries);
+      }
+      if (!what.rows.empty()) rows = carver.array<double*>(queries);
+      if (p.rows_can_be_empty()) empty_row = carver.array<Sum>(p.kv_len);
+    }
+    bytes = carver.used();
+  }
+};
 
 CaptureShape::CaptureShape(const char* function, const Problem& p, const CaptureRequest& request, bool backward)
     : p_(p) {
@@ -66,7 +119,7 @@ CaptureShape::CaptureShape(const char* function, const Problem& p, const Capture
   what_ = request.what;
   result_ = request.result;
   const Capture& what = *what_;
-  const Index b = p_.batch, h = results(), q_len = p_.q_len, kv_len = p_.kv_len;
+  const Index b = p_.batch, h = slots(), q_len = p_.q_len, kv_len = p_.kv_len;
   make(result_->rows, !what.rows.empty(), std::array{b, h, static_cast<Index>(what.rows.size()), kv_len});
   make(result_->top_weights, what.top_k > 0, std::array{b, h, q_len, what.top_k});
   make(result_->top_keys, what.top_k > 0, std::array{b, h, q_len, what.top_k}, Index{-1});
@@ -116,7 +169,7 @@ template <class Sum> void CaptureJob<Sum>::run_backward(const AnyView& lse, cons
   if (!wanted() || !sweeps()) return;
   const ScratchLease shared = borrow_scratch(context, shared_bytes());
   begin(shared.data());
-  const Index items = p_.batch * results() * row_tiles();
+  const Index items = p_.batch * slots() * p_.query_tiles();
   const double flops = static_cast<double>(p_.batch * slots() * p_.q_len) * static_cast<double>(p_.kv_len) * 2.0 *
                        static_cast<double>(p_.head_dim + p_.v_head_dim);
   run_items(
@@ -125,51 +178,26 @@ template <class Sum> void CaptureJob<Sum>::run_backward(const AnyView& lse, cons
 
 /// Items count head by head, in each the last tile first, as in forward.
 template <class Sum> void CaptureJob<Sum>::backward(const CaptureGradient& gradient, Index item, std::byte* own) const {
-  const Index tiles = row_tiles(), head = item / tiles, b = head / results(), slot = head % results();
-  const Index q_begin = (tiles - 1 - item % tiles) * rows_at_once(),
-              q_count = std::min(rows_at_once(), p_.q_len - q_begin);
+  const Index tiles = p_.query_tiles(), head = item / tiles, b = head / slots(), slot = head % slots();
+  const Positions queries = p_.tile(tiles - 1 - item % tiles);
   const Worker w(*this, own);
-  const Rows r{b, slot, head_at(slot), q_begin, q_count};
-  if (entrywise()) {
-    sweep_entries(w, r, gradient);
-    return;
-  }
-  split_weights(w, r, gradient);
-  sweep(w, r, &gradient, nullptr);
-}
-
-template <class Sum>
-void CaptureJob<Sum>::split_weights(const Worker& w, const Rows& r, const CaptureGradient& gradient) const {
+  const Rows r{b, slot, head_at(slot), queries.begin, queries.end - queries.begin};
   // w = exp2(s2 - high) * exp2(-low); an empty row's high is +inf and its weights are 0.
   split_lse(p_, gradient.lse, {}, r.b, r.h, r.q_begin, r.q_count, w.shift, w.inverse, w.sweep_scratch);
   for (Index i = 0; i < r.q_count; ++i) w.inverse[i] = std::exp2(-w.inverse[i]);
-}
-
-template <class Sum>
-CaptureSweep<Sum> CaptureJob<Sum>::sweep_of(const Worker& w, const Rows& r, const CaptureGradient* gradient) const {
-  CaptureSweep<Sum> t{};
-  t.scores = p_.scores<Sum>(r.b, r.h);
-  t.q = rows_at(p_.q, r.b, r.h, r.q_begin);
-  t.keys = p_.keys.head(r.b, r.h / p_.group_size());
-  t.v_head_dim = p_.v_head_dim;
-  t.q_begin = r.q_begin;
-  t.q_count = r.q_count;
-  t.shift = w.shift;
-  t.inverse = w.inverse;
-  t.applied = what_->of == CaptureOf::kApplied;
-  if (gradient != nullptr) t.dout = rows_at(gradient->dout, r.b, r.h, r.q_begin);
-  return t;
-}
-
-template <class Sum> void CaptureJob<Sum>::map_rows_of(const Worker& w, const Rows& r) const {
-  const Index first = r.q_begin * what_->map_rows / p_.q_len;
-  for (Index i = 0; i < r.q_count; ++i) w.map_row[i] = (r.q_begin + i) * what_->map_rows / p_.q_len - first;
+  sweep(w, r, &gradient, nullptr);
 }
 
 template <class Sum>
 void CaptureJob<Sum>::sweep(const Worker& w, const Rows& r, const CaptureGradient* gradient, const Sum* lse) const {
   const Index first_row = (r.b * slots() + r.slot) * p_.q_len + r.q_begin;
-  CaptureSweep<Sum> t = sweep_of(w, r, gradient);
+  CaptureSweep<Sum> t{};
+  t.tile = p_.forward_tile<Sum>(r.b, r.h, {r.q_begin, r.q_begin + r.q_count});
+  t.shift = w.shift;
+  t.inverse = w.inverse;
+  t.applied = what_->of == CaptureOf::kApplied;
+  t.positive = what_->positive;
+  if (gradient != nullptr) t.dout = rows_at(gradient->dout, r.b, r.h, r.q_begin);
   if (what_->top_k > 0) {
     t.top_values = result_->top_weights.data() + first_row * what_->top_k;
     t.top_keys = result_->top_keys.data() + first_row * what_->top_k;
@@ -178,7 +206,8 @@ void CaptureJob<Sum>::sweep(const Worker& w, const Rows& r, const CaptureGradien
   if (w.columns != nullptr) std::fill_n(t.columns = w.columns, p_.kv_len, 0.0);
   if (w.map != nullptr) {
     std::fill_n(t.map = w.map, map_rows_of_tile() * what_->map_columns, 0.0);
-    map_rows_of(w, r);
+    const Index first = r.q_begin * what_->map_rows / p_.q_len;
+    for (Index i = 0; i < r.q_count; ++i) w.map_row[i] = (r.q_begin + i) * what_->map_rows / p_.q_len - first;
     t.map_row = w.map_row;
     t.map_columns = what_->map_columns;
   }
@@ -211,7 +240,7 @@ void CaptureJob<Sum>::complete_rows(const Worker& w, const CaptureSweep<Sum>& t,
     if (std::isnan(row[0])) {
       std::fill_n(values, t.top_k, kNan);
     } else if (t.top_k > 0) {
-      keep_largest<Sum>(row, true, t.top_k, values, t.top_keys + i * t.top_k);
+      keep_largest<Sum>(row, t.top_k, values, t.top_keys + i * t.top_k);
     }
     for (Index j = 0; j < kv_len; ++j) {
       const auto weight = static_cast<double>(row[static_cast<std::size_t>(j)]);
@@ -224,7 +253,7 @@ void CaptureJob<Sum>::complete_rows(const Worker& w, const CaptureSweep<Sum>& t,
 /// Adds the sums of this tile, after those of the tiles before it in the order of items.
 template <class Sum> void CaptureJob<Sum>::add_to_results(const Worker& w, const Rows& r) const {
   if (w.columns == nullptr && w.map == nullptr) return;
-  const Index head = r.b * results() + r.slot, number = row_tiles() - 1 - r.q_begin / rows_at_once();
+  const Index head = r.b * slots() + r.slot, number = p_.query_tiles() - 1 - r.q_begin / p_.query_tile;
   wait_for_turn(turns_[head], number);
   if (w.columns != nullptr) {
     double* sums = result_->column_mass.data() + head * p_.kv_len;

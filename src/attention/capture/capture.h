@@ -32,22 +32,11 @@ class CaptureShape {
   }
 
  protected:
-  /// Queries per item if every entry is written out before it is counted (capture/entries.cc): 16 rows of Tk in memory.
-  static constexpr Index kEntryRows = 16;
-
-  Index slots() const {
-    return what_->heads.empty() ? p_.num_heads : std::ssize(what_->heads);
-  }  // heads that are captured
-  /// How many results these give: one per head, or one mean.
-  Index results() const { return what_->mean_of_heads ? std::min<Index>(1, slots()) : slots(); }
+  /// Heads that are captured.
+  Index slots() const { return what_->heads.empty() ? p_.num_heads : std::ssize(what_->heads); }
   Index head_at(Index slot) const { return what_->heads.empty() ? slot : what_->heads[static_cast<std::size_t>(slot)]; }
-  /// Whether single entries are changed before they are summed: then no kernel can sum them.
-  bool entrywise() const { return what_->positive || what_->mean_of_heads; }
   /// Whether the scores are computed a second time.
   bool sweeps() const { return !what_->rows.empty() || what_->top_k > 0 || what_->column_mass || what_->map_rows > 0; }
-  /// The queries per item, and the items per head.
-  Index rows_at_once() const { return entrywise() ? std::min(p_.query_tile, kEntryRows) : p_.query_tile; }
-  Index row_tiles() const { return (p_.q_len + rows_at_once() - 1) / rows_at_once(); }
   Index map_rows_of_tile() const {
     return std::min(p_.query_tile, p_.query_tile * what_->map_rows / std::max<Index>(p_.q_len, 1) + 2);
   }
@@ -88,11 +77,6 @@ template <class Sum> class CaptureJob : public CaptureShape {
 
   void backward(const CaptureGradient& gradient, Index item, std::byte* own) const;
   void write_statistics(const RowSums<Sum>& sums, const ForwardTile<Sum>& tile, Index b, Index slot) const;
-  void split_weights(const Worker& w, const Rows& r, const CaptureGradient& gradient) const;
-  CaptureSweep<Sum> sweep_of(const Worker& w, const Rows& r, const CaptureGradient* gradient) const;
-  void map_rows_of(const Worker& w, const Rows& r) const;
-  void sweep_entries(const Worker& w, const Rows& r, const CaptureGradient& gradient) const;
-  void count_entries(const Worker& w, const Rows& r, const double* entries) const;
   void sweep(const Worker& w, const Rows& r, const CaptureGradient* gradient, const Sum* lse) const;
   void complete_rows(const Worker& w, const CaptureSweep<Sum>& t, const Rows& r, const Sum* lse) const;
   void add_to_results(const Worker& w, const Rows& r) const;

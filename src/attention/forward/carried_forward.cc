@@ -8,7 +8,7 @@ namespace qkv::inline v0 {
 struct [[gnu::visibility("hidden")]] CarriedForward::Impl {
   CarriedProblem problem;
   StripRows strips;
-  StripCopy q, out, lse;  // used where rows are no whole strips
+  StripCopy q, out, lse;
   std::optional<SavedRows> rows;
   bool again = false;  // the keys are added a second time
 
@@ -16,13 +16,12 @@ struct [[gnu::visibility("hidden")]] CarriedForward::Impl {
       const AttentionOptions& options, Context& context)
       : problem("attention_forward", given_q, keys, options, context),
         strips(rows_of_forward(problem.p, false, false)),
-        q(strips.added ? given_q : AnyView(), strips),
-        out(strips.added ? to : AnyView(), strips),
-        lse(strips.added ? lse_to : AnyView(), strips) {
+        q(given_q, strips),
+        out(to, strips),
+        lse(lse_to, strips) {
     check_outputs_of("attention_forward", problem.p, {.out = to, .lse = lse_to});
-    if (strips.added) problem.p = widened(problem.p, strips, q.wide());
-    rows.emplace(
-        problem.p, Outputs{.out = strips.added ? out.wide() : to, .lse = strips.added ? lse.wide() : lse_to}, context);
+    problem.p = widened(problem.p, strips, q.wide());
+    rows.emplace(problem.p, Outputs{.out = out.wide(), .lse = lse.wide()}, context);
   }
 };
 

@@ -28,26 +28,15 @@ void write_numbers(const AnyView& numbers, Index b, Index h, Index i, Index coun
 /// row_lse, row_low: [queries of a tile].
 template <class Sum>
 ForwardTile<Sum> fill_tile(const Problem& p, const Outputs& to, const TileAt& at, Sum* row_lse, Sum* row_low) {
-  const Positions queries = p.tile(at.t);
-  const Index first = queries.begin - p.first_query;
-  return {.scores = p.scores<Sum>(at.b, at.h),
-      .q = rows_at(p.q, at.b, at.h, first),
-      .keys = p.keys.head(at.b, at.h / p.group_size()),
-      .out = rows_at(to.out, at.b, at.h, first),
-      .v_head_dim = p.v_head_dim,
-      .q_begin = queries.begin,
-      .q_count = queries.end - queries.begin,
-      .lse = row_lse,
-      .lse_low = to.lse_low.data == nullptr ? nullptr : row_low,
-      .row_max2 = nullptr,
-      .row_sum = nullptr,
-      .weights = to.weights.as<Sum>(at.b, at.h, first),
-      .weights_row_stride = to.weights.stride(2),
-      .weights_column_stride = to.weights.stride(3),
-      .kind = static_cast<Weights>(to.kind),
-      .exponentials = nullptr,
-      .chunk_shifts = nullptr,
-      .ahead = nullptr};
+  ForwardTile<Sum> tile = p.forward_tile<Sum>(at.b, at.h, p.tile(at.t));
+  const Index first = tile.q_begin - p.first_query;
+  tile.out = rows_at(to.out, at.b, at.h, first);
+  tile.lse = row_lse;
+  tile.lse_low = to.lse_low.data == nullptr ? nullptr : row_low;
+  tile.weights = to.weights.as<Sum>(at.b, at.h, first);
+  tile.weights_row_stride = to.weights.stride(2);
+  tile.kind = static_cast<Weights>(to.kind);
+  return tile;
 }
 
 /// Rows without keys, keys that only longer sequences have, and lse.
@@ -107,17 +96,13 @@ template <class Sum> void finish_rows(const Problem& p, const Outputs& to, const
 /// A query's rows of many heads that share a list, as the rows of one tile; the mask hides none of the keys.
 template <class Sum> ForwardTile<Sum> fill_listed_tile(
     const Problem& p, const Outputs& to, const RowsAt& at, const HeadKeys& keys, Sum* row_lse) {
-  ForwardTile<Sum> tile{};
-  tile.scores = p.scores<Sum>(at.b, at.h);
+  ForwardTile<Sum> tile = p.forward_tile<Sum>(at.b, at.h, {p.first_query + at.i, p.first_query + at.i + at.heads});
   tile.scores.mask = {};
   tile.scores.kv_len = keys.held.end;
-  tile.q = rows_at(p.q, at.b, at.h, at.i);
   tile.q.stride = p.q.stride(1);
   tile.keys = keys;
   tile.out = rows_at(to.out, at.b, at.h, at.i);
   tile.out.stride = to.out.stride(1);
-  tile.v_head_dim = p.v_head_dim;
-  tile.q_count = at.heads;
   tile.lse = row_lse;
   return tile;
 }

@@ -1,20 +1,20 @@
-// Forward attention of a dense and of a ragged batch and on a cache: checks, once for a plan.
+// Forward attention of a dense and of a ragged batch and on a cache: checks.
 #include "attention/forward/forward_checks.h"
 #include "attention/forward/forward_driver.h"
 #include "attention/plan/placed_rows.h"
 #include "qkv/kv_cache.h"
-#include "qkv/plan.h"
 
 namespace qkv::inline v0 {
 namespace {
 
 constexpr const char* kForward = "attention_forward";
 
-/// A checked call on dense tensors or a cache.
-void compute(
-    const char* function, const Problem& p, const Outputs& outputs, const AttentionOptions& options, Context& context) {
+/// A call on dense tensors or a cache.
+void compute(const Problem& p, const Outputs& outputs, const AttentionOptions& options, Context& context) {
+  check_asked_for(kForward, p, outputs, options);
+  check_outputs_of(kForward, p, outputs);
   with_sums(p.q.type, [&]<class Sum>(Sum) {
-    CaptureJob<Sum> capture(function, p, options.capture, false);
+    CaptureJob<Sum> capture(kForward, p, options.capture, false);
     const StripRows strips = rows_of_forward(p, is_asked_for(outputs.out), is_asked_for(outputs.weights));
     if (!strips.added) return forward_batch<Sum>(Batch(p), outputs, capture.if_wanted(), context);
     const StripCopy q(p.q, strips), out(outputs.out, strips), lse(outputs.lse, strips),
@@ -26,59 +26,21 @@ void compute(
   });
 }
 
-/// A call on dense tensors: checked when it is made, and then computed any number of times.
-class ForwardCall {
- public:
-  /// Refers to outputs, options and context.
-  ForwardCall(const char* function, const AnyView& q, const AnyView& k, const AnyView& v, const Outputs& outputs,
-      const AttentionOptions& options, Context& context)
-      : outputs_(outputs),
-        options_(options),
-        context_(context),
-        p_(make_dense_problem(function, q, {k, v}, options, context, memory_, is_asked_for(outputs.out))) {
-    check_asked_for(function, p_, outputs, options);
-    check_outputs_of(function, p_, outputs);
-  }
-  ForwardCall(const ForwardCall&) = delete;
-  ForwardCall& operator=(const ForwardCall&) = delete;
-
-  void run(const char* function) const { compute(function, p_, outputs_, options_, context_); }
-  /// The same from what the tensors and the options hold now.
-  void run_again(const char* function) {
-    p_.prepare(context_, memory_);
-    run(function);
-  }
-
- private:
-  const Outputs& outputs_;
-  const AttentionOptions& options_;
-  Context& context_;
-  CallMemory memory_;
-  Problem p_;
-};
-
 }  // namespace
-
-struct [[gnu::visibility("hidden")]] detail::PlannedForward::Impl {
-  Outputs outputs;
-  AttentionOptions options;
-  std::optional<ForwardCall> call{};  // refers to both
-};
 
 namespace detail {
 
 void forward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyOutputs& outputs,
     const AttentionOptions& options, Context& context) {
-  ForwardCall(kForward, q, k, v, outputs, options, context).run(kForward);
+  CallMemory memory;
+  compute(make_dense_problem(kForward, q, {k, v}, options, context, memory, is_asked_for(outputs.out)), outputs,
+      options, context);
 }
 
 void forward(const AnyView& q, const KeyValue& kv, const AnyOutputs& outputs, const AttentionOptions& options,
     Context& context) {
   CallMemory memory;
-  const Problem p = make_cached_problem(kForward, q, kv, options, context, memory);
-  check_asked_for(kForward, p, outputs, options);
-  check_outputs_of(kForward, p, outputs);
-  compute(kForward, p, outputs, options, context);
+  compute(make_cached_problem(kForward, q, kv, options, context, memory), outputs, options, context);
 }
 
 void varlen_forward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyOutputs& outputs,
@@ -107,16 +69,6 @@ void varlen_forward(const AnyView& q, const AnyView& k, const AnyView& v, const 
         {as_one_sequence(outputs.out), as_one_sequence(outputs.lse), weights, outputs.kind, {}}, nullptr, context);
   });
 }
-
-PlannedForward::PlannedForward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyOutputs& outputs,
-    const AttentionOptions& options, Context& context)
-    : impl_(new Impl{outputs, options}) {
-  impl_->call.emplace("plan_attention", q, k, v, impl_->outputs, impl_->options, context);
-}
-PlannedForward::~PlannedForward() = default;
-PlannedForward::PlannedForward(PlannedForward&&) noexcept = default;
-PlannedForward& PlannedForward::operator=(PlannedForward&&) noexcept = default;
-void PlannedForward::forward() { impl_->call->run_again("Plan::forward"); }
 
 }  // namespace detail
 }  // namespace qkv::inline v0

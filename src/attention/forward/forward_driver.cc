@@ -62,7 +62,8 @@ template <class Sum> struct ForwardDriver {
     const Block& block = part_of<Block>(schedule.blocks, item);
     const Index number = item - block.first_item;
     if (whole) return run(block, batch.longest(), outputs, number, scratch);
-    batch.with_part(block.part, [&](const Problem& p) { run(block, p, outputs_of(block, p), number, scratch); });
+    const Problem& p = batch.part(block.part);
+    run(block, p, outputs_of(block, p), number, scratch);
   }
   void run(const Block& block, const Problem& p, const Outputs& to, Index number, std::byte* scratch) {
     if (block.how == How::kTiles) return run_tile(block, p, to, number, scratch);

@@ -9,12 +9,13 @@
 
 namespace qkv::inline v0 {
 
-/// A copy of rows [B, H, T, ..] among those of whole strips; the rows that are added hold zeros, or infinity.
+/// A copy of rows [B, H, T, ..] among those of whole strips, or the rows themselves where none are added; those that
+/// are added hold zeros, or infinity.
 class StripCopy {
  public:
   enum class Fill { kZero, kInfinity };
   StripCopy(const AnyView& rows, const StripRows& strips, Fill fill = Fill::kZero) : rows_(rows), wide_(rows) {
-    if (rows.data == nullptr) return;
+    if (rows.data == nullptr || !strips.added) return;
     const Index width = rows.rank == 3 ? 1 : rows.size(3);
     memory_ = Tensor<std::byte>({rows.size(0), rows.size(1), strips.count, width * rows.element_bytes()});
     wide_.data = memory_.data();
@@ -34,11 +35,11 @@ class StripCopy {
   StripCopy(const StripCopy&) = delete;
   StripCopy& operator=(const StripCopy&) = delete;
 
-  /// In place of the rows; null where those are.
+  /// In place of the rows.
   const AnyView& wide() const { return wide_; }
   /// The call's rows, back to where they were copied from.
   void copy_back() const {
-    if (rows_.data != nullptr) copy(own_, rows_);
+    if (own_.data != nullptr) copy(own_, rows_);
   }
 
  private:

@@ -37,13 +37,12 @@ void Schedule::make(const Wants& wants, int threads, Block* memory) {
     add(block, part, p, wants, threads);
   };
   for (Index n = 0; n < batch.parts(); ++n) {
-    batch.with_part(n, [&](const Problem& p) {
-      const How how = !wants.rows || wants.carried_keys >= 0 ? How::kTiles : choose(p, lists);
-      const bool weights = wants.weights || wants.captures;
-      if (how != How::kTiles) add_block(n, p, how, true, false);
-      if (how == How::kTiles || weights) add_block(n, p, How::kTiles, how == How::kTiles && wants.rows, weights);
-      first_weight += batch.num_sequences() * p.num_heads * p.q_len * p.kv_len;
-    });
+    const Problem& p = batch.part(n);
+    const How how = !wants.rows || wants.carried_keys >= 0 ? How::kTiles : choose(p, lists);
+    const bool weights = wants.weights || wants.captures;
+    if (how != How::kTiles) add_block(n, p, how, true, false);
+    if (how == How::kTiles || weights) add_block(n, p, How::kTiles, how == How::kTiles && wants.rows, weights);
+    first_weight += batch.num_sequences() * p.num_heads * p.q_len * p.kv_len;
   }
   blocks = {all, count};
   const auto earlier = [this](const Block& x, const Block& y) {

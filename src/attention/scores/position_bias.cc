@@ -103,60 +103,48 @@ Index PositionBias::row(Index distance) const {
   }
 }
 
-template <class Sum>
-void check_position_bias(const PositionBias& bias, Index num_heads, Index q_len, Index kv_len, const char* function) {
-  if (bias.is_none()) return;
-  const bool other_type = std::is_same_v<Sum, float> ? !bias.table().f64.is_null() : !bias.table().f32.is_null();
-  check<OptionError>(!other_type, function,
-      "the table of position_bias must have the element type of q, or float where that has 16 bits");
-  check<ShapeError>(bias.heads() == num_heads, function, "position_bias must have as many heads as q: got ",
-      bias.heads(), " for ", num_heads);
-  check<OptionError>(bias.align() != Align::kSquare || q_len == kv_len, function,
-      "position_bias needs Align::kBottomRight (the last query is at the last key) or Align::kTopLeft (the first at "
-      "the first) when Tq differs from Tk: got Tq ",
-      q_len, ", Tk ", kv_len);
-}
+namespace {
 
-template <class Sum> std::size_t PositionVectors<Sum>::bytes(const PositionBias& bias, Index q_len, Index kv_len) {
-  if (bias.is_none() || q_len == 0 || kv_len == 0) return 0;
-  const Index distances = q_len + kv_len - 1;
-  return line_bytes<std::int32_t>(distances) + static_cast<std::size_t>(distances * bias.heads()) * sizeof(Sum);
-}
-
-template <class Sum>
-ScratchLease PositionVectors<Sum>::spread(const PositionBias& bias, Index q_len, Index kv_len, const Context& context) {
-  if (bytes(bias, q_len, kv_len) == 0) return {};
-  const bool from_end = bias.align() == Align::kBottomRight;
-  const Index before = from_end ? kv_len - 1 : q_len - 1, after = from_end ? q_len - 1 : kv_len - 1;
-  const Index count = before + after + 1, heads = bias.heads();
-  head_stride = count;
-  ScratchLease memory(context.impl().scratch, bytes(bias, q_len, kv_len));
-  auto* const rows_of = memory.template as<std::int32_t>();
-  auto* const values = reinterpret_cast<Sum*>(memory.data() + line_bytes<std::int32_t>(count));
-  for (Index n = 0; n < count; ++n) rows_of[n] = static_cast<std::int32_t>(bias.row(n - before));
-  for (Index h = 0; h < heads; ++h) {
-    Sum* const of_head = values + h * count;
-    if (bias.is_alibi()) {
-      const double slope = bias.slopes()[static_cast<std::size_t>(h)];
-      for (Index n = 0; n < count; ++n) of_head[n] = static_cast<Sum>(slope * bias.factor(n - before));
-      continue;
-    }
+/// The vectors [H, distances], of which distance 0 is number `before`.
+template <class Sum> void spread_values(const PositionBias& bias, const View<const Sum, 2>& table,
+    const std::int32_t* rows, Index before, Index count, Sum* values) {
+  for (Index h = 0; h < bias.heads(); ++h, values += count) {
     for (Index n = 0; n < count; ++n) {
-      if constexpr (std::is_same_v<Sum, float>) {
-        of_head[n] = bias.table().f32(rows_of[n], h);
-      } else {
-        of_head[n] = bias.table().f64(rows_of[n], h);
-      }
+      values[n] = bias.is_alibi()
+                      ? static_cast<Sum>(bias.slopes()[static_cast<std::size_t>(h)] * bias.factor(n - before))
+                      : table(rows[n], h);
     }
   }
-  zero = values + before;
-  rows = rows_of + before;
-  return memory;
 }
 
-template void check_position_bias<float>(const PositionBias&, Index, Index, Index, const char*);
-template void check_position_bias<double>(const PositionBias&, Index, Index, Index, const char*);
-template struct PositionVectors<float>;
-template struct PositionVectors<double>;
+}  // namespace
+
+std::size_t PositionVectors::bytes(const PositionBias& bias, StoredType elements, Index q_len, Index kv_len) {
+  if (bias.is_none() || q_len == 0 || kv_len == 0) return 0;
+  const Index distances = q_len + kv_len - 1, sum_bytes = elements == StoredType::kF64 ? 8 : 4;
+  return line_bytes<std::int32_t>(distances) + static_cast<std::size_t>(distances * bias.heads() * sum_bytes);
+}
+
+ScratchLease PositionVectors::spread(
+    const PositionBias& bias, StoredType elements, Index q_len, Index kv_len, const Context& context) {
+  const std::size_t size = bytes(bias, elements, q_len, kv_len);
+  if (size == 0) return {};
+  const bool from_end = bias.align() == Align::kBottomRight;
+  const Index before = from_end ? kv_len - 1 : q_len - 1, after = from_end ? q_len - 1 : kv_len - 1;
+  const Index count = before + after + 1;
+  ScratchLease memory(context.impl().scratch, size);
+  auto* const rows_of = memory.as<std::int32_t>();
+  for (Index n = 0; n < count; ++n) rows_of[n] = static_cast<std::int32_t>(bias.row(n - before));
+  const auto spread_as = [&](const auto& table, auto* values) {
+    spread_values(bias, table, rows_of, before, count, values);
+    zero = values + before;
+  };
+  std::byte* const values = memory.data() + line_bytes<std::int32_t>(count);
+  elements == StoredType::kF64 ? spread_as(bias.table().f64, reinterpret_cast<double*>(values))
+                               : spread_as(bias.table().f32, reinterpret_cast<float*>(values));
+  rows = rows_of + before;
+  head_stride = count;
+  return memory;
+}
 
 }  // namespace qkv::inline v0

@@ -9,20 +9,16 @@
 
 namespace qkv::inline v0 {
 
-template <class Sum> struct PositionVectors {
-  const Sum* zero = nullptr;           // [H, distances]: distance 0 of head 0; null: none
+struct PositionVectors {
+  const void* zero = nullptr;          // [H, distances] of sums: distance 0 of head 0; null: none
   const std::int32_t* rows = nullptr;  // [distances]: the table's row that distance 0 reads
   Index head_stride = 0;
 
   /// Bytes that spread() borrows: 0 if there is nothing to spread out.
-  static std::size_t bytes(const PositionBias& bias, Index q_len, Index kv_len);
+  static std::size_t bytes(const PositionBias& bias, StoredType elements, Index q_len, Index kv_len);
   /// Spreads out the distances that q_len queries and kv_len keys have, or fewer of both. Returns their memory.
-  ScratchLease spread(const PositionBias& bias, Index q_len, Index kv_len, const Context& context);
+  ScratchLease spread(const PositionBias& bias, StoredType elements, Index q_len, Index kv_len, const Context& context);
 };
-
-/// Throws ShapeError or OptionError if the bias does not fit the sizes. Sum: the type of its table.
-template <class Sum>
-void check_position_bias(const PositionBias& bias, Index num_heads, Index q_len, Index kv_len, const char* function);
 
 /// The distance of query i and key j is j - i - offset.
 inline Index position_offset(const PositionBias& bias, Index q_len, Index kv_len) {

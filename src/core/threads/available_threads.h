@@ -1,4 +1,4 @@
-// How many CPUs a process may use, from what the operating system's files say. Not: how many a call uses (context.cc).
+// How many CPUs a process may use, from what the operating system's files say.
 #pragma once
 
 #include <filesystem>

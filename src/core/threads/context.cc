@@ -1,5 +1,4 @@
-// Context: reads QKV_THREADS, QKV_ISA and QKV_BITS, and deals the items of a region to workers. Not: the threads
-// (thread_pool.cc).
+// Context: reads QKV_THREADS, QKV_ISA and QKV_BITS, and deals the items of a region to workers.
 #include "qkv/context.h"
 
 #include <algorithm>
@@ -98,11 +97,6 @@ struct Region {
   }
 };
 
-struct Unlock {
-  RegionLock& lock;
-  ~Unlock() { lock.unlock(); }
-};
-
 }  // namespace
 
 std::string_view bits_name(Bits bits) { return bits == Bits::kFast ? "fast" : "invariant"; }
@@ -144,7 +138,7 @@ void Context::parallel_for(Index items, const std::function<void(Index item, int
     region.work(0);
     return;
   }
-  const Unlock unlock{impl_->region};
+  const RegionUnlock unlock{impl_->region};
   impl_->executor->run(workers, [&region](int worker) { region.work(worker); });
 }
 

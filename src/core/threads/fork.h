@@ -28,4 +28,10 @@ class RegionLock {
   std::atomic<std::uint64_t> word_{0};  // 2 * generation of the last holder, + 1 while held
 };
 
+/// Unlocks at its end.
+struct RegionUnlock {
+  RegionLock& lock;
+  ~RegionUnlock() { lock.unlock(); }
+};
+
 }  // namespace qkv::inline v0

@@ -1,6 +1,5 @@
 // Opens a region of threads only if the work is worth one: handing items over costs microseconds, much more when
-// threads sleep. It also rethrows what a callback has thrown. Results are bit-identical with and without a region. Not:
-// how items are dealt (context.cc).
+// threads sleep. It also rethrows what a callback has thrown. Results are bit-identical with and without a region.
 #pragma once
 
 #include <functional>

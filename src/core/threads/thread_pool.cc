@@ -1,6 +1,6 @@
 // The library's own thread pool: the caller takes unclaimed bodies itself, idle workers spin briefly and then sleep,
 // the join yields. So a region never waits for a worker to wake: after idle it costs microseconds, not a scheduler
-// tick. Not: items (context.cc), nesting, priorities, affinity of single workers.
+// tick.
 #include <pthread.h>
 #include <signal.h>
 
@@ -155,7 +155,7 @@ class ThreadPool final : public Executor {
 
   void run(int workers, const std::function<void(int)>& body) override {
     if (workers > 1 && threads_ > 1 && lock_.try_lock()) {
-      const Unlock unlock{lock_};
+      const RegionUnlock unlock{lock_};
       run_locked(workers, body);
     } else {
       run_alone(workers, body);
@@ -163,11 +163,6 @@ class ThreadPool final : public Executor {
   }
 
  private:
-  struct Unlock {
-    RegionLock& lock;
-    ~Unlock() { lock.unlock(); }
-  };
-
   // In a child of fork the team's threads do not exist: it can be neither used nor joined, only left behind.
   void drop_foreign_team() {
     if (generation_ != fork_generation()) static_cast<void>(team_.release());

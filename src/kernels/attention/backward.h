@@ -1,13 +1,14 @@
 // Tiled backward attention: one query tile against one range of keys, scores recomputed from lse. All products read
 // K, V, Q and dO in their natural rows; only Q^T and dO^T panels are packed. dk, dv, dq and dbias are set or added
-// to. Policy: Operands (of the products: PlainOperands, Bf16Operands). Not: delta and lse (attention/), the order of
-// tiles. Dao 2023 (2307.08691), alg. 2:
+// to. Policy: Operands (of the products: PlainOperands, Bf16Operands).
+// Dao 2023 (2307.08691), alg. 2:
 // P = exp(s - lse);  dV = P^T dO;  dP = dO V^T;  dS = P * (dP - delta);  dQ = dS K;  dK = dS^T Q.
 #pragma once
 
 #include "kernels/attention/differentiate.h"
 #include "kernels/attention/live_spans.h"
 #include "kernels/cache/rows.h"
+#include "kernels/products/bf16_terms.h"
 
 namespace qkv {
 namespace {
@@ -218,25 +219,35 @@ inline void pack_panels(const TypedRows<const T>& rows, Index count, Index width
   }
 }
 
-/// What the five products read where rows are T: K, V, Q and dO in their natural rows, panels of Q^T and dO^T, P and dS
-/// in place.
-template <class T> struct PlainOperands {
-  using Number = T;
-  static constexpr Store kStoreScores = Store::kSet;  // the factor of scores is in the panels
+/// The rows of a tile, of numbers N: its queries from the first on, and its keys.
+template <class N, class T> struct BackwardTileRows {
   const BackwardTile<T>& t;
-  const BackwardScratch<T>& w;
-  TypedRows<const T> q, dout, k, v;  // the tile's first query, and its first key, on
+  TypedRows<const N> q, dout, k, v;
 
-  void pack() const {
-    pack_panels(q, t.q_count, t.scores.head_dim, panel_factor(t.scores), w.panel, w.q_panels);
-    pack_panels(dout, t.q_count, t.v_head_dim, T{1}, w.panel, w.dout_panels);
-  }
   bool queries_are_nonfinite() const {
     return holds_nonfinite(q.data, q.stride, t.q_count, t.scores.head_dim) ||
            holds_nonfinite(dout.data, dout.stride, t.q_count, t.v_head_dim);
   }
   bool keys_are_nonfinite(const BackwardBlock& b) const {
     return holds_nonfinite(block_of(k, b), k.stride, b.nj, t.scores.head_dim);
+  }
+  const N* block_of(const TypedRows<const N>& rows, const BackwardBlock& b) const {
+    return rows.data + (b.j0 - t.k_begin) * rows.stride;
+  }
+};
+
+/// What the five products read where rows are T: K, V, Q and dO in their natural rows, panels of Q^T and dO^T, P and dS
+/// in place.
+template <class T> struct PlainOperands : BackwardTileRows<T, T> {
+  using Number = T;
+  static constexpr Store kStoreScores = Store::kSet;  // the factor of scores is in the panels
+  using Own = BackwardTileRows<T, T>;
+  using Own::t, Own::q, Own::dout, Own::k, Own::v, Own::block_of;
+  const BackwardScratch<T>& w;
+
+  void pack() const {
+    pack_panels(q, t.q_count, t.scores.head_dim, panel_factor(t.scores), w.panel, w.q_panels);
+    pack_panels(dout, t.q_count, t.v_head_dim, T{1}, w.panel, w.dout_panels);
   }
   void round(const BackwardBlock&) const {}
 
@@ -260,9 +271,6 @@ template <class T> struct PlainOperands {
 
  private:
   Ahead* ahead() const { return has_rows(t.scores.bias) ? &w.ahead : t.ahead; }
-  const T* block_of(const TypedRows<const T>& rows, const BackwardBlock& b) const {
-    return rows.data + (b.j0 - t.k_begin) * rows.stride;
-  }
   Product<T> panel_product(
       const TypedRows<const T>& rows, const BackwardBlock& b, const T* panels, Index first, Index width) const {
     return {.a = block_of(rows, b),
@@ -317,49 +325,43 @@ inline void backward_tile(const BackwardTile<T>& t, BackwardScratch<T>& w, const
   }
 }
 
-/// Keys [begin, begin + count) of one matrix: in place, or copied.
-template <class T> inline TypedRows<const T> keys_as(
-    const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index count, Index width, T* copy) {
-  if (const T* rows = chunk_in_place<T>(keys, matrix, begin, count); rows != nullptr) return {rows, matrix.row_stride};
-  for_stored_type<T>(
-      keys.type, [&](auto stored) { read_keys<decltype(stored)>(keys, matrix, begin, count, width, copy); });
-  return {copy, width};
-}
-
 template <class T> void backward(const BackwardTile<T>& t, void* scratch) {
   const Index d = t.scores.head_dim, dv = t.v_head_dim;
   const bool copies = t.q.type != stored_as<T>() || t.dout.type != stored_as<T>() || !in_one_piece<T>(t.keys);
   BackwardScratch<T> w(scratch, d, dv, copies);
-  backward_tile(t, w,
-      PlainOperands<T>{t, w, rows_as<T>(t.q, 0, t.q_count, d, w.q_rows),
-          rows_as<T>(t.dout, 0, t.q_count, dv, w.dout_rows),
-          keys_as<T>(t.keys, t.keys.k, t.k_begin, t.k_count, d, w.k_rows),
-          keys_as<T>(t.keys, t.keys.v, t.k_begin, t.k_count, dv, w.v_rows)});
+  const BackwardTileRows<T, T> rows{t, rows_as<T>(t.q, 0, t.q_count, d, w.q_rows),
+      rows_as<T>(t.dout, 0, t.q_count, dv, w.dout_rows),
+      keys_as<T>(t.keys, t.keys.k, t.k_begin, t.k_count, d, w.k_rows),
+      keys_as<T>(t.keys, t.keys.v, t.k_begin, t.k_count, dv, w.v_rows)};
+  backward_tile(t, w, PlainOperands<T>{rows, w});
+}
+
+/// delta, strip by strip, in the order in which backward sums dout . v, so that dP - delta of a row with one key is 0.
+/// pack(rows, first, count, panel) packs rows of a strip as [words][strip].
+template <class N, class T, class Word, class Pack>
+inline void delta_strips(const DeltaRows<T>& t, Word* out, Word* dout, const Pack& pack) {
+  constexpr Index n = Simd<T>::kLanes, strip = strip_lanes<T>(), numbers = Terms<N>::kNumbers;
+  for (Index first = 0; first < t.count; first += strip) {
+    const Index ni = smaller(strip, t.count - first);
+    pack(t.out, first, ni, out);
+    pack(t.dout, first, ni, dout);
+    for (Index lane = 0; lane < ni; lane += n) {
+      Chain<N> chain;
+      for (Index d = 0, at = lane; d < t.v_head_dim; d += numbers, at += strip) {
+        chain.add(d, Terms<N>::load_b(out + at), Terms<N>::load_b(dout + at));
+      }
+      store_tail<T>(t.delta + first + lane, chain.total(), static_cast<int>(smaller(n, ni - lane)));
+    }
+  }
 }
 
 template <class T> void delta_rows(const DeltaRows<T>& t, void* scratch) {
-  using V = typename Simd<T>::V;
-  constexpr int n = Simd<T>::kLanes;
   const bool copies = t.out.type != stored_as<T>() || t.dout.type != stored_as<T>();
   const BackwardScratch<T> w(scratch, t.v_head_dim, t.v_head_dim, copies);
-  const auto pack = [&](const Rows& rows, Index first, Index count, T* copy, T* panel) {
-    const TypedRows<const T> own = rows_as<T>(rows, first, count, t.v_head_dim, copy);
-    pack_strips(own.data, own.stride, 0, count, t.v_head_dim, T{1}, panel);  // [Dv][strip]
-  };
-  for (Index first = 0; first < t.count; first += strip_lanes<T>()) {
-    const Index ni = smaller<Index>(strip_lanes<T>(), t.count - first);
-    pack(t.out, first, ni, w.q_rows, w.q_panels);
-    pack(t.dout, first, ni, w.dout_rows, w.dout_panels);
-    for (int v = 0; v < live_vectors<T>(ni); ++v) {
-      V sum{};
-      for (Index d = 0; d < t.v_head_dim; ++d) {
-        const Index at = d * strip_lanes<T>() + v * n;
-        sum = fma(load<T>(w.q_panels + at), load<T>(w.dout_panels + at), sum);
-      }
-      const int live = static_cast<int>(larger<Index>(0, smaller<Index>(n, ni - v * n)));
-      store_tail<T>(t.delta + first + v * n, sum, live);
-    }
-  }
+  delta_strips<T>(t, w.q_panels, w.dout_panels, [&](const Rows& rows, Index first, Index count, T* panel) {
+    const TypedRows<const T> own = rows_as<T>(rows, first, count, t.v_head_dim, w.q_rows);
+    pack_strips(own.data, own.stride, 0, count, t.v_head_dim, T{1}, panel);
+  });
 }
 
 /// to[r][c] (+)= sums[r][c], rounded once; rows of sums follow each other.

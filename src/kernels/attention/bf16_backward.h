@@ -3,11 +3,9 @@
 //   S^T = K Q^T, dP^T = V dO^T   along D and Dv: K and V in their natural rows, panels of Q^T and dO^T in pairs
 //   dV = P^T dO, dK = dS^T Q     along queries: rows of P^T and dS^T, two rows of dO and of Q paired up
 //   dQ = dS K                    along keys: two rows of dS^T, two rows of K paired up; for tiles rows of dS
-// Not: the walk over blocks, masks, softmax (backward.h, differentiate.h); forward (bf16_forward.h).
 #pragma once
 
 #include "kernels/attention/backward.h"
-#include "kernels/products/bf16_terms.h"
 
 #if defined(QKV_BF16_PAIRS)
 namespace qkv {
@@ -36,24 +34,15 @@ struct Bf16BackwardScratch {
 };
 
 /// What the five products of a tile read.
-struct Bf16Operands {
+struct Bf16Operands : BackwardTileRows<BFloat16, float> {
   using Number = BFloat16;
   static constexpr Store kStoreScores = Store::kScale;  // panels hold Q as stored; the sum is scaled
   using Typed = TypedRows<const BFloat16>;
-  const BackwardTile<float>& t;
   const Bf16BackwardScratch& w;
-  Typed q, dout, k, v;  // the tile's first query, and its first key, on
 
   void pack() const {
     pack_rows(q, t.scores.head_dim, w.q_panels(), t.dk == nullptr ? nullptr : w.q);
     pack_rows(dout, t.v_head_dim, w.dout_panels(), t.dv == nullptr ? nullptr : w.dout);
-  }
-  bool queries_are_nonfinite() const {
-    return holds_nonfinite(q.data, q.stride, t.q_count, t.scores.head_dim) ||
-           holds_nonfinite(dout.data, dout.stride, t.q_count, t.v_head_dim);
-  }
-  bool keys_are_nonfinite(const BackwardBlock& b) const {
-    return holds_nonfinite(block_of(k, b), k.stride, b.nj, t.scores.head_dim);
   }
 
   /// Rounds P and dS where the products read them.
@@ -104,9 +93,6 @@ struct Bf16Operands {
     pack_pairs(rows.data, rows.stride, t.q_count, width, w.tile.panel, panels);
     if (pairs != nullptr) pair_up_rows(rows.data, rows.stride, t.q_count, width, width, pairs);
   }
-  const BFloat16* block_of(const Typed& rows, const BackwardBlock& b) const {
-    return rows.data + (b.j0 - t.k_begin) * rows.stride;
-  }
 
   /// Row `key` rounded where `queries` see it, two vectors at a time; 0 in one that holds none of them.
   void round_row(const float* rows, Index key, Span queries, BFloat16* rounded) const {
@@ -137,34 +123,20 @@ void backward_bf16(const BackwardTile<float>& t, void* scratch) {
   const Index d = t.scores.head_dim, dv = t.v_head_dim;
   Bf16BackwardScratch w(scratch, d, dv);
   BFloat16* const none = nullptr;  // rows are bf16, keys one page
-  backward_tile(t, w.tile,
-      Bf16Operands{t, w, rows_as<BFloat16>(t.q, 0, t.q_count, d, none),
-          rows_as<BFloat16>(t.dout, 0, t.q_count, dv, none),
-          {chunk_in_place<BFloat16>(t.keys, t.keys.k, t.k_begin, t.k_count), t.keys.k.row_stride},
-          {chunk_in_place<BFloat16>(t.keys, t.keys.v, t.k_begin, t.k_count), t.keys.v.row_stride}});
+  const BackwardTileRows<BFloat16, float> rows{t, rows_as<BFloat16>(t.q, 0, t.q_count, d, none),
+      rows_as<BFloat16>(t.dout, 0, t.q_count, dv, none),
+      {chunk_in_place<BFloat16>(t.keys, t.keys.k, t.k_begin, t.k_count), t.keys.k.row_stride},
+      {chunk_in_place<BFloat16>(t.keys, t.keys.v, t.k_begin, t.k_count), t.keys.v.row_stride}};
+  backward_tile(t, w.tile, Bf16Operands{rows, w});
 }
 
-/// In the order in which backward sums dout . v, so that dP - delta of a row with one key is 0.
 void delta_rows_bf16(const DeltaRows<float>& t, void* scratch) {
-  constexpr int n = Simd<float>::kLanes;
   const Bf16BackwardScratch w(scratch, t.v_head_dim, t.v_head_dim);
   const auto pack = [&](const Rows& rows, Index first, Index count, std::uint32_t* panel) {
     const auto own = rows_as<BFloat16>(rows, first, count, t.v_head_dim, static_cast<BFloat16*>(nullptr));
     pack_pairs(own.data, own.stride, count, t.v_head_dim, strip_lanes<float>(), panel);
   };
-  for (Index first = 0; first < t.count; first += strip_lanes<float>()) {
-    const Index ni = smaller<Index>(strip_lanes<float>(), t.count - first);
-    pack(t.out, first, ni, w.q_panels());
-    pack(t.dout, first, ni, w.dout_panels());
-    for (int v = 0; v * n < ni; ++v) {
-      Chain<BFloat16> chain;
-      for (Index pair = 0; pair < pairs_of(t.v_head_dim); ++pair) {
-        const Index at = pair * strip_lanes<float>() + v * n;
-        chain.add(2 * pair, load_u32(w.q_panels() + at), load_u32(w.dout_panels() + at));
-      }
-      store_tail<float>(t.delta + first + v * n, chain.total(), static_cast<int>(smaller<Index>(n, ni - v * n)));
-    }
-  }
+  delta_strips<BFloat16>(t, w.q_panels(), w.dout_panels(), pack);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Attention forward on products of bf16 pairs: K is read in its natural rows, two numbers to a 32-bit word, Q^T is
 // packed in pairs along D, V once per chunk in pairs of keys, and the weights are rounded to bf16 before the product
 // with V. Sums, softmax and lse are float. The same code runs on AMX tiles; Terms<BFloat16> holds the difference
-// (amx_terms.h). Not: backward (bf16_backward.h); a matrix of weights, which the float kernels compute (forward.h).
+// (amx_terms.h).
 #pragma once
 
 #include "kernels/attention/forward.h"
@@ -117,7 +117,7 @@ struct Bf16Rows : PagedRows<float> {
   }
   /// Whether v of keys [begin, end) of the chunk, which the mask hides, holds NaN or infinity.
   bool hold_nonfinite(Index begin, Index end) const {
-    return begin < end && holds_nonfinite(v + begin * v_stride, v_stride, end - begin, pairs.v_head_dim);
+    return begin < end && holds_nonfinite(v.data + begin * v.stride, v.stride, end - begin, pairs.v_head_dim);
   }
   /// Rows of one matrix of the chunk, copied where they lie in several pages.
   static TypedRows<const BFloat16> stored(

@@ -1,8 +1,8 @@
 // Tiled forward attention with online softmax: for each chunk of keys, S^T = K Q^T, softmax, O^T += V^T P^T (with P^T
 // in place of S^T). Scores are kept transposed, one query per lane: K and V are read by broadcast from their natural
 // rows, softmax needs no horizontal step, and only the small Q^T panel is packed. Policies: Policy (where rows come
-// from, and the products: PagedRows, Bf16Rows), Observer (softmax.h). Not: split-K decode (decode.h). Milakov &
-// Gimelshein 2018 (1805.02867); Dao 2023 (2307.08691), alg. 1.
+// from, and the products: PagedRows, Bf16Rows), Observer (softmax.h). Milakov & Gimelshein 2018 (1805.02867); Dao 2023
+// (2307.08691), alg. 1.
 #pragma once
 
 #include "kernels/attention/forward_weights.h"
@@ -62,7 +62,7 @@ template <class T, class Policy, class Observer> inline void forward_strip_chunk
   observer.end_chunk(r, j0, live, w.lane_mask, scores, row_sum, by_maximum != 0 ? w.rescale : nullptr);
   if (t.out.data == nullptr) return;
   T* out = w.out_panels + r.strip * strip_lanes<T>() * t.v_head_dim;
-  const bool hides = live.masked && hides_nonfinite(rows.v, rows.v_stride, t.v_head_dim, live, lanes, w.lane_mask);
+  const bool hides = live.masked && hides_nonfinite(rows.v.data, rows.v.stride, t.v_head_dim, live, lanes, w.lane_mask);
   if (s.dropout.threshold != 0) {
     dropout_mask<T>(s.dropout, r.i0, r.ni, j0, live.lo, live.hi, w.kept);
     drop_lanes(scores, vectors, live.lo, live.hi, w.kept);

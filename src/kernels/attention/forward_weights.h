@@ -1,5 +1,4 @@
 // The weights of a forward tile as a matrix: from exponentials that forward kept, or by a second pass over the keys.
-// Not: out (forward.h), results from weights that are not stored (capture/sweep.h).
 #pragma once
 
 #include <numbers>

@@ -1,5 +1,5 @@
 // The live part of a block of keys x queries as spans, from its lane masks: for each group of keys its queries, for
-// each group of queries and each vector of lanes its keys. Not: the products over them (spans.h).
+// each group of queries and each vector of lanes its keys.
 #pragma once
 
 #include "kernels/attention/scores.h"

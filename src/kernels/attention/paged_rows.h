@@ -1,7 +1,7 @@
 // Rows of forward in memory, of any type and order of pages: rows of the type of sums in one piece are read and written
 // in place, all others pass through scratch memory, a chunk of keys at a time and once for all strips of a query tile.
 // The arithmetic is the same, so every layout gives the same bits. To copy a key costs two passes over its numbers, its
-// products with a tile a hundred times that. Not: products of 16 bits (bf16_forward.h), few queries (decode/decode.h).
+// products with a tile a hundred times that.
 #pragma once
 
 #include "kernels/attention/strips.h"
@@ -21,12 +21,10 @@ template <class T> inline bool copies_rows(const ForwardTile<T>& t) {
 template <class T> struct PagedRows {
   static constexpr bool kSets = true;  // a strip's first chunk may set out instead of adding to zeros
 
-  // Of the chunk that is computed, from its first key on.
-  const T *k = nullptr, *v = nullptr;
-  Index k_stride, v_stride;
+  TypedRows<const T> k, v;  // of the chunk that is computed, from its first key on
 
   PagedRows(const ForwardTile<T>& t, const ForwardScratch<T>& scratch)
-      : k_stride(t.keys.k.row_stride), v_stride(t.keys.v.row_stride), w(scratch), whole(in_one_piece<T>(t.keys)) {
+      : k{nullptr, t.keys.k.row_stride}, v{nullptr, t.keys.v.row_stride}, w(scratch), whole(in_one_piece<T>(t.keys)) {
     if (!whole || t.keys.held.end == 0) return;
     first_k = key_row<T>(t.keys.k, t.keys.page(0), 0);
     first_v = key_row<T>(t.keys.v, t.keys.page(0), 0);
@@ -40,14 +38,15 @@ template <class T> struct PagedRows {
   }
   void take_keys(ForwardTile<T>& t, Index j0, Index nj) {
     if (whole) {
-      k = first_k + (j0 - t.keys.origin) * k_stride;
+      k.data = first_k + (j0 - t.keys.origin) * k.stride;
       return;
     }
-    k = take(t.keys, t.keys.k, j0, nj, t.scores.head_dim, w.k, k_stride);
+    k = keys_as<T>(t.keys, t.keys.k, j0, nj, t.scores.head_dim, w.k);
     if (waits_for_keys(t)) fetch_chunk(t, j0 + nj);
   }
   void take_values(const ForwardTile<T>& t, Index j0, Index nj) {
-    v = whole ? first_v + (j0 - t.keys.origin) * v_stride : take(t.keys, t.keys.v, j0, nj, t.v_head_dim, w.v, v_stride);
+    v = whole ? TypedRows<const T>{first_v + (j0 - t.keys.origin) * v.stride, v.stride}
+              : keys_as<T>(t.keys, t.keys.v, j0, nj, t.v_head_dim, w.v);
   }
 
   ScoreTile score(const ForwardTile<T>& t, const ForwardScratch<T>& panels, const StripRange& r, Index j0, Index nj,
@@ -55,8 +54,8 @@ template <class T> struct PagedRows {
     const ScoreParams<T>& s = t.scores;
     return score_tile(s, r.i0, r.ni, j0, nj, scores, panels.bias, panels.lane_mask, [&](const VectorRange& range) {
       // scores[j, lane] = sum_d k[j, d] * panel[d, lane]
-      const Product<T> p{.a = k + range.lo * k_stride,
-          .a_row = k_stride,
+      const Product<T> p{.a = k.data + range.lo * k.stride,
+          .a_row = k.stride,
           .a_depth = 1,
           .b = panels.q_panels + r.strip * strip_lanes<T>() * s.head_dim,
           .b_row = strip_lanes<T>(),
@@ -64,7 +63,7 @@ template <class T> struct PagedRows {
           .c_row = strip_lanes<T>(),
           .depth = s.head_dim,
           .ahead = t.ahead,
-          .a_later = later_rows(t, k_stride)};
+          .a_later = later_rows(t, k.stride)};
       if (r.ni <= kFewLanes<T>) {
         few_lanes_of_rows(p, range.hi - range.lo);
       } else {
@@ -81,7 +80,7 @@ template <class T> struct PagedRows {
   }
   void add_kept_values(
       const ForwardTile<T>& t, const ForwardScratch<T>& panels, const VectorRange& range, const T* p, T* out) const {
-    add_kept_lanes(range, v, v_stride, t.v_head_dim, p, panels.lane_mask, out);
+    add_kept_lanes(range, v.data, v.stride, t.v_head_dim, p, panels.lane_mask, out);
   }
 
   /// Where the rows of a strip's result are written before end_out.
@@ -115,15 +114,6 @@ template <class T> struct PagedRows {
   Index later_rows(const ForwardTile<T>& t, Index stride) const {
     return whole && waits_for_keys(t) ? t.scores.key_tile * stride : 0;
   }
-  /// Keys [j0, j0 + nj) of one matrix: in place where a page holds them as T, otherwise copied.
-  [[gnu::noinline]] static const T* take(
-      const HeadKeys& keys, const KeyMatrix& matrix, Index j0, Index nj, Index width, T* copy, Index& stride) {
-    stride = matrix.row_stride;
-    if (const T* rows = chunk_in_place<T>(keys, matrix, j0, nj); rows != nullptr) return rows;
-    stride = width;
-    for_stored_type<T>(keys.type, [&](auto stored) { read_keys<decltype(stored)>(keys, matrix, j0, nj, width, copy); });
-    return copy;
-  }
   /// Rows of K and V of the chunk that begins there, over the products of this one.
   [[gnu::noinline]] void fetch_chunk(ForwardTile<T>& t, Index begin) {
     const ScoreParams<T>& s = t.scores;
@@ -146,16 +136,16 @@ template <class T> struct PagedRows {
   /// out[d, lane] (op) sum_j v[j, d] * p[j, lane]
   template <Store kStore> [[gnu::noinline]] void multiply(
       const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, const T* p, T* out) const {
-    const Product<T> values{.a = v + range.lo * v_stride,
+    const Product<T> values{.a = v.data + range.lo * v.stride,
         .a_row = 1,
-        .a_depth = v_stride,
+        .a_depth = v.stride,
         .b = p + range.lo * strip_lanes<T>(),
         .b_row = strip_lanes<T>(),
         .c = out,
         .c_row = strip_lanes<T>(),
         .depth = range.hi - range.lo,
         .ahead = t.ahead,
-        .a_later = later_rows(t, v_stride)};
+        .a_later = later_rows(t, v.stride)};
     if (2 * r.ni <= Simd<T>::kLanes) {
       few_lanes_of_columns(values, t.v_head_dim, r.ni, kStore == Store::kSet);
     } else {

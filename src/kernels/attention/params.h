@@ -99,7 +99,7 @@ template <class Sum> struct ForwardTile {
   Sum* lse_low;             // [q_count] or null: what rounding took from lse
   Sum *row_max2, *row_sum;  // [q_count] or null: lse = ln2 * row_max2 + log(row_sum)
   Sum* weights;             // [q_count, Tk] or null: also write the weights
-  Index weights_row_stride, weights_column_stride;
+  Index weights_row_stride;
   Weights kind;  // of weights
   // Where weights and out are given without dropout and a strip's exponentials fit in cache, they are kept in one pass
   // over the keys. Null: the weights take a second pass.

@@ -1,6 +1,6 @@
 // From q.k to scores of one strip x tile: scale, soft cap, bias, callback, mask, dropout. Lanes are queries, rows are
 // keys. Scores are kept in powers of two: s2 = s * log2(e), so that softmax needs exp2 only; the factor is folded into
-// the Q^T panel. With a callback everything up to it is in natural units. Not: the sums (softmax.h, differentiate.h).
+// the Q^T panel. With a callback everything up to it is in natural units.
 //
 // How ranges nest: a StripRange (strips.h) is the queries of one strip. Against one chunk of keys it has a LiveRange,
 // the keys that any lane may attend. That is cut into at most three VectorRanges: keys x vectors of lanes, so that a
@@ -201,23 +201,8 @@ inline bool settle_natural(T* panel, Index row, const VectorRange& range, Index 
   return cleared;
 }
 
-/// panel[j][lane] = bias(i0 + lane, j0 + j) * log2(e) for keys [lo, hi). A bias of -inf clears its bit; returns whether
-/// any did.
-template <class T> inline bool load_bias(
-    const TileBias<T>& bias, Index i0, Index ni, Index j0, const LiveRange& live, T* panel, std::uint32_t* lane_mask) {
-  if (bias.column_stride == 1) {  // one pass where everything is finite
-    const T* source = bias.data + i0 * bias.row_stride + j0 + live.lo;
-    if (pack_transposed_finite<T>(source, bias.row_stride, ni, live.hi - live.lo, std::numbers::log2e_v<T>,
-            panel + live.lo * strip_lanes<T>(), strip_lanes<T>())) {
-      return false;
-    }
-  }
-  load_natural_bias(bias, i0, ni, j0, live, panel);
-  return settle_natural<T, true>(panel, strip_lanes<T>(), {live.lo, live.hi, 0, live_vectors<T>(ni)}, ni, lane_mask);
-}
-
-/// load_added with a position bias or a callback. Not inlined: a call with a bias alone must not pay for it.
-template <class T> [[gnu::noinline]] bool load_more(
+/// load_added in two passes. Not inlined: a call with a finite bias alone must not pay for it.
+template <class T> [[gnu::noinline]] bool load_settled(
     const ScoreParams<T>& s, Index i0, Index ni, Index j0, const LiveRange& live, T* panel, std::uint32_t* lane_mask) {
   load_natural_bias(s.bias, i0, ni, j0, live, panel);
   for (Index j = live.lo; s.position != nullptr && j < live.hi; ++j) {
@@ -228,15 +213,22 @@ template <class T> [[gnu::noinline]] bool load_more(
                                 : settle_natural<T, false>(panel, strip_lanes<T>(), whole, ni, lane_mask);
 }
 
-/// All that is added to the scores, in their unit. Clears bits as load_bias does; returns whether any was cleared.
+/// panel[j][lane] = all that is added to the score of query i0 + lane and key j0 + j, in its unit, for keys [lo, hi). A
+/// bias of -inf clears its bit; returns whether any did.
 template <class T> inline bool load_added(
     const ScoreParams<T>& s, Index i0, Index ni, Index j0, const LiveRange& live, T* panel, std::uint32_t* lane_mask) {
-  const bool more = s.position != nullptr || s.mod.apply != nullptr;
-  return more ? load_more(s, i0, ni, j0, live, panel, lane_mask)
-              : load_bias(s.bias, i0, ni, j0, live, panel, lane_mask);
+  const TileBias<T>& bias = s.bias;
+  if (s.position == nullptr && s.mod.apply == nullptr && bias.column_stride == 1) {  // one pass where it is finite
+    const T* source = bias.data + i0 * bias.row_stride + j0 + live.lo;
+    if (pack_transposed_finite<T>(source, bias.row_stride, ni, live.hi - live.lo, std::numbers::log2e_v<T>,
+            panel + live.lo * strip_lanes<T>(), strip_lanes<T>())) {
+      return false;
+    }
+  }
+  return load_settled(s, i0, ni, j0, live, panel, lane_mask);
 }
 
-/// Applies the callback to the natural scores of one range and scales to powers of two. Clears bits as load_bias does.
+/// Applies the callback to the natural scores of one range and scales to powers of two. Clears bits as load_added does.
 /// slopes [keys][strip] or null.
 template <class T> [[gnu::noinline]] bool modify_scores(const ScoreParams<T>& s, Index i0, Index ni, Index j0,
     const VectorRange& range, T* scores, Index row, T* slopes, std::uint32_t* lane_mask) {

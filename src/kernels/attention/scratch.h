@@ -1,5 +1,4 @@
-// Tile sizes and the layout of scratch memory, with the reason for each size. Not: who lends the memory
-// (core/threads/scratch.h).
+// Tile sizes and the layout of scratch memory, with the reason for each size.
 #pragma once
 
 #include "kernels/attention/params.h"

@@ -5,7 +5,6 @@
 //   by maximum: the shift is the running maximum, and sums are rescaled where it moves (Milakov & Gimelshein
 //     2018, 1805.02867). A lane stays here once it fails the check; a strip whose first tile is masked may start here
 //     (starts_quickly, forward.h).
-// Not: scores (scores.h), the product with V (forward.h).
 #pragma once
 
 #include "kernels/attention/scores.h"

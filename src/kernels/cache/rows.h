@@ -1,7 +1,7 @@
 // Rows of a key/value cache: where a position lies, reading positions as floats, storing floats in the cache's type.
 // Integers: x = scale * n with n in -127 .. 127, one scale a row, scale = max |x| / 127, so that an element is off by
 // at most max |x| / 254 (and a rounding of float). A row with NaN or infinity becomes NaN throughout; one whose largest
-// number is below 2^-100 becomes 0. Not: attention (attention/paged_rows.h, decode.h).
+// number is below 2^-100 becomes 0.
 #pragma once
 
 #include "kernels/attention/scores.h"
@@ -140,6 +140,15 @@ template <class Sum, class F> inline auto for_stored_type(StoredType type, const
       default: return f(float{});
     }
   }
+}
+
+/// Keys [begin, begin + count) of one matrix as rows of T: in place, or copied.
+template <class T> [[gnu::noinline]] TypedRows<const T> keys_as(
+    const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index count, Index width, T* copy) {
+  if (const T* rows = chunk_in_place<T>(keys, matrix, begin, count); rows != nullptr) return {rows, matrix.row_stride};
+  for_stored_type<T>(
+      keys.type, [&](auto stored) { read_keys<decltype(stored)>(keys, matrix, begin, count, width, copy); });
+  return {copy, width};
 }
 
 inline void read_any(const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index count, Index width, void* to) {

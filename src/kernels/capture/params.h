@@ -21,14 +21,12 @@ template <class Sum> struct RowSums {
 
 /// The weights of queries [q_begin, q_begin + q_count) of one (batch, head), computed again, and what is kept of them.
 template <class Sum> struct CaptureSweep {
-  ScoreParams<Sum> scores;
-  Rows q;  // [q_count, D]
-  HeadKeys keys;
-  Index v_head_dim, q_begin, q_count;
+  ForwardTile<Sum> tile;       // of which nothing is written
   const Sum *shift, *inverse;  // [q_count]: w = exp2(s2 - shift) * inverse
   bool applied;                // weights after dropout
   Rows dout;  // [q_count, Dv]; not null: weights times their gradient, w (dout . v), with dropout's factor where that
               // is on
+  bool positive;  // of these products those below 0 count as 0, and no 0 is among the largest
   // Each of these is null where it is not wanted.
   double* columns;       // [Tk]: added to
   double* map;           // [map rows of the tile][map_columns]: added to

@@ -1,7 +1,7 @@
 // Statistics of the rows of a forward tile, gathered while it runs, without a second sweep: entropy, distance, the
 // largest weight, the weights of three keys; one number per row each. Sums are relative to the current shift of the
-// online softmax and are rescaled with it. Not: what needs each row's final sum (capture/sweep.h). Entropy online: E =
-// sum_j p (s2 - largest), whose terms are small where p counts, so that H = log(l) - ln2 (E / l + largest - shift).
+// online softmax and are rescaled with it. Entropy online: E = sum_j p (s2 - largest), whose terms are small where p
+// counts, so that H = log(l) - ln2 (E / l + largest - shift).
 #pragma once
 
 #include "kernels/attention/softmax.h"

@@ -1,6 +1,6 @@
 // The weights of a query tile computed again, chunk by chunk, with each row's normaliser known, without storing them:
 // sums over queries, sums of blocks, whole rows, the largest of each row. For backward the same of weights times their
-// gradient. Not: out, the normaliser (forward.h), the matrix itself (forward_weights.h).
+// gradient.
 #pragma once
 
 #include "kernels/attention/forward.h"
@@ -31,11 +31,11 @@ template <class T> class CaptureSweeper {
       : t_(t), w_(scratch), own_(own) {}
 
   void start() const {
-    for (Index i = 0; i < t_.q_count * t_.top_k; ++i) {
+    for (Index i = 0; i < t_.tile.q_count * t_.top_k; ++i) {
       t_.top_values[i] = 0;
       t_.top_keys[i] = -1;
     }
-    for (Index i = 0; t_.top_k > 0 && i < t_.q_count; ++i) own_.thresholds[i] = -kInf<T>;
+    for (Index i = 0; t_.top_k > 0 && i < t_.tile.q_count; ++i) own_.thresholds[i] = least();
   }
 
   void start_chunk(Index nj) const {
@@ -47,7 +47,7 @@ template <class T> class CaptureSweeper {
   bool wants(const StripRange& r) const {
     if (t_.columns != nullptr || t_.map != nullptr || t_.top_k > 0) return true;
     for (Index lane = 0; lane < r.ni; ++lane) {
-      if (t_.rows[r.i0 - t_.q_begin + lane] != nullptr) return true;
+      if (t_.rows[r.i0 - t_.tile.q_begin + lane] != nullptr) return true;
     }
     return false;
   }
@@ -85,7 +85,7 @@ template <class T> class CaptureSweeper {
     } else {
       two ? make_weights<kVectors, false>(r, live) : make_weights<1, false>(r, live);
     }
-    const TileDropout& dropout = t_.scores.dropout;
+    const TileDropout& dropout = t_.tile.scores.dropout;
     if (dropout.threshold == 0 || (!t_.applied && t_.dout.data == nullptr)) return;
     dropout_mask<T>(dropout, r.i0, r.ni, j0, live.lo, live.hi, w_.kept);
     drop_lanes(w_.scores, live_vectors<T>(r.ni), live.lo, live.hi, w_.kept);
@@ -98,8 +98,8 @@ template <class T> class CaptureSweeper {
     V shift[kCount], inverse[kCount];
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) {
-      const Index first = r.i0 - t_.q_begin + v * n;
-      const int lanes = static_cast<int>(smaller<Index>(n, t_.q_count - first));
+      const Index first = r.i0 - t_.tile.q_begin + v * n;
+      const int lanes = static_cast<int>(smaller<Index>(n, t_.tile.q_count - first));
       shift[v] = shift_of<T>(load_tail<T>(t_.shift + first, lanes));
       inverse[v] = load_tail<T>(t_.inverse + first, lanes);
     }
@@ -123,20 +123,21 @@ template <class T> class CaptureSweeper {
   void times_gradient(const PagedRows<T>& rows, const StripRange& r, const LiveRange& live) const {
     const int vectors = live_vectors<T>(r.ni);
     // gradients[j, lane] = sum_d v[j, d] * dout[lane, d]
-    product_vectors<T, Store::kSet>({.a = rows.v + live.lo * rows.v_stride,
-                                        .a_row = rows.v_stride,
+    product_vectors<T, Store::kSet>({.a = rows.v.data + live.lo * rows.v.stride,
+                                        .a_row = rows.v.stride,
                                         .a_depth = 1,
-                                        .b = w_.out_panels + r.strip * strip_lanes<T>() * t_.v_head_dim,
+                                        .b = w_.out_panels + r.strip * strip_lanes<T>() * t_.tile.v_head_dim,
                                         .b_row = strip_lanes<T>(),
                                         .c = own_.gradients + live.lo * strip_lanes<T>(),
                                         .c_row = strip_lanes<T>(),
-                                        .depth = t_.v_head_dim},
+                                        .depth = t_.tile.v_head_dim},
         live.hi - live.lo, 0, vectors);
     for (Index j = live.lo; j < live.hi; ++j) {
       const std::uint32_t kept = kept_lanes(r, live, j);
       for (int v = 0; v < vectors; ++v) {
         T* place = w_.scores + j * strip_lanes<T>() + v * n;
-        const V product = load<T>(place) * load<T>(own_.gradients + j * strip_lanes<T>() + v * n);
+        V product = load<T>(place) * load<T>(own_.gradients + j * strip_lanes<T>() + v * n);
+        if (t_.positive) product = product < V{} ? V{} : product;  // NaN stays
         store<T>(place, select_bits<V>(kept >> (v * n), product, V{}));
       }
     }
@@ -157,8 +158,8 @@ template <class T> class CaptureSweeper {
   /// ends.
   void add_map(const StripRange& r, Index j0, const LiveRange& live) const {
     const int vectors = live_vectors<T>(r.ni);
-    const Index kv_len = t_.scores.kv_len, columns = t_.map_columns;
-    const Index* map_row = t_.map_row + (r.i0 - t_.q_begin);
+    const Index kv_len = t_.tile.scores.kv_len, columns = t_.map_columns;
+    const Index* map_row = t_.map_row + (r.i0 - t_.tile.q_begin);
     alignas(64) T sums[strip_lanes<T>()];
     for (Index j = live.lo; j < live.hi;) {
       const Index cell = (j0 + j) * columns / kv_len;
@@ -180,7 +181,7 @@ template <class T> class CaptureSweeper {
 
   void set_rows(const StripRange& r, Index j0, const LiveRange& live) const {
     for (Index lane = 0; lane < r.ni; ++lane) {
-      double* row = t_.rows[r.i0 - t_.q_begin + lane];
+      double* row = t_.rows[r.i0 - t_.tile.q_begin + lane];
       if (row == nullptr) continue;
       for (Index j = live.lo; j < live.hi; ++j)
         row[j0 + j] = static_cast<double>(w_.scores[j * strip_lanes<T>() + lane]);
@@ -188,7 +189,7 @@ template <class T> class CaptureSweeper {
   }
 
   void keep_largest(const StripRange& r, Index j0, const LiveRange& live) const {
-    const Index from = r.i0 - t_.q_begin;
+    const Index from = r.i0 - t_.tile.q_begin;
     alignas(64) T thresholds[strip_lanes<T>()];
     for (Index lane = 0; lane < strip_lanes<T>(); ++lane)
       thresholds[lane] = lane < r.ni ? own_.thresholds[from + lane] : kInf<T>;
@@ -219,12 +220,13 @@ template <class T> class CaptureSweeper {
     for (Index lane = 0; lane < r.ni; ++lane) own_.thresholds[from + lane] = thresholds[lane];
   }
 
-  /// Returns what the next one must be above.
+  /// What the first one must be above, and what the next one must be.
+  T least() const { return t_.positive ? T{0} : -kInf<T>; }
   T insert(Index query, T value, Index key) const {
     double* values = t_.top_values + query * t_.top_k;
     Index* keys = t_.top_keys + query * t_.top_k;
     insert_largest(values, keys, t_.top_k, static_cast<double>(value), key);
-    return keys[t_.top_k - 1] < 0 ? -kInf<T> : static_cast<T>(values[t_.top_k - 1]);
+    return keys[t_.top_k - 1] < 0 ? least() : static_cast<T>(values[t_.top_k - 1]);
   }
 
   const CaptureSweep<T>& t_;
@@ -234,21 +236,15 @@ template <class T> class CaptureSweeper {
 
 /// `scratch`: room for a ForwardScratch, then a SweepScratch.
 template <class T> void sweep_tile(const CaptureSweep<T>& t, void* scratch) {
-  const ScoreParams<T>& s = t.scores;
-  ForwardTile<T> f{};
-  f.scores = s;
-  f.q = t.q;
-  f.keys = t.keys;
-  f.v_head_dim = t.v_head_dim;
-  f.q_begin = t.q_begin;
-  f.q_count = t.q_count;
+  ForwardTile<T> f = t.tile;
+  const ScoreParams<T>& s = f.scores;
   const bool copies = copies_rows(f) || (t.dout.data != nullptr && t.dout.type != stored_as<T>());
-  const ForwardScratch<T> w(scratch, s.head_dim, t.v_head_dim, t.q_count, copies);
-  const SweepScratch<T> own(static_cast<std::byte*>(scratch) + w.bytes, s.head_dim, t.v_head_dim, t.q_count);
+  const ForwardScratch<T> w(scratch, s.head_dim, f.v_head_dim, f.q_count, copies);
+  const SweepScratch<T> own(static_cast<std::byte*>(scratch) + w.bytes, s.head_dim, f.v_head_dim, f.q_count);
   PagedRows<T> rows(f, w);
   const CaptureSweeper<T> sweep(t, w, own);
-  const Index strips = (t.q_count + strip_lanes<T>() - 1) / strip_lanes<T>();
-  const auto [begin, end] = reach(s, t.q_begin, t.q_count, s.key_tile);
+  const Index strips = (f.q_count + strip_lanes<T>() - 1) / strip_lanes<T>();
+  const auto [begin, end] = reach(s, f.q_begin, f.q_count, s.key_tile);
   bool wanted[kStripsPerTile];
   for (Index strip = 0; strip < strips; ++strip) {
     const StripRange r = strip_range(f, strip);
@@ -256,12 +252,12 @@ template <class T> void sweep_tile(const CaptureSweep<T>& t, void* scratch) {
     if (!wanted[strip]) continue;
     rows.pack_queries(f, w, r);
     if (t.dout.data == nullptr) continue;
-    const TypedRows<const T> dout = rows_as<T>(t.dout, r.i0 - t.q_begin, r.ni, t.v_head_dim, w.rows);
+    const TypedRows<const T> dout = rows_as<T>(t.dout, r.i0 - f.q_begin, r.ni, f.v_head_dim, w.rows);
     pack_strips(
-        dout.data, dout.stride, 0, r.ni, t.v_head_dim, T{1}, w.out_panels + strip * strip_lanes<T>() * t.v_head_dim);
+        dout.data, dout.stride, 0, r.ni, f.v_head_dim, T{1}, w.out_panels + strip * strip_lanes<T>() * f.v_head_dim);
   }
   sweep.start();
-  const auto next_chunk = [&](Index j0) { return live_chunk(s, t.q_begin, t.q_count, j0, end); };
+  const auto next_chunk = [&](Index j0) { return live_chunk(s, f.q_begin, f.q_count, j0, end); };
   for (Index j0 = next_chunk(begin); j0 < end; j0 = next_chunk(j0 + s.key_tile)) {
     const Index nj = smaller(s.key_tile, s.kv_len - j0);
     rows.take_keys(f, j0, nj);

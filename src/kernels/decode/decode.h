@@ -2,8 +2,7 @@
 // queries of all heads that share it. Scores are dot products along D, stored query by query with keys in the lanes. A
 // chunk of keys is cut into four runs that are read side by side with software prefetch: a single stream does not fill
 // the memory's queues. Parts of the keys (split-K) each give a maximum, a sum and an undivided result, merged in the
-// order of their keys. Not: many queries (forward.h), weights. Milakov & Gimelshein 2018 (1805.02867); Dao et al. 2023,
-// "Flash-Decoding".
+// order of their keys. Milakov & Gimelshein 2018 (1805.02867); Dao et al. 2023, "Flash-Decoding".
 #pragma once
 
 #include <numbers>

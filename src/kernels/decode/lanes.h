@@ -1,6 +1,5 @@
 // Dot products of decode.h for many queries: queries in the lanes, elements of K broadcast, no horizontal sums. The
-// scores of n keys and n queries are transposed back in registers. Not: few queries (decode/blocks.h), which would
-// leave lanes idle.
+// scores of n keys and n queries are transposed back in registers.
 #pragma once
 
 #include "kernels/decode/blocks.h"

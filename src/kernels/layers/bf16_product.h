@@ -1,6 +1,5 @@
 // The matrix product of linear layers on pairs of bf16: operands packed into words of two numbers of the depth, sums in
-// float, results rounded once. Not: threads (nn/products/linear_products.h); CPUs without such products (rows widened
-// to float there).
+// float, results rounded once.
 //
 // Each element of C is one chain over the whole depth, or, where it is added to sums, a sum of chains of kSumDepth
 // numbers. So a product may be cut along rows and columns without a change of bits.

@@ -1,6 +1,5 @@
 // Softmax and cross-entropy of rows of logits, with their gradient. As in attention, a block of rows is transposed so
-// that each SIMD lane holds one row: maximum and sum need no horizontal step. Not: the mean over rows
-// (nn/rows/cross_entropy.cc), label smoothing.
+// that each SIMD lane holds one row: maximum and sum need no horizontal step.
 #pragma once
 
 #include <cmath>

@@ -1,7 +1,7 @@
 // y = x W^T for so few rows of x that transposing W would cost more than the product: W is read once, in place. Lanes
 // hold the rows of x; where these fill only a part of a vector, lane r * kSplit + i sums the terms of row r whose index
 // is i modulo kSplit. An invariant product keeps one lane a row and sums in matrix_product.h's blocks of depth: a row
-// then has the bits that it has among many. Not: W already transposed in memory (matrix_product.h).
+// then has the bits that it has among many.
 #pragma once
 
 #include "kernels/layers/params.h"

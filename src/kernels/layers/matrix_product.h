@@ -1,8 +1,7 @@
 // The matrix product of linear layers, any size: attention's micro-kernel on operands that are packed into panels where
-// they are large or transposed in memory (their contiguous axis is not the one that vectors need). Not: threads
-// (nn/products/linear_products.h), products of bf16 (bf16_product.h). Blocking as in Goto and van de Geijn 2008
-// (Anatomy of High-Performance Matrix Multiplication), with the roles of the caches exchanged: a block of A's rows
-// stays in L1 while the panels of B stream from L2.
+// they are large or transposed in memory (their contiguous axis is not the one that vectors need). Blocking as in Goto
+// and van de Geijn 2008 (Anatomy of High-Performance Matrix Multiplication), with the roles of the caches exchanged: a
+// block of A's rows stays in L1 while the panels of B stream from L2.
 //
 // Each element of C is a sum of blocks of depth in ascending order, each block one chain of FMAs. Where a block ends
 // follows from the whole product's shape and strides alone, so a product may be cut along rows and columns without a

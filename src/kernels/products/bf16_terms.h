@@ -1,6 +1,5 @@
 // Products of attention on bf16 pairs: a step of the depth is two numbers, in B one 32-bit word. And how such words are
-// made: from rows in pairs along their width, from two rows interleaved, from floats rounded. Not: which products there
-// are (bf16_forward.h, bf16_backward.h); tiles (amx_terms.h).
+// made: from rows in pairs along their width, from two rows interleaved, from floats rounded.
 #pragma once
 
 #include "kernels/products/amx_terms.h"

@@ -1,7 +1,6 @@
 // Products of a strip that holds few queries, one or the heads of a group: vectors lie along A instead of along the
 // strip, so that no lane is idle. The same sums as gemm.h's, one chain of FMAs per element in ascending order, so that
-// nothing but time depends on which of the two computes. B and C are panels of a strip. Not: which strips these are
-// (attention/forward.h).
+// nothing but time depends on which of the two computes. B and C are panels of a strip.
 #pragma once
 
 #include "kernels/products/gemm.h"

@@ -1,7 +1,7 @@
 // Products over the live part of a block. Masks leave diagonals, bands and ragged ends: each group of kGroup rows of C
 // sums over its own span of the depth, and each vector of lanes computes the scores of its own span of keys. Every
 // element is still one chain of FMAs in ascending order, and the skipped terms are zeros, so results do not depend on
-// how a block is cut. Not: where the spans come from (live_spans.h).
+// how a block is cut.
 #pragma once
 
 #include "kernels/products/gemm.h"

@@ -188,40 +188,25 @@ inline bool second_order_block(const SecondOrderTile<T>& t, const SecondOrderScr
   return true;
 }
 
-/// sums[i] += factor * sum_j pairs[j][i] * rows[j] over the block's keys; rows null: nothing.
-template <class T> inline void add_to_queries(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w,
-    const BackwardBlock& b, const T* pairs, const T* rows, Index stride, Index width, T factor, T* sums,
-    Index sums_stride) {
-  if (rows == nullptr) return;
+/// sums[i] += factor * sum_j pairs[j][i] * rows[j] over the block's keys, or sums[j] += factor * sum_i pairs[j][i] *
+/// rows[i] over the tile's queries; rows null: nothing.
+template <bool kToKeys, class T> inline void add_pairs_of(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w,
+    const BackwardBlock& b, const T* pairs, const TypedRows<const T>& rows, Index width, T factor,
+    const TypedRows<T>& sums) {
+  if (rows.data == nullptr) return;
+  const Index queries = t.first.q_count;
   const Product<T> product{.a = pairs,
-      .a_row = 1,
-      .a_depth = w.first.row,
-      .b = rows + b.j0 * stride,
-      .b_row = stride,
-      .c = sums,
-      .c_row = sums_stride,
-      .depth = b.nj,
+      .a_row = kToKeys ? w.first.row : 1,
+      .a_depth = kToKeys ? 1 : w.first.row,
+      .b = rows.data + (kToKeys ? 0 : b.j0) * rows.stride,
+      .b_row = rows.stride,
+      .c = sums.data + (kToKeys ? b.j0 - t.first.k_begin : 0) * sums.stride,
+      .c_row = sums.stride,
+      .depth = kToKeys ? queries : b.nj,
       .factor = &factor};
-  add_product(product, t.first.q_count, width, w.first.spans.keys_of, false, b.nonfinite_keys,
-      [&w](Index query, Index key) { return pair_kept(w.first, query, key); });
-}
-
-/// sums[j] += factor * sum_i pairs[j][i] * rows[i] over the tile's queries; rows null: nothing.
-template <class T> inline void add_to_keys(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w,
-    const BackwardBlock& b, const T* pairs, const T* rows, Index stride, Index width, T factor, T* sums,
-    Index sums_stride) {
-  if (rows == nullptr) return;
-  const Product<T> product{.a = pairs,
-      .a_row = w.first.row,
-      .a_depth = 1,
-      .b = rows,
-      .b_row = stride,
-      .c = sums + (b.j0 - t.first.k_begin) * sums_stride,
-      .c_row = sums_stride,
-      .depth = t.first.q_count,
-      .factor = &factor};
-  add_product(product, b.nj, width, w.first.spans.queries_of, false, b.nonfinite_queries,
-      [&w](Index key, Index query) { return pair_kept(w.first, query, key); });
+  add_product(product, kToKeys ? b.nj : queries, width, kToKeys ? w.first.spans.queries_of : w.first.spans.keys_of,
+      false, kToKeys ? b.nonfinite_queries : b.nonfinite_keys,
+      [&w](Index m, Index k) { return pair_kept(w.first, kToKeys ? k : m, kToKeys ? m : k); });
 }
 
 /// Packs panels and loads lse and delta of the tile's queries. Lanes past q_count hold zeros.
@@ -272,11 +257,7 @@ template <class T> void second_order_rows(const SecondOrderTile<T>& t, void* scr
   const ScoreParams<T>& s = f.scores;
   SecondOrderScratch<T> w(scratch, s.head_dim, f.v_head_dim);
   pack_tile(t, w);
-  Index begin = 0, end = s.kv_len;
-  if (s.mask.key_range != nullptr) {
-    s.mask.key_range(s.mask.mask, s.mask.batch, s.mask.head, f.q_begin, f.q_count, &begin, &end);
-    begin = begin / kBackwardBlock * kBackwardBlock;
-  }
+  const auto [begin, end] = reach(s, f.q_begin, f.q_count, kBackwardBlock);
   for_each_block<T, SecondOrderPass::kMean>(t, w, begin, end, [](const BackwardBlock&) {});
   add_sink(t, w);
   for (Index i = 0; i < f.q_count; ++i) t.mean[i] = w.mean[i];
@@ -284,10 +265,10 @@ template <class T> void second_order_rows(const SecondOrderTile<T>& t, void* scr
   if (t.tout != nullptr || f.dout.data != nullptr) {
     for_each_block<T, SecondOrderPass::kOut>(t, w, begin, end, [&](const BackwardBlock& b) {
       if (t.tout == nullptr) return;
-      add_to_queries(
-          t, w, b, w.first.p, own_rows<T>(f.keys.v), f.keys.v.row_stride, f.v_head_dim, dropped, t.tout, t.tout_stride);
-      add_to_queries(
-          t, w, b, w.by_query, t.tangents.v, t.tangents.v_stride, f.v_head_dim, dropped, t.tout, t.tout_stride);
+      const TypedRows<T> tout{t.tout, t.tout_stride};
+      add_pairs_of<false, T>(
+          t, w, b, w.first.p, {own_rows<T>(f.keys.v), f.keys.v.row_stride}, f.v_head_dim, dropped, tout);
+      add_pairs_of<false, T>(t, w, b, w.by_query, {t.tangents.v, t.tangents.v_stride}, f.v_head_dim, dropped, tout);
     });
   }
   if (f.dout.data == nullptr) return;
@@ -295,9 +276,9 @@ template <class T> void second_order_rows(const SecondOrderTile<T>& t, void* scr
   if (f.dq == nullptr && !adds_to_bias(f)) return;
   for_each_block<T, SecondOrderPass::kGradients>(t, w, begin, end, [&](const BackwardBlock& b) {
     if (f.dq == nullptr) return;
-    add_to_queries(
-        t, w, b, w.first.ds, own_rows<T>(f.keys.k), f.keys.k.row_stride, s.head_dim, s.scale, f.dq, f.dq_stride);
-    add_to_queries(t, w, b, w.by_query, t.tangents.k, t.tangents.k_stride, s.head_dim, s.scale, f.dq, f.dq_stride);
+    const TypedRows<T> dq{f.dq, f.dq_stride};
+    add_pairs_of<false, T>(t, w, b, w.first.ds, {own_rows<T>(f.keys.k), f.keys.k.row_stride}, s.head_dim, s.scale, dq);
+    add_pairs_of<false, T>(t, w, b, w.by_query, {t.tangents.k, t.tangents.k_stride}, s.head_dim, s.scale, dq);
   });
 }
 
@@ -331,11 +312,13 @@ template <class T> void second_order_keys(const SecondOrderTile<T>& t, void* scr
       clear_gaps(rates, b.nj);
     }
     if (f.dv != nullptr) {
-      add_to_keys(t, w, b, w.first.p, own_rows<T>(f.dout), f.dout.stride, f.v_head_dim, dropped, f.dv, f.dv_stride);
+      add_pairs_of<true, T>(
+          t, w, b, w.first.p, {own_rows<T>(f.dout), f.dout.stride}, f.v_head_dim, dropped, {f.dv, f.dv_stride});
     }
     if (f.dk == nullptr) return;
-    add_to_keys(t, w, b, w.first.ds, own_rows<T>(f.q), f.q.stride, s.head_dim, s.scale, f.dk, f.dk_stride);
-    add_to_keys(t, w, b, w.by_query, t.tangents.q, t.tangents.q_stride, s.head_dim, s.scale, f.dk, f.dk_stride);
+    const TypedRows<T> dk{f.dk, f.dk_stride};
+    add_pairs_of<true, T>(t, w, b, w.first.ds, {own_rows<T>(f.q), f.q.stride}, s.head_dim, s.scale, dk);
+    add_pairs_of<true, T>(t, w, b, w.by_query, {t.tangents.q, t.tangents.q_stride}, s.head_dim, s.scale, dk);
   });
 }
 
