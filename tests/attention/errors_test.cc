@@ -121,20 +121,6 @@ TEST(Errors, WhatIsNotGivenIsNotCalledEmpty) {
       [&] { attention_forward(call.lse, call.k, call.v, {.out = call.out, .lse = call.lse}); });
 }
 
-TEST(Errors, GradientsOfAMergeShareNoMemory) {
-  Tensor<float> out({1, 1, 1, 2}), lse({1, 1, 1}), total({1, 1, 1, 2}), total_lse({1, 1, 1}), dout({1, 1, 1, 2});
-  Tensor<float> dpart({1, 1, 1, 2}), dpart_lse({1, 1, 1});
-  const std::array<View<const float, 4>, 1> outs = {out};
-  const std::array<View<const float, 3>, 1> lses = {lse};
-  const std::array<View<float, 3>, 1> dlses = {dpart_lse};
-  const auto backward = [&](const std::array<View<float, 4>, 1>& douts) {
-    merge_attention_backward(outs, lses, View<const float, 4>(total), View<const float, 3>(total_lse),
-        View<const float, 4>(dout), {}, douts, dlses);
-  };
-  EXPECT_NO_THROW(backward({dpart}));
-  refuses<ShapeError>({"[merge_attention_backward]", "douts", "dout"}, [&] { backward({dout}); });
-}
-
 TEST(Errors, ShapesThatDoNotFitAreBothNamed) {
   const auto run = [](void (Call::*direction)(), Tensor<float> Call::*which, std::vector<Index> sizes, const char* one,
                        const char* other) {

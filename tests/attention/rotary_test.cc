@@ -73,8 +73,6 @@ TEST(Rotary, ScaledFrequencies) {
     EXPECT_DOUBLE_EQ(ramp.back(), plain.back() / 8);
     for (std::size_t i = 1; i < 32; ++i) EXPECT_LT(ramp[i], ramp[i - 1]);
   }
-  EXPECT_EQ(dynamic_ntk_factor(2, 100, 100), 1);
-  EXPECT_EQ(dynamic_ntk_factor(2, 300, 100), 5);
   EXPECT_EQ(Rotary(64, {.scaling = RotaryScaling::kYarn, .factor = 8, .original_context = 64, .attention_factor = 0.5})
                 .attention_factor(),
       0.5);

@@ -14,7 +14,7 @@ namespace qkv::test {
 inline float flush(float x) { return std::abs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0F, x) : x; }
 
 inline float half_of(std::uint32_t pair, bool upper) {
-  return static_cast<float>(BFloat16::from_bits(static_cast<std::uint16_t>(upper ? pair >> 16 : pair)));
+  return static_cast<float>(std::bit_cast<BFloat16>(static_cast<std::uint16_t>(upper ? pair >> 16 : pair)));
 }
 
 /// sum + a * b, fused: exact in double for numbers of similar size, as random_pair makes them.

@@ -97,7 +97,7 @@ template <Store kStore> void expect_chains(const Shape& shape, std::mt19937& ran
   const auto at = [](Index i) { return static_cast<std::size_t>(i); };
   for (Index m = 0; m < shape.rows; ++m) {
     for (Index k = 0; k < shape.depth; ++k) {
-      a[at(m * a_row + k)] = BFloat16::from_bits(static_cast<std::uint16_t>(random_pair(random)));
+      a[at(m * a_row + k)] = std::bit_cast<BFloat16>(static_cast<std::uint16_t>(random_pair(random)));
     }
   }
   for (Index k = 0; k < pairs; ++k) {

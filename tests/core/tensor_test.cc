@@ -64,14 +64,12 @@ TEST(View, OneSequenceShowsPackedTokens) {
 
 TEST(View, SixteenBitPatternsAreReadAndWrittenWhereTheyLie) {
   std::uint16_t bf16[] = {0x3F80, 0xC000}, f16[] = {0x3C00, 0xC000};
-  const std::uint16_t* const_bf16 = bf16;
-  const std::uint16_t* const_f16 = f16;
-  const qkv::View<const qkv::BFloat16, 1> b(qkv::as_bf16(const_bf16), {2});
-  const qkv::View<const qkv::Float16, 1> h(qkv::as_f16(const_f16), {2});
+  const qkv::View<qkv::BFloat16, 1> b(reinterpret_cast<qkv::BFloat16*>(bf16), {2});
+  const qkv::View<qkv::Float16, 1> h(reinterpret_cast<qkv::Float16*>(f16), {2});
   EXPECT_EQ(static_cast<float>(b(0)), 1.0F);
   EXPECT_EQ(static_cast<float>(h(1)), -2.0F);
-  qkv::as_bf16(bf16)[1] = qkv::BFloat16(1.5F);
-  qkv::as_f16(f16)[0] = qkv::Float16(1.5F);
+  b(1) = qkv::BFloat16(1.5F);
+  h(0) = qkv::Float16(1.5F);
   EXPECT_EQ(bf16[1], 0x3FC0);
   EXPECT_EQ(f16[0], 0x3E00);
   EXPECT_EQ(static_cast<float>(b(1)) + static_cast<float>(h(0)), 3.0F);
@@ -100,7 +98,7 @@ TEST(DType, DecodesEveryPatternOf16BitsExactly) {
     const Tensor<float> f32 = to_f32(any_of(dtype, bits));
     const Tensor<double> f64 = to_f64(any_of(dtype, bits));
     for (std::size_t n = 0; n < bits.size(); ++n) {
-      const auto expected = static_cast<float>(T::from_bits(bits[n]));
+      const auto expected = static_cast<float>(std::bit_cast<T>(bits[n]));
       ASSERT_EQ(std::bit_cast<std::uint32_t>(f32.data()[n]), std::bit_cast<std::uint32_t>(expected)) << n;
       ASSERT_TRUE(f64.data()[n] == static_cast<double>(expected) || (std::isnan(f64.data()[n]) && std::isnan(expected)))
           << n;

@@ -72,7 +72,7 @@ TYPED_TEST(HalfFloat, IsTwoPlainBytes) {
 TYPED_TEST(HalfFloat, EveryPatternIsWhatItsDefinitionSays) {
   for (std::uint32_t pattern = 0; pattern < 65536; ++pattern) {
     const auto bits = static_cast<std::uint16_t>(pattern);
-    const auto value = static_cast<double>(static_cast<float>(TypeParam::from_bits(bits)));
+    const auto value = static_cast<double>(static_cast<float>(std::bit_cast<TypeParam>(bits)));
     const double expected = defined_value<TypeParam>(bits);
     if (std::isnan(expected)) {
       ASSERT_TRUE(std::isnan(value)) << pattern;
@@ -88,7 +88,7 @@ TYPED_TEST(HalfFloat, EveryPatternSurvivesTheWayThroughFloat) {
   for (std::uint32_t pattern = 0; pattern < 65536; ++pattern) {
     const auto bits = static_cast<std::uint16_t>(pattern);
     const bool nan = (pattern & 0x7FFFU) > kInfinityBits<TypeParam>;
-    ASSERT_EQ(TypeParam(static_cast<float>(TypeParam::from_bits(bits))).bits, nan ? pattern | quiet : pattern);
+    ASSERT_EQ(TypeParam(static_cast<float>(std::bit_cast<TypeParam>(bits))).bits, nan ? pattern | quiet : pattern);
   }
 }
 

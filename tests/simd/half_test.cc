@@ -35,7 +35,8 @@ template <class S> void expect_narrowed(const std::vector<float>& values) {
 
 TYPED_TEST(HalfVectors, WidenEveryPattern) {
   std::vector<TypeParam> patterns(65536);
-  for (std::size_t n = 0; n < patterns.size(); ++n) patterns[n] = TypeParam::from_bits(static_cast<std::uint16_t>(n));
+  for (std::size_t n = 0; n < patterns.size(); ++n)
+    patterns[n] = std::bit_cast<TypeParam>(static_cast<std::uint16_t>(n));
   std::vector<float> wide(patterns.size());
   widen_rows(patterns.data(), 256, 256, 256, wide.data());
   for (std::size_t n = 0; n < patterns.size(); ++n) {
@@ -51,8 +52,8 @@ TYPED_TEST(HalfVectors, WidenEveryPattern) {
 TYPED_TEST(HalfVectors, NarrowEveryMidpointAndItsNeighbours) {
   std::vector<float> values;
   for (std::uint32_t n = 0; n < 65536; ++n) {
-    const auto low = static_cast<float>(TypeParam::from_bits(static_cast<std::uint16_t>(n)));
-    const auto high = static_cast<float>(TypeParam::from_bits(static_cast<std::uint16_t>(n ^ 1U)));
+    const auto low = static_cast<float>(std::bit_cast<TypeParam>(static_cast<std::uint16_t>(n)));
+    const auto high = static_cast<float>(std::bit_cast<TypeParam>(static_cast<std::uint16_t>(n ^ 1U)));
     const float middle = low / 2 + high / 2;
     for (const float x : {low, middle, std::nextafter(middle, -HUGE_VALF), std::nextafter(middle, HUGE_VALF)})
       values.push_back(x);

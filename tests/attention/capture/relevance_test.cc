@@ -1,4 +1,4 @@
-// Relevance maps (weights times gradient, only what is above 0, the mean over heads): held against the same made by
+// Relevance maps (weights times gradient, only what is above 0): held against the same made by
 // plain loops from the whole rows of a capture without them. Not: whether those are right (capture_test.cc); bits over
 // threads, calls and batches (relations_test.cc, the form captured).
 #include <gtest/gtest.h>
@@ -18,26 +18,9 @@ AttentionCase relevance_case(MaskKind mask, std::uint64_t seed) {
   return made;
 }
 
-/// The entries [B, results, Tq, Tk] of a relevance map, from those of every head.
-Tensor<double> changed(const Tensor<double>& entries, const Capture& what) {
-  Tensor<double> all = entries.clone();
-  for (double& x : all.span()) {
-    if (what.positive && x < 0) x = 0;
-  }
-  if (!what.mean_of_heads) return all;
-  const View<const double, 4> from = all;
-  Tensor<double> mean({from.size(0), 1, from.size(2), from.size(3)});
-  const View<double, 4> to = mean;
-  for_each_index(to.sizes(), [&](Index b, Index, Index i, Index j) {
-    for (Index h = 0; h < from.size(1); ++h) to(b, 0, i, j) += from(b, h, i, j);
-    to(b, 0, i, j) /= static_cast<double>(from.size(1));
-  });
-  return mean;
-}
-
 /// What was found is made of the entries [B, results, Tq, Tk]: rows and the largest to the bit, sums of at most 45 x
 /// 131 in any order.
-void expect_of(const Tensor<double>& entries, Capture what, const CaptureResult& found) {
+template <class Sum> void expect_of(const Tensor<double>& entries, Capture what, const CaptureResult& found) {
   what.heads.clear();  // entries are of those that were asked for
   Tensor<double> sizes = entries.clone();
   for (double& x : sizes.span()) x = std::abs(x);
@@ -46,7 +29,7 @@ void expect_of(const Tensor<double>& entries, Capture what, const CaptureResult&
     const Tensor<double>&got = *numbers_of(found)[n], &wanted = *exact.numbers()[n];
     ASSERT_EQ(got.sizes(), wanted.sizes());
     for (Index e = 0; e < got.count(); ++e) {
-      const double near = n == 0 ? 0 : 45 * 131 * std::numeric_limits<double>::epsilon() * size.numbers()[n]->data()[e];
+      const double near = n == 0 ? 0 : 45 * 131 * std::numeric_limits<Sum>::epsilon() * size.numbers()[n]->data()[e];
       ASSERT_NEAR(got.data()[e], wanted.data()[e], near) << kSumNames[n] << " " << e;
     }
   }
@@ -63,20 +46,18 @@ TYPED_TEST(Relevance, IsMadeFromTheRowsOfEveryHead) {
     for_each_isa(2, [&](Context& context) {
       Result<TypeParam> result(problem);
       result.run_forward(problem, context);
-      for (const auto& [positive, mean] : {std::pair(true, false), std::pair(false, true), std::pair(true, true)}) {
-        Capture what{.rows = {44, 0, 17}, .top_k = 5, .column_mass = true, .map_rows = 4, .map_columns = 9};
-        if (seed != 2) what.heads = {3, 1, 0};
-        what.of = CaptureOf::kGradient;
-        Capture plain = with_all_rows(problem, what);
-        what.positive = positive;
-        what.mean_of_heads = mean;
-        CaptureResult entries, found;
-        backward_with(problem, result, plain, entries, context);
-        const Tensor<TypeParam> dq = copy_as<TypeParam>(result.gradients.views[0]);
-        backward_with(problem, result, what, found, context);
-        EXPECT_TRUE(same_bits(copy_as<TypeParam>(result.gradients.views[0]), dq)) << "looking changed the answer";
-        expect_of(changed(entries.rows, what), what, found);
-      }
+      Capture what{.rows = {44, 0, 17}, .top_k = 5, .column_mass = true, .map_rows = 4, .map_columns = 9};
+      if (seed != 2) what.heads = {3, 1, 0};
+      what.of = CaptureOf::kGradient;
+      const Capture plain = with_all_rows(problem, what);
+      what.positive = true;
+      CaptureResult entries, found;
+      backward_with(problem, result, plain, entries, context);
+      const Tensor<TypeParam> dq = copy_as<TypeParam>(result.gradients.views[0]);
+      backward_with(problem, result, what, found, context);
+      EXPECT_TRUE(same_bits(copy_as<TypeParam>(result.gradients.views[0]), dq)) << "the capture changed the answer";
+      for (double& x : entries.rows.span()) x = std::max(x, 0.0);
+      expect_of<Accumulator<TypeParam>>(entries.rows, what, found);
     });
   }
 }
@@ -85,10 +66,9 @@ TEST(RelevanceErrors, OfWeightsItIsRefused) {
   const Tensor<float> q({1, 2, 3, 4});
   Tensor<float> out({1, 2, 3, 4}), lse({1, 2, 3});
   CaptureResult found;
-  Capture positive{.top_k = 1}, mean{.top_k = 1};
-  positive.positive = mean.mean_of_heads = true;
+  Capture positive{.top_k = 1};
+  positive.positive = true;
   EXPECT_THROW(attention_forward(q, q, q, {.out = out, .lse = lse}, {.capture = {positive, found}}), UnsupportedError);
-  EXPECT_THROW(attention_forward(q, q, q, {.out = out, .lse = lse}, {.capture = {mean, found}}), UnsupportedError);
 }
 
 }  // namespace

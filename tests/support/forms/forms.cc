@@ -1,7 +1,6 @@
 // The forms: dense tensors, caches, lists, parts, ranks; each runs one case of the list.
 #include <utility>
 
-#include "qkv/plan.h"
 #include "qkv/varlen.h"
 #include "support/cases/caches.h"
 #include "support/cases/listed_case.h"
@@ -36,13 +35,6 @@ template <class T> Form<T> invariant() {
     return attention_plan(p.q(), p.k(), p.v(), invariant(p.options), context);
   };
   return {"invariant", kForward | kWeights, 0, any, forward, nullptr, plan};
-}
-
-template <class T> Form<T> planned() {
-  const auto forward = [](const Problem<T>& p, const AttentionOutputs<T>& outputs, Context& context) {
-    plan_attention(p.q(), p.k(), p.v(), outputs, p.options, context).forward();
-  };
-  return {"planned", kForward | kWeights, kForward | kWeights, any, forward};
 }
 
 /// A cache of the problem's keys and values. NaN lies behind each sequence and in the pages that none holds.
@@ -186,13 +178,12 @@ template <class T> std::vector<Form<T>> make_forms() {
   const Form<T> rows = in_rows<T>(), heads = in_heads<T>();
   Form<T> on_cache = cached<T, CacheKind::kPages16>(""), in_batch = ragged<T>();
   on_cache.bits = in_batch.bits = 0;  // which are read by lists where tensors are not, or never
-  return {dense, invariant<T>(), planned<T>(), captured<T>(), derivatives<T>(),
-      cached<T, CacheKind::kNone>("key_value"), cached<T, CacheKind::kContiguous>("contiguous"),
-      cached<T, CacheKind::kPages1>("pages1"), cached<T, CacheKind::kPages16>("pages16"),
-      cached<T, CacheKind::kPages100>("pages100"), ragged<T>(), rows, heads, in_chunks<T>(), with_lists(dense, "lists"),
-      with_lists(invariant<T>(), "invariant_lists"), with_lists(on_cache, "cached_lists"),
-      with_lists(in_batch, "ragged_lists"), with_lists(rows, "rows_of_lists"), with_lists(heads, "heads_of_lists"),
-      with_lists(in_chunks<T>(), "chunks_of_lists")};
+  return {dense, invariant<T>(), captured<T>(), derivatives<T>(), cached<T, CacheKind::kNone>("key_value"),
+      cached<T, CacheKind::kContiguous>("contiguous"), cached<T, CacheKind::kPages1>("pages1"),
+      cached<T, CacheKind::kPages16>("pages16"), cached<T, CacheKind::kPages100>("pages100"), ragged<T>(), rows, heads,
+      in_chunks<T>(), with_lists(dense, "lists"), with_lists(invariant<T>(), "invariant_lists"),
+      with_lists(on_cache, "cached_lists"), with_lists(in_batch, "ragged_lists"), with_lists(rows, "rows_of_lists"),
+      with_lists(heads, "heads_of_lists"), with_lists(in_chunks<T>(), "chunks_of_lists")};
 }
 
 }  // namespace
