@@ -32,7 +32,6 @@ template <class T> std::vector<Tensor<double>> captures(const Problem<T>& p, uns
   weights.statistics = asks(10, 8);
   gradient.of = CaptureOf::kGradient;
   gradient.positive = p.c.seed % 3 == 1;
-  gradient.mean_of_heads = p.c.seed % 5 > 2;
   CaptureResult of_weights, of_gradient;
   Result<T> result(p);
   attention_forward(p.q(), p.k(), p.v(), {.out = result.out.view, .lse = result.lse},
