@@ -116,7 +116,8 @@ void add_forward(const Batch& batch, int threads, AttentionPlan& plan) {
   schedule.make(wants, threads, memory.data());
   plan.work_items = schedule.items;
   plan.forward_scratch_bytes = schedule.worker_bytes;
-  plan.forward_shared_bytes = schedule.state_bytes + line_bytes<Block>(schedule.most_blocks(wants));
+  plan.forward_shared_bytes =
+      schedule.state_bytes + line_bytes<Block>(schedule.most_blocks(wants)) + batch.shared_bytes();
   plan.query_tile = batch.longest().query_tile;
   plan.key_tile = batch.longest().key_tile;
   Index tiled = 0, decoded = 0;

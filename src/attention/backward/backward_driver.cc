@@ -363,7 +363,7 @@ void plan_backward(const Batch& batch, const Context& context, AttentionPlan& pl
     Backward<Sum> call(batch, inputs, none, context.threads(), nullptr);
     call.own_bytes.bias = call.bytes_of_bias(sums_over_queries(call.longest.bias, call.longest));
     plan.backward_scratch_bytes = call.own_bytes.all();
-    plan.backward_shared_bytes = call.carve(nullptr);
+    plan.backward_shared_bytes = call.carve(nullptr) + batch.shared_bytes();
   });
 }
 

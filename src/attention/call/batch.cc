@@ -50,7 +50,7 @@ RaggedCall::RaggedCall(const char* function, const AnyView& q, const AnyView& k,
   check_bias_sizes(function, "[B|1, H|1, longest Tq|1, longest Tk|1]", all.bias,
       {batch, all.num_heads, longest.q_len, longest.kv_len});
   static_assert(std::is_trivially_destructible_v<Problem>);
-  problems = borrow_scratch(context, line_bytes<Problem>(batch));
+  problems = borrow_scratch(context, parts.shared_bytes());
   for (Index b = 0; b < batch; ++b) {
     Problem& p = *new (problems.as<Problem>() + b) Problem(all);
     p.batch = batch;
@@ -66,6 +66,8 @@ MaskExtent RaggedCall::extent(Index b) const {
   const Batch parts(*this);
   return {batch, all.num_heads, parts.q_len(b), parts.kv_len(b), b, summaries};
 }
+
+std::size_t Batch::shared_bytes() const { return is_ragged() ? line_bytes<Problem>(parts()) : 0; }
 
 AnyView Batch::rows(AnyView tokens, const Offsets& offsets, Index n) const {
   tokens.data = tokens.at(0, 0, begin(offsets, n));

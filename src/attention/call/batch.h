@@ -54,6 +54,8 @@ class Batch {
            static_cast<double>(kv_len(n));
   }
 
+  /// Of the call's scratch, for the problems of its sequences.
+  std::size_t shared_bytes() const;
   /// The problem of part n.
   const Problem& part(Index n) const { return is_ragged() ? ragged_->problems.as<Problem>()[n] : longest_; }
   /// Part n of a tensor of the call, [B, H, T, ..], in a ragged batch [1, H, total, ..]. Null stays null.

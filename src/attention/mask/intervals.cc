@@ -18,7 +18,7 @@ template <class Leaf> class Intervals : public MaskPart {
     if (t.j0 + t.nj <= first.begin || t.j0 >= last.end) return kTileEmpty;
     return t.j0 >= last.begin && t.j0 + t.nj <= first.end ? kTileFull : kTilePartial;
   }
-  void fill(const Pairs& t, std::uint32_t* lane_masks) const final {
+  void fill(const Pairs& t, std::uint32_t* lane_masks) const override {
     auto row = leaf().rows(t);
     Positions keys[32];
     for (Index i = 0; i < t.ni; ++i) keys[i] = row(t.i0 + i);
@@ -77,9 +77,19 @@ class Band final : public Intervals<Band> {
     const bool no_high = right_ < 0 || __builtin_add_overflow(offset, right_, &edge);
     return {low, no_high ? kFar : std::clamp(edge, -kFar, kFar)};
   }
+  Diagonals diagonals(const Pairs& t) const {
+    return at(static_cast<std::size_t>(t.b), t.extent.q_len, t.extent.kv_len);
+  }
   auto rows(const Pairs& t) const {
-    const Diagonals d = at(static_cast<std::size_t>(t.b), t.extent.q_len, t.extent.kv_len);
-    return [d](Index i) { return Positions{i + d.low, i + d.high + 1}; };
+    return [d = diagonals(t)](Index i) { return Positions{i + d.low, i + d.high + 1}; };
+  }
+  /// The same without a walk along the queries: small calls are mostly this.
+  void fill(const Pairs& t, std::uint32_t* lane_masks) const override {
+    const Diagonals d = diagonals(t);
+    const Index low = t.i0 + d.low - t.j0, high = t.i0 + d.high + 1 - t.j0;  // the keys of query t.i0: [low, high)
+    const Index whole = std::clamp<Index>(low + t.ni - 1, 0, t.nj), behind = std::clamp(high, whole, t.nj);
+    for (Index j = 0; j < whole; ++j) lane_masks[j] &= bit_range(j + 1 - high, j + 1 - low);
+    for (Index j = behind; j < t.nj; ++j) lane_masks[j] &= bit_range(j + 1 - high, j + 1 - low);
   }
   std::string text(bool) const override {
     const std::string suffix = offsets_ ? ", offsets[" + std::to_string(offsets_->size()) + "]" : align_suffix(align_);

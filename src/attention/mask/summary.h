@@ -29,10 +29,10 @@ class DenseLeaf : public MaskPart {
   DenseValues dense_;
 };
 
-/// visit(leaf) for every dense leaf of a mask, unions included, in one order.
-inline void each_dense(const Mask::Node* node, const std::function<void(const DenseLeaf&)>& visit) {
+/// visit(leaf) for every dense leaf of a mask, unions included, in one order. Allocates nothing.
+template <class Visit> void each_dense(const Mask::Node* node, const Visit& visit) {
   if (node == nullptr) return;
-  for (const MaskPartPtr& part : node->parts) part->visit_dense(visit);
+  for (const MaskPartPtr& part : node->parts) part->visit_dense(std::ref(visit));
 }
 
 /// Two bits per block of one leaf: something is dropped, something is kept. [planes][row blocks][row_bytes], four
