@@ -44,8 +44,8 @@ struct Reader {
 
   std::string place(const std::string& name) const { return "--in " + escaped(options.in) + ", " + name; }
 
-  const io::TensorPlace& tensor(const std::string& name) const {
-    const io::TensorPlace* const found = parts.find(name);
+  const io::TensorEntry& tensor(const std::string& name) const {
+    const io::TensorEntry* const found = parts.find(name);
     if (found == nullptr)
       throw UsageError(
           "--in " + escaped(options.in) + ": a tensor named " + name + " must be there (and q, k, v in all)");
@@ -55,7 +55,7 @@ struct Reader {
   }
 
   std::optional<AnyTensor> whole(const std::string& name) const {
-    const io::TensorPlace* const found = parts.find(name);
+    const io::TensorEntry* const found = parts.find(name);
     if (found == nullptr) return {};
     AnyTensor all;
     all.dtype = found->dtype;
@@ -67,7 +67,7 @@ struct Reader {
 
   /// This rank's rows, in type T.
   template <class T> Tensor<T> rows(const std::string& name, const std::vector<dist::Rows>& rows) const {
-    const io::TensorPlace& from = tensor(name);
+    const io::TensorEntry& from = tensor(name);
     const Cut cut{from.sizes[0], from.sizes[1], from.sizes[2], from.sizes[3], rows, dtype_bytes(from.dtype)};
     AnyTensor share;
     share.dtype = from.dtype;
@@ -90,7 +90,7 @@ struct Result {
 };
 
 void write_results(const AttendOptions& options, const Ranks& ranks, DType dtype, const std::vector<Result>& results) {
-  std::vector<io::TensorPlace> places;
+  std::vector<io::TensorEntry> places;
   for (const Result& one : results) places.push_back({one.name, dtype, one.sizes, 0});
   const io::SafetensorsPlan plan = io::plan_safetensors(std::move(places));
   SharedFile file(ranks, options.out, plan.bytes);
@@ -178,7 +178,7 @@ void attend_on_ranks(const AttendOptions& options, const Ranks& ranks) {
   parse_cut(options.cut, options.parallel.method, !options.causal.empty());  // refuses before anything is read
   const Reader reader{options, about_file("--in", options.in, [&] { return io::SafetensorsParts(options.in); })};
   std::string tensors;
-  for (const io::TensorPlace& tensor : reader.parts.tensors()) {
+  for (const io::TensorEntry& tensor : reader.parts.tensors()) {
     tensors += " " + escaped(tensor.name) + " " + std::string(dtype_name(tensor.dtype));
     for (const Index size : tensor.sizes) tensors += " " + std::to_string(size);
   }

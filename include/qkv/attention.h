@@ -65,16 +65,20 @@ using BiasView = SumsView<4>;
 /// section 3.2.
 using SinkView = SumsView<1>;
 
-/// q holds rows [first_query, first_query + Tq) of `queries` and heads [first_head, first_head + H) of `heads` of a
+namespace detail {
+
+/// Of qkv::dist and qkv::nn: q holds rows [first_query, first_query + Tq) of `queries` and heads [first_head, first_head + H) of `heads` of a
 /// larger problem. Masks, biases, sinks, position biases, callbacks and dropout are those of the whole, by global
 /// position; out, lse, weights and dq have the bits of the whole (with a scale of 0, dq is zero of either sign), dk and
 /// dv too where all queries are here. k and v have all Tk, and a key/value head comes with all query heads that read
 /// it. dbias, dsinks and dposition_bias have the sizes of the whole and hold this part's share. Rows that are no
 /// multiple of 32 cost a copy.
-struct Placement {
+struct Part {
   Index first_query = 0, queries = -1;  ///< -1: all queries are here
   Index first_head = 0, heads = -1;     ///< -1: all heads are here
 };
+
+}  // namespace detail
 
 struct AttentionOptions {
   Mask mask{};                    ///< default: everything is kept
@@ -88,7 +92,7 @@ struct AttentionOptions {
   std::shared_ptr<const ScoreMod> score_mod{};  ///< after soft cap and biases, before the mask
   CaptureRequest capture{};                     ///< default: no capture; {what, result} (capture.h)
   Bits bits = Bits::kFast;                      ///< kInvariant also where the context says so
-  Placement place{};                            ///< default: the call is the whole problem; dense batches only
+  detail::Part part{};                          ///< default: the call is the whole problem; dense batches only
 };
 
 enum class WeightsKind {

@@ -51,9 +51,9 @@ void ParallelCall::check_rows() const {
   check<ShapeError>(k.size(1) > 0 && q.size(1) > 0 && q.size(1) % k.size(1) == 0, function,
       "heads of k must divide heads of q: got q ", q, ", k ", k);
   for (const auto& [name, of] : {std::pair("q", &q), {"k", &k}, {"v", &v}}) check_last_stride(function, name, *of);
-  const Placement& place = options.place;
-  check<OptionError>(place.first_query == 0 && place.queries < 0 && place.first_head == 0 && place.heads < 0, function,
-      "place must be left alone: it follows from the ranks' rows");
+  const detail::Part& part = options.part;
+  check<OptionError>(part.first_query == 0 && part.queries < 0 && part.first_head == 0 && part.heads < 0, function,
+      "part must be left alone: it follows from the ranks' rows");
   check<UnsupportedError>(options.capture.what == nullptr, function,
       "captures are not supported: capture on one machine, by attention_forward");
   check<UnsupportedError>(cut.method != Method::kUlysses || k.size(1) % transport.size() == 0, function,

@@ -38,9 +38,9 @@ struct ParallelCall {
   void agree(std::vector<Claim> claims, const std::function<void()>& checks);
   /// The options of some of all queries and of q's heads from first_head on.
   AttentionOptions options_at(const Rows& rows, Index first_head) const {
-    AttentionOptions placed = options;
-    placed.place = {rows.begin, queries.length, first_head, x.q.sizes[1]};
-    return placed;
+    AttentionOptions some = options;
+    some.part = {rows.begin, queries.length, first_head, x.q.sizes[1]};
+    return some;
   }
 
  private:

@@ -92,7 +92,7 @@ std::string json_string(const std::string& text) {
   }
 }
 
-std::string entry_text(const TensorPlace& tensor, std::uint64_t begin) {
+std::string entry_text(const TensorEntry& tensor, std::uint64_t begin) {
   std::string sizes;
   for (const Index size : tensor.sizes) sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
   return json_string(tensor.name) + ":{\"dtype\":\"" + std::string(dtype_name(tensor.dtype)) + "\",\"shape\":[" +
@@ -100,12 +100,12 @@ std::string entry_text(const TensorPlace& tensor, std::uint64_t begin) {
 }
 
 // Refuses what a reader would refuse.
-void check_writable(const std::vector<TensorPlace>& tensors, std::size_t metadata) {
+void check_writable(const std::vector<TensorEntry>& tensors, std::size_t metadata) {
   if (tensors.size() > kMaxTensors || metadata > kMaxTensors) {
     throw UnsupportedError("[write_safetensors] at most 65536 tensors and metadata keys are written: got " +
                            std::to_string(tensors.size()) + " and " + std::to_string(metadata));
   }
-  for (const TensorPlace& tensor : tensors) {
+  for (const TensorEntry& tensor : tensors) {
     if (tensor.name == "__metadata__")
       throw OptionError("[write_safetensors] a tensor must not use the reserved name: got \"__metadata__\"");
   }
@@ -113,7 +113,7 @@ void check_writable(const std::vector<TensorPlace>& tensors, std::size_t metadat
 
 // The tensors by element size, largest first, equal ones in their order: each then starts at a multiple of its element
 // size.
-std::vector<std::size_t> data_order(const std::vector<TensorPlace>& tensors) {
+std::vector<std::size_t> data_order(const std::vector<TensorEntry>& tensors) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
@@ -123,7 +123,7 @@ std::vector<std::size_t> data_order(const std::vector<TensorPlace>& tensors) {
 
 // The JSON, padded with spaces to a multiple of 8 bytes so that the data is aligned. The tensors' `at` counts from the
 // data.
-std::string header_text(const std::vector<TensorPlace>& tensors, const std::map<std::string, std::string>& metadata) {
+std::string header_text(const std::vector<TensorEntry>& tensors, const std::map<std::string, std::string>& metadata) {
   std::string text = "{";
   if (!metadata.empty()) {
     text += "\"__metadata__\":{";
@@ -131,7 +131,7 @@ std::string header_text(const std::vector<TensorPlace>& tensors, const std::map<
       text += (text.back() == '{' ? "" : ",") + json_string(key) + ":" + json_string(value);
     text += "}";
   }
-  for (const TensorPlace& tensor : tensors) text += (text.size() == 1 ? "" : ",") + entry_text(tensor, tensor.at);
+  for (const TensorEntry& tensor : tensors) text += (text.size() == 1 ? "" : ",") + entry_text(tensor, tensor.at);
   text += "}";
   text.resize((text.size() + 7) / 8 * 8, ' ');
   if (text.size() > kMaxHeaderBytes) {
@@ -151,7 +151,7 @@ StateDict load_safetensors(const std::filesystem::path& path) {
   return read_safetensors(Source("load_safetensors", path));
 }
 
-std::uint64_t TensorPlace::bytes() const { return checked_bytes(sizes, dtype_bytes(dtype)).value_or(0); }
+std::uint64_t TensorEntry::bytes() const { return checked_bytes(sizes, dtype_bytes(dtype)).value_or(0); }
 
 struct SafetensorsParts::Impl {
   explicit Impl(const std::filesystem::path& path) : source("load_safetensors", path) {
@@ -160,7 +160,7 @@ struct SafetensorsParts::Impl {
       tensors.push_back({std::move(entry.name), entry.dtype, std::move(entry.sizes), data_at + entry.begin});
   }
   Source source;
-  std::vector<TensorPlace> tensors;
+  std::vector<TensorEntry> tensors;
 };
 
 SafetensorsParts::SafetensorsParts(const std::filesystem::path& path) : impl_(std::make_unique<Impl>(path)) {}
@@ -168,14 +168,14 @@ SafetensorsParts::~SafetensorsParts() = default;
 SafetensorsParts::SafetensorsParts(SafetensorsParts&&) noexcept = default;
 SafetensorsParts& SafetensorsParts::operator=(SafetensorsParts&&) noexcept = default;
 
-const std::vector<TensorPlace>& SafetensorsParts::tensors() const { return impl_->tensors; }
+const std::vector<TensorEntry>& SafetensorsParts::tensors() const { return impl_->tensors; }
 
-const TensorPlace* SafetensorsParts::find(std::string_view name) const {
-  const auto found = std::ranges::find(impl_->tensors, name, &TensorPlace::name);
+const TensorEntry* SafetensorsParts::find(std::string_view name) const {
+  const auto found = std::ranges::find(impl_->tensors, name, &TensorEntry::name);
   return found == impl_->tensors.end() ? nullptr : &*found;
 }
 
-void SafetensorsParts::read(const TensorPlace& tensor, std::uint64_t from, std::span<std::byte> out) const {
+void SafetensorsParts::read(const TensorEntry& tensor, std::uint64_t from, std::span<std::byte> out) const {
   if (from > tensor.bytes() || out.size() > tensor.bytes() - from) {
     throw OptionError("[SafetensorsParts::read] a part must lie in its tensor of " + std::to_string(tensor.bytes()) +
                       " bytes: got " + std::to_string(out.size()) + " from " + std::to_string(from));
@@ -183,7 +183,7 @@ void SafetensorsParts::read(const TensorPlace& tensor, std::uint64_t from, std::
   impl_->source.read_into(tensor.at + from, out);
 }
 
-SafetensorsPlan plan_safetensors(std::vector<TensorPlace> tensors, const std::map<std::string, std::string>& metadata) {
+SafetensorsPlan plan_safetensors(std::vector<TensorEntry> tensors, const std::map<std::string, std::string>& metadata) {
   check_writable(tensors, metadata.size());
   std::uint64_t next = 0;
   for (const std::size_t i : data_order(tensors)) {
@@ -196,14 +196,14 @@ SafetensorsPlan plan_safetensors(std::vector<TensorPlace> tensors, const std::ma
     plan.head.push_back(static_cast<std::byte>(header.size() >> (8 * i)));
   const auto text = std::as_bytes(std::span(header));
   plan.head.insert(plan.head.end(), text.begin(), text.end());
-  for (TensorPlace& tensor : tensors) tensor.at += plan.head.size();
+  for (TensorEntry& tensor : tensors) tensor.at += plan.head.size();
   plan.tensors = std::move(tensors);
   plan.bytes = plan.head.size() + next;
   return plan;
 }
 
 std::vector<std::byte> write_safetensors(const StateDict& state) {
-  std::vector<TensorPlace> places;
+  std::vector<TensorEntry> places;
   for (const auto& [name, tensor] : state.entries()) {
     check_tensor("write_safetensors", escaped(name), tensor);
     places.push_back({name, tensor.dtype, tensor.sizes, 0});

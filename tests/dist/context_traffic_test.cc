@@ -145,9 +145,9 @@ TEST(CutTraffic, ADifferenceIsTheSameErrorOnEveryRank) {
   }),
       {"Ulysses", "got 2 heads, 3 ranks", "kAllGather"});
   expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool) {
-    forward(t, c, to, {}, {.place = {.queries = 96}}, q);
+    forward(t, c, to, {}, {.part = {.queries = 96}}, q);
   }),
-      {"place"});
+      {"part"});
   expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool other) {
     const Tensor<float> less({1, 2, 31, 8});
     Tensor<float> less_out({1, 2, 31, 8});

@@ -83,9 +83,8 @@ TEST(Safetensors, WriterAlignsHeaderAndTensors) {
 }
 
 TEST(Safetensors, HeaderNeedsNoOrderAndMayBePadded) {
-  const std::string header =
-      R"({"late":{"shape":[1],"data_offsets":[4,5],"dtype":"U8"},)"
-      R"("early":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}   )";
+  const std::string header = R"({"late":{"shape":[1],"data_offsets":[4,5],"dtype":"U8"},)"
+                             R"("early":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}   )";
   const StateDict state = parse(file_text(header, "abcde"));
   EXPECT_EQ(state.entries()[0].name, "late");
   EXPECT_EQ(state.at("late").bytes, bytes_of("e"));
@@ -238,7 +237,7 @@ TEST(Safetensors, PartsAndPlansAreThoseOfTheWholeFile) {
   ASSERT_EQ(parts.tensors().size(), state.size());
   EXPECT_EQ(parts.find("fourth"), nullptr);
   for (const auto& [name, tensor] : state.entries()) {
-    const io::TensorPlace* const place = parts.find(name);
+    const io::TensorEntry* const place = parts.find(name);
     ASSERT_NE(place, nullptr);
     EXPECT_EQ(place->sizes, tensor.sizes);
     EXPECT_EQ(place->dtype, tensor.dtype);
@@ -251,12 +250,12 @@ TEST(Safetensors, PartsAndPlansAreThoseOfTheWholeFile) {
       EXPECT_THROW(parts.read(*place, from, part), OptionError);
     }
   }
-  std::vector<io::TensorPlace> places;
+  std::vector<io::TensorEntry> places;
   for (const auto& [name, tensor] : state.entries()) places.push_back({name, tensor.dtype, tensor.sizes, 0});
   const io::SafetensorsPlan plan = io::plan_safetensors(places, state.metadata);
   std::vector<std::byte> file = plan.head;
   file.resize(plan.bytes);
-  for (const io::TensorPlace& place : plan.tensors)
+  for (const io::TensorEntry& place : plan.tensors)
     std::ranges::copy(state.at(place.name).bytes, file.begin() + static_cast<std::ptrdiff_t>(place.at));
   EXPECT_EQ(file, io::write_safetensors(state));
 }

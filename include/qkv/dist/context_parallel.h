@@ -28,7 +28,7 @@ struct ContextParallelOptions {
   Layout layout = Layout::kContiguous;
   Method method = Method::kAllGather;
   /// Rows are assigned in blocks of this many, at least 1. The default fits every instruction set; with other numbers
-  /// rows at the cuts cost a copy (AttentionOptions::place). 1 is as even as possible.
+  /// rows at the cuts cost a copy (AttentionOptions::part). 1 is as even as possible.
   Index block = 32;
   /// Of kZigZag: how often pieces are assigned to the ranks, there and back, at least 1: 2 P turns pieces. Ranks that
   /// wait for each other's work (those with a chunk, below) wait less with more (docs/concepts/parallel.md), but each
@@ -58,7 +58,7 @@ QKV_API std::vector<Rows> rows_of_rank(const ContextParallelOptions& cut, Index 
 /// attention_backward.
 ///
 /// Tensors are those of attention.h with local rows: rows(T) one after the other. Biases, masks, sinks and
-/// AttentionOptions::place are of the whole problem; `place` must be left alone, captures are not supported
+/// AttentionOptions::part are of the whole problem; `part` must be left alone, captures are not supported
 /// (UnsupportedError). dbias, dsinks and dposition_bias have the sizes of the whole and are complete on every rank.
 class QKV_API ContextParallel {
  public:

@@ -32,7 +32,7 @@ QKV_API std::vector<std::byte> write_safetensors(const StateDict& state);
 QKV_API void save_safetensors(const std::filesystem::path& path, const StateDict& state);
 
 /// A tensor inside a file: its bytes begin `at` bytes after the start of the file, row-major.
-struct QKV_API TensorPlace {
+struct QKV_API TensorEntry {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<Index> sizes;
@@ -50,11 +50,11 @@ class QKV_API SafetensorsParts {
   SafetensorsParts(SafetensorsParts&&) noexcept;
   SafetensorsParts& operator=(SafetensorsParts&&) noexcept;
 
-  const std::vector<TensorPlace>& tensors() const;
+  const std::vector<TensorEntry>& tensors() const;
   /// None: null.
-  const TensorPlace* find(std::string_view name) const;
+  const TensorEntry* find(std::string_view name) const;
   /// Fills `out` with bytes from `from` on, counted within the tensor. Throws OptionError past its end, IoError.
-  void read(const TensorPlace& tensor, std::uint64_t from, std::span<std::byte> out) const;
+  void read(const TensorEntry& tensor, std::uint64_t from, std::span<std::byte> out) const;
 
  private:
   struct Impl;
@@ -65,11 +65,11 @@ class QKV_API SafetensorsParts {
 /// it is.
 struct SafetensorsPlan {
   std::vector<std::byte> head;
-  std::vector<TensorPlace> tensors;  ///< as given, with `at`
+  std::vector<TensorEntry> tensors;  ///< as given, with `at`
   std::uint64_t bytes = 0;           ///< of the whole file
 };
 /// Throws as write_safetensors.
 QKV_API SafetensorsPlan plan_safetensors(
-    std::vector<TensorPlace> tensors, const std::map<std::string, std::string>& metadata = {});
+    std::vector<TensorEntry> tensors, const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace qkv::inline v0::io

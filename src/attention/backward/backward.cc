@@ -2,7 +2,7 @@
 #include "attention/backward/backward_driver.h"
 #include "attention/backward/shared_gradients.h"
 #include "attention/capture/capture.h"
-#include "attention/plan/placed_rows.h"
+#include "attention/plan/part_rows.h"
 
 namespace qkv::inline v0 {
 namespace {

@@ -19,21 +19,21 @@ AnyView of_sums(const char* function, const char* name, const Option& option, St
   return wide ? AnyView(option.f64) : AnyView(option.f32);
 }
 
-/// Where a call of q_len rows and num_heads heads lies in its problem. Throws ShapeError, and UnsupportedError for
-/// calls that cannot be placed.
-void set_place(const char* function, const Placement& place, bool dense, Problem& p) {
-  p.first_query = place.first_query;
-  p.first_head = place.first_head;
-  p.queries = place.queries < 0 && place.first_query == 0 ? p.q_len : place.queries;
-  p.heads = place.heads < 0 && place.first_head == 0 ? p.num_heads : place.heads;
+/// The part of its problem that a call of q_len rows and num_heads heads is. Throws ShapeError, and UnsupportedError for
+/// calls that cannot be parts.
+void set_part(const char* function, const detail::Part& part, bool dense, Problem& p) {
+  p.first_query = part.first_query;
+  p.first_head = part.first_head;
+  p.queries = part.queries < 0 && part.first_query == 0 ? p.q_len : part.queries;
+  p.heads = part.heads < 0 && part.first_head == 0 ? p.num_heads : part.heads;
   check<ShapeError>(p.first_query >= 0 && p.first_query <= p.queries - p.q_len, function,
-      "place must hold the rows of q: first_query + Tq must be at most queries: got first_query ", place.first_query,
-      ", Tq ", p.q_len, ", queries ", place.queries);
+      "part must hold the rows of q: first_query + Tq must be at most queries: got first_query ", part.first_query,
+      ", Tq ", p.q_len, ", queries ", part.queries);
   check<ShapeError>(p.first_head >= 0 && p.first_head <= p.heads - p.num_heads, function,
-      "place must hold the heads of q: first_head + H must be at most heads: got first_head ", place.first_head, ", H ",
-      p.num_heads, ", heads ", place.heads);
-  check<UnsupportedError>(dense || !p.placed(), function,
-      "place is not supported for ragged batches and caches: compute each sequence on dense tensors");
+      "part must hold the heads of q: first_head + H must be at most heads: got first_head ", part.first_head, ", H ",
+      p.num_heads, ", heads ", part.heads);
+  check<UnsupportedError>(dense || !p.is_part(), function,
+      "part is not supported for ragged batches and caches: compute each sequence on dense tensors");
 }
 
 void set_scale(const char* function, const AttentionOptions& options, Problem& p) {
@@ -172,7 +172,7 @@ Problem make_problem(const char* function, const AnyView& q, const KeySource& ke
   p.v_head_dim = unread ? 1 : v.size(3);
   p.q = q;
   p.keys = keys;
-  set_place(function, options.place, dense, p);
+  set_part(function, options.part, dense, p);
   p.bias = of_sums(function, "bias", options.bias, q.type);
   set_scale(function, options, p);
   p.dropout = options.dropout;
@@ -205,7 +205,7 @@ Problem make_dense_problem(const char* function, const AnyView& q, const KeySour
   if (const KeyLists* lists = key_lists_of(p.mask.node); lists != nullptr) {
     const Index block = lists->block_heads(*p.mask.node, p.group_size(), p.heads);
     check<ShapeError>(p.first_head % block == 0, function,
-        "place must not divide heads that share a list of keys and a key/value head: first_head must be a multiple of ",
+        "part must not divide heads that share a list of keys and a key/value head: first_head must be a multiple of ",
         block, ": got ", p.first_head);
   }
   check_position_bias(function, p, p.queries, p.kv_len);

@@ -75,7 +75,7 @@ struct Problem {
   const ScoreMod* score_mod;  // of the options; null: none
 
   bool invariant;  // Bits::kInvariant
-  // Placement: q holds rows [first_query, +q_len) of `queries` and heads [first_head, +num_heads) of `heads`. Heads h
+  // detail::Part: q holds rows [first_query, +q_len) of `queries` and heads [first_head, +num_heads) of `heads`. Heads h
   // are counted here, queries that kernels and masks see are counted in the whole problem.
   Index first_query, queries, first_head, heads;
   GroupMask group_mask;  // where the queries are those of all heads of a group (plan/choose.h)
@@ -94,7 +94,7 @@ struct Problem {
   Index group_size() const { return num_kv_heads == 0 ? 1 : num_heads / num_kv_heads; }
   Index key_ranges() const { return (kv_len + backward_keys - 1) / backward_keys; }  // of backward
   /// Whether the call is a part of a larger problem.
-  bool placed() const { return q_len != queries || num_heads != heads; }
+  bool is_part() const { return q_len != queries || num_heads != heads; }
   Index query_tiles() const { return (q_len + query_tile - 1) / query_tile; }
   /// The rows of tile t, counted in the whole problem.
   Positions tile(Index t) const {

@@ -114,7 +114,7 @@ CaptureShape::CaptureShape(const char* function, const Problem& p, const Capture
     : p_(p) {
   if (request.what == nullptr || (request.what->of == CaptureOf::kGradient) != backward) return;
   check<UnsupportedError>(
-      !p.placed(), function, "AttentionOptions::place is not supported with a capture: pass all rows and heads");
+      !p.is_part(), function, "AttentionOptions::part is not supported with a capture: pass all rows and heads");
   check_capture(function, p, *request.what);
   what_ = request.what;
   result_ = request.result;

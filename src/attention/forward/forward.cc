@@ -1,7 +1,7 @@
 // Forward attention of a dense and of a ragged batch and on a cache: checks.
 #include "attention/forward/forward_checks.h"
 #include "attention/forward/forward_driver.h"
-#include "attention/plan/placed_rows.h"
+#include "attention/plan/part_rows.h"
 #include "qkv/kv_cache.h"
 
 namespace qkv::inline v0 {

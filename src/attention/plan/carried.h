@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "attention/plan/placed_rows.h"
+#include "attention/plan/part_rows.h"
 
 namespace qkv::inline v0 {
 
@@ -64,7 +64,7 @@ struct CarriedProblem {
 inline bool is_tiled(const AnyView& q, const KeySizes& keys, Index queries, const AttentionOptions& options,
     Context& context, bool backward) {
   AttentionOptions whole = options;
-  whole.place = {0, queries, 0, q.size(1)};
+  whole.part = {0, queries, 0, q.size(1)};
   const char* function = backward ? "attention_backward" : "attention_forward";
   Problem p = make_problem(function, q, {sizes_of_keys(q, keys, q.size(3)), sizes_of_keys(q, keys, keys.v_head_dim)},
       whole, context, true, true);

@@ -101,7 +101,7 @@ bool groups_rows(const Problem& p, const Outputs& outputs) {
                     p.dropout_threshold == 0 && !mask_differs_by_head(p.mask) && outputs.weights.data == nullptr;
   const bool bias_follows =
       p.bias.is_null() || repeat_stride(p.bias, 1) == p.q_len * repeat_stride(p.bias, 2) || p.q_len == 1;
-  return p.invariant && !p.placed() && p.group_size() > 1 && p.q_len > 0 && p.q_len * p.group_size() <= kGroupRows &&
+  return p.invariant && !p.is_part() && p.group_size() > 1 && p.q_len > 0 && p.q_len * p.group_size() <= kGroupRows &&
          same && bias_follows && rows_follow(p.q) && rows_follow(outputs.out) && rows_follow(outputs.lse) &&
          rows_follow(outputs.lse_low);
 }
@@ -126,14 +126,14 @@ Outputs grouped_outputs(const Outputs& x, Index group) {
 }
 
 StripRows rows_of_forward(const Problem& p, bool wants_out, bool wants_weights) {
-  if (!p.placed()) return {0, p.q_len, false};
+  if (!p.is_part()) return {0, p.q_len, false};
   const How how = wants_out ? choose(p, Listed(p)) : How::kTiles;
   if (how == How::kLists && !wants_weights) return strip_rows(p, 1);
   return strip_rows(p, how == How::kDecode ? p.queries : p.strip);
 }
 
 StripRows rows_of_backward(const Problem& p) {
-  if (!p.placed()) return {0, p.q_len, false};
+  if (!p.is_part()) return {0, p.q_len, false};
   return strip_rows(p, p.scale >= 0 ? p.strip : p.query_tile);
 }
 

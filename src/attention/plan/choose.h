@@ -35,7 +35,7 @@ bool groups_rows(const Problem& p, const Outputs& outputs);
 Problem grouped_problem(const Problem& p);
 Outputs grouped_outputs(const Outputs& outputs, Index group);
 
-/// The rows of whole strips that hold those of a call (placed_rows.h), counted in the whole problem.
+/// The rows of whole strips that hold those of a call (part_rows.h), counted in the whole problem.
 struct StripRows {
   Index before, count;  // rows added before the call's first; rows with what is added
   bool added;           // any

@@ -17,7 +17,7 @@ class Listed {
 
   /// Decided by shapes and options of the whole problem: neither threads, outputs asked for, other sequences nor how
   /// many of its rows and heads are here change bits, where a key/value head comes with all its query heads
-  /// (AttentionOptions::place).
+  /// (AttentionOptions::part).
   bool applies() const { return applies_; }
   /// Whether backward goes by the lists too. Its kernel uses a lane a head, so keys must be fewer; empty rows give
   /// nothing.

@@ -44,7 +44,7 @@ template <class T> Problem second_order_problem(const char* function, const AnyV
       "capture is not supported here: give it to attention_forward or attention_backward");
   const Problem p = make_dense_problem(function, q, {k, v}, options, context, memory);
   check<UnsupportedError>(
-      !p.placed(), function, "AttentionOptions::place is not supported here: pass all rows and heads");
+      !p.is_part(), function, "AttentionOptions::part is not supported here: pass all rows and heads");
   check_tangents(function, p, tangents);
   check<ShapeError>(
       !lse.is_null() || p.batch * p.num_heads * p.q_len == 0, function, "lse is needed, as forward returned it");

@@ -121,8 +121,8 @@ template <class T> struct AttentionLayer::Run {
     inner.empty_row = options.empty_row.value_or(*l.config_.empty_row);
     inner.dropout = {static_cast<double>(*l.config_.dropout), options.seed, l.training(), options.first_sequence};
     if (inner.dropout.active() && l.whole_heads_ > 0) {
-      inner.place.first_head = l.first_head_;
-      inner.place.heads = l.whole_heads_;
+      inner.part.first_head = l.first_head_;
+      inner.part.heads = l.whole_heads_;
     }
     return inner;
   }

@@ -199,8 +199,8 @@ template <class Kept> void expect_largest(
         continue;
       }
       const Index key = k < std::ssize(order) ? order[static_cast<std::size_t>(k)] : -1;
-      ASSERT_EQ(keys(b, n, i, k), key) << "row " << i << " place " << k;
-      ASSERT_EQ(top(b, n, i, k), key < 0 ? 0.0 : rows(b, n, i, key)) << "row " << i << " place " << k;
+      ASSERT_EQ(keys(b, n, i, k), key) << "row " << i << " rank " << k;
+      ASSERT_EQ(top(b, n, i, k), key < 0 ? 0.0 : rows(b, n, i, key)) << "row " << i << " rank " << k;
     }
   });
 }

@@ -1,4 +1,4 @@
-// Forms that compute the problem in parts: rows and heads (AttentionOptions::place), keys that arrive in chunks.
+// Forms that compute the problem in parts: rows and heads (AttentionOptions::part), keys that arrive in chunks.
 #include "attention/backward/carried_backward.h"
 #include "attention/forward/carried_forward.h"
 #include "support/forms/form.h"
@@ -50,9 +50,9 @@ std::vector<Part> head_parts(const AttentionCase& c) {
   return parts;
 }
 
-template <class T> AttentionOptions placed(const Problem<T>& p, const Part& part) {
+template <class T> AttentionOptions part_of(const Problem<T>& p, const Part& part) {
   AttentionOptions options = p.options;
-  options.place = {part.begin, p.c.q_len, part.head, p.c.num_heads};
+  options.part = {part.begin, p.c.q_len, part.head, p.c.num_heads};
   return options;
 }
 
@@ -70,7 +70,7 @@ template <class T, std::vector<Part> (*kCut)(const AttentionCase&)> Form<T> in_p
               .lse = part.of_queries(outputs.lse),
               .weights = part.of_queries(outputs.weights),
               .kind = outputs.kind},
-          placed(p, part), context);
+          part_of(p, part), context);
     }
   };
   const auto backward = [](const Problem<T>& p, const Result<T>& r, const AttentionGradients<T>& g, Context& context) {
@@ -86,7 +86,7 @@ template <class T, std::vector<Part> (*kCut)(const AttentionCase&)> Form<T> in_p
         wanted.accumulate = accumulate;
         attention_backward(part.of_queries(p.q()), part.of_keys(p.k(), group), part.of_keys(p.v(), group),
             part.of_queries(r.out.view), part.of_queries(View<const Sum, 3>(r.lse)), part.of_queries(p.dout.view),
-            wanted, placed(p, part), context);
+            wanted, part_of(p, part), context);
       };
       if (!g.dk.is_null()) wanted.dk_sums = part.of_keys(all_dk, group);
       if (!g.dv.is_null()) wanted.dv_sums = part.of_keys(all_dv, group);

@@ -1,4 +1,4 @@
-// What is refused of parts of a larger problem (AttentionOptions::place), and what a mask may keep of a part. Their
+// What is refused of parts of a larger problem (AttentionOptions::part), and what a mask may keep of a part. Their
 // bits: relations_test.cc, the forms rows and heads.
 #include <gtest/gtest.h>
 
@@ -9,26 +9,26 @@
 namespace qkv::test {
 namespace {
 
-TEST(PlacedPart, ListsThatDoNotFitAreRefused) {
+TEST(ProblemPart, ListsThatDoNotFitAreRefused) {
   Tensor<float> q({1, 2, 2, 4}), k({1, 1, 2, 4}), out({1, 2, 2, 4});
   Tensor<std::int32_t> two({1, 1, 2, 1}), four({1, 1, 4, 1});
-  const auto call = [&](const View<const std::int32_t, 4>& index, const Placement& place) {
-    attention_forward(q, k, k, {.out = out}, {.mask = Mask::keys(index), .place = place});
+  const auto call = [&](const View<const std::int32_t, 4>& index, const detail::Part& part) {
+    attention_forward(q, k, k, {.out = out}, {.mask = Mask::keys(index), .part = part});
   };
   EXPECT_THROW(call(two, {.queries = 4}), ShapeError) << "two rows are listed, four would be there";
   call(four, {.queries = 4, .first_head = 2, .heads = 4});
   expect_parts(text_of<ShapeError>([&] { call(four, {.queries = 4, .first_head = 1, .heads = 4}); }),
-      {"[attention_forward] place", "first_head must be a multiple of 2", "got 1"});
+      {"[attention_forward] part", "first_head must be a multiple of 2", "got 1"});
 }
 
 // Also where the rows are computed among others of their strip.
-TEST(PlacedPart, CapturesAreRefusedAndWriteNothing) {
+TEST(ProblemPart, CapturesAreRefusedAndWriteNothing) {
   for (const Index length : {8, 64}) {
     const Tensor<float> q({1, 1, 5, 4}), k({1, 1, length, 4}), row({1, 1, 5});
     Tensor<float> out(q.sizes()), dq(q.sizes());
     const Capture statistics{.statistics = true}, gradient{.top_k = 1, .of = CaptureOf::kGradient};
     CaptureResult result;
-    AttentionOptions options{.place = {3, length}};
+    AttentionOptions options{.part = {3, length}};
     options.capture = {statistics, result};
     EXPECT_THROW(attention_forward(q, k, k, {.out = out}, options), UnsupportedError) << length;
     options.capture = {gradient, result};
@@ -37,7 +37,7 @@ TEST(PlacedPart, CapturesAreRefusedAndWriteNothing) {
   }
 }
 
-TEST(PlacedPart, WhatAMaskMayKeepHoldsAllThatItKeeps) {
+TEST(ProblemPart, WhatAMaskMayKeepHoldsAllThatItKeeps) {
   int promises = 0;
   for (const AttentionCase& each : pairwise_cases()) {
     if (each.bias != BiasKind::kNone && each.bias != BiasKind::kHeads) continue;
@@ -60,25 +60,25 @@ TEST(PlacedPart, WhatAMaskMayKeepHoldsAllThatItKeeps) {
   EXPECT_GT(promises, 100);
 }
 
-TEST(PlacedPart, WhatDoesNotFitIsRefusedByName) {
+TEST(ProblemPart, WhatDoesNotFitIsRefusedByName) {
   Tensor<float> q({1, 2, 40, 8}), k({1, 1, 40, 8}), out(q.sizes());
-  const auto call = [&](const Placement& place, CaptureRequest capture = {}) {
-    attention_forward(q, k, k, {.out = out}, {.capture = capture, .place = place});
+  const auto call = [&](const detail::Part& part, CaptureRequest capture = {}) {
+    attention_forward(q, k, k, {.out = out}, {.capture = capture, .part = part});
   };
   expect_parts(
-      text_of<ShapeError>([&] { call({.first_query = 1}); }), {"[attention_forward] place", "first_query 1", "Tq 40"});
+      text_of<ShapeError>([&] { call({.first_query = 1}); }), {"[attention_forward] part", "first_query 1", "Tq 40"});
   expect_parts(text_of<ShapeError>([&] { call({.first_query = 10, .queries = 49}); }), {"queries 49"});
   expect_parts(text_of<ShapeError>([&] { call({.first_head = 3, .heads = 4}); }), {"first_head 3", "heads 4"});
   CaptureResult found;
   const Capture what{.statistics = true};
   expect_parts(
-      text_of<UnsupportedError>([&] { call({.queries = 80}, CaptureRequest(what, found)); }), {"place", "capture"});
+      text_of<UnsupportedError>([&] { call({.queries = 80}, CaptureRequest(what, found)); }), {"part", "capture"});
   const std::vector<Index> offsets{0, 40};
   Tensor<float> rows({40, 2, 8}), keys({40, 1, 8}), result({40, 2, 8});
   expect_parts(text_of<UnsupportedError>([&] {
-    attention_varlen_forward(rows, keys, keys, {.out = result}, {offsets, offsets}, {.place = {.queries = 80}});
+    attention_varlen_forward(rows, keys, keys, {.out = result}, {offsets, offsets}, {.part = {.queries = 80}});
   }),
-      {"[attention_varlen_forward] place", "ragged"});
+      {"[attention_varlen_forward] part", "ragged"});
 }
 
 }  // namespace
