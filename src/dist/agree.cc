@@ -54,6 +54,20 @@ void compare(const std::vector<std::string>& texts) {
   }
 }
 
+/// `verdict` throws alike on every rank, but not before all have heard all: a rank that had ended would be a failure to
+/// those that still wait.
+template <class Verdict> auto verdict_of_all(Transport& transport, const Verdict& verdict) {
+  try {
+    return verdict();
+  } catch (const MismatchError&) {
+    try {
+      from_all<std::uint64_t>(transport, {0});
+    } catch (const Error&) {  // of a rank that has heard all
+    }
+    throw;
+  }
+}
+
 }  // namespace
 
 MismatchError::~MismatchError() = default;
@@ -78,7 +92,8 @@ std::vector<std::string> texts_of_ranks(Transport& transport, const std::string&
 }
 
 void agree(Transport& transport, const std::vector<Claim>& claims) {
-  compare(texts_of_ranks(transport, lines_of(claims)));
+  const std::vector<std::string> texts = texts_of_ranks(transport, lines_of(claims));
+  verdict_of_all(transport, [&] { compare(texts); });
 }
 
 SharedIsa agree_on_isa(Transport& transport, std::optional<Isa> wanted, const std::vector<Isa>& can_run) {
@@ -92,32 +107,34 @@ SharedIsa agree_on_isa(Transport& transport, std::optional<Isa> wanted, const st
     const auto lacks = [&](const auto& numbers) { return (numbers[1] >> static_cast<int>(isa) & 1U) == 0; };
     return static_cast<std::size_t>(std::ranges::find_if(all, lacks) - all.begin());
   };
-  std::optional<std::size_t> wisher;
-  std::uint64_t common = mine;
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    common &= all[rank][1];
-    if (all[rank][0] == 0) continue;
-    if (!wisher) wisher = rank;
-    check<MismatchError>(wish(rank) == wish(*wisher), function, "every rank must use one instruction set: rank ",
-        *wisher, " wants ", isa_name(wish(*wisher)), ", rank ", rank, " wants ", isa_name(wish(rank)));
-  }
-  if (wisher) {
-    const std::size_t rank = first_without(wish(*wisher));
-    check<MismatchError>(
-        rank == all.size(), function, "every rank must run the instruction set that rank ", *wisher, " wants, ",
-        isa_name(wish(*wisher)), ": rank ", rank, " runs ",
-        [&] { return std::string(isa_name(fastest_of(all[rank][1]))); }, " at most");
-    return {wish(*wisher), {}};
-  }
-  check<MismatchError>(common != 0, function, "the ranks must have an instruction set in common");
-  const Isa fastest = fastest_of(common);
-  for (const auto& numbers : all) {
-    if (const Isa own = fastest_of(numbers[1]); own != fastest) {
-      return {fastest, "all ranks use " + std::string(isa_name(fastest)) + ", which is all that rank " +
-                           std::to_string(first_without(own)) + " can run: equal bits need one instruction set"};
+  return verdict_of_all(transport, [&]() -> SharedIsa {
+    std::optional<std::size_t> wisher;
+    std::uint64_t common = mine;
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      common &= all[rank][1];
+      if (all[rank][0] == 0) continue;
+      if (!wisher) wisher = rank;
+      check<MismatchError>(wish(rank) == wish(*wisher), function, "every rank must use one instruction set: rank ",
+          *wisher, " wants ", isa_name(wish(*wisher)), ", rank ", rank, " wants ", isa_name(wish(rank)));
     }
-  }
-  return {fastest, {}};
+    if (wisher) {
+      const std::size_t rank = first_without(wish(*wisher));
+      check<MismatchError>(
+          rank == all.size(), function, "every rank must run the instruction set that rank ", *wisher, " wants, ",
+          isa_name(wish(*wisher)), ": rank ", rank, " runs ",
+          [&] { return std::string(isa_name(fastest_of(all[rank][1]))); }, " at most");
+      return {wish(*wisher), {}};
+    }
+    check<MismatchError>(common != 0, function, "the ranks must have an instruction set in common");
+    const Isa fastest = fastest_of(common);
+    for (const auto& numbers : all) {
+      if (const Isa own = fastest_of(numbers[1]); own != fastest) {
+        return {fastest, "all ranks use " + std::string(isa_name(fastest)) + ", which is all that rank " +
+                             std::to_string(first_without(own)) + " can run: equal bits need one instruction set"};
+      }
+    }
+    return {fastest, {}};
+  });
 }
 
 }  // namespace qkv::inline v0::dist

@@ -9,6 +9,7 @@
 
 #include "io/safetensors_header.h"
 #include "io/source.h"
+#include "qkv/io/file.h"
 
 namespace qkv::inline v0::io {
 namespace {

@@ -15,7 +15,7 @@ from .. import _html
 from ..capture import Captured
 from ..plotting import plot
 from .file import File, Run, page_of, write_file
-from .layer import Layer
+from .layer import Layer, decoded
 
 #: Columns of a table: title, field of Captured.
 _COLUMNS = (
@@ -124,6 +124,26 @@ class Captures:
         if tokens is not None and not len(tokens) == weights.shape[1] == weights.shape[2]:
             tokens = None
         return plot(weights, tokens, **options)
+
+    def rollout(self, *, residual: float = 0.5, sequence: int = 0, run: int = 0) -> np.ndarray:
+        """[T, T]: the product over the layers of residual I + (1 - residual) times the heads' mean weights, rows made to add up to 1.
+        How tokens could mix, not what the model computed with them. Abnar & Zuidema 2020 (arXiv:2005.00928).
+
+        Weights are exact up to 128 tokens; beyond, those of the page. Raises ValueError where not every weight was kept: more than
+        512 tokens, cross-attention, or chosen heads or layers.
+        """
+        layers = [layer for layer in self.runs[run].layers if not layer.cross]
+        length = layers[0].q_len if layers else 0
+        product = eye = np.eye(length, dtype=np.float32)
+        for layer in layers:
+            whole = len(layer.heads) == layer.num_heads and layer.q_len == layer.kv_len == length
+            is_map = layer.map is not None and layer.map.shape[-2:] == (length, length)
+            if not whole or not is_map and layer.weights is None:
+                raise ValueError("[rollout] it needs every weight of every layer of one self-attention: up to 512 tokens, all heads")
+            weights = (layer.map if is_map else decoded(layer.weights))[sequence]  # type: ignore[index, arg-type]
+            step = residual * eye + (1 - residual) * np.nan_to_num(weights.mean(0))
+            product = (step / step.sum(1, keepdims=True)) @ product
+        return product
 
     # The page.
 

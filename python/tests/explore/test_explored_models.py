@@ -207,6 +207,16 @@ def test_calls_on_a_cache_are_counted_under_qkv_torch_capture() -> None:
     assert "3 calls were not captured: forwards on a cache" in seen.runs[0].notes[0]
 
 
+def test_rollout_is_the_product_of_means() -> None:
+    exact, rough = (eager_weights("bert", inputs_of("bert"), dtype)["self"] for dtype in (torch.float64, torch.float32))
+    want = np.eye(T)
+    for weights in exact:
+        want = (0.5 * np.eye(T) + 0.5 * weights[1].mean(0)) @ want
+    got = qkv.transformers.capture_attention(model_of("bert"), inputs_of("bert")).rollout(sequence=1)
+    # Rows of products of stochastic matrices: each of T terms of two products is rounded.
+    assert abs(got - want).max() <= 4 * T * EPSILON + 2 * max(abs(a - b).max() for a, b in zip(exact, rough, strict=True))
+
+
 def test_errors_say_what_to_do() -> None:
     model, inputs = model_of("gpt2"), inputs_of("gpt2")
     look = qkv.transformers.capture_attention
@@ -235,4 +245,6 @@ def test_errors_say_what_to_do() -> None:
     long = torch.randint(3, 61, (1, 600))
     llama = look(model_of("llama"), long)
     assert llama.layers[0].weights is None and llama.layers[0].map.shape == (1, 4, 128, 128)
+    with pytest.raises(ValueError, match="up to 512 tokens"):
+        llama.rollout()
     assert np.allclose(block_means(llama[0].map, 600).sum(-1), 1, atol=1e-5)
