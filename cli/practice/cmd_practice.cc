@@ -23,8 +23,8 @@ struct PracticeCommandOptions {
 
   std::vector<std::string> asked() const {
     std::vector<std::string> languages;
-    for (const auto& [given, name] : {std::pair(numpy, "numpy"), {torch, "torch"}, {cpp, "cpp"}}) {
-      if (given) languages.emplace_back(name);
+    for (const auto& [given, language] : {std::pair(numpy, "numpy"), {torch, "torch"}, {cpp, "cpp"}}) {
+      if (given) languages.emplace_back(language);
     }
     return languages;
   }
