@@ -67,12 +67,12 @@ using SinkView = SumsView<1>;
 
 namespace detail {
 
-/// Of qkv::dist and qkv::nn: q holds rows [first_query, first_query + Tq) of `queries` and heads [first_head, first_head + H) of `heads` of a
-/// larger problem. Masks, biases, sinks, position biases, callbacks and dropout are those of the whole, by global
-/// position; out, lse, weights and dq have the bits of the whole (with a scale of 0, dq is zero of either sign), dk and
-/// dv too where all queries are here. k and v have all Tk, and a key/value head comes with all query heads that read
-/// it. dbias, dsinks and dposition_bias have the sizes of the whole and hold this part's share. Rows that are no
-/// multiple of 32 cost a copy.
+/// Of qkv::dist and qkv::nn: q holds rows [first_query, first_query + Tq) of `queries` and heads [first_head,
+/// first_head + H) of `heads` of a larger problem. Masks, biases, sinks, position biases, callbacks and dropout are
+/// those of the whole, by global position; out, lse, weights and dq have the bits of the whole (with a scale of 0, dq
+/// is zero of either sign), dk and dv too where all queries are here. k and v have all Tk, and a key/value head comes
+/// with all query heads that read it. dbias, dsinks and dposition_bias have the sizes of the whole and hold this part's
+/// share. Rows that are no multiple of 32 cost a copy.
 struct Part {
   Index first_query = 0, queries = -1;  ///< -1: all queries are here
   Index first_head = 0, heads = -1;     ///< -1: all heads are here

@@ -7,6 +7,7 @@
 
 #include "io/npy_header.h"
 #include "io/source.h"
+#include "qkv/io/file.h"
 
 namespace qkv::inline v0::io {
 namespace {

@@ -19,8 +19,8 @@ AnyView of_sums(const char* function, const char* name, const Option& option, St
   return wide ? AnyView(option.f64) : AnyView(option.f32);
 }
 
-/// The part of its problem that a call of q_len rows and num_heads heads is. Throws ShapeError, and UnsupportedError for
-/// calls that cannot be parts.
+/// The part of its problem that a call of q_len rows and num_heads heads is. Throws ShapeError, and UnsupportedError
+/// for calls that cannot be parts.
 void set_part(const char* function, const detail::Part& part, bool dense, Problem& p) {
   p.first_query = part.first_query;
   p.first_head = part.first_head;

@@ -75,8 +75,8 @@ struct Problem {
   const ScoreMod* score_mod;  // of the options; null: none
 
   bool invariant;  // Bits::kInvariant
-  // detail::Part: q holds rows [first_query, +q_len) of `queries` and heads [first_head, +num_heads) of `heads`. Heads h
-  // are counted here, queries that kernels and masks see are counted in the whole problem.
+  // detail::Part: q holds rows [first_query, +q_len) of `queries` and heads [first_head, +num_heads) of `heads`. Heads
+  // h are counted here, queries that kernels and masks see are counted in the whole problem.
   Index first_query, queries, first_head, heads;
   GroupMask group_mask;  // where the queries are those of all heads of a group (plan/choose.h)
 

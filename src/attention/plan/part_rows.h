@@ -1,5 +1,5 @@
-// Rows of a larger problem (detail::Part) that begin or end inside a strip: which keys a strip takes its first shift from
-// depends on the masks of all its lanes, so such rows are computed with their strip's other lanes, as rows of zeros.
+// Rows of a larger problem (detail::Part) that begin or end inside a strip: which keys a strip takes its first shift
+// from depends on the masks of all its lanes, so such rows are computed with their strip's other lanes, as zeros.
 #pragma once
 
 #include <cstring>
