@@ -160,7 +160,10 @@ def _gradients(case):
         if case.kind == "backward":
             run = functools.partial(torch.autograd.grad, out, inputs, dout, retain_graph=True)
         else:
-            run = lambda forward=forward, inputs=inputs, dout=dout: torch.autograd.grad(forward(), inputs, dout)
+
+            def run(forward=forward, inputs=inputs, dout=dout):
+                return torch.autograd.grad(forward(), inputs, dout)
+
         yield name, (run, _gradient_error(case, kernel))
 
 

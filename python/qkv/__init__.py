@@ -16,8 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 from . import _attention, _linear, capture, kv_cache, masks, rotary, varlen
 from ._attention import *
-from ._core import CacheFullError, Error, FormatError, IoError, OptionError, ShapeError, UnsupportedError, __version__
-from ._core import available_threads, bits, isa, num_threads, set_bits, set_isa, set_num_threads, supported_isas
+from ._core import (
+    CacheFullError,
+    Error,
+    FormatError,
+    IoError,
+    OptionError,
+    ShapeError,
+    UnsupportedError,
+    __version__,
+    available_threads,
+    bits,
+    isa,
+    num_threads,
+    set_bits,
+    set_isa,
+    set_num_threads,
+    supported_isas,
+)
 from ._linear import *
 from .capture import *
 from .kv_cache import *

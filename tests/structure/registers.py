@@ -7,8 +7,6 @@ source asks for them, but GCC 12 takes one now and then to move 8 bytes.
 import re
 import subprocess
 
-import tree
-
 MMX = re.compile(r"%mm[0-7]\b")
 
 

@@ -8,8 +8,6 @@ qkv_<family>_kernels_<isa>, and nothing else.
 import re
 import subprocess
 
-import tree
-
 WEAK = set("WwVvu")
 EXPORTED = set("TDRBGSC")
 

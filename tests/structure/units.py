@@ -17,7 +17,8 @@ CONSTANT = re.compile(
     r"^(?:inline )?(?:static )?(?:constexpr|const|constinit)\b[^;=(){}]*?\b(\w+)(?:\[[^\]]*\])*(?: =|\{|;)([^;{]*)", re.MULTILINE)
 TYPE = re.compile(r"^(?:struct|class|enum(?: class)?) (\w+)", re.MULTILINE)
 FUNCTION = re.compile(
-    r"^(?!return|using|typedef|struct|class|enum|namespace|template|else)\w[\w:<>,*& ]*?[ *&](\w+)\(([^;{}]*?)\)(?: const)?(?: noexcept)? \{", re.MULTILINE)
+    r"^(?!return|using|typedef|struct|class|enum|namespace|template|else)\w[\w:<>,*& ]*?[ *&](\w+)"
+    r"\(([^;{}]*?)\)(?: const)?(?: noexcept)? \{", re.MULTILINE)
 
 
 def anonymous(text):

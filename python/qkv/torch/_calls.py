@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .. import _arrays, _core
 
+
 class ArgumentError(ValueError, RuntimeError):
     """Arguments that do not fit; PyTorch raises RuntimeError for them, the rest of Python ValueError."""
 

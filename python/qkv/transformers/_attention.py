@@ -20,6 +20,7 @@ from ._masks import ModelMask, model_mask, outside_of_graphs
 from ._modelling import put_all, take_all
 from ._observers import current_collector
 
+
 def register(*, linear: bool = False) -> None:
     """Makes attn_implementation="qkv" known to transformers. A second call does no harm.
 

@@ -11,8 +11,8 @@ import pytest
 import qkv
 import qkv.torch
 import qkv.transformers
-from torch.autograd import forward_ad
 from support_transformers import MODELS, T, expect_equal, inputs_of, model_of, run, tf, torch
+from torch.autograd import forward_ad
 
 
 @pytest.mark.parametrize("padding", ["none", "right", "left", "holes"])

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import qkv.transformers
-from transformers import masking_utils
 from support_transformers import inputs_of, torch
+from transformers import masking_utils
 
 _CAUSAL, _BOTH = masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function
 _BLOCKS = torch.tensor([[-1, 0, 0, 0, -1, -1, 1, 1, -1, 2, 2], [0, 0, -1, -1, -1, 1, 1, 1, 1, -1, -1]])

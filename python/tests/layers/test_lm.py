@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import qkv
 from qkv.__main__ import TOOL
 from qkv.lm import AttentionLM, default_text
 

@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import qkv.torch
-from qkv.torch import latent as module
 from operators import latent_by_hand
+from qkv.torch import latent as module
 from support_torch import compare, numbers
 from torch import Tensor
 from torch.autograd import forward_ad
