@@ -34,6 +34,7 @@ struct RangeAt {
 };
 
 template <class Sum> struct Backward {
+  struct Job;
   const Batch& batch;
   const BackwardInputs& inputs;
   const Gradients& gradients;
@@ -44,6 +45,7 @@ template <class Sum> struct Backward {
   BiasGradient<Sum> bias;
   OwnBytes own_bytes{};
   std::span<BackwardPart> parts{};
+  Job* jobs = nullptr;             // of parts
   std::span<Index> range_first{};  // [ranges + 1]: items of smaller key ranges, where ranges are outermost
   Index rows, items = 0, num_tile_turns = 0;
   // Shared scratch; rows are stored sequence by sequence.
@@ -74,13 +76,14 @@ template <class Sum> struct Backward {
   std::size_t bytes_of_bias(bool sums_bias) const { return sums_bias ? line_bytes<Sum>(longest.backward_keys) : 0; }
   /// Heads of K and V of a part.
   Index heads() const { return batch.num_sequences() * longest.num_kv_heads; }
-  Index key_ranges(Index n) const { return (batch.kv_len(n) + longest.backward_keys - 1) / longest.backward_keys; }
   Index first_range() const { return carried == nullptr ? 0 : carried->begin; }
   /// Key ranges of part n that this call computes.
-  Index ranges_here(Index n) const { return carried == nullptr ? key_ranges(n) : carried->end - carried->begin; }
+  Index ranges_here(Index n) const {
+    return carried == nullptr ? batch.part(n).key_ranges() : carried->end - carried->begin;
+  }
   Index turns_of(Index n) const {
-    const Index tiles = (batch.q_len(n) + longest.query_tile - 1) / longest.query_tile;
-    return key_ranges(n) > 1 ? batch.num_sequences() * longest.num_heads * tiles : 0;
+    const Problem& p = batch.part(n);
+    return p.key_ranges() > 1 ? batch.num_sequences() * p.num_heads * p.query_tiles() : 0;
   }
   Index num_bias_turns() const { return longest.query_tiles() + 1; }
   Index num_turns() const { return num_tile_turns + num_bias_turns() + sums.num_turns(); }
@@ -98,6 +101,7 @@ template <class Sum> struct Backward {
     Carver carver(base);
     const Index ranges = longest.key_ranges() + 1;
     parts = {carver.array<BackwardPart>(batch.parts()), static_cast<std::size_t>(batch.parts())};
+    jobs = carver.array<Job>(batch.parts());
     range_first = {carver.array<Index>(ranges), static_cast<std::size_t>(ranges)};
     numbers = carver.array<Sum>(carried == nullptr ? 3 * rows : 0);
     if (carried != nullptr) numbers = reinterpret_cast<Sum*>(carried->numbers);
@@ -107,7 +111,7 @@ template <class Sum> struct Backward {
     return carver.used();
   }
 
-  /// Orders the parts that have keys and numbers their items.
+  /// Orders the parts that have keys, numbers their items and makes their jobs.
   void number_items() {
     std::size_t live = 0;
     for (Index n = 0; n < batch.parts(); ++n) {
@@ -130,6 +134,15 @@ template <class Sum> struct Backward {
       for (Index range = 1; range <= ranges; ++range) range_first[static_cast<std::size_t>(range)] += heads();
     }
     for (std::size_t range = 1; range < range_first.size(); ++range) range_first[range] += range_first[range - 1];
+    static_assert(std::is_trivially_destructible_v<Job>);
+    for (std::size_t at = 0; at < parts.size(); ++at) {
+      const Index n = parts[at].part, first = batch.first_sequence(n);
+      const Problem& p = batch.part(n);
+      new (jobs + at) Job{*this, p, {gradients.dposition_bias, &p}, rows_of(n, p), batch.queries(gradients.dq, n),
+          batch.keys(gradients.dk, n), batch.keys(gradients.dv, n),
+          parts[at].first_turn - first * p.num_heads * p.query_tiles(),
+          (static_cast<Index>(at) - first) * p.num_kv_heads};
+    }
   }
 
   BackwardRows<Sum> rows_of(Index n, const Problem& p) const {
@@ -163,11 +176,9 @@ template <class Sum> struct Backward {
       part = &parts[static_cast<std::size_t>(own / heads())];
     }
     range += first_range();
-    const Problem& p = batch.part(part->part);
-    const Index n = part->part, first = batch.first_sequence(n);
-    const Job job{*this, p, {gradients.dposition_bias, &p}, rows_of(n, p), batch.queries(gradients.dq, n),
-        batch.keys(gradients.dk, n), batch.keys(gradients.dv, n),
-        part->first_turn - first * p.num_heads * p.query_tiles(), (part - parts.data() - first) * p.num_kv_heads};
+    const Job& job = jobs[part - parts.data()];
+    const Problem& p = job.p;
+    const Index first = batch.first_sequence(part->part);
     const Index later = head + threads, k_begin = range * p.backward_keys;  // workers claim items in turn
     Ahead ahead;
     const bool fetch = fetches && later < heads();
