@@ -62,7 +62,7 @@ def cells_of(page):
 
 
 def losses(page):
-    """What the page says of losses."""
+    """The page's sentences about losses."""
     slower = re.search(r"Slower than the fastest peer: (.*)\.", page)[1]
     return "none" if slower == "none" else ", ".join(f"`{name}`" for name in slower.split(", "))
 

@@ -58,7 +58,7 @@ class CalmFormatter : public CLI::Formatter {
   }
 };
 
-/// A pipe that was closed or a full disk must not look like success. A failure has already printed its one line.
+/// A pipe that was closed or a full disk must not pass for success. A failure has already printed its one line.
 int finish(int code) {
   if (code == 0 && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
     std::fputs("qkv: standard output could not be written\n", stderr);
@@ -81,7 +81,7 @@ std::string names_of_commands() {
   return names;
 }
 
-/// Runs the chosen command. This is the one place where exceptions end.
+/// Runs the chosen command. Exceptions end here.
 int guarded(const std::string& command, const std::function<int()>& run) {
   try {
     return finish(run());

@@ -1,4 +1,4 @@
-# What `cmake --install` installs: libraries, headers, the CMake package with one targets file per component, one .pc file each.
+# Installed by `cmake --install`: libraries, headers, the CMake package with one targets file per component, one .pc file each.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/qkv)

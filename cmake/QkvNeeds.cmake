@@ -1,4 +1,4 @@
-# What the components need from elsewhere is looked for here, all of it, before anything else: one message names all that is
+# Finds everything that the components need from elsewhere, before anything else: one message names all that is
 # missing. In a wheel (QKV_BUILD_PYTHON) the tool is left out where its libraries are missing.
 
 # qkv_need(package when "Debian's name" "what it is for" "option that does without")

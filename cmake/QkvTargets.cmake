@@ -68,7 +68,7 @@ endfunction()
 set_property(GLOBAL PROPERTY QKV_COMPONENTS "")
 
 # qkv_add_library(target alias SOURCES ... LINK ... PRIVATE_LINK ... REQUIRES ... STATIC_LIBS ... SUMMARY text)
-# creates a component: the library, its alias qkv::<alias>, its place in the package. REQUIRES: components; STATIC_LIBS: what a
+# creates a component: the library, its alias qkv::<alias>, its entry in the package. REQUIRES: components; STATIC_LIBS: what a
 # program must link beside a static build, in pkg-config's syntax.
 function(qkv_add_library target alias)
   cmake_parse_arguments(ARG "" "SUMMARY;STATIC_LIBS" "SOURCES;LINK;PRIVATE_LINK;REQUIRES" ${ARGN})
@@ -90,7 +90,7 @@ function(qkv_add_library target alias)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE -ffp-contract=off)
   if(BUILD_SHARED_LIBS AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
-    # What the compiler makes of std's templates is visible by itself; no program may bind to our copies.
+    # Instances of std's templates are visible by itself; no program may bind to our copies.
     target_link_options(${target} PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map)
     set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/exports.map)
   endif()

@@ -1,5 +1,5 @@
 // Why attention exists: an average, and a learned weight per position, mix the five words of "I like the blue sky" and
-// of "I like the red sky" in the same proportions. Attention looks at the words.
+// of "I like the red sky" in the same proportions. Attention chooses by the words.
 #include "example.h"
 #include "qkv/nn/average.h"
 #include "qkv/nn/self_attention.h"

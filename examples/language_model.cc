@@ -1,4 +1,4 @@
-// The toy language model: 300 steps on the default text, where it looks, and what it writes. A few hundred
+// The toy language model: 300 steps on the default text, what it attends to, and what it writes. A few hundred
 // milliseconds.
 #include "example.h"
 #include "qkv/lm/attention_lm.h"

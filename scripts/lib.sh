@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# What demo, test and sweep share: find what is missing, install it from Debian's packages, configure, build. Sourced by bash.
+# Shared by demo, test and sweep: find what is missing, install it from Debian's packages, configure, build. Sourced by bash.
 # Not: a package manager. QKV_NO_INSTALL=1, and on anything but Debian 12 or newer: it only says what to install.
 
 set -euo pipefail

@@ -77,7 +77,7 @@ class Worker:
 
 
 def serve(peer, threads):
-    """Answers until standard input ends. What libraries print goes to standard error."""
+    """Answers until standard input ends. Output of libraries goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.stdout = sys.stderr

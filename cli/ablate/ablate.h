@@ -1,4 +1,4 @@
-// What each part of attention does, shown by removing it: the experiments of article 003 along the position axis, the
+// Shows each part of attention by removing it: the experiments of article 003 along the position axis, the
 // scale, the mask. Every sentence is checked against the numbers. Not: printing and pictures (cmd_ablate.cc).
 #pragma once
 

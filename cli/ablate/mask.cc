@@ -108,13 +108,13 @@ std::vector<Claim> claims_of(const Run& trained, const Run& bare, const Run& ret
       {"The trained model, its mask taken away, puts weight on a future that it never learned to read, and predicts "
        "worse.",
           bare.future > 0 && bare.score.loss > trained.score.loss,
-          fmt::format("{} of the weight lies in the future; loss {:.2f} in place of {:.2f}", percent(bare.future),
+          fmt::format("{} of the weight lies in the future; loss {:.2f} instead of {:.2f}", percent(bare.future),
               bare.score.loss, trained.score.loss)},
       {"Trained again without the mask, the model reads the future: its loss is far lower, and when what follows is "
        "replaced it is wrong more often than the model that never saw it.",
           retrained.score.loss < trained.score.loss / 2 && retrained.future > 0 &&
               retrained.right_after < trained.right_after && retrained.right_after < retrained.score.accuracy - 0.1,
-          fmt::format("loss {:.3f} in place of {:.3f}; {} right, {} when what follows is replaced (with the mask {})",
+          fmt::format("loss {:.3f} instead of {:.3f}; {} right, {} when what follows is replaced (with the mask {})",
               retrained.score.loss, trained.score.loss, percent(retrained.score.accuracy),
               percent(retrained.right_after), percent(trained.right_after))},
       {"Where there is no future to read, as in generation, what it learned is worth little: with the mask back on it "
@@ -132,7 +132,7 @@ Claim claim_of_random(const Run& with_mask, const Run& without, Index vocab) {
               vocab),
       with_mask.score.accuracy < 2 * chance && without.score.accuracy > 0.8 && without.follows > 0.8,
       fmt::format(
-          "{} right with the mask, {} without; {} of its predictions become the character put in place of the next",
+          "{} right with the mask, {} without; {} of its predictions become the character put instead of the next",
           percent(with_mask.score.accuracy), percent(without.score.accuracy), percent(without.follows))};
 }
 

@@ -73,7 +73,7 @@ Experiment ablate_same_q(const AblateOptions& options, Context&) {
   const double renormalised = largest(causal - normalised(past(whole_row, 0)));
   Experiment experiment = example.experiment("The same query for every position: q[i] = q[0]", "same q");
   experiment.claims = {{"Without a mask every position gets the same row and the same output: the query is what makes "
-                        "positions look at different things.",
+                        "positions attend to different tokens.",
                            rows <= kEqual && out_rows <= kEqual * largest(example.v),
                            fmt::format("rows differ by {}, outputs by {}", small_text(rows), small_text(out_rows))},
       {"With the causal mask the rows do differ, but only by what they may see: each is the last row cut to its prefix "

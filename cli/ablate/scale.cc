@@ -169,7 +169,7 @@ std::vector<Claim> claims_of(const std::vector<Row>& rows) {
 Experiment ablate_scale(const AblateOptions& options, Context& context) {
   const std::vector<Row> rows = measure(options.seed, context);
   Experiment experiment;
-  experiment.title = "No scale: softmax(q k^T) in place of softmax(q k^T / sqrt(D))";
+  experiment.title = "No scale: softmax(q k^T) instead of softmax(q k^T / sqrt(D))";
   experiment.maps.push_back(widest_map(options.seed));
   experiment.claims = claims_of(rows);
   experiment.table = {fmt::format("{:>6}  {:>12}  {:>20}  {:>20}  {:>12}", "", "var(q.k)/D", "largest weight",

@@ -38,7 +38,7 @@ bool wants_gradients(const AttendOptions& options, const Files& files) {
          std::ranges::any_of(files, [](const auto& one) { return one.first[0] == 'd'; });
 }
 
-/// What is to be written, checked before the work.
+/// The files to write, checked before the work.
 Files name_outputs(const AttendOptions& options, const Inputs& inputs, Outputs& outputs) {
   const bool has_dout = inputs.contains("dout"), one_file = ending(options.out) == ".safetensors";
   outputs.expect("--out", options.out, {".npy", ".safetensors"});

@@ -12,7 +12,7 @@
 namespace qkv::cli {
 namespace {
 
-/// A tensor [B, H, T, D] of which a rank has some rows: each piece of bytes, by its place in the whole tensor and in
+/// A tensor [B, H, T, D] of which a rank has some rows: each piece of bytes, by its offset in the whole tensor and in
 /// the share.
 struct Cut {
   Index batch, heads, length, width;
@@ -42,7 +42,7 @@ struct Reader {
   const AttendOptions& options;
   io::SafetensorsParts parts;
 
-  std::string place(const std::string& name) const { return "--in " + escaped(options.in) + ", " + name; }
+  std::string source(const std::string& name) const { return "--in " + escaped(options.in) + ", " + name; }
 
   const io::TensorEntry& tensor(const std::string& name) const {
     const io::TensorEntry* const found = parts.find(name);
@@ -50,7 +50,7 @@ struct Reader {
       throw UsageError(
           "--in " + escaped(options.in) + ": a tensor named " + name + " must be there (and q, k, v in all)");
     if (found->sizes.size() != 4)
-      throw UsageError(place(name) + ": must have four axes [B, H, T, D]: got " + std::to_string(found->sizes.size()));
+      throw UsageError(source(name) + ": must have four axes [B, H, T, D]: got " + std::to_string(found->sizes.size()));
     return *found;
   }
 
@@ -77,11 +77,11 @@ struct Reader {
     cut.each([&](std::uint64_t at, std::uint64_t to, std::uint64_t bytes) {
       parts.read(from, at, std::span(share.bytes).subspan(to, bytes));
     });
-    return typed<T>(place(name), share);
+    return typed<T>(source(name), share);
   }
 };
 
-/// What is written: its bytes here, how they are cut, or whole on the first rank.
+/// A written tensor: its bytes here, how they are cut, or whole on the first rank.
 struct Result {
   std::string name;
   std::vector<Index> sizes;  ///< of the whole
@@ -90,9 +90,9 @@ struct Result {
 };
 
 void write_results(const AttendOptions& options, const Ranks& ranks, DType dtype, const std::vector<Result>& results) {
-  std::vector<io::TensorEntry> places;
-  for (const Result& one : results) places.push_back({one.name, dtype, one.sizes, 0});
-  const io::SafetensorsPlan plan = io::plan_safetensors(std::move(places));
+  std::vector<io::TensorEntry> entries;
+  for (const Result& one : results) entries.push_back({one.name, dtype, one.sizes, 0});
+  const io::SafetensorsPlan plan = io::plan_safetensors(std::move(entries));
   SharedFile file(ranks, options.out, plan.bytes);
   if (ranks.first()) file.write(0, plan.head);
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -121,14 +121,14 @@ template <class T> void attend(const AttendOptions& options, const Ranks& ranks,
   const std::vector<dist::Rows> queries = parallel.rows(q_sizes[2]), keys = parallel.rows(k_sizes[2]);
   const Tensor<T> q = reader.rows<T>("q", queries), k = reader.rows<T>("k", keys), v = reader.rows<T>("v", keys);
 
-  // What is not cut: every rank has it whole.
+  // Not cut: every rank has it whole.
   std::optional<Tensor<std::uint8_t>> keep, drop;
   const auto any_keep = reader.whole("keep"), any_drop = reader.whole("drop");
   if (any_keep) mask = mask & dense_mask("--keep", keep.emplace(to_bool(*any_keep)), options.dense.axes, true);
   if (any_drop) mask = mask & dense_mask("--drop", drop.emplace(to_bool(*any_drop)), options.dense.axes, false);
   AttentionOptions attention = attention_options(options, std::move(mask));
   Tensor<T> bias, dbias;
-  if (const auto given = reader.whole("bias")) attention.bias = bias = typed<T>(reader.place("bias"), *given);
+  if (const auto given = reader.whole("bias")) attention.bias = bias = typed<T>(reader.source("bias"), *given);
 
   Tensor<T> out({q.size(0), q.size(1), q.size(2), v.size(3)}), lse({q.size(0), q.size(1), q.size(2)});
   parallel.forward(q, k, v, out, lse, attention);
@@ -154,7 +154,7 @@ template <class T> void attend(const AttendOptions& options, const Ranks& ranks,
   write_results(options, ranks, sizeof(T) == sizeof(float) ? DType::kF32 : DType::kF64, results);
 }
 
-/// What only one machine does, by name.
+/// Options of one machine only, by name.
 void refuse_uncut(const AttendOptions& options) {
   if (options.in.empty() || ending(options.in) != ".safetensors" || ending(options.out) != ".safetensors")
     throw UsageError(
@@ -186,7 +186,7 @@ void attend_on_ranks(const AttendOptions& options, const Ranks& ranks) {
   const DType dtype = reader.tensor("q").dtype;
   if (dtype != DType::kF32 && dtype != DType::kF64)
     throw UsageError(
-        reader.place("q") + ": must be f32 or f64, which the outputs then are: got " + std::string(dtype_name(dtype)));
+        reader.source("q") + ": must be f32 or f64, which the outputs then are: got " + std::string(dtype_name(dtype)));
   about<ShapeError>("--in " + escaped(options.in), [&] {
     if (dtype == DType::kF32) {
       attend<float>(options, ranks, reader);

@@ -11,14 +11,14 @@
 
 namespace qkv::cli {
 
-/// What this machine can do with the chosen threads and instruction set, at best. 0: not measured, or not there.
+/// The best that this machine can do with the chosen threads and instruction set. 0: not measured, or not there.
 struct Peak {
   double fma_f32 = 0, fma_f64 = 0;  ///< GFLOP/s of independent multiply-adds
   double dot_bf16 = 0;              ///< GFLOP/s of independent products of bf16 pairs
   double read = 0;                  ///< GB/s of reading memory that no cache holds
 };
 
-/// Which of the peaks a case needs.
+/// The peaks that a case needs.
 struct PeakKinds {
   bool fma_f32 = true, fma_f64 = false, dot_bf16 = false, read = false;
 };

@@ -11,7 +11,7 @@ namespace qkv::cli {
 
 inline constexpr double kMemoryBytes = 512.0 * 1024 * 1024;  ///< what the peak of reading reads
 
-/// What a problem has besides q, k, v and causal.
+/// Options of a problem besides q, k, v and causal.
 enum class Extra {
   kNone,
   kDropout,     ///< p = 0.1

@@ -15,7 +15,7 @@ namespace qkv::cli {
 using judge::Array;
 using Lines = std::vector<std::string>;
 
-/// What stands before the rows of a matrix.
+/// The label before the rows of a matrix.
 enum class Rows {
   kPlain,
   kTokens,

@@ -1,4 +1,4 @@
-// What the parts of `qkv forms` share: how a row is timed and judged, and the q, k, v of attention without projections.
+// Shared by the parts of `qkv forms`: how a row is timed and judged, and the q, k, v of attention without projections.
 // Not: which rows there are (forms.cc, linear.cc).
 #pragma once
 

@@ -131,7 +131,7 @@ template <class T> Tensor<T> heads_to_rows(View<const T, 4> heads) {
 inline constexpr auto kSame = [](auto value) { return value; };
 inline constexpr auto kPositive = [](auto value) { return std::abs(value); };
 
-/// What the layer gives in T: rows [B*T, E].
+/// The layer's result in T: rows [B*T, E].
 template <class T>
 Tensor<T> textbook_forward(const Tensor<T>& x, const TextbookLayer& layer, Index batch, Tensor<T>* weights = nullptr) {
   const Tensor<T> projected = textbook_linear(x, layer.in_weight, layer.in_bias, kSame);  // [B*T, 3E]

@@ -18,7 +18,7 @@ struct Sizes {
   Index q_len, kv_len;
 };
 
-/// What stands between a leaf's parentheses: lists of numbers separated by ';', an alignment, a mask that holds inside.
+/// The text between a leaf's parentheses: lists of numbers separated by ';', an alignment, a mask that holds inside.
 struct Arguments {
   std::vector<std::vector<Index>> lists;
   std::optional<Align> align;
@@ -29,7 +29,7 @@ struct Arguments {
   Align alignment() const { return align.value_or(Align::kSquare); }
 };
 
-/// What a leaf takes: how many lists, how many numbers in the first, with how many lists at most an alignment may
+/// A leaf's arguments: how many lists, how many numbers in the first, with how many lists at most an alignment may
 /// stand, and whether a mask may stand inside.
 struct Leaf {
   std::string_view name, words;

@@ -10,7 +10,7 @@
 
 namespace qkv::cli {
 
-/// Patterns of blocks are made for Tq x Tk. UsageError that names the option and the place.
+/// Patterns of blocks are made for Tq x Tk. UsageError that names the option and the position.
 Mask parse_mask(std::string_view option, const std::string& text, Index q_len, Index kv_len);
 
 /// The names of all leaves with their arguments, for help.

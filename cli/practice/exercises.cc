@@ -50,7 +50,7 @@ std::string_view next_line(std::string_view& text) {
   return line;
 }
 
-/// What the exercise asks for, each line behind `begin`.
+/// The exercise's contract, each line behind `begin`.
 std::string contract_of(std::string_view task, char language, std::string_view begin) {
   std::string result;
   for (std::string_view text = section(file_called("contracts.txt"), "", task); !text.empty();) {

@@ -1,4 +1,4 @@
-// What the launcher says of this process, without loading MPI: whether it is one of several ranks.
+// The launcher's words about this process, without loading MPI: whether it is one of several ranks.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct Launch {
 };
 Launch launch();
 
-/// What is wrong where mpirun started several copies of a command that would each do the whole work; otherwise empty.
+/// The error where mpirun started several copies of a command that would each do the whole work; otherwise empty.
 /// `info` may run so: it says what each rank sees. `shares`: it has --parallel, `parallel`: which is given.
 std::string complaint_about_copies(const std::string& command, bool shares, bool parallel);
 

@@ -44,7 +44,7 @@ class Ranks {
   std::string note_;
 };
 
-/// Joins the ranks, runs `body` on each and leaves in order. What is thrown on one rank ends all, by a TransportError
+/// Joins the ranks, runs `body` on each and leaves in order. An exception on one rank ends all, by a TransportError
 /// on the others. `command` and the method are compared at the start.
 void run_ranks(const std::string& command, const ParallelOptions& options, const ComputeOptions& compute,
     const std::function<void(Ranks&)>& body);

@@ -19,14 +19,14 @@ void print_claims(const std::vector<Claim>& claims) {
     const std::string text = wrapped(claim.holds ? claim.sentence : "Not so here: " + claim.sentence, 2).substr(2);
     print_line(
         (claim.holds ? (unicode ? "✓ " : "+ ") : bold(unicode ? "✗ " : "x ")) + (claim.holds ? text : bold(text)));
-    if (!claim.measured.empty()) print_line(faint(wrapped((claim.holds ? "" : "seen: ") + claim.measured, 2)));
+    if (!claim.measured.empty()) print_line(faint(wrapped((claim.holds ? "" : "measured: ") + claim.measured, 2)));
   }
 }
 
 Json to_json(const std::vector<Claim>& claims) {
   Json list = Json::array();
   for (const Claim& claim : claims) {
-    list.push_back({{"sentence", claim.sentence}, {"holds", claim.holds}, {"seen", claim.measured}});
+    list.push_back({{"sentence", claim.sentence}, {"holds", claim.holds}, {"measured", claim.measured}});
   }
   return list;
 }

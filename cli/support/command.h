@@ -32,7 +32,7 @@ class App;
 
 namespace qkv::cli {
 
-/// What the caller gave wrongly: exit code 2. The text names the option or file, the place, and how to fix it.
+/// An error of the caller's: exit code 2. The text names the option or file, the position, and how to fix it.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -9,7 +9,7 @@
 namespace qkv::cli {
 namespace {
 
-/// What follows "name : " on the first such line of /proc/cpuinfo.
+/// The text after "name : " on the first such line of /proc/cpuinfo.
 std::string cpuinfo(std::string_view name) {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {

@@ -1,4 +1,4 @@
-// What the machine says of itself: CPU, caches. Not: what the kernels choose (Context).
+// The machine's CPU and caches, by its own words. Not: what the kernels choose (Context).
 #pragma once
 
 #include <cstdint>

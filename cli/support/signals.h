@@ -1,4 +1,4 @@
-// What the tool does when a signal stops it: no temporary file stays, and outputs that are being renamed all get their
+// Cleans up when a signal stops the tool: no temporary file stays, and outputs that are being renamed all get their
 // names. Not: the files (io/unfinished_files.h).
 #pragma once
 

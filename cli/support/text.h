@@ -1,4 +1,4 @@
-// What the tool says and where: what the terminal can show, numbers for people. Not: pictures (view).
+// Text output: what the terminal can show, numbers for people. Not: pictures (view).
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace qkv::cli {
 
-/// What standard output is, decided once.
+/// The kind of standard output, decided once.
 struct Terminal {
   bool interactive = false;  ///< stdout is a terminal: a progress bar may redraw itself
   bool colour = false;       ///< interactive, TERM is not dumb, NO_COLOR is not set

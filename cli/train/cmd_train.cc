@@ -1,4 +1,4 @@
-// `qkv train`: the toy language model from a text to a map of where it looks. Not: options (options.cc), what is said
+// `qkv train`: the toy language model from a text to a map of its attention. Not: options (options.cc), what is said
 // of the trained model (report.cc).
 #include <fmt/format.h>
 

@@ -99,7 +99,7 @@ lm::BatchSource make_source(const TrainCommandOptions& options, const std::vecto
   return lm::BatchSource::windows(ids, shape, seed);
 }
 
-/// What is drawn after training: what the caller said, otherwise the article's sample where its characters are known,
+/// The text drawn after training: the caller's, otherwise the article's sample where its characters are known,
 /// otherwise the first characters of the text.
 std::string choose_sample(const TrainCommandOptions& options, const lm::CharTokenizer& tokenizer,
     const std::vector<Index>& ids, Index context) {

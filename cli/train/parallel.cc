@@ -147,7 +147,7 @@ void SharedTraining::finish() {
   if (shard_) {
     const std::vector<nn::Parameter> parameters = run_.model.parameters();
     for (const nn::Parameter& parameter : parameters) std::ranges::fill(parameter.value, 0.0F);
-    run_.model.take_shard(*shard_, ranks_.rank(), ranks_.size());
+    run_.model.merge_shard(*shard_, ranks_.rank(), ranks_.size());
     reduce_all(ranks_.transport(), parameters, &nn::Parameter::value);
   }
   ranks_.agree({{"trained weights", hash_of(run_.model)}});

@@ -21,7 +21,7 @@ class SharedTraining {
   /// Refers to all of them. Each step's loss and gradients become those of the whole batch: in run.train.
   SharedTraining(const Ranks& ranks, TrainRun& run, const std::string& method, Context& context);
 
-  /// What this rank trains: the run's model, or its heads of it.
+  /// The model that this rank trains: the run's model, or its heads of it.
   lm::AttentionLM& model() { return shard_ ? *shard_ : run_.model; }
   /// Collective, after training: the run's model is complete on every rank. MismatchError when the ranks' weights then
   /// differ in a bit, which they never should.

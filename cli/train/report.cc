@@ -27,7 +27,7 @@ View<const float, 2> head_weights(const TrainReport& report, Index layer, Index 
   return {&all(layer, head, 0, 0), {all.size(2), all.size(3)}};
 }
 
-/// One head: a line for each kind of place.
+/// One head: a line for each kind of key.
 void print_shares_of_one(const lm::HeadReport& head, Index rows) {
   print_line(bold("share of attention") + faint(fmt::format("   mean over rows 1..{}, and rows above one half", rows)));
   for (const Kind& kind : kKinds) {
@@ -77,7 +77,7 @@ void print_scores(const TrainReport& report) {
   }
 }
 
-/// Of the heads of the first layer, the one that looks back most.
+/// Of the heads of the first layer, the one that attends most to earlier keys.
 void score_heads(const TrainRun& run, TrainReport& report, Context& context) {
   for (Index head = 0; head < run.model.config().num_heads; ++head) {
     lm::PreviousScore score =
@@ -120,7 +120,7 @@ view::AttentionMap report_map(const TrainReport& report) {
 void print_report(const TrainReport& report) {
   const view::AttentionMap map = report_map(report);
   print_line();
-  print_line(bold("where it looks, in percent") + faint("   row i: what character i attends to"));
+  print_line(bold("attention weights, in percent") + faint("   row i: what character i attends to"));
   print_line();
   print_line(view::render_terminal(map, map_options()));
   print_shares(report);

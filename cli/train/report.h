@@ -1,4 +1,4 @@
-// What `qkv train` says of a trained model: only what was counted. Not: training.
+// The report of `qkv train` on a trained model: only what was counted. Not: training.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-"""Five minutes with qkv: attention, masks, weights, gradients, a layer, a model that learns, and where it looks.
+"""Five minutes with qkv: attention, masks, weights, gradients, a layer, a model that learns, and what it attends to.
 
 Written like a notebook: each "# %%" is a cell (VS Code and Jupyter run them one by one). Needs NumPy; draws pictures with
 matplotlib if it is installed. Runs in seconds:  python examples/python/five_minute_tour.py [folder for pictures]
@@ -56,16 +56,16 @@ print(repr(model.text[:36]), "100 times;", model)
 losses = model.fit(steps=800)
 print(f"loss {losses[0]:.2f} -> {np.mean(losses[-50:]):.2f};  continued: {model.generate('ab', 34)!r}")
 
-# %% Where it looks: row i shows the characters that character i attends to.
-seen = model.attention_map("abababab")
-print(seen)
+# %% Its attention: row i shows the characters that character i attends to.
+weights = model.attention_map("abababab")
+print(weights)
 share = model.shares("abababab")[0]
 print(", ".join(f"{kind} {100 * share[kind]['mean']:.0f} %" for kind in ("self", "previous", "first", "same")))
 
-# %% Pictures: SVG, one offline page, with matplotlib PNG and PDF; a notebook displays `seen` directly.
+# %% Pictures: SVG, one offline page, with matplotlib PNG and PDF; a notebook displays `weights` directly.
 folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
 if folder is not None:
-    picture = seen.plot()
+    picture = weights.plot()
     for ending in ("svg", "html") if picture.figure is None else ("svg", "html", "png", "pdf"):
         picture.save(folder / f"map.{ending}")
     print("wrote", ", ".join(sorted(p.name for p in folder.iterdir())))

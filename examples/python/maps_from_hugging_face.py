@@ -39,23 +39,23 @@ for step in range(150):
     if step % 50 == 0 or step == 149:
         print(f"step {step:3d}  loss {loss.item():.3f}")
 
-# One forward: what each head looks at. No layer makes anything of size T x T, at any length.
+# One forward: what each head attends to. No layer makes anything of size T x T, at any length.
 sample = "abababab abc xyzxyz"
 inputs = torch.tensor([[alphabet.index(c) for c in sample]])
-seen = qkv.transformers.capture_attention(model, inputs)
-print(seen.table())
+maps = qkv.transformers.capture_attention(model, inputs)
+print(maps.table())
 
-sharpest = max(seen.statistics(), key=lambda row: row["max"])
+sharpest = max(maps.statistics(), key=lambda row: row["max"])
 print(f"sharpest: layer {sharpest['layer']}, head {sharpest['head']}; on the key before it: {sharpest['previous']:.2f}")
 
 # A Capture gives whole rows, the largest weights, sums over columns or coarse maps.
-look = qkv.Capture(heads=[sharpest["head"]], rows=[len(sample) - 1], top_k=3)
-last = qkv.transformers.capture_attention(model, inputs, layers=[sharpest["layer"]], capture=look)[sharpest["layer"]]
+capture = qkv.Capture(heads=[sharpest["head"]], rows=[len(sample) - 1], top_k=3)
+last = qkv.transformers.capture_attention(model, inputs, layers=[sharpest["layer"]], capture=capture)[sharpest["layer"]]
 best = [
     f"{sample[int(k)]!r} at {int(k)}: {w:.2f}" for k, w in zip(last.top_keys[0, 0, -1], last.top_weights[0, 0, -1], strict=True)
 ]
 print(f"the last character {sample[-1]!r} attends", ", ".join(best))
 
 path = sys.argv[1] if len(sys.argv) > 1 else "map.svg"
-seen.plot(layer=sharpest["layer"], tokens=list(sample), path=path, title=f"layer {sharpest['layer']}")
+maps.plot(layer=sharpest["layer"], tokens=list(sample), path=path, title=f"layer {sharpest['layer']}")
 print("wrote", path)

@@ -101,7 +101,7 @@ enum class WeightsKind {
   kScores    ///< before softmax: s[i,j], after soft cap, biases and score_mod; -inf where not kept
 };
 
-/// What forward writes, each in full. A null view is not computed; the bits of out do not depend on which other outputs
+/// Outputs of forward, each written in full. A null view is not computed; the bits of out do not depend on the other
 /// are requested. OptionError where nothing is requested, here or by a capture, and for lse without out. weights take
 /// Tq x Tk numbers per head, and no other memory of that order is used. Requested together with out, they add at most
 /// half the time of forward alone while the exponentials of a strip stay in the cache (Tk up to 8,192 in f32); beyond
@@ -116,7 +116,7 @@ template <class T> struct AttentionOutputs {
   View<Accumulator<T>, 3> lse_low{};
 };
 
-/// What backward writes. A null view is not computed. Every other view is overwritten in full, or added to with
+/// Outputs of backward. A null view is not computed. Every other view is overwritten in full, or added to with
 /// `accumulate`. 16-bit gradients are summed in float and rounded once.
 template <class T> struct AttentionGradients {
   View<T, 4> dq{};                           ///< [B, H, Tq, D]
@@ -125,7 +125,7 @@ template <class T> struct AttentionGradients {
   View<Accumulator<T>, 4> dbias{};           ///< in the (broadcast) shape of the bias: summed over the axes that repeat
   View<Accumulator<T>, 1> dsinks{};          ///< [H], needs sinks: -sum_bi exp(sink[h] - lse[b,h,i]) * delta[b,h,i]
   View<Accumulator<T>, 2> dposition_bias{};  ///< [rows, H]: gradient of the table, or of ALiBi's slopes [1, H]
-  /// dk and dv before they are rounded, for shares that are summed elsewhere; in place of dk and dv, never beside them.
+  /// dk and dv before they are rounded, for shares that are summed elsewhere; instead of dk and dv, never beside them.
   View<Accumulator<T>, 4> dk_sums{}, dv_sums{};
   View<const Accumulator<T>, 3> dlse{};  ///< input, optional: gradient arriving at lse [B, H, Tq]
   bool accumulate = false;
@@ -210,7 +210,7 @@ struct AttentionPlan {
   Index query_tile = 0;  ///< queries per work item
   Index key_tile = 0;    ///< keys per chunk; chunks are counted from key 0
   Index work_items = 0;
-  Index full_tiles = 0;      ///< tiles (query strip x key chunk) computed without looking at the mask
+  Index full_tiles = 0;      ///< tiles (query strip x key chunk) computed without a mask
   Index partial_tiles = 0;   ///< tiles computed with a bitmap of the mask
   Index skipped_tiles = 0;   ///< tiles that are never read
   double forward_flops = 0;  ///< 2 * (D + Dv) per live pair
@@ -236,7 +236,7 @@ template <Operand Q> AttentionPlan attention_plan(const Q& q, In<Q, 4> k, In<Q, 
 /// Fills factors [B, H, Tq, Tk] with what dropout multiplies weight (b, h, i, j) by: 0 or 65536/(65536-t).
 QKV_API void dropout_factors(const Dropout& dropout, View<float, 4> factors);
 
-// Two more usual mistakes in a call of attention_forward, each a sentence in place of the list of all overloads: these
+// Two more usual mistakes in a call of attention_forward, each a sentence instead of the list of all overloads: these
 // fit where none of those does.
 namespace wrong_calls {
 

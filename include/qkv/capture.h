@@ -1,4 +1,4 @@
-// Looking at attention while it runs: chosen rows of weights, the largest of each row, maps summed over blocks,
+// Captures attention while it runs: chosen rows of weights, the largest of each row, maps summed over blocks,
 // statistics. A capture never changes the results: the same kernels run, out, lse and gradients stay bit-identical, and
 // nothing of size Tq x Tk is allocated unless it is requested.
 //
@@ -22,14 +22,14 @@
 
 namespace qkv::inline v0 {
 
-/// What is captured, and by which call: the other call ignores the request, so both may be passed the same options.
+/// The values to capture and the call that does; the other ignores the request, so both may be passed the same options.
 enum class CaptureOf {
   kWeights,  ///< forward: after softmax, before dropout
   kApplied,  ///< forward: after dropout, what multiplies v
   kGradient  ///< backward: weights times their gradient
 };
 
-/// What to capture. Errors: OptionError (a head, row or count that the call does not have, a head or row that is named
+/// A request. Errors: OptionError (a head, row or count that the call does not have, a head or row that is named
 /// twice, one side of a map without the other, a number of offsets other than one per sequence, statistics of
 /// gradients).
 struct Capture {
@@ -42,7 +42,7 @@ struct Capture {
   CaptureOf of = CaptureOf::kWeights;
   /// [B]: query i stands at key i + offset ("self"); empty: Tk - Tq, the last at the last.
   std::vector<Index> offsets{};
-  /// Relevance maps, kGradient only (UnsupportedError): max(0, w dw) in place of each entry, and an entry of 0 is never
+  /// Relevance maps, kGradient only (UnsupportedError): max(0, w dw) instead of each entry, and an entry of 0 is never
   /// among the largest of its row.
   bool positive = false;
 };
@@ -60,8 +60,8 @@ struct RowStatistics {
   Tensor<double> sink;        ///< share of the sink: 1 - sum_j w; 0 where no sinks are given
 };
 
-/// What was captured. Owned by the caller, one for each call; tensors that fit are used again. What was not requested
-/// is empty.
+/// The captured values. Owned by the caller, one for each call; tensors that fit are used again. Values not requested
+/// are empty.
 struct CaptureResult {
   Tensor<double> rows;         ///< [B, heads, rows, Tk]
   Tensor<double> top_weights;  ///< [B, heads, Tq, top_k], the largest first, 0 beyond the keys that may be attended

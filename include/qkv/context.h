@@ -1,4 +1,4 @@
-// Context: which threads, which instruction set, whose scratch memory. The only place that reads the environment.
+// Context: which threads, which instruction set, whose scratch memory. It alone reads the environment.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ QKV_API const std::vector<Isa>& supported_isas();
 /// Throws OptionError that lists the valid names when the name is unknown or the CPU cannot run it.
 QKV_API Isa parse_isa(std::string_view name);
 
-/// What a row of a result has the same bits among.
+/// The changes under which a row keeps its bits.
 enum class Bits {
   kFast,      ///< any number of threads, and repeated calls
   kInvariant  ///< these, any number of rows, and any batch: a row alone is the same row among others (attention.h)

@@ -7,10 +7,10 @@
 //   tout[i]  = sum_j z w ((ts - tlse[i]) v[j] + tv[j])
 // attention_backward gives dq, dk, dv, dbias with <tq, dq> + <tk, dk> + <tv, dv> + <tbias, dbias> = <tout, dout> +
 // <tlse, dlse>, for any tangents. So double backward, whose inputs are cotangents of dq, dk, dv, dbias, is the gradient
-// of the right side with those cotangents in place of the tangents. Derived in docs/maths/second-order.md. Pearlmutter
+// of the right side with those cotangents instead of the tangents. Derived in docs/maths/second-order.md. Pearlmutter
 // 1994 (Neural Computation 6, 147).
 //
-// A row without a key has tlse 0; its tout is computed like out, with tv in place of v; it adds nothing to gq, gk, gv,
+// A row without a key has tlse 0; its tout is computed like out, with tv instead of v; it adds nothing to gq, gk, gv,
 // gbias. Errors: those of attention_backward; UnsupportedError for a score_mod, whose slope has no derivative, and for
 // a capture; ShapeError where a tangent does not have the sizes of its input.
 #pragma once
@@ -38,7 +38,7 @@ QKV_API void attention_jvp(View<const double, 4> q, View<const double, 4> k, Vie
     View<const double, 3> lse, const AttentionTangents<double>& tangents, View<double, 4> tout, View<double, 3> tlse,
     const AttentionOptions& options = {}, Context& context = Context::default_context());
 
-/// What double backward writes, in full. A null view is not computed.
+/// Outputs of double backward, written in full. A null view is not computed.
 template <class T> struct AttentionSecondGradients {
   View<T, 4> gq{};              ///< [B, H, Tq, D]
   View<T, 4> gk{};              ///< [B, Hkv, Tk, D]

@@ -11,7 +11,7 @@
 // The same sums as a recurrence, which defines what a state holds:
 //   S[i]    = exp(log_decay[i]) * S[i-1] + phi(k[i]) u[i]^T        [F, Dv]   out[i] = scale * S[i]^T phi(q[i]) (/ n[i])
 //   z[i]    = exp(log_decay[i]) * z[i-1] + phi(k[i])               [F]       n[i]   = scale * z[i].phi(q[i])
-// A decay per channel (log_decay_channels) in place of exp(log_decay) is a diagonal matrix on the rows of S.
+// A decay per channel (log_decay_channels) instead of exp(log_decay) is a diagonal matrix on the rows of S.
 // A causal sum is computed in chunks of tokens: within a chunk by the quadratic form, between chunks by the state.
 //
 // Shapes: B batch, H query heads, Hkv key/value heads (H % Hkv == 0; head h reads h / (H / Hkv)), Tq queries, Tk keys
@@ -75,7 +75,7 @@ template <class T> struct LinearAttentionOptions {
   View<const T, 3> beta{};         ///< [B|1, Hkv|1, T|1]: the delta rule; needs |phi(k)|^2 beta < 2 to be stable
   LinearState<const T> initial{};  ///< the state before the first key; null: zeros
   LinearForm form = LinearForm::kChunked;
-  /// [B|1, Hkv|1, T|1, F], in place of log_decay: the logarithm of each channel's decay, normally at most 0. However
+  /// [B|1, Hkv|1, T|1, F], instead of log_decay: the logarithm of each channel's decay, normally at most 0. However
   /// strong the decay is, nothing overflows: no power of a positive number is formed on the way. Last axis of stride 1.
   View<const T, 4> log_decay_channels{};
 };
@@ -90,7 +90,7 @@ QKV_API void linear_attention_forward(View<const double, 4> q, View<const double
     View<double, 4> out, View<double, 3> normalizer, const LinearAttentionOptions<double>& options = {},
     const LinearState<double>& final = {}, Context& context = Context::default_context());
 
-/// What backward writes. A null view is not computed. Every other view is overwritten in full, or added to with
+/// Outputs of backward. A null view is not computed. Every other view is overwritten in full, or added to with
 /// `accumulate`.
 template <class T> struct LinearAttentionGradients {
   View<T, 4> dq{};                ///< [B, H, Tq, D]

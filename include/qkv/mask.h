@@ -165,8 +165,8 @@ QKV_API void mask_rows(const Mask& mask, const std::array<Index, 4>& sizes, Inde
     std::span<const Index> rows, View<std::uint8_t, 2> keep);
 
 /// Whether any query of [q_begin, q_end) might attend any key of [k_begin, k_end), in any sequence and head; sizes are
-/// [B, H, Tq, Tk]. False is a promise, true is none: dense masks and callbacks are not read. What must be there for
-/// these queries, be it tiles of memory or rows that lie on other machines. Throws ShapeError or OptionError where the
+/// [B, H, Tq, Tk]. False is a promise, true is none: dense masks and callbacks are not read. So a caller knows which
+/// tiles of memory, or rows on other machines, these queries need. Throws ShapeError or OptionError where the
 /// mask does not fit the sizes.
 QKV_API bool mask_may_keep(
     const Mask& mask, const std::array<Index, 4>& sizes, Index q_begin, Index q_end, Index k_begin, Index k_end);

@@ -21,7 +21,7 @@
 
 namespace qkv::inline v0 {
 
-/// Which two columns form a pair. Weights trained with one layout give nonsense under the other.
+/// The two columns of a pair. Weights trained with one layout give nonsense under the other.
 enum class RotaryLayout {
   kHalfSplit,   ///< (i, i + R/2): Hugging Face's Llama, GPT-NeoX
   kInterleaved  ///< (2i, 2i + 1): RoFormer, GPT-J, Meta's own Llama weights

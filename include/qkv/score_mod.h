@@ -5,7 +5,7 @@
 //
 // It is called from many threads at once, for pairs in any order, more than once for some, and for pairs that the mask
 // hides (whose result is not read); so it must be a pure function. It may throw: the first exception reaches the caller
-// of the attention function, whose outputs are then unspecified. What a callback captures has no gradient; bias and
+// of the attention function, whose outputs are then unspecified. A callback's variables have no gradient; bias and
 // PositionBias have one. Dong et al. 2024, "FlexAttention" (arXiv:2412.05496).
 #pragma once
 
@@ -36,7 +36,7 @@ class QKV_API ScoreMod {
   virtual bool has_slope() const = 0;
 };
 
-/// What score_mod() returns: value and slope are called pair by pair, inlined into one loop.
+/// The result of score_mod(): value and slope are called pair by pair, inlined into one loop.
 template <class Value, class Slope> class ElementwiseScoreMod final : public ScoreMod {
  public:
   ElementwiseScoreMod(Value value, Slope slope) : value_(std::move(value)), slope_(std::move(slope)) {}

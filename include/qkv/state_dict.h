@@ -43,7 +43,7 @@ struct AnyTensor {
 /// Copies, converting every dtype (f16 and bf16 exactly; f64 and 64-bit integers rounded to nearest).
 QKV_API Tensor<float> to_f32(const AnyTensor& tensor);
 QKV_API Tensor<double> to_f64(const AnyTensor& tensor);
-/// Non-zero -> 1. What Mask::keep and Mask::drop take.
+/// Non-zero -> 1. For Mask::keep and Mask::drop.
 QKV_API Tensor<std::uint8_t> to_bool(const AnyTensor& tensor);
 /// Integers are copied; a float must hold a whole number that fits. Throws OptionError otherwise.
 QKV_API Tensor<std::int64_t> to_i64(const AnyTensor& tensor);

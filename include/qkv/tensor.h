@@ -96,10 +96,10 @@ template <class X>
 concept Operand = detail::Element<std::remove_cvref_t<X>>::known;
 template <class X> using ElementOf = typename detail::Element<std::remove_cvref_t<X>>::type;
 
-/// What a function of X reads, X and what lies beside it: any tensor or view of the same elements, or of their sums.
+/// An input of a function of X, or one beside it: any tensor or view of the same elements, or of their sums.
 template <class X, int Rank> using In = std::type_identity_t<View<const ElementOf<X>, Rank>>;
 template <class X, int Rank> using SumsIn = std::type_identity_t<View<const Accumulator<ElementOf<X>>, Rank>>;
-/// What it writes.
+/// An output.
 template <class X, int Rank> using Out = std::type_identity_t<View<ElementOf<X>, Rank>>;
 template <class X, int Rank> using SumsOut = std::type_identity_t<View<Accumulator<ElementOf<X>>, Rank>>;
 

@@ -41,7 +41,7 @@ struct Float16 {
       narrow = 0x7E00U | ((magnitude >> 13) & 0x3FFU);
     } else if (magnitude >= 0x477FF000U) {  // 65520, half way between the largest number and the next power of two
       narrow = 0x7C00U;
-    } else if (magnitude < 0x38800000U) {  // below 2^-14: the sum's last place is 2^-24, a subnormal's unit
+    } else if (magnitude < 0x38800000U) {  // below 2^-14: the sum's last bit is 2^-24, a subnormal's unit
       narrow =
           std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - std::bit_cast<std::uint32_t>(0.5F);
     } else {
@@ -61,7 +61,7 @@ struct Float16 {
   }
 };
 
-/// What numbers are stored as. kInt8: integers in -127 .. 127 times one scale a row, in caches (kv_cache.h).
+/// Types of stored numbers. kInt8: integers in -127 .. 127 times one scale a row, in caches (kv_cache.h).
 enum class StoredType : int { kF32, kF64, kBF16, kF16, kInt8 };
 
 constexpr Index stored_bytes(StoredType type) {

@@ -50,7 +50,7 @@ View<T, 3> ragged_weights(View<T, 1> weights, const RaggedOffsets& offsets, Inde
           offsets.kv_offsets[after] - offsets.kv_offsets[after - 1]}};
 }
 
-/// What forward writes, as in AttentionOutputs; the weights of each sequence are bit-identical to attention_forward on
+/// Outputs of forward, as in AttentionOutputs; the weights of each sequence are bit-identical to attention_forward on
 /// it alone.
 template <class T> struct RaggedOutputs {
   View<T, 3> out{};                   ///< [total_q, H, Dv]
@@ -77,7 +77,7 @@ template <Operand Q> void attention_varlen_forward(const Q& q, In<Q, 3> k, In<Q,
   detail::varlen_forward(In<Q, 3>(q), k, v, any, offsets, options, context);
 }
 
-/// What backward writes; null views are not computed. Overwritten in full, or added to with `accumulate`.
+/// Outputs of backward; null views are not computed. Overwritten in full, or added to with `accumulate`.
 template <class T> struct RaggedGradients {
   View<T, 3> dq{};                           ///< [total_q, H, D]
   View<T, 3> dk{};                           ///< [total_k, Hkv, D]

@@ -153,12 +153,12 @@ struct AnyView {
 /// The bits of 16-bit floats, as other programs hold them, may be read as these types.
 static_assert(sizeof(BFloat16) == 2 && sizeof(Float16) == 2 && alignof(BFloat16) == 2 && alignof(Float16) == 2);
 
-/// Packed tokens [T, H, D] of one sequence seen as [1, H, T, D]: what caches and attention take, without a copy.
+/// Packed tokens [T, H, D] of one sequence viewed as [1, H, T, D]: for caches and attention, without a copy.
 template <class T> View<T, 4> one_sequence(const View<T, 3>& x) {
   return {x.data(), {1, x.size(1), x.size(0), x.size(2)}, {0, x.stride(1), x.stride(0), x.stride(2)}};
 }
 
-/// [B, T, H*D] seen as [B, H, T, D]: the heads of a projection, without a copy. Throws ShapeError when H does not
+/// [B, T, H*D] viewed as [B, H, T, D]: the heads of a projection, without a copy. Throws ShapeError when H does not
 /// divide.
 template <class T> View<T, 4> split_heads(const View<T, 3>& x, Index num_heads) {
   if (num_heads < 1 || x.size(2) % num_heads != 0) {

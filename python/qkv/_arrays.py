@@ -1,6 +1,6 @@
 """Arrays of any library as _core takes them, and new ones of the same kind. Not: broadcasting, conversion of values.
 
-NumPy is always there. PyTorch and JAX are looked up only when an array of theirs comes in, so importing qkv imports neither.
+NumPy is always there. PyTorch and JAX are asked for only when an array of theirs comes in, so importing qkv imports neither.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from . import _core
 
 _FLOATS = ("float32", "float64", "bfloat16", "float16")
 
-#: What differentiates attention where the plain functions of this package do not; error messages end with it.
+#: Differentiates attention where the plain functions of this package do not; error messages end with it.
 ATTENTION_WAYS = "qkv.torch.scaled_dot_product_attention and qkv.torch.flex_attention are differentiable"
 
 
@@ -84,7 +84,7 @@ def _is_memory(cls: type) -> bool:
 
 
 def operand(x: Any, name: str, ways: str = ATTENTION_WAYS) -> Any:
-    """What _core reads: `x` itself; of NumPy's and JAX's bfloat16, which the buffer protocol has no name for, the bits and that
+    """Passed to _core: `x` itself; of NumPy's and JAX's bfloat16, which the buffer protocol has no name for, the bits and that
     name. Raises as require_untraced."""
     if isinstance(x, np.ndarray):
         return (x.view(np.uint16), "bfloat16") if x.dtype.kind == "V" and x.dtype.name == "bfloat16" else x
@@ -129,7 +129,7 @@ def sum_dtype(x: Any) -> str:
 
 
 def require_numbers(function: str, **numbers: Any) -> None:
-    """Raises TypeError for tensors in the place of numbers: a gradient would be lost in them."""
+    """Raises TypeError for tensors instead of numbers: a gradient would be lost in them."""
     for name, x in numbers.items():
         if _is_torch(x):
             raise TypeError(
@@ -239,7 +239,7 @@ def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
 
 
 def finish(like: Any, made: Any) -> Any:
-    """What `empty` made, as an array of `like`'s library; for JAX it is copied once."""
+    """The result of `empty` as an array of `like`'s library; for JAX it is copied once."""
     if made is not None and _is_jax(like):
         import jax.numpy as jnp
 

@@ -54,7 +54,7 @@ __all__ = [
 
 
 class Gradients(NamedTuple):
-    """What attention_backward returns; None where it was not asked for or there is nothing to differentiate."""
+    """The gradients from attention_backward; None where not asked for or there is nothing to differentiate."""
 
     dq: Any
     dk: Any
@@ -147,7 +147,7 @@ def attention(
             it asks for.
         out: where to write, [B, H, Tq, Dv]; default: a new array.
         layout: "bhtd", or "bthd" of q, k, v and out [B, T, H, D] (or [T, H, D]); no copy is made for it. lse and weights stay
-            [B, H, Tq] and [B, H, Tq, Tk]. None is "bhtd", with a warning where the shapes look like "bthd".
+            [B, H, Tq] and [B, H, Tq, Tk]. None is "bhtd", with a warning where the shapes are those of "bthd".
         sequences: of a KVCache, which, in that order; none: all. On a cache Tk is the longest sequence's length.
 
     Returns:
@@ -193,7 +193,7 @@ def attention(
     else:
         arrays = operands(layout, q=q, out=result, lse=lse, weights=all_weights, lse_low=low)
         cache._forward(made, capture, kind, chosen, *arrays)
-    captured = None if capture is None else Captured(**capture.take_result())
+    captured = None if capture is None else Captured(**capture.result())
     result = result if out is not None else finish(q, result)
     if lse is None and weights is None:
         return result
@@ -240,7 +240,7 @@ def attention_backward(
     inputs = operands(layout, q=q, k=k, v=v, out=out, lse=lse, dout=dout, dlse=dlse, lse_low=lse_low)
     _core.backward(made, capture, *inputs, *operands(layout, **of))
     results = Gradients(*(finish(q, x) for x in of.values()))
-    return results if capture is None else (results, Captured(**capture.take_result()))
+    return results if capture is None else (results, Captured(**capture.result()))
 
 
 def attention_weights(q: Any, k: Any, *, applied: bool = False, layout: str | None = None, **options: Any) -> Any:
@@ -258,7 +258,7 @@ def attention_weights(q: Any, k: Any, *, applied: bool = False, layout: str | No
 
 
 def attention_plan(q: Any, k: Any, v: Any, *, layout: str | None = None, **options: Any) -> dict[str, Any]:
-    """What a call would do, without doing it: algorithm, tiles (full, partial, skipped), FLOPs, bytes, and why other
+    """The plan of a call, without running it: algorithm, tiles (full, partial, skipped), FLOPs, bytes, and why other
     algorithms were not chosen."""
     shape = check_inputs("attention_plan", q=q, k=k, v=v)
     check_layout("attention_plan", layout, q, k)
@@ -312,7 +312,7 @@ def top_keys(
     if dtype_name(q_index) == "float64":
         raise TypeError("[top_keys] q_index must be float32, bfloat16 or float16: got float64; scores are float32 sums")
     if offset is not None and not causal:
-        raise OptionError(f"[top_keys] offset places the diagonal of causal=True: got offset={offset} with causal=False")
+        raise OptionError(f"[top_keys] offset moves the diagonal of causal=True: got offset={offset} with causal=False")
     chosen = mask if mask is not None else Mask()
     if causal:
         chosen = chosen & (Mask.causal("bottom_right") if offset is None else Mask.causal(offsets=[offset] * shape[0]))

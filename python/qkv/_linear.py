@@ -29,7 +29,7 @@ class LinearState(NamedTuple):
 
 
 class LinearGradients(NamedTuple):
-    """What linear_attention_backward returns; None where there is nothing to differentiate."""
+    """The gradients from linear_attention_backward; None where there is nothing to differentiate."""
 
     dq: Any
     dk: Any
@@ -55,7 +55,7 @@ def linear_attention(
     Args:
         q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv], float32 or float64 (fewer axes as in :func:`qkv.attention`).
             Value groups: where q and k have as many heads, v may have any multiple of them, Hv = G H; head h of v reads head h // G
-            of q and k, and Hv takes the place of H and Hkv everywhere else.
+            of q and k, and Hv replaces H and Hkv everywhere else.
         feature_map: "elu+1", "relu", "identity", "unit" (x / sqrt(|x|^2 + 1e-6)), or "softmax" with features [F, D] of
             :func:`random_features`.
         causal (Tq == Tk), normalized, scale; form: "chunked" or "recurrent".

@@ -1,4 +1,4 @@
-"""Keyword arguments of attention -> _core.Options, one place for forward, backward, weights and plan."""
+"""Keyword arguments of attention -> _core.Options, once for forward, backward, weights and plan."""
 
 from __future__ import annotations
 

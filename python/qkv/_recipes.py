@@ -38,7 +38,7 @@ def recorded(method: F) -> F:
 
 
 def make_again(cls: type, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """What `recorded` remembered, made once more."""
+    """A copy made from the arguments that `recorded` kept."""
     return getattr(cls, name)(*arguments, **options)
 
 

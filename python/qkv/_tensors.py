@@ -25,7 +25,7 @@ Entry = tuple[str, str, tuple[int, ...], Any]
 
 
 def code_of(dtype: Any) -> str:
-    """What safetensors calls an element type: a name, or NumPy's or PyTorch's type."""
+    """An element type's name in safetensors: from a name, or NumPy's or PyTorch's type."""
     name = dtype if isinstance(dtype, str) else str(dtype)[6:] if str(dtype).startswith("torch.") else np.dtype(dtype).name
     if name not in _CODES:
         raise TypeError(f"dtype must be one of {', '.join(_CODES)}: got {dtype!r}")

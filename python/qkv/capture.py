@@ -16,7 +16,7 @@ __all__ = ["Capture", "Captured"]
 
 @dataclass(frozen=True)
 class Capture:
-    """What to capture: ``qkv.attention(..., weights=Capture(statistics=True))``.
+    """A request for captures: ``qkv.attention(..., weights=Capture(statistics=True))``.
 
     Statistics are computed on the way; everything more needs the scores a second time, but of the chosen heads only.
 

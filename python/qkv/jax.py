@@ -41,13 +41,13 @@ _FLOATS = ("float32", "float64", "bfloat16", "float16")
 _ALIGN = {"square": 0, "top_left": 1, "bottom_right": 2}
 _EMPTY_ROW = {"zero": 0, "mean": 1, "nan": 2}
 
-# What traced functions use of masks, for as long as the process lives: id(mask) -> (mask, its number in _jax).
+# Masks of traced functions, for as long as the process lives: id(mask) -> (mask, its number in _jax).
 _masks: dict[int, tuple[Mask, int]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Static:
-    """What a compiled function is compiled for."""
+    """The key of a compiled function."""
 
     causal: bool
     align: int

@@ -67,7 +67,7 @@ class KVCache(_core.KVCache):
         self._append(*operands(k=k, v=v), None if sequences is None else integers(sequences))
 
     def read(self, sequence: int, begin: int = 0, count: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """What is stored of tokens [begin, begin + count): k [Hkv, count, D], v [Hkv, count, Dv], float32 (or float64)."""
+        """The stored rows of tokens [begin, begin + count): k [Hkv, count, D], v [Hkv, count, Dv], float32 (or float64)."""
         n = self.length(sequence) - begin if count is None else count
         dtype = np.float64 if self.storage == "float64" else np.float32
         k = np.empty((self.num_kv_heads, n, self.head_dim), dtype)

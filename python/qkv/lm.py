@@ -1,4 +1,4 @@
-"""A small language model over characters, to train in a second and look inside: embeddings, causal attention, a linear head.
+"""A small language model over characters, to train in a second and to inspect: embeddings, causal attention, a linear head.
 
     model = qkv.AttentionLM()                       # the text "ababab... abc ... xyz", 5,063 parameters
     losses = model.fit()                            # 800 steps of Adam, like `qkv train`
@@ -26,7 +26,7 @@ from .plotting import AttentionMap
 
 __all__ = ["AttentionLM", "default_text"]
 
-_SLICE = 0.05  # seconds of training between two looks at the keyboard and the progress bar
+_SLICE = 0.05  # seconds of training between two checks of the keyboard and the progress bar
 
 
 def default_text() -> str:
@@ -82,7 +82,7 @@ class AttentionLM(Module):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> AttentionLM:
-        """What :meth:`save` or ``qkv train --out`` wrote: model, vocabulary, optimizer."""
+        """Loads the file of :meth:`save` or ``qkv train --out``: model, vocabulary, optimizer."""
         model = cls.__new__(cls)
         model._model = _nn.load_model(os.fspath(path))
         model.text, model.losses, model._training = None, [], False
@@ -115,7 +115,7 @@ class AttentionLM(Module):
 
     @property
     def vocabulary(self) -> str:
-        """Its characters; a character's id is its place in this text."""
+        """Its characters; a character's id is its index in this text."""
         return self._model.vocabulary
 
     @property
@@ -189,7 +189,7 @@ class AttentionLM(Module):
     forward = logits
 
     def attention_map(self, text: str, *, layer: int | None = None) -> AttentionMap:
-        """Where it looks: weights [heads, T, T] of a model with one layer or of ``layer``, otherwise [layers, heads, T, T]; the
+        """The attention weights [heads, T, T] of a model with one layer or of ``layer``, otherwise [layers, heads, T, T]; the
         tokens are the characters. At most ``context`` characters."""
         weights, _ = self._model.report(self._model.encode(text))
         if layer is None and len(weights) == 1:
@@ -207,7 +207,7 @@ class AttentionLM(Module):
 
 
 def _made_again(file: bytes, text: str | None, losses: list[float]) -> AttentionLM:
-    """What pickle calls."""
+    """For pickle."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.safetensors")
         path.write_bytes(file)

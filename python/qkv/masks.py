@@ -1,4 +1,4 @@
-"""Which query may attend which key: an immutable value in a small algebra, ``&`` (both keep) and ``|`` (any keeps).
+"""Masks, which say which query may attend which key: an immutable value in a small algebra, ``&`` (both keep) and ``|`` (any keeps).
 
 Leaves are the class methods of :class:`Mask`. Select, never add: NaN behind a mask is invisible. B sequences, H query heads, Tq
 queries, Tk keys; ``align`` says where the diagonal lies when Tq != Tk: ``"square"`` (legal only when Tq == Tk), ``"top_left"``

@@ -77,5 +77,5 @@ class Rotary:
 
 
 def _made_again(head_dim: int, options: dict[str, Any], tables: list[np.ndarray] | None = None) -> Rotary:
-    """What pickle calls."""
+    """For pickle."""
     return Rotary(head_dim, **options) if tables is None else Rotary.from_tables(*tables, head_dim=head_dim, **options)

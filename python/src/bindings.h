@@ -1,4 +1,4 @@
-// What each file of the module _core binds. Not: the face that people call (qkv/*.py), which adds defaults and
+// The parts of the module _core, one for each file. Not: the face that people call (qkv/*.py), which adds defaults and
 // documentation.
 #pragma once
 
@@ -28,7 +28,7 @@ void bind_cache(nb::module_& m);
 /// own pointer, so that another thread may set a new one meanwhile.
 std::shared_ptr<Context> context();
 /// In modules beside _core, first: context() is then _core's.
-void take_context();
+void use_context();
 
 /// While it lives, the interpreter's lock is released. Where the interpreter ends meanwhile, Python before 3.14 ends a
 /// thread that asks for the lock by an unwinding, which C++ answers with std::terminate: the thread sleeps instead

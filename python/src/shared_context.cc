@@ -13,7 +13,7 @@ ContextFunction core_context = nullptr;
 
 std::shared_ptr<Context> context() { return core_context(); }
 
-void take_context() {
+void use_context() {
   const nb::capsule capsule = nb::borrow<nb::capsule>(nb::module_::import_("qkv._core").attr("_context"));
   core_context = reinterpret_cast<ContextFunction>(capsule.data());
 }

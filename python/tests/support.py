@@ -1,4 +1,4 @@
-"""What the tests of NumPy arrays share: numbers, a mask of every kind, the formula of attention in any type, and a bound of two of its results.
+"""Shared by the tests of NumPy arrays: numbers, a mask of every kind, the formula of attention in any type, and a bound of two of its results.
 Through the bindings options and arrays arrive; the kernels' numbers are C++'s.
 """
 

@@ -16,7 +16,7 @@ import qkv.io
 from qkv import __main__ as tool
 from support import numbers
 
-#: What a model may be given: markup, script ends, entities, direction marks, control characters, long and astral text.
+#: Labels that a page must survive: markup, script ends, entities, direction marks, control characters, long and astral text.
 HOSTILE = [
     "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "&lt;b&gt;", "\u202egnirts\u202c", "\x00\x1b[31m", "\n", "\t", "", " ",
     "'\"`${alert(3)}", "]]>", "<!--", "我\U0001f600", "\ufeff\u200b", "=1+1", "x" * 2000,
@@ -121,7 +121,7 @@ def page_of(folder: Path, tensors: dict[str, np.ndarray], metadata: dict[str, st
 
 
 def refused(folder: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str], *options: str) -> str:
-    """What the tool says of a file that it does not take."""
+    """The tool's message for a file that it refuses."""
     file = folder / "refused.safetensors"
     qkv.io.save_safetensors(file, tensors, metadata=metadata)
     command = [str(tool.TOOL), "map", "--qk", str(file), "--out", str(folder / "refused.html"), *options]
@@ -131,7 +131,7 @@ def refused(folder: Path, tensors: dict[str, np.ndarray], metadata: dict[str, st
 
 
 def full_file(change: Callable[[dict[str, Any]], None] | None = None) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Two models on one text with an answer, and an image that looks at itself and at the text; every optional part once."""
+    """Two models on one text with an answer, and an image that attends to itself and to the text; every optional part once."""
     rng = np.random.default_rng(7)
     length, grid, tensors = 24, 3 * 4 + 2, {}
     kinds = ["previous", "first", "mixed", "induction"]

@@ -1,4 +1,4 @@
-"""What the tests of the runner share: it is imported from the sources on its own, as the tool starts it; probes and their truth.
+"""Shared by the tests of the runner: it is imported from the sources on its own, as the tool starts it; probes and their truth.
 
 Not: the tool's probes (the runner must not depend on what they are).
 """

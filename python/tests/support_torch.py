@@ -1,4 +1,4 @@
-"""What the PyTorch tests share: running the same computation in PyTorch (float64: the truth; the type under test: the naive
+"""Shared by the PyTorch tests: running the same computation in PyTorch (float64: the truth; the type under test: the naive
 form) and on qkv, values and gradients, and a bound computed from the three. A chain of layers has no written A
 (tests/support/checks/bounds.h); the bound here is error(fast) <= 3 * error(naive) + 8 eps * max(1, max|truth|),
 error(naive) the largest of the tensor. Gradients likewise. In float64 the naive form is the truth; its error is float32's, scaled.

@@ -1,5 +1,5 @@
 // A work item is (sequence, block of queries, part of the keys): products by Linear's kernel, a block of keys at a
-// time, and of each query the best k so far. What is best is a total order of (score, key), so neither parts nor
+// time, and of each query the best k so far. The order is total, of (score, key), so neither parts nor
 // threads change the choice.
 #include "qkv/top_keys.h"
 

@@ -68,7 +68,7 @@ std::vector<IsaCandidate> ask_cpu() {
     }
     candidates.push_back({isa, std::move(obstacle)});
   };
-  // The compiler's own test: it looks at the CPU and at whether the operating system saves the registers (XCR0).
+  // The compiler's own test: it asks the CPU and at whether the operating system saves the registers (XCR0).
   __builtin_cpu_init();
   add(Isa::kAvx2, {{"avx2", __builtin_cpu_supports("avx2") != 0}, {"fma", __builtin_cpu_supports("fma") != 0},
                       {"f16c", has_f16c()}});

@@ -117,7 +117,7 @@ bool share_byte(const StridedBox& a, const StridedBox& b) {
   return Equation(a, b).reaches(static_cast<Index>(b.address - a.address));
 }
 
-/// Whether two places of a box are one element. An axis that steps over all of the finer ones adds none.
+/// Whether two indices of a box are one element. An axis that steps over all of the finer ones adds none.
 bool shows_twice(const StridedBox& box) {
   std::array<std::size_t, 4> order{};  // the axes by their strides, the finest first
   std::size_t axes = 0;

@@ -38,7 +38,7 @@ inline std::uint32_t dropout_threshold(double p, std::string_view function) {
   return threshold;
 }
 
-/// What kept weights are multiplied with: 65536 / (65536 - t); 0 for t = 65536, which keeps none.
+/// The factor of kept weights: 65536 / (65536 - t); 0 for t = 65536, which keeps none.
 inline double dropout_scale(std::uint32_t threshold) {
   return threshold == 65536 ? 0.0 : 65536.0 / (65536.0 - threshold);
 }

@@ -1,4 +1,4 @@
-// What views and tensors need that is not a template: shape texts, sizes that cannot overflow, aligned memory.
+// Views and tensors, but for templates: shape texts, sizes that cannot overflow, aligned memory.
 #include "qkv/tensor.h"
 
 #include <cstdlib>

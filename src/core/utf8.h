@@ -25,7 +25,7 @@ QKV_API void append_utf8(std::string& out, char32_t code);
 /// Whether it lies between two neighbours of ends[0] .. ends[1], ends[2] .. ends[3], ..., both included.
 QKV_API bool is_within(std::span<const char32_t> ends, char32_t code);
 
-/// Whether nothing of it is seen, the cursor moves or the order of what follows changes: controls, spaces but U+0020,
+/// Whether it draws nothing, moves the cursor or changes the order of what follows: controls, spaces but U+0020,
 /// soft hyphen, zero width and direction marks, separators, invisible operators, byte order mark, interlinear marks,
 /// tags; and U+FFFE and U+FFFF, which are no characters, and which XML may not hold.
 QKV_API bool is_invisible(char32_t code);

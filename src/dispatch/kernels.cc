@@ -26,7 +26,7 @@ constexpr Isa scalar = Isa::kScalar, avx2 = Isa::kAvx2, avx512 = Isa::kAvx512, a
 
 namespace {
 
-/// Tables with products of bf16 pairs in place of their own.
+/// Tables with products of bf16 pairs instead of their own.
 struct Bf16Tables {
   KernelTable attention;
   CaptureKernelTable capture;

@@ -41,7 +41,7 @@ template <class T> const Kernels<Accumulator<T>>& kernels_of(Isa isa) {
   return for_element<Accumulator<T>>(kernel_tables(isa).attention);
 }
 
-/// What row statistics take beside a tile; without sums there are none.
+/// Parameters of row statistics besides a tile's; without sums there are none.
 template <class Sum> struct ForwardStatistics {
   const CaptureKernels<Sum>* kernels = nullptr;
   const RowSums<Sum>* sums = nullptr;

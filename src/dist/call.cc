@@ -15,7 +15,7 @@ std::string sizes_but_length(const AnyView& x) {
          ", T, " + std::to_string(x.sizes[3]) + "]";
 }
 
-/// What all ranks must have in common, in words. Not lengths, which differ.
+/// The options on which all ranks must agree, in words. Not lengths, which differ.
 std::vector<Claim> claims_of(const ParallelCall& call) {
   const ContextParallelOptions& cut = call.cut;
   const AttentionOptions& o = call.options;

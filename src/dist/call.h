@@ -9,7 +9,7 @@
 
 namespace qkv::inline v0::dist {
 
-/// What forward and backward read and forward writes, local.
+/// Inputs of forward and backward, and forward's outputs, local.
 struct Tensors {
   AnyView q, k, v, out, lse, dout;
 };

@@ -118,7 +118,7 @@ void Routed::add_in_order(std::size_t n) {
   }
 }
 
-/// What is passed on from neighbour to neighbour goes in order of parts, as both ends expect it; what an owner serves,
+/// Keys passed on from neighbour to neighbour go in order of parts, as both ends expect it; what an owner serves,
 /// or gets, waits for no other part.
 bool Routed::poll() {
   Transport& transport = call_.transport;

@@ -41,7 +41,7 @@ class Exchange {
   explicit Exchange(Transport& transport);
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
-  /// What was started ends before its bytes go away, also where this rank's work has thrown.
+  /// A transfer that was started ends before its bytes go away, also where this rank's work has thrown.
   ~Exchange();
 
   /// The next piece of the message to a rank, and where the next one of the message from it is written. Copied,

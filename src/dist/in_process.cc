@@ -19,7 +19,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-/// What all ranks share.
+/// Shared by all ranks.
 struct Hub {
   explicit Hub(int ranks)
       : size(ranks),

@@ -1,6 +1,6 @@
 // Isend, Irecv, Testsome. Each transport is a tag of one communicator of qkv's own; a mutex puts the calls of both in a
 // row. The library is loaded when it is asked for, so that one program or wheel runs with it and without: a list of the
-// functions is in place of mpi.h.
+// functions replaces mpi.h.
 #include "qkv/dist/mpi.h"
 
 #include <dlfcn.h>
@@ -94,7 +94,7 @@ void require(const OpenMpi& mpi, int code, const char* what) {
   if (code != OpenMpi::kSuccess) fail<TransportError>("Mpi", what, " must succeed: got ", error_text(mpi, code));
 }
 
-/// What both transports share.
+/// Shared by both transports.
 struct World {
   World(const OpenMpi& library, std::size_t piece) : mpi(library), piece_bytes(piece) {}
   const OpenMpi& mpi;

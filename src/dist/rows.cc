@@ -1,4 +1,4 @@
-// Which rows every rank holds.
+// The rows of every rank.
 #include <algorithm>
 
 #include "core/check.h"

@@ -23,18 +23,18 @@ class NpyHeaderReader {
       : text_(text), start_(start), source_(source) {}
 
   NpyHeader read() {
-    take('{', "a header must be a dict");
+    expect('{', "a header must be a dict");
     skip_space();
-    while (!try_take('}')) {
+    while (!try_consume('}')) {
       read_item();
       skip_space();
-      if (!try_take(',')) {
-        take('}', "an item of the header must be followed by a comma or }");
+      if (!try_consume(',')) {
+        expect('}', "an item of the header must be followed by a comma or }");
         break;
       }
       skip_space();
     }
-    check(seen_ == (kDescr | kFortran | kShape), position_ - 1,
+    check(keys_ == (kDescr | kFortran | kShape), position_ - 1,
         "a header must have descr, fortran_order and shape: got fewer");
     while (position_ < text_.size() && text_[position_] == ' ') ++position_;
     check(position_ + 1 == text_.size() && text_[position_] == '\n', position_,
@@ -51,18 +51,18 @@ class NpyHeaderReader {
   void skip_space() {
     while (position_ < text_.size() && (text_[position_] == ' ' || text_[position_] == '\t')) ++position_;
   }
-  bool try_take(char wanted) {
+  bool try_consume(char wanted) {
     if (position_ == text_.size() || text_[position_] != wanted) return false;
     ++position_;
     return true;
   }
-  void take(char wanted, const char* requirement) {
+  void expect(char wanted, const char* requirement) {
     skip_space();
     const std::size_t at = position_;
-    check(try_take(wanted), at,
+    check(try_consume(wanted), at,
         std::string(requirement) + ": got " + escaped(text_.substr(at, 16)) + " where " + wanted + " is needed");
   }
-  bool try_take(std::string_view word) {
+  bool try_consume(std::string_view word) {
     if (std::string_view(text_).substr(position_, word.size()) != word) return false;
     position_ += word.size();
     return true;
@@ -86,9 +86,9 @@ class NpyHeaderReader {
     const std::string key = read_string("a key of the header");
     const unsigned field = key == "descr" ? kDescr : key == "fortran_order" ? kFortran : key == "shape" ? kShape : 0;
     check(field != 0, at, "a key of the header must be descr, fortran_order or shape: got " + escaped(key));
-    check((seen_ & field) == 0, at, "a key of the header must not repeat: got a second " + key);
-    seen_ |= field;
-    take(':', "a key must be followed by a colon");
+    check((keys_ & field) == 0, at, "a key of the header must not repeat: got a second " + key);
+    keys_ |= field;
+    expect(':', "a key must be followed by a colon");
     skip_space();
     if (field == kDescr) {
       read_descr();
@@ -122,24 +122,24 @@ class NpyHeaderReader {
 
   void read_fortran_order() {
     const std::size_t at = position_;
-    header_.fortran_order = try_take("True");
-    check(header_.fortran_order || try_take("False"), at,
+    header_.fortran_order = try_consume("True");
+    check(header_.fortran_order || try_consume("False"), at,
         "fortran_order must be True or False: got " + escaped(text_.substr(at, 16)));
   }
 
   // () or (3,) or (3, 4) or (3, 4,): as in Python, (3) is not a tuple.
   void read_shape() {
     header_.shape_at = start_ + position_;
-    take('(', "shape must be a tuple");
+    expect('(', "shape must be a tuple");
     skip_space();
     bool comma = true;
-    while (!try_take(')')) {
+    while (!try_consume(')')) {
       check(comma, position_,
           "sizes of the shape must be separated by a comma: got " + escaped(text_.substr(position_, 16)));
       check(header_.sizes.size() < kMaxAxes, position_, "at most 64 axes are read: got more");
       header_.sizes.push_back(read_size());
       skip_space();
-      comma = try_take(',');
+      comma = try_consume(',');
       skip_space();
     }
     check(header_.sizes.size() != 1 || comma, position_ - 1,
@@ -163,7 +163,7 @@ class NpyHeaderReader {
   const Source& source_;
   std::size_t position_ = 0;
   NpyHeader header_{};
-  unsigned seen_ = 0;
+  unsigned keys_ = 0;
 };
 
 }  // namespace

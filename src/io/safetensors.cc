@@ -204,12 +204,12 @@ SafetensorsPlan plan_safetensors(std::vector<TensorEntry> tensors, const std::ma
 }
 
 std::vector<std::byte> write_safetensors(const StateDict& state) {
-  std::vector<TensorEntry> places;
+  std::vector<TensorEntry> entries;
   for (const auto& [name, tensor] : state.entries()) {
     check_tensor("write_safetensors", escaped(name), tensor);
-    places.push_back({name, tensor.dtype, tensor.sizes, 0});
+    entries.push_back({name, tensor.dtype, tensor.sizes, 0});
   }
-  const SafetensorsPlan plan = plan_safetensors(std::move(places), state.metadata);
+  const SafetensorsPlan plan = plan_safetensors(std::move(entries), state.metadata);
   std::vector<std::byte> out;
   out.reserve(plan.bytes);
   out.assign(plan.head.begin(), plan.head.end());

@@ -58,14 +58,14 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
   bool key(std::string& name) override {
     const std::uint64_t at = string_start();
-    if (place_ == Place::kTop) {
+    if (level_ == Level::kTop) {
       entry_ = {};
       entry_.name = name;
       entry_.name_at = at;
       source_.check(
           names_.insert(name).second, at, [&] { return "a name must not repeat: got a second " + escaped(name); });
       source_.check(names_.size() <= kMaxTensors + 1, at, "at most 65536 tensors are read: got more");
-    } else if (place_ == Place::kMetadata) {
+    } else if (level_ == Level::kMetadata) {
       metadata_key_ = name;
       source_.check(!header_.metadata.contains(name), at,
           [&] { return "a __metadata__ key must not repeat: got a second " + escaped(name); });
@@ -75,28 +75,28 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       source_.check(field_ != kNoField, at,
           [&] { return of_entry("a field must be dtype, shape or data_offsets: got " + escaped(name)); });
       source_.check(
-          (seen_ & field_) == 0, at, [&] { return of_entry("a field must not repeat: got a second " + name); });
-      seen_ |= field_;
+          (fields_ & field_) == 0, at, [&] { return of_entry("a field must not repeat: got a second " + name); });
+      fields_ |= field_;
     }
     return true;
   }
 
   bool string(std::string& value) override {
-    if (place_ == Place::kMetadata) {
+    if (level_ == Level::kMetadata) {
       header_.metadata.emplace(metadata_key_, value);
-    } else if (place_ == Place::kEntry && field_ == kDtype) {
+    } else if (level_ == Level::kEntry && field_ == kDtype) {
       const std::optional<DType> dtype = dtype_of(value);
       if (!dtype) source_.refuse(string_start(), of_entry("the dtype must be a supported one: got " + escaped(value)));
       entry_.dtype = *dtype;
     } else {
-      out_of_place("a string", string_start());
+      unexpected("a string", string_start());
     }
     return true;
   }
 
   bool number_unsigned(std::uint64_t value) override {
     const std::uint64_t at = number_start();
-    if (place_ != Place::kList) out_of_place("a number", at);
+    if (level_ != Level::kList) unexpected("a number", at);
     source_.check(value <= kMaxSize, at, [&] {
       return of_entry("sizes and offsets must be whole numbers of at most 2^53: got " + std::to_string(value));
     });
@@ -112,37 +112,37 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool number_float(double, const std::string& literal) override { return not_whole(escaped(literal)); }
 
   bool start_object(std::size_t) override {
-    if (place_ == Place::kStart) {
-      place_ = Place::kTop;
-    } else if (place_ == Place::kTop) {
-      place_ = entry_.name == "__metadata__" ? Place::kMetadata : Place::kEntry;
-      seen_ = 0;
+    if (level_ == Level::kStart) {
+      level_ = Level::kTop;
+    } else if (level_ == Level::kTop) {
+      level_ = entry_.name == "__metadata__" ? Level::kMetadata : Level::kEntry;
+      fields_ = 0;
     } else {
-      out_of_place("an object", token_at());
+      unexpected("an object", token_at());
     }
     return true;
   }
 
   bool end_object() override {
-    if (place_ == Place::kEntry) {
-      source_.check(seen_ == (kDtype | kShape | kOffsets), token_at(),
+    if (level_ == Level::kEntry) {
+      source_.check(fields_ == (kDtype | kShape | kOffsets), token_at(),
           [&] { return of_entry("dtype, shape and data_offsets are all required"); });
       header_.entries.push_back(std::move(entry_));
     }
-    place_ = place_ == Place::kTop ? Place::kEnd : Place::kTop;
+    level_ = level_ == Level::kTop ? Level::kEnd : Level::kTop;
     return true;
   }
 
   bool start_array(std::size_t) override {
-    if (place_ != Place::kEntry || field_ == kDtype) out_of_place("a list", token_at());
-    place_ = Place::kList;
+    if (level_ != Level::kEntry || field_ == kDtype) unexpected("a list", token_at());
+    level_ = Level::kList;
     list_.clear();
     (field_ == kShape ? entry_.shape_at : entry_.offsets_at) = token_at();
     return true;
   }
 
   bool end_array() override {
-    place_ = Place::kEntry;
+    level_ = Level::kEntry;
     if (field_ == kShape) {
       entry_.sizes = list_;
     } else {
@@ -154,16 +154,16 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  bool null() override { out_of_place("null", token_at()); }
-  bool boolean(bool) override { out_of_place("true or false", token_at()); }
-  bool binary(Json::binary_t&) override { out_of_place("binary data", token_at()); }
+  bool null() override { unexpected("null", token_at()); }
+  bool boolean(bool) override { unexpected("true or false", token_at()); }
+  bool binary(Json::binary_t&) override { unexpected("binary data", token_at()); }
 
   bool parse_error(std::size_t, const std::string& last_token, const Json::exception&) override {
     source_.refuse(token_at(), "the header must be JSON in UTF-8: got something else at " + escaped(last_token));
   }
 
  private:
-  enum class Place { kStart, kTop, kMetadata, kEntry, kList, kEnd };
+  enum class Level { kStart, kTop, kMetadata, kEntry, kList, kEnd };
   static constexpr unsigned kNoField = 0, kDtype = 1, kShape = 2, kOffsets = 4;
 
   std::uint64_t consumed() const { return static_cast<std::uint64_t>(position_ - text_.data()); }
@@ -171,7 +171,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   std::uint64_t token_at() const { return start_ + (consumed() == 0 ? 0 : consumed() - 1); }
 
   // The opening quote of the string that ends at the last character: the nearest one before it that no backslash
-  // escapes. Every character is looked at once: where a quote is escaped, the backslashes before it are passed over
+  // escapes. Every character is read once: where a quote is escaped, the backslashes before it are passed over
   // with it.
   std::uint64_t string_start() const {
     std::size_t quote = consumed() - 1;
@@ -195,11 +195,11 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
   std::string of_entry(const std::string& text) const { return "tensor " + escaped(entry_.name) + ": " + text; }
 
-  [[noreturn]] void out_of_place(const std::string& what, std::uint64_t at) const {
-    switch (place_) {
-      case Place::kStart: source_.refuse(at, "the header must be one JSON object: got " + what);
-      case Place::kTop: source_.refuse(at, of_entry("its value must be an object: got " + what));
-      case Place::kMetadata:
+  [[noreturn]] void unexpected(const std::string& what, std::uint64_t at) const {
+    switch (level_) {
+      case Level::kStart: source_.refuse(at, "the header must be one JSON object: got " + what);
+      case Level::kTop: source_.refuse(at, of_entry("its value must be an object: got " + what));
+      case Level::kMetadata:
         source_.refuse(
             at, "__metadata__ must map strings to strings: got " + what + " under " + escaped(metadata_key_));
       default:
@@ -210,7 +210,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
   bool not_whole(const std::string& what) const {
     const std::uint64_t at = number_start();
-    if (place_ != Place::kList) out_of_place("a number", at);
+    if (level_ != Level::kList) unexpected("a number", at);
     source_.refuse(at, of_entry("sizes and offsets must be whole numbers of at most 2^53: got " + what));
   }
 
@@ -221,11 +221,11 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
   Header header_{};
   std::unordered_set<std::string> names_{};
-  Place place_ = Place::kStart;
+  Level level_ = Level::kStart;
   HeaderEntry entry_{};
   std::string metadata_key_{};
   unsigned field_ = kNoField;
-  unsigned seen_ = 0;
+  unsigned fields_ = 0;
   std::vector<Index> list_{};
 };
 

@@ -12,39 +12,39 @@
 namespace qkv::inline v0 {
 namespace {
 
-using Place = std::atomic<char*>;
-static_assert(Place::is_always_lock_free, "a handler may use lock-free atomics only");
-std::array<Place, kUnfinishedFiles> table{};
+using Slot = std::atomic<char*>;
+static_assert(Slot::is_always_lock_free, "a handler may use lock-free atomics only");
+std::array<Slot, kUnfinishedFiles> table{};
 
 }  // namespace
 
 UnfinishedFile::UnfinishedFile(const std::filesystem::path& path) {
   char* name = ::strdup(path.c_str());
   if (name == nullptr) return;  // the file is removed on every exit except a signal
-  for (Place& place : table) {
+  for (Slot& slot : table) {
     char* empty = nullptr;
-    if (place.compare_exchange_strong(empty, name)) {
-      place_ = &place;
+    if (slot.compare_exchange_strong(empty, name)) {
+      slot_ = &slot;
       return;
     }
   }
   std::free(name);
 }
 
-UnfinishedFile::UnfinishedFile(UnfinishedFile&& other) noexcept : place_(std::exchange(other.place_, nullptr)) {}
+UnfinishedFile::UnfinishedFile(UnfinishedFile&& other) noexcept : slot_(std::exchange(other.slot_, nullptr)) {}
 
 UnfinishedFile& UnfinishedFile::operator=(UnfinishedFile&& other) noexcept {
-  std::swap(place_, other.place_);
+  std::swap(slot_, other.slot_);
   return *this;
 }
 
 UnfinishedFile::~UnfinishedFile() {
-  if (place_ != nullptr) std::free(place_->exchange(nullptr));
+  if (slot_ != nullptr) std::free(slot_->exchange(nullptr));
 }
 
 void remove_unfinished_files() noexcept {
-  for (Place& place : table) {
-    const char* name = place.exchange(nullptr);
+  for (Slot& slot : table) {
+    const char* name = slot.exchange(nullptr);
     if (name != nullptr) ::unlink(name);
   }
 }

@@ -20,7 +20,7 @@ class QKV_API UnfinishedFile {
   ~UnfinishedFile();
 
  private:
-  std::atomic<char*>* place_ = nullptr;
+  std::atomic<char*>* slot_ = nullptr;
 };
 
 constexpr int kUnfinishedFiles = 64;

@@ -22,7 +22,7 @@ struct Element {
   bool tells = false;        ///< weights so small that rounding hides a factor are not compared
 };
 
-/// What the calls gave, as [R, B, H, Tq, n].
+/// The calls' results, as [R, B, H, Tq, n].
 struct Shown {
   Index repeats = 0, batch, heads, queries, columns;
   double p, unit;

@@ -51,14 +51,14 @@ void set_sizes(Sizes& sizes, const std::string& json) {
   set_from(sizes, given);
 }
 
-Subject subject_of(const std::string& look) {
+Subject subject_of(const std::string& text) {
   Subject subject;
   const auto failed = [&](const std::string& says) {
     subject.verdict = "failed", subject.says = says;
     return subject;
   };
-  const Json document = Json::parse(look, nullptr, false);
-  if (!document.is_object()) return failed("what was seen of the code (look.json) is not JSON");
+  const Json document = Json::parse(text, nullptr, false);
+  if (!document.is_object()) return failed("what was found of the code (look.json) is not JSON");
   subject.file = text_of(document, "file"), subject.name = text_of(document, "name");
   subject.task = text_of(document, "task");
   subject.verdict = text_of(document, "verdict"), subject.says = text_of(document, "says");

@@ -1,4 +1,4 @@
-// What goes as JSON between the judge and whoever runs the code: what was found of the code (look.json), sizes, a
+// JSON between the judge and whoever runs the code: what was found of the code (look.json), sizes, a
 // finding. Tensors go as safetensors. Not: files (cli/judge/exchange.h), the runner (python/qkv/_judge/runner).
 #pragma once
 
@@ -13,7 +13,7 @@ namespace qkv::judge {
 void set_sizes(Sizes& sizes, const std::string& json);
 
 /// A look.json; one that cannot be understood is a verdict "failed".
-Subject subject_of(const std::string& look);
+Subject subject_of(const std::string& text);
 
 /// Keys as docs/cli/judge.md lists them.
 std::string to_json(const Finding& finding);

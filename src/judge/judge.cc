@@ -79,7 +79,7 @@ class Trial {
       if (own_causal_)
         finding_.conventions.push_back(
             {"causal-unasked", "It hides the future by itself; the task does not ask for that."});
-      look_deeper(*spelling);
+      refine(*spelling);
     }
     for (const Case& one : forward_) check(one, spelling.value_or(Choices{}));
     if (finding_.verdict.empty()) finding_.verdict = finding_.conventions.empty() ? "right" : "convention";
@@ -109,7 +109,7 @@ class Trial {
       later_.push_back(std::move(one));
       return;
     }
-    // What is compared: the task's own names; weights are compared later.
+    // Compared: the task's own names; weights are compared later.
     Case asked{&probe, {}};
     for (auto& [key, given] : one.answers) {
       if (std::ranges::find(task_.answers, key) != task_.answers.end()) asked.answers.emplace_back(key, given);
@@ -205,7 +205,7 @@ class Trial {
     } else if (errors_ > 0) {
       finding_.verdict = "failed";
     } else {
-      // What is random in evaluation is no textbook's output.
+      // Output that is random in evaluation is no textbook's.
       for (const Case& one : later_) {
         if (one.probe->call("evaluation")) training(one, spelling);
       }
@@ -213,8 +213,8 @@ class Trial {
     }
   }
 
-  /// What the outputs do not show.
-  void look_deeper(const Choices& spelling) {
+  /// Properties that outputs do not show.
+  void refine(const Choices& spelling) {
     for (const Case& one : later_) {
       if (one.probe->call("twice")) twice(one, spelling);
     }

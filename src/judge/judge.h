@@ -1,5 +1,5 @@
 // The judge: probes for a task, and a verdict on what somebody's code answered to them. Not: running that code
-// (cli/judge, python/qkv/_judge), how a finding looks (cli/judge/print.h).
+// (cli/judge, python/qkv/_judge), how a finding is printed (cli/judge/print.h).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ Sizes default_sizes(std::string_view task);
 /// "embed", "heads" ...: false for a name that is none. Throws OptionError for a size that cannot be.
 bool set_size(Sizes& sizes, std::string_view name, double size);
 
-/// What an object has beside its task's contract, or lacks. Functions are their contract.
+/// Parts of an object beyond its task's contract, or lacks. Functions are their contract.
 struct Owner {
   std::vector<std::string> absent = {};  ///< parameters that it lacks, by their contract names
   bool causal = false;                   ///< it hides the future by itself where the task does not ask for that
@@ -32,7 +32,7 @@ struct Owner {
 std::vector<StateDict> make_probes(
     std::string_view task, const Sizes& sizes, std::uint64_t seed = 0, const Owner& owner = {});
 
-/// What the code gave for one probe.
+/// The code's results for one probe.
 struct Answer {
   StateDict tensors;     ///< "out" and what the task says; metadata: `error`, `traceback`, `skipped`
   bool missing = false;  ///< there is no answer

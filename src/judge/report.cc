@@ -73,7 +73,7 @@ struct Report {
     if (!one.read.empty()) line(style.faint("  read: ") + one.read);
   }
 
-  /// What was compared where all is right, what differs where nothing explains it.
+  /// The comparison where all is right, the difference where nothing explains it.
   void checks() {
     if (finding.right()) {
       std::vector<std::string> names, skipped;

@@ -11,7 +11,7 @@
 
 namespace qkv::judge {
 
-/// What was found about the code before it was judged.
+/// The code as found before it was judged.
 struct Subject {
   std::string file = {}, name = {}, task = {};
   std::string verdict = {}, says = {},

@@ -1,4 +1,4 @@
-// Which entries of the catalogue, alone or two together, explain what somebody's code gave. Not: gradients, training,
+// Searches for entries of the catalogue that, alone or two together, explain a code's output. Not: gradients, training,
 // calls that follow one another (judge.cc).
 #pragma once
 

@@ -15,7 +15,7 @@
 namespace qkv::judge {
 
 using Arrays = std::map<std::string, Array, std::less<>>;
-/// By names that formulas look up all the time.
+/// By names that formulas use all the time.
 struct NameHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view name) const { return std::hash<std::string_view>{}(name); }
@@ -45,7 +45,7 @@ Probe to_probe(const StateDict& state);
 Array to_array(const AnyTensor& tensor);
 AnyTensor to_tensor(const Array& array);
 
-/// What the steps work on: the arrays, of which `heads`, `kv_heads`, `causal`, `round` and `rounds` are numbers. A
+/// The memory of the steps: the arrays, of which `heads`, `kv_heads`, `causal`, `round` and `rounds` are numbers. A
 /// textbook is run `rounds` times over the same arrays: calls of a cache, tiles of flash, steps of training.
 struct Work {
   const Probe& probe;

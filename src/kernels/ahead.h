@@ -1,4 +1,4 @@
-// What a call fetches from memory while it multiplies: the rows of the next head. Where all heads do not fit the
+// Fetches memory while a call multiplies: the rows of the next head. Where all heads do not fit the
 // caches, the multipliers would wait for them between two heads. Plain data; the fetches are the products'
 // (products/gemm.h), which rows and when it pays is the callers' (attention/forward/forward_driver.cc,
 // backward/backward_driver.cc).

@@ -21,7 +21,7 @@ std::span<const Index> tokens_of(const BatchShare& share) {
   return share.part == nullptr ? std::span<const Index>() : std::span<const Index>(share.part->positions);
 }
 
-/// What one layer's forward keeps for backward. Plain layers use `attention` and `out` alone.
+/// One layer's values kept for backward. Plain layers use `attention` and `out` alone.
 struct LayerActivations {
   nn::Saved attention;
   nn::MlpSaved mlp;

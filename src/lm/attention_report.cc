@@ -46,8 +46,8 @@ AttentionReport attention_report(const AttentionLM& model, std::span<const Index
   report.weights = Tensor<float>({config.num_layers, config.num_heads, length, length});
   const View<float, 4> weights = report.weights;
   for (Index layer = 0; layer < config.num_layers; ++layer) {
-    const Tensor<float>& seen = layers[static_cast<std::size_t>(layer)];  // [1, H, T, T]
-    std::copy(seen.span().begin(), seen.span().end(), &weights(layer, 0, 0, 0));
+    const Tensor<float>& map = layers[static_cast<std::size_t>(layer)];  // [1, H, T, T]
+    std::copy(map.span().begin(), map.span().end(), &weights(layer, 0, 0, 0));
     for (Index head = 0; head < config.num_heads; ++head) {
       HeadReport one =
           head_report(View<const float, 2>(&weights(layer, head, 0, 0), {length, length}), ids, config.causal);

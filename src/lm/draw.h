@@ -8,7 +8,7 @@
 
 namespace qkv::inline v0::lm {
 
-/// What numbers are drawn for; different purposes never share a counter.
+/// The purposes of random numbers; different purposes never share a counter.
 enum class Draw : std::uint32_t { kParameters = 1, kDropout, kWindow, kCharacter, kHidden, kSample, kScore };
 
 /// a and b are taken mod 2^32.

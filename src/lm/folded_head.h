@@ -1,5 +1,5 @@
 // Nothing stands between a plain model's output projection and its head, so logits = (a W_o^T) W_h^T + b = a M^T + b
-// with M = W_h W_o, [V, W]: a product with V columns in place of one with E and one with V. Backward is the transpose:
+// with M = W_h W_o, [V, W]: a product with V columns instead of one with E and one with V. Backward is the transpose:
 // dM = dlogits^T a, then dW_h = dM W_o^T and dW_o = W_h^T dM. The same sums in another order.
 #pragma once
 

@@ -117,8 +117,8 @@ Index draw(std::span<const float> logits, const GenerateOptions& options, Index 
     sum += std::exp((logit(order[i]) - logit(order.front())) / options.temperature);
     cumulative[i] = sum;
   }
-  const double place = Random(derived_seed(options.seed, Draw::kSample, position)).uniform() * sum;
-  const auto found = std::upper_bound(cumulative.begin(), cumulative.end(), place);
+  const double drawn = Random(derived_seed(options.seed, Draw::kSample, position)).uniform() * sum;
+  const auto found = std::upper_bound(cumulative.begin(), cumulative.end(), drawn);
   return order[static_cast<std::size_t>(std::min(found - cumulative.begin(), std::ssize(order) - 1))];
 }
 

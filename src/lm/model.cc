@@ -143,10 +143,10 @@ AttentionLM AttentionLM::shard(Index part, Index parts, std::function<void(std::
   return made;
 }
 
-void AttentionLM::take_shard(const AttentionLM& shard, Index part, Index parts) {
+void AttentionLM::merge_shard(const AttentionLM& shard, Index part, Index parts) {
   Impl& whole = *impl_;
   const Impl& from = *shard.impl_;
-  check<ShapeError>(from.blocks.size() == whole.blocks.size(), "AttentionLM::take_shard",
+  check<ShapeError>(from.blocks.size() == whole.blocks.size(), "AttentionLM::merge_shard",
       "the shard must have the layers of the model: got ", from.blocks.size(), " for ", whole.blocks.size());
   if (part == 0) {
     std::map<std::string_view, std::span<const float>> values;
@@ -158,7 +158,7 @@ void AttentionLM::take_shard(const AttentionLM& shard, Index part, Index parts) 
     }
   }
   for (std::size_t layer = 0; layer < whole.blocks.size(); ++layer)
-    nn::take_shard(whole.blocks[layer].attention, from.blocks[layer].attention, part, parts);
+    nn::merge_shard(whole.blocks[layer].attention, from.blocks[layer].attention, part, parts);
 }
 
 const AttentionLMConfig& AttentionLM::config() const { return impl_->config; }

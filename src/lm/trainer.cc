@@ -24,7 +24,7 @@ class TrainingMode {
 };
 
 /// The sequences and tokens of a share.
-void take_share(const Batch& whole, const BatchShare& share, Batch& own) {
+void copy_share(const Batch& whole, const BatchShare& share, Batch& own) {
   const bool every = share.part == nullptr;
   const std::span<const Index> positions =
       every ? std::span<const Index>() : std::span<const Index>(share.part->positions);
@@ -67,7 +67,7 @@ double Trainer::step(const BatchSource& source, Context& context) {
   const Index step = steps_done();
   source.fill(step, batch_);
   const bool whole = options_.share.batch == 0;
-  if (!whole) take_share(batch_, options_.share, own_);
+  if (!whole) copy_share(batch_, options_.share, own_);
   const Batch& batch = whole ? batch_ : own_;
   const auto targets = std::ranges::count_if(batch_.targets.span(), [](Index target) { return target != kNoTarget; });
   model_.forward(batch.inputs, activations_, derived_seed(options_.seed, Draw::kDropout, -1, step), context);

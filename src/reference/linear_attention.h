@@ -111,10 +111,10 @@ template <class N> LinearForward<N> linear_attention_quadratic(
         for (Index i = 0; i < q_len; ++i) {
           const typename Head::Row query = head.phi(q, head.query_head(r), i);
           const std::vector<typename Head::Row> c = decays_to(i);
-          const Index seen = options.causal ? i + 1 : kv_len;
+          const Index visible = options.causal ? i + 1 : kv_len;
           N n = head.scale() * dot(c[0], query, first.z);
           for (Index e = 0; e < width; ++e) out(b, h, i, e) = head.scale() * of_first(c[0], query, e);
-          for (Index j = 0; j < seen; ++j) {
+          for (Index j = 0; j < visible; ++j) {
             const N weight = head.scale() * dot(c[Head::at(j + 1)], query, keys[Head::at(j)]);
             n += weight;
             for (Index e = 0; e < width; ++e) out(b, h, i, e) += weight * u(j, e);

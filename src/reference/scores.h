@@ -19,7 +19,7 @@ T dot(const View<const T, 4>& x, Index b, Index h, Index i, const View<const T, 
   return sum;
 }
 
-/// What all directions share: the shapes, and one score with the derivatives of its softcap and of its modifier.
+/// Shared by all directions: the shapes, and one score with the derivatives of its softcap and of its modifier.
 template <class T> struct Scores {
   View<const T, 4> q;  // [B, H, Tq, D]
   View<const T, 4> k;  // [B, Hkv, Tk, D]

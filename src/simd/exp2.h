@@ -1,6 +1,6 @@
 // 2^y and tanh(x) for vectors, by range reduction and a minimax polynomial (Remez, relative error, constant term 1).
 // 2^0 is exactly 1, which makes a row with one live key exact. Largest errors, swept by tests/simd: 2^y 2 ulp (1.4
-// seen), tanh 8 ulp (7.2 seen; its argument is rounded once more).
+// measured), tanh 8 ulp (7.2 measured; its argument is rounded once more).
 #pragma once
 
 #include "simd/vec.h"

@@ -47,9 +47,9 @@ inline void load_square(const T* source, Index row_stride, Index rows, Index col
 }
 
 /// panel[c * width + r] = factor * source[r * row_stride + c] for r < rows, c < columns; a last vector of rows is
-/// filled up with 0. `seen` gets each vector that is stored.
-template <class T, class Seen> inline void pack_transposed(
-    const T* source, Index row_stride, Index rows, Index columns, T factor, T* panel, Index width, const Seen& seen) {
+/// filled up with 0. `observe` gets each vector that is stored.
+template <class T, class Observe> inline void pack_transposed(const T* source, Index row_stride, Index rows,
+    Index columns, T factor, T* panel, Index width, const Observe& observe) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   for (Index r0 = 0; r0 < rows; r0 += n) {
@@ -60,7 +60,7 @@ template <class T, class Seen> inline void pack_transposed(
       T* target = panel + c0 * width + r0;
       const auto put = [&](int c) {
         const V value = square[c] * factor;
-        seen(value);
+        observe(value);
         store<T>(target + c * width, value);
       };
       if (columns - c0 >= n) {

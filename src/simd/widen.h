@@ -99,7 +99,7 @@ template <class S> inline void store_narrowed_tail(S* p, F32 x, int n) {
 #endif
 }
 
-/// Of 2 n numbers those at even and at odd places as floats: a shift and a mask, where the order in memory would cost
+/// Of 2 n numbers those of even and of odd index as floats: a shift and a mask, where the order in memory would cost
 /// shuffles.
 struct EvenOdd {
   F32 even, odd;
@@ -113,7 +113,7 @@ inline EvenOdd load_even_odd(const BFloat16* p) {
 template <int... kLane> inline EvenOdd split_even_odd(F32 low, F32 high, std::integer_sequence<int, kLane...>) {
   return {__builtin_shufflevector(low, high, (2 * kLane)...), __builtin_shufflevector(low, high, (2 * kLane + 1)...)};
 }
-/// The numbers at even and at odd places of two vectors in a row.
+/// The numbers of even and of odd index of two vectors in a row.
 inline EvenOdd split_even_odd(F32 low, F32 high) {
   return split_even_odd(low, high, std::make_integer_sequence<int, Simd<float>::kLanes>{});
 }

@@ -1,4 +1,4 @@
-// What every format needs of a cell: its weight, and which ink is readable on its colour.
+// A cell as every format needs it: its weight, and which ink is readable on its colour.
 #pragma once
 
 #include <algorithm>

@@ -62,8 +62,9 @@ class SvgCanvas final : public Canvas {
         const float w = weights(panel.layer, panel.head, i, j);
         const Box cell{
             panel.cells.x + static_cast<int>(j) * width, panel.cells.y + static_cast<int>(i) * height, width, height};
-        out_ += rectangle(cell, cell_paint(map_, options_, layout_, panel, i, j)) + "><title>" + query + " looks at " +
-                escape_xml(position(map_.key_tokens, j)) + ": " + exact_percent(w) + "</title></rect>\n";
+        out_ += rectangle(cell, cell_paint(map_, options_, layout_, panel, i, j)) + "><title>" + query +
+                " attends to " + escape_xml(position(map_.key_tokens, j)) + ": " + exact_percent(w) +
+                "</title></rect>\n";
       }
     }
     out_ += "</g>\n";

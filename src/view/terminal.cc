@@ -61,7 +61,7 @@ class Writer {
     return lines;
   }
 
-  /// What the colours or characters mean.
+  /// The legend of colours or characters.
   std::string legend() const {
     const std::string most = significant(100 * static_cast<double>(top_), 3) + "%";
     std::string out;

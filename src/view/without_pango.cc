@@ -1,4 +1,4 @@
-// What a build without Pango says in place of print/.
+// The errors of a build without Pango, instead of print/.
 #include <string>
 
 #include "qkv/error.h"

@@ -1,4 +1,4 @@
-// Which calls are computed from keys in chunks. Their bits: relations_test.cc, the forms chunks and chunks_of_lists.
+// Calls that are computed from keys in chunks. Their bits: relations_test.cc, the forms chunks and chunks_of_lists.
 #include <gtest/gtest.h>
 
 #include "attention/backward/carried_backward.h"
@@ -10,7 +10,7 @@
 namespace qkv::test {
 namespace {
 
-// What the whole reads by lists is not carried; some rows of it are decided for as all of them.
+// A whole that reads by lists is not carried; some rows of it are decided for as all of them.
 TEST(CarriedKeys, AreNotThoseOfListsThatAreReadAlone) {
   std::vector<AttentionCase> cases = list_cases();
   cases.push_back(long_list_cases()[0]);

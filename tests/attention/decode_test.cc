@@ -129,7 +129,7 @@ template <class Half> void expect_rounded_floats(Index head_dim) {
 }
 TEST(DecodeHalf, IsTheFloatResultRounded) {
   expect_rounded_floats<BFloat16>(
-      7);  // two vectors of a longer row of bf16 are summed as numbers of even and of odd places
+      7);  // two vectors of a longer row of bf16 are summed as numbers of even and of odd index
   expect_rounded_floats<Float16>(40);
 }
 

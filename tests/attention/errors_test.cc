@@ -1,4 +1,4 @@
-// What is refused: each error's type, the function it names, and both sides of what does not fit.
+// Refused calls: each error's type, the function it names, and both sides of what does not fit.
 #include "support/errors.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ template <class E> void refuses(std::initializer_list<std::string_view> parts, a
   expect_parts(text_of<E>(call), parts);
 }
 
-// What is borrowed until a call ends is never a temporary.
+// Memory borrowed until a call ends is never a temporary.
 template <class T>
 concept MaskOf = requires(T&& dense) { Mask::keep(std::forward<T>(dense), MaskAxes::kQk); };
 template <class T>

@@ -59,7 +59,7 @@ TEST(Memory, StaysSmallAtLength65536) {
 template <class T> class Scratch : public testing::Test {};
 TYPED_TEST_SUITE(Scratch, StorageTypes);
 
-/// What backward took altogether, by its plan.
+/// The memory of backward, by its plan.
 std::size_t backward_bytes(const AttentionPlan& plan) {
   return plan.backward_shared_bytes + static_cast<std::size_t>(plan.threads) * plan.backward_scratch_bytes;
 }

@@ -136,18 +136,18 @@ TYPED_TEST(Modifiers, ACallbackSeesEachPairThatIsThere) {
   for (const Index q_len : {2, 77}) {
     const Problem<T> problem(small_case(q_len, 150));
     AttentionOptions options = problem.options;
-    std::vector<std::atomic<int>> seen(static_cast<std::size_t>(2 * 4 * q_len * 150));
+    std::vector<std::atomic<int>> calls(static_cast<std::size_t>(2 * 4 * q_len * 150));
     options.score_mod = score_mod([&](auto s, Index b, Index h, Index i, Index j) {
       if (b < 0 || b >= 2 || h < 0 || h >= 4 || i < 0 || i >= q_len || j < 0 || j >= 150) std::abort();
-      ++seen[static_cast<std::size_t>(((b * 4 + h) * q_len + i) * 150 + j)];
+      ++calls[static_cast<std::size_t>(((b * 4 + h) * q_len + i) * 150 + j)];
       return s;
     });
     for_each_isa(3, [&](Context& context) {
-      for (std::atomic<int>& count : seen) count = 0;
+      for (std::atomic<int>& count : calls) count = 0;
       Result<T> result(problem);
       attention_forward(
           problem.q(), problem.k(), problem.v(), {.out = result.out.view, .lse = result.lse}, options, context);
-      for (const std::atomic<int>& count : seen) ASSERT_GE(count.load(), 1);
+      for (const std::atomic<int>& count : calls) ASSERT_GE(count.load(), 1);
     });
   }
 }

@@ -1,4 +1,4 @@
-// What the outputs are for: weights that sum to 1, a constant v at any length, strided lse, weights and dbias.
+// Properties of the outputs: weights that sum to 1, a constant v at any length, strided lse, weights and dbias.
 #include <gtest/gtest.h>
 
 #include "support/checks/expect.h"
@@ -118,7 +118,7 @@ TYPED_TEST(Outputs, StridedLseWeightsAndBiasGradient) {
     using Sum = Accumulator<T>;
     Tensor<Sum> lse_memory({2, 21, 3});
     const View<Sum, 3> lse(lse_memory.data(), {2, 3, 21}, {63, 1, 3});
-    const Placed<Sum> weights({2, 3, 21, 37}, Layout::kPaddedRows), dbias({1, 3, 21, 37}, Layout::kPaddedRows);
+    const Stored<Sum> weights({2, 3, 21, 37}, Layout::kPaddedRows), dbias({1, 3, 21, 37}, Layout::kPaddedRows);
     attention_forward(
         problem.q(), problem.k(), problem.v(), {.out = plain.out.view, .lse = lse}, problem.options, context);
     attention_forward(problem.q(), problem.k(), {}, {.weights = weights.view}, problem.options, context);

@@ -1,4 +1,4 @@
-// What is refused of parts of a larger problem (AttentionOptions::part), and what a mask may keep of a part. Their
+// Refused parts of a larger problem (AttentionOptions::part), and what a mask may keep of a part. Their
 // bits: relations_test.cc, the forms rows and heads.
 #include <gtest/gtest.h>
 

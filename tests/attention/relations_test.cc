@@ -1,5 +1,5 @@
 // Every way to compute attention under every relation, each type, on every instruction set: one test a form and
-// relation. What a form is: support/forms/form.h; what a relation asks: support/forms/relations.cc.
+// relation. Forms are defined in support/forms/form.h; relations in support/forms/relations.cc.
 #include "support/forms/relations.h"
 
 #include <gtest/gtest.h>

@@ -52,7 +52,7 @@ TEST(Rotary, StridedViewsAndUntouchedColumns) {
   }
 }
 
-/// What each scaling promises of fast and slow pairs; the numbers are held against Hugging Face's in python/tests.
+/// The property of each scaling for fast and slow pairs; the numbers are held against Hugging Face's in python/tests.
 TEST(Rotary, ScaledFrequencies) {
   const auto frequencies = [](RotaryOptions options) {
     const Rotary rotary(64, options);

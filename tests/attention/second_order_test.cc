@@ -1,5 +1,5 @@
 // Forward mode and double backward: the oracle by finite differences, the library against the oracle over the case list
-// within computed bounds, its duality with backward. What must hold to the last bit: relations_test.cc, the form
+// within computed bounds, its duality with backward. Equal bits: relations_test.cc, the form
 // derivatives.
 #include <gtest/gtest.h>
 
@@ -168,9 +168,9 @@ TYPED_TEST(SecondOrderBits, NanReachesWhatTheReferenceSays) {
       const Problem<T> first(
           {.q_len = 140, .kv_len = 140, .head_dim = 20, .v_head_dim = 9, .mask = MaskKind::kCausal, .seed = 5});
       const SecondProblem<T> problem(first);
-      const View<T, 4> places[] = {problem.first.q(), problem.first.k(), problem.first.v(), problem.first.dout.view,
+      const View<T, 4> inputs[] = {problem.first.q(), problem.first.k(), problem.first.v(), problem.first.dout.view,
           problem.moved.views[0], problem.moved.views[1], problem.moved.views[2]};
-      places[part](0, 0, row, 5) = kQuietNan<T>;
+      inputs[part](0, 0, row, 5) = kQuietNan<T>;
       const SecondExpectation<T> expectation(problem);
       Worst worst;
       const std::string name = "part " + std::to_string(part) + ", row " + std::to_string(row);

@@ -31,7 +31,7 @@ Products chosen_products = Products::kPairs;
 
 namespace qkv::inline v0 {
 
-/// This program's own index of kernels, linked in the place of dispatch/kernels.cc: AVX-512's with the stand-in for the
+/// This program's own index of kernels, linked instead of dispatch/kernels.cc: AVX-512's with the stand-in for the
 /// products.
 const KernelTables& kernel_tables(Isa) {
   static const KernelTable attention[] = {with_bf16_products(qkv_kernels_avx512, qkv_kernels_avx512bf16_stand_in),
@@ -64,7 +64,7 @@ class Bf16Kernels : public testing::TestWithParam<Products> {
 INSTANTIATE_TEST_SUITE_P(
     On, Bf16Kernels, testing::Values(Products::kPairs, Products::kTiles), testing::PrintToStringParamName());
 
-/// What dense tensors must hold, on these products: the bounds over the whole list (of tiles, whose model computes
+/// Requirements of dense tensors, on these products: the bounds over the whole list (of tiles, whose model computes
 /// number by number, over every second case), the other relations over parts of it.
 TEST_P(Bf16Kernels, AreHeldToEveryRelation) {
   std::vector<AttentionCase> cases = pairwise_cases(6e5);

@@ -44,14 +44,14 @@ TEST_F(Ablate, OneKeyIsAveragePooling) {
   const double length = static_cast<double>(v.size());
   std::vector<double> sum(v[0].size());
   for (std::size_t i = 0; i < v.size(); ++i) {
-    const double seen = static_cast<double>(i + 1);
+    const double visible = static_cast<double>(i + 1);
     for (std::size_t j = 0; j < v.size(); ++j) {
       EXPECT_NEAR(plain[i][j], 1 / length, kF64);
-      EXPECT_NEAR(causal[i][j], j <= i ? 1 / seen : 0, kF64);
+      EXPECT_NEAR(causal[i][j], j <= i ? 1 / visible : 0, kF64);
     }
     for (std::size_t n = 0; n < sum.size(); ++n) {
       sum[n] += v[i][n];
-      EXPECT_NEAR(causal_out[i][n], sum[n] / seen, kF64);
+      EXPECT_NEAR(causal_out[i][n], sum[n] / visible, kF64);
       EXPECT_EQ(out[i][n], out[0][n]);
     }
   }
@@ -116,7 +116,7 @@ TEST_F(Ablate, ASentenceThatDoesNotHoldIsNotSaid) {
   const Outcome outcome = run("ablate no-mask --steps 1");  // nothing is learned in one step
   EXPECT_EQ(outcome.code, 1);
   EXPECT_NE(outcome.out.find("Not so here: On random characters"), std::string::npos) << outcome.out;
-  EXPECT_NE(outcome.out.find("seen: "), std::string::npos);
+  EXPECT_NE(outcome.out.find("measured: "), std::string::npos);
   const Outcome as_json = run("ablate no-mask --steps 1 --json");
   EXPECT_EQ(as_json.code, 1);
   EXPECT_FALSE(Document::parse(as_json.out).at("holds").get<bool>());

@@ -79,12 +79,12 @@ TEST_F(Explain, TheWrongSplitPutsTheSameNumbersElsewhere) {
         };
         EXPECT_EQ(of("right", "token"), i);
         EXPECT_EQ(of("right", "feature"), 2 * h + n);
-        const int place = (3 * h + i) * 2 + n;  // row-major in [H, L, d]
-        EXPECT_EQ(of("wrong", "token"), place / 4);
-        EXPECT_EQ(of("wrong", "feature"), place % 4);
-        EXPECT_EQ(of("wrong", "q"), q[place / 4][place % 4].get<int>());
+        const int index = (3 * h + i) * 2 + n;  // row-major in [H, L, d]
+        EXPECT_EQ(of("wrong", "token"), index / 4);
+        EXPECT_EQ(of("wrong", "feature"), index % 4);
+        EXPECT_EQ(of("wrong", "q"), q[index / 4][index % 4].get<int>());
         EXPECT_EQ(of("right", "q"), q[i][2 * h + n].get<int>());
-        moved += place != 4 * i + 2 * h + n;
+        moved += index != 4 * i + 2 * h + n;
       }
     }
   }

@@ -1,4 +1,4 @@
-// What should break the tool and must not: sizes of nothing, absurd numbers, outputs that cannot be written, signals,
+// Attacks on the tool: sizes of nothing, absurd numbers, outputs that cannot be written, signals,
 // limits.
 #include <sys/resource.h>
 

@@ -1,4 +1,4 @@
-// What every command must do: --help with an example, exit codes, one line per error, no file left behind.
+// Requirements of every command: --help with an example, exit codes, one line per error, no file left behind.
 #include <pty.h>
 
 #include "cli/tool.h"
@@ -162,7 +162,7 @@ TEST_F(House, InfoIsJson) {
   EXPECT_NE(output({"info"}).find(info["cpu"]["model"]), std::string::npos);
 }
 
-/// What the tool writes to a terminal.
+/// The tool's output on a terminal.
 class OnATerminal : public House {
  protected:
   void SetUp() override {

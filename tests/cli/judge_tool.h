@@ -1,4 +1,4 @@
-// What the tests of `qkv judge` share: a Python with NumPy, temporary files of their own. Not: what is judged.
+// Shared by the tests of `qkv judge`: a Python with NumPy, temporary files of their own. Not: what is judged.
 #pragma once
 
 #include <chrono>

@@ -111,7 +111,7 @@ TEST_F(MaskTool, WhatCannotBeReadNamesItsPlace) {
   refused("first(99999999999999999999)", {"character 7", "whole number"});
   refused(std::string(70, '(') + "causal", {"64"});
   refused("key_lengths(3,4)", {"key_lengths", "2"});
-  // What would be read and not obeyed.
+  // Options that would have no effect.
   refused("causal(5,bottom-right)", {"character 1", "causal(OFFSET,...)"});
   refused("window(1,2,top-left; 3)", {"character 1", "window(LEFT,RIGHT; OFFSET,...)"});
   refused("sliding(2,top-left,bottom-right)", {"character 20", "whole number"});

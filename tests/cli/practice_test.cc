@@ -81,7 +81,7 @@ TEST_F(Practice, EveryMistakeHasAFormulaOfItsTaskAndAPageThatExists) {
 }
 
 TEST_F(Practice, ASkeletonIsItsSolutionWithoutTheSolvedLines) {
-  int seen = 0;
+  int count = 0;
   for (const Document& task : json({"practice", "--json"})) {
     for (const std::string language : task["languages"]) {
       SCOPED_TRACE(task["name"].get<std::string>() + " in " + language);
@@ -97,10 +97,10 @@ TEST_F(Practice, ASkeletonIsItsSolutionWithoutTheSolvedLines) {
       EXPECT_TRUE(has(first, "qkv judge ")) << first;
       for (const char* mark : {"# solution", "# end", "// solution", "// end"})
         EXPECT_FALSE(has(skeleton + solution, mark));
-      ++seen;
+      ++count;
     }
   }
-  EXPECT_GE(seen, 1);
+  EXPECT_GE(count, 1);
   const std::string skeleton = output({"practice", "sdpa", "--numpy"});
   EXPECT_TRUE(has(skeleton, "\n\n\ndef sdpa(q, k, v, mask=None):\n    raise NotImplementedError(\"fill in: "))
       << skeleton;
@@ -108,7 +108,7 @@ TEST_F(Practice, ASkeletonIsItsSolutionWithoutTheSolvedLines) {
 
 // In Python: tests/judge/corpus.py --exercises.
 TEST_F(Practice, SolutionsInCppAreRightAndSkeletonsUnfilled) {
-  int seen = 0;
+  int count = 0;
   for (const Document& task : json({"practice", "--json"})) {
     const auto languages = task["languages"].get<Words>();
     if (std::ranges::find(languages, "cpp") == languages.end()) continue;
@@ -120,10 +120,10 @@ TEST_F(Practice, SolutionsInCppAreRightAndSkeletonsUnfilled) {
       EXPECT_TRUE(
           solved ? found["verdict"] == "right" || found["verdict"] == "convention" : found["verdict"] == "unfilled")
           << found.dump(1);
-      ++seen;
+      ++count;
     }
   }
-  EXPECT_GE(seen, 10);
+  EXPECT_GE(count, 10);
   // A program of another language is wrong by name too: without a mask where all are causal.
   const Document wrong = finding({"--run", "'" QKV_EXERCISES "/qkv_exercise_sdpa' {in} {out}", "--task", "causal"});
   EXPECT_EQ(wrong["verdict"], "wrong") << wrong.dump(1);

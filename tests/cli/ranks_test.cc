@@ -58,7 +58,7 @@ TEST_F(Ranks, SharedTrainingHasTheLossesOfOneMachine) {
                       "0.1 --clip 0.5 --weight-decay 0.1 --context 27 --json")}) {
     SCOPED_TRACE(words);
     const std::vector<double> alone = losses_of(shell("'" QKV_TOOL "' " + words));
-    // What another order of the same f32 sums changes: the scalar kernels add in one. Ranks add in one more.
+    // The change by another order of the same f32 sums: the scalar kernels add in one. Ranks add in one more.
     const std::vector<double> other = losses_of(shell("'" QKV_TOOL "' " + words + " --isa scalar"));
     double bound = 0;
     for (std::size_t step = 0; step < alone.size(); ++step)

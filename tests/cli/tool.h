@@ -20,7 +20,7 @@
 
 namespace qkv::test {
 
-/// What is typed. A literal is cut at spaces: "attend --q q.npy".
+/// A command line. A literal is cut at spaces: "attend --q q.npy".
 struct Words : std::vector<std::string> {
   using std::vector<std::string>::vector;
   Words(const char* line) {  // NOLINT: a line is its words

@@ -49,7 +49,7 @@ TEST_F(Train, GivenWeightsAndBatchesAreTheTrainers) {
 TEST_F(Train, LinesWithoutATerminal) {
   const std::string text = output({"train", "--steps", "20"});
   EXPECT_NE(text.find("\nstep 20  loss "), std::string::npos) << text;
-  EXPECT_NE(text.find("where it looks, in percent"), std::string::npos);
+  EXPECT_NE(text.find("attention weights, in percent"), std::string::npos);
   EXPECT_NE(text.find("it continues"), std::string::npos);
   EXPECT_EQ(text.find('\r'), std::string::npos);
 }

@@ -1,4 +1,4 @@
-// What the core does when memory is out, or must not be asked for.
+// The core when memory is out, or must not be asked for.
 #include <gtest/gtest.h>
 
 #include <array>

@@ -118,9 +118,9 @@ TEST(Random, MomentsAreRight) {
 TEST(Random, BelowIsUniformAndInRange) {
   Random random(5);
   constexpr int kDraws = 70000;
-  std::array<int, 7> seen{};
-  for (int n = 0; n < kDraws; ++n) ++seen.at(random.below(7));
-  for (const int count : seen) EXPECT_NEAR(count, kDraws / 7, 6 * std::sqrt(kDraws / 7.0));
+  std::array<int, 7> counts{};
+  for (int n = 0; n < kDraws; ++n) ++counts.at(random.below(7));
+  for (const int count : counts) EXPECT_NEAR(count, kDraws / 7, 6 * std::sqrt(kDraws / 7.0));
   EXPECT_EQ(random.below(1), 0U);
   // For n = 3 * 2^62 a plain remainder would give the lowest third twice as often as the others.
   constexpr std::uint64_t kWide = std::uint64_t{3} << 62;

@@ -22,14 +22,14 @@ class CountingExecutor final : public Executor {
 TEST(Region, OpensOnlyWhereTheWorkIsWorthIt) {
   const auto executor = std::make_shared<CountingExecutor>();
   Context context({.threads = 2, .isa = std::nullopt, .executor = executor});
-  std::vector<Index> seen;
-  const auto note = [&seen](Index item, int) { seen.push_back(item); };
+  std::vector<Index> visited;
+  const auto note = [&visited](Index item, int) { visited.push_back(item); };
   const double limit = context.impl().region_flops;
   parallel_for_flops(context, 3, limit * 0.99, note);
   EXPECT_EQ(executor->regions, 0);
   parallel_for_flops(context, 3, limit, note);
   EXPECT_EQ(executor->regions, 1);
-  EXPECT_EQ(seen, (std::vector<Index>{0, 1, 2, 0, 1, 2})) << "every item once, in order, either way";
+  EXPECT_EQ(visited, (std::vector<Index>{0, 1, 2, 0, 1, 2})) << "every item once, in order, either way";
 }
 
 }  // namespace

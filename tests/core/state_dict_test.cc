@@ -1,4 +1,4 @@
-// Named tensors: order, look-up, and its cost.
+// Named tensors: order, access by name, and its cost.
 #include "qkv/state_dict.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ TEST(StateDict, ClonesAndMovedOnesFindByName) {
   EXPECT_EQ(state.find("b"), nullptr);
 }
 
-/// Each look-up by hash: one by one through all names this took a minute.
+/// Each access by hash: one by one through all names this took a minute.
 TEST(StateDict, HoldsManyNames) {
   StateDict state;
   constexpr int kCount = 200'000;

@@ -1,4 +1,4 @@
-// What ranks must have in common: the same error on all where they have not.
+// Ranks that disagree: the same error on all where they have not.
 #include "qkv/dist/agree.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace qkv::dist {
 namespace {
 
-/// What each of `kRanks` ranks threw.
+/// The errors of `kRanks` ranks.
 constexpr int kRanks = 4;
 template <class Call> std::array<std::string, kRanks> mismatches(const Call& call) {
   std::array<std::string, kRanks> texts;

@@ -18,7 +18,7 @@ Index live_bytes() {
   return static_cast<Index>(heap.uordblks) + static_cast<Index>(heap.hblkhd);
 }
 
-/// What all ranks together hold beside their tensors, forward and backward.
+/// The memory of all ranks together beside their tensors, forward and backward.
 Index beside_the_tensors(dist::Method method, Index chunk, Index length) {
   constexpr int ranks = 4;
   constexpr Index heads = 2, width = 32;

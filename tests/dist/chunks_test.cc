@@ -28,7 +28,7 @@ TYPED_TEST(InChunks, OfManyOwners) {
   EXPECT_GT(worst.compared(), 100);
 }
 
-// Rank 0 of the two needs no key: nothing travels to it, and its rows are written all the same. And no rank has a key.
+// Rank 0 of the two needs no key: nothing is sent to it, and its rows are written all the same. And no rank has a key.
 TYPED_TEST(InChunks, RowsWithoutKeys) {
   using Sum = Accumulator<TypeParam>;
   for (const Index keys : {Index{256}, Index{0}}) {

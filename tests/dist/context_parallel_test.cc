@@ -51,7 +51,7 @@ TYPED_TEST(CutSequence, IsTheWholeForOneToFourRanks) {
   EXPECT_GT(worst.compared(), 100);
 }
 
-// What others got wrong: a packed length of 7 became 6; T had to be divisible; fewer tokens than ranks.
+// Mistakes of other libraries: a packed length of 7 became 6; T had to be divisible; fewer tokens than ranks.
 TYPED_TEST(CutSequence, AnyLengthWithAnyNumberOfRanks) {
   Worst worst;
   for (const Index length : {1, 3, 7, 33, 100}) {
@@ -60,15 +60,15 @@ TYPED_TEST(CutSequence, AnyLengthWithAnyNumberOfRanks) {
     for (const int ranks : {1, 2, 3, 4, 9}) {
       for (const dist::Layout layout : {kContiguous, kZigZag}) {
         for (const auto& [block, turns] : {std::pair<Index, Index>{1, 1}, {32, 1}, {1, 3}, {32, 1000000}}) {
-          std::vector<int> seen(static_cast<std::size_t>(length));
+          std::vector<int> counts(static_cast<std::size_t>(length));
           for (int rank = 0; rank < ranks; ++rank) {
             for (const Rows& rows :
                 dist::rows_of_rank({.layout = layout, .block = block, .turns = turns}, length, rank, ranks)) {
               EXPECT_LT(rows.begin, rows.end);
-              for (Index i = rows.begin; i < rows.end; ++i) ++seen[static_cast<std::size_t>(i)];
+              for (Index i = rows.begin; i < rows.end; ++i) ++counts[static_cast<std::size_t>(i)];
             }
           }
-          EXPECT_EQ(seen, std::vector<int>(static_cast<std::size_t>(length), 1)) << "every row lies on one rank";
+          EXPECT_EQ(counts, std::vector<int>(static_cast<std::size_t>(length), 1)) << "every row lies on one rank";
         }
       }
     }

@@ -1,4 +1,4 @@
-// What ranks send for a sequence that is cut over them, and what they say when they do not want the same.
+// Bytes that ranks send for a sequence that is cut over them, and what they say when they do not want the same.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -17,7 +17,7 @@ using dist::ContextParallelOptions;
 using dist::Method;
 using dist::Transport;
 
-// A window reaches into the piece before at most, a document not at all: their keys alone travel.
+// A window reaches into the piece before at most, a document not at all: their keys alone are sent.
 TEST(CutTraffic, OnlyKeysThatMayBeAttendedTravel) {
   constexpr Index length = 2048, width = 16;
   constexpr int ranks = 4;

@@ -98,7 +98,7 @@ template <class T> struct OnRank {
   }
 };
 
-/// What `ranks` ranks give, put together; shared gradients are those of rank 0, which must be every rank's.
+/// The results of `ranks` ranks, put together; shared gradients are those of rank 0, which must be every rank's.
 template <class T>
 void run_cut(const Problem<T>& problem, int ranks, const ContextParallelOptions& cut, Isa isa, Result<T>& all) {
   std::mutex mutex;

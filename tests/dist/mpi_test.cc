@@ -60,7 +60,7 @@ TEST(Mpi, MessagesOfEveryLengthInOrder) {
   mpi.close();
 }
 
-/// What rank 1 hears that expects another number of bytes than rank 0 sends it.
+/// The error of rank 1 that expects another number of bytes than rank 0 sends it.
 std::string sent_and_expected(Transport& transport, std::size_t sent, std::size_t expected) {
   std::vector<std::byte> out(sent), in(expected);
   try {

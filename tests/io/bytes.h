@@ -1,4 +1,4 @@
-// What the tests of the formats share: files built by hand, tensors filled with known bytes, a temporary folder.
+// Shared by the tests of the formats: files built by hand, tensors filled with known bytes, a temporary folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ struct Marked {
   std::size_t at;
 };
 
-/// `text` with another text in place of the first `from`.
+/// `text` with another text instead of the first `from`.
 inline std::string replaced(std::string text, const std::string& from, const std::string& to) {
   const std::size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;

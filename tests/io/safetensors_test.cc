@@ -237,26 +237,26 @@ TEST(Safetensors, PartsAndPlansAreThoseOfTheWholeFile) {
   ASSERT_EQ(parts.tensors().size(), state.size());
   EXPECT_EQ(parts.find("fourth"), nullptr);
   for (const auto& [name, tensor] : state.entries()) {
-    const io::TensorEntry* const place = parts.find(name);
-    ASSERT_NE(place, nullptr);
-    EXPECT_EQ(place->sizes, tensor.sizes);
-    EXPECT_EQ(place->dtype, tensor.dtype);
-    ASSERT_EQ(place->bytes(), tensor.bytes.size());
-    for (std::uint64_t from = 0; from <= place->bytes(); ++from) {
-      std::vector<std::byte> part(place->bytes() - from);
-      parts.read(*place, from, part);
+    const io::TensorEntry* const entry = parts.find(name);
+    ASSERT_NE(entry, nullptr);
+    EXPECT_EQ(entry->sizes, tensor.sizes);
+    EXPECT_EQ(entry->dtype, tensor.dtype);
+    ASSERT_EQ(entry->bytes(), tensor.bytes.size());
+    for (std::uint64_t from = 0; from <= entry->bytes(); ++from) {
+      std::vector<std::byte> part(entry->bytes() - from);
+      parts.read(*entry, from, part);
       EXPECT_TRUE(std::ranges::equal(part, std::span(tensor.bytes).subspan(from)));
       part.resize(part.size() + 1);
-      EXPECT_THROW(parts.read(*place, from, part), OptionError);
+      EXPECT_THROW(parts.read(*entry, from, part), OptionError);
     }
   }
-  std::vector<io::TensorEntry> places;
-  for (const auto& [name, tensor] : state.entries()) places.push_back({name, tensor.dtype, tensor.sizes, 0});
-  const io::SafetensorsPlan plan = io::plan_safetensors(places, state.metadata);
+  std::vector<io::TensorEntry> entries;
+  for (const auto& [name, tensor] : state.entries()) entries.push_back({name, tensor.dtype, tensor.sizes, 0});
+  const io::SafetensorsPlan plan = io::plan_safetensors(entries, state.metadata);
   std::vector<std::byte> file = plan.head;
   file.resize(plan.bytes);
-  for (const io::TensorEntry& place : plan.tensors)
-    std::ranges::copy(state.at(place.name).bytes, file.begin() + static_cast<std::ptrdiff_t>(place.at));
+  for (const io::TensorEntry& entry : plan.tensors)
+    std::ranges::copy(state.at(entry.name).bytes, file.begin() + static_cast<std::ptrdiff_t>(entry.at));
   EXPECT_EQ(file, io::write_safetensors(state));
 }
 

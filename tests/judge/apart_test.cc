@@ -24,7 +24,7 @@ const std::set<std::pair<std::string, std::string>> kSame = {
     {"rope-direction-reversed", "rope-sine-cosine-exchanged"},  // in attention: both turn by a constant minus the angle
 };
 
-/// What an entry gives on every probe; nothing where the shapes do not allow it.
+/// The results of an entry on every probe; nothing where the shapes do not allow it.
 using Results = std::vector<std::optional<std::vector<Array>>>;
 
 Results results_of(const Task& task, const std::vector<Probe>& probes, const Choices& choices) {

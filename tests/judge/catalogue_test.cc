@@ -22,7 +22,7 @@ StateDict state_of(const Probe& probe) {
   return state;
 }
 
-/// What code with these choices answers in float32; forward calls alone.
+/// Answers of code with these choices in float32; forward calls alone.
 bool judged(
     const Task& task, const Choices& choices, std::uint64_t seed, Finding& finding, bool* everywhere = nullptr) {
   std::vector<StateDict> probes;
@@ -91,7 +91,7 @@ TEST(Catalogue, EveryMistakeIsNamed) {
   }
 }
 
-/// What is found where every probe's output is the textbook's, changed.
+/// The finding where every probe's output is the textbook's, changed.
 Finding judged_changed(const char* name, const std::function<void(Array&)>& change) {
   const Task& task = *find_task(name);
   std::vector<StateDict> probes;

@@ -57,7 +57,7 @@ class Tool:
 
 
 def in_process(tool, arguments):
-    """What the tool would find, by its runner in this process. `arguments` as on its command line."""
+    """The finding of the tool, by its runner in this process. `arguments` as on its command line."""
     sys.path.insert(0, str(HERE.parent.parent / "python" / "qkv" / "_judge"))
     from runner import files
     from runner.errors import Stop

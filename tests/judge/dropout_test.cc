@@ -1,4 +1,4 @@
-// What judge_dropout finds in calls whose dropout is drawn here, right and wrong, of the function and of a layer.
+// Findings of judge_dropout in calls whose dropout is drawn here, right and wrong, of the function and of a layer.
 #include "judge/dropout.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 """Right layers in PyTorch, each a row of habits: what people call sizes and layers, and how they spell each step.
 
 A row is "task | sizes | layers | steps": `sizes` is the constructor's signature, its first name the width; `layers` are four or
-three names, or one (merged) and the output's; `steps` are keys of the tables below, in any order. What is not said is the first
+three names, or one (merged) and the output's; `steps` are keys of the tables below, in any order. A key that is not given is the first
 of its table. The state dict's names of all articles and of the usual libraries are here.
 """
 

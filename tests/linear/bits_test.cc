@@ -1,4 +1,4 @@
-// What must be bit-identical: results for any number of threads, alone or in a batch, whatever else is requested, with
+// Equal bits: results for any number of threads, alone or in a batch, whatever else is requested, with
 // NaN in tokens that must not be read. And the purpose of states: a sequence in parts equals the whole sequence.
 #include <gtest/gtest.h>
 
@@ -166,9 +166,9 @@ TYPED_TEST(LinearBits, AccumulateAdds) {
   }
 }
 
-/// out, dq, dk and dv of the tokens that `seen` names are the same with `spoil` applied to the inputs.
-template <class T, class Spoil, class Seen>
-void expect_unchanged(const LinearCase& c, const Spoil& spoil, const Seen& seen) {
+/// out, dq, dk and dv of the tokens that `visible` names are the same with `spoil` applied to the inputs.
+template <class T, class Spoil, class Visible>
+void expect_unchanged(const LinearCase& c, const Spoil& spoil, const Visible& visible) {
   for_each_isa(2, [&](Context& context) {
     LinearProblem<T> problem(c);
     LinearResult<T> before(problem), after(problem);
@@ -181,7 +181,7 @@ void expect_unchanged(const LinearCase& c, const Spoil& spoil, const Seen& seen)
         after.out.view, after.gradients.views[0], after.gradients.views[1], after.gradients.views[2]};
     for (std::size_t n = 0; n < 4; ++n) {
       for (Index t = 0; t < c.kv_len; ++t) {
-        if (!seen(n, t)) continue;
+        if (!visible(n, t)) continue;
         for (Index e = 0; e < a[n].size(3); ++e)
           ASSERT_EQ(a[n](0, 0, t, e), b[n](0, 0, t, e)) << n << " " << t << " " << e;
       }

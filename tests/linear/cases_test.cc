@@ -130,13 +130,13 @@ void expect_slopes(LinearReferenceInput<long double>& in, Tensor<long double>& x
   if (x.data() == nullptr || gradient.data() == nullptr) return;
   for (int pick = 0; pick < 3; ++pick) {
     const Index n = random.below(x.count());
-    long double& place = x.data()[n];
-    const long double before = place, step = 1e-6L;
-    place = before + step;
+    long double& entry = x.data()[n];
+    const long double before = entry, step = 1e-6L;
+    entry = before + step;
     const long double above = loss_of(in);
-    place = before - step;
+    entry = before - step;
     const long double below = loss_of(in);
-    place = before;
+    entry = before;
     const double slope = static_cast<double>((above - below) / (2 * step)),
                  made = static_cast<double>(gradient.data()[n]);
     EXPECT_NEAR(slope, made, 1e-7 * (1 + std::abs(made))) << name << " " << n;

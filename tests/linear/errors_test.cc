@@ -1,4 +1,4 @@
-// What is refused: each error's type, the function it names, and both sides of a mismatch; memory shared by inputs and
+// Refused calls: each error's type, the function it names, and both sides of a mismatch; memory shared by inputs and
 // outputs; and the purpose of random features.
 #include "support/errors.h"
 
@@ -106,7 +106,7 @@ TEST(LinearErrors, CombinationsThatAreNotComputedAreNamed) {
   forward_refuses<UnsupportedError>({"log_decay_channels", "causal"}, [&](Call& c) {
     c.options.causal = c.options.normalized = false, c.n = {}, c.options.log_decay_channels = channels;
   });
-  forward_refuses<OptionError>({"log_decay_channels", "takes the place", "[2, 2, 5]", "[2, 2, 5, 8]"},
+  forward_refuses<OptionError>({"log_decay_channels", "replaces", "[2, 2, 5]", "[2, 2, 5, 8]"},
       [&](Call& c) { c.options.log_decay_channels = channels, c.options.log_decay = c.tokens; });
   forward_refuses<ShapeError>({"log_decay_channels", "[2, 2, 5, 7]", "[2, 2, 5, 8]"}, [&](Call& c) {
     c.options.normalized = false, c.n = {};

@@ -24,7 +24,7 @@ template <class N> struct LinearReferenceInput {
 template <class T> struct LinearProblem {
   LinearCase c;
   Triple<T> qkv;
-  Placed<T> dout;
+  Stored<T> dout;
   Tensor<T> features, log_decay, channels, beta, kv, z, dkv, dz;
   LinearAttentionOptions<T> options;
 
@@ -128,7 +128,7 @@ template <class T> struct LinearProblem {
 
 /// The library's results, q-like outputs in the case's layout between sentinels.
 template <class T> struct LinearResult {
-  Placed<T> out;
+  Stored<T> out;
   Tensor<T> normalizer, kv, z, dlog_decay, dchannels, dbeta, dkv, dz;
   Triple<T> gradients;
 

@@ -1,4 +1,4 @@
-// What one of several ranks computes of a batch: the same logits, and gradients that add up to the whole's.
+// A batch on one of several ranks: the same logits, and gradients that add up to the whole's.
 #include <cmath>
 
 #include "lm/lm_test_support.h"
@@ -84,7 +84,7 @@ TEST(BatchShare, ShardsSumOnceALayerAndWay) {
     const std::vector<double> losses = lm::Trainer(shard, options).run(source).losses;
     EXPECT_EQ(sums, 3 * 2 * 2);
     EXPECT_EQ(losses, lm::Trainer(trained, options).run(source).losses);
-    model.take_shard(shard, 0, 1);
+    model.merge_shard(shard, 0, 1);
     EXPECT_TRUE(test::same_bits(test::values_of(model), test::values_of(trained)));
     EXPECT_THROW(model.shard(0, 3, {}), OptionError);
   }

@@ -86,7 +86,7 @@ TEST(Data, MaskedHidesAboutFifteenPercent) {
     Batch batch;
     source.fill(2, batch);
     const Index wanted = std::max<Index>(1, static_cast<Index>(0.15 * static_cast<double>(context) + 0.5));
-    std::set<Index> places;
+    std::set<Index> positions;
     for (Index b = 0; b < 32; ++b) {
       Index hidden = 0;
       for (Index at = b * context; at < (b + 1) * context; ++at) {
@@ -94,11 +94,11 @@ TEST(Data, MaskedHidesAboutFifteenPercent) {
         EXPECT_EQ(masked, batch.targets.data()[at] != lm::kNoTarget);
         EXPECT_LT(batch.targets.data()[at], 7);
         hidden += masked ? 1 : 0;
-        if (masked) places.insert(at - b * context);
+        if (masked) positions.insert(at - b * context);
       }
       EXPECT_EQ(hidden, wanted);
     }
-    EXPECT_GT(static_cast<double>(places.size()), 0.6 * static_cast<double>(context));
+    EXPECT_GT(static_cast<double>(positions.size()), 0.6 * static_cast<double>(context));
   }
 }
 

@@ -1,4 +1,4 @@
-// What the tests of the toy model share: small and trained models, errors by their text, parameters bit for bit.
+// Shared by the tests of the toy model: small and trained models, errors by their text, parameters bit for bit.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -137,7 +137,7 @@ class EveryForm : public testing::TestWithParam<test::LayerCase> {
  protected:
   EveryForm() : layer_(nn::make_layer(GetParam().layer, GetParam().config)) {
     if (layer_->masks_have_heads()) keep_.reshape({kBatch, 1, kLength, kLength});
-    if (GetParam().layer == "grouped-query") test::randomise(*layer_, 8);  // norms of 1 hide their place
+    if (GetParam().layer == "grouped-query") test::randomise(*layer_, 8);  // norms of 1 hide where they stand
     layer_->train();
   }
 

@@ -35,7 +35,7 @@ void expect_sum(BFloat16 got, double sum, double magnitude, Index count) {
   EXPECT_LE(std::abs(wide(got) - sum), bound);
 }
 
-/// What forward gave once and backward twice, whose second call had no dx: x [M, K], w [N, K], bias [N], dy [M, N].
+/// Results of one forward and two backwards, whose second call had no dx: x [M, K], w [N, K], bias [N], dy [M, N].
 template <class T> void expect_products(View<const T, 2> x, View<const T, 2> w, View<const float, 1> bias,
     View<const T, 2> dy, View<const T, 2> y, View<const T, 2> dx, View<const float, 2> dw, View<const float, 1> db) {
   const Index m = x.size(0), k = x.size(1), n = w.size(0);

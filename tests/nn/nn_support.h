@@ -1,4 +1,4 @@
-// What the tests of layers share: random tensors, bitwise comparison, gradients by finite differences.
+// Shared by the tests of layers: random tensors, bitwise comparison, gradients by finite differences.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ inline bool same_bits(const StateDict& a, const StateDict& b) {
   return true;
 }
 
-/// A state dict of the given names and sizes; values by place.
+/// A state dict of the given names and sizes; values by index.
 inline StateDict state_of(const std::vector<std::pair<std::string, std::vector<Index>>>& parts) {
   StateDict state;
   std::uint64_t seed = 0;

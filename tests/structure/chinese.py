@@ -74,5 +74,5 @@ def main():
         if f"]({other.name})" not in "".join(page.read_text(encoding="utf-8").splitlines(keepends=True)[:4]):
             problems.append(f"{tree.name_of(page)}: no link to {other.name} at its top")
     if not exercises(chinese) or not split(chinese)[0]:
-        problems.append("no exercises or commands found: the test looks in the wrong place")
+        problems.append("no exercises or commands found: the test reads the wrong folders")
     return problems, f"{len(split(chinese)[0])} lines of code, {len(exercises(chinese))} exercises"

@@ -49,7 +49,7 @@ def text_problems(path, name, text):
 
 
 def main():
-    problems, seen = [], 0
+    problems, read = [], 0
     for path in tree.files():
         name = tree.name_of(path)
         if path.stat().st_size > MAX_BYTES:
@@ -61,6 +61,6 @@ def main():
         except UnicodeDecodeError:
             problems.append(f"{name}: not UTF-8")
             continue
-        seen += 1
+        read += 1
         problems += text_problems(path, name, text)
-    return problems, f"{seen} text files read"
+    return problems, f"{read} text files read"

@@ -59,5 +59,5 @@ def main(*compiler):
         problems += [text for text in pool.map(lambda each: wrong_call(command, each), WRONG_CALLS) if text]
     problems += older_language([*compiler, "-std=c++17", f"-I{root}", "-fsyntax-only", "-x", "c++", "-"])
     if not headers:
-        problems.append("no headers found: the test looks in the wrong place")
+        problems.append("no headers found: the test reads the wrong folders")
     return problems, f"{len(headers)} headers compiled alone"

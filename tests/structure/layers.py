@@ -69,7 +69,7 @@ def target_of(path, text):
 
 
 def complaint(path, quote, text):
-    """What is wrong with one include, or None."""
+    """The error of one include, or None."""
     name = tree.name_of(path)
     module = module_of(name)
     third_party = next((prefix for prefix in THIRD_PARTY if text.startswith(prefix)), None)
@@ -83,7 +83,7 @@ def complaint(path, quote, text):
         if text in INTRINSICS and module not in ("simd", "kernels"):
             return "intrinsics outside simd and kernels"
         if module in ("simd", "kernels") and text in NOT_IN_KERNELS and path.name not in KERNEL_FACE:
-            return "std containers have no place in kernels"
+            return "std containers do not belong in kernels"
         return None
     target = target_of(path, text)
     if target is None:
@@ -105,16 +105,16 @@ def complaint(path, quote, text):
 
 
 def main():
-    problems, seen = [], 0
+    problems, count = [], 0
     rooms = list(ATTENTION)
     for n, room in enumerate(rooms):
         problems += [f"attention/{room} names {other}, which is not below it" for other in ATTENTION[room] - set(rooms[:n])]
     for path in tree.cpp_files(("include", "src", "cli", "examples")):
         for number, quote, text in tree.includes(path):
-            seen += 1
+            count += 1
             wrong = complaint(path, quote, text)
             if wrong:
                 problems.append(f"{tree.name_of(path)}:{number}: #include {text}: {wrong}")
-    if seen == 0:
-        problems.append("no includes found: the test looks in the wrong place")
-    return problems, f"{seen} includes read"
+    if count == 0:
+        problems.append("no includes found: the test reads the wrong folders")
+    return problems, f"{count} includes read"

@@ -17,13 +17,13 @@ FUNCTION = re.compile(r"^\[\w+\] ")  # of texts that name their function themsel
 def call_at(text, begin):
     """The text of a call's arguments: up to the parenthesis that closes the one before `begin`."""
     depth, inside = 1, False
-    for place in range(begin, len(text)):
-        if text[place] == '"' and text[place - 1] != "\\":
+    for at in range(begin, len(text)):
+        if text[at] == '"' and text[at - 1] != "\\":
             inside = not inside
-        elif not inside and text[place] in "()":
-            depth += 1 if text[place] == "(" else -1
+        elif not inside and text[at] in "()":
+            depth += 1 if text[at] == "(" else -1
             if depth == 0:
-                return text[begin:place]
+                return text[begin:at]
     return text[begin:]
 
 

@@ -12,7 +12,7 @@ HIDDEN = {"CLI11": "libcli11-dev", "fmt": "libfmt-dev", "nlohmann_json": "nlohma
 
 
 def configure(cmake, compiler, work, hidden, *options):
-    """What CMake prints, as one line, and whether it succeeded; `hidden` are not found."""
+    """CMake's output as one line, and whether it succeeded; `hidden` are not found."""
     hide = [f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in hidden]
     command = [cmake, "-S", str(tree.ROOT), "-B", work, f"-DCMAKE_CXX_COMPILER={compiler}", *hide, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,6 +1,6 @@
 """No circle of imports among the modules of the Python package: reads the import statements, those inside functions too.
 
-What stands under `if TYPE_CHECKING` is for checkers of types alone and does not count.
+Code under `if TYPE_CHECKING` is for checkers of types alone and does not count.
 """
 
 import ast
@@ -79,7 +79,7 @@ def main():
         found = set(imported(name, path.name == "__init__.py", path.read_text(encoding="utf-8"), known))
         edges[name] = sorted(found - {name})
         count += len(edges[name])
-    problems = [] if count else ["no imports found: the test looks in the wrong place"]
+    problems = [] if count else ["no imports found: the test reads the wrong folders"]
     found = circle(edges)
     if found:
         problems.append("a circle: " + " -> ".join(found))

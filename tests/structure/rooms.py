@@ -45,5 +45,5 @@ def main():
     problems += [f"docs/dev/house.md: {room}/ is there twice" for room in sorted(set(page)) if page.count(room) > 1]
     problems += [f"{file.name}: what a run wrote does not belong in the root" for file in tree.ROOT.iterdir() if is_output(file)]
     if not counts:
-        problems.append("no folders found: the test looks in the wrong place")
+        problems.append("no folders found: the test reads the wrong folders")
     return problems, f"{len(counts)} rooms, the fullest of {max(counts.values(), default=0)} files"

@@ -62,5 +62,5 @@ def main(build_tree):
                     problems.append(f"{unit.parent.parent.name}, {unit.name}: {name} in {tree.name_of(first[name])} "
                                     f"and {tree.name_of(source)}")
     if units and not count:
-        problems.append("no names found: the test looks in the wrong place")
+        problems.append("no names found: the test reads the wrong folders")
     return problems, f"{units} units, {count} names"

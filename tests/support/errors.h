@@ -1,4 +1,4 @@
-// What a call throws: its type and the parts of its text.
+// A call's error: its type and the parts of its text.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Which part of a list of cases a test runs: every n-th, another n-th for each type, so that the types together run
+// The part of a list of cases that a test runs: every n-th, another n-th for each type, so that the types together run
 // more than each; all of them where QKV_TEST_CASES is "all" (scripts/sweep --tests). Not: the lists (cases/cases.h).
 #pragma once
 

@@ -10,7 +10,7 @@
 
 namespace qkv::test {
 
-/// What the reference computes from, in the type C of its arithmetic.
+/// The reference's inputs, in the type C of its arithmetic.
 template <class C> struct ReferenceInput {
   Tensor<C> q, k, v, dout, bias;  // [B,H,Tq,D] [B,Hkv,Tk,D] [B,Hkv,Tk,Dv] [B,H,Tq,Dv], bias under its own sizes
   Tensor<C> dlse;                 // [B,H,Tq]
@@ -30,7 +30,7 @@ template <class T> struct Problem {
   AttentionCase c;
   MaskCase mask;
   Triple<T> qkv;
-  Placed<T> dout;    // [B, H, Tq, Dv]
+  Stored<T> dout;    // [B, H, Tq, Dv]
   Tensor<Sum> dlse;  // [B, H, Tq]
   Tensor<Sum> bias_memory;
   View<Sum, 4> bias;                  // null: none
@@ -71,10 +71,10 @@ template <class T> struct Problem {
   void poison(Random& random);
 };
 
-/// What the library gave, each output in the case's layout between sentinels.
+/// The library's results, each in the case's layout between sentinels.
 template <class T> struct Result {
   using Sum = Accumulator<T>;
-  Placed<T> out;
+  Stored<T> out;
   Tensor<Sum> lse, weights;
   Triple<T> gradients;  // dq, dk, dv
   Tensor<Sum> dbias, dsinks, dposition;

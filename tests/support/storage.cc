@@ -8,7 +8,7 @@ template <class T> Storage<T>::Storage(Index count) : data_({count}), covered_(s
   fill();
 }
 
-template <class T> View<T, 4> Storage<T>::place(const Sizes& sizes, const Sizes& strides, Index offset) {
+template <class T> View<T, 4> Storage<T>::view(const Sizes& sizes, const Sizes& strides, Index offset) {
   for_each_offset(sizes, strides, [&](Index n) { covered_[static_cast<std::size_t>(offset + n)] = true; });
   return {data_.data() + offset, sizes, strides};
 }
@@ -24,13 +24,13 @@ template <class T> bool Storage<T>::sentinels_intact() const {
 
 template <class T> void Storage<T>::fill() { std::fill_n(data_.data(), data_.count(), static_cast<T>(kSentinel)); }
 
-template <class T> Placed<T>::Placed(const typename View<T, 4>::Sizes& sizes, Layout layout) {
+template <class T> Stored<T>::Stored(const typename View<T, 4>::Sizes& sizes, Layout layout) {
   const auto [b, h, t, d] = sizes;
   const Index guard = Storage<T>::kGuard;
   const bool by_token = layout == Layout::kBthd || layout == Layout::kPacked;
   const Index row = layout == Layout::kPaddedRows ? d + 5 : d, offset = 16 + (layout == Layout::kMisaligned ? 1 : 0);
   storage = Storage<T>(b * h * t * row + 2 * guard);
-  view = storage.place(sizes,
+  view = storage.view(sizes,
       by_token ? typename View<T, 4>::Sizes{t * h * d, d, h * d, 1}
                : typename View<T, 4>::Sizes{h * t * row, t * row, row, 1},
       offset);
@@ -40,7 +40,7 @@ template <class T> Packed<T>::Packed(const typename View<T, 4>::Sizes& sizes) {
   const auto [b, h, t, d] = sizes;
   storage = Storage<T>(b * t * 3 * h * d + 2 * Storage<T>::kGuard);
   for (Index n = 0; n < 3; ++n) {
-    views[static_cast<std::size_t>(n)] = storage.place(sizes, {t * 3 * h * d, d, 3 * h * d, 1}, 16 + n * h * d);
+    views[static_cast<std::size_t>(n)] = storage.view(sizes, {t * 3 * h * d, d, 3 * h * d, 1}, 16 + n * h * d);
   }
 }
 
@@ -51,20 +51,20 @@ template <class T> Triple<T>::Triple(const std::array<typename View<T, 4>::Sizes
     return;
   }
   for (std::size_t n = 0; n < 3; ++n) {
-    placed[n] = Placed<T>(sizes[n], layout);
-    views[n] = placed[n].view;
+    stored[n] = Stored<T>(sizes[n], layout);
+    views[n] = stored[n].view;
   }
 }
 
 template <class T> bool Triple<T>::sentinels_intact() const {
   bool intact = packed.storage.sentinels_intact();
-  for (const Placed<T>& each : placed) intact = intact && each.storage.sentinels_intact();
+  for (const Stored<T>& each : stored) intact = intact && each.storage.sentinels_intact();
   return intact;
 }
 
 #define QKV_TEST_STORAGE(T)  \
   template class Storage<T>; \
-  template struct Placed<T>; \
+  template struct Stored<T>; \
   template struct Packed<T>; \
   template struct Triple<T>;
 QKV_TEST_TYPES(QKV_TEST_STORAGE)

@@ -50,7 +50,7 @@ enum class Layout {
 inline constexpr std::array kLayoutNames = {"bhtd", "bthd", "packed", "misaligned", "padded"};
 
 /// One allocation that holds one tensor, or several interleaved ones. Everything starts as a NaN with a known pattern:
-/// an input whose padding is read gives NaN, an output that is not written in full stays NaN, a write outside is seen
+/// an input whose padding is read gives NaN, an output that is not written in full stays NaN, a write outside shows
 /// in the bits.
 template <class T> class Storage {
  public:
@@ -59,9 +59,9 @@ template <class T> class Storage {
   Storage() = default;
   explicit Storage(Index count);
 
-  View<T, 4> place(const Sizes& sizes, const Sizes& strides, Index offset);
+  View<T, 4> view(const Sizes& sizes, const Sizes& strides, Index offset);
 
-  /// Every element that no placed tensor covers still has the bits it started with.
+  /// Every element that no tensor covers still has the bits it started with.
   bool sentinels_intact() const;
 
   static constexpr Index kGuard = 24;  // elements before and after: more than a 64-byte vector
@@ -82,12 +82,12 @@ template <class T> class Storage {
 };
 
 /// One tensor [B, H, T, D] in its own storage. `kPacked` is laid out as kBthd here: only q, k, v are packed.
-template <class T> struct Placed {
+template <class T> struct Stored {
   Storage<T> storage;
   View<T, 4> view;
 
-  Placed() = default;
-  Placed(const typename View<T, 4>::Sizes& sizes, Layout layout);
+  Stored() = default;
+  Stored(const typename View<T, 4>::Sizes& sizes, Layout layout);
 };
 
 /// Three tensors [B, H, T, D] interleaved as [B, T, 3, H, D].
@@ -102,7 +102,7 @@ template <class T> struct Packed {
 /// q, k, v (or their gradients) in one layout.
 template <class T> struct Triple {
   Packed<T> packed;
-  std::array<Placed<T>, 3> placed;
+  std::array<Stored<T>, 3> stored;
   std::array<View<T, 4>, 3> views;  // q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv]
 
   Triple() = default;

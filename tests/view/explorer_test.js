@@ -19,7 +19,7 @@ function near(got, wanted, what) {
   assert.ok(Math.abs(got - wanted) <= 1e-6 * Math.abs(wanted) + 1e-12, `${what}: got ${got}, wanted ${wanted}`);
 }
 
-// --- formula.js against the textbook: scores, what is seen, softmax.
+// --- formula.js against the textbook: scores, what is visible, softmax.
 function textbook(s, sink) {
   const {D, Tq, Tk, q, k, f} = s, offset = f.offset ?? Tk - Tq, w = [], lse = new Float64Array(Tq);
   for (let i = 0; i < Tq; ++i) {

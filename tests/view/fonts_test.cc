@@ -1,4 +1,4 @@
-// What a build says of its own text, with Pango or without.
+// A build's text about itself, with Pango or without.
 #include <gtest/gtest.h>
 
 #include "maps.h"

@@ -20,8 +20,8 @@ TEST(Svg, OneRectangleAndTooltipPerCell) {
   const std::string svg = render_svg(map);
   EXPECT_EQ(count(svg, "<title>"), 1 + map.weights.count());  // and one of the picture
   EXPECT_EQ(count(svg, "><title>"), map.weights.count());
-  EXPECT_NE(
-      svg.find("<title>b (1) looks at a (0): " + exact_percent(map.weights.data()[5]) + "</title>"), std::string::npos);
+  EXPECT_NE(svg.find("<title>b (1) attends to a (0): " + exact_percent(map.weights.data()[5]) + "</title>"),
+      std::string::npos);
 }
 
 TEST(Svg, CellsHaveTheColoursOfTheirWeights) {

@@ -113,7 +113,7 @@ def causal_attention(q, k, v):
     # solution: scores, causal mask, softmax, values
     Tq, Tk = q.shape[-2], k.shape[-2]
     scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(k.shape[-1])       # [B, H, Tq, Tk]
-    query = np.arange(Tq)[:, None] + (Tk - Tq)                       # [Tq, 1]: place of a query among all tokens
+    query = np.arange(Tq)[:, None] + (Tk - Tq)                       # [Tq, 1]: position of a query among all tokens
     key = np.arange(Tk)[None, :]                                     # [1, Tk]
     scores = np.where(key <= query, scores, -np.inf)                 # <= : a token sees itself
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))

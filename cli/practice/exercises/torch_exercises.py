@@ -243,8 +243,8 @@ class CachedAttention(nn.Module):
             v = torch.cat([past_v, v], dim=2)
         T = k.size(2)                                           # tokens so far
         scores = q @ k.transpose(-2, -1) / math.sqrt(self.head_dim)     # [B, H, n, T]
-        seen = torch.ones(n, T, dtype=torch.bool, device=x.device).tril(diagonal=T - n)    # the new tokens are the last n
-        weights = torch.softmax(scores.masked_fill(~seen, float("-inf")), dim=-1)
+        visible = torch.ones(n, T, dtype=torch.bool, device=x.device).tril(diagonal=T - n)    # the new tokens are the last n
+        weights = torch.softmax(scores.masked_fill(~visible, float("-inf")), dim=-1)
         context = (weights @ v).transpose(1, 2).reshape(B, n, E)        # [B, n, E]
         return self.to_out(context), (k, v)
         # end
@@ -349,7 +349,7 @@ def train_step(model, optimizer, tokens):
     # solution: logits, loss against the next character, gradients, step
     inputs, targets = tokens[:, :-1], tokens[:, 1:]             # [B, T] each: what follows token t is token t + 1
     logits = model(inputs)                                      # [B, T, V]
-    loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())    # classes are V; mean of B T places
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())    # classes are V; mean of B T positions
     optimizer.zero_grad()                                       # gradients add up otherwise
     loss.backward()
     optimizer.step()

@@ -1,4 +1,4 @@
-// What ranks must have in common before they work together: shapes, options, version, instruction set. A difference
+// Checks that ranks agree before they work together: shapes, options, version, instruction set. A difference
 // would give other bits, or a wait without end; here it is one error with the same text on every rank.
 #pragma once
 

@@ -11,7 +11,7 @@
 
 namespace qkv::inline v0::dist {
 
-/// Which rows a rank holds.
+/// The rows that a rank holds.
 enum class Layout {
   kContiguous,  ///< rank r holds the r-th of P pieces
   kZigZag,  ///< pieces r and 2 P - 1 - r of 2 P, ContextParallelOptions::turns times: under a causal mask the same work

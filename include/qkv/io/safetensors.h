@@ -61,7 +61,7 @@ class QKV_API SafetensorsParts {
   std::unique_ptr<Impl> impl_;
 };
 
-/// What write_safetensors would write, without the data: the file's first bytes, where each tensor goes, and how long
+/// A safetensors file without its data: the file's first bytes, where each tensor goes, and how long
 /// it is.
 struct SafetensorsPlan {
   std::vector<std::byte> head;

@@ -82,7 +82,7 @@ class QKV_API AttentionLM : public nn::Module {
   /// parts must divide the key/value heads: OptionError. Only forward, loss and backward are meaningful.
   AttentionLM shard(Index part, Index parts, std::function<void(std::span<float>)> sum) const;
   /// Takes back the parameters of part `part`: its heads, and from part 0 everything else.
-  void take_shard(const AttentionLM& shard, Index part, Index parts);
+  void merge_shard(const AttentionLM& shard, Index part, Index parts);
   /// Training mode turns dropout on. A new model is in evaluation mode.
   void train(bool on = true);
 
@@ -91,7 +91,7 @@ class QKV_API AttentionLM : public nn::Module {
   /// that tensor is copied.
   void load_state_dict(const StateDict& state, std::string_view prefix = {}) override;
 
-  /// What forward keeps for backward, and scratch; reused from step to step, so that no tensor is allocated twice.
+  /// Values kept for backward, and scratch; reused from step to step, so that no tensor is allocated twice.
   /// One per concurrent computation.
   class QKV_API Activations {
    public:

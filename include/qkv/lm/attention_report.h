@@ -1,4 +1,4 @@
-// Where a trained model looks, in numbers: shares of weight by kind of key, per layer and head. Not: an interpretation.
+// The attention of a trained model: shares of weight by kind of key, per layer and head. Not: an interpretation.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@
 
 namespace qkv::inline v0::lm {
 
-/// Texts are UTF-8. What is none (a stray or missing continuation byte, an overlong form, a surrogate, a value above
+/// Texts are UTF-8. Other bytes (a stray or missing continuation byte, an overlong form, a surrogate, a value above
 /// U+10FFFF) is a FormatError with the offset of its first byte.
 class QKV_API CharTokenizer {
  public:

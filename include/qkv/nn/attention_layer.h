@@ -62,7 +62,7 @@ class QKV_API AttentionLayer : public Layer {
   bool has_bias() const { return values_.in_bias.count() != 0; }
   bool has_output_bias() const { return values_.out_bias.count() != 0; }
   bool has_output_projection() const { return values_.out_weight.count() != 0; }
-  /// What q and k are normalised over, as created or as in the loaded file.
+  /// The span over which q and k are normalised, as created or as in the loaded file.
   QkNorm qk_norm() const;
   bool masks_have_heads() const override { return form_.heads; }
   /// As it was created, with the form's defaults in it and 0 for what the form does not read.

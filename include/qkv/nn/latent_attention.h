@@ -35,7 +35,7 @@ struct LatentAttentionConfig {
   std::uint64_t seed = 0;  ///< weights and biases: uniform +-1/sqrt(inputs), as PyTorch
 };
 
-/// What backward needs, filled by forward, owned by the caller; reused from call to call it does not allocate.
+/// Values for backward, filled by forward, owned by the caller; reused from call to call it does not allocate.
 struct LatentSaved {
   Tensor<float> x;              // [B, T, E]
   Tensor<float> q_a, q_a_norm;  // [B, T, q_lora_rank], before and after the norm
@@ -82,7 +82,7 @@ class QKV_API MultiHeadLatentAttention : public Module {
 
   /// `cache` with this layer's sizes: one head [c | r], values in keys.
   KVCacheConfig cache_config(KVCacheConfig cache = {}) const;
-  /// Which form step computes; kAuto: the one with fewer operations, absorbed for few new tokens.
+  /// The form that step computes; kAuto: the one with fewer operations, absorbed for few new tokens.
   enum class Form { kAuto, kAbsorbed, kMaterialised };
   /// The next n tokens of every sequence of a cache: x [B, n, E] -> y [B, n, E]. Appends their c | r; each token
   /// attends to all keys up to its own that `mask` keeps. A ring is read in the absorbed form alone.

@@ -29,7 +29,7 @@ struct ForwardOptions {
   Context* context = nullptr;  ///< none: the default one
 };
 
-/// What backward needs, filled by forward, owned by the caller; reused from step to step it does not allocate.
+/// Values for backward, filled by forward, owned by the caller; reused from step to step it does not allocate.
 /// The tensors may be read (a cache, a picture); dy and those after it are workspace.
 /// T: float, or BFloat16 in a layer that computes on bf16.
 template <class T> struct SavedOf {
@@ -50,7 +50,7 @@ template <class T> struct SavedOf {
 using Saved = SavedOf<float>;
 using Bf16Saved = SavedOf<BFloat16>;
 
-/// What q and k of a layer are normalised over before attention: x / sqrt(mean(x^2) + eps) * weight.
+/// The span over which q and k are normalised before attention: x / sqrt(mean(x^2) + eps) * weight.
 enum class QkNorm {
   kNone,
   kHead,   ///< each head by itself, weights [D]: Qwen 3

@@ -39,7 +39,7 @@ class QKV_API Linear : public Affine {
 
   Index in_features() const { return weight_.size(1); }
   Index out_features() const { return weight_.size(0); }
-  /// What src/nn adds gradients to.
+  /// The gradients, for src/nn.
   LinearGradients own_gradients();
 };
 

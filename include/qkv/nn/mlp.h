@@ -18,7 +18,7 @@ struct MlpOptions {
   std::uint64_t seed = 0;
 };
 
-/// What backward needs; reused from step to step it does not allocate.
+/// Values for backward; reused from step to step it does not allocate.
 struct MlpSaved {
   Tensor<float> hidden;      // [M, F], before GELU
   Tensor<float> activated;   // [M, F]

@@ -23,8 +23,8 @@ QKV_API GroupedQueryAttention shard(const AttentionLayer& whole, Index part, Ind
 /// Adds the gradients of the shard's parameters to theirs in the whole layer: summed over all parts, its backward.
 QKV_API void add_shard_gradients(AttentionLayer& whole, const AttentionLayer& shard, Index part, Index parts);
 
-/// Writes the shard's parameters to their places in the whole layer: after all parts, the layer that the shards have
-/// become. Norms are the last part's.
-QKV_API void take_shard(AttentionLayer& whole, const AttentionLayer& shard, Index part, Index parts);
+/// Copies the shard's parameters into the whole layer, which has those of all shards after the last part. Norms are the
+/// last part's.
+QKV_API void merge_shard(AttentionLayer& whole, const AttentionLayer& shard, Index part, Index parts);
 
 }  // namespace qkv::inline v0::nn

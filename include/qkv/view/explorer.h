@@ -25,7 +25,7 @@ QKV_API StateDict explorer_of_heads(const StateDict& heads, const std::vector<st
 QKV_API StateDict explorer_of_map(const AttentionMap& map, const MapOptions& options = {});
 
 /// The page of a file in its full form. Throws OptionError for another format or a tensor name that the form does not
-/// have, ShapeError for a tensor of another rank. What the JSON says is checked by the page, which states what is
+/// have, ShapeError for a tensor of another rank. The page checks the JSON, and states what is
 /// wrong.
 QKV_API std::string render_explorer(const StateDict& file);
 

@@ -13,8 +13,8 @@
 
 namespace qkv::inline v0::view {
 
-/// The attention of one sequence. Row i of a head is what query i looks at; it sums to 1, or is all 0 or all NaN where
-/// every key is masked (EmptyRow). A weight after dropout may exceed 1.
+/// The attention of one sequence. Row i of a head is what query i attends to: it sums to 1, or is all 0 or all NaN
+/// where every key is masked (EmptyRow). A weight after dropout may exceed 1.
 struct AttentionMap {
   Tensor<float> weights;                  // [L, H, Tq, Tk]
   std::vector<std::string> query_tokens;  // Tq labels in UTF-8, or none: rows are numbered
@@ -51,7 +51,7 @@ QKV_API void check_map(const AttentionMap& map);
 /// The weight that gets the last colour. kUnit makes pictures comparable; kMax shows the structure of long rows.
 enum class ValueRange { kUnit, kMax };
 
-/// How a weight becomes a colour: kSqrt places w at sqrt(w / top), so that 1 % is still seen; kLinear places it at w /
+/// How a weight becomes a colour: kSqrt maps w to sqrt(w / top), so that 1 % is still visible; kLinear maps it to w /
 /// top.
 enum class ColourScale { kSqrt, kLinear };
 
@@ -102,7 +102,7 @@ struct HeadStatistics {
   double previous = 0;  // weight on the key before that
   double first = 0;     // weight on key 0
   double largest = 0;   // the largest weight of a row
-  double entropy = 0;   // nats; 0: each row looks at one key, ln(n): evenly at n keys
+  double entropy = 0;   // nats; 0: each row has one key, ln(n): evenly at n keys
   Index rows = 0;       // rows counted
 };
 

@@ -26,7 +26,7 @@ def is_cross(module: nn.Module | None, name: str) -> bool:
 
 
 class Collector:
-    """What the calls of one run or of several showed. `calls`: how many there were in the forward that runs."""
+    """Captures of the calls of one run or of several. `calls`: how many there were in the forward that runs."""
 
     def __init__(
         self, names: Mapping[int, str], layers: Sequence[int] | None, wanted: Wanted, exact: Sequence[tuple[int, int]] = (),

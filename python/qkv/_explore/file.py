@@ -45,7 +45,7 @@ class Run:
 
 
 def _stack_of(name: str) -> str:
-    """What comes before the number of a layer: "model.layers" of "model.layers.3.self_attn"."""
+    """The name before the number of a layer: "model.layers" of "model.layers.3.self_attn"."""
     return re.split(r"\.\d+(?:\.|$)", name, maxsplit=1)[0]
 
 

@@ -77,7 +77,7 @@ def _offset(mask: Mask, b: int, q_len: int, kv_len: int) -> int | None:
 
 
 def _is_of_texts(mask: Mask) -> bool:
-    """Whether it says which keys are tokens or belong to a query's text, not how far it looks."""
+    """Whether it says which keys are tokens or belong to a query's text, not how far it reaches."""
     if mask._recipe[0] == "_any":  # type: ignore[index]
         return False
     name, given = _given(mask)

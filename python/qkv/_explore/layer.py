@@ -24,7 +24,7 @@ _CHECKED = 8  # rows of an exact head that are compared with the kernel's
 
 @dataclass
 class Kind:
-    """What one head does (docs/explore.md)."""
+    """The kind of one head (docs/explore.md)."""
 
     kind: str
     share: float | None  #: that speaks for it; None: mixed
@@ -34,7 +34,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is captured of one call. ids [B, Tk], live [B, Tq]: token numbers of the keys, and which queries are tokens; None: not
+    """Captures of one call. ids [B, Tk], live [B, Tq]: token numbers of the keys, and which queries are tokens; None: not
     known. first: how many keys are set apart; grid: (height, width) of the patches behind them."""
 
     heads: tuple[int, ...] = ()
@@ -49,7 +49,7 @@ class Wanted:
 
 @dataclass
 class Exact:
-    """What a page recomputes weights from: q [B, n, Tq, D], k [B, m, Tk, D], lse [B, n, Tq], float32."""
+    """Inputs from which a page recomputes weights: q [B, n, Tq, D], k [B, m, Tk, D], lse [B, n, Tq], float32."""
 
     heads: tuple[int, ...]
     kv_heads: tuple[int, ...]
@@ -61,7 +61,7 @@ class Exact:
 
 @dataclass
 class Layer:
-    """What one call showed. Arrays are [B, heads, ...]; heads: those captured."""
+    """The results of one call. Arrays are [B, heads, ...]; heads: those captured."""
 
     index: int
     name: str
@@ -90,7 +90,7 @@ def coded(weights: np.ndarray) -> np.ndarray:
 
 
 def decoded(codes: np.ndarray) -> np.ndarray:
-    """What bytes stand for, float32."""
+    """The values that bytes stand for, float32."""
     values = np.square(np.arange(256, dtype=np.float32) / 254)
     values[255] = np.nan
     return values[codes]

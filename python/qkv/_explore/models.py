@@ -36,7 +36,7 @@ def explore(options: Any, models: Sequence[str]) -> Captures:
 
 
 def _name(model: str) -> str:
-    """What a model is called: of a folder its name, with what config.json says of its kind."""
+    """A model's title: of a folder its name, with what config.json says of its kind."""
     name, config = Path(model).name or model, Path(model) / "config.json"
     known = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
     kind = (known.get("architectures") or [known.get("model_type")])[0]

@@ -47,7 +47,7 @@ class Convention:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """One thing that was checked."""
 
     name: str
     ok: bool = True
@@ -56,7 +56,7 @@ class Check:
 
 @dataclass(frozen=True, repr=False)
 class Finding:
-    """What judge() found. ``print(finding)`` prints it; ``bool(finding)``: right, or right by another convention.
+    """The result of judge(). ``print(finding)`` prints it; ``bool(finding)``: right, or right by another convention.
 
     `verdict`: "right", "convention", "wrong" (`mistakes` together explain the output), "unknown" (no mistake of the catalogue
     does), "failed" (the code could not be run), "unfilled" (a skeleton).
@@ -124,7 +124,7 @@ def judge(
         class MultiHeadAttention(torch.nn.Module): ...  # (embed_dim, num_heads); forward(x [B, L, E], mask [B, 1, L, L])
         print(qkv.judge(MultiHeadAttention))
 
-        def sdpa(q, k, v, mask=None): ...          # [B, H, Tq, d], [B, H, Tk, d]; mask bool [B, 1, Tq, Tk], True = may look
+        def sdpa(q, k, v, mask=None): ...          # [B, H, Tq, d], [B, H, Tk, d]; mask bool [B, 1, Tq, Tk], True = may attend
         assert qkv.judge(sdpa)
 
     `code` is a function on NumPy arrays or PyTorch tensors, a class (it is constructed with small sizes by the usual names of
@@ -137,7 +137,7 @@ def judge(
     `hint`: the text points at the mistake without naming it.
 
     The code runs in this process, without limits of time or memory: a file of somebody else's belongs in ``qkv judge FILE``,
-    which runs it in a child process under limits. What it prints is dropped; NumPy's and PyTorch's random states are restored.
+    which runs it in a child process under limits. Its output is dropped; NumPy's and PyTorch's random states are restored.
 
     Raises TypeError for what cannot be called, ValueError for an unknown task. Errors of the code are the verdict "failed".
     """

@@ -1,4 +1,4 @@
-"""The forms, each with its own names and defaults. What they share is Layer's."""
+"""The forms, each with its own names and defaults. Their common part is Layer's."""
 
 from __future__ import annotations
 

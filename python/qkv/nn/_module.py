@@ -1,4 +1,4 @@
-"""What all modules share: named parameters, their gradients, files; and Saved, what forward keeps for backward."""
+"""Shared by all modules: named parameters, their gradients, files; and Saved, values kept for backward."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _WAYS = (
 
 
 def operands(**arrays: Any) -> list[Any]:
-    """What _nn reads of each array, None of None."""
+    """Each array as _nn reads it, None of None."""
     return [None if x is None else _arrays.operand(x, name, _WAYS) for name, x in arrays.items()]
 
 
 class Saved:
-    """What backward needs: empty at first, filled by forward, read by the same module's backward.
+    """Values for backward: empty at first, filled by forward, read by the same module's backward.
 
         saved = qkv.nn.Saved()
         y = layer(x, saved=saved)
         dx = layer.backward(dy, saved)
 
-    One that is used again keeps its memory; make one per layer and running computation. What went into forward (x, masks)
+    One that is used again keeps its memory; make one per layer and running computation. Inputs of forward (x, masks)
     must not be changed before backward.
     """
 

@@ -1,4 +1,4 @@
-"""qkv for PyTorch, on the CPU: attention that is differentiable, compiles, and can take the place of PyTorch's own.
+"""qkv for PyTorch, on the CPU: attention that is differentiable, compiles, and can replace PyTorch's own.
 
     from qkv.torch import scaled_dot_product_attention, MultiheadAttention, flex_attention
     with qkv.torch.capture() as captures: model(x)  # every head of any model; captures.save("page.html")

@@ -68,7 +68,7 @@ def sum_dtype(x: Tensor) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a call is passed besides tensors that may be differentiated. A value: equal rules mean equal calls."""
+    """Arguments besides tensors that may be differentiated. A value: equal rules mean equal calls."""
 
     causal: bool | str = False  #: True or "top_left", "bottom_right"
     scale: float | None = None

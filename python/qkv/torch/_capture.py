@@ -4,7 +4,7 @@
         model(x)
     captures.save("page.html")
 
-Calls of PyTorch's function, that of this package and what enable() puts in its place count, under whatever name they were imported. Not:
+Calls of PyTorch's function, that of this package and what enable() replaces it by count, under whatever name they were imported. Not:
 attention that a model computes by itself, nn.MultiheadAttention(need_weights=True), flex_attention, varlen_attn, what torch.compile has compiled.
 """
 

@@ -77,7 +77,7 @@ def _unbatched(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tupl
 
 
 def needed(needs: Sequence[bool]) -> int:
-    """Which gradients a backward computes, as the bits of a number: an operator of lists has no vmap."""
+    """The gradients that a backward computes, as the bits of a number: an operator of lists has no vmap."""
     return sum(1 << n for n, need in enumerate(needs) if need)
 
 
@@ -91,7 +91,7 @@ class Step:
 
     backward(saved, rest, needs, *cotangents): gradients of the first inputs; saved: the tensors, and the results with
     save_results; rest: the inputs behind them; needs: which inputs want a gradient. jvp(saved, rest, tangents): tangents of the
-    results. A string in their place is why there is none. vmap: the operator's rule; by default one example after another.
+    results. A string instead is why there is none. vmap: the operator's rule; by default one example after another.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ _kept = threading.local()
 
 
 class Rules(NamedTuple):
-    """What a call is passed besides tensors."""
+    """Arguments besides tensors."""
 
     scale: float
     unit: bool

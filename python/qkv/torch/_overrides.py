@@ -16,7 +16,7 @@ from ._calls import ArgumentError
 
 #: Whether any argument has a __torch_function__ of its own, or a TorchFunctionMode is active.
 any_override = has_torch_function_variadic
-# What classes have whose tensors are what their memory holds: Tensor's own, or none (Parameter, FakeTensor).
+# The __torch_function__ of classes whose tensors are what their memory holds: Tensor's own, or none (Parameter, FakeTensor).
 _plain = (Tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl)  # type: ignore[attr-defined]
 
 

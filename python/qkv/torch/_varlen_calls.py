@@ -24,7 +24,7 @@ PACKED = 7
 
 
 class Rules(NamedTuple):
-    """What follows the tensors. left, right: the window within each sequence, whose last query stands at its last key."""
+    """Arguments after the tensors. left, right: the window within each sequence, whose last query stands at its last key."""
 
     max_q: int
     max_k: int

@@ -32,7 +32,7 @@ def seconds_of_silence() -> float:
 
 
 class Gone(RuntimeError):
-    """A rank is gone while this one waits for it. A process that has seen it ends with code 1, whatever it does then."""
+    """A rank is gone while this one waits for it. A process that notices ends with code 1, whatever it does then."""
 
     raised = False
 

@@ -27,7 +27,7 @@ __all__ = [
     "recurrent_kimi_delta_attention",
 ]
 
-# What transformers passes to every layer, and how long a chunk of other kernels is: nothing that a result depends on, but for
+# Arguments of transformers to every layer, and how long a chunk of other kernels is: nothing that a result depends on, but for
 # cu_seq_lens_q, its name of cu_seqlens.
 _HARMLESS = frozenset((
     "chunk_size", "cu_seqlens_cpu", "cu_seq_lens_q", "cu_seq_lens_k", "is_causal", "max_length_q", "max_length_k",

@@ -115,7 +115,7 @@ def parallel_attention(
             "ulysses": rows are exchanged for heads, all five have one machine's bits; the number of ranks must divide Hkv
             (arXiv:2309.14509).
         layout, turns: as sequence_positions.
-        chunk: keys that travel at once; a rank holds two such chunks of a key/value head, in backward by all-gather also
+        chunk: keys per message; a rank holds two such chunks of a key/value head, in backward by all-gather also
             what the other ranks give for dk and dv of a chunk of its own. 0: 4096 for "ring", all of a head for
             "all-gather"; "ulysses" computes whole heads: 0.
         causal: True or "top_left", "bottom_right", by positions in the whole sequence. mask, bias [B|1, H|1, Tq|1, Tk|1]: of the

@@ -1,12 +1,12 @@
-"""qkv in the place of torch.nn.functional.scaled_dot_product_attention, for tensors on the CPU; undone by disable().
+"""qkv instead of torch.nn.functional.scaled_dot_product_attention, for tensors on the CPU; undone by disable().
 
     qkv.torch.enable()                  # until qkv.torch.disable()
     with qkv.torch.enable(): ...        # until the end of the block
 
 nn.MultiheadAttention(need_weights=False), nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, diffusers and everything
-that looks the function up in torch.nn.functional then run on qkv's kernels. PyTorch's fused inference path of
-nn.TransformerEncoder layers, which bypasses the function, is switched off meanwhile. A TorchFunctionMode sees the call as it
-sees PyTorch's. Not affected: names that were imported before (from torch.nn.functional import scaled_dot_product_attention),
+that calls it as an attribute of torch.nn.functional then run on qkv's kernels. PyTorch's fused inference path of
+nn.TransformerEncoder layers, which bypasses the function, is switched off meanwhile. A TorchFunctionMode gets the call as it
+gets PyTorch's. Not affected: names that were imported before (from torch.nn.functional import scaled_dot_product_attention),
 other devices, nested tensors, Tensor subclasses except those of torch.nn.attention.bias; these stay PyTorch's.
 """
 
@@ -38,10 +38,10 @@ _lock = threading.Lock()
 
 
 class _Wanted:
-    """How many want qkv in PyTorch's place: calls of enable() until disable(), and blocks of `with enable()`, in all threads."""
+    """Who asks for qkv instead of PyTorch: calls of enable() until disable(), and blocks of `with enable()`, in all threads."""
 
     calls = blocks = 0
-    fast_path: bool | None = None  # PyTorch's, while qkv stands in its place
+    fast_path: bool | None = None  # PyTorch's, while qkv replaces it
 
 
 def _patched(
@@ -70,7 +70,7 @@ def _patched(
 
 
 def _watched(*arguments: Any, **options: Any) -> Any:
-    """In place while anybody watches: this thread's watcher is passed the call, and the function that would have had it."""
+    """Installed while anybody watches: this thread's watcher is passed the call, and the function that would have had it."""
     function = _patched if is_enabled() else _pytorchs
     watch = getattr(_watching, "watch", None)
     return function(*arguments, **options) if watch is None else watch(function, *arguments, **options)
@@ -82,7 +82,7 @@ def watch_calls(watch: Callable[..., Any] | None) -> Callable[..., Any] | None:
     before, _watching.watch = getattr(_watching, "watch", None), watch
     with _lock:
         _watchers += (watch is not None) - (before is not None)
-        _put_in_place()
+        _install()
     return before
 
 
@@ -92,16 +92,16 @@ def _ask_classes(*arguments: Any, **options: Any) -> Any:
     global _classes_asked
     with _lock:
         _classes_asked += 1
-        _put_in_place()
+        _install()
     try:
         return _pytorchs(*arguments, **options)
     finally:
         with _lock:
             _classes_asked -= 1
-            _put_in_place()
+            _install()
 
 
-def _put_in_place() -> None:
+def _install() -> None:
     """Sets torch.nn.functional's function as the state says. The caller holds the lock."""
     usual = _watched if _watchers else _patched if is_enabled() else _pytorchs
     F.scaled_dot_product_attention = _pytorchs if _classes_asked else usual
@@ -120,11 +120,11 @@ def _set() -> None:
     elif not is_enabled() and _Wanted.fast_path is not None:
         torch.backends.mha.set_fastpath_enabled(_Wanted.fast_path)
         _Wanted.fast_path = None
-    _put_in_place()
+    _install()
 
 
 class _Enabled:
-    """What enable() returns. As a context manager it asks for qkv until the end of its block, and for no longer."""
+    """The result of enable(). As a context manager it asks for qkv until the end of its block, and for no longer."""
 
     _entered = False
 
@@ -143,7 +143,7 @@ class _Enabled:
 
 
 def enable() -> _Enabled:
-    """Puts qkv in the place of torch.nn.functional.scaled_dot_product_attention, until disable() or, with `with`, until the end
+    """Replaces torch.nn.functional.scaled_dot_product_attention by qkv's, until disable() or, with `with`, until the end
     of the block: then an outer block, another thread's or an enable() before it still hold."""
     with _lock:
         _Wanted.calls += 1
@@ -159,5 +159,5 @@ def disable() -> None:
 
 
 def is_enabled() -> bool:
-    """Whether qkv stands in PyTorch's place."""
+    """Whether qkv replaces PyTorch's function."""
     return _Wanted.calls + _Wanted.blocks > 0

@@ -18,7 +18,7 @@ __all__ = ["AuxRequest", "varlen_attn"]
 
 
 class AuxRequest(NamedTuple):
-    """What else varlen_attn returns, as torch.nn.attention.varlen.AuxRequest, which it takes too."""
+    """Further results of varlen_attn, as torch.nn.attention.varlen.AuxRequest, which it takes too."""
 
     lse: bool = False
 
@@ -90,7 +90,7 @@ def _arguments(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor | None, max_q: int, max_k: int, *,
     scale: float | None, window_size: tuple[int, int], enable_gqa: bool, seqused_k: Tensor | None, block_table: Tensor | None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """What the operators take, checked as far as shapes and types go."""
+    """The operators' arguments, checked as far as shapes and types go."""
     require_numbers("varlen_attn", scale=scale)
     q, k, v = autocast_where_mixed(q, k, v)
     others = {"cu_seq_q": cu_q, "cu_seq_k": cu_k, "seqused_k": seqused_k, "block_table": block_table}

@@ -17,7 +17,7 @@ from ..masks import Mask
 from ..torch._calls import autocast, inner_contiguous
 from ._latent import NAME, LatentKeys
 from ._masks import ModelMask, model_mask, outside_of_graphs
-from ._modelling import put_all, take_all
+from ._modelling import install_all, remove_all
 from ._observers import current_collector
 
 
@@ -34,12 +34,12 @@ def register(*, linear: bool = False) -> None:
     """
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, model_mask)
-    put_all(linear=linear)
+    install_all(linear=linear)
 
 
 def unregister() -> None:
     """Takes out what register() put into modelling files. attn_implementation="qkv" stays known."""
-    take_all()
+    remove_all()
 
 
 class _Attend(torch.autograd.Function):

@@ -193,7 +193,7 @@ def _answered(model: nn.Module, inputs: dict[str, Any], generate: Mapping[str, A
 
 
 def _read_by_decoder(model: nn.Module, inputs: Mapping[str, Any], generate: Mapping[str, Any]) -> Tensor:
-    """What an encoder-decoder's decoder read while it generated, [B, T]: what generate() returns lacks the start in some models."""
+    """The tokens that an encoder-decoder's decoder read while it generated, [B, T]: what generate() returns lacks the start in some models."""
     read: list[Tensor] = []
 
     def hear(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

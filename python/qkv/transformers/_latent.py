@@ -1,6 +1,6 @@
 """Latent attention (DeepSeek V2 and V3, and every model with their expand_kv): between a layer's cache and its attention stand c and
 r of each token alone, and the attention takes the form with fewer operations. Not: training, which materialises keys and values as
-the models do; where the method is put in place (_modelling.py).
+the models do; where the method is replaced (_modelling.py).
 """
 
 from __future__ import annotations

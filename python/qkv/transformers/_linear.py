@@ -1,7 +1,7 @@
 """The linear-attention layers of transformers' models on qkv's kernels: the gated delta rule, Kimi's, Mamba-2's scan and step, and the convolutions
-beside them where sequences are packed. Not: where the functions are put in place (_modelling.py), softmax attention.
+beside them where sequences are packed. Not: where the functions are replaced (_modelling.py), softmax attention.
 
-Each function takes the original and returns what stands in its place: it computes what the original's PyTorch code computes, for
+Each function takes the original and returns its replacement, which computes what the original's PyTorch code computes, for
 tensors on the CPU, and leaves other devices and torch.export to the original.
 """
 
@@ -241,7 +241,7 @@ def _split_scan(original: Function) -> Function:
     return replaced
 
 
-#: What is replaced, by its name in the modelling files.
+#: Replaced functions, by their name in the modelling files.
 REPLACEMENTS: dict[str, Callable[[Function], Function]] = {
     "torch_chunk_gated_delta_rule": functools.partial(_delta_rule, chunk_gated_delta_rule),
     "torch_recurrent_gated_delta_rule": functools.partial(_delta_rule, fused_recurrent_gated_delta_rule),

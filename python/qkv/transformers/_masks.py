@@ -40,7 +40,7 @@ def outside_of_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class ModelMask:
-    """What the mask function hands to every layer's attention in place of a tensor [B, 1, Tq, Tk]."""
+    """The mask function's result for every layer's attention instead of a tensor [B, 1, Tq, Tk]."""
 
     mask: Mask
     batch: int
@@ -66,7 +66,7 @@ class ModelMask:
         """A model that computes with its mask as with a tensor."""
         raise UnsupportedError(
             "[qkv.transformers] this model computes attention by itself and does not ask transformers' AttentionInterface (Bloom, "
-            'MPT): attn_implementation="qkv" cannot take its place; load it with attn_implementation="eager"'
+            'MPT): attn_implementation="qkv" cannot replace it; load it with attn_implementation="eager"'
         )
 
     to = __add__ = __radd__ = __mul__ = __rmul__ = __invert__ = _refuse

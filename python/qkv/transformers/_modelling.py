@@ -1,4 +1,4 @@
-"""Functions of transformers' modelling files, put in place and taken out: module globals and methods, which the layers look up at each
+"""Functions of transformers' modelling files, replaced and put back: module globals and methods, which the layers read at each
 call, so that models built before take part. Files that are imported later are changed as they are. Not: the functions (_linear.py,
 _latent.py).
 """
@@ -60,9 +60,9 @@ class _Later:
         return spec
 
 
-def put_all(*, linear: bool) -> None:
+def install_all(*, linear: bool) -> None:
     """Puts the replacements into every modelling file, now or when it is imported: those of latent attention, and with `linear` those
-    of linear attention. A second call takes nothing back."""
+    of linear attention. A second call undoes nothing."""
     global _linear_too
     _linear_too = _linear_too or linear
     if _Later not in sys.meta_path:
@@ -72,7 +72,7 @@ def put_all(*, linear: bool) -> None:
             _put(module)
 
 
-def take_all() -> None:
+def remove_all() -> None:
     """Puts the originals back."""
     global _linear_too
     _linear_too = False

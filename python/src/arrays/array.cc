@@ -68,7 +68,7 @@ struct ExchangeApi {
   void* current_stream;
 };
 
-// What an object's type offers; null means nothing. Types are looked up once and kept (PyTorch has two, Tensor and
+// The protocols of an object's type; null: not offered. Types are inspected once and kept (PyTorch has two, Tensor and
 // Parameter).
 FromObject exchange_function(PyTypeObject* type) {
   struct Known {

@@ -25,7 +25,7 @@ template <class Value> struct ValueOfField<std::optional<Value>> {
 };
 template <class To> using ValueOf = typename ValueOfField<To>::type;  // of a field, which may be optional
 
-/// What a value of this type is called.
+/// The name of a value of this type.
 template <class Value> constexpr const char* kind_of() {
   if constexpr (std::is_same_v<Value, bool>) return "True or False";
   if constexpr (std::is_unsigned_v<Value>) return "a whole number below 2^64 from 0 on";

@@ -10,7 +10,7 @@ namespace qkv::python {
 namespace {
 
 // Arrays that own the memory of the results; None where nothing was asked for.
-nb::dict take_result(CaptureObject& object) {
+nb::dict result(CaptureObject& object) {
   CaptureResult& result = object.result;
   RowStatistics& rows = result.statistics;
   nb::dict d;
@@ -46,7 +46,7 @@ void bind_capture(nb::module_& m) {
                 .end();
             new (self) CaptureObject{std::move(c)};
           })
-      .def("take_result", &take_result);
+      .def("result", &result);
 }
 
 }  // namespace qkv::python

@@ -12,7 +12,7 @@ namespace qkv::python {
 
 namespace {
 
-// What forward and backward are both passed.
+// Arguments of both forward and backward.
 struct LinearOptionsObject {
   LinearOptionsObject(const nb::kwargs& given, const nb::args& objects)
       : arrays("linear_attention", {"features?", "log_decay?", "beta?", "state.kv?", "state.z?"}, objects) {

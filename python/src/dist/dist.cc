@@ -18,7 +18,7 @@ namespace {
 /// A transport of a Python object: rank, size, send(to, bytes) and receive(from, bytes) -> ticket, poll(ticket) ->
 /// bool. Called without the interpreter's lock.
 class PythonTransport final : public dist::Transport {
-  /// What Python raises ends the call as an error of the transport.
+  /// A Python exception ends the call as an error of the transport.
   template <class Call> static auto with_lock(const Call& call) {
     const nb::gil_scoped_acquire lock;
     try {
@@ -125,7 +125,7 @@ NB_MODULE(_dist, m) {
   using namespace qkv::python;
   nb::set_leak_warnings(false);  // what Python caches lives as long as the interpreter
   m.doc() = "Attention over several ranks: the functions that qkv/torch/parallel.py calls.";
-  take_context();
+  use_context();
   nb::class_<ContextParallel>(m, "ContextParallel")
       .def(nb::init<nb::object, const std::string&, const std::string&, qkv::Index, qkv::Index, qkv::Index>(),
           nb::arg("transport"), nb::arg("layout"), nb::arg("method"), nb::arg("block"), nb::arg("turns"),

@@ -63,7 +63,7 @@ MaskTable& mask_table() {
 
 enum Given : std::int64_t { kBias = 1, kKeep = 2, kKeyLengths = 4, kSinks = 8, kSeed = 16 };
 
-// What both directions have: operands q, k, v, others, and the optional ones behind them.
+// Operands of both directions: q, k, v, others, and the optional ones behind them.
 struct Call {
   Call(const CallFrame& call_frame, int own_operands, const int* ranks) : frame(call_frame) {
     given = attribute<std::int64_t>(frame, "given");
@@ -187,7 +187,7 @@ xla::Error* fail(const CallFrame& frame, xla::ErrorCode code, const char* messag
   return frame.api->error_create(&args);
 }
 
-// XLA asks first which version of the interface a handler was made for. What is used here is the same in all of 0.x, so
+// XLA asks first which version of the interface a handler was made for. Those used here are the same in all of 0.x, so
 // the answer is the caller's own version.
 bool answer_metadata(CallFrame& frame) {
   if (frame.extension_start == nullptr || frame.extension_start->type != xla::kMetadataExtension) return false;
@@ -233,7 +233,7 @@ NB_MODULE(_jax, m) {
   namespace nb = nanobind;
   using namespace qkv::python;
   m.doc() = "Targets of XLA's foreign function interface: what qkv/jax.py registers.";
-  take_context();
+  use_context();
   add_target(m, "forward_target", []<class T>(const xla::CallFrame& frame) { forward<T>(frame); });
   add_target(m, "backward_target", []<class T>(const xla::CallFrame& frame) { backward<T>(frame); });
   m.def("keep_mask", [](const MaskObject& mask) { return mask_table().add(mask); });

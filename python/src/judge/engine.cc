@@ -21,8 +21,8 @@ std::vector<StateDict> states_of(const std::vector<nb::bytes>& files) {
   return states;
 }
 
-std::vector<nb::bytes> probes(const std::string& look) {
-  const judge::Subject subject = judge::subject_of(look);
+std::vector<nb::bytes> probes(const std::string& code) {
+  const judge::Subject subject = judge::subject_of(code);
   std::vector<nb::bytes> files;
   for (const StateDict& probe : judge::make_probes(subject.task, subject.sizes, 0, subject.owner)) {
     const std::vector<std::byte> file = io::write_safetensors(probe);
@@ -31,9 +31,9 @@ std::vector<nb::bytes> probes(const std::string& look) {
   return files;
 }
 
-std::pair<std::string, std::string> verdict(const std::string& look, const std::vector<nb::bytes>& probes,
+std::pair<std::string, std::string> verdict(const std::string& code, const std::vector<nb::bytes>& probes,
     const std::vector<std::vector<nb::bytes>>& answers, bool hint) {
-  const judge::Finding finding = judge::judge_readings(judge::subject_of(look), states_of(probes), [&](std::size_t n) {
+  const judge::Finding finding = judge::judge_readings(judge::subject_of(code), states_of(probes), [&](std::size_t n) {
     std::vector<judge::Answer> given;
     for (StateDict& answer : states_of(answers.at(n))) given.push_back({std::move(answer)});
     return given;
@@ -45,8 +45,8 @@ std::pair<std::string, std::string> verdict(const std::string& look, const std::
 }  // namespace
 
 NB_MODULE(_engine, m) {
-  m.def("probes", probes, nb::arg("look"), "The inputs of a task for the code that look.json describes.");
-  m.def("verdict", verdict, nb::arg("look"), nb::arg("probes"), nb::arg("answers"), nb::arg("hint"),
+  m.def("probes", probes, nb::arg("code"), "The inputs of a task for the code that look.json describes.");
+  m.def("verdict", verdict, nb::arg("code"), nb::arg("probes"), nb::arg("answers"), nb::arg("hint"),
       "What the answers of each reading of the parameters show, as JSON and as text.");
 }
 

@@ -39,7 +39,7 @@ template <class T, class Wide, class Narrow> auto& of_type(Wide& wide, Narrow& n
   if constexpr (!std::is_same_v<T, float>) return narrow;
 }
 
-// What backward needs; bf16: of a call on bf16.
+// Values for backward; bf16: of a call on bf16.
 struct SavedObject {
   nn::Saved value;
   nn::Bf16Saved bf16;

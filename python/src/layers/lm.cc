@@ -94,7 +94,7 @@ class Training {
     }
   }
 
-  // What a file keeps to go on from here.
+  // Saved to resume from here.
   void keep() {
     object_.value.adam = trainer_.adam().state();
     object_.value.step = trainer_.steps_done();

@@ -1,4 +1,4 @@
-// What all modules share, and Linear.
+// Shared by all modules, and Linear.
 #include "layers/nn.h"
 #include "qkv/nn/linear.h"
 

@@ -7,7 +7,7 @@ NB_MODULE(_nn, m) {
   using namespace qkv::python;
   nb::set_leak_warnings(false);  // what Python caches lives as long as the interpreter
   m.doc() = "Layers, the language model, files and pictures: the functions that qkv/*.py call.";
-  take_context();
+  use_context();
   bind_modules(m);
   bind_layers(m);
   bind_lm(m);

@@ -1,4 +1,4 @@
-// What each file of the module _nn binds, and how tensors cross over to Python. Not: the face that people call (qkv/nn,
+// The parts of the module _nn, and how tensors cross to Python. Not: the face that people call (qkv/nn,
 // qkv/lm.py, qkv/io.py, qkv/plotting), which adds defaults and documentation.
 #pragma once
 
@@ -26,7 +26,7 @@ void bind_io(nb::module_& m);
 void bind_view(nb::module_& m);
 void bind_kinds(nb::module_& m);
 
-/// What a call's options read until backward: arrays of masks and positions, and numbers.
+/// Arrays and numbers that a call's options keep until backward: arrays of masks and positions, and numbers.
 struct Borrowed {
   Mask take(const MaskObject* mask) {
     arrays.clear();

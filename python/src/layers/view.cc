@@ -38,7 +38,7 @@ MapObject make_map(nb::handle weights, Labels query_tokens, Labels key_tokens, s
   return made;
 }
 
-/// What `render` makes, while other Python threads run.
+/// The result of `render`, made while other Python threads run.
 template <class Render> nb::bytes bytes_of(Render render) {
   std::vector<std::byte> bytes;
   {

@@ -1,4 +1,4 @@
-"""What comes in and what is refused: libraries, element types, devices, strides, read-only results; each error says what to
+"""Arrays accepted and refused: libraries, element types, devices, strides, read-only results; each error says what to
 do."""
 
 from __future__ import annotations

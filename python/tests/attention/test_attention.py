@@ -256,8 +256,8 @@ def test_relevance_maps_are_weights_times_their_gradient(positive: bool) -> None
     q, k, v = problem(61, 2, 4, 9, 9, 6, kv_heads=2, dtype="float64")
     dout = numbers(64, 2, 4, 9, 6, dtype="float64")
     out, lse = qkv.attention(q, k, v, causal=True, return_lse=True)
-    look = qkv.Capture(of="gradient", rows=range(9), heads=(3, 0, 1), positive=positive)
-    gradients, captured = qkv.attention_backward(dout, q, k, v, out, lse, causal=True, weights=look)
+    relevance = qkv.Capture(of="gradient", rows=range(9), heads=(3, 0, 1), positive=positive)
+    gradients, captured = qkv.attention_backward(dout, q, k, v, out, lse, causal=True, weights=relevance)
     plain = qkv.attention_backward(dout, q, k, v, out, lse, causal=True)
     assert all(np.array_equal(a, b) for a, b in zip(gradients[:3], plain[:3], strict=True))
     relevance = (attend(q, k, v, keep=np.tri(9, dtype=bool))[2] * (dout @ np.repeat(v, 2, 1).swapaxes(-1, -2)))[:, [3, 0, 1]]

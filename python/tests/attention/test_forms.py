@@ -112,7 +112,7 @@ def test_cached_decode_equals_the_full_forward(layout: str, storage: str) -> Non
     assert cache.lengths == [20, 20] and "lengths=[20, 20]" in repr(cache)
 
 
-def test_what_is_seen_of_a_cache_is_what_is_seen_of_its_tensors() -> None:
+def test_a_cache_gives_what_its_tensors_give() -> None:
     """lse, lse_low, weights of every kind and captures, of sequences in another order, one of them shorter."""
     q, k, v = problem(5, 2, 4, 17, 20, 8, kv_heads=2)
     cache = qkv.KVCache(num_kv_heads=2, head_dim=8, layout="paged", page_size=8, pages=8, sequences=2)
@@ -120,18 +120,18 @@ def test_what_is_seen_of_a_cache_is_what_is_seen_of_its_tensors() -> None:
     cache.truncate(1, 18)
     options = {"causal": "bottom_right", "scale": 6.0}
     for weights in ("all", "applied", "scores", qkv.Capture(statistics=True, top_k=2, rows=(2,))):
-        seen = qkv.attention(q, cache, return_lse="low", weights=weights, sequences=[1, 0], **options)
+        got = qkv.attention(q, cache, return_lse="low", weights=weights, sequences=[1, 0], **options)
         for n, length in enumerate((18, 20)):
             own = [x[1 - n : 2 - n, :, :length] for x in (k, v)]
             want = qkv.attention(q[n : n + 1], *own, return_lse="low", weights=weights, **options)
-            for a, b in zip(seen[:3], want):
+            for a, b in zip(got[:3], want):
                 np.testing.assert_allclose(a[n], b[0], rtol=1e-5, atol=1e-6)
             if isinstance(weights, str):
-                np.testing.assert_allclose(seen[3][n, :, :, :length], want[3][0], rtol=1e-5, atol=1e-6)
-                assert (seen[3][n, :, :, length:] == (-np.inf if weights == "scores" else 0)).all()
+                np.testing.assert_allclose(got[3][n, :, :, :length], want[3][0], rtol=1e-5, atol=1e-6)
+                assert (got[3][n, :, :, length:] == (-np.inf if weights == "scores" else 0)).all()
             else:
-                np.testing.assert_allclose(seen[3].top_weights[n], want[3].top_weights[0], rtol=1e-5)
-                np.testing.assert_allclose(seen[3].rows[n, ..., :length], want[3].rows[0], rtol=1e-5, atol=1e-7)
+                np.testing.assert_allclose(got[3].top_weights[n], want[3].top_weights[0], rtol=1e-5)
+                np.testing.assert_allclose(got[3].rows[n, ..., :length], want[3].rows[0], rtol=1e-5, atol=1e-7)
 
 
 def test_values_may_lie_in_the_keys() -> None:

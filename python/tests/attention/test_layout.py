@@ -73,7 +73,7 @@ def test_one_head_has_no_layout() -> None:
     assert np.array_equal(qkv.attention(x, x, x, layout="bthd"), qkv.attention(x, x, x))
 
 
-def test_tokens_that_look_like_heads_are_noticed() -> None:
+def test_heads_and_tokens_in_the_wrong_order_are_noticed() -> None:
     x = numbers(1, 1, 128, 8, 16)
     with pytest.warns(UserWarning, match=r'128 heads and 8 keys: got q \[1, 128, 8, 16\].*layout="bthd"'):
         qkv.attention(x, x, x)

@@ -1,5 +1,5 @@
 """ONNX's own node tests of Attention, FlexAttention, LinearAttention and RotaryEmbedding (opset 23 and newer), from the generators in
-the onnx package, computed by qkv: inputs, expected outputs and tolerances are theirs. What does not apply is listed here, with the
+the onnx package, computed by qkv: inputs, expected outputs and tolerances are theirs. Cases that do not apply are listed here, with the
 reason; a new test of theirs must be computed or listed.
 """
 
@@ -35,15 +35,15 @@ def cases() -> dict[str, Any]:
 
 
 def tensors_of(case: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
-    """Inputs and outputs by place, None where left out, and attributes."""
+    """Inputs and outputs by position, None where left out, and attributes."""
     node = case.model.graph.node[0]
     inputs, outputs = (list(side) for side in case.data_sets[0])
-    placed = [
+    by_position = [
         [side.pop(0) if name else None for name in names] for side, names in ((inputs, node.input), (outputs, node.output))
     ]
     graph = onnx.AttributeProto.GRAPH
     attributes = {a.name: None if a.type == graph else onnx.helper.get_attribute_value(a) for a in node.attribute}
-    return placed[0], placed[1], attributes
+    return by_position[0], by_position[1], attributes
 
 
 def heads_of(x: Any, heads: int) -> Any:

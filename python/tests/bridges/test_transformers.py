@@ -30,8 +30,8 @@ def test_gradients_are_eagers(name: str) -> None:
 
 def test_attention_is_far_from_uniform_here() -> None:
     """The comparisons above would pass with any attention if the weights were all alike."""
-    seen = qkv.transformers.capture_attention(model_of("llama"), inputs_of("llama"))
-    assert np.mean([row["max"] for row in seen.statistics()]) > 0.5
+    maps = qkv.transformers.capture_attention(model_of("llama"), inputs_of("llama"))
+    assert np.mean([row["max"] for row in maps.statistics()]) > 0.5
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -137,7 +137,7 @@ def test_falcon_has_no_such_implementation_and_weights_are_not_returned() -> Non
 
 
 def test_graphs_are_those_of_sdpa_under_enable() -> None:
-    """What attn_implementation="qkv" refuses, and its message names: the same numbers from "sdpa" under qkv.torch.enable()."""
+    """Models that attn_implementation="qkv" refuses, and its message's remedy: the same numbers from "sdpa" under qkv.torch.enable()."""
     model, ids = model_of("llama"), inputs_of("llama")["input_ids"]
     model.set_attn_implementation("qkv")
     expected = model(ids, use_cache=False).logits

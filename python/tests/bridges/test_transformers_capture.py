@@ -1,4 +1,4 @@
-"""What qkv.transformers.capture_attention sees, against the weights of transformers' eager attention."""
+"""Captures of qkv.transformers.capture_attention, against the weights of transformers' eager attention."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ def test_capture_sees_eagers_weights(name: str) -> None:
     model = model_of(name)
     model.set_attn_implementation("sdpa")
     model.train()
-    seen = qkv.transformers.capture_attention(model, inputs)
+    maps = qkv.transformers.capture_attention(model, inputs)
     assert model.config._attn_implementation == "sdpa" and all(m.training for m in model.modules())
-    assert len(seen) == len(weights) == 2
-    rows = {(row["layer"], row["head"]): row for row in seen.statistics()}
+    assert len(maps) == len(weights) == 2
+    rows = {(row["layer"], row["head"]): row for row in maps.statistics()}
     assert len(rows) == 8
     for layer, w in enumerate(weights):
         entropy = -(w * np.log(np.maximum(w, 1e-300))).sum(-1)
         t = w.shape[-1]
         for head in range(4):
             # float32 on both sides; the weights' own comparison has its bound in test_attention.py
-            np.testing.assert_allclose(seen.map(layer, head, sequence=1), w[1, head], atol=2e-5)
+            np.testing.assert_allclose(maps.map(layer, head, sequence=1), w[1, head], atol=2e-5)
             row = rows[layer, head]
             np.testing.assert_allclose(row["entropy_nats"], entropy[:, head].mean(), atol=2e-5)
             np.testing.assert_allclose(row["self"], w[:, head, np.arange(t), np.arange(t)].mean(), atol=2e-5)
             np.testing.assert_allclose(row["first"], w[:, head, :, 0].mean(), atol=2e-5)
             np.testing.assert_allclose(row["max"], w[:, head].max(-1).mean(), atol=2e-5)
-    assert seen.table().count("\n") == 8
+    assert maps.table().count("\n") == 8
 
 
 def test_capture_of_some_layers_and_heads() -> None:
     inputs = inputs_of("llama", "right")
     weights = eager_weights("llama", inputs)
-    seen = qkv.transformers.capture_attention(
+    maps = qkv.transformers.capture_attention(
         model_of("llama"), inputs, layers=[1], capture=qkv.Capture(heads=[3, 0], rows=[5], statistics=True)
     )
-    assert len(seen) == 1 and seen.layers[0].name == "model.layers.1.self_attn" and seen.layers[0].heads == (3, 0)
-    np.testing.assert_allclose(seen[1].rows[:, :, 0], weights[1][:, [3, 0], 5], atol=2e-5)
+    assert len(maps) == 1 and maps.layers[0].name == "model.layers.1.self_attn" and maps.layers[0].heads == (3, 0)
+    np.testing.assert_allclose(maps[1].rows[:, :, 0], weights[1][:, [3, 0], 5], atol=2e-5)
     coarse = qkv.transformers.capture_attention(model_of("llama"), inputs, capture=qkv.Capture(heads=[2], map=(4, 3)))
     blocks = [weights[0][0, 2][:, columns].sum(-1) for columns in (slice(0, 4), slice(4, 8), slice(8, 11))]
     want_map = [[part[rows].mean() for part in blocks] for rows in (slice(0, 3), slice(3, 6), slice(6, 9), slice(9, 11))]
@@ -59,9 +59,9 @@ def test_capture_of_some_layers_and_heads() -> None:
     assert coarse.plot(layer=0).svg().startswith("<svg")
     live = inputs["attention_mask"].bool().numpy()  # rows of padding do not count
     want = np.concatenate([weights[1][b, 3][live[b]].max(-1) for b in range(2)]).mean()
-    np.testing.assert_allclose(seen.statistics()[0]["max"], want, atol=2e-5)
+    np.testing.assert_allclose(maps.statistics()[0]["max"], want, atol=2e-5)
     with pytest.raises(IndexError, match="layer 0"):
-        seen[0]
+        maps[0]
     with pytest.raises(ValueError, match="head 1"):
         qkv.transformers.capture_attention(model_of("llama"), inputs, heads=[2]).map(0, 1)
     with pytest.raises(ValueError, match=r"layers must lie in 0\.\.1"):

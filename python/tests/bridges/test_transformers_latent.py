@@ -48,10 +48,10 @@ def put_in() -> Iterator[None]:
 @pytest.fixture
 def absorbed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many queries each absorbed call had."""
-    seen: list[int] = []
+    lengths: list[int] = []
     attend = _latent.LatentKeys.attend
-    monkeypatch.setattr(_latent.LatentKeys, "attend", lambda self, q, *rest: seen.append(q.shape[2]) or attend(self, q, *rest))
-    return seen
+    monkeypatch.setattr(_latent.LatentKeys, "attend", lambda self, q, *rest: lengths.append(q.shape[2]) or attend(self, q, *rest))
+    return lengths
 
 
 def model_of(name: str, implementation: str, dtype: Any = torch.float32) -> Any:

@@ -1,5 +1,5 @@
 """qkv.transformers.register(linear=True): logits, gradients and generated text of small random hybrid models against the same models
-in float64 and against transformers' own functions; packed sequences; what is put in place and taken out. Not: the operators
+in float64 and against transformers' own functions; packed sequences; what is replaced and put back. Not: the operators
 (pytorch/test_torch_linear.py).
 """
 
@@ -170,7 +170,7 @@ def test_under_autocast_norms_may_leave_other_types(name: str) -> None:
 
 
 def packed(lengths: list[int]) -> dict[str, Tensor]:
-    """What DataCollatorWithFlattening gives with return_flash_attn_kwargs and return_seq_idx."""
+    """A batch as DataCollatorWithFlattening makes it with return_flash_attn_kwargs and return_seq_idx."""
     collate = tf.DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)
     generator = torch.Generator().manual_seed(4)
     batch = collate([{"input_ids": torch.randint(3, 61, (n,), generator=generator).tolist()} for n in lengths])
@@ -284,7 +284,7 @@ def test_mamba_2s_step_is_the_recurrences(
         ("mamba2", ("mamba2_chunk_scan", "mamba2_selective_state_update")),
     ],
 )
-def test_what_is_put_in_place_is_taken_out(model: str, functions: tuple[str, ...]) -> None:
+def test_what_is_replaced_is_put_back(model: str, functions: tuple[str, ...]) -> None:
     modelling = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
     names = (*functions, "causal_conv1d_fn", "causal_conv1d_update")
     before = [getattr(modelling, name) for name in names]
@@ -330,8 +330,8 @@ def test_a_fresh_process_says_nothing_of_falling_back() -> None:
     assert "falling back" in said[1]
 
 
-def test_arguments_by_place_are_the_originals() -> None:
-    """Of the four functions two have chunk_size in the sixth place, and two the state."""
+def test_arguments_by_position_are_the_originals() -> None:
+    """Of the four functions two have chunk_size as the sixth argument, and two the state."""
     from transformers.models.qwen3_next import modeling_qwen3_next as modelling
 
     draw = torch.Generator().manual_seed(4)

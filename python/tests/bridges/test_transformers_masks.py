@@ -19,7 +19,7 @@ FUNCTIONS: dict[str, Any] = {
     "chunked": masking_utils.chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.long)),
     "blocks": masking_utils.or_masks(_CAUSAL, masking_utils.blockwise_overlay(_BLOCKS)),
 }
-PLACES = {  # q_length, kv_length, q_offset, kv_offset
+POSITIONS = {  # q_length, kv_length, q_offset, kv_offset
     "square": (11, 11, 0, 0),
     "decoding": (1, 11, 10, 0),
     "cached": (3, 11, 8, 0),
@@ -29,15 +29,15 @@ PLACES = {  # q_length, kv_length, q_offset, kv_offset
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("padding", ["none", "all", "right", "left", "holes"])
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_masks_are_transformers(function: str, padding: str, place: str) -> None:
-    q_length, kv_length, q_offset, kv_offset = PLACES[place]
+def test_masks_are_transformers(function: str, padding: str, position: str) -> None:
+    q_length, kv_length, q_offset, kv_offset = POSITIONS[position]
     given = None if padding == "none" else torch.ones(2, 11, dtype=torch.bool)
     if padding in ("right", "left", "holes"):
         given = inputs_of("gpt2", padding)["attention_mask"].bool()
-    if place.startswith("static") and given is not None:
+    if position.startswith("static") and given is not None:
         given = given[:, : q_offset + q_length]  # as generate() gives it: without the keys that are not there yet
     arguments = {
         "batch_size": 2, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset, "kv_offset": kv_offset,
@@ -46,7 +46,7 @@ def test_masks_are_transformers(function: str, padding: str, place: str) -> None
     made = qkv.transformers.model_mask(**arguments)
     expected = masking_utils.sdpa_mask(**arguments, allow_is_causal_skip=False)
     assert torch.equal(made.to_dense(), expected.expand(made.shape))
-    counted_from_elsewhere = function == "chunked" and place in ("static cache", "sliding cache")
+    counted_from_elsewhere = function == "chunked" and position in ("static cache", "sliding cache")
     assert made.dense == counted_from_elsewhere
 
 

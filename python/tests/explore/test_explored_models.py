@@ -1,4 +1,4 @@
-"""What a capture of real architectures holds is what their eager attention gives: maps by blocks, every weight of short texts. Not: the weights that
+"""A capture of real architectures holds what their eager attention gives: maps by blocks, every weight of short texts. Not: the weights that
 a page computes from q, k and lse (test_explored_pages.py). Bounds: error <= 2 error(eager, float32) + 4 eps A, against eager in float64; A is the weight
 with room for the rounding of its scores (support.py).
 """
@@ -75,15 +75,15 @@ def test_maps_and_exact_weights_are_eagers(name: str, padded: bool) -> None:
         pytest.skip("texts only have padding")
     inputs = inputs_of(name, padded=padded)
     exact, naive = eager_weights(name, inputs), eager_weights(name, inputs, torch.float32)
-    seen = qkv.transformers.capture_attention(model_of(name), inputs, exact=every_head(name))
+    maps = qkv.transformers.capture_attention(model_of(name), inputs, exact=every_head(name))
     coarse = qkv.transformers.capture_attention(model_of(name), inputs, capture=qkv.Capture(map=(4, 3)))
-    assert {part: len(layers) for part, layers in by_part(seen.layers).items()} == {part: len(w) for part, w in exact.items()}
-    for part, layers in by_part(seen.layers).items():
+    assert {part: len(layers) for part, layers in by_part(maps.layers).items()} == {part: len(w) for part, w in exact.items()}
+    for part, layers in by_part(maps.layers).items():
         for n, layer in enumerate(layers):
             true, rough = exact[part][n], naive[part][n]
             what, a = f"{name} {part} {n}", room(layer, true)
             expect_within(coarse[layer.index].map, *(blocks(x, 4, 3) for x in (true, rough, a)), f"{what} map of 4 x 3")
-            expect_within(seen[layer.index].map, true, rough, a, f"{what} map")
+            expect_within(maps[layer.index].map, true, rough, a, f"{what} map")
             expect_within(decoded(layer.weights), true, rough, a, f"{what} bytes", layer.weights_error)
             held = layer.exact
             assert held.heads == (0, 1, 2, 3)
@@ -91,16 +91,16 @@ def test_maps_and_exact_weights_are_eagers(name: str, padded: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "gemma3", "vit", "t5"])
-def test_any_torch_model_is_seen(name: str) -> None:
+def test_any_torch_model_is_captured(name: str) -> None:
     """qkv.torch.capture sees transformers' own calls of scaled_dot_product_attention."""
     inputs = inputs_of(name)
     exact, naive = eager_weights(name, inputs), eager_weights(name, inputs, torch.float32)
     model = model_of(name)
     model.set_attn_implementation("sdpa")
-    with torch.no_grad(), qkv.torch.capture(exact=every_head(name)) as seen:
+    with torch.no_grad(), qkv.torch.capture(exact=every_head(name)) as maps:
         model(**inputs)
-    assert not seen.skipped and len(seen) == sum(len(layers) for layers in exact.values())
-    for part, layers in by_part(seen.layers).items():
+    assert not maps.skipped and len(maps) == sum(len(layers) for layers in exact.values())
+    for part, layers in by_part(maps.layers).items():
         for n, layer in enumerate(layers):
             true = exact[part][n]
             expect_within(layer.captured.map, true, naive[part][n], room(layer, true), f"{name} {part} {n}")
@@ -109,11 +109,11 @@ def test_any_torch_model_is_seen(name: str) -> None:
 @pytest.mark.parametrize("name", list(MODELS))
 def test_the_page_and_its_file(name: str, tmp_path: Path) -> None:
     """Every architecture's file is one that qkv makes a page of; its texts and views are those of the model."""
-    seen = qkv.transformers.capture_attention(model_of(name), inputs_of(name), exact=[(1, 2)])
-    seen.save(tmp_path / "seen.safetensors")
-    seen.save(tmp_path / "page.html")
+    maps = qkv.transformers.capture_attention(model_of(name), inputs_of(name), exact=[(1, 2)])
+    maps.save(tmp_path / "maps.safetensors")
+    maps.save(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>".upper()[:2])
-    file = qkv.io.load_safetensors(tmp_path / "seen.safetensors")
+    file = qkv.io.load_safetensors(tmp_path / "maps.safetensors")
     made = json.loads(file.metadata["explorer"])
     crossing = name in ("t5", "whisper")
     assert len(made["views"]) == (6 if crossing else 2)  # of two sequences
@@ -134,41 +134,41 @@ def test_the_page_and_its_file(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma3"])
-def test_what_is_generated_is_seen(name: str, padded: bool) -> None:
+def test_what_is_generated_is_captured(name: str, padded: bool) -> None:
     model, inputs = model_of(name), inputs_of(name, padded=padded)
     model.generation_config.eos_token_id = None
     generate = {"max_new_tokens": 5, "do_sample": False}
-    seen = qkv.transformers.capture_attention(model, inputs, generate=generate, exact=ALL[:8])
-    read = torch.from_numpy(seen.runs[0].ids[""])
+    maps = qkv.transformers.capture_attention(model, inputs, generate=generate, exact=ALL[:8])
+    read = torch.from_numpy(maps.runs[0].ids[""])
     assert read.shape == (2, T + 4) and torch.equal(read[:, :T], inputs["input_ids"])
-    assert torch.equal(seen.outputs.logits[:, T - 1 : -1].argmax(-1), read[:, T:])
+    assert torch.equal(maps.outputs.logits[:, T - 1 : -1].argmax(-1), read[:, T:])
     whole, live = {"input_ids": read}, np.ones((2, T + 4), bool)
     if padded:
         whole["attention_mask"] = torch.cat([inputs["attention_mask"], torch.ones(2, 4, dtype=torch.long)], 1)
         whole["position_ids"] = (whole["attention_mask"].cumsum(1) - 1).clamp(min=0)  # as generate() counts them
         live = whole["attention_mask"].bool().numpy()
     exact, naive = eager_weights(name, whole)["self"], eager_weights(name, whole, torch.float32)["self"]
-    for layer, true, rough in zip(seen.layers, exact, naive, strict=True):
+    for layer, true, rough in zip(maps.layers, exact, naive, strict=True):
         for b, a in enumerate(room(layer, true)):
             expect_within(*(x[b][:, live[b]] for x in (layer.captured.map, true, rough)), a[:, live[b]], f"{name} {layer.index}")
-    made, _ = seen._made()
+    made, _ = maps._made()
     assert made["texts"][0]["answer"] == T and len(made["texts"][0]["tokens"]) == T + 4
 
 
 @pytest.mark.parametrize("name", ["t5", "whisper"])
-def test_what_an_encoder_decoder_generates_is_seen(name: str) -> None:
+def test_what_an_encoder_decoder_generates_is_captured(name: str) -> None:
     torch.manual_seed(0)
     config, inputs = model_of(name).config, inputs_of(name)
     del inputs["decoder_input_ids"]
     kind = tf.T5ForConditionalGeneration if name == "t5" else tf.WhisperForConditionalGeneration
     model = kind(config).eval()
     model.generation_config.eos_token_id = None
-    seen = qkv.transformers.capture_attention(model, inputs, generate={"max_new_tokens": 5, "do_sample": False})
-    made, _ = seen._made()
+    maps = qkv.transformers.capture_attention(model, inputs, generate={"max_new_tokens": 5, "do_sample": False})
+    made, _ = maps._made()
     assert [view["kind"] for view in made["views"]] == ["self", "self", "cross"] * 2
     text = made["texts"][1]
     assert text["answer"] == 1 and len(text["tokens"]) == 5 and text["tokens"][0] == str(config.decoder_start_token_id)
-    assert seen.outputs.logits.shape[:2] == (2, 5)
+    assert maps.outputs.logits.shape[:2] == (2, 5)
 
 
 @pytest.mark.parametrize("how", ["position_ids", "cu_seq_lens"])
@@ -180,11 +180,11 @@ def test_packed_sequences(how: str) -> None:
     if how == "cu_seq_lens":
         cu = torch.tensor([0, lengths[0], T], dtype=torch.int32)
         inputs |= {"cu_seq_lens_q": cu, "cu_seq_lens_k": cu, "max_length_q": 14, "max_length_k": 14}
-    seen = qkv.transformers.capture_attention(model_of("llama"), inputs, exact=ALL[:8])
+    maps = qkv.transformers.capture_attention(model_of("llama"), inputs, exact=ALL[:8])
     for first, behind in ((0, lengths[0]), (lengths[0], T)):
         alone = {"input_ids": ids[:, first:behind]}
         exact, naive = (eager_weights("llama", alone, dtype)["self"] for dtype in (torch.float64, torch.float32))
-        for n, layer in enumerate(seen.layers):
+        for n, layer in enumerate(maps.layers):
             whole = [np.zeros((1, 4, T, T)) for _ in range(2)]
             for x, weights in zip(whole, (exact, naive)):
                 x[:, :, first:behind, first:behind] = weights[n]
@@ -194,17 +194,17 @@ def test_packed_sequences(how: str) -> None:
     # The first key of either sequence is set apart, not the first of the row of tokens.
     alone_too = [eager_weights("llama", {"input_ids": ids[:, a:b]})["self"][0] for a, b in ((0, lengths[0]), (lengths[0], T))]
     apart = np.concatenate([weights[0, :, 1:, 0] for weights in alone_too], 1).mean(1)
-    np.testing.assert_allclose([kind.first for kind in seen.layers[0].kinds], apart, atol=1e-4)
+    np.testing.assert_allclose([kind.first for kind in maps.layers[0].kinds], apart, atol=1e-4)
 
 
 def test_calls_on_a_cache_are_counted_under_qkv_torch_capture() -> None:
     model, inputs = model_of("llama"), inputs_of("llama")
     model.set_attn_implementation("sdpa")
     model.generation_config.eos_token_id = None
-    with qkv.torch.capture() as seen:
+    with qkv.torch.capture() as maps:
         model.generate(**inputs, max_new_tokens=4, do_sample=False)
-    assert [[layer.q_len for layer in run.layers] for run in seen.runs] == [[T, T]] and list(seen.skipped.values()) == [3]
-    assert "3 calls were not captured: forwards on a cache" in seen.runs[0].notes[0]
+    assert [[layer.q_len for layer in run.layers] for run in maps.runs] == [[T, T]] and list(maps.skipped.values()) == [3]
+    assert "3 calls were not captured: forwards on a cache" in maps.runs[0].notes[0]
 
 
 def test_rollout_is_the_product_of_means() -> None:
@@ -219,31 +219,31 @@ def test_rollout_is_the_product_of_means() -> None:
 
 def test_errors_say_what_to_do() -> None:
     model, inputs = model_of("gpt2"), inputs_of("gpt2")
-    look = qkv.transformers.capture_attention
+    capture = qkv.transformers.capture_attention
     with pytest.raises(ValueError, match=r"exact: layer 1 has heads 0\.\.3: got 4"):
-        look(model, inputs, exact=[(1, 4)])
+        capture(model, inputs, exact=[(1, 4)])
     with pytest.raises(ValueError, match=r"exact: layers must lie in 0\.\.1: got \[7\]"):
-        look(model, inputs, exact=[(7, 0)])
+        capture(model, inputs, exact=[(7, 0)])
     with pytest.raises(ValueError, match="num_beams=1"):
-        look(model, inputs, generate={"num_beams": 2})
+        capture(model, inputs, generate={"num_beams": 2})
     with pytest.raises(ValueError, match="no prompt_lookup_num_tokens"):
-        look(model, inputs, generate={"prompt_lookup_num_tokens": 3})
+        capture(model, inputs, generate={"prompt_lookup_num_tokens": 3})
     model.generation_config.num_beams = 3  # a model's own default
     with pytest.raises(ValueError, match="num_beams=3"):
-        look(model, inputs, generate={"max_new_tokens": 3})
+        capture(model, inputs, generate={"max_new_tokens": 3})
     with pytest.raises(ValueError, match="pass the whole text"):
-        look(model, {**inputs, "past_key_values": tf.DynamicCache()})
-    seen = look(model, inputs)
+        capture(model, {**inputs, "past_key_values": tf.DynamicCache()})
+    maps = capture(model, inputs)
     with pytest.raises(ValueError, match="must end in .html or .safetensors"):
-        seen.save("page.pdf")
+        maps.save("page.pdf")
     with pytest.raises(ValueError, match="there is no layer 0 with a head 9"):
-        seen.save("page.html", weights=[(0, 9)])
+        maps.save("page.html", weights=[(0, 9)])
     with pytest.raises(ValueError, match="must name the 23 positions: got 2"):
-        seen.html(tokens=["a", "b"])
+        maps.html(tokens=["a", "b"])
     with pytest.raises(ValueError, match="every head of a layer"):
-        look(model, inputs, heads=[1]).html()
+        capture(model, inputs, heads=[1]).html()
     long = torch.randint(3, 61, (1, 600))
-    llama = look(model_of("llama"), long)
+    llama = capture(model_of("llama"), long)
     assert llama.layers[0].weights is None and llama.layers[0].map.shape == (1, 4, 128, 128)
     with pytest.raises(ValueError, match="up to 512 tokens"):
         llama.rollout()

@@ -24,9 +24,9 @@ def test_pages_of_short_texts_are_small(sharp: float, tmp_path: Path) -> None:
         for name, parameter in model.named_parameters():
             if "query" in name or "key" in name:
                 parameter *= sharp
-    seen = qkv.transformers.capture_attention(model, torch.randint(0, 30000, (1, 512)))
-    seen.save(tmp_path / "some.html", weights=[(0, 3), (1, 5)])
-    seen.save(tmp_path / "all.html")
+    maps = qkv.transformers.capture_attention(model, torch.randint(0, 30000, (1, 512)))
+    maps.save(tmp_path / "some.html", weights=[(0, 3), (1, 5)])
+    maps.save(tmp_path / "all.html")
     assert (tmp_path / "some.html").stat().st_size < 12e6 / 6
     assert (tmp_path / "all.html").stat().st_size < 40e6 / 6
     print(*(f"{(tmp_path / name).stat().st_size / 1e6:.2f} MB" for name in ("some.html", "all.html")))
@@ -41,14 +41,14 @@ def test_capture_of_a_long_text_takes_little_memory() -> None:
     qkv.transformers.register()
     model.set_attn_implementation("qkv")
     tokens = torch.randint(0, 50, (1, 8192))
-    look = lambda ids: qkv.transformers.capture_attention(model, ids, exact=[(1, 2)])
-    look(tokens[:, :600])
+    capture = lambda ids: qkv.transformers.capture_attention(model, ids, exact=[(1, 2)])
+    capture(tokens[:, :600])
     with torch.no_grad():
         model(input_ids=tokens)
     peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     before = peak()
-    seen = look(tokens)
-    assert seen.layers[1].kinds is not None and seen.layers[1].map.shape == (1, 4, 128, 128)
+    maps = capture(tokens)
+    assert maps.layers[1].kinds is not None and maps.layers[1].map.shape == (1, 4, 128, 128)
     print(peak() - before)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)

@@ -38,7 +38,7 @@ def built(causal: bool, sink: float) -> tuple[np.ndarray, np.ndarray]:
         elif name == "duplicate":
             at, words = -STRONG * position, STRONG * word
         elif name == "induction":
-            # The query's own place and the one behind it hold its word too: not what is meant.
+            # The query's own position and the one behind it hold its word too: not what is meant.
             at, words, keys = -STRONG * (position + np.eye(T, k=1)), STRONG * word, before
         q, k = np.hstack([at, words]), np.hstack([position, keys])
         if name == "random":
@@ -69,7 +69,7 @@ def learned(q: np.ndarray, k: np.ndarray, causal: bool) -> tuple[np.ndarray, np.
     return q, k, np.full(q.shape[1], np.log(4), np.float32)
 
 
-def seen(
+def explored(
     q: np.ndarray, k: np.ndarray, sinks: np.ndarray | None = None, *, ids: np.ndarray | None = IDS, **options: Any
 ) -> Layer:
     wanted = Wanted(ids=None if ids is None else ids[None])
@@ -83,7 +83,7 @@ def heads_of(sink: float | str, causal: bool) -> tuple[np.ndarray, ...]:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("sink", [0.0, 0.8, "learned"])
 def test_built_heads_are_named(sink: float | str, causal: bool) -> None:
-    layer = seen(*heads_of(sink, causal), causal=causal)
+    layer = explored(*heads_of(sink, causal), causal=causal)
     assert [kind.kind for kind in layer.kinds] == [*NAMES[:-1], "mixed"]
     for name, kind in zip(NAMES, layer.kinds):
         if name == "random":
@@ -104,7 +104,7 @@ def test_the_tools_page_says_the_same(tmp_path: Path) -> None:
     page = page_of(tmp_path, {"q": q[0], "k": k[0]}, {"scale": "1", "causal": "true"}, tokens).read_text(encoding="utf-8")
     packed = re.search(r'data-name="explorer"[^>]*>([^<]*)<', page)[1]
     heads = json.loads(zlib.decompress(base64.b64decode(packed)))["views"][0]["layers"][0]["head_info"]
-    for head, kind in zip(heads, seen(q, k, ids=words, causal="bottom_right").kinds, strict=True):
+    for head, kind in zip(heads, explored(q, k, ids=words, causal="bottom_right").kinds, strict=True):
         shares = {name.removesuffix(" share"): x for name, x in head.items() if name.endswith(" share")} | {"first": head["first"]}
         assert head["kind"] == kind.kind and shares.keys() == kind.shares.keys() and ("share" in head) == (kind.share is not None)
         for name, share in kind.shares.items():
@@ -118,12 +118,12 @@ def test_random_heads_are_mixed() -> None:
         q, k = (rng.standard_normal((1, 16, 300, 32)).astype(np.float32) for _ in range(2))
         for ids in (rng.integers(0, 2, 300), rng.integers(0, 1000, 300)):
             for causal in (True, False):
-                layer = seen(q * np.float32(deviation / 32**0.5), k, ids=ids, causal=causal)
+                layer = explored(q * np.float32(deviation / 32**0.5), k, ids=ids, causal=causal)
                 assert {kind.kind for kind in layer.kinds} == {"mixed"}
 
 
 def test_without_words_two_kinds_are_not_asked_for() -> None:
-    kinds = seen(*built(True, 0.0), ids=None, causal=True).kinds
+    kinds = explored(*built(True, 0.0), ids=None, causal=True).kinds
     assert all(name not in kind.shares for kind in kinds for name in ("duplicate", "induction"))
     assert [kind.kind for kind in kinds[:2]] == ["previous", "self"]
 
@@ -190,5 +190,5 @@ def test_many_queries_are_drawn() -> None:
     angle = 2 * np.pi * np.arange(length) / length
     k = np.stack([np.cos(angle), np.sin(angle)], -1)[None, None].astype(np.float32)
     q = np.roll(k, 1, axis=2) * np.float32(6e8)  # the nearest direction is the key before
-    layer = seen(q, k, ids=rng.integers(0, 50, length))
+    layer = explored(q, k, ids=rng.integers(0, 50, length))
     assert layer.kinds[0].kind == "previous" and layer.captured.map.shape == (1, 1, 64, 64)

@@ -1,4 +1,4 @@
-"""qkv.torch.capture: what it sees of any model, that it changes nothing, and what it says of calls that it cannot look at. Not: models of
+"""qkv.torch.capture: what it captures of any model, that it changes nothing, and what it says of calls that it cannot capture. Not: models of
 transformers (test_explored_models.py).
 """
 
@@ -61,35 +61,35 @@ def weights_of(attention: Attention, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("calls", ["F", "imported", "qkv", "enabled"])
-def test_every_way_to_call_is_seen(calls: str) -> None:
+def test_every_way_to_call_is_captured(calls: str) -> None:
     model, x = Model(calls), number_of(1, 2, 20, 32)
     with qkv.torch.enable():
         want = model(x).detach()
     if calls == "enabled":
         qkv.torch.enable()
     try:
-        with torch.no_grad(), qkv.torch.capture(exact=[(1, 3)], ids=torch.arange(20) % WORDS) as seen:
+        with torch.no_grad(), qkv.torch.capture(exact=[(1, 3)], ids=torch.arange(20) % WORDS) as maps:
             got = model(x)
     finally:
         qkv.torch.disable()
     if calls != "imported":  # under enable() that name stays PyTorch's
         assert torch.equal(got, want)
     assert F.scaled_dot_product_attention is imported_before
-    assert [layer.name for layer in seen.layers] == ["blocks.0", "blocks.1", "blocks.2"] and seen.title == "Model"
+    assert [layer.name for layer in maps.layers] == ["blocks.0", "blocks.1", "blocks.2"] and maps.title == "Model"
     exact = weights_of(model.blocks[0], x).detach().numpy()
     # Scores of deviation below 1: float32 of both sides, a few units of 2^-24.
-    np.testing.assert_allclose(seen[0].map, exact, atol=2e-6)
-    assert set(seen.layers[1].kinds[0].shares) >= {"previous", "self", "duplicate", "induction"}
-    assert seen.layers[1].exact.heads == (3,) and seen.layers[1].exact.kv_heads == (1,)
+    np.testing.assert_allclose(maps[0].map, exact, atol=2e-6)
+    assert set(maps.layers[1].kinds[0].shares) >= {"previous", "self", "duplicate", "induction"}
+    assert maps.layers[1].exact.heads == (3,) and maps.layers[1].exact.kv_heads == (1,)
 
 
 def test_gradients_stay() -> None:
     x = number_of(2, 2, 20, 32)
     results = []
-    for look in (False, True):
+    for capture in (False, True):
         model = Model("F")
         with qkv.torch.enable():
-            if look:
+            if capture:
                 with qkv.torch.capture():
                     out = model(x)
             else:
@@ -107,13 +107,13 @@ def test_pytorchs_layers_and_masks() -> None:
     padding[1, 9:] = True
     with torch.no_grad():
         want = model(x, y, src_key_padding_mask=padding, memory_key_padding_mask=padding)
-        with qkv.torch.capture() as seen:
+        with qkv.torch.capture() as maps:
             got = model(x, y, src_key_padding_mask=padding, memory_key_padding_mask=padding)
     np.testing.assert_allclose(got, want, atol=2e-5)
-    kinds = [(layer.cross, layer.q_len, layer.kv_len) for layer in seen.layers]
+    kinds = [(layer.cross, layer.q_len, layer.kv_len) for layer in maps.layers]
     assert kinds == [(False, 12, 12)] * 2 + [(False, 7, 7), (True, 7, 12)] * 2
-    assert not seen.skipped and not seen.layers[0].captured.map[1, :, :, 9:].any()
-    assert [view["name"] for view in seen._made()[0]["views"]][:3] == [
+    assert not maps.skipped and not maps.layers[0].captured.map[1, :, :, 9:].any()
+    assert [view["name"] for view in maps._made()[0]["views"]][:3] == [
         "encoder.layers sequence 0",
         "decoder.layers sequence 0",
         "decoder.layers cross sequence 0",
@@ -121,32 +121,32 @@ def test_pytorchs_layers_and_masks() -> None:
 
 
 def test_runs_and_other_threads() -> None:
-    """A forward of the outermost module is a run; other threads are not looked at."""
+    """A forward of the outermost module is a run; other threads are not captured."""
     model = Model()
-    with torch.no_grad(), qkv.torch.capture() as seen:
+    with torch.no_grad(), qkv.torch.capture() as maps:
         model(number_of(5, 1, 9, 32))
         thread = threading.Thread(target=lambda: Model()(number_of(6, 1, 30, 32)))
         thread.start()
         thread.join()
         model(number_of(7, 1, 11, 32))
-    assert [[layer.q_len for layer in run.layers] for run in seen.runs] == [[9] * 3, [11] * 3]
-    assert len(seen._made()[0]["views"]) == 2
+    assert [[layer.q_len for layer in run.layers] for run in maps.runs] == [[9] * 3, [11] * 3]
+    assert len(maps._made()[0]["views"]) == 2
     model(number_of(8, 1, 9, 32))  # behind the block
-    assert len(seen.runs) == 2
+    assert len(maps.runs) == 2
 
 
-def test_calls_that_cannot_be_looked_at_are_counted() -> None:
+def test_calls_that_cannot_be_captured_are_counted() -> None:
     q = number_of(9, 1, 2, 4, 8)
 
     class Other(Tensor):
         pass
 
-    with qkv.torch.capture() as seen:
+    with qkv.torch.capture() as maps:
         F.scaled_dot_product_attention(q, q, q)
         F.scaled_dot_product_attention(*(q.to("meta") for _ in range(3)))
         F.scaled_dot_product_attention(q.as_subclass(Other), q, q)
-    assert seen.skipped == {"tensors on meta": 1, "tensors of Other": 1} and len(seen) == 1
-    assert any("tensors on meta" in note for note in seen.runs[0].notes)
+    assert maps.skipped == {"tensors on meta": 1, "tensors of Other": 1} and len(maps) == 1
+    assert any("tensors on meta" in note for note in maps.runs[0].notes)
 
 
 def test_an_error_leaves_everything_as_it_was() -> None:
@@ -154,10 +154,10 @@ def test_an_error_leaves_everything_as_it_was() -> None:
     with pytest.raises(ValueError, match="exclude each other"), qkv.torch.capture():
         F.scaled_dot_product_attention(q, q, q, torch.ones(4, 4, dtype=torch.bool), is_causal=True)
     assert F.scaled_dot_product_attention is imported_before and torch.backends.mha.get_fastpath_enabled()
-    with qkv.torch.capture() as seen:
+    with qkv.torch.capture() as maps:
         pass
     with pytest.raises(ValueError, match="nothing was captured"):
-        seen.html()
+        maps.html()
     with pytest.raises(ValueError, match="heads go into the Capture"):
         qkv.torch.capture(heads=[1], what=qkv.Capture(heads=[1]))
 
@@ -165,11 +165,11 @@ def test_an_error_leaves_everything_as_it_was() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_types(dtype: Any) -> None:
     q = number_of(11, 1, 2, 30, 16).to(dtype)
-    with qkv.torch.capture(exact=[(0, 0)]) as seen:
+    with qkv.torch.capture(exact=[(0, 0)]) as maps:
         F.scaled_dot_product_attention(q, q, q, is_causal=True)
     scores = (q.double() @ q.double().transpose(-1, -2) / 4).masked_fill(torch.ones(30, 30).triu(1).bool(), -torch.inf)
-    np.testing.assert_allclose(seen[0].map, scores.softmax(-1).numpy(), atol=1e-5)
-    assert seen.layers[0].exact.error < 1e-4 and seen.layers[0].kinds is not None
+    np.testing.assert_allclose(maps[0].map, scores.softmax(-1).numpy(), atol=1e-5)
+    assert maps.layers[0].exact.error < 1e-4 and maps.layers[0].kinds is not None
 
 
 @pytest.mark.parametrize("name", ["page.html", "file.safetensors"])
@@ -178,9 +178,9 @@ def test_a_nan_is_shown_where_it_is(name: str, tmp_path: Any) -> None:
     q = torch.randn(1, 2, 6, 8, generator=torch.Generator().manual_seed(1))
     k = q.clone()
     q[0, 1, 3, 2] = torch.nan
-    with qkv.torch.capture() as seen:
+    with qkv.torch.capture() as maps:
         F.scaled_dot_product_attention(q, k, k, is_causal=True)
-    seen.save(tmp_path / name)
+    maps.save(tmp_path / name)
     assert (tmp_path / name).stat().st_size > 1000
     if name == "file.safetensors":
         from safetensors import safe_open

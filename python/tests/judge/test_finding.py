@@ -1,4 +1,4 @@
-"""What is found in a file, and what it is taken for."""
+"""Classes and functions found in a file, and their tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""qkv.AttentionLM: gives the losses of `qkv train`, resumes, generates, shows where it looks, stops at Ctrl-C."""
+"""qkv.AttentionLM: gives the losses of `qkv train`, resumes, generates, shows its weights, stops at Ctrl-C."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def test_generates(trained: AttentionLM, tmp_path: Path) -> None:
         trained.generate("", 5)
 
 
-def test_shows_where_it_looks(trained: AttentionLM) -> None:
-    seen = trained.attention_map("abababab")
-    assert seen.shape == (1, 8, 8) and seen.tokens == list("abababab") and len(seen) == 1
-    assert np.allclose(np.asarray(seen).sum(-1), 1, atol=1e-6)
-    assert not np.triu(seen[0], 1).any()
+def test_attention_map(trained: AttentionLM) -> None:
+    weights = trained.attention_map("abababab")
+    assert weights.shape == (1, 8, 8) and weights.tokens == list("abababab") and len(weights) == 1
+    assert np.allclose(np.asarray(weights).sum(-1), 1, atol=1e-6)
+    assert not np.triu(weights[0], 1).any()
     share = trained.shares("abababab")[0]
-    assert share["self"]["mean"] == pytest.approx(np.diag(seen[0])[1:].mean(), abs=1e-6)
-    assert share["previous"]["mean"] == pytest.approx(np.diag(seen[0], -1).mean(), abs=1e-6)
+    assert share["self"]["mean"] == pytest.approx(np.diag(weights[0])[1:].mean(), abs=1e-6)
+    assert share["previous"]["mean"] == pytest.approx(np.diag(weights[0], -1).mean(), abs=1e-6)
     deep = AttentionLM(layers=2, heads=2)
     assert deep.attention_map("abc").shape == (2, 2, 3, 3)
     assert deep.attention_map("abc", layer=1).shape == (2, 3, 3)
@@ -140,10 +140,10 @@ def test_other_threads_run_while_it_learns() -> None:
     thread.start()
     start = time.monotonic()
     model.fit(steps=40, progress=False)
-    seconds, seen = time.monotonic() - start, ticks[0]
+    seconds, passed = time.monotonic() - start, ticks[0]
     going[0] = False
     thread.join()
-    assert seen >= min(20, 100 * seconds)  # slices are 50 ms: with the lock held there would be 20 a second at most
+    assert passed >= min(20, 100 * seconds)  # slices are 50 ms: with the lock held there would be 20 a second at most
 
 
 def test_no_loading_meanwhile() -> None:

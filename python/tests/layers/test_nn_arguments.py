@@ -1,4 +1,4 @@
-"""What layers are asked to say: their heads, the axes of their masks; and what they say of themselves. Not: numbers (test_nn.py)."""
+"""Arguments that layers require (their heads, the axes of their masks), and how layers print. Not: numbers (test_nn.py)."""
 
 from __future__ import annotations
 

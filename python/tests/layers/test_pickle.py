@@ -1,4 +1,4 @@
-"""What goes into a file or another process: layers and models with their parameters, rotary positions, what to capture, masks,
+"""Objects in a file or another process: layers and models with their parameters, rotary positions, what to capture, masks,
 biases, caches."""
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def test_a_model_goes_on_learning_where_it_was() -> None:
 
 
 def test_options() -> None:
-    rotary, look = qkv.Rotary(8, base=500.0, interleaved=True), qkv.Capture(heads=(1,), top_k=2)
+    rotary, capture = qkv.Rotary(8, base=500.0, interleaved=True), qkv.Capture(heads=(1,), top_k=2)
     assert np.array_equal(again(rotary).frequencies, rotary.frequencies) and repr(again(rotary)) == repr(rotary)
-    assert again(look) == look
+    assert again(capture) == capture
 
 
 @pytest.mark.parametrize("name", MASKS)

@@ -110,9 +110,9 @@ def test_characters_that_no_font_has() -> None:
     """U+0378 is no character: the warning names it once for a picture."""
     picture = qkv.plot(causal_weights(length=3), ["a", "\u0378", "\u0378"])
     for draw in (picture.png, picture.pdf):
-        with pytest.warns(UserWarning, match=r"U\+0378.*boxes") as seen:
+        with pytest.warns(UserWarning, match=r"U\+0378.*boxes") as warned:
             draw()
-        assert len(seen) == 1
+        assert len(warned) == 1
 
 
 def test_notebooks() -> None:

@@ -1,4 +1,4 @@
-"""What the explorer's page looks like in Chromium: colours on a screenshot are those of the weights, wherever the page shows them, light and
+"""The explorer's page as Chromium draws it: colours on a screenshot are those of the weights, wherever the page shows them, light and
 dark, wide and narrow, on paper too. Not: controls (test_explorer.py).
 """
 
@@ -24,9 +24,9 @@ def screenshot(page: Any) -> np.ndarray:
 #: The boxes [left, top, width, height] on the sheet of what is drawn from data.
 BOXES = """() => {
   const box = e => { const r = e.getBoundingClientRect(); return [r.left + scrollX, r.top + scrollY, r.width, r.height]; };
-  const map = (id, place) => {
+  const map = (id, box) => {
     const c = typeof id === "string" ? document.getElementById(id) : id, [x, y, width] = box(c), s = width / parseFloat(c.style.width);
-    return [x + s * place.left, y + s * place.top, s * place.width, s * place.height];
+    return [x + s * box.left, y + s * box.top, s * box.width, s * box.height];
   };
   const first = e => { const [r] = e.getClientRects(); return [r.left + scrollX, r.top + scrollY, r.width, r.height]; };
   return {main: map("map", geometry.main), beside: geometry.beside && map("map2", geometry.beside.main), difference: geometry.difference && map("map3", geometry.difference.main),
@@ -61,8 +61,8 @@ class Sheet:
         """Colours of weights on the scale from 0 to top, by square roots. A weight may lie on the edge of two of the map's colours."""
         assert what.startswith("tokens") or (got[values == 0] == self.zero).all(), f"{what}: exactly 0"
         got, values = got[values != 0], values[values != 0]
-        places = np.rint(np.sqrt(np.clip(values / top, 0, 1)) * (len(self.table) - 1)).astype(int)
-        near = [abs(self.table[np.clip(places + by, 0, len(self.table) - 1)] - got).max(-1) for by in (-1, 0, 1)]
+        colours = np.rint(np.sqrt(np.clip(values / top, 0, 1)) * (len(self.table) - 1)).astype(int)
+        near = [abs(self.table[np.clip(colours + by, 0, len(self.table) - 1)] - got).max(-1) for by in (-1, 0, 1)]
         assert (np.min(near, axis=0) == 0).all() and (near[1] == 0).mean() > 0.9, f"{what}: {got[np.min(near, axis=0) > 0][:3]}"
 
     def expect_difference(self, got: np.ndarray, values: np.ndarray, top: float, what: str) -> None:

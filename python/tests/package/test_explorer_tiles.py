@@ -76,7 +76,7 @@ def test_tiles_equal_the_library(name: str, tmp_path: Path, browser: Browser) ->
 
 
 def test_chosen_heads_with_every_term_of_the_formula(tmp_path: Path, browser: Browser) -> None:
-    """Heads 4 and 1 of 6 on key heads 2 and 0 of 3: each tensor is read at the place of its head."""
+    """Heads 4 and 1 of 6 on key heads 2 and 0 of 3: each tensor is read at the offset of its head."""
     heads, kv_heads, length, width, exact, exact_kv = 6, 3, 70, 12, [4, 1], [2, 0]
     q, k = small(11, heads, kv_heads, length, length, width)
     alibi, relative, sinks, bias = (

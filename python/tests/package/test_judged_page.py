@@ -1,4 +1,4 @@
-"""What the pages say of `qkv judge` and `qkv practice`: the README shows the tool's own words and numbers for its wrong class,
+"""The pages about `qkv judge` and `qkv practice`: the README shows the tool's own words and numbers for its wrong class,
 and docs/practice.md names exercises and mistakes that there are."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What objects show in a notebook (tables of HTML), and what a part of the package says that lacks its library."""
+"""Objects in a notebook (tables of HTML), and the message of a part of the package says that lacks its library."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def test_masks_show_their_squares() -> None:
 
 def test_captures_show_a_row_for_each_array() -> None:
     q, k, v = problem(1, 2, 3, 5, 5, 8)
-    _, seen = qkv.attention(q, k, v, causal=True, weights=qkv.Capture(statistics=True, top_k=2))
-    rows = [[cell.text for cell in row] for row in parsed(seen._repr_html_()).iter("tr")]
+    _, maps = qkv.attention(q, k, v, causal=True, weights=qkv.Capture(statistics=True, top_k=2))
+    rows = [[cell.text for cell in row] for row in parsed(maps._repr_html_()).iter("tr")]
     assert rows[0] == ["captured", "shape", "smallest", "mean", "largest"]
     table = {row[0]: row[1:] for row in rows[1:]}
     assert table["entropy"][0] == "[2, 3, 5]" and float(table["entropy"][2] or "") == pytest.approx(
-        seen.entropy.mean(), abs=5e-4
+        maps.entropy.mean(), abs=5e-4
     )
     assert {"self", "top_weights", "top_keys"} < set(table) and "map" not in table
 
@@ -46,14 +46,14 @@ def test_captures_of_models_show_the_explorer() -> None:
 
     config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=10)
     model = transformers.AutoModelForCausalLM.from_config(config)
-    seen = qkv.transformers.capture_attention(model, torch.arange(6)[None])
-    frame = parsed(seen._repr_html_().replace(" sandbox=", " data-sandbox=")).find("iframe")
-    assert frame is not None and (frame.get("srcdoc") or "").split() == seen.html().split()  # XML joins an attribute's lines
-    assert "Content-Security-Policy" in seen.html()
+    maps = qkv.transformers.capture_attention(model, torch.arange(6)[None])
+    frame = parsed(maps._repr_html_().replace(" sandbox=", " data-sandbox=")).find("iframe")
+    assert frame is not None and (frame.get("srcdoc") or "").split() == maps.html().split()  # XML joins an attribute's lines
+    assert "Content-Security-Policy" in maps.html()
     one = qkv.transformers.capture_attention(model, torch.arange(6)[None], heads=[1])
     rows = [[cell.text for cell in row] for row in parsed(one._repr_html_()).iter("tr")]
     assert rows[0][:3] == ["layer", "head", "entropy_nats"] and len(rows) == 3
-    assert "entropy_nats" in seen.table()
+    assert "entropy_nats" in maps.table()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What editors and type checkers read: the stubs of the extension modules, which the build writes, and docstrings."""
+"""Editors and type checkers read the stubs of the extension modules, which the build writes, and docstrings."""
 
 from __future__ import annotations
 

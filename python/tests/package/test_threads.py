@@ -42,7 +42,7 @@ def gradients(seed: int) -> bytes:
 
 
 def in_child(body: Callable[[], bytes]) -> bytes:
-    """What body returns in a child of fork; fails instead of hanging."""
+    """The result of body in a child of fork; fails instead of hanging."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -51,7 +51,7 @@ def test_pictures_without_pango(tmp_path: Path) -> None:
 
 @needs_tool
 def test_from_python() -> None:
-    """What the console script calls; with arguments it comes back."""
+    """The console script's function; with arguments it comes back."""
     assert tool.main(["mask", "causal", "--draw"]) == 0
     assert tool.main(["no-such-command"]) == 2
     done = run(

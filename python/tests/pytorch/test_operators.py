@@ -67,9 +67,9 @@ def test_first_and_second_derivatives(name: str) -> None:
 def test_torch_func_is_autograd(name: str) -> None:
     row = OPERATORS[name]
     inputs, loss = plain(row), loss_of(row)
-    places = tuple(range(len(inputs)))
+    positions = tuple(range(len(inputs)))
     exact = gradients(row)
-    near(torch.func.grad(loss, places)(*inputs), exact)
+    near(torch.func.grad(loss, positions)(*inputs), exact)
     if row.once:
         return
     hessian = torch.func.jacrev(torch.func.grad(loss))(*inputs)

@@ -1,4 +1,4 @@
-"""What functions and layers of qkv.torch say of arguments that do not fit: errors that PyTorch's callers and Python's both catch."""
+"""Arguments that do not fit functions and layers of qkv.torch: errors that PyTorch's callers and Python's both catch."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def packed(q: Tensor = P[0], k: Tensor = P[1], v: Tensor = P[2], cu_q: Any = CU,
     return lambda: varlen(q, k, v, cu_q, cu_k, most, most, **options)
 
 
-def of_latent(place: int = -1, x: Any = None, *rest: Any, **options: Any) -> Any:
-    return lambda: latent(*(x if n == place else y for n, y in enumerate(LATENT)), *rest, **options)
+def of_latent(position: int = -1, x: Any = None, *rest: Any, **options: Any) -> Any:
+    return lambda: latent(*(x if n == position else y for n, y in enumerate(LATENT)), *rest, **options)
 
 
 def of_delta(*tensors: Tensor, **options: Any) -> Any:
     return lambda: delta(*(tensors or SCAN[:5]), **options)
 
 
-def changed(place: int, x: Tensor) -> list[Tensor]:
-    return [x if n == place else y for n, y in enumerate(SCAN[:5])]
+def changed(position: int, x: Tensor) -> list[Tensor]:
+    return [x if n == position else y for n, y in enumerate(SCAN[:5])]
 
 
 # words -> call, by the types that catch them.

@@ -65,11 +65,11 @@ def test_columns_of_one_cache_are_read_in_place(monkeypatch: pytest.MonkeyPatch)
     cache = torch.zeros(B, 32, R + DR)
     cache[:, :19, :R], cache[:, :19, R:] = c, r
     want = qkv.torch.latent_attention(q, c, r, weight, form="absorbed")
-    seen = []
+    results = []
     joined = module._joined
-    monkeypatch.setattr(module, "_joined", lambda *t: seen.append(joined(*t)) or seen[-1])
+    monkeypatch.setattr(module, "_joined", lambda *t: results.append(joined(*t)) or results[-1])
     out = qkv.torch.latent_attention(q, cache[:, :19, :R], cache[:, :19, R:], weight, form="absorbed")
-    assert torch.equal(out, want) and seen[0].data_ptr() == cache.data_ptr() and seen[0].shape == (B, 19, R + DR)
+    assert torch.equal(out, want) and results[0].data_ptr() == cache.data_ptr() and results[0].shape == (B, 19, R + DR)
     # Neighbours in memory that are not columns of the same rows.
     other = torch.cat((c.flatten(), r.flatten()))
     apart = [other[: c.numel()].view(B, 19, R), other[c.numel() :].view(B, 19, DR)]

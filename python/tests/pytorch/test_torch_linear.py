@@ -68,9 +68,9 @@ def test_a_packed_sequence_has_the_bits_that_it_has_alone(dtype: torch.dtype, ch
     for n, (begin, end) in enumerate(zip(offsets.tolist(), offsets.tolist()[1:])):
         alone = [x.detach()[:, begin:end].clone().requires_grad_() for x in pack[:5]]
         alone.append(pack[5].detach()[n : n + 1].clone().requires_grad_())
-        for place, x in enumerate(run(alone, use_qk_l2norm_in_kernel=True)):
-            of_state = place in (1, 7)
-            assert torch.equal(x, whole[place][n : n + 1] if of_state else whole[place][:, begin:end]), (n, place)
+        for n_th, x in enumerate(run(alone, use_qk_l2norm_in_kernel=True)):
+            of_state = n_th in (1, 7)
+            assert torch.equal(x, whole[n_th][n : n + 1] if of_state else whole[n_th][:, begin:end]), (n, n_th)
 
 
 @pytest.mark.parametrize("length", [1, 3, 40])

@@ -172,8 +172,8 @@ def test_what_grad_mode_off_gives_is_what_detached_tensors_give() -> None:
     wants = Q.clone().requires_grad_()
     with torch.no_grad():
         assert torch.equal(qkv.attention(wants, K, V), qkv.attention(Q, K, V))
-        layer, seen = qkv.nn.MultiHeadAttention(8, 2), X.clone().requires_grad_()
-        assert torch.equal(layer(seen), layer(X))
+        layer, inputs = qkv.nn.MultiHeadAttention(8, 2), X.clone().requires_grad_()
+        assert torch.equal(layer(inputs), layer(X))
 
 
 @pytest.mark.parametrize("name", CALLS)

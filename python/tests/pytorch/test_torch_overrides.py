@@ -127,7 +127,7 @@ def test_classes_without_a_meaning_of_their_own_are_tensors() -> None:
         assert torch.allclose(call(torch.nn.Parameter(q), k, v), pytorchs(q, k, v))
 
 
-class Seen(TorchFunctionMode):
+class Functions(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.functions: list[Any] = []
@@ -141,10 +141,10 @@ class Seen(TorchFunctionMode):
 @pytest.mark.parametrize("mask", (None, made("lower_right", 3, 5)), ids=("none", "lower right"))
 def test_modes_meet_the_call_and_qkv_computes_it(function: str, mask: Any) -> None:
     q, k, v = (x.detach().float() for x in leaves(3, 5))
-    with Seen() as seen:
+    with Functions() as called:
         out = FUNCTIONS[function](q, k, v, mask)
     assert torch.equal(out, qt.scaled_dot_product_attention(q, k, v, mask))
-    assert [f.__name__ for f in seen.functions].count({"own": "scaled_dot_product_attention", "patched": "_patched"}[function]) == 1
+    assert [f.__name__ for f in called.functions].count({"own": "scaled_dot_product_attention", "patched": "_patched"}[function]) == 1
     with torch.device("cpu"):  # a mode too
         assert torch.equal(FUNCTIONS[function](q, k, v, mask), out)
 

@@ -78,35 +78,35 @@ def rank_of(rank: int, world: int, file: str, folder: str) -> None:
     qkv.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo asks for the address of this host's name
     torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world)
-    seen: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, (q_len, kv_len, *_, arguments) in CASES.items():
         layout = {key: arguments[key] for key in ("layout", "turns") if key in arguments}
         rows, keys = (qt.sequence_positions(n, **layout) for n in (q_len, kv_len))
-        seen[name] = {method: attend(name, lambda x: x[:, :, rows], lambda x: x[:, :, keys], method) for method in METHODS}
-        seen[name]["rows"], seen[name]["keys"] = rows, keys
+        results[name] = {method: attend(name, lambda x: x[:, :, rows], lambda x: x[:, :, keys], method) for method in METHODS}
+        results[name]["rows"], results[name]["keys"] = rows, keys
     q, k, v, *_ = inputs("causal")[0]
     rows = qt.sequence_positions(q.shape[2])
     own = [x[:, :, rows] for x in (q, k, v)]
     with qt.context_parallel(method="ulysses"):
-        seen["within the block"] = F.scaled_dot_product_attention(*own, is_causal=True)
+        results["within the block"] = F.scaled_dot_product_attention(*own, is_causal=True)
         try:
             F.scaled_dot_product_attention(*own, torch.ones(1, 1, dtype=torch.bool))
         except NotImplementedError as error:
-            seen["attn_mask"] = str(error)
-    seen["after it"] = F.scaled_dot_product_attention(*own)
+            results["attn_mask"] = str(error)
+    results["after it"] = F.scaled_dot_product_attention(*own)
     try:
         qt.parallel_attention(*own, scale=0.25 + rank)
     except qkv.Error as error:
-        seen["mismatch"] = str(error)
-    seen["drawn"] = qt.parallel_attention(*own, dropout=0.5)
-    torch.save(seen, f"{folder}/{rank}.pt")
+        results["mismatch"] = str(error)
+    results["drawn"] = qt.parallel_attention(*own, dropout=0.5)
+    torch.save(results, f"{folder}/{rank}.pt")
     torch.distributed.barrier()
     os._exit(0)  # PyTorch's own end waits for itself now and then
 
 
 @pytest.fixture(scope="module", params=(1, 2, 3))
-def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank saw."""
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The results of each rank."""
     folder, world = tmp_path_factory.mktemp("ranks"), request.param
     starts = started_once()
     processes = [starts.Process(target=rank_of, args=(n, world, str(folder / "store"), str(folder))) for n in range(world)]
@@ -162,17 +162,17 @@ def formula(name: str, dtype: torch.dtype) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", CASES)
-def test_ranks_give_what_one_machine_gives(seen: list[dict[str, Any]], name: str, method: str) -> None:
+def test_ranks_give_what_one_machine_gives(ranks: list[dict[str, Any]], name: str, method: str) -> None:
     expected = alone(name)
-    rows, keys = ([rank[name][which] for rank in seen] for which in ("rows", "keys"))
+    rows, keys = ([rank[name][which] for rank in ranks] for which in ("rows", "keys"))
     for result, one in expected.items():
-        parts = [rank[name][method][result] for rank in seen]
+        parts = [rank[name][method][result] for rank in ranks]
         if result == "dbias":
             assert all(torch.equal(part, parts[0]) for part in parts)
             got = parts[0]
         else:
             got = whole(parts, keys if result in ("dk", "dv") else rows)
-        if result in EQUAL[method] or len(seen) == 1 and result != "dbias":
+        if result in EQUAL[method] or len(ranks) == 1 and result != "dbias":
             assert torch.equal(got, one), f"{result}: other bits than one machine's"
         else:  # sums over ranks in another order
             bound = 16 * EPSILON[CASES[name][4]] * max(1.0, float(one.abs().max()))
@@ -183,26 +183,26 @@ def test_ranks_give_what_one_machine_gives(seen: list[dict[str, Any]], name: str
                 expect_close(got, formula(name, torch.float64)[result], formula(name, sums)[result], dtype, result)
 
 
-def test_a_block_changes_scaled_dot_product_attention(seen: list[dict[str, Any]]) -> None:
+def test_a_block_changes_scaled_dot_product_attention(ranks: list[dict[str, Any]]) -> None:
     q, k, v, *_ = inputs("causal")[0]
-    rows = [rank["causal"]["rows"] for rank in seen]
-    got = whole([rank["within the block"] for rank in seen], rows)
+    rows = [rank["causal"]["rows"] for rank in ranks]
+    got = whole([rank["within the block"] for rank in ranks], rows)
     assert torch.equal(got, qkv.attention(q, k, v, causal=True))
-    assert "mask=" in seen[0]["attn_mask"]
-    for rank, own in zip(seen, rows):
+    assert "mask=" in ranks[0]["attn_mask"]
+    for rank, own in zip(ranks, rows):
         local = [x[:, :, own] for x in (q, k, v)]
         assert torch.equal(rank["after it"], F.scaled_dot_product_attention(*local))
 
 
-def test_ranks_that_differ_say_so_alike(seen: list[dict[str, Any]]) -> None:
-    if len(seen) == 1:
-        assert "mismatch" not in seen[0]
+def test_ranks_that_differ_say_so_alike(ranks: list[dict[str, Any]]) -> None:
+    if len(ranks) == 1:
+        assert "mismatch" not in ranks[0]
         return
-    assert len({rank["mismatch"] for rank in seen}) == 1 and "scale" in seen[0]["mismatch"]
+    assert len({rank["mismatch"] for rank in ranks}) == 1 and "scale" in ranks[0]["mismatch"]
 
 
-def test_a_seed_that_is_not_given_is_shared(seen: list[dict[str, Any]]) -> None:
-    drawn = torch.cat([rank["drawn"] for rank in seen], 2)
+def test_a_seed_that_is_not_given_is_shared(ranks: list[dict[str, Any]]) -> None:
+    drawn = torch.cat([rank["drawn"] for rank in ranks], 2)
     assert (drawn == 0).float().mean() < 0.1  # sums over keys, half of which are dropped
     assert torch.isfinite(drawn).all()
 

@@ -205,7 +205,7 @@ template <class Sum> struct Backward {
     void zero_keys(const RangeAt& at) const {
       for (const AnyView* each : {&dk, &dv}) zero_rows(*each, at.b, at.g, row_of(at.k_begin), at.k_count);
     }
-    /// What kv head g of sequence b and the first query head of its group read and write.
+    /// Inputs and outputs of kv head g of sequence b and of the first query head of its group.
     Ahead ahead_of(Index b, Index g) const {
       const Index h = g * p.group_size();
       Ahead ahead{};

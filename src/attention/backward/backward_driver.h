@@ -5,7 +5,7 @@
 
 namespace qkv::inline v0 {
 
-/// What forward returned, and the gradient that arrives at out.
+/// Results of forward, and the gradient that arrives at out.
 struct BackwardInputs {
   AnyView out, lse, dout;  // [B, H, Tq, Dv], [B, H, Tq], [B, H, Tq, Dv]
 };

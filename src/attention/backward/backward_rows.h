@@ -1,4 +1,4 @@
-// What backward and second order need of each row to recompute its weights: lse in powers of two, and delta, both
+// Values of each row from which backward and second order recompute its weights: lse in powers of two, and delta, both
 // computed one query tile at a time. Also the tile as it is passed to kernels, and the gradient of the sinks, which
 // needs the same numbers.
 //   dsink[h] = -sum over b and i of exp(sink[h] - lse[b,h,i]) * delta[b,h,i]        delta = dout . out - dlse

@@ -82,7 +82,7 @@ template <class Sum> struct ListedBackward {
     return own;
   }
 
-  /// What kernels need of queries [i, end) of a key/value head's group.
+  /// The kernels' rows of queries [i, end) of a key/value head's group.
   void prepare(Index b, Index g, Index i, Index end, std::byte* kernel) const {
     const Index most = std::min(kTurnQueries, p.query_tile);
     for (Index h = g * p.group_size(); h < (g + 1) * p.group_size(); ++h) {

@@ -28,7 +28,7 @@ RaggedCall::RaggedCall(const char* function, const AnyView& q, const AnyView& k,
           function, as_one_sequence(q), {as_one_sequence(k), as_one_sequence(v)}, options, context, reads_v)),
       longest(all) {
   check<UnsupportedError>(options.capture.result == nullptr, function,
-      "capture is not supported in a ragged batch: look at one sequence alone");
+      "capture is not supported in a ragged batch: capture one sequence alone");
   check<ShapeError>(offsets.q_offsets.size() == offsets.kv_offsets.size(), function,
       "q_offsets and kv_offsets must have the same number of sequences: got ", offsets.q_offsets.size(), " and ",
       offsets.kv_offsets.size(), " numbers");

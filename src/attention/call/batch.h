@@ -12,7 +12,7 @@
 
 namespace qkv::inline v0 {
 
-/// What is checked of a ragged call, but for its outputs.
+/// Checks a ragged call, but for its outputs.
 struct RaggedCall {
   /// Throws ShapeError, OptionError, UnsupportedError.
   RaggedCall(const char* function, const AnyView& q, const AnyView& k, const AnyView& v, const RaggedOffsets& where,

@@ -19,7 +19,7 @@ namespace qkv::inline v0 {
 /// gives.
 inline constexpr Index kFetchedBytes = Index{6} << 20;
 
-/// What a call prepares from its options before it starts.
+/// Prepared from a call's options before it starts.
 struct CallMemory {
   ScratchLease position;  // the position bias, spread out
   DenseSummaries dense;   // of the mask

@@ -1,4 +1,4 @@
-// What every call asks of its tensors: sizes that fit together, last strides of 1; and their types as template
+// Checks of every call's tensors: sizes that fit together, last strides of 1; and their types as template
 // arguments.
 #pragma once
 

@@ -11,12 +11,12 @@
 
 namespace qkv::inline v0 {
 
-/// What backward needs beside a Problem to know the gradient of a weight.
+/// Inputs of a weight's gradient besides a Problem.
 struct CaptureGradient {
   const AnyView &lse, &dout;  // [B, H, Tq], [B, H, Tq, Dv]
 };
 
-/// What a call captures, in its sizes.
+/// A call's captures, in its sizes.
 class CaptureShape {
  public:
   /// Checks everything, then makes or clears the results. Without a request, or with one of the other direction, does

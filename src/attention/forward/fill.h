@@ -1,4 +1,4 @@
-// What forward's kernels are passed, filled from a problem and the outputs of a call, and what is left to do with what
+// Parameters of forward's kernels, filled from a problem and the outputs of a call, and what is left to do with what
 // they return.
 #pragma once
 

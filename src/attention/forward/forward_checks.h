@@ -1,4 +1,4 @@
-// Which outputs a forward call asks for, and whether it may.
+// Outputs that a forward call asks for, and whether it may.
 #pragma once
 
 #include <algorithm>

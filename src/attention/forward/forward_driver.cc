@@ -40,7 +40,7 @@ template <class Sum> struct ForwardDriver {
         whole(!batch.is_ragged() && work.blocks.size() == 1 && batch.longest().kv_len > 0),
         fetches(!batch.is_ragged() && carried == nullptr && fetches_rows(batch.longest())) {}
 
-  /// What a block's items write, of its part of the batch.
+  /// Outputs of a block's items, of its part of the batch.
   Outputs outputs_of(const Block& block, const Problem& p) const {
     Outputs to;
     to.kind = outputs.kind;
@@ -76,7 +76,7 @@ template <class Sum> struct ForwardDriver {
     const Index rows = p.num_heads * p.q_len + p.num_kv_heads * p.kv_len;
     return !p.keys.is_cache() && p.batch * rows * (p.head_dim + p.v_head_dim) * p.q.element_bytes() > kFetchedBytes;
   }
-  /// What `next` reads and writes and `now` does not; K and V only where they may stay in the cache until then.
+  /// Memory that `next` uses and `now` does not; K and V only where they may stay in the cache until then.
   static Ahead ahead_of(const Problem& p, const AnyView& out, const TileAt& now, const TileAt& next) {
     const Positions queries = p.tile(next.t);
     const Index q_begin = queries.begin - p.first_query, q_count = queries.end - queries.begin;

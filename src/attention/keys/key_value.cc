@@ -30,7 +30,7 @@ KeyValue::Parts parts_of(const char* function, const AnyView& k, const AnyView& 
   return p;
 }
 
-void take_lengths(const char* function, KeyValue::Parts& p, std::span<const Index> lengths, Index most) {
+void set_lengths(const char* function, KeyValue::Parts& p, std::span<const Index> lengths, Index most) {
   check<ShapeError>(static_cast<Index>(lengths.size()) == p.batch, function,
       "there must be one length per sequence: got ", lengths.size(), " for batch ", p.batch);
   for (const Index length : lengths) {
@@ -49,7 +49,7 @@ KeyValue KeyValue::contiguous_of(const AnyView& k, const AnyView& v, std::span<c
   if (lengths.empty()) {
     p.max_length = k.size(2);
   } else {
-    take_lengths(function, p, lengths, k.size(2));
+    set_lengths(function, p, lengths, k.size(2));
   }
   return KeyValue(p);
 }
@@ -64,7 +64,7 @@ KeyValue KeyValue::paged_of(
   p.pages = table.data();
   p.pages_stride = table.stride(0);
   p.num_pages = std::max<Index>(1, table.size(1));
-  take_lengths(function, p, lengths, table.size(1) * k.size(2));
+  set_lengths(function, p, lengths, table.size(1) * k.size(2));
   for (Index b = 0; b < p.batch; ++b) {
     const Index used = (lengths[static_cast<std::size_t>(b)] + p.page_size - 1) / p.page_size;
     for (Index n = 0; n < used; ++n) {

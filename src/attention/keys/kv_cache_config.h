@@ -1,4 +1,4 @@
-// What a KVCacheConfig asks for: checks, defaults, and pages.
+// A KVCacheConfig: checks, defaults, and pages.
 #pragma once
 
 #include <algorithm>

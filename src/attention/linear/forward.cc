@@ -16,7 +16,7 @@ namespace {
 
 /// The cost of the second sum of states: half of all work on states, compared with states and squares together.
 constexpr double kForwardSecondSum = 0.3;
-/// What a step's number of the state, which is read twice and written once, costs in the time of multiply-adds.
+/// The cost of a number of the state, which a step reads twice and writes once, in the time of multiply-adds.
 constexpr double kStepFlops = 16;
 /// The fewest columns of v that justify reading all keys again: a vector of the widest kind.
 constexpr Index kLeastColumns = 16;

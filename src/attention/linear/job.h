@@ -1,4 +1,4 @@
-// What forward and backward of linear attention share while they run: scratch memory and the sums of segments. A slot
+// Shared by forward and backward of linear attention while they run: scratch memory and the sums of segments. A slot
 // is a state and the decay of the state before it.
 #pragma once
 
@@ -33,7 +33,7 @@ template <class T> struct LinearJob {
     worker_bytes = kernel_bytes + line_bytes<T>(kWorkerSlots * p.slot_count());
     const auto carve = [&](std::byte* base) {
       Carver carver(base);
-      p.take_features(carver);
+      p.carve_features(carver);
       slots = carver.array<T>(num_slots * p.slot_count());
       totals = carver.array<T>(num_totals * p.slot_count());
       workers = carver.array<std::byte>(static_cast<Index>(worker_bytes) * p.threads);

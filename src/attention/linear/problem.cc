@@ -109,7 +109,7 @@ template <class T> void LinearProblem<T>::pass(const T* slot, T* state) const {
   std::copy_n(slot, state_count(), state);
 }
 
-template <class T> void LinearProblem<T>::take_features(Carver& carver) {
+template <class T> void LinearProblem<T>::carve_features(Carver& carver) {
   if (feature_rows.is_null()) return;
   const Index count = features.count;
   T* const rows = carver.array<T>(feature_rows.count());
@@ -206,7 +206,7 @@ template <class T> LinearProblem<T> make_linear_problem(const char* function, co
   set_features(function, options, p);
   constexpr const char* name = "log_decay_channels";
   check<OptionError>(p.channels.is_null() || p.log_decay.is_null(), function, name,
-      " takes the place of log_decay: pass one of them, got log_decay ", p.log_decay, ", ", name, " ", p.channels);
+      " replaces log_decay: pass one of them, got log_decay ", p.log_decay, ", ", name, " ", p.channels);
   check_tokens(function, name, p.channels, p);
   check<UnsupportedError>(p.channels.is_null() || !p.normalized, function,
       "log_decay_channels has no normalised form: set normalized to false");

@@ -61,7 +61,7 @@ template <class T> struct LinearProblem {
   double flops(Index length) const;
 
   /// Copies the random features, scaled, as they are and transposed: part() points there.
-  void take_features(Carver& carver);
+  void carve_features(Carver& carver);
   /// base, local and results are left null.
   LinearAttentionSegment<T> part(const Tokens& tokens) const;
   /// state [slot_count] of `item` = the initial one.

@@ -68,7 +68,7 @@ class Band final : public Intervals<Band> {
 
   const char* name() const { return causal_ ? "causal" : "window"; }
   const std::optional<std::vector<Index>>& offsets() const { return offsets_; }
-  /// What it keeps in a call, or a document, of these sizes; `n`: of which offset.
+  /// Its intervals in a call, or a document, of these sizes; `n`: of which offset.
   Diagonals at(std::size_t n, Index q_len, Index kv_len) const {
     const Index offset = offsets_ ? (*offsets_)[n] : alignment_offset(align_, q_len, kv_len);
     Index edge = 0;
@@ -254,7 +254,7 @@ std::vector<Index> checked_offsets(const Offsets& offsets, const char* name) {
   return numbers;
 }
 
-/// What all bands of `inside` keep in each document, in positions of the whole row.
+/// The keys that all bands of `inside` keep in each document, in positions of the whole row.
 std::vector<Diagonals> diagonals_inside(const Mask::Node& inside, IndexSpan q, IndexSpan k) {
   std::vector<Diagonals> all(q.size() - 1, {-2 * kFar, 2 * kFar});
   for (const MaskPartPtr& part : inside.parts) {

@@ -5,7 +5,7 @@
 namespace qkv::inline v0 {
 namespace {
 
-/// keep = i, or j, is one of some positions, ascending, each once. Look-ups take O(log n) of their number, which is
+/// keep = i, or j, is one of some positions, ascending, each once. A search takes O(log n) of their number, which is
 /// small.
 class Global final : public MaskPart {
  public:

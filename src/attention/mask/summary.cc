@@ -15,7 +15,7 @@ constexpr double kByteFlops = 4;                      // what reading a byte cos
 
 constexpr Index blocks_of(Index count, Index block) { return (count + block - 1) / block; }
 
-// What a block was found to hold, two bits.
+// The contents of a block, two bits.
 constexpr int kDropped = 1, kKept = 2;
 
 using Bytes = std::uint8_t __attribute__((vector_size(16)));  // every machine has such vectors

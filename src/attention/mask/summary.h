@@ -1,4 +1,4 @@
-// What a call knows of its dense masks before it starts: for each block of queries x keys whether all pairs are kept,
+// A summary of a call's dense masks before it starts: for each block of queries x keys whether all pairs are kept,
 // none or some. Two bits per block, read once and in parallel. So blocks that hide everything are skipped and those
 // that hide nothing need no lane masks, for every head and sweep, forward and backward. Ids of documents are summarised
 // when their mask is made (mask/ids.cc).
@@ -77,7 +77,7 @@ class DenseSummaries {
   /// Of a shared megabyte: a mask of 65,536 x 65,536 takes half of it per plane.
   static constexpr std::size_t kLimitBytes = std::size_t{1} << 20;
 
-  /// What make() borrows.
+  /// Borrowed by make().
   static std::size_t bytes(const Mask::Node* node);
   /// Reads the dense leaves of a mask that fits the call. Returns this; null where there are none.
   const DenseSummaries* make(const Mask::Node* node, Context& context);

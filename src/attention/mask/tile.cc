@@ -125,7 +125,7 @@ class Union final : public MaskPart {
   }
 
  private:
-  /// What the alternatives cover, and what lies between.
+  /// The keys that the alternatives cover, and those between.
   Positions hull_of(const Pairs& pairs, Index length, RangeOf of) const {
     Positions all{0, 0};
     for (const Mask::Node& node : alternatives_) {

@@ -28,7 +28,7 @@ StripRows strip_rows(const Problem& p, Index step) {
   return {p.first_query - begin, end - begin, end - begin != p.q_len};
 }
 
-/// What decode's kernels say of `rows` rows.
+/// The limits of decode's kernels for `rows` rows.
 KeyParts parts_of(const Problem& p, Index rows) {
   return with_sums(p.q.type, [&](auto sum) {
     const DecodeKernels<decltype(sum)>& kernels = p.decode<decltype(sum)>();

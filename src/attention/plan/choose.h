@@ -1,4 +1,4 @@
-// What computes a call: the only place that says tiles, decode, lists of keys or grouped rows. Forward, backward, keys
+// Chooses what computes a call, here alone: tiles, decode, lists of keys or grouped rows. Forward, backward, keys
 // in chunks and attention_plan ask it.
 #pragma once
 

@@ -35,7 +35,7 @@ class StripCopy {
   StripCopy(const StripCopy&) = delete;
   StripCopy& operator=(const StripCopy&) = delete;
 
-  /// In place of the rows.
+  /// Instead of the rows.
   const AnyView& wide() const { return wide_; }
   /// The call's rows, back to where they were copied from.
   void copy_back() const {

@@ -15,7 +15,7 @@
 
 namespace qkv::inline v0 {
 
-/// What a call asks for, as far as its work depends on it.
+/// A call, as far as its work depends on it.
 struct Wants {
   bool rows = true;  // out or lse
   bool weights = false, captures = false;

@@ -70,7 +70,7 @@ template <class T> struct SecondOrderJob {
     return tile;
   }
 
-  /// tout of rows without a key is out with tv in place of v.
+  /// tout of rows without a key is out with tv instead of v.
   void fill_empty(const SecondOrderTile<T>& tile, Index b, Index h) const {
     const bool nan = p.empty_row == EmptyRow::kNaN;
     if (tile.tout == nullptr || !p.rows_can_be_empty() || (tangents.v.data() == nullptr && !nan)) return;

@@ -1,4 +1,4 @@
-// Context: reads QKV_THREADS, QKV_ISA and QKV_BITS, and deals the items of a region to workers.
+// Context: reads QKV_THREADS, QKV_ISA and QKV_BITS, and gives the items of a region to workers.
 #include "qkv/context.h"
 
 #include <algorithm>
@@ -56,7 +56,7 @@ int chosen_threads(const ContextOptions& options) {
   return options.executor ? limit : available_threads();
 }
 
-/// What the variable names, or `otherwise` where it is not set.
+/// The variable's value, or `otherwise` where it is not set.
 template <class T> T from_environment(const char* variable, T otherwise, T (*parse)(std::string_view)) {
   const auto name = environment(variable);
   if (!name) return otherwise;

@@ -1,4 +1,4 @@
-// What a Context holds.
+// The state of a Context.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// What a child process inherits from fork and must not trust: threads are gone, they may hold locks forever.
+// State that a child process inherits from fork and must not trust: threads are gone, they may hold locks forever.
 // Not: fork from inside a region; such a child may only exec or _exit.
 #pragma once
 

@@ -10,7 +10,7 @@
 
 namespace qkv::inline v0 {
 
-/// What one element of light work (a copy, a normalised value) and one work item of attention cost in addition to their
+/// The cost of one element of light work (a copy, a normalised value) and of one work item of attention, besides their
 /// products.
 inline constexpr double kElementFlops = 32;
 inline constexpr double kItemFlops = 5e4;

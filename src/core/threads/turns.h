@@ -1,4 +1,4 @@
-// Additions in a fixed order: item n waits for item n - 1. What several work items share is added in one order,
+// Additions in a fixed order: item n waits for item n - 1. Work items add to shared memory in one order,
 // whichever thread comes first, so bits never depend on threads and no per-thread copies are needed. Work items are
 // claimed in ascending order (Context::parallel_for) and an item waits only for smaller ones, so some item can always
 // go on. If an item throws, its turn is never passed on: items that wait for it end with RegionFailed.

@@ -20,7 +20,7 @@ namespace {
 
 using Binary = Array (*)(const Array&, const Array&);
 
-/// What has no axes is a constant: exact.
+/// A value without axes is a constant: exact.
 Array settled(Array a) {
   if (a.shape.empty() && !a.data.empty()) a.data.front().error = 0;
   return a;

@@ -51,7 +51,7 @@ struct Scope {
 using Expression = std::function<Value(const Scope&)>;
 using Statements = std::function<void(Work&, double number)>;
 
-/// What texts define for one another: `let` and `names` of every text that was read.
+/// Definitions shared by the texts: `let` and `names` of every text that was read.
 struct Definitions {
   struct Let {
     std::size_t parameters = 0;

@@ -178,7 +178,7 @@ template <class T> inline Index blocks_of(const BackwardTile<T>& t, Index keys) 
   return (of_keys + of_queries) / (t.scores.mask.tile == nullptr ? rows : 2 * rows);
 }
 
-/// What is left of this block's rows of the bias and of its gradient, and then, over its products, those of the next
+/// The rest of this block's rows of the bias and of its gradient, and then, over its products, those of the next
 /// block, keys [begin, end).
 template <class T> [[gnu::noinline]] void fetch_bias(const BackwardTile<T>& t, Index begin, Index end, Ahead& ahead) {
   fetch_rest(ahead);
@@ -236,7 +236,7 @@ template <class N, class T> struct BackwardTileRows {
   }
 };
 
-/// What the five products read where rows are T: K, V, Q and dO in their natural rows, panels of Q^T and dO^T, P and dS
+/// Inputs of the five products where rows are T: K, V, Q and dO in their natural rows, panels of Q^T and dO^T, P and dS
 /// in place.
 template <class T> struct PlainOperands : BackwardTileRows<T, T> {
   using Number = T;

@@ -33,7 +33,7 @@ struct Bf16BackwardScratch {
   std::uint32_t* dout_panels() const { return reinterpret_cast<std::uint32_t*>(tile.dout_panels); }
 };
 
-/// What the five products of a tile read.
+/// Inputs of the five products of a tile.
 struct Bf16Operands : BackwardTileRows<BFloat16, float> {
   using Number = BFloat16;
   static constexpr Store kStoreScores = Store::kScale;  // panels hold Q as stored; the sum is scaled

@@ -47,10 +47,10 @@ struct Bf16Rows : PagedRows<float> {
         rows_as<BFloat16>(t.q, r.i0 - t.q_begin, r.ni, t.scores.head_dim, static_cast<BFloat16*>(nullptr));
     pack_pairs(q.data, q.stride, r.ni, t.scores.head_dim, strip_lanes<float>(), q_pairs(t, r));
   }
-  void take_keys(const ForwardTile<float>& t, Index j0, Index nj) {
+  void read_keys(const ForwardTile<float>& t, Index j0, Index nj) {
     keys = stored(t.keys, t.keys.k, j0, nj, t.scores.head_dim, w.k);
   }
-  void take_values(const ForwardTile<float>& t, Index j0, Index nj) {
+  void read_values(const ForwardTile<float>& t, Index j0, Index nj) {
     const TypedRows<const BFloat16> values = stored(t.keys, t.keys.v, j0, nj, t.v_head_dim, w.v);
     if constexpr (Terms<BFloat16>::kAmxTiles) {
       pair_up_columns(values.data, values.stride, nj, t.v_head_dim, pairs.v_strides.column, pairs.v_pairs);
@@ -58,7 +58,7 @@ struct Bf16Rows : PagedRows<float> {
       pair_up_rows(values.data, values.stride, nj, t.v_head_dim, t.v_head_dim, pairs.v_pairs);
     }
     const bool may_hide = t.scores.mask.tile != nullptr || hides_by_value(t.scores);
-    if (may_hide) PagedRows<float>::take_values(t, j0, nj);
+    if (may_hide) PagedRows<float>::read_values(t, j0, nj);
   }
 
   ScoreTile score(const ForwardTile<float>& t, const ForwardScratch<float>& panels, const StripRange& r, Index j0,

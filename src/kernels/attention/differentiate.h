@@ -16,7 +16,7 @@ template <class T> struct BlockStrip {
   std::uint32_t* lane_mask;  // [kBackwardBlock]
 };
 
-/// What stands between the products and the softmax.
+/// The steps between the products and the softmax.
 enum class Form {
   kPlain,    // nothing
   kBiased,   // a bias
@@ -27,7 +27,7 @@ enum class Form {
 /// Whether dS of the bias differs from dS of the product; it is then kept in the bias panel.
 template <class T> inline bool bias_differs(const ScoreParams<T>& s) { return s.softcap > 0 || s.mod.apply != nullptr; }
 
-/// Applies the callback to vector v: scores in powers of two go to P's place, its derivative to w.slopes, the soft
+/// Applies the callback to vector v: scores in powers of two overwrite P, its derivative to w.slopes, the soft
 /// cap's to the bias panel. Clears the bits of scores that are -inf; returns whether any was cleared.
 template <class T> inline bool modify_vector(
     const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v, Span keys) {
@@ -37,16 +37,16 @@ template <class T> inline bool modify_vector(
   const V cap = splat<T>(s.softcap);
   for (Index j = keys.begin; j < keys.end; ++j) {
     T* target = w.p + j * w.row + b.strip * strip_lanes<T>() + v * n;
-    T* bias_place = w.bias + j * strip_lanes<T>() + v * n;
+    T* bias_at = w.bias + j * strip_lanes<T>() + v * n;
     V x = load<T>(target), slope = splat<T>(1);
     if (s.softcap > 0) {
       const V th = tanh<T>(x);
       slope -= th * th;
       x = th * cap;
     }
-    if (s.bias.data != nullptr) x += load<T>(bias_place);
+    if (s.bias.data != nullptr) x += load<T>(bias_at);
     store<T>(target, x);
-    store<T>(bias_place, slope);
+    store<T>(bias_at, slope);
   }
   return modify_scores<T>(s, b.i0, b.ni, b.j0, {keys.begin, keys.end, v, 1}, w.p + b.strip * strip_lanes<T>(), w.row,
       w.slopes, b.lane_mask);
@@ -70,18 +70,18 @@ template <class T, bool kMasked, Form kForm> inline void differentiate_vector(
   const bool biased = kForm == Form::kBiased || (kForm == Form::kAny && s.bias.data != nullptr);
   const V cap = splat<T>(s.softcap * std::numbers::log2e_v<T>),
           factor = splat<T>(drops ? kept_factor<T>(s.dropout) : T{1});
-  T* p_place = w.p + keys.begin * row + lane;
-  T* ds_place = w.ds + keys.begin * row + lane;
-  T* bias_place = w.bias + keys.begin * strip_lanes<T>() + v * n;
-  for (Index j = keys.begin; j < keys.end; ++j, p_place += row, ds_place += row, bias_place += strip_lanes<T>()) {
-    V x = load<T>(p_place), dp = load<T>(ds_place), slope = splat<T>(1);
+  T* p_at = w.p + keys.begin * row + lane;
+  T* ds_at = w.ds + keys.begin * row + lane;
+  T* bias_at = w.bias + keys.begin * strip_lanes<T>() + v * n;
+  for (Index j = keys.begin; j < keys.end; ++j, p_at += row, ds_at += row, bias_at += strip_lanes<T>()) {
+    V x = load<T>(p_at), dp = load<T>(ds_at), slope = splat<T>(1);
     if (capped) {
       const V th = tanh<T>(x);
       slope -= th * th;  // the derivative of softcap(y) = c tanh(y / c)
       x = th * cap;
     }
-    if (modified) slope = load<T>(bias_place);
-    if (biased) x += load<T>(bias_place);
+    if (modified) slope = load<T>(bias_at);
+    if (biased) x += load<T>(bias_at);
     const V p = exp2<T>(x - lse2_high - lse2_low);
     V p_out = p;
     if (drops) {  // out = sum_j keep * factor * w * v; p_out gets the factor in dV's product
@@ -97,12 +97,12 @@ template <class T, bool kMasked, Form kForm> inline void differentiate_vector(
       ds = select_bits<V>(bits, ds, V{});
       slope = select_bits<V>(bits, slope, V{});
     }
-    store<T>(p_place, p_out);
+    store<T>(p_at, p_out);
     if (capped || modified) {
-      if (adds_to_bias(t)) store<T>(bias_place, ds);
+      if (adds_to_bias(t)) store<T>(bias_at, ds);
       ds *= slope;
     }
-    store<T>(ds_place, ds);
+    store<T>(ds_at, ds);
   }
 }
 
@@ -139,8 +139,8 @@ template <class T> inline void add_score_gradient(const BackwardTile<T>& t, cons
       const Index j = sum_keys ? i : o, lane = sum_keys ? o : i;
       const T value = source[j * source_row + lane];
       if (row != 0 && column != 0) {
-        T& place = target[lane * row + j * column];
-        place = (sets ? T{0} : place) + value;
+        T& entry = target[lane * row + j * column];
+        entry = (sets ? T{0} : entry) + value;
       } else {
         sum += value;
       }

@@ -1,5 +1,5 @@
 // Tiled forward attention with online softmax: for each chunk of keys, S^T = K Q^T, softmax, O^T += V^T P^T (with P^T
-// in place of S^T). Scores are kept transposed, one query per lane: K and V are read by broadcast from their natural
+// instead of S^T). Scores are kept transposed, one query per lane: K and V are read by broadcast from their natural
 // rows, softmax needs no horizontal step, and only the small Q^T panel is packed. Policies: Policy (where rows come
 // from, and the products: PagedRows, Bf16Rows), Observer (softmax.h). Milakov & Gimelshein 2018 (1805.02867); Dao 2023
 // (2307.08691), alg. 1.
@@ -138,7 +138,7 @@ template <class T> inline std::uint32_t finish_strip(
   return unpack_transposed<T>(panel, strip_lanes<T>(), r.ni, t.v_head_dim, w.rescale, out.data, out.stride);
 }
 
-/// The scratch of a tile, or what is carried in its place.
+/// The scratch of a tile, or the sums of an earlier call.
 template <class T> inline ForwardScratch<T> with_carried(ForwardScratch<T> w, const CarriedRows<T>* carried) {
   if (carried == nullptr) return w;
   w.out_panels = carried->out;
@@ -201,8 +201,8 @@ template <class T, class Policy, class Observer = NoObserver> inline void forwar
   const auto for_live_chunks = [&](const auto& chunk) {
     for (Index j0 = next_chunk(begin); j0 < end; j0 = next_chunk(j0 + s.key_tile)) {
       const Index nj = smaller(s.key_tile, s.kv_len - j0);
-      rows.take_keys(t, j0, nj);
-      if (t.out.data != nullptr) rows.take_values(t, j0, nj);
+      rows.read_keys(t, j0, nj);
+      if (t.out.data != nullptr) rows.read_values(t, j0, nj);
       if (bias_rows) fetch_bias(t, of_chunk, j0 + nj, smaller(j0 + nj + s.key_tile, end), of_bias);
       chunk(j0, nj);
     }
@@ -243,7 +243,7 @@ template <class T, class Policy, class Observer = NoObserver> inline void forwar
   if (t.weights == nullptr) return;
   for (Index j0 = 0; j0 < s.kv_len; j0 += s.key_tile) {
     const Index nj = smaller(s.key_tile, s.kv_len - j0);
-    rows.take_keys(t, j0, nj);
+    rows.read_keys(t, j0, nj);
     for_strips([&](const StripRange& r) { write_weights(t, w, rows, r, j0, nj); });
   }
 }

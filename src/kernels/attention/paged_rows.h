@@ -36,7 +36,7 @@ template <class T> struct PagedRows {
     pack_strips(
         q.data, q.stride, 0, r.ni, s.head_dim, panel_factor(s), w.q_panels + r.strip * strip_lanes<T>() * s.head_dim);
   }
-  void take_keys(ForwardTile<T>& t, Index j0, Index nj) {
+  void read_keys(ForwardTile<T>& t, Index j0, Index nj) {
     if (whole) {
       k.data = first_k + (j0 - t.keys.origin) * k.stride;
       return;
@@ -44,7 +44,7 @@ template <class T> struct PagedRows {
     k = keys_as<T>(t.keys, t.keys.k, j0, nj, t.scores.head_dim, w.k);
     if (waits_for_keys(t)) fetch_chunk(t, j0 + nj);
   }
-  void take_values(const ForwardTile<T>& t, Index j0, Index nj) {
+  void read_values(const ForwardTile<T>& t, Index j0, Index nj) {
     v = whole ? TypedRows<const T>{first_v + (j0 - t.keys.origin) * v.stride, v.stride}
               : keys_as<T>(t.keys, t.keys.v, j0, nj, t.v_head_dim, w.v);
   }

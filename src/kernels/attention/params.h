@@ -1,4 +1,4 @@
-// What the kernels of attention are passed, as plain data: pointers, strides in elements, counts. And their table of
+// Parameters of the attention kernels, as plain data: pointers, strides in elements, counts. And their table of
 // functions. Letters: Tq, Tk, D, Dv as in attention.h. A strip is as many queries as two vectors have lanes, one query
 // per lane. A chunk is key_tile keys, counted from key 0. A lane mask is one uint32 per key of a tile: bit i is set
 // where query lane i may attend the key. Sum is the type of sums, lse and weights; rows of q, k, v and out may be
@@ -54,7 +54,7 @@ template <class Sum> struct TileScoreMod {
   Index batch, head;
 };
 
-/// What turns q.k into scores, for one (batch, head), whatever q and k are stored as.
+/// Turns q.k into scores, for one (batch, head), whatever q and k are stored as.
 template <class Sum> struct ScoreParams {
   Index kv_len, head_dim;
   Sum scale;
@@ -71,7 +71,7 @@ template <class Sum> struct ScoreParams {
   bool invariant = false;  // a row's bits are those of the row alone: forward depends on no other lane's mask
 };
 
-/// Which matrix is written: the softmax before or after dropout, or the scores that it is taken of.
+/// The matrix that is written: the softmax before or after dropout, or the scores that it is taken of.
 enum class Weights { kSoftmax, kApplied, kScores };
 
 /// A query tile that meets its keys in several calls, by ascending keys: what one call leaves for the next. Starts as

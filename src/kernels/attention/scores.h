@@ -23,7 +23,7 @@ template <class T> constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
 
 constexpr std::uint32_t lane_bits(Index lanes) { return lanes >= 32 ? ~0u : (1u << lanes) - 1u; }
 
-/// What is subtracted from scores: 0 for a maximum of -inf (no key attended), where -inf - -inf would be NaN.
+/// The number subtracted from scores: 0 for a maximum of -inf (no key attended), where -inf - -inf would be NaN.
 template <class T> inline typename Simd<T>::V shift_of(typename Simd<T>::V maximum) {
   return maximum == splat<T>(-kInf<T>) ? typename Simd<T>::V{} : maximum;
 }
@@ -157,7 +157,7 @@ template <class T> inline T panel_factor(const ScoreParams<T>& s) {
 }
 
 /// Whether a bias has a row for each query with its keys side by side. Such rows are fetched while the products run,
-/// chunk by chunk, in place of the next tile's: the hardware does not predict rows a page apart, and they are more than
+/// chunk by chunk, instead of the next tile's: the hardware does not predict rows a page apart, and they are more than
 /// all other rows.
 template <class T> inline bool has_rows(const TileBias<T>& bias) {
   return bias.data != nullptr && bias.row_stride != 0 && bias.column_stride == 1;

@@ -104,7 +104,7 @@ template <class Scratch> std::size_t scratch_bytes(Index head_dim, Index v_head_
   return Scratch(nullptr, head_dim, v_head_dim).bytes;
 }
 
-/// What of one block of keys x queries the mask leaves alive.
+/// The part of one block of keys x queries that the mask leaves alive.
 struct BlockSpans {
   Span* queries_of;   // [keys / kGroup]: the queries that attend one of these keys
   Span* keys_of;      // [queries / kGroup]: the keys that one of these queries attends

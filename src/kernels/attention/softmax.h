@@ -44,7 +44,7 @@ enum class Exponents {
 /// ignores them and costs nothing.
 struct NoObserver {
   struct Vectors {
-    template <class... Seen> void see(const Seen&...) {}
+    template <class... Values> void observe(const Values&...) {}
   };
   template <class... Strip> void start_strip(const Strip&...) const {}
   template <class... Chunk> void start_chunk(const Chunk&...) const {}
@@ -93,7 +93,7 @@ template <class T, int kCount, Exponents kKind, class Observer> inline std::uint
         outside[v] |= strange;
         some[v] += p;
         store<T>(target, p);
-        observed.see(v, score, p);
+        observed.observe(v, score, p);
       }
     }
 #pragma GCC unroll 4

@@ -1,4 +1,4 @@
-// What the kernels that capture weights are passed, as plain data: sums of each row while forward runs, and a second
+// Parameters of the kernels that capture weights, as plain data: sums of each row while forward runs, and a second
 // sweep over the keys once every row's normaliser is known. Letters as in params.h.
 #pragma once
 
@@ -38,16 +38,16 @@ template <class Sum> struct CaptureSweep {
   Index top_k;
 };
 
-/// Puts one more among a query's `top_k` largest, behind equal ones. It belongs there: a place is free (key -1), or it
+/// Puts one more among a query's `top_k` largest, behind equal ones. It belongs there: a slot is free (key -1), or it
 /// is larger than the last. Always inlined: no instruction set's copy may stand in for another's.
 [[gnu::always_inline]] inline void insert_largest(double* values, Index* keys, Index top_k, double value, Index key) {
-  Index place = top_k - 1;
-  for (; place > 0 && (keys[place - 1] < 0 || values[place - 1] < value); --place) {
-    values[place] = values[place - 1];
-    keys[place] = keys[place - 1];
+  Index slot = top_k - 1;
+  for (; slot > 0 && (keys[slot - 1] < 0 || values[slot - 1] < value); --slot) {
+    values[slot] = values[slot - 1];
+    keys[slot] = keys[slot - 1];
   }
-  values[place] = value;
-  keys[place] = key;
+  values[slot] = value;
+  keys[slot] = key;
 }
 
 template <class Sum> struct CaptureKernels {

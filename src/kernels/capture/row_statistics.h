@@ -37,7 +37,7 @@ template <class T> class RowStatisticsObserver {
     V exponents[kCount], distances[kCount], distance[kCount], anchor[kCount];
 
     /// One key of vector v: its score, -inf where dead, and p.
-    void see(int v, V score, V p) {
+    void observe(int v, V score, V p) {
       // An exponent of -inf would make NaN of 0 * -inf; what is below the lowest counts for nothing.
       exponents[v] = fma(p, max_or_second(splat<T>(Exp2Poly<T>::kLowest), score - anchor[v]), exponents[v]);
       distances[v] = fma(p, magnitude(distance[v]), distances[v]);

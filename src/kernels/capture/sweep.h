@@ -103,14 +103,14 @@ template <class T> class CaptureSweeper {
       shift[v] = shift_of<T>(load_tail<T>(t_.shift + first, lanes));
       inverse[v] = load_tail<T>(t_.inverse + first, lanes);
     }
-    T* place = w_.scores + live.lo * strip_lanes<T>();
-    for (Index j = live.lo; j < live.hi; ++j, place += strip_lanes<T>()) {
+    T* weights = w_.scores + live.lo * strip_lanes<T>();
+    for (Index j = live.lo; j < live.hi; ++j, weights += strip_lanes<T>()) {
       const std::uint32_t kept = kMasked ? kept_lanes(r, live, j) : 0;
 #pragma GCC unroll 4
       for (int v = 0; v < kCount; ++v) {
-        V weight = exp2<T>(load<T>(place + v * n) - shift[v]) * inverse[v];
+        V weight = exp2<T>(load<T>(weights + v * n) - shift[v]) * inverse[v];
         if constexpr (kMasked) weight = select_bits<V>(kept >> (v * n), weight, V{});
-        store<T>(place + v * n, weight);
+        store<T>(weights + v * n, weight);
       }
     }
   }
@@ -135,10 +135,10 @@ template <class T> class CaptureSweeper {
     for (Index j = live.lo; j < live.hi; ++j) {
       const std::uint32_t kept = kept_lanes(r, live, j);
       for (int v = 0; v < vectors; ++v) {
-        T* place = w_.scores + j * strip_lanes<T>() + v * n;
-        V product = load<T>(place) * load<T>(own_.gradients + j * strip_lanes<T>() + v * n);
+        T* weights = w_.scores + j * strip_lanes<T>() + v * n;
+        V product = load<T>(weights) * load<T>(own_.gradients + j * strip_lanes<T>() + v * n);
         if (t_.positive) product = product < V{} ? V{} : product;  // NaN stays
-        store<T>(place, select_bits<V>(kept >> (v * n), product, V{}));
+        store<T>(weights, select_bits<V>(kept >> (v * n), product, V{}));
       }
     }
   }
@@ -146,11 +146,11 @@ template <class T> class CaptureSweeper {
   void add_columns(const StripRange& r, const LiveRange& live) const {
     const bool two = live_vectors<T>(r.ni) == kVectors;
     for (Index j = live.lo; j < live.hi; ++j) {
-      T* place = own_.column_lanes + j * n;
+      T* sums = own_.column_lanes + j * n;
       const T* weights = w_.scores + j * strip_lanes<T>();
       V sum = load<T>(weights);
       if (two) sum += load<T>(weights + n);
-      store<T>(place, load<T>(place) + sum);
+      store<T>(sums, load<T>(sums) + sum);
     }
   }
 
@@ -220,7 +220,7 @@ template <class T> class CaptureSweeper {
     for (Index lane = 0; lane < r.ni; ++lane) own_.thresholds[from + lane] = thresholds[lane];
   }
 
-  /// What the first one must be above, and what the next one must be.
+  /// Bounds: the first one must be above, the next one equal.
   T least() const { return t_.positive ? T{0} : -kInf<T>; }
   T insert(Index query, T value, Index key) const {
     double* values = t_.top_values + query * t_.top_k;
@@ -260,8 +260,8 @@ template <class T> void sweep_tile(const CaptureSweep<T>& t, void* scratch) {
   const auto next_chunk = [&](Index j0) { return live_chunk(s, f.q_begin, f.q_count, j0, end); };
   for (Index j0 = next_chunk(begin); j0 < end; j0 = next_chunk(j0 + s.key_tile)) {
     const Index nj = smaller(s.key_tile, s.kv_len - j0);
-    rows.take_keys(f, j0, nj);
-    if (t.dout.data != nullptr) rows.take_values(f, j0, nj);
+    rows.read_keys(f, j0, nj);
+    if (t.dout.data != nullptr) rows.read_values(f, j0, nj);
     sweep.start_chunk(nj);
     for (Index strip = 0; strip < strips; ++strip) {
       if (wanted[strip]) sweep.strip_chunk(f, rows, strip_range(f, strip), j0, nj);

@@ -184,7 +184,7 @@ template <class T, int kR, class Rows> inline __attribute__((always_inline)) voi
   constexpr int n = Simd<Sum>::kLanes;
   constexpr Index line = 64 / static_cast<Index>(sizeof(T));
   const T* key_rows[kRuns] = {k[0], k[1], k[2], k[3]};
-  if (live.last - live.first < kRuns) {  // a masked key is not read; a live one takes its place
+  if (live.last - live.first < kRuns) {  // a masked key is not read; a live one is read instead
     for (Index i = 0; i < kRuns; ++i) key_rows[i] = k[larger(live.first, smaller(i, live.last - 1))];
   }
   V acc[kR][kRuns];

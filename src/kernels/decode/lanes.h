@@ -81,7 +81,7 @@ inline void lane_dots(const T* panel, Index rows, const Chunk& k, Index head_dim
     for (Index p = 0; p < n; ++p) {
       const Index row = g + p / kRuns, key = p % kRuns * k.run + row;
       const Index live = larger(k.lo, smaller(key, k.hi - 1));
-      keys[p] = key == live ? k.row(row)[p % kRuns] : k.key(live);  // a live key takes the place of a masked one
+      keys[p] = key == live ? k.row(row)[p % kRuns] : k.key(live);  // a live key instead of a masked one
       soon[p] = k.soon(row)[p % kRuns];
     }
     for (Index r = 0; r < rows; r += n) {

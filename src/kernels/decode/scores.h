@@ -86,19 +86,18 @@ template <class Sum> inline LiveRange group_mask(
   return live;
 }
 
-/// by_place[4 g + i] = mask_by_key[i * run + g] for live keys, 0 for the others.
-inline void order_by_place(
-    const std::uint32_t* mask_by_key, Index run, const LiveRange& live, std::uint32_t* by_place) {
+/// by_slot[4 g + i] = mask_by_key[i * run + g] for live keys, 0 for the others.
+inline void order_by_slot(const std::uint32_t* mask_by_key, Index run, const LiveRange& live, std::uint32_t* by_slot) {
   for (Index g = 0; g < run; ++g) {
     for (Index i = 0; i < kRuns; ++i) {
       const Index key = i * run + g;
-      by_place[kRuns * g + i] = key >= live.lo && key < live.hi ? mask_by_key[key] : 0;
+      by_slot[kRuns * g + i] = key >= live.lo && key < live.hi ? mask_by_key[key] : 0;
     }
   }
 }
 
 /// The bias of one row by slot, in natural units; 0 outside the live keys.
-template <class T> inline void place_bias(
+template <class T> inline void copy_bias(
     const DecodeGroup<SumOf<T>>& t, Index row, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
   const auto& bias = t.scores.bias;
@@ -167,7 +166,7 @@ inline void finish_scores(const DecodeGroup<SumOf<T>>& t, Index j0, const LiveRa
   if (!live.masked && !biased && !capped && !modified) return;
   const V cap = splat<Sum>(t.scores.softcap * score_unit(t.scores));
   for (Index r = 0; r < rows_of(t); ++r) {
-    if (biased) place_bias(t, r, j0, live, w);
+    if (biased) copy_bias(t, r, j0, live, w);
     for (Index first = 0; first < w.chunk; first += kSlotsAtOnce) {
       std::uint32_t bits = live.masked ? slots_of_row(w.query_mask + first, r) : ~0u;
       for (Index slot = first; slot < first + kSlotsAtOnce; slot += n, bits >>= n % 32) {

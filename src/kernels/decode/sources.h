@@ -108,7 +108,7 @@ template <class S> struct PageChunks {
   }
   ChunkRows<Runs<S>> chunk(Index j0, Index count, const RunShape& k_shape, const RunShape& v_shape) const {
     const S *k = row(keys.k, j0), *v = row(keys.v, j0);
-    // What is prefetched at the end of a head's only page is mostly the next head.
+    // Rows prefetched at the end of a head's only page is mostly the next head.
     const S* next =
         keys.num_pages > 1 && j0 + count < keys.held.end ? row(keys.k, j0 + count) : k + count * keys.k.row_stride;
     return {{k_shape, k, v, keys.k.row_stride, keys.v.row_stride},

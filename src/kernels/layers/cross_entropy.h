@@ -39,7 +39,7 @@ struct LogitRows {
     }
     return result;
   }
-  /// exp(x - largest) in place of the panel's logits; the sum over them.
+  /// exp(x - largest) instead of the panel's logits; the sum over them.
   V exponentials(Index begin, V top) {
     const Index width = turn(begin);
     held = -1;

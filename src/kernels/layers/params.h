@@ -1,4 +1,4 @@
-// What the kernels of layers are passed, as plain data: Linear, embedding and cross-entropy. And their table.
+// Parameters of the kernels of layers, as plain data: Linear, embedding and cross-entropy. And their table.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace qkv {
 /// each operand's two strides one is 1.
 template <class T> struct MatrixProduct {
   const T *a, *b;
-  const float* wide_b = nullptr;  // BFloat16 only, in the place of b: rounded as it is read
+  const float* wide_b = nullptr;  // BFloat16 only, instead of b: rounded as it is read
   const float* bias = nullptr;    // [columns] or null; not together with sums
   T* c = nullptr;                 // rounded once; null: sums are added to
   float* sums = nullptr;

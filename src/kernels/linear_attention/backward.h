@@ -58,7 +58,7 @@ template <class T> [[gnu::noinline]] void turn_state(const T* from, Index featur
 }
 
 /// g and dn of one head's tokens.
-template <class T> inline void take_gradient(const LinearAttentionGradient<T>& t,
+template <class T> inline void load_gradient(const LinearAttentionGradient<T>& t,
     const LinearAttentionBackwardScratch<T>& w, Index head, Index begin, Index count) {
   const LinearAttentionSegment<T>& f = t.forward;
   const Index Dv = f.v_head_dim;
@@ -151,8 +151,8 @@ template <class T> inline void chunk_head_backward(const LinearAttentionGradient
   const LinearAttentionSegment<T>& f = t.forward;
   const LinearAttentionScratch<T>& c = w.shared;
   const Index F = f.features.count, Dv = f.v_head_dim;
-  take_queries(f, c, head, begin, count);
-  take_gradient(t, w, head, begin, count);
+  load_queries(f, c, head, begin, count);
+  load_gradient(t, w, head, begin, count);
   pack_transposed<T>(w.g, Dv, count, Dv, T{1}, w.g_panel, c.width);
   triangle_scores(c.kf, F, c.q_panel, c.width, F, count, c.scores);
   triangle_scores(values.rows, values.stride, w.g_panel, c.width, Dv, count, w.dscores);
@@ -268,7 +268,7 @@ template <class T> inline void chunk_dstate(
   if (f.log_decay.data != nullptr) scale_row(t.dlocal, state_count(f), w.shared.into[count - 1]);
   for (Index head = 0; head < f.group_size; ++head) {
     query_features(f, w.shared, head, begin, count);
-    take_gradient(t, w, head, begin, count);
+    load_gradient(t, w, head, begin, count);
     add_queries(t, w, count);
   }
 }
@@ -347,7 +347,7 @@ template <class T> void linear_attention_backward_queries(const LinearAttentionG
     const Index count = smaller(f.chunk, f.end - begin);
     for (Index head = 0; head < f.group_size; ++head) {
       query_features(f, w.shared, head, begin, count);
-      take_gradient(t, w, head, begin, count);
+      load_gradient(t, w, head, begin, count);
       queries_of_state(f, w, f.base + F * Dv, count);
       write_queries(t, w, head, begin, count);
     }

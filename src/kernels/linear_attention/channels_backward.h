@@ -13,7 +13,7 @@
 namespace qkv {
 namespace {
 
-/// What the pairs of a tile, d[j, i] decay(j, i) with j < i (and j == i with `diagonal`), give to x[i] and kf[j]: dx +=
+/// Adds the gradients of the pairs of a tile, d[j, i] decay(j, i) with j < i (and j == i with `diagonal`): dx +=
 /// d decay kf, dkf += d decay x. crossed[t] (if not null) += their products over j < t <= i.
 template <class T> [[gnu::noinline]] void pairs_backward(const LinearAttentionScratch<T>& w, const T* tile,
     bool diagonal, const T* x, Index count, T* dx, T* dkf, T* crossed) {
@@ -59,7 +59,7 @@ template <class T> inline void channel_head_backward(const LinearAttentionGradie
   const LinearAttentionScratch<T>& c = w.shared;
   const Index F = w.F, Dv = w.Dv;
   query_features(f, c, head, begin, count);
-  take_gradient(t, w, head, begin, count);
+  load_gradient(t, w, head, begin, count);
   pack_transposed<T>(w.g, Dv, count, Dv, T{1}, w.g_panel, c.width);
   pair_scores(c, c.qf, true, T{1}, count, c.scores);
   triangle_scores(values.rows, values.stride, w.g_panel, c.width, Dv, count, w.dscores);

@@ -1,4 +1,4 @@
-// What forward and backward of linear attention do within one chunk: decay factors, the square of scores, sums over
+// Linear attention within one chunk, forward and backward: decay factors, the square of scores, sums over
 // earlier and later tokens, the state. Tiles are kept transposed, [key][query], queries in lanes. Triangles are
 // multiplied in blocks of rows that extend past the diagonal into zeros; where a chunk holds NaN or infinity, row by
 // row, so that 0 * NaN does not reach an earlier token.

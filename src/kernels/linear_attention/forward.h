@@ -48,7 +48,7 @@ template <class T> [[gnu::noinline]] void normalize_out(const LinearAttentionSeg
 }
 
 /// phi(q) of one head's tokens as rows qf and as q_panel.
-template <class T> [[gnu::noinline]] void take_queries(
+template <class T> [[gnu::noinline]] void load_queries(
     const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index head, Index begin, Index count) {
   const LinearAttentionFeatures<T>& f = t.features;
   query_features(t, w, head, begin, count);
@@ -87,7 +87,7 @@ template <class T> inline void chunk_out(const LinearAttentionSegment<T>& t, con
     multiply_rows(w.qf, w.intos, count * F, w.qf);
     rows_times<Store::kSet>(w.qf, F, F, state, Dv, out, t.out.stride, count, Dv, &w.ahead);
   } else {
-    take_queries(t, w, head, begin, count);
+    load_queries(t, w, head, begin, count);
     triangle_scores(w.kf, F, w.q_panel, w.width, F, count, w.scores);
     mask_triangle<Triangle::kWithDiagonal>(t, w, count, w.scores);
     decay_panel(t, w, count);
@@ -153,7 +153,7 @@ template <class T> void linear_attention_read_state(const LinearAttentionSegment
     const Index count = smaller(t.chunk, t.end - begin);
     for (Index head = 0; head < t.group_size; ++head) {
       T* out = t.out.at(head, begin);
-      take_queries(t, w, head, begin, count);
+      load_queries(t, w, head, begin, count);
       out_of_state(t, w, t.base, count, out);
       if (!t.normalized) continue;
       normalizers(w, t.base + F * t.v_head_dim, F, 0);

@@ -1,4 +1,4 @@
-// What the kernels of linear attention are passed (qkv/linear_attention.h has the formulas), and their table. Letters:
+// Parameters of the kernels of linear attention (qkv/linear_attention.h has the formulas), and their table. Letters:
 // D, Dv as there, F features; "chunk": tokens within which the square form is computed; "segment": a few chunks, one
 // call; "state": S [F][Dv] followed by z [F]. Chunks and segments are constants of (type, F, Dv) counted from token 0.
 // Within a segment the state is decay * base + local: base from before the segment, local from its own tokens. Once a

@@ -79,7 +79,7 @@ template <class T> struct Product {
   Index depth;  // numbers of A
   const Sum* factor = nullptr;
   Ahead* ahead = nullptr;  // fetched between blocks; null: nothing
-  // few_lanes.h alone: from A to what a later product reads in its place, fetched meanwhile; 0: nothing
+  // few_lanes.h alone: from A to what a later product reads instead, fetched meanwhile; 0: nothing
   Index a_later = 0;
 };
 
@@ -104,7 +104,7 @@ inline void begin_ahead(Ahead* ahead, Index blocks) {
   }
 }
 
-/// What is left.
+/// The rest.
 inline void fetch_rest(Ahead& a) {
   a.per_block = a.lines;
   fetch_ahead(a);

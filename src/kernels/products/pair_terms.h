@@ -1,4 +1,4 @@
-// What every product of bf16 pairs reads, on vectors (bf16_terms.h) or on tiles (amx_terms.h): of A two numbers where
+// Operands of every product of bf16 pairs, on vectors (bf16_terms.h) or on tiles (amx_terms.h): of A two numbers where
 // they lie beside each other, of B one 32-bit word.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What the kernels of second order are passed: a tile of backward and the tangents of its inputs. And their table.
+// Parameters of the kernels of second order: a tile of backward and the tangents of its inputs. And their table.
 #pragma once
 
 #include "kernels/attention/params.h"

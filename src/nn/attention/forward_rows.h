@@ -1,4 +1,4 @@
-// What an attention layer's forward computes between its two projections: kept for backward or, where nothing is kept,
+// The values of an attention layer's forward between its two projections: kept for backward or, where nothing is kept,
 // borrowed from the context, so that no call touches new memory.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What latent attention computes: forward, materialised; a step over a cache, absorbed or
+// Latent attention: forward, materialised; a step over a cache, absorbed or
 // materialised; backward.
 #pragma once
 
@@ -191,9 +191,9 @@ struct MultiHeadLatentAttention::Run {
       for (Index t = 0; t < n; ++t) {
         parts.max_length = 0;
         for (const Index s : sequences) {
-          const Index seen = cache.length(s) - (n - 1 - t);
-          memory.lengths[static_cast<std::size_t>(s)] = seen;
-          parts.max_length = std::max(parts.max_length, seen);
+          const Index visible = cache.length(s) - (n - 1 - t);
+          memory.lengths[static_cast<std::size_t>(s)] = visible;
+          parts.max_length = std::max(parts.max_length, visible);
         }
         attention_forward(q.sliced(2, t, t + 1).transposed(1, 2), KeyValue(parts),
             {.out = out.sliced(2, t, t + 1).transposed(1, 2)}, {.scale = l.scale()}, context);

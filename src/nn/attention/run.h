@@ -1,4 +1,4 @@
-// What AttentionLayer computes on rows of float or bf16: forward, a step over a cache, backward.
+// AttentionLayer on rows of float or bf16: forward, a step over a cache, backward.
 #pragma once
 
 #include <algorithm>

@@ -97,8 +97,8 @@ void add_shard_gradients(AttentionLayer& whole, const AttentionLayer& shard, Ind
   AttentionLayer::Shards::merge(whole, shard, part, parts, "add_shard_gradients", true);
 }
 
-void take_shard(AttentionLayer& whole, const AttentionLayer& shard, Index part, Index parts) {
-  AttentionLayer::Shards::merge(whole, shard, part, parts, "take_shard", false);
+void merge_shard(AttentionLayer& whole, const AttentionLayer& shard, Index part, Index parts) {
+  AttentionLayer::Shards::merge(whole, shard, part, parts, "merge_shard", false);
 }
 
 }  // namespace qkv::inline v0::nn

@@ -36,7 +36,7 @@ constexpr std::array<Family, 16> kSpellings = {{
 /// minGPT).
 constexpr std::string_view kProj = "proj";
 
-/// What files hold beside parameters: causal masks and the angles of rotary positions, which options say here.
+/// Tensors of files that are no parameters: causal masks and the angles of rotary positions, which options say here.
 constexpr std::array<std::string_view, 6> kBuffers = {
     "mask", "causal_mask", "masked_bias", "tril", "inv_freq", "rotary_emb.inv_freq"};
 
@@ -72,7 +72,7 @@ std::optional<Spelled> spelled(std::string_view name, const Family& own) {
   return std::nullopt;
 }
 
-/// What the names of one file mean, given all of them.
+/// The roles of the names of one file, given all of them.
 class Names {
  public:
   Names(const std::vector<StateEntry>& entries, const Family& own) : own_(own) {
@@ -115,7 +115,7 @@ class Reader {
   void collect() {
     const Names names(entries_, form_.names);
     for (const StateEntry& entry : entries_) {
-      if (take_norm(entry) || is_buffer(entry.name, *entry.tensor)) continue;
+      if (match_norm(entry) || is_buffer(entry.name, *entry.tensor)) continue;
       const auto meaning = names(entry.name);
       if (!meaning || (meaning->role == kOutput && form_.output == OutputProjection::kNone)) {
         throw_unknown(form_.type, prefix_, entry.name, expected(),
@@ -129,7 +129,7 @@ class Reader {
     }
   }
 
-  bool take_norm(const StateEntry& entry) {
+  bool match_norm(const StateEntry& entry) {
     if (!form_.grouped || (entry.name != kQueryNorm && entry.name != kKeyNorm)) return false;
     (entry.name == kQueryNorm ? found_.q_norm : found_.k_norm) = entry.tensor;
     return true;
@@ -183,7 +183,7 @@ class Reader {
     return {role == kQuery ? width() : kv_width(), config_.embed_dim};
   }
 
-  /// What a file in this form can hold, and what this one holds of it.
+  /// The tensors that a file in this form can hold, and those of this one.
   struct Slot {
     Expected want;
     const AnyTensor* tensor = nullptr;

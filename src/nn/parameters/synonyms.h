@@ -13,7 +13,7 @@ namespace qkv::inline v0::nn {
 /// The matrices of an attention layer. kMerged holds the rows of the three before it.
 enum Role : std::size_t { kQuery, kKey, kValue, kMerged, kOutput, kNumRoles };
 
-/// What a file contains: tensors by role, null where absent, and the names as they were.
+/// A file's contents: tensors by role, null where absent, and the names as they were.
 struct NamedTensors {
   bool merged = false;
   std::array<const AnyTensor*, kNumRoles> weights{}, biases{};

@@ -18,7 +18,7 @@ namespace qkv::inline v0::nn {
 template <class T> struct LinearWeights {
   View<const T, 2> weight;         // [N, K]
   const float* bias = nullptr;     // [N] or null
-  View<const float, 2> wide = {};  // bf16 only, in the place of weight: rounded to bf16 as it is read
+  View<const float, 2> wide = {};  // bf16 only, instead of weight: rounded to bf16 as it is read
 
   Index columns() const { return wide.is_null() ? weight.size(1) : wide.size(1); }
 };

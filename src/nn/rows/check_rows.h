@@ -1,4 +1,4 @@
-// What products and loops over rows require of views.
+// Checks of views for products and loops over rows.
 #pragma once
 
 #include "core/check.h"

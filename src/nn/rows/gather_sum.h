@@ -1,4 +1,4 @@
-// Two look-ups added up in one pass over y: the toy's projected embeddings and positions (lm/table_projection.h).
+// Rows of two tables added up in one pass over y: the toy's projected embeddings and positions (lm/table_projection.h).
 #pragma once
 
 #include <span>

@@ -108,7 +108,7 @@ std::pair<int, int> checked_size(const Layout& layout, double ratio) {
   return {static_cast<int>(width), static_cast<int>(height)};
 }
 
-/// What Cairo calls with the next bytes of a PDF; no exception may pass through it.
+/// Called by Cairo with the next bytes of a PDF; no exception may pass through it.
 cairo_status_t append(void* bytes, const unsigned char* data, unsigned length) noexcept {
   try {
     auto& out = *static_cast<std::vector<std::byte>*>(bytes);

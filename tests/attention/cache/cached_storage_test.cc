@@ -22,7 +22,7 @@ TEST(CachedAttentionStorage, IsExactForWhatIsStored) {
   }
 }
 
-/// What 8 bits cost, from the bound of an element: a score moves by at most delta = max_j |scale| |q|_1 max|k_j| / 254,
+/// The cost of 8 bits, by the bound of an element: a score moves by at most delta = max_j |scale| |q|_1 max|k_j| / 254,
 /// a weight by a factor within exp(+-2 delta), and a value by max|v_j| / 254.
 TEST(CachedAttentionStorage, IntegersStayWithinTheirBound) {
   for (const Index q_len : {1, 40}) {

@@ -1,4 +1,4 @@
-// What caches refuse, in which words, and that a refusal changes nothing, in every layout. Not: what attention refuses
+// Errors of caches, with their words, and that a refusal changes nothing, in every layout. Not: what attention refuses
 // on them (cached_attention_test.cc).
 #include <gtest/gtest.h>
 

@@ -15,7 +15,7 @@
 namespace qkv::test {
 namespace {
 
-/// What was appended to a sequence; a ring holds its first tokens and those from `oldest` on.
+/// The tokens appended to a sequence; a ring holds its first tokens and those from `oldest` on.
 struct Sequence {
   std::vector<Row> rows;
   Index oldest = 0;

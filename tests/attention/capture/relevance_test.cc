@@ -18,7 +18,7 @@ AttentionCase relevance_case(MaskKind mask, std::uint64_t seed) {
   return made;
 }
 
-/// What was found is made of the entries [B, results, Tq, Tk]: rows and the largest to the bit, sums of at most 45 x
+/// Captures are made of the entries [B, results, Tq, Tk]: rows and the largest to the bit, sums of at most 45 x
 /// 131 in any order.
 template <class Sum> void expect_of(const Tensor<double>& entries, Capture what, const CaptureResult& found) {
   what.heads.clear();  // entries are of those that were asked for

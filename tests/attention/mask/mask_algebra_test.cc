@@ -1,4 +1,4 @@
-// The algebra of masks against predicates of single pairs: every leaf and random expressions, at any place of a
+// The algebra of masks against predicates of single pairs: every leaf and random expressions, at any part of a
 // tile, verdicts, lane masks, ranges and the next key.
 #include "support/cases/mask_algebra.h"
 

@@ -1,4 +1,4 @@
-// What masks refuse, by themselves and for the sizes of a call: the type of each error and what its text names.
+// Errors of masks, by themselves and for the sizes of a call: the type of each error and what its text names.
 #include <gtest/gtest.h>
 
 #include <limits>

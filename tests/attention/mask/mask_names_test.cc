@@ -53,7 +53,7 @@ template <class Block> Keep in_documents(Offsets q, Offsets k, Block block) {
   };
 }
 
-// What a document keeps, as torch.tril and torch.triu say it.
+// The pairs that a document keeps, as torch.tril and torch.triu say it.
 bool tril(Index i, Index j, Index, Index) { return j - i <= 0; }
 bool tril_bottom_right(Index i, Index j, Index queries, Index keys) { return j - i <= keys - queries; }
 auto local_causal(Index window, bool bottom_right) {

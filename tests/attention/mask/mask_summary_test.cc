@@ -1,4 +1,4 @@
-// What a call knows of its dense masks beforehand: that it is true of every tile, skips what hides everything, reads
+// Summaries of dense masks: that a summary is true of every tile, skips what hides everything, reads
 // a mask once however it lies in memory, and stays within a megabyte. That what is skipped leaves no trace:
 // relations_test.cc.
 #include <gtest/gtest.h>
@@ -103,7 +103,7 @@ TEST(MaskSummary, AnswersAsTheMaskDoes) {
   }
 }
 
-/// What one leaf's summary says, or a mask of such a size would.
+/// One leaf's summary, or a mask of such a size would.
 DenseSummary summary_of(const Mask& mask, std::size_t limit = DenseSummaries::kLimitBytes) {
   std::optional<DenseSummary> summary;
   each_dense(mask.node(), [&](const DenseLeaf& leaf) { summary.emplace(leaf, limit); });

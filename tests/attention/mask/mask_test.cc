@@ -47,29 +47,29 @@ TEST(Mask, OffsetsAndCountsOfAnySizeAreExact) {
 }
 
 TEST(Mask, DrawingsOfTheAlgebra) {
-  using Places = std::vector<Index>;
+  using Positions = std::vector<Index>;
   const Mask causal = Mask::causal();
   // qkv/mask.h
-  EXPECT_EQ(draw(causal | Mask::prefix(Places{2}), 4, 4), "1100/1100/1110/1111");
+  EXPECT_EQ(draw(causal | Mask::prefix(Positions{2}), 4, 4), "1100/1100/1110/1111");
   EXPECT_EQ(draw((Mask::window(1, 0) | Mask::first(1)) & causal, 4, 4), "1000/1100/1110/1011");
-  EXPECT_EQ(draw(Mask::documents(Places{0, 1, 4}), 4, 4), "1000/0111/0111/0111");
+  EXPECT_EQ(draw(Mask::documents(Positions{0, 1, 4}), 4, 4), "1000/0111/0111/0111");
   EXPECT_EQ(draw(Mask::chunked(2) & causal, 4, 4), "1000/1100/0010/0011");
   // docs/concepts/masks.md
-  EXPECT_EQ(draw(Mask::key_starts(Places{2}), 4, 4), "0011/0011/0011/0011");
-  EXPECT_EQ(draw(Mask::key_starts(Places{2}) & causal, 4, 4), "0000/0000/0010/0011");
-  EXPECT_EQ(draw(Mask::query_lengths(Places{2}), 4, 4), "1111/1111/0000/0000");
+  EXPECT_EQ(draw(Mask::key_starts(Positions{2}), 4, 4), "0011/0011/0011/0011");
+  EXPECT_EQ(draw(Mask::key_starts(Positions{2}) & causal, 4, 4), "0000/0000/0010/0011");
+  EXPECT_EQ(draw(Mask::query_lengths(Positions{2}), 4, 4), "1111/1111/0000/0000");
   EXPECT_EQ(draw(Mask::first(1), 4, 4), "1000/1000/1000/1000");
-  EXPECT_EQ(draw(Mask::global_columns(Places{0, 2}), 4, 4), "1010/1010/1010/1010");
-  EXPECT_EQ(draw(Mask::global_rows(Places{1}), 4, 4), "0000/1111/0000/0000");
-  EXPECT_EQ(draw(Mask::window(1, 1) | Mask::global_rows(Places{0}) | Mask::global_columns(Places{0}), 5, 5),
+  EXPECT_EQ(draw(Mask::global_columns(Positions{0, 2}), 4, 4), "1010/1010/1010/1010");
+  EXPECT_EQ(draw(Mask::global_rows(Positions{1}), 4, 4), "0000/1111/0000/0000");
+  EXPECT_EQ(draw(Mask::window(1, 1) | Mask::global_rows(Positions{0}) | Mask::global_columns(Positions{0}), 5, 5),
       "11111/11100/11110/10111/10011");
   EXPECT_EQ(draw(Mask::chunked(2), 4, 4), "1100/1100/0011/0011");
   EXPECT_EQ(draw(Mask::dilated(2), 4, 4), "1010/0101/1010/0101");
   EXPECT_EQ(draw(Mask::dilated(2) & Mask::window(2, 0), 4, 4), "1000/0100/1010/0101");
-  const Places q = {0, 1, 3}, k = {0, 2, 5};
+  const Positions q = {0, 1, 3}, k = {0, 2, 5};
   EXPECT_EQ(draw(Mask::documents(q, k), 3, 5), "11000/00111/00111");
   EXPECT_EQ(draw(Mask::documents(q, k, Mask::causal(Align::kBottomRight)), 3, 5), "11000/00110/00111");
-  EXPECT_EQ(draw(Mask::document_ids(Places{0, 1, 0, -1}), 4, 4), "1010/0100/1010/0000");
+  EXPECT_EQ(draw(Mask::document_ids(Positions{0, 1, 0, -1}), 4, 4), "1010/0100/1010/0000");
   // qkv/block_map.h
   BlockMap map;
   map.q_block = map.kv_block = 2;
@@ -106,7 +106,7 @@ TEST(Mask, SaysWhatItIs) {
   EXPECT_TRUE((Mask() & Mask()).keeps_everything());
 }
 
-/// No kind of mask looks beside itself where there is no row or no column to ask about.
+/// No kind of mask reads outside its tables where there is no row or no column to ask about.
 TEST(Mask, OfNoQueriesOrNoKeys) {
   constexpr Index batch = 2, heads = 2, dim = 4;
   for (std::size_t kind = 0; kind < kMaskNames.size(); ++kind) {

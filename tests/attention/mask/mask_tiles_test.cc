@@ -1,4 +1,4 @@
-// What masks make tiled attention skip, counted in plans. That it leaves no trace in the bits: relations_test.cc.
+// Tiles that masks make attention skip, counted in plans. That it leaves no trace in the bits: relations_test.cc.
 #include <gtest/gtest.h>
 
 #include "dispatch/kernels.h"

@@ -37,7 +37,7 @@ inline Rows random_rows(Index batch, Index n, Random& random) {
   return rows;
 }
 
-/// What the cache holds of tokens [begin, end) of a sequence; -1: to its end.
+/// The cache's rows of tokens [begin, end) of a sequence; -1: to its end.
 inline std::vector<Row> held(const KVCache& cache, Index sequence, Index begin = 0, Index end = -1) {
   const Index n = (end < 0 ? cache.length(sequence) : end) - begin;
   Rows rows(1, n);

@@ -76,7 +76,7 @@ class MaskMaker {
     for (Index& value : values) value = draw();
     return values;
   }
-  /// From nothing seen to everything found.
+  /// From nothing visible to everything visible.
   Index any_offset() { return random_.below(q_len_ + kv_len_ + 3) - q_len_ - 1; }
   Index reach() { return random_.below(3) == 0 ? -1 : random_.below(90); }
   std::pair<Align, Index> alignment();

@@ -70,7 +70,7 @@ MaskCase make_mask(MaskKind kind, Index batch, Index num_heads, Index q_len, Ind
   const std::vector<Index> zero(count, 0), bottom_right(count, kv_len - q_len);
   std::vector<Index> offsets(count), key_lengths(count);
   for (Index& offset : offsets)
-    offset = random.below(q_len + kv_len + 3) - q_len - 1;  // from nothing seen to everything seen
+    offset = random.below(q_len + kv_len + 3) - q_len - 1;  // from nothing visible to everything visible
   for (Index& length : key_lengths) length = random.below(kv_len + 1);
   const auto axis_window = [&](Index left, Index right, Align align) {
     return MaskCase{Mask::window(left, right, align),

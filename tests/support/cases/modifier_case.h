@@ -1,4 +1,4 @@
-// What a case adds to scores beside a bias, or makes of them: sinks, position biases, callbacks, each with what the
+// Modifiers of scores besides a bias: sinks, position biases, callbacks, each with what the
 // reference needs of it. Not: the list of cases (cases.h), their data (problem.h).
 #pragma once
 

@@ -34,7 +34,7 @@ template <class T> struct Expected {
       double inner = 0);
 };
 
-/// Largest error / bound seen for each output, and in which case.
+/// Largest error / bound measured for each output, and in which case.
 class Worst {
  public:
   void note(const std::string& output, double ratio, const std::string& case_name);

@@ -1,4 +1,4 @@
-// What a capture must give, made by plain loops from a matrix of weights (or of weights times gradient). Made three
+// Expected captures, made by plain loops from a matrix of weights (or of weights times gradient). Made three
 // times, the rule of expect.h bounds the error: from the truth, from the naive matrix in the naive type, and from A,
 // the matrix with every term made positive. Not: which cases (capture_test.cc).
 #pragma once
@@ -130,8 +130,8 @@ template <class C, class Sum> double largest_error(const Tensor<C>& exact, const
   return largest;
 }
 
-/// What a capture must give, of the matrices [B, H, Tq, Tk]: made once for all instruction sets. The first `count`
-/// numbers, sums and then statistics. `factor` is 2 or 3 (expect.h). What is one weight has a weight's bound: naive's
+/// Expected captures, of the matrices [B, H, Tq, Tk]: made once for all instruction sets. The first `count`
+/// numbers, sums and then statistics. `factor` is 2 or 3 (expect.h). A single weight has a weight's bound: naive's
 /// error is its largest in the whole matrix.
 template <class T> class ExpectedCapture {
  public:
@@ -178,7 +178,7 @@ template <class T> class ExpectedCapture {
 };
 
 /// The largest of each row are those of the row itself, in its bits: falling, of equals the lower key first, and
-/// nothing that is kept was left out. `all` was seen with every row; kept(b, h, i, j) as the case has it.
+/// nothing that is kept was left out. `all` was captured with every row; kept(b, h, i, j) as the case has it.
 template <class Kept> void expect_largest(
     const CaptureResult& found, const CaptureResult& all, const Capture& what, Index num_heads, const Kept& kept) {
   const std::vector<Index> heads = heads_of(what, num_heads);

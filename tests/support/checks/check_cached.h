@@ -11,7 +11,7 @@ namespace qkv::test {
 
 /// k and v become what the cache holds of them: rounded once, the truth for any call on it.
 template <class T>
-void take_what_is_stored(const KVCache& cache, const std::vector<Index>& lengths, const Problem<T>& problem) {
+void copy_what_is_stored(const KVCache& cache, const std::vector<Index>& lengths, const Problem<T>& problem) {
   if constexpr (!kIsHalf<T>) {
     for (std::size_t b = 0; b < lengths.size(); ++b) {
       const auto one = [&](const View<T, 4>& x) {
@@ -33,7 +33,7 @@ template <class T> void check_cached(const AttentionCase& each, CacheKind kind, 
   KVCache cache =
       empty_cache(kind, storage, each.batch, each.num_kv_heads, each.head_dim, each.v_head_dim, each.kv_len);
   fill_cache(cache, problem.k(), problem.v(), lengths, each.seed);
-  take_what_is_stored(cache, lengths, problem);
+  copy_what_is_stored(cache, lengths, problem);
   problem.mask.keep = [&lengths, keep = problem.mask.keep](Index b, Index h, Index i, Index j) {
     return j < lengths[static_cast<std::size_t>(b)] && keep(b, h, i, j);
   };

@@ -31,7 +31,7 @@ template <class T> void backward_with(
       problem.q(), problem.k(), problem.v(), result.out.view, result.lse, problem.dout.view, wanted, options, context);
 }
 
-/// The same with every row, to look up what the largest are.
+/// The same with every row, to find the largest.
 template <class T> Capture with_all_rows(const Problem<T>& problem, const Capture& what) {
   Capture all{.heads = what.heads, .of = what.of};
   for (Index i = 0; i < problem.c.q_len; ++i) all.rows.push_back(i);

@@ -10,7 +10,7 @@
 namespace qkv::test {
 
 /// `gradient` of every element of x, which loss() reads, within `bound`. A step errs by step^2 from the third
-/// derivative and by eps / step from rounding. What is not finite is no variable, and its gradient 0.
+/// derivative and by eps / step from rounding. A number that is not finite is no variable, and its gradient 0.
 template <class Real, class Loss> void expect_differences(
     Tensor<Real>& x, const Tensor<Real>& gradient, Real step, double bound, const char* name, const Loss& loss) {
   ASSERT_EQ(x.count(), gradient.count()) << name;

@@ -1,4 +1,4 @@
-// What a case of attention must give, and how far from it the library may be (bounds.h).
+// The expected results of a case of attention, and how far from it the library may be (bounds.h).
 #pragma once
 
 #include <optional>

@@ -36,7 +36,7 @@ template <class C> class MagnitudeMaker {
   /// How far one score, and the slope of its soft cap, may move, in units of eps.
   struct Score {
     double value;  // slope * chain * |scale| |q||k| + |softcap(x)| + |bias|; with a callback |mod'| times that + |mod|
-    double slope;  // 1 + tanh^2 in place of 1 - tanh^2, and what an error of x does to it
+    double slope;  // 1 + tanh^2 instead of 1 - tanh^2, and what an error of x does to it
     double mod_slope = 1;  // |mod'|, and what an error of what it is taken at does to it
   };
 

@@ -31,7 +31,7 @@ double absolute_dot(const View<const C, 4>& x, Index b, Index h, Index i, const 
   return sum;
 }
 
-/// What a bias of broadcast axes adds to a pair; 0 where it is null.
+/// The bias of a pair, with broadcast axes; 0 where it is null.
 template <class C> double bias_of(const View<const C, 4>& bias, Index b, Index h, Index i, Index j) {
   if (bias.is_null()) return 0;
   return static_cast<double>(

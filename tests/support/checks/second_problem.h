@@ -9,7 +9,7 @@
 
 namespace qkv::test {
 
-/// What the reference computes from, in the type C of its arithmetic.
+/// The reference's inputs, in the type C of its arithmetic.
 template <class C> struct SecondInput {
   ReferenceInput<C> first;
   Tensor<C> q, k, v, bias, sinks, position_table{};  // tangents; those not given are empty
@@ -99,10 +99,10 @@ template <class T> struct SecondProblem {
 inline constexpr std::array kSecondNames = {
     "tout", "tlse", "gdout", "gdlse", "gq", "gk", "gv", "gposition", "gsinks", "gbias"};
 
-/// What the library gave, between sentinels.
+/// The library's results, between sentinels.
 template <class T> struct SecondResult {
   Result<T> first;  // forward's
-  Placed<T> tout, gdout;
+  Stored<T> tout, gdout;
   Tensor<T> tlse, gdlse, gbias, gsinks, gposition;
   Triple<T> gradients;  // gq, gk, gv
 

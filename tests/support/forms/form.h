@@ -36,7 +36,7 @@ template <class T> struct Form {
   void (*forward)(const Problem<T>&, const AttentionOutputs<T>&, Context&);
   void (*backward)(const Problem<T>&, const Result<T>&, const AttentionGradients<T>&, Context&) = nullptr;
   AttentionPlan (*plan)(const Problem<T>&, Context&) = nullptr;
-  std::vector<AttentionCase> (*own)() = nullptr;  ///< cases of its own in place of those of the list
+  std::vector<AttentionCase> (*own)() = nullptr;  ///< cases of its own instead of those of the list
   /// Outputs of its own, bit kMore << n is names[n]: each [B, ..], or shared by sequences. Those not asked for are
   /// empty.
   std::vector<const char*> more_names{};

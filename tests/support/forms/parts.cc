@@ -107,7 +107,7 @@ template <class T, std::vector<Part> (*kCut)(const AttentionCase&)> Form<T> in_p
 
 }  // namespace
 
-/// Keys that arrive in chunks, each as tensors of its own. What reads lists alone, decodes or takes a mean is not
+/// Keys that arrive in chunks, each as tensors of its own. Calls that read lists alone, decode or take a mean are not
 /// carried.
 template <class T> Form<T> in_chunks() {
   using Sum = Accumulator<T>;

@@ -1,4 +1,4 @@
-// What must hold of every form: relation x form x case. One function a relation, each for one form and one case, on
+// Properties of every form: relation x form x case. One function a relation, each for one form and one case, on
 // every instruction set.
 #pragma once
 

@@ -19,7 +19,7 @@ std::string text_of(const std::vector<std::byte>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// What a command prints; empty when it fails.
+/// A command's output; empty when it fails.
 std::string output(const std::string& command) {
   std::string out;
   FILE* const pipe = popen(("(" + command + ") 2>/dev/null").c_str(), "r");

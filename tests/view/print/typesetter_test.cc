@@ -19,7 +19,7 @@ TEST(Typesetter, LinesAreAsLongAsTheirCharacters) {
   EXPECT_LE(ten, 10 * kLargeText);
 }
 
-/// What it draws is the text itself: no tag, no entity.
+/// It draws the text itself: no tag, no entity.
 TEST(Typesetter, MarkupIsText) {
   const Typesetter typesetter;
   for (const char* text : {"<b>x</b>", "&lt;&gt;", "<big>8", "<span size='9000'>", "&#x1F600;", "</"}) {

@@ -13,9 +13,9 @@ Gradients attention_backward(const Array& q, const Array& k, const Array& v, con
   for (Index b = 0; b < B; ++b) {
     for (Index h = 0; h < H; ++h) {
       for (Index i = 0; i < Tq; ++i) {
-        const Index seen = causal ? i + (Tk - Tq) + 1 : Tk;
-        std::vector<double> weights(seen), dweights(seen);
-        for (Index j = 0; j < seen; ++j) {
+        const Index visible = causal ? i + (Tk - Tq) + 1 : Tk;
+        std::vector<double> weights(visible), dweights(visible);
+        for (Index j = 0; j < visible; ++j) {
           for (Index c = 0; c < d; ++c) {
             weights[j] += q(b, h, i, c) * k(b, h, j, c) * scale;
             dweights[j] += dout(b, h, i, c) * v(b, h, j, c);  // out = sum over j of weights[j] v[j]
@@ -24,11 +24,11 @@ Gradients attention_backward(const Array& q, const Array& k, const Array& v, con
         const double largest = *std::ranges::max_element(weights);
         double sum = 0, row = 0;
         for (double& weight : weights) sum += weight = std::exp(weight - largest);
-        for (Index j = 0; j < seen; ++j) {
+        for (Index j = 0; j < visible; ++j) {
           weights[j] /= sum;
           row += weights[j] * dweights[j];  // softmax binds the weights of a row
         }
-        for (Index j = 0; j < seen; ++j) {
+        for (Index j = 0; j < visible; ++j) {
           const double dscore = weights[j] * (dweights[j] - row);
           for (Index c = 0; c < d; ++c) {
             g.dq(b, h, i, c) += dscore * k(b, h, j, c) * scale;

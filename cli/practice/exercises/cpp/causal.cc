@@ -8,15 +8,15 @@ Array causal_attention(const Array& q, const Array& k, const Array& v) {
   for (Index b = 0; b < B; ++b) {
     for (Index h = 0; h < H; ++h) {
       for (Index i = 0; i < Tq; ++i) {
-        const Index seen = i + (Tk - Tq) + 1;  // keys 0 to its own place: the future is not computed at all
-        std::vector<double> weights(seen);
-        for (Index j = 0; j < seen; ++j) {
+        const Index visible = i + (Tk - Tq) + 1;  // keys 0 to its own position: the future is not computed at all
+        std::vector<double> weights(visible);
+        for (Index j = 0; j < visible; ++j) {
           for (Index c = 0; c < d; ++c) weights[j] += q(b, h, i, c) * k(b, h, j, c) / std::sqrt(d);
         }
         const double largest = *std::ranges::max_element(weights);
         double sum = 0;
         for (double& weight : weights) sum += weight = std::exp(weight - largest);
-        for (Index j = 0; j < seen; ++j) {
+        for (Index j = 0; j < visible; ++j) {
           for (Index c = 0; c < d; ++c) out(b, h, i, c) += weights[j] / sum * v(b, h, j, c);
         }
       }

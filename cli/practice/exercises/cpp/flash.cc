@@ -9,10 +9,10 @@ Array flash(const Array& q, const Array& k, const Array& v, Index block_size, bo
   for (Index b = 0; b < B; ++b) {
     for (Index h = 0; h < H; ++h) {
       for (Index i = 0; i < Tq; ++i) {
-        const Index seen = causal ? i + (Tk - Tq) + 1 : Tk;
+        const Index visible = causal ? i + (Tk - Tq) + 1 : Tk;
         double largest = -std::numeric_limits<double>::infinity(), total = 0;
-        for (Index begin = 0; begin < seen; begin += block_size) {
-          const Index n = std::min(block_size, seen - begin);  // the last block may be short
+        for (Index begin = 0; begin < visible; begin += block_size) {
+          const Index n = std::min(block_size, visible - begin);  // the last block may be short
           double next = largest;
           for (Index j = 0; j < n; ++j) {
             scores[j] = 0;

@@ -1,4 +1,4 @@
-// Given to each exercise in C++: arrays, a linear layer, the judge's files. `qkv practice` prints it in place of its
+// Given to each exercise in C++: arrays, a linear layer, the judge's files. `qkv practice` prints it instead of its
 // include.
 #pragma once
 

@@ -5,7 +5,7 @@ Array mha(const Array& x, const Parameters& p, Index num_heads, const Array& mas
   // solution: projections, attention of each head on its columns, output projection
   const Index B = x.sizes[0], L = x.sizes[1], E = x.sizes[2], d = E / num_heads;
   const Array q = linear(x, p.W_q, p.b_q), k = linear(x, p.W_k, p.b_k), v = linear(x, p.W_v, p.b_v);  // [B, L, E] each
-  constexpr double kHidden = -std::numeric_limits<double>::infinity();  // the score of a key that may not be seen
+  constexpr double kHidden = -std::numeric_limits<double>::infinity();  // the score of a hidden key
   Array context({B, L, E});  // head h writes its columns: joined without moving anything
   std::vector<double> weights(L);
   for (Index b = 0; b < B; ++b) {
@@ -14,11 +14,11 @@ Array mha(const Array& x, const Parameters& p, Index num_heads, const Array& mas
         for (Index j = 0; j < L; ++j) {
           double score = 0;
           for (Index c = first; c < first + d; ++c) score += q(b, i, c) * k(b, j, c);
-          const bool seen = mask.empty() || mask(b, 0, i, j) != 0;
-          weights[j] = seen ? score / std::sqrt(d) : kHidden;  // the width of a head, not E
+          const bool visible = mask.empty() || mask(b, 0, i, j) != 0;
+          weights[j] = visible ? score / std::sqrt(d) : kHidden;  // the width of a head, not E
         }
         const double largest = *std::ranges::max_element(weights);
-        if (largest == kHidden) continue;  // may look nowhere: zeros
+        if (largest == kHidden) continue;  // may attend nowhere: zeros
         double sum = 0;
         for (double& weight : weights) sum += weight = std::exp(weight - largest);
         for (Index j = 0; j < L; ++j) {

@@ -1,5 +1,5 @@
-// A second view beside the first: the same layer and head of another text or model, and where sizes agree their difference. What a panel
-// draws of a view is a side: {head, texts, view, layer, number: of the head, name, of: its colours}.
+// A second view beside the first: the same layer and head of another text or model, and where sizes agree their difference. A panel draws a
+// side of a view: {head, texts, view, layer, number: of the head, name, of: its colours}.
 let besideHead = null;
 
 /// The first view, the one beside it, and their difference where it is asked for and there is one.

@@ -1,4 +1,4 @@
-// What the JSON of a file must be (docs/explorer-file.md): one sentence for what is not.
+// Checks the JSON of a file (docs/explorer-file.md): one sentence for what is not.
 const FORMULA = ["scale", "softcap", "offset", "empty", "refused"];
 const KINDS = ["previous", "self", "first", "duplicate", "induction", "local", "diffuse", "mixed"];
 

@@ -1,5 +1,5 @@
 // Weights of one head from q, k and lse, in doubles: any of them, at any length. Not: choosing heads, drawing.
-//   weight[i, j] = exp(softcap(scale q[i].k[j]) + biases - lse[i]) where key j may be seen, otherwise 0
+//   weight[i, j] = exp(softcap(scale q[i].k[j]) + biases - lse[i]) where key j is visible, otherwise 0
 
 /// s: {D, Tq, Tk, q [Tq, D], k [Tk, D], lse [Tq], f: formula, slope, table, bias [Tq, Tk], intervals [Tq, 2]}; what is absent is null.
 function exactHead(s) {

@@ -1,5 +1,5 @@
 // Lines between two columns of tokens; the widest is the largest weight shown. Of long texts: the chosen query's surroundings and the keys
-// that it looks at most; without a choice the same positions on both sides.
+// that it attends to most; without a choice the same positions on both sides.
 const NEAR = 18, BEST = 20, LINE_HEIGHT = 19;
 
 /// Positions to show: all of a short text; otherwise those near `centre` and the `best`; pure.
@@ -10,7 +10,7 @@ function chosenPositions(count, centre, best, near = NEAR) {
   return [...out].sort((a, b) => a - b);
 }
 
-/// What of a side is drawn: {queries, keys} in order, the rows of those queries that have lines, and the largest weight.
+/// The drawn part of a side: {queries, keys} in order, the rows of those queries that have lines, and the largest weight.
 function linesOf({head}) {
   const i = state.i < head.Tq ? state.i : -1, pins = state.pins.filter(n => n < head.Tq), isLong = head.Tk > 3 * NEAR;
   const best = i < 0 ? [] : largest(head.row(i).map(Math.abs), BEST).filter(j => head.weight(i, j) !== 0);
@@ -26,7 +26,7 @@ function drawLines(panel, side, sides) {
   const top = Math.max(own, ...alike.map(other => linesOf(other).top));  // one scale for what is compared
   const height = Math.max(queries.length, keys.length) * LINE_HEIGHT + 30, y = n => 34 + n * LINE_HEIGHT, row_of_key = new Map(keys.map((j, n) => [j, n]));
   const [width, room, most] = sides.length > 1 || panel.clientWidth < 600 ? [400, 124, 15] : [640, 200, 22], right = width - room;
-  const svg = svgElement("svg", {viewBox: `0 0 ${width} ${height}`, width, height, class: "lines", role: "img", "aria-label": "lines from queries to the keys that they look at"});
+  const svg = svgElement("svg", {viewBox: `0 0 ${width} ${height}`, width, height, class: "lines", role: "img", "aria-label": "lines from queries to the keys that they attend to"});
   svg.append(svgElement("text", {x: room, y: 14, "text-anchor": "end", class: "head"}, "queries"), svgElement("text", {x: right, y: 14, class: "head"}, "keys"));
   queries.forEach((q, n) => {
     const weights = rows.get(q);

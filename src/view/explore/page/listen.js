@@ -1,4 +1,4 @@
-// What people do: pointer, wheel, keys, controls. Each ends in change().
+// Input: pointer, wheel, keys, controls. Each ends in change().
 function cellAt(event) {
   if (!geometry) return null;
   const {left, top, width, height, region: r} = geometry.main, x = (event.offsetX - left) / width, y = (event.offsetY - top) / height;

@@ -11,7 +11,7 @@ function drawPicture(panel, {head, texts, view, layer: l, of}, sides) {
     grid(panel, "queries: choose a patch", queries.image, layer.q_first || 0, head.Tq, texts.query, columnOf(head), topOf(columnOf), n => chooseToken({i: n}), state.i, of);
   }
   if (keys.image) {
-    const title = rowOf(head) ? `keys: what query ${state.i} looks at` : "keys";
+    const title = rowOf(head) ? `keys: what query ${state.i} attends to` : "keys";
     grid(panel, title, keys.image, layer.kv_first || 0, head.Tk, texts.key, rowOf(head), topOf(rowOf), n => chooseToken({j: n}), state.j, of);
   }
 }

@@ -6,7 +6,7 @@ function download(name, type, content) {
 }
 const fileName = ending => `attention-${state.view}-${state.layer}-${state.head}.${ending}`;
 
-/// What is shown as maps: the first view, the one beside it, their difference.
+/// The maps on the page: the first view, the one beside it, their difference.
 const shownMaps = () => [{...geometry, name: viewName(file.views[state.view], state.view)}, ...[geometry.beside, geometry.difference].filter(Boolean)];
 
 /// The numbers behind a map: cells with their positions.

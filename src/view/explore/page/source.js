@@ -9,7 +9,7 @@ function openHead(v, l, h) {
   if (!opened.has(key)) opened.set(key, open(v, l, h).finally(() => ready.add(key)));
   return opened.get(key);
 }
-/// What can be shown at once: the blocks of a head whose q and k are still being decoded, otherwise openHead.
+/// Blocks that can be shown at once: the blocks of a head whose q and k are still being decoded, otherwise openHead.
 async function openSoon(v, l, h) {
   const at = `${v}/${l}/map`, layer = layerOf(v, l), isShort = layer.q_len * layer.kv_len <= 2 ** 20;
   if (ready.has(`${v}/${l}/${h}`) || isShort || !(layer.exact || []).includes(h) || !has(at)) return openHead(v, l, h);

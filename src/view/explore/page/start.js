@@ -133,7 +133,7 @@ function drawControls() {
     b.tabIndex = isIt ? 0 : -1;
   }
 }
-/// What tells views apart stands at either end of their names.
+/// The words that tell views apart stand at either end of their names.
 function viewName(v, n) {
   const all = [...`${v.group ? v.group + ": " : ""}${v.name || "view " + n}`];
   return visible(all.length > 50 ? all.slice(0, 24).join("") + "\u2026" + all.slice(-25).join("") : all.join(""), 50);

@@ -1,4 +1,4 @@
-// Tokens as running text: point at one, and the others are lit by what it looks at, or by who looks at it.
+// Tokens as running text: point at one, and the others are lit by what it attends to, or by who attends to it.
 const SHOWN = 1500;  // spans at once: more would make pointing slow
 
 const textOf = (v, side) => file.texts[file.views[v][side]];
@@ -15,7 +15,7 @@ function imageName(t, n) {
   return `${Math.floor(at / t.image.width)},${at % t.image.width}`;
 }
 
-/// What lights the tokens: {values, lit: "keys" | "queries", caption}.
+/// The light of the tokens: {values, lit: "keys" | "queries", caption}.
 function lightOf(head) {
   const rows = [...new Set([...state.pins, ...(state.i >= 0 ? [state.i] : [])])].filter(i => i < head.Tq);
   if (state.way === "from") {
@@ -104,9 +104,9 @@ function drawPins(head, texts) {
   const box = el("pins");
   box.replaceChildren(...state.pins.map(i => {
     const row = head.row(i), best = largest(row, 3), line = make("div", {className: "pinned-row"});
-    const looks = " looks at " + best.map(j => `${label(texts.key(j), 16)} (${j}) ${percent(row[j])}`).join(", ");
+    const attended = " attends to " + best.map(j => `${label(texts.key(j), 16)} (${j}) ${percent(row[j])}`).join(", ");
     line.append(make("button", {textContent: "\u00d7", ariaLabel: `unpin query ${i}`, onclick: () => change({pins: state.pins.filter(n => n !== i)})}),
-      make("b", {textContent: `${i} ${label(texts.query(i), 24)}`}), make("span", {textContent: head.kind === "map" ? " by blocks only" : looks}));
+      make("b", {textContent: `${i} ${label(texts.query(i), 24)}`}), make("span", {textContent: head.kind === "map" ? " by blocks only" : attended}));
     return line;
   }));
 }

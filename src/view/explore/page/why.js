@@ -2,7 +2,7 @@
 function drawWhy(panel, {head, texts, view, layer, number}) {
   const say = text => panel.append(make("p", {className: "note", textContent: text}));
   if (head.kind !== "exact") return say(`This needs q, k and lse of the head, which this file does not hold: python -m qkv explore with --exact ${layer}:${number} stores them.`);
-  if (state.i < 0 || state.j < 0) return say("Choose a query and a key: click a cell of the map, or a token and then another under \u201cwho looks at it\u201d.");
+  if (state.i < 0 || state.j < 0) return say("Choose a query and a key: click a cell of the map, or a token and then another under \u201cwho attends to it\u201d.");
   const {i, j} = state, f = layerOf(view, layer).formula;
   if (i >= head.Tq || j >= head.Tk) return say(`This view has ${head.Tq} queries and ${head.Tk} keys: no such pair.`);
   const w = head.why(i, j);
@@ -17,7 +17,7 @@ function drawWhy(panel, {head, texts, view, layer, number}) {
   if (f.softcap) line("after the soft cap", short(w.capped), `${short(f.softcap)} tanh(x / ${short(f.softcap)})`);
   if (w.bias) line("bias by position", short(w.bias));
   line("lse of the query", short(w.lse), "log of the sum over all keys that it may see");
-  line("weight", percent(w.weight), w.sees ? `exp(${short(w.capped + w.bias)} \u2212 ${short(w.lse)})` : "this key may not be seen by this query");
+  line("weight", percent(w.weight), w.sees ? `exp(${short(w.capped + w.bias)} \u2212 ${short(w.lse)})` : "this key is hidden from this query");
   const n = w.products.length, wide = Math.max(4, Math.min(28, 760 / n)), top = Math.max(...w.products.map(p => Math.abs(p) || 0), 1e-30), half = 70;
   const svg = svgElement("svg", {viewBox: `0 0 ${n * wide + 8} ${2 * half + 16}`, width: n * wide + 8, height: 2 * half + 16, class: "bars", role: "img", "aria-label": "products per dimension"});
   w.products.forEach((p, d) => {
