@@ -1,5 +1,5 @@
 // The tool `qkv`: finds the command, runs it, and turns whatever went wrong into one line and an exit code.
-// Not: the commands (NAME/cmd_NAME.cc). Exit codes: 0 done, 1 the work failed, 2 wrong usage or input.
+// Exit codes: 0 done, 1 the work failed, 2 wrong usage or input.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-// Shared by the examples: random inputs, a comparison, a table, a verdict. Not: part of the library.
+// Shared by the examples: random inputs, a comparison, a table, a verdict.
 #pragma once
 
 #include <algorithm>

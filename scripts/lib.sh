@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034
 # Shared by demo, test and sweep: find what is missing, install it from Debian's packages, configure, build. Sourced by bash.
-# Not: a package manager. QKV_NO_INSTALL=1, and on anything but Debian 12 or newer: it only says what to install.
+# QKV_NO_INSTALL=1, and on anything but Debian 12 or newer: it only says what to install.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,4 +1,4 @@
-"""PyTorch on packed batches and on the linear attention of hybrid models. Not: plain attention (with_pytorch.py).
+"""PyTorch on packed batches and on the linear attention of hybrid models.
 
 A packed batch: sequences of different lengths, padded with a mask of keys, one call each, or packed with a mask of documents.
 The gated delta rule: transformers' torch path, as Qwen3-Next's layers call it.

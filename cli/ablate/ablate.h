@@ -1,5 +1,5 @@
 // Shows each part of attention by removing it: the experiments of article 003 along the position axis, the
-// scale, the mask. Every sentence is checked against the numbers. Not: printing and pictures (cmd_ablate.cc).
+// scale, the mask. Every sentence is checked against the numbers.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
-// qkv ablate: what each part of attention does, shown by removing it. Not: the experiments (positions.cc, scale.cc,
-// mask.cc).
+// qkv ablate: what each part of attention does, shown by removing it.
 #include <fmt/format.h>
 
 #include <algorithm>

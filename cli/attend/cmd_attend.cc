@@ -1,4 +1,4 @@
-// `qkv attend`: attention over tensors from files, forward and backward. Not: layers with parameters (layer/).
+// `qkv attend`: attention over tensors from files, forward and backward.
 #include "attend/parallel.h"
 #include "core/escape.h"
 #include "support/command.h"

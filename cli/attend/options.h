@@ -1,4 +1,4 @@
-// The options of `qkv attend`, and the mask that they mean. Not: reading and writing its tensors (cmd_attend.cc).
+// The options of `qkv attend`, and the mask that they mean.
 #pragma once
 
 #include <map>

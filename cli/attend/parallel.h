@@ -1,5 +1,4 @@
-// `qkv attend --parallel`: each rank reads, computes and writes its rows. Not: the whole on one machine
-// (cmd_attend.cc).
+// `qkv attend --parallel`: each rank reads, computes and writes its rows.
 #pragma once
 
 #include "attend/options.h"

@@ -1,7 +1,6 @@
-// The measurements of `qkv bench`: the machine's peaks and the cases, in groups of one file each. Not: the command
-// (cmd_bench.cc), how a case is timed and what is printed (measure.h). Flops count useful work: 4 B H Tq Tk D
-// forward, halved when causal, 2.5 times that backward (Dao 2023, its benchmark); with a window or key lengths 4 D for
-// each live pair.
+// The measurements of `qkv bench`: the machine's peaks and the cases, in groups of one file each. Flops count useful
+// work: 4 B H Tq Tk D forward, halved when causal, 2.5 times that backward (Dao 2023, its benchmark); with a window or
+// key lengths 4 D for each live pair.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,4 @@
-// `qkv bench`: cases as fractions of the machine's own peaks. Not: comparisons with other libraries (bench/peers.py);
-// whether results are right (tests).
+// `qkv bench`: cases as fractions of the machine's own peaks.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,5 +1,5 @@
 // How a case is measured: timed, with the machine's peak before and after it; and what `qkv bench` says of it, a table
-// for people, one JSON document for programs. Not: which cases.
+// for people, one JSON document for programs.
 #pragma once
 
 #include <cstdint>

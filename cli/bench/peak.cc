@@ -1,4 +1,4 @@
-// The peaks: multiply-adds and products of pairs in registers, and reading memory. Not: cases (measure.cc).
+// The peaks: multiply-adds and products of pairs in registers, and reading memory.
 #include <algorithm>
 #include <array>
 #include <chrono>

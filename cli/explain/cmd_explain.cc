@@ -1,4 +1,4 @@
-// qkv explain: small examples with all their numbers, as text and as JSON. Not: the computation (explain.h).
+// qkv explain: small examples with all their numbers, as text and as JSON.
 #include <fmt/format.h>
 
 #include <algorithm>

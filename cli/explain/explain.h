@@ -1,6 +1,5 @@
 // Small examples, computed and checked: a multi-head layer step by step and back again, the wrong split beside the
-// right one, the NumPy example of article 003, and why a fixed weight is not attention. Not: how they are shown
-// (cmd_explain.cc).
+// right one, the NumPy example of article 003, and why a fixed weight is not attention.
 #pragma once
 
 #include <string>

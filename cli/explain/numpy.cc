@@ -98,8 +98,8 @@ Example numpy_example() {
       {"A causal row is the plain row without the future, divided by what is left.",
           apart <= 4 * static_cast<double>(kLength) * std::numeric_limits<double>::epsilon(),
           small_text(apart) + " apart"},
-      {"The article says that a token usually attends to itself fairly strongly. In these random numbers no row looks "
-       "most at itself.",
+      {"The article says that a token usually attends to itself fairly strongly. In these random numbers no row "
+       "attends most to itself.",
           own == 0, fmt::format("{} of {} rows have their largest weight on themselves", own, kLength)}};
   return example;
 }

@@ -1,5 +1,4 @@
 // qkv forms: the table of every form on the same weights, and the pairs that must be equal.
-// Not: the computation (forms.cc).
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Every form of attention on the same weights and input: what it costs, how far it is from the f64 textbook, and
-// which forms must give the same numbers. Not: printing (cmd_forms.cc), kernels at their best sizes (qkv bench).
+// which forms must give the same numbers.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
 // Shared by the parts of `qkv forms`: how a row is timed and judged, and the q, k, v of attention without projections.
-// Not: which rows there are (forms.cc, linear.cc).
 #pragma once
 
 #include <cstring>

@@ -1,5 +1,5 @@
 // A layer as the textbook writes it, in any type, and how far from it a form in the next narrower type may be.
-// x [B, T, E] -> x W_in^T + b_in -> attention of H heads -> W_out, b_out. Not: fast, masks other than causal, dropout.
+// x [B, T, E] -> x W_in^T + b_in -> attention of H heads -> W_out, b_out.
 #pragma once
 
 #include <algorithm>

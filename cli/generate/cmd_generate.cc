@@ -1,4 +1,4 @@
-// `qkv generate`: continues a prompt with a trained model. Not: training.
+// `qkv generate`: continues a prompt with a trained model.
 #include "core/escape.h"
 #include "qkv/lm/generate.h"
 #include "qkv/lm/trainer.h"

@@ -1,4 +1,4 @@
-// `qkv info`: what this machine is and what would run on it. Not: measurements (bench).
+// `qkv info`: what this machine is and what would run on it.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,5 +1,5 @@
 // `qkv layer`: any layer of the ladder with a PyTorch state_dict, so that a class written by hand can be compared with
-// it. Not: training, attention without parameters (attend).
+// it.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,4 +1,4 @@
-// Attention maps as the commands draw them: into files by ending, or onto the terminal. Not: the drawing (qkv/view).
+// Attention maps as the commands draw them: into files by ending, or onto the terminal.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// `qkv mask`: a mask in words, drawn as 0s and 1s and counted. Not: its words (expression.cc), attention (attend/).
+// `qkv mask`: a mask in words, drawn as 0s and 1s and counted.
 #include <fmt/format.h>
 
 #include "core/escape.h"

@@ -119,17 +119,17 @@ class Parser {
   Mask mask() {
     if (++depth_ > kDeepest) refuse("at most 64 nested parentheses");
     Mask left = conjunction();
-    while (take('|')) left = left | conjunction();
+    while (consume('|')) left = left | conjunction();
     --depth_;
     return left;
   }
   Mask conjunction() {
     Mask left = factor();
-    while (take('&')) left = left & factor();
+    while (consume('&')) left = left & factor();
     return left;
   }
   Mask factor() {
-    if (take('(')) {
+    if (consume('(')) {
       Mask inner = mask();
       expect(')');
       return inner;
@@ -165,7 +165,7 @@ class Parser {
 
   Arguments arguments(const Leaf& leaf) {
     Arguments a;
-    if (!take('(') || take(')')) return a;
+    if (!consume('(') || consume(')')) return a;
     bool fresh = true;  // a list begins
     while (true) {
       if (is_number()) {
@@ -187,8 +187,8 @@ class Parser {
         }
         a.align = text == "top-left" ? Align::kTopLeft : Align::kBottomRight;
       }
-      if (take(')')) return a;
-      if (take(';')) {
+      if (consume(')')) return a;
+      if (consume(';')) {
         fresh = true;
       } else {
         expect(',');
@@ -201,13 +201,13 @@ class Parser {
     return at_;
   }
   bool at_end() { return offset() == text_.size(); }
-  bool take(char c) {
+  bool consume(char c) {
     if (at_end() || text_[at_] != c) return false;
     ++at_;
     return true;
   }
   void expect(char c) {
-    if (!take(c)) refuse(std::string("'") + c + "'");
+    if (!consume(c)) refuse(std::string("'") + c + "'");
   }
   std::string word() {
     const std::size_t begin = offset();

@@ -1,4 +1,4 @@
-// `qkv practice`: the ladder of exercises, and one of them to fill in. Not: whether it was filled in well (judge).
+// `qkv practice`: the ladder of exercises, and one of them to fill in.
 #include <fmt/format.h>
 
 #include <algorithm>

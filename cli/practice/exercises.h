@@ -1,5 +1,4 @@
-// The exercises that are compiled in: what each asks for, skeleton and solution in each language. Not: which tasks
-// there are, the verdict (src/judge).
+// The exercises that are compiled in: what each asks for, skeleton and solution in each language.
 #pragma once
 
 #include <string>

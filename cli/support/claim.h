@@ -1,4 +1,4 @@
-// Sentences that a program has checked before it says them, and how a command says them. Not: the checks.
+// Sentences that a program has checked before it says them, and how a command says them.
 #pragma once
 
 #include <string>

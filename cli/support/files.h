@@ -1,5 +1,5 @@
 // Files in and out, as commands need them: inputs that say which option named them, outputs that appear together or not
-// at all. Not: formats (qkv/io).
+// at all.
 #pragma once
 
 #include <cstddef>

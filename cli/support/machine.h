@@ -1,4 +1,4 @@
-// The machine's CPU and caches, by its own words. Not: what the kernels choose (Context).
+// The machine's CPU and caches, by its own words.
 #pragma once
 
 #include <cstdint>

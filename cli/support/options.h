@@ -1,4 +1,4 @@
-// Options that several commands share, and values inside them. Not: what a command does with them.
+// Options that several commands share, and values inside them.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Cleans up when a signal stops the tool: no temporary file stays, and outputs that are being renamed all get their
-// names. Not: the files (io/unfinished_files.h).
+// names.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Text output: what the terminal can show, numbers for people. Not: pictures (view).
+// Text output: what the terminal can show, numbers for people.
 #pragma once
 
 #include <string>

@@ -1,5 +1,4 @@
-// `qkv train`: the toy language model from a text to a map of its attention. Not: options (options.cc), what is said
-// of the trained model (report.cc).
+// `qkv train`: the toy language model from a text to a map of its attention.
 #include <fmt/format.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// The options of `qkv train`, and the run that they mean: tokenizer, model, batches. Not: running it (cmd_train.cc).
+// The options of `qkv train`, and the run that they mean: tokenizer, model, batches.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// The report of `qkv train` on a trained model: only what was counted. Not: training.
+// The report of `qkv train` on a trained model: only what was counted.
 #pragma once
 
 #include <optional>

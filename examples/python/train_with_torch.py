@@ -1,5 +1,5 @@
 """qkv in a PyTorch training loop: a small causal language model trained three ways from one state_dict, on the CPU: PyTorch's
-own attention; qkv in its place by one line; and qkv's MultiheadAttention in the modules. Prints losses and times.
+own attention; qkv instead by one line; and qkv's MultiheadAttention in the modules. Prints losses and times.
 
 Written like a notebook: each "# %%" is a cell. Needs torch. Runs in seconds:  python examples/python/train_with_torch.py
 """

@@ -111,7 +111,7 @@ template <class T> struct AttentionOutputs {
   View<Accumulator<T>, 3> lse{};             ///< [B, H, Tq]
   View<Accumulator<T>, 4> weights{};         ///< [B, H, Tq, Tk]
   WeightsKind kind = WeightsKind::kSoftmax;  ///< of weights
-  /// [B, H, Tq]: what rounding took from lse, so that lse + lse_low has more of its digits (f32: 48 bits); 0 where lse
+  /// [B, H, Tq]: the rounding error of lse, so that lse + lse_low has more of its digits (f32: 48 bits); 0 where lse
   /// is not finite. Saves backward work (AttentionGradients). NaN where unknown (decode, lists of keys); pass it on.
   View<Accumulator<T>, 3> lse_low{};
 };

@@ -1,4 +1,4 @@
-"""Arrays of any library as _core takes them, and new ones of the same kind. Not: broadcasting, conversion of values.
+"""Arrays of any library as _core takes them, and new ones of the same kind.
 
 NumPy is always there. PyTorch and JAX are asked for only when an array of theirs comes in, so importing qkv imports neither.
 """

@@ -140,8 +140,8 @@ def attention(
         sinks: [H], a learned logit per head.  position_bias: :class:`PositionBias`.  score_mod: :class:`ScoreMod`.
         bits: "invariant": a row of the result has the same bits alone and among any others, on a cache or not (also where
             :func:`set_bits` says so). "fast": the same bits for any number of threads.
-        return_lse: also return lse [B, H, Tq], float32 (float64 for float64), natural log. "low": and behind it what rounding took
-            from it, with which backward computes less (NaN where that is not known).
+        return_lse: also return lse [B, H, Tq], float32 (float64 for float64), natural log. "low": and behind it its rounding
+            error, with which backward computes less (NaN where that is not known).
         weights: "all": also return the weights [B, H, Tq, Tk] before dropout; "applied": after it; "scores": what the softmax is
             taken of, after soft cap, biases and score_mod, -inf where not attended; a :class:`Capture`: what
             it asks for.

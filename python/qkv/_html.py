@@ -1,4 +1,4 @@
-"""Tables: as HTML for notebooks, as text for a terminal. Not: pictures (plotting)."""
+"""Tables: as HTML for notebooks, as text for a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named tensors between Python and files or layers: dicts of arrays <-> what _nn exchanges. Not: file formats (io.py).
+"""Named tensors between Python and files or layers: dicts of arrays <-> what _nn exchanges.
 
 _nn's form of a tensor is (name, dtype, sizes, bytes): dtype as safetensors writes it ("F32"), bytes an array of uint8.
 """

@@ -93,7 +93,7 @@ def _varying_alike(arrays: Any) -> Any:
 
 
 def _forward(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...]) -> tuple[Any, Any, Any]:
-    """out, lse, and what rounding took from lse, which saves backward work."""
+    """out, lse, and the rounding error of lse, which saves backward work."""
     tokens, heads = (1, 2) if static.tokens_first else (2, 1)
     results = (
         jax.ShapeDtypeStruct((*q.shape[:-1], v.shape[-1]), q.dtype),

@@ -1,5 +1,4 @@
-// The parts of the module _core, one for each file. Not: the face that people call (qkv/*.py), which adds defaults and
-// documentation.
+// The parts of the module _core, one for each file.
 #pragma once
 
 #include <nanobind/nanobind.h>

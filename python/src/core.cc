@@ -1,4 +1,4 @@
-// The module qkv._core: attention itself. Not: layers, files, pictures (nn.cc).
+// The module qkv._core: attention itself.
 #include "bindings.h"
 
 NB_MODULE(_core, m) {

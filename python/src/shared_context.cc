@@ -1,5 +1,4 @@
-// The context of calls in modules beside qkv._core: _core's, so that a process has one pool of threads. Not: _core's
-// own (context.cc).
+// The context of calls in modules beside qkv._core: _core's, so that a process has one pool of threads.
 #include "bindings.h"
 
 namespace qkv::python {

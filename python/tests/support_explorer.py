@@ -1,4 +1,4 @@
-"""Files of the explorer (docs/explorer-file.md), their pages, and a browser that forgives nothing. Not: what is asserted."""
+"""Files of the explorer (docs/explorer-file.md), their pages, and a browser that forgives nothing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
 """Shared by the tests of the runner: it is imported from the sources on its own, as the tool starts it; probes and their truth.
-
-Not: the tool's probes (the runner must not depend on what they are).
 """
 
 from __future__ import annotations

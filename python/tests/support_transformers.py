@@ -1,4 +1,4 @@
-"""Small random models of transformers, and what they compute: logits and gradients against eager attention in float64. Not: tests."""
+"""Small random models of transformers, and what they compute: logits and gradients against eager attention in float64."""
 
 from __future__ import annotations
 

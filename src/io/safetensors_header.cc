@@ -167,7 +167,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   static constexpr unsigned kNoField = 0, kDtype = 1, kShape = 2, kOffsets = 4;
 
   std::uint64_t consumed() const { return static_cast<std::uint64_t>(position_ - text_.data()); }
-  // The last character that the parser has taken; the start of the header when it has taken none.
+  // The last character that the parser has read; the start of the header when it has read none.
   std::uint64_t token_at() const { return start_ + (consumed() == 0 ? 0 : consumed() - 1); }
 
   // The opening quote of the string that ends at the last character: the nearest one before it that no backslash
@@ -185,7 +185,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     }
   }
 
-  // The parser has taken one character past a number.
+  // The parser has read one character past a number.
   std::uint64_t number_start() const {
     constexpr std::string_view kOfNumber = "0123456789+-.eE";
     std::size_t first = consumed() - 1;

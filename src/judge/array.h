@@ -1,5 +1,4 @@
-// Small dense arrays of Number, and the few operations textbooks are written in. Not: speed; probes have some hundred
-// numbers.
+// Small dense arrays of Number, and the few operations textbooks are written in.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
 // Dropout judged by what many calls gave: which weights are zero, how large the others are. Values are unit vectors, so
-// that each number of the output is one weight. Not: what a call without randomness gives (search.h).
+// that each number of the output is one weight.
 //
 // The share of zeros is compared with p by Hoeffding's inequality: of N independent weights it lies within sqrt(ln(2e9)
 // / 2N) of p but for one judgement in 1e9.

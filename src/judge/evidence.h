@@ -1,4 +1,4 @@
-// Numbers of a finding as text. Not: which (judge.cc).
+// Numbers of a finding as text.
 #pragma once
 
 #include <string>

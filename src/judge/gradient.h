@@ -1,5 +1,4 @@
-// Gradients of a textbook by central differences, and whether an answer's agree. Not: formulas (reference/,
-// tasks/backward.cc).
+// Gradients of a textbook by central differences, and whether an answer's agree.
 #pragma once
 
 #include <optional>

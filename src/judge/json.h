@@ -1,5 +1,5 @@
 // JSON between the judge and whoever runs the code: what was found of the code (look.json), sizes, a
-// finding. Tensors go as safetensors. Not: files (cli/judge/exchange.h), the runner (python/qkv/_judge/runner).
+// finding. Tensors go as safetensors.
 #pragma once
 
 #include <string>

@@ -39,7 +39,8 @@ class Trial {
       probes_.push_back(to_probe(state));
       check_probe(task, probes_.back());
     }
-    for (std::size_t i = 0; i < probes_.size(); ++i) take(probes_[i], i < answers.size() ? &answers[i] : nullptr);
+    for (std::size_t i = 0; i < probes_.size(); ++i)
+      judge_probe(probes_[i], i < answers.size() ? &answers[i] : nullptr);
     const auto cost = [](const Case& one) {
       Index count = 0;
       for (const auto& [name, given] : one.answers) count += given.values.count();
@@ -87,7 +88,7 @@ class Trial {
   }
 
  private:
-  void take(const Probe& probe, const Answer* answer) {
+  void judge_probe(const Probe& probe, const Answer* answer) {
     const std::string name = probe.text("name");
     const auto text = [&](const char* key) {
       const auto found = answer->tensors.metadata.find(key);

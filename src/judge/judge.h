@@ -1,5 +1,4 @@
-// The judge: probes for a task, and a verdict on what somebody's code answered to them. Not: running that code
-// (cli/judge, python/qkv/_judge), how a finding is printed (cli/judge/print.h).
+// The judge: probes for a task, and a verdict on what somebody's code answered to them.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Whether an answer is what a textbook gives, within the error that rounding explains. Not: which textbook (search.h).
+// Whether an answer is what a textbook gives, within the error that rounding explains.
 #pragma once
 
 #include <limits>

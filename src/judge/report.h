@@ -1,5 +1,4 @@
-// A finding as text for people, and a judgement under several readings of somebody's parameters. Not: the verdict
-// (judge.h), how the code was run.
+// A finding as text for people, and a judgement under several readings of somebody's parameters.
 #pragma once
 
 #include <functional>

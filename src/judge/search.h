@@ -1,5 +1,4 @@
-// Searches for entries of the catalogue that, alone or two together, explain a code's output. Not: gradients, training,
-// calls that follow one another (judge.cc).
+// Searches for entries of the catalogue that, alone or two together, explain a code's output.
 #pragma once
 
 #include <functional>

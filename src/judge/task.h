@@ -1,4 +1,4 @@
-// A task: what is asked for (its contract), its probes, its textbook. Not: mistakes (entry.h), the verdict (judge.h).
+// A task: what is asked for (its contract), its probes, its textbook.
 #pragma once
 
 #include <cstdint>

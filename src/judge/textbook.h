@@ -1,5 +1,5 @@
 // A textbook: attention in named steps over named arrays, and edits of it. A mistake or a convention is a list of
-// edits; two mistakes together are both lists. Not: which steps and arrays there are, which edits (text/).
+// edits; two mistakes together are both lists.
 #pragma once
 
 #include <functional>

@@ -31,7 +31,7 @@ void copy_share(const Batch& whole, const BatchShare& share, Batch& own) {
   const Index length = every ? share.length : std::ssize(positions);
   check<ShapeError>(whole.inputs.size(0) == share.batch && whole.inputs.size(1) == share.length, "Trainer",
       "batches must be [", share.batch, ", ", share.length, "], as the ranks share them: got ", whole.inputs);
-  const auto take = [&](const Tensor<Index>& from, Tensor<Index>& to) {
+  const auto copy = [&](const Tensor<Index>& from, Tensor<Index>& to) {
     if (to.count() != share.sequences * length) to = Tensor<Index>({share.sequences, length});
     for (Index b = 0; b < share.sequences; ++b) {
       const Index* row = from.data() + (share.first_sequence + b) * share.length;
@@ -39,8 +39,8 @@ void copy_share(const Batch& whole, const BatchShare& share, Batch& own) {
         to.data()[b * length + i] = row[every ? i : positions[static_cast<std::size_t>(i)]];
     }
   };
-  take(whole.inputs, own.inputs);
-  take(whole.targets, own.targets);
+  copy(whole.inputs, own.inputs);
+  copy(whole.targets, own.targets);
 }
 
 const TrainOptions& checked(const TrainOptions& options) {

@@ -1,6 +1,5 @@
 // Linear attention as in a textbook (formulas of qkv/linear_attention.h): token by token as a recurrence, and pair by
-// pair as a square. Read it before the chunked kernels, whose oracle it is. Not: one head (linear_head.h), gradients
-// (linear_backward.h); fast, or checked.
+// pair as a square. Read it before the chunked kernels, whose oracle it is.
 #pragma once
 
 #include "reference/linear_head.h"

@@ -1,6 +1,5 @@
 // One key/value head of linear attention as in a textbook (formulas of qkv/linear_attention.h): feature maps, decay,
-// the delta rule, a step of the recurrence. Not: loops over heads and tokens (linear_attention.h), gradients
-// (linear_backward.h).
+// the delta rule, a step of the recurrence.
 //
 // N is the type of every number: float (the naive form), double or long double (the oracles), or a type that tracks
 // magnitudes for error bounds (tests/linear/measured.h), which is why everything is a template and why `settled`

@@ -1,4 +1,4 @@
-// One score of the textbook form and its parts, for every derivative. Not: softmax, sums over keys (attention.cc).
+// One score of the textbook form and its parts, for every derivative.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // Derivatives beyond the gradients as in a textbook: the whole S x S in memory, one formula per line. Forward mode
-// (jvp) and double backward. The formulas are derived in docs/maths/second-order.md. Not: fast, tiled or parallel.
+// (jvp) and double backward. The formulas are derived in docs/maths/second-order.md.
 #pragma once
 
 #include "reference/attention.h"

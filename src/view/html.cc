@@ -1,4 +1,4 @@
-// From a map to the explorer's file. Not: the page (explore/).
+// From a map to the explorer's file.
 #include <algorithm>
 #include <cmath>
 #include <numeric>

@@ -1,6 +1,6 @@
 // Several threads that call at once: one context, one cache that all of them read, one mask with a callback that throws
 // for some of them. The same bits as alone, and what is thrown reaches the caller whose call it was. ThreadSanitizer
-// runs these. Not: threads within one call (bits_test.cc), the pool itself (core/thread_pool_test.cc).
+// runs these.
 #include <gtest/gtest.h>
 
 #include <atomic>

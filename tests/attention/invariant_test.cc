@@ -1,6 +1,5 @@
 // Bits::kInvariant: a row of out and lse has one set of bits, alone or among any others: token by token on any cache,
-// in chunks, in the whole sequence, in any batch, dense or ragged, with any number of threads. Not: Linear and layers
-// (nn/invariant_test.cc).
+// in chunks, in the whole sequence, in any batch, dense or ragged, with any number of threads.
 #include <gtest/gtest.h>
 
 #include <cmath>

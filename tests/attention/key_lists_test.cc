@@ -1,5 +1,5 @@
 // Calls that read only the keys that a mask lists: which they are, a row's bits, caches in 8 bits. The textbook and the
-// other relations: relations_test.cc, the forms of lists. Not: the leaf itself (mask/mask_algebra_test.cc).
+// other relations: relations_test.cc, the forms of lists.
 #include <gtest/gtest.h>
 
 #include "support/cases/cached_case.h"

@@ -44,7 +44,7 @@ TYPED_TEST(Outputs, WeightsAndTheSinkSumToOne) {
   }
 }
 
-/// lse_low is what rounding took from lse, or NaN where it is not computed; with it backward has the bits that it has
+/// lse_low is the rounding error of lse, or NaN where it is not computed; with it backward has the bits that it has
 /// when it computes coarse rows again.
 TYPED_TEST(Outputs, WhatRoundingTookFromLseChangesNoGradient) {
   using T = TypeParam;

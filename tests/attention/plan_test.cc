@@ -1,5 +1,5 @@
 // Plans of calls on caches and of ragged batches: tiles, flops and work are those of the sequences alone, bytes are
-// those that a call takes. Not: plans of plain tensors (mask_tiles_test.cc, memory_test.cc, decode_test.cc).
+// those that a call takes.
 #include <gtest/gtest.h>
 
 #include "qkv/qkv.h"

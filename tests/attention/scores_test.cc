@@ -1,4 +1,4 @@
-// The scores as an output: WeightsKind::kScores. Not: weights (outputs_test.cc, varlen_weights_test.cc).
+// The scores as an output: WeightsKind::kScores.
 #include "reference/scores.h"
 
 #include <gtest/gtest.h>

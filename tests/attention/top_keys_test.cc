@@ -1,5 +1,4 @@
-// top_keys against a sort of all scores. Small whole numbers make scores exact and equal ones frequent. Not: attention
-// over the lists (key_lists_test.cc).
+// top_keys against a sort of all scores. Small whole numbers make scores exact and equal ones frequent.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// `qkv attend`: files in and out, every option against the reference in f64. Not: the kernels (tests/attention).
+// `qkv attend`: files in and out, every option against the reference in f64.
 #include <cmath>
 #include <limits>
 

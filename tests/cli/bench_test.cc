@@ -1,4 +1,4 @@
-// `qkv bench`: what scripts read, and that the numbers agree with one another. Not: how fast anything is.
+// `qkv bench`: what scripts read, and that the numbers agree with one another.
 #include <map>
 #include <set>
 

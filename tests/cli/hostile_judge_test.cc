@@ -1,4 +1,4 @@
-// Code that qkv judge runs and that means harm, or has a bug that looks like it: it costs its own verdict and nothing
+// Code that qkv judge runs and that means harm, or has a bug with the same effect: it costs its own verdict and nothing
 // else. More of it in Python: tests/judge/hostile.txt.
 #include <csignal>
 

@@ -1,5 +1,4 @@
-// qkv judge: how it is called and what it prints. Not: which mistakes are named (tests/judge), hostile code
-// (hostile_judge_test.cc).
+// qkv judge: how it is called and what it prints.
 #include <set>
 
 #include "cli/judge_tool.h"

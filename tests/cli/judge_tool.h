@@ -1,4 +1,4 @@
-// Shared by the tests of `qkv judge`: a Python with NumPy, temporary files of their own. Not: what is judged.
+// Shared by the tests of `qkv judge`: a Python with NumPy, temporary files of their own.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Runs the tool as several ranks, as a person does. Not: one process (tool.h).
+// Runs the tool as several ranks, as a person does.
 #pragma once
 
 #include <chrono>

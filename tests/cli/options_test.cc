@@ -1,5 +1,4 @@
 // Options without effect beside the others are refused in one line: nothing that a person types is ignored silently.
-// Not: what options do (the commands' own tests).
 #include "cli/tool.h"
 
 namespace qkv::test {

@@ -1,5 +1,4 @@
-// The commands in docs/cli and README.md, verbatim: each runs, in a folder with the files that they name. Not: the
-// options in the tables of those pages (the tests of each command), `qkv bench`, which takes a minute.
+// The commands in docs/cli and README.md, verbatim: each runs, in a folder with the files that they name.
 #include <fstream>
 
 #include "cli/tool.h"

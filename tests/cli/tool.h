@@ -1,4 +1,4 @@
-// Runs the built tool as a person does, in its own folder. Not: what the commands compute (the libraries' tests).
+// Runs the built tool as a person does, in its own folder.
 #pragma once
 
 #include <fcntl.h>

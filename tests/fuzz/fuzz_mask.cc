@@ -1,7 +1,6 @@
 // libFuzzer: any text after four bytes of sizes is a mask in words or refused with UsageError; a mask that was read
 // gives the same answer for single pairs, tiles, ranges and next keys, or is refused for those sizes with a typed
-// error. Not: what a word means (tests/cli/mask_test.cc), the leaves against predicates
-// (tests/attention/mask/mask_algebra_test.cc).
+// error.
 #include <array>
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
 // The reference's results of a problem of linear attention, and the bound on the distance from them
-// (support/checks/bounds.h). Not: the reference (reference/linear_backward.h), the problem (linear_problem.h).
+// (support/checks/bounds.h).
 #pragma once
 
 #include <map>

@@ -1,6 +1,6 @@
 """The folder tree is the architecture: each folder is a room with one sentence in docs/dev/house.md, small enough to see at a glance.
 
-Reads the lines `path/  sentence` of that page's indented blocks. Not: which room may use which (layers.py).
+Reads the lines `path/  sentence` of that page's indented blocks.
 """
 
 import re

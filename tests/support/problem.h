@@ -1,5 +1,5 @@
 // The tensors of a case: inputs in the case's layout, the options for the library, and the same inputs and options for
-// the reference. Not: expectations (expect.h).
+// the reference.
 #pragma once
 
 #include <array>

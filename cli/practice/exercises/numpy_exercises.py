@@ -26,7 +26,7 @@ def sdpa(q, k, v, mask=None):
 # [v1]
 def v1(x, W_q, b_q, W_k, b_k, W_v, b_v):
     # solution: projections, scores, softmax, values
-    q = x @ W_q + b_q                                                # [B, L, E] what each token looks for
+    q = x @ W_q + b_q                                                # [B, L, E] what each token asks for
     k = x @ W_k + b_k                                                # [B, L, E] how it can be found
     v = x @ W_v + b_v                                                # [B, L, E] what it hands over
     scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(k.shape[-1])       # [B, L, L]

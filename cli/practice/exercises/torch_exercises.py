@@ -28,7 +28,7 @@ class SelfAttentionV1(nn.Module):
 
     def forward(self, x):
         # solution: projections, scores, softmax, values
-        q = self.query(x)                                       # [B, L, E] what each token looks for
+        q = self.query(x)                                       # [B, L, E] what each token asks for
         k = self.key(x)                                         # [B, L, E] how it can be found
         v = self.value(x)                                       # [B, L, E] what it hands over
         scores = q @ k.transpose(-2, -1) / math.sqrt(k.size(-1))    # [B, L, L]

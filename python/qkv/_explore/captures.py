@@ -1,5 +1,4 @@
-"""Captures of a model's attention: tables, kinds of heads, maps, and the explorer's page. Not: how calls are captured (qkv.transformers,
-qkv.torch).
+"""Captures of a model's attention: tables, kinds of heads, maps, and the explorer's page.
 """
 
 from __future__ import annotations

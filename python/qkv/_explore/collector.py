@@ -1,5 +1,4 @@
-"""Captures the calls of a running PyTorch model. Not: what one call shows (layer.py), how the calls are found (qkv.transformers,
-qkv.torch).
+"""Captures the calls of a running PyTorch model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m qkv explore`: arguments, errors in one line, what is printed and written. Not: loading models (models.py)."""
+"""`python -m qkv explore`: arguments, errors in one line, what is printed and written."""
 
 from __future__ import annotations
 

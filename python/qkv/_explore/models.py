@@ -1,5 +1,4 @@
-"""Models and inputs of `python -m qkv explore`: which class of transformers loads one, and what it reads. Not: the command
-line (command.py).
+"""Models and inputs of `python -m qkv explore`: which class of transformers loads one, and what it reads.
 """
 
 from __future__ import annotations

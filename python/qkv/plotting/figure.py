@@ -1,4 +1,4 @@
-"""A map as a matplotlib figure, and that figure as PNG and PDF. Not: what qkv draws itself.
+"""A map as a matplotlib figure, and that figure as PNG and PDF.
 
 matplotlib is imported by the functions, since it may not be installed.
 """

@@ -1,4 +1,4 @@
-"""qkv's kernels on PyTorch tensors: memory in, memory out. Not: autograd, broadcasting, checks of shapes (sdpa.py does those).
+"""qkv's kernels on PyTorch tensors: memory in, memory out.
 
 All tensors are 4-D and lie on the CPU, the last axis of stride 1: q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv], bias
 [B|1, H|1, Tq|1, Tk|1] float32 (float64 for float64), keep likewise of bool, lse [B, H, Tq]. Results have the memory layout
@@ -156,7 +156,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, options: Any) -> Tensor:
 
 
 def forward_with_lse(q: Tensor, k: Tensor, v: Tensor, options: Any, low: bool = False) -> tuple[Tensor, Tensor, Any]:
-    """out, lse, and what rounding took from lse, which saves backward work: None for few queries (unless `low`), which have little."""
+    """out, lse, and the rounding error of lse, which saves backward work: None for few queries (unless `low`), which have little."""
     out, lse = empty_output(q, v), empty_lse(q)
     lost = torch.empty_like(lse) if low or lse.shape[2] >= 32 else None
     _core.forward(options, None, "softmax", q, k, v, out, lse, None, lost)
@@ -164,7 +164,7 @@ def forward_with_lse(q: Tensor, k: Tensor, v: Tensor, options: Any, low: bool = 
 
 
 def forward_with_weights(q: Tensor, k: Tensor, v: Tensor, options: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """out, the weights that multiplied v (after dropout), [B, H, Tq, Tk] of lse's type, lse, and what rounding took from it."""
+    """out, the weights that multiplied v (after dropout), [B, H, Tq, Tk] of lse's type, lse, and its rounding error."""
     out, lse = empty_output(q, v), empty_lse(q)
     weights, low = torch.empty((*q.shape[:3], k.shape[2]), dtype=lse.dtype), torch.empty_like(lse)
     _core.forward(options, None, "applied", q, k, v, out, lse, weights, low)

@@ -1,5 +1,5 @@
 """Linear attention with decay and delta rule on PyTorch tensors: memory in, memory out, and their derivative
-graph (_graph.py). Not: checks of shapes (linear.py).
+graph (_graph.py).
 
 Tensors have flash-linear-attention's layout: q, k [B, T, Hk, K], v [B, T, Hv, V] of one type, log_decay [B, T, Hv], per channel
 [B, T, Hv, K], or None, beta [B, T, Hv] or None, state [N, Hv, K, V] or None. offsets: None (N = B), or where each of N sequences

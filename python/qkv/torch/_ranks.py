@@ -1,5 +1,5 @@
 """torch.distributed's ranks as a transport of qkv's: bytes from one rank to another, over any backend that sends CPU tensors (gloo,
-MPI). Not: what is sent (qkv/dist), who starts the ranks (torchrun).
+MPI).
 
 gloo completes an operation only where somebody waits for it, so each direction to a peer has a thread that waits, in order. A rank that
 is gone is an error in seconds (_watch.py).

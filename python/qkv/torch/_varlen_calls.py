@@ -1,5 +1,5 @@
 """Packed sequences on PyTorch tensors, on the kernels of qkv.attention_varlen: memory in, memory out, and their derivative graph
-(_graph.py). Not: checks of types and shapes (varlen.py).
+(_graph.py).
 
 q, out [total_q, H, D|Dv], k, v [total_k, Hkv, D|Dv] (pages: [pages, page_size, Hkv, D|Dv]), lse [H, total_q] of _calls.sum_dtype.
 Each function is passed PACKED tensors and then Rules. Tokens behind the last sequence: out 0, lse -inf, gradients 0.

@@ -1,5 +1,5 @@
 """Heartbeats of torch.distributed's ranks, through the store that they met at: a rank that has ended or is stopped becomes an error
-on the others in seconds, where gloo would wait for its own timeout (30 minutes). Not: messages (_ranks.py).
+on the others in seconds, where gloo would wait for its own timeout (30 minutes).
 
 A thread of each rank says that its process lives, however long its work takes: a slow rank is not gone. Only ranks that wait for another
 ask, so one that has done its work may leave.

@@ -6,8 +6,6 @@ the result, with the bits that one machine gives where the order of sums allows 
 
     with qkv.torch.context_parallel(method="ulysses"):              # scaled_dot_product_attention of a whole model
         model(ids[:, positions], position_ids=positions[None])
-
-Not: how bytes reach other ranks (_ranks.py).
 """
 
 from __future__ import annotations

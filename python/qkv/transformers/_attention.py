@@ -1,4 +1,4 @@
-"""transformers' AttentionInterface on qkv's kernels, with its backward. Not: masks (_masks.py), captures (_capture.py)."""
+"""transformers' AttentionInterface on qkv's kernels, with its backward."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Captures of every layer and head of a Hugging Face model while it runs. Not: the attention itself, pictures (qkv.plot), the page
-(_explore).
+"""Captures of every layer and head of a Hugging Face model while it runs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The linear-attention layers of transformers' models on qkv's kernels: the gated delta rule, Kimi's, Mamba-2's scan and step, and the convolutions
-beside them where sequences are packed. Not: where the functions are replaced (_modelling.py), softmax attention.
+beside them where sequences are packed.
 
 Each function takes the original and returns its replacement, which computes what the original's PyTorch code computes, for
 tensors on the CPU, and leaves other devices and torch.export to the original.

@@ -1,6 +1,5 @@
 """Functions of transformers' modelling files, replaced and put back: module globals and methods, which the layers read at each
-call, so that models built before take part. Files that are imported later are changed as they are. Not: the functions (_linear.py,
-_latent.py).
+call, so that models built before take part. Files that are imported later are changed as they are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Observes the attention of a model that runs in this thread. Not: what is kept of a call (_explore)."""
+"""Observes the attention of a model that runs in this thread."""
 
 from __future__ import annotations
 

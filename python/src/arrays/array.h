@@ -1,7 +1,6 @@
 // Array: what a Python object says about its memory, without a copy. Anything with the buffer protocol (NumPy, array,
 // memoryview) or DLPack's C functions (PyTorch, 50 ns), or a tuple of an array of uint16 and "bfloat16", 16 bits that
-// NumPy has no name for. Arrays: those of a call. Not: other libraries (python/qkv/_arrays.py), broadcasting,
-// conversion.
+// NumPy has no name for. Arrays: those of a call.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,5 +1,4 @@
-// The module qkv._dist: attention over a sequence that several ranks hold, on a transport that Python brings. Not: the
-// transports (qkv/torch/_ranks.py).
+// The module qkv._dist: attention over a sequence that several ranks hold, on a transport that Python brings.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>

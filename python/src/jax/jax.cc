@@ -1,6 +1,5 @@
 // The module qkv._jax: attention as two targets of XLA's foreign function interface, so that it runs inside jax.jit
-// without Python. python/qkv/jax.py calls them; it documents the order of operands and the attributes. Not: derivation
-// rules, checks of what a user passes (jax.py makes them when it traces).
+// without Python. python/qkv/jax.py calls them; it documents the order of operands and the attributes.
 //
 //   forward:  q k v [bias] [keep] [key_lengths] [sinks] [seed]  -> out lse lse_low
 //   backward: q k v out lse lse_low dout dlse, the same behind   -> dq dk dv [dbias] [dsinks]

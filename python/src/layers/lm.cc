@@ -1,4 +1,4 @@
-// The language model: made from a text, trained in slices of time, queried. Not: progress bars, Ctrl-C (qkv/lm.py).
+// The language model: made from a text, trained in slices of time, queried.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>

@@ -1,5 +1,4 @@
-// The module qkv._nn: layers, the language model, files and pictures. Not: attention itself (core.cc), whose masks,
-// errors and context it uses: importing it imports qkv._core.
+// The module qkv._nn: layers, the language model, files and pictures.
 #include "layers/nn.h"
 
 NB_MODULE(_nn, m) {

@@ -1,5 +1,4 @@
-// The parts of the module _nn, and how tensors cross to Python. Not: the face that people call (qkv/nn,
-// qkv/lm.py, qkv/io.py, qkv/plotting), which adds defaults and documentation.
+// The parts of the module _nn, and how tensors cross to Python.
 #pragma once
 
 #include <nanobind/stl/string.h>

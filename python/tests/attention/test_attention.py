@@ -1,5 +1,5 @@
 """qkv.attention and attention_backward on NumPy arrays: every option arrives, shapes, strides, results. Against the formula in float64; gradients against
-differences of forward. Not: what the kernels compute (tests/attention)."""
+differences of forward."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""qkv.jax: outputs and gradients have the bits of NumPy's, under jit; vmap, scan, shard_map; against jax.nn.dot_product_attention. Not: attention's numbers
-(attention/test_attention.py): the same kernels answer here.
+"""qkv.jax: outputs and gradients have the bits of NumPy's, under jit; vmap, scan, shard_map; against jax.nn.dot_product_attention.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Layers of qkv.nn with the weights of Hugging Face's attention modules: every scaling of rotary positions, norms of q and k, partial and interleaved
-rotation, BERT; outputs, weights and gradients. Slopes of ALiBi, buckets of T5. Not: whole models (test_transformers.py)."""
+rotation, BERT; outputs, weights and gradients. Slopes of ALiBi, buckets of T5."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """qkv.transformers on models with DeepSeek's latent attention: logits, gradients and generated text against eager attention, whichever
-cache; that decoding is absorbed. Not: the function itself (pytorch/test_torch_latent.py).
+cache; that decoding is absorbed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """qkv.transformers.register(linear=True): logits, gradients and generated text of small random hybrid models against the same models
-in float64 and against transformers' own functions; packed sequences; what is replaced and put back. Not: the operators
-(pytorch/test_torch_linear.py).
+in float64 and against transformers' own functions; packed sequences; what is replaced and put back.
 """
 
 from __future__ import annotations

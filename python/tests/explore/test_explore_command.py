@@ -1,4 +1,4 @@
-"""`python -m qkv explore`: what it prints and writes, its errors in one line, its exit codes. Not: downloaded models."""
+"""`python -m qkv explore`: what it prints and writes, its errors in one line, its exit codes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""A capture of real architectures holds what their eager attention gives: maps by blocks, every weight of short texts. Not: the weights that
-a page computes from q, k and lse (test_explored_pages.py). Bounds: error <= 2 error(eager, float32) + 4 eps A, against eager in float64; A is the weight
-with room for the rounding of its scores (support.py).
-"""
+"""A capture of real architectures holds what their eager attention gives: maps by blocks, every weight of short texts. Bounds: error <= 2
+error(eager, float32) + 4 eps A, against eager in float64; A is the weight with room for the rounding of its scores (support.py)."""
 
 from __future__ import annotations
 

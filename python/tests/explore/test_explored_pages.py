@@ -1,5 +1,5 @@
 """Pages of real architectures in Chromium: they open without a complaint, and the weights that they compute from q, k and lse are those of
-eager attention. Not: the page's controls (test_explorer.py).
+eager attention.
 """
 
 from __future__ import annotations

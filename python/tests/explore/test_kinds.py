@@ -1,5 +1,5 @@
 """The kinds of heads: heads built to be of one kind are named so, with and without a sink of mass 0.8, and random ones are mixed. The sums
-behind them are those of whole rows of weights. Not: heads of trained models.
+behind them are those of whole rows of weights.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""qkv.torch.capture: what it captures of any model, that it changes nothing, and what it says of calls that it cannot capture. Not: models of
-transformers (test_explored_models.py).
+"""qkv.torch.capture: what it captures of any model, that it changes nothing, and what it says of calls that it cannot capture.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""qkv.nn: equalities between forms, masks, caches, types, errors. Not: numbers against PyTorch's (test_nn_torch.py, test_torch_layers.py)."""
+"""qkv.nn: equalities between forms, masks, caches, types, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that layers require (their heads, the axes of their masks), and how layers print. Not: numbers (test_nn.py)."""
+"""Arguments that layers require (their heads, the axes of their masks), and how layers print."""
 
 from __future__ import annotations
 

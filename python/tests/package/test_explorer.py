@@ -1,6 +1,5 @@
 """The explorer's page in Chromium: every control does what it says, a link leads back, nothing is asked of a network. Its pure functions are
-tested without a browser by tests/view/explorer_test.js. Not: its weights (test_explorer_tiles.py), its pictures (test_explorer_pictures.py),
-its file (test_explorer_file.py).
+tested without a browser by tests/view/explorer_test.js.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The explorer's file: what the tool and the page refuse and say, hostile tokens stay text, the package makes the same page. Not: what is shown
-of a good file (test_explorer.py).
+"""The explorer's file: what the tool and the page refuse and say, hostile tokens stay text, the package makes the same page.
 """
 
 from __future__ import annotations

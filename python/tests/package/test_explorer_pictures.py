@@ -1,5 +1,5 @@
 """The explorer's page as Chromium draws it: colours on a screenshot are those of the weights, wherever the page shows them, light and
-dark, wide and narrow, on paper too. Not: controls (test_explorer.py).
+dark, wide and narrow, on paper too.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The attention of qkv.torch as rows of a table: a function of tensors, the same in plain PyTorch, and the tensors. Every relation of
-test_operators.py holds for every row. Not: cases that one function alone has (test_torch_sdpa.py and its neighbours)."""
+test_operators.py holds for every row."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every function of qkv.torch under every relation that PyTorch asks of an operator: values and gradients are plain PyTorch's in each type;
 gradients, gradients of gradients and forward mode are each other's; torch.func, compile, export, autocast, checkpoints and hooks give what
-eager calls give. A new function is one row of operators.py. Not: cases that one function alone has."""
+eager calls give. A new function is one row of operators.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A rank of qkv.torch.parallel_attention that is killed or stopped: the others end soon, each with a line of qkv's own. Not: what
-ranks compute (test_torch_parallel.py)."""
+"""A rank of qkv.torch.parallel_attention that is killed or stopped: the others end soon, each with a line of qkv's own."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """qkv.torch.flex_attention against PyTorch's flex_attention, which runs eagerly on the CPU but without backward; gradients
-against autograd through the same formula written out. Not: what every function of the bridge does (test_operators.py)."""
+against autograd through the same formula written out."""
 
 from __future__ import annotations
 

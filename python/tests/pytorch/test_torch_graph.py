@@ -1,5 +1,4 @@
-"""The registered operators themselves, and graphs with what a table of cases does not have: dropout, shapes that change, other backends, tracers.
-Not: every function under every transform (test_operators.py)."""
+"""The registered operators themselves, and graphs with what a table of cases does not have: dropout, shapes that change, other backends, tracers."""
 
 from __future__ import annotations
 

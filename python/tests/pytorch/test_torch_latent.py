@@ -1,5 +1,4 @@
-"""qkv.torch.latent_attention in both forms against keys and values of all heads written out in PyTorch: lengths, types, masks, caches. Not: what
-every function of the bridge does (test_operators.py), models (bridges/test_transformers_latent.py).
+"""qkv.torch.latent_attention in both forms against keys and values of all heads written out in PyTorch: lengths, types, masks, caches.
 """
 
 from __future__ import annotations

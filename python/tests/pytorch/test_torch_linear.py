@@ -1,6 +1,5 @@
 """qkv.torch's gated delta rule and Kimi Delta Attention: values and gradients against a textbook recurrence in float64, packed sequences bit for bit,
-strides. Not: what every function of the bridge does (test_operators.py), models (bridges/test_transformers_linear.py), the kernels' own cases
-(tests/linear)."""
+strides."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """qkv.torch.parallel_attention and context_parallel over gloo: processes that hold parts of a sequence, against one process that holds
-all of it: bits where they are promised. Not: the transports and methods themselves, numbers (tests/dist)."""
+all of it: bits where they are promised."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """qkv.torch.scaled_dot_product_attention: shapes, masks, layouts, types and dropout as PyTorch documents and tests them (its test_transformers.py,
-TestSDPA and TestSDPACpuOnly), against PyTorch's math path in float64. Not: what every function of the bridge does (test_operators.py), which
-kernel is chosen, devices other than the CPU."""
+TestSDPA and TestSDPACpuOnly), against PyTorch's math path in float64."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""qkv.torch.enable() puts qkv's attention in the place of PyTorch's and takes it out again: functions, layers and exported models under it, threads,
-the cost of a call. Not: numbers of the functions (test_torch_sdpa.py), arguments whose class has a say (test_torch_overrides.py)."""
+"""qkv.torch.enable() replaces PyTorch's attention by qkv's and puts it back: functions, layers and exported models under it, threads,
+the cost of a call."""
 
 from __future__ import annotations
 

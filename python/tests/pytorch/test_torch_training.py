@@ -1,5 +1,5 @@
 """Modules on qkv's attention in training as PyTorch does it: DistributedDataParallel in one and in two processes, copies, pickles,
-saved state. Not: gradients themselves (test_torch_sdpa.py, test_torch_varlen.py)."""
+saved state."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """qkv.torch.varlen_attn: torch.nn.attention.varlen's signature and meaning on packed sequences, against each sequence alone; keys in use, pages,
-memory. Not: what every function of the bridge does (test_operators.py)."""
+memory."""
 
 from __future__ import annotations
 

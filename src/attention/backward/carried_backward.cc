@@ -31,7 +31,7 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
   Gradients gradients;
   ScratchLease memory;
   CarriedRanges ranges{};
-  AnyView lse_low, computed_lse, computed_low;  // [B, H, Tq]: what rounding took from lse; of forward, computed again
+  AnyView lse_low, computed_lse, computed_low;  // [B, H, Tq]: the rounding error of lse; of forward, computed again
   std::optional<SavedRows> maxima;
 
   /// Rows that are added have lse = inf, so that their weights are 0.

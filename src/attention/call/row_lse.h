@@ -22,7 +22,7 @@ template <class Sum> [[gnu::noinline]] void split(Sum lse, Sum lost, Sum& high, 
   low = std::isfinite(lse) ? static_cast<Sum>(exact - static_cast<Wide>(high)) : Sum{0};
 }
 
-/// The lse of one query tile in two parts [q_count], with what rounding took from it where `lost` is given and not NaN.
+/// The lse of one query tile in two parts [q_count], with its rounding error where `lost` is given and not NaN.
 /// Returns whether any other lse is coarse. lse, lost: [B, H, Tq].
 template <class Sum> bool split_given_lse(const Problem& p, const AnyView& lse, const AnyView& lost, Index b, Index h,
     Index q_begin, Index q_count, Sum* high, Sum* low) {
@@ -39,7 +39,7 @@ template <class Sum> bool split_given_lse(const Problem& p, const AnyView& lse, 
   return coarse;
 }
 
-/// The same. Where one is coarse (huge logits) and `lost` does not hold what rounding took from it, the tile's forward
+/// The same. Where one is coarse (huge logits) and `lost` does not hold its rounding error, the tile's forward
 /// is computed again, a fifth of backward's work for that tile, and counts where it gives exactly the lse that was
 /// given; an lse that covers more keys (rings, merged parts) is used as it is.
 template <class Sum> void split_lse(const Problem& p, const AnyView& lse, const AnyView& lost, Index b, Index h,

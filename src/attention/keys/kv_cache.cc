@@ -84,7 +84,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
     live.insert(std::ranges::lower_bound(live, s), s);
   }
   void drop_pages(Index s, Index kept) {
-    for (Index& count = page_counts[at(s)]; count > kept; --count) pool.give_back(page(s, count - 1));
+    for (Index& count = page_counts[at(s)]; count > kept; --count) pool.release(page(s, count - 1));
   }
 
   void check_sequence(const char* function, Index s) const {
@@ -127,7 +127,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
   }
 
   /// Pages that must be free before n tokens are appended to each of the sequences.
-  Index pages_to_take(std::span<const Index> sequences, Index n) {
+  Index pages_to_allocate(std::span<const Index> sequences, Index n) {
     Index wanted = 0;
     marks.clear();
     for (const Index s : sequences) {
@@ -147,21 +147,21 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
     return wanted;
   }
 
-  /// Takes pages for n more tokens; the last page becomes its own.
+  /// Allocates pages for n more tokens; the last page becomes its own.
   void make_room(Index s, Index n) {
     if (writes_into_a_page(s)) {
       Index& last = page(s, page_counts[at(s)] - 1);
       if (pool.holders(last) > 1) {
-        const Index own = pool.take();
+        const Index own = pool.allocate();
         const Index length = lengths[at(s)];
         copy_rows(
             last, own, 0, is_ring() ? std::min(length, page_size) : length - (page_counts[at(s)] - 1) * page_size);
         copy_rows(last, own, page_size, std::min(length, config.first));
-        pool.give_back(last);
+        pool.release(last);
         last = own;
       }
     }
-    while (page_counts[at(s)] < pages_needed(lengths[at(s)] + n)) page(s, page_counts[at(s)]++) = pool.take();
+    while (page_counts[at(s)] < pages_needed(lengths[at(s)] + n)) page(s, page_counts[at(s)]++) = pool.allocate();
   }
 
   void check_append(std::span<const Index> sequences, const AnyView& k_rows, const AnyView& v_rows) {
@@ -195,7 +195,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
       check<CacheFullError>(lengths[at(s)] + n <= most, kAppend, "a sequence holds at most ", most, " tokens: got ",
           lengths[at(s)], " and ", n, " more for sequence ", s);
     }
-    const Index wanted = n == 0 ? 0 : pages_to_take(sequences, n);
+    const Index wanted = n == 0 ? 0 : pages_to_allocate(sequences, n);
     check<CacheFullError>(
         wanted <= pool.free_pages(), kAppend, "there must be free pages: got ", pool.free_pages(), ", needed ", wanted);
   }

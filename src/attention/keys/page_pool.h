@@ -14,15 +14,15 @@ class PagePool {
     for (Index page = pages; page > 0; --page) free_.push_back(page - 1);
   }
 
-  /// Takes a page, with one holder. There must be a free one.
-  Index take() {
+  /// Allocates a page, with one holder. There must be a free one.
+  Index allocate() {
     const Index page = free_.back();
     free_.pop_back();
     holders_[at(page)] = 1;
     return page;
   }
   void share(Index page) { ++holders_[at(page)]; }
-  void give_back(Index page) {
+  void release(Index page) {
     if (--holders_[at(page)] == 0) free_.push_back(page);
   }
   Index holders(Index page) const { return holders_[at(page)]; }
@@ -32,7 +32,7 @@ class PagePool {
   static std::size_t at(Index page) { return static_cast<std::size_t>(page); }
 
   std::vector<Index> holders_;  // [pages]; 0: free
-  std::vector<Index> free_;     // the last one is taken next
+  std::vector<Index> free_;     // the last one is allocated next
 };
 
 }  // namespace qkv::inline v0

@@ -9,8 +9,7 @@
 //               parameters;
 //               inf, nothing, number (a family's)
 //
-// A constant of a formula has no axes and is exact: sizes, rates, 1 / sqrt(d). Not: which textbooks and mistakes there
-// are.
+// A constant of a formula has no axes and is exact: sizes, rates, 1 / sqrt(d).
 #pragma once
 
 #include <functional>

@@ -96,7 +96,7 @@ template <class Sum> struct ForwardTile {
   Rows out;  // [q_count, Dv]; null: values are not read
   Index v_head_dim, q_begin, q_count;
   Sum* lse;                 // [q_count]: natural log; always written
-  Sum* lse_low;             // [q_count] or null: what rounding took from lse
+  Sum* lse_low;             // [q_count] or null: the rounding error of lse
   Sum *row_max2, *row_sum;  // [q_count] or null: lse = ln2 * row_max2 + log(row_sum)
   Sum* weights;             // [q_count, Tk] or null: also write the weights
   Index weights_row_stride;

@@ -93,8 +93,8 @@ inline void pack_rows(const float* a, Index a_depth, Index depth, Index rows, fl
   }
 }
 
-/// sums[r] += sum over k of a[k][r] of a transposed A: the bias gradient. Two chains of depth / 2 terms, in whichever
-/// place of a block a row stands: a block begins where the cut of the product says.
+/// sums[r] += sum over k of a[k][r] of a transposed A: the bias gradient. Two chains of depth / 2 terms, wherever
+/// in a block a row stands: a block begins where the cut of the product says.
 inline void add_row_sums(const float* a, Index a_depth, Index depth, Index rows, float* sums) {
   using V = Simd<float>::V;
   constexpr int n = Simd<float>::kLanes;

@@ -1,6 +1,6 @@
 // The three products of a linear map, cut into tiles over the context's threads. No cut changes a sum, so results are
 // bit-identical for any number of threads, and in bf16, or with Bits::kInvariant, a row's for any number of rows beside
-// it. Not: checks (the layers' job), storage.
+// it.
 //
 // Shapes: M rows (tokens), K inputs, N outputs. Views have last stride 1 and any row stride.
 #pragma once

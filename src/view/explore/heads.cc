@@ -1,5 +1,4 @@
-// From q and k of some heads to the file of the explorer: one call of forward with a capture. Not: what the small form
-// may hold (small_form.h), the page (explorer.cc).
+// From q and k of some heads to the file of the explorer: one call of forward with a capture.
 #include <algorithm>
 #include <cmath>
 #include <numeric>

@@ -1,6 +1,6 @@
 // Attention on caches: the plain call is the truth. Every layout is bit-identical to it if the arithmetic is the same,
 // whatever the threads, the batch or what else the cache holds; other storages stay within computed bounds of the
-// reference. Not: what a cache holds after any operations (kv_cache_test.cc).
+// reference.
 #include <gtest/gtest.h>
 
 #include <cmath>

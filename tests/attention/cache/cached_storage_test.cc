@@ -1,5 +1,4 @@
 // Caches in fewer bits than the queries, against the reference on what is stored and against what rounding may cost.
-// Not: layouts, masks, bits (cached_attention_test.cc).
 #include <gtest/gtest.h>
 
 #include <cmath>

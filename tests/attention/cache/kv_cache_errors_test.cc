@@ -1,5 +1,4 @@
-// Errors of caches, with their words, and that a refusal changes nothing, in every layout. Not: what attention refuses
-// on them (cached_attention_test.cc).
+// Errors of caches, with their words, and that a refusal changes nothing, in every layout.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // KVCache without attention: what it holds after any sequence of operations, and what rounding costs. The model is a
-// vector of rows per sequence. Not: what it refuses (kv_cache_errors_test.cc).
+// vector of rows per sequence.
 #include "qkv/kv_cache.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,5 @@
 // Relevance maps (weights times gradient, only what is above 0): held against the same made by
-// plain loops from the whole rows of a capture without them. Not: whether those are right (capture_test.cc); bits over
-// threads, calls and batches (relations_test.cc, the form captured).
+// plain loops from the whole rows of a capture without them.
 #include <gtest/gtest.h>
 
 #include "support/checks/check_capture.h"

@@ -1,5 +1,4 @@
-// Rows of keys and values that a cache is given and gives back, and a small cache for them. Not: attention on caches
-// (caches.h).
+// Rows of keys and values that a cache is given and gives back, and a small cache for them.
 #pragma once
 
 #include <vector>

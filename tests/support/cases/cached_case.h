@@ -1,5 +1,4 @@
-// Cases for attention on caches, and a call's results as one value that can be compared. Not: caches (caches.h), the
-// cases of the one list (cases.h).
+// Cases for attention on caches, and a call's results as one value that can be compared.
 #pragma once
 
 #include <algorithm>

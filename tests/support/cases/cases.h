@@ -1,6 +1,6 @@
 // The one list of attention cases that drives the tests, the sweep and the gradient checks.
 // To add a value: add it to its list in option_values(); the pairwise list then holds it together with every other
-// value. Not: data (problem.h), expectations (expect.h).
+// value.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // Modifiers of scores besides a bias: sinks, position biases, callbacks, each with what the
-// reference needs of it. Not: the list of cases (cases.h), their data (problem.h).
+// reference needs of it.
 #pragma once
 
 #include <algorithm>

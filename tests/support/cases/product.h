@@ -1,6 +1,6 @@
 // The product of some options of the case list: every value of each with every value of the others. An option not
 // multiplied is drawn with the case's number as the seed, again until the case is legal and small enough, so that the
-// sizes of the whole list go round beside every combination. Not: the pairwise list (cases.h).
+// sizes of the whole list go round beside every combination.
 #pragma once
 
 #include <optional>

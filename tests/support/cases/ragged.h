@@ -1,5 +1,4 @@
 // A ragged batch and the same sequences one by one: settings, tokens, results, and which of them must be bit-identical.
-// Not: the textbook, which holds single sequences elsewhere (expect.h).
 #pragma once
 
 #include "qkv/varlen.h"

@@ -1,6 +1,6 @@
 // Expected captures, made by plain loops from a matrix of weights (or of weights times gradient). Made three
 // times, the rule of expect.h bounds the error: from the truth, from the naive matrix in the naive type, and from A,
-// the matrix with every term made positive. Not: which cases (capture_test.cc).
+// the matrix with every term made positive.
 #pragma once
 
 #include <algorithm>

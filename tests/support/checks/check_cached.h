@@ -1,6 +1,5 @@
 // Attention on caches, one case each: rows as they are stored against the textbook, a ring against a cache that keeps
-// everything. Every instruction set. Not: how caches are filled (caches.h), which
-// cases.
+// everything. Every instruction set.
 #pragma once
 
 #include "support/cases/cached_case.h"

@@ -1,6 +1,5 @@
 // The results of a capture in one case, held against the weights of the reference, forward and backward, on every
-// instruction set; and results captured in two ways against each other. Not: what they must be (captured.h), which
-// cases (capture_test.cc).
+// instruction set; and results captured in two ways against each other.
 #pragma once
 
 #include <optional>

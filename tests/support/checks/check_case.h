@@ -1,5 +1,5 @@
 // One case of the list held against the textbook: forward, weights, weights beside the output, backward, on every
-// instruction set. Not: which cases (cases.h), bounds (expect.h).
+// instruction set.
 #pragma once
 
 #include "support/checks/expect.h"

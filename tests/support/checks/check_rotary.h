@@ -1,5 +1,4 @@
-// Rotary positions against a rotation in long double, element by element: forward, backward, in place. Not: what
-// frequencies a scaling must give (rotary_test.cc).
+// Rotary positions against a rotation in long double, element by element: forward, backward, in place.
 #pragma once
 
 #include "qkv/rotary.h"

@@ -1,4 +1,4 @@
-// Gradients against central differences. Not: which loss.
+// Gradients against central differences.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -4,7 +4,6 @@
 //   A(tout) = z w ((A(ts) + A(mean)) |v| + |uv|)
 //   A(push) = z |dout||v| + A(delta)        A(e) = (A(ts) + A(mean)) A(push) + z |dout||uv|
 //   A(hs) = w (A(e) + sum_j w A(e))         A(hx) = A(hs) slope + w A(push) bend A(tx)       A(dx) = w A(push) slope
-// Not: the reference (reference/second_order.h).
 #pragma once
 
 #include "support/checks/expect.h"

@@ -1,5 +1,5 @@
 // A case of second order: the case's problem, tangents of its inputs, what the reference makes of both, and what the
-// library gave. Not: bounds (second_expect.h).
+// library gave.
 #pragma once
 
 #include "qkv/derivatives.h"
