@@ -34,7 +34,7 @@ def text_problems(path, name, text):
     elif is_code and len(lines) > SOFT_LINES:
         print(f"note: {name}: {len(lines)} lines, large above {SOFT_LINES}")
     if path.suffix in (".h", ".cc") and not opens_well(path, lines):
-        yield f"{name}:1: a file opens with a comment: what it is, what it is not, its sources"
+        yield f"{name}:1: a file opens with a comment: what it is, its sources"
     if path.suffix == ".h" and "#pragma once" not in lines:
         yield f"{name}: no #pragma once"
     for number, line in enumerate(lines, 1):
