@@ -11,6 +11,8 @@ TEXT_SUFFIXES = {".h", ".cc", ".py", ".sh", ".cmake", ".in", ".txt", ".md", ".js
 # Written in pieces, so that this file does not find itself.
 LEFTOVERS = re.compile("|".join((r"\bTO" + r"DO\b", r"\bFIX" + r"ME\b", r"\bX" + r"XX\b", "<<<<" + "<<<")))
 MACHINE_PATHS = re.compile(r"(?<![\w.$}])/(?:" + "|".join(("wo" + "rk", "ho" + "me", "ro" + "ot")) + r")/")
+# A question may; a sentence that explains names its subject first.
+OPENING = re.compile(r"(?:^|[.:] |\*\*)Wh(?:at|ich) [^?]*$")
 TEMPORARY = re.compile(r'"/t' + r"mp\b")
 
 
@@ -40,6 +42,8 @@ def text_problems(path, name, text):
     for number, line in enumerate(lines, 1):
         if len(line) > WIDTH.get(path.suffix, 1000) and may_be_broken(path, line):
             yield f"{name}:{number}: {len(line)} characters, at most {WIDTH[path.suffix]}"
+        if path.suffix == ".md" and not line.startswith(("#", "    ")) and OPENING.search(line):
+            yield f"{name}:{number}: a sentence opens with What or Which: {line[:80]}"
         if LEFTOVERS.search(line):
             yield f"{name}:{number}: leftover: {line.strip()}"
         if MACHINE_PATHS.search(line):
