@@ -182,7 +182,7 @@ void declare_forms(Options& add, FormsCommandOptions& options) {
 
 const bool forms_added =
     add_command({"forms", "Every form of attention on the same weights: error, cost, and what must be equal",
-                    "qkv forms --length 512 --embed 128 --heads 8"},
+                    "qkv forms --length 128 --embed 128 --heads 8"},
         declare_forms, run_forms);
 
 }  // namespace

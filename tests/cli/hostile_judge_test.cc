@@ -31,9 +31,7 @@ class HostileJudge : public JudgeTest {
   /// sdpa whose body is these lines.
   Document run_python(const std::string& python, const std::string& body, const Words& more = {}) {
     write("mine.py", "import ctypes, glob, os, signal, sys, time\n\n\ndef sdpa(q, k, v, mask=None):\n" + body);
-    const Words all = Words{"mine.py", "--python", python} + more;
-    EXPECT_EQ(judge(all).code, 2);
-    return finding(all);
+    return finding(Words{"mine.py", "--python", python} + more, 2);
   }
   static std::string detail(const Document& found) {
     EXPECT_EQ(found["verdict"], "failed") << found;

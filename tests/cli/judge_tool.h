@@ -19,9 +19,13 @@ class JudgeTest : public ToolTest {
   Outcome judge(const Words& words) const {
     return run(Words{"judge"} + words, {"TMPDIR=" + path("tmp").string(), "PYTHONDONTWRITEBYTECODE=1"});
   }
-  nlohmann::json finding(Words words) const {
+  /// `code`: the exit code that is expected; -1: any.
+  nlohmann::json finding(Words words, int code = -1) const {
     words.push_back("--json");
     const Outcome outcome = judge(words);
+    if (code >= 0) {
+      EXPECT_EQ(outcome.code, code) << outcome.out;
+    }
     EXPECT_EQ(outcome.err, "");
     const nlohmann::json document = nlohmann::json::parse(outcome.out, nullptr, false);
     EXPECT_FALSE(document.is_discarded()) << outcome.out;

@@ -146,7 +146,7 @@ class Failures : public RanksTest {
     const std::string line =
         "OMPI_MCA_rmaps_base_oversubscribe=1 mpirun --allow-run-as-root --bind-to none " + flags +
         " -n 3 sh -c 'echo $$ > pid$OMPI_COMM_WORLD_RANK; exec \"" QKV_TOOL
-        "\" train --steps 100000000 --parallel data --timeout 4 --out model.safetensors > log$OMPI_COMM_WORLD_RANK'";
+        "\" train --steps 100000000 --parallel data --timeout 2 --out model.safetensors > log$OMPI_COMM_WORLD_RANK'";
     Ended ended{};
     std::chrono::steady_clock::time_point hit;
     pid_t process = 0;

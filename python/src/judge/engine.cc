@@ -5,6 +5,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstdint>
+
 #include "judge/json.h"
 #include "qkv/error.h"
 #include "qkv/io/safetensors.h"
@@ -21,10 +23,10 @@ std::vector<StateDict> states_of(const std::vector<nb::bytes>& files) {
   return states;
 }
 
-std::vector<nb::bytes> probes(const std::string& code) {
+std::vector<nb::bytes> probes(const std::string& code, std::uint64_t seed) {
   const judge::Subject subject = judge::subject_of(code);
   std::vector<nb::bytes> files;
-  for (const StateDict& probe : judge::make_probes(subject.task, subject.sizes, 0, subject.owner)) {
+  for (const StateDict& probe : judge::make_probes(subject.task, subject.sizes, seed, subject.owner)) {
     const std::vector<std::byte> file = io::write_safetensors(probe);
     files.emplace_back(file.data(), file.size());
   }
@@ -45,7 +47,8 @@ std::pair<std::string, std::string> verdict(const std::string& code, const std::
 }  // namespace
 
 NB_MODULE(_engine, m) {
-  m.def("probes", probes, nb::arg("code"), "The inputs of a task for the code that look.json describes.");
+  m.def("probes", probes, nb::arg("code"), nb::arg("seed") = 0,
+      "The inputs of a task for the code that look.json describes.");
   m.def("verdict", verdict, nb::arg("code"), nb::arg("probes"), nb::arg("answers"), nb::arg("hint"),
       "What the answers of each reading of the parameters show, as JSON and as text.");
 }
