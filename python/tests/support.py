@@ -4,6 +4,11 @@ Through the bindings options and arrays arrive; the kernels' numbers are C++'s.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import runpy
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +43,28 @@ MASKS: dict[str, tuple[qkv.Mask, Any]] = {
     "of": (qkv.Mask.of(lambda b, h, i, j: (i + j) % 2 == 0, 6, 6), (i + j) % 2 == 0),
     "and, or": (qkv.Mask.causal() & qkv.Mask.window(2, 0) | qkv.Mask.first(1), ((j <= i) & (j >= i - 2)) | (j < 1)),
 }
+
+
+def _program(path: Path, folder: Path) -> None:
+    os.chdir(folder)
+    sys.argv = [str(path)]
+    printed = os.open("printed", os.O_CREAT | os.O_WRONLY)
+    os.dup2(printed, 1)
+    os.dup2(printed, 2)
+    runpy.run_path(str(path), run_name="__main__")
+
+
+def run_program(path: Path, folder: Path) -> str:
+    """What a program prints that runs in a process of its own, forked from one that has imported its libraries (seconds) and done nothing."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["qkv.transformers", "torch._dynamo"])
+    process = context.Process(target=_program, args=(path, folder))
+    process.start()
+    process.join(300)
+    process.kill()
+    said = (folder / "printed").read_text()
+    assert process.exitcode == 0, said[-2000:]
+    return said
 
 
 def numbers(seed: int, *shape: int, dtype: Any = np.float32) -> np.ndarray:

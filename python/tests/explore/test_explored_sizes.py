@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 
 pytest.importorskip("support_transformers")
 import qkv.transformers
+from support import run_program
 from support_transformers import tf, torch
 
 
@@ -32,7 +31,7 @@ def test_pages_of_short_texts_are_small(sharp: float, tmp_path: Path) -> None:
     print(*(f"{(tmp_path / name).stat().st_size / 1e6:.2f} MB" for name in ("some.html", "all.html")))
 
 
-def test_capture_of_a_long_text_takes_little_memory() -> None:
+def test_capture_of_a_long_text_takes_little_memory(tmp_path: Path) -> None:
     """Above the same forward without a capture: far less than one head's weights."""
     script = """
     import resource, sys, torch, transformers, qkv.transformers
@@ -51,5 +50,6 @@ def test_capture_of_a_long_text_takes_little_memory() -> None:
     assert maps.layers[1].kinds is not None and maps.layers[1].map.shape == (1, 4, 128, 128)
     print(peak() - before)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
-    assert int(done.stdout) * 1024 < 8192 * 8192 * 4 / 4
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(script))
+    assert int(run_program(program, tmp_path)) * 1024 < 8192 * 8192 * 4 / 4

@@ -1,4 +1,4 @@
-"""The browser that the tests of the explorer's page share: one for each file, its complaints checked at the end of each test."""
+"""The browser that the tests of the explorer's page share: one for all of them, its complaints checked at the end of each test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from support_explorer import Browser, browsers
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def started() -> Iterator[Browser]:
     yield from browsers()
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import run_program
 
 SCRIPTS = sorted((Path(__file__).resolve().parents[3] / "examples" / "python").glob("*.py"))
 LIBRARIES = ("torch", "jax", "transformers")
@@ -21,14 +19,4 @@ def test_runs(script: Path, tmp_path: Path) -> None:
     for name in LIBRARIES:
         if re.search(rf"^(import|from) (qkv\.)?{name}\b", text, re.MULTILINE) and importlib.util.find_spec(name) is None:
             pytest.skip(f"needs {name}")
-    package = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": package},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert done.stdout
+    assert run_program(script, tmp_path)

@@ -24,9 +24,9 @@ def screenshot(page: Any) -> np.ndarray:
 #: The boxes [left, top, width, height] on the sheet of what is drawn from data.
 BOXES = """() => {
   const box = e => { const r = e.getBoundingClientRect(); return [r.left + scrollX, r.top + scrollY, r.width, r.height]; };
-  const map = (id, box) => {
+  const map = (id, drawn) => {
     const c = typeof id === "string" ? document.getElementById(id) : id, [x, y, width] = box(c), s = width / parseFloat(c.style.width);
-    return [x + s * box.left, y + s * box.top, s * box.width, s * box.height];
+    return [x + s * drawn.left, y + s * drawn.top, s * drawn.width, s * drawn.height];
   };
   const first = e => { const [r] = e.getClientRects(); return [r.left + scrollX, r.top + scrollY, r.width, r.height]; };
   return {main: map("map", geometry.main), beside: geometry.beside && map("map2", geometry.beside.main), difference: geometry.difference && map("map3", geometry.difference.main),
@@ -79,7 +79,7 @@ def decoded(tensors: dict[str, np.ndarray], name: str) -> np.ndarray:
     return np.float32(tensors[name] / 254.0) ** 2
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1400, False), (1400, True), (760, True), (400, False)])
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (760, True), (400, False)])
 def test_a_screenshot_has_the_colours_of_the_data(width: int, dark: bool, tmp_path: Path, browser: Browser) -> None:
     """Maps of two views and their difference, thumbnails, tokens, patches, lines: each cell where it belongs, covered by nothing."""
     tensors, metadata = full_file()
