@@ -54,15 +54,15 @@ def test_multihead_attention(sizes: tuple[int, ...], causal: bool, bias: bool) -
     fast = {"y": y, "dx": dx} | {"d" + name: gradient for name, gradient in ours.grads.items()}
 
     hidden = torch.ones(shape[1], shape[1], dtype=torch.bool).triu(1) if causal else None
-    weights = {}
+    given = {}
 
     def run(module: Any, inputs: Any) -> Any:
-        out, weights[inputs.dtype] = module(inputs, inputs, inputs, attn_mask=hidden, average_attn_weights=False)
+        out, given[inputs.dtype] = module(inputs, inputs, inputs, attn_mask=hidden, average_attn_weights=False)
         return out
 
     exact = through_autograd(theirs, run, x, dy, torch.float64)
     naive = through_autograd(theirs, run, x, dy, torch.float32)
-    exact["weights"], naive["weights"] = (weights[t].detach().numpy() for t in (torch.float64, torch.float32))
+    exact["weights"], naive["weights"] = (given[t].detach().numpy() for t in (torch.float64, torch.float32))
     expect_all({**fast, "weights": weights}, exact, naive)
     state = theirs.state_dict()
     assert list(ours.state_dict()) == [
