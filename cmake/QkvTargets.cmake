@@ -11,6 +11,12 @@ find_program(CCACHE ccache)
 mark_as_advanced(CCACHE)
 if(CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE}")
+  # The units of QKV_UNITY lie in the build's folder: the cache knows them under the names that they have below it, the same in every build.
+  find_program(ENV_PROGRAM env)
+  mark_as_advanced(ENV_PROGRAM)
+  if(ENV_PROGRAM AND NOT DEFINED ENV{CCACHE_BASEDIR})
+    list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER "${ENV_PROGRAM}" "CCACHE_BASEDIR=${CMAKE_BINARY_DIR}")
+  endif()
 endif()
 
 # Warnings are an interface target that is never exported.
