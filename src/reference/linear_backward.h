@@ -70,14 +70,15 @@ template <class N> LinearBackward<N> linear_attention_backward(View<const N, 4> 
       for (Index t = kv_len - 1; t >= 0; --t) {
         for (Index r = 0; options.causal && r < head.group_size(); ++r) read_backward(states[at(t + 1)], r, t);
         const typename Head::State& before = states[at(t)];
-        const typename Head::Row key = head.phi(k, head.key_head(), t), w = head.residual(before, key, t);
+        const typename Head::Row key = head.phi(k, head.key_head(), t), decay = head.decays(t),
+                                 w = head.residual(before, key, decay, t);
         typename Head::Row dkey = d.z;
         typename Head::State dbefore = d;
         typename Head::Row gathered(at(head.channels() ? features : 1), N(0));
         const auto ddecay = [&](Index f) -> N& { return gathered[head.channels() ? at(f) : 0]; };
         for (Index f = 0; f < features; ++f) {
-          for (Index e = 0; e < width; ++e) dbefore.s(f, e, width) = head.decay(t, f) * d.s(f, e, width);
-          dbefore.z[at(f)] = head.decay(t, f) * d.z[at(f)];
+          for (Index e = 0; e < width; ++e) dbefore.s(f, e, width) = decay[at(f)] * d.s(f, e, width);
+          dbefore.z[at(f)] = decay[at(f)] * d.z[at(f)];
           ddecay(f) += d.z[at(f)] * before.z[at(f)];
         }
         for (Index e = 0; e < width; ++e) {
@@ -94,13 +95,13 @@ template <class N> LinearBackward<N> linear_attention_backward(View<const N, 4> 
           if (!head.delta()) continue;
           dbeta(b, g, t) += du * w[at(e)];
           for (Index f = 0; f < features; ++f) {
-            dkey[at(f)] -= head.decay(t, f) * before.s(f, e, width) * beta * du;
-            dbefore.s(f, e, width) -= head.decay(t, f) * key[at(f)] * beta * du_again;
+            dkey[at(f)] -= decay[at(f)] * before.s(f, e, width) * beta * du;
+            dbefore.s(f, e, width) -= decay[at(f)] * key[at(f)] * beta * du_again;
             ddecay(f) -= before.s(f, e, width) * key[at(f)] * beta * du;
           }
         }
-        for (Index f = 0; head.channels() && f < features; ++f) dchannels(b, g, t, f) = head.decay(t, f) * ddecay(f);
-        if (!head.channels()) dlog_decay(b, g, t) = head.decay(t, 0) * ddecay(0);
+        for (Index f = 0; head.channels() && f < features; ++f) dchannels(b, g, t, f) = decay[at(f)] * ddecay(f);
+        if (!head.channels()) dlog_decay(b, g, t) = decay[0] * ddecay(0);
         head.phi_backward(k, head.key_head(), t, dkey, dk);
         d = dbefore;
       }

@@ -56,18 +56,23 @@ template <class N> class LinearHead {
   Row phi(const View<const N, 4>& x, Index h, Index t) const {
     using std::exp, std::sqrt, std::log;
     Row y;
-    for (Index f = 0; f < features(); ++f) {
-      if (o_.map == FeatureMap::kSoftmax) {
-        // exp(r.y - |y|^2 / 2) / sqrt(F), y = sqrt(scale) x
-        N sum = N(0), norm = N(0);
-        for (Index d = 0; d < x.size(3); ++d) sum += sqrt(softmax_scale()) * o_.features(f, d) * x(b_, h, t, d);
-        for (Index d = 0; d < x.size(3); ++d) norm += x(b_, h, t, d) * x(b_, h, t, d);
+    if (o_.map == FeatureMap::kSoftmax) {
+      // exp(r.y - |y|^2 / 2) / sqrt(F), y = sqrt(scale) x
+      const N root = sqrt(softmax_scale());
+      N norm = N(0);
+      for (Index d = 0; d < x.size(3); ++d) norm += x(b_, h, t, d) * x(b_, h, t, d);
+      for (Index f = 0; f < features(); ++f) {
+        N sum = N(0);
+        for (Index d = 0; d < x.size(3); ++d) sum += root * o_.features(f, d) * x(b_, h, t, d);
         y.push_back(exp(sum - softmax_scale() * norm / N(2)) / sqrt(N(static_cast<double>(features()))));
-        continue;
       }
+      return y;
+    }
+    const N length = o_.map == FeatureMap::kUnit ? length_of(x, h, t) : N(1);
+    for (Index f = 0; f < features(); ++f) {
       const N value = x(b_, h, t, f);
       if (o_.map == FeatureMap::kUnit) {
-        y.push_back(value / length_of(x, h, t));
+        y.push_back(value / length);
       } else if (o_.map == FeatureMap::kRelu) {
         y.push_back(value < N(0) ? N(0) : value);
       } else if (o_.map == FeatureMap::kEluPlusOne) {
@@ -91,6 +96,7 @@ template <class N> class LinearHead {
   void phi_backward(const View<const N, 4>& x, Index h, Index t, const Row& dphi, const View<N, 4>& dx) const {
     using std::exp, std::sqrt;
     const Row y = phi(x, h, t);
+    const N root = sqrt(softmax_scale()), length = o_.map == FeatureMap::kUnit ? length_of(x, h, t) : N(1);
     N along = N(0);  // kUnit: phi.dphi
     for (Index d = 0; o_.map == FeatureMap::kUnit && d < x.size(3); ++d) along += y[at(d)] * dphi[at(d)];
     for (Index d = 0; d < x.size(3); ++d) {
@@ -98,10 +104,10 @@ template <class N> class LinearHead {
       N& to = dx(b_, h, t, d);
       if (o_.map == FeatureMap::kSoftmax) {
         for (Index f = 0; f < features(); ++f) {
-          to += dphi[at(f)] * y[at(f)] * (sqrt(softmax_scale()) * o_.features(f, d) - softmax_scale() * value);
+          to += dphi[at(f)] * y[at(f)] * (root * o_.features(f, d) - softmax_scale() * value);
         }
       } else if (o_.map == FeatureMap::kUnit) {
-        to += (dphi[at(d)] - y[at(d)] * along) / length_of(x, h, t);
+        to += (dphi[at(d)] - y[at(d)] * along) / length;
       } else if (o_.map == FeatureMap::kRelu) {
         to += value > N(0) ? dphi[at(d)] : N(0);
       } else if (o_.map == FeatureMap::kEluPlusOne) {
@@ -122,9 +128,15 @@ template <class N> class LinearHead {
     const View<const N, 4>& view = o_.channels;
     return view(view.size(0) > 1 ? b_ : 0, view.size(1) > 1 ? g_ : 0, view.size(2) > 1 ? t : 0, f);
   }
-  N decay(Index t, Index f) const {
+  /// Of every channel.
+  Row decays(Index t) const {
     using std::exp;
-    return o_.log_decay.is_null() && !channels() ? N(1) : settled(N(exp(log_decay(t, f))));
+    Row decay(at(features()), N(1));
+    if (o_.log_decay.is_null() && !channels()) return decay;
+    for (Index f = 0; f < features(); ++f) {
+      decay[at(f)] = f > 0 && !channels() ? decay[0] : settled(N(exp(log_decay(t, f))));
+    }
+    return decay;
   }
   bool delta() const { return !o_.beta.is_null(); }
   N beta(Index t) const { return of_token(o_.beta, t); }
@@ -149,12 +161,12 @@ template <class N> class LinearHead {
   }
 
   /// w = v[t] - decay * S^T phi(k[t]), what the delta rule has not stored yet; without the delta rule v[t].
-  Row residual(const State& before, const Row& kf, Index t) const {
+  Row residual(const State& before, const Row& kf, const Row& decay, Index t) const {
     Row w;
     for (Index e = 0; e < width(); ++e) {
       N sum = value(t, e);
       for (Index f = 0; delta() && f < features(); ++f)
-        sum -= decay(t, f) * settled(before.s(f, e, width())) * kf[at(f)];
+        sum -= decay[at(f)] * settled(before.s(f, e, width())) * kf[at(f)];
       w.push_back(sum);
     }
     return w;
@@ -162,14 +174,14 @@ template <class N> class LinearHead {
 
   /// S[t] = decay * S[t-1] + phi(k[t]) u[t]^T,  z[t] = decay * z[t-1] + phi(k[t])
   State step(const State& before, Index t) const {
-    const Row kf = phi(k_, key_head(), t), w = residual(before, kf, t);
+    const Row kf = phi(k_, key_head(), t), decay = decays(t), w = residual(before, kf, decay, t);
     State after = before;
     for (Index f = 0; f < features(); ++f) {
       for (Index e = 0; e < width(); ++e) {
         const N u = delta() ? beta(t) * w[at(e)] : w[at(e)];
-        after.s(f, e, width()) = decay(t, f) * before.s(f, e, width()) + kf[at(f)] * u;
+        after.s(f, e, width()) = decay[at(f)] * before.s(f, e, width()) + kf[at(f)] * u;
       }
-      after.z[at(f)] = decay(t, f) * before.z[at(f)] + kf[at(f)];
+      after.z[at(f)] = decay[at(f)] * before.z[at(f)] + kf[at(f)];
     }
     return after;
   }
