@@ -71,8 +71,8 @@ template <class T> const std::vector<Form<T>>& forms();
 template <class T> void run_form(const Form<T>& form, const Problem<T>& problem, Result<T>& result, unsigned asked,
     Context& context, bool accumulate = false);
 
-/// out, lse, weights, dq, dk, dv, dbias, dsinks, dposition, contiguous, exact; those that the problem has not are
-/// empty.
-template <class T> std::vector<Tensor<double>> outputs_of(const Result<T>& result);
+/// out, lse, weights, dq, dk, dv, dbias, dsinks, dposition, contiguous, exact; those that the problem has not or that
+/// are not asked for are empty.
+template <class T> std::vector<Tensor<double>> outputs_of(const Result<T>& result, unsigned asked = kEverything);
 
 }  // namespace qkv::test

@@ -20,7 +20,7 @@ Outputs computed(const Form<T>& form, const Problem<T>& problem, Context& contex
   Result<T> result(problem);
   run_form(form, problem, result, asked, context);
   EXPECT_TRUE(result.sentinels_intact()) << "an element outside the outputs was written";
-  Outputs all = outputs_of(result);
+  Outputs all = outputs_of(result, asked & form.gives);
   if (form.more == nullptr || asked / kMore == 0) return all;
   for (Tensor<double>& own : form.more(problem, asked / kMore, context)) all.push_back(std::move(own));
   return all;
