@@ -134,11 +134,11 @@ std::vector<AttentionCase> without_mods(std::vector<AttentionCase> cases) {
   return cases;
 }
 
-/// Every `parts`-th case of the pairwise list from `part` on; in f64, which takes long double to judge, of every
-/// second.
+/// Every `parts`-th case from `part` on of every second of the pairwise list; in f64, which takes long double to judge,
+/// of every fourth.
 template <class T> std::vector<AttentionCase> part_of_list(double max_work, std::size_t part, std::size_t parts) {
   const std::vector<AttentionCase> all =
-      part_for<T>(without_mods(pairwise_cases(max_work)), std::is_same_v<T, double> ? 2 : 1);
+      part_for<T>(without_mods(pairwise_cases(max_work)), std::is_same_v<T, double> ? 4 : 2);
   std::vector<AttentionCase> some;
   for (std::size_t n = part; n < all.size(); n += parts) some.push_back(all[n]);
   return some;

@@ -1,6 +1,7 @@
 // Keys in chunks over ranks, by ring and all-gather: many chunks, rows that need none, rows that meet their keys
 // twice.
 #include "cut_sequence.h"
+#include "support/part.h"
 
 namespace qkv::test {
 namespace {
@@ -12,20 +13,23 @@ TYPED_TEST_SUITE(InChunks, StorageTypes);
 // Logits whose exponentials overflow meet all keys twice.
 TYPED_TEST(InChunks, OfManyOwners) {
   Worst worst;
-  for (const MaskKind mask : {MaskKind::kCausalBottomRight, MaskKind::kWindow, MaskKind::kDocuments, MaskKind::kNone}) {
-    for (const Fill fill : {Fill::kUniform, Fill::kHugeLogits}) {
-      if (fill == Fill::kHugeLogits && mask != MaskKind::kCausalBottomRight) continue;
-      AttentionCase each{1, 4, 2, mask == MaskKind::kDocuments ? 390 : 205, 390, 128, 136, mask};
-      each.dropout = 0.1, each.fill = fill, each.sinks = SinkKind::kSome;
-      expect_cut_is_whole<TypeParam>(each,
-          {{.layout = kContiguous, .method = Method::kRing, .chunk = 1},
-              {.layout = kZigZag, .method = Method::kRing, .turns = 2, .chunk = 300},
-              {.layout = kContiguous, .method = Method::kAllGather, .chunk = 1},
-              {.layout = kZigZag, .method = Method::kAllGather, .turns = 2, .chunk = 300}},
-          {2, 4}, tested_isas().back(), worst);
-    }
+  std::vector<AttentionCase> cases;
+  for (const MaskKind mask : {MaskKind::kCausalBottomRight, MaskKind::kCausalBottomRight, MaskKind::kDocuments,
+           MaskKind::kWindow, MaskKind::kNone}) {
+    cases.push_back({1, 4, 2, mask == MaskKind::kDocuments ? 390 : 205, 390, 128, 136, mask});
+    cases.back().dropout = 0.1, cases.back().sinks = SinkKind::kSome;
   }
-  EXPECT_GT(worst.compared(), 100);
+  cases[0].fill = Fill::kHugeLogits;
+  // In f64, judged by long double, one of them.
+  for (const AttentionCase& each : part_for<TypeParam>(cases, std::is_same_v<TypeParam, double> ? 4 : 2)) {
+    expect_cut_is_whole<TypeParam>(each,
+        {{.layout = kContiguous, .method = Method::kRing, .chunk = 1},
+            {.layout = kZigZag, .method = Method::kRing, .turns = 2, .chunk = 300},
+            {.layout = kContiguous, .method = Method::kAllGather, .chunk = 1},
+            {.layout = kZigZag, .method = Method::kAllGather, .turns = 2, .chunk = 300}},
+        {2, 4}, tested_isas().back(), worst);
+  }
+  EXPECT_GT(worst.compared(), 40);
 }
 
 // Rank 0 of the two needs no key: nothing is sent to it, and its rows are written all the same. And no rank has a key.

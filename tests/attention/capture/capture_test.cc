@@ -8,9 +8,9 @@
 namespace qkv::test {
 namespace {
 
-/// The edges and every `step`-th case of the pairwise list.
+/// Every second edge, each in two types, and every `step`-th case of the pairwise list.
 template <class T> std::vector<AttentionCase> capture_cases(double max_work, std::size_t step) {
-  std::vector<AttentionCase> cases = edge_cases();
+  std::vector<AttentionCase> cases = part_for<T>(edge_cases(), 2);
   for (const AttentionCase& each : part_for<T>(pairwise_cases(max_work), step)) cases.push_back(each);
   return cases;
 }
