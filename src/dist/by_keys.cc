@@ -208,14 +208,22 @@ void backward_by_keys(const ParallelCall& call, const Gradients& gradients) {
     return g;
   };
   const auto compute = [&](const ChunkStep& step, const KeyChunk& keys, const Routed& shares) {
+    bool sets = keys.k.size(0) * heads == 1;  // the shares of one head themselves, by the first piece
     each_piece(call, step.head, heads, [&](const OwnQueries& own) {
-      const Buffer dk(shares.k(), shares.k().type), dv(shares.v(), shares.v().type);
-      shared.add({.dk_sums = dk.view, .dv_sums = dv.view}, [&](const Gradients& g) {
+      std::array<Buffer, 2> added;
+      std::array<AnyView, 2> sums{shares.k(), shares.v()};
+      for (std::size_t n = 0; !sets && n < 2; ++n) {
+        added[n] = Buffer(sums[n], sums[n].type);
+        sums[n] = added[n].view;
+      }
+      shared.add({.dk_sums = sums[0], .dv_sums = sums[1]}, [&](const Gradients& g) {
         detail::backward(own.of(call.x.q), keys.k, keys.v, own.of(call.x.out), own.of(call.x.lse), own.of(call.x.dout),
             of_piece(own, g), own.options(), call.context);
       });
-      write(shares.k(), dk.view, true);
-      write(shares.v(), dv.view, true);
+      if (!std::exchange(sets, false)) {
+        write(shares.k(), sums[0], true);
+        write(shares.v(), sums[1], true);
+      }
     });
   };
   std::vector<std::unique_ptr<CarriedBackward>> pieces;  // of the heads that are under way
