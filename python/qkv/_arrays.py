@@ -196,7 +196,10 @@ def operands(layout: str | None = None, ways: str = ATTENTION_WAYS, **arrays: An
             if x is not None and name in _WITH_HEADS and len(x.shape) >= 3:
                 require_untraced(x, name, ways)
                 arrays[name] = x.transpose(-3, -2) if _is_torch(x) else np.asarray(x).swapaxes(-3, -2)
-    return [None if x is None else operand(x, name, ways) for name, x in arrays.items()]
+    plain = np.ndarray  # of a type that NumPy itself knows: what operand returns, without the call
+    return [
+        x if x is None or (type(x) is plain and x.dtype.kind == "f") else operand(x, name, ways) for name, x in arrays.items()
+    ]
 
 
 def heads_first(shape: tuple[int, ...], layout: str | None) -> tuple[int, ...]:

@@ -197,7 +197,7 @@ def attention(
     result = result if out is not None else finish(q, result)
     if lse is None and weights is None:
         return result
-    return tuple(x for x in (result, finish(q, lse), finish(q, low), finish(q, all_weights), captured) if x is not None)
+    return tuple([x for x in (result, finish(q, lse), finish(q, low), finish(q, all_weights), captured) if x is not None])
 
 
 def attention_backward(

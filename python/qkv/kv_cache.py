@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._arrays import integers, operands
+from ._arrays import integers, operand
 
 __all__ = ["KVCache"]
 
@@ -64,7 +64,8 @@ class KVCache(_core.KVCache):
     def append(self, k: Any, v: Any = None, sequences: Sequence[int] | None = None) -> None:
         """Appends n tokens to every sequence, or to those that are named: k [B, Hkv, n, D], v [B, Hkv, n, Dv]; of a cache with
         values in keys, k alone."""
-        self._append(*operands(k=k, v=v), None if sequences is None else integers(sequences))
+        rows = None if v is None else operand(v, "v")
+        self._append(operand(k, "k"), rows, None if sequences is None else integers(sequences))
 
     def read(self, sequence: int, begin: int = 0, count: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The stored rows of tokens [begin, begin + count): k [Hkv, count, D], v [Hkv, count, Dv], float32 (or float64)."""
