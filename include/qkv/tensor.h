@@ -70,7 +70,7 @@ template <class T> class Tensor {
   template <int Rank> typename View<T, Rank>::Sizes sizes_of() const {
     if (rank() != Rank) throw_rank_error(Rank, rank(), sizes_.data());
     typename View<T, Rank>::Sizes sizes{};
-    std::copy_n(sizes_.begin(), Rank, sizes.begin());
+    View<T, Rank>::each_axis([&](std::size_t axis) { sizes[axis] = sizes_[axis]; });
     return sizes;
   }
 

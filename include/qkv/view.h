@@ -32,10 +32,11 @@ template <class T, int Rank> class View {
   /// Contiguous (row-major) memory.
   View(T* data, const Sizes& sizes) : data_(data), sizes_(sizes) {
     Index stride = 1;
-    for (int axis = Rank - 1; axis >= 0; --axis) {
-      strides_[at(axis)] = stride;
-      stride = product(stride, sizes_[at(axis)]);
-    }
+    each_axis([&](std::size_t axis) {
+      const std::size_t inner = at(Rank - 1) - axis;
+      strides_[inner] = stride;
+      stride = product(stride, sizes_[inner]);
+    });
   }
 
   View(T* data, const Sizes& sizes, const Sizes& strides) : data_(data), sizes_(sizes), strides_(strides) {}
@@ -68,6 +69,12 @@ template <class T, int Rank> class View {
   bool is_null() const { return data_ == nullptr && count() == 0; }
   std::string shape() const {
     return data_ == nullptr && sizes_ == Sizes{} ? "not given" : shape_text(sizes_.data(), Rank);
+  }
+
+  /// body(axis) for each axis, without a loop: numbers of a view that is passed on stay in registers.
+  template <class Body> static void each_axis(const Body& body) {
+    [&]<std::size_t... axis>(std::index_sequence<axis...>) { (body(axis), ...); }(
+        std::make_index_sequence<static_cast<std::size_t>(Rank)>());
   }
 
   /// The element at (i0, i1, ...); indices are not checked.
@@ -123,10 +130,10 @@ struct AnyView {
       : data(reinterpret_cast<std::byte*>(const_cast<std::remove_const_t<T>*>(x.data()))),
         type(stored_as<std::remove_const_t<T>>()),
         rank(Rank) {
-    for (std::size_t axis = 0; axis < static_cast<std::size_t>(Rank); ++axis) {
+    View<T, Rank>::each_axis([&](std::size_t axis) {
       sizes[axis] = x.sizes()[axis];
       strides[axis] = x.strides()[axis];
-    }
+    });
   }
 
   Index size(int axis) const { return sizes[static_cast<std::size_t>(axis)]; }
@@ -139,6 +146,11 @@ struct AnyView {
     return rank == 0;
   }
   bool is_null() const { return data == nullptr && is_empty(); }
+  /// Number by number: two arrays that were just written would be compared in wider pieces, which waits for the writes.
+  template <class... Sizes> bool has_sizes(Sizes... wanted) const {
+    int axis = 0;
+    return rank == static_cast<int>(sizeof...(wanted)) && ((size(axis++) == wanted) && ...);
+  }
   std::string shape() const {
     return data == nullptr && sizes == decltype(sizes){} ? "not given" : shape_text(sizes.data(), rank);
   }

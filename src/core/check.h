@@ -45,8 +45,9 @@ template <class ErrorType, class... Parts>
 }
 
 /// check<ShapeError>(q.size(3) == k.size(3), "attention_forward", "head_dim of k must be that of q: q ", q, ", k ", k);
-template <class ErrorType, class... Parts>
-void check(bool condition, std::string_view function, const Parts&... parts) {
+/// The name of the function becomes a string_view only where the check fails: that of a pointer needs its length.
+template <class ErrorType, class Name, class... Parts>
+void check(bool condition, const Name& function, const Parts&... parts) {
   if (!condition) [[unlikely]]
     fail<ErrorType>(function, parts...);
 }

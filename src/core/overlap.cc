@@ -96,25 +96,10 @@ class Equation {
   int steps_ = 0;
 };
 
-/// The bytes from the first to the last that belong to a box.
-struct Span {
-  Index begin, end;
-
-  explicit Span(const StridedBox& box)
-      : begin(static_cast<Index>(box.address)), end(static_cast<Index>(box.address) + box.element_bytes) {
-    for (int n = 0; n < box.rank; ++n) {
-      const auto axis = static_cast<std::size_t>(n);
-      const Index reach = (box.sizes[axis] - 1) * box.strides[axis] * box.element_bytes;
-      (reach > 0 ? end : begin) += reach;
-    }
-  }
-};
-
-/// The same bytes may belong to both only if this holds; most views lie in memory of their own and need no equation.
-bool meet(const Span& a, const Span& b) { return a.end > b.begin && b.end > a.begin; }
-
-bool share_byte(const StridedBox& a, const StridedBox& b) {
-  return Equation(a, b).reaches(static_cast<Index>(b.address - a.address));
+/// Most views lie in memory of their own and need no equation.
+bool share_byte(const NamedBox& a, const NamedBox& b) {
+  return a.end > b.begin && b.end > a.begin &&
+         Equation(a.box, b.box).reaches(static_cast<Index>(b.box.address - a.box.address));
 }
 
 /// Whether two indices of a box are one element. An axis that steps over all of the finer ones adds none.
@@ -151,8 +136,22 @@ std::string shape_of(const StridedBox& box) { return shape_text(box.sizes.data()
 }  // namespace
 
 bool overlaps(const StridedBox& a, const StridedBox& b) {
-  if (a.is_empty() || b.is_empty()) return false;
-  return meet(Span(a), Span(b)) && share_byte(a, b);
+  const NamedBox x("", a), y("", b);
+  return !x.empty && !y.empty && share_byte(x, y);
+}
+
+void NamedBox::find_bytes() {
+  empty = box.is_empty();
+  if (empty) return;
+  const auto bytes = static_cast<std::uintptr_t>(box.element_bytes);
+  std::uintptr_t before = 0, after = bytes;
+  for (std::size_t axis = 0; axis < static_cast<std::size_t>(box.rank); ++axis) {
+    const auto reach =
+        static_cast<std::uintptr_t>(box.sizes[axis] - 1) * static_cast<std::uintptr_t>(box.strides[axis]) * bytes;
+    (box.strides[axis] > 0 ? after : before) += reach;
+  }
+  begin = box.address + before;
+  end = box.address + after;
 }
 
 void check_reach(std::string_view function, const NamedBox& view) {
@@ -187,19 +186,10 @@ void check_written(std::string_view function, const NamedBox& output) {
       [&] { return shape_of(box); }, ", strides ", [&] { return shape_text(box.strides.data(), box.rank); });
 }
 
-namespace {
-
-void check_apart(std::string_view function, const NamedBox& output, const Span& bytes, const NamedBox& other) {
-  if (other.empty || other.box.address == 0 || !meet(bytes, Span(other.box)) || !share_byte(output.box, other.box))
-    return;
+void check_apart(std::string_view function, const NamedBox& output, const NamedBox& other) {
+  if (output.empty || other.empty || other.box.address == 0 || !share_byte(output, other)) return;
   fail<ShapeError>(function, output.name, " must share no element with ", other.name, ": got ", output.name, " ",
       shape_of(output.box), " and ", other.name, " ", shape_of(other.box), " in the same memory");
-}
-
-}  // namespace
-
-void check_apart(std::string_view function, const NamedBox& output, const NamedBox& other) {
-  if (!output.empty) check_apart(function, output, Span(output.box), other);
 }
 
 void check_outputs(std::string_view function, std::span<const NamedBox> outputs, std::span<const NamedBox> inputs) {
@@ -207,9 +197,8 @@ void check_outputs(std::string_view function, std::span<const NamedBox> outputs,
   for (std::size_t n = 0; n < outputs.size(); ++n) {
     if (outputs[n].empty) continue;
     check_written(function, outputs[n]);
-    const Span bytes(outputs[n].box);
-    for (const NamedBox& input : inputs) check_apart(function, outputs[n], bytes, input);
-    for (const NamedBox& earlier : outputs.first(n)) check_apart(function, outputs[n], bytes, earlier);
+    for (const NamedBox& input : inputs) check_apart(function, outputs[n], input);
+    for (const NamedBox& earlier : outputs.first(n)) check_apart(function, outputs[n], earlier);
   }
 }
 

@@ -44,14 +44,20 @@ struct StridedBox {
 /// count as overlapping.
 QKV_API bool overlaps(const StridedBox& a, const StridedBox& b);
 
-/// A view with the name that an error text gives it.
-struct NamedBox {
-  template <class Of> NamedBox(std::string_view given_name, const Of& view)
-      : name(given_name), box(view), empty(box.is_empty()) {}
+/// A view with the name that an error text gives it, and its bytes from the first to the last, which each comparison
+/// with another view reads; of a view that reaches too far they mean nothing.
+struct QKV_API NamedBox {
+  template <class Of> NamedBox(std::string_view given_name, const Of& view) : name(given_name), box(view) {
+    find_bytes();
+  }
 
   std::string_view name;
   StridedBox box;
   bool empty;
+  std::uintptr_t begin, end;
+
+ private:
+  void find_bytes();
 };
 
 /// ShapeError unless the number of elements and every distance within the view, in bytes, are at most 2^61.

@@ -15,16 +15,16 @@ void check_gradients(
     ragged ? check_sizes(function, name, x, length, heads, width)
            : check_sizes(function, name, x, p.batch, heads, length, width);
   };
-  const auto rows =
-      ragged ? std::array<Index, 4>{p.q_len, p.num_heads} : std::array<Index, 4>{p.batch, p.num_heads, p.q_len};
+  const auto has_rows = [&](const AnyView& x) {
+    return ragged ? x.has_sizes(p.q_len, p.num_heads) : x.has_sizes(p.batch, p.num_heads, p.q_len);
+  };
   const char* const sizes = ragged ? " must be [total_q, H]" : " must be [B, H, Tq]";
   check_rows("out", in.out, p.num_heads, p.q_len, p.v_head_dim);
   check_rows("dout", in.dout, p.num_heads, p.q_len, p.v_head_dim);
   check<ShapeError>(
-      in.lse.sizes == rows, function, "lse", sizes, ", as forward returned it: got ", in.lse, " for out ", in.out);
+      has_rows(in.lse), function, "lse", sizes, ", as forward returned it: got ", in.lse, " for out ", in.out);
   for (const auto& [name, x] : {std::pair{"dlse", &g.dlse}, std::pair{"lse_low", &g.lse_low}}) {
-    check<ShapeError>(
-        x->is_null() || x->sizes == rows, function, name, sizes, " or null: got ", *x, " for out ", in.out);
+    check<ShapeError>(x->is_null() || has_rows(*x), function, name, sizes, " or null: got ", *x, " for out ", in.out);
   }
   if (!g.dq.is_null()) check_rows("dq", g.dq, p.num_heads, p.q_len, p.head_dim);
   const auto check_keys = [&](const char* name, const AnyView& rounded, const AnyView& sums, Index width) {

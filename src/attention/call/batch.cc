@@ -69,12 +69,15 @@ MaskExtent RaggedCall::extent(Index b) const {
 
 std::size_t Batch::shared_bytes() const { return is_ragged() ? line_bytes<Problem>(parts()) : 0; }
 
-AnyView Batch::rows(AnyView tokens, const Offsets& offsets, Index n) const {
-  tokens.data = tokens.at(0, 0, begin(offsets, n));
-  tokens.sizes[0] = ragged_->batch;
-  tokens.sizes[2] = length(offsets, n);
-  tokens.strides[0] = 0;
-  return tokens;
+AnyView Batch::rows(const AnyView& tokens, const Offsets& offsets, Index n) const {
+  if (tokens.data == nullptr) return tokens;
+  AnyView part;
+  part.data = tokens.at(0, 0, begin(offsets, n));
+  part.type = tokens.type;
+  part.rank = tokens.rank;
+  part.sizes = {ragged_->batch, tokens.sizes[1], length(offsets, n), tokens.sizes[3]};
+  part.strides = {0, tokens.strides[1], tokens.strides[2], tokens.strides[3]};
+  return part;
 }
 
 }  // namespace qkv::inline v0

@@ -69,7 +69,7 @@ class Batch {
  private:
   static Index begin(const Offsets& offsets, Index n) { return offsets[static_cast<std::size_t>(n)]; }
   static Index length(const Offsets& offsets, Index n) { return begin(offsets, n + 1) - begin(offsets, n); }
-  AnyView rows(AnyView tokens, const Offsets& offsets, Index n) const;
+  AnyView rows(const AnyView& tokens, const Offsets& offsets, Index n) const;
 
   const Problem& longest_;
   const RaggedCall* ragged_ = nullptr;

@@ -173,7 +173,7 @@ Problem make_problem(const char* function, const AnyView& q, const KeySource& ke
   p.q = q;
   p.keys = keys;
   set_part(function, options.part, dense, p);
-  p.bias = of_sums(function, "bias", options.bias, q.type);
+  if (!options.bias.is_null()) p.bias = of_sums(function, "bias", options.bias, q.type);
   set_scale(function, options, p);
   p.dropout = options.dropout;
   const std::uint32_t threshold = dropout_threshold(options.dropout.p, function);
@@ -189,7 +189,7 @@ Problem make_problem(const char* function, const AnyView& q, const KeySource& ke
                                    : kernels.query_tile(q.type, p.head_dim, p.v_head_dim);
     p.backward_keys = kernels.backward_keys(p.head_dim, p.v_head_dim);
   });
-  p.sinks = of_sums(function, "sinks", options.sinks, q.type);
+  if (!options.sinks.is_null()) p.sinks = of_sums(function, "sinks", options.sinks, q.type);
   check<ShapeError>(p.sinks.is_null() || p.sinks.size(0) == p.heads, function, "sinks must be [H]: got ", p.sinks,
       " for H ", p.heads);
   p.score_mod = options.score_mod.get();

@@ -122,14 +122,12 @@ struct Problem {
   template <class Sum> ScoreParams<Sum> scores(Index b, Index h) const;
   /// Some queries, counted in the whole problem, of head h of sequence b; the caller sets what is written.
   template <class Sum> ForwardTile<Sum> forward_tile(Index b, Index h, const Positions& some) const {
-    ForwardTile<Sum> t{};
-    t.scores = scores<Sum>(b, h);
-    t.q = rows_at(q, b, h, some.begin - first_query);
-    t.keys = keys.head(b, h / group_size());
-    t.v_head_dim = v_head_dim;
-    t.q_begin = some.begin;
-    t.q_count = some.end - some.begin;
-    return t;
+    return {.scores = scores<Sum>(b, h),
+        .q = rows_at(q, b, h, some.begin - first_query),
+        .keys = keys.head(b, h / group_size()),
+        .v_head_dim = v_head_dim,
+        .q_begin = some.begin,
+        .q_count = some.end - some.begin};
   }
   /// The table that the position bias reads; null: none, or slopes, which are copied.
   AnyView position_table() const;

@@ -36,10 +36,9 @@ void check_qkv(const char* function, const AnyView& q, const AnyView& k, const A
 
 /// Throws ShapeError unless x is [sizes...] with last stride 1.
 template <class... Sizes> void check_sizes(const char* function, const char* name, const AnyView& x, Sizes... sizes) {
-  const std::array<Index, 4> wanted{sizes...};
   check<ShapeError>(
-      x.rank == sizeof...(Sizes) && x.sizes == wanted, function, name, " must be ",
-      [&] { return shape_text(wanted.data(), sizeof...(Sizes)); }, ": got ", x);
+      x.has_sizes(sizes...), function, name, " must be ",
+      [&] { return shape_text(std::array{sizes...}.data(), sizeof...(Sizes)); }, ": got ", x);
   check_last_stride(function, name, x);
 }
 

@@ -51,8 +51,8 @@ void varlen_forward(const AnyView& q, const AnyView& k, const AnyView& v, const 
   const AnyView& weights = outputs.weights;
   check_asked_for(function, p, outputs, options);
   if (is_asked_for(outputs.out)) check_sizes(function, "out", outputs.out, q.size(0), p.num_heads, p.v_head_dim);
-  check<ShapeError>(outputs.lse.is_null() || outputs.lse.sizes == std::array<Index, 4>{q.size(0), p.num_heads},
-      function, "lse must be [total_q, H] or null: got ", outputs.lse, " for q ", q);
+  check<ShapeError>(outputs.lse.is_null() || outputs.lse.has_sizes(q.size(0), p.num_heads), function,
+      "lse must be [total_q, H] or null: got ", outputs.lse, " for q ", q);
   if (is_asked_for(weights)) {
     const Index count = ragged_weights_count(offsets, p.num_heads);
     check<ShapeError>(weights.size(0) == count, function, "weights must have H * Tq * Tk numbers for each sequence, ",

@@ -42,13 +42,8 @@ template <class Sum> struct ForwardDriver {
 
   /// Outputs of a block's items, of its part of the batch.
   Outputs outputs_of(const Block& block, const Problem& p) const {
-    Outputs to;
-    to.kind = outputs.kind;
-    if (block.rows) {
-      to.out = batch.queries(outputs.out, block.part);
-      to.lse = batch.queries(outputs.lse, block.part);
-      to.lse_low = batch.queries(outputs.lse_low, block.part);
-    }
+    const auto own = [&](const AnyView& all) { return block.rows ? batch.queries(all, block.part) : AnyView(); };
+    Outputs to{.out = own(outputs.out), .lse = own(outputs.lse), .kind = outputs.kind, .lse_low = own(outputs.lse_low)};
     if (!block.weights || outputs.weights.data == nullptr || p.kv_len == 0) return to;
     to.weights = outputs.weights;
     if (!batch.is_ragged()) return to;

@@ -168,9 +168,11 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
     const auto batch = static_cast<Index>(sequences.size());
     const Index n = k_rows.size(2);
     const auto check_sizes = [&](const char* name, const AnyView& rows, Index width) {
-      const std::array<Index, 4> wanted{batch, config.num_kv_heads, n, width};
       check<ShapeError>(
-          rows.sizes == wanted && n >= 0, kAppend, name, " must be ", [&] { return shape_text(wanted.data(), 4); },
+          rows.has_sizes(batch, config.num_kv_heads, n, width) && n >= 0, kAppend, name, " must be ",
+          [&] {
+            return shape_text(std::array{batch, config.num_kv_heads, n, width}.data(), 4);
+          },
           ": got ", rows);
       check<ShapeError>(rows.data != nullptr || rows.is_empty(), kAppend, name, " must not be null: got sizes ", rows);
       check<ShapeError>(rows.stride(3) == 1 || width == 1, kAppend, "the last axis of ", name,

@@ -358,10 +358,11 @@ inline void delta_strips(const DeltaRows<T>& t, Word* out, Word* dout, const Pac
 template <class T> void delta_rows(const DeltaRows<T>& t, void* scratch) {
   const bool copies = t.out.type != stored_as<T>() || t.dout.type != stored_as<T>();
   const BackwardScratch<T> w(scratch, t.v_head_dim, t.v_head_dim, copies);
-  delta_strips<T>(t, w.q_panels, w.dout_panels, [&](const Rows& rows, Index first, Index count, T* panel) {
+  const auto pack = [&](const Rows& rows, Index first, Index count, T* panel) __attribute__((noinline, flatten)) {
     const TypedRows<const T> own = rows_as<T>(rows, first, count, t.v_head_dim, w.q_rows);
     pack_strips(own.data, own.stride, 0, count, t.v_head_dim, T{1}, panel);
-  });
+  };
+  delta_strips<T>(t, w.q_panels, w.dout_panels, pack);
 }
 
 /// to[r][c] (+)= sums[r][c], rounded once; rows of sums follow each other.

@@ -93,20 +93,20 @@ template <class Sum> struct ForwardTile {
   ScoreParams<Sum> scores;
   Rows q;  // [q_count, D]
   HeadKeys keys;
-  Rows out;  // [q_count, Dv]; null: values are not read
+  Rows out{};  // [q_count, Dv]; null: values are not read
   Index v_head_dim, q_begin, q_count;
-  Sum* lse;                 // [q_count]: natural log; always written
-  Sum* lse_low;             // [q_count] or null: the rounding error of lse
-  Sum *row_max2, *row_sum;  // [q_count] or null: lse = ln2 * row_max2 + log(row_sum)
-  Sum* weights;             // [q_count, Tk] or null: also write the weights
-  Index weights_row_stride;
-  Weights kind;  // of weights
+  Sum* lse{};                   // [q_count]: natural log; always written
+  Sum* lse_low{};               // [q_count] or null: the rounding error of lse
+  Sum *row_max2{}, *row_sum{};  // [q_count] or null: lse = ln2 * row_max2 + log(row_sum)
+  Sum* weights{};               // [q_count, Tk] or null: also write the weights
+  Index weights_row_stride{};
+  Weights kind{};  // of weights
   // Where weights and out are given without dropout and a strip's exponentials fit in cache, they are kept in one pass
   // over the keys. Null: the weights take a second pass.
-  Sum* exponentials;  // [Tk up to whole chunks][strip]
-  Sum* chunk_shifts;  // [chunks][strip]: the shift that each chunk's exponentials were computed with
-  Ahead* ahead;       // null: nothing is fetched
-  const CarriedRows<Sum>* carried = nullptr;  // null: all keys in this call. Without weights, exponentials and ahead
+  Sum* exponentials{};                // [Tk up to whole chunks][strip]
+  Sum* chunk_shifts{};                // [chunks][strip]: the shift that each chunk's exponentials were computed with
+  Ahead* ahead{};                     // null: nothing is fetched
+  const CarriedRows<Sum>* carried{};  // null: all keys in this call. Without weights, exponentials and ahead
 };
 
 /// Backward of queries [q_begin, +q_count) x keys [k_begin, +k_count) of one (batch, head): rows are those of these
