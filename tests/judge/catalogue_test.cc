@@ -155,7 +155,7 @@ TEST(Catalogue, PairsAreNamedInFull) {
       std::cout << "\n";
     }
   }
-  EXPECT_GE(named, 45);
+  EXPECT_GE(named, 48);
 }
 
 }  // namespace
