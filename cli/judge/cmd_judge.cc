@@ -105,8 +105,8 @@ int write_probes(const JudgeOptions& options) {
   if (options.task.empty()) throw UsageError("--probes needs --task: each task has its own");
   const fs::path folder = options.probes;
   std::error_code error;
-  // Where the runner has loaded already (the Python package), the probes are for what it saw.
-  const judge::Owner owner = fs::exists(folder / "look.json", error) ? read_subject(folder).owner : judge::Owner{};
+  // Where the runner has loaded already (the Python package), the probes are for what it found.
+  const judge::Owner owner = fs::exists(folder / "subject.json", error) ? read_subject(folder).owner : judge::Owner{};
   const std::vector<StateDict> probes = judge::make_probes(options.task, sizes_of(options), options.seed, owner);
   fs::create_directory(folder, error);
   if (!fs::is_directory(folder))
@@ -148,7 +148,7 @@ Finding judge_answers(const JudgeOptions& options) {
     throw UsageError("--task " + options.task + ": the probes in " + escaped(options.answers) + " are of " + task);
   std::error_code error;
   Subject subject{.file = options.answers, .task = task};
-  if (fs::exists(folder / "look.json", error)) {
+  if (fs::exists(folder / "subject.json", error)) {
     subject = read_subject(folder);
     if (!subject.verdict.empty()) return not_judged(subject.verdict, subject.says, subject.traceback);
     subject.task = task;

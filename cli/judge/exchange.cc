@@ -43,9 +43,9 @@ judge::Answer read_answer(const fs::path& path) {
 }  // namespace
 
 Subject read_subject(const fs::path& folder) {
-  const fs::path path = folder / "look.json";
-  if (!readable_file(path)) return {.verdict = "failed", .says = "the code ended before it was looked at"};
-  return judge::subject_of(load_text("look.json", path.string()));
+  const fs::path path = folder / "subject.json";
+  if (!readable_file(path)) return {.verdict = "failed", .says = "the code ended before its first call ended"};
+  return judge::subject_of(load_text("subject.json", path.string()));
 }
 
 fs::path probe_path(const fs::path& folder, std::size_t n) { return folder / fmt::format("probe-{}.safetensors", n); }

@@ -14,7 +14,7 @@ namespace qkv::cli {
 using judge::not_judged;
 using judge::Subject;
 
-/// A look.json that cannot be understood is a verdict "failed".
+/// A subject.json that cannot be understood is a verdict "failed".
 Subject read_subject(const std::filesystem::path& folder);
 
 /// Names are probe-0.safetensors, probe-1.safetensors, ...

@@ -83,9 +83,9 @@ class Judgement {
 
   Finding finding() {
     Child child(command(), scratch_);
-    const bool loaded = child.line() == "looked";
+    const bool loaded = child.line() == "ready";
     const Subject subject = read_subject(folder_);
-    if (!subject.verdict.empty() && (loaded || fs::exists(folder_ / "look.json")))
+    if (!subject.verdict.empty() && (loaded || fs::exists(folder_ / "subject.json")))
       return named(not_judged(subject.verdict, subject.says, subject.traceback), subject);
     if (!loaded) return named(died(child.end(), "while it was loaded or first called"), subject);
     std::vector<StateDict> probes = judge::make_probes(subject.task, subject.sizes, options_.seed, subject.owner);

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "qkv" / "_judge"))
-from runner import answering, look  # noqa: E402
+from runner import answering, describing  # noqa: E402
 from runner.subject import Subject  # noqa: E402
 
-RUNNER = Path(look.__file__).parent
+RUNNER = Path(describing.__file__).parent
 LAYERED = ("v1", "v2", "v3", "v4", "self-attention", "single-head", "mha", "gqa", "cross")
 
 
@@ -24,9 +24,9 @@ def written(folder: Path, text: str, name: str = "mine.py") -> str:
     return str(path)
 
 
-def looked(folder: Path, text: str, **request: Any) -> Subject:
+def subject_of(folder: Path, text: str, **request: Any) -> Subject:
     """The subject of a file with this text."""
-    return look.look_at_file({"file": written(folder, text), **request})
+    return describing.subject_of_file({"file": written(folder, text), **request})
 
 
 def softmax(x: np.ndarray) -> np.ndarray:

@@ -58,7 +58,7 @@ Subject subject_of(const std::string& text) {
     return subject;
   };
   const Json document = Json::parse(text, nullptr, false);
-  if (!document.is_object()) return failed("what was found of the code (look.json) is not JSON");
+  if (!document.is_object()) return failed("what was found of the code (subject.json) is not JSON");
   subject.file = text_of(document, "file"), subject.name = text_of(document, "name");
   subject.task = text_of(document, "task");
   subject.verdict = text_of(document, "verdict"), subject.says = text_of(document, "says");

@@ -1,4 +1,4 @@
-// JSON between the judge and whoever runs the code: what was found of the code (look.json), sizes, a
+// JSON between the judge and whoever runs the code: what was found of the code (subject.json), sizes, a
 // finding. Tensors go as safetensors.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace qkv::judge {
 /// are not said. OptionError with the key for a size that cannot be, and for what is no such object.
 void set_sizes(Sizes& sizes, const std::string& json);
 
-/// A look.json; one that cannot be understood is a verdict "failed".
+/// A subject.json; one that cannot be understood is a verdict "failed".
 Subject subject_of(const std::string& text);
 
 /// Keys as docs/cli/judge.md lists them.

@@ -61,8 +61,8 @@ def in_process(arguments):
     from qkv import _engine
     from runner import files
     from runner.answering import answer
+    from runner.describing import as_json, subject_of_file
     from runner.errors import Stop
-    from runner.look import as_json, look_at_file
 
     options = dict(zip(arguments[:-1:2], arguments[1:-1:2]))
     path, _, name = str(arguments[-1]).partition(":")
@@ -70,16 +70,16 @@ def in_process(arguments):
     output = sys.stdout, sys.stderr
     try:
         sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-        subject = look_at_file(request)
-        look = json.dumps(as_json(subject))
-        probes = _engine.probes(look, int(options.get("--seed", 0)))
+        subject = subject_of_file(request)
+        described = json.dumps(as_json(subject))
+        probes = _engine.probes(described, int(options.get("--seed", 0)))
         readings = range(max(1, len(subject.assignments)))
         answers = [[files.encode(*answer(subject, *files.decode(probe), reading)) for probe in probes] for reading in readings]
     except Stop as stop:
         return {"verdict": stop.verdict, "says": stop.says, "traceback": stop.traceback}
     finally:
         sys.stdout, sys.stderr = output
-    return json.loads(_engine.verdict(look, probes, answers, False)[0])
+    return json.loads(_engine.verdict(described, probes, answers, False)[0])
 
 
 class InProcess:

@@ -17,8 +17,8 @@ import numpy as np
 from .. import _engine
 from .runner import files
 from .runner.answering import answer
+from .runner.describing import as_json, subject_of_object
 from .runner.errors import Stop
-from .runner.look import as_json, look_at_object
 from .runner.tasks import FUNCTIONS
 
 __all__ = ["Check", "Convention", "Finding", "Mistake", "judge"]
@@ -148,7 +148,7 @@ def judge(
     begin = time.perf_counter()
     try:
         with _undisturbed():
-            subject = look_at_object(code, task, dict(map or {}), dict(init or {}))
+            subject = subject_of_object(code, task, dict(map or {}), dict(init or {}))
     except Stop as stop:
         name = getattr(code, "__name__", type(code).__name__)
         text = f"{stop.verdict}: {stop.says}" + (f"\n{stop.traceback}" if stop.traceback else "")
@@ -157,12 +157,12 @@ def judge(
             stop.verdict, "", name, task or "", checks=(check,), traceback=stop.traceback, seconds=time.perf_counter() - begin,
             text=text,
         )
-    look = json.dumps(as_json(subject))
-    probes = _engine.probes(look)
+    described = json.dumps(as_json(subject))
+    probes = _engine.probes(described)
     with _undisturbed():
         answers = [
             [files.encode(*answer(subject, *files.decode(probe), reading)) for probe in probes]
             for reading in range(max(1, len(subject.assignments)))
         ]
-    found, text = _engine.verdict(look, probes, answers, hint)
+    found, text = _engine.verdict(described, probes, answers, hint)
     return _finding({**json.loads(found), "seconds": time.perf_counter() - begin}, text.rstrip("\n"))

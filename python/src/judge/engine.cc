@@ -48,7 +48,7 @@ std::pair<std::string, std::string> verdict(const std::string& code, const std::
 
 NB_MODULE(_engine, m) {
   m.def("probes", probes, nb::arg("code"), nb::arg("seed") = 0,
-      "The inputs of a task for the code that look.json describes.");
+      "The inputs of a task for the code that subject.json describes.");
   m.def("verdict", verdict, nb::arg("code"), nb::arg("probes"), nb::arg("answers"), nb::arg("hint"),
       "What the answers of each reading of the parameters show, as JSON and as text.");
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from runner.errors import Stop
-from support_judge import agrees, answered, attend, close, looked, softmax, tensors_for, truth
+from support_judge import agrees, answered, attend, close, softmax, subject_of, tensors_for, truth
 
 RNG = np.random.default_rng(5)
 Q, K, V = (RNG.standard_normal((2, 3, length, 6)) for length in (5, 7, 7))
@@ -33,7 +33,7 @@ class MultiHeadAttention(nn.Module):
 
 def test_gradients_in_the_contracts_layout(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    subject = looked(tmp_path, LAYER)
+    subject = subject_of(tmp_path, LAYER)
     tensors = tensors_for(subject)
     tensors["dout"] = RNG.standard_normal(tensors["x"].shape)
     found, notes = answered(subject, tensors, call="gradient")
@@ -54,14 +54,14 @@ def test_gradients_in_the_contracts_layout(tmp_path: Path) -> None:
 
 def test_what_gets_no_gradient_is_zero(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    subject = looked(tmp_path, LAYER.replace("split(self.k_proj(X))", "split(self.k_proj(X)).detach()"))
+    subject = subject_of(tmp_path, LAYER.replace("split(self.k_proj(X))", "split(self.k_proj(X)).detach()"))
     found, _ = answered(subject, {**tensors_for(subject), "dout": np.ones((2, 5, 18))}, call="gradient")
     assert not found["d_W_k"].any() and found["d_W_q"].any()
 
 
 def test_weights_and_modes(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    subject = looked(tmp_path, LAYER)
+    subject = subject_of(tmp_path, LAYER)
     tensors = tensors_for(subject)
     agrees(subject)
     assert answered(subject, tensors)[0]["weights"].shape == (2, 3, 5, 5)
@@ -81,7 +81,7 @@ class SelfAttentionV1:
         self.calls += 1
         return x * self.calls
 """
-    subject = looked(tmp_path, text, task="v1")
+    subject = subject_of(tmp_path, text, task="v1")
     x = RNG.standard_normal((2, 5, 18))
     for _ in range(2):
         assert np.array_equal(answered(subject, {"x": x})[0]["out"], x)
@@ -90,7 +90,7 @@ class SelfAttentionV1:
 
 def test_float32_inside_is_said_by_the_answers_type(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    subject = looked(tmp_path, LAYER.replace(".softmax(-1)", ".softmax(-1, dtype=torch.float32).to(q.dtype)"))
+    subject = subject_of(tmp_path, LAYER.replace(".softmax(-1)", ".softmax(-1, dtype=torch.float32).to(q.dtype)"))
     agrees(subject)
     assert answered(subject, tensors_for(subject))[0]["out"].dtype == np.float32
 
@@ -98,7 +98,7 @@ def test_float32_inside_is_said_by_the_answers_type(tmp_path: Path) -> None:
 def test_code_that_cannot_do_float64_is_judged_in_float32(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     text = LAYER.replace("X):", "X):\n        assert X.dtype == torch.get_default_dtype() == torch.ones(1, dtype=torch.float32).dtype")
-    subject = looked(tmp_path, text)
+    subject = subject_of(tmp_path, text)
     assert subject.dtype == "float32" and "judged in float32: it does not run in float64" in subject.notes
     agrees(subject)
 
@@ -141,7 +141,7 @@ def test_steps(tmp_path: Path, state: str) -> None:
     text = CACHED
     for word, value in zip(("TAKES", "PAST", "KEEP", "GIVES"), STATES[state]):
         text = text.replace(word, value)
-    subject = looked(tmp_path, text)
+    subject = subject_of(tmp_path, text)
     assert subject.task == "cache"
     tensors = {"x": RNG.standard_normal((2, 6, 18)), **{f"W_{x}": RNG.standard_normal((18, 18)) / 3 for x in "qkvo"}}
     for steps in ("3,1,2", "6", "1,1,1,1,1,1"):
@@ -158,7 +158,7 @@ def rope(x, positions, base=10000.0):
 def rope_attention(q, k, v, positions):
     return q + positions[:, None]
 """
-    subject = looked(tmp_path, text)
+    subject = subject_of(tmp_path, text)
     q = RNG.standard_normal((2, 3, 5, 6))
     tensors = {"x": q, "q": 2 * q, "k": q, "v": q, "positions": np.arange(5.0)}
     found, notes = answered(subject, tensors, base="10000")
@@ -171,7 +171,7 @@ def attention_backward(q, k, v, dout, causal=False):
 def layer_backward(x, W_q, W_k, W_v, W_o, dout):
     raise NotImplementedError("fill in: the layer")
 """
-    subject = looked(tmp_path, backward)
+    subject = subject_of(tmp_path, backward)
     assert "layer_backward is not filled in yet" in subject.notes
     tensors = {"q": Q, "k": K, "v": V, "dout": Q, "x": np.ones((2, 5, 18)), "dout_layer": np.ones((2, 5, 18))}
     found, notes = answered(subject, tensors, causal="1")
@@ -179,10 +179,10 @@ def layer_backward(x, W_q, W_k, W_v, W_o, dout):
 
 
 def test_block_sizes_and_causal_are_handed_over(tmp_path: Path) -> None:
-    subject = looked(tmp_path, "def flash(q, k, v, Br, Bc, is_causal=True):\n    return q * Br + Bc + is_causal\n")
+    subject = subject_of(tmp_path, "def flash(q, k, v, Br, Bc, is_causal=True):\n    return q * Br + Bc + is_causal\n")
     assert np.array_equal(answered(subject, {"q": Q, "k": K, "v": V}, block="4")[0]["out"], Q * 4 + 4)
     assert np.array_equal(answered(subject, {"q": Q, "k": K, "v": V}, block="2", causal="1")[0]["out"], Q * 2 + 2 + True)
-    subject = looked(tmp_path, "def flash(q, k, v, block_size):\n    return q\n")
+    subject = subject_of(tmp_path, "def flash(q, k, v, block_size):\n    return q\n")
     assert answered(subject, {"q": Q, "k": K, "v": V}, block="2", causal="1")[1] == {"skipped": "it takes no argument causal"}
 
 
@@ -224,7 +224,7 @@ def train_step(model, optimizer, tokens):
 """
     tensors = model()
     for name in (None, "ToyLM", "train_step"):
-        subject = looked(tmp_path, text, name=name)
+        subject = subject_of(tmp_path, text, name=name)
         assert (subject.task, subject.name) == ("lm", "train_step")
     found, notes = answered(subject, tensors, call="train-steps", repeat="3", lr="0.5")
     assert not notes and found["loss"].shape == (3,)
@@ -237,7 +237,7 @@ def train_step(model, optimizer, tokens):
 @pytest.mark.parametrize("gives", ["1.5, {name: 2 * value for name, value in params.items()}", "1.5"])
 def test_training_steps_of_a_function(tmp_path: Path, gives: str) -> None:
     changes = "" if "," in gives else "    for value in params.values():\n        value *= 2\n"
-    subject = looked(tmp_path, f"def train_step(params, tokens, lr):\n{changes}    return {gives}\n")
+    subject = subject_of(tmp_path, f"def train_step(params, tokens, lr):\n{changes}    return {gives}\n")
     tensors = model()
     found, notes = answered(subject, tensors, call="train-steps", repeat="3", lr="0.5")
     assert not notes and np.array_equal(found["loss"], [1.5, 1.5, 1.5]) and np.array_equal(found["after_W_q"], 8 * tensors["W_q"])
@@ -245,11 +245,11 @@ def test_training_steps_of_a_function(tmp_path: Path, gives: str) -> None:
 
 def test_a_training_starts_anew_in_each_probe(tmp_path: Path) -> None:
     text = "seen = {}\ndef train_step(params, tokens, lr):\n    seen['calls'] = seen.get('calls', 0) + 1\n    return float(seen['calls']), params\n"
-    subject = looked(tmp_path, text)
+    subject = subject_of(tmp_path, text)
     for _ in range(2):
         found, _notes = answered(subject, model(), call="train-steps", repeat="3", lr="0.5")
         assert np.array_equal(found["loss"], found["loss"][0] + np.arange(3))
-    assert found["loss"][0] <= 2  # the runner's first look calls once
+    assert found["loss"][0] <= 2  # the runner's first call
 
 
 UNFILLED = {
@@ -265,14 +265,14 @@ UNFILLED = {
 @pytest.mark.parametrize("body", UNFILLED.values(), ids=UNFILLED)
 def test_unfilled(tmp_path: Path, body: str) -> None:
     with pytest.raises(Stop) as stop:
-        looked(tmp_path, f'import numpy as np\ndef sdpa(q, k, v, mask=None):\n    """What is asked."""\n    {body}\n')
+        subject_of(tmp_path, f'import numpy as np\ndef sdpa(q, k, v, mask=None):\n    """What is asked."""\n    {body}\n')
     assert stop.value.verdict == "unfilled" and stop.value.says.startswith("not filled in yet")
 
 
 def test_an_unfilled_constructor(tmp_path: Path) -> None:
     text = "class SelfAttentionV1:\n    def __init__(self, dim):\n        raise NotImplementedError('fill in: layers')\n"
     with pytest.raises(Stop) as stop:
-        looked(tmp_path, text + "    def forward(self, x):\n        return x\n")
+        subject_of(tmp_path, text + "    def forward(self, x):\n        return x\n")
     assert stop.value.verdict == "unfilled"
 
 
@@ -310,14 +310,14 @@ def test_failing(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     text, says, traceback = FAILING[case]
     with pytest.raises(Stop) as stop:
-        looked(tmp_path, text)
+        subject_of(tmp_path, text)
     assert stop.value.verdict == "failed" and stop.value.says.startswith(says)
     assert "<frozen" not in stop.value.traceback
     assert traceback in stop.value.traceback and str(tmp_path) not in stop.value.traceback and "runner" not in stop.value.traceback
 
 
 def test_a_call_that_fails_is_its_answers_error(tmp_path: Path) -> None:
-    subject = looked(tmp_path, "def sdpa(q, k, v):\n    assert q.shape[2] > 1, 'too short'\n    return q\n")
+    subject = subject_of(tmp_path, "def sdpa(q, k, v):\n    assert q.shape[2] > 1, 'too short'\n    return q\n")
     found, notes = answered(subject, dict.fromkeys("qkv", np.ones((2, 3, 1, 6))))
     assert not found and notes["error"] == "AssertionError: too short" and 'File "mine.py", line 2, in sdpa' in notes["traceback"]
     assert answered(subject, {"q": Q, "k": K, "v": V}, call="dance")[1] == {"skipped": "this runner knows no call dance"}
@@ -326,21 +326,21 @@ def test_a_call_that_fails_is_its_answers_error(tmp_path: Path) -> None:
 def test_settings_of_a_constructor(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     text = LAYER.replace("hidden_dim, nums_head, dropout=0.1", "config").replace("        super", "        hidden_dim = config['emb_dim']; nums_head = config.n_heads; dropout = getattr(config, 'p_drop', 0.1)\n        super")
-    subject = looked(tmp_path, text)
+    subject = subject_of(tmp_path, text)
     assert tuple(subject.sizes) == (18, 3, 3, 6)
     agrees(subject)
-    subject = looked(tmp_path, LAYER, init={"hidden_dim": "20", "heads": 4, "dropout": 0.5})
+    subject = subject_of(tmp_path, LAYER, init={"hidden_dim": "20", "heads": 4, "dropout": 0.5})
     assert tuple(subject.sizes) == (20, 4, 4, 5) and subject.has["dropout"] == 0.5
     with pytest.raises(Stop, match="--init: embed 20 must be a multiple of heads 3"):
-        looked(tmp_path, LAYER, init={"dim": 20})
+        subject_of(tmp_path, LAYER, init={"dim": 20})
     with pytest.raises(Stop, match="the size embed must be an integer from 1 to 4096: got 8192 .build it smaller"):
-        looked(tmp_path, LAYER, init={"dim": 8192})  # before anything of that size is made
+        subject_of(tmp_path, LAYER, init={"dim": 8192})  # before anything of that size is made
 
 
 def test_parameters_without_shapes_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     with pytest.raises(Stop, match="q_proj.weight gets its shape in the first call: judge it with nn.Linear"):
-        looked(tmp_path, LAYER.replace("nn.Linear(hidden_dim, hidden_dim)", "nn.LazyLinear(hidden_dim)"))
+        subject_of(tmp_path, LAYER.replace("nn.Linear(hidden_dim, hidden_dim)", "nn.LazyLinear(hidden_dim)"))
 
 
 def test_causal_code_for_as_many_queries_as_keys(tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ def causal_attention(q, k, v):
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True) @ v
 """
-    subject = looked(tmp_path, text)
+    subject = subject_of(tmp_path, text)
     assert answered(subject, {"q": Q, "k": K, "v": V}, causal="1") == ({}, {"skipped": "it takes as many queries as keys only"})
     close(answered(subject, {"q": Q, "k": K[..., :5, :], "v": V[..., :5, :]}, causal="1")[0]["out"],
           attend(Q, K[..., :5, :], V[..., :5, :], True, causal=True)[0])  # fmt: skip
@@ -367,7 +367,7 @@ def causal_attention(q, k, v):
     ],
 )
 def test_results_are_real_numbers(tmp_path: Path, returned: str, says: str) -> None:
-    subject = looked(tmp_path, f"""
+    subject = subject_of(tmp_path, f"""
         import numpy as np
         def sdpa(q, k, v):
             weights = np.exp(q @ k.swapaxes(-1, -2)); out = weights @ v
@@ -378,7 +378,7 @@ def test_results_are_real_numbers(tmp_path: Path, returned: str, says: str) -> N
 
 
 def test_an_input_that_is_changed_is_returned(tmp_path: Path) -> None:
-    subject = looked(tmp_path, """
+    subject = subject_of(tmp_path, """
         import numpy as np
         def sdpa(q, k, v):
             q *= 2
@@ -390,7 +390,7 @@ def test_an_input_that_is_changed_is_returned(tmp_path: Path) -> None:
 
 
 def test_weights_may_come_first(tmp_path: Path) -> None:
-    subject = looked(tmp_path, """
+    subject = subject_of(tmp_path, """
         import numpy as np
         def sdpa(q, k, v):
             weights = np.exp(q @ k.swapaxes(-1, -2))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from runner.describing import as_json
 from runner.errors import Stop
-from runner.look import as_json
 from runner.subject import Subject
-from support_judge import agrees, looked, written
+from support_judge import agrees, subject_of, written
 
 SOFTMAX = """
 import numpy as np
@@ -30,7 +30,7 @@ def {name}(q, k, v, mask=None):
 
 
 def functions(tmp_path: Path, *texts: str, **request: object) -> object:
-    return looked(tmp_path, SOFTMAX + "".join(texts), **request)
+    return subject_of(tmp_path, SOFTMAX + "".join(texts), **request)
 
 
 def test_a_contracts_name_says_the_task(tmp_path: Path) -> None:
@@ -64,18 +64,18 @@ def test_a_contracts_name_says_the_task(tmp_path: Path) -> None:
     ],
 )
 def test_names_and_arguments_say_the_task(name: str, arguments: str, task: str) -> None:
-    from runner import names, tasks
+    from runner import match, names
 
     roles = [names.argument(part.split("=")[0].strip()) for part in arguments.split(",")]
-    found = tasks.of_function(name, {role: role for role in roles if role})
+    found = match.fitting(name, {role for role in roles if role})
     assert found is not None and found[0] == task
 
 
 @pytest.mark.parametrize("name", ["split_heads", "softmax", "make_causal_mask", "layer_norm", "main"])
 def test_helpers_are_no_candidates(name: str) -> None:
-    from runner import tasks
+    from runner import match
 
-    assert tasks.of_function(name, {"x": "x", "num_heads": "h"}) is None
+    assert match.fitting(name, {"x", "num_heads"}) is None
 
 
 def test_what_uses_the_others_is_meant(tmp_path: Path) -> None:
@@ -110,20 +110,20 @@ def test_nothing_to_judge(tmp_path: Path) -> None:
     with pytest.raises(Stop, match="cannot tell from softmax which task it is: --task"):
         functions(tmp_path, name="softmax")
     with pytest.raises(Stop, match="no such file"):
-        from runner.look import look_at_file
+        from runner.describing import subject_of_file
 
-        look_at_file({"file": str(tmp_path / "none.py")})
+        subject_of_file({"file": str(tmp_path / "none.py")})
 
 
 def test_main_does_not_run_and_neighbours_are_found(tmp_path: Path) -> None:
     written(tmp_path, SOFTMAX, "my_helpers_of_softmax.py")
     text = "import numpy as np\nfrom my_helpers_of_softmax import softmax\n" + V1.format(name="v1")
-    subject = looked(tmp_path, text + "\nif __name__ == '__main__':\n    raise SystemExit('ran')\n")
+    subject = subject_of(tmp_path, text + "\nif __name__ == '__main__':\n    raise SystemExit('ran')\n")
     agrees(subject)
 
 
 def test_arguments_in_another_order_and_in_chinese(tmp_path: Path) -> None:
-    subject = looked(
+    subject = subject_of(
         tmp_path,
         SOFTMAX
         + """
@@ -138,7 +138,7 @@ def 注意力(权重查询, 偏置查询, 权重键, 偏置键, 权重值, 偏�
 
 
 def test_parameters_in_one_dict(tmp_path: Path) -> None:
-    subject = looked(
+    subject = subject_of(
         tmp_path,
         SOFTMAX
         + """
@@ -154,7 +154,7 @@ def mha(x, params, num_heads):
 
 
 def test_a_dict_of_parameters_lacks_what_is_not_read(tmp_path: Path) -> None:
-    subject = looked(
+    subject = subject_of(
         tmp_path,
         SOFTMAX
         + """
@@ -179,16 +179,16 @@ class FlashMHA:
         return (softmax(q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5) @ v).swapaxes(1, 2).reshape(x.shape) @ self.W_o
 """
     for name in ("FlashMHA", "DropoutAttention"):
-        assert looked(tmp_path, text.replace("FlashMHA", name)).task == "mha"
+        assert subject_of(tmp_path, text.replace("FlashMHA", name)).task == "mha"
     with pytest.raises(Stop) as stop:
-        looked(tmp_path, text.replace("FlashMHA", "LinearAttention"))
+        subject_of(tmp_path, text.replace("FlashMHA", "LinearAttention"))
     assert "looks like attention" in stop.value.says
 
 
 def test_what_fails_says_as_which_task(tmp_path: Path) -> None:
     with pytest.raises(Stop) as stop:
-        looked(tmp_path, "def attend(q, k, v):\n    raise ValueError\n")
-    assert stop.value.as_look()["task"] == "sdpa" and stop.value.as_look()["name"] == "attend"
+        subject_of(tmp_path, "def attend(q, k, v):\n    raise ValueError\n")
+    assert stop.value.as_json()["task"] == "sdpa" and stop.value.as_json()["name"] == "attend"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -197,7 +197,7 @@ def test_a_scripted_function_has_no_arguments(tmp_path: Path) -> None:
     text = "import torch\n@torch.jit.script\ndef sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor):\n    return q\n"
     for request in ({}, {"name": "sdpa"}):
         with pytest.raises(Stop, match="^sdpa has no arguments that Python sees: judge the function before torch.jit.script$"):
-            looked(tmp_path, text, **request)
+            subject_of(tmp_path, text, **request)
 
 
 LAYER = """
@@ -219,7 +219,7 @@ def layer(tmp_path: Path, argument: str = "gizmo", body: str = "pass", name: str
         name=name, settings=settings, argument=argument, body=body, output=" @ self.W_o" if output else "", count=len(letters),
         names=", self.".join(f"W_{one}" for one in letters),
     )  # fmt: skip
-    return looked(tmp_path, text)
+    return subject_of(tmp_path, text)
 
 
 def test_an_argument_that_is_never_read_says_nothing(tmp_path: Path) -> None:

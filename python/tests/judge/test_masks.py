@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from runner import masks
-from support_judge import answered, attend, close, looked, tensors_for, truth
+from support_judge import answered, attend, close, subject_of, tensors_for, truth
 
 RNG = np.random.default_rng(3)
 PADDING = np.arange(5) < np.array([4, 3])[:, None, None]  # [B, 1, L]
@@ -48,7 +48,7 @@ WANTS = {
 @pytest.mark.parametrize("code", WANTS)
 def test_shapes_and_types(tmp_path: Path, code: str) -> None:
     shape, dtype, takes = WANTS[code]
-    subject = looked(tmp_path, MHA.replace("ARGUMENT", "mask").replace("HIDE", code))
+    subject = subject_of(tmp_path, MHA.replace("ARGUMENT", "mask").replace("HIDE", code))
     assert subject.mask_form == masks.Form(shape, dtype)
     for number, mask in enumerate((PADDING, PAIRS, ONE)):
         tensors = {**tensors_for(subject, number), "mask": mask[:, None]}
@@ -62,10 +62,10 @@ def test_shapes_and_types(tmp_path: Path, code: str) -> None:
 
 def test_a_name_whose_convention_is_the_opposite(tmp_path: Path) -> None:
     code = "np.where(key_padding_mask[:, None, None, :], -np.inf, scores)"
-    subject = looked(tmp_path, MHA.replace("ARGUMENT", "key_padding_mask").replace("HIDE", code))
+    subject = subject_of(tmp_path, MHA.replace("ARGUMENT", "key_padding_mask").replace("HIDE", code))
     assert subject.mask_form == masks.Form("[B, L]", "bool", hides=True)
     assert any("True was taken for hidden" in note for note in subject.notes)
-    from runner.look import as_json
+    from runner.describing import as_json
 
     assert as_json(subject)["conventions"] == ["mask-true-hides"]
     tensors = {**tensors_for(subject), "mask": PADDING[:, None]}
@@ -73,7 +73,7 @@ def test_a_name_whose_convention_is_the_opposite(tmp_path: Path) -> None:
 
 
 def test_an_inverted_mask_stays_a_mistake(tmp_path: Path) -> None:
-    subject = looked(tmp_path, MHA.replace("ARGUMENT", "mask").replace("HIDE", "np.where(mask, -1e9, scores)"))
+    subject = subject_of(tmp_path, MHA.replace("ARGUMENT", "mask").replace("HIDE", "np.where(mask, -1e9, scores)"))
     tensors = {**tensors_for(subject), "mask": PAIRS[:, None]}
     inverted = {**tensors, "mask": ~PAIRS[:, None]}
     close(answered(subject, tensors)[0]["out"], truth(inverted, subject.sizes))
@@ -81,7 +81,7 @@ def test_an_inverted_mask_stays_a_mistake(tmp_path: Path) -> None:
 
 def test_no_mask_is_skipped(tmp_path: Path) -> None:
     text = "import numpy as np\ndef sdpa(q, k, v):\n    return q\n"
-    subject = looked(tmp_path, text)
+    subject = subject_of(tmp_path, text)
     q = RNG.standard_normal((2, 3, 5, 6))
     assert answered(subject, {"q": q, "k": q, "v": q, "mask": PAIRS[:, None]}) == ({}, {"skipped": "it takes no mask"})
 
@@ -94,7 +94,7 @@ def sdpa(q, k, v, mask):
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True) @ v
 """
-    subject = looked(tmp_path, text)
+    subject = subject_of(tmp_path, text)
     q, k, v = RNG.standard_normal((2, 3, 5, 6)), RNG.standard_normal((2, 3, 7, 6)), RNG.standard_normal((2, 3, 7, 6))
     close(answered(subject, {"q": q, "k": k, "v": v})[0]["out"], attend(q, k, v)[0])
 
@@ -115,7 +115,7 @@ class SelfAttV4(nn.Module):
             scores = scores.masked_fill((1 - attention_mask).bool(), -1e20)
         return self.output_proj(scores.softmax(-1) @ self.value_proj(X))
 """
-    subject = looked(tmp_path, text)
+    subject = subject_of(tmp_path, text)
     assert subject.task == "v4" and subject.mask_form == masks.Form("[B, L, L]", "int64")
     tensors = {**tensors_for(subject), "mask": PAIRS}
     close(answered(subject, tensors)[0]["out"], truth(tensors, subject.sizes))
@@ -123,7 +123,7 @@ class SelfAttV4(nn.Module):
 
 @pytest.mark.parametrize("code", ["scores + mask", "scores + mask[:, None, None, :]", "scores + mask[:L, :L]"])
 def test_a_mask_that_only_hides_when_it_is_added(tmp_path: Path, code: str) -> None:
-    subject = looked(tmp_path, MHA.replace("ARGUMENT", "mask").replace("HIDE", code))
+    subject = subject_of(tmp_path, MHA.replace("ARGUMENT", "mask").replace("HIDE", code))
     assert subject.mask_form is not None and subject.mask_form.convention == "mask-added"
     assert any(note.startswith("mask was taken for 0 and -inf") for note in subject.notes)
     tensors = {**tensors_for(subject), "mask": PADDING[:, None]}
@@ -132,7 +132,7 @@ def test_a_mask_that_only_hides_when_it_is_added(tmp_path: Path, code: str) -> N
 
 @pytest.mark.parametrize("code", ["np.where(mask, -1e9, scores)", "scores + mask * -1e9", "scores", "scores * mask"])
 def test_what_leaks_either_way_keeps_its_mask(tmp_path: Path, code: str) -> None:
-    subject = looked(tmp_path, MHA.replace("ARGUMENT", "mask").replace("HIDE", code))
+    subject = subject_of(tmp_path, MHA.replace("ARGUMENT", "mask").replace("HIDE", code))
     assert subject.mask_form == masks.Form("[B, 1, L, L]", "bool")
 
 
@@ -162,5 +162,5 @@ def attention(q, k, v, ARGUMENT=None):
     ],
 )  # fmt: skip
 def test_masks_of_functions(tmp_path: Path, argument: str, code: str, doc: str, form: masks.Form) -> None:
-    subject = looked(tmp_path, FUNCTION.replace("ARGUMENT", argument).replace("HIDE", code).replace("DOC", doc))
+    subject = subject_of(tmp_path, FUNCTION.replace("ARGUMENT", argument).replace("HIDE", code).replace("DOC", doc))
     assert subject.task == "sdpa" and subject.mask_form == form

@@ -1,4 +1,4 @@
-"""Parameters: by name, by shape and order, by trying; and the layouts in which one parameter holds several."""
+"""Parameters: by name, by shape and order, by calls; and the layouts in which one parameter holds several."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from runner import names
 from runner.errors import Stop
 from runner.slots import Sizes, Slot, axes_of, canonical, in_probe
-from support_judge import agrees, looked
+from support_judge import agrees, subject_of
 
 torch = pytest.importorskip("torch")
 
@@ -108,7 +108,7 @@ def raw(spelled: str, transposed: bool) -> str:
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_raw_square_parameter_is_read_both_ways(tmp_path: Path, transposed: bool) -> None:
-    subject = looked(tmp_path, raw("Wq Wk Wv", transposed))
+    subject = subject_of(tmp_path, raw("Wq Wk Wv", transposed))
     assert ["[out, in]" in one.label for one in subject.assignments] == [False, True]
     assert subject.has["absent"] == ["b_q", "b_k", "b_v"]
     agrees(subject, assignment=int(transposed))
@@ -117,19 +117,19 @@ def test_a_raw_square_parameter_is_read_both_ways(tmp_path: Path, transposed: bo
 
 
 def test_names_that_say_nothing_are_tried_in_order(tmp_path: Path) -> None:
-    subject = looked(tmp_path, raw("b1 alpha2 zeta", False), alternatives=24)
+    subject = subject_of(tmp_path, raw("b1 alpha2 zeta", False), alternatives=24)
     assert len(subject.assignments) == 12  # 3! orders, two layouts
     assert subject.assignments[0].label.startswith("W_q=b1, W_k=alpha2, W_v=zeta")
     agrees(subject)
-    assert len(looked(tmp_path, raw("b1 alpha2 zeta", False), alternatives=4).assignments) == 4
+    assert len(subject_of(tmp_path, raw("b1 alpha2 zeta", False), alternatives=4).assignments) == 4
 
 
-def test_a_map_ends_the_trying(tmp_path: Path) -> None:
-    subject = looked(tmp_path, raw("c a b", False), map={"W_q": "c", "W_k": "a", "W_v": "b"})
+def test_a_map_leaves_no_choice(tmp_path: Path) -> None:
+    subject = subject_of(tmp_path, raw("c a b", False), map={"W_q": "c", "W_k": "a", "W_v": "b"})
     assert len(subject.assignments) == 2
     agrees(subject)
     with pytest.raises(Stop, match="--map names nothing, but the parameters are c"):
-        looked(tmp_path, raw("c a b", False), map={"W_q": "nothing"})
+        subject_of(tmp_path, raw("c a b", False), map={"W_q": "nothing"})
 
 
 def test_too_many_parameters_ask_for_a_map(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ class Attention(nn.Module):
         return core(*(layer(x) for layer in self.layers[:3]))
 """
     with pytest.raises(Stop, match="cannot tell which parameter is which of layers.0.weight .*--map W_q=NAME"):
-        looked(tmp_path, text)
+        subject_of(tmp_path, text)
 
 
 MHA = (
@@ -203,7 +203,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_of_several_heads(tmp_path: Path, form: str) -> None:
     init, forward = FORMS[form]
-    subject = looked(tmp_path, MHA.replace("INIT", init).replace("FORWARD", forward))
+    subject = subject_of(tmp_path, MHA.replace("INIT", init).replace("FORWARD", forward))
     assert subject.task == "mha" and tuple(subject.sizes) == (18, 3, 3, 6)
     agrees(subject)
 
@@ -211,7 +211,7 @@ def test_forms_of_several_heads(tmp_path: Path, form: str) -> None:
 def test_q_k_v_of_each_head_together_is_a_convention(tmp_path: Path) -> None:
     forward = "q, k, v = self.qkv(x).view(*x.shape[:2], self.h, 3, -1).permute(3, 0, 2, 1, 4); return self.out(self.join(q, k, v))"
     init = "self.qkv, self.out = nn.Linear(E, 3 * E), nn.Linear(E, E)"
-    subject = looked(tmp_path, MHA.replace("INIT", init).replace("FORWARD", forward))
+    subject = subject_of(tmp_path, MHA.replace("INIT", init).replace("FORWARD", forward))
     assert [one.convention for one in subject.assignments] == [None, "merged-by-head"]
     agrees(subject, assignment=1)
 
@@ -219,7 +219,7 @@ def test_q_k_v_of_each_head_together_is_a_convention(tmp_path: Path) -> None:
 def test_a_tied_weight_leaves_one_absent(tmp_path: Path) -> None:
     init = "self.q_proj, self.v_proj, self.o_proj = (nn.Linear(E, E) for _ in range(3)); self.k_proj = self.q_proj"
     forward = "return self.o_proj(self.join(*(self.split(f(x)) for f in (self.q_proj, self.k_proj, self.v_proj))))"
-    subject = looked(tmp_path, MHA.replace("INIT", init).replace("FORWARD", forward))
+    subject = subject_of(tmp_path, MHA.replace("INIT", init).replace("FORWARD", forward))
     assert subject.has["absent"] == ["W_k", "b_k"]
 
 
@@ -245,7 +245,7 @@ class SelfAttentionV1:
 
 
 def test_an_object_of_arrays(tmp_path: Path) -> None:
-    subject = looked(tmp_path, NUMPY)
+    subject = subject_of(tmp_path, NUMPY)
     paths = {name: slot.path for slot in subject.assignments[0].slots for name in slot.names}
     assert paths["W_q"] == "query.W" and paths["b_v"] == "value.b"
     agrees(subject)

@@ -62,8 +62,8 @@ class Run:
             self.reader.close()
         return self.child.returncode, self.output[0].read_text(), self.output[1].read_text()
 
-    def look(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / "look.json").read_text(encoding="utf-8"))
+    def subject(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "subject.json").read_text(encoding="utf-8"))
         return found
 
 
@@ -74,11 +74,11 @@ def probe(run: Run, number: int, tensors: dict[str, np.ndarray], **metadata: str
 
 def test_an_exchange(tmp_path: Path) -> None:
     run = Run(tmp_path, SDPA)
-    assert run.line() == "looked"
-    look = run.look()
-    assert (look["name"], look["kind"], look["framework"], look["task"], look["line"]) == ("sdpa", "function", "numpy", "sdpa", 4)
-    assert look["sizes"] == {"embed": 18, "heads": 3, "kv_heads": 3, "head_dim": 6}
-    assert look["assignments"][0]["convention"] is None
+    assert run.line() == "ready"
+    subject = run.subject()
+    assert (subject["name"], subject["kind"], subject["framework"], subject["task"], subject["line"]) == ("sdpa", "function", "numpy", "sdpa", 4)
+    assert subject["sizes"] == {"embed": 18, "heads": 3, "kv_heads": 3, "head_dim": 6}
+    assert subject["assignments"][0]["convention"] is None
     rng = np.random.default_rng(0)
     q, k, v = rng.standard_normal((2, 3, 5, 6)), rng.standard_normal((2, 3, 7, 6)), rng.standard_normal((2, 3, 7, 6))
     mask = rng.random((2, 1, 5, 7)) < 0.7
@@ -98,33 +98,33 @@ def test_an_exchange(tmp_path: Path) -> None:
 
 
 def test_the_channel_is_not_where_the_code_can_print(tmp_path: Path) -> None:
-    text = "import os\nfor descriptor in (3, 4):\n    try:\n        os.write(descriptor, b'looked\\n')\n        raise SystemExit('open')\n    except OSError:\n        pass\n"
+    text = "import os\nfor descriptor in (3, 4):\n    try:\n        os.write(descriptor, b'ready\\n')\n        raise SystemExit('open')\n    except OSError:\n        pass\n"
     run = Run(tmp_path, text + SDPA)
-    assert run.line() == "looked"
-    assert "verdict" not in run.look()
+    assert run.line() == "ready"
+    assert "verdict" not in run.subject()
     assert run.end()[0] == 0 and not list(run.folder.glob("answer-*"))  # the channel ended before "run"
 
 
 @pytest.mark.parametrize("text", ["import sys\nsys.exit(0)", "raise KeyboardInterrupt", "1 / 0", "def sdpa(q, k, v):\n    raise SystemExit"])
 def test_a_file_that_fails(tmp_path: Path, text: str) -> None:
     run = Run(tmp_path, text)
-    assert run.line() == "looked"
-    assert run.look()["verdict"] == "failed" and run.look()["says"]
+    assert run.line() == "ready"
+    assert run.subject()["verdict"] == "failed" and run.subject()["says"]
     assert run.end()[0] == 0
 
 
 def test_an_unfilled_file(tmp_path: Path) -> None:
     run = Run(tmp_path, "def sdpa(q, k, v, mask=None):\n    raise NotImplementedError('fill in: everything')\n")
-    assert run.line() == "looked"
+    assert run.line() == "ready"
     said = {"verdict": "unfilled", "says": "not filled in yet: fill in: everything", "traceback": ""}
-    assert run.look() == {**said, "file": str(tmp_path / "mine.py"), "name": "sdpa", "task": "sdpa"}
+    assert run.subject() == {**said, "file": str(tmp_path / "mine.py"), "name": "sdpa", "task": "sdpa"}
     run.end()
 
 
 def test_what_leaves_a_call_is_an_error_of_this_call(tmp_path: Path) -> None:
     text = "def sdpa(q, k, v):\n    if q.shape[0] == 1:\n        raise KeyboardInterrupt\n    if q.shape[0] == 3:\n        raise SystemExit(7)\n    return q\n"
     run = Run(tmp_path, text)
-    assert run.line() == "looked"
+    assert run.line() == "ready"
     for number in range(3):
         one = np.ones((number + 1, 3, 5, 6))
         probe(run, number, {"q": one, "k": one, "v": one})
@@ -138,7 +138,7 @@ def test_what_leaves_a_call_is_an_error_of_this_call(tmp_path: Path) -> None:
 def test_output_is_bounded_and_threads_do_not_hold_the_end(tmp_path: Path) -> None:
     text = "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,)).start()\nfor _ in range(100000):\n    print('x' * 100)\n"
     run = Run(tmp_path, text + SDPA)
-    assert run.line() == "looked"
+    assert run.line() == "ready"
     run.say("run")
     assert run.line() == "done"
     code, out, _ = run.end()
@@ -158,8 +158,8 @@ class SelfAttentionV1(nn.Module):
         return x @ self.Wv
 """
     run = Run(tmp_path, text)
-    assert run.line() == "looked"
-    assert ["[out, in]" in one["label"] for one in run.look()["assignments"]] == [False, True]
+    assert run.line() == "ready"
+    assert ["[out, in]" in one["label"] for one in run.subject()["assignments"]] == [False, True]
     rng = np.random.default_rng(0)
     tensors = {"x": rng.standard_normal((2, 5, 18)), **{f"W_{x}": rng.standard_normal((18, 18)) for x in "qkv"}}
     probe(run, 0, tensors, task="v1")

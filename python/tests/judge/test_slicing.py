@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from runner.errors import Stop
-from support_judge import answered, attend, close, looked
+from support_judge import answered, attend, close, subject_of
 
 RNG = np.random.default_rng(11)
 Q, K, V = (RNG.standard_normal((2, 3, length, 6)) for length in (5, 7, 7))
@@ -26,7 +26,7 @@ def sdpa(q, k, v, mask{default}):
 
 @pytest.mark.parametrize("default", ["=None", ""])
 def test_sequence_by_sequence(tmp_path: Path, default: str) -> None:
-    subject = looked(tmp_path, FLAT.format(default=default))
+    subject = subject_of(tmp_path, FLAT.format(default=default))
     assert "called once for each sequence and head: it takes [T, d]" in subject.notes
     for more in ({}, {"mask": MASK}):
         found, notes = answered(subject, {"q": Q, "k": K, "v": V, **more})
@@ -43,7 +43,7 @@ import torch
 def sdpa(q, k, v):
     return torch.bmm(torch.softmax(torch.bmm(q, k.transpose(1, 2)) / q.size(-1) ** 0.5, 2), v)
 """
-    subject = looked(tmp_path, text)
+    subject = subject_of(tmp_path, text)
     assert "called with the batch and the heads in one axis: it takes [B*H, T, d]" in subject.notes
     found, notes = answered(subject, {"q": Q, "k": K, "v": V, "dout": np.ones_like(Q)}, call="gradient")
     out, weights = attend(Q, K, V)
@@ -61,7 +61,7 @@ def v1(x, W_q, W_k, W_v):
     weights = np.exp(scores - scores.max(1, keepdims=True))
     return weights / weights.sum(1, keepdims=True) @ (x @ W_v)
 """
-    subject = looked(tmp_path, text)
+    subject = subject_of(tmp_path, text)
     assert "called once for each sequence: it takes [L, E]" in subject.notes
     x, *weights = RNG.standard_normal((2, 5, 18)), *RNG.standard_normal((3, 18, 18))
     tensors = {"x": x, **{f"W_{name}": weight / 4 for name, weight in zip("qkv", weights)}}
@@ -70,5 +70,5 @@ def v1(x, W_q, W_k, W_v):
 
 def test_the_error_is_that_of_the_contracts_form(tmp_path: Path) -> None:
     with pytest.raises(Stop) as stop:
-        looked(tmp_path, "def sdpa(q, k, v):\n    raise ValueError(q.ndim)\n")
+        subject_of(tmp_path, "def sdpa(q, k, v):\n    raise ValueError(q.ndim)\n")
     assert stop.value.says == "calling sdpa: ValueError: 4"

@@ -14,11 +14,11 @@ import numpy as np
 
 from .calling import Result, after, array_of, step_values
 from .errors import Stop, line_of
+from .first_calls import has_more_keys, square
 from .frameworks import from_numpy, to_numpy, torch_of
 from .slots import Tensors, Words
 from .subject import Skipped, Subject
 from .training import train_steps
-from .trial import has_more_keys, square
 
 Answer = tuple[Tensors, dict[str, str]]
 

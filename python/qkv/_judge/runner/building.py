@@ -1,6 +1,6 @@
 """Makes an object of a person's class: arguments of the constructor by the usual names, or by --init; sizes as they came out.
 
-Not: parameters (matching.py), calls (calling.py).
+Not: parameters (parameters.py), calls (calling.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from . import names
 from .errors import People, Stop
 from .frameworks import is_module, torch_of
+from .match import arguments_of, required, ways
 from .slots import Sizes
 from .tasks import CAUSAL, SINGLE, TASKS
 
@@ -69,19 +70,11 @@ def _check(sizes: dict[str, Any], names: Iterable[str]) -> None:
             raise Stop(f"the size {name} must be an integer from 1 to {most}: got {sizes[name]!r} (build it smaller: --init dim=48,heads=4)")
 
 
-def parameters_of(constructor: Any) -> list[inspect.Parameter]:
-    try:
-        found = list(inspect.signature(constructor).parameters.values())
-    except (TypeError, ValueError):
-        return []
-    return [one for one in found if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-
-
 def settings_of(cls: type) -> dict[str, str]:
     """{argument: setting} of a class's constructor; with a configuration, of what the constructor names in it too."""
-    found = {one.name: names.setting(one.name) for one in parameters_of(cls)}
+    found = {one.name: names.setting(one.name) for one in arguments_of(cls)}
     code = getattr(cls.__init__, "__code__", None)
-    if code is not None and ("config" in found.values() or any(_annotated(cls, one) for one in parameters_of(cls))):
+    if code is not None and ("config" in found.values() or any(_annotated(cls, one) for one in arguments_of(cls))):
         for name in (*code.co_names, *(constant for constant in code.co_consts if isinstance(constant, str))):
             kind = names.setting(name)
             if kind in ("embed", "heads", "kv_heads", "dropout", "causal") and len(names.key(name)) > 1:
@@ -98,15 +91,23 @@ def _annotated(cls: type, one: inspect.Parameter) -> Any:
     return hint if isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
 
 
+def _explained(cls: type, one: inspect.Parameter, values: dict[str, Any], own: dict[str, Any]) -> bool:
+    """Its name or its annotation says what it is given."""
+    kind = names.setting(one.name)
+    return one.name in own or kind == "config" or values.get(kind or "") is not None or bool(kind is None and _annotated(cls, one))
+
+
 def arguments(cls: type, values: dict[str, Any], own: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """({argument: value}, notes)."""
     given: dict[str, Any] = {}
     notes: list[str] = []
     spare = ["embed", "heads"] if values["heads"] > 1 else ["embed"]
     spare = [kind for kind in spare if kind not in settings_of(cls).values()]
-    for one in parameters_of(cls):
+    unnamed = [one.name for one in arguments_of(cls) if required(one) and not _explained(cls, one, values, own)]
+    taken = dict(next(ways(unnamed, spare)))
+    for one in arguments_of(cls):
         kind = names.setting(one.name)
-        optional = one.default is not one.empty
+        optional = not required(one)
         if one.name in own:
             given[one.name] = own[one.name]
         elif kind == "config" or (kind is None and not optional and _annotated(cls, one)):
@@ -128,9 +129,9 @@ def arguments(cls: type, values: dict[str, Any], own: dict[str, Any]) -> tuple[d
             and not (kind == "kv_heads" and optional and values["kv_heads"] == values["heads"])
         ):
             given[one.name] = values[kind]
-        elif not optional and spare:
-            given[one.name] = values[spare[0]]
-            notes.append(f"{cls.__name__}({one.name}=...) was taken for {spare.pop(0)}")
+        elif one.name in taken:
+            given[one.name] = values[taken[one.name]]
+            notes.append(f"{cls.__name__}({one.name}=...) was taken for {taken[one.name]}")
         elif not optional:
             raise Stop(f"cannot tell what the argument {one.name} of {cls.__name__}(...) is: --init {one.name}=VALUE")
     return given, notes
@@ -141,7 +142,7 @@ def build(cls: type, values: dict[str, Any], own: dict[str, Any], people: People
     given, notes = arguments(cls, values, own)
     try:
         positional = [
-            given.pop(one.name) for one in parameters_of(cls) if one.kind is one.POSITIONAL_ONLY and one.name in given
+            given.pop(one.name) for one in arguments_of(cls) if one.kind is one.POSITIONAL_ONLY and one.name in given
         ]
         return cls(*positional, **given), given, notes
     except (Exception, SystemExit) as error:

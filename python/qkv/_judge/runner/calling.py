@@ -12,6 +12,7 @@ import numpy as np
 from . import names
 from .errors import Stop
 from .frameworks import is_array, reads, to_numpy
+from .match import arguments_of, required, ways
 from .tasks import FUNCTIONS, LAYERS
 
 #: What forward() of a class takes, in order; others: x and a mask, or q, k, v and a mask.
@@ -28,11 +29,11 @@ class Binding:
         self.function, self.task = function, task
         self.name = getattr(function, "__name__", type(function).__name__)
         try:
-            parameters = list(inspect.signature(function).parameters.values())
+            every = inspect.signature(function).parameters.values()
         except (TypeError, ValueError):
             raise Stop(f"{self.name} has no signature that can be read") from None
-        self.parameters = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-        self.starred = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+        self.parameters = arguments_of(function)
+        self.starred = any(one.kind is one.VAR_POSITIONAL for one in every)
         by_name = {theirs: mine for mine, theirs in chosen.items()}
         self.roles: dict[str, str | None] = {
             one.name: by_name.get(one.name) or names.argument(one.name) for one in self.parameters
@@ -44,7 +45,7 @@ class Binding:
         self._settle(contract_name)
 
     def _required(self) -> list[inspect.Parameter]:
-        return [one for one in self.parameters if one.default is one.empty]
+        return [one for one in self.parameters if required(one)]
 
     def _settle(self, contract_name: str | None) -> None:
         """Roles that the task has no use for are dropped; what is required and has none is taken by position."""
@@ -63,24 +64,18 @@ class Binding:
         keep = {*wanted, *_ALWAYS, *({"q", "k", "v"} if layered else ()), *({"params"} if layered else ())}
         has_input = {"x", "q"} & set(self.roles.values())
         for one in self.parameters:
-            role, required = self.roles[one.name], one.default is one.empty
-            if role == "num_heads" and layered and required and not has_input:
+            role = self.roles[one.name]
+            if role == "num_heads" and layered and required(one) and not has_input:
                 role = None  # forward(self, h)
             if role is not None and (role in keep or role[:2] in ("W_", "b_")):
                 continue
             self.roles[one.name] = None
-            # What may be missing is never taken by position: a mask's True says nothing without a name.
-            free = [
-                name
-                for name in wanted
-                if name not in self.roles.values()
-                and not (name == "x" and has_input)
-                and name != "mask"
-                and not self.contract.get(name)
-            ]
-            if required and free:
-                self.roles[one.name] = free[0]
-                self.notes.append(f"the argument {one.name} of {self.name} was taken for {free[0]}")
+        # What may be missing is never taken by position: a mask's True says nothing without a name.
+        never = {"mask", *self.roles.values(), *(name for name, missing in self.contract.items() if missing)}
+        free = [name for name in wanted if name not in never and not (name == "x" and has_input)]
+        for theirs, role in next(ways([one.name for one in self._required() if self.roles[one.name] is None], free)):
+            self.roles[theirs] = role
+            self.notes.append(f"the argument {theirs} of {self.name} was taken for {role}")
 
     def check(self) -> None:
         """Raises Stop where an argument that must be given is not understood; a second mask may be None."""
@@ -130,8 +125,7 @@ class Binding:
         for one in self.parameters:
             role = self.roles[one.name]
             given = role is not None and role in values
-            required = one.default is one.empty
-            if not given and not required:
+            if not given and not required(one):
                 gap = True
                 continue
             value = values[role] if given else None

@@ -17,9 +17,9 @@ class Stop(Exception):
     def __init__(self, says: str, verdict: str = "failed", traceback: str = "") -> None:
         super().__init__(says)
         self.says, self.verdict, self.traceback = says, verdict, traceback
-        self.about: dict[str, str] = {}  # "file", "name", "task": what was looked at, where it came so far
+        self.about: dict[str, str] = {}  # "file", "name", "task": what was found so far
 
-    def as_look(self) -> dict[str, str]:
+    def as_json(self) -> dict[str, str]:
         return {**self.about, "verdict": self.verdict, "says": self.says, "traceback": self.traceback}
 
 

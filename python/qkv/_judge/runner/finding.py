@@ -9,10 +9,11 @@ from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from . import names, tasks
-from .building import parameters_of, settings_of
+from . import match, names, tasks
+from .building import settings_of
 from .errors import People, Stop
 from .frameworks import is_module, is_module_class, is_scripted, named, reads
+from .match import arguments_of
 
 
 def load(path: Any) -> ModuleType:
@@ -54,7 +55,7 @@ def _roles(function: Any) -> dict[str, Any]:
     """{role: argument}; what is optional and never read says nothing of the task, but for a mask."""
     return {
         role: one.name
-        for one in parameters_of(function)
+        for one in arguments_of(function)
         if (role := names.argument(one.name))
         and (role == "mask" or one.default is one.empty or reads(function, one.name))
     }
@@ -75,7 +76,7 @@ def _takes_x(thing: Any) -> bool:
     """A class whose forward takes x and no q, k, v: a layer, whatever its name says."""
     cls = thing if isinstance(thing, type) else type(thing)
     method = None if isinstance(thing, FunctionType) else forward_of(cls)
-    roles = {names.argument(one.name) for one in parameters_of(getattr(cls, method))} if method else set()
+    roles = {names.argument(one.name) for one in arguments_of(getattr(cls, method))} if method else set()
     return "x" in roles and not {"q", "k", "v"} & roles
 
 
@@ -88,17 +89,17 @@ def _has_heads(thing: Any) -> bool:
 
 def guess(name: str, thing: Any) -> Candidate | None:
     """What a function, class or module would be judged as; None where nothing fits."""
-    task = tasks.by_contract(name)
+    task = match.by_contract(name)
     if task is not None and not (task in tasks.OF_QKV and _takes_x(thing)) and not (task in tasks.SINGLE and _has_heads(thing)):
         return Candidate(name, thing, task, f"the name {name}", True)
     if isinstance(thing, FunctionType):
-        found = tasks.of_function(name, _roles(thing))
+        found = match.fitting(name, _roles(thing))
     else:
         cls = thing if isinstance(thing, type) else type(thing)
         method = forward_of(cls) if isinstance(thing, type) or is_module(thing) else None
         if method is None:
             return None
-        found = tasks.of_class(cls.__name__, set(settings_of(cls).values()), list(_roles(getattr(cls, method))))
+        found = match.of_class(cls.__name__, set(settings_of(cls).values()), set(_roles(getattr(cls, method))))
     return Candidate(name, thing, found[0], found[1], False) if found else None
 
 

@@ -1,6 +1,6 @@
 """The forms in which a person's code may want its mask: shapes, types, what True means; whether a call depends on what it hides.
 
-Not: which form it is (trying.py).
+Not: which form it is (first_calls.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .frameworks import from_numpy, to_numpy
 from .slots import Tensors
 from .tasks import SINGLE
 
-#: In the order of trying; tasks whose contract is [B, L, L] begin with that.
+#: In the order of the first calls; tasks whose contract is [B, L, L] begin with that.
 SHAPES = ("[B, 1, L, L]", "[B, H, L, L]", "[B, L, L]", "[B, L]", "[L, L]", "[B, 1, 1, L]", "[B, 1, L]", "[B*H, L, L]")
 LENGTHS = "[B] lengths"
 TYPES = ("bool", "int64", "float")
@@ -30,7 +30,7 @@ class Form(NamedTuple):
     shift: float = 0.0  # what stands for 0 then
 
     def of(self, mask: np.ndarray, heads: int, framework: str, dtype: str) -> Any:
-        """mask bool [B, 1, Tq, Tk], True = may look, in this form; None where the form cannot say it."""
+        """mask bool [B, 1, Tq, Tk], True = visible, in this form; None where the form cannot say it."""
         shaped = _shaped(mask, self.shape, heads)
         if shaped is None:
             return None

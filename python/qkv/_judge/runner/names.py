@@ -1,6 +1,6 @@
 """What names mean: of parameters, of arguments of calls and of constructors, in English and Chinese (words.txt).
 
-Not: shapes (matching.py).
+Not: shapes (parameters.py).
 """
 
 from __future__ import annotations

@@ -1,15 +1,23 @@
-"""The parameters that an object holds: collected with their shapes, set by value. Not: what they mean (matching.py)."""
+"""The parameters that an object holds: collected with their shapes, matched with the contract's, set by value.
+
+An assignment is a complete answer: a slot for each parameter. More than one is returned where names and shapes leave a choice;
+the first is the likeliest. Not: layouts of one parameter (slots.py).
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import names
+from . import match, names
 from .errors import Stop
 from .frameworks import is_array, is_module, is_tensor, torch_of
+from .slots import Sizes, Slot, axes_of, numbers
 
 
 class Entry(NamedTuple):
@@ -108,3 +116,173 @@ def put(thing: Any, path: str, value: np.ndarray, dtype: str) -> None:
         old[...] = new
     else:
         setattr(thing, last, new)
+
+
+_ALL = (("q",), ("k",), ("v",), ("o",))
+
+
+class Assignment(NamedTuple):
+    label: str
+    slots: list[Slot]
+    convention: str | None = None
+
+
+class Found(NamedTuple):
+    entry: Entry
+    letters: tuple | None
+    head: int | None = None
+
+
+def _by_map(entry: Entry, chosen: dict[str, str]) -> tuple | None:
+    """What --map says: contract name -> path of theirs, with or without .weight and .bias."""
+    for name, theirs in chosen.items():
+        bias = name.startswith("b_")
+        same = entry.path == theirs or (names.key(entry.path) == names.key(theirs) and "." not in theirs)
+        family = not bias and entry.path in (f"{theirs}.weight", f"{theirs}.bias", f"{theirs}_weight", f"{theirs}_bias")
+        if (same and bias == entry.bias) or family:
+            return tuple(name[2:])
+    return None
+
+
+def _heads(found: list[Found], sizes: Sizes) -> list[Found]:
+    """Parameters of single heads in a list ("heads.0.query.weight"): as many as heads, each a part of one matrix."""
+    groups: dict[tuple, list[int]] = {}
+    for index, one in enumerate(found):
+        if one.letters and len(one.letters) == 1 and re.search(r"\.\d+\.|\.\d+$", one.entry.path):
+            groups.setdefault((one.letters, one.entry.bias, re.sub(r"\d+", "#", one.entry.path)), []).append(index)
+    for (letters, bias, _), indices in groups.items():
+        heads = sizes.heads_of(letters[0])
+        single = numbers(letters, bias, sizes) // heads
+        if len(indices) == heads > 1 and all(math.prod(found[index].entry.shape) == single for index in indices):
+            for head, index in enumerate(indices):
+                found[index] = found[index]._replace(head=head)
+    return found
+
+
+def _named(entries: list[Entry], sizes: Sizes, chosen: dict[str, str]) -> list[Found]:
+    """Each parameter with the letters that --map, its name or its shape give it; None where only trying helps."""
+    found = []
+    for entry in entries:
+        letters = _by_map(entry, chosen) or names.letters(entry.path, entry.bias)
+        if letters and len(letters) > 1 and math.prod(entry.shape) != numbers(letters, entry.bias, sizes):
+            letters = None  # called "attn" or "input", but no three matrices in one
+        if letters is None or (letters == ("o",) and sizes.embed and math.prod(entry.shape) != numbers(letters, entry.bias, sizes)):
+            fused = [many for many in (("q", "k", "v"), ("k", "v")) if math.prod(entry.shape) == numbers(many, entry.bias, sizes)]
+            letters = fused[0] if fused else letters
+        found.append(Found(entry, letters))
+    found = _heads(found, sizes)
+    taken: set[tuple] = set()
+    for index, one in enumerate(found):
+        if one.letters is None or one.head is not None:
+            continue
+        own = {(letter, one.entry.bias) for letter in one.letters}
+        if own & taken:
+            found[index] = one._replace(letters=None)
+        taken |= own
+    return found
+
+
+def _choices(found: list[Found], sizes: Sizes, bias: bool, limit: int) -> list[list[Found]]:
+    """Every way to give the unnamed parameters letters that no name has taken; the natural order first."""
+    mine = [one for one in found if one.entry.bias == bias]
+    open_ones = [one for one in mine if one.letters is None]
+    taken = {letter for one in mine for letter in one.letters or ()}
+    free = [letters for letters in _ALL if letters[0] not in taken]
+    if not open_ones:
+        return [mine]
+    if taken >= {"q", "k", "v"}:
+        free = [("o",)] if "o" not in taken else []
+    if len(open_ones) > len(free):
+        return []
+    if len(open_ones) <= 3 < len(free):
+        free.remove(("o",))  # three of four: no output projection
+    found = match.ways(open_ones, free, lambda one, letters: math.prod(one.entry.shape) == numbers(letters, bias, sizes))
+    return [
+        [one if one.letters else one._replace(letters=dict(pairs)[one]) for one in mine] for pairs in itertools.islice(found, limit)
+    ]
+
+
+def _biases(weights: list[Found], found: list[Found], sizes: Sizes, limit: int) -> list[Found]:
+    """A bias belongs to the weight beside it ("wq.bias" to "wq.weight"); others by their own names, then in order."""
+    beside = {re.sub(r"\.?_?weight$", "", one.entry.path): one for one in weights}
+    mine = []
+    for one in found:
+        if one.entry.bias:
+            weight = beside.get(re.sub(r"\.?_?bias$", "", one.entry.path))
+            mine.append(one._replace(letters=weight.letters, head=weight.head) if weight else one)
+    ways = _choices(mine, sizes, True, limit)
+    return ways[0] if ways else [one for one in mine if one.letters]
+
+
+def _slots(found: list[Found], family: str, sizes: Sizes) -> list[Slot] | None:
+    slots = []
+    for entry, letters, head in found:
+        assert letters is not None
+        if family == "by_head":
+            layouts = ["by_head" if len(letters) > 1 else entry.layout or "in_out"]
+        elif entry.layout:
+            layouts = [entry.layout]
+        else:
+            layouts = ["out_in", "in_out"] if entry.bias or family == "out_in" else ["in_out", "out_in"]
+        axes = next((axes for layout in layouts if (axes := axes_of(entry, letters, layout, sizes, head)) is not None), None)
+        if axes is None:
+            return None
+        slots.append(Slot(entry.path, entry.shape, letters, entry.bias, axes, head))
+    return slots
+
+
+def _families(found: list[Found], sizes: Sizes) -> list[str]:
+    """The layouts worth trying: both where shapes do not tell, by_head where q, k, v of each head may lie together."""
+    raw = [one for one in found if one.entry.layout is None and not one.entry.bias]
+
+    def fits(family: str) -> bool:
+        return all(axes_of(entry, letters or (), family, sizes, head) is not None for entry, letters, head in raw)
+
+    families = [family for family in ("in_out", "out_in") if raw and fits(family)] or ["in_out"]
+    own = any(one.letters and len(one.letters) > 1 and "in_proj_" not in one.entry.path for one in found)
+    return [*families, "by_head"] if sizes.heads > 1 and own else families
+
+
+def describe(entries: list[Entry]) -> str:
+    return ", ".join(f"{entry.path} {list(entry.shape)}" for entry in entries)
+
+
+def assign(entries: list[Entry], sizes: Sizes, chosen: dict[str, str], limit: int) -> list[Assignment]:
+    """At least one assignment; raises Stop where nothing fits, with --map as the way out."""
+    unknown = [
+        theirs for theirs in chosen.values() if not any(_by_map(entry, {"W_q": theirs, "b_q": theirs}) for entry in entries)
+    ]
+    if unknown:
+        raise Stop(f"--map names {unknown[0]}, but the parameters are {describe(entries)}")
+    found = _named(entries, sizes, chosen)
+    ways = _choices(found, sizes, False, limit)
+    if not ways or not any(one.letters for one in ways[0]):
+        raise Stop(
+            f"cannot tell which parameter is which of {describe(entries)}: say so, --map W_q=NAME W_k=NAME W_v=NAME W_o=NAME"
+        )
+    assignments = []
+    for way in ways:
+        every = [*way, *_biases(way, found, sizes, limit)]
+        for family in _families(every, sizes):
+            slots = _slots(every, family, sizes)
+            if slots is not None:
+                assignments.append(_assignment(way, family, slots, len(ways) > 1))
+    if not assignments:
+        raise Stop(f"the parameters {describe(entries)} do not have the shapes of a projection of {sizes.embed} to "
+                   f"{sizes.heads} heads of {sizes.head_dim}: --init gives sizes, --map names")  # fmt: skip
+    # Likely layouts of the likeliest order first, then the other orders.
+    assignments.sort(key=lambda one: one.convention is not None)
+    return assignments[:limit]
+
+
+def _assignment(way: list[Found], family: str, slots: list[Slot], ambiguous: bool) -> Assignment:
+    parts = []
+    if ambiguous:
+        parts.append(", ".join(f"W_{''.join(one.letters or ())}={one.entry.path}" for one in way))
+    raw = any(one.entry.layout is None for one in way)
+    if raw:
+        parts.append("matrices [out, in] (x W^T)" if family == "out_in" else "matrices [in, out] (x W)")
+    if any(len(one.letters or ()) > 1 for one in way):
+        parts.append("q, k, v of each head together" if family == "by_head" else "all q, then all k, then all v")
+    label = "; ".join(parts) or "their names say"
+    return Assignment(label, slots, "merged-by-head" if family == "by_head" else None)

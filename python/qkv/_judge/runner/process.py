@@ -1,4 +1,4 @@
-"""The runner as a process of its own: request.json, look.json, a line, the probes, the answers, a line.
+"""The runner as a process of its own: request.json, subject.json, a line, the probes, the answers, a line.
 
 File descriptors 3 and 4 are the tool's; they move elsewhere before any of the person's code runs.
 """
@@ -15,8 +15,8 @@ from typing import Any
 
 from . import files
 from .answering import answer, failure
+from .describing import as_json, subject_of_file
 from .errors import Stop, line_of
-from .look import as_json, look_at_file
 from .subject import Subject
 
 #: Above what a person's file opens by chance.
@@ -75,17 +75,17 @@ class Bounded(io.TextIOBase):
         return len(text)
 
 
-def look(folder: Path, request: dict[str, Any]) -> Subject | None:
-    """Writes look.json; None where there is nothing to run."""
+def describe(folder: Path, request: dict[str, Any]) -> Subject | None:
+    """Writes subject.json; None where there is nothing to run."""
     try:
         try:
-            subject = look_at_file(request)
+            subject = subject_of_file(request)
         except KeyboardInterrupt as error:
             raise Stop(line_of(error)) from None
-        files.write(folder / "look.json", json.dumps(as_json(subject)).encode())
+        files.write(folder / "subject.json", json.dumps(as_json(subject)).encode())
         return subject
     except Stop as stop:
-        files.write(folder / "look.json", json.dumps(stop.as_look()).encode())
+        files.write(folder / "subject.json", json.dumps(stop.as_json()).encode())
         return None
 
 
@@ -113,8 +113,8 @@ def main(arguments: list[str]) -> None:
     sys.stdin = open(os.devnull, encoding="utf-8")
     folder = Path(arguments[0]).resolve()
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
-    subject = look(folder, request)
-    channel.say("looked")
+    subject = describe(folder, request)
+    channel.say("ready")
     if subject is not None and channel.wait_for("run"):
         run(subject, folder)
         channel.say("done")

@@ -1,6 +1,6 @@
 """What is judged, ready to be called: an object or functions, filled with a probe's parameters by an assignment.
 
-Not: how it was found (look.py), what is asked of it (answering.py).
+Not: how it was found (describing.py), what is asked of it (answering.py).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from .calling import Binding, Result
 from .errors import People, Stop
 from .frameworks import default_dtype, from_numpy, is_module, torch_of
 from .masks import Form, full
-from .matching import Assignment
-from .parameters import get, put
+from .parameters import Assignment, get, put
 from .slicing import Slices
 from .slots import Sizes, Slot, Tensors, Words, block_shape, canonical, in_probe
 from .tasks import FUNCTIONS

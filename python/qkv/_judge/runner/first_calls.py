@@ -1,5 +1,5 @@
-"""The first calls: whether the code runs, in which type, with or without a batch, with which form of mask. Not: what is judged
-(answering.py).
+"""The first calls, on inputs of their own before the tool's probes exist: whether the code runs, in which type, with or without a
+batch, with which form of mask. Not: what is judged (answering.py).
 """
 
 from __future__ import annotations
@@ -10,16 +10,76 @@ from typing import Any
 
 import numpy as np
 
-from . import masks, names, tasks, trial
+from . import masks, names
 from .calling import Binding, beginnings, step_values
 from .errors import FAILURES, Stop
 from .slicing import choices
-from .slots import Tensors, Words
+from .slots import Sizes, Tensors, Words
 from .subject import Skipped, Subject
+from .tasks import CAUSAL, FUNCTIONS, LAYERS, TASKS
 from .training import train_steps, trial_tensors
 
 #: A call with a mask in one form.
 Attempt = Callable[[masks.Form, Tensors], Any]
+#: Of the inputs of these calls: all different, so that nothing fits by chance.
+BATCH, LENGTH, MEMORY = 2, 5, 7
+
+
+def _shape(axes: list[str], sizes: Sizes) -> tuple[int, ...]:
+    embed, heads, kv_heads, dim = sizes
+    letters = {"B": BATCH, "T": LENGTH, "L": LENGTH, "S": MEMORY, "M": MEMORY, "E": embed, "H": heads, "d": dim,
+               "P": heads * dim, "G": kv_heads * dim, "3E": 3 * embed}  # fmt: skip
+    return tuple(letters[axis] for axis in axes)
+
+
+def _metadata(task: str, sizes: Sizes) -> dict[str, str]:
+    return {"task": task, "name": "trial", "call": "forward", "heads": str(sizes.heads), "kv_heads": str(sizes.kv_heads),
+            "causal": "1" if task in CAUSAL else "0", "block": "3", "dropout": "0.25", "base": "10000",
+            "lr": "0.1"}  # fmt: skip
+
+
+def _inputs(task: str, function: str, sizes: Sizes) -> Tensors:
+    """Tensors of a function's contract, without a mask; of backward as many keys as queries."""
+    rng = np.random.default_rng(15)
+    axes = TASKS[task].tensors
+    tensors: Tensors = {}
+    arguments = [name for name, _ in TASKS[task].functions[function]]
+    for name in arguments:
+        own = axes.get("dout_layer" if name == "dout" and "x" in arguments else name)
+        if name == "positions":
+            tensors[name] = np.arange(LENGTH)
+        elif name != "mask" and own is not None:
+            tensors[name] = rng.standard_normal(_shape(own, sizes)) / (1 if len(name) == 1 else 3)
+    return square(tensors) if task in ("causal", "backward") else tensors
+
+
+def has_more_keys(tensors: Tensors) -> bool:
+    """Whether k has another length than q."""
+    return "k" in tensors and "q" in tensors and tensors["k"].shape[-2] != tensors["q"].shape[-2]
+
+
+def square(tensors: Tensors) -> Tensors:
+    """As many keys as queries."""
+    rows = tensors["q"].shape[-2] if "q" in tensors else LENGTH
+    cut = {"k": np.s_[..., :rows, :], "v": np.s_[..., :rows, :], "mask": np.s_[..., :rows]} if has_more_keys(tensors) else {}
+    return {name: value[cut.get(name, ...)] for name, value in tensors.items()}
+
+
+def _keys(tensors: Tensors) -> int:
+    return MEMORY if "memory" in tensors or ("k" in tensors and tensors["k"].shape[2] == MEMORY) else LENGTH
+
+
+def causal_mask(tensors: Tensors) -> np.ndarray:
+    """bool [B, 1, Tq, Tk]: the same triangle for every sequence."""
+    kv_len = _keys(tensors)
+    return np.broadcast_to(np.tri(LENGTH, kv_len, kv_len - LENGTH, dtype=bool), (BATCH, 1, LENGTH, kv_len)).copy()
+
+
+def padding_mask(tensors: Tensors) -> np.ndarray:
+    """bool [B, 1, Tq, Tk]: the last keys of each sequence are hidden, another number in each."""
+    q_len, kv_len = LENGTH, _keys(tensors)
+    lengths = np.array([kv_len - 1, kv_len - 2])[:, None, None, None]
+    return np.broadcast_to(np.arange(kv_len) < lengths, (BATCH, 1, q_len, kv_len)).copy()
 
 
 def _attempt(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> Any:
@@ -38,7 +98,7 @@ def _attempt(subject: Subject, binding: Binding, tensors: Tensors, metadata: Wor
     raise failure
 
 
-def try_out(subject: Subject, function: str) -> None:
+def first_call(subject: Subject, function: str) -> None:
     """One call in the first way that works; then with a mask in each form until one is taken."""
     if subject.task == "lm":
         try:
@@ -46,8 +106,8 @@ def try_out(subject: Subject, function: str) -> None:
         except FAILURES as error:
             raise subject.people.stop(error, f"calling {subject.name}") from None
         return
-    tensors = trial.probe(subject.task, function or next(iter(tasks.FUNCTIONS[subject.task])), subject.sizes)
-    metadata = trial.metadata(subject.task, subject.sizes)
+    tensors = _inputs(subject.task, function or next(iter(FUNCTIONS[subject.task])), subject.sizes)
+    metadata = _metadata(subject.task, subject.sizes)
     binding = subject.bindings[function]
     if binding.requires("mask"):
         return _try_required_mask(subject, binding, tensors, metadata)
@@ -67,9 +127,9 @@ def try_out(subject: Subject, function: str) -> None:
 def _plain(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> tuple[Any, Tensors]:
     """(result, inputs) without a mask: as the contract has it; with as many keys as queries, as some mistakes need; without a batch;
     each in float64, then in float32. (None, inputs) where there is nothing to call."""
-    square = trial.square(tensors)
-    ways = [(None, tensors), *([(None, square)] if trial.has_more_keys(tensors) else [])]
-    ways += [(slices, square) for slices in choices(tensors) if subject.task != "cache"]
+    cut = square(tensors)
+    ways = [(None, tensors), *([(None, cut)] if has_more_keys(tensors) else [])]
+    ways += [(slices, cut) for slices in choices(tensors) if subject.task != "cache"]
     failures: list[BaseException] = []
     for subject.slices, inputs in ways:
         for subject.dtype in ("float64", "float32"):
@@ -119,7 +179,7 @@ def _try_masks(subject: Subject, binding: Binding, tensors: Tensors, metadata: W
         return _attempt(subject, binding, given, metadata)
 
     fallback, failure = None, None
-    kinds = (trial.padding_mask(tensors), trial.causal_mask(tensors))
+    kinds = (padding_mask(tensors), causal_mask(tensors))
     for mask in kinds:
         for form in forms:
             try:
@@ -166,7 +226,7 @@ def _meaning(
             return False
 
     hiding = [one._replace(hides=True) for one in (chosen, *forms)] if masks.says_hidden(subject.thing, binding.function) else []
-    contract = subject.task not in tasks.LAYERS and names.key(binding.argument("mask")) == "mask"
+    contract = subject.task not in LAYERS and names.key(binding.argument("mask")) == "mask"
     if chosen.added or (contract and not hiding) or keeps(chosen):  # a function's contract says what its `mask` is
         return chosen
     added = () if contract else dict.fromkeys(masks.added(one) for one in (chosen, *forms))

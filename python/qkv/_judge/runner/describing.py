@@ -1,4 +1,4 @@
-"""Looks at a person's code: builds it, matches its parameters, calls it once, and says what it is (look.json).
+"""Describes a person's code (subject.json): finds and builds it, matches its parameters, calls it once.
 
 Not: the calls that are judged (answering.py).
 """
@@ -13,29 +13,29 @@ from collections.abc import Iterable
 from types import FunctionType, ModuleType
 from typing import Any
 
-from . import building, names, parameters, tasks
+from . import building, match, names, parameters, tasks
 from .calling import Binding
 from .errors import FAILURES, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
+from .first_calls import first_call
 from .frameworks import framework_of, is_module, named, reads, rounds
-from .matching import Assignment, assign
+from .parameters import Assignment, assign
 from .slots import Sizes
 from .subject import Subject
 from .training import model_class
-from .trying import try_out
 
 
-def look_at_file(request: dict[str, Any]) -> Subject:
+def subject_of_file(request: dict[str, Any]) -> Subject:
     """A file, as request.json names it."""
     file = request["file"]
     module = load(file)
     people = People(module.__file__)
     shown = people.file.rpartition("/")[2]
     candidate, notes = find(module, shown, request.get("name"), request.get("task"))
-    return look_at(candidate, module, people, request, notes)
+    return described(candidate, module, people, request, notes)
 
 
-def look_at_object(
+def subject_of_object(
     thing: Any, task: str | None, mapping: dict[str, str], init: dict[str, Any], alternatives: int = 24
 ) -> Subject:
     """A function, class or module of this process."""
@@ -47,7 +47,7 @@ def look_at_object(
     except TypeError:
         people = People(None)
     request = {"map": mapping, "init": init, "alternatives": alternatives}
-    return look_at(of_thing(name, thing, task), module, people, request, [])
+    return described(of_thing(name, thing, task), module, people, request, [])
 
 
 def _hollow(thing: Any) -> bool:
@@ -62,18 +62,18 @@ def _hollow(thing: Any) -> bool:
     )
 
 
-def look_at(
+def described(
     candidate: Candidate, module: ModuleType | None, people: People, request: dict[str, Any], notes: list[str]
 ) -> Subject:
     """A Subject that was called once. Raises Stop: failed, unfilled; it says as which task."""
     try:
-        return _look_at(candidate, module, people, request, notes)
+        return _described(candidate, module, people, request, notes)
     except Stop as stop:
         stop.about = {"file": people.file, "name": candidate.name, "task": candidate.task}
         raise
 
 
-def _look_at(
+def _described(
     candidate: Candidate, module: ModuleType | None, people: People, request: dict[str, Any], notes: list[str]
 ) -> Subject:
     thing = candidate.thing
@@ -86,16 +86,16 @@ def _look_at(
         precision="float32" if rounds(thing) else None, helpers={"init": request.get("init") or {}},
     )  # fmt: skip
     if kind == "function":
-        _look_at_functions(subject, module, request)
+        _of_functions(subject, module, request)
     else:
-        _look_at_object(subject, owner, values, own, request)
+        _subject_of_object(subject, owner, values, own, request)
     for binding in subject.bindings.values():
         binding.check()
         subject.notes += binding.notes
     unfilled: list[tuple[str, Stop]] = []
     for function in subject.bindings:
         try:
-            try_out(subject, function)
+            first_call(subject, function)
         except Stop as stop:
             if stop.verdict != "unfilled":
                 raise
@@ -127,10 +127,10 @@ def _cover(subject: Subject, names: Iterable[str | None], function: str | None =
     ]
 
 
-def _look_at_functions(subject: Subject, module: ModuleType | None, request: dict[str, Any]) -> None:
+def _of_functions(subject: Subject, module: ModuleType | None, request: dict[str, Any]) -> None:
     """One function, and the other of its task where the file has it under the contract's name and none was asked for."""
     contracts = tasks.FUNCTIONS[subject.task]
-    roles = {names.argument(one.name) for one in building.parameters_of(subject.thing)}
+    roles = {names.argument(one.name) for one in match.arguments_of(subject.thing)}
     nearest = max(contracts, key=lambda name: len(roles & dict(contracts[name]).keys()))
     own = subject.name if subject.name in contracts else nearest
     beside = vars(module) if module is not None and not request.get("name") else {}
@@ -146,10 +146,10 @@ def _look_at_functions(subject: Subject, module: ModuleType | None, request: dic
     if subject.task == "lm" and not binding.takes("params"):
         subject.helpers["class"] = model_class(module, subject.thing)
     _cover(subject, ["W_qkvo", "b_qkvo"] if binding.takes("params") else binding.roles.values(), own)
-    subject.has["causal"] = subject.task not in tasks.CAUSAL and tasks.says_causal(subject.name) and not binding.takes("causal")
+    subject.has["causal"] = subject.task not in tasks.CAUSAL and match.says_causal(subject.name) and not binding.takes("causal")
 
 
-def _look_at_object(subject: Subject, cls: type, values: dict[str, Any], own: dict[str, Any], request: dict[str, Any]) -> None:
+def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own: dict[str, Any], request: dict[str, Any]) -> None:
     method = forward_of(cls)
     if method is None:
         raise Stop(f"{subject.name} has no method forward or __call__", "unfilled" if is_module(subject.thing) else "failed")
@@ -182,15 +182,15 @@ def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | No
     covered = {name for slot in slots for name in slot.names}
     merged, output = any(len(slot.letters) > 1 for slot in slots), "W_o" in covered
     forward = getattr(cls, subject.method)
-    roles = {one.name: names.argument(one.name) for one in building.parameters_of(forward)}
-    flags = [one for one in building.parameters_of(cls) if names.setting(one.name) == "causal"]
+    roles = {one.name: names.argument(one.name) for one in match.arguments_of(forward)}
+    flags = [one for one in match.arguments_of(cls) if names.setting(one.name) == "causal"]
     # Always causal: its name says so, or it makes a triangle and takes no mask.
-    own_causal = tasks.says_causal(subject.name) or (
+    own_causal = match.says_causal(subject.name) or (
         bool({"tril", "triu", "tri", "triu_indices"} & named(cls)) and "mask" not in roles.values()
     )
     if task is None and slots:
-        refined = tasks.of_parameters(
-            subject.task, named=tasks.by_name(subject.name) in tasks.SINGLE, merged=merged, output=output,
+        refined = match.of_parameters(
+            subject.task, named=match.by_name(subject.name) in tasks.SINGLE, merged=merged, output=output,
             masked=any(role == "mask" and reads(forward, name) for name, role in roles.items()),
             causal=own_causal or any(one.default is True for one in flags),
             square=subject.sizes.heads * subject.sizes.head_dim == subject.sizes.embed,
@@ -207,7 +207,7 @@ def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | No
 
 
 def as_json(subject: Subject) -> dict[str, Any]:
-    """look.json."""
+    """subject.json."""
     assignments = subject.assignments or [Assignment("their names say", [])]
     conventions = list(subject.conventions)
     if subject.mask_form is not None and subject.mask_form.convention:

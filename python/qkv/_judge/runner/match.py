@@ -1,0 +1,141 @@
+"""The one matcher of what a person's code has with what a contract wants: by name, by shape, in order.
+
+Names are those of words.txt. `arguments_of` says what a callable takes, `fitting` scores it against every contract, `ways` gives what
+no name explains to what is still wanted. Arguments (calling.py), settings (building.py) and parameters (parameters.py) are matched by
+these. Not: how a call goes (calling.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from . import names
+from .tasks import FUNCTIONS, SINGLE, TASKS, Task
+
+
+def arguments_of(function: Any) -> list[inspect.Parameter]:
+    """What a function or constructor takes by name; nothing where it cannot be read."""
+    try:
+        found = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return []
+    return [one for one in found if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+
+
+def required(one: inspect.Parameter) -> bool:
+    return one.default is one.empty
+
+
+def ways(
+    unnamed: Sequence[Any], wanted: Sequence[Any], fits: Callable[[Any, Any], bool] = lambda one, meaning: True
+) -> Iterator[list[tuple[Any, Any]]]:
+    """Every way to take what no name explains for what is still wanted and fits: pairs, in order first."""
+    for order in itertools.permutations(wanted, min(len(unnamed), len(wanted))):
+        pairs = list(zip(unnamed, order))
+        if all(fits(one, meaning) for one, meaning in pairs):
+            yield pairs
+
+
+def by_contract(name: str) -> str | None:
+    """The task whose contract has this very name."""
+    return next((task.name for task in TASKS.values() if name in task.functions or name in task.classes), None)
+
+
+def says_causal(name: str) -> bool:
+    found = names.key(name)
+    return "causal" in found or ("masked" in found and "mask" in found)
+
+
+def by_name(name: str) -> str | None:
+    for task, functions in FUNCTIONS.items():
+        if any(name.startswith(f"{function}_") for function in functions):
+            return task
+    return names.says_task(name)
+
+
+#: What a call is about: without it there is no call of this task.
+_INPUTS = {"x", "q", "k", "v", "positions", "dout", "tokens", "params", "W_"}
+#: What no other task has: an argument that a contract lacks and that tells of another one.
+_TELLING = {"dout": 24, "memory": 16, "cache": 14, "num_kv_heads": 12, "num_heads": 12, "block_size": 12, "training": 12, "positions": 10,
+            "W_o": 3, "W_qkv": 2, "mask": 2, "b_": 1}  # fmt: skip
+#: What may stand in the code and not among its arguments.
+_INSIDE = {"b_", "W_o", "W_qkv", "num_heads", "block_size", "p", "lr", "head_dim"}
+
+
+def _features(arguments: Iterable[str]) -> set[str]:
+    """Arguments without the difference between W_q, W_k and W_v: "W_", "W_qkv", "W_o", "b_" stand for them."""
+    found = set()
+    for one in arguments:
+        one = {"model": "params", "past_k": "cache"}.get(one, one)
+        weight = one[:2] in ("W_", "b_")
+        found |= {one} if not weight else {one[:2]} if one[:2] == "b_" or one[2:] != "o" else {"W_o"}
+        found |= {"W_qkv", "W_"} if one == "W_qkv" else set()
+    return found
+
+
+def _score(task: Task, contract: list[tuple[str, bool]], features: set[str], of_class: bool) -> float:
+    """How well what the code has fits a contract: 0 where it is the very same, -inf where an input is missing."""
+    wanted, optional = _features(name for name, _ in contract), {name for name, may in contract if may and name != "cache"}
+    if of_class:  # its parameters are not known yet
+        wanted -= {"b_", "W_o", "W_qkv"}
+        wanted |= {"head_dim"} if "narrow" in task.parts else set()
+    given = features - ({"q", "k", "v"} if "x" in wanted and "W_" in wanted else set())
+    if "x" in wanted and given != features:
+        given.add("x")
+    missing, extra = wanted - given - optional, given - wanted
+    if missing & _INPUTS - ({"positions"} if of_class else set()) or ("training" in missing and not of_class):
+        return -math.inf
+    costs = {**_TELLING, "cache": 4, "training": 0, "positions": 0, "head_dim": 4, "p": 1, "W_": 2} if of_class else _TELLING
+    return -sum(1 if one in _INSIDE else 4 for one in missing) - sum(costs.get(one, 0) for one in extra)
+
+
+def fitting(name: str, features: Iterable[str], of_class: bool = False) -> tuple[str, str] | None:
+    """(task, why) of the contract that arguments fit best, those of a class's constructor and its call together; a name that speaks of
+    a task decides between contracts that fit about as well. None where they fit none."""
+    known, says = _features(features), by_name(name)
+    if {"q", "k", "v"} <= known and names.key(name).startswith("linear"):
+        says = "linear"
+    best, top = None, -math.inf
+    for task in TASKS.values():
+        for contract in task.functions.values():
+            score = _score(task, contract, known, of_class) + ((11 if of_class else 8) if task.name == says else 0)
+            if score > top:
+                best, top = task.name, score
+    return (best, f"the {'name' if best == says else 'arguments of'} {name}") if best else None
+
+
+#: What a class's settings tell of its call.
+_SETTINGS = {"heads": ["num_heads"], "kv_heads": ["num_kv_heads"], "dropout": ["p", "training"], "head_dim": ["head_dim"],
+             "vocab": ["params"], "embed": ["W_"], "config": ["W_"]}  # fmt: skip
+
+
+def of_class(name: str, settings: set[str], roles: set[str]) -> tuple[str, str] | None:
+    """(task, why) of a class by its name, its constructor's and its forward's arguments; single heads are told apart later, by
+    their parameters (of_parameters)."""
+    says, found = by_name(name), names.key(name)
+    if not roles and says is None and "att" not in found and found != "head":
+        return None
+    inputs = roles & {"x", "q", "k", "v", "tokens"}
+    if says == "linear" and "x" in inputs and len(inputs) == 1:
+        return None  # a layer around another formula: no task has it
+    features = roles - ({"mask"} if "x" in roles else set()) | {one for setting in settings for one in _SETTINGS.get(setting, [])}
+    features |= {"W_"} if inputs <= {"x"} or features & {"num_heads", "num_kv_heads", "memory", "cache", "past_k"} else set()
+    features |= {"tokens", "params"} if says == "lm" else set()
+    return fitting(name, features | (set() if inputs else {"x"}), True)
+
+
+def of_parameters(task: str, *, named: bool, merged: bool, output: bool, masked: bool, causal: bool, square: bool) -> str:
+    """Which of the single heads a class is, now that its parameters are known; `named`: its name says so already."""
+    if task not in SINGLE or task == "single-head":
+        return task
+    if not square and not output:
+        return "self-attention"
+    if causal and not named:
+        return "single-head"
+    if merged:
+        return "v3" if output or masked or task in ("v3", "v4") else "v2"
+    return "v4" if output or masked or task in ("v3", "v4") else "v1"
