@@ -44,44 +44,6 @@ class HeadByHead(nn.Module):
         return self.wo(torch.cat(outs, dim=-1))
 
 
-class ListsOfLayers(nn.Module):
-    """A small layer for each head and each of q, k, v."""
-
-    def __init__(self, width, num_heads):
-        super().__init__()
-        self.queries, self.keys, self.values = (
-            nn.ModuleList(nn.Linear(width, width // num_heads) for _ in range(num_heads)) for _ in range(3)
-        )
-        self.out = nn.Linear(width, width)
-
-    def forward(self, x, mask=None):
-        outs = []
-        for query, key, value in zip(self.queries, self.keys, self.values):
-            scores = query(x) @ key(x).mT / key.out_features**0.5
-            if mask is not None:
-                scores = scores.masked_fill(mask.squeeze(1) == 0, float("-inf"))
-            outs.append(scores.softmax(-1) @ value(x))
-        return self.out(torch.cat(outs, -1))
-
-
-class BareParameter(nn.Module):
-    """One parameter of [E, 3E]: x @ weight, not its transpose."""
-
-    def __init__(self, d_model, heads):
-        super().__init__()
-        self.heads = heads
-        self.w_qkv = nn.Parameter(torch.randn(d_model, 3 * d_model) / d_model**0.5)
-        self.b_qkv = nn.Parameter(torch.zeros(3 * d_model))
-        self.out_proj = nn.Linear(d_model, d_model)
-
-    def forward(self, x, mask=None):
-        q, k, v = (x @ self.w_qkv + self.b_qkv).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        s = q @ k.mT / math.sqrt(q.size(-1))
-        if mask is not None:
-            s = s.masked_fill(mask == 0, -1e9)
-        return self.out_proj((torch.softmax(s, -1) @ v).transpose(1, 2).flatten(2))
-
-
 class SdpaInside(nn.Module):
     def __init__(self, embed_dim, num_heads, dropout=0.0):
         super().__init__()
@@ -195,7 +157,7 @@ class CachedInputs(CachedDict):
 
 
 RIGHT = [
-    *("WeightsByEinsum", "HeadByHead", "ListsOfLayers", "BareParameter", "SdpaInside", "TorchInside", "BatchOfHeads", "多头注意力"),
+    *("WeightsByEinsum", "HeadByHead", "SdpaInside", "TorchInside", "BatchOfHeads", "多头注意力"),
     *("GroupsByBroadcast", "CachedDict", "CachedInputs"),
 ]
 TASK = {name: "mha" for name in RIGHT} | {"GroupsByBroadcast": "gqa", "CachedDict": "cache", "CachedInputs": "cache"}

@@ -115,17 +115,6 @@ def rope_halves_with_adjacent_angles(x, positions, base=10000.0):
     return x * np.cos(angle) + np.concatenate([-x[..., d // 2 :], x[..., : d // 2]], axis=-1) * np.sin(angle)
 
 
-def linear_not_divided(q, k, v, causal=False):
-    q, k = (np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (q, k))
-    if not causal:
-        return q @ (k.swapaxes(-1, -2) @ v)
-    out, state = np.zeros(q.shape[:-1] + v.shape[-1:]), 0
-    for t in range(q.shape[2]):
-        state = state + k[:, :, t, :, None] * v[:, :, t, None, :]
-        out[:, :, t] = np.einsum("bhd,bhde->bhe", q[:, :, t], state)
-    return out
-
-
 def flash_returns_early(q, k, v, block_size):
     """return is indented one step too far."""
     for start in range(0, k.shape[2], block_size):
@@ -143,14 +132,6 @@ def flash_coarse(q, k, v, block_size, causal=False):
     return out
 
 
-def dropout_binomial(q, k, v, p, training):
-    """Keeps with p."""
-    weights = softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]))
-    if training:
-        weights *= np.random.binomial(1, p, weights.shape) / (1 - p)
-    return weights @ v
-
-
 EXPECTED = {
     "sdpa_where_without_result": "no-mask",
     "sdpa_filled_in_place": ("fill-zero", "mask-multiplies-scores", "fill-small"),
@@ -166,9 +147,7 @@ EXPECTED = {
     "cache_writes_at_zero": "cache-overwritten",
     "rope_other_way": "rope-direction-reversed",
     "rope_halves_with_adjacent_angles": "rope-pairs-mixed",
-    "linear_not_divided": "linear-not-normalised",
     "flash_returns_early": "flash-first-block-only",
     "flash_coarse": "flash-causal-by-block",
-    "dropout_binomial": "dropout-keeps-p",
 }
 TASK = {name: name.split("_")[0] for name in EXPECTED} | {"single_head_flipped": "single-head"}

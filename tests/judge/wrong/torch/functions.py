@@ -80,28 +80,6 @@ def backward_of_autograd_unscaled(q, k, v, dout, causal=False):
     return ds @ k, ds.mT @ q, scores.softmax(-1).detach().mT @ dout
 
 
-class HalfAlways(nn.Module):
-    """nn.Dropout() drops a half."""
-
-    def __init__(self, dropout):
-        super().__init__()
-        self.dropout = nn.Dropout()
-
-    def forward(self, q, k, v):
-        return self.dropout((q @ k.mT / math.sqrt(q.size(-1))).softmax(-1)) @ v
-
-
-class TrainingByDefault(nn.Module):
-    """F.dropout is in training mode unless told that it is not."""
-
-    def __init__(self, p):
-        super().__init__()
-        self.p = p
-
-    def forward(self, q, k, v):
-        return F.dropout((q @ k.mT / math.sqrt(q.size(-1))).softmax(-1), self.p) @ v
-
-
 class OneBehind(nn.Module):
     """Gradients are asked for, the step is taken with the old ones, and only then are they stored."""
 
@@ -138,8 +116,6 @@ EXPECTED = {
     "flash_sum_of_softmaxes": "flash-blocks-added",
     "flash_padded": "flash-last-block-padded",
     "backward_of_autograd_unscaled": "backward-no-scale",
-    "HalfAlways": "dropout-other-rate",
-    "TrainingByDefault": "dropout-in-evaluation",
     "OneBehind": "lm-step-one-behind",
 }
-TASK = {name: name.split("_")[0] for name in EXPECTED} | {"HalfAlways": "dropout", "TrainingByDefault": "dropout", "OneBehind": "lm"}
+TASK = {name: name.split("_")[0] for name in EXPECTED} | {"OneBehind": "lm"}
