@@ -31,7 +31,16 @@ std::string headline(const Finding& finding, bool hint) {
   if (finding.right()) return finding.verdict + untried;
   if (finding.verdict != "wrong" || finding.mistakes.empty()) return finding.verdict;
   if (finding.mistakes.size() > 1) return "wrong: " + std::to_string(finding.mistakes.size()) + " mistakes together";
-  return hint ? "wrong" : "wrong: " + finding.mistakes.front().id;
+  const std::string& id = finding.mistakes.front().id;
+  if (hint) return "wrong";
+  // What a mask's True means is said by its name, or by nothing: the code is right by the other reading.
+  if (id == "mask-polarity") {
+    const bool hides =
+        std::ranges::find(finding.conventions, "mask-true-hides", &Convention::id) != finding.conventions.end();
+    const std::string hidden = "1 means hidden", visible = "1 means visible";
+    return "right if " + (hides ? visible : hidden) + "; wrong if " + (hides ? hidden : visible) + ": " + id;
+  }
+  return "wrong: " + id;
 }
 
 /// Lines of text, as they are added.
@@ -144,8 +153,8 @@ Finding judge_readings(const Subject& subject, const std::vector<StateDict>& pro
     const Subject::Assignment assignment = subject.assignments.empty() ? Subject::Assignment() : subject.assignments[n];
     std::vector<std::string> shown = subject.conventions;
     if (!assignment.convention.empty()) shown.push_back(assignment.convention);
-    for (const std::string& id : shown) {
-      if (finding.right()) add_convention(finding, id);
+    if (finding.verdict != "failed") {
+      for (const std::string& id : shown) add_convention(finding, id);
     }
     if (count > 1 && !assignment.label.empty())
       finding.notes.push_back(

@@ -49,6 +49,17 @@ def test_wrong() -> None:
     assert finding.mistakes[0].hint in " ".join(str(qkv.judge(unscaled, task="sdpa", hint=True)).split())
 
 
+def test_an_inverted_mask_is_right_by_the_other_reading() -> None:
+    def attend(q, k, v, is_pad=None):
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+        return softmax(scores if is_pad is None else np.where(is_pad, scores, -1e9)) @ v
+
+    assert str(qkv.judge(attend)).startswith("right if 1 means visible; wrong if 1 means hidden: mask-polarity\n")
+    assert str(qkv.judge(lambda q, k, v, mask=None: attend(q, k, v, mask if mask is None else ~mask), task="sdpa")).startswith(
+        "right if 1 means hidden; wrong if 1 means visible: mask-polarity\n"
+    )
+
+
 def test_a_module_keeps_its_parameters() -> None:
     torch = pytest.importorskip("torch")
     module = torch.nn.MultiheadAttention(18, 3, batch_first=True)
