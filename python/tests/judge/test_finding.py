@@ -200,6 +200,70 @@ def test_a_scripted_function_has_no_arguments(tmp_path: Path) -> None:
             subject_of(tmp_path, text, **request)
 
 
+def test_parameters_in_a_dict_of_dicts(tmp_path: Path) -> None:
+    subject = subject_of(
+        tmp_path,
+        SOFTMAX
+        + """
+def attention_layer(params, x, num_heads=3):
+    B, L, E = x.shape
+    dense = lambda name, y: y @ params[name]["kernel"] + params[name]["bias"]
+    q, k, v = (dense(name, x).reshape(B, L, num_heads, -1).swapaxes(1, 2) for name in ("query", "key", "value"))
+    out = softmax(q @ k.swapaxes(-1, -2) / np.sqrt(E // num_heads)) @ v
+    return dense("out", out.swapaxes(1, 2).reshape(B, L, E))
+""",
+    )
+    assert subject.task == "mha" and subject.has["absent"] == []
+    agrees(subject)
+
+
+def test_what_no_exercise_asks_for_is_said(tmp_path: Path) -> None:
+    text = "class {}:\n    def __init__(self, dim):\n        pass\n    def forward(self, x):\n        return x\n"
+    for name, says in (("RMSNorm", "is a normalisation: no"), ("DecoderBlock", "one yet; the nearest is `mha`"), ("MLP", "feed-forward")):
+        for request in ({}, {"name": name}):
+            with pytest.raises(Stop, match=f"^{name} is .*") as stop:
+                subject_of(tmp_path, text.format(name), **request)
+            assert says in stop.value.says
+
+
+HEADS = """
+import torch, torch.nn as nn
+n_embd, n_head = 20, 5
+
+class Head(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(n_embd, size, bias=False) for _ in range(3))
+
+    def forward(self, x):
+        return (self.query(x) @ self.key(x).mT / self.key.out_features ** 0.5).softmax(-1) @ self.value(x)
+
+class MultiHead(nn.Module):
+    def __init__(self, num_heads, head_size):
+        super().__init__()
+        self.heads = nn.ModuleList([Head(head_size) for _ in range(num_heads)])
+        self.proj = nn.Linear(n_embd, n_embd)
+
+    def forward(self, x):
+        return self.proj(torch.cat([head(x) for head in self.heads], -1))
+
+class Block(nn.Module):
+    def __init__(self, n_head):
+        super().__init__()
+        self.attention = MultiHead(n_head, n_embd // n_head)
+
+    def forward(self, x):
+        return x + self.attention(x)
+"""
+
+
+def test_sizes_of_the_module_are_kept_and_a_block_around_is_not_meant(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    subject = subject_of(tmp_path, HEADS)
+    assert (subject.name, subject.task, tuple(subject.sizes)) == ("MultiHead", "mha", (20, 5, 5, 4))
+    agrees(subject)
+
+
 LAYER = """
 import numpy as np
 class {name}:
@@ -236,6 +300,7 @@ def test_a_class_made_with_heads_is_no_single_head(tmp_path: Path) -> None:
 
 
 def test_a_mask_without_an_output_projection_makes_v4(tmp_path: Path) -> None:
+    assert functions(tmp_path, V1.format(name="attend").replace("b_v)", "b_v, mask=None)")).task == "v4"
     hide = "scores = scores if attention_mask is None else np.where(attention_mask, scores, -1e9)"
     assert layer(tmp_path, "attention_mask", hide, output=False).task == "v4"
     assert layer(tmp_path, "attention_mask", output=False).task == "v1"

@@ -154,6 +154,12 @@ def attention(q, k, v, ARGUMENT=None):
         ("mask", "scores + mask * -1e9", "mask: 1 = hidden", masks.Form("[B, 1, L, L]", "bool", hides=True)),
         ("mask", "scores + mask * -1e9", "", masks.Form("[B, 1, L, L]", "bool")),  # the contract: 1 may be seen
         ("mask", "np.where(mask, scores, -1e9)", "True means hidden", masks.Form("[B, 1, L, L]", "bool")),  # it is not so
+        ("mask", "scores + mask * -1e9", "padded keys are 1", masks.Form("[B, 1, L, L]", "bool", hides=True)),
+        ("mask", "scores + mask", "", masks.Form("[B, 1, L, L]", "bool")),  # the contract: it is bool
+        ("mask", "scores + mask", "0, or -inf where nothing may be seen", masks.Form("[B, 1, L, L]", "float", added=True)),
+        ("gizmo", "np.where(gizmo, scores, -1e9)", "", masks.Form("[B, 1, L, L]", "bool")),  # a name that says nothing
+        ("gizmo", "np.where(gizmo == 1, -np.inf, scores)", "", masks.Form("[B, 1, L, L]", "bool", hides=True)),
+        ("gizmo", "scores + gizmo", "", masks.Form("[B, 1, L, L]", "float", added=True)),
         ("attn_mask", "scores + attn_mask", "", masks.Form("[B, 1, L, L]", "float", added=True)),
         ("attn_bias", "scores + attn_bias", "", masks.Form("[B, 1, L, L]", "float", added=True)),
         ("casual_mask", "np.where(casual_mask, scores, -1e9)", "", masks.Form("[B, 1, L, L]", "bool")),
@@ -164,3 +170,20 @@ def attention(q, k, v, ARGUMENT=None):
 def test_masks_of_functions(tmp_path: Path, argument: str, code: str, doc: str, form: masks.Form) -> None:
     subject = subject_of(tmp_path, FUNCTION.replace("ARGUMENT", argument).replace("HIDE", code).replace("DOC", doc))
     assert subject.task == "sdpa" and subject.mask_form == form
+
+
+@pytest.mark.parametrize("code", ["gizmo", "scores * gizmo"])
+def test_what_hides_nothing_is_no_mask(tmp_path: Path, code: str) -> None:
+    subject = subject_of(tmp_path, FUNCTION.replace("ARGUMENT", "gizmo").replace("HIDE", code))
+    assert subject.mask_form is None and not subject.bindings["sdpa"].takes("mask")
+    assert subject.bindings["sdpa"].untried(True) == ["gizmo"]
+
+
+def test_an_added_mask_that_the_contract_has_as_bool_is_said(tmp_path: Path) -> None:
+    subject = subject_of(tmp_path, FUNCTION.replace("ARGUMENT", "mask").replace("HIDE", "scores + mask"))
+    assert subject.notes == ["right if mask holds 0 and -inf, to be added to the scores: the task's is bool"]
+
+
+def test_a_mask_that_a_task_has_not_is_never_given(tmp_path: Path) -> None:
+    subject = subject_of(tmp_path, FUNCTION.replace("ARGUMENT", "mask").replace("HIDE", "scores + mask"), task="causal")
+    assert subject.mask_form is None and subject.bindings["causal_attention"].untried(False) == ["mask"] and not subject.notes

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from runner.errors import Stop
-from support_judge import answered, attend, close, subject_of
+from support_judge import agrees, answered, attend, close, subject_of
 
 RNG = np.random.default_rng(11)
 Q, K, V = (RNG.standard_normal((2, 3, length, 6)) for length in (5, 7, 7))
@@ -72,3 +72,53 @@ def test_the_error_is_that_of_the_contracts_form(tmp_path: Path) -> None:
     with pytest.raises(Stop) as stop:
         subject_of(tmp_path, "def sdpa(q, k, v):\n    raise ValueError(q.ndim)\n")
     assert stop.value.says == "calling sdpa: ValueError: 4"
+
+
+LISTS = """
+import math
+def attention(Q, K, V):
+    out = []
+    for q in Q:
+        if not q:
+            return None
+        scores = [math.exp(sum(a * b for a, b in zip(q, k)) / math.sqrt(len(q))) for k in K]
+        out.append([sum(s * v[c] for s, v in zip(scores, V)) / sum(scores) for c in range(len(V[0]))])
+    return out{}
+"""
+
+
+@pytest.mark.parametrize("returned", ["", ", [[1.0] * len(K) for _ in Q]"])
+def test_nested_lists(tmp_path: Path, returned: str) -> None:
+    subject = subject_of(tmp_path, LISTS.format(returned))
+    assert subject.notes == ["called once for each sequence and head: it takes [T, d] as lists"]
+    q, k, v = (RNG.standard_normal((2, 3, length, 6)) for length in (5, 7, 7))
+    found, _ = answered(subject, {"q": q, "k": k, "v": v})
+    close(found["out"], attend(q, k, v)[0])
+
+
+def test_rotations_that_a_task_has_not_turn_nothing_and_are_said(tmp_path: Path) -> None:
+    subject = subject_of(tmp_path, """
+import numpy as np
+class Attention:
+    def __init__(self, dim, n_heads):
+        self.n, (self.wq, self.wk, self.wv, self.wo) = n_heads, np.zeros((4, dim, dim))
+
+    def forward(self, x, start_pos, freqs_cis):
+        split = lambda w: (x @ w).reshape(*x.shape[:2], self.n, -1).swapaxes(1, 2)
+        turn = lambda y: ((y[..., ::2] + 1j * y[..., 1::2]) * freqs_cis[start_pos:])[..., None].view(float).reshape(y.shape)
+        scores = turn(split(self.wq)) @ turn(split(self.wk)).swapaxes(-1, -2) / np.sqrt(x.shape[-1] // self.n)
+        weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+        return (weights @ split(self.wv)).swapaxes(1, 2).reshape(x.shape) @ self.wo
+""")
+    assert subject.task == "mha" and subject.bindings[""].untried(True) == ["freqs_cis"]
+    agrees(subject)
+
+
+def test_arrays_of_jax(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    text = "import jax, jax.numpy as jnp\ndef sdpa(q, k, v):\n    return jax.nn.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1) @ v.at[:].get()\n"
+    subject = subject_of(tmp_path, text)
+    q, k, v = (RNG.standard_normal((2, 3, length, 6)) for length in (5, 7, 7))
+    found, notes = answered(subject, {"q": q, "k": k, "v": v})
+    assert not notes and subject.framework == "jax" and found["out"].dtype == np.float32
+    close(found["out"], attend(q, k, v)[0].astype(np.float32))

@@ -14,7 +14,7 @@ from typing import Any
 
 from . import names
 from .errors import People, Stop
-from .frameworks import is_module, torch_of
+from .frameworks import is_module, named, torch_of
 from .match import arguments_of, required, ways
 from .slots import Sizes
 from .tasks import CAUSAL, SINGLE, TASKS
@@ -60,6 +60,20 @@ def values_for(task: str, init: dict[str, Any]) -> tuple[dict[str, Any], dict[st
         values["head_dim"] = values["embed"] // values["heads"]
     _check(values, ("head_dim",))
     return values, own
+
+
+def fix_by_module(values: dict[str, Any], cls: type, module: Any, task: str) -> None:
+    """Sizes that a class has from its module ("n_embd = 32") and not from its constructor."""
+    if module is None or {"embed", "config"} & set(settings_of(cls).values()):
+        return
+    numbers = {name: value for name, value in vars(module).items() if type(value) is int}
+    embed = next((numbers[name] for name in sorted(named(cls) & numbers.keys()) if names.setting(name) == "embed"), None)
+    if embed is None:
+        return
+    found = {names.setting(name): value for name, value in numbers.items()}
+    heads = 1 if task in SINGLE else found.get("heads") or next(count for count in (4, 3, 2, 1) if embed % count == 0)
+    values.update(embed=embed, heads=heads, kv_heads=heads, head_dim=embed // heads)
+    _check(values, ("embed", "heads", "head_dim"))
 
 
 def _check(sizes: dict[str, Any], names: Iterable[str]) -> None:

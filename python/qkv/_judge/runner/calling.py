@@ -11,15 +11,17 @@ import numpy as np
 
 from . import names
 from .errors import Stop
-from .frameworks import is_array, reads, to_numpy
+from .frameworks import is_array, is_numbers, reads, to_numpy
 from .match import arguments_of, required, ways
 from .tasks import FUNCTIONS, LAYERS
 
 #: What forward() of a class takes, in order; others: x and a mask, or q, k, v and a mask.
 _FORWARD = {"cross": ["x", "memory", "mask"], "lm": ["tokens"], "cache": ["x", "cache"], "rope": ["x", "positions"]}
+#: Rotations of q and k: where the task has none, they are given as one that turns nothing.
+TURNS = ("turns", "cos", "sin")
 #: Arguments that are given a value wherever a function has them.
 _ALWAYS = {"mask", "causal", "num_heads", "num_kv_heads", "cache", "past_k", "past_v", "start", "use_cache", "block_size",
-           "base", "training", "model", "optimizer"}  # fmt: skip
+           "base", "training", "model", "optimizer", *TURNS}  # fmt: skip
 
 
 class Binding:
@@ -94,12 +96,12 @@ class Binding:
         return other
 
     def untried(self, masks: bool) -> list[str]:
-        """What the code reads, and is never given: optional arguments without a role; with no `masks`, its mask too."""
+        """What the code reads, and is never given, or as what does nothing: optional arguments without a role, rotations; with no
+        `masks`, its mask too."""
         return [
             one.name
             for one in self.parameters
-            if one.default is None
-            and (self.roles[one.name] is None or (self.roles[one.name] == "mask" and not masks))
+            if (one.default is None and self.roles[one.name] in (None, *(() if masks else ("mask",))) or self.roles[one.name] in TURNS)
             and reads(self.function, one.name)
         ]
 
@@ -145,6 +147,8 @@ class Result:
         self.raw = raw
         self.out, self.weights, self.weights_first = None, None, False
         self.rest: list[Any] = []
+        if is_numbers(raw):
+            raw = np.array(raw, dtype=float)
         if is_array(raw):
             self.out = raw
         elif isinstance(raw, (tuple, list)) and raw:
@@ -157,13 +161,9 @@ class Result:
             self.out = np.asarray(raw)
 
     def _sequence(self, values: list[Any], expected: tuple[int, ...]) -> None:
+        values = [np.array(value, dtype=float) if is_numbers(value) else value for value in values]
         arrays = [index for index, value in enumerate(values) if is_array(value)]
         if not arrays:
-            if (
-                all(isinstance(value, (list, tuple, int, float)) for value in values)
-                and np.array(values, dtype=object).ndim > 1
-            ):
-                self.out = np.array(values, dtype=float)
             return
         first = next((index for index in arrays if tuple(values[index].shape) == expected), arrays[0])
         self.out = values[first]

@@ -80,6 +80,8 @@ def _described(
     kind = "function" if isinstance(thing, FunctionType) else "class" if isinstance(thing, type) else "module"
     owner = type(thing) if kind == "module" else thing
     values, own = building.values_for(candidate.task, request.get("init") or {})
+    if kind == "class":
+        building.fix_by_module(values, thing, module, candidate.task)
     subject = Subject(
         name=candidate.name, thing=thing, kind=kind, task=candidate.task, why=candidate.why, framework=framework_of(thing),
         people=people, sizes=Sizes(*(values[name] for name in Sizes._fields)), line=_line(owner), notes=list(notes),
@@ -102,9 +104,8 @@ def _described(
             unfilled.append((function, stop))
     if len(unfilled) == len(subject.bindings):
         raise unfilled[0][1]
-    read = names.read_of(subject.lookup) if subject.lookup is not None else None
-    if read:  # of a dict of parameters what was not read is not there
-        _cover(subject, [*map(names.argument, read), *next(iter(subject.bindings.values())).roles.values()])
+    if subject.read:  # of a dict of parameters what was not read is not there
+        _cover(subject, [*subject.read, *next(iter(subject.bindings.values())).roles.values()])
     for function, _ in unfilled:  # one of two functions of a task
         del subject.bindings[function]
         subject.notes.append(f"{function} is not filled in yet")
@@ -212,12 +213,11 @@ def as_json(subject: Subject) -> dict[str, Any]:
     conventions = list(subject.conventions)
     if subject.mask_form is not None and subject.mask_form.convention:
         conventions.append(subject.mask_form.convention)
-    masked = any(name == "mask" for function in tasks.FUNCTIONS[subject.task].values() for name, _ in function)
     return {
         "file": subject.people.file, "name": subject.name, "line": subject.line, "kind": subject.kind,
         "framework": subject.framework, "task": subject.task, "why": subject.why, "sizes": subject.sizes._asdict(),
         "has": subject.has,
         "assignments": [{"label": one.label, "convention": one.convention} for one in assignments],
         "conventions": conventions, "notes": subject.notes,
-        "untried": list(dict.fromkeys(name for one in subject.bindings.values() for name in one.untried(masked))),
+        "untried": list(dict.fromkeys(name for one in subject.bindings.values() for name in one.untried(subject.task in tasks.MASKED))),
     }  # fmt: skip

@@ -139,9 +139,11 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
             if is_scripted(value):
                 of_thing(key, value, task)  # says why not
         wanted = "looks like attention" if task is None else f"looks like the task {task}"
-        raise Stop(
-            f"nothing in {file} {wanted} (it has {', '.join(known) or 'neither functions nor classes'}): {_how(file, task)}"
-        )
+        for key in known:
+            if task is None and (other := match.other_than(key)):
+                raise Stop(f"{key} {other}")
+        has = ", ".join(known) or "neither functions nor classes"
+        raise Stop(f"nothing in {file} {wanted} (it has {has}): {_how(file, task)}")
     strong = [one for one in found if one.strong] or found
     uses = {one.name: named(one.thing) for one in strong}
     top = [
@@ -185,5 +187,7 @@ def of_thing(name: str, thing: Any, task: str | None) -> Candidate:
             raise Stop(f"no task is called {task}: tasks are {', '.join(tasks.FUNCTIONS)}")
         return Candidate(name, thing, task, "--task", False)
     if found is None:
+        if other := match.other_than(name):
+            raise Stop(f"{name} {other}")
         raise Stop(f"cannot tell from {name} which task it is: --task NAME, one of {', '.join(tasks.FUNCTIONS)}")
     return found

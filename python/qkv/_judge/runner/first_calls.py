@@ -16,7 +16,7 @@ from .errors import FAILURES, Stop
 from .slicing import choices
 from .slots import Sizes, Tensors, Words
 from .subject import Skipped, Subject
-from .tasks import CAUSAL, FUNCTIONS, LAYERS, TASKS
+from .tasks import CAUSAL, FUNCTIONS, LAYERS, MASKED, TASKS
 from .training import train_steps, trial_tensors
 
 #: A call with a mask in one form.
@@ -86,7 +86,17 @@ def _attempt(subject: Subject, binding: Binding, tensors: Tensors, metadata: Wor
     target = subject.fresh(tensors, 0) if subject.prototype is not None else None
     values = subject.values(binding, tensors, metadata, subject.leaves(tensors))
     if subject.task != "cache":
-        return subject.call(binding, target, values, tensors)
+        try:
+            return subject.call(binding, target, values, tensors)
+        except FAILURES:
+            if subject.nested or not binding.takes("params"):
+                raise
+            subject.nested = True
+            try:
+                return _attempt(subject, binding, tensors, metadata)
+            except FAILURES:
+                subject.nested = False
+            raise
     failure: BaseException | None = None
     for state in beginnings(binding):
         subject.helpers["cache"] = copy.deepcopy(state)
@@ -120,8 +130,12 @@ def first_call(subject: Subject, function: str) -> None:
         subject.notes.append("judged in float32: it does not run in float64")
     if plain.weights_first:
         subject.conventions.append("weights-first")
+    if subject.task not in MASKED:
+        return
     if binding.takes("mask"):
         _try_masks(subject, binding, tensors, metadata, tuple(plain.out.shape))
+    else:
+        _guess_mask(subject, binding, tensors, metadata, tuple(plain.out.shape))
 
 
 def _plain(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> tuple[Any, Tensors]:
@@ -166,8 +180,24 @@ def _try_required_mask(subject: Subject, binding: Binding, tensors: Tensors, met
     raise failure
 
 
-def _try_masks(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words, shape: tuple[int, ...] | None) -> None:
-    """Padding first, which most forms can say; then one mask for all sequences. `shape`: of a call without a mask, if there is one."""
+def _guess_mask(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words, shape: tuple[int, ...]) -> None:
+    """An argument whose name says nothing, and that is None where it is missing, is the mask if one of its forms hides keys."""
+    for name in [name for name in binding.untried(True) if binding.roles[name] is None]:
+        binding.roles[name] = "mask"
+        try:
+            if _try_masks(subject, binding, tensors, metadata, shape, guessed=True):
+                subject.notes.append(f"{name} was taken for the mask: its name says nothing, what it does hides keys")
+                return
+        except Stop:
+            pass
+        binding.roles[name], subject.mask_form = None, None
+
+
+def _try_masks(
+    subject: Subject, binding: Binding, tensors: Tensors, metadata: Words, shape: tuple[int, ...] | None, guessed: bool = False
+) -> bool:
+    """Padding first, which most forms can say; then one mask for all sequences. `shape`: of a call without a mask, if there is one;
+    `guessed`: the argument's name says nothing. Whether what the mask hides stays hidden."""
     argument = binding.argument("mask")
     hides = type(subject.thing).__module__.startswith("torch.nn") and argument == "attn_mask"
     forms = masks.forms(argument, subject.task, hides)
@@ -192,28 +222,33 @@ def _try_masks(subject: Subject, binding: Binding, tensors: Tensors, metadata: W
                 failure = failure or error
                 continue
             if tuple(result.out.shape) == (shape or subject.expected(tensors)):
-                subject.mask_form = _meaning(subject, binding, attempt, form, forms, tensors, mask)
-                return _say_form(subject, argument)
+                subject.mask_form, hides = _meaning(subject, binding, attempt, form, forms, tensors, mask, guessed)
+                _say_form(subject, argument, guessed)
+                return hides
             fallback = fallback or form
     chosen = fallback or forms[0]
     for mask in kinds if fallback is None else ():
-        subject.mask_form = _meaning(subject, binding, attempt, chosen, forms, tensors, mask)
+        subject.mask_form, hides = _meaning(subject, binding, attempt, chosen, forms, tensors, mask, guessed)
         if subject.mask_form != chosen:
-            return _say_form(subject, argument)
+            _say_form(subject, argument, guessed)
+            return hides
     subject.mask_form = chosen
     if shape is None and failure is not None:
         raise subject.people.stop(failure, f"calling {subject.name} with a mask")
+    return False
 
 
 def _meaning(
     subject: Subject, binding: Binding, attempt: Attempt, chosen: masks.Form, forms: list[masks.Form], tensors: Tensors,
-    mask: np.ndarray,
-) -> masks.Form:  # fmt: skip
-    """The form in which what the mask hides stays hidden: as chosen; one whose True hides, where the code says so; one that is
-    added to the scores. As chosen where none does."""
+    mask: np.ndarray, guessed: bool,
+) -> tuple[masks.Form, bool]:  # fmt: skip
+    """The form in which what the mask hides stays hidden: as chosen; one whose True hides, where the code says so or nothing says
+    what True means; one that is added to the scores. As chosen where none does, and then False."""
 
     def keeps(form: masks.Form) -> bool:
         try:
+            if guessed and not masks.neutral(lambda given: attempt(form, given), tensors, mask):
+                return False
             return not masks.leaks(lambda given: attempt(form, given), tensors, mask)
         except FAILURES:  # Skipped too: the form cannot say this mask
             return False
@@ -225,17 +260,22 @@ def _meaning(
         except FAILURES:
             return False
 
-    hiding = [one._replace(hides=True) for one in (chosen, *forms)] if masks.says_hidden(subject.thing, binding.function) else []
+    says = masks.says_hidden(subject.thing, binding.function)
+    hiding = [one._replace(hides=True) for one in (chosen, *forms)] if guessed or says else []
     contract = subject.task not in LAYERS and names.key(binding.argument("mask")) == "mask"
-    if chosen.added or (contract and not hiding) or keeps(chosen):  # a function's contract says what its `mask` is
-        return chosen
-    added = () if contract else dict.fromkeys(masks.added(one) for one in (chosen, *forms))
-    return next((form for form in dict.fromkeys(hiding) if keeps(form)), None) or next(
-        (form for form in added if keeps(form) and is_added(form)), chosen
-    )
+    if keeps(chosen) or (chosen.added and not guessed):
+        return chosen, True
+    found = next((form for form in dict.fromkeys(hiding) if keeps(form)), None)
+    added = next((form for form in dict.fromkeys(map(masks.added, (chosen, *forms))) if keeps(form) and is_added(form)), None)
+    # A function's contract says what its `mask` is, unless the code says otherwise.
+    if added and contract and not masks.says_added(subject.thing, binding.function):
+        subject.notes.append(f"right if {binding.argument('mask')} holds 0 and -inf, to be added to the scores: the task's is bool")
+        added = None
+    found = found or added
+    return found or chosen, found is not None
 
 
-def _say_form(subject: Subject, argument: str) -> None:
+def _say_form(subject: Subject, argument: str, guessed: bool) -> None:
     form = subject.mask_form
     assert form is not None
     if subject.slices is not None:
@@ -245,4 +285,5 @@ def _say_form(subject: Subject, argument: str) -> None:
     elif form.shape not in ("[B, 1, L, L]", "[B, L, L]") or form.dtype != "bool":
         subject.notes.append(f"its mask is {form.dtype} {form.shape}")
     if form.hides:
-        subject.notes.append(f"{argument}: True was taken for hidden, as its name or the docstring says")
+        why = "only so it hides what it should" if guessed else "as its name or the docstring says"
+        subject.notes.append(f"{argument}: True was taken for hidden, {why}")

@@ -1,4 +1,4 @@
-"""NumPy arrays and PyTorch tensors: which of the two a person's code uses, and what its source says about precision."""
+"""Arrays of NumPy, PyTorch and JAX: which of them a person's code uses, and what its source says about precision."""
 
 from __future__ import annotations
 
@@ -28,8 +28,19 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def _is_jax(value: Any) -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.Array)
+
+
 def is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray) or is_tensor(value)
+    return isinstance(value, np.ndarray) or is_tensor(value) or _is_jax(value)
+
+
+def is_numbers(value: Any) -> bool:
+    """A list of lists of numbers, a matrix or more."""
+    rows = isinstance(value, list) and all(isinstance(one, (list, tuple)) for one in value)
+    return rows and np.array(value, dtype=object).ndim > 1
 
 
 def is_module(value: Any) -> bool:
@@ -66,7 +77,7 @@ def from_numpy(array: np.ndarray, framework: str, dtype: str = "float64") -> Any
         array = array.astype(dtype)
     if framework == "torch":
         return torch_of().from_numpy(np.array(array))
-    return np.array(array)
+    return sys.modules["jax"].numpy.asarray(array) if framework == "jax" else np.array(array)
 
 
 @contextlib.contextmanager
@@ -126,7 +137,7 @@ def reads(function: Any, argument: str) -> bool:
 
 
 def framework_of(thing: Any) -> str:
-    """Which of "torch" and "numpy", by class, by what the code names, by what the file imports."""
+    """Which of "torch", "jax" and "numpy", by class, by what the code names, by what the file imports."""
     if is_module(thing) or is_module_class(thing):
         return "torch"
     function = thing if isinstance(thing, (FunctionType, type)) else type(thing)
@@ -138,11 +149,11 @@ def framework_of(thing: Any) -> str:
         return str(name).split(".")[0]
 
     used = {home(scope[name]) for name in named(function) if name in scope}
-    for library in ("torch", "numpy"):
+    for library in ("torch", "jax", "numpy"):
         if library in used:
             return library
     imported = {home(value) for value in scope.values() if isinstance(value, ModuleType)}
-    return "torch" if "torch" in imported and torch_of() is not None else "numpy"
+    return next((library for library in ("torch", "jax") if library in imported and library in sys.modules), "numpy")
 
 
 def rounds(thing: Any) -> bool:

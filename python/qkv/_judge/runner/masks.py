@@ -90,14 +90,22 @@ def forms(argument: str, task: str, hides: bool = False) -> list[Form]:
     return [Form(shape, dtype, hides) for dtype in TYPES for shape in shapes]
 
 
-#: What a docstring says of a mask: "1 = hidden", "mask: True where padding is".
-_HIDES = re.compile(r"\b(?:1s?|ones?|true)\b\s*(?:=+|:|->|means?|is|are|where|for|at|marks?)\s*(?:a\s+|the\s+)?"
-                    r"(?:hidden|hide|masked|ignored?|pad\w*|blocked|future|not\b)", re.IGNORECASE)  # fmt: skip
+#: What a docstring says of a mask: "1 = hidden", "mask: True where padding is", "padded positions are 1 in the mask"; "0 or -inf".
+_HIDDEN = r"(?:hidden|hide|masked|ignored?|pad\w*|blocked|future|not\b)"
+_ONE = r"\b(?:1s?|ones?|true)\b"
+_HIDES = re.compile(rf"{_ONE}\s*(?:=+|:|->|means?|is|are|where|for|at|marks?)\s*(?:a\s+|the\s+)?{_HIDDEN}|"
+                    rf"{_HIDDEN}(?:\s+\w+)?\s+(?:=+|is|are|have|has|get)\s+(?:a\s+)?{_ONE}", re.IGNORECASE)  # fmt: skip
+_ADDED = re.compile(r"-\s?inf|additive|added to|-1e\d", re.IGNORECASE)
 
 
 def says_hidden(*documented: Any) -> bool:
     """Whether a function or its class says itself that True hides."""
     return any(_HIDES.search(getattr(one, "__doc__", None) or "") for one in documented)
+
+
+def says_added(*documented: Any) -> bool:
+    """Whether it says that its mask is added to the scores."""
+    return any(_ADDED.search(getattr(one, "__doc__", None) or "") for one in documented)
 
 
 def added(form: Form) -> Form:
@@ -140,8 +148,11 @@ def leaks(call: Call, tensors: Tensors, mask: np.ndarray) -> bool:
     return any(_far(one[b][..., rows[b], :], two[b][..., rows[b], :]) for b in range(len(rows)))
 
 
+def neutral(call: Call, tensors: Tensors, mask: np.ndarray) -> bool:
+    """A mask that hides nothing changes nothing."""
+    return not _far(_out(call, tensors), _out(call, {**tensors, "mask": np.ones_like(mask)}))
+
+
 def adds(plain: Call, shifted: Call, tensors: Tensors, mask: np.ndarray) -> bool:
     """A mask of one number everywhere changes nothing, whatever the number: so does what is added before a softmax."""
-    everything = np.ones_like(mask)
-    call = {**tensors, "mask": everything}
-    return not _far(_out(plain, call), _out(shifted, call))
+    return neutral(plain, tensors, mask) and neutral(shifted, tensors, mask)

@@ -50,11 +50,23 @@ def says_causal(name: str) -> bool:
     return "causal" in found or ("masked" in found and "mask" in found)
 
 
+_OTHER = {
+    "norm": "is a normalisation: no exercise asks for one yet",
+    "mlp": "is a feed-forward part: no exercise asks for one yet",
+    "block": "is a block of a transformer: no exercise asks for one yet; the nearest is `mha`, for its attention",
+}
+
+
+def other_than(name: str) -> str:
+    """What a class is, by its name, that no exercise asks for, and the nearest that does; "" for attention."""
+    return "" if "att" in names.key(name) else _OTHER.get(names.speaks_of("other", name) or "", "")
+
+
 def by_name(name: str) -> str | None:
     for task, functions in FUNCTIONS.items():
         if any(name.startswith(f"{function}_") for function in functions):
             return task
-    return names.says_task(name)
+    return names.speaks_of("task", name)
 
 
 #: What a call is about: without it there is no call of this task.
@@ -73,7 +85,7 @@ def _features(arguments: Iterable[str]) -> set[str]:
         one = {"model": "params", "past_k": "cache"}.get(one, one)
         weight = one[:2] in ("W_", "b_")
         found |= {one} if not weight else {one[:2]} if one[:2] == "b_" or one[2:] != "o" else {"W_o"}
-        found |= {"W_qkv", "W_"} if one == "W_qkv" else set()
+        found |= {"W_qkv", "W_"} if one == "W_qkv" else {"W_"} if one == "params" else set()
     return found
 
 
@@ -117,7 +129,7 @@ def of_class(name: str, settings: set[str], roles: set[str]) -> tuple[str, str] 
     """(task, why) of a class by its name, its constructor's and its forward's arguments; single heads are told apart later, by
     their parameters (of_parameters)."""
     says, found = by_name(name), names.key(name)
-    if not roles and says is None and "att" not in found and found != "head":
+    if other_than(name) or (not roles and says is None and "att" not in found and found != "head"):
         return None
     inputs = roles & {"x", "q", "k", "v", "tokens"}
     if says == "linear" and "x" in inputs and len(inputs) == 1:

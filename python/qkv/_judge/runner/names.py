@@ -66,10 +66,10 @@ def meaning(kind: str, name: str) -> str | None:
     return _MEANINGS[kind].get(key(name))
 
 
-def says_task(name: str) -> str | None:
-    """The first task that a name speaks of."""
+def speaks_of(kind: str, name: str) -> str | None:
+    """The first meaning of a kind, "task" or "other", that a name speaks of: its words are patterns."""
     found = key(name)
-    return next((task for task, words in _KINDS["task"].items() if re.search("|".join(words), found)), None)
+    return next((meaning for meaning, words in _KINDS[kind].items() if re.search("|".join(words), found)), None)
 
 
 def first(meaning: str, values: dict[str, Any]) -> Any:
@@ -131,12 +131,10 @@ class ByName(dict):
 
     def __init__(self, find: Callable[[str], Any]) -> None:
         super().__init__()
-        vars(self).update(_find=find, _read=[])
+        vars(self).update(_find=find)
 
     def __missing__(self, name: str) -> Any:
-        value = self._find(name)
-        self._read.append(name)
-        return value
+        return self._find(name)
 
     def __contains__(self, name: object) -> bool:
         try:
@@ -156,8 +154,3 @@ class ByName(dict):
             raise AttributeError(str(error.args[0])) from None
 
     __setattr__ = dict.__setitem__
-
-
-def read_of(values: ByName) -> list[str]:
-    """The names by which something was found."""
-    return vars(values)["_read"]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .frameworks import is_array, is_tensor, torch_of
+from .frameworks import is_array, is_numbers, is_tensor, torch_of
 from .slots import Tensors
 
 _SLICED = ("q", "k", "v", "x", "memory", "dout", "mask")
@@ -21,6 +21,7 @@ class Slices(NamedTuple):
 
     axes: int
     takes: str
+    lists: bool = False  # nested lists in place of arrays
 
     @property
     def note(self) -> str:
@@ -31,6 +32,8 @@ class Slices(NamedTuple):
     def call(self, function: Callable[[dict[str, Any]], Any], values: dict[str, Any]) -> Any:
         """What the whole call would return; a mask must be [B, H, Tq, Tk], or [B, Tq, Tk] where x is sliced."""
         sliced = {name: values[name] for name in _SLICED if name in values and is_array(values[name])}
+        if self.lists:
+            person, function = function, lambda given: person({name: _listed(value) for name, value in given.items()})
         lead = tuple(next(value for name, value in sliced.items() if name != "mask").shape[: self.axes or 2])
         if self.axes == 0:
             joined = {name: value.reshape(-1, *value.shape[2:]) for name, value in sliced.items()}
@@ -46,11 +49,15 @@ class Slices(NamedTuple):
 def choices(tensors: Tensors) -> list[Slices]:
     """The ways to call with fewer axes than the contract's; none for inputs that cannot be cut."""
     if "q" in tensors and "x" not in tensors:
-        return [Slices(2, "[T, d]"), Slices(0, "[B*H, T, d]")]
+        return [Slices(2, "[T, d]"), Slices(0, "[B*H, T, d]"), Slices(2, "[T, d] as lists", True)]
     x = tensors.get("x")
     if x is None or "dout" in tensors or "q" in tensors:  # gradients of parameters are sums over the batch
         return []
-    return [Slices(1, "[L, E]")] if x.ndim == 3 else [Slices(2, "[T, d]"), Slices(0, "[B*H, T, d]")]
+    return [Slices(1, "[L, E]"), Slices(1, "[L, E] as lists", True)] if x.ndim == 3 else [Slices(2, "[T, d]"), Slices(0, "[B*H, T, d]")]
+
+
+def _listed(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _stacked(parts: list[Any], lead: tuple[int, ...]) -> Any:
@@ -60,6 +67,8 @@ def _stacked(parts: list[Any], lead: tuple[int, ...]) -> Any:
 
 def _rebuilt(raws: list[Any], join: Callable[[list[Any]], Any]) -> Any:
     """Arrays joined, wherever they lie in what was returned."""
+    if is_numbers(raws[0]):
+        raws = [np.array(raw, dtype=float) for raw in raws]
     first = raws[0]
     if is_array(first):
         return join(raws)

@@ -48,7 +48,8 @@ class Subject:
     precision: str | None = None  # what answers are rounded to: the code itself rounds
     mask_form: Form | None = None
     slices: Slices | None = None  # how code without a batch is called
-    lookup: names.ByName | None = None  # the parameters of the latest call, where they come in one dict
+    read: set[str] = dataclasses.field(default_factory=set)  # contract names of parameters that come in one dict and were read
+    nested: bool = False  # that dict holds a dict for each projection: params["query"]["w"]
     helpers: dict[str, Any] = dataclasses.field(default_factory=dict)  # other functions of the file that a task needs
 
     def binding_for(self, function: str = "") -> Binding:
@@ -121,7 +122,25 @@ class Subject:
                 raise KeyError(role)
         if len(parts) == 1:
             return parts[0]
-        return torch_of().cat(parts, -1) if self.framework == "torch" else np.concatenate(parts, -1)
+        if self.framework == "torch":
+            return torch_of().cat(parts, -1)
+        return from_numpy(np.concatenate(parts, -1), self.framework, self.dtype)
+
+    def _in_dict(self, name: str, leaves: dict[str, Any]) -> Any:
+        """A parameter by its name; KeyError for what is none."""
+        role = names.argument(name) or ""
+        if role[:2] not in ("W_", "b_"):
+            role = "W_" + "".join(names.letters(name) or ())
+        if role == "W_":
+            raise KeyError(name)
+        if self.nested:
+            return names.ByName(lambda kind: self._read(("b_" if names.is_bias(kind) else "W_") + role[2:], leaves))
+        return self._read(role, leaves)
+
+    def _read(self, role: str, leaves: dict[str, Any]) -> Any:
+        value = self.parameter(role, leaves)
+        self.read.add(role)
+        return value
 
     def values(self, binding: Binding, tensors: Tensors, metadata: Words, leaves: dict[str, Any]) -> dict[str, Any]:
         """{role: value} of one call. Raises Skipped where the code lacks an argument that the probe needs."""
@@ -130,13 +149,14 @@ class Subject:
             if role is not None and role[:2] in ("W_", "b_"):
                 values[role] = self.parameter(role, leaves)
         if binding.takes("params"):
-            self.lookup = values["params"] = names.ByName(lambda name: self.parameter(_role(name), leaves))
+            values["params"] = names.ByName(lambda name: self._in_dict(name, leaves))
         values["num_heads"], values["num_kv_heads"] = self.sizes.heads, self.sizes.kv_heads
         for role, key, kind in (
             ("block_size", "block", int), ("p", "dropout", float), ("base", "base", float), ("lr", "lr", float),
         ):
             if key in metadata:
                 values[role] = kind(metadata[key])
+        values.update(self._turns(tensors), start=0)
         values["training"] = metadata.get("call") == "training"
         causal = metadata.get("causal") == "1"
         values["causal"] = causal
@@ -148,6 +168,13 @@ class Subject:
             raise Skipped("it takes no second sequence")
         self._mask(binding, tensors, values)
         return values
+
+    def _turns(self, tensors: Tensors) -> dict[str, Any]:
+        """Rotations of every position that turn nothing: complex numbers for pairs, or cosines and sines."""
+        shape = (tensors.get("x", tensors.get("q")).shape[-2], self.sizes.head_dim) if {"x", "q"} & set(tensors) else (0, 0)
+        turns = np.ones((shape[0], shape[1] // 2), "complex64" if self.dtype == "float32" else "complex128")
+        floats = {"cos": np.ones(shape), "sin": np.zeros(shape)}
+        return {name: from_numpy(value, self.framework, self.dtype) for name, value in {"turns": turns, **floats}.items()}
 
     def _mask(self, binding: Binding, tensors: Tensors, values: dict[str, Any]) -> None:
         if "mask" not in tensors:
@@ -222,13 +249,6 @@ def set_training(target: Any, train: bool) -> None:
         target.training = train
     elif callable(method):
         method()
-
-
-def _role(name: str) -> str:
-    role = names.argument(name)
-    if role is None or role[:2] not in ("W_", "b_"):
-        raise KeyError(name)
-    return role
 
 
 def _lengths(tensors: Tensors) -> tuple[tuple[int, int], int]:

@@ -54,5 +54,7 @@ SINGLE = tuple(name for name in _with("layer") if TASKS[name].sizes["H"] == 1)
 LAYERS = _with("layer", "cache")
 #: Tasks of q, k and v: no layer with parameters is one of them.
 OF_QKV = _with("function", "flash", "linear")
+#: Tasks that are asked with masks.
+MASKED = _with("mask")
 #: Tasks whose formula has a causal mask in every probe.
 CAUSAL = _with("always-causal")
