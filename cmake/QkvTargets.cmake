@@ -14,8 +14,12 @@ if(CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   # The units of QKV_UNITY lie in the build's folder: the cache knows them under the names that they have below it, the same in every build.
   find_program(ENV_PROGRAM env)
   mark_as_advanced(ENV_PROGRAM)
-  if(ENV_PROGRAM AND NOT DEFINED ENV{CCACHE_BASEDIR})
-    list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER "${ENV_PROGRAM}" "CCACHE_BASEDIR=${CMAKE_BINARY_DIR}")
+  if(ENV_PROGRAM)
+    set(settings CCACHE_SLOPPINESS=pch_defines,time_macros)  # as precompiled headers need them
+    if(NOT DEFINED ENV{CCACHE_BASEDIR})
+      list(APPEND settings "CCACHE_BASEDIR=${CMAKE_BINARY_DIR}")
+    endif()
+    list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER "${ENV_PROGRAM}" ${settings})
   endif()
 endif()
 
@@ -68,6 +72,13 @@ function(qkv_unity target)
     math(EXPR batch "(${number_${folder}} - 1) / ${ARG_MOST}")
     set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${folder}_${batch}")
   endforeach()
+endfunction()
+
+# qkv_small_program(target): with QKV_UNITY, what examples and programs like them include is compiled once for all (examples/).
+function(qkv_small_program target)
+  if(TARGET qkv_small_programs)
+    target_precompile_headers(${target} REUSE_FROM qkv_small_programs)
+  endif()
 endfunction()
 
 # The components that were built, dependencies first; QkvInstall.cmake reads it.
