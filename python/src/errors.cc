@@ -11,7 +11,7 @@ namespace {
 
 template <class Kind> bool is(const Error& error) { return dynamic_cast<const Kind*>(&error) != nullptr; }
 
-struct Type {
+struct ErrorType {
   const char* name;
   PyObject** base;
   const char* doc;
@@ -19,7 +19,7 @@ struct Type {
   PyObject* made = nullptr;  // kept for the life of the interpreter
 };
 // The first is the base of the others, and what matches no other.
-Type types[] = {
+ErrorType types[] = {
     {"Error", &PyExc_Exception, "Base of everything that qkv raises on purpose.", [](const Error&) { return false; }},
     {"ShapeError", &PyExc_ValueError, "Sizes, strides or axes that do not fit together; overlap.", is<ShapeError>},
     {"OptionError", &PyExc_ValueError, "An option whose value can never be right.", is<OptionError>},
@@ -46,8 +46,8 @@ void translate(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
   } catch (const Error& error) {
-    const Type* found = types;
-    for (const Type& type : types) found = type.matches(error) ? &type : found;
+    const ErrorType* found = types;
+    for (const ErrorType& type : types) found = type.matches(error) ? &type : found;
     PyErr_SetString(found->made, in_python(error.what()).c_str());
   }
 }
@@ -55,7 +55,7 @@ void translate(const std::exception_ptr& pointer, void*) {
 }  // namespace
 
 void bind_errors(nb::module_& m) {
-  for (Type& type : types) {
+  for (ErrorType& type : types) {
     nb::object bases = nb::borrow(*type.base);
     if (&type != types) bases = nb::make_tuple(nb::handle(types[0].made), nb::handle(*type.base));
     type.made = PyErr_NewExceptionWithDoc(("qkv." + std::string(type.name)).c_str(), type.doc, bases.ptr(), nullptr);

@@ -46,7 +46,7 @@ void read(const KVCache& cache, Index sequence, Index begin, nb::handle k, nb::h
   with_wide_type(kName, ka, [&]<class T>() { cache.read(sequence, begin, ka.output<T, 3>(), va); });
 }
 
-void forward(const KVCache& cache, const OptionsObject* options, CaptureObject* capture, const std::string& kind,
+void cache_forward(const KVCache& cache, const OptionsObject* options, CaptureObject* capture, const std::string& kind,
     const std::optional<Numbers>& sequences, const nb::args& objects) {
   const Arrays a("attention", {"q", "out", "lse?", "weights?", "lse_low?"}, objects);
   const AttentionOptions o = options_or_default(options, capture);
@@ -74,7 +74,7 @@ void bind_cache(nb::module_& m) {
       .def("__init__", &make)
       .def("_append", &append, nb::arg("k"), nb::arg("v").none(), nb::arg("sequences").none())
       .def("_read", &read)
-      .def("_forward", &forward, nb::arg("options").none(), nb::arg("capture").none(), nb::arg("kind"),
+      .def("_forward", &cache_forward, nb::arg("options").none(), nb::arg("capture").none(), nb::arg("kind"),
           nb::arg("sequences").none(), nb::arg("arrays"))
       .def_prop_ro(
           "sequences", [](const KVCache& cache) { return Numbers(cache.sequences().begin(), cache.sequences().end()); },

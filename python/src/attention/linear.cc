@@ -47,7 +47,7 @@ struct LinearOptionsObject {
   std::optional<double> scale;
 };
 
-void forward(const LinearOptionsObject& options, const nb::args& objects) {
+void linear_forward(const LinearOptionsObject& options, const nb::args& objects) {
   const Arrays a("linear_attention", {"q", "k", "v", "out", "normalizer?", "final_kv?", "final_z?"}, objects);
   a.compute_wide([&]<class T>(Context& context) {
     const auto in = [&](const Array& array) { return options.of_heads<const T, 4>(array); };
@@ -56,7 +56,7 @@ void forward(const LinearOptionsObject& options, const nb::args& objects) {
   });
 }
 
-void backward(const LinearOptionsObject& options, const nb::args& objects) {
+void linear_backward(const LinearOptionsObject& options, const nb::args& objects) {
   const Arrays a("linear_attention_backward",
       {"q", "k", "v", "out?", "normalizer?", "dout", "dfinal_kv?", "dfinal_z?", "dq?", "dk?", "dv?", "dlog_decay?",
           "dbeta?", "dinitial_kv?", "dinitial_z?"},
@@ -84,8 +84,8 @@ void bind_linear(nb::module_& m) {
       .def("__init__", [](LinearOptionsObject* self, const nb::args& objects, const nb::kwargs& given) {
         new (self) LinearOptionsObject(given, objects);
       });
-  m.def("linear_forward", &forward);
-  m.def("linear_backward", &backward);
+  m.def("linear_forward", &linear_forward);
+  m.def("linear_backward", &linear_backward);
   m.def("convert", [](nb::handle from, nb::handle to) {
     const Array fa("convert", "from", from), ta("convert", "to", to);
     const Computation call;
