@@ -49,7 +49,7 @@ void make_model(ModelObject* self, const std::string& text, const std::string& t
   new (self) ModelObject{{lm::AttentionLM(c, seed), std::move(tokenizer), task, 0, std::nullopt}};
 }
 
-nb::dict config_of(const ModelObject& object) {
+nb::dict model_config(const ModelObject& object) {
   const lm::AttentionLMConfig& config = object.value.model.config();
   nb::dict d;
   d["vocab_size"] = config.vocab_size;
@@ -198,7 +198,7 @@ void bind_lm(nb::module_& m) {
   nb::class_<lm::AttentionLM, nn::Module>(m, "AttentionLM");
   nb::class_<ModelObject>(m, "Model")
       .def("__init__", &make_model, nb::arg("text"), nb::arg("task"), nb::arg("options"))
-      .def_prop_ro("config", &config_of)
+      .def_prop_ro("config", &model_config)
       .def_prop_ro("module", [](ModelObject& object) -> lm::AttentionLM& { return object.value.model; })
       .def_prop_ro("step", [](const ModelObject& object) { return object.value.step; })
       .def_prop_ro("vocabulary",

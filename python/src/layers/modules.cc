@@ -15,12 +15,12 @@ template <class Body> void with_rows(const Array& x, const Body& body) {
   x.type() == Type::kBF16 ? run.template operator()<BFloat16>() : run.template operator()<float>();
 }
 
-void forward(const nn::Linear& self, const nb::args& objects) {
+void forward_rows(const nn::Linear& self, const nb::args& objects) {
   const Arrays a("Linear.forward", {"x", "y"}, objects);
   with_rows(a[0], [&]<class T>(Context& context) { self.forward(a[0].input<T, 2>(), a[1].output<T, 2>(), context); });
 }
 
-void backward(nn::Linear& self, const nb::args& objects) {
+void backward_rows(nn::Linear& self, const nb::args& objects) {
   const Arrays a("Linear.backward", {"x", "dy", "dx?"}, objects);
   with_rows(a[0], [&]<class T>(Context& context) {
     self.backward(a[0].input<T, 2>(), a[1].input<T, 2>(), a[2].output<T, 2>(), context);
@@ -50,8 +50,8 @@ void bind_modules(nb::module_& m) {
           [](nn::Linear* self, Index in_features, Index out_features, bool bias, std::uint64_t seed) {
             new (self) nn::Linear(nn::LinearOptions{in_features, out_features, bias, seed});
           })
-      .def("forward", &forward)
-      .def("backward", &backward)
+      .def("forward", &forward_rows)
+      .def("backward", &backward_rows)
       .def_prop_ro("in_features", &nn::Linear::in_features)
       .def_prop_ro("out_features", &nn::Linear::out_features)
       .def_prop_ro("has_bias", &nn::Linear::has_bias);
