@@ -57,7 +57,7 @@ def _hollow(thing: Any) -> bool:
     except (OSError, TypeError, SyntaxError, IndexError):
         return False
     body = getattr(tree, "body", [])
-    return isinstance(body, list) and all(
+    return isinstance(body, list) and bool(body) and all(
         isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)) for node in body
     )
 
