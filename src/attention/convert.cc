@@ -16,7 +16,7 @@ constexpr Index kRowsOfItem = 64;
 
 void detail::convert(const AnyView& from, const AnyView& to, Context& context) {
   constexpr const char* function = "convert";
-  check_reach(function, {"from", from});
+  check_reach(function, "from", from);
   check_sizes(function, "to", to, from.size(0), from.size(1), from.size(2), from.size(3));
   check_last_stride(function, "from", from);
   const NamedBox outputs[] = {{"to", to}}, inputs[] = {{"from", from}};

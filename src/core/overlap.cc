@@ -148,15 +148,15 @@ void NamedBox::find_bytes() {
   for (std::size_t axis = 0; axis < static_cast<std::size_t>(box.rank); ++axis) {
     const auto reach =
         static_cast<std::uintptr_t>(box.sizes[axis] - 1) * static_cast<std::uintptr_t>(box.strides[axis]) * bytes;
-    (box.strides[axis] > 0 ? after : before) += reach;
+    after += box.strides[axis] > 0 ? reach : 0;
+    before += box.strides[axis] > 0 ? 0 : reach;
   }
   begin = box.address + before;
   end = box.address + after;
 }
 
-void check_reach(std::string_view function, const NamedBox& view) {
-  const StridedBox& box = view.box;
-  if (view.empty) return;
+void check_reach(std::string_view function, std::string_view name, const StridedBox& box) {
+  if (box.is_empty()) return;
   constexpr Index limit = Index{1} << 61;
   Index count = 1, reach = box.element_bytes;
   bool fits = true;
@@ -167,7 +167,7 @@ void check_reach(std::string_view function, const NamedBox& view) {
            !__builtin_mul_overflow(bytes, box.element_bytes, &bytes) && !__builtin_add_overflow(reach, bytes, &reach);
   }
   check<ShapeError>(
-      fits && count <= limit && reach <= limit, function, view.name,
+      fits && count <= limit && reach <= limit, function, name,
       " must have at most 2^61 elements, the last at most 2^61 bytes from the first: got ",
       [&] { return shape_of(box); }, ", strides ", [&] { return shape_text(box.strides.data(), box.rank); });
 }
@@ -175,7 +175,7 @@ void check_reach(std::string_view function, const NamedBox& view) {
 void check_written(std::string_view function, const NamedBox& output) {
   const StridedBox& box = output.box;
   if (output.empty) return;
-  check_reach(function, output);
+  check_reach(function, output.name, output.box);
   for (int axis = 0; axis < box.rank; ++axis) {
     const auto at = static_cast<std::size_t>(axis);
     check<ShapeError>(box.sizes[at] == 1 || box.strides[at] != 0, function, output.name,
@@ -193,7 +193,7 @@ void check_apart(std::string_view function, const NamedBox& output, const NamedB
 }
 
 void check_outputs(std::string_view function, std::span<const NamedBox> outputs, std::span<const NamedBox> inputs) {
-  for (const NamedBox& input : inputs) check_reach(function, input);
+  for (const NamedBox& input : inputs) check_reach(function, input.name, input.box);
   for (std::size_t n = 0; n < outputs.size(); ++n) {
     if (outputs[n].empty) continue;
     check_written(function, outputs[n]);

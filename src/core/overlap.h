@@ -27,8 +27,13 @@ struct StridedBox {
         rank(view.rank),
         sizes(view.sizes),
         strides(view.strides) {}
-  template <class T, int Rank> StridedBox(const View<T, Rank>& view) : StridedBox(AnyView(view)) {
-    element_bytes = sizeof(T);
+  /// Not by way of AnyView, whose numbers would be copied in wider pieces than they were just written in.
+  template <class T, int Rank> StridedBox(const View<T, Rank>& view)
+      : address(reinterpret_cast<std::uintptr_t>(view.data())), element_bytes(sizeof(T)), rank(Rank) {
+    View<T, Rank>::each_axis([&](std::size_t axis) {
+      sizes[axis] = view.sizes()[axis];
+      strides[axis] = view.strides()[axis];
+    });
   }
 
   bool is_empty() const {
@@ -61,7 +66,7 @@ struct QKV_API NamedBox {
 };
 
 /// ShapeError unless the number of elements and every distance within the view, in bytes, are at most 2^61.
-QKV_API void check_reach(std::string_view function, const NamedBox& view);
+QKV_API void check_reach(std::string_view function, std::string_view name, const StridedBox& box);
 
 /// Throws ShapeError when a view reaches too far, or an output shows an element twice, or shares one with an input or
 /// with another output. Views that are null or empty are skipped. Allocates nothing.

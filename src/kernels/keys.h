@@ -9,9 +9,9 @@ namespace qkv {
 
 /// Rows of one head of q, out, dout or dq.
 struct Rows {
-  std::byte* data;  // of the first row; null: none
-  StoredType type;
-  Index stride;  // between rows, in elements
+  std::byte* data = nullptr;  // of the first row; null: none
+  StoredType type = StoredType::kF32;
+  Index stride = 0;  // between rows, in elements
 };
 
 /// K or V of one (sequence, key/value head).
@@ -23,7 +23,7 @@ struct KeyMatrix {
 
 /// Keys [begin, end).
 struct KeyRange {
-  Index begin, end;
+  Index begin = 0, end = 0;
 };
 
 /// K, V and where their rows lie: key j is row (j - origin) % page_rows of page pages[(j - origin) / page_rows %

@@ -26,10 +26,8 @@ template <class Sum> struct BackwardRows {
 
   /// The tile of head h of sequence b and queries, counted in the whole problem; the caller sets keys and gradients.
   BackwardTile<Sum> tile(Index b, Index h, const Positions& queries) const {
-    BackwardTile<Sum> t{};
-    t.scores = p.scores<Sum>(b, h);
-    t.keys = p.keys.head(b, h / p.group_size());
-    t.v_head_dim = p.v_head_dim;
+    BackwardTile<Sum> t{
+        .scores = p.scores<Sum>(b, h), .keys = p.keys.head(b, h / p.group_size()), .v_head_dim = p.v_head_dim};
     set_queries(t, b, h, queries);
     return t;
   }

@@ -64,9 +64,9 @@ void check_qkv(const char* function, const AnyView& q, const AnyView& k, const A
     check<ShapeError>(
         std::ranges::min(x->sizes) >= 0, function, "sizes must not be negative: got q ", q, ", k ", k, ", v ", v);
   }
-  check_reach(function, {"q", q});
-  check_reach(function, {"k", k});
-  check_reach(function, {"v", v});
+  check_reach(function, "q", q);
+  check_reach(function, "k", k);
+  check_reach(function, "v", v);
   check<ShapeError>(q.size(3) >= 1, function, "head_dim must be at least 1: got q ", q);
   check<ShapeError>(k.size(0) == q.size(0), function, "batch of k must equal batch of q: got q ", q, ", k ", k);
   check<ShapeError>(k.size(3) == q.size(3), function, "head_dim of k must equal head_dim of q: got q ", q, ", k ", k);

@@ -65,16 +65,9 @@ KeySource::KeySource(const KeyValue& kv) : cache_(&kv), type_(kv.storage()), kv_
 }
 
 HeadKeys KeySource::head(Index b, Index g) const {
-  HeadKeys head{};
-  head.type = type_;
-  head.num_pages = 1;
+  const auto dense = [&](const AnyView& x) { return KeyMatrix{x.at(b, g), nullptr, 0, x.stride(2), 0}; };
   if (cache_ == nullptr) {
-    head.k = {k.at(b, g), nullptr, 0, k.stride(2), 0};
-    if (v.data != nullptr) head.v = {v.at(b, g), nullptr, 0, v.stride(2), 0};
-    head.page_rows = k.size(2);
-    head.held = {begin_, begin_ + k.size(2)};
-    head.origin = begin_;
-    return head;
+    return {type_, dense(k), dense(v), nullptr, 1, k.size(2), {}, {begin_, begin_ + k.size(2)}, begin_};
   }
   const KeyValue::Parts& p = cache_->parts();
   const Index sequence = sequence_of(p, b), page = p.pages == nullptr ? sequence : 0, length = cache_->length(b);
@@ -84,14 +77,8 @@ HeadKeys KeySource::head(Index b, Index g) const {
         m.scales == nullptr ? nullptr : m.scales + g * m.scale_head_stride + page * m.scale_page_stride, m.page_stride,
         m.row_stride, m.scale_page_stride};
   };
-  head.k = matrix(p.k);
-  head.v = matrix(p.v);
-  head.pages = p.pages == nullptr ? nullptr : p.pages + sequence * p.pages_stride;
-  head.num_pages = p.num_pages;
-  head.page_rows = p.page_size;
-  head.pinned = {0, std::min(p.pinned, length)};
-  head.held = {first_held(*cache_, b), length};
-  return head;
+  return {type_, matrix(p.k), matrix(p.v), p.pages == nullptr ? nullptr : p.pages + sequence * p.pages_stride,
+      p.num_pages, p.page_size, {0, std::min(p.pinned, length)}, {first_held(*cache_, b), length}};
 }
 
 bool KeySource::rows_can_be_pages() const {

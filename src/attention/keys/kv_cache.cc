@@ -206,8 +206,9 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
     for (Index done = 0; done < n;) {
       const Index position = lengths[at(s)] + done;
       const bool pinned = position < config.first;
-      const Index row = pinned ? page_size + position : position % page_size;
-      const Index page_number = page(s, is_ring() ? 0 : position / page_size);
+      const Index number = position < page_size ? 0 : position / page_size;  // most caches are one page: no division
+      const Index row = pinned ? page_size + position : position - number * page_size;
+      const Index page_number = page(s, is_ring() ? 0 : number);
       const Index count = std::min(n - done, (pinned ? page_rows : page_size) - row);
       for (Index g = 0; g < config.num_kv_heads; ++g) {
         kernels.store({.from = rows.at(b, g, done),

@@ -211,9 +211,12 @@ class Documents final : public Intervals<Documents> {
         inside_(std::move(inside)) {}
 
   auto rows(const Pairs&) const {
-    return [this, document = std::size_t{0}](Index i) mutable {
+    return [this, document = std::size_t{0}, q = Positions{0, 0}](Index i) mutable {
       if (q_.size() == 1) return Positions{0, 0};
-      if (i < q_[document] || i >= q_[document + 1]) document = document_of(i);
+      if (i < q.begin || i >= q.end) {
+        document = document_of(i, document + 1);
+        q = {q_[document], q_[document + 1]};
+      }
       const Positions all{k_[document], k_[document + 1]};
       if (diagonals_.empty()) return all;
       const Diagonals& d = diagonals_[document];
@@ -231,12 +234,18 @@ class Documents final : public Intervals<Documents> {
   }
 
  private:
-  std::size_t document_of(Index i) const {
+  /// `next`: where a walk along the queries arrives. Documents of one length are found at once.
+  [[gnu::noinline]] std::size_t document_of(Index i, std::size_t next) const {
+    const auto even = static_cast<std::size_t>((static_cast<double>(i) + 0.5) * documents_per_query_);
+    for (const std::size_t guess : {next, even}) {
+      if (guess + 1 < q_.size() && i >= q_[guess] && i < q_[guess + 1]) return guess;
+    }
     const auto behind = static_cast<std::size_t>(std::ranges::upper_bound(q_, i) - q_.begin());
     return std::min(behind, q_.size() - 1) - 1;
   }
 
-  std::vector<Index> q_, k_;          // [documents + 1]
+  std::vector<Index> q_, k_;  // [documents + 1]
+  double documents_per_query_ = static_cast<double>(q_.size() - 1) / std::max(1.0, static_cast<double>(q_.back()));
   std::vector<Diagonals> diagonals_;  // [documents] or none: in positions of the whole row
   std::string inside_;
 };

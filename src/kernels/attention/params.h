@@ -113,19 +113,19 @@ template <class Sum> struct ForwardTile {
 /// queries and, of gradients, of these keys. Null gradients are not computed.
 template <class Sum> struct BackwardTile {
   ScoreParams<Sum> scores;
-  Rows q, dout;  // [q_count, D], [q_count, Dv]
+  Rows q{}, dout{};  // [q_count, D], [q_count, Dv]
   HeadKeys keys;
-  const Sum *lse2_high, *lse2_low;  // [q_count]: lse * log2(e) as an unevaluated sum; high is +inf for an empty row
-  const Sum* delta;                 // [q_count]: rowsum(dout * out) - dlse
-  Index v_head_dim, q_begin, q_count, k_begin, k_count;
-  Sum *dq, *dk, *dv;  // [q_count, D], [k_count, D], [k_count, Dv]
-  Index dq_stride, dk_stride, dv_stride;
-  bool sets_dq, sets_keys;  // nothing was added to these rows of dq (of dk and dv) yet: they are set, not added to
-  Sum* dbias;               // [Tq, Tk]: added to or set; an axis with stride 0 is summed over
-  Index dbias_row_stride, dbias_column_stride;
+  const Sum *lse2_high{}, *lse2_low{};  // [q_count]: lse * log2(e) as an unevaluated sum; high is +inf for an empty row
+  const Sum* delta{};                   // [q_count]: rowsum(dout * out) - dlse
+  Index v_head_dim, q_begin{}, q_count{}, k_begin{}, k_count{};
+  Sum *dq{}, *dk{}, *dv{};  // [q_count, D], [k_count, D], [k_count, Dv]
+  Index dq_stride{}, dk_stride{}, dv_stride{};
+  bool sets_dq{}, sets_keys{};  // nothing was added to these rows of dq (of dk and dv) yet: they are set, not added to
+  Sum* dbias{};                 // [Tq, Tk]: added to or set; an axis with stride 0 is summed over
+  Index dbias_row_stride{}, dbias_column_stride{};
   bool sets_dbias = false;  // it is set: every element is met once, and nothing was added to it
-  Sum* dposition;           // the same gradient summed by key - query: added to; null: not wanted
-  Ahead* ahead;             // null: nothing is fetched
+  Sum* dposition{};         // the same gradient summed by key - query: added to; null: not wanted
+  Ahead* ahead{};           // null: nothing is fetched
 };
 
 /// delta[i] = sum_d dout[i, d] * out[i, d], summed over d in the order of backward's dout . v: a row with one live key

@@ -50,14 +50,15 @@ template <class T>
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes, few = kFewLanes<T>, wide = 2, strip = strip_lanes<T>();
   for (Index m = 0; m < rows; m += wide * n) {
-    V sums[wide][n]{};
+    V sums[wide][n];  // all are written below: GCC sets so much memory by a slow string instruction
     int width[wide];
     for (int v = 0; v < wide; ++v) width[v] = static_cast<int>(larger<Index>(0, smaller<Index>(n, rows - m - v * n)));
-    for (Index first = 0; first < lanes; first += few) {
+    for (Index first = 0; first < n; first += few) {
       V acc[wide][few]{};
+      const Index depth = first < lanes ? p.depth : 0;
       const T *a = p.a + m, *b = p.b + first;
       const Index later = first == 0 ? p.a_later : 0;
-      for (Index k = 0; k < p.depth; ++k, a += p.a_depth, b += strip) {
+      for (Index k = 0; k < depth; ++k, a += p.a_depth, b += strip) {
 #pragma GCC unroll 2
         for (int v = 0; v < wide; ++v) {
           if (later != 0) __builtin_prefetch(a + v * n + later, 0, 2);
