@@ -65,7 +65,9 @@ KeySource::KeySource(const KeyValue& kv) : cache_(&kv), type_(kv.storage()), kv_
 }
 
 HeadKeys KeySource::head(Index b, Index g) const {
-  const auto dense = [&](const AnyView& x) { return KeyMatrix{x.at(b, g), nullptr, 0, x.stride(2), 0}; };
+  const auto dense = [&](const AnyView& x) {  // null stays null, whatever its strides
+    return x.data == nullptr ? KeyMatrix{} : KeyMatrix{x.at(b, g), nullptr, 0, x.stride(2), 0};
+  };
   if (cache_ == nullptr) {
     return {type_, dense(k), dense(v), nullptr, 1, k.size(2), {}, {begin_, begin_ + k.size(2)}, begin_};
   }
