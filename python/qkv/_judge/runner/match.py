@@ -83,9 +83,12 @@ def _features(arguments: Iterable[str]) -> set[str]:
     found = set()
     for one in arguments:
         one = {"model": "params", "past_k": "cache"}.get(one, one)
-        weight = one[:2] in ("W_", "b_")
-        found |= {one} if not weight else {one[:2]} if one[:2] == "b_" or one[2:] != "o" else {"W_o"}
-        found |= {"W_qkv", "W_"} if one == "W_qkv" else {"W_"} if one == "params" else set()
+        if one in ("W_qkv", "params"):
+            found |= {one, "W_"}
+        elif one[:2] in ("W_", "b_") and one != "W_o":
+            found.add(one[:2])
+        else:
+            found.add(one)
     return found
 
 

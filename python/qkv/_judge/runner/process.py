@@ -89,9 +89,9 @@ def describe(folder: Path, request: dict[str, Any]) -> Subject | None:
         return None
 
 
-def run(subject: Subject, folder: Path, interrupts: bool = True) -> None:
-    """Answers every probe in the folder, for every assignment. `interrupts`: a KeyboardInterrupt is the code's, as nobody else
-    sends one to a process of its own."""
+def run(subject: Subject, folder: Path) -> None:
+    """Answers every probe in the folder, for every assignment. A KeyboardInterrupt is the code's: nobody else sends one to a
+    process of its own."""
     probes = sorted(folder.glob("probe-*.safetensors"), key=lambda path: int(path.stem.split("-")[1]))
     loaded = [(path.name.replace("probe", "answer"), *files.read(path)) for path in probes]
     for index in range(max(1, len(subject.assignments))):
@@ -101,8 +101,6 @@ def run(subject: Subject, folder: Path, interrupts: bool = True) -> None:
             try:
                 found, notes = answer(subject, tensors, metadata, index)
             except KeyboardInterrupt as error:
-                if not interrupts:
-                    raise
                 found, notes = {}, failure(subject, error)
             files.write(into / name, files.encode(found, notes))
 
