@@ -15,11 +15,14 @@ if(CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(ENV_PROGRAM env)
   mark_as_advanced(ENV_PROGRAM)
   if(ENV_PROGRAM)
-    set(settings CCACHE_SLOPPINESS=pch_defines,time_macros)  # as precompiled headers need them
-    if(NOT DEFINED ENV{CCACHE_BASEDIR})
-      list(APPEND settings "CCACHE_BASEDIR=${CMAKE_BINARY_DIR}")
-    endif()
-    list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER "${ENV_PROGRAM}" ${settings})
+    set(CCACHE_BASEDIR "${CMAKE_BINARY_DIR}")
+    set(CCACHE_SLOPPINESS pch_defines,time_macros)  # as precompiled headers need it
+    list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER "${ENV_PROGRAM}")
+    foreach(name CCACHE_SLOPPINESS CCACHE_BASEDIR)
+      if(NOT DEFINED ENV{${name}})  # what the environment says goes first
+        list(INSERT CMAKE_CXX_COMPILER_LAUNCHER 1 "${name}=${${name}}")
+      endif()
+    endforeach()
   endif()
 endif()
 
@@ -107,7 +110,7 @@ function(qkv_add_library target alias)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE -ffp-contract=off)
   if(BUILD_SHARED_LIBS AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
-    # Instances of std's templates are visible by itself; no program may bind to our copies.
+    # Instances of std's templates are visible by themselves; no program may bind to our copies.
     target_link_options(${target} PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map)
     set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/exports.map)
   endif()
