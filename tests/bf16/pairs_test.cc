@@ -62,7 +62,7 @@ TEST_F(Bf16Pairs, RoundToNearestEven) {
     for (int lane = 0; lane < 16; ++lane) {
       ASSERT_EQ(got[lane] & 0xFFFFU, BFloat16(flush(lower[lane])).bits) << lower[lane];
       ASSERT_EQ(got[lane] >> 16, BFloat16(flush(upper[lane])).bits) << upper[lane];
-      const auto in_order = [&](int n) { return ordered[n / 2] >> (n % 2 * 16) & 0xFFFFU; };
+      const auto in_order = [&](int at) { return ordered[at / 2] >> (at % 2 * 16) & 0xFFFFU; };
       ASSERT_EQ(in_order(lane), got[lane] & 0xFFFFU);
       ASSERT_EQ(in_order(16 + lane), got[lane] >> 16);
     }

@@ -20,8 +20,7 @@ TYPED_TEST(InChunks, OfManyOwners) {
     cases.back().dropout = 0.1, cases.back().sinks = SinkKind::kSome;
   }
   cases[0].fill = Fill::kHugeLogits;
-  // In f64, judged by long double, one of them.
-  for (const AttentionCase& each : part_for<TypeParam>(cases, std::is_same_v<TypeParam, double> ? 4 : 2)) {
+  for (const AttentionCase& each : part_for<TypeParam>(cases, sizeof(TypeParam) == 2 ? 1 : 2)) {
     expect_cut_is_whole<TypeParam>(each,
         {{.layout = kContiguous, .method = Method::kRing, .chunk = 1},
             {.layout = kZigZag, .method = Method::kRing, .turns = 2, .chunk = 300},
@@ -29,7 +28,7 @@ TYPED_TEST(InChunks, OfManyOwners) {
             {.layout = kZigZag, .method = Method::kAllGather, .turns = 2, .chunk = 300}},
         {2, 4}, tested_isas().back(), worst);
   }
-  EXPECT_GT(worst.compared(), 40);
+  EXPECT_GT(worst.compared(), 100);
 }
 
 // Rank 0 of the two needs no key: nothing is sent to it, and its rows are written all the same. And no rank has a key.
