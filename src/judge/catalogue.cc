@@ -16,10 +16,10 @@ struct Draft {
   struct Line {
     Where where;
     std::string_view stage;
-    std::vector<std::string_view> steps;
+    std::vector<std::string> steps;
   };
   Entry entry;
-  std::string_view twin;
+  std::string_view twin, some;
   bool second_alone = true;
   std::vector<Line> lines;
 };
@@ -44,10 +44,14 @@ bool set(Draft& draft, std::string_view property, const Hints& hints) {
     entry.group = value == "-" ? std::string_view() : value;
   } else if (name == "convention" || name == "given") {
     entry.convention = true, entry.given = name == "given";
+  } else if (name == "some") {
+    draft.some = value;
   } else if (name == "twin") {
     draft.twin = value;
   } else if (property == "not second alone") {
     draft.second_alone = false;
+  } else if (property == "rare") {
+    entry.rare = true;
   } else if (property == "says empty rows") {
     entry.fixes_empty_rows = true;
   } else if (name == "shows") {
@@ -85,13 +89,39 @@ Entry entry_of(const Draft& draft, bool first, bool second) {
       if (!both && own != twin) continue;
       const std::string_view prefix = twin ? draft.twin : std::string_view();
       Entry::Line& to = entry.lines.emplace_back(Entry::Line{line.where, replaced(line.stage, "~", prefix), {}});
-      for (const std::string_view step : line.steps) to.steps.push_back(parse_step(replaced(step, "~", prefix)));
+      for (const std::string& step : line.steps) to.steps.push_back(parse_step(replaced(step, "~", prefix)));
     }
   }
   return entry;
 }
 
+/// Of "q k v" with `parts` 5: "q v".
+std::string chosen(std::string_view list, unsigned parts, std::string_view between, std::string_view last) {
+  std::vector<std::string_view> words;
+  for (const std::string_view word : words_of(list)) {
+    if (parts & 1U) words.push_back(word);
+    parts >>= 1U;
+  }
+  std::string out;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) out += i + 1 < words.size() ? between : last;
+    out += words[i];
+  }
+  return out;
+}
+
 void add(std::vector<Entry>& out, const Draft& draft) {
+  for (unsigned parts = (1U << words_of(draft.some).size()) - 1; parts > 0; --parts) {
+    Draft some = draft;
+    some.entry.says = replaced(draft.entry.says, "{of}", chosen(draft.some, parts, ", ", " and "));
+    for (Draft::Line& line : some.lines) {
+      for (std::string& step : line.steps)
+        step = replaced(step, "each some:", "each " + chosen(draft.some, parts, " ", " ") + ":");
+    }
+    some.some = {}, some.entry.some = true;
+    out.push_back(entry_of(some, true, true));
+  }
+  if (!draft.some.empty()) return;
   out.push_back(entry_of(draft, true, true));
   const std::size_t all = out.back().lines.size();
   for (const bool second : {false, true}) {
@@ -130,9 +160,9 @@ void read(std::string_view file, std::vector<Entry>& out, Hints& hints) {
       draft.entry.hint = line.substr(2);
     } else if (where != std::end(kWhere)) {
       draft.lines.push_back({where->second, trimmed(line.substr(where->first.size(), bar - where->first.size())), {}});
-      draft.lines.back().steps.push_back(line.substr(bar + 1));
+      draft.lines.back().steps.emplace_back(line.substr(bar + 1));
     } else if (line.starts_with(' ')) {
-      draft.lines.back().steps.push_back(line.substr(bar + 1));
+      draft.lines.back().steps.emplace_back(line.substr(bar + 1));
     } else if (line == "or" || line.starts_with("or ")) {
       add(out, draft);
       draft.lines.clear();

@@ -11,7 +11,8 @@
 // in PARTS: a task with one of them has the entry. group G: conventions of one exclude one another, mistakes of one are
 // never paired. convention: right, in another legal spelling. given: one that the probes' metadata or a caller demands,
 // never tried. tried, fitted LIST: a family's numbers; fitted: between these, by the answer. says empty rows: what a
-// row gives that sees nothing. shows forward, gradient, training, twice, weights: where it shows. twin P: what is
+// row gives that sees nothing. rare: never one of three. some LIST: one entry for each part of the list, `some` in a line is its words and {of} in
+// the sentence says them. shows forward, gradient, training, twice, weights: where it shows. twin P: what is
 // written with `~` is of two parts of a textbook, one whose stages and arrays start with P: the entry is of both, of
 // the first, of the second; not second alone: without the last.
 #pragma once
@@ -38,10 +39,11 @@ struct Entry {
   };
 
   /// `term` of the formula: projection, heads, scores, scale, mask, softmax, values, output, ...
-  std::string_view id, says, hint, term;
+  std::string_view id, hint, term;
+  std::string says;
   std::vector<std::string_view> parts;
   std::string_view group;
-  bool convention = false, given = false, fitted = false, fixes_empty_rows = false;
+  bool convention = false, given = false, fitted = false, fixes_empty_rows = false, rare = false, some = false;
   Shows shows = Shows::kForward;
   std::function<std::vector<double>(const Probe&)> numbers;  ///< of a family
   std::vector<Line> lines;

@@ -71,7 +71,7 @@ class Trial {
     }
     if (!spelling) {
       if (!found) found = wide.one();
-      if (!found && pairs_ && (found = wide.two())) found = exact.narrowed(*std::move(found));
+      if (!found && pairs_ && (found = wide.several())) found = exact.narrowed(*std::move(found));
       name_mistakes(found);
     } else if (all_errors_ > 0) {
       return failed();

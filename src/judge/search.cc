@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "judge/combinations.h"
 #include "judge/entry.h"
 
 namespace qkv::judge {
@@ -78,9 +79,6 @@ std::vector<Choices> legal_spellings(const Task& task) {
 
 Search::Search(const Task& task, std::vector<Case> cases, const Choices& given)
     : task_(task), cases_(std::move(cases)), spellings_(legal_spellings(task)), mistakes_(entries_of(task, false)) {
-  one_spelling_ = std::ranges::all_of(spellings_, [](const Choices& spelling) {
-    return std::ranges::all_of(spelling, [](const Choice& choice) { return choice.entry->group == "empty row"; });
-  });
   for (Choices& spelling : spellings_) spelling.insert(spelling.begin(), given.begin(), given.end());
 }
 
@@ -218,69 +216,83 @@ std::optional<Search::Found> Search::one() const {
   return std::nullopt;
 }
 
-bool Search::hopeless(const Entry& first, const Entry& second) const {
-  // Rows that see something are the same in every spelling of those that see nothing; masks that go wrong may empty a
-  // row.
-  if (!one_spelling_ || first.numbers || second.numbers || first.term == "mask" || second.term == "mask") return false;
-  return !explains_one(joined(spellings_.front(), {{&first, 0}, {&second, 0}}), cases_.front());
+/// The cheapest case that the textbook does not explain.
+const Case* Search::unexplained() const {
+  const auto found = std::ranges::find_if(cases_, [this](const Case& one) {
+    return std::ranges::none_of(spellings_, [&](const Choices& spelling) { return explains_one(spelling, one); });
+  });
+  return found == cases_.end() ? nullptr : &*found;
 }
 
-std::optional<Search::Found> Search::two() const {
-  std::vector<Edits> edits(mistakes_.size());
-  std::ranges::transform(mistakes_, edits.begin(), [](const Entry* entry) { return entry->edits(1); });
-  const auto meet = [&](std::size_t a, std::size_t b) {
-    return std::ranges::any_of(edits[a], [&](const Edit& x) {
-      return std::ranges::any_of(edits[b], [&](const Edit& y) { return x.stage == y.stage; });
+std::optional<Search::Found> Search::several() const {
+  const Case* one = unexplained();
+  const std::optional<Textbook> textbook = textbook_with(task_, spellings_.front());
+  if (one == nullptr || !textbook) return std::nullopt;
+  for (std::size_t size = 2; size <= 3; ++size) {
+    std::vector<const Entry*> tried = mistakes_;
+    if (size == 3) {  // half a second: some 30,000 sets
+      const bool many = tried.size() > 80;
+      std::erase_if(tried, [&](const Entry* entry) { return entry->numbers || (many && entry->rare); });
+    }
+    Combinations sets(*textbook, tried, *one);
+    std::optional<Found> found;
+    sets.each_of(size, [&](const Choices& choices) {
+      const auto spelling =
+          std::ranges::find_if(spellings_, [&](const Choices& with) { return explains(joined(with, choices)); });
+      if (spelling != spellings_.end()) found = same_as(choices, *spelling);
+      return found.has_value();
     });
-  };
-  const auto apart = [](const Entry& a, const Entry& b) {
-    return a.id != b.id && (a.group.empty() || a.group != b.group);
-  };
-  for (const bool fitted : {false, true}) {
-    for (std::size_t i = 0; i < mistakes_.size(); ++i) {
-      for (std::size_t j = 0; j < mistakes_.size(); ++j) {
-        const Entry *first = mistakes_[j], *second = mistakes_[i];
-        if (j >= i && (j == i || !meet(j, i))) continue;  // order matters where both edit one step
-        if (first->fitted && second->fitted) continue;
-        if (first->fitted) std::swap(first, second);  // the number is fitted to what the other leaves
-        if (second->fitted != fitted || !apart(*first, *second) || hopeless(*first, *second)) continue;
-        const std::vector<double> numbers =
-            first->numbers ? first->numbers(*cases_.back().probe) : std::vector<double>{0};
-        for (const double number : numbers) {
-          const Choice one{first, number};
-          const std::optional<Explained> how = explained_by(*second, {one});
-          if (how) return both(one, {second, how->number}, spellings_[how->spelling]);
-        }
+    if (!found && size == 2) found = with_fitted();
+    if (found) return found;
+  }
+  return std::nullopt;
+}
+
+/// Two, of which one is a family that is fitted to what the other leaves.
+std::optional<Search::Found> Search::with_fitted() const {
+  for (const Entry* family : mistakes_) {
+    if (!family->fitted) continue;
+    for (const Entry* entry : mistakes_) {
+      if (entry->fitted || (!entry->group.empty() && entry->group == family->group)) continue;
+      const std::vector<double> numbers =
+          entry->numbers ? entry->numbers(*cases_.back().probe) : std::vector<double>{0};
+      for (const double number : numbers) {
+        const Choice one{entry, number};
+        if (const std::optional<Explained> how = explained_by(*family, {one}))
+          return same_as({one, {family, how->number}}, spellings_[how->spelling]);
       }
     }
   }
   return std::nullopt;
 }
 
-Search::Found Search::narrowed(Found found) const {
-  const auto add = [](std::vector<Choice>& to, const Choice& choice) {
-    if (std::ranges::none_of(to, [&](const Choice& c) { return c.entry == choice.entry; })) to.push_back(choice);
-  };
-  std::vector<std::vector<Choice>> kept(2);
-  for (const Choice& one : found.wrong[0]) {
-    for (const Choice& other : found.wrong[1]) {
-      if (!explains(joined(found.spelling, {one, other}))) continue;
-      add(kept[0], one);
-      add(kept[1], other);
+/// Each choice with the entries that are the same function beside the others.
+Search::Found Search::same_as(const Choices& choices, const Choices& spelling) const {
+  Found found{spelling, {}};
+  for (std::size_t n = 0; n < choices.size(); ++n) {
+    std::vector<Choice>& same = found.wrong.emplace_back(1, choices[n]);
+    for (const Entry* entry : mistakes_) {
+      Choices others = choices;
+      others[n] = {entry, 0};
+      const bool named = std::ranges::any_of(choices, [&](const Choice& one) { return one.entry->id == entry->id; });
+      if (!entry->numbers && !named && explains(joined(spelling, others))) same.push_back({entry, 0});
     }
   }
-  if (!kept[0].empty()) found.wrong = std::move(kept);
   return found;
 }
 
-Search::Found Search::both(const Choice& one, const Choice& two, const Choices& spelling) const {
-  std::vector<Choice> same_one = {one}, same_two = {two};
-  for (const Entry* entry : mistakes_) {
-    if (entry->fitted || entry->numbers || entry->id == one.entry->id || entry->id == two.entry->id) continue;
-    if (explains(joined(spelling, {{entry, 0}, two}))) same_one.push_back({entry, 0});
-    if (explains(joined(spelling, {one, {entry, 0}}))) same_two.push_back({entry, 0});
+Search::Found Search::narrowed(Found found) const {
+  for (std::size_t n = 0; n < found.wrong.size(); ++n) {
+    std::vector<Choice> kept;
+    for (const Choice& one : found.wrong[n]) {
+      Choices choices = found.spelling;
+      for (std::size_t other = 0; other < found.wrong.size(); ++other)
+        choices.push_back(other == n ? one : found.wrong[other].front());
+      if (explains(choices)) kept.push_back(one);
+    }
+    if (!kept.empty()) found.wrong[n] = std::move(kept);
   }
-  return {spelling, {same_one, same_two}};
+  return found;
 }
 
 }  // namespace qkv::judge

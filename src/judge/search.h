@@ -1,4 +1,4 @@
-// Searches for entries of the catalogue that, alone or two together, explain a code's output.
+// Searches for entries of the catalogue that, alone or together, explain a code's output.
 #pragma once
 
 #include <functional>
@@ -52,13 +52,14 @@ class Search {
 
   struct Found {
     Choices spelling;                        ///< conventions it goes with
-    std::vector<std::vector<Choice>> wrong;  ///< one or two mistakes; each with the entries that are the same function
+    std::vector<std::vector<Choice>> wrong;  ///< mistakes, each with the entries that are the same function
   };
   std::optional<Found> one() const;
-  std::optional<Found> two() const;
+  /// Two or three, fewest first.
+  std::optional<Found> several() const;
 
-  /// Of a pair that was found with wider bounds, the choices that explain the answers within these; all of them where
-  /// none does.
+  /// Of mistakes that were found with wider bounds, the choices that explain the answers within these; all of them
+  /// where none does.
   Found narrowed(Found found) const;
 
   const std::vector<Case>& cases() const { return cases_; }
@@ -75,16 +76,15 @@ class Search {
   std::optional<Explained> explained_by(const Entry& entry, const Choices& others) const;
   /// The numbers of a fitted family that bring the first answer that depends on it nearest.
   std::vector<double> fitted(const Entry& entry, const Choices& rest) const;
-  /// Whether the cheapest case alone rules the pair out.
-  bool hopeless(const Entry& first, const Entry& second) const;
-  Found both(const Choice& one, const Choice& two, const Choices& spelling) const;
+  const Case* unexplained() const;
+  std::optional<Found> with_fitted() const;
+  Found same_as(const Choices& choices, const Choices& spelling) const;
   double distance(const Choices& choices, const Case& one) const;
 
   const Task& task_;
   std::vector<Case> cases_;
   std::vector<Choices> spellings_;
   std::vector<const Entry*> mistakes_;
-  bool one_spelling_ = false;  ///< but for what an empty row gives
 };
 
 }  // namespace qkv::judge

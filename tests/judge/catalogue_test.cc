@@ -87,6 +87,10 @@ TEST(Catalogue, EveryMistakeIsNamed) {
       if (finding.mistakes.empty()) continue;
       EXPECT_TRUE(names(finding.mistakes.front()).count(std::string(entry->id)))
           << task.name << ": " << entry->id << " is named " << finding.mistakes.front().id;
+      // Which tensors, where the entry is of some.
+      if (entry->some && finding.mistakes.front().id == entry->id) {
+        EXPECT_EQ(finding.mistakes.front().says, entry->says) << task.name << ": " << entry->id;
+      }
     }
   }
 }
