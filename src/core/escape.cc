@@ -30,6 +30,27 @@ std::string next_shown(std::string_view& text) {
   return std::string(own);
 }
 
+/// East Asian wide characters: Han, kana, their punctuation, full-width forms.
+bool is_wide(char32_t code) {
+  constexpr std::array<char32_t, 8> kWide{0x2E80, 0xA4CF, 0xAC00, 0xD7A3, 0xF900, 0xFAFF, 0xFE30, 0xFFEF};
+  return is_within(kWide, code);
+}
+
+/// The bytes at the front of a text between which no line ends.
+std::size_t unbroken(std::string_view text) {
+  constexpr std::u32string_view kOpening = U"（《“「【", kClosing = U"，。、；：？！）》”」】";
+  std::size_t end = 0;
+  bool wide = false, opening = false;
+  while (end < text.size() && text[end] != ' ') {
+    const Utf8Character c = first_character(text.substr(end));
+    const bool closing = kClosing.find(c.code) != std::u32string_view::npos;
+    if (end > 0 && (wide || is_wide(c.code)) && !opening && !closing) break;
+    wide = is_wide(c.code), opening = kOpening.find(c.code) != std::u32string_view::npos;
+    end += std::max<std::size_t>(c.bytes, 1);
+  }
+  return end;
+}
+
 }  // namespace
 
 std::string escaped(std::string_view text) {
@@ -60,22 +81,36 @@ std::string one_line(std::string_view text) {
   return shown;
 }
 
+std::size_t columns_of(std::string_view text) {
+  std::size_t columns = 0;
+  while (!text.empty()) {
+    const Utf8Character c = first_character(text);
+    columns += is_wide(c.code) ? 2 : 1;
+    text.remove_prefix(std::max<std::size_t>(c.bytes, 1));
+  }
+  return columns;
+}
+
 std::string wrapped(std::string_view text, std::size_t indent, std::size_t columns) {
   std::string result(indent, ' ');
   std::size_t used = indent;
   while (!text.empty()) {
-    const std::string_view word = text.substr(0, text.find(' '));
-    text.remove_prefix(std::min(text.size(), word.size() + 1));
-    if (used > indent && used + 1 + word.size() > columns) {
+    const std::string_view piece = text.substr(0, unbroken(text));
+    const std::size_t width = columns_of(piece);
+    text.remove_prefix(piece.size());
+    const bool blank = text.starts_with(' ');
+    if (used > indent && used + width > columns) {
+      if (result.ends_with(' ')) result.pop_back();
       result += "\n" + std::string(indent, ' ');
       used = indent;
     }
-    if (used > indent) {
-      result += ' ';
-      ++used;
-    }
-    result += word;
-    used += word.size();
+    result += piece;
+    used += width;
+    if (!blank) continue;
+    text.remove_prefix(1);
+    if (used == indent || text.empty()) continue;
+    result += ' ';
+    ++used;
   }
   return result;
 }

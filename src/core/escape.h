@@ -15,7 +15,10 @@ namespace qkv::inline v0 {
 QKV_API std::string escaped(std::string_view text);
 /// The text without quotes, whole, on one line: line ends become spaces.
 QKV_API std::string one_line(std::string_view text);
-/// Broken at spaces so that no line is longer than `columns`, every line after `indent` spaces.
+/// How many columns of a terminal it takes: two for each Han character.
+QKV_API std::size_t columns_of(std::string_view text);
+/// Broken at spaces and between Han characters, not before closing marks, so that no line is longer than `columns`,
+/// every line after `indent` spaces.
 QKV_API std::string wrapped(std::string_view text, std::size_t indent, std::size_t columns);
 
 }  // namespace qkv::inline v0
