@@ -191,10 +191,7 @@ const std::vector<Entry>& catalogue() {
     textbook_called("function");  // texts of mistakes use its definitions
     std::vector<Entry> out;
     Hints hints;
-    for (const char* file : {"mistakes-attention.txt", "mistakes-weights.txt", "mistakes-calls.txt",
-             "mistakes-backward.txt", "mistakes-training.txt"}) {
-      read(file, out, hints);
-    }
+    for (const char* file : kMistakes) read(file, out, hints);
     std::ranges::stable_partition(out, &Entry::convention);
     return out;
   }();

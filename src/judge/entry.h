@@ -52,6 +52,9 @@ struct Entry {
   Edits edits(double number) const;
 };
 
+/// Texts of entries, in the order in which they are read.
+inline constexpr const char* kMistakes[] = {"mistakes-attention.txt", "mistakes-weights.txt", "mistakes-calls.txt",
+    "mistakes-backward.txt", "mistakes-training.txt"};
 /// Every entry, conventions first.
 const std::vector<Entry>& catalogue();
 /// The first entry of this id; nullptr when there is none.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/escape.h"
+#include "core/sentences.h"
 #include "qkv/error.h"
 
 namespace qkv::judge {
@@ -92,17 +93,18 @@ Subject subject_of(const std::string& text) {
 }
 
 std::string to_json(const Finding& finding) {
-  Json mistakes = Json::array(), conventions = Json::array(), checks = Json::array();
+  Json mistakes = Json::array(), conventions = Json::array(), checks = Json::array(), notes = Json::array();
   for (const Mistake& one : finding.mistakes)
-    mistakes.push_back({{"id", one.id}, {"same_as", one.same_as}, {"says", one.says}, {"hint", one.hint},
+    mistakes.push_back({{"id", one.id}, {"same_as", one.same_as}, {"says", said(one.says)}, {"hint", said(one.hint)},
         {"evidence", one.evidence}, {"term", one.term}, {"read", one.read}});
-  for (const Convention& one : finding.conventions) conventions.push_back({{"id", one.id}, {"says", one.says}});
+  for (const Convention& one : finding.conventions) conventions.push_back({{"id", one.id}, {"says", said(one.says)}});
   for (const Check& one : finding.checks)
-    checks.push_back({{"name", one.name}, {"ok", one.ok}, {"detail", one.detail}});
+    checks.push_back({{"name", one.name}, {"ok", one.ok}, {"detail", said(one.detail)}});
+  for (const std::string& note : finding.notes) notes.push_back(said(note));
   const Json document = {{"file", finding.file}, {"name", finding.name}, {"task", finding.task},
       {"verdict", finding.verdict}, {"mistakes", mistakes}, {"conventions", conventions}, {"checks", checks},
-      {"untried", finding.untried}, {"notes", finding.notes}, {"evidence", finding.evidence},
-      {"traceback", finding.traceback}, {"seconds", finding.seconds}};
+      {"untried", finding.untried}, {"notes", notes}, {"evidence", finding.evidence}, {"traceback", finding.traceback},
+      {"seconds", finding.seconds}};
   return document.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/escape.h"
+#include "core/sentences.h"
 
 namespace qkv::judge {
 namespace {
@@ -51,15 +52,16 @@ struct Report {
   std::string text = {};
 
   void line(const std::string& one = {}) { text += one + "\n"; }
-  std::string wrapped(std::string_view words) const { return qkv::wrapped(words, 2, style.columns); }
+  std::string wrapped(std::string_view words) const { return qkv::wrapped(said(words), 2, style.columns); }
 
-  /// Every line of a text, made safe for a terminal, indented.
-  void block(std::string_view rest) {
+  /// Every line of a text, made safe for a terminal, indented. `own`: the judge's own words.
+  void block(std::string_view rest, bool own) {
     while (!rest.empty()) {
       const std::string_view one = rest.substr(0, rest.find('\n'));
       rest.remove_prefix(std::min(one.size() + 1, rest.size()));
       const std::size_t start = std::min(one.find_first_not_of(' '), one.size());
-      line("  " + std::string(start, ' ') + one_line(one.substr(start)));
+      const std::string shown = one_line(one.substr(start));
+      line("  " + std::string(start, ' ') + (own || shown.starts_with("Traceback") ? said(shown) : shown));
     }
   }
 
@@ -79,7 +81,7 @@ struct Report {
       line("  " + style.bold(std::string(formula.whole.find(formula.part) + begin, ' ') +
                              std::string(formula.part.size() - begin, '^')));
     }
-    if (!one.read.empty()) line(style.faint("  read: ") + one.read);
+    if (!one.read.empty()) line(style.faint(said("  read: ")) + said(one.read));
   }
 
   /// The comparison where all is right, the difference where nothing explains it.
@@ -93,28 +95,29 @@ struct Report {
     } else if (finding.verdict == "unknown") {
       for (const Check& check : finding.checks) {
         if (!check.ok)
-          line(style.faint("  not right: ") + one_line(check.name + (check.detail.empty() ? "" : ": " + check.detail)));
+          line(style.faint(said("  not right: ")) +
+               said(one_line(check.name + (check.detail.empty() ? "" : ": " + check.detail))));
       }
     }
   }
 
   void all() {
-    line(style.bold(headline(finding, hint)));
+    line(style.bold(said(headline(finding, hint))));
     std::string what = one_line(finding.file) + (finding.name.empty() ? "" : ":" + one_line(finding.name));
     if (!finding.task.empty()) what += ", judged as " + one_line(finding.task);
-    line(style.faint("  " + what));
+    line(style.faint(said("  " + what)));
     if (finding.right()) {
       for (const Convention& one : finding.conventions) line("\n" + wrapped(one.says));
     }
     for (const Mistake& one : finding.mistakes) mistake(one);
-    if (!finding.evidence.empty()) line(), block(finding.evidence);
+    if (!finding.evidence.empty()) line(), block(finding.evidence, true);
     if (finding.right()) line();
     checks();
-    if (!finding.traceback.empty()) line(), block(finding.traceback);
-    for (const std::string& note : finding.notes) line(style.faint("  note: ") + one_line(note));
+    if (!finding.traceback.empty()) line(), block(finding.traceback, false);
+    for (const std::string& note : finding.notes) line(style.faint(said("  note: ")) + said(one_line(note)));
     if (!finding.mistakes.empty())
-      line(style.faint("  next: ") + "correct it and judge it again; `qkv practice " + one_line(finding.task) +
-           " --solution` prints one that is right");
+      line(style.faint(said("  next: ")) + said("correct it and judge it again; `qkv practice " +
+                                                one_line(finding.task) + " --solution` prints one that is right"));
   }
 };
 

@@ -9,6 +9,8 @@
 #include <set>
 #include <string>
 
+#include "judge/text/chinese.h"
+#include "judge/evidence.h"
 #include "judge/judge.h"
 #include "judge/search.h"
 
@@ -127,6 +129,18 @@ TEST(Catalogue, AnOutputThatIsTheSameEverywhereNamesNoMistake) {
           finding.evidence.starts_with("The output is " + std::string(everywhere == 0 ? "0" : "NaN") + " everywhere"));
     }
   }
+}
+
+TEST(Catalogue, EverySentenceAndHintIsChineseToo) {
+  for (const Entry& entry : catalogue()) {
+    for (const std::string& text : {with_number(entry.says, -0.25), std::string(entry.hint)}) {
+      const std::string said = chinese().said(text);
+      EXPECT_TRUE(text.empty() || said != text) << entry.id << ": " << text;
+      EXPECT_EQ(said.find('{'), std::string::npos) << said;
+    }
+  }
+  const Entry* split = find_entry("split-without-transpose");
+  EXPECT_TRUE(chinese().said(split->says).starts_with("q、k 和 v 只用 view(B, H, L, d) 拆头")) << split->says;
 }
 
 TEST(Catalogue, PairsAreNamedInFull) {

@@ -117,7 +117,7 @@ def _undisturbed() -> Iterator[None]:
 
 def judge(
     code: Callable[..., Any], task: str | None = None, map: Mapping[str, str] | None = None,
-    init: Mapping[str, Any] | None = None, hint: bool = False,
+    init: Mapping[str, Any] | None = None, hint: bool = False, lang: str = "en",
 ) -> Finding:
     """Judges attention written by hand: right, or what is wrong with it, in one sentence, with the smallest counter-example.
 
@@ -135,6 +135,7 @@ def judge(
     `map`: a contract's name to yours, {"W_q": "query"}, where parameters cannot be told apart.
     `init`: arguments of the constructor, {"dim": 48, "heads": 4}.
     `hint`: the text points at the mistake without naming it.
+    `lang`: "en", or "zh": sentences, hints and labels in Chinese; ids and verdicts stay.
 
     The code runs in this process, without limits of time or memory: a file of somebody else's belongs in ``qkv judge FILE``,
     which runs it in a child process under limits. Its output is dropped; NumPy's and PyTorch's random states are restored.
@@ -145,14 +146,17 @@ def judge(
         raise TypeError(f"[judge] code must be a function, a class or a module: got {type(code).__name__}")
     if task is not None and task not in FUNCTIONS:
         raise ValueError(f"[judge] task must be one of {', '.join(FUNCTIONS)}: got {task!r}")
+    if lang not in ("en", "zh"):
+        raise ValueError(f'[judge] lang must be "en" or "zh": got {lang!r}')
     begin = time.perf_counter()
     try:
         with _undisturbed():
             subject = subject_of_object(code, task, dict(map or {}), dict(init or {}))
     except Stop as stop:
         name = getattr(code, "__name__", type(code).__name__)
-        text = f"{stop.verdict}: {stop.says}" + (f"\n{stop.traceback}" if stop.traceback else "")
-        check = Check("filled in" if stop.verdict == "unfilled" else "runs", False, stop.says)
+        said = _engine.in_chinese if lang == "zh" else str
+        text = said(f"{stop.verdict}: {stop.says}") + (f"\n{stop.traceback}" if stop.traceback else "")
+        check = Check("filled in" if stop.verdict == "unfilled" else "runs", False, said(stop.says))
         return Finding(
             stop.verdict, "", name, task or "", checks=(check,), traceback=stop.traceback, seconds=time.perf_counter() - begin,
             text=text,
@@ -164,5 +168,5 @@ def judge(
             [files.encode(*answer(subject, *files.decode(probe), reading)) for probe in probes]
             for reading in range(max(1, len(subject.assignments)))
         ]
-    found, text = _engine.verdict(described, probes, answers, hint)
+    found, text = _engine.verdict(described, probes, answers, hint, lang == "zh")
     return _finding({**json.loads(found), "seconds": time.perf_counter() - begin}, text.rstrip("\n"))

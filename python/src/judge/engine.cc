@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "judge/json.h"
+#include "judge/text/chinese.h"
 #include "qkv/error.h"
 #include "qkv/io/safetensors.h"
 
@@ -34,7 +35,8 @@ std::vector<nb::bytes> probes(const std::string& code, std::uint64_t seed) {
 }
 
 std::pair<std::string, std::string> verdict(const std::string& code, const std::vector<nb::bytes>& probes,
-    const std::vector<std::vector<nb::bytes>>& answers, bool hint) {
+    const std::vector<std::vector<nb::bytes>>& answers, bool hint, bool chinese) {
+  const Speaking speaking(chinese ? &judge::chinese() : nullptr);
   const judge::Finding finding = judge::judge_readings(judge::subject_of(code), states_of(probes), [&](std::size_t n) {
     std::vector<judge::Answer> given;
     for (StateDict& answer : states_of(answers.at(n))) given.push_back({std::move(answer)});
@@ -44,12 +46,15 @@ std::pair<std::string, std::string> verdict(const std::string& code, const std::
   return {judge::to_json(finding), judge::report(finding, hint, {plain, plain})};
 }
 
+std::string in_chinese(const std::string& sentence) { return judge::chinese().said(sentence); }
+
 }  // namespace
 
 NB_MODULE(_engine, m) {
   m.def("probes", probes, nb::arg("code"), nb::arg("seed") = 0,
       "The inputs of a task for the code that subject.json describes.");
-  m.def("verdict", verdict, nb::arg("code"), nb::arg("probes"), nb::arg("answers"), nb::arg("hint"),
+  m.def("in_chinese", in_chinese, nb::arg("sentence"), "A sentence of the judge in Chinese.");
+  m.def("verdict", verdict, nb::arg("code"), nb::arg("probes"), nb::arg("answers"), nb::arg("hint"), nb::arg("chinese"),
       "What the answers of each reading of the parameters show, as JSON and as text.");
 }
 

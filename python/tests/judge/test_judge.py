@@ -33,6 +33,16 @@ def unscaled(q, k, v, mask=None):
     return softmax(scores) @ v
 
 
+def test_chinese() -> None:
+    english, chinese = qkv.judge(unscaled), qkv.judge(unscaled, lang="zh")
+    assert (english.verdict, english.mistakes[0].id) == (chinese.verdict, chinese.mistakes[0].id) == ("wrong", "no-scale")
+    assert chinese.mistakes[0].says == "分数没有除以 sqrt(d)。" and "错误：no-scale" in str(chinese)
+    assert "错误" not in str(qkv.judge(unscaled))
+    assert str(qkv.judge(sdpa, lang="zh")).startswith("正确")
+    with pytest.raises(ValueError, match="lang"):
+        qkv.judge(sdpa, lang="fr")
+
+
 def test_right(capfd) -> None:
     state = np.random.get_state()[1].copy()
     finding = qkv.judge(sdpa)

@@ -263,12 +263,16 @@ std::string_view cut(std::string_view& text, std::string_view mark) {
 
 }  // namespace
 
-std::vector<std::string_view> text_lines(std::string_view file) {
+std::string_view text_called(std::string_view file) {
   const auto files = file == "tasks.txt" ? embedded_tasks() : embedded_judge();
   const auto found = std::ranges::find(files, file, &EmbeddedFile::name);
   if (found == files.end()) throw std::logic_error("[judge] there is no text " + std::string(file));
+  return found->text;
+}
+
+std::vector<std::string_view> text_lines(std::string_view file) {
   std::vector<std::string_view> lines;
-  for (std::string_view rest = found->text; !rest.empty();) {
+  for (std::string_view rest = text_called(file); !rest.empty();) {
     std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(line.size() + 1, rest.size()));
     line = line.substr(0, line.find("  # "));

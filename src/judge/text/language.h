@@ -71,6 +71,8 @@ Statements parse_step(std::string_view text);
 /// Of a text that is compiled in (text/*.txt; tasks.txt, which the runner reads too): lines without comments and empty
 /// ones, which last as long as the program.
 std::vector<std::string_view> text_lines(std::string_view file);
+/// All of it.
+std::string_view text_called(std::string_view file);
 /// Every occurrence of `mark` replaced.
 std::string replaced(std::string_view text, std::string_view mark, std::string_view by);
 /// Words apart from blanks.
