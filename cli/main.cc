@@ -8,12 +8,14 @@
 #include <new>
 
 #include "core/escape.h"
+#include "core/sentences.h"
 #include "qkv/dist/agree.h"
 #include "qkv/dist/transport.h"
 #include "qkv/error.h"
 #include "qkv/version.h"
 #include "ranks/launch.h"
 #include "support/command.h"
+#include "support/language.h"
 #include "support/signals.h"
 #include "support/text.h"
 
@@ -26,6 +28,11 @@ constexpr int kWrongUse = 2;
 /// The order of `qkv --help`: the main job first.
 constexpr std::array<std::string_view, 13> kOrder = {"judge", "practice", "train", "generate", "map", "forms", "ablate",
     "explain", "attend", "layer", "mask", "bench", "info"};
+
+/// Commands that have --lang.
+constexpr std::array<std::string_view, 6> kSpeakChinese = {"judge", "practice", "train", "forms", "ablate", "explain"};
+
+bool speaks_chinese(std::string_view name) { return std::ranges::find(kSpeakChinese, name) != kSpeakChinese.end(); }
 
 /// One column of options, one of what they mean, groups one line apart.
 class CalmFormatter : public CLI::Formatter {
@@ -47,14 +54,20 @@ class CalmFormatter : public CLI::Formatter {
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_type_size() == 0) return {};
     return " " + option->get_type_name() + (option->get_expected_max() > 1 && option->get_positional() ? " ..." : "") +
-           (option->get_required() ? " REQUIRED" : "");
+           (option->get_required() ? said(" REQUIRED") : "");
   }
 
-  /// CLI11 leaves two empty lines between groups.
+  /// CLI11 leaves two empty lines between groups. Headings are lines.
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
     std::string text = CLI::Formatter::make_help(app, std::move(name), mode);
     for (std::size_t at = text.find("\n\n\n"); at != std::string::npos; at = text.find("\n\n\n")) text.erase(at, 1);
-    return text;
+    std::string shown;
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t end = std::min(text.find('\n', at), text.size());
+      shown += said(text.substr(at, end - at)) + (end < text.size() ? "\n" : "");
+      at = end + 1;
+    }
+    return shown;
   }
 };
 
@@ -105,9 +118,11 @@ int guarded(const std::string& command, const std::function<int()>& run) {
 }
 
 int main_of(int argc, char** argv) {
+  const std::string first = argc > 1 ? argv[1] : "";
+  const Speaking speaking(speaks_chinese(first) ? language(argc, argv) : nullptr);
   CLI::App app("qkv: attention for C++. Trains, runs, draws and explains it.", "qkv");
   app.set_version_flag("--version", std::string("qkv ") + QKV_VERSION, "Print the version");
-  app.set_help_flag("-h,--help", "Print this help");
+  app.set_help_flag("-h,--help", said("Print this help"));
   app.footer(
       "\nExample:\n  qkv train --out model.safetensors\n\nqkv COMMAND --help lists a command's options, with an "
       "example.");
@@ -116,16 +131,19 @@ int main_of(int argc, char** argv) {
 
   std::ranges::sort(
       commands(), {}, [](const Command& one) { return std::ranges::find(kOrder, one.name) - kOrder.begin(); });
+  std::string lang;  // read by language()
   std::vector<std::pair<CLI::App*, std::function<int()>>> runs;
   for (const Command& command : commands()) {
-    CLI::App* one = app.add_subcommand(command.name, command.summary);
+    CLI::App* one = app.add_subcommand(command.name, said(command.summary));
     one->footer("\nExample:\n  " + command.example);
     Options add(*one);
+    if (speaks_chinese(command.name))
+      add("--lang NAME", &lang, "auto: as the environment says; en; zh: Chinese (default auto)",
+          {.among = {"auto", "en", "zh"}});
     runs.emplace_back(one, command.declare(add));
   }
 
   std::string chosen;
-  const std::string first = argc > 1 ? argv[1] : "";
   if (first.empty())
     return complain({}, "a command is required: " + names_of_commands() + " (see qkv --help)", kWrongUse);
   if (first[0] != '-' && std::ranges::find(commands(), first, &Command::name) == commands().end()) {

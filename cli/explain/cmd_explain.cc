@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/escape.h"
+#include "core/sentences.h"
 #include "explain/explain.h"
 #include "support/command.h"
 #include "support/options.h"
@@ -26,10 +28,13 @@ std::string shape_text(const Array& x) { return fmt::format("[{}]", fmt::join(x.
 Lines matrix(const std::string& title, const Lines& labels, const Array& x) {
   const bool whole = std::ranges::all_of(x.data, [](judge::Number n) { return n.value == std::floor(n.value); });
   std::size_t label_width = 0;
-  for (const std::string& label : labels) label_width = std::max(label_width, label.size());
-  Lines lines = {title};
+  Lines lines = {said(title)}, names;
+  for (const std::string& label : labels) {
+    names.push_back(said(label));
+    label_width = std::max(label_width, columns_of(names.back()));
+  }
   for (Index i = 0; i < x.size(-2); ++i) {
-    std::string line = fmt::format("  {:<{}} ", labels.empty() ? "" : labels[static_cast<std::size_t>(i)], label_width);
+    std::string line = fmt::format("  {:<{}} ", names.empty() ? "" : names[static_cast<std::size_t>(i)], label_width);
     for (Index j = 0; j < x.size(-1); ++j) {
       const double rounded = std::round(x[i * x.size(-1) + j].value * 100) / 100;
       line += fmt::format("{:>{}.{}f}", rounded == 0 ? 0 : rounded, whole ? 3 : 6, whole ? 0 : 2);
@@ -90,14 +95,14 @@ void print_split(const Example& splits) {
     const Array &token = of("token"), &feature = of("feature"), &q = of("q"), &weights = of("weights");
     std::vector<Lines> columns;
     for (Index n = 0; n < q.count(); ++n) {
-      if (n % (q.count() / 2) == 0) columns.push_back({titles[columns.size()]});
-      if (n % q.size(3) == 0) columns.back().push_back(fmt::format("  row {} ", columns.back().size() - 1));
+      if (n % (q.count() / 2) == 0) columns.push_back({said(titles[columns.size()])});
+      if (n % q.size(3) == 0) columns.back().push_back(said(fmt::format("  row {} ", columns.back().size() - 1)));
       columns.back().back() +=
           fmt::format("{:>9}", fmt::format("{}.{:.0f}={:.0f}", tokens()[static_cast<std::size_t>(token[n].value)],
                                    feature[n].value, q[n].value));
     }
     print_line();
-    print_line(bold(name) + how);
+    print_line(bold(name) + said(how));
     print(beside(columns, 6));
     print_line(faint("  resulting weights"));
     print(beside(matrices(reshape(weights, {2, 3, 3}), "", titles, rows), 6));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 
+#include "core/sentences.h"
 #include "forms/forms.h"
 #include "support/command.h"
 #include "support/json.h"
@@ -123,7 +124,7 @@ void print_equal(const FormsReport& report) {
                               : pair.same_bits ? std::string("bit for bit")
                                                : fmt::format("{:.1e} apart, {:.0f} % of the bound", pair.difference,
                                                      100 * pair.difference_over_bound);
-    print_line(fmt::format("{:<38} {}", pair.a + " = " + pair.b, found) +
+    print_line(fmt::format("{:<38} {}", pair.a + " = " + pair.b, said(found)) +
                (pair.note.empty() ? "" : faint("  (" + pair.note + ")")));
   }
 }

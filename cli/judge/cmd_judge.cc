@@ -7,11 +7,13 @@
 #include <memory>
 
 #include "core/escape.h"
+#include "judge/text/chinese.h"
 #include "judge/options.h"
 #include "qkv/io/safetensors.h"
 #include "support/command.h"
 #include "support/files.h"
 #include "support/json.h"
+#include "support/language.h"
 #include "support/options.h"
 
 namespace qkv::cli {
@@ -68,7 +70,8 @@ int print_catalogue(const JudgeOptions& options) {
     Json& row = same != entries.end()
                     ? *same
                     : entries.emplace_back(Json{{"id", entry.id}, {"kind", entry.convention ? "convention" : "mistake"},
-                          {"says", entry.says}, {"hint", entry.hint}, {"term", entry.term}, {"tasks", Json::array()}});
+                          {"says", said(entry.says)}, {"hint", said(entry.hint)}, {"term", entry.term},
+                          {"tasks", Json::array()}});
     for (const judge::Task& task : judge::tasks()) {
       const bool listed = std::ranges::find(row["tasks"], Json(task.name)) != row["tasks"].end();
       if (!listed && judge::applies(entry, task)) row["tasks"].push_back(task.name);
@@ -195,7 +198,7 @@ int run_judge(JudgeOptions options) {
   }
   finding.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (options.json) {
-    print_line(judge::to_json(finding));
+    print(judge::to_json(finding) + "\n");
   } else {
     const auto columns = static_cast<std::size_t>(std::clamp(terminal().columns, 40, 80));
     print(report(finding, options.hint, {bold, faint, columns}));
@@ -240,6 +243,7 @@ int run_judge(const JudgeWords& words) {
   return run_judge(std::move(options));
 }
 
+const bool chinese_added = add_chinese(judge::add_chinese);
 const bool judge_added = add_command({"judge", "Check attention that you wrote; name its mistake",
                                          "qkv judge v3.py\n  qkv judge mine.py:MyAttention --hint\n"
                                          "  qkv judge --run './mine {in} {out}' --task sdpa"},

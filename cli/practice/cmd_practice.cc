@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/escape.h"
+#include "core/sentences.h"
 #include "judge/task.h"
 #include "practice/exercises.h"
 #include "support/claim.h"
@@ -54,7 +55,7 @@ Json to_json(const Task& task) {
     }
     return all;
   };
-  return {{"name", task.name}, {"title", task.title}, {"teaches", task.teaches}, {"article", task.article},
+  return {{"name", task.name}, {"title", said(task.title)}, {"teaches", said(task.teaches)}, {"article", task.article},
       {"functions", signatures(task.functions)}, {"classes", signatures(task.classes)},
       {"languages", languages_of(task.name)}};
 }
@@ -63,10 +64,11 @@ void print_ladder() {
   std::size_t names = 0;
   for (const Task& task : judge::tasks()) names = std::max(names, task.name.size());
   const auto row = [&](const auto& number, std::string_view name, std::string_view article, std::string_view teaches) {
-    const std::string start = fmt::format("{:>2}  {:<{}}  {:<18}  ", number, name, names, article);
-    return start + wrapped(teaches, start.size()).substr(start.size());
+    const std::string start = fmt::format("{:>2}  {:<{}}  {:<18}  ", number, name, names, said(article));
+    const std::size_t columns = columns_of(start);
+    return start + wrapped(teaches, columns).substr(columns);
   };
-  print_line(faint(row("", "exercise", "article", "what it teaches")));
+  print_line(faint(row("", said("exercise"), "article", "what it teaches")));
   int number = 0;
   for (const Task& task : judge::tasks()) print_line(row(++number, task.name, task.article, task.teaches));
   print_line();

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "core/embedded_file.h"
+#include "core/sentences.h"
 
 namespace qkv::inline v0 {
 std::span<const EmbeddedFile> embedded_exercises();
@@ -53,7 +54,7 @@ std::string_view next_line(std::string_view& text) {
 /// The exercise's contract, each line behind `begin`.
 std::string contract_of(std::string_view task, char language, std::string_view begin) {
   std::string result;
-  for (std::string_view text = section(file_called("contracts.txt"), "", task); !text.empty();) {
+  for (std::string_view text = section(file_called(said("contracts.txt")), "", task); !text.empty();) {
     std::string_view line = next_line(text);
     const std::size_t bar = line.find('|');
     if (line.substr(0, bar).find_first_not_of("ntc") == std::string_view::npos && bar < 4) {
@@ -69,7 +70,7 @@ std::string contract_of(std::string_view task, char language, std::string_view b
 
 /// Where it comes from, how it is built and judged, what it asks for, what it includes.
 std::string head_of(std::string_view task, const std::string& language, std::string_view code) {
-  const std::string from = fmt::format("qkv practice {} --{} ; when done: qkv judge ", task, language);
+  const std::string from = said(fmt::format("qkv practice {} --{} ; when done: qkv judge", task, language)) + " ";
   const std::string file = file_of(task), contract = contract_of(task, language[0], language == "cpp" ? "// " : "");
   if (language == "cpp") {
     const std::string_view given = file_called("cpp/given.h");
@@ -122,7 +123,8 @@ std::string printed_exercise(std::string_view task, const std::string& language,
       // An error that `qkv judge` knows as "not filled in yet".
       if (!solved)
         result += fmt::format("{}{}(\"fill in: {}\"){}\n", line.substr(0, line.size() - words.size()),
-            cpp ? "throw std::logic_error" : "raise NotImplementedError", words.substr(begin.size()), cpp ? ";" : "");
+            cpp ? "throw std::logic_error" : "raise NotImplementedError", said(words.substr(begin.size())),
+            cpp ? ";" : "");
     } else if (inside && words == end) {
       inside = false;
     } else if (!inside || solved) {

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "core/escape.h"
+#include "core/sentences.h"
 #include "support/options.h"
 
 namespace qkv::cli {
@@ -45,7 +46,8 @@ std::vector<Command>& commands() {
   return all;
 }
 
-void Options::operator()(const std::string& spelled, Target target, const std::string& help, const Rule& rule) {
+void Options::operator()(const std::string& spelled, Target target, const std::string& english, const Rule& rule) {
+  const std::string help = said(english);
   const std::size_t space = spelled.find(' ');
   const std::string names = spelled.substr(0, space),
                     type = space == std::string::npos ? "" : spelled.substr(space + 1);

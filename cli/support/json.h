@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 
 /// Prints the document with an end of line. Invalid UTF-8 is replaced; numbers that JSON lacks (NaN) become null.
 inline void print_json(const Json& document) {
-  print_line(document.dump(2, ' ', false, Json::error_handler_t::replace));
+  print(document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 /// [[...], ...]: value(n) of each element, row-major.

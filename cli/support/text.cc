@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "core/sentences.h"
+
 namespace qkv::cli {
 namespace {
 
@@ -47,10 +49,10 @@ const Terminal& terminal() {
 }
 
 std::string faint(std::string_view text) {
-  return terminal().colour ? fmt::format("\x1b[2m{}\x1b[0m", text) : std::string(text);
+  return terminal().colour ? fmt::format("\x1b[2m{}\x1b[0m", said(text)) : said(text);
 }
 std::string bold(std::string_view text) {
-  return terminal().colour ? fmt::format("\x1b[1m{}\x1b[0m", text) : std::string(text);
+  return terminal().colour ? fmt::format("\x1b[1m{}\x1b[0m", said(text)) : said(text);
 }
 
 view::TerminalOptions map_options(const view::MapOptions& map) {
@@ -82,9 +84,14 @@ void print(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
-void print_line(std::string_view text) {
-  print(text);
-  print("\n");
+void print_line(std::string_view text) { print(said(text) + "\n"); }
+
+void print_lines(std::string_view text) {
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    print_line(line);
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+  }
 }
 
 }  // namespace qkv::cli

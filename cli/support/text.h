@@ -18,7 +18,7 @@ struct Terminal {
 };
 const Terminal& terminal();
 
-/// `text` in a quiet grey (headings, hints) or bold, when colours are on.
+/// `text` in the language of the command, in a quiet grey (headings, hints) or bold, when colours are on.
 std::string faint(std::string_view text);
 std::string bold(std::string_view text);
 
@@ -32,6 +32,9 @@ std::string bytes_text(double bytes);
 
 /// Prints to standard output.
 void print(std::string_view text);
+/// In the language of the command.
 void print_line(std::string_view text = {});
+/// Line by line.
+void print_lines(std::string_view text);
 
 }  // namespace qkv::cli

@@ -122,7 +122,8 @@ void print_report(const TrainReport& report) {
   print_line();
   print_line(bold("attention weights, in percent") + faint("   row i: what character i attends to"));
   print_line();
-  print_line(view::render_terminal(map, map_options()));
+  print_lines(view::render_terminal(map, map_options()));
+  print_line();
   print_shares(report);
   print_line();
   print_scores(report);
