@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "judge/match.h"
+#include "judge/search/match.h"
 
 namespace qkv::judge {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "judge/match.h"
+#include "judge/search/match.h"
 #include "judge/textbook.h"
 
 namespace qkv::judge {

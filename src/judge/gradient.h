@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "judge/search.h"
+#include "judge/search/search.h"
 
 namespace qkv::judge {
 

@@ -9,7 +9,7 @@
 #include "judge/dropout.h"
 #include "judge/evidence.h"
 #include "judge/gradient.h"
-#include "judge/search.h"
+#include "judge/search/search.h"
 #include "qkv/error.h"
 
 namespace qkv::judge {

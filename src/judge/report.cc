@@ -19,7 +19,7 @@ std::string joined(const std::vector<std::string>& words) {
 std::string headline(const Finding& finding, bool hint) {
   if (finding.verdict == "unknown")
     return "differs from the textbook of " + one_line(finding.task) +
-           ": no mistake of the catalogue explains it, nor do two together";
+           ": no mistake of the catalogue explains it, nor do three together";
   if (finding.verdict == "failed" || finding.verdict == "unfilled") {
     const std::string says = finding.checks.empty() ? std::string() : finding.checks.back().detail;
     return (finding.verdict == "failed" ? "failed: " : "unfilled: ") + one_line(says);

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "judge/match.h"
-#include "judge/search.h"
+#include "judge/search/match.h"
+#include "judge/search/search.h"
 
 namespace qkv::judge {
 namespace {

@@ -12,7 +12,7 @@
 #include "judge/text/chinese.h"
 #include "judge/evidence.h"
 #include "judge/judge.h"
-#include "judge/search.h"
+#include "judge/search/search.h"
 
 namespace qkv::judge {
 namespace {

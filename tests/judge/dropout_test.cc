@@ -8,7 +8,7 @@
 #include <limits>
 #include <string>
 
-#include "judge/search.h"
+#include "judge/search/search.h"
 #include "support/random.h"
 
 namespace qkv::judge {

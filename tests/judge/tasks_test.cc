@@ -8,7 +8,7 @@
 #include <string>
 
 #include "judge/entry.h"
-#include "judge/match.h"
+#include "judge/search/match.h"
 #include "judge/task.h"
 #include "qkv/rotary.h"
 #include "reference/attention.h"

@@ -1,4 +1,4 @@
-#include "judge/search.h"
+#include "judge/search/search.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "judge/combinations.h"
+#include "judge/search/combinations.h"
 #include "judge/entry.h"
 
 namespace qkv::judge {

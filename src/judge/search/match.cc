@@ -1,4 +1,4 @@
-#include "judge/match.h"
+#include "judge/search/match.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "judge/entry.h"
-#include "judge/match.h"
+#include "judge/search/match.h"
 
 namespace qkv::judge {
 

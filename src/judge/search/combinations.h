@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "judge/search.h"
+#include "judge/search/search.h"
 
 namespace qkv::judge {
 

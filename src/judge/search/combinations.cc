@@ -1,4 +1,4 @@
-#include "judge/combinations.h"
+#include "judge/search/combinations.h"
 
 #include <algorithm>
 
