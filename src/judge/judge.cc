@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "judge/dropout.h"
@@ -82,7 +83,9 @@ class Trial {
             {"causal-unasked", "It hides the future by itself; the task does not ask for that."});
       refine(*spelling);
     }
+    const std::size_t before = finding_.checks.size();
     for (const Case& one : forward_) check(one, spelling.value_or(Choices{}));
+    if (finding_.verdict == "unknown") name_situation(before);
     if (finding_.verdict.empty()) finding_.verdict = finding_.conventions.empty() ? "right" : "convention";
     return ended();
   }
@@ -328,6 +331,28 @@ class Trial {
     if (drops.right || !finding_.verdict.empty()) return;
     finding_.evidence = drops.detail + "\n";
     add_named(drops.id);
+  }
+
+  /// The one thing that all probes that went wrong have, and none of the others.
+  void name_situation(std::size_t before) {
+    using Holds = bool (*)(const Probe&);
+    static constexpr std::pair<Holds, const char*> kSituations[] = {
+        {[](const Probe& p) { return p.has("mask"); },
+            "right without a mask, wrong with one: look at where the mask acts, on which axis, and at what hidden "
+            "scores become"},
+        {[](const Probe& p) { return p.text("name").find("large") != std::string::npos; },
+            "right on small scores, wrong on large ones: look for what overflows"},
+        {[](const Probe& p) { return p.text("causal") == "1"; },
+            "right without the causal mask, wrong with it: look at how it is made, and at which scores it hides"},
+        {[](const Probe& p) { return p.has("q") && p.has("k") && p.at("q").shape != p.at("k").shape; },
+            "right with as many keys as queries, wrong with more: look at which length is read where"}};
+    const std::span<const Check> checks(finding_.checks.data() + before, forward_.size());
+    if (std::ranges::none_of(checks, &Check::ok)) return;
+    for (const auto& [holds, says] : kSituations) {
+      bool exact = true;
+      for (std::size_t i = 0; i < checks.size(); ++i) exact = exact && checks[i].ok != holds(*forward_[i].probe);
+      if (exact) return finding_.notes.emplace_back(says), void();
+    }
   }
 
   void check(const Case& one, const Choices& spelling) {

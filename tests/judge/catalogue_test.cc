@@ -9,10 +9,10 @@
 #include <set>
 #include <string>
 
-#include "judge/text/chinese.h"
 #include "judge/evidence.h"
 #include "judge/judge.h"
 #include "judge/search/search.h"
+#include "judge/text/chinese.h"
 
 namespace qkv::judge {
 namespace {
@@ -98,13 +98,13 @@ TEST(Catalogue, EveryMistakeIsNamed) {
 }
 
 /// The finding where every probe's output is the textbook's, changed.
-Finding judged_changed(const char* name, const std::function<void(Array&)>& change) {
+Finding judged_changed(const char* name, const std::function<void(Array&, const Probe&)>& change) {
   const Task& task = *find_task(name);
   std::vector<StateDict> probes;
   std::vector<Answer> answers;
   for (const Probe& probe : task.probes(task.sizes, 1)) {
     Array out = run(task.textbook, probe).at("out");
-    change(out);
+    change(out, probe);
     answers.emplace_back().tensors.add("out", to_tensor(out));
     probes.push_back(state_of(probe));
   }
@@ -113,17 +113,35 @@ Finding judged_changed(const char* name, const std::function<void(Array&)>& chan
 
 TEST(Catalogue, Unexplained) {
   for (const char* name : {"mha", "v3", "gqa", "sdpa"}) {
-    const Finding finding = judged_changed(name, [](Array& out) {
+    const Finding finding = judged_changed(name, [](Array& out, const Probe&) {
       for (Index i = 0; i < out.count(); ++i) out[i] = out[i] * Number(1 + 0.01 * static_cast<double>(i % 7));
     });
     EXPECT_EQ(finding.verdict, "unknown");
   }
 }
 
+TEST(Catalogue, UnexplainedSaysInWhichSituation) {
+  const auto note = [](const char* name, bool (*wrong)(const Probe&)) {
+    const Finding finding = judged_changed(name, [&](Array& out, const Probe& probe) {
+      for (Index i = 0; wrong(probe) && i < out.count(); ++i)
+        out[i] = out[i] + Number(0.01 * static_cast<double>(i % 7));
+    });
+    EXPECT_EQ(finding.verdict, "unknown");
+    return finding.notes.empty() ? std::string() : finding.notes.front();
+  };
+  EXPECT_TRUE(note("sdpa", [](const Probe& p) { return p.has("mask"); }).starts_with("right without a mask"));
+  EXPECT_TRUE(
+      note("flash", [](const Probe& p) { return p.text("causal") == "1"; }).starts_with("right without the causal"));
+  EXPECT_TRUE(
+      note("causal", [](const Probe& p) { return p.at("q").shape != p.at("k").shape; }).starts_with("right with as"));
+  EXPECT_EQ(note("sdpa", [](const Probe&) { return true; }), "");
+}
+
 TEST(Catalogue, AnOutputThatIsTheSameEverywhereNamesNoMistake) {
   for (const char* name : {"mha", "v3", "sdpa"}) {
     for (const double everywhere : {std::numeric_limits<double>::quiet_NaN(), 0.0}) {
-      const Finding finding = judged_changed(name, [&](Array& out) { out = Array(out.shape, everywhere); });
+      const Finding finding =
+          judged_changed(name, [&](Array& out, const Probe&) { out = Array(out.shape, everywhere); });
       EXPECT_EQ(finding.verdict, "unknown");
       EXPECT_TRUE(
           finding.evidence.starts_with("The output is " + std::string(everywhere == 0 ? "0" : "NaN") + " everywhere"));
