@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <limits>
 
+#include "judge/task.h"
 #include "qkv/error.h"
 
 namespace qkv::judge {
@@ -29,7 +30,24 @@ std::string sizes_text(const Probe& probe) {
   return x + " " + shape_text(shape.data(), static_cast<int>(shape.size()));
 }
 
-std::string heading(const Probe& probe) { return "probe \"" + probe.text("name") + "\", " + sizes_text(probe) + ":\n"; }
+std::string heading(const Probe& probe) {
+  std::string text = "probe \"" + probe.text("name") + "\", " + sizes_text(probe) + ":\n";
+  Index numbers = 0;
+  for (const auto& [name, array] : probe.inputs) numbers += array.count();
+  const Task* task = find_task(probe.text("task"));
+  constexpr Index kByHand = 30;
+  if (task == nullptr || numbers > kByHand) return text;
+  for (const Argument& argument : task->arguments) {
+    if (!probe.has(argument.name)) continue;
+    const Array& array = probe.at(argument.name);
+    const Index width = array.rank() > 0 ? array.size(-1) : 1;
+    text += "  " + std::string(argument.name) + std::string(9 - std::min<std::size_t>(argument.name.size(), 8), ' ');
+    for (Index i = 0; i < array.count(); ++i)
+      text += (i % width == 0 ? " (" : " ") + number_text(array[i].value) + (i % width + 1 == width ? ")" : "");
+    text += "\n";
+  }
+  return text;
+}
 
 std::string row_text(const std::string& name, const Array& expected, const Given& given, const Difference& at) {
   if (std::isnan(at.bound)) {

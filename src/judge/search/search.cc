@@ -7,8 +7,8 @@
 #include <map>
 #include <utility>
 
-#include "judge/search/combinations.h"
 #include "judge/entry.h"
+#include "judge/search/combinations.h"
 
 namespace qkv::judge {
 namespace {
@@ -216,12 +216,16 @@ std::optional<Search::Found> Search::one() const {
   return std::nullopt;
 }
 
-/// The cheapest case that the textbook does not explain.
+/// The cheapest case that the textbook does not explain, of those that tell mistakes apart.
 const Case* Search::unexplained() const {
-  const auto found = std::ranges::find_if(cases_, [this](const Case& one) {
-    return std::ranges::none_of(spellings_, [&](const Choices& spelling) { return explains_one(spelling, one); });
-  });
-  return found == cases_.end() ? nullptr : &*found;
+  constexpr Index kTelling = 24;
+  const Case* last = nullptr;
+  for (const Case& one : cases_) {
+    if (std::ranges::any_of(spellings_, [&](const Choices& spelling) { return explains_one(spelling, one); })) continue;
+    last = &one;
+    if (one.answers.front().second.values.count() >= kTelling) break;
+  }
+  return last;
 }
 
 std::optional<Search::Found> Search::several() const {
