@@ -7,8 +7,9 @@
 #include <memory>
 
 #include "core/escape.h"
-#include "judge/text/chinese.h"
 #include "judge/options.h"
+#include "judge/text/chinese.h"
+#include "practice/record.h"
 #include "qkv/io/safetensors.h"
 #include "support/command.h"
 #include "support/files.h"
@@ -196,6 +197,7 @@ int run_judge(JudgeOptions options) {
   } else {
     finding = options.run.empty() ? judge_answers(options) : judge_program(options);
   }
+  if (finding.right() && !options.file.empty() && exercise_of(options.file) == finding.task) mark_done(finding.task);
   finding.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (options.json) {
     print(judge::to_json(finding) + "\n");

@@ -2,14 +2,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <random>
 #include <utility>
 
 #include "core/escape.h"
 #include "core/sentences.h"
 #include "judge/task.h"
 #include "practice/exercises.h"
+#include "practice/record.h"
+#include "practice/watch.h"
 #include "support/claim.h"
 #include "support/command.h"
+#include "support/files.h"
 #include "support/json.h"
 #include "support/options.h"
 
@@ -19,7 +25,8 @@ namespace {
 using judge::Task;
 
 struct PracticeCommandOptions {
-  std::string name;
+  std::string name, watch, mock, python;
+  bool hint = false;
   bool numpy = false, torch = false, cpp = false, solution = false, json = false;
 
   std::vector<std::string> asked() const {
@@ -69,16 +76,116 @@ void print_ladder() {
     return start + wrapped(teaches, columns).substr(columns);
   };
   print_line(faint(row("", said("exercise"), "article", "what it teaches")));
+  const std::vector<std::string> done = done_exercises();
   int number = 0;
-  for (const Task& task : judge::tasks()) print_line(row(++number, task.name, task.article, task.teaches));
+  std::string_view path;
+  for (const Task& task : judge::tasks()) {
+    if (task.path != path) print_line(bold(said(path = task.path)));
+    const std::string line = row(++number, task.name, task.article, task.teaches);
+    const bool right = std::ranges::find(done, task.name) != done.end();
+    print_line(right ? faint(line) + said("  (done)") : line);
+  }
   print_line();
   print_line(
       "qkv practice v3 > v3.py    a file to fill in (--numpy, --torch, --cpp; --solution prints one, commented)");
   print_line("qkv judge v3.py            right, or what is wrong");
+  print_line("qkv practice next          the next one that is not done, as a file in this folder");
+  print_line("qkv practice --watch v3.py judges it at every save");
+  print_line("qkv practice --mock 45m    an interview: three exercises and a clock");
   print_line("articles 000 to 004: docs/articles.md");
 }
 
+/// Writes the file to fill in, v3.py; a file of that name that is there already stays.
+std::string written_exercise(const Task& task, const PracticeCommandOptions& options, bool may_exist) {
+  std::string path(task.name);
+  std::ranges::replace(path, '-', '_');
+  path += ".py";
+  if (std::filesystem::exists(path)) {
+    if (!may_exist) throw UsageError(escaped(path) + " is here already: begin in an empty folder");
+    return path;
+  }
+  Outputs outputs;
+  outputs.expect("", path);
+  outputs.add(path, printed_exercise(task.name, chosen(task, options), false));
+  outputs.commit();
+  return path;
+}
+
+int next_exercise(const PracticeCommandOptions& options) {
+  const std::vector<std::string> done = done_exercises();
+  const auto open = [&](const Task& task) { return std::ranges::find(done, task.name) == done.end(); };
+  const auto next = std::ranges::find_if(judge::tasks(), open);
+  if (next == judge::tasks().end()) {
+    print_line("every exercise is done");
+    return 0;
+  }
+  const std::string path = written_exercise(*next, options, true);
+  print_line(bold(fmt::format("{}: {}", next->name, said(next->title))));
+  print_line(wrapped(next->teaches, 2));
+  print_line(fmt::format("  {}", path) + faint(said("  is the file to fill in")));
+  print_line(faint(fmt::format("  qkv judge {0}    qkv judge {0} --hint    qkv practice --watch {0}", path)));
+  return 0;
+}
+
+JudgeOptions judge_options(const PracticeCommandOptions& options) {
+  JudgeOptions judge;
+  judge.python = options.python, judge.hint = options.hint;
+  return judge;
+}
+
+/// "45m", "1h", "90": minutes.
+double minutes_of(const std::string& text) {
+  std::size_t end = 0;
+  double number = 0;
+  try {
+    number = std::stod(text, &end);
+  } catch (const std::exception&) {
+    end = 0;
+  }
+  const std::string unit = text.substr(end);
+  if (unit == "h") number *= 60;
+  if (end == 0 || (unit != "m" && unit != "h" && !unit.empty()) || !(number > 0 && number <= 24 * 60))
+    throw UsageError("--mock must be a time such as 45m or 1h: got " + escaped(text));
+  return number;
+}
+
+/// Three exercises of different parts of the path, those that are not done first; a clock; a report.
+int mock_interview(const PracticeCommandOptions& options) {
+  const double minutes = minutes_of(options.mock);
+  const std::vector<std::string> done = done_exercises();
+  std::vector<const Task*> drawn, all;
+  for (const Task& task : judge::tasks()) all.push_back(&task);
+  std::ranges::shuffle(all, std::mt19937(std::random_device()()));
+  std::ranges::stable_sort(all, {}, [&](const Task* task) { return std::ranges::count(done, task->name); });
+  for (const Task* task : all) {
+    const auto same = [&](const Task* other) { return other->path == task->path; };
+    if (drawn.size() < 3 && std::ranges::none_of(drawn, same)) drawn.push_back(task);
+  }
+  std::vector<std::string> files;
+  for (const Task* task : drawn) {
+    files.push_back(written_exercise(*task, options, false));
+    print_line(fmt::format("  {}  {}", files.back(), said(task->title)));
+  }
+  print_line(
+      wrapped(fmt::format("{:g} minutes from now. Every save is judged; Ctrl-C ends it without a report.", minutes)));
+  const std::vector<Watched> results = watch(files, judge_options(options), minutes);
+  print_line();
+  bool right = true;
+  for (const Watched& one : results) {
+    right = right && one.finding.right();
+    print_line(fmt::format(
+        "{:<20} {:<10} {:>3} judged, {:.0f} min", one.file, said(one.finding.verdict), one.judged, one.minutes));
+  }
+  return right ? 0 : 1;
+}
+
 int run_practice(const PracticeCommandOptions& options) {
+  if (!options.mock.empty()) return mock_interview(options);
+  if (!options.watch.empty()) {
+    watch({options.watch}, judge_options(options));
+    return 0;
+  }
+  if (options.name == "next") return next_exercise(options);
   if (options.name.empty()) {
     if (!options.asked().empty() || options.solution)
       throw UsageError("--numpy, --torch, --cpp and --solution are about one exercise: name it");
@@ -103,12 +210,19 @@ int run_practice(const PracticeCommandOptions& options) {
 }
 
 void declare_practice(Options& add, PracticeCommandOptions& options) {
-  add("NAME", &options.name, "The exercise; without it: the ladder");
+  add("NAME", &options.name, "The exercise; next: the first that is not done, as a file; without it: the path");
   add("--numpy", &options.numpy, "As functions of NumPy arrays");
   add("--torch", &options.torch, "As PyTorch modules (default where the exercise has one)");
   add("--cpp", &options.cpp, "As a program in C++, judged with qkv judge --run");
   add("--solution", &options.solution, "Filled in, commented");
   add.json(options.json);
+  add.heading("The path");
+  add("--watch FILE", &options.watch, "Judge FILE at every save and show what changed; ends when it is right",
+      {.excludes = "NAME"});
+  add("--mock TIME", &options.mock, "An interview: three exercises, a clock (45m, 1h) and a report",
+      {.excludes = "NAME"});
+  add("--hint", &options.hint, "With these: point at a mistake without naming it");
+  add("--python PROGRAM", &options.python, "With these: the Python that runs the file");
 }
 
 const bool practice_added =

@@ -29,8 +29,8 @@ struct Formula {
 
 /// A section of tasks.txt, which says what its lines are.
 struct Task {
-  std::string_view name, title, teaches, article;
-  std::vector<std::string_view> functions, classes;  ///< the contract's names; either may be empty
+  std::string_view name, title, teaches, article, path;  ///< path: the part of the path that it belongs to
+  std::vector<std::string_view> functions, classes;      ///< the contract's names; either may be empty
   std::vector<Argument> arguments;
   std::vector<std::string_view> parts;
   Sizes sizes;

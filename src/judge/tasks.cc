@@ -50,6 +50,7 @@ std::vector<Task> read_tasks() {
     Task& task = all.back();
     if (key == "teaches") task.teaches = value;
     if (key == "article") task.article = value;
+    if (key == "path") task.path = value;
     if (key == "function") task.functions.push_back(words_of(value).front());
     if (key == "class") task.classes.push_back(value);
     if (key == "tensors") task.arguments = arguments_of(value);

@@ -35,6 +35,32 @@ TEST_F(Practice, ListsTheLadderInItsOrder) {
   }
 }
 
+TEST_F(Practice, NextWritesTheFirstThatIsNotDoneAndKeepsAFileThatIsThere) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  const Words state = {"XDG_STATE_HOME=" + path("state").string()};
+  const auto next = [&] { return run({"practice", "next", "--numpy"}, state).out; };
+  EXPECT_TRUE(has(next(), "sdpa.py"));
+  EXPECT_TRUE(contents(path("sdpa.py")).starts_with("# qkv practice sdpa"));
+  write("sdpa.py", "mine");
+  EXPECT_TRUE(has(next(), "sdpa.py"));
+  EXPECT_EQ(contents(path("sdpa.py")), "mine");
+  write("sdpa.py", output({"practice", "sdpa", "--numpy", "--solution"}));
+  // Right at once: watching ends, and the exercise is done.
+  EXPECT_TRUE(has(run({"practice", "--watch", "sdpa.py", "--python", python}, state).out, "right"));
+  EXPECT_TRUE(has(run({"practice"}, state).out, "(done)"));
+  EXPECT_TRUE(has(next(), "v1.py"));
+}
+
+TEST_F(Practice, AMockInterviewDrawsThreeFilesAndEndsWithItsTime) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  const Outcome mock =
+      run({"practice", "--mock", "0.001m", "--python", python}, {"XDG_STATE_HOME=" + path("state").string()});
+  EXPECT_EQ(mock.code, 1) << mock.err;
+  EXPECT_EQ(std::ranges::count_if(files(), [](const std::string& name) { return name.ends_with(".py"); }), 3);
+  expect_refused({"practice", "--mock", "soon"}, {"45m"});
+  expect_refused({"practice", "--watch", "none.py"}, {"no such file"});
+}
+
 TEST_F(Practice, ItsPageHasTheSameArticles) {
   const std::string page = contents(repository() / "docs/practice.md");
   int number = 0;

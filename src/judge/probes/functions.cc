@@ -62,7 +62,7 @@ std::vector<Probe> sdpa_probes(ProbeMaker& make) {
   probes.push_back(by_hand(make, "by hand", {1, 2, 3}));
   Array last_hidden({1, 2, 3}, 1);
   last_hidden[2] = last_hidden[5] = 0;
-  masked(last_hidden, [&] { return by_hand(make, "by hand, masked", {1, 2, 3}); });
+  masked(last_hidden, [&] { return by_hand(make, "masked by hand", {1, 2, 3}); });
   masked(make.padding_mask(all), called("padding", all));
   masked(make.pair_mask(all), called("pairs masked", all));
   if (s.memory % 3 != 0) probes.push_back(keys_permuted(probes.back()));

@@ -1,0 +1,17 @@
+// Which exercises were judged right: a text of one name a line, $XDG_STATE_HOME/qkv/practice or ~/.local/state/qkv/practice.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace qkv::cli {
+
+std::vector<std::string> done_exercises();
+/// Nothing is written where there is no such folder and none can be made.
+void mark_done(std::string_view task);
+
+/// The exercise that a file was printed as ("# qkv practice NAME ..." is its first line); empty for any other file.
+std::string exercise_of(const std::string& path);
+
+}  // namespace qkv::cli
