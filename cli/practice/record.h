@@ -1,4 +1,4 @@
-// Which exercises were judged right: a text of one name a line, $XDG_STATE_HOME/qkv/practice or ~/.local/state/qkv/practice.
+// Which exercises were judged right: one name a line, $XDG_STATE_HOME/qkv/practice or ~/.local/state/qkv/practice.
 #pragma once
 
 #include <string>
