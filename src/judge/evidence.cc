@@ -35,7 +35,7 @@ std::string heading(const Probe& probe) {
   Index numbers = 0;
   for (const auto& [name, array] : probe.inputs) numbers += array.count();
   const Task* task = find_task(probe.text("task"));
-  constexpr Index kByHand = 30;
+  constexpr Index kByHand = 40;
   if (task == nullptr || numbers > kByHand) return text;
   for (const Argument& argument : task->arguments) {
     if (!probe.has(argument.name)) continue;

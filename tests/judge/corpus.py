@@ -79,7 +79,7 @@ def in_process(arguments):
         return {"verdict": stop.verdict, "says": stop.says, "traceback": stop.traceback}
     finally:
         sys.stdout, sys.stderr = output
-    return json.loads(_engine.verdict(described, probes, answers, False)[0])
+    return json.loads(_engine.verdict(described, probes, answers, False, False)[0])
 
 
 class InProcess:
