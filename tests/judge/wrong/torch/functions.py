@@ -107,7 +107,7 @@ EXPECTED = {
     "sdpa_of_keys": "values-from-keys",
     "sdpa_across": ("scores-transposed", "order-kqv"),
     "sdpa_squared": "squared-weights",
-    "sdpa_by_heads": "scale-other",
+    "sdpa_by_heads": "scale-sqrt-heads",
     "causal_sees_next": "causal-sees-next",
     "causal_last_four": "window-of-few",
     "rope_from_one": "rope-positions-from-one",
