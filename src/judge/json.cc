@@ -94,12 +94,16 @@ Subject subject_of(const std::string& text) {
 
 std::string to_json(const Finding& finding) {
   Json mistakes = Json::array(), conventions = Json::array(), checks = Json::array(), notes = Json::array();
-  for (const Mistake& one : finding.mistakes)
+  const Task* task = find_task(finding.task);
+  for (const Mistake& one : finding.mistakes) {
+    const Formula formula = task == nullptr ? Formula{} : task->formula(one.term);
     mistakes.push_back({{"id", one.id}, {"same_as", one.same_as}, {"says", said(one.says)}, {"hint", said(one.hint)},
-        {"evidence", one.evidence}, {"term", one.term}, {"read", one.read}});
+        {"evidence", one.evidence}, {"term", one.term}, {"formula", formula.whole}, {"part", formula.part},
+        {"read", one.read}});
+  }
   for (const Convention& one : finding.conventions) conventions.push_back({{"id", one.id}, {"says", said(one.says)}});
   for (const Check& one : finding.checks)
-    checks.push_back({{"name", one.name}, {"ok", one.ok}, {"detail", said(one.detail)}});
+    checks.push_back({{"name", one.name}, {"ok", one.ok}, {"asked", one.asked}, {"detail", said(one.detail)}});
   for (const std::string& note : finding.notes) notes.push_back(said(note));
   const Json document = {{"file", finding.file}, {"name", finding.name}, {"task", finding.task},
       {"verdict", finding.verdict}, {"mistakes", mistakes}, {"conventions", conventions}, {"checks", checks},

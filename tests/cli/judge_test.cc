@@ -60,11 +60,11 @@ TEST_F(Judge, JsonHasTheKeysOfItsPage) {
   EXPECT_EQ(found["verdict"], "wrong");
   ASSERT_EQ(found["mistakes"].size(), 1u);
   EXPECT_EQ(found["mistakes"][0]["id"], "no-scale");
-  for (const char* key : {"same_as", "says", "hint", "evidence", "term", "read"})
+  for (const char* key : {"same_as", "says", "hint", "evidence", "term", "formula", "part", "read"})
     EXPECT_TRUE(found["mistakes"][0].contains(key)) << key;
   EXPECT_TRUE(found["conventions"].is_array());
   ASSERT_FALSE(found["checks"].empty());
-  for (const char* key : {"name", "ok", "detail"}) EXPECT_TRUE(found["checks"][0].contains(key)) << key;
+  for (const char* key : {"name", "ok", "asked", "detail"}) EXPECT_TRUE(found["checks"][0].contains(key)) << key;
   EXPECT_GT(found["seconds"], 0);
 }
 

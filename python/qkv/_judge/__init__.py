@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,8 @@ import numpy as np
 from .. import _engine
 from .runner import files
 from .runner.answering import answer
-from .runner.describing import as_json, subject_of_object
-from .runner.errors import Stop
+from .runner.describing import as_json, subject_of_file, subject_of_object
+from .runner.errors import People, Stop
 from .runner.tasks import FUNCTIONS
 
 __all__ = ["Check", "Convention", "Finding", "Mistake", "judge"]
@@ -33,6 +35,8 @@ class Mistake:
     hint: str = ""
     evidence: str = ""
     term: str = ""
+    formula: str = ""
+    part: str = ""
     read: str = ""
     same_as: tuple[str, ...] = ()
 
@@ -51,6 +55,7 @@ class Check:
 
     name: str
     ok: bool = True
+    asked: bool = True
     detail: str = ""
 
 
@@ -72,15 +77,24 @@ class Finding:
     untried: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     evidence: str = ""
+    line: int | None = None
+    where: str = ""
     traceback: str = ""
     seconds: float = 0.0
     text: str = field(default="", compare=False)
+    lang: str = field(default="en", compare=False)
+    hint: bool = field(default=False, compare=False)
 
     def __bool__(self) -> bool:
         return self.verdict in ("right", "convention")
 
     def __str__(self) -> str:
         return self.text
+
+    def _repr_html_(self) -> str:
+        from .page import page
+
+        return page(self)
 
     def __repr__(self) -> str:
         ids = [one.id for one in (*self.mistakes, *self.conventions)]
@@ -93,8 +107,8 @@ def _known(cls: type, values: Mapping[str, Any]) -> Any:
     return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if name in names})
 
 
-def _finding(found: dict[str, Any], text: str) -> Finding:
-    parts: dict[str, Any] = {**found, "text": text}
+def _finding(found: dict[str, Any], **more: Any) -> Finding:
+    parts: dict[str, Any] = {**found, **more}
     for name, cls in (("mistakes", Mistake), ("conventions", Convention), ("checks", Check)):
         parts[name] = [_known(cls, one) for one in found.get(name, [])]
     result: Finding = _known(Finding, parts)
@@ -115,8 +129,30 @@ def _undisturbed() -> Iterator[None]:
                 np.random.set_state(state)
 
 
+def _file_and_name(text: str) -> tuple[str, str | None]:
+    """Of "FILE" or "FILE:NAME"; FileNotFoundError."""
+    file, _, name = (text, "", "") if Path(text).is_file() else text.rpartition(":")
+    if not Path(file).is_file() or not file:
+        raise FileNotFoundError(f"[judge] no such file: {text}")
+    return file, name or None
+
+
+@contextlib.contextmanager
+def _imports_of(file: str) -> Iterator[None]:
+    """Afterwards what it imported from its own folder is forgotten: the next judgement reads it anew."""
+    path, before, people = sys.path[:], set(sys.modules), People(Path(file).resolve() if file else "")
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.path[:], sys.dont_write_bytecode = path, writes
+        for name in set(sys.modules) - before:
+            if file and people.owns(getattr(sys.modules[name], "__file__", None) or "<built in>"):
+                del sys.modules[name]
+
+
 def judge(
-    code: Callable[..., Any], task: str | None = None, map: Mapping[str, str] | None = None,
+    code: Callable[..., Any] | str | os.PathLike[str], task: str | None = None, map: Mapping[str, str] | None = None,
     init: Mapping[str, Any] | None = None, hint: bool = False, lang: str = "en",
 ) -> Finding:
     """Judges attention written by hand: right, or what is wrong with it, in one sentence, with the smallest counter-example.
@@ -128,8 +164,9 @@ def judge(
         assert qkv.judge(sdpa)
 
     `code` is a function on NumPy arrays or PyTorch tensors, a class (it is constructed with small sizes by the usual names of
-    arguments), or a module that exists (a copy is judged; its own parameters stay as they are). Its shapes are the contract
-    of its task: ``qkv practice TASK`` prints it. Parameters are read from the object and set by the judge.
+    arguments), a module that exists (a copy is judged; its own parameters stay as they are), or the path of a Python file,
+    "mine.py" or "mine.py:MyAttention", which is read anew each time. Its shapes are the contract of its task: ``qkv practice
+    TASK`` prints it. Parameters are read from the object and set by the judge.
 
     `task`: a name of ``qkv practice``; None: guessed from the name, the arguments and the parameters, and said in `notes`.
     `map`: a contract's name to yours, {"W_q": "query"}, where parameters cannot be told apart.
@@ -140,28 +177,40 @@ def judge(
     The code runs in this process, without limits of time or memory: a file of somebody else's belongs in ``qkv judge FILE``,
     which runs it in a child process under limits. Its output is dropped; NumPy's and PyTorch's random states are restored.
 
-    Raises TypeError for what cannot be called, ValueError for an unknown task. Errors of the code are the verdict "failed".
+    Raises TypeError for what cannot be called, FileNotFoundError, ValueError for an unknown task. Errors of the code are the
+    verdict "failed".
     """
-    if not callable(code):
-        raise TypeError(f"[judge] code must be a function, a class or a module: got {type(code).__name__}")
+    file, chosen = _file_and_name(os.fspath(code)) if isinstance(code, (str, os.PathLike)) else ("", None)
+    if not file and not callable(code):
+        raise TypeError(f"[judge] code must be a function, a class, a module or a path: got {type(code).__name__}")
     if task is not None and task not in FUNCTIONS:
         raise ValueError(f"[judge] task must be one of {', '.join(FUNCTIONS)}: got {task!r}")
     if lang not in ("en", "zh"):
         raise ValueError(f'[judge] lang must be "en" or "zh": got {lang!r}')
+    with _imports_of(file):
+        return _judged(code, file, chosen, task, dict(map or {}), dict(init or {}), hint, lang)
+
+
+def _judged(
+    code: Any, file: str, chosen: str | None, task: str | None, map: dict[str, str], init: dict[str, Any], hint: bool, lang: str
+) -> Finding:
     begin = time.perf_counter()
     try:
         with _undisturbed():
-            subject = subject_of_object(code, task, dict(map or {}), dict(init or {}))
+            if file:
+                subject = subject_of_file({"file": file, "name": chosen, "task": task, "map": map, "init": init})
+            else:
+                subject = subject_of_object(code, task, map, init)
     except Stop as stop:
-        name = getattr(code, "__name__", type(code).__name__)
+        name = chosen or stop.about.get("name", "") if file else getattr(code, "__name__", type(code).__name__)
         said = _engine.in_chinese if lang == "zh" else str
         text = said(f"{stop.verdict}: {stop.says}") + (f"\n{stop.traceback}" if stop.traceback else "")
-        check = Check("filled in" if stop.verdict == "unfilled" else "runs", False, said(stop.says))
+        check = Check("filled in" if stop.verdict == "unfilled" else "runs", False, detail=said(stop.says))
         return Finding(
-            stop.verdict, "", name, task or "", checks=(check,), traceback=stop.traceback, seconds=time.perf_counter() - begin,
-            text=text,
+            stop.verdict, file, name, task or "", checks=(check,), traceback=stop.traceback, seconds=time.perf_counter() - begin,
+            text=text, lang=lang, hint=hint,
         )
-    described = json.dumps(as_json(subject))
+    described = json.dumps(as_json(subject) | ({"file": file} if file else {}))
     probes = _engine.probes(described)
     with _undisturbed():
         answers = [
@@ -169,4 +218,6 @@ def judge(
             for reading in range(max(1, len(subject.assignments)))
         ]
     found, text = _engine.verdict(described, probes, answers, hint, lang == "zh")
-    return _finding({**json.loads(found), "seconds": time.perf_counter() - begin}, text.rstrip("\n"))
+    return _finding(
+        json.loads(found), seconds=time.perf_counter() - begin, text=text.rstrip("\n"), lang=lang, hint=hint
+    )

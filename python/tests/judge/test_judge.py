@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,13 +97,35 @@ def test_failed_and_unfilled() -> None:
     assert qkv.judge(skeleton).verdict == "unfilled"
 
 
+def test_a_path(tmp_path: Path) -> None:
+    """A file as it is now, with what it imports from its folder; afterwards nothing of it is left in this process."""
+    file, beside = tmp_path / "attend_here.py", tmp_path / "beside_it.py"
+    file.write_text(
+        "from beside_it import SCALE, softmax\n\ndef other(a):\n    return a\n\ndef attend(q, k, v):\n"
+        "    return softmax(q @ k.swapaxes(-1, -2) / q.shape[-1] ** SCALE) @ v\n"
+    )
+    path = sys.path[:]
+    for scale, expected in (("0.0", ["no-scale"]), ("1.0", ["scale-1-over-d"]), ("0.5", [])):
+        beside.write_text(f"import numpy as np\nSCALE = {scale}\n{inspect.getsource(softmax)}")
+        for code in (file, str(file), f"{file}:attend"):
+            finding = qkv.judge(code, task="sdpa")
+            assert ([one.id for one in finding.mistakes], finding.name) == (expected, "attend"), str(finding)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["attend_here.py", "beside_it.py"]
+    assert finding.file == str(file) and sys.path == path and not {"attend_here", "beside_it"} & set(sys.modules)
+    nothing = qkv.judge(f"{file}:nothing")
+    assert (nothing.verdict, nothing.name) == ("failed", "nothing") and "has no nothing" in str(nothing)
+    for missing in ("attend.py", "attend.py:sdpa", "", tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"\[judge\] no such file: "):
+            qkv.judge(missing)
+
+
 def test_no_process_is_started(monkeypatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", None)  # a wheel may have no tool
     assert qkv.judge(sdpa)
 
 
 def test_misuse() -> None:
-    with pytest.raises(TypeError, match=r"\[judge\] code must be a function, a class or a module: got int"):
+    with pytest.raises(TypeError, match=r"\[judge\] code must be a function, a class, a module or a path: got int"):
         qkv.judge(3)
     with pytest.raises(ValueError, match=r"\[judge\] task must be one of sdpa, v1, .*: got 'v9'"):
         qkv.judge(sdpa, task="v9")
