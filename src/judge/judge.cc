@@ -328,7 +328,7 @@ class Trial {
     const DropoutFinding drops = judge_dropout(*work, out->second.values, out->second.unit);
     finding_.checks.push_back({one.probe->text("name"), drops.right, drops.detail});
     if (drops.right && !drops.id.empty()) add_convention(*find_entry(drops.id));
-    if (drops.right || !finding_.verdict.empty()) return;
+    if (drops.right || !finding_.verdict.empty() || (drops.id.empty() && !finding_.evidence.empty())) return;
     finding_.evidence = drops.detail + "\n";
     add_named(drops.id);
   }

@@ -84,20 +84,19 @@ struct Report {
     if (!one.read.empty()) line(style.faint(said("  read: ")) + said(one.read));
   }
 
-  /// The comparison where all is right, the difference where nothing explains it.
+  /// Which comparisons were made; where nothing explains the code, which of them are not right.
   void checks() {
-    if (finding.right()) {
-      std::vector<std::string> names, skipped;
-      for (const Check& check : finding.checks) (check.asked ? names : skipped).push_back(check.name);
-      const std::string count = std::to_string(names.size());
-      if (!names.empty()) line(style.faint(wrapped(count + " checks: " + one_line(joined(names)))));
-      if (!skipped.empty()) line(style.faint(wrapped("not asked: " + one_line(joined(skipped)))));
-    } else if (finding.verdict == "unknown") {
-      for (const Check& check : finding.checks) {
-        if (!check.ok)
-          line(style.faint(said("  not right: ")) +
-               said(one_line(check.name + (check.detail.empty() ? "" : ": " + check.detail))));
-      }
+    if (!finding.right() && finding.verdict != "unknown") return;
+    std::vector<std::string> made, wrong, skipped;
+    for (const Check& check : finding.checks) (!check.asked ? skipped : check.ok ? made : wrong).push_back(check.name);
+    const auto names = [this](std::string_view label, const std::vector<std::string>& list) {
+      if (!list.empty()) line(style.faint(wrapped(std::string(label) + one_line(joined(list)))));
+    };
+    if (finding.right()) return names(std::to_string(made.size()) + " checks: ", made), names("not asked: ", skipped);
+    names("not right: ", wrong);
+    names("right: ", made);
+    for (const Check& check : finding.checks) {
+      if (!check.ok && wrong.size() < 3 && !check.detail.empty()) line(style.faint(wrapped(one_line(check.detail))));
     }
   }
 

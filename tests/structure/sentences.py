@@ -153,6 +153,8 @@ def main():
                 problems.append(f"{tree.name_of(path)}:{number}: two translations of: {english}")
     wanted = [text for line in lines_of(TASKS) for text in re.findall(r"^(?:\[[\w-]+\]|teaches) +(.+)", line)]
     wanted += [text for path in EXERCISES.rglob("*.*") for text in re.findall(r"(?m)^ *(?:#|//) solution: (.+)", path.read_text(encoding="utf-8"))]
+    wanted += [text for path in (JUDGE.parent / "probes").glob("*.cc") for text in re.findall(r'"(\w\w+ [\w ,]+)"', path.read_text())]
+    wanted += [text.strip() for line in lines_of(TASKS) for text in re.findall(r"^probe ([^|]+)", line)]
     problems += [f"not in Chinese: {text}" for text in sorted(set(wanted)) if text not in known]
     problems += problems_of_contracts()
     if seen < 900:

@@ -45,6 +45,19 @@ def test_chinese() -> None:
         qkv.judge(sdpa, lang="fr")
 
 
+def odd(q, k, v, mask=None):
+    return unscaled(np.cos(q) + 0.3, k, np.tanh(v) ** 3 + 0.2 * k, mask)
+
+
+def test_nothing_explains_it() -> None:
+    finding = qkv.judge(odd, task="sdpa")
+    text = str(finding)
+    assert finding.verdict == "unknown" and text.startswith("differs from the textbook of sdpa")
+    assert text.count("expected") == 1 and 'probe "by hand"' in text  # the smallest counter-example, not every probe's numbers
+    assert "  not right: " in text and "  right: one token" not in text
+    assert "by hand" not in str(qkv.judge(odd, task="sdpa", lang="zh"))
+
+
 def test_right(capfd) -> None:
     state = np.random.get_state()[1].copy()
     finding = qkv.judge(sdpa)
