@@ -85,6 +85,8 @@ mha  | d_model, h                | w_qs w_ks w_vs fc                         | p
 mha  | embed_size, heads         | values keys queries fc_out                | einsum -1e20 unflatten flatten
 mha  | dim, num_heads=8, drop=0.25 | qkv proj                                | queries chunk unmasked dropped-twice
 mha  | hidden_size, num_attention_heads | query key value                    | root unmasked
+causal-mha | n_embd, n_head            | c_attn c_proj                         | power buffer chunk functional contiguous dropped-twice
+causal-mha | d_model, n_heads          | wq wk wv wo                           | queries compare flatten bare
 """
 CONVENTIONS = {"dropped-twice": "dropout-on-output-too"}
 
@@ -102,7 +104,7 @@ def layer(row):
     arguments = [part.split("=")[0].split(":")[0].strip() for part in sizes.split(",") if part.strip() != "*"]
     width, inner = arguments[0], "d_k" if "d_k" in arguments else arguments[0]
     bias = ", bias=False" if "bare" in steps else ""
-    heads, masked, causal = task == "mha", task in ("v3", "v4", "mha") and "unmasked" not in steps, task == "single-head"
+    heads, masked, causal = task.endswith("mha"), task in ("v3", "v4", "mha") and "unmasked" not in steps, task in ("single-head", "causal-mha")
     merged, out = len(names) < 3, names[-1] if len(names) in (2, 4) else None
     body = [f"def __init__(self, {sizes}):", "    super().__init__()"]
     body += [f"    self.heads = {arguments[1]}"] if heads else []

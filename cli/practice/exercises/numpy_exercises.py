@@ -145,6 +145,25 @@ def mha(x, W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o, num_heads, mask=None):
     # end
 
 
+# [causal-mha]
+def causal_mha(x, W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o, num_heads):
+    # solution: projections, heads, causal scores, softmax, values, heads joined, output projection
+    B, L, E = x.shape
+    d = E // num_heads
+
+    def heads(y):                                                    # [B, L, E] -> [B, H, L, d]
+        return y.reshape(B, L, num_heads, d).transpose(0, 2, 1, 3)
+
+    q, k, v = heads(x @ W_q + b_q), heads(x @ W_k + b_k), heads(x @ W_v + b_v)
+    scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(d)                 # [B, H, L, L]
+    scores = np.where(np.tri(L, dtype=bool), scores, -np.inf)        # key j <= query i, in every head
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = weights / weights.sum(axis=-1, keepdims=True)          # [B, H, L, L], 0 above the diagonal
+    context = (weights @ v).transpose(0, 2, 1, 3).reshape(B, L, E)   # [B, L, E]
+    return context @ W_o + b_o, weights
+    # end
+
+
 # [gqa]
 def gqa(x, W_q, W_k, W_v, W_o, num_heads, num_kv_heads):
     # solution: projections, heads, keys and values for each group, attention, output projection

@@ -170,6 +170,27 @@ class MultiHeadAttention(nn.Module):
         # end
 
 
+# [causal-mha]
+class CausalMultiHeadAttention(nn.Module):
+    def __init__(self, embed_dim, num_heads, context=64):
+        super().__init__()
+        self.num_heads, self.head_dim = num_heads, embed_dim // num_heads
+        self.c_attn = nn.Linear(embed_dim, 3 * embed_dim)       # q, k and v in one product
+        self.c_proj = nn.Linear(embed_dim, embed_dim)
+        self.register_buffer("past", torch.ones(context, context, dtype=torch.bool).tril())    # no parameter: it is not trained
+
+    def forward(self, x):
+        # solution: projection cut in three, heads, causal scores, softmax, values, heads joined, output projection
+        B, L, E = x.shape
+        q, k, v = (y.view(B, L, self.num_heads, self.head_dim).transpose(1, 2) for y in self.c_attn(x).split(E, dim=-1))
+        scores = q @ k.transpose(-2, -1) / math.sqrt(self.head_dim)     # [B, H, L, L]
+        scores = scores.masked_fill(~self.past[:L, :L], float("-inf"))  # [L, L] serves every sequence and every head
+        weights = torch.softmax(scores, dim=-1)                 # [B, H, L, L], 0 above the diagonal
+        context = (weights @ v).transpose(1, 2).reshape(B, L, E)        # heads beside columns, then joined
+        return self.c_proj(context)                             # [B, L, E]
+        # end
+
+
 # [gqa]
 class GroupedQueryAttention(nn.Module):
     def __init__(self, embed_dim, num_heads, num_kv_heads):

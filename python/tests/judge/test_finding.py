@@ -299,6 +299,15 @@ def test_a_class_made_with_heads_is_no_single_head(tmp_path: Path) -> None:
         assert layer(tmp_path, name=name).task == "v4"
 
 
+def test_heads_that_hide_the_future_by_themselves_are_causal_mha(tmp_path: Path) -> None:
+    hide = "scores = np.where(np.arange(len(x[0])) <= np.arange(len(x[0]))[:, None], scores, -1e9)"
+    for name, body, task in (("Attn", hide, "causal-mha"), ("CausalAttn", "pass", "causal-mha"), ("Attn", "pass", "mha")):
+        subject = layer(tmp_path, body=body, name=name, settings="dim, heads")
+        assert subject.task == task and not subject.has["causal"]
+    masked = layer(tmp_path, "mask", f"{hide} if mask is None else scores", "CausalAttn", "dim, heads")
+    assert masked.task == "mha" and masked.has["causal"]
+
+
 def test_a_mask_without_an_output_projection_makes_v4(tmp_path: Path) -> None:
     assert functions(tmp_path, V1.format(name="attend").replace("b_v)", "b_v, mask=None)")).task == "v4"
     hide = "scores = scores if attention_mask is None else np.where(attention_mask, scores, -1e9)"

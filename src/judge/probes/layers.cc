@@ -127,7 +127,7 @@ std::vector<Probe> layer_probes(ProbeMaker& make) {
   gradient.inputs["dout"] = make.draw.array({1, 3, layer.output ? s.embed : layer.width()});
   out.push_back(std::move(gradient));
   out.push_back(called_twice(out.front()));
-  if (!layer.narrow && s.head_dim % 2 == 0 && s.head_dim > 2 && !causal && s.heads == s.kv_heads &&
+  if (!layer.narrow && s.head_dim % 2 == 0 && s.head_dim > 2 && (!causal || s.heads > 1) && s.heads == s.kv_heads &&
       layer.width() == s.embed) {
     out.push_back(layer.dropping("training"));
     out.push_back(layer.dropping("evaluation"));

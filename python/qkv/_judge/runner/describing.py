@@ -17,7 +17,7 @@ from . import building, match, names, parameters, tasks
 from .calling import Binding
 from .errors import FAILURES, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
-from .first_calls import first_call
+from .first_calls import first_call, hides_future
 from .frameworks import framework_of, is_module, named, reads, rounds
 from .parameters import Assignment, assign
 from .slots import Sizes
@@ -48,6 +48,10 @@ def subject_of_object(
         people = People(None)
     request = {"map": mapping, "init": init, "alternatives": alternatives}
     return described(of_thing(name, thing, task), module, people, request, [])
+
+
+#: What makes a causal mask.
+TRIANGLES = {"tril", "triu", "tri", "triu_indices"}
 
 
 def _hollow(thing: Any) -> bool:
@@ -106,10 +110,21 @@ def _described(
         raise unfilled[0][1]
     if subject.read:  # of a dict of parameters what was not read is not there
         _cover(subject, [*subject.read, *next(iter(subject.bindings.values())).roles.values()])
+    if request.get("task") is None and subject.task == "mha":
+        _of_a_decoder(subject, owner)
     for function, _ in unfilled:  # one of two functions of a task
         del subject.bindings[function]
         subject.notes.append(f"{function} is not filled in yet")
     return subject
+
+
+def _of_a_decoder(subject: Subject, owner: Any) -> None:
+    """Heads that take no mask and hide the future by themselves, or mean to, are a task of their own."""
+    (function, binding), settings = next(iter(subject.bindings.items())), building.settings_of(owner) if isinstance(owner, type) else {}
+    if binding.takes("mask") or binding.takes("causal") or "causal" in settings.values():
+        return
+    if subject.has.get("causal") or TRIANGLES & named(owner) or hides_future(subject, function):
+        subject.task, subject.why, subject.has["causal"] = "causal-mha", f"{subject.name} has heads and no mask, and is causal", False
 
 
 def _line(owner: Any) -> int:
@@ -187,7 +202,7 @@ def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | No
     flags = [one for one in match.arguments_of(cls) if names.setting(one.name) == "causal"]
     # Always causal: its name says so, or it makes a triangle and takes no mask.
     own_causal = match.says_causal(subject.name) or (
-        bool({"tril", "triu", "tri", "triu_indices"} & named(cls)) and "mask" not in roles.values()
+        bool(TRIANGLES & named(cls)) and "mask" not in roles.values()
     )
     if task is None and slots:
         refined = match.of_parameters(

@@ -75,6 +75,17 @@ def causal_mask(tensors: Tensors) -> np.ndarray:
     return np.broadcast_to(np.tri(LENGTH, kv_len, kv_len - LENGTH, dtype=bool), (BATCH, 1, LENGTH, kv_len)).copy()
 
 
+def hides_future(subject: Subject, function: str) -> bool:
+    """Whether later tokens change nothing of the first one's output, in a call without a mask."""
+    tensors = _inputs(subject.task, function or next(iter(FUNCTIONS[subject.task])), subject.sizes)
+    metadata, binding = _metadata(subject.task, subject.sizes), subject.bindings[function]
+
+    def call(given: Tensors) -> Any:
+        return _attempt(subject, binding, {name: value for name, value in given.items() if name != "mask"}, metadata)
+
+    return not masks.leaks(call, tensors, causal_mask(tensors))
+
+
 def padding_mask(tensors: Tensors) -> np.ndarray:
     """bool [B, 1, Tq, Tk]: the last keys of each sequence are hidden, another number in each."""
     q_len, kv_len = LENGTH, _keys(tensors)
