@@ -83,12 +83,10 @@ Textbook edited(Textbook textbook, const Edits& edits) {
     Stage& stage = *find_stage(textbook, edit.stage);
     if (edit.where == Where::kInstead) {
       stage.step = edit.step;
+    } else if (edit.where == Where::kBefore) {
+      stage.before.insert(stage.before.begin(), edit.step);
     } else {
-      const bool before = edit.where == Where::kBefore;
-      stage.step = [first = before ? edit.step : stage.step, second = before ? stage.step : edit.step](Work& work) {
-        first(work);
-        second(work);
-      };
+      stage.after.push_back(edit.step);
     }
   }
   return textbook;
@@ -101,7 +99,10 @@ Work run(const Textbook& textbook, const Probe& probe, const Work* frozen) {
   do {
     work["round"] = constant(round);
     for (const Stage& stage : textbook) {
-      if (!stage.only || stage.only(work)) stage.step(work);
+      if (stage.only && !stage.only(work)) continue;
+      for (const Step& step : stage.before) step(work);
+      stage.step(work);
+      for (const Step& step : stage.after) step(work);
     }
     if (work.has("rounds")) rounds = work.at("rounds")[0].value;
   } while (++round < rounds);

@@ -63,7 +63,8 @@ using Step = std::function<void(Work&)>;
 struct Stage {
   std::string name;
   Step step;
-  std::function<bool(Work&)> only = {};  ///< where it is left out, and what edits made of it
+  std::function<bool(Work&)> only = {};       ///< where it is left out, and what edits made of it
+  std::vector<Step> before = {}, after = {};  ///< of edits: they stay where another edit replaces the step
 };
 using Textbook = std::vector<Stage>;
 /// A textbook of text/textbooks.txt.

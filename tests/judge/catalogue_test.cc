@@ -161,6 +161,15 @@ TEST(Catalogue, EverySentenceAndHintIsChineseToo) {
   EXPECT_TRUE(chinese().said(split->says).starts_with("q、k 和 v 只用 view(B, H, L, d) 拆头")) << split->says;
 }
 
+TEST(Catalogue, AMaskBehindAnotherSoftmaxIsBoth) {
+  Finding finding;
+  ASSERT_TRUE(judged(
+      *find_task("sdpa"), {{find_entry("mask-after-softmax"), 0}, {find_entry("softmax-over-heads"), 0}}, 3, finding));
+  ASSERT_EQ(finding.mistakes.size(), 2u) << finding.verdict;
+  EXPECT_EQ(names(finding.mistakes[0]).count("mask-after-softmax"), 1u);
+  EXPECT_EQ(names(finding.mistakes[1]).count("softmax-over-heads"), 1u);
+}
+
 TEST(Catalogue, PairsAreNamedInFull) {
   int pairs = 0, named = 0;
   std::uint64_t state = 7;

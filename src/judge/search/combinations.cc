@@ -32,12 +32,14 @@ void Combinations::each_of(std::size_t size, const std::function<bool(const Choi
   from(0, work, {}, size);
 }
 
-/// Order counts where both edit one stage; otherwise the earlier of the catalogue comes first.
+/// Order counts where both edit one stage in the same way; otherwise the earlier of the catalogue comes first.
 bool Combinations::joins(const Alternative& later, const Alternative& earlier) {
   const Entry &a = *later.choice.entry, &b = *earlier.choice.entry;
   if (a.id == b.id || (!a.group.empty() && a.group == b.group)) return false;
-  return later.first != earlier.first || &earlier < &later ||
-         std::ranges::any_of(later.at, [&](std::size_t stage) { return std::ranges::count(earlier.at, stage) > 0; });
+  return later.first != earlier.first || &earlier < &later || std::ranges::any_of(later.edits, [&](const Edit& edit) {
+    return std::ranges::any_of(
+        earlier.edits, [&](const Edit& other) { return edit.stage == other.stage && edit.where == other.where; });
+  });
 }
 
 /// Chooses what begins at this stage, `left` times at most, and goes on to the next.
@@ -66,19 +68,23 @@ void Combinations::from(std::size_t stage, const Work& before, const Chosen& cho
 
 /// False where it does not allow these shapes.
 bool Combinations::step(std::size_t stage, Work& work, const Chosen& chosen) const {
-  std::vector<const Step*> steps = {&textbook_[stage].step};
-  for (const Alternative* one : chosen) {
-    for (std::size_t i = 0; i < one->at.size(); ++i) {
-      if (one->at[i] != stage) continue;
-      const Edit& edit = one->edits[i];
-      if (edit.where == Where::kInstead) steps.clear();
-      steps.insert(edit.where == Where::kBefore ? steps.begin() : steps.end(), &edit.step);
+  const Stage& one = textbook_[stage];
+  const Step* own = &one.step;
+  std::vector<const Step*> before, after;
+  for (const Alternative* chosen_one : chosen) {
+    for (std::size_t i = 0; i < chosen_one->at.size(); ++i) {
+      if (chosen_one->at[i] != stage) continue;
+      const Edit& edit = chosen_one->edits[i];
+      if (edit.where == Where::kInstead) own = &edit.step;
+      if (edit.where == Where::kBefore) before.insert(before.begin(), &edit.step);
+      if (edit.where == Where::kAfter) after.push_back(&edit.step);
     }
   }
   try {
-    if (const Stage& one = textbook_[stage]; !one.only || one.only(work)) {
-      for (const Step* next : steps) (*next)(work);
-    }
+    if (one.only && !one.only(work)) return true;
+    for (const Step* next : before) (*next)(work);
+    (*own)(work);
+    for (const Step* next : after) (*next)(work);
   } catch (const NotApplicable&) {
     return false;
   }
