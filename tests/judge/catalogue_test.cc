@@ -164,7 +164,7 @@ TEST(Catalogue, EverySentenceAndHintIsChineseToo) {
 TEST(Catalogue, AMaskBehindAnotherSoftmaxIsBoth) {
   Finding finding;
   ASSERT_TRUE(judged(
-      *find_task("sdpa"), {{find_entry("mask-after-softmax"), 0}, {find_entry("softmax-over-heads"), 0}}, 3, finding));
+      *find_task("sdpa"), {{find_entry("softmax-over-heads"), 0}, {find_entry("mask-after-softmax"), 0}}, 3, finding));
   ASSERT_EQ(finding.mistakes.size(), 2u) << finding.verdict;
   EXPECT_EQ(names(finding.mistakes[0]).count("mask-after-softmax"), 1u);
   EXPECT_EQ(names(finding.mistakes[1]).count("softmax-over-heads"), 1u);
