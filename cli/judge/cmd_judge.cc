@@ -8,6 +8,7 @@
 
 #include "core/escape.h"
 #include "judge/options.h"
+#include "judge/places.h"
 #include "judge/text/chinese.h"
 #include "practice/record.h"
 #include "qkv/io/safetensors.h"
@@ -24,6 +25,7 @@ namespace fs = std::filesystem;
 using judge::Finding;
 
 constexpr int kRight = 0, kWrong = 1, kNotJudged = 2;
+constexpr std::string_view kStandardOutput = "-";  // as a name of a file
 
 int exit_code(const Finding& finding) {
   if (finding.right()) return kRight;
@@ -154,7 +156,7 @@ Finding judge_answers(const JudgeOptions& options) {
   Subject subject{.file = options.answers, .task = task};
   if (fs::exists(folder / "subject.json", error)) {
     subject = read_subject(folder);
-    if (!subject.verdict.empty()) return not_judged(subject.verdict, subject.says, subject.traceback);
+    if (!subject.verdict.empty()) return not_judged(subject);
     subject.task = task;
   }
   return judge_folder(folder, subject, probes);
@@ -180,7 +182,12 @@ void check_usage(const JudgeOptions& options) {
   only("--python", !options.python.empty(), python, "a Python file");
   only("--sandbox", options.sandbox, runs, "a file or program that is run");
   only("--sizes", !options.sizes.empty(), !options.probes.empty() || !options.run.empty(), "--probes and --run");
-  only("--hint", options.hint, runs || !options.answers.empty(), "a verdict");
+  const bool judges = runs || !options.answers.empty();
+  only("--hint", options.hint, judges, "a verdict");
+  only("--sarif", !options.sarif.empty(), judges, "a verdict");
+  only("--problems", options.problems, python, "a Python file");
+  if (options.json && (options.problems || options.sarif == kStandardOutput))
+    throw UsageError("--json is all of standard output: leave out --problems and --sarif -");
   if (!(options.seconds > 0 && options.seconds <= 1e6))
     throw UsageError(fmt::format("--time-limit must be a number of seconds above 0: got {:g}", options.seconds));
 }
@@ -191,19 +198,29 @@ int run_judge(JudgeOptions options) {
   if (!options.probes.empty()) return write_probes(options);
   const auto start = std::chrono::steady_clock::now();
   Finding finding;
+  Outputs outputs;
+  if (!options.file.empty()) split_name(options);
+  outputs.protect(options.file);
+  if (options.sarif != kStandardOutput) outputs.expect("--sarif", options.sarif);
   if (!options.file.empty()) {
-    split_name(options);
     finding = judge_python(options);
   } else {
     finding = options.run.empty() ? judge_answers(options) : judge_program(options);
   }
   if (finding.right() && !options.file.empty() && exercise_of(options.file) == finding.task) mark_done(finding.task);
   finding.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (options.json) {
+  if (options.sarif == kStandardOutput) {
+    print(sarif_of(finding, options.hint));
+  } else if (options.json) {
     print(judge::to_json(finding) + "\n");
   } else {
     const auto columns = static_cast<std::size_t>(std::clamp(terminal().columns, 40, 80));
     print(report(finding, options.hint, {bold, faint, columns}));
+    if (options.problems) print(problems_of(finding, options.hint));
+  }
+  if (!options.sarif.empty() && options.sarif != kStandardOutput) {
+    outputs.add(options.sarif, sarif_of(finding, options.hint));
+    outputs.commit();
   }
   return exit_code(finding);
 }
@@ -229,6 +246,8 @@ void declare_judge(Options& add, JudgeWords& words) {
   add.heading("Output");
   add("--hint", &options.hint, "Say where to look, not what is wrong");
   add.json(options.json);
+  add("--sarif FILE", &options.sarif, "Write the finding as SARIF 2.1.0 too; -: to standard output, alone");
+  add("--problems", &options.problems, "Print FILE:LINE: error: lines too, for editors");
   add("--catalogue", &options.catalogue, "List every mistake and convention that is known");
   add.heading("Limits");
   add("--time-limit S", &options.seconds, "Seconds, after which every process of it is ended (default 60)");
@@ -248,6 +267,7 @@ int run_judge(const JudgeWords& words) {
 const bool chinese_added = add_chinese(judge::add_chinese);
 const bool judge_added = add_command({"judge", "Check attention that you wrote; name its mistake",
                                          "qkv judge v3.py\n  qkv judge mine.py:MyAttention --hint\n"
+                                         "  qkv judge v3.py --sarif v3.sarif\n"
                                          "  qkv judge --run './mine {in} {out}' --task sdpa"},
     declare_judge, run_judge);
 

@@ -16,7 +16,8 @@ struct JudgeOptions {
   std::string task, python;
   std::vector<std::pair<std::string, std::string>> map, init;
   std::string probes, answers, run, sizes;
-  bool hint = false, json = false, sandbox = false, catalogue = false;
+  std::string sarif;  ///< a file, or "-"
+  bool hint = false, json = false, problems = false, sandbox = false, catalogue = false;
   double seconds = 60;
   std::uint64_t memory_mb = 4096, seed = 0;
 

@@ -86,7 +86,7 @@ class Judgement {
     const bool loaded = child.line() == "ready";
     const Subject subject = read_subject(folder_);
     if (!subject.verdict.empty() && (loaded || fs::exists(folder_ / "subject.json")))
-      return named(not_judged(subject.verdict, subject.says, subject.traceback), subject);
+      return named(not_judged(subject), subject);
     if (!loaded) return named(died(child.end(), "while it was loaded or first called"), subject);
     std::vector<StateDict> probes = judge::make_probes(subject.task, subject.sizes, options_.seed, subject.owner);
     for (std::size_t n = 0; n < probes.size(); ++n) io::save_safetensors(probe_path(folder_, n), probes[n]);

@@ -63,7 +63,8 @@ Subject subject_of(const std::string& text) {
   subject.file = text_of(document, "file"), subject.name = text_of(document, "name");
   subject.task = text_of(document, "task");
   subject.verdict = text_of(document, "verdict"), subject.says = text_of(document, "says");
-  subject.traceback = text_of(document, "traceback");
+  subject.traceback = text_of(document, "traceback"), subject.check = text_of(document, "check");
+  if (const Json line = document.value("line", Json()); line.is_number_integer()) subject.line = line.get<int>();
   subject.notes = texts_of(document, "notes"), subject.untried = texts_of(document, "untried");
   subject.conventions = texts_of(document, "conventions");
   if (!subject.verdict.empty()) {

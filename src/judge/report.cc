@@ -143,6 +143,14 @@ Finding not_judged(const std::string& verdict, const std::string& says, const st
   return finding;
 }
 
+Finding not_judged(const Subject& subject) {
+  Finding finding = not_judged(subject.verdict, subject.says, subject.traceback);
+  if (!subject.check.empty()) finding.checks.back().name = subject.check;
+  return finding;
+}
+
+std::string first_line(const Finding& finding, bool hint) { return headline(finding, hint); }
+
 Finding judge_readings(const Subject& subject, const std::vector<StateDict>& probes,
     const std::function<std::vector<Answer>(std::size_t reading)>& answers) {
   Finding best;
@@ -165,7 +173,7 @@ Finding judge_readings(const Subject& subject, const std::vector<StateDict>& pro
     if (best.right()) break;
   }
   best.file = subject.file, best.name = subject.name, best.task = subject.task;
-  best.untried = subject.untried;
+  best.untried = subject.untried, best.begins = subject.line;
   best.notes.insert(best.notes.end(), subject.notes.begin(), subject.notes.end());
   return best;
 }

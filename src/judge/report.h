@@ -24,7 +24,12 @@ struct Subject {
   std::vector<std::string> conventions = {};  ///< ids that the first calls showed
   std::vector<std::string> untried = {};      ///< arguments that no call gives
   std::vector<std::string> notes = {};
+  int line = 0;            ///< where it is defined; 0: not known
+  std::string check = {};  ///< of `verdict`: kHasTask where nothing in the file has a task
 };
+
+/// The check that a file without any attention fails.
+inline constexpr std::string_view kHasTask = "has a task";
 
 /// Judges the answers of each reading, in turn: the first that is right, otherwise the first that is explained.
 Finding judge_readings(const Subject& subject, const std::vector<StateDict>& probes,
@@ -32,11 +37,14 @@ Finding judge_readings(const Subject& subject, const std::vector<StateDict>& pro
 
 /// The code could not be judged: `verdict` is "failed" or "unfilled", `says` one line.
 Finding not_judged(const std::string& verdict, const std::string& says, const std::string& traceback = {});
+Finding not_judged(const Subject& subject);
 
 struct Style {
   std::function<std::string(std::string_view)> bold, faint;
   std::size_t columns = 80;
 };
+/// Its first line, in English.
+std::string first_line(const Finding& finding, bool hint);
 /// As `qkv judge` prints it; `hint`: where to look, not what is wrong.
 std::string report(const Finding& finding, bool hint, const Style& style);
 

@@ -68,6 +68,41 @@ TEST_F(Judge, JsonHasTheKeysOfItsPage) {
   EXPECT_GT(found["seconds"], 0);
 }
 
+TEST_F(Judge, EditorsAreToldTheLine) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  write_sdpa("my file.py", "1");
+  const Words words = {"my file.py", "--python", python};
+  const Outcome both = judge(words + Words{"--problems", "--sarif", "found.sarif"});
+  EXPECT_EQ(both.code, 1);
+  EXPECT_TRUE(both.out.starts_with("wrong: no-scale\n")) << both.out;
+  EXPECT_TRUE(both.out.ends_with("\nmy file.py:4: error: The scores are not divided by sqrt(d). [no-scale]\n"))
+      << both.out;
+  EXPECT_EQ(judge(words + Words{"--sarif", "-"}).out, contents(path("found.sarif")));
+  const Document found = Document::parse(contents(path("found.sarif")));
+  EXPECT_EQ(found["version"], "2.1.0");
+  const Document &run = found["runs"][0], &result = run["results"][0], &place = result["locations"][0];
+  EXPECT_EQ(run["tool"]["driver"]["rules"][0]["id"], "no-scale");
+  EXPECT_TRUE(run["tool"]["driver"]["name"].is_string());
+  EXPECT_EQ(result["ruleId"], "no-scale");
+  EXPECT_EQ(result["message"]["text"], "The scores are not divided by sqrt(d).");
+  EXPECT_EQ(place["physicalLocation"]["artifactLocation"]["uri"], "my%20file.py");
+  EXPECT_GE(place["physicalLocation"]["region"]["startLine"], 4);
+  EXPECT_EQ(run["properties"], (Document{{"task", "sdpa"}, {"name", "sdpa"}, {"verdict", "wrong"}}));
+  const Outcome hint = judge(words + Words{"--problems", "--hint", "--sarif", "hint.sarif"});
+  EXPECT_FALSE(has(hint.out + contents(path("hint.sarif")), "no-scale")) << hint.out;
+
+  write_sdpa("my file.py", "nothing");
+  EXPECT_TRUE(has(judge(words + Words{"--problems"}).out, "\nmy file.py:5: error: failed: ")) << "where it was raised";
+  write_sdpa("my file.py");
+  EXPECT_FALSE(has(judge(words + Words{"--problems", "--sarif", "found.sarif"}).out, "error:"));
+  EXPECT_EQ(Document::parse(contents(path("found.sarif")))["runs"][0]["results"], Document::array());
+  write("mine.py", "def add(a, b):\n    return a + b\n");
+  EXPECT_TRUE(has(judge({"mine.py", "--python", python, "--sarif", "-"}).out, "\"ruleId\": \"no-task\""));
+  expect_refused("judge mine.py --json --problems", {"--json", "--problems"});
+  expect_refused("judge mine.py --sarif mine.py", {"--sarif", "input"});
+  expect_refused("judge --catalogue --sarif -", {"--sarif", "a verdict"});
+}
+
 TEST_F(Judge, ASkeletonIsUnfilled) {
   QKV_NEEDS_PYTHON(python, "numpy");
   write("mine.py", output({"practice", "sdpa", "--numpy"}));

@@ -205,7 +205,8 @@ def _judged(
         name = chosen or stop.about.get("name", "") if file else getattr(code, "__name__", type(code).__name__)
         said = _engine.in_chinese if lang == "zh" else str
         text = said(f"{stop.verdict}: {stop.says}") + (f"\n{stop.traceback}" if stop.traceback else "")
-        check = Check("filled in" if stop.verdict == "unfilled" else "runs", False, detail=said(stop.says))
+        failed = stop.about.get("check") or ("filled in" if stop.verdict == "unfilled" else "runs")
+        check = Check(failed, False, detail=said(stop.says))
         return Finding(
             stop.verdict, file, name, task or "", checks=(check,), traceback=stop.traceback, seconds=time.perf_counter() - begin,
             text=text, lang=lang, hint=hint,

@@ -17,7 +17,7 @@ class Stop(Exception):
     def __init__(self, says: str, verdict: str = "failed", traceback: str = "") -> None:
         super().__init__(says)
         self.says, self.verdict, self.traceback = says, verdict, traceback
-        self.about: dict[str, str] = {}  # "file", "name", "task": what was found so far
+        self.about: dict[str, str] = {}  # "file", "name", "task": what was found so far; "check": what failed
 
     def as_json(self) -> dict[str, str]:
         return {**self.about, "verdict": self.verdict, "says": self.says, "traceback": self.traceback}

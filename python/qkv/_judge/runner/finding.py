@@ -139,11 +139,11 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
             if is_scripted(value):
                 of_thing(key, value, task)  # says why not
         wanted = "looks like attention" if task is None else f"looks like the task {task}"
-        for key in known:
-            if task is None and (other := match.other_than(key)):
-                raise Stop(f"{key} {other}")
         has = ", ".join(known) or "neither functions nor classes"
-        raise Stop(f"nothing in {file} {wanted} (it has {has}): {_how(file, task)}")
+        others = [f"{key} {other}" for key in known if task is None and (other := match.other_than(key))]
+        nothing = Stop([*others, f"nothing in {file} {wanted} (it has {has}): {_how(file, task)}"][0])
+        nothing.about["check"] = "has a task"
+        raise nothing
     strong = [one for one in found if one.strong] or found
     uses = {one.name: named(one.thing) for one in strong}
     top = [
