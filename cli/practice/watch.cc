@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <ctime>
 #include <filesystem>
 #include <thread>
@@ -50,6 +51,7 @@ void judge_saved(Followed& one, JudgeOptions options, Clock::time_point start) {
     print_line(faint(fmt::format("{}  {}", time, escaped(one.shown.file))));
     print(report);
   }
+  std::fflush(stdout);  // it may be a pipe or a file that somebody follows
   one.report = report;
 }
 

@@ -149,6 +149,8 @@ def main():
             if english.endswith(".txt"):
                 continue
             problems += [f"{tree.name_of(path)}:{number}: {problem}" for problem in problems_of_pair(english, chinese)]
+            if english != english.strip():
+                problems.append(f"{tree.name_of(path)}:{number}: never found: blanks around a sentence are cut before it is sought")
             if known.setdefault(english, chinese) != chinese:
                 problems.append(f"{tree.name_of(path)}:{number}: two translations of: {english}")
     wanted = [text for line in lines_of(TASKS) for text in re.findall(r"^(?:\[[\w-]+\]|teaches) +(.+)", line)]
