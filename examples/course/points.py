@@ -1,0 +1,35 @@
+"""Points of a course: `python points.py TASKS --out FOLDER`. Judges each file that TASKS names, prints a table, and writes points.json
+and a .sarif for each file to FOLDER. Exit code 0: all points; 1: not all."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("tasks", type=Path)
+parser.add_argument("--out", type=Path, required=True)
+options = parser.parse_args()
+options.out.mkdir(parents=True, exist_ok=True)
+rows = []
+lines = [line.split() for line in options.tasks.read_text().splitlines() if line.strip() and not line.startswith("#")]
+for file, task, points in lines:
+    finding = {"verdict": "missing", "mistakes": []}
+    if Path(file).is_file():
+        judge = [sys.executable, "-m", "qkv", "judge", file, "--task", task, "--python", sys.executable]
+        done = subprocess.run([*judge, "--json", "--sarif", options.out / f"{file}.sarif"], capture_output=True, text=True)
+        finding = json.loads(done.stdout) if done.stdout else sys.exit(done.stderr)
+    got = float(points) if finding["verdict"] in ("right", "convention") else 0
+    says = ", ".join(one["id"] for one in finding["mistakes"])
+    rows.append({"file": file, "task": task, "points": got, "of": float(points), "verdict": finding["verdict"], "says": says})
+(options.out / "points.json").write_text(json.dumps(rows, indent=2))
+total = [sum(row[name] for row in rows) for name in ("points", "of")]
+table = ["| file | task | points | verdict | |", "|---|---|---|---|---|"]
+table += [f"| {row['file']} | {row['task']} | {row['points']:g}/{row['of']:g} | {row['verdict']} | {row['says']} |" for row in rows]
+text = "\n".join([*table, "", f"{total[0]:g} of {total[1]:g} points"])
+print(text)
+if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+    Path(summary).write_text(text)
+sys.exit(total[0] < total[1])
