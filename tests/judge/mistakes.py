@@ -6,8 +6,9 @@
         + joined = 2 * joined        a new statement behind the one changed last
         old text => new text         text that occurs once; `...` at the end of the old text is the rest of its line
 
-Right programs are bases/NAME.py, or NAME.numpy.py and NAME.torch.py (`xp` is the language's module), and the solutions of
-`qkv practice` (exercise.NAME). Not: spellings in which the whole program is a person's own (wrong/).
+Right programs are bases/NAME.py, or NAME.numpy.py and NAME.torch.py (`xp` is the language's module), the solutions of
+`qkv practice` (exercise.NAME), and others/NAME.py, in the spellings of people who did not know the judge. Not: spellings in which the whole
+program is a person's own (wrong/).
 """
 
 import functools
@@ -36,13 +37,16 @@ class Program:
 
     @property
     def task(self):
+        """None: the judge finds it by itself."""
+        if (HERE / "others" / f"{self.base}.py").exists():
+            return None
         name = self.base.removeprefix("exercise.")
         return TASKS.get(name, name).replace("_", "-")
 
     @property
     def name(self):
-        """The last function or class, which is judged. None: an exercise, which the judge finds by itself."""
-        return None if self.base.startswith("exercise.") else re.findall(r"^(?:def|class) (\w+)", self.text, re.MULTILINE)[-1]
+        """The last function or class, which is judged. None: an exercise or a program of others/, which the judge finds by itself."""
+        return None if self.task is None or self.base.startswith("exercise.") else re.findall(r"^(?:def|class) (\w+)", self.text, re.MULTILINE)[-1]
 
     @property
     def file(self):
@@ -57,9 +61,9 @@ def right(base, language):
         code = dict(zip(sections[1::2], sections[2::2]))[base.removeprefix("exercise.").replace("_", "-")]
         imports = sections[0].split('"""\n', 2)[-1].lstrip("\n")
         return imports + re.sub(r"  +#.*", "", re.sub(r"^ *#.*\n", "", code, flags=re.MULTILINE)).rstrip("\n") + "\n"
-    for name in (f"{base}.py", f"{base}.{language}.py"):
-        if (HERE / "bases" / name).exists():
-            text = re.sub(r"^from header import .*\n", HEADER[language], (HERE / "bases" / name).read_text(encoding="utf-8"))
+    for name in (f"bases/{base}.py", f"bases/{base}.{language}.py", f"others/{base}.py"):
+        if (HERE / name).exists():
+            text = re.sub(r"^from header import .*\n", HEADER[language], (HERE / name).read_text(encoding="utf-8"))
             return spelled(text, language)
     return None
 
