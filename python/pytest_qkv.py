@@ -62,7 +62,7 @@ class Judged(pytest.Item):
                 raise Wrong(done.stderr)
             found = json.loads(sarif.read_text(encoding="utf-8"))["runs"][0]
         if any(one["ruleId"] == "no-task" for one in found["results"]):
-            pytest.skip(found["results"][0]["message"]["text"])
+            pytest.skip(f"{self.path.name}: {found['results'][0]['message']['text']}")
         points = dict(one.split("=") for one in self.config.getini("qkv_points")).get(found["properties"]["task"], "1")
         self.user_properties += [*found["properties"].items(), ("points", "0" if found["results"] else points), ("of", points)]
         if found["results"]:

@@ -82,14 +82,10 @@ def page(finding: Finding) -> str:
     if finding.where:
         parts.append(_box("div", _CODE, *_where(finding.where)))
     parts += [_box("div", "margin:8px 0", *_evidence(finding.evidence, said))]
-    if finding:
-        asked = [one.name for one in finding.checks if one.asked]
-        skipped = [one.name for one in finding.checks if not one.asked]
-        parts += [faint(said(f"{len(asked)} checks: {', '.join(asked)}"))] if asked else []
-        parts += [faint(said(f"not asked: {', '.join(skipped)}"))] if skipped else []
-    if finding.verdict == "unknown":
-        off = (said(one.name) for one in finding.checks if not one.ok)
-        parts.append(faint(said("not right: "), ("、" if finding.lang == "zh" else ", ").join(off)))
+    made, wrong = ([one.name for one in finding.checks if one.asked and one.ok == ok] for ok in (True, False))
+    labels = {f"{len(made)} checks": made, "not asked": [one.name for one in finding.checks if not one.asked]}
+    labels = labels if finding else {"not right": wrong, "right": made} if finding.verdict == "unknown" else {}
+    parts += [faint(said(f"{label}: {', '.join(names)}")) for label, names in labels.items() if names]
     if finding.traceback:
         head, _, rest = finding.traceback.partition("\n")
         parts.append(_box("div", _CODE, _text(f"{said(head)}\n{rest}")))

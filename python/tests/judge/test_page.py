@@ -79,7 +79,7 @@ def test_right_unknown_and_failed(findings) -> None:
     maskless = findings(", mask=None):", "):\n    mask = None")
     assert maskless and "not asked: " in "".join(tree(maskless).itertext()) and not any(one.asked for one in maskless.checks if "mask" in one.name)
     unknown = findings(") @ v", ") @ v + 0.1 * v.mean()")
-    assert unknown.verdict == "unknown" and "not right: " in "".join(tree(unknown).itertext())
+    assert unknown.verdict == "unknown" and "not right: by hand, " in "".join(tree(unknown).itertext())
     failed = findings("e.sum", "e.nothing")
     assert "AttributeError" in "".join(tree(failed).itertext()) and "line 9, in sdpa" in "".join(tree(failed).itertext())
 
