@@ -12,10 +12,9 @@ class Global final : public MaskPart {
   Global(IndexSpan positions, bool on_keys) : positions_(positions.begin(), positions.end()), on_keys_(on_keys) {
     std::ranges::sort(positions_);
     positions_.erase(std::ranges::unique(positions_).begin(), positions_.end());
-    for (const Index p : {front(), end() - 1}) {
-      qkv::check<OptionError>(
-          positions_.empty() || (p >= 0 && p < kFar), "Mask", "a global row or column must be a position: got ", p);
-    }
+    if (positions_.empty()) return;
+    for (const Index p : {positions_.front(), positions_.back()})
+      qkv::check<OptionError>(p >= 0 && p < kFar, "Mask", "a global row or column must be a position: got ", p);
   }
 
   int verdict(const Pairs& t) const override { return on_keys_ ? verdict(t.j0, t.nj) : verdict(t.i0, t.ni); }
