@@ -83,6 +83,9 @@ Subject subject_of(const std::string& text) {
     subject.owner = {.absent = texts_of(has, "absent"),
         .causal = has.value("causal", Json()) == true,
         .dropout = rate.is_number() ? std::optional(rate.get<double>()) : std::nullopt};
+    const Json metadata = has.value("metadata", Json::object());
+    for (const auto& [key, value] : metadata.items())
+      if (value.is_string()) subject.owner.metadata[key] = value;
   }
   if (const Json assignments = document.value("assignments", Json::array()); assignments.is_array()) {
     for (const Json& one : assignments) {

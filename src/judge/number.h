@@ -30,6 +30,7 @@ inline Number operator*(Number a, Number b) {
 }
 inline Number operator/(Number a, Number b) {
   const double v = a.value / b.value;
+  if (std::isinf(b.value)) return {v, 0};  // 0, whatever the infinity's error
   return {v, (a.error + std::fabs(v) * b.error) / std::fabs(b.value) + std::fabs(v)};
 }
 /// The largest number of whoever computes the same: exp overflows beyond it. float32 overflows at exp(88.8), float64 at
@@ -70,6 +71,10 @@ inline Number cos(Number a) {
 inline Number tanh(Number a) {
   const double v = std::tanh(a.value);
   return {v, (1 - v * v) * a.error + 2 * std::fabs(v)};
+}
+inline Number erf(Number a) {
+  const double v = std::erf(a.value);
+  return {v, 1.128379167095513 * std::exp(-a.value * a.value) * a.error + 2 * std::fabs(v)};  // 2 / sqrt(pi)
 }
 inline Number sigmoid(Number a) {
   const double v = 1 / (1 + std::exp(-a.value));

@@ -14,6 +14,7 @@ namespace qkv::judge {
 /// by chance.
 struct Sizes {
   Index batch = 2, length = 5, memory = 7, embed = 18, heads = 3, kv_heads = 3, head_dim = 6;
+  Index hidden = 22;  ///< of a block
 };
 
 /// A tensor of a probe with its axes, in letters of which one stands for one size: "B H T d".

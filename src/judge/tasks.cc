@@ -29,7 +29,8 @@ std::vector<Argument> arguments_of(std::string_view text) {
 
 void set_sizes(Sizes& sizes, std::string_view text) {
   const std::map<std::string_view, Index*> letters = {
-      {"L", &sizes.length}, {"E", &sizes.embed}, {"H", &sizes.heads}, {"Hkv", &sizes.kv_heads}, {"d", &sizes.head_dim}};
+      {"L", &sizes.length}, {"E", &sizes.embed}, {"H", &sizes.heads}, {"Hkv", &sizes.kv_heads}, {"d", &sizes.head_dim},
+      {"F", &sizes.hidden}};
   const std::string apart = replaced(text, ",", " ");
   const std::vector<std::string_view> words = words_of(apart);
   for (std::size_t n = 0; n + 1 < words.size(); n += 2)
@@ -188,10 +189,10 @@ std::string task_names() {
 bool set_size(Sizes& sizes, std::string_view name, double size) {
   constexpr std::pair<std::string_view, Index Sizes::*> kNames[] = {{"batch", &Sizes::batch},
       {"length", &Sizes::length}, {"memory", &Sizes::memory}, {"embed", &Sizes::embed}, {"heads", &Sizes::heads},
-      {"kv_heads", &Sizes::kv_heads}, {"head_dim", &Sizes::head_dim}};
+      {"kv_heads", &Sizes::kv_heads}, {"head_dim", &Sizes::head_dim}, {"hidden", &Sizes::hidden}};
   const auto found = std::ranges::find(kNames, name, &std::pair<std::string_view, Index Sizes::*>::first);
   if (found == std::end(kNames)) return false;
-  const Index most = name == "embed" ? 4096 : 256;
+  const Index most = name == "embed" || name == "hidden" ? 4096 : 256;
   if (!(size >= 1 && size <= static_cast<double>(most)) || size != std::floor(size)) {
     throw OptionError("the size " + std::string(name) + " must be an integer from 1 to " + std::to_string(most));
   }

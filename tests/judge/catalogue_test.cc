@@ -33,7 +33,9 @@ bool judged(
     if (probe.call("nan") || probe.call("gradient") || probe.call("twice") || probe.call("training") ||
         probe.call("evaluation"))
       continue;
-    const Range range(std::numeric_limits<float>::max());
+    // float32 leaves a block's large scores no digit.
+    const bool wide = task.has("block");
+    const Range range(wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max());
     const std::optional<Work> work = run_with(task, choices, probe);
     if (!work && everywhere != nullptr) *everywhere = false;
     if (!work) continue;
@@ -43,7 +45,7 @@ bool judged(
       const Array& array = work->at(name);
       Tensor<float> rounded(array.shape);
       for (Index i = 0; i < array.count(); ++i) rounded.data()[i] = static_cast<float>(array[i].value);
-      answer.tensors.add(std::string(name), any_tensor(rounded));
+      answer.tensors.add(std::string(name), wide ? to_tensor(array) : any_tensor(rounded));
     }
     probes.push_back(state_of(probe));
     answers.push_back(std::move(answer));

@@ -274,7 +274,8 @@ def exercises(tool, options):
             return item, tool(str(item[0]))[0]
 
         for (path, task, expected), finding in in_parallel(work, items):
-            if finding.get("verdict") != expected or (expected == "right" and finding.get("task") != task):
+            convention = expected == "right" and finding.get("verdict") == "convention"  # NumPy has no erf for GELU
+            if not (finding.get("verdict") == expected or convention) or (expected == "right" and finding.get("task") != task):
                 missed += 1
                 print(f"{path.relative_to(scratch)}: expected {expected} as {task}, got {finding.get('task')} {told(finding)}", flush=True)
     print(f"{len(items)} exercises, {missed} missed")

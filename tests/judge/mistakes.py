@@ -24,7 +24,7 @@ HEADER = {
     "    return e / e.sum(axis=axis, keepdims=True)\n",
     "torch": "import torch\nfrom torch import nn, softmax\n",
 }
-TASKS = {"plain": "sdpa", "rope_attention": "rope", "layer_backward": "backward"}
+TASKS = {"plain": "sdpa", "gated_block": "block", "rope_attention": "rope", "layer_backward": "backward"}
 
 
 @dataclass(frozen=True)

@@ -339,6 +339,41 @@ def layer_backward(x, W_q, W_k, W_v, W_o, dout):
     # end
 
 
+# [block]
+def layer_norm(x, gain, bias):
+    # solution: mean and variance over the features, gain, bias
+    centred = x - x.mean(axis=-1, keepdims=True)
+    variance = (centred**2).mean(axis=-1, keepdims=True)             # over E, not over E - 1
+    return centred / np.sqrt(variance + 1e-5) * gain + bias
+    # end
+
+
+def gelu(x):                                                         # by tanh: NumPy has no erf
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def block(x, params, num_heads):
+    # solution: a norm, causal heads, a residual; a norm, the feed-forward part, a residual
+    B, L, E = x.shape
+    d = E // num_heads
+    y = layer_norm(x, params["gain_1"], params["bias_1"])            # attention reads the norm, the residual adds x itself
+
+    def heads(name):                                                 # [B, L, E] -> [B, H, L, d]
+        return (y @ params[f"W_{name}"] + params[f"b_{name}"]).reshape(B, L, num_heads, d).transpose(0, 2, 1, 3)
+
+    q, k, v = heads("q"), heads("k"), heads("v")
+    scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(d)                 # [B, H, L, L]
+    scores = np.where(np.tri(L, dtype=bool), scores, -np.inf)        # key j <= query i
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    context = (weights @ v).transpose(0, 2, 1, 3).reshape(B, L, E)
+    stream = x + context @ params["W_o"] + params["b_o"]             # the first residual
+    y = layer_norm(stream, params["gain_2"], params["bias_2"])
+    hidden = gelu(y @ params["W_up"] + params["b_up"])               # [B, L, F]
+    return stream + hidden @ params["W_down"] + params["b_down"]     # [B, L, E]
+    # end
+
+
 # [dropout]
 generator = np.random.default_rng()
 

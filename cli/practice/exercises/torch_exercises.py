@@ -332,6 +332,33 @@ def linear_attention(q, k, v, causal=False):
     # end
 
 
+# [block]
+class DecoderBlock(nn.Module):
+    def __init__(self, embed_dim, num_heads, hidden_dim):
+        super().__init__()
+        self.num_heads, self.head_dim = num_heads, embed_dim // num_heads
+        self.norm_1, self.norm_2 = nn.LayerNorm(embed_dim), nn.LayerNorm(embed_dim)
+        self.c_attn, self.c_proj = nn.Linear(embed_dim, 3 * embed_dim), nn.Linear(embed_dim, embed_dim)
+        self.up, self.down = nn.Linear(embed_dim, hidden_dim), nn.Linear(hidden_dim, embed_dim)
+
+    def attention(self, x):
+        # solution: projection cut in three, heads, causal scores, softmax, values, heads joined, output projection
+        B, L, E = x.shape
+        q, k, v = (y.view(B, L, self.num_heads, self.head_dim).transpose(1, 2) for y in self.c_attn(x).split(E, dim=-1))
+        scores = q @ k.transpose(-2, -1) / math.sqrt(self.head_dim)     # [B, H, L, L]
+        past = torch.ones(L, L, dtype=torch.bool, device=x.device).tril()
+        weights = torch.softmax(scores.masked_fill(~past, float("-inf")), dim=-1)
+        return self.c_proj((weights @ v).transpose(1, 2).reshape(B, L, E))
+        # end
+
+    def forward(self, x):
+        # solution: a norm, attention, a residual; a norm, the feed-forward part, a residual
+        x = x + self.attention(self.norm_1(x))                  # the sum goes on as it is: no norm stands in its way
+        hidden = nn.functional.gelu(self.up(self.norm_2(x)))    # [B, L, F]: without GELU two matrices would be one
+        return x + self.down(hidden)                            # [B, L, E]
+        # end
+
+
 # [dropout]
 class DropoutAttention(nn.Module):
     def __init__(self, p):

@@ -219,7 +219,7 @@ def attention_layer(params, x, num_heads=3):
 
 def test_what_no_exercise_asks_for_is_said(tmp_path: Path) -> None:
     text = "class {}:\n    def __init__(self, dim):\n        pass\n    def forward(self, x):\n        return x\n"
-    for name, says in (("RMSNorm", "is a normalisation: no"), ("DecoderBlock", "one yet; the nearest is `mha`"), ("MLP", "feed-forward")):
+    for name, says in (("RMSNorm", "is a normalisation: no"), ("DecoderBlock", "not what `block` asks for"), ("MLP", "feed-forward")):
         for request in ({}, {"name": name}):
             with pytest.raises(Stop, match=f"^{name} is .*") as stop:
                 subject_of(tmp_path, text.format(name), **request)

@@ -36,10 +36,28 @@ struct Layer {
       probe.inputs["W_v"] = weight(kv_width(), 1);
       bias("b_q", width()), bias("b_k", kv_width()), bias("b_v", kv_width());
     }
+    if (task.has("block")) add_block(probe);
     if (output) {
       probe.inputs["W_o"] = draw.array({width(), embed}, unit);
       bias("b_o", embed);
     }
+  }
+
+  /// Norms with gains around 1, and matrices that keep small what attention's rounding becomes.
+  void add_block(Probe& probe) {
+    const Index embed = sizes.embed, hidden = sizes.hidden;
+    probe.metadata["eps"] = "1e-05";
+    for (const char* norm : {"a", "m"}) {
+      const auto gain = [](Number x) { return Number(1 + x.value); };
+      probe.inputs[std::string("W_") + norm] = map(draw.array({embed}, 0.5), gain);
+      probe.inputs[std::string("b_") + norm] = draw.array({embed}, 0.5);
+    }
+    for (const char* up : {"u", "g"}) {
+      probe.inputs[std::string("W_") + up] = draw.array({embed, hidden}, 0.5 / std::sqrt(static_cast<double>(embed)));
+      probe.inputs[std::string("b_") + up] = draw.array({hidden}, 0.5);
+    }
+    probe.inputs["W_d"] = draw.array({hidden, embed}, 0.5 / std::sqrt(static_cast<double>(hidden)));
+    probe.inputs["b_d"] = draw.array({embed}, 0.5);
   }
 
   Probe probe(std::string_view name, Lengths n, double spread = 2) {
@@ -51,7 +69,8 @@ struct Layer {
   }
 
   Probe large_probe(std::string_view name, Lengths n) {
-    return make.clear_of_overflow([&] { return probe(name, n, 1000); });
+    // A block's norms and matrices multiply the rounding of large scores.
+    return make.clear_of_overflow([&] { return probe(name, n, task.has("block") ? 400 : 1000); });
   }
 
   std::vector<Probe> masked() {
@@ -105,7 +124,7 @@ std::vector<Probe> layer_probes(ProbeMaker& make) {
   Layer layer{make};
   const Sizes& s = make.s;
   const Lengths all{s.batch, s.length, s.memory};
-  const bool causal = make.task.has("causal");
+  const bool causal = make.task.has("always-causal");
   std::vector<Probe> out;
   out.push_back(layer.probe("plain", all));
   out.push_back(layer.probe("two tokens", {1, 2, layer.cross ? 3 : 2}));
@@ -122,13 +141,15 @@ std::vector<Probe> layer_probes(ProbeMaker& make) {
   out.push_back(layer.large_probe("large scores", all));
   out.push_back(layer.probe("one token", {s.batch, 1, 1}));
   out.push_back(layer.probe("another batch", {s.batch + 2, s.length + 4, s.memory + 4}));
-  Probe gradient = layer.probe("gradient", {1, 3, 4});
-  gradient.metadata["call"] = "gradient";
-  gradient.inputs["dout"] = make.draw.array({1, 3, layer.output ? s.embed : layer.width()});
-  out.push_back(std::move(gradient));
+  if (!make.task.has("block")) {
+    Probe gradient = layer.probe("gradient", {1, 3, 4});
+    gradient.metadata["call"] = "gradient";
+    gradient.inputs["dout"] = make.draw.array({1, 3, layer.output ? s.embed : layer.width()});
+    out.push_back(std::move(gradient));
+  }
   out.push_back(called_twice(out.front()));
-  if (!layer.narrow && s.head_dim % 2 == 0 && s.head_dim > 2 && (!causal || s.heads > 1) && s.heads == s.kv_heads &&
-      layer.width() == s.embed) {
+  if (!layer.narrow && s.head_dim % 2 == 0 && s.head_dim > 2 && (!causal || s.heads > 1) &&
+      !make.task.has("block") && s.heads == s.kv_heads && layer.width() == s.embed) {
     out.push_back(layer.dropping("training"));
     out.push_back(layer.dropping("evaluation"));
   }

@@ -109,9 +109,11 @@ std::vector<StateDict> make_probes(std::string_view task, const Sizes& sizes, st
     if (owner.dropout && (probe.call("training") || probe.call("evaluation")))
       probe.metadata["dropout"] = std::to_string(*owner.dropout);
     if (lacks("W_o")) probe.metadata["without"] = "output";
+    for (const auto& [key, value] : owner.metadata) probe.metadata[key] = value;
     for (auto& [name, array] : probe.inputs) {
-      if (name.starts_with("b_") && lacks(name)) array = Array(array.shape);
+      if (lacks(name) && array.rank() == 1) array = Array(array.shape, name.starts_with("b_") ? 0 : 1);
     }
+    if (lacks("W_g")) probe.inputs.erase("W_g");
     StateDict state;
     state.metadata = probe.metadata;
     for (const auto& [name, array] : probe.inputs) {

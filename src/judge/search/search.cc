@@ -79,6 +79,13 @@ std::vector<Choices> legal_spellings(const Task& task) {
 
 Search::Search(const Task& task, std::vector<Case> cases, const Choices& given)
     : task_(task), cases_(std::move(cases)), spellings_(legal_spellings(task)), mistakes_(entries_of(task, false)) {
+  // What does not apply to the first case explains nothing, with whatever else.
+  for (const Entry* entry : entries_of(task, true)) {
+    if (cases_.empty() || entry->given || run_with(task, {{entry, 0}}, *cases_.front().probe)) continue;
+    std::erase_if(spellings_, [&](const Choices& spelling) {
+      return std::ranges::any_of(spelling, [&](const Choice& choice) { return choice.entry == entry; });
+    });
+  }
   for (Choices& spelling : spellings_) spelling.insert(spelling.begin(), given.begin(), given.end());
 }
 
@@ -232,7 +239,8 @@ std::optional<Search::Found> Search::several() const {
   const Case* one = unexplained();
   const std::optional<Textbook> textbook = textbook_with(task_, spellings_.front());
   if (one == nullptr || !textbook) return std::nullopt;
-  for (std::size_t size = 2; size <= 3; ++size) {
+  const bool many_spellings = spellings_.size() > 8;  // what is searched with each of them takes too long
+  for (std::size_t size = 2; size <= (many_spellings ? 2 : 3); ++size) {
     std::vector<const Entry*> tried = mistakes_;
     if (size == 3) {  // half a second: some 30,000 sets
       const bool many = tried.size() > 80;
@@ -246,7 +254,7 @@ std::optional<Search::Found> Search::several() const {
       if (spelling != spellings_.end()) found = same_as(choices, *spelling);
       return found.has_value();
     });
-    if (!found && size == 2) found = with_fitted();
+    if (!found && size == 2 && !many_spellings) found = with_fitted();
     if (found) return found;
   }
   return std::nullopt;

@@ -180,6 +180,7 @@ constexpr NamedFunction kFunctions[] = {
     {"concat", joined},
     {"cos", each<cos>},
     {"count", [](Values x) { return constant(static_cast<double>(x[0]->count())); }},
+    {"erf", each<erf>},
     {"error", each<error>},
     {"exact", each<exact>},
     {"exp", each<exp>},

@@ -49,6 +49,7 @@ Array numbers_of(const std::string& text) {
     found.data.emplace_back(number);
     at = *end == ',' ? end + 1 : end;
   }
+  if (found.data.empty()) return Array();
   if (found.data.size() == 1) return constant(found.data.front().value);
   found.shape = {static_cast<Index>(found.data.size())};
   return found;

@@ -39,7 +39,7 @@ def values_for(task: str, init: dict[str, Any]) -> tuple[dict[str, Any], dict[st
     """({setting: value}, --init by their own names): the sizes of a task, changed by --init."""
     sizes = TASKS[task].sizes
     values = {**DEFAULTS, "embed": sizes["E"], "heads": sizes["H"], "kv_heads": sizes["Hkv"], "head_dim": sizes["d"],
-              "causal": task in CAUSAL}  # fmt: skip
+              "causal": task in CAUSAL, **({"hidden": sizes["F"], "ratio": 2} if "F" in sizes else {})}  # fmt: skip
     own: dict[str, Any] = {}
     for name, value in init.items():
         if isinstance(value, str):
@@ -64,7 +64,7 @@ def values_for(task: str, init: dict[str, Any]) -> tuple[dict[str, Any], dict[st
 
 def fix_by_module(values: dict[str, Any], cls: type, module: Any, task: str) -> None:
     """Sizes that a class has from its module ("n_embd = 32") and not from its constructor."""
-    if module is None or {"embed", "config"} & set(settings_of(cls).values()):
+    if module is None or ({"embed", "config"} if task != "block" else {"config"}) & set(settings_of(cls).values()):
         return
     numbers = {name: value for name, value in vars(module).items() if type(value) is int}
     embed = next((numbers[name] for name in sorted(named(cls) & numbers.keys()) if names.setting(name) == "embed"), None)
@@ -107,8 +107,14 @@ def _annotated(cls: type, one: inspect.Parameter) -> Any:
 
 def _explained(cls: type, one: inspect.Parameter, values: dict[str, Any], own: dict[str, Any]) -> bool:
     """Its name or its annotation says what it is given."""
-    kind = names.setting(one.name)
+    kind = _kind(cls, one, values)
     return one.name in own or kind == "config" or values.get(kind or "") is not None or bool(kind is None and _annotated(cls, one))
+
+
+def _kind(cls: type, one: inspect.Parameter, values: dict[str, Any]) -> str | None:
+    """What an argument is; of a block's two widths the one that is called hidden is that of its feed-forward part."""
+    kind, widths = names.setting(one.name), [other.name for other in arguments_of(cls) if names.setting(other.name) == "embed"]
+    return "hidden" if kind == "embed" and "hidden" in values and len(widths) > 1 and "hidden" in one.name else kind
 
 
 def arguments(cls: type, values: dict[str, Any], own: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -120,7 +126,7 @@ def arguments(cls: type, values: dict[str, Any], own: dict[str, Any]) -> tuple[d
     unnamed = [one.name for one in arguments_of(cls) if required(one) and not _explained(cls, one, values, own)]
     taken = dict(next(ways(unnamed, spare)))
     for one in arguments_of(cls):
-        kind = names.setting(one.name)
+        kind = _kind(cls, one, values)
         optional = not required(one)
         if one.name in own:
             given[one.name] = own[one.name]
@@ -185,7 +191,8 @@ def sizes_of(thing: Any, entries: list[Any], task: str, values: dict[str, Any], 
     if embed is None:
         linear = next((e for e in weights.values() if e.layout == "out_in"), None)
         embed = linear.shape[1] if linear is not None else next((e.shape[0] for e in weights.values()), values["embed"])
-    heads = values["heads"] if "heads" in kinds or task in SINGLE else _attribute(thing, "heads") or _listed(weights) or values["heads"]
+    heads = values["heads"] if "heads" in kinds or task in SINGLE else _attribute(thing, "heads") or _listed(weights)
+    heads = heads or (1 if task == "block" else values["heads"])
     width = embed
     query = by_letter.get(("q",))
     if query is not None and len(query.shape) == 2 and _listed(weights) is None:

@@ -38,7 +38,8 @@ class Binding:
         self.starred = any(one.kind is one.VAR_POSITIONAL for one in every)
         by_name = {theirs: mine for mine, theirs in chosen.items()}
         self.roles: dict[str, str | None] = {
-            one.name: by_name.get(one.name) or names.argument(one.name) for one in self.parameters
+            one.name: by_name.get(one.name) or (task == "block" and names.meaning("block", one.name)) or names.argument(one.name)
+            for one in self.parameters
         }
         self.notes: list[str] = []
         self.contract: dict[str, bool] = (

@@ -8,19 +8,20 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
+import re
 import textwrap
 from collections.abc import Iterable
 from types import FunctionType, ModuleType
 from typing import Any
 
-from . import building, match, names, parameters, tasks
+from . import blocks, building, match, names, parameters, tasks
 from .calling import Binding
 from .errors import FAILURES, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
 from .first_calls import first_call, hides_future
 from .frameworks import framework_of, is_module, named, reads, rounds
 from .parameters import Assignment, assign
-from .slots import Sizes
+from .slots import Sizes, of_block
 from .subject import Subject
 from .training import model_class
 
@@ -91,6 +92,8 @@ def _described(
         people=people, sizes=Sizes(*(values[name] for name in Sizes._fields)), line=_line(owner), notes=list(notes),
         precision="float32" if rounds(thing) else None, helpers={"init": request.get("init") or {}},
     )  # fmt: skip
+    if candidate.task == "block":
+        subject.sizes = of_block(subject.sizes, values["hidden"])
     if kind == "function":
         _of_functions(subject, module, request)
     else:
@@ -112,6 +115,8 @@ def _described(
         _cover(subject, [*subject.read, *next(iter(subject.bindings.values())).roles.values()])
     if request.get("task") is None and subject.task == "mha":
         _of_a_decoder(subject, owner)
+    if subject.task == "block":
+        _of_a_block(subject, owner)
     for function, _ in unfilled:  # one of two functions of a task
         del subject.bindings[function]
         subject.notes.append(f"{function} is not filled in yet")
@@ -125,6 +130,16 @@ def _of_a_decoder(subject: Subject, owner: Any) -> None:
         return
     if subject.has.get("causal") or TRIANGLES & named(owner) or hides_future(subject, function):
         subject.task, subject.why, subject.has["causal"] = "causal-mha", f"{subject.name} has heads and no mask, and is causal", False
+
+
+def _of_a_block(subject: Subject, owner: Any) -> None:
+    """Whether it may be an encoder's: it hides no token, and no name says that it means to."""
+    (function, binding), code = next(iter(subject.bindings.items())), {subject.name, *named(owner)}
+    means = TRIANGLES & code or any(re.search("causal|decoder|gpt", names.key(name)) for name in code)
+    means = means or ("masked_fill" in code and not binding.takes("mask"))
+    subject.has["metadata"] = blocks.says_of(owner, subject.prototype)
+    if not means and not hides_future(subject, function):
+        subject.has["metadata"]["encoder"] = "1"
 
 
 def _line(owner: Any) -> int:
@@ -183,11 +198,20 @@ def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own:
             raise subject.people.stop(error, f"copying {subject.name}") from None
     subject.method = method
     entries, rest = parameters.collect(subject.prototype)
+    block = blocks.of_block(entries, rest) if request.get("task") in (None, "block") and subject.task in tasks.LAYERS else None
+    if block:
+        subject.task, entries, rest = "block", block.rest, []
+    elif subject.task == "block":
+        have = parameters.describe([*entries, *rest]) or "no parameters"
+        raise Stop(f"{subject.name} is no block that can be judged: its norms and its feed-forward part are not found in {have}")
     if rest:
         subject.notes.append(f"left as they are: {', '.join(entry.path for entry in rest)}")
     if entries:
         subject.sizes = building.sizes_of(subject.prototype, entries, subject.task, values, given)
         subject.assignments = assign(entries, subject.sizes, mapping, int(request.get("alternatives") or 24))
+    if block:
+        subject.sizes = of_block(subject.sizes, block.hidden)
+        subject.assignments = [one._replace(slots=one.slots + way) for way in block.ways for one in subject.assignments]
     _describe(subject, cls, given, request.get("task"))
     subject.bindings = {"": Binding(getattr(subject.prototype, method), subject.task, None, mapping)}
 
@@ -225,14 +249,15 @@ def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | No
 def as_json(subject: Subject) -> dict[str, Any]:
     """subject.json."""
     assignments = subject.assignments or [Assignment("their names say", [])]
-    conventions = list(subject.conventions)
+    conventions, masked = list(subject.conventions), subject.task in tasks.MASKED or subject.task == "block"
     if subject.mask_form is not None and subject.mask_form.convention:
         conventions.append(subject.mask_form.convention)
     return {
         "file": subject.people.file, "name": subject.name, "line": subject.line, "kind": subject.kind,
-        "framework": subject.framework, "task": subject.task, "why": subject.why, "sizes": subject.sizes._asdict(),
+        "framework": subject.framework, "task": subject.task, "why": subject.why,
+        "sizes": {**subject.sizes._asdict(), **getattr(subject.sizes, "__dict__", {})},
         "has": subject.has,
         "assignments": [{"label": one.label, "convention": one.convention} for one in assignments],
         "conventions": conventions, "notes": subject.notes,
-        "untried": list(dict.fromkeys(name for one in subject.bindings.values() for name in one.untried(subject.task in tasks.MASKED))),
+        "untried": list(dict.fromkeys(name for one in subject.bindings.values() for name in one.untried(masked))),
     }  # fmt: skip

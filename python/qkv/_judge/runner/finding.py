@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
 import sys
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -90,6 +91,8 @@ def _has_heads(thing: Any) -> bool:
 def guess(name: str, thing: Any) -> Candidate | None:
     """What a function, class or module would be judged as; None where nothing fits."""
     task = match.by_contract(name)
+    if match.is_block(name) and isinstance(thing, type) and not any(re.search("norm|^ln|^ff|mlp|feed|elu", names.key(one)) for one in named(thing)):
+        return None
     if task is not None and not (task in tasks.OF_QKV and _takes_x(thing)) and not (task in tasks.SINGLE and _has_heads(thing)):
         return Candidate(name, thing, task, f"the name {name}", True)
     if isinstance(thing, FunctionType):

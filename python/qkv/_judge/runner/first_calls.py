@@ -28,7 +28,7 @@ BATCH, LENGTH, MEMORY = 2, 5, 7
 def _shape(axes: list[str], sizes: Sizes) -> tuple[int, ...]:
     embed, heads, kv_heads, dim = sizes
     letters = {"B": BATCH, "T": LENGTH, "L": LENGTH, "S": MEMORY, "M": MEMORY, "E": embed, "H": heads, "d": dim,
-               "P": heads * dim, "G": kv_heads * dim, "3E": 3 * embed}  # fmt: skip
+               "P": heads * dim, "G": kv_heads * dim, "3E": 3 * embed, "F": getattr(sizes, "hidden", 0)}  # fmt: skip
     return tuple(letters[axis] for axis in axes)
 
 
@@ -141,7 +141,7 @@ def first_call(subject: Subject, function: str) -> None:
         subject.notes.append("judged in float32: it does not run in float64")
     if plain.weights_first:
         subject.conventions.append("weights-first")
-    if subject.task not in MASKED:
+    if subject.task not in MASKED and not (subject.task == "block" and binding.takes("mask")):
         return
     if binding.takes("mask"):
         _try_masks(subject, binding, tensors, metadata, tuple(plain.out.shape))

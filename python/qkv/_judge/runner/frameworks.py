@@ -121,7 +121,12 @@ def _codes(thing: Any, module: Any, visited: set[int]) -> Iterator[CodeType]:
 
 def named(thing: Any) -> set[str]:
     """Every global and attribute that the code of a function or class names, in its own module."""
-    return {name for code in _codes(thing, None, set()) for name in code.co_names}
+    return {name for code in code_of(thing) for name in code.co_names}
+
+
+def code_of(thing: Any) -> Iterator[CodeType]:
+    """The code of a function or class, and of all that it names in its own module."""
+    return _codes(thing, None, set())
 
 
 def reads(function: Any, argument: str) -> bool:

@@ -53,13 +53,17 @@ def says_causal(name: str) -> bool:
 _OTHER = {
     "norm": "is a normalisation: no exercise asks for one yet",
     "mlp": "is a feed-forward part: no exercise asks for one yet",
-    "block": "is a block of a transformer: no exercise asks for one yet; the nearest is `mha`, for its attention",
+    "block": "is not what `block` asks for: a block of one sequence x, with norms and a feed-forward part",
 }
 
 
 def other_than(name: str) -> str:
     """What a class is, by its name, that no exercise asks for, and the nearest that does; "" for attention."""
     return "" if "att" in names.key(name) else _OTHER.get(names.speaks_of("other", name) or "", "")
+
+
+def is_block(name: str) -> bool:
+    return names.speaks_of("other", name) == "block" and bool(other_than(name))
 
 
 def by_name(name: str) -> str | None:
@@ -132,6 +136,8 @@ def of_class(name: str, settings: set[str], roles: set[str]) -> tuple[str, str] 
     """(task, why) of a class by its name, its constructor's and its forward's arguments; single heads are told apart later, by
     their parameters (of_parameters)."""
     says, found = by_name(name), names.key(name)
+    if is_block(name) and "x" in roles and "memory" not in roles:
+        return "block", f"the name {name}"
     if other_than(name) or (not roles and says is None and "att" not in found and found != "head"):
         return None
     inputs = roles & {"x", "q", "k", "v", "tokens"}

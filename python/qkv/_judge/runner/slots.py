@@ -1,8 +1,8 @@
 """How one parameter of a person's holds one or more of the contract's: which letters, which layout.
 
 Contract parameters as canonical blocks, H heads of d: W_q, W_k, W_v [in, head, dim], W_o [head, dim, out], b_q, b_k, b_v
-[head, dim], b_o [out]. A slot says in which order a parameter has these axes; q, k, v in one parameter are the axis "part", or
-"all" where k and v have fewer heads than q.
+[head, dim], b_o [out]; of a block (blocks.py) W_a, W_m [out], W_u, W_g [in, mid], W_d [mid, out]. A slot says in which order a
+parameter has these axes; q, k, v in one parameter are the axis "part", or "all" where k and v have fewer heads than q.
 """
 
 from __future__ import annotations
@@ -27,7 +27,25 @@ class Sizes(NamedTuple):
         return self.kv_heads if letter in ("k", "v") else self.heads
 
 
+class BlockSizes(Sizes):
+    """`hidden`: the width between the two matrices of a block's feed-forward part."""
+
+    hidden = 0
+
+
+def of_block(sizes: Sizes, hidden: int) -> BlockSizes:
+    found = BlockSizes(*sizes)
+    found.hidden = hidden
+    return found
+
+
 def block_shape(letter: str, bias: bool, sizes: Sizes) -> tuple[int, ...]:
+    if letter in "am":  # norms
+        return (sizes.embed,)
+    if letter in "ugd":
+        hidden = getattr(sizes, "hidden", 0)
+        whole = (hidden, sizes.embed) if letter == "d" else (sizes.embed, hidden)
+        return whole[1:] if bias else whole
     if letter == "o":
         return (sizes.embed,) if bias else (sizes.heads, sizes.head_dim, sizes.embed)
     inner = (sizes.heads_of(letter), sizes.head_dim)
@@ -43,7 +61,7 @@ def canonical(sizes: Sizes) -> Tensors:
     """The blocks, {"W_q": [in, head, dim], ...}, holding where each of their numbers is in one vector of all."""
     blocks: Tensors = {}
     edge = 0
-    for name in (f"{kind}_{letter}" for kind in "Wb" for letter in "qkvo"):
+    for name in (f"{kind}_{letter}" for kind in "Wb" for letter in ("qkvoamugd" if isinstance(sizes, BlockSizes) else "qkvo")):
         shape = block_shape(name[2], name[0] == "b", sizes)
         blocks[name] = np.arange(edge, edge := edge + math.prod(shape)).reshape(shape)
     return blocks
@@ -92,6 +110,9 @@ class Slot(NamedTuple):
 def base_axes(slot: Any) -> tuple[str, ...]:
     if slot.letters == ("o",):
         return ("out",) if slot.bias else ("head", "dim", "out")
+    if slot.letters[0] in "amugd":
+        axes = ("out",) if slot.letters[0] in "am" else ("mid", "out") if slot.letters[0] == "d" else ("in", "mid")
+        return axes[-1:] if slot.bias else axes
     inner = ("all",) if "all" in slot.axes else ("part", "head", "dim") if len(slot.letters) > 1 else ("head", "dim")
     return inner if slot.bias else ("in", *inner)
 

@@ -128,7 +128,7 @@ class Subject:
 
     def _in_dict(self, name: str, leaves: dict[str, Any]) -> Any:
         """A parameter by its name; KeyError for what is none."""
-        role = names.argument(name) or ""
+        role = (self.task == "block" and names.meaning("block", name)) or names.argument(name) or ""
         if role[:2] not in ("W_", "b_"):
             role = "W_" + "".join(names.letters(name) or ())
         if role == "W_":
@@ -177,6 +177,11 @@ class Subject:
         return {name: from_numpy(value, self.framework, self.dtype) for name, value in {"turns": turns, **floats}.items()}
 
     def _mask(self, binding: Binding, tensors: Tensors, values: dict[str, Any]) -> None:
+        if self.task == "block" and binding.takes("mask") and self.mask_form is not None:
+            length = tensors["x"].shape[1]  # a block is causal, by its mask where it takes one
+            past = np.broadcast_to(np.tri(length, dtype=bool), (len(tensors["x"]), 1, length, length))
+            values["mask"] = self.mask_form.of(past, self.sizes.heads, self.framework, self.dtype)
+            return
         if "mask" not in tensors:
             if binding.requires("mask") and self.mask_form is not None:
                 rows, columns = _lengths(tensors)
