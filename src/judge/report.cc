@@ -21,8 +21,10 @@ std::string headline(const Finding& finding, bool hint) {
     return "differs from the textbook of " + one_line(finding.task) +
            ": no mistake of the catalogue explains it, nor do three together";
   if (finding.verdict == "failed" || finding.verdict == "unfilled") {
-    const std::string says = finding.checks.empty() ? std::string() : finding.checks.back().detail;
-    return (finding.verdict == "failed" ? "failed: " : "unfilled: ") + one_line(says);
+    std::string_view says = finding.checks.empty() ? std::string_view() : finding.checks.back().detail;
+    constexpr std::string_view kSame = "not filled in yet: ";
+    if (says.starts_with(kSame)) says.remove_prefix(kSame.size());
+    return finding.verdict + ": " + one_line(says);
   }
   std::string untried;
   if (finding.right() && !finding.untried.empty())
