@@ -1,7 +1,6 @@
-"""README.zh-CN.md says what README.md and docs/practice.md say: every line of its commands and programs, every inline code, every number and
-picture occurs there, and the exercises are the same. Not: the sentences, which nobody can compare by machine.
-
-Comments in commands and programs are translated, so they are not compared.
+"""A Chinese page says what the English pages say: every line of its commands and programs, every inline code, every number and picture
+occurs there, and the exercises are the same. Not: the sentences, which nobody can compare by machine; sessions, which are run again
+(tests/judge/sessions.py); comments in commands and programs, which are translated.
 """
 
 import re
@@ -9,8 +8,9 @@ import re
 import readme
 import tree
 
-CHINESE = tree.ROOT / "README.zh-CN.md"
-ENGLISH = (tree.ROOT / "README.md", tree.ROOT / "docs/practice.md")
+README, PRACTICE = tree.ROOT / "README.md", tree.ROOT / "docs/practice.md"
+PAGES = {tree.ROOT / "README.zh-CN.md": (README,), tree.ROOT / "docs/practice.zh-CN.md": (PRACTICE, README)}
+SESSION = re.compile(r"^```text\n.*?^```$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"\s+(#|//)\s.*$")
 CODE = re.compile(r"`([^`\n]+)`")
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -66,13 +66,17 @@ def problems_of(chinese, english):
 
 
 def main():
-    chinese = CHINESE.read_text(encoding="utf-8")
-    english = "\n".join(page.read_text(encoding="utf-8") for page in ENGLISH)
-    problems = [f"{tree.name_of(CHINESE)}:{problem}" for problem in problems_of(chinese, english)]
-    problems += [f"{tree.name_of(CHINESE)}: broken link {target}" for target in readme.broken_links(CHINESE)]
-    for page, other in ((CHINESE, ENGLISH[0]), (ENGLISH[0], CHINESE)):
-        if f"]({other.name})" not in "".join(page.read_text(encoding="utf-8").splitlines(keepends=True)[:4]):
-            problems.append(f"{tree.name_of(page)}: no link to {other.name} at its top")
-    if not exercises(chinese) or not split(chinese)[0]:
+    problems, lines, rows = [], 0, 0
+    for page, english in PAGES.items():
+        chinese = SESSION.sub(lambda session: "\n" * session[0].count("\n"), page.read_text(encoding="utf-8"))
+        name, texts = tree.name_of(page), "\n".join(one.read_text(encoding="utf-8") for one in english)
+        problems += [f"{name}:{problem}" for problem in problems_of(chinese, texts)]
+        problems += [f"{name}: broken link {target}" for target in readme.broken_links(page)]
+        for one, other in ((page, english[0]), (english[0], page)):
+            if f"]({other.name})" not in "".join(one.read_text(encoding="utf-8").splitlines(keepends=True)[:4]):
+                problems.append(f"{tree.name_of(one)}: no link to {other.name} at its top")
+        lines += len(split(chinese)[0])
+        rows += len(exercises(chinese))
+    if not rows or not lines:
         problems.append("no exercises or commands found: the test reads the wrong folders")
-    return problems, f"{len(split(chinese)[0])} lines of code, {len(exercises(chinese))} exercises"
+    return problems, f"{lines} lines of code, {rows} exercises"
