@@ -29,7 +29,7 @@ std::string headline(const Finding& finding, bool hint) {
   std::string untried;
   if (finding.right() && !finding.untried.empty())
     untried = ", as far as asked: " + one_line(joined(finding.untried)) +
-              (finding.untried.size() > 1 ? " were" : " was") + " never given";
+              (finding.untried.size() > 1 ? " were" : " was") + " never tried";
   if (finding.verdict == "convention") return "right, by another convention" + untried;
   if (finding.right()) return finding.verdict + untried;
   if (finding.verdict != "wrong" || finding.mistakes.empty()) return finding.verdict;

@@ -151,6 +151,7 @@ TEST(LinearTask, EqualsTheRecurrence) {
 TEST(DropoutTask, EqualsAttentionInEvaluation) {
   const Task& task = *find_task("dropout");
   for (const Probe& probe : probes_of(task)) {
+    if (probe.has("mask")) continue;  // as sdpa's
     expect_agrees(run(task.textbook, probe).at("out"), attend(probe.at("q"), probe.at("k"), probe.at("v"), false).out,
         probe.text("name"));
   }

@@ -190,6 +190,14 @@ std::vector<Probe> dropout_probes(ProbeMaker& make) {
     probe.metadata["repeat"] = "40";
   }
   make.s = own;
+  const auto masked = [&](std::string_view name, const Array& mask, double factor) {
+    Probe& probe = add(name, all);
+    probe = make.with_mask(std::move(probe), mask);
+    probe.inputs["q"] = probe.at("q") * Number(factor);
+  };
+  masked("padding", make.padding_mask(all), 1);
+  masked("pairs masked", make.pair_mask(all), 2);
+  masked("masked large scores", make.pair_mask(all), 1000);
   return probes;
 }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,8 +15,8 @@ import numpy as np
 
 from .calling import Result, after, array_of, step_values
 from .errors import Stop, line_of
-from .first_calls import has_more_keys, square
-from .frameworks import from_numpy, to_numpy, torch_of
+from .first_calls import SQUARE, has_more_keys, square
+from .frameworks import from_numpy, is_array, to_numpy, told, torch_of
 from .slots import Tensors, Words
 from .subject import Skipped, Subject
 from .training import train_steps
@@ -25,8 +26,12 @@ Answer = tuple[Tensors, dict[str, str]]
 
 def answer(subject: Subject, tensors: Tensors, metadata: Words, assignment: int = 0) -> Answer:
     """(tensors, metadata) of one answer; never raises for what the person's code does, but for KeyboardInterrupt."""
+    if len(subject.assignments) > 1 and subject.prototype is None:
+        subject.ways = [subject.ways[0]._replace(turned=assignment == 1)]
     try:
         kind = metadata.get("call", "forward")
+        if subject.helpers.get("square") and has_more_keys(tensors):
+            raise Skipped(SQUARE)
         if kind not in _CALLS:
             raise Skipped(f"this runner knows no call {kind}")
         return _CALLS[kind](subject, tensors, metadata, assignment), {}
@@ -34,7 +39,7 @@ def answer(subject: Subject, tensors: Tensors, metadata: Words, assignment: int 
         return {}, {"skipped": str(reason)}
     except (Exception, SystemExit) as error:
         if _is_square(subject, tensors, metadata, assignment):
-            return {}, {"skipped": "it takes as many queries as keys only"}
+            return {}, {"skipped": SQUARE}
         return {}, failure(subject, error)
 
 
@@ -61,6 +66,9 @@ def failure(subject: Subject, error: BaseException) -> dict[str, str]:
 
 def _out(subject: Subject, result: Result) -> Tensors:
     tensors = {"out": array_of(result.out, subject.precision)}
+    lse = [one for one in result.rest if is_array(one) and tuple(one.shape) == tuple(result.out.shape[:-1])]
+    if subject.task == "flash" and len(lse) == 1 and re.search("logsumexp|lse", told(subject.thing), re.IGNORECASE):
+        tensors["lse"] = array_of(lse[0], subject.precision)
     if result.weights is not None and subject.task != "cache":
         tensors["weights"] = array_of(result.weights, subject.precision)
     return tensors
@@ -80,7 +88,7 @@ def _prepared(
 
 
 def _forward(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
-    if subject.task in _PARTS and subject.prototype is None:
+    if subject.task in _PARTS and (subject.prototype is None or subject.task == "rope"):
         return _parts(subject, tensors, metadata)
     return _out(subject, _prepared(subject, tensors, metadata, assignment)[0]())
 
@@ -100,12 +108,12 @@ def _parts(subject: Subject, tensors: Tensors, metadata: Words) -> Tensors:
     answers: Tensors = {}
     skipped: list[str] = []
     for function, (inputs, outputs) in _PARTS[subject.task].items():
-        if function not in subject.bindings or inputs[0] not in tensors:
+        binding = subject.bindings.get(function) or subject.bindings.get("")
+        if binding is None or inputs[0] not in tensors or not (function in subject.bindings or binding.takes(inputs[0])):
             continue
         mine = {name: tensors[name] for name in (*inputs, "positions") if name in tensors}
         if subject.task == "backward":
             mine["dout"] = tensors.get("dout_layer" if "x" in inputs else "dout", tensors.get("dout"))
-        binding = subject.bindings[function]
         try:
             # Only the function of q, k, v has a causal form.
             values = subject.values(
@@ -114,7 +122,8 @@ def _parts(subject: Subject, tensors: Tensors, metadata: Words) -> Tensors:
         except Skipped as reason:
             skipped.append(str(reason))
             continue
-        result = subject.call(binding, None, values, mine)
+        target = subject.fresh(tensors, 0) if subject.prototype is not None else None
+        result = subject.call(binding, target, values, mine)
         if len(outputs) == 1:
             answers[outputs[0]] = array_of(result.out, subject.precision)
         else:
@@ -188,6 +197,8 @@ def _repeated(subject: Subject, tensors: Tensors, metadata: Words, assignment: i
 def _steps(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
     """`out` of all calls, joined along L."""
     counts = [int(count) for count in metadata.get("steps", str(tensors["x"].shape[1])).split(",")]
+    if subject.slices is not None and set(counts) != {1}:
+        raise Skipped("it takes one token at a time")
     binding = subject.binding_for()
     target = subject.fresh(tensors, assignment) if subject.prototype is not None else None
     state = subject.empty_cache(binding)

@@ -59,6 +59,8 @@ def values_for(task: str, init: dict[str, Any]) -> tuple[dict[str, Any], dict[st
             raise Stop(f"--init: embed {values['embed']} must be a multiple of heads {values['heads']}")
         values["head_dim"] = values["embed"] // values["heads"]
     _check(values, ("head_dim",))
+    if task == "rope":  # what is made for it turns heads
+        values["embed"] = values["head_dim"]
     return values, own
 
 
@@ -164,10 +166,18 @@ def build(cls: type, values: dict[str, Any], own: dict[str, Any], people: People
         positional = [
             given.pop(one.name) for one in arguments_of(cls) if one.kind is one.POSITIONAL_ONLY and one.name in given
         ]
-        return cls(*positional, **given), given, notes
+        return _with_shapes(cls(*positional, **given), values["embed"]), given, notes
     except (Exception, SystemExit) as error:
         shown = ", ".join(f"{name}={'...' if isinstance(value, names.ByName) else value!r}" for name, value in given.items())
         raise people.stop(error, f"making {cls.__name__}({shown})") from None
+
+
+def _with_shapes(thing: Any, embed: int) -> Any:
+    """nn.LazyLinear gets its shape in the first call: here."""
+    if is_module(thing) and any(isinstance(one, torch_of().nn.parameter.UninitializedParameter) for one in thing.parameters()):
+        with torch_of().no_grad():
+            thing(*[torch_of().zeros(1, 2, embed) for one in arguments_of(thing.forward) if required(one)])
+    return thing
 
 
 def _attribute(thing: Any, kind: str) -> Any:
@@ -196,16 +206,18 @@ def sizes_of(thing: Any, entries: list[Any], task: str, values: dict[str, Any], 
     width = embed
     query = by_letter.get(("q",))
     if query is not None and len(query.shape) == 2 and _listed(weights) is None:
-        width = query.shape[0] if query.layout == "out_in" else query.shape[1]
+        raw = query.layout is None and query.shape[0] != embed == query.shape[1]
+        width = query.shape[0] if query.layout == "out_in" or raw else query.shape[1]
     elif task == "self-attention":
         width = values["head_dim"] if "head_dim" in kinds else embed
     if width % heads:
         raise Stop(f"{width} columns cannot be split into {heads} heads: --init heads=NUMBER")
     head_dim = width // heads
     kv_heads = heads
-    key = by_letter.get(("k",))
+    letters = next((letters for letters in (("k",), ("k", "v")) if letters in by_letter), ())
+    key = by_letter.get(letters)
     if key is not None and len(key.shape) == 2 and _listed(weights) is None:
-        columns = key.shape[0] if key.layout == "out_in" else key.shape[1]
+        columns = (key.shape[0] if key.layout == "out_in" else key.shape[1]) // len(letters)
         kv_heads = columns // head_dim if columns % head_dim == 0 and columns else heads
     elif "kv_heads" in kinds or task == "gqa":
         kv_heads = values["kv_heads"]

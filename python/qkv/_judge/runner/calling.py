@@ -13,7 +13,7 @@ from . import names
 from .errors import Stop
 from .frameworks import is_array, is_numbers, reads, to_numpy
 from .match import arguments_of, required, ways
-from .tasks import FUNCTIONS, LAYERS
+from .tasks import CAUSAL, FUNCTIONS, LAYERS
 
 #: What forward() of a class takes, in order; others: x and a mask, or q, k, v and a mask.
 _FORWARD = {"cross": ["x", "memory", "mask"], "lm": ["tokens"], "cache": ["x", "cache"], "rope": ["x", "positions"]}
@@ -64,6 +64,10 @@ class Binding:
             for one in self._required():
                 if names.key(one.name) == "masked":  # a mask or a flag: only its author knows
                     self.roles[one.name] = None
+        if layered and not {"x", "q"} & set(self.roles.values()):  # vectors of tokens
+            self.roles = {name: "x" if role == "tokens" else role for name, role in self.roles.items()}
+        if self.task == "flash":  # Bq, Bk
+            self.roles = {name: "block_size" if role in ("b_q", "b_k") else role for name, role in self.roles.items()}
         keep = {*wanted, *_ALWAYS, *({"q", "k", "v"} if layered else ()), *({"params"} if layered else ())}
         has_input = {"x", "q"} & set(self.roles.values())
         for one in self.parameters:
@@ -79,6 +83,9 @@ class Binding:
         for theirs, role in next(ways([one.name for one in self._required() if self.roles[one.name] is None], free)):
             self.roles[theirs] = role
             self.notes.append(f"the argument {theirs} of {self.name} was taken for {role}")
+        for one in self._required() if self.task == "backward" else []:  # what the forward pass gave
+            if self.roles[one.name] is None:
+                self.roles[one.name] = names.meaning("returned", one.name)
 
     def check(self) -> None:
         """Raises Stop where an argument that must be given is not understood; a second mask may be None."""
@@ -97,12 +104,16 @@ class Binding:
         return other
 
     def untried(self, masks: bool) -> list[str]:
-        """What the code reads, and is never given, or as what does nothing: optional arguments without a role, rotations; with no
-        `masks`, its mask too."""
+        """What the code reads, and is never given, or as what does nothing: optional arguments without a role, but for an epsilon;
+        rotations; with no `masks`, its mask too."""
+        without = {None} if masks else {None, "mask"}
+        if self.task not in CAUSAL and not any("causal" in dict(contract) for contract in FUNCTIONS[self.task].values()):
+            without.add("causal")
         return [
             one.name
             for one in self.parameters
-            if (one.default is None and self.roles[one.name] in (None, *(() if masks else ("mask",))) or self.roles[one.name] in TURNS)
+            if (self.roles[one.name] in without and not required(one) or self.roles[one.name] in TURNS)
+            and not (isinstance(one.default, float) and 0 < one.default < 1e-3)
             and reads(self.function, one.name)
         ]
 

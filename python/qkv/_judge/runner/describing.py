@@ -18,8 +18,8 @@ from . import blocks, building, match, names, parameters, tasks
 from .calling import Binding
 from .errors import FAILURES, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
-from .first_calls import first_call, hides_future
-from .frameworks import framework_of, is_module, named, reads, rounds
+from .first_calls import first_call, hides_future, only_square, readings, ways_of
+from .frameworks import framework_of, is_module, named, reads, rounds, told
 from .parameters import Assignment, assign
 from .slots import Sizes, of_block
 from .subject import Subject
@@ -90,7 +90,8 @@ def _described(
     subject = Subject(
         name=candidate.name, thing=thing, kind=kind, task=candidate.task, why=candidate.why, framework=framework_of(thing),
         people=people, sizes=Sizes(*(values[name] for name in Sizes._fields)), line=_line(owner), notes=list(notes),
-        precision="float32" if rounds(thing) else None, helpers={"init": request.get("init") or {}},
+        precision="float32" if rounds(thing) else None, helpers={"init": request.get("init") or {},
+        "callers": candidate.callers, "asked": candidate.strong or bool(request.get("task"))},
     )  # fmt: skip
     if candidate.task == "block":
         subject.sizes = of_block(subject.sizes, values["hidden"])
@@ -102,19 +103,23 @@ def _described(
         binding.check()
         subject.notes += binding.notes
     unfilled: list[tuple[str, Stop]] = []
-    for function in subject.bindings:
+    for function, binding in subject.bindings.items():
         try:
+            subject.ways = ways_of(subject, binding) if subject.prototype is None else subject.ways
             first_call(subject, function)
+            readings(subject, function)
+            subject.helpers["square"] = only_square(subject, function)
         except Stop as stop:
             if stop.verdict != "unfilled":
                 raise
             unfilled.append((function, stop))
     if len(unfilled) == len(subject.bindings):
         raise unfilled[0][1]
-    if subject.read:  # of a dict of parameters what was not read is not there
-        _cover(subject, [*subject.read, *next(iter(subject.bindings.values())).roles.values()])
-    if request.get("task") is None and subject.task == "mha":
-        _of_a_decoder(subject, owner)
+    if subject.read:  # of a dict of parameters what is neither read nor spoken of is not there
+        spoken = [names.argument(word) for word in re.findall(r"\b[Ww]_?(?:q|k|v|o|out)\b", told(thing))]
+        _cover(subject, [*subject.read, *spoken, *next(iter(subject.bindings.values())).roles.values()])
+    if request.get("task") is None:
+        _causal(subject, owner, candidate.strong)
     if subject.task == "block":
         _of_a_block(subject, owner)
     for function, _ in unfilled:  # one of two functions of a task
@@ -123,13 +128,21 @@ def _described(
     return subject
 
 
-def _of_a_decoder(subject: Subject, owner: Any) -> None:
-    """Heads that take no mask and hide the future by themselves, or mean to, are a task of their own."""
+def _causal(subject: Subject, owner: Any, strong: bool) -> None:
+    """Code that hides the future by itself, whatever its task: heads that take no mask, and do it or mean to, are a task of their
+    own. An exercise's own name asks for what the exercise does."""
     (function, binding), settings = next(iter(subject.bindings.items())), building.settings_of(owner) if isinstance(owner, type) else {}
-    if binding.takes("mask") or binding.takes("causal") or "causal" in settings.values():
+    parts = tasks.TASKS[subject.task].parts
+    if "bidirectional" not in parts or "cross" in parts or binding.takes("causal") or "causal" in settings.values():
         return
-    if subject.has.get("causal") or TRIANGLES & named(owner) or hides_future(subject, function):
+    if strong and subject.task in (*tasks.SINGLE, *tasks.OF_QKV):
+        return
+    if not subject.has.get("causal"):
+        subject.has["causal"] = hides_future(subject, function)
+    if subject.task == "mha" and not binding.takes("mask") and (subject.has["causal"] or TRIANGLES & named(owner)):
         subject.task, subject.why, subject.has["causal"] = "causal-mha", f"{subject.name} has heads and no mask, and is causal", False
+        if subject.prototype is None:
+            subject.bindings = {next(iter(tasks.FUNCTIONS[subject.task])): binding}
 
 
 def _of_a_block(subject: Subject, owner: Any) -> None:
@@ -174,10 +187,13 @@ def _of_functions(subject: Subject, module: ModuleType | None, request: dict[str
         if name in functions and not _hollow(functions[name])
     }
     binding = subject.bindings[own]
+    if subject.task == "cache" and not binding.takes("num_heads"):
+        subject.sizes = Sizes(subject.sizes.embed, 1, 1, subject.sizes.embed)
     if subject.task == "lm" and not binding.takes("params"):
         subject.helpers["class"] = model_class(module, subject.thing)
     _cover(subject, ["W_qkvo", "b_qkvo"] if binding.takes("params") else binding.roles.values(), own)
-    subject.has["causal"] = subject.task not in tasks.CAUSAL and match.says_causal(subject.name) and not binding.takes("causal")
+    says = match.says_causal(subject.name, binding.roles.values())
+    subject.has["causal"] = subject.task not in tasks.CAUSAL and says and not binding.takes("causal")
 
 
 def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own: dict[str, Any], request: dict[str, Any]) -> None:
@@ -206,6 +222,8 @@ def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own:
         raise Stop(f"{subject.name} is no block that can be judged: its norms and its feed-forward part are not found in {have}")
     if rest:
         subject.notes.append(f"left as they are: {', '.join(entry.path for entry in rest)}")
+    if not entries and subject.task in tasks.SINGLE and not subject.helpers["asked"]:
+        raise Stop(f"{subject.name} has no parameters: no exercise asks for it")
     if entries:
         subject.sizes = building.sizes_of(subject.prototype, entries, subject.task, values, given)
         subject.assignments = assign(entries, subject.sizes, mapping, int(request.get("alternatives") or 24))
@@ -225,7 +243,7 @@ def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | No
     roles = {one.name: names.argument(one.name) for one in match.arguments_of(forward)}
     flags = [one for one in match.arguments_of(cls) if names.setting(one.name) == "causal"]
     # Always causal: its name says so, or it makes a triangle and takes no mask.
-    own_causal = match.says_causal(subject.name) or (
+    own_causal = match.says_causal(subject.name, roles.values()) or (
         bool(TRIANGLES & named(cls)) and "mask" not in roles.values()
     )
     if task is None and slots:
@@ -241,7 +259,7 @@ def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | No
             subject.task = refined
             subject.why = f"{subject.name} has {inputs} and {rest}" + (", is causal" if refined == "single-head" else "")
     _cover(subject, covered)
-    flag = bool(flags) or "causal" in building.settings_of(cls).values()
+    flag = bool(flags) or "causal" in {*building.settings_of(cls).values(), *roles.values()}
     subject.has["causal"] = subject.task not in tasks.CAUSAL and not flag and own_causal
     subject.has["dropout"] = building.dropout_of(subject.prototype, given)
 
@@ -252,6 +270,9 @@ def as_json(subject: Subject) -> dict[str, Any]:
     conventions, masked = list(subject.conventions), subject.task in tasks.MASKED or subject.task == "block"
     if subject.mask_form is not None and subject.mask_form.convention:
         conventions.append(subject.mask_form.convention)
+    untried = [name for one in subject.bindings.values() for name in one.untried(masked)]
+    untried += subject.helpers["callers"]
+    untried += ["len(k) > len(q)"] if subject.helpers.get("square") else []
     return {
         "file": subject.people.file, "name": subject.name, "line": subject.line, "kind": subject.kind,
         "framework": subject.framework, "task": subject.task, "why": subject.why,
@@ -259,5 +280,5 @@ def as_json(subject: Subject) -> dict[str, Any]:
         "has": subject.has,
         "assignments": [{"label": one.label, "convention": one.convention} for one in assignments],
         "conventions": conventions, "notes": subject.notes,
-        "untried": list(dict.fromkeys(name for one in subject.bindings.values() for name in one.untried(masked))),
+        "untried": list(dict.fromkeys(untried)),
     }  # fmt: skip

@@ -56,6 +56,10 @@ class People:
             last = last.replace(self.folder, "")
         return "".join([*head, *text, last]).rstrip()
 
+    def reached(self, error: BaseException) -> int:
+        """The last line of the person's that an error passed: how far a call got."""
+        return max((frame.lineno or 0 for frame in traceback.extract_tb(error.__traceback__) if self.owns(frame.filename)), default=0)
+
     def raised(self, error: BaseException) -> bool:
         """The innermost frame, the one that raised, is the person's."""
         tail: TracebackType | None = error.__traceback__

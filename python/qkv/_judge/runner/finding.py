@@ -14,7 +14,7 @@ from . import match, names, tasks
 from .building import settings_of
 from .errors import People, Stop
 from .frameworks import is_module, is_module_class, is_scripted, named, reads
-from .match import arguments_of
+from .match import arguments_of, required
 
 
 def load(path: Any) -> ModuleType:
@@ -50,15 +50,17 @@ class Candidate(NamedTuple):
     task: str
     why: str
     strong: bool  # has a contract's name
+    beyond: str = ""  # an argument that no exercise has
+    callers: tuple[str, ...] = ()  # functions of the file that call it, and that nobody calls
 
 
 def _roles(function: Any) -> dict[str, Any]:
-    """{role: argument}; what is optional and never read says nothing of the task, but for a mask."""
+    """{role: argument}; what is optional and never read says nothing of the task, but for a mask and the mode."""
     return {
         role: one.name
         for one in arguments_of(function)
         if (role := names.argument(one.name))
-        and (role == "mask" or one.default is one.empty or reads(function, one.name))
+        and (role in ("mask", "training") or one.default is one.empty or reads(function, one.name))
     }
 
 
@@ -88,8 +90,33 @@ def _has_heads(thing: Any) -> bool:
     return "heads" in settings_of(thing if isinstance(thing, type) else type(thing)).values()
 
 
+def _beyond(thing: Any, task: str) -> str:
+    """An argument that the code needs and that says that it is more than the task: a cache, token ids, a window; "" without."""
+    cls = thing if isinstance(thing, type) else type(thing)
+    method = None if isinstance(thing, FunctionType) else forward_of(cls)
+    called = arguments_of(thing if method is None else getattr(cls, method))
+    more = {"cache", "past_k", "tokens"} - {name for contract in tasks.FUNCTIONS[task].values() for name, _ in contract}
+    if "cache" not in more:
+        more -= {"past_k"}
+    if "x" not in {names.argument(one.name) for one in called}:
+        more -= {"tokens"}
+    for one in called:
+        if required(one) and names.argument(one.name) in more:
+            return one.name
+    for one in [*called, *(arguments_of(cls) if isinstance(thing, type) else [])]:
+        known = names.argument(one.name) or names.setting(one.name)
+        if not known and names.speaks_of("beyond", one.name) and (required(one) or one.default not in (None, False, 0)):
+            return one.name
+    return ""
+
+
 def guess(name: str, thing: Any) -> Candidate | None:
     """What a function, class or module would be judged as; None where nothing fits."""
+    found = _guessed(name, thing)
+    return found and found._replace(beyond=_beyond(thing, found.task))
+
+
+def _guessed(name: str, thing: Any) -> Candidate | None:
     task = match.by_contract(name)
     if match.is_block(name) and isinstance(thing, type) and not any(re.search("norm|^ln|^ff|mlp|feed|elu", names.key(one)) for one in named(thing)):
         return None
@@ -137,6 +164,9 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
         found = [one for one in found if one.task == task] or [
             one._replace(task=task, why="--task") for one in found if _could_be(one.task, task)
         ]
+    if found and all(one.beyond for one in found):
+        raise _unfit(found[-1])
+    found = [one for one in found if not one.beyond]
     if not found:
         for key, value in vars(module).items():
             if is_scripted(value):
@@ -161,8 +191,19 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
         for one in found
         if one.name != chosen.name and one.task != "lm" and not (one.name in beside and chosen.name in beside)
     ]
+    callers = [
+        f"{key}()"
+        for key, value in known.items()
+        if isinstance(value, FunctionType) and not {key, chosen.name} <= beside.keys()
+        and chosen.name in value.__code__.co_names and {"x", "q"} & set(_roles(value))
+    ]  # fmt: skip
+    chosen = chosen._replace(callers=tuple(callers))
     notes = [f"{chosen.name} was judged, not {', '.join(others)}: {file}:NAME chooses another"] if others else []
     return chosen, notes
+
+
+def _unfit(one: Candidate) -> Stop:
+    return Stop(f"no exercise asks for what {one.beyond} in {one.name} does; the nearest is `{one.task}`")
 
 
 def _could_be(guessed: str, task: str) -> bool:
@@ -193,4 +234,6 @@ def of_thing(name: str, thing: Any, task: str | None) -> Candidate:
         if other := match.other_than(name):
             raise Stop(f"{name} {other}")
         raise Stop(f"cannot tell from {name} which task it is: --task NAME, one of {', '.join(tasks.FUNCTIONS)}")
+    if found.beyond:
+        raise _unfit(found)
     return found

@@ -5,6 +5,8 @@ batch, with which form of mask. Not: what is judged (answering.py).
 from __future__ import annotations
 
 import copy
+import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +15,11 @@ import numpy as np
 from . import masks, names
 from .calling import Binding, beginnings, step_values
 from .errors import FAILURES, Stop
+from .frameworks import to_numpy, told
+from .parameters import Assignment
 from .slicing import choices
 from .slots import Sizes, Tensors, Words
-from .subject import Skipped, Subject
+from .subject import Skipped, Subject, Way
 from .tasks import CAUSAL, FUNCTIONS, LAYERS, MASKED, TASKS
 from .training import train_steps, trial_tensors
 
@@ -53,6 +57,26 @@ def _inputs(task: str, function: str, sizes: Sizes) -> Tensors:
     return square(tensors) if task in ("causal", "backward") else tensors
 
 
+SQUARE = "it takes as many queries as keys only"
+
+
+def only_square(subject: Subject, function: str) -> bool:
+    """Whether code that no exercise asks for fails with more keys than queries, or never reads the last of them."""
+    binding, metadata = subject.bindings[function], _metadata(subject.task, subject.sizes)
+    tensors = _inputs(subject.task, function or next(iter(FUNCTIONS[subject.task])), subject.sizes)
+    if subject.helpers["asked"] or not has_more_keys(tensors) or subject.has.get("causal"):
+        return False
+    rows = tensors["q"].shape[-2]
+    other = {name: np.concatenate([tensors[name][..., :rows, :], 1 - tensors[name][..., rows:, :]], -2) for name in ("k", "v")}
+    try:
+        one, two = (_attempt(subject, binding, {**tensors, **given}, metadata).out for given in ({}, other))
+        return bool((to_numpy(one) == to_numpy(two)).all())
+    except Skipped:
+        return False
+    except FAILURES:
+        return True
+
+
 def has_more_keys(tensors: Tensors) -> bool:
     """Whether k has another length than q."""
     return "k" in tensors and "q" in tensors and tensors["k"].shape[-2] != tensors["q"].shape[-2]
@@ -76,14 +100,15 @@ def causal_mask(tensors: Tensors) -> np.ndarray:
 
 
 def hides_future(subject: Subject, function: str) -> bool:
-    """Whether later tokens change nothing of the first one's output, in a call without a mask."""
-    tensors = _inputs(subject.task, function or next(iter(FUNCTIONS[subject.task])), subject.sizes)
+    """Whether later tokens change nothing of the first one's output, and earlier ones change the last one's, without a mask."""
+    tensors = square(_inputs(subject.task, function or next(iter(FUNCTIONS[subject.task])), subject.sizes))
     metadata, binding = _metadata(subject.task, subject.sizes), subject.bindings[function]
 
     def call(given: Tensors) -> Any:
         return _attempt(subject, binding, {name: value for name, value in given.items() if name != "mask"}, metadata)
 
-    return not masks.leaks(call, tensors, causal_mask(tensors))
+    last = np.broadcast_to(np.arange(LENGTH) == LENGTH - 1, (BATCH, 1, LENGTH, LENGTH))
+    return not masks.leaks(call, tensors, causal_mask(tensors)) and masks.leaks(call, tensors, last)
 
 
 def padding_mask(tensors: Tensors) -> np.ndarray:
@@ -95,28 +120,50 @@ def padding_mask(tensors: Tensors) -> np.ndarray:
 
 def _attempt(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> Any:
     target = subject.fresh(tensors, 0) if subject.prototype is not None else None
-    values = subject.values(binding, tensors, metadata, subject.leaves(tensors))
-    if subject.task != "cache":
-        try:
-            return subject.call(binding, target, values, tensors)
-        except FAILURES:
-            if subject.nested or not binding.takes("params"):
-                raise
-            subject.nested = True
-            try:
-                return _attempt(subject, binding, tensors, metadata)
-            except FAILURES:
-                subject.nested = False
-            raise
     failure: BaseException | None = None
-    for state in beginnings(binding):
-        subject.helpers["cache"] = copy.deepcopy(state)
+    ways = subject.ways
+    for way, state in itertools.product(ways, beginnings(binding) if subject.task == "cache" else [None]):
+        subject.ways, subject.helpers["cache"] = [way], copy.deepcopy(state)
         try:
-            return subject.call(binding, target, step_values(binding, values, state, 0), tensors)
+            values = subject.values(binding, tensors, metadata, subject.leaves(tensors))
+            return subject.call(binding, target, step_values(binding, values, state, 0) if subject.task == "cache" else values, tensors)
+        except Skipped:
+            subject.ways = ways
+            raise
         except FAILURES as error:
             failure = failure or error
+    subject.ways = ways
     assert failure is not None
     raise failure
+
+
+#: How a projection's weight and bias may be called in a dict of both.
+_PAIRS = (("w", "b"), ("weight", "bias"), ("W", "b"), ("kernel", "bias"))
+_TURNED = re.compile(r"[\[(]\s*out\w*\s*,\s*in|nn\.Linear|\bW @? ?x\b")
+
+
+def ways_of(subject: Subject, binding: Binding) -> list[Way]:
+    """Every way to give a function its parameters; [out, in] alone where it says so itself."""
+    if not any(role and (role == "params" or role[:2] == "W_") for role in binding.roles.values()):
+        return [Way()]
+    ways = [Way(), Way(nested=True)] if binding.takes("params") else [Way(), *(Way(pair=pair) for pair in _PAIRS)]
+    turned = [way._replace(turned=True) for way in ways]
+    return turned if _TURNED.search(told(subject.thing)) else [*ways, *turned]
+
+
+def readings(subject: Subject, function: str) -> None:
+    """Square matrices may be [in, out] or [out, in]: both are tried, where no exercise says which."""
+    binding, way = subject.bindings[function], subject.ways[0]
+    if subject.prototype is not None or subject.helpers["asked"] or way.turned or ways_of(subject, binding) == [Way()]:
+        return
+    subject.ways = [way._replace(turned=True)]
+    try:
+        tensors = square(_inputs(subject.task, function or next(iter(FUNCTIONS[subject.task])), subject.sizes))
+        _attempt(subject, binding, tensors, _metadata(subject.task, subject.sizes))
+        subject.assignments = [Assignment(label, []) for label in ("matrices [in, out] (x W)", "matrices [out, in] (x W^T)")]
+    except FAILURES:
+        pass
+    subject.ways = [way]
 
 
 def first_call(subject: Subject, function: str) -> None:
@@ -154,7 +201,9 @@ def _plain(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words
     each in float64, then in float32. (None, inputs) where there is nothing to call."""
     cut = square(tensors)
     ways = [(None, tensors), *([(None, cut)] if has_more_keys(tensors) else [])]
-    ways += [(slices, cut) for slices in choices(tensors) if subject.task != "cache"]
+    if subject.task == "cache":
+        cut = {name: value[:, :1] if name == "x" else value for name, value in cut.items()}
+    ways += [(slices, cut) for slices in choices(tensors, subject.task == "cache")]
     failures: list[BaseException] = []
     for subject.slices, inputs in ways:
         for subject.dtype in ("float64", "float32"):
@@ -170,7 +219,7 @@ def _plain(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words
             if subject.slices is None or subject.task == "backward" or tuple(result.out.shape) == subject.expected(inputs):
                 return result, inputs
             break
-    raise subject.people.stop(failures[1], f"calling {subject.name}") from None  # of the contract's way
+    raise subject.people.stop(max(failures, key=subject.people.reached), f"calling {subject.name}") from None
 
 
 def _try_required_mask(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> None:
@@ -193,7 +242,8 @@ def _try_required_mask(subject: Subject, binding: Binding, tensors: Tensors, met
 
 def _guess_mask(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words, shape: tuple[int, ...]) -> None:
     """An argument whose name says nothing, and that is None where it is missing, is the mask if one of its forms hides keys."""
-    for name in [name for name in binding.untried(True) if binding.roles[name] is None]:
+    unknown = [one.name for one in binding.parameters if one.default is None and binding.roles[one.name] is None]
+    for name in [name for name in binding.untried(True) if name in unknown]:
         binding.roles[name] = "mask"
         try:
             if _try_masks(subject, binding, tensors, metadata, shape, guessed=True):
@@ -271,16 +321,19 @@ def _meaning(
         except FAILURES:
             return False
 
-    says = masks.says_hidden(subject.thing, binding.function)
-    hiding = [one._replace(hides=True) for one in (chosen, *forms)] if guessed or says else []
-    contract = subject.task not in LAYERS and names.key(binding.argument("mask")) == "mask"
+    argument = binding.argument("mask")
+    says = masks.meaning_of(argument, subject.thing, binding.function)
+    hiding = [one._replace(hides=True) for one in (chosen, *forms)] if guessed or "hides" in says else []
+    contract = subject.task not in LAYERS and names.key(argument) == "mask"
     if keeps(chosen) or (chosen.added and not guessed):
         return chosen, True
+    if "visible" in says and not says & {"hides", "added"}:
+        return chosen, False
     found = next((form for form in dict.fromkeys(hiding) if keeps(form)), None)
     added = next((form for form in dict.fromkeys(map(masks.added, (chosen, *forms))) if keeps(form) and is_added(form)), None)
     # A function's contract says what its `mask` is, unless the code says otherwise.
-    if added and contract and not masks.says_added(subject.thing, binding.function):
-        subject.notes.append(f"right if {binding.argument('mask')} holds 0 and -inf, to be added to the scores: the task's is bool")
+    if added and contract and "added" not in says:
+        subject.notes.append(f"right if {argument} holds 0 and -inf, to be added to the scores: the task's is bool")
         added = None
     found = found or added
     return found or chosen, found is not None

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import dis
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -139,6 +140,15 @@ def reads(function: Any, argument: str) -> bool:
     loads = [one.argval for one in dis.get_instructions(code) if one.opname.startswith("LOAD_FAST")]
     read = {name for value in loads for name in (value if isinstance(value, tuple) else (value,))} | set(code.co_cellvars)
     return argument in read or not read & set(code.co_varnames[: code.co_argcount])  # a skeleton reads none
+
+
+def told(thing: Any) -> str:
+    """What a function or class says of itself: its docstring and its comments."""
+    try:
+        comments = re.findall(r"#.*", inspect.getsource(thing))
+    except (OSError, TypeError):
+        comments = []
+    return " ".join([getattr(thing, "__doc__", None) or "", *comments])
 
 
 def framework_of(thing: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import names
-from .frameworks import from_numpy, to_numpy
+from .frameworks import from_numpy, to_numpy, told
 from .slots import Tensors
 from .tasks import SINGLE
 
@@ -95,17 +95,19 @@ _HIDDEN = r"(?:hidden|hide|masked|ignored?|pad\w*|blocked|future|not\b)"
 _ONE = r"\b(?:1s?|ones?|true)\b"
 _HIDES = re.compile(rf"{_ONE}\s*(?:=+|:|->|means?|is|are|where|for|at|marks?)\s*(?:a\s+|the\s+)?{_HIDDEN}|"
                     rf"{_HIDDEN}(?:\s+\w+)?\s+(?:=+|is|are|have|has|get)\s+(?:a\s+)?{_ONE}", re.IGNORECASE)  # fmt: skip
+_SEEN = r"(?:may|visible|see|seen|real|keep|kept|tokens?|attend\w*|look|valid|allowed)\b"
+_VISIBLE = re.compile(rf"{_ONE}\s*(?:=+|:|->|means?|is|are|where|for|at|marks?)\s*(?:a\s+|the\s+)?{_SEEN}", re.IGNORECASE)
 _ADDED = re.compile(r"-\s?inf|additive|added to|-1e\d", re.IGNORECASE)
 
 
-def says_hidden(*documented: Any) -> bool:
-    """Whether a function or its class says itself that True hides."""
-    return any(_HIDES.search(getattr(one, "__doc__", None) or "") for one in documented)
+def meaning_of(argument: str, *documented: Any) -> set[str]:
+    """What a function and its class say of a mask in docstrings and comments, and its name: "hides" (True does), "visible" (True
+    is), "added" (to the scores)."""
+    text = " ".join(told(one) for one in documented)
+    found = {name for name, pattern in (("hides", _HIDES), ("visible", _VISIBLE), ("added", _ADDED)) if pattern.search(text)}
+    return found | {names.mask_kind(argument) or ""} - {""}
 
 
-def says_added(*documented: Any) -> bool:
-    """Whether it says that its mask is added to the scores."""
-    return any(_ADDED.search(getattr(one, "__doc__", None) or "") for one in documented)
 
 
 def added(form: Form) -> Form:

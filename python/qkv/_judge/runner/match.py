@@ -45,9 +45,10 @@ def by_contract(name: str) -> str | None:
     return next((task.name for task in TASKS.values() if name in task.functions or name in task.classes), None)
 
 
-def says_causal(name: str) -> bool:
+def says_causal(name: str, roles: Iterable[str | None]) -> bool:
+    """"masked" says it of what takes no mask."""
     found = names.key(name)
-    return "causal" in found or ("masked" in found and "mask" in found)
+    return "causal" in found or ("masked" in found and "mask" not in roles)
 
 
 _OTHER = {
@@ -66,11 +67,12 @@ def is_block(name: str) -> bool:
     return names.speaks_of("other", name) == "block" and bool(other_than(name))
 
 
-def by_name(name: str) -> str | None:
+def by_name(name: str, roles: Iterable[str | None] = ()) -> str | None:
     for task, functions in FUNCTIONS.items():
         if any(name.startswith(f"{function}_") for function in functions):
             return task
-    return names.speaks_of("task", name)
+    says = names.speaks_of("task", name)
+    return None if says == "causal" and not says_causal(name, roles) else says
 
 
 #: What a call is about: without it there is no call of this task.
@@ -115,7 +117,9 @@ def _score(task: Task, contract: list[tuple[str, bool]], features: set[str], of_
 def fitting(name: str, features: Iterable[str], of_class: bool = False) -> tuple[str, str] | None:
     """(task, why) of the contract that arguments fit best, those of a class's constructor and its call together; a name that speaks of
     a task decides between contracts that fit about as well. None where they fit none."""
-    known, says = _features(features), by_name(name)
+    known, says = _features(features), by_name(name, features)
+    if "tokens" in known and not known & {"x", "q", "lr", "model"} and not of_class:  # vectors
+        known = known - {"tokens"} | {"x"}
     if {"q", "k", "v"} <= known and names.key(name).startswith("linear"):
         says = "linear"
     best, top = None, -math.inf
@@ -135,7 +139,7 @@ _SETTINGS = {"heads": ["num_heads"], "kv_heads": ["num_kv_heads"], "dropout": ["
 def of_class(name: str, settings: set[str], roles: set[str]) -> tuple[str, str] | None:
     """(task, why) of a class by its name, its constructor's and its forward's arguments; single heads are told apart later, by
     their parameters (of_parameters)."""
-    says, found = by_name(name), names.key(name)
+    says, found = by_name(name, roles), names.key(name)
     if is_block(name) and "x" in roles and "memory" not in roles:
         return "block", f"the name {name}"
     if other_than(name) or (not roles and says is None and "att" not in found and found != "head"):

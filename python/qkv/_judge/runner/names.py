@@ -6,6 +6,7 @@ Not: shapes (parameters.py).
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,15 +38,15 @@ _MEANINGS = {
 }
 _CHINESE = sorted(_MEANINGS["chinese"].items(), key=lambda pair: -len(pair[0]))
 
-_BEFORE = r"(?:to|w|weights?|linear|lin|fc|proj|projection|layer|dense|mat|matrix|wt|multihead|self|my)?"
+_BEFORE = r"(?:to|w|weights?|poids|pesos?|gewichte?|linear|lin|fc|proj|projection|layer|dense|mat|matrix|wt|multihead|self|my)?"
 _AFTER = r"(?:proj|projection|projector|linear|lin|layer|weights?|w|s|fc|dense|net|mat|matrix|transform|map|mapping|kernel)*"
 _LETTERS = {
-    ("q",): r"q|query|queries",
-    ("k",): r"k|key|keys",
-    ("v",): r"v|val|value|values",
+    ("q",): r"q|query|queries|requetes?|consultas?|a[nb]fragen?",
+    ("k",): r"k|key|keys|cles?|claves?|schl(?:u|ue)ssel",
+    ("v",): r"v|val|value|values|valeurs?|valore?s?|werte?",
     ("k", "v"): r"kv|keyvalue",
     ("q", "k", "v"): r"qkv|cattn|in|inp|input|packed|querykeyvalue|fused|attn|all|three|combined|kqv|qvk|inproj",
-    ("o",): r"o|out|output|cproj|unifyheads|unify|merge|combine|final|last|fc|concat|result",
+    ("o",): r"o|out|output|cproj|unifyheads|unify|merge|combine|final|last|fc|concat|result|sortie|salida|ausgabe",
 }
 _WEIGHT = [(letters, re.compile(f"^{_BEFORE}(?:{names}){_AFTER}$")) for letters, names in _LETTERS.items()]
 _BIAS = [
@@ -55,7 +56,8 @@ _BIAS = [
 
 
 def key(name: str) -> str:
-    """W_Q -> wq, 查询投影 -> queryproj."""
+    """W_Q -> wq, 查询投影 -> queryproj, Clés -> cles."""
+    name = unicodedata.normalize("NFC", re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFKD", name)))
     for chinese, english in _CHINESE:
         name = name.replace(chinese, english)
     return re.sub(r"[\W_]+", "", name).lower()
@@ -105,9 +107,9 @@ def letters(path: str, bias: bool = False) -> tuple | None:
 
 
 def mask_kind(name: str) -> str | None:
-    """What a mask argument's name says: "lengths", "hides" (True hides, as torch.nn.MultiheadAttention's), "added" (to scores)."""
-    found = meaning("argument", name)
-    return found if found in ("lengths", "hides", "added") else None
+    """What a mask argument's name says: "lengths", "hides" (True hides, as torch.nn.MultiheadAttention's), "added" (to scores),
+    "visible" (True is visible)."""
+    return None if meaning("argument", name) else speaks_of("mask", name)
 
 
 def argument(name: str) -> str | None:

@@ -45,9 +45,10 @@ def collect(thing: Any) -> tuple[list[Entry], list[Entry]]:
         return [Entry(path, tuple(value.shape), None, _is_bias(path, value.shape)) for path, value in arrays], []
     torch = torch_of()
     mine, rest = [], []
-    for path, value in thing.named_parameters():
-        if isinstance(value, torch.nn.parameter.UninitializedParameter):
-            raise Stop(f"{path} gets its shape in the first call: judge it with nn.Linear in place of nn.LazyLinear")
+    own = {path for path, _ in thing.named_parameters()}
+    for path, value in thing.named_parameters(remove_duplicate=False):
+        if path not in own and not re.search(r"\.\d+\.", path):  # one layer under two names; heads of a list may be one
+            continue
         owner = thing.get_submodule(path.rpartition(".")[0])
         name = path.rpartition(".")[2]
         entry = Entry(path, tuple(value.shape), _layout(owner, name), _is_bias(path, value.shape))

@@ -13,7 +13,7 @@ import numpy as np
 from .frameworks import is_array, is_numbers, is_tensor, torch_of
 from .slots import Tensors
 
-_SLICED = ("q", "k", "v", "x", "memory", "dout", "mask")
+_SLICED = ("q", "k", "v", "x", "memory", "dout", "mask", "weights", "out", "lse")
 
 
 class Slices(NamedTuple):
@@ -22,9 +22,16 @@ class Slices(NamedTuple):
     axes: int
     takes: str
     lists: bool = False  # nested lists in place of arrays
+    query: bool = False  # one query after the other, without an axis
+    columns: bool = False  # tokens are columns
+    token: bool = False  # one token after the other, without an axis; a cache stays whole
 
     @property
     def note(self) -> str:
+        if self.query:
+            return f"called once for each sequence and query: it takes {self.takes}"
+        if self.token:
+            return f"called once for each token: it takes {self.takes}"
         if self.axes == 0:
             return f"called with the batch and the heads in one axis: it takes {self.takes}"
         return f"called once for each sequence{' and head' if self.axes == 2 else ''}: it takes {self.takes}"
@@ -32,6 +39,16 @@ class Slices(NamedTuple):
     def call(self, function: Callable[[dict[str, Any]], Any], values: dict[str, Any]) -> Any:
         """What the whole call would return; a mask must be [B, H, Tq, Tk], or [B, Tq, Tk] where x is sliced."""
         sliced = {name: values[name] for name in _SLICED if name in values and is_array(values[name])}
+        if self.token:
+            raw = function({**values, "x": values["x"][:, 0]})
+            return (raw[0][:, None], *raw[1:]) if isinstance(raw, tuple) else raw[:, None]
+        if self.query:
+            indices = list(np.ndindex(sliced["q"].shape[0], sliced["q"].shape[2]))
+            raws = [function({**values, "q": sliced["q"][b, :, t], "k": sliced["k"][b], "v": sliced["v"][b]}) for b, t in indices]
+            shape = (sliced["q"].shape[0], sliced["q"].shape[2])
+            return _rebuilt(raws, lambda parts: _stacked(parts, shape).swapaxes(1, 2))
+        if self.columns:
+            row, function = function, lambda given: _turned(row({name: _turned(value) for name, value in given.items()}))
         if self.lists:
             person, function = function, lambda given: person({name: _listed(value) for name, value in given.items()})
         lead = tuple(next(value for name, value in sliced.items() if name != "mask").shape[: self.axes or 2])
@@ -46,14 +63,22 @@ class Slices(NamedTuple):
         return "[B, L, L]" if self.axes == 1 else "[B, H, L, L]"
 
 
-def choices(tensors: Tensors) -> list[Slices]:
-    """The ways to call with fewer axes than the contract's; none for inputs that cannot be cut."""
+def choices(tensors: Tensors, cache: bool = False) -> list[Slices]:
+    """The ways to call with fewer axes than the contract's, `cache`: of a call with one; none for inputs that cannot be cut."""
     if "q" in tensors and "x" not in tensors:
-        return [Slices(2, "[T, d]"), Slices(0, "[B*H, T, d]"), Slices(2, "[T, d] as lists", True)]
+        query = [Slices(2, "q [H, d], k [H, S, d]", query=True)] if "dout" not in tensors else []
+        return [Slices(2, "[T, d]"), Slices(0, "[B*H, T, d]"), Slices(2, "[T, d] as lists", True), *query]
     x = tensors.get("x")
+    if cache:
+        return [Slices(1, "[B, E]", token=True)]
     if x is None or "dout" in tensors or "q" in tensors:  # gradients of parameters are sums over the batch
         return []
-    return [Slices(1, "[L, E]"), Slices(1, "[L, E] as lists", True)] if x.ndim == 3 else [Slices(2, "[T, d]"), Slices(0, "[B*H, T, d]")]
+    rows = [Slices(1, "[L, E]"), Slices(1, "[L, E] as lists", True), Slices(1, "[E, L]", columns=True)]
+    return rows if x.ndim == 3 else [Slices(2, "[T, d]"), Slices(0, "[B*H, T, d]")]
+
+
+def _turned(value: Any) -> Any:
+    return value.swapaxes(-1, -2) if is_array(value) and value.ndim == 2 else value
 
 
 def _listed(value: Any) -> Any:

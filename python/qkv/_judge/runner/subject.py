@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,14 @@ from .tasks import FUNCTIONS
 
 class Skipped(Exception):
     """The code does not take what a probe needs: the reason."""
+
+
+class Way(NamedTuple):
+    """How a function is given its parameters."""
+
+    turned: bool = False  # matrices [out, in]
+    nested: bool = False  # the dict of all of them holds a dict for each projection: params["query"]["w"]
+    pair: tuple[str, str] | None = None  # a dict for each projection, with these keys
 
 
 @dataclasses.dataclass
@@ -49,7 +57,7 @@ class Subject:
     mask_form: Form | None = None
     slices: Slices | None = None  # how code without a batch is called
     read: set[str] = dataclasses.field(default_factory=set)  # contract names of parameters that come in one dict and were read
-    nested: bool = False  # that dict holds a dict for each projection: params["query"]["w"]
+    ways: list[Way] = dataclasses.field(default_factory=lambda: [Way()])  # to give a function its parameters; one after the first call
     helpers: dict[str, Any] = dataclasses.field(default_factory=dict)  # other functions of the file that a task needs
 
     def binding_for(self, function: str = "") -> Binding:
@@ -103,6 +111,14 @@ class Subject:
         return found
 
     def parameter(self, role: str, leaves: dict[str, Any]) -> Any:
+        """A parameter in the way that the code reads it."""
+        way = self.ways[0]
+        value = self._parameter(role, leaves)
+        if way.turned and role[:2] == "W_":
+            value = value.swapaxes(-1, -2)
+        return value
+
+    def _parameter(self, role: str, leaves: dict[str, Any]) -> Any:
         """W_q ... b_qkv [in, out], joined or split where the contract has them otherwise; KeyError where it has not."""
         if role in leaves:
             return leaves[role]
@@ -133,7 +149,7 @@ class Subject:
             role = "W_" + "".join(names.letters(name) or ())
         if role == "W_":
             raise KeyError(name)
-        if self.nested:
+        if self.ways[0].nested:
             return names.ByName(lambda kind: self._read(("b_" if names.is_bias(kind) else "W_") + role[2:], leaves))
         return self._read(role, leaves)
 
@@ -148,6 +164,8 @@ class Subject:
         for role in binding.roles.values():
             if role is not None and role[:2] in ("W_", "b_"):
                 values[role] = self.parameter(role, leaves)
+                if (pair := self.ways[0].pair) and role[:2] == "W_":
+                    values[role] = {pair[0]: values[role], pair[1]: self.parameter("b_" + role[2:], leaves)}
         if binding.takes("params"):
             values["params"] = names.ByName(lambda name: self._in_dict(name, leaves))
         values["num_heads"], values["num_kv_heads"] = self.sizes.heads, self.sizes.kv_heads
@@ -157,16 +175,24 @@ class Subject:
             if key in metadata:
                 values[role] = kind(metadata[key])
         values.update(self._turns(tensors), start=0)
+        if self.task == "rope" and not binding.takes("positions"):
+            values["start"] = int(tensors["positions"][0])
+            steps = np.arange(len(tensors["positions"])) + (values["start"] if binding.takes("start") else 0)
+            if not np.array_equal(steps, tensors["positions"]):
+                raise Skipped("it takes no positions")
         values["training"] = metadata.get("call") == "training"
         causal = metadata.get("causal") == "1"
         values["causal"] = causal
-        if causal and binding.contract.get("causal") and not binding.takes("causal"):
+        if causal and binding.contract.get("causal") and not binding.takes("causal") and not self.has.get("causal"):
             raise Skipped("it takes no argument causal")
         if self.task == "rope" and values.get("base", 1e4) != 1e4 and not binding.takes("base"):
             raise Skipped("it takes no argument base")
         if "memory" in tensors and not (binding.takes("memory") or binding.takes("k")):
             raise Skipped("it takes no second sequence")
         self._mask(binding, tensors, values)
+        if self.task == "backward" and "q" in tensors:
+            forward = _forward(tensors, values["causal"])
+            values.update({name: from_numpy(value, self.framework, self.dtype) for name, value in forward.items()})
         return values
 
     def _turns(self, tensors: Tensors) -> dict[str, Any]:
@@ -197,7 +223,7 @@ class Subject:
                 return
             raise Skipped("it takes no mask")
         form = self.mask_form or Form("[B, 1, L, L]", "bool")
-        values["mask"] = form.of(mask, self.sizes.heads, self.framework, self.dtype)
+        values["mask"] = form.of(mask, tensors["q"].shape[1] if "q" in tensors else self.sizes.heads, self.framework, self.dtype)
         if values["mask"] is None:
             raise Skipped(f"its mask has the shape {form.shape}: this one cannot be said in it")
 
@@ -230,7 +256,7 @@ class Subject:
         """(tensors to differentiate by, a function of their gradients that gives {contract name: array})."""
         inputs = [name for name in leaves if name[:2] not in ("W_", "b_") and leaves[name].is_floating_point()]
         if target is None:
-            wanted = [name for name in leaves if leaves[name].is_floating_point()]
+            wanted = [name for name in leaves if leaves[name].is_floating_point() and name not in self.has.get("absent", ())]
             return [leaves[name] for name in wanted], lambda grads: dict(zip(wanted, grads))
         slots, blocks = self.slots(assignment), canonical(self.sizes)
         owned = [get(target, slot.path) for slot in slots]
@@ -243,6 +269,17 @@ class Subject:
             return {**dict(zip(inputs, grads)), **{name: own[name] for name in own if name not in self.has.get("absent", ())}}
 
         return [leaves[name] for name in inputs] + owned, collect
+
+
+def _forward(tensors: Tensors, causal: bool) -> Tensors:
+    """What a gradient by hand may be given: the weights, the output and the logarithm of each row's sum."""
+    scores = tensors["q"] @ np.swapaxes(tensors["k"], -1, -2) / np.sqrt(tensors["q"].shape[-1])
+    if causal:
+        scores = np.where(np.tri(*scores.shape[-2:], scores.shape[-1] - scores.shape[-2], dtype=bool), scores, -np.inf)
+    top = scores.max(-1, keepdims=True)
+    sums = np.exp(scores - top).sum(-1, keepdims=True)
+    weights = np.exp(scores - top) / sums
+    return {"weights": weights, "out": weights @ tensors["v"], "lse": (top + np.log(sums))[..., 0]}
 
 
 def set_training(target: Any, train: bool) -> None:

@@ -1,0 +1,104 @@
+"""Right code whose form is found by trying: names in other languages, matrices [out, in], dicts, lists, a mask's own meaning."""
+
+import math
+
+import numpy as np
+
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def masked_attention(q, k, v, allowed):
+    """No causal mask: `allowed` says what is visible."""
+    return softmax(np.where(allowed, q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]), -1e30)) @ v
+
+
+def attend(q, k, v, blocked=None):
+    scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])
+    return softmax(scores if blocked is None else np.where(blocked, -1e30, scores)) @ v
+
+
+def dropped_attention(q, k, v, attn_mask=None, dropout_p=0.0, training=False):
+    # attn_mask is added to the scores
+    weights = softmax(q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]) + (0 if attn_mask is None else attn_mask))
+    if training:
+        weights = weights * (np.random.random(weights.shape) >= dropout_p) / (1 - dropout_p)
+    return weights @ v
+
+
+def cross_attention_rows(x_q, x_kv, wq, wk, wv, wo, n_heads):
+    """Matrices (out, in): x W^T."""
+    q, k, v = (np.split(x @ w.T, n_heads, axis=-1) for x, w in ((x_q, wq), (x_kv, wk), (x_kv, wv)))
+    return np.concatenate([softmax(a @ b.T / math.sqrt(a.shape[-1])) @ c for a, b, c in zip(q, k, v)], axis=-1) @ wo.T
+
+
+def affine(x, w, b):
+    return x @ w + b
+
+
+def multi_head_dicts(x, c_attn, c_proj, n_head):
+    """Always causal; one sequence; a dict for each projection."""
+    parts = (np.split(part, n_head, axis=-1) for part in np.split(affine(x, **c_attn), 3, axis=-1))
+    future = np.triu(np.full((len(x), len(x)), -1e10), 1)
+    heads = [softmax(q @ k.T / math.sqrt(q.shape[-1]) + future) @ v for q, k, v in zip(*parts)]
+    return affine(np.hstack(heads), **c_proj)
+
+
+def multi_head_lists(tokens, w, n_heads):
+    """Vectors in a list, w a dict of wq, wk, wv, wo, used as W x; causal."""
+    q, k, v = ([[sum(a * b for a, b in zip(row, x)) for row in w[name]] for x in tokens] for name in ("wq", "wk", "wv"))
+    size, rows = len(tokens[0]) // n_heads, []
+    for i in range(len(tokens)):
+        row = []
+        for h in range(n_heads):
+            own = slice(h * size, (h + 1) * size)
+            scores = [sum(a * b for a, b in zip(q[i][own], key[own])) / math.sqrt(size) for key in k[: i + 1]]
+            e = [math.exp(score - max(scores)) for score in scores]
+            row += [sum(x * value[c] for x, value in zip(e, v)) / sum(e) for c in range(h * size, (h + 1) * size)]
+        rows.append([sum(a * b for a, b in zip(column, row)) for column in w["wo"]])
+    return rows
+
+
+def causal_linear_attention(q, k, v):
+    q, k = (np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (q, k))
+    sums = np.cumsum(k[..., None] * v[..., None, :], axis=-3)
+    return np.einsum("...d,...de->...e", q, sums) / (q * np.cumsum(k, axis=-2)).sum(-1)[..., None]
+
+
+def tiled_rows(Q, K, V, Bq=2, Bk=3, causal=False):
+    """One head, as many keys as queries."""
+    out, N = np.zeros_like(V), len(Q)
+    for begin in range(0, N, Bq):
+        q, rows = Q[begin : begin + Bq], np.arange(begin, min(begin + Bq, N))[:, None]
+        top, total, mix = np.full((len(q), 1), -np.inf), 0, 0
+        for key in range(0, N, Bk):
+            scores = q @ K[key : key + Bk].T / math.sqrt(Q.shape[1])
+            if causal:
+                scores = np.where(np.arange(key, min(key + Bk, N)) <= rows, scores, -1e30)
+            higher = np.maximum(top, scores.max(1, keepdims=True))
+            e, old = np.exp(scores - higher), np.exp(top - higher)
+            top, total, mix = higher, total * old + e.sum(1, keepdims=True), mix * old + e @ V[key : key + Bk]
+        out[begin : begin + Bq] = mix / total
+    return out
+
+
+class Tête:
+    """Une tête causale."""
+
+    def __init__(self, dim, taille_tete):
+        self.poids_requête, self.poids_clé, self.poids_valeur = np.random.randn(3, dim, taille_tete)
+        self.scale = taille_tete**-0.5
+
+    def __call__(self, entrée):
+        q, k, v = entrée @ self.poids_requête, entrée @ self.poids_clé, entrée @ self.poids_valeur
+        return softmax(np.where(np.tri(entrée.shape[1], dtype=bool), q @ k.swapaxes(1, 2) * self.scale, -np.inf)) @ v
+
+
+RIGHT = [
+    *("masked_attention", "attend", "dropped_attention", "cross_attention_rows", "multi_head_dicts", "multi_head_lists"),
+    *("causal_linear_attention", "tiled_rows", "Tête"),
+]
+CONVENTION = {"attend": "mask-true-hides", "dropped_attention": "mask-added", "Tête": "causal-unasked"}
+TASK = {"Tête": "self-attention"}
