@@ -4,10 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <regex>
 #include <stdexcept>
 
 #include "core/embedded_file.h"
 #include "core/sentences.h"
+#include "judge/task.h"
+#include "judge/text/language.h"
 
 namespace qkv::inline v0 {
 std::span<const EmbeddedFile> embedded_exercises();
@@ -40,9 +43,12 @@ std::string file_of(std::string_view task) {
 }
 
 /// Solved, with its markers; empty when the task has none in this language.
-std::string_view code_of(std::string_view task, const std::string& language) {
-  if (language == "cpp") return file_called("cpp/" + file_of(task) + ".cc");
-  return section(file_called(language + "_exercises.py"), "# ", task);
+std::string code_of(std::string_view task, const std::string& language) {
+  if (language == "cpp") return std::string(file_called("cpp/" + file_of(task) + ".cc"));
+  const std::string_view own = section(file_called(language + "_exercises.py"), "# ", task);
+  if (!own.empty()) return std::string(own);
+  const std::string_view either = section(file_called("parts_exercises.py"), "# ", task);
+  return std::regex_replace(std::string(either), std::regex(R"(\bxp\.)"), language == "numpy" ? "np." : "torch.");
 }
 
 std::string_view next_line(std::string_view& text) {
@@ -51,9 +57,21 @@ std::string_view next_line(std::string_view& text) {
   return line;
 }
 
+/// Of a function beside attention: what it teaches, its arrays, what its functions return.
+std::string arrays_of(std::string_view name) {
+  const judge::Task& task = *judge::find_task(name);
+  const auto listed = [](std::string_view words) { return fmt::format("{}", fmt::join(judge::words_of(words), ", ")); };
+  std::string result = fmt::format("{}\n\n", said(task.teaches));
+  for (const judge::Argument& one : task.arguments)
+    result += fmt::format("    {:<8} [{}]\n", one.name, listed(one.axes));
+  for (std::size_t n = 0; n < task.functions.size(); ++n)
+    result += fmt::format("    {} -> {}\n", signature(name, task.functions[n]), listed(task.returns[n]));
+  return result + "\n";
+}
+
 /// The exercise's contract, each line behind `begin`.
 std::string contract_of(std::string_view task, char language, std::string_view begin) {
-  std::string result;
+  std::string result = judge::find_task(task)->probe_lines.empty() ? "" : arrays_of(task);
   for (std::string_view text = section(file_called(said("contracts.txt")), "", task); !text.empty();) {
     std::string_view line = next_line(text);
     const std::size_t bar = line.find('|');
@@ -111,7 +129,8 @@ std::string signature(std::string_view task, std::string_view name) {
 std::string printed_exercise(std::string_view task, const std::string& language, bool solved) {
   const bool cpp = language == "cpp";
   const std::string begin = cpp ? "// solution: " : "# solution: ", end = cpp ? "// end" : "# end";
-  std::string_view text = code_of(task, language);
+  const std::string code = code_of(task, language);
+  std::string_view text = code;
   if (cpp) text.remove_prefix(text.find("\n\n") + 1);  // behind #include "given.h", which is printed instead
   std::string result = head_of(task, language, text);
   bool inside = false;

@@ -54,7 +54,7 @@ struct Entry {
 
 /// Texts of entries, in the order in which they are read.
 inline constexpr const char* kMistakes[] = {"mistakes-attention.txt", "mistakes-weights.txt", "mistakes-calls.txt",
-    "mistakes-backward.txt", "mistakes-training.txt", "mistakes-layers.txt"};
+    "mistakes-backward.txt", "mistakes-training.txt", "mistakes-layers.txt", "mistakes-parts.txt"};
 /// Every entry, conventions first.
 const std::vector<Entry>& catalogue();
 /// The first entry of this id; nullptr when there is none.

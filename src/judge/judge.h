@@ -75,5 +75,8 @@ struct Finding {
 /// take most of the time. Throws OptionError for an unknown task and for probes that are not the task's.
 Finding judge(
     std::string_view task, const std::vector<StateDict>& probes, const std::vector<Answer>& answers, bool pairs = true);
+/// The same of a task whose `answers` may be those of one of its functions.
+Finding judge_together(
+    const Task& task, const std::vector<StateDict>& probes, const std::vector<Answer>& answers, bool pairs);
 
 }  // namespace qkv::judge

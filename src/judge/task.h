@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,7 @@ struct Sizes {
 struct Argument {
   std::string_view name, axes;
   bool optional = false;
+  std::string_view below = {};  ///< whole numbers from 0 to this size - 1: "V"
 };
 
 /// A formula, the part of it that a term is about, and where one reads about it: commands, and pages of docs/.
@@ -31,11 +33,13 @@ struct Formula {
 /// A section of tasks.txt, which says what its lines are.
 struct Task {
   std::string_view name, title, teaches, article, path;  ///< path: the part of the path that it belongs to
-  std::vector<std::string_view> functions, classes;      ///< the contract's names; either may be empty
+  std::vector<std::string_view> functions, returns, classes;  ///< the contract's names and what they return
   std::vector<Argument> arguments;
   std::vector<std::string_view> parts;
   Sizes sizes;
+  std::map<std::string_view, Index> letters;  ///< sizes that are this task's alone
   Textbook textbook;
+  std::vector<std::string_view> probe_lines;  ///< probes that are written in tasks.txt
   std::vector<std::string_view> answers = {"out"};
 
   bool has(std::string_view part) const;

@@ -12,7 +12,7 @@
 namespace qkv::judge {
 namespace {
 
-/// "x [B L E], mask? [B 1 L L]".
+/// "x [B L E], mask? [B 1 L L], ids [B L] < V".
 std::vector<Argument> arguments_of(std::string_view text) {
   std::vector<Argument> out;
   for (std::size_t open = 0; (open = text.find('[')) != std::string_view::npos;) {
@@ -21,20 +21,24 @@ std::vector<Argument> arguments_of(std::string_view text) {
     if (one.optional) one.name.remove_suffix(1);
     const std::size_t close = text.find(']');
     one.axes = text.substr(open + 1, close - open - 1);
+    text.remove_prefix(std::min(text.find_first_not_of("] ", close), text.size()));
+    if (text.starts_with('<')) one.below = trimmed(text.substr(1, text.find(',') - 1));
+    text.remove_prefix(std::min(text.find(','), text.size()));
+    text.remove_prefix(std::min(text.find_first_not_of(", "), text.size()));
     out.push_back(one);
-    text.remove_prefix(std::min(text.find_first_not_of("], ", close), text.size()));
   }
   return out;
 }
 
-void set_sizes(Sizes& sizes, std::string_view text) {
-  const std::map<std::string_view, Index*> letters = {
-      {"L", &sizes.length}, {"E", &sizes.embed}, {"H", &sizes.heads}, {"Hkv", &sizes.kv_heads}, {"d", &sizes.head_dim},
-      {"F", &sizes.hidden}};
-  const std::string apart = replaced(text, ",", " ");
-  const std::vector<std::string_view> words = words_of(apart);
-  for (std::size_t n = 0; n + 1 < words.size(); n += 2)
-    std::from_chars(words[n + 1].data(), words[n + 1].data() + words[n + 1].size(), *letters.at(words[n]));
+void set_sizes(Task& task, std::string_view text) {
+  Sizes& sizes = task.sizes;
+  const std::map<std::string_view, Index*> letters = {{"L", &sizes.length}, {"E", &sizes.embed}, {"H", &sizes.heads},
+      {"Hkv", &sizes.kv_heads}, {"d", &sizes.head_dim}, {"F", &sizes.hidden}};
+  for (const auto& [letter, size] : pairs_of(text)) {
+    const auto common = letters.find(letter);
+    std::from_chars(
+        size.data(), size.data() + size.size(), common != letters.end() ? *common->second : task.letters[letter]);
+  }
 }
 
 std::vector<Task> read_tasks() {
@@ -52,11 +56,16 @@ std::vector<Task> read_tasks() {
     if (key == "teaches") task.teaches = value;
     if (key == "article") task.article = value;
     if (key == "path") task.path = value;
-    if (key == "function") task.functions.push_back(words_of(value).front());
+    if (key == "function") {
+      const std::size_t arrow = value.find("->");
+      task.functions.push_back(words_of(value).front());
+      task.returns.push_back(arrow == std::string_view::npos ? "out" : trimmed(value.substr(arrow + 2)));
+    }
     if (key == "class") task.classes.push_back(value);
     if (key == "tensors") task.arguments = arguments_of(value);
     if (key == "parts") task.parts = words_of(value);
-    if (key == "sizes") set_sizes(task.sizes, value);
+    if (key == "sizes") set_sizes(task, value);
+    if (key == "probe") task.probe_lines.push_back(value);
     if (key == "answers") task.answers = words_of(value);
     if (key == "textbook") task.textbook = textbook_called(value);
   }

@@ -16,7 +16,8 @@ class Practice : public JudgeTest {};
 TEST_F(Practice, ListsTheLadderInItsOrder) {
   const std::string text = output({"practice"});
   std::size_t at = 0;
-  for (const char* name : {"sdpa", "v1", "v2", "v3", "v4", "self-attention", "mha", "gqa", "cache", "backward", "lm"}) {
+  for (const char* name :
+      {"one-row", "softmax", "sdpa", "v1", "v4", "mha", "gqa", "cache", "merge", "backward", "layernorm", "lm"}) {
     const std::size_t next = text.find(std::string("  ") + name + " ", at);
     ASSERT_NE(next, std::string::npos) << name;
     at = next;
@@ -26,7 +27,7 @@ TEST_F(Practice, ListsTheLadderInItsOrder) {
   EXPECT_EQ(mha["functions"][0], "mha(x, W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o, num_heads, mask=None)");
   EXPECT_EQ(mha["classes"][0], "MultiHeadAttention(embed_dim, num_heads)");
   const Document list = json({"practice", "--json"});
-  EXPECT_EQ(list.size(), 20u);
+  EXPECT_EQ(list.size(), 29u);
   for (const Document& task : list) {
     EXPECT_TRUE(has(text, task["name"])) << task;
     EXPECT_FALSE(task["teaches"].get<std::string>().empty()) << task;
@@ -39,16 +40,16 @@ TEST_F(Practice, NextWritesTheFirstThatIsNotDoneAndKeepsAFileThatIsThere) {
   QKV_NEEDS_PYTHON(python, "numpy");
   const Words state = {"XDG_STATE_HOME=" + path("state").string()};
   const auto next = [&] { return run({"practice", "next", "--numpy"}, state).out; };
-  EXPECT_TRUE(has(next(), "sdpa.py"));
-  EXPECT_TRUE(contents(path("sdpa.py")).starts_with("# qkv practice sdpa"));
-  write("sdpa.py", "mine");
-  EXPECT_TRUE(has(next(), "sdpa.py"));
-  EXPECT_EQ(contents(path("sdpa.py")), "mine");
-  write("sdpa.py", output({"practice", "sdpa", "--numpy", "--solution"}));
+  EXPECT_TRUE(has(next(), "one_row.py"));
+  EXPECT_TRUE(contents(path("one_row.py")).starts_with("# qkv practice one-row"));
+  write("one_row.py", "mine");
+  EXPECT_TRUE(has(next(), "one_row.py"));
+  EXPECT_EQ(contents(path("one_row.py")), "mine");
+  write("one_row.py", output({"practice", "one-row", "--numpy", "--solution"}));
   // Right at once: watching ends, and the exercise is done.
-  EXPECT_TRUE(has(run({"practice", "--watch", "sdpa.py", "--python", python}, state).out, "right"));
+  EXPECT_TRUE(has(run({"practice", "--watch", "one_row.py", "--python", python}, state).out, "right"));
   EXPECT_TRUE(has(run({"practice"}, state).out, "(done)"));
-  EXPECT_TRUE(has(next(), "v1.py"));
+  EXPECT_TRUE(has(next(), "softmax.py"));
 }
 
 TEST_F(Practice, AMockInterviewDrawsThreeFilesAndEndsWithItsTime) {

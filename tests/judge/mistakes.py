@@ -57,9 +57,12 @@ class Program:
 def right(base, language):
     """The right program's text; None: not in this language."""
     if base.startswith("exercise."):
-        sections = re.split(r"^# \[(.*)\]\n", (EXERCISES / f"{language}_exercises.py").read_text(encoding="utf-8"), flags=re.MULTILINE)
-        code = dict(zip(sections[1::2], sections[2::2]))[base.removeprefix("exercise.").replace("_", "-")]
-        imports = sections[0].split('"""\n', 2)[-1].lstrip("\n")
+        code = {}
+        for file in ("parts", language):
+            head, *sections = re.split(r"^# \[(.*)\]\n", (EXERCISES / f"{file}_exercises.py").read_text(encoding="utf-8"), flags=re.MULTILINE)
+            code |= dict(zip(sections[::2], sections[1::2]))
+        code = spelled(code[base.removeprefix("exercise.").replace("_", "-")], language)
+        imports = head.split('"""\n', 2)[-1].lstrip("\n")
         return imports + re.sub(r"  +#.*", "", re.sub(r"^ *#.*\n", "", code, flags=re.MULTILINE)).rstrip("\n") + "\n"
     for name in (f"bases/{base}.py", f"bases/{base}.{language}.py", f"others/{base}.py"):
         if (HERE / name).exists():

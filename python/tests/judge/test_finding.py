@@ -103,12 +103,12 @@ def test_a_task_chooses(tmp_path: Path) -> None:
 
 def test_nothing_to_judge(tmp_path: Path) -> None:
     with pytest.raises(Stop) as stop:
-        functions(tmp_path)
-    assert "nothing in mine.py looks like attention (it has softmax)" in stop.value.says and "mine.py:NAME" in stop.value.says
+        subject_of(tmp_path, "def helper(x):\n    return x\n")
+    assert "nothing in mine.py looks like attention (it has helper)" in stop.value.says and "mine.py:NAME" in stop.value.says
     with pytest.raises(Stop, match="mine.py has no v2: it has softmax, v1"):
         functions(tmp_path, V1.format(name="v1"), name="v2")
-    with pytest.raises(Stop, match="cannot tell from softmax which task it is: --task"):
-        functions(tmp_path, name="softmax")
+    with pytest.raises(Stop, match="cannot tell from helper which task it is: --task"):
+        subject_of(tmp_path, "def helper(x):\n    return x\n", name="helper")
     with pytest.raises(Stop, match="no such file"):
         from runner.describing import subject_of_file
 
@@ -219,7 +219,7 @@ def attention_layer(params, x, num_heads=3):
 
 def test_what_no_exercise_asks_for_is_said(tmp_path: Path) -> None:
     text = "class {}:\n    def __init__(self, dim):\n        pass\n    def forward(self, x):\n        return x\n"
-    for name, says in (("RMSNorm", "is a normalisation: no"), ("DecoderBlock", "not what `block` asks for"), ("MLP", "feed-forward")):
+    for name, says in (("BatchNorm", "is a normalisation that no"), ("DecoderBlock", "not what `block` asks for"), ("MLP", "feed-forward")):
         for request in ({}, {"name": name}):
             with pytest.raises(Stop, match=f"^{name} is .*") as stop:
                 subject_of(tmp_path, text.format(name), **request)

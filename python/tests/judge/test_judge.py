@@ -140,7 +140,7 @@ def test_no_process_is_started(monkeypatch) -> None:
 def test_misuse() -> None:
     with pytest.raises(TypeError, match=r"\[judge\] code must be a function, a class, a module or a path: got int"):
         qkv.judge(3)
-    with pytest.raises(ValueError, match=r"\[judge\] task must be one of sdpa, v1, .*: got 'v9'"):
+    with pytest.raises(ValueError, match=r"\[judge\] task must be one of one-row, softmax, .*: got 'v9'"):
         qkv.judge(sdpa, task="v9")
 
 

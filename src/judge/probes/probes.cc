@@ -97,6 +97,7 @@ std::vector<Probe> Task::probes(const Sizes& own_sizes, std::uint64_t seed) cons
       {"dropout", dropout_probes}, {"cache", cache_probes}, {"lm", lm_probes}};
   const auto own = std::ranges::find(kOwn, name, &std::pair<std::string_view, Probes>::first);
   ProbeMaker make{*this, own_sizes, Draw(seed)};
+  if (!probe_lines.empty()) return text_probes(make);
   return (own == std::end(kOwn) ? layer_probes : own->second)(make);
 }
 

@@ -55,7 +55,8 @@ struct ProbeMaker {
 /// The same probe, to be answered by the second of two calls.
 Probe called_twice(Probe probe);
 
-// functions.cc, layers.cc.
+// functions.cc, layers.cc; text.cc: of a task that has them in tasks.txt.
+std::vector<Probe> text_probes(ProbeMaker& make);
 std::vector<Probe> sdpa_probes(ProbeMaker& make);
 std::vector<Probe> causal_probes(ProbeMaker& make);
 std::vector<Probe> flash_probes(ProbeMaker& make);

@@ -71,6 +71,24 @@ Array row_maximum(Values x) {
   for (Index i = 0; i < x[0]->count(); ++i) out[i / n] = max(out[i / n], (*x[0])[i]);
   return out;
 }
+/// 1 at the k largest elements of each row.
+Array largest_of_row(Values x) {
+  Array out(x[0]->shape);
+  const Index n = x[0]->size(-1), k = whole(x[1]);
+  for (Index i = 0; i < out.count(); ++i) {
+    Index larger = 0;
+    for (Index j = i / n * n; j < i / n * n + n; ++j)
+      larger += (*x[0])[j].value > (*x[0])[i].value || ((*x[0])[j].value == (*x[0])[i].value && j < i);
+    out[i] = larger < k ? 1 : 0;
+  }
+  return out;
+}
+Array log_softmax(Values x) {
+  const Array& a = *x[0];
+  const Array shifted = zip(a, row_maximum(x), [](Number n, Number m) { return n - Number(m.value); });
+  const Array logs = map(sum(map(shifted, [](Number n) { return exp(n); }), -1), [](Number n) { return log(n); });
+  return shifted - logs;
+}
 /// 1 at the first element of each row that is not 0.
 Array first_of_row(Values x) {
   Array out(x[0]->shape);
@@ -188,10 +206,12 @@ constexpr NamedFunction kFunctions[] = {
     {"floor", each<floored>},
     {"four", four},
     {"full", [](Values x) { return full(number(x[0]), rest<Index>(x, 1)); }},
+    {"largest_of_row", largest_of_row},
     {"like", [](Values x) { return full(number(x[1]), x[0]->shape); }},
     {"linear", [](Values x) { return is_nothing(*x[1]) ? *x[0] : linear(*x[0], *x[1], *x[2]); }},
     {"list", list},
     {"log", each<log>},
+    {"log_softmax", log_softmax},
     {"lookup", lookup},
     {"max", [](Values x) { return zip(*x[0], *x[1], larger); }},
     {"mean", [](Values x) { return mean(*x[0], axis(x[1])); }},

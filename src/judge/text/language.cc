@@ -254,14 +254,6 @@ Statement parse_statement(std::string_view text) {
   };
 }
 
-/// The part of `text` before a mark; `text` keeps the rest.
-std::string_view cut(std::string_view& text, std::string_view mark) {
-  const std::size_t at = std::min(text.find(mark), text.size());
-  const std::string_view part = text.substr(0, at);
-  text.remove_prefix(std::min(at + mark.size(), text.size()));
-  return trimmed(part);
-}
-
 }  // namespace
 
 std::string_view text_called(std::string_view file) {
@@ -286,6 +278,23 @@ std::vector<std::string_view> text_lines(std::string_view file) {
 std::string_view trimmed(std::string_view text) {
   const std::size_t begin = std::min(text.find_first_not_of(' '), text.size()), end = text.find_last_not_of(' ');
   return begin == text.size() ? std::string_view() : text.substr(begin, end + 1 - begin);
+}
+
+std::string_view cut(std::string_view& text, std::string_view mark) {
+  const std::size_t at = std::min(text.find(mark), text.size());
+  const std::string_view part = text.substr(0, at);
+  text.remove_prefix(std::min(at + mark.size(), text.size()));
+  return trimmed(part);
+}
+
+std::vector<std::pair<std::string_view, std::string_view>> pairs_of(std::string_view text) {
+  std::vector<std::pair<std::string_view, std::string_view>> pairs;
+  while (!text.empty()) {
+    std::string_view second = cut(text, ",");
+    const std::string_view first = cut(second, " ");
+    if (!first.empty()) pairs.emplace_back(first, trimmed(second));
+  }
+  return pairs;
 }
 
 std::vector<std::string_view> words_of(std::string_view text) {

@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "judge/textbook.h"
@@ -78,6 +79,10 @@ std::string replaced(std::string_view text, std::string_view mark, std::string_v
 /// Words apart from blanks.
 std::vector<std::string_view> words_of(std::string_view text);
 std::string_view trimmed(std::string_view text);
+/// The part of `text` before a mark; `text` keeps the rest.
+std::string_view cut(std::string_view& text, std::string_view mark);
+/// "B 1, eps 0.5": {B, 1}, {eps, 0.5}.
+std::vector<std::pair<std::string_view, std::string_view>> pairs_of(std::string_view text);
 
 /// An array without axes, exact.
 Array constant(double x);

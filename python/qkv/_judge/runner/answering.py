@@ -19,6 +19,7 @@ from .first_calls import SQUARE, has_more_keys, square
 from .frameworks import from_numpy, is_array, to_numpy, told, torch_of
 from .slots import Tensors, Words
 from .subject import Skipped, Subject
+from .tasks import FUNCTIONS, PARTS, TASKS
 from .training import train_steps
 
 Answer = tuple[Tensors, dict[str, str]]
@@ -64,7 +65,9 @@ def failure(subject: Subject, error: BaseException) -> dict[str, str]:
     return {"error": line_of(error), "traceback": subject.people.lines(error)}
 
 
-def _out(subject: Subject, result: Result) -> Tensors:
+def _out(subject: Subject, result: Result, tensors: Tensors) -> Tensors:
+    if subject.task in PARTS:
+        return _returned(subject, next(iter(FUNCTIONS[subject.task])), result, tensors)
     tensors = {"out": array_of(result.out, subject.precision)}
     lse = [one for one in result.rest if is_array(one) and tuple(one.shape) == tuple(result.out.shape[:-1])]
     if subject.task == "flash" and len(lse) == 1 and re.search("logsumexp|lse", told(subject.thing), re.IGNORECASE):
@@ -80,6 +83,8 @@ def _prepared(
     """(one call, which object it is of, its tensors)"""
     binding = subject.binding_for()
     target = subject.fresh(tensors, assignment, train) if subject.prototype is not None else None
+    if subject.task in PARTS:
+        tensors = {name: tensors[name] for name, _ in FUNCTIONS[subject.task][next(iter(FUNCTIONS[subject.task]))] if name in tensors}
     leaves = subject.leaves(tensors, gradient)
     values = subject.values(binding, tensors, metadata, leaves)
     if subject.task == "cache":
@@ -88,30 +93,22 @@ def _prepared(
 
 
 def _forward(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
-    if subject.task in _PARTS and (subject.prototype is None or subject.task == "rope"):
-        return _parts(subject, tensors, metadata)
-    return _out(subject, _prepared(subject, tensors, metadata, assignment)[0]())
+    several = len(TASKS[subject.task].returns) > 1 and (subject.prototype is None or subject.task == "rope")
+    if several or subject.task in PARTS:
+        return _functions(subject, tensors, metadata)
+    return _out(subject, _prepared(subject, tensors, metadata, assignment)[0](), tensors)
 
 
-#: Tasks of two functions whose probe has the inputs of both: {function: (its inputs, its answers)}.
-_PARTS = {
-    "rope": {"rope": (("x",), ("turned",)), "rope_attention": (("q", "k", "v"), ("out",))},
-    "backward": {
-        "attention_backward": (("q", "k", "v"), ("dq", "dk", "dv")),
-        "layer_backward": (("x", "W_q", "W_k", "W_v", "W_o"), ("dx", "dW_q", "dW_k", "dW_v", "dW_o")),
-    },
-}  # fmt: skip
-
-
-def _parts(subject: Subject, tensors: Tensors, metadata: Words) -> Tensors:
-    """What each function that the file has gives for its part of the probe."""
+def _functions(subject: Subject, tensors: Tensors, metadata: Words) -> Tensors:
+    """What each function that the file has, of a task with several, gives for its part of the probe."""
     answers: Tensors = {}
     skipped: list[str] = []
-    for function, (inputs, outputs) in _PARTS[subject.task].items():
+    for function, contract in FUNCTIONS[subject.task].items():
+        inputs = [name for name, _ in contract]
         binding = subject.bindings.get(function) or subject.bindings.get("")
         if binding is None or inputs[0] not in tensors or not (function in subject.bindings or binding.takes(inputs[0])):
             continue
-        mine = {name: tensors[name] for name in (*inputs, "positions") if name in tensors}
+        mine = {name: tensors[name] for name in inputs if name in tensors}
         if subject.task == "backward":
             mine["dout"] = tensors.get("dout_layer" if "x" in inputs else "dout", tensors.get("dout"))
         try:
@@ -123,14 +120,39 @@ def _parts(subject: Subject, tensors: Tensors, metadata: Words) -> Tensors:
             skipped.append(str(reason))
             continue
         target = subject.fresh(tensors, 0) if subject.prototype is not None else None
-        result = subject.call(binding, target, values, mine)
-        if len(outputs) == 1:
-            answers[outputs[0]] = array_of(result.out, subject.precision)
-        else:
-            answers.update(_several(binding.name, result, outputs, subject.precision))
+        answers.update(_returned(subject, function, subject.call(binding, target, values, mine), mine))
     if not answers:
         raise Skipped("; ".join(skipped) or "it has no function for this")
     return answers
+
+
+def _returned(subject: Subject, function: str, result: Result, tensors: Tensors) -> Tensors:
+    """The answers of a function; with those of another of the same arguments, which the file lacks, where it returns them too."""
+    task, binding = TASKS[subject.task], subject.bindings.get(function) or subject.bindings[""]
+    outputs = task.returns[function]
+    same = [one for one, contract in task.functions.items() if contract == task.functions[function]]
+    every = [output for one in same for output in task.returns[one]]
+    if isinstance(result.raw, (tuple, list)) and len(result.raw) == len(every) and len({*same} & {*subject.bindings}) == 1:
+        outputs = every if function.endswith("_backward") or len(every) == len(outputs) else outputs
+    if len(outputs) == 1:
+        found = {outputs[0]: array_of(_dense(result, subject, tensors), subject.precision)}
+    else:
+        found = _several(binding.name, result, tuple(outputs), subject.precision)
+    turned = binding.turned and all(axes[0] != "B" for name, axes in task.tensors.items() if binding.takes(name))
+    return {name: value.T for name, value in found.items()} if turned else found
+
+
+def _dense(result: Result, subject: Subject, tensors: Tensors) -> Any:
+    """The first that was returned; of the k best with their indices, an array of all, 0 elsewhere."""
+    parts = result.raw if isinstance(result.raw, (tuple, list)) and subject.task in PARTS else ()
+    arrays = [to_numpy(one) for one in parts if is_array(one)]
+    index = next((one for one in arrays if one.dtype.kind in "iu"), None)
+    best = next((one for one in arrays if index is not None and one.dtype.kind == "f" and one.shape == index.shape), None)
+    if best is None or index is None:
+        return parts[0] if isinstance(result.raw, tuple) and parts else result.out
+    out = np.zeros(next(iter(tensors.values())).shape, best.dtype)
+    np.put_along_axis(out, index.astype(np.int64), best, -1)
+    return out
 
 
 def _several(name: str, result: Result, outputs: tuple[str, ...], precision: str | None) -> Tensors:
@@ -148,7 +170,7 @@ def _several(name: str, result: Result, outputs: tuple[str, ...], precision: str
 def _gradient(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
     call, target, leaves = _prepared(subject, tensors, metadata, assignment, gradient=True)
     result = call()
-    answers = _out(subject, result)
+    answers = _out(subject, result, tensors)
     if subject.framework != "torch":
         return answers
     inputs, collect = subject.gradients(target, leaves, tensors, assignment)
@@ -171,7 +193,7 @@ def _twice(subject: Subject, tensors: Tensors, metadata: Words, assignment: int)
     call, _, leaves = _prepared(subject, tensors, metadata, assignment)
     call()
     changed = [name for name, value in leaves.items() if not np.array_equal(to_numpy(value), tensors[name])]
-    return {**_out(subject, call()), **{f"changed_{name}": to_numpy(leaves[name]) for name in changed}}
+    return {**_out(subject, call(), tensors), **{f"changed_{name}": to_numpy(leaves[name]) for name in changed}}
 
 
 @contextlib.contextmanager
@@ -190,7 +212,7 @@ def _repeated(subject: Subject, tensors: Tensors, metadata: Words, assignment: i
     call, _, _ = _prepared(subject, tensors, metadata, assignment, train=metadata["call"] == "training")
     torch = torch_of()
     with _without_prints(), torch.no_grad() if torch is not None else contextlib.nullcontext():
-        outs = [_out(subject, call())["out"] for _ in range(int(metadata.get("repeat", "1")))]
+        outs = [_out(subject, call(), tensors)["out"] for _ in range(int(metadata.get("repeat", "1")))]
     return {"out": np.stack(outs)}
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from . import names
 from .errors import Stop
 from .frameworks import is_array, is_numbers, reads, to_numpy
-from .match import arguments_of, required, ways
-from .tasks import CAUSAL, FUNCTIONS, LAYERS
+from .match import arguments_of, readings, required, ways
+from .tasks import CAUSAL, FUNCTIONS, LAYERS, PARTS, TASKS
 
 #: What forward() of a class takes, in order; others: x and a mask, or q, k, v and a mask.
 _FORWARD = {"cross": ["x", "memory", "mask"], "lm": ["tokens"], "cache": ["x", "cache"], "rope": ["x", "positions"]}
@@ -45,6 +45,13 @@ class Binding:
         self.contract: dict[str, bool] = (
             dict(FUNCTIONS[task][contract_name]) if contract_name else {}
         )  # {argument: may be missing}
+        self.readings: list[dict[str, str | None]] = []  # of a part: every way that names leave
+        self.slices: Any = None  # of a part, whose functions may differ
+        self.turned = False  # of a part: its matrices are [out, in]
+        if task in PARTS:
+            self.readings = readings(self.parameters, self.contract, TASKS[task].tensors, by_name)
+            self.roles = self.readings[0] if self.readings else dict.fromkeys(self.roles)
+            return
         self._settle(contract_name)
 
     def _required(self) -> list[inspect.Parameter]:
@@ -170,7 +177,7 @@ class Result:
         elif raw is not None and hasattr(raw, "__dict__"):
             self._named(vars(raw))
         elif isinstance(raw, (int, float, np.generic)):
-            self.out = np.asarray(raw)
+            self.out = np.asarray(raw, dtype=float)
 
     def _sequence(self, values: list[Any], expected: tuple[int, ...]) -> None:
         values = [np.array(value, dtype=float) if is_numbers(value) else value for value in values]

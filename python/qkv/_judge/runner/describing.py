@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from types import FunctionType, ModuleType
 from typing import Any
 
-from . import blocks, building, match, names, parameters, tasks
+from . import blocks, building, match, names, parameters, parts, tasks
 from .calling import Binding
 from .errors import FAILURES, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
@@ -85,17 +85,25 @@ def _described(
     kind = "function" if isinstance(thing, FunctionType) else "class" if isinstance(thing, type) else "module"
     owner = type(thing) if kind == "module" else thing
     values, own = building.values_for(candidate.task, request.get("init") or {})
-    if kind == "class":
+    if candidate.task in tasks.PARTS and kind != "function":
+        if kind == "module":
+            raise Stop(f"{candidate.name} is a module that is made already: judge its class, whose sizes and numbers change from call to call")
+        if (method := forward_of(thing)) and _hollow(getattr(thing, method)):
+            raise Stop(f"not filled in yet: {candidate.name}.{method} has no body", "unfilled")
+        thing = parts.function_of(thing, candidate.task, people, own, request.get("map") or {})
+    elif kind == "class":
         building.fix_by_module(values, thing, module, candidate.task)
     subject = Subject(
-        name=candidate.name, thing=thing, kind=kind, task=candidate.task, why=candidate.why, framework=framework_of(thing),
+        name=candidate.name, thing=thing, kind=kind, task=candidate.task, why=candidate.why, framework=framework_of(candidate.thing),
         people=people, sizes=Sizes(*(values[name] for name in Sizes._fields)), line=_line(owner), notes=list(notes),
-        precision="float32" if rounds(thing) else None, helpers={"init": request.get("init") or {},
+        precision="float32" if rounds(candidate.thing) else None, helpers={"init": request.get("init") or {},
         "callers": candidate.callers, "asked": candidate.strong or bool(request.get("task"))},
     )  # fmt: skip
     if candidate.task == "block":
         subject.sizes = of_block(subject.sizes, values["hidden"])
-    if kind == "function":
+    if candidate.task in tasks.PARTS:
+        _of_parts(subject, module, request)
+    elif kind == "function":
         _of_functions(subject, module, request)
     else:
         _subject_of_object(subject, owner, values, own, request)
@@ -194,6 +202,24 @@ def _of_functions(subject: Subject, module: ModuleType | None, request: dict[str
     _cover(subject, ["W_qkvo", "b_qkvo"] if binding.takes("params") else binding.roles.values(), own)
     says = match.says_causal(subject.name, binding.roles.values())
     subject.has["causal"] = subject.task not in tasks.CAUSAL and says and not binding.takes("causal")
+
+
+def _of_parts(subject: Subject, module: ModuleType | None, request: dict[str, Any]) -> None:
+    """The function, or a class as one, and the others of its task that the file has where none was asked for by name."""
+    mapping, task = request.get("map") or {}, subject.task
+    found = {subject.name: subject.thing}
+    if module is not None and not request.get("name") and subject.kind == "function":
+        found.update({name: one for name, one in vars(module).items() if isinstance(one, FunctionType) and parts.guess(name, one) == task})
+    for name, one in found.items():
+        contract = parts.contract_of(task, name, one) or next(iter(tasks.FUNCTIONS[task]))
+        if _hollow(one):
+            subject.notes.append(f"{name} is not filled in yet")
+        elif contract not in subject.bindings or name == subject.name:
+            subject.bindings[contract] = Binding(one, task, contract, mapping)
+    if not subject.bindings:
+        raise Stop(f"not filled in yet: {subject.name} has no body", "unfilled")
+    order = list(tasks.FUNCTIONS[task])
+    subject.bindings = dict(sorted(subject.bindings.items(), key=lambda pair: order.index(pair[0])))
 
 
 def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own: dict[str, Any], request: dict[str, Any]) -> None:

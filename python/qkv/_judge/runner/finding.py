@@ -10,7 +10,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from . import match, names, tasks
+from . import match, names, parts, tasks
 from .building import settings_of
 from .errors import People, Stop
 from .frameworks import is_module, is_module_class, is_scripted, named, reads
@@ -112,6 +112,9 @@ def _beyond(thing: Any, task: str) -> str:
 
 def guess(name: str, thing: Any) -> Candidate | None:
     """What a function, class or module would be judged as; None where nothing fits."""
+    part = parts.guess(name, thing)
+    if part is not None:
+        return Candidate(name, thing, part, f"the name {name}", name in (*tasks.FUNCTIONS[part], *tasks.TASKS[part].classes))
     found = _guessed(name, thing)
     return found and found._replace(beyond=_beyond(thing, found.task))
 
@@ -160,7 +163,9 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
             chosen = chosen._replace(name="train_step", thing=step)  # the step is what is called, with this model
         return chosen, []
     found = [one for key, value in known.items() if (one := guess(key, value)) is not None]
-    if task is not None:
+    if task is None:  # what attention or another part uses is no answer of its own
+        found = [one for one in found if one.task not in tasks.PARTS] or [one for one in found if not _is_helper(one, known)]
+    else:
         found = [one for one in found if one.task == task] or [
             one._replace(task=task, why="--task") for one in found if _could_be(one.task, task)
         ]
@@ -172,6 +177,9 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
             if is_scripted(value):
                 of_thing(key, value, task)  # says why not
         wanted = "looks like attention" if task is None else f"looks like the task {task}"
+        for key, thing in known.items():
+            if (part := parts.named(key)) and task in (None, part) and parts.guess(key, thing) is None:
+                raise Stop(parts.unfit(key, part))
         has = ", ".join(known) or "neither functions nor classes"
         others = [f"{key} {other}" for key in known if task is None and (other := match.other_than(key))]
         nothing = Stop([*others, f"nothing in {file} {wanted} (it has {has}): {_how(file, task)}"][0])
@@ -190,6 +198,7 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
         one.name
         for one in found
         if one.name != chosen.name and one.task != "lm" and not (one.name in beside and chosen.name in beside)
+        and not one.task == chosen.task in tasks.PARTS
     ]
     callers = [
         f"{key}()"
@@ -204,6 +213,15 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
 
 def _unfit(one: Candidate) -> Stop:
     return Stop(f"no exercise asks for what {one.beyond} in {one.name} does; the nearest is `{one.task}`")
+
+
+def _is_helper(one: Candidate, known: dict[str, Any]) -> bool:
+    """Whether something else of the file that takes arguments uses it."""
+    return any(
+        one.name in named(other) and parts.named(name) != one.task and (isinstance(other, type) or bool(arguments_of(other)))
+        for name, other in known.items()
+        if name != one.name
+    )
 
 
 def _could_be(guessed: str, task: str) -> bool:
@@ -231,6 +249,8 @@ def of_thing(name: str, thing: Any, task: str | None) -> Candidate:
             raise Stop(f"no task is called {task}: tasks are {', '.join(tasks.FUNCTIONS)}")
         return Candidate(name, thing, task, "--task", False)
     if found is None:
+        if part := parts.named(name):
+            raise Stop(parts.unfit(name, part))
         if other := match.other_than(name):
             raise Stop(f"{name} {other}")
         raise Stop(f"cannot tell from {name} which task it is: --task NAME, one of {', '.join(tasks.FUNCTIONS)}")

@@ -17,10 +17,10 @@ from .calling import Binding, beginnings, step_values
 from .errors import FAILURES, Stop
 from .frameworks import to_numpy, told
 from .parameters import Assignment
-from .slicing import choices
+from .slicing import choices, choices_of_part
 from .slots import Sizes, Tensors, Words
 from .subject import Skipped, Subject, Way
-from .tasks import CAUSAL, FUNCTIONS, LAYERS, MASKED, TASKS
+from .tasks import CAUSAL, FUNCTIONS, LAYERS, MASKED, PARTS, TASKS
 from .training import train_steps, trial_tensors
 
 #: A call with a mask in one form.
@@ -29,17 +29,18 @@ Attempt = Callable[[masks.Form, Tensors], Any]
 BATCH, LENGTH, MEMORY = 2, 5, 7
 
 
-def _shape(axes: list[str], sizes: Sizes) -> tuple[int, ...]:
+def _shape(axes: list[str], sizes: Sizes, own: dict[str, int]) -> tuple[int, ...]:
     embed, heads, kv_heads, dim = sizes
-    letters = {"B": BATCH, "T": LENGTH, "L": LENGTH, "S": MEMORY, "M": MEMORY, "E": embed, "H": heads, "d": dim,
-               "P": heads * dim, "G": kv_heads * dim, "3E": 3 * embed, "F": getattr(sizes, "hidden", 0)}  # fmt: skip
+    letters = {**own, "B": BATCH, "T": LENGTH, "L": LENGTH, "S": MEMORY, "M": MEMORY, "E": embed, "H": heads, "d": dim,
+               "P": heads * dim, "G": kv_heads * dim, "3E": 3 * embed, "F": getattr(sizes, "hidden", own.get("F", 0))}  # fmt: skip
     return tuple(letters[axis] for axis in axes)
 
 
 def _metadata(task: str, sizes: Sizes) -> dict[str, str]:
+    numbers = dict(re.findall(r"(\w+) (-?[\d.][\d.e-]*)", " ".join(TASKS[task].probes[:1]).partition("|")[2].partition("|")[0]))
     return {"task": task, "name": "trial", "call": "forward", "heads": str(sizes.heads), "kv_heads": str(sizes.kv_heads),
             "causal": "1" if task in CAUSAL else "0", "block": "3", "dropout": "0.25", "base": "10000",
-            "lr": "0.1"}  # fmt: skip
+            "lr": "0.1", **numbers}  # fmt: skip
 
 
 def _inputs(task: str, function: str, sizes: Sizes) -> Tensors:
@@ -49,11 +50,13 @@ def _inputs(task: str, function: str, sizes: Sizes) -> Tensors:
     tensors: Tensors = {}
     arguments = [name for name, _ in TASKS[task].functions[function]]
     for name in arguments:
-        own = axes.get("dout_layer" if name == "dout" and "x" in arguments else name)
+        own = axes.get("dout_layer" if task == "backward" and name == "dout" and "x" in arguments else name)
         if name == "positions":
             tensors[name] = np.arange(LENGTH)
         elif name != "mask" and own is not None:
-            tensors[name] = rng.standard_normal(_shape(own, sizes)) / (1 if len(name) == 1 else 3)
+            tensors[name] = rng.standard_normal(_shape(own, sizes, TASKS[task].sizes)) / (1 if len(name) == 1 else 3)
+            if name in TASKS[task].whole:
+                tensors[name] = np.zeros_like(tensors[name])
     return square(tensors) if task in ("causal", "backward") else tensors
 
 
@@ -177,6 +180,8 @@ def first_call(subject: Subject, function: str) -> None:
     tensors = _inputs(subject.task, function or next(iter(FUNCTIONS[subject.task])), subject.sizes)
     metadata = _metadata(subject.task, subject.sizes)
     binding = subject.bindings[function]
+    if subject.task in PARTS:
+        return _try_part(subject, binding, tensors, metadata)
     if binding.requires("mask"):
         return _try_required_mask(subject, binding, tensors, metadata)
     plain, tensors = _plain(subject, binding, tensors, metadata)
@@ -199,11 +204,17 @@ def first_call(subject: Subject, function: str) -> None:
 def _plain(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> tuple[Any, Tensors]:
     """(result, inputs) without a mask: as the contract has it; with as many keys as queries, as some mistakes need; without a batch;
     each in float64, then in float32. (None, inputs) where there is nothing to call."""
-    cut = square(tensors)
-    ways = [(None, tensors), *([(None, cut)] if has_more_keys(tensors) else [])]
-    if subject.task == "cache":
-        cut = {name: value[:, :1] if name == "x" else value for name, value in cut.items()}
-    ways += [(slices, cut) for slices in choices(tensors, subject.task == "cache")]
+    ways: list[tuple[Any, Tensors]] = [(None, tensors)]
+    if subject.task in PARTS:
+        task = TASKS[subject.task]
+        answers = next(task.returns[name] for name, one in subject.bindings.items() if one is binding)
+        ways += [(slices, tensors) for slices in choices_of_part({name: task.tensors[name] for name in tensors}, answers)]
+    else:
+        cut = square(tensors)
+        ways += [(None, cut)] if has_more_keys(tensors) else []
+        if subject.task == "cache":
+            cut = {name: value[:, :1] if name == "x" else value for name, value in cut.items()}
+        ways += [(slices, cut) for slices in choices(tensors, subject.task == "cache")]
     failures: list[BaseException] = []
     for subject.slices, inputs in ways:
         for subject.dtype in ("float64", "float32"):
@@ -216,10 +227,30 @@ def _plain(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words
                     raise subject.people.stop(error, f"calling {subject.name}") from None
                 failures.append(error)
                 continue
-            if subject.slices is None or subject.task == "backward" or tuple(result.out.shape) == subject.expected(inputs):
+            if subject.slices is None or subject.task in ("backward", *PARTS) or tuple(result.out.shape) == subject.expected(inputs):
                 return result, inputs
             break
     raise subject.people.stop(max(failures, key=subject.people.reached), f"calling {subject.name}") from None
+
+
+def _try_part(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> None:
+    """In every way that names leave; then with matrices as [out, in]."""
+    failure = None
+    matrices = any(len(axes) == 2 and axes[0] != "B" for name, axes in TASKS[subject.task].tensors.items() if name in tensors)
+    for binding.turned, binding.roles in itertools.product((False, True)[: 1 + matrices], binding.readings or [binding.roles]):
+        try:
+            _plain(subject, binding, tensors, metadata)
+        except Stop as stop:
+            failure = failure or stop
+            if stop.verdict != "failed":
+                break
+            continue
+        binding.slices, subject.slices = subject.slices, None
+        notes = [binding.slices.note] if binding.slices else []
+        subject.notes += notes + ([f"the matrices of {binding.name} are given as [out, in]"] if binding.turned else [])
+        return
+    assert failure is not None
+    raise failure
 
 
 def _try_required_mask(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> None:

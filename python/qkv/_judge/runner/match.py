@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from . import names
-from .tasks import FUNCTIONS, SINGLE, TASKS, Task
+from .tasks import FUNCTIONS, PARTS, SINGLE, TASKS, Task
 
 
 def arguments_of(function: Any) -> list[inspect.Parameter]:
@@ -40,9 +40,29 @@ def ways(
             yield pairs
 
 
+def readings(
+    arguments: Sequence[inspect.Parameter], contract: dict[str, bool], tensors: Iterable[str], chosen: dict[str, str]
+) -> list[dict[str, str | None]]:
+    """Every way to take arguments for those of a contract {argument: may be missing} of arrays: each by its words, and one that no
+    word of the task explains for the one that is left. Empty: they do not fit."""
+    found = []
+    choices = [[chosen[one.name]] if one.name in chosen else names.among("given", one.name, [*contract, "axis"]) or [None] for one in arguments]
+    for roles in itertools.product(*choices):
+        taken = [role for role in roles if role]
+        missing = [role for role, may in contract.items() if not may and role not in taken]
+        open_ones = [n for n, role in enumerate(roles) if role is None and required(arguments[n])]
+        if len(set(taken)) < len(taken) or len(open_ones) != len(missing) or len(missing) > 1:
+            continue
+        if any(names.among("given", arguments[n].name, tensors) for n in open_ones):
+            continue  # another tensor of the task
+        roles = [missing[0] if n in open_ones else role for n, role in enumerate(roles)]
+        found.append(dict(zip([one.name for one in arguments], roles)))
+    return found
+
+
 def by_contract(name: str) -> str | None:
-    """The task whose contract has this very name."""
-    return next((task.name for task in TASKS.values() if name in task.functions or name in task.classes), None)
+    """The task of attention whose contract has this very name."""
+    return next((task.name for task in TASKS.values() if task.name not in PARTS and name in (*task.functions, *task.classes)), None)
 
 
 def says_causal(name: str, roles: Iterable[str | None]) -> bool:
@@ -52,8 +72,8 @@ def says_causal(name: str, roles: Iterable[str | None]) -> bool:
 
 
 _OTHER = {
-    "norm": "is a normalisation: no exercise asks for one yet",
-    "mlp": "is a feed-forward part: no exercise asks for one yet",
+    "norm": "is a normalisation that no exercise asks for; the nearest are `layernorm` and `rmsnorm`",
+    "mlp": "is a feed-forward part that no exercise asks for; the nearest is `swiglu`",
     "block": "is not what `block` asks for: a block of one sequence x, with norms and a feed-forward part",
 }
 
@@ -69,7 +89,7 @@ def is_block(name: str) -> bool:
 
 def by_name(name: str, roles: Iterable[str | None] = ()) -> str | None:
     for task, functions in FUNCTIONS.items():
-        if any(name.startswith(f"{function}_") for function in functions):
+        if task not in PARTS and any(name.startswith(f"{function}_") for function in functions):
             return task
     says = names.speaks_of("task", name)
     return None if says == "causal" and not says_causal(name, roles) else says
@@ -123,7 +143,7 @@ def fitting(name: str, features: Iterable[str], of_class: bool = False) -> tuple
     if {"q", "k", "v"} <= known and names.key(name).startswith("linear"):
         says = "linear"
     best, top = None, -math.inf
-    for task in TASKS.values():
+    for task in [task for task in TASKS.values() if task.name not in PARTS]:
         for contract in task.functions.values():
             score = _score(task, contract, known, of_class) + ((11 if of_class else 8) if task.name == says else 0)
             if score > top:

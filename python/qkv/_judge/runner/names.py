@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,12 @@ def letters(path: str, bias: bool = False) -> tuple | None:
     name = key(stem(path))
     own = path.split(".")[-1] in ("weight", "bias") or not bias or path.endswith("_bias")
     return (_matched(name, _WEIGHT) if own else None) or (_matched(name, _BIAS) if bias else None)
+
+
+def among(kind: str, name: str, wanted: Iterable[str]) -> list[str]:
+    """The meanings of a kind, of those that are wanted, whose words have this name; one of this very name alone."""
+    found = [meaning for meaning, words in _KINDS[kind].items() if meaning in wanted and key(name) in words]
+    return [name] if name in wanted else found
 
 
 def mask_kind(name: str) -> str | None:

@@ -25,6 +25,7 @@ class Slices(NamedTuple):
     query: bool = False  # one query after the other, without an axis
     columns: bool = False  # tokens are columns
     token: bool = False  # one token after the other, without an axis; a cache stays whole
+    names: tuple[str, ...] = _SLICED
 
     @property
     def note(self) -> str:
@@ -38,7 +39,7 @@ class Slices(NamedTuple):
 
     def call(self, function: Callable[[dict[str, Any]], Any], values: dict[str, Any]) -> Any:
         """What the whole call would return; a mask must be [B, H, Tq, Tk], or [B, Tq, Tk] where x is sliced."""
-        sliced = {name: values[name] for name in _SLICED if name in values and is_array(values[name])}
+        sliced = {name: values[name] for name in self.names if name in values and is_array(values[name])}
         if self.token:
             raw = function({**values, "x": values["x"][:, 0]})
             return (raw[0][:, None], *raw[1:]) if isinstance(raw, tuple) else raw[:, None]
@@ -81,6 +82,19 @@ def _turned(value: Any) -> Any:
     return value.swapaxes(-1, -2) if is_array(value) and value.ndim == 2 else value
 
 
+def choices_of_part(axes: dict[str, list[str]], answers: list[str]) -> list[Slices]:
+    """The same of a part's tensors {name: axes}, where its answers have the batch too."""
+    cut = {name: one for name, one in axes.items() if one[0] == "B"}
+    if not cut or not {"out", "m", "l", "dx"} >= {*answers}:
+        return []
+    longest, least = max(cut.values(), key=len), min(len(one) for one in cut.values())
+    return [
+        Slices(count, f"[{', '.join(longest[count:])}]{' as lists' if lists else ''}", lists, names=tuple(cut))
+        for count in range(1, least + (len(longest) > least))
+        for lists in (False, True)
+    ]
+
+
 def _listed(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
@@ -92,7 +106,8 @@ def _stacked(parts: list[Any], lead: tuple[int, ...]) -> Any:
 
 def _rebuilt(raws: list[Any], join: Callable[[list[Any]], Any]) -> Any:
     """Arrays joined, wherever they lie in what was returned."""
-    if is_numbers(raws[0]):
+    number = (int, float, np.generic)
+    if is_numbers(raws[0]) or isinstance(raws[0], number) or (isinstance(raws[0], list) and all(isinstance(one, number) for one in raws[0])):
         raws = [np.array(raw, dtype=float) for raw in raws]
     first = raws[0]
     if is_array(first):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from ast import literal_eval
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from .masks import Form, full
 from .parameters import Assignment, get, put
 from .slicing import Slices
 from .slots import Sizes, Slot, Tensors, Words, block_shape, canonical, in_probe
-from .tasks import FUNCTIONS
+from .tasks import FUNCTIONS, PARTS, TASKS
 
 
 class Skipped(Exception):
@@ -100,9 +101,9 @@ class Subject:
         """The probe's tensors in the person's framework, but for the mask and dout; with a gradient where one is asked for."""
         found = {}
         for name, value in tensors.items():
-            if name == "mask" or (name == "dout" and self.task != "backward"):
+            if name == "mask" or (name == "dout" and self.task not in ("backward", *PARTS)):
                 continue
-            if name in ("positions", "tokens"):
+            if name in TASKS[self.task].whole:
                 value = value.astype(np.int64)
             tensor = from_numpy(value, self.framework, self.dtype)
             if gradient and self.framework == "torch" and tensor.is_floating_point():
@@ -160,6 +161,8 @@ class Subject:
 
     def values(self, binding: Binding, tensors: Tensors, metadata: Words, leaves: dict[str, Any]) -> dict[str, Any]:
         """{role: value} of one call. Raises Skipped where the code lacks an argument that the probe needs."""
+        if self.task in PARTS:
+            return self._of_part(binding, metadata, leaves)
         values: dict[str, Any] = {name: value for name, value in leaves.items() if name[:2] not in ("W_", "b_")}
         for role in binding.roles.values():
             if role is not None and role[:2] in ("W_", "b_"):
@@ -194,6 +197,14 @@ class Subject:
             forward = _forward(tensors, values["causal"])
             values.update({name: from_numpy(value, self.framework, self.dtype) for name, value in forward.items()})
         return values
+
+    def _of_part(self, binding: Binding, metadata: Words, leaves: dict[str, Any]) -> dict[str, Any]:
+        if (asked := metadata.get("asks")) and not binding.takes(asked) and asked in binding.contract:
+            raise Skipped(f"it takes no argument {asked}")
+        axes = TASKS[self.task].tensors
+        numbers = {name: literal_eval(metadata[name]) for name in binding.contract if name in metadata}
+        turned = {name: leaves[name].T for name in leaves if binding.turned and len(axes[name]) == 2 and axes[name][0] != "B"}
+        return {**leaves, **turned, **numbers, "axis": -1}
 
     def _turns(self, tensors: Tensors) -> dict[str, Any]:
         """Rotations of every position that turn nothing: complex numbers for pairs, or cosines and sines."""
@@ -242,10 +253,10 @@ class Subject:
 
     def call(self, binding: Binding, target: Any, values: dict[str, Any], tensors: Tensors) -> Result:
         """One call. Errors of the person's code come as they are; nothing returned is a Stop "unfilled"."""
-        bound = binding if target is None else binding.on(target, self.method)
+        bound, slices = binding if target is None else binding.on(target, self.method), binding.slices or self.slices
         with default_dtype(self.framework, self.dtype):
-            raw = bound(values) if self.slices is None else self.slices.call(bound, values)
-            result = Result(raw, self.expected(tensors))
+            raw = bound(values) if slices is None else slices.call(bound, values)
+            result = Result(raw, () if self.task in PARTS else self.expected(tensors))
         if result.raw is None:
             raise Stop(f"not filled in yet: {binding.name} returns nothing", "unfilled")
         if result.out is None:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 
 class Task(NamedTuple):
-    """`functions` {name: [(argument, may be missing)]}, the task's own first; `tensors` {name: axes}; `sizes` {letter: size}."""
+    """`functions` {name: [(argument, may be missing)]}, the task's own first, `returns` {name: its answers}; `tensors` {name: axes}, of
+    which `whole` are whole numbers; `sizes` {letter: size}; `probes` as they are written."""
 
     name: str
     functions: dict[str, list[tuple[str, bool]]]
@@ -16,6 +17,9 @@ class Task(NamedTuple):
     tensors: dict[str, list[str]]
     parts: list[str]
     sizes: dict[str, int]
+    returns: dict[str, list[str]]
+    whole: set[str]
+    probes: list[str]
 
 
 def _read() -> dict[str, Task]:
@@ -25,16 +29,21 @@ def _read() -> dict[str, Task]:
         word, _, rest = line.partition(" ")
         if line.startswith("["):
             name = line[1 : line.index("]")]
-            task = tasks[name] = Task(name, {}, [], {}, [], {"E": 18, "H": 3, "Hkv": 3, "d": 6})
+            task = tasks[name] = Task(name, {}, [], {}, [], {"E": 18, "H": 3, "Hkv": 3, "d": 6}, {}, {"positions", "tokens"}, [])
         elif task is None:
             continue
         elif word == "function":
-            function, *arguments = rest.split()
+            contract, _, outputs = rest.partition(" -> ")
+            function, *arguments = contract.split()
+            task.returns[function] = outputs.split() or ["out"]
             task.functions[function] = [(argument.rstrip("?"), argument.endswith("?")) for argument in arguments]
         elif word == "class":
             task.classes.append(rest)
         elif word == "tensors":
             task.tensors.update({name: axes.split() for name, axes in re.findall(r"(\w+)\?? \[([^]]*)\]", rest)})
+            task.whole.update(re.findall(r"(\w+)\?? \[[^]]*\] <", rest))
+        elif word == "probe":
+            task.probes.append(rest)
         elif word == "parts":
             task.parts.extend(rest.split())
         elif word == "sizes":
@@ -52,6 +61,8 @@ def _with(*parts: str) -> tuple[str, ...]:
 FUNCTIONS = {task.name: task.functions for task in TASKS.values()}
 SINGLE = tuple(name for name in _with("layer") if TASKS[name].sizes["H"] == 1)
 LAYERS = _with("layer", "cache")
+#: Functions of arrays beside attention, whose probes are written in tasks.txt.
+PARTS = tuple(task.name for task in TASKS.values() if task.probes and task.name not in LAYERS)
 #: Tasks of q, k and v: no layer with parameters is one of them.
 OF_QKV = _with("function", "flash", "linear")
 #: Tasks that are asked with masks.

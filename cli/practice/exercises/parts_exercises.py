@@ -1,0 +1,137 @@
+"""Functions beside attention, filled in, of NumPy arrays and of PyTorch tensors: `xp` is either module. Otherwise as numpy_exercises.py."""
+
+from either import xp
+
+
+# [one-row]
+def one_row(q, k):
+    # solution: the function
+    scores = k @ q                                                   # [S]: q times each key
+    scaled = scores / q.shape[-1] ** 0.5                             # otherwise they grow with d
+    weights = xp.exp(scaled - scaled.max())                          # 0 at most, so that exp cannot overflow
+    weights = weights / weights.sum()                                # [S]: positive, with sum 1
+    return scores, scaled, weights
+    # end
+
+
+# [softmax]
+def softmax(x):
+    # solution: the function
+    shifted = x - xp.amax(x, -1, keepdims=True)                      # [B, L]: 0 at most, so that exp cannot overflow
+    exponentials = xp.exp(shifted)
+    return exponentials / exponentials.sum(-1, keepdims=True)        # the sum of a row, kept as a column
+    # end
+
+
+def softmax_backward(p, dout):
+    # solution: its gradient
+    return p * (dout - (p * dout).sum(-1, keepdims=True))            # [B, L]: each share hangs on every number of its row
+    # end
+
+
+# [merge]
+def merge(m1, l1, o1, m2, l2, o2):
+    # solution: the function
+    m = xp.maximum(m1, m2)                                           # [B, T]
+    f1, f2 = xp.exp(m1 - m), xp.exp(m2 - m)                          # what each part was too large by; an empty part: 0
+    total = f1 * l1 + f2 * l2                                        # [B, T]
+    out = f1[..., None] * o1 + f2[..., None] * o2                    # [B, T, d]
+    return m, total, out
+    # end
+
+
+# [cross-entropy]
+def cross_entropy(logits, targets, ignore_index=-100):
+    # solution: the function
+    counts = targets != ignore_index                                 # [B]
+    chosen = xp.where(counts, targets, 0)                            # an index that exists, for those that do not count
+    shifted = logits - xp.amax(logits, -1, keepdims=True)            # [B, V]
+    logs = shifted - xp.log(xp.exp(shifted).sum(-1, keepdims=True))  # never the logarithm of a softmax that is 0
+    losses = -logs[xp.arange(len(targets)), chosen]                  # [B]
+    return (losses * counts).sum() / counts.sum()
+    # end
+
+
+def cross_entropy_backward(logits, targets, ignore_index=-100):
+    # solution: its gradient
+    counts = targets != ignore_index
+    chosen = xp.where(counts, targets, 0)
+    dlogits = xp.exp(logits - xp.amax(logits, -1, keepdims=True))
+    dlogits = dlogits / dlogits.sum(-1, keepdims=True)               # [B, V]: the softmax,
+    dlogits[xp.arange(len(targets)), chosen] -= 1                    # minus 1 at the targets
+    return dlogits * counts[:, None] / counts.sum()
+    # end
+
+
+# [layernorm]
+def layer_norm(x, gain, bias, eps=1e-5):
+    # solution: the function
+    centred = x - x.mean(-1, keepdims=True)                          # [B, L, E]: over the features of each token
+    variance = (centred**2).mean(-1, keepdims=True)                  # [B, L, 1]: divided by E, not E - 1
+    return centred / xp.sqrt(variance + eps) * gain + bias
+    # end
+
+
+def layer_norm_backward(x, gain, dout, eps=1e-5):
+    # solution: its gradient
+    centred = x - x.mean(-1, keepdims=True)
+    root = xp.sqrt((centred**2).mean(-1, keepdims=True) + eps)       # [B, L, 1]
+    normed = centred / root
+    g = dout * gain
+    dx = (g - g.mean(-1, keepdims=True) - normed * (g * normed).mean(-1, keepdims=True)) / root
+    return dx, (dout * normed).sum((0, 1)), dout.sum((0, 1))         # [B, L, E], [E], [E]
+    # end
+
+
+# [rmsnorm]
+def rms_norm(x, gain, eps=1e-5):
+    # solution: the function
+    return x / xp.sqrt((x**2).mean(-1, keepdims=True) + eps) * gain  # [B, L, E]: no mean is subtracted
+    # end
+
+
+def rms_norm_backward(x, gain, dout, eps=1e-5):
+    # solution: its gradient
+    root = xp.sqrt((x**2).mean(-1, keepdims=True) + eps)             # [B, L, 1]
+    normed = x / root
+    g = dout * gain
+    dx = (g - normed * (g * normed).mean(-1, keepdims=True)) / root
+    return dx, (dout * normed).sum((0, 1))                           # [B, L, E], [E]
+    # end
+
+
+# [swiglu]
+def swiglu(x, W_gate, W_up, W_down):
+    # solution: the function
+    gate, up = x @ W_gate, x @ W_up                                  # [B, L, F] each
+    active = gate / (1 + xp.exp(-gate))                              # silu: gate * sigmoid(gate)
+    hidden = active * up
+    return hidden @ W_down                                           # [B, L, E]
+    # end
+
+
+# [router]
+def router(logits, k):
+    # solution: the function
+    p = xp.exp(logits - xp.amax(logits, -1, keepdims=True))
+    p = p / p.sum(-1, keepdims=True)                                 # [B, R]
+    rank = xp.argsort(xp.argsort(-logits, -1), -1)                   # 0 for the best
+    gates = xp.where(rank < k, p, 0.0)
+    return gates / gates.sum(-1, keepdims=True)                      # the chosen share 1
+    # end
+
+
+# [lora]
+def lora(x, W, A, B, alpha):
+    # solution: the function
+    scale = alpha / A.shape[-1]                                      # the rank: doubling it does not double the change
+    change = x @ A @ B * scale                                       # [B, L, F]: through r numbers
+    return x @ W + change
+    # end
+
+
+def lora_merged(W, A, B, alpha):
+    # solution: the function
+    scale = alpha / A.shape[-1]
+    return W + A @ B * scale                                         # [E, F]: x times this is the same, without the detour
+    # end

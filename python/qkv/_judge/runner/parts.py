@@ -1,0 +1,144 @@
+"""Functions of arrays beside attention (softmax, norms, losses ...), and classes around them: which task they are, by name and arguments.
+
+A class becomes a function of its contract's arguments: made anew in each call with the sizes and numbers that are given, its parameters
+set. Not: arguments of functions (match.py), calls (calling.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from . import match, names, parameters
+from .errors import FAILURES, People, Stop
+from .frameworks import is_module_class, torch_of
+from .match import arguments_of, required
+from .tasks import FUNCTIONS, PARTS, TASKS
+
+_BACKWARD = re.compile(r"back|grad|bwd|vjp")
+
+
+def named(name: str) -> str | None:
+    """The task of a part that a name speaks of."""
+    contract = next((task for task in PARTS if name in (*FUNCTIONS[task], *TASKS[task].classes)), None)
+    found = contract or names.speaks_of("part", name)
+    return found if found in PARTS else None
+
+
+def contract_of(task: str, name: str, thing: Any) -> str | None:
+    """The function of the task that a function fits; a name that speaks of gradients decides between several."""
+    contracts = FUNCTIONS[task]
+    fits = [one for one in contracts if match.readings(arguments_of(thing), dict(contracts[one]), TASKS[task].tensors, {})]
+    backward = bool(_BACKWARD.search(names.key(name)))
+    fits.sort(key=lambda one: (one != name, one.endswith("_backward") != backward))
+    return fits[0] if fits else None
+
+
+def guess(name: str, thing: Any) -> str | None:
+    """The task of a function or class; None where its name speaks of none or its arguments do not fit."""
+    task = named(name)
+    if task is None or not (contract_of(task, name, thing) if isinstance(thing, FunctionType) else isinstance(thing, type) and _takes(thing, task)):
+        return None
+    return task
+
+
+def unfit(name: str, task: str) -> str:
+    """Why a name that speaks of a task is not judged."""
+    contracts = " or ".join(f"{one}({', '.join(argument for argument, _ in FUNCTIONS[task][one])})" for one in FUNCTIONS[task])
+    return f"{name} looks like the task {task}, but its arguments do not fit {contracts}: --map says which is which"
+
+
+def _forward(cls: type) -> str | None:
+    own = [one for one in ("forward", "__call__") if isinstance(vars(cls).get(one), FunctionType)]
+    return own[0] if own else "forward" if is_module_class(cls) else None
+
+
+def _takes(cls: type, task: str) -> dict[str, str | None]:
+    """{argument of its call: of the contract}; empty where it does not fit."""
+    method, contract = _forward(cls), FUNCTIONS[task][next(iter(FUNCTIONS[task]))]
+    if method is None:
+        return {}
+    first = contract[0][0]
+    given = {name: name != first for name, _ in contract}
+    ways = match.readings(arguments_of(getattr(cls, method))[1:], given, TASKS[task].tensors, {})
+    return ways[0] if ways else {}
+
+
+def function_of(cls: type, task: str, people: People, init: dict[str, Any], chosen: dict[str, str]) -> Callable[..., Any]:
+    """The class as a function of the contract's arguments: but for numbers that its constructor and its call do not take."""
+    contract, axes = dict(FUNCTIONS[task][next(iter(FUNCTIONS[task]))]), TASKS[task].tensors
+    takes, letters = _takes(cls, task), dict.fromkeys(letter for one in axes.values() for letter in one)
+    if not takes:
+        raise Stop(unfit(cls.__name__, task))
+    numbers, choices = [name for name in contract if name not in axes], {}
+    for one in arguments_of(cls):
+        choices[one.name] = names.among("given", one.name, numbers) or names.among("size", one.name, [*letters, "layer"]) or [None]
+        if choices[one.name] == [None] and required(one) and one.name not in init:
+            raise Stop(f"cannot tell what the argument {one.name} of {cls.__name__}(...) is: --init {one.name}=VALUE")
+    way = min(itertools.product(*choices.values()), key=lambda way: len(way) - len({*way}))  # one meaning each, if that goes
+    meanings = {name: meaning for name, meaning in zip(choices, way) if meaning}
+    held = [name for name in contract if name in axes and name not in takes.values()]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        values = signature.bind(*args, **kwargs).arguments
+        sizes = {letter: size for name in values if name in axes for letter, size in zip(axes[name], values[name].shape)}
+        torch = torch_of()
+        given = {name: sizes.get(meaning, values.get(meaning)) for name, meaning in meanings.items()} | init
+        given = {name: value for name, value in given.items() if value is not None}
+        for name, meaning in meanings.items():
+            if meaning == "layer":
+                given[name] = torch.nn.Linear(sizes["E"], sizes["F"], bias=False)
+        try:
+            thing = cls(**given)
+        except FAILURES as error:
+            shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
+            raise people.stop(error, f"making {cls.__name__}({shown})") from None
+        inputs = {name: values[role] for name, role in takes.items() if role in values}
+        entries = [one for some in parameters.collect(thing) for one in some]
+        state = {one.path: _value_of(one, thing, held, values, chosen, task) for one in entries}
+        if is_module_class(cls):
+            return torch.func.functional_call(thing.eval(), state, (), inputs)
+        for path, value in state.items():
+            parameters.put(thing, path, np.asarray(value), str(np.asarray(value).dtype))
+        return getattr(thing, _forward(cls) or "")(**inputs)
+
+    known = {*held, *takes.values(), *meanings.values()}
+    signature = inspect.Signature(
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, **({"default": None} if may else {}))
+        for name, may in contract.items()
+        if name in known or not may
+    )
+    call.__name__, call.__signature__, call.__module__ = cls.__name__, signature, cls.__module__  # type: ignore[attr-defined]
+    return call
+
+
+def _value_of(one: parameters.Entry, thing: Any, held: list[str], values: dict[str, Any], chosen: dict[str, str], task: str) -> Any:
+    """Of one parameter: a tensor of the contract by name and shape, as [out, in] where it is a Linear's; a bias that the contract lacks
+    is 0; a router's matrix turns x into the logits that are x."""
+
+    def shaped(name: str) -> Any:
+        turned = values[name].T if values[name].ndim == 2 else None
+        if tuple(values[name].shape) == one.shape and one.layout != "out_in":
+            return values[name]
+        return turned if turned is not None and tuple(turned.shape) == one.shape else None
+
+    last = one.path.split(".")[-1]
+    by_map = [name for name, theirs in chosen.items() if theirs in (one.path, one.path.removesuffix(".weight"))]
+    for name in by_map or names.among("given", names.stem(one.path), held) + names.among("given", last, held):
+        if (value := shaped(name)) is not None:
+            return value
+    fits = [name for name in held if shaped(name) is not None]
+    if len(fits) == 1:
+        return shaped(fits[0])
+    like = next(iter(values.values()))
+    if not fits and one.bias:
+        return 0 * (like.new_zeros(one.shape) if hasattr(like, "new_zeros") else np.zeros(one.shape))
+    if len(one.shape) == 2 and one.shape[0] == one.shape[1] and not held:
+        return torch_of().eye(one.shape[0], dtype=like.dtype) if hasattr(like, "new_zeros") else np.eye(one.shape[0])
+    raise Stop(f"cannot tell what the parameter {one.path} of {type(thing).__name__} is: --map NAME={one.path}")

@@ -1,0 +1,58 @@
+// Functions of one task are programs of their own: each is judged by its own answers.
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "judge/judge.h"
+#include "judge/task.h"
+#include "judge/text/language.h"
+
+namespace qkv::judge {
+namespace {
+
+std::ptrdiff_t rank(const Finding& finding) {
+  constexpr std::array<std::string_view, 5> kOrder = {"right", "convention", "unknown", "wrong", "failed"};
+  return std::ranges::find(kOrder, finding.verdict) - kOrder.begin();
+}
+
+template <class T> void add(std::vector<T>& to, const std::vector<T>& more, std::string T::*name) {
+  for (const T& one : more) {
+    if (std::ranges::find(to, one.*name, name) == to.end()) to.push_back(one);
+  }
+}
+
+void add(Finding& to, const Finding& one) {
+  if (rank(one) > rank(to)) to.verdict = one.verdict, to.evidence = one.evidence, to.traceback = one.traceback;
+  add(to.mistakes, one.mistakes, &Mistake::id);
+  add(to.conventions, one.conventions, &Convention::id);
+  std::erase_if(to.checks, [&](const Check& check) {
+    const auto same = std::ranges::find(one.checks, check.name, &Check::name);
+    return check.ok && same != one.checks.end() && (!same->ok || same->asked);
+  });
+  add(to.checks, one.checks, &Check::name);
+}
+
+}  // namespace
+
+Finding judge(
+    std::string_view name, const std::vector<StateDict>& probes, const std::vector<Answer>& answers, bool pairs) {
+  default_sizes(name);  // throws for an unknown one
+  Task task = *find_task(name);
+  if (task.probe_lines.empty() || task.functions.size() < 2) return judge_together(task, probes, answers, pairs);
+  std::optional<Finding> all;
+  for (const std::string_view returns : task.returns) {
+    task.answers = words_of(returns);
+    Finding one = judge_together(task, probes, answers, pairs);
+    if (one.verdict == "failed" && std::ranges::all_of(one.checks, &Check::ok)) continue;  // no such function
+    if (all) {
+      add(*all, one);
+    } else {
+      all = std::move(one);
+    }
+  }
+  return all ? *std::move(all) : judge_together(*find_task(name), probes, answers, pairs);
+}
+
+}  // namespace qkv::judge

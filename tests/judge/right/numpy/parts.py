@@ -1,0 +1,43 @@
+"""Right functions beside attention whose whole way is a person's own: one row at a time, on lists and numbers; a class of arrays."""
+
+import math
+
+import numpy as np
+
+
+class LayerNorm:
+    def __init__(self, dim, eps=1e-5):
+        self.gamma, self.beta, self.eps = np.ones(dim), np.zeros(dim), eps
+
+    def __call__(self, x):
+        return self.gamma * (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + self.eps) + self.beta
+
+
+def stable_softmax(row):
+    top = max(row)
+    exponentials = [math.exp(number - top) for number in row]
+    return [number / sum(exponentials) for number in exponentials]
+
+
+def merge_states(m_a, l_a, o_a, m_b, l_b, o_b):
+    m = max(m_a, m_b)
+    fa, fb = math.exp(m_a - m), math.exp(m_b - m)
+    return m, fa * l_a + fb * l_b, fa * o_a + fb * o_b
+
+
+def cross_entropy_with_grad(scores, y):
+    shifted = scores - scores.max(1, keepdims=True)
+    logs = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    grad = np.exp(logs)
+    grad[np.arange(len(y)), y] -= 1
+    return -logs[np.arange(len(y)), y].mean(), grad / len(y)
+
+
+def top_k_gating(router_logits, top_k):
+    exponentials = np.exp(router_logits - router_logits.max(-1, keepdims=True))
+    index = np.argsort(-exponentials, axis=-1)[:, :top_k]
+    best = np.take_along_axis(exponentials, index, -1)
+    return index, best / best.sum(-1, keepdims=True)
+
+
+RIGHT = ["LayerNorm", "stable_softmax", "merge_states", "cross_entropy_with_grad", "top_k_gating"]
