@@ -24,12 +24,13 @@ def solution(task: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """One that is right, one that is wrong, one without attention, and a test that is no submission."""
+    """One that is right, one that is wrong, two that no exercise asks for, and a test that is no submission."""
     (tmp_path / "sdpa.py").write_text(solution("sdpa"), encoding="utf-8")
     wrong = re.sub(r" / np\.sqrt\([^()]*\)", "", solution("causal"))
     assert wrong != solution("causal")
     (tmp_path / "causal.py").write_text(wrong, encoding="utf-8")
     (tmp_path / "helpers.py").write_text("def add(a, b):\n    return a + b\n")
+    (tmp_path / "other.py").write_text("def softcap_attention(q, k, v, cap=20.0):\n    return q * cap\n")
     (tmp_path / "test_own.py").write_text("def test_own():\n    pass\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\nqkv_points = causal=2 sdpa=3\n")
     return tmp_path
@@ -38,9 +39,9 @@ def folder(tmp_path: Path) -> Path:
 def test_each_file_of_a_folder_is_a_test(folder: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", "-rs", "--qkv", "--junitxml", "junit.xml", "."]
     done = subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", timeout=120)
-    assert done.returncode == 1 and "1 failed, 2 passed, 1 skipped" in done.stdout, done.stdout
+    assert done.returncode == 1 and "1 failed, 2 passed, 2 skipped" in done.stdout, done.stdout
     assert "test_own.py::test_own PASSED" in done.stdout and "wrong: no-scale\n" in done.stdout
-    assert "nothing in helpers.py looks like attention" in done.stdout and "Traceback" not in done.stdout
+    assert "nothing in helpers.py looks like attention" in done.stdout and "no exercise asks for what cap" in done.stdout and "Traceback" not in done.stdout
     points = {}
     for case in ElementTree.parse(folder / "junit.xml").iter("testcase"):
         said = {one.get("name"): one.get("value") for one in case.iter("property")}

@@ -16,7 +16,7 @@ from typing import Any
 
 from . import blocks, building, match, names, parameters, parts, tasks
 from .calling import Binding
-from .errors import FAILURES, People, Stop
+from .errors import FAILURES, NoTask, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
 from .first_calls import first_call, hides_future, only_square, readings, ways_of
 from .frameworks import framework_of, is_module, named, reads, rounds, told
@@ -74,7 +74,7 @@ def described(
     try:
         return _described(candidate, module, people, request, notes)
     except Stop as stop:
-        stop.about = {"file": people.file, "name": candidate.name, "task": candidate.task}
+        stop.about |= {"file": people.file, "name": candidate.name, "task": candidate.task}
         raise
 
 
@@ -249,7 +249,7 @@ def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own:
     if rest:
         subject.notes.append(f"left as they are: {', '.join(entry.path for entry in rest)}")
     if not entries and subject.task in tasks.SINGLE and not subject.helpers["asked"]:
-        raise Stop(f"{subject.name} has no parameters: no exercise asks for it")
+        raise NoTask(f"{subject.name} has no parameters: no exercise asks for it")
     if entries:
         subject.sizes = building.sizes_of(subject.prototype, entries, subject.task, values, given)
         subject.assignments = assign(entries, subject.sizes, mapping, int(request.get("alternatives") or 24))

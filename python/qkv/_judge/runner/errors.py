@@ -23,6 +23,14 @@ class Stop(Exception):
         return {**self.about, "verdict": self.verdict, "says": self.says, "traceback": self.traceback}
 
 
+class NoTask(Stop):
+    """Code that no exercise asks for."""
+
+    def __init__(self, says: str) -> None:
+        super().__init__(says)
+        self.about["check"] = "has a task"
+
+
 class People:
     """Which files are the person's: one file and what lies in its folder, or the file of an object."""
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from . import match, names, parts, tasks
 from .building import settings_of
-from .errors import People, Stop
+from .errors import NoTask, People, Stop
 from .frameworks import is_module, is_module_class, is_scripted, named, reads
 from .match import arguments_of, required
 
@@ -182,9 +182,7 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
                 raise Stop(parts.unfit(key, part))
         has = ", ".join(known) or "neither functions nor classes"
         others = [f"{key} {other}" for key in known if task is None and (other := match.other_than(key))]
-        nothing = Stop([*others, f"nothing in {file} {wanted} (it has {has}): {_how(file, task)}"][0])
-        nothing.about["check"] = "has a task"
-        raise nothing
+        raise NoTask([*others, f"nothing in {file} {wanted} (it has {has}): {_how(file, task)}"][0])
     strong = [one for one in found if one.strong] or found
     uses = {one.name: named(one.thing) for one in strong}
     top = [
@@ -212,7 +210,7 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
 
 
 def _unfit(one: Candidate) -> Stop:
-    return Stop(f"no exercise asks for what {one.beyond} in {one.name} does; the nearest is `{one.task}`")
+    return NoTask(f"no exercise asks for what {one.beyond} in {one.name} does; the nearest is `{one.task}`")
 
 
 def _is_helper(one: Candidate, known: dict[str, Any]) -> bool:
