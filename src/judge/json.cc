@@ -66,7 +66,7 @@ Subject subject_of(const std::string& text) {
   subject.traceback = text_of(document, "traceback"), subject.check = text_of(document, "check");
   if (const Json line = document.value("line", Json()); line.is_number_integer()) subject.line = line.get<int>();
   subject.notes = texts_of(document, "notes"), subject.untried = texts_of(document, "untried");
-  subject.conventions = texts_of(document, "conventions");
+  subject.conventions = texts_of(document, "conventions"), subject.promised = texts_of(document, "promised");
   if (!subject.verdict.empty()) {
     if (subject.verdict != "unfilled") subject.verdict = "failed";
     return subject;

@@ -335,9 +335,11 @@ class Trial {
     const auto out = std::ranges::find(one.answers, "out", &std::pair<std::string, Given>::first);
     if (!work || out == one.answers.end()) return;
     const DropoutFinding drops = judge_dropout(*work, out->second.values, out->second.unit);
-    finding_.checks.push_back({one.probe->text("name"), drops.right, drops.detail});
-    if (drops.right && !drops.id.empty()) add_convention(*find_entry(drops.id));
-    if (drops.right || !finding_.verdict.empty() || (drops.id.empty() && !finding_.evidence.empty())) return;
+    // After a layer's output projection dropout may be the residual's.
+    const bool right = drops.right || (drops.id == "dropout-on-output" && task_.has("output"));
+    finding_.checks.push_back({one.probe->text("name"), right, drops.detail});
+    if (right && !drops.id.empty()) add_convention(*find_entry(drops.id));
+    if (right || !finding_.verdict.empty() || (drops.id.empty() && !finding_.evidence.empty())) return;
     finding_.evidence = drops.detail + "\n";
     add_named(drops.id);
   }

@@ -135,6 +135,20 @@ void add_convention(Finding& finding, const std::string& id) {
   if (finding.verdict == "right") finding.verdict = "convention";
 }
 
+/// What would be a convention is a mistake where the code's own words say otherwise.
+void keep_promises(Finding& finding, const std::vector<std::string>& promised) {
+  if (finding.verdict != "convention") return;
+  for (const Convention& one : finding.conventions) {
+    if (std::ranges::find(promised, one.id) == promised.end()) continue;
+    const Entry* entry = find_entry(one.id);
+    finding.mistakes.push_back({one.id, {}, one.says, std::string(entry->hint), "", std::string(entry->term), ""});
+    finding.verdict = "wrong";
+    finding.notes.emplace_back("its docstring says otherwise");
+  }
+  std::erase_if(finding.conventions,
+      [&](const Convention& one) { return std::ranges::find(promised, one.id) != promised.end(); });
+}
+
 }  // namespace
 
 Finding not_judged(const std::string& verdict, const std::string& says, const std::string& traceback) {
@@ -175,6 +189,7 @@ Finding judge_readings(const Subject& subject, const std::vector<StateDict>& pro
     if (best.right()) break;
   }
   best.file = subject.file, best.name = subject.name, best.task = subject.task;
+  keep_promises(best, subject.promised);
   best.untried = subject.untried, best.begins = subject.line;
   best.notes.insert(best.notes.end(), subject.notes.begin(), subject.notes.end());
   return best;

@@ -22,6 +22,7 @@ struct Subject {
   };
   std::vector<Assignment> assignments = {};   ///< readings of the parameters; at least one
   std::vector<std::string> conventions = {};  ///< ids that the first calls showed
+  std::vector<std::string> promised = {};     ///< ids of conventions that a docstring excludes
   std::vector<std::string> untried = {};      ///< arguments that no call gives
   std::vector<std::string> notes = {};
   int line = 0;            ///< where it is defined; 0: not known

@@ -51,7 +51,7 @@ MERGE = {
 }
 CUT = {"chunk": "chunk(3, dim=-1)", "split": "split(x.size(-1), dim=-1)", "unbind": "unflatten(-1, (3, -1)).unbind(-2)"}
 RESULT = {"plain": "return out", "pair": "return out, weights", "dict": 'return {"out": out, "weights": weights}'}
-DROPPED = {"kept": None, "dropped": "weights", "dropped-twice": "weights out"}
+DROPPED = {"kept": "", "dropped": "weights", "dropped-twice": "weights out", "dropped-after": "out"}
 OTHER = {"bare": "no biases", "prints": "prints its weights", "unmasked": "takes no mask"}
 
 ROWS = """
@@ -86,9 +86,10 @@ mha  | embed_size, heads         | values keys queries fc_out                | e
 mha  | dim, num_heads=8, drop=0.25 | qkv proj                                | queries chunk unmasked dropped-twice
 mha  | hidden_size, num_attention_heads | query key value                    | root unmasked
 causal-mha | n_embd, n_head            | c_attn c_proj                         | power buffer chunk functional contiguous dropped-twice
+mha  | d_model, n_heads, drop=0.25 | wq wk wv wo                            | power -inf flatten dropped-after
 causal-mha | d_model, n_heads          | wq wk wv wo                           | queries compare flatten bare
 """
-CONVENTIONS = {"dropped-twice": "dropout-on-output-too"}
+CONVENTIONS = {"dropped-twice": "dropout-on-output-too", "dropped-after": "dropout-on-output"}
 
 
 def layer(row):
@@ -131,11 +132,11 @@ def layer(row):
         body.insert(2, "    self.causal = causal")
     body += [f"    weights = {how['weights']}"]
     body += ["    print(weights.shape)"] if "prints" in steps else []
-    body += ["    weights = self.drop(weights)"] if how["dropped"] else []
+    body += ["    weights = self.drop(weights)"] if "weights" in how["dropped"] else []
     body += ["    out = weights @ v"]
     body += [f"    out = {how['merge']}"] if heads else []
     body += [f"    out = self.{out}(out)"] if out else []
-    body += ["    out = self.drop(out)"] if "dropped-twice" in steps else []
+    body += ["    out = self.drop(out)"] if "out" in how["dropped"] else []
     body += [f"    {how['result']}"]
     names_of = {"x": {"hidden_dim": "X", "hidden_size": "hidden_states"}.get(width, "x"), "mask": "mask" if heads else "attention_mask"}
     body = [re.sub(r"\b(x|mask)\b", lambda match: names_of[match[1]], line) for line in body]

@@ -224,6 +224,14 @@ def test_what_no_exercise_asks_for_is_said(tmp_path: Path) -> None:
             with pytest.raises(Stop, match=f"^{name} is .*") as stop:
                 subject_of(tmp_path, text.format(name), **request)
             assert says in stop.value.says
+    for text, says in (
+        (text.format("LocalAttention").replace("dim", "dim, heads, window"), "window in LocalAttention does; the nearest is `mha`"),
+        ("def gqa(x, W_q, W_k, W_v, W_o, num_heads, num_kv_heads, cache): return x", "cache in gqa does; the nearest is `cache`"),
+        (text.format("CosineAttention").replace("dim", "dim, heads"), "what CosineAttention does; the nearest is `mha`"),
+        (text.format("TinyLM").replace("dim", "vocab, dim").replace("x", "ids"), "TinyLM is a model: `lm` asks for a function"),
+    ):
+        with pytest.raises(Stop, match=says):
+            subject_of(tmp_path, text)
 
 
 HEADS = """

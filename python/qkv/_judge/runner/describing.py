@@ -20,6 +20,7 @@ from .errors import FAILURES, NoTask, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
 from .first_calls import first_call, hides_future, only_square, readings, ways_of
 from .frameworks import framework_of, is_module, named, reads, rounds, told
+from .masks import promised_by
 from .parameters import Assignment, assign
 from .slots import Sizes, of_block
 from .subject import Subject
@@ -248,6 +249,9 @@ def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own:
         raise Stop(f"{subject.name} is no block that can be judged: its norms and its feed-forward part are not found in {have}")
     if rest:
         subject.notes.append(f"left as they are: {', '.join(entry.path for entry in rest)}")
+    for entry in entries:
+        if names.speaks_of("beyond", names.stem(entry.path)):
+            raise Stop(f"no exercise asks for what {entry.path} in {subject.name} does; the nearest is `{subject.task}`")
     if not entries and subject.task in tasks.SINGLE and not subject.helpers["asked"]:
         raise NoTask(f"{subject.name} has no parameters: no exercise asks for it")
     if entries:
@@ -305,6 +309,6 @@ def as_json(subject: Subject) -> dict[str, Any]:
         "sizes": {**subject.sizes._asdict(), **getattr(subject.sizes, "__dict__", {})},
         "has": subject.has,
         "assignments": [{"label": one.label, "convention": one.convention} for one in assignments],
-        "conventions": conventions, "notes": subject.notes,
+        "conventions": conventions, "promised": promised_by(subject.thing), "notes": subject.notes,
         "untried": list(dict.fromkeys(untried)),
     }  # fmt: skip

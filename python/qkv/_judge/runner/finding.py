@@ -103,6 +103,9 @@ def _beyond(thing: Any, task: str) -> str:
     for one in called:
         if required(one) and names.argument(one.name) in more:
             return one.name
+    own = getattr(cls if method else thing, "__name__", "")
+    if names.speaks_of("variant", own):
+        return own
     for one in [*called, *(arguments_of(cls) if isinstance(thing, type) else [])]:
         known = names.argument(one.name) or names.setting(one.name)
         if not known and names.speaks_of("beyond", one.name) and (required(one) or one.default not in (None, False, 0)):
@@ -169,9 +172,9 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
         found = [one for one in found if one.task == task] or [
             one._replace(task=task, why="--task") for one in found if _could_be(one.task, task)
         ]
-    if found and all(one.beyond for one in found):
+    if task is None and found and all(one.beyond for one in found):
         raise _unfit(found[-1])
-    found = [one for one in found if not one.beyond]
+    more, found = [one for one in found if one.beyond], [one for one in found if task or not one.beyond]
     if not found:
         for key, value in vars(module).items():
             if is_scripted(value):
@@ -189,8 +192,13 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
         one for one in strong if not any(one.name in uses[other.name] for other in strong if other.name != one.name)
     ] or strong
     chosen = top[-1]
+    if outer := [one for one in more if task is None and chosen.name in named(one.thing)]:
+        raise _unfit(outer[-1])
     if chosen.task == "lm" and not isinstance(chosen.thing, FunctionType):
         chosen = next((one for one in strong if one.task == "lm" and isinstance(one.thing, FunctionType)), chosen)
+        if not chosen.strong and not isinstance(chosen.thing, FunctionType):
+            wanted = "train_step(params, tokens, lr), or train_step(model, optimizer, tokens)"
+            raise Stop(f"{chosen.name} is a model: `lm` asks for a function {wanted}")
     beside = tasks.FUNCTIONS[chosen.task]
     others = [
         one.name
@@ -210,7 +218,10 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
 
 
 def _unfit(one: Candidate) -> Stop:
-    return NoTask(f"no exercise asks for what {one.beyond} in {one.name} does; the nearest is `{one.task}`")
+    if one.beyond == one.name:
+        return NoTask(f"no exercise asks for what {one.name} does; the nearest is `{one.task}`")
+    nearest = "cache" if names.argument(one.beyond) in ("cache", "past_k") else one.task
+    return NoTask(f"no exercise asks for what {one.beyond} in {one.name} does; the nearest is `{nearest}`")
 
 
 def _is_helper(one: Candidate, known: dict[str, Any]) -> bool:

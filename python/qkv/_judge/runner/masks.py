@@ -110,6 +110,18 @@ def meaning_of(argument: str, *documented: Any) -> set[str]:
 
 
 
+#: Conventions that a docstring excludes.
+_PROMISES = (
+    (r"(?:nothing|no keys?|fully masked|all masked)\b[^.]*\bzeros?\b", ("empty-row-nan", "empty-row-mean", "empty-row-unmasked")),
+    (r"[Rr]eturns?\b\W*(?:the )?(?:output|context|result)[\w ]*(?:,| and)[ \w(]*(?:weights|probabilities|attention)", ("weights-first",)),
+)
+
+
+def promised_by(thing: Any) -> list[str]:
+    """Ids of conventions that what a function or class says of itself excludes."""
+    return [name for pattern, names in _PROMISES if re.search(pattern, told(thing)) for name in names]
+
+
 def added(form: Form) -> Form:
     """The same shape as 0 and -inf."""
     return Form(form.shape, "float", False, True)

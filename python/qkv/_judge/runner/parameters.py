@@ -52,7 +52,7 @@ def collect(thing: Any) -> tuple[list[Entry], list[Entry]]:
         owner = thing.get_submodule(path.rpartition(".")[0])
         name = path.rpartition(".")[2]
         entry = Entry(path, tuple(value.shape), _layout(owner, name), _is_bias(path, value.shape))
-        (rest if isinstance(owner, torch.nn.Embedding) or "norm" in type(owner).__name__.lower() else mine).append(entry)
+        (rest if isinstance(owner, torch.nn.Embedding) or (owner is not thing and "norm" in type(owner).__name__.lower()) else mine).append(entry)
     return mine, rest
 
 

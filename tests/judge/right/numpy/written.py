@@ -15,19 +15,6 @@ def masked_attention(q, k, v, allowed):
     return softmax(np.where(allowed, q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]), -1e30)) @ v
 
 
-def attend(q, k, v, blocked=None):
-    scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])
-    return softmax(scores if blocked is None else np.where(blocked, -1e30, scores)) @ v
-
-
-def dropped_attention(q, k, v, attn_mask=None, dropout_p=0.0, training=False):
-    # attn_mask is added to the scores
-    weights = softmax(q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]) + (0 if attn_mask is None else attn_mask))
-    if training:
-        weights = weights * (np.random.random(weights.shape) >= dropout_p) / (1 - dropout_p)
-    return weights @ v
-
-
 def cross_attention_rows(x_q, x_kv, wq, wk, wv, wo, n_heads):
     """Matrices (out, in): x W^T."""
     q, k, v = (np.split(x @ w.T, n_heads, axis=-1) for x, w in ((x_q, wq), (x_kv, wk), (x_kv, wv)))
@@ -97,8 +84,8 @@ class Tête:
 
 
 RIGHT = [
-    *("masked_attention", "attend", "dropped_attention", "cross_attention_rows", "multi_head_dicts", "multi_head_lists"),
+    *("masked_attention", "cross_attention_rows", "multi_head_dicts", "multi_head_lists"),
     *("causal_linear_attention", "tiled_rows", "Tête"),
 ]
-CONVENTION = {"attend": "mask-true-hides", "dropped_attention": "mask-added", "Tête": "causal-unasked"}
+CONVENTION = {"Tête": "causal-unasked"}
 TASK = {"Tête": "self-attention"}

@@ -19,12 +19,6 @@ def adds_the_mask(q, k, v, mask=None):
     return softmax(scores if mask is None else scores + mask) @ v
 
 
-def hides_after_softmax(q, k, v, blocked=None):
-    weights = softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]))
-    return (weights if blocked is None else np.where(blocked, 0, weights)) @ v
-
-
-
 def heads_of_matrices(x, wq, wk, wv, wo, n_heads):
     """Matrices (out, in)."""
     q, k, v = (np.moveaxis((x @ w.T).reshape(*x.shape[:2], n_heads, -1), 2, 1) for w in (wq, wk, wv))
@@ -37,10 +31,22 @@ def causal_but_the_first(q, k, v):
     return softmax(np.where(np.arange(k.shape[-2]) < rows, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -1e30)) @ v
 
 
+def sees_nothing(q, k, v, allowed):
+    """A query that may see nothing gets zeros."""
+    return softmax(np.where(allowed, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -1e30)) @ v
+
+
+def swapped(q, k, v):
+    """Returns the context and the weights."""
+    weights = softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]))
+    return weights, weights @ v
+
+
 EXPECTED = {
     "keeps_what_is_hidden": "mask-polarity",
     "adds_the_mask": "mask-added-as-is",
-    "hides_after_softmax": "mask-after-softmax",
     "heads_of_matrices": "output-transposed-weight",
+    "sees_nothing": "empty-row-mean",
+    "swapped": "weights-first",
     "causal_but_the_first": "causal-off-by-one",
 }
