@@ -24,7 +24,9 @@ std::string with_number(std::string_view says, double number) {
 }
 
 std::string sizes_text(const Probe& probe) {
-  const std::string x = probe.has("x") ? "x" : "q";
+  const Task* task = find_task(probe.text("task"));
+  std::string x = probe.has("x") ? "x" : "q";
+  if (!probe.has(x) && task != nullptr) x = task->arguments.front().name;
   if (!probe.has(x)) return "";
   const Shape& shape = probe.at(x).shape;
   return x + " " + shape_text(shape.data(), static_cast<int>(shape.size()));

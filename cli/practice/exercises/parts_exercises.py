@@ -100,6 +100,24 @@ def rms_norm_backward(x, gain, dout, eps=1e-5):
     # end
 
 
+# [sampling]
+def sampling_probabilities(logits, tokens=None, penalty=1.0, temperature=1.0, k=None, p=1.0):
+    # solution: the function
+    V = logits.shape[-1]
+    if tokens is not None and penalty != 1:
+        appears = (tokens[:, :, None] == xp.arange(V)).sum(1) > 0    # [B, V]
+        logits = xp.where(appears, xp.where(logits > 0, logits / penalty, logits * penalty), logits)
+    logits = logits / temperature
+    order = xp.argsort(-logits, -1)                                  # [B, V]: the largest first
+    rank = xp.argsort(order, -1)
+    shares = xp.exp(logits - xp.amax(logits, -1, keepdims=True)) * (rank < (k or V))
+    shares = shares / shares.sum(-1, keepdims=True)
+    before = (shares[:, None, :] * (rank[:, None, :] < rank[:, :, None])).sum(-1)    # the sum of all that are larger
+    shares = shares * (before < p)                                   # the token that crosses p is kept
+    return shares / shares.sum(-1, keepdims=True)
+    # end
+
+
 # [swiglu]
 def swiglu(x, W_gate, W_up, W_down):
     # solution: the function

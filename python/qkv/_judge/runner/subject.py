@@ -199,8 +199,9 @@ class Subject:
         return values
 
     def _of_part(self, binding: Binding, metadata: Words, leaves: dict[str, Any]) -> dict[str, Any]:
-        if (asked := metadata.get("asks")) and not binding.takes(asked) and asked in binding.contract:
-            raise Skipped(f"it takes no argument {asked}")
+        for asked in metadata.get("asks", "").split():
+            if not binding.takes(asked) and asked in binding.contract:
+                raise Skipped(f"it takes no argument {asked}")
         axes = TASKS[self.task].tensors
         numbers = {name: literal_eval(metadata[name]) for name in binding.contract if name in metadata}
         turned = {name: leaves[name].T for name in leaves if binding.turned and len(axes[name]) == 2 and axes[name][0] != "B"}
