@@ -24,7 +24,7 @@ struct Owner {
   std::vector<std::string> absent = {};  ///< parameters that it lacks, by their contract names
   bool causal = false;                   ///< it hides the future by itself where the task does not ask for that
   std::optional<double> dropout = {};    ///< its rate; nothing: it drops nothing, or the task says the rate
-  Metadata metadata = {};                ///< of every probe: eps, and what the code names (1)
+  Metadata metadata = {};                ///< of every probe: eps; whole: all in one call; what the code names
 };
 
 /// The probes of a task, with metadata (docs/practice.md lists names and keys): absent biases are zeros. Throws

@@ -107,7 +107,8 @@ void check_steps(const Task& task, const Probe& probe) {
                      " (x has as many tokens), separated by commas: got '" + text + "'");
   }
   const Index width = probe.at("W_q").size(1), heads = probe.integer("heads", 1);
-  if (heads < 1 || probe.integer("kv_heads", heads) != heads || width % heads != 0) {
+  const bool shared = task.has("grouped");
+  if (heads < 1 || (!shared && probe.integer("kv_heads", heads) != heads) || width % heads != 0) {
     refuse(
         task, "metadata 'heads': a divisor of " + std::to_string(width) + ", W_q's width: got " + probe.text("heads"));
   }
@@ -133,7 +134,8 @@ void check_metadata(const Task& task, const Probe& probe) {
   if (task.has("flash") && (probe.integer("block") < 1 || probe.at("k").size(2) < 1))
     refuse(task, "metadata 'block': at least 1, as must be the keys: got " + probe.text("block"));
   if (task.has("rope")) {
-    const Index width = probe.at("x").size(-1);
+    const bool of_layer = task.has("llama");
+    const Index width = of_layer ? probe.at("W_q").size(1) / probe.integer("heads", 1) : probe.at("x").size(-1);
     if (width < 2 || width % 2 != 0 || !(probe.number("base") > 0)) {
       refuse(task,
           "an even width and metadata 'base' > 0: got " + std::to_string(width) + " and '" + probe.text("base") + "'");

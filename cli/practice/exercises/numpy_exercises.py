@@ -234,6 +234,70 @@ def cached_attention(x, W_q, W_k, W_v, W_o, num_heads, cache=None):
     # end
 
 
+# [gqa-cache]
+def grouped_cached_attention(x, W_q, W_k, W_v, W_o, num_heads, num_kv_heads, cache=None):
+    # solution: project the new tokens, append keys and values, share them, attend over all of them
+    B, n, E = x.shape
+    d, group = E // num_heads, num_heads // num_kv_heads
+    q, k, v = ((x @ W).reshape(B, n, -1, d).transpose(0, 2, 1, 3) for W in (W_q, W_k, W_v))
+    if cache is not None:
+        k, v = (np.concatenate(pair, axis=2) for pair in zip(cache, (k, v)))
+    cache = k, v                                                     # [B, Hkv, T, d] twice: before heads are repeated
+    T = k.shape[2]
+    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)  # [B, H, T, d]
+    scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(d)                 # [B, H, n, T]
+    scores = np.where(np.tri(n, T, T - n, dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    return (weights @ v).transpose(0, 2, 1, 3).reshape(B, n, E) @ W_o, cache
+    # end
+
+
+# [llama-attention]
+def llama_attention(x, W_q, W_k, W_v, W_o, num_heads, num_kv_heads, start, cache=None):
+    # solution: project, turn queries and keys, append keys and values, share them, attend over all of them
+    B, n, E = x.shape
+    d, group = E // num_heads, num_heads // num_kv_heads
+
+    def turn(y, positions):                                          # y [B, heads, n, d]
+        angles = positions[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)      # [n, d / 2]
+        angles = np.concatenate([angles, angles], axis=-1)
+        return y * np.cos(angles) + np.concatenate([-y[..., d // 2 :], y[..., : d // 2]], axis=-1) * np.sin(angles)
+
+    q, k, v = ((x @ W).reshape(B, n, -1, d).transpose(0, 2, 1, 3) for W in (W_q, W_k, W_v))
+    positions = start + np.arange(n)                                 # of the new tokens, among all
+    q, k = turn(q, positions), turn(k, positions)
+    if cache is not None:
+        k, v = (np.concatenate(pair, axis=2) for pair in zip(cache, (k, v)))
+    cache = k, v                                                     # keys are turned once, and kept so
+    T = k.shape[2]
+    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)  # [B, H, T, d]
+    scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(d)                 # [B, H, n, T]
+    scores = np.where(np.tri(n, T, T - n, dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    return (weights @ v).transpose(0, 2, 1, 3).reshape(B, n, E) @ W_o, cache
+    # end
+
+
+# [window-cache]
+def windowed_attention(x, W_q, W_k, W_v, W_o, num_heads, window, cache=None):
+    # solution: project the new tokens, append keys and values, attend over the window of each token
+    B, n, E = x.shape
+    q, k, v = ((x @ W).reshape(B, n, num_heads, -1).transpose(0, 2, 1, 3) for W in (W_q, W_k, W_v))
+    if cache is not None:
+        k, v = (np.concatenate(pair, axis=2) for pair in zip(cache, (k, v)))
+    cache = k[:, :, -window:], v[:, :, -window:]                     # what lies further back no later token will see
+    T = k.shape[2]                                                   # rows that are here, not all that came
+    i, j = np.arange(T - n, T)[:, None], np.arange(T)
+    visible = (j <= i) & (i - j < window)                            # [n, T]
+    scores = np.where(visible, q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1]), -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    return (weights @ v).transpose(0, 2, 1, 3).reshape(B, n, E) @ W_o, cache
+    # end
+
+
 # [rope]
 def rope(x, positions, base=10000.0):
     # solution: an angle for each token and pair, then the rotation

@@ -271,6 +271,86 @@ class CachedAttention(nn.Module):
         # end
 
 
+# [gqa-cache]
+class GroupedCachedAttention(nn.Module):
+    def __init__(self, embed_dim, num_heads, num_kv_heads):
+        super().__init__()
+        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, embed_dim // num_heads
+        self.to_q, self.to_out = (nn.Linear(embed_dim, embed_dim, bias=False) for _ in range(2))
+        self.to_k, self.to_v = (nn.Linear(embed_dim, num_kv_heads * self.head_dim, bias=False) for _ in range(2))
+
+    def forward(self, x, cache=None):
+        # solution: project the new tokens, append keys and values, share them, attend over all of them
+        B, n, E = x.shape
+        q, k, v = (f(x).view(B, n, -1, self.head_dim).transpose(1, 2) for f in (self.to_q, self.to_k, self.to_v))
+        if cache is not None:
+            k, v = (torch.cat(pair, dim=2) for pair in zip(cache, (k, v)))
+        cache = k, v                                            # [B, Hkv, T, d] twice: before heads are repeated
+        T, group = k.size(2), self.num_heads // self.num_kv_heads
+        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)     # [B, H, T, d]
+        scores = q @ k.transpose(-2, -1) / math.sqrt(self.head_dim)     # [B, H, n, T]
+        visible = torch.ones(n, T, dtype=torch.bool, device=x.device).tril(diagonal=T - n)
+        weights = torch.softmax(scores.masked_fill(~visible, float("-inf")), dim=-1)
+        return self.to_out((weights @ v).transpose(1, 2).reshape(B, n, E)), cache
+        # end
+
+
+# [llama-attention]
+class LlamaAttention(nn.Module):
+    def __init__(self, embed_dim, num_heads, num_kv_heads):
+        super().__init__()
+        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, embed_dim // num_heads
+        self.to_q, self.to_out = (nn.Linear(embed_dim, embed_dim, bias=False) for _ in range(2))
+        self.to_k, self.to_v = (nn.Linear(embed_dim, num_kv_heads * self.head_dim, bias=False) for _ in range(2))
+
+    def forward(self, x, start, cache=None):
+        # solution: project, turn queries and keys, append keys and values, share them, attend over all of them
+        B, n, E = x.shape
+        d = self.head_dim
+
+        def turn(y, positions):                                 # y [B, heads, n, d]
+            angles = positions[:, None] * 10000.0 ** (-torch.arange(0, d, 2, device=x.device) / d)     # [n, d / 2]
+            angles = torch.cat([angles, angles], dim=-1).to(x.dtype)
+            return y * angles.cos() + torch.cat([-y[..., d // 2 :], y[..., : d // 2]], dim=-1) * angles.sin()
+
+        q, k, v = (f(x).view(B, n, -1, d).transpose(1, 2) for f in (self.to_q, self.to_k, self.to_v))
+        positions = start + torch.arange(n, dtype=x.dtype, device=x.device)     # of the new tokens, among all
+        q, k = turn(q, positions), turn(k, positions)
+        if cache is not None:
+            k, v = (torch.cat(pair, dim=2) for pair in zip(cache, (k, v)))
+        cache = k, v                                            # keys are turned once, and kept so
+        T, group = k.size(2), self.num_heads // self.num_kv_heads
+        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)     # [B, H, T, d]
+        scores = q @ k.transpose(-2, -1) / math.sqrt(d)         # [B, H, n, T]
+        visible = torch.ones(n, T, dtype=torch.bool, device=x.device).tril(diagonal=T - n)
+        weights = torch.softmax(scores.masked_fill(~visible, float("-inf")), dim=-1)
+        return self.to_out((weights @ v).transpose(1, 2).reshape(B, n, E)), cache
+        # end
+
+
+# [window-cache]
+class WindowedAttention(nn.Module):
+    def __init__(self, embed_dim, num_heads, window):
+        super().__init__()
+        self.num_heads, self.window = num_heads, window
+        self.to_q, self.to_k, self.to_v, self.to_out = (nn.Linear(embed_dim, embed_dim, bias=False) for _ in range(4))
+
+    def forward(self, x, cache=None):
+        # solution: project the new tokens, append keys and values, attend over the window of each token
+        (B, n, E), window = x.shape, self.window
+        q, k, v = (f(x).view(B, n, self.num_heads, -1).transpose(1, 2) for f in (self.to_q, self.to_k, self.to_v))
+        if cache is not None:
+            k, v = (torch.cat(pair, dim=2) for pair in zip(cache, (k, v)))
+        cache = k[:, :, -window:], v[:, :, -window:]            # what lies further back no later token will see
+        T = k.size(2)                                           # rows that are here, not all that came
+        i, j = torch.arange(T - n, T, device=x.device)[:, None], torch.arange(T, device=x.device)
+        visible = (j <= i) & (i - j < window)                   # [n, T]
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+        weights = torch.softmax(scores.masked_fill(~visible, float("-inf")), dim=-1)
+        return self.to_out((weights @ v).transpose(1, 2).reshape(B, n, E)), cache
+        # end
+
+
 # [rope]
 def rope(x, positions, base=10000.0):
     # solution: an angle for each token and pair, then the rotation

@@ -225,8 +225,7 @@ def test_what_no_exercise_asks_for_is_said(tmp_path: Path) -> None:
                 subject_of(tmp_path, text.format(name), **request)
             assert says in stop.value.says
     for text, says in (
-        (text.format("LocalAttention").replace("dim", "dim, heads, window"), "window in LocalAttention does; the nearest is `mha`"),
-        ("def gqa(x, W_q, W_k, W_v, W_o, num_heads, num_kv_heads, cache): return x", "cache in gqa does; the nearest is `cache`"),
+        ("def sdpa(q, k, v, window): return q", "window in sdpa does; the nearest is `sdpa`"),
         (text.format("CosineAttention").replace("dim", "dim, heads"), "what CosineAttention does; the nearest is `mha`"),
         (text.format("TinyLM").replace("dim", "vocab, dim").replace("x", "ids"), "TinyLM is a model: `lm` asks for a function"),
     ):
@@ -321,3 +320,58 @@ def test_a_mask_without_an_output_projection_makes_v4(tmp_path: Path) -> None:
     hide = "scores = scores if attention_mask is None else np.where(attention_mask, scores, -1e9)"
     assert layer(tmp_path, "attention_mask", hide, output=False).task == "v4"
     assert layer(tmp_path, "attention_mask", output=False).task == "v1"
+
+
+ROTATED = """
+import numpy as np
+class Attention:
+    def __init__(self, dim, n_heads, n_kv_heads):
+        self.n, self.d = n_heads, dim // n_heads
+        self.wq, self.wo = np.zeros((2, dim, dim))
+        self.wk, self.wv = np.zeros((2, dim, n_kv_heads * self.d))
+
+    def forward(self, x, start_pos, freqs_cis, mask):
+        q, k, v = ((x @ w).reshape(*x.shape[:2], -1, self.d).swapaxes(1, 2) for w in (self.wq, self.wk, self.wv))
+        q, k = (((y[..., ::2] + 1j * y[..., 1::2]) * freqs_cis).view(float) for y in (q, k))
+        if start_pos:
+            k, v = (np.concatenate(pair, 2) for pair in zip(self.cache, (k, v)))
+        self.cache = k, v
+        k, v = (np.repeat(y, self.n // y.shape[1], 1) for y in self.cache)
+        scores = q @ k.swapaxes(-1, -2) / self.d**0.5 + mask
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        return (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(1, 2).reshape(x.shape) @ self.wo
+"""
+
+
+def test_a_layer_with_rotations_and_a_cache_inside(tmp_path: Path) -> None:
+    subject = subject_of(tmp_path, ROTATED)
+    assert subject.task == "llama-attention" and subject.sizes == (24, 4, 2, 6)
+    assert subject.helpers["step_mask"] == "added" and not subject.helpers["whole"] and as_json(subject)["untried"] == []
+    causal = ROTATED.replace(", mask):", "):").replace("+ mask", "- 1e9 * (1 - np.tri(x.shape[1]))")
+    whole = subject_of(tmp_path, causal.replace("if start_pos:", "if False:"))
+    assert whole.helpers["whole"] and whole.has["metadata"] == {"whole": "1"}
+
+
+def test_a_block_is_found_by_what_it_holds(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = """
+import torch.nn as nn
+class Layer(nn.Module):
+    def __init__(self, dim, n_heads, hidden_dim):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(dim, n_heads, batch_first=True)
+        self.w1, self.w3, self.w2 = nn.Linear(dim, hidden_dim), nn.Linear(dim, hidden_dim), nn.Linear(hidden_dim, dim)
+        self.ffn_norm, self.attention_norm = nn.RMSNorm(dim, eps=1e-6), nn.RMSNorm(dim, eps=1e-6)
+
+    def forward(self, x):
+        y = self.attention_norm(x)
+        x = x + self.attention(y, y, y)[0]
+        y = self.ffn_norm(x)
+        return x + self.w2(nn.functional.silu(self.w1(y)) * self.w3(y))
+"""
+    subject = subject_of(tmp_path, text.replace("Layer", "TransformerLayer"))
+    letters = {slot.path: slot.names[0] for slot in subject.assignments[0].slots}
+    assert subject.task == "block" and subject.sizes.hidden == 22 and len(subject.assignments) == 1
+    assert (letters["w1.weight"], letters["w3.weight"], letters["w2.bias"]) == ("W_g", "W_u", "b_d")
+    assert (letters["ffn_norm.weight"], letters["attention_norm.weight"]) == ("W_m", "W_a")
+    assert subject.has["metadata"] == {"eps": "1e-06", "silu": "1", "encoder": "1"}

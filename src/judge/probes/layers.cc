@@ -148,8 +148,8 @@ std::vector<Probe> layer_probes(ProbeMaker& make) {
     out.push_back(std::move(gradient));
   }
   out.push_back(called_twice(out.front()));
-  if (!layer.narrow && s.head_dim % 2 == 0 && s.head_dim > 2 && (!causal || s.heads > 1) &&
-      !make.task.has("block") && s.heads == s.kv_heads && layer.width() == s.embed) {
+  if (!layer.narrow && s.head_dim % 2 == 0 && s.head_dim > 2 && (!causal || s.heads > 1) && !make.task.has("block") &&
+      s.heads == s.kv_heads && layer.width() == s.embed) {
     out.push_back(layer.dropping("training"));
     out.push_back(layer.dropping("evaluation"));
   }
@@ -162,7 +162,10 @@ std::vector<Probe> cache_probes(ProbeMaker& make) {
   std::vector<Probe> probes;
   const auto add = [&](std::string_view name, Index batch, const std::vector<Index>& calls, double spread = 2) {
     Probe probe = make.start(name, "steps");
-    probe.metadata["kv_heads"] = probe.metadata["heads"];
+    const Index kv_heads = make.task.has("grouped") ? s.kv_heads : s.heads;
+    probe.metadata["kv_heads"] = std::to_string(kv_heads);
+    if (make.task.has("windowed")) probe.metadata["window"] = "3";
+    if (make.task.has("llama")) probe.metadata["base"] = "10000";
     std::string& steps = probe.metadata["steps"];
     Index total = 0;
     for (const Index tokens : calls) steps += (steps.empty() ? "" : ",") + std::to_string(tokens), total += tokens;
@@ -170,7 +173,8 @@ std::vector<Probe> cache_probes(ProbeMaker& make) {
     const Index width = s.heads * s.head_dim;
     probe.inputs["x"] = make.draw.array({batch, total, s.embed});
     probe.inputs["W_q"] = make.draw.array({s.embed, width}, spread * unit);
-    for (const char* weight : {"W_k", "W_v"}) probe.inputs[weight] = make.draw.array({s.embed, width}, unit);
+    for (const char* weight : {"W_k", "W_v"})
+      probe.inputs[weight] = make.draw.array({s.embed, kv_heads * s.head_dim}, unit);
     probe.inputs["W_o"] = make.draw.array({width, s.embed}, unit);
     probes.push_back(std::move(probe));
   };

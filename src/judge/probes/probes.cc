@@ -94,10 +94,11 @@ std::vector<Probe> Task::probes(const Sizes& own_sizes, std::uint64_t seed) cons
   using Probes = std::vector<Probe> (*)(ProbeMaker&);
   static constexpr std::pair<std::string_view, Probes> kOwn[] = {{"sdpa", sdpa_probes}, {"causal", causal_probes},
       {"flash", flash_probes}, {"linear", linear_probes}, {"rope", rope_probes}, {"backward", backward_probes},
-      {"dropout", dropout_probes}, {"cache", cache_probes}, {"lm", lm_probes}};
+      {"dropout", dropout_probes}, {"lm", lm_probes}};
   const auto own = std::ranges::find(kOwn, name, &std::pair<std::string_view, Probes>::first);
   ProbeMaker make{*this, own_sizes, Draw(seed)};
   if (!probe_lines.empty()) return text_probes(make);
+  if (has("cache")) return cache_probes(make);
   return (own == std::end(kOwn) ? layer_probes : own->second)(make);
 }
 
@@ -111,6 +112,7 @@ std::vector<StateDict> make_probes(std::string_view task, const Sizes& sizes, st
       probe.metadata["dropout"] = std::to_string(*owner.dropout);
     if (lacks("W_o")) probe.metadata["without"] = "output";
     for (const auto& [key, value] : owner.metadata) probe.metadata[key] = value;
+    if (owner.metadata.contains("whole")) probe.metadata["steps"] = std::to_string(probe.at("x").size(1));
     for (auto& [name, array] : probe.inputs) {
       if (lacks(name) && array.rank() == 1) array = Array(array.shape, name.starts_with("b_") ? 0 : 1);
     }

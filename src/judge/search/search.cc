@@ -254,7 +254,7 @@ std::optional<Search::Found> Search::several() const {
       if (spelling != spellings_.end()) found = same_as(choices, *spelling);
       return found.has_value();
     });
-    if (!found && size == 2 && !many_spellings) found = with_fitted();
+    if (!found && size == 2 && !many_spellings && !task_.has("cache")) found = with_fitted();
     if (found) return found;
   }
   return std::nullopt;
@@ -262,10 +262,11 @@ std::optional<Search::Found> Search::several() const {
 
 /// Two, of which one is a family that is fitted to what the other leaves.
 std::optional<Search::Found> Search::with_fitted() const {
+  const bool many = mistakes_.size() > 80;
   for (const Entry* family : mistakes_) {
     if (!family->fitted) continue;
     for (const Entry* entry : mistakes_) {
-      if (entry->fitted || (!entry->group.empty() && entry->group == family->group)) continue;
+      if (entry->fitted || (many && entry->rare) || (!entry->group.empty() && entry->group == family->group)) continue;
       const std::vector<double> numbers =
           entry->numbers ? entry->numbers(*cases_.back().probe) : std::vector<double>{0};
       for (const double number : numbers) {

@@ -1,6 +1,6 @@
 """Answers probes: forward, gradient, twice, training, evaluation. Errors of the person's code become metadata of the answer.
 
-Not: how training steps go (training.py).
+Not: how training steps go (steps.py).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from .calling import Result, after, array_of, step_values
+from .calling import Result, array_of, step_values
 from .errors import Stop, line_of
 from .first_calls import SQUARE, has_more_keys, square
 from .frameworks import from_numpy, is_array, to_numpy, told, torch_of
 from .slots import Tensors, Words
+from .steps import stepped, train_steps
 from .subject import Skipped, Subject
-from .tasks import FUNCTIONS, PARTS, TASKS
-from .training import train_steps
+from .tasks import FUNCTIONS, PARTS, STEPPED, TASKS
 
 Answer = tuple[Tensors, dict[str, str]]
 
@@ -72,7 +72,7 @@ def _out(subject: Subject, result: Result, tensors: Tensors) -> Tensors:
     lse = [one for one in result.rest if is_array(one) and tuple(one.shape) == tuple(result.out.shape[:-1])]
     if subject.task == "flash" and len(lse) == 1 and re.search("logsumexp|lse", told(subject.thing), re.IGNORECASE):
         tensors["lse"] = array_of(lse[0], subject.precision)
-    if result.weights is not None and subject.task != "cache":
+    if result.weights is not None and subject.task not in STEPPED:
         tensors["weights"] = array_of(result.weights, subject.precision)
     return tensors
 
@@ -87,7 +87,7 @@ def _prepared(
         tensors = {name: tensors[name] for name, _ in FUNCTIONS[subject.task][next(iter(FUNCTIONS[subject.task]))] if name in tensors}
     leaves = subject.leaves(tensors, gradient)
     values = subject.values(binding, tensors, metadata, leaves)
-    if subject.task == "cache":
+    if subject.task in STEPPED:
         values = step_values(binding, values, subject.empty_cache(binding), 0)
     return (lambda: subject.call(binding, target, values, tensors)), target, leaves
 
@@ -188,7 +188,7 @@ def _gradient(subject: Subject, tensors: Tensors, metadata: Words, assignment: i
 
 def _twice(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
     """The same object and the very same arrays: state left behind and inputs changed show in the second call."""
-    if subject.task == "cache":
+    if subject.task in STEPPED:
         raise Skipped("a cache changes from call to call")
     call, _, leaves = _prepared(subject, tensors, metadata, assignment)
     call()
@@ -221,17 +221,7 @@ def _steps(subject: Subject, tensors: Tensors, metadata: Words, assignment: int)
     counts = [int(count) for count in metadata.get("steps", str(tensors["x"].shape[1])).split(",")]
     if subject.slices is not None and set(counts) != {1}:
         raise Skipped("it takes one token at a time")
-    binding = subject.binding_for()
-    target = subject.fresh(tensors, assignment) if subject.prototype is not None else None
-    state = subject.empty_cache(binding)
-    outs, start = [], 0
-    for count in counts:
-        piece = {**tensors, "x": tensors["x"][:, start : start + count]}
-        values = step_values(binding, subject.values(binding, piece, metadata, subject.leaves(piece)), state, start)
-        result = subject.call(binding, target, values, piece)
-        state = after(binding, result, state)
-        outs.append(array_of(result.out, subject.precision))
-        start += count
+    outs = stepped(subject, subject.binding_for(), tensors, metadata, assignment, counts)
     return {"out": np.concatenate(outs, axis=1)}
 
 

@@ -17,7 +17,7 @@ from .errors import People, Stop
 from .frameworks import is_module, named, torch_of
 from .match import arguments_of, required, ways
 from .slots import Sizes
-from .tasks import CAUSAL, SINGLE, TASKS
+from .tasks import CAUSAL, SINGLE, STEPPED, TASKS, TURNED
 
 DEFAULTS = {"dropout": 0.25, "context": 64, "vocab": 11, "base": 10000.0, "batch_first": True, "batch": 8, "device": "cpu",
             "bias": True, "tile": 3}  # fmt: skip
@@ -37,9 +37,10 @@ def _settings(values: dict[str, Any]) -> names.ByName:
 
 def values_for(task: str, init: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """({setting: value}, --init by their own names): the sizes of a task, changed by --init."""
-    sizes = TASKS[task].sizes
+    sizes, parts = TASKS[task].sizes, TASKS[task].parts
     values = {**DEFAULTS, "embed": sizes["E"], "heads": sizes["H"], "kv_heads": sizes["Hkv"], "head_dim": sizes["d"],
-              "causal": task in CAUSAL, **({"hidden": sizes["F"], "ratio": 2} if "F" in sizes else {})}  # fmt: skip
+              "causal": task in CAUSAL, "window": 3 if "windowed" in parts else None,
+              "turned": task in TURNED, **({"hidden": sizes["F"], "ratio": 2} if "F" in sizes else {})}  # fmt: skip
     own: dict[str, Any] = {}
     for name, value in init.items():
         if isinstance(value, str):
@@ -51,7 +52,7 @@ def values_for(task: str, init: dict[str, Any]) -> tuple[dict[str, Any], dict[st
         kind = names.setting(name)
         if kind:
             values[kind] = value
-            if kind == "heads" and not any(names.setting(other) == "kv_heads" for other in init) and task != "gqa":
+            if kind == "heads" and not any(names.setting(other) == "kv_heads" for other in init) and "grouped" not in TASKS[task].parts:
                 values["kv_heads"] = value
     _check(values, ("embed", "heads", "kv_heads"))
     if not any(names.setting(other) == "head_dim" for other in init) and task != "self-attention":
@@ -141,7 +142,7 @@ def arguments(cls: type, values: dict[str, Any], own: dict[str, Any]) -> tuple[d
                 given[one.name] = _settings({**values, **{names.setting(name) or name: value for name, value in own.items()}})
         elif kind == "bias" and optional:
             continue
-        elif kind in ("device", "base", "tile") and optional:
+        elif kind in ("device", "base", "tile") and optional and not (kind == "base" and values.get("turned")):
             continue
         elif kind == "causal" and optional and values["heads"] == 1 and not values["causal"]:
             continue  # a single head whose default says whether it is causal
@@ -202,7 +203,7 @@ def sizes_of(thing: Any, entries: list[Any], task: str, values: dict[str, Any], 
         linear = next((e for e in weights.values() if e.layout == "out_in"), None)
         embed = linear.shape[1] if linear is not None else next((e.shape[0] for e in weights.values()), values["embed"])
     heads = values["heads"] if "heads" in kinds or task in SINGLE else _attribute(thing, "heads") or _listed(weights)
-    heads = heads or (1 if task == "block" else values["heads"])
+    heads = heads or (1 if task == "block" or task in STEPPED else values["heads"])
     width = embed
     query = by_letter.get(("q",))
     if query is not None and len(query.shape) == 2 and _listed(weights) is None:
@@ -219,7 +220,7 @@ def sizes_of(thing: Any, entries: list[Any], task: str, values: dict[str, Any], 
     if key is not None and len(key.shape) == 2 and _listed(weights) is None:
         columns = (key.shape[0] if key.layout == "out_in" else key.shape[1]) // len(letters)
         kv_heads = columns // head_dim if columns % head_dim == 0 and columns else heads
-    elif "kv_heads" in kinds or task == "gqa":
+    elif "kv_heads" in kinds or "grouped" in TASKS[task].parts:
         kv_heads = values["kv_heads"]
     sizes = Sizes(int(embed), int(heads), int(kv_heads), int(head_dim))
     _check(sizes._asdict(), Sizes._fields)

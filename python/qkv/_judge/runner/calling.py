@@ -13,14 +13,14 @@ from . import names
 from .errors import Stop
 from .frameworks import is_array, is_numbers, reads, to_numpy
 from .match import arguments_of, readings, required, ways
-from .tasks import CAUSAL, FUNCTIONS, LAYERS, PARTS, TASKS
+from .tasks import CAUSAL, FUNCTIONS, LAYERS, PARTS, STEPPED, TASKS, TURNED
 
 #: What forward() of a class takes, in order; others: x and a mask, or q, k, v and a mask.
-_FORWARD = {"cross": ["x", "memory", "mask"], "lm": ["tokens"], "cache": ["x", "cache"], "rope": ["x", "positions"]}
+_FORWARD = {"cross": ["x", "memory", "mask"], "lm": ["tokens"], **dict.fromkeys(STEPPED, ["x", "cache"]), "rope": ["x", "positions"]}
 #: Rotations of q and k: where the task has none, they are given as one that turns nothing.
 TURNS = ("turns", "cos", "sin")
 #: Arguments that are given a value wherever a function has them.
-_ALWAYS = {"mask", "causal", "num_heads", "num_kv_heads", "cache", "past_k", "past_v", "start", "use_cache", "block_size",
+_ALWAYS = {"mask", "causal", "num_heads", "num_kv_heads", "cache", "past_k", "past_v", "start", "use_cache", "window", "block_size",
            "base", "training", "model", "optimizer", *TURNS}  # fmt: skip
 
 
@@ -116,10 +116,11 @@ class Binding:
         without = {None} if masks else {None, "mask"}
         if self.task not in CAUSAL and not any("causal" in dict(contract) for contract in FUNCTIONS[self.task].values()):
             without.add("causal")
+        idle = () if self.task in TURNED else TURNS
         return [
             one.name
             for one in self.parameters
-            if (self.roles[one.name] in without and not required(one) or self.roles[one.name] in TURNS)
+            if (self.roles[one.name] in without and not required(one) or self.roles[one.name] in idle)
             and not (isinstance(one.default, float) and 0 < one.default < 1e-3)
             and reads(self.function, one.name)
         ]

@@ -23,8 +23,8 @@ from .frameworks import framework_of, is_module, named, reads, rounds, told
 from .masks import promised_by
 from .parameters import Assignment, assign
 from .slots import Sizes, of_block
+from .steps import model_class
 from .subject import Subject
-from .training import model_class
 
 
 def subject_of_file(request: dict[str, Any]) -> Subject:
@@ -129,6 +129,8 @@ def _described(
         _cover(subject, [*subject.read, *spoken, *next(iter(subject.bindings.values())).roles.values()])
     if request.get("task") is None:
         _causal(subject, owner, candidate.strong)
+    if subject.helpers.get("whole"):
+        subject.has["metadata"] = {"whole": "1"}
     if subject.task == "block":
         _of_a_block(subject, owner)
     for function, _ in unfilled:  # one of two functions of a task
@@ -196,7 +198,7 @@ def _of_functions(subject: Subject, module: ModuleType | None, request: dict[str
         if name in functions and not _hollow(functions[name])
     }
     binding = subject.bindings[own]
-    if subject.task == "cache" and not binding.takes("num_heads"):
+    if subject.task in tasks.STEPPED and not binding.takes("num_heads"):
         subject.sizes = Sizes(subject.sizes.embed, 1, 1, subject.sizes.embed)
     if subject.task == "lm" and not binding.takes("params"):
         subject.helpers["class"] = model_class(module, subject.thing)

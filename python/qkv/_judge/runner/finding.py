@@ -90,6 +90,16 @@ def _has_heads(thing: Any) -> bool:
     return "heads" in settings_of(thing if isinstance(thing, type) else type(thing)).values()
 
 
+#: Tasks of layers that may have rotary positions too.
+_TURNED = ("mha", "causal-mha", "gqa", "cache", "gqa-cache")
+
+
+def _turns(cls: type, method: Any) -> bool:
+    """Whether a layer's code turns queries and keys, and keeps a state or hides the future."""
+    code = " ".join({*named(cls), *_roles(method), *(one.name for one in arguments_of(method))}).lower()
+    return bool(re.search("rope|rotary|rotate_half|freqs", code) and re.search("cache|past|tril|triu|causal|mask", code))
+
+
 def _beyond(thing: Any, task: str) -> str:
     """An argument that the code needs and that says that it is more than the task: a cache, token ids, a window; "" without."""
     cls = thing if isinstance(thing, type) else type(thing)
@@ -104,10 +114,12 @@ def _beyond(thing: Any, task: str) -> str:
         if required(one) and names.argument(one.name) in more:
             return one.name
     own = getattr(cls if method else thing, "__name__", "")
-    if names.speaks_of("variant", own):
+    windowed = "windowed" in tasks.TASKS[task].parts
+    if names.speaks_of("variant", own) and not windowed:
         return own
     for one in [*called, *(arguments_of(cls) if isinstance(thing, type) else [])]:
         known = names.argument(one.name) or names.setting(one.name)
+        known = None if known == "window" and not windowed else known
         if not known and names.speaks_of("beyond", one.name) and (required(one) or one.default not in (None, False, 0)):
             return one.name
     return ""
@@ -126,6 +138,8 @@ def _guessed(name: str, thing: Any) -> Candidate | None:
     task = match.by_contract(name)
     if match.is_block(name) and isinstance(thing, type) and not any(re.search("norm|^ln|^ff|mlp|feed|elu", names.key(one)) for one in named(thing)):
         return None
+    if isinstance(thing, FunctionType) and task not in tasks.STEPPED and "cache" in _roles(thing):
+        task = None  # "gqa" with a cache
     if task is not None and not (task in tasks.OF_QKV and _takes_x(thing)) and not (task in tasks.SINGLE and _has_heads(thing)):
         return Candidate(name, thing, task, f"the name {name}", True)
     if isinstance(thing, FunctionType):
@@ -136,6 +150,8 @@ def _guessed(name: str, thing: Any) -> Candidate | None:
         if method is None:
             return None
         found = match.of_class(cls.__name__, set(settings_of(cls).values()), set(_roles(getattr(cls, method))))
+        if found and found[0] in _TURNED and _turns(cls, getattr(cls, method)):
+            found = "llama-attention", f"{cls.__name__} turns queries and keys, and is causal"
     return Candidate(name, thing, found[0], found[1], False) if found else None
 
 

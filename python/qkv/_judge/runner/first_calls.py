@@ -19,9 +19,9 @@ from .frameworks import to_numpy, told
 from .parameters import Assignment
 from .slicing import choices, choices_of_part
 from .slots import Sizes, Tensors, Words
+from .steps import settle, train_steps, trial_tensors
 from .subject import Skipped, Subject, Way
-from .tasks import CAUSAL, FUNCTIONS, LAYERS, MASKED, PARTS, TASKS
-from .training import train_steps, trial_tensors
+from .tasks import CAUSAL, FUNCTIONS, LAYERS, MASKED, PARTS, STEPPED, TASKS
 
 #: A call with a mask in one form.
 Attempt = Callable[[masks.Form, Tensors], Any]
@@ -40,7 +40,7 @@ def _metadata(task: str, sizes: Sizes) -> dict[str, str]:
     numbers = dict(re.findall(r"(\w+) (-?[\d.][\d.e-]*)", " ".join(TASKS[task].probes[:1]).partition("|")[2].partition("|")[0]))
     return {"task": task, "name": "trial", "call": "forward", "heads": str(sizes.heads), "kv_heads": str(sizes.kv_heads),
             "causal": "1" if task in CAUSAL else "0", "block": "3", "dropout": "0.25", "base": "10000",
-            "lr": "0.1", **numbers}  # fmt: skip
+            "lr": "0.1", "window": "3", **numbers}  # fmt: skip
 
 
 def _inputs(task: str, function: str, sizes: Sizes) -> Tensors:
@@ -121,15 +121,19 @@ def padding_mask(tensors: Tensors) -> np.ndarray:
     return np.broadcast_to(np.arange(kv_len) < lengths, (BATCH, 1, q_len, kv_len)).copy()
 
 
+def _states(subject: Subject, binding: Binding) -> list[Any]:
+    return beginnings(binding) if subject.task == "cache" else [subject.helpers.get("cache")]
+
+
 def _attempt(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> Any:
     target = subject.fresh(tensors, 0) if subject.prototype is not None else None
     failure: BaseException | None = None
     ways = subject.ways
-    for way, state in itertools.product(ways, beginnings(binding) if subject.task == "cache" else [None]):
+    for way, state in itertools.product(ways, _states(subject, binding)):
         subject.ways, subject.helpers["cache"] = [way], copy.deepcopy(state)
         try:
             values = subject.values(binding, tensors, metadata, subject.leaves(tensors))
-            return subject.call(binding, target, step_values(binding, values, state, 0) if subject.task == "cache" else values, tensors)
+            return subject.call(binding, target, step_values(binding, values, state, 0) if subject.task in STEPPED else values, tensors)
         except Skipped:
             subject.ways = ways
             raise
@@ -182,6 +186,9 @@ def first_call(subject: Subject, function: str) -> None:
     binding = subject.bindings[function]
     if subject.task in PARTS:
         return _try_part(subject, binding, tensors, metadata)
+    if subject.task in STEPPED and subject.task != "cache" and settle(subject, binding, tensors, metadata, beginnings(binding)):
+        subject.notes += ["judged in float32: it does not run in float64"] if subject.dtype == "float32" else []
+        return
     if binding.requires("mask"):
         return _try_required_mask(subject, binding, tensors, metadata)
     plain, tensors = _plain(subject, binding, tensors, metadata)
@@ -256,7 +263,7 @@ def _try_part(subject: Subject, binding: Binding, tensors: Tensors, metadata: Wo
 def _try_required_mask(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> None:
     """Code that must have a mask; without a batch where only that runs."""
     failure = None
-    for subject.slices in [None, *(choices(tensors) if subject.task != "cache" else [])]:
+    for subject.slices in [None, *(choices(tensors) if subject.task not in STEPPED else [])]:
         try:
             _try_masks(subject, binding, tensors, metadata, None)
         except Stop as stop:

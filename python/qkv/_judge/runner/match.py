@@ -98,7 +98,8 @@ def by_name(name: str, roles: Iterable[str | None] = ()) -> str | None:
 #: What a call is about: without it there is no call of this task.
 _INPUTS = {"x", "q", "k", "v", "positions", "dout", "tokens", "params", "W_"}
 #: What no other task has: an argument that a contract lacks and that tells of another one.
-_TELLING = {"dout": 24, "memory": 16, "cache": 14, "num_kv_heads": 12, "num_heads": 12, "block_size": 12, "training": 12, "positions": 10,
+_TELLING = {"dout": 24, "memory": 16, "window": 16, "cache": 14, "num_kv_heads": 12, "num_heads": 12, "block_size": 12, "training": 12,
+            "positions": 10,
             "W_o": 3, "W_qkv": 2, "mask": 2, "b_": 1}  # fmt: skip
 #: What may stand in the code and not among its arguments.
 _INSIDE = {"b_", "W_o", "W_qkv", "num_heads", "block_size", "p", "lr", "head_dim"}
@@ -152,7 +153,7 @@ def fitting(name: str, features: Iterable[str], of_class: bool = False) -> tuple
 
 
 #: What a class's settings tell of its call.
-_SETTINGS = {"heads": ["num_heads"], "kv_heads": ["num_kv_heads"], "dropout": ["p", "training"], "head_dim": ["head_dim"],
+_SETTINGS = {"heads": ["num_heads"], "kv_heads": ["num_kv_heads"], "window": ["window"], "dropout": ["p", "training"], "head_dim": ["head_dim"],
              "vocab": ["params"], "embed": ["W_"], "config": ["W_"]}  # fmt: skip
 
 

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import names
-from .calling import Binding, Result
+from .calling import TURNS, Binding, Result
 from .errors import People, Stop
 from .frameworks import default_dtype, from_numpy, is_module, torch_of
 from .masks import Form, full
 from .parameters import Assignment, get, put
 from .slicing import Slices
 from .slots import Sizes, Slot, Tensors, Words, block_shape, canonical, in_probe
-from .tasks import FUNCTIONS, PARTS, TASKS
+from .tasks import FUNCTIONS, PARTS, TASKS, TURNED
 
 
 class Skipped(Exception):
@@ -173,11 +173,12 @@ class Subject:
             values["params"] = names.ByName(lambda name: self._in_dict(name, leaves))
         values["num_heads"], values["num_kv_heads"] = self.sizes.heads, self.sizes.kv_heads
         for role, key, kind in (
-            ("block_size", "block", int), ("p", "dropout", float), ("base", "base", float), ("lr", "lr", float),
+            ("block_size", "block", int), ("window", "window", int), ("p", "dropout", float), ("base", "base", float), ("lr", "lr", float),
         ):
             if key in metadata:
                 values[role] = kind(metadata[key])
-        values.update(self._turns(tensors), start=0)
+        start = int(metadata.get("start", 0))
+        values.update(self._turns(tensors, start), start=0)
         if self.task == "rope" and not binding.takes("positions"):
             values["start"] = int(tensors["positions"][0])
             steps = np.arange(len(tensors["positions"])) + (values["start"] if binding.takes("start") else 0)
@@ -192,7 +193,7 @@ class Subject:
             raise Skipped("it takes no argument base")
         if "memory" in tensors and not (binding.takes("memory") or binding.takes("k")):
             raise Skipped("it takes no second sequence")
-        self._mask(binding, tensors, values)
+        self._mask(binding, tensors, values, start)
         if self.task == "backward" and "q" in tensors:
             forward = _forward(tensors, values["causal"])
             values.update({name: from_numpy(value, self.framework, self.dtype) for name, value in forward.items()})
@@ -207,18 +208,31 @@ class Subject:
         turned = {name: leaves[name].T for name in leaves if binding.turned and len(axes[name]) == 2 and axes[name][0] != "B"}
         return {**leaves, **turned, **numbers, "axis": -1}
 
-    def _turns(self, tensors: Tensors) -> dict[str, Any]:
-        """Rotations of every position that turn nothing: complex numbers for pairs, or cosines and sines."""
-        shape = (tensors.get("x", tensors.get("q")).shape[-2], self.sizes.head_dim) if {"x", "q"} & set(tensors) else (0, 0)
-        turns = np.ones((shape[0], shape[1] // 2), "complex64" if self.dtype == "float32" else "complex128")
-        floats = {"cos": np.ones(shape), "sin": np.zeros(shape)}
-        return {name: from_numpy(value, self.framework, self.dtype) for name, value in {"turns": turns, **floats}.items()}
+    def turned(self, binding: Binding) -> bool:
+        return self.task in TURNED and any(map(binding.takes, TURNS))
 
-    def _mask(self, binding: Binding, tensors: Tensors, values: dict[str, Any]) -> None:
+    def _turns(self, tensors: Tensors, start: int) -> dict[str, Any]:
+        """Rotations of every position, complex numbers for pairs, or cosines and sines: of the task, or such as turn nothing."""
+        length, width = (tensors.get("x", tensors.get("q")).shape[-2], self.sizes.head_dim) if {"x", "q"} & set(tensors) else (0, 0)
+        table, halved = self.helpers.get("turns", (False, False))
+        positions = np.arange(64) if table else start + np.arange(length)
+        angles = np.outer(positions, 1e4 ** (-np.arange(0, width // 2 * 2, 2) / max(width, 1)))
+        angles = angles if self.task in TURNED else 0 * angles
+        columns = angles if halved else np.concatenate([angles, angles, angles[:, : width % 2]], -1)
+        turns = np.exp(1j * angles).astype("complex64" if self.dtype == "float32" else "complex128")
+        found = {"turns": turns, "cos": np.cos(columns), "sin": np.sin(columns)}
+        return {name: from_numpy(value, self.framework, self.dtype) for name, value in found.items()}
+
+    def _mask(self, binding: Binding, tensors: Tensors, values: dict[str, Any], start: int) -> None:
         if self.task == "block" and binding.takes("mask") and self.mask_form is not None:
             length = tensors["x"].shape[1]  # a block is causal, by its mask where it takes one
             past = np.broadcast_to(np.tri(length, dtype=bool), (len(tensors["x"]), 1, length, length))
             values["mask"] = self.mask_form.of(past, self.sizes.heads, self.framework, self.dtype)
+            return
+        if form := self.helpers.get("step_mask"):
+            past = np.tri(tensors["x"].shape[-2], start + tensors["x"].shape[-2], start, dtype=bool)
+            past = np.where(past, 0.0, -np.inf) if form == "added" else past[None, None] if form == "bool4" else past
+            values["mask"] = from_numpy(past, self.framework, self.dtype)
             return
         if "mask" not in tensors:
             if binding.requires("mask") and self.mask_form is not None:

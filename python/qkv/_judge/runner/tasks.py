@@ -61,6 +61,8 @@ def _with(*parts: str) -> tuple[str, ...]:
 FUNCTIONS = {task.name: task.functions for task in TASKS.values()}
 SINGLE = tuple(name for name in _with("layer") if TASKS[name].sizes["H"] == 1)
 LAYERS = _with("layer", "cache")
+#: Layers that are called again and again, with a state of keys and values; of these, those that turn queries and keys.
+STEPPED, TURNED = _with("cache"), _with("llama")
 #: Functions of arrays beside attention, whose probes are written in tasks.txt.
 PARTS = tuple(task.name for task in TASKS.values() if task.probes and task.name not in LAYERS)
 #: Tasks of q, k and v: no layer with parameters is one of them.

@@ -1,13 +1,15 @@
-"""The task lm: a training step of a small language model, called a few times; losses and the parameters afterwards.
+"""Calls one after another: of code that keeps keys and values, and steps of training.
 
-Two forms: train_step(params, tokens, lr) with a dict of arrays, and a class with train_step(model, optimizer, tokens), built
-for each probe with its sizes. Not: attention alone (answering.py).
+A cache: with which masks and rotations such calls are made. A step of training, of a small language model: train_step(params, tokens,
+lr) with a dict of arrays, or a class with train_step(model, optimizer, tokens), built for each probe with its sizes. Not: where a
+cache lies (calling.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
@@ -15,11 +17,75 @@ from typing import Any
 import numpy as np
 
 from . import building, names
-from .calling import Binding, array_of
-from .errors import Stop
+from .calling import Binding, after, array_of, step_values
+from .errors import FAILURES, Stop
 from .frameworks import default_dtype, from_numpy, is_array, is_module_class, to_numpy, torch_of
 from .slots import Tensors, Words
-from .subject import Subject
+from .subject import Skipped, Subject, Way
+
+#: Masks that code may want in each call: none, 0 and -inf that are added, True for visible, the same with four axes.
+MASKS = ("", "added", "bool", "bool4")
+#: Rotations: of the call's tokens or a table of all; a column for each number of a head, or for each pair.
+ROTATIONS = tuple(itertools.product((False, True), (False, True)))
+
+
+def stepped(
+    subject: Subject, binding: Binding, tensors: Tensors, metadata: Words, assignment: int, counts: list[int]
+) -> list[np.ndarray]:
+    """`out` of each call, the first of which begins with an empty state; joined, however it is called."""
+    if subject.helpers.get("single") and tensors["x"].ndim == 3:
+        rows = [stepped(subject, binding, {**tensors, "x": x}, metadata, assignment, counts) for x in tensors["x"]]
+        return [np.stack(parts) for parts in zip(*rows)]
+    target = subject.fresh(tensors, assignment) if subject.prototype is not None else None
+    state, outs, start = subject.empty_cache(binding), [], 0
+    for count in [sum(counts)] if subject.helpers.get("whole") else counts:
+        piece = {**tensors, "x": tensors["x"][..., start : start + count, :]}
+        values = subject.values(binding, piece, {**metadata, "start": str(start)}, subject.leaves(piece))
+        result = subject.call(binding, target, step_values(binding, values, state, start), piece)
+        state = after(binding, result, state)
+        outs.append(array_of(result.out, subject.precision))
+        start += count
+    return outs
+
+
+def settle(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words, states: list[Any]) -> bool:
+    """Chooses how it is called: with which state at first, mask and rotations, with or without a batch; whether it has a state.
+    False where no way runs."""
+    x, length = tensors["x"], tensors["x"].shape[1]
+    future = x.copy()
+    future[:, -1] += 1
+    ran: list[tuple[Way, dict[str, Any]]] = []
+
+    def joined(inputs: np.ndarray, counts: list[int]) -> np.ndarray:
+        return np.concatenate(stepped(subject, binding, {**tensors, "x": inputs}, metadata, 0, counts), 1)
+
+    forms = MASKS[binding.requires("mask") :] if binding.takes("mask") else ("",)
+    rotations = ROTATIONS if subject.turned(binding) else ROTATIONS[:1]
+    ways = subject.ways
+    for single, subject.dtype in itertools.product((False, True), ("float64", "float32")):
+        for way, state, mask, turns in itertools.product(ways, states, forms, rotations):
+            subject.ways = [way]
+            subject.helpers.update(cache=state, step_mask=mask, turns=turns, single=single)
+            try:
+                one, two = (joined(inputs, [length]) for inputs in (x, future))
+                first, second = np.split(joined(np.concatenate([x[:, :2]] * 2, 1), [2, 2]), 2, 1)
+            except (*FAILURES, Skipped):
+                continue
+            if one.shape[:2] != x.shape[:2]:
+                continue
+            keeps = any(map(binding.takes, ("cache", "past_k"))) or not np.allclose(first, second)
+            ran.append((way, {**subject.helpers, "whole": not keeps}))
+            if np.allclose(one[:, :-1], two[:, :-1]):
+                ran = ran[-1:]
+                break
+        if ran:
+            subject.ways = [ran[0][0]]
+            subject.helpers.update(ran[0][1])
+            return True
+    subject.helpers.update(cache=states[0], step_mask=forms[0], turns=rotations[0], single=False)
+    subject.dtype, subject.ways = "float64", ways
+    return False
+
 
 PARAMETERS = ("embed", "position", "W_q", "W_k", "W_v", "head", "head_bias")
 
