@@ -217,6 +217,16 @@ def attention_layer(params, x, num_heads=3):
     agrees(subject)
 
 
+WITH_GAMMA = """
+class Attn:
+    def __init__(self, dim):
+        (self.wq, self.wk, self.wv), self.gamma = np.random.randn(3, dim, dim), np.zeros(1)
+
+    def forward(self, x):
+        return self.gamma * softmax(x @ self.wq @ (x @ self.wk).swapaxes(1, 2)) @ (x @ self.wv) + x
+"""
+
+
 def test_what_no_exercise_asks_for_is_said(tmp_path: Path) -> None:
     text = "class {}:\n    def __init__(self, dim):\n        pass\n    def forward(self, x):\n        return x\n"
     for name, says in (("BatchNorm", "is a normalisation that no"), ("DecoderBlock", "not what `block` asks for"), ("MLP", "feed-forward")):
@@ -226,11 +236,17 @@ def test_what_no_exercise_asks_for_is_said(tmp_path: Path) -> None:
             assert says in stop.value.says
     for text, says in (
         ("def sdpa(q, k, v, window): return q", "window in sdpa does; the nearest is `sdpa`"),
+        (SOFTMAX + WITH_GAMMA, "what gamma in Attn does; the nearest is `v1`"),
         (text.format("CosineAttention").replace("dim", "dim, heads"), "what CosineAttention does; the nearest is `mha`"),
         (text.format("TinyLM").replace("dim", "vocab, dim").replace("x", "ids"), "TinyLM is a model: `lm` asks for a function"),
     ):
         with pytest.raises(Stop, match=says):
             subject_of(tmp_path, text)
+
+
+def test_what_the_judged_code_does_not_reach_is_said(tmp_path: Path) -> None:
+    text = SOFTMAX + V1.format(name="attend") + "\ndef softmax_backward(p, cache):\n    return p\n\ndef scores_of(x, y):\n    return attend(x, y)\n"
+    assert as_json(subject_of(tmp_path, text))["untried"] == ["scores_of()", "softmax_backward"]
 
 
 HEADS = """

@@ -14,17 +14,19 @@ from collections.abc import Iterable
 from types import FunctionType, ModuleType
 from typing import Any
 
-from . import blocks, building, match, names, parameters, parts, tasks
+import numpy as np
+
+from . import blocks, building, first_calls, match, names, parameters, parts, tasks
 from .calling import Binding
 from .errors import FAILURES, NoTask, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
-from .first_calls import first_call, hides_future, only_square, readings, ways_of
-from .frameworks import framework_of, is_module, named, reads, rounds, told
-from .masks import promised_by
+from .first_calls import BATCH, LENGTH, attempt_call, first_call, inputs_of, metadata_of, ways_of
+from .frameworks import framework_of, is_module, named, reads, rounds, to_numpy, told
+from .masks import leaks, promised_by
 from .parameters import Assignment, assign
-from .slots import Sizes, of_block
+from .slots import Sizes, Tensors, of_block
 from .steps import model_class
-from .subject import Subject
+from .subject import Skipped, Subject, Way
 
 
 def subject_of_file(request: dict[str, Any]) -> Subject:
@@ -116,8 +118,8 @@ def _described(
         try:
             subject.ways = ways_of(subject, binding) if subject.prototype is None else subject.ways
             first_call(subject, function)
-            readings(subject, function)
-            subject.helpers["square"] = only_square(subject, function)
+            _readings(subject, function)
+            subject.helpers["square"] = _only_square(subject, function)
         except Stop as stop:
             if stop.verdict != "unfilled":
                 raise
@@ -149,7 +151,7 @@ def _causal(subject: Subject, owner: Any, strong: bool) -> None:
     if strong and subject.task in (*tasks.SINGLE, *tasks.OF_QKV):
         return
     if not subject.has.get("causal"):
-        subject.has["causal"] = hides_future(subject, function)
+        subject.has["causal"] = _hides_future(subject, function)
     if subject.task == "mha" and not binding.takes("mask") and (subject.has["causal"] or TRIANGLES & named(owner)):
         subject.task, subject.why, subject.has["causal"] = "causal-mha", f"{subject.name} has heads and no mask, and is causal", False
         if subject.prototype is None:
@@ -162,8 +164,52 @@ def _of_a_block(subject: Subject, owner: Any) -> None:
     means = TRIANGLES & code or any(re.search("causal|decoder|gpt", names.key(name)) for name in code)
     means = means or ("masked_fill" in code and not binding.takes("mask"))
     subject.has["metadata"] = blocks.says_of(owner, subject.prototype)
-    if not means and not hides_future(subject, function):
+    if not means and not _hides_future(subject, function):
         subject.has["metadata"]["encoder"] = "1"
+
+
+def _hides_future(subject: Subject, function: str) -> bool:
+    """Whether later tokens change nothing of the first one's output, and earlier ones change the last one's, without a mask."""
+    tensors = first_calls.square(inputs_of(subject.task, function or next(iter(tasks.FUNCTIONS[subject.task])), subject.sizes))
+    metadata, binding = metadata_of(subject.task, subject.sizes), subject.bindings[function]
+
+    def call(given: Tensors) -> Any:
+        return attempt_call(subject, binding, {name: value for name, value in given.items() if name != "mask"}, metadata)
+
+    last = np.broadcast_to(np.arange(LENGTH) == LENGTH - 1, (BATCH, 1, LENGTH, LENGTH))
+    return not leaks(call, tensors, first_calls.causal_mask(tensors)) and leaks(call, tensors, last)
+
+
+def _only_square(subject: Subject, function: str) -> bool:
+    """Whether code that no exercise asks for fails with more keys than queries, or never reads the last of them."""
+    binding, metadata = subject.bindings[function], metadata_of(subject.task, subject.sizes)
+    tensors = inputs_of(subject.task, function or next(iter(tasks.FUNCTIONS[subject.task])), subject.sizes)
+    if subject.helpers["asked"] or not first_calls.has_more_keys(tensors) or subject.has.get("causal"):
+        return False
+    rows = tensors["q"].shape[-2]
+    other = {name: np.concatenate([tensors[name][..., :rows, :], 1 - tensors[name][..., rows:, :]], -2) for name in ("k", "v")}
+    try:
+        one, two = (attempt_call(subject, binding, {**tensors, **given}, metadata).out for given in ({}, other))
+        return bool((to_numpy(one) == to_numpy(two)).all())
+    except Skipped:
+        return False
+    except FAILURES:
+        return True
+
+
+def _readings(subject: Subject, function: str) -> None:
+    """Square matrices may be [in, out] or [out, in]: both are tried, where no exercise says which."""
+    binding, way = subject.bindings[function], subject.ways[0]
+    if subject.prototype is not None or subject.helpers["asked"] or way.turned or ways_of(subject, binding) == [Way()]:
+        return
+    subject.ways = [way._replace(turned=True)]
+    try:
+        tensors = first_calls.square(inputs_of(subject.task, function or next(iter(tasks.FUNCTIONS[subject.task])), subject.sizes))
+        attempt_call(subject, binding, tensors, metadata_of(subject.task, subject.sizes))
+        subject.assignments = [Assignment(label, []) for label in ("matrices [in, out] (x W)", "matrices [out, in] (x W^T)")]
+    except FAILURES:
+        pass
+    subject.ways = [way]
 
 
 def _line(owner: Any) -> int:
@@ -259,6 +305,10 @@ def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own:
     if entries:
         subject.sizes = building.sizes_of(subject.prototype, entries, subject.task, values, given)
         subject.assignments = assign(entries, subject.sizes, mapping, int(request.get("alternatives") or 24))
+    held = {slot.path for one in subject.assignments for slot in one.slots}
+    more = [entry.path for entry in entries if entry.path not in held]
+    if more and not block and request.get("task") is None:
+        raise NoTask(f"no exercise asks for what {more[0]} in {subject.name} does; the nearest is `{subject.task}`")
     if block:
         subject.sizes = of_block(subject.sizes, block.hidden)
         subject.assignments = [one._replace(slots=one.slots + way) for way in block.ways for one in subject.assignments]

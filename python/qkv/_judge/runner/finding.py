@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -51,7 +52,7 @@ class Candidate(NamedTuple):
     why: str
     strong: bool  # has a contract's name
     beyond: str = ""  # an argument that no exercise has
-    callers: tuple[str, ...] = ()  # functions of the file that call it, and that nobody calls
+    callers: tuple[str, ...] = ()  # what else the file has: functions that call it, what is no part of it
 
 
 def _roles(function: Any) -> dict[str, Any]:
@@ -113,6 +114,10 @@ def _beyond(thing: Any, task: str) -> str:
     for one in called:
         if required(one) and names.argument(one.name) in more:
             return one.name
+    inside = set() if task in ("rope", *tasks.TURNED) or {"turns", "cos", "sin"} & {names.argument(one.name) for one in called} else named(thing)
+    turns = [name for name in inside if re.search("rope|rotary|rotate_half", name, re.IGNORECASE)]
+    if turns or {"cos", "sin"} <= inside:
+        return [*turns, "cos"][0]
     own = getattr(cls if method else thing, "__name__", "")
     windowed = "windowed" in tasks.TASKS[task].parts
     if names.speaks_of("variant", own) and not windowed:
@@ -181,7 +186,7 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
         if chosen.task == "lm" and isinstance(thing, type) and isinstance(step, FunctionType):
             chosen = chosen._replace(name="train_step", thing=step)  # the step is what is called, with this model
         return chosen, []
-    found = [one for key, value in known.items() if (one := guess(key, value)) is not None]
+    found = every = [one for key, value in known.items() if (one := guess(key, value)) is not None]
     if task is None:  # what attention or another part uses is no answer of its own
         found = [one for one in found if one.task not in tasks.PARTS] or [one for one in found if not _is_helper(one, known)]
     else:
@@ -228,9 +233,18 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
         if isinstance(value, FunctionType) and not {key, chosen.name} <= beside.keys()
         and chosen.name in value.__code__.co_names and {"x", "q"} & set(_roles(value))
     ]  # fmt: skip
-    chosen = chosen._replace(callers=tuple(callers))
+    chosen = chosen._replace(callers=(*callers, *_unreached(chosen, known, every)))
     notes = [f"{chosen.name} was judged, not {', '.join(others)}: {file}:NAME chooses another"] if others else []
     return chosen, notes
+
+
+def _unreached(chosen: Candidate, known: dict[str, Any], found: list[Candidate]) -> Iterator[str]:
+    """What could be judged too and is no part of the chosen one; a gradient of its own."""
+    reached = {chosen.name, *named(chosen.thing), *tasks.FUNCTIONS[chosen.task]}
+    others = {one.name for one in found if not one.task == chosen.task in tasks.PARTS}
+    yield from (key for key in known if key not in reached and (key in others or parts.BACKWARD.search(names.key(key))))
+    if isinstance(chosen.thing, type):
+        yield from (f"{chosen.name}.{name}()" for name in vars(chosen.thing) if parts.BACKWARD.search(name) and name not in reached)
 
 
 def _unfit(one: Candidate) -> Stop:

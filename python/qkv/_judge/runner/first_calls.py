@@ -16,12 +16,11 @@ from . import masks, names
 from .calling import Binding, beginnings, step_values
 from .errors import FAILURES, Stop
 from .frameworks import to_numpy, told
-from .parameters import Assignment
-from .slicing import choices, choices_of_part
+from .slicing import Slices, choices, choices_of_part
 from .slots import Sizes, Tensors, Words
 from .steps import settle, train_steps, trial_tensors
 from .subject import Skipped, Subject, Way
-from .tasks import CAUSAL, FUNCTIONS, LAYERS, MASKED, PARTS, STEPPED, TASKS
+from .tasks import CAUSAL, FUNCTIONS, LAYERS, MASKED, OF_QKV, PARTS, STEPPED, TASKS
 
 #: A call with a mask in one form.
 Attempt = Callable[[masks.Form, Tensors], Any]
@@ -36,14 +35,14 @@ def _shape(axes: list[str], sizes: Sizes, own: dict[str, int]) -> tuple[int, ...
     return tuple(letters[axis] for axis in axes)
 
 
-def _metadata(task: str, sizes: Sizes) -> dict[str, str]:
+def metadata_of(task: str, sizes: Sizes) -> dict[str, str]:
     numbers = dict(re.findall(r"(\w+) (-?[\d.][\d.e-]*)", " ".join(TASKS[task].probes[:1]).partition("|")[2].partition("|")[0]))
     return {"task": task, "name": "trial", "call": "forward", "heads": str(sizes.heads), "kv_heads": str(sizes.kv_heads),
             "causal": "1" if task in CAUSAL else "0", "block": "3", "dropout": "0.25", "base": "10000",
             "lr": "0.1", "window": "3", **numbers}  # fmt: skip
 
 
-def _inputs(task: str, function: str, sizes: Sizes) -> Tensors:
+def inputs_of(task: str, function: str, sizes: Sizes) -> Tensors:
     """Tensors of a function's contract, without a mask; of backward as many keys as queries."""
     rng = np.random.default_rng(15)
     axes = TASKS[task].tensors
@@ -61,23 +60,6 @@ def _inputs(task: str, function: str, sizes: Sizes) -> Tensors:
 
 
 SQUARE = "it takes as many queries as keys only"
-
-
-def only_square(subject: Subject, function: str) -> bool:
-    """Whether code that no exercise asks for fails with more keys than queries, or never reads the last of them."""
-    binding, metadata = subject.bindings[function], _metadata(subject.task, subject.sizes)
-    tensors = _inputs(subject.task, function or next(iter(FUNCTIONS[subject.task])), subject.sizes)
-    if subject.helpers["asked"] or not has_more_keys(tensors) or subject.has.get("causal"):
-        return False
-    rows = tensors["q"].shape[-2]
-    other = {name: np.concatenate([tensors[name][..., :rows, :], 1 - tensors[name][..., rows:, :]], -2) for name in ("k", "v")}
-    try:
-        one, two = (_attempt(subject, binding, {**tensors, **given}, metadata).out for given in ({}, other))
-        return bool((to_numpy(one) == to_numpy(two)).all())
-    except Skipped:
-        return False
-    except FAILURES:
-        return True
 
 
 def has_more_keys(tensors: Tensors) -> bool:
@@ -102,18 +84,6 @@ def causal_mask(tensors: Tensors) -> np.ndarray:
     return np.broadcast_to(np.tri(LENGTH, kv_len, kv_len - LENGTH, dtype=bool), (BATCH, 1, LENGTH, kv_len)).copy()
 
 
-def hides_future(subject: Subject, function: str) -> bool:
-    """Whether later tokens change nothing of the first one's output, and earlier ones change the last one's, without a mask."""
-    tensors = square(_inputs(subject.task, function or next(iter(FUNCTIONS[subject.task])), subject.sizes))
-    metadata, binding = _metadata(subject.task, subject.sizes), subject.bindings[function]
-
-    def call(given: Tensors) -> Any:
-        return _attempt(subject, binding, {name: value for name, value in given.items() if name != "mask"}, metadata)
-
-    last = np.broadcast_to(np.arange(LENGTH) == LENGTH - 1, (BATCH, 1, LENGTH, LENGTH))
-    return not masks.leaks(call, tensors, causal_mask(tensors)) and masks.leaks(call, tensors, last)
-
-
 def padding_mask(tensors: Tensors) -> np.ndarray:
     """bool [B, 1, Tq, Tk]: the last keys of each sequence are hidden, another number in each."""
     q_len, kv_len = LENGTH, _keys(tensors)
@@ -125,7 +95,7 @@ def _states(subject: Subject, binding: Binding) -> list[Any]:
     return beginnings(binding) if subject.task == "cache" else [subject.helpers.get("cache")]
 
 
-def _attempt(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> Any:
+def attempt_call(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> Any:
     target = subject.fresh(tensors, 0) if subject.prototype is not None else None
     failure: BaseException | None = None
     ways = subject.ways
@@ -158,21 +128,6 @@ def ways_of(subject: Subject, binding: Binding) -> list[Way]:
     return turned if _TURNED.search(told(subject.thing)) else [*ways, *turned]
 
 
-def readings(subject: Subject, function: str) -> None:
-    """Square matrices may be [in, out] or [out, in]: both are tried, where no exercise says which."""
-    binding, way = subject.bindings[function], subject.ways[0]
-    if subject.prototype is not None or subject.helpers["asked"] or way.turned or ways_of(subject, binding) == [Way()]:
-        return
-    subject.ways = [way._replace(turned=True)]
-    try:
-        tensors = square(_inputs(subject.task, function or next(iter(FUNCTIONS[subject.task])), subject.sizes))
-        _attempt(subject, binding, tensors, _metadata(subject.task, subject.sizes))
-        subject.assignments = [Assignment(label, []) for label in ("matrices [in, out] (x W)", "matrices [out, in] (x W^T)")]
-    except FAILURES:
-        pass
-    subject.ways = [way]
-
-
 def first_call(subject: Subject, function: str) -> None:
     """One call in the first way that works; then with a mask in each form until one is taken."""
     if subject.task == "lm":
@@ -181,8 +136,8 @@ def first_call(subject: Subject, function: str) -> None:
         except FAILURES as error:
             raise subject.people.stop(error, f"calling {subject.name}") from None
         return
-    tensors = _inputs(subject.task, function or next(iter(FUNCTIONS[subject.task])), subject.sizes)
-    metadata = _metadata(subject.task, subject.sizes)
+    tensors = inputs_of(subject.task, function or next(iter(FUNCTIONS[subject.task])), subject.sizes)
+    metadata = metadata_of(subject.task, subject.sizes)
     binding = subject.bindings[function]
     if subject.task in PARTS:
         return _try_part(subject, binding, tensors, metadata)
@@ -226,7 +181,7 @@ def _plain(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words
     for subject.slices, inputs in ways:
         for subject.dtype in ("float64", "float32"):
             try:
-                result = _attempt(subject, binding, inputs, metadata)
+                result = attempt_call(subject, binding, inputs, metadata)
             except Skipped:
                 return None, inputs
             except FAILURES as error:
@@ -235,9 +190,25 @@ def _plain(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words
                 failures.append(error)
                 continue
             if subject.slices is None or subject.task in ("backward", *PARTS) or tuple(result.out.shape) == subject.expected(inputs):
-                return result, inputs
+                swapped = _swapped(subject, binding, inputs, tensors, metadata)
+                return (swapped, tensors) if swapped is not None else (result, inputs)
             break
     raise subject.people.stop(max(failures, key=subject.people.reached), f"calling {subject.name}") from None
+
+
+def _swapped(subject: Subject, binding: Binding, inputs: Tensors, tensors: Tensors, metadata: Words) -> Any:
+    """A call with [B, T, H, d], where each head's output depends on other heads' keys: no exercise's function does. None otherwise."""
+    if subject.helpers["asked"] or subject.slices is not None or subject.task not in OF_QKV or subject.sizes.heads < 2:
+        return None
+    other = {name: np.concatenate([1 - inputs[name][:, :1], inputs[name][:, 1:]], 1) for name in ("k", "v")}
+    try:
+        one, two = (to_numpy(attempt_call(subject, binding, {**inputs, **given}, metadata).out)[:, 1:] for given in ({}, other))
+        if one.shape == two.shape and not (one == two).all():
+            subject.slices = Slices(2, "[B, T, H, d]", swapped=True)
+            return attempt_call(subject, binding, tensors, metadata)
+    except FAILURES:
+        subject.slices = None
+    return None
 
 
 def _try_part(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> None:
@@ -301,11 +272,11 @@ def _try_masks(
     hides = type(subject.thing).__module__.startswith("torch.nn") and argument == "attn_mask"
     forms = masks.forms(argument, subject.task, hides)
     if subject.slices is not None:
-        forms = [form for form in forms if form.shape == subject.slices.mask_shape]
+        forms = [form for form in forms if subject.slices.mask_shape in ("", form.shape)]
 
     def attempt(form: masks.Form, given: Tensors) -> Any:
         subject.mask_form = form
-        return _attempt(subject, binding, given, metadata)
+        return attempt_call(subject, binding, given, metadata)
 
     fallback, failure = None, None
     kinds = (padding_mask(tensors), causal_mask(tensors))

@@ -21,7 +21,7 @@ from .frameworks import is_module_class, torch_of
 from .match import arguments_of, required
 from .tasks import FUNCTIONS, PARTS, TASKS
 
-_BACKWARD = re.compile(r"back|grad|bwd|vjp")
+BACKWARD = re.compile(r"back|grad|bwd|vjp")
 
 
 def named(name: str) -> str | None:
@@ -35,7 +35,7 @@ def contract_of(task: str, name: str, thing: Any) -> str | None:
     """The function of the task that a function fits; a name that speaks of gradients decides between several."""
     contracts = FUNCTIONS[task]
     fits = [one for one in contracts if match.readings(arguments_of(thing), dict(contracts[one]), TASKS[task].tensors, {})]
-    backward = bool(_BACKWARD.search(names.key(name)))
+    backward = bool(BACKWARD.search(names.key(name)))
     fits.sort(key=lambda one: (one != name, one.endswith("_backward") != backward))
     return fits[0] if fits else None
 

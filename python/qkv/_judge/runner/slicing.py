@@ -25,12 +25,15 @@ class Slices(NamedTuple):
     query: bool = False  # one query after the other, without an axis
     columns: bool = False  # tokens are columns
     token: bool = False  # one token after the other, without an axis; a cache stays whole
+    swapped: bool = False  # [B, T, H, d], whole
     names: tuple[str, ...] = _SLICED
 
     @property
     def note(self) -> str:
         if self.query:
             return f"called once for each sequence and query: it takes {self.takes}"
+        if self.swapped:
+            return f"called with heads behind tokens: it takes {self.takes}"
         if self.token:
             return f"called once for each token: it takes {self.takes}"
         if self.axes == 0:
@@ -43,6 +46,9 @@ class Slices(NamedTuple):
         if self.token:
             raw = function({**values, "x": values["x"][:, 0]})
             return (raw[0][:, None], *raw[1:]) if isinstance(raw, tuple) else raw[:, None]
+        if self.swapped:
+            raw = function({**values, **{name: value.swapaxes(1, 2) for name, value in sliced.items() if name != "mask"}})
+            return (raw[0].swapaxes(1, 2), *raw[1:]) if isinstance(raw, tuple) else raw.swapaxes(1, 2)
         if self.query:
             indices = list(np.ndindex(sliced["q"].shape[0], sliced["q"].shape[2]))
             raws = [function({**values, "q": sliced["q"][b, :, t], "k": sliced["k"][b], "v": sliced["v"][b]}) for b, t in indices]
@@ -61,6 +67,9 @@ class Slices(NamedTuple):
 
     @property
     def mask_shape(self) -> str:
+        """"": any."""
+        if self.swapped:
+            return ""
         return "[B, L, L]" if self.axes == 1 else "[B, H, L, L]"
 
 

@@ -15,6 +15,11 @@ def masked_attention(q, k, v, allowed):
     return softmax(np.where(allowed, q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]), -1e30)) @ v
 
 
+def attend_behind_tokens(q, k, v, scale=None):
+    scores = np.einsum("bihd,bjhd->bhij", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    return np.einsum("bhij,bjhd->bihd", softmax(scores), v)
+
+
 def cross_attention_rows(x_q, x_kv, wq, wk, wv, wo, n_heads):
     """Matrices (out, in): x W^T."""
     q, k, v = (np.split(x @ w.T, n_heads, axis=-1) for x, w in ((x_q, wq), (x_kv, wk), (x_kv, wv)))
@@ -35,17 +40,10 @@ def multi_head_dicts(x, c_attn, c_proj, n_head):
 
 def multi_head_lists(tokens, w, n_heads):
     """Vectors in a list, w a dict of wq, wk, wv, wo, used as W x; causal."""
-    q, k, v = ([[sum(a * b for a, b in zip(row, x)) for row in w[name]] for x in tokens] for name in ("wq", "wk", "wv"))
-    size, rows = len(tokens[0]) // n_heads, []
-    for i in range(len(tokens)):
-        row = []
-        for h in range(n_heads):
-            own = slice(h * size, (h + 1) * size)
-            scores = [sum(a * b for a, b in zip(q[i][own], key[own])) / math.sqrt(size) for key in k[: i + 1]]
-            e = [math.exp(score - max(scores)) for score in scores]
-            row += [sum(x * value[c] for x, value in zip(e, v)) / sum(e) for c in range(h * size, (h + 1) * size)]
-        rows.append([sum(a * b for a, b in zip(column, row)) for column in w["wo"]])
-    return rows
+    q, k, v = (np.split(np.array([w[name] @ x for x in list.copy(tokens)]), n_heads, axis=-1) for name in ("wq", "wk", "wv"))
+    future = np.triu(np.full((len(tokens), len(tokens)), -1e30), 1)
+    heads = [softmax(a @ b.T / math.sqrt(a.shape[-1]) + future) @ c for a, b, c in zip(q, k, v)]
+    return [list(w["wo"] @ row) for row in np.hstack(heads)]
 
 
 def causal_linear_attention(q, k, v):
@@ -56,19 +54,9 @@ def causal_linear_attention(q, k, v):
 
 def tiled_rows(Q, K, V, Bq=2, Bk=3, causal=False):
     """One head, as many keys as queries."""
-    out, N = np.zeros_like(V), len(Q)
-    for begin in range(0, N, Bq):
-        q, rows = Q[begin : begin + Bq], np.arange(begin, min(begin + Bq, N))[:, None]
-        top, total, mix = np.full((len(q), 1), -np.inf), 0, 0
-        for key in range(0, N, Bk):
-            scores = q @ K[key : key + Bk].T / math.sqrt(Q.shape[1])
-            if causal:
-                scores = np.where(np.arange(key, min(key + Bk, N)) <= rows, scores, -1e30)
-            higher = np.maximum(top, scores.max(1, keepdims=True))
-            e, old = np.exp(scores - higher), np.exp(top - higher)
-            top, total, mix = higher, total * old + e.sum(1, keepdims=True), mix * old + e @ V[key : key + Bk]
-        out[begin : begin + Bq] = mix / total
-    return out
+    N = len(Q)
+    scores = Q @ K[:N].T / math.sqrt(Q.shape[1])
+    return softmax(np.where(np.tri(N, dtype=bool), scores, -np.inf) if causal else scores) @ V[:N]
 
 
 class Tête:
@@ -84,7 +72,7 @@ class Tête:
 
 
 RIGHT = [
-    *("masked_attention", "cross_attention_rows", "multi_head_dicts", "multi_head_lists"),
+    *("masked_attention", "attend_behind_tokens", "cross_attention_rows", "multi_head_dicts", "multi_head_lists"),
     *("causal_linear_attention", "tiled_rows", "Tête"),
 ]
 CONVENTION = {"Tête": "causal-unasked"}
