@@ -45,8 +45,10 @@ std::string file_of(std::string_view task) {
 /// Solved, with its markers; empty when the task has none in this language.
 std::string code_of(std::string_view task, const std::string& language) {
   if (language == "cpp") return std::string(file_called("cpp/" + file_of(task) + ".cc"));
-  const std::string_view own = section(file_called(language + "_exercises.py"), "# ", task);
-  if (!own.empty()) return std::string(own);
+  for (const char* kind : {"_exercises.py", "_decoder_exercises.py"}) {
+    const std::string_view own = section(file_called(language + kind), "# ", task);
+    if (!own.empty()) return std::string(own);
+  }
   const std::string_view either = section(file_called("parts_exercises.py"), "# ", task);
   return std::regex_replace(std::string(either), std::regex(R"(\bxp\.)"), language == "numpy" ? "np." : "torch.");
 }

@@ -58,7 +58,7 @@ def right(base, language):
     """The right program's text; None: not in this language."""
     if base.startswith("exercise."):
         code = {}
-        for file in ("parts", language):
+        for file in ("parts", f"{language}_decoder", language):
             head, *sections = re.split(r"^# \[(.*)\]\n", (EXERCISES / f"{file}_exercises.py").read_text(encoding="utf-8"), flags=re.MULTILINE)
             code |= dict(zip(sections[::2], sections[1::2]))
         code = spelled(code[base.removeprefix("exercise.").replace("_", "-")], language)

@@ -141,7 +141,8 @@ def guess(name: str, thing: Any) -> Candidate | None:
 
 def _guessed(name: str, thing: Any) -> Candidate | None:
     task = match.by_contract(name)
-    if match.is_block(name) and isinstance(thing, type) and not any(re.search("norm|^ln|^ff|mlp|feed|elu", names.key(one)) for one in named(thing)):
+    holds = re.compile("norm|^ln|^ff|mlp|feed|elu|transformer")
+    if match.is_block(name) and isinstance(thing, type) and not any(holds.search(names.key(one)) for one in named(thing)):
         return None
     if isinstance(thing, FunctionType) and task not in tasks.STEPPED and "cache" in _roles(thing):
         task = None  # "gqa" with a cache
@@ -157,7 +158,7 @@ def _guessed(name: str, thing: Any) -> Candidate | None:
         found = match.of_class(cls.__name__, set(settings_of(cls).values()), set(_roles(getattr(cls, method))))
         if found and found[0] in _TURNED and _turns(cls, getattr(cls, method)):
             found = "llama-attention", f"{cls.__name__} turns queries and keys, and is causal"
-    return Candidate(name, thing, found[0], found[1], False) if found else None
+    return Candidate(name, thing, found[0], found[1], found[0] == "block") if found else None
 
 
 def members(module: ModuleType) -> dict[str, Any]:
