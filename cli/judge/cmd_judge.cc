@@ -8,7 +8,6 @@
 
 #include "core/escape.h"
 #include "judge/options.h"
-#include "judge/places.h"
 #include "judge/text/chinese.h"
 #include "practice/record.h"
 #include "qkv/io/safetensors.h"

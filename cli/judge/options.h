@@ -1,4 +1,5 @@
-// What `qkv judge` was given, and the two ways to run code. Not: how it is written on the command line (cmd_judge.cc).
+// What `qkv judge` was given, the two ways to run code, and a finding for editors. Not: how it is written on the
+// command line (cmd_judge.cc), a finding for people (src/judge/report.h).
 #pragma once
 
 #include <cstdint>
@@ -32,5 +33,11 @@ judge::Finding judge_python(const JudgeOptions& options);
 /// --run: a program of any language, started once a probe: it reads one .safetensors and writes another. Exit code 3
 /// with a text that begins with "fill in" is a program not yet filled in (run.cc).
 judge::Finding judge_program(const JudgeOptions& options);
+
+/// SARIF 2.1.0: a result for each mistake, or one for code that could not be judged; none where all is right. `hint`:
+/// the rule is "wrong", the message a question (places.cc).
+std::string sarif_of(const judge::Finding& finding, bool hint);
+/// "mine.py:12: error: The scores are not divided by sqrt(d). [no-scale]": the same as lines.
+std::string problems_of(const judge::Finding& finding, bool hint);
 
 }  // namespace qkv::cli

@@ -1,11 +1,11 @@
-#include "judge/places.h"
-
+// Where in the file, and what: SARIF, and lines of FILE:LINE: error: (options.h).
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "core/escape.h"
 #include "core/sentences.h"
+#include "judge/options.h"
 #include "qkv/version.h"
 #include "support/json.h"
 

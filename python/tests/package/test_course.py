@@ -41,7 +41,7 @@ def test_each_file_of_a_folder_is_a_test(folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", timeout=120)
     assert done.returncode == 1 and "1 failed, 2 passed, 2 skipped" in done.stdout, done.stdout
     assert "test_own.py::test_own PASSED" in done.stdout and "wrong: no-scale\n" in done.stdout
-    assert "nothing in helpers.py looks like attention" in done.stdout and "no exercise asks for what cap" in done.stdout and "Traceback" not in done.stdout
+    assert "nothing in helpers.py looks like attention" in done.stdout and "no exercise asks for what softcap" in done.stdout and "Traceback" not in done.stdout
     points = {}
     for case in ElementTree.parse(folder / "junit.xml").iter("testcase"):
         said = {one.get("name"): one.get("value") for one in case.iter("property")}
