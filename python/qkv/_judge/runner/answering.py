@@ -137,6 +137,8 @@ def _returned(subject: Subject, function: str, result: Result, tensors: Tensors)
     if len(outputs) == 1:
         found = {outputs[0]: array_of(_dense(result, subject, tensors), subject.precision)}
     else:
+        if subject.task == "merge" and isinstance(result.raw, (tuple, list)):  # out first or last
+            result.raw = sorted(result.raw, key=lambda one: len(getattr(one, "shape", ())))
         found = _several(binding.name, result, tuple(outputs), subject.precision)
     turned = binding.turned and all(axes[0] != "B" for name, axes in task.tensors.items() if binding.takes(name))
     return {name: value.T for name, value in found.items()} if turned else found

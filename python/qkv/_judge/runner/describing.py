@@ -200,7 +200,8 @@ def _only_square(subject: Subject, function: str) -> bool:
 def _readings(subject: Subject, function: str) -> None:
     """Square matrices may be [in, out] or [out, in]: both are tried, where no exercise says which."""
     binding, way = subject.bindings[function], subject.ways[0]
-    if subject.prototype is not None or subject.helpers["asked"] or way.turned or ways_of(subject, binding) == [Way()]:
+    known = subject.task in tasks.PARTS or subject.prototype is not None or subject.helpers["asked"]
+    if known or way.turned or ways_of(subject, binding) == [Way()]:
         return
     subject.ways = [way._replace(turned=True)]
     try:

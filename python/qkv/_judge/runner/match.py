@@ -53,8 +53,8 @@ def readings(
         open_ones = [n for n, role in enumerate(roles) if role is None and required(arguments[n])]
         if len(set(taken)) < len(taken) or len(open_ones) != len(missing) or len(missing) > 1:
             continue
-        if any(names.among("given", arguments[n].name, tensors) for n in open_ones):
-            continue  # another tensor of the task
+        if any(names.among("given", arguments[n].name, [*tensors, "p"]) for n in open_ones):
+            continue  # another tensor, or probabilities where logits are meant
         roles = [missing[0] if n in open_ones else role for n, role in enumerate(roles)]
         found.append(dict(zip([one.name for one in arguments], roles)))
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
@@ -78,7 +78,8 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
         raise Stop(unfit(cls.__name__, task))
     numbers, choices = [name for name in contract if name not in axes], {}
     for one in arguments_of(cls):
-        choices[one.name] = names.among("given", one.name, numbers) or names.among("size", one.name, [*letters, "layer"]) or [None]
+        known = names.setting(one.name)
+        choices[one.name] = _meanings(one.name, numbers, letters) or [f"its {known}" if known in ("bias", "config") else None]
         if choices[one.name] == [None] and required(one) and one.name not in init:
             raise Stop(f"cannot tell what the argument {one.name} of {cls.__name__}(...) is: --init {one.name}=VALUE")
     way = min(itertools.product(*choices.values()), key=lambda way: len(way) - len({*way}))  # one meaning each, if that goes
@@ -87,8 +88,16 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
 
     def call(*args: Any, **kwargs: Any) -> Any:
         values = signature.bind(*args, **kwargs).arguments
-        sizes = {letter: size for name in values if name in axes for letter, size in zip(axes[name], values[name].shape)}
+        sizes = {letter: size for name in values if name in axes for letter, size in zip(axes[name][::-1], values[name].shape[::-1])}
         torch = torch_of()
+
+        def setting(name: str) -> Any:
+            found = [one for meaning in _meanings(name, numbers, letters) for one in (sizes.get(meaning), values.get(meaning)) if one is not None]
+            if not found:
+                raise KeyError(f"{name}: not a usual name of a setting")
+            return found[0]
+
+        values.update({"its bias": True, "its config": names.ByName(setting)})
         given = {name: sizes.get(meaning, values.get(meaning)) for name, meaning in meanings.items()} | init
         given = {name: value for name, value in given.items() if value is not None}
         for name, meaning in meanings.items():
@@ -101,6 +110,8 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
             raise people.stop(error, f"making {cls.__name__}({shown})") from None
         inputs = {name: values[role] for name, role in takes.items() if role in values}
         entries = [one for some in parameters.collect(thing) for one in some]
+        if sum(len(one.shape) > 1 for one in entries) < sum(len(axes[name]) > 1 for name in held):
+            raise Stop(f"{cls.__name__} holds fewer matrices than the task {task} has: {', '.join(held)}")
         state = {one.path: _value_of(one, thing, held, values, chosen, task) for one in entries}
         if is_module_class(cls):
             return torch.func.functional_call(thing.eval(), state, (), inputs)
@@ -116,6 +127,11 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
     )
     call.__name__, call.__signature__, call.__module__ = cls.__name__, signature, cls.__module__  # type: ignore[attr-defined]
     return call
+
+
+def _meanings(name: str, numbers: list[str], letters: Iterable[str]) -> list[str]:
+    """What a setting may be: a number of the contract, the size of an axis, a layer."""
+    return names.among("given", name, numbers) or names.among("size", name, [*letters, "layer"])
 
 
 def _value_of(one: parameters.Entry, thing: Any, held: list[str], values: dict[str, Any], chosen: dict[str, str], task: str) -> Any:

@@ -91,6 +91,11 @@ def _turned(value: Any) -> Any:
     return value.swapaxes(-1, -2) if is_array(value) and value.ndim == 2 else value
 
 
+def as_arrays(raw: Any) -> Any:
+    """What was returned, lists of numbers as arrays."""
+    return _rebuilt([raw], lambda parts: parts[0])
+
+
 def choices_of_part(axes: dict[str, list[str]], answers: list[str]) -> list[Slices]:
     """The same of a part's tensors {name: axes}, where its answers have the batch too."""
     cut = {name: one for name, one in axes.items() if one[0] == "B"}

@@ -18,7 +18,7 @@ from .errors import People, Stop
 from .frameworks import default_dtype, from_numpy, is_module, torch_of
 from .masks import Form, full
 from .parameters import Assignment, get, put
-from .slicing import Slices
+from .slicing import Slices, as_arrays
 from .slots import Sizes, Slot, Tensors, Words, block_shape, canonical, in_probe
 from .tasks import FUNCTIONS, PARTS, TASKS, TURNED
 
@@ -205,6 +205,7 @@ class Subject:
                 raise Skipped(f"it takes no argument {asked}")
         axes = TASKS[self.task].tensors
         numbers = {name: literal_eval(metadata[name]) for name in binding.contract if name in metadata}
+        numbers |= {"r": leaves["A"].shape[-1]} if "r" in binding.contract else {}
         turned = {name: leaves[name].T for name in leaves if binding.turned and len(axes[name]) == 2 and axes[name][0] != "B"}
         return {**leaves, **turned, **numbers, "axis": -1}
 
@@ -271,7 +272,7 @@ class Subject:
         bound, slices = binding if target is None else binding.on(target, self.method), binding.slices or self.slices
         with default_dtype(self.framework, self.dtype):
             raw = bound(values) if slices is None else slices.call(bound, values)
-            result = Result(raw, () if self.task in PARTS else self.expected(tensors))
+            result = Result(as_arrays(raw), ()) if self.task in PARTS else Result(raw, self.expected(tensors))
         if result.raw is None:
             raise Stop(f"not filled in yet: {binding.name} returns nothing", "unfilled")
         if result.out is None:

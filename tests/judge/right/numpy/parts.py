@@ -25,6 +25,22 @@ def merge_states(m_a, l_a, o_a, m_b, l_b, o_b):
     return m, fa * l_a + fb * l_b, fa * o_a + fb * o_b
 
 
+def combine_partials(o1, m1, l1, o2, m2, l2):
+    m = np.maximum(m1, m2)
+    a, b = np.exp(m1 - m), np.exp(m2 - m)
+    return a[..., None] * o1 + b[..., None] * o2, m, a * l1 + b * l2
+
+
+def one_row(query, keys):
+    scores = [sum(a * b for a, b in zip(query, key)) for key in keys]
+    scaled = [score / math.sqrt(len(query)) for score in scores]
+    return scores, scaled, stable_softmax(scaled)
+
+
+def lora(x, W, A, B, alpha, r):
+    return x @ W + alpha / r * (x @ A @ B)
+
+
 def cross_entropy_with_grad(scores, y):
     shifted = scores - scores.max(1, keepdims=True)
     logs = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
@@ -40,4 +56,4 @@ def top_k_gating(router_logits, top_k):
     return index, best / best.sum(-1, keepdims=True)
 
 
-RIGHT = ["LayerNorm", "stable_softmax", "merge_states", "cross_entropy_with_grad", "top_k_gating"]
+RIGHT = ["LayerNorm", "stable_softmax", "merge_states", "combine_partials", "one_row", "lora", "cross_entropy_with_grad", "top_k_gating"]

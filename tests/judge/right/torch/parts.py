@@ -40,6 +40,25 @@ class SwiGLU(nn.Module):
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
 
 
+class LlamaSwiGLU(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.gate_proj, self.up_proj = (nn.Linear(config.hidden_size, config.intermediate_size, bias=False) for _ in range(2))
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x):
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class LayerNorm(nn.Module):
+    def __init__(self, ndim, bias):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(ndim)), nn.Parameter(torch.zeros(ndim)) if bias else None
+
+    def forward(self, input):
+        return F.layer_norm(input, self.weight.shape, self.weight, self.bias, 1e-5)
+
+
 class TopKRouter(nn.Module):
     def __init__(self, dim, num_experts, top_k=2):
         super().__init__()
@@ -85,6 +104,7 @@ def cross_entropy_loss(logits, labels, ignore_index=-100):
 
 
 RIGHT = [
-    "RMSNorm", "LayerNormalization", "SwiGLU", "TopKRouter", "LoRALinear", "LoRAWrapped", "lora_forward", "swiglu", "cross_entropy_loss",
+    "RMSNorm", "LayerNormalization", "LayerNorm", "SwiGLU", "LlamaSwiGLU", "TopKRouter", "LoRALinear", "LoRAWrapped", "lora_forward", "swiglu",
+    "cross_entropy_loss",
 ]  # fmt: skip
 CONVENTION = {"LayerNormalization": "norm-own-eps"}
