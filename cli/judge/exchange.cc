@@ -43,9 +43,12 @@ judge::Answer read_answer(const fs::path& path) {
 }  // namespace
 
 Subject read_subject(const fs::path& folder) {
-  const fs::path path = folder / "subject.json";
-  if (!readable_file(path)) return {.verdict = "failed", .says = "the code ended before its first call ended"};
-  return judge::subject_of(load_text("subject.json", path.string()));
+  const std::string text = read_text(folder / "subject.json");
+  if (text.empty()) return {.verdict = "failed", .says = "the code ended before its first call ended"};
+  return judge::subject_of(text);
+}
+std::string read_text(const fs::path& path) {
+  return readable_file(path) ? load_text(path.filename().string(), path.string()) : std::string();
 }
 
 fs::path probe_path(const fs::path& folder, std::size_t n) { return folder / fmt::format("probe-{}.safetensors", n); }

@@ -17,6 +17,9 @@ using judge::Subject;
 /// A subject.json that cannot be understood is a verdict "failed".
 Subject read_subject(const std::filesystem::path& folder);
 
+/// Empty for what is no regular file of a size that an answer can have.
+std::string read_text(const std::filesystem::path& path);
+
 /// Names are probe-0.safetensors, probe-1.safetensors, ...
 std::filesystem::path probe_path(const std::filesystem::path& folder, std::size_t n);
 std::filesystem::path answer_path(const std::filesystem::path& folder, std::size_t n);

@@ -91,10 +91,11 @@ class Judgement {
     std::vector<StateDict> probes = judge::make_probes(subject.task, subject.sizes, options_.seed, subject.owner);
     for (std::size_t n = 0; n < probes.size(); ++n) io::save_safetensors(probe_path(folder_, n), probes[n]);
     child.say("run");
-    const bool done = child.line() == "done";
-    const ChildEnd end = child.end();
-    if (!done) return named(died(end, during(probes)), subject);
-    return judge_folder(folder_, subject, probes);
+    if (child.line() != "done") return named(died(child.end(), during(probes)), subject);
+    Finding finding = judge_folder(folder_, subject, probes);
+    watch(child, finding, probes);
+    child.end();
+    return finding;
   }
 
  private:
@@ -112,6 +113,15 @@ class Judgement {
         .own_namespace = !options_.sandbox,  // it makes one itself
         .limits = options_.limits()};
   }
+  /// The first line whose value leaves the textbook: the child answers some probes once more.
+  void watch(Child& child, Finding& finding, const std::vector<StateDict>& probes) const {
+    const std::vector<std::size_t> wrong = judge::watched_probes(finding, probes);
+    if (wrong.empty()) return child.say("end");
+    for (const std::size_t n : wrong) io::save_safetensors(stages_path(n), judge::stages(finding, probes[n]));
+    child.say(fmt::format("watch {}", finding.reading));
+    if (child.line() == "watched") set_line(finding, read_text(folder_ / "line.json"));
+  }
+  fs::path stages_path(std::size_t n) const { return folder_ / fmt::format("stages-{}.safetensors", n); }
   fs::path out() const { return scratch_.path() / "stdout"; }
   fs::path err() const { return scratch_.path() / "stderr"; }
 

@@ -1,5 +1,6 @@
 #include "judge/json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
@@ -96,6 +97,35 @@ Subject subject_of(const std::string& text) {
   return subject;
 }
 
+void set_line(Finding& finding, const std::string& text) {
+  const Json found = Json::parse(text, nullptr, false);
+  if (!found.is_object()) return;
+  const auto number = [&](const char* key) {
+    const Json value = found.value(key, Json());
+    return value.is_number_integer() ? value.get<int>() : 0;
+  };
+  const int line = number("line");
+  if (line <= 0) return;
+  const std::string own = std::to_string(line), right = std::to_string(number("right"));
+  std::string says = "line " + own + " is the first that differs from the textbook";
+  if (number("right") > 0)
+    says =
+        "right up to line " + right + " (" + text_of(found, "stage") + "); line " + own + " is the first that is not";
+  if (number("called") > 0) says += "\ncalled from line " + std::to_string(number("called"));
+  if (const std::string probe = text_of(found, "probe"); probe != "plain")
+    says += "\nshown by the probe \"" + probe + "\"";
+  int at = number("first");
+  for (const std::string& source : texts_of(found, "source")) {
+    const std::string count = std::to_string(at);
+    says += "\n" + std::string(at == line ? ">" : " ") + std::string(5 - std::min<std::size_t>(count.size(), 5), ' ') +
+            count + " | " + source;
+    ++at;
+  }
+  if (const std::string label = text_of(found, "label"); !label.empty())
+    says += "\n" + label + "\n  here      " + text_of(found, "got") + "\n  textbook  " + text_of(found, "expected");
+  finding.line = line, finding.where = says + "\n";
+}
+
 std::string to_json(const Finding& finding) {
   Json mistakes = Json::array(), conventions = Json::array(), checks = Json::array(), notes = Json::array();
   const Task* task = find_task(finding.task);
@@ -111,8 +141,9 @@ std::string to_json(const Finding& finding) {
   for (const std::string& note : finding.notes) notes.push_back(said(note));
   const Json document = {{"file", finding.file}, {"name", finding.name}, {"task", finding.task},
       {"verdict", finding.verdict}, {"mistakes", mistakes}, {"conventions", conventions}, {"checks", checks},
-      {"untried", finding.untried}, {"notes", notes}, {"evidence", finding.evidence}, {"traceback", finding.traceback},
-      {"seconds", finding.seconds}};
+      {"untried", finding.untried}, {"notes", notes}, {"evidence", finding.evidence},
+      {"line", finding.line > 0 ? Json(finding.line) : Json()}, {"where", finding.where},
+      {"traceback", finding.traceback}, {"seconds", finding.seconds}};
   return document.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -15,6 +15,9 @@ void set_sizes(Sizes& sizes, const std::string& json);
 /// A subject.json; one that cannot be understood is a verdict "failed".
 Subject subject_of(const std::string& text);
 
+/// What the runner says of a line (runner/trace/where.py); of text that is none, no line.
+void set_line(Finding& finding, const std::string& text);
+
 /// Keys as docs/cli/judge.md lists them.
 std::string to_json(const Finding& finding);
 

@@ -111,6 +111,7 @@ struct Report {
       for (const Convention& one : finding.conventions) line("\n" + wrapped(one.says));
     }
     for (const Mistake& one : finding.mistakes) mistake(one);
+    if (!finding.where.empty()) line(), block(finding.where, true);
     if (!finding.evidence.empty()) line(), block(finding.evidence, true);
     if (finding.right()) line();
     checks();
@@ -185,6 +186,7 @@ Finding judge_readings(const Subject& subject, const std::vector<StateDict>& pro
     if (count > 1 && !assignment.label.empty())
       finding.notes.push_back(
           "this rests on reading the parameters as " + assignment.label + "; --map NAME=YOURS says otherwise");
+    finding.reading = n;
     if (turn == 0 || rank(finding) < rank(best)) best = std::move(finding);
     if (best.right()) break;
   }

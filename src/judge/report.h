@@ -36,6 +36,12 @@ inline constexpr std::string_view kHasTask = "has a task";
 Finding judge_readings(const Subject& subject, const std::vector<StateDict>& probes,
     const std::function<std::vector<Answer>(std::size_t reading)>& answers);
 
+/// The probes that a finding calls wrong, on which code may be watched; none where it is right.
+std::vector<std::size_t> watched_probes(const Finding& finding, const std::vector<StateDict>& probes);
+/// The textbook's arrays of a probe in the finding's conventions, "N ROUND STAGE NAME" after each stage that changed
+/// one; N counts stages over all rounds.
+StateDict stages(const Finding& finding, const StateDict& probe);
+
 /// The code could not be judged: `verdict` is "failed" or "unfilled", `says` one line.
 Finding not_judged(const std::string& verdict, const std::string& says, const std::string& traceback = {});
 Finding not_judged(const Subject& subject);

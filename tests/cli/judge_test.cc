@@ -75,7 +75,7 @@ TEST_F(Judge, EditorsAreToldTheLine) {
   const Outcome both = judge(words + Words{"--problems", "--sarif", "found.sarif"});
   EXPECT_EQ(both.code, 1);
   EXPECT_TRUE(both.out.starts_with("wrong: no-scale\n")) << both.out;
-  EXPECT_TRUE(both.out.ends_with("\nmy file.py:4: error: The scores are not divided by sqrt(d). [no-scale]\n"))
+  EXPECT_TRUE(both.out.ends_with("\nmy file.py:5: error: The scores are not divided by sqrt(d). [no-scale]\n"))
       << both.out;
   EXPECT_EQ(judge(words + Words{"--sarif", "-"}).out, contents(path("found.sarif")));
   const Document found = Document::parse(contents(path("found.sarif")));
@@ -86,7 +86,7 @@ TEST_F(Judge, EditorsAreToldTheLine) {
   EXPECT_EQ(result["ruleId"], "no-scale");
   EXPECT_EQ(result["message"]["text"], "The scores are not divided by sqrt(d).");
   EXPECT_EQ(place["physicalLocation"]["artifactLocation"]["uri"], "my%20file.py");
-  EXPECT_GE(place["physicalLocation"]["region"]["startLine"], 4);
+  EXPECT_EQ(place["physicalLocation"]["region"]["startLine"], 5);
   EXPECT_EQ(run["properties"], (Document{{"task", "sdpa"}, {"name", "sdpa"}, {"verdict", "wrong"}}));
   const Outcome hint = judge(words + Words{"--problems", "--hint", "--sarif", "hint.sarif"});
   EXPECT_FALSE(has(hint.out + contents(path("hint.sarif")), "no-scale")) << hint.out;

@@ -1,6 +1,6 @@
 """Runs `qkv judge` over the corpus: every wrong program must be named, every right one right, every hostile one ended.
 
-    python tests/judge/corpus.py --tool build/release/qkv --python PY [--filter TEXT] [--seeds N] [--every]
+    python tests/judge/corpus.py --tool build/release/qkv --python PY [--filter TEXT] [--seeds N] [--every] [--lines]
     ... --in-process          the runner in two processes that live on: PyTorch is imported twice, not once a program
     ... --hostile | --coverage | --exercises
 
@@ -24,6 +24,8 @@ import habits
 import mistakes
 
 HERE = Path(__file__).resolve().parent
+#: Of the programs that rows of mistakes/ change: the share whose line is found.
+EXACT = 0.8
 EXIT = {"right": 0, "convention": 0, "wrong": 1, "unknown": 1, "failed": 2, "unfilled": 2}
 
 
@@ -63,6 +65,7 @@ def in_process(arguments):
     from runner.answering import answer
     from runner.describing import as_json, subject_of_file
     from runner.errors import Stop
+    from runner.trace.where import find_line
 
     options = dict(zip(arguments[:-1:2], arguments[1:-1:2]))
     path, _, name = str(arguments[-1]).partition(":")
@@ -75,12 +78,17 @@ def in_process(arguments):
         probes = _engine.probes(described, int(options.get("--seed", 0)))
         readings = range(max(1, len(subject.assignments)))
         answers = [[files.encode(*answer(subject, *files.decode(probe), reading)) for probe in probes] for reading in readings]
+
+        def watch(reading, wrong, stages):
+            inputs = [(*files.decode(probes[n]), files.decode(own)[0]) for n, own in zip(wrong, stages)]
+            return json.dumps(find_line(subject, reading, inputs))
+
+        return json.loads(_engine.verdict(described, probes, answers, False, False, watch)[0])
     except Stop as stop:
         name = stop.about.get("check") or ("filled in" if stop.verdict == "unfilled" else "runs")
         return {"verdict": stop.verdict, "checks": [{"name": name, "ok": False, "detail": stop.says}], "traceback": stop.traceback}
     finally:
         sys.stdout, sys.stderr = output
-    return json.loads(_engine.verdict(described, probes, answers, False, False)[0])
 
 
 class InProcess:
@@ -126,7 +134,7 @@ def told(finding):
     says = finding.get("says") or "".join(failed[:1])
     if finding.get("traceback"):
         says = f"{says} | {finding['traceback'][-200:]}"
-    return f"{finding.get('verdict')} {mistakes} {conventions} {says}".replace("\n", " ")[:300]
+    return f"{finding.get('verdict')} {mistakes} {conventions} line {finding.get('line')} {says}".replace("\n", " ")[:300]
 
 
 def miss_of_wrong(finding, expected):
@@ -151,20 +159,21 @@ def miss_of_right(finding, convention):
 
 
 def spellings(options):
-    """(label, path, name, arguments, judge of the finding) of every program."""
+    """(label, path, name, arguments, judge of the finding, lines of the mistake where they are known) of every program."""
     for path in sorted([*(HERE / "wrong").rglob("*.py"), *(HERE / "right").rglob("*.py")]):
         names = table(path)
         expected, conventions, tasks = names.get("EXPECTED", {}), names.get("CONVENTION", {}), names.get("TASK", {})
         for name in expected or names["RIGHT"]:
             arguments = ["--task", tasks[name]] if name in tasks else []
-            yield f"{path.relative_to(HERE)}:{name}", path, name, arguments, verdict(expected.get(name), conventions.get(name))
+            yield f"{path.relative_to(HERE)}:{name}", path, name, arguments, verdict(expected.get(name), conventions.get(name)), ()
     folder = Path(options.tool).resolve().parent / "judge-corpus"
     generated = [(program, None) for program in mistakes.programs(options.every)] + list(habits.programs())
     for program, convention in generated:
         path = folder / program.file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(program.text, encoding="utf-8")
-        yield str(path), path, program.name, ["--task", program.task] if program.task else [], verdict(program.ids, convention)
+        arguments = ["--task", program.task] if program.task else []
+        yield str(path), path, program.name, arguments, verdict(program.ids, convention), program.lines
 
 
 def verdict(expected, convention):
@@ -180,24 +189,34 @@ def in_parallel(work, items):
 
 def corpus(tool, options):
     def work(item):
-        (label, path, name, arguments, judge), seed = item
+        (label, path, name, arguments, judge, lines), seed = item
         finding, _, _ = tool("--seed", seed, *arguments, f"{path}:{name}" if name else path)
-        return label, seed, judge(finding)
+        exact = finding["line"] in lines if lines and finding.get("verdict") in ("wrong", "unknown") else None
+        if exact is False and options.lines:
+            print(f"{label}: line {finding['line']}, not of {sorted(lines)}", flush=True)
+        return label, seed, judge(finding), exact
 
     chosen = [spelling for spelling in spellings(options) if options.filter in spelling[0]]
     items = [(spelling, seed) for spelling in chosen for seed in range(options.seeds)]
     missed = 0
     if options.in_process:  # the tool's own way, a child process under limits, finds the same of a few
-        for label, path, name, arguments, _ in chosen[:: len(chosen) // 4 + 1]:
+        for label, path, name, arguments, *_ in chosen[:: len(chosen) // 4 + 1]:
             asked = [*arguments, f"{path}:{name}" if name else path]
             here, there = told(tool("--seed", 0, *asked)[0]), told(Tool(options)("--seed", 0, *asked)[0])
             if re.sub(r"[\d.]+", "", here) != re.sub(r"[\d.]+", "", there):  # dropout draws as it likes
                 missed += 1
                 print(f"{label}: here {here}, by the tool {there}", flush=True)
-    for name, seed, miss in in_parallel(work, items):
+    exact = []
+    for name, seed, miss, line in in_parallel(work, items):
+        exact += [line] if line is not None else []
         if miss:
             missed += 1
             print(f"{name} (seed {seed}): {miss}", flush=True)
+    found = sum(exact) / max(len(exact), 1)
+    print(f"{sum(exact)} of {len(exact)} with the line of the mistake")
+    if not options.filter and found < EXACT:
+        missed += 1
+        print(f"that is {found:.3f}; at least {EXACT} is asked for")
     print(f"{len(items)} judgements, {missed} missed; the slowest took {tool.slowest[0]:.2f} s: {tool.slowest[1]}")
     return missed
 
@@ -312,6 +331,7 @@ def main():
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--filter", default="", help="part of a program's path and name")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--lines", action="store_true", help="prints each line that is not the mistake's")
     parser.add_argument("--every", action="store_true", help="each row in all of its programs")
     parser.add_argument("--in-process", action="store_true")
     parser.add_argument("--hostile", action="store_true")

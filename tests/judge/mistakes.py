@@ -11,6 +11,7 @@ Right programs are bases/NAME.py, or NAME.numpy.py and NAME.torch.py (`xp` is th
 program is a person's own (wrong/).
 """
 
+import difflib
 import functools
 import re
 from dataclasses import dataclass
@@ -47,6 +48,15 @@ class Program:
     def name(self):
         """The last function or class, which is judged. None: an exercise or a program of others/, which the judge finds by itself."""
         return None if self.task is None or self.base.startswith("exercise.") else re.findall(r"^(?:def|class) (\w+)", self.text, re.MULTILINE)[-1]
+
+    @property
+    def lines(self):
+        """The lines that differ from the right program's; of one that is missing, the one that stands there now."""
+        if not self.ids:
+            return set()
+        before, now = right(self.base, self.language).split("\n"), self.text.split("\n")
+        codes = difflib.SequenceMatcher(None, before, now, False).get_opcodes()
+        return {n + 1 for kind, _, _, begin, end in codes if kind != "equal" for n in range(begin, max(end, begin + 1))}
 
     @property
     def file(self):

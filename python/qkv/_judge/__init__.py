@@ -22,6 +22,7 @@ from .runner.answering import answer
 from .runner.describing import as_json, subject_of_file, subject_of_object
 from .runner.errors import People, Stop
 from .runner.tasks import FUNCTIONS
+from .runner.trace.where import find_line
 
 __all__ = ["Check", "Convention", "Finding", "Mistake", "judge"]
 
@@ -65,6 +66,7 @@ class Finding:
 
     `verdict`: "right", "convention", "wrong" (`mistakes` together explain the output), "unknown" (no mistake of the catalogue
     does), "failed" (the code could not be run), "unfilled" (a skeleton).
+    `line`: of the code, the first whose value leaves the textbook, shown in `where`; None where that is not known.
     """
 
     verdict: str
@@ -218,7 +220,13 @@ def _judged(
             [files.encode(*answer(subject, *files.decode(probe), reading)) for probe in probes]
             for reading in range(max(1, len(subject.assignments)))
         ]
-    found, text = _engine.verdict(described, probes, answers, hint, lang == "zh")
+
+    def watch(reading: int, wrong: list[int], stages: list[bytes]) -> str:
+        inputs = [(*files.decode(probes[n]), files.decode(own)[0]) for n, own in zip(wrong, stages)]
+        with _undisturbed():
+            return json.dumps(find_line(subject, reading, inputs))
+
+    found, text = _engine.verdict(described, probes, answers, hint, lang == "zh", watch)
     return _finding(
         json.loads(found), seconds=time.perf_counter() - begin, text=text.rstrip("\n"), lang=lang, hint=hint
     )

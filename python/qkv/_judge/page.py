@@ -55,10 +55,10 @@ def _evidence(text: str, said: Callable[[str], str]) -> Iterator[str]:
         yield _box("table", f"{_MONO};margin:4px 0", *table)
 
 
-def _where(text: str) -> Iterator[str]:
+def _where(text: str, said: Callable[[str], str]) -> Iterator[str]:
     """The source, its line marked."""
     for line in text.splitlines():
-        yield _box("div", _MARK if _MARKED.match(line) else "", _text(line) or " ")
+        yield _box("div", _MARK if _MARKED.match(line) else "", _text(said(line)) or " ")
 
 
 def page(finding: Finding) -> str:
@@ -80,7 +80,7 @@ def page(finding: Finding) -> str:
             parts += [faint(said(same))] if one.same_as else []
             parts += [*_formula(one), faint(said("read: "), said(one.read))]
     if finding.where:
-        parts.append(_box("div", _CODE, *_where(finding.where)))
+        parts.append(_box("div", _CODE, *_where(finding.where, said)))
     parts += [_box("div", "margin:8px 0", *_evidence(finding.evidence, said))]
     made, wrong = ([one.name for one in finding.checks if one.asked and one.ok == ok] for ok in (True, False))
     labels = {f"{len(made)} checks": made, "not asked": [one.name for one in finding.checks if not one.asked]}

@@ -42,6 +42,7 @@ class Binding:
             for one in self.parameters
         }
         self.notes: list[str] = []
+        self.watch: Callable[..., Any] | None = None  # calls in the function's stead (trace/where.py)
         self.contract: dict[str, bool] = (
             dict(FUNCTIONS[task][contract_name]) if contract_name else {}
         )  # {argument: may be missing}
@@ -157,7 +158,7 @@ class Binding:
                 args.append(value)
         if not self.parameters and self.starred:
             args = [values[role] for role in ("x", "q", "k", "v") if role in values and not (role != "x" and "x" in values)]
-        return self.function(*args, **kwargs)
+        return self.function(*args, **kwargs) if self.watch is None else self.watch(self.function, args, kwargs)
 
 
 class Result:

@@ -18,6 +18,7 @@ from .answering import answer, failure
 from .describing import as_json, subject_of_file
 from .errors import Stop, line_of
 from .subject import Subject
+from .trace.where import find_line
 
 #: Above what a person's file opens by chance.
 _FIRST_DESCRIPTOR = 64
@@ -44,15 +45,15 @@ class Channel:
         if self.writer is not None:
             os.write(self.writer, f"{line}\n".encode())
 
-    def wait_for(self, line: str) -> bool:
-        """False at the end of the channel."""
+    def words(self) -> list[str]:
+        """Of the next line; none at the end of the channel."""
         heard = b""
         while self.reader is not None and not heard.endswith(b"\n"):
             piece = os.read(self.reader, 1)
             if not piece:
-                return False
+                return []
             heard += piece
-        return self.reader is None or heard.decode().strip() == line
+        return heard.decode().split()
 
 
 class Bounded(io.TextIOBase):
@@ -105,6 +106,13 @@ def run(subject: Subject, folder: Path) -> None:
             files.write(into / name, files.encode(found, notes))
 
 
+def watch(subject: Subject, folder: Path, reading: int) -> None:
+    """Writes line.json, of the probes that the textbook's stages lie beside."""
+    found = sorted(folder.glob("stages-*.safetensors"), key=lambda path: int(path.stem.split("-")[1]))
+    probes = [(*files.read(folder / path.name.replace("stages", "probe")), files.read(path)[0]) for path in found]
+    files.write(folder / "line.json", json.dumps(find_line(subject, reading, probes)).encode())
+
+
 def main(arguments: list[str]) -> None:
     channel = Channel()
     sys.stdout, sys.stderr = Bounded(sys.stdout), Bounded(sys.stderr)
@@ -113,7 +121,11 @@ def main(arguments: list[str]) -> None:
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     subject = describe(folder, request)
     channel.say("ready")
-    if subject is not None and channel.wait_for("run"):
+    if subject is not None and (channel.reader is None or channel.words() == ["run"]):
         run(subject, folder)
         channel.say("done")
+        order = channel.words()
+        if order[:1] == ["watch"]:
+            watch(subject, folder, int(order[1]))
+            channel.say("watched")
     os._exit(0)  # threads and exit handlers of the person's code have no say

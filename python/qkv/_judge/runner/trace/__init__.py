@@ -1,0 +1,1 @@
+"""Where a person's code leaves the textbook: every value that its lines make is compared with the textbook's arrays."""

@@ -1,0 +1,167 @@
+"""The first line whose value leaves the textbook: of the arrays that lead to the output, the first that is no stage of the
+textbook and leads to none; causes.py then says whether an earlier line is the cause. Nothing is said where nothing is known.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Iterable
+
+import numpy as np
+
+from .match import Match, Matcher
+from .record import ALIASES, REDUCTIONS, Recorder, is_constant, storage_of
+from .stages import SCORES, Textbook
+
+#: What is given, in the textbook.
+INPUTS = ("x", "memory")
+#: What is returned, in its order.
+ANSWERS = ("out", "weights", "turned", "dq", "dk", "dv", "dx", "dW_q", "dW_k", "dW_v", "dW_o")
+BEFORE_SCORES = (*INPUTS, "q", "k", "v")
+_DETACHES = ("detach", "item", "numpy", "tolist", "tensor", "new_tensor", "as_tensor", "from_numpy")
+_RANDOM = re.compile("drop|rand|bernoulli|generator|binomial|choice")
+
+
+@dataclasses.dataclass
+class Blame:
+    """`index`: of the value that is wrong; `sure`: other arrays show that the textbook fits."""
+
+    line: int
+    index: int
+    sure: bool = True
+
+
+class Search:
+    def __init__(self, record: Recorder, book: Textbook, text: str) -> None:
+        self.record, self.events, self.book, self.text = record, record.events, book, text
+        self.tree = ast.parse(text)
+        turns = book.rounds if book.rounds == len(record.outputs) else 1
+        self.matchers = [Matcher(*book.at(n), False) for n in range(turns)] if turns > 1 else [Matcher(book.stages, book.softmaxes)]
+        self.needed = self.ancestors(index for call in record.outputs for index in call)
+        self.good: set[int] = set()
+
+    def ancestors(self, of: Iterable[int]) -> list[int]:
+        """They and all that they were made of, in order."""
+        found: set[int] = set()
+        todo = list(of)
+        while todo:
+            index = todo.pop()
+            if index not in found:
+                found.add(index)
+                todo += self.events[index].parents
+        return sorted(found)
+
+    def matcher(self, index: int) -> Matcher:
+        return self.matchers[min(self.events[index].call, len(self.matchers) - 1)]
+
+    def match(self, index: int) -> Match | None:
+        event = self.events[index]
+        if event.match is None and event.op in ALIASES:
+            event.match = self.match(event.parents[0]) or False
+        elif event.match is None:
+            event.match = (event.given and self.matcher(index).find(event)) or False
+        return event.match or None
+
+    def up(self, index: int, stages: Iterable[str] = ()) -> list[tuple[int, Match]]:
+        """What an event was made of, where it is a stage, one of these."""
+        stages = tuple(stages)
+        return [(p, m) for p in self.events[index].parents if (m := self.match(p)) and (not stages or m.stage in stages)]
+
+    def leading(self, indices: list[int], good: set[int]) -> set[int]:
+        """Those that are good, or made into something good."""
+        found = set(good)
+        for index in reversed(indices):
+            if index in found:
+                found.update(self.events[index].parents)
+        return found
+
+    def returns(self, line: int) -> int:
+        """The last return of the function around a line; 0 without one."""
+        around = [one for one in ast.walk(self.tree) if isinstance(one, ast.FunctionDef) and one.lineno <= line <= (one.end_lineno or 0)]
+        inside = max(around, key=lambda one: one.lineno, default=None)
+        return max((one.lineno for one in ast.walk(inside) if isinstance(one, ast.Return)), default=0) if inside else 0
+
+    def _good(self) -> set[int]:
+        """Stages, but for exponentials that lack a mask, and but for those after scores that look like q, k or v."""
+        late: set[int] = set()
+        found = set()
+        for index in self.needed:
+            match = self.match(index)
+            inherited = any(p in late for p in self.events[index].parents)
+            if match and inherited and match.stage in BEFORE_SCORES:
+                self.events[index].match, match = False, None
+            if inherited or (match and match.stage in ("scores", "logits", "exp", "weights")):
+                late.add(index)
+            if match and (match.stage != "exp" or match.hidden) and not (match.stage in SCORES and self.events[index].op in REDUCTIONS):
+                found.add(index)
+        return found
+
+    def first(self) -> Blame | None:
+        from .causes import Causes
+
+        self.good = self._good()
+        leads = self.leading(self.needed, self.good)
+        bad = next((i for i in self.needed if i not in leads and self._made(i)), None)
+        if bad is None:
+            return self._end()
+        constants = [i for i in self.needed if self.events[i].line and not self.events[i].given and not self.events[i].number]
+        sure = any(self.events[i].match.stage not in INPUTS for i in self.good) or any(self.matcher(i).constant(self.events[i]) for i in constants)
+        return Blame(Causes(self, leads).line(bad), bad, sure)
+
+    def _made(self, index: int) -> bool:
+        """By the person's line, of what was given; not columns of what is to be turned."""
+        event = self.events[index]
+        if not event.line or not event.given or event.number or event.op in ALIASES or is_constant(event.value):
+            return False
+        cut = event.view and any(self.events[p].value.size > event.value.size for p, _ in self.up(index, BEFORE_SCORES))
+        return not (cut and any(stage.name == "angles" for stage in self.book.stages))
+
+    def _end(self) -> Blame | None:
+        """Every step is right, and what is returned is not, or what was given has changed."""
+        for index in self.record.changes:
+            event = self.events[index]
+            if storage_of(self.record.kept[index]) in self.record.inputs and all(code.co_name != "__init__" for _, code in event.stack):
+                return Blame(event.line, index)
+        order = [name for name in ANSWERS if name in self.book.answers]
+        for call in self.record.outputs:
+            if not call or not self.events[call[0]].stack:
+                continue
+            found = [(index, match.stage) for index in call if (match := self.match(index))]
+            back = self.returns(self.events[call[0]].stack[-1][0]) or self.events[call[0]].line
+            ranks = [order.index(stage) for _, stage in found if stage in order]
+            if ranks != sorted(ranks) or any(stage in SCORES for _, stage in found):
+                return Blame(back, call[0])
+            for index, stage in [*found, (call[0], "out")]:
+                event, want = self.events[index], self.book.answers.get(stage, self.events[index].value)
+                if want.shape != event.value.shape or not np.allclose(want, event.value, rtol=1e-5):
+                    return Blame(event.line if (index, stage) in found and want.size == event.value.size else back, index)
+        return None
+
+    def detached(self) -> Blame | None:
+        """The line that takes what a gradient should reach."""
+        return next((Blame(self.events[i].line, i) for i in self.needed if self.events[i].op in _DETACHES and self.events[i].given), None)
+
+    def dropped(self, rate: float) -> Blame | None:
+        """In training: the line of a dropout that is not on the weights, does not keep their mean, or draws wrongly."""
+        kept = None
+        for index in self.needed:
+            event = self.events[index]
+            for p in event.parents if event.line else ():
+                factor = _kept(event.value, self.events[kept[1] if kept else p].value)
+                if kept is None and factor and ((match := self.match(p)) is None or match.stage != "weights"):
+                    return Blame(event.line, index)
+                kept = (index, kept[1] if kept else p, factor) if factor and not event.view else kept
+        if kept and abs(kept[2] * (1 - rate) - 1) > 1e-4:
+            return Blame(self.events[kept[0]].line, kept[0])
+        random = [n for n, event in enumerate(self.events) if event.stack and _RANDOM.search(f"{event.op} {event.name}".lower())]
+        return Blame(self.events[random[-1]].line, random[-1]) if random else None
+
+
+def _kept(value: np.ndarray, made_of: np.ndarray) -> float:
+    """By how much numbers were multiplied where they are not 0; 0 where none became 0, or not all by the same."""
+    if value.shape != made_of.shape or not ((value == 0) & (made_of != 0)).any() or not (value != 0).any():
+        return 0.0
+    ratios = value[value != 0] / made_of[value != 0]
+    return float(ratios[0]) if np.allclose(ratios, ratios[0], rtol=1e-4) else 0.0

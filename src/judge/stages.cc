@@ -1,0 +1,58 @@
+// What code is watched against: probes that show a mistake, and the textbook's own intermediate values of them.
+#include <algorithm>
+#include <string>
+
+#include "judge/report.h"
+
+namespace qkv::judge {
+
+std::vector<std::size_t> watched_probes(const Finding& finding, const std::vector<StateDict>& probes) {
+  std::vector<std::size_t> found;
+  if (finding.verdict != "wrong" && finding.verdict != "unknown") return found;
+  for (std::size_t n = 0; n < probes.size(); ++n) {
+    const Probe probe = to_probe(probes[n]);
+    const auto shows = [&](const Check& check) {
+      return !check.ok && (check.name == probe.text("name") || (check.name == "called twice" && probe.call("twice")) ||
+                              (check.name == "gradients" && probe.call("gradient")) ||
+                              (check.name == "returned weights" && probe.text("name") == "plain"));
+    };
+    if (std::ranges::any_of(finding.checks, shows)) found.push_back(n);
+  }
+  return found;
+}
+
+StateDict stages(const Finding& finding, const StateDict& state) {
+  const Task& task = *find_task(finding.task);
+  const Probe probe = to_probe(state);
+  Textbook textbook = task.textbook;
+  const auto edit = [&](std::string_view id) {
+    const Entry* entry = find_entry(id);
+    if (entry == nullptr || entry->numbers) return;
+    if (const Edits edits = entry->edits(0); fits(textbook, edits)) textbook = edited(std::move(textbook), edits);
+  };
+  if (probe.says("without", "output")) edit("without-output-projection");
+  for (const Convention& convention : finding.conventions) edit(convention.id);
+  StateDict made;
+  Arrays before;
+  int count = 0;
+  for (Stage& stage : textbook) {
+    stage.step = [&before, &made, &count, step = stage.step, own = stage.name](Work& work) {
+      step(work);
+      const std::string prefix =
+          std::to_string(count++) + " " + std::to_string(static_cast<int>(work.at("round")[0].value)) + " " + own + " ";
+      for (const auto& [key, array] : Arrays(work.arrays.begin(), work.arrays.end())) {
+        const auto old = before.find(key);
+        const auto same = [](const Number& a, const Number& b) { return a.value == b.value; };
+        if (old != before.end() && old->second.shape == array.shape &&
+            std::ranges::equal(old->second.data, array.data, same))
+          continue;
+        before[key] = array;
+        made.add(prefix + key, to_tensor(array));
+      }
+    };
+  }
+  run(textbook, probe);
+  return made;
+}
+
+}  // namespace qkv::judge
