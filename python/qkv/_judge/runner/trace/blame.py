@@ -107,7 +107,8 @@ class Search:
         if bad is None:
             return self._end()
         constants = [i for i in self.needed if self.events[i].line and not self.events[i].given and not self.events[i].number]
-        sure = any(self.events[i].match.stage not in INPUTS for i in self.good) or any(self.matcher(i).constant(self.events[i]) for i in constants)
+        known = any(self.events[i].match.stage not in INPUTS for i in self.good) or any(one.name == "angles" for one in self.book.stages)
+        sure = known or any(self.matcher(i).constant(self.events[i]) for i in constants)
         return Blame(Causes(self, leads).line(bad), bad, sure)
 
     def _made(self, index: int) -> bool:
