@@ -123,7 +123,7 @@ void set_line(Finding& finding, const std::string& text) {
     ++at;
   }
   if (const std::string label = text_of(found, "label"); !label.empty())
-    says += "\n" + label + "\n  here      " + text_of(found, "got") + "\n  textbook  " + text_of(found, "expected");
+    says += "\n" + label + "\n  expected" + text_of(found, "expected") + "\n  got     " + text_of(found, "got");
   finding.line = line, finding.where = says + "\n";
 }
 

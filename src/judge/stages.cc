@@ -36,8 +36,8 @@ StateDict stages(const Finding& finding, const StateDict& state) {
   Arrays before;
   int count = 0;
   for (Stage& stage : textbook) {
-    stage.step = [&before, &made, &count, step = stage.step, own = stage.name](Work& work) {
-      step(work);
+    stage.step = [&before, &made, &count, whole = stage, own = stage.name](Work& work) {
+      run(whole, work);
       const std::string prefix =
           std::to_string(count++) + " " + std::to_string(static_cast<int>(work.at("round")[0].value)) + " " + own + " ";
       for (const auto& [key, array] : Arrays(work.arrays.begin(), work.arrays.end())) {
@@ -50,6 +50,7 @@ StateDict stages(const Finding& finding, const StateDict& state) {
         made.add(prefix + key, to_tensor(array));
       }
     };
+    stage.before.clear(), stage.after.clear();
   }
   run(textbook, probe);
   return made;

@@ -92,6 +92,12 @@ Textbook edited(Textbook textbook, const Edits& edits) {
   return textbook;
 }
 
+void run(const Stage& stage, Work& work) {
+  for (const Step& step : stage.before) step(work);
+  stage.step(work);
+  for (const Step& step : stage.after) step(work);
+}
+
 Work run(const Textbook& textbook, const Probe& probe, const Work* frozen) {
   Work work(probe);
   work.frozen = frozen;
@@ -99,10 +105,7 @@ Work run(const Textbook& textbook, const Probe& probe, const Work* frozen) {
   do {
     work["round"] = constant(round);
     for (const Stage& stage : textbook) {
-      if (stage.only && !stage.only(work)) continue;
-      for (const Step& step : stage.before) step(work);
-      stage.step(work);
-      for (const Step& step : stage.after) step(work);
+      if (!stage.only || stage.only(work)) run(stage, work);
     }
     if (work.has("rounds")) rounds = work.at("rounds")[0].value;
   } while (++round < rounds);

@@ -66,6 +66,8 @@ struct Stage {
   std::function<bool(Work&)> only = {};       ///< where it is left out, and what edits made of it
   std::vector<Step> before = {}, after = {};  ///< of edits: they stay where another edit replaces the step
 };
+/// What stands before it, itself, what stands behind it.
+void run(const Stage& stage, Work& work);
 using Textbook = std::vector<Stage>;
 /// A textbook of text/textbooks.txt.
 const Textbook& textbook_called(std::string_view name);

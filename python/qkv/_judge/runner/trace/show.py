@@ -68,5 +68,5 @@ def _wanted(search: Search, rank: int) -> list[tuple[str, np.ndarray, str]]:
 
 
 def _row(row: np.ndarray) -> str:
-    words = [f"{number:.4g}" for number in np.atleast_1d(row)[:_NUMBERS]]
-    return "  ".join(words) + (" ..." if row.size > _NUMBERS else "")
+    words = [f"{number:10.4f}" if abs(number) < 1e4 else f"{number:10.3g}" for number in np.atleast_1d(row)[:_NUMBERS]]
+    return "".join(words) + (" ..." if row.size > _NUMBERS else "")
