@@ -25,7 +25,7 @@ def save(code, file):
 
 def run(page, options, folder):
     """The page as it would be with what is printed now."""
-    environment = {"HOME": folder, "LANG": "C.UTF-8", "VIRTUAL_ENV": str(Path(options.python).parent.parent), "OMP_NUM_THREADS": "1"}
+    environment = {"HOME": folder, "LANG": "C.UTF-8", "VIRTUAL_ENV": str(Path(options.python).absolute().parent.parent), "OMP_NUM_THREADS": "1"}
     environment["PATH"] = f"{Path(options.tool).resolve().parent}:{os.environ['PATH']}"
     code = None
 

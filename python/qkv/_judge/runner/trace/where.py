@@ -30,7 +30,7 @@ _SECONDS = 0.8  # no new probe is answered after this time
 
 def find_line(subject: Subject, reading: int, probes: list[tuple[Tensors, Words, Tensors]]) -> dict[str, Any] | None:
     """As show.as_json, of the first probe (its inputs, metadata, the textbook's stages) that shows it; None: not known."""
-    begin = time.perf_counter()
+    begin = time.process_time()
     code = _code_of(subject)
     text = "".join(linecache.getlines(code.co_filename)) if code is not None else ""
     if code is None or not text:
@@ -40,7 +40,7 @@ def find_line(subject: Subject, reading: int, probes: list[tuple[Tensors, Words,
     except (SyntaxError, ValueError, RecursionError):
         return None
     for tensors, metadata, stages in sorted(probes, key=lambda one: one[1].get("name", "") in _SMALL):
-        if metadata.get("call", "forward") not in _CALLS or time.perf_counter() - begin > _SECONDS:
+        if metadata.get("call", "forward") not in _CALLS or time.process_time() - begin > _SECONDS:
             continue
         with contextlib.suppress(*FAILURES):
             found = _watched(subject, reading, source, tensors, metadata, stages)
