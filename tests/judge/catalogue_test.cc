@@ -6,6 +6,7 @@
 #include <functional>
 #include <iostream>
 #include <limits>
+#include <map>
 #include <set>
 #include <string>
 
@@ -13,6 +14,7 @@
 #include "judge/judge.h"
 #include "judge/search/search.h"
 #include "judge/text/chinese.h"
+#include "support/part.h"
 
 namespace qkv::judge {
 namespace {
@@ -69,9 +71,13 @@ TEST(Catalogue, TheTextbookIsRight) {
   }
 }
 
+/// In the first task that has it, and in some of the others: most tasks share the mistakes of the formula.
 TEST(Catalogue, EveryMistakeIsNamed) {
+  std::map<const Entry*, std::size_t> tried;
   for (const Task& task : tasks()) {
     for (const Entry* entry : entries_of(task, false)) {
+      constexpr std::size_t kStep = 5;
+      if (tried[entry]++ % kStep != 0 && !test::all_cases()) continue;
       const Probe probe = task.probes(task.sizes, 3).front();
       std::vector<double> numbers = entry->numbers ? entry->numbers(probe) : std::vector<double>{0};
       const double number =
