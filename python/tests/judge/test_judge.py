@@ -53,7 +53,7 @@ def test_nothing_explains_it() -> None:
     finding = qkv.judge(odd, task="sdpa")
     text = str(finding)
     assert finding.verdict == "unknown" and text.startswith("differs from the textbook of sdpa")
-    assert text.count("expected") == 1 and 'probe "by hand"' in text  # the smallest counter-example, not every probe's numbers
+    assert text.count("expected") == 2 and 'probe "by hand"' in text  # the line's row and the smallest counter-example
     assert "  not right: " in text and "  right: one token" not in text
     assert "by hand" not in str(qkv.judge(odd, task="sdpa", lang="zh"))
 
