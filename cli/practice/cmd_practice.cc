@@ -76,13 +76,13 @@ void print_ladder() {
     return start + wrapped(teaches, columns).substr(columns);
   };
   print_line(faint(row("", said("exercise"), "article", "what it teaches")));
-  const std::vector<std::string> done = done_exercises();
+  const Exercises done = done_exercises();
   int number = 0;
   std::string_view path;
   for (const Task& task : judge::tasks()) {
     if (task.path != path) print_line(bold(said(path = task.path)));
     const std::string line = row(++number, task.name, task.article, task.teaches);
-    const bool right = std::ranges::find(done, task.name) != done.end();
+    const bool right = done.contains(task.name);
     print_line(right ? faint(line) + said("  (done)") : line);
   }
   print_line();
@@ -97,9 +97,7 @@ void print_ladder() {
 
 /// Writes the file to fill in, v3.py; a file of that name that is there already stays.
 std::string written_exercise(const Task& task, const PracticeCommandOptions& options, bool may_exist) {
-  std::string path(task.name);
-  std::ranges::replace(path, '-', '_');
-  path += ".py";
+  const std::string path = file_of(task.name) + ".py";
   if (std::filesystem::exists(path)) {
     if (!may_exist) throw UsageError(escaped(path) + " is here already: begin in an empty folder");
     return path;
@@ -112,8 +110,8 @@ std::string written_exercise(const Task& task, const PracticeCommandOptions& opt
 }
 
 int next_exercise(const PracticeCommandOptions& options) {
-  const std::vector<std::string> done = done_exercises();
-  const auto open = [&](const Task& task) { return std::ranges::find(done, task.name) == done.end(); };
+  const Exercises done = done_exercises();
+  const auto open = [&](const Task& task) { return !done.contains(task.name); };
   const auto next = std::ranges::find_if(judge::tasks(), open);
   if (next == judge::tasks().end()) {
     print_line("every exercise is done");
@@ -152,11 +150,11 @@ double minutes_of(const std::string& text) {
 /// Three exercises of different parts of the path, those that are not done first; a clock; a report.
 int mock_interview(const PracticeCommandOptions& options) {
   const double minutes = minutes_of(options.mock);
-  const std::vector<std::string> done = done_exercises();
+  const Exercises done = done_exercises();
   std::vector<const Task*> drawn, all;
   for (const Task& task : judge::tasks()) all.push_back(&task);
   std::ranges::shuffle(all, std::mt19937(std::random_device()()));
-  std::ranges::stable_sort(all, {}, [&](const Task* task) { return std::ranges::count(done, task->name); });
+  std::ranges::stable_sort(all, {}, [&](const Task* task) { return done.contains(task->name); });
   for (const Task* task : all) {
     const auto same = [&](const Task* other) { return other->path == task->path; };
     if (drawn.size() < 3 && std::ranges::none_of(drawn, same)) drawn.push_back(task);

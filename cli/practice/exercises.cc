@@ -35,13 +35,6 @@ std::string_view section(std::string_view text, std::string_view begin, std::str
   return text.substr(0, text.find_last_not_of('\n') + 1);
 }
 
-/// "self_attention": a file that Python can import, without its ending.
-std::string file_of(std::string_view task) {
-  std::string name(task);
-  std::ranges::replace(name, '-', '_');
-  return name;
-}
-
 /// Solved, with its markers; empty when the task has none in this language.
 std::string code_of(std::string_view task, const std::string& language) {
   if (language == "cpp") return std::string(file_called("cpp/" + file_of(task) + ".cc"));
@@ -107,6 +100,12 @@ std::string head_of(std::string_view task, const std::string& language, std::str
 }
 
 }  // namespace
+
+std::string file_of(std::string_view task) {
+  std::string name(task);
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
 
 std::vector<std::string> languages_of(std::string_view task) {
   std::vector<std::string> found{"torch", "numpy", "cpp"};

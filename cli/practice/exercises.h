@@ -7,6 +7,9 @@
 
 namespace qkv::cli {
 
+/// "self_attention": a file that Python can import, without its ending.
+std::string file_of(std::string_view task);
+
 /// "torch", "numpy", "cpp" as far as the task has them: the first is chosen where none is asked for.
 std::vector<std::string> languages_of(std::string_view task);
 

@@ -24,17 +24,16 @@ fs::path record_file() {
 
 }  // namespace
 
-std::vector<std::string> done_exercises() {
-  std::vector<std::string> done;
+Exercises done_exercises() {
+  Exercises done;
   std::ifstream file(record_file());
-  for (std::string line; done.size() < 1000 && std::getline(file, line);) done.push_back(line.substr(0, 100));
+  for (std::string line; done.size() < 1000 && std::getline(file, line);) done.insert(line.substr(0, 100));
   return done;
 }
 
 void mark_done(std::string_view task) {
   const fs::path path = record_file();
-  const std::vector<std::string> done = done_exercises();
-  if (path.empty() || std::ranges::find(done, task) != done.end()) return;
+  if (path.empty() || done_exercises().contains(task)) return;
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
   std::ofstream(path, std::ios::app) << task << '\n';

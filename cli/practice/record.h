@@ -1,13 +1,15 @@
 // Which exercises were judged right: one name a line, $XDG_STATE_HOME/qkv/practice or ~/.local/state/qkv/practice.
 #pragma once
 
+#include <functional>
+#include <set>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace qkv::cli {
 
-std::vector<std::string> done_exercises();
+using Exercises = std::set<std::string, std::less<>>;
+Exercises done_exercises();
 /// Nothing is written where there is no such folder and none can be made.
 void mark_done(std::string_view task);
 

@@ -15,37 +15,6 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-/// "wrong: no-scale"; what it means follows, in lines that fit.
-std::string headline(const Finding& finding, bool hint) {
-  if (finding.verdict == "unknown")
-    return "differs from the textbook of " + one_line(finding.task) +
-           ": no mistake of the catalogue explains it, nor do three together";
-  if (finding.verdict == "failed" || finding.verdict == "unfilled") {
-    std::string_view says = finding.checks.empty() ? std::string_view() : finding.checks.back().detail;
-    constexpr std::string_view kSame = "not filled in yet: ";
-    if (says.starts_with(kSame)) says.remove_prefix(kSame.size());
-    return finding.verdict + ": " + one_line(says);
-  }
-  std::string untried;
-  if (finding.right() && !finding.untried.empty())
-    untried = ", as far as asked: " + one_line(joined(finding.untried)) +
-              (finding.untried.size() > 1 ? " were" : " was") + " never tried";
-  if (finding.verdict == "convention") return "right, by another convention" + untried;
-  if (finding.right()) return finding.verdict + untried;
-  if (finding.verdict != "wrong" || finding.mistakes.empty()) return finding.verdict;
-  if (finding.mistakes.size() > 1) return "wrong: " + std::to_string(finding.mistakes.size()) + " mistakes together";
-  const std::string& id = finding.mistakes.front().id;
-  if (hint) return "wrong";
-  // What a mask's True means is said by its name, or by nothing: the code is right by the other reading.
-  if (id == "mask-polarity") {
-    const bool hides =
-        std::ranges::find(finding.conventions, "mask-true-hides", &Convention::id) != finding.conventions.end();
-    const std::string hidden = "1 means hidden", visible = "1 means visible";
-    return "right if " + (hides ? visible : hidden) + "; wrong if " + (hides ? hidden : visible) + ": " + id;
-  }
-  return "wrong: " + id;
-}
-
 /// Lines of text, as they are added.
 struct Report {
   const Finding& finding;
@@ -103,7 +72,7 @@ struct Report {
   }
 
   void all() {
-    line(style.bold(said(headline(finding, hint))));
+    line(style.bold(said(first_line(finding, hint))));
     std::string what = one_line(finding.file) + (finding.name.empty() ? "" : ":" + one_line(finding.name));
     if (!finding.task.empty()) what += ", judged as " + one_line(finding.task);
     line(style.faint(said("  " + what)));
@@ -152,6 +121,36 @@ void keep_promises(Finding& finding, const std::vector<std::string>& promised) {
 
 }  // namespace
 
+std::string first_line(const Finding& finding, bool hint) {
+  if (finding.verdict == "unknown")
+    return "differs from the textbook of " + one_line(finding.task) +
+           ": no mistake of the catalogue explains it, nor do three together";
+  if (finding.verdict == "failed" || finding.verdict == "unfilled") {
+    std::string_view says = finding.checks.empty() ? std::string_view() : finding.checks.back().detail;
+    constexpr std::string_view kSame = "not filled in yet: ";
+    if (says.starts_with(kSame)) says.remove_prefix(kSame.size());
+    return finding.verdict + ": " + one_line(says);
+  }
+  std::string untried;
+  if (finding.right() && !finding.untried.empty())
+    untried = ", as far as asked: " + one_line(joined(finding.untried)) +
+              (finding.untried.size() > 1 ? " were" : " was") + " never tried";
+  if (finding.verdict == "convention") return "right, by another convention" + untried;
+  if (finding.right()) return finding.verdict + untried;
+  if (finding.verdict != "wrong" || finding.mistakes.empty()) return finding.verdict;
+  if (finding.mistakes.size() > 1) return "wrong: " + std::to_string(finding.mistakes.size()) + " mistakes together";
+  const std::string& id = finding.mistakes.front().id;
+  if (hint) return "wrong";
+  // What a mask's True means is said by its name, or by nothing: the code is right by the other reading.
+  if (id == "mask-polarity") {
+    const bool hides =
+        std::ranges::find(finding.conventions, "mask-true-hides", &Convention::id) != finding.conventions.end();
+    const std::string hidden = "1 means hidden", visible = "1 means visible";
+    return "right if " + (hides ? visible : hidden) + "; wrong if " + (hides ? hidden : visible) + ": " + id;
+  }
+  return "wrong: " + id;
+}
+
 Finding not_judged(const std::string& verdict, const std::string& says, const std::string& traceback) {
   Finding finding;
   finding.verdict = verdict;
@@ -165,8 +164,6 @@ Finding not_judged(const Subject& subject) {
   if (!subject.check.empty()) finding.checks.back().name = subject.check;
   return finding;
 }
-
-std::string first_line(const Finding& finding, bool hint) { return headline(finding, hint); }
 
 Finding judge_readings(const Subject& subject, const std::vector<StateDict>& probes,
     const std::function<std::vector<Answer>(std::size_t reading)>& answers) {

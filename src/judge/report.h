@@ -50,7 +50,7 @@ struct Style {
   std::function<std::string(std::string_view)> bold, faint;
   std::size_t columns = 80;
 };
-/// Its first line, in English.
+/// Its first line, in English: "wrong: no-scale"; what it means follows, in lines that fit.
 std::string first_line(const Finding& finding, bool hint);
 /// As `qkv judge` prints it; `hint`: where to look, not what is wrong.
 std::string report(const Finding& finding, bool hint, const Style& style);

@@ -138,14 +138,14 @@ def problems_of_contracts():
 
 
 def main():
-    problems, seen = [], 0
+    problems, count = [], 0
     for path in sorted(JUDGE.glob("mistakes-*.txt")):
         problems += [f"zh/{path.name}: {problem}" for problem in problems_of_mistakes(path)]
-        seen += sum(len(texts) for texts in mistakes(path).values())
+        count += sum(len(texts) for texts in mistakes(path).values())
     known = {}
     for path in (*sorted((JUDGE / "zh").glob("[!m]*.txt")), *sorted(TOOL.glob("*.txt"))):
         for number, english, chinese in pairs(path):
-            seen += 1
+            count += 1
             if english.endswith(".txt"):
                 continue
             problems += [f"{tree.name_of(path)}:{number}: {problem}" for problem in problems_of_pair(english, chinese)]
@@ -159,6 +159,6 @@ def main():
     wanted += [text.strip() for line in lines_of(TASKS) for text in re.findall(r"^probe ([^|]+)", line)]
     problems += [f"not in Chinese: {text}" for text in sorted(set(wanted)) if text not in known]
     problems += problems_of_contracts()
-    if seen < 900:
+    if count < 900:
         problems.append("few sentences found: the test looks in the wrong place")
-    return problems, f"{seen} sentences"
+    return problems, f"{count} sentences"

@@ -36,10 +36,13 @@ void Combinations::each_of(std::size_t size, const std::function<bool(const Choi
 bool Combinations::joins(const Alternative& later, const Alternative& earlier) {
   const Entry &a = *later.choice.entry, &b = *earlier.choice.entry;
   if (a.id == b.id || (!a.group.empty() && a.group == b.group)) return false;
-  return later.first != earlier.first || &earlier < &later || std::ranges::any_of(later.edits, [&](const Edit& edit) {
-    return std::ranges::any_of(
-        earlier.edits, [&](const Edit& other) { return edit.stage == other.stage && edit.where == other.where; });
-  });
+  if (later.first != earlier.first || &earlier < &later) return true;
+  for (std::size_t i = 0; i < later.at.size(); ++i) {
+    for (std::size_t j = 0; j < earlier.at.size(); ++j) {
+      if (later.at[i] == earlier.at[j] && later.edits[i].where == earlier.edits[j].where) return true;
+    }
+  }
+  return false;
 }
 
 /// Chooses what begins at this stage, `left` times at most, and goes on to the next.

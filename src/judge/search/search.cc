@@ -235,6 +235,12 @@ const Case* Search::unexplained() const {
   return last;
 }
 
+/// Of a task with many mistakes a rare one is named alone, or in a pair without a fitted number.
+bool Search::is_left_out(const Entry& entry) const {
+  constexpr std::size_t kMany = 80;
+  return entry.rare && mistakes_.size() > kMany;
+}
+
 std::optional<Search::Found> Search::several() const {
   const Case* one = unexplained();
   const std::optional<Textbook> textbook = textbook_with(task_, spellings_.front());
@@ -242,10 +248,8 @@ std::optional<Search::Found> Search::several() const {
   const bool many_spellings = spellings_.size() > 8;  // what is searched with each of them takes too long
   for (std::size_t size = 2; size <= (many_spellings ? 2 : 3); ++size) {
     std::vector<const Entry*> tried = mistakes_;
-    if (size == 3) {  // half a second: some 30,000 sets
-      const bool many = tried.size() > 80;
-      std::erase_if(tried, [&](const Entry* entry) { return entry->numbers || (many && entry->rare); });
-    }
+    if (size == 3)  // half a second: some 30,000 sets
+      std::erase_if(tried, [&](const Entry* entry) { return entry->numbers || is_left_out(*entry); });
     Combinations sets(*textbook, tried, *one);
     std::optional<Found> found;
     sets.each_of(size, [&](const Choices& choices) {
@@ -262,11 +266,10 @@ std::optional<Search::Found> Search::several() const {
 
 /// Two, of which one is a family that is fitted to what the other leaves.
 std::optional<Search::Found> Search::with_fitted() const {
-  const bool many = mistakes_.size() > 80;
   for (const Entry* family : mistakes_) {
     if (!family->fitted) continue;
     for (const Entry* entry : mistakes_) {
-      if (entry->fitted || (many && entry->rare) || (!entry->group.empty() && entry->group == family->group)) continue;
+      if (entry->fitted || is_left_out(*entry) || (!entry->group.empty() && entry->group == family->group)) continue;
       const std::vector<double> numbers =
           entry->numbers ? entry->numbers(*cases_.back().probe) : std::vector<double>{0};
       for (const double number : numbers) {

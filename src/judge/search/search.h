@@ -78,6 +78,7 @@ class Search {
   std::vector<double> fitted(const Entry& entry, const Choices& rest) const;
   const Case* unexplained() const;
   std::optional<Found> with_fitted() const;
+  bool is_left_out(const Entry& entry) const;
   Found same_as(const Choices& choices, const Choices& spelling) const;
   double distance(const Choices& choices, const Case& one) const;
 

@@ -49,10 +49,14 @@ class Textbook:
         self.softmaxes: list[Softmax] = []
         self.scale, self.rounds = 1.0, 1 + max((turn for turn, *_ in rows), default=0)
         self.answers = {name: value for _, _, name, value in rows if name in answers}
+        one_query = any(name == "q" and value.ndim == 1 for _, _, name, value in rows)
         one_head = not any(name == "weights" and value.ndim == 4 for _, _, name, value in rows)
         latest: dict[str, Any] = {}
         for self._turn, stage, name, value in rows:
+            name = "scores" if name == "scaled" else name
             own = re.sub("^(was|now)_", "", name.rpartition(".")[2])
+            if one_query and own in _HEADS:
+                value = value.reshape((1,) * (4 - value.ndim) + value.shape)
             if one_head and value.ndim == 3 and own in _HEADS:
                 value = value[:, None]
             self._read(stage, own, value, latest)

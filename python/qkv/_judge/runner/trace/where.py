@@ -80,9 +80,7 @@ def _watched(
                 event.given = False
         if answer(watched, tensors, {**metadata, "repeat": "1"} if metadata.get("call") == "training" else metadata, reading)[1]:
             return None
-    if subject.task == "one-row":
-        tensors, stages = ({name.replace(" scaled", " scores"): _one_head(value) for name, value in given.items()} for given in (tensors, stages))
-    heads = tensors["q"].shape[1] if "q" in tensors else subject.sizes.heads
+    heads = tensors["q"].shape[1] if "q" in tensors and tensors["q"].ndim > 1 else subject.sizes.heads
     book = Textbook(stages, heads, subject.sizes.kv_heads if "W_k" in tensors else heads, ANSWERS)
     if subject.framework == "torch" and metadata.get("call") == "train-steps":
         del record.outputs[1:]  # a step's gradients are PyTorch's own: what follows from them says nothing
@@ -91,7 +89,3 @@ def _watched(
     blame = ways.get(metadata.get("call", "forward"), search.first)()
     return as_json(search, blame, metadata.get("name", "")) if blame is not None and blame.line else None
 
-
-def _one_head(value: Any) -> Any:
-    """A row [n] or a matrix [S, d] with the axes of a batch and of heads."""
-    return value.reshape((1, 1, 1, -1)) if value.ndim == 1 else value[None, None] if value.ndim == 2 else value
