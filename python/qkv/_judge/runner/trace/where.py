@@ -6,7 +6,6 @@ import contextlib
 import copy
 import inspect
 import linecache
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -25,12 +24,11 @@ from .stages import Textbook
 _CALLS = ("forward", "steps", "twice", "training", "gradient", "train-steps")
 #: Probes that show little.
 _SMALL = ("by hand", "one token", "two tokens")
-_SECONDS = 0.8  # no new probe is answered after this time
+_MOST = 6  # probes that are answered once more, until one has a line
 
 
 def find_line(subject: Subject, reading: int, probes: list[tuple[Tensors, Words, Tensors]]) -> dict[str, Any] | None:
     """As show.as_json, of the first probe (its inputs, metadata, the textbook's stages) that shows it; None: not known."""
-    begin = time.process_time()
     code = _code_of(subject)
     text = "".join(linecache.getlines(code.co_filename)) if code is not None else ""
     if code is None or not text:
@@ -39,9 +37,8 @@ def find_line(subject: Subject, reading: int, probes: list[tuple[Tensors, Words,
         source = Instrumented(code.co_filename, text)
     except (SyntaxError, ValueError, RecursionError):
         return None
-    for tensors, metadata, stages in sorted(probes, key=lambda one: one[1].get("name", "") in _SMALL):
-        if metadata.get("call", "forward") not in _CALLS or time.process_time() - begin > _SECONDS:
-            continue
+    called = [one for one in probes if one[1].get("call", "forward") in _CALLS]
+    for tensors, metadata, stages in sorted(called, key=lambda one: one[1].get("name", "") in _SMALL)[:_MOST]:
         with contextlib.suppress(*FAILURES):
             found = _watched(subject, reading, source, tensors, metadata, stages)
             if found is not None:
