@@ -26,9 +26,10 @@ StateDict stages(const Finding& finding, const StateDict& state) {
   const Probe probe = to_probe(state);
   Textbook textbook = task.textbook;
   const auto edit = [&](std::string_view id) {
-    const Entry* entry = find_entry(id);
-    if (entry == nullptr || entry->numbers) return;
-    if (const Edits edits = entry->edits(0); fits(textbook, edits)) textbook = edited(std::move(textbook), edits);
+    for (const Entry& entry : catalogue()) {  // tasks have their own of one name
+      const bool own = entry.id == id && !entry.numbers && applies(entry, task) && fits(textbook, entry.edits(0));
+      if (own) return void(textbook = edited(std::move(textbook), entry.edits(0)));
+    }
   };
   if (probe.says("without", "output")) edit("without-output-projection");
   for (const Convention& convention : finding.conventions) edit(convention.id);

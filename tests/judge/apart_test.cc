@@ -86,7 +86,7 @@ TEST_P(Apart, EveryEntryIsAFunctionOfItsOwn) {
 
 INSTANTIATE_TEST_SUITE_P(Tasks, Apart,
     testing::Values("cache", "rope", "flash", "linear", "backward", "dropout", "lm", "one-row", "softmax",
-        "cross-entropy", "layernorm", "rmsnorm", "merge", "swiglu", "sampling", "router", "lora"),
+        "cross-entropy", "layernorm", "rmsnorm", "merge", "swiglu", "sampling", "router", "lora", "mla"),
     [](const auto& one) { return replaced(one.param, "-", "_"); });
 
 }  // namespace

@@ -128,6 +128,30 @@ def swiglu(x, W_gate, W_up, W_down):
     # end
 
 
+# [mla]
+def mla(x, W_q, W_dkv, W_kr, W_uk, W_uv, W_o, num_heads):
+    # solution: the latent, heads, turned parts, joined parts, causal scores, softmax, values, output projection
+    B, L, d_rope = *x.shape[:2], W_kr.shape[1]
+    latent, k_rope = x @ W_dkv, (x @ W_kr)[:, None]                  # [B, L, C], [B, 1, L, d_rope]: what a cache would hold
+    q, k, v = (y.reshape(B, L, num_heads, -1).swapaxes(1, 2) for y in (x @ W_q, latent @ W_uk, latent @ W_uv))
+    d_nope = k.shape[-1]
+    q, q_rope = q[..., :d_nope], q[..., d_nope:]                     # [B, H, L, d_nope], [B, H, L, d_rope]
+    angles = xp.arange(L)[:, None] * 10000.0 ** (-xp.arange(0, d_rope, 2) / d_rope)
+    cos, sin = (xp.concatenate([f(angles), f(angles)], -1) for f in (xp.cos, xp.sin))
+
+    def turn(y):
+        return y * cos + xp.concatenate([-y[..., d_rope // 2 :], y[..., : d_rope // 2]], -1) * sin
+
+    q_rope, k_rope = turn(q_rope), xp.broadcast_to(turn(k_rope), q_rope.shape)       # one key of positions for all heads
+    queries, keys = xp.concatenate([q, q_rope], -1), xp.concatenate([k, k_rope], -1)
+    scores = queries @ keys.swapaxes(-1, -2) / (d_nope + d_rope) ** 0.5              # [B, H, L, L]
+    scores = xp.where(xp.arange(L) <= xp.arange(L)[:, None], scores, -xp.inf)
+    weights = xp.exp(scores - xp.amax(scores, -1, keepdims=True))
+    weights = weights / weights.sum(-1, keepdims=True)
+    return (weights @ v).swapaxes(1, 2).reshape(B, L, -1) @ W_o
+    # end
+
+
 # [router]
 def router(logits, k):
     # solution: the function

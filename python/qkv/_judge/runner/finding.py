@@ -134,7 +134,8 @@ def guess(name: str, thing: Any) -> Candidate | None:
     """What a function, class or module would be judged as; None where nothing fits."""
     part = parts.guess(name, thing)
     if part is not None:
-        return Candidate(name, thing, part, f"the name {name}", name in (*tasks.FUNCTIONS[part], *tasks.TASKS[part].classes))
+        own = name in (*tasks.FUNCTIONS[part], *tasks.TASKS[part].classes)
+        return Candidate(name, thing, part, f"the name {name}", own or part not in tasks.BESIDE)
     found = _guessed(name, thing)
     return found and found._replace(beyond=_beyond(thing, found.task))
 
@@ -189,7 +190,7 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
         return chosen, []
     found = every = [one for key, value in known.items() if (one := guess(key, value)) is not None]
     if task is None:  # what attention or another part uses is no answer of its own
-        found = [one for one in found if one.task not in tasks.PARTS] or [one for one in found if not _is_helper(one, known)]
+        found = [one for one in found if one.task not in tasks.BESIDE] or [one for one in found if not _is_helper(one, known)]
     else:
         found = [one for one in found if one.task == task] or [
             one._replace(task=task, why="--task") for one in found if _could_be(one.task, task)

@@ -17,7 +17,7 @@ import numpy as np
 
 from . import match, names, parameters
 from .errors import FAILURES, People, Stop
-from .frameworks import is_module_class, torch_of
+from .frameworks import is_array, is_module_class, torch_of
 from .match import arguments_of, required
 from .tasks import FUNCTIONS, PARTS, TASKS
 
@@ -78,7 +78,7 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
         raise Stop(unfit(cls.__name__, task))
     numbers, choices = [name for name in contract if name not in axes], {}
     for one in arguments_of(cls):
-        known = names.setting(one.name)
+        known = "config" if names.argument(one.name) == "params" else names.setting(one.name)
         choices[one.name] = _meanings(one.name, numbers, letters) or [f"its {known}" if known in ("bias", "config") else None]
         if choices[one.name] == [None] and required(one) and one.name not in init:
             raise Stop(f"cannot tell what the argument {one.name} of {cls.__name__}(...) is: --init {one.name}=VALUE")
@@ -91,8 +91,12 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
         sizes = {letter: size for name in values if name in axes for letter, size in zip(axes[name][::-1], values[name].shape[::-1])}
         torch = torch_of()
 
+        read: list[Any] = []  # tensors that a dict of settings or of parameters gave
+
         def setting(name: str) -> Any:
             found = [one for meaning in _meanings(name, numbers, letters) for one in (sizes.get(meaning), values.get(meaning)) if one is not None]
+            read.extend(() if found else [values[one] for one in names.among("given", name, held)])
+            found = found or read[-1:]
             if not found:
                 raise KeyError(f"{name}: not a usual name of a setting")
             return found[0]
@@ -103,21 +107,34 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
         for name, meaning in meanings.items():
             if meaning == "layer":
                 given[name] = torch.nn.Linear(sizes["E"], sizes["F"], bias=False)
-        try:
-            thing = cls(**given)
-        except FAILURES as error:
-            shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
-            raise people.stop(error, f"making {cls.__name__}({shown})") from None
         inputs = {name: values[role] for name, role in takes.items() if role in values}
-        entries = [one for some in parameters.collect(thing) for one in some]
-        if sum(len(one.shape) > 1 for one in entries) < sum(len(axes[name]) > 1 for name in held):
-            raise Stop(f"{cls.__name__} holds fewer matrices than the task {task} has: {', '.join(held)}")
-        state = {one.path: _value_of(one, thing, held, values, chosen, task) for one in entries}
-        if is_module_class(cls):
-            return torch.func.functional_call(thing.eval(), state, (), inputs)
-        for path, value in state.items():
-            parameters.put(thing, path, np.asarray(value), str(np.asarray(value).dtype))
-        return getattr(thing, _forward(cls) or "")(**inputs)
+
+        def made() -> tuple[Any, Callable[[dict[str, Any]], Any]]:
+            try:
+                thing = cls(**given)
+            except FAILURES as error:
+                shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
+                raise people.stop(error, f"making {cls.__name__}({shown})") from None
+            entries = [one for some in parameters.collect(thing) for one in some if not read]
+            least = sum(np.prod(values[name].shape) for name in held if len(axes[name]) > 1 and not contract[name])
+            if not read and sum(np.prod(one.shape) for one in entries if len(one.shape) > 1) < least:
+                raise Stop(f"{cls.__name__} holds fewer matrices than the task {task} has: {', '.join(held)}")
+            state = {one.path: _value_of(one, thing, held, values, chosen, task) for one in entries}
+            if is_module_class(cls):
+                return thing, lambda inputs: torch.func.functional_call(thing.eval(), state, (), inputs)
+            for path, value in state.items():
+                parameters.put(thing, path, np.asarray(value), str(np.asarray(value).dtype))
+            return thing, lambda inputs: getattr(thing, _forward(cls) or "")(**inputs)
+
+        thing, forward = made()
+        out = forward(inputs)
+        if "always-causal" not in TASKS[task].parts or not _grows(thing, lambda: forward(inputs)):
+            return out
+        (first, whole), forward = next(iter(inputs.items())), made()[1]  # a state of tokens: all in two calls
+        half = -(-whole.shape[-2] // 2)
+        outs = [forward({**inputs, first: part}) for part in (whole[..., :half, :], whole[..., half:, :]) if part.shape[-2]]
+        outs = call.outs = [one[0] if isinstance(one, tuple) else one for one in outs]  # type: ignore[attr-defined]
+        return np.concatenate(outs, -2) if torch is None or not isinstance(outs[0], torch.Tensor) else torch.cat(outs, -2)
 
     known = {*held, *takes.values(), *meanings.values()}
     signature = inspect.Signature(
@@ -126,7 +143,20 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
         if name in known or not may
     )
     call.__name__, call.__signature__, call.__module__ = cls.__name__, signature, cls.__module__  # type: ignore[attr-defined]
+    call.__wrapped__ = getattr(cls, _forward(cls) or "")  # type: ignore[attr-defined]  # the lines that are watched
     return call
+
+
+def _grows(thing: Any, again: Callable[[], Any]) -> bool:
+    """Whether an array that an object holds has another shape after one more call."""
+
+    def shapes() -> dict[str, Any]:
+        return {name: one.shape for name, one in getattr(thing, "__dict__", {}).items() if is_array(one)}
+
+    before = shapes()
+    if before:
+        again()
+    return before != shapes()
 
 
 def _meanings(name: str, numbers: list[str], letters: Iterable[str]) -> list[str]:

@@ -65,6 +65,8 @@ LAYERS = _with("layer", "cache")
 STEPPED, TURNED = _with("cache"), _with("llama")
 #: Functions of arrays beside attention, whose probes are written in tasks.txt.
 PARTS = tuple(task.name for task in TASKS.values() if task.probes and task.name not in LAYERS)
+#: Of these, what attention uses.
+BESIDE = tuple(name for name in PARTS if "values" not in TASKS[name].parts)
 #: Tasks of q, k and v: no layer with parameters is one of them.
 OF_QKV = _with("function", "flash", "linear")
 #: Tasks that are asked with masks.

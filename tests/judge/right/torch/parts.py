@@ -103,8 +103,39 @@ def cross_entropy_loss(logits, labels, ignore_index=-100):
     return F.nll_loss(F.log_softmax(logits, dim=-1), labels, ignore_index=ignore_index)
 
 
+class MLA(nn.Module):
+    def __init__(self, hidden_size, num_heads, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim):
+        super().__init__()
+        self.h, self.r, self.dn, self.dr, self.dv = num_heads, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim
+        self.q_proj = nn.Linear(hidden_size, num_heads * (self.dn + self.dr), bias=False)
+        self.kv_a_proj_with_mqa = nn.Linear(hidden_size, self.r + self.dr, bias=False)
+        self.kv_a_layernorm = RMSNorm(self.r, 1e-6)
+        self.kv_b_proj = nn.Linear(self.r, num_heads * (self.dn + self.dv), bias=False)
+        self.o_proj = nn.Linear(num_heads * self.dv, hidden_size, bias=False)
+
+    def rope(self, x):
+        T = x.shape[-2]
+        freqs = 1.0 / (10000 ** (torch.arange(0, self.dr, 2).float() / self.dr))
+        cis = torch.polar(torch.ones(T, self.dr // 2, dtype=torch.float32), torch.outer(torch.arange(T).float(), freqs))
+        return torch.view_as_real(torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2)) * cis).flatten(-2).type_as(x)
+
+    def forward(self, x):
+        B, T, _ = x.shape
+        q = self.q_proj(x).view(B, T, self.h, -1).transpose(1, 2)
+        q_nope, q_pe = q.split([self.dn, self.dr], -1)
+        c, k_pe = self.kv_a_proj_with_mqa(x).split([self.r, self.dr], -1)
+        kv = self.kv_b_proj(self.kv_a_layernorm(c)).view(B, T, self.h, -1).transpose(1, 2)
+        k_nope, v = kv.split([self.dn, self.dv], -1)
+        q_pe, k_pe = self.rope(q_pe), self.rope(k_pe.unsqueeze(1))
+        q = torch.cat([q_nope, q_pe], -1)
+        k = torch.cat([k_nope, k_pe.expand(-1, self.h, -1, -1)], -1)
+        s = q @ k.transpose(-2, -1) / (self.dn + self.dr) ** 0.5
+        s = s.masked_fill(~torch.ones(T, T, dtype=torch.bool).tril(), float("-inf"))
+        return self.o_proj((s.softmax(-1) @ v).transpose(1, 2).reshape(B, T, -1))
+
+
 RIGHT = [
     "RMSNorm", "LayerNormalization", "LayerNorm", "SwiGLU", "LlamaSwiGLU", "TopKRouter", "LoRALinear", "LoRAWrapped", "lora_forward", "swiglu",
-    "cross_entropy_loss",
+    "cross_entropy_loss", "MLA",
 ]  # fmt: skip
-CONVENTION = {"LayerNormalization": "norm-own-eps"}
+CONVENTION = {"LayerNormalization": "norm-own-eps", "MLA": "mla-latent-normed"}

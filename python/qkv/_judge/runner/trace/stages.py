@@ -54,7 +54,7 @@ class Textbook:
         latest: dict[str, Any] = {}
         for self._turn, stage, name, value in rows:
             name = "scores" if name == "scaled" else name
-            own = re.sub("^(was|now)_", "", name.rpartition(".")[2])
+            own = re.sub("^(was|now|nope|rope)_", "", name.rpartition(".")[2])
             if one_query and own in _HEADS:
                 value = value.reshape((1,) * (4 - value.ndim) + value.shape)
             if one_head and value.ndim == 3 and own in _HEADS:
@@ -87,7 +87,7 @@ class Textbook:
             self.softmaxes.append(Softmax(*self._split(latest["logits"], visible, value), self._axes("scores"), self._turn))
         if name in ("angles", "columns"):
             self._turns(name, value, latest)
-        elif value.ndim == 4 and value.shape[1] % self.group == 0:
+        elif value.ndim == 4 and (value.shape[1] == 1 or value.shape[1] % self.group == 0):
             self._add(name, self._split(value)[0])
         elif value.ndim == 3 and name not in ("q", "k", "v", "merged"):
             self.stages.append(Stage(name, value, f"b{_ROWS.get(name, 'i')}e", self._turn))
@@ -104,7 +104,7 @@ class Textbook:
             self.stages.append(Stage("frequencies", angles.reshape(positions.size, -1)[at] / positions.flat[at], "d", self._turn))
         for own, value in ((name, angles), ("cos", np.cos(angles)), ("sin", np.sin(angles))):
             self.stages.append(Stage(own, value.reshape(-1, value.shape[-1]), "id", self._turn))
-            x = latest.get("x", latest.get("q"))
+            x = next((latest[key] for key in "xq" if key in latest and latest[key].ndim == 4), None)
             if own in ("cos", "sin") and name == "columns" and x is not None:
                 self._add(own + "_x", self._split(x * value)[0])
 

@@ -63,7 +63,7 @@ def _watched(
     def call(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
         record.give((*args, *kwargs.values()))
         out = function(*args, **kwargs)
-        record.returned(out)
+        record.returned(getattr(function, "outs", out))
         return out
 
     for binding in watched.bindings.values():
