@@ -70,7 +70,7 @@ inline Number cos(Number a) {
 }
 inline Number tanh(Number a) {
   const double v = std::tanh(a.value);
-  return {v, (1 - v * v) * a.error + 2 * std::fabs(v)};
+  return {v, (std::fabs(v) < 1 ? (1 - v * v) * a.error : 0) + 2 * std::fabs(v)};
 }
 inline Number erf(Number a) {
   const double v = std::erf(a.value);

@@ -118,6 +118,46 @@ def sampling_probabilities(logits, tokens=None, penalty=1.0, temperature=1.0, k=
     # end
 
 
+# [score-modifiers]
+def modified_attention(q, k, v, slopes=None, cap=None, sinks=None):
+    # solution: the function
+    i, j = xp.arange(q.shape[-2])[:, None], xp.arange(q.shape[-2])
+    scores = xp.einsum("bhid,bhjd->bhij", q, k) / q.shape[-1] ** 0.5
+    if cap is not None:
+        scores = cap * xp.tanh(scores / cap)                         # small ones stay; none is beyond cap
+    if slopes is not None:
+        scores = scores + slopes[:, None, None] * (j - i)            # [B, H, L, L]: the further back, the less
+    scores = xp.where(j <= i, scores, -xp.inf)
+    largest = xp.amax(scores, -1, keepdims=True)
+    if sinks is not None:
+        sinks = sinks[:, None, None]
+        largest = xp.maximum(largest, sinks)
+    weights = xp.exp(scores - largest)
+    total = weights.sum(-1, keepdims=True)
+    if sinks is not None:
+        total = total + xp.exp(sinks - largest)                      # a share that no value gets
+    return weights / total @ v
+    # end
+
+
+# [paged]
+def paged_attention(q, k_pages, v_pages, block_table, lengths):
+    # solution: the function
+    out = xp.zeros_like(q)
+    C = k_pages.shape[1]
+    for b in range(len(q)):
+        t = xp.arange(block_table.shape[1] * C)
+        pages, rows = block_table[b][t // C], t % C
+        k, v = k_pages[pages, rows], v_pages[pages, rows]            # [T, H, d] each
+        scores = xp.einsum("hd,thd->ht", q[b], k) / q.shape[-1] ** 0.5
+        scores = xp.where(t < lengths[b], scores, -xp.inf)           # what lies behind a sequence's end is nobody's
+        weights = xp.exp(scores - xp.amax(scores, -1, keepdims=True))
+        weights = weights / weights.sum(-1, keepdims=True)
+        out[b] = xp.einsum("ht,thd->hd", weights, v)
+    return out
+    # end
+
+
 # [swiglu]
 def swiglu(x, W_gate, W_up, W_down):
     # solution: the function

@@ -238,10 +238,14 @@ def test_what_no_exercise_asks_for_is_said(tmp_path: Path) -> None:
         ("def sdpa(q, k, v, window): return q", "window in sdpa does; the nearest is `sdpa`"),
         (SOFTMAX + WITH_GAMMA, "what gamma in Attn does; the nearest is `v1`"),
         (text.format("CosineAttention").replace("dim", "dim, heads"), "what CosineAttention does; the nearest is `mha`"),
+        (SOFTMAX + SDPA.format(name="alibi"), "what alibi does; the nearest is `sdpa`"),  # slopes of its own
+        (SOFTMAX + SDPA.format(name="softcap").replace("mask=None", "mask=None, cap=3.0"), "softcap does; the nearest is `score-modifiers`"),
         (text.format("TinyLM").replace("dim", "vocab, dim").replace("x", "ids"), "TinyLM is a model: `lm` asks for a function"),
     ):
         with pytest.raises(Stop, match=says):
             subject_of(tmp_path, text)
+    text = SDPA.format(name="softcap").replace("mask=None", "cap, causal=False").replace("mask is None", "not causal")
+    assert subject_of(tmp_path, SOFTMAX + text.replace("mask, ", "np.tri(5) > 0, ")).task == "score-modifiers"
 
 
 def test_what_the_judged_code_does_not_reach_is_said(tmp_path: Path) -> None:

@@ -129,6 +129,11 @@ def _described(
     if subject.read:  # of a dict of parameters what is neither read nor spoken of is not there
         spoken = [names.argument(word) for word in re.findall(r"\b[Ww]_?(?:q|k|v|o|out)\b", told(thing))]
         _cover(subject, [*subject.read, *spoken, *next(iter(subject.bindings.values())).roles.values()])
+    if subject.task == "score-modifiers" and not subject.helpers["asked"]:
+        (function, binding), code = next(iter(subject.bindings.items())), {subject.name.lower(), *named(owner)}
+        means = TRIANGLES & code or binding.takes("causal") or any("causal" in one for one in code)
+        if not means and not _hides_future(subject, function):
+            raise NoTask(f"no exercise asks for what {subject.name} does; the nearest is `{subject.task}`")
     if request.get("task") is None:
         _causal(subject, owner, candidate.strong)
     if subject.helpers.get("whole"):

@@ -244,7 +244,7 @@ def _unreached(chosen: Candidate, known: dict[str, Any], found: list[Candidate])
     """What could be judged too and is no part of the chosen one; a gradient of its own."""
     reached = {chosen.name, *named(chosen.thing), *tasks.FUNCTIONS[chosen.task]}
     others = {one.name for one in found if not one.task == chosen.task in tasks.PARTS}
-    yield from (key for key in known if key not in reached and (key in others or parts.BACKWARD.search(names.key(key))))
+    yield from (key for key in known if key not in reached and (key in others or chosen.task == "paged" or parts.BACKWARD.search(names.key(key))))
     if isinstance(chosen.thing, type):
         yield from (f"{chosen.name}.{name}()" for name in vars(chosen.thing) if parts.BACKWARD.search(name) and name not in reached)
 

@@ -55,7 +55,7 @@ def inputs_of(task: str, function: str, sizes: Sizes) -> Tensors:
         elif name != "mask" and own is not None:
             tensors[name] = rng.standard_normal(_shape(own, sizes, TASKS[task].sizes)) / (1 if len(name) == 1 else 3)
             if name in TASKS[task].whole:
-                tensors[name] = np.zeros_like(tensors[name])
+                tensors[name] = np.full_like(tensors[name], 4)
     return square(tensors) if task in ("causal", "backward") else tensors
 
 

@@ -45,8 +45,8 @@ def readings(
 ) -> list[dict[str, str | None]]:
     """Every way to take arguments for those of a contract {argument: may be missing} of arrays: each by its words, and one that no
     word of the task explains for the one that is left. Empty: they do not fit."""
-    found = []
-    choices = [[chosen[one.name]] if one.name in chosen else names.among("given", one.name, [*contract, "axis"]) or [None] for one in arguments]
+    found, wanted = [], [*contract, "axis", "causal"]
+    choices = [[chosen[one.name]] if one.name in chosen else names.among("given", one.name, wanted) or [None] for one in arguments]
     for roles in itertools.product(*choices):
         taken = [role for role in roles if role]
         missing = [role for role, may in contract.items() if not may and role not in taken]

@@ -43,6 +43,9 @@ def contract_of(task: str, name: str, thing: Any) -> str | None:
 def guess(name: str, thing: Any) -> str | None:
     """The task of a function or class; None where its name speaks of none or its arguments do not fit."""
     task = named(name)
+    given = arguments_of(thing) if isinstance(thing, FunctionType) else []
+    if task == "score-modifiers" and not any(names.among("given", one.name, ["slopes", "cap", "sinks"]) for one in given):
+        return None  # its own slopes or cap
     if task is None or not (contract_of(task, name, thing) if isinstance(thing, FunctionType) else isinstance(thing, type) and _takes(thing, task)):
         return None
     return task

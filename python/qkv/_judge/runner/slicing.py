@@ -27,9 +27,12 @@ class Slices(NamedTuple):
     token: bool = False  # one token after the other, without an axis; a cache stays whole
     swapped: bool = False  # [B, T, H, d], whole
     names: tuple[str, ...] = _SLICED
+    heads: dict[str, int] | None = None  # one head after the other, without an axis: where it is
 
     @property
     def note(self) -> str:
+        if self.heads:
+            return f"called once for each head: it takes {self.takes}"
         if self.query:
             return f"called once for each sequence and query: it takes {self.takes}"
         if self.swapped:
@@ -54,6 +57,10 @@ class Slices(NamedTuple):
             raws = [function({**values, "q": sliced["q"][b, :, t], "k": sliced["k"][b], "v": sliced["v"][b]}) for b, t in indices]
             shape = (sliced["q"].shape[0], sliced["q"].shape[2])
             return _rebuilt(raws, lambda parts: _stacked(parts, shape).swapaxes(1, 2))
+        if self.heads:
+            cut = {name: (value, (slice(None),) * self.heads[name]) for name, value in sliced.items()}
+            raws = [function({**values, **{name: value[(*axes, h)] for name, (value, axes) in cut.items()}}) for h in range(sliced["q"].shape[1])]
+            return _rebuilt(raws, lambda parts: _stacked(parts, (len(raws),)).swapaxes(0, 1))
         if self.columns:
             row, function = function, lambda given: _turned(row({name: _turned(value) for name, value in given.items()}))
         if self.lists:
@@ -101,8 +108,10 @@ def choices_of_part(axes: dict[str, list[str]], answers: list[str]) -> list[Slic
     cut = {name: one for name, one in axes.items() if one[0] == "B"}
     if not cut or not {"out", "m", "l", "dx"} >= {*answers}:
         return []
+    heads = {name: one.index("H") for name, one in axes.items() if "H" in one}
+    paged = [Slices(1, "q [B, d]", names=tuple(heads), heads=heads)] if "block_table" in axes else []
     longest, least = max(cut.values(), key=len), min(len(one) for one in cut.values())
-    return [
+    return paged + [
         Slices(count, f"[{', '.join(longest[count:])}]{' as lists' if lists else ''}", lists, names=tuple(cut))
         for count in range(1, least + (len(longest) > least))
         for lists in (False, True)

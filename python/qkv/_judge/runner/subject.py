@@ -205,9 +205,13 @@ class Subject:
                 raise Skipped(f"it takes no argument {asked}")
         axes = TASKS[self.task].tensors
         numbers = {name: literal_eval(metadata[name]) for name in binding.contract if name in metadata}
+        for name in [name for name, number in numbers.items() if number is None]:  # off: left out, where that is off
+            if any(one.default for one in binding.parameters if binding.roles[one.name] == name):
+                raise Skipped(f"it always has a number {name}")
+            del numbers[name]
         numbers |= {"r": leaves["A"].shape[-1]} if "r" in binding.contract else {}
         turned = {name: leaves[name].T for name in leaves if binding.turned and len(axes[name]) == 2 and axes[name][0] != "B"}
-        return {**leaves, **turned, **numbers, "axis": -1}
+        return {**leaves, **turned, **numbers, "axis": -1, "causal": True}
 
     def turned(self, binding: Binding) -> bool:
         return self.task in TURNED and any(map(binding.takes, TURNS))

@@ -73,7 +73,8 @@ class Search:
         """Those that are good, or made into something good."""
         found = set(good)
         for index in reversed(indices):
-            if index in found:
+            match = self.events[index].match
+            if index in found and not (match and match.stage == "highest"):  # wrong scores may have the right maximum
                 found.update(self.events[index].parents)
         return found
 
@@ -103,9 +104,13 @@ class Search:
 
         self.good = self._good()
         leads = self.leading(self.needed, self.good)
-        bad = next((i for i in self.needed if i not in leads and self._made(i)), None)
+        wrong = [i for i in self.needed if i not in leads and self._made(i)]
+        bad = next((i for i in wrong if not self._filled(i)), wrong[0] if wrong else None)
         if bad is None:
             return self._end()
+        alike = [one for one in self.events if (one.node, one.call) == (self.events[bad].node, self.events[bad].call)]
+        if any(one.name == "slots" and len(alike) > len(one.value) for one in self.book.stages):
+            return None  # page by page: the textbook has no such values
         constants = [i for i in self.needed if self.events[i].line and not self.events[i].given and not self.events[i].number]
         known = any(self.events[i].match.stage not in INPUTS for i in self.good) or any(one.name == "angles" for one in self.book.stages)
         sure = known or any(self.matcher(i).constant(self.events[i]) for i in constants)
@@ -118,6 +123,12 @@ class Search:
             return False
         cut = event.view and any(self.events[p].value.size > event.value.size for p, _ in self.up(index, BEFORE_SCORES))
         return not (cut and any(stage.name == "angles" for stage in self.book.stages))
+
+    def _filled(self, index: int) -> bool:
+        """An array that got a right part, and gets more."""
+        event = self.events[index]
+        more = (self.events[i] for i in self.needed if i > index)
+        return event.op == "store" and any(p in self.good for p in event.parents) and any(e.op == "store" and index in e.parents for e in more)
 
     def _end(self) -> Blame | None:
         """Every step is right, and what is returned is not, or what was given has changed."""

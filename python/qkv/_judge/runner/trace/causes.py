@@ -266,6 +266,9 @@ class Causes:
             named = any(word in own.name.lower() for word in _HIDING)
             if named or ("add" in event.op and own.value.min() < 0):
                 return own.line
+        if not line and self.search.matcher(score).exact:
+            total = self._total(match)
+            line = self._number(self._scaled(score, total)) if abs(total / self.book.scale - 1) > 1e-4 else self._copied(score)
         return line or event.line
 
     def _summed(self, event: Event, match: Match) -> str:
@@ -318,8 +321,8 @@ class Causes:
         return 0
 
     def _drawn(self, side: list[int]) -> int:
-        """The first line on the way of angles that are not the textbook's, where it has some."""
-        if not side or not any(stage.name == "angles" for stage in self.book.stages):
+        """The first line on the way of angles or indices that are not the textbook's, where it has some."""
+        if not side or not any(stage.name in ("angles", "slots") for stage in self.book.stages):
             return 0
         good = {i for i in self.search.ancestors(side) if not self.events[i].number and self.search.matcher(i).constant(self.events[i])}
         return next((line for index in side if index not in good and (line := self._first_wrong(index, good))), 0)

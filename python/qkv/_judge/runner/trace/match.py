@@ -10,7 +10,7 @@ import numpy as np
 
 from .layouts import Layout, layouts
 from .record import Event
-from .stages import Softmax, Stage
+from .stages import INDICES, Softmax, Stage
 
 _FEWEST = 3  # numbers that say what an array is
 _FREEDOM = 4  # numbers of rows, beyond one for each row, that say what rows are up to a constant
@@ -34,13 +34,14 @@ def _tame(value: np.ndarray) -> np.ndarray:
 class Matcher:
     def __init__(self, stages: list[Stage], softmaxes: list[Softmax], tiled: bool = True) -> None:
         self.stages, self.softmaxes, self.tiled = stages, softmaxes, tiled
+        self.exact = any(stage.name == "sink" for stage in stages)  # a sink tells what a softmax alone cannot
         self._plain: dict[Any, list[tuple[Stage, Layout, np.ndarray]]] = {}
         self._rows: dict[Any, list[tuple[str, list[int], bool, np.ndarray, np.ndarray]]] = {}
 
     def constant(self, event: Event) -> str:
-        """The stage that an array is that no data made: angles of positions; empty for none."""
-        found = event.floating and event.value.size >= _FEWEST and self._stage(event.value.squeeze(), event.tolerance)
-        return found.stage if found else ""
+        """The stage that an array is that no data made: angles of positions, indices; empty for none."""
+        found = event.value.size >= _FEWEST and self._stage(event.value.squeeze(), event.tolerance)
+        return found.stage if found and (event.floating or found.stage in INDICES) else ""
 
     def find(self, event: Event) -> Match | None:
         """The stage nearest to the input that the array is."""
@@ -87,7 +88,10 @@ class Matcher:
         for order, sizes, whole, logits, visible in self._row_candidates(value.shape):
             rows = np.moveaxis(value.reshape(sizes), order.index("j"), -1)
             rows = rows.reshape(-1, rows.shape[-1]).astype(np.float64)
-            found = _as_logits(rows, logits, visible, tolerance) or _as_exp(rows, logits, visible, tolerance)
+            found = _as_logits(rows, logits, visible, tolerance)
+            if self.exact and found and np.abs(np.where(visible, rows - logits, 0)).max((1, 2)).min() > tolerance * np.abs(logits).max():
+                continue
+            found = found if found or self.exact else _as_exp(rows, logits, visible, tolerance)
             if found is not None:
                 stage, factor, hidden = found
                 return Match(stage, factor, order[-1:], hidden, whole, order)

@@ -12,6 +12,8 @@ _FREE = ("q", "k", "scores")
 _HEADS = ("q", "k", "v", "scores", "weights")
 _NONE = ("visible", "heads", "kv_heads", "causal", "round", "rounds")
 SCORES = ("scores", "logits")
+#: Whole numbers that say where something is.
+INDICES = {"tokens": "j", "offset": "j", "pages": "bj", "slots": "bj"}
 #: Later is nearer to the output.
 ORDER = ("x", "q", "k", "v", "scores", "logits", "exp", "weights", "values", "out")
 
@@ -82,10 +84,13 @@ class Textbook:
             return
         if name == "scores":
             latest["logits"] = value
+            name = "scores" if stage == "scores" else "logits"
         if name == "weights" and value.ndim == 4 and "logits" in latest:
             visible = np.broadcast_to(latest.get("visible", np.ones(())), value.shape) > 0
             self.softmaxes.append(Softmax(*self._split(latest["logits"], visible, value), self._axes("scores"), self._turn))
-        if name in ("angles", "columns"):
+        if name in INDICES:
+            self.stages.append(Stage(name, value, INDICES[name], self._turn))
+        elif name in ("angles", "columns"):
             self._turns(name, value, latest)
         elif value.ndim == 4 and (value.shape[1] == 1 or value.shape[1] % self.group == 0):
             self._add(name, self._split(value)[0])
@@ -110,7 +115,7 @@ class Textbook:
 
     @staticmethod
     def _axes(name: str) -> str:
-        last = "j" if name in ("scores", "weights", "logits") or name.startswith(("products", "dscore", "dweight")) else "d"
+        last = "j" if name in ("scores", "weights", "logits") or name.startswith(("products", "share", "bias", "dscore", "dweight")) else "d"
         return f"bgr{_ROWS.get(name, 'i')}{last}"
 
     def _split(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:

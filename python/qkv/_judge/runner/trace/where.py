@@ -22,8 +22,8 @@ from .stages import Textbook
 
 #: Calls whose numbers are the textbook's.
 _CALLS = ("forward", "steps", "twice", "training", "gradient", "train-steps")
-#: Probes that show little.
-_SMALL = ("by hand", "one token", "two tokens")
+#: The simplest probe, then others, then those that show little.
+_ORDER = {"plain": 0, "by hand": 2, "one token": 2, "two tokens": 2}
 _MOST = 6  # probes that are answered once more, until one has a line
 
 
@@ -38,7 +38,7 @@ def find_line(subject: Subject, reading: int, probes: list[tuple[Tensors, Words,
     except (SyntaxError, ValueError, RecursionError):
         return None
     called = [one for one in probes if one[1].get("call", "forward") in _CALLS]
-    for tensors, metadata, stages in sorted(called, key=lambda one: one[1].get("name", "") in _SMALL)[:_MOST]:
+    for tensors, metadata, stages in sorted(called, key=lambda one: _ORDER.get(one[1].get("name", ""), 1))[:_MOST]:
         with contextlib.suppress(*FAILURES):
             found = _watched(subject, reading, source, tensors, metadata, stages)
             if found is not None:
