@@ -105,6 +105,7 @@ def test_code_that_cannot_do_float64_is_judged_in_float32(tmp_path: Path) -> Non
 
 CACHED = """
 import numpy as np
+from types import SimpleNamespace as KVCache
 
 def softmax(x):
     weights = np.exp(x - x.max(-1, keepdims=True))
@@ -112,7 +113,7 @@ def softmax(x):
 
 class CachedAttention:
     def __init__(self, embed_dim, num_heads):
-        self.h, self.past = num_heads, None
+        self.h, self.past, self.cache_k = num_heads, None, np.zeros((9, 9))
         self.W_q, self.W_k, self.W_v, self.W_o = (np.random.randn(embed_dim, embed_dim) for _ in range(4))
 
     def forward(self, xTAKES):
@@ -132,6 +133,8 @@ STATES = {
     "two arguments": (", past_k=None, past_v=None", "None if past_k is None else (past_k, past_v)", "pass", "out, k, v"),
     "its own": ("", "self.past", "self.past = (k, v)", "out"),
     "a list that grows": (", kv_cache", "list(kv_cache)", "kv_cache[:] = [k, v]", "out"),
+    "an object": (", cache", "getattr(cache, 'kept', ())", "cache.kept = [k, v]", "out"),
+    "its own, matrices given": ("", "self.past", "self.past = (k, v)", "out", "(*wo.shape)", "wq, wk, wv, wo"),
     "a flag": (", cache=None, use_cache=False", "cache", "pass", "(out, (k, v) if use_cache else None)"),
 }
 
@@ -139,7 +142,7 @@ STATES = {
 @pytest.mark.parametrize("state", STATES)
 def test_steps(tmp_path: Path, state: str) -> None:
     text = CACHED
-    for word, value in zip(("TAKES", "PAST", "KEEP", "GIVES"), STATES[state]):
+    for word, value in zip(("TAKES", "PAST", "KEEP", "GIVES", "(embed_dim, embed_dim)", "embed_dim"), STATES[state]):
         text = text.replace(word, value)
     subject = subject_of(tmp_path, text)
     assert subject.task == "cache"
@@ -270,9 +273,9 @@ def test_unfilled(tmp_path: Path, body: str) -> None:
 
 
 def test_an_unfilled_constructor(tmp_path: Path) -> None:
-    text = "class SelfAttentionV1:\n    def __init__(self, dim):\n        raise NotImplementedError('fill in: layers')\n"
+    text = "class SelfAttentionV1:\n  def __init__(self, dim):\n    raise NotImplementedError('fill in')\n  def forward(self, x):\n    return x\n"
     with pytest.raises(Stop) as stop:
-        subject_of(tmp_path, text + "    def forward(self, x):\n        return x\n")
+        subject_of(tmp_path, text)
     assert stop.value.verdict == "unfilled"
 
 

@@ -36,6 +36,22 @@ def test_sequence_by_sequence(tmp_path: Path, default: str) -> None:
         close(found["weights"], weights)
 
 
+def test_lengths_without_heads_are_given_head_by_head(tmp_path: Path) -> None:
+    hide = "np.where(np.arange(k.shape[-2]) < lengths[:, None, None], scores, -1e9)"
+    text = FLAT.replace("mask{default}", "lengths=None").replace("k.T / np.sqrt(q.shape[1])", "k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])")
+    text = text.replace("np.where(mask, scores, -1e9)", hide).replace("mask is", "lengths is").replace("(1, k", "(-1, k")
+    subject = subject_of(tmp_path, text)
+    assert "called once for each head: it takes [B, T, d]" in subject.notes
+    mask = np.arange(7) < np.array([3, 5])[:, None, None, None]
+    close(answered(subject, {"q": Q, "k": K, "v": V, "mask": np.broadcast_to(mask, (2, 1, 5, 7))})[0]["out"], attend(Q, K, V, mask)[0])
+
+
+def test_a_number_of_parts_is_at_most_that_of_the_keys(tmp_path: Path) -> None:
+    text = FLAT.replace("mask{default}", "parts, mask=None").replace("    scores", "    assert parts <= len(k)\n    scores", 1)
+    subject = subject_of(tmp_path, text)
+    close(answered(subject, {"q": Q, "k": K[:, :, :1], "v": V[:, :, :1]})[0]["out"], np.broadcast_to(V[:, :, :1], Q.shape))
+
+
 def test_heads_in_the_batch_keep_their_gradients(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     text = """
@@ -44,7 +60,7 @@ def sdpa(q, k, v):
     return torch.bmm(torch.softmax(torch.bmm(q, k.transpose(1, 2)) / q.size(-1) ** 0.5, 2), v)
 """
     subject = subject_of(tmp_path, text)
-    assert "called with the batch and the heads in one axis: it takes [B*H, T, d]" in subject.notes
+    assert "called once for each head: it takes [B, T, d]" in subject.notes
     found, notes = answered(subject, {"q": Q, "k": K, "v": V, "dout": np.ones_like(Q)}, call="gradient")
     out, weights = attend(Q, K, V)
     assert not notes

@@ -18,7 +18,7 @@ from .slots import Slot
 
 _NORM = re.compile(r"norm|(^|[._])ln\d*([._]|$)|gamma|beta|gain|scale|shift")
 _SHIFT = re.compile(r"bias|beta|shift|(^|_)b(_?\d+)?$")
-_INNER = re.compile(r"mlp|ffn?|feed|fc_?\d|c_fc|intermediate|lin(ear)?_?\d$|(^|\.)w_?[123]$|gate|(^|[._])up|down|expan|contract|inner|hidden")
+_INNER = re.compile(r"mlp|ffn?|feed|fc_?\d|c_fc|intermediate|lin(ear)?_?\d$|(^|\.)w_?[123]$|gate|(^|[._])up|down|expan|contract|inner|hidden|cache")
 _ATTENTION = re.compile(r"att|mha|heads?\b")
 
 
@@ -44,7 +44,7 @@ def _norms(mine: list[Entry], rest: list[Entry]) -> tuple[dict[str, list[Entry]]
 
 def _of_norms(groups: dict[str, list[Entry]]) -> list[list[Slot]]:
     """Slots in each order that names leave open."""
-    second, first = re.compile(r"ff|mlp|feed|post|second|2|moe"), re.compile(r"att|input|pre|first|1|self")
+    second, first = re.compile(r"ff|mlp|feed|post|second|2|moe|reseau"), re.compile(r"att|input|pre|first|1|self")
     known = ["m" if second.search(name) else "a" if first.search(name) else "" for name in groups]
     orders = [known] if sorted(known) in (["a", "m"], ["a"], ["m"]) else ["am", "ma"]
     return [[Slot(one.path, one.shape, (letter,), bool(_SHIFT.search(one.path.lower().rpartition(".")[2])), ("out",))

@@ -12,11 +12,13 @@ import typing
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from . import names
 from .errors import People, Stop
-from .frameworks import is_module, named, torch_of
+from .frameworks import framework_of, from_numpy, is_array, is_module, named, torch_of
 from .match import arguments_of, required, ways
-from .slots import Sizes
+from .slots import Sizes, numbers
 from .tasks import CAUSAL, SINGLE, STEPPED, TASKS, TURNED
 
 DEFAULTS = {"dropout": 0.25, "context": 64, "vocab": 11, "base": 10000.0, "batch_first": True, "batch": 8, "device": "cpu",
@@ -91,7 +93,7 @@ def settings_of(cls: type) -> dict[str, str]:
     """{argument: setting} of a class's constructor; with a configuration, of what the constructor names in it too."""
     found = {one.name: names.setting(one.name) for one in arguments_of(cls)}
     code = getattr(cls.__init__, "__code__", None)
-    if code is not None and ("config" in found.values() or any(_annotated(cls, one) for one in arguments_of(cls))):
+    if code is not None and ("config" in found.values() or any(annotated(cls, one) for one in arguments_of(cls))):
         for name in (*code.co_names, *(constant for constant in code.co_consts if isinstance(constant, str))):
             kind = names.setting(name)
             if kind in ("embed", "heads", "kv_heads", "dropout", "causal") and len(names.key(name)) > 1:
@@ -99,10 +101,10 @@ def settings_of(cls: type) -> dict[str, str]:
     return {name: kind for name, kind in found.items() if kind}
 
 
-def _annotated(cls: type, one: inspect.Parameter) -> Any:
-    """The dataclass that annotates an argument, if any."""
+def annotated(owner: Any, one: inspect.Parameter) -> Any:
+    """The dataclass that annotates an argument of a constructor or a function, if any."""
     try:
-        hint = typing.get_type_hints(cls.__init__).get(one.name)
+        hint = typing.get_type_hints(owner.__init__ if isinstance(owner, type) else owner).get(one.name)
     except Exception:  # a person's annotation may name what does not exist
         hint = one.annotation
     return hint if isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
@@ -111,7 +113,23 @@ def _annotated(cls: type, one: inspect.Parameter) -> Any:
 def _explained(cls: type, one: inspect.Parameter, values: dict[str, Any], own: dict[str, Any]) -> bool:
     """Its name or its annotation says what it is given."""
     kind = _kind(cls, one, values)
-    return one.name in own or kind == "config" or values.get(kind or "") is not None or bool(kind is None and _annotated(cls, one))
+    known = kind == "config" or values.get(kind or "") is not None or bool(kind is None and annotated(cls, one))
+    return known or one.name in own or _is_weight(one)
+
+
+def _is_weight(one: inspect.Parameter) -> bool:
+    """A constructor's argument that is one of the matrices, or a bias."""
+    role = names.argument(one.name) or ""
+    return required(one) and names.setting(one.name) is None and role[:2] in ("W_", "b_") and names.key(one.name)[0] in "wb"
+
+
+def _weight(cls: type, name: str, values: dict[str, Any]) -> Any:
+    """An array of its size, [in, out]; its numbers come with each probe."""
+    role, grouped = names.argument(name) or "", "kv_heads" in settings_of(cls).values()
+    sizes = Sizes(values["embed"], values["heads"], values["kv_heads" if grouped else "heads"], values["head_dim"])
+    count = numbers(tuple(role[2:]), role[0] == "b", sizes)
+    shape = (-1,) if role[0] == "b" else (-1, sizes.embed) if role == "W_o" else (sizes.embed, -1)
+    return from_numpy(np.zeros(count).reshape(shape), framework_of(cls))
 
 
 def _kind(cls: type, one: inspect.Parameter, values: dict[str, Any]) -> str | None:
@@ -133,8 +151,10 @@ def arguments(cls: type, values: dict[str, Any], own: dict[str, Any]) -> tuple[d
         optional = not required(one)
         if one.name in own:
             given[one.name] = own[one.name]
-        elif kind == "config" or (kind is None and not optional and _annotated(cls, one)):
-            holder = _annotated(cls, one)
+        elif _is_weight(one):
+            given[one.name] = _weight(cls, one.name, values)
+        elif kind == "config" or (kind is None and not optional and annotated(cls, one)):
+            holder = annotated(cls, one)
             if holder is not None:
                 inner, more = arguments(holder, values, own)
                 given[one.name], notes = holder(**inner), notes + more
@@ -169,7 +189,7 @@ def build(cls: type, values: dict[str, Any], own: dict[str, Any], people: People
         ]
         return _with_shapes(cls(*positional, **given), values["embed"]), given, notes
     except (Exception, SystemExit) as error:
-        shown = ", ".join(f"{name}={'...' if isinstance(value, names.ByName) else value!r}" for name, value in given.items())
+        shown = ", ".join(f"{name}={'...' if isinstance(value, names.ByName) or is_array(value) else value!r}" for name, value in given.items())
         raise people.stop(error, f"making {cls.__name__}({shown})") from None
 
 

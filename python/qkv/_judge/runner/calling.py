@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import numpy as np
 from . import names
 from .errors import Stop
 from .frameworks import is_array, is_numbers, reads, to_numpy
-from .match import arguments_of, readings, required, ways
+from .match import arguments_of, readings, required, roles_of, ways
 from .tasks import CAUSAL, FUNCTIONS, LAYERS, PARTS, STEPPED, TASKS, TURNED
 
 #: What forward() of a class takes, in order; others: x and a mask, or q, k, v and a mask.
@@ -38,8 +39,8 @@ class Binding:
         self.starred = any(one.kind is one.VAR_POSITIONAL for one in every)
         by_name = {theirs: mine for mine, theirs in chosen.items()}
         self.roles: dict[str, str | None] = {
-            one.name: by_name.get(one.name) or (task == "block" and names.meaning("block", one.name)) or names.argument(one.name)
-            for one in self.parameters
+            name: by_name.get(name) or (task == "block" and names.meaning("block", name)) or role
+            for name, role in roles_of(function).items()
         }
         self.notes: list[str] = []
         self.watch: Callable[..., Any] | None = None  # calls in the function's stead (trace/where.py)
@@ -50,7 +51,7 @@ class Binding:
         self.slices: Any = None  # of a part, whose functions may differ
         self.turned = False  # of a part: its matrices are [out, in]
         if task in PARTS:
-            self.readings = readings(self.parameters, self.contract, TASKS[task].tensors, by_name)
+            self.readings = readings(function, self.contract, TASKS[task].tensors, by_name)
             self.roles = self.readings[0] if self.readings else dict.fromkeys(self.roles)
             return
         self._settle(contract_name)
@@ -82,6 +83,8 @@ class Binding:
             role = self.roles[one.name]
             if role == "num_heads" and layered and required(one) and not has_input:
                 role = None  # forward(self, h)
+            if role == "splits" and required(one):
+                continue
             if role is not None and (role in keep or role[:2] in ("W_", "b_")):
                 continue
             self.roles[one.name] = None
@@ -218,18 +221,18 @@ def array_of(value: Any, precision: str | None) -> np.ndarray:
 
 
 def beginnings(binding: Binding) -> list[Any]:
-    """What an empty cache may be: None, an object of the annotated class, an empty dict, an empty list."""
+    """What an empty cache may be: an object of the annotated class, or of one that is called so; None, an empty dict, an empty list."""
     if not binding.takes("cache"):
         return [None]
     annotation = inspect.signature(binding.function).parameters[binding.argument("cache")].annotation
     scope = getattr(getattr(binding.function, "__func__", binding.function), "__globals__", {})
     cls = scope.get(annotation) if isinstance(annotation, str) else annotation
+    classes = [one for name, one in scope.items() if isinstance(one, type) and "cache" in name.lower()]
     made: list[Any] = []
-    if isinstance(cls, type) and cls is not inspect.Parameter.empty and cls.__module__ not in ("builtins", "torch"):
-        try:
-            made = [cls()]
-        except Exception:  # a class that needs arguments cannot be made here
-            made = []
+    for one in [cls] if isinstance(cls, type) and cls is not inspect.Parameter.empty else classes:
+        if one.__module__ not in ("builtins", "torch"):
+            with contextlib.suppress(Exception):  # a class that needs arguments cannot be made here
+                made.append(one())
     return [*made, None, {}, []]
 
 

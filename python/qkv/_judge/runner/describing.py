@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import dataclasses
 import inspect
 import re
 import textwrap
@@ -22,7 +23,7 @@ from .errors import FAILURES, NoTask, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
 from .first_calls import BATCH, LENGTH, attempt_call, first_call, inputs_of, metadata_of, ways_of
 from .frameworks import framework_of, is_module, named, reads, rounds, to_numpy, told
-from .masks import leaks, promised_by
+from .masks import ROWS, leaks, promised_by
 from .parameters import Assignment, assign
 from .slots import Sizes, Tensors, of_block
 from .steps import model_class
@@ -128,6 +129,8 @@ def _described(
         raise unfilled[0][1]
     if subject.read:  # of a dict of parameters what is neither read nor spoken of is not there
         spoken = [names.argument(word) for word in re.findall(r"\b[Ww]_?(?:q|k|v|o|out)\b", told(thing))]
+        holders = [one for argument in match.arguments_of(thing) if (one := building.annotated(thing, argument))]
+        spoken += [names.argument(field.name) for one in holders for field in dataclasses.fields(one)]
         _cover(subject, [*subject.read, *spoken, *next(iter(subject.bindings.values())).roles.values()])
     if subject.task == "score-modifiers" and not subject.helpers["asked"]:
         (function, binding), code = next(iter(subject.bindings.items())), {subject.name.lower(), *named(owner)}
@@ -205,8 +208,9 @@ def _only_square(subject: Subject, function: str) -> bool:
 def _readings(subject: Subject, function: str) -> None:
     """Square matrices may be [in, out] or [out, in]: both are tried, where no exercise says which."""
     binding, way = subject.bindings[function], subject.ways[0]
-    known = subject.task in tasks.PARTS or subject.prototype is not None or subject.helpers["asked"]
-    if known or way.turned or ways_of(subject, binding) == [Way()]:
+    known = subject.task in tasks.PARTS or subject.prototype is not None
+    known = known or (subject.helpers["asked"] and not binding.takes("params"))  # no exercise has a dict
+    if known or way.turned or way.heads or ways_of(subject, binding) == [Way()]:
         return
     subject.ways = [way._replace(turned=True)]
     try:
@@ -349,15 +353,18 @@ def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | No
     _cover(subject, covered)
     flag = bool(flags) or "causal" in {*building.settings_of(cls).values(), *roles.values()}
     subject.has["causal"] = subject.task not in tasks.CAUSAL and not flag and own_causal
+    if flags and subject.task not in tasks.CAUSAL and "causal" not in roles.values():
+        subject.helpers["callers"] += (flags[0].name,)
     subject.has["dropout"] = building.dropout_of(subject.prototype, given)
 
 
 def as_json(subject: Subject) -> dict[str, Any]:
     """subject.json."""
     assignments = subject.assignments or [Assignment("their names say", [])]
-    conventions, masked = list(subject.conventions), subject.task in tasks.MASKED or subject.task == "block"
-    if subject.mask_form is not None and subject.mask_form.convention:
-        conventions.append(subject.mask_form.convention)
+    conventions, form = list(subject.conventions), subject.mask_form
+    masked = subject.task in tasks.MASKED or (subject.task == "block" and form is not None and form.shape not in ROWS)
+    if form is not None and form.convention:
+        conventions.append(form.convention)
     untried = [name for one in subject.bindings.values() for name in one.untried(masked)]
     untried += subject.helpers["callers"]
     untried += ["len(k) > len(q)"] if subject.helpers.get("square") else []

@@ -57,10 +57,11 @@ class Candidate(NamedTuple):
 
 def _roles(function: Any) -> dict[str, Any]:
     """{role: argument}; what is optional and never read says nothing of the task, but for a mask and the mode."""
+    roles = match.roles_of(function)
     return {
         role: one.name
         for one in arguments_of(function)
-        if (role := names.argument(one.name))
+        if (role := roles[one.name])
         and (role in ("mask", "training") or one.default is one.empty or reads(function, one.name))
     }
 
@@ -95,10 +96,16 @@ def _has_heads(thing: Any) -> bool:
 _TURNED = ("mha", "causal-mha", "gqa", "cache", "gqa-cache")
 
 
+def _rotations(inside: set[str]) -> list[str]:
+    """The names in a code that speak of rotary positions."""
+    found = [name for name in inside if re.search("rope|rotary|rotate|freqs", name, re.IGNORECASE)]
+    return found + ["cos"] * ({"cos", "sin"} <= inside)
+
+
 def _turns(cls: type, method: Any) -> bool:
     """Whether a layer's code turns queries and keys, and keeps a state or hides the future."""
-    code = " ".join({*named(cls), *_roles(method), *(one.name for one in arguments_of(method))}).lower()
-    return bool(re.search("rope|rotary|rotate_half|freqs", code) and re.search("cache|past|tril|triu|causal|mask", code))
+    inside = {*named(cls), *_roles(method), *(one.name for one in arguments_of(method))}
+    return bool(_rotations(inside) and re.search("cache|past|tril|triu|causal|mask", " ".join(inside).lower()))
 
 
 def _beyond(thing: Any, task: str) -> str:
@@ -115,9 +122,8 @@ def _beyond(thing: Any, task: str) -> str:
         if required(one) and names.argument(one.name) in more:
             return one.name
     inside = set() if task in ("rope", *tasks.TURNED) or {"turns", "cos", "sin"} & {names.argument(one.name) for one in called} else named(thing)
-    turns = [name for name in inside if re.search("rope|rotary|rotate_half", name, re.IGNORECASE)]
-    if turns or {"cos", "sin"} <= inside:
-        return [*turns, "cos"][0]
+    if turns := _rotations(inside):
+        return turns[0]
     own = getattr(cls if method else thing, "__name__", "")
     windowed = "windowed" in tasks.TASKS[task].parts
     if names.speaks_of("variant", own) and not windowed:
@@ -205,12 +211,16 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
         wanted = "looks like attention" if task is None else f"looks like the task {task}"
         for key, thing in known.items():
             if (part := parts.named(key)) and task in (None, part) and parts.guess(key, thing) is None:
-                raise Stop(parts.unfit(key, part))
+                raise Stop(parts.unfit(key, part, thing))
         has = ", ".join(known) or "neither functions nor classes"
         others = [f"{key} {other}" for key in known if task is None and (other := match.other_than(key))]
         raise NoTask([*others, f"nothing in {file} {wanted} (it has {has}): {_how(file, task)}"][0])
-    strong = [one for one in found if one.strong] or found
-    uses = {one.name: named(one.thing) for one in strong}
+    uses = {one.name: named(one.thing) for one in found}
+    layers = [one for one in found if isinstance(one.thing, type) and one.task in tasks.LAYERS]
+    strong = [
+        one for one in found
+        if one.strong and (one.task in tasks.LAYERS or not any(one.name in uses[other.name] for other in layers))
+    ] or found  # a layer's own helper is not meant, whatever its name
     top = [
         one for one in strong if not any(one.name in uses[other.name] for other in strong if other.name != one.name)
     ] or strong
@@ -291,7 +301,7 @@ def of_thing(name: str, thing: Any, task: str | None) -> Candidate:
         return Candidate(name, thing, task, "--task", False)
     if found is None:
         if part := parts.named(name):
-            raise Stop(parts.unfit(name, part))
+            raise Stop(parts.unfit(name, part, thing))
         if other := match.other_than(name):
             raise Stop(f"{name} {other}")
         raise Stop(f"cannot tell from {name} which task it is: --task NAME, one of {', '.join(tasks.FUNCTIONS)}")

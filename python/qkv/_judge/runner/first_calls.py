@@ -16,7 +16,7 @@ from . import masks, names
 from .calling import Binding, beginnings, step_values
 from .errors import FAILURES, Stop
 from .frameworks import to_numpy, told
-from .slicing import Slices, choices, choices_of_part
+from .slicing import SWAPPED, Slices, choices, choices_of_part
 from .slots import Sizes, Tensors, Words
 from .steps import settle, train_steps, trial_tensors
 from .subject import Skipped, Subject, Way
@@ -125,7 +125,7 @@ def ways_of(subject: Subject, binding: Binding) -> list[Way]:
         return [Way()]
     ways = [Way(), Way(nested=True)] if binding.takes("params") else [Way(), *(Way(pair=pair) for pair in _PAIRS)]
     turned = [way._replace(turned=True) for way in ways]
-    return turned if _TURNED.search(told(subject.thing)) else [*ways, *turned]
+    return turned if _TURNED.search(told(subject.thing)) else [*ways, *turned, *(Way(heads=axes) for axes in (1, 2, 3) if subject.sizes.heads > 1)]
 
 
 def first_call(subject: Subject, function: str) -> None:
@@ -145,7 +145,7 @@ def first_call(subject: Subject, function: str) -> None:
         subject.notes += ["judged in float32: it does not run in float64"] if subject.dtype == "float32" else []
         return
     if binding.requires("mask"):
-        return _try_required_mask(subject, binding, tensors, metadata)
+        return _try_mask_in_slices(subject, binding, tensors, metadata, None)
     plain, tensors = _plain(subject, binding, tensors, metadata)
     if plain is None:
         return
@@ -158,7 +158,11 @@ def first_call(subject: Subject, function: str) -> None:
     if subject.task not in MASKED and not (subject.task == "block" and binding.takes("mask")):
         return
     if binding.takes("mask"):
-        _try_masks(subject, binding, tensors, metadata, tuple(plain.out.shape))
+        try:
+            _try_mask_in_slices(subject, binding, tensors, metadata, tuple(plain.out.shape))
+        except Stop as stop:
+            if stop.verdict != "failed":
+                raise
     else:
         _guess_mask(subject, binding, tensors, metadata, tuple(plain.out.shape))
 
@@ -204,7 +208,7 @@ def _swapped(subject: Subject, binding: Binding, inputs: Tensors, tensors: Tenso
     try:
         one, two = (to_numpy(attempt_call(subject, binding, {**inputs, **given}, metadata).out)[:, 1:] for given in ({}, other))
         if one.shape == two.shape and not (one == two).all():
-            subject.slices = Slices(2, "[B, T, H, d]", swapped=True)
+            subject.slices = Slices(2, "[B, T, H, d]", how=SWAPPED)
             return attempt_call(subject, binding, tensors, metadata)
     except FAILURES:
         subject.slices = None
@@ -231,20 +235,21 @@ def _try_part(subject: Subject, binding: Binding, tensors: Tensors, metadata: Wo
     raise failure
 
 
-def _try_required_mask(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> None:
-    """Code that must have a mask; without a batch where only that runs."""
-    failure = None
-    for subject.slices in [None, *(choices(tensors) if subject.task not in STEPPED else [])]:
+def _try_mask_in_slices(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words, shape: tuple[int, ...] | None) -> None:
+    """With a mask; without a batch where only that runs."""
+    failure, form, own = None, None, subject.slices
+    for subject.slices in [own, *(choices(tensors) if subject.task not in STEPPED and own is None else [])]:
         try:
-            _try_masks(subject, binding, tensors, metadata, None)
+            _try_masks(subject, binding, tensors, metadata, shape)
         except Stop as stop:
-            failure = failure or stop
+            failure, form = failure or stop, form or subject.mask_form
             if stop.verdict != "failed":
                 break
             continue
-        if subject.slices is not None:
+        if subject.slices is not None and own is None:
             subject.notes.append(subject.slices.note)
         return
+    subject.slices, subject.mask_form = own, form
     assert failure is not None
     raise failure
 
@@ -272,7 +277,7 @@ def _try_masks(
     hides = type(subject.thing).__module__.startswith("torch.nn") and argument == "attn_mask"
     forms = masks.forms(argument, subject.task, hides)
     if subject.slices is not None:
-        forms = [form for form in forms if subject.slices.mask_shape in ("", form.shape)]
+        forms = [form for form in forms if subject.slices.takes_mask(form.shape)]
 
     def attempt(form: masks.Form, given: Tensors) -> Any:
         subject.mask_form = form
@@ -296,6 +301,8 @@ def _try_masks(
                 _say_form(subject, argument, guessed)
                 return hides
             fallback = fallback or form
+    if not forms:
+        raise Stop("it takes no mask")
     chosen = fallback or forms[0]
     for mask in kinds if fallback is None else ():
         subject.mask_form, hides = _meaning(subject, binding, attempt, chosen, forms, tensors, mask, guessed)
@@ -303,7 +310,7 @@ def _try_masks(
             _say_form(subject, argument, guessed)
             return hides
     subject.mask_form = chosen
-    if shape is None and failure is not None:
+    if failure is not None and (shape is None or fallback is None):
         raise subject.people.stop(failure, f"calling {subject.name} with a mask")
     return False
 

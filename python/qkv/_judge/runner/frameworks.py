@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import dis
 import inspect
 import re
 import sys
-import textwrap
 from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 
 #: Spellings that round to less than float64 somewhere inside.
-_NARROW = {"float32", "float16", "bfloat16", "half", "float", "single", "FloatTensor"}
+_NARROW = re.compile(r"""\.(?:float32|float16|bfloat16|half|float|single|FloatTensor)\b|["']float(?:32|16)["']""")
 
 
 def torch_of() -> Any:
@@ -103,7 +101,7 @@ def _codes(thing: Any, module: Any, visited: set[int]) -> Iterator[CodeType]:
     visited.add(id(thing))
     if isinstance(thing, type):
         for member in vars(thing).values():
-            member = getattr(member, "__func__", member)
+            member = inspect.unwrap(getattr(member, "__func__", member))
             if isinstance(member, FunctionType):
                 yield from _codes(member, module, visited)
         return
@@ -142,13 +140,22 @@ def reads(function: Any, argument: str) -> bool:
     return argument in read or not read & set(code.co_varnames[: code.co_argcount])  # a skeleton reads none
 
 
+def source_of(thing: Any) -> str:
+    """Its text; "" where there is none."""
+    try:
+        return inspect.getsource(thing)
+    except (OSError, TypeError):
+        return ""
+
+
+def dicts_of(function: Any) -> set[str]:
+    """The names that a function's code indexes with a string."""
+    return {*re.findall(r"""\b(\w+)\[[fr]?["']""", source_of(function))}
+
+
 def told(thing: Any) -> str:
     """What a function or class says of itself: its docstring and its comments."""
-    try:
-        comments = re.findall(r"#.*", inspect.getsource(thing))
-    except (OSError, TypeError):
-        comments = []
-    return " ".join([getattr(thing, "__doc__", None) or "", *comments])
+    return " ".join([getattr(thing, "__doc__", None) or "", *re.findall(r"#.*", source_of(thing))])
 
 
 def framework_of(thing: Any) -> str:
@@ -173,11 +180,5 @@ def framework_of(thing: Any) -> str:
 
 def rounds(thing: Any) -> bool:
     """Whether the source converts to float32 or less somewhere: float64 inputs do not make its output exact then."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(thing if isinstance(thing, (FunctionType, type)) else type(thing))))
-    except (OSError, TypeError, SyntaxError):
-        return False
-    nodes = list(ast.walk(tree))
-    return any(isinstance(node, ast.Attribute) and node.attr in _NARROW for node in nodes) or any(
-        isinstance(node, ast.Constant) and node.value in ("float32", "float16") for node in nodes
-    )
+    source = source_of(thing if isinstance(thing, (FunctionType, type)) else type(thing))
+    return bool(_NARROW.search(re.sub(r"#.*", "", source)))

@@ -19,6 +19,8 @@ from .tasks import SINGLE
 #: In the order of the first calls; tasks whose contract is [B, L, L] begin with that.
 SHAPES = ("[B, 1, L, L]", "[B, H, L, L]", "[B, L, L]", "[B, L]", "[L, L]", "[B, 1, 1, L]", "[B, 1, L]", "[B*H, L, L]")
 LENGTHS = "[B] lengths"
+#: Those that say of keys alone whether they are visible.
+ROWS = ("[B, L]", "[B, 1, 1, L]", "[B, 1, L]", LENGTHS)
 TYPES = ("bool", "int64", "float")
 
 
@@ -64,7 +66,7 @@ def _shaped(mask: np.ndarray, shape: str, heads: int) -> np.ndarray | None:
         return np.repeat(mask, heads, axis=1).reshape(batch * heads, q_len, kv_len)
     if shape == "[L, L]":
         return mask[0, 0] if bool((mask == mask[:1]).all()) else None
-    if shape in ("[B, L]", "[B, 1, 1, L]", "[B, 1, L]", LENGTHS):
+    if shape in ROWS:
         row = mask[:, 0, 0]
         if not rows_equal:
             return None

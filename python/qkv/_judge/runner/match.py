@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from . import names
+from .frameworks import dicts_of
 from .tasks import FUNCTIONS, PARTS, SINGLE, TASKS, Task
 
 
@@ -24,6 +25,13 @@ def arguments_of(function: Any) -> list[inspect.Parameter]:
     except (TypeError, ValueError):
         return []
     return [one for one in found if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+
+
+def roles_of(function: Any) -> dict[str, str | None]:
+    """{argument: what its name says}; one that says nothing and is indexed with strings holds parameters."""
+    dicts = dicts_of(function)
+    roles = {one.name: names.argument(one.name) for one in arguments_of(function)}
+    return {name: "params" if role in (None, "p") and name in dicts else role for name, role in roles.items()}
 
 
 def required(one: inspect.Parameter) -> bool:
@@ -41,15 +49,20 @@ def ways(
 
 
 def readings(
-    arguments: Sequence[inspect.Parameter], contract: dict[str, bool], tensors: Iterable[str], chosen: dict[str, str]
+    function: Any, contract: dict[str, bool], tensors: Iterable[str], chosen: dict[str, str], bound: int = 0
 ) -> list[dict[str, str | None]]:
     """Every way to take arguments for those of a contract {argument: may be missing} of arrays: each by its words, and one that no
-    word of the task explains for the one that is left. Empty: they do not fit."""
+    word of the task explains for the one that is left, or for all of them where it is a dict. Empty: they do not fit."""
     found, wanted = [], [*contract, "axis", "causal"]
-    choices = [[chosen[one.name]] if one.name in chosen else names.among("given", one.name, wanted) or [None] for one in arguments]
+    dicts, arguments = dicts_of(function), arguments_of(function)[bound:]
+    choices = [
+        [chosen[one.name]] if one.name in chosen
+        else names.among("given", one.name, wanted) or ["params" if one.name in dicts else None]
+        for one in arguments
+    ]
     for roles in itertools.product(*choices):
         taken = [role for role in roles if role]
-        missing = [role for role, may in contract.items() if not may and role not in taken]
+        missing = [role for role, may in contract.items() if not may and role not in taken and "params" not in taken]
         open_ones = [n for n, role in enumerate(roles) if role is None and required(arguments[n])]
         if len(set(taken)) < len(taken) or len(open_ones) != len(missing) or len(missing) > 1:
             continue

@@ -74,7 +74,7 @@ def _arrays(root: Any, thing: Any, path: str, depth: int) -> Iterator[tuple[str,
         inner = f"{path}.{name}" if path else str(name)
         if is_array(value):
             floating = value.is_floating_point() if is_tensor(value) else np.issubdtype(value.dtype, np.floating)
-            if floating and value.ndim and names.argument(str(name)) != "mask":
+            if floating and value.ndim and names.argument(str(name)) not in ("mask", "past_k", "past_v"):
                 yield inner, value
         elif depth < 3:
             yield from _arrays(root, value, inner, depth + 1)

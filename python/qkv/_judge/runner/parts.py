@@ -21,6 +21,8 @@ from .frameworks import is_array, is_module_class, torch_of
 from .match import arguments_of, required
 from .tasks import FUNCTIONS, PARTS, TASKS
 
+#: Functions that draw a token.
+_DRAWS = {"choice", "choices", "multinomial", "categorical", "Categorical"}
 BACKWARD = re.compile(r"back|grad|bwd|vjp")
 
 
@@ -34,7 +36,7 @@ def named(name: str) -> str | None:
 def contract_of(task: str, name: str, thing: Any) -> str | None:
     """The function of the task that a function fits; a name that speaks of gradients decides between several."""
     contracts = FUNCTIONS[task]
-    fits = [one for one in contracts if match.readings(arguments_of(thing), dict(contracts[one]), TASKS[task].tensors, {})]
+    fits = [one for one in contracts if match.readings(thing, dict(contracts[one]), TASKS[task].tensors, {})]
     backward = bool(BACKWARD.search(names.key(name)))
     fits.sort(key=lambda one: (one != name, one.endswith("_backward") != backward))
     return fits[0] if fits else None
@@ -46,19 +48,29 @@ def guess(name: str, thing: Any) -> str | None:
     given = arguments_of(thing) if isinstance(thing, FunctionType) else []
     if task == "score-modifiers" and not any(names.among("given", one.name, ["slopes", "cap", "sinks"]) for one in given):
         return None  # its own slopes or cap
-    if task is None or not (contract_of(task, name, thing) if isinstance(thing, FunctionType) else isinstance(thing, type) and _takes(thing, task)):
+    if task is None or _draws(thing):
         return None
-    return task
+    fits = contract_of(task, name, thing) if isinstance(thing, FunctionType) else isinstance(thing, type) and _takes(thing, task)
+    return task if fits else None
 
 
-def unfit(name: str, task: str) -> str:
+def _draws(thing: Any) -> bool:
+    """Whether a function returns a token that it draws, and no probabilities."""
+    return isinstance(thing, FunctionType) and bool(_DRAWS & {*thing.__code__.co_names})
+
+
+def unfit(name: str, task: str, thing: Any = None) -> str:
     """Why a name that speaks of a task is not judged."""
+    if _draws(thing):
+        return f"{name} draws a token: `{task}` asks for the probabilities before that, as a function of their own"
     contracts = " or ".join(f"{one}({', '.join(argument for argument, _ in FUNCTIONS[task][one])})" for one in FUNCTIONS[task])
     return f"{name} looks like the task {task}, but its arguments do not fit {contracts}: --map says which is which"
 
 
 def _forward(cls: type) -> str | None:
     own = [one for one in ("forward", "__call__") if isinstance(vars(cls).get(one), FunctionType)]
+    if own and _draws(vars(cls)[own[0]]):  # what it draws from
+        own = [one for one in vars(cls)[own[0]].__code__.co_names if isinstance(vars(cls).get(one), FunctionType)]
     return own[0] if own else "forward" if is_module_class(cls) else None
 
 
@@ -69,7 +81,7 @@ def _takes(cls: type, task: str) -> dict[str, str | None]:
         return {}
     first = contract[0][0]
     given = {name: name != first for name, _ in contract}
-    ways = match.readings(arguments_of(getattr(cls, method))[1:], given, TASKS[task].tensors, {})
+    ways = match.readings(getattr(cls, method), given, TASKS[task].tensors, {}, 1)
     return ways[0] if ways else {}
 
 

@@ -32,6 +32,7 @@ class Way(NamedTuple):
 
     turned: bool = False  # matrices [out, in]
     nested: bool = False  # the dict of all of them holds a dict for each projection: params["query"]["w"]
+    heads: int = 0  # matrices [E, H, d], [H, E, d], [H, d, E]; W_o [H, d, E]
     pair: tuple[str, str] | None = None  # a dict for each projection, with these keys
 
 
@@ -113,11 +114,13 @@ class Subject:
 
     def parameter(self, role: str, leaves: dict[str, Any]) -> Any:
         """A parameter in the way that the code reads it."""
-        way = self.ways[0]
-        value = self._parameter(role, leaves)
-        if way.turned and role[:2] == "W_":
-            value = value.swapaxes(-1, -2)
-        return value
+        way, value = self.ways[0], self._parameter(role, leaves)
+        matrix = role[:2] == "W_" and value.ndim == 2
+        if way.heads and role[2:] in ("q", "k", "v", "o"):
+            value = value.reshape(block_shape(role[2], not matrix, self.sizes))
+            value = value.swapaxes(0, 1) if way.heads > 1 and matrix and role != "W_o" else value
+        turned = way.heads == 3 and role != "W_o" if way.heads else way.turned
+        return value.swapaxes(-1, -2) if turned and matrix else value
 
     def _parameter(self, role: str, leaves: dict[str, Any]) -> Any:
         """W_q ... b_qkv [in, out], joined or split where the contract has them otherwise; KeyError where it has not."""
@@ -145,10 +148,14 @@ class Subject:
 
     def _in_dict(self, name: str, leaves: dict[str, Any]) -> Any:
         """A parameter by its name; KeyError for what is none."""
+        if names.speaks_of("other", name) in ("mlp", "attention"):  # a dict of a part: params["attn"]["wq"]
+            return names.ByName(lambda inner: self._in_dict(inner, leaves))
         role = (self.task == "block" and names.meaning("block", name)) or names.argument(name) or ""
         if role[:2] not in ("W_", "b_"):
             role = "W_" + "".join(names.letters(name) or ())
         if role == "W_":
+            if names.setting(name) in (numbers := self.sizes._asdict()):
+                return numbers[names.setting(name)]
             raise KeyError(name)
         if self.ways[0].nested:
             return names.ByName(lambda kind: self._read(("b_" if names.is_bias(kind) else "W_") + role[2:], leaves))
@@ -171,7 +178,8 @@ class Subject:
                     values[role] = {pair[0]: values[role], pair[1]: self.parameter("b_" + role[2:], leaves)}
         if binding.takes("params"):
             values["params"] = names.ByName(lambda name: self._in_dict(name, leaves))
-        values["num_heads"], values["num_kv_heads"] = self.sizes.heads, self.sizes.kv_heads
+        values |= {"num_heads": self.sizes.heads, "num_kv_heads": self.sizes.kv_heads}
+        values["splits"] = min(2, _lengths(tensors)[1]) if {"q", "x"} & set(tensors) else 1
         for role, key, kind in (
             ("block_size", "block", int), ("window", "window", int), ("p", "dropout", float), ("base", "base", float), ("lr", "lr", float),
         ):
@@ -211,7 +219,8 @@ class Subject:
             del numbers[name]
         numbers |= {"r": leaves["A"].shape[-1]} if "r" in binding.contract else {}
         turned = {name: leaves[name].T for name in leaves if binding.turned and len(axes[name]) == 2 and axes[name][0] != "B"}
-        return {**leaves, **turned, **numbers, "axis": -1, "causal": True}
+        values = {**leaves, **turned, **numbers, "axis": -1, "causal": True}
+        return {**values, "params": names.ByName(lambda name: values[next(iter(names.among("given", name, leaves)), name)])}
 
     def turned(self, binding: Binding) -> bool:
         return self.task in TURNED and any(map(binding.takes, TURNS))

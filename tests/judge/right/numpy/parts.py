@@ -1,6 +1,7 @@
 """Right functions beside attention whose whole way is a person's own: one row at a time, on lists and numbers; a class of arrays."""
 
 import math
+import random
 
 import numpy as np
 
@@ -56,4 +57,25 @@ def top_k_gating(router_logits, top_k):
     return index, best / best.sum(-1, keepdims=True)
 
 
+class Sampler:
+    def __init__(self, temperature=1.0):
+        self.temperature = temperature
+
+    def shares(self, logits):
+        return stable_softmax([one / self.temperature for one in logits])
+
+    def __call__(self, logits):
+        return random.choices(range(len(logits)), self.shares(logits))[0]
+
+
+def filtered_probabilities(logits, temperature):
+    return np.array(stable_softmax(logits / temperature))
+
+
+def swiglu(x, expert):
+    gate = x @ expert["gate"]
+    return gate / (1 + np.exp(-gate)) * (x @ expert["up"]) @ expert["down"]
+
+
 RIGHT = ["LayerNorm", "stable_softmax", "merge_states", "combine_partials", "one_row", "lora", "cross_entropy_with_grad", "top_k_gating"]
+RIGHT += ["Sampler", "filtered_probabilities", "swiglu"]
