@@ -292,8 +292,7 @@ FAILING = {
     ),
     "an argument of a call": (
         "def masked_attention(q, k, v, masked): return q",
-        "argument masked of masked_attention is not understood: give it a default, or --map mask=masked",
-        "",
+        "argument masked of masked_attention is not understood: give it a default, or --map mask=masked", "",
     ),
     "in making it": (
         "class SelfAttention:\n    def __init__(self, dim):\n        self.x = dim.y\n    def forward(self, x): return x",

@@ -52,6 +52,18 @@ def test_a_number_of_parts_is_at_most_that_of_the_keys(tmp_path: Path) -> None:
     close(answered(subject, {"q": Q, "k": K[:, :, :1], "v": V[:, :, :1]})[0]["out"], np.broadcast_to(V[:, :, :1], Q.shape))
 
 
+def test_tokens_before_the_batch_where_a_docstring_says_so(tmp_path: Path) -> None:
+    text = """
+import numpy as np
+def mha(x, W_q, W_k, W_v, num_heads):
+    'x is (seq, batch, dim)'
+    q, k, v = ((x @ W).reshape(*x.shape[:2], num_heads, -1).transpose(1, 2, 0, 3) for W in (W_q, W_k, W_v))
+    weights = np.exp(q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5)
+    return (weights / weights.sum(-1, keepdims=True) @ v).transpose(2, 0, 1, 3).reshape(x.shape)
+"""
+    agrees(subject_of(tmp_path, text))
+
+
 def test_heads_in_the_batch_keep_their_gradients(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     text = """

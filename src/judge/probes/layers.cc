@@ -141,7 +141,9 @@ std::vector<Probe> layer_probes(ProbeMaker& make) {
   out.push_back(layer.large_probe("large scores", all));
   out.push_back(layer.probe("one token", {s.batch, 1, 1}));
   out.push_back(layer.probe("another batch", {s.batch + 2, s.length + 4, s.memory + 4}));
-  if (!make.task.has("block")) {
+  if (make.task.has("block")) {  // small, where it shows what is added under a root
+    out.back().inputs["x"] = map(out.back().at("x"), [](Number x) { return Number(x.value / 64); });
+  } else {
     Probe gradient = layer.probe("gradient", {1, 3, 4});
     gradient.metadata["call"] = "gradient";
     gradient.inputs["dout"] = make.draw.array({1, 3, layer.output ? s.embed : layer.width()});

@@ -216,11 +216,9 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
         others = [f"{key} {other}" for key in known if task is None and (other := match.other_than(key))]
         raise NoTask([*others, f"nothing in {file} {wanted} (it has {has}): {_how(file, task)}"][0])
     uses = {one.name: named(one.thing) for one in found}
-    layers = [one for one in found if isinstance(one.thing, type) and one.task in tasks.LAYERS]
-    strong = [
-        one for one in found
-        if one.strong and (one.task in tasks.LAYERS or not any(one.name in uses[other.name] for other in layers))
-    ] or found  # a layer's own helper is not meant, whatever its name
+    helpers = {name for one in found if isinstance(one.thing, type) and one.task in tasks.LAYERS for name in uses[one.name]}
+    # A layer's own helper is not meant, whatever its name.
+    strong = [one for one in found if one.strong and (one.task in tasks.LAYERS or one.name not in helpers)] or found
     top = [
         one for one in strong if not any(one.name in uses[other.name] for other in strong if other.name != one.name)
     ] or strong

@@ -5,6 +5,7 @@ Not: when that is so (first_calls.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,7 +20,9 @@ _HEADS = {name: 1 for name in _SLICED if name != "mask"}
 
 #: Each is a part of a note.
 QUERY, TOKEN = "once for each sequence and query", "once for each token"
-SWAPPED = "with heads behind tokens"
+SWAPPED, TIME_FIRST = "with heads behind tokens", "with tokens before the batch"
+#: A docstring that says so of x.
+TOKENS_FIRST = re.compile(r"\bx\b[^(\[]{0,20}[(\[](?:t|l|s|seq\w*|len\w*|time|tokens), (?:b|n|batch\w*|bsz),", re.IGNORECASE)
 
 
 class Slices(NamedTuple):
@@ -44,9 +47,10 @@ class Slices(NamedTuple):
         if self.how == TOKEN:
             raw = function({**values, "x": values["x"][:, 0]})
             return (raw[0][:, None], *raw[1:]) if isinstance(raw, tuple) else raw[:, None]
-        if self.how == SWAPPED:
-            raw = function({**values, **{name: value.swapaxes(1, 2) for name, value in sliced.items() if name != "mask"}})
-            return (raw[0].swapaxes(1, 2), *raw[1:]) if isinstance(raw, tuple) else raw.swapaxes(1, 2)
+        if self.how in (SWAPPED, TIME_FIRST):
+            two = self.axes - 1, self.axes
+            raw = function({**values, **{name: value.swapaxes(*two) for name, value in sliced.items() if name != "mask"}})
+            return (raw[0].swapaxes(*two), *raw[1:]) if isinstance(raw, tuple) else raw.swapaxes(*two)
         if self.how == QUERY:
             indices = list(np.ndindex(sliced["q"].shape[0], sliced["q"].shape[2]))
             raws = [function({**values, "q": sliced["q"][b, :, t], "k": sliced["k"][b], "v": sliced["v"][b]}) for b, t in indices]
@@ -69,7 +73,7 @@ class Slices(NamedTuple):
         """Whether a mask of this shape can be given."""
         if self.heads:
             return shape not in ("[B, 1, L, L]", "[B, H, L, L]", "[B, 1, 1, L]", "[B*H, L, L]")
-        return self.how == SWAPPED or shape == ("[B, L, L]" if self.axes == 1 else "[B, H, L, L]")
+        return self.how in (SWAPPED, TIME_FIRST) or shape == ("[B, L, L]" if self.axes == 1 else "[B, H, L, L]")
 
 
 def choices(tensors: Tensors, cache: bool = False) -> list[Slices]:
