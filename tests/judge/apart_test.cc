@@ -86,8 +86,8 @@ TEST_P(Apart, EveryEntryIsAFunctionOfItsOwn) {
 
 INSTANTIATE_TEST_SUITE_P(Tasks, Apart,
     testing::Values("cache", "rope", "flash", "linear", "backward", "dropout", "lm", "one-row", "softmax",
-        "cross-entropy", "layernorm", "rmsnorm", "merge", "swiglu", "sampling", "score-modifiers", "paged", "router",
-        "lora", "mla"),
+        "cross-entropy", "layernorm", "rmsnorm", "merge", "swiglu", "sampling", "beam", "score-modifiers", "paged",
+        "router", "lora", "mla"),
     [](const auto& one) { return replaced(one.param, "-", "_"); });
 
 }  // namespace

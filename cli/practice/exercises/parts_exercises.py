@@ -118,6 +118,18 @@ def sampling_probabilities(logits, tokens=None, penalty=1.0, temperature=1.0, k=
     # end
 
 
+# [beam]
+def beam_step(log_probs, scores, beams):
+    # solution: the function
+    V = log_probs.shape[1]
+    candidates = scores[:, None] + log_probs                         # [N, V]: every beam with every token
+    candidates = candidates.reshape(-1)
+    best = xp.argsort(-candidates)[:beams]
+    parents, tokens = best // V, best % V
+    return candidates[best], parents, tokens
+    # end
+
+
 # [score-modifiers]
 def modified_attention(q, k, v, slopes=None, cap=None, sinks=None):
     # solution: the function

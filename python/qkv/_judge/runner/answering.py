@@ -134,6 +134,8 @@ def _returned(subject: Subject, function: str, result: Result, tensors: Tensors)
     every = [output for one in same for output in task.returns[one]]
     if isinstance(result.raw, (tuple, list)) and len(result.raw) == len(every) and len({*same} & {*subject.bindings}) == 1:
         outputs = every if function.endswith("_backward") or len(every) == len(outputs) else outputs
+    if binding.takes("sequences") and isinstance(result.raw, (tuple, list)) and len(result.raw) == 2:  # scores, and [parent, token] of each
+        result.raw = (result.raw[0], *np.array([(int(row[0]), int(row[-1])) for row in result.raw[1]]).T)
     if len(outputs) == 1:
         found = {outputs[0]: array_of(_dense(result, subject, tensors), subject.precision)}
     else:

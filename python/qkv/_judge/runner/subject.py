@@ -15,7 +15,7 @@ import numpy as np
 from . import names
 from .calling import TURNS, Binding, Result
 from .errors import People, Stop
-from .frameworks import default_dtype, from_numpy, is_module, torch_of
+from .frameworks import default_dtype, from_numpy, is_module, named, torch_of
 from .masks import Form, full
 from .parameters import Assignment, get, put
 from .slicing import Slices, as_arrays
@@ -217,6 +217,9 @@ class Subject:
             if any(one.default for one in binding.parameters if binding.roles[one.name] == name):
                 raise Skipped(f"it always has a number {name}")
             del numbers[name]
+        if binding.takes("sequences"):
+            rows = np.arange(len(leaves["scores"]))[:, None]
+            numbers["sequences"] = from_numpy(rows, self.framework) if "cat" in named(self.thing) else rows.tolist()
         numbers |= {"r": leaves["A"].shape[-1]} if "r" in binding.contract else {}
         turned = {name: leaves[name].T for name in leaves if binding.turned and len(axes[name]) == 2 and axes[name][0] != "B"}
         values = {**leaves, **turned, **numbers, "axis": -1, "causal": True}

@@ -18,8 +18,10 @@ from .stages import SCORES, Textbook
 #: What is given, in the textbook.
 INPUTS = ("x", "memory")
 #: What is returned, in its order.
-ANSWERS = ("out", "weights", "turned", "dq", "dk", "dv", "dx", "dW_q", "dW_k", "dW_v", "dW_o")
+ANSWERS = ("out", "weights", "turned", "dq", "dk", "dv", "dx", "dW_q", "dW_k", "dW_v", "dW_o", "new_scores", "parents", "tokens")
 BEFORE_SCORES = (*INPUTS, "q", "k", "v")
+#: Stages that wrong numbers may have too.
+_WEAK = ("highest", "order", "index")
 _DETACHES = ("detach", "item", "numpy", "tolist", "tensor", "new_tensor", "as_tensor", "from_numpy")
 _RANDOM = re.compile("drop|rand|bernoulli|generator|binomial|choice")
 
@@ -71,12 +73,14 @@ class Search:
 
     def leading(self, indices: list[int], good: set[int]) -> set[int]:
         """Those that are good, or made into something good."""
-        found = set(good)
+        found, near = set(good), set()
         for index in reversed(indices):
             match = self.events[index].match
-            if index in found and not (match and match.stage == "highest"):  # wrong scores may have the right maximum
+            if index in found and match and match.stage in _WEAK:
+                near.update(self.events[index].parents)
+            elif index in found:
                 found.update(self.events[index].parents)
-        return found
+        return found | near
 
     def returns(self, line: int) -> int:
         """The last return of the function around a line; 0 without one."""
