@@ -134,8 +134,8 @@ bool dropped_scores(const Shown& s, double fill, double factor) {
         const auto& [w, scaled, got, twin, tells] = s.at(n);
         if (!tells) continue;
         const double score = factor * scaled.value;
-        if (std::isnan(got)) {  // a row of which everything was dropped
-          holds = fill == -kInfinity;
+        if (std::isnan(got)) {
+          continue;  // of this row everything was dropped, or a hidden score: -inf times 0
         } else if (fill == -kInfinity && got == 0) {
           continue;
         } else if (first == -kInfinity) {

@@ -68,7 +68,8 @@ std::vector<Probe> sdpa_probes(ProbeMaker& make) {
   if (s.memory % 3 != 0) probes.push_back(keys_permuted(probes.back()));
   masked(make.pair_mask(square), called("as many queries as keys", square));
   probes.push_back(large(make, "large scores", all));
-  masked(make.pair_mask(all), [&] { return large(make, "masked large scores", all); });
+  const Array pairs = make.pair_mask(all);
+  probes.push_back(make.with_low_mask(large(make, "masked large scores", all), pairs));
   probes.push_back(make.attention("one token", {s.batch, 1, 1}));
   probes.push_back(make.attention("another batch", {s.batch + 2, s.length + 1, s.memory + 4}));
   masked(make.empty_row_mask(all), called("empty row", all));

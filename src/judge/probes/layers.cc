@@ -82,7 +82,7 @@ struct Layer {
     Array mask = make.pair_mask(n);
     add(mask, probe("pairs masked", all));
     mask = make.pair_mask(n);
-    add(mask, large_probe("masked large scores", all));
+    out.push_back(make.with_low_mask(large_probe("masked large scores", all), mask));
     mask = make.empty_row_mask(n);
     add(mask, probe("empty row", all));
     return out;
@@ -99,18 +99,21 @@ struct Layer {
     for (Index i = 0; i < length; ++i) {
       for (Index c = i; c < embed; c += length) identities[i * embed + c] = 1;
     }
-    Array one({embed, embed});
-    for (Index i = 0; i < embed; ++i) one[i * embed + i] = 1;
+    const auto diagonal = [embed](Index columns) {
+      Array one({embed, columns});
+      for (Index i = 0; i < columns; ++i) one[i * columns + i] = 1;
+      return one;
+    };
     // Identity inputs make small scores: large W_q and W_k, so that the weights differ.
-    const Array wide_q = draw.array({embed, embed}), wide_k = draw.array({embed, embed});
+    const Array wide_q = draw.array({embed, width()}), wide_k = draw.array({embed, kv_width()});
     out.inputs["x"] = identities;
     if (cross) out.inputs["memory"] = identities;
     if (merged) {
-      out.inputs["W_qkv"] = concat({wide_q, wide_k, one}, 1);
+      out.inputs["W_qkv"] = concat({wide_q, wide_k, diagonal(embed)}, 1);
     } else {
-      out.inputs["W_q"] = wide_q, out.inputs["W_k"] = wide_k, out.inputs["W_v"] = one;
+      out.inputs["W_q"] = wide_q, out.inputs["W_k"] = wide_k, out.inputs["W_v"] = diagonal(kv_width());
     }
-    if (output) out.inputs["W_o"] = one;
+    if (output) out.inputs["W_o"] = diagonal(embed);
     for (auto& [name, array] : out.inputs) {
       if (name.starts_with("b_")) array = Array(array.shape);
     }
@@ -150,8 +153,8 @@ std::vector<Probe> layer_probes(ProbeMaker& make) {
     out.push_back(std::move(gradient));
   }
   out.push_back(called_twice(out.front()));
-  if (!layer.narrow && s.head_dim % 2 == 0 && s.head_dim > 2 && (!causal || s.heads > 1) && !make.task.has("block") &&
-      s.heads == s.kv_heads && layer.width() == s.embed) {
+  const bool fits = layer.output ? layer.width() == s.embed : layer.width() <= s.embed;
+  if (fits && s.head_dim > 3 && !make.task.has("block")) {
     out.push_back(layer.dropping("training"));
     out.push_back(layer.dropping("evaluation"));
   }

@@ -64,6 +64,18 @@ Probe ProbeMaker::with_mask(Probe probe, const Array& mask) const {
   return probe;
 }
 
+Probe ProbeMaker::with_low_mask(Probe probe, Array mask) const {
+  const Array scores = run(task.textbook, probe).at("scores");
+  const Index heads = scores.size(1), queries = scores.size(2), keys = scores.size(3);
+  for (Index row = 0; row < mask.count() / keys; row += 2) {
+    Index lowest = 0;
+    const Index own = (row / queries * heads * queries + row % queries) * keys;
+    for (Index j = 0; j < keys; ++j) lowest = scores[own + j].value < scores[own + lowest].value ? j : lowest;
+    for (Index j = 0; j < keys; ++j) mask[row * keys + j] = j == lowest ? 1 : 0;
+  }
+  return with_mask(std::move(probe), mask);
+}
+
 Array ProbeMaker::padding_mask(Lengths n) const {
   Array mask({n.batch, n.queries, n.keys}, 1);
   for (Index i = 0; i < mask.count(); ++i) {

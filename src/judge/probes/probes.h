@@ -43,6 +43,8 @@ struct ProbeMaker {
   Probe clear_of_overflow(const std::function<Probe()>& drawn) const;
   /// A mask [B, Tq, Tk], in the task's own shape.
   Probe with_mask(Probe probe, const Array& mask) const;
+  /// The same; every other query sees the key alone whose score is the lowest of its row.
+  Probe with_low_mask(Probe probe, Array mask) const;
 
   /// Of 0 and 1: batch b sees its first keys only, fewer for later b; all rows alike.
   Array padding_mask(Lengths n) const;

@@ -156,7 +156,8 @@ std::vector<double> Search::fitted(const Entry& entry, const Choices& rest) cons
     const std::vector<double> numbers = entry.numbers(*one.probe);
     const auto at = [&](double number) { return distance(joined(rest, {{&entry, number}}), one); };
     const double some = at(numbers[numbers.size() / 3]);
-    if (some < kInfinity && at(numbers.back()) == some && at(numbers[numbers.size() / 2]) == some)
+    const auto shows = [&](double number) { return at(number) != some; };
+    if (some < kInfinity && !shows(numbers.front()) && !shows(numbers[numbers.size() / 2]) && !shows(numbers.back()))
       continue;  // it does not show here
     std::vector<double> far(numbers.size());
     std::ranges::transform(numbers, far.begin(), at);

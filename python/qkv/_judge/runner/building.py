@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import textwrap
 import typing
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 
 from . import names
 from .errors import People, Stop
-from .frameworks import framework_of, from_numpy, is_array, is_module, named, torch_of
+from .frameworks import framework_of, from_numpy, is_array, is_module, named, source_of, torch_of
 from .match import arguments_of, required, ways
 from .slots import Sizes, numbers
 from .tasks import CAUSAL, SINGLE, STEPPED, TASKS, TURNED
@@ -269,4 +270,17 @@ def dropout_of(thing: Any, given: dict[str, Any]) -> Any:
         if names.setting(name) == "dropout" and isinstance(value, float) and (value > 0 or asked)
     ]
     wanted = [value for value in asked if isinstance(value, float)]
-    return rates[0] if rates and (not wanted or rates[0] in wanted) else wanted[0] if rates else None
+    if not rates:
+        return next(iter(_called_dropout(type(thing))), None)
+    return rates[0] if (not wanted or rates[0] in wanted) else wanted[0] if rates else None
+
+
+def _called_dropout(cls: type) -> list[float]:
+    """Rates written in calls: F.dropout(weights, 0.1, self.training)."""
+    try:
+        calls = [one for one in ast.walk(ast.parse(textwrap.dedent(source_of(cls)))) if isinstance(one, ast.Call)]
+    except SyntaxError:
+        return []
+    calls = [one for one in calls if getattr(one.func, "attr", getattr(one.func, "id", "")) == "dropout" and len(one.args) + len(one.keywords) > 1]
+    rates = [next((word.value for word in one.keywords if word.arg == "p"), one.args[1] if len(one.args) > 1 else None) for one in calls]
+    return [rate.value if isinstance(rate, ast.Constant) else 0.5 for rate in rates if rate is None or isinstance(rate, ast.Constant)]
