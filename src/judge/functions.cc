@@ -23,6 +23,18 @@ template <class T> void add(std::vector<T>& to, const std::vector<T>& more, std:
   }
 }
 
+/// Of what one function cannot tell apart, the entry that changes least: what another function shows is right.
+void narrow(Mistake& one, const Task& task) {
+  const auto entry = [&](std::string_view id) {
+    return std::ranges::find_if(catalogue(), [&](const Entry& each) { return each.id == id && applies(each, task); });
+  };
+  for (std::string& id : one.same_as) {
+    if (entry(id)->lines.size() >= entry(one.id)->lines.size()) continue;
+    std::swap(one.id, id);
+    one.says = entry(one.id)->says, one.hint = entry(one.id)->hint;
+  }
+}
+
 void add(Finding& to, const Finding& one) {
   if (rank(one) > rank(to)) to.verdict = one.verdict, to.evidence = one.evidence, to.traceback = one.traceback;
   add(to.mistakes, one.mistakes, &Mistake::id);
@@ -47,6 +59,7 @@ Finding judge(
     Finding one = judge_together(task, probes, answers, pairs);
     if (one.verdict == "failed" && std::ranges::all_of(one.checks, &Check::ok)) continue;  // no such function
     if (all) {
+      if (all->right()) std::ranges::for_each(one.mistakes, [&](Mistake& each) { narrow(each, task); });
       add(*all, one);
     } else {
       all = std::move(one);

@@ -1,6 +1,7 @@
 #include "judge/judge.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <optional>
@@ -261,14 +262,9 @@ class Trial {
         averaged = true;
         continue;
       }
-      const bool scores = are_scores(*work, given->second);
       const auto at = difference(expected, given->second);
       finding_.evidence = heading(*one.probe) + row_text("weights", expected, given->second, at.value_or(Difference{}));
-      if (scores) {
-        add_named("weights-are-scores");
-      } else {
-        finding_.verdict = "unknown";
-      }
+      add_named(are_scores(*work, given->second) ? "weights-are-scores" : "");
       finding_.checks.push_back({"returned weights", false, "differ from the weights that the output was made with"});
       return;
     }
@@ -307,25 +303,27 @@ class Trial {
     }
   }
 
+  /// The second of two calls; `changed_`: inputs after a call; `apart_`: with keys and values of their own.
   void twice(const Case& one, const Choices& spelling) {
+    static constexpr std::array<std::string_view, 3> kCalls[] = {
+        {"changed_", "inputs-changed", "the call changes its input "},
+        {"apart_", "inputs-exchanged", "keys and values of their own give another output"},
+        {"half_", "fill-beyond-half", "NaN in float16"},
+        {"", "state-left-behind", "the second call with the same input gives another output"}};
     const std::optional<Work> work = run_with(task_, spelling, *one.probe);
-    for (const auto& [name, given] : one.answers) {
-      if (!name.starts_with("changed_")) continue;
-      const std::string input = name.substr(8);
-      finding_.checks.push_back({"called twice", false, "the call changes its input " + input});
-      if (!finding_.verdict.empty()) return;
-      const Array& before = one.probe->at(input);
-      if (const auto at = difference(before, given)) finding_.evidence = row_text(input, before, given, *at);
-      return add_named("inputs-changed");
-    }
-    for (const auto& [name, given] : one.answers) {
-      if (!work || !work->has(name) || name == "weights" || matches(work->at(name), given)) continue;
-      finding_.checks.push_back({"called twice", false, "the second call with the same input gives another output"});
-      if (finding_.verdict.empty()) {
-        finding_.evidence = row_text(name, work->at(name), given, *difference(work->at(name), given));
-        add_named("state-left-behind");
+    for (const auto& [mark, id, says] : kCalls) {
+      for (const auto& [name, given] : one.answers) {
+        const std::string of = name.substr(name.starts_with(mark) ? mark.size() : 0);
+        const bool input = mark == "changed_";
+        if (!name.starts_with(mark) || !(input || (work && work->has(of) && of != "weights"))) continue;
+        const Array& expected = input ? one.probe->at(of) : work->at(of);
+        if (matches(expected, given)) continue;
+        finding_.checks.push_back(
+            {mark == "half_" ? "float16" : "called twice", false, std::string(says) + (input ? of : "")});
+        if (!finding_.verdict.empty()) return;
+        finding_.evidence = row_text(of, expected, given, *difference(expected, given));
+        return add_named(id);
       }
-      return;
     }
     finding_.checks.push_back({"called twice", true, "the same output"});
   }

@@ -107,6 +107,12 @@ void add_convention(Finding& finding, const std::string& id) {
 
 /// What would be a convention is a mistake where the code's own words say otherwise.
 void keep_promises(Finding& finding, const std::vector<std::string>& promised) {
+  const auto is_of_pairs = [](const Convention& one) { return one.id.starts_with("rope-interleaved"); };
+  const bool halves = finding.right() && std::ranges::none_of(finding.conventions, is_of_pairs);
+  for (const std::string& id : promised) {
+    if (halves && id == "rope-halves-unsaid" && applies(*find_entry(id), *find_task(finding.task)))
+      add_convention(finding, id);
+  }
   if (finding.verdict != "convention") return;
   for (const Convention& one : finding.conventions) {
     if (std::ranges::find(promised, one.id) == promised.end()) continue;
@@ -190,6 +196,9 @@ Finding judge_readings(const Subject& subject, const std::vector<StateDict>& pro
   best.file = subject.file, best.name = subject.name, best.task = subject.task;
   keep_promises(best, subject.promised);
   best.untried = subject.untried, best.begins = subject.line;
+  const auto trains = [](const StateDict& probe) { return probe.metadata.at("call") == "training"; };
+  if (subject.owner.dropout.value_or(0) > 0 && std::ranges::none_of(probes, trains))
+    best.untried.emplace_back("train()");
   best.notes.insert(best.notes.end(), subject.notes.begin(), subject.notes.end());
   return best;
 }

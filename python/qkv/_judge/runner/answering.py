@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from .calling import Result, array_of, step_values
-from .errors import Stop, line_of
+from .errors import FAILURES, Stop, line_of
 from .first_calls import SQUARE, has_more_keys, square
-from .frameworks import from_numpy, is_array, to_numpy, told, torch_of
+from .frameworks import from_numpy, is_array, source_of, to_numpy, told, torch_of
 from .slots import Tensors, Words
 from .steps import stepped, train_steps
-from .subject import Skipped, Subject
+from .subject import Skipped, Subject, lengths
 from .tasks import FUNCTIONS, PARTS, STEPPED, TASKS
 
 Answer = tuple[Tensors, dict[str, str]]
@@ -78,15 +78,16 @@ def _out(subject: Subject, result: Result, tensors: Tensors) -> Tensors:
 
 
 def _prepared(
-    subject: Subject, tensors: Tensors, metadata: Words, assignment: int, train: bool = False, gradient: bool = False
+    subject: Subject, tensors: Tensors, metadata: Words, assignment: int, train: bool = False, gradient: bool = False,
+    more: dict[str, Any] | None = None,
 ) -> tuple[Callable[[], Result], Any, dict[str, Any]]:
-    """(one call, which object it is of, its tensors)"""
+    """(one call, which object it is of, its tensors); `more`: given besides."""
     binding = subject.binding_for()
     target = subject.fresh(tensors, assignment, train) if subject.prototype is not None else None
     if subject.task in PARTS:
         tensors = {name: tensors[name] for name, _ in FUNCTIONS[subject.task][next(iter(FUNCTIONS[subject.task]))] if name in tensors}
     leaves = subject.leaves(tensors, gradient)
-    values = subject.values(binding, tensors, metadata, leaves)
+    values = {**subject.values(binding, tensors, metadata, leaves), **(more or {})}
     if subject.task in STEPPED:
         values = step_values(binding, values, subject.empty_cache(binding), 0)
     return (lambda: subject.call(binding, target, values, tensors)), target, leaves
@@ -133,7 +134,8 @@ def _returned(subject: Subject, function: str, result: Result, tensors: Tensors)
     same = [one for one, contract in task.functions.items() if contract == task.functions[function]]
     every = [output for one in same for output in task.returns[one]]
     if isinstance(result.raw, (tuple, list)) and len(result.raw) == len(every) and len({*same} & {*subject.bindings}) == 1:
-        outputs = every if function.endswith("_backward") or len(every) == len(outputs) else outputs
+        both = _GRADIENT.search(source_of(subject.thing)) and not np.allclose(to_numpy(result.raw[1]).sum(-1), 1)  # no probabilities
+        outputs = every if function.endswith("_backward") or len(every) == len(outputs) or both else outputs
     if binding.takes("sequences") and isinstance(result.raw, (tuple, list)) and len(result.raw) == 2:  # scores, and [parent, token] of each
         result.raw = (result.raw[0], *np.array([(int(row[0]), int(row[-1])) for row in result.raw[1]]).T)
     if len(outputs) == 1:
@@ -144,6 +146,10 @@ def _returned(subject: Subject, function: str, result: Result, tensors: Tensors)
         found = _several(binding.name, result, tuple(outputs), subject.precision)
     turned = binding.turned and all(axes[0] != "B" for name, axes in task.tensors.items() if binding.takes(name))
     return {name: value.T for name, value in found.items()} if turned else found
+
+
+#: Words for what is returned beside a loss, where that is its gradient.
+_GRADIENT = re.compile(r"\bd_?(?:logits|scores|x|y|z)\b|\b(?:grad|gradient|derivative)s?(?!\w)")
 
 
 def _dense(result: Result, subject: Subject, tensors: Tensors) -> Any:
@@ -191,13 +197,47 @@ def _gradient(subject: Subject, tensors: Tensors, metadata: Words, assignment: i
 
 
 def _twice(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
-    """The same object and the very same arrays: state left behind and inputs changed show in the second call."""
+    """The same object and the very same arrays: state left behind and inputs changed show in the second call. Then in other ways."""
     if subject.task in STEPPED:
         raise Skipped("a cache changes from call to call")
     call, _, leaves = _prepared(subject, tensors, metadata, assignment)
     call()
     changed = [name for name, value in leaves.items() if not np.array_equal(to_numpy(value), tensors[name])]
-    return {**_out(subject, call(), tensors), **{f"changed_{name}": to_numpy(leaves[name]) for name in changed}}
+    answers = {**_out(subject, call(), tensors), **{f"changed_{name}": to_numpy(leaves[name]) for name in changed}}
+    for other in (_apart, _in_half):
+        with contextlib.suppress(*FAILURES):
+            answers |= other(subject, tensors, metadata, assignment)
+    return answers
+
+
+def _apart(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
+    """Keys and values of their own, where a layer reads them: features in another order, and rows of their matrices with them."""
+    binding, source = subject.binding_for(), tensors.get("memory", tensors.get("x"))
+    if source is None or not (binding.takes("k") and binding.takes("v")) or len(binding.unread()) > 1:
+        return {}
+    tensors, given = dict(tensors), {}
+    for shift, letter in enumerate("kv", 1):
+        given[letter] = from_numpy(np.roll(source, shift, -1), subject.framework, subject.dtype)
+        if "W_qkv" in tensors:
+            q_to_v = np.split(tensors["W_qkv"], 3, 1)
+            tensors["W_qkv"] = np.concatenate([np.roll(one, shift, 0) if n == shift else one for n, one in enumerate(q_to_v)], 1)
+        else:
+            tensors["W_" + letter] = np.roll(tensors["W_" + letter], shift, 0)
+    return {"apart_out": _out(subject, _prepared(subject, tensors, metadata, assignment, more=given)[0](), tensors)["out"]}
+
+
+def _in_half(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
+    """What float16 gives with a mask that hides nothing, where that is NaN."""
+    if subject.framework != "torch" or subject.mask_form is None:
+        return {}
+    (batch, rows), columns = lengths(tensors)
+    tensors, dtype = {**tensors, "mask": np.ones((batch, 1, rows, columns), bool)}, subject.dtype
+    subject.dtype = "float16"
+    try:
+        out = _out(subject, _prepared(subject, tensors, metadata, assignment)[0](), tensors)["out"]
+    finally:
+        subject.dtype = dtype
+    return {"half_out": out} if np.isnan(out).any() else {}
 
 
 @contextlib.contextmanager

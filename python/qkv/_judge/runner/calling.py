@@ -114,6 +114,10 @@ class Binding:
         other.function = target if method in ("forward", "__call__") and callable(target) else getattr(target, method)
         return other
 
+    def unread(self) -> list[str]:
+        """Keys and values that the code takes and never reads."""
+        return [name for name, role in self.roles.items() if role in ("k", "v") and not reads(self.function, name)]
+
     def untried(self, masks: bool) -> list[str]:
         """What the code reads, and is never given, or as what does nothing: optional arguments without a role, but for an epsilon;
         rotations; with no `masks`, its mask too."""
@@ -121,7 +125,8 @@ class Binding:
         if self.task not in CAUSAL and not any("causal" in dict(contract) for contract in FUNCTIONS[self.task].values()):
             without.add("causal")
         idle = () if self.task in TURNED else TURNS
-        return [
+        unread = self.unread() if len(self.unread()) > 1 else []
+        return unread + [
             one.name
             for one in self.parameters
             if (self.roles[one.name] in without and not required(one) or self.roles[one.name] in idle)

@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Iterable
 from types import FunctionType, ModuleType
@@ -22,7 +23,7 @@ from .calling import Binding
 from .errors import FAILURES, NoTask, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
 from .first_calls import BATCH, LENGTH, attempt_call, first_call, inputs_of, metadata_of, ways_of
-from .frameworks import framework_of, is_module, named, reads, rounds, to_numpy, told
+from .frameworks import framework_of, is_module, named, reads, rounds, to_numpy, told, told_with_parts
 from .masks import ROWS, leaks, promised_by
 from .parameters import Assignment, assign
 from .slots import Sizes, Tensors, of_block
@@ -154,7 +155,7 @@ def _causal(subject: Subject, owner: Any, strong: bool) -> None:
     own. An exercise's own name asks for what the exercise does."""
     (function, binding), settings = next(iter(subject.bindings.items())), building.settings_of(owner) if isinstance(owner, type) else {}
     parts = tasks.TASKS[subject.task].parts
-    if "bidirectional" not in parts or "cross" in parts or binding.takes("causal") or "causal" in settings.values():
+    if not {"bidirectional", "linear"} & {*parts} or "cross" in parts or binding.takes("causal") or "causal" in settings.values():
         return
     if strong and subject.task in (*tasks.SINGLE, *tasks.OF_QKV):
         return
@@ -170,10 +171,19 @@ def _of_a_block(subject: Subject, owner: Any) -> None:
     """Whether it may be an encoder's: it hides no token, and no name says that it means to."""
     (function, binding), code = next(iter(subject.bindings.items())), {subject.name, *named(owner)}
     means = TRIANGLES & code or any(re.search("causal|decoder|gpt", names.key(name)) for name in code)
-    means = means or ("masked_fill" in code and not binding.takes("mask"))
+    means = means or ("masked_fill" in code and not binding.takes("mask")) or _says_decoder(owner)
     subject.has["metadata"] = blocks.says_of(owner, subject.prototype)
     if not means and not _hides_future(subject, function):
         subject.has["metadata"]["encoder"] = "1"
+
+
+def _says_decoder(owner: Any) -> bool:
+    """Whether docstrings and comments speak of a decoder and of nothing else."""
+    module = sys.modules.get(owner.__module__)
+    users = [name for name, one in vars(module or owner).items() if isinstance(one, type) and owner.__name__ in named(one) - {name}]
+    says = " ".join([inspect.getdoc(module) or "", told_with_parts(owner), *re.findall("(?i)gpt|causal", " ".join(users))])
+    other = re.search(r"(?i)encoder|\bBERT|\bViT|patch|image|bidirectional|no(?:t|n)?[- ]causal|双向|编码", says)
+    return bool(re.search(r"(?i)\bcausal|\bdecoder|\bGPT|autoregressive|因果|解码", says)) and not other
 
 
 def _hides_future(subject: Subject, function: str) -> bool:
@@ -192,7 +202,9 @@ def _only_square(subject: Subject, function: str) -> bool:
     """Whether code that no exercise asks for fails with more keys than queries, or never reads the last of them."""
     binding, metadata = subject.bindings[function], metadata_of(subject.task, subject.sizes)
     tensors = inputs_of(subject.task, function or next(iter(tasks.FUNCTIONS[subject.task])), subject.sizes)
-    if subject.helpers["asked"] or not first_calls.has_more_keys(tensors) or subject.has.get("causal"):
+    if subject.helpers["asked"] or not first_calls.has_more_keys(tensors):
+        return False
+    if subject.has.get("causal") and subject.task != "linear":  # the task has its convention
         return False
     rows = tensors["q"].shape[-2]
     other = {name: np.concatenate([tensors[name][..., :rows, :], 1 - tensors[name][..., rows:, :]], -2) for name in ("k", "v")}
@@ -274,7 +286,10 @@ def _of_parts(subject: Subject, module: ModuleType | None, request: dict[str, An
         if _hollow(one):
             subject.notes.append(f"{name} is not filled in yet")
         elif contract not in subject.bindings or name == subject.name:
+            subject.helpers["callers"] += tuple(filter(None, [subject.bindings.get(contract) and subject.bindings[contract].name]))
             subject.bindings[contract] = Binding(one, task, contract, mapping)
+        else:
+            subject.helpers["callers"] += (name,)
     if not subject.bindings:
         raise Stop(f"not filled in yet: {subject.name} has no body", "unfilled")
     order = list(tasks.FUNCTIONS[task])

@@ -243,6 +243,7 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
         if isinstance(value, FunctionType) and not {key, chosen.name} <= beside.keys()
         and chosen.name in value.__code__.co_names and {"x", "q"} & set(_roles(value))
     ]  # fmt: skip
+    callers += [key for key, value in known.items() if isinstance(value, type) and key != chosen.name and chosen.name in named(value)]
     chosen = chosen._replace(callers=(*callers, *_unreached(chosen, known, every)))
     notes = [f"{chosen.name} was judged, not {', '.join(others)}: {file}:NAME chooses another"] if others else []
     return chosen, notes
@@ -250,8 +251,15 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
 
 def _unreached(chosen: Candidate, known: dict[str, Any], found: list[Candidate]) -> Iterator[str]:
     """What could be judged too and is no part of the chosen one; a gradient of its own."""
-    reached = {chosen.name, *named(chosen.thing), *tasks.FUNCTIONS[chosen.task]}
+    beside = {key for key in tasks.FUNCTIONS[chosen.task] if chosen.task not in tasks.PARTS or parts.guess(key, known.get(key)) == chosen.task}
+    reached = {chosen.name, *named(chosen.thing), *beside}
     others = {one.name for one in found if not one.task == chosen.task in tasks.PARTS}
+    others |= {
+        key for key, value in known.items()
+        if isinstance(value, FunctionType) and len(arguments_of(value)) > 1 and (parts.named(key) or match.by_name(key))
+        and chosen.name not in named(value)
+        and parts.guess(key, value) != chosen.task and not any(key in named(other) for one, other in known.items() if one != key)
+    }  # fmt: skip
     yield from (key for key in known if key not in reached and (key in others or chosen.task == "paged" or parts.BACKWARD.search(names.key(key))))
     if isinstance(chosen.thing, type):
         yield from (f"{chosen.name}.{name}()" for name in vars(chosen.thing) if parts.BACKWARD.search(name) and name not in reached)

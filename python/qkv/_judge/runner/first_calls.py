@@ -339,6 +339,8 @@ def _meaning(
     says = masks.meaning_of(argument, subject.thing, binding.function)
     hiding = [one._replace(hides=True) for one in (chosen, *forms)] if guessed or "hides" in says else []
     contract = subject.task not in LAYERS and names.key(argument) == "mask"
+    if "hides it" in says and "visible" not in says and not chosen.hides and keeps(chosen):
+        return chosen._replace(hides=True), False
     if keeps(chosen) or (chosen.added and not guessed):
         return chosen, True
     if "visible" in says and not says & {"hides", "added"}:

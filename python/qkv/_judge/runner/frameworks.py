@@ -158,6 +158,13 @@ def told(thing: Any) -> str:
     return " ".join([getattr(thing, "__doc__", None) or "", *re.findall(r"#.*", source_of(thing))])
 
 
+def told_with_parts(thing: Any) -> str:
+    """The same, of the functions and classes of its module too that its code names."""
+    scope = vars(sys.modules.get(thing.__module__, thing))
+    parts = [scope[name] for name in sorted(named(thing) & scope.keys()) if isinstance(scope[name], (FunctionType, type))]
+    return " ".join(map(told, [thing, *parts]))
+
+
 def framework_of(thing: Any) -> str:
     """Which of "torch", "jax" and "numpy", by class, by what the code names, by what the file imports."""
     if is_module(thing) or is_module_class(thing):

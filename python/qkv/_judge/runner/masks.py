@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import names
-from .frameworks import from_numpy, to_numpy, told
+from .frameworks import from_numpy, source_of, to_numpy, told, told_with_parts
 from .slots import Tensors
 from .tasks import SINGLE
 
@@ -93,35 +93,39 @@ def forms(argument: str, task: str, hides: bool = False) -> list[Form]:
 
 
 #: What a docstring says of a mask: "1 = hidden", "mask: True where padding is", "padded positions are 1 in the mask"; "0 or -inf".
-_HIDDEN = r"(?:hidden|hide|masked|ignored?|pad\w*|blocked|future|not\b)"
-_ONE = r"\b(?:1s?|ones?|true)\b"
-_HIDES = re.compile(rf"{_ONE}\s*(?:=+|:|->|means?|is|are|where|for|at|marks?)\s*(?:a\s+|the\s+)?{_HIDDEN}|"
+_HIDDEN = r"(?:hidden|hide|masked|ignored?|pad\w*|blocked|future|not\b(?! (?:\w+ed|hidden)\b)|遮|屏蔽|隐藏|填充|忽略|不(?![遮屏隐忽]))"
+_ONE = r"(?<![\w.])(?:1s?|ones?|true)(?![a-z0-9_])"
+_MEANS = r"\s*(?:=+|:|：|->|means?|is|are|where|for|at|marks?|表示|代表|为|是)\s*(?:a\s+|the\s+)?"
+_HIDES = re.compile(rf"{_ONE}{_MEANS}{_HIDDEN}|"
                     rf"{_HIDDEN}(?:\s+\w+)?\s+(?:=+|is|are|have|has|get)\s+(?:a\s+)?{_ONE}", re.IGNORECASE)  # fmt: skip
-_SEEN = r"(?:may|visible|see|seen|real|keep|kept|tokens?|attend\w*|look|valid|allowed)\b"
-_VISIBLE = re.compile(rf"{_ONE}\s*(?:=+|:|->|means?|is|are|where|for|at|marks?)\s*(?:a\s+|the\s+)?{_SEEN}", re.IGNORECASE)
+_SEEN = r"(?:(?:may|visible|see|seen|real|keep|kept|tokens?|attend\w*|look|valid|allowed)\b|可|能|有效|保留|真实|允许)"
+_VISIBLE = re.compile(rf"{_ONE}{_MEANS}{_SEEN}", re.IGNORECASE)
 _ADDED = re.compile(r"-\s?inf|additive|added to|-1e\d", re.IGNORECASE)
 
 
 def meaning_of(argument: str, *documented: Any) -> set[str]:
     """What a function and its class say of a mask in docstrings and comments, and its name: "hides" (True does), "visible" (True
-    is), "added" (to the scores)."""
+    is, also where 1 - mask is what hides), "added" (to the scores); "hides it" where a docstring says so of this argument."""
     text = " ".join(told(one) for one in documented)
+    inverted = re.search(rf"\b1(?:\.0*)?\s*-\s*{argument}\b", " ".join(source_of(one) for one in documented))
+    text += " 1: visible" if inverted and not _HIDES.search(text) else ""
     found = {name for name, pattern in (("hides", _HIDES), ("visible", _VISIBLE), ("added", _ADDED)) if pattern.search(text)}
-    return found | {names.mask_kind(argument) or ""} - {""}
-
-
+    said = re.search(rf"\b{argument}\b[^.\n]{{0,60}}?{_ONE}{_MEANS}{_HIDDEN}", " ".join(one.__doc__ or "" for one in documented), re.IGNORECASE)
+    return found | {names.mask_kind(argument) or "", "hides it" if said else ""} - {""}
 
 
 #: Conventions that a docstring excludes.
 _PROMISES = (
     (r"(?:nothing|no keys?|fully masked|all masked)\b[^.]*\bzeros?\b", ("empty-row-nan", "empty-row-mean", "empty-row-unmasked")),
+    (r"(?is)^(?!.*(?:hal[fv]|/ ?2|neox|instead|unlike|\bnot\b)).*(?:\(0, 1\)|\(2i, 2i ?\+ ?1\)|interleaved|neighbou?r|adjacent)",
+     ("rope-interleaved-to-half", "rope-halves-unsaid")),
     (r"[Rr]eturns?\b\W*(?:the )?(?:output|context|result)[\w ]*(?:,| and)[ \w(]*(?:weights|probabilities|attention)", ("weights-first",)),
 )
 
 
 def promised_by(thing: Any) -> list[str]:
     """Ids of conventions that what a function or class says of itself excludes."""
-    return [name for pattern, names in _PROMISES if re.search(pattern, told(thing)) for name in names]
+    return [name for pattern, names in _PROMISES if re.search(pattern, told_with_parts(thing)) for name in names]
 
 
 def added(form: Form) -> Form:

@@ -253,7 +253,7 @@ class Subject:
             return
         if "mask" not in tensors:
             if binding.requires("mask") and self.mask_form is not None:
-                rows, columns = _lengths(tensors)
+                rows, columns = lengths(tensors)
                 everything = np.ones((rows[0], 1, rows[1], columns), bool)
                 values["mask"] = self.mask_form.of(everything, self.sizes.heads, self.framework, self.dtype)
             return
@@ -336,7 +336,7 @@ def set_training(target: Any, train: bool) -> None:
         method()
 
 
-def _lengths(tensors: Tensors) -> tuple[tuple[int, int], int]:
+def lengths(tensors: Tensors) -> tuple[tuple[int, int], int]:
     """((batch, queries), keys)."""
     if "q" in tensors:
         return (tensors["q"].shape[0], tensors["q"].shape[-2]), tensors["k"].shape[-2]
