@@ -234,7 +234,10 @@ def test_what_no_exercise_asks_for_is_said(tmp_path: Path) -> None:
 
 def test_what_the_judged_code_does_not_reach_is_said(tmp_path: Path) -> None:
     text = SOFTMAX + V1.format(name="attend") + "\ndef softmax_backward(p, cache):\n    return p\n\ndef scores_of(x, y):\n    return attend(x, y)\n"
-    assert as_json(subject_of(tmp_path, text))["untried"] == ["scores_of()", "softmax_backward"]
+    text += "\ndef softmax_dot(p, v):\n    return p @ v\n\nclass Layer:\n    def forward(self, a, b):\n        return attend(a, b)\n"
+    assert as_json(subject_of(tmp_path, text))["untried"] == ["scores_of()", "Layer", "softmax_backward", "softmax_dot"]
+    twice = "import numpy as np\n" + "".join(f"\ndef {name}(x):\n    return x\n" for name in ("softmax", "softmax_slow"))
+    assert as_json(subject_of(tmp_path, twice))["untried"] == ["softmax_slow"]
 
 
 HEADS = """

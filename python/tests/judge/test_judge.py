@@ -45,6 +45,12 @@ def test_chinese() -> None:
         qkv.judge(sdpa, lang="fr")
 
 
+def test_what_was_never_tried_is_in_the_first_line() -> None:
+    pytest.importorskip("torch")
+    block = qkv.judge(Path(__file__).parents[3] / "tests/judge/others/gpt_block.py")
+    assert str(block).split("\n")[0] == "right, as far as asked: train() was never tried" and block.untried == ("train()",)
+
+
 def odd(q, k, v, mask=None):
     return unscaled(np.cos(q) + 0.3, k, np.tanh(v) ** 3 + 0.2 * k, mask)
 

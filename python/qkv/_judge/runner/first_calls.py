@@ -198,9 +198,14 @@ def _plain(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words
     raise subject.people.stop(max(failures, key=subject.people.reached), f"calling {subject.name}") from None
 
 
+#: "(batch, seq, heads, dim)", as docstrings write it.
+_HEADS_LAST = re.compile(r"(?i)\b(?:batch\w*|b)\s*,\s*(?:seq\w*|time|length|tokens|[lts])\s*,\s*(?:\w*heads?|h)\s*,")
+
+
 def _swapped(subject: Subject, binding: Binding, inputs: Tensors, tensors: Tensors, metadata: Words) -> Any:
     """A call with [B, T, H, d], where each head's output depends on other heads' keys: no exercise's function does. None otherwise."""
-    if subject.helpers["asked"] or subject.slices is not None or subject.task not in OF_QKV or subject.sizes.heads < 2:
+    asked = subject.helpers["asked"] and not _HEADS_LAST.search(told(subject.thing))
+    if asked or subject.slices is not None or "q" not in inputs or subject.task not in (*OF_QKV, "rope") or subject.sizes.heads < 2:
         return None
     other = {name: np.concatenate([1 - inputs[name][:, :1], inputs[name][:, 1:]], 1) for name in ("k", "v")}
     try:

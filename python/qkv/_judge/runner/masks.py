@@ -110,7 +110,8 @@ def meaning_of(argument: str, *documented: Any) -> set[str]:
     inverted = re.search(rf"\b1(?:\.0*)?\s*-\s*{argument}\b", " ".join(source_of(one) for one in documented))
     text += " 1: visible" if inverted and not _HIDES.search(text) else ""
     found = {name for name, pattern in (("hides", _HIDES), ("visible", _VISIBLE), ("added", _ADDED)) if pattern.search(text)}
-    said = re.search(rf"\b{argument}\b[^.\n]{{0,60}}?{_ONE}{_MEANS}{_HIDDEN}", " ".join(one.__doc__ or "" for one in documented), re.IGNORECASE)
+    documents = " ".join(one.__doc__ or "" for one in documented)
+    said = re.search(rf"\b{argument}\b\s*[:：(][^.\n]{{0,60}}?{_ONE}{_MEANS}{_HIDDEN}", documents, re.IGNORECASE)
     return found | {names.mask_kind(argument) or "", "hides it" if said else ""} - {""}
 
 

@@ -20,13 +20,6 @@ def sdpa_loops(Q, K, V, mask=None):
     return out
 
 
-def attention_by_einsum(query, key, value, mask=None):
-    logits = np.einsum("bhqd,bhkd->bhqk", query * query.shape[-1] ** -0.5, key)
-    if mask is not None:
-        logits = logits + np.where(mask, 0.0, -1e30)
-    return np.einsum("bhqk,bhkd->bhqd", softmax(logits), value)
-
-
 def attention_in_single(q, k, v, mask=None):
     """Everything in f32."""
     q, k, v = (np.asarray(y, dtype=np.float32) for y in (q, k, v))
@@ -76,20 +69,6 @@ def attention_backward(q, k, v, dout, causal=False):
     return ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ dout
 
 
-def v4(x, W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o, mask=None):
-    """One sequence after the other."""
-    out = []
-    for n, tokens in enumerate(x):
-        scores = (tokens @ W_q + b_q) @ (tokens @ W_k + b_k).T / np.sqrt(len(W_q))
-        out.append(softmax(scores if mask is None else np.where(mask[n], scores, -1e9)) @ (tokens @ W_v + b_v) @ W_o + b_o)
-    return np.stack(out)
-
-
-def self_attention(x, wq, bq, wk, bk, wv, bv):
-    q, k, v = np.dot(x, wq) + bq, np.dot(x, wk) + bk, np.dot(x, wv) + bv
-    return softmax(np.matmul(q, np.transpose(k, (0, 2, 1))) / wk.shape[1] ** 0.5) @ v
-
-
 def mha_loop(x, Wq, bq, Wk, bk, Wv, bv, Wo, bo, n_heads, mask=None):
     """The sum over heads of out_h W_o[h]: no concatenation at all."""
     d = x.shape[-1] // n_heads
@@ -112,8 +91,5 @@ def gqa(x, W_q, W_k, W_v, W_o, num_heads, num_kv_heads):
     return out.reshape(B, L, E) @ W_o
 
 
-RIGHT = [
-    *("sdpa_loops", "attention_by_einsum", "attention_in_single", "rope", "flash", "attention_backward", "v4", "self_attention"),
-    *("mha_loop", "gqa"),
-]
-TASK = {"sdpa_loops": "sdpa", "attention_by_einsum": "sdpa", "attention_in_single": "sdpa", "v4": "v4", "mha_loop": "mha"}
+RIGHT = ["sdpa_loops", "attention_in_single", "rope", "flash", "attention_backward", "mha_loop", "gqa"]
+TASK = {"sdpa_loops": "sdpa", "attention_in_single": "sdpa", "mha_loop": "mha"}

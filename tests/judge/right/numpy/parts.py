@@ -50,6 +50,13 @@ def cross_entropy_with_grad(scores, y):
     return -logs[np.arange(len(y)), y].mean(), grad / len(y)
 
 
+def cross_entropy(logits, targets):
+    """The loss, and probabilities, for a gradient later."""
+    logs = logits - logits.max(1, keepdims=True)
+    logs = logs - np.log(np.exp(logs).sum(1, keepdims=True))
+    return -logs[np.arange(len(targets)), targets].mean(), np.exp(logs)
+
+
 def top_k_gating(router_logits, top_k):
     exponentials = np.exp(router_logits - router_logits.max(-1, keepdims=True))
     index = np.argsort(-exponentials, axis=-1)[:, :top_k]
@@ -78,4 +85,4 @@ def swiglu(x, expert):
 
 
 RIGHT = ["LayerNorm", "stable_softmax", "merge_states", "combine_partials", "one_row", "lora", "cross_entropy_with_grad", "top_k_gating"]
-RIGHT += ["Sampler", "filtered_probabilities", "swiglu"]
+RIGHT += ["cross_entropy", "Sampler", "filtered_probabilities", "swiglu"]

@@ -14,13 +14,6 @@ def rope(x, positions, base=10000.0):
     return torch.view_as_real(turned).flatten(-2)
 
 
-def rope_of_halves(x, positions, base=10000.0):
-    """Halves, as in Llama's files."""
-    angles = torch.outer(positions.to(x.dtype), base ** -torch.linspace(0, 2, x.size(-1) + 1, dtype=x.dtype)[:-1:2].div(2)).repeat(1, 2)
-    a, b = x.chunk(2, dim=-1)
-    return x * angles.cos() + torch.cat((-b, a), dim=-1) * angles.sin()
-
-
 def attention_with_rope(q, k, v, positions, base=10000.0):
     return F.scaled_dot_product_attention(rope(q, positions, base), rope(k, positions, base), v)
 
@@ -71,24 +64,18 @@ def sdpa_nan_of_empty_row(q, k, v, mask=None):
     return (scores if mask is None else scores.masked_fill(~mask, float("-inf"))).softmax(-1) @ v
 
 
-def sdpa_mean_of_empty_row(q, k, v, mask=None):
-    scores = logits(q, k)
-    return (scores if mask is None else scores.masked_fill(~mask, -1e9)).softmax(-1) @ v
-
-
 def sdpa_zero_of_empty_row(q, k, v, mask=None):
     return torch.nan_to_num((logits(q, k) if mask is None else logits(q, k).masked_fill(~mask, float("-inf"))).softmax(-1)) @ v
 
 
 RIGHT = [
-    *("rope", "rope_of_halves", "attention_with_rope", "linear_attention", "attention_backward", "DropoutBySdpa", "causal_upper_left"),
-    *("scaled_dot_product", "sdpa_nan_of_empty_row", "sdpa_mean_of_empty_row", "sdpa_zero_of_empty_row"),
+    *("rope", "attention_with_rope", "linear_attention", "attention_backward", "DropoutBySdpa", "causal_upper_left"),
+    *("scaled_dot_product", "sdpa_nan_of_empty_row", "sdpa_zero_of_empty_row"),
 ]
 CONVENTION = {
     "causal_upper_left": "causal-top-left",
     "sdpa_nan_of_empty_row": "empty-row-nan",
-    "sdpa_mean_of_empty_row": "empty-row-mean",
 }
-TASK = {name: "sdpa" for name in RIGHT[7:]} | {
-    **{"rope_of_halves": "rope", "attention_with_rope": "rope", "DropoutBySdpa": "dropout", "causal_upper_left": "causal"},
+TASK = {name: "sdpa" for name in RIGHT[6:]} | {
+    **{"attention_with_rope": "rope", "DropoutBySdpa": "dropout", "causal_upper_left": "causal"},
 }

@@ -1,9 +1,8 @@
-"""Right layers whose whole way is a person's own: einsum over weights, loops, lists of layers, folded heads, Chinese names."""
+"""Right layers whose whole way is a person's own: einsum over weights, PyTorch's own layer, broadcast groups, Chinese names."""
 
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 
@@ -26,38 +25,6 @@ class WeightsByEinsum(nn.Module):
         return self.to_out(torch.einsum("bhij,bhjd->bihd", logits.softmax(dim=-1), heads(self.to_v)).flatten(2))
 
 
-class HeadByHead(nn.Module):
-    """Slices of whole projections, one head after the other."""
-
-    def __init__(self, embed_dim, num_heads):
-        super().__init__()
-        self.num_heads, self.width = num_heads, embed_dim // num_heads
-        self.wq, self.wk, self.wv, self.wo = (nn.Linear(embed_dim, embed_dim) for _ in range(4))
-
-    def forward(self, x, mask=None):
-        outs = []
-        for q, k, v in zip(*(layer(x).split(self.width, dim=-1) for layer in (self.wq, self.wk, self.wv))):
-            scores = torch.bmm(q, k.transpose(1, 2)) / math.sqrt(self.width)
-            if mask is not None:
-                scores = scores.masked_fill(mask[:, 0] == 0, -1e9)
-            outs.append(torch.bmm(F.softmax(scores, dim=-1), v))
-        return self.wo(torch.cat(outs, dim=-1))
-
-
-class SdpaInside(nn.Module):
-    def __init__(self, embed_dim, num_heads, dropout=0.0):
-        super().__init__()
-        self.num_heads, self.dropout = num_heads, dropout
-        self.q_linear, self.k_linear, self.v_linear, self.out = (nn.Linear(embed_dim, embed_dim) for _ in range(4))
-
-    def forward(self, hidden_states, attention_mask=None):
-        layers = self.q_linear, self.k_linear, self.v_linear
-        q, k, v = (f(hidden_states).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for f in layers)
-        mask = None if attention_mask is None else attention_mask.bool()
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=self.dropout * self.training)
-        return self.out(y.transpose(1, 2).flatten(2))
-
-
 class TorchInside(nn.Module):
     """nn.MultiheadAttention; its mask is True where hidden, and wants a row for each head of each sequence."""
 
@@ -69,26 +36,6 @@ class TorchInside(nn.Module):
         if mask is not None:
             mask = (mask == 0).expand(-1, self.attn.num_heads, -1, -1).flatten(0, 1)
         return self.attn(x, x, x, attn_mask=mask, need_weights=False)[0]
-
-
-class BatchOfHeads(nn.Module):
-    """Heads folded into the batch, as before there were four axes; baddbmm."""
-
-    def __init__(self, embed_dim, num_heads):
-        super().__init__()
-        self.num_heads = num_heads
-        self.k_proj, self.v_proj, self.q_proj, self.out_proj = (nn.Linear(embed_dim, embed_dim) for _ in range(4))
-
-    def fold(self, y):
-        return y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2).flatten(0, 1)
-
-    def forward(self, x, mask=None):
-        q, k, v = self.fold(self.q_proj(x)), self.fold(self.k_proj(x)), self.fold(self.v_proj(x))
-        bias = x.new_zeros(len(x), self.num_heads, x.size(1), x.size(1))
-        if mask is not None:
-            bias = bias.masked_fill(mask == 0, float("-inf"))
-        weights = torch.baddbmm(bias.flatten(0, 1), q, k.mT, alpha=q.size(-1) ** -0.5).softmax(dim=-1)
-        return self.out_proj(torch.bmm(weights, v).unflatten(0, (-1, self.num_heads)).transpose(1, 2).flatten(2))
 
 
 class 多头注意力(nn.Module):
@@ -156,8 +103,5 @@ class CachedInputs(CachedDict):
         return self.attend(self.heads(self.wq(x)), self.heads(self.wk(whole)), self.heads(self.wv(whole))), whole
 
 
-RIGHT = [
-    *("WeightsByEinsum", "HeadByHead", "SdpaInside", "TorchInside", "BatchOfHeads", "多头注意力"),
-    *("GroupsByBroadcast", "CachedDict", "CachedInputs"),
-]
+RIGHT = ["WeightsByEinsum", "TorchInside", "多头注意力", "GroupsByBroadcast", "CachedDict", "CachedInputs"]
 TASK = {name: "mha" for name in RIGHT} | {"GroupsByBroadcast": "gqa", "CachedDict": "cache", "CachedInputs": "cache"}

@@ -19,6 +19,12 @@ def adds_the_mask(q, k, v, mask=None):
     return softmax(scores if mask is None else scores + mask) @ v
 
 
+def hides_what_it_shows(q, k, v, mask=None):
+    """mask: 1 表示屏蔽"""
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    return softmax(scores if mask is None else np.where(mask == 0, -1e30, scores)) @ v
+
+
 def heads_of_matrices(x, wq, wk, wv, wo, n_heads):
     """Matrices (out, in)."""
     q, k, v = (np.moveaxis((x @ w.T).reshape(*x.shape[:2], n_heads, -1), 2, 1) for w in (wq, wk, wv))
@@ -45,6 +51,7 @@ def swapped(q, k, v):
 EXPECTED = {
     "keeps_what_is_hidden": "mask-polarity",
     "adds_the_mask": "mask-added-as-is",
+    "hides_what_it_shows": "mask-polarity",
     "heads_of_matrices": "output-transposed-weight",
     "sees_nothing": "empty-row-mean",
     "swapped": "weights-first",

@@ -1,4 +1,4 @@
-"""Layers with one mistake each, as people write them: merged projections, causal buffers, what a layer keeps from call to call."""
+"""Layers with one mistake each, as people write them: what a layer keeps from call to call, what float16 cannot hold."""
 
 import math
 
@@ -48,35 +48,28 @@ class RemembersOutput(Parts):
         return out if before is None or before.shape != out.shape else out + 0.1 * before
 
 
+class FillsBeyondHalf(Parts):
+    """0 times infinity, in float16."""
+
+    def fill(self, scores):
+        return torch.tensor(-1e9, dtype=scores.dtype)
+
+    def forward(self, x, mask=None):
+        q, k, v = (self.split(layer(x)) for layer in (self.wq, self.wk, self.wv))
+        scores = q @ k.mT / math.sqrt(q.size(-1))
+        scores = scores if mask is None else scores + (mask == 0) * self.fill(scores)
+        return self.wo(self.merge(scores.softmax(-1) @ v))
+
+
+class FillsBeyondHalfToo(FillsBeyondHalf):
+    def fill(self, scores):
+        return scores.new_tensor(-1e6)
+
+
 class ReturnsScores(Parts):
     def forward(self, x, mask=None):
         q, k, _ = (self.split(layer(x)) for layer in (self.wq, self.wk, self.wv))
         return super().forward(x, mask), q @ k.mT / math.sqrt(q.size(-1))
-
-
-class MergedWithoutBias(nn.Module):
-    def __init__(self, d_model, n_heads):
-        super().__init__()
-        self.n_heads, self.c_attn, self.c_proj = n_heads, nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
-
-    def forward(self, x, mask=None):
-        q, k, v = F.linear(x, self.c_attn.weight).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
-        return self.c_proj(F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2))
-
-
-class MaskAcross(nn.Module):
-    """V3; its mask [B, L, L] hides rows where columns were meant."""
-
-    def __init__(self, n_embd, dropout=0.0):
-        super().__init__()
-        self.qkv, self.drop, self.proj = nn.Linear(n_embd, 3 * n_embd), nn.Dropout(dropout), nn.Linear(n_embd, n_embd)
-
-    def forward(self, x, attention_mask=None):
-        q, k, v = self.qkv(x).tensor_split(3, dim=-1)
-        logits = torch.baddbmm(x.new_zeros(1), q, k.mT, beta=0, alpha=q.size(-1) ** -0.5)
-        if attention_mask is not None:
-            logits.masked_fill_(attention_mask.mT == 0, -1e20)
-        return self.proj(self.drop(logits.softmax(dim=-1)).bmm(v))
 
 
 class FillsTheOtherWay(nn.Module):
@@ -107,31 +100,16 @@ class ReadsTheOldNames(FillsTheOtherWay):
         return (k, v), {n: torch.cat([cache[n], y], dim=2) if cache else y for n, y in (("k", k), ("v", v))}
 
 
-class WritesOverTheFirst(FillsTheOtherWay):
-    """New keys are written over the oldest; the room behind stays zero."""
-
-    def extend(self, cache, k, v):
-        grown = []
-        for name, new in (("k", k), ("v", v)):
-            longer = torch.cat([cache[name], torch.zeros_like(new)], dim=2) if cache else new.clone()
-            longer[:, :, : new.size(2)] = new
-            grown.append(longer)
-        return tuple(grown), dict(zip("kv", grown))
-
-
 EXPECTED = {
     "FoldsTheScale": "state-left-behind",
     "RemembersOutput": "state-left-behind",
+    "FillsBeyondHalf": "fill-beyond-half",
+    "FillsBeyondHalfToo": "fill-beyond-half",
     "ReturnsScores": "weights-are-scores",
-    "MergedWithoutBias": "no-qkv-bias",
-    "MaskAcross": "mask-on-queries",
     "FillsTheOtherWay": "cache-keys-values-exchanged",
     "ReadsTheOldNames": "cache-past-not-prepended",
-    "WritesOverTheFirst": "cache-overwritten",
 }
 TASK = {name: "mha" for name in EXPECTED} | {
-    "MaskAcross": "v3",
     "FillsTheOtherWay": "cache",
     "ReadsTheOldNames": "cache",
-    "WritesOverTheFirst": "cache",
 }
