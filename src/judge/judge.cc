@@ -179,7 +179,8 @@ class Trial {
   void add_mistake(const std::vector<Choice>& same, std::string evidence) {
     const Entry& entry = *same.front().entry;
     Mistake mistake{std::string(entry.id), {}, with_number(entry.says, same.front().number), std::string(entry.hint),
-        std::move(evidence), std::string(entry.term), std::string(task_.formula(entry.term).read)};
+        std::move(evidence), std::string(entry.term), std::string(task_.formula(entry.term).read),
+        entry.edits(same.front().number)};
     for (const Choice& choice : same) {
       const std::string id(choice.entry->id);
       if (id != mistake.id && std::ranges::find(mistake.same_as, id) == mistake.same_as.end())

@@ -42,6 +42,7 @@ struct Mistake {
   std::string id;
   std::vector<std::string> same_as;  ///< other entries that are one and the same function here
   std::string says, hint, evidence, term, read;
+  Edits edits = {};  ///< of the textbook, that make its numbers the code's
 };
 struct Convention {
   std::string id, says;

@@ -39,7 +39,7 @@ Finding judge_readings(const Subject& subject, const std::vector<StateDict>& pro
 /// The probes that a finding calls wrong, on which code may be watched; none where it is right.
 std::vector<std::size_t> watched_probes(const Finding& finding, const std::vector<StateDict>& probes);
 /// The textbook's arrays of a probe in the finding's conventions, "N ROUND STAGE NAME" after each stage that changed
-/// one; N counts stages over all rounds.
+/// one; N counts stages over all rounds. "-N ...": those that its mistakes give.
 StateDict stages(const Finding& finding, const StateDict& probe);
 
 /// The code could not be judged: `verdict` is "failed" or "unfilled", `says` one line.

@@ -138,6 +138,38 @@ def attention(q, k, v):
     return out
 """
 
+SHARES = """\
+import numpy as np
+
+def softmax(x):
+    shifted = x - x.max(-1, keepdims=True)
+    e = np.exp(shifted)
+    return e / e.sum(-1, keepdims=True)
+"""
+MERGE = """\
+import numpy as np
+
+def merge(m1, l1, o1, m2, l2, o2):
+    m = np.maximum(m1, m2)
+    f1, f2 = np.exp(m1 - m), np.exp(m2 - m)
+    l = f1 * l1 + f2 * l2
+    return m, l, f1[..., None] * o1 + f2[..., None] * o2
+"""
+CACHE = """\
+import numpy as np
+
+def cached_attention(x, W_q, W_k, W_v, W_o, num_heads, cache=None):
+    B, n, E = x.shape
+    q, k, v = ((x @ W).reshape(B, n, num_heads, -1).swapaxes(1, 2) for W in (W_q, W_k, W_v))
+    keys, values = (k, v) if cache is None else (np.concatenate([cache[0], k], 2), np.concatenate([cache[1], v], 2))
+    kept = keys, values
+    s = q @ keys.swapaxes(-1, -2) / q.shape[-1] ** 0.5
+    s = np.where(np.tri(n, keys.shape[2], keys.shape[2] - n) > 0, s, -np.inf)
+    w = np.exp(s - s.max(-1, keepdims=True))
+    w = w / w.sum(-1, keepdims=True)
+    return (w @ values).swapaxes(1, 2).reshape(B, n, E) @ W_o, kept
+"""
+
 #: program: (text, a part of it that is changed, what it becomes; the line is that of the change).
 EDITS = [
     (SDPA, "** -0.5", "** -1"), (SDPA, " * scale", ""), (SDPA, "where(mask, s, -1e9)", "where(mask, -1e9, s)"), (SDPA, "shares(s)", "shares(s, -2)"),
@@ -152,6 +184,7 @@ EDITS = [
     (DROPOUT, "w = F.dropout(w, p, training)", "w = w * (torch.rand_like(w) > p) if training else w"), (DROPOUT, "F.dropout(w, p, training)", "F.dropout(w, p)"),
     (DROPOUT, "torch.softmax(s, -1)", "torch.softmax(F.dropout(s, p, training), -1)"),
     (ROPE, "base **", "(base / 20) **"), (ROPE, "positions[:, None]", "(positions[:, None] + 1)"),
+    (SHARES, "x - x.max(-1, keepdims=True)", "x"), (MERGE, "np.exp(m1 - m), np.exp(m2 - m)", "np.ones_like(m1), np.ones_like(m2)"), (CACHE, "kept = keys, values", "kept = k, v"),
 ]  # fmt: skip
 
 
@@ -168,7 +201,7 @@ def _finding(path, text: str) -> dict:
     return json.loads(_engine.verdict(described, probes, answers, False, False, watching)[0])
 
 
-@pytest.mark.parametrize("text", [SDPA, CAUSAL, MHA, HEADS, DROPOUT, ROPE, LISTS])
+@pytest.mark.parametrize("text", [SDPA, CAUSAL, MHA, HEADS, DROPOUT, ROPE, LISTS, SHARES, MERGE, CACHE])
 def test_a_right_program_is_not_blamed(text, tmp_path) -> None:
     if "torch" in text:
         pytest.importorskip("torch")

@@ -13,7 +13,7 @@ import numpy as np
 
 from .match import Match, Matcher
 from .record import ALIASES, REDUCTIONS, Recorder, is_constant, storage_of
-from .stages import SCORES, Textbook
+from .stages import SCORES, Stage, Textbook
 
 #: What is given, in the textbook.
 INPUTS = ("x", "memory")
@@ -36,13 +36,16 @@ class Blame:
 
 
 class Search:
-    def __init__(self, record: Recorder, book: Textbook, text: str) -> None:
+    """`mistaken`: stages of the textbook with the mistake that the code is known to make."""
+
+    def __init__(self, record: Recorder, book: Textbook, text: str, mistaken: list[Stage]) -> None:
         self.record, self.events, self.book, self.text = record, record.events, book, text
         self.tree = ast.parse(text)
         turns = book.rounds if book.rounds == len(record.outputs) else 1
         self.matchers = [Matcher(*book.at(n), False) for n in range(turns)] if turns > 1 else [Matcher(book.stages, book.softmaxes)]
         self.needed = self.ancestors(index for call in record.outputs for index in call)
         self.good: set[int] = set()
+        self.mistaken = Matcher(mistaken, [])
 
     def ancestors(self, of: Iterable[int]) -> list[int]:
         """They and all that they were made of, in order."""
@@ -118,7 +121,17 @@ class Search:
         constants = [i for i in self.needed if self.events[i].line and not self.events[i].given and not self.events[i].number]
         known = any(self.events[i].match.stage not in INPUTS for i in self.good) or any(one.name == "angles" for one in self.book.stages)
         sure = known or any(self.matcher(i).constant(self.events[i]) for i in constants)
-        return Blame(Causes(self, leads).line(bad), bad, sure)
+        line = Causes(self, leads).line(bad)
+        from_line = next((i for i in self.needed if any(line == one for one, _ in self.events[i].stack)), bad)
+        hit = next((i for i in self.needed if i < min(bad, from_line) and self._mistakes(i)), None)
+        return Blame(line, bad, sure) if hit is None else Blame(self.events[hit].line, hit, sure)
+
+    def _mistakes(self, index: int) -> bool:
+        """Whether the value is a stage of the textbook with the mistake, and none of the textbook."""
+        event = self.events[index]
+        if not event.line or event.number or event.op in ALIASES or index in self.good or not self.mistaken.constant(event):
+            return False
+        return event.given or not self.matcher(index).constant(event)
 
     def _made(self, index: int) -> bool:
         """By the person's line, of what was given; not columns of what is to be turned."""

@@ -13,6 +13,7 @@ from .record import ALIASES, Event, is_constant
 from .stages import SCORES
 
 _PRODUCTS = ("mm", "matmul", "einsum", "mul", "dot", "linear", "tensordot", "inner", "list", "add", "store")
+LATE = ("logits", "exp", "weights", "values", "out")
 #: In names that say that True hides.
 _HIDING = ("hid", "future", "later", "drop", "block", "pad", "forbid", "ban", "ignore", "exclude", "invisible", "off")
 
@@ -23,7 +24,7 @@ def role(name: str) -> str:
     for word, found in (("quer", "q"), ("key", "k"), ("val", "v"), ("cos", "cos"), ("sin", "sin")):
         if word in low:
             return found
-    parts = [part.strip("xws") for part in re.split(r"[_\d]+", low)]
+    parts = re.split(r"[_\d]+", low)
     return next((part for part in parts if part in ("q", "k", "v")), "")
 
 
@@ -46,7 +47,7 @@ class Causes:
     def line(self, index: int) -> int:
         event = self.events[index]
         ups = [(p, m) for p in (self._handed(p, event.line) for p in event.parents) if (m := self.match(p))]
-        if line := self._unused(index, ups) or self._heads(ups) or self._misnamed(event, ups):
+        if line := self._kept(event) or self._unused(index, ups) or self._heads(ups) or self._misnamed(event, ups):
             return line
         if len(ups) > 1 and any(word in event.op for word in _PRODUCTS) and (line := self._product(event, ups)):
             return line
@@ -95,21 +96,23 @@ class Causes:
         """The factor of q k^T."""
         return match.factor if match.stage == "scores" else match.factor * self.book.scale
 
+    def _kept(self, event: Event) -> int:
+        """The line that kept for a later call what the textbook does not keep."""
+        for own in (self.events[i] for i in self.search.ancestors(event.parents)):
+            past = self.book.past.get(own.call) if own.op == "given" and own.parents and own.call == event.call else None
+            if past and not any(np.array_equal(np.sort(own.value, None).round(5), np.sort(one, None).round(5)) for one in past):
+                return self.events[own.parents[0]].line
+        return 0
+
     def _unused(self, index: int, ups: list[tuple[int, Match]]) -> int:
-        """A right step before the wrong one whose result leads to nothing: its line, or the one that takes an older value by name."""
-        made, needed = {self._root(p) for p, _ in ups}, set(self.search.needed)
+        """A later stage made of the same that leads to nothing: its line, or the one that reads what was there before by name."""
+        made, needed = {self._root(p) for p, _ in ups}, {*self.search.needed}
+        names = {p for event in self.events if event.name for p in event.parents}
         for u, other in enumerate(self.events[:index]):
-            if u in needed or not other.line or other.op in ALIASES or not made & {self._root(p) for p in other.parents}:
-                continue
-            match = self.match(u)
-            if not match:
-                continue
-            for _, up in ups:
-                scaled = {match.stage, up.stage} <= {*SCORES} and abs(self._total(match) / self.book.scale - 1) < 1e-4 < abs(
-                    self._total(up) / self.book.scale - 1)  # fmt: skip
-                further = match.stage != up.stage and match.stage in ("logits", "exp", "weights", "values", "out")
-                if scaled or further or (match.stage == up.stage and match.hidden > up.hidden):
-                    return self.events[index].line if u in self.record.bound else other.line
+            if u not in needed and other.line and other.op not in ALIASES and made & {self._root(p) for p in other.parents}:
+                match = self.match(u)
+                if match and any((match.stage in LATE and match.stage != up.stage) or match.hidden > up.hidden for _, up in ups):
+                    return self.events[index].line if u in names else other.line
         return 0
 
     def _heads(self, ups: list[tuple[int, Match]]) -> int:
@@ -119,9 +122,7 @@ class Causes:
             return 0 <= match.order.find("d" if match.stage == "values" else "r") < match.order.find("g")
 
         apart = [(p, match) for p, match in ups if exchanged(match)]
-        if not apart or (len(apart) == len(ups) and apart[0][1].stage != "values"):
-            return 0
-        return self.events[self._chain(apart[0][0], exchanged)[0]].line
+        return self.events[self._chain(apart[0][0], exchanged)[0]].line if apart else 0
 
     def _misnamed(self, event: Event, ups: list[tuple[int, Match]]) -> int:
         """The line that gave q, k, v, a cosine or a sine the name of another."""
@@ -142,35 +143,21 @@ class Causes:
         roles = {match.stage for _, match in ups}
         early = next(((p, match) for p, match in ups if match.stage in ("exp", *SCORES)), None)
         if early and "v" in roles:
-            return self._unmasked(event, early[0]) if early[1].stage == "exp" and not early[1].hidden else self._undivided(event, early[0])
-        wanted = {"weights", "v"} if "weights" in roles else {"q", "k"}
-        if roles == wanted or not roles <= {"q", "k", "v", "x", "weights"}:
-            return 0
-        wrong = [p for p, match in ups if match.stage not in wanted] or [p for p, _ in ups]
-        read = {role(name) for name in self.record.names(event.node)}
-        if (wanted - roles) & read or not read & set("qkv"):
-            return self.events[self._chain(wrong[-1])[0]].line or event.line
-        return event.line
+            return self._undivided(event, early[0])
+        return 0
 
     def _undivided(self, event: Event, index: int) -> int:
         """Scores or exponentials that meet v: the last line that made them."""
-        while up := self.events[index].parents if self.events[index].view and self.events[index].op != "rename" else self._parts(index):
-            index = up[0]
+        while self.events[index].view and self.events[index].op != "rename":
+            index = self.events[index].parents[0]
         own, back = self.events[index], self.search.returns(self.events[index].line)
-        if own.stack and event.stack and own.stack[0][1] is not event.stack[0][1] and back > own.line:
-            return back
-        return own.line
-
-    def _parts(self, index: int) -> list[int]:
-        """The parts of a list of lists."""
-        match = self.match(index)
-        return [p for p, m in self.up(index, (match.stage,)) if self._same(m, match)] if match and self.events[index].op == "list" else []
+        return back if own.stack and own.stack[0][1] is not event.stack[0][1] and back > own.line else own.line
 
     def _renamed(self, event: Event) -> int:
         """A statement `a = b` that handed on what the value was made of."""
         for p in (self._handed(p, event.line) for p in event.parents):
             match = self.match(p)
-            while self.events[p].op in ALIASES and (match is None or match.stage not in ("x", "memory", "v")):
+            while self.events[p].op in ALIASES and (match is None or match.stage != "v"):
                 if self.events[p].op == "rename":
                     return self.events[p].line
                 p = self.events[p].parents[0]
@@ -193,7 +180,7 @@ class Causes:
         total = self._total(match)
         if abs(total / self.book.scale - 1) > 1e-4 and self._normalises(event):
             culprit = self._scaled(index, total)
-            return (abs(total - 1) < 1e-6 and (self._rescaled() or self._copied(index))) or self._number(culprit)
+            return (abs(total - 1) < 1e-6 and self._copied(index)) or self._number(culprit)
         if self.masks and (not match.hidden or match.stage == "scores"):
             return self._copied(index) or self._unmasked(event, index)
         if match.last == "i" and (match.stage == "scores" or not self.masks) and (line := self._exchanged(index)):
@@ -213,8 +200,7 @@ class Causes:
         product, ups = self.events[index], self.up(index, ("q", "k"))
         if [match.stage for _, match in ups] != ["k", "q"]:
             return 0
-        named = [role(name) for name in self.record.names(product.node)][:1] == ["q"]
-        return self._misnamed(product, ups) or (named and self.events[self._chain(ups[0][0])[0]].line) or product.line
+        return self._misnamed(product, ups) or product.line
 
     def _scaled(self, index: int, total: float) -> int:
         """Who gave the scores their factor."""
@@ -228,14 +214,6 @@ class Causes:
             if abs(self._total(score[1]) / total - 1) > 1e-6 or not self.events[score[0]].line:
                 return index
             index = score[0]
-
-    def _rescaled(self) -> int:
-        """Where the scores' factor is applied to something else."""
-        for other in (self.events[i] for i in self.search.needed if self.events[i].given and self.events[i].line):
-            for up in (self.events[p].value for p in other.parents if other.op in ("mul", "div") and not other.number):
-                if up.shape == other.value.shape and np.abs(up).max() > 0 and np.allclose(up * self.book.scale, other.value, rtol=1e-5):
-                    return other.line
-        return 0
 
     def _number(self, index: int) -> int:
         """The line, or the one that gave a number in it a value that no scale has."""
@@ -253,15 +231,13 @@ class Causes:
     def _masked(self, event: Event, score: int, match: Match, side: list[int]) -> int:
         """Scores that are right met a mask."""
         turned = match.order.translate(str.maketrans("ij", "ji"))
-        if match.last == "i" and not self._constant(side, turned) and self._summed(event, match) != "j" and (line := self._exchanged(score)):
+        if match.last == "i" and not self._constant(side, turned) and (line := self._exchanged(score)):
             return line
         line = self._constant(side, match.order)
         index = side[0]
         while self.events[index].view and self.events[index].line == event.line and self.events[index].parents:
             index = self.events[index].parents[0]
         own = self.events[index]
-        if line and "add" in event.op and own.value.min() >= 0:
-            return event.line  # 0 and 1 were added
         if not line and own.line and own.line != event.line and self._is_mask(own.value, match.order):
             named = any(word in own.name.lower() for word in _HIDING)
             if named or ("add" in event.op and own.value.min() < 0):
@@ -271,28 +247,17 @@ class Causes:
             line = self._number(self._scaled(score, total)) if abs(total / self.book.scale - 1) > 1e-4 else self._copied(score)
         return line or event.line
 
-    def _summed(self, event: Event, match: Match) -> str:
-        """The axis of the scores that a softmax after an event sums."""
-        for other in (self.events[i] for i in self.search.needed):
-            if other.line and not other.number and other.value.shape == event.value.shape and other.value.ndim > 1 and "softmax" in other.op:
-                for axis in (-1, -2):
-                    if np.allclose(other.value.sum(axis), 1):
-                        return match.order[axis]
-        return ""
-
     def _unmasked(self, event: Event, index: int) -> int:
         """A mask that hides nothing, the call that did not hand the mask on, or the line that goes on without it."""
-        line = 0
         while (match := self.match(index)) and (up := self.up(index, (*SCORES, "exp"))):
             side = self._side(self.events[index].parents)
             if side and (wrong := self._constant(side, match.order)):
                 return wrong
-            line = line or (self.events[index].line if self.events[index].op == "argument" else 0)
             index = up[0][0]
         for outer, code in event.stack[1:]:
             if any(map(_masking, _arguments(code))) and not any(_masking(node.name) for node in self.record.nodes if node.line == outer):
                 return outer
-        return line or event.line
+        return event.line
 
     def _first_wrong(self, index: int, good: set[int]) -> int:
         """The first line on the way of a constant that is not good and leads to nothing good."""
@@ -303,9 +268,8 @@ class Causes:
         for i in (i for i in chain if i not in leads and self.events[i].line):
             value = self.events[i].value
             steps = value.ndim == 1 and value.size != rows and np.allclose(np.diff(value, 2), 0)  # 0, 2, 4, ...
-            kind = is_constant(value) and (value.ndim > 1 or value.size >= whole.size) if is_constant(whole) else not steps
-            made = any(not self.events[p].number for p in self.events[i].parents)
-            if i == index or (kind and (made or not (value == value.flat[0]).all())):
+            kind = is_constant(value) if is_constant(whole) else not steps
+            if i == index or kind:
                 return self.events[i].line
         return 0
 

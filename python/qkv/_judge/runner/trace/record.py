@@ -107,7 +107,6 @@ class Recorder:
         self.kept: list[Any] = []  # the objects, so that no id is given twice
         self.outputs: list[tuple[int, ...]] = []
         self.changes: list[int] = []  # events that wrote into memory that was there before
-        self.bound: set[int] = set()  # events that have a name
         self.inputs: set[Any] = set()
         self._off = False
         self._owner: dict[int, int] = {}  # of objects, and of the rows and numbers of a list
@@ -230,6 +229,9 @@ class Recorder:
             found, key = made[part], (0 if kind == "attribute" else frame, name)
             array = np.float64(value) if _is_number(value) else None if isinstance(value, bool) else array_of(value)
             if array is None:
+                for one in value if isinstance(value, (tuple, list)) else ():
+                    if (own := self._owner.get(id(one))) is not None and (array := array_of(one)) is not None:
+                        self._add("named", store.line, one, (own,), array, name=name)
                 continue
             own = next((i for i in reversed(found) if self.kept[i] is value), self._owner.get(id(value)) if type(value) is not int else None)
             if _is_number(value):
@@ -239,7 +241,6 @@ class Recorder:
             if own is None:
                 own = self._add("store" if kind == "item" or store.adds else "kept", store.line, value, found, array)
             self._names[key] = own = self._written(-1, "store", store.line, own, found)
-            self.bound.add(own)
             if kind != "item":
                 self._names[key] = self._add("rename" if again else "named", store.line, value, (own,), array, name=name)
         self._off = len(self.events) > _MOST
@@ -282,12 +283,6 @@ class Recorder:
         self.outputs.append(tuple(found))
         self._names = {key: index for key, index in self._names.items() if key[0] == 0}
         self._last.clear()
-
-    def names(self, n: int) -> list[str]:
-        """Variables and attributes that an expression reads, in its order."""
-        node = self.nodes[n] if n >= 0 else Node(0, "", "", ())
-        own = [node.name] if node.op in ("name", "attribute") else []
-        return [name for child in node.children for name in self.names(child)] + own
 
     def reduces(self, n: int) -> set[str]:
         """Variables that a maximum, a sum or a softmax in an expression reads."""

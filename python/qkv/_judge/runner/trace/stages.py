@@ -48,6 +48,7 @@ class Textbook:
         rows = [(int(words[1]), words[-2].rpartition(".")[2], words[-1], tensors[" ".join(words)]) for words in keys]
         self.group = kv_heads if heads % kv_heads == 0 else heads
         self.stages: list[Stage] = []
+        self.past: dict[int, list[np.ndarray]] = {}  # what a call keeps for the next one, by that
         self.softmaxes: list[Softmax] = []
         self.scale, self.rounds = 1.0, 1 + max((turn for turn, *_ in rows), default=0)
         self.answers = {name: value for _, _, name, value in rows if name in answers}
@@ -71,9 +72,23 @@ class Textbook:
         last = {one.name: one.round for one in self.stages if one.round <= turn}
         return [one for one in self.stages if last.get(one.name) == one.round], [one for one in self.softmaxes if one.round == turn]
 
+    def apart(self, right: Textbook) -> list[Stage]:
+        """Its stages that are not as in another textbook."""
+
+        def same(one: Stage, other: Stage) -> bool:
+            if (one.name, one.value.shape) != (other.name, other.value.shape):
+                return False
+            at = np.unravel_index(np.abs(other.value).argmax(), other.value.shape)
+            factor = abs(one.value[at] / other.value[at]) if one.free else 1.0
+            return np.allclose(one.value, other.value * factor, rtol=1e-6, atol=1e-9, equal_nan=True)
+
+        return [one for one in self.stages if not any(same(one, other) for other in right.stages)]
+
     def _read(self, stage: str, name: str, value: np.ndarray, latest: dict[str, Any]) -> None:
-        if name == "loss" or (name == "positions" and stage == "given"):
+        if name == "loss" or name == "positions":
             self.stages.append(Stage(name, value.ravel(), "i", self._turn))
+        if name.startswith("past_"):
+            self.past.setdefault(self._turn + 1, []).append(value)
         if stage == "join" or name in _NONE or name.startswith("past_") or value.size < 2 or name[1:2] == "_":
             return
         if name == "scores" and stage in ("scale", "mask"):

@@ -78,10 +78,12 @@ def _watched(
         if answer(watched, tensors, {**metadata, "repeat": "1"} if metadata.get("call") == "training" else metadata, reading)[1]:
             return None
     heads = tensors["q"].shape[1] if "q" in tensors and tensors["q"].ndim > 1 else subject.sizes.heads
-    book = Textbook(stages, heads, subject.sizes.kv_heads if "W_k" in tensors else heads, ANSWERS)
+    kv_heads = subject.sizes.kv_heads if "W_k" in tensors else heads
+    mistaken = {key[1:]: value for key, value in stages.items() if key.startswith("-")}
+    book = Textbook({key: value for key, value in stages.items() if not key.startswith("-")}, heads, kv_heads, ANSWERS)
     if subject.framework == "torch" and metadata.get("call") == "train-steps":
         del record.outputs[1:]  # a step's gradients are PyTorch's own: what follows from them says nothing
-    search = Search(record, book, source.text)
+    search = Search(record, book, source.text, Textbook(mistaken, heads, kv_heads, ANSWERS).apart(book))
     ways = {"training": lambda: search.dropped(float(metadata.get("dropout") or 0)), "gradient": search.detached}
     blame = ways.get(metadata.get("call", "forward"), search.first)()
     return as_json(search, blame, metadata.get("name", "")) if blame is not None and blame.line else None
