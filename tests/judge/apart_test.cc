@@ -22,6 +22,8 @@ const std::set<std::pair<std::string, std::string>> kSame = {
     {"fill-zero", "mask-multiplies-scores"}, {"v-uses-k-weights", "values-from-keys"},  // no biases
     {"linear-causal-ignored", "no-causal"},
     {"rope-direction-reversed", "rope-sine-cosine-exchanged"},  // in attention: both turn by a constant minus the angle
+    {"", "flash-delta-of-weights"}, {"", "flash-lse-again"},    // but for rounding out and lse
+    {"flash-delta-of-weights", "flash-lse-again"},              // likewise
 };
 
 /// The results of an entry on every probe; nothing where the shapes do not allow it.
@@ -87,7 +89,7 @@ TEST_P(Apart, EveryEntryIsAFunctionOfItsOwn) {
 INSTANTIATE_TEST_SUITE_P(Tasks, Apart,
     testing::Values("cache", "rope", "flash", "linear", "backward", "dropout", "lm", "one-row", "softmax",
         "cross-entropy", "layernorm", "rmsnorm", "merge", "swiglu", "sampling", "beam", "score-modifiers", "paged",
-        "router", "lora", "mla"),
+        "router", "lora", "mla", "flash-backward"),
     [](const auto& one) { return replaced(one.param, "-", "_"); });
 
 }  // namespace

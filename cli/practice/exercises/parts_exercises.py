@@ -170,6 +170,28 @@ def paged_attention(q, k_pages, v_pages, block_table, lengths):
     # end
 
 
+# [flash-backward]
+def flash_backward(q, k, v, out, lse, d_out, block_q, block_k, causal=False):
+    # solution: delta, then for each tile: weights again, dv, and through the softmax to dq and dk
+    Tq, Tk, scale = q.shape[-2], k.shape[-2], 1 / q.shape[-1] ** 0.5
+    dq, dk, dv = xp.zeros_like(q), xp.zeros_like(k), xp.zeros_like(v)
+    delta = (d_out * out).sum(-1)                                    # [B, H, Tq]: the row sum of P * dP
+    for j in range(0, Tk, block_k):
+        for i in range(0, Tq, block_q):
+            rows, keys = slice(i, i + block_q), slice(j, j + block_k)
+            scores = q[..., rows, :] @ k[..., keys, :].swapaxes(-1, -2) * scale
+            if causal:
+                scores = xp.where(xp.arange(Tk)[keys] <= xp.arange(Tq)[rows, None] + (Tk - Tq), scores, -xp.inf)
+            weights = xp.exp(scores - lse[..., rows, None])          # of whole rows, without the other tiles
+            dv[..., keys, :] += weights.swapaxes(-1, -2) @ d_out[..., rows, :]
+            dweights = d_out[..., rows, :] @ v[..., keys, :].swapaxes(-1, -2)
+            dscores = weights * (dweights - delta[..., rows, None])
+            dq[..., rows, :] += scale * dscores @ k[..., keys, :]
+            dk[..., keys, :] += scale * dscores.swapaxes(-1, -2) @ q[..., rows, :]
+    return dq, dk, dv
+    # end
+
+
 # [swiglu]
 def swiglu(x, W_gate, W_up, W_down):
     # solution: the function

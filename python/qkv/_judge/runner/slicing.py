@@ -102,7 +102,7 @@ def as_arrays(raw: Any) -> Any:
 def choices_of_part(axes: dict[str, list[str]], answers: list[str]) -> list[Slices]:
     """The same of a part's tensors {name: axes}, where its answers have the batch too."""
     cut = {name: one for name, one in axes.items() if one[0] == "B"}
-    if not cut or not {"out", "m", "l", "dx"} >= {*answers}:
+    if not cut or not {"out", "m", "l", "dx", "dq", "dk", "dv"} >= {*answers}:
         return []
     heads = {name: one.index("H") for name, one in axes.items() if "H" in one}
     paged = [Slices(1, "q [B, d]", names=tuple(heads), heads=heads)] if "block_table" in axes else []

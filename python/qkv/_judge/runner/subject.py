@@ -222,7 +222,7 @@ class Subject:
             numbers["sequences"] = from_numpy(rows, self.framework) if "cat" in named(self.thing) else rows.tolist()
         numbers |= {"r": leaves["A"].shape[-1]} if "r" in binding.contract else {}
         turned = {name: leaves[name].T for name in leaves if binding.turned and len(axes[name]) == 2 and axes[name][0] != "B"}
-        values = {**leaves, **turned, **numbers, "axis": -1, "causal": True}
+        values = {"axis": -1, "causal": True, **leaves, **turned, **numbers}
         return {**values, "params": names.ByName(lambda name: values[next(iter(names.among("given", name, leaves)), name)])}
 
     def turned(self, binding: Binding) -> bool:

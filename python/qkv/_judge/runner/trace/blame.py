@@ -102,7 +102,8 @@ class Search:
                 self.events[index].match, match = False, None
             if inherited or (match and match.stage in ("scores", "logits", "exp", "weights")):
                 late.add(index)
-            if match and (match.stage != "exp" or match.hidden) and not (match.stage in SCORES and self.events[index].op in REDUCTIONS):
+            unfit = match and match.stage == "exp" and (self.book.lse or not match.hidden)
+            if match and not unfit and not (match.stage in SCORES and self.events[index].op in REDUCTIONS):
                 found.add(index)
         return found
 

@@ -52,6 +52,7 @@ class Textbook:
         self.softmaxes: list[Softmax] = []
         self.scale, self.rounds = 1.0, 1 + max((turn for turn, *_ in rows), default=0)
         self.answers = {name: value for _, _, name, value in rows if name in answers}
+        self.lse = any(stage == "given" and name == "lse" for _, stage, name, _ in rows)  # weights are exp(scores - lse) alone
         one_query = any(name == "q" and value.ndim == 1 for _, _, name, value in rows)
         one_head = not any(name == "weights" and value.ndim == 4 for _, _, name, value in rows)
         latest: dict[str, Any] = {}
