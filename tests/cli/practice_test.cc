@@ -27,7 +27,7 @@ TEST_F(Practice, ListsTheLadderInItsOrder) {
   EXPECT_EQ(mha["functions"][0], "mha(x, W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o, num_heads, mask=None)");
   EXPECT_EQ(mha["classes"][0], "MultiHeadAttention(embed_dim, num_heads)");
   const Document list = json({"practice", "--json"});
-  EXPECT_EQ(list.size(), 37u);
+  EXPECT_EQ(list.size(), 38u);
   for (const Document& task : list) {
     EXPECT_TRUE(has(text, task["name"])) << task;
     EXPECT_FALSE(task["teaches"].get<std::string>().empty()) << task;
