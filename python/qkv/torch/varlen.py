@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 from .._arrays import require_numbers
-from ._calls import ArgumentError, autocast_where_mixed, inner_contiguous, require_floats, require_shapes
+from ._calls import (
+    ArgumentError,
+    autocast_where_mixed,
+    draw_seed,
+    inner_contiguous,
+    require_floats,
+    require_shapes,
+    sum_dtype,
+)
 from ._overrides import any_override, asked
 from ._varlen_calls import Rules, packed
 
@@ -39,6 +47,10 @@ def varlen_attn(
     seqused_k: Tensor | None = None,
     block_table: Tensor | None = None,
     num_splits: int | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention within each of N packed sequences, each as if it were alone: to the bit, whatever the others are.
 
@@ -57,6 +69,10 @@ def varlen_attn(
             them. Differentiable, unlike PyTorch's.
         block_table: [N, pages of a sequence], int32 or int64: where sequence n's keys lie; needs seqused_k. Pages are read
             where they lie. For inference: no gradients.
+        softcap: scores become softcap tanh(scores / softcap); 0: none. Not of PyTorch, nor are the next ones.
+        dropout_p: probability on the weights, always applied when > 0. The seed is drawn from PyTorch's default generator.
+        alibi_slopes: [Hq] or [N, Hq], of each sequence its own; a key d tokens from its query gets -slope d. No gradients.
+        sinks: [Hq], a score beside the keys' in each row's softmax, without a value; differentiable.
         num_splits: ignored; results never depend on other sequences, which is what PyTorch's num_splits=1 is for.
 
     Returns:
@@ -74,7 +90,8 @@ def varlen_attn(
     del num_splits
     tensors = {"query": query, "key": key, "value": value}
     options: dict[str, Any] = {
-        "scale": scale, "window_size": window_size, "enable_gqa": enable_gqa, "seqused_k": seqused_k, "block_table": block_table
+        "scale": scale, "window_size": window_size, "enable_gqa": enable_gqa, "seqused_k": seqused_k, "block_table": block_table,
+        "softcap": softcap, "dropout_p": dropout_p, "alibi_slopes": alibi_slopes, "sinks": sinks,
     }  # fmt: skip
     if any_override(query, key, value):
         rest = (cu_seq_q, cu_seq_k, max_q, max_k)
@@ -89,11 +106,14 @@ def varlen_attn(
 def _arguments(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor | None, max_q: int, max_k: int, *,
     scale: float | None, window_size: tuple[int, int], enable_gqa: bool, seqused_k: Tensor | None, block_table: Tensor | None,
+    softcap: float, dropout_p: float, alibi_slopes: Tensor | None, sinks: Tensor | None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """The operators' arguments, checked as far as shapes and types go."""
-    require_numbers("varlen_attn", scale=scale)
+    require_numbers("varlen_attn", scale=scale, softcap=softcap, dropout_p=dropout_p)
+    if not 0 <= dropout_p < 1:
+        raise ArgumentError(f"[varlen_attn] dropout_p must be from 0 to below 1: got {dropout_p}")
     q, k, v = autocast_where_mixed(q, k, v)
-    others = {"cu_seq_q": cu_q, "cu_seq_k": cu_k, "seqused_k": seqused_k, "block_table": block_table}
+    others = {"cu_seq_q": cu_q, "cu_seq_k": cu_k, "seqused_k": seqused_k, "block_table": block_table, "alibi_slopes": alibi_slopes, "sinks": sinks}
     require_floats("varlen_attn", {"query": q, "key": k, "value": v}, others)
     tokens = "keys" if block_table is None else "pages page_size"
     shapes = {"query": (q, "tokens heads width"), "key": (k, f"{tokens} kv_heads width"), "value": (v, f"{tokens} kv_heads v_width")}
@@ -119,6 +139,12 @@ def _arguments(
     for name, (x, _) in numbers.items():
         if x is not None and x.dtype not in (torch.int32, torch.int64):
             raise ArgumentError(f"[varlen_attn] {name} must be int32 or int64: got {x.dtype}")
-    inner = inner_contiguous
-    rules = Rules(max_q, max_k, *window_size, scale=scale)
-    return (inner(q), inner(k), inner(v), cu_q, cu_k, seqused_k, block_table, *rules)
+    inner, wide = inner_contiguous, sum_dtype(q)
+    require_shapes("varlen_attn", {"sinks": (sinks, "heads")}, heads=heads)
+    if alibi_slopes is not None:
+        named = "heads" if alibi_slopes.dim() == 1 else "N heads"
+        require_shapes("varlen_attn", {"alibi_slopes": (alibi_slopes, named)}, heads=heads, N=cu_q.shape[0] - 1)
+        alibi_slopes = alibi_slopes.detach().to(torch.float64)
+    rules = Rules(max_q, max_k, *window_size, scale=scale, softcap=float(softcap), dropout=float(dropout_p))
+    sinks, seed = None if sinks is None else inner(sinks.to(wide)), draw_seed() if dropout_p else None
+    return (inner(q), inner(k), inner(v), sinks, cu_q, cu_k, seqused_k, block_table, alibi_slopes, seed, *rules)

@@ -73,18 +73,28 @@ def packed_leaves(q_lens: list[int], k_lens: list[int], kv_heads: int = HKV) -> 
 def packed(lengths: tuple[list[int], list[int]], lse: bool = True, dtype: torch.dtype = torch.int32, **options: Any) -> Any:
     cu_q, cu_k = (offsets(x, dtype) for x in lengths)
 
-    def call(q: Tensor, k: Tensor, v: Tensor) -> Any:
+    def call(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Any:
         longest, aux = (max(x, default=0) for x in lengths), qt.AuxRequest(lse=lse)
-        return qt.varlen_attn(q, k, v, cu_q, cu_k, *longest, enable_gqa=k.shape[1] != q.shape[1], return_aux=aux, **options)
+        return qt.varlen_attn(
+            q, k, v, cu_q, cu_k, *longest, enable_gqa=k.shape[1] != q.shape[1], return_aux=aux, sinks=sinks, **options
+        )
 
     return call
 
 
-def one_sequence(q: Tensor, k: Tensor, v: Tensor, window: tuple[int, int], scale: float | None) -> tuple[Tensor, Tensor]:
-    """The textbook on one sequence: out [T, H, Dv], lse [H, T]; the window is aligned at the bottom right."""
+def one_sequence(
+    q: Tensor, k: Tensor, v: Tensor, window: tuple[int, int], scale: float | None, softcap: float = 0.0, slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The textbook on one sequence: out [T, H, Dv], lse [H, T]; the window and ALiBi's distances are aligned at the bottom right."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     s = torch.einsum("ihd,jhd->hij", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
     centre, j = torch.arange(q.shape[0])[:, None] + k.shape[0] - q.shape[0], torch.arange(k.shape[0])
+    s = softcap * torch.tanh(s / softcap) if softcap else s
+    s = s if slopes is None else s - slopes.to(s.dtype)[:, None, None] * (j - centre).abs()
+    if sinks is not None:  # a key of its own, without a value
+        w = torch.softmax(torch.cat((s, sinks[:, None, None].expand(*s.shape[:2], 1)), -1), -1)[..., :-1]
+        return torch.einsum("hij,jhd->ihd", w, v), s.new_zeros(s.shape[:2])
     left, right = (10**6 if n == -1 else n for n in window)
     s = torch.where((j >= centre - left) & (j <= centre + right), s, -torch.inf)
     if k.shape[0] == 0:
@@ -94,12 +104,16 @@ def one_sequence(q: Tensor, k: Tensor, v: Tensor, window: tuple[int, int], scale
     return torch.einsum("hij,jhd->ihd", w, v), torch.logsumexp(s, -1)
 
 
-def each_alone(lengths: tuple[list[int], list[int]], window: tuple[int, int] = (-1, -1), scale: float | None = None, used: Any = None) -> Any:
+def each_alone(
+    lengths: tuple[list[int], list[int]], window: tuple[int, int] = (-1, -1), scale: float | None = None, used: Any = None,
+    slopes: Tensor | None = None, softcap: float = 0.0,
+) -> Any:  # fmt: skip
     """Each sequence by the textbook, then packed again."""
 
-    def call(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def call(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> tuple[Tensor, Tensor]:
         keys = [[x[: used[n]] if used else x for n, x in enumerate(y.split(lengths[1]))] for y in (k, v)]
-        parts = [one_sequence(*x, window, scale) for x in zip(q.split(lengths[0]), *keys)]
+        each = [slopes] * len(lengths[0]) if slopes is None or slopes.dim() == 1 else list(slopes)
+        parts = [one_sequence(*x, window, scale, softcap, own, sinks) for *x, own in zip(q.split(lengths[0]), *keys, each)]
         lse = torch.cat([lse for _, lse in parts], 1)
         return torch.cat([out for out, _ in parts]), of_sums(lse)
 
@@ -178,6 +192,7 @@ def layer(kind: type[nn.MultiheadAttention], **options: Any) -> Callable[..., An
 
 
 KEEP = numbers(6, 3, 4) > -0.7
+SLOPES, EACH_SLOPES = torch.tensor([0.5, 0.125]), torch.tensor([[0.5, 0.25], [0.125, 1.0], [0.0, 0.75]])
 LISTS = np.array([[5, 0, 31], [1, -1, -1], [2, 39, 17]], np.int32)
 LOWER, LOWER_RIGHT = torch.ones(3, 4, dtype=torch.bool).tril(1), biases.causal_lower_right(3, 4)
 
@@ -210,6 +225,18 @@ OPERATORS: dict[str, Operator] = {
     "varlen, keys in use": Operator(
         packed(SEQUENCES, False, seqused_k=torch.tensor([2, 0, 3])), lambda *x: each_alone(SEQUENCES, used=[2, 0, 3])(*x)[0], packed_inputs,
         once=True, graph="qkv.varlen_attention",
+    ),
+    "varlen, soft cap and slopes": Operator(
+        packed(SEQUENCES, softcap=2.0, alibi_slopes=SLOPES), each_alone(SEQUENCES, softcap=2.0, slopes=SLOPES), packed_inputs, once=True,
+        graph="qkv.varlen_attention",
+    ),
+    "varlen, slopes of each sequence": Operator(
+        packed(SEQUENCES, window_size=(-1, 0), alibi_slopes=EACH_SLOPES), each_alone(SEQUENCES, (-1, 0), slopes=EACH_SLOPES), packed_inputs,
+        once=True, graph="qkv.varlen_attention",
+    ),
+    "varlen, sinks": Operator(
+        packed(SEQUENCES, False), lambda *x: each_alone(SEQUENCES)(*x)[0], lambda: [*packed_inputs(), *leaves((2,))], once=True,
+        graph="qkv.varlen_attention",
     ),
     "latent, absorbed": Operator(lambda *x: qt.latent_attention(*x, form="absorbed"), latent_by_hand, latent_inputs),
     "latent, materialised": Operator(lambda *x: qt.latent_attention(*x, form="materialised"), latent_by_hand, latent_inputs),

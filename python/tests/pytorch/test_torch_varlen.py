@@ -100,8 +100,9 @@ def test_keys_in_use(window: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("modified", (False, True))
 @pytest.mark.parametrize("window", ((-1, -1), (-1, 0), (3, 0)), ids=str)
-def test_pages(window: tuple[int, int], dtype: torch.dtype) -> None:
+def test_pages(window: tuple[int, int], modified: bool, dtype: torch.dtype) -> None:
     lengths, used, page = [2, 1, 1, 3, 0], [7, 0, 9, 4, 2], 4
     q, k, v = (x.detach().to(dtype) for x in packed_leaves(lengths, used))
     table = torch.full((5, 3), -1, dtype=torch.int32)
@@ -114,7 +115,9 @@ def test_pages(window: tuple[int, int], dtype: torch.dtype) -> None:
                 pool[table[n, m], : len(part)] = x[part]
     cu = offsets(lengths)
     given = {"window_size": window, "enable_gqa": True, "seqused_k": torch.tensor(used), "block_table": table}
-    theirs = each_alone((lengths, used), window)
+    slopes = numbers(4, 5, H).abs()
+    theirs = each_alone((lengths, used), window, softcap=2.0, slopes=slopes) if modified else each_alone((lengths, used), window)
+    given |= {"softcap": 2.0, "alibi_slopes": slopes} if modified else {}
     exact, naive = theirs(*(x.double() for x in (q, k, v))), theirs(q, k, v)
     aux = qt.AuxRequest(lse=True)
     for cu_k in (None, offsets(used)):
@@ -123,6 +126,7 @@ def test_pages(window: tuple[int, int], dtype: torch.dtype) -> None:
             expect_close(fast, *rest, dtype, "pages")
     for n, rows in enumerate(torch.arange(len(q)).split(lengths)):  # whatever the others are
         own = given | {"seqused_k": torch.tensor(used[n : n + 1]), "block_table": table[n : n + 1]}
+        own |= {"alibi_slopes": slopes[n]} if modified else {}
         out, lse = qt.varlen_attn(q[rows], *pools, offsets(lengths[n : n + 1]), None, 3, 9, return_aux=aux, **own)
         assert torch.equal(out, made[0][rows]) and torch.equal(lse, made[1][:, rows])
     with pytest.raises(NotImplementedError, match="block_table is for inference"):
@@ -135,7 +139,8 @@ def test_pages(window: tuple[int, int], dtype: torch.dtype) -> None:
 
 def test_the_signature_and_the_shapes_are_pytorchs() -> None:
     a, b = (inspect.signature(f).parameters for f in (qt.varlen_attn, pytorchs.varlen_attn))
-    assert [(p.name, p.kind, p.default) for p in a.values()] == [(p.name, p.kind, p.default) for p in b.values()]
+    shown = [[(p.name, p.kind, p.default) for p in x.values()] for x in (a, b)]
+    assert shown[0][: len(b)] == shown[1]  # and more behind
     q, k, v = (x.detach().to(torch.bfloat16) for x in packed_leaves([5, 4], [5, 4], H))
     cu = offsets([5, 4])
     with torch._subclasses.FakeTensorMode() as mode:  # PyTorch's has no kernel for the CPU
@@ -144,6 +149,28 @@ def test_the_signature_and_the_shapes_are_pytorchs() -> None:
         mine = qt.varlen_attn(*fake, 5, 5, return_aux=pytorchs.AuxRequest(lse=True))
     assert [(x.shape, x.dtype) for x in mine] == [(x.shape, x.dtype) for x in theirs]
     assert torch.equal(qt.varlen_attn(q, k, v, cu, cu, 5, 5, num_splits=1), qt.varlen_attn(q, k, v, cu, cu, 99, 5))
+
+
+@pytest.mark.parametrize("each", (False, True))
+def test_dropout_is_of_each_sequences_number(each: bool) -> None:
+    lengths = LENGTHS["more keys"]
+    q, k, v = (x.detach().float().requires_grad_() for x in packed_leaves(*lengths))
+    slopes = torch.tensor([[0.5, 0.25, 1.0, 0.125]] * 3) if each else None  # slopes of each sequence: a call for each
+    cu_q, cu_k = map(offsets, lengths)
+    torch.manual_seed(3)
+    out = qt.varlen_attn(q, k, v, cu_q, cu_k, 6, 7, enable_gqa=True, dropout_p=0.4, alibi_slopes=slopes)
+    torch.manual_seed(3)
+    options = {"dropout": 0.4, "seed": int(torch.randint(0, 2**63 - 1, (1,)))}
+    if each:
+        options["position_bias"] = qkv.PositionBias.alibi([0.5, 0.25, 1.0, 0.125], "bottom_right")
+    own, lse = qkv.attention_varlen(q.detach(), k.detach(), v.detach(), cu_q, cu_k, return_lse=True, **options)
+    assert torch.equal(out, own)
+    dout = numbers(7, *out.shape, dtype=torch.float32)
+    theirs = qkv.attention_varlen_backward(dout, *(x.detach() for x in (q, k, v)), own, lse, cu_q, cu_k, **options)
+    assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(out, (q, k, v), dout), theirs[:3]))
+    for wrong in ({"dropout_p": 1.0}, {"alibi_slopes": torch.ones(3)}, {"sinks": torch.ones(5)}):
+        with pytest.raises(ValueError, match="varlen_attn"):
+            qt.varlen_attn(q, k, v, cu_q, cu_k, 6, 7, enable_gqa=True, **wrong)
 
 
 def test_memory_is_of_the_order_of_the_tokens() -> None:
