@@ -43,13 +43,19 @@ class QKV_API Linear : public Affine {
   LinearGradients own_gradients();
 };
 
-/// A linear map stored in bf16, without a module: sums in f32, y and dx rounded once, parameter gradients in f32.
-/// y [M, N] = x [M, K] weight [N, K]^T + bias [N] (null: none). Rows as above; overwrites y.
-QKV_API void linear_forward(View<const BFloat16, 2> x, View<const BFloat16, 2> weight, View<const float, 1> bias,
-    View<BFloat16, 2> y, Context& context = Context::default_context());
-/// dx [M, K] = dy [M, N] weight (null: not wanted); dweight [N, K] += dy^T x; dbias [N] += column sums of dy (null: not
-/// wanted).
-QKV_API void linear_backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, View<const BFloat16, 2> weight,
-    View<BFloat16, 2> dx, View<float, 2> dweight, View<float, 1> dbias, Context& context = Context::default_context());
+/// A linear map without a module, in T = float or BFloat16: sums in f32, y and dx rounded once, parameter gradients in
+/// f32. y [M, N] = x [M, K] weight [N, K]^T + bias [N] (null: none). Rows as above; overwrites y. bits: where the
+/// context's are kFast, whether a row of y has the same bits for any number of rows beside it.
+///
+/// Backward: dx [M, K] = dy [M, N] weight (null: not wanted); dweight [N, K] += dy^T x; dbias [N] += column sums of dy
+/// (null: not wanted).
+#define QKV_DECLARE(T)                                                                                              \
+  QKV_API void linear_forward(View<const T, 2> x, View<const T, 2> weight, View<const float, 1> bias, View<T, 2> y, \
+      Context& context = Context::default_context(), Bits bits = Bits::kFast);                                      \
+  QKV_API void linear_backward(View<const T, 2> x, View<const T, 2> dy, View<const T, 2> weight, View<T, 2> dx,     \
+      View<float, 2> dweight, View<float, 1> dbias, Context& context = Context::default_context());
+QKV_DECLARE(float)
+QKV_DECLARE(BFloat16)
+#undef QKV_DECLARE
 
 }  // namespace qkv::inline v0::nn

@@ -27,9 +27,28 @@ void backward_rows(nn::Linear& self, const nb::args& objects) {
   });
 }
 
+void linear_forward(bool invariant, const nb::args& objects) {
+  const Arrays a("linear_forward", {"x", "weight", "bias?", "y"}, objects);
+  const Bits bits = invariant ? Bits::kInvariant : Bits::kFast;
+  with_rows(a[0], [&]<class T>(Context& context) {
+    nn::linear_forward(
+        a[0].input<T, 2>(), a[1].input<T, 2>(), a[2].input<float, 1>(), a[3].output<T, 2>(), context, bits);
+  });
+}
+
+void linear_backward(const nb::args& objects) {
+  const Arrays a("linear_backward", {"x", "dy", "weight", "dx?", "dweight?", "dbias?"}, objects);
+  with_rows(a[0], [&]<class T>(Context& context) {
+    nn::linear_backward(a[0].input<T, 2>(), a[1].input<T, 2>(), a[2].input<T, 2>(), a[3].output<T, 2>(),
+        a[4].output<float, 2>(), a[5].output<float, 1>(), context);
+  });
+}
+
 }  // namespace
 
 void bind_modules(nb::module_& m) {
+  m.def("linear_forward", &linear_forward, nb::arg("invariant"), nb::arg("arrays"));
+  m.def("linear_backward", &linear_backward, nb::arg("arrays"));
   nb::class_<nn::Module>(m, "Module")
       .def("state_dict",
           [](const nn::Module& self, const std::string& prefix, const std::string& dtype) {

@@ -42,7 +42,7 @@ template <class T> struct TiledProduct {
   TiledProduct(const MatrixProduct<T>& product, Index wanted, const Context& context)
       : whole(product), kernels(&product_kernels<T>(context)) {
     whole.all_rows = whole.rows;
-    whole.invariant = context.bits() == Bits::kInvariant;
+    whole.invariant |= context.bits() == Bits::kInvariant;
     if (whole.rows == 0 || whole.columns == 0) return;
     // A tile packs the part of B that it reads: with cut columns all tiles together pack B once, with cut rows each
     // tile packs it again. An A whose column stride is not 1 is packed the other way round.
@@ -114,7 +114,8 @@ template <class T> void forward(View<const T, 2> x, const LinearWeights<T>& weig
       .a_depth = 1,
       .b_row = 1,
       .b_column = weight_stride(weights),
-      .c_row = row_stride(y)};
+      .c_row = row_stride(y),
+      .invariant = weights.invariant};
   const double flops = flops_of(product);
   const TiledProduct<T> tiled(product, tiles_wanted(flops, context), context), none({}, 1, context);
   run_tiles<T>({&tiled, &none}, flops, context);
@@ -205,7 +206,7 @@ void forward_widened(
   WideRows wide(x.count() + y.size(1) * x.size(1) + y.count(), context);
   const View<float, 2> sums = wide.room_for(y.sizes());
   const View<const float, 2> weight = wide.widened(weights);
-  forward<float>(wide.widened(x), {weight, weights.bias}, sums, context);
+  forward<float>(wide.widened(x), {weight, weights.bias, {}, weights.invariant}, sums, context);
   convert_rows<float, BFloat16>(sums, y, context, rounded);
 }
 

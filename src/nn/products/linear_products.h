@@ -19,6 +19,7 @@ template <class T> struct LinearWeights {
   View<const T, 2> weight;         // [N, K]
   const float* bias = nullptr;     // [N] or null
   View<const float, 2> wide = {};  // bf16 only, instead of weight: rounded to bf16 as it is read
+  bool invariant = false;  // forward's rows have the bits that Bits::kInvariant promises, whatever the context's
 
   Index columns() const { return wide.is_null() ? weight.size(1) : wide.size(1); }
 };

@@ -39,25 +39,43 @@ QKV_DEFINE(float)
 QKV_DEFINE(BFloat16)
 #undef QKV_DEFINE
 
-void linear_forward(View<const BFloat16, 2> x, View<const BFloat16, 2> weight, View<const float, 1> bias,
-    View<BFloat16, 2> y, Context& context) {
+namespace {
+
+template <class T> void forward(
+    View<const T, 2> x, View<const T, 2> weight, View<const float, 1> bias, View<T, 2> y, Context& context, Bits bits) {
   check<ShapeError>(x.size(1) == weight.size(1) && y.size(0) == x.size(0) && y.size(1) == weight.size(0) &&
                         (bias.is_null() || bias.size(0) == weight.size(0)),
       "linear_forward", "x must be [M, K], weight [N, K], bias [N] and y [M, N]: got x ", x, ", weight ", weight,
       ", bias ", bias, ", y ", y);
   check_rows("linear_forward", "x", x, "weight", weight, "bias", bias, "y", y);
-  linear_forward(x, LinearWeights<BFloat16>{weight, bias.data()}, y, context);
+  linear_forward(x, LinearWeights<T>{weight, bias.data(), {}, bits == Bits::kInvariant}, y, context);
 }
 
-void linear_backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, View<const BFloat16, 2> weight,
-    View<BFloat16, 2> dx, View<float, 2> dweight, View<float, 1> dbias, Context& context) {
+template <class T> void backward(View<const T, 2> x, View<const T, 2> dy, View<const T, 2> weight, View<T, 2> dx,
+    View<float, 2> dweight, View<float, 1> dbias, Context& context) {
   check<ShapeError>(x.size(1) == weight.size(1) && dy.size(0) == x.size(0) && dy.size(1) == weight.size(0) &&
-                        (dx.is_null() || dx.sizes() == x.sizes()) && dweight.sizes() == weight.sizes() &&
+                        (dx.is_null() || dx.sizes() == x.sizes()) &&
+                        (dweight.is_null() || dweight.sizes() == weight.sizes()) &&
                         (dbias.is_null() || dbias.size(0) == weight.size(0)),
       "linear_backward", "x, dx must be [M, K], dy [M, N], weight, dweight [N, K] and dbias [N]: got x ", x, ", dy ",
       dy, ", weight ", weight, ", dx ", dx, ", dweight ", dweight, ", dbias ", dbias);
   check_rows("linear_backward", "x", x, "dy", dy, "weight", weight, "dx", dx, "dweight", dweight, "dbias", dbias);
-  linear_backward(x, dy, LinearWeights<BFloat16>{weight, nullptr}, dx, {dweight, dbias.data()}, context);
+  linear_backward(x, dy, LinearWeights<T>{weight, nullptr}, dx, {dweight, dbias.data()}, context);
 }
+
+}  // namespace
+
+#define QKV_DEFINE(T)                                                                                       \
+  void linear_forward(View<const T, 2> x, View<const T, 2> weight, View<const float, 1> bias, View<T, 2> y, \
+      Context& context, Bits bits) {                                                                        \
+    forward(x, weight, bias, y, context, bits);                                                             \
+  }                                                                                                         \
+  void linear_backward(View<const T, 2> x, View<const T, 2> dy, View<const T, 2> weight, View<T, 2> dx,     \
+      View<float, 2> dweight, View<float, 1> dbias, Context& context) {                                     \
+    backward(x, dy, weight, dx, dweight, dbias, context);                                                   \
+  }
+QKV_DEFINE(float)
+QKV_DEFINE(BFloat16)
+#undef QKV_DEFINE
 
 }  // namespace qkv::inline v0::nn
