@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -45,9 +46,50 @@ MODELS: dict[str, Callable[[], Any]] = {
     "llama4": lambda: tf.Llama4ForCausalLM(
         tf.Llama4TextConfig(**GROUPED, head_dim=8, attention_chunk_size=4, num_local_experts=2, intermediate_size_mlp=48)
     ),
+    "bloom": lambda: tf.BloomForCausalLM(tf.BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=61, **TOKENS)),
+    "mpt": lambda: tf.MptForCausalLM(tf.MptConfig(d_model=32, n_layers=2, n_heads=4, vocab_size=61, max_seq_len=64, **TOKENS)),
+    "falcon": lambda: tf.FalconForCausalLM(
+        tf.FalconConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=61, alibi=False, **TOKENS)
+    ),
     "t5-encoder": lambda: tf.T5EncoderModel(tf.T5Config(**T5)),
     "vit": lambda: tf.ViTModel(tf.ViTConfig(**VISION), add_pooling_layer=False),
 }
+# The rest of the forty: with QKV_TEST_CASES=all (scripts/sweep --models).
+MORE: dict[str, Callable[[], Any]] = {
+    "distilbert": lambda: tf.DistilBertModel(tf.DistilBertConfig(dim=32, n_layers=2, n_heads=4, hidden_dim=48, vocab_size=61)),
+    "roberta": lambda: tf.RobertaModel(tf.RobertaConfig(**SIZES, pad_token_id=0)),
+    "xlm-roberta": lambda: tf.XLMRobertaModel(tf.XLMRobertaConfig(**SIZES, pad_token_id=0)),
+    "electra": lambda: tf.ElectraModel(tf.ElectraConfig(**SIZES, embedding_size=24)),
+    "albert": lambda: tf.AlbertModel(tf.AlbertConfig(**SIZES, embedding_size=24)),
+    "camembert": lambda: tf.CamembertModel(tf.CamembertConfig(**SIZES, pad_token_id=0)),
+    "modernbert": lambda: tf.ModernBertModel(tf.ModernBertConfig(**SIZES, **TOKENS, local_attention=24)),
+    "nomic-bert": lambda: tf.AutoModel.from_config(tf.AutoConfig.for_model("nomic_bert", **SIZES)),
+    "glm4": lambda: tf.Glm4ForCausalLM(tf.Glm4Config(**GROUPED, head_dim=8)),
+    "gpt-bigcode": lambda: tf.GPTBigCodeForCausalLM(tf.GPTBigCodeConfig(n_embd=32, n_layer=2, n_head=4, vocab_size=61, n_positions=64, **TOKENS)),
+    "phi": lambda: tf.PhiForCausalLM(tf.PhiConfig(**SIZES, **TOKENS)),
+    "gemma": lambda: tf.GemmaForCausalLM(tf.GemmaConfig(**GROUPED, head_dim=8)),
+    "gemma3": lambda: tf.Gemma3ForCausalLM(tf.Gemma3TextConfig(**GROUPED, head_dim=8, sliding_window=4)),
+    "olmo2": lambda: tf.Olmo2ForCausalLM(tf.Olmo2Config(**GROUPED)),
+    "smollm3": lambda: tf.SmolLM3ForCausalLM(tf.SmolLM3Config(**GROUPED)),
+    "starcoder2": lambda: tf.Starcoder2ForCausalLM(tf.Starcoder2Config(**GROUPED, sliding_window=4)),
+    "stablelm": lambda: tf.StableLmForCausalLM(tf.StableLmConfig(**GROUPED)),
+    "granite": lambda: tf.GraniteForCausalLM(tf.GraniteConfig(**GROUPED)),
+    "cohere": lambda: tf.CohereForCausalLM(tf.CohereConfig(**GROUPED)),
+    "glm": lambda: tf.GlmForCausalLM(tf.GlmConfig(**GROUPED, head_dim=8)),
+    "mixtral": lambda: tf.MixtralForCausalLM(tf.MixtralConfig(**GROUPED, num_local_experts=2, num_experts_per_tok=1)),
+    "qwen2-moe": lambda: tf.Qwen2MoeForCausalLM(
+        tf.Qwen2MoeConfig(**GROUPED, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16, shared_expert_intermediate_size=16)
+    ),
+    "qwen3-moe": lambda: tf.Qwen3MoeForCausalLM(
+        tf.Qwen3MoeConfig(**GROUPED, head_dim=8, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16)
+    ),
+    "deepseek-v3": lambda: tf.DeepseekV3ForCausalLM(
+        tf.DeepseekV3Config(
+            **GROUPED | {"num_key_value_heads": 4}, kv_lora_rank=16, q_lora_rank=None, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8,
+            first_k_dense_replace=2,
+        )
+    ),
+}  # fmt: skip
 # Of captures only.
 EXPLORED: dict[str, Callable[[], Any]] = {
     "gemma3": lambda: tf.Gemma3ForCausalLM(
@@ -63,23 +105,58 @@ EXPLORED: dict[str, Callable[[], Any]] = {
         )
     ),
 }  # fmt: skip
+# Without padding (unpad). RoBERTa counts positions from its padding number on.
+ENCODERS: dict[str, Callable[[], Any]] = {
+    "bert": lambda: tf.BertModel(tf.BertConfig(**SIZES, pad_token_id=1)),
+    "roberta": lambda: tf.RobertaModel(tf.RobertaConfig(**SIZES)),
+    "distilbert": lambda: tf.DistilBertModel(tf.DistilBertConfig(dim=32, n_layers=2, n_heads=4, hidden_dim=48, vocab_size=61)),
+    "mpnet": lambda: tf.MPNetModel(tf.MPNetConfig(**SIZES)),
+    "modernbert": lambda: tf.ModernBertModel(tf.ModernBertConfig(**SIZES, **TOKENS, local_attention=6)),
+    "nomic-bert": lambda: tf.AutoModel.from_config(tf.AutoConfig.for_model("nomic_bert", **SIZES)),
+    "electra": lambda: tf.ElectraModel(tf.ElectraConfig(**SIZES, embedding_size=24)),
+    "xlm-roberta-xl": lambda: tf.XLMRobertaXLModel(tf.XLMRobertaXLConfig(**SIZES)),
+}
+ALL = os.environ.get("QKV_TEST_CASES") == "all"
+EVERY = [*MODELS, *(MORE if ALL else ())]
+NO_DECODERS = {"bert", "t5-encoder", "vit", *list(MORE)[:8]}  # MORE begins with encoders
+DECODERS = [name for name in EVERY if name not in NO_DECODERS] if ALL else ["gpt2", "llama", "mistral", "gemma2", "gpt-oss", "falcon"]
 # No soft caps, sinks or biases of its own.
-WITH_SDPA = ("bert", "gpt2", "llama", "qwen2", "qwen3", "mistral", "phi3", "gpt-neox", "cohere2", "opt", "vit")
+WITH_SDPA = (
+    "bert", "gpt2", "llama", "qwen2", "qwen3", "mistral", "phi3", "gpt-neox", "cohere2", "opt", "vit", *(MORE.keys() - {"gemma3", "deepseek-v3"})
+)  # fmt: skip
 T = 11
 
 
 def model_of(name: str, dtype: Any = torch.float32, scale: float = 0.5) -> Any:
     """Random weights, large enough that attention is far from uniform; the same numbers in every type."""
     torch.manual_seed(0)
-    model = (MODELS | EXPLORED)[name]().float().eval()
+    model = (MODELS | MORE | EXPLORED)[name]().float().eval()
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             parameter.copy_(torch.randn_like(parameter) * (scale if parameter.ndim > 1 else 0.2) + (parameter.ndim == 1) * 1.0)
             if name == "t5" and key.endswith(".q.weight"):
                 parameter *= 8**-0.5  # the scale of scores, which T5 keeps in this weight
-    if name == "gpt-oss":
+    if name in ("gpt-oss", "mixtral", "qwen2-moe", "qwen3-moe"):
         model.set_experts_implementation("eager")  # the others know no float64
     return model.to(dtype)
+
+
+def choose(model: Any, implementation: str) -> Any:
+    """The model with an implementation of attention; some models take it only when they are made."""
+    model.set_attn_implementation(implementation)
+    for module in model.modules():
+        if hasattr(module, "config"):
+            module.config._attn_implementation = implementation
+    return model
+
+
+def encoder_of(name: str) -> Any:
+    """One of ENCODERS, with random weights."""
+    torch.manual_seed(0)
+    model = ENCODERS[name]().float().eval()
+    if name != "mpnet":
+        model.set_attn_implementation("eager")
+    return model
 
 
 def inputs_of(name: str, padding: str = "none", length: int = T) -> dict[str, Any]:
@@ -114,9 +191,7 @@ def product_sum(dout: Any, x: Any) -> float:
 
 
 def run(name: str, dtype: Any, implementation: str, inputs: dict[str, Any], gradients: bool = False) -> dict[str, np.ndarray]:
-    model = model_of(name, dtype)
-    model.set_attn_implementation(implementation)
-    assert model.config._attn_implementation == implementation
+    model = choose(model_of(name, dtype), implementation)
     inputs = {key: x.to(dtype) if x.is_floating_point() else x for key, x in inputs.items()}
     arrived: dict[str, float] = {}  # at a layer's bias: the sum of all terms made positive (softmax makes key biases' sum 0)
     came: dict[str, Any] = {}  # what a layer was given: its weight's gradient is a sum over tokens too
@@ -132,7 +207,7 @@ def run(name: str, dtype: Any, implementation: str, inputs: dict[str, Any], grad
                 lambda _, __, dout, key=key: arrived.update({f"A d {key}.weight": product_sum(dout[0], came[key])})
             )
     with exact_softmax() if dtype == torch.float64 else contextlib.nullcontext(), torch.set_grad_enabled(gradients):
-        out = model(**inputs, use_cache=False)[0] if name not in ("vit", "bert", "t5-encoder") else model(**inputs)[0]
+        out = (model(**inputs, use_cache=False) if hasattr(model, "generate") and model.can_generate() else model(**inputs))[0]
         results = {"out": out.detach().double().numpy()}
         if gradients:
             torch.manual_seed(2)

@@ -12,6 +12,8 @@ other devices, nested tensors, Tensor subclasses except those of torch.nn.attent
 
 from __future__ import annotations
 
+import importlib
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -117,7 +119,10 @@ def _set() -> None:
     if is_enabled() and _Wanted.fast_path is None:
         _Wanted.fast_path = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
-    elif not is_enabled() and _Wanted.fast_path is not None:
+    if is_enabled() and "transformers.integrations.sdpa_attention" in sys.modules:
+        # By name: qkv.transformers stands above this folder. Its models then return weights where they are asked for them.
+        importlib.import_module("qkv.transformers._attention").weights_from_sdpa()
+    if not is_enabled() and _Wanted.fast_path is not None:
         torch.backends.mha.set_fastpath_enabled(_Wanted.fast_path)
         _Wanted.fast_path = None
     _install()

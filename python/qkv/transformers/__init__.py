@@ -9,7 +9,8 @@
 
 Forward, backward and generation of every model whose attention goes through transformers' AttentionInterface: grouped heads,
 causal and sliding windows, padding on either side, soft caps, sinks, additive position biases, dropout. Not supported: devices
-other than the CPU; models with an attention of their own; output_attentions=True (use capture_attention).
+other than the CPU; models with an attention of their own. output_attentions=True costs B x H x T x T numbers a layer, as eager's does;
+capture_attention shows the same without them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from ._attention import attention_forward, register, unregister
 from ._cache import growing_cache
 from ._capture import AttentionCapture, capture_attention
 from ._masks import ModelMask, model_mask
+from ._optimize import optimize, optimized, restore
+from ._unpad import pad, unpad, unpadded
 
 __all__ = [
     "AttentionCapture",
@@ -32,6 +35,12 @@ __all__ = [
     "capture_attention",
     "growing_cache",
     "model_mask",
+    "optimize",
+    "optimized",
+    "pad",
     "register",
+    "restore",
+    "unpad",
+    "unpadded",
     "unregister",
 ]

@@ -15,10 +15,14 @@ from .._arrays import has_tangent
 from .._options import build_options
 from ..masks import Mask
 from ..torch._calls import autocast, inner_contiguous
+from ..torch.patch import _is_ours, is_enabled
 from ._latent import NAME, LatentKeys
 from ._masks import ModelMask, model_mask, outside_of_graphs
 from ._modelling import install_all, remove_all
 from ._observers import current_collector
+from ._packing import running
+from ._weights import attend as attend_with_weights
+from ._weights import weights_wanted
 
 
 def register(*, linear: bool = False) -> None:
@@ -128,8 +132,9 @@ def attention_forward(
     cu_seq_lens_k: Tensor | None = None,
     indices: Tensor | None = None,
     **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """One layer's attention as transformers calls it: query [B, H, Tq, D], key, value [B, Hkv, Tk, D] -> [B, Tq, H, Dv], None.
+) -> tuple[Tensor, Tensor | None]:
+    """One layer's attention as transformers calls it: query [B, H, Tq, D], key, value [B, Hkv, Tk, D] -> [B, Tq, H, Dv], and the
+    weights [B, H, Tq, Tk] where the model is asked for them (output_attentions), otherwise None.
 
     attention_mask: None (causal if the module says so), what :func:`model_mask` returns, bool [B|1, H|1, Tq, Tk]
     (True = may attend) or float (added). dropout draws its seed from torch's generator. s_aux: sinks [H].
@@ -141,10 +146,15 @@ def attention_forward(
         raise ValueError(f'[qkv.transformers] attn_implementation="qkv" computes on the CPU: got tensors on {query.device}')
     if cache is not None:
         raise NotImplementedError("[qkv.transformers] continuous batching's paged cache is not read; use generate()")
+    packing = running.get()
+    if packing is not None:  # encoders: no other rule than a window, FlashAttention's, of itself and so many more tokens
+        left = None if kwargs.get("sliding_window") is None else kwargs["sliding_window"] - 1
+        return packing.attend(query, key, value, window=left, scale=scaling, dropout_p=dropout), None
+    wants_weights = weights_wanted(kwargs)
     del kwargs  # sliding_window and positions: the mask has them already
     q_len, kv_len = query.shape[2], key.shape[2]
     if isinstance(key, LatentKeys):
-        plain = not dropout and not softcap and s_aux is None and position_bias is None and cu_seq_lens_q is None
+        plain = not wants_weights and not dropout and not softcap and s_aux is None and position_bias is None and cu_seq_lens_q is None
         if plain and (attention_mask is not None or q_len == 1) and key.absorbs(q_len):
             return key.attend(query, attention_mask, indices, scaling).transpose(1, 2), None
         key, value = key.expanded()
@@ -183,8 +193,26 @@ def attention_forward(
     collector = current_collector()
     if collector is not None:
         out = collector.attend(module, *tensors, _new_out(query, value), options)
+    elif wants_weights:
+        out, weights = attend_with_weights(*tensors, options)
+        return out.transpose(1, 2), weights
     elif torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
         out = _Attend.apply(*tensors, options)
     else:
         out = _forward(*tensors, options)
     return out.transpose(1, 2), None
+
+
+def weights_from_sdpa() -> None:
+    """Models with "sdpa" under qkv.torch.enable(): layers that are asked for weights get them from qkv."""
+    original = AttentionInterface._global_mapping["sdpa"]
+    if getattr(original, "_of_qkv", False):
+        return
+
+    def sdpa_attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any) -> Any:
+        if is_enabled() and weights_wanted(options) and all(map(_is_ours, (query, key, value))):
+            return attention_forward(module, query, key, value, attention_mask, **options)
+        return original(module, query, key, value, attention_mask, **options)
+
+    sdpa_attention_forward._of_qkv = True  # type: ignore[attr-defined]
+    AttentionInterface.register("sdpa", sdpa_attention_forward)

@@ -35,7 +35,13 @@ def outside_of_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
             raise NotImplementedError(GRAPHS)
         return function(*args, **kwargs)
 
-    return torch.compiler.disable(called, reason=GRAPHS)
+    disabled = torch.compiler.disable(called, reason=GRAPHS)  # 20 us a call
+
+    @functools.wraps(function)
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        return disabled(*args, **kwargs) if torch.compiler.is_compiling() else called(*args, **kwargs)
+
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -65,11 +71,15 @@ class ModelMask:
     def _refuse(self, *_: Any, **__: Any) -> Any:
         """A model that computes with its mask as with a tensor."""
         raise UnsupportedError(
-            "[qkv.transformers] this model computes attention by itself and does not ask transformers' AttentionInterface (Bloom, "
-            'MPT): attn_implementation="qkv" cannot replace it; load it with attn_implementation="eager"'
+            "[qkv.transformers] this model computes attention by itself and does not ask transformers' AttentionInterface: "
+            'attn_implementation="qkv" cannot replace it; load it with attn_implementation="eager"'
         )
 
-    to = __add__ = __radd__ = __mul__ = __rmul__ = __invert__ = _refuse
+    def to(self, dtype: Any, *_: Any, **__: Any) -> Any:
+        """Itself as a mask of bools, which MPT's layers get; no tensor of another type."""
+        return self if dtype is torch.bool else self._refuse()
+
+    __add__ = __radd__ = __mul__ = __rmul__ = __invert__ = _refuse
 
     def __getitem__(self, key: Any) -> Any:
         """The dense mask without its axis of heads, which the indexers of sparse attention ask for; nothing else."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from ._latent import expand_later
 from ._linear import BESIDE, REPLACEMENTS
+from ._own import OWN
 
 _MODELLING = re.compile(r"transformers(_modules)?\..*\bmodeling_\w+")
 _originals: dict[tuple[str, str, str], tuple[ModuleType | type, Callable[..., Any]]] = {}
@@ -26,6 +27,9 @@ def _replaceable(module: ModuleType) -> Iterator[tuple[ModuleType | type, str, C
     for held in list(vars(module).values()):
         if isinstance(held, type) and held.__module__ == module.__name__ and "expand_kv" in vars(held):
             yield held, "expand_kv", expand_later
+        for name, method, make in OWN:
+            if isinstance(held, type) and held.__module__ == module.__name__ and held.__name__ == name:
+                yield held, method, make
     if _linear_too and any(name in vars(module) for name in REPLACEMENTS):
         for name, make in (REPLACEMENTS | BESIDE).items():
             yield module, name, make
@@ -40,6 +44,9 @@ def _put(module: ModuleType) -> None:
             if callable(original) and key not in _originals:
                 _originals[key] = (owner, original)
                 setattr(owner, name, make(original))
+        by_name = vars(module).get("FALCON_ATTENTION_CLASSES")
+        if by_name is not None:
+            by_name.setdefault("qkv", by_name["sdpa"])
 
 
 class _Later:

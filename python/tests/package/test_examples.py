@@ -10,7 +10,7 @@ import pytest
 from support import run_program
 
 SCRIPTS = sorted((Path(__file__).resolve().parents[3] / "examples" / "python").glob("*.py"))
-LIBRARIES = ("torch", "jax", "transformers")
+LIBRARIES = ("torch", "jax", "transformers", "peft")
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

@@ -1,0 +1,162 @@
+"""Models whose attention does not ask transformers' AttentionInterface: MPNet (without padding), Bloom, MPT, Falcon.
+
+Each function takes a method of the modelling file and returns its replacement, which computes the same through qkv where the model
+chose "qkv" (its mask says so), and is the original otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils.output_capturing import _active_collector
+
+from .._core import UnsupportedError
+from ..torch.sdpa import scaled_dot_product_attention
+from ._masks import ModelMask
+from ._packing import running
+
+Method = Callable[..., Any]
+
+
+def _mpnet_bias(original: Method) -> Method:
+    """MPNetEncoder.compute_position_bias: of the longest text, and not of all tokens in a row."""
+
+    @functools.wraps(original)
+    def compute_position_bias(self: nn.Module, x: Tensor, *args: Any, **options: Any) -> Tensor:
+        packing = running.get()
+        return original(self, x if packing is None else x.new_empty(1, packing.longest, 0), *args, **options)
+
+    return compute_position_bias
+
+
+def _mpnet(original: Method) -> Method:
+    """MPNetSelfAttention.forward: one text after another."""
+
+    @functools.wraps(original)
+    def forward(self: Any, hidden_states: Tensor, attention_mask: Any = None, position_bias: Any = None, *args: Any, **options: Any) -> Any:
+        packing = running.get()
+        if packing is None:
+            return original(self, hidden_states, attention_mask, position_bias, *args, **options)
+        rate = self.dropout.p if self.training else 0.0
+        q, k, v = (f(hidden_states)[0].unflatten(-1, (self.num_attention_heads, -1)).transpose(0, 1) for f in (self.q, self.k, self.v))
+        parts = zip(*(x.split(packing.lengths, 1) for x in (q, k, v)), packing.lengths)
+        made = [scaled_dot_product_attention(*one, position_bias[0, :, :n, :n], rate) for *one, n in parts]
+        return (self.o(torch.cat(made, 1).transpose(0, 1).flatten(1)[None]),)
+
+    return forward
+
+
+def _attend(layer: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: ModelMask, **options: Any) -> tuple[Tensor, Tensor | None]:
+    """out [B, T, H D], weights."""
+    out, weights = ALL_ATTENTION_FUNCTIONS["qkv"](layer, q, k, v, mask, **options)
+    return out.flatten(2), weights
+
+
+def _bloom(original: Method) -> Method:
+    """BloomAttention.forward. alibi [B H, 1, Tk]."""
+
+    @functools.wraps(original)
+    def forward(self: Any, hidden_states: Tensor, residual: Tensor, alibi: Tensor, attention_mask: Any, **options: Any) -> Any:
+        if not isinstance(attention_mask, ModelMask):
+            return original(self, hidden_states, residual, alibi, attention_mask, **options)
+        q, k, v = self._reshape(self.query_key_value(hidden_states))
+        if options.get("layer_past") is not None:
+            k, v = options["layer_past"].update(k, v, self.layer_idx)
+        out, weights = _attend(
+            self, q, k, v, attention_mask, scaling=self.inv_norm_factor, position_bias=alibi.unflatten(0, (-1, self.num_heads)),
+            dropout=self.attention_dropout.p if self.training else 0.0, output_attentions=options.get("output_attentions"),
+        )  # fmt: skip
+        return residual + F.dropout(self.dense(out), self.hidden_dropout, self.training), weights
+
+    return forward
+
+
+def _mpt(original: Method) -> Method:
+    """MptAttention.forward. position_bias [H, 1, longest], of which the last keys count."""
+
+    @functools.wraps(original)
+    def forward(
+        self: Any, hidden_states: Tensor, position_bias: Tensor, past_key_values: Any = None, attention_mask: Any = None, **options: Any
+    ) -> Any:
+        if not isinstance(attention_mask, ModelMask):
+            return original(self, hidden_states, position_bias, past_key_values, attention_mask, **options)
+        mixed = self.Wqkv(hidden_states)
+        mixed = mixed.clamp(-self.clip_qkv, self.clip_qkv) if self.clip_qkv else mixed
+        q, k, v = (x.unflatten(2, (self.n_heads, -1)).transpose(1, 2) for x in mixed.chunk(3, 2))
+        if past_key_values is not None:
+            k, v = past_key_values.update(k, v, self.layer_idx)
+        bias = None if position_bias is None else position_bias[None, :, -1:, -k.shape[2] :]
+        out, weights = _attend(
+            self, q, k, v, attention_mask, scaling=self.softmax_scale, position_bias=bias,
+            dropout=self.attn_dropout_p if self.training else 0.0, output_attentions=options.get("output_attentions"),
+        )  # fmt: skip
+        return self.out_proj(out), weights
+
+    return forward
+
+
+def _mpt_model(original: Method) -> Method:
+    """MptModel.forward, which does not tell its layers that weights are wanted."""
+
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **options: Any) -> Any:
+        wanted = options.get("output_attentions", self.config.output_attentions)
+        token = _active_collector.set({"attentions": []} if wanted else None)
+        try:
+            return original(self, *args, **options)
+        finally:
+            _active_collector.reset(token)
+
+    return forward
+
+
+def _falcon(original: Method) -> Method:
+    """FalconAttention.forward with rotary positions."""
+
+    @functools.wraps(original)
+    def forward(self: Any, hidden_states: Tensor, alibi: Any, attention_mask: Any, *args: Any, **options: Any) -> Any:
+        if not isinstance(attention_mask, ModelMask) or args:
+            return original(self, hidden_states, alibi, attention_mask, *args, **options)
+        q, k, v = (x.transpose(1, 2) for x in self._split_heads(self.query_key_value(hidden_states)))
+        turn = vars(sys.modules[type(self).__module__])["apply_rotary_pos_emb"]
+        q, k = turn(q, k, *options["position_embeddings"])
+        if options.get("layer_past") is not None:
+            k, v = options["layer_past"].update(k, v, self.layer_idx)
+        out, weights = _attend(self, q, k, v, attention_mask, output_attentions=options.get("output_attentions"))
+        return self.dense(out), weights
+
+    return forward
+
+
+def _falcon_alibi(original: Method) -> Method:
+    """FalconModel.forward, which adds ALiBi to the numbers of its mask."""
+
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **options: Any) -> Any:
+        if self.use_alibi and self.config._attn_implementation == "qkv":
+            raise UnsupportedError(
+                '[qkv.transformers] Falcon with alibi=True writes ALiBi into its mask: attn_implementation="qkv" cannot replace its '
+                'attention; "sdpa" under qkv.torch.enable() computes it'
+            )
+        return original(self, *args, **options)
+
+    return forward
+
+
+#: (class, method, what makes a replacement of it)
+OWN: tuple[tuple[str, str, Callable[[Method], Method]], ...] = (
+    ("MPNetEncoder", "compute_position_bias", _mpnet_bias),
+    ("MPNetSelfAttention", "forward", _mpnet),
+    ("BloomAttention", "forward", _bloom),
+    ("MptAttention", "forward", _mpt),
+    ("MptModel", "forward", _mpt_model),
+    ("FalconAttention", "forward", _falcon),
+    ("FalconModel", "forward", _falcon_alibi),
+)

@@ -1,0 +1,44 @@
+"""Tokens of a padded batch in one row: where they were, and attention of each text alone."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..torch.varlen import varlen_attn
+
+
+class Packing:
+    """Which places of a batch [B, T] hold tokens: pack [B|1, T, ...] -> [1, tokens, ...], pad back, the others zeros."""
+
+    def __init__(self, mask: Tensor) -> None:
+        kept = mask.bool()
+        self.shape = tuple(kept.shape)
+        self.index = kept.flatten().nonzero().flatten()
+        self.lengths = kept.sum(1).tolist()
+        self.longest = max(self.lengths, default=0)
+        self.cu = nn.functional.pad(kept.sum(1).cumsum(0), (1, 0))
+        self.contiguous = bool((kept[:, 1:] != kept[:, :-1]).sum(1).le(1 + (~kept[:, 0]).int()).all()) if self.shape[1] else True
+
+    def pack(self, x: Tensor) -> Tensor:
+        return x.expand(self.shape[0], *x.shape[1:]).flatten(0, 1)[self.index][None]
+
+    def pad(self, x: Tensor) -> Tensor:
+        rows = x.new_zeros(self.shape[0] * self.shape[1], *x.shape[2:])
+        return rows.index_copy(0, self.index, x[0]).unflatten(0, self.shape)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, window: int | None, **options: Any) -> Tensor:
+        """q, k, v [1, H, tokens, D] -> [1, tokens, H, Dv]; window: how many tokens on each side of its own one may attend."""
+        if window is not None and not self.contiguous:
+            raise NotImplementedError(
+                "[qkv.transformers] unpad() computes windows of texts whose tokens are neighbours: got an attention_mask with gaps"
+            )
+        sides = (-1, -1) if window is None else (window, window)
+        parts = (x[0].transpose(0, 1) for x in (q, k, v))
+        return varlen_attn(*parts, self.cu, self.cu, self.longest, self.longest, window_size=sides, enable_gqa=True, **options)[None]
+
+
+#: Of the model that runs in this context; None outside of one that unpad() changed.
+running: ContextVar[Packing | None] = ContextVar("running", default=None)

@@ -1,0 +1,182 @@
+"""Encoders that compute the tokens of a batch and not its padding.
+
+A batch of texts [B, T] pays for its longest one in every layer. Here the tokens are taken out of the padded batch behind the
+embedding, all layers run on one row of them, [1, tokens, E], each text attends itself alone, and results are put back in the shape
+that the caller expects. Only what the model's own modules return is touched; no weight and no class changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ._attention import register
+from ._latent import NAME
+from ._packing import Packing, running
+
+#: config.model_type of encoders whose layers compute rows by themselves, apart from attention. MiniLM, BGE, E5 and GTE are BERT.
+ENCODERS = frozenset(
+    "bert camembert data2vec-text distilbert electra ernie eurobert jina_embeddings_v3 modernbert mpnet nomic_bert roberta "
+    "roberta-prelayernorm xlm-roberta xlm-roberta-xl".split()
+)
+_OWN_ATTENTION = frozenset(("mpnet",))  # without transformers' AttentionInterface
+_PACKED = ("embeddings", "rotary_emb")
+
+
+def _mapped(made: Any, function: Any) -> Any:
+    """A tensor, or the tensors of a tuple, list or ModelOutput (in place), through `function`."""
+    if isinstance(made, Tensor):
+        return function(made)
+    if isinstance(made, (tuple, list)):
+        return type(made)(_mapped(x, function) for x in made)
+    if isinstance(made, dict):
+        for name, x in list(made.items()):
+            made[name] = _mapped(x, function)
+    return made
+
+
+def _pack_output(_: nn.Module, __: Any, output: Any) -> Any:
+    packing = running.get()
+    if packing is None:
+        return output
+    padded = ((1, packing.shape[1]), packing.shape)
+    return _mapped(output, lambda x: packing.pack(x) if x.dim() > 2 and x.shape[:2] in padded else x)
+
+
+def _pad_input(_: nn.Module, args: tuple[Any, ...]) -> Any:
+    packing = running.get()
+    return args if packing is None else _mapped(args, packing.pad)
+
+
+def _refuse(model: nn.Module, text: str) -> None:
+    raise NotImplementedError(f"[qkv.transformers] unpad({type(model).__name__}): {text}")
+
+
+def _packed(model: PreTrainedModel, given: dict[str, Any]) -> Packing | None:
+    """Where the tokens of a call lie; None where it has none to pack, which the model's own code then answers."""
+    if model.config._attn_implementation != NAME and model.config.model_type not in _OWN_ATTENTION:
+        _refuse(model, f'attn_implementation must stay "qkv": got {model.config._attn_implementation!r}; unpad() again, or undo it')
+    for name in ("past_key_values", "encoder_hidden_states", "use_cache", "output_attentions", "head_mask"):
+        if given.get(name) not in (None, False) or (name == "output_attentions" and model.config.output_attentions):
+            _refuse(model, f"{name} is not computed without padding: got {name}={given.get(name, True)!r:.40}")
+    tokens, mask = given.get("input_ids"), given.get("attention_mask")
+    tokens = given.get("inputs_embeds") if tokens is None else tokens
+    if not isinstance(tokens, Tensor) or tokens.dim() < 2:
+        return None
+    if mask is None:
+        mask = torch.ones(tokens.shape[:2], dtype=torch.bool)
+    if not isinstance(mask, Tensor) or mask.shape != tokens.shape[:2]:
+        got = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+        _refuse(model, f"attention_mask must be [B, T], 1 = a token, of {list(tokens.shape[:2])}: got {got}")
+    return Packing(mask)
+
+
+def _forward(model: PreTrainedModel, *args: Any, **given: Any) -> Any:
+    """The model's forward, its layers on tokens alone."""
+    original = model._qkv_unpadded.forward.__get__(model)
+    given = dict(zip(inspect.signature(original).parameters, args)) | given
+    packing = _packed(model, given)
+    if packing is None:
+        return original(**given)
+    token = running.set(packing)
+    try:
+        output = original(**given | {"attention_mask": None})
+    finally:
+        running.reset(token)
+    packed = (1, len(packing.index))
+    return _mapped(output, lambda x: packing.pad(x) if x.dim() > 2 and x.shape[:2] == packed else x)
+
+
+def _encoders(model: nn.Module) -> list[PreTrainedModel]:
+    """The models inside `model` whose layers run: those without a PreTrainedModel of their own inside."""
+    every = [m for m in model.modules() if isinstance(m, PreTrainedModel)]
+    return [m for m in every if not any(isinstance(x, PreTrainedModel) and x is not m for x in m.modules())]
+
+
+def _check(model: PreTrainedModel) -> None:
+    config = model.config
+    if config.model_type not in ENCODERS:
+        _refuse(model, f"computed are encoders of text ({', '.join(sorted(ENCODERS))}): got model_type {config.model_type!r}")
+    if getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False):
+        _refuse(model, "decoders are not computed without padding: got a config with is_decoder")
+
+
+class _Changes(NamedTuple):
+    """What unpad() changed of a model."""
+
+    forward: Any  #: a function of (model, ...)
+    implementation: str | None
+    hooks: tuple[Any, ...]
+
+
+def _put(model: PreTrainedModel) -> None:
+    hooks = []
+    for name, module in model.named_children():
+        if name in _PACKED:
+            hooks.append(module.register_forward_hook(_pack_output))
+        elif name == "pooler":
+            hooks.append(module.register_forward_pre_hook(_pad_input))
+    model._qkv_unpadded = _Changes(type(model).forward, model.config._attn_implementation, tuple(hooks))
+    # Not hooks of the model's own: callers such as sentence-transformers ask for `forward` itself, and for its arguments.
+    forward = functools.partial(_forward, model)
+    forward.__signature__ = inspect.signature(model.forward)  # type: ignore[attr-defined]
+    model.forward = forward
+
+
+def unpad(model: nn.Module) -> nn.Module:
+    """Makes every text encoder inside `model` compute tokens and not padding, from now on; returns `model`.
+
+        qkv.transformers.unpad(model)
+        model(**tokenizer(texts, padding=True, return_tensors="pt")).last_hidden_state    # [B, T, E]; padding rows are 0
+
+    model: an encoder of transformers (see ENCODERS), one with a head (classification, rerankers), or a module that holds some, such
+    as a SentenceTransformer. Its attn_implementation becomes "qkv". Forward and backward; dropout draws for tokens only.
+    attention_mask is [B, T]; tokens may lie anywhere in a row. A second call does no harm.
+
+    Raises NotImplementedError for what it cannot compute, by name: other models, decoders, caches, output_attentions.
+    """
+    encoders = _encoders(model)
+    if not encoders:
+        raise TypeError(f"[qkv.transformers] unpad() needs a model of transformers, or a module that holds one: got {type(model).__name__}")
+    for one in encoders:
+        _check(one)
+    register()
+    for one in encoders:
+        if not hasattr(one, "_qkv_unpadded"):
+            _put(one)
+            if one.config.model_type not in _OWN_ATTENTION:
+                one.set_attn_implementation(NAME)
+    return model
+
+
+def pad(model: nn.Module) -> nn.Module:
+    """Undoes :func:`unpad`; returns `model`."""
+    for one in _encoders(model):
+        if hasattr(one, "_qkv_unpadded"):
+            _, implementation, hooks = one._qkv_unpadded
+            del one._qkv_unpadded, one.forward
+            for hook in hooks:
+                hook.remove()
+            if one.config.model_type not in _OWN_ATTENTION:
+                one.set_attn_implementation(implementation)
+    return model
+
+
+@contextlib.contextmanager
+def unpadded(model: nn.Module) -> Iterator[nn.Module]:
+    """:func:`unpad` within the block; a model that was unpadded before stays so."""
+    before = {id(one) for one in _encoders(model) if hasattr(one, "_qkv_unpadded")}
+    unpad(model)
+    try:
+        yield model
+    finally:
+        for one in _encoders(model):
+            if id(one) not in before:
+                pad(one)

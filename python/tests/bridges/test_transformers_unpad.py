@@ -1,0 +1,153 @@
+"""qkv.transformers.unpad and optimize: encoders on tokens alone, against the same model with padding; the bits of a text, alone and in a
+batch; what is refused."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import qkv.transformers
+from support_transformers import ENCODERS, SIZES, encoder_of, model_of, tf, torch
+from torch import nn
+
+LENGTHS = (11, 3, 0, 7, 1)
+T = max(LENGTHS)
+
+
+def batch(lengths: Any = LENGTHS, side: str = "right") -> dict[str, Any]:
+    """Token numbers that depend on text and position alone; 1 at padding, RoBERTa's."""
+    mask = torch.arange(T)[None] < torch.tensor(lengths)[:, None]
+    ids = torch.where(mask, 3 + (torch.arange(len(lengths))[:, None] * 7 + torch.arange(T) * 5) % 58, 1)
+    return {"input_ids": ids.flip(1) if side == "left" else ids, "attention_mask": (mask.flip(1) if side == "left" else mask).long()}
+
+
+def results(model: Any, inputs: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Of tokens: hidden states and gradients of a loss on them; of texts: what the pooler gives."""
+    made = model(**inputs, output_hidden_states=True)
+    kept = inputs["attention_mask"].bool()
+    weights = torch.linspace(-1, 1, kept.numel() * 32, dtype=torch.float64).view(*kept.shape, 32)[kept]
+    model.zero_grad()
+    (made.last_hidden_state[kept] * weights).sum().backward()
+    found = {f"layer {n}": x[kept] for n, x in enumerate(made.hidden_states)} | {"out": made.last_hidden_state[kept]}
+    if getattr(made, "pooler_output", None) is not None:
+        found["pooled"] = made.pooler_output[inputs["attention_mask"][:, 0].bool()]  # of the first place, which may be padding
+    found |= {f"d {name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {name: x.detach().double().numpy() for name, x in found.items()}
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_tokens_alone_are_the_padded_models(name: str, side: str) -> None:
+    """In float64: rounding is far below what a wrong row, position or window gives."""
+    model, inputs = encoder_of(name).double(), batch(side=side)
+    if name == "modernbert":  # transformers' eager gives NaN at padding that has no token within its window
+        inputs = batch((11, 9, 8, 10, 9), side)
+    expected = results(model, inputs)
+    with qkv.transformers.unpadded(model):
+        found = results(model, inputs)
+        padding = model(**inputs).last_hidden_state[~inputs["attention_mask"].bool()]
+    assert not padding.any()
+    assert found.keys() == expected.keys()
+    largest = max(abs(x).max() for key, x in expected.items() if key.startswith("d "))
+    for key, value in found.items():
+        size = largest if key.startswith("d ") else abs(expected[key]).max()
+        assert abs(value - expected[key]).max() <= 1e-7 * size, key
+    assert results(model, inputs).keys() == expected.keys() and not hasattr(model, "_qkv_unpadded")
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_a_texts_bits_are_the_same_alone_and_in_any_batch(name: str) -> None:
+    model = qkv.transformers.optimize(qkv.transformers.unpad(encoder_of(name)))
+    lengths = (11, 3, 9, 7, 1, 11, 2)
+    inputs = batch(lengths)
+    with torch.no_grad():
+        whole = model(**inputs)
+        for n, length in enumerate(lengths):
+            alone = model(**{key: x[n : n + 1, :length] for key, x in inputs.items()})
+            assert torch.equal(alone.last_hidden_state[0], whole.last_hidden_state[n, :length])
+            if getattr(whole, "pooler_output", None) is not None:
+                assert torch.equal(alone.pooler_output[0], whole.pooler_output[n])
+
+
+def test_heads_get_what_they_expect_and_copies_stay_unpadded() -> None:
+    config = tf.BertConfig(**SIZES, pad_token_id=1, num_labels=3)
+    torch.manual_seed(0)
+    model, inputs = tf.BertForSequenceClassification(config).eval(), batch()
+    expected = model(**inputs).logits
+    both = nn.Sequential(copy.deepcopy(qkv.transformers.unpad(model)))
+    for one in (model, both[0]):
+        assert one.config._attn_implementation == "qkv"
+        torch.testing.assert_close(one(**inputs).logits[[0, 1, 3, 4]], expected[[0, 1, 3, 4]])
+        torch.testing.assert_close(one(**inputs, return_dict=False)[0], one(**inputs).logits)
+    assert qkv.transformers.pad(both)[0].config._attn_implementation != "qkv"
+    torch.testing.assert_close(both[0](**inputs).logits, expected)
+
+
+def test_dropout_and_embeddings_as_inputs() -> None:
+    model = qkv.transformers.unpad(encoder_of("bert"))
+    embedded = torch.randn(2, T, 32, generator=torch.Generator().manual_seed(1))
+    mask = torch.ones(2, T)
+    mask[1, 4:] = 0
+    out = model(inputs_embeds=embedded, attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(out, torch.cat([model(inputs_embeds=embedded[:1]).last_hidden_state, out[1:]]))
+    model.train()
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        drawn.append(model(inputs_embeds=embedded, attention_mask=mask).last_hidden_state)
+    assert torch.equal(*drawn) and not torch.allclose(drawn[0], out)
+
+
+def test_refusals() -> None:
+    refused = pytest.raises(NotImplementedError, match="got model_type 'gpt2'")
+    with refused:
+        qkv.transformers.unpad(model_of("gpt2"))
+    with pytest.raises(NotImplementedError, match="is_decoder"):
+        qkv.transformers.unpad(tf.BertModel(tf.BertConfig(**SIZES, is_decoder=True)))
+    with pytest.raises(TypeError, match="a model of transformers"):
+        qkv.transformers.unpad(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match='bits must be "invariant" or "fast"'):
+        qkv.transformers.optimize(nn.Linear(2, 2), bits="exact")
+    model, inputs = qkv.transformers.unpad(encoder_of("bert")), batch()
+    with pytest.raises(NotImplementedError, match="output_attentions is not computed"):
+        model(**inputs, output_attentions=True)
+    with pytest.raises(NotImplementedError, match=r"attention_mask must be \[B, T\].*got \[5, 1, 11, 11\]"):
+        model(**inputs | {"attention_mask": torch.ones(5, 1, T, T)})
+    holes = batch((11, 11))
+    holes["attention_mask"][0, 4] = 0
+    with pytest.raises(NotImplementedError, match="attention_mask with gaps"):
+        qkv.transformers.unpad(encoder_of("modernbert"))(**holes)
+    assert model(**inputs).last_hidden_state.shape == (5, T, 32)  # after a call that failed
+    model.set_attn_implementation("eager")
+    with pytest.raises(NotImplementedError, match='must stay "qkv": got \'eager\''):
+        model(**inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(3, 5, 24), (0, 24), (24,)])
+@pytest.mark.parametrize("bits", ["invariant", "fast"])
+def test_optimized_linear_is_pytorchs(bits: str, shape: tuple[int, ...], dtype: Any) -> None:
+    torch.manual_seed(0)
+    layer, x = nn.Linear(24, 16).to(dtype), torch.randn(shape).to(dtype).requires_grad_()
+    dy = torch.randn(*shape[:-1], 16).to(dtype)
+
+    def made() -> list[Any]:
+        y = layer(x)
+        return [y.detach(), *torch.autograd.grad(y, (x, layer.weight, layer.bias), dy)]
+
+    expected = made()
+    with qkv.transformers.optimized(layer, bits=bits):
+        for one, other in zip(made(), expected):
+            assert one.dtype is other.dtype
+            torch.testing.assert_close(one, other)
+        layer.weight.requires_grad_(False)
+        torch.testing.assert_close(torch.autograd.grad(layer(x), layer.bias, dy)[0], expected[3])
+        assert type(layer) is not nn.Linear
+        exported = torch.export.export(layer, (x.detach(),)).module()(x.detach()) if x.numel() else expected[0]
+        torch.testing.assert_close(exported, expected[0])
+        with pytest.raises(NotImplementedError, match="differentiated once"):
+            (dx,) = torch.autograd.grad(layer(x), x, dy, create_graph=True)
+            dx.sum().backward()
+    assert type(layer) is nn.Linear
