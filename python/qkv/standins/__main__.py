@@ -1,0 +1,40 @@
+"""`python -m qkv.standins SCRIPT [OPTIONS]`: runs a script, or with -m a module, with every stand-in installed."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+
+from . import install
+
+_USAGE = """usage: python -m qkv.standins SCRIPT [OPTIONS of the script]
+       python -m qkv.standins -m MODULE [OPTIONS of the module]
+
+Runs a program whose `import flash_attn`, causal_conv1d, mamba_ssm, fla or xformers.ops then is qkv on the CPU.
+
+example: python -m qkv.standins train.py --epochs 3
+"""
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_USAGE, end="", file=sys.stdout if arguments else sys.stderr)
+        sys.exit(0 if arguments else 2)
+    as_module = arguments[0] == "-m"
+    sys.argv = arguments[1 if as_module else 0 :]
+    if not sys.argv:
+        sys.exit("python -m qkv.standins: -m needs the name of a module")
+    if not as_module and not os.path.isfile(sys.argv[0]):
+        sys.exit(f"python -m qkv.standins: there is no file {sys.argv[0]}")
+    install()
+    if as_module:
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+main()

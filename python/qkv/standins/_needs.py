@@ -1,0 +1,24 @@
+"""What every stand-in refuses: tensors of other devices, and arguments that it does not compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+
+def require_cpu(package: str, **tensors: Tensor | None) -> None:
+    """Raises NotImplementedError for the first tensor that does not lie in the CPU's memory."""
+    for name, x in tensors.items():
+        if isinstance(x, Tensor) and not x.is_cpu:
+            raise NotImplementedError(
+                f"[{package} of qkv.standins] computes on the CPU: got {name} on {x.device}; install the real {package}, or pass {name}.cpu()"
+            )
+
+
+def bound(package: str, function: str, **arguments: Any) -> None:
+    """Raises NotImplementedError for the first argument that is given and not computed."""
+    for name, value in arguments.items():
+        if value is not None and value is not False:
+            shown = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise NotImplementedError(f"[{package} of qkv.standins] {function}: {name} is not computed on the CPU: got {name}={shown}")

@@ -1,0 +1,92 @@
+"""flash_attn.ops.triton.layer_norm and mamba_ssm's gated norms: norms of rows with residual, dropout and scale, in float32.
+
+    h = dropout(x rowscale) + dropout(x1) + residual        out = norm(h) weight + bias (zero_centered_weight: 1 + weight)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ._needs import bound, require_cpu
+
+
+def _normed(h: Tensor, weight: Tensor, bias: Tensor | None, eps: float, centered: bool, rms: bool) -> Tensor:
+    weight = (weight.float() if weight.dtype is not torch.float64 else weight) + (1.0 if centered else 0.0)
+    bias = None if bias is None else bias.to(weight.dtype)
+    if not rms:
+        return F.layer_norm(h, h.shape[-1:], weight.to(h.dtype), None if bias is None else bias.to(h.dtype), eps)
+    out = F.rms_norm(h, h.shape[-1:], weight.to(h.dtype), eps)
+    return out if bias is None else out + bias
+
+
+def layer_norm_fn(
+    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None = None, x1: Tensor | None = None,
+    weight1: Tensor | None = None, bias1: Tensor | None = None, eps: float = 1e-6, dropout_p: float = 0.0,
+    rowscale: Tensor | None = None, prenorm: bool = False, residual_in_fp32: bool = False, zero_centered_weight: bool = False,
+    is_rms_norm: bool = False, return_dropout_mask: bool = False, out_dtype: Any = None, out: Tensor | None = None,
+    residual_out: Tensor | None = None,
+) -> Any:  # fmt: skip
+    """out, then out1 with weight1, then h with prenorm (of residual's type, or float32), then the masks of dropout where they are wanted."""
+    require_cpu("flash_attn", x=x, weight=weight, residual=residual)
+    bound("flash_attn", "layer_norm_fn", out=out, residual_out=residual_out)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    masks = []
+
+    def dropped(rows: Tensor) -> Tensor:
+        if dropout_p <= 0:
+            masks.append(None)
+            return rows
+        keep = torch.rand(rows.shape) >= dropout_p
+        masks.append(keep)
+        return rows * keep / (1 - dropout_p)
+
+    h = x.to(wide) if rowscale is None else x.to(wide) * rowscale[..., None].to(wide)
+    h = dropped(h)
+    if x1 is not None:
+        h = h + dropped(x1.to(wide))
+    if residual is not None:
+        h = h + residual.to(wide)
+    kept = torch.float32 if residual is None and residual_in_fp32 else x.dtype if residual is None else residual.dtype
+    to = x.dtype if out_dtype is None else out_dtype
+    made = [_normed(h, weight, bias, eps, zero_centered_weight, is_rms_norm).to(to)]
+    if weight1 is not None:
+        made.append(_normed(h, weight1, bias1, eps, zero_centered_weight, is_rms_norm).to(to))
+    if prenorm:
+        made.append(h.to(kept))
+    if return_dropout_mask:
+        made += [masks[0], masks[1] if x1 is not None else None]
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+def rms_norm_fn(x: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any, **options: Any) -> Any:
+    """layer_norm_fn without subtracting the mean. Zhang 2019 (arXiv:1910.07467)."""
+    return layer_norm_fn(x, weight, bias, *arguments, **options, is_rms_norm=True)
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """flash_attn.ops.rms_norm's function."""
+    return layer_norm_fn(x, weight, None, eps=epsilon, is_rms_norm=True)
+
+
+class RMSNorm(torch.nn.Module):
+    """rms_norm_fn with a weight of its own."""
+
+    def __init__(
+        self, hidden_size: int, eps: float = 1e-5, dropout_p: float = 0.0, zero_centered_weight: bool = False, device: Any = None,
+        dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.eps, self.dropout_p, self.zero_centered_weight = eps, dropout_p, zero_centered_weight
+        self.weight = torch.nn.Parameter(torch.full((hidden_size,), float(not zero_centered_weight), device=device, dtype=dtype))
+        self.register_parameter("bias", None)
+
+    def forward(self, x: Tensor, residual: Tensor | None = None, prenorm: bool = False, residual_in_fp32: bool = False) -> Any:
+        """As rms_norm_fn."""
+        return rms_norm_fn(
+            x, self.weight, None, residual, eps=self.eps, dropout_p=self.dropout_p if self.training else 0.0, prenorm=prenorm,
+            residual_in_fp32=residual_in_fp32, zero_centered_weight=self.zero_centered_weight,
+        )  # fmt: skip

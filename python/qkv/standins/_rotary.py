@@ -1,0 +1,109 @@
+"""flash_attn.layers.rotary: rows turned by tables cos, sin [positions, R / 2], the first R of a head's numbers. Su 2021 (arXiv:2104.09864).
+
+x is [B, T, H, D], or packed [total, H, D] with cu_seqlens; interleaved: neighbours are turned, otherwise the two halves. A token
+behind the tables' last position stays as it is. Differentiable in x.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """x [..., H, D] by cos, sin [..., 1, R / 2]; products in float32."""
+    width = 2 * cos.shape[-1]
+    wide = torch.promote_types(x.dtype, torch.float32)
+    cos, sin, rows = cos.to(wide), sin.to(wide), x[..., :width].to(wide)
+    a, b = (rows[..., ::2], rows[..., 1::2]) if interleaved else rows.chunk(2, -1)
+    made = (a * cos - b * sin, b * cos + a * sin)
+    out = torch.stack(made, -1).flatten(-2) if interleaved else torch.cat(made, -1)
+    return torch.cat((out.to(x.dtype), x[..., width:]), -1)
+
+
+def apply_rotary_emb_torch(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    """x [B, T, H, D] by cos, sin [T, R / 2]."""
+    return _turned(x, cos[..., None, :], sin[..., None, :], interleaved)
+
+
+def apply_rotary_emb(
+    x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, inplace: bool = False, seqlen_offsets: int | Tensor = 0,
+    cu_seqlens: Tensor | None = None, max_seqlen: int | None = None,
+) -> Tensor:  # fmt: skip
+    """x turned to its positions; seqlen_offsets [B] or one number: the position of each sequence's first token."""
+    if cu_seqlens is None:
+        at = torch.arange(x.shape[1])
+        at = at + (seqlen_offsets[:, None] if isinstance(seqlen_offsets, Tensor) else seqlen_offsets)
+    else:
+        lengths = cu_seqlens.diff().long()
+        first = cu_seqlens[:-1].long() - (seqlen_offsets.long() if isinstance(seqlen_offsets, Tensor) else seqlen_offsets)
+        at = torch.arange(x.shape[0])
+        at = at - _filled(torch.repeat_interleave(first, lengths), x.shape[0])
+    inside = (at >= 0) & (at < cos.shape[0])
+    held = at.clamp(0, max(cos.shape[0] - 1, 0))
+    cos, sin = cos[held], sin[held]
+    if not bool(inside.all()):
+        cos, sin = torch.where(inside[..., None], cos, 1), torch.where(inside[..., None], sin, 0)
+    out = _turned(x, cos[..., None, :], sin[..., None, :], interleaved)
+    return x.copy_(out) if inplace else out
+
+
+def _filled(x: Tensor, length: int) -> Tensor:
+    return torch.nn.functional.pad(x, (0, length - x.shape[0]))
+
+
+def apply_rotary(
+    x: Tensor, cos: Tensor, sin: Tensor, seqlen_offsets: int | Tensor = 0, cu_seqlens: Tensor | None = None,
+    max_seqlen: int | None = None, interleaved: bool = False, inplace: bool = False, conjugate: bool = False,
+) -> Tensor:  # fmt: skip
+    """apply_rotary_emb; conjugate turns back."""
+    return apply_rotary_emb(x, cos, -sin if conjugate else sin, interleaved, inplace, seqlen_offsets, cu_seqlens, max_seqlen)
+
+
+def apply_rotary_emb_qkv_(
+    qkv: Tensor, cos: Tensor, sin: Tensor, cos_k: Tensor | None = None, sin_k: Tensor | None = None, interleaved: bool = False,
+    seqlen_offsets: int | Tensor = 0, num_heads_q: int | None = None,
+) -> Tensor:  # fmt: skip
+    """q and k of qkv [B, T, 3, H, D], or [B, T, num_heads_q + 2 Hk, D], turned in place."""
+    if qkv.dim() == 5:
+        q, k = qkv[:, :, 0], qkv[:, :, 1]
+    elif num_heads_q is None:
+        raise ValueError(f"[flash_attn of qkv.standins] num_heads_q must be given with qkv [B, T, heads, D]: got qkv {list(qkv.shape)}")
+    else:
+        q, k, _ = qkv.tensor_split((num_heads_q, (qkv.shape[2] + num_heads_q) // 2), 2)
+    apply_rotary_emb(q, cos, sin, interleaved, True, seqlen_offsets)
+    apply_rotary_emb(k, cos if cos_k is None else cos_k, sin if sin_k is None else sin_k, interleaved, True, seqlen_offsets)
+    return qkv
+
+
+def apply_rotary_emb_kv_(kv: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, seqlen_offsets: int | Tensor = 0) -> Tensor:
+    """k of kv [B, T, 2, H, D] turned in place."""
+    apply_rotary_emb(kv[:, :, 0], cos, sin, interleaved, True, seqlen_offsets)
+    return kv
+
+
+class RotaryEmbedding(torch.nn.Module):
+    """Tables of dim / 2 frequencies base^(-2 i / dim) and the functions above. Not: scale_base (xPos)."""
+
+    def __init__(self, dim: int, base: float = 10000.0, interleaved: bool = False, scale_base: Any = None, device: Any = None) -> None:
+        super().__init__()
+        if scale_base is not None:
+            raise NotImplementedError(f"[flash_attn of qkv.standins] RotaryEmbedding: scale_base (xPos) is not computed: got {scale_base}")
+        self.dim, self.base, self.interleaved = dim, float(base), interleaved
+        frequencies = 1.0 / self.base ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+        self.register_buffer("inv_freq", frequencies, persistent=False)
+
+    def forward(
+        self, qkv: Tensor, kv: Tensor | None = None, seqlen_offset: int | Tensor = 0, max_seqlen: int | None = None,
+        num_heads_q: int | None = None,
+    ) -> Any:  # fmt: skip
+        """qkv with q and k turned, or (q, kv) of q [B, T, H, D] and kv [B, T, 2, H, D]; in place."""
+        last = int(seqlen_offset.max()) if isinstance(seqlen_offset, Tensor) else seqlen_offset
+        angles = torch.outer(torch.arange(max_seqlen or qkv.shape[1] + last, dtype=torch.float32), self.inv_freq.float())
+        cos, sin = angles.cos().to(qkv.dtype), angles.sin().to(qkv.dtype)
+        if kv is None:
+            return apply_rotary_emb_qkv_(qkv, cos, sin, None, None, self.interleaved, seqlen_offset, num_heads_q)
+        q = apply_rotary_emb(qkv, cos, sin, self.interleaved, True, seqlen_offset)
+        return q, apply_rotary_emb_kv_(kv, cos, sin, self.interleaved, seqlen_offset)

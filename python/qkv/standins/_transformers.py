@@ -1,0 +1,84 @@
+"""transformers' questions before attn_implementation="flash_attention_2": is flash_attn there, and a device that it runs on?
+
+It asks functions that it has imported into several of its modules and a table. They are answered while the stand-in is
+installed, whether transformers is imported before or after; refuse() puts everything back.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+_MODULE = "transformers.modeling_flash_attention_utils"
+_ASKED = ("is_flash_attn_2_available", "is_flash_attn_greater_or_equal", "is_flash_attn_greater_or_equal_2_10")
+_were: list[tuple[dict[str, Any], str, Any]] = []
+
+
+def _yes(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def _set(where: dict[str, Any], name: str, value: Any) -> None:
+    _were.append((where, name, where[name]))
+    where[name] = value
+
+
+class _Later(importlib.abc.MetaPathFinder):
+    """Answers once the module that asks has been imported."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target) if name == _MODULE else None
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                _answer_functions()
+                run(module)
+                _answer_table(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _answer_functions() -> None:
+    utils = sys.modules.get("transformers.utils.import_utils")
+    if utils is None:
+        return
+    cached = getattr(utils, "_package_distribution_mapping", None)
+    if hasattr(cached, "cache_clear"):
+        cached.cache_clear()
+    for name in _ASKED:
+        original = vars(utils).get(name)
+        for module in list(sys.modules.values()) if original is not None else ():
+            if getattr(module, "__name__", "").startswith("transformers") and vars(module).get(name) is original:
+                _set(vars(module), name, _yes)
+
+
+def _answer_table(module: ModuleType) -> None:
+    entry = module.FLASH_ATTENTION_COMPATIBILITY_MATRIX[2]
+    for key, value in (("general_availability_check", _yes), ("supported_devices", ((_yes, "cpu"),))):
+        if key in entry:
+            _set(entry, key, value)
+
+
+def accept() -> None:
+    """Answers yes, from now on."""
+    _answer_functions()
+    if _MODULE in sys.modules:
+        _answer_table(sys.modules[_MODULE])
+    else:
+        sys.meta_path.insert(0, _Later)  # type: ignore[arg-type]
+
+
+def refuse() -> None:
+    """Puts the questions back."""
+    if _Later in sys.meta_path:
+        sys.meta_path.remove(_Later)  # type: ignore[arg-type]
+    while _were:
+        where, name, original = _were.pop()
+        where[name] = original

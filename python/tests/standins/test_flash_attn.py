@@ -1,0 +1,183 @@
+"""qkv.standins: names that are found, undone and refused; flash_attn's functions against PyTorch's attention, and in models of
+transformers. Its own tests: scripts/sweep --peers."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import qkv.standins
+from support_torch import compare, leaf, numbers, theirs
+
+if qkv.standins.install("flash_attn", quiet=True) != ["flash_attn"]:
+    pytest.skip("the real flash_attn is installed", allow_module_level=True)
+import flash_attn
+from flash_attn import bert_padding
+from flash_attn.layers import rotary
+from flash_attn.ops.triton import layer_norm
+
+qkv.standins.uninstall()
+
+
+@pytest.fixture
+def installed() -> Iterator[None]:
+    qkv.standins.install("flash_attn", quiet=True)
+    yield
+    qkv.standins.uninstall()
+
+
+def dense(q: Any, k: Any, v: Any, **options: Any) -> Any:
+    """PyTorch's on [B, T, H, D]."""
+    return theirs(*(x.transpose(1, 2) for x in (q, k, v)), enable_gqa=True, **options).transpose(1, 2)
+
+
+def lower(q_len: int, kv_len: int, left: int = 99) -> Any:
+    """What a causal query may attend, aligned at the bottom right."""
+    distance = torch.arange(q_len)[:, None] + kv_len - q_len - torch.arange(kv_len)
+    return (distance >= 0) & (distance <= left)
+
+
+def test_names_are_those_of_an_installed_package(installed: None, capsys: Any) -> None:
+    assert qkv.standins.install() and "flash_attn" not in capsys.readouterr().err  # once
+    import flash_attn as found
+
+    assert found.__version__ == importlib.metadata.version("flash-attn") == importlib.metadata.version("flash_attn")
+    assert "qkv" in found.__doc__ and importlib.metadata.packages_distributions()["flash_attn"] == ["flash-attn"]
+    with pytest.raises(ModuleNotFoundError, match=r"flash_attn\.modules is not computed here.*needs the real flash-attn"):
+        __import__("flash_attn.modules.mha")
+    with pytest.raises(ValueError, match="there are stand-ins for flash_attn.*got 'torch'"):
+        qkv.standins.install("torch")
+    qkv.standins.uninstall()
+    assert "flash_attn" not in sys.modules
+    with pytest.raises(ModuleNotFoundError):
+        __import__("flash_attn")
+
+
+def test_a_package_that_is_there_is_left_alone(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "flash_attn.py").write_text("real = True\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "flash_attn" not in qkv.standins.install("flash_attn", quiet=True)
+    import flash_attn as found
+
+    assert found.real
+    del sys.modules["flash_attn"]
+
+
+def test_scripts_run_with_their_options(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("name = 'beside'\n")
+    (tmp_path / "it.py").write_text("import sys, beside\nfrom flash_attn import flash_attn_func\nprint(__name__, beside.name, sys.argv[1:])\n")
+    done = subprocess.run([sys.executable, "-m", "qkv.standins", "it.py", "--its", "1"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "__main__ beside ['--its', '1']\n" and done.stderr.count("is qkv, not the package") == 1
+    missing = subprocess.run([sys.executable, "-m", "qkv.standins", "other.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert missing.returncode == 1 and missing.stderr == "python -m qkv.standins: there is no file other.py\n"
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16), ids=str)
+def test_functions_are_attention(dtype: Any) -> None:
+    q, k, v = leaf(1, 2, 5, 4, 8), leaf(2, 2, 7, 2, 8), leaf(3, 2, 7, 2, 8)
+    compare(flash_attn.flash_attn_func, dense, (q, k, v), dtype)
+    causal = lambda *x: flash_attn.flash_attn_func(*x, causal=True, window_size=(3, 0), softmax_scale=0.3)
+    compare(causal, lambda *x: dense(*x, attn_mask=lower(5, 7, 3), scale=0.3), (q, k, v), dtype)
+    compare(lambda q, kv: flash_attn.flash_attn_kvpacked_func(q, kv), lambda q, kv: dense(q, *kv.unbind(2)), (q, leaf(4, 2, 7, 2, 2, 8)), dtype)
+    compare(flash_attn.flash_attn_qkvpacked_func, lambda x: dense(*x.unbind(2)), (leaf(5, 2, 5, 3, 2, 8),), dtype)
+    cu = torch.tensor([0, 5, 10]), torch.tensor([0, 7, 14])
+    packed = lambda q, k, v: flash_attn.flash_attn_varlen_func(*(x.flatten(0, 1) for x in (q, k, v)), *cu, 5, 7).unflatten(0, (2, 5))
+    compare(packed, dense, (q, k, v), dtype)
+
+
+def test_dropout_returns_its_mask_and_lse() -> None:
+    q, k, v = (numbers(n, 2, 6, 2, 8, dtype=torch.float32) for n in range(3))
+    slopes = torch.tensor([[0.5, 0.25], [0.125, 1.0]])
+    out, lse, kept = flash_attn.flash_attn_func(q, k, v, 0.3, alibi_slopes=slopes, softcap=3.0, return_attn_probs=True)
+    weights = kept.abs()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 6))
+    torch.testing.assert_close(torch.einsum("bhij,bjhd->bihd", kept.clamp(min=0) / 0.7, v), out, rtol=1e-4, atol=1e-5)
+    plain, lse_alone, none = flash_attn.flash_attn_func(q, k, v, alibi_slopes=slopes, softcap=3.0, return_attn_probs=True)
+    assert none is None and torch.equal(lse, lse_alone) and not torch.equal(out, plain)
+    flat = flash_attn.flash_attn_varlen_func(*(x.flatten(0, 1) for x in (q, k, v)), torch.tensor([0, 6, 12]), torch.tensor([0, 6, 12]), 6, 6,
+                                             alibi_slopes=slopes, softcap=3.0)  # fmt: skip
+    assert torch.equal(flat, plain.flatten(0, 1))
+
+
+@pytest.mark.parametrize("paged", (False, True))
+def test_caches_are_appended_to_and_read(paged: bool) -> None:
+    """Rotary positions inside; the cache's rows in another order than the batch's; against the whole sequence at once."""
+    lengths, total, page = torch.tensor([5, 2]), 8, 4
+    q, k, v = (numbers(n, 2, total, 2, 8, dtype=torch.float32) for n in range(3))
+    angles = torch.outer(torch.arange(total), torch.tensor([1.0, 0.1, 0.01]))
+    cos, sin = angles.cos(), angles.sin()
+    turned = [rotary.apply_rotary_emb(x, cos, sin, interleaved=True) for x in (q, k)]
+    table = torch.tensor([[3, 0], [1, 2]], dtype=torch.int32)
+    caches = [torch.zeros(4, page, 2, 8) if paged else torch.zeros(3, total, 2, 8) for _ in range(2)]
+    for cache, rows in zip(caches, (turned[1], v)):
+        for b, n in enumerate(lengths.tolist()):
+            for t in range(n):
+                where = (int(table[b, t // page]), t % page) if paged else (2 - b, t)
+                cache[where] = rows[b, t]
+    step = lambda x: torch.stack([x[b, n : n + 2] for b, n in enumerate(lengths.tolist())])
+    given = {"block_table": table} if paged else {"cache_batch_idx": torch.tensor([2, 1])}
+    out, lse = flash_attn.flash_attn_with_kvcache(
+        step(q), *caches, step(k), step(v), cos, sin, cache_seqlens=lengths.int(), causal=True, return_softmax_lse=True, **given
+    )
+    for b, n in enumerate(lengths.tolist()):
+        whole = dense(turned[0][b : b + 1, : n + 2], turned[1][b : b + 1, : n + 2], v[b : b + 1, : n + 2], is_causal=True)
+        torch.testing.assert_close(out[b], whole[0, n:])
+    assert lse.shape == (2, 2, 2)
+    if not paged:
+        left = flash_attn.flash_attn_with_kvcache(step(q), *caches, cache_seqlens=7, cache_leftpad=torch.tensor([1, 3]), **given)
+        torch.testing.assert_close(left[1:], dense(step(q)[1:], caches[0][1:2, 3:7], caches[1][1:2, 3:7]))
+    with pytest.raises(RuntimeError, match=f"must fit the {'block_table' if paged else 'cache'} of 8"):
+        flash_attn.flash_attn_with_kvcache(step(q), *caches, step(k), step(v), cache_seqlens=7, **given)
+
+
+def test_padding_is_taken_out_and_put_back() -> None:
+    x, mask = numbers(1, 2, 4, 3), torch.tensor([[1, 0, 1, 1], [1, 0, 0, 0]])
+    tokens, places, cu, longest, used = bert_padding.unpad_input(x, mask)
+    assert places.tolist() == [0, 2, 3, 4] and cu.tolist() == [0, 3, 4] and longest == 3 and used.tolist() == [3, 1]
+    assert torch.equal(bert_padding.pad_input(tokens, places, 2, 4), x * mask[..., None])
+    assert bert_padding.unpad_input_for_concatenated_sequences(x, torch.tensor([[2, 1, 0, 0], [4, 0, 0, 0]]))[2].tolist() == [0, 2, 3, 7]
+
+
+def test_norms() -> None:
+    x, w, b, residual = leaf(1, 3, 8), leaf(2, 8), leaf(3, 8), leaf(4, 3, 8)
+    norm = torch.nn.functional.layer_norm
+    compare(lambda *a: layer_norm.layer_norm_fn(*a, prenorm=True), lambda x, w, b, r: (norm(x + r, (8,), w, b, 1e-6), x + r), (x, w, b, residual))
+    rms = lambda x, w: x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * w
+    compare(lambda x, w: layer_norm.rms_norm_fn(x, w, None), rms, (x, w))
+    with pytest.raises(NotImplementedError, match="layer_norm_fn: out is not computed"):
+        layer_norm.layer_norm_fn(x, w, b, out=x)
+
+
+def test_other_devices_are_refused() -> None:
+    q = torch.randn(1, 2, 2, 8, device="meta")
+    with pytest.raises(NotImplementedError, match="computes on the CPU: got q on meta; install the real flash_attn"):
+        flash_attn.flash_attn_func(q, q, q)
+
+
+@pytest.mark.parametrize("name", ("llama", "mistral", "gemma2", "bert"))
+def test_models_with_flash_attention_2(name: str, installed: None) -> None:
+    support = pytest.importorskip("support_transformers")
+    inputs = support.inputs_of(name, "left")
+    kept = inputs["attention_mask"].bool()
+    made, gradients, texts = [], [], []
+    for way in ("eager", "flash_attention_2"):
+        model = support.model_of(name)
+        model.set_attn_implementation(way)
+        out = model(**inputs)[0][kept]
+        out.square().sum().backward()
+        made.append(out.detach())
+        gradients.append({key: p.grad for key, p in model.named_parameters() if p.grad is not None})
+        if name != "bert":
+            texts.append(model.generate(**inputs, max_new_tokens=5, do_sample=False))
+    torch.testing.assert_close(*made, rtol=1e-4, atol=1e-4)
+    assert not texts or torch.equal(*texts)
+    size = max(float(x.abs().max()) for x in gradients[0].values())
+    for key, x in gradients[0].items():
+        assert float((x - gradients[1][key]).abs().max()) < 1e-4 * size, key
