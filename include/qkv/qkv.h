@@ -11,6 +11,7 @@
 #include "qkv/mask.h"
 #include "qkv/rotary.h"
 #include "qkv/state_dict.h"
+#include "qkv/state_space.h"
 #include "qkv/tensor.h"
 #include "qkv/top_keys.h"
 #include "qkv/types.h"

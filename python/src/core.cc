@@ -14,5 +14,6 @@ NB_MODULE(_core, m) {
   bind_capture(m);
   bind_rotary(m);
   bind_linear(m);
+  bind_scan(m);
   bind_cache(m);
 }

@@ -1,6 +1,8 @@
 // The table of linear attention's kernels.
 #include "kernels/export.h"
 #include "kernels/linear_attention/channels_backward.h"
+#include "kernels/linear_attention/selective_scan.h"
+#include "kernels/linear_attention/short_convolution.h"
 #include "kernels/linear_attention/step.h"
 
 namespace qkv {
@@ -18,7 +20,9 @@ template <class T> constexpr LinearAttentionKernels<T> make_linear_attention_ker
   return {linear_attention_segment_chunks<T>, linear_attention_forward_scratch_bytes<T>,
       linear_attention_backward_scratch_bytes<T>, linear_attention_forward<T>, linear_attention_step<T>,
       linear_attention_turn<T>, linear_attention_read_state<T>, linear_attention_backward<T>,
-      linear_attention_backward_queries<T>, linear_attention_backward_keys<T>};
+      linear_attention_backward_queries<T>, linear_attention_backward_keys<T>,
+      {kScanBlock<T>, pack_transposed<T>, scan_backward_scratch_bytes<T>, selective_scan<T>, selective_scan_backward<T>,
+          convolve<T>, convolve_backward<T>}};
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 
+#include "kernels/linear_attention/scan_params.h"
 #include "qkv/types.h"
 
 namespace qkv {
@@ -90,6 +91,7 @@ template <class T> struct LinearAttentionKernels {
   void (*backward)(const LinearAttentionGradient<T>&, void* scratch);   // causal, or dlocal alone
   void (*backward_queries)(const LinearAttentionGradient<T>&, void* scratch);  // dq from base alone
   void (*backward_keys)(const LinearAttentionGradient<T>&, void* scratch);     // dk, dv from dbase alone
+  ScanKernels<T> scan;
 };
 
 struct LinearAttentionTable {
