@@ -191,6 +191,20 @@ def layer(kind: type[nn.MultiheadAttention], **options: Any) -> Callable[..., An
     return call
 
 
+def selective_by_hand(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    outs = []
+    for t in range(u.shape[1]):
+        state = torch.exp(dt[:, t, :, None] * A) * state + (dt * u)[:, t, :, None] * B[:, t, None]
+        outs.append((state * C[:, t, None]).sum(-1))
+    return torch.stack(outs, 1) + D * u, of_sums(state)
+
+
+def convolved_by_hand(x: Tensor, weight: Tensor, bias: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+    rows, taps = torch.cat((before, x), 1), weight.shape[1]
+    out = bias + sum(weight[:, k] * rows[:, k : k + x.shape[1]] for k in range(taps))
+    return nn.functional.silu(out), rows[:, rows.shape[1] - taps + 1 :]
+
+
 KEEP = numbers(6, 3, 4) > -0.7
 SLOPES, EACH_SLOPES = torch.tensor([0.5, 0.125]), torch.tensor([[0.5, 0.25], [0.125, 1.0], [0.0, 0.75]])
 LISTS = np.array([[5, 0, 31], [1, -1, -1], [2, 39, 17]], np.int32)
@@ -250,4 +264,12 @@ OPERATORS: dict[str, Operator] = {
     ),
     "delta rule": Operator(scan, scan_by_hand, lambda: delta_inputs(1, 5, 2, 4, 4, 3, False), once=True, graph="qkv.linear_scan"),
     "kimi delta": Operator(scan, scan_by_hand, lambda: delta_inputs(1, 5, 2, 4, 4, 3, True), once=True, graph="qkv.linear_scan"),
+    "selective scan": Operator(
+        lambda *x: qt.selective_scan(*x, output_final_state=True), selective_by_hand,
+        lambda: leaves((2, 5, 3), (2, 5, 3), (3, 4), (2, 5, 4), (2, 5, 4), (3,), (2, 3, 4)), once=True, graph="qkv.selective_scan",
+    ),
+    "short convolution": Operator(
+        lambda *x: qt.short_convolution(*x, activation="silu", return_last=True), convolved_by_hand,
+        lambda: leaves((2, 2, 3), (3, 4), (3,), (2, 3, 3)), once=True, graph="qkv.short_convolution",
+    ),
 }  # fmt: skip
