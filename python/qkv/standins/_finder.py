@@ -17,7 +17,11 @@ from types import ModuleType
 from typing import Any
 
 #: Package -> (distribution, the version whose interface this is).
-PACKAGES = {"flash_attn": ("flash-attn", "2.8.3")}
+PACKAGES = {
+    "flash_attn": ("flash-attn", "2.8.3"),
+    "causal_conv1d": ("causal-conv1d", "1.6.1"),
+    "mamba_ssm": ("mamba-ssm", "2.3.2"),
+}
 _installed: list[str] = []
 
 

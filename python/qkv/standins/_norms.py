@@ -1,4 +1,4 @@
-"""flash_attn.ops.triton.layer_norm and mamba_ssm's gated norms: norms of rows with residual, dropout and scale, in float32.
+"""flash_attn.ops.triton.layer_norm: norms of rows with residual, dropout and scale, in float32.
 
     h = dropout(x rowscale) + dropout(x1) + residual        out = norm(h) weight + bias (zero_centered_weight: 1 + weight)
 """

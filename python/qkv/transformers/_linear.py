@@ -1,5 +1,5 @@
-"""The linear-attention layers of transformers' models on qkv's kernels: the gated delta rule, Kimi's, Mamba-2's scan and step, and the convolutions
-beside them where sequences are packed.
+"""The linear-attention layers of transformers' models on qkv's kernels: the gated delta rule, Kimi's, Mamba's scans and Mamba-2's step,
+and the convolutions beside them.
 
 Each function takes the original and returns its replacement, which computes what the original's PyTorch code computes, for
 tensors on the CPU, and leaves other devices and torch.export to the original.
@@ -18,12 +18,14 @@ from torch import Tensor
 from transformers.activations import ACT2FN
 
 from .._arrays import has_tangent
+from ..standins.mamba_ssm import selective_scan_fn
 from ..torch import (
     ArgumentError,
     chunk_gated_delta_rule,
     chunk_kimi_delta_attention,
     fused_recurrent_gated_delta_rule,
     recurrent_kimi_delta_attention,
+    short_convolution,
 )
 from ..torch._calls import sum_dtype
 from ..torch._linear_calls import Rules, step
@@ -78,21 +80,9 @@ def _delta_rule(rule: Function, original: Function) -> Function:
     return replaced
 
 
-def _causal_convolution(pytorchs: Function, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
-    """The depthwise convolution of one row of sequences, x [B, C, T]. Models pass [B, T, C] memory: as an image of height 1 whose
-    channels lie innermost it needs no transposed copies, forward a tenth to a thirtieth of the time, and so do the layers behind it.
-    PyTorch's backward of that in 16 bits is slower than of its own."""
-    channels = x.shape[1]
-    trains = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    if x.stride(1) != 1 or x.dtype is not weight.dtype or (trains and x.dtype is not torch.float32) or x.shape[2] == 0:
-        return pytorchs(x, weight, bias, activation=activation)
-    padding = (0, weight.shape[1] - 1)
-    out = F.conv2d(x.unsqueeze(2), weight[:, None, None], bias, padding=padding, groups=channels)[:, :, 0, : x.shape[2]]
-    return out if activation is None else ACT2FN[activation](out)
-
-
 def _convolution(original: Function) -> Function:
-    """causal_conv1d_fn: PyTorch's, on each packed sequence alone."""
+    """causal_conv1d_fn: on each packed sequence alone. Models pass [B, T, C] memory, which qkv's kernel reads as it lies; other memory of one
+    sequence is PyTorch's, whose convolution is as fast there."""
     pytorchs = inspect.unwrap(original)
 
     @functools.wraps(original)
@@ -101,15 +91,28 @@ def _convolution(original: Function) -> Function:
     ) -> Tensor:
         if not _ours(hidden_states):
             return original(hidden_states, weight, bias, activation=activation, **kwargs)
-        offsets = _offsets(kwargs, hidden_states.shape[0])
-        if offsets is None:
-            return _causal_convolution(pytorchs, hidden_states, weight, bias, activation)
-        ends = offsets.tolist()[1:]
-        before = hidden_states.shape[-1] - ends[-1]  # columns that a cache puts before the first sequence
-        begins = [0, *(before + end for end in ends[:-1])]
-        parts = [hidden_states[..., b : before + e] for b, e in zip(begins, ends) if before + e > b]
-        outs = [_causal_convolution(pytorchs, part, weight, bias, activation) for part in parts]
-        return torch.cat([out.transpose(1, 2) for out in outs], 1).transpose(1, 2)
+        offsets, length = _offsets(kwargs, hidden_states.shape[0]), hidden_states.shape[2]
+        if offsets is None and hidden_states.stride(1) != 1:
+            return pytorchs(hidden_states, weight, bias, activation=activation)
+        sequence = None
+        if offsets is not None:  # columns that a cache puts before the first sequence are of it
+            sequence = torch.bucketize(torch.arange(length), offsets[1:-1] + (length - offsets[-1]), right=True)[None]
+        fused = activation if activation in ("silu", "swish") else None
+        out: Any = short_convolution(hidden_states.transpose(1, 2), weight, bias, sequence=sequence, activation=fused)
+        out = out.transpose(1, 2)
+        return out if activation == fused else ACT2FN[activation](out)
+
+    return replaced
+
+
+def _stand_in(function: Function, original: Function) -> Function:
+    """A function of mamba_ssm, whose arguments transformers passes by position, and others that only its own code reads."""
+
+    @functools.wraps(original)
+    def replaced(x: Tensor, *args: Any, use_mambapy: bool = False, use_associative_scan: bool = False, **kwargs: Any) -> Any:
+        if not _ours(x):
+            return original(x, *args, use_mambapy=use_mambapy, use_associative_scan=use_associative_scan, **kwargs)
+        return function(x, *args, **kwargs)
 
     return replaced
 
@@ -250,6 +253,7 @@ REPLACEMENTS: dict[str, Callable[[Function], Function]] = {
     "mamba2_chunk_scan": _chunk_scan,
     "mamba2_selective_state_update": _selective_step,
     "mamba2_split_conv1d_scan_combined": _split_scan,
+    "mamba_selective_scan": functools.partial(_stand_in, selective_scan_fn),
 }
 #: Replaced beside them.
 BESIDE: dict[str, Callable[[Function], Function]] = {

@@ -65,6 +65,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "olmo_hybrid": lambda: tf.OlmoHybridForCausalLM(tf.OlmoHybridConfig(**SIZES)),
     "kimi_linear": lambda: tf.KimiLinearForCausalLM(tf.KimiLinearConfig(**KIMI, **KIMI_HEADS, **LAYERS)),
     "bailing_hybrid": lambda: tf.BailingHybridForCausalLM(tf.BailingHybridConfig(**KIMI, **BAILING, **LAYERS)),
+    "mamba": lambda: tf.MambaForCausalLM(tf.MambaConfig(hidden_size=32, state_size=16, num_hidden_layers=2, **TOKENS)),
     "mamba2": lambda: tf.Mamba2ForCausalLM(tf.Mamba2Config(**MAMBA, **TOKENS)),
     "bamba": lambda: tf.BambaForCausalLM(tf.BambaConfig(**SMALL, **BLOCKS, attn_layer_indices=[1])),
     "falcon_h1": lambda: tf.FalconH1ForCausalLM(tf.FalconH1Config(**SMALL, **BLOCKS, mamba_d_ssm=64)),
@@ -113,6 +114,16 @@ def exact_scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor
     return torch.stack(outs, 1)
 
 
+def exact_selective(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, z: Tensor, delta_bias: Tensor, **_: Any) -> Tensor:
+    """Mamba-1's recurrence, u [B, D, T], B [B, N, T]. arXiv:2312.00752, algorithm 2."""
+    dt = nn.functional.softplus(dt + delta_bias[:, None])
+    state, outs = u.new_zeros(u.shape[0], *A.shape), []
+    for t in range(u.shape[2]):
+        state = state * (A * dt[..., t, None]).exp() + (dt * u)[..., t, None] * B[:, None, :, t]
+        outs.append((state * C[:, None, :, t]).sum(-1))
+    return (torch.stack(outs, -1) + D[:, None] * u) * nn.functional.silu(z)
+
+
 def run(model: nn.Module, ids: Tensor, **more: Any) -> dict[str, Tensor]:
     """Logits and every parameter's gradient."""
     result = model(ids, labels=ids, use_cache=False, **more)
@@ -134,7 +145,8 @@ def test_logits_and_gradients_are_within_three_times_pytorchs_error(
     truth = model_of(name, torch.float64)
     module = sys.modules[type(truth).__module__]
     rules = ("torch_chunk_gated_delta_rule", "chunk_kimi_delta_attention")
-    for function, exact in ((rules[0], exact_delta_rule), (rules[1], exact_delta_rule), ("mamba2_chunk_scan", exact_scan)):
+    scans = (("mamba2_chunk_scan", exact_scan), ("mamba_selective_scan", exact_selective))
+    for function, exact in (*((rule, exact_delta_rule) for rule in rules), *scans):
         if hasattr(module, function):
             monkeypatch.setattr(
                 module, function, (lambda *a, **k: (exact_delta_rule(*a, **k)[0], None)) if exact is exact_delta_rule else exact
@@ -178,8 +190,8 @@ def packed(lengths: list[int]) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("without", ["nothing", "seq_idx", "cu_seq_lens"])
 @pytest.mark.parametrize(
-    "name", [name for name in MODELS if name != "granitemoehybrid"]
-)  # its attention is passed no position ids
+    "name", [name for name in MODELS if name not in ("granitemoehybrid", "mamba")]
+)  # the attention of the one is passed no position ids, the scan of the other no sequences
 def test_packed_sequences_stay_apart(name: str, without: str) -> None:
     lengths = [1, 7, 64, 65]
     batch = {key: value for key, value in packed(lengths).items() if not key.startswith(without)}
@@ -281,6 +293,7 @@ def test_mamba_2s_step_is_the_recurrences(
         ("kimi_linear", ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention")),
         ("glm5_next", ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention")),
         ("mamba2", ("mamba2_chunk_scan", "mamba2_selective_state_update")),
+        ("mamba", ("mamba_selective_scan",)),
     ],
 )
 def test_what_is_replaced_is_put_back(model: str, functions: tuple[str, ...]) -> None:

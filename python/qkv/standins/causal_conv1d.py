@@ -1,0 +1,94 @@
+"""causal_conv1d 1.6's functions on qkv.torch.short_convolution. x is [B, C, T]; memory whose channels lie innermost, as a linear layer
+leaves it, is read where it lies, and the result has that memory.
+
+Beyond the package: any width, float64, states and gradients of states on every layout.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..torch import short_convolution
+from ._needs import bound, require_cpu
+
+_NAME = "causal_conv1d"
+
+
+def _silu(activation: str | None) -> str | None:
+    if activation not in (None, "silu", "swish"):
+        raise NotImplementedError(f"[{_NAME} of qkv.standins] activation must be None, 'silu' or 'swish': got {activation!r}")
+    return activation
+
+
+def causal_conv1d_fn(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, seq_idx: Tensor | None = None, initial_states: Tensor | None = None,
+    return_final_states: bool = False, final_states_out: Tensor | None = None, activation: str | None = None,
+) -> Any:  # fmt: skip
+    """x [B, C, T], weight [C, W], bias [C], seq_idx [B, T], below 0: padding; states [B, C, W - 1] -> out [B, C, T], or (out, final)."""
+    require_cpu(_NAME, x=x, weight=weight, bias=bias, initial_states=initial_states)
+    if seq_idx is not None:
+        bound(_NAME, "causal_conv1d_fn with seq_idx", initial_states=initial_states, return_final_states=return_final_states)
+    if x.stride(2) == 1 != x.stride(1) and seq_idx is None and initial_states is None and not return_final_states:
+        # Tokens innermost: PyTorch's convolution is as fast, and a copy costs twice as much.
+        rows = F.conv1d(x.to(weight.dtype), weight[:, None], bias, padding=weight.shape[1] - 1, groups=x.shape[1])[..., : x.shape[2]]
+        return (rows if _silu(activation) is None else F.silu(rows)).to(x.dtype)
+    before = None if initial_states is None else initial_states.transpose(1, 2)
+    out, last = short_convolution(x.transpose(1, 2), weight, bias, before, seq_idx, _silu(activation), return_last=True)
+    out, final = out.transpose(1, 2), last.transpose(1, 2)
+    if not return_final_states:
+        return out
+    return out, final if final_states_out is None else final_states_out.copy_(final)
+
+
+@torch.no_grad()
+def causal_conv1d_update(
+    x: Tensor, conv_state: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None,
+    cache_seqlens: Tensor | None = None, conv_state_indices: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """x [B, C] or [B, C, T] behind conv_state [B, C, at least W - 1], which is updated: shifted, or with cache_seqlens [B] a ring whose next
+    slot that is. conv_state_indices [B]: the rows of a larger conv_state; where below 0 the result is 0. No gradients."""
+    require_cpu(_NAME, x=x, conv_state=conv_state, weight=weight, bias=bias)
+    if x.dim() == 2:
+        return causal_conv1d_update(x[..., None], conv_state, weight, bias, activation, cache_seqlens, conv_state_indices)[..., 0]
+    taken, length, taps = conv_state, conv_state.shape[2], weight.shape[1] - 1
+    if conv_state_indices is not None:
+        used = conv_state_indices >= 0
+        if not bool(used.all()):
+            out = torch.zeros_like(x)
+            lengths = None if cache_seqlens is None else cache_seqlens[used]
+            out[used] = causal_conv1d_update(x[used], conv_state, weight, bias, activation, lengths, conv_state_indices[used])
+            return out
+        taken = conv_state[conv_state_indices.long()]
+    if cache_seqlens is None:
+        before = taken[..., length - taps :]
+        after = torch.cat((taken, x.to(taken.dtype)), -1)[..., x.shape[2] :]
+    else:
+        at = cache_seqlens.long()[:, None] + torch.arange(-taps, x.shape[2])
+        at = (at % length)[:, None].expand(-1, x.shape[1], -1)
+        before, after = taken.gather(2, at[..., :taps]), taken.scatter(2, at[..., taps:], x.to(taken.dtype))
+    out = short_convolution(x.transpose(1, 2), weight, bias, before.transpose(1, 2), activation=_silu(activation))
+    if conv_state_indices is None:
+        conv_state.copy_(after)
+    else:
+        conv_state[conv_state_indices.long()] = after
+    return out.transpose(1, 2)
+
+
+def causal_conv1d_varlen_states(x: Tensor, cu_seqlens: Tensor, state_len: int) -> Tensor:
+    """The last state_len rows of each sequence of x [total, C], zeros where it is shorter -> [sequences, C, state_len]."""
+    require_cpu(_NAME, x=x, cu_seqlens=cu_seqlens)
+    at = cu_seqlens[1:, None].long() + torch.arange(-state_len, 0)
+    inside = at >= cu_seqlens[:-1, None]
+    return (x[at.clamp(min=0)] * inside[..., None]).transpose(1, 2)
+
+
+_FUNCTIONS = {f.__name__: f for f in (causal_conv1d_fn, causal_conv1d_update)}
+MODULES: dict[str, dict[str, Any]] = {
+    "causal_conv1d": _FUNCTIONS,
+    "causal_conv1d.causal_conv1d_interface": _FUNCTIONS,
+    "causal_conv1d.causal_conv1d_varlen": {"causal_conv1d_varlen_states": causal_conv1d_varlen_states},
+}

@@ -1,0 +1,244 @@
+"""mamba_ssm 2.3's functions on qkv.torch.selective_scan (Mamba-1), on its scan of linear attention (Mamba-2) and its short convolution.
+
+Rows [B, C, T] whose channels lie innermost are read where they lie. Beyond the package: float64, gradients of states. A complex A of
+Mamba-1 has no kernel: it is computed token by token in PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..torch import selective_scan, short_convolution
+from ..torch._calls import sum_dtype
+from ..torch._linear_calls import Rules
+from ..torch._scan_calls import step
+from ..torch.linear import scan
+from ._gated import RMSNorm, gated_norm, layernorm_fn, rmsnorm_fn
+from ._needs import bound, require_cpu
+from ._norms import RMSNorm as PlainRMSNorm
+from ._norms import layer_norm_fn, rms_norm_fn
+from .causal_conv1d import causal_conv1d_fn
+
+_NAME = "mamba_ssm"
+
+
+def _step(dt: Tensor, bias: Tensor | None, softplus: bool, limit: tuple[float, float] = (0.0, float("inf"))) -> Tensor:
+    """dt of at least float32 as it multiplies."""
+    dt = dt.to(sum_dtype(dt))
+    dt = dt if bias is None else dt + bias.to(dt.dtype)
+    dt = F.softplus(dt) if softplus else dt
+    return dt if limit == (0.0, float("inf")) else dt.clamp(*limit)
+
+
+def _of_tokens(x: Tensor, tokens: tuple[int, int, int]) -> Tensor:
+    """B or C of selective_scan_fn, [D, N], [B, N, T] or [B, G, N, T], as [B, T, G, N]."""
+    if x.dim() == 2:
+        return x.expand(*tokens[:2], *x.shape)
+    return x.transpose(1, 2).unsqueeze(2) if x.dim() == 3 else x.permute(0, 3, 1, 2)
+
+
+def _same_groups(x: Tensor, groups: int) -> Tensor:
+    if x.shape[2] == groups:
+        return x
+    return x.expand(-1, -1, groups, -1) if x.shape[2] == 1 else x.repeat_interleave(groups // x.shape[2], 2)
+
+
+def _complex_scan(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+    """Mamba-1 with a complex state, whose real part counts twice. B, C [B, T, C, N], complex."""
+    state, outs = A.new_zeros(u.shape[0], *A.shape), []
+    for i in range(u.shape[1]):
+        state = torch.exp(dt[:, i, :, None] * A) * state + (dt[:, i] * u[:, i])[..., None] * B[:, i]
+        outs.append(2 * (state * C[:, i]).sum(-1).real)
+    return torch.stack(outs, 1), state
+
+
+def _scan_rows(
+    u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Rows [B, T, C] and B, C [B, T, G, N] -> out of the type of sums, gated, and the last state."""
+    u = u.to(sum_dtype(u))
+    groups = max(B.shape[2], C.shape[2])
+    B, C = _same_groups(B, groups), _same_groups(C, groups)
+    if A.is_complex():
+        out, state = _complex_scan(u, dt, A, _same_groups(B, u.shape[2]), _same_groups(C, u.shape[2]))
+        out = out if D is None else out + D * u
+    else:
+        out, state = selective_scan(u, dt, A, B, C, D, output_final_state=True)  # type: ignore[assignment]
+    return out if z is None else out * F.silu(z.to(out.dtype)), state
+
+
+def _pairs(x: Tensor, A: Tensor) -> Tensor:
+    """Rows [.., 2 n] of B or C that depend on the token, of a complex A as complex [.., n]."""
+    return torch.view_as_complex(x.to(sum_dtype(x)).unflatten(-1, (-1, 2)).contiguous()) if A.is_complex() else x
+
+
+def selective_scan_fn(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    delta_bias: Tensor | None = None, delta_softplus: bool = False, return_last_state: bool = False,
+) -> Any:  # fmt: skip
+    """u, delta, z [B, D, T], A [D, N], B, C [D, N], [B, N, T] or [B, G, N, T] -> out [B, D, T] (and the last state [B, D, N])."""
+    require_cpu(_NAME, u=u, delta=delta, A=A, B=B, C=C, D=D, z=z)
+    rows = u.transpose(1, 2)
+    B, C = (_of_tokens(_pairs(x, A) if x.dim() > 2 else x, rows.shape) for x in (B, C))
+    gate = None if z is None else z.transpose(1, 2)
+    out, state = _scan_rows(rows, _step(delta.transpose(1, 2), delta_bias, delta_softplus), A, B, C, D, gate)
+    out = out.to(u.dtype).transpose(1, 2)
+    return (out, state) if return_last_state else out
+
+
+def mamba_inner_fn(
+    xz: Tensor, conv1d_weight: Tensor, conv1d_bias: Tensor | None, x_proj_weight: Tensor, delta_proj_weight: Tensor,
+    out_proj_weight: Tensor, out_proj_bias: Tensor | None, A: Tensor, B: Tensor | None = None, C: Tensor | None = None,
+    D: Tensor | None = None, delta_bias: Tensor | None = None, B_proj_bias: Tensor | None = None, C_proj_bias: Tensor | None = None,
+    delta_softplus: bool = True, checkpoint_lvl: int = 1, b_rms_weight: Tensor | None = None, c_rms_weight: Tensor | None = None,
+    dt_rms_weight: Tensor | None = None, b_c_dt_rms_eps: float = 1e-6,
+) -> Tensor:  # fmt: skip
+    """Mamba's layer between its first projection, xz [B, 2 D, T], and its last one's result [B, T, ...]."""
+    require_cpu(_NAME, xz=xz, A=A)
+    x, z = xz.chunk(2, 1)
+    x = causal_conv1d_fn(x, conv1d_weight[:, 0], conv1d_bias, activation="silu").transpose(1, 2).contiguous()
+    rank, states = delta_proj_weight.shape[1], A.shape[1] * (2 if A.is_complex() else 1)
+    projected = F.linear(x, x_proj_weight)
+
+    def normed(rows: Tensor, weight: Tensor | None) -> Tensor:
+        return rows if weight is None else F.rms_norm(rows, rows.shape[-1:], weight.to(rows.dtype), b_c_dt_rms_eps)
+
+    def shared(given: Tensor | None, rows: Tensor, bias: Tensor | None, weight: Tensor | None) -> Tensor:
+        if given is not None:
+            return _of_tokens(given, x.shape)
+        rows = normed(rows if bias is None else rows + bias.to(rows.dtype), weight)
+        return _pairs(rows, A)[:, :, None]
+
+    B = shared(B, projected[..., rank : rank + states], B_proj_bias, b_rms_weight)
+    C = shared(C, projected[..., projected.shape[-1] - states :], C_proj_bias, c_rms_weight)
+    dt = _step(normed(F.linear(projected[..., :rank], delta_proj_weight), dt_rms_weight), delta_bias, delta_softplus)
+    out, _ = _scan_rows(x, dt, A, B, C, D, z.transpose(1, 2))
+    return F.linear(out.to(projected.dtype), out_proj_weight, out_proj_bias)
+
+
+@torch.no_grad()
+def selective_state_update(
+    state: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    dt_bias: Tensor | None = None, dt_softplus: bool = False, state_batch_indices: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """One token: state [B, D, N], which is updated, x, dt, z [B, D], A [D, N], B, C [B, N], D, dt_bias [D] -> out [B, D]; or of heads,
+    [B, H, D, N] and so on, B, C [B, G, N]. state_batch_indices [B]: the rows of a larger state. No gradients."""
+    require_cpu(_NAME, state=state, x=x, dt=dt, A=A, B=B, C=C, D=D, z=z)
+    wide, token = sum_dtype(x), (x.shape[0], 1, -1)
+    taken = state if state_batch_indices is None else state[state_batch_indices.long()]
+    after = taken.to(wide).flatten(1, -2)  # the state itself, where it is of this type
+    rows = x.reshape(token).to(wide).contiguous()
+    dt = _step(dt.reshape(token), None if dt_bias is None else dt_bias.flatten(), dt_softplus).to(wide).contiguous()
+    B, C = (t.reshape(x.shape[0], 1, -1, t.shape[-1]).to(wide) for t in (B, C))
+    D = None if D is None else D.flatten().to(wide)
+    out = step(rows, dt, A.reshape(-1, A.shape[-1]).to(wide), B, C, D, after).view(x.shape)
+    if state_batch_indices is not None:
+        state[state_batch_indices.long()] = after.view(taken.shape).to(state.dtype)
+    elif after.data_ptr() != state.data_ptr():
+        state.copy_(after.view(state.shape))
+    return (out if z is None else out * F.silu(z.to(wide))).to(x.dtype)
+
+
+def _starts(seq_idx: Tensor) -> Tensor:
+    """Where the sequences of all rows begin and the last ends, as if one row followed the other."""
+    new = torch.ones_like(seq_idx, dtype=torch.bool)
+    new[:, 1:] = seq_idx[:, 1:] != seq_idx[:, :-1]
+    return F.pad(new.flatten().nonzero()[:, 0], (0, 1), value=seq_idx.numel())
+
+
+def mamba_chunk_scan_combined(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, chunk_size: int, D: Tensor | None = None, z: Tensor | None = None,
+    dt_bias: Tensor | None = None, initial_states: Tensor | None = None, seq_idx: Tensor | None = None,
+    cu_seqlens: Tensor | None = None, dt_softplus: bool = False, dt_limit: tuple[float, float] = (0.0, float("inf")),
+    return_final_states: bool = False, return_varlen_states: bool = False, state_dtype: Any = None,
+) -> Any:  # fmt: skip
+    """Mamba-2's scan: x, z [B, T, H, P], dt [B, T, H], A, dt_bias [H], B, C [B, T, G, N], D [H] or [H, P] -> out [B, T, H, P], with
+    return_final_states (of each row's last sequence) and return_varlen_states (cu_seqlens of one row) states [.., H, P, N]."""
+    require_cpu(_NAME, x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, initial_states=initial_states)
+    if return_varlen_states and (cu_seqlens is None or x.shape[0] != 1):
+        raise ValueError(f"[{_NAME} of qkv.standins] return_varlen_states needs cu_seqlens and one row: got x {list(x.shape)}")
+    wide = sum_dtype(x)
+    dt = _step(dt, dt_bias, dt_softplus, tuple(dt_limit)).to(wide)
+    state = None if initial_states is None else initial_states.transpose(-1, -2)
+    offsets = cu_seqlens if return_varlen_states else None if seq_idx is None else _starts(seq_idx)
+    rows: list[Any] = [C.to(wide), B.to(wide), x.to(wide) * dt[..., None], A.to(wide) * dt]
+    first = last = None
+    if offsets is not None:
+        if seq_idx is None or x.shape[0] == 1:
+            first, last = torch.zeros(1, dtype=torch.long), torch.tensor([len(offsets) - 2])
+        else:
+            row = offsets[:-1] // x.shape[1]
+            first, last = (torch.searchsorted(row, torch.arange(x.shape[0]), side=s) for s in ("left", "right"))
+            last = last - 1
+        rows = [r.flatten(0, 1)[None] for r in rows]
+        if state is not None:
+            state = state.new_zeros(len(offsets) - 1, *state.shape[1:]).index_copy(0, first, state)
+    out, final = scan(*rows, None, state, offsets, Rules(1.0, False), return_final_states or return_varlen_states)
+    out = out.view(x.shape)
+    if D is not None:
+        out = out + (D if D.dim() == 2 else D[:, None]).to(wide) * x
+    out = (out if z is None else out * F.silu(z.to(wide))).to(x.dtype)
+    if final is None:
+        return out
+    states = final.transpose(-1, -2)
+    states = states if state_dtype is None else states.to(state_dtype)
+    finals = (states if last is None else states[last],) if return_final_states else ()
+    return (out, *finals, states) if return_varlen_states else (out, *finals)
+
+
+def mamba_split_conv1d_scan_combined(
+    zxbcdt: Tensor, conv1d_weight: Tensor, conv1d_bias: Tensor | None, dt_bias: Tensor, A: Tensor, D: Tensor, chunk_size: int,
+    initial_states: Tensor | None = None, seq_idx: Tensor | None = None, dt_limit: tuple[float, float] = (0.0, float("inf")),
+    return_final_states: bool = False, activation: str | None = "silu", rmsnorm_weight: Tensor | None = None,
+    rmsnorm_eps: float = 1e-6, outproj_weight: Tensor | None = None, outproj_bias: Tensor | None = None,
+    headdim: int | None = None, ngroups: int = 1, norm_before_gate: bool = True, state_dtype: Any = None,
+) -> Any:  # fmt: skip
+    """Mamba-2's layer between its projections: zxbcdt [B, T, (an MLP's 2 M) + 2 H P + 2 G N + H] -> [B, T, (M +) H P], or projected."""
+    require_cpu(_NAME, zxbcdt=zxbcdt, conv1d_weight=conv1d_weight, A=A)
+    bound(_NAME, "mamba_split_conv1d_scan_combined without outproj_weight", outproj_bias=outproj_bias if outproj_weight is None else None)
+    heads = D.shape[0]
+    width = D.shape[1] if D.dim() == 2 else headdim
+    if width is None:
+        raise ValueError(f"[{_NAME} of qkv.standins] headdim must be given where D is [H]: got D {list(D.shape)}")
+    inner, channels = heads * width, conv1d_weight.shape[0]
+    mlp = zxbcdt.shape[-1] - inner - channels - heads
+    up, z, xBC, dt = zxbcdt.split((mlp, inner, channels, heads), -1)
+    xBC = short_convolution(xBC, conv1d_weight, conv1d_bias, sequence=seq_idx, activation=activation)  # type: ignore[assignment]
+    x, B, C = xBC.split((inner, (channels - inner) // 2, (channels - inner) // 2), -1)
+    gate = z if rmsnorm_weight is None else None
+    out = mamba_chunk_scan_combined(
+        x.unflatten(-1, (heads, width)), dt, A, B.unflatten(-1, (ngroups, -1)), C.unflatten(-1, (ngroups, -1)), chunk_size, D,
+        None if gate is None else gate.unflatten(-1, (heads, width)), dt_bias, initial_states, seq_idx, dt_softplus=True,
+        dt_limit=dt_limit, return_final_states=return_final_states, state_dtype=state_dtype,
+    )  # fmt: skip
+    out, final = out if return_final_states else (out, None)
+    out = out.flatten(-2)
+    if rmsnorm_weight is not None:
+        out = gated_norm(out, rmsnorm_weight, None, z, rmsnorm_eps, inner // ngroups, norm_before_gate, True)
+    if mlp:
+        a, b = up.chunk(2, -1)
+        out = torch.cat((F.silu(a) * b, out), -1)
+    if outproj_weight is not None:
+        out = F.linear(out, outproj_weight, outproj_bias)
+    return (out, final) if return_final_states else out
+
+
+def _named(*functions: Any) -> dict[str, Any]:
+    return {f.__name__: f for f in functions}
+
+
+_MAMBA_1 = _named(selective_scan_fn, mamba_inner_fn)
+MODULES: dict[str, dict[str, Any]] = {
+    "mamba_ssm": _MAMBA_1,
+    "mamba_ssm.ops": {},
+    "mamba_ssm.ops.selective_scan_interface": _MAMBA_1,
+    "mamba_ssm.ops.triton": {},
+    "mamba_ssm.ops.triton.layer_norm": _named(layer_norm_fn, rms_norm_fn) | {"RMSNorm": PlainRMSNorm},
+    "mamba_ssm.ops.triton.layernorm_gated": _named(layernorm_fn, rmsnorm_fn, RMSNorm),
+    "mamba_ssm.ops.triton.selective_state_update": _named(selective_state_update),
+    "mamba_ssm.ops.triton.ssd_combined": _named(mamba_chunk_scan_combined, mamba_split_conv1d_scan_combined),
+}

@@ -1,0 +1,158 @@
+"""The stand-ins of causal_conv1d and mamba_ssm: layouts, sequences, states and steps against plain PyTorch. Their own tests run by
+tests/peers/run.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F
+from qkv import standins
+from support_torch import numbers
+from torch import Tensor
+
+
+@pytest.fixture(autouse=True)
+def installed() -> Iterator[None]:
+    standins.install("causal_conv1d", "mamba_ssm", quiet=True)
+    yield
+    standins.uninstall()
+
+
+def near(a: Tensor, b: Tensor, rtol: float = 1e-9) -> None:
+    torch.testing.assert_close(a, b, rtol=rtol, atol=1e-11 if a.dtype is torch.float64 else 1e-5)
+
+
+def convolved(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.silu(F.conv1d(x, weight[:, None], bias, padding=weight.shape[1] - 1, groups=x.shape[1])[..., : x.shape[2]])
+
+
+def test_convolutions_of_every_layout_sequence_and_step() -> None:
+    from causal_conv1d import causal_conv1d_fn, causal_conv1d_update
+    from causal_conv1d.causal_conv1d_varlen import causal_conv1d_varlen_states
+
+    x, weight, bias = numbers(1, 2, 5, 9), numbers(2, 5, 4), numbers(3, 5)
+    wanted = convolved(x, weight, bias)
+    inner = x.transpose(1, 2).contiguous().transpose(1, 2)
+    for rows in (x, inner):
+        near(causal_conv1d_fn(rows, weight, bias, activation="silu"), wanted)
+        seq_idx = torch.tensor([[0] * 4 + [1] * 3 + [-1] * 2, [5] * 9], dtype=torch.int32)
+        packed = causal_conv1d_fn(rows, weight, bias, seq_idx, activation="swish")
+        near(packed[0, :, 4:7], convolved(x[:1, :, 4:7], weight, bias)[0])
+        assert not packed[0, :, 7:].any()
+        near(packed[1], wanted[1])
+        head, states = causal_conv1d_fn(rows[..., :5], weight, bias, return_final_states=True, activation="silu")
+        near(head, wanted[..., :5])
+        near(causal_conv1d_fn(rows[..., 5:], weight, bias, initial_states=states, activation="silu"), wanted[..., 5:])
+    state = torch.zeros(4, 5, 6, dtype=torch.float64)
+    ring, at = state.clone(), torch.tensor([2, 0])
+    for t in range(9):
+        near(causal_conv1d_update(x[..., t], state, weight, bias, "silu", conv_state_indices=at), wanted[..., t])
+        used = torch.tensor([t, t], dtype=torch.int32)
+        near(causal_conv1d_update(x[..., t : t + 1], ring, weight, bias, "silu", used, at)[..., 0], wanted[..., t])
+    assert torch.equal(state[at], x[..., 3:]) and torch.equal(ring[at][..., [2, 1, 0]], x[..., [8, 7, 6]])
+    none = causal_conv1d_update(x[..., 0], state, weight, bias, "silu", conv_state_indices=torch.tensor([-1, 2]))
+    assert not none[0].any() and none[1].any()
+    made = causal_conv1d_varlen_states(x[0].T, torch.tensor([0, 2, 9]), 3)
+    assert torch.equal(made[1], x[0, :, 6:9]) and torch.equal(made[0], F.pad(x[0, :, :2], (1, 0)))
+
+
+def scanned(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> tuple[Tensor, Tensor]:
+    """u, dt [B, D, T], B, C [B, D, N, T]."""
+    state, outs = A.new_zeros(u.shape[0], *A.shape), []
+    for t in range(u.shape[2]):
+        state = torch.exp(dt[..., t, None] * A) * state + (dt * u)[..., t, None] * B[..., t]
+        outs.append((state * C[..., t]).sum(-1))
+    return torch.stack(outs, -1) + D[:, None] * u, state
+
+
+def test_mamba_1_of_every_shape_of_b_and_c_and_its_steps() -> None:
+    from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
+    from mamba_ssm.ops.triton.selective_state_update import selective_state_update
+
+    u, delta, z = numbers(1, 2, 6, 7), numbers(2, 2, 6, 7), numbers(3, 2, 6, 7)
+    A, D, bias = -numbers(4, 6, 3).abs(), numbers(5, 6), numbers(6, 6)
+    dt = F.softplus(delta + bias[:, None])
+    shapes = {(6, 3): (1, 6, 3, 1), (2, 3, 7): (2, 1, 3, 7), (2, 2, 3, 7): (2, 2, 3, 7)}
+    for b_shape in shapes:
+        for c_shape in shapes:
+            B, C = numbers(7, *b_shape), numbers(8, *c_shape)
+            whole = [x.view(s).repeat_interleave(6 // s[1], 1).expand(2, 6, 3, 7) for x, s in ((B, shapes[b_shape]), (C, shapes[c_shape]))]
+            wanted, last = scanned(u, dt, A, *whole, D)
+            out, state = selective_scan_fn(u, delta, A, B, C, D, z, bias, True, True)
+            near(out, wanted * F.silu(z))
+            near(state, last)
+    steps, before = torch.zeros(4, 6, 3, dtype=torch.float64), torch.tensor([3, 1])
+    B, C = numbers(7, 2, 3, 7), numbers(8, 2, 3, 7)
+    out, state = selective_scan_fn(u, delta, A, B, C, D, z, bias, True, return_last_state=True)
+    for t in range(7):
+        token = [x[..., t] for x in (u, delta, B, C, z)]
+        made = selective_state_update(steps, *token[:2], A, *token[2:4], D, token[4], bias, True, before)
+        near(made, out[..., t])
+    near(steps[before], state)
+    real = selective_scan_fn(u.float(), dt.float(), A.to(torch.complex64), *(torch.stack((x, 0 * x), -1).flatten(-2).float() for x in (B, C)))
+    near(real, 2 * scanned(u, dt, A, *(x[:, None].expand(2, 6, 3, 7) for x in (B, C)), 0 * D)[0].float(), 1e-4)
+
+
+def test_mamba_2_of_packs_is_each_sequence_alone() -> None:
+    from mamba_ssm.ops.triton.layernorm_gated import RMSNorm, rmsnorm_fn
+    from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined, mamba_split_conv1d_scan_combined
+
+    x, dt, A, D = numbers(1, 2, 8, 4, 3), numbers(2, 2, 8, 4), -numbers(3, 4).abs(), numbers(4, 4)
+    B, C, bias, first = numbers(5, 2, 8, 2, 5), numbers(6, 2, 8, 2, 5), numbers(7, 4), numbers(8, 2, 4, 3, 5)
+    options = {"D": D, "z": numbers(9, *x.shape), "dt_bias": bias, "dt_softplus": True, "dt_limit": (0.1, 0.9)}
+
+    def alone(row: int, begin: int, end: int, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        part = [t[row : row + 1, begin:end] for t in (x, dt, B, C, options["z"])]
+        more = {**options, "z": part[4], "initial_states": state, "return_final_states": True}
+        return mamba_chunk_scan_combined(*part[:2], A, *part[2:4], 4, **more)
+
+    wide = [t.repeat_interleave(6, 2).permute(0, 2, 3, 1) for t in (B, C)]
+    steps = F.softplus(dt + bias).clamp(0.1, 0.9).repeat_interleave(3, 2).transpose(1, 2)
+    wanted, _ = scanned(x.flatten(2).transpose(1, 2), steps, A.repeat_interleave(3)[:, None].expand(12, 5), *wide, D.repeat_interleave(3))
+    out = mamba_chunk_scan_combined(x, dt, A, B, C, 4, **options)
+    near(out, wanted.transpose(1, 2).view(x.shape) * F.silu(options["z"]))
+    seq_idx = torch.tensor([[0] * 3 + [1] * 5, [2] * 8], dtype=torch.int32)
+    packed, final = mamba_chunk_scan_combined(x, dt, A, B, C, 4, **options, initial_states=first, seq_idx=seq_idx, return_final_states=True)
+    for row, begin, end, state in ((0, 0, 3, first[:1]), (0, 3, 8, None), (1, 0, 8, first[1:])):
+        each, last = alone(row, begin, end, state)
+        near(packed[row, begin:end], each[0])
+        if end == 8:
+            near(final[row], last[0])
+    options["z"] = options["z"][:1]
+    rest = {"cu_seqlens": torch.tensor([0, 3, 8]), "seq_idx": seq_idx[:1], "return_varlen_states": True}
+    _, states = mamba_chunk_scan_combined(x[:1], dt[:1], A, B[:1], C[:1], 4, **options, **rest)
+    near(states, torch.cat([alone(0, 0, 3, None)[1], alone(0, 3, 8, None)[1]]))
+
+    zxbcdt, weight, norm = numbers(10, 1, 8, 2 * 7 + 2 * 12 + 20 + 4), numbers(11, 32, 4), numbers(12, 12)
+    up, z, xBC, step = zxbcdt.split((14, 12, 32, 4), -1)
+    xs, Bs, Cs = convolved(xBC.transpose(1, 2), weight, numbers(13, 32)).transpose(1, 2).split((12, 10, 10), -1)
+    inner = mamba_chunk_scan_combined(
+        xs.unflatten(-1, (4, 3)), step, A, Bs.unflatten(-1, (2, 5)), Cs.unflatten(-1, (2, 5)), 4, D, dt_bias=bias, dt_softplus=True
+    ).flatten(2)
+    groups = (inner * F.silu(z)).unflatten(-1, (2, 6))
+    normed = (groups * torch.rsqrt(groups.square().mean(-1, keepdim=True) + 1e-6)).flatten(2) * norm
+    near(rmsnorm_fn(inner, norm, None, z, 1e-6, 6, False), normed)
+    assert torch.equal(RMSNorm(12, norm_before_gate=False).double()(inner, z), rmsnorm_fn(inner, torch.ones(12), None, z, 1e-5, None, False))
+    wanted = torch.cat((F.silu(up[..., :7]) * up[..., 7:], normed), -1)
+    project = numbers(14, 3, 19)
+    given = {"rmsnorm_weight": norm, "headdim": 3, "ngroups": 2, "norm_before_gate": False, "outproj_weight": project}
+    near(mamba_split_conv1d_scan_combined(zxbcdt, weight, numbers(13, 32), bias, A, D, 4, **given), wanted @ project.T)
+
+
+def test_what_is_not_computed_is_named() -> None:
+    from causal_conv1d import causal_conv1d_fn
+    from mamba_ssm import selective_scan_fn
+
+    x, weight, idx = numbers(1, 1, 2, 3), numbers(2, 2, 4), torch.zeros(1, 3, dtype=torch.int32)
+    with pytest.raises(NotImplementedError, match=r"\[causal_conv1d of qkv.standins\].*return_final_states"):
+        causal_conv1d_fn(x, weight, seq_idx=idx, return_final_states=True)
+    with pytest.raises(NotImplementedError, match="activation.*'gelu'"):
+        causal_conv1d_fn(x, weight, activation="gelu")
+    with pytest.raises(NotImplementedError, match="mamba_ssm.*u on meta"):
+        selective_scan_fn(x.to("meta"), x, x[0], x, x)
+    with pytest.raises(ModuleNotFoundError, match="mamba_ssm.modules"):
+        import mamba_ssm.modules.mamba2  # noqa: F401

@@ -1,0 +1,145 @@
+"""Runs the own tests of packages that build only with CUDA on qkv's stand-ins for them, on a CPU.
+
+    python tests/peers/run.py PEER CHECKOUT [--sample 200] [--longest 1024] [--seconds 300] [--only TEXT]
+
+A test file is read from the peer's checkout and changed in devices and sizes alone (PEERS); their references (names that end in _ref)
+come from the checkout too. A fixed random sample of the cases runs; 0: all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import importlib
+import os
+import random
+import re
+import sys
+import tempfile
+import time
+from typing import Any
+
+import pytest
+import qkv.standins
+
+#: Every peer: its test files; what is changed in them beside "cuda" (pattern, replacement); modules whose references they import, each
+#: with the files that those lie in; files and cases that are not about CPUs (pattern of the name, why).
+PEERS: dict[str, dict[str, Any]] = {
+    "causal_conv1d": {
+        "tests": ["tests/test_causal_conv1d.py"],
+        "changes": [(r"range\(10000\)", "range(3)"), (r"4096 \+ 32", "112"), (r"\[2048, 2048 \+ 16, 4096\]", "[64, 80, 96]")],
+        "references": {
+            "causal_conv1d.causal_conv1d_interface": ["causal_conv1d/causal_conv1d_interface.py"],
+            "causal_conv1d.causal_conv1d_varlen": ["causal_conv1d/causal_conv1d_varlen.py"],
+        },
+        "left_out": {"deterministic|not_reproducible": "asks whether CUDA's atomic additions repeat"},
+    },
+    "mamba_ssm": {
+        "tests": [
+            "tests/ops/test_selective_scan.py", "tests/ops/triton/test_selective_state_update.py",
+            "tests/ops/triton/test_layernorm_gated.py", "tests/ops/triton/test_ssd.py",
+        ],
+        "changes": [(r"'d', \[2048, 4096\]", "'d', [256, 512]"), ("seqlen = 1024", "seqlen = 64")],
+        "references": {
+            "mamba_ssm.ops.selective_scan_interface": ["mamba_ssm/ops/selective_scan_interface.py"],
+            "mamba_ssm.ops.triton.selective_state_update": ["mamba_ssm/ops/triton/selective_state_update.py"],
+            "mamba_ssm.ops.triton.layernorm_gated": ["mamba_ssm/ops/triton/layernorm_gated.py"],
+        },
+        "left_out": {"test_ssd.py": "the pieces of Triton's kernels, which have no names here"},
+    },
+}  # fmt: skip
+
+
+def add_references(module: str, files: list[str], checkout: str) -> None:
+    """Puts the peer's own references, which call one another and the stand-ins, into the stand-in's module."""
+    import torch
+    from einops import rearrange, repeat
+
+    into = importlib.import_module(module)
+    scope = {"torch": torch, "F": torch.nn.functional, "Tensor": torch.Tensor, "rearrange": rearrange, "repeat": repeat}
+    scope |= vars(importlib.import_module("causal_conv1d")) | vars(into)
+    for path in (os.path.join(checkout, file) for file in files):
+        for node in ast.parse(open(path).read()).body:
+            if isinstance(node, ast.FunctionDef) and node.name.endswith("_ref"):
+                exec(compile(ast.Module([node], []), path, "exec"), scope)
+                setattr(into, node.name, scope[node.name])
+
+
+class Sample:
+    """pytest's plugin: chooses cases, and counts."""
+
+    def __init__(self, options: argparse.Namespace, left_out: dict[str, str]) -> None:
+        self.options, self.left_out, self.total, self.fitting = options, left_out, 0, 0
+        self.counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+        self.failures: dict[str, list[str]] = collections.defaultdict(list)
+        self.start = time.process_time()
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        by_test: dict[str, list[Any]] = collections.defaultdict(list)
+        for item in items:
+            sizes = getattr(getattr(item, "callspec", None), "params", {})
+            lengths = [n for name, n in sizes.items() if re.search("(?i)^(seq_?len|T$|kv_?len|q_?len|M$)", name) and isinstance(n, int)]
+            fits = max(lengths, default=0) <= self.options.longest and self.options.only in item.nodeid
+            if fits and not any(re.search(pattern, item.name) for pattern in self.left_out):
+                by_test[item.originalname or item.name].append(item)
+        self.total, self.fitting = len(items), sum(map(len, by_test.values()))
+        queues = [random.Random(self.options.seed).sample(of_one, len(of_one)) for of_one in by_test.values()]
+        kept: list[Any] = []
+        while any(queues) and (len(kept) < self.options.sample or not self.options.sample):
+            kept += [queue.pop() for queue in queues if queue]
+        items[:] = kept
+
+    def pytest_runtest_setup(self, item: Any) -> None:
+        if time.process_time() - self.start > self.options.seconds:
+            pytest.exit(f"{self.options.seconds} s of CPU time are over", returncode=0)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when == "call" or (report.when == "setup" and report.outcome != "passed"):
+            test = report.nodeid.split("::")[1].split("[")[0]
+            self.counts[test][report.outcome] += 1
+            if report.outcome == "failed":
+                line = next((x for x in str(report.longrepr).splitlines()[::-1] if x.startswith("E ")), "?")
+                self.failures[test].append(f"{report.nodeid}\n      {line[:200]}")
+
+    def print(self) -> int:
+        total: collections.Counter[str] = collections.Counter()
+        for test, counts in self.counts.items():
+            total.update(counts)
+            print(f"{test}: {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+        for test, cases in self.failures.items():
+            print(f"  {len(cases)} x {test}: {cases[0]}")
+        for pattern, why in self.left_out.items():
+            print(f"left out: {pattern}: {why}")
+        print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped of {self.fitting}; {self.total} in all")
+        return total["failed"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("peer", choices=list(PEERS))
+    parser.add_argument("checkout")
+    for name, value in {"sample": 200, "longest": 1024, "seconds": 300.0, "seed": 0, "only": ""}.items():
+        parser.add_argument(f"--{name}", type=type(value), default=value)
+    options = parser.parse_args()
+    qkv.standins.install(quiet=True)
+    peer = PEERS[options.peer]
+    left_out = peer.get("left_out", {})
+    for module, files in peer.get("references", {}).items():
+        add_references(module, files, options.checkout)
+    sample = Sample(options, left_out)
+    with tempfile.TemporaryDirectory() as folder:
+        for file in peer["tests"]:
+            if any(re.search(pattern, file) for pattern in left_out):
+                continue
+            text = re.sub(r"""(["'])cuda\1""", '"cpu"', open(os.path.join(options.checkout, file)).read())
+            for pattern, replacement in ((r"torch\.cuda\.(manual_seed_all|synchronize)\(.*\)", "None"), *peer["changes"]):
+                text = re.sub(pattern, replacement, text)
+            with open(os.path.join(folder, os.path.basename(file)), "w") as out:
+                out.write(text)
+        pytest.main(["-q", "-p", "no:cacheprovider", "--no-header", "--tb=short", "-W", "ignore", folder], plugins=[sample])
+    sys.exit(sample.print() > 0)
+
+
+if __name__ == "__main__":
+    main()
