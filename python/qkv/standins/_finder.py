@@ -21,6 +21,7 @@ PACKAGES = {
     "flash_attn": ("flash-attn", "2.8.3"),
     "causal_conv1d": ("causal-conv1d", "1.6.1"),
     "mamba_ssm": ("mamba-ssm", "2.3.2"),
+    "fla": ("flash-linear-attention", "0.5.2"),
 }
 _installed: list[str] = []
 
@@ -62,6 +63,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         vars(module).update(_modules(package)[module.__name__])
         if module.__name__ == package:
             vars(module)["__version__"] = version
+        for child in _modules(package):
+            if child.rpartition(".")[0] == module.__name__:
+                importlib.import_module(child)  # real packages import their modules themselves
 
     def find_distributions(self, context: Any = importlib.metadata.DistributionFinder.Context()) -> Iterator[Any]:
         wanted = None if context.name is None else context.name.replace("-", "_").lower()
