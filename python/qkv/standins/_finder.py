@@ -22,6 +22,7 @@ PACKAGES = {
     "causal_conv1d": ("causal-conv1d", "1.6.1"),
     "mamba_ssm": ("mamba-ssm", "2.3.2"),
     "fla": ("flash-linear-attention", "0.5.2"),
+    "xformers": ("xformers", "0.0.35"),
 }
 _installed: list[str] = []
 
