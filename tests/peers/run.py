@@ -20,6 +20,7 @@ import tempfile
 import time
 from typing import Any
 
+import modules
 import pytest
 import qkv.standins
 
@@ -48,6 +49,7 @@ PEERS: dict[str, dict[str, Any]] = {
         },
         "left_out": {"test_ssd.py": "the pieces of Triton's kernels, which have no names here"},
     },
+    **modules.ROWS,
 }  # fmt: skip
 
 
@@ -69,8 +71,8 @@ def add_references(module: str, files: list[str], checkout: str) -> None:
 class Sample:
     """pytest's plugin: chooses cases, and counts."""
 
-    def __init__(self, options: argparse.Namespace, left_out: dict[str, str]) -> None:
-        self.options, self.left_out, self.total, self.fitting = options, left_out, 0, 0
+    def __init__(self, options: argparse.Namespace, left_out: dict[str, str], change_sizes: Any) -> None:
+        self.options, self.left_out, self.change_sizes, self.total, self.fitting = options, left_out, change_sizes, 0, 0
         self.counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
         self.failures: dict[str, list[str]] = collections.defaultdict(list)
         self.start = time.process_time()
@@ -79,6 +81,7 @@ class Sample:
         by_test: dict[str, list[Any]] = collections.defaultdict(list)
         for item in items:
             sizes = getattr(getattr(item, "callspec", None), "params", {})
+            self.change_sizes(sizes)
             lengths = [n for name, n in sizes.items() if re.search("(?i)^(seq_?len|T$|kv_?len|q_?len|M$)", name) and isinstance(n, int)]
             fits = max(lengths, default=0) <= self.options.longest and self.options.only in item.nodeid
             if fits and not any(re.search(pattern, item.name) for pattern in self.left_out):
@@ -127,7 +130,8 @@ def main() -> None:
     left_out = peer.get("left_out", {})
     for module, files in peer.get("references", {}).items():
         add_references(module, files, options.checkout)
-    sample = Sample(options, left_out)
+    peer.get("prepare", lambda folder: None)(options.checkout)
+    sample = Sample(options, left_out, peer.get("sizes", lambda sizes: None))
     with tempfile.TemporaryDirectory() as folder:
         for file in peer["tests"]:
             if any(re.search(pattern, file) for pattern in left_out):
