@@ -6,7 +6,6 @@ installed, whether transformers is imported before or after; refuse() puts every
 
 from __future__ import annotations
 
-import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ def _set(where: dict[str, Any], name: str, value: Any) -> None:
     where[name] = value
 
 
-class _Later(importlib.abc.MetaPathFinder):
+class _Later:
     """Answers once the module that asks has been imported."""
 
     @staticmethod

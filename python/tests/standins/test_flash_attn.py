@@ -181,3 +181,22 @@ def test_models_with_flash_attention_2(name: str, installed: None) -> None:
     size = max(float(x.abs().max()) for x in gradients[0].values())
     for key, x in gradients[0].items():
         assert float((x - gradients[1][key]).abs().max()) < 1e-4 * size, key
+
+
+def test_remote_code_that_imports_it_at_its_top(tmp_path: Path, installed: None, monkeypatch: Any) -> None:
+    """transformers reads the imports of a model's own file, and refuses what is not installed."""
+    tf = pytest.importorskip("support_transformers").tf
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "modeling_own.py").write_text(
+        "from flash_attn import flash_attn_func\nfrom flash_attn.bert_padding import unpad_input\nfrom transformers import BertModel\n\n\n"
+        "class OwnModel(BertModel):\n    attend = staticmethod(flash_attn_func)\n"
+    )
+    config = tf.BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48, vocab_size=61)
+    tf.BertModel(config).save_pretrained(tmp_path)
+    config.auto_map = {"AutoModel": "modeling_own.OwnModel"}
+    config.save_pretrained(tmp_path)
+    load = lambda: tf.AutoModel.from_pretrained(tmp_path, trust_remote_code=True)
+    assert load().attend.__module__ == "qkv.standins.flash_attn"
+    qkv.standins.uninstall()
+    with pytest.raises(ImportError, match="flash_attn"):
+        load()
