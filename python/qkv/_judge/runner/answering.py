@@ -72,7 +72,7 @@ def _out(subject: Subject, result: Result, tensors: Tensors) -> Tensors:
     lse = [one for one in result.rest if is_array(one) and tuple(one.shape) == tuple(result.out.shape[:-1])]
     if subject.task == "flash" and len(lse) == 1 and re.search("logsumexp|lse", told(subject.thing), re.IGNORECASE):
         tensors["lse"] = array_of(lse[0], subject.precision)
-    if result.weights is not None and subject.task not in STEPPED:
+    if result.weights is not None and subject.task not in STEPPED and not any(result.weights is one for one in lse[: subject.task == "flash"]):
         tensors["weights"] = array_of(result.weights, subject.precision)
     return tensors
 
@@ -204,7 +204,7 @@ def _twice(subject: Subject, tensors: Tensors, metadata: Words, assignment: int)
     call()
     changed = [name for name, value in leaves.items() if not np.array_equal(to_numpy(value), tensors[name])]
     answers = {**_out(subject, call(), tensors), **{f"changed_{name}": to_numpy(leaves[name]) for name in changed}}
-    for other in (_apart, _in_half):
+    for other in (_apart, _in_half, _finite):
         with contextlib.suppress(*FAILURES):
             answers |= other(subject, tensors, metadata, assignment)
     return answers
@@ -238,6 +238,18 @@ def _in_half(subject: Subject, tensors: Tensors, metadata: Words, assignment: in
     finally:
         subject.dtype = dtype
     return {"half_out": out} if np.isnan(out).any() else {}
+
+
+def _finite(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
+    """The same scores, half of them by a bias of any numbers that the code adds."""
+    form, slices = subject.mask_form, subject.slices
+    added = form is not None and form.added and "bias" in (subject.binding_for().argument("mask") or "") and "mask" not in tensors
+    if not added or "q" not in tensors or (slices is not None and not slices.takes_mask("[B, H, L, L]")):
+        return {}
+    half = {**tensors, "q": tensors["q"] / 2}
+    bias = half["q"] @ half["k"].swapaxes(-1, -2) / np.sqrt(half["q"].shape[-1])
+    given = {"mask": from_numpy(bias, subject.framework, subject.dtype)}
+    return {"finite_out": _out(subject, _prepared(subject, half, metadata, assignment, more=given)[0](), half)["out"]}
 
 
 @contextlib.contextmanager
