@@ -5,7 +5,8 @@ def phi(x):
     return np.where(x > 0, x + 1, np.exp(x))
 
 
-def causal_linear_attention(Q, K, V):
+def recurrent(Q, K, V):
+    """Causal linear attention, token by token."""
     S, z, out = np.zeros((K.shape[1], V.shape[1])), np.zeros(K.shape[1]), []
     for q, k, v in zip(phi(Q), phi(K), V):
         S, z = S + np.outer(k, v), z + k

@@ -91,11 +91,14 @@ def _check(sizes: dict[str, Any], names: Iterable[str]) -> None:
 
 
 def settings_of(cls: type) -> dict[str, str]:
-    """{argument: setting} of a class's constructor; with a configuration, of what the constructor names in it too."""
+    """{argument: setting} of a class's constructor; with a configuration, of what the constructor names in it too, and of the fields of
+    a dataclass that its methods read."""
     found = {one.name: names.setting(one.name) for one in arguments_of(cls)}
     code = getattr(cls.__init__, "__code__", None)
-    if code is not None and ("config" in found.values() or any(annotated(cls, one) for one in arguments_of(cls))):
-        for name in (*code.co_names, *(constant for constant in code.co_consts if isinstance(constant, str))):
+    holders = [holder for one in arguments_of(cls) if (holder := annotated(cls, one))]
+    if code is not None and ("config" in found.values() or holders):
+        read = named(cls) & {field.name for holder in holders for field in dataclasses.fields(holder)}
+        for name in (*code.co_names, *sorted(read), *(constant for constant in code.co_consts if isinstance(constant, str))):
             kind = names.setting(name)
             if kind in ("embed", "heads", "kv_heads", "dropout", "causal") and len(names.key(name)) > 1:
                 found.setdefault(name, kind)

@@ -271,7 +271,7 @@ def _of_functions(subject: Subject, module: ModuleType | None, request: dict[str
     if subject.task == "lm" and not binding.takes("params"):
         subject.helpers["class"] = model_class(module, subject.thing)
     _cover(subject, ["W_qkvo", "b_qkvo"] if binding.takes("params") else binding.roles.values(), own)
-    says = match.says_causal(subject.name, binding.roles.values())
+    says = match.says_causal(subject.name, binding.roles.values(), subject.thing)
     subject.has["causal"] = subject.task not in tasks.CAUSAL and says and not binding.takes("causal")
 
 
@@ -350,7 +350,7 @@ def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | No
     roles = {one.name: names.argument(one.name) for one in match.arguments_of(forward)}
     flags = [one for one in match.arguments_of(cls) if names.setting(one.name) == "causal"]
     # Always causal: its name says so, or it makes a triangle and takes no mask.
-    own_causal = match.says_causal(subject.name, roles.values()) or (
+    own_causal = match.says_causal(subject.name, roles.values(), cls) or (
         bool(TRIANGLES & named(cls)) and "mask" not in roles.values()
     )
     if task is None and slots:
@@ -382,6 +382,7 @@ def as_json(subject: Subject) -> dict[str, Any]:
         conventions.append(form.convention)
     untried = [name for one in subject.bindings.values() for name in one.untried(masked)]
     untried += subject.helpers["callers"]
+    untried += ["training from A = B = 0"] if getattr(subject.thing, "still", False) else []
     untried += ["len(k) > len(q)"] if subject.helpers.get("square") else []
     return {
         "file": subject.people.file, "name": subject.name, "line": subject.line, "kind": subject.kind,

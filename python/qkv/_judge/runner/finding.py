@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from . import match, names, parts, tasks
 from .building import settings_of
 from .errors import NoTask, People, Stop
-from .frameworks import is_module, is_module_class, is_scripted, named, reads
+from .frameworks import is_module, is_module_class, is_scripted, named, reads, source_of
 from .match import arguments_of, required
 
 
@@ -146,6 +146,12 @@ def guess(name: str, thing: Any) -> Candidate | None:
     return found and found._replace(beyond=_beyond(thing, found.task))
 
 
+def _is_linear(function: FunctionType) -> bool:
+    """Whether a function's file speaks of linear attention, and not of softmax."""
+    text = source_of(sys.modules.get(function.__module__)).lower()
+    return bool(re.search("linear[ -_]attention|线性注意力", text)) and "softmax" not in text
+
+
 def _guessed(name: str, thing: Any) -> Candidate | None:
     task = match.by_contract(name)
     holds = re.compile("norm|^ln|^ff|mlp|feed|elu|transformer")
@@ -157,6 +163,8 @@ def _guessed(name: str, thing: Any) -> Candidate | None:
         return Candidate(name, thing, task, f"the name {name}", True)
     if isinstance(thing, FunctionType):
         found = match.fitting(name, _roles(thing))
+        if found and found[0] in ("sdpa", "causal") and _is_linear(thing):
+            found = "linear", "the file speaks of linear attention, and not of softmax"
     else:
         cls = thing if isinstance(thing, type) else type(thing)
         method = forward_of(cls) if isinstance(thing, type) or is_module(thing) else None
@@ -262,7 +270,8 @@ def _unreached(chosen: Candidate, known: dict[str, Any], found: list[Candidate])
     }  # fmt: skip
     yield from (key for key in known if key not in reached and (key in others or chosen.task == "paged" or parts.BACKWARD.search(names.key(key))))
     if isinstance(chosen.thing, type):
-        yield from (f"{chosen.name}.{name}()" for name in vars(chosen.thing) if parts.BACKWARD.search(name) and name not in reached)
+        yield from (f"{chosen.name}.{name}()" for name in vars(chosen.thing)
+                    if name not in reached and (parts.BACKWARD.search(name) or "merge" in name))  # fmt: skip
 
 
 def _unfit(one: Candidate) -> Stop:

@@ -15,8 +15,8 @@ import numpy as np
 from . import masks, names
 from .calling import Binding, beginnings, step_values
 from .errors import FAILURES, Stop
-from .frameworks import to_numpy, told
-from .slicing import SWAPPED, TIME_FIRST, TOKENS_FIRST, Slices, choices, choices_of_part
+from .frameworks import source_of, to_numpy, told
+from .slicing import ROWS, SWAPPED, TIME_FIRST, TOKENS_FIRST, Slices, choices, choices_of_part
 from .slots import Sizes, Tensors, Words
 from .steps import settle, train_steps, trial_tensors
 from .subject import Skipped, Subject, Way
@@ -169,6 +169,8 @@ def _plain(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words
     ways: list[tuple[Any, Tensors]] = [(None, tensors)]
     if getattr(tensors.get("x"), "ndim", 0) == 3 and TOKENS_FIRST.search(getattr(subject.thing, "__doc__", None) or ""):
         ways = [(Slices(1, "[L, B, E]", how=TIME_FIRST), tensors)]
+    elif "norm" in TASKS[subject.task].parts and _of_rows(subject, binding):
+        ways = [(Slices(1, "[N, E]", how=ROWS, names=("x", "dout")), tensors)]
     if subject.task in PARTS:
         task = TASKS[subject.task]
         answers = next(task.returns[name] for name, one in subject.bindings.items() if one is binding)
@@ -196,6 +198,13 @@ def _plain(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words
                 return (swapped, tensors) if swapped is not None else (result, inputs)
             break
     raise subject.people.stop(max(failures, key=subject.people.reached), f"calling {subject.name}") from None
+
+
+def _of_rows(subject: Subject, binding: Binding) -> bool:
+    """Whether a function says that it takes [N, D], or has no other axis than 1 and is no exercise's own."""
+    axes = {*re.findall(r"\b(?:axis|dim)\s*=\s*(-?\w+)", source_of(binding.function))} - {"0"}
+    says = re.search(rf"\b{binding.argument('x')}\b[^(\[\n]{{0,20}}[(\[]\s*\w+,\s*\w+\s*[)\]]", told(binding.function))
+    return bool(says) or (axes == {"1"} and subject.kind == "function" and not subject.helpers["asked"])
 
 
 #: "(batch, seq, heads, dim)", as docstrings write it.
@@ -345,7 +354,7 @@ def _meaning(
     hiding = [one._replace(hides=True) for one in (chosen, *forms)] if guessed or "hides" in says else []
     contract = subject.task not in LAYERS and names.key(argument) == "mask"
     if "hides it" in says and "visible" not in says and not chosen.hides and keeps(chosen):
-        return chosen._replace(hides=True), False
+        return chosen._replace(hides=True), True
     if keeps(chosen) or (chosen.added and not guessed):
         return chosen, True
     if "visible" in says and not says & {"hides", "added"}:

@@ -95,7 +95,7 @@ def forms(argument: str, task: str, hides: bool = False) -> list[Form]:
 #: What a docstring says of a mask: "1 = hidden", "mask: True where padding is", "padded positions are 1 in the mask"; "0 or -inf".
 _HIDDEN = r"(?:hidden|hide|masked|ignored?|pad\w*|blocked|future|not\b(?! (?:\w+ed|hidden)\b)|遮|屏蔽|隐藏|填充|忽略|不(?![遮屏隐忽]))"
 _ONE = r"(?<![\w.])(?:1s?|ones?|true)(?![a-z0-9_])"
-_MEANS = r"\s*(?:=+|:|：|->|means?|is|are|where|for|at|marks?|表示|代表|为|是)\s*(?:a\s+|the\s+)?"
+_MEANS = r"\s*(?:=+|:|：|->|means?|is|are|where|for|at|marks?|表示|代表|为|是)\s*(?:a\s+|the\s+)?(?:该|此|这个)?(?:位置|词元|键)?[是为]?"
 _HIDES = re.compile(rf"{_ONE}{_MEANS}{_HIDDEN}|"
                     rf"{_HIDDEN}(?:\s+\w+)?\s+(?:=+|is|are|have|has|get)\s+(?:a\s+)?{_ONE}", re.IGNORECASE)  # fmt: skip
 _SEEN = r"(?:(?:may|visible|see|seen|real|keep|kept|tokens?|attend\w*|look|valid|allowed)\b|可|能|有效|保留|真实|允许)"
@@ -105,12 +105,14 @@ _ADDED = re.compile(r"-\s?inf|additive|added to|-1e\d", re.IGNORECASE)
 
 def meaning_of(argument: str, *documented: Any) -> set[str]:
     """What a function and its class say of a mask in docstrings and comments, and its name: "hides" (True does), "visible" (True
-    is, also where 1 - mask is what hides), "added" (to the scores); "hides it" where a docstring says so of this argument."""
+    is, also where 1 - mask is what hides), "added" (to the scores); "hides it" where a docstring says so of this argument, or a
+    comment where nothing else is called so later."""
     text = " ".join(told(one) for one in documented)
     inverted = re.search(rf"\b1(?:\.0*)?\s*-\s*{argument}\b", " ".join(source_of(one) for one in documented))
     text += " 1: visible" if inverted and not _HIDES.search(text) else ""
     found = {name for name, pattern in (("hides", _HIDES), ("visible", _VISIBLE), ("added", _ADDED)) if pattern.search(text)}
-    documents = " ".join(one.__doc__ or "" for one in documented)
+    again = re.search(rf"(?m)^\s*{argument}\s*=[^=]", " ".join(source_of(one) for one in documented))
+    documents = " ".join(one.__doc__ or "" for one in documented) if again else text
     said = re.search(rf"\b{argument}\b\s*[:：(][^.\n]{{0,60}}?{_ONE}{_MEANS}{_HIDDEN}", documents, re.IGNORECASE)
     return found | {names.mask_kind(argument) or "", "hides it" if said else ""} - {""}
 
@@ -120,6 +122,7 @@ _PROMISES = (
     (r"(?:nothing|no keys?|fully masked|all masked)\b[^.]*\bzeros?\b", ("empty-row-nan", "empty-row-mean", "empty-row-unmasked")),
     (r"(?is)^(?!.*(?:hal[fv]|/ ?2|neox|instead|unlike|\bnot\b)).*(?:\(0, 1\)|\(2i, 2i ?\+ ?1\)|interleaved|neighbou?r|adjacent)",
      ("rope-interleaved-to-half", "rope-halves-unsaid")),
+    (r"(?i)quer(?:y|ies) (?:are|is) the last|^(?!.*top[- ]left).*bottom[- ]right", ("causal-top-left",)),
     (r"[Rr]eturns?\b\W*(?:the )?(?:output|context|result)[\w ]*(?:,| and)[ \w(]*(?:weights|probabilities|attention)", ("weights-first",)),
 )
 

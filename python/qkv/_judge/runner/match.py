@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -78,9 +79,14 @@ def by_contract(name: str) -> str | None:
     return next((task.name for task in TASKS.values() if task.name not in PARTS and name in (*task.functions, *task.classes)), None)
 
 
-def says_causal(name: str, roles: Iterable[str | None]) -> bool:
-    """"masked" says it of what takes no mask."""
+_CAUSAL = re.compile(r"^\W*(?:(?!(?:non|not|no|unlike|without|optional\w*)\b)[\w-]+\s+){0,3}causal\b[\w -]{0,30}?attention|^\W*因果", re.IGNORECASE)
+
+
+def says_causal(name: str, roles: Iterable[str | None], thing: Any = None) -> bool:
+    """"masked" says it of what takes no mask; a docstring that begins with it too."""
     found = names.key(name)
+    if "mask" not in roles and _CAUSAL.search(getattr(thing, "__doc__", None) or ""):
+        return True
     return "causal" in found or ("masked" in found and "mask" not in roles)
 
 

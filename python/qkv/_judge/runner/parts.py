@@ -17,7 +17,7 @@ import numpy as np
 
 from . import match, names, parameters
 from .errors import FAILURES, People, Stop
-from .frameworks import is_array, is_module_class, torch_of
+from .frameworks import is_array, is_module_class, to_numpy, torch_of
 from .match import arguments_of, required
 from .tasks import FUNCTIONS, PARTS, TASKS
 
@@ -134,6 +134,9 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
             least = sum(np.prod(values[name].shape) for name in held if len(axes[name]) > 1 and not contract[name])
             if not read and sum(np.prod(one.shape) for one in entries if len(one.shape) > 1) < least:
                 raise Stop(f"{cls.__name__} holds fewer matrices than the task {task} has: {', '.join(held)}")
+            if task == "lora":
+                mine = [to_numpy(parameters.get(thing, one.path)) for one in entries if names.among("given", names.stem(one.path), "AB")]
+                call.still = len(mine) > 1 and not any(one.any() for one in mine)  # type: ignore[attr-defined]
             state = {one.path: _value_of(one, thing, held, values, chosen, task) for one in entries}
             if is_module_class(cls):
                 return thing, lambda inputs: torch.func.functional_call(thing.eval(), state, (), inputs)

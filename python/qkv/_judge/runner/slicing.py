@@ -5,6 +5,7 @@ Not: when that is so (first_calls.py).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ _HEADS = {name: 1 for name in _SLICED if name != "mask"}
 
 #: Each is a part of a note.
 QUERY, TOKEN = "once for each sequence and query", "once for each token"
-SWAPPED, TIME_FIRST = "with heads behind tokens", "with tokens before the batch"
+SWAPPED, TIME_FIRST, ROWS = "with heads behind tokens", "with tokens before the batch", "with all tokens as rows"
 #: A docstring that says so of x.
 TOKENS_FIRST = re.compile(r"\bx\b[^(\[]{0,20}[(\[](?:t|l|s|seq\w*|len\w*|time|tokens), (?:b|n|batch\w*|bsz),", re.IGNORECASE)
 
@@ -47,6 +48,11 @@ class Slices(NamedTuple):
         if self.how == TOKEN:
             raw = function({**values, "x": values["x"][:, 0]})
             return (raw[0][:, None], *raw[1:]) if isinstance(raw, tuple) else raw[:, None]
+        if self.how == ROWS:
+            lead = tuple(sliced["x"].shape[:-1])
+            raw = function({**values, **{name: value.reshape(-1, value.shape[-1]) for name, value in sliced.items()}})
+            own = math.prod(lead)
+            return _rebuilt([raw], lambda parts: parts[0].reshape(*lead, -1) if parts[0].ndim == 2 and len(parts[0]) == own else parts[0])
         if self.how in (SWAPPED, TIME_FIRST):
             two = self.axes - 1, self.axes
             raw = function({**values, **{name: value.swapaxes(*two) for name, value in sliced.items() if name != "mask"}})

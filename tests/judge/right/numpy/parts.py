@@ -84,5 +84,10 @@ def swiglu(x, expert):
     return gate / (1 + np.exp(-gate)) * (x @ expert["up"]) @ expert["down"]
 
 
+def layernorm_of_rows(x, gamma, beta):
+    centred = x - x.mean(axis=1, keepdims=True)
+    return gamma * centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5) + beta
+
+
 RIGHT = ["LayerNorm", "stable_softmax", "merge_states", "combine_partials", "one_row", "lora", "cross_entropy_with_grad", "top_k_gating"]
-RIGHT += ["cross_entropy", "Sampler", "filtered_probabilities", "swiglu"]
+RIGHT += ["cross_entropy", "Sampler", "filtered_probabilities", "swiglu", "layernorm_of_rows"]

@@ -68,7 +68,13 @@ def sdpa_zero_of_empty_row(q, k, v, mask=None):
     return torch.nan_to_num((logits(q, k) if mask is None else logits(q, k).masked_fill(~mask, float("-inf"))).softmax(-1)) @ v
 
 
+def flash_one_tile(q, k, v, block=4):
+    """Returns the output and logsumexp."""
+    return logits(q, k).softmax(-1) @ v, logits(q, k).logsumexp(-1)
+
+
 RIGHT = [
+    "flash_one_tile",
     *("rope", "attention_with_rope", "linear_attention", "attention_backward", "DropoutBySdpa", "causal_upper_left"),
     *("scaled_dot_product", "sdpa_nan_of_empty_row", "sdpa_zero_of_empty_row"),
 ]
@@ -76,6 +82,6 @@ CONVENTION = {
     "causal_upper_left": "causal-top-left",
     "sdpa_nan_of_empty_row": "empty-row-nan",
 }
-TASK = {name: "sdpa" for name in RIGHT[6:]} | {
+TASK = {name: "sdpa" for name in RIGHT[7:]} | {
     **{"attention_with_rope": "rope", "DropoutBySdpa": "dropout", "causal_upper_left": "causal"},
 }

@@ -48,7 +48,19 @@ def swapped(q, k, v):
     return weights, weights @ v
 
 
+def causal_from_the_top(q, k, v):
+    """The queries are the last of the keys."""
+    return softmax(np.where(np.tri(q.shape[-2], k.shape[-2]), q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -1e30)) @ v
+
+
+def attends_to_the_future(x, wq, wk, wv):
+    """Causal self-attention of a decoder."""
+    return softmax(x @ wq @ (x @ wk).swapaxes(-1, -2) / np.sqrt(wq.shape[-1])) @ (x @ wv)
+
+
 EXPECTED = {
+    "causal_from_the_top": "wrong",
+    "attends_to_the_future": "no-causal",
     "keeps_what_is_hidden": "mask-polarity",
     "adds_the_mask": "mask-added-as-is",
     "hides_what_it_shows": "mask-polarity",
