@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from ._attention import register
 from ._latent import NAME
+from ._masks import outside_of_graphs
 from ._packing import Packing, running
 
 #: config.model_type of encoders whose layers compute rows by themselves, apart from attention. MiniLM, BGE, E5 and GTE are BERT.
@@ -78,6 +79,7 @@ def _packed(model: PreTrainedModel, given: dict[str, Any]) -> Packing | None:
     return Packing(mask)
 
 
+@outside_of_graphs
 def _forward(model: PreTrainedModel, *args: Any, **given: Any) -> Any:
     """The model's forward, its layers on tokens alone."""
     original = model._qkv_unpadded.forward.__get__(model)

@@ -4,6 +4,8 @@ batch; what is refused."""
 from __future__ import annotations
 
 import copy
+import io
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -83,6 +85,20 @@ def test_heads_get_what_they_expect_and_copies_stay_unpadded() -> None:
         torch.testing.assert_close(one(**inputs, return_dict=False)[0], one(**inputs).logits)
     assert qkv.transformers.pad(both)[0].config._attn_implementation != "qkv"
     torch.testing.assert_close(both[0](**inputs).logits, expected)
+
+
+def test_compiled_stored_and_from_several_threads() -> None:
+    model, inputs = qkv.transformers.optimize(qkv.transformers.unpad(encoder_of("bert"))), batch()
+    expected = model(**inputs).last_hidden_state
+    assert torch.equal(torch.compile(model, backend="eager")(**inputs).last_hidden_state, expected)
+    kept = io.BytesIO()
+    torch.save(model, kept)
+    kept.seek(0)
+    assert torch.equal(torch.load(kept, weights_only=False)(**inputs).last_hidden_state, expected)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(torch.equal(x.last_hidden_state, expected) for x in pool.map(lambda _: model(**inputs), range(8)))
+    with pytest.raises(NotImplementedError, match="is not traced"):
+        torch.export.export(model, (), inputs)
 
 
 def test_dropout_and_embeddings_as_inputs() -> None:
