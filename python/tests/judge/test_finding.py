@@ -238,6 +238,8 @@ def test_what_the_judged_code_does_not_reach_is_said(tmp_path: Path) -> None:
     assert as_json(subject_of(tmp_path, text))["untried"] == ["scores_of()", "Layer", "softmax_backward", "softmax_dot"]
     twice = "import numpy as np\n" + "".join(f"\ndef {name}(x):\n    return x\n" for name in ("softmax", "softmax_slow"))
     assert as_json(subject_of(tmp_path, twice))["untried"] == ["softmax_slow"]
+    tiles = SOFTMAX + SDPA.format(name="flash").replace("mask=None", "Br, Bc").replace("mask is None", "Br")
+    assert as_json(subject_of(tmp_path, tiles))["untried"] == ["Br != Bc"]
     parts = (Path(__file__).parents[3] / "tests/judge/right/torch/parts.py").read_text(encoding="utf-8")
     lora = "import torch\nfrom torch import nn\n" + parts[parts.index("class LoRALinear") : parts.index("class LoRAWrapped")]
     lora = lora.replace("torch.randn(r, in_features)", "torch.zeros(r, in_features)") + "    def merge(self):\n        return self.linear\n"

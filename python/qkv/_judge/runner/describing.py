@@ -382,6 +382,8 @@ def as_json(subject: Subject) -> dict[str, Any]:
         conventions.append(form.convention)
     untried = [name for one in subject.bindings.values() for name in one.untried(masked)]
     untried += subject.helpers["callers"]
+    tiles = [[name for name, role in one.roles.items() if role == "block_size"] for one in subject.bindings.values()]
+    untried += [f"{one[0]} != {one[1]}" for one in tiles if len(one) > 1]
     untried += ["training from A = B = 0"] if getattr(subject.thing, "still", False) else []
     untried += ["len(k) > len(q)"] if subject.helpers.get("square") else []
     return {
