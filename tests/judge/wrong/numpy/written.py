@@ -59,7 +59,7 @@ def attends_to_the_future(x, wq, wk, wv):
 
 
 EXPECTED = {
-    "causal_from_the_top": "wrong",
+    "causal_from_the_top": "causal-top-left",
     "attends_to_the_future": "no-causal",
     "keeps_what_is_hidden": "mask-polarity",
     "adds_the_mask": "mask-added-as-is",
