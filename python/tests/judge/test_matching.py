@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from runner import names
+from runner.describing import as_json
 from runner.errors import Stop
 from runner.slots import Sizes, Slot, axes_of, canonical, in_probe
 from support_judge import agrees, subject_of
@@ -249,3 +250,31 @@ def test_an_object_of_arrays(tmp_path: Path) -> None:
     paths = {name: slot.path for slot in subject.assignments[0].slots for name in slot.names}
     assert paths["W_q"] == "query.W" and paths["b_v"] == "value.b"
     agrees(subject)
+
+
+def test_a_block_is_found_by_what_it_holds(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = """
+import torch.nn as nn
+class Layer(nn.Module):
+    def __init__(self, dim, n_heads, hidden_dim):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(dim, n_heads, batch_first=True)
+        self.w1, self.w3, self.w2 = nn.Linear(dim, hidden_dim), nn.Linear(dim, hidden_dim), nn.Linear(hidden_dim, dim)
+        self.ffn_norm, self.attention_norm = nn.RMSNorm(dim, eps=1e-6), nn.RMSNorm(dim, eps=1e-6)
+
+    def forward(self, x):
+        y = self.attention_norm(x)
+        x = x + self.attention(y, y, y)[0]
+        y = self.ffn_norm(x)
+        return x + self.w2(nn.functional.silu(self.w1(y)) * self.w3(y))
+"""
+    subject = subject_of(tmp_path, text.replace("Layer", "TransformerLayer"))
+    letters = {slot.path: slot.names[0] for slot in subject.assignments[0].slots}
+    assert subject.task == "block" and subject.sizes.hidden == 22 and len(subject.assignments) == 1
+    assert (letters["w1.weight"], letters["w3.weight"], letters["w2.bias"]) == ("W_g", "W_u", "b_d")
+    assert (letters["ffn_norm.weight"], letters["attention_norm.weight"]) == ("W_m", "W_a")
+    assert subject.has["metadata"] == {"eps": "1e-06", "silu": "1", "encoder": "1"}
+    french = text.replace("Layer", "BlocEncodeur").replace("hidden_dim", "dim_cachee").replace("forward(self, x", "forward(self, x, bourrage=None")
+    subject = subject_of(tmp_path, french.replace("y, y, y", "y, y, y, bourrage"))
+    assert subject.task == "block" and as_json(subject)["untried"] == ["bourrage"]
