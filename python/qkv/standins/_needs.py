@@ -1,4 +1,4 @@
-"""What every stand-in refuses: tensors of other devices, and arguments that it does not compute."""
+"""What stand-ins share: what they refuse (tensors of other devices, arguments that are not computed), and functions by name."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def bound(package: str, function: str, **arguments: Any) -> None:
         if value is not None and value is not False:
             shown = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
             raise NotImplementedError(f"[{package} of qkv.standins] {function}: {name} is not computed on the CPU: got {name}={shown}")
+
+
+def named(*functions: Any) -> dict[str, Any]:
+    """Functions and classes by their names, as a module holds them."""
+    return {one.__name__: one for one in functions}

@@ -6,11 +6,12 @@ installed, whether transformers is imported before or after; refuse() puts every
 
 from __future__ import annotations
 
-import importlib.machinery
+import re
 import sys
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
+
+from .._later import AfterImport
 
 _MODULE = "transformers.modeling_flash_attention_utils"
 _ASKED = ("is_flash_attn_2_available", "is_flash_attn_greater_or_equal", "is_flash_attn_greater_or_equal_2_10")
@@ -24,24 +25,6 @@ def _yes(*_: Any, **__: Any) -> bool:
 def _set(where: dict[str, Any], name: str, value: Any) -> None:
     _were.append((where, name, where[name]))
     where[name] = value
-
-
-class _Later:
-    """Answers once the module that asks has been imported."""
-
-    @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target) if name == _MODULE else None
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                _answer_functions()
-                run(module)
-                _answer_table(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
 
 
 def _answer_functions() -> None:
@@ -65,19 +48,28 @@ def _answer_table(module: ModuleType) -> None:
             _set(entry, key, value)
 
 
+def _answer(module: ModuleType) -> None:
+    """Once the module that asks has been imported."""
+    _answer_functions()
+    _answer_table(module)
+
+
+_later = AfterImport(re.compile(re.escape(_MODULE)), _answer)
+
+
 def accept() -> None:
     """Answers yes, from now on."""
     _answer_functions()
     if _MODULE in sys.modules:
         _answer_table(sys.modules[_MODULE])
     else:
-        sys.meta_path.insert(0, _Later)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _later)  # type: ignore[arg-type]
 
 
 def refuse() -> None:
     """Puts the questions back."""
-    if _Later in sys.meta_path:
-        sys.meta_path.remove(_Later)  # type: ignore[arg-type]
+    if _later in sys.meta_path:
+        sys.meta_path.remove(_later)  # type: ignore[arg-type]
     while _were:
         where, name, original = _were.pop()
         where[name] = original

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..torch import short_convolution
-from ._needs import bound, require_cpu
+from ._needs import bound, named, require_cpu
 
 _NAME = "causal_conv1d"
 
@@ -86,9 +86,9 @@ def causal_conv1d_varlen_states(x: Tensor, cu_seqlens: Tensor, state_len: int) -
     return (x[at.clamp(min=0)] * inside[..., None]).transpose(1, 2)
 
 
-_FUNCTIONS = {f.__name__: f for f in (causal_conv1d_fn, causal_conv1d_update)}
+_FUNCTIONS = named(causal_conv1d_fn, causal_conv1d_update)
 MODULES: dict[str, dict[str, Any]] = {
     "causal_conv1d": _FUNCTIONS,
     "causal_conv1d.causal_conv1d_interface": _FUNCTIONS,
-    "causal_conv1d.causal_conv1d_varlen": {"causal_conv1d_varlen_states": causal_conv1d_varlen_states},
+    "causal_conv1d.causal_conv1d_varlen": named(causal_conv1d_varlen_states),
 }

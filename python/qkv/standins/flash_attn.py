@@ -18,7 +18,7 @@ from .._options import PositionBias
 from ..masks import Mask
 from ..torch._varlen_calls import packed
 from ..torch.varlen import _arguments
-from ._needs import bound, require_cpu
+from ._needs import bound, named, require_cpu
 from ._norms import RMSNorm, layer_norm_fn, rms_norm, rms_norm_fn
 from ._rotary import (
     RotaryEmbedding,
@@ -32,6 +32,12 @@ from ._rotary import (
 _NAME = "flash_attn"
 
 
+def _window(window: tuple[int, int], causal: bool) -> tuple[int, int]:
+    """(left, right), -1 = unbounded."""
+    left, right = (max(int(n), -1) for n in window)
+    return left, 0 if causal else right
+
+
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor | None, longest_q: int, longest_k: int, dropout_p: float,
     scale: float | None, causal: bool, window: tuple[int, int], softcap: float, slopes: Tensor | None,
@@ -39,10 +45,9 @@ def _attend(
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """out [tokens, H, Dv], lse [H, tokens], and the seed of dropout."""
     require_cpu(_NAME, q=q, k=k, v=v, alibi_slopes=slopes)
-    left, right = (max(int(n), -1) for n in window)
     arguments = _arguments(
-        q, k, v, cu_q, cu_k, longest_q, longest_k, scale=scale, window_size=(left, 0 if causal else right), enable_gqa=True,
-        seqused_k=used, block_table=table, softcap=max(float(softcap), 0.0), dropout_p=dropout_p, alibi_slopes=slopes, sinks=None,
+        q, k, v, cu_q, cu_k, longest_q, longest_k, scale=scale, window_size=_window(window, causal), enable_gqa=True, seqused_k=used,
+        block_table=table, softcap=max(float(softcap), 0.0), dropout_p=dropout_p, alibi_slopes=slopes, sinks=None,
     )  # fmt: skip
     out, lse = packed(*arguments)
     return out, lse.detach(), arguments[9]
@@ -57,8 +62,7 @@ def _mask_of_dropout(
     slopes: Tensor | None, sequence: int,
 ) -> Tensor:  # fmt: skip
     """S_dmask [H, Tq, Tk] of one sequence, q [Tq, H, D]."""
-    left, right = (max(int(n), -1) for n in window)
-    options: dict[str, Any] = {"mask": Mask.window(left, 0 if causal else right, "bottom_right"), "scale": scale, "softcap": max(softcap, 0.0)}
+    options: dict[str, Any] = {"mask": Mask.window(*_window(window, causal), "bottom_right"), "scale": scale, "softcap": max(softcap, 0.0)}
     if slopes is not None:
         options["position_bias"] = PositionBias.alibi((slopes[sequence] if slopes.dim() == 2 else slopes).tolist(), "bottom_right")
     weights = functional.attention_weights(q[None].detach(), k[None].detach(), layout="bthd", **options)
@@ -233,28 +237,24 @@ def _get_block_size_n(device: Any, head_dim: int, is_dropout: bool, is_causal: b
     return 128
 
 
-def _named(*functions: Any) -> dict[str, Any]:
-    return {f.__name__: f for f in functions}
-
-
-_FUNCTIONS = _named(
+_FUNCTIONS = named(
     flash_attn_func, flash_attn_kvpacked_func, flash_attn_qkvpacked_func, flash_attn_varlen_func, flash_attn_varlen_kvpacked_func,
     flash_attn_varlen_qkvpacked_func, flash_attn_with_kvcache,
 )  # fmt: skip
-_ROTARY = _named(apply_rotary_emb, apply_rotary_emb_kv_, apply_rotary_emb_qkv_, apply_rotary_emb_torch, RotaryEmbedding)
+_ROTARY = named(apply_rotary_emb, apply_rotary_emb_kv_, apply_rotary_emb_qkv_, apply_rotary_emb_torch, RotaryEmbedding)
 MODULES: dict[str, dict[str, Any]] = {
     "flash_attn": _FUNCTIONS,
     "flash_attn.flash_attn_interface": _FUNCTIONS
-    | _named(_flash_attn_varlen_forward, _get_block_size_n)
+    | named(_flash_attn_varlen_forward, _get_block_size_n)
     | {"USE_TRITON_ROCM": False},
-    "flash_attn.bert_padding": _named(
+    "flash_attn.bert_padding": named(
         index_first_axis, index_put_first_axis, pad_input, unpad_input, unpad_input_for_concatenated_sequences
     ),
     "flash_attn.layers": {},
     "flash_attn.layers.rotary": _ROTARY | {"apply_rotary_emb_func": apply_rotary_emb},
     "flash_attn.ops": {},
-    "flash_attn.ops.rms_norm": _named(rms_norm, RMSNorm),
+    "flash_attn.ops.rms_norm": named(rms_norm, RMSNorm),
     "flash_attn.ops.triton": {},
-    "flash_attn.ops.triton.layer_norm": _named(layer_norm_fn, rms_norm_fn, RMSNorm),
-    "flash_attn.ops.triton.rotary": _named(apply_rotary),
+    "flash_attn.ops.triton.layer_norm": named(layer_norm_fn, rms_norm_fn, RMSNorm),
+    "flash_attn.ops.triton.rotary": named(apply_rotary),
 }

@@ -18,7 +18,7 @@ from ..torch._linear_calls import Rules
 from ..torch._scan_calls import step
 from ..torch.linear import scan
 from ._gated import RMSNorm, gated_norm, layernorm_fn, rmsnorm_fn
-from ._needs import bound, require_cpu
+from ._needs import bound, named, require_cpu
 from ._norms import RMSNorm as PlainRMSNorm
 from ._norms import layer_norm_fn, rms_norm_fn
 from .causal_conv1d import causal_conv1d_fn
@@ -227,18 +227,14 @@ def mamba_split_conv1d_scan_combined(
     return (out, final) if return_final_states else out
 
 
-def _named(*functions: Any) -> dict[str, Any]:
-    return {f.__name__: f for f in functions}
-
-
-_MAMBA_1 = _named(selective_scan_fn, mamba_inner_fn)
+_MAMBA_1 = named(selective_scan_fn, mamba_inner_fn)
 MODULES: dict[str, dict[str, Any]] = {
     "mamba_ssm": _MAMBA_1,
     "mamba_ssm.ops": {},
     "mamba_ssm.ops.selective_scan_interface": _MAMBA_1,
     "mamba_ssm.ops.triton": {},
-    "mamba_ssm.ops.triton.layer_norm": _named(layer_norm_fn, rms_norm_fn) | {"RMSNorm": PlainRMSNorm},
-    "mamba_ssm.ops.triton.layernorm_gated": _named(layernorm_fn, rmsnorm_fn, RMSNorm),
-    "mamba_ssm.ops.triton.selective_state_update": _named(selective_state_update),
-    "mamba_ssm.ops.triton.ssd_combined": _named(mamba_chunk_scan_combined, mamba_split_conv1d_scan_combined),
+    "mamba_ssm.ops.triton.layer_norm": named(layer_norm_fn, rms_norm_fn) | {"RMSNorm": PlainRMSNorm},
+    "mamba_ssm.ops.triton.layernorm_gated": named(layernorm_fn, rmsnorm_fn, RMSNorm),
+    "mamba_ssm.ops.triton.selective_state_update": named(selective_state_update),
+    "mamba_ssm.ops.triton.ssd_combined": named(mamba_chunk_scan_combined, mamba_split_conv1d_scan_combined),
 }

@@ -17,10 +17,9 @@ from torch import Tensor
 from ..masks import Mask
 from ..torch._calls import Rules, draw_seed, inner_contiguous, sum_dtype
 from ..torch._graph import attend_with_lse, attention
-from ..torch._varlen_calls import packed
-from ..torch.varlen import _arguments
+from ..torch.varlen import AuxRequest, varlen_attn
 from ._biases import CLASSES, VARLEN_BIASES, AttentionBias, BlockDiagonalMask
-from ._needs import bound, require_cpu
+from ._needs import bound, named, require_cpu
 
 _NAME = "xformers"
 
@@ -84,11 +83,10 @@ def _packs(q: Tensor, k: Tensor, v: Tensor, bias: Any, p: float, scale: float | 
     elif sum(map(len, places)) != k.shape[0] or not isinstance(bias, BlockDiagonalMask):
         index = torch.cat(places)
         k, v, cu_k = k[index], v[index], F.pad(torch.tensor([len(at) for at in places]).cumsum(0), (1, 0))
-    arguments = _arguments(
-        q, k, v, cu_q, cu_k, q.shape[0], capacity, scale=scale, window_size=window, enable_gqa=True, seqused_k=used, block_table=table,
-        softcap=0.0, dropout_p=p, alibi_slopes=None, sinks=None,
+    return varlen_attn(  # type: ignore[return-value]
+        q, k, v, cu_q, cu_k, q.shape[0], capacity, return_aux=AuxRequest(lse=True), scale=scale, window_size=window, enable_gqa=True,
+        seqused_k=used, block_table=table, dropout_p=p,
     )  # fmt: skip
-    return packed(*arguments)  # type: ignore[return-value]
 
 
 def _attention(
@@ -166,13 +164,10 @@ def merge_attentions(
 _KERNELS = ("cutlass", "cutlass_blackwell", "flash", "flash3", "ck", "ck_splitk", "triton_splitk")
 _OPS = {x: {y: type(y, (), {"NAME": f"{x}{y[:2]}"}) for y in ("FwOp", "BwOp")} for x in _KERNELS}
 _PAIRS = "Cutlass=cutlass CutlassFwdFlashBw=cutlass=flash FlashAttention=flash CutlassBlackwell=cutlass_blackwell Ck=ck SplitKCk=ck_splitk=ck"
-_EVERY = {
-    x.__name__: x
-    for x in (
-        memory_efficient_attention, memory_efficient_attention_forward, memory_efficient_attention_forward_requires_grad,
-        memory_efficient_attention_backward, memory_efficient_attention_partial, merge_attentions,
-    )
-} | {x: CLASSES[x] for x in ("AttentionBias", "LowerTriangularMask", "BlockDiagonalMask")}  # fmt: skip
+_EVERY = named(
+    memory_efficient_attention, memory_efficient_attention_forward, memory_efficient_attention_forward_requires_grad,
+    memory_efficient_attention_backward, memory_efficient_attention_partial, merge_attentions,
+) | {x: CLASSES[x] for x in ("AttentionBias", "LowerTriangularMask", "BlockDiagonalMask")}  # fmt: skip
 for _name, *_kernels in (x.split("=") for x in _PAIRS.split()):
     _EVERY[f"MemoryEfficientAttention{_name}Op"] = (_OPS[_kernels[0]]["FwOp"], _OPS[_kernels[-1]]["BwOp"])
 MODULES: dict[str, dict[str, Any]] = {

@@ -36,14 +36,18 @@ class Rules(NamedTuple):
     dropout: float = 0.0
 
 
+def _lengths(offsets: list[int]) -> list[int]:
+    return [b - a for a, b in zip(offsets, offsets[1:])]
+
+
 def _longest(offsets: list[int], most: int, name: str) -> None:
-    length = max((b - a for a, b in zip(offsets, offsets[1:])), default=0)
+    length = max(_lengths(offsets), default=0)
     if length > most:
         raise ArgumentError(f"[varlen_attn] {name} must be the longest sequence's length or more: got {most} for {length}")
 
 
 class _Call:
-    """One call on memory: its tensors, and for each run of sequences with the same options (offset of the first, how many, options)."""
+    """One call on memory: its tensors and offsets, and runs of sequences."""
 
     def __init__(
         self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, cu_q: Tensor, cu_k: Tensor, seqused: Tensor | None, _: None,
@@ -57,9 +61,10 @@ class _Call:
         self.q, self.k, self.v = (inner_contiguous(x) for x in (q[: self.q_offsets[-1]], k[: self.k_offsets[-1]], v[: self.k_offsets[-1]]))
         self.extras = (sinks, slopes, seed)
         self.rules, self.used = r, None if seqused is None else seqused.tolist()
-        lengths = [b - a for a, b in zip(self.k_offsets, self.k_offsets[1:])]
-        if self.used is not None and any(not 0 <= n <= length for n, length in zip(self.used, lengths)):
-            raise ArgumentError(f"[varlen_attn] seqused_k must be from 0 to the sequences' lengths {lengths}: got {self.used}")
+        if self.used is not None:
+            lengths = _lengths(self.k_offsets)
+            if any(not 0 <= n <= length for n, length in zip(self.used, lengths)):
+                raise ArgumentError(f"[varlen_attn] seqused_k must be from 0 to the sequences' lengths {lengths}: got {self.used}")
 
     def runs(self) -> Iterator[tuple[slice, slice, list[int], list[int], Any]]:
         """(rows of queries, rows of keys, offsets of queries, of keys, options) of sequences that one call of the kernels computes: all
@@ -69,8 +74,7 @@ class _Call:
         for first in range(0, max(count, 1), step):
             q, k = (offsets[first : first + step + 1] for offsets in (self.q_offsets, self.k_offsets))
             used = None if self.used is None else self.used[first : first + step]
-            lengths = [b - a for a, b in zip(q, q[1:])]
-            options = _options(self.rules, *self.extras, first, used, lengths)
+            options = _options(self.rules, *self.extras, first, used, _lengths(q))
             yield slice(q[0], q[-1]), slice(k[0], k[-1]), [n - q[0] for n in q], [n - k[0] for n in k], options
 
 
@@ -139,11 +143,8 @@ def _compute_paged(
     lse[:, q_offsets[-1] :].fill_(-torch.inf)
     rows_of_table = table.long().contiguous().numpy()
     pages = [x.transpose(1, 2) for x in (k, v)]  # [pages, Hkv, page_size, width]
-    begin = 0
-    each = _per_sequence(slopes)
-    for (length, _n), run in itertools.groupby(
-        enumerate(b - a for a, b in zip(q_offsets, q_offsets[1:])), lambda x: (x[1], x[0] if each else 0)
-    ):
+    lengths, each, begin = _lengths(q_offsets), _per_sequence(slopes), 0
+    for (length, _), run in itertools.groupby(range(len(lengths)), lambda n: (lengths[n], n if each else 0)):
         first, begin = begin, begin + len(list(run))
         if length == 0:
             continue

@@ -4,14 +4,14 @@ call, so that models built before take part. Files that are imported later are c
 
 from __future__ import annotations
 
-import importlib.machinery
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from .._later import AfterImport
 from ._latent import expand_later
 from ._linear import BESIDE, REPLACEMENTS
 from ._own import OWN
@@ -49,21 +49,7 @@ def _put(module: ModuleType) -> None:
             by_name.setdefault("qkv", by_name["sdpa"])
 
 
-class _Later:
-    """Finds modelling files as Python does, and changes them once they have run."""
-
-    @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target) if _MODELLING.fullmatch(name) else None
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                run(module)
-                _put(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+_later = AfterImport(_MODELLING, _put)
 
 
 def install_all(*, linear: bool) -> None:
@@ -71,8 +57,8 @@ def install_all(*, linear: bool) -> None:
     of linear attention. A second call undoes nothing."""
     global _linear_too
     _linear_too = _linear_too or linear
-    if _Later not in sys.meta_path:
-        sys.meta_path.insert(0, _Later)  # type: ignore[arg-type]
+    if _later not in sys.meta_path:
+        sys.meta_path.insert(0, _later)  # type: ignore[arg-type]
     for module in list(sys.modules.values()):
         if isinstance(module, ModuleType):
             _put(module)
@@ -82,8 +68,8 @@ def remove_all() -> None:
     """Puts the originals back."""
     global _linear_too
     _linear_too = False
-    if _Later in sys.meta_path:
-        sys.meta_path.remove(_Later)  # type: ignore[arg-type]
+    if _later in sys.meta_path:
+        sys.meta_path.remove(_later)  # type: ignore[arg-type]
     with _lock:
         for (*_, name), (owner, original) in _originals.items():
             setattr(owner, name, original)

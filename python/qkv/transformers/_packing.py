@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextvars import ContextVar
 from typing import Any
 
@@ -20,7 +21,12 @@ class Packing:
         self.lengths = kept.sum(1).tolist()
         self.longest = max(self.lengths, default=0)
         self.cu = nn.functional.pad(kept.sum(1).cumsum(0), (1, 0))
-        self.contiguous = bool((kept[:, 1:] != kept[:, :-1]).sum(1).le(1 + (~kept[:, 0]).int()).all()) if self.shape[1] else True
+
+    @functools.cached_property
+    def contiguous(self) -> bool:
+        """Whether the tokens of every row are neighbours; windows need it."""
+        rows = self.index.split(self.lengths)
+        return all(len(row) == 0 or int(row[-1] - row[0]) == len(row) - 1 for row in rows)
 
     def pack(self, x: Tensor) -> Tensor:
         return x.expand(self.shape[0], *x.shape[1:]).flatten(0, 1)[self.index][None]

@@ -275,7 +275,7 @@ def dropout_of(thing: Any, given: dict[str, Any]) -> Any:
     wanted = [value for value in asked if isinstance(value, float)]
     if not rates:
         return next(iter(_called_dropout(type(thing))), None)
-    return rates[0] if (not wanted or rates[0] in wanted) else wanted[0] if rates else None
+    return rates[0] if not wanted or rates[0] in wanted else wanted[0]
 
 
 def _called_dropout(cls: type) -> list[float]:
