@@ -17,7 +17,7 @@ from ._graph import Step, needed, wanted
 from ._linear_calls import wide
 
 _ONCE = "[qkv.torch] selective_scan and short_convolution are differentiated once, in reverse mode: got forward mode, or a gradient of a gradient"
-_CHUNK = 16  #: tokens from one kept state to the next
+_CHUNK = _core.selective_scan_chunk  #: tokens from one kept state to the next
 
 
 def _of_type(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -46,6 +46,7 @@ void convolution_backward(bool silu, const nb::args& objects) {
 }  // namespace
 
 void bind_scan(nb::module_& m) {
+  m.attr("selective_scan_chunk") = kSelectiveScanChunk;
   m.def("selective_scan_forward", &scan_forward);
   m.def("selective_scan_backward", &scan_backward);
   m.def("short_convolution_forward", &convolution_forward);

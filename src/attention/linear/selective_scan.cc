@@ -17,10 +17,6 @@ constexpr Index kWholeVectors = 16;
 /// Of one token, channel and state.
 constexpr double kScanFlops = 36, kScanBackwardFlops = 60;
 
-template <class T> TokenRows<T> rows_from(const View<T, 3>& x, Index b, Index channel) {
-  return {x.is_null() ? nullptr : x.data() + b * x.stride(0) + channel * x.stride(2), x.stride(1)};
-}
-
 template <class T> struct Scan {
   const SelectiveScanInputs<T>& in;
   const ScanKernels<T>& kernels;
@@ -77,7 +73,7 @@ template <class T> struct Scan {
     };
     ScanBlock<T> t{};
     t.length = length, t.states = states, t.channels = p.count;
-    t.u = rows_from(in.u, p.b, p.first), t.dt = rows_from(in.dt, p.b, p.first);
+    t.u = token_rows(in.u, p.b, p.first), t.dt = token_rows(in.dt, p.b, p.first);
     t.a = table, t.skip = table + rows;
     t.b = shared(in.b), t.c = shared(in.c);
     if (!kept.is_null()) t.kept = kept.data() + p.b * kept.stride(0) + p.first * kept.stride(3);
@@ -110,7 +106,7 @@ template <class T> struct Scan {
       const Part p = part(item);
       ScanBlock<T> t = block(item, kept);
       t.state = reinterpret_cast<T*>(scratch);
-      t.out = rows_from(out, p.b, p.first);
+      t.out = token_rows(out, p.b, p.first);
       load_state(in.initial, p, T{1}, t.state);
       kernels.forward(t);
       store_state(t.state, p, final);
@@ -125,8 +121,8 @@ template <class T> struct Scan {
           const Part p = part(item);
           ScanBlockGradient<T> t{};
           t.forward = block(item, kept);
-          t.dout = rows_from(dout, p.b, p.first);
-          t.du = rows_from(g.du, p.b, p.first), t.ddt = rows_from(g.ddt, p.b, p.first);
+          t.dout = token_rows(dout, p.b, p.first);
+          t.du = token_rows(g.du, p.b, p.first), t.ddt = token_rows(g.ddt, p.b, p.first);
           t.dstate = reinterpret_cast<T*>(scratch + scratch_bytes);
           t.da = sums + item * of_item(), t.dskip = t.da + rows;
           t.db = t.dskip + kernels.block, t.dc = t.db + of_tokens();

@@ -50,13 +50,10 @@ template <class T> struct Convolution {
     }
   }
 
-  template <class E> static TokenRows<E> rows(const View<E, 3>& x, Index b, Index first) {
-    return {x.is_null() ? nullptr : x.data() + b * x.stride(0) + first * x.stride(2), x.stride(1)};
-  }
   ConvolutionRows<T> part(Index b, Index first, Index count) const {
     ConvolutionRows<T> t{};
     t.width = width, t.end = length, t.channels = count, t.silu = in.silu;
-    t.x = rows(in.x, b, first), t.before = rows(in.before, b, first);
+    t.x = token_rows(in.x, b, first), t.before = token_rows(in.before, b, first);
     t.weight = {weight + first, channels};
     t.bias = bias == nullptr ? nullptr : bias + first;
     t.reach = reach == nullptr ? nullptr : reach + b * length;
@@ -72,7 +69,7 @@ template <class T> struct Convolution {
       const Index b = item / tiles;
       ConvolutionRows<T> t = part(b, 0, channels);
       t.begin = item % tiles * kItemTokens, t.end = std::min(length, t.begin + kItemTokens);
-      t.out = rows(out, b, 0);
+      t.out = token_rows(out, b, 0);
       kernels.convolve(t);
     });
   }
@@ -89,8 +86,8 @@ template <class T> struct Convolution {
       const Index b = item / blocks, first = item % blocks * kItemChannels;
       ConvolutionGradient<T> t{};
       t.forward = part(b, first, std::min(kItemChannels, channels - first));
-      t.dout = rows(dout, b, first);
-      t.dx = rows(g.dx, b, first), t.dbefore = rows(g.dbefore, b, first);
+      t.dout = token_rows(dout, b, first);
+      t.dx = token_rows(g.dx, b, first), t.dbefore = token_rows(g.dbefore, b, first);
       t.dweight = {sums + item * of_item, kItemChannels};
       t.dbias = sums + item * of_item + width * kItemChannels;
       kernels.convolve_backward(t);

@@ -1,9 +1,11 @@
-// The tensors of a call as a table, and the one check of all of them: sizes, strides, overlap.
+// The tensors of a call as a table, and the one check of all of them: sizes, strides, overlap. And rows of tokens, as
+// kernels read them.
 #pragma once
 
 #include <span>
 
 #include "attention/call/tensor_checks.h"
+#include "dispatch/kernels.h"
 
 namespace qkv::inline v0 {
 
@@ -37,6 +39,11 @@ inline void check_tensors(
     for (const CallTensor& other : inputs) check_apart(function, output, {other.name, other.x});
     for (const CallTensor& other : outputs.first(n)) check_apart(function, output, {other.name, other.x});
   }
+}
+
+/// Of sequence b of x [B, T, C], from one channel on.
+template <class T> TokenRows<T> token_rows(const View<T, 3>& x, Index b, Index channel) {
+  return {x.is_null() ? nullptr : x.data() + b * x.stride(0) + channel * x.stride(2), x.stride(1)};
 }
 
 }  // namespace qkv::inline v0
