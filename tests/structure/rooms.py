@@ -8,7 +8,7 @@ import re
 import tree
 
 PAGE = tree.ROOT / "docs/dev/house.md"
-HOUSE = ("include", "src", "cli", "python", "tests")
+HOUSE = ("include", "src", "cli", "lesson", "python", "tests")
 MOST_FILES = 25
 # Data lies beside the tests that read it; each file of it is a case, none is code.
 DATA = re.compile(r"(^|/)(data|corpus)(/|$)")

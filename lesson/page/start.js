@@ -1,0 +1,107 @@
+// The shell: starts the engine, holds the state, and draws what follows from it. Runs when every function is there.
+let state = null, engine = null, engineBytes = null;
+const el = id => document.getElementById(id), make = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
+
+function fail(error) {
+  el("wrong").hidden = false;
+  el("wrong").textContent = say("shell.wrong", {error: error.message});
+}
+/// The engine's bytes, from base64 of gzip in the page itself.
+async function unpackEngine() {
+  const text = atob(el("wasm").textContent.trim()), packed = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; ++i) packed[i] = text.charCodeAt(i);
+  return new Uint8Array(await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer());
+}
+
+/// Changes the state, keeps it in the address, and draws the page.
+function change(to) {
+  const turned = "step" in to && to.step !== state.step;
+  state = {...state, ...to};
+  remember();
+  draw();
+  if (!turned) return;
+  scrollTo(0, 0);
+  el("main").focus({preventScroll: true});
+}
+function remember() { try { history.replaceState(null, "", "#" + formatAddress(state)); } catch { /* as if nobody wanted a link */ } }
+
+function draw() {
+  document.documentElement.lang = state.lang === "zh" ? "zh-CN" : "en";
+  document.documentElement.dataset.theme = state.theme;
+  drawShell();
+  if (!engine) return;
+  try {
+    if (state.step === LAB) drawLab(el("lab"));
+    else if (typeof drawSteps === "function") drawSteps(el("step"));
+  } catch (error) { fail(error); }
+}
+/// The line at the bottom: the command that repeats what is shown; none where there is none.
+function showCommand(command) {
+  el("footer").hidden = !command;
+  el("command").textContent = command || "";
+}
+
+const turns = [...Array.from({length: STEPS}, (_, n) => n + 1), LAB];
+const nameOfStep = step => step === LAB ? say("lab.title") : stepsOf()[step - 1]?.question || String(step);
+function turn(by) {
+  const to = turns[turns.indexOf(state.step) + by];
+  if (to) change({step: to});
+}
+function drawShell() {
+  sayAll(document);
+  document.title = el("title").textContent = say("shell.title");
+  for (const b of el("languages").children) b.setAttribute("aria-pressed", b.dataset.lang === state.lang);
+  [...el("theme").options].forEach(o => { o.textContent = say("shell.theme." + o.value); });
+  el("theme").value = state.theme;
+  el("contents").setAttribute("aria-label", say("shell.contents"));
+  el("list").replaceChildren(...turns.map(step => {
+    const item = make("li", {className: step === LAB ? "lab" : ""}), link = item.appendChild(make("a", {textContent: nameOfStep(step)}));
+    link.href = "#" + formatAddress({...state, step});
+    if (step === state.step) link.setAttribute("aria-current", "step");
+    return item;
+  }));
+  el("list").querySelector("[aria-current]")?.scrollIntoView?.({block: "nearest", inline: "center"});
+  el("step").hidden = state.step === LAB;
+  el("lab").hidden = state.step !== LAB;
+  const at = turns.indexOf(state.step);
+  for (const [id, other, sign] of [["before", turns[at - 1], "\u2190 "], ["after", turns[at + 1], "\u2192 "]]) {
+    el(id).hidden = !other;
+    if (other) el(id).textContent = sign + nameOfStep(other);
+  }
+}
+
+/// Left and right turn the pages, where they mean nothing else.
+function onKey(event) {
+  const {target, key} = event, by = {ArrowLeft: -1, ArrowRight: 1}[key];
+  const isOther = target !== document.body && target !== el("main") && !target.closest?.("#contents");
+  if (!by || isOther || event.ctrlKey || event.altKey || event.metaKey || event.shiftKey) return;
+  turn(by);
+  event.preventDefault();
+}
+function listen() {
+  for (const b of el("languages").children) b.onclick = () => change({lang: b.dataset.lang});
+  el("theme").onchange = () => change({theme: el("theme").value});
+  el("before").onclick = () => turn(-1);
+  el("after").onclick = () => turn(1);
+  el("copy").onclick = async () => {
+    let done = "shell.copied";
+    try { await navigator.clipboard.writeText(el("command").textContent); } catch { getSelection().selectAllChildren(el("command")); done = "shell.selected"; }
+    el("copy").textContent = say(done);
+    setTimeout(() => { el("copy").textContent = say("shell.copy"); }, 1500);
+  };
+  addEventListener("keydown", onKey);
+  addEventListener("hashchange", () => change(parseAddress(location.hash, navigator.languages)));
+  systemDark.addEventListener("change", draw);
+}
+async function start() {
+  state = parseAddress(location.hash, navigator.languages);
+  listen();
+  draw();
+  try {
+    engineBytes = await unpackEngine();
+    engine = await loadEngine(engineBytes);
+    draw();
+  } catch (error) { fail(error); }
+  document.body.dataset.ready = "";
+}
+addEventListener("DOMContentLoaded", start);
