@@ -31,7 +31,8 @@ constexpr std::string_view kCoded = " F32 F16 BF16 U8 ", kFloats = " F32 F16 BF1
 constexpr std::array kForms = {Form{"map", 3, kCoded}, Form{"map_peak", 1, kF32}, Form{"mass", 2, kCoded},
     Form{"mass_peak", 1, kF32}, Form{"weights", 3, kCoded}, Form{"weights_peak", 1, kF32}, Form{"q", 3, kFloats},
     Form{"k", 3, kFloats}, Form{"lse", 2, kF32}, Form{"sinks", 1, kF32}, Form{"alibi", 1, kF32},
-    Form{"relative", 2, kF32}, Form{"bias", 3, kF32}, Form{"intervals", 2, kF32}};
+    Form{"relative", 2, kF32}, Form{"bias", 3, kF32}, Form{"intervals", 2, kF32}, Form{"norms", 2, kFloats},
+    Form{"push", 3, kF32}, Form{"push_by", 3, kFloats}, Form{"ov", 3, kF32}};
 constexpr Form kRow{"rows/NAME", 2, " F32 F16 "};
 
 bool is_number(std::string_view text) {
