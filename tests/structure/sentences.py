@@ -1,7 +1,10 @@
-"""What the tool says in Chinese (zh/*.txt): every sentence and hint of the judge and every text of a task has its Chinese, which holds each
-number, word of code and formula of the English and each of its marks; words of the glossary; Chinese punctuation.
+"""What the tool (zh/*.txt) and the lesson's page (lesson/text/zh.json) say in Chinese: every sentence and hint of the judge, every text of a
+task and of a step has its Chinese, which holds each number, word of code and formula of the English and each of its marks; words of the
+glossary; Chinese punctuation.
 """
 
+import itertools
+import json
 import re
 
 import tree
@@ -9,6 +12,7 @@ import tree
 JUDGE, TOOL = tree.ROOT / "src/judge/text", tree.ROOT / "cli/support/zh"
 TASKS = tree.ROOT / "python/qkv/_judge/runner/tasks.txt"
 EXERCISES = tree.ROOT / "cli/practice/exercises"
+LESSON = tree.ROOT / "lesson/text"
 HAN = r"[\u3400-\u9fff]"
 # Other words than the glossary's; 看 for attend, 注意力看 and the like.
 AVOID = re.compile(r"看|目录|反问|编号|宽度|教科书|阶梯|令牌|标记|遮罩|蒙版|得分|隐藏|嵌入向量|激活")
@@ -137,6 +141,22 @@ def problems_of_contracts():
             yield f"contracts.zh.txt, {name}: {found[0]!r}"
 
 
+def problems_of_lesson(english, chinese, at="lesson"):
+    """Both files have one form; what nobody reads as a sentence (names, commands, formulas) is the same in both."""
+    if type(english) is not type(chinese):
+        yield f"{at}: another form in Chinese"
+    elif isinstance(english, dict):
+        for key in english.keys() | chinese.keys():
+            yield from problems_of_lesson(english.get(key), chinese.get(key), f"{at}/{key}")
+    elif isinstance(english, list):
+        for n, (one, other) in enumerate(itertools.zip_longest(english, chinese), 1):
+            yield from problems_of_lesson(one, other, f"{at}/{n}")
+    elif english != chinese:
+        yield from (f"{at}: {problem}" for problem in problems_of_pair(str(english), str(chinese)))
+    elif re.search("/(question|ask|try|broke|say)$", at):
+        yield f"{at}: not in Chinese: {english}"
+
+
 def main():
     problems, count = [], 0
     for path in sorted(JUDGE.glob("mistakes-*.txt")):
@@ -159,6 +179,7 @@ def main():
     wanted += [text.strip() for line in lines_of(TASKS) for text in re.findall(r"^probe ([^|]+)", line)]
     problems += [f"not in Chinese: {text}" for text in sorted(set(wanted)) if text not in known]
     problems += problems_of_contracts()
+    problems += problems_of_lesson(*(json.loads((LESSON / name).read_text(encoding="utf-8")) for name in ("en.json", "zh.json")))
     if count < 900:
         problems.append("few sentences found: the test looks in the wrong place")
     return problems, f"{count} sentences"
