@@ -4,6 +4,8 @@
 
 #include <charconv>
 #include <concepts>
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -16,8 +18,15 @@ namespace qkv::inline v0 {
 /// The shortest decimal that reads back as the same number.
 inline std::string number_text(double value) {
   char text[32];
+#if defined(__cpp_lib_to_chars)
   const auto end = std::to_chars(text, text + sizeof(text), value).ptr;
   return std::string(text, end);
+#else
+  for (int digits = 1; std::snprintf(text, sizeof text, "%.*g", digits, value), digits < 17; ++digits) {
+    if (std::strtod(text, nullptr) == value) break;
+  }
+  return text;
+#endif
 }
 
 /// One part of a message: a text, a number, a view or tensor (its shape), or a function that gives a text.

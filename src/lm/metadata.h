@@ -2,6 +2,7 @@
 #pragma once
 
 #include <charconv>
+#include <cstdlib>
 #include <map>
 #include <optional>
 #include <string>
@@ -22,8 +23,17 @@ inline const std::string& read_text(const Metadata& metadata, const char* functi
 
 /// True when the whole text is one number; `value` is then that number.
 template <class Number> bool parsed(const std::string& text, Number& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
+#if !defined(__cpp_lib_to_chars)
+  if constexpr (std::is_floating_point_v<Number>) {
+    char* end = nullptr;
+    value = static_cast<Number>(std::strtod(text.c_str(), &end));
+    return !text.empty() && end == text.data() + text.size();
+  } else
+#endif
+  {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() && end == text.data() + text.size();
+  }
 }
 
 /// A whole number, not negative. `fallback`, where given, is the meaning of files older than the entry.

@@ -60,6 +60,9 @@ bool names_cpu(std::string_view controllers) {
 }
 
 int affinity_cpus() {
+#if defined(__EMSCRIPTEN__)
+  return 1;
+#else
   // The kernel may know more CPUs than cpu_set_t holds; it then returns EINVAL until the set is large enough.
   for (int cpus = 1024; cpus <= 1 << 20; cpus *= 4) {
     std::vector<cpu_set_t> set((CPU_ALLOC_SIZE(cpus) + sizeof(cpu_set_t) - 1) / sizeof(cpu_set_t));
@@ -67,6 +70,7 @@ int affinity_cpus() {
     if (sched_getaffinity(0, bytes, set.data()) == 0) return CPU_COUNT_S(bytes, set.data());
   }
   return static_cast<int>(std::thread::hardware_concurrency());
+#endif
 }
 
 }  // namespace

@@ -177,11 +177,9 @@ template <class T, class Policy, class Observer = NoObserver> inline void forwar
   const CarriedRows<T>* const carried = t.carried;
   const ForwardScratch<T> w = with_carried(scratch, carried);
   const Index strips = (t.q_count + strip_lanes<T>() - 1) / strip_lanes<T>();
-  auto [begin, end] = reach(s, t.q_begin, t.q_count, s.key_tile);
-  if (carried != nullptr) {
-    begin = larger(begin, carried->k_begin);
-    end = smaller(end, carried->k_end);
-  }
+  const KeyRange reached = reach(s, t.q_begin, t.q_count, s.key_tile);
+  const Index begin = carried == nullptr ? reached.begin : larger(reached.begin, carried->k_begin);
+  const Index end = carried == nullptr ? reached.end : smaller(reached.end, carried->k_end);
   Ahead of_bias;
   StripRange of_chunk{0, t.q_begin, t.q_count};  // the rows that meet a chunk one after the other
   const bool bias_rows = has_rows(s.bias);

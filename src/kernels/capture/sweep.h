@@ -244,7 +244,7 @@ template <class T> void sweep_tile(const CaptureSweep<T>& t, void* scratch) {
   PagedRows<T> rows(f, w);
   const CaptureSweeper<T> sweep(t, w, own);
   const Index strips = (f.q_count + strip_lanes<T>() - 1) / strip_lanes<T>();
-  const auto [begin, end] = reach(s, f.q_begin, f.q_count, s.key_tile);
+  const KeyRange reached = reach(s, f.q_begin, f.q_count, s.key_tile);
   bool wanted[kStripsPerTile];
   for (Index strip = 0; strip < strips; ++strip) {
     const StripRange r = strip_range(f, strip);
@@ -257,8 +257,8 @@ template <class T> void sweep_tile(const CaptureSweep<T>& t, void* scratch) {
         dout.data, dout.stride, 0, r.ni, f.v_head_dim, T{1}, w.out_panels + strip * strip_lanes<T>() * f.v_head_dim);
   }
   sweep.start();
-  const auto next_chunk = [&](Index j0) { return live_chunk(s, f.q_begin, f.q_count, j0, end); };
-  for (Index j0 = next_chunk(begin); j0 < end; j0 = next_chunk(j0 + s.key_tile)) {
+  const auto next_chunk = [&](Index j0) { return live_chunk(s, f.q_begin, f.q_count, j0, reached.end); };
+  for (Index j0 = next_chunk(reached.begin); j0 < reached.end; j0 = next_chunk(j0 + s.key_tile)) {
     const Index nj = smaller(s.key_tile, s.kv_len - j0);
     rows.read_keys(f, j0, nj);
     if (t.dout.data != nullptr) rows.read_values(f, j0, nj);

@@ -17,7 +17,7 @@ template <class T> struct ForwardRows {
   /// Tensors of `saved`, whose contents stay where their sizes fit; null: borrowed, not cleared.
   ForwardRows(SavedOf<T>* saved, const typename View<T, 3>::Sizes& projected_sizes, Index width, Index num_heads,
       Context& context) {
-    const auto [batch, length, columns] = projected_sizes;
+    const Index batch = projected_sizes[0], length = projected_sizes[1], columns = projected_sizes[2];
     if (saved != nullptr) {
       resize(saved->projected, projected_sizes);
       resize(saved->attended, std::array{batch, length, width});

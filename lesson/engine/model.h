@@ -1,0 +1,29 @@
+// The model that the page trains: at most one at a time.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "qkv/lm/trainer.h"
+
+namespace qkv::inline v0::lesson {
+
+struct Moment {
+  std::vector<float> parameters;
+  lm::AdamState adam;
+};
+
+struct Model {
+  std::string task;
+  lm::CharTokenizer tokenizer;
+  lm::AttentionLM lm;
+  lm::BatchSource source;
+  std::unique_ptr<lm::Trainer> trainer = {};
+  std::map<int, Moment> moments = {};
+};
+
+/// Throws OptionError, in the name of `function`, before the first lesson_start.
+Model& model(const char* function);
+
+}  // namespace qkv::inline v0::lesson
