@@ -40,8 +40,9 @@ void middle_gradients(View<const float, 4> v, View<const float, 4> dout, Attende
 
 using namespace qkv;
 
-/// q [heads, queries, dim], k [heads, keys, dim], v [heads, keys, vdim]; null: no hidden [queries, keys], bias [heads, queries,
-/// keys], dout [heads, queries, vdim]. scores, scaled, weights [heads, queries, keys], out, lse; with dout dp, ds, dq, dk, dv.
+/// q [heads, queries, dim], k [heads, keys, dim], v [heads, keys, vdim]; null: no hidden [queries, keys], bias [heads,
+/// queries, keys], dout [heads, queries, vdim]. scores, scaled, weights [heads, queries, keys], out, lse; with dout dp,
+/// ds, dq, dk, dv.
 QKV_LESSON const float* lesson_attend(int heads, int queries, int keys, int dim, int vdim, const float* q,
     const float* k, const float* v, double scale, int causal, const unsigned char* hidden, const float* bias,
     const float* dout) {

@@ -42,7 +42,7 @@ QKV_LESSON const char* lesson_error() {
 }
 
 #if defined(__EMSCRIPTEN__)
-// The library is compiled without tables of exceptions, which would make it a quarter larger: what it throws ends in these
+// The library is compiled without tables of exceptions, which would make it larger: what it throws ends in these,
 // instead of emscripten's own, and engine.js leaves the call with the sentence. All that it throws are std::exceptions.
 __attribute__((import_module("engine"), import_name("fail"))) extern "C" void engine_fail(const char* sentence);
 extern "C" {

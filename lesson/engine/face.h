@@ -1,7 +1,7 @@
-// What the functions of the lesson's engine share. engine.js calls them: numbers, texts (UTF-8, ended by 0) and arrays of
-// floats go in; out come a number, a text, or one block of floats that holds the results one behind the other, valid until
-// the next call. Nothing is thrown: an error is a sentence, and engine.js throws it (in a browser, Face::fail does not
-// return; elsewhere lesson_error() gives the sentence).
+// What the functions of the lesson's engine share. engine.js calls them: numbers, texts (UTF-8, ended by 0) and arrays
+// of floats go in; out come a number, a text, or one block of floats that holds the results one behind the other, valid
+// until the next call. Nothing is thrown: an error is a sentence, which engine.js throws as WebAssembly (face.cc), and
+// lesson_error() gives elsewhere.
 #pragma once
 
 #include <exception>

@@ -1,6 +1,6 @@
-// Included before every file of a WebAssembly build (CMakeLists.txt): Debian 12's emscripten has libc++ 13, which lacks
-// std::bit_cast and the algorithms of std::ranges. Here are those that the library calls, as it calls them. A newer libc++
-// leaves this empty, and when Debian has one the file goes.
+// Included before every file of a WebAssembly build (scripts/lesson): Debian 12's emscripten has libc++ 13, which lacks
+// std::bit_cast and the algorithms of std::ranges. Here are those that the library calls, as it calls them. A newer
+// libc++ leaves this empty, and when Debian has one the file goes.
 #pragma once
 
 #if defined(__cplusplus)

@@ -111,7 +111,7 @@ class Trace {
     loss_value = nn::cross_entropy(nn::as_rows(std::as_const(logits_)), targets, nn::as_rows(dlogits_), context());
   }
 
-  /// Leaves the gradient of what each head gives in saved.dattended. Parameters' gradients are overwritten by the next step.
+  /// Leaves the gradient of what each head gives in saved.dattended. The next step overwrites parameters' gradients.
   void backward() {
     auto& blocks = const_cast<std::vector<lm::Block>&>(m_.blocks);
     Tensor<float> dh = rows(), dbranch = rows(), dmiddle = rows();
@@ -217,7 +217,7 @@ class Changed {
   std::vector<std::pair<float*, std::vector<float>>> kept_;
 };
 
-/// Without positions the positions' embeddings are 0; without the scale q is sqrt(D) times as long, and so its projection is.
+/// Without positions their embeddings are 0; without the scale q is sqrt(D) times as long, and so its projection is.
 void change_parameters(lm::AttentionLM& model, bool scale, bool positions, Changed& changed) {
   const lm::AttentionLMConfig& c = model.config();
   const auto factor = std::sqrt(static_cast<float>(c.embed_dim / c.num_heads));
