@@ -1,6 +1,121 @@
-// The lab: a model that learns to attend, while the page shows every head of it.
+// The lab: a model that learns to attend, with an engine of its own, so that no step of the lesson changes its model.
+let lab = null;
+const labRates = [0.0003, 0.001, 0.003, 0.01, 0.03];
+/// In the order in which they teach: one head, many of which none is needed, two that need each other.
+const labLessons = {one: {task: "previous", heads: 1, layers: 1}, two: {task: "next", heads: 2, layers: 2}, induction: {task: "induction", heads: 2, layers: 2}};
+const labGoals = {previous: 60, same: 60, next: 800, own: 800, induction: 800};
+const labModelOf = of => JSON.stringify(["task", "heads", "layers", "rate", "seed"].map(name => of[name]));
+const lessonNow = () => Object.keys(labLessons).find(name => Object.entries(labLessons[name]).every(([key, value]) => state[key] === value));
 
-function drawLab(box) {
-  box.replaceChildren(make("h2", {textContent: say("lab.title")}));
-  showCommand("");
+/// How the engine is asked for the model of the state.
+function labConfig() {
+  const {task, heads, layers, seed, rate} = state, induces = task === "induction";
+  return {text: task === "own" ? lab.own : "", task: task === "own" ? "next" : task, heads, layers, blocks: layers > 1, dim: 32 % heads ? 33 : 32,
+    context: induces ? 32 : 16, seed, rate, batch: 32};
+}
+/// A text that the task is about: all characters of it are the model's.
+function labSample(symbols) {
+  const letters = symbols.filter(c => /\S/.test(c)), pick = numbers => numbers.map(n => letters[n % letters.length]).join("");
+  if (state.task === "own") return [...lab.own].slice(0, 12).join("");
+  if (state.task === "next") return "abababab";
+  return state.task === "induction" ? pick([3, 0, 5, 1, 4, 2]).repeat(2) : pick([0, 3, 1, 4, 2, 0, 5, 1]);
+}
+
+/// A new model, nothing trained.
+function labStart() {
+  const {engine: e, own = ""} = lab, prompt = lab.task === state.task ? lab.prompt : null;
+  Object.assign(lab, {running: false, losses: [], moments: [], every: 1, shown: 0, cut: new Set(), head: [0, 0], query: -1, guess: {}, task: state.task, key: labModelOf(state) + own});
+  const {parameters, symbols} = e.start(labConfig());
+  Object.assign(lab, {parameters, symbols: [...symbols]});
+  const known = prompt && [...prompt].every(c => lab.symbols.includes(c));
+  lab.prompt = known ? prompt : labSample(lab.symbols);
+  keepMoment();
+  el("labGoal").value = labGoals[state.task];
+}
+
+/// The model on the prompt: whole, and with what is cut or switched off where something is.
+function labTrace() {
+  const {engine: e, prompt, cut, causal, scale, positions} = lab;
+  lab.whole = e.trace(prompt, {cut: [], causal: true, scale: true, positions: true});
+  lab.isCut = cut.size > 0 || !causal || !scale || !positions;
+  lab.now = lab.isCut ? e.trace(prompt, {cut: labCuts(), causal, scale, positions}) : lab.whole;
+  const length = [...prompt].length;
+  lab.row = lab.query >= 0 && lab.query < length ? lab.query : length - 1;
+}
+const labCuts = () => [...lab.cut].map(pair => pair.split(":").map(Number));
+
+async function openLab() {
+  lab = {engine: null, own: "", kind: "weights", causal: true, scale: true, positions: true, heat: 1};
+  lab.engine = await loadEngine(engineBytes);
+  listenLab();
+}
+function drawLab() {
+  if (!lab) openLab().then(drawPage).catch(fail);
+  if (!lab.engine) return;
+  labTry(() => {
+    if (lab.key !== labModelOf(state) + lab.own) labStart();
+    labTrace();
+    drawLabControls();
+    drawLoss();
+    drawMaps();
+    drawOneHead();
+    drawNext();
+    drawGuess();
+    drawLosses();
+  });
+}
+/// What the engine refuses is said where it was asked for; the page goes on.
+function labTry(work) {
+  el("labWrong").hidden = true;
+  try { work(); } catch (error) {
+    lab.running = false;
+    el("labWrong").hidden = false;
+    el("labWrong").textContent = error.message;
+  }
+}
+
+function fillChoice(id, all, value) {
+  if (el(id).options.length !== all.length) el(id).replaceChildren(...all.map(([of]) => make("option", {value: of})));
+  all.forEach(([, text], n) => { el(id).options[n].textContent = text; });
+  el(id).value = String(value);
+}
+function drawLabControls() {
+  const lesson = lessonNow(), {task, heads, layers, rate, seed} = state;
+  for (const b of el("labLessons").children) b.setAttribute("aria-pressed", b.dataset.lesson === lesson);
+  el("labTry").textContent = lesson ? say(`lab.${lesson}.try`) : say("lab.free");
+  fillChoice("labTask", TASKS.map(of => [of, say("lab.task." + of)]), task);
+  fillChoice("labRate", [...new Set([...labRates, rate])].map(of => [of, String(of)]), rate);
+  fillChoice("labKind", ["weights", "scores", "gradients"].map(of => [of, say("lab.kind." + of)]), lab.kind);
+  el("labHeads").value = heads;
+  el("labLayers").value = layers;
+  el("labSeed").value = seed;
+  el("labOwnBox").hidden = task !== "own";
+  for (const [id, value] of [["labPrompt", lab.prompt], ["labOwn", lab.own]]) if (document.activeElement !== el(id)) el(id).value = value;
+  for (const [id, name] of [["labMask", "causal"], ["labScale", "scale"], ["labPositions", "positions"]]) el(id).checked = !lab[name];
+  el("labTrain").textContent = say(lab.running ? "lab.stop" : "lab.train");
+  const loss = lab.losses[lab.engine.step - 1];
+  el("labSays").textContent = say("lab.at", {parameters: lab.parameters, symbols: lab.symbols.map(c => label(c)).join(" "), step: lab.engine.step}) +
+    (loss === undefined ? "" : " " + say("lab.at.loss", {loss: loss.toFixed(4)}));
+  showCommand(lab.running ? "" : lab.engine.command());
+}
+
+function listenLab() {
+  const on = (id, what, then) => el(id).addEventListener(what, then), redraw = to => { Object.assign(lab, to); drawLab(); };
+  for (const b of el("labLessons").children) b.onclick = () => change({...labLessons[b.dataset.lesson], rate: FIRST.rate});
+  on("labTask", "change", e => change({task: e.target.value, ...(e.target.value === "induction" ? {layers: 2} : {})}));
+  for (const [id, name] of [["labHeads", "heads"], ["labLayers", "layers"], ["labRate", "rate"], ["labSeed", "seed"]]) on(id, "change", e => change({[name]: Number(e.target.value)}));
+  on("labOwn", "change", e => redraw({own: e.target.value}));
+  on("labTrain", "click", () => labTry(() => lab.running ? stopTraining() : train()));
+  on("labOne", "click", () => labTry(() => { stopTraining(); oneStep(); keepMoment(); drawLab(); }));
+  on("labAgain", "click", () => labTry(() => { labStart(); drawLab(); }));
+  on("labScrub", "input", e => labTry(() => { stopTraining(); showMoment(Number(e.target.value)); }));
+  on("labPrompt", "input", e => {
+    const known = [...e.target.value].filter(c => lab.symbols.includes(c)).slice(0, labConfig().context);
+    if (known.length) redraw({prompt: known.join(""), query: -1});
+  });
+  on("labPrompt", "blur", () => drawLab());
+  on("labHeat", "input", e => redraw({heat: Number(e.target.value)}));
+  on("labKind", "change", e => redraw({kind: e.target.value}));
+  for (const [id, name] of [["labMask", "causal"], ["labScale", "scale"], ["labPositions", "positions"]]) on(id, "change", e => redraw({[name]: !e.target.checked}));
+  listenMap();
 }

@@ -18,14 +18,14 @@ function change(to) {
   const turned = "step" in to && to.step !== state.step;
   state = {...state, ...to};
   remember();
-  draw();
+  drawPage();
   if (!turned) return;
   scrollTo(0, 0);
   el("main").focus({preventScroll: true});
 }
 function remember() { try { history.replaceState(null, "", "#" + formatAddress(state)); } catch { /* as if nobody wanted a link */ } }
 
-function draw() {
+function drawPage() {
   document.documentElement.lang = state.lang === "zh" ? "zh-CN" : "en";
   document.documentElement.dataset.theme = state.theme;
   drawShell();
@@ -91,16 +91,16 @@ function listen() {
   };
   addEventListener("keydown", onKey);
   addEventListener("hashchange", () => change(parseAddress(location.hash, navigator.languages)));
-  systemDark.addEventListener("change", draw);
+  systemDark.addEventListener("change", drawPage);
 }
 async function start() {
   state = parseAddress(location.hash, navigator.languages);
   listen();
-  draw();
+  drawPage();
   try {
     engineBytes = await unpackEngine();
     engine = await loadEngine(engineBytes);
-    draw();
+    drawPage();
   } catch (error) { fail(error); }
   document.body.dataset.ready = "";
 }
