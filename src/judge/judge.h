@@ -34,7 +34,7 @@ std::vector<StateDict> make_probes(
 
 /// The code's results for one probe.
 struct Answer {
-  StateDict tensors;     ///< "out" and what the task says; metadata: `error`, `traceback`, `skipped`
+  StateDict tensors;     ///< "out" and what the task says; metadata: `error`, `traceback`, `skipped`, `unrun`
   bool missing = false;  ///< there is no answer
 };
 
@@ -60,7 +60,7 @@ struct Finding {
   std::vector<Mistake> mistakes;
   std::vector<Convention> conventions;
   std::vector<Check> checks;
-  std::vector<std::string> untried;  ///< arguments of the code that no probe gives
+  std::vector<std::string> untried;  ///< arguments of the code that no probe gives, branches that none went through
   std::vector<std::string> notes;
   std::string evidence;     ///< the smallest counter-example, as text of several lines
   int line = 0;             ///< of the code: the first whose value leaves the textbook; 0: not known

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <sstream>
 
 #include "core/escape.h"
 #include "core/sentences.h"
@@ -179,7 +180,15 @@ Finding judge_readings(const Subject& subject, const std::vector<StateDict>& pro
   for (std::size_t turn = 0; turn < (count > 1 ? count + 1 : 1); ++turn) {
     const std::size_t n = turn % count;
     if (turn == count && rank(best) < 3) break;
-    Finding finding = judge(subject.task, probes, answers(n), turn == count || count == 1);
+    const std::vector<Answer> given = answers(n);
+    Finding finding = judge(subject.task, probes, given, turn == count || count == 1);
+    finding.untried = subject.untried;
+    if (!given.empty()) {
+      // The last answer knows of all before it which branches none of them went through.
+      const Metadata& said = given.back().tensors.metadata;
+      std::istringstream unrun(said.contains("unrun") ? said.at("unrun") : std::string());
+      for (std::string one; std::getline(unrun, one);) finding.untried.push_back(one);
+    }
     const Subject::Assignment assignment = subject.assignments.empty() ? Subject::Assignment() : subject.assignments[n];
     std::vector<std::string> shown = subject.conventions;
     if (!assignment.convention.empty()) shown.push_back(assignment.convention);
@@ -195,7 +204,7 @@ Finding judge_readings(const Subject& subject, const std::vector<StateDict>& pro
   }
   best.file = subject.file, best.name = subject.name, best.task = subject.task;
   keep_promises(best, subject.promised);
-  best.untried = subject.untried, best.begins = subject.line;
+  best.begins = subject.line;
   const auto trains = [](const StateDict& probe) { return probe.metadata.at("call") == "training"; };
   if (subject.owner.dropout.value_or(0) > 0 && std::ranges::none_of(probes, trains))
     best.untried.emplace_back("train()");

@@ -51,6 +51,29 @@ def test_what_was_never_tried_is_in_the_first_line() -> None:
     assert str(block).split("\n")[0] == "right, as far as asked: train() was never tried" and block.untried == ("train()",)
 
 
+def sided(q, k, v, mask=None, valid=None):
+    if q.ndim == 2:  # half of the scale: nobody asks for it
+        return sdpa(q / 2, k, v, mask)
+    else:
+        if k.shape != v.shape[-2:]:
+            out = sdpa(q, k, v, mask)
+        else:
+            out = 0
+    if q.ndim < 2:
+        raise ValueError("q is [.., Tq, d]")
+    if valid is not None:
+        out = out * valid
+    return out
+
+
+def test_branches_that_no_probe_went_through_are_in_the_first_line() -> None:
+    finding = qkv.judge(sided, task="sdpa")
+    assert finding.untried == ("valid", "`if q.ndim == 2`", "`if not (k.shape != v.shape[-2:])`")
+    assert "as far as asked: valid, `if q.ndim == 2`, `if not (k.shape != v.shape[-2:])` were never tried" in str(finding).split("\n")[0]
+    assert str(qkv.judge(sided, task="sdpa", lang="zh")).startswith("正确")
+    assert qkv.judge(sdpa).untried == ()
+
+
 def odd(q, k, v, mask=None):
     return unscaled(np.cos(q) + 0.3, k, np.tanh(v) ** 3 + 0.2 * k, mask)
 

@@ -31,7 +31,7 @@ def test_sequence_by_sequence(tmp_path: Path, default: str) -> None:
     for more in ({}, {"mask": MASK}):
         found, notes = answered(subject, {"q": Q, "k": K, "v": V, **more})
         out, weights = attend(Q, K, V, more.get("mask", True))
-        assert not notes
+        assert notes.keys() <= {"unrun"}
         close(found["out"], out)
         close(found["weights"], weights)
 

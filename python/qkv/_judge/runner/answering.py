@@ -26,9 +26,18 @@ Answer = tuple[Tensors, dict[str, str]]
 
 
 def answer(subject: Subject, tensors: Tensors, metadata: Words, assignment: int = 0) -> Answer:
-    """(tensors, metadata) of one answer; never raises for what the person's code does, but for KeyboardInterrupt."""
+    """(tensors, metadata) of one answer; never raises for what the person's code does, but for KeyboardInterrupt. `unrun`: conditions of
+    branches that no answer so far went through."""
     if len(subject.assignments) > 1 and subject.prototype is None:
         subject.ways = [subject.ways[0]._replace(turned=assignment == 1)]
+    with subject.branches.watched():
+        found, notes = answered(subject, tensors, metadata, assignment)
+    unrun = subject.branches.unrun({name for one in subject.bindings.values() for name in one.untried(True)})
+    return found, notes | ({"unrun": "\n".join(unrun)} if unrun else {})
+
+
+def answered(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Answer:
+    """The same, and nobody watches."""
     try:
         kind = metadata.get("call", "forward")
         if subject.helpers.get("square") and has_more_keys(tensors):

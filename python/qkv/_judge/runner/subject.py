@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import names
+from .trace.branches import Branches
 from .calling import TURNS, Binding, Result
 from .errors import People, Stop
 from .frameworks import default_dtype, from_numpy, is_module, named, torch_of
@@ -61,6 +62,9 @@ class Subject:
     read: set[str] = dataclasses.field(default_factory=set)  # contract names of parameters that come in one dict and were read
     ways: list[Way] = dataclasses.field(default_factory=lambda: [Way()])  # to give a function its parameters; one after the first call
     helpers: dict[str, Any] = dataclasses.field(default_factory=dict)  # other functions of the file that a task needs
+
+    def __post_init__(self) -> None:
+        self.branches = Branches(self.people)
 
     def binding_for(self, function: str = "") -> Binding:
         """Of the object, or of a function of the contract; a task may have two."""

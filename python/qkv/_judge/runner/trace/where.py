@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import building
-from ..answering import answer
+from ..answering import answered
 from ..errors import FAILURES
 from ..slots import Tensors, Words
 from ..subject import Subject
@@ -75,7 +75,7 @@ def _watched(
                 building.build(subject.thing, values, own, subject.people)
             for event in record.events:
                 event.given = False
-        if answer(watched, tensors, {**metadata, "repeat": "1"} if metadata.get("call") == "training" else metadata, reading)[1]:
+        if answered(watched, tensors, {**metadata, "repeat": "1"} if metadata.get("call") == "training" else metadata, reading)[1]:
             return None
     heads = tensors["q"].shape[1] if "q" in tensors and tensors["q"].ndim > 1 else subject.sizes.heads
     kv_heads = subject.sizes.kv_heads if "W_k" in tensors else heads
