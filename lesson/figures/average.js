@@ -7,13 +7,16 @@ function figureAverage(numbers, words, options = {}) {
       let body = "";
       row.forEach((w, j) => {
         const x = j * step + half;
-        body += draw.part(`token:${j}`, `${tokens[j]} ${Math.round(100 * w)} %`, draw.arrow(x, 42, to + (x - to) * .17, 92, {stroke: draw.head(s), thick: Math.max(.6, 18 * w), opacity: .75}) +
+        body += draw.part(`token:${j}`, `${tokens[j]} ${Math.round(100 * w)} %`,
+          draw.arrow(x, 42, to + (x - to) * .17, 92, {stroke: draw.head(s), thick: Math.max(.6, 18 * w), opacity: .75}) +
           draw.middle(x, 16, tokens[j], {bold: j === numbers.position}) + draw.middle(x, 33, Math.round(100 * w) + "%", {size: 12, colour: "faint"}), options);
       });
-      return {width: row.length * step, height: 124, body: body + draw.rect(to - 24, 95, 48, 22, {fill: draw.head(s), rx: 11}) + draw.middle(to, 110, tokens[numbers.position], {size: 12, bold: true, colour: "ground"})};
+      return {width: row.length * step, height: 124, body: body + draw.rect(to - 24, 95, 48, 22, {fill: draw.head(s), rx: 11}) +
+        draw.middle(to, 110, tokens[numbers.position], {size: 12, bold: true, colour: "ground"})};
     });
     const stacked = draw.stack(both, 12);
-    return {width: stacked.width, height: stacked.height + 26, body: draw.text(10, 14, words("figure.average." + name), {bold: true}) + draw.moved(0, 24, stacked.body)};
+    return {width: stacked.width, height: stacked.height + 26, body: draw.text(10, 14, words("figure.average." + name), {bold: true}) +
+      draw.moved(0, 24, stacked.body)};
   });
   return draw.svg("average", words, draw.flow(panels, options.width, {gap: 20}), options);
 }

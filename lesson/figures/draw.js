@@ -11,49 +11,62 @@ const draw = {
   font: "system-ui,-apple-system,'Segoe UI','Noto Sans','PingFang SC','Microsoft YaHei','Noto Sans CJK SC','WenQuanYi Micro Hei',sans-serif",
 
   escape: s => String(s).replace(/[&<>"]/g, c => ({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})[c]),
-  colour: name => !name || name === "none" ? "none" : `var(--${name})`,
+  colour: name => !name || name === "none" ? "none" : name[0] === "#" ? name : `var(--${name})`,
   head: n => "h" + n % 4,
   /// A number as people write it: "2", "0.73", "−1.40".
   number: (x, digits = 2) => x === -Infinity ? "−∞" : (Number.isInteger(x) ? String(x) : x.toFixed(digits)).replace("-", "−"),
+  /// A token as its label: a blank is visible.
+  token: t => t === " " ? "␣" : t,
   /// Rows of `width` numbers, of a flat array or of one that has rows.
-  rows: (x, width) => x[0] && x[0].length !== undefined ? Array.from(x) : Array.from({length: x.length / width}, (_, i) => Array.from(x.slice(i * width, (i + 1) * width))),
+  rows: (x, width) => x[0] && x[0].length !== undefined ? Array.from(x) :
+    Array.from({length: x.length / width}, (_, i) => Array.from(x.slice(i * width, (i + 1) * width))),
   /// About what a text takes: a Chinese character an em.
-  measure: (s, size = 13) => size * Array.from(String(s)).reduce((sum, c) => sum + (c > "⺀" ? 1 : /[il.,'|:;() ]/.test(c) ? .32 : /[mwMW%—]/.test(c) ? .9 : .58), 0),
+  measure: (s, size = 13) => size * Array.from(String(s).replace(/_\{(\w+)\}/g, "$1")).reduce((sum, c) =>
+    sum + (c > "⺀" ? 1 : /[il.,'|:;() ]/.test(c) ? .32 : /[mwMW%—]/.test(c) ? .9 : .58), 0),
 
   tag(name, attributes, body = "") {
     const written = Object.entries(attributes).filter(([, value]) => value !== undefined && value !== false)
       .map(([key, value]) => ` ${key}="${typeof value === "number" ? Math.round(value * 100) / 100 + 0 : draw.escape(value)}"`).join("");
     return `<${name}${written}${body === "" ? "/>" : `>${body}</${name}>`}`;
   },
-  /// `W_k` gets its k below the line.
-  text: (x, y, s, {size, anchor, colour, bold, halo} = {}) => draw.tag("text", {x, y, "font-size": size, "text-anchor": anchor, "font-weight": bold && 600, fill: colour && draw.colour(colour),
+  /// `W_{k}` gets its k below the line.
+  text: (x, y, s, {size, anchor, colour, bold, halo} = {}) => draw.tag("text",
+    {x, y, "font-size": size, "text-anchor": anchor, "font-weight": bold && 600, fill: colour && draw.colour(colour),
     ...halo && {stroke: "var(--ground)", "stroke-width": 4, "stroke-linejoin": "round", "paint-order": "stroke"}},
-    draw.escape(s).replace(/([A-Za-z])_(\w)/g, '$1<tspan dy="3" font-size="78%">$2</tspan><tspan dy="-3">\u200b</tspan>')),
+    draw.escape(s).replace(/_\{(\w+)\}/g, '<tspan dy="3" font-size="85%">$1</tspan><tspan dy="-3">\u200b</tspan>')),
   middle: (x, y, s, options) => draw.text(x, y, s, {anchor: "middle", ...options}),
-  rect: (x, y, width, height, {fill = "none", stroke, opacity, rx, thick, dash} = {}) => draw.tag("rect", {x, y, width: Math.max(0, width), height: Math.max(0, height), rx, fill: draw.colour(fill),
+  rect: (x, y, width, height, {fill = "none", stroke, opacity, rx, thick, dash} = {}) =>
+    draw.tag("rect", {x, y, width: Math.max(0, width), height: Math.max(0, height), rx, fill: draw.colour(fill),
     "fill-opacity": opacity, stroke: stroke && draw.colour(stroke), "stroke-width": thick, "stroke-dasharray": dash}),
-  path: (d, {stroke = "ink", thick = 1.5, fill = "none", opacity, dash} = {}) => draw.tag("path", {d: d.replace(/-?\d+\.\d+/g, x => String(Math.round(x * 100) / 100 + 0)),
+  path: (d, {stroke = "ink", thick = 1.5, fill = "none", opacity, dash} = {}) =>
+    draw.tag("path", {d: d.replace(/-?\d+\.\d+/g, x => String(Math.round(x * 100) / 100 + 0)),
     fill: draw.colour(fill), stroke: draw.colour(stroke), "stroke-width": thick, opacity, "stroke-dasharray": dash, "stroke-linecap": "round"}),
   line: (x1, y1, x2, y2, options) => draw.path(`M${x1} ${y1}L${x2} ${y2}`, options),
-  dot: (x, y, r, {fill = "ink", stroke, thick} = {}) => draw.tag("circle", {cx: x, cy: y, r, fill: draw.colour(fill), stroke: stroke && draw.colour(stroke), "stroke-width": thick}),
+  dot: (x, y, r, {fill = "ink", stroke, thick} = {}) => draw.tag("circle",
+    {cx: x, cy: y, r, fill: draw.colour(fill), stroke: stroke && draw.colour(stroke), "stroke-width": thick}),
   /// A line with a head; `bend` moves its middle aside.
   arrow(x1, y1, x2, y2, {stroke = "ink", thick = 1.5, bend = 0, opacity, dash} = {}) {
     const length = Math.hypot(x2 - x1, y2 - y1) || 1, mx = (x1 + x2) / 2 - bend * (y2 - y1) / length, my = (y1 + y2) / 2 + bend * (x2 - x1) / length;
-    const size = Math.min(4 + 1.6 * thick, .7 * length), far = Math.hypot(x2 - mx, y2 - my) || 1, ux = (x2 - mx) / far, uy = (y2 - my) / far, bx = x2 - size * ux, by = y2 - size * uy;
+    const size = Math.min(4 + 1.6 * thick, .7 * length), far = Math.hypot(x2 - mx, y2 - my) || 1, ux = (x2 - mx) / far, uy = (y2 - my) / far,
+      bx = x2 - size * ux, by = y2 - size * uy;
     return draw.path(`M${x1.toFixed(2)} ${y1.toFixed(2)}Q${mx.toFixed(2)} ${my.toFixed(2)} ${bx.toFixed(2)} ${by.toFixed(2)}`, {stroke, thick, opacity, dash}) +
-      draw.tag("path", {d: [[x2, y2], [bx - size / 2 * uy, by + size / 2 * ux], [bx + size / 2 * uy, by - size / 2 * ux]].map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("") + "Z",
+      draw.tag("path", {d: [[x2, y2], [bx - size / 2 * uy, by + size / 2 * ux],
+        [bx + size / 2 * uy, by - size / 2 * ux]].map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("") + "Z",
         fill: draw.colour(stroke), opacity});
   },
   part: (key, label, body, {parts} = {}) => draw.tag("g", {"data-part": key, ...parts && {tabindex: "0", role: "button", "aria-label": label}}, body),
   /// A value's cell: its colour as strong as `share`; what is hidden is hatched.
   cell(x, y, width, height, {share = 0, colour = "h0", label, hidden, size = 12} = {}) {
     if (hidden) return draw.rect(x, y, width, height, {fill: "soft", stroke: "ground"}) + draw.hatch(x, y, width, height);
-    return draw.rect(x, y, width, height, {fill: "soft", stroke: "ground"}) + (share > .004 ? draw.rect(x, y, width, height, {fill: colour, opacity: share, stroke: "ground"}) : "") +
-      (label === undefined ? "" : draw.middle(x + width / 2, y + height / 2 + .36 * size, label, {size, colour: share > .55 ? "ground" : "ink"}));
+    return draw.rect(x, y, width, height, {fill: "soft", stroke: "ground"}) +
+      (share > .004 ? draw.rect(x, y, width, height, {fill: colour, opacity: share, stroke: "ground"}) : "") +
+      (label === undefined ? "" : draw.middle(x + width / 2, y + height / 2 + .36 * size, label,
+        {size, colour: share > .85 ? "ground" : share > .55 ? draw.colours.dark.ground : "ink"}));
   },
   hatch(x, y, width, height, step = 5) {
     let d = "";
-    for (let at = step; at < width + height; at += step) d += `M${x + Math.min(at, width)} ${y + Math.max(0, at - width)}L${x + Math.max(0, at - height)} ${y + Math.min(at, height)}`;
+    for (let at = step; at < width + height; at += step)
+      d += `M${x + Math.min(at, width)} ${y + Math.max(0, at - width)}L${x + Math.max(0, at - height)} ${y + Math.min(at, height)}`;
     return draw.path(d, {stroke: "faint", thick: .8, opacity: .55});
   },
   /// A table of cells. `labels` stand left of it, `tops` above; share(i, j), label(i, j), hidden(i, j) and colour(i, j) are asked for each cell.
@@ -61,43 +74,53 @@ const draw = {
     const left = labels ? Math.max(...labels.map(s => draw.measure(s, 12))) + 8 : 0, top = (title ? 22 : 0) + (tops ? 18 : 0);
     let body = title ? draw.text(left, 13, title, {bold: true}) : "";
     for (let i = 0; i < rows; ++i) {
-      if (labels) body += draw.text(left - 7, top + (i + .5) * height + 4, labels[i], {size: 12, anchor: "end", colour: chosen === i ? "mark" : "faint", bold: chosen === i});
-      for (let j = 0; j < columns; ++j) body += draw.cell(left + j * width, top + i * height, width, height, {share: share && share(i, j), label: label && label(i, j), hidden: hidden && hidden(i, j), colour: colour && colour(i, j), size});
+      if (labels) body += draw.text(left - 7, top + (i + .5) * height + 4, labels[i],
+          {size: 12, anchor: "end", colour: chosen === i ? "mark" : "faint", bold: chosen === i});
+      for (let j = 0; j < columns; ++j) body += draw.cell(left + j * width, top + i * height, width, height,
+          {share: share && share(i, j), label: label && label(i, j), hidden: hidden && hidden(i, j), colour: colour && colour(i, j), size});
     }
     for (let j = 0; tops && j < columns; ++j) body += draw.middle(left + (j + .5) * width, top - 6, tops[j], {size: 12, colour: "faint"});
     if (chosen !== undefined) body += draw.rect(left - 1, top + chosen * height - 1, columns * width + 2, height + 2, {stroke: "mark", thick: 2, rx: 3});
     return {width: Math.max(left + columns * width, title ? left + draw.measure(title, 14) : 0), height: top + rows * height, body, left, top};
   },
   /// Horizontal bars from a common zero, each with its label before and its number behind.
-  bars(values, {labels, title, note, width = 160, high = Math.max(...values, 0), low = Math.min(...values, 0), colours, digits = 2, texts, step = 30, parts, key = "bar"} = {}) {
-    const left = labels ? Math.max(...labels.map(s => draw.measure(s))) + 10 : 0, top = title ? 30 : 4, texted = texts || values.map(x => draw.number(x, digits));
+  bars(values, {labels, title, note, width = 160, high = Math.max(...values, 0), low = Math.min(...values, 0), colours, digits = 2, texts, step = 30, parts,
+    key = "bar"} = {}) {
+    const left = labels ? Math.max(...labels.map(s => draw.measure(s))) + 10 : 0, top = title ? 30 : 4;
+    const texted = texts || values.map(x => draw.number(x, digits));
     const room = width - left - Math.max(...texted.map(s => draw.measure(s, 12))) - 8, unit = room / (high - low || 1), zero = left - low * unit;
     let body = title ? draw.text(0, 14, title, {bold: true}) : "";
     values.forEach((value, i) => {
       const y = top + i * step, end = zero + Math.max(low, value) * unit;
       body += draw.part(`${key}:${i}`, `${labels ? labels[i] : i} ${texted[i]}`, (labels ? draw.text(0, y + 15, labels[i]) : "") +
-        draw.rect(Math.min(zero, end), y + 2, Math.max(1, Math.abs(end - zero)), 18, {fill: colours ? colours[i] : draw.head(i), rx: 2}) + draw.text(Math.max(zero, end) + 6, y + 15, texted[i], {size: 12}), {parts});
+        draw.rect(Math.min(zero, end), y + 2, Math.max(1, Math.abs(end - zero)), 18, {fill: colours ? colours[i] : draw.head(i), rx: 2}) +
+          draw.text(Math.max(zero, end) + 6, y + 15, texted[i], {size: 12}), {parts});
     });
     body += draw.line(zero, top - 2, zero, top + values.length * step - 6, {stroke: "faint", thick: 1});
     const height = top + values.length * step + (note ? 16 : 0);
-    return {width: Math.max(width, title ? draw.measure(title, 14) : 0), height, body: body + (note ? draw.text(left, height - 4, note, {size: 12, colour: "faint"}) : "")};
+    return {width: Math.max(width, title ? draw.measure(title, 14) : 0), height, body: body +
+      (note ? draw.text(left, height - 4, note, {size: 12, colour: "faint"}) : "")};
   },
   /// A plane with its grid: at([x, y]) in pixels, vector and point in it, panel(body) when all is drawn. `range`: [low, high] of both axes.
   plane(size, points, {range, title} = {}) {
-    const all = [0, ...points.flat()], smallest = Math.min(...all), [low, high] = range || [smallest < 0 ? Math.floor(smallest - .25) : 0, Math.ceil(Math.max(...all) + .25)], unit = size / (high - low), top = title ? 26 : 4;
+    const all = [0, ...points.flat()], smallest = Math.min(...all), top = title ? 26 : 4;
+    const [low, high] = range || [smallest < 0 ? Math.floor(smallest - .25) : 0, Math.ceil(Math.max(...all) + .25)], unit = size / (high - low);
     const at = ([x, y]) => [x * unit, -y * unit], step = Math.ceil((high - low) / 8);
     let grid = "";
     for (let n = Math.ceil(low / step) * step; n <= high; n += step) {
       const style = {stroke: n === 0 ? "faint" : "line", thick: n === 0 ? 1.2 : 1};
       grid += draw.line(n * unit, -low * unit, n * unit, -high * unit, style) + draw.line(low * unit, -n * unit, high * unit, -n * unit, style);
-      if (n !== 0) grid += draw.middle(n * unit, Math.min(14, -low * unit + 14), n, {size: 11, colour: "faint"}) + draw.text(-5, -n * unit + 4, n, {size: 11, anchor: "end", colour: "faint"});
+      if (n !== 0) grid += draw.middle(n * unit, Math.min(14, -low * unit + 14), n, {size: 11, colour: "faint"}) +
+          draw.text(-5, -n * unit + 4, n, {size: 11, anchor: "end", colour: "faint"});
     }
     const left = low < 0 ? 4 : 18;
     return {at, unit, panel: body => ({width: size + left + 30, height: top + size + (low < 0 ? 6 : 20),
-      body: (title ? draw.text(0, 14, title, {bold: true}) : "") + draw.tag("g", {"data-plane": String(unit), transform: `translate(${(left - low * unit).toFixed(1)} ${(top + high * unit).toFixed(1)})`}, grid + body)}),
+      body: (title ? draw.text(0, 14, title, {bold: true}) : "") +
+        draw.tag("g", {"data-plane": String(unit), transform: `translate(${(left - low * unit).toFixed(1)} ${(top + high * unit).toFixed(1)})`}, grid + body)}),
     vector(p, label, {colour, thick = 2.5, from = [0, 0], key, dash, parts} = {}) {
       const [x1, y1] = at(from), [x2, y2] = at(p), far = Math.hypot(x2 - x1, y2 - y1) || 1;
-      const tip = label && draw.middle(x2 + (7 + draw.measure(label, 14) / 2) * (x2 - x1) / far, y2 + 14 * (y2 - y1) / far + 4, label, {bold: true, colour, halo: true});
+      const tip = label && draw.middle(x2 + (7 + draw.measure(label, 14) / 2) * (x2 - x1) / far, y2 + 14 * (y2 - y1) / far + 4, label,
+        {bold: true, colour, halo: true});
       const drawn = draw.arrow(x1, y1, x2, y2, {stroke: colour, thick, dash}) + tip;
       return key ? draw.part(key, label, drawn + draw.tag("circle", {cx: x2, cy: y2, r: 14, fill: "transparent"}), {parts}) : drawn;
     }};
@@ -122,17 +145,43 @@ const draw = {
     });
     return {width: most, height: y, body};
   },
+  /// Stages [{panels, link}] from left to right, before each but the first an arrow with its link's words; downwards where the width ends.
+  stages(stages, width = 800, {back} = {}) {
+    const boxes = stages.map(({panels}) => draw.stack(panels)), links = stages.map(({link}) => Math.max(16, draw.measure(link || "", 12) + 4));
+    const height = Math.max(...boxes.map(box => box.height)), isWide = boxes.reduce((sum, box, i) => sum + box.width + (i && links[i] + 8), 0) <= width;
+    let body = "", x = 0, y = 0, most = 0;
+    boxes.forEach((box, i) => {
+      const {link = "", panels} = stages[i], ends = isWide ? [[x + 4, height / 2], [x + 4 + links[i], height / 2]] : [[30, y + 2], [30, y + 30]];
+      if (i) {
+        const [[x1, y1], [x2, y2]] = back ? ends.reverse() : ends;
+        body += draw.arrow(x1, y1, x2, y2, {stroke: "faint"}) +
+          (link && (isWide ? draw.middle(x + 4 + links[i] / 2, height / 2 - 8, link, {size: 12, colour: "faint"}) :
+            draw.text(44, y + 20, link, {size: 12, colour: "faint"})));
+        x += links[i] + 8;
+        y += 38;
+      }
+      const shown = isWide ? box : draw.flow(panels, width, {gap: 16, down: 14});
+      body += isWide ? draw.moved(x, (height - box.height) / 2, box.body) : draw.moved(0, y, shown.body);
+      x += box.width;
+      y += shown.height;
+      most = Math.max(most, shown.width);
+    });
+    return isWide ? {width: x, height, body} : {width: Math.max(most, 200), height: y, body};
+  },
   stack: (panels, gap = 14) => draw.flow(panels, 0, {down: gap}),
   /// The figure: words hold its title and what it shows for those who hear it.
   svg(name, words, panel, {width, parts} = {}) {
     const pad = 12, w = Math.ceil(Math.max(panel.width + 2 * pad, width && width < 500 ? width : 0)), h = Math.ceil(panel.height + 2 * pad);
-    return draw.tag("svg", {xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${w} ${h}`, width: w, height: h, role: parts ? "group" : "img", class: "figure", "font-size": 13, "font-family": draw.font, fill: draw.colour("ink")},
-      draw.tag("title", {}, draw.escape(words(`figure.${name}.title`))) + draw.tag("desc", {}, draw.escape(words(`figure.${name}.desc`))) + draw.moved(pad, pad, panel.body));
+    return draw.tag("svg", {xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${w} ${h}`, width: w, height: h, role: parts ? "group" : "img",
+      class: "figure", "font-size": 13, "font-family": draw.font, fill: draw.colour("ink")},
+      draw.tag("title", {}, draw.escape(words(`figure.${name}.title`))) + draw.tag("desc", {}, draw.escape(words(`figure.${name}.desc`))) +
+        draw.moved(pad, pad, panel.body));
   },
   /// The same as a file of its own, with colours for light and dark.
   saved(svg) {
     const set = of => ":root{" + Object.entries(draw.colours[of]).map(([key, value]) => `--${key}:${value}`).join(";") + "}";
-    return svg.replace("<title>", `<style>${set("light")}@media(prefers-color-scheme:dark){${set("dark")}}</style><rect width="100%" height="100%" rx="8" fill="var(--ground)"/><title>`)
+    return svg.replace("<title>", `<style>${set("light")}@media(prefers-color-scheme:dark){${set("dark")}}</style>` +
+      `<rect width="100%" height="100%" rx="8" fill="var(--ground)"/><title>`)
       .replace(/(<\/?(?:g|desc|svg|title)\b)/g, "\n$1").trim() + "\n";
   },
   /// Where in its plane a pointer is: [x, y].

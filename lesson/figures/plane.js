@@ -6,7 +6,8 @@ function figurePlane(numbers, words, options = {}) {
   const arrows = k.map((p, j) => plane.vector(p, tokens[j], {colour: draw.head(j), key: `k:${j}`, parts: options.parts})).join("") +
     plane.vector(q, "q", {colour: "mark", thick: 3.5, key: `q:${query}`, parts: options.parts});
   const products = draw.bars(scores, {labels: tokens, width: 200, title: words("figure.plane.products", {token: tokens[query]}), digits: 1, step: 50});
-  products.body += k.map((p, j) => draw.text(44, 30 + j * 50 + 34, p.map((x, d) => `${draw.number(q[d], 1)}·${draw.number(x, 1)}`).join(" + ") + " = " + draw.number(scores[j], 1), {size: 12, colour: "faint"})).join("");
+  products.body += k.map((p, j) => draw.text(44, 30 + j * 50 + 34, p.map((x, d) => `${draw.number(q[d], 1)}·${draw.number(x, 1)}`).join(" + ") + " = " +
+    draw.number(scores[j], 1), {size: 12, colour: "faint"})).join("");
   const panels = [plane.panel(arrows), products];
   if (options.values !== false) panels.push(meanPanel(numbers, words("figure.plane.values"), options));
   return draw.svg("plane", words, draw.flow(panels, options.width, {gap: 16}), options);
@@ -14,10 +15,14 @@ function figurePlane(numbers, words, options = {}) {
 
 /// The values as points, the output within what they enclose, tied to each by a line as thick as its weight.
 function meanPanel({tokens, query, v, weights, out}, title, {valueRange, parts} = {}) {
-  const points = draw.rows(v, 2), mean = draw.rows(out, 2)[query], w = draw.rows(weights, tokens.length)[query], plane = draw.plane(190, points, {range: valueRange, title});
+  const points = draw.rows(v, 2), mean = draw.rows(out, 2)[query], w = draw.rows(weights, tokens.length)[query],
+    plane = draw.plane(190, points, {range: valueRange, title});
   const at = points.map(plane.at), [x, y] = plane.at(mean);
-  return plane.panel((points.length === 3 ? draw.path("M" + at.map(([a, b]) => `${a.toFixed(1)} ${b.toFixed(1)}`).join("L") + "Z", {stroke: "line", fill: "soft"}) : "") +
+  return plane.panel((points.length === 3 ? draw.path("M" + at.map(([a, b]) => `${a.toFixed(1)} ${b.toFixed(1)}`).join("L") + "Z",
+    {stroke: "line", fill: "soft"}) : "") +
     at.map(([a, b], j) => draw.line(a, b, x, y, {stroke: draw.head(j), thick: Math.max(.8, 9 * w[j]), opacity: .6})).join("") +
-    at.map(([a, b], j) => draw.part(`v:${j}`, tokens[j], draw.dot(a, b, 6, {fill: draw.head(j)}) + draw.middle(a, b - 11, tokens[j], {bold: true, colour: draw.head(j)}), {parts})).join("") +
-    draw.dot(x, y, 7, {fill: "mark2", stroke: "ground", thick: 2}) + draw.text(x + 6, y + 20, `(${mean.map(a => draw.number(a)).join(" ")})`, {size: 12, bold: true, colour: "mark2"}));
+    at.map(([a, b], j) => draw.part(`v:${j}`, tokens[j], draw.dot(a, b, 6, {fill: draw.head(j)}) +
+      draw.middle(a, b - 11, tokens[j], {bold: true, colour: draw.head(j)}), {parts})).join("") +
+    draw.dot(x, y, 7, {fill: "mark2", stroke: "ground", thick: 2}) +
+      draw.text(x + 6, y + 20, `(${mean.map(a => draw.number(a)).join(" ")})`, {size: 12, bold: true, colour: "mark2"}));
 }

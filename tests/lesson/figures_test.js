@@ -36,16 +36,19 @@ for (const [name, given] of Object.entries(all)) for (const language of ["en", "
     for (const [, colour] of ((a.fill || "") + (a.stroke || "")).matchAll(/--(\w+)/g)) assert.ok(colour in draw.colours.light, `${what}: ${colour}`);
     if (element === "rect") assert.ok(x + +a.x >= 0 && x + +a.x + +a.width <= w && y + +a.y >= 0 && y + +a.y + +a.height <= h, `${what}: a rectangle outside`);
     if (element !== "text") return;
-    const size = Number(a["font-size"] || 13), long = draw.measure(text.replace(/&\w+;/g, "&"), size), left = x + +a.x - ({middle: long / 2, end: long}[a["text-anchor"]] || 0);
+    const size = Number(a["font-size"] || 13), long = draw.measure(text.replace(/&\w+;/g, "&"), size), left = x +
+      +a.x - ({middle: long / 2, end: long}[a["text-anchor"]] || 0);
     assert.ok(text.trim() && size >= 11, `${what}: "${text}" of size ${size}`);
-    assert.ok(left >= -2 && left + long <= w + 2 && y + +a.y <= h && y + +a.y >= .7 * size, `${what}: "${text}" is outside: ${left} to ${left + long} of ${w}, ${y + +a.y} of ${h}`);
+    assert.ok(left >= -2 && left + long <= w + 2 && y + +a.y <= h && y + +a.y >= .7 * size,
+      `${what}: "${text}" is outside: ${left} to ${left + long} of ${w}, ${y + +a.y} of ${h}`);
   });
   ++shown;
 }
 assert.deepStrictEqual(Object.keys(draw.colours.light), Object.keys(draw.colours.dark));
 // The page's colours are those of the files.
 const style = ["src/view/explore/page/style.css", "lesson/page/style.css"].map(name => fs.readFileSync(path.join(root, name), "utf8")).join("");
-for (const of of Object.values(draw.colours)) for (const [name, colour] of Object.entries(of)) assert.ok(style.includes(`--${name}: ${colour};`), `the page's ${name} is not ${colour}`);
+for (const of of Object.values(draw.colours)) for (const [name, colour] of Object.entries(of)) assert.ok(style.includes(`--${name}: ${colour};`),
+    `the page's ${name} is not ${colour}`);
 // Two runs, the same bytes.
 assert.deepStrictEqual(files(), files());
 console.log(`${shown} figures`);

@@ -1,0 +1,39 @@
+// Steps 6, 9 and 11: a layer of two heads with every shape and number, forward and back. numbers: {tokens, query, ...} and the arrays of
+// `qkv explain --json` without their batch: x, q, k, v, joined, out [T, E], scores, weights [H, T, T], attended [H, T, d]; back: dout, dx,
+// dq, dk, dv [T, E], dS, dP [H, T, T], dO [H, T, d]
+function matrix(rows, title, {labels, chosen, heads, head, share} = {}) {
+  const all = rows.flatMap(row => Array.from(row)), whole = all.every(Number.isInteger), isSigned = all.some(x => x < 0), each = rows[0].length / (heads || 1);
+  return draw.table(rows.length, rows[0].length, {title, labels, chosen, width: whole ? isSigned ? 26 : 23 : isSigned ? 36 : 34, height: 21, size: whole
+    ? 12.5 : 11.3,
+    label: (i, j) => draw.number(rows[i][j]), share: (i, j) => share ? Math.max(0, rows[i][j]) : heads || head !== undefined ? .22 : 0,
+    colour: (i, j) => draw.head(head === undefined ? Math.floor(j / each) : head)});
+}
+
+const shapeOf = (...sizes) => ({width: 60, height: 12, body: draw.text(0, 10, `[${sizes.join(", ")}]`, {size: 12, colour: "faint"})});
+
+function figureFlow(numbers, words, options = {}) {
+  const {tokens, query: chosen, scores, weights, attended} = numbers, heads = weights.length, say = name => words("figure.flow." + name);
+  const T = tokens.length, E = numbers.x[0].length;
+  const ofHeads = (all, name, share, wide) => all.map((rows, head) => matrix(rows, `${name}_{${head}}`, {chosen, head, share})).concat(shapeOf(heads, T, wide));
+  return draw.svg("flow", words, draw.stages([
+    {panels: [matrix(numbers.x, "x", {labels: tokens, chosen}), shapeOf(T, E)]},
+    {link: "W", panels: ["q", "k", "v"].map(name => matrix(numbers[name], name, {heads, chosen: name === "q" ? chosen : undefined})).concat(shapeOf(heads, T,
+      E / heads))},
+    {link: "q·k", panels: ofHeads(scores, say("scores"), false, T)},
+    {link: "softmax", panels: ofHeads(weights, say("weights"), true, T)},
+    {link: "× v", panels: ofHeads(attended, say("heads"), false, E / heads)},
+    {link: "W_{o}", panels: [matrix(numbers.joined, say("joined"), {heads, chosen}), matrix(numbers.out, say("out"), {chosen}), shapeOf(T, E)]},
+  ], options.width || 832), options);
+}
+
+function figureBackward(numbers, words, options = {}) {
+  const {tokens, dS, dP, dO} = numbers, heads = dS.length, ofHeads = (all, name) => all.map((rows, head) => matrix(rows, `${name}_{${head}}`, {head}));
+  return draw.svg("backward", words, draw.stages([
+    {panels: [matrix(numbers.dx, "dx", {labels: tokens})]},
+    {link: "W", panels: ["dq", "dk", "dv"].map(name => matrix(numbers[name], name, {heads}))},
+    {link: "k, q", panels: ofHeads(dS, "dS")},
+    {link: "softmax", panels: ofHeads(dP, "dP")},
+    {link: "v", panels: ofHeads(dO, "dO")},
+    {link: "W_{o}", panels: [matrix(numbers.dout, "dout")]},
+  ], options.width || 832, {back: true}), options);
+}
