@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..torch import short_convolution
+from ..torch._scan_calls import convolved
 from ._needs import bound, named, require_cpu
 
 _NAME = "causal_conv1d"
@@ -52,6 +53,7 @@ def causal_conv1d_update(
     """x [B, C] or [B, C, T] behind conv_state [B, C, at least W - 1], which is updated: shifted, or with cache_seqlens [B] a ring whose next
     slot that is. conv_state_indices [B]: the rows of a larger conv_state; where below 0 the result is 0. No gradients."""
     require_cpu(_NAME, x=x, conv_state=conv_state, weight=weight, bias=bias)
+    silu = _silu(activation) is not None
     if x.dim() == 2:
         return causal_conv1d_update(x[..., None], conv_state, weight, bias, activation, cache_seqlens, conv_state_indices)[..., 0]
     taken, length, taps = conv_state, conv_state.shape[2], weight.shape[1] - 1
@@ -63,19 +65,19 @@ def causal_conv1d_update(
             out[used] = causal_conv1d_update(x[used], conv_state, weight, bias, activation, lengths, conv_state_indices[used])
             return out
         taken = conv_state[conv_state_indices.long()]
+    rows = x.transpose(1, 2)
     if cache_seqlens is None:
-        before = taken[..., length - taps :]
-        after = torch.cat((taken, x.to(taken.dtype)), -1)[..., x.shape[2] :]
+        read = torch.cat((taken.transpose(1, 2), rows.to(taken.dtype)), 1)
+        before, after = read[:, length - taps : length], read[:, x.shape[2] :].transpose(1, 2)
     else:
         at = cache_seqlens.long()[:, None] + torch.arange(-taps, x.shape[2])
         at = (at % length)[:, None].expand(-1, x.shape[1], -1)
-        before, after = taken.gather(2, at[..., :taps]), taken.scatter(2, at[..., taps:], x.to(taken.dtype))
-    out = short_convolution(x.transpose(1, 2), weight, bias, before.transpose(1, 2), activation=_silu(activation))
+        before, after = taken.gather(2, at[..., :taps]).transpose(1, 2), taken.scatter(2, at[..., taps:], x.to(taken.dtype))
     if conv_state_indices is None:
         conv_state.copy_(after)
     else:
         conv_state[conv_state_indices.long()] = after
-    return out.transpose(1, 2)
+    return convolved(rows, weight, bias, before, None, silu).transpose(1, 2)
 
 
 def causal_conv1d_varlen_states(x: Tensor, cu_seqlens: Tensor, state_len: int) -> Tensor:

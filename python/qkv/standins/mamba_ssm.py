@@ -15,6 +15,7 @@ from torch import Tensor
 from ..torch import selective_scan, short_convolution
 from ..torch._calls import sum_dtype
 from ..torch._linear_calls import Rules
+from ..torch._linear_calls import step as step_of_heads
 from ..torch._scan_calls import step
 from ..torch.linear import scan
 from ._gated import RMSNorm, gated_norm, layernorm_fn, rmsnorm_fn
@@ -120,6 +121,11 @@ def mamba_inner_fn(
     return F.linear(out.to(projected.dtype), out_proj_weight, out_proj_bias)
 
 
+def _repeats(x: Tensor | None, *axes: int) -> bool:
+    """Whether x holds one number along these axes."""
+    return x is None or all(x.shape[axis] == 1 or x.stride(axis) == 0 for axis in axes)
+
+
 @torch.no_grad()
 def selective_state_update(
     state: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
@@ -128,18 +134,26 @@ def selective_state_update(
     """One token: state [B, D, N], which is updated, x, dt, z [B, D], A [D, N], B, C [B, N], D, dt_bias [D] -> out [B, D]; or of heads,
     [B, H, D, N] and so on, B, C [B, G, N]. state_batch_indices [B]: the rows of a larger state. No gradients."""
     require_cpu(_NAME, state=state, x=x, dt=dt, A=A, B=B, C=C, D=D, z=z)
-    wide, token = sum_dtype(x), (x.shape[0], 1, -1)
+    wide = torch.promote_types(sum_dtype(x), state.dtype)
     taken = state if state_batch_indices is None else state[state_batch_indices.long()]
-    after = taken.to(wide).flatten(1, -2)  # the state itself, where it is of this type
-    rows = x.reshape(token).to(wide).contiguous()
-    dt = _step(dt.reshape(token), None if dt_bias is None else dt_bias.flatten(), dt_softplus).to(wide).contiguous()
-    B, C = (t.reshape(x.shape[0], 1, -1, t.shape[-1]).to(wide) for t in (B, C))
-    D = None if D is None else D.flatten().to(wide)
-    out = step(rows, dt, A.reshape(-1, A.shape[-1]).to(wide), B, C, D, after).view(x.shape)
+    after = taken.to(wide)  # the state itself, where it is of this type
+    rows = x.to(wide)
+    if x.dim() == 3 and _repeats(dt, 2) and _repeats(A, 1, 2) and _repeats(dt_bias, 1):  # Mamba-2: one decay a head
+        steps = _step(dt[..., 0], None if dt_bias is None else dt_bias[:, 0], dt_softplus).to(wide)
+        heads = (C.to(wide)[:, None], B.to(wide)[:, None], (rows * steps[..., None])[:, None], (steps * A[:, 0, 0].to(wide))[:, None])
+        out = step_of_heads(*heads, after.transpose(-1, -2), Rules(1.0, False))[:, 0]
+        out = out if D is None else out + rows * D
+    else:
+        token, channels = (x.shape[0], 1, -1), after.flatten(1, -2)
+        steps = _step(dt.reshape(token), None if dt_bias is None else dt_bias.flatten(), dt_softplus).to(wide).contiguous()
+        B, C = (t.reshape(x.shape[0], 1, -1, t.shape[-1]).to(wide) for t in (B, C))
+        D = None if D is None else D.flatten().to(wide)
+        out = step(rows.reshape(token).contiguous(), steps, A.reshape(-1, A.shape[-1]).to(wide), B, C, D, channels).view(x.shape)
+        after = channels.view(taken.shape)
     if state_batch_indices is not None:
-        state[state_batch_indices.long()] = after.view(taken.shape).to(state.dtype)
+        state[state_batch_indices.long()] = after.to(state.dtype)
     elif after.data_ptr() != state.data_ptr():
-        state.copy_(after.view(state.shape))
+        state.copy_(after)
     return (out if z is None else out * F.silu(z.to(wide))).to(x.dtype)
 
 

@@ -90,19 +90,24 @@ def _convolution_inputs(x, weight, bias, before, sequence):  # type: ignore[no-u
     return wide(x, to), _of_type(weight, to), _of_type(bias, to), wide(before, to), sequence
 
 
-def convolution(
+def convolved(
     x: Tensor, weight: Tensor, bias: Tensor | None, before: Tensor | None, sequence: Tensor | None, silu: bool
-) -> tuple[Tensor, Tensor]:
-    """out [B, T, C] of x's type, and the last W - 1 rows of what was read, [B, W - 1, C]."""
+) -> Tensor:
+    """out [B, T, C] of x's type."""
     inputs = _convolution_inputs(x, weight, bias, before, sequence)
     out = torch.empty(x.shape, dtype=inputs[0].dtype)
     _core.short_convolution_forward(silu, *inputs, out)
+    return out.to(x.dtype)
+
+
+def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, before: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
+    """out, and the last W - 1 rows of what was read, [B, W - 1, C]."""
     missing = weight.shape[1] - 1 - x.shape[1]
     last = x[:, max(x.shape[1] - weight.shape[1] + 1, 0) :]
     if missing > 0:
         earlier = x.new_zeros((x.shape[0], missing, x.shape[2])) if before is None else before[:, -missing:].to(x.dtype)
         last = torch.cat((earlier, last), 1)
-    return out.to(x.dtype), last.clone() if missing <= 0 else last
+    return convolved(x, weight, bias, before, *rest), last.clone() if missing <= 0 else last
 
 
 def _convolution_backward_kernel(dout, dlast, x, weight, bias, before, sequence, silu, need):  # type: ignore[no-untyped-def]

@@ -8,7 +8,6 @@ from torch.autograd import forward_ad
 
 from . import _scan_calls
 from ._calls import ArgumentError, require_floats, require_shapes
-from ._graph import Step
 from ._overrides import any_override, require_plain
 from .sdpa import direct
 
@@ -91,6 +90,7 @@ def short_convolution(
         raise ArgumentError(f"[short_convolution] weight must have at least one tap: got {list(weight.shape)}")
     require_shapes("short_convolution", {"before": (before, "B taps C")}, B=sizes["B"], taps=sizes["W"] - 1, C=sizes["C"])
     tensors = (x, weight, bias, before, sequence)
-    kernel: Step | object = _scan_calls.short_convolution if _recorded(*tensors) else _scan_calls.convolution
-    out, last = kernel(*tensors, activation is not None)  # type: ignore[operator]
-    return (out, last) if return_last else out
+    if _recorded(*tensors):
+        out, last = _scan_calls.short_convolution(*tensors, activation is not None)
+        return (out, last) if return_last else out
+    return (_scan_calls.convolution if return_last else _scan_calls.convolved)(*tensors, activation is not None)
