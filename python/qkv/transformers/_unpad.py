@@ -80,9 +80,11 @@ def _packed(model: PreTrainedModel, given: dict[str, Any]) -> Packing | None:
 
 
 @outside_of_graphs
-def _forward(model: PreTrainedModel, *args: Any, **given: Any) -> Any:
-    """The model's forward, its layers on tokens alone."""
-    original = model._qkv_unpadded.forward.__get__(model)
+def _forward(model: PreTrainedModel, held: Any, *args: Any, **given: Any) -> Any:
+    """The model's forward, its layers on tokens alone. held: what another library had put in its place."""
+    original = held or type(model).forward.__get__(model)
+    if not hasattr(model, "_qkv_unpadded") or running.get() is not None:  # a wrapper of this function outlived pad()
+        return original(*args, **given)
     given = dict(zip(inspect.signature(original).parameters, args)) | given
     packing = _packed(model, given)
     if packing is None:
@@ -113,7 +115,6 @@ def _check(model: PreTrainedModel) -> None:
 class _Changes(NamedTuple):
     """What unpad() changed of a model."""
 
-    forward: Any  #: a function of (model, ...)
     implementation: str | None
     hooks: tuple[Any, ...]
 
@@ -125,9 +126,9 @@ def _put(model: PreTrainedModel) -> None:
             hooks.append(module.register_forward_hook(_pack_output))
         elif name == "pooler":
             hooks.append(module.register_forward_pre_hook(_pad_input))
-    model._qkv_unpadded = _Changes(type(model).forward, model.config._attn_implementation, tuple(hooks))
+    model._qkv_unpadded = _Changes(model.config._attn_implementation, tuple(hooks))
     # Not hooks of the model's own: callers such as sentence-transformers ask for `forward` itself, and for its arguments.
-    forward = functools.partial(_forward, model)
+    forward = functools.partial(_forward, model, vars(model).get("forward"))
     forward.__signature__ = inspect.signature(model.forward)  # type: ignore[attr-defined]
     model.forward = forward
 
@@ -162,8 +163,13 @@ def pad(model: nn.Module) -> nn.Module:
     """Undoes :func:`unpad`; returns `model`."""
     for one in _encoders(model):
         if hasattr(one, "_qkv_unpadded"):
-            _, implementation, hooks = one._qkv_unpadded
-            del one._qkv_unpadded, one.forward
+            implementation, hooks = one._qkv_unpadded
+            del one._qkv_unpadded
+            if getattr(one.forward, "func", None) is _forward:
+                held = one.forward.args[1]
+                del one.forward
+                if held is not None:
+                    one.forward = held
             for hook in hooks:
                 hook.remove()
             if one.config.model_type not in _OWN_ATTENTION:

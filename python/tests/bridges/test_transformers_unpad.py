@@ -4,6 +4,7 @@ batch; what is refused."""
 from __future__ import annotations
 
 import copy
+import functools
 import io
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -99,6 +100,26 @@ def test_compiled_stored_and_from_several_threads() -> None:
         assert all(torch.equal(x.last_hidden_state, expected) for x in pool.map(lambda _: model(**inputs), range(8)))
     with pytest.raises(NotImplementedError, match="is not traced"):
         torch.export.export(model, (), inputs)
+
+
+def test_a_forward_that_another_library_put_there_stays() -> None:
+    """Before unpad(), and around its own, which pad() then leaves alone."""
+    model, inputs, calls = encoder_of("bert"), batch(), []
+    expected = model(**inputs).last_hidden_state
+
+    def wrapped(original: Any, name: str) -> Any:
+        return lambda *a, **k: calls.append(name) or original(*a, **k)
+
+    model.forward = before = functools.wraps(model.forward)(wrapped(model.forward, "before"))
+    qkv.transformers.unpad(model)
+    assert not model(**inputs).last_hidden_state[2].any() and calls == ["before"]
+    model.forward = wrapped(model.forward, "around")
+    torch.testing.assert_close(qkv.transformers.pad(model)(**inputs).last_hidden_state, expected)
+    assert calls == ["before", "around", "before"]
+    assert not qkv.transformers.unpad(model)(**inputs).last_hidden_state[2].any()
+    model.forward = before
+    qkv.transformers.unpad(qkv.transformers.pad(model))
+    assert qkv.transformers.pad(model).forward is before
 
 
 def test_dropout_and_embeddings_as_inputs() -> None:

@@ -171,6 +171,8 @@ def test_dropout_is_of_each_sequences_number(each: bool) -> None:
     for wrong in ({"dropout_p": 1.0}, {"alibi_slopes": torch.ones(3)}, {"sinks": torch.ones(5)}):
         with pytest.raises(ValueError, match="varlen_attn"):
             qt.varlen_attn(q, k, v, cu_q, cu_k, 6, 7, enable_gqa=True, **wrong)
+    with pytest.raises(NotImplementedError, match="alibi_slopes beside seqused_k need as many queries"):
+        qt.varlen_attn(q, k, v, cu_q, cu_k, 6, 7, enable_gqa=True, alibi_slopes=torch.ones(4), seqused_k=cu_k.diff() - 1)
 
 
 def test_memory_is_of_the_order_of_the_tokens() -> None:
