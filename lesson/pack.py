@@ -33,7 +33,7 @@ def page(engine: bytes) -> str:
 
     parts = {
         "title": json.loads((LESSON / "text/en.json").read_text(encoding="utf-8"))["shell.title"],
-        "style": read([EXPLORER / "style.css", LESSON / "page/style.css"]),
+        "style": read([EXPLORER / "style.css", LESSON / "page/style.css", LESSON / "page/steps.css"]),
         "wasm": base64.b64encode(gzip.compress(engine, 9, mtime=0)).decode(),
         "en": words("en"),
         "zh": words("zh"),

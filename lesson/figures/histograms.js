@@ -1,7 +1,8 @@
 // Step 3: why sqrt(d). numbers: {keys, columns: [{dim, scores, unscaled, scaled}]}: products of random q and k [draws, keys] and the weights
 // of softmax without and with the scale
 function figureHistograms({keys, columns}, words, options = {}) {
-  const far = 3 * Math.sqrt(Math.max(...columns.map(c => c.dim))), bins = 41, width = 210, say = (name, values) => words("figure.histograms." + name, values);
+  const far = options.far || 3 * Math.sqrt(Math.max(...columns.map(c => c.dim))), bins = 41, width = 210,
+    say = (name, values) => words("figure.histograms." + name, values);
   const mean = (all, f) => Array.from(all).reduce((sum, x) => sum + f(x), 0) / all.length;
   const panels = columns.map(({dim, scores, unscaled, scaled}) => {
     const counts = new Array(bins).fill(0), draws = scores.length / keys;

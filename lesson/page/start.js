@@ -78,17 +78,19 @@ function onKey(event) {
   turn(by);
   event.preventDefault();
 }
+/// The text of a node into the clipboard, or selected where there is none; the button says which.
+async function copyFrom(node, button) {
+  let done = "shell.copied";
+  try { await navigator.clipboard.writeText(node.textContent); } catch { getSelection().selectAllChildren(node); done = "shell.selected"; }
+  button.textContent = say(done);
+  setTimeout(() => { button.textContent = say("shell.copy"); }, 1500);
+}
 function listen() {
   for (const b of el("languages").children) b.onclick = () => change({lang: b.dataset.lang});
   el("theme").onchange = () => change({theme: el("theme").value});
   el("before").onclick = () => turn(-1);
   el("after").onclick = () => turn(1);
-  el("copy").onclick = async () => {
-    let done = "shell.copied";
-    try { await navigator.clipboard.writeText(el("command").textContent); } catch { getSelection().selectAllChildren(el("command")); done = "shell.selected"; }
-    el("copy").textContent = say(done);
-    setTimeout(() => { el("copy").textContent = say("shell.copy"); }, 1500);
-  };
+  el("copy").onclick = () => copyFrom(el("command"), el("copy"));
   addEventListener("keydown", onKey);
   addEventListener("hashchange", () => change(parseAddress(location.hash, navigator.languages)));
   systemDark.addEventListener("change", drawPage);

@@ -1,0 +1,42 @@
+// What a reader computed by hand: right to two digits, a known mistake, or not yet.
+const numberTyped = text => {
+  const plain = text.trim().replace(/[\u2212\u2013]/g, "-").replace(",", "."), [, above, below] = plain.match(/^(-?\d+)\/(\d+)$/) || [];
+  return above ? above / below : /^[-+]?(\d+\.?\d*|\.\d+)$/.test(plain) ? Number(plain) : NaN;
+};
+const sameNumbers = (typed, wanted, digits) => typed.length === wanted.length && typed.every((x, i) => Math.abs(x - wanted[i]) < 10 ** -digits);
+
+/// {verdict: "right" | "hint" | "some" | "missing", say, right: how many are}
+function judgeNumbers(typed, pencil, numbers) {
+  const wanted = numbers[pencil.answer], right = typed.filter((x, i) => Math.abs(x - wanted[i]) < 10 ** -pencil.digits).length;
+  if (typed.some(Number.isNaN)) return {verdict: "missing", right};
+  if (right === wanted.length) return {verdict: "right", right};
+  const hint = pencil.hints.find(({value}) => sameNumbers(typed, numbers[value], pencil.digits));
+  return hint ? {verdict: "hint", say: hint.say, right} : {verdict: "some", right};
+}
+
+/// The form of a step; `stage.typed` and `stage.checked` outlive a change of the language.
+function drawPencil({pencil}, stage) {
+  const wanted = exampleOf[pencil.answer], all = wanted.length, form = make("form", {className: "pencil", noValidate: true}),
+    verdict = make("p", {className: "verdict"});
+  verdict.setAttribute("role", "status");
+  const cells = wanted.map((_, n) => {
+    const label = make("label"), input = make("input", {type: "text", inputMode: "decimal", autocomplete: "off", value: stage.typed[n] || ""});
+    input.setAttribute("aria-label", say("step.cell", {n: n + 1, all}));
+    input.oninput = () => { stage.typed[n] = input.value; stage.checked = false; show(); };
+    label.append(make("span", {textContent: all === 3 ? TOKENS[n] : all === 1 ? "" : n + 1}), input);
+    return {label, input};
+  });
+  function show() {
+    const {verdict: kind, say: hint, right} = judgeNumbers(cells.map(cell => numberTyped(cell.input.value)), pencil, exampleOf),
+      isHint = stage.checked && kind === "hint";
+    verdict.dataset.verdict = stage.checked ? kind : "";
+    verdict.textContent = !stage.checked ? "" : isHint ? hint : say("step." + kind, {right, all});
+  }
+  form.onsubmit = event => { event.preventDefault(); stage.checked = true; show(); };
+  const answer = make("details"), row = make("div", {className: "cells"});
+  answer.append(make("summary", {textContent: say("step.answer")}), make("p", {className: "mono", textContent: wanted.map(x => numberText(x, 3)).join("   ")}));
+  row.append(...cells.map(cell => cell.label), make("button", {className: "main", textContent: say("step.check")}));
+  form.append(make("h3", {textContent: say("step.pencil")}), withCode("p", pencil.ask), row, verdict, answer);
+  show();
+  return form;
+}

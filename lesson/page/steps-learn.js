@@ -1,0 +1,49 @@
+// Steps 11 and 12: the way back, and a model that learns on an engine of its own.
+const learnSteps = {
+  backward: {
+    start: () => ({...headStage(), loss: "0"}), move: moveArrow,
+    controls(stage, c) {
+      c.choice(() => say("step.loss"), () => ["0", "1", "both"].map(name => [name, say("step.loss." + name)]), () => stage.loss,
+        name => { stage.loss = name; });
+      queryControls(stage, c);
+    },
+    numbers: stage => headNumbers(stage, {dout: Float32Array.of(0, 0, 0, 0, stage.loss === "1" ? 0 : 1, stage.loss === "0" ? 0 : 1)}),
+    draw(stage, width) { return figureGradient(this.numbers(stage), say, {width, parts: true, range: [-3, 3]}); },
+    said(stage) { const {ds, dq} = this.numbers(stage); return say("step.said.ds", {list: listed(TOKENS, rowOf(ds, 2, 3)), dq: pair(rowOf(dq, 2, 2))}); },
+  },
+  learn: {
+    start: () => ({task: "next", losses: [], moments: [], toy: null, runs: false}),
+    controls(stage, c, changed) {
+      c.choice(() => say("step.task"), () => ["next", "previous"].map(name => [name, say("step.task." + name)]), () => stage.task,
+        task => { Object.assign(stage, this.start(), {task}); });
+      c.button(() => say(stage.runs ? "step.stop" : "step.train"), () => {
+        if (stage.losses.length >= 800) Object.assign(stage, this.start(), {task: stage.task});
+        stage.runs = !stage.runs;
+        if (stage.runs) this.run(stage, changed);
+      });
+      c.button(() => say("step.panel"), () => change({step: LAB}));
+    },
+    stop: stage => { stage.runs = false; },
+    /// Steps for 12 milliseconds at a time, until 800; the map is kept at a few moments.
+    async run(stage, changed) {
+      const text = "abababab", kept = [0, 50, 100, 200, 400, 800], toy = stage.toy ||= await loadEngine(engineBytes), {losses, moments} = stage;
+      const map = () => draw.rows(toy.trace(text, {}).layers[0].weights, text.length);
+      const keep = () => { if (kept.includes(losses.length)) moments.push({step: losses.length, weights: map()}); };
+      if (!losses.length) { toy.start({task: stage.task}); keep(); }
+      const slice = () => {
+        if (!stage.runs || stage.losses !== losses) return;
+        const until = performance.now() + 12;
+        do { losses.push(toy.steps(1)); keep(); } while (losses.length < 800 && performance.now() < until);
+        if (losses.length >= 800) stage.runs = false;
+        changed();
+        setTimeout(slice, 0);
+      };
+      slice();
+    },
+    draw: ({losses, moments}, width) => losses.length ? figureMoments({losses, tokens: [..."abababab"], moments}, say, {width}) : "",
+    said({losses, moments}) {
+      const {step} = moments.at(-1) || {step: 0};
+      return step ? say("step.said.loss", {step, loss: draw.number(losses[step - 1], 3)}) : "";
+    },
+  },
+};

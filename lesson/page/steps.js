@@ -1,0 +1,94 @@
+// One step of the lesson: what broke before it, question, text, what to compute by hand, a figure that is computed
+// as it is drawn, and where to go on.
+const stages = {};  // what a reader changed, by the step's id
+let exampleOf = null, stopStep = () => {};
+
+/// An element of a text whose `code` is marked.
+function withCode(tag, text, properties = {}) {
+  const node = make(tag, properties);
+  node.append(...text.split("`").map((part, n) => n % 2 ? make("code", {textContent: part}) : part));
+  return node;
+}
+const paragraph = text => withCode("p", text, {className: /^`[^`]*`$/.test(text) ? "formula" : ""});
+
+function drawSteps(root) {
+  stopStep();
+  exampleOf ||= exampleNumbers(engine);
+  const steps = stepsOf(), step = steps[state.step - 1], part = {...scoreSteps, ...layerSteps, ...learnSteps}[step.id], before = steps[state.step - 2];
+  const stage = stages[step.id] ||= {typed: [], ...part.start()};
+  const heading = make("h2");
+  heading.append(make("span", {className: "n", textContent: state.step}), step.question);
+  root.replaceChildren(...before ? [withCode("p", before.broke, {className: "broke"})] : [], heading, ...step.text.map(paragraph), drawPencil(step, stage),
+    drawStage(step, part, stage), drawOnward(step), ...steps[state.step] ? [] : [withCode("p", step.broke, {className: "broke"})]);
+}
+
+/// The figure with its controls; both follow from the stage, and change it.
+function drawStage(step, part, stage) {
+  const node = make("figure", {className: "stage"}), picture = make("div", {className: "picture"}), said = make("p", {className: "said"}),
+    bar = make("div", {className: "controls"});
+  said.setAttribute("aria-live", "polite");
+  let width = 0, waiting = 0;
+  function show() {
+    const held = picture.contains(document.activeElement) && document.activeElement.dataset.part;
+    for (const control of controls.all) control.show();
+    width = picture.clientWidth;
+    picture.innerHTML = part.draw(stage, Math.max(280, width - 24));
+    said.textContent = part.said(stage);
+    if (held) picture.querySelector(`[data-part="${held}"]`)?.focus();
+  }
+  const later = () => { waiting ||= requestAnimationFrame(() => { waiting = 0; show(); }); }, controls = controlsOf(later);
+  part.controls(stage, controls, later);
+  controls.button(() => say("step.reset"), () => Object.assign(stage, part.start()));
+  if (part.move) listenToParts(picture, part, stage, later);
+  const size = new ResizeObserver(() => { if (picture.clientWidth !== width) show(); });
+  size.observe(picture);
+  stopStep = () => { size.disconnect(); cancelAnimationFrame(waiting); part.stop?.(stage); };
+  bar.append(...controls.all.map(control => control.node));
+  node.append(withCode("figcaption", step.try), bar, ...part.rule ? [make("p", {className: "note", textContent: say("step.rule")})] : [], picture, said);
+  return node;
+}
+
+/// Parts of a picture move under the pointer, and by the arrow keys.
+function listenToParts(picture, part, stage, changed) {
+  let held = null;
+  const partOf = event => event.target.closest?.("[data-part]"), byKeys = {ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1]};
+  const move = (name, to) => { if (part.move(stage, name, to)) changed(); };
+  picture.onpointerdown = event => {
+    const found = partOf(event);
+    if (!found?.closest("[data-plane]")) return;
+    held = found.dataset.part;
+    found.focus({preventScroll: true});
+    picture.setPointerCapture(event.pointerId);
+  };
+  picture.onpointermove = event => {
+    const found = held && picture.querySelector(`[data-part="${held}"]`);
+    if (found) move(held, () => draw.planePoint(found, event));
+  };
+  picture.onpointerup = picture.onpointercancel = () => { held = null; };
+  picture.onkeydown = event => {
+    const by = byKeys[event.key], found = partOf(event);
+    if (!by || !found) return;
+    event.preventDefault();
+    move(found.dataset.part, ([x, y]) => [x + by[0] / 4, y + by[1] / 4]);
+  };
+}
+
+/// The command, the exercises and the articles of a step.
+function drawOnward({command, exercise, articles}) {
+  const list = make("dl", {className: "onward"});
+  const add = (name, lines) => {
+    if (!lines.length) return;
+    const rows = lines.map(line => {
+      const row = make("dd"), button = make("button", {type: "button", textContent: say("shell.copy")});
+      button.setAttribute("aria-label", `${say("shell.copy")}: ${line}`);
+      button.onclick = () => copyFrom(row.firstChild, button);
+      row.append(make("code", {textContent: line}), button);
+      return row;
+    });
+    list.append(make("dt", {textContent: say(name)}), ...rows);
+  };
+  add("step.command", [command]);
+  add("step.exercise", exercise.map(name => "qkv practice " + name));
+  if (articles.length) list.append(make("dt", {textContent: say("step.articles")}), withCode("dd", articles.join(", ") + " \u00b7 `docs/articles.md`"));
+  return list;
+}
