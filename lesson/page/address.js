@@ -1,6 +1,6 @@
 // The state of the page <-> the address's fragment. A fragment is as hostile as any input: what is out of range falls back.
 const STEPS = 12, LAB = "lab", LANGUAGES = ["en", "zh"], THEMES = ["auto", "light", "dark"], TASKS = ["next", "previous", "same", "own", "induction"];
-const FIRST = {step: 1, lang: "en", theme: "auto", spacing: "sqrt", task: "next", heads: 1, layers: 1, rate: 0.003, seed: 0};
+const FIRST = {step: 1, lang: "en", theme: "auto", spacing: "sqrt", task: "previous", heads: 1, layers: 1, rate: 0.003, seed: 0};
 
 /// The language of a person who chose none: the browser's first that the page has.
 const languageOf = wanted => wanted.map(l => l.slice(0, 2).toLowerCase()).find(l => LANGUAGES.includes(l)) || "en";

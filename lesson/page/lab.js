@@ -24,9 +24,10 @@ function labSample(symbols) {
 /// A new model, nothing trained.
 function labStart() {
   const {engine: e, own = ""} = lab, prompt = lab.task === state.task ? lab.prompt : null;
-  Object.assign(lab, {running: false, losses: [], moments: [], every: 1, shown: 0, cut: new Set(), head: [0, 0], query: -1, guess: {}, task: state.task, key: labModelOf(state) + own});
+  Object.assign(lab, {running: false, losses: [], moments: [], every: 1, shown: 0, cut: new Set(), head: [0, 0], query: -1, guess: {}, key: null});
+  if (state.task === "own" && !own) throw new Error(say("lab.own.wait"));
   const {parameters, symbols} = e.start(labConfig());
-  Object.assign(lab, {parameters, symbols: [...symbols]});
+  Object.assign(lab, {parameters, symbols: [...symbols], task: state.task, key: labModelOf(state) + own});
   const known = prompt && [...prompt].every(c => lab.symbols.includes(c));
   lab.prompt = known ? prompt : labSample(lab.symbols);
   keepMoment();
@@ -53,9 +54,10 @@ function drawLab() {
   if (!lab) openLab().then(drawPage).catch(fail);
   if (!lab.engine) return;
   labTry(() => {
+    drawSettings();
     if (lab.key !== labModelOf(state) + lab.own) labStart();
     labTrace();
-    drawLabControls();
+    drawState();
     drawLoss();
     drawMaps();
     drawOneHead();
@@ -67,10 +69,13 @@ function drawLab() {
 /// What the engine refuses is said where it was asked for; the page goes on.
 function labTry(work) {
   el("labWrong").hidden = true;
+  el("labGrid").hidden = false;
   try { work(); } catch (error) {
     lab.running = false;
     el("labWrong").hidden = false;
+    el("labGrid").hidden = true;
     el("labWrong").textContent = error.message;
+    if (state.task === "own") el("labSettings").open = true;
   }
 }
 
@@ -79,7 +84,7 @@ function fillChoice(id, all, value) {
   all.forEach(([, text], n) => { el(id).options[n].textContent = text; });
   el(id).value = String(value);
 }
-function drawLabControls() {
+function drawSettings() {
   const lesson = lessonNow(), {task, heads, layers, rate, seed} = state;
   for (const b of el("labLessons").children) b.setAttribute("aria-pressed", b.dataset.lesson === lesson);
   el("labTry").textContent = lesson ? say(`lab.${lesson}.try`) : say("lab.free");
@@ -90,8 +95,11 @@ function drawLabControls() {
   el("labLayers").value = layers;
   el("labSeed").value = seed;
   el("labOwnBox").hidden = task !== "own";
-  for (const [id, value] of [["labPrompt", lab.prompt], ["labOwn", lab.own]]) if (document.activeElement !== el(id)) el(id).value = value;
+  if (document.activeElement !== el("labOwn")) el("labOwn").value = lab.own;
   for (const [id, name] of [["labMask", "causal"], ["labScale", "scale"], ["labPositions", "positions"]]) el(id).checked = !lab[name];
+}
+function drawState() {
+  if (document.activeElement !== el("labPrompt")) el("labPrompt").value = lab.prompt;
   el("labTrain").textContent = say(lab.running ? "lab.stop" : "lab.train");
   const loss = lab.losses[lab.engine.step - 1];
   el("labSays").textContent = say("lab.at", {parameters: lab.parameters, symbols: lab.symbols.map(c => label(c)).join(" "), step: lab.engine.step}) +

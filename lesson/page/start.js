@@ -56,7 +56,7 @@ function drawShell() {
   el("contents").setAttribute("aria-label", say("shell.contents"));
   el("list").replaceChildren(...turns.map(step => {
     const item = make("li", {className: step === LAB ? "lab" : ""}), link = item.appendChild(make("a", {textContent: nameOfStep(step)}));
-    link.href = "#" + formatAddress({...state, step});
+    link.href = location.href.split("#")[0] + "#" + formatAddress({...state, step});
     if (step === state.step) link.setAttribute("aria-current", "step");
     return item;
   }));

@@ -1,0 +1,255 @@
+"""The lesson's page in Chromium: the model learns, is pulled back and cut; both languages, both themes, by keyboard, on a phone and a desk.
+
+The engine is that of docs/lesson.html, under the page's files as they are now; QKV_LESSON_ENGINE names another one (engine.wasm).
+"""
+
+import base64
+import gzip
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "lesson"), str(ROOT / "python/tests")]
+import pack  # noqa: E402
+from support_explorer import browsers  # noqa: E402
+
+browser = pytest.fixture(scope="module")(browsers)
+WIDTHS = (390, 1440)
+FRESH = """async ([config, steps, prompt, cut]) => {
+  const e = await loadEngine(engineBytes), losses = [];
+  e.start(config);
+  for (let n = 0; n < steps; ++n) losses.push(e.steps(1));
+  const trace = e.trace(prompt, {cut});
+  return {losses, weights: trace.layers.map(l => Array.from(l.weights)), next: Array.from(trace.next)};
+}"""
+NOW = """() => ({losses: lab.losses, step: lab.engine.step, prompt: lab.prompt,
+  weights: lab.now.layers.map(l => Array.from(l.weights)), next: Array.from(lab.now.next),
+  config: labConfig(), softmax: Array.from(lab.rows), row: lab.row, said: el("labSays").textContent, command: el("command").textContent})"""
+
+
+def engine() -> bytes:
+    """The engine's bytes; where there is none, everything here is skipped."""
+    path, built = Path(os.environ.get("QKV_LESSON_ENGINE", "")), ROOT / "docs/lesson.html"
+    if path.is_file():
+        return path.read_bytes()
+    if not built.exists():
+        pytest.skip("no engine: docs/lesson.html is missing, and QKV_LESSON_ENGINE names no engine.wasm")
+    packed = re.search(r'id="wasm">([^<]*)<', built.read_text(encoding="utf-8")).group(1)
+    return gzip.decompress(base64.b64decode(packed))
+
+
+@pytest.fixture(scope="module")
+def lesson(tmp_path_factory):
+    path = tmp_path_factory.mktemp("lesson") / "lesson.html"
+    path.write_text(pack.page(engine()), encoding="utf-8")
+    return path
+
+
+def fits(page):
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), page.url
+
+
+def until(page, expression):
+    """The page's policy forbids what wait_for_function does."""
+    for _ in range(2400):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(expression)
+
+
+def train(page, goal=None):
+    """Presses the button, and waits until the model stands where it should."""
+    if goal is not None:
+        page.fill("#labGoal", str(goal))
+    page.click("#labTrain")
+    until(page, "!lab.running")
+    return page.evaluate(NOW)
+
+
+def scrub(page, to):
+    """Like a person's hand on the slider."""
+    page.evaluate("n => { el('labScrub').value = n; el('labScrub').dispatchEvent(new Event('input')); }", to)
+    return page.evaluate(NOW)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_losses_weights_and_moments_are_the_engines(lesson, browser, width):
+    page = browser.open(lesson, "step=lab&lang=en", width=width)
+    page.wait_for_selector("#labMaps button")
+    page.click("[data-lesson=one]")
+    before = page.evaluate(NOW)
+    assert before["step"] == 0 and before["losses"] == []
+    now = train(page, 90)
+    fresh = page.evaluate(FRESH, [now["config"], 90, now["prompt"], []])
+    assert now["losses"] == fresh["losses"] and now["weights"] == fresh["weights"] and now["next"] == fresh["next"]
+    assert now["said"].endswith(f"Step 90. Loss {fresh['losses'][-1]:.4f}.") and "--steps 90 " in now["command"]
+    assert now["softmax"] == pytest.approx(now["weights"][0][-len(now["softmax"]) :], abs=1e-6)
+    moments = page.evaluate("lab.moments.map(m => m.step)")
+    assert len(moments) <= 40 and moments[0] == 0 and moments[-1] == 90
+    shown = {}
+    for n in (0, len(moments) // 5, len(moments) - 1):
+        then, step = scrub(page, n), moments[n]
+        fresh = page.evaluate(FRESH, [then["config"], step, then["prompt"], []])
+        assert then["step"] == step and then["weights"] == fresh["weights"] and then["next"] == fresh["next"]
+        assert f"Step {step}." in then["said"] and f"--steps {step} " in then["command"]
+        shown[n] = page.evaluate(
+            "['labBars', 'labRows', 'labLosses', 'labSays', 'command'].map(id => el(id).textContent).concat(el('labMap').toDataURL())"
+        )
+    assert all(len(set(panel)) == len(shown) for panel in zip(*shown.values(), strict=True)), "every panel follows"
+    scrub(page, len(moments) // 2)
+    assert train(page, 90)["losses"] == now["losses"], "going on from a kept moment gives the same losses"
+    fits(page)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_cut_head_blinds_the_model(lesson, browser, width):
+    page = browser.open(lesson, "step=lab&lang=zh", dark=True, width=width)
+    page.wait_for_selector("#labMaps button")
+    whole = train(page, 60)
+    assert max(whole["next"][-len(page.evaluate("lab.symbols")) :]) > 0.9
+    page.check(".labThumb input")
+    less = page.evaluate(NOW)
+    assert less["next"] == page.evaluate(FRESH, [less["config"], 60, less["prompt"], [[0, 0]]])["next"]
+    assert max(less["next"][-len(page.evaluate("lab.symbols")) :]) < 0.5
+    assert page.locator("#labBars i.less").count() == page.locator("#labBars i.whole").count() > 0
+    assert page.locator("#labLegend .less").count() == 1
+    page.click("#labBars button >> nth=1")
+    assert page.evaluate("lab.prompt.length") == len(less["prompt"]) + 1
+    page.uncheck(".labThumb input")
+    for box in ("#labMask", "#labScale", "#labPositions"):
+        page.check(box)
+        assert page.evaluate("lab.isCut && !Object.is(lab.now, lab.whole)")
+        page.uncheck(box)
+    assert page.evaluate("!lab.isCut")
+    fits(page)
+
+
+def test_the_order_of_teaching(lesson, browser):
+    """Of four heads none is needed; and the right guess is the head with the largest share."""
+    page = browser.open(lesson, "step=lab&lang=en")
+    page.wait_for_selector("#labMaps button")
+    page.click("[data-lesson=two]")
+    train(page, 300)
+    losses = []
+    for box in page.locator(".labThumb input").all():
+        box.check()
+        losses.append([float(x) for x in re.findall(r"\d+\.\d+", page.inner_text("#labLosses"))])
+        box.uncheck()
+    assert len(losses) == 4 and all(less < whole + 0.3 for whole, less in losses), losses
+    best = page.evaluate(
+        "[0, 1, 2, 3].reduce((best, n) => shareOf('previous', [n >> 1, n & 1]) > shareOf('previous', [best >> 1, best & 1]) ? n : best)"
+    )
+    page.locator("#labGuess button").nth(best).click()
+    assert page.inner_text("#labGuess strong").startswith("Yes: ")
+    page.locator("#labGuess button").nth((best + 1) % 4).click()
+    assert page.inner_text("#labGuess strong").startswith(f"It is layer {best >> 1}, head {best & 1}: ")
+
+
+def test_by_keyboard_alone(lesson, browser):
+    page = browser.open(lesson, "step=12&lang=en")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("#labMaps button")
+    assert page.evaluate("document.activeElement.id") == "main"
+
+    def tab_to(selector):
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            if page.evaluate("s => document.activeElement.matches(s)", selector):
+                return
+        raise AssertionError(f"Tab does not reach {selector}")
+
+    tab_to("#labTrain")
+    page.keyboard.press("Enter")
+    until(page, "!lab.running && lab.engine.step === 60")
+    tab_to("#labScrub")
+    page.keyboard.press("Home")
+    assert page.evaluate("lab.engine.step") == 0
+    page.keyboard.press("End")
+    tab_to(".labThumb input")
+    page.keyboard.press("Space")
+    assert page.evaluate("lab.isCut")
+    tab_to("#labMap")
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("lab.row") == len(page.evaluate("lab.prompt")) - 2
+
+
+def test_language_and_theme_keep_the_model(lesson, browser):
+    page = browser.open(lesson, "step=lab&lang=en")
+    page.wait_for_selector("#labMaps button")
+    before = train(page, 30)
+    page.click("#languages [data-lang=zh]")
+    assert page.evaluate("document.documentElement.lang") == "zh-CN" and "lang=zh" in page.url
+    for theme in ("dark", "light"):
+        page.select_option("#theme", theme)
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (int(re.search(r"\d+", ground).group()) < 128) == (theme == "dark") and f"theme={theme}" in page.url
+    page.evaluate("change({step: 3})")
+    page.evaluate("change({step: 'lab'})")
+    now = page.evaluate(NOW)
+    assert now["weights"] == before["weights"] and "30" in now["said"] and now["said"] != before["said"]
+
+
+def test_what_the_engine_refuses_is_said(lesson, browser):
+    page = browser.open(lesson, "step=lab&lang=en&task=own")
+    page.wait_for_selector("#labWrong:not([hidden])")
+    page.fill("#labOwn", "to be or not to be, that is the question. " * 3)
+    page.keyboard.press("Tab")
+    page.wait_for_selector("#labWrong", state="hidden")
+    assert train(page, 5)["step"] == 5
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing(lesson, browser, lang, dark):
+    spec = importlib.util.find_spec("axe_playwright_python")
+    if spec is None:
+        pytest.skip("axe is not here: pip install axe-playwright-python")
+    page = browser.open(lesson, f"step=1&lang={lang}", dark=dark, width=390 if dark else 1440)
+    page.evaluate((Path(spec.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8"))
+    steps = page.evaluate("turns")
+    for step in steps:
+        page.evaluate("step => change({step})", step)
+        if step == "lab":
+            page.wait_for_selector("#labMaps button")
+            page.click("[data-lesson=two]")
+            train(page, 20)
+            page.click("#labGuess button")
+            page.check(".labThumb input")
+            page.click("#labSettings summary")
+        fits(page)
+        found = page.evaluate("axe.run()")["violations"]
+        assert not found, [(step, v["id"], v["nodes"][0]["html"][:150], v["nodes"][0]["failureSummary"]) for v in found]
+    assert len(steps) == 13
+
+
+def test_colours_are_the_explorers(tmp_path):
+    import numpy as np
+    from support_explorer import page_of
+
+    q = np.zeros((1, 3, 4), np.float32)
+    explorer = page_of(tmp_path, {"q": q, "k": q}, {}).read_text(encoding="utf-8")
+    ours = (ROOT / "lesson/page/palette.js").read_text(encoding="utf-8")
+    assert re.findall(r"[0-9A-F]{100,}", ours) == re.findall(r'(?:light|dark): "([0-9A-F]{100,})"', explorer)
+
+
+def test_names_are_unique_and_words_are_there():
+    """All scripts in one scope, as the page has them; every key that they or the markup name is a text in both languages."""
+    text = "".join(path.read_text(encoding="utf-8") for path in pack.scripts())
+    if shutil.which("node") is None:
+        pytest.skip("node is not here")
+    node = subprocess.run(["node", "--check", "-"], input=text, capture_output=True, text=True, check=False)
+    assert node.returncode == 0, node.stderr
+    markup = (ROOT / "lesson/page/page.html").read_text(encoding="utf-8")
+    keys = set(re.findall(r'\bsay\("(\w+\.[\w.]+)"[,)]', text) + re.findall(r'data-say(?:-label)?="([\w.]+)"', markup))
+    for language in ("en", "zh"):
+        missing = keys - set(json.loads((ROOT / f"lesson/text/{language}.json").read_text(encoding="utf-8")))
+        assert len(keys) > 50 and not missing, (language, sorted(missing))
