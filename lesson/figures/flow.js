@@ -20,7 +20,7 @@ function figureFlow(numbers, words, options = {}) {
     {link: "W", panels: ["q", "k", "v"].map(name => matrix(numbers[name], name, {heads, chosen: name === "q" ? chosen : undefined})).concat(shapeOf(heads, T,
       E / heads))},
     {link: "q·k", panels: ofHeads(scores, say("scores"), false, T)},
-    {link: "softmax", panels: ofHeads(weights, say("weights"), true, T)},
+    {link: "softmax", panels: ofHeads(weights, words("figure.bars.weights"), true, T)},
     {link: "× v", panels: ofHeads(attended, say("heads"), false, E / heads)},
     {link: "W_{o}", panels: [matrix(numbers.joined, say("joined"), {heads, chosen}), matrix(numbers.out, say("out"), {chosen}), shapeOf(T, E)]},
   ], options.width || 832), options);

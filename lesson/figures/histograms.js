@@ -14,9 +14,9 @@ function figureHistograms({keys, columns}, words, options = {}) {
     body += draw.line(0, 104, width, 104, {stroke: "faint", thick: 1});
     for (const tick of [-100, 0, 100]) body += draw.line(turn(tick), 104, turn(tick), 108, {stroke: "faint", thick: 1}) +
         draw.middle(turn(tick), 121, draw.number(tick), {size: 11, colour: "faint"});
-    [["unscaled", unscaled, "mark"], ["scaled", scaled, "h1"]].forEach(([name, weights, fill], r) => {
+    [["softmax(q · k)", unscaled, "mark"], ["softmax(q · k ÷ √d)", scaled, "h1"]].forEach(([name, weights, fill], r) => {
       const y = 150 + r * 104, each = width / keys, rows = draw.rows(weights, keys), first = rows[0];
-      body += draw.text(0, y, say(name), {bold: true, colour: fill}) + draw.line(0, y + 56, width, y + 56, {stroke: "faint", thick: 1});
+      body += draw.text(0, y, name, {bold: true, colour: fill}) + draw.line(0, y + 56, width, y + 56, {stroke: "faint", thick: 1});
       Array.from(first).forEach((w, j) => { body += draw.rect(j * each + 1, y + 56 - 46 * w, each - 2, Math.max(.7, 46 * w), {fill}); });
       const largest = rows.reduce((sum, row) => sum + Math.max(...row), 0) / draws, alive = mean(weights, w => w * (1 - w)) * keys;
       body += draw.text(0, y + 74, say("passes", {largest: draw.number(largest), alive: draw.number(alive)}), {size: 12, colour: "faint"});

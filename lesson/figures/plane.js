@@ -5,7 +5,7 @@ function figurePlane(numbers, words, options = {}) {
   const plane = draw.plane(218, [q, ...k], {range: options.range, title: words("figure.plane.space")});
   const arrows = k.map((p, j) => plane.vector(p, tokens[j], {colour: draw.head(j), key: `k:${j}`, parts: options.parts})).join("") +
     plane.vector(q, "q", {colour: "mark", thick: 3.5, key: `q:${query}`, parts: options.parts});
-  const products = draw.bars(scores, {labels: tokens, width: 200, title: words("figure.plane.products", {token: tokens[query]}), digits: 1, step: 50});
+  const products = draw.bars(scores, {labels: tokens, width: 200, title: `q(${tokens[query]}) · k`, digits: 1, step: 50});
   products.body += k.map((p, j) => draw.text(44, 30 + j * 50 + 34, p.map((x, d) => `${draw.number(q[d], 1)}·${draw.number(x, 1)}`).join(" + ") + " = " +
     draw.number(scores[j], 1), {size: 12, colour: "faint"})).join("");
   const panels = [plane.panel(arrows), products];

@@ -42,7 +42,7 @@ def exercises(text):
 
 
 def pictures(text):
-    return {first or second for first, second in PICTURE.findall(text)}
+    return {(first or second).replace(".zh.svg", ".svg") for first, second in PICTURE.findall(text)}
 
 
 def problems_of(chinese, english):
