@@ -98,7 +98,7 @@ const draw = {
     });
     body += draw.line(zero, top - 2, zero, top + values.length * step - 6, {stroke: "faint", thick: 1});
     const height = top + values.length * step + (note ? 16 : 0);
-    return {width: Math.max(width, title ? draw.measure(title, 14) : 0), height, body: body +
+    return {width: Math.max(width, draw.measure(title || "", 14), note ? left + draw.measure(note, 12) : 0), height, body: body +
       (note ? draw.text(left, height - 4, note, {size: 12, colour: "faint"}) : "")};
   },
   /// A plane with its grid: at([x, y]) in pixels, vector and point in it, panel(body) when all is drawn. `range`: [low, high] of both axes.
