@@ -1,6 +1,6 @@
 """The lesson's page from its parts: markup, styles, words, scripts, and the engine as base64 of gzip. The same parts give the same bytes.
 
-python3 lesson/pack.py ENGINE.wasm OUT.html
+python3 lesson/pack.py ENGINE OUT.html; ENGINE: engine.wasm, or a page, whose engine it then is.
 """
 
 import base64
@@ -45,5 +45,12 @@ def page(engine: bytes) -> str:
     return text
 
 
+def engine_of(path: Path) -> bytes:
+    if path.suffix != ".html":
+        return path.read_bytes()
+    text = path.read_text(encoding="utf-8").split('id="wasm">', 1)[1].split("<", 1)[0]
+    return gzip.decompress(base64.b64decode(text))
+
+
 if __name__ == "__main__":
-    Path(sys.argv[2]).write_text(page(Path(sys.argv[1]).read_bytes()), encoding="utf-8")
+    Path(sys.argv[2]).write_text(page(engine_of(Path(sys.argv[1]))), encoding="utf-8")

@@ -47,5 +47,6 @@ template <class T> constexpr CaptureKernels<T> make_kernels() {
 }  // namespace
 }  // namespace qkv
 
-QKV_EXPORT(CaptureKernelTable, qkv_capture_kernels) = {qkv::make_kernels<float>(), qkv::make_kernels<double>()};
+QKV_EXPORT(CaptureKernelTable, qkv_capture_kernels) = QKV_UNLESS_FLOAT_ONLY(
+    {qkv::make_kernels<float>(), qkv::make_kernels<double>()});
 #endif

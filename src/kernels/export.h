@@ -10,3 +10,11 @@
 
 /// QKV_EXPORT(CacheTable, qkv_cache_kernels) = {...}; defines qkv_cache_kernels_avx2 and so on.
 #define QKV_EXPORT(type, name) extern "C" const qkv::type QKV_JOIN(name, QKV_ISA)
+
+/// What a build of floats alone leaves out (QKV_FLOAT_ONLY: WebAssembly, src/CMakeLists.txt); nothing may call it.
+#if defined(QKV_FLOAT_ONLY)
+#define QKV_UNLESS_FLOAT_ONLY(...) \
+  {}
+#else
+#define QKV_UNLESS_FLOAT_ONLY(...) __VA_ARGS__
+#endif

@@ -28,5 +28,5 @@ template <class T> constexpr LinearAttentionKernels<T> make_linear_attention_ker
 }  // namespace
 }  // namespace qkv
 
-QKV_EXPORT(LinearAttentionTable, qkv_linear_attention_kernels) = {
-    qkv::make_linear_attention_kernels<float>(), qkv::make_linear_attention_kernels<double>()};
+QKV_EXPORT(LinearAttentionTable, qkv_linear_attention_kernels) = QKV_UNLESS_FLOAT_ONLY(
+    {qkv::make_linear_attention_kernels<float>(), qkv::make_linear_attention_kernels<double>()});

@@ -13,5 +13,5 @@ template <class T> constexpr SecondOrderKernels<T> make_second_order_kernels() {
 }  // namespace
 }  // namespace qkv
 
-QKV_EXPORT(SecondOrderTable, qkv_second_order_kernels) = {
-    qkv::make_second_order_kernels<float>(), qkv::make_second_order_kernels<double>()};
+QKV_EXPORT(SecondOrderTable, qkv_second_order_kernels) = QKV_UNLESS_FLOAT_ONLY(
+    {qkv::make_second_order_kernels<float>(), qkv::make_second_order_kernels<double>()});

@@ -117,6 +117,6 @@ constexpr LayerKernels make_layer_kernels() {
 }  // namespace
 }  // namespace qkv
 
-QKV_EXPORT(KernelTable, qkv_kernels) = {qkv::make_kernels<float>(), qkv::make_kernels<double>(),
-    qkv::make_layer_kernels(), {qkv::fma_peak<float>, qkv::fma_peak<double>, nullptr}};
+QKV_EXPORT(KernelTable, qkv_kernels) = {qkv::make_kernels<float>(), QKV_UNLESS_FLOAT_ONLY(qkv::make_kernels<double>()),
+    qkv::make_layer_kernels(), QKV_UNLESS_FLOAT_ONLY({qkv::fma_peak<float>, qkv::fma_peak<double>, nullptr})};
 #endif

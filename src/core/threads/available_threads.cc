@@ -2,6 +2,12 @@
 // Documentation/admin-guide/cgroup-v2.rst.
 #include "core/threads/available_threads.h"
 
+#if defined(__EMSCRIPTEN__)
+#include "qkv/context.h"
+
+/// WebAssembly without threads, and without files that could say so.
+int qkv::v0::available_threads() { return 1; }
+#else
 #include <sched.h>
 
 #include <algorithm>
@@ -60,9 +66,6 @@ bool names_cpu(std::string_view controllers) {
 }
 
 int affinity_cpus() {
-#if defined(__EMSCRIPTEN__)
-  return 1;
-#else
   // The kernel may know more CPUs than cpu_set_t holds; it then returns EINVAL until the set is large enough.
   for (int cpus = 1024; cpus <= 1 << 20; cpus *= 4) {
     std::vector<cpu_set_t> set((CPU_ALLOC_SIZE(cpus) + sizeof(cpu_set_t) - 1) / sizeof(cpu_set_t));
@@ -70,7 +73,6 @@ int affinity_cpus() {
     if (sched_getaffinity(0, bytes, set.data()) == 0) return CPU_COUNT_S(bytes, set.data());
   }
   return static_cast<int>(std::thread::hardware_concurrency());
-#endif
 }
 
 }  // namespace
@@ -105,3 +107,4 @@ int available_threads() {
 }
 
 }  // namespace qkv::inline v0
+#endif
