@@ -113,7 +113,7 @@ class Trial {
       return std::ranges::find(names, one_name) != names.end();
     };
     for (const StateDict::Entry& entry : answer->tensors.entries()) {
-      if (in(task_.answers, entry.name) || !in(whole.answers, entry.name))
+      if (!is_step(entry.name) && (in(task_.answers, entry.name) || !in(whole.answers, entry.name)))
         one.answers.emplace_back(entry.name, to_given(entry.tensor));
     }
     const bool others = one.answers.empty() && !answer->tensors.entries().empty();

@@ -38,6 +38,10 @@ struct Answer {
   bool missing = false;  ///< there is no answer
 };
 
+/// What programs of any language may add to an answer: "STAGE.NAME", "STAGE.NAME.ROUND", an array of the textbook as it
+/// is after a stage, blanks as underscores.
+inline bool is_step(std::string_view name) { return name.find('.') != std::string_view::npos; }
+
 struct Mistake {
   std::string id;
   std::vector<std::string> same_as;  ///< other entries that are one and the same function here

@@ -199,7 +199,10 @@ Finding judge_readings(const Subject& subject, const std::vector<StateDict>& pro
       finding.notes.push_back(
           "this rests on reading the parameters as " + assignment.label + "; --map NAME=YOURS says otherwise");
     finding.reading = n;
-    if (turn == 0 || rank(finding) < rank(best)) best = std::move(finding);
+    if (turn == 0 || rank(finding) < rank(best)) {
+      best = std::move(finding);
+      compare_steps(best, probes, given);
+    }
     if (best.right()) break;
   }
   best.file = subject.file, best.name = subject.name, best.task = subject.task;

@@ -41,6 +41,8 @@ std::vector<std::size_t> watched_probes(const Finding& finding, const std::vecto
 /// The textbook's arrays of a probe in the finding's conventions, "N ROUND STAGE NAME" after each stage that changed
 /// one; N counts stages over all rounds. "-N ...": those that its mistakes give.
 StateDict stages(const Finding& finding, const StateDict& probe);
+/// Sets `where` to the first step that is not right, of those that the answers hold (is_step).
+void compare_steps(Finding& finding, const std::vector<StateDict>& probes, const std::vector<Answer>& answers);
 
 /// The code could not be judged: `verdict` is "failed" or "unfilled", `says` one line.
 Finding not_judged(const std::string& verdict, const std::string& says, const std::string& traceback = {});
