@@ -14,9 +14,7 @@ function figureAverage(numbers, words, options = {}) {
       return {width: row.length * step, height: 124, body: body + draw.rect(to - 24, 95, 48, 22, {fill: draw.head(s), rx: 11}) +
         draw.middle(to, 110, tokens[numbers.position], {size: 12, bold: true, colour: "ground"})};
     });
-    const stacked = draw.stack(both, 12);
-    return {width: stacked.width, height: stacked.height + 26, body: draw.text(10, 14, words("figure.average." + name), {bold: true}) +
-      draw.moved(0, 24, stacked.body)};
+    return draw.titled(words("figure.average." + name), draw.stack(both, 12), 10);
   });
   return draw.svg("average", words, draw.flow(panels, options.width, {gap: 20}), options);
 }

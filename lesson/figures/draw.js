@@ -15,6 +15,7 @@ const draw = {
   head: n => "h" + n % 4,
   /// A number as people write it: "2", "0.73", "−1.40".
   number: (x, digits = 2) => x === -Infinity ? "−∞" : (Number.isInteger(x) ? String(x) : x.toFixed(digits)).replace("-", "−"),
+  pair: p => `(${Array.from(p, x => draw.number(x)).join(" ")})`,
   /// A token as its label: a blank is visible.
   token: t => t === " " ? "␣" : t,
   /// Rows of `width` numbers, of a flat array or of one that has rows.
@@ -35,24 +36,21 @@ const draw = {
     ...halo && {stroke: "var(--ground)", "stroke-width": 4, "stroke-linejoin": "round", "paint-order": "stroke"}},
     draw.escape(s).replace(/_\{(\w+)\}/g, '<tspan dy="3" font-size="85%">$1</tspan><tspan dy="-3">\u200b</tspan>')),
   middle: (x, y, s, options) => draw.text(x, y, s, {anchor: "middle", ...options}),
-  rect: (x, y, width, height, {fill = "none", stroke, opacity, rx, thick, dash} = {}) =>
-    draw.tag("rect", {x, y, width: Math.max(0, width), height: Math.max(0, height), rx, fill: draw.colour(fill),
-    "fill-opacity": opacity, stroke: stroke && draw.colour(stroke), "stroke-width": thick, "stroke-dasharray": dash}),
+  rect: (x, y, width, height, {fill = "none", stroke, opacity, rx, thick} = {}) =>
+    draw.tag("rect", {x, y, width: Math.max(0, width), height: Math.max(0, height), rx,
+    fill: draw.colour(fill), "fill-opacity": opacity, stroke: stroke && draw.colour(stroke), "stroke-width": thick}),
   path: (d, {stroke = "ink", thick = 1.5, fill = "none", opacity, dash} = {}) =>
-    draw.tag("path", {d: d.replace(/-?\d+\.\d+/g, x => String(Math.round(x * 100) / 100 + 0)),
+    draw.tag("path", {d: d.replace(/-?\d+\.\d+(?:e-\d+)?/g, x => String(Math.round(x * 100) / 100 + 0)),
     fill: draw.colour(fill), stroke: draw.colour(stroke), "stroke-width": thick, opacity, "stroke-dasharray": dash, "stroke-linecap": "round"}),
   line: (x1, y1, x2, y2, options) => draw.path(`M${x1} ${y1}L${x2} ${y2}`, options),
   dot: (x, y, r, {fill = "ink", stroke, thick} = {}) => draw.tag("circle",
     {cx: x, cy: y, r, fill: draw.colour(fill), stroke: stroke && draw.colour(stroke), "stroke-width": thick}),
-  /// A line with a head; `bend` moves its middle aside.
-  arrow(x1, y1, x2, y2, {stroke = "ink", thick = 1.5, bend = 0, opacity, dash} = {}) {
-    const length = Math.hypot(x2 - x1, y2 - y1) || 1, mx = (x1 + x2) / 2 - bend * (y2 - y1) / length, my = (y1 + y2) / 2 + bend * (x2 - x1) / length;
-    const size = Math.min(4 + 1.6 * thick, .7 * length), far = Math.hypot(x2 - mx, y2 - my) || 1, ux = (x2 - mx) / far, uy = (y2 - my) / far,
-      bx = x2 - size * ux, by = y2 - size * uy;
-    return draw.path(`M${x1.toFixed(2)} ${y1.toFixed(2)}Q${mx.toFixed(2)} ${my.toFixed(2)} ${bx.toFixed(2)} ${by.toFixed(2)}`, {stroke, thick, opacity, dash}) +
-      draw.tag("path", {d: [[x2, y2], [bx - size / 2 * uy, by + size / 2 * ux],
-        [bx + size / 2 * uy, by - size / 2 * ux]].map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("") + "Z",
-        fill: draw.colour(stroke), opacity});
+  /// A line with a head, which is no longer than the line.
+  arrow(x1, y1, x2, y2, {stroke = "ink", thick = 1.5, opacity, dash} = {}) {
+    const length = Math.hypot(x2 - x1, y2 - y1) || 1, size = Math.min(4 + 1.6 * thick, .7 * length), ux = (x2 - x1) / length, uy = (y2 - y1) / length;
+    const bx = x2 - size * ux, by = y2 - size * uy, corner = side => `L${bx - side * size / 2 * uy} ${by + side * size / 2 * ux}`;
+    return draw.line(x1, y1, bx, by, {stroke, thick, opacity, dash}) +
+      draw.path(`M${x2} ${y2}${corner(1)}${corner(-1)}Z`, {stroke: "none", fill: stroke, opacity});
   },
   part: (key, label, body, {parts} = {}) => draw.tag("g", {"data-part": key, ...parts && {tabindex: "0", role: "button", "aria-label": label}}, body),
   /// A value's cell: its colour as strong as `share`; what is hidden is hatched.
@@ -84,10 +82,10 @@ const draw = {
     return {width: Math.max(left + columns * width, title ? left + draw.measure(title, 14) : 0), height: top + rows * height, body, left, top};
   },
   /// Horizontal bars from a common zero, each with its label before and its number behind.
-  bars(values, {labels, title, note, width = 160, high = Math.max(...values, 0), low = Math.min(...values, 0), colours, digits = 2, texts, step = 30, parts,
+  bars(values, {labels, title, note, width = 160, high = Math.max(...values, 0), low = Math.min(...values, 0), colours, digits = 2, step = 30, parts,
     key = "bar"} = {}) {
     const left = labels ? Math.max(...labels.map(s => draw.measure(s))) + 10 : 0, top = title ? 30 : 4;
-    const texted = texts || values.map(x => draw.number(x, digits));
+    const texted = values.map(x => draw.number(x, digits));
     const room = width - left - Math.max(...texted.map(s => draw.measure(s, 12))) - 8, unit = room / (high - low || 1), zero = left - low * unit;
     let body = title ? draw.text(0, 14, title, {bold: true}) : "";
     values.forEach((value, i) => {
@@ -125,6 +123,12 @@ const draw = {
       return key ? draw.part(key, label, drawn + draw.tag("circle", {cx: x2, cy: y2, r: 14, fill: "transparent"}), {parts}) : drawn;
     }};
   },
+
+  /// A panel of one line, and one below its title.
+  note: (s, {size = 12, colour = "faint", ...rest} = {}) => ({width: draw.measure(s, size), height: size + 2,
+    body: draw.text(0, size, s, {size, colour, ...rest})}),
+  titled: (title, {width, height, body}, x = 0) => ({width: Math.max(width, x + draw.measure(title, 14)), height: height + 24,
+    body: draw.text(x, 13, title, {bold: true}) + draw.moved(0, 24, body)}),
 
   moved: (x, y, body) => x || y ? draw.tag("g", {transform: `translate(${Math.round(x * 10) / 10} ${Math.round(y * 10) / 10})`}, body) : body,
   /// Panels from left to right, a new row where the width ends.

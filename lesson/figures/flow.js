@@ -3,13 +3,12 @@
 // dq, dk, dv [T, E], dS, dP [H, T, T], dO [H, T, d]
 function matrix(rows, title, {labels, chosen, heads, head, share} = {}) {
   const all = rows.flatMap(row => Array.from(row)), whole = all.every(Number.isInteger), isSigned = all.some(x => x < 0), each = rows[0].length / (heads || 1);
-  return draw.table(rows.length, rows[0].length, {title, labels, chosen, width: whole ? isSigned ? 26 : 23 : isSigned ? 36 : 34, height: 21, size: whole
-    ? 12.5 : 11.3,
-    label: (i, j) => draw.number(rows[i][j]), share: (i, j) => share ? Math.max(0, rows[i][j]) : heads || head !== undefined ? .22 : 0,
+  return draw.table(rows.length, rows[0].length, {title, labels, chosen, width: whole ? isSigned ? 26 : 23 : isSigned ? 36 : 34, height: 21,
+    size: whole ? 12.5 : 11.3, label: (i, j) => draw.number(rows[i][j]), share: (i, j) => share ? rows[i][j] : heads || head !== undefined ? .22 : 0,
     colour: (i, j) => draw.head(head === undefined ? Math.floor(j / each) : head)});
 }
 
-const shapeOf = (...sizes) => ({width: 60, height: 12, body: draw.text(0, 10, `[${sizes.join(", ")}]`, {size: 12, colour: "faint"})});
+const shapeOf = (...sizes) => draw.note(`[${sizes.join(", ")}]`);
 
 function figureFlow(numbers, words, options = {}) {
   const {tokens, query: chosen, scores, weights, attended} = numbers, heads = weights.length, say = name => words("figure.flow." + name);
@@ -17,8 +16,8 @@ function figureFlow(numbers, words, options = {}) {
   const ofHeads = (all, name, share, wide) => all.map((rows, head) => matrix(rows, `${name}_{${head}}`, {chosen, head, share})).concat(shapeOf(heads, T, wide));
   return draw.svg("flow", words, draw.stages([
     {panels: [matrix(numbers.x, "x", {labels: tokens, chosen}), shapeOf(T, E)]},
-    {link: "W", panels: ["q", "k", "v"].map(name => matrix(numbers[name], name, {heads, chosen: name === "q" ? chosen : undefined})).concat(shapeOf(heads, T,
-      E / heads))},
+    {link: "W", panels: [matrix(numbers.q, "q", {heads, chosen}), matrix(numbers.k, "k", {heads}), matrix(numbers.v, "v", {heads}),
+      shapeOf(heads, T, E / heads)]},
     {link: "q·k", panels: ofHeads(scores, say("scores"), false, T)},
     {link: "softmax", panels: ofHeads(weights, words("figure.bars.weights"), true, T)},
     {link: "× v", panels: ofHeads(attended, say("heads"), false, E / heads)},

@@ -1,7 +1,7 @@
 // Step 12: a model learns to look. numbers: {losses, tokens, moments: [{step, weights [T, T]}]}, one loss for each step
 function figureMoments({losses, tokens, moments}, words, options = {}) {
-  const width = Math.min(options.width || 760, 760) - 40, side = 13, most = Math.max(...losses), high = 92, x = step => 34 +
-    (width - 44) * (step / losses.length) ** .5, y = loss => 26 + high * (1 - loss / most);
+  const width = Math.min(options.width || 760, 760) - 40, side = 13, most = Math.max(...losses), high = 92;
+  const x = step => 34 + (width - 44) * (step / losses.length) ** .5, y = loss => 26 + high * (1 - loss / most);
   const labels = tokens.map(draw.token), curve = losses.map((loss, i) => `${i ? "L" : "M"}${x(i).toFixed(1)} ${y(loss).toFixed(1)}`).join(""),
     at = step => [x(step), y(losses[Math.min(step, losses.length - 1)])];
   let body = draw.text(0, 13, words("figure.moments.loss"), {bold: true});
@@ -14,6 +14,6 @@ function figureMoments({losses, tokens, moments}, words, options = {}) {
       share: (r, c) => weights[r][c], hidden: (r, c) => c > r});
     return {...map, body: draw.part(`moment:${i}`, words("figure.moments.step", {step}), map.body, options)};
   });
-  const note = {width: 300, height: 16, body: draw.text(0, 12, words("figure.moments.text", {text: tokens.join("")}), {size: 12, colour: "faint"})};
-  return draw.svg("moments", words, draw.stack([{width, height: high + 46, body}, draw.flow(maps, width, {gap: 14}), note], 12), options);
+  return draw.svg("moments", words, draw.stack([{width, height: high + 46, body}, draw.flow(maps, width, {gap: 14}),
+    draw.note(words("figure.moments.text", {text: tokens.join("")}))], 12), options);
 }

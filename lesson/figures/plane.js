@@ -24,5 +24,5 @@ function meanPanel({tokens, query, v, weights, out}, title, {valueRange, parts} 
     at.map(([a, b], j) => draw.part(`v:${j}`, tokens[j], draw.dot(a, b, 6, {fill: draw.head(j)}) +
       draw.middle(a, b - 11, tokens[j], {bold: true, colour: draw.head(j)}), {parts})).join("") +
     draw.dot(x, y, 7, {fill: "mark2", stroke: "ground", thick: 2}) +
-      draw.text(x + 6, y + 20, `(${mean.map(a => draw.number(a)).join(" ")})`, {size: 12, bold: true, colour: "mark2"}));
+      draw.text(x + 6, y + 20, draw.pair(mean), {size: 12, bold: true, colour: "mark2"}));
 }

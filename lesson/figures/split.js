@@ -5,12 +5,9 @@ function figureSplit({tokens, heads, q, right, wrong}, words, options = {}) {
   const cell = (x, y, width, token, feature) => draw.cell(x, y, width, 34, {share: feature < d ? .42 : .18, colour: draw.head(token)}) +
     draw.middle(x + width / 2, y + 15, draw.number(rows[token][feature]), {bold: true}) +
       draw.middle(x + width / 2, y + 28, `${tokens[token]}.${feature}`, {size: 11});
-  const strip = (of, perRow) => {
-    const cells = of.flatMap((token, t) => rows[token].map((_, f) => [token, f, t]));
-    return {width: Math.min(cells.length, perRow) * 52, height: 26 + Math.ceil(cells.length / perRow) * 40,
-      body: draw.text(0, 13, words("figure.split.memory"), {bold: true}) +
-      cells.map(([token, f], i) => cell(i % perRow * 52, 24 + Math.floor(i / perRow) * 40, 52, token, f)).join("")};
-  };
+  const perRow = (options.width || 760) < 700 ? heads * d : 12, cells = tokens.flatMap((_, t) => rows[t].map((_, f) => [t, f]));
+  const strip = {width: Math.min(cells.length, perRow) * 52, height: Math.ceil(cells.length / perRow) * 40 + 2,
+    body: cells.map(([t, f], i) => cell(i % perRow * 52, Math.floor(i / perRow) * 40, 52, t, f)).join("")};
   const cut = ({token, feature}, name) => {
     const panels = token.map((of, h) => {
       let body = draw.text(34, 13, words("figure.head", {head: h}), {size: 12, colour: "faint"});
@@ -22,10 +19,8 @@ function figureSplit({tokens, heads, q, right, wrong}, words, options = {}) {
       });
       return {width: 42 + d * 52, height: 24 + of.length * 40, body};
     });
-    const both = draw.flow(panels, options.width, {gap: 12});
-    return {width: both.width, height: both.height + 26, body: draw.text(0, 13, words("figure.split." + name), {bold: true}) + draw.moved(0, 26, both.body)};
+    return draw.titled(words("figure.split." + name), draw.flow(panels, options.width, {gap: 12}));
   };
-  const narrow = (options.width || 760) < 700;
-  return draw.svg("split", words, draw.stack([strip(tokens.map((_, t) => t), narrow ? heads * d : 12),
+  return draw.svg("split", words, draw.stack([draw.titled(words("figure.split.memory"), strip),
     draw.flow([cut(right, "right"), cut(wrong, "wrong")], options.width, {gap: 44})], 20), options);
 }

@@ -8,15 +8,13 @@ function figureTiles({tokens, tile, query, frames}, words, options = {}) {
       {fill: j === f ? "mark" : j < f ? "h0" : "none", opacity: j === f ? 1 : .25, stroke: "ground"});
     for (let i = 1; i < tokens / tile; ++i) body += draw.line(0, 24 + i * tile * side, whole, 24 + i * tile * side, {stroke: "ground", thick: 1}) +
       draw.line(i * tile * side, 24, i * tile * side, 24 + whole, {stroke: "ground", thick: 1});
-    const pair = x => `(${Array.from(x, y => draw.number(y)).join(" ")})`, isLast = f + 1 === frames.length;
+    const {pair} = draw, isLast = f + 1 === frames.length;
     [["m", draw.number(m)], ["l", draw.number(l)], ["O", pair(out.map(x => x * l))], ...isLast ? [["O ÷ l", pair(out)]] : []].forEach(([name, value], i) => {
       body += draw.text(0, 44 + whole + i * 18, name, {bold: true, colour: "mark2"}) + draw.text(i === 3 ? 44 : 18, 44 + whole + i * 18, value);
     });
     return {link: f ? "× " + draw.number(Math.exp(frames[f - 1].m - m)) : "", panels: [{width: whole, height: 104 + whole, body}]};
   });
-  const note = {width: 330, height: 14, body: draw.text(0, 12, words("figure.tiles.factor"), {size: 12, colour: "faint"})};
   const memory = draw.bars([tokens * tokens, numbers], {labels: ["T × T", words("figure.tiles.held")], title: words("figure.tiles.memory"),
-    width: Math.min(620, options.width || 620),
-    colours: ["h0", "mark"]});
-  return draw.svg("tiles", words, draw.stack([draw.stages(stages, options.width), note, memory], 16), options);
+    width: Math.min(620, options.width || 620), colours: ["h0", "mark"]});
+  return draw.svg("tiles", words, draw.stack([draw.stages(stages, options.width), draw.note(words("figure.tiles.factor")), memory], 16), options);
 }
