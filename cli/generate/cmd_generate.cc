@@ -11,7 +11,7 @@ namespace qkv::cli {
 namespace {
 
 struct GenerateCommandOptions {
-  std::string model, prompt;
+  std::string model, prompt, cut;
   Index tokens = 64, top_k = 0;
   double temperature = 1;
   bool greedy = false, json = false;
@@ -44,12 +44,13 @@ int run_generate(const GenerateCommandOptions& options) {
       .top_k = options.top_k,
       .allowed_ids = checkpoint.tokenizer.vocab_size(),
       .seed = options.seed,
+      .cut = options.cut.empty() ? lm::HeadSet{} : parse_heads("--cut", options.cut),
       .on_token = [&](Index, double log_prob) { log_probs.push_back(log_prob); }};
   const std::vector<Index> ids = lm::generate(checkpoint.model, prompt, generate, context);
   const std::string continuation = checkpoint.tokenizer.decode(ids);
   if (options.json) {
     print_json({{"prompt", options.prompt}, {"continuation", continuation}, {"log_probs", log_probs},
-        {"bits", bits_name(context.bits())}, {"tokens", options.tokens}, {"seed", options.seed}});
+        {"bits", bits_name(context.bits())}, {"tokens", options.tokens}, {"seed", options.seed}, {"cut", options.cut}});
   } else {
     print_line(shown(options.prompt) + shown(continuation));
   }
@@ -65,6 +66,7 @@ void declare_generate(Options& add, GenerateCommandOptions& options) {
       {.excludes = "--greedy"});
   add("--top-k N", &options.top_k, "Only the N most likely characters (default 0: all)", {.excludes = "--greedy"});
   add("--seed N", &options.seed, "Same seed, same text (default 0)");
+  add("--cut L:H,...", &options.cut, "Leave out heads, such as 0:1,1:0 (layer 0, head 1; layer 1, head 0)");
   add.json(options.json);
   add.compute(options.compute);
 }

@@ -38,6 +38,23 @@ std::vector<Index> parse_indices(std::string_view option, const std::string& tex
   }
 }
 
+lm::HeadSet parse_heads(std::string_view option, const std::string& text) {
+  lm::HeadSet heads;
+  const char* const end = text.data() + text.size();
+  for (const char* at = text.data();;) {
+    lm::HeadIndex one;
+    auto read = std::from_chars(at, end, one.layer);
+    const bool pair = read.ec == std::errc() && read.ptr != end && *read.ptr == ':';
+    if (pair) read = std::from_chars(read.ptr + 1, end, one.head);
+    if (!pair || read.ec != std::errc() || (read.ptr != end && *read.ptr != ','))
+      throw UsageError(std::string(option) + " must be LAYER:HEAD, both counted from 0, several separated by commas, " +
+                       "such as 0:1,1:0: got " + escaped(text));
+    heads.push_back(one);
+    if (read.ptr == end) return heads;
+    at = read.ptr + 1;
+  }
+}
+
 EmptyRow parse_empty_row(const std::string& text) {
   return named<EmptyRow>(
       "--empty-row", text, {{"zero", EmptyRow::kZero}, {"mean", EmptyRow::kMean}, {"nan", EmptyRow::kNaN}});

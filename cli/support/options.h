@@ -10,6 +10,7 @@
 
 #include "core/escape.h"
 #include "qkv/attention.h"
+#include "qkv/lm/attention_lm.h"
 #include "qkv/rotary.h"
 #include "support/command.h"
 
@@ -38,6 +39,9 @@ template <class Value> Value named(
 
 /// "4,2" -> {4, 2}. UsageError that names the option.
 std::vector<Index> parse_indices(std::string_view option, const std::string& text);
+
+/// "0:1,1:0" -> {{0, 1}, {1, 0}}, layers and their heads. UsageError that names the option.
+lm::HeadSet parse_heads(std::string_view option, const std::string& text);
 
 /// "zero", "mean", "nan"; UsageError that lists them.
 EmptyRow parse_empty_row(const std::string& text);

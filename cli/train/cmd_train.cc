@@ -84,7 +84,9 @@ int run_one(const TrainCommandOptions& options, const Ranks* ranks) {
   const lm::TrainResult result = train(run, model, options.json || !speaks, context);
   if (shared) shared->finish();
   if (!speaks) return 0;
-  const TrainReport report = make_report(run, options, context);
+  const TrainReport report = make_report(run, options, {}, context);
+  std::optional<TrainReport> cut;
+  if (!run.cut.empty()) cut = make_report(run, options, run.cut, context);
   if (!options.out.empty()) {
     outputs.add_safetensors(
         options.out, lm::checkpoint_to_state(run.model, run.tokenizer, options.task, run.train.steps));
@@ -96,6 +98,7 @@ int run_one(const TrainCommandOptions& options, const Ranks* ranks) {
     Json document = train_json(run, options, result, context);
     if (ranks != nullptr) document["parallel"] = {{"method", options.parallel.method}, {"ranks", ranks->size()}};
     add_report(document, report);
+    if (cut) add_report(document["cut"], *cut);
     print_json(document);
     return 0;
   }
@@ -103,7 +106,7 @@ int run_one(const TrainCommandOptions& options, const Ranks* ranks) {
   if (!result.losses.empty())
     print_line(fmt::format("trained in {}; mean of the last {} losses {:.4f}", seconds_text(result.seconds),
         std::min(kLastLosses, result.losses.size()), mean_of_last(result.losses)));
-  print_report(report);
+  print_report(report, cut ? &*cut : nullptr);
   const auto wrote = [](const std::string& what, const std::string& path) {
     print_line(
         fmt::format("wrote {}  {}", what, one_line(std::filesystem::absolute(path).lexically_normal().string())));

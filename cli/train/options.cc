@@ -137,6 +137,8 @@ void add_train_options(Options& add, TrainCommandOptions& options) {
   add("--map FILE", &options.maps, "Draw the sample's attention: .png, .svg, .pdf or .html; may be repeated");
   add("--sample TEXT", &options.sample, "Text whose attention is drawn (default abababab)");
   add("--tokens N", &options.tokens, "Characters of the continuation (default 72; 0: none)");
+  add("--cut L:H,...", &options.cut,
+      "Report the trained model also without heads, such as 0:1,1:0 (layer 0, head 1; layer 1, head 0)");
   add.json(options.json);
 
   add.heading("The model");
@@ -207,8 +209,12 @@ TrainRun make_run(const TrainCommandOptions& options) {
   train.clip_norm = options.clip;
   train.seed = options.seed;
   std::string sample = choose_sample(options, tokenizer, ids, context);
+  lm::HeadSet cut;
+  if (!options.cut.empty()) cut = parse_heads("--cut", options.cut);
+  const Index any = 0;  // heads that are not there are refused before training
+  about("--cut", [&] { (void)model.logits({&any, {1, 1}}, Context::default_context(), cut); });
   return {std::move(tokenizer), std::move(model), std::move(batches), std::move(fresh), std::move(train),
-      std::move(sample)};
+      std::move(sample), std::move(cut)};
 }
 
 }  // namespace qkv::cli

@@ -15,7 +15,7 @@ namespace qkv::cli {
 
 struct TrainCommandOptions {
   std::string text, task = "text", init, batches;
-  std::string out, sample;
+  std::string out, sample, cut;
   std::vector<std::string> maps;
   std::optional<Index> steps;  // default 800, or as many as --batches has
   std::uint64_t seed = 0;
@@ -45,6 +45,7 @@ struct TrainRun {
   lm::BatchSource fresh;  ///< batches that training does not see, for the scores
   lm::TrainOptions train;
   std::string sample;
+  lm::HeadSet cut;  ///< heads that a second report leaves out
 };
 
 /// Reads the files; UsageError and the library's errors say what does not fit.

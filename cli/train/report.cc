@@ -37,33 +37,43 @@ void print_shares_of_one(const lm::HeadReport& head, Index rows) {
   }
 }
 
-/// Several heads: a line for each.
-void print_shares_of_all(const std::vector<lm::HeadReport>& heads, Index rows) {
+/// Several heads: a line for each; beside its shares those without the heads that are cut.
+void print_shares_of_all(const TrainReport& report, const TrainReport* cut) {
+  const char* const beside = cut != nullptr ? "whole/without the heads that are cut" : "rows above one half";
   print_line(bold("share of attention in percent") +
-             faint(fmt::format("   mean over rows 1..{} (rows above one half)", rows)));
+             faint(fmt::format("   mean over rows 1..{} ({})", report.attention.rows, beside)));
   std::string names = "  layer  head";
   for (const Kind& kind : kKinds) names += fmt::format("  {:>12}", kind.name);
   print_line(faint(names));
-  for (const lm::HeadReport& head : heads) {
+  for (std::size_t at = 0; at < report.attention.heads.size(); ++at) {
+    const lm::HeadReport& head = report.attention.heads[at];
     std::string line = fmt::format("  {:>5}  {:>4}", head.layer, head.head);
     for (const Kind& kind : kKinds) {
       const lm::Share& share = head.*kind.share;
-      line += fmt::format("  {:>6.1f} {:>5}", 100 * share.mean, fmt::format("({})", share.rows_above_half));
+      const double mean = 100 * share.mean;
+      line += cut == nullptr ? fmt::format("  {:>6.1f} {:>5}", mean, fmt::format("({})", share.rows_above_half))
+                             : fmt::format("  {:>12}", fmt::format("{:.1f}/{:.1f}", mean,
+                                                           100 * (cut->attention.heads[at].*kind.share).mean));
     }
     print_line(line);
   }
 }
 
-void print_shares(const TrainReport& report) {
-  const std::vector<lm::HeadReport>& heads = report.attention.heads;
-  if (heads.size() == 1) {
-    print_shares_of_one(heads[0], report.attention.rows);
+void print_shares(const TrainReport& report, const TrainReport* cut) {
+  if (report.attention.heads.size() == 1) {
+    print_shares_of_one(report.attention.heads[0], report.attention.rows);
   } else {
-    print_shares_of_all(heads, report.attention.rows);
+    print_shares_of_all(report, cut);
   }
 }
 
-void print_scores(const TrainReport& report) {
+std::string names_of(const lm::HeadSet& heads) {
+  std::string names;
+  for (const lm::HeadIndex& one : heads) names += fmt::format("{}{}:{}", names.empty() ? "" : ",", one.layer, one.head);
+  return names;
+}
+
+void print_scores(const TrainReport& report, const TrainReport* cut) {
   if (report.previous) {
     print_line(fmt::format(
         "on {} fresh windows, head {} puts {:.1f} % on the previous character (least of all rows: {:.1f} %)",
@@ -74,6 +84,10 @@ void print_scores(const TrainReport& report) {
     print_line(
         fmt::format("on fresh windows: loss {:.3f}, {:.1f} % of {} characters right (always the commonest: {:.1f} %)",
             score.loss, 100 * score.accuracy, score.targets, 100 * score.most_frequent));
+  }
+  if (cut != nullptr) {
+    print_line(fmt::format("without heads {}: loss {:.3f}, {:.1f} % right", names_of(cut->cut), cut->predicted->loss,
+        100 * cut->predicted->accuracy));
   }
 }
 
@@ -90,8 +104,10 @@ void score_heads(const TrainRun& run, TrainReport& report, Context& context) {
 
 }  // namespace
 
-TrainReport make_report(const TrainRun& run, const TrainCommandOptions& options, Context& context) {
+TrainReport make_report(
+    const TrainRun& run, const TrainCommandOptions& options, const lm::HeadSet& cut, Context& context) {
   TrainReport report;
+  report.cut = cut;
   report.task = options.task;
   report.sample = run.sample;
   report.ids = run.tokenizer.encode(run.sample);
@@ -100,13 +116,13 @@ TrainReport make_report(const TrainRun& run, const TrainCommandOptions& options,
     report.ids[report.ids.size() / 2] = run.tokenizer.vocab_size();
     report.labels[report.ids.size() / 2] = kHidden;
   }
-  report.attention = lm::attention_report(run.model, report.ids, context);
-  if (options.task == "previous" && run.model.config().context >= 2) score_heads(run, report, context);
-  if (options.task != "previous")
-    report.predicted = lm::score_predictions(run.model, run.fresh, kFreshBatches, context);
+  report.attention = lm::attention_report(run.model, report.ids, context, cut);
+  if (options.task == "previous" && cut.empty() && run.model.config().context >= 2) score_heads(run, report, context);
+  if (options.task != "previous" || !run.cut.empty())
+    report.predicted = lm::score_predictions(run.model, run.fresh, kFreshBatches, context, cut);
   if (options.task == "text" && options.tokens > 0) {
     const std::vector<Index> prompt = run.tokenizer.encode(run.sample);
-    const lm::GenerateOptions generate{.tokens = options.tokens, .seed = options.seed};
+    const lm::GenerateOptions generate{.tokens = options.tokens, .seed = options.seed, .cut = cut};
     report.continuation = run.tokenizer.decode(lm::generate(run.model, prompt, generate, context));
   }
   return report;
@@ -117,23 +133,27 @@ view::AttentionMap report_map(const TrainReport& report) {
       View<const float, 4>(report.attention.weights), report.labels, "attention of \"" + report.sample + "\"");
 }
 
-void print_report(const TrainReport& report) {
+void print_report(const TrainReport& report, const TrainReport* cut) {
   const view::AttentionMap map = report_map(report);
   print_line();
   print_line(bold("attention weights, in percent") + faint("   row i: what character i attends to"));
   print_line();
   print_lines(view::render_terminal(map, map_options()));
   print_line();
-  print_shares(report);
+  print_shares(report, cut);
   print_line();
-  print_scores(report);
+  print_scores(report, cut);
   if (!report.continuation.empty()) {
     print_line();
     print_line(bold("it continues") + "  " + faint(one_line(report.sample)) + one_line(report.continuation));
+    if (cut != nullptr)
+      print_line(fmt::format("without heads {}  ", names_of(cut->cut)) + faint(one_line(cut->sample)) +
+                 one_line(cut->continuation));
   }
 }
 
 void add_report(Json& document, const TrainReport& report) {
+  if (!report.cut.empty()) document["without"] = names_of(report.cut);
   const auto head_json = [&](const lm::HeadReport& head) {
     Json share, above, rows = Json::array();
     for (const Kind& kind : kKinds) {

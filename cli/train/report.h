@@ -14,19 +14,22 @@ namespace qkv::cli {
 
 struct TrainReport {
   std::string task, sample;
+  lm::HeadSet cut;         ///< heads that were left out
   std::vector<Index> ids;  ///< of the sample as the model saw it; a hidden character has its own id
   std::vector<std::string> labels;
   lm::AttentionReport attention;
   std::optional<lm::PreviousScore> previous;  ///< of the first layer's best head, --task previous
   Index previous_head = 0;
-  std::optional<lm::PredictionScore> predicted;  ///< --task text and masked
+  std::optional<lm::PredictionScore> predicted;  ///< not --task previous, but where heads are cut
   std::string continuation;
 };
 
-TrainReport make_report(const TrainRun& run, const TrainCommandOptions& options, Context& context);
+TrainReport make_report(
+    const TrainRun& run, const TrainCommandOptions& options, const lm::HeadSet& cut, Context& context);
 
 view::AttentionMap report_map(const TrainReport& report);
-void print_report(const TrainReport& report);
+/// `cut`: the same model without heads, beside it; null: none.
+void print_report(const TrainReport& report, const TrainReport* cut);
 /// Adds "sample" and the rest of the report to `document`.
 void add_report(Json& document, const TrainReport& report);
 

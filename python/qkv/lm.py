@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from .plotting import AttentionMap
 
 __all__ = ["AttentionLM", "default_text"]
 
+Heads = Iterable[tuple[int, int]]
 _SLICE = 0.05  # seconds of training between two checks of the keyboard and the progress bar
 
 
@@ -176,22 +177,34 @@ class AttentionLM(Module):
         return training.losses
 
     def generate(
-        self, prompt: str, n: int = 64, *, temperature: float = 1.0, greedy: bool = False, top_k: int = 0, seed: int = 0
+        self,
+        prompt: str,
+        n: int = 64,
+        *,
+        temperature: float = 1.0,
+        greedy: bool = False,
+        top_k: int = 0,
+        seed: int = 0,
+        cut: Heads = (),
     ) -> str:
-        """The n characters that follow, computed with a KV cache. temperature 0 or greedy: the likeliest each time."""
+        """The n characters that follow, computed with a KV cache. temperature 0 or greedy: the likeliest each time.
+        cut: heads to leave out, as in :meth:`logits`."""
         greedy = greedy or temperature == 0
-        return self._model.generate(prompt, tokens=n, greedy=greedy, temperature=temperature or 1.0, top_k=top_k, seed=seed)
+        return self._model.generate(
+            prompt, list(cut), tokens=n, greedy=greedy, temperature=temperature or 1.0, top_k=top_k, seed=seed
+        )
 
-    def logits(self, text: str) -> np.ndarray:
-        """Logits of the character after each prefix: [T, V]."""
-        return self._model.logits(self._model.encode(text))
+    def logits(self, text: str, *, cut: Heads = ()) -> np.ndarray:
+        """Logits of the character after each prefix: [T, V]. cut: heads to leave out, each (layer, head), counted from 0: what
+        they write is zeros. OptionError for a head that is not there."""
+        return self._model.logits(self._model.encode(text), list(cut))
 
     forward = logits
 
-    def attention_map(self, text: str, *, layer: int | None = None) -> AttentionMap:
+    def attention_map(self, text: str, *, layer: int | None = None, cut: Heads = ()) -> AttentionMap:
         """The attention weights [heads, T, T] of a model with one layer or of ``layer``, otherwise [layers, heads, T, T]; the
-        tokens are the characters. At most ``context`` characters."""
-        weights, _ = self._model.report(self._model.encode(text))
+        tokens are the characters. At most ``context`` characters. cut: heads to leave out, as in :meth:`logits`."""
+        weights, _ = self._model.report(self._model.encode(text), list(cut))
         if layer is None and len(weights) == 1:
             layer = 0
         return AttentionMap(weights if layer is None else weights[layer], _nn.characters(text), f'attention of "{text}"')
@@ -199,7 +212,7 @@ class AttentionLM(Module):
     def shares(self, text: str) -> list[dict[str, Any]]:
         """Per layer and head, the mean weight over rows i >= 1 on the character itself ("self"), on the "previous" one, on the
         "first", and on all equal ones ("same"); each is {"mean", "rows_above_half"}. They overlap."""
-        return self._model.report(self._model.encode(text))[1]
+        return self._model.report(self._model.encode(text), [])[1]
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.config.items() if value not in (False, 0.0))

@@ -5,56 +5,13 @@
 #include <array>
 
 #include "core/check.h"
-#include "lm/folded_head.h"
-#include "lm/model.h"
-#include "lm/table_projection.h"
+#include "lm/activations.h"
 #include "nn/attention/projected_halves.h"
 #include "qkv/lm/data.h"
 #include "qkv/nn/cross_entropy.h"
 #include "qkv/nn/dropout.h"
 
 namespace qkv::inline v0::lm {
-namespace {
-
-/// Positions of a share's tokens in their sequences; empty: 0, 1, ...
-std::span<const Index> tokens_of(const BatchShare& share) {
-  return share.part == nullptr ? std::span<const Index>() : std::span<const Index>(share.part->positions);
-}
-
-/// One layer's values kept for backward. Plain layers use `attention` and `out` alone.
-struct LayerActivations {
-  nn::Saved attention;
-  nn::MlpSaved mlp;
-  Tensor<float> normed_1, normed_2;  // [B, T, E] after ln_1, ln_2
-  Tensor<float> middle;              // [B, T, E] after attention's residual
-  Tensor<float> branch;              // [B, T, E] what attention adds, then what the MLP adds
-  Tensor<float> out;                 // [B, T, E]
-};
-
-}  // namespace
-
-struct AttentionLM::Activations::Impl {
-  BatchShare share;
-  Index batch = 0, length = 0;        // B, T
-  std::vector<Index> ids, positions;  // [B * T]
-  std::vector<Index> targets;         // [B * T]
-  std::uint64_t dropout_seed = 0;
-  bool by_table = false;  // the first layer's projections come from `table`, not from `embedded`
-  bool folded = false;    // logits come from `fold` and what is attended, not from the layer's output; only by_table
-  TableProjection table;
-  FoldedHead fold;
-  Tensor<float> embedded;  // [B, T, E]
-  std::vector<LayerActivations> layers;
-  Tensor<float> last;         // [B, T, E] after ln_f; empty without blocks
-  Tensor<float> logits;       // [B, T, V]
-  Tensor<float> dlogits;      // [B, T, V]
-  Tensor<float> dh, dbranch;  // [B, T, E], backward's workspace
-
-  const Tensor<float>& head_input() const { return last.count() != 0 ? last : layers.back().out; }
-  const Tensor<float>& layer_input(std::size_t layer) const { return layer == 0 ? embedded : layers[layer - 1].out; }
-  std::array<Index, 3> sizes(Index width) const { return {batch, length, width}; }
-  std::span<const Index> tokens() const { return tokens_of(share); }
-};
 
 AttentionLM::Activations::Activations(const BatchShare& share) : impl_(std::make_unique<Impl>()) {
   check<OptionError>(
@@ -97,11 +54,18 @@ void read_ids(const AttentionLMConfig& config, View<const Index, 2> ids, const B
 
 }  // namespace
 
-void AttentionLM::forward(
-    View<const Index, 2> ids, Activations& activations, std::uint64_t dropout_seed, Context& context) const {
+void AttentionLM::forward(View<const Index, 2> ids, Activations& activations, std::uint64_t dropout_seed,
+    Context& context, const HeadSet& cut) const {
+  run(ids, activations, dropout_seed, context, {.cut = cut});
+}
+
+void AttentionLM::run(View<const Index, 2> ids, Activations& activations, std::uint64_t dropout_seed, Context& context,
+    const TraceOptions& as) const {
   const Impl& m = *impl_;
+  check_heads(m.config, as.cut, "AttentionLM::forward");
   Activations::Impl& a = *activations.impl_;
   read_ids(m.config, ids, a.share, a.ids, a.positions);
+  if (!as.positions) std::ranges::fill(a.positions, 0);
   a.batch = ids.size(0);
   a.length = ids.size(1);
   a.dropout_seed = dropout_seed;
@@ -110,7 +74,8 @@ void AttentionLM::forward(
   // Projecting token and position apart rounds otherwise than projecting their sum, as a Decoder does.
   const Index whole_batch = a.share.batch == 0 ? a.batch : a.share.batch,
               whole_length = a.share.batch == 0 ? a.length : a.share.length;
-  a.by_table = context.bits() == Bits::kFast && !m.sum && TableProjection::pays(m.config, whole_batch, whole_length);
+  a.by_table = as.positions && context.bits() == Bits::kFast && !m.sum &&
+               TableProjection::pays(m.config, whole_batch, whole_length);
   a.folded = a.by_table && FoldedHead::pays(m, whole_batch * whole_length);
   if (a.by_table) {
     Tensor<float>& projected = a.layers.front().attention.projected;
@@ -118,7 +83,7 @@ void AttentionLM::forward(
     a.table.forward(m, a.ids, a.positions, whole_length, projected, context);
   } else {
     nn::resize(a.embedded, sizes);
-    m.embed(a.ids, a.positions, nn::as_rows(a.embedded), context);
+    m.embed(a.ids, a.positions, nn::as_rows(a.embedded), context, as.positions);
   }
 
   for (std::size_t i = 0; i < m.blocks.size(); ++i) {
@@ -127,7 +92,11 @@ void AttentionLM::forward(
     const Tensor<float>& h = a.layer_input(i);
     const auto layer = static_cast<Index>(i);
     nn::ForwardOptions options;
-    options.causal = m.config.causal;
+    options.causal = as.causal.value_or(m.config.causal);
+    if (!as.scale) options.scale = 1;
+    if (!as.positions) options.positions.ids = View<const Index, 2>(a.positions.data(), {1, a.length});
+    heads_of(as.cut, layer, l.cut);
+    options.cut = l.cut;
     options.seed = m.training ? m.attention_seed(dropout_seed, layer) : 0;
     options.first_sequence = a.share.first_sequence;
     options.part = a.share.part;
@@ -166,9 +135,9 @@ void AttentionLM::forward(
   m.head.forward(nn::as_rows(a.head_input()), nn::as_rows(a.logits), context);
 }
 
-Tensor<float> AttentionLM::logits(View<const Index, 2> ids, Context& context) const {
+Tensor<float> AttentionLM::logits(View<const Index, 2> ids, Context& context, const HeadSet& cut) const {
   Activations activations;
-  forward(ids, activations, 0, context);
+  forward(ids, activations, 0, context, cut);
   return std::move(activations.impl_->logits);
 }
 
@@ -245,27 +214,6 @@ void AttentionLM::backward(Activations& activations, Context& context) {
   }
 
   m.embed_backward(a.ids, a.positions, nn::as_rows(std::as_const(a.dh)), context);
-}
-
-std::vector<Tensor<float>> AttentionLM::attention_weights(View<const Index, 2> ids, Context& context) const {
-  const Impl& m = *impl_;
-  Activations activations;
-  AttentionLM::forward(ids, activations, 0, context);
-  const Activations::Impl& a = *activations.impl_;
-  const Index heads = m.config.num_heads, kv_heads = m.config.num_kv_heads, head_dim = m.config.embed_dim / heads;
-  AttentionOptions options;
-  if (m.config.causal) options.mask = Mask::causal();
-
-  std::vector<Tensor<float>> weights;
-  for (std::size_t i = 0; i < m.blocks.size(); ++i) {
-    const View<const float, 3> projected = a.layers[i].attention.projected;  // [B, T, (H + 2 Hkv) D]
-    const auto part = [&](Index first, Index count) {                        // -> [B, count, T, D]
-      return split_heads(projected.sliced(2, first * head_dim, (first + count) * head_dim), count);
-    };
-    weights.emplace_back(std::vector<Index>{a.batch, heads, a.length, a.length});
-    attention_forward(part(0, heads), part(heads, kv_heads), {}, {.weights = weights.back()}, options, context);
-  }
-  return weights;
 }
 
 }  // namespace qkv::inline v0::lm

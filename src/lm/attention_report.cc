@@ -35,11 +35,12 @@ HeadReport head_report(View<const float, 2> weights, std::span<const Index> ids,
   return report;
 }
 
-AttentionReport attention_report(const AttentionLM& model, std::span<const Index> ids, Context& context) {
+AttentionReport attention_report(
+    const AttentionLM& model, std::span<const Index> ids, Context& context, const HeadSet& cut) {
   const AttentionLMConfig& config = model.config();
   const auto length = static_cast<Index>(ids.size());
   const std::vector<Tensor<float>> layers =
-      model.attention_weights(View<const Index, 2>(ids.data(), {1, length}), context);
+      model.attention_weights(View<const Index, 2>(ids.data(), {1, length}), context, cut);
 
   AttentionReport report;
   report.rows = length - 1;
@@ -84,7 +85,7 @@ PreviousScore score_previous(const AttentionLM& model, Index alphabet, Index win
 }
 
 PredictionScore score_predictions(
-    const AttentionLM& model, const BatchSource& source, Index batches, Context& context) {
+    const AttentionLM& model, const BatchSource& source, Index batches, Context& context, const HeadSet& cut) {
   check<OptionError>(batches >= 1, "score_predictions", "batches must be at least 1: got ", batches);
   PredictionScore score;
   AttentionLM::Activations activations;
@@ -93,7 +94,7 @@ PredictionScore score_predictions(
   std::vector<Index> counts(static_cast<std::size_t>(model.config().vocab_size));
   for (Index step = 0; step < batches; ++step) {
     source.fill(step, batch);
-    model.forward(batch.inputs, activations, 0, context);
+    model.forward(batch.inputs, activations, 0, context, cut);
     const double loss = model.loss(batch.targets, activations);
     const View<const float, 3> logits = activations.logits();  // [B, T, V]
     Index counted = 0;

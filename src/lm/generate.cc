@@ -15,15 +15,18 @@ struct Decoder::Impl {
   const AttentionLM::Impl& model;
   Context& context;
   std::vector<Index> window;    // ids at positions from 0
-  std::vector<KVCache> caches;  // one per layer
+  std::vector<KVCache> caches;  // one per layer, as `cut`
+  std::vector<std::vector<Index>> cut;
   nn::StepMemory step;
   Tensor<float> logits;  // [1, V]
 
-  Impl(const AttentionLM& lm, Context& c) : model(lm.impl()), context(c), logits({1, model.config.vocab_size}) {
+  Impl(const AttentionLM& lm, Context& c, const HeadSet& heads)
+      : model(lm.impl()), context(c), cut(model.blocks.size()), logits({1, model.config.vocab_size}) {
     for (std::size_t i = 0; i < model.blocks.size(); ++i) {
       caches.emplace_back(KVCacheConfig{.num_kv_heads = model.config.num_kv_heads,
           .head_dim = model.config.embed_dim / model.config.num_heads,
           .capacity = model.config.context});
+      heads_of(heads, static_cast<Index>(i), cut[i]);
     }
   }
 
@@ -50,12 +53,12 @@ void Decoder::Impl::read(std::span<const Index> ids) {
   for (std::size_t i = 0; i < model.blocks.size(); ++i) {
     const Block& block = model.blocks[i];
     if (!model.config.blocks) {
-      block.attention.step(h, branch, caches[i], step, {}, context);
+      block.attention.step(h, branch, caches[i], step, {}, context, cut[i]);
       std::swap(h, branch);
       continue;
     }
     block.ln_1->forward(nn::as_rows(std::as_const(h)), nn::as_rows(normed), context);
-    block.attention.step(normed, branch, caches[i], step, {}, context);
+    block.attention.step(normed, branch, caches[i], step, {}, context, cut[i]);
     add_to(h, branch);
     block.ln_2->forward(nn::as_rows(std::as_const(h)), nn::as_rows(normed), context);
     nn::MlpSaved saved;
@@ -70,9 +73,10 @@ void Decoder::Impl::read(std::span<const Index> ids) {
   window.insert(window.end(), ids.begin(), ids.end());
 }
 
-Decoder::Decoder(const AttentionLM& model, Context& context) {
+Decoder::Decoder(const AttentionLM& model, Context& context, const HeadSet& cut) {
   check<OptionError>(model.config().causal, "Decoder", "the model must be causal: got one that attends to the future");
-  impl_ = std::make_unique<Impl>(model, context);
+  check_heads(model.config(), cut, "Decoder");
+  impl_ = std::make_unique<Impl>(model, context, cut);
 }
 Decoder::~Decoder() = default;
 Decoder::Decoder(Decoder&&) noexcept = default;
@@ -142,7 +146,7 @@ std::vector<Index> generate(
       "temperature must be finite and above 0: got ", options.temperature);
   check<OptionError>(
       allowed >= 1 && allowed <= vocab, kFunction, "allowed_ids must be in [1, ", vocab, "]: got ", allowed);
-  Decoder decoder(model, context);
+  Decoder decoder(model, context, options.cut);
   decoder.prefill(prompt);
   std::vector<Index> ids;
   for (Index i = 0; i < options.tokens; ++i) {

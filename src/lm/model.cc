@@ -92,10 +92,10 @@ void AttentionLM::Impl::collect_parameters() {
   nn::append_parameters(parameters, head, config.blocks ? "lm_head." : "head.");
 }
 
-void AttentionLM::Impl::embed(
-    std::span<const Index> ids, std::span<const Index> positions, View<float, 2> h, Context& context) const {
+void AttentionLM::Impl::embed(std::span<const Index> ids, std::span<const Index> positions, View<float, 2> h,
+    Context& context, bool with_positions) const {
   tok.forward(ids, h, false, context);
-  if (pos) pos->forward(positions, h, true, context);
+  if (pos && with_positions) pos->forward(positions, h, true, context);
 }
 
 void AttentionLM::Impl::embed_backward(
@@ -181,6 +181,20 @@ void AttentionLM::load_state_dict(const StateDict& state, std::string_view prefi
   StateDict untied = state.clone();
   untied.add(lm_head, state.at(wte).clone());
   nn::Module::load_state_dict(untied, prefix);
+}
+
+void check_heads(const AttentionLMConfig& config, const HeadSet& heads, const char* function) {
+  for (const HeadIndex& one : heads) {
+    check<OptionError>(one.layer >= 0 && one.layer < config.num_layers && one.head >= 0 && one.head < config.num_heads,
+        function, "heads to leave out must exist in the model, ", config.num_layers, " layers of ", config.num_heads,
+        " heads, counted from 0: got head ", one.head, " of layer ", one.layer);
+  }
+}
+
+void heads_of(const HeadSet& heads, Index layer, std::vector<Index>& found) {
+  found.clear();
+  for (const HeadIndex& one : heads)
+    if (one.layer == layer) found.push_back(one.head);
 }
 
 void add_to(Tensor<float>& out, const Tensor<float>& add) {

@@ -39,7 +39,8 @@ struct AttentionLM::Impl {
   Dropout mlp_dropout(std::uint64_t seed, Index layer, Index first_sequence) const;
   std::uint64_t attention_seed(std::uint64_t seed, Index layer) const;
   /// h [n, E] of tokens at positions: the first layer's input. And its backward: embeddings' gradients += .
-  void embed(std::span<const Index> ids, std::span<const Index> positions, View<float, 2> h, Context& context) const;
+  void embed(std::span<const Index> ids, std::span<const Index> positions, View<float, 2> h, Context& context,
+      bool with_positions = true) const;
   void embed_backward(
       std::span<const Index> ids, std::span<const Index> positions, View<const float, 2> dh, Context& context);
   /// x, of the heads that this model has, becomes that of all heads.
@@ -51,6 +52,11 @@ struct AttentionLM::Impl {
 
 /// Returns a valid configuration; otherwise throws OptionError with the numbers.
 const AttentionLMConfig& checked(const AttentionLMConfig& config);
+
+/// Throws OptionError in the name of `function` for a head that the model does not have.
+void check_heads(const AttentionLMConfig& config, const HeadSet& heads, const char* function);
+/// Those of one layer.
+void heads_of(const HeadSet& heads, Index layer, std::vector<Index>& found);
 
 /// out += add, element by element. Same size.
 void add_to(Tensor<float>& out, const Tensor<float>& add);

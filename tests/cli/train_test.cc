@@ -3,6 +3,7 @@
 
 #include "cli/tool.h"
 #include "qkv/io/safetensors.h"
+#include "qkv/lm/generate.h"
 #include "qkv/lm/trainer.h"
 #include "support/random.h"
 
@@ -58,6 +59,7 @@ TEST_F(Train, TasksSayWhatTheyCount) {
   const nlohmann::json previous = json("train --task previous --steps 50 --json");
   EXPECT_GT(previous["previous"]["mean"], 0);
   EXPECT_EQ(previous["previous"]["rows"].size(), 15U);
+  EXPECT_FALSE(previous.contains("fresh"));
   const nlohmann::json masked = json("train --task masked --steps 50 --json");
   EXPECT_FALSE(masked["model"]["causal"].get<bool>());
   EXPECT_GT(masked["fresh"]["targets"], 0);
@@ -75,6 +77,34 @@ TEST_F(Train, GroupedHeadsAndRotaryPositionsAreSavedWithTheModel) {
   EXPECT_TRUE(contents(path("a.png")).starts_with("\x89PNG"));
   expect_refused("train --kv-heads 3 --heads 4", {"num_kv_heads must divide"});
   expect_refused({"train", "--positions", "sinusoidal"}, {"--positions"});
+}
+
+/// A head is cut in the report alone: the model that is trained and written has all of them.
+TEST_F(Train, AHeadIsCutAfterTraining) {
+  const Words train("train --task previous --steps 200 --heads 2 --layers 2 --lr 0.01 --tokens 0");
+  const nlohmann::json whole = json(train + "--json"), run = json(train + "--json --cut 0:0,0:1 --out m.safetensors");
+  EXPECT_EQ(run["losses"], whole["losses"]);
+  EXPECT_EQ(run["heads"], whole["heads"]);
+  EXPECT_EQ(run["cut"]["without"], "0:0,0:1");
+  EXPECT_GT(run["fresh"]["accuracy"], 0.5);
+  EXPECT_LT(run["cut"]["fresh"]["accuracy"], 0.3) << "nothing is left of the text";
+  EXPECT_EQ(run["cut"]["heads"][1], run["heads"][1]) << "the first layer reads what it read";
+  EXPECT_NE(run["cut"]["heads"][2], run["heads"][2]);
+  const std::string text = output(train + "--cut 0:1");
+  EXPECT_NE(text.find("(whole/without the heads that are cut)"), std::string::npos) << text;
+  EXPECT_NE(text.find("without heads 0:1: loss "), std::string::npos) << text;
+  expect_refused(train + "--cut 2:0", {"--cut", "2 layers of 2 heads", "head 0 of layer 2"});
+  expect_refused(train + "--cut 1", {"--cut", "LAYER:HEAD", "got \"1\""});
+
+  const Words generate("generate --model m.safetensors --prompt abc --tokens 40 --seed 2");
+  const std::string cut = output(generate + "--cut 0:0,1:1");
+  EXPECT_NE(cut, output(generate));
+  const lm::Checkpoint model = lm::checkpoint_from_state(io::load_safetensors(path("m.safetensors")));
+  const std::vector<Index> ids = lm::generate(
+      model.model, model.tokenizer.encode("abc"), {.tokens = 40, .allowed_ids = 7, .seed = 2, .cut = {{0, 0}, {1, 1}}});
+  EXPECT_EQ(cut, "abc" + model.tokenizer.decode(ids) + "\n");
+  expect_refused(generate + "--cut 0:2", {"head 2 of layer 0"});
+  expect_refused(generate + "--cut 0:1,", {"--cut", "LAYER:HEAD"});
 }
 
 TEST_F(Train, TheModelGeneratesAndIsDrawn) {

@@ -131,7 +131,7 @@ TEST(AttentionLM, BadIdsAndShapes) {
 }
 
 /// The loss along a random direction: (loss(x + h d) - loss(x - h d)) / 2h against gradient . d.
-void check_direction(AttentionLMConfig config, bool masked) {
+void check_direction(AttentionLMConfig config, bool masked, const lm::HeadSet& cut = {}) {
   AttentionLM model(config, 3);
   model.train(config.dropout > 0);
   lm::Batch batch = default_batch(config.context, config.vocab_size);
@@ -140,7 +140,7 @@ void check_direction(AttentionLMConfig config, bool masked) {
   }
   AttentionLM::Activations activations;
   const auto loss = [&] {
-    model.forward(batch.inputs, activations, 11);
+    model.forward(batch.inputs, activations, 11, Context::default_context(), cut);
     return model.loss(batch.targets, activations);
   };
   loss();
@@ -196,6 +196,7 @@ TEST(AttentionLM, GradientsAreTheSlopesOfTheLoss) {
           {"grouped rotary blocks", test::grouped_rotary_config(true)}, {"dropout", dropout}}) {
     SCOPED_TRACE(name);
     check_direction(config, false);
+    if (config.num_heads > 1) check_direction(config, false, {{config.num_layers - 1, 1}, {0, config.num_heads - 1}});
   }
   check_direction(open, true);
 }

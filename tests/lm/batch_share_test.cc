@@ -20,12 +20,14 @@ TEST(BatchShare, SequencesOfABatch) {
   for (const bool blocks : {false, true}) {
     lm::AttentionLMConfig config = blocks ? test::blocks_config() : test::default_config();
     config.vocab_size = 8, config.causal = false, config.dropout = 0.2;
+    const lm::HeadSet cut = blocks ? lm::HeadSet{{1, 1}} : lm::HeadSet{};
+    Context& context = Context::default_context();
     AttentionLM model(config, 1);
     model.train(true);
     const lm::Batch batch = batch_of({7, config.context});
     const Index all = std::ranges::count_if(batch.targets.span(), [](Index target) { return target != lm::kNoTarget; });
     AttentionLM::Activations whole;
-    model.forward(batch.inputs, whole, 11);
+    model.forward(batch.inputs, whole, 11, context, cut);
     const double loss = model.loss(batch.targets, whole);
     model.backward(whole);
     const std::vector<float> expected = test::gradients_of(model);
@@ -34,12 +36,12 @@ TEST(BatchShare, SequencesOfABatch) {
     std::vector<double> gradients(expected.size()), magnitudes(expected.size());
     for (const auto& [first, count] : {std::pair<Index, Index>{0, 5}, {5, 2}}) {
       AttentionLM::Activations own({.batch = 7, .length = config.context, .first_sequence = first, .sequences = count});
-      model.forward(batch.inputs.view<2>().sliced(0, first, first + count), own, 11);
+      model.forward(batch.inputs.view<2>().sliced(0, first, first + count), own, 11, context, cut);
       for (Index b = 0; b < count; ++b) {
         const float *mine = &own.logits()(b, 0, 0), *theirs = &whole.logits()(first + b, 0, 0);
         EXPECT_EQ(std::memcmp(mine, theirs, static_cast<std::size_t>(config.context * 8) * sizeof(float)), 0) << blocks;
       }
-      sum += model.loss(batch.targets.view<2>().sliced(0, first, first + count), own, Context::default_context(), all);
+      sum += model.loss(batch.targets.view<2>().sliced(0, first, first + count), own, context, all);
       model.backward(own);
       const std::vector<float> share = test::gradients_of(model);
       for (std::size_t n = 0; n < share.size(); ++n) {
@@ -87,6 +89,30 @@ TEST(BatchShare, ShardsSumOnceALayerAndWay) {
     model.merge_shard(shard, 0, 1);
     EXPECT_TRUE(test::same_bits(test::values_of(model), test::values_of(trained)));
     EXPECT_THROW(model.shard(0, 3, {}), OptionError);
+  }
+}
+
+// What two parts of the heads write adds up to the whole's, also where one of them leaves a head out.
+TEST(BatchShare, AHeadIsCutInTheShardThatHasIt) {
+  for (const bool blocks : {false, true}) {
+    lm::AttentionLMConfig config = test::grouped_rotary_config(blocks);
+    config.num_layers = 1, config.vocab_size = 8;
+    AttentionLM model(config, 2);
+    const lm::Batch batch = batch_of({3, 9});
+    const lm::HeadSet cut{{0, 3}};
+    std::vector<float> second;  // what the second part writes
+    const AttentionLM parts[] = {model.shard(0, 2,
+                                     [&](std::span<float> x) {
+                                       for (std::size_t n = 0; n < x.size(); ++n) x[n] += second[n];
+                                     }),
+        model.shard(1, 2, [&](std::span<float> x) { second.assign(x.begin(), x.end()); })};
+    (void)parts[1].logits(batch.inputs, Context::default_context(), cut);
+    const Tensor<float> sum = parts[0].logits(batch.inputs, Context::default_context(), cut),
+                        whole = model.logits(batch.inputs, Context::default_context(), cut),
+                        all = model.logits(batch.inputs);
+    EXPECT_LT(test::distance<float>(sum.span(), whole.span()), 2e-6);
+    EXPECT_GT(test::distance<float>(sum.span(), all.span()), 1e-3);
+    test::expect_error<UnsupportedError>([&] { (void)parts[0].trace(batch.inputs); }, {"shard"});
   }
 }
 

@@ -13,7 +13,7 @@ namespace {
 using lm::AttentionLM;
 
 /// Feeds `count` ids one by one; after each, the logits must be those of a full forward over the window.
-void check_decoder(const lm::AttentionLMConfig& config, Index prompt_length, Index count) {
+void check_decoder(const lm::AttentionLMConfig& config, Index prompt_length, Index count, const lm::HeadSet& cut = {}) {
   SCOPED_TRACE(std::to_string(config.num_layers) + " layers of " + std::to_string(config.embed_dim));
   AttentionLM model(config, 6);
   lm::Batch batch;
@@ -21,13 +21,14 @@ void check_decoder(const lm::AttentionLMConfig& config, Index prompt_length, Ind
   const std::span<const Index> ids = std::as_const(batch.inputs).span();
   const auto last_index = static_cast<std::size_t>(prompt_length);
 
-  lm::Decoder decoder(model);
+  Context& context = Context::default_context();
+  lm::Decoder decoder(model, context, cut);
   decoder.prefill(ids.first(last_index));
   for (std::size_t read = last_index;; ++read) {
     const std::span<const Index> window = decoder.window();
     ASSERT_TRUE(!window.empty() && std::ssize(window) <= config.context);
     ASSERT_TRUE(std::ranges::equal(window, ids.first(read).last(window.size()))) << "after " << read << " ids";
-    const Tensor<float> full = model.logits(View<const Index, 2>(window.data(), {1, std::ssize(window)}));
+    const Tensor<float> full = model.logits(View<const Index, 2>(window.data(), {1, std::ssize(window)}), context, cut);
     const std::span<const float> expected = full.span().last(static_cast<std::size_t>(config.vocab_size));
     for (std::size_t v = 0; v < expected.size(); ++v) {
       ASSERT_NEAR(decoder.logits()[v], expected[v], 1e-5F * (1 + std::abs(expected[v])))
@@ -51,6 +52,9 @@ TEST(Generate, CacheIsTheFullForwardPastSeveralContexts) {
   check_decoder(test::grouped_rotary_config(false), 3, 30);
   check_decoder(test::grouped_rotary_config(true), 3, 30);
   check_decoder({.vocab_size = 5, .context = 1, .embed_dim = 4}, 1, 6);
+  check_decoder(test::default_config(), 5, 30, {{0, 0}});
+  check_decoder(test::grouped_rotary_config(false), 3, 20, {{0, 3}, {1, 0}});
+  check_decoder(test::grouped_rotary_config(true), 3, 20, {{1, 1}, {1, 2}});
 }
 
 TEST(Generate, AFullContextKeepsItsLastHalf) {
@@ -80,6 +84,7 @@ TEST(Generate, SeedDecides) {
   const auto text = [&](std::uint64_t seed) { return lm::generate(model, prompt, {.tokens = 50, .seed = seed}); };
   EXPECT_EQ(text(1), text(1));
   EXPECT_NE(text(1), text(2));
+  EXPECT_NE(text(1), lm::generate(model, prompt, {.tokens = 50, .seed = 1, .cut = {{0, 0}}}));
 }
 
 TEST(Generate, FrequenciesAreTheSoftmax) {
@@ -129,6 +134,7 @@ TEST(Generate, Errors) {
   test::expect_error<OptionError>([&] { lm::generate(model, prompt, {.temperature = 0}); }, {"temperature"});
   test::expect_error<OptionError>([&] { lm::generate(model, prompt, {.tokens = -1}); }, {"tokens"});
   test::expect_error<OptionError>([&] { lm::generate(model, prompt, {.allowed_ids = 8}); }, {"allowed_ids", "[1, 7]"});
+  test::expect_error<OptionError>([&] { lm::generate(model, prompt, {.cut = {{0, 1}}}); }, {"1 heads", "head 1"});
   model.set_causal(false);
   test::expect_error<OptionError>([&] { lm::generate(model, prompt); }, {"causal"});
 }

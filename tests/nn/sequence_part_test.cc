@@ -72,13 +72,16 @@ TEST(SequencePart, RowsAreThoseOfTheWhole) {
   const std::vector<Index> order{7, 8, 9, 0, 1, 2, 3, 4, 5, 6};
   nn::SequencePart part = shuffled(order);
   const Tensor<float> x = random_tensor({2, 10, 24}, 1), dy = random_tensor({2, 10, 24}, 2);
-  nn::Saved saved, part_saved;
-  const Tensor<float> y = layer.forward(x, {.seed = 3, .first_sequence = 5}, &saved), dx = layer.backward(dy, saved);
-  const auto mine = [&](const Tensor<float>& whole) { return reordered<3>(whole, 1, order, false); };
-  nn::ForwardOptions options{.seed = 3, .first_sequence = 5};
-  options.part = &part;
-  EXPECT_TRUE(test::same_bits(layer.forward(mine(x), options, &part_saved), mine(y)));
-  EXPECT_TRUE(test::same_bits(layer.backward(mine(dy), part_saved), mine(dx)));
+  for (const std::vector<Index>& cut : {std::vector<Index>{}, {1}}) {
+    nn::Saved saved, part_saved;
+    const Tensor<float> y = layer.forward(x, {.seed = 3, .first_sequence = 5, .cut = cut}, &saved),
+                        dx = layer.backward(dy, saved);
+    const auto mine = [&](const Tensor<float>& whole) { return reordered<3>(whole, 1, order, false); };
+    nn::ForwardOptions options{.seed = 3, .first_sequence = 5, .cut = cut};
+    options.part = &part;
+    EXPECT_TRUE(test::same_bits(layer.forward(mine(x), options, &part_saved), mine(y)));
+    EXPECT_TRUE(test::same_bits(layer.backward(mine(dy), part_saved), mine(dx)));
+  }
 }
 
 TEST(SequencePart, RefusesWhatItCannotMean) {

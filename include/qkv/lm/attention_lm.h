@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,6 +59,38 @@ struct BatchShare {
   Index batch = 0, length = 0;              ///< B and T of the whole batch; 0: this is all of it
   Index first_sequence = 0, sequences = 0;  ///< this rank's
   nn::SequencePart* part = nullptr;         ///< its tokens of each sequence; none: all
+};
+
+/// A head of a layer, both counted from 0.
+struct HeadIndex {
+  Index layer = 0, head = 0;
+  bool operator==(const HeadIndex&) const = default;
+};
+/// Heads to leave out: {{0, 1}} is head 1 of layer 0. What such a head writes into the output projection is zeros.
+using HeadSet = std::vector<HeadIndex>;
+
+/// How AttentionLM::trace computes; by default as forward does.
+struct TraceOptions {
+  HeadSet cut = {};
+  std::optional<bool> causal = {};    ///< none: the model's own
+  bool scale = true;                  ///< scores are divided by sqrt(D)
+  bool positions = true;              ///< learned positions are added, or rotary ones turn q and k
+  View<const Index, 2> targets = {};  ///< [B, T], kNoTarget where there is none: for the loss and its gradients
+};
+
+/// One layer: H heads, Hkv of keys and values.
+struct LayerTrace {
+  Tensor<float> q, k, v;    ///< [B, H, T, D], [B, Hkv, T, D] twice; q and k after rotary positions
+  Tensor<float> scores;     ///< [B, H, T, T]: q_i.k_j times the scale, before the mask
+  Tensor<float> weights;    ///< [B, H, T, T], those of attention_weights
+  Tensor<float> gradients;  ///< [B, H, T, T]: of the loss by the weights, 0 where the mask hides; with targets
+  Tensor<float> writes;     ///< [B, H, T]: norm of what the head adds to the layer's output, through W_o
+};
+
+struct Trace {
+  std::vector<LayerTrace> layers;
+  Tensor<float> logits;  ///< [B, T, V]
+  double loss = 0;       ///< with targets
 };
 
 /// Parameters, state_dict() and load_state_dict() as in every nn::Module. Names: tok.weight pos.weight attn.W_q.weight
@@ -109,11 +142,12 @@ class QKV_API AttentionLM : public nn::Module {
     std::unique_ptr<Impl> impl_;
   };
 
-  /// Logits [B, T, V] of ids [B, T], T <= context. Throws OptionError for an id outside the vocabulary, ShapeError for
-  /// T.
+  /// Logits [B, T, V] of ids [B, T], T <= context, without the heads of `cut`; a shard leaves out those that it has.
+  /// Throws OptionError for an id outside the vocabulary and for a head that is not there, ShapeError for T.
   void forward(View<const Index, 2> ids, Activations& activations, std::uint64_t dropout_seed = 0,
-      Context& context = Context::default_context()) const;
-  Tensor<float> logits(View<const Index, 2> ids, Context& context = Context::default_context()) const;
+      Context& context = Context::default_context(), const HeadSet& cut = {}) const;
+  Tensor<float> logits(
+      View<const Index, 2> ids, Context& context = Context::default_context(), const HeadSet& cut = {}) const;
 
   /// Mean cross-entropy of the last forward over the targets [B, T] that are not kNoTarget; keeps dlogits for backward.
   /// `all`: the number of targets of the whole batch, where this is a share of it; 0: those here.
@@ -124,12 +158,18 @@ class QKV_API AttentionLM : public nn::Module {
 
   /// Per layer: the weights [B, H, T, T] for ids [B, T], without dropout.
   std::vector<Tensor<float>> attention_weights(
-      View<const Index, 2> ids, Context& context = Context::default_context()) const;
+      View<const Index, 2> ids, Context& context = Context::default_context(), const HeadSet& cut = {}) const;
+  /// All that heads compute for ids [B, T], without dropout.
+  Trace trace(
+      View<const Index, 2> ids, const TraceOptions& options = {}, Context& context = Context::default_context()) const;
 
   struct Impl;
   const Impl& impl() const { return *impl_; }
 
  private:
+  void run(View<const Index, 2> ids, Activations& activations, std::uint64_t dropout_seed, Context& context,
+      const TraceOptions& as) const;
+
   std::unique_ptr<Impl> impl_;
 };
 

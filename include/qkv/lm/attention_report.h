@@ -36,8 +36,8 @@ struct AttentionReport {
 
 /// The report of one head: weights [T, T] for characters ids [T].
 QKV_API HeadReport head_report(View<const float, 2> weights, std::span<const Index> ids, bool causal);
-QKV_API AttentionReport attention_report(
-    const AttentionLM& model, std::span<const Index> ids, Context& context = Context::default_context());
+QKV_API AttentionReport attention_report(const AttentionLM& model, std::span<const Index> ids,
+    Context& context = Context::default_context(), const HeadSet& cut = {});
 
 /// The weight of one head on i - 1, over fresh windows of the `previous` task, drawn from another random stream than
 /// training's, whatever the seeds.
@@ -57,6 +57,6 @@ struct PredictionScore {
   Index targets = 0;         ///< number of targets counted
 };
 QKV_API PredictionScore score_predictions(const AttentionLM& model, const BatchSource& source, Index batches = 4,
-    Context& context = Context::default_context());
+    Context& context = Context::default_context(), const HeadSet& cut = {});
 
 }  // namespace qkv::inline v0::lm

@@ -20,8 +20,8 @@ namespace qkv::inline v0::lm {
 /// Reads characters one by one and holds the logits of the next. Borrows the model, which must be causal.
 class QKV_API Decoder {
  public:
-  /// Throws OptionError when the model is not causal.
-  explicit Decoder(const AttentionLM& model, Context& context = Context::default_context());
+  /// Throws OptionError when the model is not causal or lacks a head of `cut`, which is left out throughout.
+  explicit Decoder(const AttentionLM& model, Context& context = Context::default_context(), const HeadSet& cut = {});
   ~Decoder();
   Decoder(Decoder&&) noexcept;
 
@@ -46,6 +46,7 @@ struct GenerateOptions {
   Index top_k = 0;         ///< 0: all; otherwise draw from the k largest logits
   Index allowed_ids = -1;  ///< only ids below this may be drawn (excludes a mask symbol); -1: all
   std::uint64_t seed = 0;
+  HeadSet cut = {};  ///< heads to leave out
   /// log_prob: of the model, whatever the temperature and top_k.
   std::function<void(Index id, double log_prob)> on_token{};
 };

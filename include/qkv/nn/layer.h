@@ -7,6 +7,8 @@
 
 #include <memory>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "qkv/attention.h"
 #include "qkv/nn/module.h"
@@ -26,7 +28,9 @@ struct ForwardOptions {
   RotaryPositions positions = {};    ///< of layers with rotary positions; what it borrows must outlive backward
   /// the tokens are a part of their sequences, which has their positions; must outlive backward
   SequencePart* part = nullptr;
-  Context* context = nullptr;  ///< none: the default one
+  std::optional<double> scale = {};  ///< of scores; none: 1/sqrt(D)
+  std::span<const Index> cut = {};   ///< heads that write zeros, in a shard too by their numbers in the whole layer
+  Context* context = nullptr;        ///< none: the default one
 };
 
 /// Values for backward, filled by forward, owned by the caller; reused from step to step it does not allocate.
@@ -41,6 +45,7 @@ template <class T> struct SavedOf {
   AttentionOptions options;    // of the layer's attention
   RotaryPositions positions;
   SequencePart* part = nullptr;
+  std::vector<Index> cut;          // heads that wrote zeros
   Dropout residual;                // of the output
   Tensor<T> dy;                    // [B, T, output_dim] after dropout's backward
   Tensor<T> dattended;             // [B, T, W]

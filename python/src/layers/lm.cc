@@ -1,5 +1,6 @@
 // The language model: made from a text, trained in slices of time, queried.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -17,6 +18,13 @@ namespace qkv::python {
 namespace {
 
 using Numbers = std::vector<Index>;
+using Cut = std::vector<std::pair<Index, Index>>;  // layers and their heads
+
+lm::HeadSet heads_of(const Cut& cut) {
+  lm::HeadSet heads;
+  for (const auto& [layer, head] : cut) heads.push_back({layer, head});
+  return heads;
+}
 
 // A checkpoint that trains: the parameters stay where they are while a Training runs.
 struct ModelObject {
@@ -141,7 +149,7 @@ void check_signals(Index, double) {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
-std::string generate(const ModelObject& object, const std::string& prompt, const nb::kwargs& given) {
+std::string generate(const ModelObject& object, const std::string& prompt, const Cut& cut, const nb::kwargs& given) {
   const lm::CharTokenizer& tokenizer = object.value.tokenizer;
   const Numbers ids = tokenizer.encode(prompt);
   lm::GenerateOptions options;
@@ -149,6 +157,7 @@ std::string generate(const ModelObject& object, const std::string& prompt, const
       "temperature", options.temperature)("top_k", options.top_k)("seed", options.seed)
       .end();
   options.allowed_ids = tokenizer.vocab_size();
+  options.cut = heads_of(cut);
   options.on_token = &check_signals;
   const Computation call;
   return tokenizer.decode(lm::generate(object.value.model, ids, options, *call.context));
@@ -162,11 +171,11 @@ nb::dict share_of(const lm::Share& share) {
 }
 
 // (weights [L, H, T, T], a dict for each head) of ids [T].
-nb::tuple report(const ModelObject& object, const Numbers& ids) {
+nb::tuple report(const ModelObject& object, const Numbers& ids, const Cut& cut) {
   lm::AttentionReport found;
   {
     const Computation call;
-    found = lm::attention_report(object.value.model, ids, *call.context);
+    found = lm::attention_report(object.value.model, ids, *call.context, heads_of(cut));
   }
   nb::list heads;
   for (const lm::HeadReport& head : found.heads) {
@@ -182,11 +191,11 @@ nb::tuple report(const ModelObject& object, const Numbers& ids) {
   return nb::make_tuple(to_numpy(std::move(found.weights)), heads);
 }
 
-nb::object logits(const ModelObject& object, const Numbers& ids) {
+nb::object logits(const ModelObject& object, const Numbers& ids, const Cut& cut) {
   Tensor<float> found;
   {
     const Computation call;
-    found = object.value.model.logits({ids.data(), {1, static_cast<Index>(ids.size())}}, *call.context);
+    found = object.value.model.logits({ids.data(), {1, static_cast<Index>(ids.size())}}, *call.context, heads_of(cut));
   }
   found.reshape({found.size(1), found.size(2)});
   return to_numpy(std::move(found));

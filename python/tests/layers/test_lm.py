@@ -100,6 +100,22 @@ def test_attention_map(trained: AttentionLM) -> None:
         trained.attention_map("a" * 17)
 
 
+def test_heads_that_are_cut() -> None:
+    model = AttentionLM(layers=2, heads=2, seed=3)
+    whole, cut = model.logits("abcabc"), model.logits("abcabc", cut=[(0, 1)])
+    state = model.state_dict()
+    zeroed = AttentionLM(layers=2, heads=2)
+    name = next(name for name in state if name.startswith("attn.0.") and "o" in name.split(".")[2].lower())
+    zeroed.load_state_dict({**state, name: state[name] * (np.arange(32) < 16)})
+    assert np.array_equal(cut, zeroed.logits("abcabc")) and not np.array_equal(cut, whole)
+    assert model.generate("ab", 40, cut=[(0, 1)]) == zeroed.generate("ab", 40) != model.generate("ab", 40)
+    assert np.array_equal(model.attention_map("abc", cut={(0, 1)}).weights, zeroed.attention_map("abc").weights)
+    with pytest.raises(ValueError, match=r"2 layers of 2 heads.*head 2 of layer 0"):
+        model.logits("abc", cut=[(0, 2)])
+    with pytest.raises(ValueError, match="head 0 of layer 5"):
+        model.generate("abc", cut=[(5, 0)])
+
+
 def test_another_text_and_vocabulary() -> None:
     model = AttentionLM("to be or not to be, that is the question. " * 5, context=8, width=16)
     assert len(model.fit(steps=5, progress=False)) == 5
@@ -188,7 +204,9 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("terminal", (False, True))
-def test_progress_goes_to_standard_error(terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_goes_to_standard_error(
+    terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At most ten lines; on a terminal tqdm's bar where it is installed, which disappears."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     bar = terminal and importlib.util.find_spec("tqdm") is not None

@@ -108,8 +108,8 @@ QkNorm AttentionLayer::qk_norm() const {
     Back<T>{*this}.backward(dy, saved, dx, context);                                                            \
   }                                                                                                             \
   void AttentionLayer::step(View<const T, 3> x, View<T, 3> y, KVCache& cache, StepMemoryOf<T>& memory,          \
-      const Mask& mask, Context& context) const {                                                               \
-    Run<T>{*this}.step(x, y, cache, memory, mask, context);                                                     \
+      const Mask& mask, Context& context, std::span<const Index> cut) const {                                   \
+    Run<T>{*this}.step(x, y, cache, memory, mask, context, cut);                                                \
   }
 QKV_DEFINE(float)
 QKV_DEFINE(BFloat16)
@@ -118,6 +118,9 @@ QKV_DEFINE(BFloat16)
 void ProjectedHalves::project(
     const AttentionLayer& layer, View<const float, 3> x, View<float, 3> projected, Context& context) {
   AttentionLayer::Run<float>{layer}.project(x, projected, context);
+}
+View<const float, 2> ProjectedHalves::output_weight(const AttentionLayer& layer) {
+  return AttentionLayer::Run<float>{layer}.output_weight();
 }
 void ProjectedHalves::forward(
     const AttentionLayer& layer, View<float, 3> y, const ForwardOptions& options, Saved& saved) {

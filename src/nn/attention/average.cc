@@ -57,6 +57,8 @@ void FixedWeights::forward_into(
       [&] { return options.mask.keeps_everything() ? "causal" : options.mask.describe(); });
   check<UnsupportedError>(
       options.part == nullptr, type_name(), "this layer averages whole sequences: leave out options.part");
+  check<UnsupportedError>(options.cut.empty() && !options.scale, type_name(),
+      "this layer has neither heads nor scores: leave out options.cut and options.scale");
   check<ShapeError>(
       !learned() || x.size(1) == w_.count(), type_name(), "x must have as many tokens as w: got x ", x, ", w ", w_);
   if (saved != nullptr) {

@@ -10,6 +10,8 @@ namespace qkv::inline v0::nn {
 struct QKV_API ProjectedHalves {
   /// projected [B, T, P] of x [B, T, E].
   static void project(const AttentionLayer& layer, View<const float, 3> x, View<float, 3> projected, Context& context);
+  /// [E, W], null without an output projection.
+  static View<const float, 2> output_weight(const AttentionLayer& layer);
   /// y from saved.projected [B, T, P], which the caller filled; saved.x is not used. y null: it ends at saved.attended.
   static void forward(const AttentionLayer& layer, View<float, 3> y, const ForwardOptions& options, Saved& saved);
   /// The gradient of saved.projected, a view of saved [B, T, P]; the output's parameter gradients += . dy null: it

@@ -58,6 +58,9 @@ template <class T> struct AttentionLayer::Run {
   void project(View<const T, 3> x, View<T, 3> projected, Context& context) const {
     linear_forward(x, weights_of<T>(l.values_.in_weight, l.values_.in_bias), projected, context);
   }
+  View<const float, 2> output_weight() const {
+    return l.has_output_projection() ? View<const float, 2>(l.values_.out_weight) : View<const float, 2>();
+  }
   void output(View<const T, 3> attended, View<T, 3> y, Context& context) const {
     if (!l.has_output_projection()) return copy(attended, y);
     linear_forward(attended, weights_of<T>(l.values_.out_weight, l.values_.out_bias), y, context);
@@ -68,7 +71,14 @@ template <class T> struct AttentionLayer::Run {
         batch, ", ", length, ", ", l.output_dim(), "]: got ", y);
     check_rows(type(), "y", y);
   }
+  void check_cut(std::span<const Index> cut) const {
+    const Index heads = l.whole_heads_ > 0 ? l.whole_heads_ : l.num_heads();
+    for (const Index head : cut)
+      check<OptionError>(
+          head >= 0 && head < heads, type(), "cut heads must be among the layer's ", heads, ": got head ", head);
+  }
   void check_part(const ForwardOptions& options, Index length) const {
+    check_cut(options.cut);
     if (options.part == nullptr) return;
     const auto held = static_cast<Index>(options.part->positions.size());
     check<UnsupportedError>(std::is_same_v<T, float>, type(), "parts of sequences must be f32: got bf16");
@@ -115,8 +125,19 @@ template <class T> struct AttentionLayer::Run {
     attend(ForwardRows<T>(&saved, projected.sizes(), l.width(), l.num_heads(), context_of(options)), y, options, saved);
   }
 
+  /// x [B, T, W], side by side what heads write: 0 for those of `cut`.
+  void cut_heads(View<T, 3> x, std::span<const Index> cut) const {
+    for (const Index head : cut) {
+      const Index own = head - l.first_head_;
+      if (own < 0 || own >= l.num_heads()) continue;
+      for (Index b = 0; b < x.size(0); ++b)
+        for (Index i = 0; i < x.size(1); ++i) std::fill_n(&x(b, i, own * l.head_dim()), l.head_dim(), T{});
+    }
+  }
+
   AttentionOptions attention_options(const ForwardOptions& options) const {
     AttentionOptions inner;
+    inner.scale = options.scale;
     inner.mask = options.causal.value_or(*l.config_.causal) ? l.causal_ & options.mask : options.mask;
     inner.empty_row = options.empty_row.value_or(*l.config_.empty_row);
     inner.dropout = {static_cast<double>(*l.config_.dropout), options.seed, l.training(), options.first_sequence};
@@ -133,6 +154,7 @@ template <class T> struct AttentionLayer::Run {
     Context& context = context_of(options);
     saved.options = attention_options(options);
     saved.part = options.part;
+    saved.cut.assign(options.cut.begin(), options.cut.end());
     saved.residual = {
         static_cast<double>(*l.config_.residual_dropout), options.seed, l.training(), options.first_sequence};
 
@@ -157,13 +179,15 @@ template <class T> struct AttentionLayer::Run {
     if (options.weights != nullptr && options.applied != nullptr) {
       attention_forward(q, k, {}, {.weights = *options.applied, .kind = WeightsKind::kApplied}, saved.options, context);
     }
+    cut_heads(rows.attended, saved.cut);
     if (y.is_null()) return;
     output(rows.attended, y, context);
     if (saved.residual.active()) apply_dropout(y, y, saved.residual, context, tokens_of(saved.part));
   }
 
   void step(View<const T, 3> x, View<T, 3> y, KVCache& cache, StepMemoryOf<T>& memory, const Mask& mask,
-      Context& context) const {
+      Context& context, std::span<const Index> cut) const {
+    check_cut(cut);
     const Index batch = x.size(0), length = x.size(1);
     const std::span<const Index> sequences = cache.sequences();
     check<ShapeError>(x.size(2) == l.embed_dim() && batch == static_cast<Index>(sequences.size()) &&
@@ -186,6 +210,7 @@ template <class T> struct AttentionLayer::Run {
     const View<T, 3> attended = memory.attended;
     attention_forward(part(projected, 0), cache.key_value(), {.out = split_heads(attended, l.num_heads())},
         {.mask = l.last_sees_last_ & mask}, context);
+    cut_heads(attended, cut);
     output(attended, y, context);
   }
 
@@ -245,6 +270,12 @@ template <class T> struct AttentionLayer::Back {
 
  private:
   View<const T, 3> backward_attended(View<const T, 3> dattended, SavedOf<T>& saved, Context& context) {
+    if (!saved.cut.empty()) {
+      resize(saved.dattended, dattended.sizes());
+      if (dattended.data() != saved.dattended.data()) copy<T>(dattended, saved.dattended);
+      run.cut_heads(saved.dattended, saved.cut);
+      dattended = saved.dattended;
+    }
     const Index columns = l.projected_width();
     // Rows that would be multiples of half a page apart get a cache line of padding, since a column of them would map
     // to a few cache sets. Products with the transpose of such rows take 2 % less time.

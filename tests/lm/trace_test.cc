@@ -1,0 +1,239 @@
+// Heads that are left out, and what AttentionLM::trace shows of the others.
+#include <algorithm>
+#include <cmath>
+
+#include "lm/lm_test_support.h"
+
+namespace qkv {
+namespace {
+
+using lm::AttentionLM;
+using lm::AttentionLMConfig;
+
+constexpr Index kVocab = 7;
+
+lm::Batch batch_of(const AttentionLMConfig& config, Index rows = 3) {
+  lm::Batch batch;
+  lm::BatchSource::previous(kVocab, {rows, config.context}, 2).fill(0, batch);
+  return batch;
+}
+
+/// Several heads, layers, shared keys, blocks, rotary positions, an open mask; the first's head is folded.
+std::vector<AttentionLMConfig> configs() {
+  AttentionLMConfig folded{.vocab_size = kVocab, .num_heads = 4, .num_kv_heads = 2}, open = test::blocks_config();
+  open.causal = false;
+  return {folded, {.vocab_size = kVocab, .context = 9, .embed_dim = 24, .num_heads = 3, .num_layers = 2},
+      test::blocks_config(), test::grouped_rotary_config(false), test::grouped_rotary_config(true), open};
+}
+
+std::string layer_name(const AttentionLMConfig& config, Index layer) {
+  if (config.blocks) return "transformer.h." + std::to_string(layer) + ".attn.";
+  return config.num_layers == 1 ? "attn." : "attn." + std::to_string(layer) + ".";
+}
+
+nn::Parameter parameter_of(AttentionLM& model, const std::string& name) {
+  for (const nn::Parameter& parameter : model.parameters())
+    if (parameter.name == name) return parameter;
+  ADD_FAILURE() << name;
+  return {};
+}
+
+View<float, 2> output_of(AttentionLM& model, Index layer) {
+  const AttentionLMConfig& config = model.config();
+  const nn::Parameter one =
+      parameter_of(model, layer_name(config, layer) + (config.blocks ? "c_proj.weight" : "W_o.weight"));
+  return {one.value.data(), {one.sizes[0], one.sizes[1]}};
+}
+
+TEST(Cut, IsAnOutputProjectionWithoutTheHeadsColumns) {
+  for (const AttentionLMConfig& config : configs()) {
+    SCOPED_TRACE(config.num_heads);
+    const lm::Batch batch = batch_of(config);
+    const Index depth = config.embed_dim / config.num_heads, last = config.num_layers - 1;
+    const lm::HeadSet cut{{0, 1}, {last, config.num_heads - 1}};
+    AttentionLM model(config, 3), zeroed = model.clone();
+    for (const auto& [layer, head] : cut)
+      for (Index e = 0; e < config.embed_dim; ++e) std::fill_n(&output_of(zeroed, layer)(e, head * depth), depth, 0.0F);
+    const Tensor<float> found = model.logits(batch.inputs, Context::default_context(), cut);
+    EXPECT_TRUE(std::ranges::equal(found.span(), zeroed.logits(batch.inputs).span()));
+    EXPECT_FALSE(std::ranges::equal(found.span(), model.logits(batch.inputs).span()));
+
+    AttentionLM::Activations activations;
+    model.forward(batch.inputs, activations, 0, Context::default_context(), cut);
+    model.loss(batch.targets, activations);
+    model.backward(activations);
+    const nn::Parameter output =
+        parameter_of(model, layer_name(config, 0) + (config.blocks ? "c_proj.weight" : "W_o.weight"));
+    double on_cut = 0, on_other = 0;
+    for (Index e = 0; e < config.embed_dim; ++e) {
+      for (Index d = 0; d < depth; ++d) {
+        on_cut +=
+            std::abs(static_cast<double>(output.gradient[static_cast<std::size_t>(e * config.embed_dim + depth + d)]));
+        on_other += std::abs(static_cast<double>(output.gradient[static_cast<std::size_t>(e * config.embed_dim + d)]));
+      }
+    }
+    EXPECT_EQ(on_cut, 0);
+    EXPECT_GT(on_other, 0);
+  }
+}
+
+TEST(Cut, ErrorsNameTheHeadAndWhatThereIs) {
+  AttentionLM model(test::blocks_config());
+  const lm::Batch batch = batch_of(model.config());
+  for (const lm::HeadSet& cut : {lm::HeadSet{{0, 2}}, {{2, 0}}, {{0, 0}, {-1, 1}}}) {
+    test::expect_error<OptionError>([&] { (void)model.logits(batch.inputs, Context::default_context(), cut); },
+        {"2 layers of 2 heads",
+            "head " + std::to_string(cut.back().head) + " of layer " + std::to_string(cut.back().layer)});
+  }
+  EXPECT_THROW((void)model.trace(batch.inputs, {.cut = {{0, 2}}}), OptionError);
+}
+
+/// Weights, and what heads write, from the trace's own scores and values and the model's parameters.
+void check_numbers(AttentionLM& model, const lm::Trace& trace, bool causal, const lm::HeadSet& cut) {
+  for (std::size_t at = 0; at < trace.layers.size(); ++at) {
+    const lm::LayerTrace& layer = trace.layers[at];
+    const View<const float, 4> q = layer.q, k = layer.k, v = layer.v, scores = layer.scores, weights = layer.weights;
+    const View<const float, 3> writes = layer.writes;
+    const View<float, 2> output = output_of(model, static_cast<Index>(at));
+    const Index length = q.size(2), depth = q.size(3), group = q.size(1) / k.size(1);
+    for (Index b = 0; b < q.size(0); ++b) {
+      for (Index h = 0; h < q.size(1); ++h) {
+        for (Index i = 0; i < length; ++i) {
+          std::vector<double> attended(static_cast<std::size_t>(depth));
+          double sum = 0, norm = 0;
+          for (Index j = 0; j < (causal ? i + 1 : length); ++j)
+            sum += std::exp(static_cast<double>(scores(b, h, i, j)));
+          for (Index j = 0; j < length; ++j) {
+            double dot = 0;
+            for (Index d = 0; d < depth; ++d) {
+              dot += static_cast<double>(q(b, h, i, d)) * static_cast<double>(k(b, h / group, j, d));
+              attended[static_cast<std::size_t>(d)] +=
+                  static_cast<double>(weights(b, h, i, j)) * static_cast<double>(v(b, h / group, j, d));
+            }
+            ASSERT_NEAR(static_cast<double>(scores(b, h, i, j)), dot / std::sqrt(static_cast<double>(depth)), 1e-5);
+            const bool hidden = causal && j > i;
+            ASSERT_NEAR(static_cast<double>(weights(b, h, i, j)),
+                hidden ? 0 : std::exp(static_cast<double>(scores(b, h, i, j))) / sum, 1e-5);
+          }
+          for (Index e = 0; e < output.size(0); ++e) {
+            double written = 0;
+            for (Index d = 0; d < depth; ++d)
+              written += static_cast<double>(output(e, h * depth + d)) * attended[static_cast<std::size_t>(d)];
+            norm += written * written;
+          }
+          const bool gone = std::ranges::find(cut, lm::HeadIndex{static_cast<Index>(at), h}) != cut.end();
+          ASSERT_NEAR(static_cast<double>(writes(b, h, i)), gone ? 0 : std::sqrt(norm), 1e-5);
+        }
+      }
+    }
+  }
+}
+
+TEST(Trace, ScoresWeightsAndWritesAreTheFormulas) {
+  for (const AttentionLMConfig& config : configs()) {
+    AttentionLM model(config, 3);
+    const lm::Batch batch = batch_of(config);
+    for (const lm::HeadSet& cut : {lm::HeadSet{}, {{0, 1}}}) {
+      const lm::Trace trace = model.trace(batch.inputs, {.cut = cut});
+      check_numbers(model, trace, config.causal, cut);
+      EXPECT_TRUE(test::same_bits(trace.logits, model.logits(batch.inputs, Context::default_context(), cut)));
+      const auto weights = model.attention_weights(batch.inputs, Context::default_context(), cut);
+      for (std::size_t i = 0; i < weights.size(); ++i)
+        EXPECT_TRUE(test::same_bits(weights[i], trace.layers[i].weights));
+    }
+    check_numbers(model, model.trace(batch.inputs, {.causal = !config.causal}), !config.causal, {});
+  }
+}
+
+/// The chain from the gradients of the weights to those of W_q: ds = w (dw - sum_j w dw), dq = scale ds k,
+/// dW_q = dq^T h. Of one plain layer, whose h is tok + pos.
+TEST(Trace, GradientsOfWeightsGiveThoseOfTheProjection) {
+  const AttentionLMConfig config = configs().front();
+  AttentionLM model(config, 3);
+  const lm::Batch batch = batch_of(config, 8);
+  for (const lm::HeadSet& cut : {lm::HeadSet{}, {{0, 1}}}) {
+    AttentionLM::Activations activations;
+    model.forward(batch.inputs, activations, 0, Context::default_context(), cut);
+    const double loss = model.loss(batch.targets, activations);
+    model.backward(activations);
+    const std::vector<float> before = test::gradients_of(model);
+    const lm::Trace trace = model.trace(batch.inputs, {.cut = cut, .targets = batch.targets});
+    EXPECT_EQ(trace.loss, loss);
+    EXPECT_EQ(test::gradients_of(model), before) << "of a const model";
+    const lm::LayerTrace& layer = trace.layers[0];
+    const View<const float, 4> k = layer.k, weights = layer.weights, gradients = layer.gradients;
+    const Index width = config.embed_dim, depth = k.size(3), group = config.num_heads / config.num_kv_heads;
+    const nn::Parameter tok = parameter_of(model, "tok.weight"), pos = parameter_of(model, "pos.weight"),
+                        query = parameter_of(model, "attn.W_q.weight");
+    std::vector<double> expected(query.value.size());
+    for (Index b = 0; b < k.size(0); ++b) {
+      for (Index i = 0; i < k.size(2); ++i) {
+        for (Index h = 0; h < config.num_heads; ++h) {
+          double mean = 0;
+          for (Index j = 0; j < k.size(2); ++j)
+            mean += static_cast<double>(weights(b, h, i, j)) * static_cast<double>(gradients(b, h, i, j));
+          for (Index d = 0; d < depth; ++d) {
+            double dq = 0;
+            for (Index j = 0; j <= i; ++j)
+              dq += static_cast<double>(weights(b, h, i, j)) * (static_cast<double>(gradients(b, h, i, j)) - mean) *
+                    static_cast<double>(k(b, h / group, j, d)) / std::sqrt(static_cast<double>(depth));
+            for (Index e = 0; e < width; ++e) {
+              const Index id = batch.inputs.data()[b * config.context + i];
+              expected[static_cast<std::size_t>((h * depth + d) * width + e)] +=
+                  dq * static_cast<double>(tok.value[static_cast<std::size_t>(id * width + e)] +
+                                           pos.value[static_cast<std::size_t>(i * width + e)]);
+            }
+          }
+          EXPECT_TRUE(cut.empty() || h != 1 || mean == 0) << "of a head that is cut";
+          for (Index j = i + 1; j < k.size(2); ++j) EXPECT_EQ(gradients(b, h, i, j), 0) << "hidden";
+        }
+      }
+    }
+    double largest = 0;
+    for (const double one : expected) largest = std::max(largest, std::abs(one));
+    EXPECT_GT(largest, 1e-3);
+    for (std::size_t n = 0; n < expected.size(); ++n)
+      ASSERT_NEAR(static_cast<double>(query.gradient[n]), expected[n], 1e-5 * largest) << n;
+  }
+}
+
+TEST(Trace, WithoutScaleAndPositions) {
+  for (const AttentionLMConfig& config : configs()) {
+    AttentionLM model(config, 3);
+    const lm::Batch batch = batch_of(config);
+    const auto depth = static_cast<float>(config.embed_dim / config.num_heads);
+    const lm::Trace as_it_is = model.trace(batch.inputs), unscaled = model.trace(batch.inputs, {.scale = false});
+    const std::span<const float> scores = as_it_is.layers[0].scores.span(), raw = unscaled.layers[0].scores.span();
+    for (std::size_t n = 0; n < raw.size(); ++n) ASSERT_NEAR(raw[n], scores[n] * std::sqrt(depth), 1e-5);
+    EXPECT_FALSE(test::same_bits(as_it_is.logits, unscaled.logits));
+
+    // Without positions equal characters have equal scores anywhere.
+    const std::vector<Index> same{4, 2, 4, 2};
+    const lm::Trace trace = model.trace(View<const Index, 2>(same.data(), {1, 4}), {.positions = false});
+    const View<const float, 4> found = trace.layers[0].scores;
+    for (Index i = 0; i < 2; ++i)
+      for (Index j = 0; j < 2; ++j) EXPECT_NEAR(found(0, 0, i, j), found(0, 0, i + 2, j), 1e-6);
+    if (config.positions == lm::PositionKind::kRotary) continue;
+    const nn::Parameter pos = parameter_of(model, config.blocks ? "transformer.wpe.weight" : "pos.weight");
+    std::ranges::fill(pos.value, 0.0F);
+    EXPECT_LT(test::distance<float>(
+                  model.trace(batch.inputs, {.positions = false}).logits.span(), model.logits(batch.inputs).span()),
+        2e-6);
+  }
+}
+
+TEST(Trace, IsWithoutDropout) {
+  AttentionLMConfig config = test::blocks_config();
+  config.dropout = 0.5;
+  AttentionLM model(config, 3);
+  const lm::Batch batch = batch_of(config);
+  const lm::Trace expected = model.trace(batch.inputs, {.targets = batch.targets});
+  model.train();
+  const lm::Trace found = model.trace(batch.inputs, {.targets = batch.targets});
+  EXPECT_TRUE(test::same_bits(found.layers[1].weights, expected.layers[1].weights));
+  EXPECT_TRUE(test::same_bits(found.layers[1].gradients, expected.layers[1].gradients));
+  EXPECT_TRUE(test::same_bits(model.attention_weights(batch.inputs)[1], expected.layers[1].weights));
+}
+
+}  // namespace
+}  // namespace qkv
