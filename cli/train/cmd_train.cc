@@ -57,7 +57,8 @@ Json train_json(
 
 void print_head(const TrainRun& run, const TrainCommandOptions& options, const Context& context) {
   const lm::AttentionLMConfig& config = run.model.config();
-  const std::string text = options.text.empty() ? "the default text" : one_line(options.text);
+  const std::string own = lm::task_named(options.task, "train").letters.empty() ? "the default text" : "random letters";
+  const std::string text = options.text.empty() ? own : one_line(options.text);
   print_line(fmt::format("{}  {} parameters, {} layer{} with {} head{}, context {}, {} characters: {}",
       bold("qkv train"), run.model.parameter_count(), config.num_layers, config.num_layers == 1 ? "" : "s",
       config.num_heads, config.num_heads == 1 ? "" : "s", config.context, run.tokenizer.vocab_size(),
@@ -85,6 +86,7 @@ int run_one(const TrainCommandOptions& options, const Ranks* ranks) {
   if (shared) shared->finish();
   if (!speaks) return 0;
   const TrainReport report = make_report(run, options, {}, context);
+  if (run.cut.empty()) run.cut = induction_heads(report);
   std::optional<TrainReport> cut;
   if (!run.cut.empty()) cut = make_report(run, options, run.cut, context);
   if (!options.out.empty()) {

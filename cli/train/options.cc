@@ -10,7 +10,6 @@
 namespace qkv::cli {
 namespace {
 
-constexpr Index kDefaultSteps = 800, kDefaultBatch = 32;
 constexpr const char* kDefaultSample = "abababab";
 constexpr std::size_t kSampleCharacters = 8;
 
@@ -43,7 +42,7 @@ void check_agrees(
   if (options.rope)
     agree(rotary && rotary_of(*options.rope) == config.rotary, "--rope " + escaped(*options.rope),
         rotary ? "has other rotary options" : "has learned positions");
-  agree(!options.blocks || config.blocks, "--blocks", "has none");
+  agree(!options.blocks.value_or(false) || config.blocks, "--blocks", "has none");
   agree((options.task == "masked") == (checkpoint.task == "masked"), "--task " + options.task,
       "was trained with --task " + checkpoint.task);
   if (checkpoint.tokenizer.characters() != tokenizer.characters()) {
@@ -65,24 +64,25 @@ lm::AttentionLM trained_model(
   return model;
 }
 
-lm::AttentionLM make_model(const TrainCommandOptions& options, const lm::CharTokenizer& tokenizer) {
-  lm::AttentionLMConfig config;
+lm::AttentionLM make_model(
+    const TrainCommandOptions& options, const lm::Task& task, const lm::CharTokenizer& tokenizer) {
+  lm::AttentionLMConfig config = task.config;
   std::optional<StateDict> init;
   if (!options.init.empty()) {
     init = load_safetensors("--init", options.init);
     if (init->metadata.contains("lm.task")) return trained_model(options, *init, tokenizer);
   }
-  config.vocab_size = tokenizer.vocab_size() + (options.task == "masked" ? 1 : 0);
+  config.vocab_size = task.vocab_size(tokenizer.vocab_size());
   config.context = options.context.value_or(config.context);
   config.embed_dim = options.dim.value_or(config.embed_dim);
   config.num_heads = options.heads.value_or(config.num_heads);
   config.num_kv_heads = options.kv_heads.value_or(config.num_heads);
   config.num_layers = options.layers.value_or(config.num_layers);
-  config.positions = options.positions == "rotary" ? lm::PositionKind::kRotary : lm::PositionKind::kLearned;
-  config.blocks = options.blocks;
-  config.causal = options.task != "masked";
+  if (!options.positions.empty())
+    config.positions = options.positions == "rotary" ? lm::PositionKind::kRotary : lm::PositionKind::kLearned;
+  config.blocks = options.blocks.value_or(config.blocks);
   if (options.rope) {
-    if (options.positions != "rotary") throw UsageError("--rope needs --positions rotary");
+    if (config.positions != lm::PositionKind::kRotary) throw UsageError("--rope needs --positions rotary");
     config.rotary = rotary_of(*options.rope);
   }
   config.dropout = options.dropout.value_or(config.dropout);
@@ -91,20 +91,17 @@ lm::AttentionLM make_model(const TrainCommandOptions& options, const lm::CharTok
   return model;
 }
 
-lm::BatchSource make_source(const TrainCommandOptions& options, const std::vector<Index>& ids, Index alphabet,
-    Index context, std::uint64_t seed) {
-  const lm::BatchShape shape{options.batch.value_or(kDefaultBatch), context};
-  if (options.task == "previous") return lm::BatchSource::previous(alphabet, shape, seed);
-  if (options.task == "masked") return lm::BatchSource::masked(ids, alphabet, shape, seed);
-  return lm::BatchSource::windows(ids, shape, seed);
-}
-
-/// The text drawn after training: the caller's, otherwise the article's sample where its characters are known,
-/// otherwise the first characters of the text.
+/// The text drawn after training: the caller's, otherwise a row of the tasks whose characters have to repeat, otherwise
+/// the article's sample where its characters are known, otherwise the first characters of the text.
 std::string choose_sample(const TrainCommandOptions& options, const lm::CharTokenizer& tokenizer,
-    const std::vector<Index>& ids, Index context) {
+    const std::vector<Index>& ids, Index context, const lm::BatchSource& fresh) {
   std::string sample = options.sample;
   if (sample.empty()) {
+    if (options.task == "same" || options.task == "induction") {
+      lm::Batch batch;
+      fresh.fill(0, batch);
+      return tokenizer.decode(std::span(batch.inputs.data(), static_cast<std::size_t>(context)));
+    }
     const auto& known = tokenizer.characters();
     const auto length = std::min<std::size_t>({kSampleCharacters, static_cast<std::size_t>(context), ids.size()});
     const bool usual = std::ranges::find(known, U'a') != known.end() && std::ranges::find(known, U'b') != known.end();
@@ -122,11 +119,14 @@ std::string choose_sample(const TrainCommandOptions& options, const lm::CharToke
 }  // namespace
 
 void add_train_options(Options& add, TrainCommandOptions& options) {
+  std::vector<std::string> names;
+  for (const lm::Task& task : lm::tasks()) names.emplace_back(task.name);
   add.heading("What it learns");
   add("--text FILE", &options.text, "Training text, UTF-8 (default: a built-in pattern)");
   add("--task NAME", &options.task,
-      "What it predicts; text: the next character; previous: the one before; masked: hidden ones",
-      {.among = {"text", "previous", "masked"}});
+      "What it predicts; text: the next character; previous: the one before; same: where it was before; induction: the "
+      "next of a string that repeats, with two layers of its own defaults; masked: hidden ones",
+      {.among = names});
   add("--init FILE", &options.init, "Initial weights, .safetensors");
   add("--batches FILE", &options.batches, "Batches to train on [steps, B, T + 1], .npy");
   add("--steps N", &options.steps, "Steps (default 800)");
@@ -152,7 +152,7 @@ void add_train_options(Options& add, TrainCommandOptions& options) {
   add("--rope KEY=VALUE,...", &options.rope,
       "Rotary options: base=500000,scaling=yarn,... (default: base 10000, whole heads)");
   add("--layers N", &options.layers, "Attention layers (default 1)", {.least = 1});
-  add("--blocks", &options.blocks, "Residual blocks with LayerNorm and an MLP, as in GPT-2");
+  add("--blocks,!--no-blocks", &options.blocks, "Residual blocks with LayerNorm and an MLP, as in GPT-2");
   add("--dropout P", &options.dropout, "Dropout while training (default 0)");
   add("--batch N", &options.batch, "Batch size: windows per step (default 32)", {.least = 1});
   add("--lr X", &options.rate, "Learning rate of Adam (default 0.003)");
@@ -167,17 +167,21 @@ void add_train_options(Options& add, TrainCommandOptions& options) {
 }
 
 TrainRun make_run(const TrainCommandOptions& options) {
-  const std::string text = options.text.empty() ? lm::default_text() : load_text("--text", options.text);
+  const lm::Task& task = lm::task_named(options.task, "train", "--task");
+  const std::string own = task.letters.empty() ? lm::default_text() : std::string(task.letters);
+  const std::string text = options.text.empty() ? own : load_text("--text", options.text);
   const auto in_text = [&](auto work) {
     return options.text.empty() ? work() : about_file("--text", options.text, work);
   };
   lm::CharTokenizer tokenizer = in_text([&] { return lm::CharTokenizer::from_text(text); });
   const std::vector<Index> ids = tokenizer.encode(text);
   const Index alphabet = tokenizer.vocab_size();
-  lm::AttentionLM model = make_model(options, tokenizer);
+  lm::AttentionLM model = make_model(options, task, tokenizer);
   const Index context = model.config().context;
 
-  const auto source = [&](std::uint64_t seed) { return make_source(options, ids, alphabet, context, seed); };
+  const auto source = [&](std::uint64_t seed) {
+    return task.batches(ids, alphabet, {options.batch.value_or(task.batch), context}, seed);
+  };
   lm::BatchSource fresh = in_text([&] { return source(~options.seed); });
   lm::BatchSource batches =
       options.batches.empty() ? source(options.seed) : about_file("--batches", options.batches, [&] {
@@ -197,18 +201,18 @@ TrainRun make_run(const TrainCommandOptions& options) {
   }
 
   lm::TrainOptions train;
-  train.steps = options.steps.value_or(batches.steps() >= 0 ? batches.steps() : kDefaultSteps);
+  train.steps = options.steps.value_or(batches.steps() >= 0 ? batches.steps() : task.steps);
   if (batches.steps() >= 0 && train.steps > batches.steps()) {
     throw UsageError("--steps must be at most the " + std::to_string(batches.steps()) + " of --batches: got " +
                      std::to_string(train.steps));
   }
   train.schedule.kind = options.schedule == "cosine" ? lm::ScheduleKind::kCosine : lm::ScheduleKind::kConstant;
-  train.schedule.rate = options.rate;
+  train.schedule.rate = options.rate.value_or(task.rate);
   train.schedule.warmup_steps = options.warmup;
   train.adam.weight_decay = options.weight_decay;
   train.clip_norm = options.clip;
   train.seed = options.seed;
-  std::string sample = choose_sample(options, tokenizer, ids, context);
+  std::string sample = choose_sample(options, tokenizer, ids, context, fresh);
   lm::HeadSet cut;
   if (!options.cut.empty()) cut = parse_heads("--cut", options.cut);
   const Index any = 0;  // heads that are not there are refused before training

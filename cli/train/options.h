@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "qkv/lm/data.h"
+#include "qkv/lm/task.h"
 #include "qkv/lm/tokenizer.h"
 #include "qkv/lm/trainer.h"
 #include "ranks/ranks.h"
@@ -17,18 +17,18 @@ struct TrainCommandOptions {
   std::string text, task = "text", init, batches;
   std::string out, sample, cut;
   std::vector<std::string> maps;
-  std::optional<Index> steps;  // default 800, or as many as --batches has
+  std::optional<Index> steps;  // default the task's, or as many as --batches has
   std::uint64_t seed = 0;
   Index tokens = 72;
   bool json = false;
   // The model and how it learns.
   std::optional<Index> context, dim, heads, kv_heads, layers;
-  std::string positions;            // empty: learned, or what the model of --init has
+  std::string positions;            // empty: the task's, or what the model of --init has
   std::optional<std::string> rope;  // of positions "rotary"
-  bool blocks = false;
-  std::optional<Index> batch;  // default 32, or as many as --batches has
-  std::optional<double> dropout;
-  double rate = 3e-3, weight_decay = 0, clip = 0;
+  std::optional<bool> blocks;
+  std::optional<Index> batch;  // default the task's, or as many as --batches has
+  std::optional<double> dropout, rate;
+  double weight_decay = 0, clip = 0;
   std::string schedule = "constant";
   Index warmup = 0;
   ComputeOptions compute;

@@ -73,6 +73,21 @@ std::string names_of(const lm::HeadSet& heads) {
   return names;
 }
 
+void print_kinds(const TrainReport& report) {
+  if (report.kinds.empty()) return;
+  print_line(bold("kinds of heads") + faint("   share of the weight, on fresh windows, without the first key"));
+  for (std::size_t at = 0; at < report.kinds.size(); ++at) {
+    const view::HeadKind& kind = report.kinds[at];
+    const lm::HeadReport& head = report.attention.heads[at];
+    std::string line = fmt::format("  layer {}, head {}: {:<10}", head.layer, head.head, kind.kind);
+    if (kind.share) line += fmt::format(" {:5.1f} %", 100 * *kind.share);
+    for (const auto& [name, share] : kind.shares)  // where a character is new, its head has only itself
+      if (report.task == "same" && name == "duplicate") line += fmt::format(", {} {:5.1f} %", name, 100 * share);
+    print_line(line);
+  }
+  print_line();
+}
+
 void print_scores(const TrainReport& report, const TrainReport* cut) {
   if (report.previous) {
     print_line(fmt::format(
@@ -104,6 +119,15 @@ void score_heads(const TrainRun& run, TrainReport& report, Context& context) {
 
 }  // namespace
 
+lm::HeadSet induction_heads(const TrainReport& report) {
+  lm::HeadSet found;
+  for (std::size_t at = 0; at < report.kinds.size(); ++at) {
+    const lm::HeadReport& head = report.attention.heads[at];
+    if (report.kinds[at].kind == "induction") found.push_back({head.layer, head.head});
+  }
+  return found;
+}
+
 TrainReport make_report(
     const TrainRun& run, const TrainCommandOptions& options, const lm::HeadSet& cut, Context& context) {
   TrainReport report;
@@ -117,10 +141,11 @@ TrainReport make_report(
     report.labels[report.ids.size() / 2] = kHidden;
   }
   report.attention = lm::attention_report(run.model, report.ids, context, cut);
+  if (options.task == "same" || options.task == "induction") report.kinds = kinds_of_model(run, cut, context);
   if (options.task == "previous" && cut.empty() && run.model.config().context >= 2) score_heads(run, report, context);
   if (options.task != "previous" || !run.cut.empty())
     report.predicted = lm::score_predictions(run.model, run.fresh, kFreshBatches, context, cut);
-  if (options.task == "text" && options.tokens > 0) {
+  if ((options.task == "text" || options.task == "induction") && options.tokens > 0) {
     const std::vector<Index> prompt = run.tokenizer.encode(run.sample);
     const lm::GenerateOptions generate{.tokens = options.tokens, .seed = options.seed, .cut = cut};
     report.continuation = run.tokenizer.decode(lm::generate(run.model, prompt, generate, context));
@@ -142,6 +167,7 @@ void print_report(const TrainReport& report, const TrainReport* cut) {
   print_line();
   print_shares(report, cut);
   print_line();
+  print_kinds(report);
   print_scores(report, cut);
   if (!report.continuation.empty()) {
     print_line();
@@ -178,6 +204,13 @@ void add_report(Json& document, const TrainReport& report) {
     heads.push_back(std::move(one));
   }
   document["heads"] = std::move(heads);
+  for (std::size_t at = 0; at < report.kinds.size(); ++at) {
+    const view::HeadKind& kind = report.kinds[at];
+    Json one{{"kind", kind.kind}, {"first", kind.first}};
+    if (kind.share) one["share"] = *kind.share;
+    for (const auto& [name, share] : kind.shares) one["shares"][std::string(name)] = share;
+    document["heads"][at]["kind"] = std::move(one);
+  }
   if (report.previous) {
     document["previous"] = {{"windows", kFreshWindows}, {"head", report.previous_head}, {"mean", report.previous->mean},
         {"lowest", report.previous->lowest}, {"rows", report.previous->rows}};

@@ -8,6 +8,7 @@
 #include "qkv/lm/attention_report.h"
 #include "qkv/view/heatmap.h"
 #include "support/json.h"
+#include "train/kinds.h"
 #include "train/options.h"
 
 namespace qkv::cli {
@@ -21,8 +22,12 @@ struct TrainReport {
   std::optional<lm::PreviousScore> previous;  ///< of the first layer's best head, --task previous
   Index previous_head = 0;
   std::optional<lm::PredictionScore> predicted;  ///< not --task previous, but where heads are cut
+  std::vector<view::HeadKind> kinds;             ///< by layer, then head: --task same and induction
   std::string continuation;
 };
+
+/// Heads of the kind induction, which --task induction leaves out where --cut names none.
+lm::HeadSet induction_heads(const TrainReport& report);
 
 TrainReport make_report(
     const TrainRun& run, const TrainCommandOptions& options, const lm::HeadSet& cut, Context& context);

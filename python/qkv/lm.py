@@ -32,20 +32,22 @@ _SLICE = 0.05  # seconds of training between two checks of the keyboard and the 
 
 def default_text() -> str:
     """The patterned text of the default run: 36 characters, 100 times."""
-    return _nn.default_text()
+    return _nn.default_text("text")
 
 
 class AttentionLM(Module):
     """A language model over the characters of ``text`` (or of ``vocab``, any text that has each of them).
 
     Args:
-        text: what it learns from, unless fit is given another; default: :func:`default_text`.
+        text: what it learns from, unless fit is given another; default: :func:`default_text`, or the letters a to z.
         vocab: a text with its characters, where they are not those of ``text``. Ids follow the order of the code points.
-        context: T, how many characters it sees.  width: E.  heads, kv_heads (0: as many as heads), layers.
-        blocks: residual blocks with LayerNorm and an MLP of 4 E.  positions: "learned" or "rotary".  dropout: while training.
+        context: T, how many characters it sees (16).  width: E.  heads, kv_heads (0: as many as heads), layers (1).
+        blocks: residual blocks with LayerNorm and an MLP of 4 E.  positions: "learned" (default) or "rotary".  dropout: while
+            training.
         rope: how rotary positions turn, the options of :class:`qkv.Rotary`: ``{"base": 500000.0, "interleaved": True}``.
-        task: "text" (the next character), "previous" (of random characters, the one before), "masked" (hidden ones; not
-            causal).
+        task: "text" (the next character), "previous" (of random characters, the one before), "same" (where the character was
+            before), "induction" (the next of a random string that repeats; by default context 24, 2 layers with blocks, rotary
+            positions, and 300 steps of 16 windows at 0.006), "masked" (hidden ones; not causal).
         seed: for the initial weights.
 
     It has Module's state_dict (tok.weight, pos.weight, attn.W_q.weight, ..., head.bias; nanoGPT's names with blocks),
@@ -58,20 +60,20 @@ class AttentionLM(Module):
         text: str | None = None,
         *,
         vocab: str | None = None,
-        context: int = 16,
+        context: int | None = None,
         width: int = 32,
         heads: int = 1,
         kv_heads: int = 0,
-        layers: int = 1,
-        blocks: bool = False,
-        positions: str = "learned",
+        layers: int | None = None,
+        blocks: bool | None = None,
+        positions: str | None = None,
         rope: Mapping[str, Any] | None = None,
         dropout: float = 0.0,
         task: str = "text",
         seed: int = 0,
     ) -> None:
         if text is None and vocab is None:
-            text = default_text()
+            text = _nn.default_text(task)
         self._model = _nn.Model(
             text if vocab is None else vocab, task, context=context, width=width, heads=heads, kv_heads=kv_heads,
             layers=layers, blocks=blocks, positions=positions, rope=None if rope is None else _core.RotaryOptions(**rope),
@@ -128,9 +130,9 @@ class AttentionLM(Module):
         self,
         text: str | None = None,
         *,
-        steps: int = 800,
-        batch: int = 32,
-        lr: float = 3e-3,
+        steps: int | None = None,
+        batch: int | None = None,
+        lr: float | None = None,
         seed: int = 0,
         schedule: str = "constant",
         warmup: int = 0,
@@ -145,7 +147,7 @@ class AttentionLM(Module):
 
         Args:
             text: default: the constructor's.
-            steps: of Adam (AdamW with weight_decay), each on ``batch`` windows drawn from ``seed``.
+            steps: of Adam (AdamW with weight_decay), 800, each on ``batch`` windows (32) drawn from ``seed``.  lr: 0.003.
             schedule: "constant" or "cosine" (down to min_lr), after ``warmup`` steps.  clip: largest norm of the gradient; 0:
                 off.
             resume: go on with the optimizer of the last fit up to step ``steps``; bit-identical to a run without the break.
@@ -156,7 +158,7 @@ class AttentionLM(Module):
         not in the vocabulary.
         """
         source = self.text if text is None else text
-        if source is None and self.config["task"] != "previous":
+        if source is None and self.config["task"] in ("text", "masked"):
             raise ValueError("[AttentionLM.fit] a text is needed: this model was made without one")
         if self._training:
             raise RuntimeError("[AttentionLM.fit] the model is being trained already")
@@ -166,8 +168,8 @@ class AttentionLM(Module):
         )  # fmt: skip
         self._training = True
         try:
-            with Progress(steps, shown=progress) as shown:
-                while training.steps_done < steps:
+            with Progress(training.steps, shown=progress) as shown:
+                while training.steps_done < training.steps:
                     training.run(_SLICE)
                     shown.update(training.steps_done, f"loss {training.last_loss:.4f}")
         finally:

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "lm/metadata.h"
+#include "qkv/lm/task.h"
 #include "qkv/lm/trainer.h"
 
 namespace qkv::inline v0::lm {
@@ -73,9 +74,7 @@ Checkpoint checkpoint_from_state(const StateDict& state) {
       read_text(state.metadata, kFunction, kTask), step, {}};
 
   const std::string& task = checkpoint.task;
-  check<OptionError>(task == "text" || task == "previous" || task == "masked", kFunction, kTask,
-      " must be text, previous or masked: got \"", task.substr(0, 40), "\"");
-  const Index symbols = checkpoint.tokenizer.vocab_size() + (task == "masked" ? 1 : 0);
+  const Index symbols = task_named(task, kFunction, kTask).vocab_size(checkpoint.tokenizer.vocab_size());
   check<OptionError>(symbols == config.vocab_size, kFunction, "vocab_size must be the number of symbols ", symbols,
       " of the tokenizer and task ", task, ": got ", config.vocab_size);
 

@@ -9,6 +9,7 @@
 namespace qkv::inline v0::lm {
 namespace {
 
+constexpr Index kLeastOfInduction = 4;
 constexpr double kHiddenShare = 0.15;  // BERT, arXiv:1810.04805, section 3.1
 
 void check_shape(BatchShape shape, const char* function) {
@@ -48,6 +49,23 @@ void hide(Random random, Index mask_id, std::span<Index> inputs, std::span<Index
     if (targets[slot] != kNoTarget) slot = static_cast<std::size_t>(end);
     targets[slot] = inputs[slot];
     inputs[slot] = mask_id;
+  }
+}
+
+/// A string of different characters, again and again, and its next character from the second time on.
+void repeat_string(Random random, Index alphabet, std::span<Index> inputs, std::span<Index> targets) {
+  const auto length = static_cast<Index>(inputs.size()), least = std::min(length / 4, alphabet - 1),
+             most = std::min(length / 2, alphabet);
+  const auto period = static_cast<std::size_t>(least + 1 + draw_below(random, most - least));
+  const auto string = inputs.first(period);
+  for (std::size_t i = 0; i < period; ++i) {
+    const auto before = string.first(i);
+    do string[i] = draw_below(random, alphabet);
+    while (std::ranges::find(before, string[i]) != before.end());
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    inputs[i] = string[i % period];
+    targets[i] = i < period ? kNoTarget : string[(i + 1) % period];
   }
 }
 
@@ -95,13 +113,28 @@ BatchSource BatchSource::from_arrays(Tensor<Index> batches) {
   return source;
 }
 
-BatchSource BatchSource::previous(Index alphabet, BatchShape shape, std::uint64_t seed) {
-  constexpr const char* kFunction = "BatchSource::previous";
-  check_shape(shape, kFunction);
-  check<OptionError>(alphabet >= 1, kFunction, "alphabet must be at least 1: got ", alphabet);
-  BatchSource source(Kind::kPrevious, shape, seed);
+BatchSource BatchSource::of_random_ids(
+    Kind kind, Index alphabet, Index least, BatchShape shape, std::uint64_t seed, const char* function) {
+  check_shape(shape, function);
+  check<OptionError>(alphabet >= least, function, "alphabet must be at least ", least, ": got ", alphabet);
+  BatchSource source(kind, shape, seed);
   source.vocab_size_ = alphabet;
   return source;
+}
+
+BatchSource BatchSource::previous(Index alphabet, BatchShape shape, std::uint64_t seed) {
+  return of_random_ids(Kind::kPrevious, alphabet, 1, shape, seed, "BatchSource::previous");
+}
+
+BatchSource BatchSource::same(Index alphabet, BatchShape shape, std::uint64_t seed) {
+  return of_random_ids(Kind::kSame, alphabet, 1, shape, seed, "BatchSource::same");
+}
+
+BatchSource BatchSource::induction(Index alphabet, BatchShape shape, std::uint64_t seed) {
+  constexpr const char* kFunction = "BatchSource::induction";
+  check<OptionError>(shape.context >= kLeastOfInduction, kFunction, "context must be at least ", kLeastOfInduction,
+      ", a string and its repetition: got ", shape.context);
+  return of_random_ids(Kind::kInduction, alphabet, kLeastOfInduction, shape, seed, kFunction);
 }
 
 void BatchSource::fill_row(Index step, Index row, std::span<Index> inputs, std::span<Index> targets) const {
@@ -126,6 +159,17 @@ void BatchSource::fill_row(Index step, Index row, std::span<Index> inputs, std::
       }
       break;
     }
+    case Kind::kSame: {
+      Random draws = random(Draw::kCharacter);
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        inputs[i] = draw_below(draws, vocab_size_);
+        std::size_t before = i;
+        while (before > 0 && inputs[before - 1] != inputs[i]) --before;
+        targets[i] = before == 0 ? kNoTarget : static_cast<Index>(before - 1) % vocab_size_;
+      }
+      break;
+    }
+    case Kind::kInduction: repeat_string(random(Draw::kCharacter), vocab_size_, inputs, targets); break;
   }
 }
 

@@ -48,7 +48,8 @@ TEST_F(Language, IsTheFirstOfTheEnvironmentThatIsSet) {
 TEST_F(Language, NothingIsLeftInEnglish) {
   for (const char* line : {"practice", "judge --catalogue", "explain", "explain --backward", "forms --length 16",
            "ablate --steps 3", "train --steps 3 --tokens 0", "train --steps 3 --task previous --heads 2 --batch 2",
-           "train --steps 3 --heads 2 --cut 0:1 --tokens 0", "practice --help", "judge --help", "explain --help",
+           "train --steps 3 --heads 2 --cut 0:1 --tokens 0", "train --steps 3 --task same",
+           "train --steps 3 --task induction --cut 1:0 --tokens 0", "practice --help", "judge --help", "explain --help",
            "ablate --help", "forms --help", "train --help"}) {
     const Outcome outcome = run(Words(line) + "--lang zh");
     EXPECT_EQ(outcome.err, "") << line;

@@ -79,6 +79,28 @@ TEST_F(Train, GroupedHeadsAndRotaryPositionsAreSavedWithTheModel) {
   expect_refused({"train", "--positions", "sinusoidal"}, {"--positions"});
 }
 
+/// Two heads appear; without the second one the repetition is not known.
+TEST_F(Train, InductionTakesTwoHeads) {
+  const Words train("train --task induction --out m.safetensors");
+  const nlohmann::json run = json(train + "--json");
+  EXPECT_EQ(run["model"]["num_layers"], 2);
+  EXPECT_EQ(run["heads"][0]["kind"]["kind"], "previous");
+  EXPECT_EQ(run["heads"][1]["kind"]["kind"], "induction");
+  for (const int head : {0, 1}) EXPECT_GT(run["heads"][head]["kind"]["share"], 0.8) << head;
+  EXPECT_EQ(run["cut"]["without"], "1:0");
+  EXPECT_GT(run["fresh"]["accuracy"], 0.97);
+  EXPECT_LT(run["cut"]["fresh"]["accuracy"], 0.15);
+  const std::string text = output(train);
+  EXPECT_NE(text.find("layer 1, head 0: induction "), std::string::npos) << text;
+  EXPECT_NE(text.find("without heads 1:0: loss "), std::string::npos) << text;
+  EXPECT_EQ(
+      output("generate --model m.safetensors --prompt qwertyqwertyq --tokens 5 --greedy"), "qwertyqwertyqwerty\n");
+  const nlohmann::json same = json("train --task same --json");
+  EXPECT_GT(same["fresh"]["accuracy"], 0.97);
+  EXPECT_GT(same["heads"][0]["kind"]["shares"]["duplicate"], 0.8);
+  expect_refused("train --task induction --context 3", {"context", "at least 4"});
+}
+
 /// A head is cut in the report alone: the model that is trained and written has all of them.
 TEST_F(Train, AHeadIsCutAfterTraining) {
   const Words train("train --task previous --steps 200 --heads 2 --layers 2 --lr 0.01 --tokens 0");

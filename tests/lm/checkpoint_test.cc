@@ -105,7 +105,8 @@ TEST(Checkpoint, MissingOrWrongMetadata) {
   test::expect_error<OptionError>(with("lm.causal", "2"), {"lm.causal", "0 or 1"});
   test::expect_error<OptionError>(with("lm.num_kv_heads", "2"), {"num_kv_heads must divide", "2 for 1"});
   test::expect_error<OptionError>(with("lm.rotary", "3"), {"lm.rotary", "0 or 1"});
-  test::expect_error<OptionError>(with("lm.task", "sums"), {"lm.task", "sums"});
+  test::expect_error<OptionError>(
+      with("lm.task", "sums"), {"lm.task must be text, previous, same, induction or masked", "sums"});
   test::expect_error<OptionError>(with("lm.task", "masked"), {"symbols 8", "got 7"});
   test::expect_error<OptionError>(with("tokenizer.characters", "ab"), {"symbols 2", "got 7"});
   test::expect_error<FormatError>(with("tokenizer.characters", "a\xFF"), {"UTF-8", "0xFF"});

@@ -78,6 +78,49 @@ TEST(Data, PreviousTargetsTheCharacterBefore) {
   for (const Index count : counts) EXPECT_NEAR(static_cast<double>(count), 512.0 / 7, 40);
 }
 
+TEST(Data, SameTargetsThePositionOfTheEarlierCharacter) {
+  Batch batch;
+  BatchSource::same(5, test::kDefaultShape, 1).fill(0, batch);
+  Index found = 0;
+  for (Index b = 0; b < 32; ++b) {
+    for (Index i = 0; i < 16; ++i) {
+      const Index* row = batch.inputs.data() + b * 16;
+      Index expected = lm::kNoTarget;
+      for (Index j = 0; j < i; ++j)
+        if (row[j] == row[i]) expected = j % 5;
+      EXPECT_EQ(batch.targets.data()[b * 16 + i], expected);
+      found += expected != lm::kNoTarget ? 1 : 0;
+    }
+  }
+  EXPECT_GT(found, 300);
+}
+
+/// The string's characters differ, so its second time begins where a character comes again.
+TEST(Data, InductionRepeatsAString) {
+  for (const auto& [alphabet, context] : {std::pair<Index, Index>{26, 24}, {4, 24}, {26, 4}, {9, 7}}) {
+    Batch batch;
+    const BatchSource source = BatchSource::induction(alphabet, {64, context}, 1);
+    EXPECT_EQ(source.vocab_size(), alphabet);
+    source.fill(0, batch);
+    std::set<Index> periods;
+    for (Index b = 0; b < 64; ++b) {
+      const Index *ids = batch.inputs.data() + b * context, *targets = batch.targets.data() + b * context;
+      Index period = 1;
+      while (ids[period] != ids[0]) ++period;
+      EXPECT_EQ(std::set<Index>(ids, ids + period).size(), static_cast<std::size_t>(period));
+      for (Index i = 0; i < context; ++i) {
+        EXPECT_EQ(ids[i], ids[i % period]);
+        EXPECT_TRUE(ids[i] >= 0 && ids[i] < alphabet);
+        EXPECT_EQ(targets[i], i < period ? lm::kNoTarget : ids[(i + 1) % period]);
+      }
+      periods.insert(period);
+    }
+    EXPECT_GE(*periods.begin(), std::min(context / 4, alphabet - 1) + 1);
+    EXPECT_EQ(*periods.rbegin(), std::min(context / 2, alphabet));
+    EXPECT_EQ(std::ssize(periods), *periods.rbegin() - *periods.begin() + 1);
+  }
+}
+
 TEST(Data, MaskedHidesAboutFifteenPercent) {
   const std::vector<Index> ids = test::default_ids();
   for (const Index context : {1, 3, 16, 40}) {
@@ -126,6 +169,8 @@ TEST(Data, Errors) {
   test::expect_error<OptionError>([&] { windows(18, {0, 16}); }, {"at least 1"});
   test::expect_error<OptionError>([&] { BatchSource::masked(counting(30), 29, {1, 4}, 0); }, {"mask_id", "got 29"});
   test::expect_error<OptionError>([&] { BatchSource::previous(0, {1, 4}, 0); }, {"alphabet"});
+  test::expect_error<OptionError>([&] { BatchSource::induction(26, {1, 3}, 0); }, {"context", "at least 4", "got 3"});
+  test::expect_error<OptionError>([&] { BatchSource::induction(3, {1, 8}, 0); }, {"alphabet", "at least 4", "got 3"});
   test::expect_error<ShapeError>(
       [&] {
         BatchSource::from_arrays(Tensor<Index>({2, 3}));

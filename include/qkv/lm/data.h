@@ -1,4 +1,4 @@
-// Batches of character ids: windows of a text, given arrays, and the two tasks made of random numbers. Not: files.
+// Batches of character ids: windows of a text, given arrays, and the tasks made of random numbers. Not: files.
 // Everything is a pure function of (seed, step): bit-identical for any thread count, and a run resumes where it
 // stopped.
 #pragma once
@@ -40,6 +40,12 @@ class QKV_API BatchSource {
   /// --task previous: fresh random ids below `alphabet`; the target at i is the character at i - 1, at i = 0 its own
   /// character.
   static BatchSource previous(Index alphabet, BatchShape shape, std::uint64_t seed);
+  /// --task same: fresh random ids below `alphabet`; the target at i is where the character at i last stood before: the
+  /// id j % alphabet for position j, kNoTarget where it is new.
+  static BatchSource same(Index alphabet, BatchShape shape, std::uint64_t seed);
+  /// --task induction: a random string of between T / 4 and T / 2 different characters, again and again; the target is
+  /// the next character where the string has been there once, kNoTarget before. context and alphabet at least 4.
+  static BatchSource induction(Index alphabet, BatchShape shape, std::uint64_t seed);
   /// --task masked: windows in which 15 % of the characters (at least one per row) are replaced by the id mask_id, as
   /// in BERT; the target is the replaced character, kNoTarget elsewhere.
   static BatchSource masked(std::vector<Index> ids, Index mask_id, BatchShape shape, std::uint64_t seed);
@@ -53,8 +59,10 @@ class QKV_API BatchSource {
   Index vocab_size() const { return vocab_size_; }
 
  private:
-  enum class Kind { kWindows, kArrays, kPrevious, kMasked };
+  enum class Kind { kWindows, kArrays, kPrevious, kSame, kInduction, kMasked };
   BatchSource(Kind kind, BatchShape shape, std::uint64_t seed) : kind_(kind), shape_(shape), seed_(seed) {}
+  static BatchSource of_random_ids(
+      Kind kind, Index alphabet, Index least, BatchShape shape, std::uint64_t seed, const char* function);
   static BatchSource over_text(
       Kind kind, std::vector<Index> ids, BatchShape shape, std::uint64_t seed, const char* function);
   void fill_row(Index step, Index row, std::span<Index> inputs, std::span<Index> targets) const;

@@ -76,7 +76,7 @@ class QKV_API Trainer {
 struct Checkpoint {
   AttentionLM model;
   CharTokenizer tokenizer;
-  std::string task = "text";  ///< "text", "previous" or "masked"
+  std::string task = "text";  ///< the name of a Task (task.h)
   Index step = 0;
   std::optional<AdamState> adam;
 };

@@ -11,6 +11,7 @@
 #include "qkv/io/safetensors.h"
 #include "qkv/lm/attention_report.h"
 #include "qkv/lm/generate.h"
+#include "qkv/lm/task.h"
 #include "qkv/lm/trainer.h"
 
 namespace qkv::python {
@@ -29,27 +30,22 @@ lm::HeadSet heads_of(const Cut& cut) {
 // A checkpoint that trains: the parameters stay where they are while a Training runs.
 struct ModelObject {
   lm::Checkpoint value;
-
-  Index mask_id() const { return value.tokenizer.vocab_size(); }
 };
 
 constexpr Word<lm::PositionKind> kPositions[] = {
     {"learned", lm::PositionKind::kLearned}, {"rotary", lm::PositionKind::kRotary}};
 
 void make_model(ModelObject* self, const std::string& text, const std::string& task, const nb::kwargs& given) {
-  if (task != "text" && task != "previous" && task != "masked") {
-    throw OptionError("[AttentionLM] task must be \"text\", \"previous\" or \"masked\": got \"" + task + "\"");
-  }
   lm::CharTokenizer tokenizer = lm::CharTokenizer::from_text(text);
-  lm::AttentionLMConfig c;
+  const lm::Task& wanted = lm::task_named(task, "AttentionLM");
+  lm::AttentionLMConfig c = wanted.config;
   std::optional<RotaryOptions> rope;
   std::uint64_t seed = 0;
   Keywords("AttentionLM", given)("context", c.context)("width", c.embed_dim)("heads", c.num_heads)("kv_heads",
       c.num_kv_heads)("layers", c.num_layers)("blocks", c.blocks)("rope", rope)("dropout", c.dropout)("seed", seed)
       .word("positions", c.positions, kPositions)
       .end();
-  c.vocab_size = tokenizer.vocab_size() + (task == "masked" ? 1 : 0);
-  c.causal = task != "masked";
+  c.vocab_size = wanted.vocab_size(tokenizer.vocab_size());
   if (rope && c.positions != lm::PositionKind::kRotary) {
     throw OptionError("[AttentionLM] rope is for rotary positions: give positions=\"rotary\" too, got \"learned\"");
   }
@@ -74,13 +70,12 @@ nb::dict model_config(const ModelObject& object) {
   return d;
 }
 
+const lm::Task& task_of(const ModelObject& object) { return lm::task_named(object.value.task, "AttentionLM"); }
+
 lm::BatchSource source_of(const ModelObject& object, const std::string& text, Index batch, std::uint64_t seed) {
   const lm::CharTokenizer& tokenizer = object.value.tokenizer;
-  const lm::BatchShape shape{batch, object.value.model.config().context};
-  if (object.value.task == "previous") return lm::BatchSource::previous(tokenizer.vocab_size(), shape, seed);
-  if (object.value.task == "masked")
-    return lm::BatchSource::masked(tokenizer.encode(text), object.mask_id(), shape, seed);
-  return lm::BatchSource::windows(tokenizer.encode(text), shape, seed);
+  return task_of(object).batches(
+      tokenizer.encode(text), tokenizer.vocab_size(), {batch, object.value.model.config().context}, seed);
 }
 
 // One run of a trainer over one source, in slices of time between which Python may draw, or stop.
@@ -108,6 +103,7 @@ class Training {
     object_.value.step = trainer_.steps_done();
   }
 
+  Index steps() const { return end_; }
   Index steps_done() const { return trainer_.steps_done(); }
   const std::vector<double>& losses() const { return losses_; }
   double last_loss() const { return losses_.empty() ? 0 : losses_.back(); }
@@ -124,18 +120,23 @@ void bind_training(nb::module_& m) {
   nb::class_<Training>(m, "Training")
       .def(
           "__init__",
-          [](Training* self, ModelObject& object, const std::string& text, Index batch, bool resume,
+          [](Training* self, ModelObject& object, const std::string& text, std::optional<Index> batch, bool resume,
               const nb::kwargs& given) {
+            const lm::Task& task = task_of(object);
             lm::TrainOptions o;
+            o.steps = task.steps;
+            o.schedule.rate = task.rate;
             Keywords("AttentionLM.fit", given)("steps", o.steps)("lr", o.schedule.rate)(
                 "warmup", o.schedule.warmup_steps)("min_lr", o.schedule.min_rate)("weight_decay", o.adam.weight_decay)(
                 "clip", o.clip_norm)("seed", o.seed)
                 .word("schedule", o.schedule.kind,
                     {{"constant", lm::ScheduleKind::kConstant}, {"cosine", lm::ScheduleKind::kCosine}})
                 .end();
-            new (self) Training(object, o, source_of(object, text, batch, o.seed), resume);
+            new (self) Training(object, o, source_of(object, text, batch.value_or(task.batch), o.seed), resume);
           },
-          nb::keep_alive<1, 2>())
+          nb::keep_alive<1, 2>(), nb::arg("model"), nb::arg("text"), nb::arg("batch").none(), nb::arg("resume"),
+          nb::arg("options"))
+      .def_prop_ro("steps", &Training::steps)
       .def("run", &Training::run)
       .def("keep", &Training::keep)
       .def_prop_ro("steps_done", &Training::steps_done)
@@ -228,7 +229,10 @@ void bind_lm(nb::module_& m) {
       });
   m.def("load_model",
       [](const std::string& path) { return ModelObject{lm::checkpoint_from_state(io::load_safetensors(path))}; });
-  m.def("default_text", &lm::default_text);
+  m.def("default_text", [](const std::string& task) {
+    const std::string_view letters = lm::task_named(task, "AttentionLM").letters;
+    return letters.empty() ? lm::default_text() : std::string(letters);
+  });
   bind_training(m);
 }
 

@@ -38,8 +38,12 @@ def trained() -> AttentionLM:
          "--positions rotary --rope base=500000,scaling=linear,factor=2"),
         ({"task": "previous"}, {}, "--task previous"),
         ({"task": "masked"}, {}, "--task masked"),
+        ({"task": "same"}, {}, "--task same"),
+        ({"task": "induction"}, {}, "--task induction"),
+        ({"task": "induction", "blocks": False, "positions": "learned", "layers": 1}, {"batch": 4, "lr": 0.01},
+         "--task induction --no-blocks --positions learned --layers 1 --batch 4 --lr 0.01"),
     ],
-    ids=["default", "heads", "blocks", "grouped-rotary", "rope", "previous", "masked"],
+    ids=["default", "heads", "blocks", "grouped-rotary", "rope", "previous", "masked", "same", "induction", "induction-options"],
 )  # fmt: skip
 def test_the_losses_of_the_tool(options: dict[str, Any], fit: dict[str, Any], flags: Any) -> None:
     if not TOOL.is_file():

@@ -1,0 +1,61 @@
+#include "train/kinds.h"
+
+#include <cmath>
+
+namespace qkv::cli {
+namespace {
+
+/// lse and entropy of every row of a layer [B, H, T].
+struct Rows {
+  Tensor<double> lse, entropy;
+
+  Rows(const lm::LayerTrace& layer, bool causal) : lse(layer.writes.sizes()), entropy(layer.writes.sizes()) {
+    const Index length = lse.size(2);
+    for (Index row = 0; row < lse.count(); ++row) {
+      double sum = 0, logs = 0;
+      for (Index j = 0; j < (causal ? row % length + 1 : length); ++j) {
+        const auto weight = static_cast<double>(layer.weights.data()[row * length + j]);
+        sum += std::exp(static_cast<double>(layer.scores.data()[row * length + j]));
+        if (weight > 0) logs += weight * std::log(weight);
+      }
+      lse.data()[row] = std::log(sum);
+      entropy.data()[row] = -logs;
+    }
+  }
+};
+
+/// Sequence b of x [B, ...], without that axis.
+template <class View, class T> View part_of(const Tensor<T>& x, Index b) {
+  typename View::Sizes sizes;
+  std::copy(x.sizes().begin() + 1, x.sizes().end(), sizes.begin());
+  return {x.data() + b * (x.count() / x.size(0)), sizes};
+}
+
+}  // namespace
+
+std::vector<view::HeadKind> kinds_of_model(const TrainRun& run, const lm::HeadSet& cut, Context& context) {
+  lm::Batch batch;
+  run.fresh.fill(0, batch);
+  const lm::Trace trace = run.model.trace(batch.inputs, {.cut = cut}, context);
+  const bool causal = run.model.config().causal;
+  std::vector<view::HeadKind> all;
+  for (const lm::LayerTrace& layer : trace.layers) {
+    const Rows rows(layer, causal);
+    std::vector<view::HeadCall> calls;
+    for (Index b = 0; b < batch.inputs.size(0); ++b) {
+      view::HeadCall call{.q = part_of<View<const float, 3>>(layer.q, b),
+          .k = part_of<View<const float, 3>>(layer.k, b),
+          .lse = part_of<View<const double, 2>>(rows.lse, b),
+          .entropy = part_of<View<const double, 2>>(rows.entropy, b),
+          .scale = 1 / std::sqrt(static_cast<double>(layer.q.size(3)))};
+      if (causal) call.mask = Mask::causal();
+      const Index* ids = batch.inputs.data() + b * batch.inputs.size(1);
+      call.ids.assign(ids, ids + batch.inputs.size(1));
+      calls.push_back(std::move(call));
+    }
+    for (view::HeadKind& kind : view::kinds_of_heads(calls)) all.push_back(std::move(kind));
+  }
+  return all;
+}
+
+}  // namespace qkv::cli
