@@ -41,6 +41,7 @@ void MapStyle::add_to(Options& add) {
       {.among = {"unit", "max"}});
   add("--scale HOW", &scale, "Colour scale: sqrt (shows small weights, default) or linear",
       {.among = {"sqrt", "linear"}});
+  add("--columns N", &columns, "Heads beside one another in a .png, .svg or .pdf (default: as square as they fit)");
   add("--pixel-ratio X", &pixel_ratio,
       "Pixels of a .png per unit, 1 to 8: 2 for dense screens, 3 for print (default 1)");
 }
@@ -49,6 +50,8 @@ view::MapOptions MapStyle::map() const {
   view::MapOptions options;
   if (!layers.empty()) options.layers = parse_indices("--layers", layers);
   if (!heads.empty()) options.heads = parse_indices("--heads", heads);
+  if (columns && *columns < 1) throw UsageError(fmt::format("--columns must be 1 or more: got {}", *columns));
+  options.columns = columns.value_or(0);
   options.range = range == "max" ? view::ValueRange::kMax : view::ValueRange::kUnit;
   options.scale = scale == "linear" ? view::ColourScale::kLinear : view::ColourScale::kSqrt;
   return options;

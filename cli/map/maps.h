@@ -19,6 +19,7 @@ struct MapStyle {
   std::string layers, heads;  ///< "0,2"; empty: all
   std::string range, scale;   ///< empty: unit, sqrt
   std::optional<double> pixel_ratio;
+  std::optional<Index> columns;
 
   void add_to(Options& add);
   view::MapOptions map() const;

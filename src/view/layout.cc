@@ -133,6 +133,8 @@ std::vector<Panel> choose_panels(const AttentionMap& map, const MapOptions& opti
 
 Layout lay_out(const AttentionMap& map, const MapOptions& options, const TextWidth& text_width) {
   Layout out;
+  if (options.columns < 0)
+    throw OptionError("[lay_out] columns must be 0 or more: got " + std::to_string(options.columns));
   out.panels = choose_panels(map, options);
   out.top = top_weight(map, options.range);
   const auto weights = map.weights.span();
@@ -153,8 +155,10 @@ Layout lay_out(const AttentionMap& map, const MapOptions& options, const TextWid
             panel_height = is_empty ? kEmptyPanel : out.rows.length();
   const int pitch_x = std::max(panel_width, name_width) + kGap, pitch_y = panel_height + kGap + kLineHeight;
   const Index num_layers = options.layers.empty() ? map.num_layers() : static_cast<Index>(options.layers.size());
-  const int across = grid_width(out, num_layers, panel_width, panel_height);
-  const int count = static_cast<int>(out.panels.size()), down = (count + across - 1) / across;
+  const int count = static_cast<int>(out.panels.size());
+  const int across = options.columns > 0 ? static_cast<int>(std::min<Index>(options.columns, count))
+                                         : grid_width(out, num_layers, panel_width, panel_height);
+  const int down = (count + across - 1) / across;
 
   const int left = kMargin + kLineHeight + out.rows.gutter;  // caption, labels
   const int top = kMargin + (map.title.empty() ? 0 : kLineHeight + kLineHeight / 2) + kLineHeight;

@@ -107,16 +107,18 @@ void draw_bar(Canvas& canvas, const MapOptions& options, const Layout& layout) {
 
 }  // namespace
 
-std::array<Rgb, kPaletteSize> palette() {
+std::array<Rgb, kPaletteSize> palette(Theme theme) {
+  const bool light = theme == Theme::kLight;
   std::array<Rgb, kPaletteSize> colours;
-  std::copy_n(colour_map(Theme::kLight).begin(), kNumColours, colours.begin());
-  colours[kPaper] = {255, 255, 255};
-  colours[kInk] = {28, 28, 34};
-  colours[kFaintInk] = {110, 112, 122};
-  colours[kLine] = {160, 162, 170};
+  std::copy_n(colour_map(theme).begin(), kNumColours, colours.begin());
+  colours[kPaper] = light ? Rgb{255, 255, 255} : Rgb{22, 22, 28};
+  colours[kInk] = light ? Rgb{28, 28, 34} : Rgb{236, 236, 241};
+  colours[kFaintInk] = light ? Rgb{110, 112, 122} : Rgb{162, 162, 176};
+  colours[kLine] = light ? Rgb{160, 162, 170} : Rgb{90, 92, 104};
   colours[kNan] = kNanColour;
-  colours[kInkOnDark] = {255, 255, 255};
-  colours[kZero] = kZeroColour;
+  // Where the light map is dark, the dark one is light.
+  colours[kInkOnDark] = light ? Rgb{255, 255, 255} : Rgb{22, 22, 28};
+  colours[kZero] = light ? kZeroColour : Rgb{52, 52, 63};
   return colours;
 }
 

@@ -14,7 +14,8 @@ inline constexpr Paint kPaper = 240, kInk = 241, kFaintInk = 242, kLine = 243, k
                        kZero = 246;
 inline constexpr int kPaletteSize = 247;
 
-std::array<Rgb, kPaletteSize> palette();
+/// kLight: of every format; SVG holds both.
+std::array<Rgb, kPaletteSize> palette(Theme theme = Theme::kLight);
 
 enum class Anchor { kStart, kMiddle, kEnd };
 

@@ -18,7 +18,7 @@ class SvgCanvas final : public Canvas {
     const std::string width = std::to_string(layout.width), height = std::to_string(layout.height);
     out_ = "<svg xmlns=\"http://www.w3.org/2000/svg\" xmlns:xlink=\"http://www.w3.org/1999/xlink\" width=\"" + width +
            "\" height=\"" + height + "\" viewBox=\"0 0 " + width + " " + height +
-           "\" font-family=\"DejaVu Sans Mono, Menlo, Consolas, monospace\">\n<title>" +
+           "\" class=\"qkv-map\" font-family=\"DejaVu Sans Mono, Menlo, Consolas, monospace\">\n<title>" +
            escape_xml(map.title.empty() ? "attention map" : picture_title(map.title)) + "</title>\n";
     const Index cells = static_cast<Index>(layout.panels.size()) * layout.rows.num_cells() * layout.columns.num_cells();
     is_vector_ = layout.rows.pool == 1 && cells <= kMaxSvgCells;
@@ -27,6 +27,7 @@ class SvgCanvas final : public Canvas {
   void fill(const Box& box, Paint paint) override { out_ += rectangle(box, paint) + "/>\n"; }
 
   void text(const Label& label) override {
+    texts_[label.paint] = true;
     const std::string x = std::to_string(label.x), y = std::to_string(label.y);
     out_ += "<text x=\"" + x + "\" y=\"" + y + "\" dy=\".36em\" font-size=\"" + std::to_string(label.size) +
             "\" fill=\"" + hex(colours_[label.paint]) + "\"";
@@ -38,10 +39,24 @@ class SvgCanvas final : public Canvas {
 
   void cells(const Panel& panel) override { is_vector_ ? vector_cells(panel) : embed(panel); }
 
-  std::string finish() { return std::move(out_) + "</svg>\n"; }
+  /// Each colour on a dark page, found by its own: a reader that knows no style draws the light ones.
+  std::string finish() {
+    const auto dark = palette(Theme::kDark);
+    out_ += "<style>@media (prefers-color-scheme: dark) {\n";
+    for (std::size_t n = 0; n < dark.size(); ++n) {
+      for (const auto& [tag, used] : {std::pair("rect", boxes_[n]), std::pair("text", texts_[n])})
+        if (used)
+          out_ +=
+              std::string(".qkv-map ") + tag + "[fill=\"" + hex(colours_[n]) + "\"] { fill: " + hex(dark[n]) + " }\n";
+    }
+    return std::move(out_) +
+           (is_vector_ ? "" : ".qkv-map .light { display: none }\n.qkv-map .dark { display: inline }\n") +
+           "}</style>\n</svg>\n";
+  }
 
  private:
-  std::string rectangle(const Box& box, Paint paint) const {
+  std::string rectangle(const Box& box, Paint paint) {
+    boxes_[paint] = true;
     return "<rect x=\"" + std::to_string(box.x) + "\" y=\"" + std::to_string(box.y) + "\" width=\"" +
            std::to_string(box.width) + "\" height=\"" + std::to_string(box.height) + "\" fill=\"" +
            hex(colours_[paint]) + "\"";
@@ -73,21 +88,25 @@ class SvgCanvas final : public Canvas {
   void embed(const Panel& panel) {
     const Raster raster = raster_cells(map_, options_, layout_, panel);
     const auto width = static_cast<std::ptrdiff_t>(raster.width);
-    const std::vector<std::byte> png =
-        encode_png({raster.width, raster.height, colours_, 0, [&](int y, std::span<std::uint8_t> row) {
-                      std::copy_n(raster.pixels.begin() + y * width, width, row.begin());
-                    }});
-    const std::string_view bytes(reinterpret_cast<const char*>(png.data()), png.size());
-    out_ += "<image x=\"" + std::to_string(panel.cells.x) + "\" y=\"" + std::to_string(panel.cells.y) + "\" width=\"" +
-            std::to_string(raster.width) + "\" height=\"" + std::to_string(raster.height) +
-            "\" style=\"image-rendering:pixelated\" xlink:href=\"data:image/png;base64," + encode_base64(bytes) +
-            "\"/>\n";
+    for (const Theme theme : {Theme::kLight, Theme::kDark}) {
+      const std::vector<std::byte> png =
+          encode_png({raster.width, raster.height, palette(theme), 0, [&](int y, std::span<std::uint8_t> row) {
+                        std::copy_n(raster.pixels.begin() + y * width, width, row.begin());
+                      }});
+      const std::string_view bytes(reinterpret_cast<const char*>(png.data()), png.size());
+      out_ += std::string("<image class=") + (theme == Theme::kLight ? "\"light\"" : "\"dark\" display=\"none\"") +
+              " x=\"" + std::to_string(panel.cells.x) + "\" y=\"" + std::to_string(panel.cells.y) + "\" width=\"" +
+              std::to_string(raster.width) + "\" height=\"" + std::to_string(raster.height) +
+              "\" style=\"image-rendering:pixelated\" xlink:href=\"data:image/png;base64," + encode_base64(bytes) +
+              "\"/>\n";
+    }
   }
 
   const AttentionMap& map_;
   const MapOptions& options_;
   const Layout& layout_;
   std::array<Rgb, kPaletteSize> colours_;
+  std::array<bool, kPaletteSize> boxes_{}, texts_{};  // what has which colours
   bool is_vector_ = true;
   std::string out_;
 };

@@ -40,9 +40,29 @@ TEST(Svg, LargeMapsEmbedTheirCells) {
   const AttentionMap map = causal_map(1, 2, 100);
   ASSERT_GT(map.weights.count(), kMaxSvgCells);
   const std::string svg = render_svg(map);
-  EXPECT_EQ(count(svg, "<image"), 2);
+  EXPECT_EQ(count(svg, "<image class=\"light\""), 2);
+  EXPECT_EQ(count(svg, "<image class=\"dark\" display=\"none\""), 2);
   EXPECT_EQ(count(svg, "<title>"), 1);
   EXPECT_LT(svg.size(), 100'000u);
+}
+
+TEST(Svg, ItsColoursHaveOthersOnADarkPage) {
+  const std::string svg = render_svg(causal_map(1, 2, 5, characters("abcde"), "five"));
+  const auto &light = colour_map(Theme::kLight), &dark = colour_map(Theme::kDark);
+  for (const std::string& rule : {std::string("rect[fill=\"#FFFFFF\"] { fill: #16161C }"),
+           std::string("text[fill=\"#1C1C22\"] { fill: #ECECF1 }"),
+           "rect[fill=\"#" + hex_digits(light.back()) + "\"] { fill: #" + hex_digits(dark.back()) + " }"})
+    EXPECT_EQ(count(svg, ".qkv-map " + rule), 1) << rule;
+}
+
+TEST(Svg, ColumnsAreHowManyHeadsStandBesideOneAnother) {
+  const auto height = [](Index columns) {
+    const std::string svg = render_svg(causal_map(1, 6, 5), {.columns = columns});
+    return std::stoi(svg.substr(svg.find("height=\"") + 8));
+  };
+  EXPECT_EQ(height(1) - height(2), 3 * (height(3) - height(6)));  // six rows, three, two, one
+  EXPECT_EQ(height(6), height(9));
+  EXPECT_THROW(height(-1), OptionError);
 }
 
 TEST(Svg, HostileTokensStayText) {

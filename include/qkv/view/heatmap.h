@@ -68,6 +68,7 @@ struct MapOptions {
   ValueRange range = ValueRange::kUnit;
   ColourScale scale = ColourScale::kSqrt;
   CellNumbers numbers = CellNumbers::kWhereTheyFit;
+  Index columns = 0;  // heads beside one another in PNG, SVG and PDF; 0: as square as their number allows
 };
 
 struct Rgb {
