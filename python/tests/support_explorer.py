@@ -39,10 +39,10 @@ class Browser:
     def __init__(self, browser: Any) -> None:
         self._browser, self.page, self.asked, self.said = browser, None, [], []
 
-    def open(self, path: Path, fragment: str = "", *, dark: bool = False, width: int = 1400, ready: bool = True) -> Any:
+    def open(self, path: Path, fragment: str = "", *, dark: bool = False, width: int = 1400, ready: bool = True, touch: bool = False) -> Any:
         self.close()
         context = self._browser.new_context(
-            viewport={"width": width, "height": 950}, color_scheme="dark" if dark else "light", accept_downloads=True
+            viewport={"width": width, "height": 950}, color_scheme="dark" if dark else "light", accept_downloads=True, has_touch=touch
         )
         self.page = page = context.new_page()
         page.on("console", lambda message: self.said.append(message.text))
@@ -145,8 +145,12 @@ def full_file(change: Callable[[dict[str, Any]], None] | None = None) -> tuple[d
         tensors[at + "rows/entropy"] = -(w * np.log(w + 1e-30)).sum(-1).astype(np.float32)
         return w
 
+    def answer(loss: float) -> dict[str, Any]:
+        losses = [loss + 0.1 * n * (loss - 2) for n in range(length - 1)]
+        return {"loss": loss, "losses": losses, "next": [{"token": HOSTILE[n], "p": 0.5 / (n + loss)} for n in range(10)]}
+
     def layer(name: str, queries: int, keys: int, **more: Any) -> dict[str, Any]:
-        info = [{"kind": kinds[h], "share": 0.5 + h / 10, "first": 0.1 * h, "entropy": 2 - h / 4} for h in range(4)]
+        info = [{"kind": kinds[h], "share": 0.5 + h / 10, "first": 0.1 * h, "entropy": 2 - h / 4, "cut loss": h / 10 - 0.1} for h in range(4)]
         return {
             "name": name,
             "heads": 4,
@@ -170,6 +174,10 @@ def full_file(change: Callable[[dict[str, Any]], None] | None = None) -> tuple[d
         k,
         np.log(np.exp(q @ k.transpose(0, 2, 1) * 0.5).sum(-1)).astype(np.float32),
     )
+    # What its heads write: norms, and of the last three queries (keys) the words that each raises and lowers.
+    tensors["0/0/norms"] = (1 + rng.random((4, length))).astype(np.float32)
+    tensors["0/0/push"], tensors["0/0/ov"] = (np.resize(np.arange(24), (4, 3, n)).astype(np.float32) for n in (4, 2))
+    tensors["0/0/push_by"] = np.resize(np.array([2, 1, -1, -3], np.float32), (4, 3, 4))
     tokens = (HOSTILE + [f" word{n}" for n in range(length)])[:length]
     self_layers = [
         layer("h.0", length, length),
@@ -178,11 +186,13 @@ def full_file(change: Callable[[dict[str, Any]], None] | None = None) -> tuple[d
     file = {
         "title": "two models <b>",
         "notes": ["made by a test"],
+        "words": tokens,
         "texts": [{"name": "text", "tokens": tokens, "answer": 20}, {"name": "image", "tokens": None, "length": grid, "image": {"start": 2, "height": 3, "width": 4}}],
         "views": [
-            {"name": "one", "group": "model", "kind": "self", "queries": 0, "keys": 0,
+            {"name": "one", "group": "model", "kind": "self", "queries": 0, "keys": 0, **answer(2.0),
              "layers": [layer("h.0", length, length, formula={"scale": 0.5}, exact=[1], exact_kv=[0]), self_layers[1]]},
-            {"name": "two", "kind": "self", "queries": 0, "keys": 0, "layers": self_layers},
+            {"name": "two", "kind": "self", "queries": 0, "keys": 0, "layers": self_layers, **answer(2.5),
+             "cut": {"of": 0, "heads": [[0, 1], [1, 2]], "with": "mean", "tokens": 0.25, "others": [[1, 0, 0.125]]}},
             {"name": "image", "kind": "self", "queries": 1, "keys": 1, "layers": [layer("i.0", grid, grid)]},
             {"name": "cross", "kind": "cross", "queries": 1, "keys": 0, "layers": [layer("c.0", grid, length)]},
         ],

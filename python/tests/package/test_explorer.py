@@ -84,9 +84,13 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     page.locator("#kinds button", has_text="induction").click()
     assert page.locator(".thumb").all_inner_texts() == ["0.3\n1.25", "1.3\n1.25"]
     page.locator("#kinds button", has_text="induction").click()
+    use("alike")
+    use("thisPair")
     use("sort", "layer")
     page.locator(".thumb[data-layer='0'][data-head='1']").click()
     for control, value in (
+        ("paint", "writes"),
+        ("paint", "weight"),
         ("range", "unit"),
         ("spacing", "linear"),
         ("theme", "dark"),
@@ -104,6 +108,11 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     use("zoomAll")
     assert state("region") is None
 
+    page.locator("#panel .tokens span").nth(7).click()
+    page.locator("#panel .tokens span").nth(18).hover()
+    assert state("i") == 7  # a click holds
+    page.keyboard.press("Escape")
+    page.locator("#panel .tokens span").nth(19).hover()
     page.locator("#panel .tokens span").nth(18).hover()
     assert state("i") == 18 and "query 18" in settled(page).locator("#pair").inner_text()
     use("pin")
@@ -133,13 +142,14 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     use("to")
     use("tab-lines")
     assert page.locator(".lines line").count() > 0
+    use("tab-does")
     use("tab-why")
     expected = tensors["0/0/q"][0, state("i")] * tensors["0/0/k"][0, state("j")] * 0.5
     assert page.locator(".bars rect").count() == len(expected)
     titles = page.locator(".bars title").all_text_contents()
     assert np.allclose([float(t.split(": ")[1]) for t in titles], expected, rtol=1e-3)
     page.locator("#tab-why").press("ArrowRight")
-    assert state("tab") == "picture"
+    assert state("tab") == "does"
     use("tab-picture")
     assert "Neither" in page.locator("#panel").inner_text()
     use("view", "2")
@@ -178,7 +188,7 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     assert len(rows) == 25 and len(rows[1]) == 26 and np.allclose(np.array(rows[1][2:], float), all_of_it["cells"][:24])
     use("copy")
     page.keyboard.press("p")
-    controls = page.evaluate("[...document.querySelectorAll('button[id], select, input')].map(e => e.id)")
+    controls = page.evaluate("[...document.querySelectorAll('button[id], select, input')].filter(e => !e.closest('#live')).map(e => e.id)")
     assert set(controls) <= used, set(controls) - used
     unnamed = page.evaluate("""[...document.querySelectorAll('button, select, input, canvas:not(.thumb canvas)')]
         .filter(e => !(e.ariaLabel || e.textContent.trim() || e.labels?.length || e.closest('[hidden]'))).map(e => e.outerHTML)""")

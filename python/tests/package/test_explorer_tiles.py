@@ -16,42 +16,34 @@ from support_explorer import Browser, page_of, settled, small, tile
 
 TILE = 256
 
-#: name: (heads, kv heads, Tq, Tk, metadata, options of qkv.attention_weights, tensors beside q and k)
-FORMS: dict[str, tuple[int, int, int, int, dict[str, str], dict[str, Any], list[str]]] = {
-    "plain": (2, 2, 300, 700, {}, {}, []),
-    "grouped causal": (4, 2, 600, 600, {"causal": "true"}, {"causal": True}, []),
-    "cached": (2, 1, 40, 700, {"causal": "true", "scale": "0.3"}, {"causal": True, "scale": 0.3}, []),
-    "soft cap": (2, 2, 300, 300, {"softcap": "5"}, {"softcap": 5.0}, []),
-    "window": (
-        2,
-        2,
-        600,
-        600,
-        {"causal": "true", "window": "37,0"},
-        {"mask": lambda: qkv.Mask.causal() & qkv.Mask.window(37, 0)},
-        [],
-    ),
-    "two-sided window": (2, 2, 600, 600, {"window": "20,-1"}, {"mask": lambda: qkv.Mask.window(20, -1)}, []),
-    "sinks": (2, 1, 300, 300, {"causal": "true"}, {"causal": True}, ["sinks"]),
-    "alibi": (2, 2, 300, 520, {"causal": "true"}, {"causal": True}, ["alibi"]),
-    "relative": (2, 2, 300, 300, {}, {}, ["relative"]),
+#: name: (heads, kv heads, Tq, Tk, metadata, options of qkv.attention_weights)
+FORMS: dict[str, tuple[int, int, int, int, dict[str, str], dict[str, Any]]] = {
+    "plain": (2, 2, 300, 700, {}, {}),
+    "grouped causal": (4, 2, 600, 600, {"causal": "true"}, {"causal": True}),
+    "cached": (2, 1, 40, 700, {"causal": "true", "scale": "0.3"}, {"causal": True, "scale": 0.3}),
+    "soft cap": (2, 2, 300, 300, {"softcap": "5"}, {"softcap": 5.0}),
+    "window": (2, 2, 600, 600, {"causal": "true", "window": "37,0"}, {"mask": lambda: qkv.Mask.causal() & qkv.Mask.window(37, 0)}),
+    "two-sided window": (2, 2, 600, 600, {"window": "20,-1"}, {"mask": lambda: qkv.Mask.window(20, -1)}),
+    "sinks": (2, 1, 300, 300, {"causal": "true"}, {"causal": True}),
+    "alibi": (2, 2, 300, 520, {"causal": "true"}, {"causal": True}),
+    "relative": (2, 2, 300, 300, {}, {}),
 }
 
 
 def form(name: str) -> tuple[dict[str, np.ndarray], dict[str, str], np.ndarray]:
     """Tensors and metadata of the small form, and the library's weights [H, Tq, Tk]."""
-    heads, kv_heads, q_len, kv_len, metadata, options, extra = FORMS[name]
+    heads, kv_heads, q_len, kv_len, metadata, options = FORMS[name]
     q, k = small(len(name), heads, kv_heads, q_len, kv_len)
     tensors, options = {"q": q, "k": k}, {n: x() if callable(x) else x for n, x in options.items()}
     if q_len != kv_len and "causal" in options:
         options["mask"] = qkv.Mask.causal("bottom_right")
         del options["causal"]
-    if "sinks" in extra:
+    if name == "sinks":
         tensors["sinks"] = options["sinks"] = numbers(3, heads)
-    if "alibi" in extra:
+    if name == "alibi":
         tensors["alibi"] = np.array([0.5, 0.02], np.float32)
         options["position_bias"] = qkv.PositionBias.alibi(tensors["alibi"], align="bottom_right")
-    if "relative" in extra:
+    if name == "relative":
         tensors["relative"] = numbers(4, heads, 2 * 9 + 1)
         options["position_bias"] = qkv.PositionBias.relative(np.ascontiguousarray(tensors["relative"].T))
     return tensors, metadata, qkv.attention_weights(q[None], k[None], **options)[0]

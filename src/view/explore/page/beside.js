@@ -28,12 +28,14 @@ async function drawBeside(region, turn) {
   if (!shown) return;
   const other = file.views[v], l = Math.min(state.layer, other.layers.length - 1), h = Math.min(state.head, other.layers[l].heads - 1), head = await openHead(v, l, h);
   if (turn !== rendering) return;
-  const name = viewName(other, v) + (l === state.layer && h === state.head ? "" : `, layer ${l}, head ${h}`), texts = namesOf(v, l);
+  const name = viewName(other, v) + (l === state.layer && h === state.head ? "" : `, layer ${l}, head ${h}`);
   el("besideName").textContent = head ? name : name + ": nothing in the file";
   el("map2").hidden = !head;
   if (!head) { el("diffMap").hidden = true; return; }
-  besideHead = {head, texts, view: v, layer: l, number: h, name, of: colour};
-  const mine = layerOf(state.view, state.layer), isSame = head.Tq === mine.q_len && head.Tk === mine.kv_len, there = isSame ? region : wholeRegion(head);
+  await readLimits(v, l);
+  if (turn !== rendering) return;
+  besideHead = {head, texts: namesOf(v, l), view: v, layer: l, number: h, name, of: colour};
+  const texts = besideHead.texts, mine = layerOf(state.view, state.layer), isSame = head.Tq === mine.q_len && head.Tk === mine.kv_len, there = isSame ? region : wholeRegion(head);
   const draw = cells => {
     if (turn !== rendering) return;
     geometry.beside = {shown: cells, region: there, texts, name, of: colour, isSame};
@@ -44,7 +46,7 @@ async function drawBeside(region, turn) {
 /// Both maps on one scale of colours, and their difference.
 function drawCompared() {
   const {shown, region, beside} = geometry;
-  beside.top = state.range === "unit" ? 1 : Math.max(largestOf(shown.cells), largestOf(beside.shown.cells)) || 1;
+  beside.top = isUnit() ? 1 : Math.max(largestOf(shown.cells), largestOf(beside.shown.cells)) || 1;
   if (beside.top !== geometry.top) drawMain(shown, region, beside.top);
   beside.main = drawCells(el("map2"), beside.shown, beside.region, beside.top, colour, beside.texts);
   el("map2").setAttribute("aria-label", `map of ${beside.name}`);
@@ -56,7 +58,7 @@ function drawDifference() {
   el("map3").hidden = !fits;
   if (!fits) return;
   const delta = shown.cells.map((w, n) => cells.cells[n] - w), top = largestOf(delta.map(Math.abs)) || 1;
-  el("diffName").textContent += `, at most ${percent(top)}`;
+  el("diffName").textContent += `, at most ${amount(top)}`;
   const both = side => n => texts[side](n) === other[side](n) ? texts[side](n) : `${texts[side](n)} / ${other[side](n)}`;
   const names = {...texts, query: both("query"), key: both("key")};
   geometry.difference = {shown: {...shown, cells: delta}, region, texts: names, name: "difference", of: difference, top};

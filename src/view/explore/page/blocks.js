@@ -21,6 +21,19 @@ function blockHead(map, R, C, Tq, Tk) {
     column: j => Float32Array.from({length: Tq}, (_, i) => weight(i, j))};
 }
 
+/// What a head writes of each key: weights times norms [Tk]; of blocks, times the mean norm of a block's keys.
+function writtenHead(head, norms) {
+  const times = (data, by, from, columns) => data.map((w, n) => w * by[from + n % columns]);
+  if (head.kind === "map") {
+    const sums = new Float64Array(head.C), counts = new Float64Array(head.C);
+    norms.forEach((x, j) => { const c = Math.floor(j * head.C / head.Tk); sums[c] += x; ++counts[c]; });
+    return blockHead(times(head.map, sums.map((x, c) => x / counts[c]), 0, head.C), head.R, head.C, head.Tq, head.Tk);
+  }
+  return {...head, map: head.map?.R ? writtenHead(head.map, norms) : null, weight: (i, j) => head.weight(i, j) * norms[j],
+    tile: (i0, j0, rows, columns) => times(head.tile(i0, j0, rows, columns), norms, j0, columns),
+    row: i => times(head.row(i), norms, 0, head.Tk), column: j => head.column(j).map(w => w * norms[j])};
+}
+
 /// Adds a tile [rows, columns] at (i0, j0) to cells [height, width] of the region [q0, q1) x [k0, k1).
 function pool(cells, height, width, region, tile, i0, j0, rows, columns) {
   const {q0, q1, k0, k1} = region, perRow = height / (q1 - q0), perColumn = width / (k1 - k0);
@@ -45,12 +58,21 @@ function differenceHead(a, b) {
     row: i => minus(b.row(i), a.row(i)), column: j => minus(b.column(j), a.column(j))} : null;
 }
 
-/// The part of a map that a region sees, one number per cell [height, width].
-function cropMap(head, region, height, width) {
+/// Sets what a mask hides to -0: its own colour, and 0 in every sum. mask: the keys [low, high) of each query, or nothing.
+const hides = (mask, i, j) => j < mask[2 * i] || j >= mask[2 * i + 1];
+function hide(tile, i0, j0, columns, mask) {
+  return mask ? tile.map((w, n) => hides(mask, i0 + Math.floor(n / columns), j0 + n % columns) ? -0 : w) : tile;
+}
+
+/// The part of a map that a region sees, one number per cell [height, width]; what is 0 and hidden is -0.
+function cropMap(head, region, height, width, mask) {
   const out = new Float32Array(height * width), {q0, q1, k0, k1} = region;
   for (let r = 0; r < height; ++r) {
     const i = Math.min(head.Tq - 1, Math.floor(q0 + (r + .5) * (q1 - q0) / height));
-    for (let c = 0; c < width; ++c) out[r * width + c] = head.weight(i, Math.min(head.Tk - 1, Math.floor(k0 + (c + .5) * (k1 - k0) / width)));
+    for (let c = 0; c < width; ++c) {
+      const j = Math.min(head.Tk - 1, Math.floor(k0 + (c + .5) * (k1 - k0) / width)), w = head.weight(i, j);
+      out[r * width + c] = w === 0 && mask && hides(mask, i, j) ? -0 : w;
+    }
   }
   return out;
 }

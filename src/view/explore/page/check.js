@@ -36,7 +36,7 @@ function checkLayer(l, at, shape) {
   demand(l.number == null || isCount(l.number), `${at}: number must be a number`);
   demand(l.head_numbers == null || Array.isArray(l.head_numbers) && l.head_numbers.length === l.heads && l.head_numbers.every(isCount), `${at}: head_numbers must have one number per head`);
   checkFormula(l.formula, at);
-  const wanted = {map: [l.heads], mass: [l.heads], sinks: [l.heads], alibi: [l.heads], relative: [l.heads]};
+  const wanted = {norms: [l.heads, l.kv_len], push: [l.heads], push_by: [l.heads], ov: [l.heads], map: [l.heads], mass: [l.heads], sinks: [l.heads], alibi: [l.heads], relative: [l.heads]};
   const list = (name, below) => {
     const given = l[name];
     demand(given == null || Array.isArray(given) && given.every(h => isCount(h) && h < below), `${at}: ${name} must list heads below ${below}`);
@@ -61,12 +61,22 @@ function checkLayer(l, at, shape) {
   for (const info of l.head_info || []) demand(info.kind == null || KINDS.includes(info.kind), `${at}: kind must be one of ${KINDS.join(", ")}`);
 }
 
+/// What a model answered, whole or without some heads.
+function checkAnswer(view, at, views) {
+  demand(!view.next || Array.isArray(view.next) && view.next.every(x => x && typeof x.token === "string"), `${at}: next must list tokens`);
+  if (!view.cut) return;
+  const {of, heads, others = []} = view.cut, isHead = ([l, h]) => isCount(l) && isCount(h) && h < view.layers[l]?.heads;
+  demand(views[of] && !views[of].cut, `${at}: cut must be of a whole view`);
+  demand([heads, others].every(list => Array.isArray(list) && list.every(x => Array.isArray(x) && isHead(x))), `${at}: cut must list heads`);
+}
+
 function checkFile(file, shapeOf) {
   demand(Array.isArray(file.texts) && Array.isArray(file.views) && file.views.length > 0, "the file needs texts and at least one view");
   file.texts.forEach(checkText);
   file.views.forEach((view, v) => {
     for (const side of ["queries", "keys"]) demand(file.texts[view[side]], `view ${v}: ${side} must be the number of a text`);
     demand(Array.isArray(view.layers) && view.layers.length > 0, `view ${v} needs layers`);
+    checkAnswer(view, `view ${v}`, file.views);
     view.layers.forEach((l, n) => {
       checkLayer(l, `view ${v}, layer ${n}`, name => shapeOf(`${v}/${n}/${name}`));
       demand(l.q_len + (l.q_first || 0) <= file.texts[view.queries].length, `view ${v}, layer ${n}: q_len must lie within its text`);

@@ -4,13 +4,14 @@ const bytesOf = hex => Uint8Array.from(hex.match(/../g), x => parseInt(x, 16));
 const maps = {light: bytesOf(PALETTES.light), dark: bytesOf(PALETTES.dark)};
 const ENTRIES = maps.light.length / 3, NAN_COLOUR = [232, 90, 90];
 const systemDark = matchMedia("(prefers-color-scheme: dark)");
+let isZeroGrey = true;  // of weights without a mask beside them: 0 is a hidden key
 const isDark = () => state.theme === "dark" || state.theme === "auto" && systemDark.matches;
 const scaled = share => state.spacing === "sqrt" ? Math.sqrt(share) : share;
 
 /// [r, g, b] of a weight, where `top` gets the last colour.
 function colour(w, top) {
   if (Number.isNaN(w)) return NAN_COLOUR;
-  if (w === 0) return isDark() ? [52, 52, 63] : [222, 222, 229];  // outside the map's hues: no weight at all
+  if (w === 0 && (isZeroGrey || Object.is(w, -0))) return isDark() ? [52, 52, 63] : [222, 222, 229];  // outside the map's hues
   const n = Math.round(scaled(Math.min(1, Math.max(0, w / (top || 1)))) * (ENTRIES - 1)), map = isDark() ? maps.dark : maps.light;
   return [map[3 * n], map[3 * n + 1], map[3 * n + 2]];
 }

@@ -1,28 +1,46 @@
 // Lines between two columns of tokens; the widest is the largest weight shown. Of long texts: the chosen query's surroundings and the keys
-// that it attends to most; without a choice the same positions on both sides.
-const NEAR = 18, BEST = 20, LINE_HEIGHT = 19;
+// that it attends to most; without a choice the heaviest lines of all, and of very long texts the same positions on both sides.
+const NEAR = 18, BEST = 20, ALL = 64, HEAVIEST = 60, LINE_HEIGHT = matchMedia("(pointer: coarse)").matches ? 24 : 19;
 
 /// Positions to show: all of a short text; otherwise those near `centre` and the `best`; pure.
 function chosenPositions(count, centre, best, near = NEAR) {
-  if (count <= 3 * NEAR) return Array.from({length: count}, (_, n) => n);
+  if (count <= ALL) return Array.from({length: count}, (_, n) => n);
   const out = new Set(best);
   for (let n = Math.max(0, centre - near); n <= Math.min(count - 1, centre + near); ++n) out.add(n);
   return [...out].sort((a, b) => a - b);
 }
 
+/// The largest weights of all, the rest as 0: {queries, keys, rows}; pure.
+function heaviestOf(head, most) {
+  const size = head.Tk, all = new Float32Array(head.Tq * size);
+  for (let q = 0; q < head.Tq; ++q) all.set(head.row(q), q * size);
+  const best = largest(all.map(Math.abs), most).filter(n => all[n] !== 0), ordered = list => [...new Set(list)].sort((a, b) => a - b), rows = new Map();
+  for (const n of best) {
+    const q = Math.floor(n / size);
+    if (!rows.has(q)) rows.set(q, new Float32Array(size));
+    rows.get(q)[n % size] = all[n];
+  }
+  return {queries: ordered(rows.keys()), keys: ordered(best.map(n => n % size)), rows};
+}
 /// The drawn part of a side: {queries, keys} in order, the rows of those queries that have lines, and the largest weight.
 function linesOf({head}) {
-  const i = state.i < head.Tq ? state.i : -1, pins = state.pins.filter(n => n < head.Tq), isLong = head.Tk > 3 * NEAR;
+  const i = state.i < head.Tq ? state.i : -1, pins = state.pins.filter(n => n < head.Tq), isLong = head.Tk > ALL;
+  const topOf = (rows, keys) => Math.max(1e-30, ...[...rows.values()].map(row => keys.reduce((most, j) => Math.max(most, Math.abs(row[j]) || 0), 0)));
+  if (i < 0 && !pins.length && (isLong || head.Tq > ALL) && head.Tq * head.Tk <= 2 ** 20) {
+    const part = heaviestOf(head, HEAVIEST);
+    return {i, ...part, top: topOf(part.rows, part.keys), said: ` Of all weights the ${HEAVIEST} largest are drawn.`};
+  }
   const best = i < 0 ? [] : largest(head.row(i).map(Math.abs), BEST).filter(j => head.weight(i, j) !== 0);
   const queries = chosenPositions(head.Tq, Math.max(0, i), pins), keys = i < 0 ? chosenPositions(head.Tk, 0, pins) : chosenPositions(head.Tk, isLong ? best[0] ?? 0 : 0, best, 6);
   const from = i < 0 && !pins.length ? queries : [...new Set([...pins, ...(i < 0 ? [] : [i])])], rows = new Map(from.map(q => [q, head.row(q)]));
-  return {i, queries, keys, rows, top: Math.max(1e-30, ...[...rows.values()].map(row => keys.reduce((most, j) => Math.max(most, Math.abs(row[j]) || 0), 0)))};
+  return {i, queries, keys, rows, top: topOf(rows, keys),
+    said: queries.length < head.Tq || keys.length < head.Tk ? ` Of ${head.Tq} queries and ${head.Tk} keys, ${queries.length} and ${keys.length} are drawn.` : ""};
 }
 
 function drawLines(panel, side, sides) {
   const {head, texts} = side;
   if (head.kind === "map") return void panel.append(make("p", {className: "note", textContent: "This head is stored by blocks only: lines between tokens need its weights, or its q, k and lse."}));
-  const {i, queries, keys, rows, top: own} = linesOf(side), alike = sides.filter(other => other.of === side.of && other.head.kind !== "map");
+  const {i, queries, keys, rows, top: own, said} = linesOf(side), alike = sides.filter(other => other.of === side.of && other.head.kind !== "map");
   const top = Math.max(own, ...alike.map(other => linesOf(other).top));  // one scale for what is compared
   const height = Math.max(queries.length, keys.length) * LINE_HEIGHT + 30, y = n => 34 + n * LINE_HEIGHT, row_of_key = new Map(keys.map((j, n) => [j, n]));
   const [width, room, most] = sides.length > 1 || panel.clientWidth < 600 ? [400, 124, 15] : [640, 200, 22], right = width - room;
@@ -41,16 +59,15 @@ function drawLines(panel, side, sides) {
   });
   const word = (n, x, anchor, name, isQuery, at) => {
     const chosen = isQuery ? n === i || state.pins.includes(n) : n === state.j;
-    const t = svgElement("text", {x, y: y(at), "text-anchor": anchor, class: chosen ? "chosen" : "", "data-n": n}, label(name, most) + (head.Tk > 3 * NEAR ? `  ${n}` : ""));
-    t.onclick = () => chooseToken(isQuery ? {i: n} : {j: n});
-    t.onmouseenter = () => { if (isQuery && !held() && state.i !== n && head.Tq <= 3 * NEAR) chooseToken({i: n}); };
+    const t = svgElement("text", {x, y: y(at), "text-anchor": anchor, class: chosen ? "chosen" : "", "data-n": n}, label(name, most) + (head.Tk > ALL ? `  ${n}` : ""));
+    t.onclick = () => chooseToken(isQuery ? {i: n} : {j: n}, holdCell);
+    t.onpointerenter = e => { if (e.pointerType === "mouse" && isQuery && !held() && state.i !== n && head.Tq <= ALL) chooseToken({i: n}); };
     svg.append(t);
   };
   queries.forEach((n, at) => word(n, room, "end", texts.query(n), true, at));
   keys.forEach((n, at) => word(n, right, "start", texts.key(n), false, at));
-  const part = queries.length < head.Tq || keys.length < head.Tk ? ` Of ${head.Tq} queries and ${head.Tk} keys, ${queries.length} and ${keys.length} are drawn.` : "";
-  const hint = part + (i < 0 ? " Point at a query to see its lines alone." : "");
-  panel.append(svg, make("p", {className: "note", textContent: `A line as wide as can be is ${percent(top)}; what is below a hundredth of it is left out.${hint}`}));
+  const hint = said + (i < 0 ? " Point at a query to see its lines alone." : "");
+  panel.append(svg, make("p", {className: "note", textContent: `A line as wide as can be is ${amount(top)}; what is below a hundredth of it is left out.${hint}`}));
 }
 function svgElement(tag, attributes, text) {
   const e = document.createElementNS("http://www.w3.org/2000/svg", tag);

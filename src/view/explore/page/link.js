@@ -1,7 +1,7 @@
 // The state of the page <-> the address's fragment. A fragment is as hostile as any input: what is out of range falls back.
-const TABS = ["text", "lines", "why", "picture"];
-const FIRST = {view: 0, layer: 0, head: 0, i: -1, j: -1, pins: [], region: null, tab: "text", beside: -1, diff: false, kinds: [], sort: "layer",
-  range: "max", spacing: "sqrt", way: "to", theme: "auto", statistic: "entropy"};
+const TABS = ["text", "lines", "why", "does", "picture"];
+const FIRST = {view: 0, layer: 0, head: 0, i: -1, j: -1, hold: false, pins: [], region: null, tab: "text", beside: -1, diff: false, kinds: [], sort: "layer", anchor: [],
+  paint: "weight", range: "max", spacing: "sqrt", way: "to", theme: "auto", statistic: "entropy"};
 
 /// Where a view opens: the head with the largest share of a kind that says more than "first" or "diffuse", one query chosen.
 function openingOf(view) {
@@ -49,9 +49,11 @@ function parseLink(fragment, file) {
   state.pins = [...new Set(integers("pins").filter(n => n < l.q_len))].slice(0, 16);
   const [q0, q1, k0, k1] = integers("region");
   if (q0 < q1 && q1 <= l.q_len && k0 < k1 && k1 <= l.kv_len) state.region = {q0, q1, k0, k1};
-  state.diff = given.get("diff") === "1";
+  for (const name of ["diff", "hold"]) state[name] = given.get(name) === "1";
+  state.anchor = integers("anchor").slice(0, 2);
   state.kinds = (given.get("kinds") || "").split(",").filter(kind => KINDS.includes(kind));
   oneOf("tab", TABS);
+  oneOf("paint", ["weight", "writes"]);
   oneOf("range", ["max", "unit"]);
   oneOf("spacing", ["sqrt", "linear"]);
   oneOf("way", ["to", "from"]);

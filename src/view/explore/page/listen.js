@@ -1,7 +1,12 @@
-// Input: pointer, wheel, keys, controls. Each ends in change().
+// Input: wheel, keys, controls. Each ends in change(). Pointers on the map: pointer.js.
+/// Where a pointer is, in shares of the map; outside it below 0 or above 1.
+function shareOf(event) {
+  const {left, top, width, height} = geometry.main, s = parseFloat(el("map").style.width) / el("map").clientWidth;
+  return {x: (s * event.offsetX - left) / width, y: (s * event.offsetY - top) / height};
+}
 function cellAt(event) {
   if (!geometry) return null;
-  const {left, top, width, height, region: r} = geometry.main, x = (event.offsetX - left) / width, y = (event.offsetY - top) / height;
+  const {region: r} = geometry.main, {x, y} = shareOf(event);
   if (x < 0 || x >= 1 || y < 0 || y >= 1) return null;
   return {x, y, i: r.q0 + Math.floor(y * (r.q1 - r.q0)), j: r.k0 + Math.floor(x * (r.k1 - r.k0))};
 }
@@ -47,7 +52,7 @@ const ARROWS = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowD
 
 function onKey(event) {
   const {target, key} = event, tag = target.tagName;
-  if (event.ctrlKey || event.altKey || event.metaKey || tag === "SELECT" || tag === "INPUT") return;
+  if (event.ctrlKey || event.altKey || event.metaKey || ["SELECT", "INPUT", "TEXTAREA"].includes(tag)) return;
   const done = () => event.preventDefault();
   if (ARROWS[key]) {
     const [down, right] = ARROWS[key];
@@ -66,6 +71,7 @@ function onKey(event) {
   else if (key === "-") zoom(2);
   else if (key === "0") setRegion(null);
   else if (key === "p") pinOne();
+  else if (key === "Escape") change({hold: false}, "light");
   else if (key === "/") { el("search").focus(); } else return;
   done();
 }
@@ -73,7 +79,7 @@ function pinOne() { if (state.i >= 0) change({pins: state.pins.includes(state.i)
 
 function listen() {
   const on = (id, what, then) => el(id).addEventListener(what, then), choose = id => on(id, "change", e => change({[id]: e.target.value}));
-  for (const id of ["range", "spacing", "theme", "sort", "statistic"]) choose(id);
+  for (const id of ["paint", "range", "spacing", "theme", "sort", "statistic"]) choose(id);
   on("view", "change", e => change({view: Number(e.target.value)}));
   on("beside", "change", e => change({beside: Number(e.target.value)}));
   on("diff", "change", e => change({diff: e.target.checked}));
@@ -86,7 +92,7 @@ function listen() {
   on("zoomAll", "click", () => setRegion(null));
   on("zoomHere", "click", zoomHere);
   on("pin", "click", pinOne);
-  on("unpin", "click", () => change({pins: []}, "light"));
+  on("unpin", "click", () => change({pins: [], hold: false}, "light"));
   on("found", "click", seek);
   on("search", "keydown", e => { if (e.key === "Enter") seek(); });
   on("savePng", "click", savePng);
@@ -95,29 +101,13 @@ function listen() {
   on("saveJson", "click", saveJson);
   on("copy", "click", async () => {
     remember();
-    try { await navigator.clipboard.writeText(location.href); el("copy").textContent = "copied"; } catch { el("copy").textContent = "it is in the address bar"; }
-    setTimeout(() => { el("copy").textContent = "copy link"; }, 1500);
+    const where = location.protocol === "file:" ? "; it opens on this machine only" : "";
+    try { await navigator.clipboard.writeText(location.href); el("copy").textContent = "copied" + where; } catch { el("copy").textContent = "it is in the address bar" + where; }
+    setTimeout(() => { el("copy").textContent = "copy link"; }, 2500);
   });
-  let grip = null;
-  on("map", "pointerdown", e => {
-    const at = cellAt(e);
-    if (at) { grip = {at, x: e.offsetX, y: e.offsetY, region: geometry.main.region, moved: false}; el("map").setPointerCapture(e.pointerId); }
-  });
-  on("map", "pointermove", e => {
-    if (grip && Math.hypot(e.offsetX - grip.x, e.offsetY - grip.y) > 4) {
-      grip.moved = true;
-      if (!state.region) return;
-      const r = grip.region, {width, height} = geometry.main, k = (grip.x - e.offsetX) / width * (r.k1 - r.k0), q = (grip.y - e.offsetY) / height * (r.q1 - r.q0), l = layerOf(state.view, state.layer);
-      return setRegion(fitRegion({q0: r.q0 + q, q1: r.q1 + q, k0: r.k0 + k, k1: r.k1 + k}, l.q_len, l.kv_len));
-    }
-    const at = cellAt(e);
-    if (at && !held() && (at.i !== state.i || at.j !== state.j)) change({i: at.i, j: at.j}, "light");
-  });
-  on("map", "pointerup", e => {
-    const at = cellAt(e);
-    if (grip && !grip.moved && at) change({i: at.i, j: at.j}, "light");
-    grip = null;
-  });
+  on("alike", "click", () => change({sort: "alike", anchor: [state.layer, state.head]}));
+  on("thisPair", "click", () => follow(sortByPair()));
+  listenToMap(on);
   on("map", "dblclick", e => { const at = cellAt(e); if (at) zoom(.35, at.x, at.y); });
   el("map").addEventListener("wheel", e => {
     if (!e.ctrlKey && document.activeElement !== el("map")) return;  // the page scrolls until the map is chosen

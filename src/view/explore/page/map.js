@@ -1,5 +1,5 @@
 // One head as a picture: blocks when all is shown, single weights when zoomed in; between them, tiles refine what is on the screen.
-const EDGE = {top: 4, bottom: 30, right: 8}, NAMED = 96, MOST_TILES = 300, MOST_CELLS = 512;
+const EDGE = {top: 4, bottom: 30, right: 8}, NAMED = 76, MOST_TILES = 300, MOST_CELLS = 512;
 let geometry = null, refining = 0;
 
 const wholeRegion = head => ({q0: 0, q1: head.Tq, k0: 0, k1: head.Tk});
@@ -14,36 +14,36 @@ function fitRegion(r, Tq, Tk) {
   const [q0, q1] = fit(r.q0, r.q1, Tq), [k0, k1] = fit(r.k0, r.k1, Tk);
   return {q0, q1, k0, k1};
 }
-/// Zoomed by `factor` about the cell at shares (x, y) of the region; pure.
-function zoomRegion(r, factor, x, y, Tq, Tk) {
+/// Zoomed by `factor`: the cell at shares (x, y) of the region comes to shares (u, v); pure.
+function zoomRegion(r, factor, x, y, Tq, Tk, u = x, v = y) {
   const height = (r.q1 - r.q0) * factor, width = (r.k1 - r.k0) * factor;
   const q = r.q0 + y * (r.q1 - r.q0), k = r.k0 + x * (r.k1 - r.k0);
-  return fitRegion({q0: q - y * height, q1: q + (1 - y) * height, k0: k - x * width, k1: k + (1 - x) * width}, Tq, Tk);
+  return fitRegion({q0: q - v * height, q1: q + (1 - v) * height, k0: k - u * width, k1: k + (1 - u) * width}, Tq, Tk);
 }
 
 /// Cells of a region: {cells, height, width, what}. `refine` is called with better cells, some tiles at a time.
 function cellsOf(v, l, h, head, region, refine) {
   const rows = region.q1 - region.q0, columns = region.k1 - region.k0;
-  const height = Math.min(rows, MOST_CELLS), width = Math.min(columns, MOST_CELLS), isWhole = height === rows && width === columns;
+  const height = Math.min(rows, MOST_CELLS), width = Math.min(columns, MOST_CELLS), isWhole = height === rows && width === columns, mask = limitsOf(v, l);
   if (head.kind === "map") {
     const [R, C] = [Math.min(height, head.R), Math.min(width, head.C)];
-    return {cells: cropMap(head, region, R, C), height: R, width: C,
+    return {cells: cropMap(head, region, R, C, mask), height: R, width: C,
       what: `blocks of ${Math.ceil(head.Tq / head.R)} \u00d7 ${Math.ceil(head.Tk / head.C)}${head.waits ? ", exact weights are being read" : ": this file has no more of this head"}`};
   }
   const a0 = Math.floor(region.q0 / TILE), a1 = Math.ceil(region.q1 / TILE), b0 = Math.floor(region.k0 / TILE), b1 = Math.ceil(region.k1 / TILE);
-  const every = (a1 - a0) * (b1 - b0), name = head.kind === "exact" ? "every weight, exact" : "every weight, as stored";
-  const what = isWhole ? name : `cells of ${(rows / height).toFixed(1)} \u00d7 ${(columns / width).toFixed(1)} weights, ${head.kind === "exact" ? "exact" : "as stored"}`;
+  const every = (a1 - a0) * (b1 - b0), times = isNorm() ? " \u00d7 norm" : "", how = `${times}, ${head.kind === "exact" ? "exact" : "as stored"}`;
+  const what = isWhole ? "every weight" + how : `cells of ${(rows / height).toFixed(1)} \u00d7 ${(columns / width).toFixed(1)} weights${how}`;
   const add = (cells, a, b) => {
     const t = tileOf(v, l, h, head, a, b);
     pool(cells, height, width, region, t.data, a * TILE, b * TILE, t.rows, t.columns);
   };
-  const sums = new Float64Array(height * width), done = () => isWhole ? Float32Array.from(sums) : Float32Array.from(divide(sums, height, width, rows));
+  const sums = new Float64Array(height * width).fill(-0), done = () => isWhole ? Float32Array.from(sums) : Float32Array.from(divide(sums, height, width, rows));
   if (every <= 9) {
     for (let a = a0; a < a1; ++a) for (let b = b0; b < b1; ++b) add(sums, a, b);
     return {cells: done(), height, width, what};
   }
   const R = head.map ? Math.min(height, head.map.R) : 0, C = head.map ? Math.min(width, head.map.C) : 0;
-  const rough = head.map ? {cells: cropMap(head.map, region, R, C), height: R, width: C} : null;
+  const rough = head.map ? {cells: cropMap(head.map, region, R, C, mask), height: R, width: C} : null;
   if (every > MOST_TILES && rough) return {...rough,
     what: `blocks of ${Math.ceil(head.Tq / head.map.R)} \u00d7 ${Math.ceil(head.Tk / head.map.C)}; zoom in, and they become weights`};
   const order = [];
@@ -83,17 +83,23 @@ const css = name => getComputedStyle(document.documentElement).getPropertyValue(
 /// Draws cells with axes; returns where they lie.
 function drawCells(canvas, shown, region, top, of, texts) {
   const across = el("maps").clientWidth || 640, count = state.beside < 0 ? 1 : state.diff && across > 900 ? 3 : 2;
-  const room = Math.max(220, across / count - 12), most = Math.max(420, Math.min(900, innerHeight - 190));
-  const rows = region.q1 - region.q0, columns = region.k1 - region.k0, wide = room - NAMED - EDGE.right;
+  const room = Math.max(220, across / count - (count > 1 ? 12 : 0)), most = Math.max(420, Math.min(900, innerHeight - 190));
+  const rows = region.q1 - region.q0, columns = region.k1 - region.k0, ruler = canvas.getContext("2d"), mono = "ui-monospace, monospace";
+  const word = (name, n, far) => name === String(n) || !far ? label(name, 11) : `${n} ${label(name, 10 - String(n).length)}`;  // a number where many are left out
+  const widest = all => Math.min(NAMED, Math.max(0, ...all.map(([, text]) => ruler.measureText(text).width)));
+  const wordsOf = (from, to, pixels, size, name) => {
+    const all = ticks(from, to, pixels, size), far = all[1] - all[0] > 4;
+    return all.map(n => [n, word(name(n), n, far)]);
+  };
+  ruler.font = `11px ${mono}`;
+  const left = Math.ceil(widest(wordsOf(region.q0, region.q1, most, 11, texts.query))) + 24, wide = room - left - EDGE.right;
   const cell = Math.min(wide / columns, most / rows, 40), likely = Math.min(most, Math.max(cell * rows, Math.min(wide, wide * rows / columns)));
   const tall = Math.max(40, rows === columns ? cell * columns : likely);
-  const width = rows === columns ? cell * columns : wide, named = 4 * Math.min(tall / rows, width / columns) >= 11;  // every token, or every second to fourth
-  const rowLabels = ticks(region.q0, region.q1, tall, named ? 11 : 30).map(i => [i, named ? label(texts.query(i), 11) : String(i)]);
-  const columnLabels = ticks(region.k0, region.k1, width, named ? 11 : 48).map(j => [j, named ? label(texts.key(j), 11) : String(j)]);
-  const ruler = canvas.getContext("2d"), font = named ? "11px ui-monospace, monospace" : "11px system-ui, sans-serif";
+  const width = rows === columns ? cell * columns : wide, size = Math.max(8, Math.min(11, Math.floor(Math.min(tall / rows, width / columns)))), font = `${size}px ${mono}`;
+  const isNumbered = columns > 0 && texts.key(region.k0) === String(region.k0), rowLabels = wordsOf(region.q0, region.q1, tall, size, texts.query);
+  const columnLabels = wordsOf(region.k0, region.k1, width, isNumbered ? 48 : size, texts.key);
   ruler.font = font;
-  const widest = all => Math.min(NAMED - 24, Math.max(0, ...all.map(([, text]) => ruler.measureText(text).width)));
-  const left = Math.ceil(widest(rowLabels)) + 24, below = named ? Math.ceil(widest(columnLabels)) + 24 : EDGE.bottom;
+  const below = isNumbered ? EDGE.bottom : Math.ceil(widest(columnLabels)) + 24;
   const g = sized(canvas, left + width + EDGE.right, EDGE.top + tall + below);
   const frame = {left, top: EDGE.top, width, height: tall, region};
   g.imageSmoothingEnabled = false;
@@ -109,7 +115,7 @@ function drawCells(canvas, shown, region, top, of, texts) {
   for (const [j, text] of columnLabels) {
     g.save();
     g.translate(x(j), EDGE.top + tall + 6);
-    if (named) { g.rotate(-Math.PI / 2); g.fillText(text, 0, 0); } else { g.textAlign = "center"; g.fillText(text, 0, 6); }
+    if (isNumbered) { g.textAlign = "center"; g.fillText(text, 0, 6); } else { g.rotate(-Math.PI / 2); g.fillText(text, 0, 0); }
     g.restore();
   }
   g.setLineDash([4, 3]);  // where the answer begins

@@ -1,12 +1,16 @@
-// All heads: thumbnails by layer, or sorted by a number; shown by kind.
-const ORDER = {share: -1, first: -1, entropy: 1, previous: -1, self: -1, largest: -1, distance: 1, sink: -1};
+// All heads: thumbnails by layer, or sorted by a number or by a pattern: one token's weight on another, maps like one; shown by kind.
+const ORDER = {entropy: 1, distance: 1};
+const SHORT = 2 ** 18;  // weights of a head that are read to answer; of more its picture's blocks
+/// Numbers of heads in words.
+const WORDS = {first: "mass on the first keys", writes: "norm of what it writes", "next token": "push on the next token", copies: "copies what it attends to",
+  "cut loss": "loss without it", "cut tokens": "tokens that change without it", "cut output": "output without it"};
 
-/// [{layer, head}] in the order and choice of the state; pure.
-function chosenHeads(view, sort, kinds) {
+/// [{layer, head}] in the order and choice of the state; values: a number by "layer/head" in place of the file's; pure.
+function chosenHeads(view, sort, kinds, values = null) {
   const all = view.layers.flatMap((l, layer) => Array.from({length: l.heads}, (_, head) => ({layer, head, info: (l.head_info || [])[head] || {}})));
   const shown = kinds.length ? all.filter(x => kinds.includes(x.info.kind)) : all;
   if (sort === "layer") return shown;
-  const key = x => Number.isFinite(x.info[sort]) ? x.info[sort] : null, sign = ORDER[sort] || -1;
+  const number = x => values ? values.get(`${x.layer}/${x.head}`) : x.info[sort], key = x => Number.isFinite(number(x)) ? number(x) : null, sign = ORDER[sort] || -1;
   return shown.sort((a, b) => (key(a) === null) - (key(b) === null) || sign * (key(a) - key(b)) || a.layer - b.layer || a.head - b.head);
 }
 function numbersOf(view) {
@@ -14,7 +18,47 @@ function numbersOf(view) {
   for (const l of view.layers) for (const info of l.head_info || []) for (const [n, x] of Object.entries(info)) if (typeof x === "number") names.add(n);
   return [...names];
 }
-const kindOf = info => info.kind ? info.kind + (Number.isFinite(info.share) ? " " + percent(info.share).replace(" ", "\u00a0") : "") : "";
+const named = (kind, share) => kind + (Number.isFinite(share) ? " " + percent(share).replace(" ", "\u00a0") : "");
+/// The kind with its share; of a mixed head the kind that comes nearest.
+function kindOf(info) {
+  const shares = Object.entries(info).filter(([name, x]) => name.endsWith(" share") && name !== "diffuse share" && Number.isFinite(x)).sort(([, a], [, b]) => b - a);
+  return info.kind === "mixed" && shares.length ? `mixed, ${named(shares[0][0].slice(0, -6), shares[0][1])}` : info.kind ? named(info.kind, info.share) : "";
+}
+/// How alike two maps are: the cosine between their cells; pure.
+function cosine(a, b) {
+  let ab = 0, aa = 0, bb = 0;
+  for (let n = 0; n < a.length; ++n) { ab += a[n] * b[n]; aa += a[n] * a[n]; bb += b[n] * b[n]; }
+  return ab / Math.sqrt(aa * bb);
+}
+/// What heads are sorted by where it is computed here: the weight of one query on one key, or how much a map is like that of one head.
+async function patternOf(sort, [a, b]) {
+  const values = new Map(), v = state.view, {layers} = file.views[v];
+  const like = sort === "alike" ? await thumbCells(v, a, b) : null;
+  for (const [l, layer] of layers.entries()) for (let h = 0; h < layer.heads; ++h) {
+    if (like) {
+      const other = await thumbCells(v, l, h);
+      if (other?.R === like.R && other.C === like.C) values.set(`${l}/${h}`, cosine(like.cells, other.cells));
+    } else if (sort === "pair" && a < layer.q_len && b < layer.kv_len) {
+      const isShort = layer.q_len * layer.kv_len <= SHORT, head = isShort ? await openHead(v, l, h, "weight") : await thumbCells(v, l, h);
+      if (head) values.set(`${l}/${h}`, isShort ? head.weight(a, b) : head.cells[Math.floor(a * head.R / layer.q_len) * head.C + Math.floor(b * head.C / layer.kv_len)]);
+    }
+  }
+  return values;
+}
+const PATTERNS = {
+  alike: ([l, h]) => `maps like layer ${layerNumber(state.view, l)}, head ${headNumber(state.view, l, h)} (cosine)`,
+  pair: ([i, j]) => { const texts = namesOf(state.view, state.layer); return `weight of ${label(texts.query(i), 12)} (${i}) on ${label(texts.key(j), 12)} (${j})`; },
+};
+/// Whether the state asks for a pattern that this view has.
+function patternHolds(view) {
+  const [a, b] = state.anchor, l = layerOf(state.view, state.layer);
+  return state.sort === "alike" ? b < view.layers[a]?.heads : state.sort === "pair" && a < l.q_len && b < l.kv_len;
+}
+/// Sorts by the chosen pair; of a query alone, by its largest key.
+async function sortByPair() {
+  const head = await openHead(state.view, state.layer, state.head, "weight");
+  if (head && state.i >= 0) change({sort: "pair", anchor: [state.i, state.j >= 0 ? state.j : largest(head.row(state.i), 1)[0] ?? 0]});
+}
 /// The model's own numbers, where a file holds some layers or heads.
 const layerNumber = (v, l) => layerOf(v, l).number ?? l, headNumber = (v, l, h) => (layerOf(v, l).head_numbers || [])[h] ?? h;
 const headName = (v, l, h) => { const names = layerOf(v, l).head_names; return names ? visible(names[h], 40) : `head ${headNumber(v, l, h)}`; };
@@ -26,8 +70,11 @@ function nameOf(v, l, h) {
 let drawing = 0;
 async function drawOverview() {
   const turn = ++drawing, view = file.views[state.view], box = el("heads"), buttons = [];
-  const numbers = numbersOf(view), sort = numbers.includes(state.sort) ? state.sort : "layer";
-  fillSelect("sort", [["layer", "layer, head"], ...numbers.map(n => [n, n === "first" ? "mass on the first keys" : n])], sort);
+  const isPattern = patternHolds(view);
+  const numbers = numbersOf(view), sort = numbers.includes(state.sort) || isPattern ? state.sort : "layer";
+  fillSelect("sort", [["layer", "layer, head"], ...numbers.map(n => [n, WORDS[n] || n]), ...(isPattern ? [[sort, PATTERNS[sort](state.anchor)]] : [])], sort);
+  const values = isPattern ? await patternOf(sort, state.anchor) : null;
+  if (turn !== drawing) return;
   const counts = new Map(KINDS.map(kind => [kind, 0]));
   for (const l of view.layers) for (const info of l.head_info || []) if (info.kind) counts.set(info.kind, counts.get(info.kind) + 1);
   el("kinds").replaceChildren(...KINDS.filter(kind => counts.get(kind)).map(kind => {
@@ -37,7 +84,7 @@ async function drawOverview() {
     return b;
   }));
   if (!el("kinds").firstChild) el("kinds").append(make("span", {className: "note", textContent: "this file names no kinds of heads"}));
-  const list = chosenHeads(view, sort, state.kinds), byLayer = sort === "layer";
+  const list = chosenHeads(view, sort, state.kinds, values), byLayer = sort === "layer";
   box.replaceChildren();
   box.classList.toggle("many", view.layers.some(l => l.heads > 8));
   let row = null, last = -1;
@@ -49,13 +96,16 @@ async function drawOverview() {
       last = layer;
     }
     const b = row.appendChild(make("button", {className: "thumb"})), c = b.appendChild(make("canvas", {width: 56, height: 62}));
-    const number = !byLayer && Number.isFinite(info[sort]) ? short(info[sort]) : kindOf(info);
+    const value = values ? values.get(`${layer}/${head}`) : info[sort], number = !byLayer && Number.isFinite(value) ? sort === "pair" ? percent(value) : short(value) : kindOf(info);
     b.append(make("span", {textContent: (byLayer ? "" : layerNumber(state.view, layer) + ".") + headNumber(state.view, layer, head)}), make("small", {textContent: number}));
     b.dataset.layer = layer;
     b.dataset.head = head;
     b.title = nameOf(state.view, layer, head);
     b.setAttribute("aria-label", b.title + (info.kind ? ", " + kindOf(info) : ""));
-    b.onclick = () => change({layer, head});
+    b.onclick = () => {
+      change({layer, head});
+      if (narrow.matches) el("name").scrollIntoView();
+    };
     buttons.push([b, c, layer, head]);
   }
   if (!list.length) box.append(make("p", {className: "note", textContent: "no head is of these kinds"}));
@@ -66,16 +116,7 @@ async function drawOverview() {
   }
 }
 async function drawThumb(canvas, v, l, h) {
-  const at = `${v}/${l}/map`, g = canvas.getContext("2d");
-  let cells = null, R = 0, C = 0;
-  if (has(at)) {
-    const map = await load(at);
-    [, R, C] = map.sizes;
-    cells = map.data.subarray(h * R * C, (h + 1) * R * C);
-  } else if (layerOf(v, l).q_len <= 512 && layerOf(v, l).kv_len <= 512) {
-    const head = await openHead(v, l, h);
-    if (head) [cells, R, C] = [head.tile(0, 0, head.Tq, head.Tk), head.Tq, head.Tk];
-  }
+  const g = canvas.getContext("2d"), {cells, R, C} = await thumbCells(v, l, h) || {};
   if (!cells?.length) { g.fillStyle = "#8888"; g.fillText("no map", 8, 30); return; }
   const picture = cellsImage(cells, R, C, Math.min(1, largestOf(cells)));
   g.imageSmoothingEnabled = R > 56 || C > 56;

@@ -6,13 +6,13 @@ function drawPicture(panel, {head, texts, view, layer: l, of}, sides) {
   if (!keys.image && !queries.image) return void panel.append(make("p", {className: "note", textContent: "Neither queries nor keys of this view are an image."}));
   const rowOf = x => state.i >= 0 && state.i < x.Tq ? x.row(state.i) : null, columnOf = x => isFrom && state.j >= 0 && state.j < x.Tk ? x.column(state.j) : null;
   // One scale for what is compared.
-  const topOf = values => state.range === "unit" ? 1 : Math.max(1e-30, ...sides.filter(x => x.of === of).map(x => values(x.head)).map(all => all ? largestOf(all.map(Math.abs)) : 0));
+  const topOf = values => isUnit() ? 1 : Math.max(1e-30, ...sides.filter(x => x.of === of).map(x => values(x.head)).map(all => all ? largestOf(all.map(Math.abs)) : 0));
   if (queries.image) {
-    grid(panel, "queries: choose a patch", queries.image, layer.q_first || 0, head.Tq, texts.query, columnOf(head), topOf(columnOf), n => chooseToken({i: n}), state.i, of);
+    grid(panel, "queries: choose a patch", queries.image, layer.q_first || 0, head.Tq, texts.query, columnOf(head), topOf(columnOf), n => chooseToken({i: n}, holdCell), state.i, of);
   }
   if (keys.image) {
     const title = rowOf(head) ? `keys: what query ${state.i} attends to` : "keys";
-    grid(panel, title, keys.image, layer.kv_first || 0, head.Tk, texts.key, rowOf(head), topOf(rowOf), n => chooseToken({j: n}), state.j, of);
+    grid(panel, title, keys.image, layer.kv_first || 0, head.Tk, texts.key, rowOf(head), topOf(rowOf), n => chooseToken({j: n}, holdCell), state.j, of);
   }
 }
 /// `first`: the text's position of the layer's position 0.
@@ -23,7 +23,7 @@ function grid(panel, title, image, first, count, name, values, top, choose, chos
   let mass = 0;
   for (let n = 0; n < count; ++n) {
     if (inside(n)) { if (values) mass += values[n]; continue; }
-    const s = apart.appendChild(make("span", {textContent: visible(name(n), 40) + (values ? "  " + percent(values[n]) : ""), onclick: () => choose(n)}));
+    const s = apart.appendChild(make("span", {textContent: visible(name(n), 40) + (values ? "  " + amount(values[n]) : ""), onclick: () => choose(n)}));
     if (values) { const c = of(values[n], top); s.style.background = rgb(c); s.style.color = inkOn(c); }
     if (n === chosen) s.classList.add("from");
   }
@@ -40,5 +40,5 @@ function grid(panel, title, image, first, count, name, values, top, choose, chos
     const n = start + Math.floor(e.offsetY / PATCH) * width + Math.floor(e.offsetX / PATCH) - first;
     if (n >= 0 && n < count) choose(n);
   };
-  if (values) panel.append(make("p", {className: "note", textContent: `${percent(mass)} on patches.`}));
+  if (values) panel.append(make("p", {className: "note", textContent: `${amount(mass)} on patches.`}));
 }

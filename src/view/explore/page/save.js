@@ -38,19 +38,19 @@ function saveSvg() {
 /// [width, height, markup]: the cells, their tokens, a title and the scale of colours.
 function mapSvg(n, {texts, top, of, name}) {
   const size = 12, named = n.height <= 80 && n.width <= 80, left = named ? 120 : 50, out = [], up = 34;
-  const width = n.width * size, height = n.height * size, below = up + height + (named ? 120 : 44), all = [left + Math.max(width, 200) + 10, below + 46];
+  const width = n.width * size, height = n.height * size, below = up + height + (named ? 120 : 44), all = [left + Math.max(width, 240) + 10, below + 60];
   out.push(`<svg xmlns="http://www.w3.org/2000/svg" width="${all[0]}" height="${all[1]}">`);
   out.push(`<text x="4" y="14">${escapeXml(`${nameOf(state.view, state.layer, state.head)}, ${name}: rows are queries, columns keys`)}</text>`);
   for (let s = 0; s <= 100; ++s) {
     const share = state.spacing === "sqrt" ? (s / 100) ** 2 : s / 100;
     out.push(`<rect x="${left + 2 * s}" y="${below + 8}" width="2" height="10" fill="${rgb(of === difference ? of((s / 50 - 1) * top, top) : of(share * top || 1e-30, top))}"/>`);
   }
-  out.push(`<text x="${left}" y="${below + 34}">${of === difference ? percent(-top) : "0"} to ${percent(top)}</text>`);
+  out.push(`<text x="${left}" y="${below + 34}">${of === difference ? amount(-top) : "0"} to ${amount(top)}</text>`, `<text x="${left}" y="${below + 48}">${legend()}</text>`);
   if (n.height * n.width <= 8192) {
     for (let r = 0; r < n.height; ++r) for (let c = 0; c < n.width; ++c) {
       const w = n.cells[r * n.width + c];
       out.push(`<rect x="${left + c * size}" y="${up + r * size}" width="${size}" height="${size}" fill="${rgb(of(w, top))}">` +
-        `<title>query ${n.queries[r]}, key ${n.keys[c]}: ${percent(w)}</title></rect>`);
+        `<title>query ${n.queries[r]}, key ${n.keys[c]}: ${amount(w)}</title></rect>`);
     }
   } else {
     const picture = cellsImage(n.cells, n.height, n.width, top, of).toDataURL();

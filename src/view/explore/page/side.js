@@ -1,7 +1,7 @@
 // Beside the map: what the head is, the chosen pair, a number per query, and how exact it all is.
 function drawFacts(head) {
   const {view, layer, head: h} = state, info = infoOf(view, layer, h), l = layerOf(view, layer), facts = [];
-  if (info.kind) facts.push(info.kind + (Number.isFinite(info.share) ? ` with ${percent(info.share)}` : ""));
+  if (info.kind) facts.push(kindOf(info));
   if (Number.isFinite(info.first)) facts.push(`${percent(info.first)} on the first keys`);
   if (Number.isFinite(info.sink) && info.sink > 0) facts.push(`${percent(info.sink)} into the sink`);
   for (const [name, what] of [["self", "itself"], ["previous", "the token before"]]) if (!info.kind && Number.isFinite(info[name])) facts.push(`${percent(info[name])} on ${what}`);
@@ -15,30 +15,32 @@ function drawFacts(head) {
 function drawPair(head, texts) {
   const box = el("pair"), {i, j} = state, add = (tag, text) => box.appendChild(make(tag, {textContent: text}));
   box.replaceChildren();
-  if (i < 0) return void add("p", "Point at the map or at a token.").classList.add("note");
+  if (i < 0) return void add("p", "Point at the map or at a token; a click holds it.").classList.add("note");
   add("div", `query ${i} `).append(make("b", {textContent: label(texts.query(i), 40)}));
   if (j >= 0) {
     add("div", `key ${j} `).append(make("b", {textContent: label(texts.key(j), 40)}));
-    add("div", percent(head.weight(i, j))).className = "value";
-    if (head.kind === "map") add("p", "share of this block of queries in this block of keys").classList.add("note");
+    add("div", amount(head.weight(i, j))).className = "value";
+    if (isNorm()) add("p", "weight \u00d7 norm of v W_o: what the head writes of this key").classList.add("note");
+    else if (head.kind === "map") add("p", "share of this block of queries in this block of keys").classList.add("note");
   }
   const row = head.row(i);
   if (head.kind !== "map") {
     const list = box.appendChild(make("ol"));
     for (const n of largest(row, 5).filter(at => row[at] > 0)) {
-      list.appendChild(make("li", {textContent: `${percent(row[n])}  on ${n}  `})).append(make("b", {textContent: label(texts.key(n), 24)}));
+      list.appendChild(make("li", {textContent: `${amount(row[n])}  on ${n}  `})).append(make("b", {textContent: label(texts.key(n), 24)}));
     }
-    if (texts.keyAnswer != null && texts.keyAnswer < head.Tk) {
+    if (!isNorm() && texts.keyAnswer != null && texts.keyAnswer < head.Tk) {
       let prompt = 0, answer = 0;
       row.forEach((w, n) => { if (n < texts.keyAnswer) prompt += w; else answer += w; });
       add("p", `${percent(prompt)} on the prompt, ${percent(answer)} on the answer${texts.queryAnswer != null && i >= texts.queryAnswer ? "; this query is part of the answer" : ""}`);
     }
-    if (head.sinkShare) add("p", `${percent(head.sinkShare(i))} into the sink`);
+    if (!isNorm() && head.sinkShare) add("p", `${percent(head.sinkShare(i))} into the sink`);
     const sum = row.reduce((a, b) => a + b, 0) + (head.sinkShare ? head.sinkShare(i) : 0);
-    if (head.kind === "exact") add("p", `the row sums to ${sum.toFixed(6)}${head.sinkShare ? " with its sink" : ""}`).className = "note";
+    if (head.kind === "exact" && !isNorm()) add("p", `the row sums to ${sum.toFixed(6)}${head.sinkShare ? " with its sink" : ""}`).className = "note";
   }
 }
 
+const legend = () => limitsOf(state.view, state.layer) ? "Grey: keys that the mask hides." : isZeroGrey ? "Grey: exactly 0, such as a masked key." : "";
 function drawScale(top) {
   const width = 220, g = sized(el("scale"), width + 24, 34);
   for (let x = 0; x < width; ++x) {
@@ -51,10 +53,17 @@ function drawScale(top) {
   g.textBaseline = "top";
   for (const s of [0, .25, 1]) {
     g.textAlign = s === 0 ? "left" : s === 1 ? "right" : "center";
-    g.fillText(percent(s * top), 8 + scaled(s) * (width - 1), 17);
+    g.fillText(amount(s * top), 8 + scaled(s) * (width - 1), 17);
   }
 }
 
+/// From where to where numbers along the text are drawn; of entropies, which hardly move, from the least on, with ln n, that of n equal weights; pure.
+function axisOf(values, name, keys) {
+  const known = [...values].filter(Number.isFinite), top = known.reduce((a, b) => Math.max(a, b), 0) || 1;
+  if (name !== "entropy") return {low: 0, top, even: 0};
+  const low = known.reduce((a, b) => Math.min(a, b), top), even = Math.log(keys);
+  return {low: low < top ? low : 0, top: even < 1.5 * top ? Math.max(top, even) : top, even};
+}
 /// A statistic of the file along the queries, and the mass of the keys.
 async function drawRows(turn) {
   const at = `${state.view}/${state.layer}/`, names = [...elements.keys()].filter(n => n.startsWith(at + "rows/")).map(n => n.slice(at.length + 5)).sort();
@@ -66,17 +75,20 @@ async function drawRows(turn) {
   el("rowName").textContent = "along the text";
   const tensor = await load(chosen === "mass" ? at + "mass" : at + "rows/" + chosen);
   if (turn !== rendering) return;
-  const n = tensor.sizes[1], values = tensor.data.subarray(state.head * n, (state.head + 1) * n), g = sized(canvas, 236, 70), top = largestOf(values) || 1;
+  const n = tensor.sizes[1], values = tensor.data.subarray(state.head * n, (state.head + 1) * n), g = sized(canvas, 236, 70);
+  const {low, top, even} = axisOf(values, chosen, layerOf(state.view, state.layer).kv_len);
+  const y = x => 54 - 50 * (x - low) / (top - low || 1), write = chosen === "entropy" || chosen === "distance" || top > 1 ? short : percent;
   g.fillStyle = css("--mark");
   for (let x = 0; x < 228; ++x) {
     const from = Math.floor(x * n / 228), to = Math.max(from + 1, Math.floor((x + 1) * n / 228));
-    let most = 0;
-    for (let m = from; m < to; ++m) most = Math.max(most, values[m] || 0);
-    g.fillRect(4 + x, 54 - 50 * most / top, 1, 50 * most / top + .5);
+    let most = low;
+    for (let m = from; m < to; ++m) most = Math.max(most, values[m] || low);
+    g.fillRect(4 + x, y(most), 1, 54.5 - y(most));
   }
   g.fillStyle = css("--faint");
+  if (even && even <= top) g.fillRect(4, y(even), 228, 1);
   g.font = "11px system-ui, sans-serif";
-  g.fillText(`0 to ${chosen === "mass" || top <= 1 && chosen !== "entropy" && chosen !== "distance" ? percent(top) : short(top)}`, 4, 67);
+  g.fillText(`${write(low)} to ${write(top)}${even ? `; all keys alike: ${short(even)}` : ""}`, 4, 67);
   canvas.setAttribute("aria-label", `${chosen} from the first to the last position, at most ${short(top)}`);
 }
 

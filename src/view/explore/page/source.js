@@ -3,16 +3,30 @@ const opened = new Map(), ready = new Set();
 const layerOf = (v, l) => file.views[v].layers[l];
 const infoOf = (v, l, h) => (layerOf(v, l).head_info || [])[h] || {};
 
+/// Whether colours and numbers are weight x norm, what a head writes of a key, in place of weights.
+const isNorm = (paint = state.paint, v = state.view, l = state.layer) => paint === "writes" && has(`${v}/${l}/norms`);
+const isUnit = () => state.range === "unit" && !isNorm(), amount = x => isNorm() ? short(x) : percent(x);
+const keyOf = (v, l, h, paint = state.paint) => `${v}/${l}/${h}/${isNorm(paint, v, l)}`;
 /// Null where the file has nothing of this head.
-function openHead(v, l, h) {
-  const key = `${v}/${l}/${h}`;
-  if (!opened.has(key)) opened.set(key, open(v, l, h).finally(() => ready.add(key)));
+function openHead(v, l, h, paint = state.paint) {
+  const key = keyOf(v, l, h, paint);
+  if (!opened.has(key)) opened.set(key, (isNorm(paint, v, l) ? openWritten(v, l, h) : open(v, l, h)).finally(() => ready.add(key)));
   return opened.get(key);
+}
+/// The keys [low, high) that each query may see, where the file says it: read before a map is drawn.
+const limits = new Map(), limitsOf = (v, l) => limits.get(`${v}/${l}/intervals`);
+async function readLimits(v, l) {
+  const at = `${v}/${l}/intervals`;
+  if (has(at) && !limits.has(at)) limits.set(at, (await load(at)).data);
+}
+async function openWritten(v, l, h) {
+  const head = await openHead(v, l, h, "weight"), norms = await load(`${v}/${l}/norms`);
+  return head && writtenHead(head, norms.data.subarray(h * head.Tk, (h + 1) * head.Tk));
 }
 /// Blocks that can be shown at once: the blocks of a head whose q and k are still being decoded, otherwise openHead.
 async function openSoon(v, l, h) {
   const at = `${v}/${l}/map`, layer = layerOf(v, l), isShort = layer.q_len * layer.kv_len <= 2 ** 20;
-  if (ready.has(`${v}/${l}/${h}`) || isShort || !(layer.exact || []).includes(h) || !has(at)) return openHead(v, l, h);
+  if (ready.has(keyOf(v, l, h)) || isShort || !(layer.exact || []).includes(h) || !has(at)) return openHead(v, l, h);
   return Object.assign(await blocksOf(layer, at, h), {waits: true});
 }
 async function blocksOf(layer, at, h) {
@@ -49,13 +63,24 @@ async function exactOf(layer, at, h) {
 /// Exact or stored tiles of 256 x 256, kept while there is room.
 const TILE = 256, tiles = new Map();
 function tileOf(v, l, h, head, a, b) {
-  const key = `${v}/${l}/${h}/${a}/${b}`;
+  const key = `${keyOf(v, l, h)}/${a}/${b}`;
   let t = tiles.get(key);
   if (!t) {
     const rows = Math.min(TILE, head.Tq - a * TILE), columns = Math.min(TILE, head.Tk - b * TILE);
-    t = {rows, columns, data: head.tile(a * TILE, b * TILE, rows, columns)};
+    t = {rows, columns, data: hide(head.tile(a * TILE, b * TILE, rows, columns), a * TILE, b * TILE, columns, limitsOf(v, l))};
     if (tiles.size >= 96) tiles.delete(tiles.keys().next().value);
     tiles.set(key, t);
   }
   return t;
+}
+
+/// A head's picture: {cells, R, C}, or null.
+async function thumbCells(v, l, h) {
+  const at = `${v}/${l}/map`, {q_len, kv_len} = layerOf(v, l);
+  if (has(at)) {
+    const map = await load(at), [, R, C] = map.sizes;
+    return {cells: map.data.subarray(h * R * C, (h + 1) * R * C), R, C};
+  }
+  const head = q_len <= 512 && kv_len <= 512 ? await openHead(v, l, h, "weight") : null;
+  return head && {cells: head.tile(0, 0, head.Tq, head.Tk), R: head.Tq, C: head.Tk};
 }

@@ -1,7 +1,7 @@
 // Puts the page together: the state, what is drawn when it changes, and what changes it. Runs when every function is there.
 let file = null, state = null, rendering = 0;
 const el = id => document.getElementById(id), make = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
-const PANELS = {text: drawText, lines: eachSide(drawLines, true), why: eachSide(drawWhy), picture: eachSide(drawPicture, true)};
+const PANELS = {text: drawText, lines: eachSide(drawLines, true), why: eachSide(drawWhy), does: eachSide(drawDoes), picture: eachSide(drawPicture, true)};
 
 function fillSelect(id, all, chosen) {
   el(id).replaceChildren(...all.map(([value, textContent]) => make("option", {value, textContent})));
@@ -23,7 +23,7 @@ function change(to, how) {
   if (isOther) Object.assign(state, {region: null, i: Math.min(state.i, l.q_len - 1), j: Math.min(state.j, l.kv_len - 1), pins: state.pins.filter(n => n < l.q_len)});
   clearTimeout(change.later);
   change.later = setTimeout(remember, 120);  // browsers limit how often
-  if (state.view !== before.view || state.sort !== before.sort || state.kinds !== before.kinds || state.theme !== before.theme) drawOverview().catch(fail);
+  if (state.view !== before.view || state.sort !== before.sort || state.kinds !== before.kinds || state.anchor !== before.anchor || state.theme !== before.theme) drawOverview().catch(fail);
   follow(how === "light" ? drawLight() : render());
 }
 
@@ -42,7 +42,9 @@ async function render() {
   besideHead = null;
   const turn = ++rendering, {view, layer, head: h} = state, head = await openSoon(view, layer, h);
   if (turn !== rendering) return;
-  const isReady = ready.has(`${view}/${layer}/${h}`);
+  const isReady = ready.has(keyOf(view, layer, h));
+  await readLimits(view, layer);
+  if (turn !== rendering) return;
   document.documentElement.dataset.theme = state.theme;
   markThumb();
   drawControls();
@@ -59,7 +61,7 @@ async function render() {
   if (geometry) geometry.beside = geometry.difference = null;
   const show = shown => {
     if (turn !== rendering) return;
-    drawMain(shown, region, state.range === "unit" ? 1 : largestOf(shown.cells) || 1);
+    drawMain(shown, region, isUnit() ? 1 : largestOf(shown.cells) || 1);
     if (geometry.beside) drawCompared();
   };
   show(cellsOf(view, layer, h, head, region, show));
@@ -123,8 +125,12 @@ function drawControls() {
   fillSelect("view", views.map((v, n) => [n, viewName(v, n)]), state.view);
   fillSelect("beside", [[-1, "nothing"], ...views.map((v, n) => [n, viewName(v, n)])], state.beside);
   el("diffBox").hidden = state.beside < 0;
-  for (const id of ["range", "spacing", "theme"]) el(id).value = state[id];
+  for (const id of ["paint", "range", "spacing", "theme"]) el(id).value = state[id];
+  el("paint").hidden = !has(`${state.view}/${state.layer}/norms`);
+  el("map").classList.toggle("zoomed", state.region !== null);
+  el("legend").textContent = legend();
   el("saveSvg").textContent = `SVG of the ${{lines: "lines", why: "products"}[state.tab] || "map"}`;
+  if (file.live) drawLive();
   el("diff").checked = state.diff;
   el(state.way).checked = true;
   for (const b of document.querySelectorAll("#tabs button")) {
@@ -139,6 +145,12 @@ function viewName(v, n) {
   return visible(all.length > 50 ? all.slice(0, 24).join("") + "\u2026" + all.slice(-25).join("") : all.join(""), 50);
 }
 
+/// On a phone the text stands below the map, the tools below both.
+const narrow = matchMedia("(max-width: 820px)");
+function placeTools() {
+  if (narrow.matches) el("about").before(el("tools")); else el("pair").after(el("tools"));
+}
+
 function start() {
   findElements();
   loadJson().then(json => {
@@ -147,7 +159,8 @@ function start() {
     state = parseLink(location.hash, file);
     const images = file.views.some(v => file.texts[v.queries].image || file.texts[v.keys].image);
     const isModel = file.views.some(v => v.layers.some(l => l.formula || l.exact || (l.head_info || []).some(info => info.kind)));
-    const names = {text: "text", lines: "lines", ...(isModel ? {why: "why this weight"} : {}), ...(images ? {picture: "picture"} : {})};
+    isZeroGrey = !isModel;
+    const names = {text: "text", lines: "lines", ...(isModel ? {why: "why this weight", does: "effects"} : {}), ...(images ? {picture: "picture"} : {})};
     for (const [tab, textContent] of Object.entries(names)) {
       const b = el("tabs").appendChild(make("button", {textContent, id: "tab-" + tab, onclick: () => { change({tab}, "light"); drawControls(); }}));
       b.dataset.tab = tab;
@@ -156,6 +169,9 @@ function start() {
     }
     if (!names[state.tab]) state.tab = "text";
     listen();
+    listenLive();
+    narrow.addEventListener("change", placeTools);
+    placeTools();
     drawOverview().catch(fail);
     follow(render());
   }).catch(fail);

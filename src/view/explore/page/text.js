@@ -6,7 +6,8 @@ const textOf = (v, side) => file.texts[file.views[v][side]];
 function namesOf(v, l) {
   const view = file.views[v], layer = view.layers[l], q = file.texts[view.queries], k = file.texts[view.keys], q0 = layer.q_first || 0, k0 = layer.kv_first || 0;
   const name = (t, n) => t.tokens ? t.tokens[n] : imageName(t, n);
-  return {query: i => name(q, i + q0), key: j => name(k, j + k0), queryAnswer: q.answer == null ? null : q.answer - q0, keyAnswer: k.answer == null ? null : k.answer - k0,
+  return {query: i => name(q, i + q0), key: j => name(k, j + k0),
+    queryAnswer: q.answer == null ? null : q.answer - q0, keyAnswer: k.answer == null ? null : k.answer - k0,
     isShared: view.queries === view.keys && layer.q_len === layer.kv_len && q0 === k0};
 }
 function imageName(t, n) {
@@ -20,12 +21,12 @@ function lightOf(head) {
   const rows = [...new Set([...state.pins, ...(state.i >= 0 ? [state.i] : [])])].filter(i => i < head.Tq);
   if (state.way === "from") {
     const j = state.j >= 0 ? state.j : state.i;
-    return j >= 0 && j < head.Tk ? {values: head.column(j), lit: "queries", caption: `weights of all queries on key ${j}`} : null;
+    return j >= 0 && j < head.Tk ? {values: head.column(j), lit: "queries", caption: `${isNorm() ? "what all queries are written of" : "weights of all queries on"} key ${j}`} : null;
   }
   if (!rows.length) return null;
   const values = new Float32Array(head.Tk);
   for (const i of rows) head.row(i).forEach((w, j) => { values[j] += w / rows.length; });
-  return {values, lit: "keys", caption: rows.length > 1 ? `mean of ${rows.length} queries` : `weights of query ${rows[0]}`};
+  return {values, lit: "keys", caption: rows.length > 1 ? `mean of ${rows.length} queries` : `${isNorm() ? "weight \u00d7 norm" : "weights"} of query ${rows[0]}`};
 }
 
 /// Spans are made once and lit again: one that was replaced under the pointer could not be clicked.
@@ -51,21 +52,21 @@ function drawText(panel, sides) {
     panel.append(make("p", {className: "note", id: "lit"}));
   }
   const lights = sides.map(side => lightOf(side.head)), topOf = of => Math.max(1e-30, ...lights.map((lit, n) => lit && sides[n].of === of ? largestOf(lit.values.map(Math.abs)) : 0));
-  const tops = new Map([[colour, state.range === "unit" ? 1 : topOf(colour)], [difference, topOf(difference)]]);
+  const tops = new Map([[colour, isUnit() ? 1 : topOf(colour)], [difference, topOf(difference)]]);
   for (const {which, spans, isQuery, isKey} of strips) {
     const lit = lights[which], {of} = sides[which], values = lit && (lit.lit === "keys" ? isKey : isQuery) ? lit.values : null;
     for (const [n, s] of spans) {
       const c = values && values[n] !== 0 && of(values[n], tops.get(of));
       s.style.background = c ? rgb(c) : "";
       s.style.color = c ? inkOn(c) : "";
-      s.title = `position ${n}` + (values ? ", " + percent(values[n]) : "");
+      s.title = `position ${n}` + (values ? ", " + amount(values[n]) : "");
       s.classList.toggle("from", isQuery && n === state.i);
       s.classList.toggle("pinned", isQuery && state.pins.includes(n));
       s.classList.toggle("to", isKey && n === state.j);
     }
   }
   const by = sides[0].head.kind === "map" ? ", by blocks" : "";
-  el("lit").textContent = (lights[0] ? lights[0].caption + by + ". " : "Point at a token. ") + "A pinned token stays; arrow keys move by one.";
+  el("lit").textContent = (lights[0] ? lights[0].caption + by + ". " : "Point at a token. ") + "A click holds it, another lets go; a pinned token stays; arrow keys move by one.";
 }
 function makeStrip(panel, which, title, count, name, answer, isQuery, isKey) {
   panel.append(make("h3", {textContent: title}));
@@ -86,25 +87,25 @@ function makeStrip(panel, which, title, count, name, answer, isQuery, isKey) {
     if (answer != null && n >= answer) s.classList.add("answer");
     spans.set(n, s);
   }
-  const choose = n => chooseToken(isQuery && (state.way === "to" || !isKey) ? {i: n} : {j: n, ...(isQuery ? {i: n} : {})});
-  box.onclick = e => { if (e.target.dataset.n) choose(Number(e.target.dataset.n)); };
-  box.onmouseover = e => { if (e.target.dataset.n && !held()) choose(Number(e.target.dataset.n)); };
+  const at = n => isQuery && (state.way === "to" || !isKey) ? {i: n} : {j: n, ...(isQuery ? {i: n} : {})};
+  box.onclick = e => { if (e.target.dataset.n) chooseToken(at(Number(e.target.dataset.n)), holdCell); };
+  box.onpointerover = e => { if (e.target.dataset.n && !held() && e.pointerType === "mouse") chooseToken(at(Number(e.target.dataset.n))); };
   strips.push({which, box, spans, isQuery, isKey});
 }
 const pages = new Map();
 /// A choice that is made in any of the views: what the first one has no position for changes nothing.
-function chooseToken(to) {
+function chooseToken(to, choose = where => change(where, "light")) {
   const {q_len, kv_len} = layerOf(state.view, state.layer);
-  if ((to.i ?? 0) < q_len && (to.j ?? 0) < kv_len) change(to, "light");
+  if ((to.i ?? 0) < q_len && (to.j ?? 0) < kv_len) choose(to);
 }
-/// Pointing changes nothing while a token is pinned: clicks do.
-const held = () => state.pins.length > 0;
+/// Pointing changes nothing while a cell is held or a token is pinned: clicks do.
+const held = () => state.hold || state.pins.length > 0;
 
 function drawPins(head, texts) {
   const box = el("pins");
   box.replaceChildren(...state.pins.map(i => {
     const row = head.row(i), best = largest(row, 3), line = make("div", {className: "pinned-row"});
-    const attended = " attends to " + best.map(j => `${label(texts.key(j), 16)} (${j}) ${percent(row[j])}`).join(", ");
+    const attended = " attends to " + best.map(j => `${label(texts.key(j), 16)} (${j}) ${amount(row[j])}`).join(", ");
     line.append(make("button", {textContent: "\u00d7", ariaLabel: `unpin query ${i}`, onclick: () => change({pins: state.pins.filter(n => n !== i)})}),
       make("b", {textContent: `${i} ${label(texts.query(i), 24)}`}), make("span", {textContent: head.kind === "map" ? " by blocks only" : attended}));
     return line;
