@@ -125,7 +125,7 @@ void add_train_options(Options& add, TrainCommandOptions& options) {
   add("--text FILE", &options.text, "Training text, UTF-8 (default: a built-in pattern)");
   add("--task NAME", &options.task,
       "What it predicts; text: the next character; previous: the one before; same: where it was before; induction: the "
-      "next of a string that repeats, with two layers of its own defaults; masked: hidden ones",
+      "next of a string that repeats, with other default sizes; masked: hidden ones",
       {.among = names});
   add("--init FILE", &options.init, "Initial weights, .safetensors");
   add("--batches FILE", &options.batches, "Batches to train on [steps, B, T + 1], .npy");

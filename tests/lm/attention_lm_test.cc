@@ -277,35 +277,25 @@ TEST(AttentionLM, CausalMeansThatTheFutureChangesNothing) {
   }
 }
 
-/// softmax(x W_q^T (x W_k^T)^T / sqrt(E)) of one layer with one head, from its parameters.
-TEST(AttentionLM, WeightsAreThoseOfTheFormula) {
+/// Of one layer with one head: q = (tok + pos) W_q^T, and so k and v; scores and weights are held by trace_test.cc.
+TEST(AttentionLM, QueriesKeysAndValuesAreThoseOfTheFormula) {
   AttentionLM model(test::default_config(), 2);
   const lm::Batch batch = default_batch();
   const Index length = batch.inputs.size(1), width = model.config().embed_dim;
-  const std::vector<Tensor<float>> layers = model.attention_weights(batch.inputs);
-  ASSERT_EQ(layers.size(), 1U);
+  const lm::Trace trace = model.trace(batch.inputs);
   const auto state = model.state_dict();
   const auto at = [&](const char* name, Index row, Index column) {
     return static_cast<double>(reinterpret_cast<const float*>(state.at(name).bytes.data())[row * width + column]);
   };
-  const auto projected = [&](const char* name, Index token, Index out) {
-    double sum = 0;
-    for (Index e = 0; e < width; ++e) {
-      sum += (at("tok.weight", batch.inputs.data()[token], e) + at("pos.weight", token, e)) * at(name, out, e);
-    }
-    return sum;
-  };
-  const View<const float, 4> weights = layers[0];
-  for (Index i = 0; i < length; ++i) {
-    std::vector<double> scores(static_cast<std::size_t>(length));
-    double sum = 0;
-    for (Index j = 0; j <= i; ++j) {
-      double dot = 0;
-      for (Index d = 0; d < width; ++d) dot += projected("attn.W_q.weight", i, d) * projected("attn.W_k.weight", j, d);
-      sum += scores[static_cast<std::size_t>(j)] = std::exp(dot / std::sqrt(static_cast<double>(width)));
-    }
-    for (Index j = 0; j < length; ++j) {
-      EXPECT_NEAR(static_cast<double>(weights(0, 0, i, j)), scores[static_cast<std::size_t>(j)] / sum, 1e-5);
+  for (const auto& [name, found] : {std::pair{"attn.W_q.weight", &trace.layers[0].q},
+           {"attn.W_k.weight", &trace.layers[0].k}, {"attn.W_v.weight", &trace.layers[0].v}}) {
+    for (Index i = 0; i < length; ++i) {
+      for (Index out = 0; out < width; ++out) {
+        double sum = 0;
+        for (Index e = 0; e < width; ++e)
+          sum += (at("tok.weight", batch.inputs.data()[i], e) + at("pos.weight", i, e)) * at(name, out, e);
+        EXPECT_NEAR(static_cast<double>(found->data()[i * width + out]), sum, 1e-5) << name;
+      }
     }
   }
 }

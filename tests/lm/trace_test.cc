@@ -29,11 +29,6 @@ std::vector<AttentionLMConfig> configs() {
       test::blocks_config(), test::grouped_rotary_config(false), test::grouped_rotary_config(true), open};
 }
 
-std::string layer_name(const AttentionLMConfig& config, Index layer) {
-  if (config.blocks) return "transformer.h." + std::to_string(layer) + ".attn.";
-  return config.num_layers == 1 ? "attn." : "attn." + std::to_string(layer) + ".";
-}
-
 nn::Parameter parameter_of(AttentionLM& model, const std::string& name) {
   for (const nn::Parameter& parameter : model.parameters())
     if (parameter.name == name) return parameter;
@@ -41,10 +36,12 @@ nn::Parameter parameter_of(AttentionLM& model, const std::string& name) {
   return {};
 }
 
+/// W_o [E, W].
 View<float, 2> output_of(AttentionLM& model, Index layer) {
-  const AttentionLMConfig& config = model.config();
-  const nn::Parameter one =
-      parameter_of(model, layer_name(config, layer) + (config.blocks ? "c_proj.weight" : "W_o.weight"));
+  std::vector<nn::Parameter> found;
+  for (const nn::Parameter& one : model.parameters())
+    if (one.name.ends_with("W_o.weight") || one.name.ends_with("attn.c_proj.weight")) found.push_back(one);
+  const nn::Parameter& one = found.at(at(layer));
   return {one.value.data(), {one.sizes[0], one.sizes[1]}};
 }
 
