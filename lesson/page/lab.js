@@ -87,7 +87,7 @@ function fillChoice(id, all, value) {
 function drawSettings() {
   const lesson = lessonNow(), {task, heads, layers, rate, seed} = state;
   for (const b of el("labLessons").children) b.setAttribute("aria-pressed", b.dataset.lesson === lesson);
-  el("labTry").textContent = lesson ? say(`lab.${lesson}.try`) : say("lab.free");
+  el("labTry").textContent = lesson ? say(`lab.${lesson}.try`) : "";
   fillChoice("labTask", TASKS.map(of => [of, say("lab.task." + of)]), task);
   fillChoice("labRate", [...new Set([...labRates, rate])].map(of => [of, String(of)]), rate);
   fillChoice("labKind", ["weights", "scores", "gradients"].map(of => [of, say("lab.kind." + of)]), lab.kind);
@@ -104,7 +104,13 @@ function drawState() {
   const loss = lab.losses[lab.engine.step - 1];
   el("labSays").textContent = say("lab.at", {parameters: lab.parameters, symbols: lab.symbols.map(c => label(c)).join(" "), step: lab.engine.step}) +
     (loss === undefined ? "" : " " + say("lab.at.loss", {loss: loss.toFixed(4)}));
-  showCommand(lab.running ? "" : lab.engine.command());
+  showCommand(labCommand());
+}
+/// The command that computes what is shown: this training, this text, without these heads. No command does what the three switches do.
+function labCommand() {
+  if (lab.running || !lab.causal || !lab.scale || !lab.positions) return "";
+  const quoted = /^\w+$/.test(lab.prompt) ? lab.prompt : `'${lab.prompt.replace(/'/g, "'\\''")}'`;
+  return `${lab.engine.command()} --sample ${quoted}${lab.cut.size ? " --cut " + [...lab.cut].join(",") : ""}`;
 }
 
 function listenLab() {

@@ -7,34 +7,20 @@ const partOf = (layer, h, length) => {
 const isHidden = (i, j) => lab.causal && j > i;
 const headName = (l, h) => say("lab.head", {layer: l, head: h});
 
-/// Cells of one head on a canvas: hidden ones hatched, the row of the query outlined.
+/// Cells of one head on a canvas: hidden ones left to the hatched ground, the row of the query outlined.
 function drawMap(canvas, cells, length, cell, left = 0, top = 0) {
   const signed = lab.kind !== "weights", shown = [...cells].map((w, n) => isHidden(Math.floor(n / length), n % length) ? 0 : w);
   const most = signed ? Math.max(...shown.map(Math.abs).filter(Number.isFinite), 1e-30) : 1;
   const size = cell * length, g = canvas.getContext("2d");
   g.imageSmoothingEnabled = false;
   g.drawImage(cellsImage(shown, length, length, most, signed ? difference : colour), left, top, size, size);
-  if (lab.causal) hatch(g, length, cell, left, top);
+  if (lab.causal) for (let i = 0; i < length; ++i) g.clearRect(left + (i + 1) * cell, top + i * cell, size, cell);
   g.strokeStyle = css("--mark");
   g.lineWidth = 2;
   g.strokeRect(left + 1, top + lab.row * cell + 1, size - 2, Math.max(1, cell - 2));
   return {shown, most, signed};
 }
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-function hatch(g, length, cell, left, top) {
-  g.save();
-  g.beginPath();
-  for (let i = 0; i < length; ++i) g.rect(left + (i + 1) * cell, top + i * cell, (length - i - 1) * cell, cell);
-  g.clip();
-  g.fillStyle = css("--soft");
-  g.fillRect(left, top, length * cell, length * cell);
-  g.strokeStyle = css("--line");
-  g.lineWidth = 1;
-  g.beginPath();
-  for (let d = 0; d < 2 * length * cell; d += 6) { g.moveTo(left + d, top); g.lineTo(left + d - length * cell, top + length * cell); }
-  g.stroke();
-  g.restore();
-}
 function sizeCanvas(canvas, width, height) {
   const r = devicePixelRatio || 1;
   Object.assign(canvas, {width: Math.round(width * r), height: Math.round(height * r)});

@@ -19,9 +19,7 @@ function drawNext() {
     box.replaceChildren(...lab.symbols.map(c => make("button", {onclick: () => appendCharacter(c)})));
   }
   lab.symbols.forEach((c, n) => {
-    const b = box.children[n];
-    b.innerHTML = `<b>${escapeXml(label(c))}</b><span>${bar(whole[n], "whole")}${less ? bar(less[n], "less") : ""}</span>`;
-    b.setAttribute("aria-label", say(less ? "lab.bar.both" : "lab.bar", {token: label(c), whole: share(whole[n]), less: less ? share(less[n]) : ""}));
+    box.children[n].innerHTML = `<b>${escapeXml(label(c))}</b><span>${bar(whole[n], "whole")}${less ? bar(less[n], "less") : ""}</span>`;
   });
   el("labMore").hidden = lab.running || !isNext;
   if (!el("labMore").hidden) el("labMore").textContent = say("lab.more", {text: label(lab.engine.generate(lab.prompt, 24, {temperature: lab.heat, seed: state.seed, cut: labCuts()}), 80)});
@@ -47,7 +45,7 @@ function lossFrom(trace, first) {
 }
 function drawLosses() {
   const induces = state.task === "induction", first = induces ? Math.floor([...lab.prompt].length / 2) : 0, number = trace => lossFrom(trace, first).toFixed(2);
-  el("labLosses").textContent = lab.running ? "" : say(`lab.losses${induces ? ".repeated" : ""}${lab.isCut ? ".both" : ""}`, {whole: number(lab.whole), less: number(lab.now)});
+  el("labLosses").textContent = lab.running ? "" : say(induces ? "lab.losses.repeated" : "lab.losses", {loss: number(lab.whole)}) + (lab.isCut ? " " + say("lab.losses.less", {loss: number(lab.now)}) : "");
 }
 
 /// Mean weight of a head on the character before; of induction on what came behind the same character earlier.

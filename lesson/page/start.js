@@ -64,9 +64,9 @@ function drawShell() {
   el("step").hidden = state.step === LAB;
   el("lab").hidden = state.step !== LAB;
   const at = turns.indexOf(state.step);
-  for (const [id, other, sign] of [["before", turns[at - 1], "\u2190 "], ["after", turns[at + 1], "\u2192 "]]) {
+  for (const [id, other] of [["before", turns[at - 1]], ["after", turns[at + 1]]]) {
     el(id).hidden = !other;
-    if (other) el(id).textContent = sign + nameOfStep(other);
+    if (other) el(id).textContent = id === "before" ? `\u2190 ${nameOfStep(other)}` : `${nameOfStep(other)} \u2192`;
   }
 }
 

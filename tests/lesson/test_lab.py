@@ -9,17 +9,20 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "lesson"), str(ROOT / "python/tests")]
 import pack  # noqa: E402
-from support_explorer import browsers  # noqa: E402
+from qkv import __main__ as tool  # noqa: E402
+from support_explorer import browsers, page_of  # noqa: E402
 
 browser = pytest.fixture(scope="module")(browsers)
 WIDTHS = (390, 1440)
@@ -133,6 +136,19 @@ def test_a_cut_head_blinds_the_model(lesson, browser, width):
     fits(page)
 
 
+def test_the_command_gives_the_same_bits(lesson, browser):
+    page = browser.open(lesson, "step=lab&lang=en&task=next&seed=3")
+    page.wait_for_selector("#labMaps button")
+    page.fill("#labPrompt", "abc xyz")
+    now = train(page, 25)
+    command = [str(tool.TOOL), *shlex.split(page.inner_text("#command"))[1:], "--json"]
+    told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert told["losses"] == now["losses"]
+    assert [[np.float32(x) for row in told["sample"]["weights"] for x in row]] == now["weights"]
+    page.check("#labMask")
+    assert not page.is_visible("#footer"), "no command takes the mask away"
+
+
 def test_the_order_of_teaching(lesson, browser):
     """Of four heads none is needed; and the right guess is the head with the largest share."""
     page = browser.open(lesson, "step=lab&lang=en")
@@ -232,9 +248,6 @@ def test_axe_finds_nothing(lesson, browser, lang, dark):
 
 
 def test_colours_are_the_explorers(tmp_path):
-    import numpy as np
-    from support_explorer import page_of
-
     q = np.zeros((1, 3, 4), np.float32)
     explorer = page_of(tmp_path, {"q": q, "k": q}, {}).read_text(encoding="utf-8")
     ours = (ROOT / "lesson/page/palette.js").read_text(encoding="utf-8")
