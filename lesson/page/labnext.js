@@ -19,6 +19,7 @@ function drawNext() {
     box.replaceChildren(...lab.symbols.map(c => make("button", {onclick: () => appendCharacter(c)})));
   }
   lab.symbols.forEach((c, n) => {
+    box.children[n].hidden = V > 12 && Math.max(whole[n], less?.[n] || 0) < .005;
     box.children[n].innerHTML = `<b>${escapeXml(label(c))}</b><span>${bar(whole[n], "whole")}${less ? bar(less[n], "less") : ""}</span>`;
   });
   el("labMore").hidden = lab.running || !isNext;

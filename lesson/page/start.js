@@ -31,8 +31,9 @@ function drawPage() {
   drawShell();
   if (!engine) return;
   try {
-    if (state.step === LAB) drawLab(el("lab"));
-    else if (typeof drawSteps === "function") drawSteps(el("step"));
+    showCommand("");
+    if (state.step === LAB) drawLab();
+    else drawSteps(el("step"));
   } catch (error) { fail(error); }
 }
 /// The line at the bottom: the command that repeats what is shown; none where there is none.
@@ -60,7 +61,7 @@ function drawShell() {
     if (step === state.step) link.setAttribute("aria-current", "step");
     return item;
   }));
-  el("list").querySelector("[aria-current]")?.scrollIntoView?.({block: "nearest", inline: "center"});
+  el("contents").scrollLeft = el("list").querySelector("[aria-current]").offsetLeft - el("contents").clientWidth / 2;
   el("step").hidden = state.step === LAB;
   el("lab").hidden = state.step !== LAB;
   const at = turns.indexOf(state.step);

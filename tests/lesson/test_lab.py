@@ -3,8 +3,6 @@
 The engine is that of docs/lesson.html, under the page's files as they are now; QKV_LESSON_ENGINE names another one (engine.wasm).
 """
 
-import base64
-import gzip
 import importlib.util
 import json
 import os
@@ -40,13 +38,10 @@ NOW = """() => ({losses: lab.losses, step: lab.engine.step, prompt: lab.prompt,
 
 def engine() -> bytes:
     """The engine's bytes; where there is none, everything here is skipped."""
-    path, built = Path(os.environ.get("QKV_LESSON_ENGINE", "")), ROOT / "docs/lesson.html"
-    if path.is_file():
-        return path.read_bytes()
-    if not built.exists():
-        pytest.skip("no engine: docs/lesson.html is missing, and QKV_LESSON_ENGINE names no engine.wasm")
-    packed = re.search(r'id="wasm">([^<]*)<', built.read_text(encoding="utf-8")).group(1)
-    return gzip.decompress(base64.b64decode(packed))
+    path = Path(os.environ.get("QKV_LESSON_ENGINE", ROOT / "docs/lesson.html"))
+    if not path.exists():
+        pytest.skip(f"no engine: {path} is missing; QKV_LESSON_ENGINE may name an engine.wasm")
+    return pack.engine_of(path)
 
 
 @pytest.fixture(scope="module")
