@@ -1,9 +1,9 @@
 // The lab: a model that learns to attend, with an engine of its own, so that no step of the lesson changes its model.
 let lab = null;
-const labRates = [0.0003, 0.001, 0.003, 0.01, 0.03];
+const labRates = [0.0003, 0.001, 0.003, 0.006, 0.01, 0.03];
 /// In the order in which they teach: one head, many of which none is needed, two that need each other.
-const labLessons = {one: {task: "previous", heads: 1, layers: 1}, two: {task: "next", heads: 2, layers: 2}, induction: {task: "induction", heads: 2, layers: 2}};
-const labGoals = {previous: 60, same: 60, next: 800, own: 800, induction: 800};
+const labLessons = {one: {task: "previous", heads: 1, layers: 1}, two: {task: "next", heads: 2, layers: 2}, induction: {task: "induction", heads: 1, layers: 2}};
+const labGoals = {previous: 60, same: 800, next: 800, own: 800, induction: 300}, usualRate = task => task === "induction" ? 0.006 : FIRST.rate;
 const labModelOf = of => JSON.stringify(["task", "heads", "layers", "rate", "seed"].map(name => of[name]));
 const lessonNow = () => Object.keys(labLessons).find(name => Object.entries(labLessons[name]).every(([key, value]) => state[key] === value));
 
@@ -11,14 +11,14 @@ const lessonNow = () => Object.keys(labLessons).find(name => Object.entries(labL
 function labConfig() {
   const {task, heads, layers, seed, rate} = state, induces = task === "induction";
   return {text: task === "own" ? lab.own : "", task: task === "own" ? "next" : task, heads, layers, blocks: layers > 1, dim: 32 % heads ? 33 : 32,
-    context: induces ? 32 : 16, seed, rate, batch: 32};
+    context: induces ? 24 : 16, seed, rate, batch: induces ? 16 : 32};
 }
 /// A text that the task is about: all characters of it are the model's.
 function labSample(symbols) {
   const letters = symbols.filter(c => /\S/.test(c)), pick = numbers => numbers.map(n => letters[n % letters.length]).join("");
   if (state.task === "own") return [...lab.own].slice(0, 12).join("");
   if (state.task === "next") return "abababab";
-  return state.task === "induction" ? pick([3, 0, 5, 1, 4, 2]).repeat(2) : pick([0, 3, 1, 4, 2, 0, 5, 1]);
+  return state.task === "induction" ? pick([10, 3, 16, 1, 21, 8, 14, 5]).repeat(2) : pick([0, 3, 1, 4, 2, 0, 5, 1]);
 }
 
 /// A new model, nothing trained.
@@ -115,8 +115,8 @@ function labCommand() {
 
 function listenLab() {
   const on = (id, what, then) => el(id).addEventListener(what, then), redraw = to => { Object.assign(lab, to); drawLab(); };
-  for (const b of el("labLessons").children) b.onclick = () => change({...labLessons[b.dataset.lesson], rate: FIRST.rate});
-  on("labTask", "change", e => change({task: e.target.value, ...(e.target.value === "induction" ? {layers: 2} : {})}));
+  for (const b of el("labLessons").children) b.onclick = () => change({...labLessons[b.dataset.lesson], rate: usualRate(labLessons[b.dataset.lesson].task)});
+  on("labTask", "change", e => change({task: e.target.value, rate: usualRate(e.target.value), layers: e.target.value === "induction" ? 2 : state.layers}));
   for (const [id, name] of [["labHeads", "heads"], ["labLayers", "layers"], ["labRate", "rate"], ["labSeed", "seed"]]) on(id, "change", e => change({[name]: Number(e.target.value)}));
   on("labOwn", "change", e => redraw({own: e.target.value}));
   on("labTrain", "click", () => labTry(() => lab.running ? stopTraining() : train()));

@@ -9,7 +9,7 @@ function heated(row, temperature) {
 function drawNext() {
   const V = lab.symbols.length, of = trace => heated(trace.next.subarray(lab.row * V, (lab.row + 1) * V), lab.heat);
   const whole = of(lab.whole), less = lab.isCut ? of(lab.now) : null, isNext = !["previous", "same"].includes(state.task);
-  el("labNextName").textContent = say(isNext ? "lab.next" : "lab.says." + state.task, {token: label([...lab.prompt][lab.row])});
+  el("labNextName").textContent = say(isNext ? "lab.next" : "lab.says." + state.task, {token: label([...lab.prompt][lab.row]), first: lab.symbols[0]});
   el("labHeatIs").textContent = lab.heat.toFixed(1);
   el("labLegend").innerHTML = `<i class="key whole"></i> ${escapeXml(say("lab.whole"))}` + (less ? ` <i class="key less"></i> ${escapeXml(say("lab.less"))}` : "");
   const bar = (p, kind) => `<span class="bar1"><i class="${kind}" style="width:${(100 * p).toFixed(1)}%"></i><span>${share(p)}</span></span>`;
@@ -34,7 +34,8 @@ function appendCharacter(c) {
 
 /// What the task asks at position i; null: nothing.
 function targetAt(ids, i) {
-  if (state.task === "same") return ids[i];
+  const before = ids.lastIndexOf(ids[i], i - 1);
+  if (state.task === "same") return i > 0 && before >= 0 ? before % lab.symbols.length : null;
   if (state.task === "previous") return ids[Math.max(0, i - 1)];
   return i + 1 < ids.length ? ids[i + 1] : null;
 }
@@ -45,7 +46,7 @@ function lossFrom(trace, first) {
   return all.length ? all.reduce((a, b) => a + b, 0) / all.length : NaN;
 }
 function drawLosses() {
-  const induces = state.task === "induction", first = induces ? Math.floor([...lab.prompt].length / 2) : 0, number = trace => lossFrom(trace, first).toFixed(2);
+  const induces = state.task === "induction", tokens = [...lab.prompt], first = induces ? Math.max(0, tokens.findIndex((c, i) => tokens.indexOf(c) < i)) : 0, number = trace => lossFrom(trace, first).toFixed(2);
   el("labLosses").textContent = lab.running ? "" : say(induces ? "lab.losses.repeated" : "lab.losses", {loss: number(lab.whole)}) + (lab.isCut ? " " + say("lab.losses.less", {loss: number(lab.now)}) : "");
 }
 
