@@ -137,6 +137,22 @@ BatchSource BatchSource::induction(Index alphabet, BatchShape shape, std::uint64
   return of_random_ids(Kind::kInduction, alphabet, kLeastOfInduction, shape, seed, kFunction);
 }
 
+Index BatchSource::target(std::span<const Index> ids, std::size_t i) const {
+  if (kind_ == Kind::kPrevious) return ids[i == 0 ? 0 : i - 1];
+  const Index next = i + 1 < ids.size() ? ids[i + 1] : kNoTarget;
+  if (kind_ == Kind::kWindows || kind_ == Kind::kArrays) return next;
+  std::size_t behind = i;  // the earlier one like it
+  while (behind > 0 && ids[behind - 1] != ids[i]) --behind;
+  if (kind_ == Kind::kMasked || behind == 0) return kNoTarget;
+  return kind_ == Kind::kInduction ? next : static_cast<Index>(behind - 1) % vocab_size_;
+}
+
+std::vector<Index> BatchSource::targets(std::span<const Index> ids) const {
+  std::vector<Index> found;
+  for (std::size_t i = 0; i < ids.size(); ++i) found.push_back(target(ids, i));
+  return found;
+}
+
 void BatchSource::fill_row(Index step, Index row, std::span<Index> inputs, std::span<Index> targets) const {
   const auto random = [&](Draw purpose) { return Random(derived_seed(seed_, purpose, step, row)); };
   switch (kind_) {
@@ -151,22 +167,11 @@ void BatchSource::fill_row(Index step, Index row, std::span<Index> inputs, std::
       if (kind_ == Kind::kMasked) hide(random(Draw::kHidden), mask_id_, inputs, targets);
       break;
     }
-    case Kind::kPrevious: {
-      Random draws = random(Draw::kCharacter);
-      for (std::size_t i = 0; i < inputs.size(); ++i) {
-        inputs[i] = draw_below(draws, vocab_size_);
-        targets[i] = inputs[i == 0 ? 0 : i - 1];
-      }
-      break;
-    }
+    case Kind::kPrevious:
     case Kind::kSame: {
       Random draws = random(Draw::kCharacter);
-      for (std::size_t i = 0; i < inputs.size(); ++i) {
-        inputs[i] = draw_below(draws, vocab_size_);
-        std::size_t before = i;
-        while (before > 0 && inputs[before - 1] != inputs[i]) --before;
-        targets[i] = before == 0 ? kNoTarget : static_cast<Index>(before - 1) % vocab_size_;
-      }
+      for (Index& id : inputs) id = draw_below(draws, vocab_size_);
+      for (std::size_t i = 0; i < inputs.size(); ++i) targets[i] = target(inputs, i);
       break;
     }
     case Kind::kInduction: repeat_string(random(Draw::kCharacter), vocab_size_, inputs, targets); break;

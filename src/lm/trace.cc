@@ -79,13 +79,13 @@ LayerTrace layer_trace(
   made.q = copied(q);
   made.k = copied(k);
   made.v = copied(v);
-  made.scores = products(q, k, context);
-  const auto scale = static_cast<float>(saved.options.scale.value_or(1 / std::sqrt(static_cast<double>(depth))));
-  for (float& score : made.scores.span()) score *= scale;
-  made.weights = Tensor<float>(made.scores.sizes());
   AttentionOptions options{.scale = saved.options.scale};
   if (causal) options.mask = Mask::causal();
-  attention_forward(q, k, {}, {.weights = made.weights}, options, context);
+  for (const auto& [to, kind] :
+      {std::pair{&made.scores, WeightsKind::kScores}, {&made.weights, WeightsKind::kSoftmax}}) {
+    *to = Tensor<float>({q.size(0), heads, q.size(2), q.size(2)});
+    attention_forward(q, k, {}, {.weights = *to, .kind = kind}, options, context);
+  }
   made.writes = norms_of_writes(
       split_heads(View<const float, 3>(saved.attended), heads), nn::ProjectedHalves::output_weight(layer), context);
   if (graded) {

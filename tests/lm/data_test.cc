@@ -121,6 +121,21 @@ TEST(Data, InductionRepeatsAString) {
   }
 }
 
+TEST(Data, TargetsOfATextAreThoseOfADrawnRow) {
+  for (const BatchSource& source :
+      {BatchSource::windows(test::default_ids(), {4, 12}, 1), BatchSource::previous(7, {4, 12}, 1),
+          BatchSource::same(7, {4, 12}, 1), BatchSource::induction(7, {4, 12}, 1)}) {
+    Batch batch;
+    source.fill(0, batch);
+    for (Index b = 0; b < 4; ++b) {
+      const std::vector<Index> found = source.targets({batch.inputs.data() + b * 12, 12});
+      EXPECT_TRUE(std::equal(found.begin(), found.end() - 1, batch.targets.data() + b * 12));
+    }
+  }
+  EXPECT_EQ(BatchSource::induction(7, {4, 12}, 1).targets(std::vector<Index>{3, 3, 5}),
+      (std::vector<Index>{lm::kNoTarget, 5, lm::kNoTarget}));
+}
+
 TEST(Data, MaskedHidesAboutFifteenPercent) {
   const std::vector<Index> ids = test::default_ids();
   for (const Index context : {1, 3, 16, 40}) {

@@ -81,7 +81,7 @@ struct TraceOptions {
 /// One layer: H heads, Hkv of keys and values.
 struct LayerTrace {
   Tensor<float> q, k, v;    ///< [B, H, T, D], [B, Hkv, T, D] twice; q and k after rotary positions
-  Tensor<float> scores;     ///< [B, H, T, T]: q_i.k_j times the scale, before the mask
+  Tensor<float> scores;     ///< [B, H, T, T]: q_i.k_j times the scale, -inf where the mask hides
   Tensor<float> weights;    ///< [B, H, T, T], those of attention_weights
   Tensor<float> gradients;  ///< [B, H, T, T]: of the loss by the weights, 0 where the mask hides; with targets
   Tensor<float> writes;     ///< [B, H, T]: norm of what the head adds to the layer's output, through W_o

@@ -52,6 +52,9 @@ class QKV_API BatchSource {
 
   /// Fills the batch of a step; allocates only when the shape changes. Throws OptionError past the last given step.
   void fill(Index step, Batch& batch) const;
+  /// What fill asks at each of `ids`, a text of any length; kNoTarget where the text does not say: at its last character
+  /// where the next is asked for, everywhere with the task masked.
+  std::vector<Index> targets(std::span<const Index> ids) const;
   BatchShape shape() const { return shape_; }
   /// Number of steps of given arrays; -1 for the others, which never end.
   Index steps() const { return steps_; }
@@ -65,6 +68,7 @@ class QKV_API BatchSource {
       Kind kind, Index alphabet, Index least, BatchShape shape, std::uint64_t seed, const char* function);
   static BatchSource over_text(
       Kind kind, std::vector<Index> ids, BatchShape shape, std::uint64_t seed, const char* function);
+  Index target(std::span<const Index> ids, std::size_t i) const;
   void fill_row(Index step, Index row, std::span<Index> inputs, std::span<Index> targets) const;
 
   Kind kind_;
