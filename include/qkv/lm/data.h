@@ -52,8 +52,8 @@ class QKV_API BatchSource {
 
   /// Fills the batch of a step; allocates only when the shape changes. Throws OptionError past the last given step.
   void fill(Index step, Batch& batch) const;
-  /// What fill asks at each of `ids`, a text of any length; kNoTarget where the text does not say: at its last character
-  /// where the next is asked for, everywhere with the task masked.
+  /// What fill asks at each of `ids`, a text of any length; kNoTarget where the text does not say: at its last
+  /// character where the next is asked for, and everywhere where characters are hidden.
   std::vector<Index> targets(std::span<const Index> ids) const;
   BatchShape shape() const { return shape_; }
   /// Number of steps of given arrays; -1 for the others, which never end.
