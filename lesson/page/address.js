@@ -6,7 +6,7 @@ const FIRST = {step: 1, lang: "en", theme: "auto", spacing: "sqrt", task: "previ
 const languageOf = wanted => wanted.map(l => l.slice(0, 2).toLowerCase()).find(l => LANGUAGES.includes(l)) || "en";
 
 function parseAddress(fragment, wanted) {
-  const given = new URLSearchParams(fragment.replace(/^#/, "")), out = {...FIRST, lang: languageOf(wanted)};
+  const given = new URLSearchParams(fragment.replace(/^#/, "").replace(/^step-/, "step=")), out = {...FIRST, lang: languageOf(wanted)};
   const oneOf = (name, all) => { if (all.includes(given.get(name))) out[name] = given.get(name); };
   const between = (name, low, high, form = /^\d{1,9}$/) => {
     const text = given.get(name) || "", n = form.test(text) ? Number(text) : NaN;

@@ -1,0 +1,143 @@
+"""The twelve steps in Chromium: the numbers of their texts, what is computed by hand, every control, the figures' parts under pointer and keys."""
+
+import itertools
+import json
+import re
+
+import pytest
+from test_lab import FRESH, ROOT, browser, fits, lesson, until
+
+__all__ = ["browser", "lesson"]
+WORDS = {lang: json.loads((ROOT / f"lesson/text/{lang}.json").read_text(encoding="utf-8")) for lang in ("en", "zh")}
+# Of each step the names of the numbers that its text may state (lesson/page/example.js); 0 and 1 are the ends of every weight.
+STATED = """v.I v.like v.blue
+q.blue k.I k.like k.blue scores.blue
+roots d weights.blue weights-unscaled.blue
+scaled.blue exp.blue sum.exp.blue
+weights.blue v.I v.like v.blue
+x.I k-all.I
+weights.like causal.like causal-after-softmax.like sum.causal-after-softmax.like
+padded-fill-zero.I
+p
+q-all.blue head-0.blue head-1.blue d moved shape
+dp.blue delta.blue dq.blue
+symbols parameters"""
+TYPE = """numbers => {
+  document.querySelectorAll(".cells input").forEach((cell, n) => { cell.value = numbers[n]; cell.dispatchEvent(new Event("input")); });
+  document.querySelector(".pencil").requestSubmit();
+  const verdict = document.querySelector(".verdict");
+  return [verdict.dataset.verdict, verdict.textContent];
+}"""
+# Gives a control another value, as a person does.
+SET = """n => {
+  const input = document.querySelectorAll(".control input, .control select")[n], {type} = input;
+  if (type === "checkbox") return input.click();
+  if (type === "select-one") input.selectedIndex = (input.selectedIndex + 1) % input.options.length;
+  else input.value = type === "number" ? -1.5 : type === "range" ? input.min : '<b>we</b> like"red&';
+  input.dispatchEvent(new Event("input"));
+}"""
+
+
+def drawn(page):
+    """The figure and what is said of it, after the next frame."""
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    return page.inner_html(".picture"), page.inner_text(".said")
+
+
+def test_texts_state_what_the_engine_computes(lesson, browser):
+    """Answers and their hints are apart; the toy is the engine's."""
+    page = browser.open(lesson, "lang=en")
+    numbers, toy = page.evaluate("async () => [exampleNumbers(engine), (await loadEngine(engineBytes)).start({})]")
+    assert numbers["symbols"] == [len(toy["symbols"])] and numbers["parameters"] == [toy["parameters"]]
+    stated = 0
+    for step, names in zip(WORDS["en"]["steps"], STATED.splitlines(), strict=True):
+        known = [0, 1, *(x for name in names.split() for x in numbers[name])]
+        text = " ".join([*step["text"], step["question"], step["try"], step["broke"]])
+        for number in re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?", re.sub(r"`[^`]*`|\b(?:head|step) \d", "", text)):
+            digits = len(number.partition(".")[2])
+            assert any(f"{x:.{digits}f}" == number for x in known), (step["id"], number)
+            stated += 1
+        pencil = step["pencil"]
+        given = [numbers[name] for name in (pencil["answer"], *(hint["value"] for hint in pencil["hints"]))]
+        for one, other in itertools.combinations(given, 2):
+            assert max(abs(x - y) for x, y in zip(one, other, strict=True)) > 0.015, (step["id"], one, other)
+    assert stated > 90
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("lang", WORDS)
+def test_every_step(lesson, browser, lang, width):
+    page = browser.open(lesson, f"lang={lang}", width=width, dark=width == 390)
+    numbers = page.evaluate("exampleNumbers(engine)")
+    for n, step in enumerate(WORDS[lang]["steps"], 1):
+        page.evaluate("step => change({step})", n)
+        assert page.inner_text("h2").endswith(step["question"])
+        assert page.locator(".onward code").first.inner_text() == step["command"]
+        pencil, right = step["pencil"], numbers[step["pencil"]["answer"]]
+        for cell, x in zip(page.locator(".cells input").all(), right, strict=True):
+            cell.fill(f" {x:.2f}".replace("-", "\u2212"))
+        page.keyboard.press("Enter")
+        assert page.get_attribute(".verdict", "data-verdict") == "right", n
+        for hint in pencil["hints"]:
+            assert page.evaluate(TYPE, numbers[hint["value"]]) == ["hint", hint["say"]], (n, hint)
+        assert page.evaluate(TYPE, [*right[1:], 77.7])[0] == "some" and page.evaluate(TYPE, ["", *right[1:]])[0] == "missing"
+        before = first = drawn(page)
+        for control in range(page.locator(".control").count()):
+            page.evaluate(SET, control)
+            now = drawn(page)
+            assert n == 12 or (now[0] != before[0] and now[1]), (n, control)
+            before = now
+            fits(page)
+            assert not page.locator(".picture b").count(), "a token is markup"
+        page.locator(".controls button").last.click()
+        assert drawn(page) == first, n
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_keys_move_by_pointer_and_by_arrows(lesson, browser, width):
+    page = browser.open(lesson, "step-2&lang=en", width=width)
+    assert drawn(page)[1] == "Scores of blue: I 2, like 1, blue 4."
+    page.locator(".picture").scroll_into_view_if_needed()
+    box, unit = page.locator('[data-part="k:1"] circle').bounding_box(), float(page.get_attribute("[data-plane]", "data-plane"))
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 3 * unit, y - unit, steps=4)
+    page.mouse.up()
+    assert drawn(page)[1] == "Scores of blue: I 2, like 0, blue 4."  # (1 2) . (-2 1)
+    page.locator('[data-part="k:1"]').focus()
+    for key in ["ArrowUp"] * 4 + ["ArrowLeft"]:
+        page.keyboard.press(key)
+        drawn(page)
+    assert drawn(page)[1] == "Scores of blue: I 2, like 1.75, blue 4." and page.evaluate("state.step") == 2
+    assert page.evaluate("document.activeElement.dataset.part") == "k:1"
+
+
+def test_masks_heads_and_the_way_back(lesson, browser):
+    page = browser.open(lesson, "step=7&lang=en")
+    page.check(".control input >> nth=1")
+    assert "3 hidden cells keep a weight" in drawn(page)[1] and drawn(page)[0].count('stroke="var(--mark)"') == 3
+    page.uncheck(".control input >> nth=1")
+    page.check(".control input >> nth=0")
+    assert drawn(page)[1] == "Row of like: I 0, like 0, blue 0; sum 0."
+    page.evaluate("change({step: 10})")
+    assert drawn(page)[1].startswith("view alone: 8 of 12 ")
+    page.select_option(".control select", "1")
+    assert drawn(page)[1].startswith("view alone: 0 of 12 ")
+    page.evaluate("change({step: 11})")
+    assert drawn(page)[1] == "Gradients: ds I −0.26, like −0.13, blue 0.39; dq (0.46, 0.09)."
+
+
+def test_a_model_learns_beside_the_text(lesson, browser):
+    """The losses are those of a fresh engine; another page stops it, and the panel is one press away."""
+    page = browser.open(lesson, "step=12&lang=zh")
+    page.click(".controls button >> nth=0")
+    until(page, "stages.learn.losses.length === 800 && !stages.learn.runs")
+    assert page.evaluate("stages.learn.losses") == page.evaluate(FRESH, [{"task": "next"}, 800, "abababab", []])["losses"]
+    assert page.locator('[data-part^="moment:"]').count() == 6 and "800" in drawn(page)[1]
+    page.click(".controls button >> nth=0")
+    page.evaluate("change({step: 11})")
+    assert not page.evaluate("stages.learn.runs")
+    page.evaluate("change({step: 12})")
+    page.click(".controls button >> nth=1")
+    assert page.evaluate("state.step") == "lab"
