@@ -1,6 +1,7 @@
-#include "train/kinds.h"
-
+// The kinds of a trained model's heads (qkv/view/kinds.h), over windows that training did not draw.
 #include <cmath>
+
+#include "train/report.h"
 
 namespace qkv::cli {
 namespace {
@@ -24,11 +25,13 @@ struct Rows {
   }
 };
 
-/// Sequence b of x [B, ...], without that axis.
-template <class View, class T> View part_of(const Tensor<T>& x, Index b) {
-  typename View::Sizes sizes;
-  std::copy(x.sizes().begin() + 1, x.sizes().end(), sizes.begin());
-  return {x.data() + b * (x.count() / x.size(0)), sizes};
+/// Sequence b of x [B, H, T].
+View<const double, 2> sequence(const Tensor<double>& x, Index b) {
+  return {x.data() + b * x.size(1) * x.size(2), {x.size(1), x.size(2)}};
+}
+/// Of x [B, H, T, D].
+View<const float, 3> sequence(const Tensor<float>& x, Index b) {
+  return {x.data() + b * x.size(1) * x.size(2) * x.size(3), {x.size(1), x.size(2), x.size(3)}};
 }
 
 }  // namespace
@@ -43,10 +46,10 @@ std::vector<view::HeadKind> kinds_of_model(const TrainRun& run, const lm::HeadSe
     const Rows rows(layer, causal);
     std::vector<view::HeadCall> calls;
     for (Index b = 0; b < batch.inputs.size(0); ++b) {
-      view::HeadCall call{.q = part_of<View<const float, 3>>(layer.q, b),
-          .k = part_of<View<const float, 3>>(layer.k, b),
-          .lse = part_of<View<const double, 2>>(rows.lse, b),
-          .entropy = part_of<View<const double, 2>>(rows.entropy, b),
+      view::HeadCall call{.q = sequence(layer.q, b),
+          .k = sequence(layer.k, b),
+          .lse = sequence(rows.lse, b),
+          .entropy = sequence(rows.entropy, b),
           .scale = 1 / std::sqrt(static_cast<double>(layer.q.size(3)))};
       if (causal) call.mask = Mask::causal();
       const Index* ids = batch.inputs.data() + b * batch.inputs.size(1);

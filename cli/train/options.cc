@@ -214,9 +214,11 @@ TrainRun make_run(const TrainCommandOptions& options) {
   train.seed = options.seed;
   std::string sample = choose_sample(options, tokenizer, ids, context, fresh);
   lm::HeadSet cut;
-  if (!options.cut.empty()) cut = parse_heads("--cut", options.cut);
-  const Index any = 0;  // heads that are not there are refused before training
-  about("--cut", [&] { (void)model.logits({&any, {1, 1}}, Context::default_context(), cut); });
+  if (!options.cut.empty()) {
+    cut = parse_heads("--cut", options.cut);
+    const Index any = 0;  // heads that are not there are refused before training
+    about("--cut", [&] { (void)model.logits({&any, {1, 1}}, Context::default_context(), cut); });
+  }
   return {std::move(tokenizer), std::move(model), std::move(batches), std::move(fresh), std::move(train),
       std::move(sample), std::move(cut)};
 }

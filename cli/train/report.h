@@ -7,8 +7,8 @@
 
 #include "qkv/lm/attention_report.h"
 #include "qkv/view/heatmap.h"
+#include "qkv/view/kinds.h"
 #include "support/json.h"
-#include "train/kinds.h"
 #include "train/options.h"
 
 namespace qkv::cli {
@@ -25,6 +25,9 @@ struct TrainReport {
   std::vector<view::HeadKind> kinds;             ///< by layer, then head: --task same and induction
   std::string continuation;
 };
+
+/// By layer, then head; of `run`'s first fresh batch. `cut`: heads that are left out.
+std::vector<view::HeadKind> kinds_of_model(const TrainRun& run, const lm::HeadSet& cut, Context& context);
 
 /// Heads of the kind induction, which --task induction leaves out where --cut names none.
 lm::HeadSet induction_heads(const TrainReport& report);
