@@ -149,18 +149,21 @@ const draw = {
     });
     return {width: most, height: y, body};
   },
-  /// Stages [{panels, link}] from left to right, before each but the first an arrow with its link's words; downwards where the width ends.
+  /// Stages [{panels, link}] from left to right, before each but the first an arrow with its link's words, a second line below it; downwards
+  /// where the width ends.
   stages(stages, width = 800, {back} = {}) {
-    const boxes = stages.map(({panels}) => draw.stack(panels)), links = stages.map(({link}) => Math.max(16, draw.measure(link || "", 12) + 4));
+    const boxes = stages.map(({panels}) => draw.stack(panels)), links = stages.map(({link = ""}) => Math.max(16, ...link.split("\n").map(s => draw.measure(s, 12) + 4)));
     const height = Math.max(...boxes.map(box => box.height)), isWide = boxes.reduce((sum, box, i) => sum + box.width + (i && links[i] + 8), 0) <= width;
     let body = "", x = 0, y = 0, most = 0;
     boxes.forEach((box, i) => {
       const {link = "", panels} = stages[i], ends = isWide ? [[x + 4, height / 2], [x + 4 + links[i], height / 2]] : [[30, y + 2], [30, y + 30]];
       if (i) {
         const [[x1, y1], [x2, y2]] = back ? ends.reverse() : ends;
-        body += draw.arrow(x1, y1, x2, y2, {stroke: "faint"}) +
-          (link && (isWide ? draw.middle(x + 4 + links[i] / 2, height / 2 - 8, link, {size: 12, colour: "faint"}) :
-            draw.text(44, y + 20, link, {size: 12, colour: "faint"})));
+        body += draw.arrow(x1, y1, x2, y2, {stroke: "faint"});
+        if (!isWide && link) body += draw.text(44, y + 20, link.replace("\n", " "), {size: 12, colour: "faint"});
+        else if (link) link.split("\n").forEach((s, n) => {
+          body += draw.middle(x + 4 + links[i] / 2, height / 2 + [-8, 17][n], s, {size: 12, colour: "faint"});
+        });
         x += links[i] + 8;
         y += 38;
       }

@@ -18,7 +18,7 @@ function figureFlow(numbers, words, options = {}) {
     {panels: [matrix(numbers.x, "x", {labels: tokens, chosen}), shapeOf(T, E)]},
     {link: "W", panels: [matrix(numbers.q, "q", {heads, chosen}), matrix(numbers.k, "k", {heads}), matrix(numbers.v, "v", {heads}),
       shapeOf(heads, T, E / heads)]},
-    {link: "q·k", panels: ofHeads(scores, say("scores"), false, T)},
+    {link: "q·k\n÷√d", panels: ofHeads(scores, say("scores"), false, T)},
     {link: "softmax", panels: ofHeads(weights, words("figure.bars.weights"), true, T)},
     {link: "× v", panels: ofHeads(attended, say("heads"), false, E / heads)},
     {link: "W_{o}", panels: [matrix(numbers.joined, say("joined"), {heads, chosen}), matrix(numbers.out, say("out"), {chosen}), shapeOf(T, E)]},

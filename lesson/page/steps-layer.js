@@ -35,10 +35,10 @@ const layerSteps = {
     },
     query: stage => Math.min(stage.query, tokensOf(stage.text, 4).length - 1),
     draw(stage, width) {
-      const layer = layerOf(tokensOf(stage.text, 4)), T = layer.tokens.length, {scores, weights, out} = layer.ofHeads, rows = name => draw.rows(layer[name], 4);
+      const layer = layerOf(tokensOf(stage.text, 4)), T = layer.tokens.length, {scaled, weights, out} = layer.ofHeads, rows = name => draw.rows(layer[name], 4);
       const ofHeads = (all, each) => [0, 1].map(h => draw.rows(all.slice(h * T * each, (h + 1) * T * each), each)),
         named = Object.fromEntries(["x", "q", "k", "v", "joined", "out"].map(name => [name, rows(name)]));
-      return figureFlow({tokens: layer.tokens, query: this.query(stage), ...named, scores: ofHeads(scores, T), weights: ofHeads(weights, T),
+      return figureFlow({tokens: layer.tokens, query: this.query(stage), ...named, scores: ofHeads(scaled, T), weights: ofHeads(weights, T),
         attended: ofHeads(out, 2)}, say, {width});
     },
     said(stage) {
