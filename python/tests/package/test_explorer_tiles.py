@@ -140,3 +140,12 @@ def test_odd_sizes_empty_rows_and_nan(sizes: tuple[int, int], tmp_path: Path, br
         for tab in ("lines", "why", "text"):
             page.locator("#tab-" + tab).click()
     assert settled(page).locator("#pair").inner_text().startswith("query ")
+
+
+def test_a_long_text_is_on_the_screen_within_a_second(tmp_path: Path, browser: Browser) -> None:
+    """The map by blocks; q and k of its heads, 24 MB, are decoded behind it."""
+    q, k = small(1, 2, 1, 32768, 32768, 64)
+    path = page_of(tmp_path, {"q": q, "k": k}, {"causal": "true"})
+    times = [browser.open(path).evaluate("performance.getEntriesByName('map')[0].startTime") for _ in range(3)]
+    print(*(f"{time:.0f} ms" for time in times))
+    assert min(times) < 1000

@@ -59,7 +59,7 @@ function drawDifference() {
   if (!fits) return;
   const delta = shown.cells.map((w, n) => cells.cells[n] - w), top = largestOf(delta.map(Math.abs)) || 1;
   el("diffName").textContent += `, at most ${amount(top)}`;
-  const both = side => n => texts[side](n) === other[side](n) ? texts[side](n) : `${texts[side](n)} / ${other[side](n)}`;
+  const both = side => n => texts[side](n) === other[side](n) ? texts[side](n) : `${texts[side](n)}/${other[side](n)}`;
   const names = {...texts, query: both("query"), key: both("key")};
   geometry.difference = {shown: {...shown, cells: delta}, region, texts: names, name: "difference", of: difference, top};
   geometry.difference.main = drawCells(el("map3"), geometry.difference.shown, region, top, difference, names);

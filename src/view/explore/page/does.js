@@ -79,12 +79,12 @@ async function drawDoes(panel, {texts, view: v, layer: l, number: h}, sides) {
   if (row >= 0 && state.i < layer.q_len) {
     const m = push.sizes[2] / 2, both = panel.appendChild(make("div", {className: "row"}));
     [["raises", 0], ["lowers", m]].forEach(([what, from]) => {
-      drawBars(both.appendChild(make("div")), `${what} after ${label(texts.query(state.i), 16)} (${state.i})`, ["logit"], wordsAt(push, by, h, row, from, m), signed);
+      drawBars(both.appendChild(make("div")), `${what} after \u201c${label(texts.query(state.i), 16)}\u201d (${state.i})`, ["logit"], wordsAt(push, by, h, row, from, m), signed);
     });
   } else if (push) panel.append(make("p", {className: "note", textContent: `Choose a query of the last ${push.sizes[1]} to see which tokens the head makes likelier behind it.`}));
   if (key >= 0 && key < ov.sizes[1]) {
     const list = wordsAt(ov, null, h, key, 0, ov.sizes[2]).map(([word]) => label(word, 16)).join(", ");
-    panel.append(make("p", {textContent: `Attending to ${label(texts.key(key + layer.kv_len - ov.sizes[1]), 16)} raises most: ${list}`}));
+    panel.append(make("p", {textContent: `Attending to \u201c${label(texts.key(key + layer.kv_len - ov.sizes[1]), 16)}\u201d raises most: ${list}`}));
   }
   const names = n => textOf(v, "queries").tokens?.[n] ?? String(n);
   const cuts = view.cut ? [[v, view]] : file.views.map((w, n) => [n, w]).filter(([n, w]) => w.cut?.of === v && !sides.some(side => side.view === n));

@@ -12,15 +12,10 @@ function chosenPositions(count, centre, best, near = NEAR) {
 
 /// The largest weights of all, the rest as 0: {queries, keys, rows}; pure.
 function heaviestOf(head, most) {
-  const size = head.Tk, all = new Float32Array(head.Tq * size);
-  for (let q = 0; q < head.Tq; ++q) all.set(head.row(q), q * size);
-  const best = largest(all.map(Math.abs), most).filter(n => all[n] !== 0), ordered = list => [...new Set(list)].sort((a, b) => a - b), rows = new Map();
-  for (const n of best) {
-    const q = Math.floor(n / size);
-    if (!rows.has(q)) rows.set(q, new Float32Array(size));
-    rows.get(q)[n % size] = all[n];
-  }
-  return {queries: ordered(rows.keys()), keys: ordered(best.map(n => n % size)), rows};
+  const all = Array.from({length: head.Tq}, (_, q) => head.row(q)), known = all.flatMap(row => [...row]).map(Math.abs).filter(w => w > 0);
+  const least = Float32Array.from(known).sort().at(-most) ?? 0, rows = new Map();
+  all.forEach((row, q) => { if (row.some(w => Math.abs(w) >= least && w !== 0)) rows.set(q, row.map(w => Math.abs(w) >= least ? w : 0)); });
+  return {queries: [...rows.keys()], keys: Array.from({length: head.Tk}, (_, j) => j).filter(j => [...rows.values()].some(row => row[j])), rows};
 }
 /// The drawn part of a side: {queries, keys} in order, the rows of those queries that have lines, and the largest weight.
 function linesOf({head}) {

@@ -93,11 +93,11 @@ function drawCells(canvas, shown, region, top, of, texts) {
   };
   ruler.font = `11px ${mono}`;
   const left = Math.ceil(widest(wordsOf(region.q0, region.q1, most, 11, texts.query))) + 24, wide = room - left - EDGE.right;
-  const cell = Math.min(wide / columns, most / rows, 40), likely = Math.min(most, Math.max(cell * rows, Math.min(wide, wide * rows / columns)));
+  const cell = Math.min(wide / columns, most / rows, 56), likely = Math.min(most, Math.max(cell * rows, Math.min(wide, wide * rows / columns)));
   const tall = Math.max(40, rows === columns ? cell * columns : likely);
   const width = rows === columns ? cell * columns : wide, size = Math.max(8, Math.min(11, Math.floor(Math.min(tall / rows, width / columns)))), font = `${size}px ${mono}`;
   const isNumbered = columns > 0 && texts.key(region.k0) === String(region.k0), rowLabels = wordsOf(region.q0, region.q1, tall, size, texts.query);
-  const columnLabels = wordsOf(region.k0, region.k1, width, isNumbered ? 48 : size, texts.key);
+  const columnLabels = wordsOf(region.k0, region.k1, width, isNumbered ? 14 + 8 * String(region.k1).length : size, texts.key);
   ruler.font = font;
   const below = isNumbered ? EDGE.bottom : Math.ceil(widest(columnLabels)) + 24;
   const g = sized(canvas, left + width + EDGE.right, EDGE.top + tall + below);

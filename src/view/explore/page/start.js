@@ -84,6 +84,7 @@ function drawMain(shown, region, top) {
   el("map").setAttribute("aria-label", `map of ${nameOf(view, layer, h)}: queries ${region.q0} to ${region.q1 - 1}, keys ${region.k0} to ${region.k1 - 1}; ${shown.what}`);
   drawScale(top);
   drawMarks(el("map"), geometry.main);
+  performance.mark("map");
 }
 async function drawLight() {
   const turn = rendering, head = await openHead(state.view, state.layer, state.head);
@@ -139,9 +140,9 @@ function drawControls() {
     b.tabIndex = isIt ? 0 : -1;
   }
 }
-/// The words that tell views apart stand at either end of their names.
+/// What tells views apart: a group's name where there are several, the words at either end.
 function viewName(v, n) {
-  const all = [...`${v.group ? v.group + ": " : ""}${v.name || "view " + n}`];
+  const all = [...`${v.group && file.views.some(w => w.group !== v.group) ? v.group + ": " : ""}${v.name || "view " + n}`];
   return visible(all.length > 50 ? all.slice(0, 24).join("") + "\u2026" + all.slice(-25).join("") : all.join(""), 50);
 }
 

@@ -18,15 +18,15 @@ function imageName(t, n) {
 
 /// The light of the tokens: {values, lit: "keys" | "queries", caption}.
 function lightOf(head) {
-  const rows = [...new Set([...state.pins, ...(state.i >= 0 ? [state.i] : [])])].filter(i => i < head.Tq);
+  const what = isNorm() ? "weight \u00d7 norm" : "weights", rows = [...new Set([...state.pins, ...(state.i >= 0 ? [state.i] : [])])].filter(i => i < head.Tq);
   if (state.way === "from") {
     const j = state.j >= 0 ? state.j : state.i;
-    return j >= 0 && j < head.Tk ? {values: head.column(j), lit: "queries", caption: `${isNorm() ? "what all queries are written of" : "weights of all queries on"} key ${j}`} : null;
+    return j >= 0 && j < head.Tk ? {values: head.column(j), lit: "queries", caption: `${what} of all queries on key ${j}`} : null;
   }
   if (!rows.length) return null;
   const values = new Float32Array(head.Tk);
   for (const i of rows) head.row(i).forEach((w, j) => { values[j] += w / rows.length; });
-  return {values, lit: "keys", caption: rows.length > 1 ? `mean of ${rows.length} queries` : `${isNorm() ? "weight \u00d7 norm" : "weights"} of query ${rows[0]}`};
+  return {values, lit: "keys", caption: rows.length > 1 ? `mean of ${rows.length} queries` : `${what} of query ${rows[0]}`};
 }
 
 /// Spans are made once and lit again: one that was replaced under the pointer could not be clicked.
