@@ -5,7 +5,7 @@
 
 Core: :func:`attention`, :func:`attention_backward`, :class:`Mask`, :class:`KVCache`, :func:`linear_attention`,
 :class:`Capture`, :class:`Rotary`. Layers: ``qkv.nn``. A small language model: :class:`AttentionLM`. Pictures: :func:`plot`.
-Attention written by hand: :func:`judge`.
+Attention written by hand: :func:`judge`. What a model's heads do, and what it says without them: :func:`explore`.
 PyTorch: ``qkv.torch``; JAX: ``qkv.jax``; Hugging Face: ``qkv.transformers``. Each is imported when it is first used.
 """
 
@@ -48,18 +48,19 @@ if TYPE_CHECKING:
     from . import nn as nn
     from . import torch as torch
     from . import transformers as transformers
+    from ._explore.explored import explore
     from ._judge import judge
     from .lm import AttentionLM
     from .plotting import plot
 
 # These are imported at first use: what they need takes time to load, or may not be installed.
 _LAZY_MODULES = ("nn", "torch", "jax", "transformers", "lm", "io")
-_LAZY_NAMES = {"AttentionLM": "lm", "judge": "_judge", "plot": "plotting"}
+_LAZY_NAMES = {"AttentionLM": "lm", "explore": "_explore.explored", "judge": "_judge", "plot": "plotting"}
 
 __all__ = [
     *_attention.__all__, *_linear.__all__, *capture.__all__, *kv_cache.__all__, *masks.__all__, *rotary.__all__, *varlen.__all__,
     "AttentionLM", "CacheFullError", "Error", "FormatError", "IoError", "OptionError", "ShapeError", "UnsupportedError", "__version__",
-    "available_threads", "bits", "isa", "judge", "num_threads", "plot", "set_bits", "set_isa", "set_num_threads", "supported_isas",
+    "available_threads", "bits", "explore", "isa", "judge", "num_threads", "plot", "set_bits", "set_isa", "set_num_threads", "supported_isas",
 ]  # fmt: skip
 
 

@@ -1,3 +1,3 @@
-"""Captures of running models, and the file from which the explorer's page is made. Needs NumPy only, but for collector.py, which watches
-PyTorch's models.
+"""Captures of running models, and the file from which the explorer's page is made, need NumPy only; what watches PyTorch's models, cuts their heads
+and serves the page needs PyTorch: collector.py, outputs.py, writes.py, cuts.py, behaviour.py, explored.py.
 """

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ _COLUMNS = (
     ("first", "first"),
     ("distance", "distance"),
 )
+_BEGINNING, _READ = 28, 48  # characters of a view's name, and tokens that are read for them
 _NOTEBOOK_BYTES = 64 << 20  # of a page inside of a notebook
 
 
@@ -33,6 +35,7 @@ class Captures:
 
     def __init__(self, runs: list[Run], *, title: str = "", names: Callable[[int], str] | None = None) -> None:
         self.runs, self.title, self.names = runs, title, names
+        self.live: dict[str, Any] | None = None  #: of a page that is served
 
     @property
     def layers(self) -> list[Layer]:
@@ -146,13 +149,19 @@ class Captures:
 
     # The page.
 
-    def _beginning(self, run: Run) -> str:
-        """The first characters of what a run read, where they are known: they tell views apart."""
+    def _beginnings(self, run: Run) -> list[str]:
+        """Of every sequence the first words, and which heads were cut: they tell views apart."""
         ids = run.ids.get("")
-        if self.names is None or ids is None or run.image:
-            return ""
-        text = " ".join("".join(self.names(int(n)) for n in ids[0][:16]).split())
-        return f": {text[:20]}" + "\N{HORIZONTAL ELLIPSIS}" * (len(text) > 20 or ids.shape[1] > 16)
+        same = [id(other) for other in self.runs if other.name == run.name and other.cut is None]
+        number = same.index(id(run.of or run)) if id(run.of or run) in same else 0
+        words = [f"{'image' if run.image else 'text'} {number}"] if len(same) > 1 else [""]
+        if self.names is not None and ids is not None and not run.image:
+            text_of = getattr(self.names, "text", lambda row: "".join(map(self.names, row)))
+            words = [textwrap.shorten(text_of(row.tolist()), _BEGINNING, placeholder="\N{HORIZONTAL ELLIPSIS}") for row in ids[:, :_READ]]
+        if run.cut is None:
+            return words
+        heads = ",".join(f"{layer}:{head}" for layer, head in run.cut["heads"])
+        return [f"{word}, {'patch' if run.cut['with'] == 'patch' else 'cut'} {heads}" for word in words]
 
     def save(
         self, path: str | os.PathLike[str], *, title: str | None = None, tokens: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
@@ -192,11 +201,13 @@ class Captures:
             chosen.setdefault(layer, []).append(head)  # type: ignore[union-attr]
         file = File(self.names, named, chosen)
         for run in self.runs:
-            same = [id(other) for other in self.runs if other.name == run.name]
-            what = "run" if run.name is None else "image" if run.image else "text"
-            file.add(run, f"{what} {same.index(id(run))}{self._beginning(run)}" if len(same) > 1 else "")
+            file.add(run, self._beginnings(run))
         notes = [note for run in self.runs for note in run.notes]
         json = {"title": title or self.title or "attention", "notes": notes, "texts": file.texts, "views": file.views}
+        if self.live is not None:
+            json["live"] = self.live
+        if file.words:
+            json["words"] = [self.names(number) if self.names else str(number) for number in file.words]
         return json, file.tensors
 
     def _repr_html_(self) -> str:

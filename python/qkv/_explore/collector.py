@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from .. import _attention as functional
 from .._progress import Progress
 from .file import Run
-from .layer import Wanted, capture_call
+from .layer import Layer, Wanted, capture_call
+from .writes import Writer
 
 _CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
 
@@ -41,6 +42,7 @@ class Collector:
         self.ids: dict[str, np.ndarray] = {}  #: of the forward that runs, by side
         self.live: dict[str, np.ndarray] = {}
         self.progress = progress
+        self.writer: Writer | None = None  #: hears what heads write
         self._continues: bool | None = None
 
     def begin(self) -> None:
@@ -65,6 +67,7 @@ class Collector:
             self.progress.update(min(self.calls, self.progress.total), f"{name}  {k.shape[2]} keys")
         if self._continues or (self.layers is not None and index not in self.layers):
             functional.attention(q, k, v, bias=bias, sinks=sinks, out=out, **options)
+            self._written(index, name, None, v, out, "")
             return out
         side = "decoder" if "decoder" in self.ids and (cross or "decoder" in name) else ""
         ids, live = self.ids.get(side), self.live.get(side)
@@ -78,7 +81,12 @@ class Collector:
         )
         layer = capture_call(index, name, q, k, v, bias, sinks, out, options, wanted, cross=cross)
         self.runs[-1].layers.append(layer)
+        self._written(index, name, layer, v, out, side)
         return out
+
+    def _written(self, index: int, name: str, layer: Layer | None, v: Tensor, out: Tensor, side: str) -> None:
+        if self.writer is not None:
+            self.writer.attended(index, name, layer, v, out, is_last=side == "decoder" or "decoder" not in self.ids)
 
     def _begin_run(self, q: Tensor, k: Tensor, cross: bool) -> None:
         """A forward on the cache of the one before is not captured: it shows the last queries of a text alone."""

@@ -13,13 +13,14 @@ from typing import Any, NoReturn
 from .. import _html
 from . import models
 from .captures import Captures
-from .file import finite
-from .models import Refused
+from .file import Run, finite
+from .loading import Refused
 
 _EXAMPLE = """\
 examples:
   python -m qkv explore gpt2 --text "When Mary and John went to the store, John gave a drink to" --out page.html
   python -m qkv explore ./qwen --file book.txt --exact 12:3,12:4 --out page.html     # these heads' every weight, at any length
+  python -m qkv explore gpt2 --text "a b c a b c" --ablate 5:1,6:9 --ablate all   # these two cut, and each head alone
   python -m qkv explore ./bert --text "one text" --text "another" --json             # kinds of heads, two texts
 
 kinds of heads: previous, self, duplicate, induction, local, diffuse, first, mixed; docs/explore.md says when a head is called so
@@ -36,6 +37,10 @@ def _pairs(text: str) -> list[tuple[int, int]]:
         return [(int(layer), int(head)) for layer, head in (pair.split(":") for pair in text.split(","))]
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be LAYER:HEAD,LAYER:HEAD,... such as 12:3,12:4: got {text!r}") from None
+
+
+def _heads(text: str) -> Any:
+    return text if text == "all" else _pairs(text)
 
 
 def _count(text: str) -> int:
@@ -63,6 +68,15 @@ def _parser() -> argparse.ArgumentParser:
         "--weights", metavar="L:H,..", type=_pairs, help="heads whose every weight is stored (default: all, to 512 tokens)"
     )
     shown.add_argument("--first", metavar="N", type=_count, help="how many first keys are set apart (default 1)")
+    cut = parser.add_argument_group("what the model says without heads")
+    cut.add_argument("--ablate", metavar="L:H,..", type=_heads, action="append", default=[], help="cut these heads together; all: each alone")
+    cut.add_argument("--with", dest="instead", choices=("zero", "mean"), default="zero", help="what they write instead (zero)")
+    cut.add_argument("--patch", metavar="L:H,..", type=_pairs, help="they write what they write on another text, --from")
+    cut.add_argument("--from", dest="source", metavar="TEXT", help="the text of --patch, of as many tokens")
+    cut.add_argument(
+        "--behaviour", action=argparse.BooleanOptionalAction, help="heads' weights on random tokens that repeat (decoders: yes)"
+    )
+    add("--serve", metavar="PORT", nargs="?", type=int, const=0, help="serve the page to this machine, and compute more on demand")
     add("--out", metavar="FILE", help="page.html, or the page's file, .safetensors (docs/explorer-file.md)")
     add("--json", action="store_true", help="per layer and head: kind, share, mass on the first keys, entropy in nats")
     add("--title", help="above the page")
@@ -73,6 +87,10 @@ def _parser() -> argparse.ArgumentParser:
 def _checked(options: Any) -> None:
     if not options.text and not options.file:
         raise Refused('nothing to read: give --text "..." or --file F')
+    if bool(options.patch) != (options.source is not None):
+        raise Refused("--patch L:H and --from TEXT go together")
+    if options.serve is not None and (options.beside or len(options.text) + len(options.file) != 1):
+        raise Refused("--serve takes one model and one text: the page reads more")
     if options.out and Path(options.out).suffix not in (".html", ".safetensors"):
         raise Refused(f"--out must end in .html or .safetensors: got {options.out}")
     if options.out and not Path(options.out).absolute().parent.is_dir():
@@ -83,35 +101,64 @@ def _checked(options: Any) -> None:
 
 
 def _table(captures: Captures) -> str:
-    titles, several = ("layer", "name", "head", "kind", "share", "first", "entropy"), len(captures.runs) > 1
+    runs = captures.runs
+    titles, several = ("layer", "name", "head", "kind", "share", "first", "entropy"), len(runs) > 1
+    numbers = list(dict.fromkeys(name for run in runs for name in run.numbers))
     rows = []
     for row in captures.kinds():
         shares = (None if row[name] is None else f"{row[name]:.2f}" for name in ("share", "first"))
-        rows.append([*([row["run"]] if several else []), *(row[name] for name in titles[:4]), *shares, row["entropy_nats"]])
-    return _html.lines((("run",) if several else ()) + titles, rows)
+        more = (_number(runs[row["run"]], name, row) for name in numbers)
+        rows.append([*([row["run"]] if several else []), *(row[name] for name in titles[:4]), *shares, row["entropy_nats"], *more])
+    return "\n".join([_html.lines((("run",) if several else ()) + titles + tuple(numbers), rows), *filter(None, map(_of_cut, runs))])
+
+
+def _number(run: Run, name: str, row: dict[str, Any]) -> float | None:
+    found = run.numbers.get(name, {}).get(row["layer"])
+    return None if found is None else round(float(found[row["head"]]), 4)
+
+
+def _of_cut(run: Run) -> str:
+    """One line that says what a cut changed."""
+    if run.cut is None:
+        return ""
+    cut, before = run.cut, run.of.said if run.of else {}
+    heads = ",".join(f"{layer}:{head}" for layer, head in cut["heads"])
+    words = [f"{heads} instead {cut['with']}:"]
+    if run.said and before:
+        words.append(f"loss {before['loss']:.4f} -> {run.said['loss']:.4f}, {cut['tokens']:.0%} of the next tokens change,")
+        words.append(f"after the text {before['next'][0]['token']!r} -> {run.said['next'][0]['token']!r};")
+    elif "output" in cut:
+        words.append(f"1 - cosine of the output {cut['output']:.4f};")
+    words.append("moved most: " + " ".join(f"{layer}:{head}" for layer, head, _ in cut["others"][:5]) if cut["others"] else "no other head moved")
+    return " ".join(words)
 
 
 def _json(captures: Captures, models: Sequence[str]) -> str:
     rows = [
         {key: round(value, 6) if isinstance(value, float) else value for key, value in row.items() if key != "shares"}
         | {"shares": {name: round(share, 6) for name, share in row["shares"].items()}}
+        | {name: _number(captures.runs[row["run"]], name, row) for name in captures.runs[row["run"]].numbers}
         for row in captures.kinds()
     ]
     notes = [note for run in captures.runs for note in run.notes]
-    return json.dumps(finite({"models": list(models), "heads": rows, "notes": notes}), allow_nan=False)
+    cuts = [{"run": n, **run.cut, **run.said} for n, run in enumerate(captures.runs) if run.cut is not None]
+    return json.dumps(finite({"models": list(models), "heads": rows, "notes": notes, **({"cuts": cuts} if cuts else {})}), allow_nan=False)
 
 
 def _run(arguments: Sequence[str]) -> None:
     options = _parser().parse_args(arguments)
     _checked(options)
     models_given = [options.model, *([options.beside] if options.beside else [])]
-    captures = models.explore(options, models_given)
+    made = models.explored(options, models_given)
+    captures = models.captures_of(made, models_given)
     if options.out:
         captures.save(options.out, title=options.title, weights=options.weights)
     if options.json:
         print(_json(captures, models_given))
     elif options.out:
         print(f"wrote {options.out}  {Path(options.out).stat().st_size / 1e6:.1f} MB")
+    elif options.serve is not None:
+        made[0].serve(options.serve)
     else:
         print(_table(captures))
 

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from .. import _nn, io
-from .layer import Layer, block_means, coded, decoded, merged
+from .layer import WHOLE, Layer, block_means, coded, decoded, merged
 
 FORMAT = "qkv.explorer.1"
 _ROWS = 512  # numbers per row statistic and of the column mass
+_F16 = 6e4  # numbers up to here are stored in 16 bits
 _STATISTICS = {
     "entropy": "entropy",
     "largest": "max_weight",
@@ -42,6 +43,10 @@ class Run:
     answer: tuple[str, int] | None = None  #: side and position of the first token that the model generated
     name: str | None = None
     notes: list[str] = field(default_factory=list)
+    numbers: dict[str, dict[int, np.ndarray]] = field(default_factory=dict, repr=False)  #: of every head, by name and call
+    said: dict[str, Any] = field(default_factory=dict, repr=False)  #: loss, losses, next: docs/explorer-file.md
+    cut: dict[str, Any] | None = None  #: heads (call, head), with, from, and what changed
+    of: Run | None = field(default=None, repr=False)  #: the same text with no head cut
 
 
 def _stack_of(name: str) -> str:
@@ -57,7 +62,7 @@ def _peaked(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     return codes, peaks, float(np.nanmax(abs(decoded(codes) * safe - values), initial=0.0))
 
 
-def _head_info(layer: Layer, b: int) -> list[dict[str, Any]]:
+def _head_info(layer: Layer, b: int, numbers: Mapping[str, Mapping[int, np.ndarray]]) -> list[dict[str, Any]]:
     made = []
     live = slice(None) if layer.live is None else layer.live[b]
     for n in range(len(layer.heads)):
@@ -72,6 +77,14 @@ def _head_info(layer: Layer, b: int) -> list[dict[str, Any]]:
             values = getattr(layer.captured, name)
             if values is not None and values[b, n][live].size and np.isfinite(values[b, n][live]).all():
                 info[title] = round(float(values[b, n][live].mean()), 4)
+        if layer.writes is not None:
+            info["writes"] = round(float(layer.writes.sizes[b, n][live].mean()), 4)
+        if layer.writes is not None and layer.writes.next_token is not None:
+            info["next token"] = round(float(layer.writes.next_token[b, n, :-1].mean()), 4) if layer.q_len > 1 else 0.0
+            info["copies"] = round(float(layer.writes.copies[b, n]), 4)
+        for name, by_layer in numbers.items():
+            if layer.index in by_layer:
+                info[name] = round(float(by_layer[layer.index][layer.heads[n]]), 6)
         made.append(info)
     return made
 
@@ -86,10 +99,12 @@ class File:
         self.names, self.given, self.weights = names, given, weights
         self.texts: list[dict[str, Any]] = []
         self.views: list[dict[str, Any]] = []
+        self.words: dict[int, int] = {}  # of tokens that heads raise and lower: their places in the file's list
+        self._at: dict[tuple[int, Any, int], int] = {}  # the view of a run's stack and sequence
         self.tensors: dict[str, np.ndarray] = {}
 
-    def add(self, run: Run, prefix: str) -> None:
-        """A view per stack of layers and sequence."""
+    def add(self, run: Run, prefixes: Sequence[str]) -> None:
+        """A view per stack of layers and sequence; prefixes: what tells sequences apart, "" where nothing is known."""
         crossing = {_stack_of(layer.name) for layer in run.layers if layer.cross}
         batch = len(run.layers[0].pages) if run.layers else 0
 
@@ -103,8 +118,9 @@ class File:
                 lengths[side] = max(lengths.get(side, 0), length)
         for b in range(batch):
             texts: dict[str, int] = {}
+            prefix = prefixes[b] if b < len(prefixes) else ""
 
-            def text_of(side: str, b: int = b, texts: dict[str, int] = texts) -> int:
+            def text_of(side: str, b: int = b, texts: dict[str, int] = texts, prefix: str = prefix) -> int:
                 if side not in texts:
                     words = (side or "text" * (not prefix), prefix, f"{b}" if batch > 1 else "")
                     made = self._text(run, side, b, lengths[side])
@@ -123,9 +139,13 @@ class File:
                 view = {"name": " ".join(filter(None, words)), "kind": "cross" if cross else "self", "queries": sides[0], "keys": sides[1]}
                 if run.name is not None:
                     view["group"] = run.name
+                if not cross and side_of(some[0], False) == ("decoder" if crossing else ""):
+                    view |= run.said
+                if run.cut is not None:
+                    view["cut"] = self._cut(run, (stack, cross), b, some)
                 size = [lengths[side_of(some[0], keys)] for keys in (False, True)]
-                at = len(self.views)
-                view["layers"] = [self._layer(layer, b, size, f"{at}/{m}") for m, layer in enumerate(some)]
+                at = self._at[id(run), (stack, cross), b] = len(self.views)
+                view["layers"] = [self._layer(layer, b, size, f"{at}/{m}", run) for m, layer in enumerate(some)]
                 self.views.append(view)
 
     def _text(self, run: Run, side: str, b: int, length: int) -> dict[str, Any]:
@@ -141,7 +161,31 @@ class File:
             made["image"] = dict(zip(("start", "height", "width"), run.image))
         return made
 
-    def _layer(self, layer: Layer, b: int, lengths: Sequence[int], prefix: str) -> dict[str, Any]:
+    def _cut(self, run: Run, stack: Any, b: int, layers: Sequence[Layer]) -> dict[str, Any]:
+        """With the layers' numbers in this view."""
+        at = {layer.index: m for m, layer in enumerate(layers)}
+        cut = dict(run.cut or {})
+        for name in ("heads", "others"):
+            cut[name] = [[at[index], *rest] for index, *rest in cut[name] if index in at]
+        return cut | ({"of": self._at[id(run.of), stack, b]} if (id(run.of), stack, b) in self._at else {})
+
+    def _written(self, layer: Layer, b: int, prefix: str) -> None:
+        made = layer.writes
+        is_short = made.norms.shape[2] <= WHOLE or made.norms[b].max(initial=0) > _F16
+        self.tensors[f"{prefix}/norms"] = made.norms[b].astype(np.float32 if is_short else np.float16)
+        rows = {"writes": made.sizes, "next token": made.next_token}
+        for name, values in rows.items():
+            if values is not None:
+                self.tensors[f"{prefix}/rows/{name}"] = block_means(merged(values[b], 1, _ROWS)[..., None], layer.q_len)[..., 0]
+        for name in ("push", "ov"):
+            numbers = getattr(made, name)
+            if numbers is not None:
+                flat = [self.words.setdefault(int(number), len(self.words)) for number in numbers[b].ravel()]
+                self.tensors[f"{prefix}/{name}"] = np.array(flat, np.float32).reshape(numbers[b].shape)
+        if made.push_by is not None:
+            self.tensors[f"{prefix}/push_by"] = made.push_by[b].astype(np.float16 if abs(made.push_by[b]).max(initial=0) < _F16 else np.float32)
+
+    def _layer(self, layer: Layer, b: int, lengths: Sequence[int], prefix: str, run: Run) -> dict[str, Any]:
         """lengths: of the texts of queries and keys."""
         formula, parts = layer.pages[b]
         heads, tensors = list(layer.heads), self.tensors
@@ -149,7 +193,7 @@ class File:
             raise ValueError(f"[save] a page shows every head of a layer: layer {layer.index} was captured in heads {heads} only")
         made: dict[str, Any] = {
             "name": layer.name, "heads": layer.num_heads, "kv_heads": layer.num_kv_heads, "q_len": layer.q_len, "kv_len": layer.kv_len,
-            "formula": formula, "head_info": _head_info(layer, b),
+            "formula": formula, "head_info": _head_info(layer, b, run.numbers),
         }  # fmt: skip
         at = 0 if layer.cross else layer.offsets[b]
         if at and at + layer.q_len <= lengths[0]:
@@ -170,6 +214,8 @@ class File:
             values = getattr(layer.captured, name)
             if values is not None and values.size and (name != "sink" or values.any()):
                 tensors[f"{prefix}/rows/{title}"] = block_means(merged(values[b], 1, _ROWS)[..., None], layer.q_len)[..., 0]
+        if layer.writes is not None:
+            self._written(layer, b, prefix)
         if layer.exact is not None and "refused" not in formula:
             exact = layer.exact
             made |= {"exact": list(exact.heads), "exact_kv": list(exact.kv_heads)}

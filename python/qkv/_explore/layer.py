@@ -80,6 +80,7 @@ class Layer:
     exact: Exact | None = None
     kinds: list[Kind] | None = None  #: over all sequences
     live: np.ndarray | None = field(default=None, repr=False)  #: [B, Tq]: which queries are tokens
+    writes: Any = None  #: what the heads write (writes.py); None: not known
 
 
 def coded(weights: np.ndarray) -> np.ndarray:

@@ -4,42 +4,52 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .captures import Captures
-from .file import Run
+from .loading import Refused, loaded
 
-
-class Refused(Exception):
-    """Wrong usage or input: one line, exit code 2."""
+if TYPE_CHECKING:
+    from .explored import Explored
 
 
 _ANSWER = 24  # tokens that an encoder-decoder generates where nothing else is asked for
 
 
-def explore(options: Any, models: Sequence[str]) -> Captures:
-    """Every model on every input, one run each."""
-    runs: list[Run] = []
-    names: Any = None
-    for model in models:
-        if Path(model).is_file():
-            raise Refused(f"{model} is a file, MODEL a folder or name; of a model that qkv train wrote, qkv map draws the page")
-        for one in _hugging_face(model, options):
-            for run in one.runs:
-                run.name = Path(model).name or model
-            runs += one.runs
-            names = one.names or names
-    return Captures(runs, title=" and ".join(_name(model) for model in models), names=names)
+def explored(options: Any, models: Sequence[str]) -> list[Explored]:
+    """Every model on every input."""
+    made: list[Explored] = []
+    for name in models:
+        if Path(name).is_file():
+            raise Refused(f"{name} is a file, MODEL a folder or name; of a model that qkv train wrote, qkv map draws the page")
+        for one in _hugging_face(name, options):
+            one.whole.name = _title(name)[0].rsplit("/", 1)[-1]
+            for heads in options.ablate:
+                if heads == "all":
+                    one.every(options.instead)
+                else:
+                    one.cut(heads, options.instead)
+            if options.patch:
+                one.cut(options.patch, "patch", other=options.source)
+            made.append(one)
+    return made
 
 
-def _name(model: str) -> str:
-    """A model's title: of a folder its name, with what config.json says of its kind."""
-    name, config = Path(model).name or model, Path(model) / "config.json"
+def captures_of(made: Sequence[Explored], models: Sequence[str]) -> Captures:
+    """All runs in one page."""
+    title = " and ".join(f"{name} ({kind})" if kind else name for name, kind in map(_title, models))
+    names = next((one.captures.names for one in reversed(made) if one.captures.names), None)
+    return Captures([run for one in made for run in one.captures.runs], title=title, names=names)
+
+
+def _title(model: str) -> tuple[str, str]:
+    """A model's name, of a folder as its config.json says or its own, and the kind."""
+    config = Path(model) / "config.json"
     known = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
     kind = (known.get("architectures") or [known.get("model_type")])[0]
-    return f"{name} ({kind})" if kind else name
+    return str(known.get("_name_or_path") or (Path(model).name if config.is_file() else model)), kind or ""
 
 
 def _texts(options: Any) -> list[str]:
@@ -52,31 +62,16 @@ def _texts(options: Any) -> list[str]:
     return texts
 
 
-def _hugging_face(name: str, options: Any) -> list[Captures]:
-    from .._needs import need
-
-    need("qkv explore", "transformers", "torch")
-    if not Path(name).exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
-        raise Refused(f"there is no folder {name}")
-    import huggingface_hub
-    import transformers as tf
-
-    huggingface_hub.logging.set_verbosity_error()
-
-    tf.logging.set_verbosity_error()
-    tf.utils.logging.disable_progress_bar()
-    config = _loaded(tf.AutoConfig, name)
-    if getattr(config, "vocab_size", None) is None and not hasattr(config, "text_config"):
-        raise Refused(f"{name} ({config.model_type}) reads no text: qkv.transformers.capture_attention takes its own inputs")
-    tokenizer = _loaded(tf.AutoTokenizer, name)
+def _hugging_face(name: str, options: Any) -> Iterator[Explored]:
+    model, tokenizer = loaded(name)
+    config = model.config
     if getattr(config, "is_encoder_decoder", False):
-        model = _loaded(tf.AutoModelForSeq2SeqLM, name)
-        return [_both(model, tokenizer, dict(_tokens(tokenizer, text)), options) for text in _texts(options)]
-    masked = any(kind.endswith("ForMaskedLM") for kind in getattr(config, "architectures", None) or ())
-    heads = tf.AutoModelForMaskedLM if masked else tf.AutoModelForCausalLM
-    model = _loaded(heads if options.generate else tf.AutoModel, name)
+        for text in _texts(options):
+            yield _both(model, tokenizer, dict(_tokens(tokenizer, text)), options)
+        return
+    if options.generate and not model.can_generate():
+        raise Refused(f"--generate: {name} ({type(model).__name__}) generates nothing")
     most = getattr(config, "max_position_embeddings", None)
-    captures = []
     for text in _texts(options):
         inputs = _tokens(tokenizer, text)
         length = inputs["input_ids"].shape[1]
@@ -84,17 +79,7 @@ def _hugging_face(name: str, options: Any) -> list[Captures]:
         if most is not None and length + (options.generate or 0) > most and learned:
             raise Refused(f"the text has {length} tokens, {name} reads at most {most}: shorten it")
         generate = {"max_new_tokens": options.generate, "do_sample": False} if options.generate else None
-        captures.append(_captured(model, inputs, options, tokenizer=tokenizer, generate=generate))
-    return captures
-
-
-def _loaded(kind: Any, name: str) -> Any:
-    try:
-        made = kind.from_pretrained(name)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise Refused(f"{kind.__name__} cannot load {name}: {why}") from None
-    return made.eval() if hasattr(made, "eval") else made
+        yield _captured(model, inputs, options, tokenizer=tokenizer, generate=generate)
 
 
 def _tokens(tokenizer: Any, text: str) -> dict[str, Any]:
@@ -104,13 +89,14 @@ def _tokens(tokenizer: Any, text: str) -> dict[str, Any]:
     return inputs
 
 
-def _captured(model: Any, inputs: Any, options: Any, **more: Any) -> Captures:
-    from ..transformers import capture_attention
+def _captured(model: Any, inputs: Any, options: Any, **more: Any) -> Explored:
+    from .explored import Explored
 
-    return capture_attention(model, inputs, exact=options.exact, first=options.first, progress=not options.quiet, **more)
+    more |= {"exact": options.exact, "first": options.first, "behaviour": options.behaviour}
+    return Explored(model, inputs, progress=not options.quiet, **more)
 
 
-def _both(model: Any, tokenizer: Any, inputs: dict[str, Any], options: Any) -> Captures:
+def _both(model: Any, tokenizer: Any, inputs: dict[str, Any], options: Any) -> Explored:
     """An encoder-decoder: the decoder reads --answer, or what it generates itself."""
     import torch
 

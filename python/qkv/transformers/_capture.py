@@ -17,6 +17,7 @@ from .._explore.captures import Captures
 from .._explore.collector import Collector
 from .._explore.file import Run
 from .._explore.layer import Wanted
+from .._explore.writes import Writer
 from .._progress import Progress
 from ..capture import Capture
 from ._attention import NAME, register
@@ -30,6 +31,8 @@ class AttentionCapture(Captures):
     def __init__(self, runs: list[Run], outputs: Any, tokens: np.ndarray | None, **options: Any) -> None:
         super().__init__(runs, **options)
         self.outputs, self.tokens = outputs, tokens
+        self.inputs: dict[str, Any] = {}  #: what the model read; sites: the projections that read its heads, by layer
+        self.sites: dict[int, Any] = {}
 
 
 @contextlib.contextmanager
@@ -93,6 +96,7 @@ def capture_attention(
     first: int | None = None,
     whole: bool = True,
     tokenizer: Any = None,
+    writes: bool = True,
     progress: bool | None = None,
 ) -> AttentionCapture:
     """Runs `model` once (eval mode, no gradients) and captures its attention. Memory: never of the order Tq x Tk.
@@ -112,6 +116,7 @@ def capture_attention(
             registers.
         whole: False: no single weights are kept, of short texts neither.
         tokenizer: names the tokens in the page.
+        writes: also what the heads write: the norm of v W_o of every key, and of decoders the tokens that they raise and lower.
         progress: a bar on standard error; None: where that is a terminal.
 
     Raises:
@@ -141,9 +146,12 @@ def capture_attention(
         names = {id(m): name for name, m in model.named_modules()}
         collector = Collector(names, layers, wanted, exact, bar if shown else None)
         collector.ids, collector.live = ids, live
+        if writes:
+            collector.writer = Writer(model, ids.get("decoder", ids.get("")), total)
         hook = model.register_forward_pre_hook(lambda *_: collector.begin())
         try:
-            with _running_qkv(model), torch.no_grad(), observed(collector):
+            listening = collector.writer.listening() if collector.writer else contextlib.nullcontext()
+            with _running_qkv(model), torch.no_grad(), observed(collector), listening:
                 outputs = model(**inputs)
         finally:
             hook.remove()
@@ -157,10 +165,14 @@ def capture_attention(
             raise ValueError(f"[capture_attention] {what} must lie in 0..{collector.most_calls - 1}: got {list(numbers)}")
     run = collector.runs[0] if collector.runs else Run([])
     run.image, run.answer = image, answer
+    if collector.writer is not None:
+        run.notes += collector.writer.notes()
     mask = inputs.get("attention_mask")
     tokens = mask.to(torch.bool).cpu().numpy() if isinstance(mask, Tensor) and mask.ndim == 2 else None
     title = getattr(config, "_name_or_path", "") or type(model).__name__
-    return AttentionCapture(collector.runs or [run], outputs, tokens, title=title, names=_namer(tokenizer))
+    made = AttentionCapture(collector.runs or [run], outputs, tokens, title=title, names=_namer(tokenizer))
+    made.inputs, made.sites = inputs, collector.writer.outputs.sites if collector.writer else {}
+    return made
 
 
 def _require_one_sequence(model: nn.Module, generate: Mapping[str, Any]) -> None:
@@ -217,4 +229,5 @@ def _namer(tokenizer: Any) -> Callable[[int], str] | None:
         text = tokenizer.decode([number])
         return text if text and "\N{REPLACEMENT CHARACTER}" not in text else str(tokenizer.convert_ids_to_tokens(number))
 
+    name.text = lambda numbers: tokenizer.decode(numbers, skip_special_tokens=True)  # type: ignore[attr-defined]
     return name

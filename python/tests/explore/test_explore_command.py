@@ -53,7 +53,8 @@ def test_table_json_page_and_file(models: Path, tmp_path: Path, capsys: Any) -> 
     code, out, err = ran(capsys, models / "gpt2", "--text", TEXT, "--json", "--quiet")
     told = json.loads(out)
     assert code == 0 and err == "" and len(told["heads"]) == 8
-    assert set(told["heads"][0]) == {"layer", "head", "kind", "share", "first", "entropy_nats", "shares", "name", "run"}
+    assert set(told["heads"][0]) == {"layer", "head", "kind", "share", "first", "entropy_nats", "shares", "name", "run",
+                                     "random previous", "random duplicate", "random induction"}  # fmt: skip
     page, file = tmp_path / "page.html", tmp_path / "page.safetensors"
     code, out, _ = ran(
         capsys, models / "gpt2", "--text", TEXT, "--out", page, "--exact", "0:1,1:2", "--weights", "0:0", "--title", "<b>"
@@ -77,7 +78,7 @@ def test_two_texts_two_models(models: Path, tmp_path: Path, capsys: Any) -> None
     )
     made = json.loads(qkv.io.load_safetensors(tmp_path / "a.safetensors").metadata["explorer"])
     assert code == 0 and [view["group"] for view in made["views"]] == ["gpt2", "gpt2", "bert", "bert"]
-    assert [view["name"].split("text ")[1] for view in made["views"]] == ["0: thecatsatonthematand\N{HORIZONTAL ELLIPSIS}", "1: thedogsat"] * 2
+    assert [view["name"].split(" ", 1)[1] for view in made["views"]] == ["the cat sat on the mat and\N{HORIZONTAL ELLIPSIS}", "the dog sat"] * 2
     assert [len(text["tokens"]) for text in made["texts"]] == [13, 3, 13, 3]
 
 
@@ -86,6 +87,25 @@ def test_encoder_decoder(models: Path, tmp_path: Path, capsys: Any) -> None:
     made = json.loads(qkv.io.load_safetensors(tmp_path / "a.safetensors").metadata["explorer"])
     assert code == 0 and [view["kind"] for view in made["views"]] == ["self", "self", "cross"]
     assert made["texts"][1]["tokens"] == ["<pad>", "the", "mat"]
+
+
+def test_cuts_and_patches(models: Path, tmp_path: Path, capsys: Any) -> None:
+    text = ("--text", "the cat sat on the cat", "--quiet")
+    code, out, _ = ran(capsys, models / "gpt2", *text, "--ablate", "0:1,1:2", "--ablate", "all", "--with", "mean", "--no-behaviour")
+    lines = out.splitlines()
+    assert code == 0 and lines[0].split()[-4:] == ["cut", "loss", "cut", "tokens"] and len(lines) == 18
+    assert lines[-1].startswith("0:1,1:2 instead mean: loss ") and "moved most: " in lines[-1]
+    code, out, err = ran(capsys, models / "gpt2", *text[:2], "--ablate", "all")
+    assert code == 0 and "8  layer 1: 4 heads cut" in err
+    code, out, _ = ran(capsys, models / "gpt2", *text, "--patch", "1:0", "--from", "the dog sat on the mat", "--json")
+    (cut,) = json.loads(out)["cuts"]
+    assert code == 0 and cut["with"] == "patch" and cut["from"] == "the dog sat on the mat" and len(cut["losses"]) == 5
+    code, out, _ = ran(capsys, models / "bert", *text, "--ablate", "all", "--ablate", "0:0")
+    assert code == 0 and "cut output" in out.splitlines()[0] and "1 - cosine of the output" in out
+    code, out, _ = ran(capsys, models / "t5", *text, "--answer", "the mat", "--ablate", "all", "--out", tmp_path / "a.safetensors")
+    made = json.loads(qkv.io.load_safetensors(tmp_path / "a.safetensors").metadata["explorer"])
+    assert code == 0 and all("cut loss" in view["layers"][0]["head_info"][0] for view in made["views"])
+    assert ["loss" in view for view in made["views"]] == [False, True, False]
 
 
 ERRORS = {
@@ -97,6 +117,11 @@ ERRORS = {
     ("--text", "a", "--exact", "1-2"): "must be LAYER:HEAD",
     ("--text", "a", "--exact", "9:0"): "exact: layers must lie in 0..1",
     ("--text", "a", "--generate", "0"): "must be a whole number from 1 on",
+    ("--text", "a", "--ablate", "1:9"): "layer 1 has heads 0..3: got 9",
+    ("--text", "a", "--ablate", "some"): "must be LAYER:HEAD",
+    ("--text", "a", "--patch", "0:0"): "--patch L:H and --from TEXT go together",
+    ("--text", "a", "--patch", "0:0", "--from", "the cat"): "equal length: 1 and 2 tokens",
+    ("--text", "a", "--text", "b", "--serve"): "--serve takes one model and one text",
     ("--text", ""): "must not be empty",
     ("--text", "the " * 80): "gpt2 reads at most 64",
 }

@@ -1,0 +1,157 @@
+"""Heads cut and patched: against models whose projection has these rows zeroed, or is given other numbers by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("support_transformers")
+import qkv
+from qkv._explore.behaviour import on_random_tokens
+from support_transformers import DECODERS, EXPLORED, MODELS, MORE, inputs_of, model_of, torch
+from test_heads_write import projections
+
+NAMES = [name for name in {**MODELS, **EXPLORED} if name not in ("t5", "whisper")]
+
+
+def one_of(name: str, length: int = 11) -> Any:
+    """The first of its sequences."""
+    return qkv.explore(model_of(name), {key: x[:1] for key, x in inputs_of(name, length=length).items()}, behaviour=False)
+
+
+def with_rows(model: Any, layer: int, head: int, to: Any = None) -> None:
+    """By hand: head's part of what a projection reads becomes 0, or `to` [T | 1, width]."""
+    module = projections(model)[layer]
+
+    def change(_: Any, args: Any) -> Any:
+        x = args[0].clone()
+        width = x.shape[-1] // 4
+        x[..., head * width : (head + 1) * width] = 0 if to is None else to
+        return (x, *args[1:])
+
+    module.register_forward_pre_hook(change)
+
+
+def output_of(model: Any, inputs: Any) -> Any:
+    with torch.no_grad():
+        return model(**inputs)[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cut_is_a_zero_before_the_projection(name: str) -> None:
+    one = one_of(name)
+    inputs = {key: x[:1] for key, x in inputs_of(name).items()}
+    before = output_of(model_of(name), inputs)
+    every = one.every()
+    for layer, head in ((0, 1), (1, 3)):
+        by_hand = model_of(name)
+        with_rows(by_hand, layer, head)
+        after, made = output_of(by_hand, inputs), one.cut([(layer, head)])
+        if name in DECODERS or "cut loss" in every:
+            loss = torch.nn.functional.cross_entropy(after[0, :-1].double(), inputs["input_ids"][0, 1:]).item()
+            assert made["cut"]["loss"] == pytest.approx(loss, rel=1e-5)
+            assert every["cut loss"][layer][head] == pytest.approx(loss - one.said.loss, abs=1e-5 * loss)
+            assert every["cut tokens"][layer][head] == made["cut"]["tokens"] == (after.argmax(-1) != before.argmax(-1)).double().mean().item()
+            assert made["cut"]["next"][0]["token"] == str(after[0, -1].argmax().item())
+        else:
+            moved = 1 - torch.cosine_similarity(before.double(), after.double(), -1).mean().item()
+            assert every["cut output"][layer][head] == pytest.approx(moved, rel=1e-3, abs=1e-7)
+        assert all(index > layer for index, _, _ in made["cut"]["others"])  # what lies below reads nothing of it
+
+
+@pytest.mark.parametrize("name", [*list(MORE)[:8], "t5", "whisper"])
+def test_blocks_below_a_cut_give_what_they_gave(name: str) -> None:
+    """Also of encoders beside decoders, and of ALBERT, whose one block runs twice."""
+    one = one_of(name)
+    assert one.cuts._reuses
+    made = one.every()
+    one.cuts._reuses = False
+    for number, layers in one.cuts.every().items():
+        for index, values in layers.items():
+            assert abs(values - made[number][index]).max() < 1e-5 and values.max() > 1e-4
+
+
+def test_means_and_patches() -> None:
+    one, other = one_of("gpt2"), inputs_of("gpt2")["input_ids"][1:]
+    gave: list[Any] = []
+    model = model_of("gpt2")
+    projections(model)[1].register_forward_pre_hook(lambda _, args: gave.append(args[0][0, :, 16:24]))
+    for ids in (one.inputs["input_ids"], other):
+        output_of(model, {"input_ids": ids})
+    for instead, to, more in (("mean", gave[0].mean(0, keepdim=True), {}), ("patch", gave[1], {"other": other})):
+        by_hand = model_of("gpt2")
+        with_rows(by_hand, 1, 2, to)
+        logits = output_of(by_hand, one.inputs)
+        loss = torch.nn.functional.cross_entropy(logits[0, :-1], one.inputs["input_ids"][0, 1:]).item()
+        assert one.cut([(1, 2)], instead, **more)["cut"]["loss"] == pytest.approx(loss, rel=1e-5)
+    several = one.cut([(0, 0), (1, 1)])["cut"]["loss"]
+    assert len({several, one.cut([(0, 0)])["cut"]["loss"], one.cut([(1, 1)])["cut"]["loss"]}) == 3
+
+
+def test_what_is_generated_without_a_head() -> None:
+    one = one_of("gpt2")
+    by_hand = model_of("gpt2")
+    with_rows(by_hand, 0, 1)
+    expected = by_hand.generate(one.inputs["input_ids"], max_new_tokens=8, do_sample=False)[0, 11:].tolist()
+    assert one.generate(8, [(0, 1)]) == expected != one.generate(8)
+    assert not any(module._forward_pre_hooks for module in one.model.modules())  # nothing stays behind
+
+
+def test_the_file_holds_it(tmp_path: Any) -> None:
+    one = one_of("llama")
+    one.every()
+    one.cut([(0, 3)])
+    one.save(tmp_path / "page.html")
+    one.save(tmp_path / "page.safetensors")
+    file = qkv.io.load_safetensors(tmp_path / "page.safetensors")
+    made = json.loads(file.metadata["explorer"])
+    whole, cut = made["views"]
+    assert cut["cut"]["of"] == 0 and cut["cut"]["heads"] == [[0, 3]] and cut["cut"]["with"] == "zero" and cut["name"].endswith("cut 0:3")
+    assert whole["loss"] == one.said.loss != cut["loss"] and len(whole["losses"]) == 10 and len(cut["next"]) == 10
+    info = whole["layers"][1]["head_info"][2]
+    assert {"writes", "next token", "copies", "cut loss", "cut tokens"} <= info.keys()
+    assert file["0/1/norms"].shape == (4, 11) and file["0/1/push"].shape == file["0/1/push_by"].shape == (4, 11, 10)
+    words = [made["words"][int(n)] for n in np.asarray(file["0/1/push"])[2, 5]]
+    assert words == [str(n) for n in one.captures.layers[1].writes.push[0, 2, 5]]
+
+
+def test_random_tokens_that_repeat() -> None:
+    """The mean weights of eager attention on the tokens that it read."""
+    model, read = model_of("llama"), []
+    model.register_forward_pre_hook(lambda _, __, options: read.append(options["input_ids"]), with_kwargs=True)
+    made = on_random_tokens(model)
+    ids = read[0]
+    assert ids.shape == (4, 129) and (ids[:, 1:65] == ids[:, 65:]).all() and not {0, 1, 2} & set(ids[:, 1:].flatten().tolist())
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        weights = model(input_ids=ids, output_attentions=True).attentions
+    queries = range(65, 129)
+    for layer in range(2):
+        w = weights[layer]
+        for name, back in (("previous", 1), ("duplicate", 64), ("induction", 63)):
+            rows = range(1, 129) if name == "previous" else queries
+            mean = torch.stack([w[:, :, i, i - back] for i in rows], -1).mean((0, -1))
+            assert abs(made[f"random {name}"][layer] - mean.numpy()).max() < 1e-5
+
+
+def test_errors() -> None:
+    one = one_of("gpt2")
+    with pytest.raises(ValueError, match="layer 1 has heads 0..3: got 4"):
+        one.cut([(1, 4)])
+    with pytest.raises(ValueError, match="layer 2: no projection"):
+        one.cut([(2, 0)])
+    with pytest.raises(ValueError, match='"zero", "mean" or "patch"'):
+        one.cut([(0, 0)], "one")
+    with pytest.raises(ValueError, match="a patch needs another text"):
+        one.cut([(0, 0)], "patch")
+    with pytest.raises(ValueError, match="equal length: 11 and 3 tokens"):
+        one.cut([(0, 0)], "patch", other=torch.tensor([[4, 5, 6]]))
+    with pytest.raises(ValueError, match="one text at a time"):
+        qkv.explore(model_of("gpt2"), inputs_of("gpt2"), behaviour=False).cut([(0, 0)])
+    with pytest.raises(ValueError, match="needs tokenizer="):
+        qkv.explore(model_of("gpt2"), "a text")
+    with pytest.raises(ValueError, match="generates nothing"):
+        one_of("bert").generate(3)

@@ -1,0 +1,176 @@
+"""The live page: what it computes, and that it answers nobody but its own page."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("support_transformers")
+import qkv
+from support_transformers import model_of, tf
+
+WORDS = "the cat sat on mat and dog".split()
+
+
+def tokenizer() -> Any:
+    from tokenizers import Tokenizer, pre_tokenizers
+    from tokenizers.models import WordLevel
+
+    made = Tokenizer(WordLevel({word: n for n, word in enumerate(["<unk>", "<s>", "</s>", *WORDS])}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tf.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Any]:
+    one = qkv.explore(model_of("gpt2"), "the cat sat on the mat", tokenizer=tokenizer(), behaviour=False)
+    made = one.serve(forever=False)
+    yield made
+    made.close()
+
+
+def asked(server: Any, path: str | None = "", body: Any = None, *, method: str | None = None, absolute: bool = False, **headers: str) -> Any:
+    """Status, headers and answer; path: behind the token."""
+    port = server.server_port
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    text = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    given = {"Content-Type": "application/json"} if text is not None else {}
+    given |= {name.replace("_", "-"): value for name, value in headers.items()}
+    target = path if absolute else f"/{server.token}/{path}"
+    link.request(method or ("GET" if text is None else "POST"), target, text, given)
+    reply = link.getresponse()
+    content = reply.read()
+    link.close()
+    is_json = reply.headers.get_content_type() == "application/json"
+    return reply.status, reply.headers, json.loads(content) if is_json else content.decode()
+
+
+def test_the_page(server: Any) -> None:
+    status, headers, page = asked(server)
+    assert status == 200 and "connect-src 'self'" in page and page.count("default-src 'none'") == 1
+    assert headers["Cache-Control"] == "no-store" and headers["Referrer-Policy"] == "no-referrer" and headers["X-Frame-Options"] == "DENY"
+    assert not [name for name in headers if name.lower().startswith("access-control")]
+    assert "connect-src" not in qkv.explore(model_of("gpt2"), server.pages.explored[0].inputs, behaviour=False).captures.html()
+    assert server.server_address[0] == "127.0.0.1" and len(server.token) >= 32
+
+
+def test_what_it_computes(server: Any) -> None:
+    one = server.pages.explored[0]
+    expected = one.cut([(0, 1)], keep=False)
+    status, _, answer = asked(server, "cut", {"cut": [[0, 1]]})
+    assert status == 200 and answer["cut"]["loss"] == expected["cut"]["loss"] and answer["whole"]["loss"] == one.said.loss
+    assert answer["tokens"] == "the cat sat on the mat".split() and len(one.captures.runs) == 1
+    _, _, other = asked(server, "cut", {"cut": [[0, 1]], "with": "patch", "from": "the dog sat on the cat"})
+    assert other["cut"]["loss"] != answer["cut"]["loss"] and other["cut"]["from"] == "the dog sat on the cat"
+    status, _, made = asked(server, "generate", {"text": "the dog", "tokens": 5, "cut": [[0, 1], [1, 2]]})
+    assert status == 200 and isinstance(made["whole"], str) and made["whole"] != made["cut"]
+    assert asked(server, "generate", {"tokens": 5})[2]["cut"] is None
+    _, _, made = asked(server, "page", {"text": "the dog sat on the dog", "cut": [[1, 3]]})
+    path = made["page"].removeprefix(f"/{server.token}/")
+    assert re.fullmatch(r"\d+/", path) and asked(server, path)[0] == 200
+    assert asked(server, path + "cut", {"cut": [[0, 0]]})[2]["tokens"][1] == "dog"  # of the new page
+    assert [run.cut is None for run in server.pages.explored[int(path[:-1])].captures.runs] == [True, False]
+    for _ in range(18):
+        server.pages.answer("page", 0, {})
+    assert asked(server, path)[0] == 404 and asked(server)[0] == 200  # the oldest go, the first stays
+
+
+OUTSIDE: dict[str, tuple[int, dict[str, Any]]] = {
+    "no token": (404, {"path": "/", "absolute": True}),
+    "wrong token": (404, {"path": "/" + "a" * 32 + "/", "absolute": True}),
+    "wrong token for a command": (404, {"path": "/" + "a" * 32 + "/cut", "absolute": True, "body": {}}),
+    "another token of bytes": (404, {"path": "/%C3%A9/", "absolute": True}),
+    "traversal": (404, {"path": "../../etc/passwd"}),
+    "traversal, coded": (404, {"path": "%2e%2e/%2e%2e/etc/passwd"}),
+    "a file": (404, {"path": "0/index.html"}),
+    "a page that is not there": (404, {"path": "99/"}),
+    "a huge number": (404, {"path": "9" * 5000 + "/"}),
+    "a number that is none": (404, {"path": "%C2%B2/"}),
+    "an address of another host": (403, {"path": "http://example.org/", "absolute": True}),
+    "another host": (403, {"Host": "example.org"}),
+    "another port": (403, {"Host": "127.0.0.1:1"}),
+    "another origin": (403, {"path": "cut", "body": {}, "Origin": "http://example.org"}),
+    "a sandboxed origin": (403, {"path": "cut", "body": {}, "Origin": "null"}),
+    "the origin under https": (403, {"path": "cut", "body": {}, "Origin": "https://127.0.0.1"}),
+    "a form": (415, {"path": "cut", "body": b"{}", "Content_Type": "text/plain"}),
+    "no command": (404, {"path": "eval", "body": {}}),
+    "a command by GET": (405, {"path": "cut"}),
+    "POST to the page": (405, {"body": {}}),
+    "another method": (501, {"method": "PUT", "body": {}}),
+    "a preflight": (501, {"method": "OPTIONS", "Origin": "http://example.org"}),
+    "bad JSON": (400, {"path": "cut", "body": b"{"}),
+    "deep JSON": (400, {"path": "cut", "body": b"[" * 100000}),
+    "no object": (400, {"path": "cut", "body": []}),
+    "another member": (400, {"path": "cut", "body": {"code": "1"}}),
+    "a member of another type": (400, {"path": "cut", "body": {"text": 1}}),
+    "true is no number": (400, {"path": "generate", "body": {"tokens": True}}),
+    "heads that are none": (400, {"path": "cut", "body": {"cut": [[0]]}}),
+    "a head that is not there": (400, {"path": "cut", "body": {"cut": [[0, 9]]}}),
+    "too many tokens": (400, {"path": "generate", "body": {"tokens": 100000}}),
+    "an empty text": (400, {"path": "cut", "body": {"text": ""}}),
+    "a text that is too long": (400, {"path": "cut", "body": {"text": "the " * 100}}),
+    "a huge body": (413, {"path": "cut", "body": b"", "Content_Length": str(1 << 21)}),
+    "a huge length": (413, {"path": "cut", "body": b"", "Content_Length": "9" * 50}),
+    "a length that is none": (411, {"path": "cut", "body": b"{}", "Content_Length": "-1"}),
+    "chunks": (411, {"path": "cut", "body": b"0\r\n\r\n", "Transfer_Encoding": "chunked"}),
+}
+
+
+@pytest.mark.parametrize("what", OUTSIDE)
+def test_what_it_refuses(server: Any, what: str) -> None:
+    expected, request = OUTSIDE[what]
+    status, headers, answer = asked(server, **request)
+    assert status == expected, answer
+    assert not [name for name in headers if name.lower().startswith("access-control")] and server.token not in str(answer)
+    assert expected == 501 or 5 < len(answer["error"]) < 600 and "Traceback" not in answer["error"]
+    assert asked(server)[0] == 200  # it still serves
+
+
+def test_hosts_and_origins_of_its_own(server: Any) -> None:
+    for host in (f"127.0.0.1:{server.server_port}", f"localhost:{server.server_port}"):
+        assert asked(server, "cut", {}, Host=host, Origin=f"http://{host}")[0] == 200
+    with socket.create_connection(server.server_address) as link:  # no Host at all
+        link.sendall(f"GET /{server.token}/ HTTP/1.0\r\n\r\n".encode())
+        assert b" 403 " in link.recv(100)
+
+
+def test_two_clients_at_once(server: Any) -> None:
+    """One that sends nothing keeps nobody waiting; two that compute get their own answers."""
+    answers: dict[str, Any] = {}
+    with socket.create_connection(server.server_address) as silent:
+        silent.sendall(f"POST /{server.token}/cut HTTP/1.1\r\nHost: 127.0.0.1".encode())
+        texts = ["the cat sat on the mat", "the dog and the dog"]
+        threads = [threading.Thread(target=lambda t=text: answers.update({t: asked(server, "cut", {"text": t, "cut": [[0, 0]]})[2]})) for text in texts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [answers[text]["tokens"] for text in texts] == [text.split() for text in texts]
+    assert not any(module._forward_pre_hooks for module in server.pages.explored[0].model.modules())
+
+
+def test_control_c_ends_it(tmp_path: Any) -> None:
+    model_of("gpt2").save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    command = [sys.executable, "-m", "qkv", "explore", str(tmp_path), "--text", "the cat", "--serve", "--quiet"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        address = process.stdout.readline().strip()  # type: ignore[union-attr]
+        host, port, token = re.fullmatch(r"http://([\d.]+):(\d+)/([\w-]{32,})/", address).groups()  # type: ignore[union-attr]
+        link = http.client.HTTPConnection(host, int(port), timeout=30)
+        link.request("GET", f"/{token}/")
+        assert link.getresponse().status == 200
+        os.kill(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0 and "Traceback" not in errors
