@@ -12,29 +12,29 @@ const learnSteps = {
     said(stage) { const {ds, dq} = this.numbers(stage); return say("step.said.ds", {list: listed(TOKENS, rowOf(ds, 2, 3)), dq: pair(rowOf(dq, 2, 2))}); },
   },
   learn: {
-    start: () => ({task: "next", losses: [], moments: [], toy: null, runs: false}),
+    start: () => ({task: "next", losses: [], moments: [], toy: null, runs: null}),
     controls(stage, c, changed) {
       c.choice(() => say("step.task"), () => ["next", "previous"].map(name => [name, say("step.task." + name)]), () => stage.task,
         task => { Object.assign(stage, this.start(), {task}); });
       c.button(() => say(stage.runs ? "step.stop" : "step.train"), () => {
         if (stage.losses.length >= 800) Object.assign(stage, this.start(), {task: stage.task});
-        stage.runs = !stage.runs;
+        stage.runs = stage.runs ? null : {};
         if (stage.runs) this.run(stage, changed);
       });
       c.button(() => say("step.panel"), () => change({step: LAB}));
     },
-    stop: stage => { stage.runs = false; },
+    stop: stage => { stage.runs = null; },
     /// Steps for 12 milliseconds at a time, until 800; the map is kept at a few moments.
     async run(stage, changed) {
-      const text = "abababab", kept = [0, 50, 100, 200, 400, 800], toy = stage.toy ||= await loadEngine(engineBytes), {losses, moments} = stage;
+      const text = "abababab", kept = [0, 50, 100, 200, 400, 800], {losses, moments, runs} = stage, toy = await (stage.toy ||= loadEngine(engineBytes));
       const map = () => draw.rows(toy.trace(text, {}).layers[0].weights, text.length);
       const keep = () => { if (kept.includes(losses.length)) moments.push({step: losses.length, weights: map()}); };
-      if (!losses.length) { toy.start({task: stage.task}); keep(); }
+      if (stage.runs === runs && !losses.length) { toy.start({task: stage.task}); keep(); }
       const slice = () => {
-        if (!stage.runs || stage.losses !== losses) return;
+        if (stage.runs !== runs) return;
         const until = performance.now() + 12;
         do { losses.push(toy.steps(1)); keep(); } while (losses.length < 800 && performance.now() < until);
-        if (losses.length >= 800) stage.runs = false;
+        if (losses.length >= 800) stage.runs = null;
         changed();
         setTimeout(slice, 0);
       };
