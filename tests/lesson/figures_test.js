@@ -2,7 +2,7 @@
 // its frame. node tests/lesson/figures_test.js
 "use strict";
 const assert = require("node:assert"), fs = require("node:fs"), path = require("node:path");
-const {figure, numbers, of, root} = require("../../scripts/figures");
+const {figure, lesson, numbers, of, root} = require("../../scripts/figures");
 const draw = of("draw");
 
 /// Calls visit(name, attributes, [x, y] of its origin, its text) for each element; throws where the text is no XML.
@@ -49,4 +49,5 @@ assert.deepStrictEqual(Object.keys(draw.colours.light), Object.keys(draw.colours
 const style = ["src/view/explore/page/style.css", "lesson/page/style.css"].map(name => fs.readFileSync(path.join(root, name), "utf8")).join("");
 for (const of of Object.values(draw.colours)) for (const [name, colour] of Object.entries(of)) assert.ok(style.includes(`--${name}: ${colour};`),
     `the page's ${name} is not ${colour}`);
+for (const language of ["en", "zh"]) assert.doesNotMatch(lesson(language), /^(?:\d+[.)]|[-+*>]) /m, "a sentence of the lesson became a list");
 console.log(`${shown} figures`);
