@@ -100,6 +100,7 @@ function drawRows(part, names) {
     tr.append(make("th", {textContent: first, scope: "row"}), ...rest);
     return tr;
   };
+  el("labRows").closest(".scroll").parentElement.style.flexBasis = 150 + 46 * keys + "px";  // beside the map where there is room, else below
   el("labKeys").replaceChildren(line(say("lab.row.key"), names.map(textContent => make("th", {textContent, scope: "col"}))));
   el("labRows").replaceChildren(...rows.map(([key, row]) => line(say(key, {dim}), cells(Array.from(row, (x, j) => hidden[j] && row === given ? none : number(x))))));
   lab.rows = masked.weights;
