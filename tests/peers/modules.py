@@ -1,4 +1,5 @@
-"""What tests of flash_attn, fla and xformers import beside the functions under test, from the peers' checkouts: references, helpers, descriptions of kernels.
+"""What tests of flash_attn, fla and xformers import beside the functions under test, from the peers' checkouts: references, helpers,
+descriptions of kernels.
 
 fla: the modules `naive`, fla.utils' assert_close, gates. xformers (with the checkout of mslk, where its attention moved): create_attn_bias,
 ref_attention and the classes of fmha.common; one kernel, of every bias, on the CPU, under the names cutlass, flash and triton_splitk.
@@ -125,14 +126,15 @@ def as_on_an_h100(_: str) -> None:
 #: Rows of run.py's table.
 ROWS: dict[str, dict[str, Any]] = {
     "flash_attn": {
-        "tests": ["tests/test_flash_attn.py"],
+        "tests": ["tests/test_flash_attn.py", "tests/test_rotary.py"],
+        "sdist": "flash-attn==2.8.3.post2 --hash=sha256:d0f9f0b08a986cdeadbffcf5ec8b3a8f514366c68ad1853d3ab061bc83cc340b",
         # S_dmask holds the weights themselves here: there is nothing to normalise.
         "changes": [
-            (r"range\(250\)|range\(50\)", "range(3)"), ("batch_size = 60", "batch_size = 4"),
+            (r"\nimport triton\n", "\n"), (r"range\(250\)|range\(50\)", "range(3)"), ("batch_size = 60", "batch_size = 4"),
             (r"def normalize_flash_attn_S\(", "def normalize_flash_attn_S(s, *a, **k):\n    return s\n\n\ndef _theirs("),
         ],
         "prepare": as_on_an_h100,
-        "left_out": {"generator_arg": "the raw entry points of the CUDA extension"},
+        "left_out": {"generator_arg": "the raw entry points of the CUDA extension", "compilation_count": "counts Triton's compilations"},
     },
     "fla": {
         "tests": [f"tests/ops/test_{x}.py" for x in "linear_attn retention lightning_attn simple_gla gla delta gdn kda".split()],

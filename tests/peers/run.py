@@ -1,9 +1,10 @@
 """Runs the own tests of packages that build only with CUDA on qkv's stand-ins for them, on a CPU.
 
-    python tests/peers/run.py PEER CHECKOUT [--sample 200] [--longest 1024] [--seconds 300] [--only TEXT]
+    python tests/peers/run.py PEER [CHECKOUT] [--sample 200] [--values 0] [--longest 1024] [--seconds 300] [--only TEXT]
 
 A test file is read from the peer's checkout and changed in devices and sizes alone (PEERS); their references (names that end in _ref)
-come from the checkout too. A fixed random sample of the cases runs; 0: all.
+come from the checkout too. Without one: from its source distribution on PyPI, where that holds tests; exit code 77 without a network.
+A fixed random sample of the cases runs; 0: all.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import argparse
 import ast
 import collections
 import importlib
+import importlib.util
 import os
 import random
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,8 +28,10 @@ import modules
 import pytest
 import qkv.standins
 
+SKIPPED = 77  #: the exit code that CTest is told of
+EINOPS = "einops==0.8.2 --hash=sha256:54058201ac7087911181bfec4af6091bb59380360f069276601256a76af08193"
 #: Every peer: its test files; what is changed in them beside "cuda" (pattern, replacement); modules whose references they import, each
-#: with the files that those lie in; files and cases that are not about CPUs (pattern of the name, why).
+#: with the files that those lie in; files and cases that are not about CPUs (pattern of the name, why); its source distribution.
 PEERS: dict[str, dict[str, Any]] = {
     "causal_conv1d": {
         "tests": ["tests/test_causal_conv1d.py"],
@@ -35,6 +41,7 @@ PEERS: dict[str, dict[str, Any]] = {
             "causal_conv1d.causal_conv1d_varlen": ["causal_conv1d/causal_conv1d_varlen.py"],
         },
         "left_out": {"deterministic|not_reproducible": "asks whether CUDA's atomic additions repeat"},
+        "sdist": "causal-conv1d==1.7.0 --hash=sha256:3202758494eaa7b597ce1c282dfa188889506bfcb92cad3c407d26736bfcd32b",
     },
     "mamba_ssm": {
         "tests": [
@@ -68,6 +75,29 @@ def add_references(module: str, files: list[str], checkout: str) -> None:
                 setattr(into, node.name, scope[node.name])
 
 
+def downloaded(lines: list[str], folder: str) -> str:
+    """pip's requirements: wheels become importable, a source distribution is unpacked. The folder of that."""
+    listed = os.path.join(folder, "requirements.txt")
+    with open(listed, "w") as out:
+        out.write("\n".join(lines))
+    options = ["--no-deps", "--no-build-isolation", "--no-binary", "causal-conv1d,flash-attn", "--retries", "1", "-r", listed, "-d", folder]
+    without = {f"{name}_SKIP_CUDA_BUILD": "TRUE" for name in ("CAUSAL_CONV1D", "FLASH_ATTENTION")}
+    done = subprocess.run([sys.executable, "-m", "pip", "download", "-q", *options], capture_output=True, text=True, env=os.environ | without)
+    if "from versions: none" in done.stderr:
+        print("skipped: PyPI cannot be reached")
+        sys.exit(SKIPPED)
+    if done.returncode:
+        sys.exit(done.stderr)
+    unpacked = ""
+    for file in [os.path.join(folder, x) for x in os.listdir(folder)]:
+        if file.endswith(".whl"):
+            sys.path.append(file)
+        elif file.endswith(".tar.gz"):
+            shutil.unpack_archive(file, folder)
+            unpacked = file[: -len(".tar.gz")]
+    return unpacked
+
+
 class Sample:
     """pytest's plugin: chooses cases, and counts."""
 
@@ -76,6 +106,16 @@ class Sample:
         self.counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
         self.failures: dict[str, list[str]] = collections.defaultdict(list)
         self.start = time.process_time()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """Of every axis of a test only --values, at random: half a million cases take minutes to list."""
+        marks = metafunc.definition.own_markers
+        for n, mark in enumerate(marks):
+            if mark.name == "parametrize" and self.options.values:
+                names, values = mark.args[0], list(mark.args[1])
+                kept = random.Random(self.options.seed).sample(values, min(len(values), self.options.values))
+                marks[n] = pytest.mark.parametrize(names, kept, **mark.kwargs).mark
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         by_test: dict[str, list[Any]] = collections.defaultdict(list)
@@ -106,6 +146,7 @@ class Sample:
                 self.failures[test].append(f"{report.nodeid}\n      {line[:200]}")
 
     def print(self) -> int:
+        """How many failed; none that passed is a failure."""
         total: collections.Counter[str] = collections.Counter()
         for test, counts in self.counts.items():
             total.update(counts)
@@ -115,34 +156,44 @@ class Sample:
         for pattern, why in self.left_out.items():
             print(f"left out: {pattern}: {why}")
         print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped of {self.fitting}; {self.total} in all")
-        return total["failed"]
+        return total["failed"] + (total["passed"] == 0)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peer", choices=list(PEERS))
-    parser.add_argument("checkout")
-    for name, value in {"sample": 200, "longest": 1024, "seconds": 300.0, "seed": 0, "only": ""}.items():
+    parser.add_argument("checkout", nargs="?")
+    for name, value in {"sample": 200, "values": 0, "longest": 1024, "seconds": 300.0, "seed": 0, "only": ""}.items():
         parser.add_argument(f"--{name}", type=type(value), default=value)
     options = parser.parse_args()
-    qkv.standins.install(quiet=True)
     peer = PEERS[options.peer]
+    if options.checkout is None and "sdist" not in peer:
+        parser.error(f"the tests of {options.peer} are not on PyPI: CHECKOUT is needed")
+    needed = ([] if options.checkout else [peer["sdist"]]) + ([] if importlib.util.find_spec("einops") else [EINOPS])
+    with tempfile.TemporaryDirectory() as packages, tempfile.TemporaryDirectory() as folder:
+        unpacked = downloaded(needed, packages) if needed else ""
+        failed = run(peer, options.checkout or unpacked, options, folder)
+    sys.exit(failed > 0)
+
+
+def run(peer: dict[str, Any], checkout: str, options: argparse.Namespace, folder: str) -> int:
+    """How many cases fail; changed test files lie in `folder`."""
+    qkv.standins.install(quiet=True)
     left_out = peer.get("left_out", {})
     for module, files in peer.get("references", {}).items():
-        add_references(module, files, options.checkout)
-    peer.get("prepare", lambda folder: None)(options.checkout)
+        add_references(module, files, checkout)
+    peer.get("prepare", lambda folder: None)(checkout)
     sample = Sample(options, left_out, peer.get("sizes", lambda sizes: None))
-    with tempfile.TemporaryDirectory() as folder:
-        for file in peer["tests"]:
-            if any(re.search(pattern, file) for pattern in left_out):
-                continue
-            text = re.sub(r"""(["'])cuda\1""", '"cpu"', open(os.path.join(options.checkout, file)).read())
-            for pattern, replacement in ((r"torch\.cuda\.(manual_seed_all|synchronize)\(.*\)", "None"), *peer["changes"]):
-                text = re.sub(pattern, replacement, text)
-            with open(os.path.join(folder, os.path.basename(file)), "w") as out:
-                out.write(text)
-        pytest.main(["-q", "-p", "no:cacheprovider", "--no-header", "--tb=short", "-W", "ignore", folder], plugins=[sample])
-    sys.exit(sample.print() > 0)
+    for file in peer["tests"]:
+        if any(re.search(pattern, file) for pattern in left_out):
+            continue
+        text = re.sub(r"""(["'])cuda\1""", '"cpu"', open(os.path.join(checkout, file)).read())
+        for pattern, replacement in ((r"torch\.cuda\.(manual_seed_all|synchronize)\(.*\)", "None"), *peer["changes"]):
+            text = re.sub(pattern, replacement, text)
+        with open(os.path.join(folder, os.path.basename(file)), "w") as out:
+            out.write(text)
+    pytest.main(["-q", "-p", "no:cacheprovider", "--no-header", "--tb=short", "-W", "ignore", folder], plugins=[sample])
+    return sample.print()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 #: Package -> (distribution, the version whose interface this is).
 PACKAGES = {
     "flash_attn": ("flash-attn", "2.8.3"),
-    "causal_conv1d": ("causal-conv1d", "1.6.1"),
+    "causal_conv1d": ("causal-conv1d", "1.7.0"),
     "mamba_ssm": ("mamba-ssm", "2.3.2"),
     "fla": ("flash-linear-attention", "0.5.2"),
     "xformers": ("xformers", "0.0.35"),

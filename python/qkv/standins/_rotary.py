@@ -6,6 +6,7 @@ behind the tables' last position stays as it is. Differentiable in x.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,6 +29,18 @@ def apply_rotary_emb_torch(x: Tensor, cos: Tensor, sin: Tensor, interleaved: boo
     return _turned(x, cos[..., None, :], sin[..., None, :], interleaved)
 
 
+@torch.compiler.disable
+def _in_place(x: Tensor, change: Callable[[Tensor], Any]) -> Tensor:
+    """x after `change`. Autograd refuses that of a leaf: its memory is changed, and what comes back with the graph is a copy."""
+    if not (torch.is_grad_enabled() and x.requires_grad and x.is_leaf):
+        change(x)
+        return x
+    out = x.clone()
+    change(out)
+    x.detach().copy_(out)
+    return out
+
+
 def apply_rotary_emb(
     x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, inplace: bool = False, seqlen_offsets: int | Tensor = 0,
     cu_seqlens: Tensor | None = None, max_seqlen: int | None = None,
@@ -47,7 +60,7 @@ def apply_rotary_emb(
     if not bool(inside.all()):
         cos, sin = torch.where(inside[..., None], cos, 1), torch.where(inside[..., None], sin, 0)
     out = _turned(x, cos[..., None, :], sin[..., None, :], interleaved)
-    return x.copy_(out) if inplace else out
+    return _in_place(x, lambda to: to.copy_(out)) if inplace else out
 
 
 def _filled(x: Tensor, length: int) -> Tensor:
@@ -67,21 +80,21 @@ def apply_rotary_emb_qkv_(
     seqlen_offsets: int | Tensor = 0, num_heads_q: int | None = None,
 ) -> Tensor:  # fmt: skip
     """q and k of qkv [B, T, 3, H, D], or [B, T, num_heads_q + 2 Hk, D], turned in place."""
-    if qkv.dim() == 5:
-        q, k = qkv[:, :, 0], qkv[:, :, 1]
-    elif num_heads_q is None:
+    if qkv.dim() == 4 and num_heads_q is None:
         raise ValueError(f"[flash_attn of qkv.standins] num_heads_q must be given with qkv [B, T, heads, D]: got qkv {list(qkv.shape)}")
-    else:
-        q, k, _ = qkv.tensor_split((num_heads_q, (qkv.shape[2] + num_heads_q) // 2), 2)
-    apply_rotary_emb(q, cos, sin, interleaved, True, seqlen_offsets)
-    apply_rotary_emb(k, cos if cos_k is None else cos_k, sin if sin_k is None else sin_k, interleaved, True, seqlen_offsets)
-    return qkv
+
+    def change(x: Tensor) -> None:
+        middle = 0 if num_heads_q is None else (x.shape[2] + num_heads_q) // 2
+        q, k = (x[:, :, 0], x[:, :, 1]) if x.dim() == 5 else (x[:, :, :num_heads_q], x[:, :, num_heads_q:middle])
+        apply_rotary_emb(q, cos, sin, interleaved, True, seqlen_offsets)
+        apply_rotary_emb(k, cos if cos_k is None else cos_k, sin if sin_k is None else sin_k, interleaved, True, seqlen_offsets)
+
+    return _in_place(qkv, change)
 
 
 def apply_rotary_emb_kv_(kv: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, seqlen_offsets: int | Tensor = 0) -> Tensor:
     """k of kv [B, T, 2, H, D] turned in place."""
-    apply_rotary_emb(kv[:, :, 0], cos, sin, interleaved, True, seqlen_offsets)
-    return kv
+    return _in_place(kv, lambda x: apply_rotary_emb(x[:, :, 0], cos, sin, interleaved, True, seqlen_offsets))
 
 
 class RotaryEmbedding(torch.nn.Module):

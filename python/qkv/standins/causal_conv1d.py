@@ -1,4 +1,4 @@
-"""causal_conv1d 1.6's functions on qkv.torch.short_convolution. x is [B, C, T]; memory whose channels lie innermost, as a linear layer
+"""causal_conv1d 1.7's functions on qkv.torch.short_convolution. x is [B, C, T]; memory whose channels lie innermost, as a linear layer
 leaves it, is read where it lies, and the result has that memory.
 
 Beyond the package: any width, float64, states and gradients of states on every layout.
@@ -32,16 +32,20 @@ def causal_conv1d_fn(
     """x [B, C, T], weight [C, W], bias [C], seq_idx [B, T], below 0: padding; states [B, C, W - 1] -> out [B, C, T], or (out, final)."""
     require_cpu(_NAME, x=x, weight=weight, bias=bias, initial_states=initial_states)
     if seq_idx is not None:
-        bound(_NAME, "causal_conv1d_fn with seq_idx", initial_states=initial_states, return_final_states=return_final_states)
+        bound(_NAME, "causal_conv1d_fn with seq_idx", return_final_states=return_final_states)
     if x.stride(2) == 1 != x.stride(1) and seq_idx is None and initial_states is None and not return_final_states:
         # Tokens innermost: PyTorch's convolution is as fast, and a copy costs twice as much.
         rows = F.conv1d(x.to(weight.dtype), weight[:, None], bias, padding=weight.shape[1] - 1, groups=x.shape[1])[..., : x.shape[2]]
         return (rows if _silu(activation) is None else F.silu(rows)).to(x.dtype)
-    before = None if initial_states is None else initial_states.transpose(1, 2)
-    out, last = short_convolution(x.transpose(1, 2), weight, bias, before, seq_idx, _silu(activation), return_last=True)
-    out, final = out.transpose(1, 2), last.transpose(1, 2)
+    rows, before = x.transpose(1, 2), None if initial_states is None else initial_states.transpose(1, 2)
+    if before is not None and seq_idx is not None:  # rows of the first sequence
+        numbers = torch.cat((seq_idx[:, :1].expand(before.shape[:2]), seq_idx), 1)
+        out = short_convolution(torch.cat((before, rows), 1), weight, bias, sequence=numbers, activation=_silu(activation))
+        return out[:, before.shape[1] :].transpose(1, 2)  # type: ignore[call-overload,union-attr]
+    made = short_convolution(rows, weight, bias, before, seq_idx, _silu(activation), return_last=return_final_states)
     if not return_final_states:
-        return out
+        return made.transpose(1, 2)  # type: ignore[union-attr]
+    out, final = (one.transpose(1, 2) for one in made)
     return out, final if final_states_out is None else final_states_out.copy_(final)
 
 

@@ -1,5 +1,5 @@
 """qkv.standins: names that are found, undone and refused; flash_attn's functions against PyTorch's attention, and in models of
-transformers. Its own tests: scripts/sweep --peers."""
+transformers. Its own tests: tests/peers/run.py."""
 
 from __future__ import annotations
 
@@ -135,6 +135,17 @@ def test_caches_are_appended_to_and_read(paged: bool) -> None:
         torch.testing.assert_close(left[1:], dense(step(q)[1:], caches[0][1:2, 3:7], caches[1][1:2, 3:7]))
     with pytest.raises(RuntimeError, match=f"must fit the {'block_table' if paged else 'cache'} of 8"):
         flash_attn.flash_attn_with_kvcache(step(q), *caches, step(k), step(v), cache_seqlens=7, **given)
+
+
+def test_rotary_in_place_of_a_leaf_changes_its_memory_and_gives_the_graph() -> None:
+    cos, sin = numbers(1, 3, 2), numbers(2, 3, 2)
+    for change, x in ((rotary.apply_rotary_emb_kv_, leaf(3, 1, 3, 2, 2, 6)), (rotary.apply_rotary_emb_qkv_, leaf(4, 1, 3, 3, 2, 6))):
+        parts = [rotary.apply_rotary_emb(y, cos, sin) if n < x.shape[2] - 1 else y for n, y in enumerate(x.detach().clone().unbind(2))]
+        out = change(x, cos, sin)
+        assert torch.equal(out, torch.stack(parts, 2)) and torch.equal(out, x)
+        (back,) = torch.autograd.grad(out, x, out.detach())
+        assert torch.equal(back[:, :, -1], parts[-1])
+        torch.testing.assert_close(back[:, :, 0], rotary.apply_rotary_emb(parts[0], cos, -sin))
 
 
 def test_padding_is_taken_out_and_put_back() -> None:
