@@ -80,8 +80,9 @@ def downloaded(lines: list[str], folder: str) -> str:
     listed = os.path.join(folder, "requirements.txt")
     with open(listed, "w") as out:
         out.write("\n".join(lines))
-    options = ["--no-deps", "--no-build-isolation", "--no-binary", "causal-conv1d,flash-attn", "--retries", "1", "-r", listed, "-d", folder]
-    without = {f"{name}_SKIP_CUDA_BUILD": "TRUE" for name in ("CAUSAL_CONV1D", "FLASH_ATTENTION")}
+    options = ["--no-deps", "--no-build-isolation", "--no-binary", "causal-conv1d,flash-attn,mamba-ssm", "--retries", "1"]
+    options += ["-r", listed, "-d", folder]
+    without = {f"{name}_SKIP_CUDA_BUILD": "TRUE" for name in ("CAUSAL_CONV1D", "FLASH_ATTENTION", "MAMBA")}
     done = subprocess.run([sys.executable, "-m", "pip", "download", "-q", *options], capture_output=True, text=True, env=os.environ | without)
     if "from versions: none" in done.stderr:
         print("skipped: PyPI cannot be reached")
