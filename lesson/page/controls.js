@@ -42,13 +42,17 @@ function controlsOf(changed) {
   };
 }
 
-/// Tokens of a typed sentence: at most `most`, parted by blanks.
-const tokensOf = (text, most) => text.trim().split(/\s+/).slice(0, most).map(token => visible(token, 10));
+/// Tokens of a typed sentence: at most `most`, parted by blanks, each cut to what a figure has room for.
+const tokensOf = (text, most) => text.trim().split(/\s+/).slice(0, most).map(token => {
+  const cut = [...visible(token, 8)];
+  while (draw.measure(cut.join("")) > 46) cut.pop();
+  return cut.join("");
+});
 /// Numbers of a token, by the rule that step.rule states; the example's tokens have the example's.
 function embedded(token) {
   if (TOKENS.includes(token)) return EXAMPLE.x.slice(4 * TOKENS.indexOf(token), 4 * TOKENS.indexOf(token) + 4);
-  const h = [...token].reduce((sum, c) => (31 * sum + c.codePointAt(0)) % 65521, 7);
-  return [1, 5, 25, 125].map(by => Math.floor(h / by) % 5 - 2);
+  const h = [...token].reduce((sum, c) => (31 * sum + c.codePointAt(0)) % 65521, 9);
+  return [1, 3, 9, 27].map(by => Math.floor(h / by) % 3);
 }
 /// A layer of two heads on a sentence: x, q, k, v, joined, out [T, 4]; ofHeads: what the engine gives for both heads.
 function layerOf(tokens) {

@@ -26,7 +26,7 @@ const learnSteps = {
     stop: stage => { stage.runs = null; },
     /// Steps for 12 milliseconds at a time, until 800; the map is kept at a few moments.
     async run(stage, changed) {
-      const text = "abababab", kept = [0, 50, 100, 200, 400, 800], {losses, moments, runs} = stage, toy = await (stage.toy ||= loadEngine(engineBytes));
+      const text = "abcabc", kept = [0, 50, 100, 200, 400, 800], {losses, moments, runs} = stage, toy = await (stage.toy ||= loadEngine(engineBytes));
       const map = () => draw.rows(toy.trace(text, {}).layers[0].weights, text.length);
       const keep = () => { if (kept.includes(losses.length)) moments.push({step: losses.length, weights: map()}); };
       if (stage.runs === runs && !losses.length) { toy.start({task: stage.task}); keep(); }
@@ -40,7 +40,7 @@ const learnSteps = {
       };
       slice();
     },
-    draw: ({losses, moments}, width) => losses.length ? figureMoments({losses, tokens: [..."abababab"], moments}, say, {width}) : "",
+    draw: ({losses, moments}, width) => losses.length ? figureMoments({losses, tokens: [..."abcabc"], moments}, say, {width}) : "",
     said({losses, moments}) {
       const {step} = moments.at(-1) || {step: 0};
       return step ? say("step.said.loss", {step, loss: draw.number(losses[step - 1], 3)}) : "";

@@ -113,6 +113,17 @@ def test_keys_move_by_pointer_and_by_arrows(lesson, browser, width):
     assert page.evaluate("document.activeElement.dataset.part") == "k:1"
 
 
+def test_a_token_follows_from_its_letters(lesson, browser):
+    page, h = browser.open(lesson, "step=6&lang=en"), 9
+    for letter in "red":
+        h = (31 * h + ord(letter)) % 65521
+    x = [h // by % 3 for by in (1, 3, 9, 27)]
+    page.fill(".sentence", "  we like   red extraordinary things")
+    page.select_option(".control select", label="red")
+    assert drawn(page)[1].startswith(f"red: x ({', '.join(map(str, x))}) makes q ({', '.join(map(str, x))}), ")
+    assert page.locator(".control option").all_inner_texts() == ["we", "like", "red", "extrao"]
+
+
 def test_masks_heads_and_the_way_back(lesson, browser):
     page = browser.open(lesson, "step=7&lang=en")
     page.check(".control input >> nth=1")
@@ -133,7 +144,7 @@ def test_a_model_learns_beside_the_text(lesson, browser):
     page = browser.open(lesson, "step=12&lang=zh")
     page.click(".controls button >> nth=0")
     until(page, "stages.learn.losses.length === 800 && !stages.learn.runs")
-    assert page.evaluate("stages.learn.losses") == page.evaluate(FRESH, [{"task": "next"}, 800, "abababab", []])["losses"]
+    assert page.evaluate("stages.learn.losses") == page.evaluate(FRESH, [{"task": "next"}, 800, "abc", []])["losses"]
     assert page.locator('[data-part^="moment:"]').count() == 6 and "800" in drawn(page)[1]
     page.click(".controls button >> nth=0")
     page.evaluate("change({step: 11})")
