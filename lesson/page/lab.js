@@ -38,7 +38,8 @@ function labStart() {
 function labTrace() {
   const {engine: e, prompt, cut, causal, scale, positions} = lab;
   lab.whole = e.trace(prompt, {cut: [], causal: true, scale: true, positions: true});
-  lab.isCut = cut.size > 0 || !causal || !scale || !positions;
+  lab.isSwitched = !causal || !scale || !positions;
+  lab.isCut = cut.size > 0 || lab.isSwitched;
   lab.now = lab.isCut ? e.trace(prompt, {cut: labCuts(), causal, scale, positions}) : lab.whole;
   const length = [...prompt].length;
   lab.row = lab.query >= 0 && lab.query < length ? lab.query : length - 1;
@@ -108,7 +109,7 @@ function drawState() {
 }
 /// The command that computes what is shown: this training, this text, without these heads. No command does what the three switches do.
 function labCommand() {
-  if (lab.running || !lab.causal || !lab.scale || !lab.positions) return "";
+  if (lab.running || lab.isSwitched) return "";
   const quoted = /^\w+$/.test(lab.prompt) ? lab.prompt : `'${lab.prompt.replace(/'/g, "'\\''")}'`;
   return `${lab.engine.command()} --sample ${quoted}${lab.cut.size ? " --cut " + [...lab.cut].join(",") : ""}`;
 }

@@ -19,10 +19,10 @@ function drawNext() {
     box.replaceChildren(...lab.symbols.map(c => make("button", {onclick: () => appendCharacter(c)})));
   }
   lab.symbols.forEach((c, n) => {
-    box.children[n].hidden = V > 12 && Math.max(whole[n], less?.[n] || 0) < .005;
+    box.children[n].hidden = V > 12 && Math.max(whole[n], less?.[n] || 0) < .5 / V;
     box.children[n].innerHTML = `<b>${escapeXml(label(c))}</b><span>${bar(whole[n], "whole")}${less ? bar(less[n], "less") : ""}</span>`;
   });
-  el("labMore").hidden = lab.running || !isNext;
+  el("labMore").hidden = lab.running || !isNext || lab.isSwitched;
   if (!el("labMore").hidden) el("labMore").textContent = say("lab.more", {text: label(lab.engine.generate(lab.prompt, 24, {temperature: lab.heat, seed: state.seed, cut: labCuts()}), 80)});
 }
 function appendCharacter(c) {
