@@ -3,7 +3,7 @@
 // letters: H heads, Tq queries, Tk keys, T characters of a text, V symbols.
 "use strict";
 
-const engineTasks = {next: "text", previous: "previous", same: "same", induction: "induction"};
+const engineTasks = {next: "text", previous: "previous", same: "same", induction: "induction"};  // as the tool names them
 
 async function loadEngine(bytes) {
   let wasm = null;
@@ -49,7 +49,6 @@ async function loadEngine(bytes) {
   };
 
   const engine = {parameters: 0, symbols: []};
-  let started = null;
 
   // q [H, Tq, dim], k [H, Tk, dim], v [H, Tk, vdim] -> scores = q.k, scaled (times scale, plus bias, -Infinity where hidden), weights
   // [H, Tq, Tk], out [H, Tq, vdim], lse [H, Tq]; with dout [H, Tq, vdim] dp, ds [H, Tq, Tk], dq, dk, dv. scale: 1 / sqrt(dim) if not given.
@@ -73,20 +72,18 @@ async function loadEngine(bytes) {
     return parts(at, [["y", rows * outputs]]).found.y;
   });
 
-  // A new model; what is not given is as in `qkv train`. text: "" is its own. -> {parameters, symbols}
-  engine.start = options => call(put => {
-    const given = {text: "", task: "next", heads: 1, layers: 1, blocks: false, dim: 32, context: 16, seed: 0, rate: 0.003, batch: 32, ...options};
-    if (!(given.task in engineTasks)) throw new Error("task must be one of " + Object.keys(engineTasks).join(", ") + ": got " + given.task);
-    engineSizes({heads: given.heads, layers: given.layers, dim: given.dim, context: given.context, batch: given.batch});
-    engine.parameters = wasm.lesson_start(put.text(given.text), put.text(given.task), given.heads, given.layers, given.blocks ? 1 : 0,
-      given.dim, given.context, given.seed, given.rate, given.batch);
+  // A new model; what is not given (text: "") is as in `qkv train --task`. -> {parameters, symbols}
+  engine.start = ({text = "", task = "next", seed = 0, rate = 0, blocks = -1, ...sizes} = {}) => call(put => {
+    if (!(task in engineTasks)) throw new Error("task must be one of " + Object.keys(engineTasks).join(", ") + ": got " + task);
+    engineSizes(sizes);
+    const {heads = 0, layers = 0, dim = 0, context = 0, batch = 0} = sizes;
+    engine.parameters = wasm.lesson_start(put.text(text), put.text(engineTasks[task]), heads, layers, Number(blocks), dim, context, seed, rate, batch);
     engine.symbols = Array.from(textAt(wasm.lesson_symbols()));
-    started = given;
     return {parameters: engine.parameters, symbols: engine.symbols};
   });
   // -> the loss of the last of n steps
   engine.steps = n => call(() => wasm.lesson_steps(n));
-  Object.defineProperty(engine, "step", {get: () => started === null ? 0 : call(() => wasm.lesson_step())});
+  Object.defineProperty(engine, "step", {get: () => engine.parameters && call(() => wasm.lesson_step())});
   engine.save = () => call(() => wasm.lesson_save());
   engine.restore = moment => call(() => { wasm.lesson_restore(moment); });
   engine.forget = moment => call(() => { wasm.lesson_forget(moment); });
@@ -95,16 +92,19 @@ async function loadEngine(bytes) {
   // gradients [H, T, T] for the loss of this text, writes [H, T]: how long what a head adds is; next [T, V]: probabilities. cut:
   // [[layer, head], ...] are left out.
   engine.trace = (prompt, {cut = [], causal = true, scale = true, positions = true} = {}) => call(put => {
-    const tokens = Array.from(prompt), length = tokens.length, given = started ?? {heads: 1, dim: 1, layers: 0};
+    const tokens = Array.from(prompt), length = tokens.length, layers = [];
     let at = wasm.lesson_trace(put.text(prompt), put.ints(cut.flat()), cut.length, causal ? 1 : 0, scale ? 1 : 0, positions ? 1 : 0);
-    const rows = length * given.dim, pairs = given.heads * length * length, layers = [];
-    for (let layer = 0; layer < given.layers; ++layer) {
-      const cutOut = parts(at, [["q", rows], ["k", rows], ["v", rows], ["scores", pairs], ["weights", pairs], ["gradients", pairs],
-        ["writes", given.heads * length]]);
-      layers.push({heads: given.heads, ...cutOut.found});
-      at = cutOut.at;
+    const read = sizes => {
+      const {found, at: end} = parts(at, sizes);
+      at = end;
+      return found;
+    };
+    const [count, heads, dim] = read([["sizes", 3]]).sizes, rows = heads * length * dim, pairs = heads * length * length;
+    for (let layer = 0; layer < count; ++layer) {
+      layers.push({heads, ...read([["q", rows], ["k", rows], ["v", rows], ["scores", pairs], ["weights", pairs], ["gradients", pairs],
+        ["writes", heads * length]])});
     }
-    return {tokens, layers, next: parts(at, [["next", length * engine.symbols.length]]).found.next, loss: wasm.lesson_loss()};
+    return {tokens, layers, ...read([["next", length * engine.symbols.length]]), loss: wasm.lesson_loss()};
   });
 
   // n characters that follow the prompt; temperature 0 takes the likeliest.
@@ -112,22 +112,7 @@ async function loadEngine(bytes) {
     textAt(wasm.lesson_generate(put.text(prompt), n, temperature, seed, put.ints(cut.flat()), cut.length)));
 
   // The tool's command that repeats this training so far.
-  engine.command = () => {
-    if (started === null) throw new Error("there is no model yet: start one");
-    const words = ["qkv train"];
-    const option = (name, value, usual) => { if (value !== usual) words.push(name + " " + value); };
-    if (started.text !== "") words.push("--text text.txt");
-    option("--task", engineTasks[started.task], "text");
-    option("--heads", started.heads, 1);
-    option("--layers", started.layers, 1);
-    if (started.blocks) words.push("--blocks");
-    option("--dim", started.dim, 32);
-    option("--context", started.context, 16);
-    option("--seed", started.seed, 0);
-    option("--lr", started.rate, 0.003);
-    option("--batch", started.batch, 32);
-    return words.join(" ") + " --steps " + engine.step + " --isa scalar --threads 1";
-  };
+  engine.command = () => call(() => textAt(wasm.lesson_command()));
   return engine;
 }
 

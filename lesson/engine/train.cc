@@ -1,10 +1,10 @@
 // The toy language model: made, trained step by step, kept at moments, continued.
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <string_view>
 
 #include "core/check.h"
-#include "lesson/engine/cut.h"
 #include "lesson/engine/face.h"
 #include "lesson/engine/model.h"
 #include "qkv/lm/generate.h"
@@ -14,11 +14,9 @@ namespace {
 
 std::optional<Model> trained;
 
-lm::BatchSource make_source(
-    const std::string& task, const std::vector<Index>& ids, Index alphabet, lm::BatchShape shape, std::uint64_t seed) {
-  if (task == "next") return lm::BatchSource::windows(ids, shape, seed);
-  if (task == "previous") return lm::BatchSource::previous(alphabet, shape, seed);
-  fail<OptionError>("start", "task must be next or previous: got \"", task, "\"");
+/// " --name value" where it is not the task's.
+template <class T> std::string option(const char* name, T value, T usual) {
+  return value == usual ? std::string() : std::string(" --") + name + " " + part_text(value);
 }
 
 }  // namespace
@@ -32,31 +30,56 @@ Model& model(const char* function) {
 
 using namespace qkv;
 
-/// A new model in place of the one before; an empty text is the default text. Its number of parameters.
+/// A new model in place of the one before. Its number of parameters. What is 0 (blocks: -1), and an empty text, are the
+/// task's: "text", "previous", "same" or "induction".
 QKV_LESSON int lesson_start(const char* text, const char* task, int heads, int layers, int blocks, int dim, int context,
     double seed, double rate, int batch) {
   return lesson::answer([&] {
-    const std::string all = *text == '\0' ? lm::default_text() : text;
+    const lm::Task& chosen = lm::task_named(task, "start");
+    const bool own_text = *text != '\0';
+    const std::string all = own_text ? text : chosen.letters.empty() ? lm::default_text() : std::string(chosen.letters);
     lm::CharTokenizer tokenizer = lm::CharTokenizer::from_text(all);
+    lm::AttentionLMConfig config = chosen.config;
+    config.vocab_size = chosen.vocab_size(tokenizer.vocab_size());
+    if (heads > 0) config.num_heads = heads;
+    if (layers > 0) config.num_layers = layers;
+    if (blocks >= 0) config.blocks = blocks != 0;
+    if (dim > 0) config.embed_dim = dim;
+    if (context > 0) config.context = context;
     const auto number = static_cast<std::uint64_t>(seed);
-    lm::BatchSource source = lesson::make_source(
-        task, tokenizer.encode(all), tokenizer.vocab_size(), {.batch = batch, .context = context}, number);
-    lm::AttentionLM made({.vocab_size = tokenizer.vocab_size(),
-                             .context = context,
-                             .embed_dim = dim,
-                             .num_heads = heads,
-                             .num_layers = layers,
-                             .blocks = blocks != 0},
-        number);
+    const Index rows = batch > 0 ? batch : chosen.batch;
+    lm::BatchSource source = chosen.batches(
+        tokenizer.encode(all), tokenizer.vocab_size(), {.batch = rows, .context = config.context}, number);
     lm::TrainOptions options;
     options.steps = std::numeric_limits<Index>::max();
-    options.schedule.rate = rate;
+    options.schedule.rate = rate > 0 ? rate : chosen.rate;
     options.seed = number;
+    lm::AttentionLM made(config, number);
     lesson::trained.reset();
-    lesson::Model& m =
-        lesson::trained.emplace(lesson::Model{task, std::move(tokenizer), std::move(made), std::move(source)});
+    lesson::Model& m = lesson::trained.emplace(lesson::Model{
+        &chosen, std::move(tokenizer), std::move(made), std::move(source), own_text, number, options.schedule.rate});
     m.trainer = std::make_unique<lm::Trainer>(m.lm, options);
     return static_cast<int>(m.lm.parameter_count());
+  });
+}
+
+/// The tool's command that repeats the training so far.
+QKV_LESSON const char* lesson_command() {
+  return lesson::answer([]() -> const char* {
+    using lesson::option;
+    const lesson::Model& m = lesson::model("command");
+    const lm::AttentionLMConfig &config = m.lm.config(), &usual = m.task->config;
+    std::string& command = lesson::text() = "qkv train";
+    if (m.own_text) command += " --text text.txt";
+    command += option("task", std::string(m.task->name), std::string("text"));
+    command +=
+        option("heads", config.num_heads, usual.num_heads) + option("layers", config.num_layers, usual.num_layers);
+    if (config.blocks != usual.blocks) command += config.blocks ? " --blocks" : " --no-blocks";
+    command += option("dim", config.embed_dim, usual.embed_dim) + option("context", config.context, usual.context) +
+               option("seed", m.seed, std::uint64_t{0}) + option("lr", m.rate, m.task->rate) +
+               option("batch", m.source.shape().batch, m.task->batch);
+    command += " --steps " + std::to_string(m.trainer->steps_done()) + " --isa scalar --threads 1";
+    return command.c_str();
   });
 }
 
@@ -117,10 +140,10 @@ QKV_LESSON void lesson_forget(int number) {
 QKV_LESSON const char* lesson_generate(
     const char* prompt, int n, double temperature, double seed, const int* cut, int cuts) {
   return lesson::answer([&]() -> const char* {
-    lesson::Model& m = lesson::model("generate");
-    const lesson::Cut without(m.lm, cut, cuts);
+    const lesson::Model& m = lesson::model("generate");
     lm::GenerateOptions options;
     options.tokens = n;
+    options.cut = lesson::heads_of(cut, cuts);
     options.greedy = temperature == 0;
     if (!options.greedy) options.temperature = temperature;
     options.seed = static_cast<std::uint64_t>(seed);
