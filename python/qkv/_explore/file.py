@@ -221,8 +221,8 @@ class File:
             made |= {"exact": list(exact.heads), "exact_kv": list(exact.kv_heads)}
             for name in ("q", "k", "lse"):
                 tensors[f"{prefix}/{name}"] = np.ascontiguousarray(getattr(exact, name)[b])
-            tensors |= {f"{prefix}/{name}": values for name, values in parts.items()}
             errors["exact"] = exact.error
+        tensors |= {f"{prefix}/{name}": values for name, values in parts.items()}
         if errors:
             made["errors"] = errors
         return made

@@ -21,6 +21,7 @@ from ..masks import Mask
 
 _HIDDEN = -1e30  # a bias below this is a mask written as a number
 _BIAS_BYTES = 16 << 20  # of a bias that goes into a page
+_SHOWN_MASK = 1 << 22  # pairs whose mask the page shows where no head is exact
 # Masks that a page can show besides keep and drop: by the distance of query and key, by texts and their lengths, others.
 _POSITIONS = ("causal", "window", "sliding", "dilated", "chunked")
 _TEXTS = ("key_lengths", "key_starts", "prefix", "first", "documents", "document_ids")
@@ -172,11 +173,13 @@ class Formula:
             made["empty"] = "mean"
         if self.offset(b) != self.kv_len - self.q_len:
             made["offset"] = self.offset(b)
-        if not heads:
+        if not heads and self.q_len * self.kv_len > _SHOWN_MASK:
             return made, {}
         intervals, all_between = self._intervals(self.mask, b)
         if all_between and (intervals != (0, self.kv_len)).any():
             tensors["intervals"] = intervals
+        if not heads:
+            return made, {name: tensors[name] for name in ("intervals",) if name in tensors}
         if not all_between or self.bias is not None:
             planes = 1 if self.bias is None or self.bias.shape[1] == 1 else len(heads)
             if planes * self.q_len * self.kv_len * 4 > _BIAS_BYTES:

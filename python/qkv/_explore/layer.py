@@ -39,7 +39,7 @@ class Wanted:
 
     heads: tuple[int, ...] = ()
     capture: Capture | None = None  #: instead of the usual one
-    exact: tuple[int, ...] = ()
+    exact: tuple[int, ...] = ()  #: none: of up to 128 tokens the clearest of each kind
     ids: np.ndarray | None = field(default=None, repr=False)
     live: np.ndarray | None = field(default=None, repr=False)
     first: int = 1
@@ -123,7 +123,8 @@ def capture_call(
     capture = wanted.capture or _usual(formula, wanted)
     # The rows that exact heads are compared with come along, where every such head is captured.
     usual = wanted.capture is None and set(wanted.exact) <= set(wanted.heads or range(num_heads))
-    if usual and wanted.exact:
+    is_short = usual and wanted.whole and formula.why is None and 0 < max(q_len, kv_len) <= SIDE
+    if usual and wanted.exact or is_short:
         capture = replace(capture, rows=_checked_rows(q_len))
     heads = tuple(int(h) for h in capture.heads) or tuple(range(num_heads))
     _, lse, captured = functional.attention(
@@ -131,7 +132,7 @@ def capture_call(
     )
     offsets = [kv_len - q_len if formula.why else formula.offset(b) for b in range(batch)]
     layer = Layer(index, name, heads, num_heads, num_kv_heads, q_len, kv_len, cross, offsets, [], captured, live=wanted.live)
-    if usual and wanted.exact:
+    if usual:
         layer.captured = replace(captured, rows=None)
     if captured.map is not None and capture.of == "weights" and q_len and kv_len:
         if wanted.capture is None and captured.map.shape[2:] == (q_len, kv_len) and wanted.whole:
@@ -147,8 +148,14 @@ def capture_call(
             layer.map = block_means(captured.map, q_len)
     if wanted.capture is None and formula.why is None and captured.entropy is not None:
         layer.kinds = _kinds(layer, captured, formula, q, k, lse, wanted)
-    if wanted.exact:
-        layer.exact = _exact(layer, formula, q, k, v, bias, sinks, lse, options, wanted.exact, captured.rows if usual else None)
+    exact = wanted.exact or (_clearest(layer) if is_short else ())
+    if exact:
+        layer.exact = _exact(layer, formula, q, k, v, bias, sinks, lse, options, exact, captured.rows if usual else None)
+        if layer.exact.error > 0.05 and wanted.exact:
+            formula.why = f"weights computed again from q, k and lse differ by {layer.exact.error:.2g}"
+            warnings.warn(f"layer {index}: {formula.why} from the kernel's; the page does not show them as exact", stacklevel=3)
+        elif layer.exact.error > 0.05:  # nobody asked for it
+            layer.exact = None
     # Not the formula itself: it holds masks and biases of the call.
     layer.pages = [formula.page(b, layer.exact.heads if layer.exact else ()) for b in range(batch)]
     return layer
@@ -182,6 +189,18 @@ def _kinds(layer: Layer, captured: Captured, formula: Formula, q: Any, k: Any, l
     return [Kind(kind, share, first, {"first": first, **shares}) for kind, share, first, shares in found]
 
 
+def _clearest(layer: Layer) -> tuple[int, ...]:
+    """Of each kind but first and diffuse the head with the largest share; where there is none, the mixed one that comes nearest to a kind."""
+    dull = ("first", "diffuse")
+
+    def share(kind: Kind) -> float:
+        return max((x for name, x in kind.shares.items() if name not in dull), default=0.0) if kind.share is None else kind.share
+
+    ordered = sorted(zip(layer.kinds or (), layer.heads), key=lambda pair: share(pair[0]))
+    found = {kind.kind: head for kind, head in ordered if kind.kind not in dull}
+    return tuple(head for kind, head in found.items() if kind != "mixed" or len(found) == 1)
+
+
 def _exact(
     layer: Layer, formula: Formula, q: Any, k: Any, v: Any, bias: Any, sinks: Any, lse: Any, options: Mapping[str, Any],
     wanted: Sequence[int], own_rows: np.ndarray | None,
@@ -210,11 +229,4 @@ def _exact(
         with np.errstate(invalid="ignore"):
             error = abs(again - kernel) / np.maximum(kernel, 1e-4)
         exact.error = max(exact.error, float(error[alive].max(initial=0.0)))
-    if exact.error > 0.05:
-        warnings.warn(
-            f"layer {layer.index}: weights computed again from q, k and lse differ by {exact.error:.2g} from the kernel's; the page "
-            "does not show them as exact",
-            stacklevel=4,
-        )
-        formula.why = f"weights computed again from q, k and lse differ by {exact.error:.2g}"
     return exact

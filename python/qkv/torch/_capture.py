@@ -64,7 +64,8 @@ class capture:  # noqa: N801, as torch.no_grad
         layers: which calls within one forward, by number. None: all.
         heads: query heads; none: all.
         what: a qkv.Capture of its own instead of statistics, kinds of heads and maps.
-        exact: (layer, head) whose q, k and lse are kept, so that the page shows every weight at any length.
+        exact: (layer, head) whose q, k and lse are kept, so that the page shows every weight at any length; none: of up to 128 tokens
+            the clearest head of each kind in each layer.
         ids: [B, T] or [T], the numbers of the tokens: duplicate and induction heads are known by them.
         first: how many of the first keys are set apart before a head's kind is said.
         whole: False: no single weights are kept, of short texts neither.

@@ -109,7 +109,8 @@ def capture_attention(
         heads: query heads; none: all.
         capture: what to capture (qkv.Capture, with its own heads); None: statistics, the kinds of the heads, and maps: every weight
             up to 512 tokens, otherwise 128 x 128 blocks (``Captured.map`` has at most 64 x 64).
-        exact: (layer, head) whose q, k and lse are kept, so that the page shows every weight at any length.
+        exact: (layer, head) whose q, k and lse are kept, so that the page shows every weight at any length; none: of up to 128 tokens
+            the clearest head of each kind in each layer.
         generate: options of model.generate(), such as {"max_new_tokens": 20}: the model reads what it generated once more, one
             sequence each (no beams), and that is captured, behind its prompt.
         first: how many of the first keys are set apart before a head's kind is said; None: 1, of images the class token and

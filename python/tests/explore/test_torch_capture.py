@@ -82,6 +82,19 @@ def test_every_way_to_call_is_captured(calls: str) -> None:
     assert maps.layers[1].exact.heads == (3,) and maps.layers[1].exact.kv_heads == (1,)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_clearest_heads_of_a_short_text_are_exact(whole: bool) -> None:
+    k = torch.eye(12, 16).repeat(1, 3, 1, 1)
+    q = torch.zeros_like(k)
+    q[:, 1, 1:] = 90 * k[:, 1, :-1]  # attends to the token before, more clearly than the first head
+    q[:, 0, 1:] = 14 * k[:, 1, :-1]
+    q[:, 2] = 90 * k[:, 2]
+    with qkv.torch.capture(whole=whole) as maps:
+        F.scaled_dot_product_attention(q, k, k)
+    assert [kind.kind for kind in maps.layers[0].kinds] == ["previous", "previous", "self"]
+    assert (maps.layers[0].exact.heads == (1, 2)) if whole else maps.layers[0].exact is None
+
+
 def test_gradients_stay() -> None:
     x = number_of(2, 2, 20, 32)
     results = []
