@@ -39,7 +39,7 @@ class Browser:
     def __init__(self, browser: Any) -> None:
         self._browser, self.page, self.asked, self.said = browser, None, [], []
 
-    def open(self, path: Path, fragment: str = "", *, dark: bool = False, width: int = 1400, ready: bool = True, touch: bool = False) -> Any:
+    def open(self, path: Path | str, fragment: str = "", *, dark: bool = False, width: int = 1400, ready: bool = True, touch: bool = False) -> Any:
         self.close()
         context = self._browser.new_context(
             viewport={"width": width, "height": 950}, color_scheme="dark" if dark else "light", accept_downloads=True, has_touch=touch
@@ -48,11 +48,11 @@ class Browser:
         page.on("console", lambda message: self.said.append(message.text))
         page.on("pageerror", lambda error: self.said.append(str(error)))
         page.on("dialog", lambda dialog: (self.said.append("dialog " + dialog.message), dialog.dismiss()))
-        own = path.as_uri()
+        own = path if isinstance(path, str) else path.as_uri()  # a server's address, and what lies below it
 
         def route(asked: Any) -> None:
             url = asked.request.url
-            if url.split("#")[0] in (own, "about:srcdoc") or url.startswith("data:"):
+            if url.split("#")[0] in (own, "about:srcdoc") or url.startswith(("data:", own if isinstance(path, str) else "data:")):
                 asked.continue_()
             else:
                 self.asked.append(url)

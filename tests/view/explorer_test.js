@@ -6,7 +6,7 @@ const assert = require("node:assert"), fs = require("node:fs"), path = require("
 const folder = path.join(__dirname, "../../src/view/explore/page"), scripts = fs.readdirSync(folder).filter(name => name.endsWith(".js")).sort();
 const sources = Object.fromEntries(scripts.map(name => [name, fs.readFileSync(path.join(folder, name), "utf8")]));
 const page = vm.createContext({Blob, Response, DecompressionStream, atob, structuredClone, TextDecoder, matchMedia: () => ({matches: false})});
-for (const name of ["numbers.js", "store.js", "check.js", "formula.js", "blocks.js", "link.js", "words.js", "map.js", "lines.js", "side.js", "overview.js", "does.js"]) vm.runInContext(sources[name], page, {filename: name});
+for (const name of ["numbers.js", "store.js", "check.js", "formula.js", "blocks.js", "link.js", "words.js", "map.js", "lines.js", "side.js", "overview.js"]) vm.runInContext(sources[name], page, {filename: name});
 // vm's own functions and constants are not properties of its context: read them by name.
 const of = name => vm.runInContext(name, page), plain = x => JSON.parse(JSON.stringify(x));
 
@@ -116,14 +116,13 @@ const heavy = of("heaviestOf")(stored, 5), sorted = [...weights].sort((a, b) => 
 assert.deepStrictEqual([...heavy.rows.values()].flatMap(row => [...row].filter(w => w > 0)).sort((a, b) => b - a), sorted.slice(0, 5));
 assert.ok([...heavy.rows].every(([q, row]) => heavy.queries.includes(q) && row.every((w, j) => w === 0 || heavy.keys.includes(j) && w === weights[q * 50 + j])));
 
-// --- pattern.js, overview.js, side.js, does.js: numbers that heads are sorted by, kinds, axes, ranks.
+// --- pattern.js, overview.js, side.js: numbers that heads are sorted by, kinds, axes.
 near(of("cosine")([1, 2, 2], [2, 1, 2]), 8 / 9, "cosine");
 const listed = {layers: [{heads: 2, head_info: [{kind: "self", "cut loss": .1}, {kind: "mixed", "cut loss": .5}]}, {heads: 1, head_info: [{kind: "self", "cut loss": .3}]}]};
 const order = (...how) => plain(of("chosenHeads")(listed, ...how)).map(x => [x.layer, x.head]);
 assert.deepStrictEqual(order("cut loss", []), [[0, 1], [1, 0], [0, 0]]);
 assert.deepStrictEqual(order("pair", [], new Map([["1/0", .9], ["0/0", .2]])), [[1, 0], [0, 0], [0, 1]]);
 assert.deepStrictEqual(order("cut loss", ["self"]), [[1, 0], [0, 0]]);
-assert.deepStrictEqual(plain(of("rankOf")(listed, "cut loss", .3)), {rank: 2, count: 3});
 assert.strictEqual(of("kindOf")({kind: "mixed", "local share": .42, "previous share": .3, "diffuse share": .9}), "mixed, local 42\u00a0%");
 assert.strictEqual(of("kindOf")({kind: "self", share: .5, "local share": .9}), "self 50\u00a0%");
 const axis = (...all) => plain(of("axisOf")(...all));

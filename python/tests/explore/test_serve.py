@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("support_transformers")
 import qkv
+from support_explorer import browsers, settled
 from support_transformers import model_of, tf
 
 WORDS = "the cat sat on mat and dog".split()
@@ -144,6 +145,25 @@ def test_hosts_and_origins_of_its_own(server: Any) -> None:
     with socket.create_connection(server.server_address) as link:  # no Host at all
         link.sendall(f"GET /{server.token}/ HTTP/1.0\r\n\r\n".encode())
         assert b" 403 " in link.recv(100)
+
+
+def test_in_a_browser(server: Any) -> None:
+    """Another cut, another prompt, text with and without, and a page of its own."""
+    for browser in browsers():
+        page = browser.open(server.address, "layer=1&head=2")
+        page.locator("#liveHeads button").last.click()  # cut this head
+        page.locator("#ask-cut").click()
+        page.wait_for_selector("#liveAnswer h3:text('without layer 1, head 2')")
+        assert "nats per token" in page.locator("#liveAnswer").inner_text() and page.locator("#liveAnswer .likely tr").count() > 2
+        page.locator("#liveText").fill("the dog and the dog")
+        page.locator("#liveTokens").fill("3")
+        page.locator("#ask-generate").click()
+        page.wait_for_selector("#liveAnswer h3:text('cut')")
+        assert page.locator("#liveAnswer .said").count() == 2
+        page.locator("#ask-page").click()
+        page.wait_for_url(re.compile(r"/\d+/"))
+        assert settled(page).evaluate("file.views[1].cut.heads") == [[1, 2]] and "dog" in page.locator("#panel").inner_text()
+        browser.check()
 
 
 def test_two_clients_at_once(server: Any) -> None:

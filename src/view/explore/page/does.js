@@ -2,11 +2,6 @@
 const DONE = ["writes", "next token", "copies", "cut loss", "cut tokens", "cut output", "random previous", "random duplicate", "random induction"];
 const SHARES = ["cut tokens", "random previous", "random duplicate", "random induction"];
 
-/// The place of a head among all that have this number: 1 for the largest; pure.
-function rankOf(view, name, value) {
-  const all = view.layers.flatMap(l => (l.head_info || []).map(info => info[name]).filter(Number.isFinite));
-  return {rank: 1 + all.filter(x => x > value).length, count: all.length};
-}
 /// Tokens of the last or first numbers of a row, as words of the file with what stands beside them: [[word, number]]; pure.
 function wordsAt(tensor, numbers, head, row, from, count) {
   const [, n, m] = tensor.sizes, at = (head * n + row) * m;
@@ -68,10 +63,10 @@ async function drawDoes(panel, {texts, view: v, layer: l, number: h}, sides) {
   if (known.length) {
     const table = panel.appendChild(make("table"));
     for (const name of known) {
-      const r = table.insertRow(), {rank, count} = rankOf(view, name, info[name]);
+      const r = table.insertRow(), all = view.layers.flatMap(one => one.head_info || []).map(other => other[name]).filter(Number.isFinite);
       r.insertCell().textContent = WORDS[name] || name;
       r.insertCell().textContent = SHARES.includes(name) ? percent(info[name]) : signed(info[name]).replace(/^\+/, name === "writes" ? "" : "+");
-      r.insertCell().textContent = `${rank} of ${count}`;
+      r.insertCell().textContent = `${1 + all.filter(x => x > info[name]).length} of ${all.length}`;
     }
   }
   const [push, by, ov] = await Promise.all(["push", "push_by", "ov"].map(name => load(at + name)));

@@ -120,18 +120,10 @@ function drawCells(canvas, shown, region, top, of, texts) {
   }
   g.setLineDash([4, 3]);  // where the answer begins
   g.strokeStyle = css("--mark");
-  g.beginPath();
-  if (texts.queryAnswer > region.q0 && texts.queryAnswer < region.q1) {
-    const at = y(texts.queryAnswer) - tall / rows / 2;
-    g.moveTo(left, at);
-    g.lineTo(left + width, at);
-  }
-  if (texts.keyAnswer > region.k0 && texts.keyAnswer < region.k1) {
-    const at = x(texts.keyAnswer) - width / columns / 2;
-    g.moveTo(at, EDGE.top);
-    g.lineTo(at, EDGE.top + tall);
-  }
-  g.stroke();
+  const dash = (...ends) => { g.beginPath(); g.moveTo(ends[0], ends[1]); g.lineTo(ends[2], ends[3]); g.stroke(); };
+  const down = y(texts.queryAnswer) - tall / rows / 2, right = x(texts.keyAnswer) - width / columns / 2;
+  if (texts.queryAnswer > region.q0 && texts.queryAnswer < region.q1) dash(left, down, left + width, down);
+  if (texts.keyAnswer > region.k0 && texts.keyAnswer < region.k1) dash(right, EDGE.top, right, EDGE.top + tall);
   g.setLineDash([]);
   g.fillStyle = css("--faint");
   g.font = "11px system-ui, sans-serif";

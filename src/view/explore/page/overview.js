@@ -26,11 +26,7 @@ function kindOf(info) {
   return info.kind === "mixed" && shares.length ? `mixed, ${named(shares[0][0].slice(0, -6), shares[0][1])}` : info.kind ? named(info.kind, info.share) : "";
 }
 /// How alike two maps are: the cosine between their cells; pure.
-function cosine(a, b) {
-  let ab = 0, aa = 0, bb = 0;
-  for (let n = 0; n < a.length; ++n) { ab += a[n] * b[n]; aa += a[n] * a[n]; bb += b[n] * b[n]; }
-  return ab / Math.sqrt(aa * bb);
-}
+const dot = (a, b) => a.reduce((sum, x, n) => sum + x * b[n], 0), cosine = (a, b) => dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b));
 /// What heads are sorted by where it is computed here: the weight of one query on one key, or how much a map is like that of one head.
 async function patternOf(sort, [a, b]) {
   const values = new Map(), v = state.view, {layers} = file.views[v];
