@@ -18,7 +18,7 @@ function listenToMap(on) {
     grip = down.size ? {region: geometry.main.region, isMoved} : null;
   };
   on("map", "pointerdown", e => {
-    if (!geometry || down.size === 2 || !cellAt(e)) return;
+    if (!geometry || down.size === 2 || e.button || !cellAt(e)) return;
     down.set(e.pointerId, {now: shareOf(e)});
     map.setPointerCapture(e.pointerId);
     begin(down.size > 1);
