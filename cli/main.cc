@@ -26,11 +26,12 @@ constexpr int kFailed = 1;
 constexpr int kWrongUse = 2;
 
 /// The order of `qkv --help`: the main job first.
-constexpr std::array<std::string_view, 13> kOrder = {"judge", "practice", "train", "generate", "map", "forms", "ablate",
-    "explain", "attend", "layer", "mask", "bench", "info"};
+constexpr std::array<std::string_view, 14> kOrder = {"lesson", "judge", "practice", "train", "generate", "map", "forms",
+    "ablate", "explain", "attend", "layer", "mask", "bench", "info"};
 
 /// Commands that have --lang.
-constexpr std::array<std::string_view, 6> kSpeakChinese = {"judge", "practice", "train", "forms", "ablate", "explain"};
+constexpr std::array<std::string_view, 7> kSpeakChinese = {
+    "lesson", "judge", "practice", "train", "forms", "ablate", "explain"};
 
 bool speaks_chinese(std::string_view name) { return std::ranges::find(kSpeakChinese, name) != kSpeakChinese.end(); }
 

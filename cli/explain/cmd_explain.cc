@@ -52,8 +52,32 @@ std::vector<Lines> matrices(const Array& x, const std::string& title, const Line
   return all;
 }
 
-void print_steps(const Example& example) {
+}  // namespace
+
+void print_arrays(const Example& example, const std::vector<std::vector<Shown>>& lines) {
   static const Lines heads{"head 0", "head 1"};
+  for (const std::vector<Shown>& line : lines) {
+    std::vector<Lines> columns;
+    for (const Shown& one : line) {
+      Array x = example[one.array];
+      while (x.rank() > 2 && x.size(0) == 1) x = reshape(x, {x.shape.begin() + 1, x.shape.end()});
+      const Lines labels = one.rows == Rows::kPlain ? Lines() : one.rows == Rows::kHeads ? heads : tokens();
+      if (x.rank() == 2) {
+        columns.push_back(matrix(one.title, labels, x));
+      } else if (one.rows == Rows::kHeads) {
+        columns = matrices(x, one.title + " ", tokens(), labels);
+      } else {
+        if (!one.title.empty()) print_line(faint("  " + one.title));
+        columns = matrices(x, "", heads, labels);
+      }
+    }
+    print(beside(columns, 6));
+  }
+}
+
+namespace {
+
+void print_steps(const Example& example) {
   for (int number = 0; const ExampleStep& step : example.steps) {
     const bool numbered = !step.shape_of.empty();
     print_line();
@@ -61,23 +85,7 @@ void print_steps(const Example& example) {
                    ? bold(fmt::format("{}  {:<25} {:<13}", ++number, step.name, shape_text(example[step.shape_of]))) +
                          faint(step.note)
                    : step.name);
-    for (const std::vector<Shown>& line : step.shown) {
-      std::vector<Lines> columns;
-      for (const Shown& one : line) {
-        Array x = example[one.array];
-        while (x.rank() > 2 && x.size(0) == 1) x = reshape(x, {x.shape.begin() + 1, x.shape.end()});
-        const Lines labels = one.rows == Rows::kPlain ? Lines() : one.rows == Rows::kHeads ? heads : tokens();
-        if (x.rank() == 2) {
-          columns.push_back(matrix(one.title, labels, x));
-        } else if (one.rows == Rows::kHeads) {
-          columns = matrices(x, one.title + " ", tokens(), labels);
-        } else {
-          if (!one.title.empty()) print_line(faint("  " + one.title));
-          columns = matrices(x, "", heads, labels);
-        }
-      }
-      print(beside(columns, 6));
-    }
+    print_arrays(example, step.shown);
     for (const std::string& code : step.code) print_line(faint("  >>> " + code));
   }
   print_line();

@@ -60,6 +60,8 @@ Example numpy_example();
 /// Weight of word j in what position i gets, in two sentences of five words: average.blue, ... [5, 5].
 Example words_example(Context& context);
 
+/// Prints arrays of an example, those of a line side by side.
+void print_arrays(const Example& example, const std::vector<std::vector<Shown>>& lines);
 /// "[0.22 0.14 0.15 0.22 0.27]": a row of a matrix.
 std::string row_text(const Array& matrix, Index row);
 

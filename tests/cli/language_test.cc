@@ -50,7 +50,7 @@ TEST_F(Language, NothingIsLeftInEnglish) {
            "ablate --steps 3", "train --steps 3 --tokens 0", "train --steps 3 --task previous --heads 2 --batch 2",
            "train --steps 3 --heads 2 --cut 0:1 --tokens 0", "train --steps 3 --task same",
            "train --steps 3 --task induction --cut 1:0 --tokens 0", "practice --help", "judge --help", "explain --help",
-           "ablate --help", "forms --help", "train --help"}) {
+           "ablate --help", "forms --help", "train --help", "lesson", "lesson --help"}) {
     const Outcome outcome = run(Words(line) + "--lang zh");
     EXPECT_EQ(outcome.err, "") << line;
     EXPECT_EQ(english_lines(outcome.out), std::vector<std::string>()) << line;

@@ -166,7 +166,7 @@ def main():
     for path in (*sorted((JUDGE / "zh").glob("[!m]*.txt")), *sorted(TOOL.glob("*.txt"))):
         for number, english, chinese in pairs(path):
             count += 1
-            if english.endswith(".txt"):
+            if english.endswith((".txt", ".json")):
                 continue
             problems += [f"{tree.name_of(path)}:{number}: {problem}" for problem in problems_of_pair(english, chinese)]
             if english != english.strip():
