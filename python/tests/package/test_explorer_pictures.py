@@ -226,5 +226,7 @@ def test_a_phone_and_a_desk(width: int, dark: bool, tmp_path: Path, browser: Bro
     with page.expect_download() as waiting:
         page.locator("#saveSvg").click()
     saved = Path(waiting.value.path()).read_text()
-    grey = "rgb({},{},{})".format(*page.evaluate("colour(-0, 1)"))
+    hidden = page.evaluate("colour(-0, 1)")
+    assert page.evaluate("[...document.querySelector('.thumb canvas').getContext('2d').getImageData(50, 3, 1, 1).data]")[:3] == hidden
+    grey = "rgb({},{},{})".format(*hidden)
     assert saved.count(f'fill="{grey}"') == 59 * 58 / 2 and "Grey: keys that the mask hides" in saved

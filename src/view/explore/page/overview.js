@@ -115,7 +115,9 @@ async function drawOverview() {
 async function drawThumb(canvas, v, l, h) {
   const g = canvas.getContext("2d"), {cells, R, C} = await thumbCells(v, l, h) || {};
   if (!cells?.length) { g.fillStyle = "#8888"; g.fillText("no map", 8, 30); return; }
-  const picture = cellsImage(cells, R, C, Math.min(1, largestOf(cells)));
+  await readLimits(v, l);
+  const {q_len, kv_len} = layerOf(v, l), masked = cropMap(blockHead(cells, R, C, q_len, kv_len), {q0: 0, q1: q_len, k0: 0, k1: kv_len}, R, C, limitsOf(v, l));
+  const picture = cellsImage(masked, R, C, Math.min(1, largestOf(cells)));
   g.imageSmoothingEnabled = R > 56 || C > 56;
   g.drawImage(picture, 0, 0, 56, 56);
   if (!has(`${v}/${l}/mass`)) return;
