@@ -82,10 +82,11 @@ def _packed(model: PreTrainedModel, given: dict[str, Any]) -> Packing | None:
 @outside_of_graphs
 def _forward(model: PreTrainedModel, held: Any, *args: Any, **given: Any) -> Any:
     """The model's forward, its layers on tokens alone. held: what another library had put in its place."""
-    original = held or type(model).forward.__get__(model)
+    own = type(model).forward.__get__(model)
+    original = held or own
     if not hasattr(model, "_qkv_unpadded") or running.get() is not None:  # a wrapper of this function outlived pad()
         return original(*args, **given)
-    given = dict(zip(inspect.signature(original).parameters, args)) | given
+    given = dict(zip(inspect.signature(own).parameters, args)) | given
     packing = _packed(model, given)
     if packing is None:
         return original(**given)
