@@ -11,6 +11,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -38,14 +39,14 @@ def leaf(seed: int, *shape: int) -> Tensor:
 
 
 @contextlib.contextmanager
-def exact_softmax() -> Iterator[None]:
-    """transformers' eager attention asks for softmax in float32 of float64 scores too: here it stays float64."""
-    kept = torch.nn.functional.softmax
-    torch.nn.functional.softmax = lambda x, dim=-1, dtype=None: kept(x, dim=dim)
-    try:
+def everything_in(dtype: torch.dtype) -> Iterator[None]:
+    """torch.float32, torch.float and Tensor.float() mean dtype: transformers computes angles, norms, gates and softmax in float32 of float64
+    too."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("float", "float32"):
+            patch.setattr(torch, name, dtype)
+        patch.setattr(Tensor, "float", lambda x: x.to(dtype))
         yield
-    finally:
-        torch.nn.functional.softmax = kept
 
 
 def theirs(*arguments: object, **options: object) -> Tensor:

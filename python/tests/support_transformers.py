@@ -15,7 +15,7 @@ tf = pytest.importorskip("transformers")
 if not hasattr(tf, "AttentionMaskInterface"):
     pytest.skip("needs transformers with AttentionMaskInterface", allow_module_level=True)
 import qkv.transformers
-from support_torch import exact_softmax
+from support_torch import everything_in
 
 qkv.transformers.register()
 tf.logging.set_verbosity_error()
@@ -105,6 +105,7 @@ EXPLORED: dict[str, Callable[[], Any]] = {
         )
     ),
 }  # fmt: skip
+OTHERS: dict[str, Callable[[], Any]] = {}  # of one test file alone
 # Without padding (unpad). RoBERTa counts positions from its padding number on.
 ENCODERS: dict[str, Callable[[], Any]] = {
     "bert": lambda: tf.BertModel(tf.BertConfig(**SIZES, pad_token_id=1)),
@@ -130,13 +131,13 @@ T = 11
 def model_of(name: str, dtype: Any = torch.float32, scale: float = 0.5) -> Any:
     """Random weights, large enough that attention is far from uniform; the same numbers in every type."""
     torch.manual_seed(0)
-    model = (MODELS | MORE | EXPLORED)[name]().float().eval()
+    model = (MODELS | MORE | EXPLORED | OTHERS)[name]().float().eval()
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             parameter.copy_(torch.randn_like(parameter) * (scale if parameter.ndim > 1 else 0.2) + (parameter.ndim == 1) * 1.0)
             if name == "t5" and key.endswith(".q.weight"):
                 parameter *= 8**-0.5  # the scale of scores, which T5 keeps in this weight
-    if name in ("gpt-oss", "mixtral", "qwen2-moe", "qwen3-moe"):
+    if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")  # the others know no float64
     return model.to(dtype)
 
@@ -206,7 +207,7 @@ def run(name: str, dtype: Any, implementation: str, inputs: dict[str, Any], grad
             layer.register_full_backward_hook(
                 lambda _, __, dout, key=key: arrived.update({f"A d {key}.weight": product_sum(dout[0], came[key])})
             )
-    with exact_softmax() if dtype == torch.float64 else contextlib.nullcontext(), torch.set_grad_enabled(gradients):
+    with everything_in(dtype) if dtype == torch.float64 else contextlib.nullcontext(), torch.set_grad_enabled(gradients):
         out = (model(**inputs, use_cache=False) if hasattr(model, "generate") and model.can_generate() else model(**inputs))[0]
         results = {"out": out.detach().double().numpy()}
         if gradients:

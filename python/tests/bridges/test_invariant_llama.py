@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("support_transformers")
@@ -34,19 +33,6 @@ def llama() -> Iterator[Any]:
     qkv.set_bits("fast")
 
 
-class LinearOfQkv(torch.nn.Module):
-    """A torch.nn.Linear, computed by qkv.nn.Linear."""
-
-    def __init__(self, linear: Any) -> None:
-        super().__init__()
-        self.layer = qkv.nn.Linear(linear.in_features, linear.out_features, bias=False)
-        self.layer.load_state_dict({"weight": linear.weight.detach().numpy()})
-
-    def forward(self, x: Any) -> Any:
-        rows = np.ascontiguousarray(x.detach().numpy()).reshape(-1, x.shape[-1])
-        return torch.from_numpy(np.asarray(self.layer(rows))).reshape(*x.shape[:-1], -1)
-
-
 def generated(model: Any) -> tuple[Any, list[Any]]:
     """(ids [1, PROMPT + TOKENS], logits of each new token)."""
     prompt = torch.arange(3, 3 + PROMPT)[None]
@@ -55,12 +41,8 @@ def generated(model: Any) -> tuple[Any, list[Any]]:
 
 
 def test_where_linears_run_through_qkv_logits_are_the_whole_sequence_s(llama: Any) -> None:
-    for module in list(llama.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, torch.nn.Linear):
-                setattr(module, name, LinearOfQkv(child))
     with torch.no_grad():
-        ids, logits = generated(llama)
+        ids, logits = generated(qkv.transformers.optimize(llama))
         whole = llama(ids).logits[0]
     for step, row in enumerate(logits):
         assert torch.equal(row, whole[PROMPT + step - 1]), f"token {step}"

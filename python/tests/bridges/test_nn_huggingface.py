@@ -3,9 +3,8 @@ rotation, BERT; outputs, weights and gradients. Slopes of ALiBi, buckets of T5."
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,20 +14,10 @@ torch = pytest.importorskip("torch")
 tf = pytest.importorskip("transformers")
 
 import qkv
-from support_torch import expect_all, numbers
+from support_torch import everything_in, expect_all, numbers
 from torch import Tensor
 
 DTYPES = (torch.float64, torch.float32)
-
-
-@contextlib.contextmanager
-def everything_in(dtype: torch.dtype) -> Iterator[None]:
-    """torch.float32, torch.float and Tensor.float() mean dtype: transformers computes angles, norms and softmax in float32 of float64 too."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("float", "float32"):
-            patch.setattr(torch, name, dtype)
-        patch.setattr(Tensor, "float", lambda x: x.to(dtype))
-        yield
 
 
 def check(layer: Callable[[dict[str, Tensor]], Any], make: Callable[[], Any], call: Callable[[Any, Tensor], Any], sizes: tuple[int, int, int],

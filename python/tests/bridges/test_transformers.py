@@ -12,7 +12,7 @@ import pytest
 import qkv
 import qkv.torch
 import qkv.transformers
-from support_torch import exact_softmax, expect_all
+from support_torch import everything_in, expect_all
 from support_transformers import DECODERS, EVERY, WITH_SDPA, T, choose, expect_equal, inputs_of, model_of, run, tf, torch
 from torch.autograd import forward_ad
 
@@ -147,7 +147,7 @@ def attentions_of(name: str, dtype: Any, implementation: str, inputs: dict[str, 
     """Every weight that the model returns, of queries that are tokens."""
     model = choose(model_of(name, dtype), implementation)
     given = {key: x.to(dtype) if x.is_floating_point() else x for key, x in inputs.items()}
-    with torch.no_grad(), exact_softmax() if dtype is torch.float64 else contextlib.nullcontext():
+    with torch.no_grad(), everything_in(dtype) if dtype is torch.float64 else contextlib.nullcontext():
         made = model(**given, output_attentions=True)
     kept = inputs.get("attention_mask")
     found = {}

@@ -11,24 +11,16 @@ from typing import Any
 import pytest
 import qkv.transformers
 from qkv.transformers import _latent
-from support_torch import exact_softmax, expect_all, expect_close
-from support_transformers import TOKENS, inputs_of, tf, torch
+from support_torch import expect_close
+from support_transformers import GROUPED, OTHERS, choose, expect_equal, inputs_of, model_of, tf, torch
 
 if not hasattr(tf, "DeepseekV3Config"):
     pytest.skip("needs transformers with latent attention", allow_module_level=True)
 
-SIZES = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "vocab_size": 61,
-} | TOKENS
-SIZES |= {"intermediate_size": 48, "kv_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 10}
+SIZES = GROUPED | {"num_key_value_heads": 4, "kv_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 10}
 MOE = {"moe_intermediate_size": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
 MOE |= {"first_k_dense_replace": 1, "n_shared_experts": 1}
 SPARSE = {"index_topk": 4, "index_n_heads": 2, "index_head_dim": 16, "q_lora_rank": 20}
-
 MODELS: dict[str, Callable[[], Any]] = {
     "deepseek_v2": lambda: tf.DeepseekV2ForCausalLM(tf.DeepseekV2Config(**SIZES, **MOE, q_lora_rank=None)),
     "deepseek_v3": lambda: tf.DeepseekV3ForCausalLM(tf.DeepseekV3Config(**SIZES, **MOE, q_lora_rank=20)),
@@ -36,6 +28,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "glm4_moe_lite": lambda: tf.Glm4MoeLiteForCausalLM(tf.Glm4MoeLiteConfig(**SIZES, **MOE, q_lora_rank=20)),
     "minicpm3": lambda: tf.MiniCPM3ForCausalLM(tf.MiniCPM3Config(**SIZES, q_lora_rank=20)),
 }
+OTHERS.update(MODELS)
 
 
 @pytest.fixture(autouse=True)
@@ -54,34 +47,14 @@ def absorbed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return lengths
 
 
-def model_of(name: str, implementation: str, dtype: Any = torch.float32) -> Any:
-    torch.manual_seed(0)
-    model = MODELS[name]().float().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_((torch.randn_like(parameter) * 0.3 + (parameter.ndim == 1)).bfloat16())
-    model.set_experts_implementation("eager") if hasattr(model, "set_experts_implementation") else None
-    model.set_attn_implementation(implementation)
-    return model.to(dtype)
-
-
-def run(name: str, implementation: str, dtype: Any, padding: str) -> dict[str, Any]:
-    """Logits and gradients."""
-    model, inputs = model_of(name, implementation, dtype), inputs_of(name, padding)
-    context = exact_softmax() if dtype == torch.float64 else torch.enable_grad()
-    with context:
-        logits = model(**inputs, use_cache=False).logits
-        weight = inputs.get("attention_mask", torch.ones(2, 1))[..., None]
-        (logits * weight * torch.linspace(-1, 1, 61)).square().sum().backward()
-    return {"logits": logits * weight, **{key: p.grad for key, p in model.named_parameters() if p.grad is not None}}
+def model_with(name: str, implementation: str, dtype: Any = torch.float32) -> Any:
+    return choose(model_of(name, dtype, 0.3), implementation)
 
 
 @pytest.mark.parametrize("padding", ["none", "left"])
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_and_gradients_are_eagers(name: str, padding: str) -> None:
-    exact = run(name, "eager", torch.float64, padding)
-    naive, fast = (run(name, which, torch.float32, padding) for which in ("eager", "qkv"))
-    expect_all(fast, exact, naive, what=name)
+    expect_equal(name, inputs_of(name, padding), gradients=True)
 
 
 CACHES: dict[str, dict[str, Any]] = {
@@ -96,7 +69,7 @@ CACHES: dict[str, dict[str, Any]] = {
 def test_generate_is_eagers(name: str, padding: str, kind: str, absorbed: list[int]) -> None:
     texts = []
     for implementation in ("eager", "qkv"):
-        model = model_of(name, implementation)
+        model = model_with(name, implementation)
         options = dict(CACHES[kind])
         if kind.startswith("growing"):
             options["past_key_values"] = qkv.transformers.growing_cache(model.config)
@@ -111,9 +84,9 @@ def test_steps_on_a_cache_are_the_whole_sequences(name: str, absorbed: list[int]
     """Of one, two and three tokens, on both caches, with one that was copied and cropped."""
     ids = torch.randint(3, 61, (2, 40), generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
-        exact = model_of(name, "eager", torch.float64)(ids, use_cache=False).logits
-        naive = model_of(name, "eager")(ids, use_cache=False).logits
-        model = model_of(name, "qkv")
+        exact = model_with(name, "eager", torch.float64)(ids, use_cache=False).logits
+        naive = model_with(name, "eager")(ids, use_cache=False).logits
+        model = model_with(name, "qkv")
         for cache in (tf.DynamicCache(config=model.config), qkv.transformers.growing_cache(model.config)):
             absorbed.clear()
             steps, begin = [], 0
@@ -130,7 +103,7 @@ def test_steps_on_a_cache_are_the_whole_sequences(name: str, absorbed: list[int]
 
 
 def test_a_growing_cache_writes_behind_what_it_holds() -> None:
-    model = model_of("deepseek_v3", "qkv")
+    model = model_with("deepseek_v3", "qkv")
     cache = qkv.transformers.growing_cache(model.config)
     with torch.no_grad():
         model(torch.randint(3, 61, (1, 8)), past_key_values=cache)
@@ -149,7 +122,7 @@ def test_a_growing_cache_writes_behind_what_it_holds() -> None:
 
 def test_unregister_and_other_implementations_compute_keys_and_values(absorbed: list[int]) -> None:
     inputs = inputs_of("deepseek_v3")
-    model = model_of("deepseek_v3", "sdpa")
+    model = model_with("deepseek_v3", "sdpa")
     model.generate(**inputs, max_new_tokens=3, do_sample=False)
     model.set_attn_implementation("qkv")
     qkv.transformers.unregister()
@@ -161,7 +134,7 @@ def test_unregister_and_other_implementations_compute_keys_and_values(absorbed: 
 
 def test_what_a_growing_cache_returned_keeps_its_rows() -> None:
     """Behind crop, in a shallow copy, and where autograd saved it."""
-    model = model_of("deepseek_v3", "qkv")
+    model = model_with("deepseek_v3", "qkv")
     ids = torch.randint(3, 61, (1, 14), generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
         cache = qkv.transformers.growing_cache(model.config)
@@ -186,7 +159,7 @@ def test_what_changes_a_projection_is_obeyed_at_every_token(absorbed: list[int])
     ids = torch.randint(3, 61, (1, 10), generator=torch.Generator().manual_seed(6))
     logits = []
     for implementation in ("eager", "qkv"):
-        model = model_of("deepseek_v3", implementation)
+        model = model_with("deepseek_v3", implementation)
         for layer in model.model.layers:
             layer.self_attn.kv_b_proj.register_forward_hook(lambda module, given, out: out * 2)
         cache = tf.DynamicCache(config=model.config)

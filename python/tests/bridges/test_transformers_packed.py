@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("support_transformers")
 import qkv.transformers
-from support_torch import exact_softmax, expect_all
+from support_torch import everything_in, expect_all
 from support_transformers import model_of, tf, torch
 from torch import Tensor
 
@@ -44,7 +44,7 @@ def alone(model: Any) -> Tensor:
 def expect_alone(name: str, forward: Callable[[Any], Tensor]) -> None:
     """forward(model on qkv), float32, against eager attention on each sequence alone in float64; eager in float32 is the naive
     form."""
-    with exact_softmax():
+    with everything_in(torch.float64):
         exact = logits_and_gradients(model_of(name, torch.float64), alone)
     naive = logits_and_gradients(model_of(name), alone)
     model = model_of(name)
@@ -74,7 +74,7 @@ def test_offsets_alone_keep_neighbours_apart() -> None:
 def test_the_loss_is_the_mean_over_tokens_of_each_alone() -> None:
     model = model_of("llama", torch.float64)
     batch = collated()
-    with exact_softmax():
+    with everything_in(torch.float64):
         losses = [
             model(input_ids=x, labels=x, use_cache=False).loss * (x.shape[1] - 1)
             for x in (torch.tensor([f["input_ids"]]) for f in features() if len(f["input_ids"]) > 1)

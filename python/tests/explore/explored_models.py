@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import support_transformers
 import torch
-from support_torch import exact_softmax
+from support_torch import everything_in
 from support_transformers import EXPLORED
 
 MODELS = ["bert", "gpt2", "llama", "qwen3", "gemma2", "gpt-oss", "vit", *EXPLORED]
@@ -28,7 +28,7 @@ def eager_weights(name: str, inputs: dict[str, Any], dtype: Any = torch.float64)
     model = model_of(name, dtype)
     model.set_attn_implementation("eager")
     inputs = {key: x.to(dtype) if x.is_floating_point() else x for key, x in inputs.items()}
-    with torch.no_grad(), exact_softmax() if dtype == torch.float64 else contextlib.nullcontext():
+    with torch.no_grad(), everything_in(dtype) if dtype == torch.float64 else contextlib.nullcontext():
         out = model(**inputs, output_attentions=True)
     parts = {"self": "attentions"}
     if name in ("t5", "whisper"):

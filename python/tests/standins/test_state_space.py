@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F
 from qkv import standins
-from support_torch import numbers
+from support_torch import compare, numbers
 from torch import Tensor
 
 
@@ -100,6 +100,29 @@ def test_mamba_1_of_every_shape_of_b_and_c_and_its_steps() -> None:
     near(steps[before], state)
     real = selective_scan_fn(u.float(), dt.float(), A.to(torch.complex64), *(torch.stack((x, 0 * x), -1).flatten(-2).float() for x in (B, C)))
     near(real, 2 * scanned(u, dt, A, *(x[:, None].expand(2, 6, 3, 7) for x in (B, C)), 0 * D)[0].float(), 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("one_decay,gated", [(True, False), (True, True), (False, True)])
+def test_steps_of_heads_are_the_recurrence(dtype: torch.dtype, one_decay: bool, gated: bool) -> None:
+    """Mamba-2's, one decay a head, and channels with their own dt; B and C of two groups; a state of the type itself."""
+    from mamba_ssm.ops.triton.selective_state_update import selective_state_update
+
+    x, z, state, dt = numbers(1, 2, 4, 5), numbers(2, 2, 4, 5), numbers(3, 2, 4, 5, 7), numbers(4, 2, 4, 1 if one_decay else 5)
+    A, D, bias, B, C = -numbers(5, 4, 1, 1).abs(), numbers(6, 4, 1), numbers(7, 4, 1), numbers(8, 2, 2, 7), numbers(9, 2, 2, 7)
+
+    def ours(x: Tensor, z: Tensor, state: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        shared = A.expand(4, 5, 7), B, C, D.expand(4, 5), z if gated else None, bias.expand(4, 5)
+        out = selective_state_update(state, x, dt.expand(2, 4, 5), *shared, dt_softplus=True)
+        return out, state
+
+    def theirs(x: Tensor, z: Tensor, state: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        dt, (B, C) = F.softplus(dt + bias)[..., None], (y.repeat_interleave(2, 1)[:, :, None] for y in (B, C))
+        after = state * (dt * A).exp() + dt * x[..., None] * B
+        out = (after * C).sum(-1) + D * x
+        return out * F.silu(z) if gated else out, after
+
+    compare(ours, theirs, (x, z, state, dt, A, B, C, D, bias), dtype)
 
 
 def test_mamba_2_of_packs_is_each_sequence_alone() -> None:
