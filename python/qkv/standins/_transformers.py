@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import sys
-from types import ModuleType
 from typing import Any
 
 from .._later import AfterImport
@@ -27,7 +26,8 @@ def _set(where: dict[str, Any], name: str, value: Any) -> None:
     where[name] = value
 
 
-def _answer_functions() -> None:
+def _answer(_: Any = None) -> None:
+    """In every module that asks and is there."""
     utils = sys.modules.get("transformers.utils.import_utils")
     if utils is None:
         return
@@ -39,19 +39,10 @@ def _answer_functions() -> None:
         for module in list(sys.modules.values()) if original is not None else ():
             if getattr(module, "__name__", "").startswith("transformers") and vars(module).get(name) is original:
                 _set(vars(module), name, _yes)
-
-
-def _answer_table(module: ModuleType) -> None:
-    entry = module.FLASH_ATTENTION_COMPATIBILITY_MATRIX[2]
+    table = getattr(sys.modules.get(_MODULE), "FLASH_ATTENTION_COMPATIBILITY_MATRIX", {2: {}})[2]
     for key, value in (("general_availability_check", _yes), ("supported_devices", ((_yes, "cpu"),))):
-        if key in entry:
-            _set(entry, key, value)
-
-
-def _answer(module: ModuleType) -> None:
-    """Once the module that asks has been imported."""
-    _answer_functions()
-    _answer_table(module)
+        if key in table:
+            _set(table, key, value)
 
 
 _later = AfterImport(re.compile(re.escape(_MODULE)), _answer)
@@ -59,10 +50,8 @@ _later = AfterImport(re.compile(re.escape(_MODULE)), _answer)
 
 def accept() -> None:
     """Answers yes, from now on."""
-    _answer_functions()
-    if _MODULE in sys.modules:
-        _answer_table(sys.modules[_MODULE])
-    else:
+    _answer()
+    if _MODULE not in sys.modules:
         sys.meta_path.insert(0, _later)  # type: ignore[arg-type]
 
 

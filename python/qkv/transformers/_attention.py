@@ -19,8 +19,7 @@ from ..torch.patch import _is_ours, is_enabled
 from ._latent import NAME, LatentKeys
 from ._masks import ModelMask, model_mask, outside_of_graphs
 from ._modelling import install_all, remove_all
-from ._observers import current_collector
-from ._packing import running
+from ._packing import observer, running
 from ._weights import attend as attend_with_weights
 from ._weights import weights_wanted
 
@@ -32,9 +31,8 @@ def register(*, linear: bool = False) -> None:
     computes no keys and values of all heads (see :func:`qkv.torch.latent_attention`); until :func:`unregister`.
 
     linear: also puts qkv's kernels into the linear-attention layers of every model, built before or after, until
-    :func:`unregister`: the gated delta rule (Qwen3-Next, Qwen3.5, OLMo-hybrid), Kimi Delta Attention, Mamba-2's scan, their steps of
-    one token and those of the convolutions, on the CPU; packed sequences (cu_seq_lens_q or seq_idx) stay apart, in the convolutions
-    too.
+    :func:`unregister`: the gated delta rule (Qwen3-Next, Qwen3.5, OLMo-hybrid), Kimi Delta Attention, Mamba's and Mamba-2's scans, their
+    steps of one token and those of the convolutions, on the CPU; packed sequences (cu_seq_lens_q or seq_idx) stay apart, but for Mamba-1.
     """
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, model_mask)
@@ -190,7 +188,7 @@ def attention_forward(
             '[qkv.transformers] forward mode is not computed by attn_implementation="qkv": got tensors with tangents (forward_ad); '
             'there: attn_implementation="sdpa" under qkv.torch.enable()'
         )
-    collector = current_collector()
+    collector = observer.get()
     if collector is not None:
         out = collector.attend(module, *tensors, _new_out(query, value), options)
     elif wants_weights:

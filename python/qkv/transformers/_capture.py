@@ -21,7 +21,7 @@ from .._explore.writes import Writer
 from .._progress import Progress
 from ..capture import Capture
 from ._attention import NAME, register
-from ._observers import observed
+from ._packing import observer
 
 
 class AttentionCapture(Captures):
@@ -150,11 +150,13 @@ def capture_attention(
         if writes:
             collector.writer = Writer(model, ids.get("decoder", ids.get("")), total)
         hook = model.register_forward_pre_hook(lambda *_: collector.begin())
+        token = observer.set(collector)
         try:
             listening = collector.writer.listening() if collector.writer else contextlib.nullcontext()
-            with _running_qkv(model), torch.no_grad(), observed(collector), listening:
+            with _running_qkv(model), torch.no_grad(), listening:
                 outputs = model(**inputs)
         finally:
+            observer.reset(token)
             hook.remove()
     if collector.most_calls == 0:
         raise ValueError(

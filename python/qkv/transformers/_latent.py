@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..torch.latent import cheaper_form, latent_attention
 from ..torch.sdpa import direct
 from ._masks import ModelMask
-from ._observers import current_collector
+from ._packing import observer
 
 #: The name under which attention_forward is registered.
 NAME = "qkv"
@@ -81,7 +81,7 @@ def expand_later(original: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...
             and not linear._forward_hooks  # nor whatever else changes what the layer computes: only its weight is read
             and not linear._forward_pre_hooks
             and "forward" not in vars(linear)
-            and current_collector() is None
+            and observer.get() is None
         ):
             keys = LatentKeys(self, kv_nope, k_rot, original)
             return keys, keys

@@ -1,5 +1,5 @@
-"""The linear-attention layers of transformers' models on qkv's kernels: the gated delta rule, Kimi's, Mamba's scans and Mamba-2's step,
-and the convolutions beside them.
+"""The linear-attention layers of transformers' models on qkv's kernels: the gated delta rule, Kimi's, Mamba's scans, steps and
+convolutions, which are the stand-ins'.
 
 Each function takes the original and returns its replacement, which computes what the original's PyTorch code computes, for
 tensors on the CPU, and leaves other devices and torch.export to the original.

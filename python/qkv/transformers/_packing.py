@@ -1,4 +1,4 @@
-"""Tokens of a padded batch in one row: where they were, and attention of each text alone."""
+"""Tokens of a padded batch in one row: where they were, and attention of each text alone. What runs in this context."""
 
 from __future__ import annotations
 
@@ -48,3 +48,5 @@ class Packing:
 
 #: Of the model that runs in this context; None outside of one that unpad() changed.
 running: ContextVar[Packing | None] = ContextVar("running", default=None)
+#: What observes the calls of attention in this context (_explore/collector.py).
+observer: ContextVar[Any] = ContextVar("observer", default=None)
