@@ -25,7 +25,7 @@ function labSample(symbols) {
 function labStart() {
   const {engine: e, own = ""} = lab, prompt = lab.task === state.task ? lab.prompt : null;
   Object.assign(lab, {running: false, losses: [], moments: [], every: 1, shown: 0, cut: new Set(), head: [0, 0], query: -1, guess: {}, key: null});
-  if (state.task === "own" && !own) throw new Error(say("lab.own.wait"));
+  if (state.task === "own" && !own) throw new Error(say("lab.own"));
   const {parameters, symbols} = e.start(labConfig());
   Object.assign(lab, {parameters, symbols: [...symbols], task: state.task, key: labModelOf(state) + own});
   const known = prompt && [...prompt].every(c => lab.symbols.includes(c));

@@ -63,7 +63,7 @@ let labFrame = null;
 function drawOneHead() {
   const [l, h] = lab.head, names = [...lab.prompt].map(c => label(c)), length = names.length, canvas = el("labMap");
   const part = partOf(lab.now.layers[l], h, length), room = Math.min(380, (el("labOneHead").clientWidth || 330) - 8), cell = Math.min(36, Math.floor((room - 26) / length));
-  el("labHeadName").textContent = say("lab.one.head", {name: headName(l, h)}) + (lab.cut.has(`${l}:${h}`) ? " " + say("lab.is.cut") : "");
+  el("labHeadName").textContent = say("lab.one.head", {name: headName(l, h)});
   labFrame = {left: 24, top: 24, cell, length};
   sizeCanvas(canvas, 26 + cell * length, 26 + cell * length);
   const {shown, most, signed} = drawMap(canvas, part[lab.kind], length, cell, 24, 24), g = canvas.getContext("2d");
@@ -92,7 +92,7 @@ function drawRows(part, names) {
   const scale = lab.scale ? 1 / Math.sqrt(dim) : 1, ask = {heads: 1, queries: 1, keys, dim, vdim: dim, q: part.q.slice(i * dim, (i + 1) * dim), k: part.k.slice(), v: part.v.slice(), scale, causal: false};
   const all = lab.engine.attend(ask), masked = lab.engine.attend({...ask, hidden}), given = Array.from(masked.weights, (w, j) => w * Math.hypot(...part.v.subarray(j * dim, (j + 1) * dim)));
   const number = x => x === -Infinity ? "\u2212\u221e" : x.toFixed(Math.abs(x) < 10 ? 2 : 1).replace("-", "\u2212"), none = number(0);
-  const rows = [["lab.row.dot", all.scores], [lab.scale ? "lab.row.scaled" : "lab.row.unscaled", all.scaled], ["lab.row.mask", masked.scaled], ["lab.row.softmax", masked.weights], ["lab.row.value", given]];
+  const rows = [["q · k", all.scores], [lab.scale ? `÷ √${dim}` : say("lab.row.unscaled"), all.scaled], [say("lab.row.mask"), masked.scaled], ["softmax", masked.weights], [say("lab.row.value"), given]];
   el("labRowName").textContent = say("lab.row.name", {row: i, token: names[i]});
   const cells = row => row.map(textContent => make("td", {textContent}));
   const line = (first, rest) => {
@@ -102,7 +102,7 @@ function drawRows(part, names) {
   };
   el("labRows").closest(".scroll").parentElement.style.flexBasis = 150 + 46 * keys + "px";  // beside the map where there is room, else below
   el("labKeys").replaceChildren(line(say("lab.row.key"), names.map(textContent => make("th", {textContent, scope: "col"}))));
-  el("labRows").replaceChildren(...rows.map(([key, row]) => line(say(key, {dim}), cells(Array.from(row, (x, j) => hidden[j] && row === given ? none : number(x))))));
+  el("labRows").replaceChildren(...rows.map(([name, row]) => line(name, cells(Array.from(row, (x, j) => hidden[j] && row === given ? none : number(x))))));
   lab.rows = masked.weights;
 }
 

@@ -79,7 +79,6 @@ function drawLoss() {
     base(all, say("lab.base.all", {n: lab.symbols.length, loss: all.toFixed(2)}), -4) + (often === null ? "" : base(often, say("lab.base.often", {loss: often.toFixed(2)}), 13)) +
     `<polyline points="${points.join(" ")}"/>` + text(left, height - 6, "0", "", "start") + text(width - right, height - 6, String(most)) +
     (now ? `<line x1="${x(now)}" x2="${x(now)}" y1="${top}" y2="${y(0)}" class="now"/><circle cx="${x(now)}" cy="${y(lab.losses[now - 1])}" r="4.5"/>` : "") + "</svg>";
-  el("labLoss").setAttribute("aria-label", say("lab.loss.label", {step: now, loss: now ? lab.losses[now - 1].toFixed(3) : "\u2013"}));
   Object.assign(el("labScrub"), {max: lab.moments.length - 1, value: lab.shown});
   el("labScrub").setAttribute("aria-valuetext", say("lab.moment", {step: now}));
 }

@@ -125,7 +125,9 @@ def test_a_cut_head_blinds_the_model(lesson, browser, width):
     page.uncheck(".labThumb input")
     for box in ("#labMask", "#labScale", "#labPositions"):
         page.check(box)
-        assert page.evaluate("lab.isCut && !Object.is(lab.now, lab.whole)")
+        now = page.evaluate(NOW)
+        row = now["weights"][0][-len(now["softmax"]) :]
+        assert now["next"] != whole["next"] and now["softmax"] == pytest.approx(row, abs=1e-6), "the five rows are of what is shown"
         page.uncheck(box)
     assert page.evaluate("!lab.isCut")
     fits(page)
