@@ -13,6 +13,13 @@ namespace {
 
 using Row = View<const float, 2>;
 
+/// Of every array of a call, so that all of them fit in a page's memory.
+constexpr double kMostNumbers = 1 << 23;
+void check_count(const char* function, double count) {
+  check<OptionError>(
+      count <= kMostNumbers, function, "arrays must have at most ", kMostNumbers, " numbers: got ", count);
+}
+
 /// Every number of one call, in the order of engine.js.
 struct Attended {
   Tensor<float> scores, scaled, weights, out, lse, dp, ds, dq, dk, dv;
@@ -47,6 +54,7 @@ QKV_LESSON const float* lesson_attend(int heads, int queries, int keys, int dim,
     const float* k, const float* v, double scale, int causal, const unsigned char* hidden, const float* bias,
     const float* dout) {
   return lesson::answer([&]() -> const float* {
+    lesson::check_count("attend", static_cast<double>(heads) * queries * keys);
     const auto view = [&](const float* at, Index rows, Index width) {
       return View<const float, 4>(at, {1, heads, rows, width});
     };
@@ -93,6 +101,7 @@ QKV_LESSON const float* lesson_attend(int heads, int queries, int keys, int dim,
 QKV_LESSON const float* lesson_linear(
     int rows, int inputs, int outputs, const float* x, const float* w, const float* b) {
   return lesson::answer([&]() -> const float* {
+    lesson::check_count("linear", static_cast<double>(rows) * outputs);
     std::vector<float>& block = lesson::results();
     block.assign(static_cast<std::size_t>(rows) * static_cast<std::size_t>(outputs), 0);
     const View<const float, 1> bias = b == nullptr ? View<const float, 1>() : View<const float, 1>(b, {outputs});

@@ -18,7 +18,9 @@ async function loadEngine(bytes) {
   wasm._initialize();
 
   // One call: `work` puts what goes in into the engine's memory, which is freed and unwound however the call ends.
+  let stopped = "";  // what the engine stopped with: its memory is then not to be trusted
   const call = work => {
+    if (stopped) throw new Error(stopped);
     const borrowed = [], stack = wasm.stackSave();
     const put = data => {
       if (data === undefined || data === null) return 0;
@@ -32,9 +34,10 @@ async function loadEngine(bytes) {
         ints: data => put(Int32Array.from(data)), text: data => put(new TextEncoder().encode(data + "\0"))});
     } catch (error) {
       if (!(error instanceof WebAssembly.RuntimeError)) throw error;
-      throw new Error("the engine stopped: " + error.message);
+      stopped = "the engine stopped, load the page again: " + error.message;
+      throw new Error(stopped);
     } finally {
-      for (const at of borrowed) wasm.lesson_free(at);
+      if (!stopped) for (const at of borrowed) wasm.lesson_free(at);
       wasm.stackRestore(stack);
     }
   };

@@ -1,5 +1,6 @@
 // The toy language model: made, trained step by step, kept at moments, continued.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -13,6 +14,17 @@ namespace qkv::inline v0::lesson {
 namespace {
 
 std::optional<Model> trained;
+
+/// Throws where the model and what its batches keep take more than 256 MiB, whatever the numbers are.
+void check_memory(const lm::AttentionLMConfig& config, Index batch) {
+  const auto of = [](Index size) { return static_cast<double>(size); };
+  const double dim = of(config.embed_dim), layers = of(config.num_layers), vocab = of(config.vocab_size);
+  const double parameters = 12 * layers * dim * dim + (2 * vocab + of(config.context)) * dim;
+  const double kept = of(batch) * of(config.context) * (20 * layers * dim + 2 * vocab);
+  constexpr double kMost = 1 << 26;
+  check<OptionError>(parameters + kept <= kMost, "start", "the model must be smaller, to fit in a page's memory: got ",
+      config.num_layers, " layers of width ", config.embed_dim, ", context ", config.context, ", batch ", batch);
+}
 
 /// " --name value" where it is not the task's.
 template <class T> std::string option(const char* name, T value, T usual) {
@@ -46,8 +58,13 @@ QKV_LESSON int lesson_start(const char* text, const char* task, int heads, int l
     if (blocks >= 0) config.blocks = blocks != 0;
     if (dim > 0) config.embed_dim = dim;
     if (context > 0) config.context = context;
+    constexpr double kSeeds = 9007199254740992;  // whole numbers of a double
+    check<OptionError>(seed >= 0 && seed < kSeeds && seed == std::floor(seed), "start",
+        "seed must be a whole number from 0 to 2^53 - 1: got ", seed);
+    check<OptionError>(rate >= 0 && rate < 1e9, "start", "rate must be above 0: got ", rate);
     const auto number = static_cast<std::uint64_t>(seed);
     const Index rows = batch > 0 ? batch : chosen.batch;
+    lesson::check_memory(config, rows);
     lm::BatchSource source = chosen.batches(
         tokenizer.encode(all), tokenizer.vocab_size(), {.batch = rows, .context = config.context}, number);
     lm::TrainOptions options;

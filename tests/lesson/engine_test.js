@@ -105,6 +105,12 @@ function compareErrors(engine) {
   fails(() => engine.start({layers: 0}), /layers must be a whole number from 1: got 0/);
   fails(() => engine.restore(77), /no kept moment 77/);
   fails(() => engine.linear({rows: 1, inputs: 2, outputs: 1, x: [1], w: [1, 2]}), /x must hold 2 numbers: got 1/);
+  for (const sizes of [{dim: 65536, layers: 2}, {dim: 8192}, {batch: 1e6}, {layers: 1e5}, {task: "previous", context: 1e6}]) fails(() => engine.start(sizes), /must be smaller/);
+  for (const seed of [-1, 0.5, 1e20, NaN]) fails(() => engine.start({seed}), /seed must be a whole number/);
+  for (const rate of [-1, NaN, Infinity]) fails(() => engine.start({rate}), /rate must be above 0/);
+  const one = Float32Array.of(1), many = new Float32Array(4096);
+  fails(() => engine.attend({heads: 1, queries: 4096, keys: 4096, dim: 1, vdim: 1, q: many, k: many, v: many}), /at most 8388608 numbers/);
+  assert.strictEqual(engine.attend({heads: 1, queries: 1, keys: 1, dim: 1, vdim: 1, q: one, k: one, v: one}).out[0], 1);
   assert.strictEqual(engine.step, 0);
   for (let n = 0; n < 2000; ++n) try { engine.trace("?"); } catch { /* the memory that it leaves is small */ }
   assert.ok(engine.steps(3) < 3);
