@@ -64,7 +64,7 @@ const layerSteps = {
     start: () => ({text: TOKENS.join(" "), heads: 2}),
     controls(stage, c) {
       sentenceControl(stage, c);
-      c.choice(() => say("step.heads"), () => [1, 2, 4].map(n => [n, n]), () => stage.heads, n => { stage.heads = Number(n); });
+      c.choice(() => say("lab.heads"), () => [1, 2, 4].map(n => [n, n]), () => stage.heads, n => { stage.heads = Number(n); });
     },
     numbers({text, heads}) {
       const tokens = tokensOf(text, 5), T = tokens.length, d = 4 / heads,

@@ -14,9 +14,9 @@ const learnSteps = {
   learn: {
     start: () => ({task: "next", losses: [], moments: [], toy: null, runs: null}),
     controls(stage, c, changed) {
-      c.choice(() => say("step.task"), () => ["next", "previous"].map(name => [name, say("step.task." + name)]), () => stage.task,
+      c.choice(() => say("lab.task"), () => ["next", "previous"].map(name => [name, say("lab.task." + name)]), () => stage.task,
         task => { Object.assign(stage, this.start(), {task}); });
-      c.button(() => say(stage.runs ? "step.stop" : "step.train"), () => {
+      c.button(() => say(stage.runs ? "lab.stop" : "lab.train"), () => {
         if (stage.losses.length >= 800) Object.assign(stage, this.start(), {task: stage.task});
         stage.runs = stage.runs ? null : {};
         if (stage.runs) this.run(stage, changed);
