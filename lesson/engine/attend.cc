@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "core/check.h"
-#include "lesson/engine/face.h"
+#include "engine/face.h"
 #include "qkv/attention.h"
 #include "qkv/nn/linear.h"
 

@@ -1,4 +1,4 @@
-#include "lesson/engine/face.h"
+#include "engine/face.h"
 
 #include <cstdlib>
 #include <typeinfo>

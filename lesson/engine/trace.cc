@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "core/check.h"
-#include "lesson/engine/face.h"
-#include "lesson/engine/model.h"
+#include "engine/face.h"
+#include "engine/model.h"
 #include "qkv/lm/generate.h"
 
 namespace qkv::inline v0::lesson {

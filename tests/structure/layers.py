@@ -17,6 +17,7 @@ ALLOWED = {
     "io": {"io", "core", "public"},
     "view": {"view", "core", "public"},
     "lm": {"lm", "nn", "core", "public"},
+    "lesson": {"lesson", "lm", "nn", "core", "public"},
     "examples": {"examples", "public", "nn", "io", "view", "lm", "dist"},
 }
 # Rooms of src/attention, lowest first, and the others that each may include; "" is the folder itself. A room names only rooms above
@@ -62,7 +63,7 @@ def module_of(name):
 
 def target_of(path, text):
     """The file of the tree that an include in quotes means, from the root, or None."""
-    for base in (tree.ROOT / "include", tree.ROOT / "src", tree.ROOT / "tests", tree.ROOT / "cli", path.parent):
+    for base in (tree.ROOT / "include", tree.ROOT / "src", tree.ROOT / "tests", tree.ROOT / "cli", tree.ROOT / "lesson", path.parent):
         if (base / text).is_file():
             return tree.name_of((base / text).resolve())
     return None
@@ -109,7 +110,7 @@ def main():
     rooms = list(ATTENTION)
     for n, room in enumerate(rooms):
         problems += [f"attention/{room} names {other}, which is not below it" for other in ATTENTION[room] - set(rooms[:n])]
-    for path in tree.cpp_files(("include", "src", "cli", "examples")):
+    for path in tree.cpp_files(("include", "src", "cli", "lesson", "examples")):
         for number, quote, text in tree.includes(path):
             count += 1
             wrong = complaint(path, quote, text)
