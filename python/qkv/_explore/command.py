@@ -124,8 +124,9 @@ def _of_cut(run: Run) -> str:
     cut, before = run.cut, run.of.said if run.of else {}
     heads = ",".join(f"{layer}:{head}" for layer, head in cut["heads"])
     words = [f"{heads} instead {cut['with']}:"]
-    if run.said and before:
+    if run.said.get("loss") is not None:
         words.append(f"loss {before['loss']:.4f} -> {run.said['loss']:.4f}, {cut['tokens']:.0%} of the next tokens change,")
+    if run.said:
         words.append(f"after the text {before['next'][0]['token']!r} -> {run.said['next'][0]['token']!r};")
     elif "output" in cut:
         words.append(f"1 - cosine of the output {cut['output']:.4f};")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,11 +64,29 @@ def answers_of(outputs: Any, ids: Tensor | None, *, last: bool = True) -> list[A
 
 
 @contextlib.contextmanager
-def cutting(
-    model: nn.Module, sites: Mapping[int, Site], rows: Sequence[Heads], instead: Mapping[int, Tensor] | None = None
-) -> Iterator[None]:
-    """Row b of the batch runs without rows[b]. instead [T | 1, heads, width], by call: what stands there; None: zero. Steps of generation
-    behind T positions are left as they are."""
+def _at_sites(model: nn.Module, sites: Mapping[int, Site], act: Callable[[int, Tensor], Tensor | None]) -> Iterator[None]:
+    """act(index, x [.., heads * width]) sees what each projection reads, and may return something else."""
+    by_use = {(id(site.module), site.use): index for index, site in sites.items()}
+    uses: dict[int, int] = {}
+
+    def read(module: nn.Module, args: tuple[Any, ...]) -> Any:
+        use = uses[id(module)] = uses.get(id(module), -1) + 1
+        index = by_use.get((id(module), use))
+        other = None if index is None else act(index, args[0])
+        return None if other is None else (other, *args[1:])
+
+    hooks = [model.register_forward_pre_hook(lambda *_: uses.clear())]
+    hooks += [module.register_forward_pre_hook(read) for module in {id(site.module): site.module for site in sites.values()}.values()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def cutting(model: nn.Module, sites: Mapping[int, Site], rows: Sequence[Heads], instead: Mapping[int, Tensor] | None = None) -> Any:
+    """A context in which row b of the batch runs without rows[b]. instead [T | 1, heads, width], by call: what stands there; None: zero.
+    Steps of generation behind T positions are left as they are."""
     wanted: dict[int, list[tuple[int, int]]] = {}
     for row, heads in enumerate(rows):
         for index, head in heads:
@@ -77,29 +95,18 @@ def cutting(
             if not 0 <= head < sites[index].heads:
                 raise ValueError(f"[cut] layer {index} has heads 0..{sites[index].heads - 1}: got {head}")
             wanted.setdefault(index, []).append((row, head))
-    by_use = {(id(site.module), site.use): index for index, site in sites.items()}
-    uses: dict[int, int] = {}
 
-    def cut(module: nn.Module, args: tuple[Any, ...]) -> Any:
-        use = uses[id(module)] = uses.get(id(module), -1) + 1
-        index = by_use.get((id(module), use))
+    def cut(index: int, x: Tensor) -> Tensor | None:
         if index not in wanted:
             return None
-        site, x = sites[index], args[0]
-        parts = x.reshape(len(rows), -1, site.heads, site.width).clone()
+        parts = x.reshape(len(rows), -1, sites[index].heads, sites[index].width).clone()
         for row, head in wanted[index]:
             other = None if instead is None else instead[index][:, head].to(x.dtype)
             if other is None or len(other) in (1, parts.shape[1]):
                 parts[row, :, head] = 0 if other is None else other
-        return (parts.reshape(x.shape), *args[1:])
+        return parts.reshape(x.shape)
 
-    hooks = [model.register_forward_pre_hook(lambda *_: uses.clear())]
-    hooks += [module.register_forward_pre_hook(cut) for module in {id(site.module): site.module for site in sites.values()}.values()]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    return _at_sites(model, sites, cut)
 
 
 @contextlib.contextmanager
@@ -129,19 +136,12 @@ def fast(model: nn.Module) -> Iterator[None]:
 
 
 class Cuts:
-    """One text, run whole once, and again without heads: blocks below the first head that is cut give what they gave. `running`: makes the
-    context in which the model runs."""
+    """One text, run whole once, and again without heads: blocks below the first head that is cut give what they gave. ids [1, T]: the tokens
+    of a decoder; `running`: makes the context in which the model runs."""
 
-    def __init__(self, model: nn.Module, inputs: Mapping[str, Any], sites: Mapping[int, Site], ids: np.ndarray | None, running: Any) -> None:
-        tensors = [x for x in inputs.values() if isinstance(x, Tensor) and x.ndim]
-        if any(len(x) != 1 for x in tensors):
-            raise ValueError(f"[cut] one text at a time: got a batch of {max(map(len, tensors))}")
-        self.model, self.sites, self.running = model, sites, running
-        self.inputs = dict(inputs)
-        if hasattr(model, "can_generate") and model.can_generate():
-            self.inputs["use_cache"] = False
-        is_decoder = hasattr(model, "can_generate") and model.can_generate() and ids is not None
-        self.ids = torch.from_numpy(ids) if is_decoder else None
+    def __init__(self, model: nn.Module, inputs: Mapping[str, Any], sites: Mapping[int, Site], ids: Tensor | None, running: Any) -> None:
+        self.model, self.sites, self.running, self.ids = model, sites, running, ids
+        self.inputs = dict(inputs) | ({} if ids is None else {"use_cache": False})
         self.heads_gave: dict[int, Tensor] = {}  #: by call, [T, heads, width]
         self._blocks: dict[str, Any] = {}  # what each gave; None: it ran more than once
         with fast(model):
@@ -150,26 +150,20 @@ class Cuts:
         self._reuses = all(value < 1e-6 for value in map(abs, self.whole.changed(again).values()))
 
     def _record(self) -> Answer:
-        names = dict.fromkeys(site.layer for _, site in sorted(self.sites.items()))
-        modules, uses = dict(self.model.named_modules()), {}
+        modules = dict(self.model.named_modules())
 
         def gave(name: str, output: Any) -> None:
             self._blocks[name] = output if name not in self._blocks else None
 
-        def read(module: nn.Module, args: tuple[Any, ...]) -> None:
-            use = uses[id(module)] = uses.get(id(module), -1) + 1
-            for index, site in self.sites.items():
-                if site.module is module and site.use == use:
-                    self.heads_gave[index] = args[0].detach().reshape(-1, site.heads, site.width).clone()
+        def read(index: int, x: Tensor) -> None:
+            self.heads_gave[index] = x.detach().reshape(-1, self.sites[index].heads, self.sites[index].width).clone()
 
-        hooks = [modules[name].register_forward_hook(lambda _, __, output, name=name: gave(name, output)) for name in names if name]
-        hooks += [m.register_forward_pre_hook(read) for m in {id(site.module): site.module for site in self.sites.values()}.values()]
-        try:
-            with self.running(self.model), torch.no_grad():
+        with contextlib.ExitStack() as stack:
+            for name in filter(None, dict.fromkeys(site.layer for _, site in sorted(self.sites.items()))):
+                hook = modules[name].register_forward_hook(lambda _, __, output, name=name: gave(name, output))
+                stack.callback(hook.remove)
+            with _at_sites(self.model, self.sites, read), self.running(self.model), torch.no_grad():
                 return answers_of(self.model(**self.inputs), self.ids)[0]
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def _forward(self, rows: Sequence[Heads], below: int, instead: Mapping[int, Tensor] | None = None) -> Any:
         """Outputs of a batch, a row for each cut; the first `below` blocks give what they gave."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -72,8 +72,7 @@ class Explored:
     @property
     def cuts(self) -> Cuts:
         if self._cuts is None:
-            ids = self.whole.ids.get("decoder", self.whole.ids.get(""))
-            self._cuts = Cuts(self.model, self.inputs, self.sites, ids, _running_qkv)
+            self._cuts = Cuts(self.model, self.inputs, self.sites, self.ids, _running_qkv)
         return self._cuts
 
     def cut(self, heads: Sequence[tuple[int, int]], instead: str = "zero", *, other: Any = None, keep: bool = True) -> dict[str, Any]:
@@ -94,7 +93,9 @@ class Explored:
         answer, run = answers_of(made.outputs, self.ids)[0], made.runs[0]
         numbers = {name.removeprefix("cut "): value for name, value in self.said.changed(answer).items() if name != "cut loss"}
         others = _moved(self.whole.layers, run.layers, heads)
-        run.cut = {"heads": heads, "with": instead, **({"from": self._text_of(other)} if other is not None else {}), **numbers, "others": others}
+        run.cut = {"heads": heads, "with": instead, **numbers, "others": others}
+        if other is not None:
+            run.cut["from"] = other if isinstance(other, str) else "other inputs"
         run.said, run.name, run.of = self._words(answer), self.whole.name, self.whole
         if keep:
             self.captures.runs.append(run)
@@ -110,7 +111,7 @@ class Explored:
         """What the model generates (greedy), without these heads: a text, or without a tokenizer the tokens' numbers."""
         if not self.is_decoder:
             raise ValueError(f"[generate] {type(self.model).__name__} generates nothing")
-        inputs = {name: x for name, x in self.inputs.items() if name not in ("use_cache", "decoder_input_ids")}
+        inputs = {name: x for name, x in self.inputs.items() if name not in ("use_cache", "position_ids", "decoder_input_ids")}
         with self._without(heads, instead, other), _running_qkv(self.model), torch.no_grad():
             made = self.model.generate(**inputs, max_new_tokens=tokens, do_sample=False)[0]  # type: ignore[operator]
         made = made if "decoder_input_ids" in self.inputs else made[inputs["input_ids"].shape[1] :]
@@ -139,10 +140,8 @@ class Explored:
             raise ValueError("the text is empty")
         return Explored(self.model, inputs, tokenizer=self.tokenizer, behaviour=False, progress=self.shown, **self.options)
 
-    @contextlib.contextmanager
-    def _without(self, heads: Sequence[tuple[int, int]], instead: str, other: Any) -> Iterator[None]:
-        with cutting(self.model, self.sites, [heads], self._values(instead, other)) if heads else contextlib.nullcontext():
-            yield
+    def _without(self, heads: Sequence[tuple[int, int]], instead: str, other: Any) -> Any:
+        return cutting(self.model, self.sites, [heads], self._values(instead, other)) if heads else contextlib.nullcontext()
 
     def _values(self, instead: str, other: Any) -> dict[int, Tensor] | None:
         if instead not in ("zero", "mean", "patch"):
@@ -158,10 +157,7 @@ class Explored:
         counts = [x["input_ids"].shape[1] if "input_ids" in x else 0 for x in (self.inputs, inputs)]
         if counts[0] != counts[1]:
             raise ValueError(f"[cut] a patch needs texts of equal length: {counts[0]} and {counts[1]} tokens")
-        return Cuts(self.model, inputs, self.sites, None if self.ids is None else inputs["input_ids"].numpy(), _running_qkv).heads_gave
-
-    def _text_of(self, other: Any) -> str:
-        return other if isinstance(other, str) else "other inputs"
+        return Cuts(self.model, inputs, self.sites, None if self.ids is None else inputs["input_ids"], _running_qkv).heads_gave
 
     def _words(self, answer: Any) -> dict[str, Any]:
         if answer.losses is None:

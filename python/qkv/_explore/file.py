@@ -80,7 +80,9 @@ def _head_info(layer: Layer, b: int, numbers: Mapping[str, Mapping[int, np.ndarr
         if layer.writes is not None:
             info["writes"] = round(float(layer.writes.sizes[b, n][live].mean()), 4)
         if layer.writes is not None and layer.writes.next_token is not None:
-            info["next token"] = round(float(layer.writes.next_token[b, n, :-1].mean()), 4) if layer.q_len > 1 else 0.0
+            pairs = slice(None, -1) if layer.live is None else np.flatnonzero(live[:-1] & live[1:])  # type: ignore[index]
+            values = layer.writes.next_token[b, n, pairs]
+            info["next token"] = round(float(values.mean()), 4) if values.size else 0.0
             info["copies"] = round(float(layer.writes.copies[b, n]), 4)
         for name, by_layer in numbers.items():
             if layer.index in by_layer:

@@ -107,7 +107,7 @@ class Handler(BaseHTTPRequestHandler):
             status, kind, body = 200, *made()
         except Wrong as wrong:
             status, kind, body = wrong.args[0], "application/json", json.dumps({"error": wrong.args[1]}).encode()
-        except (ValueError, TypeError, IndexError, NotImplementedError) as error:  # what the library and the model say of a request
+        except (ValueError, TypeError, LookupError, NotImplementedError) as error:  # what the library and the model say of a request
             status, kind, body = 400, "application/json", json.dumps({"error": " ".join(str(error).split())[:600]}).encode()
         except (RuntimeError, MemoryError) as error:
             status, kind, body = 500, "application/json", json.dumps({"error": f"it failed: {type(error).__name__}"}).encode()

@@ -91,9 +91,9 @@ class Unembedding:
 
 def _roots(weight: Tensor) -> Tensor:
     """S [H, D, D] with S S^T = W W^T of every head, so that |x W| = |x S|, and S is small."""
-    wide = weight.double()
-    values, vectors = torch.linalg.eigh(wide @ wide.transpose(1, 2))
-    return (vectors * values.clamp(min=0).sqrt()[:, None]).to(weight.dtype)
+    square = weight.double() @ weight.double().transpose(1, 2)
+    least = 1e-13 * square.diagonal(0, 1, 2).amax(1) + 1e-200  # what a direction that W forgets may have
+    return torch.linalg.cholesky(square + least[:, None, None] * torch.eye(square.shape[1], dtype=torch.float64)).to(weight.dtype)
 
 
 def _products(rows: Tensor, words: Tensor) -> Tensor:
@@ -151,45 +151,35 @@ class Writer:
             return
         weight = self.factor * weight_of(site.module, site.heads * site.width).unflatten(0, (site.heads, site.width))  # [H, D, d]
         weight = weight if weight.dtype == torch.float64 else weight.float()
-        v, out = v.to(weight.dtype), out.to(weight.dtype)
-        group, heads = out.shape[1] // v.shape[1], layer.heads
+        heads = list(layer.heads)
+        weight, z = weight[heads], out[:, heads].to(weight.dtype)
+        x = v[:, [h * v.shape[1] // out.shape[1] for h in heads]].to(weight.dtype)
         roots = _roots(weight)
-        norms, sizes = ([(x[:, h // of] @ roots[h]).norm(dim=-1) for h in heads] for x, of in ((v, group), (out, 1)))
-        layer.writes = made = Writes(torch.stack(norms, 1).numpy(), torch.stack(sizes, 1).numpy())
+        layer.writes = made = Writes((x @ roots).norm(dim=-1).numpy(), (z @ roots).norm(dim=-1).numpy())
         self._layers.append(layer)
         ids, last = self.ids, self.last
         if last is None or ids is None or not is_last or layer.cross or ids.shape != (out.shape[0], out.shape[2]) or v.shape[2] != ids.shape[1]:
             return
         read = last.read(weight)
         towards = (last.words[ids] - last.mean).to(weight.dtype)  # [B, T, d]
-        lengths, roots = towards.norm(dim=-1), _roots(read)
-        all_own = _products(towards, read.flatten(0, 1)).unflatten(-1, read.shape[:2])  # [B, T, H, D]
-        next_token, copies, raised, by, of_keys = [], [], [], [], []
-        work = self.calls * len(heads) * last.words.numel() * len(ids)
-        n = max(1, min(ids.shape[1], int(_WORK / work)))
-        for h in heads:
-            z, x = out[:, h], v[:, h // group]
-            own = all_own[:, :, h]
-            next_token.append(torch.nn.functional.pad((z[:, :-1] * own[:, 1:]).sum(-1), (0, 1)))
-            copies.append(((x * own).sum(-1) / ((x @ roots[h]).norm(dim=-1) * lengths).clamp(min=1e-30)).mean(-1))
-            values, numbers = self._extremes(z[:, -n:] @ read[h], MOST, MOST)
-            raised.append(numbers)
-            by.append(values)
-            of_keys.append(self._extremes(x[:, -n:] @ read[h], OF_KEYS, 0)[1])
-        made.next_token, made.copies = torch.stack(next_token, 1).numpy(), torch.stack(copies, 1).numpy()
-        made.push, made.push_by = torch.stack(raised, 1).numpy(), torch.stack(by, 1).numpy()
-        made.ov = torch.stack(of_keys, 1).numpy()
+        own = _products(towards, read.flatten(0, 1)).unflatten(-1, read.shape[:2]).transpose(1, 2)  # [B, H, T, D]
+        made.next_token = torch.nn.functional.pad((z[:, :, :-1] * own[:, :, 1:]).sum(-1), (0, 1)).numpy()
+        sizes = (x @ _roots(read)).norm(dim=-1) * towards.norm(dim=-1)[:, None]
+        made.copies = ((x * own).sum(-1) / sizes.clamp(min=1e-30)).mean(-1).numpy()
+        n = max(1, min(ids.shape[1], int(_WORK / (self.calls * len(heads) * last.words.numel() * len(ids)))))
+        made.push_by, made.push = self._extremes(z[:, :, -n:] @ read, MOST, MOST)
+        _, made.ov = self._extremes(x[:, :, -n:] @ read, OF_KEYS, 0)
 
-    def _extremes(self, rows: Tensor, up: int, down: int) -> tuple[Tensor, Tensor]:
-        """The largest and the smallest logits of rows [B, n, d], less their mean: values and numbers [B, n, up + down]."""
+    def _extremes(self, rows: Tensor, up: int, down: int) -> tuple[np.ndarray, np.ndarray]:
+        """The largest and the smallest logits of rows [..., d], less their mean: values and numbers [..., up + down]."""
         words, mean = self.last.words, self.last.mean  # type: ignore[union-attr]
         values, numbers = [], []
-        for part in rows.flatten(0, 1).split(max(1, _PART // len(words))):
+        for part in rows.flatten(0, -2).split(max(1, _PART // len(words))):
             logits = _products(part.to(words.dtype), words)
             high, low = logits.topk(up, -1), logits.topk(down, -1, largest=False)
             values.append(torch.cat([high.values, low.values], -1) - (part.to(mean.dtype) @ mean)[:, None])
             numbers.append(torch.cat([high.indices, low.indices], -1))
-        return torch.cat(values).unflatten(0, rows.shape[:2]), torch.cat(numbers).unflatten(0, rows.shape[:2])
+        return torch.cat(values).unflatten(0, rows.shape[:-1]).numpy(), torch.cat(numbers).unflatten(0, rows.shape[:-1]).numpy()
 
     def _divide(self, _: nn.Module, args: tuple[Any, ...], y: Tensor) -> None:
         self._divisor, self._normed = self.last.norm.divisor(args[0], y), y  # type: ignore[union-attr]

@@ -100,6 +100,8 @@ def test_cuts_and_patches(models: Path, tmp_path: Path, capsys: Any) -> None:
     code, out, _ = ran(capsys, models / "gpt2", *text, "--patch", "1:0", "--from", "the dog sat on the mat", "--json")
     (cut,) = json.loads(out)["cuts"]
     assert code == 0 and cut["with"] == "patch" and cut["from"] == "the dog sat on the mat" and len(cut["losses"]) == 5
+    code, out, _ = ran(capsys, models / "gpt2", "--text", "the", "--ablate", "0:0", "--ablate", "all")
+    assert code == 0 and "0:0 instead zero: after the text" in out  # one token has no loss
     code, out, _ = ran(capsys, models / "bert", *text, "--ablate", "all", "--ablate", "0:0")
     assert code == 0 and "cut output" in out.splitlines()[0] and "1 - cosine of the output" in out
     code, out, _ = ran(capsys, models / "t5", *text, "--answer", "the mat", "--ablate", "all", "--out", tmp_path / "a.safetensors")

@@ -3,7 +3,6 @@ result, the final norm and the unembedding by their formulas."""
 
 from __future__ import annotations
 
-import copy
 import sys
 from typing import Any
 
@@ -95,7 +94,8 @@ def test_tokens_that_heads_raise(name: str) -> None:
     eps = getattr(norm, "eps", None) or getattr(norm, "variance_epsilon", None)
     middle = x - x.mean(-1, keepdim=True) if centres else x
     divisor = (middle.square().mean(-1) + eps).sqrt()
-    words = model.get_output_embeddings().weight.detach() * (norm.weight + 1 if "Gemma" in type(norm).__name__ else norm.weight).detach()
+    gain = norm.weight.detach() + ("Gemma" in type(norm).__name__)
+    words = model.get_output_embeddings().weight.detach() * gain
     maps = qkv.transformers.capture_attention(model_of(name, scale=0.3), inputs)
     for layer, (v, z, w) in zip(maps.layers, layers):
         parts = z @ w
@@ -114,13 +114,8 @@ def test_tokens_that_heads_raise(name: str) -> None:
         v = v - v.mean(-1, keepdim=True) if centres else v
         towards = (words - words.mean(0))[inputs["input_ids"]][:, None]
         read = v @ words.T
-        near(layer.writes.copies, torch.cosine_similarity(v * model_gamma(norm), (towards / model_gamma(norm)), -1).mean(-1), f"{name} copies")
-        own = read.gather(-1, torch.from_numpy(layer.writes.ov))
-        near(own.numpy(), read.topk(3, -1).values, f"{name} OV")
-
-
-def model_gamma(norm: Any) -> Any:
-    return (norm.weight + 1 if "Gemma" in type(norm).__name__ else norm.weight).detach()
+        near(layer.writes.copies, torch.cosine_similarity(v * gain, towards / gain, -1).mean(-1), f"{name} copies")
+        near(read.gather(-1, torch.from_numpy(layer.writes.ov)).numpy(), read.topk(3, -1).values, f"{name} OV")
 
 
 def test_a_factor_of_what_is_added_belongs_to_it() -> None:
@@ -137,19 +132,9 @@ def test_a_gate_behind_attention_is_refused() -> None:
     """A model that changes the heads before W_o reads them writes something else: nothing is said, and the notes say why."""
     model = model_of("llama")
     for layer in model.model.layers:
-        projection = layer.self_attn.o_proj
-        layer.self_attn.o_proj = Gated(projection)
+        layer.self_attn.o_proj.register_forward_pre_hook(lambda _, args: (args[0] * 0.5,))
     maps = qkv.transformers.capture_attention(model, inputs_of("llama"))
     assert all(layer.writes is None for layer in maps.layers) and "no projection reads" in maps.runs[0].notes[0]
-
-
-class Gated(torch.nn.Module):
-    def __init__(self, projection: Any) -> None:
-        super().__init__()
-        self.inner = copy.deepcopy(projection)
-
-    def forward(self, x: Any) -> Any:
-        return self.inner(x * 0.5)
 
 
 def test_adapters_are_asked_what_they_do() -> None:
@@ -171,9 +156,5 @@ def test_adapters_are_asked_what_they_do() -> None:
 
 def test_long_texts_hold_their_last_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qkv._explore.writes._WORK", 2 * 4 * 61 * 32 * 2 * 3)
-    whole = qkv.transformers.capture_attention(tf.LlamaForCausalLM(tf.LlamaConfig(**SMALL)).eval(), inputs_of("llama"))
-    made = whole.layers[0].writes
+    made = qkv.transformers.capture_attention(model_of("llama"), inputs_of("llama")).layers[0].writes
     assert made.push.shape == (2, 4, 3, 10) and made.ov.shape == (2, 4, 3, 3) and made.next_token.shape == (2, 4, 11)
-
-
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 61}
