@@ -126,15 +126,17 @@ def as_on_an_h100(_: str) -> None:
 #: Rows of run.py's table.
 ROWS: dict[str, dict[str, Any]] = {
     "flash_attn": {
-        "tests": ["tests/test_flash_attn.py", "tests/test_rotary.py"],
+        "tests": ["tests/test_flash_attn.py", "tests/test_rotary.py", "tests/ops/triton/test_layer_norm.py"],
+        "references": {"flash_attn.ops.triton.layer_norm": ["flash_attn/ops/triton/layer_norm.py"]},
         "sdist": "flash-attn==2.8.3.post2 --hash=sha256:d0f9f0b08a986cdeadbffcf5ec8b3a8f514366c68ad1853d3ab061bc83cc340b",
         # S_dmask holds the weights themselves here: there is nothing to normalise.
         "changes": [
-            (r"\nimport triton\n", "\n"), (r"range\(250\)|range\(50\)", "range(3)"), ("batch_size = 60", "batch_size = 4"),
+            (r"\nimport triton\n|    layer_norm_linear_fn,\n", "\n"), (r"range\(250\)|range\(50\)", "range(3)"), ("batch_size = 60", "batch_size = 4"),
             (r"def normalize_flash_attn_S\(", "def normalize_flash_attn_S(s, *a, **k):\n    return s\n\n\ndef _theirs("),
         ],
         "prepare": as_on_an_h100,
-        "left_out": {"generator_arg": "the raw entry points of the CUDA extension", "compilation_count": "counts Triton's compilations"},
+        "left_out": {"generator_arg": "the raw entry points of the CUDA extension", "compilation_count": "counts Triton's compilations",
+                     "layer_norm_linear": "refused: layer_norm_linear_fn"},
     },
     "fla": {
         "tests": [f"tests/ops/test_{x}.py" for x in "linear_attn retention lightning_attn simple_gla gla delta gdn kda".split()],
