@@ -107,26 +107,27 @@ def settled(page: Any) -> Any:
     return page
 
 
-def page_of(folder: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str], tokens: Any = None) -> Path:
-    """The page that the tool makes of a file, small or full."""
+def _drawn(folder: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str], *options: str) -> tuple[Path, Any]:
+    """Where the tool is to write a page of a file, small or full, and what became of it."""
     file, out = folder / "file.safetensors", folder / "page.html"
     qkv.io.save_safetensors(file, tensors, metadata=metadata)
-    command = [str(tool.TOOL), "map", "--qk", str(file), "--out", str(out)]
-    if tokens is not None:
-        (folder / "tokens.json").write_text(json.dumps(tokens))
-        command += ["--tokens", str(folder / "tokens.json")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    out.unlink(missing_ok=True)
+    command = [str(tool.TOOL), "map", "--qk", str(file), "--out", str(out), *options]
+    return out, subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def page_of(folder: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str], tokens: Any = None) -> Path:
+    """The page that the tool makes of a file, small or full."""
+    (folder / "tokens.json").write_text(json.dumps(tokens))
+    out, done = _drawn(folder, tensors, metadata, *([] if tokens is None else ["--tokens", str(folder / "tokens.json")]))
     assert done.returncode == 0, done.stderr
     return out
 
 
 def refused(folder: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str], *options: str) -> str:
     """The tool's message for a file that it refuses."""
-    file = folder / "refused.safetensors"
-    qkv.io.save_safetensors(file, tensors, metadata=metadata)
-    command = [str(tool.TOOL), "map", "--qk", str(file), "--out", str(folder / "refused.html"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and not (folder / "refused.html").exists(), done
+    out, done = _drawn(folder, tensors, metadata, *options)
+    assert done.returncode == 2 and not out.exists(), done
     return done.stderr
 
 

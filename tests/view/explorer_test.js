@@ -112,6 +112,9 @@ assert.strictEqual(shown[2], 1);
 assert.deepStrictEqual([...of("cropMap")(of("blockHead")(Float32Array.of(1, 0, .5, 0), 2, 2, 4, 4), {q0: 0, q1: 4, k0: 0, k1: 4}, 2, 2, Float32Array.of(0, 1, 0, 2, 0, 4, 0, 4))], [1, -0, .5, 0]);
 const zoomed = of("zoomRegion")({q0: 0, q1: 100, k0: 0, k1: 100}, .4, .5, .5, 100, 100, .25, .75);
 assert.deepStrictEqual(plain(zoomed), {q0: 20, q1: 60, k0: 40, k1: 80});  // the middle comes to a quarter from the left and from below
+const names = (count, pixels) => plain(of("wordsOf")(0, count, pixels, 8, n => n === 100 ? "100" : "a token"));
+assert.deepStrictEqual([names(59, 500).length, names(59, 250).length, names(59, 500)[58]], [59, 30, [58, "a\u2423token"]]);
+assert.deepStrictEqual(names(2000, 500).slice(1, 4), [[50, "50 a\u2423token"], [100, "100"], [150, "150 a\u2423token"]]);
 const heavy = of("heaviestOf")(stored, 5), sorted = [...weights].sort((a, b) => b - a);
 assert.deepStrictEqual([...heavy.rows.values()].flatMap(row => [...row].filter(w => w > 0)).sort((a, b) => b - a), sorted.slice(0, 5));
 assert.ok([...heavy.rows].every(([q, row]) => heavy.queries.includes(q) && row.every((w, j) => w === 0 || heavy.keys.includes(j) && w === weights[q * 50 + j])));

@@ -78,7 +78,7 @@ TEST(Html, ChoosesItsPrecisionBySize) {
 }
 
 TEST(Html, HostileTokensStayInTheirElements) {
-  const std::string page = render_html(causal_map(1, 1, 8, hostile_tokens(), "</title>" + hostile_tokens()[5]));
+  const std::string page = render_html(causal_map(1, 1, 8, hostile_tokens(), "</title>{{data}}" + hostile_tokens()[5]));
   const std::string plain = render_html(causal_map(1, 1, 8));
   const auto count = [](const std::string& text, const std::string& what) {
     std::size_t n = 0;
@@ -87,6 +87,9 @@ TEST(Html, HostileTokensStayInTheirElements) {
   };
   for (const char* mark : {"<script", "</script", "</title", "<img"})
     EXPECT_EQ(count(page, mark), count(plain, mark)) << mark;
+  EXPECT_NE(page.find("&lt;/title&gt;{{data}}"), std::string::npos) << "what a title holds is put in as it is";
+  EXPECT_NE(page.find("default-src 'none'"), std::string::npos);
+  EXPECT_NE(page.find("data-name=\"0/0/weights\" data-dtype=\"F16\" data-sizes=\"1,8,8\""), std::string::npos);
   for (const char c : page) EXPECT_TRUE(static_cast<unsigned char>(c) >= 0x20 || c == '\n');
 }
 

@@ -197,22 +197,12 @@ def test_taps_and_two_fingers(tmp_path: Path, browser: Browser) -> None:
 
 SMALL = """() => [...document.querySelectorAll('button, select, input, .tokens span')].filter(e => e.offsetParent).map(e => [e, (e.closest('label') || e).getBoundingClientRect()])
   .filter(([, r]) => Math.min(r.width, r.height) < (23.9)).filter(([e, r]) => e.tagName !== 'SPAN' || r.height < 23.9).map(([e]) => e.outerHTML)"""
-DRAWN = """async () => {
-  const all = [], own = CanvasRenderingContext2D.prototype.fillText;
-  CanvasRenderingContext2D.prototype.fillText = function (text, ...at) { if (this.canvas.id === 'map') all.push(text); return own.call(this, text, ...at); };
-  await render();
-  CanvasRenderingContext2D.prototype.fillText = own;
-  return all;
-}"""
 
 
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (1400, False)])
 def test_a_phone_and_a_desk(width: int, dark: bool, tmp_path: Path, browser: Browser) -> None:
     q, k = small(3, 2, 1, 59, 59)
-    tokens = [f"token{n}" for n in range(59)]
-    page = browser.open(page_of(tmp_path, {"q": q, "k": k}, {"causal": "true"}, tokens), "i=7&j=3", dark=dark, width=width)
-    names = [text for text in page.evaluate(DRAWN) if text.startswith("token") or text.split(" ")[-1].startswith("token")]
-    assert len(names) == 2 * 59 if width > 1000 else len(names) >= 2 * 12
+    page = browser.open(page_of(tmp_path, {"q": q, "k": k}, {"causal": "true"}, [f"token{n}" for n in range(59)]), "i=7&j=3", dark=dark, width=width)
     top = lambda what: page.locator(what).bounding_box()["y"]  # noqa: E731
     order = [top(what) for what in ("#map", "#pair", "#panel", "#tools", "#overview")]
     assert order == sorted(order) or width > 820

@@ -80,11 +80,9 @@ function pinOne() { if (state.i >= 0) change({pins: state.pins.includes(state.i)
 function listen() {
   const on = (id, what, then) => el(id).addEventListener(what, then), choose = id => on(id, "change", e => change({[id]: e.target.value}));
   for (const id of ["paint", "range", "spacing", "theme", "sort", "statistic"]) choose(id);
-  on("view", "change", e => change({view: Number(e.target.value)}));
-  on("beside", "change", e => change({beside: Number(e.target.value)}));
+  for (const id of ["view", "beside"]) on(id, "change", e => change({[id]: Number(e.target.value)}));
   on("diff", "change", e => change({diff: e.target.checked}));
-  on("to", "change", () => change({way: "to"}, "light"));
-  on("from", "change", () => change({way: "from"}, "light"));
+  for (const way of ["to", "from"]) on(way, "change", () => change({way}, "light"));
   on("before", "click", () => step(-1));
   on("after", "click", () => step(1));
   on("zoomIn", "click", () => zoom(.5));
@@ -95,10 +93,7 @@ function listen() {
   on("unpin", "click", () => change({pins: [], hold: false}, "light"));
   on("found", "click", seek);
   on("search", "keydown", e => { if (e.key === "Enter") seek(); });
-  on("savePng", "click", savePng);
-  on("saveSvg", "click", saveSvg);
-  on("saveCsv", "click", saveCsv);
-  on("saveJson", "click", saveJson);
+  for (const [id, save] of Object.entries({savePng, saveSvg, saveCsv, saveJson})) on(id, "click", save);
   on("copy", "click", async () => {
     remember();
     const where = location.protocol === "file:" ? "; it opens on this machine only" : "";

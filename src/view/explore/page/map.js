@@ -80,17 +80,17 @@ function ticks(from, to, pixels, apart) {
 }
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+/// Positions and their names, with numbers where many are left out; pure.
+function wordsOf(from, to, pixels, size, name) {
+  const all = ticks(from, to, pixels, size), isFar = all[1] - all[0] > 4;
+  return all.map(n => [n, name(n) === String(n) || !isFar ? label(name(n), 11) : `${n} ${label(name(n), 10 - String(n).length)}`]);
+}
 /// Draws cells with axes; returns where they lie.
 function drawCells(canvas, shown, region, top, of, texts) {
   const across = el("maps").clientWidth || 640, count = state.beside < 0 ? 1 : state.diff && across > 900 ? 3 : 2;
   const room = Math.max(220, across / count - (count > 1 ? 12 : 0)), most = Math.max(420, Math.min(900, innerHeight - 190));
   const rows = region.q1 - region.q0, columns = region.k1 - region.k0, ruler = canvas.getContext("2d"), mono = "ui-monospace, monospace";
-  const word = (name, n, far) => name === String(n) || !far ? label(name, 11) : `${n} ${label(name, 10 - String(n).length)}`;  // a number where many are left out
   const widest = all => Math.min(NAMED, Math.max(0, ...all.map(([, text]) => ruler.measureText(text).width)));
-  const wordsOf = (from, to, pixels, size, name) => {
-    const all = ticks(from, to, pixels, size), far = all[1] - all[0] > 4;
-    return all.map(n => [n, word(name(n), n, far)]);
-  };
   ruler.font = `11px ${mono}`;
   const left = Math.ceil(widest(wordsOf(region.q0, region.q1, most, 11, texts.query))) + 24, wide = room - left - EDGE.right;
   const cell = Math.min(wide / columns, most / rows, 56), likely = Math.min(most, Math.max(cell * rows, Math.min(wide, wide * rows / columns)));
