@@ -60,8 +60,9 @@ function drawCut(panel, before, after, cut, names, v) {
 
 async function drawDoes(panel, {texts, view: v, layer: l, number: h}, sides) {
   const view = file.views[v], layer = layerOf(v, l), info = infoOf(v, l, h), at = `${v}/${l}/`, known = DONE.filter(name => Number.isFinite(info[name]));
+  const first = panel.appendChild(make("div", {className: "row"}));
   if (known.length) {
-    const table = panel.appendChild(make("table"));
+    const table = first.appendChild(make("div")).appendChild(make("table"));
     for (const name of known) {
       const r = table.insertRow(), all = view.layers.flatMap(one => one.head_info || []).map(other => other[name]).filter(Number.isFinite);
       r.insertCell().textContent = WORDS[name] || name;
@@ -72,9 +73,9 @@ async function drawDoes(panel, {texts, view: v, layer: l, number: h}, sides) {
   const [push, by, ov] = await Promise.all(["push", "push_by", "ov"].map(name => load(at + name)));
   const row = push ? state.i - (layer.q_len - push.sizes[1]) : -1, key = ov ? (state.j >= 0 ? state.j : state.i) - (layer.kv_len - ov.sizes[1]) : -1;
   if (row >= 0 && state.i < layer.q_len) {
-    const m = push.sizes[2] / 2, both = panel.appendChild(make("div", {className: "row"}));
+    const m = push.sizes[2] / 2;
     [["raises", 0], ["lowers", m]].forEach(([what, from]) => {
-      drawBars(both.appendChild(make("div")), `${what} after \u201c${label(texts.query(state.i), 16)}\u201d (${state.i})`, ["logit"], wordsAt(push, by, h, row, from, m), signed);
+      drawBars(first.appendChild(make("div")), `${what} after \u201c${label(texts.query(state.i), 16)}\u201d (${state.i})`, ["logit"], wordsAt(push, by, h, row, from, m), signed);
     });
   } else if (push) panel.append(make("p", {className: "note", textContent: `Choose a query of the last ${push.sizes[1]} to see which tokens the head makes likelier behind it.`}));
   if (key >= 0 && key < ov.sizes[1]) {
@@ -85,7 +86,7 @@ async function drawDoes(panel, {texts, view: v, layer: l, number: h}, sides) {
   const cuts = view.cut ? [[v, view]] : file.views.map((w, n) => [n, w]).filter(([n, w]) => w.cut?.of === v && !sides.some(side => side.view === n));
   for (const [, w] of cuts) drawCut(panel, file.views[w.cut.of], w, w.cut, names, v);
   if (!cuts.length && view.next) drawBars(panel, "what comes next", ["share"], view.next.map(({token, p}) => [token, p]), percent);
-  if (!panel.hasChildNodes()) {
+  if (!panel.textContent) {
     const textContent = "This file says neither what its heads write nor what the model answers without them: python -m qkv explore with --ablate all stores it.";
     panel.append(make("p", {className: "note", textContent}));
   }
