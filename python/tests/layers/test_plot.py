@@ -100,7 +100,7 @@ def test_svg_is_xml() -> None:
     for w, labels in ((causal_weights(length=8), tokens), (causal_weights(2, length=100), None), (nan, None),
                       (np.zeros((1, 0, 3), np.float32), None), (np.zeros((1, 3, 0), np.float32), None)):  # fmt: skip
         root = ElementTree.fromstring(qkv.plot(w, labels, title=tokens[0]).svg())
-        assert {one.tag.rpartition("}")[2] for one in root.iter()} <= {"svg", "title", "rect", "text", "g", "image"}
+        assert {one.tag.rpartition("}")[2] for one in root.iter()} <= {"svg", "title", "rect", "text", "g", "image", "style"}
     with pytest.raises(ElementTree.ParseError):
         ElementTree.fromstring("<a>&x;</a>")
 
