@@ -131,7 +131,8 @@ ROWS: dict[str, dict[str, Any]] = {
         "sdist": "flash-attn==2.8.3.post2 --hash=sha256:d0f9f0b08a986cdeadbffcf5ec8b3a8f514366c68ad1853d3ab061bc83cc340b",
         # S_dmask holds the weights themselves here: there is nothing to normalise.
         "changes": [
-            (r"\nimport triton\n|    layer_norm_linear_fn,\n", "\n"), (r"range\(250\)|range\(50\)", "range(3)"), ("batch_size = 60", "batch_size = 4"),
+            (r"\nimport triton\n|    layer_norm_linear_fn,\n", "\n"), (r"range\(250\)|range\(50\)", "range(3)"),
+            ("batch_size = 60", "batch_size = 4"),
             (r"def normalize_flash_attn_S\(", "def normalize_flash_attn_S(s, *a, **k):\n    return s\n\n\ndef _theirs("),
         ],
         "prepare": as_on_an_h100,

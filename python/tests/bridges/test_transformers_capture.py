@@ -31,16 +31,13 @@ def test_capture_sees_eagers_weights(name: str) -> None:
     rows = {(row["layer"], row["head"]): row for row in maps.statistics()}
     assert len(rows) == 8
     for layer, w in enumerate(weights):
-        entropy = -(w * np.log(np.maximum(w, 1e-300))).sum(-1)
-        t = w.shape[-1]
+        entropy, at = -(w * np.log(np.maximum(w, 1e-300))).sum(-1), np.arange(w.shape[-1])
+        expected = {"entropy_nats": entropy, "self": w[..., at, at], "first": w[..., 0], "max": w.max(-1)}
         for head in range(4):
             # float32 on both sides; the weights' own comparison has its bound in test_attention.py
             np.testing.assert_allclose(maps.map(layer, head, sequence=1), w[1, head], atol=2e-5)
-            row = rows[layer, head]
-            np.testing.assert_allclose(row["entropy_nats"], entropy[:, head].mean(), atol=2e-5)
-            np.testing.assert_allclose(row["self"], w[:, head, np.arange(t), np.arange(t)].mean(), atol=2e-5)
-            np.testing.assert_allclose(row["first"], w[:, head, :, 0].mean(), atol=2e-5)
-            np.testing.assert_allclose(row["max"], w[:, head].max(-1).mean(), atol=2e-5)
+            for what, x in expected.items():
+                np.testing.assert_allclose(rows[layer, head][what], x[:, head].mean(), atol=2e-5)
     assert maps.table().count("\n") == 8
 
 
