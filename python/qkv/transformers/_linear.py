@@ -27,6 +27,7 @@ from ..torch import (
     fused_recurrent_gated_delta_rule,
     recurrent_kimi_delta_attention,
 )
+from ..torch._calls import offsets_of
 from ..torch.linear import check_known
 from ..torch.sdpa import direct
 
@@ -90,7 +91,9 @@ def _stand_in(function: Function, original: Function) -> Function:
         known = {name: value for name, value in options.items() if name in names}
         if "seq_idx" in names:
             offsets, length = _offsets(options, x.shape[0]), x.shape[2 if x.dim() == 3 else 1]
-            if offsets is not None:  # columns that a cache puts before the first sequence are of it
+            if offsets is not None:  # of the convolution columns that a cache puts before the first sequence are of it
+                if x.dim() == 4:
+                    offsets_of("qkv.transformers", "cu_seq_lens_q", offsets, length, whole=True)
                 offsets = torch.bucketize(torch.arange(length), offsets[1:-1] + (length - offsets[-1]), right=True)[None]
             known["seq_idx"] = offsets
         elif "update" in function.__name__ and not _plain(x, *args, *options.values()):

@@ -164,5 +164,9 @@ def test_arguments_by_position_are_the_originals() -> None:
         modelling.torch_chunk_gated_delta_rule(
             *two, *(x.repeat(2, 1, 1) for x in (g, beta)), cu_seq_lens_q=torch.tensor([0, 1, 3])
         )
+    from transformers.models.mamba2 import modeling_mamba2 as mamba
+
+    with pytest.raises(ValueError, match="cu_seq_lens_q"):  # one token stands behind the last sequence
+        mamba.mamba2_chunk_scan(v, g, g[0, 0], k, q, 64, cu_seq_lens_q=torch.tensor([0, 1, 2]))
     with pytest.raises(TypeError, match="use_gate_in_kernel is not computed here"):
         modelling.torch_chunk_gated_delta_rule(q, k, v, g, beta, use_gate_in_kernel=True)
