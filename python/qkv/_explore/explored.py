@@ -125,6 +125,8 @@ class Explored:
         """Serves the page from this machine to this machine, with controls for other texts and cuts, until Ctrl-C."""
         from .serve import serve
 
+        if getattr(getattr(self.model, "config", None), "is_encoder_decoder", False):
+            raise ValueError("[serve] a served page numbers the heads of one stack of layers: save the page of an encoder beside a decoder")
         return serve(self, port, forever=forever)
 
     def _repr_html_(self) -> str:

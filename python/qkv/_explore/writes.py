@@ -67,7 +67,7 @@ class Norm:
 
 
 class Unembedding:
-    """The final norm and what follows it. found: None where a model has none that is understood."""
+    """The final norm and what follows it."""
 
     def __init__(self, norm: nn.Module, head: nn.Module) -> None:
         self.module, self.head = norm, head
@@ -77,12 +77,15 @@ class Unembedding:
 
     @staticmethod
     def of(model: nn.Module) -> Unembedding | None:
-        """The last norm beside the blocks, if the model has an unembedding."""
-        head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-        if not hasattr(model, "can_generate") or not model.can_generate() or type(head) is not nn.Linear:
-            return None
+        """The last norm beside the blocks, if the model has an unembedding and both are understood."""
+        head = model.get_output_embeddings() if hasattr(model, "can_generate") and model.can_generate() else None
         beside = [m for name, m in model.named_modules() if "Norm" in type(m).__name__ and not any(p.isdigit() for p in name.split("."))]
-        return Unembedding(beside[-1], head) if beside else None
+        if type(head) is not nn.Linear or not beside:
+            return None
+        try:
+            return Unembedding(beside[-1], head)
+        except (RuntimeError, TypeError):  # of another width, or with other arguments
+            return None
 
     def read(self, weight: Tensor) -> Tensor:
         """Columns of a projection [.., d] as the unembedding reads them: centred, times the norm's weight."""
@@ -125,12 +128,8 @@ class Writer:
     def listening(self) -> Iterator[None]:
         with self.outputs.listening(), contextlib.ExitStack() as stack:
             if self.last is not None:
-                hooks = (
-                    self.last.module.register_forward_hook(self._divide),
-                    self.last.head.register_forward_pre_hook(self._unembed),
-                )
-                for hook in hooks:
-                    stack.callback(hook.remove)
+                stack.callback(self.last.module.register_forward_hook(self._divide).remove)
+                stack.callback(self.last.head.register_forward_pre_hook(self._unembed).remove)
             yield
         self._finish()
 
@@ -177,7 +176,7 @@ class Writer:
         for part in rows.flatten(0, -2).split(max(1, _PART // len(words))):
             logits = _products(part.to(words.dtype), words)
             high, low = logits.topk(up, -1), logits.topk(down, -1, largest=False)
-            values.append(torch.cat([high.values, low.values], -1) - (part.to(mean.dtype) @ mean)[:, None])
+            values.append(torch.cat([high.values, low.values], -1).to(rows.dtype) - (part @ mean.to(rows.dtype))[:, None])
             numbers.append(torch.cat([high.indices, low.indices], -1))
         return torch.cat(values).unflatten(0, rows.shape[:-1]).numpy(), torch.cat(numbers).unflatten(0, rows.shape[:-1]).numpy()
 

@@ -108,6 +108,8 @@ def test_cuts_and_patches(models: Path, tmp_path: Path, capsys: Any) -> None:
     made = json.loads(qkv.io.load_safetensors(tmp_path / "a.safetensors").metadata["explorer"])
     assert code == 0 and all("cut loss" in view["layers"][0]["head_info"][0] for view in made["views"])
     assert ["loss" in view for view in made["views"]] == [False, True, False]
+    code, _, err = ran(capsys, models / "t5", *text, "--serve")
+    assert code == 2 and "save the page of an encoder beside a decoder" in err
 
 
 ERRORS = {

@@ -154,6 +154,17 @@ def test_adapters_are_asked_what_they_do() -> None:
     near(other.push_by, one.push_by, "pushed")
 
 
+def test_sixteen_bits_and_other_norms() -> None:
+    """Models of bfloat16; and a last norm that reads rows of another width is none of the unembedding's."""
+    one, other = (qkv.transformers.capture_attention(model_of("llama", dtype), inputs_of("llama")) for dtype in (torch.float32, torch.bfloat16))
+    wide, narrow = (maps.layers[0].writes for maps in (one, other))
+    assert abs(narrow.push_by - wide.push_by).max() < 0.1 * abs(wide.push_by).max() and abs(narrow.norms / wide.norms - 1).max() < 0.1
+    model = model_of("llama")
+    model.last_norm = torch.nn.LayerNorm(5)
+    made = qkv.transformers.capture_attention(model, inputs_of("llama")).layers[0].writes
+    assert made.push is None and made.norms is not None
+
+
 def test_long_texts_hold_their_last_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qkv._explore.writes._WORK", 2 * 4 * 61 * 32 * 2 * 3)
     made = qkv.transformers.capture_attention(model_of("llama"), inputs_of("llama")).layers[0].writes
