@@ -6,6 +6,7 @@
 #include "core/escape.h"
 #include "judge/options.h"
 #include "judge/sandbox.h"
+#include "judge/text/language.h"
 #include "qkv/io/safetensors.h"
 #include "support/command.h"
 
@@ -16,11 +17,6 @@ namespace fs = std::filesystem;
 using judge::Finding;
 
 constexpr int kUnfilled = 3;
-
-void replace_all(std::string& text, const std::string& mark, const std::string& value) {
-  for (std::size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at + value.size()))
-    text.replace(at, mark.size(), value);
-}
 
 /// Words between spaces; quotes '...' and "..." keep spaces, a backslash outside '...' takes the next character as it
 /// is. No shell: no variables, no wildcards. UsageError for a quote that does not end.
@@ -94,8 +90,8 @@ Finding judge_program(const JudgeOptions& options) {
   for (std::size_t n = 0; n < probes.size(); ++n) {
     std::vector<std::string> own = words;
     for (std::string& word : own) {
-      replace_all(word, "{in}", probe_path(folder, n).string());
-      replace_all(word, "{out}", answer_path(folder, n).string());
+      word = judge::replaced(word, "{in}", probe_path(folder, n).string());
+      word = judge::replaced(word, "{out}", answer_path(folder, n).string());
     }
     if (options.sandbox) {
       std::vector<fs::path> needed;  // the program, and the files that its words name
