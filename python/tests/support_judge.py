@@ -15,7 +15,6 @@ from runner import answering, describing  # noqa: E402
 from runner.subject import Subject  # noqa: E402
 
 RUNNER = Path(describing.__file__).parent
-LAYERED = ("v1", "v2", "v3", "v4", "self-attention", "single-head", "mha", "gqa", "cross")
 
 
 def written(folder: Path, text: str, name: str = "mine.py") -> str:

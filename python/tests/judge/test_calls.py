@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from runner.errors import Stop
-from support_judge import agrees, answered, attend, close, softmax, subject_of, tensors_for, truth
+from support_judge import agrees, answered, attend, close, subject_of, truth
 
 RNG = np.random.default_rng(5)
 Q, K, V = (RNG.standard_normal((2, 3, length, 6)) for length in (5, 7, 7))
@@ -29,70 +29,6 @@ class MultiHeadAttention(nn.Module):
         print(weights)
         return self.o_proj((weights @ v).transpose(1, 2).flatten(2)), weights
 """
-
-
-def test_gradients_in_the_contracts_layout(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    subject = subject_of(tmp_path, LAYER)
-    tensors = tensors_for(subject)
-    tensors["dout"] = RNG.standard_normal(tensors["x"].shape)
-    found, notes = answered(subject, tensors, call="gradient")
-    assert not notes and subject.has["dropout"] == 0.25
-    assert {name[2:] for name in found if name.startswith("d_")} == set(tensors) - {"dout"}
-    step = 1e-6
-    for name, value in tensors.items():
-        if name == "dout":
-            continue
-        index = tuple(int(RNG.integers(size)) for size in value.shape)
-        moved = []
-        for sign in (1, -1):
-            other = value.copy()
-            other[index] += sign * step
-            moved.append((truth({**tensors, name: other}, subject.sizes) * tensors["dout"]).sum())
-        assert found[f"d_{name}"][index] == pytest.approx((moved[0] - moved[1]) / (2 * step), rel=1e-5, abs=1e-5)
-
-
-def test_what_gets_no_gradient_is_zero(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    subject = subject_of(tmp_path, LAYER.replace("split(self.k_proj(X))", "split(self.k_proj(X)).detach()"))
-    found, _ = answered(subject, {**tensors_for(subject), "dout": np.ones((2, 5, 18))}, call="gradient")
-    assert not found["d_W_k"].any() and found["d_W_q"].any()
-
-
-def test_weights_and_modes(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    subject = subject_of(tmp_path, LAYER)
-    tensors = tensors_for(subject)
-    agrees(subject)
-    assert answered(subject, tensors)[0]["weights"].shape == (2, 3, 5, 5)
-    evaluated = answered(subject, tensors, call="evaluation", repeat="3")[0]["out"]
-    trained = answered(subject, tensors, call="training", repeat="3")[0]["out"]
-    assert evaluated.shape == trained.shape == (3, 2, 5, 18)
-    assert np.array_equal(evaluated[0], evaluated[1]) and not np.array_equal(trained[0], trained[1])
-
-
-def test_state_left_behind_shows_in_the_second_call_only(tmp_path: Path) -> None:
-    text = """
-class SelfAttentionV1:
-    def __init__(self, dim):
-        self.calls = 0
-
-    def forward(self, x):
-        self.calls += 1
-        return x * self.calls
-"""
-    subject = subject_of(tmp_path, text, task="v1")
-    x = RNG.standard_normal((2, 5, 18))
-    for _ in range(2):
-        assert np.array_equal(answered(subject, {"x": x})[0]["out"], x)
-    assert np.array_equal(answered(subject, {"x": x}, call="twice")[0]["out"], 2 * x)
-
-
-def test_float32_inside_is_said_by_the_answers_type(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    subject = subject_of(tmp_path, LAYER.replace(".softmax(-1)", ".softmax(-1, dtype=torch.float32).to(q.dtype)"))
-    agrees(subject)
-    assert answered(subject, tensors_for(subject))[0]["out"].dtype == np.float32
 
 
 def test_code_that_cannot_do_float64_is_judged_in_float32(tmp_path: Path) -> None:
@@ -194,14 +130,6 @@ def model() -> dict[str, np.ndarray]:
     return {**{name: RNG.standard_normal(shape) for name, shape in shapes.items()}, "tokens": RNG.integers(0, 9, (2, 6))}
 
 
-def loss_of(tensors: dict[str, np.ndarray]) -> float:
-    inputs, targets = tensors["tokens"][:, :-1], tensors["tokens"][:, 1:]
-    h = tensors["embed"][inputs] + tensors["position"]
-    a = attend(h @ tensors["W_q"], h @ tensors["W_k"], h @ tensors["W_v"], True, causal=True)[0]
-    chances = softmax(a @ tensors["head"] + tensors["head_bias"])
-    return float(-np.log(np.take_along_axis(chances, targets[..., None], -1)).mean())
-
-
 def test_training_steps_of_a_model(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     text = """
@@ -225,16 +153,11 @@ def train_step(model, optimizer, tokens):
     optimizer.step()
     return loss
 """
-    tensors = model()
     for name in (None, "ToyLM", "train_step"):
         subject = subject_of(tmp_path, text, name=name)
         assert (subject.task, subject.name) == ("lm", "train_step")
-    found, notes = answered(subject, tensors, call="train-steps", repeat="3", lr="0.5")
-    assert not notes and found["loss"].shape == (3,)
-    assert found["loss"][0] == pytest.approx(loss_of(tensors), rel=1e-12)
-    one = answered(subject, tensors, call="train-steps", repeat="1", lr="0.5")[0]
-    after = {**tensors, **{name: one[f"after_{name}"] for name in tensors if f"after_{name}" in one}}
-    assert found["loss"][1] == pytest.approx(loss_of(after), rel=1e-12)
+    found, notes = answered(subject, model(), call="train-steps", repeat="3", lr="0.5")
+    assert not notes and found["loss"].shape == (3,)  # whether they are right: exercise.lm of the corpus
 
 
 @pytest.mark.parametrize("gives", ["1.5, {name: 2 * value for name, value in params.items()}", "1.5"])
@@ -339,11 +262,6 @@ def test_settings_of_a_constructor(tmp_path: Path) -> None:
         subject_of(tmp_path, LAYER, init={"dim": 8192})  # before anything of that size is made
 
 
-def test_lazy_parameters_get_their_shapes(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    agrees(subject_of(tmp_path, LAYER.replace("nn.Linear(hidden_dim, hidden_dim)", "nn.LazyLinear(hidden_dim)")))
-
-
 def test_causal_code_for_as_many_queries_as_keys(tmp_path: Path) -> None:
     text = """
 import numpy as np
@@ -376,18 +294,6 @@ def test_results_are_real_numbers(tmp_path: Path, returned: str, says: str) -> N
     """)  # fmt: skip
     found, notes = answered(subject, {"q": Q, "k": K, "v": V})
     assert not found and notes["error"] == f"the code must return arrays of real numbers: it returned {says}"
-
-
-def test_an_input_that_is_changed_is_returned(tmp_path: Path) -> None:
-    subject = subject_of(tmp_path, """
-        import numpy as np
-        def sdpa(q, k, v):
-            q *= 2
-            return np.exp(q @ k.swapaxes(-1, -2)) @ v
-    """)  # fmt: skip
-    found, _ = answered(subject, {"q": Q, "k": K, "v": V}, call="twice")
-    assert set(found) == {"out", "changed_q"}
-    close(found["changed_q"], 4 * Q)
 
 
 def test_weights_may_come_first(tmp_path: Path) -> None:

@@ -33,13 +33,6 @@ def functions(tmp_path: Path, *texts: str, **request: object) -> object:
     return subject_of(tmp_path, SOFTMAX + "".join(texts), **request)
 
 
-def test_a_contracts_name_says_the_task(tmp_path: Path) -> None:
-    subject = functions(tmp_path, V1.format(name="v1"))
-    assert (subject.name, subject.task, subject.why) == ("v1", "v1", "the name v1")
-    assert subject.kind == "function" and subject.framework == "numpy" and subject.line == 8
-    agrees(subject)
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "task"),
     [

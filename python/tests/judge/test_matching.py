@@ -172,27 +172,14 @@ FORMS = {
         "self.linears = nn.ModuleList([nn.Linear(E, E) for _ in range(4)])",
         "return self.linears[3](self.join(*(self.split(layer(x)) for layer in self.linears[:3])))",
     ),
-    "merged": (
-        "self.c_attn, self.c_proj = nn.Linear(E, 3 * E), nn.Linear(E, E)",
-        "return self.c_proj(self.join(*(self.split(y) for y in self.c_attn(x).chunk(3, -1))))",
-    ),
     "merged, [in, out]": (
         "self.qkv, self.bias_qkv, self.o = nn.Parameter(torch.randn(E, 3 * E)), nn.Parameter(torch.zeros(3 * E)), nn.Linear(E, E)",
         "return self.o(self.join(*(self.split(y) for y in (x @ self.qkv + self.bias_qkv).chunk(3, -1))))",
-    ),
-    "a list of heads": (
-        "self.heads = nn.ModuleList([nn.ModuleDict({n: nn.Linear(E, d) for n in ('query', 'key', 'value')}) for _ in range(H)]);"
-        " self.proj = nn.Linear(E, E)",
-        "return self.proj(torch.cat([core(h['query'](x), h['key'](x), h['value'](x)) for h in self.heads], -1))",
     ),
     "a matrix for each head": (
         "self.wq, self.wk, self.wv = (nn.Parameter(torch.randn(H, E, d)) for _ in range(3)); self.wo = nn.Parameter(torch.randn(H, d, E))",
         "q, k, v = (torch.einsum('ble,hed->bhld', x, w) for w in (self.wq, self.wk, self.wv));"
         " return torch.einsum('bhld,hde->ble', core(q, k, v), self.wo)",
-    ),
-    "nn.MultiheadAttention inside": (
-        "self.inner = nn.MultiheadAttention(E, H, batch_first=True)",
-        "return self.inner(x, x, x, need_weights=False)[0]",
     ),
     "conv": (
         "self.q, self.k, self.v, self.out = (nn.Conv1d(E, E, 1) for _ in range(4))",

@@ -81,11 +81,6 @@ def test_right_unknown_and_failed(findings) -> None:
     assert "AttributeError" in "".join(tree(failed).itertext()) and "line 9, in sdpa" in "".join(tree(failed).itertext())
 
 
-def test_the_line_is_marked(findings) -> None:
-    finding = replace(findings(" / np.sqrt(q.shape[-1])"), where="right up to line 4\n     4 | def sdpa\n>    5 |     s = q <k\n")
-    assert ">    5 |     s = q <k" in marked(tree(finding))
-
-
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_names(findings, name: str) -> None:
     """Of the file, of the object, in notes and tracebacks: text, and no markup."""

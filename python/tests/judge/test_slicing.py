@@ -52,50 +52,6 @@ def test_a_number_of_parts_is_at_most_that_of_the_keys(tmp_path: Path) -> None:
     close(answered(subject, {"q": Q, "k": K[:, :, :1], "v": V[:, :, :1]})[0]["out"], np.broadcast_to(V[:, :, :1], Q.shape))
 
 
-def test_tokens_before_the_batch_where_a_docstring_says_so(tmp_path: Path) -> None:
-    text = """
-import numpy as np
-def mha(x, W_q, W_k, W_v, num_heads):
-    'x is (seq, batch, dim)'
-    q, k, v = ((x @ W).reshape(*x.shape[:2], num_heads, -1).transpose(1, 2, 0, 3) for W in (W_q, W_k, W_v))
-    weights = np.exp(q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5)
-    return (weights / weights.sum(-1, keepdims=True) @ v).transpose(2, 0, 1, 3).reshape(x.shape)
-"""
-    agrees(subject_of(tmp_path, text))
-
-
-def test_heads_in_the_batch_keep_their_gradients(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    text = """
-import torch
-def sdpa(q, k, v):
-    return torch.bmm(torch.softmax(torch.bmm(q, k.transpose(1, 2)) / q.size(-1) ** 0.5, 2), v)
-"""
-    subject = subject_of(tmp_path, text)
-    assert "called once for each head: it takes [B, T, d]" in subject.notes
-    found, notes = answered(subject, {"q": Q, "k": K, "v": V, "dout": np.ones_like(Q)}, call="gradient")
-    out, weights = attend(Q, K, V)
-    assert not notes
-    close(found["out"], out)
-    close(found["d_v"], np.broadcast_to(weights.sum(2)[..., None], V.shape))
-
-
-def test_one_sequence_of_a_layer(tmp_path: Path) -> None:
-    text = """
-import numpy as np
-def v1(x, W_q, W_k, W_v):
-    length, dim = x.shape
-    scores = (x @ W_q) @ (x @ W_k).T / np.sqrt(dim)
-    weights = np.exp(scores - scores.max(1, keepdims=True))
-    return weights / weights.sum(1, keepdims=True) @ (x @ W_v)
-"""
-    subject = subject_of(tmp_path, text)
-    assert "called once for each sequence: it takes [L, E]" in subject.notes
-    x, *weights = RNG.standard_normal((2, 5, 18)), *RNG.standard_normal((3, 18, 18))
-    tensors = {"x": x, **{f"W_{name}": weight / 4 for name, weight in zip("qkv", weights)}}
-    close(answered(subject, tensors)[0]["out"], attend(*(x @ tensors[f"W_{name}"] for name in "qkv"))[0])
-
-
 def test_the_error_is_that_of_the_contracts_form(tmp_path: Path) -> None:
     with pytest.raises(Stop) as stop:
         subject_of(tmp_path, "def sdpa(q, k, v):\n    raise ValueError(q.ndim)\n")
