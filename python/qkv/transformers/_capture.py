@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -172,7 +173,8 @@ def capture_attention(
         run.notes += collector.writer.notes()
     mask = inputs.get("attention_mask")
     tokens = mask.to(torch.bool).cpu().numpy() if isinstance(mask, Tensor) and mask.ndim == 2 else None
-    title = getattr(config, "_name_or_path", "") or type(model).__name__
+    name = getattr(config, "_name_or_path", "")
+    title = f"{Path(name).name} ({type(model).__name__})" if name and Path(name).is_dir() else name or type(model).__name__
     made = AttentionCapture(collector.runs or [run], outputs, tokens, title=title, names=_namer(tokenizer))
     made.inputs, made.sites = inputs, collector.writer.outputs.sites if collector.writer else {}
     return made

@@ -184,6 +184,7 @@ def test_two_clients_at_once(server: Any) -> None:
 def test_control_c_ends_it(tmp_path: Any) -> None:
     model_of("gpt2").save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
+    assert qkv.explore(str(tmp_path), "the cat").captures.title == f"{tmp_path.name} (GPT2LMHeadModel)"
     command = [sys.executable, "-m", "qkv", "explore", str(tmp_path), "--text", "the cat", "--serve", "--quiet"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         address = process.stdout.readline().strip()  # type: ignore[union-attr]
