@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import names
-from .trace.branches import Branches
 from .calling import TURNS, Binding, Result
 from .errors import People, Stop
 from .frameworks import default_dtype, from_numpy, is_module, named, torch_of
@@ -22,6 +21,7 @@ from .parameters import Assignment, get, put
 from .slicing import Slices, as_arrays
 from .slots import Sizes, Slot, Tensors, Words, block_shape, canonical, in_probe
 from .tasks import FUNCTIONS, PARTS, TASKS, TURNED
+from .trace.branches import Branches
 
 
 class Skipped(Exception):
