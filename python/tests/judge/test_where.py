@@ -1,4 +1,4 @@
-"""The first line whose value leaves the textbook, as a finding shows it. Whether it is the mistake's: tests/judge/corpus.py."""
+"""The first line whose value leaves the textbook: edits of a layer, whose line is that of the edit. More of them: tests/judge/corpus.py."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from qkv._judge.runner.answering import answer
 from qkv._judge.runner.describing import as_json, subject_of_file
 from qkv._judge.runner.process import watch
 from qkv._judge.runner.trace.layouts import layouts
+from qkv._judge.runner.trace.where import find_line
 
 SDPA = """\
 import numpy as np
@@ -32,6 +33,59 @@ def sdpa(q, k, v, mask=None):
     w = shares(s)
     return w @ v
 """
+MHA = """\
+import torch
+from torch import nn
+
+class MultiHeadAttention(nn.Module):
+    def __init__(self, dim, num_heads):
+        super().__init__()
+        self.h, self.d = num_heads, dim // num_heads
+        self.scale = self.d ** -0.5
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.out = nn.Linear(dim, dim)
+
+    def split(self, t):
+        return t.view(t.size(0), t.size(1), self.h, self.d).transpose(1, 2)
+
+    def forward(self, x, mask=None):
+        B, L, E = x.shape
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        q, k, v = self.split(q), self.split(k), self.split(v)
+        logits = q @ k.transpose(-2, -1) * self.scale
+        if mask is not None:
+            logits = logits.masked_fill(mask == 0, float("-inf"))
+        weights = logits.softmax(-1)
+        y = weights @ v
+        y = y.transpose(1, 2).reshape(B, L, E)
+        return self.out(y)
+"""
+
+#: (a part of the program, what it becomes); the line is that of the change.
+EDITS = [
+    ("self.d ** -0.5", "dim ** -0.5"), ("self.split(k), self.split(v)", "self.split(v), self.split(v)"), ("mask == 0", "mask == 1"),
+    ("y = y.transpose(1, 2).reshape", "y = y.reshape"), ("softmax(-1)", "softmax(-2)"), ("weights @ v", "logits @ v"), ("self.out(y)", "y"),
+    ("self.split(q), self.split(k)", "self.split(q), k.reshape(B, self.h, L, self.d)"), ("logits = logits.masked_fill", "logits.masked_fill"),
+]  # fmt: skip
+
+
+def _finding(path, text: str) -> dict:
+    path.write_text(text)
+    subject = subject_of_file({"file": str(path), "map": {}, "init": {}})
+    described = json.dumps(as_json(subject))
+    probes = _engine.probes(described)
+    answers = [[files.encode(*answer(subject, *files.decode(probe), n)) for probe in probes] for n in range(max(1, len(subject.assignments)))]
+
+    def watching(reading, wrong, stages):
+        return json.dumps(find_line(subject, reading, [(*files.decode(probes[n]), files.decode(own)[0]) for n, own in zip(wrong, stages)]))
+
+    return json.loads(_engine.verdict(described, probes, answers, False, False, watching)[0])
+
+
+@pytest.mark.parametrize(("old", "new"), EDITS)
+def test_the_line_is_that_of_the_mistake(old, new, tmp_path) -> None:
+    pytest.importorskip("torch")
+    assert _finding(tmp_path / "mine.py", MHA.replace(old, new, 1))["line"] == MHA[: MHA.index(old)].count("\n") + 1
 
 
 def test_views_that_mix_axes_are_none() -> None:
