@@ -68,9 +68,9 @@ def _is_square(subject: Subject, tensors: Tensors, metadata: Words, assignment: 
 def failure(subject: Subject, error: BaseException) -> dict[str, str]:
     """Metadata of a call that failed."""
     if isinstance(error, Stop):
-        return {"error": error.says, "traceback": error.traceback, **({"unfilled": "1"} if error.verdict == "unfilled" else {})}
+        return {"error": error.says, "traceback": error.traceback}
     if subject.people.unfilled(error):
-        return {"error": f"not filled in yet: {error}", "traceback": "", "unfilled": "1"}
+        return {"error": f"not filled in yet: {error}", "traceback": ""}
     return {"error": line_of(error), "traceback": subject.people.lines(error)}
 
 
@@ -98,7 +98,7 @@ def _prepared(
     leaves = subject.leaves(tensors, gradient)
     values = {**subject.values(binding, tensors, metadata, leaves), **(more or {})}
     if subject.task in STEPPED:
-        values = step_values(binding, values, subject.empty_cache(binding), 0)
+        values = step_values(binding, values, subject.empty_cache(), 0)
     return (lambda: subject.call(binding, target, values, tensors)), target, leaves
 
 

@@ -99,7 +99,7 @@ def _described(
     elif kind == "class":
         building.fix_by_module(values, thing, module, candidate.task)
     subject = Subject(
-        name=candidate.name, thing=thing, kind=kind, task=candidate.task, why=candidate.why, framework=framework_of(candidate.thing),
+        name=candidate.name, thing=thing, kind=kind, task=candidate.task, framework=framework_of(candidate.thing),
         people=people, sizes=Sizes(*(values[name] for name in Sizes._fields)), line=_line(owner), notes=list(notes),
         precision="float32" if rounds(candidate.thing) else None, helpers={"init": request.get("init") or {},
         "callers": candidate.callers, "asked": candidate.strong or bool(request.get("task"))},
@@ -162,7 +162,7 @@ def _causal(subject: Subject, owner: Any, strong: bool) -> None:
     if not subject.has.get("causal"):
         subject.has["causal"] = _hides_future(subject, function)
     if subject.task == "mha" and not binding.takes("mask") and (subject.has["causal"] or TRIANGLES & named(owner)):
-        subject.task, subject.why, subject.has["causal"] = "causal-mha", f"{subject.name} has heads and no mask, and is causal", False
+        subject.task, subject.has["causal"] = "causal-mha", False
         if subject.prototype is None:
             subject.bindings = {next(iter(tasks.FUNCTIONS[subject.task])): binding}
 
@@ -354,17 +354,12 @@ def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | No
         bool(TRIANGLES & named(cls)) and "mask" not in roles.values()
     )
     if task is None and slots:
-        refined = match.of_parameters(
+        subject.task = match.of_parameters(
             subject.task, named=match.by_name(subject.name) in tasks.SINGLE, merged=merged, output=output,
             masked=any(role == "mask" and reads(forward, name) for name, role in roles.items()),
             causal=own_causal or any(one.default is True for one in flags),
             square=subject.sizes.heads * subject.sizes.head_dim == subject.sizes.embed,
         )  # fmt: skip
-        if refined != subject.task:
-            inputs = "q, k, v in one matrix" if merged else "three matrices"
-            rest = "an output projection" if output else "no output projection"
-            subject.task = refined
-            subject.why = f"{subject.name} has {inputs} and {rest}" + (", is causal" if refined == "single-head" else "")
     _cover(subject, covered)
     flag = bool(flags) or "causal" in {*building.settings_of(cls).values(), *roles.values()}
     subject.has["causal"] = subject.task not in tasks.CAUSAL and not flag and own_causal
@@ -388,7 +383,7 @@ def as_json(subject: Subject) -> dict[str, Any]:
     untried += ["len(k) > len(q)"] if subject.helpers.get("square") else []
     return {
         "file": subject.people.file, "name": subject.name, "line": subject.line, "kind": subject.kind,
-        "framework": subject.framework, "task": subject.task, "why": subject.why,
+        "framework": subject.framework, "task": subject.task,
         "sizes": {**subject.sizes._asdict(), **getattr(subject.sizes, "__dict__", {})},
         "has": subject.has,
         "assignments": [{"label": one.label, "convention": one.convention} for one in assignments],

@@ -49,7 +49,6 @@ class Candidate(NamedTuple):
     name: str
     thing: Any
     task: str
-    why: str
     strong: bool  # has a contract's name
     beyond: str = ""  # an argument that no exercise has
     callers: tuple[str, ...] = ()  # what else the file has: functions that call it, what is no part of it
@@ -141,7 +140,7 @@ def guess(name: str, thing: Any) -> Candidate | None:
     part = parts.guess(name, thing)
     if part is not None:
         own = name in (*tasks.FUNCTIONS[part], *tasks.TASKS[part].classes)
-        return Candidate(name, thing, part, f"the name {name}", own or part not in tasks.BESIDE)
+        return Candidate(name, thing, part, own or part not in tasks.BESIDE)
     found = _guessed(name, thing)
     return found and found._replace(beyond=_beyond(thing, found.task))
 
@@ -160,20 +159,20 @@ def _guessed(name: str, thing: Any) -> Candidate | None:
     if isinstance(thing, FunctionType) and task not in tasks.STEPPED and "cache" in _roles(thing):
         task = None  # "gqa" with a cache
     if task is not None and not (task in tasks.OF_QKV and _takes_x(thing)) and not (task in tasks.SINGLE and _has_heads(thing)):
-        return Candidate(name, thing, task, f"the name {name}", True)
+        return Candidate(name, thing, task, True)
     if isinstance(thing, FunctionType):
         found = match.fitting(name, _roles(thing))
-        if found and found[0] in ("sdpa", "causal") and _is_linear(thing):
-            found = "linear", "the file speaks of linear attention, and not of softmax"
+        if found in ("sdpa", "causal") and _is_linear(thing):
+            found = "linear"
     else:
         cls = thing if isinstance(thing, type) else type(thing)
         method = forward_of(cls) if isinstance(thing, type) or is_module(thing) else None
         if method is None:
             return None
         found = match.of_class(cls.__name__, set(settings_of(cls).values()), set(_roles(getattr(cls, method))))
-        if found and found[0] in _TURNED and _turns(cls, getattr(cls, method)):
-            found = "llama-attention", f"{cls.__name__} turns queries and keys, and is causal"
-    return Candidate(name, thing, found[0], found[1], found[0] == "block") if found else None
+        if found in _TURNED and _turns(cls, getattr(cls, method)):
+            found = "llama-attention"
+    return Candidate(name, thing, found, found == "block") if found else None
 
 
 def members(module: ModuleType) -> dict[str, Any]:
@@ -207,7 +206,7 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
         found = [one for one in found if one.task not in tasks.BESIDE] or [one for one in found if not _is_helper(one, known)]
     else:
         found = [one for one in found if one.task == task] or [
-            one._replace(task=task, why="--task") for one in found if _could_be(one.task, task)
+            one._replace(task=task) for one in found if _could_be(one.task, task)
         ]
     if task is None and found and all(one.beyond for one in found):
         raise _unfit(found[-1])
@@ -313,7 +312,7 @@ def of_thing(name: str, thing: Any, task: str | None) -> Candidate:
     if task is not None:
         if task not in tasks.FUNCTIONS:
             raise Stop(f"no task is called {task}: tasks are {', '.join(tasks.FUNCTIONS)}")
-        return Candidate(name, thing, task, "--task", False)
+        return Candidate(name, thing, task, False)
     if found is None:
         if part := parts.named(name):
             raise Stop(parts.unfit(name, part, thing))

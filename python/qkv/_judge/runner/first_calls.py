@@ -91,15 +91,11 @@ def padding_mask(tensors: Tensors) -> np.ndarray:
     return np.broadcast_to(np.arange(kv_len) < lengths, (BATCH, 1, q_len, kv_len)).copy()
 
 
-def _states(subject: Subject, binding: Binding) -> list[Any]:
-    return beginnings(binding) if subject.task == "cache" else [subject.helpers.get("cache")]
-
-
 def attempt_call(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> Any:
     target = subject.fresh(tensors, 0) if subject.prototype is not None else None
     failure: BaseException | None = None
-    ways = subject.ways
-    for way, state in itertools.product(ways, _states(subject, binding)):
+    ways, states = subject.ways, beginnings(binding) if subject.task == "cache" else [subject.helpers.get("cache")]
+    for way, state in itertools.product(ways, states):
         subject.ways, subject.helpers["cache"] = [way], copy.deepcopy(state)
         try:
             values = subject.values(binding, tensors, metadata, subject.leaves(tensors))

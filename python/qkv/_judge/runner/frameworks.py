@@ -94,8 +94,9 @@ def default_dtype(framework: str, dtype: str) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _codes(thing: Any, module: Any, visited: set[int]) -> Iterator[CodeType]:
-    """The code of a function or class, and of what it names in its own module."""
+def code_of(thing: Any, visited: set[int] | None = None) -> Iterator[CodeType]:
+    """The code of a function or class, and of all that it names in its own module."""
+    visited = set() if visited is None else visited
     if id(thing) in visited:
         return
     visited.add(id(thing))
@@ -103,7 +104,7 @@ def _codes(thing: Any, module: Any, visited: set[int]) -> Iterator[CodeType]:
         for member in vars(thing).values():
             member = inspect.unwrap(getattr(member, "__func__", member))
             if isinstance(member, FunctionType):
-                yield from _codes(member, module, visited)
+                yield from code_of(member, visited)
         return
     if not isinstance(thing, FunctionType):
         return
@@ -115,17 +116,12 @@ def _codes(thing: Any, module: Any, visited: set[int]) -> Iterator[CodeType]:
         for name in code.co_names:
             other = thing.__globals__.get(name)
             if isinstance(other, (FunctionType, type)) and getattr(other, "__module__", None) == thing.__module__:
-                yield from _codes(other, module, visited)
+                yield from code_of(other, visited)
 
 
 def named(thing: Any) -> set[str]:
     """Every global and attribute that the code of a function or class names, in its own module."""
     return {name for code in code_of(thing) for name in code.co_names}
-
-
-def code_of(thing: Any) -> Iterator[CodeType]:
-    """The code of a function or class, and of all that it names in its own module."""
-    return _codes(thing, None, set())
 
 
 def reads(function: Any, argument: str) -> bool:

@@ -154,8 +154,8 @@ def _score(task: Task, contract: list[tuple[str, bool]], features: set[str], of_
     return -sum(1 if one in _INSIDE else 4 for one in missing) - sum(costs.get(one, 0) for one in extra)
 
 
-def fitting(name: str, features: Iterable[str], of_class: bool = False) -> tuple[str, str] | None:
-    """(task, why) of the contract that arguments fit best, those of a class's constructor and its call together; a name that speaks of
+def fitting(name: str, features: Iterable[str], of_class: bool = False) -> str | None:
+    """The task of the contract that arguments fit best, those of a class's constructor and its call together; a name that speaks of
     a task decides between contracts that fit about as well. None where they fit none."""
     known, says = _features(features), by_name(name, features)
     if "tokens" in known and not known & {"x", "q", "lr", "model"} and not of_class:  # vectors
@@ -168,7 +168,7 @@ def fitting(name: str, features: Iterable[str], of_class: bool = False) -> tuple
             score = _score(task, contract, known, of_class) + ((11 if of_class else 8) if task.name == says else 0)
             if score > top:
                 best, top = task.name, score
-    return (best, f"the {'name' if best == says else 'arguments of'} {name}") if best else None
+    return best
 
 
 #: What a class's settings tell of its call.
@@ -176,12 +176,12 @@ _SETTINGS = {"heads": ["num_heads"], "kv_heads": ["num_kv_heads"], "window": ["w
              "vocab": ["params"], "embed": ["W_"], "config": ["W_"]}  # fmt: skip
 
 
-def of_class(name: str, settings: set[str], roles: set[str]) -> tuple[str, str] | None:
-    """(task, why) of a class by its name, its constructor's and its forward's arguments; single heads are told apart later, by
+def of_class(name: str, settings: set[str], roles: set[str]) -> str | None:
+    """The task of a class by its name, its constructor's and its forward's arguments; single heads are told apart later, by
     their parameters (of_parameters)."""
     says, found = by_name(name, roles), names.key(name)
     if is_block(name) and "x" in roles and "memory" not in roles:
-        return "block", f"the name {name}"
+        return "block"
     if other_than(name) or (not roles and says is None and "att" not in found and found != "head"):
         return None
     inputs = roles & {"x", "q", "k", "v", "tokens"}

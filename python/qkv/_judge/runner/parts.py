@@ -137,7 +137,7 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
             if task == "lora":
                 mine = [to_numpy(parameters.get(thing, one.path)) for one in entries if names.among("given", names.stem(one.path), "AB")]
                 call.still = len(mine) > 1 and not any(one.any() for one in mine)  # type: ignore[attr-defined]
-            state = {one.path: _value_of(one, thing, held, values, chosen, task) for one in entries}
+            state = {one.path: _value_of(one, thing, held, values, chosen) for one in entries}
             if is_module_class(cls):
                 return thing, lambda inputs: torch.func.functional_call(thing.eval(), state, (), inputs)
             for path, value in state.items():
@@ -182,7 +182,7 @@ def _meanings(name: str, numbers: list[str], letters: Iterable[str]) -> list[str
     return names.among("given", name, numbers) or names.among("size", name, [*letters, "layer"])
 
 
-def _value_of(one: parameters.Entry, thing: Any, held: list[str], values: dict[str, Any], chosen: dict[str, str], task: str) -> Any:
+def _value_of(one: parameters.Entry, thing: Any, held: list[str], values: dict[str, Any], chosen: dict[str, str]) -> Any:
     """Of one parameter: a tensor of the contract by name and shape, as [out, in] where it is a Linear's; a bias that the contract lacks
     is 0; a router's matrix turns x into the logits that are x."""
 

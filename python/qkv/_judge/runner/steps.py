@@ -37,7 +37,7 @@ def stepped(
         rows = [stepped(subject, binding, {**tensors, "x": x}, metadata, assignment, counts) for x in tensors["x"]]
         return [np.stack(parts) for parts in zip(*rows)]
     target = subject.fresh(tensors, assignment) if subject.prototype is not None else None
-    state, outs, start = subject.empty_cache(binding), [], 0
+    state, outs, start = subject.empty_cache(), [], 0
     for count in [sum(counts)] if subject.helpers.get("whole") else counts:
         piece = {**tensors, "x": tensors["x"][..., start : start + count, :]}
         values = subject.values(binding, piece, {**metadata, "start": str(start)}, subject.leaves(piece))

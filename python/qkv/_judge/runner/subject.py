@@ -43,7 +43,6 @@ class Subject:
     thing: Any  # the class or module, or the function
     kind: str  # "class" | "function" | "module"
     task: str
-    why: str
     framework: str
     people: People
     sizes: Sizes
@@ -66,11 +65,11 @@ class Subject:
     def __post_init__(self) -> None:
         self.branches = Branches(self.people)
 
-    def binding_for(self, function: str = "") -> Binding:
-        """Of the object, or of a function of the contract; a task may have two."""
+    def binding_for(self) -> Binding:
+        """Of the object, or of the task's own function."""
         if self.prototype is not None:
             return self.bindings[""]
-        wanted = function or next(iter(FUNCTIONS[self.task]))
+        wanted = next(iter(FUNCTIONS[self.task]))
         if wanted not in self.bindings:
             raise Skipped(f"there is no function {wanted}")
         return self.bindings[wanted]
@@ -274,7 +273,7 @@ class Subject:
         if values["mask"] is None:
             raise Skipped(f"its mask has the shape {form.shape}: this one cannot be said in it")
 
-    def empty_cache(self, binding: Binding) -> Any:
+    def empty_cache(self) -> Any:
         """The state before the first token, of the kind that the first trial found."""
         return copy.deepcopy(self.helpers.get("cache"))
 

@@ -49,7 +49,9 @@ class Causes:
         ups = [(p, m) for p in (self._handed(p, event.line) for p in event.parents) if (m := self.match(p))]
         if line := self._kept(event) or self._unused(index, ups) or self._heads(ups) or self._misnamed(event, ups):
             return line
-        if len(ups) > 1 and any(word in event.op for word in _PRODUCTS) and (line := self._product(event, ups)):
+        early = next((p for p, match in ups if match.stage in ("exp", *SCORES)), None)
+        product = any(word in event.op for word in _PRODUCTS) and any(match.stage == "v" for _, match in ups)
+        if early is not None and product and (line := self._undivided(event, early)):
             return line
         score = next(((p, m) for p, m in ups if m.stage in SCORES), None)
         side = self._side(event.parents)
@@ -137,13 +139,6 @@ class Causes:
                 named = own.op == "rename" or (own.op in ALIASES and stage not in ("x", "memory"))
                 if named and role(own.name) in kinds and role(own.name) != stage:
                     return own.line
-        return 0
-
-    def _product(self, event: Event, ups: list[tuple[int, Match]]) -> int:
-        roles = {match.stage for _, match in ups}
-        early = next(((p, match) for p, match in ups if match.stage in ("exp", *SCORES)), None)
-        if early and "v" in roles:
-            return self._undivided(event, early[0])
         return 0
 
     def _undivided(self, event: Event, index: int) -> int:

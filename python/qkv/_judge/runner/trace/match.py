@@ -23,7 +23,6 @@ class Match(NamedTuple):
     factor: float = 1.0
     last: str = ""
     hidden: bool = True
-    whole: bool = True
     order: str = ""
 
 
@@ -36,7 +35,7 @@ class Matcher:
         self.stages, self.softmaxes, self.tiled = stages, softmaxes, tiled
         self.exact = any(stage.name == "sink" for stage in stages)  # a sink tells what a softmax alone cannot
         self._plain: dict[Any, list[tuple[Stage, Layout, np.ndarray]]] = {}
-        self._rows: dict[Any, list[tuple[str, list[int], bool, np.ndarray, np.ndarray]]] = {}
+        self._rows: dict[Any, list[tuple[str, list[int], np.ndarray, np.ndarray]]] = {}
 
     def constant(self, event: Event) -> str:
         """The stage that an array is that no data made: angles of positions, indices; empty for none."""
@@ -70,7 +69,7 @@ class Matcher:
                 hit = next((n for n in np.flatnonzero(near) if np.abs(flat - rows[n]).max() <= room), None)
             if hit is not None and (not stage.free or value.size > 3):
                 order = "".join(stage.axes[a] for a in layout.order)
-                return Match(stage.name, float(factor[hit]), order[-1:], True, not layout.tiles and value.size == stage.value.size, order)
+                return Match(stage.name, float(factor[hit]), order[-1:], True, order)
         return None
 
     def _candidates(self, shape: tuple[int, ...]) -> list[tuple[Stage, Layout, np.ndarray]]:
@@ -85,7 +84,7 @@ class Matcher:
         return self._plain[shape]
 
     def _softmax(self, value: np.ndarray, tolerance: float) -> Match | None:
-        for order, sizes, whole, logits, visible in self._row_candidates(value.shape):
+        for order, sizes, logits, visible in self._row_candidates(value.shape):
             rows = np.moveaxis(value.reshape(sizes), order.index("j"), -1)
             rows = rows.reshape(-1, rows.shape[-1]).astype(np.float64)
             found = _as_logits(rows, logits, visible, tolerance)
@@ -94,10 +93,10 @@ class Matcher:
             found = found if found or self.exact else _as_exp(rows, logits, visible, tolerance)
             if found is not None:
                 stage, factor, hidden = found
-                return Match(stage, factor, order[-1:], hidden, whole, order)
+                return Match(stage, factor, order[-1:], hidden, order)
         return None
 
-    def _row_candidates(self, shape: tuple[int, ...]) -> list[tuple[str, list[int], bool, np.ndarray, np.ndarray]]:
+    def _row_candidates(self, shape: tuple[int, ...]) -> list[tuple[str, list[int], np.ndarray, np.ndarray]]:
         if shape in self._rows:
             return self._rows[shape]
         found = self._rows[shape] = []
@@ -112,7 +111,7 @@ class Matcher:
                         return pieces.reshape(len(pieces), -1, pieces.shape[-1])
 
                     sizes = [layout.tiles.get(a, weights.shape[a]) for a in layout.order]
-                    found.append((order, sizes, weights.size == np.prod(shape), rows(logits), rows(visible)))
+                    found.append((order, sizes, rows(logits), rows(visible)))
         return found
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from .blame import Blame, Search
 from .layouts import layouts
 from .record import Event
-from .stages import ORDER
+from .stages import ORDER, SCORES
 
 _NUMBERS = 5
 _CALLED = {"logits": "scores", "exp": "exp(scores)", "values": "weights @ v", "x": "the input"}
@@ -37,7 +37,8 @@ def as_json(search: Search, blame: Blame, probe: str) -> dict[str, Any]:
 
 def _values(search: Search, blame: Blame, right: Event | None) -> dict[str, str]:
     """The first row that differs, beside the textbook's."""
-    made = [search.events[blame.index], *(search.events[i] for i in reversed(search.needed) if i not in search.good or _is_score(search.events[i]))]
+    right_ones = {i for i in search.good if search.events[i].match.stage not in SCORES}
+    made = [search.events[blame.index], *(search.events[i] for i in reversed(search.needed) if i not in right_ones)]
     made = [one for one in made if one.line == blame.line and one.given and not one.number]
     event = next((one for one in made if one.value.dtype != bool and one.value.size > 1), None)
     if event is None:
@@ -53,10 +54,6 @@ def _values(search: Search, blame: Blame, right: Event | None) -> dict[str, str]
         return {}
     at = tuple(np.argwhere(~np.isclose(best[1], rows, rtol=1e-4, atol=1e-6, equal_nan=True))[0][:-1])
     return {"label": f"{best[0]}[{', '.join([*map(str, at), ':'])}]", "got": _row(rows[at]), "expected": _row(best[1][at])}
-
-
-def _is_score(event: Event) -> bool:
-    return event.match.stage in ("scores", "logits")
 
 
 def _wanted(search: Search, rank: int) -> list[tuple[str, np.ndarray, str]]:
