@@ -54,7 +54,7 @@ class Explored:
     ) -> None:  # fmt: skip
         self.model, self.tokenizer, self.shown = model, tokenizer, bool(progress)
         self.options = {name: options[name] for name in ("first", "whole") if name in options}
-        self.captures: AttentionCapture = capture_attention(model, inputs, tokenizer=tokenizer, progress=progress, **options)
+        self.captures: AttentionCapture = capture_attention(model, inputs, tokenizer=tokenizer, writes=True, progress=progress, **options)
         self.inputs, self.sites = self.captures.inputs, self.captures.sites
         self.whole = self.captures.runs[0]
         ids = self.whole.ids.get("decoder", self.whole.ids.get(""))

@@ -71,7 +71,7 @@ def near(got: np.ndarray, exact: Any, what: str) -> None:
 @pytest.mark.parametrize("name", [name for name in {**MODELS, **MORE, **EXPLORED} if name not in ("t5", "whisper", "albert", "modernbert")])
 def test_norms_and_sizes(name: str) -> None:
     layers, _ = by_definition(name)
-    maps = qkv.transformers.capture_attention(model_of(name, scale=0.3), inputs_of(name))
+    maps = qkv.transformers.capture_attention(model_of(name, scale=0.3), inputs_of(name), writes=True)
     assert len(maps.layers) == len(layers) == 2
     assert bool(maps.runs[0].notes) == (name in NORMED)
     for layer, (v, z, w) in zip(maps.layers, layers):
@@ -96,7 +96,7 @@ def test_tokens_that_heads_raise(name: str) -> None:
     divisor = (middle.square().mean(-1) + eps).sqrt()
     gain = norm.weight.detach() + ("Gemma" in type(norm).__name__)
     words = model.get_output_embeddings().weight.detach() * gain
-    maps = qkv.transformers.capture_attention(model_of(name, scale=0.3), inputs)
+    maps = qkv.transformers.capture_attention(model_of(name, scale=0.3), inputs, writes=True)
     for layer, (v, z, w) in zip(maps.layers, layers):
         parts = z @ w
         parts = parts - parts.mean(-1, keepdim=True) if centres else parts
@@ -123,7 +123,7 @@ def test_a_factor_of_what_is_added_belongs_to_it() -> None:
     half.config.residual_multiplier = 0.5 * whole.config.residual_multiplier
     for layer in half.model.layers:
         layer.residual_multiplier = half.config.residual_multiplier
-    one, other = (qkv.transformers.capture_attention(model, inputs_of("granite")).layers[0].writes for model in (whole, half))
+    one, other = (qkv.transformers.capture_attention(model, inputs_of("granite"), writes=True).layers[0].writes for model in (whole, half))
     near(other.norms, one.norms / 2, "norms")
     assert not np.allclose(one.push_by, other.push_by)
 
@@ -133,7 +133,7 @@ def test_a_gate_behind_attention_is_refused() -> None:
     model = model_of("llama")
     for layer in model.model.layers:
         layer.self_attn.o_proj.register_forward_pre_hook(lambda _, args: (args[0] * 0.5,))
-    maps = qkv.transformers.capture_attention(model, inputs_of("llama"))
+    maps = qkv.transformers.capture_attention(model, inputs_of("llama"), writes=True)
     assert all(layer.writes is None for layer in maps.layers) and "no projection reads" in maps.runs[0].notes[0]
 
 
@@ -149,23 +149,23 @@ def test_adapters_are_asked_what_they_do() -> None:
         layer.self_attn.o_proj.__class__ = Adapted
     for layer in plain.model.layers:
         layer.self_attn.o_proj.weight.data += torch.eye(32).flip(1)
-    one, other = (qkv.transformers.capture_attention(model, inputs_of("llama")).layers[1].writes for model in (plain, adapted))
+    one, other = (qkv.transformers.capture_attention(model, inputs_of("llama"), writes=True).layers[1].writes for model in (plain, adapted))
     near(other.norms, one.norms, "norms")
     near(other.push_by, one.push_by, "pushed")
 
 
 def test_sixteen_bits_and_other_norms() -> None:
     """Models of bfloat16; and a last norm that reads rows of another width is none of the unembedding's."""
-    one, other = (qkv.transformers.capture_attention(model_of("llama", dtype), inputs_of("llama")) for dtype in (torch.float32, torch.bfloat16))
+    one, other = (qkv.transformers.capture_attention(model_of("llama", dtype), inputs_of("llama"), writes=True) for dtype in (torch.float32, torch.bfloat16))
     wide, narrow = (maps.layers[0].writes for maps in (one, other))
     assert abs(narrow.push_by - wide.push_by).max() < 0.1 * abs(wide.push_by).max() and abs(narrow.norms / wide.norms - 1).max() < 0.1
     model = model_of("llama")
     model.last_norm = torch.nn.LayerNorm(5)
-    made = qkv.transformers.capture_attention(model, inputs_of("llama")).layers[0].writes
+    made = qkv.transformers.capture_attention(model, inputs_of("llama"), writes=True).layers[0].writes
     assert made.push is None and made.norms is not None
 
 
 def test_long_texts_hold_their_last_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qkv._explore.writes._WORK", 2 * 4 * 61 * 32 * 2 * 3)
-    made = qkv.transformers.capture_attention(model_of("llama"), inputs_of("llama")).layers[0].writes
+    made = qkv.transformers.capture_attention(model_of("llama"), inputs_of("llama"), writes=True).layers[0].writes
     assert made.push.shape == (2, 4, 3, 10) and made.ov.shape == (2, 4, 3, 3) and made.next_token.shape == (2, 4, 11)
