@@ -109,11 +109,14 @@ LessonNumbers lesson_numbers(Context& context) {
   names.add("weights-columns.blue", blue(softmax(scaled, 0)));
   names.add("exp.blue", exponentials);
   names.add("sum.exp.blue", {total(exponentials)});
+  names.add("exp-plain.blue", map(s, [](Number x) { return Number(std::exp(x.value)); }));
+  names.add("weights-percent.blue", p * Number(100));
   names.add("weights-without-exp.blue", s * Number(1 / total(s)));
   names.add("sum.weights.blue", {total(p)});
   names.add("out-of-keys.blue", matmul(p, k));
   names.add("out-of-queries.blue", matmul(p, q));
   names.add("out-unscaled.blue", matmul(blue(unscaled), v));
+  names.add("out-of-exp.blue", matmul(exponentials, v));
   names.add("out-of-scores.blue", matmul(s, v));
   names.add("zero-v.blue", matmul(p, v * Number(0)));
   names.add("v-transposed.I", row_of(matmul(reshape(a["x"], {kTokens, 4}), a["W_v"]), 0));
@@ -139,6 +142,7 @@ LessonNumbers lesson_numbers(Context& context) {
   names.add("dropped.blue", kept * Number(1 / 0.9));
   names.add("dropped-unscaled.blue", kept);
   names.add("dropped-by-p.blue", kept * Number(1 / 0.1));
+  names.add("dropped-times.blue", kept * Number(0.9));
   names.add("dropped-renormalised.blue", kept * Number(1 / total(kept)));
 
   names.rows("head-0", q);

@@ -61,19 +61,19 @@ LessonVerdict judge_numbers(const Json& pencil, const std::vector<double>& typed
   if (typed.size() != wanted.size())
     throw UsageError(
         "--answer must be " + std::to_string(wanted.size()) + " numbers: got " + std::to_string(typed.size()));
-  const auto agreeing = [&](const std::vector<double>& other) {
-    std::size_t count = 0;
-    for (std::size_t n = 0; n < typed.size() && other.size() == typed.size(); ++n)
-      count += agree(typed[n], other[n], digits);
-    return count;
-  };
-  LessonVerdict verdict{.right = false, .agreeing = agreeing(wanted), .hint = {}};
+  LessonVerdict verdict;
+  for (std::size_t n = 0; n < typed.size(); ++n) verdict.agreeing += agree(typed[n], wanted[n], digits);
   verdict.right = verdict.agreeing == typed.size();
   if (verdict.right) return verdict;
+  double near = 0.025;  // who computes from two digits is up to this far away; large numbers are rounded more
   for (const Json& hint : pencil.at("hints")) {
-    if (agreeing(numbers.at(hint.at("value").get<std::string>())) == typed.size()) {
+    const std::vector<double>& mistaken = numbers.at(hint.at("value").get<std::string>());
+    double far = 0;
+    for (std::size_t n = 0; n < typed.size(); ++n)
+      far = std::max(far, std::abs(typed[n] - mistaken[n]) / std::max(1.0, std::abs(mistaken[n])));
+    if (far < near) {
+      near = far;
       verdict.hint = hint.at("say").get<std::string>();
-      break;
     }
   }
   return verdict;

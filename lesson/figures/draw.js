@@ -15,7 +15,7 @@ const draw = {
   head: n => "h" + n % 4,
   /// A number as people write it: "2", "0.73", "−1.40".
   number: (x, digits = 2) => x === -Infinity ? "−∞" : (Number.isInteger(x) ? String(x) : x.toFixed(digits)).replace("-", "−"),
-  pair: p => `(${Array.from(p, x => draw.number(x)).join(" ")})`,
+  pair: p => `(${Array.from(p, x => draw.number(x)).join(", ")})`,
   /// A token as its label: a blank is visible.
   token: t => t === " " ? "␣" : t,
   /// Rows of `width` numbers, of a flat array or of one that has rows.
@@ -91,10 +91,11 @@ const draw = {
     values.forEach((value, i) => {
       const y = top + i * step, end = zero + Math.max(low, value) * unit;
       body += draw.part(`${key}:${i}`, `${labels ? labels[i] : i} ${texted[i]}`, (labels ? draw.text(0, y + 15, labels[i]) : "") +
+        (step > 30 ? draw.line(zero, y - 2, zero, y + 24, {stroke: "faint", thick: 1}) : "") +
         draw.rect(Math.min(zero, end), y + 2, Math.max(1, Math.abs(end - zero)), 18, {fill: colours ? colours[i] : draw.head(i), rx: 2}) +
           draw.text(Math.max(zero, end) + 6, y + 15, texted[i], {size: 12}), {parts});
     });
-    body += draw.line(zero, top - 2, zero, top + values.length * step - 6, {stroke: "faint", thick: 1});
+    if (step <= 30) body += draw.line(zero, top - 2, zero, top + values.length * step - 6, {stroke: "faint", thick: 1});
     const height = top + values.length * step + (note ? 16 : 0);
     return {width: Math.max(width, draw.measure(title || "", 14), note ? left + draw.measure(note, 12) : 0), height, body: body +
       (note ? draw.text(left, height - 4, note, {size: 12, colour: "faint"}) : "")};
@@ -111,7 +112,7 @@ const draw = {
       if (n !== 0) grid += draw.middle(n * unit, Math.min(14, -low * unit + 14), n, {size: 11, colour: "faint"}) +
           draw.text(-5, -n * unit + 4, n, {size: 11, anchor: "end", colour: "faint"});
     }
-    const left = low < 0 ? 4 : 18;
+    const left = low < 0 ? 30 : 18;
     return {at, unit, panel: body => ({width: size + left + 30, height: top + size + (low < 0 ? 6 : 20),
       body: (title ? draw.text(0, 14, title, {bold: true}) : "") +
         draw.tag("g", {"data-plane": String(unit), transform: `translate(${(left - low * unit).toFixed(1)} ${(top + high * unit).toFixed(1)})`}, grid + body)}),

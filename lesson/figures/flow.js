@@ -3,7 +3,7 @@
 // dq, dk, dv [T, E], dS, dP [H, T, T], dO [H, T, d]
 function matrix(rows, title, {labels, chosen, heads, head, share} = {}) {
   const all = rows.flatMap(row => Array.from(row)), whole = all.every(Number.isInteger), isSigned = all.some(x => x < 0), each = rows[0].length / (heads || 1);
-  return draw.table(rows.length, rows[0].length, {title, labels, chosen, width: whole ? isSigned ? 26 : 23 : isSigned ? 36 : 34, height: 21,
+  return draw.table(rows.length, rows[0].length, {title, labels, chosen, width: whole ? isSigned ? 26 : 23 : isSigned ? 40 : 34, height: 21,
     size: whole ? 12.5 : 11.3, label: (i, j) => rows[i][j].toFixed(whole ? 0 : 2).replace("-", "−"), share: (i, j) => share ? rows[i][j] : heads || head !== undefined ? .22 : 0,
     colour: (i, j) => draw.head(head === undefined ? Math.floor(j / each) : head)});
 }

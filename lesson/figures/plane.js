@@ -5,9 +5,10 @@ function figurePlane(numbers, words, options = {}) {
   const plane = draw.plane(218, [q, ...k], {range: options.range, title: words("figure.plane.space")});
   const arrows = k.map((p, j) => plane.vector(p, tokens[j], {colour: draw.head(j), key: `k:${j}`, parts: options.parts})).join("") +
     plane.vector(q, "q", {colour: "mark", thick: 3.5, key: `q:${query}`, parts: options.parts});
-  const products = draw.bars(scores, {labels: tokens, width: 200, title: `q(${tokens[query]}) · k`, digits: 1, step: 50});
-  products.body += k.map((p, j) => draw.text(44, 30 + j * 50 + 34, p.map((x, d) => `${draw.number(q[d], 1)}·${draw.number(x, 1)}`).join(" + ") + " = " +
-    draw.number(scores[j], 1), {size: 12, colour: "faint"})).join("");
+  const products = draw.bars(scores, {labels: tokens, width: 200, title: `q(${tokens[query]}) · k`, step: 50});
+  const sums = k.map((p, j) => p.map((x, d) => `${draw.number(q[d])}·${draw.number(x)}`).join(" + ") + " = " + draw.number(scores[j]));
+  products.body += sums.map((sum, j) => draw.text(44, 30 + j * 50 + 36, sum, {size: 12, colour: "faint"})).join("");
+  products.width = Math.max(200, ...sums.map(sum => 44 + draw.measure(sum, 12)));
   const panels = [plane.panel(arrows), products];
   if (options.values !== false) panels.push(meanPanel(numbers, words("figure.plane.values"), options));
   return draw.svg("plane", words, draw.flow(panels, options.width, {gap: 16}), options);
@@ -22,7 +23,8 @@ function meanPanel({tokens, query, v, weights, out}, title, {valueRange, parts} 
     {stroke: "line", fill: "soft"}) : "") +
     at.map(([a, b], j) => draw.line(a, b, x, y, {stroke: draw.head(j), thick: Math.max(.8, 9 * w[j]), opacity: .6})).join("") +
     at.map(([a, b], j) => draw.part(`v:${j}`, tokens[j], draw.dot(a, b, 6, {fill: draw.head(j)}) +
-      draw.middle(a, b - 11, tokens[j], {bold: true, colour: draw.head(j)}), {parts})).join("") +
+      draw.middle(a, b - 11 - 15 * at.slice(0, j).filter(p => p[0] === a && p[1] === b).length, tokens[j],
+        {bold: true, colour: draw.head(j)}), {parts})).join("") +
     draw.dot(x, y, 7, {fill: "mark2", stroke: "ground", thick: 2}) +
       draw.text(x + 6, y + 20, draw.pair(mean), {size: 12, bold: true, colour: "mark2"}));
 }

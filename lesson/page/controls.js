@@ -15,7 +15,13 @@ function controlsOf(changed) {
     all,
     number(label, get, set) {
       const input = make("input", {type: "number", min: -3, max: 3, step: .25});
-      add(label, input, () => { input.value = get(); }, () => input.value !== "" && input.checkValidity() && set(input.valueAsNumber));
+      const fits = () => Math.abs(input.valueAsNumber) <= 3;
+      add(label, input, () => { input.value = get(); }, () => fits() && set(input.valueAsNumber));
+      input.addEventListener("change", () => {
+        if (!fits()) set(Math.min(3, Math.max(-3, input.valueAsNumber || get())));
+        input.value = get();
+        changed();
+      });
     },
     slider(label, get, set, range) {
       const input = make("input", {type: "range", ...range});
@@ -48,15 +54,21 @@ const tokensOf = (text, most) => text.trim().split(/\s+/).slice(0, most).map(tok
   while (draw.measure(cut.join("")) > 46) cut.pop();
   return cut.join("");
 });
-/// Numbers of a token, by the rule that step.rule states; the example's tokens have the example's.
-function embedded(token) {
-  if (TOKENS.includes(token)) return EXAMPLE.x.slice(4 * TOKENS.indexOf(token), 4 * TOKENS.indexOf(token) + 4);
-  const h = [...token].reduce((sum, c) => (31 * sum + c.codePointAt(0)) % 65521, 9);
-  return [1, 3, 9, 27].map(by => Math.floor(h / by) % 3);
+/// Numbers of tokens, by the rule that step.rule states: for head 0 a query that no other token of `all` has (15 are enough for two
+/// sentences), for no head 0; the example's tokens have the example's.
+function embedded(tokens, all = tokens) {
+  const known = new Map(TOKENS.map((token, t) => [token, EXAMPLE.x.slice(4 * t, 4 * t + 4)]));
+  for (const token of all.filter(token => !known.has(token))) {
+    const taken = [...known.values()].map(([x, y]) => x + 4 * y);
+    let h = [...token].reduce((sum, c) => (31 * sum + c.codePointAt(0)) % 65521, 9);
+    while (taken.includes(1 + h % 15)) ++h;
+    known.set(token, [1 + h % 15, 1 + Math.floor(h / 15) % 15].flatMap(n => [n % 4, Math.floor(n / 4)]));
+  }
+  return tokens.flatMap(token => known.get(token));
 }
 /// A layer of two heads on a sentence: x, q, k, v, joined, out [T, 4]; ofHeads: what the engine gives for both heads.
-function layerOf(tokens) {
-  const x = Float32Array.from(tokens.flatMap(embedded)), all = projections(engine, x), T = tokens.length;
+function layerOf(tokens, beside) {
+  const x = Float32Array.from(embedded(tokens, beside)), all = projections(engine, x), T = tokens.length;
   const heads = rows => Float32Array.of(...headOf(rows, 0), ...headOf(rows, 1)), [q, k, v] = [all.q, all.k, all.v].map(heads);
   const ofHeads = engine.attend({heads: 2, queries: T, keys: T, dim: 2, vdim: 2, q, k, v, scale: 1 / Math.sqrt(2), causal: false});
   const joined = Float32Array.from({length: 4 * T}, (_, n) => ofHeads.out[(n >> 1 & 1) * 2 * T + 2 * (n >> 2) + (n & 1)]);

@@ -43,10 +43,11 @@ function exampleNumbers(engine) {
   add({"scaled-by-d.blue": scores.map(x => x / 2), "scaled-up.blue": scores.map(x => x * Math.sqrt(2)),
     "scaled-by-keys.blue": scores.map(x => x / Math.sqrt(3))});
   add({"weights-unscaled.blue": row(unscaled.weights, 2), "weights-columns.blue": [0, 1, 2].map(j => turned.weights[3 * j + 2]), "exp.blue": exponentials,
-    "sum.exp.blue": [total(exponentials)],
+    "sum.exp.blue": [total(exponentials)], "exp-plain.blue": s.map(Math.exp), "weights-percent.blue": p.map(x => 100 * x),
     "weights-without-exp.blue": s.map(x => x / total(s)), "sum.weights.blue": [total(p)]});
   add({"out-of-keys.blue": row(attend({}, {v: k}).out, 2, 2), "out-of-queries.blue": row(attend({}, {v: q}).out, 2, 2),
     "out-unscaled.blue": row(unscaled.out, 2, 2),
+    "out-of-exp.blue": [0, 1].map(d => total(exponentials.map((x, j) => x * v[2 * j + d]))),
     "out-of-scores.blue": [0, 1].map(d => total(s.map((x, j) => x * v[2 * j + d]))), "zero-v.blue": row(attend({}, {v: v.map(() => 0)}).out, 2, 2)});
   add({"v-transposed.I": [0, 1, 2, 3].map(c => total([0, 1, 2, 3].map(r => EXAMPLE.x[r] * EXAMPLE.W_v[4 * r + c])))});
   add({"causal-fill-zero.like": row(attend(filled(later)).weights, 1), "causal-after-softmax.like": kept(later, 1),
@@ -55,7 +56,7 @@ function exampleNumbers(engine) {
   add({"sum.causal-after-softmax.like": [total(kept(later, 1))]});
   const keeps = kept(padding, 2);
   add({"dropped.blue": keeps.map(x => x / .9), "dropped-unscaled.blue": keeps, "dropped-by-p.blue": keeps.map(x => x / .1),
-    "dropped-renormalised.blue": keeps.map(x => x / total(keeps))});
+    "dropped-times.blue": keeps.map(x => x * .9), "dropped-renormalised.blue": keeps.map(x => x / total(keeps))});
   const moved = [0, 1].flatMap(h => Array.from(headOf(Array.from({length: 12}, (_, n) => n), h))).filter((n, at) => n !== at).length;
   const dp = row(plain.dp, 2), ds = row(plain.ds, 2), delta = total(p.map((x, j) => x * dp[j]));
   add({moved: [moved, 12], "dp.blue": dp, "delta.blue": [delta], "ds.blue": ds, "sum.ds.blue": [total(ds)], "dq.blue": row(plain.dq, 2, 2),

@@ -1,21 +1,22 @@
-// What a reader computed by hand: right to two digits, a known mistake, or not yet.
+// What a reader computed by hand: right to two digits behind the point, a known mistake, or not yet.
 const numberTyped = text => {
   const plain = text.trim().replace(/[\u2212\u2013]/g, "-").replace(",", "."), [, above, below] = plain.match(/^(-?\d+)\/(\d+)$/) || [];
   return above ? above / below : /^[-+]?(\d+\.?\d*|\.\d+)$/.test(plain) ? Number(plain) : NaN;
 };
-const sameNumbers = (typed, wanted, digits) => typed.length === wanted.length && typed.every((x, i) => Math.abs(x - wanted[i]) < 10 ** -digits);
+/// How far what was typed is from a mistake's numbers. Who computes from two digits is up to HINT_NEAR away; large numbers are rounded more.
+const hintFar = (typed, of) => Math.max(...of.map((x, i) => Math.abs(x - typed[i]) / Math.max(1, Math.abs(x)))), HINT_NEAR = .025;
 
 /// {verdict: "right" | "hint" | "some" | "missing", say, right: how many are}
 function judgeNumbers(typed, pencil, numbers) {
   const wanted = numbers[pencil.answer], right = typed.filter((x, i) => Math.abs(x - wanted[i]) < 10 ** -pencil.digits).length;
   if (typed.some(Number.isNaN)) return {verdict: "missing", right};
   if (right === wanted.length) return {verdict: "right", right};
-  const hint = pencil.hints.find(({value}) => sameNumbers(typed, numbers[value], pencil.digits));
-  return hint ? {verdict: "hint", say: hint.say, right} : {verdict: "some", right};
+  const far = pencil.hints.map(({value}) => hintFar(typed, numbers[value])), least = Math.min(...far), hint = pencil.hints[far.indexOf(least)];
+  return least < HINT_NEAR ? {verdict: "hint", say: hint.say, right} : {verdict: "some", right};
 }
 
-/// The form of a step; `stage.typed` and `stage.checked` outlive a change of the language.
-function drawPencil({pencil}, stage) {
+/// The form of a step; `stage.typed` and `stage.checked` outlive a change of the language. `solved`: called when all is right.
+function drawPencil({pencil}, stage, solved) {
   const wanted = exampleOf[pencil.answer], all = wanted.length, form = make("form", {className: "pencil", noValidate: true}),
     verdict = make("p", {className: "verdict"});
   verdict.setAttribute("role", "status");
@@ -31,6 +32,7 @@ function drawPencil({pencil}, stage) {
       isHint = stage.checked && kind === "hint";
     verdict.dataset.verdict = stage.checked ? kind : "";
     verdict.textContent = !stage.checked ? "" : isHint ? hint : say("step." + kind, {right, all});
+    if (stage.checked && kind === "right") solved();
   }
   form.onsubmit = event => { event.preventDefault(); stage.checked = true; show(); };
   const answer = make("details"), row = make("div", {className: "cells"});

@@ -13,17 +13,17 @@ async function unpackEngine() {
   return new Uint8Array(await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer());
 }
 
-/// Changes the state, keeps it in the address, and draws the page.
-function change(to) {
+/// Changes the state, keeps it in the address, and draws the page. Another step is an entry of the history, unless the address asked for it.
+function change(to, isAsked = false) {
   const turned = "step" in to && to.step !== state.step;
   state = {...state, ...to};
-  remember();
+  remember(turned && !isAsked ? "pushState" : "replaceState");
   drawPage();
   if (!turned) return;
   scrollTo(0, 0);
   el("main").focus({preventScroll: true});
 }
-function remember() { try { history.replaceState(null, "", "#" + formatAddress(state)); } catch { /* as if nobody wanted a link */ } }
+function remember(way) { try { history[way](null, "", "#" + formatAddress(state)); } catch { /* as if nobody wanted a link */ } }
 
 function drawPage() {
   document.documentElement.lang = state.lang === "zh" ? "zh-CN" : "en";
@@ -93,7 +93,7 @@ function listen() {
   el("after").onclick = () => turn(1);
   el("copy").onclick = () => copyFrom(el("command"), el("copy"));
   addEventListener("keydown", onKey);
-  addEventListener("hashchange", () => change(parseAddress(location.hash, navigator.languages)));
+  addEventListener("hashchange", () => change(parseAddress(location.hash, navigator.languages), true));
   systemDark.addEventListener("change", drawPage);
 }
 async function start() {

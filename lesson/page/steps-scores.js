@@ -49,7 +49,7 @@ const scoreSteps = {
     numbers({sentences, position}) {
       const both = sentences.map(text => tokensOf(text, 6)), at = Math.min(position, ...both.map(tokens => tokens.length - 1));
       const fixed = tokens => tokens.map((_, j) => [1, 2, 1, 2, 4, 2][j]), shares = numbers => numbers.map(x => x / total(numbers));
-      const attention = tokens => rowOf(layerOf(tokens).ofHeads.weights, at, tokens.length);
+      const attention = tokens => rowOf(layerOf(tokens, both.flat()).ofHeads.weights, at, tokens.length);
       return {position: at, sentences: both, rows: [["average", tokens => shares(tokens.map(() => 1))], ["fixed", tokens => shares(fixed(tokens))],
         ["attention", attention]]
         .map(([name, weigh]) => ({name, weights: both.map(weigh)}))};

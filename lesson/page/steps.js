@@ -1,6 +1,7 @@
 // One step of the lesson: what broke before it, question, text, what to compute by hand, a figure that is computed
 // as it is drawn, and where to go on.
 const stages = {};  // what a reader changed, by the step's id
+const ANSWERS_ELSEWHERE = ["average", "scale", "learn"];  // steps whose figure does not show what is to be computed by hand
 let exampleOf = null, stopStep = () => {};
 
 /// An element of a text whose `code` is marked.
@@ -18,14 +19,22 @@ function drawSteps(root) {
   const stage = stages[step.id] ||= {typed: [], ...part.start()};
   const heading = make("h2");
   heading.append(make("span", {className: "n", textContent: state.step}), step.question);
-  root.replaceChildren(...before ? [withCode("p", before.broke, {className: "broke"})] : [], heading, ...step.text.map(paragraph), drawPencil(step, stage),
-    drawStage(step, part, stage), drawOnward(step), ...steps[state.step] ? [] : [withCode("p", step.broke, {className: "broke"})]);
+  const figure = drawStage(step, part, stage);
+  root.replaceChildren(...before ? [withCode("p", before.broke, {className: "broke"})] : [], heading, ...step.text.map(paragraph),
+    drawPencil(step, stage, () => uncover(figure, stage)), figure, drawOnward(step),
+    ...steps[state.step] ? [] : [withCode("p", step.broke, {className: "broke"})]);
 }
 
+/// A figure that shows the answer is covered until that is right, or the figure is asked for.
+function uncover(figure, stage) {
+  stage.isOpen = true;
+  figure.classList.remove("covered");
+}
 /// The figure with its controls; both follow from the stage, and change it.
 function drawStage(step, part, stage) {
-  const node = make("figure", {className: "stage"}), picture = make("div", {className: "picture"}), said = make("p", {className: "said"}),
-    bar = make("div", {className: "controls"});
+  const isOpen = stage.isOpen || ANSWERS_ELSEWHERE.includes(step.id);
+  const node = make("figure", {className: isOpen ? "stage" : "stage covered"}), picture = make("div", {className: "picture"}),
+    said = make("p", {className: "said"}), bar = make("div", {className: "controls"});
   said.setAttribute("aria-live", "polite");
   let width = 0, waiting = 0;
   function show() {
@@ -42,9 +51,14 @@ function drawStage(step, part, stage) {
   if (part.move) listenToParts(picture, part, stage, later);
   const size = new ResizeObserver(() => { if (picture.clientWidth !== width) show(); });
   size.observe(picture);
-  stopStep = () => { size.disconnect(); cancelAnimationFrame(waiting); part.stop?.(stage); };
+  stopStep = () => { size.disconnect(); cancelAnimationFrame(waiting); };
+  stage.redraw = later;
   bar.append(...controls.all.map(control => control.node));
-  node.append(withCode("figcaption", step.try), bar, ...part.rule ? [make("p", {className: "note", textContent: say("step.rule")})] : [], picture, said);
+  const cover = make("p", {className: "cover", textContent: say("step.covered") + " "}),
+    button = make("button", {type: "button", textContent: say("step.uncover")});
+  button.onclick = () => { uncover(node, stage); picture.tabIndex = -1; picture.focus(); };
+  cover.append(button);
+  node.append(cover, withCode("figcaption", step.try), bar, ...part.rule ? [make("p", {className: "note", textContent: say("step.rule")})] : [], picture, said);
   return node;
 }
 
@@ -73,7 +87,7 @@ function listenToParts(picture, part, stage, changed) {
   };
 }
 
-/// The command, the exercises and the articles of a step.
+/// The commands, the exercises and the articles of a step.
 function drawOnward({command, exercise, articles}) {
   const list = make("dl", {className: "onward"});
   const add = (name, lines) => {
@@ -87,8 +101,11 @@ function drawOnward({command, exercise, articles}) {
     });
     list.append(make("dt", {textContent: say(name)}), ...rows);
   };
+  add("step.here", [`qkv lesson ${state.step}${state.lang === "zh" ? " --lang zh" : ""}`]);
   add("step.command", [command]);
-  add("step.exercise", exercise.map(name => "qkv practice " + name));
-  if (articles.length) list.append(make("dt", {textContent: say("step.articles")}), withCode("dd", articles.join(", ") + " \u00b7 `docs/articles.md`"));
+  const fileOf = name => name.replaceAll("-", "_") + ".py";
+  add("step.exercise", exercise.flatMap(name => [`qkv practice ${name} > ${fileOf(name)}`, `qkv judge ${fileOf(name)}`]));
+  if (articles.length) list.append(make("dt", {textContent: say("step.articles")}),
+    ...articles.map(name => make("dd", {textContent: `${name} \u00b7 ${say("step.article." + name)}`, lang: "zh-CN"})));
   return list;
 }

@@ -80,6 +80,10 @@ TEST_F(Lesson, AKnownMistakeHasItsHint) {
   }
   EXPECT_GE(hints, 2 * 30);
   EXPECT_TRUE(has(run("lesson 4 --answer .178,.088,.5").out, "2 of 3"));
+  EXPECT_TRUE(has(run("lesson 4 --answer 18,9,73").out, "percent"));
+  EXPECT_TRUE(has(run("lesson 5 --answer 2.67,1.72").out, "not divided by sqrt(d)")) << "computed from two digits";
+  EXPECT_TRUE(has(run("lesson 9 --answer 1.8,.9,0").out, "another number"));
+  EXPECT_TRUE(has(run("lesson 9 --answer .162,.081,0").out, "multiplied by 1 - p")) << "the nearest of two";
 }
 
 TEST_F(Lesson, WrongUseIsOneLine) {

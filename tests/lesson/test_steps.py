@@ -38,6 +38,12 @@ SET = """n => {
 }"""
 
 
+def uncovered(page):
+    """The page, its figure asked for."""
+    page.click(".cover button")
+    return page
+
+
 def drawn(page):
     """The figure and what is said of it, after the next frame."""
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
@@ -72,12 +78,19 @@ def test_every_step(lesson, browser, lang, width):
     for n, step in enumerate(WORDS[lang]["steps"], 1):
         page.evaluate("step => change({step})", n)
         assert page.inner_text("h2").endswith(step["question"])
-        assert page.locator(".onward code").first.inner_text() == step["command"]
+        files = [(name, name.replace("-", "_") + ".py") for name in step["exercise"]]
+        practice = [line for name, file in files for line in (f"qkv practice {name} > {file}", f"qkv judge {file}")]
+        assert page.locator(".onward code").all_inner_texts() == [
+            f"qkv lesson {n}" + " --lang zh" * (lang == "zh"),
+            step["command"],
+            *practice,
+        ]
+        assert page.locator(".covered").count() == (step["id"] not in ("average", "scale", "learn"))
         pencil, right = step["pencil"], numbers[step["pencil"]["answer"]]
         for cell, x in zip(page.locator(".cells input").all(), right, strict=True):
             cell.fill(f" {x:.2f}".replace("-", "\u2212"))
         page.keyboard.press("Enter")
-        assert page.get_attribute(".verdict", "data-verdict") == "right", n
+        assert page.get_attribute(".verdict", "data-verdict") == "right" and not page.locator(".covered").count(), n
         for hint in pencil["hints"]:
             assert page.evaluate(TYPE, numbers[hint["value"]]) == ["hint", hint["say"]], (n, hint)
         assert page.evaluate(TYPE, [*right[1:], 77.7])[0] == "some" and page.evaluate(TYPE, ["", *right[1:]])[0] == "missing"
@@ -95,7 +108,7 @@ def test_every_step(lesson, browser, lang, width):
 
 @pytest.mark.parametrize("width", [390, 1440])
 def test_keys_move_by_pointer_and_by_arrows(lesson, browser, width):
-    page = browser.open(lesson, "step-2&lang=en", width=width)
+    page = uncovered(browser.open(lesson, "step-2&lang=en", width=width))
     assert drawn(page)[1] == "Scores of blue: I 2, like 1, blue 4."
     page.locator(".picture").scroll_into_view_if_needed()
     box, unit = page.locator('[data-part="k:1"] circle').bounding_box(), float(page.get_attribute("[data-plane]", "data-plane"))
@@ -114,41 +127,78 @@ def test_keys_move_by_pointer_and_by_arrows(lesson, browser, width):
 
 
 def test_a_token_follows_from_its_letters(lesson, browser):
-    page, h = browser.open(lesson, "step=6&lang=en"), 9
+    """Tokens that stand together differ in the first head's query, which is never 0; the picture of the docs is the page's."""
+    page, h = uncovered(browser.open(lesson, "step=6&lang=en")), 9
     for letter in "red":
         h = (31 * h + ord(letter)) % 65521
-    x = [h // by % 3 for by in (1, 3, 9, 27)]
-    page.fill(".sentence", "  we like   red extraordinary things")
+    x = [part for n in (1 + h % 15, 1 + h // 15 % 15) for part in (n % 4, n // 4)]
+    page.fill(".sentence", "  red like   we extraordinary things")
     page.select_option(".control select", label="red")
     assert drawn(page)[1].startswith(f"red: x ({', '.join(map(str, x))}) makes q ({', '.join(map(str, x))}), ")
-    assert page.locator(".control option").all_inner_texts() == ["we", "like", "red", "extrao"]
+    assert page.locator(".control option").all_inner_texts() == ["red", "like", "we", "extrao"]
+    rows = page.evaluate("embedded('green yellow grey pink dog big clear night dark cat a z'.split(' ')).join(' ')").split()
+    queries = {(rows[n], rows[n + 1]) for n in range(0, 48, 4)}
+    assert len(queries) == 12 and not queries & {("0", "0"), ("1", "0"), ("0", "1"), ("1", "2")}
+    page.evaluate("change({step: 1})")
+    picture = (ROOT / "docs/images/average.svg").read_text(encoding="utf-8")
+    assert re.findall(r"\d+%", drawn(page)[0]) == re.findall(r">(\d+%)<", picture)
+
+
+def test_numbers_that_are_typed_are_used_or_corrected(lesson, browser):
+    page = uncovered(browser.open(lesson, "step=2&lang=en"))
+    for typed, used, scores in (
+        ("0.3", "0.3", "I 2, like 0.30, blue 2.60"),
+        ("99", "3", "I 2, like 3, blue 8"),
+        ("", "0", "I 2, like 0, blue 2"),
+    ):
+        page.fill(".control input >> nth=0", typed or "0")
+        page.keyboard.press("Tab")
+        assert drawn(page)[1] == f"Scores of blue: {scores}." and page.input_value(".control input >> nth=0") == used
+    page.evaluate("change({step: 9})")
+    for typed, word in (([1.8, 0.9, 0], "another number"), ([0.162, 0.081, 0], "multiplied by 1 - p"), ([0.2, 0.12, 0], "")):
+        verdict, said = page.evaluate(TYPE, typed)
+        assert (verdict == "hint" and word in said) if word else verdict == "some", typed
+
+
+def test_back_leads_to_the_step_before(lesson, browser):
+    page = browser.open(lesson, "step-2&lang=en")
+    page.click("#after")
+    page.click("#list a >> nth=4")
+    until(page, "state.step === 5")
+    for step in (3, 2):
+        page.go_back()
+        until(page, f"state.step === {step}")
+    page.go_forward()
+    until(page, "state.step === 3")
 
 
 def test_masks_heads_and_the_way_back(lesson, browser):
-    page = browser.open(lesson, "step=7&lang=en")
+    page = uncovered(browser.open(lesson, "step=7&lang=en"))
     page.check(".control input >> nth=1")
     assert "3 hidden cells keep a weight" in drawn(page)[1] and drawn(page)[0].count('stroke="var(--mark)"') == 3
     page.uncheck(".control input >> nth=1")
     page.check(".control input >> nth=0")
     assert drawn(page)[1] == "Row of like: I 0, like 0, blue 0; sum 0."
     page.evaluate("change({step: 10})")
-    assert drawn(page)[1].startswith("view alone: 8 of 12 ")
+    assert drawn(uncovered(page))[1].startswith("view alone: 8 of 12 ")
     page.select_option(".control select", "1")
     assert drawn(page)[1].startswith("view alone: 0 of 12 ")
     page.evaluate("change({step: 11})")
-    assert drawn(page)[1] == "Gradients: ds I −0.26, like −0.13, blue 0.39; dq (0.46, 0.09)."
+    assert drawn(uncovered(page))[1] == "Gradients: ds I −0.26, like −0.13, blue 0.39; dq (0.46, 0.09)."
 
 
 def test_a_model_learns_beside_the_text(lesson, browser):
-    """The losses are those of a fresh engine; another page stops it, and the panel is one press away."""
+    """The losses are those of a fresh engine; another language does not stop it, another page does, and the panel has the same task."""
     page = browser.open(lesson, "step=12&lang=zh")
     page.click(".controls button >> nth=0")
+    page.click("#languages [data-lang=en]")
+    page.select_option("#theme", "dark")
     until(page, "stages.learn.losses.length === 800 && !stages.learn.runs")
     assert page.evaluate("stages.learn.losses") == page.evaluate(FRESH, [{"task": "next"}, 800, "abc", []])["losses"]
     assert page.locator('[data-part^="moment:"]').count() == 6 and "800" in drawn(page)[1]
     page.click(".controls button >> nth=0")
     page.evaluate("change({step: 11})")
-    assert not page.evaluate("stages.learn.runs")
+    until(page, "!stages.learn.runs")
     page.evaluate("change({step: 12})")
     page.click(".controls button >> nth=1")
-    assert page.evaluate("state.step") == "lab"
+    assert page.evaluate("[state.step, state.task, state.heads, state.layers]") == ["lab", "next", 1, 1]
