@@ -2,8 +2,9 @@
 // `qkv explain --json` without their batch: x, q, k, v, joined, out [T, E], scores, weights [H, T, T], attended [H, T, d]; back: dout, dx,
 // dq, dk, dv [T, E], dS, dP [H, T, T], dO [H, T, d]
 function matrix(rows, title, {labels, chosen, heads, head, share} = {}) {
-  const all = rows.flatMap(row => Array.from(row)), whole = all.every(Number.isInteger), isSigned = all.some(x => x < 0), each = rows[0].length / (heads || 1);
-  return draw.table(rows.length, rows[0].length, {title, labels, chosen, width: whole ? isSigned ? 26 : 23 : isSigned ? 40 : 34, height: 21,
+  const all = rows.flatMap(row => Array.from(row)), whole = all.every(Number.isInteger), isWide = all.some(x => x < 0 || x > 9.99),
+    each = rows[0].length / (heads || 1);
+  return draw.table(rows.length, rows[0].length, {title, labels, chosen, width: whole ? isWide ? 26 : 23 : isWide ? 40 : 34, height: 21,
     size: whole ? 12.5 : 11.3, label: (i, j) => rows[i][j].toFixed(whole ? 0 : 2).replace("-", "−"), share: (i, j) => share ? rows[i][j] : heads || head !== undefined ? .22 : 0,
     colour: (i, j) => draw.head(head === undefined ? Math.floor(j / each) : head)});
 }
@@ -34,5 +35,5 @@ function figureBackward(numbers, words, options = {}) {
     {link: "softmax", panels: ofHeads(dP, "dP")},
     {link: "v", panels: ofHeads(dO, "dO")},
     {link: "W_{o}", panels: [matrix(numbers.dout, "dout")]},
-  ], options.width || 832, {back: true}), options);
+  ], options.width || 880, {back: true}), options);
 }

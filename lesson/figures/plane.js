@@ -8,7 +8,7 @@ function figurePlane(numbers, words, options = {}) {
   const products = draw.bars(scores, {labels: tokens, width: 200, title: `q(${tokens[query]}) · k`, step: 50});
   const sums = k.map((p, j) => p.map((x, d) => `${draw.number(q[d])}·${draw.number(x)}`).join(" + ") + " = " + draw.number(scores[j]));
   products.body += sums.map((sum, j) => draw.text(44, 30 + j * 50 + 36, sum, {size: 12, colour: "faint"})).join("");
-  products.width = Math.max(200, ...sums.map(sum => 44 + draw.measure(sum, 12)));
+  products.width = Math.max(200, ...sums.map(sum => 44 + 1.15 * draw.measure(sum, 12)));
   const panels = [plane.panel(arrows), products];
   if (options.values !== false) panels.push(meanPanel(numbers, words("figure.plane.values"), options));
   return draw.svg("plane", words, draw.flow(panels, options.width, {gap: 16}), options);
