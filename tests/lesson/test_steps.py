@@ -195,6 +195,8 @@ def test_a_model_learns_beside_the_text(lesson, browser):
     page.select_option("#theme", "dark")
     until(page, "stages.learn.losses.length === 800 && !stages.learn.runs")
     assert page.evaluate("stages.learn.losses") == page.evaluate(FRESH, [{"task": "next"}, 800, "abc", []])["losses"]
+    blind = page.evaluate("async () => Array.from((await stages.learn.toy).trace('abcxyz', {cut: [[0, 0]]}).next)")
+    assert blind == blind[:7] * 6, "without its head it says the same at every position"
     assert page.locator('[data-part^="moment:"]').count() == 6 and "800" in drawn(page)[1]
     page.click(".controls button >> nth=0")
     page.evaluate("change({step: 11})")
