@@ -19,7 +19,7 @@ struct LessonOptions {
   std::optional<Index> step;
   std::optional<std::string> answer;
   std::string out;
-  bool json = false;
+  bool draw = false, json = false;
   ComputeOptions compute;
 };
 
@@ -33,24 +33,27 @@ void print_paragraph(std::string text) {
   print_line(code ? "    " + bold(text) : wrapped(text));
 }
 
-void print_drawing(const LessonDrawing& drawing, const Example& example) {
+/// The step's numbers: the answer is among them.
+void print_drawing(const Json& step, const Example& example, Context& context) {
+  const LessonDrawing drawing = lesson_drawing(text_of(step, "id"), example, context);
   if (drawing.shown.empty() && drawing.maps.empty()) return;
   print_line();
   print_arrays(example, drawing.shown);
   for (const view::AttentionMap& map : drawing.maps) print_lines(view::render_terminal(map, map_options()));
 }
 
-void print_step(Index number, const Json& step, const LessonNumbers& numbers, Context& context) {
+void print_step(Index number, const Json& step) {
   print_line(bold(fmt::format("{}  {}", number, text_of(step, "question"))));
   for (const Json& paragraph : step.at("text")) {
     print_line();
     print_paragraph(paragraph.get<std::string>());
   }
-  print_drawing(lesson_drawing(text_of(step, "id"), numbers.example, context), numbers.example);
   const auto part = [](const char* key) { print_line("\n" + bold(word(key))); };
   part("step.pencil");
   print_paragraph(text_of(step.at("pencil"), "ask"));
   print_line(faint(fmt::format("  qkv lesson {} --answer ", number)) + faint(said("numbers, with commas between")));
+  print_line(faint(fmt::format("  qkv lesson {} --draw   ", number)) +
+             faint(said("the numbers of this step, the answer among them")));
   part("step.command");
   print_line("  " + text_of(step, "command"));
   if (!step.at("exercise").empty()) part("step.exercise");
@@ -84,14 +87,16 @@ Json step_json(Index number, const Json& step, const NamedNumbers& numbers) {
   return document;
 }
 
-int judge_answer(Index number, const Json& step, const LessonOptions& options, const NamedNumbers& numbers) {
+int judge_answer(
+    Index number, const Json& step, const LessonOptions& options, const LessonNumbers& numbers, Context& context) {
   const std::vector<double> typed = typed_numbers(*options.answer);
-  const LessonVerdict verdict = judge_numbers(step.at("pencil"), typed, numbers);
+  const LessonVerdict verdict = judge_numbers(step.at("pencil"), typed, numbers.named);
   if (options.json) {
     print_json({{"number", number}, {"answer", typed}, {"right", verdict.right}, {"agreeing", verdict.agreeing},
         {"hint", verdict.hint.empty() ? Json() : Json(verdict.hint)}});
   } else if (verdict.right) {
     print_line(word("step.right"));
+    print_drawing(step, numbers.example, context);
   } else if (!verdict.hint.empty()) {
     print_line(wrapped(verdict.hint));
   } else {
@@ -138,11 +143,12 @@ int run_lesson(const LessonOptions& options) {
     return 0;
   }
   const Json& step = steps[static_cast<std::size_t>(*options.step - 1)];
-  if (options.answer) return judge_answer(*options.step, step, options, numbers.named);
+  if (options.answer) return judge_answer(*options.step, step, options, numbers, context);
   if (options.json) {
     print_json(step_json(*options.step, step, numbers.named));
   } else {
-    print_step(*options.step, step, numbers, context);
+    if (options.draw) print_drawing(step, numbers.example, context);
+    if (!options.draw) print_step(*options.step, step);
   }
   return 0;
 }
@@ -151,6 +157,7 @@ void declare_lesson(Options& add, LessonOptions& options) {
   add("STEP", &options.step, "The step, 1 to 12; without it: their list", {.least = 1, .most = 12});
   add("--answer NUMBERS", &options.answer,
       "What you computed by hand, .178,.088,.734: right to two digits behind the point, or a hint");
+  add("--draw", &options.draw, "The step's numbers, drawn; a right answer draws them too", {.needs = "STEP"});
   add("--out FILE", &options.out, "The lesson as one page, .html, that computes in the browser; needs no network",
       {.excludes = "STEP"});
   add.compute(options.compute, 1);
