@@ -1,8 +1,8 @@
 // The lab: a model that learns to attend, with an engine of its own, so that no step of the lesson changes its model.
 let lab = null;
 const labRates = [0.0003, 0.001, 0.003, 0.006, 0.01, 0.03];
-/// In the order in which they teach: one head, many of which none is needed, two that need each other.
-const labLessons = {one: {task: "previous", heads: 1, layers: 1}, two: {task: "next", heads: 2, layers: 2}, induction: {task: "induction", heads: 1, layers: 2}};
+/// In the order in which they teach: one head, four of which no single one is needed, two that need each other.
+const labLessons = {one: {task: "previous", heads: 1, layers: 1}, two: {task: "previous", heads: 2, layers: 2}, induction: {task: "induction", heads: 1, layers: 2}};
 const labGoals = {previous: 60, same: 800, next: 800, own: 800, induction: 300}, usualRate = task => task === "induction" ? 0.006 : FIRST.rate;
 const labModelOf = of => JSON.stringify(["task", "heads", "layers", "rate", "seed"].map(name => of[name]));
 const lessonNow = () => Object.keys(labLessons).find(name => Object.entries(labLessons[name]).every(([key, value]) => state[key] === value));
@@ -24,14 +24,15 @@ function labSample(symbols) {
 /// A new model, nothing trained.
 function labStart() {
   const {engine: e, own = ""} = lab, prompt = lab.task === state.task ? lab.prompt : null;
-  Object.assign(lab, {running: false, losses: [], moments: [], every: 1, shown: 0, cut: new Set(), head: [0, 0], query: -1, guess: {}, key: null});
-  if (state.task === "own" && !own) throw new Error(say("lab.own"));
+  Object.assign(lab, {running: false, losses: [], moments: [], every: 1, shown: 0, cut: new Set(), head: [0, 0], query: -1, guess: {}, typed: null, key: null});
+  if (state.task === "own") checkOwn([...own]);
   const {parameters, symbols} = e.start(labConfig());
   Object.assign(lab, {parameters, symbols: [...symbols], task: state.task, key: labModelOf(state) + own});
   const known = prompt && [...prompt].every(c => lab.symbols.includes(c));
   lab.prompt = known ? prompt : labSample(lab.symbols);
   keepMoment();
   el("labGoal").value = labGoals[state.task];
+  el("labGoalWrong").textContent = "";
 }
 
 /// The model on the prompt: whole, and with what is cut or switched off where something is.
@@ -44,12 +45,37 @@ function labTrace() {
   const length = [...prompt].length;
   lab.row = lab.query >= 0 && lab.query < length ? lab.query : length - 1;
 }
+/// What no model can be made of, as a sentence of the page.
+function checkOwn(characters) {
+  const kinds = new Set(characters).size, least = 18, most = 64, values = {n: characters.length, kinds, least, most};
+  const cause = characters.length < least ? "short" : kinds === 1 ? "one" : kinds > most ? "many" : "";
+  if (cause) throw Object.assign(new Error(say("lab.own." + cause, values)), {said: true});
+}
+/// A whole number from low to high, or null: then the field says what it takes, and keeps what was typed.
+function labWhole(id, low, high) {
+  const {value} = el(id), n = Number(value), fits = value.trim() !== "" && Number.isInteger(n) && n >= low && n <= high;
+  el(id + "Wrong").textContent = fits ? "" : say("lab.number", {low, high});
+  return fits ? n : null;
+}
+const labSeed = () => labWhole("labSeed", 0, 999999999), labGoal = () => labWhole("labGoal", lab.engine.step + 1, 100000);
+/// What the second of two models lacks.
+function labLess() {
+  const off = [["causal", "mask"], ["scale", "scale"], ["positions", "positions"]].filter(([name]) => !lab[name]).map(([, key]) => say("lab." + key));
+  return [lab.cut.size ? say("lab.less") : "", off.length ? say("lab.off", {what: off.join(" + ")}) : ""].filter(Boolean).join(" + ");
+}
 const labCuts = () => [...lab.cut].map(pair => pair.split(":").map(Number));
 
 async function openLab() {
-  lab = {engine: null, own: "", kind: "weights", causal: true, scale: true, positions: true, heat: 1};
+  lab = {engine: null, own: labKept(), kind: "weights", causal: true, scale: true, positions: true, heat: 1};
   lab.engine = await loadEngine(engineBytes);
   listenLab();
+}
+/// The text of one's own stays for this session, where the browser lets a page keep something.
+function labKept(text) {
+  try {
+    if (text !== undefined) sessionStorage.setItem("qkv-lesson-text", text);
+    return sessionStorage.getItem("qkv-lesson-text") || "";
+  } catch { return text || ""; }
 }
 function drawLab() {
   if (!lab) openLab().then(drawPage).catch(fail);
@@ -75,7 +101,7 @@ function labTry(work) {
     lab.running = false;
     el("labWrong").hidden = false;
     el("labGrid").hidden = true;
-    el("labWrong").textContent = error.message;
+    el("labWrong").textContent = error.said ? error.message : say(/^the engine stopped/.test(error.message) ? "lab.stopped" : "lab.refused", {error: error.message});
     if (state.task === "own") el("labSettings").open = true;
   }
 }
@@ -94,8 +120,9 @@ function drawSettings() {
   fillChoice("labKind", ["weights", "scores", "gradients"].map(of => [of, say("lab.kind." + of)]), lab.kind);
   el("labHeads").value = heads;
   el("labLayers").value = layers;
-  el("labSeed").value = seed;
-  el("labOwnBox").hidden = task !== "own";
+  if (el("labSeedWrong").textContent) labSeed();
+  else el("labSeed").value = seed;
+  el("labOwnBox").hidden = el("labOwnNote").hidden = task !== "own";
   if (document.activeElement !== el("labOwn")) el("labOwn").value = lab.own;
   for (const [id, name] of [["labMask", "causal"], ["labScale", "scale"], ["labPositions", "positions"]]) el(id).checked = !lab[name];
 }
@@ -105,7 +132,18 @@ function drawState() {
   const loss = lab.losses[lab.engine.step - 1];
   el("labSays").textContent = say("lab.at", {parameters: lab.parameters, symbols: lab.symbols.map(c => label(c)).join(" "), step: lab.engine.step}) +
     (loss === undefined ? "" : " " + say("lab.at.loss", {loss: loss.toFixed(4)}));
+  if (el("labGoalWrong").textContent && !lab.running) labGoal();
+  drawDropped();
+  el("labTrained").textContent = state.task === "next" ? say("lab.trained", {text: DEFAULT_TEXT}) : "";
+  el("labNoCommand").hidden = !lab.isSwitched;
   showCommand(labCommand());
+}
+/// What of the typed text the model does not get, and why.
+function drawDropped() {
+  const {typed, symbols} = lab, {context} = labConfig(), known = typed?.filter(c => symbols.includes(c)), unknown = typed && [...new Set(typed)].filter(c => !symbols.includes(c));
+  const all = !typed ? [] : [unknown.length && say("lab.prompt.unknown", {characters: unknown.map(c => label(c)).join(" ")}),
+    known.length > context && say("lab.prompt.long", {context, n: known.length}), !known.length && say("lab.prompt.none")];
+  el("labPromptWrong").textContent = all.filter(Boolean).join(" ");
 }
 /// The command that computes what is shown: this training, this text, without these heads. No command does what the three switches do.
 function labCommand() {
@@ -118,15 +156,17 @@ function listenLab() {
   const on = (id, what, then) => el(id).addEventListener(what, then), redraw = to => { Object.assign(lab, to); drawLab(); };
   for (const b of el("labLessons").children) b.onclick = () => change({...labLessons[b.dataset.lesson], rate: usualRate(labLessons[b.dataset.lesson].task)});
   on("labTask", "change", e => change({task: e.target.value, rate: usualRate(e.target.value), layers: e.target.value === "induction" ? 2 : state.layers}));
-  for (const [id, name] of [["labHeads", "heads"], ["labLayers", "layers"], ["labRate", "rate"], ["labSeed", "seed"]]) on(id, "change", e => change({[name]: Number(e.target.value)}));
-  on("labOwn", "change", e => redraw({own: e.target.value}));
+  for (const [id, name] of [["labHeads", "heads"], ["labLayers", "layers"], ["labRate", "rate"]]) on(id, "change", e => change({[name]: Number(e.target.value)}));
+  on("labSeed", "change", () => { const seed = labSeed(); if (seed !== null) change({seed}); });
+  on("labOwn", "change", e => redraw({own: labKept(e.target.value)}));
+  on("labOwnSave", "click", () => make("a", {href: URL.createObjectURL(new Blob([lab.own])), download: "text.txt"}).click());
   on("labTrain", "click", () => labTry(() => lab.running ? stopTraining() : train()));
   on("labOne", "click", () => labTry(() => { stopTraining(); oneStep(); keepMoment(); drawLab(); }));
   on("labAgain", "click", () => labTry(() => { labStart(); drawLab(); }));
   on("labScrub", "input", e => labTry(() => { stopTraining(); showMoment(Number(e.target.value)); }));
   on("labPrompt", "input", e => {
-    const known = [...e.target.value].filter(c => lab.symbols.includes(c)).slice(0, labConfig().context);
-    if (known.length) redraw({prompt: known.join(""), query: -1});
+    const typed = [...e.target.value], known = typed.filter(c => lab.symbols.includes(c)).slice(0, labConfig().context);
+    redraw({typed, ...(known.length && {prompt: known.join(""), query: -1})});
   });
   on("labPrompt", "blur", () => drawLab());
   on("labHeat", "input", e => redraw({heat: Number(e.target.value)}));

@@ -1,6 +1,6 @@
 // What the lab's model says after the chosen character, whole and cut; its losses; and the question which head does what.
 
-const share = p => (100 * p).toFixed(1) + " %";
+const MOST_BARS = 12, share = p => (100 * p).toFixed(1) + " %";
 /// The shares of a row at a temperature: p^(1/t), divided by their sum.
 function heated(row, temperature) {
   const warm = Array.from(row, p => p ** (1 / temperature)), sum = warm.reduce((a, b) => a + b, 0);
@@ -11,23 +11,28 @@ function drawNext() {
   const whole = of(lab.whole), less = lab.isCut ? of(lab.now) : null, isNext = !["previous", "same"].includes(state.task);
   el("labNextName").textContent = say(isNext ? "lab.next" : "lab.says." + state.task, {token: label([...lab.prompt][lab.row]), first: lab.symbols[0]});
   el("labHeatIs").textContent = lab.heat.toFixed(1);
-  el("labLegend").innerHTML = `<i class="key whole"></i> ${escapeXml(say("lab.whole"))}` + (less ? ` <i class="key less"></i> ${escapeXml(say("lab.less"))}` : "");
+  el("labLegend").innerHTML = `<i class="key whole"></i> ${escapeXml(say("lab.whole"))}` + (less ? ` <i class="key less"></i> ${escapeXml(labLess())}` : "");
   const bar = (p, kind) => `<span class="bar1"><i class="${kind}" style="width:${(100 * p).toFixed(1)}%"></i><span>${share(p)}</span></span>`;
   const box = el("labBars"), key = lab.symbols.join("");
   if (box.dataset.key !== key) {
     box.dataset.key = key;
-    box.replaceChildren(...lab.symbols.map(c => make("button", {onclick: () => appendCharacter(c)})));
+    box.replaceChildren(...lab.symbols.map(c => make("button", {onclick: () => appendCharacter(c)})), make("div"));
   }
+  const most = n => Math.max(whole[n], less?.[n] || 0), likely = new Set([...lab.symbols.keys()].sort((a, b) => most(b) - most(a)).slice(0, MOST_BARS));
+  const fill = (one, name, p, q) => { one.innerHTML = `<b>${escapeXml(name)}</b><span>${bar(p, "whole")}${less ? bar(q, "less") : ""}</span>`; };
+  const others = row => Math.max(0, 1 - [...likely].reduce((sum, n) => sum + row[n], 0));
   lab.symbols.forEach((c, n) => {
-    box.children[n].hidden = V > 12 && Math.max(whole[n], less?.[n] || 0) < .5 / V;
-    box.children[n].innerHTML = `<b>${escapeXml(label(c))}</b><span>${bar(whole[n], "whole")}${less ? bar(less[n], "less") : ""}</span>`;
+    box.children[n].hidden = !likely.has(n);
+    if (likely.has(n)) fill(box.children[n], label(c), whole[n], less?.[n]);
   });
+  box.lastChild.hidden = V <= MOST_BARS;
+  if (V > MOST_BARS) fill(box.lastChild, say("lab.others", {n: V - MOST_BARS}), others(whole), less && others(less));
   el("labMore").hidden = lab.running || !isNext || lab.isSwitched;
   if (!el("labMore").hidden) el("labMore").textContent = say("lab.more", {text: label(lab.engine.generate(lab.prompt, 24, {temperature: lab.heat, seed: state.seed, cut: labCuts()}), 80)});
 }
 function appendCharacter(c) {
   lab.prompt = [...lab.prompt, c].slice(-labConfig().context).join("");
-  lab.query = -1;
+  Object.assign(lab, {query: -1, typed: null});
   el("labPrompt").value = lab.prompt;
   drawLab();
 }
@@ -47,7 +52,7 @@ function lossFrom(trace, first) {
 }
 function drawLosses() {
   const induces = state.task === "induction", tokens = [...lab.prompt], first = induces ? Math.max(0, tokens.findIndex((c, i) => tokens.indexOf(c) < i)) : 0, number = trace => lossFrom(trace, first).toFixed(2);
-  el("labLosses").textContent = lab.running ? "" : say(induces ? "lab.losses.repeated" : "lab.losses", {loss: number(lab.whole)}) + (lab.isCut ? " " + say("lab.losses.less", {loss: number(lab.now)}) : "");
+  el("labLosses").textContent = lab.running ? "" : say(induces ? "lab.losses.repeated" : "lab.losses", {loss: number(lab.whole)}) + (lab.isCut ? " " + say("lab.losses.less", {what: labLess().replace(/^./, c => c.toUpperCase()), loss: number(lab.now)}) : "");
 }
 
 /// Mean weight of a head on the character before; of induction on what came behind the same character earlier.

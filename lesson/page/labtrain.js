@@ -28,11 +28,11 @@ function showMoment(n) {
   drawLab();
 }
 
-/// Up to the step that is asked for; from there on as far again.
+/// Up to the step that is asked for.
 function train() {
-  const goal = Math.round(Number(el("labGoal").value)) || 800;
-  if (goal <= lab.engine.step) el("labGoal").value = lab.engine.step + 800;
-  Object.assign(lab, {running: true, goal: goal <= lab.engine.step ? lab.engine.step + 800 : goal, drawn: 0});
+  const goal = labGoal();
+  if (goal === null) return;
+  Object.assign(lab, {running: true, goal, drawn: 0});
   requestAnimationFrame(slice);
 }
 function slice() {
