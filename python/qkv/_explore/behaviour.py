@@ -40,3 +40,38 @@ def on_random_tokens(model: nn.Module, tokenizer: Any = None) -> dict[str, dict[
             along = np.diagonal(weights, -back, -2, -1)  # of the others the queries of the second half
             made[name][layer.index] = (along if back == 1 else along[..., -n:]).mean((0, -1))
     return made
+
+
+#: Words that have a next one; the last of a line has none, but for days and months.
+_ORDERS = (
+    ("one two three four five six seven eight nine ten", False), ("1 2 3 4 5 6 7 8 9 10 11 12", False),
+    ("first second third fourth fifth sixth seventh eighth ninth tenth", False),
+    ("Monday Tuesday Wednesday Thursday Friday Saturday Sunday", True),
+    ("January February March April May June July August September October November December", True),
+)  # fmt: skip
+
+
+def on_words_in_order(model: nn.Module, tokenizer: Any) -> dict[str, dict[int, np.ndarray]]:
+    """"successor": the share of words for days, months and numbers whose next word is among the tokens that a head writes for them first
+    (Gould et al. 2023, arXiv:2312.09230, who read the same circuit from W_V W_O alone). Empty where the tokenizer has fewer than eight such
+    words as tokens of their own, and where what heads write is not known as tokens."""
+    from ..transformers import capture_attention
+
+    def token(word: str) -> int | None:
+        ids = tokenizer.encode(" " + word, add_special_tokens=False)
+        return int(ids[0]) if len(ids) == 1 else None
+
+    first = getattr(tokenizer, "bos_token_id", None) or getattr(model.config, "bos_token_id", None) or 0
+    found: dict[int, list[np.ndarray]] = {}
+    words = 0
+    for text, turns in _ORDERS:
+        row = [token(word) for word in text.split()]
+        pairs = [(a, b) for a, b in zip(row, row[1:] + row[: 1 if turns else 0]) if a is not None and b is not None]
+        words += len(pairs)
+        ids = torch.tensor([[int(first), *(a for a, _ in pairs)]])
+        for layer in capture_attention(model, ids, writes=True, progress=False).layers if pairs else ():
+            if layer.writes is not None and layer.writes.ov is not None:
+                n = min(len(pairs), layer.writes.ov.shape[2])
+                wanted = np.array([b for _, b in pairs[-n:]])
+                found.setdefault(layer.index, []).append((layer.writes.ov[0, :, -n:] == wanted[:, None]).any(-1))
+    return {"successor": {n: np.concatenate(said, 1).mean(1) for n, said in found.items()}} if words >= 8 and found else {}

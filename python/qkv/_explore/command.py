@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     cut.add_argument("--patch", metavar="L:H,..", type=_pairs, help="they write what they write on another text, --from")
     cut.add_argument("--from", dest="source", metavar="TEXT", help="the text of --patch, of as many tokens")
     cut.add_argument(
-        "--behaviour", action=argparse.BooleanOptionalAction, help="heads' weights on random tokens that repeat (decoders: yes)"
+        "--behaviour", action=argparse.BooleanOptionalAction, help="heads on random tokens that repeat (decoders: yes); asked for: successor heads"
     )
     add("--serve", metavar="PORT", nargs="?", type=int, const=0, help="serve the page to this machine, and compute more on demand")
     add("--out", metavar="FILE", help="page.html, or the page's file, .safetensors (docs/explorer-file.md)")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..transformers._capture import AttentionCapture, _running_qkv, capture_attention
-from .behaviour import on_random_tokens
+from .behaviour import on_random_tokens, on_words_in_order
 from .cuts import Cuts, answers_of, cutting
 from .layer import Layer, decoded
 
@@ -68,6 +68,8 @@ class Explored:
         has_one_stack = not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
         if self.is_decoder and has_one_stack if behaviour is None else behaviour:
             self.whole.numbers |= on_random_tokens(model, tokenizer)
+            if behaviour and tokenizer is not None:
+                self.whole.numbers |= on_words_in_order(model, tokenizer)
 
     @property
     def cuts(self) -> Cuts:

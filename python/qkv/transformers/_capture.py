@@ -118,7 +118,8 @@ def capture_attention(
             registers.
         whole: False: no single weights are kept, of short texts neither.
         tokenizer: names the tokens in the page.
-        writes: also what the heads write, which costs some times the rest: the norm of v W_o of every key, and of decoders the tokens that they raise and lower.
+        writes: also what the heads write, which costs some times the rest: the norm of v W_o of every key, and of decoders the tokens
+            that they raise and lower.
         progress: a bar on standard error; None: where that is a terminal.
 
     Raises:

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("support_transformers")
 import qkv
-from qkv._explore.behaviour import on_random_tokens
+from qkv._explore.behaviour import on_random_tokens, on_words_in_order
 from support_transformers import DECODERS, EXPLORED, MODELS, MORE, inputs_of, model_of, torch
 from test_heads_write import projections
 
@@ -135,6 +135,35 @@ def test_random_tokens_that_repeat() -> None:
             rows = range(1, 129) if name == "previous" else queries
             mean = torch.stack([w[:, :, i, i - back] for i in rows], -1).mean((0, -1))
             assert abs(made[f"random {name}"][layer] - mean.numpy()).max() < 1e-5
+
+
+class Words:
+    """A tokenizer that knows some words; `of` is their first number."""
+
+    bos_token_id = 1
+
+    def __init__(self, words: str, of: int = 10) -> None:
+        self.known = {word: of + n for n, word in enumerate(words.split())}
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        return [self.known[text.strip()]] if text.strip() in self.known else [2, 3]
+
+
+def test_a_head_that_writes_the_next_word_is_a_successor_head() -> None:
+    model, words = model_of("llama"), Words("one two three four five six seven eight nine ten")
+    with torch.no_grad():
+        for layer in model.model.layers:  # the stream stays the embedding
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        attention = model.model.layers[1].self_attn
+        rows = torch.tensor(list(words.known.values()))
+        x = model.model.layers[1].input_layernorm(model.model.embed_tokens.weight[rows[:-1]])  # [9, d]
+        n = min(len(x), attention.head_dim)
+        attention.v_proj.weight[:n] = torch.linalg.pinv(x[:n].T.double()).float()  # of head 0: which word it is
+        attention.o_proj.weight[:, :n] = model.lm_head.weight[rows[1 : n + 1]].T
+    said = on_words_in_order(model, words)["successor"]
+    assert said[1][0] > 0.8 * n / 9 and (said[1][2:] < 0.5).all() and (said[0] < 0.5).all()
+    assert on_words_in_order(model, Words("one two three")) == {}
 
 
 def test_errors() -> None:

@@ -1,6 +1,6 @@
 // What a head does: what it writes, which tokens it makes likelier, and what the model answers without it.
-const DONE = ["writes", "next token", "copies", "cut loss", "cut tokens", "cut output", "random previous", "random duplicate", "random induction"];
-const SHARES = ["cut tokens", "random previous", "random duplicate", "random induction"];
+const DONE = ["writes", "next token", "copies", "cut loss", "cut tokens", "cut output", "random previous", "random duplicate", "random induction", "successor"];
+const SHARES = ["cut tokens", "random previous", "random duplicate", "random induction", "successor"];
 
 /// Tokens of the last or first numbers of a row, as words of the file with what stands beside them: [[word, number]]; pure.
 function wordsAt(tensor, numbers, head, row, from, count) {

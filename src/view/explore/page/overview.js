@@ -4,7 +4,7 @@ const SHORT = 2 ** 18;  // weights of a head that are read to answer; of more it
 /// Numbers of heads in words.
 const WORDS = {first: "mass on the first keys", writes: "norm of what it writes", "next token": "push on the next token", copies: "copies what it attends to",
   "cut loss": "loss without it", "cut tokens": "tokens that change without it", "cut output": "output without it",
-  "random previous": "previous token, random text", "random duplicate": "same token, random text", "random induction": "induction, random text"};
+  "random previous": "previous token, random text", "random duplicate": "same token, random text", "random induction": "induction, random text", successor: "next word of an order"};
 
 /// [{layer, head}] in the order and choice of the state; values: a number by "layer/head" in place of the file's; pure.
 function chosenHeads(view, sort, kinds, values = null) {
