@@ -24,28 +24,36 @@ std::vector<std::size_t> watched_probes(const Finding& finding, const std::vecto
 }
 
 namespace {
-/// Adds every array of the textbook's, after each stage that changed one.
-void add_stages(StateDict& made, Textbook textbook, const Probe& probe, const std::string& mark) {
-  Arrays before;
-  int count = 0;
+/// Runs a textbook; after(stage, round, arrays before it, arrays behind it) follows each stage.
+template <class After> void run_watched(Textbook textbook, const Probe& probe, After after) {
   for (Stage& stage : textbook) {
-    stage.step = [&before, &made, &count, &mark, whole = stage, own = stage.name](Work& work) {
+    stage.step = [&after, whole = stage](Work& work) {
+      const Arrays before(work.arrays.begin(), work.arrays.end());
       run(whole, work);
-      const std::string prefix = mark + std::to_string(count++) + " " +
-                                 std::to_string(static_cast<int>(work.at("round")[0].value)) + " " + own + " ";
-      for (const auto& [key, array] : Arrays(work.arrays.begin(), work.arrays.end())) {
-        const auto old = before.find(key);
-        const auto same = [](const Number& a, const Number& b) { return a.value == b.value; };
-        if (old != before.end() && old->second.shape == array.shape &&
-            std::ranges::equal(old->second.data, array.data, same))
-          continue;
-        before[key] = array;
-        made.add(prefix + key, to_tensor(array));
-      }
+      after(whole.name, static_cast<int>(work.at("round")[0].value), before,
+          Arrays(work.arrays.begin(), work.arrays.end()));
     };
     stage.before.clear(), stage.after.clear();
   }
   run(textbook, probe);
+}
+
+/// Adds every array of the textbook's, after each stage that changed one.
+void add_stages(StateDict& made, const Textbook& textbook, const Probe& probe, const std::string& mark) {
+  Arrays added;
+  int count = 0;
+  run_watched(textbook, probe, [&](const std::string& stage, int round, const Arrays&, const Arrays& arrays) {
+    const std::string prefix = mark + std::to_string(count++) + " " + std::to_string(round) + " " + stage + " ";
+    for (const auto& [key, array] : arrays) {
+      const auto old = added.find(key);
+      const auto same = [](const Number& a, const Number& b) { return a.value == b.value; };
+      if (old != added.end() && old->second.shape == array.shape &&
+          std::ranges::equal(old->second.data, array.data, same))
+        continue;
+      added[key] = array;
+      made.add(prefix + key, to_tensor(array));
+    }
+  });
 }
 
 /// The textbook in the finding's conventions.
@@ -63,11 +71,6 @@ Textbook textbook_of(const Finding& finding, const Probe& probe) {
   if (probe.says("without", "output")) convention("without-output-projection");
   for (const Convention& one : finding.conventions) convention(one.id);
   return textbook;
-}
-
-std::string with_underscores(std::string name) {
-  std::ranges::replace(name, ' ', '_');
-  return name;
 }
 }  // namespace
 
@@ -87,6 +90,14 @@ StateDict stages(const Finding& finding, const StateDict& state) {
 }
 
 void compare_steps(Finding& finding, const std::vector<StateDict>& probes, const std::vector<Answer>& answers) {
+  const auto steps_of = [](const Answer& answer) {
+    std::set<std::string> names;
+    for (const StateDict::Entry& entry : answer.tensors.entries()) {
+      if (is_step(entry.name)) names.insert(entry.name);
+    }
+    return names;
+  };
+  if (std::ranges::all_of(answers, &std::set<std::string>::empty, steps_of)) return;
   std::vector<std::size_t> watched = watched_probes(finding, probes);
   const auto bytes = [&](std::size_t n) {
     std::size_t all = 0;
@@ -95,33 +106,24 @@ void compare_steps(Finding& finding, const std::vector<StateDict>& probes, const
   };
   std::ranges::stable_sort(watched, {}, bytes);  // numbers for a pencil first
   for (const std::size_t n : watched) {
-    const Probe probe = to_probe(probes[n]);
-    std::set<std::string> strangers;
-    for (const StateDict::Entry& entry : answers[n].tensors.entries()) {
-      if (is_step(entry.name)) strangers.insert(entry.name);
-    }
+    std::set<std::string> strangers = steps_of(answers[n]);
     if (strangers.empty()) continue;
+    const Probe probe = to_probe(probes[n]);
     std::string right, wrong, known;
-    Textbook textbook = textbook_of(finding, probe);
-    for (Stage& stage : textbook) {
-      stage.step = [&, whole = stage, own = with_underscores(stage.name)](Work& work) {
-        const Arrays before(work.arrays.begin(), work.arrays.end());
-        run(whole, work);
-        const Index round = static_cast<Index>(work.at("round")[0].value);
-        for (const auto& [key, array] : Arrays(work.arrays.begin(), work.arrays.end())) {
-          const std::string name = own + "." + key + (round > 0 ? "." + std::to_string(round) : "");
-          if (round == 0 && !before.contains(key)) known += " " + name;
-          if (strangers.erase(name) == 0 || !wrong.empty()) continue;
-          const Given given = to_given(answers[n].tensors.at(name));
-          if (const auto at = difference(array, given))
-            wrong = name + " is the first step that is not right\n" + row_text(name, array, given, *at);
-          else
-            right = name;
-        }
-      };
-      stage.before.clear(), stage.after.clear();
-    }
-    run(textbook, probe);
+    const auto compare = [&](std::string stage, int round, const Arrays& before, const Arrays& arrays) {
+      std::ranges::replace(stage, ' ', '_');
+      for (const auto& [key, array] : arrays) {
+        const std::string name = stage + "." + key + (round > 0 ? "." + std::to_string(round) : "");
+        if (round == 0 && !before.contains(key)) known += " " + name;
+        if (strangers.erase(name) == 0 || !wrong.empty()) continue;
+        const Given given = to_given(answers[n].tensors.at(name));
+        if (const auto at = difference(array, given))
+          wrong = name + " is the first step that is not right\n" + row_text(name, array, given, *at);
+        else
+          right = name;
+      }
+    };
+    run_watched(textbook_of(finding, probe), probe, compare);
     if (!wrong.empty())
       finding.where = (right.empty() ? "" : "right up to " + right + "; ") + wrong + "shown by the probe \"" +
                       probe.text("name") + "\"\n";
