@@ -15,6 +15,12 @@ from ..capture import Capture
 LENGTH, TEXTS, SEED = 64, 4, 0  # tokens that repeat, sequences, of the random numbers
 
 
+def _first_token(model: nn.Module, tokenizer: Any) -> int:
+    """What a text of this model begins with."""
+    config = model.config.get_text_config(decoder=True)  # type: ignore[operator, union-attr]
+    return int(getattr(tokenizer, "cls_token_id", None) or getattr(config, "bos_token_id", None) or 0)
+
+
 def on_random_tokens(model: nn.Module, tokenizer: Any = None) -> dict[str, dict[int, np.ndarray]]:
     """Mean weights on the token before ("random previous"), and in the second half on the same token of the first ("random duplicate") and on
     the one behind it ("random induction"): by number of docs/explorer-file.md and by call, one of each head."""
@@ -24,11 +30,10 @@ def on_random_tokens(model: nn.Module, tokenizer: Any = None) -> dict[str, dict[
         raise ValueError("[behaviour] random tokens that repeat are for models that read one text: an encoder or a decoder")
     config = model.config.get_text_config(decoder=True)  # type: ignore[operator, union-attr]
     special = set(getattr(tokenizer, "all_special_ids", ())) | {getattr(config, f"{name}_token_id", None) for name in ("bos", "eos", "pad")}
-    first = getattr(tokenizer, "cls_token_id", None) or getattr(config, "bos_token_id", None) or 0
     n = min(LENGTH, (getattr(config, "max_position_embeddings", None) or 1 << 20) // 2 - 1)
     known = torch.tensor([number for number in range(config.vocab_size) if number not in special])
     words = known[torch.randint(len(known), (TEXTS, n), generator=torch.Generator().manual_seed(SEED))]
-    ids = torch.cat([torch.full((TEXTS, 1), int(first)), words, words], 1)
+    ids = torch.cat([torch.full((TEXTS, 1), _first_token(model, tokenizer)), words, words], 1)
     size = ids.shape[1]
     maps = capture_attention(model, ids, capture=Capture(map=(size, size)), writes=False, progress=False)
     made: dict[str, dict[int, np.ndarray]] = {"random previous": {}, "random duplicate": {}, "random induction": {}}
@@ -61,17 +66,17 @@ def on_words_in_order(model: nn.Module, tokenizer: Any) -> dict[str, dict[int, n
         ids = tokenizer.encode(" " + word, add_special_tokens=False)
         return int(ids[0]) if len(ids) == 1 else None
 
-    first = getattr(tokenizer, "bos_token_id", None) or getattr(model.config, "bos_token_id", None) or 0
+    rows = [([token(word) for word in text.split()], turns) for text, turns in _ORDERS]
+    orders = [[(a, b) for a, b in zip(row, row[1:] + row[: 1 if turns else 0]) if a is not None and b is not None] for row, turns in rows]
+    if sum(len(pairs) for pairs in orders) < 8:
+        return {}
+    first = _first_token(model, tokenizer)
     found: dict[int, list[np.ndarray]] = {}
-    words = 0
-    for text, turns in _ORDERS:
-        row = [token(word) for word in text.split()]
-        pairs = [(a, b) for a, b in zip(row, row[1:] + row[: 1 if turns else 0]) if a is not None and b is not None]
-        words += len(pairs)
-        ids = torch.tensor([[int(first), *(a for a, _ in pairs)]])
-        for layer in capture_attention(model, ids, writes=True, progress=False).layers if pairs else ():
+    for pairs in filter(None, orders):
+        ids = torch.tensor([[first, *(a for a, _ in pairs)]])
+        for layer in capture_attention(model, ids, writes=True, progress=False).layers:
             if layer.writes is not None and layer.writes.ov is not None:
                 n = min(len(pairs), layer.writes.ov.shape[2])
                 wanted = np.array([b for _, b in pairs[-n:]])
                 found.setdefault(layer.index, []).append((layer.writes.ov[0, :, -n:] == wanted[:, None]).any(-1))
-    return {"successor": {n: np.concatenate(said, 1).mean(1) for n, said in found.items()}} if words >= 8 and found else {}
+    return {"successor": {n: np.concatenate(said, 1).mean(1) for n, said in found.items()}} if found else {}
