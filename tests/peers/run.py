@@ -28,7 +28,7 @@ import modules
 import pytest
 import qkv.standins
 
-SKIPPED = 77  #: the exit code that CTest is told of
+SKIPPED = 77  #: the exit code that CTest reads as a skip
 EINOPS = "einops==0.8.2 --hash=sha256:54058201ac7087911181bfec4af6091bb59380360f069276601256a76af08193"
 #: Every peer: its test files; what is changed in them beside "cuda" (pattern, replacement); modules whose references they import, each
 #: with the files that those lie in; files and cases that are not about CPUs (pattern of the name, why); its source distribution.

@@ -177,7 +177,7 @@ _SETTINGS = {"heads": ["num_heads"], "kv_heads": ["num_kv_heads"], "window": ["w
 
 
 def of_class(name: str, settings: set[str], roles: set[str]) -> str | None:
-    """The task of a class by its name, its constructor's and its forward's arguments; single heads are told apart later, by
+    """The task of a class by its name, its constructor's and its forward's arguments; single heads are distinguished later, by
     their parameters (of_parameters)."""
     says, found = by_name(name, roles), names.key(name)
     if is_block(name) and "x" in roles and "memory" not in roles:
