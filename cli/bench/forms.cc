@@ -1,5 +1,5 @@
 // Cases of the forms around attention: decoding on caches, stored in several ways, whose bytes are what must be read; a
-// prompt's chunk on pages, beside plain tensors; ragged batches, beside their sequences one by one.
+// prompt's chunk on caches and pages, beside plain tensors; ragged batches, beside their sequences one by one.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,9 +20,10 @@ struct Stored {
   CacheLayout layout;
 };
 
-/// Caches of the same keys and values, of `memory_bytes` together: no cache of the machine holds the next one.
-struct CacheProblem {
-  AttentionProblem<float> tensors;
+/// Caches of the same keys and values, of `memory_bytes` together: no cache of the machine holds the next one. Queries
+/// are of type T.
+template <class T> struct CacheProblem {
+  AttentionProblem<T> tensors;
   std::vector<KVCache> caches;
   std::size_t turn = 0;
 
@@ -50,10 +51,11 @@ struct CacheProblem {
 };
 
 /// One new token reads the cache; a prompt's chunk computes beside plain tensors.
+template <class T = float>
 BenchCase cache_case(const std::string& name, const AttentionShape& shape, const Stored& stored) {
   const bool reads = shape.q_len == 1;
   const auto prepare = [shape, stored, reads](Context& context) {
-    const auto p = std::make_shared<CacheProblem>(shape, stored, reads ? kMemoryBytes : 0);
+    const auto p = std::make_shared<CacheProblem<T>>(shape, stored, reads ? kMemoryBytes : 0);
     Prepared prepared{.run = [p, &context] { p->forward(context); },
         .flops = shape.forward_flops(),
         .bytes = reads ? p->bytes() : 0,
@@ -64,7 +66,27 @@ BenchCase cache_case(const std::string& name, const AttentionShape& shape, const
   return {.name = fmt::format("cache-{}-s{}", name, shape.kv_len),
       .group = "caches",
       .shape = shape.text(),
+      .type = std::is_same_v<T, BFloat16>  ? "bf16"
+              : std::is_same_v<T, Float16> ? "f16"
+                                           : "f32",
       .prepare = prepare};
+}
+
+/// Storages that other libraries have too: a token on long caches, 16 sequences at once, a prompt's chunk.
+template <class T = float> void add_storage(std::vector<BenchCase>& cases, const char* name, CacheStorage storage) {
+  const Stored stored{name, storage, CacheLayout::kContiguous};
+  AttentionShape shape{.num_heads = 32, .num_kv_heads = 8, .q_len = 1, .head_dim = 128};
+  for (const Index keys : {8192, 32768}) {
+    shape.kv_len = keys;
+    cases.push_back(cache_case<T>(name, shape, stored));
+  }
+  shape.batch = 16, shape.kv_len = 2048;
+  cases.push_back(cache_case<T>(fmt::format("{}-b16", name), shape, stored));
+  shape.batch = 1, shape.num_heads = 8, shape.num_kv_heads = 2, shape.causal = true;
+  for (const auto& [queries, keys] : {std::pair<Index, Index>{512, 8192}, {128, 32768}}) {
+    shape.q_len = queries, shape.kv_len = keys;
+    cases.push_back(cache_case<T>(fmt::format("prompt-{}", name), shape, stored));
+  }
 }
 
 /// Packed sequences of 64, 128, ..., 1,024 tokens, causal, in one call and one call each.
@@ -129,10 +151,11 @@ std::vector<BenchCase> form_cases() {
       .num_heads = 8, .num_kv_heads = 2, .q_len = 512, .kv_len = 4608, .head_dim = 128, .causal = true};
   const Stored paged{"paged-f32", CacheStorage::kF32, CacheLayout::kPaged};
   std::vector<BenchCase> cases;
-  for (const Stored& stored : {Stored{"f32", CacheStorage::kF32, CacheLayout::kContiguous}, paged,
-           {"bf16", CacheStorage::kBF16, CacheLayout::kContiguous},
-           {"int8", CacheStorage::kInt8, CacheLayout::kContiguous},
-           {"paged-int8", CacheStorage::kInt8, CacheLayout::kPaged}})
+  add_storage(cases, "f32", CacheStorage::kF32);
+  add_storage<BFloat16>(cases, "bf16", CacheStorage::kBF16);
+  add_storage<Float16>(cases, "f16", CacheStorage::kF16);
+  add_storage(cases, "int8", CacheStorage::kInt8);
+  for (const Stored& stored : {paged, Stored{"paged-int8", CacheStorage::kInt8, CacheLayout::kPaged}})
     cases.push_back(cache_case(stored.name, token, stored));
   cases.push_back(cache_case("prompt-paged-f32", chunk, paged));
   cases.push_back(ragged_case(false));
