@@ -1,8 +1,10 @@
 // `qkv attend`: attention over tensors from files, forward and backward.
 #include "attend/parallel.h"
 #include "core/escape.h"
+#include "core/sha256.h"
 #include "support/command.h"
 #include "support/files.h"
+#include "support/text.h"
 
 namespace qkv::cli {
 namespace {
@@ -34,7 +36,7 @@ Inputs read_inputs(const AttendOptions& options) {
 using Files = std::map<std::string, std::string>;  // name of a tensor -> .npy
 
 bool wants_gradients(const AttendOptions& options, const Files& files) {
-  return ending(options.out) == ".safetensors" ||
+  return options.hash || ending(options.out) == ".safetensors" ||
          std::ranges::any_of(files, [](const auto& one) { return one.first[0] == 'd'; });
 }
 
@@ -44,7 +46,7 @@ Files name_outputs(const AttendOptions& options, const Inputs& inputs, Outputs& 
   outputs.expect("--out", options.out, {".npy", ".safetensors"});
   Files files = options.written;
   for (const auto& [name, path] : {std::pair("weights", options.weights), {"applied", options.applied}}) {
-    if (path && path->empty() && !one_file)
+    if (path && path->empty() && !one_file && !options.hash)
       throw UsageError(std::string("--") + name + " needs the name of a .npy file");
     files[name] = path.value_or("");
   }
@@ -56,7 +58,7 @@ Files name_outputs(const AttendOptions& options, const Inputs& inputs, Outputs& 
   if (files.contains("dbias") && !inputs.contains("bias")) throw UsageError("--dbias needs --bias");
   if (has_dout && options.in.empty() && !wants_gradients(options, files))
     throw UsageError("--dout needs a file for gradients: add --dq, --dk, --dv or --dbias");
-  if (!one_file) files["out"] = options.out;
+  if (!one_file && !options.out.empty()) files["out"] = options.out;
   return files;
 }
 
@@ -105,7 +107,19 @@ template <class T> StateDict compute(const AttendOptions& options, const Inputs&
   return results;
 }
 
+/// A line for each output: name, shape, type, hash.
+void print_hashes(const StateDict& results) {
+  for (const char* name : {"out", "lse", "weights", "applied", "dq", "dk", "dv", "dbias"}) {
+    const AnyTensor* const found = results.find(name);
+    if (found == nullptr) continue;
+    const std::string hash = found->dtype == DType::kF32 ? hash_of_numbers<float>(to_f32(*found).span())
+                                                         : hash_of_numbers<double>(to_f64(*found).span());
+    print_line(fmt::format("{} {} {} {}", name, found->shape(), dtype_name(found->dtype), hash));
+  }
+}
+
 int run_attend(const AttendOptions& options) {
+  if (options.out.empty() && !options.hash) throw UsageError("--out is required, or --hash");
   if (options.parallel.any()) {
     run_ranks("attend", options.parallel, options.compute, [&](Ranks& ranks) { attend_on_ranks(options, ranks); });
     return 0;
@@ -132,6 +146,7 @@ int run_attend(const AttendOptions& options) {
   for (const auto& [name, path] : files) outputs.add_npy(path, results.at(name));
   if (ending(options.out) == ".safetensors") outputs.add_safetensors(options.out, results);
   outputs.commit();
+  if (options.hash) print_hashes(results);
   return 0;
 }
 

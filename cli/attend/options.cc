@@ -81,10 +81,14 @@ void add_attend_options(Options& add, AttendOptions& options) {
   add("--in FILE", &options.in, "All of them in one .safetensors");
 
   add.heading("Tensors out (.npy, or one .safetensors)");
-  add("--out FILE", &options.out, "Output [B, H, Tq, Dv], of q's type", {.required = true});
+  add("--out FILE", &options.out, "Output [B, H, Tq, Dv], of q's type; required without --hash");
   add("--weights [FILE]", &options.weights, "Weights [B, H, Tq, Tk], before dropout");
   add("--applied [FILE]", &options.applied, "Weights after dropout");
   for (const FileOption& one : kWritten) file(one, options.written);
+  add("--hash", &options.hash, "Print name, shape, type and sha256 of each output, written or not");
+  add.footer(
+      "\nThe same hashes on every CPU, gradients too:\n"
+      "  qkv attend --q q.npy --k k.npy --v v.npy --dout g.npy --causal --bits invariant --hash");
 
   add.heading("Masks (every mask that is given must allow a key)");
   add("--causal{square}", &options.causal, "No key after the query; =top-left or =bottom-right when Tq != Tk");

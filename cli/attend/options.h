@@ -16,6 +16,7 @@ struct AttendOptions {
   std::map<std::string, std::string> read, written;  // name of a tensor (q, dq, ...) -> .npy; empty: not given
   std::string in, out;                               // out: .npy or .safetensors
   std::optional<std::string> weights, applied;       // "": into the .safetensors
+  bool hash = false;
   DenseMaskOptions dense;
   std::string causal, window, offsets, key_lengths, mask;
   std::optional<double> scale;

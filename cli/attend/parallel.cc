@@ -166,6 +166,8 @@ void refuse_uncut(const AttendOptions& options) {
   }
   if (options.weights || options.applied)
     throw UsageError("--weights and --applied are for one machine: leave out --parallel");
+  if (options.hash)
+    throw UsageError("--hash is for one machine: leave out --parallel, or hash the file that ranks write");
 }
 
 }  // namespace

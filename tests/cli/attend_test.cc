@@ -160,5 +160,26 @@ TEST_F(Attend, OneFileInAndOutHoldsTheSameBits) {
   }
 }
 
+TEST_F(Attend, HashesAreThoseOfTheNumbers) {
+  Tensor<float> one({1, 1, 1, 1}), v({1, 1, 1, 40});
+  for (Index n = 0; n < 40; ++n) v.data()[n] = static_cast<float>(n) / 4;
+  save("q.npy", one);
+  save("v.npy", v);
+  const Words attend = "attend --q q.npy --k q.npy --v v.npy --hash";  // one key: out is v, lse 0
+  const std::string lse = "lse [1, 1, 1] F32 df3f619804a92fdb4057192dc43dd748ea778adc52bc498ce80524c014b81119\n";
+  EXPECT_EQ(
+      output(attend), "out [1, 1, 1, 40] F32 33be4fbbd36bd09e12534afd1dbc8f8d064342576e2248dab49f99871ce0bc12\n" + lse);
+  // Gradients too, written or not; of a NaN the bits do not count.
+  const std::string gradients = output(attend + "--dout v.npy --weights --lse l.npy");
+  EXPECT_EQ(std::ranges::count(gradients, '\n'), 6);
+  Tensor<double> nan({1, 1, 1, 2});
+  std::ranges::fill(nan.span(), -std::numeric_limits<double>::quiet_NaN());
+  save("q.npy", Tensor<double>({1, 1, 1, 1}));
+  save("v.npy", nan);
+  EXPECT_NE(
+      output(attend).find("F64 241808cce19b49683d2308412efef71f1f4c7dcf2627039cba044bf44f6e3533\n"), std::string::npos);
+  expect_refused("attend --q q.npy --k q.npy --v v.npy", {"--out is required, or --hash"});
+}
+
 }  // namespace
 }  // namespace qkv::test
