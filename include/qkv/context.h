@@ -28,7 +28,8 @@ QKV_API Isa parse_isa(std::string_view name);
 /// The changes under which a row keeps its bits.
 enum class Bits {
   kFast,      ///< any number of threads, and repeated calls
-  kInvariant  ///< these, any number of rows, and any batch: a row alone is the same row among others (attention.h)
+  kInvariant  ///< these, any number of rows, any batch and instruction set: a row alone is the same row among others
+              ///< (attention.h)
 };
 /// "fast", "invariant".
 QKV_API std::string_view bits_name(Bits bits);

@@ -14,6 +14,9 @@
 extern "C" {
 QKV_FOR_EACH_ISA(QKV_DECLARE)
 QKV_FOR_EACH_BF16_ISA(QKV_DECLARE)
+#if defined(QKV_FUSED_SCALAR)
+QKV_DECLARE(fused)
+#endif
 }
 
 namespace qkv::inline v0 {
@@ -42,7 +45,15 @@ struct Bf16Tables {
 
 }  // namespace
 
-const KernelTables& kernel_tables(Isa isa) {
+const KernelTables& kernel_tables(Isa isa, bool invariant) {
+  if (invariant && has_bf16_products(isa)) isa = Isa::kAvx512;
+#if defined(QKV_FUSED_SCALAR)
+  if (invariant && isa == Isa::kScalar) {  // rows of a cache are read and written without products
+    static constexpr KernelTables tables{qkv_kernels_fused, qkv_cache_kernels_scalar, qkv_capture_kernels_fused,
+        qkv_linear_attention_kernels_fused, qkv_second_order_kernels_fused};
+    return tables;
+  }
+#endif
 #define QKV_CASE(name)                                                                                             \
   case isa_of::name: {                                                                                             \
     static constexpr KernelTables tables{qkv_kernels_##name, qkv_cache_kernels_##name, qkv_capture_kernels_##name, \

@@ -21,11 +21,11 @@ struct KernelTables {
   const SecondOrderTable& second_order;
 };
 
-QKV_API const KernelTables& kernel_tables(Isa isa);  // nn, lm and the tool are outside this library
+/// `invariant`: those that give the bits of Bits::kInvariant. They multiply bf16 as floats, as rows of a cache are, and
+/// fuse their multiply-adds. nn, lm and the tool are outside this library.
+QKV_API const KernelTables& kernel_tables(Isa isa, bool invariant = false);
 
 constexpr bool has_bf16_products(Isa isa) { return isa == Isa::kAvx512Bf16 || isa == Isa::kAmx; }
-/// The one whose tables multiply bf16 as floats, as rows of a cache are multiplied.
-constexpr Isa without_bf16_products(Isa isa) { return has_bf16_products(isa) ? Isa::kAvx512 : isa; }
 
 /// The kernels of a table for sums of type Sum.
 template <class Sum, class Table> const auto& for_element(const Table& table) {

@@ -5,7 +5,7 @@
 //   splat(x)                                    x in every lane
 //   load<T>(p), store<T>(p, v)                  from and to any address of a T
 //   load_tail<T>(p, n), store_tail<T>(p, v, n)  lanes 0 .. n-1, 0 in the others; memory past n is not touched
-//   fma(a, b, c)                                a * b + c, fused where the instruction set can
+//   fma(a, b, c)                                a * b + c, fused where the instruction set can or QKV_FUSED asks for it
 //   max_or_second(a, b)                         the larger; where either is NaN, b: a NaN in `a` goes, one in `b` stays
 //   select_bits(bits, yes, no)                  lane i of `yes` where bit i is set, of `no` elsewhere
 //   sign_bits(lanes)                            bit i is the sign of integer lane i
@@ -43,8 +43,8 @@ template <class T, class Comparison> inline std::uint32_t bits_where(Comparison 
   return sign_bits(reinterpret_cast<typename Simd<T>::I>(comparison));
 }
 
-template <class A> inline A smaller(A a, A b) { return b < a ? b : a; }
-template <class A> inline A larger(A a, A b) { return a < b ? b : a; }
+template <class A> constexpr A smaller(A a, A b) { return b < a ? b : a; }
+template <class A> constexpr A larger(A a, A b) { return a < b ? b : a; }
 constexpr Index round_up(Index x, Index step) { return (x + step - 1) / step * step; }
 
 }  // namespace

@@ -34,8 +34,45 @@ template <class T> inline void store_tail(T* p, typename Simd<T>::V v, int n) {
   for (int lane = 0; lane < n; ++lane) p[lane] = v[lane];
 }
 
+#if defined(QKV_FUSED)
+template <class V> inline V fma_by_lane(V a, V b, V c) {
+  for (std::size_t lane = 0; lane < sizeof c / sizeof c[0]; ++lane) {
+    c[lane] = sizeof c[0] == 4 ? __builtin_fmaf(a[lane], b[lane], c[lane]) : __builtin_fma(a[lane], b[lane], c[lane]);
+  }
+  return c;
+}
+inline F64 fma(F64 a, F64 b, F64 c) { return fma_by_lane(a, b, c); }
+#if defined(__FP_FAST_FMAF)
+inline F32 fma(F32 a, F32 b, F32 c) { return fma_by_lane(a, b, c); }
+#else
+/// Of numbers that are floats: the exact sum rounded to odd, which rounds to a float as the exact sum does (Boldo and
+/// Melquiond 2008). The product is exact; `lost` is what the sum's rounding took (Knuth's two-sum).
+inline F64 fma_to_odd(F64 a, F64 b, F64 c) {
+  const F64 product = a * b, sum = product + c, added = sum - product;
+  const F64 lost = (product - (sum - added)) + (c - added);
+  const I64 bits = reinterpret_cast<I64>(sum), is_even = (bits & 1) - 1;
+  const I64 inexact = (lost < 0.0) | (lost > 0.0), inwards = (lost < 0.0) ^ (sum < 0.0);
+  return reinterpret_cast<F64>(bits + (inexact & is_even & (inwards | 1)));
+}
+[[gnu::noinline]] F32 fma(F32 a, F32 b, F32 c) {
+  typedef float Half __attribute__((vector_size(QKV_VECTOR_BYTES / 2)));
+  const auto widened = [](Half x) { return __builtin_convertvector(x, F64); };
+  Half of_a[2], of_b[2], of_c[2];
+  __builtin_memcpy(of_a, &a, sizeof a);
+  __builtin_memcpy(of_b, &b, sizeof b);
+  __builtin_memcpy(of_c, &c, sizeof c);
+  for (int half = 0; half < 2; ++half) {
+    of_c[half] =
+        __builtin_convertvector(fma_to_odd(widened(of_a[half]), widened(of_b[half]), widened(of_c[half])), Half);
+  }
+  __builtin_memcpy(&c, of_c, sizeof c);
+  return c;
+}
+#endif
+#else
 inline F32 fma(F32 a, F32 b, F32 c) { return a * b + c; }
 inline F64 fma(F64 a, F64 b, F64 c) { return a * b + c; }
+#endif
 
 inline F32 max_or_second(F32 a, F32 b) { return a > b ? a : b; }
 inline F64 max_or_second(F64 a, F64 b) { return a > b ? a : b; }

@@ -33,7 +33,7 @@ namespace qkv::inline v0 {
 
 /// This program's own index of kernels, linked instead of dispatch/kernels.cc: AVX-512's with the stand-in for the
 /// products.
-const KernelTables& kernel_tables(Isa) {
+const KernelTables& kernel_tables(Isa, bool) {
   static const KernelTable attention[] = {with_bf16_products(qkv_kernels_avx512, qkv_kernels_avx512bf16_stand_in),
       with_bf16_products(qkv_kernels_avx512, qkv_kernels_amx_stand_in)};
   static const auto all = [](test::Products products) {

@@ -2,6 +2,7 @@
 // transposes, tails, selection by lane mask, vector Philox against the scalar one.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -50,6 +51,35 @@ double largest_ulps(T begin, T end, T step, const Function& function, const Exac
   }
   return worst;
 }
+
+#if QKV_VECTOR_BYTES > 16 || defined(__ARM_NEON) || defined(QKV_FUSED)
+TYPED_TEST(Vectors, FmaIsRoundedOnce) {
+  using T = TypeParam;
+  using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  constexpr int n = Simd<T>::kLanes;
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 200000; ++round) {
+    T in[3][n], out[n];
+    for (int lane = 0; lane < n; ++lane) {
+      for (auto& operand : in) operand[lane] = std::bit_cast<T>(static_cast<Bits>(random()));
+      if (round % 4 == 0) continue;
+      // Sums near a number halfway between two others, and products that nearly cancel.
+      const int exponent = static_cast<int>(random() % 60) - 30;
+      for (auto& operand : in) operand[lane] = static_cast<T>(static_cast<double>(random() % 4097) - 2048);
+      if (round % 4 == 1) in[2][lane] = -in[0][lane] * in[1][lane];
+      in[2][lane] = std::ldexp(in[2][lane], exponent) + (round % 4 == 2 ? std::numeric_limits<T>::epsilon() : T{0});
+      in[0][lane] *= 1 + std::ldexp(T{1}, -static_cast<int>(random() % 24));
+    }
+    store<T>(out, fma(load<T>(in[0]), load<T>(in[1]), load<T>(in[2])));
+    for (int lane = 0; lane < n; ++lane) {
+      const T wanted = std::fma(in[0][lane], in[1][lane], in[2][lane]);
+      if (std::isnan(wanted) && std::isnan(out[lane])) continue;
+      ASSERT_EQ(std::bit_cast<Bits>(out[lane]), std::bit_cast<Bits>(wanted))
+          << in[0][lane] << " * " << in[1][lane] << " + " << in[2][lane];
+    }
+  }
+}
+#endif
 
 TYPED_TEST(Vectors, Exp2AtTheEdges) {
   using T = TypeParam;

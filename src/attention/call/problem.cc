@@ -180,13 +180,13 @@ Problem make_problem(const char* function, const AnyView& q, const KeySource& ke
   p.dropout_threshold = options.dropout.training ? threshold : 0;
   p.empty_row = options.empty_row;
   p.invariant = options.bits == Bits::kInvariant || context.bits() == Bits::kInvariant;
-  p.tables = &kernel_tables(p.invariant ? without_bf16_products(context.isa()) : context.isa());
+  p.tables = &kernel_tables(context.isa(), p.invariant);
   with_sums(q.type, [&](auto sum) {
     const Kernels<decltype(sum)>& kernels = p.kernels<decltype(sum)>();
     p.strip = kernels.strip;
     p.key_tile = kernels.key_tile(p.head_dim, p.v_head_dim);
-    p.query_tile = keys.is_cache() ? kernels.copied_query_tile(p.head_dim, p.v_head_dim)
-                                   : kernels.query_tile(q.type, p.head_dim, p.v_head_dim);
+    p.query_tile = keys.is_cache() ? kernels.copied_query_tile(p.head_dim, p.v_head_dim, p.invariant)
+                                   : kernels.query_tile(q.type, p.head_dim, p.v_head_dim, p.invariant);
     p.backward_keys = kernels.backward_keys(p.head_dim, p.v_head_dim);
   });
   if (!options.sinks.is_null()) p.sinks = of_sums(function, "sinks", options.sinks, q.type);

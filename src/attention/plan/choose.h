@@ -45,7 +45,7 @@ struct StripRows {
 StripRows rows_of_forward(const Problem& p, bool wants_out, bool wants_weights);
 /// Backward; by lists too, because the maxima of a strip are computed again for an lse that was rounded. With a
 /// negative scale a row of dq without keys is +0 or -0, by whether its tile meets any. (With a scale of 0 all of dq is
-/// zero, of either sign.)
+/// zero, of either sign.) With invariant bits by whole tiles, over which dk and dv are summed.
 StripRows rows_of_backward(const Problem& p);
 
 }  // namespace qkv::inline v0

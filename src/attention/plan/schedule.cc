@@ -16,9 +16,13 @@ constexpr std::size_t kKeptLimitBytes = std::size_t{3} << 19;  // of a thread's 
 std::size_t kept_bytes(const Problem& p, std::size_t kernel_bytes) {
   // Under dropout the numbers that multiply v are not the weights wanted, or not bit-identical to softmax times factor.
   if (p.dropout_threshold != 0) return 0;
-  const auto bytes =
-      static_cast<std::size_t>(key_chunks(p) * (p.key_tile + 1) * p.strip) * static_cast<std::size_t>(p.sum_bytes());
-  return kernel_bytes + bytes <= kKeptLimitBytes ? bytes : 0;
+  const auto bytes_of = [&](Index lanes) {
+    return static_cast<std::size_t>(key_chunks(p) * (p.key_tile + 1) * lanes * p.sum_bytes());
+  };
+  // A maximum that moves shows in the weights which way they took: with invariant bits the widest vectors decide.
+  const std::size_t bytes = p.invariant ? bytes_of(128 / p.sum_bytes()) : bytes_of(p.strip);
+  if (p.invariant) kernel_bytes = static_cast<std::size_t>(256 * (p.head_dim + p.v_head_dim));
+  return kernel_bytes + bytes <= kKeptLimitBytes ? bytes_of(p.strip) : 0;
 }
 
 }  // namespace

@@ -122,8 +122,8 @@ template <class T> void jvp(const View<const T, 4>& q, const View<const T, 4>& k
       {"the tangent of the sinks", tangents.sinks}, {"the tangent of the position bias", tangents.position_bias}};
   check_outputs(function, outputs, inputs);
   const AttentionSecondGradients<T> none{};
-  run<T>({p, for_element<T>(kernel_tables(context.isa()).second_order), tangents, {p, {}, lse, {}, {}}, tout, tlse,
-             none, BiasGradient<T>({}, p), {}},
+  run<T>({p, for_element<T>(p.tables->second_order), tangents, {p, {}, lse, {}, {}}, tout, tlse, none,
+             BiasGradient<T>({}, p), {}},
       context);
 }
 
@@ -160,8 +160,8 @@ template <class T> void double_backward(const View<const T, 4>& q, const View<co
   const BiasGradient<T> bias(g.gbias, p);
   if (bias.wanted()) zero_all(g.gbias);
   const bool moves_position = p.position.zero != nullptr;
-  run<T>({p, for_element<T>(kernel_tables(context.isa()).second_order), cotangents, {p, out, lse, dout, g.dlse},
-             g.gdout, g.gdlse, g, bias, {moves_position ? AnyView(g.gposition_bias) : AnyView(), &p}},
+  run<T>({p, for_element<T>(p.tables->second_order), cotangents, {p, out, lse, dout, g.dlse}, g.gdout, g.gdlse, g, bias,
+             {moves_position ? AnyView(g.gposition_bias) : AnyView(), &p}},
       context);
 }
 

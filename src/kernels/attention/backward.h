@@ -194,7 +194,7 @@ template <class T> [[gnu::noinline]] void fetch_bias(const BackwardTile<T>& t, I
 
 template <class T, class Operands> inline void backward_block(
     const BackwardTile<T>& t, const BackwardScratch<T>& w, const Operands& operands, BackwardBlock& b) {
-  BlockStrip<T> strips[kStripsPerTile];
+  BlockStrip<T> strips[kMostStrips<T>];
   mask_block(t, w, b, strips);
   if (!b.any && !t.sets_keys && !b.sets_dq) return;
   score_block(t, w, operands, b);

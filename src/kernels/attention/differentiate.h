@@ -116,7 +116,7 @@ template <class T, Form kForm> inline void differentiate_lanes(
 }
 
 /// to [Tq, Tk] += dS of vector v (`sets`: to 0), with respect to the score after the soft cap; an axis with stride 0 is
-/// summed first, in a fixed order.
+/// summed first, in a fixed order; over queries with invariant bits in one chain, whatever a vector holds.
 template <class T> inline void add_score_gradient(const BackwardTile<T>& t, const BackwardScratch<T>& w,
     const BlockStrip<T>& b, int v, Span keys, T* to, Index row, Index column, bool sets = false) {
   const bool kept_apart = bias_differs(t.scores);
@@ -131,10 +131,10 @@ template <class T> inline void add_score_gradient(const BackwardTile<T>& t, cons
     return;
   }
   // The inner loop runs over the axis that is summed, if there is one.
-  const bool sum_keys = column == 0;
+  const bool sum_keys = column == 0, one_chain = row == 0 && column != 0 && t.scores.invariant;
   const Index outer = sum_keys ? lanes : rows, inner = sum_keys ? rows : lanes;
   for (Index o = 0; o < outer; ++o) {
-    T sum = 0;
+    T sum = one_chain ? target[o * column] : T{0};
     for (Index i = 0; i < inner; ++i) {
       const Index j = sum_keys ? i : o, lane = sum_keys ? o : i;
       const T value = source[j * source_row + lane];
@@ -145,7 +145,9 @@ template <class T> inline void add_score_gradient(const BackwardTile<T>& t, cons
         sum += value;
       }
     }
-    if (row == 0 || column == 0) target[sum_keys ? o * row : o * column] += sum;
+    if (row != 0 && column != 0) continue;
+    T& whole = target[sum_keys ? o * row : o * column];
+    whole = one_chain ? sum : whole + sum;
   }
 }
 

@@ -10,10 +10,11 @@ namespace qkv {
 namespace {
 
 template <class T> struct SweepScratch {
+  static constexpr Index kWidestLanes = 64 / sizeof(T);
   Carver carver;
   Index keys, queries;
-  // [key_tile][lanes]: weights summed over the vectors of all strips
-  T* column_lanes = carver.array<T>(keys * Simd<T>::kLanes);
+  // [key_tile][lanes]: weights summed over the vectors of all strips; with invariant bits over queries 64 bytes apart
+  T* column_lanes = carver.array<T>(keys * kWidestLanes);
   T* gradients = carver.array<T>(keys * strip_lanes<T>());  // [key_tile][strip]: dout . v
   T* thresholds = carver.array<T>(queries);                 // the smallest of the largest that are kept so far
   std::size_t bytes = carver.used();
@@ -28,7 +29,10 @@ template <class T> class CaptureSweeper {
 
  public:
   CaptureSweeper(const CaptureSweep<T>& t, const ForwardScratch<T>& scratch, const SweepScratch<T>& own)
-      : t_(t), w_(scratch), own_(own) {}
+      : t_(t),
+        w_(scratch),
+        own_(own),
+        column_lanes_(t.tile.scores.invariant ? SweepScratch<T>::kWidestLanes : Index{n}) {}
 
   void start() const {
     for (Index i = 0; i < t_.tile.q_count * t_.top_k; ++i) {
@@ -40,7 +44,7 @@ template <class T> class CaptureSweeper {
 
   void start_chunk(Index nj) const {
     if (t_.columns == nullptr) return;
-    for (Index j = 0; j < nj; ++j) store<T>(own_.column_lanes + j * n, V{});
+    for (Index e = 0; e < nj * column_lanes_; e += n) store<T>(own_.column_lanes + e, V{});
   }
 
   /// Whether anything is wanted of a strip.
@@ -66,11 +70,13 @@ template <class T> class CaptureSweeper {
   void end_chunk(Index j0, Index nj) const {
     if (t_.columns == nullptr) return;
     for (Index first = 0; first < nj; first += n) {
-      V square[n];
-      for (int j = 0; j < n; ++j) square[j] = first + j < nj ? load<T>(own_.column_lanes + (first + j) * n) : V{};
-      transpose_square<T>(square);
-      V sum = square[0];
-      for (int lane = 1; lane < n; ++lane) sum += square[lane];
+      V sum{};
+      for (Index part = 0; part < column_lanes_; part += n) {
+        V square[n];
+        load_square<T>(own_.column_lanes + first * column_lanes_ + part, column_lanes_, nj - first, n, square);
+        transpose_square<T>(square);
+        for (int lane = 0; lane < n; ++lane) sum += square[lane];
+      }
       for (Index j = 0; j < smaller<Index>(n, nj - first); ++j)
         t_.columns[j0 + first + j] += static_cast<double>(sum[j]);
     }
@@ -146,8 +152,13 @@ template <class T> class CaptureSweeper {
   void add_columns(const StripRange& r, const LiveRange& live) const {
     const bool two = live_vectors<T>(r.ni) == kVectors;
     for (Index j = live.lo; j < live.hi; ++j) {
-      T* sums = own_.column_lanes + j * n;
+      T* sums = own_.column_lanes + j * column_lanes_;
       const T* weights = w_.scores + j * strip_lanes<T>();
+      for (int v = 0; t_.tile.scores.invariant && v < live_vectors<T>(r.ni); ++v) {
+        T* const own = sums + (r.strip * strip_lanes<T>() + v * n) % column_lanes_;
+        store<T>(own, load<T>(own) + load<T>(weights + v * n));
+      }
+      if (t_.tile.scores.invariant) continue;
       V sum = load<T>(weights);
       if (two) sum += load<T>(weights + n);
       store<T>(sums, load<T>(sums) + sum);
@@ -170,10 +181,11 @@ template <class T> class CaptureSweeper {
         for (int v = 0; v < vectors; ++v) sum[v] += load<T>(w_.scores + j * strip_lanes<T>() + v * n);
       }
       for (int v = 0; v < vectors; ++v) store<T>(sums + v * n, sum[v]);
-      for (Index lane = 0; lane < r.ni;) {  // the lanes of one row of the map together
+      for (Index lane = 0; lane < r.ni;) {  // the lanes of one row of the map together, or with invariant bits alone
         const Index row = map_row[lane];
-        double total = 0;
-        for (; lane < r.ni && map_row[lane] == row; ++lane) total += static_cast<double>(sums[lane]);
+        double total = static_cast<double>(sums[lane++]);
+        for (; !t_.tile.scores.invariant && lane < r.ni && map_row[lane] == row; ++lane)
+          total += static_cast<double>(sums[lane]);
         t_.map[row * columns + cell] += total;
       }
     }
@@ -232,6 +244,7 @@ template <class T> class CaptureSweeper {
   const CaptureSweep<T>& t_;
   const ForwardScratch<T>& w_;
   const SweepScratch<T>& own_;
+  const Index column_lanes_;
 };
 
 /// `scratch`: room for a ForwardScratch, then a SweepScratch.
@@ -245,7 +258,7 @@ template <class T> void sweep_tile(const CaptureSweep<T>& t, void* scratch) {
   const CaptureSweeper<T> sweep(t, w, own);
   const Index strips = (f.q_count + strip_lanes<T>() - 1) / strip_lanes<T>();
   const KeyRange reached = reach(s, f.q_begin, f.q_count, s.key_tile);
-  bool wanted[kStripsPerTile];
+  bool wanted[kMostStrips<T>];
   for (Index strip = 0; strip < strips; ++strip) {
     const StripRange r = strip_range(f, strip);
     wanted[strip] = sweep.wants(r);

@@ -167,7 +167,7 @@ template <class T, SecondOrderPass kPass>
 inline bool second_order_block(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, BackwardBlock& b) {
   const BackwardTile<T>& f = t.first;
   const ScoreParams<T>& s = f.scores;
-  BlockStrip<T> strips[kStripsPerTile];
+  BlockStrip<T> strips[kMostStrips<T>];
   mask_block(f, w.first, b, strips);
   if (!b.any) return false;
   const T *const k = own_rows<T>(f.keys.k), *const v = own_rows<T>(f.keys.v);

@@ -209,6 +209,28 @@ template <class T> void mask_written_out(const Form<T>& form, const AttentionCas
   });
 }
 
+/// The same bits on every instruction set, with any number of threads; NaN of any bits is NaN.
+template <class T> void invariant_everywhere(const Form<T>& form, const AttentionCase& each, Worst&) {
+  const Problem<T> problem(each);
+  std::optional<Outputs> expected;
+  for (const Isa isa : tested_isas()) {
+    for (const int count : {1, 3}) {
+      SCOPED_TRACE(std::string(isa_name(isa)) + " threads " + std::to_string(count));
+      Context context({.threads = count, .isa = isa, .bits = Bits::kInvariant, .executor = nullptr});
+      context.impl().region_flops = 0;
+      Outputs got = computed(form, problem, context);
+      for (Tensor<double>& output : got) {
+        for (double& x : output.span()) x = std::isnan(x) ? std::numeric_limits<double>::quiet_NaN() : x;
+      }
+      if (expected) {
+        expect_same(form, got, *expected);
+      } else {
+        expected = std::move(got);
+      }
+    }
+  }
+}
+
 template <class T> void subset_of_outputs(const Form<T>& form, const AttentionCase& each, Worst&) {
   const Problem<T> problem(each);
   for_each_isa(2, [&](Context& context) {
@@ -313,8 +335,8 @@ template <class T> void plan_is_what_ran(const Form<T>& form, const AttentionCas
 template <class T> const std::vector<Relation<T>>& relations() {
   static const std::vector<Relation<T>> all = {{"textbook", textbook<T>, 64}, {"threads", threads<T>, 96},
       {"alone", alone<T>, 64}, {"nan", nan_behind_mask<T>, 24}, {"mask", mask_written_out<T>, 48},
-      {"subset", subset_of_outputs<T>, 128}, {"accumulate", accumulate<T>, 96},
-      {"errors", errors_write_nothing<T>, 128}, {"plan", plan_is_what_ran<T>, 24}};
+      {"everywhere", invariant_everywhere<T>, 64}, {"subset", subset_of_outputs<T>, 128},
+      {"accumulate", accumulate<T>, 96}, {"errors", errors_write_nothing<T>, 128}, {"plan", plan_is_what_ran<T>, 24}};
   return all;
 }
 

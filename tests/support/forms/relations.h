@@ -18,6 +18,7 @@ template <class T> struct Relation {
 
 /// textbook: bits of one call on the whole, or within bounds. threads: any number, and call after call. alone: each
 /// sequence of a batch. nan: what lies behind a mask is invisible. mask: its pairs written out give the same bits.
+/// everywhere: invariant bits are the same on every instruction set.
 /// subset: each output without the others. accumulate: added to what is there. errors: write nothing. plan: says the
 /// items and bytes that the call takes.
 template <class T> const std::vector<Relation<T>>& relations();
