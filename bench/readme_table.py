@@ -1,21 +1,39 @@
 #!/usr/bin/env python3
-"""Writes README.md's table of benchmarks from pages that bench/peers.py wrote, one page per CPU.
+"""Writes the tables of README.md and docs/benchmarks/README.md from the pages there that bench/peers.py wrote.
 
-    bench/readme_table.py NAME=PAGE...          between the markers of README.md; NAME heads the page's columns
-    bench/readme_table.py --check               fails when README.md says something else than the pages that its marker names
+    bench/readme_table.py             the newest page of each CPU, number of threads and limit
+    bench/readme_table.py --check     fails when they say something else than the pages
 
-The rows are ROWS below; a case that a page lacks is a dash. The losses of each page follow the table.
+README.md's rows are ROWS below; a case that a page lacks is a dash. The losses of each page follow the table.
 """
 
+import collections
 import pathlib
 import re
 import sys
 import textwrap
 
+from peer.report import counts
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
-MARKED = re.compile(r"(<!-- BENCHMARK: bench/readme_table.py (.*?) -->\n)(.*?)(<!-- BENCHMARK END -->)", re.DOTALL)
-PEERS = {"pytorch": "PyTorch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "jax": "JAX"}
+FOLDER = ROOT / "docs/benchmarks"
+MARKED = r"(<!-- {0}: bench/readme_table.py -->\n)(.*?)<!-- {0} END -->"
+TITLE = re.compile(r"# (.*), (\d+) threads?(, AVX2)?, (\d{4}-\d\d-\d\d) ")
+PEERS = {
+    "pytorch": "PyTorch",
+    "onnxruntime": "ONNX Runtime",
+    "openvino": "OpenVINO",
+    "jax": "JAX",
+    "mlx": "MLX",
+    "vllm": "vLLM",
+}
+PEERS |= {"pytorch-2.15": "PyTorch 2.15", "executorch": "ExecuTorch"}
+CPUS = {
+    "family 26, model 2,": "Zen 5",
+    "family 25, model 17,": "Zen 4",
+    "family 25, model 1,": "Zen 3",
+    "family 6, model 207,": "Xeon",
+}
 ROWS = {
     "fwd-f32-d64-s1024": "forward, S 1,024",
     "fwd-f32-d64-s1024-causal": "the same, causal",
@@ -47,60 +65,93 @@ def short(milliseconds):
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
 
 
-def cells_of(page):
-    """{case: (qkv, fastest peer, ratio)} from the first table of a page."""
+Row = collections.namedtuple("Row", "own share peer peer_ms ratio")  # as the page has them; the ratio is a number
+Page = collections.namedtuple("Page", "path cpu threads isa date peers rows")  # rows: {case: Row}, of cases that a peer has
+
+
+def _lost(page):
+    return {case: row for case, row in page.rows.items() if row.ratio < 1}
+
+
+def _read(path):
+    """A page as bench/peers.py writes it, also of older versions; None for others."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    title = TITLE.match(lines[0])
+    if not title:
+        return None
+    tables = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    heads = next(cells for cells in tables if "qkv ms" in cells)
+    columns = [heads.index(head) for head in ("case", "qkv ms", "fraction", "fastest peer", "its ms", "ratio")]
+    rows = {}
+    for cells in [cells for cells in tables[tables.index(heads) + 2 :] if len(cells) == len(heads)]:
+        case, own, fraction, peer, peer_ms, ratio = (cells[n] for n in columns)
+        if re.fullmatch(r"[\d.]+", ratio):
+            share = re.match(r"\d+ %", fraction)  # times of small cases and "1.1 x plain" are none
+            peer = peer.split(":")[0]
+            rows[case] = Row(own.split()[0], share[0] if share else "", PEERS.get(peer, peer), peer_ms.split()[0], float(ratio))
+    names = [PEERS[cells[0]] for cells in tables if cells[0] in PEERS and not cells[1].startswith("missing")]
+    cpu = next((name for numbers, name in CPUS.items() if numbers in title[1]), title[1])
+    return Page(path, cpu, int(title[2]), title[3] or "", title[4], names, rows)
+
+
+def newest():
+    """The newest page of each CPU, number of threads and limit."""
     found = {}
-    for line in page.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) != 7 or cells[0] == "case" or cells[3] == "none" or " ms" in cells[1] or set(cells[0]) == {"-"}:
-            continue
-        case, qkv, fraction, peer, peer_ms, _, ratio = cells
-        share = re.match(r"\d+ %", fraction)  # of the peak; times of small cases and "1.1 x plain" are none
-        own = short(qkv.split()[0]) + (f" ({share[0]})" if share else "")
-        found[case] = (own, f"{short(peer_ms.split()[0])} {PEERS[peer.split(':')[0]]}", ratio)
-    return found
+    for page in sorted(filter(None, map(_read, FOLDER.glob("20*.md"))), key=lambda page: page.date):
+        found[page.cpu, page.threads, page.isa] = page
+    return sorted(found.values(), key=lambda page: (page.cpu, page.isa, page.threads))
 
 
-def losses(page):
-    """The page's sentences about losses."""
-    slower = re.search(r"Slower than the fastest peer: (.*)\.", page)[1]
-    return "none" if slower == "none" else ", ".join(f"`{name}`" for name in slower.split(", "))
+def _table(rows):
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines.insert(1, "|" + "---|" * len(rows[0]))
+    return "\n".join(lines) + "\n"
 
 
-def table(pages):
-    """The table and its sentences, from {name: path}."""
-    texts = {name: (ROOT / path).read_text(encoding="utf-8") for name, path in pages.items()}
-    read = {name: cells_of(text) for name, text in texts.items()}
-    heads = ["one thread, f32, D 64 unless said"]
-    for name in pages:
-        heads += [f"{name}: qkv, ms", "fastest peer, ms", "ratio"]
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+def benchmark(pages):
+    """README.md's table and its sentences: one thread."""
+    pages = [page for page in reversed(pages) if page.threads == 1 and not page.isa]
+    rows = [["one thread, f32, D 64 unless said"]]
+    for page in pages:
+        rows[0] += [f"{page.cpu} ({page.date}): qkv, ms", "fastest peer, ms", "ratio"]
     for case, label in ROWS.items():
-        row = [cell for name in pages for cell in read[name].get(case, ("-", "-", "-"))]
-        lines.append("| " + " | ".join([label, *row]) + " |")
-    lines.append("")
-    for name, path in pages.items():
-        sentence = f"- [{name}]({path}): slower than the fastest peer: {losses(texts[name])}."
+        rows.append([label])
+        for page in pages:
+            row = page.rows.get(case)
+            share = f" ({row.share})" if row and row.share else ""
+            rows[-1] += [short(row.own) + share, f"{short(row.peer_ms)} {row.peer}", f"{row.ratio:.2f}"] if row else ["-"] * 3
+    lines = [_table(rows)]
+    for page in pages:
+        lost = ", ".join(f"`{case}`" for case in _lost(page)) or "none"
+        sentence = f"- [{page.cpu} ({page.date})](docs/benchmarks/{page.path.name}): slower than the fastest peer: {lost}."
         lines.append(textwrap.fill(sentence, 156, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
     return "\n".join(lines) + "\n"
 
 
+def runs(pages):
+    """How many cases are ahead, level, behind, and every loss."""
+    rows = [["CPU", "threads", "measured", "beside", "cases", "ahead", "level", "behind", "ratios below 1"]]
+    for page in pages:
+        numbers = map(str, counts([row.ratio for row in page.rows.values()]))
+        lost = ", ".join(f"`{case}` {row.ratio:.2f} ({row.peer})" for case, row in _lost(page).items()) or "none"
+        where = [page.cpu, f"{page.threads}{page.isa}", f"[{page.date}]({page.path.name})", ", ".join(page.peers)]
+        rows.append([*where, str(len(page.rows)), *numbers, lost])
+    return _table(rows)
+
+
 def main():
-    text = README.read_text(encoding="utf-8")
-    marked = MARKED.search(text)
-    if not marked:
-        sys.exit(f"{README.name}: no markers of the benchmark table")
-    words = marked[2].split() if sys.argv[1:] == ["--check"] else sys.argv[1:]
-    if not words or any("=" not in word for word in words):
+    pages, checks = newest(), sys.argv[1:] == ["--check"]
+    if sys.argv[1:] and not checks:
         sys.exit(__doc__)
-    pages = {word.partition("=")[0].replace("_", " "): word.partition("=")[2] for word in words}
-    if sys.argv[1:] == ["--check"]:
-        if marked[3] != table(pages):
-            sys.exit(f"{README.name}: its benchmark table is not what bench/readme_table.py {marked[2]} writes")
-        print(f"{README.name}: the benchmark table is that of {', '.join(pages.values())}")
-        return
-    head = f"<!-- BENCHMARK: bench/readme_table.py {' '.join(words)} -->\n"
-    README.write_text(text[: marked.start()] + head + table(pages) + marked[4] + text[marked.end() :], encoding="utf-8")
+    for path, table in ((ROOT / "README.md", benchmark), (FOLDER / "README.md", runs)):
+        text = path.read_text(encoding="utf-8")
+        marked = re.search(MARKED.format(table.__name__.upper()), text, re.DOTALL)
+        if not marked:
+            sys.exit(f"{path}: no markers of the table {table.__name__.upper()}")
+        if not checks:
+            path.write_text(text[: marked.start(2)] + table(pages) + text[marked.end(2) :], encoding="utf-8")
+        elif marked[2] != table(pages):
+            sys.exit(f"{path}: its table is not what bench/readme_table.py writes")
 
 
 if __name__ == "__main__":
