@@ -1,33 +1,37 @@
 #!/usr/bin/env python3
 """qkv and its peers on the same cases, on this machine: a table, a page, raw JSON.
 
-PyTorch, ONNX Runtime, OpenVINO and JAX, where they are installed (pip install torch onnx onnxruntime openvino jax),
-each in its own process, all pinned to the same CPUs, run in turn: one round times a case with each of them, the next round in
-reverse order. A peer counts with the best of its variants (kernels, operators, ways to write the case).
+PyTorch, ONNX Runtime, OpenVINO, JAX, ggml, MLX, ExecuTorch and vLLM's kernels, each in an environment and a process of its own,
+all pinned to the same CPUs, run in turn: one round times a case with each of them, the next round in reverse order. A peer
+counts with the best of its variants (kernels, operators, ways to write the case).
 
 qkv is called through its tool, `qkv bench --exact CASE --json`: that process measures the machine's peak beside the case, and
 the fractions of all peers are of that peak. Every result is first compared with attention in f64.
 
-    bench/peers.py --quick                      # some of the cases, one round, a few minutes
-    bench/peers.py --out docs/benchmarks        # the default cases: two rounds, 10 to 20 minutes; the page
+    bench/peers.py --install                    # all environments, or those named; what fails is named on the page
+    bench/peers.py --quick                      # some of the cases, one round
+    bench/peers.py --out docs/benchmarks        # the default cases, two rounds; the page
+    bench/peers.py --out docs/benchmarks --minutes 10    # the same in parts: the same command goes on until no case is left
     bench/peers.py --threads 2 --cases fwd-f32-d64 decode
+    bench/peers.py --isa avx2 --rounds 1        # qkv's AVX2 kernels, beside peers that are limited to AVX2
 """
 
 import argparse
-import datetime
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
-from peer import report
+from peer import environments, report
 from peer.cases import all_cases
 
-PEERS = ("pytorch", "onnxruntime", "openvino", "jax")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+PEERS = tuple(environments.PEERS)
 RUNS = 10  # at least, over all rounds
 TIMED_MS = 150  # and at least this long in each round
 
@@ -39,20 +43,24 @@ def pin(cpus):
 class Peer:
     """A worker process and its answers."""
 
-    def __init__(self, name, threads, cpus):
-        command = [sys.executable, __file__, "--worker", name, "--threads", str(threads)]
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TF_CPP_MIN_LOG_LEVEL": "3", "ONEDNN_VERBOSE": "0"}
+    def __init__(self, name, python, options, cpus):
+        threads = str(options.threads)
+        variables, limit = environments.variables(name, python, options.isa)
+        environment = os.environ | {"OMP_NUM_THREADS": threads, "TF_CPP_MIN_LOG_LEVEL": "3", "ONEDNN_VERBOSE": "0"}
+        environment = {key: value for key, value in environment.items() if key not in environments.SLOWER}
         self.name = name
         self.process = subprocess.Popen(
-            command,
+            [python, __file__, "--worker", name, "--threads", threads],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=environment,
+            env=environment | variables,
             preexec_fn=pin(cpus),
         )
         self.about = self.ask({"do": "about"})
+        if limit and "failed" not in self.about:
+            self.about["settings"] += f"; {limit}"
 
     def ask(self, request):
         try:
@@ -61,25 +69,25 @@ class Peer:
             line = self.process.stdout.readline()
         except BrokenPipeError:
             line = ""
-        return json.loads(line) if line else {"failed": "the process ended"}
+        if line:
+            return json.loads(line)
+        code = self.process.wait()
+        return {"failed": f"the process ended ({signal.Signals(-code).name if code < 0 else f'exit status {code}'})"}
 
     def close(self):
         self.process.stdin.close()
         self.process.wait()
 
 
-def installed(name):
-    return subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True).returncode == 0
-
-
-def start_peers(names, threads, cpus):
+def start_peers(options, cpus):
     """(peers that run, {name: why not})"""
     running, missing = [], {}
-    for name in names:
-        if not installed({"pytorch": "torch"}.get(name, name)):
-            missing[name] = "not installed"
+    for name in options.peers:
+        python, reason = environments.interpreter(name, options.environments)
+        if python is None:
+            missing[name] = reason
             continue
-        peer = Peer(name, threads, cpus)
+        peer = Peer(name, python, options, cpus)
         if "failed" in peer.about:
             missing[name] = peer.about["failed"]
         else:
@@ -88,11 +96,9 @@ def start_peers(names, threads, cpus):
 
 
 def run_qkv(tool, case, threads, isa, cpus):
-    """The case's entry of `qkv bench`, with the machine's peaks; None when the tool has no such case."""
+    """The case's entry of `qkv bench`, with the machine's peaks."""
     command = [tool, "bench", "--exact", case.name, "--json", "--threads", str(threads)] + (["--isa", isa] if isa else [])
     done = subprocess.run(command, capture_output=True, text=True, preexec_fn=pin(cpus))
-    if done.returncode == 2 and "no case" in done.stderr:
-        return None
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)}: {done.stderr.strip()}")
     document = json.loads(done.stdout)
@@ -122,10 +128,21 @@ def compare(tool, peers, folder):
             found[peer.name] = answer.get("error", float("inf"))
         for name, error in found.items():
             errors[name] = max(errors.get(name, 0), error)
-    wrong = {name: error for name, error in errors.items() if not error <= textbook.TOLERANCE["f32"]}
-    if wrong:
-        raise SystemExit(f"outputs differ from attention in f64: {wrong}")
     return errors
+
+
+def agreeing(run, options, peers):
+    """The peers whose outputs agree with attention in f64; the others are named as missing, qkv ends the run."""
+    from peer.textbook import TOLERANCE
+
+    with tempfile.TemporaryDirectory() as folder:
+        errors = compare(options.qkv, peers, pathlib.Path(folder))
+    wrong = {name: f"{error:.2g} from attention in f64" for name, error in errors.items() if not error <= TOLERANCE["f32"]}
+    if "qkv" in wrong:
+        raise SystemExit(f"qkv: {wrong['qkv']}")
+    run["missing"] |= wrong
+    run["agreement"] = {name: error for name, error in errors.items() if name not in wrong}
+    return [peer for peer in peers if peer.name not in wrong]
 
 
 def timing(times):
@@ -152,21 +169,15 @@ def merged_qkv(entries):
 
 
 def measure(case, tool, peers, options, cpus):
-    """{"qkv": entry or None, "peers": {name: {"variants", "best"} or {"failed"}}}"""
-    from peer.textbook import TOLERANCE
+    """{"qkv": entry, "peers": {name: {"variants", "best", "wrong"} or {"failed"}}}"""
     from peer.worker import case_json
 
     answers = {}
     for peer in peers:
         answer = peer.ask({"do": "prepare", "case": case_json(case)})
-        errors = answer.get("variants", {})
-        wrong = [
-            f"{name}: {error:.2g} from f64" for name, error in errors.items() if error and not error <= TOLERANCE[case.dtype]
-        ]
-        if wrong:
-            answer = {"failed": "; ".join(wrong)}
-        elif not errors and "failed" not in answer:
-            answer = {"failed": "has no such operation"}
+        if not answer.get("variants") and "failed" not in answer:
+            wrong = "; ".join(f"{name}: {error:.2g} from f64" for name, error in answer["wrong"].items())
+            answer["failed"] = wrong or "has no such operation"
         answers[peer.name] = answer | {"ms": {}}
     runs = -(-RUNS // options.rounds)
     turns = [None, *peers]  # None: qkv
@@ -181,14 +192,14 @@ def measure(case, tool, peers, options, cpus):
                     answers[peer.name]["failed"] = timed["failed"]
                 for name, times in timed.get("ms", {}).items():
                     answers[peer.name]["ms"].setdefault(name, []).extend(times)
-    result = {"qkv": merged_qkv(entries) if entries[0] else None, "peers": {}}
+    result = {"qkv": merged_qkv(entries), "peers": {}}
     for name, answer in answers.items():
         if "failed" in answer or not answer["ms"]:
             result["peers"][name] = {"failed": answer.get("failed", "nothing was timed")}
             continue
         variants = {variant: timing(times) | {"error": answer["variants"][variant]} for variant, times in answer["ms"].items()}
         best = min(variants, key=lambda variant: variants[variant]["ms"])
-        result["peers"][name] = {"best": best, "variants": variants} | variants[best]
+        result["peers"][name] = {"best": best, "variants": variants, "wrong": answer["wrong"]} | variants[best]
     return result
 
 
@@ -201,6 +212,13 @@ def chosen_cases(options):
     return [case for case in cases if options.full or not case.full]
 
 
+def check(tool):
+    listed = subprocess.run([tool, "bench", "--list"], capture_output=True, text=True, check=True).stdout
+    lacking = {case.name for case in all_cases()} - {line.split()[0] for line in listed.splitlines() if line.strip()}
+    print("not in qkv bench: " + ", ".join(sorted(lacking)) if lacking else f"{len(all_cases())} cases, all in qkv bench")
+    return 1 if lacking else 0
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--qkv", default=str(ROOT / "build/release/qkv"), help="the tool (default: build/release/qkv)")
@@ -208,15 +226,21 @@ def arguments():
     parser.add_argument("--isa", help="instruction set of qkv (default: the fastest here)")
     parser.add_argument("--cases", nargs="+", metavar="NAME", help="cases of `qkv bench` whose names begin with NAME")
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS)
+    parser.add_argument("--install", nargs="*", choices=PEERS, metavar="NAME", help="makes environments: all, or NAME's")
+    parser.add_argument("--environments", type=pathlib.Path, default=environments.FOLDER, help="their folder")
+    parser.add_argument("--ggml", metavar="REPOSITORY", help="a clone of ggml's repository, for --install (default: its own)")
     parser.add_argument("--quick", action="store_true", help="some of the cases, one round")
     parser.add_argument("--full", action="store_true", help="also the slow cases: head width 128 above 4,096 tokens")
     parser.add_argument("--rounds", type=int, help="number of rounds (default 2, with --quick 1)")
+    parser.add_argument("--minutes", type=float, help="no new case after so many; the same command goes on from --raw's file")
     parser.add_argument("--out", type=pathlib.Path, help="folder for the page of this run (default: none)")
-    parser.add_argument("--raw", type=pathlib.Path, help="file for everything measured, as JSON (default: build/peers/NAME.json)")
+    parser.add_argument("--raw", type=pathlib.Path, help="file for all that was measured, as JSON (build/peers/NAME.json)")
     parser.add_argument("--name", help="of the files (default: date, CPU and threads)")
     parser.add_argument("--note", default="", help="a sentence for the page")
+    parser.add_argument("--check", action="store_true", help="fails when `qkv bench` lacks a case")
     parser.add_argument("--worker", choices=PEERS, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.environments = options.environments.resolve()
     options.rounds = options.rounds or (1 if options.quick else 2)
     return options
 
@@ -227,35 +251,40 @@ def main():
         from peer.worker import serve
 
         return serve(options.worker, options.threads)
+    if options.check:
+        return check(options.qkv)
+    if options.install is not None:
+        return min(1, environments.install(options.install or PEERS, options.environments, {"ggml": options.ggml}))
+    started = time.monotonic()
     available = sorted(os.sched_getaffinity(0))
     cpus = available[-options.threads :]
-    peers, missing = start_peers(options.peers, options.threads, cpus)
-    run = report.machine(options, cpus) | {
-        "peers": {peer.name: peer.about for peer in peers},
-        "missing": missing,
-        "cases": [],
-    }
-    for name, reason in missing.items():
+    run = report.machine(options, cpus) | {"cases": [], "agreement": {}, "seconds": 0}
+    stem = report.stem_of(run, options.name)
+    raw = options.raw or ROOT / "build/peers" / f"{stem}.json"
+    if options.minutes:
+        run = report.continued(run, raw)
+    peers, run["missing"] = start_peers(options, cpus)
+    run["peers"] = {peer.name: peer.about for peer in peers}
+    peers = agreeing(run, options, peers)
+    for name, reason in run["missing"].items():
         print(f"missing: {name}: {reason}")
-    with tempfile.TemporaryDirectory() as folder:
-        run["agreement"] = compare(options.qkv, peers, pathlib.Path(folder))
     print("largest difference from f64:", ", ".join(f"{name} {error:.1e}" for name, error in run["agreement"].items()))
-    started = datetime.datetime.now()
-    for case in chosen_cases(options):
-        result = measure(case, options.qkv, peers, options, cpus)
-        run["cases"].append(report.judged(case, result))
+    done = {record["name"] for record in run["cases"]}
+    left = [case for case in chosen_cases(options) if case.name not in done]
+    before = run["seconds"]
+    while left and not (options.minutes and time.monotonic() - started > 60 * options.minutes):
+        case = left.pop(0)
+        run["cases"].append(report.judged(case, measure(case, options.qkv, peers, options, cpus), run))
         print(report.line(run["cases"][-1]), flush=True)
-    run["seconds"] = (datetime.datetime.now() - started).total_seconds()
+        run["seconds"], run["left"] = before + time.monotonic() - started, len(left)
+        report.write_raw(run, raw)
     for peer in peers:
         peer.close()
-    print()
-    print(report.table(run))
-    stem = report.stem_of(run, options.name)
-    written = [report.write_raw(run, options.raw or ROOT / "build/peers" / f"{stem}.json")]
+    print(f"\n{report.table(run)}\nwrote {raw}")
+    if left:
+        print(f"{len(left)} cases are left: the same command goes on with them")
     if options.out:
-        written.append(report.write(run, options.out, stem))
-    for path in written:
-        print(f"wrote {path}")
+        print(f"wrote {report.write(run, options.out, stem)}")
     return 0
 
 

@@ -9,9 +9,9 @@ import dataclasses
 @dataclasses.dataclass(frozen=True)
 class Case:
     name: str  # name in `qkv bench`
-    kind: str  # forward, backward, fwdbwd, weights, decode, linear, linear-backward, mha, mha-train, lm-step, lm-process,
-    #            packed, packed-backward, hybrid, hybrid-backward
-    dtype: str = "f32"
+    kind: str  # forward, backward, fwdbwd, weights, decode, prefill, linear, linear-backward, mha, mha-train,
+    #            lm-step, lm-process, packed, packed-backward, hybrid, hybrid-backward
+    dtype: str = "f32"  # of a cache also int8
     batch: int = 1
     heads: int = 1
     kv_heads: int = 0  # 0: as many as heads
@@ -57,6 +57,7 @@ class Case:
             "linear-backward": 2 * linear,
             "forward": attention,
             "decode": attention,
+            "prefill": attention,
             "weights": attention,
             "backward": 2.5 * attention,
             "fwdbwd": 3.5 * attention,
@@ -66,7 +67,7 @@ class Case:
 
     def cache_bytes(self):
         """Bytes of keys and values, which a decoding step reads."""
-        size = {"f32": 4, "bf16": 2}[self.dtype]
+        size = {"f32": 4, "bf16": 2, "f16": 2, "int8": 1}[self.dtype]
         return 2 * size * self.batch * self.hkv * self.tk * self.head_dim
 
     def small(self):
@@ -127,6 +128,18 @@ def _decode():
             yield Case(f"decode-{dtype}-b{batch}-tq{q_len}-s{keys}", "decode", dtype, **shape, **cache)
 
 
+def _caches():
+    """Tokens on caches of 8K and 32K keys, 16 sequences at once; a prompt's chunk."""
+    for dtype in ("f32", "bf16", "f16", "int8"):
+        for batch, keys in ((1, 8192), (1, 32768), (16, 2048)):
+            name = f"cache-{dtype}{'-b16' if batch > 1 else ''}-s{keys}"
+            shape = {"batch": batch, "heads": 32, "kv_heads": 8, "q_len": 1, "kv_len": keys, "head_dim": 128}
+            yield Case(name, "decode", dtype, quick=keys > 8192, **shape)
+        for queries, keys in ((512, 8192), (128, 32768)):
+            shape = {"heads": 8, "kv_heads": 2, "q_len": queries, "kv_len": keys, "head_dim": 128, "causal": True}
+            yield Case(f"cache-prompt-{dtype}-s{keys}", "prefill", dtype, quick=keys == 8192, **shape)
+
+
 def _options():
     for extra, name, batch, heads in (
         ("dropout", "dropout", 1, 8),
@@ -169,4 +182,4 @@ def _forms():
 
 
 def all_cases():
-    return [*_forward_f32(), *_backward_f32(), *_bf16(), *_decode(), *_options(), *_linear(), *_layers(), *_forms()]
+    return [*_forward_f32(), *_backward_f32(), *_bf16(), *_decode(), *_caches(), *_options(), *_linear(), *_layers(), *_forms()]

@@ -9,7 +9,11 @@ import re
 import statistics
 import subprocess
 
+from .environments import UNLIMITED
+
 STEADY = 0.03
+LEVEL = 0.03  # a ratio so near to 1 is neither ahead nor behind: another run moves it as much
+BEYOND = 1.05  # of AVX2's peak: computed with wider vectors
 PEAKS = {"fma": "fma_f32_gflops", "bf16 dot": "dot_bf16_gflops", "bandwidth": "read_gbs"}  # the peak that a fraction refers to
 
 
@@ -47,18 +51,36 @@ def machine(options, cpus):
         "system": f"{platform.system()} {platform.release().split('-')[0]}, Python {platform.python_version()}",
         "commit": _output("git", "-C", str(root), "rev-parse", "--short", "HEAD"),
         "rounds": options.rounds,
+        "left": 0,
         "note": options.note,
     }
 
 
-def judged(case, result):
+def continued(run, raw):
+    """The run that `raw` holds, where it is the same one and has cases left; otherwise `run`."""
+    if not raw.exists():
+        return run
+    old = json.loads(raw.read_text())
+    same = ("cpu", "isa", "threads", "rounds", "commit", "qkv", "pinned_to")
+    return old if old.get("left") and all(old[key] == run[key] for key in same) else run
+
+
+def _is_limited(run):
+    return run["isa"] == "avx2" and "avx512f" in run["features"]
+
+
+def _counts(name, peer, qkv, run):
+    """With qkv held to AVX2, peers that have no such limit are named apart."""
+    wider = peer.get("gflops", 0) > BEYOND * (qkv["peak"]["fma_f32_gflops"] or 1)
+    return not _is_limited(run) or not (wider or UNLIMITED in run["peers"][name]["settings"])
+
+
+def judged(case, result, run):
     """The result with fractions and ratios. A peer's fraction is of the peak measured beside qkv."""
     qkv, peers = result["qkv"], result["peers"]
     record = {"name": case.name, "kind": case.kind, "dtype": case.dtype, "causal": case.causal}
     record |= {"q_len": case.q_len, "head_dim": case.head_dim, "flops": case.flops()}
-    record |= {"qkv": qkv, "peers": peers, "ratio": None, "best_peer": None}
-    if qkv is None:
-        return record
+    record |= {"qkv": qkv, "peers": peers, "ratio": None, "best_peer": None, "apart": {}}
     if case.flops() and abs(qkv["gflops"] * qkv["ms"] * 1e6 / case.flops() - 1) > 1e-6:
         raise SystemExit(
             f"{case.name}: qkv counts {qkv['gflops'] * qkv['ms'] * 1e6:.0f} flops, bench/peer/cases.py {case.flops():.0f}"
@@ -69,6 +91,10 @@ def judged(case, result):
         for entry in [qkv] + [peer for peer in peers.values() if "ms" in peer]:
             entry["fraction"] = rate * qkv["ms"] / entry["ms"] / peak
     timed = {name: peer for name, peer in peers.items() if "ms" in peer}
+    for peer in timed.values():
+        peer["gflops"] = case.flops() / peer["ms"] / 1e6
+    record["apart"] = {name: peer["ms"] / qkv["ms"] for name, peer in timed.items() if not _counts(name, peer, qkv, run)}
+    timed = {name: peer for name, peer in timed.items() if name not in record["apart"]}
     if timed:
         record["best_peer"] = min(timed, key=lambda name: timed[name]["ms"])
         record["ratio"] = timed[record["best_peer"]]["ms"] / qkv["ms"]
@@ -77,8 +103,6 @@ def judged(case, result):
 
 def line(record):
     qkv = record["qkv"]
-    if qkv is None:
-        return f"{record['name']:<32} qkv bench has no such case"
     peers = "  ".join(f"{name} {peer['ms']:.4g}" if "ms" in peer else f"{name} -" for name, peer in record["peers"].items())
     ratio = f"{record['ratio']:.2f} x" if record["ratio"] else "-"
     return f"{record['name']:<32} qkv {qkv['ms']:.4g} ms  {peers}  ratio {ratio}"
@@ -103,9 +127,6 @@ def _rows(run):
     yield "case,qkv ms,fraction,fastest peer,its ms,its fraction,ratio".split(",")
     for record in run["cases"]:
         qkv = record["qkv"]
-        if qkv is None:
-            yield [record["name"], "no such case", *[""] * 5]
-            continue
         moved = " *" if qkv["peak_moved"] > STEADY else ""
         cells = [record["name"], f"{qkv['ms']:.4g} ±{100 * qkv['spread'] / 2:.0f} %{moved}", _own(qkv)]
         if record["best_peer"]:
@@ -129,13 +150,36 @@ def _plain(rows):
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
 
+def counts(ratios):
+    """(ahead, level, behind)"""
+    ahead, behind = (sum(test(ratio) for ratio in ratios) for test in (lambda r: r > 1 + LEVEL, lambda r: r < 1 - LEVEL))
+    return ahead, len(ratios) - ahead - behind, behind
+
+
+def _not_counted(run, records):
+    """Sentences about what was run and is in no ratio."""
+    for name in run["peers"]:
+        apart = {record["name"]: record["apart"][name] for record in records if name in record["apart"]}
+        ahead = ", ".join(case for case, ratio in apart.items() if ratio < 1) or "nowhere"
+        if apart:
+            yield f"{name} is not held to AVX2 in {len(apart)} cases, in which it does not count; ahead there: {ahead}"
+        for record in records:
+            for variant, error in record["peers"].get(name, {}).get("wrong", {}).items():
+                yield f"{name} in {record['name']}: {variant} is {error:.2g} from f64 and does not count"
+
+
 def _summary(run):
-    records = [record for record in run["cases"] if record["qkv"] is not None]
+    records = run["cases"]
     moved = sum(record["qkv"]["peak_moved"] > STEADY for record in records)
+    ratios = [record["ratio"] for record in records if record["ratio"]]
     lost = [record["name"] for record in records if record["ratio"] and record["ratio"] < 1]
-    lines = ["Slower than the fastest peer: " + (", ".join(lost) if lost else "none") + "."]
+    lines = ["Ahead of the fastest peer in {} cases, level (within 3 %) in {}, behind in {}.".format(*counts(ratios))]
+    lines += ["Slower than the fastest peer: " + (", ".join(lost) if lost else "none") + "."]
+    lines += [f"{sentence}." for sentence in _not_counted(run, records)]
     if moved:
         lines.append(f"* {moved} of {len(records)} cases: the peak moved by more than 3 % while they ran.")
+    if run["left"]:
+        lines.append(f"{run['left']} cases are left.")
     return lines
 
 
@@ -148,7 +192,7 @@ def _peaks(run):
     words = []
     names = {"fma": "f32 multiply-adds {} GFLOP/s", "bf16 dot": "bf16 products {} GFLOP/s", "bandwidth": "read {} GB/s"}
     for of, name in names.items():
-        peaks = [record["qkv"]["peak"].get(PEAKS[of]) for record in run["cases"] if record["qkv"]]
+        peaks = [record["qkv"]["peak"].get(PEAKS[of]) for record in run["cases"]]
         values = [peak for peak in peaks if peak]
         if values:
             words.append(name.format(f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"))
@@ -156,7 +200,8 @@ def _peaks(run):
 
 
 def markdown(run):
-    lines = [f"# {run['cpu']}, {run['threads']} thread{'s' if run['threads'] > 1 else ''}, {run['date']}", ""]
+    isa = ", AVX2" if _is_limited(run) else ""
+    lines = [f"# {run['cpu']}, {run['threads']} thread{'s' if run['threads'] > 1 else ''}{isa}, {run['date']}", ""]
     if run["note"]:
         lines += [run["note"], ""]
     lines += [
@@ -174,8 +219,7 @@ def markdown(run):
         + " |",
         f"| time of the run | {run['seconds'] / 60:.1f} min |",
         "",
-        *_summary(run),
-        "",
+        *(line for sentence in _summary(run) for line in (sentence, "")),
         _markdown(list(_rows(run))),
     ]
     return "\n".join(lines) + "\n"
@@ -193,7 +237,8 @@ def _rounded(value):
 def stem_of(run, name):
     """The stem of a run's files: `name`, or its date, CPU and threads."""
     cpu = re.sub(r"\((r|tm)\)|processor|cpu|@.*|[(),]", "", run["cpu"].lower())  # "intel xeon family 6 model 207 stepping 2"
-    return name or "-".join([run["date"][:10], *cpu.split(), f"{run['threads']}t"])
+    isa = ["avx2"] if _is_limited(run) else []
+    return name or "-".join([run["date"][:10], *cpu.split(), f"{run['threads']}t", *isa])
 
 
 def write_raw(run, path):

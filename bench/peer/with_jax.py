@@ -14,7 +14,8 @@ def settings(threads):
     global jax, jnp
     os.environ["JAX_PLATFORMS"] = "cpu"
     if threads == 1:
-        os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+        flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+        os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), flags])
     import jax
     import jax.numpy as jnp
 
@@ -26,10 +27,11 @@ def version():
 
 
 def variants(case):
-    makers = {"forward": _forward, "decode": _forward, "backward": _gradient, "fwdbwd": _gradient, "linear": _linear}
+    makers = {"forward": _forward, "decode": _forward, "prefill": _forward, "backward": _gradient, "fwdbwd": _gradient}
+    makers["linear"] = _linear
     # JAX stores the S x S scores, several times for the gradient.
-    too_long = case.q_len > 4096
-    return dict(makers[case.kind](case)) if case.kind in makers and not too_long else {}
+    runs = case.kind in makers and case.dtype != "int8" and case.q_len <= 4096
+    return dict(makers[case.kind](case)) if runs else {}
 
 
 def attend(q, k, v, causal):
@@ -37,7 +39,7 @@ def attend(q, k, v, causal):
 
 
 def _type(dtype):
-    return {"f32": jnp.float32, "bf16": jnp.bfloat16}[dtype]
+    return {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16}[dtype]
 
 
 def _to_jax(x, dtype):

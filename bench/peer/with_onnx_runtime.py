@@ -1,4 +1,5 @@
-"""ONNX Runtime: Attention (ONNX 23, and com.microsoft's with the projection) and MultiHeadAttention (com.microsoft).
+"""ONNX Runtime: Attention (ONNX 23, and com.microsoft's with the projection), MultiHeadAttention and, on caches of f32, f16 and
+8 bits, GroupQueryAttention (com.microsoft).
 
 Inputs and outputs are bound once, so that a run copies nothing. No training, and no bf16 on its CPU provider.
 """
@@ -8,10 +9,11 @@ import itertools
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper
+from onnx import helper
 
 from . import textbook
 
+CACHES = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "int8": np.dtype(np.int8)}
 _threads = 1
 
 
@@ -33,15 +35,17 @@ def attend(q, k, v, causal):
 
 
 def variants(case):
-    if case.dtype != "f32":
-        return {}
     makers = {"forward": _forward, "decode": _decode, "weights": _weights, "linear": _linear, "mha": _layer}
-    return dict(makers[case.kind](case)) if case.kind in makers else {}
+    found = dict(makers[case.kind](case)) if case.kind in makers and case.dtype == "f32" else {}
+    return found | (dict(_on_cache(case)) if case.kind in ("decode", "prefill") and case.dtype in CACHES else {})
 
 
 def _model(nodes, inputs, outputs, initializers=()):
+    """Shapes of inputs and outputs: f32, or (shape, type)."""
+
     def value(name, shape):
-        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        shape, kind = shape if isinstance(shape[-1], np.dtype) else (shape, np.dtype(np.float32))
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(kind), shape)
 
     graph = helper.make_graph(
         nodes,
@@ -54,24 +58,29 @@ def _model(nodes, inputs, outputs, initializers=()):
     return helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
 
 
-def _session(model, inputs, outputs):
-    """run() -> the first output; inputs: a dict of arrays, or several, bound in turn."""
+def _load(model):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = _threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _bound(session, inputs, outputs):
+    """Inputs: a dict of arrays; outputs: one of arrays, written in place, which may be inputs too."""
+    binding = session.io_binding()
+    for name, array in inputs.items():
+        binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+    for name, array in outputs.items():
+        binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+    return binding
+
+
+def _session(model, inputs, outputs):
+    """run() -> the first output; inputs: a dict of arrays, or several, bound in turn."""
+    session = _load(model)
     out = {name: np.empty(shape, np.float32) for name, shape in outputs.items()}
-
-    def bound(arrays):
-        binding = session.io_binding()
-        for name, array in arrays.items():
-            binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
-        for name, array in out.items():
-            binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
-        return binding
-
-    bindings = itertools.cycle([bound(arrays) for arrays in (inputs if isinstance(inputs, list) else [inputs])])
+    bindings = itertools.cycle([_bound(session, arrays, out) for arrays in (inputs if isinstance(inputs, list) else [inputs])])
 
     def run():
         session.run_with_iobinding(next(bindings))
@@ -113,6 +122,44 @@ def _decode(case):
         inputs = [{"q": query, "k": keys, "v": values} for keys, values in textbook.caches(case, [k, v], np.copy)]
         run = _session(_onnx_attention(query.shape, k.shape, query.shape, False), inputs, {"out": query.shape})
         yield f"Attention (ONNX 23), {name}", (run, textbook.row_error(case, run().reshape(q.shape), q, k, v))
+
+
+def _on_cache(case):
+    """The operator of exported language models: the last tokens are given, the cache before them is shared with the output."""
+    q, k, v, _ = textbook.numbers(case)
+    kind = CACHES[case.dtype]
+    real = np.dtype(np.float16 if case.dtype == "f16" else np.float32)
+    tokens = [x[:, :, -case.q_len :].transpose(0, 2, 1, 3).reshape(case.batch, case.q_len, -1).astype(real) for x in (q, k, v)]
+    inputs = dict(zip("qkv", tokens))
+    inputs["lengths"], inputs["total"] = np.full(case.batch, case.tk - 1, np.int32), np.array([case.tk], np.int32)
+    attributes, scales, stored = {}, [], [x.astype(kind) for x in (k, v)]
+    if case.dtype == "int8":
+        scales = [np.abs(x).max((0, 2), keepdims=True) / np.float32(127) for x in (k, v)]
+        stored = [np.round(x / scale).astype(np.int8) for x, scale in zip((k, v), scales)]
+        inputs |= dict(zip(("k_scale", "v_scale"), scales))
+        attributes = {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": 8}
+    names = ["q", "k", "v", "past_k", "past_v", "lengths", "total", *[""] * 5, *(["k_scale", "v_scale"] if scales else [])]
+    attributes |= {"num_heads": case.heads, "kv_num_heads": case.hkv}
+    outputs = ["out", "present_k", "present_v"]
+    node = helper.make_node("GroupQueryAttention", names, outputs, domain="com.microsoft", **attributes)
+    out = np.empty_like(inputs["q"])
+    shapes = {name: (x.shape, x.dtype) for name, x in inputs.items()}
+    past = dict.fromkeys(("past_k", "past_v"), (k.shape, kind))
+    present = dict.fromkeys(("present_k", "present_v"), (k.shape, kind))
+    session = _load(_model([node], shapes | past, {"out": (out.shape, real)} | present))
+    turns = itertools.cycle(
+        [
+            _bound(session, inputs | dict(zip(past, pair)), {"out": out} | dict(zip(present, pair)))
+            for pair in textbook.caches(case, stored, np.copy)
+        ]
+    )
+
+    def run():
+        session.run_with_iobinding(next(turns))
+        return out
+
+    rows = run().reshape(case.batch, case.q_len, case.heads, -1).transpose(0, 2, 1, 3)
+    yield "GroupQueryAttention", (run, textbook.row_error(case, rows, q, k, v))
 
 
 def _weights(case):

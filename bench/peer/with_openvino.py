@@ -1,6 +1,7 @@
-"""OpenVINO: ScaledDotProductAttention (opset 13) in f32 and with the bf16 hint. No training."""
+"""OpenVINO: ScaledDotProductAttention (opset 13) in f32 and with the hint of 16 bits. No training."""
 
 import itertools
+import os
 
 import numpy as np
 import openvino
@@ -8,6 +9,7 @@ from openvino import opset13 as ops
 
 from . import textbook
 
+TYPES = {"f32": openvino.Type.f32, "bf16": openvino.Type.bf16, "f16": openvino.Type.f16}
 _core = openvino.Core()
 _threads = 1
 
@@ -20,7 +22,7 @@ def settings(threads):
     global _threads
     _threads = threads
     return f"INFERENCE_NUM_THREADS {threads}, LATENCY" + (
-        "" if _has_bf16() else "; no bf16 on this CPU, 16-bit tensors compute in f32"
+        "" if _computes("bf16") else "; no bf16 on this CPU, 16-bit tensors compute in f32"
     )
 
 
@@ -29,27 +31,33 @@ def attend(q, k, v, causal):
 
 
 def variants(case):
-    makers = {"forward": _forward, "decode": _decode, "linear": _linear, "mha": _layer}
-    return dict(makers[case.kind](case)) if case.kind in makers else {}
+    makers = {"forward": _forward, "decode": _decode, "prefill": _decode, "linear": _linear, "mha": _layer}
+    return dict(makers[case.kind](case)) if case.kind in makers and case.dtype in TYPES else {}
 
 
 def _attention(q, k, causal, dtype, mask=None):
-    """16-bit tensors in and out; where the CPU has no bf16 they are converted around the operator, as a user would by hand."""
-    element = {"f32": openvino.Type.f32, "bf16": openvino.Type.bf16}[dtype]
-    convert = dtype == "bf16" and not _has_bf16()
+    """16-bit tensors in and out; where the CPU computes in f32 they are converted around the operator, as a user would by hand."""
+    element = TYPES[dtype]
+    convert = not _computes(dtype)
     parameters = [ops.parameter(list(shape), element) for shape in (q, k, k)]
     inputs = [ops.convert(x, openvino.Type.f32) for x in parameters] if convert else parameters
     attention = ops.scaled_dot_product_attention(*inputs, *([] if mask is None else [ops.constant(mask)]), causal=causal)
     return openvino.Model([ops.convert(attention, element) if convert else attention], parameters)
 
 
-def _has_bf16():
-    return "BF16" in _core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+def _computes(dtype):
+    """With oneDNN held to AVX2 a 16-bit hint finds no softmax."""
+    if dtype == "f32":
+        return True
+    limited = os.environ.get("ONEDNN_MAX_CPU_ISA") == "AVX2"
+    return {"bf16": "BF16", "f16": "FP16"}[dtype] in _core.get_property("CPU", "OPTIMIZATION_CAPABILITIES") and not limited
 
 
 def _tensor(x, dtype):
     if dtype == "f32":
         return openvino.Tensor(x, shared_memory=True)
+    if dtype == "f16":
+        return openvino.Tensor(x.astype(np.float16))
     upper_half = np.ascontiguousarray(x.view(np.uint32) >> 16).astype(np.uint16)  # already rounded to bf16
     return openvino.Tensor(upper_half, list(x.shape), openvino.Type.bf16)
 
@@ -57,7 +65,7 @@ def _tensor(x, dtype):
 def _request(model, inputs, dtype="f32"):
     """run() and the output as f32; inputs: several sets of arrays, used in turn."""
     config = {"INFERENCE_NUM_THREADS": _threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
-    config["INFERENCE_PRECISION_HINT"] = "bf16" if dtype == "bf16" and _has_bf16() else "f32"
+    config["INFERENCE_PRECISION_HINT"] = dtype if _computes(dtype) else "f32"
     request = _core.compile_model(model, "CPU", config).create_infer_request()
     turns = itertools.cycle([[_tensor(x, dtype) for x in arrays] for arrays in inputs])
 
@@ -72,7 +80,7 @@ def _request(model, inputs, dtype="f32"):
 
     def output():
         out = request.get_output_tensor(0).data
-        return out if dtype == "f32" else (out.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return (out.view(np.uint16).astype(np.uint32) << 16).view(np.float32) if dtype == "bf16" else out.astype(np.float32)
 
     bind()
     run()
@@ -91,7 +99,7 @@ def _arrays(case):
 
 
 def _name(case):
-    return {"f32": "f32", "bf16": "bf16" if _has_bf16() else "f32 inside"}[case.dtype]
+    return case.dtype if _computes(case.dtype) else "f32 inside"
 
 
 def _forward(case):
@@ -113,7 +121,7 @@ def _decode(case):
 
 def _linear(case):
     """16-bit rows in and out, as in _attention."""
-    element = {"f32": openvino.Type.f32, "bf16": openvino.Type.bf16}[case.dtype]
+    element = TYPES[case.dtype]
     x, weight, bias, _ = textbook.linear_numbers(case)
     if case.dtype == "bf16":
         x, weight = _rounded(x), _rounded(weight)
@@ -129,7 +137,7 @@ def _layer(case):
     x, (weight, bias, out_weight, out_bias) = textbook.layer_numbers(case)
     if case.dtype == "bf16":
         x = _rounded(x)
-    element = {"f32": openvino.Type.f32, "bf16": openvino.Type.bf16}[case.dtype]
+    element = TYPES[case.dtype]
     given = ops.parameter(list(x.shape), element)
     node = given if case.dtype == "f32" else ops.convert(given, openvino.Type.f32)
     heads_first = ops.constant(np.array([0, 2, 1, 3]))

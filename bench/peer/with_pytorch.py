@@ -18,6 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from . import pytorch_forms, textbook, toy
 
 KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
+TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 MATH_LENGTH = 4096  # the math kernel stores S x S numbers per head
 warnings.filterwarnings("ignore", category=UserWarning)
 
@@ -38,6 +39,7 @@ def variants(case):
     makers = {
         "forward": _forward,
         "decode": _decode,
+        "prefill": _decode,
         "backward": _gradients,
         "fwdbwd": _gradients,
         "weights": _weights,
@@ -52,7 +54,7 @@ def variants(case):
         "hybrid": pytorch_forms.hybrid,
         "hybrid-backward": pytorch_forms.hybrid,
     }
-    return dict(makers[case.kind](case))
+    return dict(makers[case.kind](case)) if case.dtype in TYPES else {}
 
 
 def attend(q, k, v, causal):
@@ -62,7 +64,7 @@ def attend(q, k, v, causal):
 
 
 def _dtype(case):
-    return {"f32": torch.float32, "bf16": torch.bfloat16}[case.dtype]
+    return TYPES[case.dtype]
 
 
 def _tensors(case):

@@ -1,7 +1,7 @@
 """One peer in its own process: reads requests, one JSON object per line, from standard input, answers on standard output.
 
 {"do": "about"} -> {"version", "settings"};  {"do": "agree", "folder", "causal"} -> {"out": file};
-{"do": "prepare", "case"} -> {"variants": {name: error}};  {"do": "time", "runs"} -> {"ms": {name: [...]}}
+{"do": "prepare", "case"} -> {"variants": {name: error}, "wrong": {name: error}};  {"do": "time", "runs"} -> {"ms": {name: [...]}}
 """
 
 import dataclasses
@@ -14,13 +14,10 @@ import time
 
 from . import textbook
 from .cases import Case
+from .environments import PEERS
 
-MODULES = {
-    "pytorch": "with_pytorch",
-    "onnxruntime": "with_onnx_runtime",
-    "openvino": "with_openvino",
-    "jax": "with_jax",
-}
+SLOW_MS = 2000  # a variant that takes so long is timed once
+LONGEST_MS = 4000  # of a round of a variant; at least three runs
 HOPELESS = 1.5  # a variant this many times slower than the peer's best is not timed again
 
 
@@ -30,12 +27,18 @@ def milliseconds(call):
     return 1e3 * (time.perf_counter() - start)
 
 
+def quickly(call):
+    """The best of three runs, or one that takes long."""
+    first = milliseconds(call)
+    return first if first > 300 else min(first, milliseconds(call), milliseconds(call))
+
+
 class Worker:
     def __init__(self, peer, threads):
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-        self.module = importlib.import_module(f"{__package__}.{MODULES[peer]}")
+        self.module = importlib.import_module(f"{__package__}.{PEERS[peer].worker}")
         self.settings = self.module.settings(threads)
-        self.calls = {}
+        self.calls, self.once = {}, {}
 
     def about(self, _request):
         return {"version": self.module.version(), "settings": self.settings}
@@ -50,23 +53,31 @@ class Worker:
     def prepare(self, request):
         self.calls = {}
         case = Case(**request["case"])
-        errors = {}
+        errors, wrong = {}, {}
         for name, (run, error, *less) in self.module.variants(case).items():
-            run()
+            if error is not None and not error <= textbook.TOLERANCE[case.dtype]:
+                wrong[name] = error
+                continue
             self.calls[name] = (run, *less)
             errors[name] = error
-        if len(self.calls) > 1:
-            once = {name: min(milliseconds(calls[0]) for _ in range(2)) for name, calls in self.calls.items()}
-            best = min(once.values())
-            self.calls = {name: calls for name, calls in self.calls.items() if once[name] <= HOPELESS * best}
-        return {"variants": errors}
+        self.once = {name: quickly(calls[0]) for name, calls in self.calls.items()}
+        best = min(self.once.values(), default=0)
+        self.calls = {name: calls for name, calls in self.calls.items() if self.once[name] <= HOPELESS * best}
+        return {"variants": errors, "wrong": wrong}
 
     def time(self, request):
         measured = {}
         for name, (run, *less) in self.calls.items():
+            if self.once[name] > SLOW_MS:
+                measured[name] = [self.once[name]]
+                continue
             times, total = [], 0.0
             run()
-            while len(times) < request["runs"] or (total < request["milliseconds"] and len(times) < 10000):
+            while (
+                len(times) < 3
+                or total < LONGEST_MS
+                and (len(times) < request["runs"] or (total < request["milliseconds"] and len(times) < 10000))
+            ):
                 times.append(milliseconds(run))
                 total += times[-1]
             if less:
@@ -81,13 +92,15 @@ def serve(peer, threads):
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
-    worker = Worker(peer, threads)
+    worker = None
     for line in sys.stdin:
         request = json.loads(line)
         try:
+            worker = worker or Worker(peer, threads)
             answer = getattr(worker, request["do"])(request)
         except Exception as error:  # a peer that cannot run a case reports it and continues
-            answer = {"failed": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
+            lines = str(error).strip().splitlines()
+            answer = {"failed": f"{type(error).__name__}: {lines[0] if lines else ''}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
