@@ -175,7 +175,7 @@ void detail::top_keys(const AnyView& q, const AnyView& k, const View<const float
       kv_len <= std::numeric_limits<std::int32_t>::max(), kTopKeys, "keys must be numbered by int32: got ", kv_len);
   const BoundMask bound{options.mask.node(), {batch, 1, q_len, kv_len}};
   check_mask(options.mask, bound.extent, kTopKeys);
-  const KernelTables& tables = kernel_tables(context.isa(), context.bits() == Bits::kInvariant);
+  const KernelTables& tables = kernel_tables(context);
   TopKeys job{q, k, weights, index, bound, tables.cache, tables.attention.layers.product,
       std::clamp<Index>(kBlockRows / q.size(1), 1, 32)};
   job.queries = std::min(job.queries, std::max<Index>(1, q_len));

@@ -24,6 +24,10 @@ struct KernelTables {
 /// `invariant`: those that give the bits of Bits::kInvariant. They multiply bf16 as floats, as rows of a cache are, and
 /// fuse their multiply-adds. nn, lm and the tool are outside this library.
 QKV_API const KernelTables& kernel_tables(Isa isa, bool invariant = false);
+inline bool is_invariant(const Context& context) { return context.bits() == Bits::kInvariant; }
+inline const KernelTables& kernel_tables(const Context& context) {
+  return kernel_tables(context.isa(), is_invariant(context));
+}
 
 constexpr bool has_bf16_products(Isa isa) { return isa == Isa::kAvx512Bf16 || isa == Isa::kAmx; }
 

@@ -69,12 +69,12 @@ bool in_chunks(const ParallelCall& call, bool backward) {
          carries(call.x.q, call.sizes_of_keys(call.x.k.size(1)), call.queries.length, call.options, call.context);
 }
 
-/// The chunks of a call, of a size that kernels take, or one.
-std::vector<RoutedChunk> chunks_of(const ParallelCall& call, bool many) {
+/// The chunks of a call, of a size that kernels take, or one; `ring`: passed on from neighbour to neighbour.
+std::vector<RoutedChunk> chunks_of(const ParallelCall& call, bool many, bool ring) {
   if (!many) return routed_chunks(call, std::max<Index>(1, call.keys.length), false);
   const Index step = carried_step(call.x.q.type, call.x.q.size(3), call.x.v.size(3), call.options, call.context);
   const Index chunk = call.cut.chunk == 0 ? 4096 : call.cut.chunk;
-  return routed_chunks(call, std::max<Index>(1, chunk / step) * step, call.cut.method == Method::kRing);
+  return routed_chunks(call, std::max<Index>(1, chunk / step) * step, ring);
 }
 
 /// work(step, keys) for every step, while the keys of the next one arrive, and the shares of dk and dv that the step
@@ -158,7 +158,7 @@ template <class Body> void each_piece(const ParallelCall& call, Index first_head
 void forward_by_keys(const ParallelCall& call) {
   using Piece = std::unique_ptr<CarriedForward>;
   const bool many = in_chunks(call, false);
-  const std::vector<RoutedChunk> chunks = chunks_of(call, many);
+  const std::vector<RoutedChunk> chunks = chunks_of(call, many, call.cut.method == Method::kRing);
   const Index kv_heads = call.x.k.size(1), heads = call.transport.size() == 1 ? kv_heads : 1;
   std::vector<std::vector<Piece>> pieces(static_cast<std::size_t>(kv_heads));  // by first head: those not finished
   const auto compute = [&](const ChunkStep& step, const KeyChunk& keys) {
@@ -200,8 +200,10 @@ void forward_by_keys(const ParallelCall& call) {
 
 void backward_by_keys(const ParallelCall& call, const Gradients& gradients) {
   RankShares shared(gradients);
-  const bool many = in_chunks(call, true);
-  const std::vector<RoutedChunk> chunks = chunks_of(call, many);
+  const bool many = in_chunks(call, true), ring = call.cut.method == Method::kRing;
+  const std::vector<RoutedChunk> chunks = chunks_of(call, many, ring);
+  // With invariant bits a ring's owner adds all shares, in order of ranks.
+  const std::vector<RoutedChunk> returned = chunks_of(call, many, ring && !call.invariant());
   const Index kv_heads = call.x.k.size(1), heads = shared.any() || call.transport.size() == 1 ? kv_heads : 1;
   const auto of_piece = [&](const OwnQueries& own, Gradients g) {
     g.dq = own.of(gradients.dq), g.dlse = own.of(gradients.dlse), g.accumulate = gradients.accumulate;
@@ -259,7 +261,7 @@ void backward_by_keys(const ParallelCall& call, const Gradients& gradients) {
   }
   visit_chunks(call, many, chunks, steps, heads, [&](const ChunkStep& step, const KeyChunk& keys) {
     std::unique_ptr<Routed> shares;
-    if (!step.maxima) shares = shares_of_chunk(call, chunks[step.chunk], step.head, heads, gradients);
+    if (!step.maxima) shares = shares_of_chunk(call, returned[step.chunk], step.head, heads, gradients);
     many ? add(step, keys, shares.get()) : compute(step, keys, *shares);
     return shares;
   });

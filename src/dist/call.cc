@@ -19,15 +19,14 @@ std::string sizes_but_length(const AnyView& x) {
 std::vector<Claim> claims_of(const ParallelCall& call) {
   const ContextParallelOptions& cut = call.cut;
   const AttentionOptions& o = call.options;
-  const bool invariant = o.bits == Bits::kInvariant || call.context.bits() == Bits::kInvariant;
   return {{"call", call.function}, {"q", sizes_but_length(call.x.q)}, {"k", sizes_but_length(call.x.k)},
       {"v", sizes_but_length(call.x.v)}, {"layout", cut.layout == Layout::kZigZag ? "zig-zag" : "contiguous"},
       {"method", cut.method == Method::kAllGather ? "all-gather"
                  : cut.method == Method::kUlysses ? "ulysses"
                                                   : "ring"},
       {"block", std::to_string(cut.block)}, {"turns", std::to_string(cut.turns)}, {"chunk", std::to_string(cut.chunk)},
-      {"instruction set", std::string(isa_name(call.context.isa()))},
-      {"bits", std::string(bits_name(invariant ? Bits::kInvariant : Bits::kFast))}, {"mask", o.mask.describe()},
+      {"instruction set", call.invariant() ? "any" : std::string(isa_name(call.context.isa()))},
+      {"bits", std::string(bits_name(call.invariant() ? Bits::kInvariant : Bits::kFast))}, {"mask", o.mask.describe()},
       {"bias", o.bias.f32.is_null() ? o.bias.f64.shape() : o.bias.f32.shape()},
       {"scale", o.scale ? number_text(*o.scale) : "1/sqrt(D)"}, {"softcap", number_text(o.softcap)},
       {"empty_row", std::to_string(static_cast<int>(o.empty_row))},

@@ -16,13 +16,17 @@ template <class T> std::size_t linear_attention_backward_scratch_bytes(const Lin
   return LinearAttentionBackwardScratch<T>(nullptr, sizes).bytes;
 }
 
+template <class T, int kV> constexpr ScanKernels<T> make_scan_kernels() {
+  return {kScanBlock<T, kV>, pack_transposed<T>, scan_backward_scratch_bytes<T, kV>, selective_scan<T, kV>,
+      selective_scan_backward<T, kV>, convolve<T>, convolve_backward<T>};
+}
+
 template <class T> constexpr LinearAttentionKernels<T> make_linear_attention_kernels() {
   return {linear_attention_segment_chunks<T>, linear_attention_forward_scratch_bytes<T>,
       linear_attention_backward_scratch_bytes<T>, linear_attention_forward<T>, linear_attention_step<T>,
       linear_attention_turn<T>, linear_attention_read_state<T>, linear_attention_backward<T>,
-      linear_attention_backward_queries<T>, linear_attention_backward_keys<T>,
-      {kScanBlock<T>, pack_transposed<T>, scan_backward_scratch_bytes<T>, selective_scan<T>, selective_scan_backward<T>,
-          convolve<T>, convolve_backward<T>}};
+      linear_attention_backward_queries<T>, linear_attention_backward_keys<T>, make_scan_kernels<T, kScanVectors>(),
+      make_scan_kernels<T, kWideScanVectors>()};
 }
 
 }  // namespace

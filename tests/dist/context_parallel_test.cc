@@ -87,6 +87,24 @@ TYPED_TEST(CutSequence, LogitsWhoseExponentialsOverflow) {
   expect_cut_is_whole<TypeParam>(each, kCuts, {2, 4}, tested_isas().back(), worst);
 }
 
+// Ranks may then differ in theirs. A ring adds shares in all-gather's order.
+TYPED_TEST(CutSequence, InvariantBitsAreThoseOfEveryInstructionSet) {
+  using T = TypeParam;
+  Problem<T> problem({1, 4, 2, 205, 260, 24, 16, MaskKind::kCausalBottomRight});
+  problem.options.bits = Bits::kInvariant;
+  Result<T> first(problem), result(problem);
+  const auto cut = [](Method method) { return ContextParallelOptions{.method = method, .turns = 2, .chunk = 1}; };
+  run_cut<T>(problem, 3, cut(Method::kAllGather), {tested_isas().front()}, first);
+  std::vector<std::vector<Isa>> ranks{tested_isas()};
+  for (const Isa isa : tested_isas()) ranks.push_back({isa});
+  for (const std::vector<Isa>& isas : ranks) {
+    run_cut<T>(problem, 3, cut(Method::kRing), isas, result);
+    EXPECT_TRUE(same_bits(copy_as<T>(result.out.view), copy_as<T>(first.out.view)));
+    for (std::size_t n = 0; n < 3; ++n)
+      EXPECT_TRUE(same_bits(copy_as<T>(result.gradients.views[n]), copy_as<T>(first.gradients.views[n]))) << n;
+  }
+}
+
 // Stale keys of the first step in backward: other keys and values; results must be the new ones.
 TEST(CutSequence, BackwardReadsTheKeysThatItIsGiven) {
   const Problem<float> a(

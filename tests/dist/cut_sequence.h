@@ -98,14 +98,16 @@ template <class T> struct OnRank {
   }
 };
 
-/// The results of `ranks` ranks, put together; shared gradients are those of rank 0, which must be every rank's.
-template <class T>
-void run_cut(const Problem<T>& problem, int ranks, const ContextParallelOptions& cut, Isa isa, Result<T>& all) {
+/// The results of `ranks` ranks, put together; shared gradients are those of rank 0, which must be every rank's. The
+/// instruction sets are the ranks' in turn.
+template <class T> void run_cut(const Problem<T>& problem, int ranks, const ContextParallelOptions& cut,
+    const std::vector<Isa>& isas, Result<T>& all) {
   std::mutex mutex;
   int shared = 0;
   dist::run_in_process(ranks, [&](Transport& transport) {
     OnRank<T> mine = [&] {
       const std::lock_guard lock(mutex);  // shared gradients are replaced below
+      const Isa isa = isas[static_cast<std::size_t>(transport.rank()) % isas.size()];
       return OnRank<T>(problem, transport, cut, isa, all);
     }();
     mine.run();
@@ -161,7 +163,7 @@ template <class T> void expect_cut_is_whole(const Problem<T>& problem, const std
       if (cut.method == Method::kUlysses && each.num_kv_heads % size != 0) continue;
       SCOPED_TRACE(name_of(size, cut));
       Result<T> all(problem);
-      run_cut(problem, size, cut, isa, all);
+      run_cut(problem, size, cut, {isa}, all);
       const bool zeros = each.scale == ScaleKind::kZero;
       expect_same_rows(all.out.view, whole.out.view, false, "out");
       EXPECT_TRUE(same_bits(all.lse, whole.lse)) << "lse";

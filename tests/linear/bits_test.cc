@@ -73,6 +73,19 @@ TYPED_TEST(LinearBits, AnyNumberOfThreads) {
   }
 }
 
+TYPED_TEST(LinearBits, InvariantBitsAreThoseOfEveryInstructionSet) {
+  for (const LinearCase& each : some_cases()) {
+    SCOPED_TRACE(each.name());
+    const LinearProblem<TypeParam> problem(each);
+    const auto run = [&](Context& context) {
+      LinearResult<TypeParam> result(problem);
+      result.run(problem, context);
+      return result;
+    };
+    expect_on_every_isa(run, expect_same<TypeParam>);
+  }
+}
+
 TYPED_TEST(LinearBits, ASequenceAloneIsItsPlaceInABatch) {
   using T = TypeParam;
   for (const Order order : {Order::kFree, Order::kCausalDecay, Order::kDeltaDecay, Order::kDeltaChannels}) {

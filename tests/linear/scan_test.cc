@@ -173,6 +173,13 @@ template <class T, template <class, class> class P> void same_on_threads(const t
     for (std::size_t n = 0; n < got.size(); ++n) EXPECT_TRUE(same_bits(got[n], expected[n])) << P<T, T>::kNames[n];
   }
 }
+template <class T, template <class, class> class P> void same_everywhere(const typename P<T, T>::Case& s) {
+  const P<T, T> problem{s};
+  expect_on_every_isa([&](Context& context) { return problem.run(context); },
+      [](const auto& got, const auto& first) {
+        for (std::size_t n = 0; n < got.size(); ++n) EXPECT_TRUE(same_bits(got[n], first[n])) << P<T, T>::kNames[n];
+      });
+}
 template <template <class, class> class P> void differences(const typename P<double, double>::Case& s) {
   P<long double, double> problem{s};
   const auto all = problem.textbook();
@@ -206,6 +213,11 @@ TYPED_TEST(ScanTest, CasesAreWithinTheirBounds) {
 TYPED_TEST(ScanTest, BitsAreTheSameForAnyNumberOfThreads) {
   same_on_threads<TypeParam, Scan>({2, 37, 150, 2, 5, true, true, true});
   same_on_threads<TypeParam, Convolution>({2, 150, 530, 4, true, true, false, true});
+}
+
+TYPED_TEST(ScanTest, InvariantBitsAreThoseOfEveryInstructionSet) {
+  for (const ScanCase& s : kScanCases) same_everywhere<TypeParam, Scan>(s);
+  for (const ConvolutionCase& s : kConvolutionCases) same_everywhere<TypeParam, Convolution>(s);
 }
 
 TEST(ScanTextbook, GradientsAreThoseOfFiniteDifferences) {

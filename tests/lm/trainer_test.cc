@@ -6,6 +6,7 @@
 #include "core/threads/context_impl.h"
 #include "lm/lm_test_support.h"
 #include "qkv/lm/attention_report.h"
+#include "support/isas.h"
 
 namespace qkv {
 namespace {
@@ -57,6 +58,16 @@ TEST(Trainer, AnyNumberOfThreadsSameBits) {
       EXPECT_TRUE(test::same_bits(run.losses, expected.losses)) << threads << " threads";
       EXPECT_TRUE(test::same_bits(run.values, expected.values)) << threads << " threads";
     }
+  }
+}
+
+TEST(Trainer, InvariantBitsAreThoseOfEveryInstructionSet) {
+  for (const lm::AttentionLMConfig& config : several_configs()) {
+    test::expect_on_every_isa([&](Context& context) { return train(config, 5, 12, context); },
+        [](const TrainedRun& run, const TrainedRun& first) {
+          EXPECT_TRUE(test::same_bits(run.losses, first.losses));
+          EXPECT_TRUE(test::same_bits(run.values, first.values));
+        });
   }
 }
 

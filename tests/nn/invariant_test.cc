@@ -21,7 +21,7 @@ template <class Body> void for_each_invariant(int threads, const Body& body) {
   }
 }
 
-template <class T> Tensor<T> converted(const Tensor<float>& x) {
+template <class T, class From> Tensor<T> converted(const Tensor<From>& x) {
   Tensor<T> to(x.sizes());
   for (Index n = 0; n < x.count(); ++n) to.data()[n] = T(x.data()[n]);
   return to;
@@ -81,9 +81,9 @@ TEST(InvariantRows, Norms) {
   });
 }
 
-/// In chunks and then token by token, over a cache of the layer's own type.
-template <class T> void check_steps(CacheStorage storage) {
-  constexpr Index dim = 48, length = 150;
+constexpr Index dim = 48, length = 150;
+
+nn::GroupedQueryAttention random_layer() {
   nn::GroupedQueryAttention layer({.embed_dim = dim,
       .num_heads = 4,
       .num_kv_heads = 2,
@@ -93,6 +93,38 @@ template <class T> void check_steps(CacheStorage storage) {
       .causal = true,
       .seed = 4});
   test::randomise(layer, 5);
+  return layer;
+}
+
+/// Outputs, gradients of inputs and of parameters, one row and many.
+template <class T> void check_everywhere() {
+  for (const Index tokens : {Index{1}, length}) {
+    const Tensor<T> x = converted<T>(random_tensor({2, tokens, dim}, 6));
+    const Tensor<T> dy = converted<T>(random_tensor({2, tokens, dim}, 7));
+    const auto run = [&](Context& context) {
+      nn::GroupedQueryAttention layer = random_layer();
+      nn::SavedOf<T> saved;
+      std::vector<Tensor<float>> results;
+      results.push_back(converted<float>(layer.forward(View<const T, 3>(x), {.context = &context}, &saved)));
+      results.push_back(converted<float>(layer.backward(View<const T, 3>(dy), saved, context)));
+      for (const nn::Parameter& each : layer.parameters()) {
+        results.emplace_back(each.sizes);
+        std::ranges::copy(each.gradient, results.back().data());
+      }
+      return results;
+    };
+    test::expect_on_every_isa(run, [](const auto& got, const auto& first) {
+      for (std::size_t n = 0; n < got.size(); ++n) EXPECT_TRUE(test::same_bits(got[n], first[n])) << n;
+    });
+  }
+}
+
+TEST(InvariantLayer, BitsAreThoseOfEveryInstructionSet) { check_everywhere<float>(); }
+TEST(InvariantLayer, BitsInBf16AreThoseOfEveryInstructionSet) { check_everywhere<BFloat16>(); }
+
+/// In chunks and then token by token, over a cache of the layer's own type.
+template <class T> void check_steps(CacheStorage storage) {
+  const nn::GroupedQueryAttention layer = random_layer();
   const Tensor<T> x = converted<T>(random_tensor({1, length, dim}, 6));
   for_each_invariant(2, [&](Context& context) {
     Tensor<T> whole({length, dim});

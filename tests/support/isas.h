@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,20 @@ template <class F> void for_each_isa(int threads, F&& body) {
     ASSERT_EQ(context.threads(), threads);
     result_hash().use(std::string(isa_name(isa)));
     body(context);
+  }
+}
+
+/// same(run(context), first result) for each ISA with invariant bits, 1 and 3 threads.
+template <class Run, class Same> void expect_on_every_isa(const Run& run, const Same& same) {
+  std::optional<decltype(run(Context::default_context()))> first;
+  for (const Isa isa : tested_isas()) {
+    for (const int threads : {1, 3}) {
+      SCOPED_TRACE(std::string(isa_name(isa)) + " threads " + std::to_string(threads));
+      Context context({.threads = threads, .isa = isa, .bits = Bits::kInvariant, .executor = nullptr});
+      context.impl().region_flops = 0;
+      auto result = run(context);
+      first ? same(result, *first) : static_cast<void>(first.emplace(std::move(result)));
+    }
   }
 }
 

@@ -212,7 +212,8 @@ template <class T> LinearProblem<T> make_linear_problem(const char* function, co
       "log_decay_channels has no normalised form: set normalized to false");
   if (!p.channels.is_null()) check_last_stride(function, name, p.channels);
   p.check_state(function, "initial", p.initial);
-  p.kernels = &for_element<T>(kernel_tables(context.isa()).linear_attention);
+  p.features.invariant = is_invariant(context);
+  p.kernels = &for_element<T>(kernel_tables(context).linear_attention);
   const Index own = p.causal ? kLinearCausalChunk : kLinearFullChunk;
   p.chunk = options.form == LinearForm::kRecurrent ? 1 : p.channels.is_null() ? own : kLinearChannelChunk;
   p.segment = p.chunk * p.kernels->segment_chunks(p.features.count, p.v_head_dim);

@@ -50,7 +50,7 @@ template <class T> struct LinearProblem {
   /// Numbers of a state and of the decay of the one before, in whole cache lines.
   Index slot_count() const { return static_cast<Index>(line_bytes<T>(state_count() + 1) / sizeof(T)); }
   LinearAttentionSizes sizes() const {
-    return {head_dim, features.count, v_head_dim, chunk, !beta.is_null(), !channels.is_null()};
+    return {head_dim, features.count, v_head_dim, chunk, !beta.is_null(), !channels.is_null(), features.invariant};
   }
   /// Whether each segment needs the state that the one before leaves, rather than its own sum alone.
   bool in_order() const { return !beta.is_null() || !channels.is_null(); }

@@ -167,7 +167,8 @@ template <class T> struct Scan {
 };
 
 template <class T> Scan<T> checked(const char* function, const SelectiveScanInputs<T>& in, const Context& context) {
-  const Scan<T> scan{in, for_element<T>(kernel_tables(context.isa()).linear_attention).scan};
+  const LinearAttentionKernels<T>& kernels = for_element<T>(kernel_tables(context).linear_attention);
+  const Scan<T> scan{in, is_invariant(context) ? kernels.invariant_scan : kernels.scan};
   check<ShapeError>(scan.states >= 1 && scan.groups >= 1 && scan.channels % scan.groups == 0, function,
       "a must be [C, N], N at least 1, and b [B, T, G, N], C a multiple of G: got a ", in.a, ", b ", in.b);
   return scan;

@@ -108,7 +108,7 @@ template <class T> struct Convolution {
 /// The call's inputs and its outputs, checked, and what runs it.
 template <class T> Convolution<T> checked(const char* function, const ShortConvolutionInputs<T>& in,
     const View<const T, 3>& dout, int dout_kind, std::span<const CallTensor> outputs, const Context& context) {
-  const Convolution<T> c{in, for_element<T>(kernel_tables(context.isa()).linear_attention).scan};
+  const Convolution<T> c{in, for_element<T>(kernel_tables(context).linear_attention).scan};
   check<ShapeError>(c.width >= 1, function, "weight must be [C, W] with W at least 1: got ", in.weight);
   check<OptionError>(in.before.is_null() || in.sequence.is_null(), function,
       "before and sequence exclude each other: got before ", in.before, " and sequence ", in.sequence);

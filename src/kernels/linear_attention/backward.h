@@ -76,7 +76,7 @@ template <class T> inline void load_gradient(const LinearAttentionGradient<T>& t
       continue;
     }
     set_row(T{1} / n, dout, g, Dv);
-    w.dn[i] = -dot_rows(g, f.out.at(head, begin + i), Dv);
+    w.dn[i] = -dot_rows(g, f.out.at(head, begin + i), Dv, f.features.invariant);
   }
 }
 
@@ -139,8 +139,9 @@ template <class T> [[gnu::noinline]] void write_keys(
 }
 
 /// to[r] += a[r, :].b[r, :]
-template <class T> [[gnu::noinline]] void add_row_dots(const T* a, const T* b, Index count, Index width, T* to) {
-  for (Index r = 0; r < count; ++r) to[r] += dot_rows(a + r * width, b + r * width, width);
+template <class T>
+[[gnu::noinline]] void add_row_dots(const T* a, const T* b, Index count, Index width, bool invariant, T* to) {
+  for (Index r = 0; r < count; ++r) to[r] += dot_rows(a + r * width, b + r * width, width, invariant);
 }
 
 /// Scores and their gradients of one head, and what follows from them within the chunk.
@@ -170,7 +171,7 @@ template <class T> inline void chunk_head_backward(const LinearAttentionGradient
   add_later(w.dscores, c.width, count, c.qf, F, w.dkf, F, F, step);
   queries_of_state(f, w, z, count);
   decay_rows(f, c.into, w.dqf, F, count, F);
-  if (t.dlog_decay.data != nullptr) add_row_dots(c.qf, w.dqf, count, F, w.readers);
+  if (t.dlog_decay.data != nullptr) add_row_dots(c.qf, w.dqf, count, F, f.features.invariant, w.readers);
   add_earlier(w.dscores, c.width, count, c.kf, F, w.dqf, F, F, step);
   write_queries(t, w, head, begin, count);
   add_queries(t, w, count);
@@ -201,7 +202,7 @@ template <class T> inline void delta_backward(const LinearAttentionGradient<T>& 
     set_row(f.log_decay.data == nullptr ? T{-1} : -c.into[i], w.du + i * Dv, w.g + i * Dv, Dv);
   }
   rows_times<Store::kSet>(w.g, Dv, Dv, w.state_turned, stride, w.dqf, F, count, F);
-  if (t.dlog_decay.data != nullptr) add_row_dots(c.kf, w.dqf, count, F, w.readers);
+  if (t.dlog_decay.data != nullptr) add_row_dots(c.kf, w.dqf, count, F, f.features.invariant, w.readers);
   for (Index i = 0; i < count; ++i) add_row(T{1}, w.dqf + i * F, w.dkf + i * F, F);
   add_outer(c.kf, F, F, w.g, Dv, count, t.dlocal, Dv);
 }
@@ -218,14 +219,14 @@ template <class T> inline void decay_gradient(const LinearAttentionGradient<T>& 
   for (Index i = 0; i < c.width; i += n) store<T>(w.sum + i, V{});
   T kept = through;
   for (Index j = 0; j < count; ++j) {
-    V sum{};
+    LaneSums<T> sums(c.s.invariant);
     const V at = splat<T>(c.lane[j]), end = splat<T>(static_cast<T>(count));
     for (Index i = j / n * n; i < c.width; i += n) {
       const V lane = load<T>(c.lane + i);
-      sum += lane >= at ? (lane < end ? load<T>(w.sum + i) : V{}) : V{};
+      sums.at(i) += lane >= at ? (lane < end ? load<T>(w.sum + i) : V{}) : V{};
       store<T>(w.sum + i, load<T>(w.sum + i) + load<T>(w.pairs + j * c.width + i));
     }
-    *t.dlog_decay.at(0, begin + j) = sum_lanes<T>(sum) + w.readers[j] + kept;
+    *t.dlog_decay.at(0, begin + j) = sums.total() + w.readers[j] + kept;
     kept += w.kept[j];
   }
 }
@@ -249,8 +250,8 @@ template <class T> inline void chunk_backward(const LinearAttentionGradient<T>& 
   if (t.dlog_decay.data != nullptr) {
     for (Index i = 0; i < c.width; ++i) w.readers[i] = w.kept[i] = 0;
     for (Index e = 0; e < count * c.width; ++e) w.pairs[e] = 0;
-    add_row_dots(c.kf, w.dkf, count, F, w.kept);
-    through = c.into[count - 1] * dot_rows(state, w.dstate, f.normalized ? states : F * Dv);
+    add_row_dots(c.kf, w.dkf, count, F, f.features.invariant, w.kept);
+    through = c.into[count - 1] * dot_rows(state, w.dstate, f.normalized ? states : F * Dv, f.features.invariant);
   }
   const bool finite = rows_finite(c.kf, F, count, F) && rows_finite(values.rows, values.stride, count, Dv);
   for (Index head = 0; head < f.group_size; ++head) {

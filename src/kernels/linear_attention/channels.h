@@ -38,20 +38,21 @@ template <class T> [[gnu::noinline]] void multiply_rows(const T* x, const T* y, 
       [&](Index e, int lanes) { store_lanes(to + e, load_lanes(x + e, lanes) * load_lanes(y + e, lanes), lanes); });
 }
 
-/// sum[i] += kf decay(to i) x[i] for `count` tokens behind that of kf; kV vectors of channels, of the last one `lanes`.
+/// sum[i] += kf decay(to i) x[i] for `count` tokens behind that of kf; kV vectors of channels `apart`, of the last one
+/// `lanes`.
 template <class T, int kV> inline __attribute__((always_inline)) void pair_columns(
-    const T* kf, const T* x, const T* gates, Index row, Index count, int lanes, typename Simd<T>::V* sum) {
+    const T* kf, const T* x, const T* gates, Index row, Index count, Index apart, int lanes, typename Simd<T>::V* sum) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const auto live = [&](int v) { return v + 1 < kV ? n : lanes; };
   V key[kV];
-  for (int v = 0; v < kV; ++v) key[v] = load_lanes(kf + v * n, live(v));
+  for (int v = 0; v < kV; ++v) key[v] = load_lanes(kf + v * apart, live(v));
   for (Index i = 0; i < count; ++i, x += row, gates += row) {
     V total = sum[i];
 #pragma GCC unroll 4
     for (int v = 0; v < kV; ++v) {
-      key[v] *= load_lanes(gates + v * n, live(v));
-      total = fma(key[v], load_lanes(x + v * n, live(v)), total);
+      key[v] *= load_lanes(gates + v * apart, live(v));
+      total = fma(key[v], load_lanes(x + v * apart, live(v)), total);
     }
     sum[i] = total;
   }
@@ -62,19 +63,26 @@ template <class T> [[gnu::noinline]] void pair_scores(
     const LinearAttentionScratch<T>& w, const T* x, bool diagonal, T sign, Index count, T* tile) {
   constexpr int n = Simd<T>::kLanes, block = 4;
   const Index F = w.F;
+  const Index apart = w.s.invariant ? 64 / Index{sizeof(T)} : n;  // of the vectors that share a sum
   for (Index j = 0; j < count; ++j) {
-    typename Simd<T>::V sum[kLinearChannelChunk] = {};
     const T *kf = w.kf + j * F, *later = x + (j + 1) * F, *gates = w.gates + (j + 1) * F;
     const Index left = count - j - 1;
-    Index e = 0;
-    for (; e + block * n <= F; e += block * n) pair_columns<T, block>(kf + e, later + e, gates + e, F, left, n, sum);
-    for (; e < F; e += n) {
-      pair_columns<T, 1>(kf + e, later + e, gates + e, F, left, static_cast<int>(smaller<Index>(n, F - e)), sum);
+    T totals[kLinearChannelChunk] = {};
+    for (Index first = 0; first < apart; first += n) {
+      typename Simd<T>::V sum[kLinearChannelChunk] = {};
+      Index e = first;
+      for (; e + (block - 1) * apart + n <= F; e += block * apart)
+        pair_columns<T, block>(kf + e, later + e, gates + e, F, left, apart, n, sum);
+      for (; e < F; e += apart) {
+        const int lanes = static_cast<int>(smaller<Index>(n, F - e));
+        pair_columns<T, 1>(kf + e, later + e, gates + e, F, left, apart, lanes, sum);
+      }
+      for (Index i = 0; i < left; ++i) totals[i] = sum_lanes<T>(sum[i], totals[i]);
     }
     T* row = tile + j * w.width;
     for (Index i = 0; i < w.width; ++i) row[i] = 0;
-    if (diagonal) row[j] = sign * dot_rows(kf, x + j * F, F);
-    for (Index i = 0; i < left; ++i) row[j + 1 + i] = sign * sum_lanes<T>(sum[i]);
+    if (diagonal) row[j] = sign * dot_rows(kf, x + j * F, F, w.s.invariant);
+    for (Index i = 0; i < left; ++i) row[j + 1 + i] = sign * totals[i];
   }
 }
 

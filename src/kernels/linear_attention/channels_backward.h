@@ -130,7 +130,8 @@ template <class T> void channel_chunk_backward(const LinearAttentionGradient<T>&
     const T* whole = c.intos + (count - 1) * F;
     for (Index e = 0; e < count * F; ++e) w.readers[e] = crossed[e] = 0;
     multiply_rows(c.kf, w.dkf, count * F, w.kept);
-    for (Index d = 0; d < F; ++d) w.sum[d] = whole[d] * dot_rows(state + d * Dv, t.dlocal + d * Dv, Dv);
+    for (Index d = 0; d < F; ++d)
+      w.sum[d] = whole[d] * dot_rows(state + d * Dv, t.dlocal + d * Dv, Dv, f.features.invariant);
   }
   decay_state(c, count, t.dlocal);
   for (Index head = 0; head < f.group_size; ++head) channel_head_backward(t, w, values, crossed, head, begin, count);

@@ -74,7 +74,8 @@ template <class T> inline void fetch_rows(const LinearAttentionScratch<T>& w, In
 }
 
 template <class T> LinearAttentionSizes sizes_of(const LinearAttentionSegment<T>& t) {
-  return {t.features.head_dim, t.features.count, t.v_head_dim, t.chunk, t.beta.data != nullptr, t.channels};
+  return {t.features.head_dim, t.features.count, t.v_head_dim, t.chunk, t.beta.data != nullptr, t.channels,
+      t.features.invariant};
 }
 template <class T> Index state_count(const LinearAttentionSegment<T>& t) {
   return t.features.count * (t.v_head_dim + 1);

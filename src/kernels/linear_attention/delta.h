@@ -27,12 +27,17 @@ template <class T> [[gnu::noinline]] void set_difference(const T* from, T factor
   });
 }
 
+/// Rows that are solved one after the other: those of a block of the products or, with invariant bits, eight.
+template <class T> inline Index delta_rows_at_once(const LinearAttentionSegment<T>& t) {
+  return t.features.invariant ? 8 : kRows;
+}
+
 /// From residual, as far as it does not depend on the chunk's own u, and keys: residual (w above) and u.
 template <class T> inline void substitute(
     const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin, Index count) {
-  const Index Dv = t.v_head_dim;
-  for (Index i0 = 0; i0 < count; i0 += kRows) {
-    const Index rows = smaller<Index>(kRows, count - i0);
+  const Index Dv = t.v_head_dim, step = delta_rows_at_once(t);
+  for (Index i0 = 0; i0 < count; i0 += step) {
+    const Index rows = smaller(step, count - i0);
     multiply<Store::kAdd, T>({w.keys + i0, 1, w.width}, {w.u, Dv}, {w.residual + i0 * Dv, Dv}, i0, rows, Dv);
     for (Index i = i0; i < i0 + rows; ++i) {
       const T beta = *t.beta.at(0, begin + i);
@@ -73,16 +78,16 @@ template <class T> inline void solve_delta(
 /// dbeta[i] (if not null) = du'[i].w[i], du' being du with what later tokens add.
 template <class T> inline void solve_delta_backward(
     const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin, Index count, T* du, T* dbeta) {
-  const Index Dv = t.v_head_dim;
+  const Index Dv = t.v_head_dim, step = delta_rows_at_once(t);
   for (Index i1 = count; i1 > 0;) {
-    const Index i0 = (i1 - 1) / kRows * kRows;
+    const Index i0 = (i1 - 1) / step * step;
     // u[j] enters w[i] of later tokens through keys[j, i]
     multiply<Store::kAdd, T>(
         {w.keys + i0 * w.width + i1, w.width, 1}, {du + i1 * Dv, Dv}, {du + i0 * Dv, Dv}, count - i1, i1 - i0, Dv);
     for (Index j = i1 - 1; j >= i0; --j) {
       T* row = du + j * Dv;
       for (Index i = j + 1; i < i1; ++i) add_row(w.keys[j * w.width + i], du + i * Dv, row, Dv);
-      if (dbeta != nullptr) dbeta[j] = dot_rows(row, w.residual + j * Dv, Dv);
+      if (dbeta != nullptr) dbeta[j] = dot_rows(row, w.residual + j * Dv, Dv, t.features.invariant);
       scale_row(row, Dv, *t.beta.at(0, begin + j));
     }
     i1 = i0;

@@ -86,13 +86,32 @@ template <Store kStore, class T> [[gnu::always_inline]] inline void multiply(con
       rows, columns);
 }
 
-template <class T> inline T sum_lanes(typename Simd<T>::V v) {
+template <class T> inline T sum_lanes(typename Simd<T>::V v, T sum = 0) {
   T lane[Simd<T>::kLanes];
   store<T>(lane, v);
-  T sum = 0;
   for (const T x : lane) sum += x;
   return sum;
 }
+
+/// Sums along a row, lane by lane: one vector or, with invariant bits, as many as 64 bytes hold.
+template <class T> class LaneSums {
+  static constexpr Index n = Simd<T>::kLanes, kWidest = 64 / Index{sizeof(T)} / n;
+
+ public:
+  explicit LaneSums(bool invariant) : parts_(invariant ? kWidest : 1) {}
+  /// Of the vector that begins at element e of the row, a whole number of vectors from its start.
+  typename Simd<T>::V& at(Index e) { return sum_[e / n & (parts_ - 1)]; }
+  /// Lane after lane.
+  T total() const {
+    T sum = 0;
+    for (Index part = 0; part < parts_; ++part) sum = sum_lanes<T>(sum_[part], sum);
+    return sum;
+  }
+
+ private:
+  typename Simd<T>::V sum_[kWidest]{};
+  Index parts_;
+};
 
 /// visit(offset, lanes) for the vectors of a row of `width` numbers; the last may have fewer lanes.
 template <class T, class Visit> inline void for_vectors(Index width, const Visit& visit) {
@@ -113,7 +132,16 @@ template <class T> inline void store_lanes(T* p, typename Simd<T>::V v, int lane
 }
 
 /// sum_d a[d] * b[d]
-template <class T> inline T dot_rows(const T* a, const T* b, Index width) {
+template <class T> [[gnu::noinline]] T dot_wide_rows(const T* a, const T* b, Index width) {
+  LaneSums<T> sums(true);
+  for_vectors<T>(width, [&](Index e, int lanes) {
+    auto& sum = sums.at(e);
+    sum = fma(load_lanes(a + e, lanes), load_lanes(b + e, lanes), sum);
+  });
+  return sums.total();
+}
+template <class T> inline T dot_rows(const T* a, const T* b, Index width, bool invariant) {
+  if (invariant && QKV_VECTOR_BYTES < 64) return dot_wide_rows(a, b, width);
   typename Simd<T>::V sum{};
   for_vectors<T>(
       width, [&](Index e, int lanes) { sum = fma(load_lanes(a + e, lanes), load_lanes(b + e, lanes), sum); });
@@ -154,8 +182,8 @@ template <int kMap, class T> inline void map_rows(const T* x, Index x_stride, In
 }
 
 /// 1 / sqrt(|x|^2 + 1e-6)
-template <class T> inline T unit_factor(const T* x, Index width) {
-  return T{1} / std::sqrt(dot_rows(x, x, width) + static_cast<T>(1e-6));
+template <class T> inline T unit_factor(const T* x, Index width, bool invariant) {
+  return T{1} / std::sqrt(dot_rows(x, x, width, invariant) + static_cast<T>(1e-6));
 }
 
 /// to[r, :] = scale * phi(x[r, :]), rows of `to` follow each other.
@@ -166,7 +194,7 @@ inline void feature_rows(const LinearAttentionFeatures<T>& f, const T* x, Index 
   if (f.map == kLinearEluPlusOne) return map_rows<kLinearEluPlusOne>(x, x_stride, rows, f.count, scale, to);
   if (f.map == kLinearUnit) {
     for (Index r = 0; r < rows; ++r, x += x_stride, to += f.count) {
-      const T factor = scale * unit_factor(x, f.count);
+      const T factor = scale * unit_factor(x, f.count, f.invariant);
       for_vectors<T>(
           f.count, [&](Index e, int lanes) { store_lanes(to + e, load_lanes(x + e, lanes) * factor, lanes); });
     }
@@ -175,7 +203,7 @@ inline void feature_rows(const LinearAttentionFeatures<T>& f, const T* x, Index 
   // to[r, m] = sum_d x[r, d] * rows[m, d]
   multiply<Store::kSet, T>({x, x_stride, 1}, {f.rows_transposed, f.count}, {to, f.count}, f.head_dim, rows, f.count);
   for (Index r = 0; r < rows; ++r, x += x_stride, to += f.count) {
-    const T shift = f.half_norm * dot_rows(x, x, f.head_dim) + f.log_root;
+    const T shift = f.half_norm * dot_rows(x, x, f.head_dim, f.invariant) + f.log_root;
     for_vectors<T>(f.count,
         [&](Index e, int lanes) { store_lanes(to + e, exp_of<T>(load_lanes(to + e, lanes) - shift) * scale, lanes); });
   }
@@ -190,13 +218,13 @@ template <class T> inline void feature_rows_backward(const LinearAttentionFeatur
     T *gradient = dphi + r * f.count, *to = dx + r * dx_stride;
     if (f.map == kLinearSoftmax) {
       // d phi[m] / dx = phi[m] * (rows[m, :] - 2 half_norm x)
-      V sum{};
+      LaneSums<T> sums(f.invariant);
       for_vectors<T>(f.count, [&](Index e, int lanes) {
         const V g = load_lanes(gradient + e, lanes) * load_lanes(value + e, lanes);
-        sum += g;
+        sums.at(e) += g;
         store_lanes(gradient + e, g, lanes);
       });
-      const V factor = splat<T>(-2 * f.half_norm * sum_lanes<T>(sum));
+      const V factor = splat<T>(-2 * f.half_norm * sums.total());
       for_vectors<T>(f.head_dim, [&](Index e, int lanes) {
         const V before = add ? load_lanes(to + e, lanes) : V{};
         store_lanes(to + e, fma(factor, load_lanes(row + e, lanes), before), lanes);
@@ -205,8 +233,8 @@ template <class T> inline void feature_rows_backward(const LinearAttentionFeatur
     }
     // kLinearUnit: dx = factor scale dphi - factor^2 (phi.dphi) x
     const bool unit = f.map == kLinearUnit;
-    const T factor = unit ? unit_factor(row, f.count) : T{1};
-    const V along = splat<T>(unit ? -factor * factor * dot_rows(value, gradient, f.count) : T{0});
+    const T factor = unit ? unit_factor(row, f.count, f.invariant) : T{1};
+    const V along = splat<T>(unit ? -factor * factor * dot_rows(value, gradient, f.count, f.invariant) : T{0});
     for_vectors<T>(f.count, [&](Index e, int lanes) {
       const V at = load_lanes(row + e, lanes);
       V slope = splat<T>(scale * factor);

@@ -29,6 +29,7 @@ template <class T> struct LinearAttentionFeatures {
   T query_scale;                    // multiplies phi(q)
   const T *rows, *rows_transposed;  // [F][D], [D][F]; kLinearSoftmax only
   T half_norm, log_root;
+  bool invariant;  // sums along rows are those of vectors of 64 bytes, whatever the instruction set
 };
 
 /// Rows of the tokens of one (batch, key/value head), from token 0 on, and of the query heads of its group; null: none.
@@ -76,7 +77,7 @@ template <class T> struct LinearAttentionGradient {
 
 struct LinearAttentionSizes {
   Index head_dim, features, v_head_dim, chunk;
-  bool delta, channels;
+  bool delta, channels, invariant;
 };
 
 template <class T> struct LinearAttentionKernels {
@@ -91,7 +92,7 @@ template <class T> struct LinearAttentionKernels {
   void (*backward)(const LinearAttentionGradient<T>&, void* scratch);   // causal, or dlocal alone
   void (*backward_queries)(const LinearAttentionGradient<T>&, void* scratch);  // dq from base alone
   void (*backward_keys)(const LinearAttentionGradient<T>&, void* scratch);     // dk, dv from dbase alone
-  ScanKernels<T> scan;
+  ScanKernels<T> scan, invariant_scan;
 };
 
 struct LinearAttentionTable {

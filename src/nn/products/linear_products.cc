@@ -21,8 +21,8 @@ Index tiles_wanted(double flops, const Context& context) {
   return context.threads() == 1 || flops < context.impl().region_flops ? 1 : 2 * context.threads();
 }
 
-template <class T> const ProductKernels<T>& product_kernels(const Context& context) {
-  const LayerKernels& layers = kernel_tables(context.isa()).attention.layers;
+template <class T> const ProductKernels<T>& product_kernels(Isa isa, bool invariant) {
+  const LayerKernels& layers = kernel_tables(isa, invariant).attention.layers;
   if constexpr (std::is_same_v<T, float>) {
     return layers.product;
   } else {
@@ -39,10 +39,10 @@ template <class T> struct TiledProduct {
   Index tile = 0;  // rows or columns per tile
   Index tiles = 0;
 
-  TiledProduct(const MatrixProduct<T>& product, Index wanted, const Context& context)
-      : whole(product), kernels(&product_kernels<T>(context)) {
+  TiledProduct(const MatrixProduct<T>& product, Index wanted, const Context& context) : whole(product) {
     whole.all_rows = whole.rows;
-    whole.invariant |= context.bits() == Bits::kInvariant;
+    whole.invariant |= is_invariant(context);
+    kernels = &product_kernels<T>(context.isa(), whole.invariant);
     if (whole.rows == 0 || whole.columns == 0) return;
     // A tile packs the part of B that it reads: with cut columns all tiles together pack B once, with cut rows each
     // tile packs it again. An A whose column stride is not 1 is packed the other way round.
@@ -168,7 +168,7 @@ void convert_rows(View<const From, 2> from, View<To, 2> to, Context& context, co
   });
 }
 
-/// Float copies of bf16 views in one allocation of scratch memory, for CPUs that cannot multiply pairs of bf16.
+/// Float copies of bf16 views in one allocation of scratch memory, where pairs of bf16 are not multiplied.
 class WideRows {
  public:
   WideRows(Index floats, Context& context)
@@ -201,6 +201,11 @@ class WideRows {
 
 BFloat16 rounded(float x) { return BFloat16(x); }
 
+/// Pairs are summed otherwise than floats, and not every CPU multiplies them.
+bool multiplies_pairs(const LinearWeights<BFloat16>& weights, const Context& context) {
+  return has_bf16_products(context.isa()) && !weights.invariant && !is_invariant(context);
+}
+
 void forward_widened(
     View<const BFloat16, 2> x, const LinearWeights<BFloat16>& weights, View<BFloat16, 2> y, Context& context) {
   WideRows wide(x.count() + y.size(1) * x.size(1) + y.count(), context);
@@ -231,12 +236,12 @@ void linear_backward(View<const float, 2> x, View<const float, 2> dy, const Line
 
 void linear_forward(
     View<const BFloat16, 2> x, const LinearWeights<BFloat16>& weights, View<BFloat16, 2> y, Context& context) {
-  has_bf16_products(context.isa()) ? forward(x, weights, y, context) : forward_widened(x, weights, y, context);
+  multiplies_pairs(weights, context) ? forward(x, weights, y, context) : forward_widened(x, weights, y, context);
 }
 void linear_backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, const LinearWeights<BFloat16>& weights,
     View<BFloat16, 2> dx, const LinearGradients& gradients, Context& context) {
-  has_bf16_products(context.isa()) ? backward(x, dy, weights, dx, gradients, context)
-                                   : backward_widened(x, dy, weights, dx, gradients, context);
+  multiplies_pairs(weights, context) ? backward(x, dy, weights, dx, gradients, context)
+                                     : backward_widened(x, dy, weights, dx, gradients, context);
 }
 
 #define QKV_DEFINE(T)                                                                                                  \

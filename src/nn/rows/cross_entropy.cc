@@ -23,9 +23,8 @@ double cross_entropy(View<const float, 2> logits, std::span<const std::int64_t> 
       counted > 0 || all > 0, kFunction, "at least one row must have a target: got none of ", targets.size());
   if (all > 0) counted = all;
   const double sum =
-      kernel_tables(context.isa())
-          .attention.layers.cross_entropy({logits.data(), logits.stride(0), targets.data(), dlogits.data(),
-              dlogits.stride(0), logits.size(0), logits.size(1), 1.0F / static_cast<float>(counted)});
+      kernel_tables(context).attention.layers.cross_entropy({logits.data(), logits.stride(0), targets.data(),
+          dlogits.data(), dlogits.stride(0), logits.size(0), logits.size(1), 1.0F / static_cast<float>(counted)});
   return sum / static_cast<double>(counted);
 }
 

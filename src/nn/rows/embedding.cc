@@ -29,7 +29,7 @@ void gather(std::string_view function, View<const float, 2> table, std::span<con
     Context& context) {
   check_call(function, ids, table, y);
   if (!other.is_null()) check_call(function, other_ids, other, y);
-  const LayerKernels& kernels = kernel_tables(context.isa()).attention.layers;
+  const LayerKernels& kernels = kernel_tables(context).attention.layers;
   for_row_blocks(context, {y.size(0), y.size(1)}, [&](Index begin, Index end, Index) {
     kernels.gather({table.data(), table.stride(0), ids.data() + begin, y.data() + begin * y.stride(0), y.stride(0),
         end - begin, y.size(1), accumulate, other.data(), other.stride(0),
@@ -40,7 +40,7 @@ void gather(std::string_view function, View<const float, 2> table, std::span<con
 void scatter(std::string_view function, View<const float, 2> dy, std::span<const std::int64_t> ids,
     View<float, 2> dtable, Context& context) {
   check_call(function, ids, dtable, dy);
-  const LayerKernels& kernels = kernel_tables(context.isa()).attention.layers;
+  const LayerKernels& kernels = kernel_tables(context).attention.layers;
   const Index width = dy.size(1);
   const double flops = kElementFlops * static_cast<double>(dy.size(0)) * static_cast<double>(width);
   constexpr Index kLine = 64;  // each item's columns are whole cache lines: no two items share one

@@ -212,23 +212,14 @@ template <class T> void mask_written_out(const Form<T>& form, const AttentionCas
 /// The same bits on every instruction set, with any number of threads; NaN of any bits is NaN.
 template <class T> void invariant_everywhere(const Form<T>& form, const AttentionCase& each, Worst&) {
   const Problem<T> problem(each);
-  std::optional<Outputs> expected;
-  for (const Isa isa : tested_isas()) {
-    for (const int count : {1, 3}) {
-      SCOPED_TRACE(std::string(isa_name(isa)) + " threads " + std::to_string(count));
-      Context context({.threads = count, .isa = isa, .bits = Bits::kInvariant, .executor = nullptr});
-      context.impl().region_flops = 0;
-      Outputs got = computed(form, problem, context);
-      for (Tensor<double>& output : got) {
-        for (double& x : output.span()) x = std::isnan(x) ? std::numeric_limits<double>::quiet_NaN() : x;
-      }
-      if (expected) {
-        expect_same(form, got, *expected);
-      } else {
-        expected = std::move(got);
-      }
+  const auto run = [&](Context& context) {
+    Outputs got = computed(form, problem, context);
+    for (Tensor<double>& output : got) {
+      for (double& x : output.span()) x = std::isnan(x) ? std::numeric_limits<double>::quiet_NaN() : x;
     }
-  }
+    return got;
+  };
+  expect_on_every_isa(run, [&](const Outputs& got, const Outputs& first) { expect_same(form, got, first); });
 }
 
 template <class T> void subset_of_outputs(const Form<T>& form, const AttentionCase& each, Worst&) {
