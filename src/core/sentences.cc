@@ -1,7 +1,6 @@
 #include "core/sentences.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 namespace qkv::inline v0 {
@@ -34,7 +33,8 @@ void Sentences::add(std::string_view english, std::string_view translated) {
   } else {
     std::size_t length = 0;
     for (const std::string& part : between) length += part.size();
-    const auto at = std::ranges::upper_bound(patterns_, length, std::greater(), &Pattern::length);
+    const auto at =
+        std::find_if(patterns_.begin(), patterns_.end(), [length](const Pattern& one) { return one.length < length; });
     patterns_.insert(at, {std::move(between), std::move(holes), std::string(translated), length});
   }
 }

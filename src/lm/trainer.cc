@@ -69,7 +69,8 @@ double Trainer::step(const BatchSource& source, Context& context) {
   const bool whole = options_.share.batch == 0;
   if (!whole) copy_share(batch_, options_.share, own_);
   const Batch& batch = whole ? batch_ : own_;
-  const auto targets = std::ranges::count_if(batch_.targets.span(), [](Index target) { return target != kNoTarget; });
+  const std::span<const Index> all = batch_.targets.span();
+  const auto targets = std::count_if(all.begin(), all.end(), [](Index target) { return target != kNoTarget; });
   model_.forward(batch.inputs, activations_, derived_seed(options_.seed, Draw::kDropout, -1, step), context);
   double loss = model_.loss(batch.targets, activations_, context, whole ? 0 : targets);
   model_.backward(activations_, context);

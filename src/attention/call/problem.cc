@@ -61,8 +61,8 @@ void check_mask_and_bias(const char* function, const AttentionOptions& options, 
 
 void check_qkv(const char* function, const AnyView& q, const AnyView& k, const AnyView& v, bool v_unused) {
   for (const AnyView* x : {&q, &k, &v}) {
-    check<ShapeError>(
-        std::ranges::min(x->sizes) >= 0, function, "sizes must not be negative: got q ", q, ", k ", k, ", v ", v);
+    check<ShapeError>(*std::min_element(x->sizes.begin(), x->sizes.end()) >= 0, function,
+        "sizes must not be negative: got q ", q, ", k ", k, ", v ", v);
   }
   check_reach(function, "q", q);
   check_reach(function, "k", k);

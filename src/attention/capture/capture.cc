@@ -26,7 +26,8 @@ void make(Tensor<E>& tensor, bool wanted, const std::array<Index, Rank>& sizes, 
     tensor = {};
     return;
   }
-  if (!std::ranges::equal(tensor.sizes(), sizes)) tensor = Tensor<E>(std::vector<Index>(sizes.begin(), sizes.end()));
+  if (!std::equal(sizes.begin(), sizes.end(), tensor.sizes().begin(), tensor.sizes().end()))
+    tensor = Tensor<E>(std::vector<Index>(sizes.begin(), sizes.end()));
   std::ranges::fill(tensor.span(), fill);
 }
 

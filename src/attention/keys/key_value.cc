@@ -8,8 +8,8 @@ namespace qkv::inline v0 {
 namespace {
 
 KeyValue::Parts parts_of(const char* function, const AnyView& k, const AnyView& v) {
-  check<ShapeError>(std::ranges::min(k.sizes) >= 0 && k.size(3) >= 1 && v.size(3) >= 1, function,
-      "head_dim must be at least 1 and sizes not negative: got k ", k, ", v ", v);
+  check<ShapeError>(*std::min_element(k.sizes.begin(), k.sizes.end()) >= 0 && k.size(3) >= 1 && v.size(3) >= 1,
+      function, "head_dim must be at least 1 and sizes not negative: got k ", k, ", v ", v);
   check<ShapeError>(k.size(0) == v.size(0) && k.size(1) == v.size(1) && k.size(2) == v.size(2), function,
       "k and v must differ in head_dim only: got k ", k, ", v ", v);
   check<ShapeError>(

@@ -81,7 +81,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
 
   void start(Index s) {
     lengths[at(s)] = firsts[at(s)] = page_counts[at(s)] = 0;
-    live.insert(std::ranges::lower_bound(live, s), s);
+    live.insert(std::lower_bound(live.begin(), live.end(), s), s);
   }
   void drop_pages(Index s, Index kept) {
     for (Index& count = page_counts[at(s)]; count > kept; --count) pool.release(page(s, count - 1));
@@ -137,7 +137,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
       if (pool.holders(last) > 1) marks.push_back(last);
     }
     // The last holder that writes to a page may keep it.
-    std::ranges::sort(marks);
+    std::sort(marks.begin(), marks.end());
     for (std::size_t begin = 0; begin < marks.size();) {
       std::size_t end = begin;
       while (end < marks.size() && marks[end] == marks[begin]) ++end;

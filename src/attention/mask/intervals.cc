@@ -240,7 +240,7 @@ class Documents final : public Intervals<Documents> {
     for (const std::size_t guess : {next, even}) {
       if (guess + 1 < q_.size() && i >= q_[guess] && i < q_[guess + 1]) return guess;
     }
-    const auto behind = static_cast<std::size_t>(std::ranges::upper_bound(q_, i) - q_.begin());
+    const auto behind = static_cast<std::size_t>(std::upper_bound(q_.begin(), q_.end(), i) - q_.begin());
     return std::min(behind, q_.size() - 1) - 1;
   }
 

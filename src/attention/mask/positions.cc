@@ -10,8 +10,8 @@ namespace {
 class Global final : public MaskPart {
  public:
   Global(IndexSpan positions, bool on_keys) : positions_(positions.begin(), positions.end()), on_keys_(on_keys) {
-    std::ranges::sort(positions_);
-    positions_.erase(std::ranges::unique(positions_).begin(), positions_.end());
+    std::sort(positions_.begin(), positions_.end());
+    positions_.erase(std::unique(positions_.begin(), positions_.end()), positions_.end());
     if (positions_.empty()) return;
     for (const Index p : {positions_.front(), positions_.back()})
       qkv::check<OptionError>(p >= 0 && p < kFar, "Mask", "a global row or column must be a position: got ", p);
@@ -19,7 +19,7 @@ class Global final : public MaskPart {
 
   int verdict(const Pairs& t) const override { return on_keys_ ? verdict(t.j0, t.nj) : verdict(t.i0, t.ni); }
   void fill(const Pairs& t, std::uint32_t* lane_masks) const override {
-    const auto holds = [&](Index p) { return std::ranges::binary_search(positions_, p); };
+    const auto holds = [&](Index p) { return std::binary_search(positions_.begin(), positions_.end(), p); };
     std::uint32_t lanes = 0;
     for (Index i = 0; i < t.ni && !on_keys_; ++i) lanes |= holds(t.i0 + i) ? 1U << i : 0U;
     for (Index j = 0; j < t.nj; ++j) lane_masks[j] &= !on_keys_ ? lanes : holds(t.j0 + j) ? ~0U : 0U;
@@ -30,7 +30,7 @@ class Global final : public MaskPart {
   }
   Index next_key(const Pairs& from) const override {
     if (!on_keys_) return MaskPart::next_key(from);
-    const auto found = std::ranges::lower_bound(positions_, from.j0);
+    const auto found = std::lower_bound(positions_.begin(), positions_.end(), from.j0);
     return found == positions_.end() ? from.extent.kv_len : *found;
   }
   std::string text(bool) const override {
@@ -46,7 +46,9 @@ class Global final : public MaskPart {
   Index front() const { return positions_.empty() ? 0 : positions_.front(); }
   Index end() const { return positions_.empty() ? 0 : positions_.back() + 1; }
   int verdict(Index begin, Index count) const {
-    const auto below = [&](Index p) { return std::ranges::lower_bound(positions_, p) - positions_.begin(); };
+    const auto below = [&](Index p) {
+      return std::lower_bound(positions_.begin(), positions_.end(), p) - positions_.begin();
+    };
     const Index inside = below(begin + count) - below(begin);
     return inside == count ? kTileFull : inside == 0 ? kTileEmpty : kTilePartial;
   }

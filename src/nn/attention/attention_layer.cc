@@ -187,7 +187,7 @@ void AttentionLayer::load_state_dict(const StateDict& state, std::string_view pr
     auto next = all.span().begin();
     for (const Role role : {kQuery, kKey, kValue}) {
       const Tensor<float> part = to_f32(*tensors[role]);
-      next = std::ranges::copy(part.span(), next).out;
+      next = std::copy(part.span().begin(), part.span().end(), next);
     }
     return all;
   };

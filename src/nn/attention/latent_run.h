@@ -212,7 +212,7 @@ struct MultiHeadLatentAttention::Run {
     const Index batch = attended.size(0), heads = l.config_.num_heads;
     memory.lengths.resize(sequences.size());
     std::ranges::transform(sequences, memory.lengths.begin(), [&cache](Index s) { return cache.length(s); });
-    const Index longest = batch == 0 ? 0 : *std::ranges::max_element(memory.lengths);
+    const Index longest = batch == 0 ? 0 : *std::max_element(memory.lengths.begin(), memory.lengths.end());
     resize(memory.held, {batch, longest, l.latent_width()});
     for (Index b = 0; b < batch; ++b) {
       const auto at = static_cast<std::size_t>(b);

@@ -105,7 +105,7 @@ std::vector<const AnyTensor*> match_parameters(
 namespace {
 
 template <class T> void resize_any(Tensor<T>& tensor, std::span<const Index> sizes) {
-  if (std::ranges::equal(tensor.sizes(), sizes)) return;
+  if (std::equal(sizes.begin(), sizes.end(), tensor.sizes().begin(), tensor.sizes().end())) return;
   std::vector<Index> wanted(sizes.begin(), sizes.end());
   if (tensor.rank() != 0 && checked_count(sizes) == tensor.count()) {
     tensor.reshape(std::move(wanted));

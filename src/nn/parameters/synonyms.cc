@@ -157,7 +157,7 @@ class Reader {
       return true;
     };
     if (!fits(form_.names)) {
-      const auto family = std::ranges::find_if(kSpellings, fits);
+      const auto family = std::find_if(std::begin(kSpellings), std::end(kSpellings), fits);
       if (family != kSpellings.end()) std::ranges::copy(*family, names_.begin());
     }
     for (std::size_t role = 0; role < kNumRoles; ++role) {
@@ -295,8 +295,9 @@ FoundSizes find_sizes(const StateDict& state, bool grouped) {
   if (!grouped) {
     // The sizes of most weights, so that one wrongly shaped weight is refused and not all others; the first among
     // equals.
-    const auto votes = [&](const auto& one) { return std::ranges::count(sizes_of_each, one); };
-    const auto most = std::ranges::max_element(sizes_of_each, {}, votes);
+    const auto votes = [&](const auto& one) { return std::count(sizes_of_each.begin(), sizes_of_each.end(), one); };
+    const auto most = std::max_element(
+        sizes_of_each.begin(), sizes_of_each.end(), [&](const auto& a, const auto& b) { return votes(a) < votes(b); });
     return most == sizes_of_each.end() ? FoundSizes{} : FoundSizes{(*most)[0], (*most)[1], (*most)[1]};
   }
   if (merged_rows > 0) found.kv_width = (merged_rows - found.width) / 2;
