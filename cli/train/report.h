@@ -23,6 +23,7 @@ struct TrainReport {
   Index previous_head = 0;
   std::optional<lm::PredictionScore> predicted;  ///< not --task previous, but where heads are cut
   std::vector<view::HeadKind> kinds;             ///< by layer, then head: --task same and induction
+  std::vector<float> next;                       ///< shares of the symbols behind the sample
   std::string continuation;
 };
 
