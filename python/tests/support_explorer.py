@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import importlib.util
 import json
 import os
@@ -72,15 +74,20 @@ class Browser:
             self.page = None
 
 
-def browsers() -> Iterator[Browser]:
-    """For a fixture: starts Chromium, and checks at the end of each test."""
+@functools.cache
+def _running() -> Any:
+    """Chromium, one for the process: Playwright starts once in each."""
     path, playwright = chromium()
-    with playwright.sync_playwright() as started:
-        running = started.chromium.launch(executable_path=str(path), args=["--no-sandbox"] if os.geteuid() == 0 else [])
-        browser = Browser(running)
-        yield browser
-        browser.close()
-        running.close()
+    started = playwright.sync_playwright().start()
+    atexit.register(started.stop)
+    return started.chromium.launch(executable_path=str(path), args=["--no-sandbox"] if os.geteuid() == 0 else [])
+
+
+def browsers() -> Iterator[Browser]:
+    """For a fixture: a browser, without a page when it ends."""
+    browser = Browser(_running())
+    yield browser
+    browser.close()
 
 
 def small(seed: int, heads: int, kv_heads: int, q_len: int, kv_len: int, width: int = 16) -> tuple[np.ndarray, np.ndarray]:

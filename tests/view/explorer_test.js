@@ -5,8 +5,8 @@ const assert = require("node:assert"), fs = require("node:fs"), path = require("
 
 const folder = path.join(__dirname, "../../src/view/explore/page"), scripts = fs.readdirSync(folder).filter(name => name.endsWith(".js")).sort();
 const sources = Object.fromEntries(scripts.map(name => [name, fs.readFileSync(path.join(folder, name), "utf8")]));
-const page = vm.createContext({Blob, Response, DecompressionStream, atob, structuredClone, TextDecoder, matchMedia: () => ({matches: false})});
-for (const name of ["numbers.js", "store.js", "check.js", "formula.js", "blocks.js", "link.js", "words.js", "map.js", "lines.js", "side.js", "overview.js"]) vm.runInContext(sources[name], page, {filename: name});
+const page = vm.createContext({Blob, Response, DecompressionStream, atob, structuredClone, TextDecoder, URLSearchParams, matchMedia: () => ({matches: false})});
+for (const name of ["base.js", "cells.js", "bars.js", "store.js", "check.js", "formula.js", "blocks.js", "link.js", "words.js", "map.js", "lines.js", "side.js", "overview.js"]) vm.runInContext(sources[name], page, {filename: name});
 // vm's own functions and constants are not properties of its context: read them by name.
 const of = name => vm.runInContext(name, page), plain = x => JSON.parse(JSON.stringify(x));
 
@@ -69,7 +69,7 @@ for (const [Tq, Tk] of sizes) for (const D of [1, 4, 5]) for (const given of for
 const broken = of("exactHead")({D: 1, Tq: 2, Tk: 3, q: Float32Array.of(NaN, 1), k: numbers(3), lse: Float32Array.of(NaN, 1), f: {scale: 1}, slope: null, table: null, bias: null, intervals: null});
 assert.ok([...broken.row(0)].every(Number.isNaN) && Number.isNaN(broken.weight(0, 2)) && !broken.row(1).some(Number.isNaN));
 
-// --- numbers.js: every type, against its definition.
+// --- store.js: every type, against its definition.
 const bits = new Float32Array(1), word = new Uint32Array(bits.buffer), planes = of("fromPlanes"), toNumbers = of("toNumbers");
 assert.deepStrictEqual([...planes(Uint8Array.of(1, 2, 3, 4, 5, 6), 2)], [1, 4, 2, 5, 3, 6]);
 for (const x of [0, 1, -2.5, 65504, 2 ** -24, 2 ** -14, Infinity]) {
@@ -147,6 +147,8 @@ file.start = "range=unit&layer=9";
 file.views[0].layers[1].head_info = [{kind: "previous", share: .6}, {kind: "self", share: .7}];
 file.views[0].layers[0].head_info = [{kind: "first", share: .99}, {kind: "mixed"}, {}, {}];
 const opening = parse("");
+file.views[1].layers[0].head_info = [{kind: "first", share: .9}, {kind: "mixed", "first share": .45}, {kind: "mixed", "local share": .3, "first share": .4}, {kind: "mixed"}];
+assert.deepStrictEqual([parse("view=1").layer, parse("view=1").head], [0, 2]);
 assert.deepStrictEqual([opening.layer, opening.head, opening.i, opening.range], [1, 1, 10, "unit"]);
 for (const one of [opening, {...opening, layer: 0, head: 0, range: "max"}, {...opening, i: -1}, {...parse("view=1"), head: 2}]) assert.deepStrictEqual(parse(of("formatLink")(one, file)), one);
 

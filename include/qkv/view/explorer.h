@@ -25,8 +25,8 @@ QKV_API StateDict explorer_of_heads(const StateDict& heads, const std::vector<st
 QKV_API StateDict explorer_of_map(const AttentionMap& map, const MapOptions& options = {});
 
 /// The page of a file in its full form. Throws OptionError for another format or a tensor name that the form does not
-/// have, ShapeError for a tensor of another rank. The page checks the JSON, and states what is
-/// wrong.
-QKV_API std::string render_explorer(const StateDict& file);
+/// have, ShapeError for a tensor of another rank. The page checks the JSON, and states what is wrong. served: its
+/// policy lets it ask the server that it came from.
+QKV_API std::string render_explorer(const StateDict& file, bool served = false);
 
 }  // namespace qkv::inline v0::view

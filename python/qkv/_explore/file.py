@@ -246,8 +246,8 @@ def write_file(path: str | os.PathLike[str], json: dict[str, Any], tensors: dict
 
 
 def page_of(json: dict[str, Any], tensors: dict[str, Any]) -> str:
-    """The page as HTML."""
+    """The page as HTML; one with a server behind it may ask that."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "explorer.safetensors")
         write_file(file, json, tensors)
-        return _nn.explorer_page(os.fspath(file))
+        return _nn.explorer_page(os.fspath(file), "live" in json)

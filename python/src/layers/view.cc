@@ -78,9 +78,9 @@ nb::dict statistics(const MapObject& object, Index layer, Index head) {
 }
 
 // docs/explorer-file.md, its full form.
-std::string explorer_page(const StateDict& file) {
+std::string explorer_page(const StateDict& file, bool served = false) {
   const Released released;
-  return view::render_explorer(file);
+  return view::render_explorer(file, served);
 }
 
 }  // namespace
@@ -103,7 +103,10 @@ void bind_view(nb::module_& m) {
   m.def("explorer_page", [](const nb::bytes& file) {
     return explorer_page(io::parse_safetensors({static_cast<const std::byte*>(file.data()), file.size()}));
   });
-  m.def("explorer_page", [](const std::string& path) { return explorer_page(io::load_safetensors(path)); });
+  m.def(
+      "explorer_page",
+      [](const std::string& path, bool served) { return explorer_page(io::load_safetensors(path), served); },
+      nb::arg("path"), nb::arg("served") = false);
   m.def("characters", [](const std::string& text) { return view::characters(text); });
   m.def("picture_label", [](const std::string& token) { return view::picture_label(token); });
   m.def("picture_title", [](const std::string& title) { return view::picture_title(title); });

@@ -81,6 +81,9 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     use("sort", "entropy")
     labels = page.locator(".thumb span").all_inner_texts()
     assert labels[:2] == ["0.3", "1.3"]  # the smallest entropy first
+    page.locator(".thumb").first.click()
+    use("after")
+    assert (state("layer"), state("head")) == (1, 3)
     page.locator("#kinds button", has_text="induction").click()
     assert page.locator(".thumb").all_inner_texts() == ["0.3\n1.25", "1.3\n1.25"]
     page.locator("#kinds button", has_text="induction").click()

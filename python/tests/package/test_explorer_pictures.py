@@ -45,11 +45,11 @@ class Sheet:
         table, self.dark, self.zero = page.evaluate("[isDark() ? [...maps.dark] : [...maps.light], isDark(), colour(0, 1)]")
         self.table = np.array(table).reshape(-1, 3)
 
-    def pixels(self, box: list[float], rows: int, columns: int) -> np.ndarray:
-        """In the middle of each cell of a box, [rows, columns, 3]."""
+    def pixels(self, box: list[float], rows: int, columns: int, down: float = 0.5) -> np.ndarray:
+        """In the middle of each cell of a box, [rows, columns, 3]; down: above or below its number."""
         x, y = (
             (box[0] + (np.arange(columns) + 0.5) * box[2] / columns).astype(int),
-            box[1] + (np.arange(rows) + 0.5) * box[3] / rows,
+            box[1] + (np.arange(rows) + down) * box[3] / rows,
         )
         return self.shot[y.astype(int)[:, None], x]
 
@@ -139,7 +139,9 @@ def test_colours_are_those_of_the_library(tmp_path: Path, browser: Browser) -> N
     page = browser.open(page_of(tmp_path, {"q": q, "k": k}, {}), "range=unit")
     sheet = Sheet(page)
     assert np.array_equal(sheet.table, np.array(_nn.colour_map()))
-    sheet.expect(sheet.pixels(sheet.at["main"], 20, 20), qkv.attention_weights(q[None], k[None])[0, 0], 1, "range of 100 %")
+    above = sheet.pixels(sheet.at["main"], 20, 20, 0.15)
+    assert (above != sheet.pixels(sheet.at["main"], 20, 20)).any() and "numbers in percent" in page.locator("#resolution").inner_text()
+    sheet.expect(above, qkv.attention_weights(q[None], k[None])[0, 0], 1, "range of 100 %")
 
 
 def test_a_narrow_window_and_a_sheet_of_paper_lose_nothing(tmp_path: Path, browser: Browser) -> None:

@@ -95,7 +95,7 @@ void put(std::string& html, std::string_view mark, const std::string& text) {
 
 }  // namespace
 
-std::string render_explorer(const StateDict& file) {
+std::string render_explorer(const StateDict& file, bool served) {
   const auto format = file.metadata.find("format"), json = file.metadata.find("explorer");
   check<OptionError>(format != file.metadata.end() && format->second == "qkv.explorer.1", kRender,
       "metadata \"format\" must be \"qkv.explorer.1\" (docs/explorer-file.md): got ",
@@ -122,6 +122,7 @@ std::string render_explorer(const StateDict& file) {
   put(html, "{{style}}", style);
   put(html, "{{title}}",
       escape_xml(visible_line(title == file.metadata.end() ? "attention explorer" : title->second, kTitleLength)));
+  put(html, "{{asks}}", served ? " connect-src 'self';" : "");
   return html;
 }
 

@@ -48,20 +48,20 @@ function drawCompared() {
   const {shown, region, beside} = geometry;
   beside.top = isUnit() ? 1 : Math.max(largestOf(shown.cells), largestOf(beside.shown.cells)) || 1;
   if (beside.top !== geometry.top) drawMain(shown, region, beside.top);
-  beside.main = drawCells(el("map2"), beside.shown, beside.region, beside.top, colour, beside.texts);
+  beside.main = drawCells(el("map2"), beside.shown, beside.region, beside.top, colour, beside.texts, roomOf());
   el("map2").setAttribute("aria-label", `map of ${beside.name}`);
   if (state.diff) drawDifference();
 }
 function drawDifference() {
   const {shown, region, texts, beside: {shown: cells, isSame, texts: other}} = geometry, fits = isSame && shown.height === cells.height && shown.width === cells.width;
-  el("diffName").textContent = fits ? "difference: orange where the second has more" : isSame ? "difference: the two are stored at different sizes, zoom in" : "no difference: the lengths differ";
+  const delta = fits ? shown.cells.map((w, n) => cells.cells[n] - w) : [], top = largestOf(delta.map(Math.abs)) || 1;
+  const wrong = isSame ? "difference: the two are stored at different sizes, zoom in" : "no difference: the lengths differ";
+  el("diffName").textContent = fits ? `difference: orange where the second has more, at most ${amount(top)}` : wrong;
   el("map3").hidden = !fits;
   if (!fits) return;
-  const delta = shown.cells.map((w, n) => cells.cells[n] - w), top = largestOf(delta.map(Math.abs)) || 1;
-  el("diffName").textContent += `, at most ${amount(top)}`;
   const both = side => n => texts[side](n) === other[side](n) ? texts[side](n) : `${texts[side](n)}/${other[side](n)}`;
   const names = {...texts, query: both("query"), key: both("key")};
   geometry.difference = {shown: {...shown, cells: delta}, region, texts: names, name: "difference", of: difference, top};
-  geometry.difference.main = drawCells(el("map3"), geometry.difference.shown, region, top, difference, names);
+  geometry.difference.main = drawCells(el("map3"), geometry.difference.shown, region, top, difference, names, roomOf());
   el("map3").setAttribute("aria-label", el("diffName").textContent);
 }

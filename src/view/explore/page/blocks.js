@@ -1,37 +1,32 @@
 // Weights that are stored, and maps by blocks, under the same face as an exact head; pooling of tiles to cells of a picture.
 // A cell is the mean over its queries of the sum of their weights on its keys: a share of attention, whatever its size.
 
-/// w [Tq, Tk]
-function storedHead(w, Tq, Tk) {
-  const tile = (i0, j0, rows, columns) => {
+/// The face of every head, from weight(i, j); `more` may have a faster tile.
+function headOf(Tq, Tk, kind, weight, more = {}) {
+  const head = {Tq, Tk, kind, weight, row: i => head.tile(i, 0, 1, Tk), column: j => head.tile(0, j, Tq, 1), tile(i0, j0, rows, columns) {
     const out = new Float32Array(rows * columns);
-    for (let r = 0; r < rows; ++r) out.set(w.subarray((i0 + r) * Tk + j0, (i0 + r) * Tk + j0 + columns), r * columns);
+    for (let r = 0, n = 0; r < rows; ++r) for (let c = 0; c < columns; ++c) out[n++] = weight(i0 + r, j0 + c);
     return out;
-  };
-  return {Tq, Tk, kind: "weights", tile, weight: (i, j) => w[i * Tk + j], row: i => tile(i, 0, 1, Tk), column: j => tile(0, j, Tq, 1)};
+  }};
+  return Object.assign(head, more);
 }
+/// w [Tq, Tk]
+const storedHead = (w, Tq, Tk) => headOf(Tq, Tk, "weights", (i, j) => w[i * Tk + j]);
 
 /// map [R, C]: row and column give the share of the block in which a token lies.
-function blockHead(map, R, C, Tq, Tk) {
-  const rowOf = i => Math.floor(i * R / Tq), columnOf = j => Math.floor(j * C / Tk);
-  const weight = (i, j) => map[rowOf(i) * C + columnOf(j)];
-  return {Tq, Tk, kind: R === Tq && C === Tk ? "weights" : "map", map, R, C, weight,
-    tile: (i0, j0, rows, columns) => Float32Array.from({length: rows * columns}, (_, n) => weight(i0 + Math.floor(n / columns), j0 + n % columns)),
-    row: i => Float32Array.from({length: Tk}, (_, j) => weight(i, j)),
-    column: j => Float32Array.from({length: Tq}, (_, i) => weight(i, j))};
-}
+const blockHead = (map, R, C, Tq, Tk) =>
+  headOf(Tq, Tk, R === Tq && C === Tk ? "weights" : "map", (i, j) => map[Math.floor(i * R / Tq) * C + Math.floor(j * C / Tk)], {map, R, C});
 
 /// What a head writes of each key: weights times norms [Tk]; of blocks, times the mean norm of a block's keys.
 function writtenHead(head, norms) {
-  const times = (data, by, from, columns) => data.map((w, n) => w * by[from + n % columns]);
+  const {Tq, Tk, R, C} = head, times = (data, by, from, columns) => data.map((w, n) => w * by[from + n % columns]);
   if (head.kind === "map") {
-    const sums = new Float64Array(head.C), counts = new Float64Array(head.C);
-    norms.forEach((x, j) => { const c = Math.floor(j * head.C / head.Tk); sums[c] += x; ++counts[c]; });
-    return blockHead(times(head.map, sums.map((x, c) => x / counts[c]), 0, head.C), head.R, head.C, head.Tq, head.Tk);
+    const sums = new Float64Array(C), counts = new Float64Array(C);
+    norms.forEach((x, j) => { const c = Math.floor(j * C / Tk); sums[c] += x; ++counts[c]; });
+    return blockHead(times(head.map, sums.map((x, c) => x / counts[c]), 0, C), R, C, Tq, Tk);
   }
-  return {...head, map: head.map?.R ? writtenHead(head.map, norms) : null, weight: (i, j) => head.weight(i, j) * norms[j],
-    tile: (i0, j0, rows, columns) => times(head.tile(i0, j0, rows, columns), norms, j0, columns),
-    row: i => times(head.row(i), norms, 0, head.Tk), column: j => head.column(j).map(w => w * norms[j])};
+  return headOf(Tq, Tk, head.kind, (i, j) => head.weight(i, j) * norms[j], {...head.why && {why: head.why, sinkShare: head.sinkShare},
+    map: head.map?.R ? writtenHead(head.map, norms) : null, tile: (i0, j0, rows, columns) => times(head.tile(i0, j0, rows, columns), norms, j0, columns)});
 }
 
 /// Adds a tile [rows, columns] at (i0, j0) to cells [height, width] of the region [q0, q1) x [k0, k1).
@@ -53,9 +48,7 @@ function divide(cells, height, width, rows) {
 /// The second head minus the first, under their face; null where they cannot be compared: other lengths, or other blocks.
 function differenceHead(a, b) {
   const byBlocks = x => x.kind === "map", isAlike = a.Tq === b.Tq && a.Tk === b.Tk && byBlocks(a) === byBlocks(b) && (!byBlocks(a) || a.R === b.R && a.C === b.C);
-  const minus = (x, y) => x.map((w, n) => w - y[n]);
-  return isAlike ? {Tq: a.Tq, Tk: a.Tk, kind: byBlocks(a) ? "map" : "difference", weight: (i, j) => b.weight(i, j) - a.weight(i, j),
-    row: i => minus(b.row(i), a.row(i)), column: j => minus(b.column(j), a.column(j))} : null;
+  return isAlike ? headOf(a.Tq, a.Tk, byBlocks(a) ? "map" : "difference", (i, j) => b.weight(i, j) - a.weight(i, j)) : null;
 }
 
 /// Sets what a mask hides to -0: its own colour, and 0 in every sum. mask: the keys [low, high) of each query, or nothing.

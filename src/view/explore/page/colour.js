@@ -39,8 +39,4 @@ function cellsImage(cells, height, width, top, of = colour) {
   g.putImageData(pixels, 0, 0);
   return c;
 }
-function largestOf(cells) {
-  let top = 0;
-  for (const w of cells) if (w > top) top = w;
-  return top;
-}
+const largestOf = cells => cells.reduce((top, w) => w > top ? w : top, 0);

@@ -8,22 +8,6 @@ function wordsAt(tensor, numbers, head, row, from, count) {
   return Array.from({length: count}, (_, c) => [file.words?.[tensor.data[at + from + c]] ?? "?", numbers ? numbers.data[at + from + c] : null]);
 }
 
-/// A table of bars: rows [name, value, ...], a column for each of `columns`; what is below 0 is drawn in the other colour.
-function drawBars(panel, title, columns, rows, write) {
-  const top = Math.max(1e-30, ...rows.flatMap(([, ...values]) => values.map(x => Math.abs(x) || 0))), table = make("table", {className: "likely"});
-  panel.append(make("h3", {textContent: title}), table);
-  if (columns.length > 1) table.createTHead().insertRow().append(make("th"), ...columns.map(textContent => make("th", {textContent})));
-  const body = table.createTBody();
-  for (const [name, ...values] of rows) {
-    const row = body.insertRow();
-    row.append(make("th", {scope: "row", textContent: label(name, 24)}));
-    values.forEach((x, n) => {
-      const bar = make("i", {className: x < 0 ? "minus" : n ? "second" : ""});
-      bar.style.width = `calc(${((Math.abs(x) || 0) / top).toFixed(3)} * var(--bar))`;
-      row.insertCell().append(...(x === null ? [] : [bar, write(x)]));
-    });
-  }
-}
 const signed = x => (x > 0 ? "+" : x < 0 ? "\u2212" : "") + short(Math.abs(x));
 
 /// before, after: {loss, losses, next}; cut: as in a view; names: the text's tokens.
@@ -64,10 +48,9 @@ async function drawDoes(panel, {texts, view: v, layer: l, number: h}, sides) {
   if (known.length) {
     const table = first.appendChild(make("div")).appendChild(make("table"));
     for (const name of known) {
-      const r = table.insertRow(), all = view.layers.flatMap(one => one.head_info || []).map(other => other[name]).filter(Number.isFinite);
-      r.insertCell().textContent = WORDS[name] || name;
-      r.insertCell().textContent = SHARES.includes(name) ? percent(info[name]) : signed(info[name]).replace(/^\+/, name === "writes" ? "" : "+");
-      r.insertCell().textContent = `${1 + all.filter(x => x > info[name]).length} of ${all.length}`;
+      const all = infosOf(view).map(other => other[name]).filter(Number.isFinite);
+      const said = SHARES.includes(name) ? percent(info[name]) : signed(info[name]).replace(/^\+/, name === "writes" ? "" : "+");
+      addRow(table, [WORDS[name] || name, said, `${1 + all.filter(x => x > info[name]).length} of ${all.length}`]);
     }
   }
   const [push, by, ov] = await Promise.all(["push", "push_by", "ov"].map(name => load(at + name)));

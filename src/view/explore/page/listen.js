@@ -1,4 +1,4 @@
-// Input: wheel, keys, controls. Each ends in change(). Pointers on the map: pointer.js.
+// Input: pointers, wheel, keys, controls. Each ends in change().
 /// Where a pointer is, in shares of the map; outside it below 0 or above 1.
 function shareOf(event) {
   const {left, top, width, height} = geometry.main, s = parseFloat(el("map").style.width) / el("map").clientWidth;
@@ -24,11 +24,10 @@ function zoomHere() {
   const i = state.i >= 0 ? state.i : (r.q0 + r.q1) / 2, j = state.j >= 0 ? state.j : state.i >= 0 ? Math.min(state.i, l.kv_len - 1) : (r.k0 + r.k1) / 2;
   setRegion(fitRegion({q0: i - 32, q1: i + 32, k0: j - 32, k1: j + 32}, l.q_len, l.kv_len));
 }
+/// The next head in the order of the thumbnails.
 function step(by) {
-  const l = layerOf(state.view, state.layer), layers = file.views[state.view].layers.length;
-  let at = state.head + by, layer = state.layer;
-  if (at < 0) { layer = (layer + layers - 1) % layers; at = layerOf(state.view, layer).heads - 1; } else if (at >= l.heads) { layer = (layer + 1) % layers; at = 0; }
-  change({layer, head: at});
+  const all = [...document.querySelectorAll(".thumb")], at = all.findIndex(b => b.hasAttribute("aria-current"));
+  all.at((Math.max(at, by < 0 ? 0 : -1) + by) % all.length)?.click();
 }
 function moveLayer(by) {
   const n = file.views[state.view].layers.length;
@@ -57,11 +56,10 @@ function onKey(event) {
   if (ARROWS[key]) {
     const [down, right] = ARROWS[key];
     if (target.getAttribute("role") === "tab") {
-      const all = [...document.querySelectorAll("#tabs button")], next = all[(all.indexOf(target) + (down || right) + all.length) % all.length];
+      const all = [...document.querySelectorAll("#tabs button:not([hidden])")], next = all[(all.indexOf(target) + (down || right) + all.length) % all.length];
       next.click();
       next.focus();
-    } else if (target.classList.contains("thumb")) walkThumbs(event);
-    else if (target === el("map")) down ? moveToken(down) : moveToken(right, "j");
+    } else if (target === el("map")) down ? moveToken(down) : moveToken(right, "j");
     else if (target.closest?.("#panel")) moveToken(down || right);
     else if (right) step(right);
     else moveLayer(down);
@@ -83,25 +81,17 @@ function listen() {
   for (const id of ["view", "beside"]) on(id, "change", e => change({[id]: Number(e.target.value)}));
   on("diff", "change", e => change({diff: e.target.checked}));
   for (const way of ["to", "from"]) on(way, "change", () => change({way}, "light"));
-  on("before", "click", () => step(-1));
-  on("after", "click", () => step(1));
-  on("zoomIn", "click", () => zoom(.5));
-  on("zoomOut", "click", () => zoom(2));
-  on("zoomAll", "click", () => setRegion(null));
-  on("zoomHere", "click", zoomHere);
-  on("pin", "click", pinOne);
-  on("unpin", "click", () => change({pins: [], hold: false}, "light"));
-  on("found", "click", seek);
   on("search", "keydown", e => { if (e.key === "Enter") seek(); });
-  for (const [id, save] of Object.entries({savePng, saveSvg, saveCsv, saveJson})) on(id, "click", save);
+  const presses = {before: () => step(-1), after: () => step(1), zoomIn: () => zoom(.5), zoomOut: () => zoom(2), zoomAll: () => setRegion(null), zoomHere,
+    pin: pinOne, unpin: () => change({pins: [], hold: false}, "light"), found: seek, savePng, saveSvg, saveCsv, saveJson,
+    alike: () => change({sort: "alike", anchor: [state.layer, state.head]}), thisPair: () => follow(sortByPair())};
+  for (const [id, act] of Object.entries(presses)) on(id, "click", act);
   on("copy", "click", async () => {
     remember();
     const where = location.protocol === "file:" ? "; it opens on this machine only" : "";
     try { await navigator.clipboard.writeText(location.href); el("copy").textContent = "copied" + where; } catch { el("copy").textContent = "it is in the address bar" + where; }
     setTimeout(() => { el("copy").textContent = "copy link"; }, 2500);
   });
-  on("alike", "click", () => change({sort: "alike", anchor: [state.layer, state.head]}));
-  on("thisPair", "click", () => follow(sortByPair()));
   listenToMap(on);
   on("map", "dblclick", e => { const at = cellAt(e); if (at) zoom(.35, at.x, at.y); });
   el("map").addEventListener("wheel", e => {
@@ -111,8 +101,56 @@ function listen() {
     e.preventDefault();
     zoom(e.deltaY < 0 ? .7 : 1 / .7, at.x, at.y);
   }, {passive: false});
+  for (const b of el("tabs").children) b.onclick = () => { change({tab: b.id.slice(4)}, "light"); drawControls(); };
   addEventListener("keydown", onKey);
   addEventListener("hashchange", () => { state = parseLink(location.hash, file); drawOverview().catch(fail); follow(render()); });
   addEventListener("resize", () => follow(render()));
   systemDark.addEventListener("change", () => { drawOverview().catch(fail); follow(render()); });
+}
+/// A pointer that hovers over the map chooses a cell; a click or tap holds it, another one moves, on the same cell it lets go. Dragged, a zoomed
+/// map follows; two fingers zoom.
+function listenToMap(on) {
+  const map = el("map"), down = new Map();  // by pointer: {from, now}, in shares of the map
+  let grip = null;  // {region, isMoved}: since the first pointer came down
+  const spread = (a, b) => Math.hypot((a.x - b.x) * geometry.main.width, (a.y - b.y) * geometry.main.height);
+  const moved = () => {
+    const [a, b] = [...down.values()], l = layerOf(state.view, state.layer), mean = which => b ? {x: (a[which].x + b[which].x) / 2, y: (a[which].y + b[which].y) / 2} : a[which];
+    if (!b && spread(a.from, a.now) <= 4 && !grip.isMoved) return;
+    grip.isMoved = true;
+    if (!b && !state.region) return;
+    const from = mean("from"), to = mean("now"), factor = b ? spread(a.from, b.from) / Math.max(1, spread(a.now, b.now)) : 1;
+    setRegion(zoomRegion(grip.region, factor, from.x, from.y, l.q_len, l.kv_len, to.x, to.y));
+  };
+  /// What is down now is where a drag or pinch begins.
+  const begin = isMoved => {
+    for (const p of down.values()) p.from = p.now;
+    grip = down.size ? {region: geometry.main.region, isMoved} : null;
+  };
+  on("map", "pointerdown", e => {
+    if (!geometry || down.size === 2 || e.button || !cellAt(e)) return;
+    down.set(e.pointerId, {now: shareOf(e)});
+    map.setPointerCapture(e.pointerId);
+    begin(down.size > 1);
+  });
+  on("map", "pointermove", e => {
+    if (down.has(e.pointerId)) {
+      down.get(e.pointerId).now = shareOf(e);
+      return moved();
+    }
+    const at = cellAt(e);
+    if (at && !down.size && !held() && (at.i !== state.i || at.j !== state.j)) change({i: at.i, j: at.j}, "light");
+  });
+  on("map", "pointerup", e => {
+    const at = cellAt(e), isClick = down.size === 1 && grip && !grip.isMoved && at;
+    if (!down.delete(e.pointerId)) return;
+    begin(true);
+    if (isClick) holdCell(at);
+  });
+  on("map", "pointercancel", e => { if (down.delete(e.pointerId)) begin(true); });
+  map.addEventListener("touchstart", e => { if (e.touches.length > 1) e.preventDefault(); }, {passive: false});  // two fingers zoom the map, not the page
+}
+/// Holds a cell or a token, or lets it go where it is held.
+function holdCell(to) {
+  const isSame = state.hold && (to.i ?? state.i) === state.i && (to.j ?? state.j) === state.j;
+  change({i: to.i ?? state.i, j: to.j ?? state.j, hold: !isSame}, "light");
 }

@@ -1,5 +1,5 @@
 // One head as a picture: blocks when all is shown, single weights when zoomed in; between them, tiles refine what is on the screen.
-const EDGE = {top: 4, bottom: 30, right: 8}, NAMED = 76, MOST_TILES = 300, MOST_CELLS = 512;
+const MOST_TILES = 300, MOST_CELLS = 512;
 let geometry = null, refining = 0;
 
 const wholeRegion = head => ({q0: 0, q1: head.Tq, k0: 0, k1: head.Tk});
@@ -60,81 +60,10 @@ function cellsOf(v, l, h, head, region, refine) {
   return {...empty, what: `${what}: being computed`};
 }
 
-function sized(canvas, width, height) {
-  const r = devicePixelRatio || 1, g = canvas.getContext("2d");
-  canvas.width = Math.round(width * r);
-  canvas.height = Math.round(height * r);
-  canvas.style.width = width + "px";
-  canvas.style.height = height + "px";
-  g.scale(r, r);
-  return g;
-}
-/// Positions with room for a label, `apart` pixels between them.
-function ticks(from, to, pixels, apart) {
-  const each = pixels / (to - from);
-  let step = 1;
-  for (let d = 1; step * each < apart; d *= 10) for (const f of [1, 2, 5, 10]) { step = f * d; if (step * each >= apart) break; }
-  const out = [];
-  for (let i = Math.ceil(from / step) * step; i < to; i += step) out.push(i);
-  return out;
-}
-const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-
-/// Positions and their names, with numbers where many are left out; pure.
-function wordsOf(from, to, pixels, size, name) {
-  const all = ticks(from, to, pixels, size), isFar = all[1] - all[0] > 4;
-  return all.map(n => [n, name(n) === String(n) || !isFar ? label(name(n), 11) : `${n} ${label(name(n), 10 - String(n).length)}`]);
-}
-/// Draws cells with axes; returns where they lie.
-function drawCells(canvas, shown, region, top, of, texts) {
+/// What a map may take of the page, in pixels.
+function roomOf() {
   const across = el("maps").clientWidth || 640, count = state.beside < 0 ? 1 : state.diff && across > 900 ? 3 : 2;
-  const room = Math.max(220, across / count - (count > 1 ? 12 : 0)), most = Math.max(420, Math.min(900, innerHeight - 190));
-  const rows = region.q1 - region.q0, columns = region.k1 - region.k0, ruler = canvas.getContext("2d"), mono = "ui-monospace, monospace";
-  const widest = all => Math.min(NAMED, Math.max(0, ...all.map(([, text]) => ruler.measureText(text).width)));
-  ruler.font = `11px ${mono}`;
-  const left = Math.ceil(widest(wordsOf(region.q0, region.q1, most, 11, texts.query))) + 24, wide = room - left - EDGE.right;
-  const cell = Math.min(wide / columns, most / rows, 56), likely = Math.min(most, Math.max(cell * rows, Math.min(wide, wide * rows / columns)));
-  const tall = Math.max(40, rows === columns ? cell * columns : likely);
-  const width = rows === columns ? cell * columns : wide, size = Math.max(8, Math.min(11, Math.floor(Math.min(tall / rows, width / columns)))), font = `${size}px ${mono}`;
-  const isNumbered = columns > 0 && texts.key(region.k0) === String(region.k0), rowLabels = wordsOf(region.q0, region.q1, tall, size, texts.query);
-  const columnLabels = wordsOf(region.k0, region.k1, width, isNumbered ? 14 + 8 * String(region.k1).length : size, texts.key);
-  ruler.font = font;
-  const below = isNumbered ? EDGE.bottom : Math.ceil(widest(columnLabels)) + 24;
-  const g = sized(canvas, left + width + EDGE.right, EDGE.top + tall + below);
-  const frame = {left, top: EDGE.top, width, height: tall, region};
-  g.imageSmoothingEnabled = false;
-  g.drawImage(cellsImage(shown.cells, shown.height, shown.width, top, of), left, EDGE.top, width, tall);
-  g.strokeStyle = css("--line");
-  g.strokeRect(left - .5, EDGE.top - .5, width + 1, tall + 1);
-  g.fillStyle = css("--faint");
-  g.font = font;
-  g.textBaseline = "middle";
-  g.textAlign = "right";
-  const y = i => EDGE.top + (i + .5 - region.q0) / rows * tall, x = j => left + (j + .5 - region.k0) / columns * width;
-  for (const [i, text] of rowLabels) g.fillText(text, left - 5, y(i));
-  for (const [j, text] of columnLabels) {
-    g.save();
-    g.translate(x(j), EDGE.top + tall + 6);
-    if (isNumbered) { g.textAlign = "center"; g.fillText(text, 0, 6); } else { g.rotate(-Math.PI / 2); g.fillText(text, 0, 0); }
-    g.restore();
-  }
-  g.setLineDash([4, 3]);  // where the answer begins
-  g.strokeStyle = css("--mark");
-  const dash = (...ends) => { g.beginPath(); g.moveTo(ends[0], ends[1]); g.lineTo(ends[2], ends[3]); g.stroke(); };
-  const down = y(texts.queryAnswer) - tall / rows / 2, right = x(texts.keyAnswer) - width / columns / 2;
-  if (texts.queryAnswer > region.q0 && texts.queryAnswer < region.q1) dash(left, down, left + width, down);
-  if (texts.keyAnswer > region.k0 && texts.keyAnswer < region.k1) dash(right, EDGE.top, right, EDGE.top + tall);
-  g.setLineDash([]);
-  g.fillStyle = css("--faint");
-  g.font = "11px system-ui, sans-serif";
-  g.textAlign = "center";
-  g.fillText("key", left + width / 2, EDGE.top + tall + below - 6);
-  g.save();
-  g.translate(8, EDGE.top + tall / 2);
-  g.rotate(-Math.PI / 2);
-  g.fillText("query", 0, 0);
-  g.restore();
-  return frame;
+  return {room: Math.max(220, across / count - (count > 1 ? 12 : 0)), most: Math.max(420, Math.min(900, innerHeight - 190)), isShare: !isNorm()};
 }
 /// Outlines of the chosen query's row and key's column, and of pinned rows.
 function drawMarks(canvas, frame) {

@@ -14,16 +14,16 @@ function chosenHeads(view, sort, kinds, values = null) {
   const number = x => values ? values.get(`${x.layer}/${x.head}`) : x.info[sort], key = x => Number.isFinite(number(x)) ? number(x) : null, sign = ORDER[sort] || -1;
   return shown.sort((a, b) => (key(a) === null) - (key(b) === null) || sign * (key(a) - key(b)) || a.layer - b.layer || a.head - b.head);
 }
-function numbersOf(view) {
-  const names = new Set();
-  for (const l of view.layers) for (const info of l.head_info || []) for (const [n, x] of Object.entries(info)) if (typeof x === "number") names.add(n);
-  return [...names];
-}
+const infosOf = view => view.layers.flatMap(l => l.head_info || []);
+const numbersOf = view => [...new Set(infosOf(view).flatMap(info => Object.keys(info).filter(name => typeof info[name] === "number")))];
 const named = (kind, share) => kind + (Number.isFinite(share) ? " " + percent(share).replace(" ", "\u00a0") : "");
-/// The kind with its share; of a mixed head the kind that comes nearest.
+/// [kind, share]: of a mixed head the kind that comes nearest; `but`: kinds that do not count.
+const nearestKind = (info, ...but) => Object.entries(info).map(([name, x]) => [name.replace(/ share$/, ""), x])
+  .filter(([kind, x]) => kind + " share" in info && !but.includes(kind) && Number.isFinite(x)).sort(([, a], [, b]) => b - a)[0];
+/// The kind with its share.
 function kindOf(info) {
-  const shares = Object.entries(info).filter(([name, x]) => name.endsWith(" share") && name !== "diffuse share" && Number.isFinite(x)).sort(([, a], [, b]) => b - a);
-  return info.kind === "mixed" && shares.length ? `mixed, ${named(shares[0][0].slice(0, -6), shares[0][1])}` : info.kind ? named(info.kind, info.share) : "";
+  const nearest = info.kind === "mixed" && nearestKind(info, "diffuse");
+  return nearest ? `mixed, ${named(...nearest)}` : info.kind ? named(info.kind, info.share) : "";
 }
 /// How alike two maps are: the cosine between their cells; pure.
 const dot = (a, b) => a.reduce((sum, x, n) => sum + x * b[n], 0), cosine = (a, b) => dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b));
@@ -66,19 +66,15 @@ function nameOf(v, l, h) {
 
 let drawing = 0;
 async function drawOverview() {
-  const turn = ++drawing, view = file.views[state.view], box = el("heads"), buttons = [];
-  const isPattern = patternHolds(view);
-  const numbers = numbersOf(view), sort = numbers.includes(state.sort) || isPattern ? state.sort : "layer";
-  fillSelect("sort", [["layer", "layer, head"], ...numbers.map(n => [n, WORDS[n] || n]), ...(isPattern ? [[sort, PATTERNS[sort](state.anchor)]] : [])], sort);
+  const turn = ++drawing, view = file.views[state.view], box = el("heads"), isPattern = patternHolds(view), numbers = numbersOf(view);
+  const sort = numbers.includes(state.sort) || isPattern ? state.sort : "layer";
+  fillSelect(el("sort"), [["layer", "layer, head"], ...numbers.map(n => [n, WORDS[n] || n]), ...(isPattern ? [[sort, PATTERNS[sort](state.anchor)]] : [])], sort);
   const values = isPattern ? await patternOf(sort, state.anchor) : null;
   if (turn !== drawing) return;
-  const counts = new Map(KINDS.map(kind => [kind, 0]));
-  for (const l of view.layers) for (const info of l.head_info || []) if (info.kind) counts.set(info.kind, counts.get(info.kind) + 1);
-  el("kinds").replaceChildren(...KINDS.filter(kind => counts.get(kind)).map(kind => {
-    const b = make("button", {textContent: `${kind} ${counts.get(kind)}`});
-    b.setAttribute("aria-pressed", state.kinds.includes(kind));
-    b.onclick = () => change({kinds: state.kinds.includes(kind) ? state.kinds.filter(x => x !== kind) : [...state.kinds, kind]});
-    return b;
+  const all = infosOf(view).map(info => info.kind);
+  el("kinds").replaceChildren(...KINDS.filter(kind => all.includes(kind)).map(kind => {
+    const onclick = () => change({kinds: state.kinds.includes(kind) ? state.kinds.filter(x => x !== kind) : [...state.kinds, kind]});
+    return make("button", {textContent: `${kind} ${all.filter(x => x === kind).length}`, ariaPressed: state.kinds.includes(kind), onclick});
   }));
   if (!el("kinds").firstChild) el("kinds").append(make("span", {className: "note", textContent: "this file names no kinds of heads"}));
   const list = chosenHeads(view, sort, state.kinds, values), byLayer = sort === "layer";
@@ -92,24 +88,22 @@ async function drawOverview() {
       row = box.appendChild(make("div", {className: "thumbs"}));
       last = layer;
     }
-    const b = row.appendChild(make("button", {className: "thumb"})), c = b.appendChild(make("canvas", {width: 56, height: 62}));
+    const title = nameOf(state.view, layer, head), ariaLabel = title + (info.kind ? ", " + kindOf(info) : "");
+    const b = row.appendChild(make("button", {className: "thumb", title, ariaLabel}));
     const value = values ? values.get(`${layer}/${head}`) : info[sort], number = !byLayer && Number.isFinite(value) ? sort === "pair" ? percent(value) : short(value) : kindOf(info);
-    b.append(make("span", {textContent: (byLayer ? "" : layerNumber(state.view, layer) + ".") + headNumber(state.view, layer, head)}), make("small", {textContent: number}));
-    b.dataset.layer = layer;
-    b.dataset.head = head;
-    b.title = nameOf(state.view, layer, head);
-    b.setAttribute("aria-label", b.title + (info.kind ? ", " + kindOf(info) : ""));
+    const textContent = (byLayer ? "" : layerNumber(state.view, layer) + ".") + headNumber(state.view, layer, head);
+    b.append(make("canvas", {width: 56, height: 62}), make("span", {textContent}), make("small", {textContent: number}));
+    Object.assign(b.dataset, {layer, head});
     b.onclick = () => {
       change({layer, head});
       if (narrow.matches) el("name").scrollIntoView();
     };
-    buttons.push([b, c, layer, head]);
   }
   if (!list.length) box.append(make("p", {className: "note", textContent: "no head is of these kinds"}));
   markThumb();
-  for (const [, canvas, layer, head] of buttons) {
+  for (const b of box.querySelectorAll(".thumb")) {
     if (turn !== drawing) return;
-    await drawThumb(canvas, state.view, layer, head);
+    await drawThumb(b.firstChild, state.view, Number(b.dataset.layer), Number(b.dataset.head));
   }
 }
 async function drawThumb(canvas, v, l, h) {
@@ -130,6 +124,7 @@ function markThumb() {
     const isIt = Number(b.dataset.layer) === state.layer && Number(b.dataset.head) === state.head;
     if (isIt) b.setAttribute("aria-current", "true"); else b.removeAttribute("aria-current");
     if (isIt) reveal(b);
+    if (isIt && document.activeElement.className === "thumb") b.focus();
     b.tabIndex = isIt ? 0 : -1;
   }
   if (!document.querySelector(".thumb[tabindex='0']")) document.querySelector(".thumb")?.setAttribute("tabindex", "0");
@@ -138,18 +133,4 @@ function markThumb() {
 function reveal(thumb) {
   const all = el("overview"), here = thumb.getBoundingClientRect(), box = all.getBoundingClientRect();
   if (here.top < box.top || here.bottom > box.bottom) all.scrollTop += (here.top + here.bottom - box.top - box.bottom) / 2;
-}
-/// Arrow keys walk over thumbnails as they lie on the screen.
-function walkThumbs(event) {
-  const all = [...document.querySelectorAll(".thumb")], at = all.indexOf(document.activeElement);
-  if (at < 0) return false;
-  const here = all[at].getBoundingClientRect(), step = {ArrowLeft: -1, ArrowRight: 1}[event.key];
-  let next = step ? all[at + step] : null;
-  if (!step) {
-    const down = event.key === "ArrowDown", far = all.filter(b => down ? b.getBoundingClientRect().top > here.top + 5 : b.getBoundingClientRect().top < here.top - 5);
-    const cost = b => Math.abs(b.getBoundingClientRect().top - here.top) * 1e4 + Math.abs(b.getBoundingClientRect().left - here.left);
-    next = far.sort((a, b) => cost(a) - cost(b))[0];
-  }
-  if (next) { next.focus(); next.click(); }
-  return true;
 }

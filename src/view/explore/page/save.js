@@ -1,9 +1,4 @@
 // Saves what is shown: the picture (PNG, SVG), its numbers (CSV), and all of it (JSON).
-function download(name, type, content) {
-  const a = make("a", {href: URL.createObjectURL(new Blob([content], {type})), download: name});
-  a.click();
-  setTimeout(() => URL.revokeObjectURL(a.href), 1000);
-}
 const fileName = ending => `attention-${state.view}-${state.layer}-${state.head}.${ending}`;
 
 /// The maps on the page: the first view, the one beside it, their difference.
@@ -37,8 +32,8 @@ function saveSvg() {
 }
 /// [width, height, markup]: the cells, their tokens, a title and the scale of colours.
 function mapSvg(n, {texts, top, of, name}) {
-  const size = 12, named = n.height <= 80 && n.width <= 80, left = named ? 120 : 50, out = [], up = 34;
-  const width = n.width * size, height = n.height * size, below = up + height + (named ? 120 : 44), all = [left + Math.max(width, 240) + 10, below + 60];
+  const size = 12, left = 120, out = [], up = 34;
+  const width = n.width * size, height = n.height * size, below = up + height + 120, all = [left + Math.max(width, 240) + 10, below + 60];
   out.push(`<svg xmlns="http://www.w3.org/2000/svg" width="${all[0]}" height="${all[1]}">`);
   out.push(`<text x="4" y="14">${escapeXml(`${nameOf(state.view, state.layer, state.head)}, ${name}: rows are queries, columns keys`)}</text>`);
   for (let s = 0; s <= 100; ++s) {
@@ -58,11 +53,9 @@ function mapSvg(n, {texts, top, of, name}) {
   }
   const word = (x, y, text, turn) =>
     out.push(`<text text-anchor="end" x="${x}" y="${y}"${turn ? ` transform="rotate(-90 ${x} ${y})"` : ""}>${escapeXml(text)}</text>`);
-  const every = count => Math.max(1, Math.ceil(count / 40));
-  for (let r = 0; r < n.height; r += named ? 1 : every(n.height))
-    word(left - 4, up + 9 + r * size, named ? label(texts.query(n.queries[r])) : String(n.queries[r]));
-  for (let c = 0; c < n.width; c += named ? 1 : every(n.width))
-    word(left + c * size + 9, up + 6 + height, named ? label(texts.key(n.keys[c])) : String(n.keys[c]), true);
+  const {q0, q1, k0, k1} = n.region;
+  for (const [i, text] of wordsOf(q0, q1, height, 12, texts.query)) word(left - 4, up + (i + .5 - q0) * height / (q1 - q0) + 4, text);
+  for (const [j, text] of wordsOf(k0, k1, width, 12, texts.key)) word(left + (j + .5 - k0) * width / (k1 - k0) + 4, up + 6 + height, text, true);
   return [...all, out.join("\n") + "</svg>"];
 }
 /// One table per map, its name before it where there are several.

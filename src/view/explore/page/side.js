@@ -71,7 +71,7 @@ async function drawRows(turn) {
   el("statistic").hidden = canvas.hidden = el("rowName").hidden = !all.length;
   if (!all.length) return;
   const chosen = all.some(([n]) => n === state.statistic) ? state.statistic : all[0][0];
-  fillSelect("statistic", all, chosen);
+  fillSelect(el("statistic"), all, chosen);
   el("rowName").textContent = "along the text";
   const tensor = await load(chosen === "mass" ? at + "mass" : at + "rows/" + chosen);
   if (turn !== rendering) return;

@@ -1,12 +1,7 @@
 // Puts the page together: the state, what is drawn when it changes, and what changes it. Runs when every function is there.
 let file = null, state = null, rendering = 0;
-const el = id => document.getElementById(id), make = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
 const PANELS = {text: drawText, lines: eachSide(drawLines, true), why: eachSide(drawWhy), does: eachSide(drawDoes), picture: eachSide(drawPicture, true)};
 
-function fillSelect(id, all, chosen) {
-  el(id).replaceChildren(...all.map(([value, textContent]) => make("option", {value, textContent})));
-  el(id).value = String(chosen);
-}
 function fail(error) {
   el("wrong").hidden = false;
   el("wrong").textContent = "This page cannot show its file: " + error.message;
@@ -78,9 +73,8 @@ async function render() {
 /// The map of the first view, whose largest weight shown gets the colour of `top`.
 function drawMain(shown, region, top) {
   const {view, layer, head: h} = state, texts = namesOf(view, layer);
-  geometry = {...geometry, main: drawCells(el("map"), shown, region, top, colour, texts), shown, region, texts, of: colour, top};
-  geometry.clean = copyOf(el("map"));
-  el("resolution").textContent = shown.what + ".";
+  geometry = {...geometry, main: drawCells(el("map"), shown, region, top, colour, texts, roomOf()), shown, region, texts, of: colour, top};
+  el("resolution").textContent = shown.what + (geometry.main.hasNumbers && !isNorm() ? "; numbers in percent." : ".");
   el("map").setAttribute("aria-label", `map of ${nameOf(view, layer, h)}: queries ${region.q0} to ${region.q1 - 1}, keys ${region.k0} to ${region.k1 - 1}; ${shown.what}`);
   drawScale(top);
   drawMarks(el("map"), geometry.main);
@@ -89,19 +83,8 @@ function drawMain(shown, region, top) {
 async function drawLight() {
   const turn = rendering, head = await openHead(state.view, state.layer, state.head);
   if (turn !== rendering || !geometry || !head) return;
-  const g = el("map").getContext("2d");
-  g.save();
-  g.setTransform(1, 0, 0, 1, 0, 0);
-  g.clearRect(0, 0, el("map").width, el("map").height);
-  g.drawImage(geometry.clean, 0, 0);
-  g.restore();
-  drawMarks(el("map"), geometry.main);
+  drawMain(geometry.shown, geometry.region, geometry.top);
   drawSelection(head, namesOf(state.view, state.layer));
-}
-function copyOf(canvas) {
-  const c = make("canvas", {width: canvas.width, height: canvas.height});
-  c.getContext("2d").drawImage(canvas, 0, 0);
-  return c;
 }
 function drawSelection(head, texts) {
   drawPair(head, texts);
@@ -123,8 +106,8 @@ function drawPanel(head, texts) {
 function drawControls() {
   const {views} = file;
   el("viewBox").hidden = el("besideBox").hidden = views.length < 2;
-  fillSelect("view", views.map((v, n) => [n, viewName(v, n)]), state.view);
-  fillSelect("beside", [[-1, "nothing"], ...views.map((v, n) => [n, viewName(v, n)])], state.beside);
+  fillSelect(el("view"), views.map((v, n) => [n, viewName(v, n)]), state.view);
+  fillSelect(el("beside"), [[-1, "nothing"], ...views.map((v, n) => [n, viewName(v, n)])], state.beside);
   el("diffBox").hidden = state.beside < 0;
   for (const id of ["paint", "range", "spacing", "theme"]) el(id).value = state[id];
   el("paint").hidden = !has(`${state.view}/${state.layer}/norms`);
@@ -135,8 +118,8 @@ function drawControls() {
   el("diff").checked = state.diff;
   el(state.way).checked = true;
   for (const b of document.querySelectorAll("#tabs button")) {
-    const isIt = b.dataset.tab === state.tab;
-    b.setAttribute("aria-selected", isIt);
+    const isIt = b.id === "tab-" + state.tab;
+    b.ariaSelected = isIt;
     b.tabIndex = isIt ? 0 : -1;
   }
 }
@@ -161,14 +144,9 @@ function start() {
     const images = file.views.some(v => file.texts[v.queries].image || file.texts[v.keys].image);
     const isModel = file.views.some(v => v.layers.some(l => l.formula || l.exact || (l.head_info || []).some(info => info.kind)));
     isZeroGrey = !isModel;
-    const names = {text: "text", lines: "lines", ...(isModel ? {why: "why this weight", does: "effects"} : {}), ...(images ? {picture: "picture"} : {})};
-    for (const [tab, textContent] of Object.entries(names)) {
-      const b = el("tabs").appendChild(make("button", {textContent, id: "tab-" + tab, onclick: () => { change({tab}, "light"); drawControls(); }}));
-      b.dataset.tab = tab;
-      b.setAttribute("role", "tab");
-      b.setAttribute("aria-controls", "panel");
-    }
-    if (!names[state.tab]) state.tab = "text";
+    el("tab-why").hidden = el("tab-does").hidden = !isModel;
+    el("tab-picture").hidden = !images;
+    if (el("tab-" + state.tab).hidden) state.tab = "text";
     listen();
     listenLive();
     narrow.addEventListener("change", placeTools);

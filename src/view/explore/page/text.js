@@ -112,8 +112,4 @@ function drawPins(head, texts) {
   }));
 }
 /// The positions whose token holds the sought text; pure but for its arguments.
-function findTokens(count, name, sought) {
-  const out = [], wanted = sought.toLowerCase();
-  for (let n = 0; wanted && n < count; ++n) if (name(n).toLowerCase().includes(wanted)) out.push(n);
-  return out;
-}
+const findTokens = (count, name, sought) => Array.from({length: sought ? count : 0}, (_, n) => n).filter(n => name(n).toLowerCase().includes(sought.toLowerCase()));
