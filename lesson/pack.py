@@ -1,6 +1,6 @@
 """The lesson's page from its parts: markup, styles, words, scripts, and the engine as base64 of gzip. The same parts give the same bytes.
 
-python3 lesson/pack.py ENGINE OUT.html; ENGINE: engine.wasm, or a page, whose engine it then is.
+python3 lesson/pack.py ENGINE OUT.html; ENGINE: engine.wasm, or a page, whose engine it then is. --check: whether docs/lesson.html is made of them.
 """
 
 import base64
@@ -12,7 +12,7 @@ from pathlib import Path
 LESSON = Path(__file__).resolve().parent
 EXPLORER = LESSON.parent / "src/view/explore/page"
 # Scripts of the explorer that serve here as they are; they come before the lesson's own, folder by folder in alphabetical order.
-SHARED = ("words.js", "colour.js")
+SHARED = ("base.js", "words.js", "colour.js", "cells.js", "bars.js")
 
 
 def scripts() -> list[Path]:
@@ -53,4 +53,8 @@ def engine_of(path: Path) -> bytes:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        made = LESSON.parent / "docs/lesson.html"
+        stale = page(engine_of(made)) != made.read_text(encoding="utf-8")
+        sys.exit("docs/lesson.html is not what its parts make: ./scripts/lesson --page-only" if stale else 0)
     Path(sys.argv[2]).write_text(page(engine_of(Path(sys.argv[1]))), encoding="utf-8")

@@ -75,14 +75,14 @@ async function loadEngine(bytes) {
     return parts(at, [["y", rows * outputs]]).found.y;
   });
 
-  // A new model; what is not given (text: "") is as in `qkv train --task`. -> {parameters, symbols}
+  // A new model; what is not given (text: "") is as in `qkv train --task`. -> {parameters, symbols, text: what it learns, or letters}
   engine.start = ({text = "", task = "next", seed = 0, rate = 0, blocks = -1, ...sizes} = {}) => call(put => {
     if (!(task in engineTasks)) throw new Error("task must be one of " + Object.keys(engineTasks).join(", ") + ": got " + task);
     engineSizes(sizes);
     const {heads = 0, layers = 0, dim = 0, context = 0, batch = 0} = sizes;
     engine.parameters = wasm.lesson_start(put.text(text), put.text(engineTasks[task]), heads, layers, Number(blocks), dim, context, seed, rate, batch);
     engine.symbols = Array.from(textAt(wasm.lesson_symbols()));
-    return {parameters: engine.parameters, symbols: engine.symbols};
+    return {parameters: engine.parameters, symbols: engine.symbols, text: textAt(wasm.lesson_corpus())};
   });
   // -> the loss of the last of n steps
   engine.steps = n => call(() => wasm.lesson_steps(n));
@@ -92,8 +92,8 @@ async function loadEngine(bytes) {
   engine.forget = moment => call(() => { wasm.lesson_forget(moment); });
 
   // The text `prompt` through the model: per layer q, k, v [H, T, D], scores (times scale, -Infinity where hidden), weights and their
-  // gradients [H, T, T] for the loss of this text, writes [H, T]: how long what a head adds is; next [T, V]: probabilities. cut:
-  // [[layer, head], ...] are left out.
+  // gradients [H, T, T] for the loss of this text, writes [H, T]: how long what a head adds is, shares [H, 2]: mean weights on the character
+  // before, and on what came behind the same one earlier; next [T, V]: probabilities. cut: [[layer, head], ...] are left out.
   engine.trace = (prompt, {cut = [], causal = true, scale = true, positions = true} = {}) => call(put => {
     const tokens = Array.from(prompt), length = tokens.length, layers = [];
     let at = wasm.lesson_trace(put.text(prompt), put.ints(cut.flat()), cut.length, causal ? 1 : 0, scale ? 1 : 0, positions ? 1 : 0);
@@ -105,7 +105,7 @@ async function loadEngine(bytes) {
     const [count, heads, dim] = read([["sizes", 3]]).sizes, rows = heads * length * dim, pairs = heads * length * length;
     for (let layer = 0; layer < count; ++layer) {
       layers.push({heads, ...read([["q", rows], ["k", rows], ["v", rows], ["scores", pairs], ["weights", pairs], ["gradients", pairs],
-        ["writes", heads * length]])});
+        ["writes", heads * length], ["shares", heads * 2]])});
     }
     return {tokens, layers, ...read([["next", length * engine.symbols.length]]), loss: wasm.lesson_loss()};
   });
@@ -113,6 +113,9 @@ async function loadEngine(bytes) {
   // n characters that follow the prompt; temperature 0 takes the likeliest.
   engine.generate = (prompt, n, {temperature = 0, seed = 0, cut = []} = {}) => call(put =>
     textAt(wasm.lesson_generate(put.text(prompt), n, temperature, seed, put.ints(cut.flat()), cut.length)));
+
+  // The loss of who knows by heart how the text goes on behind any `seen` characters.
+  engine.knownLoss = seen => call(() => wasm.lesson_known_loss(seen));
 
   // The tool's command that repeats this training so far.
   engine.command = () => call(() => textAt(wasm.lesson_command()));

@@ -20,6 +20,7 @@ struct Model {
   lm::CharTokenizer tokenizer;
   lm::AttentionLM lm;
   lm::BatchSource source;
+  std::string text;  ///< what it learns; the task's letters where there is none
   bool own_text;
   std::uint64_t seed;
   double rate;

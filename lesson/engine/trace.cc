@@ -5,12 +5,30 @@
 #include "core/check.h"
 #include "engine/face.h"
 #include "engine/model.h"
+#include "qkv/lm/attention_report.h"
 #include "qkv/lm/generate.h"
 
 namespace qkv::inline v0::lesson {
 namespace {
 
 double last_loss = 0;
+
+/// The mean weight of each query but the first on what came behind its own character earlier, of the queries whose
+/// character did.
+float induction_share(View<const float, 2> weights, std::span<const Index> ids) {
+  double sum = 0;
+  Index rows = 0;
+  for (std::size_t i = 1; i < ids.size(); ++i) {
+    bool came = false;
+    for (std::size_t j = 1; j <= i; ++j) {
+      if (ids[j - 1] != ids[i]) continue;
+      came = true;
+      sum += static_cast<double>(weights(static_cast<Index>(i), static_cast<Index>(j)));
+    }
+    rows += came ? 1 : 0;
+  }
+  return static_cast<float>(sum / static_cast<double>(std::max<Index>(rows, 1)));
+}
 
 }  // namespace
 
@@ -24,8 +42,9 @@ lm::HeadSet heads_of(const int* pairs, int count) {
 
 using namespace qkv;
 
-/// layers, H, D; layer by layer q, k, v [H, T, D], scores, weights, gradients [H, T, T], writes [H, T]; then next
-/// [T, V]. Its loss: lesson_loss(). cut: pairs of (layer, head).
+/// layers, H, D; layer by layer q, k, v [H, T, D], scores, weights, gradients [H, T, T], writes [H, T],
+/// shares [H, 2]: on the character before, by induction; then next [T, V]. Its loss: lesson_loss(). cut: pairs of
+/// (layer, head).
 QKV_LESSON const float* lesson_trace(
     const char* prompt, const int* cut, int cuts, int causal, int scale, int positions) {
   return lesson::answer([&]() -> const float* {
@@ -55,6 +74,11 @@ QKV_LESSON const float* lesson_trace(
       if (any) block.insert(block.end(), layer.gradients.data(), layer.gradients.data() + layer.gradients.count());
       if (!any) block.resize(block.size() + static_cast<std::size_t>(layer.weights.count()));
       block.insert(block.end(), layer.writes.data(), layer.writes.data() + layer.writes.count());
+      for (Index h = 0; h < config.num_heads; ++h) {
+        const View<const float, 2> weights(&layer.weights.view<4>()(0, h, 0, 0), {std::ssize(ids), std::ssize(ids)});
+        block.push_back(static_cast<float>(lm::head_report(weights, ids, config.causal).previous.mean));
+        block.push_back(lesson::induction_share(weights, ids));
+      }
     }
     const auto symbols = static_cast<std::size_t>(config.vocab_size);
     for (std::size_t i = 0; i < ids.size(); ++i) {

@@ -73,8 +73,8 @@ QKV_LESSON int lesson_start(const char* text, const char* task, int heads, int l
     options.seed = number;
     lm::AttentionLM made(config, number);
     lesson::trained.reset();
-    lesson::Model& m = lesson::trained.emplace(lesson::Model{
-        &chosen, std::move(tokenizer), std::move(made), std::move(source), own_text, number, options.schedule.rate});
+    lesson::Model& m = lesson::trained.emplace(lesson::Model{&chosen, std::move(tokenizer), std::move(made),
+        std::move(source), all, own_text, number, options.schedule.rate});
     m.trainer = std::make_unique<lm::Trainer>(m.lm, options);
     return static_cast<int>(m.lm.parameter_count());
   });
@@ -98,6 +98,27 @@ QKV_LESSON const char* lesson_command() {
     command += " --steps " + std::to_string(m.trainer->steps_done()) + " --isa scalar --threads 1";
     return command.c_str();
   });
+}
+
+/// The loss of who knows by heart how the text goes on, and sees its last `seen` characters; 0: how often each comes.
+QKV_LESSON double lesson_known_loss(int seen) {
+  return lesson::answer([&] {
+    const std::string& text = lesson::model("known_loss").text;
+    const auto n = static_cast<std::size_t>(seen);
+    std::string round = text;
+    while (round.size() < text.size() + n + 1) round += text;
+    std::map<std::string_view, double> count;
+    const auto part = [&](std::size_t at, std::size_t length) { return std::string_view(round).substr(at, length); };
+    for (std::size_t at = 0; at < text.size(); ++at) ++count[part(at, n)], ++count[part(at, n + 1)];
+    double sum = 0;
+    for (std::size_t at = 0; at < text.size(); ++at) sum -= std::log(count[part(at, n + 1)] / count[part(at, n)]);
+    return sum / static_cast<double>(text.size());
+  });
+}
+
+/// What the model learns.
+QKV_LESSON const char* lesson_corpus() {
+  return lesson::answer([] { return lesson::model("corpus").text.c_str(); });
 }
 
 /// The model's characters, in the order of their numbers.

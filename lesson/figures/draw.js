@@ -100,6 +100,17 @@ const draw = {
     return {width: Math.max(width, draw.measure(title || "", 14), note ? left + draw.measure(note, 12) : 0), height, body: body +
       (note ? draw.text(left, height - 4, note, {size: 12, colour: "faint"}) : "")};
   },
+  /// A curve of losses, one of each step, over lines at whole losses; x(step) and y(loss) in it. bend: the power by which steps are spread.
+  losses(losses, {width, high, top = Math.max(...losses), steps = losses.length, bend = 1, title} = {}) {
+    const left = 34, up = title ? 26 : 12, every = Math.ceil(losses.length / width), x = step => left + (width - 10 - left) * (step / steps) ** bend,
+      y = loss => up + high * (1 - Math.min(1, loss / top));
+    const points = losses.map((loss, i) => [i + 1, loss]).filter((_, i) => i % every === 0 || i === losses.length - 1);
+    let body = title ? draw.text(0, 13, title, {bold: true}) : "";
+    for (const loss of [0, 1, 2, 3]) if (loss <= top) body += draw.line(left, y(loss), width - 10, y(loss), {stroke: "line", thick: 1}) +
+        draw.text(left - 8, y(loss) + 4, loss, {size: 11, anchor: "end", colour: "faint"});
+    const curve = points.map(([step, loss], n) => `${n ? "L" : "M"}${x(step).toFixed(1)} ${y(loss).toFixed(1)}`).join("");
+    return {left, x, y, width, height: up + high + 20, body: body + (curve && draw.path(curve, {stroke: "mark2", thick: 2}))};
+  },
   /// A plane with its grid: at([x, y]) in pixels, vector and point in it, panel(body) when all is drawn. `range`: [low, high] of both axes.
   plane(size, points, {range, title} = {}) {
     const all = [0, ...points.flat()], smallest = Math.min(...all), top = title ? 26 : 4;

@@ -1,5 +1,5 @@
 // The state of the page <-> the address's fragment. A fragment is as hostile as any input: what is out of range falls back.
-const STEPS = 12, LAB = "lab", LANGUAGES = ["en", "zh"], THEMES = ["auto", "light", "dark"], TASKS = ["next", "previous", "same", "own", "induction"];
+const STEPS = 12, LAB = "lab", LANGUAGES = ["en", "zh"], TASKS = ["next", "previous", "same", "own", "induction"];
 const FIRST = {step: 1, lang: "en", theme: "auto", spacing: "sqrt", task: "previous", heads: 1, layers: 1, rate: 0.003, seed: 0};
 
 /// The language of a person who chose none: the browser's first that the page has.
@@ -7,16 +7,13 @@ const languageOf = wanted => wanted.map(l => l.slice(0, 2).toLowerCase()).find(l
 
 function parseAddress(fragment, wanted) {
   const given = new URLSearchParams(fragment.replace(/^#/, "").replace(/^step-/, "step=")), out = {...FIRST, lang: languageOf(wanted)};
-  const oneOf = (name, all) => { if (all.includes(given.get(name))) out[name] = given.get(name); };
   const between = (name, low, high, form = /^\d{1,9}$/) => {
     const text = given.get(name) || "", n = form.test(text) ? Number(text) : NaN;
     if (n >= low && n <= high) out[name] = n;
   };
   between("step", 1, STEPS);
   if (given.get("step") === LAB) out.step = LAB;
-  oneOf("lang", LANGUAGES);
-  oneOf("theme", THEMES);
-  oneOf("task", TASKS);
+  for (const [name, all] of Object.entries({lang: LANGUAGES, theme: ["auto", "light", "dark"], task: TASKS})) if (all.includes(given.get(name))) out[name] = given.get(name);
   between("heads", 1, 4);
   between("layers", 1, 2);
   between("seed", 0, 999999999);

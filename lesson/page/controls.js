@@ -33,8 +33,8 @@ function controlsOf(changed) {
     },
     /// options: () -> [[value, text], ...]
     choice(label, options, get, set) {
-      const input = make("select"), option = ([value, text]) => make("option", {value, textContent: text});
-      add(label, input, () => { input.replaceChildren(...options().map(option)); input.value = get(); }, () => set(input.value));
+      const input = make("select");
+      add(label, input, () => fillSelect(input, options(), get()), () => set(input.value));
     },
     sentence(label, get, set) {
       const input = make("input", {type: "text", maxLength: 60, autocomplete: "off", spellcheck: false, className: "sentence"});
@@ -71,6 +71,6 @@ function layerOf(tokens, beside) {
   const x = Float32Array.from(embedded(tokens, beside)), all = projections(engine, x), T = tokens.length;
   const heads = rows => Float32Array.of(...headOf(rows, 0), ...headOf(rows, 1)), [q, k, v] = [all.q, all.k, all.v].map(heads);
   const ofHeads = engine.attend({heads: 2, queries: T, keys: T, dim: 2, vdim: 2, q, k, v, scale: 1 / Math.sqrt(2), causal: false});
-  const joined = Float32Array.from({length: 4 * T}, (_, n) => ofHeads.out[(n >> 1 & 1) * 2 * T + 2 * (n >> 2) + (n & 1)]);
+  const joined = joinedHeads(ofHeads.out);
   return {tokens, x, ...all, joined, out: projected(engine, joined, EXAMPLE.W_o), ofHeads};
 }

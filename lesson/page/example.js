@@ -15,6 +15,19 @@ const projections = (engine, x) => ({q: projected(engine, x, EXAMPLE.W_q), k: pr
 /// Head h of two: of rows [T, 4] by view and transpose, or by view alone.
 const headOf = (rows, h) => Float32Array.from({length: rows.length / 2}, (_, n) => rows[4 * (n >> 1) + 2 * h + (n & 1)]);
 const viewedHead = (rows, h) => rows.slice(h * rows.length / 2, (h + 1) * rows.length / 2);
+/// Of two heads, one behind the other: [T, 4].
+const joinedHeads = heads => Float32Array.from(heads, (_, n) => heads[(n >> 1 & 1) * heads.length / 2 + 2 * (n >> 2) + (n & 1)]);
+/// The layer backward from dout [T, 4]; head 0 has q, k, v of its own, if any. As `qkv explain --backward` names and shows it.
+function layerBackward(engine, own, dout) {
+  const all = projections(engine, EXAMPLE.x), T = TOKENS.length, back = (x, name) => projected(engine, x, EXAMPLE[name].map((_, n, w) => w[4 * (n % 4) + (n >> 2)]));
+  const heads = name => Float32Array.of(...own[name] || headOf(all[name], 0), ...headOf(all[name], 1)), [q, k, v] = ["q", "k", "v"].map(heads);
+  const dO = [0, 1].map(h => headOf(back(dout, "W_o"), h)), half = (x, each) => [0, 1].map(h => draw.rows(x.slice(h * x.length / 2, (h + 1) * x.length / 2), each));
+  const of = engine.attend({heads: 2, queries: T, keys: T, dim: 2, vdim: 2, q, k, v, causal: false, dout: Float32Array.of(...dO[0], ...dO[1])});
+  const [dq, dk, dv] = [of.dq, of.dk, of.dv].map(joinedHeads), [one, two, three] = [back(dq, "W_q"), back(dk, "W_k"), back(dv, "W_v")];
+  const rows = {dq, dk, dv, dout, dx: one.map((x, n) => x + two[n] + three[n])};
+  return {tokens: TOKENS, dO: dO.map(x => draw.rows(x, 2)), dS: half(of.ds, T), dP: half(of.dp, T),
+    ...Object.fromEntries(Object.entries(rows).map(([name, x]) => [name, draw.rows(x, 4)]))};
+}
 /// One head of width 2; q, k, v: [T, 2].
 function attendHead(engine, {q, k, v}, more = {}) {
   return engine.attend({heads: 1, queries: q.length / 2, keys: k.length / 2, dim: 2, vdim: 2, q, k, v, scale: 1 / Math.sqrt(2), causal: false, ...more});

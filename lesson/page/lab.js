@@ -1,6 +1,5 @@
 // The lab: a model that learns to attend, with an engine of its own, so that no step of the lesson changes its model.
 let lab = null;
-const labRates = [0.0003, 0.001, 0.003, 0.006, 0.01, 0.03];
 /// In the order in which they teach: one head, four of which no single one is needed, two that need each other.
 const labLessons = {one: {task: "previous", heads: 1, layers: 1}, two: {task: "previous", heads: 2, layers: 2}, induction: {task: "induction", heads: 1, layers: 2}};
 const labGoals = {previous: 60, same: 800, next: 800, own: 800, induction: 300}, usualRate = task => task === "induction" ? 0.006 : FIRST.rate;
@@ -26,8 +25,8 @@ function labStart() {
   const {engine: e, own = ""} = lab, prompt = lab.task === state.task ? lab.prompt : null;
   Object.assign(lab, {running: false, losses: [], moments: [], every: 1, shown: 0, cut: new Set(), head: [0, 0], query: -1, guess: {}, typed: null, key: null});
   if (state.task === "own") checkOwn([...own]);
-  const {parameters, symbols} = e.start(labConfig());
-  Object.assign(lab, {parameters, symbols: [...symbols], task: state.task, key: labModelOf(state) + own});
+  const {parameters, symbols, text} = e.start(labConfig());
+  Object.assign(lab, {parameters, text, symbols: [...symbols], task: state.task, key: labModelOf(state) + own});
   const known = prompt && [...prompt].every(c => lab.symbols.includes(c));
   lab.prompt = known ? prompt : labSample(lab.symbols);
   keepMoment();
@@ -106,18 +105,13 @@ function labTry(work) {
   }
 }
 
-function fillChoice(id, all, value) {
-  if (el(id).options.length !== all.length) el(id).replaceChildren(...all.map(([of]) => make("option", {value: of})));
-  all.forEach(([, text], n) => { el(id).options[n].textContent = text; });
-  el(id).value = String(value);
-}
 function drawSettings() {
   const lesson = lessonNow(), {task, heads, layers, rate, seed} = state;
   for (const b of el("labLessons").children) b.setAttribute("aria-pressed", b.dataset.lesson === lesson);
   el("labTry").textContent = lesson ? say(`lab.${lesson}.try`) : "";
-  fillChoice("labTask", TASKS.map(of => [of, say("lab.task." + of)]), task);
-  fillChoice("labRate", [...new Set([...labRates, rate])].map(of => [of, String(of)]), rate);
-  fillChoice("labKind", ["weights", "scores", "gradients"].map(of => [of, say("lab.kind." + of)]), lab.kind);
+  fillSelect(el("labTask"), TASKS.map(of => [of, say("lab.task." + of)]), task);
+  fillSelect(el("labRate"), [...new Set([0.0003, 0.001, 0.003, 0.006, 0.01, 0.03, rate])].map(of => [of, String(of)]), rate);
+  fillSelect(el("labKind"), ["weights", "scores", "gradients"].map(of => [of, say("lab.kind." + of)]), lab.kind);
   el("labHeads").value = heads;
   el("labLayers").value = layers;
   if (el("labSeedWrong").textContent) labSeed();
@@ -130,11 +124,11 @@ function drawState() {
   if (document.activeElement !== el("labPrompt")) el("labPrompt").value = lab.prompt;
   el("labTrain").textContent = say(lab.running ? "lab.stop" : "lab.train");
   const loss = lab.losses[lab.engine.step - 1];
-  el("labSays").textContent = say("lab.at", {parameters: lab.parameters, symbols: lab.symbols.map(c => label(c)).join(" "), step: lab.engine.step}) +
+  const trained = state.task === "next" ? say("lab.trained", {text: unitOf(lab.text)}) + " " : "";
+  el("labSays").textContent = trained + say("lab.at", {parameters: lab.parameters, symbols: lab.symbols.map(c => label(c)).join(" "), step: lab.engine.step}) +
     (loss === undefined ? "" : " " + say("lab.at.loss", {loss: loss.toFixed(4)}));
   if (el("labGoalWrong").textContent && !lab.running) labGoal();
   drawDropped();
-  el("labTrained").textContent = state.task === "next" ? say("lab.trained", {text: DEFAULT_TEXT}) : "";
   el("labNoCommand").hidden = !lab.isSwitched;
   showCommand(labCommand());
 }
@@ -159,7 +153,7 @@ function listenLab() {
   for (const [id, name] of [["labHeads", "heads"], ["labLayers", "layers"], ["labRate", "rate"]]) on(id, "change", e => change({[name]: Number(e.target.value)}));
   on("labSeed", "change", () => { const seed = labSeed(); if (seed !== null) change({seed}); });
   on("labOwn", "change", e => redraw({own: labKept(e.target.value)}));
-  on("labOwnSave", "click", () => make("a", {href: URL.createObjectURL(new Blob([lab.own])), download: "text.txt"}).click());
+  on("labOwnSave", "click", () => download("text.txt", "text/plain", lab.own));
   on("labTrain", "click", () => labTry(() => lab.running ? stopTraining() : train()));
   on("labOne", "click", () => labTry(() => { stopTraining(); oneStep(); keepMoment(); drawLab(); }));
   on("labAgain", "click", () => labTry(() => { labStart(); drawLab(); }));
@@ -169,8 +163,7 @@ function listenLab() {
     redraw({typed, ...(known.length && {prompt: known.join(""), query: -1})});
   });
   on("labPrompt", "blur", () => drawLab());
-  on("labHeat", "input", e => redraw({heat: Number(e.target.value)}));
-  on("labKind", "change", e => redraw({kind: e.target.value}));
+  for (const [id, name, of] of [["labHeat", "heat", Number], ["labKind", "kind", String]]) on(id, "input", e => redraw({[name]: of(e.target.value)}));
   for (const [id, name] of [["labMask", "causal"], ["labScale", "scale"], ["labPositions", "positions"]]) on(id, "change", e => redraw({[name]: !e.target.checked}));
   listenMap();
 }

@@ -7,25 +7,19 @@ const partOf = (layer, h, length) => {
 const isHidden = (i, j) => lab.causal && j > i;
 const headName = (l, h) => say("lab.head", {layer: l, head: h});
 
-/// Cells of one head on a canvas: hidden ones left to the hatched ground, the row of the query outlined.
-function drawMap(canvas, cells, length, cell, left = 0, top = 0) {
+/// What is shown of a head: {cells, height, width}, the largest, and how it is coloured. What is hidden is 0.
+function shownOf(cells, length) {
   const signed = lab.kind !== "weights", shown = [...cells].map((w, n) => isHidden(Math.floor(n / length), n % length) ? 0 : w);
-  const most = signed ? Math.max(...shown.map(Math.abs).filter(Number.isFinite), 1e-30) : 1;
-  const size = cell * length, g = canvas.getContext("2d");
-  g.imageSmoothingEnabled = false;
-  g.drawImage(cellsImage(shown, length, length, most, signed ? difference : colour), left, top, size, size);
-  if (lab.causal) for (let i = 0; i < length; ++i) g.clearRect(left + (i + 1) * cell, top + i * cell, size, cell);
+  return {shown: {cells: shown, height: length, width: length}, isShare: !signed, of: signed ? difference : colour,
+    top: signed ? Math.max(...shown.map(Math.abs).filter(Number.isFinite), 1e-30) : 1};
+}
+/// Of a map that is drawn: hidden cells are left to the hatched ground, the row of the query gets an outline.
+function markMap(canvas, {left, top, width}, length) {
+  const g = canvas.getContext("2d"), cell = width / length;
+  if (lab.causal) for (let i = 0; i < length; ++i) g.clearRect(left + (i + 1) * cell, top + i * cell, width - (i + 1) * cell, cell);
   g.strokeStyle = css("--mark");
   g.lineWidth = 2;
-  g.strokeRect(left + 1, top + lab.row * cell + 1, size - 2, Math.max(1, cell - 2));
-  return {shown, most, signed};
-}
-const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-function sizeCanvas(canvas, width, height) {
-  const r = devicePixelRatio || 1;
-  Object.assign(canvas, {width: Math.round(width * r), height: Math.round(height * r)});
-  Object.assign(canvas.style, {width: width + "px", height: height + "px"});
-  canvas.getContext("2d").scale(r, r);
+  g.strokeRect(left + 1, top + lab.row * cell + 1, width - 2, Math.max(1, cell - 2));
 }
 
 function drawMaps() {
@@ -38,11 +32,12 @@ function drawMaps() {
   for (const one of box.children) {
     const [l, h] = one.dataset.head.split(":").map(Number), canvas = one.querySelector("canvas"), isIt = l === lab.head[0] && h === lab.head[1];
     const cut = lab.cut.has(one.dataset.head), size = Math.min(200, Math.floor((box.clientWidth || 330) / state.heads) - 22);
-    sizeCanvas(canvas, size, size);
-    drawMap(canvas, partOf(layers[l], h, length)[lab.kind], length, size / length);
+    const {shown, top, of} = shownOf(partOf(layers[l], h, length)[lab.kind], length), g = sized(canvas, size, size);
+    g.imageSmoothingEnabled = false;
+    g.drawImage(cellsImage(shown.cells, length, length, top, of), 0, 0, size, size);
+    markMap(canvas, {left: 0, top: 0, width: size}, length);
     one.classList.toggle("cut", cut);
-    one.querySelector("button").setAttribute("aria-pressed", isIt);
-    one.querySelector("button").setAttribute("aria-label", headName(l, h));
+    Object.assign(one.querySelector("button"), {ariaPressed: isIt, ariaLabel: headName(l, h)});
     one.querySelector("input").checked = cut;
     one.querySelector("span").textContent = say("lab.cut", {layer: l, head: h});
   }
@@ -62,27 +57,12 @@ function makeThumb(l, h) {
 let labFrame = null;
 function drawOneHead() {
   const [l, h] = lab.head, names = [...lab.prompt].map(c => label(c)), length = names.length, canvas = el("labMap");
-  const part = partOf(lab.now.layers[l], h, length), room = Math.min(380, (el("labOneHead").clientWidth || 330) - 8), cell = Math.min(36, Math.floor((room - 26) / length));
+  const part = partOf(lab.now.layers[l], h, length), {shown, top, of, isShare} = shownOf(part[lab.kind], length), name = n => names[n];
+  const region = {q0: 0, q1: length, k0: 0, k1: length}, texts = {query: name, key: name, queryAnswer: null, keyAnswer: null};
   el("labHeadName").textContent = say("lab.one.head", {name: headName(l, h)});
-  labFrame = {left: 24, top: 24, cell, length};
-  sizeCanvas(canvas, 26 + cell * length, 26 + cell * length);
-  const {shown, most, signed} = drawMap(canvas, part[lab.kind], length, cell, 24, 24), g = canvas.getContext("2d");
-  g.font = "13px ui-monospace, monospace";
-  g.textAlign = "center";
-  g.textBaseline = "middle";
-  names.forEach((name, n) => {
-    g.fillStyle = css(n === lab.row ? "--mark" : "--faint");
-    g.fillText(name, 12, 24 + (n + .5) * cell);
-    g.fillStyle = css("--faint");
-    g.fillText(name, 24 + (n + .5) * cell, 12);
-  });
-  g.font = "10px system-ui, sans-serif";
-  if (cell >= 26) shown.forEach((w, n) => {
-    const i = Math.floor(n / length), j = n % length;
-    if (isHidden(i, j) || w === 0) return;
-    g.fillStyle = inkOn((signed ? difference : colour)(w, most));
-    g.fillText(signed ? w.toPrecision(2).slice(0, 5) : Math.round(100 * w), 24 + (j + .5) * cell, 24 + (i + .5) * cell);
-  });
+  labFrame = drawCells(canvas, shown, region, top, of, texts, {room: el("labOneHead").clientWidth || 330, most: Math.min(380, 36 * length), isShare, names: null});
+  Object.assign(canvas.style, {backgroundPosition: `${labFrame.left}px ${labFrame.top}px`, backgroundSize: `${labFrame.width}px ${labFrame.height}px`});
+  markMap(canvas, labFrame, length);
   canvas.setAttribute("aria-label", say("lab.map.label", {name: headName(l, h), row: lab.row, token: names[lab.row]}));
   drawRows(part, names);
 }
@@ -94,22 +74,17 @@ function drawRows(part, names) {
   const number = x => x === -Infinity ? "\u2212\u221e" : x.toFixed(Math.abs(x) < 10 ? 2 : 1).replace("-", "\u2212"), none = number(0);
   const rows = [["q · k", all.scores], [lab.scale ? `÷ √${dim}` : say("lab.row.unscaled"), all.scaled], [say("lab.row.mask"), masked.scaled], ["softmax", masked.weights], [say("lab.row.value"), given]];
   el("labRowName").textContent = say("lab.row.name", {row: i, token: names[i]});
-  const cells = row => row.map(textContent => make("td", {textContent}));
-  const line = (first, rest) => {
-    const tr = make("tr");
-    tr.append(make("th", {textContent: first, scope: "row"}), ...rest);
-    return tr;
-  };
   el("labRows").closest(".scroll").parentElement.style.flexBasis = 150 + 46 * keys + "px";  // beside the map where there is room, else below
-  el("labKeys").replaceChildren(line(say("lab.row.key"), names.map(textContent => make("th", {textContent, scope: "col"}))));
-  el("labRows").replaceChildren(...rows.map(([name, row]) => line(name, cells(Array.from(row, (x, j) => hidden[j] && row === given ? none : number(x))))));
+  for (const id of ["labKeys", "labRows"]) el(id).replaceChildren();
+  el("labKeys").insertRow().append(...[say("lab.row.key"), ...names].map(textContent => make("th", {textContent, scope: "col"})));
+  for (const [name, row] of rows) addRow(el("labRows"), Array.from(row, (x, j) => hidden[j] && row === given ? none : number(x)), name);
   lab.rows = masked.weights;
 }
 
 function listenMap() {
-  const canvas = el("labMap"), choose = row => { lab.query = Math.max(0, Math.min(labFrame.length - 1, row)); drawLab(); };
-  const rowAt = e => Math.floor((e.offsetY - labFrame.top) / labFrame.cell);
-  canvas.addEventListener("pointermove", e => { if (e.pointerType === "mouse" && rowAt(e) !== lab.row && rowAt(e) >= 0 && rowAt(e) < labFrame.length) choose(rowAt(e)); });
+  const canvas = el("labMap"), choose = row => { lab.query = Math.max(0, Math.min(labFrame.region.q1 - 1, row)); drawLab(); };
+  const rowAt = e => Math.floor((e.offsetY - labFrame.top) / labFrame.height * labFrame.region.q1);
+  canvas.addEventListener("pointermove", e => { if (e.pointerType === "mouse" && rowAt(e) !== lab.row && rowAt(e) >= 0 && rowAt(e) < labFrame.region.q1) choose(rowAt(e)); });
   canvas.addEventListener("click", e => choose(rowAt(e)));
   canvas.addEventListener("keydown", e => {
     const by = {ArrowUp: -1, ArrowDown: 1}[e.key];

@@ -32,21 +32,22 @@ function showMoment(n) {
 function train() {
   const goal = labGoal();
   if (goal === null) return;
-  Object.assign(lab, {running: true, goal, drawn: 0});
-  requestAnimationFrame(slice);
-}
-function slice() {
-  if (!lab.running || state.step !== LAB) return void stopTraining();
-  labTry(() => {
-    const until = performance.now() + SLICE;
-    do oneStep(); while (lab.engine.step < lab.goal && performance.now() < until);
-    if (lab.engine.step >= lab.goal) return void stopTraining();
-    if (performance.now() - lab.drawn >= BETWEEN_DRAWINGS) {
-      drawLab();
-      lab.drawn = performance.now();
-    }
-    requestAnimationFrame(slice);
+  Object.assign(lab, {running: true, drawn: 0});
+  inSlices(() => {
+    if (lab.running && state.step === LAB) labTry(oneStep);
+    return lab.running && state.step === LAB && lab.engine.step < goal;
+  }, goes => {
+    if (!goes) stopTraining();
+    else if (performance.now() - lab.drawn >= BETWEEN_DRAWINGS) { drawLab(); lab.drawn = performance.now(); }
   });
+}
+/// Calls `step` for 12 milliseconds at a time until it gives false, and after each slice `shown`, whether it goes on.
+function inSlices(step, shown) {
+  const until = performance.now() + SLICE;
+  let goes = true;
+  while (goes && performance.now() < until) goes = step();
+  shown(goes);
+  if (goes) requestAnimationFrame(() => inSlices(step, shown));
 }
 function stopTraining() {
   if (!lab.running) return;
@@ -55,30 +56,19 @@ function stopTraining() {
   drawLab();
 }
 
-/// The text of the default run, as lm::default_text() repeats it: its characters' shares give the second baseline.
-const DEFAULT_TEXT = "ababababababab abc abc abc xyzxyzxyz";
-/// Losses of who knows no more than: how many characters there are; how often each one comes (null where all come alike).
-function baselines() {
-  const all = Math.log(lab.symbols.length), text = {next: DEFAULT_TEXT, own: lab.own}[state.task];
-  if (!text) return [all, null];
-  const counts = new Map();
-  for (const c of text) counts.set(c, (counts.get(c) || 0) + 1);
-  return [all, [...counts.values()].reduce((sum, n) => sum - n * Math.log(n / [...text].length), 0) / [...text].length];
-}
+/// What a text repeats.
+const unitOf = text => text.slice(0, (text + text).indexOf(text, 1));
 function drawLoss() {
-  const width = Math.max(280, el("labLoss").clientWidth), height = 200, left = 30, right = 8, top = 12, bottom = 24, [all, often] = baselines(), now = lab.engine.step;
-  const most = Math.max(20, lab.losses.length), high = Math.max(all * 1.1, ...lab.losses.slice(0, 3));
-  const x = step => left + (width - left - right) * step / most, y = loss => top + (height - top - bottom) * (1 - Math.min(1, loss / high));
-  const every = Math.ceil(lab.losses.length / (width - left)), points = [];
-  lab.losses.forEach((loss, n) => { if (n % every === 0 || n === lab.losses.length - 1) points.push(`${x(n + 1).toFixed(1)},${y(loss).toFixed(1)}`); });
-  const text = (px, py, what, kind = "", anchor = "end") => `<text x="${px}" y="${py}" text-anchor="${anchor}" class="${kind}">${escapeXml(what)}</text>`;
-  const base = (loss, what, below) => `<line x1="${left}" x2="${width - right}" y1="${y(loss)}" y2="${y(loss)}" class="base"/>${text(width - right - 2, y(loss) + below, what)}`;
-  el("labLoss").innerHTML = `<svg viewBox="0 0 ${width} ${height}" width="${width}" class="plot">` +
-    [0, .5, 1, 1.5, 2, 2.5, 3].filter(loss => loss <= high).map(loss => text(left - 6, y(loss) + 4, String(loss))).join("") +
-    `<line x1="${left}" x2="${width - right}" y1="${y(0)}" y2="${y(0)}" class="axis"/>` +
+  // Losses of who knows no more than how many characters there are; how often each one comes (of letters all come alike).
+  const all = Math.log(lab.symbols.length), often = ["next", "own"].includes(state.task) ? lab.engine.knownLoss(0) : null;
+  const width = Math.max(280, el("labLoss").clientWidth), now = lab.engine.step;
+  const curve = draw.losses(lab.losses, {width, high: 164, top: Math.max(all * 1.1, ...lab.losses.slice(0, 3)), steps: Math.max(20, lab.losses.length)});
+  const base = (loss, what, below) => draw.line(curve.left, curve.y(loss), width - 10, curve.y(loss), {stroke: "faint", thick: 1, dash: "2 4"}) +
+    draw.text(width - 12, curve.y(loss) + below, what, {size: 12, anchor: "end", colour: "faint"});
+  const end = draw.text(width - 10, curve.height - 2, Math.max(20, lab.losses.length), {size: 11, anchor: "end", colour: "faint"});
+  el("labLoss").innerHTML = draw.tag("svg", {viewBox: `0 0 ${width} ${curve.height}`, width, "font-size": 13}, curve.body + end +
     base(all, say("lab.base.all", {n: lab.symbols.length, loss: all.toFixed(2)}), -4) + (often === null ? "" : base(often, say("lab.base.often", {loss: often.toFixed(2)}), 13)) +
-    `<polyline points="${points.join(" ")}"/>` + text(left, height - 6, "0", "", "start") + text(width - right, height - 6, String(most)) +
-    (now ? `<line x1="${x(now)}" x2="${x(now)}" y1="${top}" y2="${y(0)}" class="now"/><circle cx="${x(now)}" cy="${y(lab.losses[now - 1])}" r="4.5"/>` : "") + "</svg>";
+    (now ? draw.line(curve.x(now), 12, curve.x(now), curve.y(0), {stroke: "mark", opacity: .5}) + draw.dot(curve.x(now), curve.y(lab.losses[now - 1]), 4.5, {fill: "mark"}) : ""));
   Object.assign(el("labScrub"), {max: lab.moments.length - 1, value: lab.shown});
   el("labScrub").setAttribute("aria-valuetext", say("lab.moment", {step: now}));
 }

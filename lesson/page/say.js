@@ -8,8 +8,7 @@ function say(key, values = {}) {
 /// The twelve steps of the lesson in the language of the state.
 const stepsOf = () => WORDS[state.lang].steps || [];
 
-/// Fills what page.html marks with data-say, and what carries data-say-label.
+/// Fills what page.html marks with data-say.
 function sayAll(root) {
   for (const one of root.querySelectorAll("[data-say]")) one.textContent = say(one.dataset.say);
-  for (const one of root.querySelectorAll("[data-say-label]")) one.setAttribute("aria-label", say(one.dataset.sayLabel));
 }

@@ -1,16 +1,9 @@
 // The shell: starts the engine, holds the state, and draws what follows from it. Runs when every function is there.
 let state = null, engine = null, engineBytes = null;
-const el = id => document.getElementById(id), make = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
 
 function fail(error) {
   el("wrong").hidden = false;
   el("wrong").textContent = say("shell.wrong", {error: error.message});
-}
-/// The engine's bytes, from base64 of gzip in the page itself.
-async function unpackEngine() {
-  const text = atob(el("wasm").textContent.trim()), packed = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; ++i) packed[i] = text.charCodeAt(i);
-  return new Uint8Array(await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer());
 }
 
 /// Changes the state, keeps it in the address, and draws the page. Another step is an entry of the history, unless the address asked for it.
@@ -20,6 +13,7 @@ function change(to, isAsked = false) {
   remember(turned && !isAsked ? "pushState" : "replaceState");
   drawPage();
   if (!turned) return;
+  foldPages();
   scrollTo(0, 0);
   el("main").focus({preventScroll: true});
 }
@@ -61,7 +55,7 @@ function drawShell() {
     if (step === state.step) link.setAttribute("aria-current", "step");
     return item;
   }));
-  el("contents").scrollLeft = el("list").querySelector("[aria-current]").offsetLeft - el("contents").clientWidth / 2;
+  el("here").textContent = `${state.step === LAB ? "\u2211" : state.step} \u00b7 ${nameOfStep(state.step)}`;
   el("step").hidden = state.step === LAB;
   el("lab").hidden = state.step !== LAB;
   const at = turns.indexOf(state.step);
@@ -71,6 +65,23 @@ function drawShell() {
   }
 }
 
+/// On a phone the contents are one line, the step that is shown, until they are asked for.
+const phone = matchMedia("(max-width: 820px)"), foldPages = () => { el("pages").open = !phone.matches; };
+/// Paper gets all steps, each on a page of its own, with the figures that are not covered; the lab is printed as it is shown.
+function fillPaper() {
+  if (!engine || state.step === LAB) return;
+  el("paper").hidden = false;
+  stepsOf().forEach(({id}, n) => {
+    drawSteps(el("paper").appendChild(make("article")), n + 1);
+    stages[id].show();
+  });
+  el("step").hidden = true;
+}
+function clearPaper() {
+  el("paper").hidden = true;
+  el("paper").replaceChildren();
+  drawPage();
+}
 /// Left and right turn the pages, where they mean nothing else.
 function onKey(event) {
   const {target, key} = event, by = {ArrowLeft: -1, ArrowRight: 1}[key];
@@ -92,6 +103,10 @@ function listen() {
   el("before").onclick = () => turn(-1);
   el("after").onclick = () => turn(1);
   el("copy").onclick = () => copyFrom(el("command"), el("copy"));
+  foldPages();
+  phone.addEventListener("change", foldPages);
+  addEventListener("beforeprint", fillPaper);
+  addEventListener("afterprint", clearPaper);
   addEventListener("keydown", onKey);
   addEventListener("hashchange", () => change(parseAddress(location.hash, navigator.languages), true));
   systemDark.addEventListener("change", drawPage);
@@ -101,7 +116,7 @@ async function start() {
   listen();
   drawPage();
   try {
-    engineBytes = await unpackEngine();
+    engineBytes = await inflate(fromBase64(el("wasm").textContent.trim()), "gzip");
     engine = await loadEngine(engineBytes);
     drawPage();
   } catch (error) { fail(error); }

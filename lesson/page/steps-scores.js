@@ -39,7 +39,7 @@ function randomProducts(dim) {
 
 const scoreSteps = {
   average: {
-    rule: true,
+    rule: true, open: true,
     start: () => ({sentences: ["I like the blue sky", "I like the red sky"], position: 3}),
     controls(stage, c) {
       for (const n of [0, 1]) c.sentence(() => say("step.sentence." + n), () => stage.sentences[n], text => { stage.sentences[n] = text; });
@@ -66,7 +66,7 @@ const scoreSteps = {
     said(stage) { return say("step.said.scores", {token: TOKENS[2], list: listed(TOKENS, rowOf(headNumbers(stage).scores, 2, 3))}); },
   },
   scale: {
-    start: () => ({power: 6}),
+    open: true, start: () => ({power: 6}),
     controls(stage, c) { c.slider(() => `d = ${2 ** stage.power}`, () => stage.power, x => { stage.power = x; }, {min: 0, max: 12, step: 1}); },
     draw: ({power}, width) => figureHistograms({keys: randomRows.keys, columns: (width > 700 ? [2, power, 12] : [power]).map(n => randomProducts(2 ** n))},
       say, {width, far: 200}),

@@ -1,7 +1,8 @@
 // One step of the lesson: what broke before it, question, text, what to compute by hand, a figure that is computed
 // as it is drawn, and where to go on.
 const stages = {};  // what a reader changed, by the step's id
-const ANSWERS_ELSEWHERE = ["average", "scale", "learn"];  // steps whose figure does not show what is to be computed by hand
+// Where those articles are whose address is known.
+const ARTICLES = {"001": "http://www.dtcms.com/a/329258.html", "003": "https://www.sshipanoo.com/blog/ai/llm-roadmap/%E9%A1%B9%E7%9B%AE04-attention/"};
 let exampleOf = null, stopStep = () => {};
 
 /// An element of a text whose `code` is marked.
@@ -12,30 +13,25 @@ function withCode(tag, text, properties = {}) {
 }
 const paragraph = text => withCode("p", text, {className: /^`[^`]*`$/.test(text) ? "formula" : ""});
 
-function drawSteps(root) {
+function drawSteps(root, number = state.step) {
   stopStep();
   exampleOf ||= exampleNumbers(engine);
-  const steps = stepsOf(), step = steps[state.step - 1], part = {...scoreSteps, ...layerSteps, ...learnSteps}[step.id], before = steps[state.step - 2];
+  const steps = stepsOf(), step = steps[number - 1], part = {...scoreSteps, ...layerSteps, ...learnSteps}[step.id], before = steps[number - 2];
   const stage = stages[step.id] ||= {typed: [], ...part.start()};
   const heading = make("h2");
-  heading.append(make("span", {className: "n", textContent: state.step}), step.question);
+  heading.append(make("span", {className: "n", textContent: number}), step.question);
   const figure = drawStage(step, part, stage);
   root.replaceChildren(...before ? [withCode("p", before.broke, {className: "broke"})] : [], heading, ...step.text.map(paragraph),
-    drawPencil(step, stage, () => uncover(figure, stage)), figure, drawOnward(step),
-    ...steps[state.step] ? [] : [withCode("p", step.broke, {className: "broke"})]);
+    drawPencil(step, stage, stage.open), figure, drawOnward(number, step),
+    ...steps[number] ? [] : [withCode("p", step.broke, {className: "broke"})]);
 }
 
-/// A figure that shows the answer is covered until that is right, or the figure is asked for.
-function uncover(figure, stage) {
-  stage.isOpen = true;
-  figure.classList.remove("covered");
-}
-/// The figure with its controls; both follow from the stage, and change it.
+/// The figure with its controls; both follow from the stage, and change it. One that shows the answer is covered until that is right, or the
+/// figure is asked for.
 function drawStage(step, part, stage) {
-  const isOpen = stage.isOpen || ANSWERS_ELSEWHERE.includes(step.id);
+  const isOpen = stage.isOpen || part.open;  // its figure does not show what is to be computed by hand
   const node = make("figure", {className: isOpen ? "stage" : "stage covered"}), picture = make("div", {className: "picture"}),
-    said = make("p", {className: "said"}), bar = make("div", {className: "controls"});
-  said.setAttribute("aria-live", "polite");
+    said = make("p", {className: "said", ariaLive: "polite"}), bar = make("div", {className: "controls"});
   let width = 0, waiting = 0;
   function show() {
     const held = picture.contains(document.activeElement) && document.activeElement.dataset.part;
@@ -52,11 +48,11 @@ function drawStage(step, part, stage) {
   const size = new ResizeObserver(() => { if (picture.clientWidth !== width) show(); });
   size.observe(picture);
   stopStep = () => { size.disconnect(); cancelAnimationFrame(waiting); };
-  stage.redraw = later;
+  Object.assign(stage, {redraw: later, show, open() { stage.isOpen = true; node.classList.remove("covered"); }});
   bar.append(...controls.all.map(control => control.node));
   const cover = make("p", {className: "cover", textContent: say("step.covered") + " "}),
     button = make("button", {type: "button", textContent: say("step.uncover")});
-  button.onclick = () => { uncover(node, stage); picture.tabIndex = -1; picture.focus(); };
+  button.onclick = () => { stage.open(); picture.tabIndex = -1; picture.focus(); };
   cover.append(button);
   node.append(cover, withCode("figcaption", step.try), bar, ...part.rule ? [make("p", {className: "note", textContent: say("step.rule")})] : [], picture, said);
   return node;
@@ -88,24 +84,27 @@ function listenToParts(picture, part, stage, changed) {
 }
 
 /// The commands, the exercises and the articles of a step.
-function drawOnward({command, exercise, articles}) {
+function drawOnward(number, {command, exercise, articles}) {
   const list = make("dl", {className: "onward"});
   const add = (name, lines) => {
     if (!lines.length) return;
     const rows = lines.map(line => {
-      const row = make("dd"), button = make("button", {type: "button", textContent: say("shell.copy")});
-      button.setAttribute("aria-label", `${say("shell.copy")}: ${line}`);
+      const textContent = say("shell.copy"), row = make("dd"), button = make("button", {type: "button", textContent, ariaLabel: `${textContent}: ${line}`});
       button.onclick = () => copyFrom(row.firstChild, button);
       row.append(make("code", {textContent: line}), button);
       return row;
     });
     list.append(make("dt", {textContent: say(name)}), ...rows);
   };
-  add("step.here", [`qkv lesson ${state.step}${state.lang === "zh" ? " --lang zh" : ""}`]);
+  add("step.here", [`qkv lesson ${number}${state.lang === "zh" ? " --lang zh" : ""}`]);
   add("step.command", [command]);
   const fileOf = name => name.replaceAll("-", "_") + ".py";
   add("step.exercise", exercise.flatMap(name => [`qkv practice ${name} > ${fileOf(name)}`, `qkv judge ${fileOf(name)}`]));
   if (articles.length) list.append(make("dt", {textContent: say("step.articles")}),
-    ...articles.map(name => make("dd", {textContent: `${name} \u00b7 ${say("step.article." + name)}`, lang: "zh-CN"})));
+    ...articles.map(name => {
+      const row = make("dd", {textContent: `${name} \u00b7 `, lang: "zh-CN"}), textContent = say("step.article." + name);
+      row.append(ARTICLES[name] ? make("a", {href: ARTICLES[name], textContent}) : textContent);
+      return row;
+    }));
   return list;
 }

@@ -4,7 +4,7 @@ const fs = require("node:fs"), path = require("node:path"), vm = require("node:v
 
 const root = path.join(__dirname, "../..");
 const page = vm.createContext({WebAssembly, TextDecoder, TextEncoder, Error});
-for (const file of ["engine/engine.js", "page/example.js"]) vm.runInContext(fs.readFileSync(path.join(root, "lesson", file), "utf8"), page, {filename: file});
+for (const file of ["engine/engine.js", "figures/draw.js", "page/example.js", "page/pencil.js"]) vm.runInContext(fs.readFileSync(path.join(root, "lesson", file), "utf8"), page, {filename: file});
 
 function engineBytes() {
   if (process.env.QKV_ENGINE) return fs.readFileSync(process.env.QKV_ENGINE);

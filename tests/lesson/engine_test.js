@@ -1,7 +1,7 @@
 // The page's engine computes what the tool computes, bit by bit: trainings (losses, weights, continuations, shares of the next character)
 // and attention with its gradients. QKV_TOOL=build/release/qkv node tests/lesson/engine_test.js
 "use strict";
-const assert = require("node:assert"), fs = require("node:fs"), os = require("node:os"), path = require("node:path"), {execFileSync} = require("node:child_process");
+const assert = require("node:assert"), fs = require("node:fs"), os = require("node:os"), path = require("node:path"), {execFileSync, spawnSync} = require("node:child_process");
 const {of, startEngine} = require("./engine");
 
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), "qkv-lesson-"));
@@ -29,7 +29,7 @@ const numbers = (count, size = 1) => Float32Array.from({length: count}, () => si
 function compareTraining(engine, options, steps) {
   const {parameters, symbols} = engine.start(options), losses = Array.from({length: steps}, () => engine.steps(1)), what = engine.command();
   if (options.text) fs.writeFileSync(path.join(folder, "text.txt"), options.text);
-  const [program, ...words] = what.split(" "), told = JSON.parse(tool(...words, "--json", "--out", "model.safetensors"));
+  const [program, ...words] = what.split(" "), told = JSON.parse(tool(...words, "--json"));
   assert.strictEqual(program, "qkv");
   assert.strictEqual(told.isa, "scalar");
   assert.strictEqual(told.parameters, parameters, what);
@@ -41,13 +41,7 @@ function compareTraining(engine, options, steps) {
     sameBits(trace.layers[layer].weights.slice(from, from + length * length), Float32Array.from(weights.flat()), `${what}: layer ${layer}, head ${head}`);
   }
   if (told.continuation !== undefined) assert.strictEqual(engine.generate(text, 72, {temperature: 1, seed: options.seed ?? 0}), told.continuation, what);
-  // The share of the likeliest next character, by the tool's reading of the model in its file. Products of fewer than 17 rows have bits of
-  // their own, unless they are to be those of any number of rows.
-  const prompt = text.repeat(9).slice(0, options.context ?? 16), isLong = prompt.length >= 17, last = (prompt.length - 1) * symbols.length;
-  const next = JSON.parse(tool("generate", "--model", "model.safetensors", "--prompt", prompt, ..."--tokens 1 --greedy --json --bits invariant --isa scalar".split(" ")));
-  const share = engine.trace(prompt).next[last + symbols.indexOf(next.continuation)], wanted = Math.fround(Math.exp(next.log_probs[0]));
-  if (isLong) assert.strictEqual(share, wanted, what);
-  else assert.ok(Math.abs(share - wanted) < 2e-6, what);
+  sameBits(trace.next.slice(-told.next.length), Float32Array.from(told.next), what);
 }
 
 function compareAttention(engine, {heads = 1, queries, keys, dim, vdim, causal = false, hide = false, biased = false, size = 1}) {
@@ -89,6 +83,30 @@ function compareNumbers(engine) {
     assert.strictEqual(page[name].length, wanted.length, name);
     for (const [n, x] of wanted.entries()) assert.ok(Math.abs(page[name][n] - x) <= 1e-6 * (1 + Math.abs(x)), `${name}: ${page[name]}, not ${wanted}`);
   }
+}
+
+/// The layer backward, as step 11 draws it, by explain's textbook.
+function compareBackward(engine) {
+  const told = JSON.parse(tool("explain", "--backward", "--json")).backward, got = of("layerBackward")(engine, {}, Float32Array.from(told.dout.flat()));
+  const side = name => told[name][0].map((row, i) => [...row, ...told[name][1][i]]);
+  for (const [name, wanted] of Object.entries({dO: told.dO, dS: told.dS, dP: told.dP, dq: side("dQ"), dk: side("dK"), dv: side("dV"), dx: told.dx})) {
+    const all = got[name].flat(3);
+    wanted.flat(3).forEach((x, n, flat) => assert.ok(all.length === flat.length && Math.abs(all[n] - x) < 1e-6, `${name}: ${all}, not ${flat}`));
+  }
+}
+
+/// The page and the tool take the same answers as right, and the same as the same mistake, at both sides of what is near enough.
+function compareVerdicts(engine) {
+  const numbers = of("exampleNumbers")(engine), {steps} = JSON.parse(fs.readFileSync(path.join(__dirname, "../../lesson/text/en.json"), "utf8"));
+  let hints = 0;
+  steps.forEach(({pencil}, n) => [[pencil.answer, .0095], [pencil.answer, .0105], ...pencil.hints.flatMap(({value}) => [[value, .0245], [value, .0255]])].forEach(([name, by]) => {
+    const typed = numbers[name].map(x => x + by * (name === pencil.answer ? 1 : Math.max(1, Math.abs(x)))), words = ["lesson", String(n + 1), "--json", "--answer", typed.join()];
+    const {stdout} = spawnSync(process.env.QKV_TOOL, words, {encoding: "utf8", env: {...process.env, QKV_LANG: "en"}}), told = JSON.parse(stdout);
+    const {verdict, say, right} = of("judgeNumbers")(typed, pencil, numbers);
+    assert.deepStrictEqual([told.right, told.hint, told.agreeing], [verdict === "right", say ?? null, right], `step ${n + 1}, ${name} + ${by}`);
+    hints += say !== undefined;
+  }));
+  assert.ok(hints > 20);
 }
 
 /// Every error is a sentence, and the engine computes on.
@@ -162,6 +180,8 @@ function compareTraces(engine) {
   compareAttention(engine, {heads: 2, queries: 40, keys: 70, dim: 16, vdim: 24, hide: true});
   compareAttention(engine, {queries: 1, keys: 300, dim: 64, vdim: 64, size: 6});
   compareNumbers(engine);
+  compareBackward(engine);
+  compareVerdicts(engine);
   compareMoments(engine);
   compareTraces(engine);
   compareErrors(engine);

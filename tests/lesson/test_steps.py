@@ -185,6 +185,7 @@ def test_masks_heads_and_the_way_back(lesson, browser):
     assert drawn(page)[1].startswith("view alone: 0 of 12 ")
     page.evaluate("change({step: 11})")
     assert drawn(uncovered(page))[1] == "Gradients: ds I −0.26, like −0.13, blue 0.39; dq (0.46, 0.09)."
+    assert page.locator(".picture svg").count() == 2 and "dP" in page.inner_text(".picture"), "the row, and the layer of two heads"
 
 
 def test_a_model_learns_beside_the_text(lesson, browser):
@@ -204,3 +205,17 @@ def test_a_model_learns_beside_the_text(lesson, browser):
     page.evaluate("change({step: 12})")
     page.click(".controls button >> nth=1")
     assert page.evaluate("[state.step, state.task, state.heads, state.layers]") == ["lab", "next", 1, 1]
+
+
+def test_the_contents_of_a_phone_and_paper(lesson, browser):
+    """A line that unfolds to all titles; on paper every step, with its figure where that is not covered."""
+    page = browser.open(lesson, "step=11&lang=en", width=390)
+    assert page.inner_text("#here") == "11 · How does the loss reach q?" and not page.is_visible("#list")
+    page.click("#here")
+    page.click("#list a >> nth=5")
+    until(page, "state.step === 6")
+    assert not page.is_visible("#list") and page.locator(".onward a").get_attribute("href") == "http://www.dtcms.com/a/329258.html"
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("#paper h2").count() == 12 and page.locator("#paper .stage:not(.covered) .picture svg").count() == 2
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert not page.locator("#paper *").count() and page.is_visible("#step h2")
