@@ -126,8 +126,11 @@ MaskCase make_mask(MaskKind kind, Index batch, Index num_heads, Index q_len, Ind
       return both({Mask::causal(), causal(zero).keep},
           both(lengths(key_lengths), dense2(q_len, kv_len, MaskAxes::kQk, false, random)));
     }
-    case MaskKind::kStartsAndQueries:
-      return both(maker.leaf(LeafKind::kKeyStarts), maker.leaf(LeafKind::kQueryLengths));
+    // Where two leaves are drawn, one after the other: compilers choose the order of arguments.
+    case MaskKind::kStartsAndQueries: {
+      const MaskCase queries = maker.leaf(LeafKind::kQueryLengths);
+      return both(maker.leaf(LeafKind::kKeyStarts), queries);
+    }
     case MaskKind::kPrefixLm:
       return either({Mask::causal(Align::kTopLeft), causal(zero).keep}, maker.leaf(LeafKind::kPrefix));
     case MaskKind::kStreaming: {
@@ -135,15 +138,17 @@ MaskCase make_mask(MaskKind kind, Index batch, Index num_heads, Index q_len, Ind
       return both(either(axis_window(20, 0, Align::kBottomRight), first),
           {Mask::causal(Align::kBottomRight), causal(bottom_right).keep});
     }
-    case MaskKind::kGlobals:
-      return either(axis_window(9, 9, Align::kTopLeft),
-          either(maker.leaf(LeafKind::kGlobalRows), maker.leaf(LeafKind::kGlobalColumns)));
+    case MaskKind::kGlobals: {
+      const MaskCase columns = maker.leaf(LeafKind::kGlobalColumns);
+      return either(axis_window(9, 9, Align::kTopLeft), either(maker.leaf(LeafKind::kGlobalRows), columns));
+    }
     case MaskKind::kDocuments: return maker.leaf(LeafKind::kDocuments);
     case MaskKind::kDocumentGaps: return maker.leaf(LeafKind::kDocumentGaps);
     case MaskKind::kDocumentIds: return maker.leaf(LeafKind::kDocumentIdsEach);
-    case MaskKind::kChunkedOrDilated:
-      return either(maker.leaf(LeafKind::kChunkedStarts),
-          both(axis_window(40, 40, Align::kTopLeft), maker.leaf(LeafKind::kDilated)));
+    case MaskKind::kChunkedOrDilated: {
+      const MaskCase dilated = both(axis_window(40, 40, Align::kTopLeft), maker.leaf(LeafKind::kDilated));
+      return either(maker.leaf(LeafKind::kChunkedStarts), dilated);
+    }
     case MaskKind::kBlocks: return maker.leaf(LeafKind::kBlocks);
     case MaskKind::kKeys: return maker.leaf(LeafKind::kKeys);
     case MaskKind::kKeysAndCausal:

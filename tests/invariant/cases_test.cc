@@ -1,0 +1,106 @@
+// Bits::kInvariant, every case of the list on every instruction set of this CPU: the numbers of the plain second
+// implementation, and the hashes in data/, which every CPU must give. QKV_UPDATE_HASHES=1 writes those anew, after a
+// change that is meant to change bits, or of the list.
+#include <gtest/gtest.h>
+
+#include <cinttypes>
+#include <fstream>
+#include <map>
+
+#include "invariant/attention.h"
+#include "support/cases/listed_case.h"
+#include "support/isas.h"
+#include "support/part.h"
+
+namespace qkv::test {
+namespace {
+
+template <class T> class InvariantCases : public testing::Test {};
+TYPED_TEST_SUITE(InvariantCases, StorageTypes);
+
+/// The same numbers; of NaN and zero the sign does not count.
+template <class S> void expect_same(const char* name, const Tensor<S>& found, const Tensor<S>& plain) {
+  ASSERT_EQ(found.sizes(), plain.sizes()) << name;
+  Index wrong = 0, last = 0;
+  for (Index n = 0; n < found.count(); ++n) {
+    const S x = found.data()[n], y = plain.data()[n];
+    if (x != y && !(std::isnan(x) && std::isnan(y))) ++wrong, last = n;
+  }
+  EXPECT_EQ(wrong, 0) << name << ": so many of " << found.count() << "; number " << last << " is " << found.data()[last]
+                      << ", plainly " << plain.data()[last];
+}
+
+/// A hash over tensors that follow one another; every NaN is the same.
+template <class S> std::string hash_of(std::initializer_list<const Tensor<S>*> results) {
+  ResultHash hash;
+  for (const Tensor<S>* each : results) {
+    Tensor<S> same_nan(each->sizes());
+    std::ranges::transform(
+        each->span(), same_nan.data(), [](S x) { return std::isnan(x) ? std::numeric_limits<S>::quiet_NaN() : x; });
+    hash.add(same_nan);
+  }
+  char text[24];
+  std::snprintf(text, sizeof text, " %012" PRIx64, hash.take()["any"] >> 16);
+  return text;
+}
+
+template <class T>
+std::string expect_plain(const Problem<T>& problem, const plain::Attention<T>& plain, Context& context) {
+  using S = Accumulator<T>;
+  Result<T> r(problem);
+  r.run(problem, context);
+  Result<T> both(problem);
+  attention_forward(problem.q(), problem.k(), problem.v(),
+      {.out = both.out.view, .lse = both.lse, .weights = both.weights}, problem.options, context);
+  const auto wide = [](const View<T, 4>& x) { return copy_as<S>(x); };
+  const Tensor<S> out = wide(r.out.view), dq = wide(r.gradients.views[0]), dk = wide(r.gradients.views[1]),
+                  dv = wide(r.gradients.views[2]);
+  expect_same("out", out, plain.out);
+  expect_same("lse", r.lse, plain.lse);
+  expect_same("weights", r.weights, plain.weights);
+  expect_same("weights beside out", both.weights, plain.beside);
+  expect_same("dq", dq, plain.dq);
+  expect_same("dk", dk, plain.dk);
+  expect_same("dv", dv, plain.dv);
+  return hash_of<S>({&out, &r.lse, &r.weights, &both.weights}) + hash_of<S>({&dq, &dk, &dv}) +
+         hash_of<S>({&r.dbias, &r.dsinks, &r.dposition});
+}
+
+TYPED_TEST(InvariantCases, AreThePlainOnesAndTheHashes) {
+  using T = TypeParam;
+  const bool update = std::getenv("QKV_UPDATE_HASHES") != nullptr;
+  constexpr std::array kNames = {"f32", "f64", "bf16", "f16"};
+  const std::string file = std::string(QKV_ROOT "/tests/invariant/data/") + kNames[kTypeNumber<T>] + ".txt";
+  std::map<std::string, std::string> wanted;  // by list and number
+  std::ifstream read(file);
+  for (std::string line; !update && std::getline(read, line);) {
+    const std::size_t hashes = line.find(' ', line.find(' ') + 1);
+    wanted[line.substr(0, hashes)] = line.substr(hashes);
+  }
+
+  const auto check = [&](const char* list, const std::vector<AttentionCase>& cases, std::size_t step) {
+    for (std::size_t n = step / 4 * kTypeNumber<T>; n < cases.size(); n += step) {
+      SCOPED_TRACE(cases[n].name());
+      const std::string line = std::string(list) + " " + std::to_string(n);
+      Problem<T> problem(cases[n]);
+      problem.options.bits = Bits::kInvariant;
+      const plain::Attention<T> plain(problem);
+      for_each_isa(1, [&](Context& context) {
+        if (context.isa() == Isa::kScalar && n / step % 4 != 0 && !all_cases()) return;  // multiply-adds are emulated
+        const std::string found = expect_plain(problem, plain, context);
+        EXPECT_EQ(wanted.try_emplace(line, update ? found : "none in the file").first->second, found) << line;
+      });
+    }
+  };
+  check("edges", edge_cases(), 1);
+  check("long", long_cases(), 1);
+  check("lists", list_cases(), 1);
+  check("wide", {{1, 1, 1, 70, 3, 900, 900}, {1, 1, 1, 70, 2, 4000, 3000}}, 1);
+  check("pairs", pairwise_cases(1e6), std::is_same_v<T, float> ? 1 : 4);
+  if (!update || this->HasFailure()) return;
+  std::ofstream write(file);
+  for (const auto& [line, hashes] : wanted) write << line << hashes << '\n';
+}
+
+}  // namespace
+}  // namespace qkv::test
