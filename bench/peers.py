@@ -34,6 +34,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PEERS = tuple(environments.PEERS)
 RUNS = 10  # at least, over all rounds
 TIMED_MS = 150  # and at least this long in each round
+FAR = 3  # a peer that takes so many times as long as another is timed by a few runs
 
 
 def pin(cpus):
@@ -48,16 +49,11 @@ class Peer:
         variables, limit = environments.variables(name, python, options.isa)
         environment = os.environ | {"OMP_NUM_THREADS": threads, "TF_CPP_MIN_LOG_LEVEL": "3", "ONEDNN_VERBOSE": "0"}
         environment = {key: value for key, value in environment.items() if key not in environments.SLOWER}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        command = [python, __file__, "--worker", name, "--threads", threads]
         self.name = name
-        self.process = subprocess.Popen(
-            [python, __file__, "--worker", name, "--threads", threads],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment | variables,
-            preexec_fn=pin(cpus),
-        )
+        self.start = lambda: subprocess.Popen(command, **pipes, env=environment | variables, preexec_fn=pin(cpus))
+        self.process = self.start()
         self.about = self.ask({"do": "about"})
         if limit and "failed" not in self.about:
             self.about["settings"] += f"; {limit}"
@@ -71,7 +67,7 @@ class Peer:
             line = ""
         if line:
             return json.loads(line)
-        code = self.process.wait()
+        code, self.process = self.process.wait(), self.start()  # a new one for the next case
         return {"failed": f"the process ended ({signal.Signals(-code).name if code < 0 else f'exit status {code}'})"}
 
     def close(self):
@@ -179,7 +175,7 @@ def measure(case, tool, peers, options, cpus):
             wrong = "; ".join(f"{name}: {error:.2g} from f64" for name, error in answer["wrong"].items())
             answer["failed"] = wrong or "has no such operation"
         answers[peer.name] = answer | {"ms": {}}
-    runs = -(-RUNS // options.rounds)
+    best = min((answer["once"] for answer in answers.values() if "failed" not in answer), default=0)
     turns = [None, *peers]  # None: qkv
     entries = []
     for round_number in range(options.rounds):
@@ -187,7 +183,9 @@ def measure(case, tool, peers, options, cpus):
             if peer is None:
                 entries.append(run_qkv(tool, case, options.threads, options.isa, cpus))
             elif "failed" not in answers[peer.name]:
-                timed = peer.ask({"do": "time", "runs": runs, "milliseconds": TIMED_MS})
+                near = answers[peer.name]["once"] <= FAR * best
+                runs, milliseconds = (-(-RUNS // options.rounds), TIMED_MS) if near else (1, 0)
+                timed = peer.ask({"do": "time", "runs": runs, "milliseconds": milliseconds})
                 if "failed" in timed:
                     answers[peer.name]["failed"] = timed["failed"]
                 for name, times in timed.get("ms", {}).items():
