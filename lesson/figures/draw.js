@@ -203,6 +203,12 @@ const draw = {
       `<rect width="100%" height="100%" rx="8" fill="var(--ground)"/><title>`)
       .replace(/(<\/?(?:g|desc|svg|title)\b)/g, "\n$1").trim() + "\n";
   },
+  /// Numbers of variance 1, always the same.
+  normal(count) {
+    let seed = 1;
+    const next = () => { seed = seed * 48271 % 2147483647; return seed / 2147483647; };
+    return Float32Array.from({length: count}, () => Math.sqrt(-2 * Math.log(next())) * Math.cos(2 * Math.PI * next()));
+  },
   /// Where in its plane a pointer is: [x, y].
   planePoint(element, event) {
     const plane = element.closest("[data-plane]"), p = new DOMPoint(event.clientX, event.clientY).matrixTransform(plane.getScreenCTM().inverse());

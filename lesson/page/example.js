@@ -21,7 +21,7 @@ const joinedHeads = heads => Float32Array.from(heads, (_, n) => heads[(n >> 1 & 
 function layerBackward(engine, own, dout) {
   const all = projections(engine, EXAMPLE.x), T = TOKENS.length, back = (x, name) => projected(engine, x, EXAMPLE[name].map((_, n, w) => w[4 * (n % 4) + (n >> 2)]));
   const heads = name => Float32Array.of(...own[name] || headOf(all[name], 0), ...headOf(all[name], 1)), [q, k, v] = ["q", "k", "v"].map(heads);
-  const dO = [0, 1].map(h => headOf(back(dout, "W_o"), h)), half = (x, each) => [0, 1].map(h => draw.rows(x.slice(h * x.length / 2, (h + 1) * x.length / 2), each));
+  const dO = [0, 1].map(h => headOf(back(dout, "W_o"), h)), half = (x, each) => [0, 1].map(h => draw.rows(viewedHead(x, h), each));
   const of = engine.attend({heads: 2, queries: T, keys: T, dim: 2, vdim: 2, q, k, v, causal: false, dout: Float32Array.of(...dO[0], ...dO[1])});
   const [dq, dk, dv] = [of.dq, of.dk, of.dv].map(joinedHeads), [one, two, three] = [back(dq, "W_q"), back(dk, "W_k"), back(dv, "W_v")];
   const rows = {dq, dk, dv, dout, dx: one.map((x, n) => x + two[n] + three[n])};

@@ -28,9 +28,7 @@ const saidWeights = ({tokens, query, weights}) => say("step.said.weights", {toke
 const randomRows = {queries: 48, keys: 24, all: null};
 function randomProducts(dim) {
   const {queries, keys} = randomRows;
-  let seed = 1;
-  const uniform = () => { seed = seed * 48271 % 2147483647; return seed / 2147483647; };
-  randomRows.all ||= Float32Array.from({length: (queries + keys) * 4096}, () => Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform()));
+  randomRows.all ||= draw.normal((queries + keys) * 4096);
   const first = (from, count) => Float32Array.from({length: count * dim}, (_, n) => randomRows.all[(from + Math.floor(n / dim)) * 4096 + n % dim]),
     q = first(0, queries), k = first(queries, keys);
   const with_ = scale => engine.attend({heads: 1, queries, keys, dim, vdim: 1, q, k, v: new Float32Array(keys), scale, causal: false}), unscaled = with_(1);

@@ -1,15 +1,11 @@
 // Beside the map: what the head is, the chosen pair, a number per query, and how exact it all is.
 function drawFacts(head) {
-  const {view, layer, head: h} = state, info = infoOf(view, layer, h), l = layerOf(view, layer), facts = [];
-  if (info.kind) facts.push(kindOf(info));
-  if (Number.isFinite(info.first)) facts.push(`${percent(info.first)} on the first keys`);
-  if (Number.isFinite(info.sink) && info.sink > 0) facts.push(`${percent(info.sink)} into the sink`);
-  for (const [name, what] of [["self", "itself"], ["previous", "the token before"]]) if (!info.kind && Number.isFinite(info[name])) facts.push(`${percent(info[name])} on ${what}`);
-  if (Number.isFinite(info.entropy)) facts.push(`entropy ${short(info.entropy)} nats`);
-  facts.push(`${l.q_len} queries, ${l.kv_len} keys`);
-  if (l.kv_heads !== l.heads) facts.push(`${l.heads / l.kv_heads} heads share these keys`);
+  const {view, layer, head: h} = state, info = infoOf(view, layer, h), l = layerOf(view, layer), on = (name, what) => Number.isFinite(info[name]) && `${percent(info[name])} ${what}`;
+  const facts = [info.kind && kindOf(info), on("first", "on the first keys"), info.sink > 0 && on("sink", "into the sink"), !info.kind && on("self", "on itself"),
+    !info.kind && on("previous", "on the token before"), Number.isFinite(info.entropy) && `entropy ${short(info.entropy)} nats`, `${l.q_len} queries, ${l.kv_len} keys`,
+    l.kv_heads !== l.heads && `${l.heads / l.kv_heads} heads share these keys`];
   el("name").textContent = nameOf(view, layer, h);
-  el("facts").textContent = facts.join(" \u00b7 ");
+  el("facts").textContent = facts.filter(Boolean).join(" \u00b7 ");
 }
 
 function drawPair(head, texts) {
@@ -42,12 +38,9 @@ function drawPair(head, texts) {
 
 const legend = () => limitsOf(state.view, state.layer) ? "Grey: keys that the mask hides." : isZeroGrey ? "Grey: exactly 0, such as a masked key." : "";
 function drawScale(top) {
-  const width = 220, g = sized(el("scale"), width + 24, 34);
-  for (let x = 0; x < width; ++x) {
-    const s = x / (width - 1);
-    g.fillStyle = rgb(colour(Math.max(1e-30, state.spacing === "sqrt" ? s * s : s) * top, top));
-    g.fillRect(x + 8, 0, 1, 12);
-  }
+  const width = 220, g = sized(el("scale"), width + 24, 34), shares = Array.from({length: width}, (_, x) => (x / (width - 1)) ** (state.spacing === "sqrt" ? 2 : 1));
+  g.imageSmoothingEnabled = false;
+  g.drawImage(cellsImage(shares.map(s => Math.max(1e-30, s) * top), 1, width, top), 8, 0, width, 12);
   g.fillStyle = css("--faint");
   g.font = "11px system-ui, sans-serif";
   g.textBaseline = "top";

@@ -11,9 +11,8 @@ function namesOf(v, l) {
     isShared: view.queries === view.keys && layer.q_len === layer.kv_len && q0 === k0};
 }
 function imageName(t, n) {
-  if (!t.image || n < t.image.start || n >= t.image.start + t.image.height * t.image.width) return t.image ? `token ${n}` : String(n);
-  const at = n - t.image.start;
-  return `${Math.floor(at / t.image.width)},${at % t.image.width}`;
+  const {start, height, width} = t.image || {}, at = n - start;
+  return at >= 0 && at < height * width ? `${Math.floor(at / width)},${at % width}` : t.image ? `token ${n}` : String(n);
 }
 
 /// The light of the tokens: {values, lit: "keys" | "queries", caption}.
