@@ -104,7 +104,7 @@ const draw = {
   losses(losses, {width, high, top = Math.max(...losses), steps = losses.length, bend = 1, title} = {}) {
     const left = 34, up = title ? 26 : 12, every = Math.ceil(losses.length / width), x = step => left + (width - 10 - left) * (step / steps) ** bend,
       y = loss => up + high * (1 - Math.min(1, loss / top));
-    const points = losses.map((loss, i) => [i + 1, loss]).filter((_, i) => i % every === 0 || i === losses.length - 1);
+    const all = [losses[0], ...losses], points = losses.length ? all.map((loss, step) => [step, loss]).filter(([step]) => step % every === 0 || step === losses.length) : [];
     let body = title ? draw.text(0, 13, title, {bold: true}) : "";
     for (const loss of [0, 1, 2, 3]) if (loss <= top) body += draw.line(left, y(loss), width - 10, y(loss), {stroke: "line", thick: 1}) +
         draw.text(left - 8, y(loss) + 4, loss, {size: 11, anchor: "end", colour: "faint"});

@@ -148,6 +148,12 @@ function compareMoments(engine) {
   assert.throws(() => engine.restore(moment), /no kept moment/);
 }
 
+/// Of "aab", again and again: behind one a stands a or b, behind two characters nothing is left to guess.
+function compareKnown(engine) {
+  engine.start({text: "aab".repeat(9)});
+  [Math.log(3) - 2 / 3 * Math.log(2), 2 / 3 * Math.log(2), 0].forEach((loss, seen) => assert.ok(Math.abs(engine.knownLoss(seen) - loss) < 1e-12, `known loss ${seen}`));
+}
+
 /// What traces leave out, and the gradients of the weights: the slope of the loss.
 function compareTraces(engine) {
   for (const blocks of [false, true]) {
@@ -183,6 +189,7 @@ function compareTraces(engine) {
   compareBackward(engine);
   compareVerdicts(engine);
   compareMoments(engine);
+  compareKnown(engine);
   compareTraces(engine);
   compareErrors(engine);
   fs.rmSync(folder, {recursive: true});
