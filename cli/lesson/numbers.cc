@@ -92,7 +92,6 @@ LessonNumbers lesson_numbers(Context& context) {
   names.add("sum.v", sums);
   names.add("mean", judge::mean(v, 0));
   names.add("d", {2});
-  names.add("tokens", {kTokens});
   names.add("p", {0.1});
   names.add("shape", {1, kTokens, 4, 2, 2});
   names.add("roots", {64, 8, 4096, 64});
@@ -112,13 +111,11 @@ LessonNumbers lesson_numbers(Context& context) {
   names.add("exp-plain.blue", map(s, [](Number x) { return Number(std::exp(x.value)); }));
   names.add("weights-percent.blue", p * Number(100));
   names.add("weights-without-exp.blue", s * Number(1 / total(s)));
-  names.add("sum.weights.blue", {total(p)});
   names.add("out-of-keys.blue", matmul(p, k));
   names.add("out-of-queries.blue", matmul(p, q));
   names.add("out-unscaled.blue", matmul(blue(unscaled), v));
   names.add("out-of-exp.blue", matmul(exponentials, v));
   names.add("out-of-scores.blue", matmul(s, v));
-  names.add("zero-v.blue", matmul(p, v * Number(0)));
   names.add("v-transposed.I", row_of(matmul(reshape(a["x"], {kTokens, 4}), a["W_v"]), 0));
 
   // Masks.
@@ -158,7 +155,6 @@ LessonNumbers lesson_numbers(Context& context) {
   names.add("dp.blue", dp);
   names.add("delta.blue", {delta.value});
   names.add("ds.blue", ds);
-  names.add("sum.ds.blue", {total(ds)});
   names.add("dq.blue", matmul(ds, k) * Number(1 / root));
   names.add("ds-no-row-term.blue", p * dp);
   names.add("ds-without-weights.blue", less(dp, delta));

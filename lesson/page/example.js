@@ -51,17 +51,17 @@ function exampleNumbers(engine) {
   const last = name => names[name + ".blue"], p = last("weights"), s = last("scaled"), scores = last("scores");
   const add = more => Object.assign(names, Object.fromEntries(Object.entries(more).map(([name, numbers]) => [name, Array.from(numbers)])));
   const sums = [0, 1].map(d => v[d] + v[2 + d] + v[4 + d]), exponentials = s.map(x => Math.exp(x - Math.max(...s)));
-  add({mean: sums.map(x => x / 3), "sum.v": sums, d: [2], tokens: [3], p: [.1], shape: [1, 3, 4, 2, 2], roots: [64, Math.sqrt(64), 4096, Math.sqrt(4096)]});
+  add({mean: sums.map(x => x / 3), "sum.v": sums, d: [2], p: [.1], shape: [1, 3, 4, 2, 2], roots: [64, Math.sqrt(64), 4096, Math.sqrt(4096)]});
   add({"products-q.blue": row(attend({}, {k: q}).scores, 2), "products-v.blue": row(attend({}, {k: v}).scores, 2)});
   add({"scaled-by-d.blue": scores.map(x => x / 2), "scaled-up.blue": scores.map(x => x * Math.sqrt(2)),
     "scaled-by-keys.blue": scores.map(x => x / Math.sqrt(3))});
   add({"weights-unscaled.blue": row(unscaled.weights, 2), "weights-columns.blue": [0, 1, 2].map(j => turned.weights[3 * j + 2]), "exp.blue": exponentials,
     "sum.exp.blue": [total(exponentials)], "exp-plain.blue": s.map(Math.exp), "weights-percent.blue": p.map(x => 100 * x),
-    "weights-without-exp.blue": s.map(x => x / total(s)), "sum.weights.blue": [total(p)]});
+    "weights-without-exp.blue": s.map(x => x / total(s))});
   add({"out-of-keys.blue": row(attend({}, {v: k}).out, 2, 2), "out-of-queries.blue": row(attend({}, {v: q}).out, 2, 2),
     "out-unscaled.blue": row(unscaled.out, 2, 2),
     "out-of-exp.blue": [0, 1].map(d => total(exponentials.map((x, j) => x * v[2 * j + d]))),
-    "out-of-scores.blue": [0, 1].map(d => total(s.map((x, j) => x * v[2 * j + d]))), "zero-v.blue": row(attend({}, {v: v.map(() => 0)}).out, 2, 2)});
+    "out-of-scores.blue": [0, 1].map(d => total(s.map((x, j) => x * v[2 * j + d])))});
   add({"v-transposed.I": [0, 1, 2, 3].map(c => total([0, 1, 2, 3].map(r => EXAMPLE.x[r] * EXAMPLE.W_v[4 * r + c])))});
   add({"causal-fill-zero.like": row(attend(filled(later)).weights, 1), "causal-after-softmax.like": kept(later, 1),
     "causal-off-by-one.like": row(attend(hidden((i, j) => j >= i)).weights, 1),
@@ -72,7 +72,7 @@ function exampleNumbers(engine) {
     "dropped-times.blue": keeps.map(x => x * .9), "dropped-renormalised.blue": keeps.map(x => x / total(keeps))});
   const moved = [0, 1].flatMap(h => Array.from(headOf(Array.from({length: 12}, (_, n) => n), h))).filter((n, at) => n !== at).length;
   const dp = row(plain.dp, 2), ds = row(plain.ds, 2), delta = total(p.map((x, j) => x * dp[j]));
-  add({moved: [moved, 12], "dp.blue": dp, "delta.blue": [delta], "ds.blue": ds, "sum.ds.blue": [total(ds)], "dq.blue": row(plain.dq, 2, 2),
+  add({moved: [moved, 12], "dp.blue": dp, "delta.blue": [delta], "ds.blue": ds, "dq.blue": row(plain.dq, 2, 2),
     "ds-no-row-term.blue": dp.map((x, j) => x * p[j]),
     "ds-without-weights.blue": dp.map(x => x - delta), "ds-diagonal.blue": dp.map((x, j) => p[j] * (1 - p[j]) * x)});
   const {symbols, parameters} = TOY;
