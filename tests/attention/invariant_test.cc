@@ -1,5 +1,5 @@
 // Bits::kInvariant: a row of out and lse has one set of bits, alone or among any others: token by token on any cache,
-// in chunks, in the whole sequence, in any batch, dense or ragged, with any number of threads.
+// in chunks, in the whole sequence, in any ragged batch, with any number of threads. Under any mask: tests/invariant.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -132,22 +132,7 @@ template <class T> Pieces<T> whole(const Sequence<T>& s, Context& context) {
   return Pieces<T>(s, context, [&](Index) { return s.row.length; });
 }
 
-TYPED_TEST(Invariant, ChunksOfAnySizeAreTheWhole) {
-  using T = TypeParam;
-  for (const Row& row : rows()) {
-    SCOPED_TRACE(row.name);
-    const Sequence<T> s(row);
-    for_each_isa(1, [&](Context& context) {
-      const Pieces<T> expected = whole(s, context);
-      for (const Index chunk : {1, 7, 64, 131}) {
-        EXPECT_TRUE(Pieces<T>(s, context, [chunk](Index begin) { return begin + chunk; }) == expected)
-            << "chunks of " << chunk;
-      }
-    });
-  }
-}
-
-TYPED_TEST(Invariant, EveryCacheIsTheWhole) {
+TYPED_TEST(Invariant, ChunksAndEveryCacheAreTheWhole) {
   using T = TypeParam;
   for (const Row& row : rows()) {
     SCOPED_TRACE(row.name);
@@ -158,7 +143,10 @@ TYPED_TEST(Invariant, EveryCacheIsTheWhole) {
       for_each_isa(2, [&](Context& context) {
         KVCache cache = empty_cache(kind, kStorageOf<T>, 1, 2, row.head_dim, row.v_head_dim, row.length);
         const auto next = [&](Index begin) { return begin < last ? std::min(begin + 57, last) : begin + 1; };
-        EXPECT_TRUE(Pieces<T>(s, context, next, &cache) == whole(s, context)) << cache_name(kind);
+        const Pieces<T> expected = whole(s, context);
+        EXPECT_TRUE(Pieces<T>(s, context, next, &cache) == expected) << cache_name(kind);
+        if (kind != CacheKind::kContiguous) return;
+        EXPECT_TRUE(Pieces<T>(s, context, next) == expected) << "dense";
       });
     }
   }
@@ -190,34 +178,6 @@ TYPED_TEST(Invariant, ARingIsTheWindow) {
     KVCache ring = empty_cache(CacheKind::kRing, kStorageOf<T>, 1, 2, 16, 16, row.length, 40, 9, 2);
     const auto next = [](Index begin) { return begin + (begin % 2 == 0 ? 1 : 9); };
     EXPECT_TRUE(Pieces<T>(s, context, next, &ring) == whole(s, context));
-  });
-}
-
-/// Any rows that are not neighbours, each under its own row of a mask: what lies beside a row does not matter.
-TYPED_TEST(Invariant, AnyRowsTogetherAreEachAlone) {
-  using T = TypeParam;
-  constexpr Index kv_len = 300, count = 70;
-  const Row row{"dense", 2, kv_len, 16, 16, {}};
-  const Sequence<T> s(row);
-  Tensor<std::uint8_t> keep({1, 1, count, kv_len});
-  Random random(9);
-  for (Index i = 0; i < count; ++i) {
-    const Index begin = random.below(kv_len), end = begin + 1 + random.below(kv_len - begin), gap = 1 + random.below(4);
-    for (Index j = begin; j < end; ++j) keep.data()[i * kv_len + j] = random.below(gap) == 0;
-  }
-  const View<const T, 4> q = tokens(s.q, 0, count), k = s.k, v = s.v;
-  for_each_isa(2, [&](Context& context) {
-    const auto compute = [&](Index begin, Index end) {
-      const View<const std::uint8_t, 4> mask = tokens(keep, begin, end);
-      Tensor<T> out({1, 4, end - begin, 16});
-      attention_forward(View<const T, 4>(q.sliced(2, begin, end)), k, v, {.out = out},
-          {.mask = Mask::keep(mask), .bits = Bits::kInvariant}, context);
-      return out;
-    };
-    const Tensor<T> all = compute(0, count);
-    for (Index i = 0; i < count; ++i) {
-      EXPECT_TRUE(same_bits(compute(i, i + 1), copy_as<T>(View<const T, 4>(all).sliced(2, i, i + 1)))) << "query " << i;
-    }
   });
 }
 

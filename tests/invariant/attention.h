@@ -116,11 +116,6 @@ template <class T> struct Attention {
     p.score = x;
     return p;
   }
-  std::vector<Pair> pairs(Index b, Index h, Index i) const {
-    std::vector<Pair> all(static_cast<std::size_t>(c.kv_len));
-    for (Index j = 0; j < c.kv_len; ++j) all[static_cast<std::size_t>(j)] = pair(b, h, i, j);
-    return all;
-  }
 
   /// A row's softmax while it meets its keys.
   struct Row {
@@ -203,17 +198,18 @@ template <class T> struct Attention {
     return log_sum_exp(peak, sum);
   }
 
-  /// What an empty row gives each key: dropout(1 / Tk).
-  S empty_weight(Index b, Index h, Index i, Index j) const {
-    if (c.empty_row == EmptyRow::kZero) return 0;
+  /// A weight of an empty row that is filled; `applied`: after dropout.
+  S empty_weight(Index b, Index h, Index i, Index j, bool applied) const {
     if (c.empty_row == EmptyRow::kNaN) return std::numeric_limits<S>::quiet_NaN();
-    const S mean = S{1} / static_cast<S>(c.kv_len);
-    const double factor = c.dropout > 0 ? dropout_factor(problem.options.dropout, c.num_heads, b, h, i, j) : 1;
-    return factor == 0 ? S{0} : mean * static_cast<S>(factor);
+    const double factor =
+        applied && c.dropout > 0 ? dropout_factor(problem.options.dropout, c.num_heads, b, h, i, j) : 1;
+    return factor == 0 ? S{0} : S{1} / static_cast<S>(c.kv_len) * static_cast<S>(factor);
   }
+  bool is_filled(S row_lse) const { return row_lse == -kInfinity<S> && c.empty_row != EmptyRow::kZero; }
 
   void forward(Index b, Index h, Index i) {
-    const std::vector<Pair> scores = pairs(b, h, i);
+    std::vector<Pair> scores;
+    for (Index j = 0; j < c.kv_len; ++j) scores.push_back(pair(b, h, i, j));
     const Index tile = key_tile<S>(std::max(c.head_dim, c.v_head_dim));
     Row without_values = meet(scores, b, h, i, key_tile<S>(c.head_dim), false);
     finish(without_values, h);
@@ -225,7 +221,6 @@ template <class T> struct Attention {
       whole = finish(r, h);
     }
     S *const w = row(weights, b, h, i), *const both = row(beside, b, h, i);
-    const bool empty = alone.high == -kInfinity<S>;
     const auto weight = [](const Pair& x, const Row& of) {
       return x.kept ? exp2(x.score - (of.peak == -kInfinity<S> ? S{0} : of.peak)) * of.sum : S{0};
     };
@@ -234,18 +229,16 @@ template <class T> struct Attention {
       w[j] = weight(x, without_values);
       const S shift = r.shifts[static_cast<std::size_t>(j)], moved = shift < r.peak ? exp2(shift - r.peak) : S{1};
       both[j] = c.dropout > 0 ? weight(x, r) : r.p[static_cast<std::size_t>(j)] * (moved * r.sum);  // up to 11,000 keys
-      if (!empty || c.empty_row == EmptyRow::kZero) continue;
-      w[j] = both[j] =
-          c.empty_row == EmptyRow::kNaN ? std::numeric_limits<S>::quiet_NaN() : S{1} / static_cast<S>(c.kv_len);
-      const S of_key = empty_weight(b, h, i, j);
+      if (!is_filled(alone.high)) continue;
+      w[j] = both[j] = empty_weight(b, h, i, j, false);
+      const S of_key = empty_weight(b, h, i, j, true);
       for (Index d = 0; d < c.v_head_dim; ++d)
         r.out[static_cast<std::size_t>(d)] += of_key * row(in.v, b, group(h), j)[d];
     }
     std::ranges::transform(r.out, row(out, b, h, i), [](S x) { return number_as<S>(number_as<T>(x)); });
     const Index n = (b * c.num_heads + h) * c.q_len + i;
     lse.data()[n] = whole.high;
-    const bool coarse =
-        std::isfinite(whole.high) && std::abs(whole.high) > 16;  // backward finds the row's first lse again
+    const bool coarse = std::isfinite(whole.high) && std::abs(whole.high) > 16;  // backward asks forward again
     low.data()[n] = coarse && alone.high == whole.high ? alone.low : S{0};
   }
 
@@ -282,8 +275,8 @@ template <class T> struct Attention {
       }
     }
     for_each_index({c.q_len, c.kv_len}, [&](Index i, Index j) {  // empty rows
-      if (lse.data()[(b * c.num_heads + h) * c.q_len + i] != -kInfinity<S>) return;
-      const S weight = empty_weight(b, h, i, j);
+      if (!is_filled(lse.data()[(b * c.num_heads + h) * c.q_len + i])) return;
+      const S weight = empty_weight(b, h, i, j, true);
       for (Index n = 0; n < width && weight != 0; ++n) row(dv, b, g, j)[n] += weight * row(in.dout, b, h, i)[n];
     });
   }
