@@ -33,18 +33,20 @@ inline void log_sum_exp(const float* row_max, const float* row_sum, Index count,
     Half maximum, sum;
     __builtin_memcpy(&maximum, row_max + i, sizeof maximum);
     __builtin_memcpy(&sum, row_sum + i, sizeof sum);
-    const F64 logarithm = log_positive(__builtin_convertvector(sum, F64));
-    const F64 exact = fma(__builtin_convertvector(maximum, F64), splat(std::numbers::ln2), logarithm);
-    const Half rounded = __builtin_convertvector(exact, Half);
-    Half result = sum < kInf<float> ? rounded : sum;
-    result = sum == 0.0f ? Half{} - kInf<float> : result;
+    // In doubles to the end: GCC 12 compares halves of an SVE vector of 512 bits wrongly.
+    const F64 wide = __builtin_convertvector(sum, F64), zeros{}, infinite = zeros + kInf<double>;
+    const F64 exact = fma(__builtin_convertvector(maximum, F64), splat(std::numbers::ln2), log_positive(wide));
+    F64 chosen = wide < infinite ? exact : wide;
+    chosen = wide == zeros ? -infinite : chosen;
+    const Half result = __builtin_convertvector(chosen, Half);
     const std::size_t bytes = static_cast<std::size_t>(smaller<Index>(n, count - i)) * sizeof(float);
     __builtin_memcpy(lse + i, &result, bytes);
     if (low == nullptr) continue;
-    Half lost = __builtin_convertvector(exact - __builtin_convertvector(rounded, F64), Half);
-    lost = sum < kInf<float> ? lost : Half{};
-    lost = sum == 0.0f ? Half{} : lost;
-    __builtin_memcpy(low + i, &lost, bytes);
+    F64 lost = exact - __builtin_convertvector(__builtin_convertvector(exact, Half), F64);
+    lost = wide < infinite ? lost : zeros;
+    lost = wide == zeros ? zeros : lost;
+    const Half rest = __builtin_convertvector(lost, Half);
+    __builtin_memcpy(low + i, &rest, bytes);
   }
 }
 inline void log_sum_exp(const double* row_max, const double* row_sum, Index count, double* lse, double* low) {

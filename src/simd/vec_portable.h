@@ -37,7 +37,11 @@ template <class T> inline void store_tail(T* p, typename Simd<T>::V v, int n) {
 #if defined(QKV_FUSED)
 template <class V> inline V fma_by_lane(V a, V b, V c) {
   for (std::size_t lane = 0; lane < sizeof c / sizeof c[0]; ++lane) {
-    c[lane] = sizeof c[0] == 4 ? __builtin_fmaf(a[lane], b[lane], c[lane]) : __builtin_fma(a[lane], b[lane], c[lane]);
+    if constexpr (sizeof c[0] == 4) {
+      c[lane] = __builtin_fmaf(a[lane], b[lane], c[lane]);
+    } else {
+      c[lane] = __builtin_fma(a[lane], b[lane], c[lane]);
+    }
   }
   return c;
 }
