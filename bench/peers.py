@@ -101,44 +101,28 @@ def run_qkv(tool, case, threads, isa, cpus):
     return document["cases"][0] | {"isa": document["isa"], "cpu": document["cpu"]}
 
 
-def compare(tool, peers, folder):
-    """{who: largest difference from f64} on the same numbers, full and causal; qkv reads and writes .npy files."""
+def error_of_qkv(tool):
+    """Its largest difference from f64, full and causal; it reads and writes .npy files."""
     import numpy
 
     from peer import textbook
     from peer.cases import Case
 
-    errors = {}
-    for causal in (False, True):
-        case = Case("", "forward", batch=2, heads=4, q_len=97, causal=causal)
-        q, k, v, _ = textbook.numbers(case)
-        for name, array in zip("qkv", (q, k, v)):
-            numpy.save(folder / f"{name}.npy", array)
-        exact = textbook.weights_of(q, k, textbook.keep_of(case)[:, None] if causal else None) @ v.astype(numpy.float64)
-        numpy.save(folder / f"exact-{causal}.npy", exact)
-        files = [word for name in ("q", "k", "v", "out") for word in (f"--{name}", str(folder / f"{name}.npy"))]
-        subprocess.run([tool, "attend", *files, *(["--causal"] if causal else [])], check=True, stdout=subprocess.DEVNULL)
-        found = {"qkv": textbook.difference(numpy.load(folder / "out.npy"), exact)}
-        for peer in peers:
-            answer = peer.ask({"do": "agree", "folder": str(folder), "causal": causal})
-            found[peer.name] = answer.get("error", float("inf"))
-        for name, error in found.items():
-            errors[name] = max(errors.get(name, 0), error)
-    return errors
-
-
-def agreeing(run, options, peers):
-    """The peers whose outputs agree with attention in f64; the others are named as missing, qkv ends the run."""
-    from peer.textbook import TOLERANCE
-
+    errors = []
     with tempfile.TemporaryDirectory() as folder:
-        errors = compare(options.qkv, peers, pathlib.Path(folder))
-    wrong = {name: f"{error:.2g} from attention in f64" for name, error in errors.items() if not error <= TOLERANCE["f32"]}
-    if "qkv" in wrong:
-        raise SystemExit(f"qkv: {wrong['qkv']}")
-    run["missing"] |= wrong
-    run["agreement"] = {name: error for name, error in errors.items() if name not in wrong}
-    return [peer for peer in peers if peer.name not in wrong]
+        for causal in (False, True):
+            case = Case("", "forward", batch=2, heads=4, q_len=97, causal=causal)
+            q, k, v, _ = textbook.numbers(case)
+            files = {name: f"{folder}/{name}.npy" for name in ("q", "k", "v", "out")}
+            for name, array in zip("qkv", (q, k, v)):
+                numpy.save(files[name], array)
+            words = [word for name, file in files.items() for word in (f"--{name}", file)]
+            subprocess.run([tool, "attend", *words, *(["--causal"] if causal else [])], check=True, stdout=subprocess.DEVNULL)
+            weights = textbook.weights_of(q, k, textbook.keep_of(case)[:, None] if causal else None)
+            errors.append(textbook.difference(numpy.load(files["out"]), weights @ v.astype(numpy.float64)))
+    if not max(errors) <= textbook.TOLERANCE["f32"]:
+        raise SystemExit(f"qkv: {max(errors)} from attention in f64")
+    return max(errors)
 
 
 def timing(times):
@@ -256,17 +240,16 @@ def main():
     started = time.monotonic()
     available = sorted(os.sched_getaffinity(0))
     cpus = available[-options.threads :]
-    run = report.machine(options, cpus) | {"cases": [], "agreement": {}, "seconds": 0}
+    run = report.machine(options, cpus) | {"cases": [], "seconds": 0}
     stem = report.stem_of(run, options.name)
     raw = options.raw or ROOT / "build/peers" / f"{stem}.json"
     if options.minutes:
         run = report.continued(run, raw)
     peers, run["missing"] = start_peers(options, cpus)
     run["peers"] = {peer.name: peer.about for peer in peers}
-    peers = agreeing(run, options, peers)
+    run["error"] = error_of_qkv(options.qkv)
     for name, reason in run["missing"].items():
         print(f"missing: {name}: {reason}")
-    print("largest difference from f64:", ", ".join(f"{name} {error:.1e}" for name, error in run["agreement"].items()))
     done = {record["name"] for record in run["cases"]}
     left = [case for case in chosen_cases(options) if case.name not in done]
     before = run["seconds"]
@@ -278,7 +261,7 @@ def main():
         report.write_raw(run, raw)
     for peer in peers:
         peer.close()
-    print(f"\n{report.table(run)}\nwrote {raw}")
+    print("", *report.summary(run), f"wrote {raw}", sep="\n")
     if left:
         print(f"{len(left)} cases are left: the same command goes on with them")
     if options.out:

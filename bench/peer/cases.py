@@ -5,6 +5,8 @@ Flops count useful work: 4 B H Tq Tk D forward, halved when causal, 2.5 times th
 
 import dataclasses
 
+ATTENTION = ("forward", "decode", "prefill")  # kinds that are nothing but attention
+
 
 @dataclasses.dataclass(frozen=True)
 class Case:

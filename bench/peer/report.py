@@ -9,6 +9,7 @@ import re
 import statistics
 import subprocess
 
+from .cases import ATTENTION
 from .environments import UNLIMITED
 
 STEADY = 0.03
@@ -145,11 +146,6 @@ def _markdown(rows):
     return "\n".join(lines)
 
 
-def _plain(rows):
-    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
-
-
 def counts(ratios):
     """(ahead, level, behind)"""
     ahead, behind = (sum(test(ratio) for ratio in ratios) for test in (lambda r: r > 1 + LEVEL, lambda r: r < 1 - LEVEL))
@@ -168,7 +164,7 @@ def _not_counted(run, records):
                 yield f"{name} in {record['name']}: {variant} is {error:.2g} from f64 and does not count"
 
 
-def _summary(run):
+def summary(run):
     records = run["cases"]
     moved = sum(record["qkv"]["peak_moved"] > STEADY for record in records)
     ratios = [record["ratio"] for record in records if record["ratio"]]
@@ -183,8 +179,13 @@ def _summary(run):
     return lines
 
 
-def table(run):
-    return "\n".join([_plain(list(_rows(run))), "", *_summary(run)])
+def _errors(run):
+    """Of each peer the largest difference from f64, of all its variants, in f32 attention forward."""
+    yield f"qkv {run['error']:.1e}"
+    records = [record for record in run["cases"] if record["kind"] in ATTENTION and record["dtype"] == "f32"]
+    for name in run["peers"]:
+        found = [variant["error"] for record in records for variant in record["peers"][name].get("variants", {}).values()]
+        yield f"{name} {max(found):.1e}" if found else f"{name} -"
 
 
 def _peaks(run):
@@ -214,12 +215,10 @@ def markdown(run):
         f"| qkv | {run['qkv']}, commit {run['commit']}, {run['isa']} kernels, {run['rounds']} round(s) |",
         *(f"| {name} | {about['version']}; {about['settings']} |" for name, about in run["peers"].items()),
         *(f"| {name} | missing: {reason} |" for name, reason in run["missing"].items()),
-        "| largest difference from f64 | "
-        + ", ".join(f"{name} {error:.1e}" for name, error in run["agreement"].items())
-        + " |",
+        f"| largest difference from f64, f32 forward | {', '.join(_errors(run))} |",
         f"| time of the run | {run['seconds'] / 60:.1f} min |",
         "",
-        *(line for sentence in _summary(run) for line in (sentence, "")),
+        *(line for sentence in summary(run) for line in (sentence, "")),
         _markdown(list(_rows(run))),
     ]
     return "\n".join(lines) + "\n"

@@ -5,8 +5,6 @@ import numpy as np
 # Largest difference from f64, as a share of the largest number, for inputs in [-1, 1] that are stored in the type.
 TOLERANCE = {"f32": 256 * 2.0**-23, "bf16": 6 * 2.0**-8, "f16": 6 * 2.0**-11, "int8": 0.1}  # fp8 is the coarsest
 
-ATTENTION = ("forward", "decode", "prefill")  # kinds of cases that are nothing but attention
-
 
 def numbers(case, seed=17):
     """q, k, v, dout in [-1, 1] as f32."""

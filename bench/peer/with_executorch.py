@@ -12,6 +12,7 @@ import torch
 from executorch.extension.pybindings import _C  # after torch, whose libraries it needs
 
 from . import textbook
+from .cases import ATTENTION
 
 TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -29,7 +30,7 @@ def settings(threads):
     return f"{threads} thread(s) in its pool, called through PyTorch {torch.__version__}"
 
 
-def _rows(x, dtype=torch.float32):
+def _rows(x, dtype):
     return torch.from_numpy(x).to(dtype).transpose(1, 2).contiguous()
 
 
@@ -37,21 +38,13 @@ def _back(x):
     return x.transpose(1, 2).float().numpy()
 
 
-def _sdpa(q, k, v, causal):
-    return torch.ops.llama.custom_sdpa(q, k, v, k.shape[1] - q.shape[1], None, 0.0, causal, None)
-
-
-def attend(q, k, v, causal):
-    return _back(_sdpa(*map(_rows, (q, k, v)), causal))
-
-
 def variants(case):
-    if case.kind not in textbook.ATTENTION or case.dtype not in TYPES:
+    if case.kind not in ATTENTION or case.dtype not in TYPES:
         return {}
     q, k, v = (_rows(x, TYPES[case.dtype]) for x in textbook.numbers(case)[:3])
     turns = itertools.cycle(textbook.caches(case, [k, v], torch.clone))
 
     def run():
-        return _sdpa(q, *next(turns), case.causal)
+        return torch.ops.llama.custom_sdpa(q, *next(turns), case.tk - case.q_len, None, 0.0, case.causal, None)
 
     return {"custom_sdpa": (run, textbook.row_error(case, _back(run()), *map(_back, (q, k, v))))}

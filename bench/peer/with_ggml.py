@@ -14,6 +14,7 @@ import types
 import numpy as np
 
 from . import textbook
+from .cases import ATTENTION
 
 TYPES = {"f32": 0, "f16": 1, "int4": 2, "int8": 8, "bf16": 30}  # enum ggml_type: int4 is q4_0, int8 q8_0
 BUILD = os.environ.get("QKV_GGML_BUILD", "native")
@@ -129,12 +130,8 @@ def _call(q, pairs, keep, kind, products=False):
     return lambda: next(turns)[0](), output
 
 
-def attend(q, k, v, causal):
-    return _call(q, [[k, v]], np.tri(q.shape[2], k.shape[2], dtype=bool) if causal else None, "f32")[1]()
-
-
 def variants(case):
-    return dict(_attention(case)) if case.kind in textbook.ATTENTION else {}
+    return dict(_attention(case)) if case.kind in ATTENTION else {}
 
 
 def _attention(case):

@@ -34,10 +34,6 @@ def variants(case):
     return dict(makers[case.kind](case)) if runs else {}
 
 
-def attend(q, k, v, causal):
-    return _back(jax.nn.dot_product_attention(*(_to_jax(x, "f32") for x in (q, k, v)), is_causal=causal))
-
-
 def _type(dtype):
     return {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16}[dtype]
 

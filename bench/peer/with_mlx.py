@@ -7,6 +7,7 @@ import mlx.core as mx
 import numpy as np
 
 from . import textbook
+from .cases import ATTENTION
 
 TYPES = {"f32": mx.float32, "f16": mx.float16, "bf16": mx.bfloat16}
 PRODUCT_LENGTH = 4096  # Tq x Tk numbers per head are stored
@@ -20,22 +21,15 @@ def settings(threads):
     return f"{'OpenBLAS' if 'LD_PRELOAD' in os.environ else 'BLAS of its wheel'}, {threads} thread(s) of it, 1 of the rest"
 
 
-def _sdpa(q, k, v, causal):
-    return mx.fast.scaled_dot_product_attention(q, k, v, scale=q.shape[-1] ** -0.5, mask="causal" if causal else None)
-
-
-def attend(q, k, v, causal):
-    return np.array(_sdpa(*map(mx.array, (q, k, v)), causal))
-
-
 def variants(case):
-    if case.kind not in textbook.ATTENTION or case.dtype not in TYPES or case.q_len > PRODUCT_LENGTH:
+    if case.kind not in ATTENTION or case.dtype not in TYPES or case.q_len > PRODUCT_LENGTH:
         return {}
     q, k, v = (mx.array(x).astype(TYPES[case.dtype]) for x in textbook.numbers(case)[:3])
     turns = itertools.cycle(textbook.caches(case, [k, v], lambda x: x + 0))
 
     def run():
-        out = _sdpa(q, *next(turns), case.causal)
+        mask = "causal" if case.causal else None
+        out = mx.fast.scaled_dot_product_attention(q, *next(turns), scale=case.head_dim**-0.5, mask=mask)
         mx.eval(out)
         return out
 

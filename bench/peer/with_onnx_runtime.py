@@ -27,13 +27,6 @@ def settings(threads):
     return f"intra_op_num_threads {threads}, graph optimisations all, inputs and outputs bound"
 
 
-def attend(q, k, v, causal):
-    batch, heads, length, _ = q.shape
-    return _session(_onnx_attention(q.shape, k.shape, q.shape, causal), {"q": q, "k": k, "v": v}, {"out": q.shape})().reshape(
-        batch, heads, length, -1
-    )
-
-
 def variants(case):
     makers = {"forward": _forward, "decode": _decode, "weights": _weights, "linear": _linear, "mha": _layer}
     found = dict(makers[case.kind](case)) if case.kind in makers and case.dtype == "f32" else {}

@@ -1,4 +1,4 @@
-"""OpenVINO: ScaledDotProductAttention (opset 13) in f32 and with the hint of 16 bits. No training."""
+"""OpenVINO: ScaledDotProductAttention (opset 13) in f32 and with the hint of 16 bits, also on a model's state. No training."""
 
 import itertools
 import os
@@ -6,6 +6,7 @@ import os
 import numpy as np
 import openvino
 from openvino import opset13 as ops
+from openvino.op.util import Variable, VariableInfo
 
 from . import textbook
 
@@ -26,13 +27,10 @@ def settings(threads):
     )
 
 
-def attend(q, k, v, causal):
-    return _request(_attention(q.shape, k.shape, causal, "f32"), [[q, k, v]])[1]().copy()
-
-
 def variants(case):
     makers = {"forward": _forward, "decode": _decode, "prefill": _decode, "linear": _linear, "mha": _layer}
-    return dict(makers[case.kind](case)) if case.kind in makers and case.dtype in TYPES else {}
+    found = dict(makers[case.kind](case)) if case.kind in makers and case.dtype in TYPES else {}
+    return found | (dict(_on_state(case)) if case.kind in ("decode", "prefill") else {})
 
 
 def _attention(q, k, causal, dtype, mask=None):
@@ -62,11 +60,15 @@ def _tensor(x, dtype):
     return openvino.Tensor(upper_half, list(x.shape), openvino.Type.bf16)
 
 
+def _compiled(model, dtype, **more):
+    config = {"INFERENCE_NUM_THREADS": _threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1} | more
+    config["INFERENCE_PRECISION_HINT"] = dtype if _computes(dtype) else "f32"
+    return _core.compile_model(model, "CPU", config)
+
+
 def _request(model, inputs, dtype="f32"):
     """run() and the output as f32; inputs: several sets of arrays, used in turn."""
-    config = {"INFERENCE_NUM_THREADS": _threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
-    config["INFERENCE_PRECISION_HINT"] = dtype if _computes(dtype) else "f32"
-    request = _core.compile_model(model, "CPU", config).create_infer_request()
+    request = _compiled(model, dtype).create_infer_request()
     turns = itertools.cycle([[_tensor(x, dtype) for x in arrays] for arrays in inputs])
 
     def bind():
@@ -78,13 +80,14 @@ def _request(model, inputs, dtype="f32"):
             bind()
         request.infer()
 
-    def output():
-        out = request.get_output_tensor(0).data
-        return (out.view(np.uint16).astype(np.uint32) << 16).view(np.float32) if dtype == "bf16" else out.astype(np.float32)
-
     bind()
     run()
-    return run, output
+    return run, lambda: _output(request, dtype)
+
+
+def _output(request, dtype):
+    out = request.get_output_tensor(0).data
+    return (out.view(np.uint16).astype(np.uint32) << 16).view(np.float32) if dtype == "bf16" else out.astype(np.float32)
 
 
 def _rounded(x):
@@ -117,6 +120,74 @@ def _decode(case):
     inputs = [[rows, *kv] for kv in textbook.caches(case, [k, v], np.copy)]
     run, output = _request(_attention(rows.shape, k.shape, False, case.dtype, mask), inputs, case.dtype)
     yield f"SDPA, group as rows, {_name(case)}", (run, textbook.row_error(case, output().reshape(q.shape), q, k, v))
+
+
+def _stateful(case):
+    """q, the new k and v -> attention on the state, which they extend, as exported language models are written."""
+
+    def parameter(name, heads):
+        return ops.parameter([-1, heads, -1, case.head_dim], openvino.Type.f32, name=name)
+
+    def sizes(x, *axes):
+        return ops.gather(ops.shape_of(x), ops.constant(np.array(axes)), ops.constant(np.int64(0)))
+
+    q, mask = parameter("q", case.heads), ops.parameter([1, 1, -1, -1], openvino.Type.f32, name="mask")
+    beam, zero = ops.parameter([-1], openvino.Type.i32, name="beam"), ops.constant(np.float32(0))
+    parameters, sinks, inputs = [q, beam, *([mask] if case.causal else [])], [], []
+    for name in "kv":
+        info = VariableInfo()
+        info.data_shape = openvino.PartialShape([-1, case.hkv, -1, case.head_dim])
+        info.data_type, info.variable_id = openvino.Type.f32, name
+        state, new = Variable(info), parameter(name, case.hkv)
+        empty = ops.broadcast(zero, ops.concat([sizes(q, 0), ops.constant(np.array([case.hkv, 0, case.head_dim]))], 0))
+        past = ops.gather(ops.read_value(empty, state), beam, ops.constant(np.int64(0)))
+        rows = ops.concat([past, new], 2)
+        groups = ops.concat([sizes(rows, 0), ops.constant(np.array([case.hkv, case.heads // case.hkv])), sizes(rows, 2, 3)], 0)
+        shared = ops.broadcast(ops.unsqueeze(rows, ops.constant(np.int64(2))), groups, broadcast_spec="BIDIRECTIONAL")
+        inputs.append(ops.reshape(shared, ops.constant(np.array([0, case.heads, -1, case.head_dim])), True))
+        parameters.append(new)
+        sinks.append(ops.assign(rows, state))
+    out = ops.scaled_dot_product_attention(q, *inputs, *([mask] if case.causal else []))
+    return openvino.Model([ops.result(out)], sinks, parameters, "cache")
+
+
+def _on_state(case):
+    """A run adds its tokens to the state, which is set before each run that has a mask."""
+    q, k, v = _arrays(case)
+    first = case.tk - case.q_len
+    past, new = (
+        {name: np.ascontiguousarray(x) for name, x in zip("kv", kv)} for kv in zip(*(np.split(x, [first], 2) for x in (k, v)))
+    )
+    given = new | {"q": q}
+    if case.causal:
+        given["mask"] = np.where(textbook.keep_of(case)[:1, None], 0, -np.inf).astype(np.float32)
+    hint = "bf16" if case.dtype == "bf16" else "f32"
+    model = _compiled(_stateful(case), hint, KV_CACHE_PRECISION={"int8": "u8"}.get(case.dtype, case.dtype))
+    requests = [model.create_infer_request() for _ in textbook.caches(case, [], None)]
+
+    def restore(request):
+        for state in request.query_state():
+            state.state = openvino.Tensor(past[state.name])
+
+    for request in requests:
+        restore(request)
+        request.set_tensor("beam", openvino.Tensor(np.arange(case.batch, dtype=np.int32)))
+        for name, x in given.items():
+            request.set_tensor(name, openvino.Tensor(x))
+    requests[0].infer()
+    error = textbook.row_error(case, _output(requests[0], "f32"), q, k, v)
+    turns = itertools.cycle(requests)
+
+    def run():
+        run.request.infer()
+
+    def before():
+        run.request = next(turns)
+        if case.causal:
+            restore(run.request)
+
+    run.before = before
+    yield f"SDPA on a state, {case.dtype}", (run, error)
 
 
 def _linear(case):

@@ -57,12 +57,6 @@ def variants(case):
     return dict(makers[case.kind](case)) if case.dtype in TYPES else {}
 
 
-def attend(q, k, v, causal):
-    """For the comparison of every peer on the same numbers."""
-    with torch.inference_mode():
-        return sdpa(*(torch.from_numpy(x) for x in (q, k, v)), is_causal=causal).numpy()
-
-
 def _dtype(case):
     return TYPES[case.dtype]
 

@@ -12,6 +12,7 @@ import pathlib
 import torch
 
 from . import textbook
+from .cases import ATTENTION
 
 TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "int8": torch.bfloat16}
 PAGE = 128  # vLLM's on CPUs
@@ -71,16 +72,11 @@ def _call(q, pairs, causal, kind="auto"):
     return run, output
 
 
-def attend(q, k, v, causal):
-    q, k, v = map(torch.from_numpy, (q, k, v))
-    return _call(q, [(k, v)], causal)[1]()
-
-
 def variants(case):
-    if case.kind not in textbook.ATTENTION or case.head_dim % 32:
+    if case.kind not in ATTENTION or case.head_dim % 32:
         return {}
     q, k, v = (torch.from_numpy(x).to(TYPES[case.dtype]) for x in textbook.numbers(case)[:3])
     kind = "fp8" if case.dtype == "int8" else "auto"
-    run, output = _call(q, textbook.caches(case, [k, v], torch.clone), case.causal, kind)
+    run, output = _call(q, textbook.caches(case, [k, v], lambda x: x), case.causal, kind)
     error = textbook.row_error(case, output(), *(x.float().numpy() for x in (q, k, v)))
     return {f"cpu_attention_with_kv_cache, {kind if kind == 'fp8' else case.dtype}": (run, error)}

@@ -1,6 +1,6 @@
 """One peer in its own process: reads requests, one JSON object per line, from standard input, answers on standard output.
 
-{"do": "about"} -> {"version", "settings"};  {"do": "agree", "folder", "causal"} -> {"out": file};
+{"do": "about"} -> {"version", "settings"};
 {"do": "prepare", "case"} -> {"variants": {name: error}, "wrong": {name: error}, "once": ms of the best};
 {"do": "time", "runs", "milliseconds"} -> {"ms": {name: [...]}}
 """
@@ -24,6 +24,8 @@ HOPELESS = 1.5  # a variant this many times slower than the peer's best is not t
 
 
 def milliseconds(call):
+    """call.before, if there is one, is not in the time."""
+    getattr(call, "before", lambda: None)()
     start = time.perf_counter()
     call()
     return 1e3 * (time.perf_counter() - start)
@@ -44,13 +46,6 @@ class Worker:
 
     def about(self, _request):
         return {"version": self.module.version(), "settings": self.settings}
-
-    def agree(self, request):
-        import numpy
-
-        q, k, v = (numpy.load(os.path.join(request["folder"], f"{name}.npy")) for name in "qkv")
-        exact = numpy.load(os.path.join(request["folder"], f"exact-{request['causal']}.npy"))
-        return {"error": textbook.difference(self.module.attend(q, k, v, request["causal"]), exact)}
 
     def prepare(self, request):
         self.calls = {}
@@ -74,7 +69,7 @@ class Worker:
                 measured[name] = [self.once[name]]
                 continue
             times, total = [], 0.0
-            run()
+            milliseconds(run)
             while (
                 len(times) < 3
                 or total < LONGEST_MS
