@@ -138,13 +138,15 @@ void read(std::string_view file, std::vector<Entry>& out, Hints& hints) {
     if (any) add(out, draft);
     any = false;
   };
-  for (const std::string_view line : text_lines(file)) {
+  for (std::string_view line : text_lines(file)) {
+    if (const auto [name, text] = cut_hint(line); !text.empty()) {
+      hints[name] = text;
+      if (line.starts_with("hint ")) continue;
+    }
     const std::size_t bar = line.find('|');
     const auto where = std::ranges::find_if(
         kWhere, [&](const auto& one) { return bar != std::string_view::npos && line.starts_with(one.first); });
-    if (const std::size_t colon = line.find(':'); line.starts_with("hint ") && colon != std::string_view::npos) {
-      hints[line.substr(5, colon - 5)] = trimmed(line.substr(colon + 1));
-    } else if (line.starts_with('[')) {
+    if (line.starts_with('[')) {
       end();
       draft = shared;
       const std::size_t close = line.find(']');
@@ -175,6 +177,14 @@ void read(std::string_view file, std::vector<Entry>& out, Hints& hints) {
 }
 
 }  // namespace
+
+std::pair<std::string_view, std::string_view> cut_hint(std::string_view& line) {
+  const std::size_t hint = line.starts_with("* ") ? line.find("; hint ") + 2 : 0, colon = line.find(':', hint);
+  if (!line.substr(hint).starts_with("hint ") || colon == std::string_view::npos) return {};
+  const std::string_view text = trimmed(line.substr(colon + 1));
+  line = line.substr(0, colon);
+  return {line.substr(hint + 5), text};
+}
 
 Edits Entry::edits(double number) const {
   Edits edits;

@@ -1,7 +1,7 @@
 // An entry of the catalogue: a mistake, or a convention (right, in another legal spelling), as edits of the textbook.
 // In text/*.txt:
 //
-//   * TERM; in PARTS; ...     what the entries that follow share
+//   * TERM; in PARTS; ...     what the entries that follow share; at its end may stand "hint NAME: ..."
 //   [ID] SAYS                 one sentence, "{}" for a family's number
 //   in PARTS; group G; ...    what is another for this one
 //   ? HINT                    points without giving it away; as a property, hint NAME: what `hint NAME: ...` says above
@@ -20,6 +20,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "judge/task.h"
@@ -55,6 +56,9 @@ struct Entry {
 /// Texts of entries, in the order in which they are read.
 inline constexpr const char* kMistakes[] = {"mistakes-attention.txt", "mistakes-weights.txt", "mistakes-calls.txt",
     "mistakes-backward.txt", "mistakes-training.txt", "mistakes-layers.txt", "mistakes-parts.txt"};
+/// Of "hint NAME: TEXT", alone or at the end of "* ...", NAME and TEXT; `line` keeps what is not TEXT. Nothing of other
+/// lines.
+std::pair<std::string_view, std::string_view> cut_hint(std::string_view& line);
 /// Every entry, conventions first.
 const std::vector<Entry>& catalogue();
 /// The first entry of this id; nullptr when there is none.

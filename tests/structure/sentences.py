@@ -44,7 +44,7 @@ def mistakes(path):
             name, text = key, line[3:]
         elif line.startswith("? "):
             name, text = f"? {key}", line[2:]
-        elif entry := re.match(r"(hint [^:;]*): (.*)", line):
+        elif entry := re.match(r"(?:\* .*; )?(hint [^:;]*): (.*)", line):
             name, text = entry.groups()
         else:
             continue

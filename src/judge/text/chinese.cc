@@ -16,16 +16,16 @@ std::map<std::string, std::vector<std::string_view>> texts_of(const std::string&
     std::vector<std::string_view>& texts = all[key];
     if (std::ranges::find(texts, text) == texts.end()) texts.push_back(text);
   };
-  for (const std::string_view line : text_lines(file)) {
-    if (line.starts_with('[')) {
+  for (std::string_view line : text_lines(file)) {
+    if (const auto [name, text] = cut_hint(line); !text.empty()) {
+      add("hint " + std::string(name), text);
+    } else if (line.starts_with('[')) {
       id = line.substr(0, line.find(']') + 1);
       add(id, trimmed(line.substr(id.size())));
     } else if (line.starts_with("or ")) {
       add(id, line.substr(3));
     } else if (line.starts_with("? ")) {
       add("? " + id, line.substr(2));
-    } else if (const std::size_t colon = line.find(':'); line.starts_with("hint ") && colon != std::string_view::npos) {
-      add(std::string(line.substr(0, colon)), trimmed(line.substr(colon + 1)));
     }
   }
   return all;
