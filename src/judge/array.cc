@@ -36,6 +36,23 @@ Number dot(const Number* a, Index a_stride, const Number* b, Index b_stride, Ind
   return {value, error + static_cast<double>(n + 1) * magnitude};
 }
 
+/// An array of this shape whose axes go through `a` in these steps.
+Array strided(const Array& a, const Shape& shape, const std::vector<Index>& stride) {
+  Array out(shape);
+  std::vector<Index> at(shape.size(), 0);
+  Index from = 0;
+  for (Number& x : out.data) {
+    x = a[from];
+    for (std::size_t axis = shape.size(); axis-- > 0;) {
+      from += stride[axis];
+      if (++at[axis] < shape[axis]) break;
+      from -= stride[axis] * shape[axis];
+      at[axis] = 0;
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 Array::Array(Shape sizes, Number fill)
@@ -62,18 +79,7 @@ Array permute(const Array& a, const std::vector<int>& order) {
     shape[i] = a.shape[static_cast<std::size_t>(order[i])];
     stride[i] = strides[static_cast<std::size_t>(order[i])];
   }
-  Array out(shape);
-  std::vector<Index> at(rank, 0);
-  for (Index i = 0, from = 0; i < out.count(); ++i) {
-    out[i] = a[from];
-    for (std::size_t axis = rank; axis-- > 0;) {
-      from += stride[axis];
-      if (++at[axis] < shape[axis]) break;
-      from -= stride[axis] * shape[axis];
-      at[axis] = 0;
-    }
-  }
-  return out;
+  return strided(a, shape, stride);
 }
 
 Array transpose(const Array& a) {
@@ -172,22 +178,11 @@ Shape joint(const Shape& a, const Shape& b) {
 Array broadcast(const Array& a, const Shape& shape) {
   if (a.shape == shape) return a;
   need(!a.data.empty() || !a.shape.empty());
-  const std::size_t rank = shape.size(), missing = rank - a.shape.size();
-  std::vector<Index> stride(rank, 0), at(rank, 0);
+  const std::size_t missing = shape.size() - a.shape.size();
+  std::vector<Index> stride(shape.size(), 0);
   Index step = 1;
   for (std::size_t i = a.shape.size(); i-- > 0; step *= a.shape[i]) stride[i + missing] = a.shape[i] == 1 ? 0 : step;
-  Array out(shape);
-  Index from = 0;
-  for (Number& x : out.data) {
-    x = a[from];
-    for (std::size_t axis = rank; axis-- > 0;) {
-      from += stride[axis];
-      if (++at[axis] < shape[axis]) break;
-      from -= stride[axis] * shape[axis];
-      at[axis] = 0;
-    }
-  }
-  return out;
+  return strided(a, shape, stride);
 }
 
 Array operator+(const Array& a, const Array& b) {
@@ -235,6 +230,7 @@ Array concat(const std::vector<Array>& parts, int axis) {
 Array take(const Array& a, int axis, const std::vector<Index>& from) {
   const std::size_t where = axis_of(a, axis);
   const Around at(a.shape, where);
+  need(std::ranges::all_of(from, [&](Index j) { return 0 <= j && j < at.n; }));
   Shape shape = a.shape;
   shape[where] = static_cast<Index>(from.size());
   Array out(shape);
@@ -248,6 +244,7 @@ Array take(const Array& a, int axis, const std::vector<Index>& from) {
 }
 
 Array split_heads(const Array& x, Index heads) {
+  need(heads > 0);
   return permute(reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads}), {0, 2, 1, 3});
 }
 

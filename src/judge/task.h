@@ -32,7 +32,7 @@ struct Formula {
 
 /// A section of tasks.txt, which says what its lines are.
 struct Task {
-  std::string_view name, title, teaches, article, path;  ///< path: the part of the path that it belongs to
+  std::string_view name, title, teaches, article = "none", path;  ///< path: the part of the path that it belongs to
   std::vector<std::string_view> functions, returns, classes;  ///< the contract's names and what they return
   std::vector<Argument> arguments;
   std::vector<std::string_view> parts;
@@ -40,7 +40,7 @@ struct Task {
   std::map<std::string_view, Index> letters;  ///< sizes that are this task's alone
   Textbook textbook;
   std::vector<std::string_view> probe_lines;  ///< probes that are written in tasks.txt
-  std::vector<std::string_view> answers = {"out"};
+  std::vector<std::string_view> answers;
 
   bool has(std::string_view part) const;
   bool takes(std::string_view argument) const;

@@ -48,7 +48,8 @@ std::vector<Task> read_tasks() {
     const std::string_view key = line.substr(0, blank), value = trimmed(line.substr(blank));
     if (line.starts_with('[')) {
       const std::size_t close = line.find(']');
-      all.emplace_back();
+      const std::string_view path = all.empty() ? std::string_view() : all.back().path;
+      all.emplace_back().path = path;
       all.back().name = line.substr(1, close - 1), all.back().title = trimmed(line.substr(close + 1));
       continue;
     }
@@ -69,6 +70,13 @@ std::vector<Task> read_tasks() {
     if (key == "answers") task.answers = words_of(value);
     if (key == "textbook") task.textbook = textbook_called(value);
   }
+  for (Task& task : all) {
+    if (task.textbook.empty()) task.textbook = textbook_called(task.name);
+    for (const std::string_view returns : task.answers.empty() ? task.returns : std::vector<std::string_view>()) {
+      const std::vector<std::string_view> words = words_of(returns);
+      task.answers.insert(task.answers.end(), words.begin(), words.end());
+    }
+  }
   return all;
 }
 
@@ -82,65 +90,6 @@ bool axis_fits(std::string_view word, Index size, std::map<std::string_view, Ind
   if (counts && size % factor != 0) return false;
   const Index value = counts ? size / factor : size;
   return letters.emplace(word, value).first->second == value;
-}
-
-[[noreturn]] void refuse(const Task& task, const std::string& what) {
-  throw OptionError("[judge] a probe of " + std::string(task.name) + ": " + what);
-}
-
-/// "3,1,1": how many tokens each call of a cache gets.
-void check_steps(const Task& task, const Probe& probe) {
-  const std::string text = probe.text("steps");
-  const Index length = probe.at("x").size(1);
-  Index total = 0;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  while (at < end && total >= 0) {
-    Index tokens = 0;
-    const auto [rest, error] = std::from_chars(at, end, tokens);
-    const bool good = error == std::errc() && tokens >= 1 && tokens <= length - total && (rest == end || *rest == ',');
-    total = good ? total + tokens : -1;
-    at = rest == end || !good ? end : rest + 1;
-  }
-  if (total != length || text.empty() || text.back() == ',') {
-    refuse(task, "metadata 'steps': positive numbers with sum " + std::to_string(length) +
-                     " (x has as many tokens), separated by commas: got '" + text + "'");
-  }
-  const Index width = probe.at("W_q").size(1), heads = probe.integer("heads", 1);
-  const bool shared = task.has("grouped");
-  if (heads < 1 || (!shared && probe.integer("kv_heads", heads) != heads) || width % heads != 0) {
-    refuse(
-        task, "metadata 'heads': a divisor of " + std::to_string(width) + ", W_q's width: got " + probe.text("heads"));
-  }
-}
-
-void check_training(const Task& task, const Probe& probe) {
-  const Array& tokens = probe.at("tokens");
-  const Index vocabulary = probe.at("embed").size(0), steps = probe.integer("steps", 1);
-  if (tokens.size(1) != probe.at("position").size(0) + 1)
-    refuse(task, "tokens [B, T+1] for position [T, E]: got another T");
-  for (const Number& t : tokens.data) {
-    if (!(t.value >= 0 && t.value < static_cast<double>(vocabulary)) || t.value != std::floor(t.value)) {
-      refuse(task,
-          "tokens are whole numbers from 0 to " + std::to_string(vocabulary - 1) + ": got " + std::to_string(t.value));
-    }
-  }
-  if (steps < 1 || steps > 100) refuse(task, "metadata 'steps' from 1 to 100: got " + probe.text("steps"));
-}
-
-void check_metadata(const Task& task, const Probe& probe) {
-  if (task.has("cache")) check_steps(task, probe);
-  if (task.has("lm")) check_training(task, probe);
-  if (task.has("flash") && (probe.integer("block") < 1 || probe.at("k").size(2) < 1))
-    refuse(task, "metadata 'block': at least 1, as must be the keys: got " + probe.text("block"));
-  if (task.has("rope")) {
-    const bool of_layer = task.has("llama");
-    const Index width = of_layer ? probe.at("W_q").size(1) / probe.integer("heads", 1) : probe.at("x").size(-1);
-    if (width < 2 || width % 2 != 0 || !(probe.number("base") > 0)) {
-      refuse(task,
-          "an even width and metadata 'base' > 0: got " + std::to_string(width) + " and '" + probe.text("base") + "'");
-    }
-  }
 }
 
 }  // namespace
@@ -178,17 +127,11 @@ void check_probe(const Task& task, const Probe& probe) {
                         shape_text(shape.data(), static_cast<int>(shape.size())));
     }
   }
-  const Index heads = probe.integer("heads", 1), kv_heads = probe.integer("kv_heads", heads);
-  const auto divides = [&letters](Index n, const char* letter) {
-    const auto found = letters.find(letter);
-    return n > 0 && (found == letters.end() || found->second % n == 0);
-  };
-  const bool given = letters.count("H") == 0 || letters["H"] == heads;
-  if (heads < 1 || kv_heads < 1 || heads % kv_heads != 0 || !divides(heads, "P") || !divides(kv_heads, "G") || !given) {
-    throw OptionError("[judge] heads " + probe.text("heads") + " and kv_heads " + probe.text("kv_heads") +
-                      " do not fit the probe's tensors");
+  try {
+    run(task.textbook, probe);
+  } catch (const NotApplicable&) {
+    throw OptionError("[judge] a probe of " + std::string(task.name) + ": its numbers do not fit its tensors");
   }
-  check_metadata(task, probe);
 }
 
 std::string task_names() {

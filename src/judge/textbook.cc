@@ -108,6 +108,7 @@ Work run(const Textbook& textbook, const Probe& probe, const Work* frozen) {
       if (!stage.only || stage.only(work)) run(stage, work);
     }
     if (work.has("rounds")) rounds = work.at("rounds")[0].value;
+    need(rounds <= 1000);
   } while (++round < rounds);
   return work;
 }

@@ -30,7 +30,6 @@ struct Probe {
 
   bool has(std::string_view name) const { return inputs.find(name) != inputs.end(); }
   const Array& at(std::string_view name) const;  ///< throws OptionError that names what is missing
-  Array or_empty(std::string_view name) const { return has(name) ? at(name) : Array(); }
   std::string text(const std::string& key) const;  ///< empty when it is not there
   double number(const std::string& key, double otherwise = 0) const;
   Index integer(const std::string& key, Index otherwise = 0) const {

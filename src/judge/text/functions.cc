@@ -15,8 +15,18 @@ double number(const Value& x) {
   need(x->count() == 1);
   return (*x)[0].value;
 }
-Index whole(const Value& x) { return static_cast<Index>(number(x)); }
-int axis(const Value& x) { return static_cast<int>(number(x)); }
+/// Within 0 and n - 1.
+Index index(Number x, Index n) {
+  need(x.value > -1 && x.value < static_cast<double>(n));
+  return static_cast<Index>(x.value);
+}
+/// A size, an index or an axis that an array can have.
+constexpr Index kMost = Index{1} << 22;
+Index whole(const Value& x) {
+  need(std::fabs(number(x)) <= static_cast<double>(kMost));
+  return static_cast<Index>(number(x));
+}
+int axis(const Value& x) { return static_cast<int>(whole(x)); }
 
 /// The numbers from the n-th argument on.
 template <class T> std::vector<T> rest(Values x, std::size_t n) {
@@ -26,11 +36,14 @@ template <class T> std::vector<T> rest(Values x, std::size_t n) {
 }
 std::vector<Index> indices(const Array& a) {
   std::vector<Index> found;
-  for (const Number& x : a.data) found.push_back(static_cast<Index>(x.value));
+  for (const Number& x : a.data) found.push_back(index(x, kMost));
   return found;
 }
 
-Array full(double x, Shape shape) { return Array(std::move(shape), Number(x)); }
+Array full(double x, Shape shape) {
+  need(count_of(shape) <= kMost);
+  return Array(std::move(shape), Number(x));
+}
 template <Number (*f)(Number)> Array each(Values x) { return map(*x[0], f); }
 Number floored(Number x) { return std::floor(x.value); }
 Number raised(Number x) { return std::ceil(x.value); }
@@ -153,6 +166,7 @@ Array partners(Values x) {
   const Array& a = *x[0];
   Array out = a;
   const Index width = a.size(-1), step = interleaved ? 1 : width / 2;
+  need(width % 2 == 0);
   for (Index n = 0; n < a.count(); ++n) {
     const bool first = interleaved ? n % width % 2 == 0 : n % width < step;
     out[n] = first ? -a[n + step] : a[n - step];
@@ -169,12 +183,13 @@ Array lookup(Values x) {
 /// Of [..., V] the element that ids [...] say.
 Array pick(Values x) {
   Array out(x[1]->shape);
-  for (Index n = 0; n < out.count(); ++n) out[n] = (*x[0])[n * x[0]->size(-1) + static_cast<Index>((*x[1])[n].value)];
+  const Index width = x[0]->size(-1);
+  for (Index n = 0; n < out.count(); ++n) out[n] = (*x[0])[n * width + index((*x[1])[n], width)];
   return out;
 }
 Array onehot(Values x) {
   Array out(x[1]->shape);
-  for (Index n = 0; n < x[0]->count(); ++n) out[n * out.size(-1) + static_cast<Index>((*x[0])[n].value)] = 1;
+  for (Index n = 0; n < x[0]->count(); ++n) out[n * out.size(-1) + index((*x[0])[n], out.size(-1))] = 1;
   return out;
 }
 /// Rows [B, T, E] added to those of a table that ids [B, T] say; with `adds` false the last one stays.
@@ -183,7 +198,7 @@ template <bool adds> Array scatter(Values x) {
   const Index width = rows.size(-1);
   Array table(x[2]->shape);
   for (Index n = 0; n < rows.count(); ++n) {
-    Number& to = table[static_cast<Index>(ids[n / width].value) * width + n % width];
+    Number& to = table[index(ids[n / width], table.size(0)) * width + n % width];
     to = adds ? to + rows[n] : rows[n];
   }
   return table;
