@@ -19,8 +19,7 @@ namespace {
 
 /// Calls after one another, training and gradients are judged once the plain calls are right.
 bool is_forward(const Probe& probe) {
-  return !probe.call("nan") && !probe.call("gradient") && !probe.call("twice") && !probe.call("training") &&
-         !probe.call("evaluation");
+  return !probe.call("gradient") && !probe.call("twice") && !probe.call("training") && !probe.call("evaluation");
 }
 
 class Trial {
@@ -235,7 +234,6 @@ class Trial {
     }
     weights(spelling);
     for (const Case& one : later_) {
-      if (one.probe->call("nan")) hidden_nan(one);
       if (one.probe->call("gradient")) gradient(one, spelling);
       if (one.probe->call("training") || one.probe->call("evaluation")) training(one, spelling);
     }
@@ -290,17 +288,6 @@ class Trial {
       finding_.verdict = "unknown";
     } else {
       add_mistake(same, finding_.evidence);
-    }
-  }
-
-  /// Zero times NaN is NaN, in PyTorch too: said, not judged.
-  void hidden_nan(const Case& one) {
-    for (const auto& [name, given] : one.answers) {
-      if (name != "out") continue;
-      const bool finite =
-          std::ranges::all_of(given.values.data, [](const Number& x) { return std::isfinite(x.value); });
-      finding_.checks.push_back({one.probe->text("name"), true,
-          finite ? "does not reach the output" : "reaches the output: a weight of 0 times NaN is NaN, as in PyTorch"});
     }
   }
 

@@ -1,7 +1,6 @@
 // Probes of the functions of q, k and v, and of rope.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "judge/dropout.h"
 #include "judge/probes/probes.h"
@@ -73,16 +72,6 @@ std::vector<Probe> sdpa_probes(ProbeMaker& make) {
   probes.push_back(make.attention("one token", {s.batch, 1, 1}));
   probes.push_back(make.attention("another batch", {s.batch + 2, s.length + 1, s.memory + 4}));
   masked(make.empty_row_mask(all), called("empty row", all));
-  Probe hidden = make.with_mask(make.attention("NaN behind the mask", all), make.padding_mask(all));
-  hidden.metadata["call"] = "nan";
-  for (const char* name : {"k", "v"}) {
-    // The last key, which no query sees.
-    Array& array = hidden.inputs[name];
-    for (Index i = 0; i < array.count(); ++i) {
-      if (i / s.head_dim % s.memory == s.memory - 1) array[i] = std::numeric_limits<double>::quiet_NaN();
-    }
-  }
-  probes.push_back(std::move(hidden));
   probes.push_back(with_gradient(make.attention("gradient", {1, 2, 3}), make));
   probes.push_back(called_twice(probes.front()));
   return probes;

@@ -34,7 +34,7 @@ struct ProbeMaker {
   Sizes s;
   Draw draw;
 
-  /// `call` is forward, gradient, twice, training, evaluation, steps, train-steps, nan.
+  /// `call` is forward, gradient, twice, training, evaluation, steps, train-steps.
   Probe start(std::string_view name, std::string_view call = "forward") const;
   /// q [B, H, Tq, d], k, v [B, H, Tk, d]. Scores before the scale have a deviation of `spread` sqrt(d).
   Probe attention(std::string_view name, Lengths n, double spread = 2, double spread_of_keys = 1);
