@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .calling import Result, array_of, step_values
+from .calling import Result, array_of
 from .errors import FAILURES, Stop, line_of
 from .first_calls import SQUARE, has_more_keys, square
 from .frameworks import from_numpy, is_array, source_of, to_numpy, told, torch_of
@@ -69,8 +69,6 @@ def failure(subject: Subject, error: BaseException) -> dict[str, str]:
     """Metadata of a call that failed."""
     if isinstance(error, Stop):
         return {"error": error.says, "traceback": error.traceback}
-    if subject.people.unfilled(error):
-        return {"error": f"not filled in yet: {error}", "traceback": ""}
     return {"error": line_of(error), "traceback": subject.people.lines(error)}
 
 
@@ -97,8 +95,6 @@ def _prepared(
         tensors = {name: tensors[name] for name, _ in FUNCTIONS[subject.task][next(iter(FUNCTIONS[subject.task]))] if name in tensors}
     leaves = subject.leaves(tensors, gradient)
     values = {**subject.values(binding, tensors, metadata, leaves), **(more or {})}
-    if subject.task in STEPPED:
-        values = step_values(binding, values, subject.empty_cache(), 0)
     return (lambda: subject.call(binding, target, values, tensors)), target, leaves
 
 
@@ -207,8 +203,6 @@ def _gradient(subject: Subject, tensors: Tensors, metadata: Words, assignment: i
 
 def _twice(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
     """The same object and the very same arrays: state left behind and inputs changed show in the second call. Then in other ways."""
-    if subject.task in STEPPED:
-        raise Skipped("a cache changes from call to call")
     call, _, leaves = _prepared(subject, tensors, metadata, assignment)
     call()
     changed = [name for name, value in leaves.items() if not np.array_equal(to_numpy(value), tensors[name])]
@@ -291,6 +285,6 @@ def _steps(subject: Subject, tensors: Tensors, metadata: Words, assignment: int)
 
 
 _CALLS = {
-    "forward": _forward, "nan": _forward, "gradient": _gradient, "twice": _twice, "training": _repeated,
+    "forward": _forward, "gradient": _gradient, "twice": _twice, "training": _repeated,
     "evaluation": _repeated, "steps": _steps, "train-steps": train_steps,
 }

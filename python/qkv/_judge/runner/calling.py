@@ -12,7 +12,7 @@ import numpy as np
 
 from . import names
 from .errors import Stop
-from .frameworks import is_array, is_numbers, reads, to_numpy
+from .frameworks import is_array, reads, to_numpy
 from .match import arguments_of, readings, required, roles_of, ways
 from .tasks import CAUSAL, FUNCTIONS, LAYERS, PARTS, STEPPED, TASKS, TURNED
 
@@ -31,12 +31,7 @@ class Binding:
     def __init__(self, function: Callable, task: str, contract_name: str | None, chosen: dict[str, str]) -> None:
         self.function, self.task = function, task
         self.name = getattr(function, "__name__", type(function).__name__)
-        try:
-            every = inspect.signature(function).parameters.values()
-        except (TypeError, ValueError):
-            raise Stop(f"{self.name} has no signature that can be read") from None
         self.parameters = arguments_of(function)
-        self.starred = any(one.kind is one.VAR_POSITIONAL for one in every)
         by_name = {theirs: mine for mine, theirs in chosen.items()}
         self.roles: dict[str, str | None] = {
             name: by_name.get(name) or (task == "block" and names.meaning("block", name)) or role
@@ -81,8 +76,6 @@ class Binding:
         has_input = {"x", "q"} & set(self.roles.values())
         for one in self.parameters:
             role = self.roles[one.name]
-            if role == "num_heads" and layered and required(one) and not has_input:
-                role = None  # forward(self, h)
             if role == "splits" and required(one):
                 continue
             if role is not None and (role in keep or role[:2] in ("W_", "b_")):
@@ -164,8 +157,6 @@ class Binding:
                 kwargs[one.name] = value
             else:
                 args.append(value)
-        if not self.parameters and self.starred:
-            args = [values[role] for role in ("x", "q", "k", "v") if role in values and not (role != "x" and "x" in values)]
         return self.function(*args, **kwargs) if self.watch is None else self.watch(self.function, args, kwargs)
 
 
@@ -176,8 +167,6 @@ class Result:
         self.raw = raw
         self.out, self.weights, self.weights_first = None, None, False
         self.rest: list[Any] = []
-        if is_numbers(raw):
-            raw = np.array(raw, dtype=float)
         if is_array(raw):
             self.out = raw
         elif isinstance(raw, (tuple, list)) and raw:
@@ -186,11 +175,8 @@ class Result:
             self._named(raw)
         elif raw is not None and hasattr(raw, "__dict__"):
             self._named(vars(raw))
-        elif isinstance(raw, (int, float, np.generic)):
-            self.out = np.asarray(raw, dtype=float)
 
     def _sequence(self, values: list[Any], expected: tuple[int, ...]) -> None:
-        values = [np.array(value, dtype=float) if is_numbers(value) else value for value in values]
         arrays = [index for index, value in enumerate(values) if is_array(value)]
         if not arrays:
             return

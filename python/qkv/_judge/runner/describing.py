@@ -320,11 +320,6 @@ def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own:
     elif subject.task == "block":
         have = parameters.describe([*entries, *rest]) or "no parameters"
         raise Stop(f"{subject.name} is no block that can be judged: its norms and its feed-forward part are not found in {have}")
-    if rest:
-        subject.notes.append(f"left as they are: {', '.join(entry.path for entry in rest)}")
-    for entry in entries:
-        if names.speaks_of("beyond", names.stem(entry.path)):
-            raise Stop(f"no exercise asks for what {entry.path} in {subject.name} does; the nearest is `{subject.task}`")
     if not entries and subject.task in tasks.SINGLE and not subject.helpers["asked"]:
         raise NoTask(f"{subject.name} has no parameters: no exercise asks for it")
     if entries:

@@ -8,13 +8,13 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from . import match, names, parts, tasks
 from .building import settings_of
 from .errors import NoTask, People, Stop
-from .frameworks import is_module, is_module_class, is_scripted, named, reads, source_of
+from .frameworks import is_module, is_module_class, named, reads, source_of
 from .match import arguments_of, required
 
 
@@ -212,9 +212,6 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
         raise _unfit(found[-1])
     more, found = [one for one in found if one.beyond], [one for one in found if task or not one.beyond]
     if not found:
-        for key, value in vars(module).items():
-            if is_scripted(value):
-                of_thing(key, value, task)  # says why not
         wanted = "looks like attention" if task is None else f"looks like the task {task}"
         for key, thing in known.items():
             if (part := parts.named(key)) and task in (None, part) and parts.guess(key, thing) is None:
@@ -297,21 +294,11 @@ def _could_be(guessed: str, task: str) -> bool:
 
 def of_thing(name: str, thing: Any, task: str | None) -> Candidate:
     """A chosen object as a candidate."""
-    if isinstance(thing, BuiltinFunctionType):
-        raise Stop(f"{name} is built in and does not say its arguments: judge a function of yours that calls it")
-    if is_scripted(thing):
-        raise Stop(
-            f"{name} has no arguments that Python sees: judge the {'module' if is_module(thing) else 'function'} before torch.jit.script"
-        )
-    if not (isinstance(thing, (FunctionType, type)) or is_module(thing) or callable(thing)):
-        raise Stop(f"{name} must be a function, a class or a module: it is a {type(thing).__name__}")
     found = guess(name, thing)
     if found is None and not isinstance(thing, (FunctionType, type)) and not is_module(thing):
         cls_found = guess(type(thing).__name__, type(thing))
         found = cls_found._replace(name=name, thing=thing) if cls_found else None
     if task is not None:
-        if task not in tasks.FUNCTIONS:
-            raise Stop(f"no task is called {task}: tasks are {', '.join(tasks.FUNCTIONS)}")
         return Candidate(name, thing, task, False)
     if found is None:
         if part := parts.named(name):

@@ -143,8 +143,6 @@ def first_call(subject: Subject, function: str) -> None:
     if binding.requires("mask"):
         return _try_mask_in_slices(subject, binding, tensors, metadata, None)
     plain, tensors = _plain(subject, binding, tensors, metadata)
-    if plain is None:
-        return
     if subject.slices is not None:
         subject.notes.append(subject.slices.note)
     if subject.dtype == "float32":
@@ -161,7 +159,7 @@ def first_call(subject: Subject, function: str) -> None:
 
 def _plain(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> tuple[Any, Tensors]:
     """(result, inputs) without a mask: as the contract has it; with as many keys as queries, as some mistakes need; without a batch;
-    each in float64, then in float32. (None, inputs) where there is nothing to call."""
+    each in float64, then in float32."""
     ways: list[tuple[Any, Tensors]] = [(None, tensors)]
     if getattr(tensors.get("x"), "ndim", 0) == 3 and TOKENS_FIRST.search(getattr(subject.thing, "__doc__", None) or ""):
         ways = [(Slices(1, "[L, B, E]", how=TIME_FIRST), tensors)]
@@ -182,8 +180,6 @@ def _plain(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words
         for subject.dtype in ("float64", "float32"):
             try:
                 result = attempt_call(subject, binding, inputs, metadata)
-            except Skipped:
-                return None, inputs
             except FAILURES as error:
                 if isinstance(error, (Stop, SystemExit)) or subject.people.unfilled(error):  # another way would not help
                     raise subject.people.stop(error, f"calling {subject.name}") from None
@@ -232,8 +228,6 @@ def _try_part(subject: Subject, binding: Binding, tensors: Tensors, metadata: Wo
             _plain(subject, binding, tensors, metadata)
         except Stop as stop:
             failure = failure or stop
-            if stop.verdict != "failed":
-                break
             continue
         binding.slices, subject.slices = subject.slices, None
         notes = [binding.slices.note] if binding.slices else []
@@ -292,8 +286,7 @@ def _try_masks(
         return attempt_call(subject, binding, given, metadata)
 
     fallback, failure = None, None
-    kinds = (padding_mask(tensors), causal_mask(tensors))
-    for mask in kinds:
+    for mask in (padding_mask(tensors), causal_mask(tensors)):
         for form in forms:
             try:
                 result = attempt(form, {**tensors, "mask": mask})
@@ -312,11 +305,6 @@ def _try_masks(
     if not forms:
         raise Stop("it takes no mask")
     chosen = fallback or forms[0]
-    for mask in kinds if fallback is None else ():
-        subject.mask_form, hides = _meaning(subject, binding, attempt, chosen, forms, tensors, mask, guessed)
-        if subject.mask_form != chosen:
-            _say_form(subject, argument, guessed)
-            return hides
     subject.mask_form = chosen
     if failure is not None and (shape is None or fallback is None):
         raise subject.people.stop(failure, f"calling {subject.name} with a mask")

@@ -52,12 +52,6 @@ def is_module_class(value: Any) -> bool:
     return torch is not None and isinstance(value, type) and issubclass(value, torch.nn.Module)
 
 
-def is_scripted(value: Any) -> bool:
-    """A function or module that torch.jit compiled: its arguments are not Python's."""
-    torch = torch_of()
-    return torch is not None and isinstance(value, (torch.jit.ScriptFunction, torch.jit.ScriptModule))
-
-
 def to_numpy(value: Any) -> np.ndarray:
     """A copy; 16-bit types as float32."""
     if is_tensor(value):
@@ -127,8 +121,6 @@ def named(thing: Any) -> set[str]:
 def reads(function: Any, argument: str) -> bool:
     """Whether a function's code reads one of its arguments; true where that cannot be told."""
     code = getattr(getattr(function, "__func__", function), "__code__", None)
-    if code is None and is_module(function):
-        code = type(function).forward.__code__
     if code is None or argument not in code.co_varnames or "locals" in code.co_names:
         return True
     loads = [one.argval for one in dis.get_instructions(code) if one.opname.startswith("LOAD_FAST")]

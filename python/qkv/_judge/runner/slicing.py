@@ -139,6 +139,4 @@ def _rebuilt(raws: list[Any], join: Callable[[list[Any]], Any]) -> Any:
         return join(raws)
     if isinstance(first, (tuple, list)):
         return tuple(_rebuilt(list(parts), join) for parts in zip(*raws))
-    if isinstance(first, dict):
-        return {name: _rebuilt([raw[name] for raw in raws], join) for name in first}
     return first

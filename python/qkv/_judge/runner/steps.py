@@ -146,8 +146,6 @@ def _loss(returned: Any) -> Any:
     if isinstance(returned, (tuple, list)):
         numbers = (one for one in returned if isinstance(one, (float, np.generic)) or (is_array(one) and np.prod(one.shape) == 1))
         returned = next(numbers, None)
-    if isinstance(returned, dict):
-        returned = returned.get("loss")
     return None if returned is None else float(to_numpy(returned).reshape(()))
 
 
@@ -197,7 +195,7 @@ def train_steps(subject: Subject, tensors: Tensors, metadata: Words, assignment:
             after = {name: to_numpy(value).T if turned else to_numpy(value) for name, (value, turned) in found.items()}
             after = {name: value.reshape(tensors[name].shape) for name, value in after.items()}
     if any(loss is None for loss in losses):
-        raise Stop(f"not filled in yet: {subject.name} returns no loss", "unfilled")
+        raise Stop(f"not filled in yet: {subject.name} returns nothing", "unfilled")
     answers = {"loss": np.array(losses)} | {f"after_{name}": array_of(value, subject.precision) for name, value in after.items()}
     return {"out": answers["loss"], **answers}
 

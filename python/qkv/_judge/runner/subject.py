@@ -202,8 +202,6 @@ class Subject:
             raise Skipped("it takes no argument causal")
         if self.task == "rope" and values.get("base", 1e4) != 1e4 and not binding.takes("base"):
             raise Skipped("it takes no argument base")
-        if "memory" in tensors and not (binding.takes("memory") or binding.takes("k")):
-            raise Skipped("it takes no second sequence")
         self._mask(binding, tensors, values, start)
         if self.task == "backward" and "q" in tensors:
             forward = _forward(tensors, values["causal"])
