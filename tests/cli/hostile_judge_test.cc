@@ -39,20 +39,6 @@ class HostileJudge : public JudgeTest {
   }
 };
 
-TEST_F(HostileJudge, WhatOutlivesItsParentIsEnded) {
-  write_survivor();
-  write("ends.sh", "sh survivor.sh\nexit 1\n");
-  run_program("sh ends.sh");
-  expect_no_beat();
-}
-
-TEST_F(HostileJudge, WhatOutlivesItsParentIsEndedAtTheTimeLimit) {
-  write_survivor();
-  write("stays.sh", "sh survivor.sh\nsleep 1000\n");
-  EXPECT_TRUE(has(detail(run_program("sh stays.sh", {"--time-limit", "1"})), "within 1 s"));
-  expect_no_beat();
-}
-
 TEST_F(HostileJudge, ManyProcessesThatReplaceThemselvesAreEnded) {
   QKV_NEEDS_PYTHON(python, "os");
   write("many.py",

@@ -1,5 +1,6 @@
 // Every entry of the catalogue, computed by its own edited textbook and rounded to float32, is named again: nothing
-// hides behind another entry, nothing right is called wrong. Spellings by people are in wrong/ and right/ (corpus.py).
+// hides behind another entry, nothing right is called wrong, and of functions beside layers no two entries are one but
+// those that a table declares. Spellings by people are in wrong/ and right/ (corpus.py).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,8 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "judge/evidence.h"
 #include "judge/judge.h"
@@ -32,9 +35,7 @@ bool judged(
   std::vector<StateDict> probes;
   std::vector<Answer> answers;
   for (const Probe& probe : task.probes(task.sizes, seed)) {
-    if (probe.call("nan") || probe.call("gradient") || probe.call("twice") || probe.call("training") ||
-        probe.call("evaluation"))
-      continue;
+    if (probe.call("gradient") || probe.call("twice") || probe.call("training") || probe.call("evaluation")) continue;
     // float32 leaves a block's large scores no digit.
     const bool wide = task.has("block");
     const Range range(wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max());
@@ -56,6 +57,22 @@ bool judged(
   finding = judge(task.name, probes, answers);
   return true;
 }
+
+/// Ids of which two are the same function in a task, in alphabetical order.
+const std::set<std::pair<std::string, std::string>> kSame = {
+    {"scale-1-over-d", "scale-twice"},
+    {"fill-small", "fill-zero"},
+    {"fill-small", "mask-multiplies-scores"},
+    {"fill-zero", "mask-multiplies-scores"},
+    {"v-uses-k-weights", "values-from-keys"},  // no biases
+    {"linear-causal-ignored", "no-causal"},
+    {"rope-direction-reversed", "rope-sine-cosine-exchanged"},  // in attention: both turn by a constant minus the angle
+    {"flash-delta-of-weights", "flash-lse-again"},              // but for rounding out and lse
+    // Up to what float32 rounds, or in what one of two functions gives.
+    {"lm-gradient-not-averaged", "lm-loss-sum"},
+    {"norm-eps-ignored", "norm-eps-missing"},
+    {"mask-after-softmax", "mask-after-softmax-filled"},
+};
 
 std::set<std::string> names(const Mistake& mistake) {
   std::set<std::string> out(mistake.same_as.begin(), mistake.same_as.end());
@@ -97,6 +114,9 @@ TEST(Catalogue, EveryMistakeIsNamed) {
       if (finding.mistakes.empty()) continue;
       EXPECT_TRUE(names(finding.mistakes.front()).count(std::string(entry->id)))
           << task.name << ": " << entry->id << " is named " << finding.mistakes.front().id;
+      const Mistake& named = finding.mistakes.front();
+      for (const std::string& other : task.has("layer") ? std::vector<std::string>() : named.same_as)
+        EXPECT_TRUE(kSame.contains(std::minmax(named.id, other))) << task.name << ": " << named.id << " is " << other;
       // Which tensors, where the entry is of some.
       if (entry->some && finding.mistakes.front().id == entry->id) {
         EXPECT_EQ(finding.mistakes.front().says, entry->says) << task.name << ": " << entry->id;
@@ -117,15 +137,6 @@ Finding judged_changed(const char* name, const std::function<void(Array&, const 
     probes.push_back(state_of(probe));
   }
   return judge(name, probes, answers);
-}
-
-TEST(Catalogue, Unexplained) {
-  for (const char* name : {"mha", "v3", "gqa", "sdpa"}) {
-    const Finding finding = judged_changed(name, [](Array& out, const Probe&) {
-      for (Index i = 0; i < out.count(); ++i) out[i] = out[i] * Number(1 + 0.01 * static_cast<double>(i % 7));
-    });
-    EXPECT_EQ(finding.verdict, "unknown");
-  }
 }
 
 TEST(Catalogue, UnexplainedSaysInWhichSituation) {
@@ -167,15 +178,6 @@ TEST(Catalogue, EverySentenceAndHintIsChineseToo) {
   }
   const Entry* split = find_entry("split-without-transpose");
   EXPECT_TRUE(chinese().said(split->says).starts_with("q、k 和 v 只用 view(B, H, L, d) 拆头")) << split->says;
-}
-
-TEST(Catalogue, AMaskBehindAnotherSoftmaxIsBoth) {
-  Finding finding;
-  ASSERT_TRUE(judged(
-      *find_task("sdpa"), {{find_entry("softmax-over-heads"), 0}, {find_entry("mask-after-softmax"), 0}}, 3, finding));
-  ASSERT_EQ(finding.mistakes.size(), 2u) << finding.verdict;
-  EXPECT_EQ(names(finding.mistakes[0]).count("mask-after-softmax"), 1u);
-  EXPECT_EQ(names(finding.mistakes[1]).count("softmax-over-heads"), 1u);
 }
 
 TEST(Catalogue, PairsAreNamedInFull) {

@@ -60,12 +60,9 @@ class Tool:
 
 def in_process(arguments):
     """The finding of the tool, by its runner and the package's engine in this process. `arguments` as on its command line."""
-    from qkv import _engine
-    from runner import files
-    from runner.answering import answer
-    from runner.describing import as_json, subject_of_file
-    from runner.errors import Stop
-    from runner.trace.where import find_line
+    from qkv._judge import exchanged
+    from qkv._judge.runner.describing import subject_of_file
+    from qkv._judge.runner.errors import Stop
 
     options = dict(zip(arguments[:-1:2], arguments[1:-1:2]))
     path, _, name = str(arguments[-1]).partition(":")
@@ -73,17 +70,7 @@ def in_process(arguments):
     output = sys.stdout, sys.stderr
     try:
         sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-        subject = subject_of_file(request)
-        described = json.dumps(as_json(subject))
-        probes = _engine.probes(described, int(options.get("--seed", 0)))
-        readings = range(max(1, len(subject.assignments)))
-        answers = [[files.encode(*answer(subject, *files.decode(probe), reading)) for probe in probes] for reading in readings]
-
-        def watch(reading, wrong, stages):
-            inputs = [(*files.decode(probes[n]), files.decode(own)[0]) for n, own in zip(wrong, stages)]
-            return json.dumps(find_line(subject, reading, inputs))
-
-        return json.loads(_engine.verdict(described, probes, answers, False, False, watch)[0])
+        return exchanged(subject_of_file(request), seed=int(options.get("--seed", 0)))[0]
     except Stop as stop:
         name = stop.about.get("check") or ("filled in" if stop.verdict == "unfilled" else "runs")
         return {"verdict": stop.verdict, "checks": [{"name": name, "ok": False, "detail": stop.says}], "traceback": stop.traceback}
@@ -97,7 +84,6 @@ class InProcess:
     def __init__(self, options):
         os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
         self.tool, self.slowest = str(Path(options.tool).resolve()), (0, "")
-        sys.path.insert(0, str(HERE.parent.parent / "python" / "qkv" / "_judge"))
         import torch
 
         torch.optim.SGD([torch.zeros(1)])  # a step of training: imports more than PyTorch does

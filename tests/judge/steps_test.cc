@@ -47,12 +47,5 @@ TEST(Steps, WhatIsNoStepIsSaid) {
       << found.notes.back();
 }
 
-TEST(Steps, TheyDecideNothing) {
-  const Finding plain = judged([](Array&, StateDict&) {});
-  const Finding with = judged([](Array& q, StateDict& answer) { answer.add("split.q", to_tensor(q)); });
-  EXPECT_EQ(plain.verdict, with.verdict);
-  EXPECT_EQ(plain.evidence, with.evidence);
-}
-
 }  // namespace
 }  // namespace qkv::judge

@@ -35,6 +35,14 @@ def attention_backward(q, k, v, dout, causal=False):
     return q.grad, k.grad, v.grad
 
 
+def layer_backward(x, W_q, W_k, W_v, W_o, dout):
+    leaves = [y.detach().clone().requires_grad_(True) for y in (x, W_q, W_k, W_v, W_o)]
+    with torch.enable_grad():
+        x, W_q, W_k, W_v, W_o = leaves
+        (F.scaled_dot_product_attention(x @ W_q, x @ W_k, x @ W_v) @ W_o).backward(dout)
+    return [y.grad for y in leaves]
+
+
 class DropoutBySdpa(nn.Module):
     def __init__(self, dropout_p):
         super().__init__()
@@ -74,7 +82,7 @@ def flash_one_tile(q, k, v, block=4):
 
 
 RIGHT = [
-    "flash_one_tile",
+    *("flash_one_tile", "layer_backward"),
     *("rope", "attention_with_rope", "linear_attention", "attention_backward", "DropoutBySdpa", "causal_upper_left"),
     *("scaled_dot_product", "sdpa_nan_of_empty_row", "sdpa_zero_of_empty_row"),
 ]
@@ -82,6 +90,6 @@ CONVENTION = {
     "causal_upper_left": "causal-top-left",
     "sdpa_nan_of_empty_row": "empty-row-nan",
 }
-TASK = {name: "sdpa" for name in RIGHT[7:]} | {
+TASK = {name: "sdpa" for name in RIGHT[8:]} | {
     **{"attention_with_rope": "rope", "DropoutBySdpa": "dropout", "causal_upper_left": "causal"},
 }
