@@ -21,6 +21,7 @@ from .runner import files
 from .runner.answering import answer
 from .runner.describing import as_json, subject_of_file, subject_of_object
 from .runner.errors import People, Stop
+from .runner.subject import Subject
 from .runner.tasks import FUNCTIONS
 from .runner.trace.where import find_line
 
@@ -84,8 +85,6 @@ class Finding:
     traceback: str = ""
     seconds: float = 0.0
     text: str = field(default="", compare=False)
-    lang: str = field(default="en", compare=False)
-    hint: bool = field(default=False, compare=False)
 
     def __bool__(self) -> bool:
         return self.verdict in ("right", "convention")
@@ -211,22 +210,24 @@ def _judged(
         check = Check(failed, False, detail=said(stop.says))
         return Finding(
             stop.verdict, file, name, task or "", checks=(check,), traceback=stop.traceback, seconds=time.perf_counter() - begin,
-            text=text, lang=lang, hint=hint,
+            text=text,
         )
+    found, text = exchanged(subject, file, hint, lang == "zh")
+    return _finding(found, seconds=time.perf_counter() - begin, text=text.rstrip("\n"))
+
+
+def exchanged(subject: Subject, file: str = "", hint: bool = False, chinese: bool = False, seed: int = 0) -> tuple[dict[str, Any], str]:
+    """The finding as JSON and as text: the engine's probes, the code's answers to them, the line of the first that is wrong."""
     described = json.dumps(as_json(subject) | ({"file": file} if file else {}))
-    probes = _engine.probes(described)
+    probes = _engine.probes(described, seed)
+    readings = range(max(1, len(subject.assignments)))
     with _undisturbed():
-        answers = [
-            [files.encode(*answer(subject, *files.decode(probe), reading)) for probe in probes]
-            for reading in range(max(1, len(subject.assignments)))
-        ]
+        answers = [[files.encode(*answer(subject, *files.decode(probe), reading)) for probe in probes] for reading in readings]
 
     def watch(reading: int, wrong: list[int], stages: list[bytes]) -> str:
         inputs = [(*files.decode(probes[n]), files.decode(own)[0]) for n, own in zip(wrong, stages)]
         with _undisturbed():
             return json.dumps(find_line(subject, reading, inputs))
 
-    found, text = _engine.verdict(described, probes, answers, hint, lang == "zh", watch)
-    return _finding(
-        json.loads(found), seconds=time.perf_counter() - begin, text=text.rstrip("\n"), lang=lang, hint=hint
-    )
+    found, text = _engine.verdict(described, probes, answers, hint, chinese, watch)
+    return json.loads(found), text

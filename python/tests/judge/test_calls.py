@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runner.errors import Stop
-from support_judge import agrees, answered, attend, close, subject_of, truth
+from qkv._judge.runner.errors import Stop
+from support_judge import answered, right, subject_of
 
 RNG = np.random.default_rng(5)
 Q, K, V = (RNG.standard_normal((2, 3, length, 6)) for length in (5, 7, 7))
@@ -36,7 +36,7 @@ def test_code_that_cannot_do_float64_is_judged_in_float32(tmp_path: Path) -> Non
     text = LAYER.replace("X):", "X):\n        assert X.dtype == torch.get_default_dtype() == torch.ones(1, dtype=torch.float32).dtype")
     subject = subject_of(tmp_path, text)
     assert subject.dtype == "float32" and "judged in float32: it does not run in float64" in subject.notes
-    agrees(subject)
+    assert right(subject)
 
 
 CACHED = """
@@ -82,27 +82,10 @@ def test_steps(tmp_path: Path, state: str) -> None:
         text = text.replace(word, value)
     subject = subject_of(tmp_path, text)
     assert subject.task == "cache"
-    tensors = {"x": RNG.standard_normal((2, 6, 18)), **{f"W_{x}": RNG.standard_normal((18, 18)) / 3 for x in "qkvo"}}
-    for steps in ("3,1,2", "6", "1,1,1,1,1,1"):
-        found, notes = answered(subject, tensors, call="steps", steps=steps, causal="1")
-        assert not notes
-        close(found["out"], truth(tensors, subject.sizes, causal=True))
+    assert right(subject)
 
 
 def test_two_functions_of_one_task(tmp_path: Path) -> None:
-    text = """
-def rope(x, positions, base=10000.0):
-    return x * base
-
-def rope_attention(q, k, v, positions):
-    return q + positions[:, None]
-"""
-    subject = subject_of(tmp_path, text)
-    q = RNG.standard_normal((2, 3, 5, 6))
-    tensors = {"x": q, "q": 2 * q, "k": q, "v": q, "positions": np.arange(5.0)}
-    found, notes = answered(subject, tensors, base="10000")
-    assert not notes and np.array_equal(found["turned"], q * 10000) and np.array_equal(found["out"], 2 * q + np.arange(5)[:, None])
-    assert set(answered(subject, tensors, base="500")[0]) == {"turned"}  # rope_attention takes no base
     backward = """
 def attention_backward(q, k, v, dout, causal=False):
     return {"dq": q, "dk": k, "dv": v + causal}
@@ -117,47 +100,9 @@ def layer_backward(x, W_q, W_k, W_v, W_o, dout):
     assert not notes and set(found) == {"dq", "dk", "dv"} and np.array_equal(found["dv"], V + 1)
 
 
-def test_block_sizes_and_causal_are_handed_over(tmp_path: Path) -> None:
-    subject = subject_of(tmp_path, "def flash(q, k, v, Br, Bc, is_causal=True):\n    return q * Br + Bc + is_causal\n")
-    assert np.array_equal(answered(subject, {"q": Q, "k": K, "v": V}, block="4")[0]["out"], Q * 4 + 4)
-    assert np.array_equal(answered(subject, {"q": Q, "k": K, "v": V}, block="2", causal="1")[0]["out"], Q * 2 + 2 + True)
-    subject = subject_of(tmp_path, "def flash(q, k, v, block_size):\n    return q\n")
-    assert answered(subject, {"q": Q, "k": K, "v": V}, block="2", causal="1")[1] == {"skipped": "it takes no argument causal"}
-
-
 def model() -> dict[str, np.ndarray]:
     shapes = {"embed": (9, 6), "position": (5, 6), "W_q": (6, 6), "W_k": (6, 6), "W_v": (6, 6), "head": (6, 9), "head_bias": (9,)}
     return {**{name: RNG.standard_normal(shape) for name, shape in shapes.items()}, "tokens": RNG.integers(0, 9, (2, 6))}
-
-
-def test_training_steps_of_a_model(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    text = """
-import torch, torch.nn as nn, torch.nn.functional as F
-
-class ToyLM(nn.Module):
-    def __init__(self, vocab_size, context_len, dim):
-        super().__init__()
-        self.tok, self.pos = nn.Embedding(vocab_size, dim), nn.Embedding(context_len, dim)
-        self.W_q, self.W_k, self.W_v = (nn.Linear(dim, dim, bias=False) for _ in range(3))
-        self.lm_head = nn.Linear(dim, vocab_size)
-
-    def forward(self, tokens):
-        h = self.tok(tokens) + self.pos(torch.arange(tokens.shape[1]))
-        return self.lm_head(F.scaled_dot_product_attention(self.W_q(h), self.W_k(h), self.W_v(h), is_causal=True))
-
-def train_step(model, optimizer, tokens):
-    loss = F.cross_entropy(model(tokens[:, :-1]).transpose(1, 2), tokens[:, 1:])
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss
-"""
-    for name in (None, "ToyLM", "train_step"):
-        subject = subject_of(tmp_path, text, name=name)
-        assert (subject.task, subject.name) == ("lm", "train_step")
-    found, notes = answered(subject, model(), call="train-steps", repeat="3", lr="0.5")
-    assert not notes and found["loss"].shape == (3,)  # whether they are right: exercise.lm of the corpus
 
 
 @pytest.mark.parametrize("gives", ["1.5, {name: 2 * value for name, value in params.items()}", "1.5"])
@@ -253,7 +198,7 @@ def test_settings_of_a_constructor(tmp_path: Path) -> None:
     text = LAYER.replace("hidden_dim, nums_head, dropout=0.1", "config").replace("        super", "        hidden_dim = config['emb_dim']; nums_head = config.n_heads; dropout = getattr(config, 'p_drop', 0.1)\n        super")
     subject = subject_of(tmp_path, text)
     assert tuple(subject.sizes) == (18, 3, 3, 6)
-    agrees(subject)
+    assert right(subject)
     subject = subject_of(tmp_path, LAYER, init={"hidden_dim": "20", "heads": 4, "dropout": 0.5})
     assert tuple(subject.sizes) == (20, 4, 4, 5) and subject.has["dropout"] == 0.5
     with pytest.raises(Stop, match="--init: embed 20 must be a multiple of heads 3"):
@@ -272,8 +217,7 @@ def causal_attention(q, k, v):
 """
     subject = subject_of(tmp_path, text)
     assert answered(subject, {"q": Q, "k": K, "v": V}, causal="1") == ({}, {"skipped": "it takes as many queries as keys only"})
-    close(answered(subject, {"q": Q, "k": K[..., :5, :], "v": V[..., :5, :]}, causal="1")[0]["out"],
-          attend(Q, K[..., :5, :], V[..., :5, :], True, causal=True)[0])  # fmt: skip
+    assert right(subject)
 
 
 @pytest.mark.parametrize(
@@ -294,13 +238,3 @@ def test_results_are_real_numbers(tmp_path: Path, returned: str, says: str) -> N
     """)  # fmt: skip
     found, notes = answered(subject, {"q": Q, "k": K, "v": V})
     assert not found and notes["error"] == f"the code must return arrays of real numbers: it returned {says}"
-
-
-def test_weights_may_come_first(tmp_path: Path) -> None:
-    subject = subject_of(tmp_path, """
-        import numpy as np
-        def sdpa(q, k, v):
-            weights = np.exp(q @ k.swapaxes(-1, -2))
-            return weights, weights @ v
-    """)  # fmt: skip
-    assert subject.conventions == ["weights-first"]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import support_judge
-from runner import files
+from qkv._judge.runner import files
 
 TENSORS = {
     "x": np.arange(6.0).reshape(2, 3),
@@ -20,23 +19,13 @@ TENSORS = {
 }
 
 
-def test_reads_what_it_wrote(tmp_path: Path) -> None:
-    files.write(tmp_path / "a.safetensors", files.encode(TENSORS, {"task": "sdpa", "name": "掩码"}))
-    found, metadata = files.read(tmp_path / "a.safetensors")
-    assert metadata == {"task": "sdpa", "name": "掩码"}
-    assert set(found) == set(TENSORS)
-    for name, value in TENSORS.items():
-        assert found[name].dtype == np.asarray(value).dtype
-        assert np.array_equal(found[name], value)
-        assert found[name].flags.writeable
-    assert [path.name for path in tmp_path.iterdir()] == ["a.safetensors"]
-
-
 def test_the_format_is_the_format(tmp_path: Path) -> None:
     library = pytest.importorskip("safetensors.numpy")
-    files.write(tmp_path / "a.safetensors", files.encode(TENSORS, {"k": "v"}))
-    found = library.load_file(tmp_path / "a.safetensors")
-    assert all(np.array_equal(found[name], value) for name, value in TENSORS.items())
+    files.write(tmp_path / "a.safetensors", files.encode(TENSORS, {"name": "掩码"}))
+    own, metadata = files.read(tmp_path / "a.safetensors")
+    assert metadata == {"name": "掩码"} and [path.name for path in tmp_path.iterdir()] == ["a.safetensors"]
+    for found in (library.load_file(tmp_path / "a.safetensors"), own):
+        assert all(found[name].dtype == np.asarray(value).dtype and np.array_equal(found[name], value) for name, value in TENSORS.items())
     library.save_file({"x": np.arange(3.0)}, tmp_path / "b.safetensors", metadata={"call": "forward"})
     tensors, metadata = files.read(tmp_path / "b.safetensors")
     assert np.array_equal(tensors["x"], np.arange(3.0)) and metadata == {"call": "forward"}
@@ -48,5 +37,5 @@ def test_other_types_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_runner_stands_alone() -> None:
-    text = "".join(path.read_text(encoding="utf-8") for path in support_judge.RUNNER.glob("*.py"))
+    text = "".join(path.read_text(encoding="utf-8") for path in Path(files.__file__).parent.glob("*.py"))
     assert "import qkv" not in text and "from qkv" not in text and "import torch\n" not in text

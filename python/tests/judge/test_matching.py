@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from runner import names
-from runner.describing import as_json
-from runner.errors import Stop
-from runner.slots import Sizes, Slot, axes_of, canonical, in_probe
-from support_judge import agrees, subject_of
+from qkv._judge.runner import names
+from qkv._judge.runner.describing import as_json
+from qkv._judge.runner.errors import Stop
+from support_judge import right, subject_of
 
 torch = pytest.importorskip("torch")
 
@@ -34,48 +32,6 @@ def test_spellings(letters: str, spelled: str) -> None:
 )
 def test_spellings_of_biases(spelled: str, letters: str) -> None:
     assert names.is_bias(spelled) and names.letters(spelled, True) == tuple(letters)
-
-
-class Shaped:
-    """A parameter's shape, as axes_of sees it."""
-
-    def __init__(self, shape: tuple[int, ...], bias: bool = False) -> None:
-        self.shape, self.bias = shape, bias
-
-
-SIZES = Sizes(18, 3, 3, 6)
-GROUPED = Sizes(30, 6, 2, 5)
-
-
-@pytest.mark.parametrize(
-    ("letters", "shape", "family", "sizes", "bias"),
-    [
-        ("q", (18, 18), "in_out", SIZES, False), ("q", (18, 18), "out_in", SIZES, False), ("o", (18, 18), "out_in", SIZES, False),
-        ("q", (3, 18, 6), "in_out", SIZES, False), ("q", (18, 3, 6), "in_out", SIZES, False), ("o", (3, 6, 18), "in_out", SIZES, False),
-        ("qkv", (54, 18), "out_in", SIZES, False), ("qkv", (18, 54), "in_out", SIZES, False), ("qkv", (54, 18), "by_head", SIZES, False),
-        ("qkv", (3, 18, 18), "in_out", SIZES, False), ("qkv", (54,), "out_in", SIZES, True), ("kv", (36, 18), "out_in", SIZES, False),
-        ("qkv", (50, 30), "out_in", GROUPED, False), ("k", (10, 30), "out_in", GROUPED, False), ("v", (10,), "out_in", GROUPED, True),
-        ("q", (1, 1, 18), "out_in", SIZES, True), ("o", (18,), "out_in", SIZES, True),
-    ],
-)  # fmt: skip
-def test_a_slot_holds_each_number_of_its_blocks_once(
-    letters: str, shape: tuple[int, ...], family: str, sizes: Sizes, bias: bool
-) -> None:
-    axes = axes_of(Shaped(shape, bias), tuple(letters), family, sizes)
-    assert axes is not None
-    blocks = canonical(sizes)
-    slot = Slot("p", shape, tuple(letters), bias, axes)
-    indices = slot.indices(blocks)
-    assert indices.shape == shape
-    assert sorted(indices.ravel()) == sorted(index for name in slot.names for index in blocks[name].ravel())
-
-
-def test_merged_parameters_lie_side_by_side() -> None:
-    probe = {"W_qkv": np.zeros((18, 54)), "b_qkv": np.zeros(54), "W_o": np.zeros((18, 18))}
-    indices, blocks = in_probe(probe, SIZES), canonical(SIZES)
-    assert np.array_equal(indices["W_qkv"][:, 18:36], blocks["W_k"].reshape(18, 18))
-    assert np.array_equal(indices["b_qkv"][36:], blocks["b_v"].ravel())
-    assert np.array_equal(indices["W_o"], blocks["W_o"].reshape(18, 18))
 
 
 HEAD = """
@@ -112,23 +68,21 @@ def test_a_raw_square_parameter_is_read_both_ways(tmp_path: Path, transposed: bo
     subject = subject_of(tmp_path, raw("Wq Wk Wv", transposed))
     assert ["[out, in]" in one.label for one in subject.assignments] == [False, True]
     assert subject.has["absent"] == ["b_q", "b_k", "b_v"]
-    agrees(subject, assignment=int(transposed))
-    with pytest.raises(AssertionError):
-        agrees(subject, assignment=int(not transposed))
+    assert right(subject)
 
 
 def test_names_that_say_nothing_are_tried_in_order(tmp_path: Path) -> None:
     subject = subject_of(tmp_path, raw("b1 alpha2 zeta", False), alternatives=24)
     assert len(subject.assignments) == 12  # 3! orders, two layouts
     assert subject.assignments[0].label.startswith("W_q=b1, W_k=alpha2, W_v=zeta")
-    agrees(subject)
+    assert right(subject)
     assert len(subject_of(tmp_path, raw("b1 alpha2 zeta", False), alternatives=4).assignments) == 4
 
 
 def test_a_map_leaves_no_choice(tmp_path: Path) -> None:
     subject = subject_of(tmp_path, raw("c a b", False), map={"W_q": "c", "W_k": "a", "W_v": "b"})
     assert len(subject.assignments) == 2
-    agrees(subject)
+    assert right(subject)
     with pytest.raises(Stop, match="--map names nothing, but the parameters are c"):
         subject_of(tmp_path, raw("c a b", False), map={"W_q": "nothing"})
 
@@ -193,15 +147,7 @@ def test_forms_of_several_heads(tmp_path: Path, form: str) -> None:
     init, forward = FORMS[form]
     subject = subject_of(tmp_path, MHA.replace("INIT", init).replace("FORWARD", forward))
     assert subject.task == "mha" and tuple(subject.sizes) == (18, 3, 3, 6)
-    agrees(subject)
-
-
-def test_q_k_v_of_each_head_together_is_a_convention(tmp_path: Path) -> None:
-    forward = "q, k, v = self.qkv(x).view(*x.shape[:2], self.h, 3, -1).permute(3, 0, 2, 1, 4); return self.out(self.join(q, k, v))"
-    init = "self.qkv, self.out = nn.Linear(E, 3 * E), nn.Linear(E, E)"
-    subject = subject_of(tmp_path, MHA.replace("INIT", init).replace("FORWARD", forward))
-    assert [one.convention for one in subject.assignments] == [None, "merged-by-head"]
-    agrees(subject, assignment=1)
+    assert right(subject)
 
 
 def test_a_tied_weight_leaves_one_absent(tmp_path: Path) -> None:
@@ -227,7 +173,8 @@ class SelfAttentionV1:
 
     def forward(self, x):
         q, k, v = self.query(x), self.key(x), self.value(x)
-        weights = np.exp(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]))
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
         return weights / weights.sum(-1, keepdims=True) @ v
 """
 
@@ -236,7 +183,7 @@ def test_an_object_of_arrays(tmp_path: Path) -> None:
     subject = subject_of(tmp_path, NUMPY)
     paths = {name: slot.path for slot in subject.assignments[0].slots for name in slot.names}
     assert paths["W_q"] == "query.W" and paths["b_v"] == "value.b"
-    agrees(subject)
+    assert right(subject)
 
 
 def test_a_block_is_found_by_what_it_holds(tmp_path: Path) -> None:
