@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("qkv._engine")
 import qkv
 from qkv._judge.runner.trace.layouts import layouts
+from qkv._judge.runner.trace.show import _row
 
 
 def test_views_that_mix_axes_are_none() -> None:
@@ -33,3 +34,7 @@ def test_the_finding_shows_the_line() -> None:
     assert f"{line} is the first" in str(qkv.judge(attention, task="sdpa", hint=True))
     assert f"第 {line} 行是第一处不正确的地方" in str(qkv.judge(attention, task="sdpa", lang="zh"))
     assert attention.__code__ is code and not [name for name in globals() if "watch__" in name]  # as it was
+
+
+def test_numbers_stand_apart() -> None:
+    assert _row(np.array([-2412.9601, -1052.338, -12345.6])).split() == ["-2412.9601", "-1052.3380", "-1.23e+04"]

@@ -65,5 +65,5 @@ def _wanted(search: Search, rank: int) -> list[tuple[str, np.ndarray, str]]:
 
 
 def _row(row: np.ndarray) -> str:
-    words = [f"{number:10.4f}" if abs(number) < 1e4 else f"{number:10.3g}" for number in np.atleast_1d(row)[:_NUMBERS]]
+    words = [f" {number:9.4f}" if abs(number) < 1e4 else f" {number:9.3g}" for number in np.atleast_1d(row)[:_NUMBERS]]
     return "".join(words) + (" ..." if row.size > _NUMBERS else "")
