@@ -12,7 +12,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build/peer_environments"
 TORCH_AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 # XNNPACK and YNNPACK, which XLA calls for products, know no limit.
-JAX_AVX2 = {"XLA_FLAGS": "--xla_cpu_max_isa=AVX2 --xla_cpu_use_xnnpack=false --xla_cpu_experimental_ynn_fusion_type="}
+JAX_AVX2 = {
+    "XLA_FLAGS": "--xla_cpu_max_isa=AVX2 --xla_cpu_use_xnnpack=false --xla_cpu_experimental_ynn_fusion_type=",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+}
 GGML_BUILDS = {"native": (), "avx2": ("-DGGML_NATIVE=OFF", *(f"-DGGML_{isa}=ON" for isa in ("AVX2", "FMA", "F16C", "BMI2")))}
 GGML = ("https://github.com/ggml-org/ggml", "d99724f2b141fed9e1a9f402213506c081433465")
 BLAS = "libblas_of_mlx.so"
