@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "core/check.h"
+#include "core/maths.h"
 #include "core/overlap.h"
 #include "core/threads/region.h"
 #include "qkv/attention.h"
@@ -30,37 +31,40 @@ template <class T> void check_parts(const char* function, std::span<const View<c
 
 constexpr Index kRowsPerMerge = 64;
 
-/// Calls body(b, h, i, scratch of a worker) for every row; each row has `elements` numbers to process.
-template <class T, class Body>
-void for_rows(const View<T, 3>& lse, Index elements, std::size_t worker_bytes, Context& context, const Body& body) {
-  const Index length = lse.size(2), heads = lse.size(1), rows = lse.count();
-  const double flops = kElementFlops * static_cast<double>(rows) * static_cast<double>(elements);
-  run_items(
-      context, {(rows + kRowsPerMerge - 1) / kRowsPerMerge, flops, worker_bytes}, [&](Index item, std::byte* own) {
-        const Index first = item * kRowsPerMerge, end = std::min(rows, first + kRowsPerMerge);
-        Index i = first % length, h = first / length % heads, b = first / length / heads;
-        for (Index row = first; row < end; ++row) {
-          body(b, h, i, own);
-          if (++i < length) continue;
-          i = 0;
-          if (++h == heads) h = 0, ++b;
-        }
-      });
+/// Calls body(b, h, i, row - first) for rows [first, end).
+template <class T, class Body> void for_rows(const View<T, 3>& lse, Index first, Index end, const Body& body) {
+  const Index length = lse.size(2), heads = lse.size(1);
+  Index i = first % length, h = first / length % heads, b = first / length / heads;
+  for (Index row = first; row < end; ++row) {
+    body(b, h, i, row - first);
+    if (++i < length) continue;
+    i = 0;
+    if (++h == heads) h = 0, ++b;
+  }
 }
 
-template <class T> T part_weight(T part, T total) { return part == kNoKeys<T> ? T{0} : std::exp(part - total); }
+/// weights[r] = exp(parts[r] - of[r]), row by row, in vectors.
+template <class T> void exponentials(const T* parts, const T* of, T* weights, Index rows) {
+  for (Index r = 0; r < rows; ++r) weights[r] = static_cast<T>(maths::exp(static_cast<double>(parts[r] - of[r])));
+}
 
-template <class T> T log_sum_exp(std::span<const View<const T, 3>> lses, Index b, Index h, Index i) {
-  T maximum = kNoKeys<T>;
-  for (const auto& lse : lses) {
-    const T part = lse(b, h, i);
-    if (std::isnan(part)) return part;  // std::max would drop it, and the row would count as empty
-    maximum = std::max(maximum, part);
+/// total[r] = log sum_n exp(parts[n][r]), NaN where a part is; then weights[n][r] = exp(parts[n][r] - total[r]), NaN
+/// where both are -inf. All but total: [n][kRowsPerMerge].
+template <class T> void weigh(const T* parts, T* weights, T* total, Index count, Index rows) {
+  T maximum[kRowsPerMerge], sum[kRowsPerMerge] = {};
+  std::fill_n(maximum, rows, kNoKeys<T>);
+  for (Index n = 0; n < count; ++n) {
+    for (Index r = 0; r < rows; ++r) maximum[r] = std::max(maximum[r], parts[n * kRowsPerMerge + r]);
   }
-  if (maximum == kNoKeys<T>) return maximum;
-  T sum = 0;
-  for (const auto& lse : lses) sum += part_weight(lse(b, h, i), maximum);
-  return maximum + std::log(sum);
+  for (Index r = 0; r < rows; ++r) maximum[r] = maximum[r] == kNoKeys<T> ? T{0} : maximum[r];
+  for (Index n = 0; n < count; ++n) {
+    exponentials(parts + n * kRowsPerMerge, maximum, weights, rows);
+    for (Index r = 0; r < rows; ++r) sum[r] += weights[r];
+  }
+  for (Index r = 0; r < rows; ++r) total[r] = maximum[r] + static_cast<T>(maths::log(static_cast<double>(sum[r])));
+  for (Index n = 0; n < count; ++n) {
+    exponentials(parts + n * kRowsPerMerge, total, weights + n * kRowsPerMerge, rows);
+  }
 }
 
 /// An element as it is summed.
@@ -84,20 +88,32 @@ template <class T> void merge(std::span<const View<const T, 4>> outs,
       check_apart(function, output, {"lses", lses[n]});
     }
   }
-  const auto row_bytes = static_cast<std::size_t>(out.size(3)) * sizeof(Sum);
-  const auto merge_row = [&](Index b, Index h, Index i, std::byte* own) {
-    Sum* const row = reinterpret_cast<Sum*>(own);
-    const Sum total = log_sum_exp<Sum>(lses, b, h, i);
-    lse(b, h, i) = total;
-    std::fill_n(row, out.size(3), Sum{0});
-    for (std::size_t n = 0; n < outs.size(); ++n) {
-      if (lses[n](b, h, i) == kNoKeys<Sum>) continue;
-      const Sum w = part_weight(lses[n](b, h, i), total);
-      for (Index d = 0; d < out.size(3); ++d) row[d] += w * number(outs[n](b, h, i, d));
+  const auto count = static_cast<Index>(outs.size()), width = out.size(3), rows = lse.count();
+  const auto merge_rows = [&](Index item, std::byte* own) {
+    const Index first = item * kRowsPerMerge, end = std::min(rows, first + kRowsPerMerge);
+    Sum *const row = reinterpret_cast<Sum*>(own), *const parts = row + width,
+               *const weights = parts + count * kRowsPerMerge, *const total = weights + count * kRowsPerMerge;
+    for (Index n = 0; n < count; ++n) {
+      const auto& part = lses[static_cast<std::size_t>(n)];
+      for_rows(
+          lse, first, end, [&](Index b, Index h, Index i, Index r) { parts[n * kRowsPerMerge + r] = part(b, h, i); });
     }
-    for (Index d = 0; d < out.size(3); ++d) out(b, h, i, d) = static_cast<T>(row[d]);
+    weigh(parts, weights, total, count, end - first);
+    for_rows(lse, first, end, [&](Index b, Index h, Index i, Index r) {
+      lse(b, h, i) = total[r];
+      std::fill_n(row, width, Sum{0});
+      for (Index n = 0; n < count; ++n) {
+        if (parts[n * kRowsPerMerge + r] == kNoKeys<Sum>) continue;
+        const Sum w = weights[n * kRowsPerMerge + r];
+        const auto& part = outs[static_cast<std::size_t>(n)];
+        for (Index d = 0; d < width; ++d) row[d] += w * number(part(b, h, i, d));
+      }
+      for (Index d = 0; d < width; ++d) out(b, h, i, d) = static_cast<T>(row[d]);
+    });
   };
-  for_rows(lse, static_cast<Index>(outs.size() + 1) * out.size(3), row_bytes, context, merge_row);
+  const double flops = kElementFlops * static_cast<double>(rows) * static_cast<double>((count + 1) * width);
+  const auto own_numbers = static_cast<std::size_t>(width + (2 * count + 1) * kRowsPerMerge);
+  run_items(context, {(rows + kRowsPerMerge - 1) / kRowsPerMerge, flops, own_numbers * sizeof(Sum)}, merge_rows);
 }
 
 #define QKV_INSTANTIATE(T)                                                                                       \

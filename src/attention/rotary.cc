@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "attention/call/tensor_checks.h"
+#include "core/maths.h"
 #include "core/threads/region.h"
 
 namespace qkv::inline v0 {
@@ -34,7 +35,7 @@ void check_options(Index head_dim, const RotaryOptions& o, Index rotary_dim) {
 /// The pair that turns `turns` times within the original context, as a real number of a pair.
 double pair_of_turns(double turns, double rotary_dim, const RotaryOptions& o) {
   const double length = static_cast<double>(o.original_context);
-  return rotary_dim * std::log(length / (turns * 2 * std::numbers::pi)) / (2 * std::log(o.base));
+  return rotary_dim * maths::log(length / (turns * 2 * std::numbers::pi)) / (2 * maths::log(o.base));
 }
 
 /// YaRN: the share of f / factor in pair i, 0 for fast pairs and 1 for slow ones. The ramp's ends are whole pairs.
@@ -53,8 +54,8 @@ double llama3_share(double frequency, const RotaryOptions& o) {
 
 double frequency_of(Index pair, Index rotary_dim, const RotaryOptions& o) {
   const auto width = static_cast<double>(rotary_dim), number = static_cast<double>(pair);
-  const double base = o.scaling == RotaryScaling::kNtk ? o.base * std::pow(o.factor, width / (width - 2)) : o.base;
-  const double frequency = std::pow(base, -2 * number / width);
+  const double base = o.scaling == RotaryScaling::kNtk ? o.base * maths::pow(o.factor, width / (width - 2)) : o.base;
+  const double frequency = maths::pow(base, -2 * number / width);
   double share = 0;  // of the frequency divided by factor
   if (o.scaling == RotaryScaling::kLinear) share = 1;
   if (o.scaling == RotaryScaling::kYarn) share = yarn_share(number, width, o);
@@ -65,6 +66,20 @@ double frequency_of(Index pair, Index rotary_dim, const RotaryOptions& o) {
 Index position_of(const RotaryPositions& positions, Index b, Index t) {
   if (!positions.ids.is_null()) return positions.ids(positions.ids.size(0) == 1 ? 0 : b, t);
   return (positions.offsets.empty() ? positions.offset : positions.offsets[static_cast<std::size_t>(b)]) + t;
+}
+
+/// Cosines, then sines of the angles at * frequencies.
+void fill_angles(double at, const std::vector<double>& frequencies, double* cosines) {
+  const std::size_t pairs = frequencies.size();
+  const auto fill = [=, frequency = frequencies.data()](const auto& sine_cosine) {
+    for (std::size_t i = 0; i < pairs; ++i) {
+      const maths::SineCosine is = sine_cosine(at * frequency[i]);
+      cosines[i] = is.cosine;
+      cosines[pairs + i] = is.sine;
+    }
+  };
+  fill([](double angle) { return maths::sine_cosine_below(angle); });
+  if (std::abs(at) * *std::max_element(frequencies.begin(), frequencies.end()) >= 0x1p32) fill(maths::sine_cosine);
 }
 
 /// Rotates one row; cosines and sines [R / 2] carry the attention factor. y may be x.
@@ -138,7 +153,7 @@ Rotary::Rotary(Index head_dim, const RotaryOptions& options)
   check_options(head_dim, options, rotary_dim);
   for (Index pair = 0; pair < rotary_dim / 2; ++pair) frequencies_.push_back(frequency_of(pair, rotary_dim, options));
   if (options.scaling == RotaryScaling::kYarn) {
-    attention_factor_ = options.attention_factor.value_or(1 + 0.1 * std::log(options.factor));
+    attention_factor_ = options.attention_factor.value_or(1 + 0.1 * maths::log(options.factor));
   }
 }
 
@@ -155,16 +170,14 @@ void Rotary::turn(const char* function, const AnyView& x, const AnyView& y, cons
   const double flops = 8.0 * static_cast<double>(tokens) * static_cast<double>(work);
   const auto turn_all = [&]<class E>(E) {
     using Sum = Accumulator<E>;
-    const auto turn_token = [&](Index b, Index t, Sum* cosines) {
-      Sum* const sines = cosines + pairs_;
+    const auto turn_token = [&](Index b, Index t, double* angles) {
+      Sum *const cosines = reinterpret_cast<Sum*>(angles + 2 * pairs_), *const sines = cosines + pairs_;
       const Index position = position_of(positions, b, t);
+      if (tables_.empty()) fill_angles(static_cast<double>(position), frequencies_, angles);
+      const double* const row = tables_.empty() ? angles : tables_.data() + 2 * pairs_ * position;
       for (Index i = 0; i < pairs_; ++i) {
-        const double angle =
-            tables_.empty() ? static_cast<double>(position) * frequencies_[static_cast<std::size_t>(i)] : 0;
-        const double* const row = tables_.data() + (tables_.empty() ? 0 : 2 * pairs_ * position);
-        cosines[i] = static_cast<Sum>(attention_factor_ * (tables_.empty() ? std::cos(angle) : row[i]));
-        sines[i] =
-            static_cast<Sum>(attention_factor_ * direction * (tables_.empty() ? std::sin(angle) : row[pairs_ + i]));
+        cosines[i] = static_cast<Sum>(attention_factor_ * row[i]);
+        sines[i] = static_cast<Sum>(attention_factor_ * direction * row[pairs_ + i]);
       }
       for (Index h = 0; h < x.size(1); ++h) {
         const E* const from = x.as<const E>(b, h, t);
@@ -173,10 +186,11 @@ void Rotary::turn(const char* function, const AnyView& x, const AnyView& y, cons
         if (from != to) std::copy(from + 2 * pairs_, from + head_dim_, to + 2 * pairs_);
       }
     };
-    run_items(context, {(tokens + block - 1) / block, flops, static_cast<std::size_t>(2 * pairs_) * sizeof(Sum)},
+    run_items(context,
+        {(tokens + block - 1) / block, flops, static_cast<std::size_t>(2 * pairs_) * (sizeof(double) + sizeof(Sum))},
         [&](Index item, std::byte* own) {
           for (Index n = item * block; n < std::min(tokens, (item + 1) * block); ++n) {
-            turn_token(n / length, n % length, reinterpret_cast<Sum*>(own));
+            turn_token(n / length, n % length, reinterpret_cast<double*>(own));
           }
         });
   };

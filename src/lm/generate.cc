@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/check.h"
+#include "core/maths.h"
 #include "lm/draw.h"
 #include "lm/model.h"
 
@@ -118,7 +119,7 @@ Index draw(std::span<const float> logits, const GenerateOptions& options, Index 
   std::vector<double> cumulative(order.size());
   double sum = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {
-    sum += std::exp((logit(order[i]) - logit(order.front())) / options.temperature);
+    sum += maths::exp((logit(order[i]) - logit(order.front())) / options.temperature);
     cumulative[i] = sum;
   }
   const double drawn = Random(derived_seed(options.seed, Draw::kSample, position)).uniform() * sum;
@@ -131,8 +132,8 @@ Index draw(std::span<const float> logits, const GenerateOptions& options, Index 
 double log_probability(std::span<const float> logits, Index id) {
   const double largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - largest);
-  return logits[static_cast<std::size_t>(id)] - largest - std::log(sum);
+  for (const float logit : logits) sum += maths::exp(logit - largest);
+  return logits[static_cast<std::size_t>(id)] - largest - maths::log(sum);
 }
 
 std::vector<Index> generate(

@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "core/check.h"
+#include "core/maths.h"
 
 namespace qkv::inline v0::lm {
 namespace {
@@ -60,9 +61,9 @@ void Adam::step(std::span<const nn::Parameter> parameters, double learning_rate)
   const AdamStep s{.mean_weight = static_cast<float>(1 - options_.beta1),
       .square_keep = static_cast<float>(options_.beta2),
       .square_weight = static_cast<float>(1 - options_.beta2),
-      .square_root = static_cast<float>(std::sqrt(1 - std::pow(options_.beta2, t))),
+      .square_root = static_cast<float>(std::sqrt(1 - maths::pow(options_.beta2, t))),
       .epsilon = static_cast<float>(options_.epsilon),
-      .size = static_cast<float>(learning_rate / (1 - std::pow(options_.beta1, t))),
+      .size = static_cast<float>(learning_rate / (1 - maths::pow(options_.beta1, t))),
       .decay = static_cast<float>(1 - learning_rate * options_.weight_decay)};
   std::size_t at = 0;
   for (const nn::Parameter& parameter : parameters) {
@@ -82,7 +83,7 @@ double LearningRateSchedule::at(Index step, Index total_steps) const {
   if (step < warmup_steps) return rate * share(step + 1, warmup_steps);
   if (kind == ScheduleKind::kConstant || total_steps <= warmup_steps) return rate;
   const double done = std::min(1.0, share(step - warmup_steps, total_steps - warmup_steps));
-  return min_rate + (rate - min_rate) * (1 + std::cos(std::numbers::pi * done)) / 2;
+  return min_rate + (rate - min_rate) * (1 + maths::sine_cosine(std::numbers::pi * done).cosine) / 2;
 }
 
 double global_norm(std::span<const nn::Parameter> parameters) {

@@ -4,6 +4,7 @@
 
 #include <numbers>
 
+#include "core/maths.h"
 #include "simd/vec.h"
 
 namespace qkv {
@@ -51,12 +52,12 @@ inline void log_sum_exp(const float* row_max, const float* row_sum, Index count,
 }
 inline void log_sum_exp(const double* row_max, const double* row_sum, Index count, double* lse, double* low) {
   for (Index i = 0; i < count; ++i) {
-    lse[i] = row_sum[i] == 0 ? -kInf<double> : row_max[i] * std::numbers::ln2 + __builtin_log(row_sum[i]);
-    if (low == nullptr) continue;
-    const auto exact = static_cast<long double>(row_max[i]) * std::numbers::ln2_v<long double> +
-                       __builtin_logl(static_cast<long double>(row_sum[i]));
-    low[i] =
-        row_sum[i] > 0 && row_sum[i] < kInf<double> ? static_cast<double>(exact - static_cast<long double>(lse[i])) : 0;
+    const maths::Wide shift = maths::product({row_max[i], 0}, maths::kLn2), logarithm = maths::wide_log(row_sum[i]);
+    const maths::Wide about = maths::sum(shift.high, logarithm.high);
+    const maths::Wide exact = maths::sum(about.high, about.low + (shift.low + logarithm.low));
+    const bool is_finite = row_sum[i] > 0 && row_sum[i] < kInf<double>;
+    lse[i] = is_finite ? exact.high : row_sum[i] == 0 ? -kInf<double> : row_sum[i];
+    if (low != nullptr) low[i] = is_finite ? exact.low : 0;
   }
 }
 

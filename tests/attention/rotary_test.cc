@@ -2,6 +2,7 @@
 // backward.
 #include <gtest/gtest.h>
 
+#include "core/maths.h"
 #include "support/checks/check_rotary.h"
 
 namespace qkv::test {
@@ -89,8 +90,9 @@ TYPED_TEST(RotaryTyped, TablesAreTheirAngles) {
     for (Index n = 0; n < cosines.count(); ++n) {
       const double angle =
           static_cast<double>(n / kPairs) * by_angle.frequencies()[static_cast<std::size_t>(n % kPairs)];
-      cosines.data()[n] = std::cos(angle);
-      sines.data()[n] = std::sin(angle);
+      const maths::SineCosine is = maths::sine_cosine(angle);
+      cosines.data()[n] = is.cosine;
+      sines.data()[n] = is.sine;
     }
     const Rotary by_table(kWidth, View<const double, 2>(cosines), View<const double, 2>(sines), layout);
     EXPECT_EQ(by_table.rotary_dim(), 2 * kPairs);

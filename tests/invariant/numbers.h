@@ -10,6 +10,7 @@
 #include <numbers>
 #include <type_traits>
 
+#include "core/maths.h"
 #include "qkv/types.h"
 
 namespace qkv::test::plain {
@@ -96,20 +97,20 @@ template <class S> Parts<S> log_sum_exp(S peak, S sum) {
     const auto rounded = static_cast<float>(exact);
     return {rounded, static_cast<float>(exact - static_cast<double>(rounded))};
   } else {
-    const double rounded = peak * std::numbers::ln2 + std::log(sum);
-    const long double exact =
-        static_cast<long double>(peak) * std::numbers::ln2_v<long double> + std::log(static_cast<long double>(sum));
-    return {rounded, static_cast<double>(exact - static_cast<long double>(rounded))};
+    const maths::Wide shift = maths::product({peak, 0}, maths::kLn2), logarithm = maths::wide_log(sum);
+    const maths::Wide about = maths::sum(shift.high, logarithm.high);
+    const maths::Wide exact = maths::sum(about.high, about.low + (shift.low + logarithm.low));
+    return {exact.high, exact.low};
   }
 }
 
 /// lse in powers of two; +infinity for an empty row.
 template <class S> Parts<S> in_powers_of_two(Parts<S> lse) {
-  using Wide = std::conditional_t<kIsFloat<S>, double, long double>;
   if (lse.high == -kInfinity<S>) return {kInfinity<S>, 0};
-  const Wide exact = (static_cast<Wide>(lse.high) + static_cast<Wide>(lse.low)) * std::numbers::log2e_v<Wide>;
-  const auto high = static_cast<S>(exact);
-  return {high, std::isfinite(lse.high) ? static_cast<S>(exact - static_cast<Wide>(high)) : S{0}};
+  maths::Wide exact{(static_cast<double>(lse.high) + static_cast<double>(lse.low)) * std::numbers::log2e, 0};
+  if constexpr (!kIsFloat<S>) exact = maths::product({lse.high, lse.low}, maths::kLog2e);
+  const auto high = static_cast<S>(exact.high);
+  return {high, std::isfinite(lse.high) ? static_cast<S>(exact.high - static_cast<double>(high) + exact.low) : S{0}};
 }
 
 /// A natural number in powers of two; the largest finite ones stay finite, infinity and NaN what they are.

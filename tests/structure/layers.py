@@ -35,8 +35,8 @@ ATTENTION = {
     "": {"mask", "call", "plan", "forward", "backward"},
 }
 # Single headers that a module may take from another beyond the table.
-# Kernels speak the 16-bit storage types: plain structures, of which they read the bits and call no member.
-ALSO = {"simd": {"qkv/types.h"}, "kernels": {"qkv/types.h"}}
+# Kernels speak the 16-bit storage types: plain structures, of which they read the bits and call no member. maths.h has no weak symbol.
+ALSO = {"simd": {"qkv/types.h", "core/maths.h"}, "kernels": {"qkv/types.h", "core/maths.h"}}
 # dispatch and attention see the parameter structures of the kernels, the tables declared there and how scratch is cut, never
 # their loops.
 KERNEL_FACE = ("carver.h", "params.h")

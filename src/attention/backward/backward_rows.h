@@ -9,6 +9,7 @@
 
 #include "attention/call/problem.h"
 #include "attention/call/row_lse.h"
+#include "core/maths.h"
 
 namespace qkv::inline v0 {
 
@@ -80,7 +81,7 @@ template <class Sum, class OfRow> void add_sink_gradient(
     for (Index b = first; b < first + count; ++b) {
       for (Index row = rows.first_row(b, h), end = row + p.q_len; row < end; ++row) {
         const double weight =
-            std::exp2(sink2 - static_cast<double>(rows.lse2_high[row]) - static_cast<double>(rows.lse2_low[row]));
+            maths::exp2(sink2 - static_cast<double>(rows.lse2_high[row]) - static_cast<double>(rows.lse2_low[row]));
         sum += weight == 0 ? 0 : weight * of_row(row, h);
       }
     }

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "attention/call/problem.h"
+#include "core/maths.h"
 
 namespace qkv::inline v0 {
 
@@ -16,10 +17,10 @@ template <class Sum> bool is_coarse(Sum lse) { return std::isfinite(lse) && std:
 
 /// (lse + lost) * log2(e) as high + low, +inf for an empty row (exp2(s - inf) = 0).
 template <class Sum> [[gnu::noinline]] void split(Sum lse, Sum lost, Sum& high, Sum& low) {
-  using Wide = std::conditional_t<std::is_same_v<Sum, float>, double, long double>;
-  const Wide exact = (static_cast<Wide>(lse) + static_cast<Wide>(lost)) * std::numbers::log2e_v<Wide>;
-  high = lse == -std::numeric_limits<Sum>::infinity() ? -lse : static_cast<Sum>(exact);
-  low = std::isfinite(lse) ? static_cast<Sum>(exact - static_cast<Wide>(high)) : Sum{0};
+  maths::Wide exact{(static_cast<double>(lse) + static_cast<double>(lost)) * std::numbers::log2e, 0};
+  if constexpr (std::is_same_v<Sum, double>) exact = maths::product({lse, lost}, maths::kLog2e);
+  high = lse == -std::numeric_limits<Sum>::infinity() ? -lse : static_cast<Sum>(exact.high);
+  low = std::isfinite(lse) ? static_cast<Sum>(exact.high - static_cast<double>(high) + exact.low) : Sum{0};
 }
 
 /// The lse of one query tile in two parts [q_count], with its rounding error where `lost` is given and not NaN.

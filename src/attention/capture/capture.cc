@@ -9,6 +9,7 @@
 #include "attention/call/empty_rows.h"
 #include "attention/call/row_lse.h"
 #include "core/check.h"
+#include "core/maths.h"
 #include "core/threads/region.h"
 #include "kernels/carver.h"
 
@@ -185,7 +186,8 @@ template <class Sum> void CaptureJob<Sum>::backward(const CaptureGradient& gradi
   const Rows r{b, slot, head_at(slot), queries.begin, queries.end - queries.begin};
   // w = exp2(s2 - high) * exp2(-low); an empty row's high is +inf and its weights are 0.
   split_lse(p_, gradient.lse, {}, r.b, r.h, r.q_begin, r.q_count, w.shift, w.inverse, w.sweep_scratch);
-  for (Index i = 0; i < r.q_count; ++i) w.inverse[i] = std::exp2(-w.inverse[i]);
+  for (Index i = 0; i < r.q_count; ++i)
+    w.inverse[i] = static_cast<Sum>(maths::exp2(static_cast<double>(-w.inverse[i])));
   sweep(w, r, &gradient, nullptr);
 }
 

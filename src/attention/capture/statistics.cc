@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "attention/capture/capture.h"
+#include "core/maths.h"
 
 namespace qkv::inline v0 {
 namespace {
@@ -29,7 +30,7 @@ Row mean_row(Index position, Index kv_len) {
   const auto at = [&](Index key) { return key >= 0 && key < kv_len ? weight : 0.0; };
   double distance = 0;
   for (Index j = 0; j < kv_len; ++j) distance += weight * std::abs(static_cast<double>(position - j));
-  return {std::log(static_cast<double>(kv_len)), weight, at(position), at(position - 1), weight, distance, 0, 0};
+  return {maths::log(static_cast<double>(kv_len)), weight, at(position), at(position - 1), weight, distance, 0, 0};
 }
 
 template <class Sum> Row row_of(const RowSums<Sum>& sums, Index i, const Sum* sink) {
@@ -39,17 +40,17 @@ template <class Sum> Row row_of(const RowSums<Sum>& sums, Index i, const Sum* si
   // By how much the sink's logit is above the lse of the keys; each share from it, since 1 minus the other would
   // cancel.
   const double above = static_cast<double>(sink != nullptr ? *sink : -std::numeric_limits<Sum>::infinity()) -
-                       (shift * std::numbers::ln2 + std::log(sum));
+                       (shift * std::numbers::ln2 + maths::log(sum));
   if (sum == 0) {
     row.sink = sink != nullptr ? 1 : 0;
     return row;
   }
-  row.sink = 1 / (1 + std::exp(-above));
-  const double keys = 1 / (1 + std::exp(above)), scale = keys / sum;
+  row.sink = 1 / (1 + maths::exp(-above));
+  const double keys = 1 / (1 + maths::exp(above)), scale = keys / sum;
   const double of_keys =
-      std::log(sum) - std::numbers::ln2 * (number(sums.exponents) / sum + number(sums.largest) - shift);
-  row.entropy = keys > 0 ? std::max(0.0, keys * (of_keys - std::log(keys))) : 0;
-  row.max_weight = std::exp2(number(sums.largest) - shift) * scale;
+      maths::log(sum) - std::numbers::ln2 * (number(sums.exponents) / sum + number(sums.largest) - shift);
+  row.entropy = keys > 0 ? std::max(0.0, keys * (of_keys - maths::log(keys))) : 0;
+  row.max_weight = maths::exp2(number(sums.largest) - shift) * scale;
   row.max_key = sums.largest_key[i];
   row.self = number(sums.self) * scale;
   row.previous = number(sums.previous) * scale;

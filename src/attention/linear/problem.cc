@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/check.h"
+#include "core/maths.h"
 #include "dispatch/kernels.h"
 
 namespace qkv::inline v0 {
@@ -60,7 +61,7 @@ void set_features(const char* function, const LinearAttentionOptions<T>& options
   features.query_scale = softmax ? T{1} : static_cast<T>(scale);
   if (softmax) {
     features.half_norm = static_cast<T>(scale / 2);
-    features.log_root = static_cast<T>(std::log(static_cast<double>(rows.size(0))) / 2);
+    features.log_root = static_cast<T>(maths::log(static_cast<double>(rows.size(0))) / 2);
   }
   features.map = softmax                                          ? kLinearSoftmax
                  : options.feature_map == FeatureMap::kRelu       ? kLinearRelu

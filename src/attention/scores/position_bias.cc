@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/check.h"
+#include "core/maths.h"
 #include "core/threads/context_impl.h"
 #include "kernels/carver.h"
 
@@ -16,7 +17,7 @@ std::vector<double> alibi_slopes(Index num_heads) {
   while (power * 2 <= num_heads) power *= 2;
   std::vector<double> slopes;
   const auto add = [&slopes](Index h, Index of) {
-    slopes.push_back(std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(of)));
+    slopes.push_back(maths::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(of)));
   };
   for (Index h = 0; h < std::min(power, num_heads); ++h) add(h, power);
   for (Index h = power; h < num_heads; ++h) add(2 * (h - power), 2 * power);
@@ -45,8 +46,9 @@ Index bucket_of(Index distance, const T5Buckets& buckets) {
   // Computed in float and in this order, so that bucket bounds are those of Hugging Face.
   const float ratio = static_cast<float>(away) / static_cast<float>(exact);
   const auto whole =
-      static_cast<float>(std::log(static_cast<double>(buckets.max_distance) / static_cast<double>(exact)));
-  const float beyond = std::log(ratio) / whole * static_cast<float>(side - exact);
+      static_cast<float>(maths::log(static_cast<double>(buckets.max_distance) / static_cast<double>(exact)));
+  const float beyond =
+      static_cast<float>(maths::log(static_cast<double>(ratio))) / whole * static_cast<float>(side - exact);
   return first + std::min(exact + static_cast<Index>(beyond), side - 1);
 }
 

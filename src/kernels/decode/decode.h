@@ -7,6 +7,7 @@
 
 #include <numbers>
 
+#include "core/maths.h"
 #include "kernels/decode/scores.h"
 #include "kernels/decode/sources.h"
 
@@ -282,7 +283,7 @@ template <class Sum> void decode_finish(const DecodeGroup<Sum>& t, void* state_m
     }
     t.lse[r] = l == 0 ? -kInf<Sum>
                       : static_cast<Sum>(
-                            static_cast<double>(maximum) * std::numbers::ln2 + __builtin_log(static_cast<double>(l)));
+                            static_cast<double>(maximum) * std::numbers::ln2 + maths::log(static_cast<double>(l)));
     const V inverse = splat<Sum>((l == 0 ? Sum{0} : share / l) * applied);
     Sum* const sums = state.out + r * state.width;
     for (Index d = 0; d < t.v_head_dim; d += n) store<Sum>(sums + d, load<Sum>(sums + d) * inverse);

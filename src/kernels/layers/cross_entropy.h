@@ -2,9 +2,9 @@
 // that each SIMD lane holds one row: maximum and sum need no horizontal step.
 #pragma once
 
-#include <cmath>
 #include <numbers>
 
+#include "core/maths.h"
 #include "kernels/layers/params.h"
 #include "simd/exp2.h"
 #include "simd/transpose.h"
@@ -88,13 +88,13 @@ inline double cross_entropy(const CrossEntropyRows& t) {
       loss += static_cast<double>(tops[r] - rows.logits[r * t.logits_stride + target]);
       product *= static_cast<double>(sums[r]);
       if (++factors == 32) {
-        loss += std::log(product);
+        loss += maths::log(product);
         product = 1;
         factors = 0;
       }
     }
   }
-  return loss + std::log(product);
+  return loss + maths::log(product);
 }
 
 }  // namespace
