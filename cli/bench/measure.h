@@ -23,12 +23,12 @@ struct PeakKinds {
   bool fma_f32 = true, fma_f64 = false, dot_bf16 = false, read = false;
 };
 
-/// Measures peaks again and again; keeps the 512 MiB that it reads from the first use on.
+/// Measures peaks again and again; keeps the 509 MiB that it reads from the first use on.
 class PeakMeter {
  public:
   explicit PeakMeter(Context& context) : context_(context) {}
 
-  /// About 0.1 s for each kind; the others stay 0.
+  /// About 0.2 s for each kind; the others stay 0.
   Peak measure(const PeakKinds& kinds);
 
  private:

@@ -3,8 +3,8 @@
 #include <array>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <numeric>
+#include <span>
 #include <tuple>
 
 #include "bench/measure.h"
@@ -16,8 +16,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kTries = 6;
 constexpr double kTrySeconds = 0.005;
-constexpr Index kReadBytes = Index{512} << 20;  // larger than the caches of most machines
-constexpr int kReads = 3;
+// Larger than the caches of most machines, and a prime: streams and threads are no power of two apart.
+constexpr Index kReadBytes = Index{509} << 20;
+constexpr int kReads = 2;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -40,37 +41,15 @@ template <class T> double fma_rate(Context& context, double (*loop)(Index, T*)) 
   return best;
 }
 
-/// The sum of `words`, read as `kStreams` parts side by side, each prefetched ahead of its use.
-template <int kStreams> std::uint64_t sum_of(const std::uint64_t* words, Index count) {
-  typedef std::uint64_t Line __attribute__((vector_size(64)));
-  constexpr Index kLine = 8;    // words of a cache line
-  constexpr Index kAhead = 16;  // lines
-  const Index part = count / kStreams / kLine * kLine;
-  Line sums{};
-  for (Index at = 0; at < part; at += kLine) {
-#pragma GCC unroll 8
-    for (int stream = 0; stream < kStreams; ++stream) {
-      const std::uint64_t* const words_of = words + stream * part + at;
-      __builtin_prefetch(words_of + kAhead * kLine);
-      Line line;
-      std::memcpy(&line, words_of, sizeof line);
-      sums += line;
-    }
-  }
-  std::uint64_t sum = std::accumulate(words + kStreams * part, words + count, std::uint64_t{0});
-  for (Index n = 0; n < kLine; ++n) sum += sums[n];
-  return sum;
-}
-
 }  // namespace
 
-/// GB/s of adding up the memory, each thread its own part; the best of reading it as one stream, as four and as eight.
+/// GB/s of adding up the memory, each thread its own part; the best of the instruction set's loops.
 double PeakMeter::read_rate() {
   if (memory_.count() == 0) memory_ = Tensor<std::uint64_t>({kReadBytes / Index{sizeof(std::uint64_t)}});
   const Index part = memory_.count() / context_.threads();
   std::vector<std::uint64_t> sums(static_cast<std::size_t>(context_.threads()));
   double best = 0;
-  for (std::uint64_t (*const sum)(const std::uint64_t*, Index) : {sum_of<1>, sum_of<4>, sum_of<8>}) {
+  for (const ReadLoop sum : std::span(kernel_tables(context_.isa()).attention.peak.read, kNumReadLoops)) {
     const auto start = Clock::now();
     context_.parallel_for(context_.threads(),
         [&](Index item, int) { sums[static_cast<std::size_t>(item)] = sum(memory_.data() + item * part, part); });

@@ -11,6 +11,7 @@
 #include "kernels/layers/embedding_rows.h"
 #include "kernels/layers/matrix_product.h"
 #include "kernels/params.h"
+#include "kernels/read_peak.h"
 
 namespace qkv {
 namespace {
@@ -97,7 +98,7 @@ constexpr Kernels<float> make_pair_kernels() {
 }  // namespace qkv
 
 QKV_EXPORT(KernelTable, qkv_kernels) = {qkv::make_pair_kernels(), {},
-    {{}, {qkv::bf16_product_scratch, qkv::bf16_product}, {}, {}, {}}, {nullptr, nullptr, qkv::dot_peak}};
+    {{}, {qkv::bf16_product_scratch, qkv::bf16_product}, {}, {}, {}}, {nullptr, nullptr, qkv::dot_peak, nullptr}};
 #else
 namespace qkv {
 namespace {
@@ -118,5 +119,6 @@ constexpr LayerKernels make_layer_kernels() {
 }  // namespace qkv
 
 QKV_EXPORT(KernelTable, qkv_kernels) = {qkv::make_kernels<float>(), QKV_UNLESS_FLOAT_ONLY(qkv::make_kernels<double>()),
-    qkv::make_layer_kernels(), QKV_UNLESS_FLOAT_ONLY({qkv::fma_peak<float>, qkv::fma_peak<double>, nullptr})};
+    qkv::make_layer_kernels(),
+    QKV_UNLESS_FLOAT_ONLY({qkv::fma_peak<float>, qkv::fma_peak<double>, nullptr, qkv::kReadLoops})};
 #endif
