@@ -171,8 +171,9 @@ namespace detail {
 AttentionPlan plan(
     const AnyView& q, const AnyView& k, const AnyView& v, const AttentionOptions& options, Context& context) {
   CallMemory memory;
-  const Problem p = make_dense_problem("attention_plan", q, {k, v}, options, context, memory);
+  Problem p = make_dense_problem("attention_plan", q, {k, v}, options, context, memory);
   AttentionPlan plan = plan_batch(Batch(p), options, context);
+  p.use_sum_tiles();
   plan_backward(Batch(p), context, plan);
   return plan;
 }
@@ -187,8 +188,9 @@ AttentionPlan plan(const AnyView& q, const KeyValue& kv, const AttentionOptions&
 
 AttentionPlan varlen_plan(const AnyView& q, const AnyView& k, const AnyView& v, const RaggedOffsets& offsets,
     const AttentionOptions& options, Context& context) {
-  const RaggedCall r("attention_varlen_plan", q, k, v, offsets, options, context);
+  RaggedCall r("attention_varlen_plan", q, k, v, offsets, options, context);
   AttentionPlan plan = plan_batch(Batch(r), options, context);
+  r.use_sum_tiles();
   plan_backward(Batch(r), context, plan);
   return plan;
 }

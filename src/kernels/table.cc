@@ -104,9 +104,9 @@ namespace qkv {
 namespace {
 
 template <class T> constexpr Kernels<T> make_kernels() {
-  Kernels<T> kernels{strip_lanes<T>(), key_tile<T>, query_tile_of<T>, copied_query_tile<T>, backward_keys<T>,
-      forward_scratch_bytes<T>, backward_scratch_bytes<BackwardScratch<T>>, forward<T>, backward<T>, delta_rows<T>,
-      nullptr, nullptr, nullptr, nullptr};
+  Kernels<T> kernels{strip_lanes<T>(), key_tile<T>, query_tile_of<T>, sum_queries_of<T>, copied_query_tile<T>,
+      backward_keys<T>, forward_scratch_bytes<T>, backward_scratch_bytes<BackwardScratch<T>>, forward<T>, backward<T>,
+      delta_rows<T>, nullptr, nullptr, nullptr, nullptr};
   if constexpr (std::is_same_v<T, float>) kernels.round = round_rows;
   return kernels;
 }

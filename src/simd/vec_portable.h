@@ -58,20 +58,41 @@ inline F64 fma_to_odd(F64 a, F64 b, F64 c) {
   const I64 inexact = (lost < 0.0) | (lost > 0.0), inwards = (lost < 0.0) ^ (sum < 0.0);
   return reinterpret_cast<F64>(bits + (inexact & is_even & (inwards | 1)));
 }
-[[gnu::noinline]] F32 fma(F32 a, F32 b, F32 c) {
-  typedef float Half __attribute__((vector_size(QKV_VECTOR_BYTES / 2)));
-  const auto widened = [](Half x) { return __builtin_convertvector(x, F64); };
-  Half of_a[2], of_b[2], of_c[2];
-  __builtin_memcpy(of_a, &a, sizeof a);
-  __builtin_memcpy(of_b, &b, sizeof b);
-  __builtin_memcpy(of_c, &c, sizeof c);
-  for (int half = 0; half < 2; ++half) {
-    of_c[half] =
-        __builtin_convertvector(fma_to_odd(widened(of_a[half]), widened(of_b[half]), widened(of_c[half])), Half);
-  }
-  __builtin_memcpy(&c, of_c, sizeof c);
-  return c;
+#if defined(__SSE2__)
+inline F64 upper_half(F32 x) { return _mm_cvtps_pd(_mm_movehl_ps(x, x)); }
+inline F32 joined(F64 lower, F64 upper) { return _mm_movelh_ps(_mm_cvtpd_ps(lower), _mm_cvtpd_ps(upper)); }
+[[gnu::noinline]] F32 fma_exactly(F32 a, F32 b, F32 c) {
+  return joined(fma_to_odd(_mm_cvtps_pd(a), _mm_cvtps_pd(b), _mm_cvtps_pd(c)),
+      fma_to_odd(upper_half(a), upper_half(b), upper_half(c)));
 }
+/// The rounded double rounds to the right float unless it lies halfway between two floats, whose last 29 bits are then
+/// 1 and zeros, or where floats are denormal.
+[[gnu::noinline, maybe_unused]] F32 fma(F32 a, F32 b, F32 c) {
+  const F64 lower = _mm_cvtps_pd(a) * _mm_cvtps_pd(b) + _mm_cvtps_pd(c);
+  const F64 upper = upper_half(a) * upper_half(b) + upper_half(c);
+  const F32 last = _mm_shuffle_ps(_mm_castpd_ps(lower), _mm_castpd_ps(upper), 0x88);
+  const F32 first = _mm_shuffle_ps(_mm_castpd_ps(lower), _mm_castpd_ps(upper), 0xDD);
+  const I32 size = (reinterpret_cast<I32>(first) & 0x7FFFFFFF) - 1;  // -1 of zero
+  const I32 halfway = (reinterpret_cast<I32>(last) & 0x1FFFFFFF) == 0x10000000,
+            small = (size >= 0) & (size < 0x38100000);
+  if (_mm_movemask_ps(reinterpret_cast<F32>(halfway | small)) != 0) return fma_exactly(a, b, c);
+  return joined(lower, upper);
+}
+#else
+[[gnu::noinline, maybe_unused]] F32 fma(F32 a, F32 b, F32 c) {
+  typedef float Half __attribute__((vector_size(QKV_VECTOR_BYTES / 2)));
+  const auto half = [&](auto first, auto second) {
+    const auto widened = [](F32 x) {
+      return __builtin_convertvector(
+          __builtin_shufflevector(x, x, decltype(first)::value, decltype(second)::value), F64);
+    };
+    return __builtin_convertvector(fma_to_odd(widened(a), widened(b), widened(c)), Half);
+  };
+  const Half lower = half(std::integral_constant<int, 0>(), std::integral_constant<int, 1>());
+  const Half upper = half(std::integral_constant<int, 2>(), std::integral_constant<int, 3>());
+  return __builtin_shufflevector(lower, upper, 0, 1, 2, 3);
+}
+#endif
 #endif
 #else
 inline F32 fma(F32 a, F32 b, F32 c) { return a * b + c; }

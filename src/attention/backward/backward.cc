@@ -63,7 +63,8 @@ void backward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyVie
     const AnyView& dout, const AnyGradients& gradients, const AttentionOptions& options, Context& context) {
   constexpr const char* function = "attention_backward";
   CallMemory memory;
-  const Problem p = make_dense_problem(function, q, {k, v}, options, context, memory);
+  Problem p = make_dense_problem(function, q, {k, v}, options, context, memory);
+  p.use_sum_tiles();
   const BackwardInputs inputs{out, lse, dout};
   check_gradients(function, p, false, inputs, gradients);
   Gradients wanted = gradients;  // one view each of dk and dv, whose type says whether sums are rounded
@@ -82,7 +83,8 @@ void varlen_backward(const AnyView& q, const AnyView& k, const AnyView& v, const
     const AnyView& dout, const AnyGradients& gradients, const RaggedOffsets& offsets, const AttentionOptions& options,
     Context& context) {
   constexpr const char* function = "attention_varlen_backward";
-  const RaggedCall r(function, q, k, v, offsets, options, context);
+  RaggedCall r(function, q, k, v, offsets, options, context);
+  r.use_sum_tiles();
   check_gradients(function, r.all, true, {out, lse, dout}, gradients);
   Gradients of_batch = gradients;
   for (AnyView* each : {&of_batch.dq, &of_batch.dk, &of_batch.dv, &of_batch.dlse}) *each = as_one_sequence(*each);

@@ -48,6 +48,7 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
         dq(wanted.dq, strips),
         inputs{out.wide(), lse.wide(), dout.wide()} {
     Problem& p = problem.p;
+    p.use_sum_tiles();
     const NamedBox boxes[] = {{"dq", wanted.dq}};
     const NamedBox read[] = {{"q", given_q}, {"bias", p.bias}, {"sinks", p.sinks},
         {"position_bias", p.position_table()}, {"out", in.out}, {"lse", in.lse}, {"dout", in.dout},

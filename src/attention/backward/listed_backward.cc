@@ -36,8 +36,7 @@ template <class Sum> struct ListedBackward {
         kernels(p.kernels<Sum>()),
         range_keys(p.rounds() ? p.kv_len : std::max<Index>(kTurnQueries, kRangeNumbers / (p.head_dim + p.v_head_dim))),
         piece(p.backward_keys),
-        block_rows(std::min(
-            listed.block_heads(), kernels.query_tile(StoredType::kBF16, p.head_dim, p.v_head_dim, p.invariant))) {}
+        block_rows(std::min(listed.block_heads(), kernels.query_tile(StoredType::kBF16, p.head_dim, p.v_head_dim))) {}
 
   Index ranges() const { return (p.kv_len + range_keys - 1) / range_keys; }
   Index query_blocks() const { return (p.q_len + kTurnQueries - 1) / kTurnQueries; }

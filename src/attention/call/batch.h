@@ -28,6 +28,11 @@ struct RaggedCall {
   ScratchLease problems;  // [B]: of each sequence
 
   MaskExtent extent(Index b) const;
+  void use_sum_tiles() {
+    all.use_sum_tiles();
+    longest.use_sum_tiles();
+    for (Index b = 0; b < batch; ++b) problems.as<Problem>()[b].use_sum_tiles();
+  }
 };
 
 class Batch {

@@ -185,8 +185,11 @@ Problem make_problem(const char* function, const AnyView& q, const KeySource& ke
     const Kernels<decltype(sum)>& kernels = p.kernels<decltype(sum)>();
     p.strip = kernels.strip;
     p.key_tile = kernels.key_tile(p.head_dim, p.v_head_dim);
-    p.query_tile = keys.is_cache() ? kernels.copied_query_tile(p.head_dim, p.v_head_dim, p.invariant)
-                                   : kernels.query_tile(q.type, p.head_dim, p.v_head_dim, p.invariant);
+    p.sum_queries = kernels.sum_queries(q.type, p.head_dim, p.v_head_dim);
+    const bool captures = options.capture.result != nullptr;
+    p.query_tile = keys.is_cache() ? kernels.copied_query_tile(p.head_dim, p.v_head_dim, p.invariant && captures)
+                                   : kernels.query_tile(q.type, p.head_dim, p.v_head_dim);
+    if (captures && !keys.is_cache()) p.use_sum_tiles();
     p.backward_keys = kernels.backward_keys(p.head_dim, p.v_head_dim);
   });
   if (!options.sinks.is_null()) p.sinks = of_sums(function, "sinks", options.sinks, q.type);

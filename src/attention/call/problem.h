@@ -69,7 +69,7 @@ struct Problem {
   std::uint32_t dropout_threshold;
   EmptyRow empty_row;
   const KernelTables* tables;
-  Index strip, key_tile, query_tile, backward_keys;
+  Index strip, key_tile, query_tile, sum_queries, backward_keys;
   const PositionBias* position_bias;  // of the options
   PositionVectors position;
   const ScoreMod* score_mod;  // of the options; null: none
@@ -91,6 +91,10 @@ struct Problem {
   std::size_t backward_scratch_bytes() const;
   std::size_t forward_scratch_bytes(Index queries_of_tile, bool copied) const;
   std::size_t forward_scratch_bytes() const { return forward_scratch_bytes(query_tile, copies()); }
+  /// For what is summed tile by tile: with invariant bits the same tiles on every instruction set.
+  void use_sum_tiles() {
+    if (invariant) query_tile = sum_queries;
+  }
   Index group_size() const { return num_kv_heads == 0 ? 1 : num_heads / num_kv_heads; }
   Index key_ranges() const { return (kv_len + backward_keys - 1) / backward_keys; }  // of backward
   /// Whether the call is a part of a larger problem.

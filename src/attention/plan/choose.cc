@@ -81,7 +81,7 @@ KeyParts decode_parts(const Problem& p) {
 KeyParts list_parts(const Problem& p, const Listed& lists) {
   if (lists.block_heads() > kDecodeRowLimit && p.sinks.is_null()) {
     const Index tile = with_sums(p.q.type,
-        [&](auto sum) { return p.kernels<decltype(sum)>().copied_query_tile(p.head_dim, p.v_head_dim, p.invariant); });
+        [&](auto sum) { return p.kernels<decltype(sum)>().copied_query_tile(p.head_dim, p.v_head_dim, false); });
     const Index rows = std::min({lists.block_heads(), tile, kMaxQueryTile});
     return {.rows = rows,
         .chunk = p.key_tile,
@@ -134,7 +134,7 @@ StripRows rows_of_forward(const Problem& p, bool wants_out, bool wants_weights) 
 
 StripRows rows_of_backward(const Problem& p) {
   if (!p.is_part()) return {0, p.q_len, false};
-  return strip_rows(p, p.scale >= 0 && !p.invariant ? p.strip : p.query_tile);
+  return strip_rows(p, p.invariant ? p.sum_queries : p.scale >= 0 ? p.strip : p.query_tile);
 }
 
 }  // namespace qkv::inline v0

@@ -42,7 +42,8 @@ template <class T> Problem second_order_problem(const char* function, const AnyV
       options.score_mod == nullptr, function, "score_mod is not supported here: its slope has no derivative");
   check<UnsupportedError>(options.capture.result == nullptr, function,
       "capture is not supported here: give it to attention_forward or attention_backward");
-  const Problem p = make_dense_problem(function, q, {k, v}, options, context, memory);
+  Problem p = make_dense_problem(function, q, {k, v}, options, context, memory);
+  p.use_sum_tiles();
   check<UnsupportedError>(
       !p.is_part(), function, "AttentionOptions::part is not supported here: pass all rows and heads");
   check_tangents(function, p, tangents);

@@ -171,11 +171,12 @@ template <class Sum> struct Kernels {
   /// Keys of a chunk: a constant of (instruction set, type, D, Dv), never of batch, threads or cache sizes, so that
   /// results are bit-identical.
   Index (*key_tile)(Index head_dim, Index v_head_dim);
-  /// Queries of a work item, chosen so that scratch stays small: a whole number of strips or, with invariant bits, the
-  /// same on every instruction set.
-  Index (*query_tile)(StoredType rows, Index head_dim, Index v_head_dim, bool invariant);
-  /// The same of forward on keys that are copied.
-  Index (*copied_query_tile)(Index head_dim, Index v_head_dim, bool invariant);
+  /// Queries of a work item: a whole number of strips, chosen so that scratch stays small.
+  Index (*query_tile)(StoredType rows, Index head_dim, Index v_head_dim);
+  /// The same where sums are added tile by tile and bits are invariant: one number for every instruction set.
+  Index (*sum_queries)(StoredType rows, Index head_dim, Index v_head_dim);
+  /// query_tile of forward on keys that are copied; `everywhere`: one that is the same on every instruction set.
+  Index (*copied_query_tile)(Index head_dim, Index v_head_dim, bool everywhere);
   /// Keys of a backward work item: a whole number of chunks.
   Index (*backward_keys)(Index head_dim, Index v_head_dim);
   /// Of a tile of `queries`. copies: not all rows of q, k, v and out are of type Sum, and keys one page.

@@ -13,11 +13,11 @@ namespace {
 /// MiB L2.
 constexpr Index kBackwardBlock = 64;
 constexpr Index kStripsPerTile = 4;  // 2: forward up to 3 % slower; 8: backward of D = 512 a sixth slower
-/// Queries of a tile with invariant bits, fewer where heads are wide: dk and dv are added up tile by tile, so tiles are
-/// the same on every instruction set.
-template <class T> constexpr Index kInvariantQueries = 256 / Index{sizeof(T)};
-template <class T> constexpr Index kFewestInvariantQueries = kInvariantQueries<T> / 4;
-template <class T> constexpr Index kMostStrips = larger(kStripsPerTile, kInvariantQueries<T> / strip_lanes<T>());
+/// Queries of a backward tile with invariant bits, fewer where heads are wide: dk and dv are added up tile by tile, so
+/// tiles are the same on every instruction set.
+template <class T> constexpr Index kSumQueries = 256 / Index{sizeof(T)};
+template <class T> constexpr Index kFewestSumQueries = kSumQueries<T> / 4;
+template <class T> constexpr Index kMostStrips = larger(kStripsPerTile, kSumQueries<T> / strip_lanes<T>());
 constexpr Index kScratchBudgetBytes = Index{3} << 19;  // panels may take 1.5 MiB of the 2 MiB that a thread may use
 
 /// K and V chunks stream from L2. Measured: 128 keys gain 2 % over 64 at D = 128; at D = 1024 32 or 64 reach 83 %,
@@ -28,16 +28,16 @@ template <class T> Index key_tile(Index head_dim, Index v_head_dim) {
   return width <= 2048 ? 64 : 32;
 }
 
-template <class T> Index query_tile(Index head_dim, Index v_head_dim, bool invariant = false) {
-  if (invariant) {
-    const Index row_bytes = (head_dim + v_head_dim) * static_cast<Index>(sizeof(T));
-    Index queries = kInvariantQueries<T>;
-    while (queries > kFewestInvariantQueries<T> && queries * row_bytes > kScratchBudgetBytes) queries /= 2;
-    return queries;
-  }
+template <class T> Index query_tile(Index head_dim, Index v_head_dim) {
   const Index strip_bytes = strip_lanes<T>() * (head_dim + v_head_dim) * static_cast<Index>(sizeof(T));
   const Index strips = larger<Index>(1, smaller<Index>(kStripsPerTile, kScratchBudgetBytes / strip_bytes));
   return strip_lanes<T>() * (strips == 3 ? 2 : strips);  // whole panels of two strips, or one strip
+}
+template <class T> Index sum_queries(Index head_dim, Index v_head_dim) {
+  const Index row_bytes = (head_dim + v_head_dim) * static_cast<Index>(sizeof(T));
+  Index queries = kSumQueries<T>;
+  while (queries > kFewestSumQueries<T> && queries * row_bytes > kScratchBudgetBytes) queries /= 2;
+  return queries;
 }
 
 /// Packing Q^T and dO^T of a query tile is paid once per backward item: 256 keys at D = 64 make it less than 2 %.
@@ -49,32 +49,38 @@ template <class T> Index backward_keys(Index head_dim, Index v_head_dim) {
 /// Queries of a work item whose rows are copied. Backward holds each query in two panels, two copied rows and a row of
 /// dq, and each key as two copied rows and rows of dk and dv. Up to a width of 512 floats the tile is query_tile; wider
 /// heads halve it until everything fits the 2 MiB that a thread may use.
-template <class T> Index widened_query_tile(Index head_dim, Index v_head_dim, bool invariant = false) {
+template <class T> Index widened_queries(Index head_dim, Index v_head_dim, Index queries, Index fewest) {
   constexpr Index size = sizeof(T);
   // what does not grow with the width takes less than 64 KiB
   constexpr Index budget = (Index{2} << 20) - (Index{1} << 16);
   const Index width = head_dim + v_head_dim;
   const Index key_bytes = 2 * width * size, query_bytes = (2 * width + head_dim + 2 * kBackwardBlock) * size;
   const Index left = budget - backward_keys<T>(head_dim, v_head_dim) * key_bytes;
-  const Index fewest = invariant ? kFewestInvariantQueries<T> : strip_lanes<T>();
-  Index queries = query_tile<T>(head_dim, v_head_dim, invariant);
   while (queries > fewest && queries * query_bytes > left) queries /= 2;
   return queries;
 }
-template <class T> Index query_tile_of(StoredType rows, Index head_dim, Index v_head_dim, bool invariant) {
-  return rows == stored_as<T>() ? query_tile<T>(head_dim, v_head_dim, invariant)
-                                : widened_query_tile<T>(head_dim, v_head_dim, invariant);
+template <class T> Index widened_query_tile(Index head_dim, Index v_head_dim) {
+  return widened_queries<T>(head_dim, v_head_dim, query_tile<T>(head_dim, v_head_dim), strip_lanes<T>());
+}
+/// The same number on every instruction set.
+template <class T> Index sum_queries_of(StoredType rows, Index head_dim, Index v_head_dim) {
+  const Index queries = sum_queries<T>(head_dim, v_head_dim);
+  if (rows == stored_as<T>()) return queries;
+  return widened_queries<T>(head_dim, v_head_dim, queries, kFewestSumQueries<T>);
+}
+template <class T> Index query_tile_of(StoredType rows, Index head_dim, Index v_head_dim) {
+  return rows == stored_as<T>() ? query_tile<T>(head_dim, v_head_dim) : widened_query_tile<T>(head_dim, v_head_dim);
 }
 
 /// Queries of a work item whose rows are copied: fewer where wide heads leave no room for a chunk's rows in a thread's
 /// 2 MiB.
-template <class T> Index copied_query_tile(Index head_dim, Index v_head_dim, bool invariant) {
+/// `everywhere`: the same number on every instruction set.
+template <class T> Index copied_query_tile(Index head_dim, Index v_head_dim, bool everywhere) {
   constexpr Index size = static_cast<Index>(sizeof(T)), budget = (Index{2} << 20) - (Index{1} << 17);
-  const Index strip = invariant ? 128 / size : strip_lanes<T>(),
-              fewest = invariant ? kFewestInvariantQueries<T> : strip;
+  const Index strip = everywhere ? 128 / size : strip_lanes<T>(), fewest = everywhere ? kFewestSumQueries<T> : strip;
   const Index fixed =
       (key_tile<T>(head_dim, v_head_dim) * (head_dim + v_head_dim) + strip * larger(head_dim, v_head_dim)) * size;
-  Index queries = query_tile<T>(head_dim, v_head_dim, invariant);
+  Index queries = everywhere ? sum_queries<T>(head_dim, v_head_dim) : query_tile<T>(head_dim, v_head_dim);
   while (queries > fewest && queries * (head_dim + v_head_dim) * size + fixed > budget) queries /= 2;
   return queries;
 }
@@ -154,9 +160,7 @@ template <class T> struct BackwardScratch {
 
   /// For a tile of either Bits. `copies`: with room for all rows as T, for fewer queries.
   BackwardScratch(void* base, Index d, Index dv, bool copies)
-      : BackwardScratch(base, d, dv,
-            copies ? larger(widened_query_tile<T>(d, dv), widened_query_tile<T>(d, dv, true))
-                   : larger(query_tile<T>(d, dv), query_tile<T>(d, dv, true))) {
+      : BackwardScratch(base, d, dv, most_queries(copies ? StoredType::kBF16 : stored_as<T>(), d, dv)) {
     if (copies) {
       const Index keys = backward_keys<T>(d, dv);
       q_rows = carver.array<T>(width * d);
@@ -165,6 +169,9 @@ template <class T> struct BackwardScratch {
       v_rows = carver.array<T>(keys * dv);
     }
     bytes = carver.used();
+  }
+  static Index most_queries(StoredType rows, Index d, Index dv) {
+    return larger(query_tile_of<T>(rows, d, dv), sum_queries_of<T>(rows, d, dv));
   }
   BackwardScratch(void* base, Index d, Index dv, Index tile) : carver(base), head_dim(d), v_head_dim(dv), width(tile) {
     bytes = carver.used();
