@@ -98,6 +98,22 @@ TYPED_TEST(Nonfinite, TheLowestFiniteBiasKeeps) {
   });
 }
 
+/// Weights of a row whose lse is +inf are exp(s - inf) = 0, and so are its gradients.
+TYPED_TEST(Nonfinite, AnInfiniteLseGivesTheRowNoGradient) {
+  using T = TypeParam;
+  const Problem<T> problem({.q_len = 20, .kv_len = 20, .head_dim = 8, .v_head_dim = 8});
+  for_each_isa(1, [&](Context& context) {
+    Result<T> result(problem);
+    result.run_forward(problem, context);
+    result.lse.data()[3] = std::numeric_limits<Accumulator<T>>::infinity();
+    result.run_backward(problem, context);
+    for (Index d = 0; d < 8; ++d) {
+      EXPECT_EQ(number_as<double>(result.gradients.views[0](0, 0, 3, d)), 0);
+      EXPECT_TRUE(std::isfinite(number_as<double>(result.gradients.views[1](0, 0, 5, d))));
+    }
+  });
+}
+
 /// A row that may attend keys is not empty because all its scores are -inf: -inf - -inf is NaN, whatever the fill.
 TYPED_TEST(Nonfinite, KeptScoresOfMinusInfinityAreNotAnEmptyRow) {
   using T = TypeParam;

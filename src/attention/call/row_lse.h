@@ -15,11 +15,11 @@ namespace qkv::inline v0 {
 /// at 16.
 template <class Sum> bool is_coarse(Sum lse) { return std::isfinite(lse) && std::abs(lse) > 16; }
 
-/// (lse + lost) * log2(e) as high + low, +inf for an empty row (exp2(s - inf) = 0).
+/// (lse + lost) * log2(e) as high + low, +inf for an empty row and for a sum of infinity (exp2(s - inf) = 0).
 template <class Sum> [[gnu::noinline]] void split(Sum lse, Sum lost, Sum& high, Sum& low) {
   maths::Wide exact{(static_cast<double>(lse) + static_cast<double>(lost)) * std::numbers::log2e, 0};
   if constexpr (std::is_same_v<Sum, double>) exact = maths::product({lse, lost}, maths::kLog2e);
-  high = lse == -std::numeric_limits<Sum>::infinity() ? -lse : static_cast<Sum>(exact.high);
+  high = std::isinf(lse) ? std::abs(lse) : static_cast<Sum>(exact.high);
   low = std::isfinite(lse) ? static_cast<Sum>(exact.high - static_cast<double>(high) + exact.low) : Sum{0};
 }
 
