@@ -22,6 +22,58 @@ inline void transpose_step(typename Simd<T>::V* rows, std::integer_sequence<int,
   }
 }
 
+#if QKV_VECTOR_BYTES == 64 && defined(__AVX512F__)
+// Of vectors a and b within each 16 bytes, pieces of kPiece lanes in turn: of their first halves, or of the second.
+template <class T, int kPiece, int kHalf, int... kLane> inline typename Simd<T>::V zip_pieces(
+    typename Simd<T>::V a, typename Simd<T>::V b, std::integer_sequence<int, kLane...>) {
+  constexpr int n = Simd<T>::kLanes, unit = 16 / static_cast<int>(sizeof(T));
+  return __builtin_shufflevector(a, b,
+      (kLane / unit * unit + kHalf * unit / 2 + kLane % unit / (2 * kPiece) * kPiece + kLane % kPiece +
+          kLane / kPiece % 2 * n)...);
+}
+// 16 bytes of every 32 of a, then of b: the first ones, or the second.
+template <class T, int kHalf, int... kLane> inline typename Simd<T>::V every_second(
+    typename Simd<T>::V a, typename Simd<T>::V b, std::integer_sequence<int, kLane...>) {
+  constexpr int n = Simd<T>::kLanes, unit = 16 / static_cast<int>(sizeof(T));
+  return __builtin_shufflevector(
+      a, b, (kLane / unit % 2 * 2 * unit + kHalf * unit + kLane % unit + kLane / (n / 2) * n)...);
+}
+
+// Squares within 16 bytes, then those 16 bytes: no shuffle needs a register of indices, as Eklundh's do here.
+template <class T> inline void transpose_square(typename Simd<T>::V* rows) {
+  constexpr int n = Simd<T>::kLanes, unit = 16 / static_cast<int>(sizeof(T));
+  using Lanes = std::make_integer_sequence<int, n>;
+  typename Simd<T>::V x[n];
+#pragma GCC unroll 16
+  for (int i = 0; i < n; i += 2) {
+    x[i] = zip_pieces<T, 1, 0>(rows[i], rows[i + 1], Lanes{});
+    x[i + 1] = zip_pieces<T, 1, 1>(rows[i], rows[i + 1], Lanes{});
+  }
+  if constexpr (unit == 4) {
+#pragma GCC unroll 16
+    for (int i = 0; i < n; i += 4) {
+      const auto a = x[i], b = x[i + 1], c = x[i + 2], d = x[i + 3];
+      x[i] = zip_pieces<T, 2, 0>(a, c, Lanes{});
+      x[i + 1] = zip_pieces<T, 2, 1>(a, c, Lanes{});
+      x[i + 2] = zip_pieces<T, 2, 0>(b, d, Lanes{});
+      x[i + 3] = zip_pieces<T, 2, 1>(b, d, Lanes{});
+    }
+  }
+  // x[g * unit + c]: of rows g * unit on, columns c, c + unit, ...
+#pragma GCC unroll 16
+  for (int c = 0; c < unit; ++c) {
+    const auto *const low = x + c, *const high = x + 2 * unit + c;
+    const auto even = every_second<T, 0>(low[0], low[unit], Lanes{});
+    const auto even_high = every_second<T, 0>(high[0], high[unit], Lanes{});
+    const auto odd = every_second<T, 1>(low[0], low[unit], Lanes{});
+    const auto odd_high = every_second<T, 1>(high[0], high[unit], Lanes{});
+    rows[c] = every_second<T, 0>(even, even_high, Lanes{});
+    rows[c + unit] = every_second<T, 0>(odd, odd_high, Lanes{});
+    rows[c + 2 * unit] = every_second<T, 1>(even, even_high, Lanes{});
+    rows[c + 3 * unit] = every_second<T, 1>(odd, odd_high, Lanes{});
+  }
+}
+#else
 template <class T> inline void transpose_square(typename Simd<T>::V* rows) {
   constexpr int n = Simd<T>::kLanes;
   using Lanes = std::make_integer_sequence<int, n>;
@@ -30,6 +82,7 @@ template <class T> inline void transpose_square(typename Simd<T>::V* rows) {
   if constexpr (n > 4) transpose_step<T, 4>(rows, Lanes{});
   if constexpr (n > 8) transpose_step<T, 8>(rows, Lanes{});
 }
+#endif
 
 /// The n x n block at `source`, of which `rows` x `columns` exist; 0 elsewhere.
 template <class T>
