@@ -99,14 +99,29 @@ template <class S> inline void store_narrowed_tail(S* p, F32 x, int n) {
 #endif
 }
 
+/// 2 n numbers, two to a word; of fewer, 0 in the others, and memory past them is not touched.
+inline U32 load_words(const BFloat16* p) {
+  U32 words;
+  __builtin_memcpy(&words, p, sizeof words);
+  return words;
+}
+inline U32 load_words_tail(const BFloat16* p, int n) {
+#if defined(__AVX512BW__)
+  return reinterpret_cast<U32>(_mm512_maskz_loadu_epi16(static_cast<__mmask32>((1ull << n) - 1), p));
+#else
+  U32 words{};
+  __builtin_memcpy(&words, p, static_cast<std::size_t>(n) * sizeof(BFloat16));
+  return words;
+#endif
+}
+
 /// Of 2 n numbers those of even and of odd index as floats: a shift and a mask, where the order in memory would cost
 /// shuffles.
 struct EvenOdd {
   F32 even, odd;
 };
 inline EvenOdd load_even_odd(const BFloat16* p) {
-  U32 words;
-  __builtin_memcpy(&words, p, sizeof words);
+  const U32 words = load_words(p);
   return {as_f32(words << 16), as_f32(words & 0xFFFF0000u)};
 }
 

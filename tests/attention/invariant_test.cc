@@ -37,6 +37,7 @@ std::vector<Row> rows() {
       {"causal, groups of 4", 4, 260, 16, 16, causal},
       {"causal, groups of 3, narrow", 3, 150, 5, 3, causal},
       {"causal, wide", 2, 140, 80, 72, causal},
+      {"causal, groups of 8, odd", 8, 150, 37, 45, causal},
       {"window", 2, 330, 20, 12, window(37)},
       {"window and first keys", 2, 300, 16, 16, causal & (window(50) | Mask::first(3))},
       {"dilated", 1, 280, 16, 16, causal & Mask::dilated(3, Align::kBottomRight)},

@@ -81,8 +81,8 @@ struct Bf16Rows : PagedRows<float> {
     });
   }
 
-  void add_values(const ForwardTile<float>& t, const StripRange&, const VectorRange& range, Index nj, const float* p,
-      float* out) const {
+  void add_values(const ForwardTile<float>& t, const StripRange&, const LiveRange&, const VectorRange& range, Index nj,
+      const float* p, float* out) const {
     round_range(range, p);
     const PairSpan steps = whole_steps(range.lo, range.hi);
     // A key next to the range, in the same step of the product, may be NaN, and 0 * NaN is NaN.

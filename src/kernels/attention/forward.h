@@ -29,7 +29,7 @@ inline bool starts_quickly(const LiveRange& live, Index ni, const std::uint32_t*
 }
 
 template <class T, class Policy, class Observer> inline void forward_strip_chunk(const ForwardTile<T>& t,
-    const ForwardScratch<T>& w, const Policy& rows, const Observer& observer, const StripRange& r, Index j0, Index nj) {
+    const ForwardScratch<T>& w, Policy& rows, const Observer& observer, const StripRange& r, Index j0, Index nj) {
   const ScoreParams<T>& s = t.scores;
   T* scores = t.exponentials == nullptr ? w.scores : t.exponentials + j0 * strip_lanes<T>();
   ScoreTile tile = rows.score(t, w, r, j0, nj, scores);
@@ -62,6 +62,7 @@ template <class T, class Policy, class Observer> inline void forward_strip_chunk
   observer.end_chunk(r, j0, live, w.lane_mask, scores, row_sum, by_maximum != 0 ? w.rescale : nullptr);
   if (t.out.data == nullptr) return;
   T* out = w.out_panels + r.strip * strip_lanes<T>() * t.v_head_dim;
+  if (live.masked) rows.read_hidden_values(t, j0, nj);
   const bool hides = live.masked && hides_nonfinite(rows.v.data, rows.v.stride, t.v_head_dim, live, lanes, w.lane_mask);
   if (s.dropout.threshold != 0) {
     dropout_mask<T>(s.dropout, r.i0, r.ni, j0, live.lo, live.hi, w.kept);
@@ -75,14 +76,14 @@ template <class T, class Policy, class Observer> inline void forward_strip_chunk
     const VectorRange& range = tile.ranges.range[i];
     if constexpr (Policy::kSets) {
       if (sets && i == 0) {  // a diagonal's second range adds
-        rows.set_values(t, r, range, scores, out);
+        rows.set_values(t, r, live, range, scores, out);
         continue;
       }
     }
     if (hides) {
       rows.add_kept_values(t, w, range, scores, out);
     } else {
-      rows.add_values(t, r, range, nj, scores, out);
+      rows.add_values(t, r, live, range, nj, scores, out);
     }
   }
 }
@@ -155,7 +156,7 @@ template <class T> inline ForwardScratch<T> with_carried(ForwardScratch<T> w, co
 template <class T> inline Index blocks_of(const ForwardTile<T>& t, Index keys) {
   constexpr Index strip = strip_lanes<T>();
   const Index last = t.q_count % strip, chunks = (keys + t.scores.key_tile - 1) / t.scores.key_tile;
-  const Index halves = t.q_count / strip * 2 + (last == 0 ? 0 : last <= kFewLanes<T> ? 1 : 2);
+  const Index halves = t.q_count / strip * 2 + (last == 0 ? 0 : last <= kLanesAtOnce<T> ? 1 : 2);
   return halves * (keys + chunks * t.v_head_dim) / (2 * kRows);
 }
 
@@ -248,7 +249,7 @@ template <class T, class Policy, class Observer = NoObserver> inline void forwar
 
 template <class T> void forward(const ForwardTile<T>& t, void* scratch) {
   const ForwardScratch<T> w(scratch, t.scores.head_dim, t.v_head_dim, t.q_count, copies_rows(t));
-  PagedRows<T> rows(t, w);
+  PagedRows<T, true> rows(t, w);
   forward_tile(t, w, rows);
 }
 

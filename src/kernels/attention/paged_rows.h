@@ -1,7 +1,7 @@
 // Rows of forward in memory, of any type and order of pages: rows of the type of sums in one piece are read and written
 // in place, all others pass through scratch memory, a chunk of keys at a time and once for all strips of a query tile.
-// The arithmetic is the same, so every layout gives the same bits. To copy a key costs two passes over its numbers, its
-// products with a tile a hundred times that.
+// To copy a key costs two passes over its numbers, its products with a tile a hundred times that. Few queries read keys
+// where they lie, as they are stored. The arithmetic is the same, so every layout gives the same bits.
 #pragma once
 
 #include "kernels/attention/strips.h"
@@ -17,14 +17,18 @@ template <class T> inline bool copies_rows(const ForwardTile<T>& t) {
          !in_one_piece<T>(t.keys);
 }
 
-/// The rows of forward_tile, and its two products: K Q^T and V^T P^T.
-template <class T> struct PagedRows {
+/// The rows of forward_tile, and its two products: K Q^T and V^T P^T. kLists: few queries read keys where they lie.
+template <class T, bool kLists = false> struct PagedRows {
   static constexpr bool kSets = true;  // a strip's first chunk may set out instead of adding to zeros
 
-  TypedRows<const T> k, v;  // of the chunk that is computed, from its first key on
+  TypedRows<const T> k, v;  // of the chunk that is computed, from its first key on; not where its rows are listed
 
   PagedRows(const ForwardTile<T>& t, const ForwardScratch<T>& scratch)
-      : k{nullptr, t.keys.k.row_stride}, v{nullptr, t.keys.v.row_stride}, w(scratch), whole(in_one_piece<T>(t.keys)) {
+      : k{nullptr, t.keys.k.row_stride},
+        v{nullptr, t.keys.v.row_stride},
+        w(scratch),
+        listed(kLists && t.q_count <= kFewLanes<T> && t.scores.kv_len > t.scores.key_tile),
+        whole(in_one_piece<T>(t.keys)) {
     if (!whole || t.keys.held.end == 0) return;
     first_k = key_row<T>(t.keys.k, t.keys.page(0), 0);
     first_v = key_row<T>(t.keys.v, t.keys.page(0), 0);
@@ -36,17 +40,19 @@ template <class T> struct PagedRows {
     pack_strips(
         q.data, q.stride, 0, r.ni, s.head_dim, panel_factor(s), w.q_panels + r.strip * strip_lanes<T>() * s.head_dim);
   }
-  void read_keys(ForwardTile<T>& t, Index j0, Index nj) {
-    if (whole) {
-      k.data = first_k + (j0 - t.keys.origin) * k.stride;
-      return;
+  void read_keys(const ForwardTile<T>& t, Index j0, Index nj) {
+    if constexpr (kLists) {
+      if (listed) return list_chunk(t, j0, nj);
     }
-    k = keys_as<T>(t.keys, t.keys.k, j0, nj, t.scores.head_dim, w.k);
-    if (waits_for_keys(t)) fetch_chunk(t, j0 + nj);
+    k = whole ? TypedRows<const T>{first_k + (j0 - t.keys.origin) * k.stride, k.stride}
+              : keys_as<T>(t.keys, t.keys.k, j0, nj, t.scores.head_dim, w.k);
   }
   void read_values(const ForwardTile<T>& t, Index j0, Index nj) {
-    v = whole ? TypedRows<const T>{first_v + (j0 - t.keys.origin) * v.stride, v.stride}
-              : keys_as<T>(t.keys, t.keys.v, j0, nj, t.v_head_dim, w.v);
+    if (!listed) copy_values(t, j0, nj);
+  }
+  /// V where the mask hides keys, whose rows may not exist, or hold NaN or infinity.
+  void read_hidden_values(const ForwardTile<T>& t, Index j0, Index nj) {
+    if (listed) copy_values(t, j0, nj);
   }
 
   ScoreTile score(const ForwardTile<T>& t, const ForwardScratch<T>& panels, const StripRange& r, Index j0, Index nj,
@@ -62,21 +68,29 @@ template <class T> struct PagedRows {
           .c = scores + range.lo * strip_lanes<T>(),
           .c_row = strip_lanes<T>(),
           .depth = s.head_dim,
-          .ahead = t.ahead,
-          .a_later = later_rows(t, k.stride)};
-      if (r.ni <= kFewLanes<T>) {
-        few_lanes_of_rows(p, range.hi - range.lo);
+          .ahead = t.ahead};
+      if constexpr (kLists) {
+        if (listed) {
+          return for_stored_type<T>(t.keys.type, [&](auto stored) {
+            using S = decltype(stored);
+            few_lanes_of_rows<S>(rows_from<S>(range.lo), p, range.hi - range.lo, r.ni);
+          });
+        }
+      }
+      if (r.ni <= kLanesAtOnce<T>) {
+        few_lanes_of_rows<T>(EvenRows<T>{p.a, p.a_row}, p, range.hi - range.lo, r.ni);
       } else {
         product_vectors<T, Store::kSet>(p, range.hi - range.lo, range.first, range.count);
       }
     });
   }
-  void set_values(const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, const T* p, T* out) const {
-    multiply<Store::kSet>(t, r, range, p, out);
+  void set_values(const ForwardTile<T>& t, const StripRange& r, const LiveRange& live, const VectorRange& range,
+      const T* p, T* out) const {
+    multiply<Store::kSet>(t, r, live, range, p, out);
   }
-  void add_values(
-      const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, Index, const T* p, T* out) const {
-    multiply<Store::kAdd>(t, r, range, p, out);
+  void add_values(const ForwardTile<T>& t, const StripRange& r, const LiveRange& live, const VectorRange& range, Index,
+      const T* p, T* out) const {
+    multiply<Store::kAdd>(t, r, live, range, p, out);
   }
   void add_kept_values(
       const ForwardTile<T>& t, const ForwardScratch<T>& panels, const VectorRange& range, const T* p, T* out) const {
@@ -104,38 +118,43 @@ template <class T> struct PagedRows {
   const ForwardScratch<T>& w;
 
  private:
-  bool whole;                                      // K and V are read where they lie, one chunk after the other
+  bool listed, whole;  // K and V are read where they lie: few queries, or rows one after the other in one piece
   const T *first_k = nullptr, *first_v = nullptr;  // then: their first rows
-  Ahead ahead;                                     // rows of the next chunk
+  // Of a chunk in the order in which they are read: K, V, and the next keys. Scales of integers.
+  const void* listed_rows[kLists ? 2 * kMostKeys + kKeysAhead : 1];
+  float scales[kLists ? 2 * kMostKeys : 1];
+  Index first_value = 0;  // the place of V
 
-  /// Few queries wait for K and V.
-  static bool waits_for_keys(const ForwardTile<T>& t) { return 2 * t.q_count <= Simd<T>::kLanes; }
-  /// How far it is to the next chunk's rows, which are fetched meanwhile; 0: not to be fetched.
-  Index later_rows(const ForwardTile<T>& t, Index stride) const {
-    return whole && waits_for_keys(t) ? t.scores.key_tile * stride : 0;
+  void copy_values(const ForwardTile<T>& t, Index j0, Index nj) {
+    v = whole ? TypedRows<const T>{first_v + (j0 - t.keys.origin) * t.keys.v.row_stride, t.keys.v.row_stride}
+              : keys_as<T>(t.keys, t.keys.v, j0, nj, t.v_head_dim, w.v);
   }
-  /// Rows of K and V of the chunk that begins there, over the products of this one.
-  [[gnu::noinline]] void fetch_chunk(ForwardTile<T>& t, Index begin) {
-    const ScoreParams<T>& s = t.scores;
-    t.ahead = &ahead;
-    ahead = {};
+  [[gnu::noinline]] void list_chunk(const ForwardTile<T>& t, Index j0, Index nj) {
     const Index size = bytes_of(t.keys.type);
-    for_key_runs(t.keys, begin, smaller(begin + s.key_tile, s.kv_len), [&](Index, Index page, Index row, Index count) {
-      const auto add = [&](const KeyMatrix& m, Index width) {
-        if (ahead.used == Ahead::kTensors) return;
-        const auto* const first =
-            static_cast<const std::byte*>(m.rows) + (page * m.page_stride + row * m.row_stride) * size;
-        add_bytes(ahead, first, m.row_stride * size, width * size, count);
-      };
-      add(t.keys.k, s.head_dim);
-      if (t.out.data != nullptr) add(t.keys.v, t.v_head_dim);
-    });
-    constexpr Index n = Simd<T>::kLanes;
-    begin_ahead(&ahead, (s.key_tile + n - 1) / n + (t.v_head_dim + 2 * n - 1) / (2 * n));
+    const auto list = [&](const KeyMatrix& matrix, Index begin, Index count, Index place) {
+      for (Index j = 0; j < count; ++j) listed_rows[place + j] = matrix.rows;  // of keys that do not exist, any
+      for_key_runs(t.keys, begin, begin + count, [&](Index at, Index page, Index row, Index some) {
+        const Index first = page * matrix.page_stride + row * matrix.row_stride;
+        for (Index j = 0; j < some; ++j) {
+          listed_rows[place + at + j] =
+              static_cast<const std::byte*>(matrix.rows) + (first + j * matrix.row_stride) * size;
+        }
+        if (t.keys.type != StoredType::kInt8 || place == 2 * nj) return;
+        for (Index j = 0; j < some; ++j) scales[place + at + j] = key_scales(matrix, page, row)[j];
+      });
+    };
+    list(t.keys.k, j0, nj, 0);
+    list(t.keys.v, j0, nj, nj);
+    list(t.keys.k, j0 + nj, kKeysAhead, 2 * nj);
+    first_value = nj;
+  }
+  template <class S> RowList<S> rows_from(Index place) const {
+    return {listed_rows + place, listed_rows + place + kKeysAhead, scales + place};
   }
   /// out[d, lane] (op) sum_j v[j, d] * p[j, lane]
-  template <Store kStore> [[gnu::noinline]] void multiply(
-      const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, const T* p, T* out) const {
+  template <Store kStore> [[gnu::noinline]] void multiply(const ForwardTile<T>& t, const StripRange& r,
+      const LiveRange& live, const VectorRange& range, const T* p, T* out) const {
+    constexpr bool sets = kStore == Store::kSet;
     const Product<T> values{.a = v.data + range.lo * v.stride,
         .a_row = 1,
         .a_depth = v.stride,
@@ -144,10 +163,17 @@ template <class T> struct PagedRows {
         .c = out,
         .c_row = strip_lanes<T>(),
         .depth = range.hi - range.lo,
-        .ahead = t.ahead,
-        .a_later = later_rows(t, v.stride)};
-    if (2 * r.ni <= Simd<T>::kLanes) {
-      few_lanes_of_columns(values, t.v_head_dim, r.ni, kStore == Store::kSet);
+        .ahead = t.ahead};
+    if constexpr (kLists) {
+      if (listed && !live.masked) {
+        return for_stored_type<T>(t.keys.type, [&](auto stored) {
+          using S = decltype(stored);
+          few_lanes_of_columns<S>(rows_from<S>(first_value + range.lo), values, t.v_head_dim, r.ni, sets);
+        });
+      }
+    }
+    if (r.ni <= kFewLanes<T>) {
+      few_lanes_of_columns<T>(EvenRows<T>{values.a, v.stride}, values, t.v_head_dim, r.ni, sets);
     } else {
       product_vectors<T, kStore>(values, t.v_head_dim, range.first, range.count);
     }

@@ -79,8 +79,6 @@ template <class T> struct Product {
   Index depth;  // numbers of A
   const Sum* factor = nullptr;
   Ahead* ahead = nullptr;  // fetched between blocks; null: nothing
-  // few_lanes.h alone: from A to what a later product reads instead, fetched meanwhile; 0: nothing
-  Index a_later = 0;
 };
 
 /// Spreads the lines over a call of `blocks` blocks.
