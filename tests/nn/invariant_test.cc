@@ -34,18 +34,19 @@ template <class T> void expect_rows(const Tensor<T>& part, const Tensor<T>& whol
       << part.size(0) << " rows from " << row << " on, width " << width;
 }
 
-/// Depths around a block of 512, with and without a bias.
+/// Depths around a block of 512, weights of more than 1 MiB, with and without a bias.
 template <class T> void check_linear() {
   for (const Index depth : {1, 20, 512, 513, 1100}) {
+    const Index outputs = depth == 1100 ? 250 : 37;
     for (const bool bias : {false, true}) {
-      const nn::Linear linear({.in_features = depth, .out_features = 37, .bias = bias, .seed = 3});
+      const nn::Linear linear({.in_features = depth, .out_features = outputs, .bias = bias, .seed = 3});
       const Tensor<T> x = converted<T>(random_tensor({70, depth}, 4));
       for_each_invariant(2, [&](Context& context) {
-        Tensor<T> whole({70, 37});
+        Tensor<T> whole({70, outputs});
         linear.forward(View<const T, 2>(x), View<T, 2>(whole), context);
         for (const Index rows : {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64}) {
           for (const Index begin : {Index{0}, 70 - rows}) {
-            Tensor<T> part({rows, 37});
+            Tensor<T> part({rows, outputs});
             linear.forward(View<const T, 2>(x).sliced(0, begin, begin + rows), View<T, 2>(part), context);
             expect_rows(part, whole, begin);
           }

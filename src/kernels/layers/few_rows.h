@@ -1,12 +1,12 @@
 // y = x W^T for so few rows of x that transposing W would cost more than the product: W is read once, in place. Lanes
 // hold the rows of x; where these fill only a part of a vector, lane r * kSplit + i sums the terms of row r whose index
-// is i modulo kSplit. An invariant product keeps one lane a row and sums in matrix_product.h's blocks of depth: a row
-// then has the bits that it has among many.
+// is i modulo kSplit. An invariant product sums in matrix_product.h's blocks of depth, one chain a number: a row then
+// has the bits that it has among many. Of up to kChainRows rows vectors lie along y and squares of W are transposed in
+// registers, of more the lanes are rows.
 #pragma once
 
 #include "kernels/layers/params.h"
-#include "kernels/products/gemm.h"
-#include "simd/transpose.h"
+#include "kernels/products/few_lanes.h"
 
 namespace qkv {
 namespace {
@@ -16,6 +16,12 @@ constexpr int kFewColumns = Simd<float>::kLanes < 8 ? Simd<float>::kLanes : 8;
 
 /// The depth of matrix_product.h's blocks, where A is not transposed.
 constexpr Index kDepthBlock = 512;
+
+/// Rows of an invariant product that are computed with vectors along y.
+constexpr Index kChainRows = Simd<float>::kLanes / 4;
+
+constexpr Index kL2Floats = 1 << 18;  // a W of 1 MiB is read from L2
+constexpr Index kRowAhead = 256;      // 1 KiB; 512 the same, 64 a tenth slower (Zen 5, 2026-11-26)
 
 /// kSplit: 1, 2 or all lanes, which one load can repeat over the lanes. 0: too many rows, or a depth that is not
 /// divisible. A function of the whole product, so that its parts are bit-identical.
@@ -127,9 +133,84 @@ template <int kSplit> inline void few_rows_product(const MatrixProduct<float>& t
   }
 }
 
+/// sums[b][r] += sum over [k0, k0 + depth) of W[j0 + b n + lane, k] x[r][k], in ascending k; `ahead`: what lies so many
+/// numbers behind is fetched.
+template <int kR, int kBlocks> inline __attribute__((always_inline)) void add_row_chains(const EvenRows<float>& w,
+    Index j0, Index columns, Index depth, Index ahead, const float* const* x, typename Simd<float>::V (*sums)[kR]) {
+  using V = typename Simd<float>::V;
+  constexpr int n = Simd<float>::kLanes;
+  int blocks = static_cast<int>(smaller<Index>(kBlocks, (columns + n - 1) / n));
+  asm("" : "+r"(blocks));  // unrolled, the loop over blocks would be twice the code
+  for (Index k = 0; k < depth; k += n) {
+    for (int b = 0; b < blocks; ++b) {
+      const Index first = j0 + b * n, count = columns - b * n, left = smaller<Index>(n, depth - k);
+      V chains[kR];
+      for (int r = 0; r < kR; ++r) chains[r] = sums[b][r];
+      const auto step = [&](Index i, V values) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+        for (int r = 0; r < kR; ++r) chains[r] = fma(values, splat<float>(x[r][k + i]), chains[r]);
+      };
+      if (count >= n && left == n) {
+        const EvenRows<float> some = w.from(first);
+        V square[n];
+#pragma GCC unroll 16
+        for (int r = 0; r < n; ++r) {
+          square[r] = load<float>(some.row(r) + k);
+          if (ahead != 0) __builtin_prefetch(some.row(r) + k + ahead);
+        }
+        transpose_square<float>(square);
+#pragma GCC unroll 16
+        for (int i = 0; i < n; ++i) step(i, square[i]);
+      } else {
+        alignas(64) float edge[n * n];
+        transpose_stored<float>(w, first, count, k, left, edge);
+        for (Index i = 0; i < left; ++i) step(i, load<float>(edge + i * n));
+      }
+      for (int r = 0; r < kR; ++r) sums[b][r] = chains[r];
+    }
+  }
+}
+
+/// y of at most kR rows, the last ones repeated; one chain a number and block of the depth. A W that does not fit L2 is
+/// read by one block of rows at a time, and fetched.
+template <int kR, int kBlocks> [[gnu::noinline]] void rows_of_chains(const MatrixProduct<float>& t) {
+  using V = typename Simd<float>::V;
+  constexpr int n = Simd<float>::kLanes;
+  const bool in_l2 = t.depth * t.columns <= kL2Floats;
+  const Index step = in_l2 ? kBlocks * n : n;
+  const float* x[kR];
+  for (int r = 0; r < kR; ++r) x[r] = t.a + smaller<Index>(r, t.rows - 1) * t.a_row;
+  for (Index j0 = 0; j0 < t.columns; j0 += step) {
+    const Index columns = smaller(step, t.columns - j0);
+    V totals[kBlocks][kR];
+    for (Index k0 = 0; k0 == 0 || k0 < t.depth; k0 += kDepthBlock) {
+      V sums[kBlocks][kR]{};
+      const float* from[kR];
+      for (int r = 0; r < kR; ++r) from[r] = x[r] + k0;
+      add_row_chains<kR, kBlocks>(
+          {t.b + k0, t.b_column}, j0, columns, smaller(kDepthBlock, t.depth - k0), in_l2 ? 0 : kRowAhead, from, sums);
+      for (int b = 0; b * n < columns; ++b) {
+        const int width = static_cast<int>(smaller<Index>(n, columns - b * n));
+        for (int r = 0; r < kR; ++r) {
+          V sum = sums[b][r];
+          if (k0 > 0) sum = totals[b][r] + sum;
+          if (k0 == 0 && t.bias != nullptr) sum += load_tail<float>(t.bias + j0 + b * n, width);
+          totals[b][r] = sum;
+        }
+      }
+    }
+    for (int b = 0; b * n < columns; ++b) {
+      const int width = static_cast<int>(smaller<Index>(n, columns - b * n));
+      for (Index r = 0; r < t.rows; ++r) store_tail<float>(t.c + r * t.c_row + j0 + b * n, totals[b][r], width);
+    }
+  }
+}
+
 /// `split` as few_rows_split gave it, above 0; panel of few_rows_floats.
 inline void few_rows(const MatrixProduct<float>& t, int split, float* panel) {
   constexpr int n = Simd<float>::kLanes;
+  if (t.invariant && t.rows == 1) return rows_of_chains<1, 2>(t);
+  if (t.invariant && t.rows <= kChainRows) return rows_of_chains<kChainRows, 1>(t);
   if (split == 1) return few_rows_product<1>(t, panel);
   if (split == 2) return few_rows_product<2>(t, panel);
   few_rows_product<n>(t, panel);
