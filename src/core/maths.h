@@ -56,9 +56,13 @@ inline Wide product(double a, double b) {
   const double a1 = half(a), a2 = a - a1, b1 = half(b), b2 = b - b1, high = a * b;
   return {high, ((a1 * b1 - high) + a1 * b2 + a2 * b1) + a2 * b2};
 }
+/// Of numbers up to the largest: halves of those would round to infinity, so they are multiplied by 2^-100 meanwhile.
 inline Wide product(const Wide& a, const Wide& b) {
-  const Wide whole = product(a.high, b.high);
-  return sum(whole.high, whole.low + (a.high * b.low + a.low * b.high));
+  const bool large = of_bits(bits_of(a.high) & ~kSign) > 0x1p900;
+  const double down = large ? 0x1p-100 : 1.0, up = large ? 0x1p100 : 1.0, high = a.high * down;
+  const Wide whole = product(high, b.high);
+  const Wide exact = sum(whole.high, whole.low + (high * b.low + a.low * down * b.high));
+  return {exact.high * up, exact.low * up};
 }
 
 /// x = 2^exponent m, m in [sqrt(1/2), sqrt(2)), for finite x > 0.
