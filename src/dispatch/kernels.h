@@ -24,7 +24,10 @@ struct KernelTables {
 /// `invariant`: those that give the bits of Bits::kInvariant. They multiply bf16 as floats, as rows of a cache are, and
 /// fuse their multiply-adds. nn, lm and the tool are outside this library.
 QKV_API const KernelTables& kernel_tables(Isa isa, bool invariant = false);
-inline bool is_invariant(const Context& context) { return context.bits() == Bits::kInvariant; }
+/// `bits`: of the call's own options.
+inline bool is_invariant(const Context& context, Bits bits = Bits::kFast) {
+  return bits == Bits::kInvariant || context.bits() == Bits::kInvariant;
+}
 inline const KernelTables& kernel_tables(const Context& context) {
   return kernel_tables(context.isa(), is_invariant(context));
 }

@@ -25,7 +25,7 @@ struct ParallelCall {
   std::vector<std::vector<Rows>> needed = {};  // by rank: the keys that its queries may attend
 
   std::size_t rank() const { return static_cast<std::size_t>(transport.rank()); }
-  bool invariant() const { return options.bits == Bits::kInvariant || context.bits() == Bits::kInvariant; }
+  bool invariant() const { return is_invariant(context, options.bits); }
   Index group() const { return x.q.sizes[1] / x.k.sizes[1]; }
   const std::vector<Rows>& my_queries() const { return queries.of_rank[rank()]; }
   const std::vector<Rows>& my_keys() const { return keys.of_rank[rank()]; }

@@ -179,7 +179,7 @@ Problem make_problem(const char* function, const AnyView& q, const KeySource& ke
   const std::uint32_t threshold = dropout_threshold(options.dropout.p, function);
   p.dropout_threshold = options.dropout.training ? threshold : 0;
   p.empty_row = options.empty_row;
-  p.invariant = options.bits == Bits::kInvariant || context.bits() == Bits::kInvariant;
+  p.invariant = is_invariant(context, options.bits);
   p.tables = &kernel_tables(context.isa(), p.invariant);
   with_sums(q.type, [&](auto sum) {
     const Kernels<decltype(sum)>& kernels = p.kernels<decltype(sum)>();

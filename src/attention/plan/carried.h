@@ -25,8 +25,7 @@ struct KeyChunk {
 /// Dv).
 inline Index carried_step(
     StoredType elements, Index head_dim, Index v_head_dim, const AttentionOptions& options, const Context& context) {
-  const bool invariant = options.bits == Bits::kInvariant || context.bits() == Bits::kInvariant;
-  const KernelTables& tables = kernel_tables(context.isa(), invariant);
+  const KernelTables& tables = kernel_tables(context.isa(), is_invariant(context, options.bits));
   return with_sums(elements, [&](auto sum) {
     const Kernels<decltype(sum)>& kernels = for_element<decltype(sum)>(tables.attention);
     return std::lcm(kernels.key_tile(head_dim, v_head_dim), kernels.backward_keys(head_dim, v_head_dim));
