@@ -1,7 +1,7 @@
 // `qkv attend`: attention over tensors from files, forward and backward.
 #include "attend/parallel.h"
+#include "attend/sha256.h"
 #include "core/escape.h"
-#include "core/sha256.h"
 #include "support/command.h"
 #include "support/files.h"
 #include "support/text.h"

@@ -13,7 +13,7 @@
 
 #include "qkv/types.h"
 
-namespace qkv::inline v0 {
+namespace qkv::cli {
 
 inline std::string sha256(std::vector<std::uint8_t> bytes) {
   // The first 32 bits of the fractions of the cube roots of the first 64 primes.
@@ -69,4 +69,4 @@ template <class T> std::string hash_of_numbers(std::span<const T> numbers) {
   return sha256(std::move(bytes));
 }
 
-}  // namespace qkv::inline v0
+}  // namespace qkv::cli
