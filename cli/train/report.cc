@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cmath>
 
 #include "qkv/lm/generate.h"
 
@@ -144,9 +143,7 @@ TrainReport make_report(
   report.attention = lm::attention_report(run.model, report.ids, context, cut);
   const Index symbols = run.model.config().vocab_size;
   const Tensor<float> logits = run.model.logits({report.ids.data(), {1, std::ssize(report.ids)}}, context, cut);
-  const std::span<const float> last = logits.span().last(static_cast<std::size_t>(symbols));
-  for (Index id = 0; id < symbols; ++id)
-    report.next.push_back(static_cast<float>(std::exp(lm::log_probability(last, id))));
+  report.next = lm::probabilities(logits.span().last(static_cast<std::size_t>(symbols)));
   if (options.task == "same" || options.task == "induction") report.kinds = kinds_of_model(run, cut, context);
   if (options.task == "previous" && cut.empty() && run.model.config().context >= 2) score_heads(run, report, context);
   if (options.task != "previous" || !run.cut.empty())

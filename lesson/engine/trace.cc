@@ -1,6 +1,5 @@
 // What a trained model does with one text: every number of every head, what comes next, the loss and its gradients.
 #include <algorithm>
-#include <cmath>
 
 #include "core/check.h"
 #include "engine/face.h"
@@ -82,9 +81,8 @@ QKV_LESSON const float* lesson_trace(
     }
     const auto symbols = static_cast<std::size_t>(config.vocab_size);
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      const std::span<const float> logits(trace.logits.data() + i * symbols, symbols);
-      for (Index id = 0; id < config.vocab_size; ++id)
-        block.push_back(static_cast<float>(std::exp(lm::log_probability(logits, id))));
+      const std::vector<float> next = lm::probabilities({trace.logits.data() + i * symbols, symbols});
+      block.insert(block.end(), next.begin(), next.end());
     }
     return block.data();
   });

@@ -127,13 +127,29 @@ Index draw(std::span<const float> logits, const GenerateOptions& options, Index 
   return order[static_cast<std::size_t>(std::min(found - cumulative.begin(), std::ssize(order) - 1))];
 }
 
+/// The largest logit, and log(sum exp(logit - largest)).
+struct Normaliser {
+  double largest, log_sum;
+
+  explicit Normaliser(std::span<const float> logits) : largest(*std::max_element(logits.begin(), logits.end())) {
+    double sum = 0;
+    for (const float logit : logits) sum += maths::exp(logit - largest);
+    log_sum = maths::log(sum);
+  }
+  double log_probability(float logit) const { return logit - largest - log_sum; }
+};
+
 }  // namespace
 
 double log_probability(std::span<const float> logits, Index id) {
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += maths::exp(logit - largest);
-  return logits[static_cast<std::size_t>(id)] - largest - maths::log(sum);
+  return Normaliser(logits).log_probability(logits[static_cast<std::size_t>(id)]);
+}
+std::vector<float> probabilities(std::span<const float> logits) {
+  std::vector<float> shares;
+  if (logits.empty()) return shares;
+  const Normaliser all(logits);
+  for (const float logit : logits) shares.push_back(static_cast<float>(maths::exp(all.log_probability(logit))));
+  return shares;
 }
 
 std::vector<Index> generate(

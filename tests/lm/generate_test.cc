@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "lm/lm_test_support.h"
 
@@ -124,6 +125,16 @@ TEST(Generate, TopKAndAllowedIdsBound) {
     EXPECT_GE(decoder.logits()[static_cast<std::size_t>(id)], sorted[2]);
     EXPECT_LT(lm::generate(model, prompt, {.tokens = 1, .temperature = 5, .allowed_ids = 2, .seed = seed})[0], 2);
   }
+}
+
+TEST(Generate, ProbabilitiesAreThoseOfEachId) {
+  const std::vector<float> logits{0.5F, -3, 90, 89, 90.25F};
+  const std::vector<float> shares = lm::probabilities(logits);
+  ASSERT_EQ(shares.size(), logits.size());
+  for (std::size_t id = 0; id < logits.size(); ++id)
+    EXPECT_FLOAT_EQ(shares[id], static_cast<float>(std::exp(lm::log_probability(logits, static_cast<Index>(id)))));
+  EXPECT_NEAR(std::accumulate(shares.begin(), shares.end(), 0.0), 1, 1e-7);
+  EXPECT_TRUE(lm::probabilities({}).empty());
 }
 
 TEST(Generate, Errors) {

@@ -54,6 +54,8 @@ struct GenerateOptions {
 /// log(softmax(logits)[id]), natural, computed in double: logits [V] of one position. With Bits::kInvariant those of a
 /// Decoder have the bits of AttentionLM::forward's, and so has this.
 QKV_API double log_probability(std::span<const float> logits, Index id);
+/// softmax(logits) [V], computed in double.
+QKV_API std::vector<float> probabilities(std::span<const float> logits);
 
 /// The ids that follow the prompt. Throws OptionError for an empty prompt, an unknown id or invalid options.
 QKV_API std::vector<Index> generate(const AttentionLM& model, std::span<const Index> prompt,
