@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE_FOLDERS = ("include", "src", "cli", "lesson", "tests", "bench", "examples", "fuzz", "scripts", "cmake", "docs", "python", ".ci")
+SOURCE_FOLDERS = ("include", "src", "cli", "lesson", "tests", "bench", "examples", "fuzz", "scripts", "cmake", "docs", "python", ".ci",
+                  ".github", "packaging")
 CPP_SUFFIXES = (".h", ".cc")
 # Folders between the sources that are none: what Python and its tests keep, and the package built in place.
 NOT_SOURCES = {"__pycache__", ".hypothesis", ".pytest_cache", "bin"}
