@@ -111,8 +111,10 @@ function(qkv_add_library target alias)
   target_compile_options(${target} PRIVATE -ffp-contract=off)
   if(BUILD_SHARED_LIBS AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
     # Instances of std's templates are visible by themselves; no program may bind to our copies.
-    target_link_options(${target} PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map)
-    set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/exports.map)
+    set(exports ${PROJECT_BINARY_DIR}/exports.map)
+    configure_file(${PROJECT_SOURCE_DIR}/cmake/exports.map.in ${exports} @ONLY)
+    target_link_options(${target} PRIVATE LINKER:--version-script=${exports})
+    set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${exports})
   endif()
   if(BUILD_SHARED_LIBS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # A shared library with an undefined symbol fails here, not in its user's program.

@@ -1,9 +1,10 @@
-"""Public headers compile alone, with the warnings of the house as errors; the first error of a wrong call says what is wrong.
+"""Public headers compile alone, and by Clang too, with the house's warnings as errors; a wrong call's first error says what is wrong.
 
 Arguments: COMPILER [FLAG...]
 """
 
 import os
+import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,10 +13,15 @@ import tree
 WARNINGS = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror".split()
 
 
-def compile_alone(command, header):
-    """The compiler's complaint about a file that includes this header and nothing else, or ''."""
-    run = subprocess.run(command, input=f'#include "{header}"\n', capture_output=True, text=True)
-    return "" if run.returncode == 0 else f"{header}: not compiled alone:\n{run.stderr}"
+def clang():
+    """Clang, where it is installed."""
+    return next(filter(None, map(shutil.which, ("clang++", "clang++-16"))), None)
+
+
+def compile_alone(command, *headers):
+    """The compiler's complaint about a file that includes these headers and nothing else, or ''."""
+    run = subprocess.run(command, input="".join(f'#include "{name}"\n' for name in headers), capture_output=True, text=True)
+    return "" if run.returncode == 0 else f"{headers[0]}: not compiled alone:\n{run.stderr}"
 
 
 def older_language(command):
@@ -53,11 +59,14 @@ def wrong_call(command, call):
 def main(*compiler):
     root = tree.ROOT / "include"
     headers = sorted(path.relative_to(root).as_posix() for path in tree.cpp_files(("include",)))
-    command = [*compiler, "-std=c++20", *WARNINGS, f"-I{root}", "-fsyntax-only", "-x", "c++", "-"]
+    options = ["-std=c++20", *WARNINGS, f"-I{root}", "-fsyntax-only", "-x", "c++", "-"]
+    command = [*compiler, *options]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         problems = [text for text in pool.map(lambda each: compile_alone(command, each), headers) if text]
         problems += [text for text in pool.map(lambda each: wrong_call(command, each), WRONG_CALLS) if text]
     problems += older_language([*compiler, "-std=c++17", f"-I{root}", "-fsyntax-only", "-x", "c++", "-"])
+    if clang():
+        problems += filter(None, [compile_alone([clang(), *options], *headers)])
     if not headers:
         problems.append("no headers found: the test reads the wrong folders")
     return problems, f"{len(headers)} headers compiled alone"
