@@ -1,6 +1,10 @@
 // Views and tensors, but for templates: shape texts, sizes that cannot overflow, aligned memory.
 #include "qkv/tensor.h"
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 #include <cstdlib>
 #include <limits>
 #include <new>
@@ -50,10 +54,16 @@ void* allocate_aligned(Index count, std::size_t size) {
   const bool fits = count >= 0 && !__builtin_mul_overflow(static_cast<std::size_t>(count), size, &bytes) &&
                     bytes <= static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max()) - kAlignment;
   check<ShapeError>(fits, "allocate_aligned", "count * size must fit in memory: got ", count, " of ", size, " bytes");
-  // Whole lines, never 0 bytes: aligned_alloc wants a multiple, and an empty tensor has a pointer too.
-  const std::size_t padded = bytes == 0 ? kAlignment : (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  void* memory = std::aligned_alloc(kAlignment, padded);
+  // Whole lines, never 0 bytes: aligned_alloc wants a multiple, and an empty tensor has a pointer too. Much memory is
+  // asked for in huge pages, as NumPy does: reading long caches waits for page tables otherwise.
+  constexpr std::size_t huge = std::size_t{2} << 20;
+  const std::size_t alignment = bytes >= 2 * huge ? huge : kAlignment;
+  const std::size_t padded = bytes == 0 ? alignment : (bytes + alignment - 1) / alignment * alignment;
+  void* memory = std::aligned_alloc(alignment, padded);
   if (memory == nullptr) throw std::bad_alloc();
+#ifdef __linux__
+  if (alignment == huge) static_cast<void>(::madvise(memory, padded, MADV_HUGEPAGE));
+#endif
   return memory;
 }
 
