@@ -129,18 +129,22 @@ template <class T> inline void store_row(T* p, typename Simd<Accumulator<T>>::V 
 /// Prefetch distance within a run.
 constexpr Index kAheadBytes = 2048;
 
-template <class T> inline __attribute__((always_inline)) void fetch(const T* p) { __builtin_prefetch(p, 0, 3); }
+/// kOnce: nobody reads it again, so it need not stay in the caches behind L1.
+template <bool kOnce = false> inline __attribute__((always_inline)) void fetch(const void* p) {
+  __builtin_prefetch(p, 0, kOnce ? 0 : 3);
+}
 
 template <class T> inline void fetch_row(const T* row, Index width) {
   for (Index x = 0; x < width; x += 64 / static_cast<Index>(sizeof(T))) fetch(row + x);
 }
 
-// One step of a horizontal sum: of each 2 * step lanes, half are partial sums of a, half of b.
-template <class T, int kStep, int... kLane> inline typename Simd<T>::V add_crossed(
+// One step of horizontal sums, of a and b at once: of each four lanes two are sums of neighbours in a, two in b.
+template <class T, int... kLane> inline typename Simd<T>::V add_pairs(
     typename Simd<T>::V a, typename Simd<T>::V b, std::integer_sequence<int, kLane...>) {
-  constexpr int n = Simd<T>::kLanes;
-  return __builtin_shufflevector(a, b, ((kLane & kStep) ? n + kLane - kStep : kLane)...) +
-         __builtin_shufflevector(a, b, ((kLane & kStep) ? n + kLane : kLane + kStep)...);
+  constexpr int n = Simd<T>::kLanes, group = n < 4 ? n : 4, half = group / 2;
+  return __builtin_shufflevector(a, b, (kLane / group * group + kLane % half * 2 + (kLane % group < half ? 0 : n))...) +
+         __builtin_shufflevector(
+             a, b, (kLane / group * group + kLane % half * 2 + 1 + (kLane % group < half ? 0 : n))...);
 }
 template <class T, int kHalf, int... kLane>
 inline typename Simd<T>::V swap_lanes(typename Simd<T>::V x, std::integer_sequence<int, kLane...>) {
@@ -152,12 +156,12 @@ template <class T> inline __attribute__((always_inline)) void store_sums(const t
   constexpr int n = Simd<T>::kLanes;
   using Lanes = std::make_integer_sequence<int, n>;
   using V = typename Simd<T>::V;
-  const V low = add_crossed<T, 1>(x[0], x[1], Lanes{}), high = add_crossed<T, 1>(x[2], x[3], Lanes{});
+  const V low = add_pairs<T>(x[0], x[1], Lanes{}), high = add_pairs<T>(x[2], x[3], Lanes{});
   if constexpr (n == 2) {
     store<T>(sums, low);
     store<T>(sums + 2, high);
   } else {
-    V sum = add_crossed<T, 2>(low, high, Lanes{});
+    V sum = add_pairs<T>(low, high, Lanes{});
     if constexpr (n >= 16) sum += swap_lanes<T, 8>(sum, Lanes{});
     if constexpr (n >= 8) sum += swap_lanes<T, 4>(sum, Lanes{});
     __builtin_memcpy(sums, &sum, 4 * sizeof(T));
@@ -173,17 +177,21 @@ template <class T> inline T largest_lane(typename Simd<T>::V x) {
   return max_or_second(swap_lanes<T, 1>(x, Lanes{}), x)[0];
 }
 
-/// scores[r][i] = sum_d q[r][d] * k[i][d] for kR queries and the live keys i of 4; all 4 are written. Whole pairs of
-/// vectors of q hold numbers of even, then of odd slots where kReadsEvenOdd. Prefetches the rows `fetched` of the four
-/// rows `soon`.
-template <class T, int kR, class Rows> inline __attribute__((always_inline)) void dot_block(const SumOf<T>* q,
-    Index q_width, const Rows& k, const SomeRuns& live, Index head_dim, const Rows& soon, const SomeRuns& fetched,
-    SumOf<T>* scores) {
+/// Loads after it stay after it: GCC 12 would load for several steps at once and spill sums for it.
+inline __attribute__((always_inline)) void keep_order() { asm volatile("" ::: "memory"); }
+
+/// scores[r][i] = sum_d q[r][d] * k[i][d] for kR queries and the live keys i of 4; all 4 are written. Of q the first
+/// vectors of the kR rows follow each other, then their second ones: one pointer reads them all. Whole pairs of vectors
+/// hold numbers of even, then of odd slots where kReadsEvenOdd. Prefetches the rows `fetched` of the four rows `soon`;
+/// kAlone: all.
+template <class T, int kR, bool kAlone, class Rows>
+inline __attribute__((always_inline)) void dot_block(const SumOf<T>* q, const Rows& k, const SomeRuns& live,
+    Index head_dim, const Rows& soon, const SomeRuns& fetched, SumOf<T>* scores) {
   using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
-  constexpr Index line = 64 / static_cast<Index>(sizeof(T));
-  const T* key_rows[kRuns] = {k[0], k[1], k[2], k[3]};
+  constexpr Index wide = kReadsEvenOdd<T> ? 2 * n : n, line = larger<Index>(64 / static_cast<Index>(sizeof(T)), wide);
+  const T *key_rows[kRuns] = {k[0], k[1], k[2], k[3]}, *const soon_rows[kRuns] = {soon[0], soon[1], soon[2], soon[3]};
   if (live.last - live.first < kRuns) {  // a masked key is not read; a live one is read instead
     for (Index i = 0; i < kRuns; ++i) key_rows[i] = k[larger(live.first, smaller(i, live.last - 1))];
   }
@@ -195,41 +203,54 @@ template <class T, int kR, class Rows> inline __attribute__((always_inline)) voi
   }
   const auto fetch_line = [&](Index d) __attribute__((always_inline)) {
     if (d % line != 0) return;
-    for (Index i = fetched.first; i < fetched.last; ++i) fetch(soon[i] + d);
+    if constexpr (kAlone) {
+#pragma GCC unroll 4
+      for (Index i = 0; i < kRuns; ++i) fetch<true>(soon_rows[i] + d);
+    } else {
+      for (Index i = fetched.first; i < fetched.last; ++i) fetch(soon_rows[i] + d);
+    }
   };
   const auto add = [&](Index d, const V* key) __attribute__((always_inline)) {
 #pragma GCC unroll 4
     for (int r = 0; r < kR; ++r) {
-      const V query = load<Sum>(q + r * q_width + d);
+      const V query = load<Sum>(q + kR * d + r * n);
 #pragma GCC unroll 4
       for (int i = 0; i < kRuns; ++i) acc[r][i] = fma(query, key[i], acc[r][i]);
     }
   };
-  Index d = 0;
-  if constexpr (kReadsEvenOdd<T>) {
-    for (; d + 2 * n <= head_dim; d += 2 * n) {
-      fetch_line(d);
-      V even[kRuns], odd[kRuns];
+  const auto step = [&](Index d) __attribute__((always_inline)) {
+    V key[kRuns];
 #pragma GCC unroll 4
-      for (int i = 0; i < kRuns; ++i) {
-        const EvenOdd both = load_even_odd(key_rows[i] + d);
-        even[i] = both.even;
-        odd[i] = both.odd;
+    for (int i = 0; i < kRuns; ++i) {
+      if constexpr (kReadsEvenOdd<T>) {
+        key[i] = load_even_odd(key_rows[i] + d).even;
+      } else {
+        key[i] = load_row(key_rows[i] + d);
       }
-      add(d, even);
-      add(d + n, odd);
     }
-  }
-  V key[kRuns];
-  for (; !kReadsEvenOdd<T> && d + n <= head_dim; d += n) {
+    add(d, key);
+    keep_order();
+    if constexpr (kReadsEvenOdd<T>) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kRuns; ++i) key[i] = load_even_odd(key_rows[i] + d).odd;
+      add(d + n, key);
+      keep_order();
+    }
+  };
+  Index d = 0;
+  for (; kAlone && d + line <= head_dim; d += line) {
     fetch_line(d);
 #pragma GCC unroll 4
-    for (int i = 0; i < kRuns; ++i) key[i] = load_row(key_rows[i] + d);
-    add(d, key);
+    for (Index x = 0; x < line; x += wide) step(d + x);
+  }
+  for (; d + wide <= head_dim; d += wide) {
+    fetch_line(d);
+    step(d);
   }
   for (; d < head_dim; d += n) {
     fetch_line(d);
     const int rest = static_cast<int>(smaller<Index>(n, head_dim - d));
+    V key[kRuns];
 #pragma GCC unroll 4
     for (int i = 0; i < kRuns; ++i) key[i] = load_row_tail(key_rows[i] + d, rest);
     add(d, key);
@@ -240,7 +261,7 @@ template <class T, int kR, class Rows> inline __attribute__((always_inline)) voi
 
 /// out[r][d] = out[r][d] * factor[r] + sum over g in [begin, end) and i of weights[r][4 g + i] * v(g, i)[d], for kR
 /// rows and kV vectors at column d0; `rest` lanes of the last one, 0: all. Masked rows of V are not read.
-template <class T, int kR, int kV, bool kTail, class Chunk>
+template <class T, int kR, bool kAlone, int kV, bool kTail, class Chunk>
 inline __attribute__((always_inline)) void value_block(const SumOf<T>* weights, const Chunk& v, Index begin, Index end,
     Index d0, SumOf<T>* out, Index out_row, const SumOf<T>* factor, const SomeRuns& fetched, int rest) {
   using Sum = SumOf<T>;
@@ -282,11 +303,12 @@ inline __attribute__((always_inline)) void value_block(const SumOf<T>* weights, 
       const auto soon = v.soon(g);
 #pragma GCC unroll 4
       for (Index i = 0; i < kRuns; ++i) {
-        if (fetched.hold((i - g) & (kRuns - 1))) {  // in turn, so that the runs advance together
+        if (kAlone || fetched.hold((i - g) & (kRuns - 1))) {  // in turn, so that the runs advance together
 #pragma GCC unroll 8
-          for (Index x = 0; x < kV * n; x += line) fetch(soon[i] + d0 + x);
+          for (Index x = 0; x < kV * n; x += line) fetch<kAlone>(soon[i] + d0 + x);
         }
         add(rows[i] + d0, weight + i);
+        keep_order();
       }
     } else {
       for (Index i = live.first; i < live.last; ++i) add(rows[i] + d0, weight + i);
@@ -308,29 +330,35 @@ inline __attribute__((always_inline)) void value_block(const SumOf<T>* weights, 
 }
 
 /// All columns of kR rows.
-template <class T, int kR, class Chunk> inline void value_rows(const SumOf<T>* weights, const Chunk& v, Index begin,
-    Index end, Index width, SumOf<T>* out, Index out_row, const SumOf<T>* factor, const SomeRuns& fetched) {
+template <class T, int kR, bool kAlone, class Chunk> inline void value_rows(const SumOf<T>* weights, const Chunk& v,
+    Index begin, Index end, Index width, SumOf<T>* out, Index out_row, const SumOf<T>* factor,
+    const SomeRuns& fetched) {
   constexpr int n = Simd<SumOf<T>>::kLanes, wide = kR == 1 ? 2 * kValueVectors : kValueVectors;
   Index d = 0;
   for (; d + wide * n <= width; d += wide * n) {
-    value_block<T, kR, wide, false>(weights, v, begin, end, d, out, out_row, factor, fetched, 0);
+    value_block<T, kR, kAlone, wide, false>(weights, v, begin, end, d, out, out_row, factor, fetched, 0);
   }
   for (; d + n <= width; d += n) {
-    value_block<T, kR, 1, false>(weights, v, begin, end, d, out, out_row, factor, fetched, 0);
+    value_block<T, kR, kAlone, 1, false>(weights, v, begin, end, d, out, out_row, factor, fetched, 0);
   }
   if (d < width) {
-    value_block<T, kR, 1, true>(weights, v, begin, end, d, out, out_row, factor, fetched, static_cast<int>(width - d));
+    value_block<T, kR, kAlone, 1, true>(
+        weights, v, begin, end, d, out, out_row, factor, fetched, static_cast<int>(width - d));
   }
 }
 
-/// Calls body(std::integral_constant<int, kR>, first row) for blocks of rows, the largest first.
+/// Calls body(std::integral_constant<int, kR>, std::bool_constant<they are all rows>, first row) for blocks of rows, the
+/// largest first.
 template <class Body> inline __attribute__((always_inline)) void for_row_blocks(Index rows, const Body& body) {
+  const auto block = [&](auto count, Index r) __attribute__((always_inline)) {
+    rows == count ? body(count, std::true_type{}, r) : body(count, std::false_type{}, r);
+  };
   Index r = 0;
-  for (; r + kDecodeRows <= rows; r += kDecodeRows) body(std::integral_constant<int, kDecodeRows>{}, r);
+  for (; r + kDecodeRows <= rows; r += kDecodeRows) block(std::integral_constant<int, kDecodeRows>{}, r);
   if constexpr (kDecodeRows > 2) {
-    for (; r + 2 <= rows; r += 2) body(std::integral_constant<int, 2>{}, r);
+    for (; r + 2 <= rows; r += 2) block(std::integral_constant<int, 2>{}, r);
   }
-  if (r < rows) body(std::integral_constant<int, 1>{}, r);
+  if (r < rows) block(std::integral_constant<int, 1>{}, r);
 }
 
 }  // namespace

@@ -15,9 +15,8 @@ namespace qkv {
 namespace {
 
 /// w.applied = the weights that survive dropout.
-template <class T>
-inline void drop_weights(const DecodeGroup<SumOf<T>>& t, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
-  using Sum = SumOf<T>;
+template <class Sum> [[gnu::noinline]] void drop_weights(
+    const DecodeGroup<Sum>& t, Index j0, const LiveRange& live, const DecodeScratch<Sum>& w) {
   TileDropout dropout = t.scores.dropout;
   for (Index h = 0; h < t.group_size; ++h, ++dropout.sequence_head) {
     dropout_mask<Sum>(dropout, 0, t.q_len, j0, live.lo, live.hi, w.mask_of_head);
@@ -37,7 +36,7 @@ inline void drop_weights(const DecodeGroup<SumOf<T>>& t, Index j0, const LiveRan
 /// row_sum[r] = row_sum[r] * factor[r] + the weights of slots [begin, end), in the order and rounding in which the rows
 /// of V are added, so that a constant V is returned exactly. n rows at a time are transposed into lanes.
 template <class T>
-inline void add_sums(const T* weights, Index rows, Index begin, Index end, const T* factor, T* row_sum) {
+[[gnu::noinline]] void add_sums(const T* weights, Index rows, Index begin, Index end, const T* factor, T* row_sum) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   for (Index r = 0; r < rows; r += n) {
@@ -54,9 +53,9 @@ inline void add_sums(const T* weights, Index rows, Index begin, Index end, const
 }
 
 /// value_rows over kept pairs only, for chunks with NaN or infinity behind the mask. The same sums otherwise.
-template <class T, class Chunk> inline void add_kept_values(const DecodeGroup<SumOf<T>>& t, const DecodeScratch<T>& w,
-    const SumOf<T>* weights, const Chunk& v, Index begin, Index end, const SumOf<T>* factor,
-    const DecodeState<SumOf<T>>& state) {
+template <class T, class Chunk> [[gnu::noinline]] void add_kept_values(const DecodeGroup<SumOf<T>>& t,
+    const DecodeScratch<SumOf<T>>& w, const SumOf<T>* weights, const Chunk& v, Index begin, Index end,
+    const SumOf<T>* factor, const DecodeState<SumOf<T>>& state) {
   using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
@@ -76,8 +75,8 @@ template <class T, class Chunk> inline void add_kept_values(const DecodeGroup<Su
 }
 
 /// Whether rows of V that some query may not attend hold NaN or infinity: 0 * NaN is NaN.
-template <class T, class Chunk>
-inline bool hides_nonfinite_values(const DecodeGroup<SumOf<T>>& t, const DecodeScratch<T>& w, const Chunk& v) {
+template <class T, class Chunk> [[gnu::noinline]] bool hides_nonfinite_values(
+    const DecodeGroup<SumOf<T>>& t, const DecodeScratch<SumOf<T>>& w, const Chunk& v) {
   using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
@@ -100,11 +99,11 @@ inline bool hides_nonfinite_values(const DecodeGroup<SumOf<T>>& t, const DecodeS
 constexpr Index kDecodeSteps = 8;
 
 template <class T, class Source, class Chunk> inline void decode_values(const DecodeGroup<SumOf<T>>& t, Index j0,
-    const LiveRange& live, const DecodeScratch<T>& w, const Source& source, const Chunk& v,
+    const LiveRange& live, const DecodeScratch<SumOf<T>>& w, const Source& source, const Chunk& v,
     const DecodeState<SumOf<T>>& state) {
   using Sum = SumOf<T>;
   bool hides = false;  // integers are finite, and scale_weights selects around their scales
-  if constexpr (!Source::kScaled) hides = live.masked && hides_nonfinite_values(t, w, v);
+  if constexpr (!Source::kScaled) hides = live.masked && hides_nonfinite_values<T>(t, w, v);
   const Sum* weights = w.scores;
   if (t.scores.dropout.threshold != 0) {
     drop_weights(t, j0, live, w);
@@ -119,20 +118,19 @@ template <class T, class Source, class Chunk> inline void decode_values(const De
     const Sum* factor = g == 0 ? w.rescale : w.ones;
     add_sums<Sum>(w.scores, rows_of(t), kRuns * g, kRuns * end, factor, state.row_sum);
     if (hides) {
-      add_kept_values(t, w, weights, v, g, end, factor, state);
+      add_kept_values<T>(t, w, weights, v, g, end, factor, state);
       continue;
     }
     for_row_blocks(
-        rows_of(t), [&](auto count, Index r) __attribute__((always_inline)) {
-          constexpr int rows = decltype(count)::value;
-          value_rows<T, rows>(weights + r * kChunkLimit, v, g, end, t.v_head_dim, state.out + r * state.width,
-              state.width, factor + r, share_of_runs(r, rows, rows_of(t)));
+        rows_of(t), [&](auto count, auto alone, Index r) __attribute__((always_inline)) {
+          value_rows<T, count, alone>(weights + r * kChunkLimit, v, g, end, t.v_head_dim, state.out + r * state.width,
+              state.width, factor + r, share_of_runs(r, count, rows_of(t)));
         });
   }
 }
 
 template <class T, class Source> inline void decode_chunk_keys(const DecodeGroup<SumOf<T>>& t, Index j0, Source& source,
-    const DecodeScratch<T>& w, const DecodeState<SumOf<T>>& state) {
+    const DecodeScratch<SumOf<T>>& w, const DecodeState<SumOf<T>>& state) {
   const auto& s = t.scores;
   const Index nj = smaller(w.chunk, s.kv_len - j0);
   LiveRange live = group_mask(t, j0, nj, w.mask_by_key, w.mask_of_head);
@@ -159,36 +157,46 @@ template <class T, class Source> inline void decode_chunk_keys(const DecodeGroup
   }
   *state.attended |= attended;
   softmax_chunk(t, v, ahead, w, state);
-  decode_values(t, j0, live, w, source, v, state);
+  decode_values<T>(t, j0, live, w, source, v, state);
 }
 
-/// Rows of Q, scaled, as whole vectors, split where dot_block reads numbers of even and odd slots.
-template <class T> inline void pack_queries(const DecodeGroup<SumOf<T>>& t, const DecodeScratch<T>& w) {
+/// Row r of Q, scaled, as whole vectors `between` numbers apart, split where dot_block reads numbers of even and odd
+/// slots.
+template <class T> inline void pack_query(const DecodeGroup<SumOf<T>>& t, Index r, SumOf<T>* to, Index between) {
   using Sum = SumOf<T>;
   constexpr Index n = Simd<Sum>::kLanes;
   const Index head_dim = t.scores.head_dim;
   const Sum factor = panel_factor(t.scores);
-  for (Index r = 0; r < rows_of(t); ++r) {
-    Sum* const to = w.q + r * w.q_width;
-    for_stored_type<Sum>(t.q.type, [&](auto stored) {
-      using Q = decltype(stored);
-      const Q* const row =
-          reinterpret_cast<const Q*>(t.q.data) + r / t.q_len * t.q_head_stride + r % t.q_len * t.q.stride;
-      for (Index d = 0; d < head_dim; d += n) {
-        store<Sum>(to + d, load_row_tail(row + d, static_cast<int>(smaller<Index>(n, head_dim - d))) * factor);
-      }
-    });
-    if constexpr (kReadsEvenOdd<T>) {
-      for (Index d = 0; d + 2 * n <= head_dim; d += 2 * n) {
-        const EvenOdd split = split_even_odd(load<Sum>(to + d), load<Sum>(to + d + n));
-        store<Sum>(to + d, split.even);
-        store<Sum>(to + d + n, split.odd);
-      }
+  for_stored_type<Sum>(t.q.type, [&](auto stored) {
+    using Q = decltype(stored);
+    const Q* const row =
+        reinterpret_cast<const Q*>(t.q.data) + r / t.q_len * t.q_head_stride + r % t.q_len * t.q.stride;
+    for (Index d = 0; d < head_dim; d += n) {
+      store<Sum>(
+          to + d / n * between, load_row_tail(row + d, static_cast<int>(smaller<Index>(n, head_dim - d))) * factor);
+    }
+  });
+  if constexpr (kReadsEvenOdd<T>) {
+    for (Index d = 0; d + 2 * n <= head_dim; d += 2 * n, to += 2 * between) {
+      const EvenOdd split = split_even_odd(load<Sum>(to), load<Sum>(to + between));
+      store<Sum>(to, split.even);
+      store<Sum>(to + between, split.odd);
     }
   }
-  if (takes_lanes<T>(rows_of(t))) {
-    pack_transposed<Sum>(w.q, w.q_width, rows_of(t), head_dim, Sum{1}, w.panel, round_up(rows_of(t), n));
+}
+
+template <class T> inline void pack_queries(const DecodeGroup<SumOf<T>>& t, const DecodeScratch<SumOf<T>>& w) {
+  using Sum = SumOf<T>;
+  constexpr Index n = Simd<Sum>::kLanes;
+  const Index rows = rows_of(t);
+  if (w.lanes) {
+    for (Index r = 0; r < rows; ++r) pack_query<T>(t, r, w.q + r * w.q_width, n);
+    pack_transposed<Sum>(w.q, w.q_width, rows, t.scores.head_dim, Sum{1}, w.panel, round_up(rows, n));
+    return;
   }
+  for_row_blocks(rows, [&](auto count, auto, Index first) {
+    for (Index i = 0; i < count; ++i) pack_query<T>(t, first + i, w.q + first * w.q_width + i * n, count * n);
+  });
 }
 
 /// The first chunk at or after j0 with a key that a query of any head may attend; `end`: none.
@@ -204,7 +212,7 @@ template <class Sum> inline Index live_chunk_of_group(const DecodeGroup<Sum>& t,
 
 /// Packed queries against keys [k_begin, k_end), k_begin a multiple of the part. Overwrites the state.
 template <class T, class Source> [[gnu::noinline]] void decode_chunks(const DecodeGroup<SumOf<T>>& t, Index k_begin,
-    Index k_end, Source source, const DecodeScratch<T>& w, const DecodeState<SumOf<T>>& state) {
+    Index k_end, Source source, const DecodeScratch<SumOf<T>>& w, const DecodeState<SumOf<T>>& state) {
   const Index rows = rows_of(t);
   constexpr Index n = Simd<SumOf<T>>::kLanes;
   for (Index r = 0; r < round_up(rows, n); ++r) {
@@ -218,7 +226,7 @@ template <class T, class Source> [[gnu::noinline]] void decode_chunks(const Deco
   const Index begin = larger(k_begin, reached.begin), end = smaller(k_end, reached.end);
   const auto next_chunk = [&](Index j0) { return live_chunk_of_group(t, j0, end, w.chunk); };
   for (Index j0 = next_chunk(begin); j0 < end; j0 = next_chunk(j0 + w.chunk))
-    decode_chunk_keys(t, j0, source, w, state);
+    decode_chunk_keys<T>(t, j0, source, w, state);
 }
 
 template <class Sum>
@@ -227,14 +235,12 @@ void decode_part(const DecodeGroup<Sum>& t, Index k_begin, Index k_end, void* sc
     using S = decltype(stored);
     const ListedScratch<S> w(scratch, rows_of(t), t.scores.head_dim, t.v_head_dim);
     const DecodeState<Sum> result(state, rows_of(t), t.v_head_dim);
-    pack_queries(t, w.decode);
-    if constexpr (!ListedChunks<S>::kScaled) {
-      if (chunks_in_pages<S>(t.keys, w.decode.chunk)) {
-        decode_chunks(t, k_begin, k_end, PageChunks<S>(t.keys), w.decode, result);
-        return;
-      }
+    pack_queries<S>(t, w.decode);
+    if (chunks_in_pages(t.keys, w.decode.chunk)) {
+      decode_chunks<S>(t, k_begin, k_end, PageChunks<S>(t.keys, w), w.decode, result);
+      return;
     }
-    decode_chunks(t, k_begin, k_end, ListedChunks<S>(t.keys, w), w.decode, result);
+    decode_chunks<S>(t, k_begin, k_end, ListedChunks<S>(t.keys, w), w.decode, result);
   });
 }
 

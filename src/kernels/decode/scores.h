@@ -19,15 +19,16 @@ template <class T> Index decode_chunk(Index head_dim, Index v_head_dim) {
   return larger<Index>(64, smaller<Index>(kChunkLimit, (Index{128} << 10) / width / 64 * 64));
 }
 
-template <class T> struct DecodeScratch {
-  using Sum = SumOf<T>;
+/// Of one storage type as of another: what comes after the dot products is compiled for types of sums only.
+template <class Sum> struct DecodeScratch {
   static constexpr Index n = Simd<Sum>::kLanes;
   Carver carver;
   Index rows, head_dim, chunk;
+  bool lanes;  // takes_lanes
   Index run = chunk / kRuns, q_width = round_up(head_dim, n), row_lanes = round_up(rows, n);
-  Sum* q = carver.array<Sum>(rows * q_width);  // [rows][head_dim], scaled, filled up with 0 to whole vectors
+  Sum* q = carver.array<Sum>(rows * q_width);  // [rows][head_dim], scaled, filled up with 0 to whole vectors; by blocks
   // [head_dim][rows]: q transposed, or none
-  Sum* panel = carver.array<Sum>(takes_lanes<T>(rows) ? head_dim * row_lanes : 0);
+  Sum* panel = carver.array<Sum>(lanes ? head_dim * row_lanes : 0);
   Sum* scores = carver.array<Sum>(rows * kChunkLimit);   // [rows][kChunkLimit] by slot
   Sum* applied = carver.array<Sum>(rows * kChunkLimit);  // [rows][kChunkLimit]: after dropout
   Sum* bias = carver.array<Sum>(chunk);                  // [chunk] by slot
@@ -40,8 +41,8 @@ template <class T> struct DecodeScratch {
   std::uint32_t* mask_of_head = carver.array<std::uint32_t>(chunk);
   std::size_t bytes = carver.used();
 
-  DecodeScratch(void* base, Index num_rows, Index d, Index dv)
-      : carver(base), rows(num_rows), head_dim(d), chunk(decode_chunk<T>(d, dv)) {}
+  DecodeScratch(void* base, Index num_rows, Index d, Index chunk_keys, bool in_lanes)
+      : carver(base), rows(num_rows), head_dim(d), chunk(chunk_keys), lanes(in_lanes) {}
 };
 
 /// The result of some of the keys.
@@ -61,7 +62,7 @@ template <class Sum> struct DecodeState {
 template <class Sum> Index rows_of(const DecodeGroup<Sum>& t) { return t.q_len * t.group_size; }
 
 /// The query mask of a chunk by key, and its live range: all heads of the group in one word.
-template <class Sum> inline LiveRange group_mask(
+template <class Sum> [[gnu::noinline]] LiveRange group_mask(
     const DecodeGroup<Sum>& t, Index j0, Index nj, std::uint32_t* query_mask, std::uint32_t* mask_of_head) {
   const TileMask& mask = t.scores.mask;
   if (mask.tile == nullptr) return {true, false, 0, nj};
@@ -87,7 +88,8 @@ template <class Sum> inline LiveRange group_mask(
 }
 
 /// by_slot[4 g + i] = mask_by_key[i * run + g] for live keys, 0 for the others.
-inline void order_by_slot(const std::uint32_t* mask_by_key, Index run, const LiveRange& live, std::uint32_t* by_slot) {
+[[gnu::noinline, maybe_unused]] void order_by_slot(
+    const std::uint32_t* mask_by_key, Index run, const LiveRange& live, std::uint32_t* by_slot) {
   for (Index g = 0; g < run; ++g) {
     for (Index i = 0; i < kRuns; ++i) {
       const Index key = i * run + g;
@@ -97,9 +99,8 @@ inline void order_by_slot(const std::uint32_t* mask_by_key, Index run, const Liv
 }
 
 /// The bias of one row by slot, in natural units; 0 outside the live keys.
-template <class T> inline void copy_bias(
-    const DecodeGroup<SumOf<T>>& t, Index row, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
-  using Sum = SumOf<T>;
+template <class Sum> inline void copy_bias(
+    const DecodeGroup<Sum>& t, Index row, Index j0, const LiveRange& live, const DecodeScratch<Sum>& w) {
   const auto& bias = t.scores.bias;
   const Sum* beside = t.scores.position;
   if (beside != nullptr) beside += row / t.q_len * t.position_head_stride + j0 - row % t.q_len;
@@ -130,9 +131,8 @@ inline void clear_slots(std::uint32_t* query_mask, Index r, std::uint32_t never)
 
 /// Applies the callback to the natural scores of row r and scales to powers of two; -inf, which is not kept, clears its
 /// bit.
-template <class T> inline void modify_row(
-    const DecodeGroup<SumOf<T>>& t, Index r, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
-  using Sum = SumOf<T>;
+template <class Sum> inline void modify_row(
+    const DecodeGroup<Sum>& t, Index r, Index j0, const LiveRange& live, const DecodeScratch<Sum>& w) {
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
   const TileScoreMod<Sum>& mod = t.scores.mod;
@@ -156,9 +156,8 @@ template <class T> inline void modify_row(
 
 /// Turns dot products into scores: soft cap, bias, callback, and -inf where not kept. A bias of -inf clears the row's
 /// bit of its key.
-template <class T>
-inline void finish_scores(const DecodeGroup<SumOf<T>>& t, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
-  using Sum = SumOf<T>;
+template <class Sum> [[gnu::noinline]] void finish_scores(
+    const DecodeGroup<Sum>& t, Index j0, const LiveRange& live, const DecodeScratch<Sum>& w) {
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
   const bool biased = t.scores.bias.data != nullptr, capped = t.scores.softcap > 0,
@@ -190,10 +189,10 @@ inline void finish_scores(const DecodeGroup<SumOf<T>>& t, Index j0, const LiveRa
 
 /// Dot products of all queries and the keys of a chunk.
 template <class T, class Chunk>
-inline void chunk_dots(const DecodeGroup<SumOf<T>>& t, const Chunk& k, const DecodeScratch<T>& w) {
+inline void chunk_dots(const DecodeGroup<SumOf<T>>& t, const Chunk& k, const DecodeScratch<SumOf<T>>& w) {
   const Index rows = rows_of(t);
   if constexpr (takes_lanes<T>(kDecodeRowLimit)) {
-    if (takes_lanes<T>(rows)) {
+    if (w.lanes) {
       lane_dots<T>(w.panel, rows, k, t.scores.head_dim, w.scores);
       return;
     }
@@ -203,17 +202,15 @@ inline void chunk_dots(const DecodeGroup<SumOf<T>>& t, const Chunk& k, const Dec
     if (live.first >= live.last) continue;
     const auto row = k.row(g), soon = k.soon(g);
     for_row_blocks(
-        rows, [&](auto count, Index r) __attribute__((always_inline)) {
-          constexpr int block = decltype(count)::value;
-          dot_block<T, block>(w.q + r * w.q_width, w.q_width, row, live, t.scores.head_dim, soon,
-              share_of_runs(r, block, rows), w.scores + r * kChunkLimit + kRuns * g);
+        rows, [&](auto count, auto alone, Index r) __attribute__((always_inline)) {
+          dot_block<T, count, alone>(w.q + r * w.q_width, row, live, t.scores.head_dim, soon,
+              share_of_runs(r, count, rows), w.scores + r * kChunkLimit + kRuns * g);
         });
   }
 }
 
 /// Multiplies dot products with integers by their keys' scales.
-template <class T> inline void scale_scores(Index rows, const SumOf<T>* scales, const DecodeScratch<T>& w) {
-  using Sum = SumOf<T>;
+template <class Sum> inline void scale_scores(Index rows, const Sum* scales, const DecodeScratch<Sum>& w) {
   constexpr int n = Simd<Sum>::kLanes;
   for (Index r = 0; r < rows; ++r) {
     for (Index slot = 0; slot < w.chunk; slot += n) {
@@ -224,9 +221,8 @@ template <class T> inline void scale_scores(Index rows, const SumOf<T>* scales, 
 }
 
 /// w.applied = weights times the scales of their values, 0 where a query may not attend: the scale may be NaN.
-template <class T> inline void scale_weights(
-    Index rows, const LiveRange& live, const SumOf<T>* weights, const SumOf<T>* scales, const DecodeScratch<T>& w) {
-  using Sum = SumOf<T>;
+template <class Sum> inline void scale_weights(
+    Index rows, const LiveRange& live, const Sum* weights, const Sum* scales, const DecodeScratch<Sum>& w) {
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
   static_assert(n == Simd<float>::kLanes);
@@ -242,9 +238,8 @@ template <class T> inline void scale_weights(
 /// One step of the online softmax: scores become exp2(s2 - max), row_max is updated, rescale is the factor of the
 /// result so far: exactly 1 where the maximum did not move. Prefetches rows [fetched, v.ahead) of each run of V
 /// meanwhile.
-template <class T, class Chunk> inline void softmax_chunk(const DecodeGroup<SumOf<T>>& t, const Chunk& v, Index fetched,
-    const DecodeScratch<T>& w, const DecodeState<SumOf<T>>& state) {
-  using Sum = SumOf<T>;
+template <class Sum, class Chunk> [[gnu::noinline]] void softmax_chunk(const DecodeGroup<Sum>& t, const Chunk& v,
+    Index fetched, const DecodeScratch<Sum>& w, const DecodeState<Sum>& state) {
   const Index rows = rows_of(t), more = v.ahead - fetched;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;

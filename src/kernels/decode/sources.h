@@ -23,13 +23,14 @@ template <class S> struct ChunkList {
 };
 
 template <class S> struct ListedScratch {
-  DecodeScratch<S> decode;
+  DecodeScratch<SumOf<S>> decode;
   Carver carver;
   ChunkList<S> list{carver, decode.chunk},
       next{carver, decode.chunk};  // of this chunk; of the next, whose keys are prefetched
   std::size_t bytes = carver.used();
 
-  ListedScratch(void* base, Index rows, Index d, Index dv) : decode(base, rows, d, dv), carver(base, decode.bytes) {}
+  ListedScratch(void* base, Index rows, Index d, Index dv)
+      : decode(base, rows, d, decode_chunk<S>(d, dv), takes_lanes<S>(rows)), carver(base, decode.bytes) {}
 };
 
 /// Fills the list for the chunk at j0. A position that does not exist gets the row of one that does, which may be
@@ -95,18 +96,38 @@ template <class S> struct ListedChunks {
 
 /// K and V whose chunks each lie in one page, rows a constant distance apart.
 template <class S> struct PageChunks {
-  static constexpr bool kScaled = false;
+  static constexpr bool kScaled = std::is_same_v<S, std::int8_t>;
   const HeadKeys& keys;
+  float *k_scales, *v_scales;  // [chunk] by slot; integers only
 
-  explicit PageChunks(const HeadKeys& head) : keys(head) {}
+  PageChunks(const HeadKeys& head, const ListedScratch<S>& w)
+      : keys(head), k_scales(w.list.k_scales), v_scales(w.list.v_scales) {}
 
-  const S* row(const KeyMatrix& matrix, Index j) const {
+  struct Row {
+    Index page, row;  // row < 0: before the first key
+  };
+  Row at(Index j) const {
     const Index from = j - keys.origin;
-    if (keys.num_pages == 1)
-      return key_row<S>(matrix, keys.page(0), from < keys.page_rows ? from : from % keys.page_rows);
-    return key_row<S>(matrix, keys.page(from / keys.page_rows % keys.num_pages), from % keys.page_rows);
+    if (keys.num_pages == 1) return {keys.page(0), from < keys.page_rows ? from : from % keys.page_rows};
+    return {keys.page(from / keys.page_rows % keys.num_pages), from % keys.page_rows};
+  }
+  const S* row(const KeyMatrix& matrix, Index j) const { return key_row<S>(matrix, at(j).page, at(j).row); }
+
+  /// The scales of the chunk at j0 by slot, 0 where there is no key.
+  void order_scales(const KeyMatrix& matrix, Index j0, Index run, float* by_slot) const {
+    const Row first = at(j0);
+    const float* const scales = key_scales(matrix, first.page, first.row);
+    const Index begin = larger<Index>(0, -first.row), end = keys.held.end - j0;
+    for (Index g = 0; g < run; ++g) {
+      for (Index i = 0, key = g; i < kRuns; ++i, key += run)
+        by_slot[kRuns * g + i] = begin <= key && key < end ? scales[key] : 0;
+    }
   }
   ChunkRows<Runs<S>> chunk(Index j0, Index count, const RunShape& k_shape, const RunShape& v_shape) const {
+    if constexpr (kScaled) {
+      order_scales(keys.k, j0, k_shape.run, k_scales);
+      order_scales(keys.v, j0, k_shape.run, v_scales);
+    }
     const S *k = row(keys.k, j0), *v = row(keys.v, j0);
     // Rows prefetched at the end of a head's only page is mostly the next head.
     const S* next =
@@ -117,8 +138,8 @@ template <class S> struct PageChunks {
 };
 
 /// Whether PageChunks applies.
-template <class S> inline bool chunks_in_pages(const HeadKeys& keys, Index chunk) {
-  if (keys.type != stored_as<S>() || keys.pinned.end != 0) return false;
+inline bool chunks_in_pages(const HeadKeys& keys, Index chunk) {
+  if (keys.pinned.end != 0) return false;
   const bool whole = keys.num_pages == 1 && keys.held.end - keys.origin <= keys.page_rows;
   return whole || (keys.origin == 0 && keys.page_rows % chunk == 0);
 }
