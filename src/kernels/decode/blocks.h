@@ -347,8 +347,8 @@ template <class T, int kR, bool kAlone, class Chunk> inline void value_rows(cons
   }
 }
 
-/// Calls body(std::integral_constant<int, kR>, std::bool_constant<they are all rows>, first row) for blocks of rows, the
-/// largest first.
+/// Calls body(std::integral_constant<int, kR>, std::bool_constant<they are all rows>, first row) for blocks of rows,
+/// the largest first.
 template <class Body> inline __attribute__((always_inline)) void for_row_blocks(Index rows, const Body& body) {
   const auto block = [&](auto count, Index r) __attribute__((always_inline)) {
     rows == count ? body(count, std::true_type{}, r) : body(count, std::false_type{}, r);
