@@ -96,7 +96,9 @@ std::vector<std::string> strings_of(const Json& list, const std::string& path) {
 
 ExplorerTokens load_tokens(const std::string& path) {
   if (path.empty()) return {};
-  const Json json = Json::parse(load_text("--tokens", path), nullptr, false);
+  // What nests deeper than it may is left out: a copy would run out of stack.
+  const auto shallow = [](int depth, Json::parse_event_t, const Json&) { return depth < 4; };
+  const Json json = Json::parse(load_text("--tokens", path), shallow, false);
   if (json.is_discarded()) throw UsageError("--tokens " + escaped(path) + " is not JSON");
   if (!json.is_object()) return {strings_of(json, path), strings_of(json, path)};
   for (const auto& [name, list] : json.items()) {

@@ -14,6 +14,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// Discarded where it is no JSON. What nests deeper than anything that is asked for is left out: copies and texts of it
+/// would run out of stack.
+Json parsed(const std::string& text) {
+  constexpr int kDeepest = 8;
+  return Json::parse(
+      text, [](int depth, Json::parse_event_t, const Json&) { return depth < kDeepest; }, false);
+}
+
 std::string text_of(const Json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
@@ -47,7 +55,7 @@ void set_from(Sizes& sizes, const Json& given) {
 }  // namespace
 
 void set_sizes(Sizes& sizes, const std::string& json) {
-  const Json given = Json::parse(json, nullptr, false);
+  const Json given = parsed(json);
   if (given.is_discarded())
     throw OptionError("--sizes must be JSON like {\"embed\": 48, \"heads\": 4}: got " + escaped(json));
   set_from(sizes, given);
@@ -59,7 +67,7 @@ Subject subject_of(const std::string& text) {
     subject.verdict = "failed", subject.says = says;
     return subject;
   };
-  const Json document = Json::parse(text, nullptr, false);
+  const Json document = parsed(text);
   if (!document.is_object()) return failed("what was found of the code (subject.json) is not JSON");
   subject.file = text_of(document, "file"), subject.name = text_of(document, "name");
   subject.task = text_of(document, "task");
@@ -98,7 +106,7 @@ Subject subject_of(const std::string& text) {
 }
 
 void set_line(Finding& finding, const std::string& text) {
-  const Json found = Json::parse(text, nullptr, false);
+  const Json found = parsed(text);
   if (!found.is_object()) return;
   const auto number = [&](const char* key) {
     const Json value = found.value(key, Json());
@@ -115,7 +123,7 @@ void set_line(Finding& finding, const std::string& text) {
   if (number("called") > 0) says += "\ncalled from line " + std::to_string(number("called"));
   if (const std::string probe = text_of(found, "probe"); probe != "plain")
     says += "\nshown by the probe \"" + probe + "\"";
-  int at = number("first");
+  Index at = number("first");
   for (const std::string& source : texts_of(found, "source")) {
     const std::string count = std::to_string(at);
     says += "\n" + std::string(at == line ? ">" : " ") + std::string(5 - std::min<std::size_t>(count.size(), 5), ' ') +

@@ -72,6 +72,16 @@ TEST_F(Hostile, NamesThatMeanNothing) {
   expect_refused("bench --list --isa garbage", {"garbage", "scalar"});
 }
 
+TEST_F(Hostile, ADeepListOfTokensIsRefused) {
+  constexpr std::size_t kDepth = 1'000'000;
+  write("deep.json", R"({"queries": )" + std::string(kDepth, '[') + std::string(kDepth, ']') + "}");
+  StateDict qk;
+  for (const char* name : {"q", "k"}) qk.add(name, any_tensor(Tensor<float>({1, 1, 2, 4})));
+  io::save_safetensors(path("qk.safetensors"), qk);
+  expect_refused(
+      "map --qk qk.safetensors --tokens deep.json --out o.html", {"--tokens", "must be a JSON list of strings"});
+}
+
 TEST_F(Hostile, OutputsThatCannotBeWrittenAreToldBeforeTheWork) {
   draw({1, 1, 4, 4});
   const Words train{"train", "--steps", "1000000000", "--out"};
