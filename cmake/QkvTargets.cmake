@@ -35,7 +35,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   target_compile_options(qkv_warnings INTERFACE -Wno-restrict)
 endif()
 
-if(QKV_UNITY)
+if(QKV_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # Types of an anonymous namespace in members: each source is still the only one that names them.
   target_compile_options(qkv_warnings INTERFACE -Wno-subobject-linkage)
 endif()

@@ -1,4 +1,6 @@
 // `qkv attend`: attention over tensors from files, forward and backward.
+#include <fmt/format.h>
+
 #include "attend/parallel.h"
 #include "attend/sha256.h"
 #include "core/escape.h"

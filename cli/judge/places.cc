@@ -42,11 +42,11 @@ int line_of(const Finding& finding) {
 /// Bytes other than letters, digits and -._~/ as %20.
 std::string uri_of(const std::string& path) {
   std::string uri = path.starts_with('/') ? "file://" : "";
-  for (const unsigned char one : path) {
+  for (const char letter : path) {
+    const auto one = static_cast<unsigned char>(letter);
     const bool plain = (one >= '0' && one <= '9') || (one >= 'a' && one <= 'z') || (one >= 'A' && one <= 'Z');
-    uri += plain || std::string_view("-._~/").find(static_cast<char>(one)) != std::string_view::npos
-               ? std::string(1, static_cast<char>(one))
-               : fmt::format("%{:02X}", one);
+    uri += plain || std::string_view("-._~/").find(letter) != std::string_view::npos ? std::string(1, letter)
+                                                                                     : fmt::format("%{:02X}", one);
   }
   return uri;
 }

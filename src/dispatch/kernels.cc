@@ -22,8 +22,9 @@ QKV_DECLARE(fused)
 namespace qkv::inline v0 {
 namespace isa_of {
 
-constexpr Isa scalar = Isa::kScalar, avx2 = Isa::kAvx2, avx512 = Isa::kAvx512, avx512bf16 = Isa::kAvx512Bf16,
-              amx = Isa::kAmx, neon = Isa::kNeon, sve256 = Isa::kSve256, sve512 = Isa::kSve512;
+[[maybe_unused]] constexpr Isa scalar = Isa::kScalar, avx2 = Isa::kAvx2, avx512 = Isa::kAvx512,
+                               avx512bf16 = Isa::kAvx512Bf16, amx = Isa::kAmx, neon = Isa::kNeon, sve256 = Isa::kSve256,
+                               sve512 = Isa::kSve512;
 
 }  // namespace isa_of
 

@@ -249,12 +249,12 @@ template <class Sum> struct Backward {
     /// All query tiles of one head. `sequence` numbers (item, head of the group) for shared dbias.
     void run_head(BackwardTile<Sum>& tile, const RangeAt& at, Index h, Index sequence, Ahead* ahead,
         const OwnScratch<Sum>& own) const {
-      const BiasGradient<Sum>& bias = call.bias;
+      const BiasGradient<Sum>& dbias = call.bias;
       Turn* const bias_turns = call.turns + call.num_tile_turns;
       const Index b = at.b, whole_head = p.first_head + h;  // as masks and gradients of biases count it
-      if (bias.wanted()) bias.begin_tile(tile, own.bias, b, whole_head);
+      if (dbias.wanted()) dbias.begin_tile(tile, own.bias, b, whole_head);
       if (position.wanted()) position.begin_item(own.position);
-      const bool share_bias = bias.wanted() && bias.shared && !bias.over_queries;
+      const bool share_bias = dbias.wanted() && dbias.shared && !dbias.over_queries;
       for (Index t = 0; t < p.query_tiles(); ++t) {
         rows.set_queries(tile, b, h, p.tile(t));
         Turn* tile_turn =
@@ -273,11 +273,11 @@ template <class Sum> struct Backward {
         pass_turn(bias_turns[t], sequence);
       }
       if (tile.sets_keys) zero_keys(at);
-      const bool adds_bias = bias.wanted() && bias.over_queries;
+      const bool adds_bias = dbias.wanted() && dbias.over_queries;
       if (adds_bias || position.wanted()) {
         Turn& turn = bias_turns[call.longest.query_tiles()];
         wait_for_turn(turn, sequence);
-        if (adds_bias) bias.add_private(own.bias, b, whole_head, at.k_begin, at.k_count);
+        if (adds_bias) dbias.add_private(own.bias, b, whole_head, at.k_begin, at.k_count);
         if (position.wanted()) position.add(own.position, whole_head);
         pass_turn(turn, sequence);
       }
