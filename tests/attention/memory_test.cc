@@ -2,10 +2,13 @@
 // length; and nothing allocated after the first call of a shape.
 #include <gtest/gtest.h>
 
+#include "core/threads/context_impl.h"
 #include "qkv/derivatives.h"
 #include "qkv/qkv.h"
 #include "support/allocations.h"
+#include "support/forms/relations.h"
 #include "support/isas.h"
+#include "support/part.h"
 
 namespace qkv::test {
 namespace {
@@ -254,6 +257,36 @@ TEST(Memory, StatisticsTakeAFewRowsOfNumbersAtLength65536) {
   CaptureResult found;
   t.forward({.mask = Mask::causal() & Mask::sliding(300), .capture = {what, found}}, context);
   EXPECT_LE(context.scratch_bytes(), 2 * kThreadBytes);
+}
+
+template <class T> void check_forms() {
+  for (const Form<T>& form : forms<T>()) {
+    SCOPED_TRACE(form.name);
+    const std::vector<AttentionCase> cases = cases_of(form, relations<T>().front());
+    for (std::size_t n = 0; n < cases.size(); n += all_cases() ? 40 : 8) {
+      const Problem<T> problem(cases[n]);
+      const auto outputs = [&](Context& context) {
+        Result<T> result(problem);
+        run_form(form, problem, result, kEverything, context);
+        EXPECT_TRUE(result.sentinels_intact());
+        if (form.more != nullptr) form.more(problem, ~0U, context);
+        return outputs_of(result);
+      };
+      Context one({.threads = 1});
+      const std::vector<Tensor<double>> expected = outputs(one);
+      expect_only_bad_alloc([&] {
+        Context context({.threads = 3});
+        context.impl().region_flops = 0;  // parallel regions, however small the work
+        const std::vector<Tensor<double>> got = outputs(context);
+        for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(same_bits(got[i], expected[i])) << i;
+      });
+    }
+  }
+}
+
+TEST(Memory, OutAtAnyAllocationIsBadAllocAndNothingElse) {
+  check_forms<float>();
+  check_forms<BFloat16>();
 }
 
 }  // namespace

@@ -18,6 +18,13 @@ void check_training_steps(lm::AttentionLMConfig config, int threads) {
   lm::AttentionLM model(config);
   lm::Trainer trainer(model, {.steps = 10});
   expect_no_allocation_after_the_first(context, [&] { trainer.step(source, context); });
+  if (threads > 1 || config.num_layers > 1) return;
+  expect_only_bad_alloc([&] {
+    Context other({.threads = 1});
+    lm::AttentionLM untrained(config);
+    lm::Trainer(untrained, {.steps = 10}).step(source, other);
+    lm::checkpoint_from_state(lm::checkpoint_to_state(untrained, tokenizer, "text", 1, nullptr));
+  });
 }
 
 TEST(Memory, ATrainingStepAllocatesNothingAfterTheFirst) {

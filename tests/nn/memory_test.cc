@@ -48,6 +48,12 @@ TEST(Memory, AGroupedLayerAllocatesNothingAfterTheFirstCall) {
   KVCache cache({.num_kv_heads = 2, .head_dim = 6, .sequences = 2, .capacity = 2000});
   nn::StepMemory memory;
   expect_no_allocation_after_the_first(context, [&] { layer.step(x, y, cache, memory, {}, context); });
+  expect_only_bad_alloc([&] {
+    Context other({.threads = 1});
+    nn::Saved fresh;
+    layer.forward_into(x, y, {.context = &other}, &fresh);
+    layer.backward_into(dy, fresh, dx, other);
+  });
 }
 
 }  // namespace

@@ -14,6 +14,12 @@ namespace {
 std::atomic<long> allocations{0};
 thread_local long allocations_left = -1;  // of this thread, until memory runs out; negative: no limit
 
+bool may_allocate() {
+  ++allocations;
+  if (allocations_left > 0) return allocations_left-- > 0;
+  return allocations_left != 0;
+}
+
 /// Allows this thread `allowed` more allocations while the object lives.
 class [[maybe_unused]] FailingAllocations {
  public:
@@ -33,15 +39,30 @@ template <class Call>
   EXPECT_EQ(allocations.load(), before);
   EXPECT_EQ(context.scratch_bytes(), scratch);
 }
+
+/// `call` with memory out at its first, second ... allocation, until there is enough: it throws std::bad_alloc and
+/// nothing else, and works right afterwards.
+template <class Call> [[maybe_unused]] void expect_only_bad_alloc(const Call& call) {
+  for (long allowed = 0;; ++allowed) {
+    try {
+      const FailingAllocations failing(allowed);
+      return call();
+    } catch (const std::bad_alloc&) {
+    }
+    call();
+  }
+}
 }  // namespace
 
 // GCC 12 sees through operator new and takes malloc and free for a mismatched pair.
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  ++allocations;
-  if (allocations_left == 0) return nullptr;
-  if (allocations_left > 0) --allocations_left;
-  return std::malloc(bytes);
+  return may_allocate() ? std::malloc(bytes) : nullptr;
+}
+// Tensors and scratch memory.
+extern "C" void* aligned_alloc(std::size_t alignment, std::size_t bytes) noexcept {
+  void* memory = nullptr;
+  return may_allocate() && posix_memalign(&memory, alignment, bytes) == 0 ? memory : nullptr;
 }
 void* operator new(std::size_t bytes) {
   if (void* memory = operator new(bytes, std::nothrow)) return memory;
