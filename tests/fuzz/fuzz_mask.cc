@@ -25,19 +25,15 @@ void hold_rows(const BoundMask& bound, View<const std::uint8_t, 4> drawn, Index 
   mask_key_range(&bound, b, h, i0, ni, &begin, &end);
   demand(0 <= begin && begin <= end && end <= keys);
   for (Index j = 0; j < keys; ++j) {
-    Index first = 0, last = 0;
-    mask_query_range(bound, b, h, j, 1, &first, &last);
-    demand(0 <= first && first <= last && last <= bound.extent.q_len);
     bool any = false;
     for (Index i = i0; i < i0 + ni; ++i) {
       const bool kept = drawn(b, h, i, j) != 0;
       any |= kept;
       demand(kept == mask_keeps(bound, b, h, i, j));
-      demand(!kept || (first <= i && i < last));
     }
     const Index next = mask_next_key(&bound, b, h, i0, ni, j);
     demand(next >= j && next <= keys);
-    demand(!any || (next == j && begin <= j && j < end));
+    demand(!any || (next == j && begin <= j && j < end && mask_meets(bound, b, h, i0, ni, j, 1)));
   }
 }
 
