@@ -10,6 +10,12 @@ export PATH="/usr/sbin:/usr/bin:/sbin:/bin:$PATH"
 jobs=$(nproc 2>/dev/null || echo 2)
 export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$jobs}"
 
+# usage SCRIPT: its first comment; ends with 0.
+usage() {
+  sed -n '2,/^# shellcheck/{/^# shellcheck/d;s/^# \{0,1\}//;p}' "scripts/${1##*/}"
+  exit 0
+}
+
 # package | a program, a header in <> or a package of pkg-config after =, that shows it is there | what it is for
 readonly build_needs='
 g++               | g++                         | the C++20 compiler

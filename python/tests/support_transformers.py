@@ -54,7 +54,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "t5-encoder": lambda: tf.T5EncoderModel(tf.T5Config(**T5)),
     "vit": lambda: tf.ViTModel(tf.ViTConfig(**VISION), add_pooling_layer=False),
 }
-# The rest of the forty: with QKV_TEST_CASES=all (scripts/sweep --models).
+# The rest of the forty: with QKV_TEST_CASES=all (scripts/verify-release).
 MORE: dict[str, Callable[[], Any]] = {
     "distilbert": lambda: tf.DistilBertModel(tf.DistilBertConfig(dim=32, n_layers=2, n_heads=4, hidden_dim=48, vocab_size=61)),
     "roberta": lambda: tf.RobertaModel(tf.RobertaConfig(**SIZES, pad_token_id=0)),

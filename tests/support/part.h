@@ -1,5 +1,5 @@
 // The part of a list of cases that a test runs: every n-th, another n-th for each type, so that the types together run
-// more than each; all of them where QKV_TEST_CASES is "all" (scripts/sweep --tests).
+// more than each; all of them where QKV_TEST_CASES is "all" (scripts/verify-release).
 #pragma once
 
 #include <cstddef>

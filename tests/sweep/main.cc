@@ -20,27 +20,6 @@
 namespace qkv::test {
 namespace {
 
-constexpr const char* kHelp = R"(qkv_sweep [FAMILY ...] [--part I/N] [--case N] [--hashes FILE] [--list] [--help]
-
-Runs the product of the options of each family (all families where none is named): every value of each with every
-value of the others, on every instruction set of this CPU, against the textbook within computed bounds. Options that
-are not multiplied are drawn with the case's number as the seed, so a case is the same wherever it is run. A number
-whose combination cannot be (a cache with dropout, the delta rule normalised) is no case. The whole takes half an hour
-of one core on three instruction sets.
-
-  --part I/N   every N-th case, from the I-th on (1 <= I <= N): N parts together are the whole
-  --case N     case N alone (of one family)
-  --hashes FILE  writes a hash over the bits of every result, a line per family and instruction set; with
-               QKV_SWEEP_HASHES=cases a line per case too. The same lines before and after a change: it kept every bit
-  --list       the families, how many numbers each has, what is multiplied and what is drawn; runs nothing
-  --help       this
-
-scripts/sweep --tests runs every case of the tests of which scripts/test runs a part.
-
-Prints each failure, one line for each family and one at the end. Exit code 0: everything within its bounds; 1: a
-failure; 2: usage.
-)";
-
 /// Counts failed expectations and prints them with the case they belong to.
 class Failures : public testing::EmptyTestEventListener {
  public:
@@ -69,7 +48,7 @@ double cpu_seconds() {
 struct Wanted {
   std::vector<std::string> families;
   Index part = 1, parts = 1, only = -1;
-  bool list = false, help = false;
+  bool list = false;
   std::string hashes;  // a file; empty: none
 };
 
@@ -79,9 +58,7 @@ bool parse(int argc, char** argv, Wanted& wanted) {
     const std::string_view word = argv[n];
     long long first = 0, second = 0;
     char rest = 0;
-    if (word == "--help" || word == "-h") {
-      wanted.help = true;
-    } else if (word == "--list") {
+    if (word == "--list") {
       wanted.list = true;
     } else if (word == "--part" && n + 1 < argc &&
                std::sscanf(argv[n + 1], "%lld/%lld%c", &first, &second, &rest) == 2) {
@@ -228,9 +205,9 @@ int run(const Wanted& wanted) {
 
 int main(int argc, char** argv) {
   qkv::test::Wanted wanted;
-  if (!qkv::test::parse(argc, argv, wanted) || wanted.help) {
-    std::fputs(qkv::test::kHelp, wanted.help ? stdout : stderr);
-    return wanted.help ? 0 : 2;
+  if (!qkv::test::parse(argc, argv, wanted)) {
+    std::fputs("qkv_sweep: scripts/sweep --help says how it is called\n", stderr);
+    return 2;
   }
   return qkv::test::run(wanted);
 }

@@ -13,7 +13,7 @@ template <class T> using Check = void (*)(const Form<T>&, const AttentionCase&, 
 template <class T> struct Relation {
   const char* name;
   Check<T> check;
-  std::size_t step;  ///< every step-th case of the list in scripts/test, all of them in scripts/sweep --tests
+  std::size_t step;  ///< every step-th case of the list in scripts/test, all in scripts/verify-release
 };
 
 /// textbook: bits of one call on the whole, or within bounds. threads: any number, and call after call. alone: each
