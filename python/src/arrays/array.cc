@@ -70,9 +70,9 @@ struct ExchangeApi {
 
 // The protocols of an object's type; null: not offered. Types are inspected once and kept (PyTorch has two, Tensor and
 // Parameter).
-FromObject exchange_function(PyTypeObject* type) {
+FromObject exchange_function(PyObject* type) {
   struct Known {
-    PyTypeObject* type;
+    PyObject* type;
     FromObject function;
   };
   static std::array<Known, 8> known{};  // guarded by the interpreter's lock
@@ -81,8 +81,7 @@ FromObject exchange_function(PyTypeObject* type) {
     if (entry.type == type) return entry.function;
   }
   FromObject function = nullptr;
-  const nb::object capsule =
-      nb::getattr(nb::borrow(reinterpret_cast<PyObject*>(type)), "__dlpack_c_exchange_api__", nb::none());
+  const nb::object capsule = nb::getattr(nb::borrow(type), "__dlpack_c_exchange_api__", nb::none());
   if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") != 0) {
     const auto* api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
     if (api->header.major == 1) function = api->from_object;
@@ -172,7 +171,7 @@ void Array::read_tensor(const nb::dlpack::dltensor& tensor) {
 }
 
 bool Array::read_exchange(nb::handle object) {
-  const FromObject from_object = exchange_function(Py_TYPE(object.ptr()));
+  const FromObject from_object = exchange_function(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())));
   if (from_object == nullptr) return false;
   nb::dlpack::dltensor tensor;
   if (from_object(object.ptr(), &tensor) != 0) throw nb::python_error();
