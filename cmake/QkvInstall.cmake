@@ -1,5 +1,6 @@
 # Installed by `cmake --install`: libraries, headers, the CMake package with one targets file per component, one .pc file each.
 include(CMakePackageConfigHelpers)
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME dev)  # the rest is the component tool; packages are made of both (packaging/package.cmake)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/qkv)
 set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
@@ -68,13 +69,20 @@ if(TARGET qkv_view AND QKV_IS_STATIC AND QKV_TEXT STREQUAL "pango")
   install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindPango.cmake DESTINATION ${package_dir})
 endif()
 if(TARGET qkv_tool)
-  # The tool finds shared libraries of its own prefix, wherever that was moved.
-  file(RELATIVE_PATH libraries_from_tool "/prefix/${CMAKE_INSTALL_BINDIR}" "/prefix/${CMAKE_INSTALL_LIBDIR}")
-  set_target_properties(qkv_tool PROPERTIES INSTALL_RPATH "$ORIGIN/${libraries_from_tool}")
-  install(TARGETS qkv_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  if(BUILD_SHARED_LIBS)
+    # The tool finds shared libraries of its own prefix, wherever that was moved.
+    file(RELATIVE_PATH libraries_from_tool "/prefix/${CMAKE_INSTALL_BINDIR}" "/prefix/${CMAKE_INSTALL_LIBDIR}")
+    set_target_properties(qkv_tool PROPERTIES INSTALL_RPATH "$ORIGIN/${libraries_from_tool}")
+  endif()
+  install(TARGETS qkv_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tool)
 endif()
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/README.zh-CN.md
-  ${PROJECT_SOURCE_DIR}/CHANGELOG.md
-  DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md"
+  ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/packaging/copyright
+  DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT tool)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT tool FILES_MATCHING PATTERN "*.md"
   PATTERN benchmarks EXCLUDE PATTERN images EXCLUDE)
+set(QKV_PACKAGE_FILES "" CACHE PATH "Files of Debian packages, which CPack then makes (scripts/release)")
+mark_as_advanced(QKV_PACKAGE_FILES)
+if(QKV_PACKAGE_FILES)
+  include(${PROJECT_SOURCE_DIR}/packaging/package.cmake)
+endif()
