@@ -1,6 +1,7 @@
 // libFuzzer: words, one a line, are options of a command or refused; the values inside them likewise. Nothing is run.
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <functional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -29,9 +30,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<std::string> words;
   for (std::string word; std::getline(text, word);) words.push_back(word);
   CLI::App app("qkv");
+  std::vector<std::function<int()>> runs;  // they hold what is parsed
   for (const Command& command : commands()) {
     Options add(*app.add_subcommand(command.name, command.summary));
-    command.declare(add);
+    runs.push_back(command.declare(add));
   }
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
