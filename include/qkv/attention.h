@@ -236,8 +236,7 @@ template <Operand Q> AttentionPlan attention_plan(const Q& q, In<Q, 4> k, In<Q, 
 /// Fills factors [B, H, Tq, Tk] with what dropout multiplies weight (b, h, i, j) by: 0 or 65536/(65536-t).
 QKV_API void dropout_factors(const Dropout& dropout, View<float, 4> factors);
 
-// Two more usual mistakes in a call of attention_forward, each a sentence instead of the list of all overloads: these
-// fit where none of those does.
+// Usual mistakes in a call, each a sentence instead of the list of all overloads: these fit where none of those does.
 namespace wrong_calls {
 
 /// Stands for an argument of any type.
@@ -250,6 +249,9 @@ struct Given {  ///< without a default: only a call that names it fits
 };
 struct Outputs {
   Any out{}, lse{}, weights{}, kind{}, lse_low{};
+};
+struct Gradients {
+  Any dq{}, dk{}, dv{}, dbias{}, dsinks{}, dposition_bias{}, dk_sums{}, dv_sums{}, dlse{}, accumulate{}, lse_low{};
 };
 struct Options {
   Given causal;
@@ -266,6 +268,16 @@ template <class Call = void> void attention_forward(
 }
 template <class Call = void> void attention_forward(
     wrong_calls::Any, wrong_calls::Any, wrong_calls::Any, const wrong_calls::Outputs&, const wrong_calls::Options&) {
+  static_assert(wrong_calls::kNever<Call>, "qkv: options have no .causal: write {.mask = qkv::Mask::causal()}");
+}
+template <class Call = void> void attention_backward(wrong_calls::Any, wrong_calls::Any, wrong_calls::Any,
+    wrong_calls::Any, wrong_calls::Any, wrong_calls::Any, const wrong_calls::Gradients&, const AttentionOptions& = {}) {
+  static_assert(wrong_calls::kNever<Call>,
+      "qkv: q, k, v, out, dout and gradients must be tensors or views of four axes and one element type, lse those of "
+      "forward, gradients not const; qkv/easy.h takes std::vector and sizes");
+}
+template <class Call = void> void attention_backward(wrong_calls::Any, wrong_calls::Any, wrong_calls::Any,
+    wrong_calls::Any, wrong_calls::Any, wrong_calls::Any, const wrong_calls::Gradients&, const wrong_calls::Options&) {
   static_assert(wrong_calls::kNever<Call>, "qkv: options have no .causal: write {.mask = qkv::Mask::causal()}");
 }
 

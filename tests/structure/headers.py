@@ -37,10 +37,14 @@ WRONG_CALLS = {
     "attention_forward(q, d, q, {.out = out});": "q, k and v must have the same element type",
     "attention_forward(q, q, q, {.out = fixed});": "outputs must be tensors or views that are not const",
     "attention_forward(q, q, q, {.out = out}, {.causal = true});": "write {.mask = qkv::Mask::causal()}",
+    "attention_backward(x, x, x, x, x, x, {.dq = out});": "of four axes and one element type",
+    "attention_backward(q, d, q, q, out, q, {.dq = out});": "of four axes and one element type",
+    "attention_backward(q, q, q, q, lse, q, {.dq = fixed});": "gradients not const",
+    "attention_backward(q, q, q, q, lse, q, {.dq = out}, {.causal = true});": "write {.mask = qkv::Mask::causal()}",
 }
 WRONG_CALL = """#include <qkv/qkv.h>
 int main() {{
-  qkv::Tensor<float> q({{1, 1, 1, 1}}), out({{1, 1, 1, 1}});
+  qkv::Tensor<float> q({{1, 1, 1, 1}}), out({{1, 1, 1, 1}}), lse({{1, 1, 1}});
   const qkv::Tensor<float> fixed({{1, 1, 1, 1}});
   qkv::Tensor<double> d({{1, 1, 1, 1}});
   std::vector<float> x(1);
