@@ -8,7 +8,12 @@ import tree
 sys.path.append(str(tree.ROOT / "packaging"))
 import pypi_readme  # noqa: E402
 
-VERSIONED = {"CITATION.cff": "version: {}", "CHANGELOG.md": "## [{}]"}
+VERSIONED = {
+    "CITATION.cff": "\nversion: {}\n",
+    "CHANGELOG.md": "\n## [{}] - ",
+    "packaging/conda/recipe.yaml": "\n  version: {}\n",
+    "packaging/vcpkg/vcpkg.json": '\n  "version": "{}",\n',
+}
 
 
 def read(name):
@@ -18,9 +23,7 @@ def read(name):
 def main():
     version = re.search(r'QKV_VERSION "(.*)"', read("include/qkv/version.h")).group(1)
     address = re.search(r'Repository = "https://(.*)"', read("pyproject.toml")).group(1)
-    problems = [
-        f"{name}: no {text.format(version)}" for name, text in VERSIONED.items() if text.format(version) not in read(name)
-    ]
+    problems = [f"{name}: not of {version}" for name, text in VERSIONED.items() if text.format(version) not in read(name)]
     page = pypi_readme.page(f"https://{address}", version)
     problems += [f"README.md on PyPI: {link} leads nowhere" for link in re.findall(r'(?:\]\(|src=")(?!https:)([^)"]+)', page)]
     for path in sorted((tree.ROOT / ".github" / "workflows").glob("*.yml")):
