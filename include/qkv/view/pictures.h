@@ -38,14 +38,14 @@ QKV_API std::vector<std::byte> render_png(
 /// UnsupportedError without Pango.
 QKV_API std::vector<std::byte> render_pdf(const AttentionMap& map, const MapOptions& options = {});
 
-/// Whether this build has Pango (CMake: QKV_TEXT=pango), which PNG and PDF need. SVG, HTML and terminals leave fonts to
-/// whoever shows them.
+/// Whether this build has Pango (CMake: QKV_TEXT=pango) or finds it (loaded), which PNG and PDF need. SVG, HTML and
+/// terminals leave fonts to whoever shows them.
 QKV_API bool draws_text();
 
 /// The way out without it.
 inline constexpr std::string_view kWithoutText =
     "write .svg or .html; in Python qkv.plot draws both with matplotlib (pip install 'qkv[plot]'); or build with "
-    "-DQKV_TEXT=pango (Debian: libpango1.0-dev)";
+    "-DQKV_TEXT=pango (Debian: libpango1.0-dev); a wheel needs Pango itself (Debian: libpangocairo-1.0-0)";
 
 /// A character that no installed font has: PNG and PDF show a box with its number.
 struct MissingCharacter {

@@ -82,7 +82,7 @@ class Picture:
         return self._drawn("pdf", 1.0)
 
     def _drawn(self, kind: str, pixel_ratio: float) -> bytes:
-        if _nn.DRAWS_TEXT:
+        if _nn.draws_text():
             missing = self._core.missing()
             drawn = self._core.png(pixel_ratio) if kind == "png" else self._core.pdf()
         elif (figure := self._new_figure()) is None:  # not self.figure: its layout moves a little each time it is drawn

@@ -116,7 +116,7 @@ void bind_view(nb::module_& m) {
     for (const view::Rgb& c : view::colour_map(view::Theme::kLight)) colours.push_back(numbers(c));
     return colours;
   });
-  m.attr("DRAWS_TEXT") = view::draws_text();
+  m.def("draws_text", &view::draws_text);
   m.attr("NAN_COLOUR") = nb::cast(numbers(view::kNanColour));
 }
 

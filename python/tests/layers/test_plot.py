@@ -16,7 +16,7 @@ import qkv
 from qkv.plotting import AttentionMap, Picture
 from support import numbers
 
-DRAWS = qkv.plotting._nn.DRAWS_TEXT or importlib.util.find_spec("matplotlib") is not None
+DRAWS = qkv.plotting._nn.draws_text() or importlib.util.find_spec("matplotlib") is not None
 
 
 def causal_weights(*heads: int, length: int = 6) -> np.ndarray:
@@ -185,7 +185,7 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "__import__", no_matplotlib)
     picture = qkv.plot(causal_weights())
     assert picture.figure is None
-    if qkv.plotting._nn.DRAWS_TEXT:
+    if qkv.plotting._nn.draws_text():
         assert picture.png().startswith(b"\x89PNG")
         return
     for draw in (picture.png, picture.pdf):
