@@ -99,7 +99,7 @@ def bills(folder):
         rights = " ".join(part["Copyright"].split())
         component = {"type": "library", "name": part["Files"], "licenses": [{"expression": part["SPDX"]}], "copyright": rights}
         package = {
-            "SPDXID": "SPDXRef-" + re.sub(r"[^\w.-]", "x", part["Files"]),
+            "SPDXID": "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "x", part["Files"]),
             "name": part["Files"],
             "downloadLocation": part.get("Source", "NOASSERTION"),
             "filesAnalyzed": False,
