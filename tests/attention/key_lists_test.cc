@@ -18,7 +18,7 @@ std::string algorithm_of(const AttentionPlan& plan) { return plan.algorithm; }
 TEST(KeyLists, OnCachesOfEveryLayoutAreReadAlone) {
   Worst worst;
   for (const CacheKind kind : kLayouts) {
-    for (const std::size_t n : {0, 3, 4}) {
+    for (const std::size_t n : {0U, 3U, 4U}) {
       AttentionCase made = list_cases()[n];
       made.fill = Fill::kUniform;  // 8 bits hold no NaN
       check_cached<float>(

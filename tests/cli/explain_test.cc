@@ -71,19 +71,17 @@ TEST_F(Explain, TheWrongSplitPutsTheSameNumbersElsewhere) {
   const Document& split = document_.at("split");
   const Document q = document_.at("layer").at("q")[0];
   int moved = 0;
-  for (int h = 0; h < 2; ++h) {
-    for (int i = 0; i < 3; ++i) {
-      for (int n = 0; n < 2; ++n) {
-        const auto of = [&](const char* which, const char* what) {
-          return split.at(which).at(what)[0][h][i][n].get<int>();
-        };
+  for (std::size_t h = 0; h < 2; ++h) {
+    for (std::size_t i = 0; i < 3; ++i) {
+      for (std::size_t n = 0; n < 2; ++n) {
+        const auto of = [&](const char* which, const char* what) { return split.at(which).at(what)[0][h][i][n]; };
         EXPECT_EQ(of("right", "token"), i);
         EXPECT_EQ(of("right", "feature"), 2 * h + n);
-        const int index = (3 * h + i) * 2 + n;  // row-major in [H, L, d]
+        const std::size_t index = (3 * h + i) * 2 + n;  // row-major in [H, L, d]
         EXPECT_EQ(of("wrong", "token"), index / 4);
         EXPECT_EQ(of("wrong", "feature"), index % 4);
-        EXPECT_EQ(of("wrong", "q"), q[index / 4][index % 4].get<int>());
-        EXPECT_EQ(of("right", "q"), q[i][2 * h + n].get<int>());
+        EXPECT_EQ(of("wrong", "q"), q[index / 4][index % 4]);
+        EXPECT_EQ(of("right", "q"), q[i][2 * h + n]);
         moved += index != 4 * i + 2 * h + n;
       }
     }

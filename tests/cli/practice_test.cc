@@ -70,7 +70,7 @@ TEST_F(Practice, ItsPageHasTheSameArticles) {
     const std::size_t at = page.find(row);
     ASSERT_NE(at, std::string::npos) << row;
     const std::size_t article = page.find(" | ", at + row.size()) + 3;
-    EXPECT_EQ(page.substr(article, page.find(" |", article) - article), task["article"]) << row;
+    EXPECT_EQ(page.substr(article, page.find(" |", article) - article), task["article"].get<std::string>()) << row;
   }
 }
 

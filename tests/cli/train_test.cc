@@ -86,7 +86,7 @@ TEST_F(Train, InductionTakesTwoHeads) {
   EXPECT_EQ(run["model"]["num_layers"], 2);
   EXPECT_EQ(run["heads"][0]["kind"]["kind"], "previous");
   EXPECT_EQ(run["heads"][1]["kind"]["kind"], "induction");
-  for (const int head : {0, 1}) EXPECT_GT(run["heads"][head]["kind"]["share"], 0.8) << head;
+  for (const std::size_t head : {0U, 1U}) EXPECT_GT(run["heads"][head]["kind"]["share"], 0.8) << head;
   EXPECT_EQ(run["cut"]["without"], "1:0");
   EXPECT_GT(run["fresh"]["accuracy"], 0.97);
   EXPECT_LT(run["cut"]["fresh"]["accuracy"], 0.15);

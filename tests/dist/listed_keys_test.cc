@@ -22,7 +22,7 @@ TYPED_TEST(CutLists, AreTheWhole) {
   using T = TypeParam;
   Worst worst;
   std::vector<AttentionCase> cases{long_list_cases()[0]};
-  for (const std::size_t n : {0, 2, 3, 6, 8}) cases.push_back(list_cases()[n]);
+  for (const std::size_t n : {0U, 2U, 3U, 6U, 8U}) cases.push_back(list_cases()[n]);
   for (AttentionCase& each : cases) {
     each.sinks = each.q_len == 70 ? SinkKind::kUniform : SinkKind::kNone;
     expect_cut_is_whole<T>(each, kListCuts, {2, 3}, tested_isas().back(), worst);

@@ -20,7 +20,7 @@ std::vector<float> numbers(int rank, std::size_t count) {
 
 TEST(Reduce, EveryRankGetsTheSumInOrderOfRanks) {
   for (const int ranks : {1, 2, 3, 4}) {
-    for (const std::size_t count : {0, 1, 3, 1000}) {  // fewer numbers than ranks, and none
+    for (const std::size_t count : {0U, 1U, 3U, 1000U}) {  // fewer numbers than ranks, and none
       std::vector<double> sums(count, 0.0);
       for (int rank = 0; rank < ranks; ++rank) {
         const std::vector<float> one = numbers(rank, count);

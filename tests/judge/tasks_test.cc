@@ -17,7 +17,7 @@ std::vector<Probe> probes_of(const Task& task, std::uint64_t seed = 0) { return 
 
 TEST(Tasks, EveryProbeIsOneOfItsTask) {
   for (const Task& task : tasks()) {
-    for (const std::uint64_t seed : {0, 1}) {
+    for (const std::uint64_t seed : {0U, 1U}) {
       for (const Probe& probe : probes_of(task, seed)) {
         EXPECT_NO_THROW(check_probe(task, probe)) << task.name << ", " << probe.text("name");
         const Work work = run(task.textbook, probe);
