@@ -27,6 +27,11 @@ namespace {
 constexpr std::array<std::string_view, 8> kNames = {
     "scalar", "avx2", "avx512", "avx512bf16", "amx", "neon", "sve256", "sve512"};
 
+// src/CMakeLists.txt defines QKV_FOR_EACH_ISA(X) and QKV_FOR_EACH_BF16_ISA(X): X(name) for those of this build.
+#define QKV_NAME(name) #name,
+constexpr std::string_view kBuilt[] = {QKV_FOR_EACH_ISA(QKV_NAME) QKV_FOR_EACH_BF16_ISA(QKV_NAME)};
+#undef QKV_NAME
+
 #if defined(__x86_64__)
 /// Clang 16's __builtin_cpu_supports does not know the name. It counts only together with AVX2, whose test checks the
 /// registers.
@@ -97,6 +102,10 @@ std::vector<IsaCandidate> ask_cpu() {
   }
 #endif
 #endif
+  for (IsaCandidate& candidate : candidates) {
+    const bool built = std::ranges::find(kBuilt, isa_name(candidate.isa)) != std::ranges::end(kBuilt);
+    if (candidate.obstacle.empty() && !built) candidate.obstacle = "this program was built without its kernels";
+  }
   return candidates;
 }
 
