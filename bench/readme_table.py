@@ -24,6 +24,7 @@ PEERS = {
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",
     "jax": "JAX",
+    "ggml": "ggml",
     "mlx": "MLX",
     "vllm": "vLLM",
 }
