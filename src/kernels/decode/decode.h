@@ -25,7 +25,7 @@ template <class Sum> [[gnu::noinline]] void drop_weights(
                                                                    << (h * t.q_len);
     }
   }
-  order_by_slot(w.mask_by_key, w.run, live, w.kept);
+  order_by_slot(w.mask_by_key, w.run, live.lo, live.hi, w.kept);
   for (Index r = 0; r < rows_of(t); ++r) {
     for (Index slot = 0; slot < w.chunk; ++slot) {
       w.applied[r * kChunkLimit + slot] = (w.kept[slot] >> r & 1u) != 0 ? w.scores[r * kChunkLimit + slot] : Sum{0};
@@ -141,7 +141,7 @@ template <class T, class Source> inline void decode_chunk_keys(const DecodeGroup
     for (Index key = live.lo; key < live.hi; ++key) w.mask_by_key[key] = all;
     live.masked = true;
   }
-  if (live.masked) order_by_slot(w.mask_by_key, w.run, live, w.query_mask);
+  if (live.masked) order_by_slot(w.mask_by_key, w.run, live.lo, live.hi, w.query_mask);
   const Index row_bytes = larger(s.head_dim, t.v_head_dim) * static_cast<Index>(sizeof(T));
   const Index ahead = larger<Index>(1, smaller<Index>(w.run / 2, kAheadBytes / row_bytes));
   const Index in_softmax = smaller(rows_of(t) / 2, ahead * 2);  // rows of V that are prefetched during the softmax

@@ -36,7 +36,7 @@ template <class T> inline void lane_block(const T* panel, Index panel_row, const
 #pragma GCC unroll 8
     for (int u = 0; u < steps; ++u) query[u] = load<T>(panel + (d + u) * panel_row);
     for (Index p = 0; p < count && row < rows_to_fetch; ++p) {
-      __builtin_prefetch(soon[row] + at, 0, 3);
+      fetch(soon[row] + at);
       at += line;
       if (at < head_dim) continue;
       at = 0;

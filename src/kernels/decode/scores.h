@@ -87,13 +87,12 @@ template <class Sum> [[gnu::noinline]] LiveRange group_mask(
   return live;
 }
 
-/// by_slot[4 g + i] = mask_by_key[i * run + g] for live keys, 0 for the others.
-[[gnu::noinline, maybe_unused]] void order_by_slot(
-    const std::uint32_t* mask_by_key, Index run, const LiveRange& live, std::uint32_t* by_slot) {
+/// by_slot[4 g + i] = by_key[i * run + g] for keys [lo, hi), 0 for the others.
+template <class X> [[gnu::noinline]] void order_by_slot(const X* by_key, Index run, Index lo, Index hi, X* by_slot) {
   for (Index g = 0; g < run; ++g) {
     for (Index i = 0; i < kRuns; ++i) {
       const Index key = i * run + g;
-      by_slot[kRuns * g + i] = key >= live.lo && key < live.hi ? mask_by_key[key] : 0;
+      by_slot[kRuns * g + i] = key >= lo && key < hi ? by_key[key] : X{0};
     }
   }
 }

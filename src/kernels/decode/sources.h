@@ -116,12 +116,7 @@ template <class S> struct PageChunks {
   /// The scales of the chunk at j0 by slot, 0 where there is no key.
   void order_scales(const KeyMatrix& matrix, Index j0, Index run, float* by_slot) const {
     const Row first = at(j0);
-    const float* const scales = key_scales(matrix, first.page, first.row);
-    const Index begin = larger<Index>(0, -first.row), end = keys.held.end - j0;
-    for (Index g = 0; g < run; ++g) {
-      for (Index i = 0, key = g; i < kRuns; ++i, key += run)
-        by_slot[kRuns * g + i] = begin <= key && key < end ? scales[key] : 0;
-    }
+    order_by_slot(key_scales(matrix, first.page, first.row), run, -first.row, keys.held.end - j0, by_slot);
   }
   ChunkRows<Runs<S>> chunk(Index j0, Index count, const RunShape& k_shape, const RunShape& v_shape) const {
     if constexpr (kScaled) {
