@@ -9,7 +9,6 @@ import dataclasses
 import importlib
 import json
 import os
-import statistics
 import sys
 import time
 
@@ -51,20 +50,20 @@ class Worker:
         self.calls = {}
         case = Case(**request["case"])
         errors, wrong = {}, {}
-        for name, (run, error, *less) in self.module.variants(case).items():
+        for name, (run, error) in self.module.variants(case).items():
             if error is not None and not error <= textbook.TOLERANCE[case.dtype]:
                 wrong[name] = error
                 continue
-            self.calls[name] = (run, *less)
+            self.calls[name] = run
             errors[name] = error
-        self.once = {name: quickly(calls[0]) for name, calls in self.calls.items()}
+        self.once = {name: quickly(run) for name, run in self.calls.items()}
         best = min(self.once.values(), default=0)
-        self.calls = {name: calls for name, calls in self.calls.items() if self.once[name] <= HOPELESS * best}
+        self.calls = {name: run for name, run in self.calls.items() if self.once[name] <= HOPELESS * best}
         return {"variants": errors, "wrong": wrong, "once": best}
 
     def time(self, request):
         measured = {}
-        for name, (run, *less) in self.calls.items():
+        for name, run in self.calls.items():
             if self.once[name] > SLOW_MS:
                 measured[name] = [self.once[name]]
                 continue
@@ -77,9 +76,6 @@ class Worker:
             ):
                 times.append(milliseconds(run))
                 total += times[-1]
-            if less:
-                forward = statistics.median(milliseconds(less[0]) for _ in range(request["runs"]))
-                times = [max(t - forward, 0) for t in times]
             measured[name] = times
         return {"ms": measured}
 
