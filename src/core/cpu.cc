@@ -124,6 +124,15 @@ const std::vector<IsaCandidate>& isa_candidates() {
   return candidates;
 }
 
+bool prefers_l2_prefetch() {
+#if defined(__x86_64__)
+  static const bool zen4 = __builtin_cpu_is("amdfam19h") != 0 && __builtin_cpu_supports("avx512f") != 0;
+  return zen4;
+#else
+  return false;
+#endif
+}
+
 const std::vector<Isa>& supported_isas() {
   static const std::vector<Isa> isas = [] {
     std::vector<Isa> found;

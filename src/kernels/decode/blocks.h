@@ -29,12 +29,13 @@ constexpr int kValueVectors = 4;
 /// Runs [first, last) of the four.
 struct SomeRuns {
   Index first, last;
+  bool into_l2 = false;  // where they are prefetched to: DecodeGroup
   bool hold(Index i) const { return first <= i && i < last; }
 };
 
 /// Blocks of queries share the prefetching: the runs that rows [r, r + count) of `rows` prefetch.
-inline SomeRuns share_of_runs(Index r, Index count, Index rows) {
-  return {kRuns * r / rows, kRuns * (r + count) / rows};
+inline SomeRuns share_of_runs(Index r, Index count, Index rows, bool into_l2) {
+  return {kRuns * r / rows, kRuns * (r + count) / rows, into_l2};
 }
 
 /// The type of sums of rows stored as T.
@@ -129,13 +130,25 @@ template <class T> inline void store_row(T* p, typename Simd<Accumulator<T>>::V 
 /// Prefetch distance within a run.
 constexpr Index kAheadBytes = 2048;
 
-/// kOnce: nobody reads it again, so it need not stay in the caches behind L1.
-template <bool kOnce = false> inline __attribute__((always_inline)) void fetch(const void* p) {
-  __builtin_prefetch(p, 0, kOnce ? 0 : 3);
+/// Where a line is prefetched to: all caches; L1 alone, since nobody reads it again; L2; L2 or all, as a group says.
+enum class Fetch { kAll, kOnce, kL2, kAsked };
+template <Fetch kTo> inline __attribute__((always_inline)) void fetch(const void* p, bool into_l2 = false) {
+  if (kTo == Fetch::kL2 || (kTo == Fetch::kAsked && into_l2)) return __builtin_prefetch(p, 0, 2);
+  __builtin_prefetch(p, 0, kTo == Fetch::kOnce ? 0 : 3);
 }
 
-template <class T> inline void fetch_row(const T* row, Index width) {
-  for (Index x = 0; x < width; x += 64 / static_cast<Index>(sizeof(T))) fetch(row + x);
+/// Zen 4 wants L2 (core/cpu.h), so loops for AVX2 and AVX-512 can be asked for it. Those that AVX-512 makes faster than
+/// memory have a copy that does nothing else: asking at each line costs 16-bit rows a fifth.
+#if defined(__AVX2__)
+constexpr Fetch kShared = Fetch::kAsked;
+#else
+constexpr Fetch kShared = Fetch::kAll;
+#endif
+template <class T> constexpr bool kHasL2Copy =
+    kShared == Fetch::kAsked && kDecodeRows == 4 && (std::is_same_v<T, float> || sizeof(T) == 2);
+
+template <class T> inline void fetch_row(const T* row, Index width, bool into_l2) {
+  for (Index x = 0; x < width; x += 64 / static_cast<Index>(sizeof(T))) fetch<kShared>(row + x, into_l2);
 }
 
 // One step of horizontal sums, of a and b at once: of each four lanes two are sums of neighbours in a, two in b.
@@ -182,9 +195,9 @@ inline __attribute__((always_inline)) void keep_order() { asm volatile("" ::: "m
 
 /// scores[r][i] = sum_d q[r][d] * k[i][d] for kR queries and the live keys i of 4; all 4 are written. Of q the first
 /// vectors of the kR rows follow each other, then their second ones: one pointer reads them all. Whole pairs of vectors
-/// hold numbers of even, then of odd slots where kReadsEvenOdd. Prefetches the rows `fetched` of the four rows `soon`;
-/// kAlone: all.
-template <class T, int kR, bool kAlone, class Rows>
+/// hold numbers of even, then of odd slots where kReadsEvenOdd. Prefetches the rows `fetched` of the four rows `soon`,
+/// all where the block is alone (not kShared).
+template <class T, int kR, Fetch kTo, class Rows>
 inline __attribute__((always_inline)) void dot_block(const SumOf<T>* q, const Rows& k, const SomeRuns& live,
     Index head_dim, const Rows& soon, const SomeRuns& fetched, SumOf<T>* scores) {
   using Sum = SumOf<T>;
@@ -203,11 +216,11 @@ inline __attribute__((always_inline)) void dot_block(const SumOf<T>* q, const Ro
   }
   const auto fetch_line = [&](Index d) __attribute__((always_inline)) {
     if (d % line != 0) return;
-    if constexpr (kAlone) {
+    if constexpr (kTo != kShared) {
 #pragma GCC unroll 4
-      for (Index i = 0; i < kRuns; ++i) fetch<true>(soon_rows[i] + d);
+      for (Index i = 0; i < kRuns; ++i) fetch<kTo>(soon_rows[i] + d);
     } else {
-      for (Index i = fetched.first; i < fetched.last; ++i) fetch(soon_rows[i] + d);
+      for (Index i = fetched.first; i < fetched.last; ++i) fetch<kTo>(soon_rows[i] + d, fetched.into_l2);
     }
   };
   const auto add = [&](Index d, const V* key) __attribute__((always_inline)) {
@@ -238,7 +251,7 @@ inline __attribute__((always_inline)) void dot_block(const SumOf<T>* q, const Ro
     }
   };
   Index d = 0;
-  for (; kAlone && d + line <= head_dim; d += line) {
+  for (; kTo != kShared && d + line <= head_dim; d += line) {
     fetch_line(d);
 #pragma GCC unroll 4
     for (Index x = 0; x < line; x += wide) step(d + x);
@@ -261,7 +274,7 @@ inline __attribute__((always_inline)) void dot_block(const SumOf<T>* q, const Ro
 
 /// out[r][d] = out[r][d] * factor[r] + sum over g in [begin, end) and i of weights[r][4 g + i] * v(g, i)[d], for kR
 /// rows and kV vectors at column d0; `rest` lanes of the last one, 0: all. Masked rows of V are not read.
-template <class T, int kR, bool kAlone, int kV, bool kTail, class Chunk>
+template <class T, int kR, Fetch kTo, int kV, bool kTail, class Chunk>
 inline __attribute__((always_inline)) void value_block(const SumOf<T>* weights, const Chunk& v, Index begin, Index end,
     Index d0, SumOf<T>* out, Index out_row, const SumOf<T>* factor, const SomeRuns& fetched, int rest) {
   using Sum = SumOf<T>;
@@ -303,9 +316,9 @@ inline __attribute__((always_inline)) void value_block(const SumOf<T>* weights, 
       const auto soon = v.soon(g);
 #pragma GCC unroll 4
       for (Index i = 0; i < kRuns; ++i) {
-        if (kAlone || fetched.hold((i - g) & (kRuns - 1))) {  // in turn, so that the runs advance together
+        if (kTo != kShared || fetched.hold((i - g) & (kRuns - 1))) {  // in turn, so that the runs advance together
 #pragma GCC unroll 8
-          for (Index x = 0; x < kV * n; x += line) fetch<kAlone>(soon[i] + d0 + x);
+          for (Index x = 0; x < kV * n; x += line) fetch<kTo>(soon[i] + d0 + x, fetched.into_l2);
         }
         add(rows[i] + d0, weight + i);
         keep_order();
@@ -330,28 +343,34 @@ inline __attribute__((always_inline)) void value_block(const SumOf<T>* weights, 
 }
 
 /// All columns of kR rows.
-template <class T, int kR, bool kAlone, class Chunk> inline void value_rows(const SumOf<T>* weights, const Chunk& v,
+template <class T, int kR, Fetch kTo, class Chunk> inline void value_rows(const SumOf<T>* weights, const Chunk& v,
     Index begin, Index end, Index width, SumOf<T>* out, Index out_row, const SumOf<T>* factor,
     const SomeRuns& fetched) {
   constexpr int n = Simd<SumOf<T>>::kLanes, wide = kR == 1 ? 2 * kValueVectors : kValueVectors;
   Index d = 0;
   for (; d + wide * n <= width; d += wide * n) {
-    value_block<T, kR, kAlone, wide, false>(weights, v, begin, end, d, out, out_row, factor, fetched, 0);
+    value_block<T, kR, kTo, wide, false>(weights, v, begin, end, d, out, out_row, factor, fetched, 0);
   }
   for (; d + n <= width; d += n) {
-    value_block<T, kR, kAlone, 1, false>(weights, v, begin, end, d, out, out_row, factor, fetched, 0);
+    value_block<T, kR, kTo, 1, false>(weights, v, begin, end, d, out, out_row, factor, fetched, 0);
   }
   if (d < width) {
-    value_block<T, kR, kAlone, 1, true>(
+    value_block<T, kR, kTo, 1, true>(
         weights, v, begin, end, d, out, out_row, factor, fetched, static_cast<int>(width - d));
   }
 }
 
-/// Calls body(std::integral_constant<int, kR>, std::bool_constant<they are all rows>, first row) for blocks of rows,
-/// the largest first.
-template <class Body> inline __attribute__((always_inline)) void for_row_blocks(Index rows, const Body& body) {
+template <Fetch kTo> using FetchTo = std::integral_constant<Fetch, kTo>;
+
+/// Calls body(std::integral_constant<int, kR>, FetchTo, first row) for blocks of rows stored as T, the largest first.
+template <class T, class Body>
+inline __attribute__((always_inline)) void for_row_blocks(Index rows, bool into_l2, const Body& body) {
   const auto block = [&](auto count, Index r) __attribute__((always_inline)) {
-    rows == count ? body(count, std::true_type{}, r) : body(count, std::false_type{}, r);
+    if constexpr (kHasL2Copy<T>) {
+      if (rows == count && into_l2) return body(count, FetchTo<Fetch::kL2>{}, r);
+    }
+    if (rows == count && !into_l2) return body(count, FetchTo<Fetch::kOnce>{}, r);
+    body(count, FetchTo<kShared>{}, r);
   };
   Index r = 0;
   for (; r + kDecodeRows <= rows; r += kDecodeRows) block(std::integral_constant<int, kDecodeRows>{}, r);

@@ -121,10 +121,10 @@ template <class T, class Source, class Chunk> inline void decode_values(const De
       add_kept_values<T>(t, w, weights, v, g, end, factor, state);
       continue;
     }
-    for_row_blocks(
-        rows_of(t), [&](auto count, auto alone, Index r) __attribute__((always_inline)) {
-          value_rows<T, count, alone>(weights + r * kChunkLimit, v, g, end, t.v_head_dim, state.out + r * state.width,
-              state.width, factor + r, share_of_runs(r, count, rows_of(t)));
+    for_row_blocks<T>(
+        rows_of(t), t.into_l2, [&](auto count, auto to, Index r) __attribute__((always_inline)) {
+          value_rows<T, count, to>(weights + r * kChunkLimit, v, g, end, t.v_head_dim, state.out + r * state.width,
+              state.width, factor + r, share_of_runs(r, count, rows_of(t), t.into_l2));
         });
   }
 }
@@ -194,7 +194,7 @@ template <class T> inline void pack_queries(const DecodeGroup<SumOf<T>>& t, cons
     pack_transposed<Sum>(w.q, w.q_width, rows, t.scores.head_dim, Sum{1}, w.panel, round_up(rows, n));
     return;
   }
-  for_row_blocks(rows, [&](auto count, auto, Index first) {
+  for_row_blocks<T>(rows, true, [&](auto count, auto, Index first) {
     for (Index i = 0; i < count; ++i) pack_query<T>(t, first + i, w.q + first * w.q_width + i * n, count * n);
   });
 }
@@ -236,10 +236,12 @@ void decode_part(const DecodeGroup<Sum>& t, Index k_begin, Index k_end, void* sc
     const ListedScratch<S> w(scratch, rows_of(t), t.scores.head_dim, t.v_head_dim);
     const DecodeState<Sum> result(state, rows_of(t), t.v_head_dim);
     pack_queries<S>(t, w.decode);
+#if !defined(QKV_SMALL_KERNELS)
     if (chunks_in_pages(t.keys, w.decode.chunk)) {
       decode_chunks<S>(t, k_begin, k_end, PageChunks<S>(t.keys, w), w.decode, result);
       return;
     }
+#endif
     decode_chunks<S>(t, k_begin, k_end, ListedChunks<S>(t.keys, w), w.decode, result);
   });
 }

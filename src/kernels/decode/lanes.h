@@ -20,7 +20,7 @@ template <class T> constexpr bool takes_lanes(Index rows) {
 /// scores[r][p] = sum_d panel[d][r] * keys[p][d] for n keys and n queries, d in ascending order. Prefetches the rows
 /// `soon`, a cache line at a time; soon may be null.
 template <class T> inline void lane_block(const T* panel, Index panel_row, const T* const* keys, Index head_dim,
-    const T* const* soon, T* scores, Index rows) {
+    const T* const* soon, bool into_l2, T* scores, Index rows) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes, steps = 8, together = 4;
   V acc[n];
@@ -36,7 +36,7 @@ template <class T> inline void lane_block(const T* panel, Index panel_row, const
 #pragma GCC unroll 8
     for (int u = 0; u < steps; ++u) query[u] = load<T>(panel + (d + u) * panel_row);
     for (Index p = 0; p < count && row < rows_to_fetch; ++p) {
-      fetch(soon[row] + at);
+      fetch<kShared>(soon[row] + at, into_l2);
       at += line;
       if (at < head_dim) continue;
       at = 0;
@@ -70,7 +70,7 @@ template <class T> inline void lane_block(const T* panel, Index panel_row, const
 
 /// Scores of all queries of a group and the live keys of a chunk.
 template <class T, class Chunk>
-inline void lane_dots(const T* panel, Index rows, const Chunk& k, Index head_dim, T* scores) {
+inline void lane_dots(const T* panel, Index rows, const Chunk& k, Index head_dim, bool into_l2, T* scores) {
   constexpr Index n = Simd<T>::kLanes, step = n / kRuns;
   const Index panel_row = (rows + n - 1) / n * n;
   for (Index g = 0; g < k.run; g += step) {
@@ -85,8 +85,8 @@ inline void lane_dots(const T* panel, Index rows, const Chunk& k, Index head_dim
       soon[p] = k.soon(row)[p % kRuns];
     }
     for (Index r = 0; r < rows; r += n) {
-      lane_block<T>(panel + r, panel_row, keys, head_dim, r == 0 ? soon : nullptr, scores + r * kChunkLimit + kRuns * g,
-          rows - r);
+      lane_block<T>(panel + r, panel_row, keys, head_dim, r == 0 ? soon : nullptr, into_l2,
+          scores + r * kChunkLimit + kRuns * g, rows - r);
     }
   }
 }
