@@ -15,10 +15,6 @@
 
 namespace qkv::inline v0 {
 
-/// Tensors of this size together stay in L3: to fetch the next head's rows (kernels/ahead.h) would cost more than it
-/// gives.
-inline constexpr Index kFetchedBytes = Index{6} << 20;
-
 /// Prepared from a call's options before it starts.
 struct CallMemory {
   ScratchLease position;  // the position bias, spread out

@@ -13,8 +13,6 @@
 namespace qkv::inline v0 {
 namespace {
 
-constexpr Index kFetchedKeys = 1024;  // K and V of a head: half a megabyte at D 64, so they stay in L2
-
 template <class Sum> struct ForwardDriver {
   const Batch& batch;
   const Listed& lists;

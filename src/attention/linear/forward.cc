@@ -16,8 +16,6 @@ namespace {
 
 /// The cost of the second sum of states: half of all work on states, compared with states and squares together.
 constexpr double kForwardSecondSum = 0.3;
-/// The cost of a number of the state, which a step reads twice and writes once, in the time of multiply-adds.
-constexpr double kStepFlops = 16;
 /// The fewest columns of v that justify reading all keys again: a vector of the widest kind.
 constexpr Index kLeastColumns = 16;
 
@@ -119,7 +117,7 @@ template <class T> struct ForwardJob : LinearJob<T> {
       const std::size_t rows = line_bytes<T>(p.features.count * (3 + p.group_size()));
       const ScratchLease lease = this->borrow(context, 0, 0, rows);
       const double states = static_cast<double>(heads * p.features.count * p.v_head_dim);
-      region(heads, kStepFlops * states, [&](Index item, int worker) { run_step(item, worker); });
+      region(heads, kStateFlops * states, [&](Index item, int worker) { run_step(item, worker); });
       return;
     }
     if (!p.causal) {

@@ -14,8 +14,6 @@ namespace {
 static_assert(kSelectiveScanChunk == kScanChunk);
 /// States that are whole vectors of any kind.
 constexpr Index kWholeVectors = 16;
-/// Of one token, channel and state.
-constexpr double kScanFlops = 36, kScanBackwardFlops = 60;
 
 template <class T> struct Scan {
   const SelectiveScanInputs<T>& in;

@@ -12,8 +12,6 @@ namespace qkv::inline v0 {
 namespace {
 
 constexpr Index kItemTokens = 64, kItemChannels = 256;  // of an item
-/// Of one token, channel and tap.
-constexpr double kConvolveFlops = 16, kConvolveBackwardFlops = 40;
 
 template <class T> struct Convolution {
   const ShortConvolutionInputs<T>& in;

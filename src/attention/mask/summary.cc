@@ -11,7 +11,6 @@ namespace qkv::inline v0 {
 namespace {
 
 constexpr Index kBlockQueries = 32, kBlockKeys = 64;  // a lane mask; half of the widest chunk of keys
-constexpr double kByteFlops = 4;                      // what reading a byte costs in the time of a multiply-add
 
 constexpr Index blocks_of(Index count, Index block) { return (count + block - 1) / block; }
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "core/costs.h"
 #include "core/threads/fork.h"
 #include "core/threads/scratch.h"
 #include "qkv/context.h"
@@ -19,8 +20,7 @@ struct Context::Impl {
   int threads = 1;
   Isa isa = Isa::kScalar;
   Bits bits = Bits::kFast;
-  // 80 us of one core: less work opens no region (docs/dev/performance.md). Tests of small shapes set 0.
-  double region_flops = 8e6;
+  double region_flops = kRegionFlops;  // tests of small shapes set 0
   RegionLock region;
   ScratchPool scratch;
 };

@@ -4,16 +4,12 @@
 
 #include <functional>
 
+#include "core/costs.h"
 #include "core/threads/callback_error.h"
 #include "core/threads/context_impl.h"
 #include "core/threads/scratch.h"
 
 namespace qkv::inline v0 {
-
-/// The cost of one element of light work (a copy, a normalised value) and of one work item of attention, besides their
-/// products.
-inline constexpr double kElementFlops = 32;
-inline constexpr double kItemFlops = 5e4;
 
 /// body(item, worker) for every item in [0, items), which take about `flops` together. An exception of a callback
 /// within an item is thrown when that item has ended.
