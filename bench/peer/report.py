@@ -147,7 +147,8 @@ def _markdown(rows):
 
 
 def counts(ratios):
-    """(ahead, level, behind)"""
+    """(ahead, level, behind), of ratios as the tables show them."""
+    ratios = [round(ratio, 2) for ratio in ratios]
     ahead, behind = (sum(test(ratio) for ratio in ratios) for test in (lambda r: r > 1 + LEVEL, lambda r: r < 1 - LEVEL))
     return ahead, len(ratios) - ahead - behind, behind
 
