@@ -78,8 +78,8 @@ def _linear(case):
     yield "x @ weight.T + bias", (run, textbook.difference(np.asarray(run(), np.float32), exact))
 
 
-def _calls(case):
-    """(the gradient from what a forward kept; the same with that forward; q, k, v, dout)."""
+def _call(case):
+    """(the gradient, of backward from what a forward kept, otherwise with that forward; q, k, v, dout)."""
     *qkv, dout = (_to_jax(x, case.dtype) for x in textbook.numbers(case))
     bias = [jnp.asarray(textbook.bias_of(case))] if case.extra == "bias" else []
     options = _options(case)
@@ -87,20 +87,21 @@ def _calls(case):
     def forward(q, k, v, bias=None):
         return jax.nn.dot_product_attention(q, k, v, bias=bias, **options)
 
-    def both(dout, *arguments):
+    def with_forward(dout, *arguments):
         return jax.vjp(forward, *arguments)[1](dout)
 
-    _, kept = jax.jit(functools.partial(jax.vjp, forward))(*qkv, *bias)
-    gradient, both = jax.jit(lambda kept, dout: kept(dout)), jax.jit(both)
-    return lambda: gradient(kept, dout), lambda: both(dout, *qkv, *bias), [*qkv, dout]
+    if case.kind == "backward":
+        _, kept = jax.jit(functools.partial(jax.vjp, forward))(*qkv, *bias)
+        gradient = functools.partial(jax.jit(lambda kept, dout: kept(dout)), kept, dout)
+    else:
+        gradient = functools.partial(jax.jit(with_forward), dout, *qkv, *bias)
+    return lambda: jax.block_until_ready(gradient()), [*qkv, dout]
 
 
 def _gradient(case):
     if case.extra == "dropout":
         return
-    *calls, arrays = _calls(case.small())
-    which = 0 if case.kind == "backward" else 1
-    got = calls[which]()
+    call, arrays = _call(case.small())
+    got = call()
     error = textbook.gradient_error([*map(_back, got[:3]), *map(np.asarray, got[3:])], case.small(), list(map(_back, arrays)))
-    call = _calls(case)[which]
-    yield "gradient", (lambda: jax.block_until_ready(call()), error)
+    yield "gradient", (_call(case)[0], error)
