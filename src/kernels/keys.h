@@ -37,6 +37,7 @@ struct HeadKeys {
   Index num_pages, page_rows;
   KeyRange pinned, held;  // pinned.end = 0: none; held: the others, from pinned.end on
   Index origin = 0;       // the key in row 0 of the first page; 0 where keys are pinned
+  bool into_l2 = false;   // a few queries prefetch rows into L2 alone
 
   [[gnu::always_inline]] Index page(Index n) const { return pages == nullptr ? 0 : pages[n]; }
 };

@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "attention/call/empty_rows.h"
-#include "core/cpu.h"
 
 namespace qkv::inline v0 {
 
@@ -77,8 +76,7 @@ DecodeGroup<Sum> fill_group(const Problem& p, const Outputs& to, const RowsAt& a
       .lse = row_lse,
       .bias_head_stride = p.bias.is_null() ? p.position.head_stride : repeat_stride(p.bias, 1),
       .position_head_stride = p.position.head_stride,
-      .mask_differs = false,
-      .into_l2 = prefers_l2_prefetch()};
+      .mask_differs = false};
 }
 
 /// Rows of decode or of listed keys. Rows without keys, and lse; lse_low is not known.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "core/cpu.h"
 #include "core/threads/callback_error.h"
 
 namespace qkv::inline v0 {
@@ -68,8 +69,9 @@ HeadKeys KeySource::head(Index b, Index g) const {
   const auto dense = [&](const AnyView& x) {  // null stays null, whatever its strides
     return x.data == nullptr ? KeyMatrix{} : KeyMatrix{x.at(b, g), nullptr, 0, x.stride(2), 0};
   };
+  const bool into_l2 = prefers_l2_prefetch();
   if (cache_ == nullptr) {
-    return {type_, dense(k), dense(v), nullptr, 1, k.size(2), {}, {begin_, begin_ + k.size(2)}, begin_};
+    return {type_, dense(k), dense(v), nullptr, 1, k.size(2), {}, {begin_, begin_ + k.size(2)}, begin_, into_l2};
   }
   const KeyValue::Parts& p = cache_->parts();
   const Index sequence = sequence_of(p, b), page = p.pages == nullptr ? sequence : 0, length = cache_->length(b);
@@ -80,7 +82,7 @@ HeadKeys KeySource::head(Index b, Index g) const {
         m.row_stride, m.scale_page_stride};
   };
   return {type_, matrix(p.k), matrix(p.v), p.pages == nullptr ? nullptr : p.pages + sequence * p.pages_stride,
-      p.num_pages, p.page_size, {0, std::min(p.pinned, length)}, {first_held(*cache_, b), length}};
+      p.num_pages, p.page_size, {0, std::min(p.pinned, length)}, {first_held(*cache_, b), length}, 0, into_l2};
 }
 
 bool KeySource::rows_can_be_pages() const {

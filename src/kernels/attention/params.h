@@ -148,7 +148,6 @@ template <class Sum> struct DecodeGroup {
   Sum* lse;  // [group_size * q_len]: natural log; always written
   Index bias_head_stride, position_head_stride;
   bool mask_differs;  // between the heads of the group
-  bool into_l2;       // keys and values are prefetched into L2 alone
 };
 
 constexpr Index kDecodeRowLimit = 16;

@@ -122,9 +122,9 @@ template <class T, class Source, class Chunk> inline void decode_values(const De
       continue;
     }
     for_row_blocks<T>(
-        rows_of(t), t.into_l2, [&](auto count, auto to, Index r) __attribute__((always_inline)) {
+        rows_of(t), t.keys.into_l2, [&](auto count, auto to, Index r) __attribute__((always_inline)) {
           value_rows<T, count, to>(weights + r * kChunkLimit, v, g, end, t.v_head_dim, state.out + r * state.width,
-              state.width, factor + r, share_of_runs(r, count, rows_of(t), t.into_l2));
+              state.width, factor + r, share_of_runs(r, count, rows_of(t), t.keys.into_l2));
         });
   }
 }

@@ -192,7 +192,7 @@ inline void chunk_dots(const DecodeGroup<SumOf<T>>& t, const Chunk& k, const Dec
   const Index rows = rows_of(t);
   if constexpr (takes_lanes<T>(kDecodeRowLimit)) {
     if (w.lanes) {
-      lane_dots<T>(w.panel, rows, k, t.scores.head_dim, t.into_l2, w.scores);
+      lane_dots<T>(w.panel, rows, k, t.scores.head_dim, t.keys.into_l2, w.scores);
       return;
     }
   }
@@ -201,9 +201,9 @@ inline void chunk_dots(const DecodeGroup<SumOf<T>>& t, const Chunk& k, const Dec
     if (live.first >= live.last) continue;
     const auto row = k.row(g), soon = k.soon(g);
     for_row_blocks<T>(
-        rows, t.into_l2, [&](auto count, auto to, Index r) __attribute__((always_inline)) {
+        rows, t.keys.into_l2, [&](auto count, auto to, Index r) __attribute__((always_inline)) {
           dot_block<T, count, to>(w.q + r * w.q_width, row, live, t.scores.head_dim, soon,
-              share_of_runs(r, count, rows, t.into_l2), w.scores + r * kChunkLimit + kRuns * g);
+              share_of_runs(r, count, rows, t.keys.into_l2), w.scores + r * kChunkLimit + kRuns * g);
         });
   }
 }
@@ -257,7 +257,7 @@ template <class Sum, class Chunk> [[gnu::noinline]] void softmax_chunk(const Dec
   }
   for (Index r = 0; r < rows; ++r) {
     for (Index g = fetched + more * r / rows; g < fetched + more * (r + 1) / rows; ++g) {
-      for (Index i = 0; i < kRuns; ++i) fetch_row(v.row(g)[i], t.v_head_dim, t.into_l2);
+      for (Index i = 0; i < kRuns; ++i) fetch_row(v.row(g)[i], t.v_head_dim, t.keys.into_l2);
     }
     const V shift = splat<Sum>(w.maximum[r]);
     for (Index slot = 0; slot < w.chunk; slot += n) {

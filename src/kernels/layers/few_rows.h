@@ -135,8 +135,9 @@ template <int kSplit> inline void few_rows_product(const MatrixProduct<float>& t
 
 /// sums[b][r] += sum over [k0, k0 + depth) of W[j0 + b n + lane, k] x[r][k], in ascending k; `ahead`: what lies so many
 /// numbers behind is fetched.
-template <int kR, int kBlocks> inline __attribute__((always_inline)) void add_row_chains(const EvenRows<float>& w,
-    Index j0, Index columns, Index depth, Index ahead, const float* const* x, typename Simd<float>::V (*sums)[kR]) {
+template <int kR, int kBlocks, Fetch kTo>
+inline __attribute__((always_inline)) void add_row_chains(const EvenRows<float>& w, Index j0, Index columns,
+    Index depth, Index ahead, const float* const* x, typename Simd<float>::V (*sums)[kR]) {
   using V = typename Simd<float>::V;
   constexpr int n = Simd<float>::kLanes;
   int blocks = static_cast<int>(smaller<Index>(kBlocks, (columns + n - 1) / n));
@@ -156,7 +157,7 @@ template <int kR, int kBlocks> inline __attribute__((always_inline)) void add_ro
 #pragma GCC unroll 16
         for (int r = 0; r < n; ++r) {
           square[r] = load<float>(some.row(r) + k);
-          if (ahead != 0) __builtin_prefetch(some.row(r) + k + ahead);
+          if (ahead != 0) fetch<kTo>(some.row(r) + k + ahead);
         }
         transpose_square<float>(square);
 #pragma GCC unroll 16
@@ -173,7 +174,7 @@ template <int kR, int kBlocks> inline __attribute__((always_inline)) void add_ro
 
 /// y of at most kR rows, the last ones repeated; one chain a number and block of the depth. A W that does not fit L2 is
 /// read by one block of rows at a time, and fetched.
-template <int kR, int kBlocks> [[gnu::noinline]] void rows_of_chains(const MatrixProduct<float>& t) {
+template <int kR, int kBlocks, Fetch kTo> [[gnu::noinline]] void rows_of_chains(const MatrixProduct<float>& t) {
   using V = typename Simd<float>::V;
   constexpr int n = Simd<float>::kLanes;
   const bool in_l2 = t.depth * t.columns <= kL2Floats;
@@ -187,7 +188,7 @@ template <int kR, int kBlocks> [[gnu::noinline]] void rows_of_chains(const Matri
       V sums[kBlocks][kR]{};
       const float* from[kR];
       for (int r = 0; r < kR; ++r) from[r] = x[r] + k0;
-      add_row_chains<kR, kBlocks>(
+      add_row_chains<kR, kBlocks, kTo>(
           {t.b + k0, t.b_column}, j0, columns, smaller(kDepthBlock, t.depth - k0), in_l2 ? 0 : kRowAhead, from, sums);
       for (int b = 0; b * n < columns; ++b) {
         const int width = static_cast<int>(smaller<Index>(n, columns - b * n));
@@ -209,8 +210,15 @@ template <int kR, int kBlocks> [[gnu::noinline]] void rows_of_chains(const Matri
 /// `split` as few_rows_split gave it, above 0; panel of few_rows_floats.
 inline void few_rows(const MatrixProduct<float>& t, int split, float* panel) {
   constexpr int n = Simd<float>::kLanes;
-  if (t.invariant && t.rows == 1) return rows_of_chains<1, 2>(t);
-  if (t.invariant && t.rows <= kChainRows) return rows_of_chains<kChainRows, 1>(t);
+  if (t.invariant && t.rows <= kChainRows) {
+    const auto chains = [&](auto to) {
+      t.rows == 1 ? rows_of_chains<1, 2, to>(t) : rows_of_chains<kChainRows, 1, to>(t);
+    };
+    if constexpr (kHasL2Copy<float>) {
+      if (t.into_l2) return chains(FetchTo<Fetch::kL2>{});
+    }
+    return chains(FetchTo<Fetch::kAll>{});
+  }
   if (split == 1) return few_rows_product<1>(t, panel);
   if (split == 2) return few_rows_product<2>(t, panel);
   few_rows_product<n>(t, panel);

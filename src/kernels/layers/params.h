@@ -22,6 +22,7 @@ template <class T> struct MatrixProduct {
   float* a_sums = nullptr;  // [rows] or null: a_sums[i] += sum over depth of A[i, :]; needs a_row 1
   Index all_rows = 0;       // of the whole product, of which this may be a part
   bool invariant = false;   // float only: a row of C has the same bits for any number of rows
+  bool into_l2 = false;     // then few rows of A prefetch B into L2 alone
 };
 
 /// rows[m, :] = table[ids[m], :] + other[other_ids[m], :], or += table[ids[m], :]

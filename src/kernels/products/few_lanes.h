@@ -35,14 +35,18 @@ template <class S> struct EvenRows {
 };
 
 /// Rows listed one by one, scales of integers, and rows that a later product reads, which are fetched meanwhile.
-template <class S> struct RowList {
+template <class S, Fetch kTo> struct RowList {
   const void *const *rows, *const *later;
   const float* scales;
+  bool into_l2;  // HeadKeys; where kTo asks
 
   const S* row(Index j) const { return static_cast<const S*>(rows[j]); }
-  RowList from(Index j) const { return {rows + j, later + j, scales + j}; }
+  RowList from(Index j) const { return {rows + j, later + j, scales + j, into_l2}; }
   SumOf<S> scale(Index j) const { return scales[j]; }
-  void fetch(Index j, Index d) const { __builtin_prefetch(static_cast<const S*>(later[j]) + d, 0, 3); }
+  // Inline, or GCC may drop the call as one without effect.
+  [[gnu::always_inline]] void fetch(Index j, Index d) const {
+    qkv::fetch<kTo>(static_cast<const S*>(later[j]) + d, into_l2);
+  }
 };
 
 /// Vectors that are read at once where two are (kReadsEvenOdd), and their numbers.

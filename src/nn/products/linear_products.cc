@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/cpu.h"
 #include "core/threads/region.h"
 #include "core/threads/scratch.h"
 #include "dispatch/kernels.h"
@@ -42,6 +43,7 @@ template <class T> struct TiledProduct {
   TiledProduct(const MatrixProduct<T>& product, Index wanted, const Context& context) : whole(product) {
     whole.all_rows = whole.rows;
     whole.invariant |= is_invariant(context);
+    whole.into_l2 = prefers_l2_prefetch();
     kernels = &product_kernels<T>(context.isa(), whole.invariant);
     if (whole.rows == 0 || whole.columns == 0) return;
     // A tile packs the part of B that it reads: with cut columns all tiles together pack B once, with cut rows each
