@@ -2,7 +2,7 @@
 // (docs/concepts/semantics.md): sizes that do are the kernels' own constants.
 //
 // Measured on Zen 5 (L1d 48 KiB, L2 1 MiB; 2026-11-20 to 26). On Zen 4 (32 KiB, 1 MiB; 2026-11-27) forward, backward
-// and decode were measured again with them; only the cache that decode prefetches into differs (core/cpu.h). Caches are
+// and decode were measured again with them; only the cache that few rows prefetch into differs (core/cpu.h). Caches are
 // not read from the machine: a virtual one shows 32 or 320 MiB of L3 for the same share.
 #pragma once
 

@@ -27,7 +27,6 @@ template <class T, bool kLists = false> struct PagedRows {
       : k{nullptr, t.keys.k.row_stride},
         v{nullptr, t.keys.v.row_stride},
         w(scratch),
-        into_l2(t.keys.into_l2),
         listed(kLists && t.q_count <= kFewLanes<T> && t.scores.kv_len > t.scores.key_tile),
         whole(in_one_piece<T>(t.keys)) {
     if (!whole || t.keys.held.end == 0) return;
@@ -75,7 +74,7 @@ template <class T, bool kLists = false> struct PagedRows {
           return for_stored_type<T>(t.keys.type, [&](auto stored) {
             using S = decltype(stored);
             with_rows_from<S>(
-                range.lo, [&](const auto& rows) { few_lanes_of_rows<S>(rows, p, range.hi - range.lo, r.ni); });
+                t, range.lo, [&](const auto& rows) { few_lanes_of_rows<S>(rows, p, range.hi - range.lo, r.ni); });
           });
         }
       }
@@ -120,7 +119,6 @@ template <class T, bool kLists = false> struct PagedRows {
   const ForwardScratch<T>& w;
 
  private:
-  bool into_l2;        // HeadKeys
   bool listed, whole;  // K and V are read where they lie: few queries, or rows one after the other in one piece
   const T *first_k = nullptr, *first_v = nullptr;  // then: their first rows
   // Of a chunk in the order in which they are read: K, V, and the next keys. Scales of integers.
@@ -151,14 +149,11 @@ template <class T, bool kLists = false> struct PagedRows {
     list(t.keys.k, j0 + nj, kKeysAhead, 2 * nj);
     first_value = nj;
   }
-  template <class S, class Body> void with_rows_from(Index place, const Body& body) const {
-    const auto rows = [&](auto to) {
-      return RowList<S, to>{listed_rows + place, listed_rows + place + kKeysAhead, scales + place, into_l2};
-    };
-    if constexpr (kHasL2Copy<S>) {
-      if (into_l2) return body(rows(FetchTo<Fetch::kL2>{}));
-    }
-    body(rows(FetchTo<kShared>{}));
+  template <class S, class Body> void with_rows_from(const ForwardTile<T>& t, Index place, const Body& body) const {
+    const bool into_l2 = t.keys.into_l2;
+    with_fetch<S, kShared>(into_l2, [&](auto to) {
+      body(RowList<S, to>{listed_rows + place, listed_rows + place + kKeysAhead, scales + place, into_l2});
+    });
   }
   /// out[d, lane] (op) sum_j v[j, d] * p[j, lane]
   template <Store kStore> [[gnu::noinline]] void multiply(const ForwardTile<T>& t, const StripRange& r,
@@ -177,7 +172,7 @@ template <class T, bool kLists = false> struct PagedRows {
       if (listed && !live.masked) {
         return for_stored_type<T>(t.keys.type, [&](auto stored) {
           using S = decltype(stored);
-          with_rows_from<S>(first_value + range.lo,
+          with_rows_from<S>(t, first_value + range.lo,
               [&](const auto& rows) { few_lanes_of_columns<S>(rows, values, t.v_head_dim, r.ni, sets); });
         });
       }

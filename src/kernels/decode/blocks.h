@@ -147,6 +147,16 @@ constexpr Fetch kShared = Fetch::kAll;
 template <class T> constexpr bool kHasL2Copy =
     kShared == Fetch::kAsked && kDecodeRows == 4 && (std::is_same_v<T, float> || sizeof(T) == 2);
 
+template <Fetch kTo> using FetchTo = std::integral_constant<Fetch, kTo>;
+
+/// body(FetchTo) for rows stored as T: into L2 if asked and there is a copy of the loops for it, otherwise to kOther.
+template <class T, Fetch kOther, class Body> inline void with_fetch(bool into_l2, const Body& body) {
+  if constexpr (kHasL2Copy<T>) {
+    if (into_l2) return body(FetchTo<Fetch::kL2>{});
+  }
+  body(FetchTo<kOther>{});
+}
+
 template <class T> inline void fetch_row(const T* row, Index width, bool into_l2) {
   for (Index x = 0; x < width; x += 64 / static_cast<Index>(sizeof(T))) fetch<kShared>(row + x, into_l2);
 }
@@ -359,8 +369,6 @@ template <class T, int kR, Fetch kTo, class Chunk> inline void value_rows(const 
         weights, v, begin, end, d, out, out_row, factor, fetched, static_cast<int>(width - d));
   }
 }
-
-template <Fetch kTo> using FetchTo = std::integral_constant<Fetch, kTo>;
 
 /// Calls body(std::integral_constant<int, kR>, FetchTo, first row) for blocks of rows stored as T, the largest first.
 template <class T, class Body>

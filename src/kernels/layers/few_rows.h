@@ -211,13 +211,8 @@ template <int kR, int kBlocks, Fetch kTo> [[gnu::noinline]] void rows_of_chains(
 inline void few_rows(const MatrixProduct<float>& t, int split, float* panel) {
   constexpr int n = Simd<float>::kLanes;
   if (t.invariant && t.rows <= kChainRows) {
-    const auto chains = [&](auto to) {
-      t.rows == 1 ? rows_of_chains<1, 2, to>(t) : rows_of_chains<kChainRows, 1, to>(t);
-    };
-    if constexpr (kHasL2Copy<float>) {
-      if (t.into_l2) return chains(FetchTo<Fetch::kL2>{});
-    }
-    return chains(FetchTo<Fetch::kAll>{});
+    return with_fetch<float, Fetch::kAll>(
+        t.into_l2, [&](auto to) { t.rows == 1 ? rows_of_chains<1, 2, to>(t) : rows_of_chains<kChainRows, 1, to>(t); });
   }
   if (split == 1) return few_rows_product<1>(t, panel);
   if (split == 2) return few_rows_product<2>(t, panel);
