@@ -8,6 +8,7 @@ import platform
 import re
 import statistics
 import subprocess
+import textwrap
 
 from .cases import ATTENTION
 from .environments import UNLIMITED
@@ -219,7 +220,7 @@ def markdown(run):
         f"| largest difference from f64, f32 forward | {', '.join(_errors(run))} |",
         f"| time of the run | {run['seconds'] / 60:.1f} min |",
         "",
-        *(line for sentence in summary(run) for line in (sentence, "")),
+        *(line for sentence in summary(run) for line in (*textwrap.wrap(sentence, 150, break_on_hyphens=False), "")),
         _markdown(list(_rows(run))),
     ]
     return "\n".join(lines) + "\n"
