@@ -216,6 +216,16 @@ template <class Sum> struct Backward {
       return ahead;
     }
 
+    /// Rows of a query tile of a head, and of its out where delta is computed.
+    Ahead queries_ahead(Index b, Index h, const Positions& queries, bool delta) const {
+      const Index first = queries.begin - p.first_query, count = queries.end - queries.begin;
+      Ahead ahead{};
+      for (const AnyView* x : {&p.q, &rows.dout}) add_rows_of(ahead, *x, b, h, first, count);
+      if (delta) add_rows_of(ahead, rows.out, b, h, first, count);
+      if (!p.rounds()) add_rows_of(ahead, dq, b, h, first, count);
+      return ahead;
+    }
+
     /// `item` is its number in the order in which items are claimed; `ahead` is fetched meanwhile, or null.
     void run(Index item, const RangeAt& at, Ahead* ahead, const OwnScratch<Sum>& own) const {
       const Index head = first_head + at.b * p.num_kv_heads + at.g, group = p.group_size();
@@ -261,7 +271,10 @@ template <class Sum> struct Backward {
             p.key_ranges() > 1 ? &call.turns[first_turn + (b * p.num_heads + h) * p.query_tiles() + t] : nullptr;
         if (tile_turn != nullptr) wait_for_turn(*tile_turn, at.range);
         if (share_bias) wait_for_turn(bias_turns[t], sequence);
-        tile.ahead = t + 1 == p.query_tiles() ? ahead : nullptr;
+        Ahead next;
+        const bool last = t + 1 == p.query_tiles();
+        if (!last) next = queries_ahead(b, h, p.tile(t + 1), at.range == 0);
+        tile.ahead = last ? ahead : &next;
         const bool live = mask_meets(p.mask, b, whole_head, tile.q_begin, tile.q_count, at.k_begin, at.k_count);
         run_tile(tile, at, h, live, own);
         if (share_bias) pass_turn(bias_turns[t], sequence);

@@ -160,13 +160,17 @@ template <class T> inline Index blocks_of(const ForwardTile<T>& t, Index keys) {
   return halves * (keys + chunks * t.v_head_dim) / (2 * kRows);
 }
 
-/// Rows of the bias for keys [begin, end), over the products of one chunk.
-template <class T>
-[[gnu::noinline]] void fetch_bias(const ForwardTile<T>& t, const StripRange& r, Index begin, Index end, Ahead& ahead) {
+/// What queries r read of keys [begin, end), over the products of one chunk: rows of the bias; K and V if they stream.
+template <class T> [[gnu::noinline]] void fetch_chunk(
+    const ForwardTile<T>& t, const StripRange& r, Index begin, Index end, bool streams, Ahead& ahead) {
   ahead = {};
   if (begin >= end) return;
   const TileBias<T>& bias = t.scores.bias;
-  add_rows(ahead, bias.data + r.i0 * bias.row_stride + begin, bias.row_stride, end - begin, r.ni);
+  if (has_rows(bias)) add_rows(ahead, bias.data + r.i0 * bias.row_stride + begin, bias.row_stride, end - begin, r.ni);
+  if (streams) {
+    add_keys(ahead, t.keys, t.keys.k, begin, end, t.scores.head_dim);
+    if (t.out.data != nullptr) add_keys(ahead, t.keys, t.keys.v, begin, end, t.v_head_dim);
+  }
   begin_ahead(&ahead, blocks_of(t, t.scores.key_tile) * r.ni / t.q_count);
 }
 
@@ -181,15 +185,17 @@ template <class T, class Policy, class Observer = NoObserver> inline void forwar
   const KeyRange reached = reach(s, t.q_begin, t.q_count, s.key_tile);
   const Index begin = carried == nullptr ? reached.begin : larger(reached.begin, carried->k_begin);
   const Index end = carried == nullptr ? reached.end : smaller(reached.end, carried->k_end);
-  Ahead of_bias;
-  StripRange of_chunk{0, t.q_begin, t.q_count};  // the rows that meet a chunk one after the other
-  const bool bias_rows = has_rows(s.bias);
-  if (bias_rows) {
-    t.ahead = &of_bias;
-    fetch_bias(t, of_chunk, begin, smaller(begin + s.key_tile, end), of_bias);
-    fetch_rest(of_bias);
+  Ahead of_chunk;
+  StripRange chunk_rows{0, t.q_begin, t.q_count};  // the rows that meet a chunk one after the other
+  const bool streams = (end - begin) * (s.head_dim + t.v_head_dim) * bytes_of(t.keys.type) >= kStreamedBytes;
+  const bool by_chunk = streams || has_rows(s.bias);
+  Ahead* const of_tile = t.ahead;  // then fetched during the last chunk
+  if (by_chunk) {
+    t.ahead = &of_chunk;
+    fetch_chunk(t, chunk_rows, begin, smaller(begin + s.key_tile, end), false, of_chunk);
+    fetch_rest(of_chunk);
   }
-  begin_ahead(t.ahead, blocks_of(t, end - begin));
+  begin_ahead(of_tile, blocks_of(t, by_chunk ? s.key_tile : end - begin));
   const auto for_strips = [&](const auto& strip_work) {
     for (Index strip = 0; strip < strips; ++strip) strip_work(strip_range(t, strip));
   };
@@ -202,7 +208,11 @@ template <class T, class Policy, class Observer = NoObserver> inline void forwar
       const Index nj = smaller(s.key_tile, s.kv_len - j0);
       rows.read_keys(t, j0, nj);
       if (t.out.data != nullptr) rows.read_values(t, j0, nj);
-      if (bias_rows) fetch_bias(t, of_chunk, j0 + nj, smaller(j0 + nj + s.key_tile, end), of_bias);
+      if (by_chunk) {
+        const Index next = next_chunk(j0 + s.key_tile);
+        fetch_chunk(t, chunk_rows, next, smaller(next + s.key_tile, end), streams, of_chunk);
+        t.ahead = next < end || of_tile == nullptr ? &of_chunk : of_tile;
+      }
       chunk(j0, nj);
     }
   };
@@ -227,7 +237,7 @@ template <class T, class Policy, class Observer = NoObserver> inline void forwar
   };
   if (t.exponentials != nullptr) {
     for_strips([&](const StripRange& r) {
-      of_chunk = r;
+      chunk_rows = r;
       for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, observer, r, j0, nj); });
       finish(r);
       write_kept_weights(t, w, r, begin, end);

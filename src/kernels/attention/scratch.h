@@ -23,6 +23,8 @@ constexpr Index kScratchBudgetBytes = Index{3} << 19;  // panels may take 1.5 Mi
 /// K and V chunks stream from L2. Measured: 128 keys gain 2 % over 64 at D = 128; at D = 1024 32 or 64 reach 83 %,
 /// 128 71.
 constexpr Index kMostKeys = 128;
+/// K and V of a tile that L2 does not keep until the next tile: each chunk is fetched during the one before it.
+constexpr Index kStreamedBytes = Index{1} << 20;
 constexpr Index kKeysAhead = 32;  // between the fetch of a row and its use, where few queries wait; 24, 48: slower
 template <class T> Index key_tile(Index head_dim, Index v_head_dim) {
   const Index width = larger(head_dim, v_head_dim) * static_cast<Index>(sizeof(T));

@@ -4,6 +4,7 @@
 // number is below 2^-100 becomes 0.
 #pragma once
 
+#include "kernels/ahead.h"
 #include "kernels/attention/scores.h"
 #include "kernels/cache/params.h"
 #include "kernels/decode/blocks.h"
@@ -63,6 +64,23 @@ template <class T> inline const T* chunk_in_place(const HeadKeys& keys, const Ke
                : nullptr;
 }
 
+inline Index bytes_of(StoredType type) {
+  constexpr Index bytes[] = {4, 8, 2, 2, 1};
+  return bytes[static_cast<int>(type)];
+}
+
+/// Rows of keys [begin, end) as they are stored, as many runs as there is room for.
+[[gnu::noinline, maybe_unused]] void add_keys(
+    Ahead& ahead, const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index end, Index width) {
+  const Index size = bytes_of(keys.type);
+  for_key_runs(keys, begin, end, [&](Index, Index page, Index row, Index count) {
+    if (ahead.used == Ahead::kTensors) return;
+    const auto* const first = static_cast<const std::byte*>(matrix.rows);
+    add_bytes(ahead, first + (page * matrix.page_stride + row * matrix.row_stride) * size, matrix.row_stride * size,
+        width * size, count);
+  });
+}
+
 /// Rows [first, first + count) as rows of T: in place, or copied to `copy`.
 template <class T> inline TypedRows<const T> rows_as(const Rows& rows, Index first, Index count, Index width, T* copy) {
   if (rows.type == stored_as<T>()) return {reinterpret_cast<const T*>(rows.data) + first * rows.stride, rows.stride};
@@ -74,11 +92,6 @@ template <class T> inline TypedRows<const T> rows_as(const Rows& rows, Index fir
     rows.type == StoredType::kBF16 ? widen(BFloat16{}) : widen(Float16{});
   }
   return {copy, width};
-}
-
-inline Index bytes_of(StoredType type) {
-  constexpr Index bytes[] = {4, 8, 2, 2, 1};
-  return bytes[static_cast<int>(type)];
 }
 
 /// to[0..width) = from[0..width) * scale

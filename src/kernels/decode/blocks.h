@@ -130,22 +130,21 @@ template <class T> inline void store_row(T* p, typename Simd<Accumulator<T>>::V 
 /// Prefetch distance within a run.
 constexpr Index kAheadBytes = 2048;
 
-/// Where a line is prefetched to: all caches; L1 alone, since nobody reads it again; L2; L2 or all, as a group says.
-enum class Fetch { kAll, kOnce, kL2, kAsked };
+/// Where a line is prefetched to: all caches; L2; L2 or all, as a group says.
+enum class Fetch { kAll, kL2, kAsked };
 template <Fetch kTo> inline __attribute__((always_inline)) void fetch(const void* p, bool into_l2 = false) {
   if (kTo == Fetch::kL2 || (kTo == Fetch::kAsked && into_l2)) return __builtin_prefetch(p, 0, 2);
-  __builtin_prefetch(p, 0, kTo == Fetch::kOnce ? 0 : 3);
+  __builtin_prefetch(p, 0, 3);
 }
 
-/// Zen 4 wants L2 (core/cpu.h), so loops for AVX2 and AVX-512 can be asked for it. Those that AVX-512 makes faster than
-/// memory have a copy that does nothing else: asking at each line costs 16-bit rows a fifth.
-#if defined(__AVX2__)
+/// Zen 4 wants L2 (core/cpu.h), so loops can be asked for it. Those that AVX-512 makes faster than memory have a copy
+/// that does nothing else: asking at each line costs 16-bit rows a fifth.
 constexpr Fetch kShared = Fetch::kAsked;
+#if defined(__AVX512F__)
+template <class T> constexpr bool kHasL2Copy = std::is_same_v<T, float> || sizeof(T) == 2;
 #else
-constexpr Fetch kShared = Fetch::kAll;
+template <class T> constexpr bool kHasL2Copy = false;
 #endif
-template <class T> constexpr bool kHasL2Copy =
-    kShared == Fetch::kAsked && kDecodeRows == 4 && (std::is_same_v<T, float> || sizeof(T) == 2);
 
 template <Fetch kTo> using FetchTo = std::integral_constant<Fetch, kTo>;
 
@@ -377,7 +376,7 @@ inline __attribute__((always_inline)) void for_row_blocks(Index rows, bool into_
     if constexpr (kHasL2Copy<T>) {
       if (rows == count && into_l2) return body(count, FetchTo<Fetch::kL2>{}, r);
     }
-    if (rows == count && !into_l2) return body(count, FetchTo<Fetch::kOnce>{}, r);
+    if (rows == count && !into_l2) return body(count, FetchTo<Fetch::kAll>{}, r);
     body(count, FetchTo<kShared>{}, r);
   };
   Index r = 0;
