@@ -26,7 +26,7 @@ TYPED_TEST(CutSequence, IsTheWholeInEveryCase) {
   Worst worst;
   std::vector<AttentionCase> cases = pairwise_cases(1e6);
   std::erase_if(cases, [](const AttentionCase& each) { return each.cache != CacheKind::kNone; });
-  for (const AttentionCase& each : part_for<TypeParam>(cases, 20)) {
+  for (const AttentionCase& each : part_for<TypeParam>(cases, 40)) {
     expect_cut_is_whole<TypeParam>(each, kCuts, {2, 3}, tested_isas().back(), worst);
   }
   EXPECT_GT(worst.compared(), 100);
@@ -45,7 +45,7 @@ TYPED_TEST(CutSequence, IsTheWholeForOneToFourRanks) {
       cases.back().dropout = three ? 0.0 : 0.2;
     }
   }
-  for (const AttentionCase& each : part_for<TypeParam>(cases, 2)) {
+  for (const AttentionCase& each : part_for<TypeParam>(cases, 4)) {
     expect_cut_is_whole<TypeParam>(each, kCuts, {1, 2, 3, 4}, tested_isas().back(), worst);
     if (each.mask == MaskKind::kDocuments)
       expect_cut_is_whole<TypeParam>(each,

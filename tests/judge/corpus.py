@@ -1,6 +1,6 @@
 """Runs `qkv judge` over the corpus: every wrong program must be named, every right one right, every hostile one ended.
 
-    python tests/judge/corpus.py --tool build/release/qkv --python PY [--filter TEXT] [--seeds N] [--every] [--lines]
+    python tests/judge/corpus.py --tool build/release/qkv --python PY [--filter TEXT] [--seeds N] [--step N] [--every] [--lines]
     ... --in-process          the runner in two processes that live on: PyTorch is imported twice, not once a program
     ... --hostile | --coverage | --exercises
 
@@ -153,7 +153,9 @@ def spellings(options):
             arguments = ["--task", tasks[name]] if name in tasks else []
             yield f"{path.relative_to(HERE)}:{name}", path, name, arguments, verdict(expected.get(name), conventions.get(name)), ()
     folder = Path(options.tool).resolve().parent / "judge-corpus"
-    generated = [(program, None) for program in mistakes.programs(options.every)] + list(habits.programs())
+    generated = [(program, None) for program in mistakes.programs(options.every)]
+    wrong = [each for each in generated if each[0].ids]
+    generated = [each for each in generated if not each[0].ids] + wrong[:: options.step] + list(habits.programs())
     for program, convention in generated:
         path = folder / program.file
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -318,6 +320,7 @@ def main():
     parser.add_argument("--filter", default="", help="part of a program's path and name")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--lines", action="store_true", help="prints each line that is not the mistake's")
+    parser.add_argument("--step", type=int, default=1, help="of the wrong programs that rows make, every STEP-th")
     parser.add_argument("--every", action="store_true", help="each row in all of its programs")
     parser.add_argument("--in-process", action="store_true")
     parser.add_argument("--hostile", action="store_true")

@@ -324,10 +324,10 @@ template <class T> void plan_is_what_ran(const Form<T>& form, const AttentionCas
 }  // namespace
 
 template <class T> const std::vector<Relation<T>>& relations() {
-  static const std::vector<Relation<T>> all = {{"textbook", textbook<T>, 64}, {"threads", threads<T>, 96},
-      {"alone", alone<T>, 64}, {"nan", nan_behind_mask<T>, 24}, {"mask", mask_written_out<T>, 48},
-      {"everywhere", invariant_everywhere<T>, 64}, {"subset", subset_of_outputs<T>, 128},
-      {"accumulate", accumulate<T>, 96}, {"errors", errors_write_nothing<T>, 128}, {"plan", plan_is_what_ran<T>, 24}};
+  static const std::vector<Relation<T>> all = {{"textbook", textbook<T>, 128}, {"threads", threads<T>, 192},
+      {"alone", alone<T>, 128}, {"nan", nan_behind_mask<T>, 48}, {"mask", mask_written_out<T>, 96},
+      {"everywhere", invariant_everywhere<T>, 128}, {"subset", subset_of_outputs<T>, 256},
+      {"accumulate", accumulate<T>, 192}, {"errors", errors_write_nothing<T>, 256}, {"plan", plan_is_what_ran<T>, 48}};
   return all;
 }
 
