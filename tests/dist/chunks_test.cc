@@ -20,7 +20,7 @@ TYPED_TEST(InChunks, OfManyOwners) {
     cases.back().dropout = 0.1, cases.back().sinks = SinkKind::kSome;
   }
   cases[0].fill = Fill::kHugeLogits;
-  for (const AttentionCase& each : part_for<TypeParam>(cases, sizeof(TypeParam) == 2 ? 2 : 4)) {
+  for (const AttentionCase& each : part_for<TypeParam>(cases, sizeof(TypeParam) == 2 ? 1 : 2)) {
     expect_cut_is_whole<TypeParam>(each,
         {{.layout = kContiguous, .method = Method::kRing, .chunk = 1},
             {.layout = kZigZag, .method = Method::kRing, .turns = 2, .chunk = 300},
