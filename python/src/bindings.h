@@ -22,6 +22,7 @@ void bind_capture(nb::module_& m);
 void bind_rotary(nb::module_& m);
 void bind_linear(nb::module_& m);
 void bind_scan(nb::module_& m);
+void bind_step(nb::module_& m);
 void bind_cache(nb::module_& m);
 
 /// The context of every call: what set_num_threads and set_isa made, otherwise the library's default. A call holds its

@@ -13,6 +13,7 @@ NB_MODULE(_core, m) {
   bind_attention(m);
   bind_capture(m);
   bind_rotary(m);
+  bind_step(m);
   bind_linear(m);
   bind_scan(m);
   bind_cache(m);

@@ -22,14 +22,14 @@ def growing_cache(config: Any) -> DynamicCache:
     mode a layer does what transformers' does: generate() runs without.
     """
     cache = DynamicCache(config=config)
-    cache.layers = [_GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
 
 
-class _GrowingLayer(DynamicLayer):
+class GrowingLayer(DynamicLayer):
     """keys, values [B, H, T, D|Dv]: the first T rows of memory for more."""
 
-    _memory: tuple[Tensor, Tensor] | None = None
+    memory: tuple[Tensor, Tensor] | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         if torch.is_grad_enabled():  # a node of autograd may have saved what was returned before
@@ -39,35 +39,32 @@ class _GrowingLayer(DynamicLayer):
         held = self.get_seq_length()
         total = held + key_states.shape[2]
         new = (key_states, value_states)
-        if not self._fits(total, new):
+        if not self.has_room(total) or self.memory[0].shape[:2] != key_states.shape[:2]:
             old = (self.keys, self.values)
-            self._memory = _new_memory(*new, max(total, held + held // 2, 64))
+            self.memory = _new_memory(*new, max(total, held + held // 2, 64))
             if held:
-                for to, x in zip(self._memory, old):
+                for to, x in zip(self.memory, old):
                     to[:, :, :held] = x
-        assert self._memory is not None
-        for to, x in zip(self._memory, new):
+        assert self.memory is not None
+        for to, x in zip(self.memory, new):
             to[:, :, held:total] = x
-        self.keys, self.values = (to[:, :, :total] for to in self._memory)
+        self.keys, self.values = (to[:, :, :total] for to in self.memory)
         return self.keys, self.values
 
     def crop(self, *args: Any, **kwargs: Any) -> None:
         super().crop(*args, **kwargs)
-        self._memory = None  # what was returned before keeps its rows
+        self.memory = None  # what was returned before keeps its rows
 
-    def __copy__(self) -> _GrowingLayer:
+    def __copy__(self) -> GrowingLayer:
         fork = object.__new__(type(self))
-        fork.__dict__.update(self.__dict__, _memory=None)  # two caches write no common rows
+        fork.__dict__.update(self.__dict__, memory=None)  # two caches write no common rows
         return fork
 
-    def _fits(self, total: int, new: tuple[Tensor, Tensor]) -> bool:
-        """Whether what is held lies in memory that has room: of a reordered batch it does not."""
-        return self._memory is not None and all(
-            to.shape[:2] == x.shape[:2]
-            and to.shape[2] >= total
-            and to.data_ptr() == old.data_ptr()
-            and (not to.is_inference() or torch.is_inference_mode_enabled())
-            for to, x, old in zip(self._memory, new, (self.keys, self.values))
+    def has_room(self, total: int) -> bool:
+        """Whether what is held lies in memory that has room for `total` tokens: of a reordered batch it does not."""
+        return self.memory is not None and all(
+            to.shape[2] >= total and to.data_ptr() == old.data_ptr() and (not to.is_inference() or torch.is_inference_mode_enabled())
+            for to, old in zip(self.memory, (self.keys, self.values))
         )
 
 

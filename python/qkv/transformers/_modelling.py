@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from .._later import AfterImport
+from ._decode import by_one_call, is_known
 from ._latent import expand_later
 from ._linear import BESIDE, REPLACEMENTS
 from ._own import OWN
@@ -19,16 +20,20 @@ from ._own import OWN
 _MODELLING = re.compile(r"transformers(_modules)?\..*\bmodeling_\w+")
 _originals: dict[tuple[str, str, str], tuple[ModuleType | type, Callable[..., Any]]] = {}
 _linear_too = False
-_lock = threading.Lock()
+_lock = threading.RLock()  # what it holds may import another modelling file
 
 
 def _replaceable(module: ModuleType) -> Iterator[tuple[ModuleType | type, str, Callable[..., Any]]]:
     """(module or class, name in it, what makes a replacement of it)."""
     for held in list(vars(module).values()):
-        if isinstance(held, type) and held.__module__ == module.__name__ and "expand_kv" in vars(held):
+        if not isinstance(held, type) or held.__module__ != module.__name__:
+            continue
+        if "expand_kv" in vars(held):
             yield held, "expand_kv", expand_later
+        if is_known(module, held):
+            yield held, "forward", by_one_call
         for name, method, make in OWN:
-            if isinstance(held, type) and held.__module__ == module.__name__ and held.__name__ == name:
+            if held.__name__ == name:
                 yield held, method, make
     if _linear_too and any(name in vars(module) for name in REPLACEMENTS):
         for name, make in (REPLACEMENTS | BESIDE).items():
@@ -39,7 +44,7 @@ def _put(module: ModuleType) -> None:
     if not _MODELLING.fullmatch(module.__name__):
         return
     with _lock:
-        for owner, name, make in _replaceable(module):
+        for owner, name, make in list(_replaceable(module)):
             original, key = vars(owner).get(name), (module.__name__, owner.__name__, name)
             if callable(original) and key not in _originals:
                 _originals[key] = (owner, original)
