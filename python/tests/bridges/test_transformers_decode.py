@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support_transformers import GROUPED, MODELS, MORE, qkv, tf, torch
-
 from qkv import _core
 from qkv.transformers import _decode
+from support_transformers import GROUPED, MODELS, MORE, qkv, tf, torch
 
 OWN = {
     "mistral": lambda: tf.MistralForCausalLM(tf.MistralConfig(**GROUPED, sliding_window=None)),
