@@ -30,17 +30,24 @@ class GrowingLayer(DynamicLayer):
     """keys, values [B, H, T, D|Dv]: the first T rows of memory for more."""
 
     memory: tuple[Tensor, Tensor] | None = None
+    lost = 0  # how often in turn what was held lay elsewhere: beams are reordered at every token, and grow as transformers' do
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         if torch.is_grad_enabled():  # a node of autograd may have saved what was returned before
             return super().update(key_states, value_states, *args, **kwargs)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+            self.memory, self.lost = None, 0
         held = self.get_seq_length()
         total = held + key_states.shape[2]
         new = (key_states, value_states)
-        if not self.has_room(total) or self.memory[0].shape[:2] != key_states.shape[:2]:
+        if self.has_room(total):
+            self.lost = 0
+        else:
             old = (self.keys, self.values)
+            self.lost += self.memory is not None and self.memory[0].data_ptr() != self.keys.data_ptr()
+            if self.lost > 1:
+                return super().update(key_states, value_states, *args, **kwargs)
             self.memory = _new_memory(*new, max(total, held + held // 2, 64))
             if held:
                 for to, x in zip(self.memory, old):
@@ -63,7 +70,10 @@ class GrowingLayer(DynamicLayer):
     def has_room(self, total: int) -> bool:
         """Whether what is held lies in memory that has room for `total` tokens: of a reordered batch it does not."""
         return self.memory is not None and all(
-            to.shape[2] >= total and to.data_ptr() == old.data_ptr() and (not to.is_inference() or torch.is_inference_mode_enabled())
+            to.shape[:2] == old.shape[:2]
+            and to.shape[2] >= total
+            and to.data_ptr() == old.data_ptr()
+            and (not to.is_inference() or torch.is_inference_mode_enabled())
             for to, old in zip(self.memory, (self.keys, self.values))
         )
 

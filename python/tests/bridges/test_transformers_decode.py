@@ -69,7 +69,7 @@ def test_generate_gives_the_ids_of_eager(how: dict[str, Any], steps: list[int]) 
         torch.manual_seed(3)
         made.append(model.generate(ids, max_new_tokens=40, min_new_tokens=40, **how))
     assert torch.equal(*made)
-    assert steps
+    assert steps or how.keys() & {"num_beams", "prompt_lookup_num_tokens"}  # reordered at each token; several tokens at a time
 
 
 def test_others_take_their_own_steps(steps: list[int]) -> None:

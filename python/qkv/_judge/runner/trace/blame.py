@@ -18,7 +18,7 @@ from .stages import SCORES, Stage, Textbook
 #: What is given, in the textbook.
 INPUTS = ("x", "memory")
 #: What is returned, in its order.
-ANSWERS = ("out", "weights", "turned", "dq", "dk", "dv", "dx", "dW_q", "dW_k", "dW_v", "dW_o", "new_scores", "parents", "tokens")
+ANSWERS = ("out", "weights", "turned", "dq", "dk", "dv", "dx", "dW_q", "dW_k", "dW_v", "dW_o", "dlogits", "new_scores", "parents", "tokens")
 BEFORE_SCORES = (*INPUTS, "q", "k", "v")
 #: Stages that wrong numbers may have too.
 _WEAK = ("highest", "order", "index")
@@ -154,6 +154,11 @@ class Search:
             event = self.events[index]
             if storage_of(self.record.kept[index]) in self.record.inputs and all(code.co_name != "__init__" for _, code in event.stack):
                 return Blame(event.line, index)
+        losses = [one.value for one in self.book.stages if one.name == "loss"]
+        for index in (index for call in self.record.outputs for index in call if losses):
+            event = self.events[index]
+            if event.value.size == 1 and event.line and event.given and not any(np.allclose(event.value, loss, rtol=1e-6) for loss in losses):
+                return Blame(event.line, index)
         order = [name for name in ANSWERS if name in self.book.answers]
         for call in self.record.outputs:
             if not call or not self.events[call[0]].stack:
@@ -170,8 +175,17 @@ class Search:
         return None
 
     def detached(self) -> Blame | None:
-        """The line that takes what a gradient should reach."""
-        return next((Blame(self.events[i].line, i) for i in self.needed if self.events[i].op in _DETACHES and self.events[i].given), None)
+        """The line that takes what a gradient should reach: by such a call, or where PyTorch keeps no history."""
+
+        def tracked(index: int) -> bool:
+            return getattr(self.record.kept[index], "requires_grad", False)
+
+        def lost(index: int) -> bool:
+            event = self.events[index]
+            return event.floating and not event.number and not tracked(index) and any(tracked(p) for p in event.parents)
+
+        taken = (i for i in self.needed if self.events[i].given and self.events[i].line and (self.events[i].op in _DETACHES or lost(i)))
+        return next((Blame(self.events[i].line, i) for i in taken), None)
 
     def dropped(self, rate: float) -> Blame | None:
         """In training: the line of a dropout that is not on the weights, does not keep their mean, or draws wrongly."""

@@ -105,7 +105,8 @@ class Textbook:
             visible = np.broadcast_to(latest.get("visible", np.ones(())), value.shape) > 0
             self.softmaxes.append(Softmax(*self._split(latest["logits"], visible, value), self._axes("scores"), self._turn))
         if name in INDICES:
-            self.stages.append(Stage(name, value, INDICES[name], self._turn))
+            axes = "bj" if value.ndim == 2 else INDICES[name]
+            self.stages.append(Stage(name, value, axes, self._turn))
         elif name in ("angles", "columns"):
             self._turns(name, value, latest)
         elif value.ndim == 4 and (value.shape[1] == 1 or value.shape[1] % self.group == 0):
