@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import Cache, DynamicLayer
 
 from .. import _core
 from .._arrays import has_tangent
@@ -68,6 +68,8 @@ def _room(layer: Any, x: Tensor, rotary: Any, mask: Any, cache: Any, options: di
         return None
     if not (mask is None or type(mask) is ModelMask) or options.get("cu_seq_lens_q") is not None or options.get("cache") is not None:
         return None
+    if getattr(getattr(cache, "update", None), "__func__", None) is not Cache.update or getattr(cache, "offloading", False):
+        return None  # someone's own cache
     layers = getattr(cache, "layers", ())
     held = layers[layer.layer_idx] if layer.layer_idx < len(layers) else None
     if type(held) is DynamicLayer:
@@ -93,13 +95,17 @@ def by_one_call(original: Callable[..., Any]) -> Callable[..., Any]:
     """forward of such a layer: a token on a cache by decode_step, everything else as before."""
     code = _code(original)
     normed = code is not None and "q_norm" in code.co_names
+    names = inspect.unwrap(original).__globals__
+    turn = names["apply_rotary_pos_emb"]
 
     @functools.wraps(original)
     def forward(
         self: Any, hidden_states: Tensor, position_embeddings: Any = None, attention_mask: Any = None, past_key_values: Any = None, **options: Any
     ) -> Any:
-        held = _room(self, hidden_states, position_embeddings or (), attention_mask, past_key_values, options)
-        if held is None or not position_embeddings:
+        held = None
+        if position_embeddings and names["apply_rotary_pos_emb"] is turn:  # nobody has put another one there since
+            held = _room(self, hidden_states, position_embeddings, attention_mask, past_key_values, options)
+        if held is None:
             return original(self, hidden_states, position_embeddings, attention_mask, past_key_values, **options)
         batch, count = hidden_states.shape[0], held.get_seq_length()
         rows = [self.q_proj(hidden_states), self.k_proj(hidden_states), self.v_proj(hidden_states)]

@@ -72,8 +72,8 @@ def test_generate_gives_the_ids_of_eager(how: dict[str, Any], steps: list[int]) 
     assert steps or how.keys() & {"num_beams", "prompt_lookup_num_tokens"}  # reordered at each token; several tokens at a time
 
 
-def test_others_take_their_own_steps(steps: list[int]) -> None:
-    """Weights, hooks, gradients, static and sliding caches, LoRA-like layers of another type."""
+def test_others_take_their_own_steps(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights, gradients, another rotation, caches of another kind."""
     torch.manual_seed(4)
     model = MODELS["llama"]().eval()
     model.set_attn_implementation("qkv")
@@ -87,6 +87,18 @@ def test_others_take_their_own_steps(steps: list[int]) -> None:
     got = model(ids[:, -1:], past_key_values=fork)
     assert got.logits.requires_grad
     torch.testing.assert_close(got.logits[:, -1], wanted.logits[:, -1])
+    from transformers.models.llama import modeling_llama
+
+    turn = modeling_llama.apply_rotary_pos_emb
+    with monkeypatch.context() as m, torch.no_grad():  # someone's own rotation
+        m.setattr(modeling_llama, "apply_rotary_pos_emb", lambda q, k, cos, sin: turn(q, k, -cos, sin))
+        logits(model, ids, True, monkeypatch)
+
+    class Own(tf.DynamicCache):
+        def update(self, *given: Any, **more: Any) -> Any:
+            return super().update(*given, **more)
+
+    model.generate(ids, max_new_tokens=4, past_key_values=Own(config=model.config))
     mistral = MODELS["mistral"]().eval()  # a window
     mistral.set_attn_implementation("qkv")
     mistral.generate(ids, max_new_tokens=4)
@@ -144,7 +156,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
 
     _core.decode_step(None, 4, *arrays())
     for held in (-1, 5, 2**40):
-        with pytest.raises(ValueError, match="no row left"):
+        with pytest.raises(ValueError, match="a row left"):
             _core.decode_step(None, held, *arrays())
     wrong = {"q": (2, 1, 33), "k": (2, 1, 8), "v": (2, 2, 16), "cos": (3, 1, 8), "sin": (1, 1, 4), "keys": (1, 2, 5, 8), "values": (2, 1, 5, 8)}
     for name, shape in (wrong | {"out": (2, 1, 24)}).items():
