@@ -139,7 +139,11 @@ template <Fetch kTo> inline __attribute__((always_inline)) void fetch(const void
 
 /// Zen 4 wants L2 (core/cpu.h), so loops can be asked for it. Those that AVX-512 makes faster than memory have a copy
 /// that does nothing else: asking at each line costs 16-bit rows a fifth.
+#if defined(__AVX2__) || defined(__aarch64__)
 constexpr Fetch kShared = Fetch::kAsked;
+#else
+constexpr Fetch kShared = Fetch::kAll;  // a lone block has no loops of its own then
+#endif
 #if defined(__AVX512F__)
 template <class T> constexpr bool kHasL2Copy = std::is_same_v<T, float> || sizeof(T) == 2;
 #else
