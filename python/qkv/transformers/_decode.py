@@ -4,6 +4,7 @@ Llama's, Mistral's, Qwen2's or Qwen3's code, as it is in more than thirty modell
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -36,9 +37,13 @@ def _code(function: Any) -> CodeType | None:
 @functools.cache
 def _known() -> tuple[tuple[CodeType, ...], tuple[tuple[str, CodeType | None], ...]]:
     """The code of forward in each of _MODELS, and that of the functions that turn q and k."""
-    files = {name: importlib.import_module(f"transformers.models.{folder}.modeling_{folder}") for name, folder in _MODELS.items()}
-    forwards = tuple(code for name, file in files.items() if (code := _code(getattr(file, f"{name}Attention").forward)) is not None)
-    return forwards, tuple((name, _code(getattr(files["Llama"], name))) for name in ("rotate_half", "apply_rotary_pos_emb"))
+    files: dict[str, ModuleType] = {}
+    for name, folder in _MODELS.items():
+        with contextlib.suppress(ImportError):  # a model that this version of transformers has not
+            files[name] = importlib.import_module(f"transformers.models.{folder}.modeling_{folder}")
+    forwards = (_code(getattr(getattr(file, f"{name}Attention", None), "forward", None)) for name, file in files.items())
+    turns = ((name, _code(getattr(files.get("Llama"), name, None))) for name in ("rotate_half", "apply_rotary_pos_emb"))
+    return tuple(code for code in forwards if code is not None), tuple(turns)
 
 
 def _same(one: CodeType | None, other: CodeType | None) -> bool:
@@ -96,14 +101,14 @@ def by_one_call(original: Callable[..., Any]) -> Callable[..., Any]:
     code = _code(original)
     normed = code is not None and "q_norm" in code.co_names
     names = inspect.unwrap(original).__globals__
-    turn = names["apply_rotary_pos_emb"]
+    turn = names.get("apply_rotary_pos_emb")
 
     @functools.wraps(original)
     def forward(
         self: Any, hidden_states: Tensor, position_embeddings: Any = None, attention_mask: Any = None, past_key_values: Any = None, **options: Any
     ) -> Any:
         held = None
-        if position_embeddings and names["apply_rotary_pos_emb"] is turn:  # nobody has put another one there since
+        if position_embeddings and names.get("apply_rotary_pos_emb") is turn:  # nobody has put another one there since
             held = _room(self, hidden_states, position_embeddings, attention_mask, past_key_values, options)
         if held is None:
             return original(self, hidden_states, position_embeddings, attention_mask, past_key_values, **options)
