@@ -26,7 +26,7 @@ from ._masks import ModelMask
 from ._packing import observer, running
 from ._weights import weights_wanted
 
-_MODELS = {"Llama": "llama", "Mistral": "mistral", "Qwen2": "qwen2", "Qwen3": "qwen3"}
+_MODELS = ("Llama", "Mistral", "Qwen2", "Qwen3")
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -38,9 +38,9 @@ def _code(function: Any) -> CodeType | None:
 def _known() -> tuple[tuple[CodeType, ...], tuple[tuple[str, CodeType | None], ...]]:
     """The code of forward in each of _MODELS, and that of the functions that turn q and k."""
     files: dict[str, ModuleType] = {}
-    for name, folder in _MODELS.items():
+    for name in _MODELS:
         with contextlib.suppress(ImportError):  # a model that this version of transformers has not
-            files[name] = importlib.import_module(f"transformers.models.{folder}.modeling_{folder}")
+            files[name] = importlib.import_module(f"transformers.models.{name.lower()}.modeling_{name.lower()}")
     forwards = (_code(getattr(getattr(file, f"{name}Attention", None), "forward", None)) for name, file in files.items())
     turns = ((name, _code(getattr(files.get("Llama"), name, None))) for name in ("rotate_half", "apply_rotary_pos_emb"))
     return tuple(code for code in forwards if code is not None), tuple(turns)

@@ -13,7 +13,7 @@ _HEADS = ("q", "k", "v", "scores", "weights")
 _NONE = ("visible", "heads", "kv_heads", "causal", "round", "rounds")
 SCORES = ("scores", "logits")
 #: Whole numbers that say where something is.
-INDICES = {"tokens": "j", "offset": "j", "pages": "bj", "slots": "bj"}
+INDICES = ("tokens", "offset", "pages", "slots")
 #: Later is nearer to the output.
 ORDER = ("x", "q", "k", "v", "scores", "logits", "exp", "weights", "values", "out")
 
@@ -105,8 +105,7 @@ class Textbook:
             visible = np.broadcast_to(latest.get("visible", np.ones(())), value.shape) > 0
             self.softmaxes.append(Softmax(*self._split(latest["logits"], visible, value), self._axes("scores"), self._turn))
         if name in INDICES:
-            axes = "bj" if value.ndim == 2 else INDICES[name]
-            self.stages.append(Stage(name, value, axes, self._turn))
+            self.stages.append(Stage(name, value, "bj"[-value.ndim :], self._turn))
         elif name in ("angles", "columns"):
             self._turns(name, value, latest)
         elif value.ndim == 4 and (value.shape[1] == 1 or value.shape[1] % self.group == 0):
