@@ -208,11 +208,8 @@ template <class Sum> struct Backward {
     /// Inputs and outputs of kv head g of sequence b and of the first query head of its group.
     Ahead ahead_of(Index b, Index g) const {
       const Index h = g * p.group_size();
-      Ahead ahead{};
-      for (const AnyView* x : {&p.q, &rows.dout, &rows.out}) add_rows_of(ahead, *x, b, h, 0, p.q_len);
-      for (const AnyView* x : {&p.keys.k, &p.keys.v}) add_rows_of(ahead, *x, b, g, 0, p.kv_len);
-      add_rows_of(ahead, dq, b, h, 0, p.q_len);
-      for (const AnyView* x : {&dk, &dv}) add_rows_of(ahead, *x, b, g, 0, p.kv_len);
+      Ahead ahead = queries_ahead(b, h, {p.first_query, p.first_query + p.q_len}, true);
+      for (const AnyView* x : {&p.keys.k, &p.keys.v, &dk, &dv}) add_rows_of(ahead, *x, b, g, 0, p.kv_len);
       return ahead;
     }
 

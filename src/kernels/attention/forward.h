@@ -204,12 +204,12 @@ template <class T, class Policy, class Observer = NoObserver> inline void forwar
     return t.exponentials != nullptr ? j0 : live_chunk(s, t.q_begin, t.q_count, j0, end);
   };
   const auto for_live_chunks = [&](const auto& chunk) {
-    for (Index j0 = next_chunk(begin); j0 < end; j0 = next_chunk(j0 + s.key_tile)) {
+    for (Index j0 = next_chunk(begin), next; j0 < end; j0 = next) {
+      next = next_chunk(j0 + s.key_tile);
       const Index nj = smaller(s.key_tile, s.kv_len - j0);
       rows.read_keys(t, j0, nj);
       if (t.out.data != nullptr) rows.read_values(t, j0, nj);
       if (by_chunk) {
-        const Index next = next_chunk(j0 + s.key_tile);
         fetch_chunk(t, chunk_rows, next, smaller(next + s.key_tile, end), streams, of_chunk);
         t.ahead = next < end || of_tile == nullptr ? &of_chunk : of_tile;
       }
