@@ -14,6 +14,8 @@ namespace {
 
 using judge::Finding;
 
+constexpr std::string_view kPages = "https://github.com/qkv-attention/qkv/blob/main/";
+
 struct Result {
   std::string rule, says, read;
 };
@@ -51,6 +53,13 @@ std::string uri_of(const std::string& path) {
   return uri;
 }
 
+/// Of the last page of docs/ in what there is to read; empty without one.
+std::string url_of(std::string_view read) {
+  const std::size_t at = read.rfind("docs/");
+  if (at == std::string_view::npos) return "";
+  return std::string(kPages).append(read.substr(at, read.find_first_of("; ", at) - at));
+}
+
 }  // namespace
 
 std::string sarif_of(const Finding& finding, bool hint) {
@@ -64,6 +73,7 @@ std::string sarif_of(const Finding& finding, bool hint) {
     if (known == rules.end()) {
       rules.push_back({{"id", one.rule}, {"shortDescription", {{"text", one.says}}}});
       if (!one.read.empty()) rules.back()["help"] = {{"text", one.read}};
+      if (const std::string url = url_of(one.read); !url.empty()) rules.back()["helpUri"] = url;
     }
     results.push_back({{"ruleId", one.rule}, {"level", "error"}, {"message", {{"text", one.says}}},
         {"locations", Json::array({place})}});

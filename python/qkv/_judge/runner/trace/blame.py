@@ -12,8 +12,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from .match import Match, Matcher
-from .record import ALIASES, REDUCTIONS, Recorder, is_constant, storage_of
-from .stages import SCORES, Stage, Textbook
+from .names import role
+from .record import ALIASES, REDUCTIONS, Event, Recorder, is_constant, storage_of
+from .stages import SCORES, Departure, Stage, Textbook, same_numbers
+from .tiles import wrong_tiles
 
 #: What is given, in the textbook.
 INPUTS = ("x", "memory")
@@ -36,16 +38,16 @@ class Blame:
 
 
 class Search:
-    """`mistaken`: stages of the textbook with the mistake that the code is known to make."""
+    """`mistaken`: stages of the textbook with the mistake that the code is known to make; `instead`: where it departs, and what it has there."""
 
-    def __init__(self, record: Recorder, book: Textbook, text: str, mistaken: list[Stage]) -> None:
+    def __init__(self, record: Recorder, book: Textbook, text: str, mistaken: list[Stage], instead: tuple[list[Stage], Departure | None]) -> None:
         self.record, self.events, self.book, self.text = record, record.events, book, text
         self.tree = ast.parse(text)
         turns = book.rounds if book.rounds == len(record.outputs) else 1
         self.matchers = [Matcher(*book.at(n), False) for n in range(turns)] if turns > 1 else [Matcher(book.stages, book.softmaxes)]
         self.needed = self.ancestors(index for call in record.outputs for index in call)
         self.good: set[int] = set()
-        self.mistaken = Matcher(mistaken, [])
+        self.mistaken, self.instead, self.departure = Matcher(mistaken, []), Matcher(instead[0], []), instead[1]
 
     def ancestors(self, of: Iterable[int]) -> list[int]:
         """They and all that they were made of, in order."""
@@ -95,6 +97,8 @@ class Search:
         """Stages, but for exponentials that lack a mask, and but for those after scores that look like q, k or v."""
         late: set[int] = set()
         found = set()
+        trained = any(one.name.startswith("after_") for one in self.book.stages)
+        ends = {(index, n) for n, call in enumerate(self.record.outputs) for index in call if trained}
         for index in self.needed:
             match = self.match(index)
             inherited = any(p in late for p in self.events[index].parents)
@@ -103,9 +107,15 @@ class Search:
             if inherited or (match and match.stage in ("scores", "logits", "exp", "weights")):
                 late.add(index)
             unfit = match and match.stage == "exp" and (self.book.lse or not match.hidden)
-            if match and not unfit and not (match.stage in SCORES and self.events[index].op in REDUCTIONS):
+            stale = (index, self.events[index].call) in ends and not self._updated(self.events[index])
+            if match and not unfit and not stale and not (match.stage in SCORES and self.events[index].op in REDUCTIONS):
                 found.add(index)
         return found
+
+    def _updated(self, event: Event) -> bool:
+        """Whether a parameter is what a step of training makes of it."""
+        ends = (one.value for one in self.book.stages if one.name.startswith("after_") and one.round == event.call)
+        return event.value.size < 3 or any(one.shape == event.value.shape and np.allclose(one, event.value, rtol=1e-5) for one in ends)
 
     def first(self) -> Blame | None:
         from .causes import Causes
@@ -114,8 +124,16 @@ class Search:
         leads = self.leading(self.needed, self.good)
         wrong = [i for i in self.needed if i not in leads and self._made(i)]
         bad = next((i for i in wrong if not self._filled(i)), wrong[0] if wrong else None)
+        if (loop := wrong_tiles(self)) is not None:
+            return Blame(*loop)
+        if (same := next((i for i, one in enumerate(self.events) if self._to_itself(one)), None)) is not None:
+            return Blame(self.events[same].line, same)
         if bad is None:
             return self._end()
+        own = self._mistakes(bad)  # of steps of one expression that are alike the last
+        hits = [i for i in self.needed if i < bad and self._mistakes(i) not in ("", own if i in leads else "")]
+        if (left := self._left(bad)) is not None and left < min(hits, default=bad):
+            return Blame(self.events[left].line, left)
         alike = [one for one in self.events if (one.node, one.call) == (self.events[bad].node, self.events[bad].call)]
         if any(one.name == "slots" and len(alike) > len(one.value) for one in self.book.stages):
             return None  # page by page: the textbook has no such values
@@ -124,15 +142,46 @@ class Search:
         sure = known or any(self.matcher(i).constant(self.events[i]) for i in constants)
         line = Causes(self, leads).line(bad)
         from_line = next((i for i in self.needed if any(line == one for one, _ in self.events[i].stack)), bad)
-        hit = next((i for i in self.needed if i < min(bad, from_line) and self._mistakes(i)), None)
+        hit = next((i for i in hits if i < from_line), None)
         return Blame(line, bad, sure) if hit is None else Blame(self.events[hit].line, hit, sure)
 
-    def _mistakes(self, index: int) -> bool:
-        """Whether the value is a stage of the textbook with the mistake, and none of the textbook."""
+    def _mistakes(self, index: int) -> str:
+        """The stage of the textbook with the mistake that a value is, where it is none of the textbook; or empty."""
         event = self.events[index]
-        if not event.line or event.number or event.op in ALIASES or index in self.good or not self.mistaken.constant(event):
+        if not event.line or event.number or event.op in ALIASES or index in self.good:
+            return ""
+        return self.mistaken.constant(event) if event.given or not self.matcher(index).constant(event) else ""
+
+    def _left(self, end: int) -> int | None:
+        """Before `end`, what makes nothing new of what the mistake has in place of something, or gives it that thing's name."""
+        if self.book.tiled or self.departure is None:
+            return None
+        needed = {*self.needed}
+        near = (i for i in range(end) if i in needed or (self.events[i].op in ("rename", "named") and self.events[i].parents[0] in needed))
+        frames = next((self.events[i].stack for i in (*range(end, len(self.events)), *reversed(range(end))) if self.events[i].stack), ())
+        around = {code for _, code in frames}  # the functions that the wrong value is in
+        left = [i for i in near if self.events[i].stack and self.events[i].stack[0][1] in around and self._stays(self.events[i])]
+        idle = (i for i in left if self._named(self.events[i]) or any(self.instead.find(self.events[p]) for p in self.events[i].parents))
+        return next(idle, None)
+
+    def _to_itself(self, event: Event) -> bool:
+        """A statement `a = a`."""
+        return event.op == "rename" and event.name == self.events[event.parents[0]].name
+
+    def _named(self, event: Event) -> bool:
+        """Whether it gives another array the name of the one that the mistake is about."""
+        one = self.departure
+        if one is None or one.missing or one.name not in (event.name.lower(), role(event.name)):
             return False
-        return event.given or not self.matcher(index).constant(event)
+        return event.op == "rename" or (event.op == "named" and self.events[event.parents[0]].line == event.line)
+
+    def _stays(self, event: Event) -> bool:
+        """Whether a line of the person's made it, or gave it a name, and it is what the mistake has there."""
+        named = event.op == "rename" or self._named(event)
+        if not event.line or event.number or not (named or event.op == "store" or not (event.view or self.book.rounds > 1)):
+            return False
+        masked = event.op.startswith(("where", "masked_fill")) and not all(self.events[p].given for p in event.parents)
+        return not masked and event.op not in ("add", "sub", "mul", "div") and self.instead.find(event) is not None
 
     def _made(self, index: int) -> bool:
         """By the person's line, of what was given; not columns of what is to be turned."""
@@ -166,16 +215,23 @@ class Search:
             found = [(index, match.stage) for index in call if (match := self.match(index))]
             back = self.returns(self.events[call[0]].stack[-1][0]) or self.events[call[0]].line
             ranks = [order.index(stage) for _, stage in found if stage in order]
-            if ranks != sorted(ranks) or any(stage in SCORES for _, stage in found):
+            if ranks != sorted(ranks):
+                return Blame(back, call[0])
+            if (hit := next((i for i in self.needed if self._mistakes(i)), None)) is not None:
+                return Blame(self.events[hit].line, hit)
+            if (left := self._left(len(self.events))) is not None:
+                returned = left in call and self.events[left].op != "rename"
+                return Blame(back if returned else self.events[left].line, left)
+            if any(stage in SCORES for _, stage in found):
                 return Blame(back, call[0])
             for index, stage in [*found, (call[0], "out")]:
                 event, want = self.events[index], self.book.answers.get(stage, self.events[index].value)
                 if want.shape != event.value.shape or not np.allclose(want, event.value, rtol=1e-5):
-                    return Blame(event.line if (index, stage) in found and want.size == event.value.size else back, index)
+                    return Blame(event.line if (index, stage) in found and same_numbers(want, event.value) else back, index)
         return None
 
-    def detached(self) -> Blame | None:
-        """The line that takes what a gradient should reach: by such a call, or where PyTorch keeps no history."""
+    def detached(self, given: bool = True) -> Blame | None:
+        """Of what was given, or of all, the line that takes what a gradient should reach: by such a call, or where PyTorch keeps no history."""
 
         def tracked(index: int) -> bool:
             return getattr(self.record.kept[index], "requires_grad", False)
@@ -184,8 +240,18 @@ class Search:
             event = self.events[index]
             return event.floating and not event.number and not tracked(index) and any(tracked(p) for p in event.parents)
 
-        taken = (i for i in self.needed if self.events[i].given and self.events[i].line and (self.events[i].op in _DETACHES or lost(i)))
-        return next((Blame(self.events[i].line, i) for i in taken), None)
+        lines = (i for i in self.needed if self.events[i].line and (self.events[i].given or not given))
+        taken = (i for i in lines if self.events[i].op in _DETACHES or lost(i))
+        return next((Blame(self.events[i].line, i) for i in taken if self.events[i].value.size > 1), None)
+
+    def stepped(self) -> Blame | None:
+        """In PyTorch's training: the first wrong line, one that takes what is trained, one that makes another number of the loss."""
+        if (blame := self.first() or self.detached(given=False)) is not None:
+            return blame
+        losses = (index for call in self.record.outputs for index in call)
+        scalars = {i for i in self.ancestors(losses) if self.events[i].value.size == 1 and self.events[i].given}
+        made = (i for i, event in enumerate(self.events) if event.line and not event.view and i not in scalars and scalars & {*event.parents})
+        return next((Blame(self.events[i].line, i) for i in made if self.events[i].value.size == 1), None)
 
     def dropped(self, rate: float) -> Blame | None:
         """In training: the line of a dropout that is not on the weights, does not keep their mean, or draws wrongly."""

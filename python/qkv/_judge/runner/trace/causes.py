@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 
 from .layouts import layouts
 from .match import Match
+from .names import role
 from .record import ALIASES, Event, is_constant
 from .stages import SCORES
 
@@ -16,16 +16,6 @@ _PRODUCTS = ("mm", "matmul", "einsum", "mul", "dot", "linear", "tensordot", "inn
 LATE = ("logits", "exp", "weights", "values", "out")
 #: In names that say that True hides.
 _HIDING = ("hid", "future", "later", "drop", "block", "pad", "forbid", "ban", "ignore", "exclude", "invisible", "off")
-
-
-def role(name: str) -> str:
-    """ "q" of q, Q, q_heads, queries; "cos" and "sin"; empty for a name that says nothing."""
-    low = name.lower()
-    for word, found in (("quer", "q"), ("key", "k"), ("val", "v"), ("cos", "cos"), ("sin", "sin")):
-        if word in low:
-            return found
-    parts = re.split(r"[_\d]+", low)
-    return next((part for part in parts if part in ("q", "k", "v")), "")
 
 
 def _masking(name: str) -> bool:
@@ -146,13 +136,15 @@ class Causes:
         while self.events[index].view and self.events[index].op != "rename":
             index = self.events[index].parents[0]
         own, back = self.events[index], self.search.returns(self.events[index].line)
+        if self._softmax(own):
+            return own.stack[1][0]
         return back if own.stack and own.stack[0][1] is not event.stack[0][1] and back > own.line else own.line
 
     def _renamed(self, event: Event) -> int:
         """A statement `a = b` that handed on what the value was made of."""
         for p in (self._handed(p, event.line) for p in event.parents):
             match = self.match(p)
-            while self.events[p].op in ALIASES and (match is None or match.stage != "v"):
+            while self.events[p].op in ALIASES and (match is None or match.stage not in ("v", "maximum", "largest")):
                 if self.events[p].op == "rename":
                     return self.events[p].line
                 p = self.events[p].parents[0]
@@ -168,8 +160,23 @@ class Causes:
         arrays = {self.events[p].name for p in self.search.ancestors(event.parents)}
         if (self.record.reduces(event.node) - arrays) & {*_arguments(event.stack[0][1])}:
             return event.stack[1][0]
-        alike = (one for i in self.leads if (one := self.events[i]).given and (one.op, one.line, one.call) == (event.op, event.line, event.call))
+        alike = (one for i in self.leads if (one := self.events[i]).given and (one.node, one.call) == (event.node, event.call))
         return event.stack[1][0] if event.op != "list" and any(one.stack and one.stack[0][1] is event.stack[0][1] for one in alike) else event.line
+
+    def _softmax(self, event: Event) -> bool:
+        """Whether a helper's value is the softmax of its argument: it was handed something wrong."""
+        if len(event.stack) < 2:
+            return False
+        (_, code), (called, _) = event.stack[:2]
+        handed = (one.value for one in self.events if one.op == "argument" and one.line == called and one.value.size > 2)
+        given = next((value for value in handed if value.dtype != bool), None)
+        if given is None:
+            return False
+        with np.errstate(all="ignore"):
+            share = np.exp(given - given.max(-1, keepdims=True))
+            share = share / share.sum(-1, keepdims=True)
+        inside = (one.value for one in self.events if len(one.stack) > 1 and one.stack[0][1] is code and one.stack[1][0] == called)
+        return any(value.shape == share.shape and np.allclose(value, share, rtol=1e-4) for value in inside)
 
     def _scored(self, event: Event, index: int, match: Match) -> int:
         total = self._total(match)

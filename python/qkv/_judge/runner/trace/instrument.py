@@ -187,7 +187,12 @@ def _target(node: ast.expr) -> tuple[str, str, ast.expr] | None:
         return "variable", node.id, _read(node.id)
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         return "attribute", node.attr, ast.Attribute(_read(node.value.id), node.attr, ast.Load())
-    whole = _target(node.value) if isinstance(node, ast.Subscript) else None
+    if not isinstance(node, ast.Subscript):
+        return None
+    inner = node.value
+    if isinstance(inner, ast.Subscript) and isinstance(inner.slice, ast.Constant) and (whole := _target(inner.value)):  # of a dict
+        return "item", whole[1], ast.Subscript(whole[2], inner.slice, ast.Load())
+    whole = _target(inner)
     return ("item", *whole[1:]) if whole else None
 
 

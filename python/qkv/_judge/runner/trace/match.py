@@ -40,7 +40,7 @@ class Matcher:
     def constant(self, event: Event) -> str:
         """The stage that an array is that no data made: angles of positions, indices; empty for none."""
         found = event.value.size >= _FEWEST and self._stage(event.value.squeeze(), event.tolerance)
-        return found.stage if found and (event.floating or found.stage in INDICES) else ""
+        return found.stage if found and (event.floating or found.stage in (*INDICES, "positions")) else ""
 
     def find(self, event: Event) -> Match | None:
         """The stage nearest to the input that the array is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ _HEADS = ("q", "k", "v", "scores", "weights")
 _NONE = ("visible", "heads", "kv_heads", "causal", "round", "rounds")
 SCORES = ("scores", "logits")
 #: Whole numbers that say where something is.
-INDICES = ("tokens", "offset", "pages", "slots")
+INDICES = ("tokens", "parents", "offset", "pages", "slots")
 #: Later is nearer to the output.
 ORDER = ("x", "q", "k", "v", "scores", "logits", "exp", "weights", "values", "out")
 
@@ -53,6 +54,7 @@ class Textbook:
         self.scale, self.rounds = 1.0, 1 + max((turn for turn, *_ in rows), default=0)
         self.answers = {name: value for _, _, name, value in rows if name in answers}
         self.lse = any(stage == "given" and name == "lse" for _, stage, name, _ in rows)  # weights are exp(scores - lse) alone
+        self.tiled = any(name == "unscaled" for *_, name, _ in rows)
         one_query = any(name == "q" and value.ndim == 1 for _, _, name, value in rows)
         one_head = not any(name == "weights" and value.ndim == 4 for _, _, name, value in rows)
         latest: dict[str, Any] = {}
@@ -85,12 +87,21 @@ class Textbook:
 
         return [one for one in self.stages if not any(same(one, other) for other in right.stages)]
 
+    def instead(self, right: Textbook, found: Iterator[Departure]) -> tuple[list[Stage], Departure | None]:
+        """The first departure that is a stage of another textbook: the stages that it is, of both."""
+        for one in found:
+            if any(same_numbers(stage.value, one.value) for stage in right.stages):
+                return [stage for stage in (*self.stages, *right.stages) if same_numbers(stage.value, one.value)], one
+        return [], None
+
     def _read(self, stage: str, name: str, value: np.ndarray, latest: dict[str, Any]) -> None:
         if name == "loss" or name == "positions":
             self.stages.append(Stage(name, value.ravel(), "i", self._turn))
         if name.startswith("past_"):
             self.past.setdefault(self._turn + 1, []).append(value)
-        if stage == "join" or name in _NONE or name.startswith("past_") or value.size < 2 or name[1:2] == "_":
+        if re.fullmatch("d_.+_now", name):
+            self.stages.append(Stage(name, value, "ef"[-value.ndim :], self._turn))
+        if stage == "join" or name in _NONE or name.startswith(("past_", "carried_")) or value.size < 2 or name[1:2] == "_":
             return
         if name == "scores" and stage in ("scale", "mask"):
             if stage == "scale":
@@ -155,3 +166,31 @@ class Textbook:
             if len({(one.shape[0], one.shape[3]) for one in whole}) == 1:  # columns side by side
                 flat = [one.transpose(0, 3, 1, 2, 4).reshape(one.shape[0], one.shape[3], -1) for one in whole]
                 self.stages.append(Stage("qkv", np.concatenate(flat, -1), "bie", turn))
+
+
+class Departure(NamedTuple):
+    """An array of a textbook with a mistake where the textbook makes other numbers of it; whether it is as it was before."""
+
+    name: str
+    value: np.ndarray
+    missing: bool
+
+
+def departures(right: dict[str, np.ndarray], wrong: dict[str, np.ndarray]) -> Iterator[Departure]:
+    """In the textbook's order."""
+    made = [sorted((int(words[0]), words[-1], key) for key in one if (words := key.split())[-1] not in _NONE) for one in (right, wrong)]
+    before: dict[str, np.ndarray] = {}
+    for count, name, key in made[0]:
+        instead = next((wrong[other] for n, own, other in reversed(made[1]) if own == name and n <= count), None)
+        if instead is not None and instead.size > 1 and not same_numbers(instead, right[key]):
+            yield Departure(name, instead, name in before and same_numbers(before[name], instead))
+        before[name] = right[key]
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.shape == other.shape and np.allclose(one, other, rtol=1e-6, atol=1e-9, equal_nan=True)
+
+
+def same_numbers(one: np.ndarray, other: np.ndarray) -> bool:
+    """The same numbers in any order."""
+    return one.size == other.size and _same(*(np.sort(np.nan_to_num(array), axis=None) for array in (one, other)))

@@ -18,7 +18,7 @@ from .blame import ANSWERS, Search
 from .instrument import Instrumented
 from .record import Recorder
 from .show import as_json
-from .stages import Textbook
+from .stages import Textbook, departures
 
 #: Calls whose numbers are the textbook's.
 _CALLS = ("forward", "steps", "twice", "training", "gradient", "train-steps")
@@ -80,11 +80,15 @@ def _watched(
     heads = tensors["q"].shape[1] if "q" in tensors and tensors["q"].ndim > 1 else subject.sizes.heads
     kv_heads = subject.sizes.kv_heads if "W_k" in tensors else heads
     mistaken = {key[1:]: value for key, value in stages.items() if key.startswith("-")}
-    book = Textbook({key: value for key, value in stages.items() if not key.startswith("-")}, heads, kv_heads, ANSWERS)
+    right = {key: value for key, value in stages.items() if not key.startswith("-")}
+    book = other = Textbook(right, heads, kv_heads, ANSWERS)
+    with contextlib.suppress(ValueError):  # shapes of a mistake that no textbook has
+        other = Textbook(mistaken, heads, kv_heads, ANSWERS)
     if subject.framework == "torch" and metadata.get("call") == "train-steps":
         del record.outputs[1:]  # a step's gradients are PyTorch's own: what follows from them says nothing
-    search = Search(record, book, source.text, Textbook(mistaken, heads, kv_heads, ANSWERS).apart(book))
+    search = Search(record, book, source.text, other.apart(book), other.instead(book, departures(right, mistaken if other is not book else {})))
     ways = {"training": lambda: search.dropped(float(metadata.get("dropout") or 0)), "gradient": search.detached}
+    ways["train-steps"] = search.stepped if subject.framework == "torch" else search.first
     blame = ways.get(metadata.get("call", "forward"), search.first)()
     return as_json(search, blame, metadata.get("name", "")) if blame is not None and blame.line else None
 
