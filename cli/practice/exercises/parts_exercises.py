@@ -131,7 +131,7 @@ def beam_step(log_probs, scores, beams):
 
 
 # [score-modifiers]
-def modified_attention(q, k, v, slopes=None, cap=None, sinks=None):
+def modified_attention(q, k, v, slopes=None, cap=None, sinks=None, table=None, max_distance=128):
     # solution: the function
     i, j = xp.arange(q.shape[-2])[:, None], xp.arange(q.shape[-2])
     scores = xp.einsum("bhid,bhjd->bhij", q, k) / q.shape[-1] ** 0.5
@@ -139,6 +139,11 @@ def modified_attention(q, k, v, slopes=None, cap=None, sinks=None):
         scores = cap * xp.tanh(scores / cap)                         # small ones stay; none is beyond cap
     if slopes is not None:
         scores = scores + slopes[:, None, None] * (j - i)            # [B, H, L, L]: the further back, the less
+    if table is not None:                                            # [N, H]
+        near, gap = len(table) // 2, xp.clip(i - j, 0, None)
+        far = near * xp.log(xp.clip(gap, near, None) / near) / xp.log(xp.asarray(max_distance / near))
+        bucket = xp.where(gap < near, gap, xp.clip(near + xp.asarray(far, dtype=xp.int64), None, len(table) - 1))
+        scores = scores + xp.moveaxis(table[bucket], -1, 0)
     scores = xp.where(j <= i, scores, -xp.inf)
     largest = xp.amax(scores, -1, keepdims=True)
     if sinks is not None:

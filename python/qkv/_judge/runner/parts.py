@@ -46,7 +46,7 @@ def guess(name: str, thing: Any) -> str | None:
     """The task of a function or class; None where its name speaks of none or its arguments do not fit."""
     task = named(name)
     given = arguments_of(thing) if isinstance(thing, FunctionType) else []
-    if task == "score-modifiers" and not any(names.among("given", one.name, ["slopes", "cap", "sinks"]) for one in given):
+    if task == "score-modifiers" and not any(names.among("given", one.name, ["slopes", "cap", "sinks", "table"]) for one in given):
         return None  # its own slopes or cap
     if task is None or _draws(thing):
         return None
