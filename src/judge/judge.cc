@@ -338,7 +338,9 @@ class Trial {
         {[](const Probe& p) { return p.has("mask"); },
             "right without a mask, wrong with one: look at where the mask acts, on which axis, and at what hidden "
             "scores become"},
-        {[](const Probe& p) { return p.text("name").find("large") != std::string::npos; },
+        {[](const Probe& p) {
+           return p.text("name").find("large") != std::string::npos || p.text("name").find("far") != std::string::npos;
+         },
             "right on small scores, wrong on large ones: look for what overflows"},
         {[](const Probe& p) { return p.text("causal") == "1"; },
             "right without the causal mask, wrong with it: look at how it is made, and at which scores it hides"},

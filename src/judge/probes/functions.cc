@@ -44,6 +44,17 @@ Probe keys_permuted(Probe probe) {
   return probe;
 }
 
+/// Every score of the first sequences is far below 0: a maximum that starts at 0 leaves nothing.
+Probe far_below(Probe probe, Index sequences) {
+  for (const char* name : {"q", "k"}) {
+    const double sign = name[0] == 'q' ? -40 : 40;
+    const Array& x = probe.at(name);
+    const Array below = map(x, [sign](Number one) { return Number(sign * std::fabs(one.value) + sign); });
+    probe.inputs[name] = concat({slice(below, 0, 0, sequences), slice(x, 0, sequences, x.size(0))}, 0);
+  }
+  return probe;
+}
+
 /// More keys than queries, whatever a person's object has.
 Index keys_of(const Sizes& s) { return std::max(s.memory, s.length + 2); }
 
@@ -72,6 +83,8 @@ std::vector<Probe> sdpa_probes(ProbeMaker& make) {
   probes.push_back(make.attention("one token", {s.batch, 1, 1}));
   probes.push_back(make.attention("another batch", {s.batch + 2, s.length + 1, s.memory + 4}));
   masked(make.empty_row_mask(all), called("empty row", all));
+  probes.push_back(make.attention("as many queries as keys, no mask", square));
+  probes.push_back(far_below(make.attention("scores far below zero", all), 1));
   probes.push_back(with_gradient(make.attention("gradient", {1, 2, 3}), make));
   probes.push_back(called_twice(probes.front()));
   return probes;
@@ -116,6 +129,7 @@ std::vector<Probe> flash_probes(ProbeMaker& make) {
   probes.back().metadata["block"] = "2";
   add("blocks of 1", all, 1);
   add("blocks of 2", all, 2);
+  add("as many queries as keys", square, 2);
   add("one block", all, keys);
   add("a block larger than all keys", all, keys + 4);
   add("causal", square, 2, true);
@@ -123,12 +137,8 @@ std::vector<Probe> flash_probes(ProbeMaker& make) {
   add("causal, one block", square, queries + 1, true);
   add("causal, more keys than queries", all, 3, true);
   add("large scores", all, 3, false, 1000);
-  // Every score is far below 0: a running maximum that starts at 0 leaves nothing.
   Probe& below = add("scores far below zero", all, 3);
-  for (const char* name : {"q", "k"}) {
-    const double sign = name[0] == 'q' ? -40 : 40;
-    below.inputs[name] = map(below.at(name), [sign](Number x) { return Number(sign * std::fabs(x.value) + sign); });
-  }
+  below = far_below(std::move(below), s.batch);
   // The maximum falls from tile to tile in some rows, and grows in others.
   add("many blocks", {1, queries, 4 * keys + 1}, 4, false, 3);
   add("one token", {s.batch, 1, 1}, 2);

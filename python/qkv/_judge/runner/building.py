@@ -78,7 +78,8 @@ def fix_by_module(values: dict[str, Any], cls: type, module: Any, task: str) -> 
         return
     found = {names.setting(name): value for name, value in numbers.items()}
     heads = 1 if task in SINGLE else found.get("heads") or next(count for count in (4, 3, 2, 1) if embed % count == 0)
-    values.update(embed=embed, heads=heads, kv_heads=heads, head_dim=embed // heads)
+    narrow = task in SINGLE and embed % 4 == 0 and "head_dim" in settings_of(cls).values()  # so that d is not E
+    values.update(embed=embed, heads=heads, kv_heads=heads, head_dim=embed // (4 if narrow else heads))
     _check(values, ("embed", "heads", "head_dim"))
 
 

@@ -206,8 +206,7 @@ def _only_square(subject: Subject, function: str) -> bool:
         return False
     if subject.has.get("causal") and subject.task != "linear":  # the task has its convention
         return False
-    rows = tensors["q"].shape[-2]
-    other = {name: np.concatenate([tensors[name][..., :rows, :], 1 - tensors[name][..., rows:, :]], -2) for name in ("k", "v")}
+    other = {name: np.concatenate([tensors[name][..., :-1, :], 1 - tensors[name][..., -1:, :]], -2) for name in ("k", "v")}
     try:
         one, two = (attempt_call(subject, binding, {**tensors, **given}, metadata).out for given in ({}, other))
         return bool((to_numpy(one) == to_numpy(two)).all())

@@ -169,7 +169,10 @@ def _guessed(name: str, thing: Any) -> Candidate | None:
         method = forward_of(cls) if isinstance(thing, type) or is_module(thing) else None
         if method is None:
             return None
-        found = match.of_class(cls.__name__, set(settings_of(cls).values()), set(_roles(getattr(cls, method))))
+        roles = set(_roles(getattr(cls, method)))
+        if "start" in roles and any("cache" in one.lower() for one in named(cls)):  # it keeps keys and values itself
+            roles.add("cache")
+        found = match.of_class(cls.__name__, set(settings_of(cls).values()), roles)
         if found in _TURNED and _turns(cls, getattr(cls, method)):
             found = "llama-attention"
     return Candidate(name, thing, found, found == "block") if found else None
