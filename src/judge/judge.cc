@@ -364,6 +364,10 @@ class Trial {
         check.ok = false;
         check.detail = name + ": expected " + number_text(at->expected) + ", got " + number_text(at->got) +
                        " (rounding explains " + number_text(at->bound, "%.1e") + ")";
+        if (std::isnan(at->bound) && work->at(name).count() != given.values.count()) {
+          check.detail = row_text(name, work->at(name), given, *at);
+          check.detail.pop_back();  // its line's end
+        }
       }
     }
     finding_.checks.push_back(std::move(check));
