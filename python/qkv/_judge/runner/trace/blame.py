@@ -165,8 +165,8 @@ class Search:
         return next(idle, None)
 
     def _to_itself(self, event: Event) -> bool:
-        """A statement `a = a`."""
-        return event.op == "rename" and event.name == self.events[event.parents[0]].name
+        """A statement `a = a`, of code whose mistake is known: there a step is missing."""
+        return bool(self.mistaken.stages) and event.op == "rename" and event.name == self.events[event.parents[0]].name
 
     def _named(self, event: Event) -> bool:
         """Whether it gives another array the name of the one that the mistake is about."""
