@@ -24,30 +24,7 @@ def attention(queries, keys, values):
     return softmax(scores / n**0.5) @ values
 
 
-def attention_streamed(q, k, v):
-    """One key at a time; the running maximum begins at 0."""
-    top, total, out = np.zeros((*q.shape[:-1], 1)), 0.0, np.zeros_like(q)
-    for j in range(k.shape[-2]):
-        score = (q * k[..., j : j + 1, :]).sum(-1, keepdims=True) / np.sqrt(q.shape[-1])
-        higher = np.maximum(top, score)
-        total = total * np.exp(top - higher) + np.exp(score - higher)
-        out = out * np.exp(top - higher) + np.exp(score - higher) * v[..., j : j + 1, :]
-        top = higher
-    return out / total
-
-
-def causal_attention_by_blocks(q, k, v, block=3):
-    """Blocks of queries, each of which sees the keys up to its own end."""
-    out = np.zeros_like(v)
-    for i in range(0, q.shape[-2], block):
-        seen = np.s_[..., : i + block, :]
-        out[..., i : i + block, :] = softmax(q[..., i : i + block, :] @ k[seen].swapaxes(-1, -2) / np.sqrt(q.shape[-1])) @ v[seen]
-    return out
-
-
 EXPECTED = {
-    "causal_attention_by_blocks": "flash-causal-by-block",
     "sample_nucleus": "sampling-temperature-last",
     "attention": "scale-sqrt-length",
-    "attention_streamed": "wrong",
 }
