@@ -11,8 +11,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from .causes import Causes, role
+from .instrument import innermost
 from .match import Match, Matcher
-from .names import role
 from .record import ALIASES, REDUCTIONS, Event, Recorder, is_constant, storage_of
 from .stages import SCORES, Departure, Stage, Textbook, same_numbers
 from .tiles import wrong_tiles
@@ -89,8 +90,7 @@ class Search:
 
     def returns(self, line: int) -> int:
         """The last return of the function around a line; 0 without one."""
-        around = [one for one in ast.walk(self.tree) if isinstance(one, ast.FunctionDef) and one.lineno <= line <= (one.end_lineno or 0)]
-        inside = max(around, key=lambda one: one.lineno, default=None)
+        inside = innermost(self.tree, ast.FunctionDef, line)
         return max((one.lineno for one in ast.walk(inside) if isinstance(one, ast.Return)), default=0) if inside else 0
 
     def _good(self) -> set[int]:
@@ -118,8 +118,6 @@ class Search:
         return event.value.size < 3 or any(one.shape == event.value.shape and np.allclose(one, event.value, rtol=1e-5) for one in ends)
 
     def first(self) -> Blame | None:
-        from .causes import Causes
-
         self.good = self._good()
         leads = self.leading(self.needed, self.good)
         wrong = [i for i in self.needed if i not in leads and self._made(i)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 
 from .layouts import layouts
 from .match import Match
-from .names import role
 from .record import ALIASES, Event, is_constant
 from .stages import SCORES
 
@@ -16,6 +16,16 @@ _PRODUCTS = ("mm", "matmul", "einsum", "mul", "dot", "linear", "tensordot", "inn
 LATE = ("logits", "exp", "weights", "values", "out")
 #: In names that say that True hides.
 _HIDING = ("hid", "future", "later", "drop", "block", "pad", "forbid", "ban", "ignore", "exclude", "invisible", "off")
+
+
+def role(name: str) -> str:
+    """ "q" of q, Q, q_heads, queries; "cos" and "sin"; empty for a name that says nothing."""
+    low = name.lower()
+    for word, found in (("quer", "q"), ("key", "k"), ("val", "v"), ("cos", "cos"), ("sin", "sin")):
+        if word in low:
+            return found
+    parts = re.split(r"[_\d]+", low)
+    return next((part for part in parts if part in ("q", "k", "v")), "")
 
 
 def _masking(name: str) -> bool:

@@ -196,6 +196,12 @@ def _target(node: ast.expr) -> tuple[str, str, ast.expr] | None:
     return ("item", *whole[1:]) if whole else None
 
 
+def innermost(tree: ast.AST, kind: type, line: int) -> Any:
+    """Of the statements of a kind around a line, the one that begins last; None where there is none."""
+    around = (one for one in ast.walk(tree) if isinstance(one, kind) and one.lineno <= line <= (one.end_lineno or 0))
+    return max(around, key=lambda one: one.lineno, default=None)
+
+
 def _codes(code: CodeType) -> Iterator[CodeType]:
     for one in code.co_consts:
         if isinstance(one, CodeType):

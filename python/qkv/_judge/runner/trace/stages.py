@@ -83,7 +83,7 @@ class Textbook:
                 return False
             at = np.unravel_index(np.abs(other.value).argmax(), other.value.shape)
             factor = abs(one.value[at] / other.value[at]) if one.free else 1.0
-            return np.allclose(one.value, other.value * factor, rtol=1e-6, atol=1e-9, equal_nan=True)
+            return _same(one.value, other.value * factor)
 
         return [one for one in self.stages if not any(same(one, other) for other in right.stages)]
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from .instrument import innermost
+
 
 def wrong_tiles(search: Any) -> tuple[int, int] | None:
     """(the line that says which rows are read, the event of a tile), of an algorithm in tiles."""
@@ -36,8 +38,7 @@ def _rows_of(tile: np.ndarray, whole: np.ndarray) -> slice | None:
 
 def _loop(tree: ast.AST, line: int) -> int:
     """The line of the loop around a line, or of the variable that it goes through."""
-    around = [one for one in ast.walk(tree) if isinstance(one, ast.For) and one.lineno <= line <= (one.end_lineno or 0)]
-    loop = max(around, key=lambda one: one.lineno, default=None)
+    loop = innermost(tree, ast.For, line)
     if loop is None or not isinstance(loop.iter, ast.Name):
         return loop.lineno if loop else line
     assigned = (one for one in ast.walk(tree) if isinstance(one, ast.Assign) and one.lineno < loop.lineno)

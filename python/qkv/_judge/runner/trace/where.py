@@ -81,12 +81,14 @@ def _watched(
     kv_heads = subject.sizes.kv_heads if "W_k" in tensors else heads
     mistaken = {key[1:]: value for key, value in stages.items() if key.startswith("-")}
     right = {key: value for key, value in stages.items() if not key.startswith("-")}
-    book = other = Textbook(right, heads, kv_heads, ANSWERS)
-    with contextlib.suppress(ValueError):  # shapes of a mistake that no textbook has
+    book = Textbook(right, heads, kv_heads, ANSWERS)
+    try:
         other = Textbook(mistaken, heads, kv_heads, ANSWERS)
+    except ValueError:  # shapes that no textbook has
+        mistaken, other = {}, book
     if subject.framework == "torch" and metadata.get("call") == "train-steps":
         del record.outputs[1:]  # a step's gradients are PyTorch's own: what follows from them says nothing
-    search = Search(record, book, source.text, other.apart(book), other.instead(book, departures(right, mistaken if other is not book else {})))
+    search = Search(record, book, source.text, other.apart(book), other.instead(book, departures(right, mistaken)))
     ways = {"training": lambda: search.dropped(float(metadata.get("dropout") or 0)), "gradient": search.detached}
     ways["train-steps"] = search.stepped if subject.framework == "torch" else search.first
     blame = ways.get(metadata.get("call", "forward"), search.first)()
