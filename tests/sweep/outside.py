@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -141,20 +142,29 @@ def case(seed: int) -> None:
         qkv.set_num_threads(threads)
 
 
+def result(seed: int) -> str:
+    """Nothing, "refused", or what is wrong."""
+    try:
+        case(seed)
+    except (qkv.OptionError, qkv.UnsupportedError):  # lengths beside an alignment, for example
+        return "refused"
+    except Exception as error:  # noqa: BLE001
+        return f"case {seed}: {type(error).__name__}: {error}"
+    return ""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     options = parser.parse_args()
     failed = refused = 0
-    for seed in range(options.first, options.first + options.cases):
-        try:
-            case(seed)
-        except (qkv.OptionError, qkv.UnsupportedError):  # lengths beside an alignment, for example
-            refused += 1
-        except Exception as error:  # noqa: BLE001
-            failed += 1
-            print(f"case {seed}: {type(error).__name__}: {error}", flush=True)
+    with get_context("spawn").Pool() as pool:  # a process for each CPU
+        for found in pool.imap(result, range(options.first, options.first + options.cases), chunksize=64):
+            refused += found == "refused"
+            if found not in ("", "refused"):
+                failed += 1
+                print(found, flush=True)
     print(f"figure: {options.cases} cases, forward and backward: {refused} refused, {failed} failed")
     sys.exit(failed > 0)
 
