@@ -155,8 +155,10 @@ int main_of(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return finish(app.exit(error));
     for (const CLI::App* one : app.get_subcommands()) chosen = one->get_name();
-    return complain(
-        chosen, std::string(error.what()) + " (see qkv " + (chosen.empty() ? "" : chosen + " ") + "--help)", kWrongUse);
+    std::string text = error.what();
+    const std::size_t at = text.find("was given a disallowed flag override");  // CLI11's words
+    if (at != std::string::npos) text.replace(at, std::string::npos, "takes no value");
+    return complain(chosen, text + " (see qkv " + (chosen.empty() ? "" : chosen + " ") + "--help)", kWrongUse);
   }
   for (const auto& [one, run] : runs) {
     if (!one->parsed()) continue;

@@ -57,10 +57,11 @@ void Options::operator()(const std::string& spelled, Target target, const std::s
       [&](auto* value) {
         using Value = std::remove_pointer_t<decltype(value)>;
         if constexpr (std::is_same_v<Value, bool>) {
-          option = app_.add_flag(names, *value, help);
+          option = app_.add_flag(names, *value, help)->disable_flag_override();  // --name=word is refused
         } else if constexpr (std::is_same_v<Value, std::optional<bool>>) {
           option = app_.add_flag_function(
               names, [value](std::int64_t count) { *value = count > 0; }, help);
+          option->disable_flag_override();
         } else if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
           option = app_.add_option(names, *value, help)->type_name(type.empty() ? name : type);
           if (name.starts_with('-')) option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

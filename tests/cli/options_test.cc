@@ -64,6 +64,11 @@ TEST_F(Options, RotaryPositionsTurnAsTold) {
   expect_refused("train --positions rotary --rope colour=1", {"--rope knows", "colour"});
 }
 
+TEST_F(Options, AFlagTakesNoValue) {
+  expect_refused("layer q_proj --causal=top-left", {"qkv layer: --causal takes no value"});
+  expect_refused("train --blocks=no", {"qkv train: --blocks takes no value"});
+}
+
 TEST_F(Options, WhatWouldHaveNoEffectIsRefused) {
   Tensor<std::int64_t> batches({2, 3, 9});
   for (Index n = 0; n < batches.count(); ++n) batches.data()[n] = n % 5;

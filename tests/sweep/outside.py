@@ -134,6 +134,8 @@ def case(seed: int) -> None:
         expect_close(lse, exact_lse, naive_lse, np.full_like(exact_lse, score))
         found = qkv.attention_backward(dout, q, k, v, out, lse, **options)
         right, rough = (gradients(dout, q, k, v, weights, options, t) for t in (wide, dtype))
+        # Weights are computed again from lse, whose rounding, eps / 2 of it, is one of theirs; expect_close counts 4 eps.
+        score += float(abs(exact_lse[np.isfinite(exact_lse)]).max(initial=0)) / 8
         for n, got in enumerate((found.dq, found.dk, found.dv)):
             expect_close(got, right[2 * n], rough[2 * n], score * right[2 * n + 1], times=3)
         threads = qkv.num_threads()
