@@ -156,8 +156,8 @@ int main_of(int argc, char** argv) {
     if (error.get_exit_code() == 0) return finish(app.exit(error));
     for (const CLI::App* one : app.get_subcommands()) chosen = one->get_name();
     std::string text = error.what();
-    const std::size_t at = text.find("was given a disallowed flag override");  // CLI11's words
-    if (at != std::string::npos) text.replace(at, std::string::npos, "takes no value");
+    const std::size_t at = text.find(" was given a disallowed flag override");  // CLI11's words, after a bare name
+    if (at != std::string::npos) text = (at == 1 ? "-" : "--") + text.substr(0, at) + " takes no value";
     return complain(chosen, text + " (see qkv " + (chosen.empty() ? "" : chosen + " ") + "--help)", kWrongUse);
   }
   for (const auto& [one, run] : runs) {
