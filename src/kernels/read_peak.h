@@ -11,7 +11,7 @@ namespace {
 /// The sum of `count` words, read as kStreams parts side by side, a register for each, prefetched kAhead lines ahead.
 /// Parts have an odd number of lines.
 template <int kStreams, int kAhead> std::uint64_t read_sum(const std::uint64_t* words, Index count) {
-  using V = Simd<double>::I;
+  using V [[gnu::vector_size(sizeof(Simd<double>::I))]] = std::uint64_t;  // sums of any words wrap
   constexpr Index line = 8, lanes = Simd<double>::kLanes;
   const Index part = ((count / kStreams / line - 1) | 1) * line;
   V sums[kStreams];
