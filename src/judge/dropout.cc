@@ -226,14 +226,18 @@ bool changes(const Shown& s) {
 }
 
 DropoutFinding evaluated(const Shown& s) {
+  const auto agreed = [&](const Element& one, double factor) {
+    return !one.tells || agrees(one.weight * Number(factor, factor == 1 ? 0 : 2 * factor), one.got, s.unit);
+  };
   const auto is = [&](double factor) {
-    return s.every([&](const Element& one) {
-      return agrees(one.weight * Number(factor, factor == 1 ? 0 : 2 * factor), one.got, s.unit);
-    });
+    return std::ranges::all_of(s.all, [&](const Element& one) { return agreed(one, factor); });
   };
   if (is(1)) return {true, "", "every call gives the weights themselves"};
   if (s.p > 0 && is(1 - s.p))
     return {false, "dropout-scaled-in-evaluation", text("every call gives the weights times %.4g", 1 - s.p)};
+  const std::span first(s.all.data(), s.all.size() / static_cast<std::size_t>(s.repeats));
+  if (std::ranges::all_of(first, [&](const Element& one) { return agreed(one, 1); }))
+    return {false, "state-left-behind", "the first call gives the weights themselves, another one does not"};
   // Zeros alone are no dropout: a mask leaves them too. Dropout is other zeros in each call, or in each row the share
   // p.
   const Zeros zeros(s);

@@ -275,7 +275,8 @@ def test_a_layer_with_rotations_and_a_cache_inside(tmp_path: Path) -> None:
     assert subject.task == "llama-attention" and subject.sizes == (24, 4, 2, 6)
     assert subject.helpers["step_mask"] == "added" and not subject.helpers["whole"] and as_json(subject)["untried"] == []
     causal = ROTATED.replace(", mask):", "):").replace("+ mask", "- 1e9 * (1 - np.tri(x.shape[1]))")
-    whole = subject_of(tmp_path, causal.replace("if start_pos:", "if False:"))
+    assert not subject_of(tmp_path, causal.replace("if start_pos:", "if False:")).helpers["whole"]  # it should have read its cache
+    whole = subject_of(tmp_path, causal.replace(" start_pos,", "").replace("if start_pos:", "if False:"))
     assert whole.helpers["whole"] and whole.has["metadata"] == {"whole": "1"}
     own = causal.replace(", start_pos, freqs_cis", "").replace("if start_pos:", "if False:").replace("import numpy", "import torch, numpy").replace("    def forward", "    @torch.no_grad()\n    def forward")
     own = own.replace("((y[..., ::2] + 1j * y[..., 1::2]) * freqs_cis).view(float)", "rope(y, np.arange(x.shape[1]))") + """

@@ -73,6 +73,15 @@ def test_branches_that_no_probe_went_through_are_in_the_first_line() -> None:
     assert qkv.judge(sdpa).untried == ()
 
 
+def grouped(q, k, v):
+    groups = q.shape[1] // k.shape[1]
+    return sdpa(q, *(np.tile(x, (1, groups, 1, 1)) for x in (k, v)))
+
+
+def test_heads_shared_in_another_order_are_untried() -> None:
+    assert "fewer heads of k and v" in qkv.judge(grouped).untried
+
+
 def odd(q, k, v, mask=None):
     return unscaled(np.cos(q) + 0.3, k, np.tanh(v) ** 3 + 0.2 * k, mask)
 

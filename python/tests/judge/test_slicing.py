@@ -78,6 +78,25 @@ class Attention:
     assert right(subject)
 
 
+def test_buffers_made_for_some_sequences_are_filled(tmp_path: Path) -> None:
+    subject = subject_of(tmp_path, """
+import numpy as np
+class Attention:
+    def __init__(self, dim, n_heads, max_batch, max_seq):
+        self.n, (self.wq, self.wk, self.wv, self.wo) = n_heads, np.zeros((4, dim, dim))
+        self.k_cache, self.v_cache = np.zeros((2, max_batch, max_seq, dim))
+
+    def forward(self, x, input_pos):
+        self.k_cache[:, input_pos], self.v_cache[:, input_pos] = x @ self.wk, x @ self.wv
+        q, k, v = (y.reshape(*y.shape[:2], self.n, -1).swapaxes(1, 2) for y in (x @ self.wq, self.k_cache, self.v_cache))
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+        weights = np.where(np.arange(k.shape[2]) <= input_pos[:, None], np.exp(scores), 0)
+        return (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(1, 2).reshape(x.shape) @ self.wo
+""")
+    assert subject.task == "cache" and subject.notes[-1] == "called with as many sequences as it was made for: it takes batches of 8"
+    assert right(subject)
+
+
 def test_arrays_of_jax(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     text = "import jax, jax.numpy as jnp\ndef sdpa(q, k, v):\n    return jax.nn.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1) @ v.at[:].get()\n"

@@ -19,10 +19,11 @@ from . import names
 from .errors import People, Stop
 from .frameworks import framework_of, from_numpy, is_array, is_module, named, source_of, torch_of
 from .match import arguments_of, required, ways
+from .slicing import FULL_BATCH
 from .slots import Sizes, numbers
 from .tasks import CAUSAL, SINGLE, STEPPED, TASKS, TURNED
 
-DEFAULTS = {"dropout": 0.25, "context": 64, "vocab": 11, "base": 10000.0, "batch_first": True, "batch": 8, "device": "cpu",
+DEFAULTS = {"dropout": 0.25, "context": 64, "vocab": 11, "base": 10000.0, "batch_first": True, "batch": FULL_BATCH, "device": "cpu",
             "bias": True, "tile": 3}  # fmt: skip
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from . import names
 from .errors import Stop
-from .frameworks import is_array, reads, to_numpy
+from .frameworks import is_array, named, reads, to_numpy
 from .match import arguments_of, readings, required, roles_of, ways
 from .tasks import CAUSAL, FUNCTIONS, LAYERS, PARTS, STEPPED, TASKS, TURNED
 
@@ -23,6 +24,16 @@ TURNS = ("turns", "cos", "sin")
 #: Arguments that are given a value wherever a function has them.
 _ALWAYS = {"mask", "causal", "num_heads", "num_kv_heads", "cache", "past_k", "past_v", "start", "use_cache", "window", "block_size",
            "base", "training", "model", "optimizer", *TURNS}  # fmt: skip
+
+
+#: What a class names that keeps keys and values itself, beside an argument that says where its tokens stand.
+_KEEPS = {"start": "cache", "positions": r"kv_?cache|\bk_?cache|cache_?k\b"}
+
+
+def keeps(thing: Any, method: str, roles: Iterable[str | None]) -> bool:
+    """Whether an object keeps keys and values from call to call itself."""
+    words = " ".join(named(thing)).lower()
+    return method == "step" or any(role in roles and re.search(kept, words) for role, kept in _KEEPS.items())
 
 
 class Binding:
@@ -70,9 +81,12 @@ class Binding:
                     self.roles[one.name] = None
         if layered and not {"x", "q"} & set(self.roles.values()):  # vectors of tokens
             self.roles = {name: "x" if role == "tokens" else role for name, role in self.roles.items()}
+        if self.task == "dropout":  # what dropout keeps, drawn outside
+            drawn = [name for name, role in self.roles.items() if role == "mask" and re.match("keep|drop", names.key(name))]
+            self.roles.update(dict.fromkeys(drawn))
         if self.task == "flash":  # Bq, Bk
             self.roles = {name: "block_size" if role in ("b_q", "b_k") else role for name, role in self.roles.items()}
-        keep = {*wanted, *_ALWAYS, *({"q", "k", "v"} if layered else ()), *({"params"} if layered else ())}
+        keep = {*wanted, *_ALWAYS, *({"q", "k", "v", "params"} if layered else ()), *({"positions"} if self.task in STEPPED else ())}
         has_input = {"x", "q"} & set(self.roles.values())
         for one in self.parameters:
             role = self.roles[one.name]
@@ -163,8 +177,9 @@ class Binding:
 class Result:
     """What a call gave: `out`, `weights` or None, and `raw` as returned."""
 
-    def __init__(self, raw: Any, expected: tuple[int, ...]) -> None:
-        self.raw = raw
+    def __init__(self, raw: Any, expected: tuple[int, ...], behind: bool = False) -> None:
+        """`behind`: the weights come first, also where they have the shape of `out`."""
+        self.raw, self.behind = raw, behind
         self.out, self.weights, self.weights_first = None, None, False
         self.rest: list[Any] = []
         if is_array(raw):
@@ -180,7 +195,8 @@ class Result:
         arrays = [index for index, value in enumerate(values) if is_array(value)]
         if not arrays:
             return
-        first = next((index for index in arrays if tuple(values[index].shape) == expected), arrays[0])
+        order = arrays[::-1] if self.behind else arrays
+        first = next((index for index in order if tuple(values[index].shape) == expected), arrays[0])
         self.out = values[first]
         self.rest = values[:first] + values[first + 1 :]
         if expected and len(expected) >= 3:

@@ -22,7 +22,7 @@ from . import blocks, building, first_calls, match, names, parameters, parts, ta
 from .calling import Binding
 from .errors import FAILURES, NoTask, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
-from .first_calls import BATCH, LENGTH, attempt_call, first_call, inputs_of, metadata_of, ways_of
+from .first_calls import BATCH, LENGTH, attempt_call, first_call, inputs_of, metadata_of, only_square, ways_of
 from .frameworks import framework_of, is_module, named, reads, rounds, to_numpy, told, told_with_parts
 from .masks import ROWS, leaks, promised_by
 from .parameters import Assignment, assign
@@ -96,6 +96,8 @@ def _described(
         if (method := forward_of(thing)) and _hollow(getattr(thing, method)):
             raise Stop(f"not filled in yet: {candidate.name}.{method} has no body", "unfilled")
         thing = parts.function_of(thing, candidate.task, people, own, request.get("map") or {})
+    elif candidate.task == "gqa" and re.search("multi_?query|mqa", candidate.name) and "num_kv_heads" not in match.roles_of(thing).values():
+        values["kv_heads"] = 1
     elif kind == "class":
         building.fix_by_module(values, thing, module, candidate.task)
     subject = Subject(
@@ -121,7 +123,8 @@ def _described(
             subject.ways = ways_of(subject, binding) if subject.prototype is None else subject.ways
             first_call(subject, function)
             _readings(subject, function)
-            subject.helpers["square"] = _only_square(subject, function)
+            subject.helpers["square"] = only_square(subject, function)
+            subject.helpers["ungrouped"] = _ungrouped(subject, function)
         except Stop as stop:
             if stop.verdict != "unfilled":
                 raise
@@ -198,22 +201,19 @@ def _hides_future(subject: Subject, function: str) -> bool:
     return not leaks(call, tensors, first_calls.causal_mask(tensors)) and leaks(call, tensors, last)
 
 
-def _only_square(subject: Subject, function: str) -> bool:
-    """Whether code that no exercise asks for fails with more keys than queries, or never reads the last of them."""
+def _ungrouped(subject: Subject, function: str) -> bool:
+    """Whether code that repeats heads of k and v for groups of q's does it in another way than repeat_interleave: no probe asks."""
+    if subject.kind != "function" or subject.task not in tasks.OF_QKV or not {"repeat", "expand", "tile"} & named(subject.thing):
+        return False
     binding, metadata = subject.bindings[function], metadata_of(subject.task, subject.sizes)
-    tensors = inputs_of(subject.task, function or next(iter(tasks.FUNCTIONS[subject.task])), subject.sizes)
-    if subject.helpers["asked"] or not first_calls.has_more_keys(tensors):
-        return False
-    if subject.has.get("causal") and subject.task != "linear":  # the task has its convention
-        return False
-    other = {name: np.concatenate([tensors[name][..., :-1, :], 1 - tensors[name][..., -1:, :]], -2) for name in ("k", "v")}
+    q, k, v = (inputs_of(subject.task, function, subject.sizes)[name] for name in ("q", "k", "v"))
+    pairs = np.concatenate([q[:, :2], q[:, :2] + 1], 1)
     try:
-        one, two = (attempt_call(subject, binding, {**tensors, **given}, metadata).out for given in ({}, other))
-        return bool((to_numpy(one) == to_numpy(two)).all())
-    except Skipped:
+        ways = [{"q": pairs, "k": k[:, :2].repeat(n, 1), "v": v[:, :2].repeat(n, 1)} for n in (1, 2)]
+        shared, repeated = (to_numpy(attempt_call(subject, binding, way, metadata).out) for way in ways)
+        return not np.allclose(shared, repeated)
+    except (*FAILURES, Skipped):
         return False
-    except FAILURES:
-        return True
 
 
 def _readings(subject: Subject, function: str) -> None:
@@ -375,6 +375,7 @@ def as_json(subject: Subject) -> dict[str, Any]:
     untried += [f"{one[0]} != {one[1]}" for one in tiles if len(one) > 1]
     untried += ["training from A = B = 0"] if getattr(subject.thing, "still", False) else []
     untried += ["len(k) > len(q)"] if subject.helpers.get("square") else []
+    untried += ["fewer heads of k and v"] if subject.helpers.get("ungrouped") else []
     return {
         "file": subject.people.file, "name": subject.name, "line": subject.line, "kind": subject.kind,
         "framework": subject.framework, "task": subject.task,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from . import match, names, parts, tasks
 from .building import settings_of
+from .calling import keeps
 from .errors import NoTask, People, Stop
 from .frameworks import is_module, is_module_class, named, reads, source_of
 from .match import arguments_of, required
@@ -72,7 +73,9 @@ def forward_of(cls: type) -> str | None:
     for name in ("forward", "__call__"):
         if isinstance(inspect.getattr_static(cls, name, None), (FunctionType, staticmethod)):
             return name
-    public = [name for name, value in vars(cls).items() if isinstance(value, FunctionType) and not name.startswith("_")]
+    public = [
+        name for name, value in vars(cls).items() if isinstance(value, FunctionType) and not re.match("_|reset|clear", name)
+    ]
     return public[0] if len(public) == 1 else None
 
 
@@ -170,7 +173,7 @@ def _guessed(name: str, thing: Any) -> Candidate | None:
         if method is None:
             return None
         roles = set(_roles(getattr(cls, method)))
-        if "start" in roles and any("cache" in one.lower() for one in named(cls)):  # it keeps keys and values itself
+        if keeps(cls, method, roles):
             roles.add("cache")
         found = match.of_class(cls.__name__, set(settings_of(cls).values()), roles)
         if found in _TURNED and _turns(cls, getattr(cls, method)):

@@ -95,16 +95,26 @@ def attempt_call(subject: Subject, binding: Binding, tensors: Tensors, metadata:
     target = subject.fresh(tensors, 0) if subject.prototype is not None else None
     failure: BaseException | None = None
     ways, states = subject.ways, beginnings(binding) if subject.task == "cache" else [subject.helpers.get("cache")]
+    ran: list[tuple[Any, Way, Any]] = []
     for way, state in itertools.product(ways, states):
-        subject.ways, subject.helpers["cache"] = [way], copy.deepcopy(state)
+        subject.ways, subject.helpers["cache"], own = [way], state, copy.deepcopy(state)
         try:
             values = subject.values(binding, tensors, metadata, subject.leaves(tensors))
-            return subject.call(binding, target, step_values(binding, values, state, 0) if subject.task in STEPPED else values, tensors)
+            values = step_values(binding, values, own, 0) if subject.task in STEPPED else values
+            result = subject.call(binding, target, values, tensors)
         except Skipped:
             subject.ways = ways
             raise
         except FAILURES as error:
             failure = failure or error
+            continue
+        ran.append((result, way, state))
+        if result.rest or own or len(states) == 1:  # a dict that was filled keeps what None does not
+            break
+    if ran:
+        result, way, subject.helpers["cache"] = ran[-1] if ran[-1][0].rest or own else ran[0]
+        subject.ways = [way]
+        return result
     subject.ways = ways
     assert failure is not None
     raise failure
@@ -365,3 +375,21 @@ def _say_form(subject: Subject, argument: str, guessed: bool) -> None:
     if form.hides:
         why = "only so it hides what it should" if guessed else "as its name or the docstring says"
         subject.notes.append(f"{argument}: True was taken for hidden, {why}")
+
+
+def only_square(subject: Subject, function: str) -> bool:
+    """Whether code that no exercise asks for fails with more keys than queries, or never reads the last of them."""
+    binding, metadata = subject.bindings[function], metadata_of(subject.task, subject.sizes)
+    tensors = inputs_of(subject.task, function or next(iter(FUNCTIONS[subject.task])), subject.sizes)
+    if subject.helpers["asked"] or not has_more_keys(tensors):
+        return False
+    if subject.has.get("causal") and subject.task != "linear":  # the task has its convention
+        return False
+    other = {name: np.concatenate([tensors[name][..., :-1, :], 1 - tensors[name][..., -1:, :]], -2) for name in ("k", "v")}
+    try:
+        one, two = (attempt_call(subject, binding, {**tensors, **given}, metadata).out for given in ({}, other))
+        return bool((to_numpy(one) == to_numpy(two)).all())
+    except Skipped:
+        return False
+    except FAILURES:
+        return True

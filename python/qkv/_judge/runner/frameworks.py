@@ -90,7 +90,7 @@ def default_dtype(framework: str, dtype: str) -> Iterator[None]:
 
 def code_of(thing: Any, visited: set[int] | None = None) -> Iterator[CodeType]:
     """The code of a function or class, and of all that it names in its own module."""
-    visited = set() if visited is None else visited
+    visited, thing = set() if visited is None else visited, inspect.unwrap(thing) if callable(thing) else thing
     if id(thing) in visited:
         return
     visited.add(id(thing))

@@ -32,6 +32,8 @@ def roles_of(function: Any) -> dict[str, str | None]:
     """{argument: what its name says}; one that says nothing and is indexed with strings holds parameters."""
     dicts = dicts_of(function)
     roles = {one.name: names.argument(one.name) for one in arguments_of(function)}
+    if next(iter(roles), "") == "h" and not {"x", "q"} & set(roles.values()):  # hidden states, not a number of heads
+        roles["h"] = "x"
     return {name: "params" if role in (None, "p") and name in dicts else role for name, role in roles.items()}
 
 
@@ -187,6 +189,8 @@ def of_class(name: str, settings: set[str], roles: set[str]) -> str | None:
     inputs = roles & {"x", "q", "k", "v", "tokens"}
     if says == "linear" and "x" in inputs and len(inputs) == 1:
         return None  # a layer around another formula: no task has it
+    if "tokens" in roles and not inputs - {"tokens"} and "att" in found:  # vectors of tokens
+        roles = roles - {"tokens"} | {"x"}
     features = roles - ({"mask"} if "x" in roles else set()) | {one for setting in settings for one in _SETTINGS.get(setting, [])}
     features |= {"W_"} if inputs <= {"x"} or features & {"num_heads", "num_kv_heads", "memory", "cache", "past_k"} else set()
     features |= {"tokens", "params"} if says == "lm" else set()

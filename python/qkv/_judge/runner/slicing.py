@@ -20,8 +20,11 @@ _HEADS = {name: 1 for name in _SLICED if name != "mask"}
 
 
 #: Each is a part of a note.
-QUERY, TOKEN = "once for each sequence and query", "once for each token"
+QUERY, ROW, TOKEN = "once for each sequence and query", "once for each sequence, head and query", "once for each token"
 SWAPPED, TIME_FIRST, ROWS = "with heads behind tokens", "with tokens before the batch", "with all tokens as rows"
+FULL = "with as many sequences as it was made for"
+#: Sequences that buffers of a cache are made for.
+FULL_BATCH = 8
 #: A docstring that says so of x.
 TOKENS_FIRST = re.compile(r"\bx\b[^(\[]{0,20}[(\[](?:t|l|s|seq\w*|len\w*|time|tokens), (?:b|n|batch\w*|bsz),", re.IGNORECASE)
 
@@ -48,6 +51,10 @@ class Slices(NamedTuple):
         if self.how == TOKEN:
             raw = function({**values, "x": values["x"][:, 0]})
             return (raw[0][:, None], *raw[1:]) if isinstance(raw, tuple) else raw[:, None]
+        if self.how == FULL:  # zeros beside the sequences, which the buffers of a cache have room for
+            x, count = values["x"], len(values["x"])
+            raw = function({**values, "x": _stacked([x[n] if n < count else 0 * x[0] for n in range(self.axes)], (self.axes,))})
+            return (raw[0][:count], *raw[1:]) if isinstance(raw, tuple) else raw[:count]
         if self.how == ROWS:
             lead = tuple(sliced["x"].shape[:-1])
             raw = function({**values, **{name: value.reshape(-1, value.shape[-1]) for name, value in sliced.items()}})
@@ -62,6 +69,11 @@ class Slices(NamedTuple):
             raws = [function({**values, "q": sliced["q"][b, :, t], "k": sliced["k"][b], "v": sliced["v"][b]}) for b, t in indices]
             shape = (sliced["q"].shape[0], sliced["q"].shape[2])
             return _rebuilt(raws, lambda parts: _stacked(parts, shape).swapaxes(1, 2))
+        if self.how == ROW:
+            shape = tuple(sliced["q"].shape[:3])
+            q, k, v = (sliced[name] for name in ("q", "k", "v"))
+            raws = [function({**values, "q": q[at], "k": k[at[:2]], "v": v[at[:2]]}) for at in np.ndindex(*shape)]
+            return _rebuilt(raws, lambda parts: _stacked(parts, shape))
         if self.heads:
             cut = {name: (sliced[name], (slice(None),) * axis) for name, axis in self.heads.items() if name in sliced}
             first, axes = next(iter(cut.values()))
@@ -85,15 +97,17 @@ class Slices(NamedTuple):
 def choices(tensors: Tensors, cache: bool = False) -> list[Slices]:
     """The ways to call with fewer axes than the contract's, `cache`: of a call with one; none for inputs that cannot be cut."""
     if "q" in tensors and "x" not in tensors:
-        query = [Slices(2, "q [H, d], k [H, S, d]", how=QUERY)] if "dout" not in tensors else []
+        query = [] if "dout" in tensors else [Slices(2, "q [H, d], k [H, S, d]", how=QUERY), Slices(2, "q [d], k [S, d]", how=ROW)]
         return [Slices(2, "[T, d]"), Slices(2, "[B, T, d]", heads=_HEADS), Slices(2, "[T, d] as lists", True), *query]
     x = tensors.get("x")
     if cache:
-        return [Slices(1, "[B, E]", how=TOKEN)]
+        return [Slices(1, "[B, E]", how=TOKEN), Slices(FULL_BATCH, f"batches of {FULL_BATCH}", how=FULL)]
     if x is None or "dout" in tensors or "q" in tensors:  # gradients of parameters are sums over the batch
         return []
     rows = [Slices(1, "[L, E]"), Slices(1, "[L, E] as lists", True), Slices(1, "[E, L]", columns=True)]
-    return rows if x.ndim == 3 else [Slices(2, "[T, d]"), Slices(2, "[B, T, d]", heads=_HEADS)]
+    if x.ndim == 3:
+        return rows
+    return [Slices(2, "[T, d]"), Slices(2, "[B, T, d]", heads=_HEADS), Slices(2, "[B, T, H, d]", how=SWAPPED)]
 
 
 def _turned(value: Any) -> Any:
@@ -137,6 +151,8 @@ def _rebuilt(raws: list[Any], join: Callable[[list[Any]], Any]) -> Any:
     first = raws[0]
     if is_array(first):
         return join(raws)
+    if isinstance(first, dict):
+        return {key: _rebuilt([raw[key] for raw in raws], join) for key in first}
     if isinstance(first, (tuple, list)):
         return tuple(_rebuilt(list(parts), join) for parts in zip(*raws))
     return first

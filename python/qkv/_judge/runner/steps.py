@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from . import building, names
-from .calling import Binding, after, array_of, step_values
+from .calling import Binding, after, array_of, keeps, step_values
 from .errors import FAILURES, Stop
 from .frameworks import default_dtype, from_numpy, is_array, is_module_class, to_numpy, torch_of
 from .slots import Tensors, Words
@@ -54,7 +54,7 @@ def settle(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words
     x, length = tensors["x"], tensors["x"].shape[1]
     future = x.copy()
     future[:, -1] += 1
-    ran: list[tuple[Way, dict[str, Any]]] = []
+    ran: list[tuple[bool, Way, dict[str, Any]]] = []
 
     def joined(inputs: np.ndarray, counts: list[int]) -> np.ndarray:
         return np.concatenate(stepped(subject, binding, {**tensors, "x": inputs}, metadata, 0, counts), 1)
@@ -73,18 +73,46 @@ def settle(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words
                 continue
             if one.shape[:2] != x.shape[:2]:
                 continue
-            keeps = any(map(binding.takes, ("cache", "past_k"))) or not np.allclose(first, second)
-            ran.append((way, {**subject.helpers, "whole": not keeps}))
-            if np.allclose(one[:, :-1], two[:, :-1]):
+            kept = any(map(binding.takes, ("cache", "past_k"))) or _writes(subject, binding, tensors, metadata)
+            lives, hides = not np.allclose(first, second), np.allclose(one[:, :-1], two[:, :-1])
+            ran.append((hides, way, {**subject.helpers, "whole": not kept and not lives}))
+            if hides and lives:  # a dict may keep what None does not
                 ran = ran[-1:]
                 break
         if ran:
-            subject.ways = [ran[0][0]]
-            subject.helpers.update(ran[0][1])
+            _, way, helpers = next((one for one in ran if one[0]), ran[0])
+            subject.ways = [way]
+            subject.helpers.update(helpers)
             return True
     subject.helpers.update(cache=states[0], step_mask=forms[0], turns=rotations[0], single=False)
     subject.dtype, subject.ways = "float64", ways
     return False
+
+
+def _writes(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> bool:
+    """Whether an object that speaks of a cache has other arrays after a call."""
+    if subject.prototype is None or not keeps(subject.thing, binding.name, binding.roles.values()):
+        return False
+    target = subject.fresh(tensors, 0)
+    before = _arrays(target)
+    values = subject.values(binding, tensors, metadata, subject.leaves(tensors))
+    subject.call(binding, target, step_values(binding, values, subject.empty_cache(), 0), tensors)
+    return _arrays(target) != before
+
+
+def _arrays(thing: Any) -> list[bytes]:
+    """Every array that an object holds, itself, in dicts and lists, or in other objects."""
+    found, stack, seen = [], [thing], set()
+    while stack:
+        one = stack.pop()
+        if id(one) in seen or isinstance(one, (type, FunctionType)):
+            continue
+        seen.add(id(one))
+        if is_array(one):
+            found.append(to_numpy(one).tobytes())
+        else:
+            stack += one.values() if isinstance(one, dict) else one if isinstance(one, (list, tuple)) else [getattr(one, "__dict__", ())]
+    return found
 
 
 PARAMETERS = ("embed", "position", "W_q", "W_k", "W_v", "head", "head_bias")

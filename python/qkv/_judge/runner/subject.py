@@ -20,7 +20,7 @@ from .masks import Form, full
 from .parameters import Assignment, get, put
 from .slicing import Slices, as_arrays
 from .slots import Sizes, Slot, Tensors, Words, block_shape, canonical, in_probe
-from .tasks import FUNCTIONS, PARTS, TASKS, TURNED
+from .tasks import FUNCTIONS, PARTS, STEPPED, TASKS, TURNED
 from .trace.branches import Branches
 
 
@@ -190,6 +190,8 @@ class Subject:
                 values[role] = kind(metadata[key])
         start = int(metadata.get("start", 0))
         values.update(self._turns(tensors, start), start=0)
+        if self.task in STEPPED:
+            values["positions"] = from_numpy(start + np.arange(tensors["x"].shape[-2]), self.framework)
         if self.task == "rope" and not binding.takes("positions"):
             values["start"] = int(tensors["positions"][0])
             steps = np.arange(len(tensors["positions"])) + (values["start"] if binding.takes("start") else 0)
@@ -289,7 +291,8 @@ class Subject:
         bound, slices = binding if target is None else binding.on(target, self.method), binding.slices or self.slices
         with default_dtype(self.framework, self.dtype):
             raw = bound(values) if slices is None else slices.call(bound, values)
-            result = Result(as_arrays(raw), ()) if self.task in PARTS else Result(raw, self.expected(tensors))
+            behind = "weights-first" in self.conventions
+            result = Result(as_arrays(raw), ()) if self.task in PARTS else Result(raw, self.expected(tensors), behind)
         if result.raw is None:
             raise Stop(f"not filled in yet: {binding.name} returns nothing", "unfilled")
         if result.out is None:

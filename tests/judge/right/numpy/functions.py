@@ -91,5 +91,21 @@ def gqa(x, W_q, W_k, W_v, W_o, num_heads, num_kv_heads):
     return out.reshape(B, L, E) @ W_o
 
 
-RIGHT = ["sdpa_loops", "attention_in_single", "rope", "flash", "attention_backward", "mha_loop", "gqa"]
+def weights_before_output(q, k, v):
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    e = np.exp(s - s.max(-1, keepdims=True))
+    w = e / e.sum(-1, keepdims=True)
+    return w, w @ v
+
+
+def multi_query_attention(h, Wq, Wk, Wv, Wo, n_head):
+    B, T, E = h.shape
+    q, k, v = (h @ Wq).reshape(B, T, n_head, -1), h @ Wk, h @ Wv
+    s = np.einsum("bthd,bsd->bhts", q, k) / np.sqrt(q.shape[-1])
+    e = np.exp(s - s.max(-1, keepdims=True))
+    return np.einsum("bhts,bsd->bthd", e / e.sum(-1, keepdims=True), v).reshape(B, T, E) @ Wo
+
+
+RIGHT = ["weights_before_output", "multi_query_attention"]
+RIGHT += ["sdpa_loops", "attention_in_single", "rope", "flash", "attention_backward", "mha_loop", "gqa"]
 TASK = {"sdpa_loops": "sdpa", "attention_in_single": "sdpa", "mha_loop": "mha"}
