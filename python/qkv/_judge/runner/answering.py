@@ -149,8 +149,8 @@ def _returned(subject: Subject, function: str, result: Result, tensors: Tensors)
     if isinstance(result.raw, (tuple, list)) and len(result.raw) == len(every) and len({*same} & {*subject.bindings}) == 1:
         both = _GRADIENT.search(source_of(subject.thing)) and not np.allclose(to_numpy(result.raw[1]).sum(-1), 1)  # no probabilities
         outputs = every if function.endswith("_backward") or len(every) == len(outputs) or both else outputs
-    if binding.takes("sequences") and isinstance(result.raw, (tuple, list)) and len(result.raw) == 2:  # scores, and [parent, token] of each
-        result.raw = (result.raw[0], *np.array([(int(row[0]), int(row[-1])) for row in result.raw[1]]).T)
+    if binding.takes("sequences") and isinstance(result.raw, (tuple, list)) and len(result.raw) in (2, 3):
+        result.raw = _continued(*result.raw)
     if len(outputs) == 1:
         found = {outputs[0]: array_of(_dense(result, subject, tensors), subject.precision)}
     else:
@@ -159,6 +159,16 @@ def _returned(subject: Subject, function: str, result: Result, tensors: Tensors)
         found = _several(binding.name, result, tuple(outputs), subject.precision)
     turned = binding.turned and all(axes[0] != "B" for name, axes in task.tensors.items() if binding.takes(name))
     return {name: value.T for name, value in found.items()} if turned else found
+
+
+def _continued(scores: Any, *rest: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+    """(scores, parents, tokens) of sequences that begin with the number of their beam; what else is returned must be one of the two."""
+    last = [np.array([(int(row[0]), int(row[-1])) for row in one]).T for one in rest if np.ndim(one[0])]
+    parents, tokens = last[0]
+    for one in rest:
+        if not np.ndim(one[0]) and not any(np.array_equal(to_numpy(one), known) for known in (parents, tokens)):
+            parents = np.full_like(parents, -1)
+    return scores, parents, tokens
 
 
 #: Words for what is returned beside a loss, where that is its gradient.

@@ -134,7 +134,14 @@ class MLA(nn.Module):
         return self.o_proj((s.softmax(-1) @ v).transpose(1, 2).reshape(B, T, -1))
 
 
-RIGHT = [
+def beam_search_step(beam_scores, log_probs, sequences):
+    K, V = log_probs.shape
+    best, flat = (beam_scores.unsqueeze(1) + log_probs).reshape(-1).topk(K)
+    parent = torch.div(flat, V, rounding_mode="floor")
+    return best, torch.cat([sequences[parent], (flat % V).unsqueeze(1)], dim=1), parent
+
+
+RIGHT = ["beam_search_step", 
     "RMSNorm", "LayerNormalization", "LayerNorm", "SwiGLU", "LlamaSwiGLU", "TopKRouter", "LoRALinear", "LoRAWrapped", "lora_forward", "swiglu",
     "cross_entropy_loss", "MLA",
 ]  # fmt: skip
