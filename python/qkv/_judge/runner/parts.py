@@ -93,14 +93,15 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
     if not takes:
         raise Stop(unfit(cls.__name__, task))
     numbers, choices = [name for name in contract if name not in axes], {}
+    held = [name for name in contract if name in axes and name not in takes.values()]
     for one in arguments_of(cls):
         known = "config" if names.argument(one.name) == "params" else names.setting(one.name)
-        choices[one.name] = _meanings(one.name, numbers, letters) or [f"its {known}" if known in ("bias", "config") else None]
+        meant = _meanings(one.name, numbers, letters) or ([f"its {known}"] if known in ("bias", "config") else [])
+        choices[one.name] = meant or (names.among("given", one.name, held) if required(one) else []) or [None]
         if choices[one.name] == [None] and required(one) and one.name not in init:
             raise Stop(f"cannot tell what the argument {one.name} of {cls.__name__}(...) is: --init {one.name}=VALUE")
     way = min(itertools.product(*choices.values()), key=lambda way: len(way) - len({*way}))  # one meaning each, if that goes
     meanings = {name: meaning for name, meaning in zip(choices, way) if meaning}
-    held = [name for name in contract if name in axes and name not in takes.values()]
 
     def call(*args: Any, **kwargs: Any) -> Any:
         values = signature.bind(*args, **kwargs).arguments

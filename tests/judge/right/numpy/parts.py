@@ -89,5 +89,15 @@ def layernorm_of_rows(x, gamma, beta):
     return gamma * centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5) + beta
 
 
+class SwiGLU:
+    def __init__(self, W_gate, W_up, W_down):
+        self.W_gate, self.W_up, self.W_down = W_gate, W_up, W_down
+
+    def __call__(self, x):
+        gate = x @ self.W_gate
+        return (gate / (1 + np.exp(-gate)) * (x @ self.W_up)) @ self.W_down
+
+
 RIGHT = ["LayerNorm", "stable_softmax", "merge_states", "combine_partials", "one_row", "lora", "cross_entropy_with_grad", "top_k_gating"]
 RIGHT += ["cross_entropy", "Sampler", "filtered_probabilities", "swiglu", "layernorm_of_rows"]
+RIGHT += ["SwiGLU"]
