@@ -158,7 +158,7 @@ def _causal(subject: Subject, owner: Any, strong: bool) -> None:
     own. An exercise's own name asks for what the exercise does."""
     (function, binding), settings = next(iter(subject.bindings.items())), building.settings_of(owner) if isinstance(owner, type) else {}
     parts = tasks.TASKS[subject.task].parts
-    if not {"bidirectional", "linear"} & {*parts} or "cross" in parts or binding.takes("causal") or "causal" in settings.values():
+    if not {"bidirectional", "linear", "flash"} & {*parts} or "cross" in parts or binding.takes("causal") or "causal" in settings.values():
         return
     if strong and subject.task in (*tasks.SINGLE, *tasks.OF_QKV):
         return

@@ -106,6 +106,19 @@ def multi_query_attention(h, Wq, Wk, Wv, Wo, n_head):
     return np.einsum("bhts,bsd->bthd", e / e.sum(-1, keepdims=True), v).reshape(B, T, E) @ Wo
 
 
-RIGHT = ["weights_before_output", "multi_query_attention"]
+def tiled_attention(q, k, v, block=4):
+    """causal"""
+    rows, d = q.shape[-2:]
+    m, total, out = np.full((*q.shape[:-1], 1), -1e30), np.zeros((*q.shape[:-1], 1)), np.zeros((*q.shape[:-1], v.shape[-1]))
+    for j in range(0, rows, block):
+        s = q @ k[..., j : j + block, :].swapaxes(-1, -2) / np.sqrt(d)
+        s = np.where(np.arange(j, j + s.shape[-1]) <= np.arange(rows)[:, None], s, -1e30)
+        new = np.maximum(m, s.max(-1, keepdims=True))
+        p, shrink = np.exp(s - new), np.exp(m - new)
+        m, total, out = new, total * shrink + p.sum(-1, keepdims=True), out * shrink + p @ v[..., j : j + block, :]
+    return out / total
+
+
+RIGHT = ["weights_before_output", "tiled_attention", "multi_query_attention"]
 RIGHT += ["sdpa_loops", "attention_in_single", "rope", "flash", "attention_backward", "mha_loop", "gqa"]
 TASK = {"sdpa_loops": "sdpa", "attention_in_single": "sdpa", "mha_loop": "mha"}
