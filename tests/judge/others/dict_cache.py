@@ -8,8 +8,8 @@ class Remembering(nn.Module):
         self.n_head = n_head
         self.query, self.key, self.value, self.out = (nn.Linear(n_state, n_state, bias=n != 1) for n in range(4))
 
-    def forward(self, x, kv_cache=None):
-        q, k, v = self.query(x), self.key(x), self.value(x)
+    def forward(self, h, kv_cache=None):
+        q, k, v = self.query(h), self.key(h), self.value(h)
         if kv_cache is not None:
             if "k" in kv_cache:
                 k = torch.cat((kv_cache["k"], k), dim=1)

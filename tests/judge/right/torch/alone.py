@@ -25,4 +25,14 @@ class LoRALinear(nn.Linear):
         return y if self.merged else y + self.scaling * F.linear(F.linear(x, self.lora_A), self.lora_B)
 
 
-RIGHT = ["LoRALinear"]
+class AttentionHead(nn.Module):
+    def __init__(self, embed_dim, head_dim):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(embed_dim, head_dim, bias=False) for _ in range(3))
+
+    def forward(self, h):
+        q, k, v = self.q(h), self.k(h), self.v(h)
+        return torch.bmm(torch.softmax(torch.bmm(q, k.transpose(1, 2)) / q.size(-1) ** 0.5, dim=-1), v)
+
+
+RIGHT = ["AttentionHead", "LoRALinear"]
