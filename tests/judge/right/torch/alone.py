@@ -1,4 +1,4 @@
-"""A right layer that changes in eval()."""
+"""A right layer that changes in eval(); a head whose input is called h."""
 
 import torch
 import torch.nn.functional as F
