@@ -161,10 +161,12 @@ def _returned(subject: Subject, function: str, result: Result, tensors: Tensors)
     return {name: value.T for name, value in found.items()} if turned else found
 
 
-def _continued(scores: Any, *rest: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+def _continued(scores: Any, *rest: Any) -> tuple[Any, ...]:
     """(scores, parents, tokens) of sequences that begin with the number of their beam; what else is returned must be one of the two."""
-    last = [np.array([(int(row[0]), int(row[-1])) for row in one]).T for one in rest if np.ndim(one[0])]
-    parents, tokens = last[0]
+    sequences = next((one for one in rest if np.ndim(one[0])), None)
+    if sequences is None:
+        return (scores, *rest)
+    parents, tokens = np.array([(int(row[0]), int(row[-1])) for row in sequences]).T
     for one in rest:
         if not np.ndim(one[0]) and not any(np.array_equal(to_numpy(one), known) for known in (parents, tokens)):
             parents = np.full_like(parents, -1)

@@ -53,7 +53,7 @@ class Slices(NamedTuple):
             return (raw[0][:, None], *raw[1:]) if isinstance(raw, tuple) else raw[:, None]
         if self.how == FULL:  # zeros beside the sequences, which the buffers of a cache have room for
             x, count = values["x"], len(values["x"])
-            raw = function({**values, "x": _stacked([x[n] if n < count else 0 * x[0] for n in range(self.axes)], (self.axes,))})
+            raw = function({**values, "x": _stacked([x[n] if n < count else 0 * x[0] for n in range(FULL_BATCH)], (FULL_BATCH,))})
             return (raw[0][:count], *raw[1:]) if isinstance(raw, tuple) else raw[:count]
         if self.how == ROWS:
             lead = tuple(sliced["x"].shape[:-1])
@@ -101,7 +101,7 @@ def choices(tensors: Tensors, cache: bool = False) -> list[Slices]:
         return [Slices(2, "[T, d]"), Slices(2, "[B, T, d]", heads=_HEADS), Slices(2, "[T, d] as lists", True), *query]
     x = tensors.get("x")
     if cache:
-        return [Slices(1, "[B, E]", how=TOKEN), Slices(FULL_BATCH, f"batches of {FULL_BATCH}", how=FULL)]
+        return [Slices(1, "[B, E]", how=TOKEN), Slices(1, f"batches of {FULL_BATCH}", how=FULL)]
     if x is None or "dout" in tensors or "q" in tensors:  # gradients of parameters are sums over the batch
         return []
     rows = [Slices(1, "[L, E]"), Slices(1, "[L, E] as lists", True), Slices(1, "[E, L]", columns=True)]
