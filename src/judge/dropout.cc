@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "judge/search/match.h"
@@ -62,9 +63,13 @@ struct Shown {
     }
   }
 
-  template <class F> bool every(F&& holds) const {
-    return std::ranges::all_of(all, [&](const Element& one) { return !one.tells || holds(one); });
+  /// Whether it holds for every element that tells, of the first `calls`.
+  template <class F> bool every(F&& holds, Index calls) const {
+    const std::span<const Element> some(
+        all.data(), all.size() / static_cast<std::size_t>(repeats) * static_cast<std::size_t>(calls));
+    return std::ranges::all_of(some, [&](const Element& one) { return !one.tells || holds(one); });
   }
+  template <class F> bool every(F&& holds) const { return every(holds, repeats); }
   const Element& at(Index n) const { return all[static_cast<std::size_t>(n)]; }
 };
 
@@ -226,17 +231,14 @@ bool changes(const Shown& s) {
 }
 
 DropoutFinding evaluated(const Shown& s) {
-  const auto agreed = [&](const Element& one, double factor) {
-    return !one.tells || agrees(one.weight * Number(factor, factor == 1 ? 0 : 2 * factor), one.got, s.unit);
+  const auto is = [&](double factor, Index calls) {
+    const Number times(factor, factor == 1 ? 0 : 2 * factor);
+    return s.every([&](const Element& one) { return agrees(one.weight * times, one.got, s.unit); }, calls);
   };
-  const auto is = [&](double factor) {
-    return std::ranges::all_of(s.all, [&](const Element& one) { return agreed(one, factor); });
-  };
-  if (is(1)) return {true, "", "every call gives the weights themselves"};
-  if (s.p > 0 && is(1 - s.p))
+  if (is(1, s.repeats)) return {true, "", "every call gives the weights themselves"};
+  if (s.p > 0 && is(1 - s.p, s.repeats))
     return {false, "dropout-scaled-in-evaluation", text("every call gives the weights times %.4g", 1 - s.p)};
-  const std::span first(s.all.data(), s.all.size() / static_cast<std::size_t>(s.repeats));
-  if (std::ranges::all_of(first, [&](const Element& one) { return agreed(one, 1); }))
+  if (is(1, 1))
     return {false, "state-left-behind", "the first call gives the weights themselves, another one does not"};
   // Zeros alone are no dropout: a mask leaves them too. Dropout is other zeros in each call, or in each row the share
   // p.

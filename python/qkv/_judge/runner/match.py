@@ -30,11 +30,11 @@ def arguments_of(function: Any) -> list[inspect.Parameter]:
 
 def roles_of(function: Any) -> dict[str, str | None]:
     """{argument: what its name says}; one that says nothing and is indexed with strings holds parameters."""
-    dicts = dicts_of(function)
-    roles = {one.name: names.argument(one.name) for one in arguments_of(function)}
+    dicts, arguments = dicts_of(function), arguments_of(function)
+    roles = {one.name: names.argument(one.name) for one in arguments}
     if [name for name in roles if name != "self"][:1] == ["h"] and not {"x", "q"} & {*roles.values()}:  # hidden states, no number
         roles["h"] = "x"
-    for one in arguments_of(function):
+    for one in arguments:
         if roles[one.name] == "positions" and (one.annotation in (int, "int") or isinstance(one.default, int)):
             roles[one.name] = "start"
     return {name: "params" if role in (None, "p") and name in dicts else role for name, role in roles.items()}

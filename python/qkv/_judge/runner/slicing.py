@@ -49,12 +49,11 @@ class Slices(NamedTuple):
         """What the whole call would return; a mask must be [B, H, Tq, Tk], or [B, Tq, Tk] where x is sliced."""
         sliced = {name: values[name] for name in self.names if name in values and is_array(values[name])}
         if self.how == TOKEN:
-            raw = function({**values, "x": values["x"][:, 0]})
-            return (raw[0][:, None], *raw[1:]) if isinstance(raw, tuple) else raw[:, None]
+            return _changed(function({**values, "x": values["x"][:, 0]}), lambda out: out[:, None])
         if self.how == FULL:  # zeros beside the sequences, which the buffers of a cache have room for
             x, count = values["x"], len(values["x"])
             raw = function({**values, "x": _stacked([x[n] if n < count else 0 * x[0] for n in range(FULL_BATCH)], (FULL_BATCH,))})
-            return (raw[0][:count], *raw[1:]) if isinstance(raw, tuple) else raw[:count]
+            return _changed(raw, lambda out: out[:count])
         if self.how == ROWS:
             lead = tuple(sliced["x"].shape[:-1])
             raw = function({**values, **{name: value.reshape(-1, value.shape[-1]) for name, value in sliced.items()}})
@@ -63,7 +62,7 @@ class Slices(NamedTuple):
         if self.how in (SWAPPED, TIME_FIRST):
             two = self.axes - 1, self.axes
             raw = function({**values, **{name: value.swapaxes(*two) for name, value in sliced.items() if name != "mask"}})
-            return (raw[0].swapaxes(*two), *raw[1:]) if isinstance(raw, tuple) else raw.swapaxes(*two)
+            return _changed(raw, lambda out: out.swapaxes(*two))
         if self.how == QUERY:
             indices = list(np.ndindex(sliced["q"].shape[0], sliced["q"].shape[2]))
             raws = [function({**values, "q": sliced["q"][b, :, t], "k": sliced["k"][b], "v": sliced["v"][b]}) for b, t in indices]
@@ -108,6 +107,11 @@ def choices(tensors: Tensors, cache: bool = False) -> list[Slices]:
     if x.ndim == 3:
         return rows
     return [Slices(2, "[T, d]"), Slices(2, "[B, T, d]", heads=_HEADS), Slices(2, "[B, T, H, d]", how=SWAPPED)]
+
+
+def _changed(raw: Any, change: Callable[[Any], Any]) -> Any:
+    """What was returned, its first part changed."""
+    return (change(raw[0]), *raw[1:]) if isinstance(raw, tuple) else change(raw)
 
 
 def _turned(value: Any) -> Any:

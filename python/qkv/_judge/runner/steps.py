@@ -73,9 +73,9 @@ def settle(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words
                 continue
             if one.shape[:2] != x.shape[:2]:
                 continue
-            kept = any(map(binding.takes, ("cache", "past_k"))) or _writes(subject, binding, tensors, metadata)
             lives, hides = not np.allclose(first, second), np.allclose(one[:, :-1], two[:, :-1])
-            ran.append((hides, way, {**subject.helpers, "whole": not kept and not lives}))
+            keeps_state = lives or any(map(binding.takes, ("cache", "past_k"))) or _writes(subject, binding, tensors, metadata)
+            ran.append((hides, way, {**subject.helpers, "whole": not keeps_state}))
             if hides and lives:  # a dict may keep what None does not
                 ran = ran[-1:]
                 break
