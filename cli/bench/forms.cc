@@ -155,6 +155,7 @@ std::vector<BenchCase> form_cases() {
   add_storage<BFloat16>(cases, "bf16", CacheStorage::kBF16);
   add_storage<Float16>(cases, "f16", CacheStorage::kF16);
   add_storage(cases, "int8", CacheStorage::kInt8);
+  add_storage(cases, "int4", CacheStorage::kInt4);
   for (const Stored& stored : {paged, Stored{"paged-int8", CacheStorage::kInt8, CacheLayout::kPaged}})
     cases.push_back(cache_case(stored.name, token, stored));
   cases.push_back(cache_case("prompt-paged-f32", chunk, paged));

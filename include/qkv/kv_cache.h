@@ -31,6 +31,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "qkv/attention.h"
@@ -39,7 +40,9 @@ namespace qkv::inline v0 {
 
 /// The type that numbers are stored in. kInt8: an integer in -127 .. 127 times one scale per token and head, scale =
 /// max |row| / 127, so that no element is off by more than max |row| / 254; a row with a non-finite number becomes NaN
-/// throughout.
+/// throughout. kInt4: an integer in -7 .. 7 times one scale in f16 for 32 elements of a row, the smallest that reaches
+/// their largest magnitude, so that none is off by more than half a scale; 32 elements with a non-finite number, or one
+/// above 458,528, become NaN. KVCache::error_bound says what that does to an answer.
 using CacheStorage = StoredType;
 
 enum class CacheLayout { kContiguous, kRing, kPaged };
@@ -173,12 +176,29 @@ class QKV_API KVCache {
     read_rows(sequence, begin, k, v);
   }
 
+  struct ErrorBound {
+    double k = 0, v = 0;
+  };
+  /// How far a stored number of k, and of v, may be from the one that was appended; 0 of kF32 and kF64.
+  ErrorBound error_bound() const;
+  /// How far the answer to q [B, H, Tq, D] on key_value() may be from that on the rows as they were appended, whatever
+  /// the mask, bias, soft cap or sinks: |out - exact| <= bound(b, h, i) for every number of a row, but for the rounding
+  /// of the call itself. With errors e_k, e_v of stored numbers, a score moves by at most delta = |scale| sum_d |q_d|
+  /// max_j e_k, and half the sum of a row's changes of weights is at most tanh(delta / 2), so bound = tanh(delta / 2)
+  /// max_d (max_j v_jd - min_j v_jd) + max_j e_v, where a value of 0 counts too. The worst case: errors of both signs
+  /// mostly cancel. Reads the whole cache once.
+  template <Operand Q>
+  void error_bound(const Q& q, const View<double, 3>& bound, std::optional<double> scale = {}) const {
+    bound_rows(In<Q, 4>(q), bound, scale);
+  }
+
   Index free_pages() const;   ///< contiguous and ring: one page per sequence
   std::size_t bytes() const;  ///< of keys, values and scales
 
  private:
   void append_rows(std::span<const Index> sequences, const AnyView& k, const AnyView& v);
   void read_rows(Index sequence, Index begin, const AnyView& k, const AnyView& v) const;
+  void bound_rows(const AnyView& q, const View<double, 3>& bound, std::optional<double> scale) const;
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

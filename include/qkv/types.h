@@ -61,11 +61,12 @@ struct Float16 {
   }
 };
 
-/// Types of stored numbers. kInt8: integers in -127 .. 127 times one scale a row, in caches (kv_cache.h).
-enum class StoredType : int { kF32, kF64, kBF16, kF16, kInt8 };
+/// Types of stored numbers. In caches alone (kv_cache.h): kInt8, integers in -127 .. 127 times one scale a row; kInt4,
+/// integers in -7 .. 7 times one scale for 32 of them, of which an element holds sixteen.
+enum class StoredType : int { kF32, kF64, kBF16, kF16, kInt8, kInt4 };
 
 constexpr Index stored_bytes(StoredType type) {
-  return 0x12284 >> (4 * static_cast<int>(type)) & 15;  // a digit each: GCC writes a local table at each call
+  return 0x812284 >> (4 * static_cast<int>(type)) & 15;  // a digit each: GCC writes a local table at each call
 }
 
 template <class T> consteval StoredType stored_as() {

@@ -14,7 +14,7 @@ __all__ = ["KVCache"]
 
 
 class KVCache(_core.KVCache):
-    """Keys and values of growing sequences, contiguous, as a ring or in pages; float32, float64, bfloat16, float16 or int8.
+    """Keys and values of growing sequences, contiguous, as a ring or in pages; float32, float64, bfloat16, float16, int8 or int4.
 
         cache = qkv.KVCache(num_kv_heads=8, head_dim=128, capacity=4096)
         cache.append(k, v)                                         # [B, Hkv, n, D], [B, Hkv, n, Dv]
@@ -23,7 +23,8 @@ class KVCache(_core.KVCache):
     Args:
         num_kv_heads, head_dim, v_head_dim: Hkv, D, Dv (0: D).
         storage: "float32", "float64", "bfloat16", "float16", "int8" (one scale per token and head; the error is at most
-            max|row| / 254).
+            max|row| / 254), "int4" (one scale for 32 numbers; at most a 14th of their largest). ``error_bound`` says what that
+            may do to an answer.
         layout: "contiguous" (capacity: tokens per sequence), "ring" (window: keys that a query sees; max_append: tokens of one
             append; first: tokens that are never overwritten and that every query sees too: StreamingLLM's sinks) or "paged"
             (page_size: tokens per page; pages: how many all sequences share).
@@ -41,10 +42,11 @@ class KVCache(_core.KVCache):
 
     def __reduce__(self) -> Any:
         """For pickle and copy.deepcopy: the tokens that are held, once for each sequence, so that pages of forks are shared no
-        longer. Raises UnsupportedError for int8, whose scales do not come back to the bit, and for rings, which have lost tokens."""
-        if self.storage == "int8" or self.layout == "ring":
+        longer. Raises UnsupportedError for int8 and int4, whose scales do not come back to the bit, and for rings, which have lost
+        tokens."""
+        if self.storage in ("int8", "int4") or self.layout == "ring":
             raise _core.UnsupportedError(
-                "[KVCache] a cache of int8 or a ring cannot be pickled or copied: quantising again would round its scales anew, and a ring "
+                "[KVCache] a cache of int8, int4 or a ring cannot be pickled or copied: quantising again would round its scales anew, and a ring "
                 "does not hold its older tokens; append the tokens to a new cache, or use storage bfloat16 and another layout"
             )
         return KVCache._of_tokens, (self._config, {s: self.read(s) for s in self.sequences})
@@ -75,6 +77,19 @@ class KVCache(_core.KVCache):
         v = np.empty((self.num_kv_heads, n, self.v_head_dim), dtype)
         self._read(sequence, begin, k, v)
         return k, v
+
+    def error_bound(self, q: Any = None, *, scale: float | None = None) -> Any:
+        """How far this cache's rounding may take an answer from that on the numbers as they were appended.
+
+        With q [B, H, Tq, D]: float64 [B, H, Tq], ``abs(out - exact) <= bound[..., None]`` for attention of q on all sequences,
+        whatever the mask, but for the rounding of the call itself; the worst case, of which errors of both signs leave a fiftieth or
+        less. Without: how far a stored number of k, and of v, may be off, as two floats. Reads the cache once (docs/concepts/kv-cache.md).
+        """
+        if q is None:
+            return self._element_errors()
+        bound = np.empty(np.shape(q)[:3], np.float64)
+        self._error_bound(operand(q, "q"), bound, scale)
+        return bound
 
     @property
     def lengths(self) -> list[int]:

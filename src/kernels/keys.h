@@ -14,6 +14,20 @@ struct Rows {
   Index stride = 0;  // between rows, in elements
 };
 
+/// What a row of kInt4 consists of: sixteen integers, or four scales in f16, each for 32 numbers. Of each 128 numbers
+/// come the scales first, then the integers of those 32 that there are: simd/int4.h.
+struct Int4 {
+  std::uint64_t sixteen;
+};
+
+/// Elements of a stored row of `width` numbers.
+constexpr Index row_elements(StoredType type, Index width) {
+  if (type != StoredType::kInt4) return width;
+  const Index rest = width % 128;
+  return width / 128 * 9 + (rest == 0 ? 0 : 1 + (rest + 31) / 32 * 2);
+}
+constexpr Index row_bytes(StoredType type, Index width) { return row_elements(type, width) * stored_bytes(type); }
+
 /// K or V of one (sequence, key/value head).
 struct KeyMatrix {
   const void* rows;                                  // row 0 of page 0

@@ -19,12 +19,13 @@ TEST(KeyLists, OnCachesOfEveryLayoutAreReadAlone) {
   Worst worst;
   for (const CacheKind kind : kLayouts) {
     for (const std::size_t n : {0U, 3U, 4U}) {
+      const CacheStorage storage = n == 3 ? CacheStorage::kInt4 : CacheStorage::kInt8;
       AttentionCase made = list_cases()[n];
-      made.fill = Fill::kUniform;  // 8 bits hold no NaN
+      made.fill = Fill::kUniform;  // integers hold no NaN
       check_cached<float>(
-          made, kind, CacheStorage::kInt8, std::vector(static_cast<std::size_t>(made.batch), made.kv_len), 2, worst);
+          made, kind, storage, std::vector(static_cast<std::size_t>(made.batch), made.kv_len), 2, worst);
       const Problem<float> problem(made);
-      const KVCache cache = cache_of(kind, CacheStorage::kInt8, problem.k(), problem.v());
+      const KVCache cache = cache_of(kind, storage, problem.k(), problem.v());
       for_each_isa(2, [&](Context& context) {
         EXPECT_EQ(algorithm_of(attention_plan(problem.q(), cache.key_value(), problem.options, context)), "lists");
       });

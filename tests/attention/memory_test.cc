@@ -204,7 +204,7 @@ TEST(Memory, WeightsOfARaggedBatchAllocateNothingAfterTheFirstCall) {
 
 /// One token more: append, a call, and now and then a fork that goes its own way.
 TEST(Memory, ACacheAllocatesNothingAfterTheFirstCall) {
-  for (const CacheStorage storage : {CacheStorage::kF32, CacheStorage::kInt8}) {
+  for (const CacheStorage storage : {CacheStorage::kF32, CacheStorage::kInt8, CacheStorage::kInt4}) {
     KVCache cache({.num_kv_heads = 2,
         .head_dim = 64,
         .storage = storage,

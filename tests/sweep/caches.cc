@@ -7,8 +7,8 @@
 namespace qkv::test {
 namespace {
 
-constexpr std::array kStorages = {
-    CacheStorage::kF32, CacheStorage::kF64, CacheStorage::kBF16, CacheStorage::kF16, CacheStorage::kInt8};
+constexpr std::array kStorages = {CacheStorage::kF32, CacheStorage::kF64, CacheStorage::kBF16, CacheStorage::kF16,
+    CacheStorage::kInt8, CacheStorage::kInt4};
 constexpr std::array<Index, 5> kQueries = {1, 2, 7, 16, 33};  // decode with one query and with several; tiles
 constexpr std::array kMultiplied = {Option::kMask, Option::kHeads};
 constexpr std::array kNotOnCaches = {Option::kDropout, Option::kCache};

@@ -1,5 +1,6 @@
 // KVCache, and attention on it.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -21,7 +22,7 @@ void make(KVCache* self, const nb::kwargs& given) {
       "values_in_keys", c.values_in_keys)
       .word("storage", c.storage,
           {{"float32", CacheStorage::kF32}, {"float64", CacheStorage::kF64}, {"bfloat16", CacheStorage::kBF16},
-              {"float16", CacheStorage::kF16}, {"int8", CacheStorage::kInt8}})
+              {"float16", CacheStorage::kF16}, {"int8", CacheStorage::kInt8}, {"int4", CacheStorage::kInt4}})
       .word("layout", c.layout,
           {{"contiguous", CacheLayout::kContiguous}, {"ring", CacheLayout::kRing}, {"paged", CacheLayout::kPaged}})
       .end();
@@ -44,6 +45,12 @@ void read(const KVCache& cache, Index sequence, Index begin, nb::handle k, nb::h
   constexpr const char* kName = "KVCache.read";
   const Array ka(kName, "k", k), va(kName, "v", v);
   with_wide_type(kName, ka, [&]<class T>() { cache.read(sequence, begin, ka.output<T, 3>(), va); });
+}
+
+void error_bound(const KVCache& cache, nb::handle q, nb::handle bound, std::optional<double> scale) {
+  constexpr const char* kName = "KVCache.error_bound";
+  const Array qa(kName, "q", q), ba(kName, "bound", bound);
+  with_float_type(kName, qa, [&]<class T>() { cache.error_bound(qa.input<T, 4>(), ba.output<double, 3>(), scale); });
 }
 
 void cache_forward(const KVCache& cache, const OptionsObject* options, CaptureObject* capture, const std::string& kind,
@@ -74,6 +81,12 @@ void bind_cache(nb::module_& m) {
       .def("__init__", &make)
       .def("_append", &append, nb::arg("k"), nb::arg("v").none(), nb::arg("sequences").none())
       .def("_read", &read)
+      .def("_error_bound", &error_bound, nb::arg("q"), nb::arg("bound"), nb::arg("scale").none())
+      .def("_element_errors",
+          [](const KVCache& cache) {
+            const KVCache::ErrorBound most = cache.error_bound();
+            return std::pair(most.k, most.v);
+          })
       .def("_forward", &cache_forward, nb::arg("options").none(), nb::arg("capture").none(), nb::arg("kind"),
           nb::arg("sequences").none(), nb::arg("arrays"))
       .def_prop_ro(

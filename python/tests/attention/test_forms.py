@@ -95,7 +95,7 @@ def test_errors_of_top_keys() -> None:
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "paged"])
-@pytest.mark.parametrize("storage", ["float32", "bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("storage", ["float32", "bfloat16", "float16", "int8", "int4"])
 def test_cached_decode_equals_the_full_forward(layout: str, storage: str) -> None:
     q, k, v = problem(3, 2, 4, 20, 20, 8, kv_heads=2)
     sizes = {"capacity": 20} if layout == "contiguous" else {"page_size": 4, "pages": 12}
@@ -107,8 +107,11 @@ def test_cached_decode_equals_the_full_forward(layout: str, storage: str) -> Non
     stored = [cache.read(s) for s in cache.sequences]
     full = qkv.attention(q, np.stack([x for x, _ in stored]), np.stack([x for _, x in stored]), causal=True)
     assert np.allclose(np.concatenate(steps, 2), full, atol=2e-6)
-    off = abs(stored[0][0] - k[0]).max()
-    assert off <= {"float32": 0, "bfloat16": 2.0**-8, "float16": 2.0**-11, "int8": 1 / 254}[storage] * abs(k[0]).max() * 1.01
+    errors = cache.error_bound()
+    assert abs(np.stack([x for x, _ in stored]) - k).max() <= errors[0] and abs(np.stack([x for _, x in stored]) - v).max() <= errors[1]
+    bound = cache.error_bound(q.astype(np.float64))
+    assert bound.shape == q.shape[:3] and (bound[..., None] >= abs(full - qkv.attention(q, k, v, causal=True)) - 2e-6).all()
+    assert (bound == 0).all() == (storage == "float32") and np.allclose(cache.error_bound(q, scale=0), errors[1], rtol=1e-6)
     assert cache.lengths == [20, 20] and "lengths=[20, 20]" in repr(cache)
 
 

@@ -146,5 +146,5 @@ def test_caches(name: str, way: Any, steps: int) -> None:
 
 def test_what_cannot_be_pickled_says_so() -> None:
     for options in ({"capacity": 4, "storage": "int8"}, {"layout": "ring", "window": 4}):
-        with pytest.raises(NotImplementedError, match="int8 or a ring cannot be pickled"):
+        with pytest.raises(NotImplementedError, match="int8, int4 or a ring cannot be pickled"):
             again(qkv.KVCache(num_kv_heads=1, head_dim=4, **options))

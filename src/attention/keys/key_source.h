@@ -43,7 +43,7 @@ class KeySource {
 
 /// "f32", for texts.
 inline const char* storage_name(CacheStorage storage) {
-  constexpr const char* names[] = {"f32", "f64", "bf16", "f16", "int8"};
+  constexpr const char* names[] = {"f32", "f64", "bf16", "f16", "int8", "int4"};
   return names[static_cast<int>(storage)];
 }
 

@@ -24,9 +24,9 @@ struct Free {
 }  // namespace
 
 struct [[gnu::visibility("hidden")]] KVCache::Impl {
-  /// K or V of all pages: rows [pages, Hkv, page, width], scales [pages, Hkv, page].
+  /// K or V of all pages: rows [pages, Hkv, page, row] of `width` numbers each, scales [pages, Hkv, page].
   struct Matrix {
-    Index width = 0;
+    Index width = 0, row = 0;
     std::unique_ptr<std::byte, Free> rows;
     std::unique_ptr<float, Free> scales;
   };
@@ -72,8 +72,9 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
   Index& page(Index s, Index n) { return tables[at(s * table_width + n)]; }
 
   void make(Matrix& m, Index width) const {
-    const Index sizes[] = {pages(), config.num_kv_heads, page_rows, width};
     m.width = width;
+    m.row = row_elements(config.storage, width);
+    const Index sizes[] = {pages(), config.num_kv_heads, page_rows, m.row};
     m.rows.reset(static_cast<std::byte*>(allocate_aligned(checked_count(sizes), element_bytes)));
     if (config.storage != CacheStorage::kInt8) return;
     m.scales.reset(static_cast<float*>(allocate_aligned(checked_count({sizes, 3}), sizeof(float))));
@@ -98,7 +99,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
   }
 
   std::size_t row_offset(const Matrix& m, Index page_number, Index head, Index row) const {
-    return at(((page_number * config.num_kv_heads + head) * page_rows + row) * m.width) * element_bytes;
+    return at(((page_number * config.num_kv_heads + head) * page_rows + row) * m.row) * element_bytes;
   }
   float* scales_of(const Matrix& m, Index page_number, Index head, Index row) const {
     return m.scales == nullptr ? nullptr
@@ -111,7 +112,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
       if (m->rows == nullptr) continue;  // values in keys
       for (Index g = 0; g < config.num_kv_heads; ++g) {
         std::memcpy(m->rows.get() + row_offset(*m, to, g, begin), m->rows.get() + row_offset(*m, from, g, begin),
-            at(rows * m->width) * element_bytes);
+            at(rows * m->row) * element_bytes);
         if (m->scales == nullptr) continue;
         std::memcpy(scales_of(*m, to, g, begin), scales_of(*m, from, g, begin), at(rows) * sizeof(float));
       }
@@ -217,7 +218,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
             .to_type = config.storage,
             .scales = scales_of(m, page_number, g, row),
             .from_stride = rows.stride(2),
-            .to_stride = m.width,
+            .to_stride = m.row,
             .count = count,
             .width = m.width});
       }
@@ -240,8 +241,8 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
   }
 
   KeyValue::Matrix matrix(const Matrix& m) const {
-    const Index head = page_rows * m.width;
-    return {m.rows.get(), m.scales.get(), config.num_kv_heads * head, head, m.width, config.num_kv_heads * page_rows,
+    const Index head = page_rows * m.row;
+    return {m.rows.get(), m.scales.get(), config.num_kv_heads * head, head, m.row, config.num_kv_heads * page_rows,
         page_rows};
   }
 
@@ -321,8 +322,7 @@ std::size_t KVCache::bytes() const {
   const KVCacheConfig& c = impl_->config;
   const Index rows = impl_->pages() * c.num_kv_heads * impl_->page_rows;
   const std::size_t matrices = c.values_in_keys ? 1 : 2, scales = c.storage == CacheStorage::kInt8 ? sizeof(float) : 0;
-  const Index width = c.head_dim + (c.values_in_keys ? 0 : c.v_head_dim);
-  return Impl::at(rows) * (Impl::at(width) * impl_->element_bytes + matrices * scales);
+  return Impl::at(rows) * (Impl::at(impl_->k.row + impl_->v.row) * impl_->element_bytes + matrices * scales);
 }
 
 Index KVCache::add_sequence() {

@@ -30,6 +30,9 @@ inline KVCacheConfig checked(KVCacheConfig c) {
   check<OptionError>(!c.values_in_keys || c.v_head_dim <= c.head_dim, function,
       "with values_in_keys v is the first columns of k, so v_head_dim must be at most head_dim: got ", c.v_head_dim,
       ", ", c.head_dim);
+  check<OptionError>(
+      c.storage != CacheStorage::kInt4 || !c.values_in_keys || c.v_head_dim == c.head_dim || c.v_head_dim % 128 == 0,
+      function, "with values_in_keys and int4 v_head_dim must be a multiple of 128, or head_dim: got ", c.v_head_dim);
   check<OptionError>(c.sequences >= 0 && c.max_sequences >= std::max<Index>(1, c.sequences), function,
       "max_sequences must be at least 1 and at least sequences: got ", c.max_sequences, " for ", c.sequences);
   if (c.layout == CacheLayout::kContiguous) {

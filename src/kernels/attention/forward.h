@@ -187,7 +187,8 @@ template <class T, class Policy, class Observer = NoObserver> inline void forwar
   const Index end = carried == nullptr ? reached.end : smaller(reached.end, carried->k_end);
   Ahead of_chunk;
   StripRange chunk_rows{0, t.q_begin, t.q_count};  // the rows that meet a chunk one after the other
-  const bool streams = (end - begin) * (s.head_dim + t.v_head_dim) * bytes_of(t.keys.type) >= kStreamedBytes;
+  const Index pair_bytes = row_bytes(t.keys.type, s.head_dim) + row_bytes(t.keys.type, t.v_head_dim);
+  const bool streams = (end - begin) * pair_bytes >= kStreamedBytes;
   const bool by_chunk = streams || has_rows(s.bias);
   Ahead* const of_tile = t.ahead;  // then fetched during the last chunk
   if (by_chunk) {

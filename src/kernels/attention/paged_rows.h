@@ -27,7 +27,8 @@ template <class T, bool kLists = false> struct PagedRows {
       : k{nullptr, t.keys.k.row_stride},
         v{nullptr, t.keys.v.row_stride},
         w(scratch),
-        listed(kLists && t.q_count <= kFewLanes<T> && t.scores.kv_len > t.scores.key_tile),
+        listed(kLists && t.q_count <= kFewLanes<T> && t.scores.kv_len > t.scores.key_tile &&
+               t.keys.type != StoredType::kInt4),
         whole(in_one_piece<T>(t.keys)) {
     if (!whole || t.keys.held.end == 0) return;
     first_k = key_row<T>(t.keys.k, t.keys.page(0), 0);
@@ -71,7 +72,7 @@ template <class T, bool kLists = false> struct PagedRows {
           .ahead = t.ahead};
       if constexpr (kLists) {
         if (listed) {
-          return for_stored_type<T>(t.keys.type, [&](auto stored) {
+          return for_listed_type<T>(t.keys.type, [&](auto stored) {
             using S = decltype(stored);
             with_rows_from<S>(
                 t, range.lo, [&](const auto& rows) { few_lanes_of_rows<S>(rows, p, range.hi - range.lo, r.ni); });
@@ -131,7 +132,7 @@ template <class T, bool kLists = false> struct PagedRows {
               : keys_as<T>(t.keys, t.keys.v, j0, nj, t.v_head_dim, w.v);
   }
   [[gnu::noinline]] void list_chunk(const ForwardTile<T>& t, Index j0, Index nj) {
-    const Index size = bytes_of(t.keys.type);
+    const Index size = stored_bytes(t.keys.type);
     const auto list = [&](const KeyMatrix& matrix, Index begin, Index count, Index place) {
       for (Index j = 0; j < count; ++j) listed_rows[place + j] = matrix.rows;  // of keys that do not exist, any
       for_key_runs(t.keys, begin, begin + count, [&](Index at, Index page, Index row, Index some) {
@@ -170,7 +171,7 @@ template <class T, bool kLists = false> struct PagedRows {
         .ahead = t.ahead};
     if constexpr (kLists) {
       if (listed && !live.masked) {
-        return for_stored_type<T>(t.keys.type, [&](auto stored) {
+        return for_listed_type<T>(t.keys.type, [&](auto stored) {
           using S = decltype(stored);
           with_rows_from<S>(t, first_value + range.lo,
               [&](const auto& rows) { few_lanes_of_columns<S>(rows, values, t.v_head_dim, r.ni, sets); });

@@ -1,13 +1,14 @@
 // Rows of a key/value cache: where a position lies, reading positions as floats, storing floats in the cache's type.
 // Integers: x = scale * n with n in -127 .. 127, one scale a row, scale = max |x| / 127, so that an element is off by
 // at most max |x| / 254 (and a rounding of float). A row with NaN or infinity becomes NaN throughout; one whose largest
-// number is below 2^-100 becomes 0.
+// number is below 2^-100 becomes 0. Integers of 4 bits: kernels/keys.h.
 #pragma once
 
 #include "kernels/ahead.h"
 #include "kernels/attention/scores.h"
 #include "kernels/cache/params.h"
 #include "kernels/decode/blocks.h"
+#include "simd/int4.h"
 #include "simd/widen.h"
 
 namespace qkv {
@@ -64,20 +65,15 @@ template <class T> inline const T* chunk_in_place(const HeadKeys& keys, const Ke
                : nullptr;
 }
 
-inline Index bytes_of(StoredType type) {
-  constexpr Index bytes[] = {4, 8, 2, 2, 1};
-  return bytes[static_cast<int>(type)];
-}
-
 /// Rows of keys [begin, end) as they are stored, as many runs as there is room for.
 [[gnu::noinline, maybe_unused]] void add_keys(
     Ahead& ahead, const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index end, Index width) {
-  const Index size = bytes_of(keys.type);
+  const Index size = stored_bytes(keys.type);
   for_key_runs(keys, begin, end, [&](Index, Index page, Index row, Index count) {
     if (ahead.used == Ahead::kTensors) return;
     const auto* const first = static_cast<const std::byte*>(matrix.rows);
     add_bytes(ahead, first + (page * matrix.page_stride + row * matrix.row_stride) * size, matrix.row_stride * size,
-        width * size, count);
+        row_bytes(keys.type, width), count);
   });
 }
 
@@ -107,6 +103,35 @@ template <class S> inline void widen_row(const S* from, SumOf<S> scale, Index wi
   for (; d + n <= width; d += n) store<Sum>(to + d, scaled(load_row(from + d)));
   const int rest = static_cast<int>(width - d);
   if (rest > 0) store_tail<Sum>(to + d, scaled(load_row_tail(from + d, rest)), rest);
+}
+/// Calls body(column, numbers) for the vectors of a row of 4-bit integers.
+template <class Body> inline void for_columns(const Int4* from, Index width, const Body& body) {
+  constexpr int n = Simd<float>::kLanes;
+  const auto* const row = reinterpret_cast<const std::byte*>(from);
+  for_pieces(width, [&](auto bytes, Index d, Index to_scales, Index to_words) {
+    const Four scales = load_scales<bytes>(row + to_scales);
+    for (int at = 0; at < 32 * bytes && d + at < width; at += n) {
+      const U32 words = load_words_of<bytes>(row + to_words + at % 16 * bytes);
+      body(d + at, Int4Levels{}.times(scales[at / 32]).of(words >> static_cast<unsigned>(at / 16 * 4)));
+    }
+  });
+}
+inline void widen_row(const Int4* from, float, Index width, float* to) {
+  constexpr Index n = Simd<float>::kLanes;
+  for_columns(
+      from, width, [&](Index d, F32 x) { store_tail<float>(to + d, x, static_cast<int>(smaller(n, width - d))); });
+}
+
+/// The numbers of a row of `width` from column d on that fill a vector, 0 beyond the last.
+template <class S> inline typename Simd<SumOf<S>>::V load_column(const S* row, Index d, Index width) {
+  constexpr Index n = Simd<SumOf<S>>::kLanes;
+  if constexpr (std::is_same_v<S, Int4>) {
+    F32 found{};
+    for_columns(row, width, [&](Index at, F32 x) { found = at == d ? x : found; });
+    return found;
+  } else {
+    return d + n <= width ? load_row(row + d) : load_row_tail(row + d, static_cast<int>(width - d));
+  }
 }
 
 /// Positions [begin, begin + count) as numbers of the type of sums, rows one after the other; 0 where there is none.
@@ -141,18 +166,30 @@ inline void copy_keys(const HeadKeys& keys, const KeyMatrix& matrix, Index begin
   });
 }
 
-/// f(S{}) with the cache's storage type S, one of those whose sums are of type Sum.
-template <class Sum, class F> inline auto for_stored_type(StoredType type, const F& f) {
+/// f(S{}) with the type S of stored numbers, one of those whose sums are of type Sum: of tensors; of keys that are read
+/// where a list says; of all caches.
+template <class Sum, class F> inline auto for_float_type(StoredType type, const F& f) {
   if constexpr (std::is_same_v<Sum, double>) {
     return f(double{});
   } else {
     switch (type) {
       case StoredType::kBF16: return f(BFloat16{});
       case StoredType::kF16: return f(Float16{});
-      case StoredType::kInt8: return f(std::int8_t{});
       default: return f(float{});
     }
   }
+}
+template <class Sum, class F> inline auto for_listed_type(StoredType type, const F& f) {
+  if constexpr (std::is_same_v<Sum, float>) {
+    if (type == StoredType::kInt8) return f(std::int8_t{});
+  }
+  return for_float_type<Sum>(type, f);
+}
+template <class Sum, class F> inline auto for_stored_type(StoredType type, const F& f) {
+  if constexpr (std::is_same_v<Sum, float>) {
+    if (type == StoredType::kInt4) return f(Int4{});
+  }
+  return for_listed_type<Sum>(type, f);
 }
 
 /// Keys [begin, begin + count) of one matrix as rows of T: in place, or copied.
@@ -208,12 +245,44 @@ template <class T, class S> inline void store_row_as(const T* from, Index width,
   }
 }
 
+/// Quantises one row to integers of 4 bits, 32 numbers with the smallest scale of f16 that reaches the largest: none is
+/// off by more than half a scale (and a rounding of float). Where one is NaN, infinite or beyond 7 * 65504, all 32
+/// become NaN.
+template <class T> inline void quantise_groups(const T* from, Index width, Int4* to) {
+  constexpr int n = Simd<float>::kLanes;
+  auto* const row = reinterpret_cast<std::byte*>(to);
+  __builtin_memset(row, 0, static_cast<std::size_t>(row_bytes(StoredType::kInt4, width)));  // unused scales too
+  for_pieces(width, [&](auto bytes, Index d, Index to_scales, Index to_words) {
+    U32 words[kInt4Parts]{};
+    for (int group = 0; group < bytes; ++group) {
+      F32 x[2 * kInt4Parts], largest{}, marks{};
+      for (int v = 0; v < 2 * kInt4Parts; ++v) {
+        const Index first = d + 32 * group + v * n;
+        x[v] = first < width ? load_row_tail(from + first, static_cast<int>(smaller<Index>(n, width - first))) : F32{};
+        largest = max_or_second(x[v] < 0 ? -x[v] : x[v], largest);
+        marks = fma(x[v], F32{}, marks);
+      }
+      const bool nonfinite = bits_where<float>(marks != marks) != 0;
+      const Int4Scale scale = int4_scale(nonfinite ? kNan<float> : largest_lane<float>(largest));
+      __builtin_memcpy(row + to_scales + 2 * group, &scale.bits, sizeof scale.bits);
+      for (int v = 0; v < 2 * kInt4Parts; ++v) {
+        const F32 shifted = (nonfinite ? F32{} : x[v] * splat<float>(scale.inverse)) + 0x1.8p23F;  // to nearest even
+        const auto place = static_cast<unsigned>(8 * group + v / kInt4Parts * 4);
+        words[v % kInt4Parts] |= ((as_u32(shifted) + 8) & 15u) << place;
+      }
+    }
+    for (int part = 0; part < kInt4Parts; ++part) store_words_of<bytes>(row + to_words + part * n * bytes, words[part]);
+  });
+}
+
 template <class T, class S> inline void store_rows(const StoreRows& t) {
   const T* from = static_cast<const T*>(t.from);
   S* to = static_cast<S*>(t.to);
   for (Index r = 0; r < t.count; ++r) {
     if constexpr (std::is_same_v<S, std::int8_t>) {
       t.scales[r] = quantise_row(from + r * t.from_stride, t.width, to + r * t.to_stride);
+    } else if constexpr (std::is_same_v<S, Int4>) {
+      quantise_groups(from + r * t.from_stride, t.width, to + r * t.to_stride);
     } else {
       store_row_as(from + r * t.from_stride, t.width, to + r * t.to_stride);
     }
@@ -225,10 +294,8 @@ inline void store_any(const StoreRows& t) {
     store_rows<double, double>(t);
     return;
   }
-  for_stored_type<float>(t.from_type, [&](auto from) {
-    for_stored_type<float>(t.to_type, [&](auto to) {
-      if constexpr (!std::is_same_v<decltype(from), std::int8_t>) store_rows<decltype(from), decltype(to)>(t);
-    });
+  for_float_type<float>(t.from_type, [&](auto from) {
+    for_stored_type<float>(t.to_type, [&](auto to) { store_rows<decltype(from), decltype(to)>(t); });
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "kernels/keys.h"
 #include "simd/int8.h"
 #include "simd/vec.h"
 #include "simd/widen.h"
@@ -35,11 +36,13 @@ struct SomeRuns {
 
 /// Blocks of queries share the prefetching: the runs that rows [r, r + count) of `rows` prefetch.
 inline SomeRuns share_of_runs(Index r, Index count, Index rows, bool into_l2) {
+  if (count == rows) return {0, kRuns, into_l2};  // without divisions
   return {kRuns * r / rows, kRuns * (r + count) / rows, into_l2};
 }
 
 /// The type of sums of rows stored as T.
-template <class T> using SumOf = std::conditional_t<std::is_same_v<T, std::int8_t>, float, Accumulator<T>>;
+template <class T> using SumOf =
+    std::conditional_t<std::is_same_v<T, std::int8_t> || std::is_same_v<T, Int4>, float, Accumulator<T>>;
 
 /// Row g of each of the four runs of a chunk: a constant distance apart, or each where a list says.
 template <class T> struct StridedRows {
@@ -161,7 +164,8 @@ template <class T, Fetch kOther, class Body> inline void with_fetch(bool into_l2
 }
 
 template <class T> inline void fetch_row(const T* row, Index width, bool into_l2) {
-  for (Index x = 0; x < width; x += 64 / static_cast<Index>(sizeof(T))) fetch<kShared>(row + x, into_l2);
+  const Index elements = std::is_same_v<T, Int4> ? row_elements(StoredType::kInt4, width) : width;
+  for (Index x = 0; x < elements; x += 64 / static_cast<Index>(sizeof(T))) fetch<kShared>(row + x, into_l2);
 }
 
 // One step of horizontal sums, of a and b at once: of each four lanes two are sums of neighbours in a, two in b.
@@ -380,7 +384,7 @@ inline __attribute__((always_inline)) void for_row_blocks(Index rows, bool into_
     if constexpr (kHasL2Copy<T>) {
       if (rows == count && into_l2) return body(count, FetchTo<Fetch::kL2>{}, r);
     }
-    if (rows == count && !into_l2) return body(count, FetchTo<Fetch::kAll>{}, r);
+    if (!std::is_same_v<T, Int4> && rows == count && !into_l2) return body(count, FetchTo<Fetch::kAll>{}, r);
     body(count, FetchTo<kShared>{}, r);
   };
   Index r = 0;

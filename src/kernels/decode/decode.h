@@ -61,11 +61,10 @@ template <class T, class Chunk> [[gnu::noinline]] void add_kept_values(const Dec
   constexpr int n = Simd<Sum>::kLanes;
   for (Index r = 0; r < rows_of(t); ++r) {
     for (Index d = 0; d < t.v_head_dim; d += n) {
-      const int rest = static_cast<int>(smaller<Index>(n, t.v_head_dim - d));
       V sum{};
       for (Index slot = kRuns * begin; slot < kRuns * end; ++slot) {
         if ((w.query_mask[slot] >> r & 1u) == 0) continue;
-        const V value = load_row_tail(v.row(slot / kRuns)[slot % kRuns] + d, rest);
+        const V value = load_column<T>(v.row(slot / kRuns)[slot % kRuns], d, t.v_head_dim);
         sum = fma(splat<Sum>(weights[r * kChunkLimit + slot]), value, sum);
       }
       Sum* slot = state.out + r * state.width + d;
@@ -87,9 +86,7 @@ template <class T, class Chunk> [[gnu::noinline]] bool hides_nonfinite_values(
     for (Index i = live.first; i < live.last; ++i) {
       if ((w.query_mask[kRuns * g + i] & all) == all) continue;
       const T* row = v.row(g)[i];
-      Index d = 0;
-      for (; d + n <= t.v_head_dim; d += n) marks = fma(load_row(row + d), V{}, marks);
-      if (d < t.v_head_dim) marks = fma(load_row_tail(row + d, static_cast<int>(t.v_head_dim - d)), V{}, marks);
+      for (Index d = 0; d < t.v_head_dim; d += n) marks = fma(load_column<T>(row, d, t.v_head_dim), V{}, marks);
     }
   }
   return bits_where<Sum>(marks != marks) != 0;
@@ -123,8 +120,14 @@ template <class T, class Source, class Chunk> inline void decode_values(const De
     }
     for_row_blocks<T>(
         rows_of(t), t.keys.into_l2, [&](auto count, auto to, Index r) __attribute__((always_inline)) {
-          value_rows<T, count, to>(weights + r * kChunkLimit, v, g, end, t.v_head_dim, state.out + r * state.width,
-              state.width, factor + r, share_of_runs(r, count, rows_of(t), t.keys.into_l2));
+          const Sum* const some = weights + r * kChunkLimit;
+          Sum* const out = state.out + r * state.width;
+          const SomeRuns fetched = share_of_runs(r, count, rows_of(t), t.keys.into_l2);
+          if constexpr (std::is_same_v<T, Int4>) {
+            value_pieces<count>(some, v, g, end, t.v_head_dim, out, state.width, factor + r, fetched);
+          } else {
+            value_rows<T, count, to>(some, v, g, end, t.v_head_dim, out, state.width, factor + r, fetched);
+          }
         });
   }
 }
@@ -142,8 +145,8 @@ template <class T, class Source> inline void decode_chunk_keys(const DecodeGroup
     live.masked = true;
   }
   if (live.masked) order_by_slot(w.mask_by_key, w.run, live.lo, live.hi, w.query_mask);
-  const Index row_bytes = larger(s.head_dim, t.v_head_dim) * static_cast<Index>(sizeof(T));
-  const Index ahead = larger<Index>(1, smaller<Index>(w.run / 2, kAheadBytes / row_bytes));
+  const Index bytes = row_bytes(t.keys.type, larger(s.head_dim, t.v_head_dim));
+  const Index ahead = larger<Index>(1, smaller<Index>(w.run / 2, kAheadBytes / bytes));
   const Index in_softmax = smaller(rows_of(t) / 2, ahead * 2);  // rows of V that are prefetched during the softmax
   const auto [k, v] =
       source.chunk(j0, w.chunk, {w.run, ahead, live.lo, live.hi}, {w.run, ahead + in_softmax, live.lo, live.hi});
@@ -167,7 +170,7 @@ template <class T> inline void pack_query(const DecodeGroup<SumOf<T>>& t, Index 
   constexpr Index n = Simd<Sum>::kLanes;
   const Index head_dim = t.scores.head_dim;
   const Sum factor = panel_factor(t.scores);
-  for_stored_type<Sum>(t.q.type, [&](auto stored) {
+  for_float_type<Sum>(t.q.type, [&](auto stored) {
     using Q = decltype(stored);
     const Q* const row =
         reinterpret_cast<const Q*>(t.q.data) + r / t.q_len * t.q_head_stride + r % t.q_len * t.q.stride;
@@ -237,9 +240,11 @@ void decode_part(const DecodeGroup<Sum>& t, Index k_begin, Index k_end, void* sc
     const DecodeState<Sum> result(state, rows_of(t), t.v_head_dim);
     pack_queries<S>(t, w.decode);
 #if !defined(QKV_SMALL_KERNELS)
-    if (chunks_in_pages(t.keys, w.decode.chunk)) {
-      decode_chunks<S>(t, k_begin, k_end, PageChunks<S>(t.keys, w), w.decode, result);
-      return;
+    if constexpr (!std::is_same_v<S, Int4>) {
+      if (chunks_in_pages(t.keys, w.decode.chunk)) {
+        decode_chunks<S>(t, k_begin, k_end, PageChunks<S>(t.keys, w), w.decode, result);
+        return;
+      }
     }
 #endif
     decode_chunks<S>(t, k_begin, k_end, ListedChunks<S>(t.keys, w), w.decode, result);
@@ -295,10 +300,10 @@ template <class Sum> void decode_finish(const DecodeGroup<Sum>& t, void* state_m
     const V inverse = splat<Sum>((l == 0 ? Sum{0} : share / l) * applied);
     Sum* const sums = state.out + r * state.width;
     for (Index d = 0; d < t.v_head_dim; d += n) store<Sum>(sums + d, load<Sum>(sums + d) * inverse);
-    for_stored_type<Sum>(t.out.type, [&](auto stored) {
+    for_float_type<Sum>(t.out.type, [&](auto stored) {
       using T = decltype(stored);
       T* const row = reinterpret_cast<T*>(t.out.data) + r / t.q_len * t.out_head_stride + r % t.q_len * t.out.stride;
-      if constexpr (!std::is_same_v<T, std::int8_t>) store_row_as(sums, t.v_head_dim, row);
+      store_row_as(sums, t.v_head_dim, row);
     });
   }
 }

@@ -7,6 +7,7 @@
 #include "kernels/attention/scores.h"
 #include "kernels/attention/scratch.h"
 #include "kernels/decode/blocks.h"
+#include "kernels/decode/int4_blocks.h"
 #include "kernels/decode/lanes.h"
 
 namespace qkv {
@@ -15,8 +16,10 @@ namespace {
 /// Keys of a chunk. Its four runs lie far enough apart for the hardware to see four streams (32 KiB apart, at 128 KiB a
 /// chunk, reads 4 % faster than 8 KiB); scores of 16 rows and 256 keys are 16 KiB.
 template <class T> Index decode_chunk(Index head_dim, Index v_head_dim) {
-  const Index width = larger(head_dim, v_head_dim) * static_cast<Index>(sizeof(T));
-  return larger<Index>(64, smaller<Index>(kChunkLimit, (Index{128} << 10) / width / 64 * 64));
+  const Index width = larger(head_dim, v_head_dim);
+  const Index bytes =
+      std::is_same_v<T, Int4> ? row_bytes(StoredType::kInt4, width) : width * static_cast<Index>(sizeof(T));
+  return larger<Index>(64, smaller<Index>(kChunkLimit, (Index{128} << 10) / bytes / 64 * 64));
 }
 
 /// Of one storage type as of another: what comes after the dot products is compiled for types of sums only.
@@ -202,8 +205,14 @@ inline void chunk_dots(const DecodeGroup<SumOf<T>>& t, const Chunk& k, const Dec
     const auto row = k.row(g), soon = k.soon(g);
     for_row_blocks<T>(
         rows, t.keys.into_l2, [&](auto count, auto to, Index r) __attribute__((always_inline)) {
-          dot_block<T, count, to>(w.q + r * w.q_width, row, live, t.scores.head_dim, soon,
-              share_of_runs(r, count, rows, t.keys.into_l2), w.scores + r * kChunkLimit + kRuns * g);
+          const SomeRuns fetched = share_of_runs(r, count, rows, t.keys.into_l2);
+          SumOf<T>* const q = w.q + r * w.q_width;
+          SumOf<T>* const scores = w.scores + r * kChunkLimit + kRuns * g;
+          if constexpr (std::is_same_v<T, Int4>) {
+            dot_pieces<count>(q, row, live, t.scores.head_dim, soon, fetched, scores);
+          } else {
+            dot_block<T, count, to>(q, row, live, t.scores.head_dim, soon, fetched, scores);
+          }
         });
   }
 }

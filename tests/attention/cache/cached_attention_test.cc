@@ -76,6 +76,7 @@ template <class T> void expect_no_neighbours(CacheStorage storage) {
 TYPED_TEST(CachedAttention, ALongerNeighbourChangesNoBits) { expect_no_neighbours<TypeParam>(kStorageOf<TypeParam>); }
 TEST(CachedAttentionStorage, ALongerNeighbourChangesNoBits) {
   expect_no_neighbours<float>(CacheStorage::kInt8);
+  expect_no_neighbours<float>(CacheStorage::kInt4);
   expect_no_neighbours<float>(CacheStorage::kBF16);
 }
 
@@ -123,7 +124,8 @@ TYPED_TEST(CachedAttention, ARingIsAWindowAndItsFirstKeys) {
   check_ring<TypeParam>({.group = 1, .window = 1, .most = 90, .first = 3, .storage = kStorageOf<TypeParam>, .seed = 2});
 }
 TEST(CachedAttentionStorage, ARingIsAWindowAndItsFirstKeys) {
-  for (const CacheStorage storage : {CacheStorage::kInt8, CacheStorage::kBF16, CacheStorage::kF16}) {
+  for (const CacheStorage storage :
+      {CacheStorage::kInt8, CacheStorage::kInt4, CacheStorage::kBF16, CacheStorage::kF16}) {
     check_ring<float>(
         {.group = 2, .window = 70, .most = 300, .max_append = 20, .first = 5, .storage = storage, .seed = 4});
   }

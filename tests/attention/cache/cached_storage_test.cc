@@ -11,7 +11,8 @@ namespace {
 
 /// Float queries on what a cache has stored in fewer bits: the reference on the stored numbers is the truth.
 TEST(CachedAttentionStorage, IsExactForWhatIsStored) {
-  for (const CacheStorage storage : {CacheStorage::kBF16, CacheStorage::kF16, CacheStorage::kInt8}) {
+  for (const CacheStorage storage :
+      {CacheStorage::kBF16, CacheStorage::kF16, CacheStorage::kInt8, CacheStorage::kInt4}) {
     Worst worst;
     for (const AttentionCase& each : cached_shapes()) {
       const std::vector<Index> lengths(static_cast<std::size_t>(each.batch), each.kv_len);
@@ -21,48 +22,69 @@ TEST(CachedAttentionStorage, IsExactForWhatIsStored) {
   }
 }
 
-/// The cost of 8 bits, by the bound of an element: a score moves by at most delta = max_j |scale| |q|_1 max|k_j| / 254,
-/// a weight by a factor within exp(+-2 delta), and a value by max|v_j| / 254.
-TEST(CachedAttentionStorage, IntegersStayWithinTheirBound) {
+/// What rounding costs, by the cache's own bound: of a number, and of an answer.
+TEST(CachedAttentionStorage, AnswersStayWithinTheirBound) {
   for (const Index q_len : {1, 40}) {
     const Problem<float> problem(cached_case(2, q_len, 600, 64, 48, MaskKind::kCausalBottomRight));
-    const KVCache cache = cache_of(CacheKind::kContiguous, CacheStorage::kInt8, problem.k(), problem.v());
     const auto exact = problem.template reference_input<double>().forward();
-    const View<const double, 4> exact_out = exact.out, weights = exact.weights;
-    const View<const double, 3> exact_lse = exact.lse;
-    const View<float, 4> q = problem.q(), k = problem.k(), v = problem.v();
-    const auto row_max = [](const View<float, 4>& x, Index g, Index j) {
-      double largest = 0;
-      for (Index d = 0; d < x.size(3); ++d) largest = std::max(largest, std::abs(double{x(0, g, j, d)}));
-      return largest;
-    };
-    for_each_isa(1, [&](Context& context) {
-      const Answer<float> answer(q, cache.key_value(), problem.options, context);
-      const View<const float, 4> out = answer.out;
-      const View<const float, 3> lse = answer.lse;
-      double worst = 0;
-      for (Index h = 0; h < q.size(1); ++h) {
-        for (Index i = 0; i < q_len; ++i) {
-          double sum_q = 0, delta = 0, value_error = 0;
-          for (Index d = 0; d < 64; ++d) sum_q += std::abs(double{q(0, h, i, d)});
-          for (Index j = 0; j < 600; ++j) {
-            if (weights(0, h, i, j) == 0) continue;
-            delta = std::max(delta, sum_q / 8 * row_max(k, h / 2, j) / 254);
-            value_error = std::max(value_error, row_max(v, h / 2, j) / 254);
-          }
-          EXPECT_LE(std::abs(double{lse(0, h, i)} - exact_lse(0, h, i)), delta * 1.001 + 1e-5);
-          for (Index d = 0; d < 48; ++d) {
-            double moved = 0;
-            for (Index j = 0; j < 600; ++j) moved += weights(0, h, i, j) * std::abs(double{v(0, h / 2, j, d)});
-            const double bound = (std::exp(2 * delta) - 1) * moved + value_error * 1.001 + 1e-5;
-            const double error = std::abs(double{out(0, h, i, d)} - exact_out(0, h, i, d));
-            ASSERT_LE(error, bound);
-            worst = std::max(worst, error / bound);
+    const View<const double, 4> exact_out = exact.out;
+    const View<float, 4> q = problem.q(), k = problem.k();
+    for (const CacheStorage storage :
+        {CacheStorage::kF32, CacheStorage::kBF16, CacheStorage::kF16, CacheStorage::kInt8, CacheStorage::kInt4}) {
+      const KVCache cache = cache_of(CacheKind::kPages16, storage, k, problem.v());
+      Tensor<float> stored_k({k.size(1), 600, 64}), stored_v({k.size(1), 600, 48});
+      cache.read(0, 0, stored_k, stored_v);
+      double number = 0;
+      for (Index e = 0; e < k.size(1) * 600 * 64; ++e) {
+        number = std::max(number, std::abs(double{stored_k.data()[e]} - double{k.data()[e]}));
+      }
+      const double most = cache.error_bound().k;
+      EXPECT_LE(number, most);
+      EXPECT_GE(number, 0.9 * most) << kStorageNames[static_cast<std::size_t>(storage)] << ": the bound is not tight";
+      Tensor<double> bound({1, q.size(1), q_len});
+      cache.error_bound(q, bound);
+      for_each_isa(1, [&](Context& context) {
+        const Answer<float> answer(q, cache.key_value(), problem.options, context);
+        const View<const float, 4> out = answer.out;
+        double worst = 0;
+        for (Index h = 0; h < q.size(1); ++h) {
+          for (Index i = 0; i < q_len; ++i) {
+            const double allowed = bound.data()[h * q_len + i] + 1e-5;
+            for (Index d = 0; d < 48; ++d) {
+              const double error = std::abs(double{out(0, h, i, d)} - exact_out(0, h, i, d));
+              ASSERT_LE(error, allowed);
+              worst = std::max(worst, error / allowed);
+            }
           }
         }
-      }
-      std::printf("int8 cache, %d queries: worst error/bound %.3f\n", static_cast<int>(q_len), worst);
-    });
+        std::printf("%s cache, %d queries: worst error/bound %.3f\n", kStorageNames[static_cast<std::size_t>(storage)],
+            static_cast<int>(q_len), worst);
+      });
+    }
+  }
+}
+
+/// Two keys whose roundings all go the other way, and values that stay as they are: the bound is nearly reached.
+TEST(CachedAttentionStorage, BoundsAreReached) {
+  for (const auto& [storage, levels] : {std::pair(CacheStorage::kInt8, 127.0F), std::pair(CacheStorage::kInt4, 7.0F)}) {
+    Tensor<float> q({1, 1, 1, 32}), k({1, 1, 2, 32}), v({1, 1, 2, 1}), out({1, 1, 1, 1}), exact({1, 1, 1, 1});
+    for (Index d = 0; d < 32; ++d) {
+      q.data()[d] = 0.01F;
+      k.data()[d] = d == 0 ? levels : 0.4999F;
+      k.data()[32 + d] = d == 0 ? levels : 0.5001F;
+    }
+    v.data()[0] = levels;
+    v.data()[1] = -levels;
+    KVCache cache({.head_dim = 32, .v_head_dim = 1, .storage = storage, .capacity = 2});
+    cache.append(k, v);
+    Tensor<double> bound({1, 1, 1});
+    cache.error_bound(q, bound, 1.0);
+    attention_forward(q, cache.key_value(), {.out = out}, {.scale = 1.0});
+    attention_forward(q, k, v, {.out = exact}, {.scale = 1.0});
+    const double error = std::abs(double{out.data()[0]} - double{exact.data()[0]}),
+                 most = bound.data()[0] - cache.error_bound().v;
+    EXPECT_LE(error, most * (1 + 1e-5));
+    EXPECT_GE(error, 0.9 * most);
   }
 }
 

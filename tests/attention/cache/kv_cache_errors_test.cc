@@ -64,7 +64,7 @@ void expect_refusals_change_nothing(CacheLayout layout, CacheStorage storage) {
 TEST(KVCache, RefusalsLeaveItAsItWas) {
   for (const CacheLayout layout : {CacheLayout::kContiguous, CacheLayout::kRing, CacheLayout::kPaged}) {
     for (const CacheStorage storage :
-        {CacheStorage::kF32, CacheStorage::kBF16, CacheStorage::kF16, CacheStorage::kInt8}) {
+        {CacheStorage::kF32, CacheStorage::kBF16, CacheStorage::kF16, CacheStorage::kInt8, CacheStorage::kInt4}) {
       SCOPED_TRACE(testing::Message() << static_cast<int>(layout) << " " << static_cast<int>(storage));
       expect_refusals_change_nothing(layout, storage);
     }

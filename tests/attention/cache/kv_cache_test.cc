@@ -244,6 +244,46 @@ TEST(KVCache, IntegersAreOffByHalfAStepAtMost) {
   EXPECT_GT(worst, 0.9) << "the bound is not tight";
 }
 
+/// A step is the least f16 that is a seventh of the largest of 32 numbers, on every instruction set the same; a number
+/// is a whole multiple of it, half of one off at most. Widths end within each kind of piece.
+TEST(KVCache, IntegersOfFourBitsAreOffByHalfAStepAtMost) {
+  constexpr Index n = 60;
+  for (const Index width : {1, 31, 33, 64, 80, 97, 128, 150, 200}) {
+    Random random(17);
+    Tensor<float> k({1, 1, n, width}), v({1, 1, n, 1});
+    for (Index j = 0; j < n; ++j) {
+      const double size = std::ldexp(1.0, static_cast<int>(random.below(40)) - 22);
+      for (Index d = 0; d < width; ++d) k.data()[j * width + d] = static_cast<float>(size * random.symmetric());
+    }
+    double worst = 0;
+    for_each_isa(1, [&](Context& context) {
+      KVCache cache({.head_dim = width, .v_head_dim = 1, .storage = CacheStorage::kInt4, .capacity = n}, context);
+      cache.append(k, v);
+      Tensor<float> got({1, n, width}), got_v({1, n, 1});
+      cache.read(0, 0, got, got_v);
+      for (Index j = 0; j < n; ++j) {
+        for (Index begin = 0; begin < width; begin += 32) {
+          const std::span<const float> exact(
+              &k.data()[j * width + begin], static_cast<std::size_t>(std::min<Index>(32, width - begin)));
+          float largest = 0;
+          for (const float x : exact) largest = std::max(largest, std::abs(x));
+          Float16 step(largest / 7);
+          if (static_cast<float>(step) * 7 < largest) ++step.bits;
+          const double unit = static_cast<float>(step);
+          for (std::size_t d = 0; d < exact.size(); ++d) {
+            const double stored = got.data()[j * width + begin + static_cast<Index>(d)],
+                         error = std::abs(stored - double{exact[d]});
+            ASSERT_EQ(stored, std::nearbyint(stored / unit) * unit) << width << ", row " << j;
+            ASSERT_LE(error, unit / 2 * (1 + 1e-5)) << width << ", row " << j;
+            worst = std::max(worst, error / unit);
+          }
+        }
+      }
+    });
+    EXPECT_TRUE(width == 1 || worst > 0.45) << "the bound is not tight";
+  }
+}
+
 /// append and read take a context's instruction set; the default one's is QKV_ISA's.
 TEST(KVCacheDeathTest, TakesTheForcedInstructionSet) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process of its own, in which no default context has been made
@@ -281,6 +321,48 @@ TEST(KVCache, IntegersOfRowsThatAreNotFiniteAreNaN) {
       EXPECT_EQ(read_v.data()[e], 0.0F);
     }
   }
+}
+
+/// Of 4 bits, the 32 numbers that share a scale; one that no f16 reaches too. Zeros stay.
+TEST(KVCache, GroupsThatAreNotFiniteAreNaN) {
+  constexpr Index width = 100;
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const float bad : {inf, -inf, std::numeric_limits<float>::quiet_NaN(), 458600.0F}) {
+    Tensor<float> k({1, 1, 1, width}), v({1, 1, 1, width});
+    k.data()[70] = bad;
+    v.data()[99] = 458528.0F;
+    for_each_isa(1, [&](Context& context) {
+      KVCache cache({.head_dim = width, .storage = CacheStorage::kInt4, .capacity = 1}, context);
+      EXPECT_EQ(cache.bytes(), 2U * 72U);
+      cache.append(k, v);
+      Tensor<float> read_k({1, 1, width}), read_v({1, 1, width});
+      cache.read(0, 0, read_k, read_v);
+      for (Index d = 0; d < width; ++d) {
+        EXPECT_EQ(std::isnan(read_k.data()[d]), d / 32 == 2) << d;
+        if (d / 32 != 2) {
+          EXPECT_EQ(read_k.data()[d], 0.0F);
+        }
+        EXPECT_EQ(read_v.data()[d], v.data()[d]);
+      }
+    });
+  }
+}
+
+TEST(KVCache, ColumnsOfKeysOfFourBitsAreWholePieces) {
+  const KVCacheConfig config{.head_dim = 576, .storage = CacheStorage::kInt4, .capacity = 1, .values_in_keys = true};
+  for (const Index width : {128, 512, 576}) {
+    KVCacheConfig one = config;
+    one.v_head_dim = width;
+    KVCache cache(one);
+    Tensor<float> k({1, 1, 1, 576}), read_k({1, 1, 576}), read_v({1, 1, width});
+    for (Index d = 0; d < 576; ++d) k.data()[d] = static_cast<float>(d % 15 - 7);
+    cache.append(k, {});
+    cache.read(0, 0, read_k, read_v);
+    for (Index d = 0; d < width; ++d) EXPECT_EQ(read_v.data()[d], read_k.data()[d]);
+  }
+  KVCacheConfig cut = config;
+  cut.v_head_dim = 64;
+  EXPECT_THROW(KVCache{cut}, OptionError);
 }
 
 }  // namespace

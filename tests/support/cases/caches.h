@@ -12,7 +12,7 @@ namespace qkv::test {
 enum class CacheKind { kNone, kContiguous, kPages1, kPages16, kPages100, kRing };
 inline constexpr std::array kCacheNames = {"none", "contiguous", "pages1", "pages16", "pages100", "ring"};
 
-inline constexpr std::array kStorageNames = {"f32", "f64", "bf16", "f16", "int8"};
+inline constexpr std::array kStorageNames = {"f32", "f64", "bf16", "f16", "int8", "int4"};
 
 inline std::string cache_name(CacheKind kind) { return kCacheNames[static_cast<std::size_t>(kind)]; }
 
