@@ -34,16 +34,23 @@ template <int kR, int kBytes, bool kWhole> inline __attribute__((always_inline))
   asm("" : "+m"(scales));  // multiplied from memory, which costs nothing more
 #pragma GCC unroll 4
   for (int part = 0; part < kInt4Parts; ++part) {
+    U32 words[kRuns];
 #pragma GCC unroll 4
-    for (int i = 0; i < kRuns; ++i) {
-      const U32 words = load_words_of<kBytes>(rows[i] + to_words + part * n * kBytes);
+    for (int i = 0; i < kRuns; ++i) words[i] = load_words_of<kBytes>(rows[i] + to_words + part * n * kBytes);
 #pragma GCC unroll 8
-      for (int c = 0; c < columns; ++c) {
-        const int at = 16 * c + part * n;
-        if (!kWhole && at >= count) continue;
-        const F32 key = Int4Levels{}.times(scales[i][c / 2]).of(words >> static_cast<unsigned>(4 * c));
+    for (int c = 0; c < columns; ++c) {
+      const int at = 16 * c + part * n;
+      if (!kWhole && at >= count) continue;
+      F32 key[kRuns];
 #pragma GCC unroll 4
-        for (int r = 0; r < kR; ++r) acc[r][i] = fma(load<float>(q + kR * at + r * n), key, acc[r][i]);
+      for (int i = 0; i < kRuns; ++i) {
+        key[i] = Int4Levels{}.times(scales[i][c / 2]).of(words[i] >> static_cast<unsigned>(4 * c));
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < kR; ++r) {
+        const F32 query = load<float>(q + kR * at + r * n);
+#pragma GCC unroll 4
+        for (int i = 0; i < kRuns; ++i) acc[r][i] = fma(query, key[i], acc[r][i]);
       }
       keep_order();
     }
@@ -92,18 +99,23 @@ template <int kR, int kBytes, int kColumns, class Chunk> inline __attribute__((a
   }
   const auto add = [&](const Int4* row, const float* weight) __attribute__((always_inline)) {
     const Four scales = load_scales<kBytes>(bytes_of(row) + to_scales);
-    Four scaled[kR];  // weights
-#pragma GCC unroll 4
-    for (int r = 0; r < kR; ++r) scaled[r] = scales * weight[r * kChunkLimit];
-    asm("" : "+m"(scaled));
+    Four factors = scales;  // of levels; of one query with its weight
+    if constexpr (kR == 1) factors *= weight[0];
+    asm("" : "+m"(factors));
     const int begin_column = kColumns == 2 * kBytes ? 0 : first;
     U32 words = load_words_of<kBytes>(bytes_of(row) + to_words + part * n * kBytes);
     if (begin_column > 0) words >>= 16;
 #pragma GCC unroll 8
     for (int c = 0; c < kColumns; ++c) {
-      const F32 level = Int4Levels{}.of(words >> static_cast<unsigned>(4 * c));
+      const U32 column = words >> static_cast<unsigned>(4 * c);
+      const float by = factors[(begin_column + c) / 2];
+      if constexpr (kR == 1) {
+        acc[0][c] = fma(splat<float>(by), Int4Levels{}.of(column), acc[0][c]);
+      } else {
+        const F32 value = Int4Levels{}.times(by).of(column);
 #pragma GCC unroll 4
-      for (int r = 0; r < kR; ++r) acc[r][c] = fma(splat<float>(scaled[r][(begin_column + c) / 2]), level, acc[r][c]);
+        for (int r = 0; r < kR; ++r) acc[r][c] = fma(splat<float>(weight[r * kChunkLimit]), value, acc[r][c]);
+      }
     }
   };
   for (Index g = begin; g < end; ++g) {
