@@ -13,7 +13,7 @@ class Case:
     name: str  # name in `qkv bench`
     kind: str  # forward, backward, fwdbwd, weights, decode, prefill, linear, linear-backward, mha, mha-train,
     #            lm-step, lm-process, packed, packed-backward, hybrid, hybrid-backward
-    dtype: str = "f32"  # of a cache also int8
+    dtype: str = "f32"  # of a cache also int8, int4
     batch: int = 1
     heads: int = 1
     kv_heads: int = 0  # 0: as many as heads
@@ -69,7 +69,7 @@ class Case:
 
     def cache_bytes(self):
         """Bytes of keys and values, which a decoding step reads."""
-        size = {"f32": 4, "bf16": 2, "f16": 2, "int8": 1}[self.dtype]
+        size = {"f32": 4, "bf16": 2, "f16": 2, "int8": 1, "int4": 0.5625}[self.dtype]
         return 2 * size * self.batch * self.hkv * self.tk * self.head_dim
 
     def small(self):
@@ -132,7 +132,7 @@ def _decode():
 
 def _caches():
     """Tokens on caches of 8K and 32K keys, 16 sequences at once; a prompt's chunk."""
-    for dtype in ("f32", "bf16", "f16", "int8"):
+    for dtype in ("f32", "bf16", "f16", "int8", "int4"):
         for batch, keys in ((1, 8192), (1, 32768), (16, 2048)):
             name = f"cache-{dtype}{'-b16' if batch > 1 else ''}-s{keys}"
             shape = {"batch": batch, "heads": 32, "kv_heads": 8, "q_len": 1, "kv_len": keys, "head_dim": 128}

@@ -3,7 +3,7 @@
 import numpy as np
 
 # Largest difference from f64, as a share of the largest number, for inputs in [-1, 1] that are stored in the type.
-TOLERANCE = {"f32": 256 * 2.0**-23, "bf16": 6 * 2.0**-8, "f16": 6 * 2.0**-11, "int8": 0.1}  # fp8 is the coarsest
+TOLERANCE = {"f32": 256 * 2.0**-23, "bf16": 6 * 2.0**-8, "f16": 6 * 2.0**-11, "int8": 0.1, "int4": 0.4}  # fp8 is the coarsest of 8 bits
 
 
 def numbers(case, seed=17):

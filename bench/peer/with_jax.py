@@ -30,7 +30,7 @@ def variants(case):
     makers = {"forward": _forward, "decode": _forward, "prefill": _forward, "backward": _gradient, "fwdbwd": _gradient}
     makers["linear"] = _linear
     # JAX stores the S x S scores, several times for the gradient.
-    runs = case.kind in makers and case.dtype != "int8" and case.q_len <= 4096
+    runs = case.kind in makers and not case.dtype.startswith("int") and case.q_len <= 4096
     return dict(makers[case.kind](case)) if runs else {}
 
 

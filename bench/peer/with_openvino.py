@@ -162,7 +162,7 @@ def _on_state(case):
     if case.causal:
         given["mask"] = np.where(textbook.keep_of(case)[:1, None], 0, -np.inf).astype(np.float32)
     hint = "bf16" if case.dtype == "bf16" else "f32"
-    model = _compiled(_stateful(case), hint, KV_CACHE_PRECISION={"int8": "u8"}.get(case.dtype, case.dtype))
+    model = _compiled(_stateful(case), hint, KV_CACHE_PRECISION={"int8": "u8", "int4": "u4"}.get(case.dtype, case.dtype))
     requests = [model.create_infer_request() for _ in textbook.caches(case, [], None)]
 
     def restore(request):

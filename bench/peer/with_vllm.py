@@ -73,7 +73,7 @@ def _call(q, pairs, causal, kind="auto"):
 
 
 def variants(case):
-    if case.kind not in ATTENTION or case.head_dim % 32:
+    if case.kind not in ATTENTION or case.dtype not in TYPES or case.head_dim % 32:
         return {}
     q, k, v = (torch.from_numpy(x).to(TYPES[case.dtype]) for x in textbook.numbers(case)[:3])
     kind = "fp8" if case.dtype == "int8" else "auto"
