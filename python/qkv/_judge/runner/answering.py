@@ -82,7 +82,7 @@ def failure(subject: Subject, error: BaseException) -> dict[str, str]:
 
 def _out(subject: Subject, result: Result, tensors: Tensors) -> Tensors:
     if subject.task in PARTS:
-        return _returned(subject, next(iter(FUNCTIONS[subject.task])), result, tensors)
+        return _returned(subject, TASKS[subject.task].own, result, tensors)
     tensors = {"out": array_of(result.out, subject.precision)}
     lse = [one for one in result.rest if is_array(one) and tuple(one.shape) == tuple(result.out.shape[:-1])]
     if subject.task == "flash" and len(lse) == 1 and re.search("logsumexp|lse", told(subject.thing), re.IGNORECASE):
@@ -100,7 +100,7 @@ def _prepared(
     binding = subject.binding_for()
     target = subject.fresh(tensors, assignment, train) if subject.prototype is not None else None
     if subject.task in PARTS:
-        tensors = {name: tensors[name] for name, _ in FUNCTIONS[subject.task][next(iter(FUNCTIONS[subject.task]))] if name in tensors}
+        tensors = {name: tensors[name] for name, _ in TASKS[subject.task].functions[TASKS[subject.task].own] if name in tensors}
     leaves = subject.leaves(tensors, gradient)
     values = {**subject.values(binding, tensors, metadata, leaves), **(more or {})}
     return (lambda: subject.call(binding, target, values, tensors)), target, leaves

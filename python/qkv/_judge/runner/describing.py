@@ -6,6 +6,7 @@ Not: the calls that are judged (answering.py).
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import dataclasses
 import inspect
@@ -18,17 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from . import blocks, building, first_calls, match, names, parameters, parts, tasks
+from . import blocks, building, match, names, parameters, parts, tasks
 from .calling import Binding
 from .errors import FAILURES, NoTask, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
-from .first_calls import BATCH, LENGTH, attempt_call, first_call, inputs_of, metadata_of, only_square, ways_of
+from .first_calls import Trial, first_call, hides_future, only_square, square, ways_of
 from .frameworks import framework_of, is_module, named, reads, rounds, to_numpy, told, told_with_parts
-from .masks import ROWS, leaks, promised_by
+from .masks import ROWS, promised_by
 from .parameters import Assignment, assign
-from .slots import Sizes, Tensors, of_block
+from .slots import Sizes, of_block
 from .steps import model_class
-from .subject import Skipped, Subject, Way
+from .subject import Subject, Way
 
 
 def subject_of_file(request: dict[str, Any]) -> Subject:
@@ -118,17 +119,18 @@ def _described(
         binding.check()
         subject.notes += binding.notes
     unfilled: list[tuple[str, Stop]] = []
-    for function, binding in subject.bindings.items():
+    trials = [Trial(subject, function) for function in subject.bindings]
+    for trial in trials:
         try:
-            subject.ways = ways_of(subject, binding) if subject.prototype is None else subject.ways
-            first_call(subject, function)
-            _readings(subject, function)
-            subject.helpers["square"] = only_square(subject, function)
-            subject.helpers["ungrouped"] = _ungrouped(subject, function)
+            subject.ways = ways_of(subject, trial.binding) if subject.prototype is None else subject.ways
+            first_call(trial)
+            _readings(trial)
+            subject.helpers["square"] = only_square(trial)
+            subject.helpers["ungrouped"] = _ungrouped(trial)
         except Stop as stop:
             if stop.verdict != "unfilled":
                 raise
-            unfilled.append((function, stop))
+            unfilled.append((trial.function, stop))
     if len(unfilled) == len(subject.bindings):
         raise unfilled[0][1]
     if subject.read:  # of a dict of parameters what is neither read nor spoken of is not there
@@ -137,46 +139,46 @@ def _described(
         spoken += [names.argument(field.name) for one in holders for field in dataclasses.fields(one)]
         _cover(subject, [*subject.read, *spoken, *next(iter(subject.bindings.values())).roles.values()])
     if subject.task == "score-modifiers" and not subject.helpers["asked"]:
-        (function, binding), code = next(iter(subject.bindings.items())), {subject.name.lower(), *named(owner)}
-        means = TRIANGLES & code or binding.takes("causal") or any("causal" in one for one in code)
-        if not means and not _hides_future(subject, function):
+        code = {subject.name.lower(), *named(owner)}
+        means = TRIANGLES & code or trials[0].binding.takes("causal") or any("causal" in one for one in code)
+        if not means and not hides_future(trials[0]):
             raise NoTask(f"no exercise asks for what {subject.name} does; the nearest is `{subject.task}`")
     if request.get("task") is None:
-        _causal(subject, owner, candidate.strong)
+        _causal(trials[0], owner, candidate.strong)
     if subject.helpers.get("whole"):
         subject.has["metadata"] = {"whole": "1"}
     if subject.task == "block":
-        _of_a_block(subject, owner)
+        _of_a_block(trials[0], owner)
     for function, _ in unfilled:  # one of two functions of a task
         del subject.bindings[function]
         subject.notes.append(f"{function} is not filled in yet")
     return subject
 
 
-def _causal(subject: Subject, owner: Any, strong: bool) -> None:
+def _causal(trial: Trial, owner: Any, strong: bool) -> None:
     """Code that hides the future by itself, whatever its task: heads that take no mask, and do it or mean to, are a task of their
     own. An exercise's own name asks for what the exercise does."""
-    (function, binding), settings = next(iter(subject.bindings.items())), building.settings_of(owner) if isinstance(owner, type) else {}
+    subject, binding, settings = trial.subject, trial.binding, building.settings_of(owner) if isinstance(owner, type) else {}
     parts = tasks.TASKS[subject.task].parts
     if not {"bidirectional", "linear", "flash"} & {*parts} or "cross" in parts or binding.takes("causal") or "causal" in settings.values():
         return
     if strong and subject.task in (*tasks.SINGLE, *tasks.OF_QKV):
         return
     if not subject.has.get("causal"):
-        subject.has["causal"] = _hides_future(subject, function)
+        subject.has["causal"] = hides_future(trial)
     if subject.task == "mha" and not binding.takes("mask") and (subject.has["causal"] or TRIANGLES & named(owner)):
         subject.task, subject.has["causal"] = "causal-mha", False
         if subject.prototype is None:
-            subject.bindings = {next(iter(tasks.FUNCTIONS[subject.task])): binding}
+            subject.bindings = {tasks.TASKS[subject.task].own: binding}
 
 
-def _of_a_block(subject: Subject, owner: Any) -> None:
+def _of_a_block(trial: Trial, owner: Any) -> None:
     """Whether it may be an encoder's: it hides no token, and no name says that it means to."""
-    (function, binding), code = next(iter(subject.bindings.items())), {subject.name, *named(owner)}
+    subject, code = trial.subject, {trial.subject.name, *named(owner)}
     means = TRIANGLES & code or any(re.search("causal|decoder|gpt", names.key(name)) for name in code)
-    means = means or ("masked_fill" in code and not binding.takes("mask")) or _says_decoder(owner)
+    means = means or ("masked_fill" in code and not trial.binding.takes("mask")) or _says_decoder(owner)
     subject.has["metadata"] = blocks.says_of(owner, subject.prototype)
-    if not means and not _hides_future(subject, function):
+    if not means and not hides_future(trial):
         subject.has["metadata"]["encoder"] = "1"
 
 
@@ -189,47 +191,32 @@ def _says_decoder(owner: Any) -> bool:
     return bool(re.search(r"(?i)\bcausal|\bdecoder|\bGPT|autoregressive|因果|解码", says)) and not other
 
 
-def _hides_future(subject: Subject, function: str) -> bool:
-    """Whether later tokens change nothing of the first one's output, and earlier ones change the last one's, without a mask."""
-    tensors = first_calls.square(inputs_of(subject.task, function or next(iter(tasks.FUNCTIONS[subject.task])), subject.sizes))
-    metadata, binding = metadata_of(subject.task, subject.sizes), subject.bindings[function]
-
-    def call(given: Tensors) -> Any:
-        return attempt_call(subject, binding, {name: value for name, value in given.items() if name != "mask"}, metadata)
-
-    last = np.broadcast_to(np.arange(LENGTH) == LENGTH - 1, (BATCH, 1, LENGTH, LENGTH))
-    return not leaks(call, tensors, first_calls.causal_mask(tensors)) and leaks(call, tensors, last)
-
-
-def _ungrouped(subject: Subject, function: str) -> bool:
+def _ungrouped(trial: Trial) -> bool:
     """Whether code that repeats heads of k and v for groups of q's does it in another way than repeat_interleave: no probe asks."""
+    subject = trial.subject
     if subject.kind != "function" or subject.task not in tasks.OF_QKV or not {"repeat", "expand", "tile"} & named(subject.thing):
         return False
-    binding, metadata = subject.bindings[function], metadata_of(subject.task, subject.sizes)
-    q, k, v = (inputs_of(subject.task, function, subject.sizes)[name] for name in ("q", "k", "v"))
+    q, k, v = (trial.inputs[name] for name in ("q", "k", "v"))
     pairs = np.concatenate([q[:, :2], q[:, :2] + 1], 1)
     try:
         ways = [{"q": pairs, "k": k[:, :2].repeat(n, 1), "v": v[:, :2].repeat(n, 1)} for n in (1, 2)]
-        shared, repeated = (to_numpy(attempt_call(subject, binding, way, metadata).out) for way in ways)
+        shared, repeated = (to_numpy(trial.call(way).out) for way in ways)
         return not np.allclose(shared, repeated)
-    except (*FAILURES, Skipped):
+    except FAILURES:
         return False
 
 
-def _readings(subject: Subject, function: str) -> None:
+def _readings(trial: Trial) -> None:
     """Square matrices may be [in, out] or [out, in]: both are tried, where no exercise says which."""
-    binding, way = subject.bindings[function], subject.ways[0]
+    subject, way = trial.subject, trial.subject.ways[0]
     known = subject.task in tasks.PARTS or subject.prototype is not None
-    known = known or (subject.helpers["asked"] and not binding.takes("params"))  # no exercise has a dict
-    if known or way.turned or way.heads or ways_of(subject, binding) == [Way()]:
+    known = known or (subject.helpers["asked"] and not trial.binding.takes("params"))  # no exercise has a dict
+    if known or way.turned or way.heads or ways_of(subject, trial.binding) == [Way()]:
         return
     subject.ways = [way._replace(turned=True)]
-    try:
-        tensors = first_calls.square(inputs_of(subject.task, function or next(iter(tasks.FUNCTIONS[subject.task])), subject.sizes))
-        attempt_call(subject, binding, tensors, metadata_of(subject.task, subject.sizes))
+    with contextlib.suppress(*FAILURES):
+        trial.call(square(trial.inputs))
         subject.assignments = [Assignment(label, []) for label in ("matrices [in, out] (x W)", "matrices [out, in] (x W^T)")]
-    except FAILURES:
-        pass
     subject.ways = [way]
 
 
@@ -243,7 +230,7 @@ def _line(owner: Any) -> int:
 def _cover(subject: Subject, names: Iterable[str | None], function: str | None = None) -> None:
     """`has["absent"]`: the contract's parameters that the code has nothing for; one bias of several is judged without any."""
     have = {name[:2] + letter for name in names if name and name[:2] in ("W_", "b_") for letter in name[2:]}
-    contract = tasks.FUNCTIONS[subject.task][function or next(iter(subject.bindings), "") or next(iter(tasks.FUNCTIONS[subject.task]))]
+    contract = tasks.FUNCTIONS[subject.task][function or next(iter(subject.bindings), "") or tasks.TASKS[subject.task].own]
     subject.has["absent"] = [
         name for name, _ in contract if name[:2] in ("W_", "b_") and not any(name[:2] + letter in have for letter in name[2:])
     ]
@@ -281,7 +268,7 @@ def _of_parts(subject: Subject, module: ModuleType | None, request: dict[str, An
     if module is not None and not request.get("name") and subject.kind == "function":
         found.update({name: one for name, one in vars(module).items() if isinstance(one, FunctionType) and parts.guess(name, one) == task})
     for name, one in found.items():
-        contract = parts.contract_of(task, name, one) or next(iter(tasks.FUNCTIONS[task]))
+        contract = parts.contract_of(task, name, one) or tasks.TASKS[task].own
         if _hollow(one):
             subject.notes.append(f"{name} is not filled in yet")
         elif contract not in subject.bindings or name == subject.name:

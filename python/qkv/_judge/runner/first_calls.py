@@ -17,10 +17,10 @@ from .calling import Binding, beginnings, step_values
 from .errors import FAILURES, Stop
 from .frameworks import source_of, to_numpy, told
 from .slicing import ROWS, SWAPPED, TIME_FIRST, TOKENS_FIRST, Slices, choices, choices_of_part
-from .slots import Sizes, Tensors, Words
+from .slots import Sizes, Tensors
 from .steps import settle, train_steps, trial_tensors
-from .subject import Skipped, Subject, Way
-from .tasks import CAUSAL, FUNCTIONS, LAYERS, MASKED, OF_QKV, PARTS, STEPPED, TASKS
+from .subject import Skipped, Subject, Way, lengths
+from .tasks import CAUSAL, LAYERS, MASKED, OF_QKV, PARTS, STEPPED, TASKS
 
 #: A call with a mask in one form.
 Attempt = Callable[[masks.Form, Tensors], Any]
@@ -74,50 +74,60 @@ def square(tensors: Tensors) -> Tensors:
     return {name: value[cut.get(name, ...)] for name, value in tensors.items()}
 
 
-def _keys(tensors: Tensors) -> int:
-    return MEMORY if "memory" in tensors or ("k" in tensors and tensors["k"].shape[2] == MEMORY) else LENGTH
-
-
 def causal_mask(tensors: Tensors) -> np.ndarray:
     """bool [B, 1, Tq, Tk]: the same triangle for every sequence."""
-    kv_len = _keys(tensors)
-    return np.broadcast_to(np.tri(LENGTH, kv_len, kv_len - LENGTH, dtype=bool), (BATCH, 1, LENGTH, kv_len)).copy()
+    (batch, q_len), kv_len = lengths(tensors)
+    return np.broadcast_to(np.tri(q_len, kv_len, kv_len - q_len, dtype=bool), (batch, 1, q_len, kv_len)).copy()
 
 
-def padding_mask(tensors: Tensors) -> np.ndarray:
-    """bool [B, 1, Tq, Tk]: the last keys of each sequence are hidden, another number in each."""
-    q_len, kv_len = LENGTH, _keys(tensors)
-    lengths = np.array([kv_len - 1, kv_len - 2])[:, None, None, None]
-    return np.broadcast_to(np.arange(kv_len) < lengths, (BATCH, 1, q_len, kv_len)).copy()
+def padding_mask(tensors: Tensors, *hidden: int) -> np.ndarray:
+    """bool [B, 1, Tq, Tk]: so many of the last keys of each sequence are hidden."""
+    (batch, q_len), kv_len = lengths(tensors)
+    shown = kv_len - np.array(hidden)[:, None, None, None]
+    return np.broadcast_to(np.arange(kv_len) < shown, (batch, 1, q_len, kv_len)).copy()
 
 
-def attempt_call(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> Any:
-    target = subject.fresh(tensors, 0) if subject.prototype is not None else None
-    failure: BaseException | None = None
-    ways, states = subject.ways, beginnings(binding) if subject.task == "cache" else [subject.helpers.get("cache")]
-    ran: list[tuple[Any, Way, Any]] = []
-    for way, state in itertools.product(ways, states):
-        subject.ways, subject.helpers["cache"], own = [way], state, copy.deepcopy(state)
-        try:
-            values = subject.values(binding, tensors, metadata, subject.leaves(tensors))
-            values = step_values(binding, values, own, 0) if subject.task in STEPPED else values
-            result = subject.call(binding, target, values, tensors)
-        except Skipped:
-            subject.ways = ways
-            raise
-        except FAILURES as error:
-            failure = failure or error
-            continue
-        ran.append((result, way, state))
-        if result.rest or own or len(states) == 1:  # a dict that was filled keeps what None does not
-            break
-    if ran:
+class Trial:
+    """The first calls of one function of a subject: `inputs` of its contract, `ran` those that it runs with, as they are or cut."""
+
+    def __init__(self, subject: Subject, function: str) -> None:
+        self.subject, self.function, self.binding = subject, function, subject.bindings[function]
+        self.metadata = metadata_of(subject.task, subject.sizes)
+        self.inputs = trial_tensors() if subject.task == "lm" else inputs_of(subject.task, function or TASKS[subject.task].own, subject.sizes)
+        self.ran = self.inputs
+
+    def call(self, tensors: Tensors) -> Any:
+        """In the first way that runs; Skipped, or the error of the first way."""
+        subject, binding = self.subject, self.binding
+        target = subject.fresh(tensors, 0) if subject.prototype is not None else None
+        failure: BaseException | None = None
+        ways, states = subject.ways, beginnings(binding) if subject.task == "cache" else [subject.helpers.get("cache")]
+        ran: list[tuple[Any, Way, Any]] = []
+        for way, state in itertools.product(ways, states):
+            subject.ways, subject.helpers["cache"], own = [way], state, copy.deepcopy(state)
+            try:
+                values = subject.values(binding, tensors, self.metadata, subject.leaves(tensors))
+                values = step_values(binding, values, own, 0) if subject.task in STEPPED else values
+                result = subject.call(binding, target, values, tensors)
+            except Skipped:
+                subject.ways = ways
+                raise
+            except FAILURES as error:
+                failure = failure or error
+                continue
+            ran.append((result, way, state))
+            if result.rest or own or len(states) == 1:  # a dict that was filled keeps what None does not
+                break
+        subject.ways = ways
+        if not ran:
+            assert failure is not None
+            raise failure
         result, way, subject.helpers["cache"] = ran[-1] if ran[-1][0].rest or own else ran[0]
         subject.ways = [way]
         return result
-    subject.ways = ways
-    assert failure is not None
-    raise failure
+
+    def unmasked(self, tensors: Tensors) -> Any:
+        return self.call({name: value for name, value in tensors.items() if name != "mask"})
 
 
 #: How a projection's weight and bias may be called in a dict of both.
@@ -134,25 +144,23 @@ def ways_of(subject: Subject, binding: Binding) -> list[Way]:
     return turned if _TURNED.search(told(subject.thing)) else [*ways, *turned, *(Way(heads=axes) for axes in (1, 2, 3) if subject.sizes.heads > 1)]
 
 
-def first_call(subject: Subject, function: str) -> None:
+def first_call(trial: Trial) -> None:
     """One call in the first way that works; then with a mask in each form until one is taken."""
+    subject, binding = trial.subject, trial.binding
     if subject.task == "lm":
         try:
-            train_steps(subject, trial_tensors(), {"repeat": "1"}, 0)
+            train_steps(subject, trial.inputs, {"repeat": "1"}, 0)
         except FAILURES as error:
             raise subject.people.stop(error, f"calling {subject.name}") from None
         return
-    tensors = inputs_of(subject.task, function or next(iter(FUNCTIONS[subject.task])), subject.sizes)
-    metadata = metadata_of(subject.task, subject.sizes)
-    binding = subject.bindings[function]
     if subject.task in PARTS:
-        return _try_part(subject, binding, tensors, metadata)
-    if subject.task in STEPPED and subject.task != "cache" and settle(subject, binding, tensors, metadata, beginnings(binding)):
+        return _try_part(trial)
+    if subject.task in STEPPED and subject.task != "cache" and settle(subject, binding, trial.inputs, trial.metadata, beginnings(binding)):
         subject.notes += ["judged in float32: it does not run in float64"] if subject.dtype == "float32" else []
         return
     if binding.requires("mask"):
-        return _try_mask_in_slices(subject, binding, tensors, metadata, None)
-    plain, tensors = _plain(subject, binding, tensors, metadata)
+        return _try_mask_in_slices(trial, None)
+    plain = _plain(trial)
     if subject.slices is not None:
         subject.notes.append(subject.slices.note)
     if subject.dtype == "float32":
@@ -162,23 +170,23 @@ def first_call(subject: Subject, function: str) -> None:
     if subject.task not in MASKED and not (subject.task == "block" and binding.takes("mask")):
         return
     if binding.takes("mask"):
-        _try_mask_in_slices(subject, binding, tensors, metadata, tuple(plain.out.shape))
+        _try_mask_in_slices(trial, tuple(plain.out.shape))
     else:
-        _guess_mask(subject, binding, tensors, metadata, tuple(plain.out.shape))
+        _guess_mask(trial, tuple(plain.out.shape))
 
 
-def _plain(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> tuple[Any, Tensors]:
-    """(result, inputs) without a mask: as the contract has it; with as many keys as queries, as some mistakes need; without a batch;
+def _plain(trial: Trial) -> Any:
+    """A call without a mask: as the contract has it; with as many keys as queries, as some mistakes need; without a batch;
     each in float64, then in float32."""
+    subject, tensors, task = trial.subject, trial.inputs, TASKS[trial.subject.task]
     ways: list[tuple[Any, Tensors]] = [(None, tensors)]
     if getattr(tensors.get("x"), "ndim", 0) == 3 and TOKENS_FIRST.search(getattr(subject.thing, "__doc__", None) or ""):
         ways = [(Slices(1, "[L, B, E]", how=TIME_FIRST), tensors)]
-    elif "norm" in TASKS[subject.task].parts and _of_rows(subject, binding):
+    elif "norm" in task.parts and _of_rows(trial):
         ways = [(Slices(1, "[N, E]", how=ROWS, names=("x", "dout")), tensors)]
     if subject.task in PARTS:
-        task = TASKS[subject.task]
-        answers = next(task.returns[name] for name, one in subject.bindings.items() if one is binding)
-        ways += [(slices, tensors) for slices in choices_of_part({name: task.tensors[name] for name in tensors}, answers)]
+        own = choices_of_part({name: task.tensors[name] for name in tensors}, task.returns[trial.function])
+        ways += [(slices, tensors) for slices in own]
     else:
         cut = square(tensors)
         ways += [(None, cut)] if has_more_keys(tensors) else []
@@ -189,21 +197,24 @@ def _plain(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words
     for subject.slices, inputs in ways:
         for subject.dtype in ("float64", "float32"):
             try:
-                result = attempt_call(subject, binding, inputs, metadata)
+                result = trial.call(inputs)
             except FAILURES as error:
                 if isinstance(error, (Stop, SystemExit)) or subject.people.unfilled(error):  # another way would not help
                     raise subject.people.stop(error, f"calling {subject.name}") from None
                 failures.append(error)
                 continue
             if subject.slices is None or subject.task in ("backward", *PARTS) or tuple(result.out.shape) == subject.expected(inputs):
-                swapped = _swapped(subject, binding, inputs, tensors, metadata)
-                return (swapped, tensors) if swapped is not None else (result, inputs)
+                if (swapped := _swapped(trial, inputs)) is not None:
+                    return swapped
+                trial.ran = inputs
+                return result
             break
     raise subject.people.stop(max(failures, key=subject.people.reached), f"calling {subject.name}") from None
 
 
-def _of_rows(subject: Subject, binding: Binding) -> bool:
+def _of_rows(trial: Trial) -> bool:
     """Whether a function says that it takes [N, D], or has no other axis than 1 and is no exercise's own."""
+    subject, binding = trial.subject, trial.binding
     axes = {*re.findall(r"\b(?:axis|dim)\s*=\s*(-?\w+)", source_of(binding.function))} - {"0"}
     says = re.search(rf"\b{binding.argument('x')}\b[^(\[\n]{{0,20}}[(\[]\s*\w+,\s*\w+\s*[)\]]", told(binding.function))
     return bool(says) or (axes == {"1"} and subject.kind == "function" and not subject.helpers["asked"])
@@ -213,29 +224,30 @@ def _of_rows(subject: Subject, binding: Binding) -> bool:
 _HEADS_LAST = re.compile(r"(?i)\b(?:batch\w*|b)\s*,\s*(?:seq\w*|time|length|tokens|[lts])\s*,\s*(?:\w*heads?|h)\s*,")
 
 
-def _swapped(subject: Subject, binding: Binding, inputs: Tensors, tensors: Tensors, metadata: Words) -> Any:
+def _swapped(trial: Trial, inputs: Tensors) -> Any:
     """A call with [B, T, H, d], where each head's output depends on other heads' keys: no exercise's function does. None otherwise."""
+    subject = trial.subject
     asked = subject.helpers["asked"] and not _HEADS_LAST.search(told(subject.thing))
     if asked or subject.slices is not None or "q" not in inputs or subject.task not in (*OF_QKV, "rope") or subject.sizes.heads < 2:
         return None
     other = {name: np.concatenate([1 - inputs[name][:, :1], inputs[name][:, 1:]], 1) for name in ("k", "v")}
     try:
-        one, two = (to_numpy(attempt_call(subject, binding, {**inputs, **given}, metadata).out)[:, 1:] for given in ({}, other))
+        one, two = (to_numpy(trial.call({**inputs, **given}).out)[:, 1:] for given in ({}, other))
         if one.shape == two.shape and not (one == two).all():
             subject.slices = Slices(2, "[B, T, H, d]", how=SWAPPED)
-            return attempt_call(subject, binding, tensors, metadata)
+            return trial.call(trial.inputs)
     except FAILURES:
         subject.slices = None
     return None
 
 
-def _try_part(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> None:
+def _try_part(trial: Trial) -> None:
     """In every way that names leave; then with matrices as [out, in]."""
-    failure = None
-    matrices = any(len(axes) == 2 and axes[0] != "B" for name, axes in TASKS[subject.task].tensors.items() if name in tensors)
+    failure, subject, binding = None, trial.subject, trial.binding
+    matrices = any(len(axes) == 2 and axes[0] != "B" for name, axes in TASKS[subject.task].tensors.items() if name in trial.inputs)
     for binding.turned, binding.roles in itertools.product((False, True)[: 1 + matrices], binding.readings or [binding.roles]):
         try:
-            _plain(subject, binding, tensors, metadata)
+            _plain(trial)
         except Stop as stop:
             failure = failure or stop
             continue
@@ -247,12 +259,13 @@ def _try_part(subject: Subject, binding: Binding, tensors: Tensors, metadata: Wo
     raise failure
 
 
-def _try_mask_in_slices(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words, shape: tuple[int, ...] | None) -> None:
+def _try_mask_in_slices(trial: Trial, shape: tuple[int, ...] | None) -> None:
     """With a mask; without a batch where only that runs. Code that runs without one (`shape`) may fail: its probes say so."""
+    subject = trial.subject
     failure, form, own = None, None, subject.slices
-    for subject.slices in [own, *(choices(tensors) if subject.task not in STEPPED and own is None else [])]:
+    for subject.slices in [own, *(choices(trial.ran) if subject.task not in STEPPED and own is None else [])]:
         try:
-            _try_masks(subject, binding, tensors, metadata, shape)
+            _try_masks(trial, shape)
         except Stop as stop:
             failure, form = failure or stop, form or subject.mask_form
             if stop.verdict != "failed":
@@ -266,13 +279,14 @@ def _try_mask_in_slices(subject: Subject, binding: Binding, tensors: Tensors, me
         raise failure
 
 
-def _guess_mask(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words, shape: tuple[int, ...]) -> None:
+def _guess_mask(trial: Trial, shape: tuple[int, ...]) -> None:
     """An argument whose name says nothing, and that is None where it is missing, is the mask if one of its forms hides keys."""
+    subject, binding = trial.subject, trial.binding
     unknown = [one.name for one in binding.parameters if one.default is None and binding.roles[one.name] is None]
     for name in [name for name in binding.untried(True) if name in unknown]:
         binding.roles[name] = "mask"
         try:
-            if _try_masks(subject, binding, tensors, metadata, shape, guessed=True):
+            if _try_masks(trial, shape, guessed=True):
                 subject.notes.append(f"{name} was taken for the mask: its name says nothing, what it does hides keys")
                 return
         except Stop:
@@ -280,12 +294,10 @@ def _guess_mask(subject: Subject, binding: Binding, tensors: Tensors, metadata: 
         binding.roles[name], subject.mask_form = None, None
 
 
-def _try_masks(
-    subject: Subject, binding: Binding, tensors: Tensors, metadata: Words, shape: tuple[int, ...] | None, guessed: bool = False
-) -> bool:
+def _try_masks(trial: Trial, shape: tuple[int, ...] | None, guessed: bool = False) -> bool:
     """Padding first, which most forms can say; then one mask for all sequences. `shape`: of a call without a mask, if there is one;
     `guessed`: the argument's name says nothing. Whether what the mask hides stays hidden."""
-    argument = binding.argument("mask")
+    subject, tensors, argument = trial.subject, trial.ran, trial.binding.argument("mask")
     hides = type(subject.thing).__module__.startswith("torch.nn") and argument == "attn_mask"
     forms = masks.forms(argument, subject.task, hides)
     if subject.slices is not None:
@@ -293,10 +305,10 @@ def _try_masks(
 
     def attempt(form: masks.Form, given: Tensors) -> Any:
         subject.mask_form = form
-        return attempt_call(subject, binding, given, metadata)
+        return trial.call(given)
 
     fallback, failure = None, None
-    for mask in (padding_mask(tensors), causal_mask(tensors)):
+    for mask in (padding_mask(tensors, 1, 2), causal_mask(tensors)):
         for form in forms:
             try:
                 result = attempt(form, {**tensors, "mask": mask})
@@ -308,7 +320,7 @@ def _try_masks(
                 failure = failure or error
                 continue
             if tuple(result.out.shape) == (shape or subject.expected(tensors)):
-                subject.mask_form, hides = _meaning(subject, binding, attempt, form, forms, tensors, mask, guessed)
+                subject.mask_form, hides = _meaning(trial, attempt, form, forms, mask, guessed)
                 _say_form(subject, argument, guessed)
                 return hides
             fallback = fallback or form
@@ -322,11 +334,11 @@ def _try_masks(
 
 
 def _meaning(
-    subject: Subject, binding: Binding, attempt: Attempt, chosen: masks.Form, forms: list[masks.Form], tensors: Tensors,
-    mask: np.ndarray, guessed: bool,
-) -> tuple[masks.Form, bool]:  # fmt: skip
+    trial: Trial, attempt: Attempt, chosen: masks.Form, forms: list[masks.Form], mask: np.ndarray, guessed: bool
+) -> tuple[masks.Form, bool]:
     """The form in which what the mask hides stays hidden: as chosen; one whose True hides, where the code says so or nothing says
     what True means; one that is added to the scores. As chosen where none does, and then False."""
+    subject, tensors, argument = trial.subject, trial.ran, trial.binding.argument("mask")
 
     def keeps(form: masks.Form) -> bool:
         try:
@@ -343,8 +355,7 @@ def _meaning(
         except FAILURES:
             return False
 
-    argument = binding.argument("mask")
-    says = masks.meaning_of(argument, subject.thing, binding.function)
+    says = masks.meaning_of(argument, subject.thing, trial.binding.function)
     hiding = [one._replace(hides=True) for one in (chosen, *forms)] if guessed or "hides" in says else []
     contract = subject.task not in LAYERS and names.key(argument) == "mask"
     if "hides it" in says and "visible" not in says and not chosen.hides and keeps(chosen):
@@ -377,19 +388,24 @@ def _say_form(subject: Subject, argument: str, guessed: bool) -> None:
         subject.notes.append(f"{argument}: True was taken for hidden, {why}")
 
 
-def only_square(subject: Subject, function: str) -> bool:
+def only_square(trial: Trial) -> bool:
     """Whether code that no exercise asks for fails with more keys than queries, or never reads the last of them."""
-    binding, metadata = subject.bindings[function], metadata_of(subject.task, subject.sizes)
-    tensors = inputs_of(subject.task, function or next(iter(FUNCTIONS[subject.task])), subject.sizes)
+    subject, tensors = trial.subject, trial.inputs
     if subject.helpers["asked"] or not has_more_keys(tensors):
         return False
     if subject.has.get("causal") and subject.task != "linear":  # the task has its convention
         return False
-    other = {name: np.concatenate([tensors[name][..., :-1, :], 1 - tensors[name][..., -1:, :]], -2) for name in ("k", "v")}
     try:
-        one, two = (attempt_call(subject, binding, {**tensors, **given}, metadata).out for given in ({}, other))
-        return bool((to_numpy(one) == to_numpy(two)).all())
+        return not masks.leaks(trial.unmasked, tensors, padding_mask(tensors, 1))
     except Skipped:
         return False
     except FAILURES:
         return True
+
+
+def hides_future(trial: Trial) -> bool:
+    """Whether later tokens change nothing of the first one's output, and earlier ones change the last one's, without a mask."""
+    tensors = square(trial.inputs)
+    (batch, rows), columns = lengths(tensors)
+    last = np.broadcast_to(np.arange(columns) == columns - 1, (batch, 1, rows, columns))
+    return not masks.leaks(trial.unmasked, tensors, causal_mask(tensors)) and masks.leaks(trial.unmasked, tensors, last)

@@ -77,7 +77,7 @@ def _forward(cls: type) -> str | None:
 
 def _takes(cls: type, task: str) -> dict[str, str | None]:
     """{argument of its call: of the contract}; empty where it does not fit."""
-    method, contract = _forward(cls), FUNCTIONS[task][next(iter(FUNCTIONS[task]))]
+    method, contract = _forward(cls), FUNCTIONS[task][TASKS[task].own]
     if method is None:
         return {}
     first = contract[0][0]
@@ -88,7 +88,7 @@ def _takes(cls: type, task: str) -> dict[str, str | None]:
 
 def function_of(cls: type, task: str, people: People, init: dict[str, Any], chosen: dict[str, str]) -> Callable[..., Any]:
     """The class as a function of the contract's arguments: but for numbers that its constructor and its call do not take."""
-    contract, axes = dict(FUNCTIONS[task][next(iter(FUNCTIONS[task]))]), TASKS[task].tensors
+    contract, axes = dict(FUNCTIONS[task][TASKS[task].own]), TASKS[task].tensors
     takes, letters = _takes(cls, task), dict.fromkeys(letter for one in axes.values() for letter in one)
     if not takes:
         raise Stop(unfit(cls.__name__, task))

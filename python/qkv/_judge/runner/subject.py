@@ -20,7 +20,7 @@ from .masks import Form, full
 from .parameters import Assignment, get, put
 from .slicing import Slices, as_arrays
 from .slots import Sizes, Slot, Tensors, Words, block_shape, canonical, in_probe
-from .tasks import FUNCTIONS, PARTS, STEPPED, TASKS, TURNED
+from .tasks import PARTS, STEPPED, TASKS, TURNED
 from .trace.branches import Branches
 
 
@@ -69,7 +69,7 @@ class Subject:
         """Of the object, or of the task's own function."""
         if self.prototype is not None:
             return self.bindings[""]
-        wanted = next(iter(FUNCTIONS[self.task]))
+        wanted = TASKS[self.task].own
         if wanted not in self.bindings:
             raise Skipped(f"there is no function {wanted}")
         return self.bindings[wanted]

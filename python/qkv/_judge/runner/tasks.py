@@ -21,6 +21,11 @@ class Task(NamedTuple):
     whole: set[str]
     probes: list[str]
 
+    @property
+    def own(self) -> str:
+        """The function that the task is named for."""
+        return next(iter(self.functions))
+
 
 def _read() -> dict[str, Task]:
     tasks: dict[str, Task] = {}
