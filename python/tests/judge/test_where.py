@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("qkv._engine")
 import qkv
-from qkv._judge.runner.trace.layouts import layouts
-from qkv._judge.runner.trace.show import _row
+from qkv._judge.runner.trace.match import layouts
+from qkv._judge.runner.trace.where import _row
 
 
 def test_views_that_mix_axes_are_none() -> None:

@@ -16,7 +16,6 @@ from .instrument import innermost
 from .match import Match, Matcher
 from .record import ALIASES, REDUCTIONS, Event, Recorder, is_constant, storage_of
 from .stages import SCORES, Departure, Stage, Textbook, same_numbers
-from .tiles import wrong_tiles
 
 #: What is given, in the textbook.
 INPUTS = ("x", "memory")
@@ -122,8 +121,8 @@ class Search:
         leads = self.leading(self.needed, self.good)
         wrong = [i for i in self.needed if i not in leads and self._made(i)]
         bad = next((i for i in wrong if not self._filled(i)), wrong[0] if wrong else None)
-        if (loop := wrong_tiles(self)) is not None:
-            return Blame(*loop)
+        if (loop := _wrong_tiles(self)) is not None:
+            return loop
         if (same := next((i for i, one in enumerate(self.events) if self._to_itself(one)), None)) is not None:
             return Blame(self.events[same].line, same)
         if bad is None:
@@ -273,3 +272,39 @@ def _kept(value: np.ndarray, made_of: np.ndarray) -> float:
         return 0.0
     ratios = value[value != 0] / made_of[value != 0]
     return float(ratios[0]) if np.allclose(ratios, ratios[0], rtol=1e-4) else 0.0
+
+
+def _wrong_tiles(search: Search) -> Blame | None:
+    """Of an algorithm in tiles, the line of a loop that leaves rows of keys out, or reads some twice."""
+    events, rows = search.events, {}
+    tiles = [i for i in search.needed if events[i].op == "getitem" and events[i].parents] if search.book.tiled else []
+    for i in tiles:
+        whole = events[events[i].parents[0]].value
+        read = _rows_of(events[i].value, whole)
+        if read is not None:
+            rows.setdefault((events[i].node, events[i].call), np.zeros(whole.shape[-2]))[read] += 1
+    unmasked = all(one.visible.all() for one in search.book.softmaxes)
+    for i in tiles:
+        counts = rows.get((events[i].node, events[i].call), np.ones(1))
+        if counts.min() == 0 or (unmasked and counts.max() > counts.min()):
+            return Blame(_loop(search.tree, events[i].line), i)
+    return None
+
+
+def _rows_of(tile: np.ndarray, whole: np.ndarray) -> slice | None:
+    """Which rows of an array are a tile of it."""
+    if tile.ndim < 2 or tile.ndim != whole.ndim or tile.shape[-1] != whole.shape[-1] or tile.shape[:-2] != whole.shape[:-2]:
+        return None
+    size = tile.shape[-2]
+    starts = range(whole.shape[-2] - size + 1) if size else ()
+    return next((slice(at, at + size) for at in starts if np.array_equal(whole[..., at : at + size, :], tile)), None)
+
+
+def _loop(tree: ast.AST, line: int) -> int:
+    """The line of the loop around a line, or of the variable that it goes through."""
+    loop = innermost(tree, ast.For, line)
+    if loop is None or not isinstance(loop.iter, ast.Name):
+        return loop.lineno if loop else line
+    assigned = (one for one in ast.walk(tree) if isinstance(one, ast.Assign) and one.lineno < loop.lineno)
+    named = (one.lineno for one in assigned for target in one.targets if isinstance(target, ast.Name) and target.id == loop.iter.id)
+    return max(named, default=loop.lineno)

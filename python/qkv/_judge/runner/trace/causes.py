@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .layouts import layouts
-from .match import Match
+from .match import Match, layouts
 from .record import ALIASES, Event, is_constant
 from .stages import SCORES
 

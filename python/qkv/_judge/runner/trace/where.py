@@ -1,4 +1,6 @@
-"""The first line whose value leaves the textbook: a probe that is wrong is answered once more, watched."""
+"""The first line whose value leaves the textbook: a probe that is wrong is answered once more, watched. With the source around it,
+what the value is, what the textbook has.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +11,31 @@ import linecache
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from .. import building
 from ..answering import answered
 from ..errors import FAILURES
 from ..slots import Tensors, Words
 from ..subject import Subject
-from .blame import ANSWERS, Search
+from .blame import ANSWERS, Blame, Search
 from .instrument import Instrumented
-from .record import Recorder
-from .show import as_json
-from .stages import Textbook, departures
+from .match import layouts
+from .record import Event, Recorder
+from .stages import ORDER, SCORES, Textbook, departures
 
 #: Calls whose numbers are the textbook's.
 _CALLS = ("forward", "steps", "twice", "training", "gradient", "train-steps")
 #: The simplest probe, then others, then those that show little.
 _ORDER = {"plain": 0, "by hand": 2, "one token": 2, "two tokens": 2}
 _MOST = 6  # probes that are answered once more, until one has a line
+_NUMBERS = 5
+#: Stages by their usual names.
+_CALLED = {"logits": "scores", "exp": "exp(scores)", "values": "weights @ v", "x": "the input"}
 
 
 def find_line(subject: Subject, reading: int, probes: list[tuple[Tensors, Words, Tensors]]) -> dict[str, Any] | None:
-    """As show.as_json, of the first probe (its inputs, metadata, the textbook's stages) that shows it; None: not known."""
+    """Of the first probe (its inputs, metadata, the textbook's stages) that shows it; None: not known."""
     code = _code_of(subject)
     text = "".join(linecache.getlines(code.co_filename)) if code is not None else ""
     if code is None or not text:
@@ -92,5 +99,57 @@ def _watched(
     ways = {"training": lambda: search.dropped(float(metadata.get("dropout") or 0)), "gradient": search.detached}
     ways["train-steps"] = search.stepped if subject.framework == "torch" else search.first
     blame = ways.get(metadata.get("call", "forward"), search.first)()
-    return as_json(search, blame, metadata.get("name", "")) if blame is not None and blame.line else None
+    return _as_json(search, blame, metadata.get("name", "")) if blame is not None and blame.line else None
 
+
+def _called(stage: str) -> str:
+    return _CALLED.get(stage, stage)
+
+
+def _as_json(search: Search, blame: Blame, probe: str) -> dict[str, Any]:
+    """As the judge reads it (src/judge/json.cc, line_of)."""
+    before = [search.events[i] for i in sorted(search.good) if 0 < search.events[i].line < blame.line and i < blame.index]
+    right = before[-1] if before else None
+    stacks = (search.events[i].stack for i in search.needed if search.events[i].line == blame.line and search.events[i].stack)
+    outer = [line for line, _ in next(stacks, ())[1:]]
+    lines = search.text.splitlines()
+    first = max(1, blame.line - 2)
+    return {
+        "line": blame.line, "sure": blame.sure, "right": right.line if right else 0, "stage": _called(right.match.stage) if right else "",
+        "called": outer[0] if outer else 0, "probe": probe, "first": first, "source": lines[first - 1 : blame.line + 2],
+        **_values(search, blame, right),
+    }  # fmt: skip
+
+
+def _values(search: Search, blame: Blame, right: Event | None) -> dict[str, str]:
+    """The first row that differs, beside the textbook's."""
+    right_ones = {i for i in search.good if search.events[i].match.stage not in SCORES}
+    made = [search.events[blame.index], *(search.events[i] for i in reversed(search.needed) if i not in right_ones)]
+    made = [one for one in made if one.line == blame.line and one.given and not one.number]
+    event = next((one for one in made if one.value.dtype != bool and one.value.size > 1), None)
+    if event is None:
+        return {}
+    rows, own = event.value.squeeze(), event.match or (right and right.match)
+    best = None
+    for name, value, axes in _wanted(search, ORDER.index(own.stage) if own and own.stage in ORDER else 0):
+        for layout in layouts(rows.shape, value.shape, axes):
+            if best is None and all(value.shape[axis] == 1 for axis in layout.rest) and not layout.tiles:
+                turned = own and "i" in own.order and own.order != "".join(axes[a] for a in layout.order)
+                best = None if turned else (_called(name), layout.pieces(value).reshape(rows.shape))
+    if best is None or np.allclose(best[1], rows, rtol=1e-4, atol=1e-6, equal_nan=True):
+        return {}
+    at = tuple(np.argwhere(~np.isclose(best[1], rows, rtol=1e-4, atol=1e-6, equal_nan=True))[0][:-1])
+    return {"label": f"{best[0]}[{', '.join([*map(str, at), ':'])}]", "got": _row(rows[at]), "expected": _row(best[1][at])}
+
+
+def _wanted(search: Search, rank: int) -> list[tuple[str, np.ndarray, str]]:
+    """The stages after the last that was right, the next one first."""
+    found = [(stage.rank, stage.name, stage.value, stage.axes) for stage in search.book.stages]
+    for one in search.book.softmaxes:
+        found.append((ORDER.index("logits"), "logits", np.where(one.visible, one.logits, -np.inf), one.axes))
+    return [one[1:] for one in sorted(found, key=lambda one: one[0]) if one[0] > rank]
+
+
+def _row(row: np.ndarray) -> str:
+    words = [f" {number:9.4f}" if abs(number) < 1e4 else f" {number:9.3g}" for number in np.atleast_1d(row)[:_NUMBERS]]
+    return "".join(words) + (" ..." if row.size > _NUMBERS else "")
