@@ -181,9 +181,9 @@ def _plain(trial: Trial) -> Any:
     subject, tensors, task = trial.subject, trial.inputs, TASKS[trial.subject.task]
     ways: list[tuple[Any, Tensors]] = [(None, tensors)]
     if getattr(tensors.get("x"), "ndim", 0) == 3 and TOKENS_FIRST.search(getattr(subject.thing, "__doc__", None) or ""):
-        ways = [(Slices(1, "[L, B, E]", how=TIME_FIRST), tensors)]
+        ways = [(Slices("[L, B, E]", TIME_FIRST, swaps=(0, 1)), tensors)]
     elif "norm" in task.parts and _of_rows(trial):
-        ways = [(Slices(1, "[N, E]", how=ROWS, names=("x", "dout")), tensors)]
+        ways = [(Slices("[N, E]", ROWS, {"x": (), "dout": ()}), tensors)]
     if subject.task in PARTS:
         own = choices_of_part({name: task.tensors[name] for name in tensors}, task.returns[trial.function])
         ways += [(slices, tensors) for slices in own]
@@ -234,7 +234,7 @@ def _swapped(trial: Trial, inputs: Tensors) -> Any:
     try:
         one, two = (to_numpy(trial.call({**inputs, **given}).out)[:, 1:] for given in ({}, other))
         if one.shape == two.shape and not (one == two).all():
-            subject.slices = Slices(2, "[B, T, H, d]", how=SWAPPED)
+            subject.slices = Slices("[B, T, H, d]", SWAPPED, swaps=(1, 2))
             return trial.call(trial.inputs)
     except FAILURES:
         subject.slices = None
