@@ -27,7 +27,7 @@ from .first_calls import Trial, first_call, hides_future, only_square, square, w
 from .frameworks import framework_of, is_module, named, reads, rounds, to_numpy, told, told_with_parts
 from .masks import ROWS, promised_by
 from .parameters import Assignment, assign
-from .slots import Sizes, of_block
+from .slots import Sizes
 from .steps import model_class
 from .subject import Subject, Way
 
@@ -103,12 +103,10 @@ def _described(
         building.fix_by_module(values, thing, module, candidate.task)
     subject = Subject(
         name=candidate.name, thing=thing, kind=kind, task=candidate.task, framework=framework_of(candidate.thing),
-        people=people, sizes=Sizes(*(values[name] for name in Sizes._fields)), line=_line(owner), notes=list(notes),
+        people=people, sizes=building.sizes_for(candidate.task, values), line=_line(owner), notes=list(notes),
         precision="float32" if rounds(candidate.thing) else None, helpers={"init": request.get("init") or {},
         "callers": candidate.callers, "asked": candidate.strong or bool(request.get("task"))},
     )  # fmt: skip
-    if candidate.task == "block":
-        subject.sizes = of_block(subject.sizes, values["hidden"])
     if candidate.task in tasks.PARTS:
         _of_parts(subject, module, request)
     elif kind == "function":
@@ -316,7 +314,7 @@ def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own:
     if more and not block and request.get("task") is None:
         raise NoTask(f"no exercise asks for what {more[0]} in {subject.name} does; the nearest is `{subject.task}`")
     if block:
-        subject.sizes = of_block(subject.sizes, block.hidden)
+        subject.sizes = subject.sizes._replace(hidden=block.hidden)
         subject.assignments = [one._replace(slots=one.slots + way) for way in block.ways for one in subject.assignments]
     _describe(subject, cls, given, request.get("task"))
     subject.bindings = {"": Binding(getattr(subject.prototype, method), subject.task, None, mapping)}
@@ -366,7 +364,7 @@ def as_json(subject: Subject) -> dict[str, Any]:
     return {
         "file": subject.people.file, "name": subject.name, "line": subject.line, "kind": subject.kind,
         "framework": subject.framework, "task": subject.task,
-        "sizes": {**subject.sizes._asdict(), **getattr(subject.sizes, "__dict__", {})},
+        "sizes": subject.sizes.known(),
         "has": subject.has,
         "assignments": [{"label": one.label, "convention": one.convention} for one in assignments],
         "conventions": conventions, "promised": promised_by(subject.thing), "notes": subject.notes,

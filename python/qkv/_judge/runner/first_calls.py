@@ -29,9 +29,9 @@ BATCH, LENGTH, MEMORY = 2, 5, 7
 
 
 def _shape(axes: list[str], sizes: Sizes, own: dict[str, int]) -> tuple[int, ...]:
-    embed, heads, kv_heads, dim = sizes
+    embed, heads, kv_heads, dim, _ = sizes
     letters = {**own, "B": BATCH, "T": LENGTH, "L": LENGTH, "S": MEMORY, "M": MEMORY, "E": embed, "H": heads, "d": dim,
-               "P": heads * dim, "G": kv_heads * dim, "3E": 3 * embed, "F": getattr(sizes, "hidden", own.get("F", 0))}  # fmt: skip
+               "P": heads * dim, "G": kv_heads * dim, "3E": 3 * embed, "F": sizes.hidden or own.get("F", 0)}  # fmt: skip
     return tuple(letters[axis] for axis in axes)
 
 

@@ -18,33 +18,26 @@ Words = dict[str, str]
 
 
 class Sizes(NamedTuple):
+    """`hidden`: the width between the two matrices of a block's feed-forward part; 0 without one."""
+
     embed: int
     heads: int
     kv_heads: int
     head_dim: int
+    hidden: int = 0
+
+    def known(self) -> dict[str, int]:
+        return {name: size for name, size in self._asdict().items() if size}
 
     def heads_of(self, letter: str) -> int:
         return self.kv_heads if letter in ("k", "v") else self.heads
-
-
-class BlockSizes(Sizes):
-    """`hidden`: the width between the two matrices of a block's feed-forward part."""
-
-    hidden = 0
-
-
-def of_block(sizes: Sizes, hidden: int) -> BlockSizes:
-    found = BlockSizes(*sizes)
-    found.hidden = hidden
-    return found
 
 
 def block_shape(letter: str, bias: bool, sizes: Sizes) -> tuple[int, ...]:
     if letter in "am":  # norms
         return (sizes.embed,)
     if letter in "ugd":
-        hidden = getattr(sizes, "hidden", 0)
-        whole = (hidden, sizes.embed) if letter == "d" else (sizes.embed, hidden)
+        whole = (sizes.hidden, sizes.embed) if letter == "d" else (sizes.embed, sizes.hidden)
         return whole[1:] if bias else whole
     if letter == "o":
         return (sizes.embed,) if bias else (sizes.heads, sizes.head_dim, sizes.embed)
@@ -61,7 +54,7 @@ def canonical(sizes: Sizes) -> Tensors:
     """The blocks, {"W_q": [in, head, dim], ...}, holding where each of their numbers is in one vector of all."""
     blocks: Tensors = {}
     edge = 0
-    for name in (f"{kind}_{letter}" for kind in "Wb" for letter in ("qkvoamugd" if isinstance(sizes, BlockSizes) else "qkvo")):
+    for name in (f"{kind}_{letter}" for kind in "Wb" for letter in ("qkvoamugd" if sizes.hidden else "qkvo")):
         shape = block_shape(name[2], name[0] == "b", sizes)
         blocks[name] = np.arange(edge, edge := edge + math.prod(shape)).reshape(shape)
     return blocks

@@ -157,7 +157,7 @@ class Subject:
         if role[:2] not in ("W_", "b_"):
             role = "W_" + "".join(names.letters(name) or ())
         if role == "W_":
-            if names.setting(name) in (numbers := self.sizes._asdict()):
+            if names.setting(name) in (numbers := self.sizes.known()):
                 return numbers[names.setting(name)]
             raise KeyError(name)
         if self.ways[0].nested:
