@@ -45,7 +45,8 @@ def answered(subject: Subject, tensors: Tensors, metadata: Words, assignment: in
         if kind not in _CALLS:
             raise Skipped(f"this runner knows no call {kind}")
         found = _CALLS[kind](subject, tensors, metadata, assignment)
-        if not subject.helpers["asked"] and "out" in found and _of_keys(found["out"], tensors):
+        of_keys = has_more_keys(tensors) and "out" in found and found["out"].shape[-2:-1] == tensors["k"].shape[-2:-1]
+        if of_keys and not subject.helpers["asked"]:
             raise Skipped(SQUARE)
         return found, {}
     except Skipped as reason:
@@ -54,11 +55,6 @@ def answered(subject: Subject, tensors: Tensors, metadata: Words, assignment: in
         if _is_square(subject, tensors, metadata, assignment):
             return {}, {"skipped": SQUARE}
         return {}, failure(subject, error)
-
-
-def _of_keys(out: np.ndarray, tensors: Tensors) -> bool:
-    """Whether it has a row for each key, where there are more than queries."""
-    return has_more_keys(tensors) and out.ndim > 1 and out.shape[-2] == tensors["k"].shape[-2]
 
 
 def _is_square(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> bool:

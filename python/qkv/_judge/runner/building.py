@@ -6,6 +6,7 @@ Not: parameters (parameters.py), calls (calling.py).
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import inspect
 import textwrap
@@ -48,10 +49,8 @@ def values_for(task: str, init: dict[str, Any]) -> tuple[dict[str, Any], dict[st
     own: dict[str, Any] = {}
     for name, value in init.items():
         if isinstance(value, str):
-            try:
+            with contextlib.suppress(ValueError, SyntaxError):
                 value = ast.literal_eval(value)
-            except (ValueError, SyntaxError):
-                pass
         own[name] = value
         kind = names.setting(name)
         if kind:
@@ -223,7 +222,8 @@ def _attribute(thing: Any, kind: str) -> Any:
 
 def sizes_of(thing: Any, entries: list[Any], task: str, values: dict[str, Any], given: dict[str, Any]) -> Sizes:
     """The sizes the object really has: from its constructor's arguments, its attributes and its parameters' shapes."""
-    kinds = {names.setting(name) for name in given} | ({"embed", "heads", "kv_heads"} if _configured(given) else set())
+    configured = any(isinstance(value, names.ByName) or dataclasses.is_dataclass(value) for value in given.values())
+    kinds = {names.setting(name) for name in given} | ({"embed", "heads", "kv_heads"} if configured else set())
     weights = {entry.path: entry for entry in entries if not entry.bias and len(entry.shape) >= 2}
     by_letter: dict[Any, Any] = {}
     for entry in weights.values():
@@ -255,10 +255,6 @@ def sizes_of(thing: Any, entries: list[Any], task: str, values: dict[str, Any], 
     sizes = Sizes(int(embed), int(heads), int(kv_heads), int(head_dim))
     _check(sizes._asdict(), Sizes._fields[:4])
     return sizes
-
-
-def _configured(given: dict[str, Any]) -> bool:
-    return any(isinstance(value, names.ByName) or dataclasses.is_dataclass(value) for value in given.values())
 
 
 def _listed(weights: dict[str, Any]) -> Any:

@@ -192,15 +192,16 @@ class Result:
             self._named(vars(raw))
 
     def _sequence(self, values: list[Any], expected: tuple[int, ...]) -> None:
-        arrays = [index for index, value in enumerate(values) if is_array(value)]
-        if not arrays:
+        order = [index for index, value in enumerate(values) if is_array(value)]
+        if not order:
             return
-        order = arrays[::-1] if self.behind else arrays
-        first = next((index for index in order if tuple(values[index].shape) == expected), arrays[0])
+        shaped = [index for index in order if tuple(values[index].shape) == expected] or order[:1]
+        first = shaped[-1 if self.behind else 0]
         self.out = values[first]
         self.rest = values[:first] + values[first + 1 :]
         if expected and len(expected) >= 3:
-            self.weights = next((value for value in self.rest if is_array(value) and _are_weights(value, expected)), None)
+            arrays = [value for value in self.rest if is_array(value) and len(value.shape) in (3, 4)]  # of as many queries as the output
+            self.weights = next((one for one in arrays if (one.shape[0], one.shape[-2]) == (expected[0], expected[-2])), None)
             self.weights_first = first > 0 and self.weights is values[0]
 
     def _named(self, values: dict[str, Any]) -> None:
@@ -209,11 +210,6 @@ class Result:
         weights = names.first("weights", arrays)
         self.weights = None if weights is self.out else weights
         self.rest = [value for value in values.values() if value is not self.out]
-
-
-def _are_weights(value: Any, expected: tuple[int, ...]) -> bool:
-    """[B, H, Tq, Tk] or [B, Tq, Tk]: as many queries as the output."""
-    return len(value.shape) in (3, 4) and value.shape[0] == expected[0] and value.shape[-2] == expected[-2]
 
 
 def array_of(value: Any, precision: str | None) -> np.ndarray:
@@ -248,14 +244,9 @@ def after(binding: Binding, result: Result, before: Any) -> Any:
     rest = list(result.rest)
     if binding.takes("past_k"):
         return tuple(rest[-2:]) if len(rest) >= 2 else before
-    if not rest:
-        return before
-    return rest[0] if len(rest) == 1 else tuple(rest) if _pair(rest) else rest[-1]
-
-
-def _pair(rest: list[Any]) -> bool:
-    """Two arrays of one shape: keys and values."""
-    return len(rest) == 2 and all(hasattr(one, "shape") for one in rest) and tuple(rest[0].shape) == tuple(rest[1].shape)
+    if len(rest) == 2 and all(hasattr(one, "shape") for one in rest) and tuple(rest[0].shape) == tuple(rest[1].shape):
+        return tuple(rest)  # keys and values
+    return rest[-1] if rest else before
 
 
 def step_values(binding: Binding, values: dict[str, Any], state: Any, start: int) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import traceback
-from types import TracebackType
 from typing import Any
 
 #: What a call of the person's code may end with; KeyboardInterrupt is left to who may know where it comes from.
@@ -54,10 +53,9 @@ class People:
     def lines(self, error: BaseException) -> str:
         """The traceback's frames in the person's files, as Python prints them, and the error."""
         text = []
-        for frame in traceback.extract_tb(error.__traceback__):
-            if self.owns(frame.filename):
-                text.append(f'  File "{os.path.basename(frame.filename)}", line {frame.lineno}, in {frame.name}\n')
-                text.append(f"    {frame.line}\n" if frame.line else "")
+        for frame in self._frames(error):
+            text.append(f'  File "{os.path.basename(frame.filename)}", line {frame.lineno}, in {frame.name}\n')
+            text.append(f"    {frame.line}\n" if frame.line else "")
         head = ["Traceback (your lines only):\n"] if text else []
         last = "".join(traceback.format_exception_only(type(error), error))
         if self.folder is not None:  # a SyntaxError names the whole path
@@ -66,21 +64,17 @@ class People:
 
     def reached(self, error: BaseException) -> int:
         """The last line of the person's that an error passed: how far a call got."""
-        return max((frame.lineno or 0 for frame in traceback.extract_tb(error.__traceback__) if self.owns(frame.filename)), default=0)
+        return max((frame.lineno or 0 for frame in self._frames(error)), default=0)
 
-    def raised(self, error: BaseException) -> bool:
-        """The innermost frame, the one that raised, is the person's."""
-        tail: TracebackType | None = error.__traceback__
-        while tail is not None and tail.tb_next is not None:
-            tail = tail.tb_next
-        return tail is not None and self.owns(tail.tb_frame.f_code.co_filename)
+    def _frames(self, error: BaseException) -> list[traceback.FrameSummary]:
+        return [frame for frame in traceback.extract_tb(error.__traceback__) if self.owns(frame.filename)]
 
     def unfilled(self, error: BaseException) -> bool:
         """A skeleton's NotImplementedError; without a text it counts where the person's own line raises it."""
         if not isinstance(error, NotImplementedError):
             return False
-        text = str(error).strip()
-        return text.startswith("fill in") or (not text and self.raised(error))
+        text, raised = str(error).strip(), traceback.extract_tb(error.__traceback__)[-1:]
+        return text.startswith("fill in") or (not text and any(self.owns(frame.filename) for frame in raised))
 
     def stop(self, error: BaseException, doing: str) -> Stop:
         """The Stop that an error of the person's code is; `doing`: "loading v3.py"."""

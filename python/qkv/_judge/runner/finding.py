@@ -192,10 +192,6 @@ def members(module: ModuleType) -> dict[str, Any]:
     }
 
 
-def _how(file: str, task: str | None) -> str:
-    return f"name the one to judge: {file}:NAME" + ("" if task else ", and --task NAME where its task is not clear")
-
-
 def find(module: ModuleType, file: str, name: str | None, task: str | None) -> tuple[Candidate, list[str]]:
     """(candidate, notes); raises Stop with what there is to choose from."""
     known = members(module)
@@ -224,7 +220,8 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
                 raise Stop(parts.unfit(key, part, thing))
         has = ", ".join(known) or "neither functions nor classes"
         others = [f"{key} {other}" for key in known if task is None and (other := match.other_than(key))]
-        raise NoTask([*others, f"nothing in {file} {wanted} (it has {has}): {_how(file, task)}"][0])
+        how = f"name the one to judge: {file}:NAME" + ("" if task else ", and --task NAME where its task is not clear")
+        raise NoTask([*others, f"nothing in {file} {wanted} (it has {has}): {how}"][0])
     uses = {one.name: named(one.thing) for one in found}
     helpers = {name for one in found if isinstance(one.thing, type) and one.task in tasks.LAYERS for name in uses[one.name]}
     # A layer's own helper is not meant, whatever its name.

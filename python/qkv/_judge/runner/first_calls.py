@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 import itertools
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,6 @@ from .steps import settle, train_steps, trial_tensors
 from .subject import Skipped, Subject, Way, lengths
 from .tasks import CAUSAL, LAYERS, MASKED, OF_QKV, PARTS, STEPPED, TASKS
 
-#: A call with a mask in one form.
-Attempt = Callable[[masks.Form, Tensors], Any]
 #: Of the inputs of these calls: all different, so that nothing fits by chance.
 BATCH, LENGTH, MEMORY = 2, 5, 7
 
@@ -125,6 +122,15 @@ class Trial:
         result, way, subject.helpers["cache"] = ran[-1] if ran[-1][0].rest or own else ran[0]
         subject.ways = [way]
         return result
+
+    def masked(self, form: masks.Form) -> masks.Call:
+        """Calls with a mask in this form."""
+
+        def call(tensors: Tensors) -> Any:
+            self.subject.mask_form = form
+            return self.call(tensors)
+
+        return call
 
     def unmasked(self, tensors: Tensors) -> Any:
         return self.call({name: value for name, value in tensors.items() if name != "mask"})
@@ -303,15 +309,11 @@ def _try_masks(trial: Trial, shape: tuple[int, ...] | None, guessed: bool = Fals
     if subject.slices is not None:
         forms = [form for form in forms if subject.slices.takes_mask(form.shape)]
 
-    def attempt(form: masks.Form, given: Tensors) -> Any:
-        subject.mask_form = form
-        return trial.call(given)
-
     fallback, failure = None, None
     for mask in (padding_mask(tensors, 1, 2), causal_mask(tensors)):
         for form in forms:
             try:
-                result = attempt(form, {**tensors, "mask": mask})
+                result = trial.masked(form)({**tensors, "mask": mask})
             except Skipped:
                 continue
             except FAILURES as error:
@@ -320,7 +322,7 @@ def _try_masks(trial: Trial, shape: tuple[int, ...] | None, guessed: bool = Fals
                 failure = failure or error
                 continue
             if tuple(result.out.shape) == (shape or subject.expected(tensors)):
-                subject.mask_form, hides = _meaning(trial, attempt, form, forms, mask, guessed)
+                subject.mask_form, hides = _meaning(trial, form, forms, mask, guessed)
                 _say_form(subject, argument, guessed)
                 return hides
             fallback = fallback or form
@@ -333,26 +335,17 @@ def _try_masks(trial: Trial, shape: tuple[int, ...] | None, guessed: bool = Fals
     return False
 
 
-def _meaning(
-    trial: Trial, attempt: Attempt, chosen: masks.Form, forms: list[masks.Form], mask: np.ndarray, guessed: bool
-) -> tuple[masks.Form, bool]:
+def _meaning(trial: Trial, chosen: masks.Form, forms: list[masks.Form], mask: np.ndarray, guessed: bool) -> tuple[masks.Form, bool]:
     """The form in which what the mask hides stays hidden: as chosen; one whose True hides, where the code says so or nothing says
     what True means; one that is added to the scores. As chosen where none does, and then False."""
     subject, tensors, argument = trial.subject, trial.ran, trial.binding.argument("mask")
 
-    def keeps(form: masks.Form) -> bool:
+    def keeps(form: masks.Form, *idle: masks.Form) -> bool:
+        """`idle`: forms in which a mask that hides nothing must change nothing."""
         try:
-            if guessed and not masks.neutral(lambda given: attempt(form, given), tensors, mask):
-                return False
-            return not masks.leaks(lambda given: attempt(form, given), tensors, mask)
+            changes = not all(masks.neutral(trial.masked(one), tensors, mask) for one in (idle or (form,) * guessed))
+            return not changes and not masks.leaks(trial.masked(form), tensors, mask)
         except FAILURES:  # Skipped too: the form cannot say this mask
-            return False
-
-    def is_added(form: masks.Form) -> bool:
-        shifted = form._replace(shift=0.5)
-        try:
-            return masks.adds(lambda given: attempt(form, given), lambda given: attempt(shifted, given), tensors, mask)
-        except FAILURES:
             return False
 
     says = masks.meaning_of(argument, subject.thing, trial.binding.function)
@@ -365,7 +358,8 @@ def _meaning(
     if "visible" in says and not says & {"hides", "added"}:
         return chosen, False
     found = next((form for form in dict.fromkeys(hiding) if keeps(form)), None)
-    added = next((form for form in dict.fromkeys(map(masks.added, (chosen, *forms))) if keeps(form) and is_added(form)), None)
+    # What is added before a softmax may be any number everywhere.
+    added = next((form for form in dict.fromkeys(map(masks.added, (chosen, *forms))) if keeps(form, form, form._replace(shift=0.5))), None)
     # A function's contract says what its `mask` is, unless the code says otherwise.
     if added and contract and "added" not in says:
         subject.notes.append(f"right if {argument} holds 0 and -inf, to be added to the scores: the task's is bool")

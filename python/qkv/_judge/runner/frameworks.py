@@ -27,13 +27,9 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def _is_jax(value: Any) -> bool:
-    jax = sys.modules.get("jax")
-    return jax is not None and isinstance(value, jax.Array)
-
-
 def is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray) or is_tensor(value) or _is_jax(value)
+    jax = sys.modules.get("jax")
+    return isinstance(value, np.ndarray) or is_tensor(value) or (jax is not None and isinstance(value, jax.Array))
 
 
 def is_numbers(value: Any) -> bool:

@@ -49,12 +49,6 @@ class Form(NamedTuple):
         return "mask-true-hides" if self.hides else "mask-added" if self.added else None
 
 
-def full(mask: np.ndarray) -> np.ndarray:
-    """A contract's mask [B, L, L] or [B, 1, Tq, Tk] as bool [B, 1, Tq, Tk]."""
-    mask = np.asarray(mask, bool)
-    return mask[:, None] if mask.ndim == 3 else mask
-
-
 def _shaped(mask: np.ndarray, shape: str, heads: int) -> np.ndarray | None:
     batch, _, q_len, kv_len = mask.shape
     rows_equal = bool((mask == mask[:, :, :1]).all())
@@ -141,11 +135,6 @@ def added(form: Form) -> Form:
 Call = Callable[[Tensors], Any]
 
 
-def _keys_of(tensors: Tensors) -> list[str]:
-    """The inputs that the keys and values are made of."""
-    return ["memory"] if "memory" in tensors else ["x"] if "x" in tensors else ["k", "v"]
-
-
 def _out(call: Call, tensors: Tensors) -> np.ndarray:
     return np.asarray(to_numpy(call(tensors).out), np.float64)
 
@@ -159,7 +148,7 @@ def leaks(call: Call, tensors: Tensors, mask: np.ndarray) -> bool:
     """Other values of keys that the mask [B, 1, Tq, Tk] hides from the first query change the output where they are hidden."""
     hidden = ~mask[:, 0, 0]  # [B, Tk]
     rows = ~(mask[:, 0] & hidden[:, None]).any(-1)  # [B, Tq]: the queries that see none of these keys
-    names = _keys_of(tensors)
+    names = ["memory"] if "memory" in tensors else ["x"] if "x" in tensors else ["k", "v"]  # what the keys are made of
     if names == ["x"]:
         rows &= ~hidden
     other = dict(tensors)
@@ -175,8 +164,3 @@ def leaks(call: Call, tensors: Tensors, mask: np.ndarray) -> bool:
 def neutral(call: Call, tensors: Tensors, mask: np.ndarray) -> bool:
     """A mask that hides nothing changes nothing."""
     return not _far(_out(call, tensors), _out(call, {**tensors, "mask": np.ones_like(mask)}))
-
-
-def adds(plain: Call, shifted: Call, tensors: Tensors, mask: np.ndarray) -> bool:
-    """A mask of one number everywhere changes nothing, whatever the number: so does what is added before a softmax."""
-    return neutral(plain, tensors, mask) and neutral(shifted, tensors, mask)

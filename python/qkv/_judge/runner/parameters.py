@@ -80,10 +80,15 @@ def _arrays(root: Any, thing: Any, path: str, depth: int) -> Iterator[tuple[str,
             yield from _arrays(root, value, inner, depth + 1)
 
 
+def _key(thing: Any, name: str) -> Any:
+    """Of a list, a tuple or a dict."""
+    if isinstance(thing, (list, tuple)):
+        return int(name)
+    return name if name in thing else next(key for key in thing if str(key) == name)
+
+
 def _step(thing: Any, name: str) -> Any:
-    if isinstance(thing, dict):
-        return thing[name] if name in thing else thing[next(key for key in thing if str(key) == name)]
-    return thing[int(name)] if isinstance(thing, (list, tuple)) else getattr(thing, name)
+    return thing[_key(thing, name)] if isinstance(thing, (list, tuple, dict)) else getattr(thing, name)
 
 
 def get(thing: Any, path: str) -> Any:
@@ -109,12 +114,10 @@ def put(thing: Any, path: str, value: np.ndarray, dtype: str) -> None:
     new: Any = np.array(value, dtype=dtype)
     if is_tensor(old):
         new = torch.from_numpy(new).requires_grad_(old.requires_grad)
-    if isinstance(thing, dict):
-        thing[last if last in thing else next(key for key in thing if str(key) == last)] = new
-    elif isinstance(thing, list):
-        thing[int(last)] = new
-    elif isinstance(thing, tuple):
+    if isinstance(thing, tuple):
         old[...] = new
+    elif isinstance(thing, (dict, list)):
+        thing[_key(thing, last)] = new
     else:
         setattr(thing, last, new)
 

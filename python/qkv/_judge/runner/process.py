@@ -30,30 +30,24 @@ class Channel:
     """Lines to and from the tool. Without a tool (descriptors 3 and 4 are closed) it says and hears nothing."""
 
     def __init__(self) -> None:
-        self.reader, self.writer = self._take(3), self._take(4)
+        self.reader, self.writer = self._take(3, "r"), self._take(4, "w")
 
     @staticmethod
-    def _take(descriptor: int) -> int | None:
+    def _take(descriptor: int, mode: str) -> Any:
         try:
             moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_DESCRIPTOR)
             os.close(descriptor)
-            return moved
+            return open(moved, mode, encoding="utf-8")
         except OSError:
             return None
 
     def say(self, line: str) -> None:
         if self.writer is not None:
-            os.write(self.writer, f"{line}\n".encode())
+            print(line, file=self.writer, flush=True)
 
     def words(self) -> list[str]:
         """Of the next line; none at the end of the channel."""
-        heard = b""
-        while self.reader is not None and not heard.endswith(b"\n"):
-            piece = os.read(self.reader, 1)
-            if not piece:
-                return []
-            heard += piece
-        return heard.decode().split()
+        return self.reader.readline().split() if self.reader is not None else []
 
 
 class Bounded(io.TextIOBase):

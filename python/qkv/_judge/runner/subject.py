@@ -16,7 +16,7 @@ from . import names
 from .calling import TURNS, Binding, Result
 from .errors import People, Stop
 from .frameworks import default_dtype, from_numpy, is_module, named, torch_of
-from .masks import Form, full
+from .masks import Form
 from .parameters import Assignment, get, put
 from .slicing import Slices, as_arrays
 from .slots import Sizes, Slot, Tensors, Words, block_shape, canonical, in_probe
@@ -260,7 +260,8 @@ class Subject:
                 everything = np.ones((rows[0], 1, rows[1], columns), bool)
                 values["mask"] = self.mask_form.of(everything, self.sizes.heads, self.framework, self.dtype)
             return
-        mask = full(tensors["mask"])
+        mask = tensors["mask"].astype(bool)
+        mask = mask[:, None] if mask.ndim == 3 else mask  # [B, 1, Tq, Tk]
         if not binding.takes("mask"):
             if binding.takes("causal") and bool(
                 (mask == np.tri(mask.shape[2], mask.shape[3], mask.shape[3] - mask.shape[2], dtype=bool)).all()
