@@ -45,8 +45,8 @@ def answered(subject: Subject, tensors: Tensors, metadata: Words, assignment: in
         if kind not in _CALLS:
             raise Skipped(f"this runner knows no call {kind}")
         found = _CALLS[kind](subject, tensors, metadata, assignment)
-        of_keys = has_more_keys(tensors) and "out" in found and found["out"].shape[-2:-1] == tensors["k"].shape[-2:-1]
-        if of_keys and not subject.helpers["asked"]:
+        given = not subject.helpers["asked"] and "out" in found and has_more_keys(tensors)
+        if given and found["out"].shape[-2:-1] == tensors["k"].shape[-2:-1]:  # a row for each key
             raise Skipped(SQUARE)
         return found, {}
     except Skipped as reason:
@@ -94,7 +94,7 @@ def _prepared(
 ) -> tuple[Callable[[], Result], Any, dict[str, Any]]:
     """(one call, which object it is of, its tensors); `more`: given besides."""
     binding = subject.binding_for()
-    target = subject.fresh(tensors, assignment, train) if subject.prototype is not None else None
+    target = subject.fresh(tensors, assignment, train)
     if subject.task in PARTS:
         tensors = {name: tensors[name] for name, _ in TASKS[subject.task].functions[TASKS[subject.task].own] if name in tensors}
     leaves = subject.leaves(tensors, gradient)
@@ -123,14 +123,11 @@ def _functions(subject: Subject, tensors: Tensors, metadata: Words) -> Tensors:
             mine["dout"] = tensors.get("dout_layer" if "x" in inputs else "dout", tensors.get("dout"))
         try:
             # Only the function of q, k, v has a causal form.
-            values = subject.values(
-                binding, mine, metadata if "q" in inputs else {**metadata, "causal": "0"}, subject.leaves(mine)
-            )
+            values = subject.values(binding, mine, metadata if "q" in inputs else {**metadata, "causal": "0"}, subject.leaves(mine))
         except Skipped as reason:
             skipped.append(str(reason))
             continue
-        target = subject.fresh(tensors, 0) if subject.prototype is not None else None
-        answers.update(_returned(subject, function, subject.call(binding, target, values, mine), mine))
+        answers.update(_returned(subject, function, subject.call(binding, subject.fresh(tensors, 0), values, mine), mine))
     if not answers:
         raise Skipped("; ".join(skipped) or "it has no function for this")
     return answers

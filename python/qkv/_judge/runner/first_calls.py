@@ -96,7 +96,7 @@ class Trial:
     def call(self, tensors: Tensors) -> Any:
         """In the first way that runs; Skipped, or the error of the first way."""
         subject, binding = self.subject, self.binding
-        target = subject.fresh(tensors, 0) if subject.prototype is not None else None
+        target = subject.fresh(tensors, 0)
         failure: BaseException | None = None
         ways, states = subject.ways, beginnings(binding) if subject.task == "cache" else [subject.helpers.get("cache")]
         ran: list[tuple[Any, Way, Any]] = []

@@ -33,16 +33,15 @@ class Sizes(NamedTuple):
         return self.kv_heads if letter in ("k", "v") else self.heads
 
 
+#: The axes of a canonical block, by its letter: of a matrix, of a bias.
+_MATRIX = {**dict.fromkeys("qkv", ("in", "head", "dim")), "o": ("head", "dim", "out"), **dict.fromkeys("am", ("out",)),
+           **dict.fromkeys("ug", ("in", "mid")), "d": ("mid", "out")}  # fmt: skip
+_BIAS = {**dict.fromkeys("qkv", ("head", "dim")), **dict.fromkeys("oamd", ("out",)), **dict.fromkeys("ug", ("mid",))}
+
+
 def block_shape(letter: str, bias: bool, sizes: Sizes) -> tuple[int, ...]:
-    if letter in "am":  # norms
-        return (sizes.embed,)
-    if letter in "ugd":
-        whole = (sizes.hidden, sizes.embed) if letter == "d" else (sizes.embed, sizes.hidden)
-        return whole[1:] if bias else whole
-    if letter == "o":
-        return (sizes.embed,) if bias else (sizes.heads, sizes.head_dim, sizes.embed)
-    inner = (sizes.heads_of(letter), sizes.head_dim)
-    return inner if bias else (sizes.embed, *inner)
+    lengths = {"in": sizes.embed, "out": sizes.embed, "mid": sizes.hidden, "head": sizes.heads_of(letter), "dim": sizes.head_dim}
+    return tuple(lengths[axis] for axis in (_BIAS if bias else _MATRIX)[letter])
 
 
 def numbers(letters: tuple, bias: bool, sizes: Sizes) -> int:
@@ -90,24 +89,14 @@ class Slot(NamedTuple):
             axis = 0 if self.bias or self.letters == ("o",) else 1
             parts = [np.take(part, [self.head], axis=axis) for part in parts]
         rows = () if self.bias else parts[0].shape[:1]
+        order = (_BIAS if self.bias else _MATRIX)[self.letters[0]]
         if len(parts) == 1:
             base = parts[0]
         elif "part" in self.axes:
-            base = np.stack(parts, axis=len(rows))
+            base, order = np.stack(parts, axis=len(rows)), (*order[: len(rows)], "part", *order[len(rows) :])
         else:
-            base = np.concatenate([part.reshape(*rows, -1) for part in parts], -1)
-        order = base_axes(self)
+            base, order = np.concatenate([part.reshape(*rows, -1) for part in parts], -1), (*order[: len(rows)], "all")
         return base.transpose([order.index(axis) for axis in self.axes]).reshape(self.shape)
-
-
-def base_axes(slot: Any) -> tuple[str, ...]:
-    if slot.letters == ("o",):
-        return ("out",) if slot.bias else ("head", "dim", "out")
-    if slot.letters[0] in "amugd":
-        axes = ("out",) if slot.letters[0] in "am" else ("mid", "out") if slot.letters[0] == "d" else ("in", "mid")
-        return axes[-1:] if slot.bias else axes
-    inner = ("all",) if "all" in slot.axes else ("part", "head", "dim") if len(slot.letters) > 1 else ("head", "dim")
-    return inner if slot.bias else ("in", *inner)
 
 
 def _fits(shape: tuple[int, ...], lengths: list[int]) -> bool:

@@ -36,7 +36,7 @@ def stepped(
     if subject.helpers.get("single") and tensors["x"].ndim == 3:
         rows = [stepped(subject, binding, {**tensors, "x": x}, metadata, assignment, counts) for x in tensors["x"]]
         return [np.stack(parts) for parts in zip(*rows)]
-    target = subject.fresh(tensors, assignment) if subject.prototype is not None else None
+    target = subject.fresh(tensors, assignment)
     state, outs, start = subject.empty_cache(), [], 0
     for count in [sum(counts)] if subject.helpers.get("whole") else counts:
         piece = {**tensors, "x": tensors["x"][..., start : start + count, :]}
@@ -135,8 +135,8 @@ def _name_of(path: str, shape: tuple[int, ...], tensors: Tensors) -> str | None:
     return fits[0] if len(fits) == 1 and fits[0] not in ("W_q", "W_k", "W_v") else None
 
 
-def _model(subject: Subject, tensors: Tensors) -> tuple[Any, dict[str, Any], list[Any]]:
-    """(model, {contract name: parameter}, parameters that are trained)."""
+def _model(subject: Subject, tensors: Tensors) -> tuple[Any, dict[str, tuple[Any, bool]]]:
+    """(model, {contract name: (a parameter that is trained, whether it is [out, in])})."""
     cls = subject.helpers["class"]
     values, own = building.values_for("lm", subject.helpers.get("init") or {})
     vocab, embed = tensors["embed"].shape
@@ -146,7 +146,7 @@ def _model(subject: Subject, tensors: Tensors) -> tuple[Any, dict[str, Any], lis
     model, _, _ = building.build(cls, values, own, subject.people)
     torch = torch_of()
     model = model.to(getattr(torch, subject.dtype))
-    found: dict[str, Any] = {}
+    found: dict[str, tuple[Any, bool]] = {}
     for path, parameter in model.named_parameters():
         name = _name_of(path, tuple(parameter.shape), tensors)
         with torch.no_grad():
@@ -166,7 +166,7 @@ def _model(subject: Subject, tensors: Tensors) -> tuple[Any, dict[str, Any], lis
     if missing:
         have = ", ".join(path for path, _ in model.named_parameters())
         raise Stop(f"cannot find {', '.join(missing)} of {subject.name} among {have}")
-    return model, found, [parameter for parameter, _ in found.values()]
+    return model, found
 
 
 def _loss(returned: Any) -> Any:
@@ -214,8 +214,8 @@ def train_steps(subject: Subject, tensors: Tensors, metadata: Words, assignment:
                 raise Stop(
                     f"{subject.name} takes a model, but the file has no model: a class like ToyLM(vocab_size, context_len, dim)"
                 )
-            model, found, trained = _model(subject, tensors)
-            optimizer = torch_of().optim.SGD(trained, lr=rate)
+            model, found = _model(subject, tensors)
+            optimizer = torch_of().optim.SGD([parameter for parameter, _ in found.values()], lr=rate)
             model.train()
             losses = [
                 _loss(binding({"model": model, "optimizer": optimizer, "tokens": tokens, "lr": rate})) for _ in range(count)

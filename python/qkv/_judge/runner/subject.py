@@ -75,7 +75,9 @@ class Subject:
         return self.bindings[wanted]
 
     def fresh(self, tensors: Tensors, assignment: int, train: bool = False) -> Any:
-        """A copy of the object with the probe's parameters."""
+        """A copy of the object with the probe's parameters; None of a function."""
+        if self.prototype is None:
+            return None
         try:
             target = copy.deepcopy(self.prototype)
         except Exception as error:
