@@ -193,9 +193,7 @@ def build(cls: type, values: dict[str, Any], own: dict[str, Any], people: People
     """(object, arguments it was made with, notes)."""
     given, notes = arguments(cls, values, own)
     try:
-        positional = [
-            given.pop(one.name) for one in arguments_of(cls) if one.kind is one.POSITIONAL_ONLY and one.name in given
-        ]
+        positional = [given.pop(one.name) for one in arguments_of(cls) if one.kind is one.POSITIONAL_ONLY and one.name in given]
         return _with_shapes(cls(*positional, **given), values["embed"]), given, notes
     except (Exception, SystemExit) as error:
         shown = ", ".join(f"{name}={'...' if isinstance(value, names.ByName) or is_array(value) else value!r}" for name, value in given.items())

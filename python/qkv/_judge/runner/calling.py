@@ -111,9 +111,7 @@ class Binding:
             if self.roles[one.name] is not None or names.argument(one.name) == "mask":
                 continue
             example = next((name for name in (*self.contract, "mask") if name not in self.roles.values()), "x")
-            raise Stop(
-                f"argument {one.name} of {self.name} is not understood: give it a default, or --map {example}={one.name}"
-            )
+            raise Stop(f"argument {one.name} of {self.name} is not understood: give it a default, or --map {example}={one.name}")
 
     def on(self, target: Any, method: str) -> Binding:
         """The same arguments on another object of the class."""

@@ -70,9 +70,7 @@ def _hollow(thing: Any) -> bool:
     )
 
 
-def described(
-    candidate: Candidate, module: ModuleType | None, people: People, request: dict[str, Any], notes: list[str]
-) -> Subject:
+def described(candidate: Candidate, module: ModuleType | None, people: People, request: dict[str, Any], notes: list[str]) -> Subject:
     """A Subject that was called once. Raises Stop: failed, unfilled; it says as which task."""
     try:
         return _described(candidate, module, people, request, notes)
@@ -81,9 +79,7 @@ def described(
         raise
 
 
-def _described(
-    candidate: Candidate, module: ModuleType | None, people: People, request: dict[str, Any], notes: list[str]
-) -> Subject:
+def _described(candidate: Candidate, module: ModuleType | None, people: People, request: dict[str, Any], notes: list[str]) -> Subject:
     thing = candidate.thing
     kind = "function" if isinstance(thing, FunctionType) else "class" if isinstance(thing, type) else "module"
     owner = type(thing) if kind == "module" else thing
@@ -226,9 +222,7 @@ def _cover(subject: Subject, names: Iterable[str | None], function: str | None =
     """`has["absent"]`: the contract's parameters that the code has nothing for; one bias of several is judged without any."""
     have = {name[:2] + letter for name in names if name and name[:2] in ("W_", "b_") for letter in name[2:]}
     contract = tasks.FUNCTIONS[subject.task][function or next(iter(subject.bindings), "") or tasks.TASKS[subject.task].own]
-    subject.has["absent"] = [
-        name for name, _ in contract if name[:2] in ("W_", "b_") and not any(name[:2] + letter in have for letter in name[2:])
-    ]
+    subject.has["absent"] = [name for name, _ in contract if name[:2] in ("W_", "b_") and not any(name[:2] + letter in have for letter in name[2:])]
 
 
 def _of_functions(subject: Subject, module: ModuleType | None, request: dict[str, Any]) -> None:
@@ -326,9 +320,7 @@ def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | No
     roles = {one.name: names.argument(one.name) for one in match.arguments_of(forward)}
     flags = [one for one in match.arguments_of(cls) if names.setting(one.name) == "causal"]
     # Always causal: its name says so, or it makes a triangle and takes no mask.
-    own_causal = match.says_causal(subject.name, roles.values(), cls) or (
-        bool(TRIANGLES & named(cls)) and "mask" not in roles.values()
-    )
+    own_causal = match.says_causal(subject.name, roles.values(), cls) or (bool(TRIANGLES & named(cls)) and "mask" not in roles.values())
     if task is None and slots:
         subject.task = match.of_parameters(
             subject.task, named=match.by_name(subject.name) in tasks.SINGLE, merged=merged, output=output,

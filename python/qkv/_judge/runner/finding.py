@@ -73,9 +73,7 @@ def forward_of(cls: type) -> str | None:
     for name in ("forward", "__call__"):
         if isinstance(inspect.getattr_static(cls, name, None), (FunctionType, staticmethod)):
             return name
-    public = [
-        name for name, value in vars(cls).items() if isinstance(value, FunctionType) and not re.match("_|reset|clear", name)
-    ]
+    public = [name for name, value in vars(cls).items() if isinstance(value, FunctionType) and not re.match("_|reset|clear", name)]
     return public[0] if len(public) == 1 else None
 
 
@@ -207,9 +205,7 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
     if task is None:  # what attention or another part uses is no answer of its own
         found = [one for one in found if one.task not in tasks.BESIDE] or [one for one in found if not _is_helper(one, known)]
     else:
-        found = [one for one in found if one.task == task] or [
-            one._replace(task=task) for one in found if _could_be(one.task, task)
-        ]
+        found = [one for one in found if one.task == task] or [one._replace(task=task) for one in found if _could_be(one.task, task)]
     if task is None and found and all(one.beyond for one in found):
         raise _unfit(found[-1])
     more, found = [one for one in found if one.beyond], [one for one in found if task or not one.beyond]
@@ -226,9 +222,7 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
     helpers = {name for one in found if isinstance(one.thing, type) and one.task in tasks.LAYERS for name in uses[one.name]}
     # A layer's own helper is not meant, whatever its name.
     strong = [one for one in found if one.strong and (one.task in tasks.LAYERS or one.name not in helpers)] or found
-    top = [
-        one for one in strong if not any(one.name in uses[other.name] for other in strong if other.name != one.name)
-    ] or strong
+    top = [one for one in strong if not any(one.name in uses[other.name] for other in strong if other.name != one.name)] or strong
     chosen = top[-1]
     if outer := [one for one in more if task is None and chosen.name in named(one.thing)]:
         raise _unfit(outer[-1])

@@ -40,9 +40,7 @@ class Form(NamedTuple):
             return from_numpy(np.where(shaped, self.shift, -np.inf), framework, dtype)
         if self.hides:
             shaped = ~shaped
-        return from_numpy(
-            shaped if self.dtype == "bool" else shaped.astype("int64" if self.dtype == "int64" else dtype), framework, dtype
-        )
+        return from_numpy(shaped if self.dtype == "bool" else shaped.astype("int64" if self.dtype == "int64" else dtype), framework, dtype)
 
     @property
     def convention(self) -> str | None:

@@ -33,9 +33,7 @@ def _read() -> dict[str, dict[str, list[str]]]:
 
 
 _KINDS = _read()
-_MEANINGS = {
-    kind: {word: meaning for meaning, words in reversed(table.items()) for word in words} for kind, table in _KINDS.items()
-}
+_MEANINGS = {kind: {word: meaning for meaning, words in reversed(table.items()) for word in words} for kind, table in _KINDS.items()}
 _CHINESE = sorted(_MEANINGS["chinese"].items(), key=lambda pair: -len(pair[0]))
 
 _BEFORE = r"(?:to|w|weights?|poids|pesos?|gewichte?|linear|lin|fc|proj|projection|layer|dense|mat|matrix|wt|multihead|self|my)?"
@@ -49,10 +47,7 @@ _LETTERS = {
     ("o",): r"o|out|output|cproj|unifyheads|unify|merge|combine|final|last|fc|concat|result|sortie|salida|ausgabe",
 }
 _WEIGHT = [(letters, re.compile(f"^{_BEFORE}(?:{names}){_AFTER}$")) for letters, names in _LETTERS.items()]
-_BIAS = [
-    (letters, re.compile(f"^(?:b|bias)(?:{names}){_AFTER}$|^{_BEFORE}(?:{names}){_AFTER}(?:b|bias)$"))
-    for letters, names in _LETTERS.items()
-]
+_BIAS = [(letters, re.compile(f"^(?:b|bias)(?:{names}){_AFTER}$|^{_BEFORE}(?:{names}){_AFTER}(?:b|bias)$")) for letters, names in _LETTERS.items()]
 
 
 def key(name: str) -> str:

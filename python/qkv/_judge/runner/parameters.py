@@ -201,9 +201,7 @@ def _choices(found: list[Found], sizes: Sizes, bias: bool, limit: int) -> list[l
     if len(open_ones) <= 3 < len(free):
         free.remove(("o",))  # three of four: no output projection
     found = match.ways(open_ones, free, lambda one, letters: math.prod(one.entry.shape) == numbers(letters, bias, sizes))
-    return [
-        [one if one.letters else one._replace(letters=dict(pairs)[one]) for one in mine] for pairs in itertools.islice(found, limit)
-    ]
+    return [[one if one.letters else one._replace(letters=dict(pairs)[one]) for one in mine] for pairs in itertools.islice(found, limit)]
 
 
 def _biases(weights: list[Found], found: list[Found], sizes: Sizes, limit: int) -> list[Found]:
@@ -253,17 +251,13 @@ def describe(entries: list[Entry]) -> str:
 
 def assign(entries: list[Entry], sizes: Sizes, chosen: dict[str, str], limit: int) -> list[Assignment]:
     """At least one assignment; raises Stop where nothing fits, with --map as the way out."""
-    unknown = [
-        theirs for theirs in chosen.values() if not any(_by_map(entry, {"W_q": theirs, "b_q": theirs}) for entry in entries)
-    ]
+    unknown = [theirs for theirs in chosen.values() if not any(_by_map(entry, {"W_q": theirs, "b_q": theirs}) for entry in entries)]
     if unknown:
         raise Stop(f"--map names {unknown[0]}, but the parameters are {describe(entries)}")
     found = _named(entries, sizes, chosen)
     ways = _choices(found, sizes, False, limit)
     if not ways or not any(one.letters for one in ways[0]):
-        raise Stop(
-            f"cannot tell which parameter is which of {describe(entries)}: say so, --map W_q=NAME W_k=NAME W_v=NAME W_o=NAME"
-        )
+        raise Stop(f"cannot tell which parameter is which of {describe(entries)}: say so, --map W_q=NAME W_k=NAME W_v=NAME W_o=NAME")
     assignments = []
     for way in ways:
         every = [*way, *_biases(way, found, sizes, limit)]

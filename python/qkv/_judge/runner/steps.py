@@ -29,9 +29,7 @@ MASKS = ("", "added", "bool", "bool4")
 ROTATIONS = tuple(itertools.product((False, True), (False, True)))
 
 
-def stepped(
-    subject: Subject, binding: Binding, tensors: Tensors, metadata: Words, assignment: int, counts: list[int]
-) -> list[np.ndarray]:
+def stepped(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words, assignment: int, counts: list[int]) -> list[np.ndarray]:
     """`out` of each call, the first of which begins with an empty state; joined, however it is called."""
     if subject.helpers.get("single") and tensors["x"].ndim == 3:
         rows = [stepped(subject, binding, {**tensors, "x": x}, metadata, assignment, counts) for x in tensors["x"]]
@@ -140,9 +138,7 @@ def _model(subject: Subject, tensors: Tensors) -> tuple[Any, dict[str, tuple[Any
     cls = subject.helpers["class"]
     values, own = building.values_for("lm", subject.helpers.get("init") or {})
     vocab, embed = tensors["embed"].shape
-    values.update(
-        vocab=vocab, embed=embed, head_dim=embed, heads=1, kv_heads=1, context=tensors["position"].shape[0], dropout=0.0
-    )
+    values.update(vocab=vocab, embed=embed, head_dim=embed, heads=1, kv_heads=1, context=tensors["position"].shape[0], dropout=0.0)
     model, _, _ = building.build(cls, values, own, subject.people)
     torch = torch_of()
     model = model.to(getattr(torch, subject.dtype))
@@ -200,9 +196,7 @@ def train_steps(subject: Subject, tensors: Tensors, metadata: Words, assignment:
     losses = []
     with default_dtype(subject.framework, subject.dtype), _globals_kept(binding.function):
         if binding.takes("params"):
-            params: Any = {
-                name: from_numpy(tensors[name], subject.framework, subject.dtype) for name in PARAMETERS if name in tensors
-            }
+            params: Any = {name: from_numpy(tensors[name], subject.framework, subject.dtype) for name in PARAMETERS if name in tensors}
             for _ in range(count):
                 returned = binding({"params": params, "tokens": tokens, "lr": rate})
                 losses.append(_loss(returned))
@@ -211,15 +205,11 @@ def train_steps(subject: Subject, tensors: Tensors, metadata: Words, assignment:
             after = {name: to_numpy(value) for name, value in params.items() if name in tensors}
         else:
             if not isinstance(subject.helpers.get("class"), type):
-                raise Stop(
-                    f"{subject.name} takes a model, but the file has no model: a class like ToyLM(vocab_size, context_len, dim)"
-                )
+                raise Stop(f"{subject.name} takes a model, but the file has no model: a class like ToyLM(vocab_size, context_len, dim)")
             model, found = _model(subject, tensors)
             optimizer = torch_of().optim.SGD([parameter for parameter, _ in found.values()], lr=rate)
             model.train()
-            losses = [
-                _loss(binding({"model": model, "optimizer": optimizer, "tokens": tokens, "lr": rate})) for _ in range(count)
-            ]
+            losses = [_loss(binding({"model": model, "optimizer": optimizer, "tokens": tokens, "lr": rate})) for _ in range(count)]
             after = {name: to_numpy(value).T if turned else to_numpy(value) for name, (value, turned) in found.items()}
             after = {name: value.reshape(tensors[name].shape) for name, value in after.items()}
     if any(loss is None for loss in losses):

@@ -140,9 +140,7 @@ class Subject:
                 width = merged.shape[-1] // 3
                 parts.append(merged[..., "qkv".index(letter) * width : ("qkv".index(letter) + 1) * width])
             elif role[:2] == "b_":
-                parts.append(
-                    from_numpy(np.zeros(int(np.prod(block_shape(letter, True, self.sizes)))), self.framework, self.dtype)
-                )
+                parts.append(from_numpy(np.zeros(int(np.prod(block_shape(letter, True, self.sizes)))), self.framework, self.dtype))
             else:
                 raise KeyError(role)
         if len(parts) == 1:
@@ -265,9 +263,7 @@ class Subject:
         mask = tensors["mask"].astype(bool)
         mask = mask[:, None] if mask.ndim == 3 else mask  # [B, 1, Tq, Tk]
         if not binding.takes("mask"):
-            if binding.takes("causal") and bool(
-                (mask == np.tri(mask.shape[2], mask.shape[3], mask.shape[3] - mask.shape[2], dtype=bool)).all()
-            ):
+            if binding.takes("causal") and bool((mask == np.tri(mask.shape[2], mask.shape[3], mask.shape[3] - mask.shape[2], dtype=bool)).all()):
                 values["causal"] = True
                 return
             raise Skipped("it takes no mask")

@@ -60,9 +60,7 @@ def _code_of(subject: Subject) -> Any:
     return code if code is not None and subject.people.owns(code.co_filename) else None
 
 
-def _watched(
-    subject: Subject, reading: int, source: Instrumented, tensors: Tensors, metadata: Words, stages: Tensors
-) -> dict[str, Any] | None:
+def _watched(subject: Subject, reading: int, source: Instrumented, tensors: Tensors, metadata: Words, stages: Tensors) -> dict[str, Any] | None:
     record = Recorder(source)
     watched = copy.copy(subject)
     watched.bindings = {name: copy.copy(binding) for name, binding in subject.bindings.items()}
