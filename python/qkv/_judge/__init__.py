@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -112,8 +112,7 @@ def _finding(found: dict[str, Any], **more: Any) -> Finding:
     parts: dict[str, Any] = {**found, **more}
     for name, cls in (("mistakes", Mistake), ("conventions", Convention), ("checks", Check)):
         parts[name] = [_known(cls, one) for one in found.get(name, [])]
-    result: Finding = _known(Finding, parts)
-    return result
+    return cast(Finding, _known(Finding, parts))
 
 
 @contextlib.contextmanager
@@ -188,31 +187,22 @@ def judge(
         raise ValueError(f"[judge] task must be one of {', '.join(FUNCTIONS)}: got {task!r}")
     if lang not in ("en", "zh"):
         raise ValueError(f'[judge] lang must be "en" or "zh": got {lang!r}')
+    begin, request = time.perf_counter(), {"map": dict(map or {}), "init": dict(init or {})}
     with _imports_of(file):
-        return _judged(code, file, chosen, task, dict(map or {}), dict(init or {}), hint, lang)
-
-
-def _judged(
-    code: Any, file: str, chosen: str | None, task: str | None, map: dict[str, str], init: dict[str, Any], hint: bool, lang: str
-) -> Finding:
-    begin = time.perf_counter()
-    try:
-        with _undisturbed():
-            if file:
-                subject = subject_of_file({"file": file, "name": chosen, "task": task, "map": map, "init": init})
-            else:
-                subject = subject_of_object(code, task, map, init)
-    except Stop as stop:
-        name = chosen or stop.about.get("name", "") if file else getattr(code, "__name__", type(code).__name__)
-        said = _engine.in_chinese if lang == "zh" else str
-        text = said(f"{stop.verdict}: {stop.says}") + (f"\n{stop.traceback}" if stop.traceback else "")
-        failed = stop.about.get("check") or ("filled in" if stop.verdict == "unfilled" else "runs")
-        check = Check(failed, False, detail=said(stop.says))
-        return Finding(
-            stop.verdict, file, name, task or "", checks=(check,), traceback=stop.traceback, seconds=time.perf_counter() - begin,
-            text=text,
-        )
-    found, text = exchanged(subject, file, hint, lang == "zh")
+        try:
+            with _undisturbed():
+                if file:
+                    subject = subject_of_file({"file": file, "name": chosen, "task": task, **request})
+                else:
+                    subject = subject_of_object(code, task, request)
+            found, text = exchanged(subject, file, hint, lang == "zh")
+        except Stop as stop:
+            said = _engine.in_chinese if lang == "zh" else str
+            name = chosen or stop.about.get("name", "") if file else getattr(code, "__name__", type(code).__name__)
+            failed = stop.about.get("check") or ("filled in" if stop.verdict == "unfilled" else "runs")
+            found = {"verdict": stop.verdict, "file": file, "name": name, "task": task or "", "traceback": stop.traceback,
+                     "checks": [{"name": failed, "ok": False, "detail": said(stop.says)}]}  # fmt: skip
+            text = said(f"{stop.verdict}: {stop.says}") + (f"\n{stop.traceback}" if stop.traceback else "")
     return _finding(found, seconds=time.perf_counter() - begin, text=text.rstrip("\n"))
 
 

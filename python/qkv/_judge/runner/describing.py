@@ -42,7 +42,7 @@ def subject_of_file(request: dict[str, Any]) -> Subject:
     return described(candidate, module, people, request, notes)
 
 
-def subject_of_object(thing: Any, task: str | None, mapping: dict[str, str], init: dict[str, Any]) -> Subject:
+def subject_of_object(thing: Any, task: str | None, request: dict[str, Any]) -> Subject:
     """A function, class or module of this process."""
     owner = thing if isinstance(thing, (FunctionType, type)) else type(thing)
     name = getattr(owner, "__name__", str(owner))
@@ -51,7 +51,7 @@ def subject_of_object(thing: Any, task: str | None, mapping: dict[str, str], ini
         people = People(inspect.getsourcefile(owner))
     except TypeError:
         people = People(None)
-    return described(of_thing(name, thing, task), module, people, {"map": mapping, "init": init}, [])
+    return described(of_thing(name, thing, task), module, people, request, [])
 
 
 #: What makes a causal mask.
