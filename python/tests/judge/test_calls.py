@@ -130,20 +130,15 @@ UNFILLED = {
     "dots": "...",
     "nothing returned": "scores = q @ k.swapaxes(-1, -2)",
     "only the mask": "if mask is not None:\n        raise NotImplementedError('fill in: the mask')\n    return q",
+    "a constructor": "class V1:\n  def __init__(self, dim):\n    raise NotImplementedError('fill in')\n  def forward(self, x):\n    return x\n",
 }
 
 
 @pytest.mark.parametrize("body", UNFILLED.values(), ids=UNFILLED)
 def test_unfilled(tmp_path: Path, body: str) -> None:
-    with pytest.raises(Stop) as stop:
-        subject_of(tmp_path, f'import numpy as np\ndef sdpa(q, k, v, mask=None):\n    """What is asked."""\n    {body}\n')
-    assert stop.value.verdict == "unfilled" and stop.value.says.startswith("not filled in yet")
-
-
-def test_an_unfilled_constructor(tmp_path: Path) -> None:
-    text = "class SelfAttentionV1:\n  def __init__(self, dim):\n    raise NotImplementedError('fill in')\n  def forward(self, x):\n    return x\n"
-    with pytest.raises(Stop) as stop:
-        subject_of(tmp_path, text)
+    function = f'import numpy as np\ndef sdpa(q, k, v, mask=None):\n    """What is asked."""\n    {body}\n'
+    with pytest.raises(Stop, match="^not filled in yet") as stop:
+        subject_of(tmp_path, body if body.startswith("class") else function)
     assert stop.value.verdict == "unfilled"
 
 

@@ -1,7 +1,5 @@
-"""Answers probes: forward, gradient, twice, training, evaluation. Errors of the person's code become metadata of the answer.
-
-Not: how training steps go (steps.py).
-"""
+"""Answers probes: forward, gradient, twice, training, evaluation. Errors of the person's code become metadata of the answer. Not:
+how training steps go (steps.py)."""
 
 from __future__ import annotations
 
@@ -15,11 +13,10 @@ import numpy as np
 
 from .calling import Result, array_of
 from .errors import FAILURES, Stop, line_of
-from .first_calls import SQUARE, has_more_keys, square
 from .frameworks import from_numpy, is_array, source_of, to_numpy, told, torch_of
 from .slots import Tensors, Words
 from .steps import stepped, train_steps
-from .subject import Skipped, Subject, lengths
+from .subject import SQUARE, Skipped, Subject, has_more_keys, lengths, square
 from .tasks import FUNCTIONS, PARTS, STEPPED, TASKS
 
 Answer = tuple[Tensors, dict[str, str]]

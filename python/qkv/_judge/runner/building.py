@@ -1,7 +1,5 @@
-"""Makes an object of a person's class: arguments of the constructor by the usual names, or by --init; sizes as they came out.
-
-Not: parameters (parameters.py), calls (calling.py).
-"""
+"""Makes an object of a person's class: arguments of the constructor by the usual names, or by --init; sizes as they came out. Not:
+parameters (parameters.py), calls (calling.py)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Describes a person's code (subject.json): finds and builds it, matches its parameters, calls it once.
-
-Not: the calls that are judged (answering.py).
-"""
+"""Describes a person's code (subject.json): finds and builds it, matches its parameters, calls it once. Not: the calls that are
+judged (answering.py)."""
 
 from __future__ import annotations
 
@@ -23,13 +21,13 @@ from . import blocks, building, match, names, parameters, parts, tasks
 from .calling import Binding
 from .errors import FAILURES, NoTask, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
-from .first_calls import Trial, first_call, hides_future, only_square, square, ways_of
+from .first_calls import Trial, first_call, hides_future, only_square, ways_of
 from .frameworks import framework_of, is_module, named, reads, rounds, to_numpy, told, told_with_parts
 from .masks import ROWS, promised_by
 from .parameters import Assignment, assign
 from .slots import Sizes
 from .steps import model_class
-from .subject import Subject, Way
+from .subject import Subject, Way, square
 
 
 def subject_of_file(request: dict[str, Any]) -> Subject:

@@ -1,7 +1,5 @@
-"""safetensors files, as small as an exchange needs: F64, F32, I64, I32 and BOOL, metadata of strings.
-
-8 bytes (length of the header), the header as JSON, the bytes of the tensors. Not: other types, lazy reading.
-"""
+"""safetensors files, as small as an exchange needs: F64, F32, I64, I32 and BOOL, metadata of strings. 8 bytes (length of the
+header), the header as JSON, the bytes of the tensors. Not: other types, lazy reading."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .frameworks import source_of, to_numpy, told
 from .slicing import ROWS, SWAPPED, TIME_FIRST, TOKENS_FIRST, Slices, choices, choices_of_part
 from .slots import Sizes, Tensors
 from .steps import settle, train_steps, trial_tensors
-from .subject import Skipped, Subject, Way, lengths
+from .subject import Skipped, Subject, Way, has_more_keys, lengths, square
 from .tasks import CAUSAL, LAYERS, MASKED, OF_QKV, PARTS, STEPPED, TASKS
 
 #: Of the inputs of these calls: all different, so that nothing fits by chance.
@@ -54,21 +54,6 @@ def inputs_of(task: str, function: str, sizes: Sizes) -> Tensors:
             if name in TASKS[task].whole:
                 tensors[name] = np.full_like(tensors[name], 4)
     return square(tensors) if task in ("causal", "backward") else tensors
-
-
-SQUARE = "it takes as many queries as keys only"
-
-
-def has_more_keys(tensors: Tensors) -> bool:
-    """Whether k has another length than q."""
-    return "k" in tensors and "q" in tensors and tensors["k"].shape[-2] != tensors["q"].shape[-2]
-
-
-def square(tensors: Tensors) -> Tensors:
-    """As many keys as queries."""
-    rows = tensors["q"].shape[-2] if "q" in tensors else LENGTH
-    cut = {"k": np.s_[..., :rows, :], "v": np.s_[..., :rows, :], "mask": np.s_[..., :rows]} if has_more_keys(tensors) else {}
-    return {name: value[cut.get(name, ...)] for name, value in tensors.items()}
 
 
 def causal_mask(tensors: Tensors) -> np.ndarray:

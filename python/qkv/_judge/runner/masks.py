@@ -1,7 +1,5 @@
 """The forms in which a person's code may want its mask: shapes, types, what True means; whether a call depends on what it hides.
-
-Not: which form it is (first_calls.py).
-"""
+Not: which form it is (first_calls.py)."""
 
 from __future__ import annotations
 

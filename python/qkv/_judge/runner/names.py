@@ -1,7 +1,5 @@
-"""What names mean: of parameters, of arguments of calls and of constructors, in English and Chinese (words.txt).
-
-Not: shapes (parameters.py).
-"""
+"""What names mean: of parameters, of arguments of calls and of constructors, in English and Chinese (words.txt). Not: shapes
+(parameters.py)."""
 
 from __future__ import annotations
 

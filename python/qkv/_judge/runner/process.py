@@ -1,7 +1,5 @@
-"""The runner as a process of its own: request.json, subject.json, a line, the probes, the answers, a line.
-
-File descriptors 3 and 4 are the tool's; they move elsewhere before any of the person's code runs.
-"""
+"""The runner as a process of its own: request.json, subject.json, a line, the probes, the answers, a line. File descriptors 3 and 4
+are the tool's; they move elsewhere before any of the person's code runs."""
 
 from __future__ import annotations
 

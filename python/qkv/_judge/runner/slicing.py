@@ -1,7 +1,5 @@
 """Code that takes no batch: it is called once for each sequence and head, or with both in one axis, and the outputs are stacked.
-
-Not: when that is so (first_calls.py).
-"""
+Not: when that is so (first_calls.py)."""
 
 from __future__ import annotations
 

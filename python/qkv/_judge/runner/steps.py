@@ -22,6 +22,7 @@ from .errors import FAILURES, Stop
 from .frameworks import default_dtype, from_numpy, is_array, is_module_class, to_numpy, torch_of
 from .slots import Tensors, Words
 from .subject import Skipped, Subject, Way
+from .tasks import TASKS
 
 #: Masks that code may want in each call: none, 0 and -inf that are added, True for visible, the same with four axes.
 MASKS = ("", "added", "bool", "bool4")
@@ -113,7 +114,8 @@ def _arrays(thing: Any) -> list[bytes]:
     return found
 
 
-PARAMETERS = ("embed", "position", "W_q", "W_k", "W_v", "head", "head_bias")
+PARAMETERS = tuple(name for name in TASKS["lm"].tensors if name != "tokens")
+
 
 def _name_of(path: str, shape: tuple[int, ...], tensors: Tensors) -> str | None:
     """The contract's name of one of the model's parameters: by name where the shape fits, then by shape."""
@@ -227,9 +229,6 @@ def model_class(module: Any, judged: FunctionType) -> Any:
 
 def trial_tensors() -> Tensors:
     """A small model's parameters and tokens."""
-    rng = np.random.default_rng(15)
-    vocab, context, embed = 7, 5, 6
-    shapes = {"embed": (vocab, embed), "position": (context, embed), "W_q": (embed, embed), "W_k": (embed, embed),
-              "W_v": (embed, embed), "head": (embed, vocab), "head_bias": (vocab,)}  # fmt: skip
-    tensors = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
-    return {**tensors, "tokens": rng.integers(0, vocab, (2, context + 1))}
+    rng, sizes = np.random.default_rng(15), {"B": 2, "V": 7, "T": 5, "S": 6, "E": 6}
+    shapes = {name: [sizes[axis] for axis in axes] for name, axes in TASKS["lm"].tensors.items()}
+    return {name: rng.integers(0, 7, shape) if name == "tokens" else rng.standard_normal(shape) for name, shape in shapes.items()}

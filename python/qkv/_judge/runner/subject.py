@@ -1,7 +1,5 @@
-"""What is judged, ready to be called: an object or functions, filled with a probe's parameters by an assignment.
-
-Not: how it was found (describing.py), what is asked of it (answering.py).
-"""
+"""What is judged, ready to be called: an object or functions, filled with a probe's parameters by an assignment. Not: how it was
+found (describing.py), what is asked of it (answering.py)."""
 
 from __future__ import annotations
 
@@ -345,3 +343,20 @@ def lengths(tensors: Tensors) -> tuple[tuple[int, int], int]:
         return (tensors["q"].shape[0], tensors["q"].shape[-2]), tensors["k"].shape[-2]
     x = tensors["x"]
     return (x.shape[0], x.shape[1]), tensors.get("memory", x).shape[1]
+
+
+SQUARE = "it takes as many queries as keys only"
+
+
+def has_more_keys(tensors: Tensors) -> bool:
+    """Whether k has another length than q."""
+    return "k" in tensors and "q" in tensors and tensors["k"].shape[-2] != tensors["q"].shape[-2]
+
+
+def square(tensors: Tensors) -> Tensors:
+    """As many keys as queries."""
+    if not has_more_keys(tensors):
+        return tensors
+    rows = tensors["q"].shape[-2]
+    cut = {"k": np.s_[..., :rows, :], "v": np.s_[..., :rows, :], "mask": np.s_[..., :rows]}
+    return {name: value[cut.get(name, ...)] for name, value in tensors.items()}

@@ -84,13 +84,11 @@ class _Instrument(ast.NodeTransformer):
         return self._watched(iterated, Node(iterated.lineno, "iterate", names, children), iterated)
 
     def visit_For(self, node: ast.For) -> ast.For:
-        node.iter = self._iterated(node)
-        node.body, node.orelse = self._lines(node.body), self._lines(node.orelse)
+        iterated = self._iterated(node)
+        del node.iter  # it is watched already
+        self.generic_visit(node)
+        node.iter = iterated
         return node
-
-    def _lines(self, statements: list[ast.stmt]) -> list[ast.stmt]:
-        lines = [self.visit(one) for one in statements]
-        return [line for one in lines for line in (one if isinstance(one, list) else [one])]
 
     def _comprehension(self, node: Any) -> Any:
         for part in node.generators:
@@ -108,7 +106,7 @@ class _Instrument(ast.NodeTransformer):
         return node
 
     def visit_FunctionDef(self, node: Any) -> Any:
-        node.body, _ = self._inside(self._lines, node.body)
+        self._inside(self.generic_visit, ast.Module(node.body, []))
         taken = [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs) if one.arg != "self"]
         node.body.insert(0, self._stored(node.body[0], Store(node.lineno, tuple(("argument", name) for name in taken)), map(_read, taken)))
         return node

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..frameworks import torch_of
+from ..frameworks import is_tensor, torch_of
 from .instrument import Instrumented, Node
 
 #: Operations that add no numbers of their own.
@@ -59,9 +59,8 @@ def is_constant(value: Any) -> bool:
 
 def array_of(value: Any) -> np.ndarray | None:
     """An array, a tensor, a list of numbers or of such lists of one length, in float64 or bool; None for another value."""
-    torch = torch_of()
-    if torch is not None and isinstance(value, torch.Tensor):
-        value = value.detach().resolve_conj().resolve_neg()
+    if is_tensor(value):
+        torch, value = torch_of(), value.detach().resolve_conj().resolve_neg()
         value = (value if value.dtype is torch.bool else value.to(torch.complex128 if value.is_complex() else torch.float64)).numpy()
     elif type(value) is list:
         inner = value
@@ -82,16 +81,15 @@ def array_of(value: Any) -> np.ndarray | None:
 
 
 def storage_of(value: Any) -> Any:
-    torch = torch_of()
-    if torch is not None and isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return value.untyped_storage().data_ptr()
     while isinstance(getattr(value, "base", None), np.ndarray):
         value = value.base
     return id(value)
 
 
-def _equal(one: Any, other: np.ndarray | None) -> bool:
-    return other is not None and np.array_equal(one, other, equal_nan=True)
+def _equal(one: Any, other: Any) -> bool:
+    return np.array_equal(one, other, equal_nan=True)
 
 
 def _is_number(value: Any) -> bool:
