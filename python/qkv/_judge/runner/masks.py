@@ -46,25 +46,14 @@ class Form(NamedTuple):
 
 
 def _shaped(mask: np.ndarray, shape: str, heads: int) -> np.ndarray | None:
-    batch, _, q_len, kv_len = mask.shape
-    rows_equal = bool((mask == mask[:, :, :1]).all())
-    if shape == "[B, H, L, L]":
-        return np.broadcast_to(mask, (batch, heads, q_len, kv_len)).copy()
-    if shape == "[B, L, L]":
-        return mask[:, 0]
-    if shape == "[B*H, L, L]":
-        return np.repeat(mask, heads, axis=1).reshape(batch * heads, q_len, kv_len)
-    if shape == "[L, L]":
-        return mask[0, 0] if bool((mask == mask[:1]).all()) else None
-    if shape in ROWS:
-        row = mask[:, 0, 0]
-        if not rows_equal:
-            return None
-        if shape == LENGTHS:
-            counts = row.sum(-1)
-            return counts if bool((row == (np.arange(kv_len) < counts[:, None])).all()) else None
-        return row if shape == "[B, L]" else row[:, None] if shape == "[B, 1, L]" else row[:, None, None]
-    return mask
+    """None where the shape cannot say it."""
+    row, whole = mask[:, 0, 0], np.repeat(mask, heads, 1)
+    counts = row.sum(-1)
+    lost = {"[L, L]": mask != mask[:1], LENGTHS: row != (np.arange(row.shape[1]) < counts[:, None])}.get(shape, np.zeros(1))
+    if lost.any() or (shape in ROWS and (mask != mask[:, :, :1]).any()):
+        return None
+    return {"[B, H, L, L]": whole, "[B, L, L]": mask[:, 0], "[B*H, L, L]": whole.reshape(-1, *whole.shape[2:]), "[L, L]": mask[0, 0],
+            "[B, L]": row, "[B, 1, L]": row[:, None], "[B, 1, 1, L]": row[:, None, None], LENGTHS: counts}.get(shape, mask)  # fmt: skip
 
 
 def forms(argument: str, task: str, hides: bool = False) -> list[Form]:

@@ -242,24 +242,20 @@ class Subject:
         return {name: from_numpy(value, self.framework, self.dtype) for name, value in found.items()}
 
     def _mask(self, binding: Binding, tensors: Tensors, values: dict[str, Any], start: int) -> None:
-        if self.task == "block" and binding.takes("mask") and self.mask_form is not None:
-            length = tensors["x"].shape[1]  # a block is causal, by its mask where it takes one
-            past = np.broadcast_to(np.tri(length, dtype=bool), (len(tensors["x"]), 1, length, length))
-            values["mask"] = self.mask_form.of(past, self.sizes.heads, self.framework, self.dtype)
-            return
+        block = self.task == "block" and binding.takes("mask") and self.mask_form is not None
         if form := self.helpers.get("step_mask"):
             past = np.tri(tensors["x"].shape[-2], start + tensors["x"].shape[-2], start, dtype=bool)
             past = np.where(past, 0.0, -np.inf) if form == "added" else past[None, None] if form == "bool4" else past
             values["mask"] = from_numpy(past, self.framework, self.dtype)
             return
-        if "mask" not in tensors:
-            if binding.requires("mask") and self.mask_form is not None:
-                rows, columns = lengths(tensors)
-                everything = np.ones((rows[0], 1, rows[1], columns), bool)
-                values["mask"] = self.mask_form.of(everything, self.sizes.heads, self.framework, self.dtype)
+        if block or (binding.requires("mask") and self.mask_form is not None and "mask" not in tensors):
+            (batch, rows), columns = lengths(tensors)  # a block is causal, by its mask where it takes one; others hide nothing
+            mask = np.broadcast_to(np.tri(rows, dtype=bool) if block else np.ones((1, columns), bool), (batch, 1, rows, columns))
+        elif "mask" in tensors:
+            mask = tensors["mask"].astype(bool)
+            mask = mask[:, None] if mask.ndim == 3 else mask  # [B, 1, Tq, Tk]
+        else:
             return
-        mask = tensors["mask"].astype(bool)
-        mask = mask[:, None] if mask.ndim == 3 else mask  # [B, 1, Tq, Tk]
         if not binding.takes("mask"):
             if binding.takes("causal") and bool((mask == np.tri(mask.shape[2], mask.shape[3], mask.shape[3] - mask.shape[2], dtype=bool)).all()):
                 values["causal"] = True
@@ -267,7 +263,7 @@ class Subject:
             raise Skipped("it takes no mask")
         form = self.mask_form or Form("[B, 1, L, L]", "bool")
         values["mask"] = form.of(mask, tensors["q"].shape[1] if "q" in tensors else self.sizes.heads, self.framework, self.dtype)
-        if values["mask"] is None:
+        if values["mask"] is None and not block:
             raise Skipped(f"its mask has the shape {form.shape}: this one cannot be said in it")
 
     def empty_cache(self) -> Any:
