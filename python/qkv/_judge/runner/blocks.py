@@ -94,12 +94,12 @@ def of_block(mine: list[Entry], rest: list[Entry]) -> Block | None:
 
 def says_of(thing: Any, prototype: Any) -> dict[str, str]:
     """Metadata of every probe: eps, and words without which some conventions are not tried."""
-    eps, code = eps_of(thing, prototype), " ".join(named(thing)).lower()
+    eps, code = _eps_of(thing, prototype), " ".join(named(thing)).lower()
     words = {word: "1" for word, pattern in (("std", "std"), ("silu", "silu|swish|sigmoid")) if re.search(pattern, code)}
     return words | ({"eps": repr(eps)} if eps is not None else {})
 
 
-def eps_of(thing: Any, prototype: Any) -> float | None:
+def _eps_of(thing: Any, prototype: Any) -> float | None:
     """What is added under the root of its norms: as an object keeps it, as an argument's default, as a number in the code."""
     parts = list(prototype.modules()) if is_module(prototype) else [prototype, *vars(prototype).values()] if prototype is not None else []
     kept = [value for part in parts for name, value in getattr(part, "__dict__", {}).items() if "eps" in name.lower()]

@@ -70,16 +70,14 @@ class Bounded(io.TextIOBase):
 
 def describe(folder: Path, request: dict[str, Any]) -> Subject | None:
     """Writes subject.json; None where there is nothing to run."""
+    subject: Subject | None = None
     try:
-        try:
-            subject = subject_of_file(request)
-        except KeyboardInterrupt as error:
-            raise Stop(line_of(error)) from None
-        files.write(folder / "subject.json", json.dumps(as_json(subject)).encode())
-        return subject
-    except Stop as stop:
-        files.write(folder / "subject.json", json.dumps(stop.as_json()).encode())
-        return None
+        subject = subject_of_file(request)
+        described = as_json(subject)
+    except (Stop, KeyboardInterrupt) as error:
+        described = (error if isinstance(error, Stop) else Stop(line_of(error))).as_json()
+    files.write(folder / "subject.json", json.dumps(described).encode())
+    return subject
 
 
 def run(subject: Subject, folder: Path) -> None:

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from . import building, names
-from .calling import Binding, after, array_of, keeps, step_values
+from .calling import TURNS, Binding, after, array_of, keeps, step_values
 from .errors import FAILURES, Stop
 from .frameworks import default_dtype, from_numpy, is_array, is_module_class, to_numpy, torch_of
 from .slots import Tensors, Words
 from .subject import Skipped, Subject, Way
-from .tasks import TASKS
+from .tasks import TASKS, TURNED
 
 #: Masks that code may want in each call: none, 0 and -inf that are added, True for visible, the same with four axes.
 MASKS = ("", "added", "bool", "bool4")
@@ -36,7 +36,7 @@ def stepped(subject: Subject, binding: Binding, tensors: Tensors, metadata: Word
         rows = [stepped(subject, binding, {**tensors, "x": x}, metadata, assignment, counts) for x in tensors["x"]]
         return [np.stack(parts) for parts in zip(*rows)]
     target = subject.fresh(tensors, assignment)
-    state, outs, start = subject.empty_cache(), [], 0
+    state, outs, start = copy.deepcopy(subject.helpers.get("cache")), [], 0
     for count in [sum(counts)] if subject.helpers.get("whole") else counts:
         piece = {**tensors, "x": tensors["x"][..., start : start + count, :]}
         values = subject.values(binding, piece, {**metadata, "start": str(start)}, subject.leaves(piece))
@@ -59,7 +59,7 @@ def settle(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words
         return np.concatenate(stepped(subject, binding, {**tensors, "x": inputs}, metadata, 0, counts), 1)
 
     forms = MASKS[binding.requires("mask") :] if binding.takes("mask") else ("",)
-    rotations = ROTATIONS if subject.turned(binding) else ROTATIONS[:1]
+    rotations = ROTATIONS if subject.task in TURNED and any(map(binding.takes, TURNS)) else ROTATIONS[:1]
     ways = subject.ways
     for single, subject.dtype in itertools.product((False, True), ("float64", "float32")):
         for way, state, mask, turns in itertools.product(ways, states, forms, rotations):
@@ -95,7 +95,7 @@ def _writes(subject: Subject, binding: Binding, tensors: Tensors, metadata: Word
     target = subject.fresh(tensors, 0)
     before = _arrays(target)
     values = subject.values(binding, tensors, metadata, subject.leaves(tensors))
-    subject.call(binding, target, step_values(binding, values, subject.empty_cache(), 0), tensors)
+    subject.call(binding, target, step_values(binding, values, copy.deepcopy(subject.helpers.get("cache")), 0), tensors)
     return _arrays(target) != before
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import names
-from .calling import TURNS, Binding, Result
+from .calling import Binding, Result
 from .errors import People, Stop
 from .frameworks import default_dtype, from_numpy, is_module, named, torch_of
 from .masks import Form
@@ -226,9 +226,6 @@ class Subject:
         values = {"axis": -1, "causal": True, **leaves, **turned, **numbers}
         return {**values, "params": names.ByName(lambda name: values[next(iter(names.among("given", name, leaves)), name)])}
 
-    def turned(self, binding: Binding) -> bool:
-        return self.task in TURNED and any(map(binding.takes, TURNS))
-
     def _turns(self, tensors: Tensors, start: int) -> dict[str, Any]:
         """Rotations of every position, complex numbers for pairs, or cosines and sines: of the task, or such as turn nothing."""
         length, width = (tensors.get("x", tensors.get("q")).shape[-2], self.sizes.head_dim) if {"x", "q"} & set(tensors) else (0, 0)
@@ -265,10 +262,6 @@ class Subject:
         values["mask"] = form.of(mask, tensors["q"].shape[1] if "q" in tensors else self.sizes.heads, self.framework, self.dtype)
         if values["mask"] is None and not block:
             raise Skipped(f"its mask has the shape {form.shape}: this one cannot be said in it")
-
-    def empty_cache(self) -> Any:
-        """The state before the first token, of the kind that the first trial found."""
-        return copy.deepcopy(self.helpers.get("cache"))
 
     def expected(self, tensors: Tensors) -> tuple[int, ...]:
         """The shape that the output should have."""

@@ -59,18 +59,14 @@ class Branches:
                     continue
                 condition = ast.unparse(one.test)
                 for body, text in ((one.body, f"if {condition}"), (one.orelse, f"if not ({condition})")):
-                    if body and body[0].lineno > one.test.lineno and not _complains(body) and not _any(body[0], ran):
+                    works = not all(isinstance(each, (ast.Raise, ast.Assert, ast.Pass, ast.Expr)) for each in body)
+                    if works and body[0].lineno > one.test.lineno and not _any(body[0], ran):
                         found.append(f"`{text if len(text) <= _MOST else text[:_MOST] + '...'}`")
         return list(dict.fromkeys(found))
 
 
 def _any(node: ast.stmt | ast.expr, ran: set[int]) -> bool:
     return any(line in ran for line in range(node.lineno, (node.end_lineno or node.lineno) + 1))
-
-
-def _complains(body: list[ast.stmt]) -> bool:
-    """Nothing but errors, printing and no work."""
-    return all(isinstance(one, (ast.Raise, ast.Assert, ast.Pass, ast.Expr)) for one in body)
 
 
 @functools.lru_cache(maxsize=64)
