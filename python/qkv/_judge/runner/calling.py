@@ -50,9 +50,7 @@ class Binding:
         }
         self.notes: list[str] = []
         self.watch: Callable[..., Any] | None = None  # calls in the function's stead (trace/where.py)
-        self.contract: dict[str, bool] = (
-            dict(FUNCTIONS[task][contract_name]) if contract_name else {}
-        )  # {argument: may be missing}
+        self.contract: dict[str, bool] = dict(FUNCTIONS[task][contract_name]) if contract_name else {}  # {argument: may be missing}
         self.readings: list[dict[str, str | None]] = []  # of a part: every way that names leave
         self.slices: Any = None  # of a part, whose functions may differ
         self.turned = False  # of a part: its matrices are [out, in]
@@ -60,18 +58,15 @@ class Binding:
             self.readings = readings(function, self.contract, TASKS[task].tensors, by_name)
             self.roles = self.readings[0] if self.readings else dict.fromkeys(self.roles)
             return
-        self._settle(contract_name)
+        self._settle()
 
     def _required(self) -> list[inspect.Parameter]:
         return [one for one in self.parameters if required(one)]
 
-    def _settle(self, contract_name: str | None) -> None:
+    def _settle(self) -> None:
         """Roles that the task has no use for are dropped; what is required and has none is taken by position."""
         layered = self.task in LAYERS
-        if contract_name is not None:
-            wanted = list(self.contract)
-        else:
-            wanted = _FORWARD.get(self.task, ["x", "mask"] if layered else ["q", "k", "v", "mask"])
+        wanted = list(self.contract) or _FORWARD.get(self.task, ["x", "mask"] if layered else ["q", "k", "v", "mask"])
         masks = [name for name, role in self.roles.items() if role == "mask"]
         for extra in sorted(masks, key=lambda name: names.mask_kind(name) == "hides")[1:]:
             self.roles[extra] = None
@@ -89,12 +84,9 @@ class Binding:
         keep = {*wanted, *_ALWAYS, *({"q", "k", "v", "params"} if layered else ()), *({"positions"} if self.task in STEPPED else ())}
         has_input = {"x", "q"} & set(self.roles.values())
         for one in self.parameters:
-            role = self.roles[one.name]
-            if role == "splits" and required(one):
-                continue
-            if role is not None and (role in keep or role[:2] in ("W_", "b_")):
-                continue
-            self.roles[one.name] = None
+            role = self.roles[one.name] or ""
+            if not (role in keep or role[:2] in ("W_", "b_") or (role == "splits" and required(one))):
+                self.roles[one.name] = None
         # What may be missing is never taken by position: a mask's True says nothing without a name.
         never = {"mask", *self.roles.values(), *(name for name, missing in self.contract.items() if missing)}
         free = [name for name in wanted if name not in never and not (name == "x" and has_input)]
@@ -160,11 +152,10 @@ class Binding:
         args, kwargs, gap = [], {}, False
         for one in self.parameters:
             role = self.roles[one.name]
-            given = role is not None and role in values
-            if not given and not required(one):
+            if role not in values and not required(one):
                 gap = True
                 continue
-            value = values[role] if given else None
+            value = values.get(role or "")
             if one.kind is one.KEYWORD_ONLY or gap:
                 kwargs[one.name] = value
             else:

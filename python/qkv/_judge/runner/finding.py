@@ -20,10 +20,8 @@ from .match import arguments_of, required
 
 
 def load(path: Any) -> ModuleType:
-    """The file as a module, whose folder comes first on sys.path; `if __name__ == "__main__"` does not run.
-
-    Raises Stop with the person's lines if the file cannot be read, compiled or executed.
-    """
+    """The file as a module, whose folder comes first on sys.path; `if __name__ == "__main__"` does not run. Raises Stop with the
+    person's lines if the file cannot be read, compiled or executed."""
     file = Path(path).resolve()
     if not file.is_file():
         raise Stop(f"no such file: {path}")

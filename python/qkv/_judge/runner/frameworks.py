@@ -52,10 +52,7 @@ def to_numpy(value: Any) -> np.ndarray:
     """A copy; 16-bit types as float32."""
     if is_tensor(value):
         value = value.detach().cpu().resolve_conj().resolve_neg()
-        torch = torch_of()
-        if value.dtype in (torch.float16, torch.bfloat16):
-            value = value.float()
-        value = value.numpy()
+        value = (value.float() if value.dtype is torch_of().bfloat16 else value).numpy()
     array = np.array(value)
     return array.astype(np.float32) if array.dtype == np.float16 else array
 

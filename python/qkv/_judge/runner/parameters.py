@@ -49,8 +49,8 @@ def collect(thing: Any) -> tuple[list[Entry], list[Entry]]:
     for path, value in thing.named_parameters(remove_duplicate=False):
         if path not in own and not re.search(r"\.\d+\.", path):  # one layer under two names; heads of a list may be one
             continue
-        owner = thing.get_submodule(path.rpartition(".")[0])
-        name = path.rpartition(".")[2]
+        outer, _, name = path.rpartition(".")
+        owner = thing.get_submodule(outer)
         entry = Entry(path, tuple(value.shape), _layout(owner, name), _is_bias(path, value.shape))
         (rest if isinstance(owner, torch.nn.Embedding) or (owner is not thing and "norm" in type(owner).__name__.lower()) else mine).append(entry)
     return mine, rest
@@ -277,8 +277,7 @@ def _assignment(way: list[Found], family: str, slots: list[Slot], ambiguous: boo
     parts = []
     if ambiguous:
         parts.append(", ".join(f"W_{''.join(one.letters or ())}={one.entry.path}" for one in way))
-    raw = any(one.entry.layout is None for one in way)
-    if raw:
+    if any(one.entry.layout is None for one in way):
         parts.append("matrices [out, in] (x W^T)" if family == "out_in" else "matrices [in, out] (x W)")
     if any(len(one.letters or ()) > 1 for one in way):
         parts.append("q, k, v of each head together" if family == "by_head" else "all q, then all k, then all v")
