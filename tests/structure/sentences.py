@@ -33,8 +33,8 @@ def lines_of(path):
             yield line
 
 
-def mistakes(path):
-    """{key: sentences or hints, each once}: of an id, its inline hints, a hint's name."""
+def texts_of(path, known):
+    """{key: texts}: sentences of an id, what a task teaches, inline hints, those of a hint's name. What is `known` stands before."""
     texts, key = {}, ""
     for line in lines_of(path):
         if entry := re.match(r"(\[[\w-]+\]) (.*)", line):
@@ -42,14 +42,15 @@ def mistakes(path):
             name, text = entry.groups()
         elif line.startswith("or "):
             name, text = key, line[3:]
-        elif line.startswith("? "):
-            name, text = f"? {key}", line[2:]
+        elif entry := re.match(r"(\?|teaches) (.*)", line):
+            name, text = f"{entry[1]} {key}", entry[2]
         elif entry := re.match(r"(?:\* .*; )?(hint [^:;]*): (.*)", line):
             name, text = entry.groups()
         else:
             continue
-        if text not in texts.setdefault(name, []):
-            texts[name].append(text)
+        if text not in known:
+            texts.setdefault(name, []).append(text)
+            known.add(text)
     return texts
 
 
@@ -111,8 +112,7 @@ def problems_of_pair(english, chinese):
         yield f"no Chinese: {english} / {chinese}"
 
 
-def problems_of_mistakes(path):
-    english, chinese = mistakes(path), mistakes(path.parent / "zh" / path.name)
+def problems_of_texts(english, chinese):
     for key in english.keys() | chinese.keys():
         ours, theirs = english.get(key, []), chinese.get(key, [])
         if len(ours) != len(theirs):
@@ -158,12 +158,15 @@ def problems_of_lesson(english, chinese, at="lesson"):
 
 
 def main():
-    problems, count = [], 0
-    for path in sorted(JUDGE.glob("mistakes-*.txt")):
-        problems += [f"zh/{path.name}: {problem}" for problem in problems_of_mistakes(path)]
-        count += sum(len(texts) for texts in mistakes(path).values())
-    known = {}
-    for path in (*sorted((JUDGE / "zh").glob("[!m]*.txt")), *sorted(TOOL.glob("*.txt"))):
+    problems, known, read = [], {}, set()
+    for name in re.findall(r'"(mistakes-\w+.txt)"', (JUDGE.parent / "entry.h").read_text()) + [TASKS.name]:
+        english = texts_of(TASKS if name == TASKS.name else JUDGE / name, read)
+        chinese = texts_of(JUDGE / "zh" / name, set())
+        problems += [f"zh/{name}: {problem}" for problem in problems_of_texts(english, chinese)]
+        if name == TASKS.name:
+            known.update({text: chinese.get(key, [""])[0] for key, texts in english.items() for text in texts})
+    count = len(read)
+    for path in (JUDGE / "zh/report.txt", *sorted(TOOL.glob("*.txt"))):
         for number, english, chinese in pairs(path):
             count += 1
             if english.endswith((".txt", ".json")):
@@ -173,8 +176,7 @@ def main():
                 problems.append(f"{tree.name_of(path)}:{number}: never found: blanks around a sentence are cut before it is sought")
             if known.setdefault(english, chinese) != chinese:
                 problems.append(f"{tree.name_of(path)}:{number}: two translations of: {english}")
-    wanted = [text for line in lines_of(TASKS) for text in re.findall(r"^(?:\[[\w-]+\]|teaches) +(.+)", line)]
-    wanted += [text for path in EXERCISES.rglob("*.*") for text in re.findall(r"(?m)^ *(?:#|//) solution: (.+)", path.read_text(encoding="utf-8"))]
+    wanted = [text for path in EXERCISES.rglob("*.*") for text in re.findall(r"(?m)^ *(?:#|//) solution: (.+)", path.read_text(encoding="utf-8"))]
     wanted += [text for path in (JUDGE.parent / "probes").glob("*.cc") for text in re.findall(r'"(\w\w+ [\w ,]+)"', path.read_text())]
     wanted += [text.strip() for line in lines_of(TASKS) for text in re.findall(r"^probe ([^|]+)", line)]
     problems += [f"not in Chinese: {text}" for text in sorted(set(wanted)) if text not in known]

@@ -1,31 +1,31 @@
 #include "judge/text/chinese.h"
 
-#include <algorithm>
+#include <deque>
 #include <map>
+#include <set>
+#include <vector>
 
 #include "judge/entry.h"
 
 namespace qkv::judge {
 namespace {
 
-/// Sentences under "[id]", inline hints under "? id", the others under "hint NAME"; each once, in the file's order.
-std::map<std::string, std::vector<std::string_view>> texts_of(const std::string& file) {
-  std::map<std::string, std::vector<std::string_view>> all;
+/// The texts of a file in their order: sentences of "[id]", what a task teaches of "teaches [id]", inline hints of
+/// "? [id]", the others of "hint NAME".
+std::vector<std::pair<std::string, std::string_view>> texts_of(const std::string& file) {
+  std::vector<std::pair<std::string, std::string_view>> all;
   std::string id;
-  const auto add = [&](const std::string& key, std::string_view text) {
-    std::vector<std::string_view>& texts = all[key];
-    if (std::ranges::find(texts, text) == texts.end()) texts.push_back(text);
-  };
   for (std::string_view line : text_lines(file)) {
     if (const auto [name, text] = cut_hint(line); !text.empty()) {
-      add("hint " + std::string(name), text);
+      all.emplace_back("hint " + std::string(name), text);
     } else if (line.starts_with('[')) {
       id = line.substr(0, line.find(']') + 1);
-      add(id, trimmed(line.substr(id.size())));
+      all.emplace_back(id, trimmed(line.substr(id.size())));
     } else if (line.starts_with("or ")) {
-      add(id, line.substr(3));
-    } else if (line.starts_with("? ")) {
-      add("? " + id, line.substr(2));
+      all.emplace_back(id, line.substr(3));
+    } else if (line.starts_with("? ") || line.starts_with("teaches ")) {
+      const std::string kind(line.substr(0, line.find(' ') + 1));
+      all.emplace_back(kind + id, line.substr(kind.size()));
     }
   }
   return all;
@@ -34,15 +34,20 @@ std::map<std::string, std::vector<std::string_view>> texts_of(const std::string&
 }  // namespace
 
 void add_chinese(Sentences& to) {
-  for (const char* file : kMistakes) {
-    const auto english = texts_of(file), translated = texts_of(std::string("zh/") + file);
-    for (const auto& [key, texts] : english) {
-      const auto own = translated.find(key);
-      for (std::size_t n = 0; own != translated.end() && n < std::min(texts.size(), own->second.size()); ++n)
-        to.add(texts[n], own->second[n]);
+  std::set<std::string_view> known;  // what stands again is translated where it stands first
+  const auto add_file = [&](const std::string& file) {
+    std::map<std::string, std::deque<std::string_view>> translated;
+    for (const auto& [key, text] : texts_of("zh/" + file)) translated[key].push_back(text);
+    for (const auto& [key, text] : texts_of(file)) {
+      std::deque<std::string_view>& own = translated[key];
+      if (!known.insert(text).second || own.empty()) continue;
+      to.add(text, own.front());
+      own.pop_front();
     }
-  }
-  for (const char* file : {"zh/report.txt", "zh/tasks.txt"}) to.add_pairs(text_called(file));
+  };
+  for (const char* file : kMistakes) add_file(file);
+  add_file("tasks.txt");
+  to.add_pairs(text_called("zh/report.txt"));
 }
 
 const Sentences& chinese() {
