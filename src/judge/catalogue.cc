@@ -92,6 +92,7 @@ Entry entry_of(const Draft& draft, bool first, bool second) {
       for (const std::string& step : line.steps) to.steps.push_back(parse_step(replaced(step, "~", prefix)));
     }
   }
+  if (entry.fixes_empty_rows) entry.lines.push_back({Where::kInstead, "empty", {}});
   return entry;
 }
 
@@ -161,13 +162,13 @@ void read(std::string_view file, std::vector<Entry>& out, Hints& hints) {
     } else if (line.starts_with("? ")) {
       draft.entry.hint = line.substr(2);
     } else if (where != std::end(kWhere)) {
-      draft.lines.push_back({where->second, trimmed(line.substr(where->first.size(), bar - where->first.size())), {}});
-      draft.lines.back().steps.emplace_back(line.substr(bar + 1));
+      const std::string_view stage = trimmed(line.substr(where->first.size(), bar - where->first.size()));
+      (any ? draft : shared).lines.push_back({where->second, stage, {std::string(line.substr(bar + 1))}});
     } else if (line.starts_with(' ')) {
       draft.lines.back().steps.emplace_back(line.substr(bar + 1));
     } else if (line == "or" || line.starts_with("or ")) {
       add(out, draft);
-      draft.lines.clear();
+      draft.lines = shared.lines;
       if (line.size() > 3) draft.entry.says = line.substr(3);
     } else if (!definitions().define(line) && !set_all(draft, line, hints)) {
       throw std::logic_error("[judge] " + std::string(file) + ": " + std::string(line));

@@ -1,7 +1,8 @@
 // An entry of the catalogue: a mistake, or a convention (right, in another legal spelling), as edits of the textbook.
 // In text/*.txt:
 //
-//   * TERM; in PARTS; ...     what the entries that follow share; at its end may stand "hint NAME: ..."
+//   * TERM; in PARTS; ...     what the entries that follow share, with the edits below it; at its end may stand
+//                             "hint NAME: ..."
 //   [ID] SAYS                 one sentence, "{}" for a family's number
 //   in PARTS; group G; ...    what is another for this one
 //   ? HINT                    points without giving it away; as a property, hint NAME: what `hint NAME: ...` says above
@@ -11,10 +12,10 @@
 // in PARTS: a task with one of them has the entry. group G: conventions of one exclude one another, mistakes of one are
 // never paired. convention: right, in another legal spelling. given: one that the probes' metadata or a caller demands,
 // never tried. tried, fitted LIST: a family's numbers; fitted: between these, by the answer. says empty rows: what a
-// row gives that sees nothing. rare: never one of three. some LIST: one entry for each part of the list; `some` in a
-// line is its words, {of} in the sentence says them. shows forward, gradient, training, twice, weights: where it shows.
-// twin P: what is written with `~` is of two parts of a textbook, one whose stages and arrays start with P: the entry
-// is of both, of the first, of the second; not second alone: without the last.
+// row gives that sees nothing, so that `instead empty |` goes with it. rare: never one of three. some LIST: one entry
+// for each part of the list; `some` in a line is its words, {of} in the sentence says them. shows forward, gradient,
+// training, twice, weights: where it shows. twin P: what is written with `~` is of two parts of a textbook, one whose
+// stages and arrays start with P: the entry is of both, of the first, of the second; not second alone: without the last.
 #pragma once
 
 #include <functional>
