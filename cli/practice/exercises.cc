@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <regex>
-#include <stdexcept>
 
 #include "core/embedded_file.h"
 #include "core/sentences.h"
@@ -129,29 +128,33 @@ std::string signature(std::string_view task, std::string_view name) {
 
 std::string printed_exercise(std::string_view task, const std::string& language, bool solved) {
   const bool cpp = language == "cpp";
-  const std::string begin = cpp ? "// solution: " : "# solution: ", end = cpp ? "// end" : "# end";
+  const std::string_view begin = cpp ? "// solution: " : "# solution: ";
   const std::string code = code_of(task, language);
   std::string_view text = code;
   if (cpp) text.remove_prefix(text.find("\n\n") + 1);  // behind #include "given.h", which is printed instead
-  std::string result = head_of(task, language, text);
-  bool inside = false;
+  std::string result = head_of(task, language, text), blank;
+  std::size_t gap = 0;  // how far its lines are indented; 0: outside
   while (!text.empty()) {
     const std::string_view line = next_line(text);
-    const std::string_view words = line.substr(std::min(line.find_first_not_of(' '), line.size()));
-    if (!inside && words.starts_with(begin)) {
-      inside = true;
-      // An error that `qkv judge` knows as "not filled in yet".
-      if (!solved)
-        result += fmt::format("{}{}(\"fill in: {}\"){}\n", line.substr(0, line.size() - words.size()),
-            cpp ? "throw std::logic_error" : "raise NotImplementedError", said(words.substr(begin.size())),
-            cpp ? ";" : "");
-    } else if (inside && words == end) {
-      inside = false;
-    } else if (!inside || solved) {
-      result.append(line) += '\n';
+    const std::size_t indent = std::min(line.find_first_not_of(' '), line.size());
+    const std::string_view words = line.substr(indent);
+    if (words.empty()) {
+      blank += '\n';  // it goes with what follows
+      continue;
     }
+    if (indent < gap) gap = 0;
+    if (words.starts_with(begin)) {
+      gap = indent;
+      if (solved) continue;
+      // An error that `qkv judge` knows as "not filled in yet".
+      result += fmt::format("{}{}{}(\"fill in: {}\"){}\n", blank, line.substr(0, indent),
+          cpp ? "throw std::logic_error" : "raise NotImplementedError", said(words.substr(begin.size())),
+          cpp ? ";" : "");
+    } else if (gap == 0 || solved) {
+      result.append(blank).append(line) += '\n';
+    }
+    blank.clear();
   }
-  if (inside) throw std::runtime_error("an exercise has a region `" + begin + "` without `" + end + "`");
   return result;
 }
 

@@ -17,8 +17,8 @@ std::vector<std::string> languages_of(std::string_view task);
 /// it; empty when it is in none.
 std::string signature(std::string_view task, std::string_view name);
 
-/// The parts to fill in: each region `# solution: words` to `# end` (`//` in C++) raises instead, with the words.
-/// `solved`: the same file filled in, without markers. Precondition: the task has the language.
+/// The parts to fill in: what stands below `# solution: words` (`//` in C++), as far indented, raises instead, with the
+/// words. `solved`: the same file filled in, without markers. Precondition: the task has the language.
 std::string printed_exercise(std::string_view task, const std::string& language, bool solved);
 
 }  // namespace qkv::cli

@@ -122,8 +122,7 @@ TEST_F(Practice, ASkeletonIsItsSolutionWithoutTheSolvedLines) {
       EXPECT_EQ(first, solution.substr(0, solution.find('\n')));
       EXPECT_TRUE(has(first, "qkv practice " + task["name"].get<std::string>() + " --" + language)) << first;
       EXPECT_TRUE(has(first, "qkv judge ")) << first;
-      for (const char* mark : {"# solution", "# end", "// solution", "// end"})
-        EXPECT_FALSE(has(skeleton + solution, mark));
+      EXPECT_FALSE(has(skeleton + solution, "# solution") || has(skeleton + solution, "// solution"));
       ++count;
     }
   }

@@ -19,7 +19,6 @@ def causal_mha(x, W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o, num_heads):
     weights = weights / weights.sum(axis=-1, keepdims=True)          # [B, H, L, L], 0 above the diagonal
     context = (weights @ v).transpose(0, 2, 1, 3).reshape(B, L, E)   # [B, L, E]
     return context @ W_o + b_o, weights
-    # end
 
 
 # [gqa-cache]
@@ -38,7 +37,6 @@ def grouped_cached_attention(x, W_q, W_k, W_v, W_o, num_heads, num_kv_heads, cac
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)
     return (weights @ v).transpose(0, 2, 1, 3).reshape(B, n, E) @ W_o, cache
-    # end
 
 
 # [llama-attention]
@@ -65,7 +63,6 @@ def llama_attention(x, W_q, W_k, W_v, W_o, num_heads, num_kv_heads, start, cache
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)
     return (weights @ v).transpose(0, 2, 1, 3).reshape(B, n, E) @ W_o, cache
-    # end
 
 
 # [window-cache]
@@ -83,7 +80,6 @@ def windowed_attention(x, W_q, W_k, W_v, W_o, num_heads, window, cache=None):
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)
     return (weights @ v).transpose(0, 2, 1, 3).reshape(B, n, E) @ W_o, cache
-    # end
 
 
 # [block]
@@ -92,7 +88,6 @@ def layer_norm(x, gain, bias):
     centred = x - x.mean(axis=-1, keepdims=True)
     variance = (centred**2).mean(axis=-1, keepdims=True)             # over E, not over E - 1
     return centred / np.sqrt(variance + 1e-5) * gain + bias
-    # end
 
 
 def gelu(x):                                                         # by tanh: NumPy has no erf
@@ -118,4 +113,3 @@ def block(x, params, num_heads):
     y = layer_norm(stream, params["gain_2"], params["bias_2"])
     hidden = gelu(y @ params["W_up"] + params["b_up"])               # [B, L, F]
     return stream + hidden @ params["W_down"] + params["b_down"]     # [B, L, E]
-    # end

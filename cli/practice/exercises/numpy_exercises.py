@@ -1,4 +1,4 @@
-"""The exercises as functions of NumPy arrays, filled in: "# [NAME]" begins one, a gap is "# solution: words" to "# end".
+"""The exercises as functions of NumPy arrays, filled in: "# [NAME]" begins one, "# solution: words" a gap.
 
 `qkv practice` prints one under what it asks for (contracts.txt).
 """
@@ -20,7 +20,6 @@ def sdpa(q, k, v, mask=None):
         weights = np.where(mask, weights, 0.0)                       # only a row that sees nothing changes: 0, not a mean
     out = weights @ v                                                # [B, H, Tq, d]: a mean of values for each query
     return out, weights
-    # end
 
 
 # [v1]
@@ -33,7 +32,6 @@ def v1(x, W_q, b_q, W_k, b_k, W_v, b_v):
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)          # [B, L, L], rows sum to 1
     return weights @ v, weights                                      # [B, L, E]
-    # end
 
 
 # [v2]
@@ -45,7 +43,6 @@ def v2(x, W_qkv, b_qkv):
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)          # [B, L, L], rows sum to 1
     return weights @ v, weights                                      # [B, L, E]
-    # end
 
 
 # [v3]
@@ -61,7 +58,6 @@ def v3(x, W_qkv, b_qkv, W_o, b_o, mask=None):
         weights = np.where(mask, weights, 0.0)                       # only a row that sees nothing changes: 0, not a mean
     context = weights @ v                                            # [B, L, E]
     return context @ W_o + b_o, weights                              # [B, L, E]
-    # end
 
 
 # [v4]
@@ -79,7 +75,6 @@ def v4(x, W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o, mask=None):
         weights = np.where(mask, weights, 0.0)                       # only a row that sees nothing changes: 0, not a mean
     context = weights @ v                                            # [B, L, E]
     return context @ W_o + b_o, weights                              # [B, L, E]
-    # end
 
 
 # [self-attention]
@@ -92,7 +87,6 @@ def self_attention(x, W_q, b_q, W_k, b_k, W_v, b_v):
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)          # [B, L, L], rows sum to 1
     return weights @ v, weights                                      # [B, L, d_k]
-    # end
 
 
 # [single-head]
@@ -105,7 +99,6 @@ def single_head(x, W_q, W_k, W_v, W_o):
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)          # [B, L, L], 0 above the diagonal
     return (weights @ v) @ W_o, weights                              # [B, L, E]
-    # end
 
 
 # [causal]
@@ -119,7 +112,6 @@ def causal_attention(q, k, v):
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)          # [B, H, Tq, Tk]
     return weights @ v, weights                                      # [B, H, Tq, d]
-    # end
 
 
 # [mha]
@@ -142,7 +134,6 @@ def mha(x, W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o, num_heads, mask=None):
     context = weights @ v                                            # [B, H, L, d]
     context = context.transpose(0, 2, 1, 3).reshape(B, L, E)         # back: heads beside columns, then joined
     return context @ W_o + b_o, weights                              # [B, L, E]
-    # end
 
 
 # [gqa]
@@ -163,7 +154,6 @@ def gqa(x, W_q, W_k, W_v, W_o, num_heads, num_kv_heads):
     weights = weights / weights.sum(axis=-1, keepdims=True)
     context = (weights @ v).transpose(0, 2, 1, 3).reshape(B, L, E)   # [B, L, E]
     return context @ W_o, weights
-    # end
 
 
 # [cross]
@@ -187,7 +177,6 @@ def cross_attention(x, memory, W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o, num_heads
         weights = np.where(mask, weights, 0.0)                       # only a row that sees nothing changes: 0, not a mean
     context = (weights @ v).transpose(0, 2, 1, 3).reshape(B, L, E)   # [B, L, E]
     return context @ W_o + b_o, weights
-    # end
 
 
 # [cache]
@@ -212,7 +201,6 @@ def cached_attention(x, W_q, W_k, W_v, W_o, num_heads, cache=None):
     weights = weights / weights.sum(axis=-1, keepdims=True)
     context = (weights @ v).transpose(0, 2, 1, 3).reshape(B, n, E)
     return context @ W_o, (k, v)
-    # end
 
 
 # [rope]
@@ -224,7 +212,6 @@ def rope(x, positions, base=10000.0):
     cos, sin = np.cos(angle), np.sin(angle)
     first, second = x[..., :half], x[..., half:]                     # [B, H, T, d/2] each
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    # end
 
 
 def rope_attention(q, k, v, positions, base=10000.0):
@@ -234,7 +221,6 @@ def rope_attention(q, k, v, positions, base=10000.0):
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)
     return weights @ v, weights                                      # [B, H, T, d]
-    # end
 
 
 # [flash]
@@ -257,7 +243,6 @@ def flash(q, k, v, block_size, causal=False):
         out = out * rescale + weights @ v[..., keys, :]
         largest = new
     return out / total                                               # once, at the end
-    # end
 
 
 # [linear]
@@ -280,7 +265,6 @@ def linear_attention(q, k, v, causal=False):
         norm = (q[:, :, i] * total).sum(axis=-1, keepdims=True)      # [B, H, 1]
         out[:, :, i] = (q[:, :, i, None, :] @ state)[:, :, 0] / norm
     return out
-    # end
 
 
 # [backward]
@@ -301,7 +285,6 @@ def attention_backward(q, k, v, dout, causal=False):
     dq = dscores @ k * scale                                         # scores = scale q k^T
     dk = np.swapaxes(dscores, -1, -2) @ q * scale
     return dq, dk, dv
-    # end
 
 
 def layer_backward(x, W_q, W_k, W_v, W_o, dout):
@@ -317,7 +300,6 @@ def layer_backward(x, W_q, W_k, W_v, W_o, dout):
     dx = dq @ W_q.T + dk @ W_k.T + dv @ W_v.T                        # x goes three ways, so three gradients meet in it
     dW_q, dW_k, dW_v = (np.einsum("ble,blf->ef", x, d) for d in (dq, dk, dv))
     return dx, dW_q, dW_k, dW_v, dW_o
-    # end
 
 
 # [dropout]
@@ -333,7 +315,6 @@ def dropout_attention(q, k, v, p, training):
         kept = generator.random(weights.shape) >= p                  # each weight by itself
         weights = weights * kept / (1 - p)                           # so that the mean stays; rows no longer sum to 1
     return weights @ v                                               # [B, H, Tq, d]
-    # end
 
 
 # [lm]
@@ -341,7 +322,6 @@ def softmax(x):
     # solution: over the last axis
     x = np.exp(x - x.max(axis=-1, keepdims=True))
     return x / x.sum(axis=-1, keepdims=True)
-    # end
 
 
 def train_step(params, tokens, lr):
@@ -378,4 +358,3 @@ def train_step(params, tokens, lr):
     gradient["position"][:T] = dh.sum(axis=0)                        # sequences share positions
 
     return loss, {name: value - lr * gradient[name] for name, value in params.items()}
-    # end

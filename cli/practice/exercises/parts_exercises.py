@@ -11,7 +11,6 @@ def one_row(q, k):
     weights = xp.exp(scaled - scaled.max())                          # 0 at most, so that exp cannot overflow
     weights = weights / weights.sum()                                # [S]: positive, with sum 1
     return scores, scaled, weights
-    # end
 
 
 # [softmax]
@@ -20,13 +19,11 @@ def softmax(x):
     shifted = x - xp.amax(x, -1, keepdims=True)                      # [B, L]: 0 at most, so that exp cannot overflow
     exponentials = xp.exp(shifted)
     return exponentials / exponentials.sum(-1, keepdims=True)        # the sum of a row, kept as a column
-    # end
 
 
 def softmax_backward(p, dout):
     # solution: its gradient
     return p * (dout - (p * dout).sum(-1, keepdims=True))            # [B, L]: each share hangs on every number of its row
-    # end
 
 
 # [merge]
@@ -37,7 +34,6 @@ def merge(m1, l1, o1, m2, l2, o2):
     total = f1 * l1 + f2 * l2                                        # [B, T]
     out = f1[..., None] * o1 + f2[..., None] * o2                    # [B, T, d]
     return m, total, out
-    # end
 
 
 # [cross-entropy]
@@ -49,7 +45,6 @@ def cross_entropy(logits, targets, ignore_index=-100):
     logs = shifted - xp.log(xp.exp(shifted).sum(-1, keepdims=True))  # never the logarithm of a softmax that is 0
     losses = -logs[xp.arange(len(targets)), chosen]                  # [B]
     return (losses * counts).sum() / counts.sum()
-    # end
 
 
 def cross_entropy_backward(logits, targets, ignore_index=-100):
@@ -60,7 +55,6 @@ def cross_entropy_backward(logits, targets, ignore_index=-100):
     dlogits = dlogits / dlogits.sum(-1, keepdims=True)               # [B, V]: the softmax,
     dlogits[xp.arange(len(targets)), chosen] -= 1                    # minus 1 at the targets
     return dlogits * counts[:, None] / counts.sum()
-    # end
 
 
 # [layernorm]
@@ -69,7 +63,6 @@ def layer_norm(x, gain, bias, eps=1e-5):
     centred = x - x.mean(-1, keepdims=True)                          # [B, L, E]: over the features of each token
     variance = (centred**2).mean(-1, keepdims=True)                  # [B, L, 1]: divided by E, not E - 1
     return centred / xp.sqrt(variance + eps) * gain + bias
-    # end
 
 
 def layer_norm_backward(x, gain, dout, eps=1e-5):
@@ -80,14 +73,12 @@ def layer_norm_backward(x, gain, dout, eps=1e-5):
     g = dout * gain
     dx = (g - g.mean(-1, keepdims=True) - normed * (g * normed).mean(-1, keepdims=True)) / root
     return dx, (dout * normed).sum((0, 1)), dout.sum((0, 1))         # [B, L, E], [E], [E]
-    # end
 
 
 # [rmsnorm]
 def rms_norm(x, gain, eps=1e-5):
     # solution: the function
     return x / xp.sqrt((x**2).mean(-1, keepdims=True) + eps) * gain  # [B, L, E]: no mean is subtracted
-    # end
 
 
 def rms_norm_backward(x, gain, dout, eps=1e-5):
@@ -97,7 +88,6 @@ def rms_norm_backward(x, gain, dout, eps=1e-5):
     g = dout * gain
     dx = (g - normed * (g * normed).mean(-1, keepdims=True)) / root
     return dx, (dout * normed).sum((0, 1))                           # [B, L, E], [E]
-    # end
 
 
 # [sampling]
@@ -115,7 +105,6 @@ def sampling_probabilities(logits, tokens=None, penalty=1.0, temperature=1.0, k=
     before = (shares[:, None, :] * (rank[:, None, :] < rank[:, :, None])).sum(-1)    # the sum of all that are larger
     shares = shares * (before < p)                                   # the token that crosses p is kept
     return shares / shares.sum(-1, keepdims=True)
-    # end
 
 
 # [beam]
@@ -127,7 +116,6 @@ def beam_step(log_probs, scores, beams):
     best = xp.argsort(-candidates)[:beams]
     parents, tokens = best // V, best % V
     return candidates[best], parents, tokens
-    # end
 
 
 # [score-modifiers]
@@ -154,7 +142,6 @@ def modified_attention(q, k, v, slopes=None, cap=None, sinks=None, table=None, m
     if sinks is not None:
         total = total + xp.exp(sinks - largest)                      # a share that no value gets
     return weights / total @ v
-    # end
 
 
 # [paged]
@@ -172,7 +159,6 @@ def paged_attention(q, k_pages, v_pages, block_table, lengths):
         weights = weights / weights.sum(-1, keepdims=True)
         out[b] = xp.einsum("ht,thd->hd", weights, v)
     return out
-    # end
 
 
 # [flash-backward]
@@ -194,7 +180,6 @@ def flash_backward(q, k, v, out, lse, d_out, block_q, block_k, causal=False):
             dq[..., rows, :] += scale * dscores @ k[..., keys, :]
             dk[..., keys, :] += scale * dscores.swapaxes(-1, -2) @ q[..., rows, :]
     return dq, dk, dv
-    # end
 
 
 # [swiglu]
@@ -204,7 +189,6 @@ def swiglu(x, W_gate, W_up, W_down):
     active = gate / (1 + xp.exp(-gate))                              # silu: gate * sigmoid(gate)
     hidden = active * up
     return hidden @ W_down                                           # [B, L, E]
-    # end
 
 
 # [mla]
@@ -228,7 +212,6 @@ def mla(x, W_q, W_dkv, W_kr, W_uk, W_uv, W_o, num_heads):
     weights = xp.exp(scores - xp.amax(scores, -1, keepdims=True))
     weights = weights / weights.sum(-1, keepdims=True)
     return (weights @ v).swapaxes(1, 2).reshape(B, L, -1) @ W_o
-    # end
 
 
 # [router]
@@ -239,7 +222,6 @@ def router(logits, k):
     rank = xp.argsort(xp.argsort(-logits, -1), -1)                   # 0 for the best
     gates = xp.where(rank < k, p, 0.0)
     return gates / gates.sum(-1, keepdims=True)                      # the chosen share 1
-    # end
 
 
 # [lora]
@@ -248,11 +230,9 @@ def lora(x, W, A, B, alpha):
     scale = alpha / A.shape[-1]                                      # the rank: doubling it does not double the change
     change = x @ A @ B * scale                                       # [B, L, F]: through r numbers
     return x @ W + change
-    # end
 
 
 def lora_merged(W, A, B, alpha):
     # solution: the function
     scale = alpha / A.shape[-1]
     return W + A @ B * scale                                         # [E, F]: x times this is the same, without the detour
-    # end

@@ -24,7 +24,6 @@ class CausalMultiHeadAttention(nn.Module):
         weights = torch.softmax(scores, dim=-1)                 # [B, H, L, L], 0 above the diagonal
         context = (weights @ v).transpose(1, 2).reshape(B, L, E)        # heads beside columns, then joined
         return self.c_proj(context)                             # [B, L, E]
-        # end
 
 
 # [gqa-cache]
@@ -48,7 +47,6 @@ class GroupedCachedAttention(nn.Module):
         visible = torch.ones(n, T, dtype=torch.bool, device=x.device).tril(diagonal=T - n)
         weights = torch.softmax(scores.masked_fill(~visible, float("-inf")), dim=-1)
         return self.to_out((weights @ v).transpose(1, 2).reshape(B, n, E)), cache
-        # end
 
 
 # [llama-attention]
@@ -81,7 +79,6 @@ class LlamaAttention(nn.Module):
         visible = torch.ones(n, T, dtype=torch.bool, device=x.device).tril(diagonal=T - n)
         weights = torch.softmax(scores.masked_fill(~visible, float("-inf")), dim=-1)
         return self.to_out((weights @ v).transpose(1, 2).reshape(B, n, E)), cache
-        # end
 
 
 # [window-cache]
@@ -104,7 +101,6 @@ class WindowedAttention(nn.Module):
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
         weights = torch.softmax(scores.masked_fill(~visible, float("-inf")), dim=-1)
         return self.to_out((weights @ v).transpose(1, 2).reshape(B, n, E)), cache
-        # end
 
 
 # [block]
@@ -124,11 +120,9 @@ class DecoderBlock(nn.Module):
         past = torch.ones(L, L, dtype=torch.bool, device=x.device).tril()
         weights = torch.softmax(scores.masked_fill(~past, float("-inf")), dim=-1)
         return self.c_proj((weights @ v).transpose(1, 2).reshape(B, L, E))
-        # end
 
     def forward(self, x):
         # solution: a norm, attention, a residual; a norm, the feed-forward part, a residual
         x = x + self.attention(self.norm_1(x))                  # the sum goes on as it is: no norm stands in its way
         hidden = nn.functional.gelu(self.up(self.norm_2(x)))    # [B, L, F]: without GELU two matrices would be one
         return x + self.down(hidden)                            # [B, L, E]
-        # end

@@ -17,7 +17,6 @@ def sdpa(q, k, v, mask=None):
     if mask is not None:
         weights = weights.masked_fill(~mask, 0.0)               # a row that sees nothing: 0, not a mean
     return weights @ v, weights                                 # [B, H, Tq, d]: a mean of values for each query
-    # end
 
 
 # [v1]
@@ -34,7 +33,6 @@ class SelfAttentionV1(nn.Module):
         scores = q @ k.transpose(-2, -1) / math.sqrt(k.size(-1))    # [B, L, L]
         weights = torch.softmax(scores, dim=-1)                 # [B, L, L], rows sum to 1
         return weights @ v                                      # [B, L, E]
-        # end
 
 
 # [v2]
@@ -49,7 +47,6 @@ class SelfAttentionV2(nn.Module):
         scores = q @ k.transpose(-2, -1) / math.sqrt(k.size(-1))    # [B, L, L]
         weights = torch.softmax(scores, dim=-1)                 # [B, L, L], rows sum to 1
         return weights @ v                                      # [B, L, E]
-        # end
 
 
 # [v3]
@@ -72,7 +69,6 @@ class SelfAttentionV3(nn.Module):
         weights = self.dropout(weights)                         # on the weights; does nothing after eval()
         context = weights @ v                                   # [B, L, E]
         return self.to_out(context)                             # [B, L, E]
-        # end
 
 
 # [v4]
@@ -95,7 +91,6 @@ class SelfAttentionV4(nn.Module):
             weights = weights.masked_fill(attention_mask == 0, 0.0)
         weights = self.dropout(weights)                         # on the weights; does nothing after eval()
         return self.to_out(weights @ v)                         # [B, L, E]
-        # end
 
 
 # [self-attention]
@@ -110,7 +105,6 @@ class SelfAttention(nn.Module):
         scores = q @ k.transpose(-2, -1) / math.sqrt(k.size(-1))    # [B, L, L]: a score sums d_k products, not E
         weights = torch.softmax(scores, dim=-1)                 # [B, L, L], rows sum to 1
         return weights @ v                                      # [B, L, d_k]
-        # end
 
 
 # [single-head]
@@ -129,7 +123,6 @@ class SingleHeadAttention(nn.Module):
             scores = scores.masked_fill(~past, float("-inf"))   # no row is empty: each token sees itself
         weights = torch.softmax(scores, dim=-1)                 # [B, L, L], 0 above the diagonal
         return self.W_o(weights @ v)                            # [B, L, E]
-        # end
 
 
 # [causal]
@@ -140,7 +133,6 @@ def causal_attention(q, k, v):
     past = torch.ones(Tq, Tk, dtype=torch.bool, device=q.device).tril(diagonal=Tk - Tq)     # key j <= i + Tk - Tq
     weights = torch.softmax(scores.masked_fill(~past, float("-inf")), dim=-1)               # [B, H, Tq, Tk]
     return weights @ v, weights                                 # [B, H, Tq, d]
-    # end
 
 
 # [mha]
@@ -167,7 +159,6 @@ class MultiHeadAttention(nn.Module):
         context = weights @ v                                   # [B, H, L, d]
         context = context.transpose(1, 2).reshape(B, L, E)      # back: heads beside columns, then joined
         return self.to_out(context), weights                    # [B, L, E]
-        # end
 
 
 # [gqa]
@@ -191,7 +182,6 @@ class GroupedQueryAttention(nn.Module):
         weights = torch.softmax(scores, dim=-1)
         context = (weights @ v).transpose(1, 2).reshape(B, L, E)        # [B, L, E]
         return self.to_out(context), weights
-        # end
 
 
 # [cross]
@@ -219,7 +209,6 @@ class CrossAttention(nn.Module):
             weights = weights.masked_fill(~mask, 0.0)           # a row that sees nothing: 0, not a mean
         context = (weights @ v).transpose(1, 2).reshape(B, L, E)        # [B, L, E]
         return self.to_out(context), weights
-        # end
 
 
 # [cache]
@@ -247,7 +236,6 @@ class CachedAttention(nn.Module):
         weights = torch.softmax(scores.masked_fill(~visible, float("-inf")), dim=-1)
         context = (weights @ v).transpose(1, 2).reshape(B, n, E)        # [B, n, E]
         return self.to_out(context), (k, v)
-        # end
 
 
 # [rope]
@@ -259,7 +247,6 @@ def rope(x, positions, base=10000.0):
     cos, sin = angle.cos(), angle.sin()
     first, second = x[..., :half], x[..., half:]                # [B, H, T, d/2] each
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-    # end
 
 
 def rope_attention(q, k, v, positions, base=10000.0):
@@ -267,7 +254,6 @@ def rope_attention(q, k, v, positions, base=10000.0):
     q, k = rope(q, positions, base), rope(k, positions, base)   # q and k; values carry no position
     weights = torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(k.size(-1)), dim=-1)       # [B, H, T, T]
     return weights @ v, weights                                 # [B, H, T, d]
-    # end
 
 
 # [flash]
@@ -290,7 +276,6 @@ def flash(q, k, v, block_size, causal=False):
         out = out * rescale + weights @ v[..., keys, :]
         largest = new
     return out / total                                          # once, at the end
-    # end
 
 
 # [linear]
@@ -308,7 +293,6 @@ def linear_attention(q, k, v, causal=False):
         query = q[:, :, i, None, :]                             # [B, H, 1, d]
         rows.append((query @ state) / (query @ total))          # [B, H, 1, d]
     return torch.cat(rows, dim=-2)
-    # end
 
 
 # [dropout]
@@ -322,7 +306,6 @@ class DropoutAttention(nn.Module):
         weights = torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(k.size(-1)), dim=-1)   # [B, H, Tq, Tk]
         weights = self.dropout(weights)                         # the module knows train() and eval(), and divides by 1 - p
         return weights @ v                                      # [B, H, Tq, d]
-        # end
 
 
 # [lm]
@@ -342,7 +325,6 @@ class ToyLM(nn.Module):
         past = torch.ones_like(scores, dtype=torch.bool).tril()
         weights = torch.softmax(scores.masked_fill(~past, float("-inf")), dim=-1)
         return self.head(weights @ v)                           # [B, T, V]
-        # end
 
 
 def train_step(model, optimizer, tokens):
@@ -354,4 +336,3 @@ def train_step(model, optimizer, tokens):
     loss.backward()
     optimizer.step()
     return loss.item()
-    # end

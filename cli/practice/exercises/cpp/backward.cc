@@ -40,7 +40,6 @@ Gradients attention_backward(const Array& q, const Array& k, const Array& v, con
     }
   }
   return g;
-  // end
 }
 
 int main(int count, char** arguments) {

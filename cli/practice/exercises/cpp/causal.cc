@@ -23,7 +23,6 @@ Array causal_attention(const Array& q, const Array& k, const Array& v) {
     }
   }
   return out;
-  // end
 }
 
 int main(int count, char** arguments) {

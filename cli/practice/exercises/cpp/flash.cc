@@ -34,7 +34,6 @@ Array flash(const Array& q, const Array& k, const Array& v, Index block_size, bo
     }
   }
   return out;
-  // end
 }
 
 int main(int count, char** arguments) {

@@ -27,7 +27,6 @@ Array linear_attention(const Array& q, const Array& k, const Array& v, bool caus
     }
   }
   return out;
-  // end
 }
 
 int main(int count, char** arguments) {

@@ -28,7 +28,6 @@ Array mha(const Array& x, const Parameters& p, Index num_heads, const Array& mas
     }
   }
   return linear(context, p.W_o, p.b_o);  // [B, L, E]
-  // end
 }
 
 int main(int count, char** arguments) {

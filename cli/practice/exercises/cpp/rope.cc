@@ -18,7 +18,6 @@ Array rope(const Array& x, const Array& positions, double base) {
     }
   }
   return y;
-  // end
 }
 
 Array rope_attention(const Array& q, const Array& k, const Array& v, const Array& positions, double base) {
@@ -45,7 +44,6 @@ Array rope_attention(const Array& q, const Array& k, const Array& v, const Array
     }
   }
   return out;
-  // end
 }
 
 int main(int count, char** arguments) {

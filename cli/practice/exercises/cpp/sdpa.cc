@@ -27,7 +27,6 @@ Array sdpa(const Array& q, const Array& k, const Array& v, const Array& mask) {
     }
   }
   return out;
-  // end
 }
 
 int main(int count, char** arguments) {
