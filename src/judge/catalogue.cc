@@ -73,8 +73,8 @@ bool set(Draft& draft, std::string_view property, const Hints& hints) {
 
 /// "in heads; group split": false where the line is something else.
 bool set_all(Draft& draft, std::string_view line, const Hints& hints) {
-  for (; !line.empty(); line = line.substr(std::min(line.find(';'), line.size() - 1) + 1)) {
-    if (!set(draft, trimmed(line.substr(0, line.find(';'))), hints)) return false;
+  while (!line.empty()) {
+    if (!set(draft, cut(line, ";"), hints)) return false;
   }
   return true;
 }
@@ -140,9 +140,12 @@ void read(std::string_view file, std::vector<Entry>& out, Hints& hints) {
     any = false;
   };
   for (std::string_view line : text_lines(file)) {
-    if (const auto [name, text] = cut_hint(line); !text.empty()) {
-      hints[name] = text;
-      if (line.starts_with("hint ")) continue;
+    if (const auto [name, text] = cut_hint(line); !text.empty()) hints[name] = text;
+    const bool another = line.starts_with("or ");
+    if (another) {
+      add(out, draft);
+      draft.lines = shared.lines;
+      line.remove_prefix(3);
     }
     const std::size_t bar = line.find('|');
     const auto where = std::ranges::find_if(
@@ -150,26 +153,24 @@ void read(std::string_view file, std::vector<Entry>& out, Hints& hints) {
     if (line.starts_with('[')) {
       end();
       draft = shared;
-      const std::size_t close = line.find(']');
-      draft.entry.id = line.substr(1, close - 1), draft.entry.says = trimmed(line.substr(close + 1));
+      line.remove_prefix(1);
+      draft.entry.id = cut(line, "]"), draft.entry.says = trimmed(line);
       any = true;
     } else if (line.starts_with("* ")) {
       end();
-      const std::size_t after = std::min(line.find(';'), line.size() - 1);
       shared = {};
-      shared.entry.term = trimmed(line.substr(2, line.find(';') - 2));
-      if (!set_all(shared, line.substr(after + 1), hints)) throw std::logic_error("[judge] " + std::string(line));
+      line.remove_prefix(2);
+      shared.entry.term = cut(line, ";");
+      if (!set_all(shared, line, hints)) throw std::logic_error("[judge] " + std::string(line));
     } else if (line.starts_with("? ")) {
       draft.entry.hint = line.substr(2);
     } else if (where != std::end(kWhere)) {
       const std::string_view stage = trimmed(line.substr(where->first.size(), bar - where->first.size()));
       (any ? draft : shared).lines.push_back({where->second, stage, {std::string(line.substr(bar + 1))}});
+    } else if (another) {
+      draft.entry.says = line;
     } else if (line.starts_with(' ')) {
       draft.lines.back().steps.emplace_back(line.substr(bar + 1));
-    } else if (line == "or" || line.starts_with("or ")) {
-      add(out, draft);
-      draft.lines = shared.lines;
-      if (line.size() > 3) draft.entry.says = line.substr(3);
     } else if (!definitions().define(line) && !set_all(draft, line, hints)) {
       throw std::logic_error("[judge] " + std::string(file) + ": " + std::string(line));
     }
@@ -180,7 +181,7 @@ void read(std::string_view file, std::vector<Entry>& out, Hints& hints) {
 }  // namespace
 
 std::pair<std::string_view, std::string_view> cut_hint(std::string_view& line) {
-  const std::size_t hint = line.starts_with("* ") ? line.find("; hint ") + 2 : 0, colon = line.find(':', hint);
+  const std::size_t hint = line.starts_with("hint ") ? 0 : line.find("; hint ") + 2, colon = line.find(':', hint);
   if (!line.substr(hint).starts_with("hint ") || colon == std::string_view::npos) return {};
   const std::string_view text = trimmed(line.substr(colon + 1));
   line = line.substr(0, colon);

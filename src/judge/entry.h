@@ -1,13 +1,13 @@
 // An entry of the catalogue: a mistake, or a convention (right, in another legal spelling), as edits of the textbook.
 // In text/*.txt:
 //
-//   * TERM; in PARTS; ...     what the entries that follow share, with the edits below it; at its end may stand
-//                             "hint NAME: ..."
+//   * TERM; in PARTS; ...     what the entries that follow share, with the edits below it
 //   [ID] SAYS                 one sentence, "{}" for a family's number
 //   in PARTS; group G; ...    what is another for this one
-//   ? HINT                    points without giving it away; as a property, hint NAME: what `hint NAME: ...` says above
+//   ? HINT                    points without giving it away; as a property, hint NAME: what `hint NAME: ...` says, the
+//                             last property of the first that has it
 //   before|instead|after STAGE | STEP       an edit (language.h); a line that starts with blanks goes on
-//   or SAYS                   the same mistake in another way; without SAYS in the same words
+//   or SAYS                   the same mistake in another way, in other words; an edit behind `or`: in the same words
 //
 // in PARTS: a task with one of them has the entry. group G: conventions of one exclude one another, mistakes of one are
 // never paired. convention: right, in another legal spelling. given: one that the probes' metadata or a caller demands,
@@ -57,8 +57,7 @@ struct Entry {
 /// Texts of entries, in the order in which they are read.
 inline constexpr const char* kMistakes[] = {"mistakes-attention.txt", "mistakes-weights.txt", "mistakes-calls.txt",
     "mistakes-backward.txt", "mistakes-training.txt", "mistakes-layers.txt", "mistakes-parts.txt"};
-/// Of "hint NAME: TEXT", alone or at the end of "* ...", NAME and TEXT; `line` keeps what is not TEXT. Nothing of other
-/// lines.
+/// Of a line that ends with "hint NAME: TEXT", NAME and TEXT; `line` keeps what is not TEXT. Nothing of other lines.
 std::pair<std::string_view, std::string_view> cut_hint(std::string_view& line);
 /// Every entry, conventions first.
 const std::vector<Entry>& catalogue();

@@ -68,10 +68,9 @@ std::vector<Task> read_tasks() {
     if (key == "sizes") set_sizes(task, value);
     if (key == "probe") task.probe_lines.push_back(value);
     if (key == "answers") task.answers = words_of(value);
-    if (key == "textbook") task.textbook = textbook_called(value);
   }
   for (Task& task : all) {
-    if (task.textbook.empty()) task.textbook = textbook_called(task.name);
+    task.textbook = textbook_called(task.parts.front());
     for (const std::string_view returns : task.answers.empty() ? task.returns : std::vector<std::string_view>()) {
       const std::vector<std::string_view> words = words_of(returns);
       task.answers.insert(task.answers.end(), words.begin(), words.end());

@@ -34,17 +34,17 @@ def lines_of(path):
 
 
 def texts_of(path, known):
-    """{key: texts}: sentences of an id, what a task teaches, inline hints, those of a hint's name. What is `known` stands before."""
+    """{key: texts}: sentences of an id, what a task teaches, its probes' names, inline hints, those of a hint's name; none twice."""
     texts, key = {}, ""
     for line in lines_of(path):
         if entry := re.match(r"(\[[\w-]+\]) (.*)", line):
             key = entry[1]
             name, text = entry.groups()
-        elif line.startswith("or "):
+        elif line.startswith("or ") and "|" not in line:
             name, text = key, line[3:]
-        elif entry := re.match(r"(\?|teaches) (.*)", line):
+        elif entry := re.match(r"(\?|teaches|probe) ([^|]*[^| ])", line):
             name, text = f"{entry[1]} {key}", entry[2]
-        elif entry := re.match(r"(?:\* .*; )?(hint [^:;]*): (.*)", line):
+        elif entry := re.match(r"(?:.*; )?(hint [^:;]*): (.*)", line):
             name, text = entry.groups()
         else:
             continue
@@ -164,7 +164,7 @@ def main():
         chinese = texts_of(JUDGE / "zh" / name, set())
         problems += [f"zh/{name}: {problem}" for problem in problems_of_texts(english, chinese)]
         if name == TASKS.name:
-            known.update({text: chinese.get(key, [""])[0] for key, texts in english.items() for text in texts})
+            known.update({text: other for key, texts in english.items() for text, other in zip(texts, chinese.get(key, []), strict=False)})
     count = len(read)
     for path in (JUDGE / "zh/report.txt", *sorted(TOOL.glob("*.txt"))):
         for number, english, chinese in pairs(path):
@@ -178,7 +178,6 @@ def main():
                 problems.append(f"{tree.name_of(path)}:{number}: two translations of: {english}")
     wanted = [text for path in EXERCISES.rglob("*.*") for text in re.findall(r"(?m)^ *(?:#|//) solution: (.+)", path.read_text(encoding="utf-8"))]
     wanted += [text for path in (JUDGE.parent / "probes").glob("*.cc") for text in re.findall(r'"(\w\w+ [\w ,]+)"', path.read_text())]
-    wanted += [text.strip() for line in lines_of(TASKS) for text in re.findall(r"^probe ([^|]+)", line)]
     problems += [f"not in Chinese: {text}" for text in sorted(set(wanted)) if text not in known]
     problems += problems_of_contracts()
     problems += problems_of_lesson(*(json.loads((LESSON / name).read_text(encoding="utf-8")) for name in ("en.json", "zh.json")))

@@ -10,8 +10,8 @@
 namespace qkv::judge {
 namespace {
 
-/// The texts of a file in their order: sentences of "[id]", what a task teaches of "teaches [id]", inline hints of
-/// "? [id]", the others of "hint NAME".
+/// The texts of a file in their order: sentences of "[id]", what a task teaches of "teaches [id]", its probes' names of
+/// "probe [id]", inline hints of "? [id]", the others of "hint NAME".
 std::vector<std::pair<std::string, std::string_view>> texts_of(const std::string& file) {
   std::vector<std::pair<std::string, std::string_view>> all;
   std::string id;
@@ -21,11 +21,11 @@ std::vector<std::pair<std::string, std::string_view>> texts_of(const std::string
     } else if (line.starts_with('[')) {
       id = line.substr(0, line.find(']') + 1);
       all.emplace_back(id, trimmed(line.substr(id.size())));
-    } else if (line.starts_with("or ")) {
+    } else if (line.starts_with("or ") && line.find('|') == std::string_view::npos) {
       all.emplace_back(id, line.substr(3));
-    } else if (line.starts_with("? ") || line.starts_with("teaches ")) {
+    } else if (line.starts_with("? ") || line.starts_with("teaches ") || line.starts_with("probe ")) {
       const std::string kind(line.substr(0, line.find(' ') + 1));
-      all.emplace_back(kind + id, line.substr(kind.size()));
+      all.emplace_back(kind + id, trimmed(line.substr(kind.size(), line.find('|') - kind.size())));
     }
   }
   return all;

@@ -1,7 +1,6 @@
 // The functions that textbooks and mistakes call. An index is the number of an array with one element; axes count from
 // the end where they are negative.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -28,10 +27,10 @@ Index whole(const Value& x) {
 }
 int axis(const Value& x) { return static_cast<int>(whole(x)); }
 
-/// The numbers from the n-th argument on.
+/// The sizes or axes from the n-th argument on.
 template <class T> std::vector<T> rest(Values x, std::size_t n) {
   std::vector<T> found;
-  for (; n < x.size(); ++n) found.push_back(static_cast<T>(number(x[n])));
+  for (; n < x.size(); ++n) found.push_back(static_cast<T>(index(number(x[n]), kMost)));
   return found;
 }
 std::vector<Index> indices(const Array& a) {
@@ -46,7 +45,6 @@ Array full(double x, Shape shape) {
 }
 template <Number (*f)(Number)> Array each(Values x) { return map(*x[0], f); }
 Number floored(Number x) { return std::floor(x.value); }
-Number raised(Number x) { return std::ceil(x.value); }
 Number exact(Number x) { return x.value; }
 Number error(Number x) { return x.error; }
 Number larger(Number a, Number b) { return max(a, b); }
@@ -96,33 +94,9 @@ Array largest_of_row(Values x) {
   }
   return out;
 }
-Array log_softmax(Values x) {
-  const Array& a = *x[0];
-  const Array shifted = zip(a, row_maximum(x), [](Number n, Number m) { return n - Number(m.value); });
-  const Array logs = map(sum(map(shifted, [](Number n) { return exp(n); }), -1), [](Number n) { return log(n); });
-  return shifted - logs;
-}
-/// 1 at the first element of each row that is not 0.
-Array first_of_row(Values x) {
-  Array out(x[0]->shape);
-  const Index n = x[0]->size(-1);
-  for (Index row = 0; row < out.count(); row += n) {
-    for (Index j = 0; j < n; ++j) {
-      if ((*x[0])[row + j].value == 0) continue;
-      out[row + j] = 1;
-      break;
-    }
-  }
-  return out;
-}
 Array joined(Values x) {
   if (is_nothing(*x[0])) return *x[1];
   return is_nothing(*x[1]) ? *x[0] : concat({*x[0], *x[1]}, axis(x[2]));
-}
-Array reversed(Values x) {
-  std::vector<Index> back;
-  for (Index i = x[0]->size(axis(x[1])); i-- > 0;) back.push_back(i);
-  return take(*x[0], axis(x[1]), back);
 }
 /// A third of the last axis; nothing of nothing.
 Array part(Values x) {
@@ -135,31 +109,7 @@ Array four(Values x) {
   if (is_nothing(*x[0]) || x[0]->rank() == 4) return *x[0];
   return reshape(*x[0], {x[0]->size(0), 1, x[0]->size(1), x[0]->size(2)});
 }
-/// A sum over all axes in front that `like` lacks.
-Array sum_to(Values x) {
-  const Array& a = *x[0];
-  return reshape(sum(reshape(a, {a.count() / x[1]->count(), x[1]->count()}), 0), x[1]->shape);
-}
 
-/// [T, pairs]: position times base^-exponent, as exp(-e ln base): the exponent's rounding is multiplied by its size.
-Array rotary(Values x) {
-  const Array &positions = *x[0], &exponents = *x[2];
-  const Number base(number(x[1]));
-  Array angles({positions.count(), exponents.count()});
-  for (Index n = 0; n < angles.count(); ++n) {
-    const double e = exponents[n % exponents.count()].value;
-    angles[n] = positions[n / exponents.count()] * exp(Number(-e, e) * log(base));
-  }
-  return angles;
-}
-/// [T, d / 2] -> [T, d]: each pair's angle at both of its columns. Pairs (2c, 2c + 1) if interleaved, otherwise (c, c +
-/// d/2).
-Array spread(Values x) {
-  const Index pairs = x[0]->size(1);
-  std::vector<Index> from;
-  for (Index c = 0; c < 2 * pairs; ++c) from.push_back(number(x[1]) != 0 ? c / 2 : c % pairs);
-  return take(*x[0], 1, from);
-}
 /// The other column of each pair, negative where it comes to the first: (-second, first).
 Array partners(Values x) {
   const bool interleaved = number(x[1]) != 0;
@@ -174,22 +124,11 @@ Array partners(Values x) {
   return out;
 }
 
-/// Rows of a table [V, E] by ids [B, T].
-Array lookup(Values x) {
-  Shape shape = x[1]->shape;
-  shape.push_back(x[0]->size(1));
-  return reshape(take(*x[0], 0, indices(*x[1])), shape);
-}
 /// Of [..., V] the element that ids [...] say.
 Array pick(Values x) {
   Array out(x[1]->shape);
   const Index width = x[0]->size(-1);
   for (Index n = 0; n < out.count(); ++n) out[n] = (*x[0])[n * width + index((*x[1])[n], width)];
-  return out;
-}
-Array onehot(Values x) {
-  Array out(x[1]->shape);
-  for (Index n = 0; n < x[0]->count(); ++n) out[n * out.size(-1) + index((*x[0])[n], out.size(-1))] = 1;
   return out;
 }
 /// Rows [B, T, E] added to those of a table that ids [B, T] say; with `adds` false the last one stays.
@@ -209,7 +148,6 @@ constexpr NamedFunction kFunctions[] = {
     {"abs", each<fabs>},
     {"as", as},  // a, which must have b's shape
     {"as_shape", [](Values x) { return reshape(*x[0], x[1]->shape); }},
-    {"ceil", each<raised>},
     {"concat", joined},
     {"cos", each<cos>},
     {"count", [](Values x) { return constant(static_cast<double>(x[0]->count())); }},
@@ -217,7 +155,6 @@ constexpr NamedFunction kFunctions[] = {
     {"error", each<error>},
     {"exact", each<exact>},
     {"exp", each<exp>},
-    {"first_of_row", first_of_row},
     {"floor", each<floored>},
     {"four", four},
     {"full", [](Values x) { return full(number(x[0]), rest<Index>(x, 1)); }},
@@ -226,21 +163,16 @@ constexpr NamedFunction kFunctions[] = {
     {"linear", [](Values x) { return is_nothing(*x[1]) ? *x[0] : linear(*x[0], *x[1], *x[2]); }},
     {"list", list},
     {"log", each<log>},
-    {"log_softmax", log_softmax},
-    {"lookup", lookup},
     {"max", [](Values x) { return zip(*x[0], *x[1], larger); }},
     {"mean", [](Values x) { return mean(*x[0], axis(x[1])); }},
     {"merge", [](Values x) { return merge_heads(*x[0]); }},
     {"min", [](Values x) { return constant(std::min(number(x[0]), number(x[1]))); }},
-    {"onehot", onehot},
     {"part", part},
     {"partners", partners},
     {"permute", [](Values x) { return permute(*x[0], rest<int>(x, 1)); }},
     {"pick", pick},
     {"range", range},
     {"reshape", [](Values x) { return reshape(*x[0], rest<Index>(x, 1)); }},
-    {"reversed", reversed},
-    {"rotary", rotary},
     {"row_maximum", row_maximum},
     {"scatter", scatter<true>},
     {"scatter_last", scatter<false>},
@@ -251,13 +183,10 @@ constexpr NamedFunction kFunctions[] = {
     {"softmax", [](Values x) { return softmax(*x[0], x.size() > 1 ? axis(x[1]) : -1); }},
     {"softmax_unshifted", [](Values x) { return softmax(*x[0], -1, false); }},
     {"split", [](Values x) { return split_heads(*x[0], whole(x[1])); }},
-    {"spread", spread},
     {"sqrt", each<sqrt>},
     {"sum", [](Values x) { return sum(*x[0], axis(x[1])); }},
-    {"sum_to", sum_to},
     {"take", [](Values x) { return take(*x[0], axis(x[1]), indices(*x[2])); }},
     {"tanh", each<tanh>},
-    {"total", [](Values x) { return sum(reshape(*x[0], {x[0]->count()}), 0); }},
     {"weight_gradient", [](Values x) { return weight_gradient(*x[0], *x[1]); }},
     {"where", where},
     {"with_error",
