@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <memory>
 
 #include "core/escape.h"
 #include "judge/options.h"
 #include "judge/text/chinese.h"
-#include "practice/record.h"
 #include "qkv/io/safetensors.h"
 #include "support/command.h"
 #include "support/files.h"
@@ -45,24 +43,6 @@ void split_name(JudgeOptions& options) {
   options.file.resize(colon);
   if (options.name.empty())
     throw UsageError(escaped(options.file + ":") + ": a class or function must follow the colon");
-}
-
-/// "dim=48,heads=4" -> pairs.
-std::vector<std::pair<std::string, std::string>> pairs(
-    std::string_view option, const std::vector<std::string>& words, bool commas) {
-  std::vector<std::pair<std::string, std::string>> found;
-  for (const std::string& word : words) {
-    for (std::size_t start = 0; start <= word.size();) {
-      const std::size_t end = commas ? std::min(word.find(',', start), word.size()) : word.size();
-      const std::string one = word.substr(start, end - start);
-      const std::size_t equals = one.find('=');
-      if (equals == std::string::npos || equals == 0 || equals + 1 == one.size())
-        throw UsageError(std::string(option) + " must be NAME=VALUE: got " + escaped(one));
-      found.emplace_back(one.substr(0, equals), one.substr(equals + 1));
-      start = end + 1;
-    }
-  }
-  return found;
 }
 
 int print_catalogue(const JudgeOptions& options) {
@@ -109,10 +89,8 @@ int print_catalogue(const JudgeOptions& options) {
 int write_probes(const JudgeOptions& options) {
   if (options.task.empty()) throw UsageError("--probes needs --task: each task has its own");
   const fs::path folder = options.probes;
+  const std::vector<StateDict> probes = judge::make_probes(options.task, sizes_of(options), options.seed);
   std::error_code error;
-  // Where the runner has loaded already (the Python package), the probes are for what it found.
-  const judge::Owner owner = fs::exists(folder / "subject.json", error) ? read_subject(folder).owner : judge::Owner{};
-  const std::vector<StateDict> probes = judge::make_probes(options.task, sizes_of(options), options.seed, owner);
   fs::create_directory(folder, error);
   if (!fs::is_directory(folder))
     throw UsageError("--probes " + escaped(options.probes) + ": no such folder, nor can it be made");
@@ -142,23 +120,15 @@ int write_probes(const JudgeOptions& options) {
 
 Finding judge_answers(const JudgeOptions& options) {
   const fs::path folder = options.answers;
-  std::vector<StateDict> probes = read_probes(folder);
+  const std::vector<StateDict> probes = read_probes(folder);
   if (probes.empty())
     throw UsageError("--answers " + escaped(options.answers) + ": holds no probe-0.safetensors (see --probes)");
-  const auto said = probes.front().metadata.find("task");
-  const std::string task = said == probes.front().metadata.end() ? options.task : said->second;
+  const std::string said = judge::value_of(probes.front().metadata, "task"), task = said.empty() ? options.task : said;
   if (judge::find_task(task) == nullptr)
     throw UsageError("--answers: the probes do not say of which task they are: give --task");
   if (!options.task.empty() && options.task != task)
     throw UsageError("--task " + options.task + ": the probes in " + escaped(options.answers) + " are of " + task);
-  std::error_code error;
-  Subject subject{.file = options.answers, .task = task};
-  if (fs::exists(folder / "subject.json", error)) {
-    subject = read_subject(folder);
-    if (!subject.verdict.empty()) return not_judged(subject);
-    subject.task = task;
-  }
-  return judge_folder(folder, subject, probes);
+  return judge_folder(folder, {.file = options.answers, .task = task}, probes);
 }
 
 void check_usage(const JudgeOptions& options) {
@@ -191,7 +161,8 @@ void check_usage(const JudgeOptions& options) {
     throw UsageError(fmt::format("--time-limit must be a number of seconds above 0: got {:g}", options.seconds));
 }
 
-int run_judge(JudgeOptions options) {
+int run_judge(const JudgeOptions& asked) {
+  JudgeOptions options = asked;
   check_usage(options);
   if (options.catalogue) return print_catalogue(options);
   if (!options.probes.empty()) return write_probes(options);
@@ -206,7 +177,6 @@ int run_judge(JudgeOptions options) {
   } else {
     finding = options.run.empty() ? judge_answers(options) : judge_program(options);
   }
-  if (finding.right() && !options.file.empty() && exercise_of(options.file) == finding.task) mark_done(finding.task);
   finding.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (options.sarif == kStandardOutput) {
     print(sarif_of(finding, options.hint));
@@ -224,19 +194,12 @@ int run_judge(JudgeOptions options) {
   return exit_code(finding);
 }
 
-/// As it is typed: pairs are not cut yet.
-struct JudgeWords {
-  JudgeOptions options;
-  std::vector<std::string> map, init;
-};
-
-void declare_judge(Options& add, JudgeWords& words) {
-  JudgeOptions& options = words.options;
+void declare_judge(Options& add, JudgeOptions& options) {
   add("FILE FILE.py", &options.file, "A Python file; FILE:NAME one class or function of it");
   add.heading("What it is, where that is not clear");
   add("--task NAME", &options.task, "What the code is to compute: a name of qkv practice");
-  add("--map NAME=YOURS", &words.map, "A parameter or argument of the task by your name for it; may be repeated");
-  add("--init NAME=VALUE,...", &words.init, "Arguments of your class's constructor: dim=48,heads=4");
+  add("--map NAME=YOURS", &options.map, "A parameter or argument of the task by your name for it; may be repeated");
+  add("--init NAME=VALUE,...", &options.init, "Arguments of your class's constructor: dim=48,heads=4");
   add.heading("Other languages");
   add("--run CMD", &options.run, "A program, started once a probe: './mine {in} {out}'");
   add("--probes DIR", &options.probes, "Write inputs and parameters of --task there");
@@ -254,13 +217,6 @@ void declare_judge(Options& add, JudgeWords& words) {
   add("--sandbox", &options.sandbox, "Behind bubblewrap: no network, nothing can be written");
   add("--python PROGRAM", &options.python, "The Python that runs FILE (default: that of $VIRTUAL_ENV, then python3)");
   add("--seed N", &options.seed, "Of the probes' numbers (default 0)");
-}
-
-int run_judge(const JudgeWords& words) {
-  JudgeOptions options = words.options;
-  options.map = pairs("--map", words.map, false);
-  options.init = pairs("--init", words.init, true);
-  return run_judge(std::move(options));
 }
 
 const bool chinese_added = add_chinese(judge::add_chinese);

@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 
-#include "core/escape.h"
 #include "qkv/error.h"
 #include "qkv/io/safetensors.h"
 #include "support/files.h"
@@ -47,6 +45,7 @@ Subject read_subject(const fs::path& folder) {
   if (text.empty()) return {.verdict = "failed", .says = "the code ended before its first call ended"};
   return judge::subject_of(text);
 }
+
 std::string read_text(const fs::path& path) {
   return readable_file(path) ? load_text(path.filename().string(), path.string()) : std::string();
 }
@@ -62,15 +61,12 @@ std::vector<StateDict> read_probes(const fs::path& folder) {
   return probes;
 }
 
-std::vector<judge::Answer> read_answers(const fs::path& folder, std::size_t count) {
-  std::vector<judge::Answer> answers;
-  for (std::size_t n = 0; n < count; ++n) answers.push_back(read_answer(answer_path(folder, n)));
-  return answers;
-}
-
 Finding judge_folder(const fs::path& folder, const Subject& subject, const std::vector<StateDict>& probes) {
-  return judge_readings(subject, probes, [&](std::size_t n) {
-    return read_answers(n == 0 ? folder : folder / fmt::format("assignment-{}", n), probes.size());
+  return judge_readings(subject, probes, [&](std::size_t reading) {
+    const fs::path own = reading == 0 ? folder : folder / fmt::format("assignment-{}", reading);
+    std::vector<judge::Answer> answers;
+    for (std::size_t n = 0; n < probes.size(); ++n) answers.push_back(read_answer(answer_path(own, n)));
+    return answers;
   });
 }
 

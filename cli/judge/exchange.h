@@ -2,7 +2,6 @@
 // the answers.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -25,11 +24,9 @@ std::filesystem::path probe_path(const std::filesystem::path& folder, std::size_
 std::filesystem::path answer_path(const std::filesystem::path& folder, std::size_t n);
 
 std::vector<StateDict> read_probes(const std::filesystem::path& folder);
-/// A file that cannot be read becomes an answer whose metadata says so under `error`.
-std::vector<judge::Answer> read_answers(const std::filesystem::path& folder, std::size_t count);
 
-/// Judges the answers in the folder, under each assignment: the first that is right, otherwise the first that is
-/// explained.
+/// judge_readings of the answers in the folder, those of the n-th reading in assignment-N. A file that cannot be read
+/// becomes an answer whose metadata says so under `error`.
 judge::Finding judge_folder(
     const std::filesystem::path& folder, const Subject& subject, const std::vector<StateDict>& probes);
 

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "judge/child.h"
@@ -15,7 +14,7 @@ namespace qkv::cli {
 struct JudgeOptions {
   std::string file, name;  ///< of FILE[:NAME]
   std::string task, python;
-  std::vector<std::pair<std::string, std::string>> map, init;
+  std::vector<std::string> map, init;  ///< as they are typed: "W_q=query", "dim=48,heads=4"
   std::string probes, answers, run, sizes;
   std::string sarif;  ///< a file, or "-"
   bool hint = false, json = false, problems = false, sandbox = false, catalogue = false;
@@ -28,7 +27,8 @@ struct JudgeOptions {
 /// The sizes of a task's probes: the task's own, and what --sizes says.
 judge::Sizes sizes_of(const JudgeOptions& options);
 
-/// A person's Python file, run by the embedded runner (python/qkv/_judge/runner) in a child process (python.cc).
+/// A person's Python file, run by the embedded runner (python/qkv/_judge/runner) in a child process; an exercise that is
+/// right is done (python.cc).
 judge::Finding judge_python(const JudgeOptions& options);
 /// --run: a program of any language, started once a probe: it reads one .safetensors and writes another. Exit code 3
 /// with a text that begins with "fill in" is a program not yet filled in (run.cc).

@@ -1,6 +1,5 @@
 #include "practice/record.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

@@ -13,7 +13,6 @@
 #include "core/escape.h"
 #include "core/sentences.h"
 #include "judge/report.h"
-#include "practice/record.h"
 #include "support/command.h"
 #include "support/text.h"
 
@@ -39,8 +38,6 @@ void judge_saved(Followed& one, JudgeOptions options, Clock::time_point start) {
   one.shown.finding = judge_python(options);
   ++one.shown.judged;
   one.shown.minutes = std::chrono::duration<double>(Clock::now() - start).count() / 60;
-  if (one.shown.finding.right() && exercise_of(options.file) == one.shown.finding.task)
-    mark_done(one.shown.finding.task);
   const auto columns = static_cast<std::size_t>(std::clamp(terminal().columns, 40, 80));
   const std::string report = judge::report(one.shown.finding, options.hint, {bold, faint, columns});
   const std::time_t now = std::time(nullptr);

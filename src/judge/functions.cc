@@ -12,7 +12,7 @@
 namespace qkv::judge {
 namespace {
 
-std::ptrdiff_t rank(const Finding& finding) {
+std::ptrdiff_t gravity(const Finding& finding) {
   constexpr std::array<std::string_view, 5> kOrder = {"right", "convention", "unknown", "wrong", "failed"};
   return std::ranges::find(kOrder, finding.verdict) - kOrder.begin();
 }
@@ -36,7 +36,7 @@ void narrow(Mistake& one, const Task& task) {
 }
 
 void add(Finding& to, const Finding& one) {
-  if (rank(one) > rank(to)) to.verdict = one.verdict, to.evidence = one.evidence, to.traceback = one.traceback;
+  if (gravity(one) > gravity(to)) to.verdict = one.verdict, to.evidence = one.evidence, to.traceback = one.traceback;
   add(to.mistakes, one.mistakes, &Mistake::id);
   add(to.conventions, one.conventions, &Convention::id);
   std::erase_if(to.checks, [&](const Check& check) {

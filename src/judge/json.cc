@@ -27,6 +27,11 @@ std::string text_of(const Json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+int number_of(const Json& object, const char* key) {
+  const Json found = object.value(key, Json());
+  return found.is_number_integer() ? found.get<int>() : 0;
+}
+
 std::vector<std::string> texts_of(const Json& object, const char* key) {
   std::vector<std::string> found;
   const auto list = object.find(key);
@@ -73,7 +78,7 @@ Subject subject_of(const std::string& text) {
   subject.task = text_of(document, "task");
   subject.verdict = text_of(document, "verdict"), subject.says = text_of(document, "says");
   subject.traceback = text_of(document, "traceback"), subject.check = text_of(document, "check");
-  if (const Json line = document.value("line", Json()); line.is_number_integer()) subject.line = line.get<int>();
+  subject.line = number_of(document, "line");
   subject.notes = texts_of(document, "notes"), subject.untried = texts_of(document, "untried");
   subject.conventions = texts_of(document, "conventions"), subject.promised = texts_of(document, "promised");
   if (!subject.verdict.empty()) {
@@ -108,22 +113,18 @@ Subject subject_of(const std::string& text) {
 void set_line(Finding& finding, const std::string& text) {
   const Json found = parsed(text);
   if (!found.is_object()) return;
-  const auto number = [&](const char* key) {
-    const Json value = found.value(key, Json());
-    return value.is_number_integer() ? value.get<int>() : 0;
-  };
-  const int line = number("line");
+  const int line = number_of(found, "line"), right = number_of(found, "right"), called = number_of(found, "called");
   // Of code that is explained the task is known; of other code, other arrays must show that the textbook fits.
   if (line <= 0 || (finding.verdict == "unknown" && found.value("sure", Json()) != true)) return;
-  const std::string own = std::to_string(line), right = std::to_string(number("right"));
+  const std::string own = std::to_string(line);
   std::string says = "line " + own + " is the first that differs from the textbook";
-  if (number("right") > 0)
-    says =
-        "right up to line " + right + " (" + text_of(found, "stage") + "); line " + own + " is the first that is not";
-  if (number("called") > 0) says += "\ncalled from line " + std::to_string(number("called"));
+  if (right > 0)
+    says = "right up to line " + std::to_string(right) + " (" + text_of(found, "stage") + "); line " + own +
+           " is the first that is not";
+  if (called > 0) says += "\ncalled from line " + std::to_string(called);
   if (const std::string probe = text_of(found, "probe"); probe != "plain")
     says += "\nshown by the probe \"" + probe + "\"";
-  Index at = number("first");
+  Index at = number_of(found, "first");
   for (const std::string& source : texts_of(found, "source")) {
     const std::string count = std::to_string(at);
     says += "\n" + std::string(at == line ? ">" : " ") + std::string(5 - std::min<std::size_t>(count.size(), 5), ' ') +

@@ -10,9 +10,7 @@
 
 #include "judge/dropout.h"
 #include "judge/evidence.h"
-#include "judge/gradient.h"
 #include "judge/search/search.h"
-#include "qkv/error.h"
 
 namespace qkv::judge {
 namespace {
@@ -27,10 +25,8 @@ class Trial {
   Trial(const Task& task, const std::vector<StateDict>& probes, const std::vector<Answer>& answers, bool pairs)
       : task_(task), pairs_(pairs) {
     finding_.task = task_.name;
-    const auto said = [&](const StateDict& state) {
-      return state.metadata.contains("causal") && state.metadata.at("causal") == "1";
-    };
-    if (task_.has("bidirectional") && std::ranges::any_of(probes, said)) {
+    const auto causal = [](const StateDict& probe) { return value_of(probe.metadata, "causal") == "1"; };
+    if (task_.has("bidirectional") && std::ranges::any_of(probes, causal)) {
       std::ranges::replace(task_.parts, std::string_view("bidirectional"), std::string_view("causal"));
       task_.parts.push_back("corner");
       own_causal_ = true;
@@ -93,10 +89,7 @@ class Trial {
  private:
   void judge_probe(const Probe& probe, const Answer* answer) {
     const std::string name = probe.text("name");
-    const auto text = [&](const char* key) {
-      const auto found = answer->tensors.metadata.find(key);
-      return found == answer->tensors.metadata.end() ? std::string() : found->second;
-    };
+    const auto text = [&](const char* key) { return value_of(answer->tensors.metadata, key); };
     if (answer == nullptr || answer->missing) {
       if (is_forward(probe)) error(probe, "there is no answer", "");
       return;

@@ -185,8 +185,7 @@ Finding judge_readings(const Subject& subject, const std::vector<StateDict>& pro
     finding.untried = subject.untried;
     if (!given.empty()) {
       // The last answer knows of all before it which branches none of them went through.
-      const Metadata& said = given.back().tensors.metadata;
-      std::istringstream unrun(said.contains("unrun") ? said.at("unrun") : std::string());
+      std::istringstream unrun(value_of(given.back().tensors.metadata, "unrun"));
       for (std::string one; std::getline(unrun, one);) finding.untried.push_back(one);
     }
     const Subject::Assignment assignment = subject.assignments.empty() ? Subject::Assignment() : subject.assignments[n];

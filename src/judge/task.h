@@ -33,7 +33,7 @@ struct Formula {
 /// A section of tasks.txt, which says what its lines are.
 struct Task {
   std::string_view name, title, teaches, article = "none", path;  ///< path: the part of the path that it belongs to
-  std::vector<std::string_view> functions, returns, classes;  ///< the contract's names and what they return
+  std::vector<std::string_view> functions, returns, classes;      ///< the contract's names and what they return
   std::vector<Argument> arguments;
   std::vector<std::string_view> parts;
   Sizes sizes;

@@ -15,7 +15,7 @@ const Array& Probe::at(std::string_view name) const {
   return found->second;
 }
 
-std::string Probe::text(const std::string& key) const {
+std::string value_of(const Metadata& metadata, const std::string& key) {
   const auto found = metadata.find(key);
   return found == metadata.end() ? std::string() : found->second;
 }

@@ -22,6 +22,8 @@ struct NameHash {
 };
 template <class T> using ByName = std::unordered_map<std::string, T, NameHash, std::equal_to<>>;
 using Metadata = std::map<std::string, std::string>;
+/// Empty when it is not there.
+std::string value_of(const Metadata& metadata, const std::string& key);
 
 /// Inputs and parameters of one call, by the names of the task's contract.
 struct Probe {
@@ -30,11 +32,8 @@ struct Probe {
 
   bool has(std::string_view name) const { return inputs.find(name) != inputs.end(); }
   const Array& at(std::string_view name) const;  ///< throws OptionError that names what is missing
-  std::string text(const std::string& key) const;  ///< empty when it is not there
+  std::string text(const std::string& key) const { return value_of(metadata, key); }
   double number(const std::string& key, double otherwise = 0) const;
-  Index integer(const std::string& key, Index otherwise = 0) const {
-    return static_cast<Index>(number(key, static_cast<double>(otherwise)));
-  }
   bool call(std::string_view name) const { return text("call") == name; }
   /// Whether a comma-separated list of the metadata holds a word: says("without", "output").
   bool says(const std::string& key, std::string_view word) const;

@@ -37,7 +37,7 @@ class Tool:
         self.folder = tempfile.TemporaryDirectory(prefix="qkv-corpus-")
 
     def __call__(self, *arguments, limit=60):
-        """(finding, exit code, seconds); the finding holds `says` where it is not JSON."""
+        """(finding, seconds); the finding holds `says` where it is not JSON."""
         python = [] if "--run" in arguments else ["--python", self.python]
         command = [self.tool, "judge", "--json", "--time-limit", str(limit), *python, *map(str, arguments)]
         started = time.monotonic()
@@ -45,7 +45,7 @@ class Tool:
             try:
                 done = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=cwd, timeout=limit + 60)
             except subprocess.TimeoutExpired:
-                return {"verdict": "never ended"}, None, time.monotonic() - started
+                return {"verdict": "never ended"}, time.monotonic() - started
         seconds = time.monotonic() - started
         try:
             finding = json.loads(done.stdout)
@@ -55,7 +55,7 @@ class Tool:
         if done.returncode != EXIT.get(finding.get("verdict")):
             finding["verdict"] = f"{finding.get('verdict')} with exit code {done.returncode}"
         self.slowest = max(self.slowest, (finding.get("seconds") or 0, str(arguments[-1])))
-        return finding, done.returncode, seconds
+        return finding, seconds
 
 
 def in_process(arguments):
@@ -92,8 +92,9 @@ class InProcess:
     def __call__(self, *arguments):
         started = time.monotonic()
         finding = self.pool.submit(in_process, list(map(str, arguments))).result()
-        self.slowest = max(self.slowest, (time.monotonic() - started, str(arguments[-1])))
-        return finding, None, time.monotonic() - started
+        seconds = time.monotonic() - started
+        self.slowest = max(self.slowest, (seconds, str(arguments[-1])))
+        return finding, seconds
 
     def close(self):
         self.pool.shutdown()
@@ -145,13 +146,13 @@ def miss_of_right(finding, convention):
 
 
 def spellings(options):
-    """(label, path, name, arguments, judge of the finding, lines of the mistake where they are known) of every program."""
+    """(label, path, name, arguments, ids expected, convention expected, lines of the mistake where they are known) of every program."""
     for path in sorted([*(HERE / "wrong").rglob("*.py"), *(HERE / "right").rglob("*.py")]):
         names = table(path)
         expected, conventions, tasks = names.get("EXPECTED", {}), names.get("CONVENTION", {}), names.get("TASK", {})
         for name in expected or names["RIGHT"]:
             arguments = ["--task", tasks[name]] if name in tasks else []
-            yield f"{path.relative_to(HERE)}:{name}", path, name, arguments, verdict(expected.get(name), conventions.get(name)), ()
+            yield f"{path.relative_to(HERE)}:{name}", path, name, arguments, expected.get(name), conventions.get(name), ()
     folder = Path(options.tool).resolve().parent / "judge-corpus"
     generated = [(program, None) for program in mistakes.programs(options.every)]
     wrong = [each for each in generated if each[0].ids]
@@ -161,12 +162,7 @@ def spellings(options):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(program.text, encoding="utf-8")
         arguments = ["--task", program.task] if program.task else []
-        yield str(path), path, program.name, arguments, verdict(program.ids, convention), program.lines
-
-
-def verdict(expected, convention):
-    """finding -> None, or what was missed."""
-    return lambda finding: miss_of_wrong(finding, expected) if expected else miss_of_right(finding, convention)
+        yield str(path), path, program.name, arguments, program.ids, convention, program.lines
 
 
 def in_parallel(work, items):
@@ -177,12 +173,12 @@ def in_parallel(work, items):
 
 def corpus(tool, options):
     def work(item):
-        (label, path, name, arguments, judge, lines), seed = item
-        finding, _, _ = tool("--seed", seed, *arguments, f"{path}:{name}" if name else path)
+        (label, path, name, arguments, expected, convention, lines), seed = item
+        finding, _ = tool("--seed", seed, *arguments, f"{path}:{name}" if name else path)
         exact = finding["line"] in lines if lines and finding.get("verdict") in ("wrong", "unknown") else None
         if exact is False and options.lines:
             print(f"{label}: line {finding['line']}, not of {sorted(lines)}", flush=True)
-        return label, seed, judge(finding), exact
+        return label, seed, miss_of_wrong(finding, expected) if expected else miss_of_right(finding, convention), exact
 
     chosen = [spelling for spelling in spellings(options) if options.filter in spelling[0]]
     items = [(spelling, seed) for spelling in chosen for seed in range(options.seeds)]
@@ -250,7 +246,7 @@ def hostile(tool, options):
         path = Path(tool.folder.name) / f"{name}.py"
         path.write_text(LEAVES + text.replace("---\n", "\n"), encoding="utf-8")
         before, limit = alive("qkv-grandchild"), 1 if words.startswith("within") else 10
-        finding, _, seconds = tool("--task", "sdpa", "--memory", "2048", f"{path}:sdpa", limit=limit)
+        finding, seconds = tool("--task", "sdpa", "--memory", "2048", f"{path}:sdpa", limit=limit)
         problems = [] if finding.get("verdict") in expected else [f"expected {'|'.join(expected)}"]
         problems += [f"it does not say: {words}"] if words not in json.dumps(finding) else []
         problems += ["a process is left"] if alive("qkv-grandchild") - before else []

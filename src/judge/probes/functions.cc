@@ -15,7 +15,7 @@ Probe with_gradient(Probe probe, ProbeMaker& make) {
 }
 
 Probe with_causal(Probe probe, bool causal) {
-  probe.metadata["causal"] = causal ? "1" : "0";
+  if (causal) probe.metadata["causal"] = "1";
   return probe;
 }
 
@@ -125,7 +125,7 @@ std::vector<Probe> flash_probes(ProbeMaker& make) {
     return probes.back();
   };
   add("plain", all, 3);
-  probes.push_back(with_causal(by_hand(make, "by hand", {1, 2, 4}), false));
+  probes.push_back(by_hand(make, "by hand", {1, 2, 4}));
   probes.back().metadata["block"] = "2";
   add("blocks of 1", all, 1);
   add("blocks of 2", all, 2);
@@ -154,7 +154,7 @@ std::vector<Probe> linear_probes(ProbeMaker& make) {
     probes.push_back(with_causal(make.attention(name, n, spread, spread), causal));
   };
   add("plain", {s.batch, queries, keys});
-  probes.push_back(with_causal(by_hand(make, "by hand", {1, 2, 2}), false));
+  probes.push_back(by_hand(make, "by hand", {1, 2, 2}));
   add("causal", {s.batch, queries, queries}, true);
   add("as many queries as keys", {s.batch, queries, queries});
   add("large inputs", {s.batch, queries, keys}, false, 8);
@@ -179,8 +179,8 @@ std::vector<Probe> dropout_probes(ProbeMaker& make) {
   add("as many queries as keys", {s.batch, s.length, s.length});
   add("one token", {s.batch, 1, 1});
   add("another batch", {s.batch + 2, s.length + 1, keys + 4});
-  Probe& large_scores = add("large scores", all);
-  large_scores.inputs["q"] = large_scores.at("q") * Number(1000);
+  Array& large_q = add("large scores", all).inputs["q"];
+  large_q = large_q * Number(1000);
   const Sizes own = make.s;
   make.s.head_dim = 2 * keys;
   for (const char* call : {"training", "evaluation"}) {
@@ -208,11 +208,9 @@ std::vector<Probe> backward_probes(ProbeMaker& make) {
   const auto add = [&](std::string_view name, Lengths n, bool causal = false, double spread = 2) {
     Probe probe = with_causal(make.attention(name, n, spread), causal);
     probe.inputs["dout"] = make.draw.array({n.batch, s.heads, n.queries, s.head_dim});
-    const double unit = 1 / std::sqrt(static_cast<double>(s.embed));
     probe.inputs["x"] = make.draw.array({n.batch, n.queries, s.embed});
-    for (const char* weight : {"W_q", "W_k", "W_v", "W_o"}) {
-      probe.inputs[weight] = make.draw.array({s.embed, s.embed}, (weight[2] == 'q' ? spread : 1) * unit);
-    }
+    for (const char* weight : {"W_q", "W_k", "W_v", "W_o"})
+      probe.inputs[weight] = make.weight(s.embed, s.embed, weight[2] == 'q' ? spread : 1);
     probe.inputs["dout_layer"] = make.draw.array({n.batch, n.queries, s.embed});
     probes.push_back(std::move(probe));
   };

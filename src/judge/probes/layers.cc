@@ -2,7 +2,6 @@
 #include <cmath>
 #include <utility>
 
-#include "judge/dropout.h"
 #include "judge/probes/probes.h"
 
 namespace qkv::judge {
@@ -22,8 +21,7 @@ struct Layer {
   /// Parameters such that scores before the scale have a deviation of about `spread` sqrt(d).
   void add_parameters(Probe& probe, double spread) {
     const Index embed = sizes.embed;
-    const double unit = 1 / std::sqrt(static_cast<double>(embed));
-    const auto weight = [&](Index columns, double factor) { return draw.array({embed, columns}, factor * unit); };
+    const auto weight = [&](Index columns, double factor) { return make.weight(embed, columns, factor); };
     const auto bias = [&](const char* name, Index columns) {
       if (task.takes(name)) probe.inputs[name] = draw.array({columns}, 0.5);
     };
@@ -38,7 +36,7 @@ struct Layer {
     }
     if (task.has("block")) add_block(probe);
     if (output) {
-      probe.inputs["W_o"] = draw.array({width(), embed}, unit);
+      probe.inputs["W_o"] = make.weight(width(), embed);
       bias("b_o", embed);
     }
   }
@@ -53,7 +51,7 @@ struct Layer {
       probe.inputs[std::string("b_") + norm] = draw.array({embed}, 0.5);
     }
     for (const char* up : {"u", "g"}) {
-      probe.inputs[std::string("W_") + up] = draw.array({embed, hidden}, 0.5 / std::sqrt(static_cast<double>(embed)));
+      probe.inputs[std::string("W_") + up] = make.weight(embed, hidden, 0.5);
       probe.inputs[std::string("b_") + up] = draw.array({hidden}, 0.5);
     }
     probe.inputs["W_d"] = draw.array({hidden, embed}, 0.5 / std::sqrt(static_cast<double>(hidden)));
@@ -174,13 +172,11 @@ std::vector<Probe> cache_probes(ProbeMaker& make) {
     std::string& steps = probe.metadata["steps"];
     Index total = 0;
     for (const Index tokens : calls) steps += (steps.empty() ? "" : ",") + std::to_string(tokens), total += tokens;
-    const double unit = 1 / std::sqrt(static_cast<double>(s.embed));
     const Index width = s.heads * s.head_dim;
     probe.inputs["x"] = make.draw.array({batch, total, s.embed});
-    probe.inputs["W_q"] = make.draw.array({s.embed, width}, spread * unit);
-    for (const char* weight : {"W_k", "W_v"})
-      probe.inputs[weight] = make.draw.array({s.embed, kv_heads * s.head_dim}, unit);
-    probe.inputs["W_o"] = make.draw.array({width, s.embed}, unit);
+    probe.inputs["W_q"] = make.weight(s.embed, width, spread);
+    for (const char* weight : {"W_k", "W_v"}) probe.inputs[weight] = make.weight(s.embed, kv_heads * s.head_dim);
+    probe.inputs["W_o"] = make.weight(width, s.embed);
     probes.push_back(std::move(probe));
   };
   const auto ones = [](Index n) { return std::vector<Index>(static_cast<std::size_t>(n), 1); };
@@ -205,11 +201,10 @@ std::vector<Probe> lm_probes(ProbeMaker& make) {
     Probe probe = make.start(name, "train-steps");
     probe.metadata["steps"] = std::to_string(steps);
     probe.metadata["lr"] = rate;
-    const double unit = 1 / std::sqrt(static_cast<double>(width));
     probe.inputs["embed"] = draw.array({vocabulary, width});
     probe.inputs["position"] = draw.array({length, width}, 0.7);
-    for (const char* weight : {"W_q", "W_k", "W_v"}) probe.inputs[weight] = draw.array({width, width}, unit);
-    probe.inputs["head"] = draw.array({width, vocabulary}, unit);
+    for (const char* weight : {"W_q", "W_k", "W_v"}) probe.inputs[weight] = make.weight(width, width);
+    probe.inputs["head"] = make.weight(width, vocabulary);
     probe.inputs["head_bias"] = draw.array({vocabulary}, 0.5);
     Array tokens({batch, length + 1});
     for (Number& t : tokens.data) t = static_cast<double>(draw.below(vocabulary));

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "judge/dropout.h"
 #include "judge/judge.h"
 
 namespace qkv::judge {
@@ -32,6 +31,10 @@ Probe ProbeMaker::attention(std::string_view name, Lengths n, double spread, dou
   probe.inputs["k"] = draw.array({n.batch, s.heads, n.keys, s.head_dim}, spread_of_keys);
   probe.inputs["v"] = draw.array({n.batch, s.heads, n.keys, s.head_dim});
   return probe;
+}
+
+Array ProbeMaker::weight(Index rows, Index columns, double factor) {
+  return draw.array({rows, columns}, factor * (1 / std::sqrt(static_cast<double>(s.embed))));
 }
 
 Probe called_twice(Probe probe) {

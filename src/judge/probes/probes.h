@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <random>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -38,6 +37,8 @@ struct ProbeMaker {
   Probe start(std::string_view name, std::string_view call = "forward") const;
   /// q [B, H, Tq, d], k, v [B, H, Tk, d]. Scores before the scale have a deviation of `spread` sqrt(d).
   Probe attention(std::string_view name, Lengths n, double spread = 2, double spread_of_keys = 1);
+  /// A matrix of a layer; of E rows and a factor of 1 it keeps the size of numbers.
+  Array weight(Index rows, Index columns, double factor = 1);
   /// Draws until no row's largest score lies where exp overflows in float32 or float64 (88.7, 709.8): there NaN,
   /// infinity and numbers would depend on the order of operations.
   Probe clear_of_overflow(const std::function<Probe()>& drawn) const;

@@ -3,8 +3,6 @@
 
 #include <limits>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "judge/array.h"
 #include "qkv/state_dict.h"

@@ -31,6 +31,23 @@ double shortened(double x) {
   return std::strtod(text, nullptr);
 }
 
+/// Combinations of conventions, at most one of a group; the empty one first.
+std::vector<Choices> legal_spellings(const Task& task) {
+  std::map<std::string_view, std::vector<const Entry*>> groups;
+  for (const Entry* entry : entries_of(task, true)) {
+    if (!entry->given) groups[entry->group].push_back(entry);
+  }
+  std::vector<Choices> out = {{}};
+  for (const auto& [group, entries] : groups) {
+    const std::size_t before = out.size();
+    for (const Entry* entry : entries) {
+      for (std::size_t i = 0; i < before; ++i) out.push_back(joined(out[i], {{entry, 0}}));
+    }
+  }
+  std::ranges::stable_sort(out, {}, &Choices::size);
+  return out;
+}
+
 }  // namespace
 
 std::vector<const Entry*> entries_of(const Task& task, bool conventions, Shows shows) {
@@ -59,22 +76,6 @@ std::optional<Work> run_with(const Task& task, const Choices& choices, const Pro
   } catch (const NotApplicable&) {
     return std::nullopt;
   }
-}
-
-std::vector<Choices> legal_spellings(const Task& task) {
-  std::map<std::string_view, std::vector<const Entry*>> groups;
-  for (const Entry* entry : entries_of(task, true)) {
-    if (!entry->given) groups[entry->group].push_back(entry);
-  }
-  std::vector<Choices> out = {{}};
-  for (const auto& [group, entries] : groups) {
-    const std::size_t before = out.size();
-    for (const Entry* entry : entries) {
-      for (std::size_t i = 0; i < before; ++i) out.push_back(joined(out[i], {{entry, 0}}));
-    }
-  }
-  std::ranges::stable_sort(out, {}, &Choices::size);
-  return out;
 }
 
 Search::Search(const Task& task, std::vector<Case> cases, const Choices& given)

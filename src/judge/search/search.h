@@ -1,7 +1,6 @@
 // Searches for entries of the catalogue that, alone or together, explain a code's output.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,13 +35,18 @@ std::optional<Textbook> textbook_with(const Task& task, const Choices& choices);
 std::optional<Work> run_with(
     const Task& task, const Choices& choices, const Probe& probe, const Work* frozen = nullptr);
 
-/// Combinations of conventions, at most one of a group; the empty one first.
-std::vector<Choices> legal_spellings(const Task& task);
+struct GradientDifference {
+  std::string name;  ///< of the input or parameter: "x", "W_q"
+  double expected = 0, got = 0, bound = 0;
+};
+/// The first gradient of the case (answers "d_NAME") that is not the derivative of sum(out dout) within its bound, at
+/// most 48 elements of each array being compared (gradient.cc).
+std::optional<GradientDifference> gradient_difference(const Task& task, const Choices& choices, const Case& one);
 
 class Search {
  public:
-  /// `cases` are ordered from the cheapest to the dearest.
-  /// `given` choices hold whatever else is tried (a class without W_o).
+  /// `cases` are ordered from the cheapest to the dearest; `given` choices hold whatever else is tried (a class without
+  /// W_o).
   Search(const Task& task, std::vector<Case> cases, const Choices& given = {});
 
   bool explains(const Choices& choices) const;

@@ -1,9 +1,10 @@
-#include "judge/gradient.h"
-
+// Gradients of a textbook by central differences, whose own error is in the bound (Richardson).
 #include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
+
+#include "judge/search/search.h"
 
 namespace qkv::judge {
 namespace {
