@@ -24,9 +24,7 @@ class HostileJudge : public JudgeTest {
   }
   /// A program that is run once a probe.
   Document run_program(const std::string& words, const Words& more = {}) const {
-    Words all{"--run", words + " {in} {out}", "--task", "sdpa"};
-    all.insert(all.end(), more.begin(), more.end());
-    return finding(all);
+    return finding(Words{"--run", words + " {in} {out}", "--task", "sdpa"} + more);
   }
   /// sdpa whose body is these lines.
   Document run_python(const std::string& python, const std::string& body, const Words& more = {}) {

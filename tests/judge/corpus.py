@@ -96,9 +96,6 @@ class InProcess:
         self.slowest = max(self.slowest, (seconds, str(arguments[-1])))
         return finding, seconds
 
-    def close(self):
-        self.pool.shutdown()
-
 
 def table(path):
     """The tables at a file's end; the file itself is not run."""
@@ -290,13 +287,10 @@ def coverage(tool, options):
     """Every mistake of the tool's catalogue has two programs here, and every id expected here is in the catalogue."""
     done = subprocess.run([tool.tool, "judge", "--catalogue", "--json"], capture_output=True, text=True, check=True)
     kinds = {entry["id"]: entry.get("kind", "mistake") for entry in json.loads(done.stdout)}
-    expected = [(program.where, program.ids) for program in mistakes.programs(options.every) if program.ids not in ((), ("wrong",))]
-    for path in sorted((HERE / "wrong").rglob("*.py")):
-        named = table(path)["EXPECTED"].items()
-        expected += [(f"{path.relative_to(HERE)}:{name}", (ids,) if isinstance(ids, str) else ids) for name, ids in named]
+    expected = [(label, (ids,) if isinstance(ids, str) else ids) for label, _, _, _, ids, _, _ in spellings(options) if ids]
     count, missed = {name: 0 for name, kind in kinds.items() if kind == "mistake"}, 0
     for where, ids in expected:
-        if ids[0] not in kinds:
+        if ids[0] not in kinds and ids != ("wrong",):
             missed += 1
             print(f"{where}: {ids[0]} is not in the catalogue")
         for name in set(ids) & set(count):
@@ -319,23 +313,14 @@ def main():
     parser.add_argument("--step", type=int, default=1, help="of the wrong programs that rows make, every STEP-th")
     parser.add_argument("--every", action="store_true", help="each row in all of its programs")
     parser.add_argument("--in-process", action="store_true")
-    parser.add_argument("--hostile", action="store_true")
-    parser.add_argument("--exercises", action="store_true")
-    parser.add_argument("--coverage", action="store_true")
+    others = (hostile, exercises, coverage)
+    for kind in others:
+        parser.add_argument(f"--{kind.__name__}", action="store_true", help=kind.__doc__)
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     tool = InProcess(options) if options.in_process else Tool(options)
-    if options.hostile:
-        missed = hostile(tool, options)
-    elif options.exercises:
-        missed = exercises(tool, options)
-    elif options.coverage:
-        missed = coverage(tool, options)
-    else:
-        missed = corpus(tool, options)
-    if options.in_process:
-        tool.close()
-    sys.exit(1 if missed else 0)
+    chosen = next((kind for kind in others if getattr(options, kind.__name__)), corpus)
+    sys.exit(1 if chosen(tool, options) else 0)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "judge/search/search.h"
@@ -18,28 +19,25 @@ Array calls(const Work& work, Index repeats) {
   return concat(std::vector<Array>(static_cast<std::size_t>(repeats), reshape(out, shape)), 0);
 }
 
-Probe training_probe(const Task& task, std::uint64_t seed, const char* call = "training") {
-  for (Probe& probe : task.probes(task.sizes, seed)) {
-    if (probe.call(call)) return probe;
-  }
-  ADD_FAILURE() << task.name << " has no probe of training";
-  return {};
+const Task& dropout() { return *find_task("dropout"); }
+
+Probe probe_of(const char* call) {
+  const std::vector<Probe> all = dropout().probes(dropout().sizes, 0);
+  return *std::ranges::find_if(all, [call](const Probe& probe) { return probe.call(call); });
 }
 
 TEST(JudgeDropout, ZerosThatEveryCallHasAreAMasks) {
-  const Task& task = *find_task("dropout");
-  const Probe probe = training_probe(task, 0, "evaluation");
-  const Work work = run(task.textbook, probe);
+  const Probe probe = probe_of("evaluation");
+  const Work work = run(dropout().textbook, probe);
   Array hidden = calls(work, 5);
   for (Index n = 0; n < hidden.count(); ++n) hidden[n] = n % hidden.size(-1) > 2 ? hidden[n] * Number(2) : Number(0);
   EXPECT_EQ(judge_dropout(work, hidden, 0x1p-24).id, "");
 }
 
 TEST(JudgeDropout, NothingDroppedIsRightForPZero) {
-  const Task& task = *find_task("dropout");
-  Probe probe = training_probe(task, 0);
+  Probe probe = probe_of("training");
   probe.metadata["dropout"] = "0";
-  const Work work = run(task.textbook, probe);
+  const Work work = run(dropout().textbook, probe);
   Array out = calls(work, 5);
   EXPECT_TRUE(judge_dropout(work, out, 0x1p-24).right);
   for (Index n = 0; n < out.count(); n += 3) out[n] = 0;
@@ -47,9 +45,8 @@ TEST(JudgeDropout, NothingDroppedIsRightForPZero) {
 }
 
 TEST(JudgeDropout, OutputsOfOtherSizesAreNoCrash) {
-  const Task& task = *find_task("dropout");
-  const Probe probe = training_probe(task, 0);
-  const Work work = run(task.textbook, probe);
+  const Probe probe = probe_of("training");
+  const Work work = run(dropout().textbook, probe);
   for (const Shape& shape :
       {Shape{}, Shape{0}, Shape{3}, Shape{2, 3, 4}, Shape{40, 2, 3, 5, 7}, Shape{0, 2, 3, 5, 14}}) {
     const DropoutFinding found = judge_dropout(work, Array(shape), 0x1p-24);

@@ -1,5 +1,5 @@
-// Probes that are not those of a task are refused. What textbooks compute: solutions, and programs by autograd, loops and
-// sums (corpus.py, right/), are called right.
+// Probes that are not those of a task are refused. What textbooks compute: solutions, and programs by autograd, loops
+// and sums (corpus.py, right/), are called right.
 #include <gtest/gtest.h>
 
 #include <cmath>
