@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <random>
 #include <utility>
@@ -132,16 +133,11 @@ JudgeOptions judge_options(const PracticeCommandOptions& options) {
 
 /// "45m", "1h", "90": minutes.
 double minutes_of(const std::string& text) {
-  std::size_t end = 0;
-  double number = 0;
-  try {
-    number = std::stod(text, &end);
-  } catch (const std::exception&) {
-    end = 0;
-  }
-  const std::string unit = text.substr(end);
+  char* end = nullptr;
+  double number = std::strtod(text.c_str(), &end);
+  const std::string unit = end;
   if (unit == "h") number *= 60;
-  if (end == 0 || (unit != "m" && unit != "h" && !unit.empty()) || !(number > 0 && number <= 24 * 60))
+  if (end == text.c_str() || (unit != "m" && unit != "h" && !unit.empty()) || !(number > 0 && number <= 24 * 60))
     throw UsageError("--mock must be a time such as 45m or 1h: got " + escaped(text));
   return number;
 }

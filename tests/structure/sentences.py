@@ -163,8 +163,7 @@ def main():
         english = texts_of(TASKS if name == TASKS.name else JUDGE / name, read)
         chinese = texts_of(JUDGE / "zh" / name, set())
         problems += [f"zh/{name}: {problem}" for problem in problems_of_texts(english, chinese)]
-        if name == TASKS.name:
-            known.update({text: other for key, texts in english.items() for text, other in zip(texts, chinese.get(key, []), strict=False)})
+        known.update({text: other for key, texts in english.items() for text, other in zip(texts, chinese.get(key, []), strict=False)})
     count = len(read)
     for path in (JUDGE / "zh/report.txt", *sorted(TOOL.glob("*.txt"))):
         for number, english, chinese in pairs(path):

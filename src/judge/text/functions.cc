@@ -47,7 +47,6 @@ template <Number (*f)(Number)> Array each(Values x) { return map(*x[0], f); }
 Number floored(Number x) { return std::floor(x.value); }
 Number exact(Number x) { return x.value; }
 Number error(Number x) { return x.error; }
-Number larger(Number a, Number b) { return max(a, b); }
 
 Array size(Values x) {
   if (is_nothing(*x[0])) return {};
@@ -163,7 +162,7 @@ constexpr NamedFunction kFunctions[] = {
     {"linear", [](Values x) { return is_nothing(*x[1]) ? *x[0] : linear(*x[0], *x[1], *x[2]); }},
     {"list", list},
     {"log", each<log>},
-    {"max", [](Values x) { return zip(*x[0], *x[1], larger); }},
+    {"max", [](Values x) { return zip(*x[0], *x[1], max); }},
     {"mean", [](Values x) { return mean(*x[0], axis(x[1])); }},
     {"merge", [](Values x) { return merge_heads(*x[0]); }},
     {"min", [](Values x) { return constant(std::min(number(x[0]), number(x[1]))); }},
