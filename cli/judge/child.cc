@@ -240,11 +240,6 @@ bool Child::readable(int descriptor) const {
   }
 }
 
-void Child::give_up() {
-  ::kill(supervisor_, SIGKILL);
-  kill_descendants(janitor_);
-}
-
 std::optional<std::string> Child::line() {
   for (;;) {
     if (const std::size_t end = unread_.find('\n'); end != std::string::npos) {
@@ -275,7 +270,8 @@ ChildEnd Child::end() {
     end = {};
     end.seconds = now() - started_;
     if (end.seconds >= limits_.seconds) end.how = ChildEnd::How::kOutOfTime;
-    give_up();
+    ::kill(supervisor_, SIGKILL);
+    kill_descendants(janitor_);
   }
   while (::waitpid(supervisor_, nullptr, 0) < 0 && errno == EINTR) {
   }

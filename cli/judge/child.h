@@ -58,7 +58,6 @@ class Child {
 
  private:
   bool readable(int descriptor) const;  // false: the supervisor does not do its work
-  void give_up();
 
   Limits limits_;
   pid_t janitor_, supervisor_ = -1;

@@ -7,7 +7,6 @@
 
 #include "core/escape.h"
 #include "judge/options.h"
-#include "judge/text/chinese.h"
 #include "qkv/io/safetensors.h"
 #include "support/command.h"
 #include "support/files.h"

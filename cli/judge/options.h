@@ -27,8 +27,8 @@ struct JudgeOptions {
 /// The sizes of a task's probes: the task's own, and what --sizes says.
 judge::Sizes sizes_of(const JudgeOptions& options);
 
-/// A person's Python file, run by the embedded runner (python/qkv/_judge/runner) in a child process; an exercise that is
-/// right is done (python.cc).
+/// A person's Python file, run by the embedded runner (python/qkv/_judge/runner) in a child process; an exercise that
+/// is right is done (python.cc).
 judge::Finding judge_python(const JudgeOptions& options);
 /// --run: a program of any language, started once a probe: it reads one .safetensors and writes another. Exit code 3
 /// with a text that begins with "fill in" is a program not yet filled in (run.cc).

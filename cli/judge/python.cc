@@ -28,17 +28,15 @@ constexpr int kAlternatives = 8;  // readings of ambiguous parameters that are t
 
 fs::path interpreter(const std::string& asked) {
   if (!asked.empty()) {
-    const fs::path found = find_program(asked);
-    if (found.empty()) throw UsageError("--python " + escaped(asked) + ": is no program that can be run");
-    return found;
+    if (const fs::path found = find_program(asked); !found.empty()) return found;
+    throw UsageError("--python " + escaped(asked) + ": is no program that can be run");
   }
   if (const char* environment = std::getenv("VIRTUAL_ENV"); environment != nullptr && *environment != '\0') {
     const fs::path found = find_program((fs::path(environment) / "bin" / "python").string());
     if (!found.empty()) return found;
   }
-  const fs::path found = find_program("python3");
-  if (found.empty()) throw UsageError("no python3 was found: install Python with NumPy, or name one with --python");
-  return found;
+  if (const fs::path found = find_program("python3"); !found.empty()) return found;
+  throw UsageError("no python3 was found: install Python with NumPy, or name one with --python");
 }
 
 void write_whole(const fs::path& path, std::string_view text) {
@@ -104,7 +102,7 @@ class Judgement {
     const bool loaded = child.line() == "ready";
     const Subject subject = read_subject(folder_);
     if (!subject.verdict.empty() && (loaded || fs::exists(folder_ / "subject.json")))
-      return named(not_judged(subject), subject);
+      return named(not_judged(subject.verdict, subject.says, subject.traceback, subject.check), subject);
     if (!loaded) return named(died(child.end(), "while it was loaded or first called"), subject);
     std::vector<StateDict> probes = judge::make_probes(subject.task, subject.sizes, options_.seed, subject.owner);
     for (std::size_t n = 0; n < probes.size(); ++n) io::save_safetensors(probe_path(folder_, n), probes[n]);
@@ -135,11 +133,11 @@ class Judgement {
   void watch(Child& child, Finding& finding, const std::vector<StateDict>& probes) const {
     const std::vector<std::size_t> wrong = judge::watched_probes(finding, probes);
     if (wrong.empty()) return child.say("end");
-    for (const std::size_t n : wrong) io::save_safetensors(stages_path(n), judge::stages(finding, probes[n]));
+    for (const std::size_t n : wrong)
+      io::save_safetensors(folder_ / fmt::format("stages-{}.safetensors", n), judge::stages(finding, probes[n]));
     child.say(fmt::format("watch {}", finding.reading));
     if (child.line() == "watched") set_line(finding, read_text(folder_ / "line.json"));
   }
-  fs::path stages_path(std::size_t n) const { return folder_ / fmt::format("stages-{}.safetensors", n); }
   fs::path out() const { return scratch_.path() / "stdout"; }
   fs::path err() const { return scratch_.path() / "stderr"; }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -185,18 +186,10 @@ Array broadcast(const Array& a, const Shape& shape) {
   return strided(a, shape, stride);
 }
 
-Array operator+(const Array& a, const Array& b) {
-  return zip(a, b, [](Number x, Number y) { return x + y; });
-}
-Array operator-(const Array& a, const Array& b) {
-  return zip(a, b, [](Number x, Number y) { return x - y; });
-}
-Array operator*(const Array& a, const Array& b) {
-  return zip(a, b, [](Number x, Number y) { return x * y; });
-}
-Array operator/(const Array& a, const Array& b) {
-  return zip(a, b, [](Number x, Number y) { return x / y; });
-}
+Array operator+(const Array& a, const Array& b) { return zip(a, b, std::plus<>()); }
+Array operator-(const Array& a, const Array& b) { return zip(a, b, std::minus<>()); }
+Array operator*(const Array& a, const Array& b) { return zip(a, b, std::multiplies<>()); }
+Array operator/(const Array& a, const Array& b) { return zip(a, b, std::divides<>()); }
 Array operator*(const Array& a, Number factor) {
   return map(a, [factor](Number x) { return x * factor; });
 }

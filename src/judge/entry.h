@@ -7,7 +7,7 @@
 //   ? HINT                    points without giving it away; as a property, hint NAME: what `hint NAME: ...` says, the
 //                             last property of the first that has it
 //   before|instead|after STAGE | STEP       an edit (language.h); a line that starts with blanks goes on
-//   or SAYS                   the same mistake in another way, in other words; an edit behind `or`: in the same words
+//   or SAYS                   the same mistake in another way, in other words; with an edit for SAYS in the same
 //
 // in PARTS: a task with one of them has the entry. group G: conventions of one exclude one another, mistakes of one are
 // never paired. convention: right, in another legal spelling. given: one that the probes' metadata or a caller demands,
@@ -15,7 +15,8 @@
 // row gives that sees nothing, so that `instead empty |` goes with it. rare: never one of three. some LIST: one entry
 // for each part of the list; `some` in a line is its words, {of} in the sentence says them. shows forward, gradient,
 // training, twice, weights: where it shows. twin P: what is written with `~` is of two parts of a textbook, one whose
-// stages and arrays start with P: the entry is of both, of the first, of the second; not second alone: without the last.
+// stages and arrays start with P: the entry is of both, of the first, of the second; not second alone: without the
+// last.
 #pragma once
 
 #include <functional>

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "judge/task.h"
+#include "judge/text/language.h"
 #include "qkv/error.h"
 
 namespace qkv::judge {
@@ -18,9 +19,7 @@ std::string number_text(double value, const char* format) {
 }
 
 std::string with_number(std::string_view says, double number) {
-  std::string out(says);
-  const std::size_t at = out.find("{}");
-  return at == std::string::npos ? out : out.replace(at, 2, number_text(number, "%.4g"));
+  return replaced(says, "{}", number_text(number, "%.4g"));
 }
 
 std::string sizes_text(const Probe& probe) {

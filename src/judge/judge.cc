@@ -44,18 +44,17 @@ class Trial {
       return count;
     };
     std::ranges::stable_sort(forward_, {}, cost);
-    if (!probes_.empty() && probes_.front().says("without", "output")) {
+    if (!probes_.empty() && probes_.front().text("without") == "output") {
       const Entry* entry = find_entry("without-output-projection");
       if (applies(*entry, task)) given_.push_back({entry, 0});
     }
   }
 
   Finding finding() {
-    if (forward_.empty()) return failed();
+    if (forward_.empty()) return ended("failed");
     if (const std::string same = says_nothing(); !same.empty()) {
-      finding_.verdict = "unknown";
       finding_.evidence = "The output is " + same + " in every probe: it does not depend on the input.\n";
-      return ended();
+      return ended("unknown");
     }
     const Search exact(task_, forward_, given_), wide = exact.as_float32();
     std::optional<Choices> spelling = exact.right();
@@ -71,7 +70,7 @@ class Trial {
       if (!found && pairs_ && (found = wide.several())) found = exact.narrowed(*std::move(found));
       name_mistakes(found);
     } else if (all_errors_ > 0) {
-      return failed();
+      return ended("failed");
     } else {
       conventions(*spelling);
       if (own_causal_)
@@ -82,8 +81,8 @@ class Trial {
     const std::size_t before = finding_.checks.size();
     for (const Case& one : forward_) check(one, spelling.value_or(Choices{}));
     if (finding_.verdict == "unknown") name_situation(before);
-    if (finding_.verdict.empty()) finding_.verdict = finding_.conventions.empty() ? "right" : "convention";
-    return ended();
+    if (!finding_.verdict.empty()) return ended(finding_.verdict);
+    return ended(finding_.conventions.empty() ? "right" : "convention");
   }
 
  private:
@@ -148,14 +147,11 @@ class Trial {
   }
 
   /// The first failure is the last check: what is said first of a judgement that failed.
-  Finding ended() {
+  Finding ended(const std::string& verdict) {
+    finding_.verdict = verdict;
     std::ranges::reverse(failures_);
     std::ranges::move(failures_, std::back_inserter(finding_.checks));
     return std::move(finding_);
-  }
-  Finding failed() {
-    finding_.verdict = "failed";
-    return ended();
   }
 
   void conventions(const Choices& spelling) {
@@ -267,7 +263,8 @@ class Trial {
     if (!std::ranges::any_of(one.answers, [](const auto& answer) { return answer.first.starts_with("d_"); })) return;
     const std::optional<GradientDifference> wrong = gradient_difference(task_, spelling, one);
     finding_.checks.push_back({"gradients", !wrong,
-        wrong ? "d" + wrong->name + ": expected " + number_text(wrong->expected) + ", got " + number_text(wrong->got)
+        wrong ? "d" + wrong->first + ": expected " + number_text(wrong->second.expected) + ", got " +
+                    number_text(wrong->second.got)
               : "of x and of every parameter"});
     if (!wrong || !finding_.verdict.empty()) return;
     finding_.evidence = finding_.checks.back().detail + "\n";

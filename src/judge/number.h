@@ -60,21 +60,17 @@ inline Number sqrt(Number a) {
   const double v = std::sqrt(a.value);
   return {v, v == 0 ? 0 : 0.5 * a.error / v + v};
 }
-inline Number sin(Number a) {
-  const double v = std::sin(a.value);
-  return {v, std::fabs(std::cos(a.value)) * a.error + 2 * std::fabs(v)};
-}
-inline Number cos(Number a) {
-  const double v = std::cos(a.value);
-  return {v, std::fabs(std::sin(a.value)) * a.error + 2 * std::fabs(v)};
-}
+/// A function's value, which rounds to two units, and its slope.
+inline Number rounded(double v, double slope, Number a) { return {v, std::fabs(slope) * a.error + 2 * std::fabs(v)}; }
+inline Number sin(Number a) { return rounded(std::sin(a.value), std::cos(a.value), a); }
+inline Number cos(Number a) { return rounded(std::cos(a.value), std::sin(a.value), a); }
 inline Number tanh(Number a) {
   const double v = std::tanh(a.value);
   return {v, (std::fabs(v) < 1 ? (1 - v * v) * a.error : 0) + 2 * std::fabs(v)};
 }
 inline Number erf(Number a) {
-  const double v = std::erf(a.value);
-  return {v, 1.128379167095513 * std::exp(-a.value * a.value) * a.error + 2 * std::fabs(v)};  // 2 / sqrt(pi)
+  constexpr double kSlopeAtZero = 1.128379167095513;  // 2 / sqrt(pi)
+  return rounded(std::erf(a.value), kSlopeAtZero * std::exp(-a.value * a.value), a);
 }
 inline Number sigmoid(Number a) {
   const double v = 1 / (1 + std::exp(-a.value));

@@ -158,17 +158,13 @@ std::string first_line(const Finding& finding, bool hint) {
   return "wrong: " + id;
 }
 
-Finding not_judged(const std::string& verdict, const std::string& says, const std::string& traceback) {
+Finding not_judged(
+    const std::string& verdict, const std::string& says, const std::string& traceback, const std::string& check) {
   Finding finding;
   finding.verdict = verdict;
-  finding.checks.push_back({verdict == "unfilled" ? "filled in" : "runs", false, says});
+  const std::string name = verdict == "unfilled" ? "filled in" : "runs";
+  finding.checks.push_back({check.empty() ? name : check, false, says});
   finding.traceback = traceback;
-  return finding;
-}
-
-Finding not_judged(const Subject& subject) {
-  Finding finding = not_judged(subject.verdict, subject.says, subject.traceback);
-  if (!subject.check.empty()) finding.checks.back().name = subject.check;
   return finding;
 }
 

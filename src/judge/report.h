@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/sentences.h"
 #include "judge/judge.h"
 
 namespace qkv::judge {
@@ -45,8 +46,13 @@ StateDict stages(const Finding& finding, const StateDict& probe);
 void compare_steps(Finding& finding, const std::vector<StateDict>& probes, const std::vector<Answer>& answers);
 
 /// The code could not be judged: `verdict` is "failed" or "unfilled", `says` one line.
-Finding not_judged(const std::string& verdict, const std::string& says, const std::string& traceback = {});
-Finding not_judged(const Subject& subject);
+Finding not_judged(const std::string& verdict, const std::string& says, const std::string& traceback = {},
+    const std::string& check = {});
+
+/// The judge's sentences in Chinese, from text/zh/*.txt.
+void add_chinese(Sentences& to);
+/// These alone.
+const Sentences& chinese();
 
 struct Style {
   std::function<std::string(std::string_view)> bold, faint;

@@ -68,7 +68,7 @@ Textbook textbook_of(const Finding& finding, const Probe& probe) {
       return;
     }
   };
-  if (probe.says("without", "output")) convention("without-output-projection");
+  if (probe.text("without") == "output") convention("without-output-projection");
   for (const Convention& one : finding.conventions) convention(one.id);
   return textbook;
 }

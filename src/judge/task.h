@@ -52,6 +52,8 @@ struct Task {
 const std::vector<Task>& tasks();
 /// "sdpa, v1, v2, ...".
 std::string task_names();
+/// Of a word of Argument::axes, "3E", "B", "4": 3 and E, 1 and B, 4 and nothing.
+std::pair<Index, std::string_view> cut_axis(std::string_view word);
 /// nullptr when there is none of this name.
 const Task* find_task(std::string_view name);
 /// Throws OptionError when a tensor of the contract is missing or has other axes than the contract says, or where

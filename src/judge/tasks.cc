@@ -15,17 +15,13 @@ namespace {
 /// "x [B L E], mask? [B 1 L L], ids [B L] < V".
 std::vector<Argument> arguments_of(std::string_view text) {
   std::vector<Argument> out;
-  for (std::size_t open = 0; (open = text.find('[')) != std::string_view::npos;) {
-    Argument one{trimmed(text.substr(0, open)), {}, false};
+  while (!text.empty()) {
+    std::string_view rest = cut(text, ",");
+    Argument& one = out.emplace_back(Argument{cut(rest, "["), cut(rest, "]")});
     one.optional = one.name.ends_with('?');
     if (one.optional) one.name.remove_suffix(1);
-    const std::size_t close = text.find(']');
-    one.axes = text.substr(open + 1, close - open - 1);
-    text.remove_prefix(std::min(text.find_first_not_of("] ", close), text.size()));
-    if (text.starts_with('<')) one.below = trimmed(text.substr(1, text.find(',') - 1));
-    text.remove_prefix(std::min(text.find(','), text.size()));
-    text.remove_prefix(std::min(text.find_first_not_of(", "), text.size()));
-    out.push_back(one);
+    cut(rest, "<");
+    one.below = trimmed(rest);
   }
   return out;
 }
@@ -44,23 +40,23 @@ void set_sizes(Task& task, std::string_view text) {
 std::vector<Task> read_tasks() {
   std::vector<Task> all;
   for (const std::string_view line : text_lines("tasks.txt")) {
-    const std::size_t blank = std::min(line.find(' '), line.size());
-    const std::string_view key = line.substr(0, blank), value = trimmed(line.substr(blank));
+    std::string_view value = line;
     if (line.starts_with('[')) {
-      const std::size_t close = line.find(']');
+      value.remove_prefix(1);
       const std::string_view path = all.empty() ? std::string_view() : all.back().path;
       all.emplace_back().path = path;
-      all.back().name = line.substr(1, close - 1), all.back().title = trimmed(line.substr(close + 1));
+      all.back().name = cut(value, "]"), all.back().title = trimmed(value);
       continue;
     }
+    const std::string_view key = cut(value, " ");
+    value = trimmed(value);
     Task& task = all.back();
     if (key == "teaches") task.teaches = value;
     if (key == "article") task.article = value;
     if (key == "path") task.path = value;
     if (key == "function") {
-      const std::size_t arrow = value.find("->");
-      task.functions.push_back(words_of(value).front());
-      task.returns.push_back(arrow == std::string_view::npos ? "out" : trimmed(value.substr(arrow + 2)));
+      task.functions.push_back(words_of(cut(value, "->")).front());
+      task.returns.push_back(value.empty() ? "out" : trimmed(value));
     }
     if (key == "class") task.classes.push_back(value);
     if (key == "tensors") task.arguments = arguments_of(value);
@@ -79,16 +75,11 @@ std::vector<Task> read_tasks() {
   return all;
 }
 
-/// The size that a word of Argument::axes stands for: a number, a letter, or a number times a letter ("3E").
+/// Whether a word of Argument::axes stands for this size, with the same size of a letter everywhere.
 bool axis_fits(std::string_view word, Index size, std::map<std::string_view, Index>& letters) {
-  Index factor = 0;
-  const char* end = std::from_chars(word.data(), word.data() + word.size(), factor).ptr;
-  const bool counts = end != word.data();
-  word.remove_prefix(static_cast<std::size_t>(end - word.data()));
-  if (word.empty()) return size == factor;
-  if (counts && size % factor != 0) return false;
-  const Index value = counts ? size / factor : size;
-  return letters.emplace(word, value).first->second == value;
+  const auto [factor, letter] = cut_axis(word);
+  if (letter.empty()) return size == factor;
+  return size % factor == 0 && letters.emplace(letter, size / factor).first->second == size / factor;
 }
 
 }  // namespace
@@ -101,6 +92,12 @@ const std::vector<Task>& tasks() {
 const Task* find_task(std::string_view name) {
   const auto found = std::ranges::find(tasks(), name, &Task::name);
   return found == tasks().end() ? nullptr : &*found;
+}
+
+std::pair<Index, std::string_view> cut_axis(std::string_view word) {
+  Index factor = 1;
+  const char* end = std::from_chars(word.data(), word.data() + word.size(), factor).ptr;
+  return {factor, word.substr(static_cast<std::size_t>(end - word.data()))};
 }
 
 bool Task::has(std::string_view part) const { return std::ranges::find(parts, part) != parts.end(); }

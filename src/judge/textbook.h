@@ -35,8 +35,6 @@ struct Probe {
   std::string text(const std::string& key) const { return value_of(metadata, key); }
   double number(const std::string& key, double otherwise = 0) const;
   bool call(std::string_view name) const { return text("call") == name; }
-  /// Whether a comma-separated list of the metadata holds a word: says("without", "output").
-  bool says(const std::string& key, std::string_view word) const;
 };
 
 Probe to_probe(const StateDict& state);

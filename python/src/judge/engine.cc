@@ -10,7 +10,6 @@
 #include <functional>
 
 #include "judge/json.h"
-#include "judge/text/chinese.h"
 #include "qkv/error.h"
 #include "qkv/io/safetensors.h"
 

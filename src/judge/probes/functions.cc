@@ -58,8 +58,6 @@ Probe far_below(Probe probe, Index sequences) {
 /// More keys than queries, whatever a person's object has.
 Index keys_of(const Sizes& s) { return std::max(s.memory, s.length + 2); }
 
-}  // namespace
-
 std::vector<Probe> sdpa_probes(ProbeMaker& make) {
   const Sizes& s = make.s;
   const Lengths all{s.batch, s.length, s.memory}, square{s.batch, s.length, s.length};
@@ -253,6 +251,16 @@ std::vector<Probe> rope_probes(ProbeMaker& make) {
   add("one token", s.batch, {5});
   add("another batch", s.batch + 2, {2, 0, 1, 9});
   return probes;
+}
+
+}  // namespace
+
+std::vector<Probe> function_probes(ProbeMaker& make) {
+  using Probes = std::vector<Probe> (*)(ProbeMaker&);
+  static constexpr std::pair<std::string_view, Probes> kOwn[] = {{"sdpa", sdpa_probes}, {"causal", causal_probes},
+      {"flash", flash_probes}, {"linear", linear_probes}, {"rope", rope_probes}, {"backward", backward_probes},
+      {"dropout", dropout_probes}};
+  return std::ranges::find(kOwn, make.task.name, &std::pair<std::string_view, Probes>::first)->second(make);
 }
 
 }  // namespace qkv::judge

@@ -106,15 +106,11 @@ Array ProbeMaker::empty_row_mask(Lengths n) {
 }
 
 std::vector<Probe> Task::probes(const Sizes& own_sizes, std::uint64_t seed) const {
-  using Probes = std::vector<Probe> (*)(ProbeMaker&);
-  static constexpr std::pair<std::string_view, Probes> kOwn[] = {{"sdpa", sdpa_probes}, {"causal", causal_probes},
-      {"flash", flash_probes}, {"linear", linear_probes}, {"rope", rope_probes}, {"backward", backward_probes},
-      {"dropout", dropout_probes}, {"lm", lm_probes}};
-  const auto own = std::ranges::find(kOwn, name, &std::pair<std::string_view, Probes>::first);
   ProbeMaker make{*this, own_sizes, Draw(seed)};
   if (!probe_lines.empty()) return text_probes(make);
   if (has("cache")) return cache_probes(make);
-  return (own == std::end(kOwn) ? layer_probes : own->second)(make);
+  if (has("lm")) return lm_probes(make);
+  return has("layer") ? layer_probes(make) : function_probes(make);
 }
 
 std::vector<StateDict> make_probes(std::string_view task, const Sizes& sizes, std::uint64_t seed, const Owner& owner) {

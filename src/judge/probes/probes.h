@@ -58,17 +58,11 @@ struct ProbeMaker {
 /// The same probe, to be answered by the second of two calls.
 Probe called_twice(Probe probe);
 
-// functions.cc, layers.cc; text.cc: of a task that has them in tasks.txt.
-std::vector<Probe> text_probes(ProbeMaker& make);
-std::vector<Probe> sdpa_probes(ProbeMaker& make);
-std::vector<Probe> causal_probes(ProbeMaker& make);
-std::vector<Probe> flash_probes(ProbeMaker& make);
-std::vector<Probe> linear_probes(ProbeMaker& make);
-std::vector<Probe> dropout_probes(ProbeMaker& make);
-std::vector<Probe> backward_probes(ProbeMaker& make);
-std::vector<Probe> rope_probes(ProbeMaker& make);
+// functions.cc: of q, k and v; layers.cc; text.cc: of a task that has them in tasks.txt.
+std::vector<Probe> function_probes(ProbeMaker& make);
 std::vector<Probe> layer_probes(ProbeMaker& make);
 std::vector<Probe> cache_probes(ProbeMaker& make);
 std::vector<Probe> lm_probes(ProbeMaker& make);
+std::vector<Probe> text_probes(ProbeMaker& make);
 
 }  // namespace qkv::judge

@@ -5,17 +5,6 @@
 #include "judge/text/language.h"
 
 namespace qkv::judge {
-namespace {
-
-/// The size of "B", "P", "3E", "4".
-Index size_of(std::string_view axis, const std::map<std::string_view, Index>& letters) {
-  Index factor = 1;
-  axis.remove_prefix(
-      static_cast<std::size_t>(std::from_chars(axis.data(), axis.data() + axis.size(), factor).ptr - axis.data()));
-  return axis.empty() ? factor : factor * letters.at(axis);
-}
-
-}  // namespace
 
 /// "NAME | B 1, eps 0.001 | x = x * 1000": sizes by letter, numbers of the metadata, statements (../text/language.h).
 std::vector<Probe> text_probes(ProbeMaker& make) {
@@ -36,7 +25,10 @@ std::vector<Probe> text_probes(ProbeMaker& make) {
     }
     for (const Argument& argument : make.task.arguments) {
       Shape shape;
-      for (const std::string_view axis : words_of(argument.axes)) shape.push_back(size_of(axis, letters));
+      for (const std::string_view axis : words_of(argument.axes)) {
+        const auto [factor, letter] = cut_axis(axis);
+        shape.push_back(letter.empty() ? factor : factor * letters.at(letter));
+      }
       Array& drawn = probe.inputs[std::string(argument.name)] = make.draw.array(shape);
       if (argument.below.empty()) continue;
       for (Number& x : drawn.data) x = static_cast<double>(make.draw.below(letters.at(argument.below)));

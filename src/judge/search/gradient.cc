@@ -68,7 +68,7 @@ std::optional<GradientDifference> gradient_difference(const Task& task, const Ch
     // The quotients themselves round: 2^-53 of the terms, divided by h >= 2^-10.
     const double rounding = 0x1p-41 * right.magnitude;
     const double bound = 0.1 * expected.error + 4 * unit * amplified * largest + rounding;
-    if (!(std::fabs(expected.value - got) <= bound)) return GradientDifference{name, expected.value, got, bound};
+    if (!(std::fabs(expected.value - got) <= bound)) return GradientDifference{name, {0, expected.value, got, bound}};
   }
   return std::nullopt;
 }

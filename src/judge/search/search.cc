@@ -31,6 +31,18 @@ double shortened(double x) {
   return std::strtod(text, nullptr);
 }
 
+bool explains_case(const Textbook& textbook, const Case& one, Index* weight) {
+  try {
+    const Range range(one.answers.front().second.largest);
+    const Work work = run(textbook, *one.probe);
+    return std::ranges::all_of(one.answers, [&](const auto& answer) {
+      return work.has(answer.first) && matches(work.at(answer.first), answer.second, weight);
+    });
+  } catch (const NotApplicable&) {
+    return false;
+  }
+}
+
 /// Combinations of conventions, at most one of a group; the empty one first.
 std::vector<Choices> legal_spellings(const Task& task) {
   std::map<std::string_view, std::vector<const Entry*>> groups;
@@ -89,20 +101,6 @@ Search::Search(const Task& task, std::vector<Case> cases, const Choices& given)
   }
   for (Choices& spelling : spellings_) spelling.insert(spelling.begin(), given.begin(), given.end());
 }
-
-namespace {
-bool explains_case(const Textbook& textbook, const Case& one, Index* weight) {
-  try {
-    const Range range(one.answers.front().second.largest);
-    const Work work = run(textbook, *one.probe);
-    return std::ranges::all_of(one.answers, [&](const auto& answer) {
-      return work.has(answer.first) && matches(work.at(answer.first), answer.second, weight);
-    });
-  } catch (const NotApplicable&) {
-    return false;
-  }
-}
-}  // namespace
 
 bool Search::explains_one(const Choices& choices, const Case& one) const {
   const std::optional<Textbook> textbook = textbook_with(task_, choices);

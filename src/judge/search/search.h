@@ -35,10 +35,7 @@ std::optional<Textbook> textbook_with(const Task& task, const Choices& choices);
 std::optional<Work> run_with(
     const Task& task, const Choices& choices, const Probe& probe, const Work* frozen = nullptr);
 
-struct GradientDifference {
-  std::string name;  ///< of the input or parameter: "x", "W_q"
-  double expected = 0, got = 0, bound = 0;
-};
+using GradientDifference = std::pair<std::string, Difference>;  ///< of the input or parameter that is called so
 /// The first gradient of the case (answers "d_NAME") that is not the derivative of sum(out dout) within its bound, at
 /// most 48 elements of each array being compared (gradient.cc).
 std::optional<GradientDifference> gradient_difference(const Task& task, const Choices& choices, const Case& one);

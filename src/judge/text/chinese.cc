@@ -1,11 +1,11 @@
-#include "judge/text/chinese.h"
-
+// Reads what zh/*.txt translate.
 #include <deque>
 #include <map>
 #include <set>
 #include <vector>
 
 #include "judge/entry.h"
+#include "judge/report.h"
 
 namespace qkv::judge {
 namespace {

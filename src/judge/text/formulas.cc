@@ -15,16 +15,14 @@ struct Row {
 std::vector<Row> read_formulas() {
   std::vector<Row> rows;
   std::string_view whole;
-  for (const std::string_view line : text_lines("formulas.txt")) {
+  for (std::string_view line : text_lines("formulas.txt")) {
     if (line.starts_with('[')) {
       whole = line.substr(1, line.size() - 2);
       continue;
     }
-    const std::size_t bar = line.find('|'), next = line.find('|', bar + 1);
-    const std::vector<std::string_view> head = words_of(line.substr(0, bar));
-    const std::string_view part = trimmed(line.substr(bar + 1, next - bar - 1));
-    rows.push_back({head.front(), head.size() > 1 ? head.back() : std::string_view(),
-        {whole, part == "*" ? whole : part, trimmed(line.substr(next + 1))}});
+    const std::vector<std::string_view> head = words_of(cut(line, "|"));
+    const std::string_view part = cut(line, "|"), own = head.size() > 1 ? head.back() : std::string_view();
+    rows.push_back({head.front(), own, {whole, part == "*" ? whole : part, trimmed(line)}});
   }
   return rows;
 }
