@@ -45,7 +45,8 @@ StateDict stages(const Finding& finding, const StateDict& probe);
 /// Sets `where` to the first step that is not right, of those that the answers hold (is_step).
 void compare_steps(Finding& finding, const std::vector<StateDict>& probes, const std::vector<Answer>& answers);
 
-/// The code could not be judged: `verdict` is "failed" or "unfilled", `says` one line.
+/// The code could not be judged: `verdict` is "failed" or "unfilled", `says` one line; `check` failed, where the
+/// verdict does not tell which.
 Finding not_judged(const std::string& verdict, const std::string& says, const std::string& traceback = {},
     const std::string& check = {});
 
