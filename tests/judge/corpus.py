@@ -106,10 +106,6 @@ def table(path):
     return names
 
 
-def ids(entry):
-    return {entry["id"], *entry.get("same_as", [])}
-
-
 def told(finding):
     """A line of what the tool found."""
     mistakes = [entry["id"] for entry in finding.get("mistakes") or []]
@@ -127,7 +123,7 @@ def miss_of_wrong(finding, expected):
     if expected == {"wrong"} and finding.get("verdict") not in ("right", "convention"):
         return None
     mistakes = finding.get("mistakes") or []
-    if len(mistakes) == 1 and ids(mistakes[0]) & expected:
+    if len(mistakes) == 1 and {mistakes[0]["id"], *mistakes[0].get("same_as", [])} & expected:
         return None
     if not mistakes and expected & {entry["id"] for entry in finding.get("conventions") or []}:
         return None
@@ -320,7 +316,10 @@ def main():
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     tool = InProcess(options) if options.in_process else Tool(options)
     chosen = next((kind for kind in others if getattr(options, kind.__name__)), corpus)
-    sys.exit(1 if chosen(tool, options) else 0)
+    missed = chosen(tool, options)
+    if options.in_process:
+        tool.pool.shutdown()
+    sys.exit(1 if missed else 0)
 
 
 if __name__ == "__main__":
