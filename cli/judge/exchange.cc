@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-
 #include "qkv/error.h"
 #include "qkv/io/safetensors.h"
 #include "support/files.h"
