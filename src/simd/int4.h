@@ -14,22 +14,19 @@ template <int kBytes> using PieceOf = std::integral_constant<int, kBytes>;
 /// Vectors of 16 numbers.
 constexpr int kInt4Parts = 16 / Simd<float>::kLanes;
 
-/// Calls body(PieceOf, d, scales, integers) for each piece of a row of `width` numbers: its first number, and after how
-/// many bytes of the row its scales, in f16, and its words come.
+/// Calls body(PieceOf, d, scales, words) for each piece of a row of `width` numbers: its first number, and after how
+/// many bytes of the row its scales, in f16, and its words come. Pieces of 128, then of 32; a rest above 96 is one of 128.
 template <class Body> inline __attribute__((always_inline)) void for_pieces(Index width, const Body& body) {
   Index d = 0, at = 0;
   for (; width - d > 96; d += 128, at += 72) body(PieceOf<4>{}, d, at, at + 8);
-  const bool wide = width - d > 32;
-  if (wide) body(PieceOf<2>{}, d, at, at + 8);
-  if (width - d > 64 || (!wide && d < width))
-    body(PieceOf<1>{}, d + (wide ? 64 : 0), at + (wide ? 4 : 0), at + (wide ? 40 : 8));
+  for (Index piece = 0; d < width; ++piece, d += 32) body(PieceOf<1>{}, d, at + 2 * piece, at + 8 + 16 * piece);
 }
 
 typedef std::uint8_t U8 __attribute__((vector_size(QKV_VECTOR_BYTES / 4)));
 
 typedef float Four __attribute__((vector_size(16)));
 
-/// The scales of a piece, 1, 2 or 4.
+/// The scales of a piece, 1 or 4.
 template <int kBytes> inline __attribute__((always_inline)) Four load_scales(const std::byte* p) {
   std::uint64_t bits = 0;  // a word: a vector read at once from what was written in parts would wait
   __builtin_memcpy(&bits, p, kBytes * 2);
@@ -49,17 +46,11 @@ template <int kBytes> inline __attribute__((always_inline)) Four load_scales(con
 
 /// Words of a piece in the lanes, from the first one's bytes on.
 template <int kBytes> inline __attribute__((always_inline)) U32 load_words_of(const std::byte* p) {
+  std::conditional_t<kBytes == 4, U32, U8> words;
+  __builtin_memcpy(&words, p, sizeof words);
   if constexpr (kBytes == 4) {
-    U32 words;
-    __builtin_memcpy(&words, p, sizeof words);
     return words;
-  } else if constexpr (kBytes == 2) {
-    U16 words;
-    __builtin_memcpy(&words, p, sizeof words);
-    return zero_extended(words);
   } else {
-    U8 words;
-    __builtin_memcpy(&words, p, sizeof words);
 #if defined(__AVX512F__)
     return reinterpret_cast<U32>(_mm512_maskz_cvtepu8_epi32(0xFFFF, reinterpret_cast<__m128i>(words)));
 #elif defined(__AVX2__)
@@ -69,14 +60,9 @@ template <int kBytes> inline __attribute__((always_inline)) U32 load_words_of(co
 #endif
   }
 }
-
 template <int kBytes> inline void store_words_of(std::byte* p, U32 words) {
-  if constexpr (kBytes == 4) {
-    __builtin_memcpy(p, &words, sizeof words);
-  } else {
-    const auto narrow = __builtin_convertvector(words, std::conditional_t<kBytes == 2, U16, U8>);
-    __builtin_memcpy(p, &narrow, sizeof narrow);
-  }
+  const auto narrow = __builtin_convertvector(words, std::conditional_t<kBytes == 4, U32, U8>);
+  __builtin_memcpy(p, &narrow, sizeof narrow);
 }
 
 /// The scale of numbers up to `largest`: the least f16 that is a seventh of it or more; NaN, as f16, if there is none.

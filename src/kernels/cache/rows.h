@@ -134,26 +134,6 @@ template <class S> inline typename Simd<SumOf<S>>::V load_column(const S* row, I
   }
 }
 
-/// Positions [begin, begin + count) as numbers of the type of sums, rows one after the other; 0 where there is none.
-template <class S> inline void read_keys(
-    const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index count, Index width, SumOf<S>* to) {
-  Index done = 0;
-  const auto zero_up_to = [&](Index row) {
-    for (Index e = done * width; e < row * width; ++e) to[e] = 0;
-  };
-  for_key_runs(keys, begin, begin + count, [&](Index at, Index page, Index row, Index rows) {
-    zero_up_to(at);
-    const S* from = key_row<S>(matrix, page, row);
-    for (Index r = 0; r < rows; ++r) {
-      SumOf<S> scale = 1;
-      if constexpr (std::is_same_v<S, std::int8_t>) scale = key_scales(matrix, page, row)[r];
-      widen_row(from + r * matrix.row_stride, scale, width, to + (at + r) * width);
-    }
-    done = at + rows;
-  });
-  zero_up_to(count);
-}
-
 /// The same rows as they are stored.
 template <class S>
 inline void copy_keys(const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index count, Index width, S* to) {
@@ -192,22 +172,46 @@ template <class Sum, class F> inline auto for_stored_type(StoredType type, const
   return for_listed_type<Sum>(type, f);
 }
 
+template <class Sum> using WidenRow = void (*)(const std::byte* row, Sum scale, Index width, Sum* to);
+
+/// Positions [begin, begin + count) as numbers of the type of sums, rows one after the other; 0 where there is none. The
+/// loop is there once for all types of rows.
+template <class Sum> [[gnu::noinline]] void read_keys(
+    const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index count, Index width, Sum* to) {
+  const auto widen = for_stored_type<Sum>(keys.type, [](auto stored) -> WidenRow<Sum> {
+    return [](const std::byte* row, Sum scale, Index columns, Sum* numbers) {
+      widen_row(reinterpret_cast<const decltype(stored)*>(row), scale, columns, numbers);
+    };
+  });
+  const Index size = stored_bytes(keys.type);
+  Index done = 0;
+  const auto zero_up_to = [&](Index row) {
+    for (Index e = done * width; e < row * width; ++e) to[e] = 0;
+  };
+  for_key_runs(keys, begin, begin + count, [&](Index at, Index page, Index row, Index rows) {
+    zero_up_to(at);
+    const auto* const from =
+        static_cast<const std::byte*>(matrix.rows) + (page * matrix.page_stride + row * matrix.row_stride) * size;
+    for (Index r = 0; r < rows; ++r) {
+      const Sum scale = matrix.scales == nullptr ? Sum{1} : static_cast<Sum>(key_scales(matrix, page, row)[r]);
+      widen(from + r * matrix.row_stride * size, scale, width, to + (at + r) * width);
+    }
+    done = at + rows;
+  });
+  zero_up_to(count);
+}
+
 /// Keys [begin, begin + count) of one matrix as rows of T: in place, or copied.
 template <class T> [[gnu::noinline]] TypedRows<const T> keys_as(
     const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index count, Index width, T* copy) {
   if (const T* rows = chunk_in_place<T>(keys, matrix, begin, count); rows != nullptr) return {rows, matrix.row_stride};
-  for_stored_type<T>(
-      keys.type, [&](auto stored) { read_keys<decltype(stored)>(keys, matrix, begin, count, width, copy); });
+  read_keys(keys, matrix, begin, count, width, copy);
   return {copy, width};
 }
 
 inline void read_any(const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index count, Index width, void* to) {
-  if (keys.type == StoredType::kF64) {
-    read_keys<double>(keys, matrix, begin, count, width, static_cast<double*>(to));
-    return;
-  }
-  for_stored_type<float>(keys.type,
-      [&](auto stored) { read_keys<decltype(stored)>(keys, matrix, begin, count, width, static_cast<float*>(to)); });
+  if (keys.type == StoredType::kF64) return read_keys(keys, matrix, begin, count, width, static_cast<double*>(to));
+  read_keys(keys, matrix, begin, count, width, static_cast<float*>(to));
 }
 
 /// Quantises one row to integers; returns its scale.

@@ -389,10 +389,10 @@ inline __attribute__((always_inline)) void for_row_blocks(Index rows, bool into_
   };
   Index r = 0;
   for (; r + kDecodeRows <= rows; r += kDecodeRows) block(std::integral_constant<int, kDecodeRows>{}, r);
-  if constexpr (kDecodeRows > 2) {
+  if constexpr (kDecodeRows > 2 && !std::is_same_v<T, Int4>) {
     for (; r + 2 <= rows; r += 2) block(std::integral_constant<int, 2>{}, r);
   }
-  if (r < rows) block(std::integral_constant<int, 1>{}, r);
+  for (; r < rows; ++r) block(std::integral_constant<int, 1>{}, r);
 }
 
 }  // namespace

@@ -174,9 +174,9 @@ template <class T> inline void pack_query(const DecodeGroup<SumOf<T>>& t, Index 
     using Q = decltype(stored);
     const Q* const row =
         reinterpret_cast<const Q*>(t.q.data) + r / t.q_len * t.q_head_stride + r % t.q_len * t.q.stride;
-    for (Index d = 0; d < head_dim; d += n) {
-      store<Sum>(
-          to + d / n * between, load_row_tail(row + d, static_cast<int>(smaller<Index>(n, head_dim - d))) * factor);
+    for (Index d = 0; d < round_up(head_dim, kQueryUnit<T>); d += n) {
+      const int left = static_cast<int>(smaller<Index>(n, head_dim - d));
+      store<Sum>(to + d / n * between, left > 0 ? load_row_tail(row + d, left) * factor : typename Simd<Sum>::V{});
     }
   });
   if constexpr (kReadsEvenOdd<T>) {
@@ -240,7 +240,7 @@ void decode_part(const DecodeGroup<Sum>& t, Index k_begin, Index k_end, void* sc
     const DecodeState<Sum> result(state, rows_of(t), t.v_head_dim);
     pack_queries<S>(t, w.decode);
 #if !defined(QKV_SMALL_KERNELS)
-    if constexpr (!std::is_same_v<S, Int4>) {
+    if constexpr (!std::is_same_v<S, Int4> && !std::is_same_v<S, double>) {  // the others gain little
       if (chunks_in_pages(t.keys, w.decode.chunk)) {
         decode_chunks<S>(t, k_begin, k_end, PageChunks<S>(t.keys, w), w.decode, result);
         return;

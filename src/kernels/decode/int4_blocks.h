@@ -24,15 +24,14 @@ inline __attribute__((always_inline)) void fetch_rows(const Rows& rows, const So
   some.into_l2 ? lines(FetchTo<Fetch::kL2>{}) : lines(FetchTo<Fetch::kAll>{});
 }
 
-/// acc[r][i] += q[r] . k[i] over a piece's numbers, of which the first `count` are there.
-template <int kR, int kBytes, bool kWhole> inline __attribute__((always_inline)) void add_piece(
-    const float* q, const std::byte* const* rows, Index to_scales, Index to_words, Index count, F32 (&acc)[kR][kRuns]) {
+/// acc[r][i] += q[r] . k[i] over a piece's numbers; q ends with zeros (kQueryUnit).
+template <int kR, int kBytes> inline __attribute__((always_inline)) void add_piece(
+    const float* q, const std::byte* const* rows, Index to_scales, Index to_words, F32 (&acc)[kR][kRuns]) {
   constexpr int n = Simd<float>::kLanes, columns = 2 * kBytes;
   Four scales[kRuns];
 #pragma GCC unroll 4
   for (int i = 0; i < kRuns; ++i) scales[i] = load_scales<kBytes>(rows[i] + to_scales);
   asm("" : "+m"(scales));  // multiplied from memory, which costs nothing more
-#pragma GCC unroll 4
   for (int part = 0; part < kInt4Parts; ++part) {
     U32 words[kRuns];
 #pragma GCC unroll 4
@@ -40,7 +39,6 @@ template <int kR, int kBytes, bool kWhole> inline __attribute__((always_inline))
 #pragma GCC unroll 8
     for (int c = 0; c < columns; ++c) {
       const int at = 16 * c + part * n;
-      if (!kWhole && at >= count) continue;
       F32 key[kRuns];
 #pragma GCC unroll 4
       for (int i = 0; i < kRuns; ++i) {
@@ -75,11 +73,7 @@ template <int kR, class Rows> inline __attribute__((always_inline)) void dot_pie
   }
   for_pieces(
       head_dim, [&](auto bytes, Index d, Index to_scales, Index to_words) __attribute__((always_inline)) {
-        if (head_dim - d >= 32 * bytes) {
-          add_piece<kR, bytes, true>(q + kR * d, rows, to_scales, to_words, 0, acc);
-        } else {
-          add_piece<kR, bytes, false>(q + kR * d, rows, to_scales, to_words, head_dim - d, acc);
-        }
+        add_piece<kR, bytes>(q + kR * d, rows, to_scales, to_words, acc);
       });
 #pragma GCC unroll 4
   for (int r = 0; r < kR; ++r) store_sums<float>(acc[r], scores + r * kChunkLimit);

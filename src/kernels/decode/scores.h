@@ -22,14 +22,17 @@ template <class T> Index decode_chunk(Index head_dim, Index v_head_dim) {
   return larger<Index>(64, smaller<Index>(kChunkLimit, (Index{128} << 10) / bytes / 64 * 64));
 }
 
+/// Rows of q end with zeros, up to a multiple of so many numbers.
+template <class T> constexpr Index kQueryUnit = std::is_same_v<T, Int4> ? 128 : Simd<SumOf<T>>::kLanes;
+
 /// Of one storage type as of another: what comes after the dot products is compiled for types of sums only.
 template <class Sum> struct DecodeScratch {
   static constexpr Index n = Simd<Sum>::kLanes;
   Carver carver;
   Index rows, head_dim, chunk;
   bool lanes;  // takes_lanes
-  Index run = chunk / kRuns, q_width = round_up(head_dim, n), row_lanes = round_up(rows, n);
-  Sum* q = carver.array<Sum>(rows * q_width);  // [rows][head_dim], scaled, filled up with 0 to whole vectors; by blocks
+  Index q_width, run = chunk / kRuns, row_lanes = round_up(rows, n);
+  Sum* q = carver.array<Sum>(rows * q_width);  // [rows][head_dim], scaled, filled up with 0; by blocks
   // [head_dim][rows]: q transposed, or none
   Sum* panel = carver.array<Sum>(lanes ? head_dim * row_lanes : 0);
   Sum* scores = carver.array<Sum>(rows * kChunkLimit);   // [rows][kChunkLimit] by slot
@@ -44,8 +47,8 @@ template <class Sum> struct DecodeScratch {
   std::uint32_t* mask_of_head = carver.array<std::uint32_t>(chunk);
   std::size_t bytes = carver.used();
 
-  DecodeScratch(void* base, Index num_rows, Index d, Index chunk_keys, bool in_lanes)
-      : carver(base), rows(num_rows), head_dim(d), chunk(chunk_keys), lanes(in_lanes) {}
+  DecodeScratch(void* base, Index num_rows, Index d, Index q_unit, Index chunk_keys, bool in_lanes)
+      : carver(base), rows(num_rows), head_dim(d), chunk(chunk_keys), lanes(in_lanes), q_width(round_up(d, q_unit)) {}
 };
 
 /// The result of some of the keys.

@@ -30,7 +30,8 @@ template <class S> struct ListedScratch {
   std::size_t bytes = carver.used();
 
   ListedScratch(void* base, Index rows, Index d, Index dv)
-      : decode(base, rows, d, decode_chunk<S>(d, dv), takes_lanes<S>(rows)), carver(base, decode.bytes) {}
+      : decode(base, rows, d, kQueryUnit<S>, decode_chunk<S>(d, dv), takes_lanes<S>(rows)),
+        carver(base, decode.bytes) {}
 };
 
 /// Fills the list for the chunk at j0. A position that does not exist gets the row of one that does, which may be
