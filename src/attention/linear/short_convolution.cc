@@ -34,10 +34,10 @@ template <class T> struct Convolution {
     return lease;
   }
   void fill() const {
-    for (Index c = 0; c < channels; ++c) {
-      for (Index k = 0; k < width; ++k) weight[k * channels + c] = in.weight(c, k);
-      if (bias != nullptr) bias[c] = in.bias(c);
+    for (Index k = 0; k < width; ++k) {
+      for (Index c = 0; c < channels; ++c) weight[k * channels + c] = in.weight(c, k);
     }
+    for (Index c = 0; c < channels && bias != nullptr; ++c) bias[c] = in.bias(c);
     for (Index b = 0; b < batch && reach != nullptr; ++b) {
       for (Index t = 0; t < length; ++t) {
         Index count = in.sequence(b, t) < 0 ? -1 : 0;
@@ -90,15 +90,20 @@ template <class T> struct Convolution {
       t.dbias = sums + item * of_item + width * kItemChannels;
       kernels.convolve_backward(t);
     });
-    for (Index c = 0; c < channels; ++c) {
-      const auto over_batch = [&](Index k) {
-        T sum = 0;
-        for (Index b = 0; b < batch; ++b)
-          sum += sums[(b * blocks + c / kItemChannels) * of_item + k * kItemChannels + c % kItemChannels];
-        return sum;
-      };
-      for (Index k = 0; k < width && !g.dweight.is_null(); ++k) g.dweight(c, k) = over_batch(k);
-      if (!g.dbias.is_null()) g.dbias(c) = over_batch(width);
+    T sum[kItemChannels];
+    for (Index c = 0; c < channels; c += kItemChannels) {
+      const Index count = std::min(kItemChannels, channels - c);
+      for (Index k = 0; k <= width; ++k) {
+        std::fill_n(sum, count, T{});
+        for (Index b = 0; b < batch; ++b) {
+          const T* const part = sums + (b * blocks + c / kItemChannels) * of_item + k * kItemChannels;
+          for (Index n = 0; n < count; ++n) sum[n] += part[n];
+        }
+        for (Index n = 0; n < count; ++n) {
+          if (k < width && !g.dweight.is_null()) g.dweight(c + n, k) = sum[n];
+          if (k == width && !g.dbias.is_null()) g.dbias(c + n) = sum[n];
+        }
+      }
     }
   }
 };

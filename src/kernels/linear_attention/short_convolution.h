@@ -17,105 +17,138 @@ template <class T> inline typename Simd<T>::V sigmoid(typename Simd<T>::V x) {
 template <class T> inline Index reach_of(const ConvolutionRows<T>& t, Index token) {
   return t.reach == nullptr ? t.width - 1 : t.reach[token];
 }
-/// The row of `token`, or of one before the first; null: zeros.
-template <class T> inline const T* convolved_row(const ConvolutionRows<T>& t, Index token) {
-  if (token >= 0) return t.x.at(token);
-  return t.before.data == nullptr ? nullptr : t.before.at(t.width - 1 + token);
+/// The row of `token`, or of one before the first; null: none, which are zeros or not wanted.
+template <class T> inline T* row_of(const TokenRows<T>& rows, const TokenRows<T>& before, Index taps, Index token) {
+  const TokenRows<T>& from = token >= 0 ? rows : before;
+  return from.data == nullptr ? nullptr : from.at(token >= 0 ? token : taps + token);
 }
 
-/// bias + sum_j weight[width - 1 - j] x[token - j], kV vectors from channel e on, of the last one `lanes`.
-template <class T, int kV> inline __attribute__((always_inline)) void convolved(
-    const ConvolutionRows<T>& t, Index token, Index reach, Index e, int lanes, typename Simd<T>::V (&z)[kV]) {
-  constexpr int n = Simd<T>::kLanes;
-  const auto live = [&](int v) { return v + 1 < kV ? n : lanes; };
-  for (int v = 0; v < kV; ++v)
-    z[v] = t.bias == nullptr ? typename Simd<T>::V{} : load_lanes(t.bias + e + v * n, live(v));
-  for (Index j = reach; j >= 0; --j) {
-    const T *row = convolved_row(t, token - j), *weight = t.weight.at(t.width - 1 - j) + e;
-    if (row == nullptr) continue;
-#pragma GCC unroll 4
-    for (int v = 0; v < kV; ++v)
-      z[v] = fma(load_lanes(weight + v * n, live(v)), load_lanes(row + e + v * n, live(v)), z[v]);
+/// Tokens of a block: each reads all width - 1 before it, which exist.
+constexpr Index kBlockTokens = 4;
+
+template <class T> inline bool is_block(const ConvolutionRows<T>& t, Index token) {
+  const Index end = token + kBlockTokens;
+  if (token < t.width - 1 || end > t.end) return false;
+  while (token < end && reach_of(t, token) == t.width - 1) ++token;
+  return token == end;
+}
+
+/// body.operator()<tokens, reach>(token): blocks, and tokens one by one; reach -1: any.
+template <class T, class Body> inline void for_token_blocks(const ConvolutionRows<T>& t, const Body& body) {
+  Index i = t.begin;
+  while (i < t.end) {
+    if (!is_block(t, i)) {
+      body.template operator()<1, -1>(i++);
+      continue;
+    }
+    if (t.width == 4) {
+      body.template operator()<kBlockTokens, 3>(i);
+    } else {
+      body.template operator()<kBlockTokens, -1>(i);
+    }
+    i += kBlockTokens;
   }
 }
 
-/// body.operator()<kV>(e, lanes) for a row's blocks of vectors.
-template <class T, class Body> [[gnu::always_inline]] inline void for_row_blocks(Index channels, const Body& body) {
+/// z[i] = bias + sum_j weight[width - 1 - j] x[token + i - j], a vector of channels from e on.
+template <class T, int kI> inline __attribute__((always_inline)) void convolved(
+    const ConvolutionRows<T>& t, Index token, Index reach, Index e, int lanes, typename Simd<T>::V (&z)[kI]) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kI; ++i) z[i] = t.bias == nullptr ? typename Simd<T>::V{} : load_lanes(t.bias + e, lanes);
+#pragma GCC unroll 4
+  for (Index j = reach; j >= 0; --j) {
+    const auto weight = load_lanes(t.weight.at(t.width - 1 - j) + e, lanes);
+#pragma GCC unroll 4
+    for (int i = 0; i < kI; ++i) {
+      const T* const row = kI > 1 ? t.x.at(token + i - j) : row_of(t.x, t.before, t.width - 1, token - j);
+      if (kI > 1 || row != nullptr) z[i] = fma(weight, load_lanes(row + e, lanes), z[i]);
+    }
+  }
+}
+
+/// body(e, lanes) for the vectors of a row; the compiler knows the lanes of whole ones.
+template <class T, class Body> [[gnu::always_inline]] inline void for_row_vectors(Index channels, const Body& body) {
   constexpr int n = Simd<T>::kLanes;
   Index e = 0;
-  for (; e + 4 * n <= channels; e += 4 * n) body.template operator()<4>(e, n);
-  for (; e < channels; e += n) body.template operator()<1>(e, static_cast<int>(smaller<Index>(n, channels - e)));
+  for (; e + n <= channels; e += n) body.template operator()<true>(e, n);
+  if (e < channels) body.template operator()<false>(e, static_cast<int>(channels - e));
+}
+
+template <class T, int kI, int kReach> void convolve_tokens(const ConvolutionRows<T>& t, Index token) {
+  const Index any_reach = reach_of(t, token);
+  for_row_vectors<T>(t.channels, [&]<bool kWhole>(Index e, int some) {
+    const int lanes = kWhole ? Simd<T>::kLanes : some;
+    const Index reach = kReach < 0 ? any_reach : kReach;
+    typename Simd<T>::V z[kI] = {};
+    if (reach >= 0) convolved(t, token, reach, e, lanes, z);
+#pragma GCC unroll 4
+    for (int i = 0; i < kI; ++i) store_lanes(t.out.at(token + i) + e, t.silu ? z[i] * sigmoid<T>(z[i]) : z[i], lanes);
+  });
 }
 
 template <class T> void convolve(const ConvolutionRows<T>& t) {
-  using V = typename Simd<T>::V;
-  constexpr int n = Simd<T>::kLanes;
-  for (Index i = t.begin; i < t.end; ++i) {
-    const Index reach = reach_of(t, i);
-    T* const out = t.out.at(i);
-    for_row_blocks<T>(t.channels, [&]<int kV>(Index e, int lanes) {
-      V z[kV] = {};
-      if (reach >= 0) convolved(t, i, reach, e, lanes, z);
-#pragma GCC unroll 4
-      for (int v = 0; v < kV; ++v) {
-        store_lanes(out + e + v * n, t.silu ? z[v] * sigmoid<T>(z[v]) : z[v], v + 1 < kV ? n : lanes);
-      }
-    });
-  }
+  for_token_blocks(t, [&]<int kI, int kReach>(Index token) { convolve_tokens<T, kI, kReach>(t, token); });
 }
 
-/// to[e ...] += factor * x, or = where `set`
-template <class T>
-inline void add_lanes(T* to, typename Simd<T>::V factor, typename Simd<T>::V x, int lanes, bool set) {
-  store_lanes(to, set ? factor * x : fma(factor, x, load_lanes(to, lanes)), lanes);
+template <class T, int kI, int kReach> void convolve_backward_tokens(const ConvolutionGradient<T>& g, Index token) {
+  using V = typename Simd<T>::V;
+  const ConvolutionRows<T>& t = g.forward;
+  const Index any_reach = reach_of(t, token);
+  for_row_vectors<T>(t.channels, [&]<bool kWhole>(Index e, int some) {
+    const int lanes = kWhole ? Simd<T>::kLanes : some;
+    const Index reach = kReach < 0 ? any_reach : kReach;
+    if (reach < 0) {
+      if (g.dx.data != nullptr) store_lanes(g.dx.at(token) + e, V{}, lanes);
+      return;
+    }
+    V z[kI] = {}, dz[kI], dbias = load_lanes(g.dbias + e, lanes);
+    if (t.silu) convolved(t, token, reach, e, lanes, z);
+#pragma GCC unroll 4
+    for (int i = 0; i < kI; ++i) {
+      dz[i] = load_lanes(g.dout.at(token + i) + e, lanes);
+      if (t.silu) {
+        const V s = sigmoid<T>(z[i]);
+        dz[i] *= s * fma(z[i], T{1} - s, splat<T>(1));
+      }
+      dbias += dz[i];
+    }
+    store_lanes(g.dbias + e, dbias, lanes);
+#pragma GCC unroll 4
+    for (Index j = 0; j <= reach; ++j) {
+      T* const to = g.dweight.at(t.width - 1 - j) + e;
+      V dweight = load_lanes(to, lanes);
+#pragma GCC unroll 4
+      for (int i = 0; i < kI; ++i) {
+        const T* const row = kI > 1 ? t.x.at(token + i - j) : row_of(t.x, t.before, t.width - 1, token - j);
+        if (kI > 1 || row != nullptr) dweight = fma(dz[i], load_lanes(row + e, lanes), dweight);
+      }
+      store_lanes(to, dweight, lanes);
+    }
+    // dx[token + r] = sum_i weight[width - 1 - (i - r)] dz[i]
+#pragma GCC unroll 8
+    for (Index r = -reach; r < kI; ++r) {
+      T* const to =
+          kI > 1 && g.dx.data != nullptr ? g.dx.at(token + r) : row_of(g.dx, g.dbefore, t.width - 1, token + r);
+      if (to == nullptr) continue;
+      V dx = r < 0 ? load_lanes(to + e, lanes) : V{};
+#pragma GCC unroll 4
+      for (Index i = 0; i < kI; ++i) {
+        if (i < r || i - r > reach) continue;
+        const V weight = load_lanes(t.weight.at(t.width - 1 - i + r) + e, lanes);
+        dx = i == r ? dz[i] * weight : fma(dz[i], weight, dx);
+      }
+      store_lanes(to + e, dx, lanes);
+    }
+  });
 }
 
 template <class T> void convolve_backward(const ConvolutionGradient<T>& g) {
-  using V = typename Simd<T>::V;
-  constexpr int n = Simd<T>::kLanes;
   const ConvolutionRows<T>& t = g.forward;
   for (Index k = 0; k < t.width; ++k) {
     for (Index e = 0; e < t.channels; ++e) g.dweight.at(k)[e] = 0;
   }
   for (Index e = 0; e < t.channels; ++e) g.dbias[e] = 0;
-  for (Index i = 0; i < t.end; ++i) {
-    const Index reach = reach_of(t, i);
-    for_row_blocks<T>(t.channels, [&]<int kV>(Index e, int lanes) {
-      const auto live = [&](int v) { return v + 1 < kV ? n : lanes; };
-      if (reach < 0) {
-        for (int v = 0; v < kV && g.dx.data != nullptr; ++v) store_lanes(g.dx.at(i) + e + v * n, V{}, live(v));
-        return;
-      }
-      V dz[kV], z[kV];
-      if (t.silu) convolved(t, i, reach, e, lanes, z);
-#pragma GCC unroll 4
-      for (int v = 0; v < kV; ++v) {
-        dz[v] = load_lanes(g.dout.at(i) + e + v * n, live(v));
-        if (t.silu) {
-          const V s = sigmoid<T>(z[v]);
-          dz[v] *= s * fma(z[v], T{1} - s, splat<T>(1));
-        }
-        T* const dbias = g.dbias + e + v * n;
-        store_lanes(dbias, load_lanes(dbias, live(v)) + dz[v], live(v));
-      }
-      for (Index j = 0; j <= reach; ++j) {
-        const T* const row = convolved_row(t, i - j);
-        T *dweight = g.dweight.at(t.width - 1 - j) + e, *dx = nullptr;
-        if (i >= j) {
-          dx = g.dx.data == nullptr ? nullptr : g.dx.at(i - j);
-        } else if (g.dbefore.data != nullptr) {
-          dx = g.dbefore.at(t.width - 1 + i - j);
-        }
-#pragma GCC unroll 4
-        for (int v = 0; v < kV; ++v) {
-          if (row != nullptr)
-            add_lanes<T>(dweight + v * n, dz[v], load_lanes(row + e + v * n, live(v)), live(v), false);
-          const T* const weight = t.weight.at(t.width - 1 - j) + e + v * n;
-          if (dx != nullptr) add_lanes<T>(dx + e + v * n, dz[v], load_lanes(weight, live(v)), live(v), j == 0);
-        }
-      }
-    });
-  }
+  for_token_blocks(t, [&]<int kI, int kReach>(Index token) { convolve_backward_tokens<T, kI, kReach>(g, token); });
 }
 
 }  // namespace
