@@ -178,7 +178,7 @@ class capture:  # noqa: N801, as torch.no_grad
 def _why_not(query: Any, key: Any, value: Any, mask: Any) -> str | None:
     """Why a call cannot be captured; None: it can."""
     for x in (query, key, value):
-        if type(x) not in sdpa._PLAIN or x is None:
+        if type(x) not in sdpa.PLAIN or x is None:
             return f"tensors of {type(x).__name__}"
         if not x.is_cpu:
             return f"tensors on {x.device.type}"
@@ -188,6 +188,6 @@ def _why_not(query: Any, key: Any, value: Any, mask: Any) -> str | None:
             return f"tensors of {x.dtype}"
     if not sdpa.direct(query, key, value):
         return "calls under torch.compile, torch.func or a tracer"
-    if type(mask) not in sdpa._PLAIN and not is_causal_bias(mask):
+    if type(mask) not in sdpa.PLAIN and not is_causal_bias(mask):
         return f"a mask of {type(mask).__name__}"
     return None if query.shape[-1] and value.shape[-1] else "tensors without a width"

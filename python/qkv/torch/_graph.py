@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
+from torch.nn import Parameter
 
 from . import _calls
 from ._calls import Rules, plain_rules
@@ -28,11 +29,22 @@ FORWARD_OVER_REVERSE = (
     "[qkv.torch] forward mode is not differentiated again, nor backward in forward mode: for second derivatives take backward "
     "twice, torch.func.jacrev(torch.func.grad(f)) or create_graph=True"
 )
+PLAIN = frozenset((Tensor, Parameter, type(None)))
+_tracing = torch._C._get_tracing_state
+_dispatch_modes = torch._C._len_torch_dispatch_stack
 _functorch = torch._C._functorch.peek_interpreter_stack
+_profiled = torch._C._autograd._profiler_enabled
 _is_batched = torch._C._functorch.is_legacy_batchedtensor
 _library = torch.library.Library("qkv", "DEF")
 # Tensors that Inductor lays out anew could lose the last stride of 1.
 _tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
+
+
+def direct(*tensors: Tensor | None) -> bool:
+    """Whether tensors have memory to compute on here and now: nothing traces, batches or intercepts them."""
+    if torch.compiler.is_compiling() or _dispatch_modes() or _functorch() is not None or _tracing() is not None:
+        return False
+    return PLAIN.issuperset(map(type, tensors))
 
 
 def operator(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> Any:
@@ -114,14 +126,27 @@ class Step:
         }
         rule = {"generate_vmap_rule": True} if schema else {"vmap": staticmethod(_one_by_one(lambda *a: self.apply(*a)))}
         self.apply = type("QkvStep", (Function,), {**members, **rule}).apply
+        here = type("QkvStep", (Function,), {"forward": staticmethod(self._forward), "backward": members["backward"]})
+        self._recorded = super(Function, here).apply  # type: ignore[misc]  # see apply_attend
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
-        """As an operator, or as a Function where only that is differentiated; a row without a schema as `eager`."""
+        """As an operator, which PyTorch's profiler also names, or as a Function where only that is differentiated, or where nothing
+        but autograd looks on: half the time of the operator. A row without a schema as `eager`."""
         if self.operator is None:
             return self.eager(*arguments)
         if torch.compiler.is_compiling() or self.backward is None:
             return self.operator(*arguments)
-        return (self.apply if _functorch() is not None or forward_ad._current_level >= 0 else self.operator)(*arguments)
+        if _functorch() is not None or forward_ad._current_level >= 0:
+            return self.apply(*arguments)
+        tensors = arguments[: self.count]
+        if not direct(*tensors) or _profiled() or any(x is not None and (_is_batched(x) or x.is_neg()) for x in tensors):
+            return self.operator(*arguments)
+        return (self._recorded if torch.is_grad_enabled() else self.kernel)(*arguments)
+
+    def _forward(self, ctx: Any, *arguments: Any) -> tuple[Any, ...]:
+        made = self.kernel(*arguments)
+        self._save(ctx, arguments, made)
+        return made
 
     def eager(self, *arguments: Any) -> tuple[Any, ...]:
         """On memory, recorded where a graph is being recorded; for gradients, which come in batches (the first four arguments)."""

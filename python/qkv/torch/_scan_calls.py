@@ -21,7 +21,12 @@ _CHUNK = _core.selective_scan_chunk  #: tokens from one kept state to the next
 
 
 def _of_type(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return x if x is None else x.resolve_neg().to(dtype)
+    return x if x is None or (x.dtype is dtype and not x.is_neg()) else x.resolve_neg().to(dtype)
+
+
+def _empty(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Contiguous, of x's shape; half of what torch.empty takes."""
+    return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 def _scan_inputs(u, dt, A, B, C, D, state):  # type: ignore[no-untyped-def]
@@ -34,7 +39,7 @@ def scan(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """out [B, T, C] of u's type, the state after the last token [B, C, N], and those that backward starts from, [B, chunks, N, C]."""
     inputs = _scan_inputs(u, dt, A, B, C, D, state)
-    out, final = torch.empty(u.shape, dtype=inputs[0].dtype), inputs[0].new_empty((u.shape[0], *A.shape))
+    out, final = _empty(u, inputs[0].dtype), inputs[0].new_empty((u.shape[0], *A.shape))
     kept = final.new_empty((u.shape[0], -(-u.shape[1] // _CHUNK), A.shape[1], A.shape[0])) if keep else None
     _core.selective_scan_forward(*inputs, out, final, kept)
     return out.to(u.dtype), final, kept
@@ -53,7 +58,7 @@ def _scan_fake(u, dt, A, *_):  # type: ignore[no-untyped-def]
 
 
 def _gradients(inputs: Sequence[Tensor | None], need: Sequence[bool], dtype: torch.dtype) -> list[Tensor | None]:
-    return [torch.empty(x.shape, dtype=dtype) if x is not None and n else None for x, n in zip(inputs, need)]
+    return [_empty(x, dtype) if x is not None and n else None for x, n in zip(inputs, need)]
 
 
 def _cast(made: Sequence[Tensor | None], inputs: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
@@ -95,7 +100,7 @@ def convolved(
 ) -> Tensor:
     """out [B, T, C] of x's type."""
     inputs = _convolution_inputs(x, weight, bias, before, sequence)
-    out = torch.empty(x.shape, dtype=inputs[0].dtype)
+    out = _empty(x, inputs[0].dtype)
     _core.short_convolution_forward(silu, *inputs, out)
     return out.to(x.dtype)
 

@@ -30,9 +30,9 @@ from .._options import PositionBias, ScoreMod
 from ..masks import Mask
 from . import _calls
 from ._calls import Rules, require_shapes
-from ._graph import Attend, attend_with_lse
+from ._graph import Attend, _functorch, attend_with_lse
 from ._overrides import require_plain
-from .sdpa import ArgumentError, _functorch, _operands
+from .sdpa import ArgumentError, _operands
 
 __all__ = ["Relative", "SoftCap", "flex_attention", "mask_of"]
 

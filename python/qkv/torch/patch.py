@@ -27,11 +27,11 @@ from torch.overrides import handle_torch_function
 
 from ._calls import FLOATS
 from ._overrides import any_override, is_causal_bias
-from .sdpa import _PLAIN, scaled_dot_product_attention
+from .sdpa import PLAIN, scaled_dot_product_attention
 
 __all__ = ["disable", "enable", "is_enabled"]
 
-_TRACED = frozenset((*_PLAIN, FakeTensor, FunctionalTensor))
+_TRACED = frozenset((*PLAIN, FakeTensor, FunctionalTensor))
 _pytorchs = F.scaled_dot_product_attention
 _watching = threading.local()  # .watch: who is passed this thread's calls (_capture.py, parallel.py)
 _watchers = 0  # in all threads

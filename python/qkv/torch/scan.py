@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import _scan_calls
-from ._calls import ArgumentError, require_floats, require_shapes
+from ._calls import FLOATS, ArgumentError, require_floats, require_shapes
 from ._overrides import any_override, require_plain
 from .sdpa import direct
 
@@ -24,7 +24,7 @@ def _require(name: str, given: dict[str, Tensor | None]) -> None:
     if any_override(*given.values()):
         require_plain(name, given)
     for key, x in given.items():
-        if x is not None:
+        if x is not None and (x.dtype not in FLOATS or not x.is_cpu):
             require_floats(name, {key: x}, {})
 
 

@@ -12,25 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.nn import Parameter
 
 from .._arrays import require_numbers
 from . import _calls
 from ._calls import FLOATS, ArgumentError, ArgumentTypeError, Rules, autocast, draw_seed, plain_rules, require_floats
-from ._graph import apply_attend, attention
+from ._graph import PLAIN, apply_attend, attention, direct
 from ._overrides import alignment_of, any_override, asked, is_causal_bias
 
 __all__ = ["ArgumentError", "scaled_dot_product_attention"]
 
-_PLAIN = frozenset((Tensor, Parameter, type(None)))
 _NESTED = (
     "[scaled_dot_product_attention] nested tensors are not computed here: pack their rows, x.transpose(1, 2).values(), and call "
     "qkv.torch.varlen_attn with x.offsets()"
 )
 _BOTH_MASKS = "[scaled_dot_product_attention] attn_mask and is_causal exclude each other: got both"
-_tracing = torch._C._get_tracing_state
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_functorch = torch._C._functorch.peek_interpreter_stack
 
 
 def scaled_dot_product_attention(
@@ -91,7 +86,7 @@ def prepare(
     if attn_mask is not None:
         if is_causal:
             raise ArgumentError(_BOTH_MASKS)
-        if type(attn_mask) not in _PLAIN and is_causal_bias(attn_mask):
+        if type(attn_mask) not in PLAIN and is_causal_bias(attn_mask):
             aligned, attn_mask = attn_mask, None
     if torch.is_autocast_enabled("cpu"):
         query, key, value, attn_mask = autocast(query, key, value, attn_mask)
@@ -130,13 +125,6 @@ def attend(
     if _differentiates(q, k, v, bias):
         return apply_attend(q, k, v, bias, keep, None, rules)
     return _calls.forward(q, k, v, rules.options(bias, keep))
-
-
-def direct(*tensors: Tensor | None) -> bool:
-    """Whether tensors have memory to compute on here and now: nothing traces, batches or intercepts them."""
-    if torch.compiler.is_compiling() or _dispatch_modes() or _functorch() is not None or _tracing() is not None:
-        return False
-    return _PLAIN.issuperset(map(type, tensors))
 
 
 def _differentiates(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
