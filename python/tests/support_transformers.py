@@ -107,6 +107,7 @@ EXPLORED: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 OTHERS: dict[str, Callable[[], Any]] = {}  # of one test file alone
 # Without padding (unpad). RoBERTa counts positions from its padding number on.
+DEBERTA = {**SIZES, "relative_attention": True, "pos_att_type": "p2c|c2p", "position_biased_input": False}
 ENCODERS: dict[str, Callable[[], Any]] = {
     "bert": lambda: tf.BertModel(tf.BertConfig(**SIZES, pad_token_id=1)),
     "roberta": lambda: tf.RobertaModel(tf.RobertaConfig(**SIZES)),
@@ -116,6 +117,8 @@ ENCODERS: dict[str, Callable[[], Any]] = {
     "nomic-bert": lambda: tf.AutoModel.from_config(tf.AutoConfig.for_model("nomic_bert", **SIZES)),
     "electra": lambda: tf.ElectraModel(tf.ElectraConfig(**SIZES, embedding_size=24)),
     "xlm-roberta-xl": lambda: tf.XLMRobertaXLModel(tf.XLMRobertaXLConfig(**SIZES)),
+    "deberta-v3": lambda: tf.DebertaV2Model(tf.DebertaV2Config(**DEBERTA, position_buckets=4, share_att_key=True, norm_rel_ebd="layer_norm")),
+    "deberta-v2": lambda: tf.DebertaV2Model(tf.DebertaV2Config(**DEBERTA, max_relative_positions=8, type_vocab_size=2)),
 }
 ALL = os.environ.get("QKV_TEST_CASES") == "all"
 EVERY = [*MODELS, *(MORE if ALL else ())]

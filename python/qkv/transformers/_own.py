@@ -1,4 +1,4 @@
-"""Models whose attention does not ask transformers' AttentionInterface: MPNet (without padding), Bloom, MPT, Falcon.
+"""Models whose attention does not ask transformers' AttentionInterface: MPNet and DeBERTa (without padding), Bloom, MPT, Falcon.
 
 Each function takes a method of the modelling file and returns its replacement, which computes the same through qkv where the model
 chose "qkv" (its mask says so), and is the original otherwise.
@@ -25,15 +25,15 @@ from ._packing import running
 Method = Callable[..., Any]
 
 
-def _mpnet_bias(original: Method) -> Method:
-    """MPNetEncoder.compute_position_bias: of the longest text, and not of all tokens in a row."""
+def _of_longest(original: Method) -> Method:
+    """MPNetEncoder.compute_position_bias, DebertaV2Encoder.get_rel_pos: of the longest text, and not of all tokens in a row."""
 
     @functools.wraps(original)
-    def compute_position_bias(self: nn.Module, x: Tensor, *args: Any, **options: Any) -> Tensor:
+    def of_longest(self: nn.Module, x: Tensor, *args: Any, **options: Any) -> Tensor:
         packing = running.get()
         return original(self, x if packing is None else x.new_empty(1, packing.longest, 0), *args, **options)
 
-    return compute_position_bias
+    return of_longest
 
 
 def _mpnet(original: Method) -> Method:
@@ -49,6 +49,46 @@ def _mpnet(original: Method) -> Method:
         parts = zip(*(x.split(packing.lengths, 1) for x in (q, k, v)), packing.lengths)
         made = [scaled_dot_product_attention(*one, position_bias[0, :, :n, :n], rate) for *one, n in parts]
         return (self.o(torch.cat(made, 1).transpose(0, 1).flatten(1)[None]),)
+
+    return forward
+
+
+def _deberta_mask(original: Method) -> Method:
+    """DebertaV2Encoder.get_attention_mask: none [B, 1, T, T] where a text attends itself."""
+    return functools.wraps(original)(lambda self, mask: original(self, mask) if running.get() is None else mask)
+
+
+def _deberta(original: Method) -> Method:
+    """DisentangledSelfAttention.forward: one text after another, positions a bias of each. He 2021 (arXiv:2006.03654) eq. 4."""
+
+    @functools.wraps(original)
+    def forward(self: Any, hidden_states: Tensor, *args: Any, **options: Any) -> Any:
+        packing = running.get()
+        if packing is None:
+            return original(self, hidden_states, *args, **options)
+
+        def heads(layer: nn.Module, x: Tensor) -> Tensor:
+            return layer(x).unflatten(-1, (self.num_attention_heads, -1)).transpose(0, 1)  # [H, T, D]
+
+        q, k, v = (heads(f, hidden_states[0]) for f in (self.query_proj, self.key_proj, self.value_proj))
+        kinds, span = [x for x in ("c2p", "p2c") if x in self.pos_att_type], getattr(self, "pos_ebd_size", 0)
+        scale, rate, shared = (q.shape[2] * (1 + len(kinds))) ** -0.5, self.dropout.p if self.training else 0.0, self.share_att_key
+        table: dict[str, Tensor] = {}  # keys of "c2p", queries of "p2c": [H, 2 span, D]
+        if self.relative_attention:
+            rows = self.pos_dropout(options["rel_embeddings"])[: 2 * span]
+            for kind, own, position in (("c2p", "key_proj", "pos_key_proj"), ("p2c", "query_proj", "pos_query_proj")):
+                table |= {kind: heads(getattr(self, own if shared else position), rows)} if kind in kinds else {}
+        made = []
+        for one, two, values, n in zip(*(x.split(packing.lengths, 1) for x in (q, k, v)), packing.lengths):
+            low, bias = max(span - n + 1, 0), None  # of the table, n tokens are apart by at most n - 1
+            for kind, other in table.items():
+                apart = options["relative_pos"][0, :n, :n] if kind == "c2p" else -options["relative_pos"][0, :n, :n]
+                every = (one if kind == "c2p" else two) @ other[:, low : span + n].transpose(1, 2)
+                term = every.gather(2, (apart + span).clamp(0, 2 * span - 1).sub(low).expand(len(every), n, n))
+                term = term if kind == "c2p" else term.transpose(1, 2)
+                bias = term if bias is None else bias + term
+            made.append(scaled_dot_product_attention(one, two, values, None if bias is None else bias * scale, rate, scale=scale))
+        return torch.cat(made, 1).transpose(0, 1).flatten(1)[None], None
 
     return forward
 
@@ -152,8 +192,11 @@ def _falcon_alibi(original: Method) -> Method:
 
 #: (class, method, what makes a replacement of it)
 OWN: tuple[tuple[str, str, Callable[[Method], Method]], ...] = (
-    ("MPNetEncoder", "compute_position_bias", _mpnet_bias),
+    ("MPNetEncoder", "compute_position_bias", _of_longest),
     ("MPNetSelfAttention", "forward", _mpnet),
+    ("DebertaV2Encoder", "get_rel_pos", _of_longest),
+    ("DebertaV2Encoder", "get_attention_mask", _deberta_mask),
+    ("DisentangledSelfAttention", "forward", _deberta),
     ("BloomAttention", "forward", _bloom),
     ("MptAttention", "forward", _mpt),
     ("MptModel", "forward", _mpt_model),

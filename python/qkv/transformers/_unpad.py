@@ -24,10 +24,10 @@ from ._packing import Packing, running
 
 #: config.model_type of encoders whose layers compute rows by themselves, apart from attention. MiniLM, BGE, E5 and GTE are BERT.
 ENCODERS = frozenset(
-    "bert camembert data2vec-text distilbert electra ernie eurobert jina_embeddings_v3 modernbert mpnet nomic_bert roberta "
+    "bert camembert data2vec-text deberta-v2 distilbert electra ernie eurobert jina_embeddings_v3 modernbert mpnet nomic_bert roberta "
     "roberta-prelayernorm xlm-roberta xlm-roberta-xl".split()
 )
-_OWN_ATTENTION = frozenset(("mpnet",))  # without transformers' AttentionInterface
+_OWN_ATTENTION = frozenset(("deberta-v2", "mpnet"))  # without transformers' AttentionInterface
 _PACKED = ("embeddings", "rotary_emb")
 
 
@@ -92,7 +92,8 @@ def _forward(model: PreTrainedModel, held: Any, *args: Any, **given: Any) -> Any
         return original(**given)
     token = running.set(packing)
     try:
-        output = original(**given | {"attention_mask": None})
+        # DeBERTa warns without a mask, and uses it for its embeddings alone here.
+        output = original(**given if model.config.model_type == "deberta-v2" else given | {"attention_mask": None})
     finally:
         running.reset(token)
     packed = (1, len(packing.index))
@@ -111,6 +112,8 @@ def _check(model: PreTrainedModel) -> None:
         _refuse(model, f"computed are encoders of text ({', '.join(sorted(ENCODERS))}): got model_type {config.model_type!r}")
     if getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False):
         _refuse(model, "decoders are not computed without padding: got a config with is_decoder")
+    if getattr(config, "conv_kernel_size", 0):
+        _refuse(model, f"a convolution over tokens is not computed without padding: got conv_kernel_size={config.conv_kernel_size}")
 
 
 class _Changes(NamedTuple):

@@ -73,6 +73,22 @@ def test_a_texts_bits_are_the_same_alone_and_in_any_batch(name: str) -> None:
                 assert torch.equal(alone.pooler_output[0], whole.pooler_output[n])
 
 
+def test_a_texts_gradients_have_their_own_bits_too() -> None:
+    """Of what goes into DeBERTa, whose scores have biases of their own for each text."""
+    model, (lengths, mask) = qkv.transformers.optimize(qkv.transformers.unpad(encoder_of("deberta-v3"))), (LENGTHS, batch()["attention_mask"])
+    rows, weights = torch.randn(2, len(lengths), T, 32, generator=torch.Generator().manual_seed(1))
+
+    def gradient(x: Any, mask: Any, weights: Any) -> Any:
+        x = x.clone().requires_grad_()
+        (model(inputs_embeds=x, attention_mask=mask).last_hidden_state * weights).sum().backward()
+        return x.grad
+
+    whole = gradient(rows, mask, weights)
+    for n, length in enumerate(lengths):
+        alone = gradient(rows[n : n + 1, :length], None, weights[n : n + 1, :length])
+        assert torch.equal(alone[0], whole[n, :length])
+
+
 def test_heads_get_what_they_expect_and_copies_stay_unpadded() -> None:
     config = tf.BertConfig(**SIZES, pad_token_id=1, num_labels=3)
     torch.manual_seed(0)
@@ -142,6 +158,8 @@ def test_refusals() -> None:
         qkv.transformers.unpad(model_of("gpt2"))
     with pytest.raises(NotImplementedError, match="is_decoder"):
         qkv.transformers.unpad(tf.BertModel(tf.BertConfig(**SIZES, is_decoder=True)))
+    with pytest.raises(NotImplementedError, match="a convolution over tokens.*got conv_kernel_size=3"):
+        qkv.transformers.unpad(tf.DebertaV2Model(tf.DebertaV2Config(**SIZES, conv_kernel_size=3)))
     with pytest.raises(TypeError, match="a model of transformers"):
         qkv.transformers.unpad(nn.Linear(2, 2))
     with pytest.raises(ValueError, match='bits must be "invariant" or "fast"'):
