@@ -33,20 +33,21 @@ template <class T> inline bool is_block(const ConvolutionRows<T>& t, Index token
   return token == end;
 }
 
-/// body.operator()<tokens, reach>(token): blocks, and tokens one by one; reach -1: any.
+/// body.operator()<tokens, reach>(token, first, end): blocks on whole vectors of channels, the rest token by token; reach
+/// -1: any.
 template <class T, class Body> inline void for_token_blocks(const ConvolutionRows<T>& t, const Body& body) {
-  Index i = t.begin;
-  while (i < t.end) {
-    if (!is_block(t, i)) {
-      body.template operator()<1, -1>(i++);
-      continue;
+  const Index whole = t.channels - t.channels % Simd<T>::kLanes;
+  for (Index i = t.begin; i < t.end;) {
+    const bool block = is_block(t, i);
+    if (block && t.width == 4) {
+      body.template operator()<kBlockTokens, 3>(i, 0, whole);
+    } else if (block) {
+      body.template operator()<kBlockTokens, -1>(i, 0, whole);
     }
-    if (t.width == 4) {
-      body.template operator()<kBlockTokens, 3>(i);
-    } else {
-      body.template operator()<kBlockTokens, -1>(i);
+    const Index first = block ? whole : 0, end = i + (block ? kBlockTokens : 1);
+    for (; i < end; ++i) {
+      if (first < t.channels) body.template operator()<1, -1>(i, first, t.channels);
     }
-    i += kBlockTokens;
   }
 }
 
@@ -66,17 +67,20 @@ template <class T, int kI> inline __attribute__((always_inline)) void convolved(
   }
 }
 
-/// body(e, lanes) for the vectors of a row; the compiler knows the lanes of whole ones.
-template <class T, class Body> [[gnu::always_inline]] inline void for_row_vectors(Index channels, const Body& body) {
+/// body.operator()<whole>(e, lanes) for the vectors of channels [first, end); of many tokens all are whole.
+template <class T, int kI, class Body>
+[[gnu::always_inline]] inline void for_row_vectors(Index first, Index end, const Body& body) {
   constexpr int n = Simd<T>::kLanes;
-  Index e = 0;
-  for (; e + n <= channels; e += n) body.template operator()<true>(e, n);
-  if (e < channels) body.template operator()<false>(e, static_cast<int>(channels - e));
+  for (; first + n <= end; first += n) body.template operator()<true>(first, n);
+  if constexpr (kI == 1) {
+    if (first < end) body.template operator()<false>(first, static_cast<int>(end - first));
+  }
 }
 
-template <class T, int kI, int kReach> void convolve_tokens(const ConvolutionRows<T>& t, Index token) {
+template <class T, int kI, int kReach>
+void convolve_tokens(const ConvolutionRows<T>& t, Index token, Index first, Index end) {
   const Index any_reach = reach_of(t, token);
-  for_row_vectors<T>(t.channels, [&]<bool kWhole>(Index e, int some) {
+  for_row_vectors<T, kI>(first, end, [&]<bool kWhole>(Index e, int some) {
     const int lanes = kWhole ? Simd<T>::kLanes : some;
     const Index reach = kReach < 0 ? any_reach : kReach;
     typename Simd<T>::V z[kI] = {};
@@ -87,14 +91,17 @@ template <class T, int kI, int kReach> void convolve_tokens(const ConvolutionRow
 }
 
 template <class T> void convolve(const ConvolutionRows<T>& t) {
-  for_token_blocks(t, [&]<int kI, int kReach>(Index token) { convolve_tokens<T, kI, kReach>(t, token); });
+  for_token_blocks(t, [&]<int kI, int kReach>(Index token, Index first, Index end) {
+    convolve_tokens<T, kI, kReach>(t, token, first, end);
+  });
 }
 
-template <class T, int kI, int kReach> void convolve_backward_tokens(const ConvolutionGradient<T>& g, Index token) {
+template <class T, int kI, int kReach>
+void convolve_backward_tokens(const ConvolutionGradient<T>& g, Index token, Index first, Index end) {
   using V = typename Simd<T>::V;
   const ConvolutionRows<T>& t = g.forward;
   const Index any_reach = reach_of(t, token);
-  for_row_vectors<T>(t.channels, [&]<bool kWhole>(Index e, int some) {
+  for_row_vectors<T, kI>(first, end, [&]<bool kWhole>(Index e, int some) {
     const int lanes = kWhole ? Simd<T>::kLanes : some;
     const Index reach = kReach < 0 ? any_reach : kReach;
     if (reach < 0) {
@@ -148,7 +155,9 @@ template <class T> void convolve_backward(const ConvolutionGradient<T>& g) {
     for (Index e = 0; e < t.channels; ++e) g.dweight.at(k)[e] = 0;
   }
   for (Index e = 0; e < t.channels; ++e) g.dbias[e] = 0;
-  for_token_blocks(t, [&]<int kI, int kReach>(Index token) { convolve_backward_tokens<T, kI, kReach>(g, token); });
+  for_token_blocks(t, [&]<int kI, int kReach>(Index token, Index first, Index end) {
+    convolve_backward_tokens<T, kI, kReach>(g, token, first, end);
+  });
 }
 
 }  // namespace
