@@ -33,8 +33,8 @@ template <class T> inline bool is_block(const ConvolutionRows<T>& t, Index token
   return token == end;
 }
 
-/// body.operator()<tokens, reach>(token, first, end): blocks on whole vectors of channels, the rest token by token; reach
-/// -1: any.
+/// body.operator()<tokens, reach>(token, first, end), reach -1: any; blocks on whole vectors of channels, the rest one
+/// token after another.
 template <class T, class Body> inline void for_token_blocks(const ConvolutionRows<T>& t, const Body& body) {
   const Index whole = t.channels - t.channels % Simd<T>::kLanes;
   for (Index i = t.begin; i < t.end;) {
