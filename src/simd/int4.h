@@ -15,7 +15,7 @@ template <int kBytes> using PieceOf = std::integral_constant<int, kBytes>;
 constexpr int kInt4Parts = 16 / Simd<float>::kLanes;
 
 /// Calls body(PieceOf, d, scales, words) for each piece of a row of `width` numbers: its first number, and after how
-/// many bytes of the row its scales, in f16, and its words come. Pieces of 128, then of 32; a rest above 96 is one of 128.
+/// many bytes of the row its scales, in f16, and its words come. Pieces of 128, then of 32; a rest above 96 takes 128.
 template <class Body> inline __attribute__((always_inline)) void for_pieces(Index width, const Body& body) {
   Index d = 0, at = 0;
   for (; width - d > 96; d += 128, at += 72) body(PieceOf<4>{}, d, at, at + 8);
