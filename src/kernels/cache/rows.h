@@ -174,8 +174,8 @@ template <class Sum, class F> inline auto for_stored_type(StoredType type, const
 
 template <class Sum> using WidenRow = void (*)(const std::byte* row, Sum scale, Index width, Sum* to);
 
-/// Positions [begin, begin + count) as numbers of the type of sums, rows one after the other; 0 where there is none. The
-/// loop is there once for all types of rows.
+/// Positions [begin, begin + count) as numbers of the type of sums, rows one after the other; 0 where there is none. One
+/// loop for every type of rows.
 template <class Sum> [[gnu::noinline]] void read_keys(
     const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index count, Index width, Sum* to) {
   const auto widen = for_stored_type<Sum>(keys.type, [](auto stored) -> WidenRow<Sum> {
