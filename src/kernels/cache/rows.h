@@ -174,7 +174,7 @@ template <class Sum, class F> inline auto for_stored_type(StoredType type, const
 
 template <class Sum> using WidenRow = void (*)(const std::byte* row, Sum scale, Index width, Sum* to);
 
-/// Positions [begin, begin + count) as numbers of the type of sums, rows one after the other; 0 where there is none. One
+/// Positions [begin, begin + count) as numbers of the type of sums, rows one after the other; 0 where none is. One
 /// loop for every type of rows.
 template <class Sum> [[gnu::noinline]] void read_keys(
     const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index count, Index width, Sum* to) {
