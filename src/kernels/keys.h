@@ -21,12 +21,14 @@ struct Int4 {
 };
 
 /// Elements of a stored row of `width` numbers.
-constexpr Index row_elements(StoredType type, Index width) {
+[[gnu::always_inline]] constexpr Index row_elements(StoredType type, Index width) {
   if (type != StoredType::kInt4) return width;
   const Index rest = width % 128;
   return width / 128 * 9 + (rest == 0 ? 0 : 1 + (rest + 31) / 32 * 2);
 }
-constexpr Index row_bytes(StoredType type, Index width) { return row_elements(type, width) * stored_bytes(type); }
+[[gnu::always_inline]] constexpr Index row_bytes(StoredType type, Index width) {
+  return row_elements(type, width) * stored_bytes(type);
+}
 
 /// K or V of one (sequence, key/value head).
 struct KeyMatrix {

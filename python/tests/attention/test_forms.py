@@ -111,7 +111,7 @@ def test_cached_decode_equals_the_full_forward(layout: str, storage: str) -> Non
     assert abs(np.stack([x for x, _ in stored]) - k).max() <= errors[0] and abs(np.stack([x for _, x in stored]) - v).max() <= errors[1]
     bound = cache.error_bound(q.astype(np.float64))
     assert bound.shape == q.shape[:3] and (bound[..., None] >= abs(full - qkv.attention(q, k, v, causal=True)) - 2e-6).all()
-    assert (bound == 0).all() == (storage == "float32") and np.allclose(cache.error_bound(q, scale=0), errors[1], rtol=1e-6)
+    assert (bound == 0).all() == (storage == "float32") and np.isclose(cache.error_bound(q, scale=0).max(), errors[1])
     assert cache.lengths == [20, 20] and "lengths=[20, 20]" in repr(cache)
 
 

@@ -194,4 +194,4 @@ def test_control_c_ends_it(tmp_path: Any) -> None:
         assert link.getresponse().status == 200
         os.kill(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=60)
-        assert process.returncode == 0 and "Traceback" not in errors
+        assert process.returncode == 0 and "Traceback" not in errors, errors

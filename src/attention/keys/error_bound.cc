@@ -5,6 +5,7 @@
 
 #include "attention/keys/key_source.h"
 #include "core/check.h"
+#include "core/maths.h"
 
 namespace qkv::inline v0 {
 namespace {
@@ -128,7 +129,8 @@ void KVCache::bound_rows(const AnyView& q, const View<double, 3>& bound, std::op
           delta += std::abs(number(q.type, q.at(b, h, i) + d * q.stride(3) * q.element_bytes())) *
                    head.k[static_cast<std::size_t>(d)];
         }
-        bound(b, h, i) = (delta == 0 ? 0 : std::tanh(factor * delta / 2) * range) + v_error;
+        const double shrunk = maths::exp(-factor * delta);  // tanh(x / 2) = (1 - exp(-x)) / (1 + exp(-x))
+        bound(b, h, i) = (delta == 0 ? 0 : (1 - shrunk) / (1 + shrunk) * range) + v_error;
       }
     }
   }
