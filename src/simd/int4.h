@@ -1,5 +1,5 @@
-// Integers of 4 bits in memory, 32-bit floats in registers: pieces of a row as kernels/keys.h lays them out. An integer
-// times its scale is exact in 32 bits.
+// Integers of 4 bits in memory, 32-bit floats in registers: the pieces of a stored row. An integer times its scale is
+// exact in 32 bits.
 #pragma once
 
 #include "simd/widen.h"

@@ -104,7 +104,14 @@ template <class S> inline void widen_row(const S* from, SumOf<S> scale, Index wi
   const int rest = static_cast<int>(width - d);
   if (rest > 0) store_tail<Sum>(to + d, scaled(load_row_tail(from + d, rest)), rest);
 }
-/// Calls body(column, numbers) for the vectors of a row of 4-bit integers.
+
+/// Calls body(column, numbers) for the vectors of a row, of which the last ends with zeros.
+template <class S, class Body> inline void for_columns(const S* row, Index width, const Body& body) {
+  constexpr Index n = Simd<SumOf<S>>::kLanes;
+  Index d = 0;
+  for (; d + n <= width; d += n) body(d, load_row(row + d));
+  if (d < width) body(d, load_row_tail(row + d, static_cast<int>(width - d)));
+}
 template <class Body> inline void for_columns(const Int4* from, Index width, const Body& body) {
   constexpr int n = Simd<float>::kLanes;
   const auto* const row = reinterpret_cast<const std::byte*>(from);
@@ -122,7 +129,7 @@ inline void widen_row(const Int4* from, float, Index width, float* to) {
       from, width, [&](Index d, F32 x) { store_tail<float>(to + d, x, static_cast<int>(smaller(n, width - d))); });
 }
 
-/// The numbers of a row of `width` from column d on that fill a vector, 0 beyond the last.
+/// The numbers of a row of `width` from column d on that fill a vector, of the last ones with zeros.
 template <class S> inline typename Simd<SumOf<S>>::V load_column(const S* row, Index d, Index width) {
   constexpr Index n = Simd<SumOf<S>>::kLanes;
   if constexpr (std::is_same_v<S, Int4>) {

@@ -78,7 +78,6 @@ template <class T, class Chunk> [[gnu::noinline]] bool hides_nonfinite_values(
     const DecodeGroup<SumOf<T>>& t, const DecodeScratch<SumOf<T>>& w, const Chunk& v) {
   using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
-  constexpr int n = Simd<Sum>::kLanes;
   const std::uint32_t all = lane_bits(rows_of(t));
   V marks{};
   for (Index g = 0; g < w.run; ++g) {
@@ -86,7 +85,7 @@ template <class T, class Chunk> [[gnu::noinline]] bool hides_nonfinite_values(
     for (Index i = live.first; i < live.last; ++i) {
       if ((w.query_mask[kRuns * g + i] & all) == all) continue;
       const T* row = v.row(g)[i];
-      for (Index d = 0; d < t.v_head_dim; d += n) marks = fma(load_column<T>(row, d, t.v_head_dim), V{}, marks);
+      for_columns(row, t.v_head_dim, [&](Index, V x) { marks = fma(x, V{}, marks); });
     }
   }
   return bits_where<Sum>(marks != marks) != 0;
