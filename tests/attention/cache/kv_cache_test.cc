@@ -8,8 +8,10 @@
 #include <cstdlib>
 #include <limits>
 #include <map>
+#include <span>
 
 #include "support/cases/cache_rows.h"
+#include "support/isas.h"
 #include "support/random.h"
 
 namespace qkv::test {
