@@ -30,7 +30,8 @@ def settings(threads):
 def variants(case):
     makers = {"forward": _forward, "decode": _decode, "prefill": _decode, "linear": _linear, "mha": _layer}
     found = dict(makers[case.kind](case)) if case.kind in makers and case.dtype in TYPES else {}
-    return found | (dict(_on_state(case)) if case.kind in ("decode", "prefill") else {})
+    # A state of 4 bits (KV_CACHE_PRECISION u4) ends the process by SIGSEGV (2026.4.1).
+    return found | (dict(_on_state(case)) if case.kind in ("decode", "prefill") and case.dtype != "int4" else {})
 
 
 def _attention(q, k, causal, dtype, mask=None):
@@ -162,7 +163,7 @@ def _on_state(case):
     if case.causal:
         given["mask"] = np.where(textbook.keep_of(case)[:1, None], 0, -np.inf).astype(np.float32)
     hint = "bf16" if case.dtype == "bf16" else "f32"
-    model = _compiled(_stateful(case), hint, KV_CACHE_PRECISION={"int8": "u8", "int4": "u4"}.get(case.dtype, case.dtype))
+    model = _compiled(_stateful(case), hint, KV_CACHE_PRECISION={"int8": "u8"}.get(case.dtype, case.dtype))
     requests = [model.create_infer_request() for _ in textbook.caches(case, [], None)]
 
     def restore(request):
