@@ -36,6 +36,12 @@ double number(StoredType type, const std::byte* at) {
 /// The larger; NaN if one is.
 double worse(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 
+double largest_of(const std::vector<double>& numbers) {
+  double largest = 0;
+  for (const double x : numbers) largest = worse(x, largest);
+  return largest;
+}
+
 /// errors[d] = the most that number d of any row x[g, j] may be off by, or more if it was.
 void add_errors(CacheStorage storage, const View<float, 3>& x, Index g, std::vector<double>& errors) {
   const Index width = x.size(2), shared = storage == CacheStorage::kInt4 ? 32 : width;
@@ -44,9 +50,10 @@ void add_errors(CacheStorage storage, const View<float, 3>& x, Index g, std::vec
       const Index end = std::min(width, begin + shared);
       double largest = 0;
       for (Index d = begin; d < end; ++d) largest = worse(std::abs(double{x(g, j, d)}), largest);
+      const double error = error_of(storage, largest);
       for (Index d = begin; d < end; ++d) {
         double& most = errors[static_cast<std::size_t>(d)];
-        most = worse(error_of(storage, largest), most);
+        most = worse(error, most);
       }
     }
   }
@@ -56,7 +63,6 @@ void add_errors(CacheStorage storage, const View<float, 3>& x, Index g, std::vec
 struct HeadErrors {
   std::vector<double> k, v;             // by column
   std::vector<double> v_least, v_most;  // values by column, 0 among them
-  double largest_v() const { return *std::max_element(v.begin(), v.end()); }
   double v_range() const {
     double range = 0;
     for (std::size_t d = 0; d < v.size(); ++d) range = worse(v_most[d] - v_least[d], range);
@@ -69,7 +75,7 @@ std::vector<HeadErrors> errors_of(const KVCache& cache, Index sequence) {
   const std::vector<double> k_zeros(static_cast<std::size_t>(c.head_dim)),
       v_zeros(static_cast<std::size_t>(c.v_head_dim));
   std::vector heads(static_cast<std::size_t>(c.num_kv_heads), HeadErrors{k_zeros, v_zeros, v_zeros, v_zeros});
-  if (c.storage == CacheStorage::kF64) return heads;
+  if (c.storage == CacheStorage::kF32 || c.storage == CacheStorage::kF64) return heads;  // nothing is rounded
   constexpr Index piece = 256;
   Tensor<float> k({c.num_kv_heads, piece, c.head_dim}), v({c.num_kv_heads, piece, c.v_head_dim});
   const Index length = cache.length(sequence), pinned = std::min(c.first, length);
@@ -101,8 +107,8 @@ KVCache::ErrorBound KVCache::error_bound() const {
   ErrorBound most;
   for (const Index s : sequences()) {
     for (const HeadErrors& head : errors_of(*this, s)) {
-      for (const double error : head.k) most.k = worse(error, most.k);
-      for (const double error : head.v) most.v = worse(error, most.v);
+      most.k = worse(largest_of(head.k), most.k);
+      most.v = worse(largest_of(head.v), most.v);
     }
   }
   return most;
@@ -122,7 +128,7 @@ void KVCache::bound_rows(const AnyView& q, const View<double, 3>& bound, std::op
     const std::vector<HeadErrors> heads = errors_of(*this, sequences()[static_cast<std::size_t>(b)]);
     for (Index h = 0; h < q.size(1); ++h) {
       const HeadErrors& head = heads[static_cast<std::size_t>(h / (q.size(1) / c.num_kv_heads))];
-      const double range = head.v_range(), v_error = head.largest_v();
+      const double range = head.v_range(), v_error = largest_of(head.v);
       for (Index i = 0; i < q.size(2); ++i) {
         double delta = 0;
         for (Index d = 0; d < c.head_dim; ++d) {

@@ -1,7 +1,9 @@
 // Caches in fewer bits than the queries, against the reference on what is stored and against what rounding may cost.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "dispatch/kernels.h"
 #include "support/checks/check_cached.h"
@@ -60,6 +62,25 @@ TEST(CachedAttentionStorage, AnswersStayWithinTheirBound) {
         std::printf("%s cache, %d queries: worst error/bound %.3f\n", kStorageNames[static_cast<std::size_t>(storage)],
             static_cast<int>(q_len), worst);
       });
+    }
+  }
+}
+
+/// A number that is not finite leaves no bound, whichever it is among the others.
+TEST(CachedAttentionStorage, WhatIsNotFiniteHasNoBound) {
+  for (const CacheStorage storage :
+      {CacheStorage::kBF16, CacheStorage::kF16, CacheStorage::kInt8, CacheStorage::kInt4}) {
+    for (const Index bad : {0, 40, 95}) {
+      Tensor<float> q({1, 1, 1, 48}), k({1, 1, 2, 48}), v({1, 1, 2, 48});
+      for (Tensor<float>* t : {&q, &k, &v}) std::ranges::fill(t->span(), 0.5F);
+      v.data()[bad] = std::numeric_limits<float>::quiet_NaN();
+      KVCache cache({.head_dim = 48, .storage = storage, .capacity = 2});
+      cache.append(k, v);
+      Tensor<double> bound({1, 1, 1});
+      cache.error_bound(q, bound);
+      EXPECT_TRUE(std::isnan(bound.data()[0])) << bad;
+      EXPECT_TRUE(std::isnan(cache.error_bound().v)) << bad;
+      EXPECT_FALSE(std::isnan(cache.error_bound().k)) << bad;
     }
   }
 }
