@@ -9,6 +9,7 @@
 #include "kernels/layers/bf16_product.h"
 #include "kernels/layers/cross_entropy.h"
 #include "kernels/layers/embedding_rows.h"
+#include "kernels/layers/gelu.h"
 #include "kernels/layers/matrix_product.h"
 #include "kernels/params.h"
 #include "kernels/read_peak.h"
@@ -98,7 +99,7 @@ constexpr Kernels<float> make_pair_kernels() {
 }  // namespace qkv
 
 QKV_EXPORT(KernelTable, qkv_kernels) = {qkv::make_pair_kernels(), {},
-    {{}, {qkv::bf16_product_scratch, qkv::bf16_product}, {}, {}, {}}, {nullptr, nullptr, qkv::dot_peak, nullptr}};
+    {{}, {qkv::bf16_product_scratch, qkv::bf16_product}, {}, {}, {}, {}}, {nullptr, nullptr, qkv::dot_peak, nullptr}};
 #else
 namespace qkv {
 namespace {
@@ -112,7 +113,7 @@ template <class T> constexpr Kernels<T> make_kernels() {
 }
 
 constexpr LayerKernels make_layer_kernels() {
-  return {{matrix_product_scratch, matrix_product}, {}, gather_rows, scatter_rows, cross_entropy};
+  return {{matrix_product_scratch, matrix_product}, {}, gather_rows, scatter_rows, cross_entropy, gelu};
 }
 
 }  // namespace

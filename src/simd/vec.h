@@ -47,5 +47,23 @@ template <class A> constexpr A smaller(A a, A b) { return b < a ? b : a; }
 template <class A> constexpr A larger(A a, A b) { return a < b ? b : a; }
 constexpr Index round_up(Index x, Index step) { return (x + step - 1) / step * step; }
 
+/// visit(offset, lanes) for the vectors of a row of `width` numbers; the last may have fewer lanes.
+template <class T, class Visit> inline void for_vectors(Index width, const Visit& visit) {
+  constexpr int n = Simd<T>::kLanes;
+  Index e = 0;
+  for (; e + n <= width; e += n) visit(e, n);
+  if (e < width) visit(e, static_cast<int>(width - e));
+}
+template <class T> inline typename Simd<T>::V load_lanes(const T* p, int lanes) {
+  return lanes == Simd<T>::kLanes ? load<T>(p) : load_tail<T>(p, lanes);
+}
+template <class T> inline void store_lanes(T* p, typename Simd<T>::V v, int lanes) {
+  if (lanes == Simd<T>::kLanes) {
+    store<T>(p, v);
+  } else {
+    store_tail<T>(p, v, lanes);
+  }
+}
+
 }  // namespace
 }  // namespace qkv

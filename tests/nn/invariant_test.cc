@@ -34,9 +34,9 @@ template <class T> void expect_rows(const Tensor<T>& part, const Tensor<T>& whol
       << part.size(0) << " rows from " << row << " on, width " << width;
 }
 
-/// Depths around a block of 512, weights of more than 1 MiB, with and without a bias.
+/// Depths around a block of 128, weights of more than 1 MiB, with and without a bias.
 template <class T> void check_linear() {
-  for (const Index depth : {1, 20, 512, 513, 1100}) {
+  for (const Index depth : {1, 20, 128, 129, 1100}) {
     const Index outputs = depth == 1100 ? 250 : 37;
     for (const bool bias : {false, true}) {
       const nn::Linear linear({.in_features = depth, .out_features = outputs, .bias = bias, .seed = 3});

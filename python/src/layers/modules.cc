@@ -1,6 +1,6 @@
-// Shared by all modules, and Linear.
+// Shared by all modules, Linear and GELU.
 #include "layers/nn.h"
-#include "qkv/nn/linear.h"
+#include "qkv/nn/mlp.h"
 
 namespace qkv::python {
 
@@ -44,11 +44,25 @@ void linear_backward(const nb::args& objects) {
   });
 }
 
+void gelu_forward(const nb::args& objects) {
+  const Arrays a("gelu_forward", {"x", "y"}, objects);
+  const Computation call;
+  nn::gelu_forward(a[0].input<float, 2>(), a[1].output<float, 2>(), *call.context);
+}
+
+void gelu_backward(const nb::args& objects) {
+  const Arrays a("gelu_backward", {"x", "dy", "dx"}, objects);
+  const Computation call;
+  nn::gelu_backward(a[0].input<float, 2>(), a[1].input<float, 2>(), a[2].output<float, 2>(), *call.context);
+}
+
 }  // namespace
 
 void bind_modules(nb::module_& m) {
   m.def("linear_forward", &linear_forward, nb::arg("invariant"), nb::arg("arrays"));
   m.def("linear_backward", &linear_backward, nb::arg("arrays"));
+  m.def("gelu_forward", &gelu_forward, nb::arg("arrays"));
+  m.def("gelu_backward", &gelu_backward, nb::arg("arrays"));
   nb::class_<nn::Module>(m, "Module")
       .def("state_dict",
           [](const nn::Module& self, const std::string& prefix, const std::string& dtype) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 import qkv.transformers
 from support_transformers import ENCODERS, SIZES, encoder_of, model_of, tf, torch
 from torch import nn
+from torch.nn import functional as F
+from transformers.activations import GELUActivation
 
 LENGTHS = (11, 3, 0, 7, 1)
 T = max(LENGTHS)
@@ -205,3 +208,35 @@ def test_optimized_linear_is_pytorchs(bits: str, shape: tuple[int, ...], dtype: 
             (dx,) = torch.autograd.grad(layer(x), x, dy, create_graph=True)
             dx.sum().backward()
     assert type(layer) is nn.Linear
+
+
+@pytest.mark.parametrize("layer", [nn.GELU(), GELUActivation(), GELUActivation(use_gelu_python=True)])
+@pytest.mark.parametrize("shape", [(3, 2001), (0, 24), (5, 0), ()])
+def test_optimized_gelu_is_nearer_to_float64s(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    x = torch.linspace(-12, 12, 6003)[: max(1, math.prod(shape))].reshape(shape) if 0 not in shape else torch.zeros(shape)
+    x, dy, kind = x.requires_grad_(), torch.rand(shape), type(layer)
+
+    def errors() -> list[float]:
+        y, exact_x = layer(x), x.detach().double().requires_grad_()
+        exact = F.gelu(exact_x)
+        pairs = ((y, exact), (torch.autograd.grad(y, x, dy)[0], torch.autograd.grad(exact, exact_x, dy.double())[0]))
+        assert all(one.shape == other.shape and one.dtype is torch.float32 for one, other in pairs)
+        return [float((one.detach().double() - other.detach()).abs().max()) if other.numel() else 0.0 for one, other in pairs]
+
+    theirs, plain = errors(), layer(x.detach())
+    with qkv.transformers.optimized(layer):
+        assert isinstance(layer, kind) and type(layer) is not kind
+        own = errors()
+        assert own[0] <= max(theirs[0], 2e-8) and own[1] <= 2 * torch.finfo(torch.float32).eps
+        ends = layer(torch.tensor([-math.inf, math.inf, -0.0, 2.0**100, -(2.0**100), math.nan])).tolist()
+        assert ends[:5] == [0, math.inf, 0, 2.0**100, 0] and math.isnan(ends[5])
+        assert torch.equal(layer(x.detach().T.contiguous().T) if x.dim() == 2 else layer(x), layer(x))
+        exported = torch.export.export(layer, (x.detach(),)).module()(x.detach())
+        assert layer(x.bfloat16()).dtype is torch.bfloat16 and torch.equal(exported, plain)
+    assert type(layer) is kind
+
+
+def test_tanh_gelu_stays_pytorchs() -> None:
+    layer, x = nn.GELU("tanh"), torch.randn(64)
+    with qkv.transformers.optimized(layer):
+        assert torch.equal(layer(x), F.gelu(x, approximate="tanh"))

@@ -9,16 +9,10 @@ namespace {
 
 /// to[0..width) = from[0..width) + addend[0..width), without kAdd = from. `to` may be the addend.
 template <bool kAdd> inline void move_row(const float* from, const float* addend, float* to, Index width) {
-  constexpr int n = Simd<float>::kLanes;
-  Index e = 0;
-  for (; e + n <= width; e += n) {
-    const auto value = load<float>(from + e);
-    store<float>(to + e, kAdd ? load<float>(addend + e) + value : value);
-  }
-  if (e == width) return;
-  const int tail = static_cast<int>(width - e);
-  const auto value = load_tail<float>(from + e, tail);
-  store_tail<float>(to + e, kAdd ? load_tail<float>(addend + e, tail) + value : value, tail);
+  for_vectors<float>(width, [&](Index e, int lanes) {
+    const auto value = load_lanes(from + e, lanes);
+    store_lanes(to + e, kAdd ? load_lanes(addend + e, lanes) + value : value, lanes);
+  });
 }
 
 /// rows[m, :] = table[ids[m], :] + other[other_ids[m], :], or += table[ids[m], :]

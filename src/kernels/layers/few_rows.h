@@ -14,8 +14,8 @@ namespace {
 /// Columns of y that are computed at once: independent chains that hide the latency of an FMA.
 constexpr int kFewColumns = Simd<float>::kLanes < 8 ? Simd<float>::kLanes : 8;
 
-/// The depth of matrix_product.h's blocks, where A is not transposed.
-constexpr Index kDepthBlock = 512;
+/// The depth of matrix_product.h's blocks in an invariant product: shorter chains than of others, for their accuracy.
+constexpr Index kInvariantDepth = 128;
 
 /// Rows of an invariant product that are computed with vectors along y.
 constexpr Index kChainRows = Simd<float>::kLanes / 4;
@@ -108,7 +108,7 @@ template <int kSplit> inline void few_rows_product(const MatrixProduct<float>& t
       }
     }
   }
-  const Index block = t.invariant ? kDepthBlock : steps;
+  const Index block = t.invariant ? kInvariantDepth : steps;
   for (Index j0 = 0; j0 < t.columns; j0 += n) {
     const int width = static_cast<int>(smaller<Index>(n, t.columns - j0));
     const float* w = t.b + j0 * t.b_column;
@@ -184,12 +184,12 @@ template <int kR, int kBlocks, Fetch kTo> [[gnu::noinline]] void rows_of_chains(
   for (Index j0 = 0; j0 < t.columns; j0 += step) {
     const Index columns = smaller(step, t.columns - j0);
     V totals[kBlocks][kR];
-    for (Index k0 = 0; k0 == 0 || k0 < t.depth; k0 += kDepthBlock) {
+    for (Index k0 = 0; k0 == 0 || k0 < t.depth; k0 += kInvariantDepth) {
       V sums[kBlocks][kR]{};
       const float* from[kR];
       for (int r = 0; r < kR; ++r) from[r] = x[r] + k0;
-      add_row_chains<kR, kBlocks, kTo>(
-          {t.b + k0, t.b_column}, j0, columns, smaller(kDepthBlock, t.depth - k0), in_l2 ? 0 : kRowAhead, from, sums);
+      add_row_chains<kR, kBlocks, kTo>({t.b + k0, t.b_column}, j0, columns, smaller(kInvariantDepth, t.depth - k0),
+          in_l2 ? 0 : kRowAhead, from, sums);
       for (int b = 0; b * n < columns; ++b) {
         const int width = static_cast<int>(smaller<Index>(n, columns - b * n));
         for (int r = 0; r < kR; ++r) {

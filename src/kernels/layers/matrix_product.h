@@ -31,8 +31,8 @@ struct ProductBlocks {
     const bool a_transposed = t.a_row == 1 && t.a_depth != 1;
     // 8 rows of 512 are 16 KiB of L1, 256 columns of 512 are 512 KiB of L2. A transposed A is packed once per block of
     // columns, so these are wider and the depth is smaller.
-    depth = a_transposed ? 256 : kDepthBlock;
-    columns = a_transposed ? 768 : 256;
+    depth = t.invariant ? kInvariantDepth : a_transposed ? 256 : 512;
+    columns = a_transposed ? 768 : t.invariant ? 1024 : 256;
     pack_a = a_transposed && t.depth * t.a_depth > 4 * kInPlaceFloats;
     pack_b = t.b_column != 1 || (t.rows > kPanel && t.depth * t.columns > kInPlaceFloats);
   }

@@ -1,4 +1,4 @@
-// Parameters of the kernels of layers, as plain data: Linear, embedding and cross-entropy. And their table.
+// Parameters of the kernels of layers, as plain data: Linear, embedding, cross-entropy and GELU. And their table.
 #pragma once
 
 #include <cstddef>
@@ -57,6 +57,16 @@ struct CrossEntropyRows {
   float share;
 };
 
+/// y = gelu(x), or dy gelu'(x); y may be x or dy.
+struct GeluRows {
+  const float* x;
+  Index x_stride;
+  const float* dy;  // or null
+  Index dy_stride;
+  float* y;
+  Index y_stride, rows, columns;
+};
+
 template <class T> struct ProductKernels {
   std::size_t (*scratch_bytes)(const MatrixProduct<T>&);
   void (*run)(const MatrixProduct<T>&, void* scratch);
@@ -68,6 +78,7 @@ struct LayerKernels {
   void (*gather)(const GatherRows&);
   void (*scatter)(const ScatterRows&);
   double (*cross_entropy)(const CrossEntropyRows&);  // the sum over rows with a target
+  void (*gelu)(const GeluRows&);
 };
 
 }  // namespace qkv

@@ -7,11 +7,11 @@
 namespace qkv {
 namespace {
 
-/// 1 / (1 + e^-x)
-template <class T> inline typename Simd<T>::V sigmoid(typename Simd<T>::V x) {
+/// 1 + e^-x: SiLU is x over it, its sigmoid 1 over it.
+template <class T> inline typename Simd<T>::V one_and_exp(typename Simd<T>::V x) {
   constexpr T most = sizeof(T) == 4 ? T{126} : T{1022};
   const auto y = x * -std::numbers::log2e_v<T>;
-  return T{1} / (exp2<T>(y > most ? splat<T>(most) : y) + T{1});
+  return exp2<T>(y > most ? splat<T>(most) : y) + T{1};
 }
 
 template <class T> inline Index reach_of(const ConvolutionRows<T>& t, Index token) {
@@ -86,7 +86,7 @@ void convolve_tokens(const ConvolutionRows<T>& t, Index token, Index first, Inde
     typename Simd<T>::V z[kI] = {};
     if (reach >= 0) convolved(t, token, reach, e, lanes, z);
 #pragma GCC unroll 4
-    for (int i = 0; i < kI; ++i) store_lanes(t.out.at(token + i) + e, t.silu ? z[i] * sigmoid<T>(z[i]) : z[i], lanes);
+    for (int i = 0; i < kI; ++i) store_lanes(t.out.at(token + i) + e, t.silu ? z[i] / one_and_exp<T>(z[i]) : z[i], lanes);
   });
 }
 
@@ -114,7 +114,7 @@ void convolve_backward_tokens(const ConvolutionGradient<T>& g, Index token, Inde
     for (int i = 0; i < kI; ++i) {
       dz[i] = load_lanes(g.dout.at(token + i) + e, lanes);
       if (t.silu) {
-        const V s = sigmoid<T>(z[i]);
+        const V s = T{1} / one_and_exp<T>(z[i]);
         dz[i] *= s * fma(z[i], T{1} - s, splat<T>(1));
       }
       dbias += dz[i];
