@@ -86,7 +86,9 @@ void convolve_tokens(const ConvolutionRows<T>& t, Index token, Index first, Inde
     typename Simd<T>::V z[kI] = {};
     if (reach >= 0) convolved(t, token, reach, e, lanes, z);
 #pragma GCC unroll 4
-    for (int i = 0; i < kI; ++i) store_lanes(t.out.at(token + i) + e, t.silu ? z[i] / one_and_exp<T>(z[i]) : z[i], lanes);
+    for (int i = 0; i < kI; ++i) {
+      store_lanes(t.out.at(token + i) + e, t.silu ? z[i] / one_and_exp<T>(z[i]) : z[i], lanes);
+    }
   });
 }
 
