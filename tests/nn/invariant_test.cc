@@ -2,8 +2,11 @@
 // a step over a cache those of the whole sequence.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "nn/rows/norm.h"
 #include "nn_support.h"
+#include "qkv/nn/mlp.h"
 #include "support/isas.h"
 
 namespace qkv {
@@ -122,6 +125,24 @@ template <class T> void check_everywhere() {
 
 TEST(InvariantLayer, BitsAreThoseOfEveryInstructionSet) { check_everywhere<float>(); }
 TEST(InvariantLayer, BitsInBf16AreThoseOfEveryInstructionSet) { check_everywhere<BFloat16>(); }
+
+/// Products longer than a chain, and GELU, of one row and of many.
+TEST(InvariantLayer, AnMlpsBitsAreThoseOfEveryInstructionSet) {
+  for (const Index rows : {1, 5, 70}) {
+    const Tensor<float> x = random_tensor({rows, 150}, 6), dy = random_tensor({rows, 150}, 7);
+    const auto run = [&](Context& context) {
+      nn::Mlp mlp({.embed_dim = 150, .hidden_dim = 301, .seed = 3});
+      nn::MlpSaved saved;
+      std::array<Tensor<float>, 2> results{Tensor<float>({rows, 150}), Tensor<float>({rows, 150})};
+      mlp.forward(x, results[0], saved, context);
+      mlp.backward(x, dy, results[1], saved, context);
+      return results;
+    };
+    test::expect_on_every_isa(run, [](const auto& got, const auto& first) {
+      for (std::size_t n = 0; n < got.size(); ++n) EXPECT_TRUE(test::same_bits(got[n], first[n])) << n;
+    });
+  }
+}
 
 /// In chunks and then token by token, over a cache of the layer's own type.
 template <class T> void check_steps(CacheStorage storage) {
