@@ -1,4 +1,4 @@
-// GELU (exact, by erf) and the two-layer perceptron of a transformer block: y = W2 gelu(W1 x + b1) + b2.
+// GELU, exact (no tanh), and the two-layer perceptron of a transformer block: y = W2 gelu(W1 x + b1) + b2.
 #pragma once
 
 #include "qkv/nn/linear.h"
