@@ -13,7 +13,7 @@ constexpr const char* kTask = "lm.task";
 constexpr const char* kAdamStep = "lm.adam_step";
 constexpr const char* kAdamMean = "adam.mean";
 constexpr const char* kAdamSquare = "adam.square";
-constexpr const char* kFunction = "checkpoint_from_state";
+constexpr const char* kFromState = "checkpoint_from_state";
 
 AnyTensor vector_tensor(const std::vector<float>& values) {
   Tensor<float> tensor({static_cast<Index>(values.size())});
@@ -35,7 +35,7 @@ void check_size(const StateDict& state, const AttentionLMConfig& c) {
   const std::string_view pos = c.blocks ? "transformer.wpe.weight" : "pos.weight";
   const auto fits = [&](std::string_view name, Index rows) {
     const std::vector<Index> wanted{rows, c.embed_dim};
-    check<ShapeError>(state.at(name).sizes == wanted, kFunction, name, " must be ", shape_text(wanted.data(), 2),
+    check<ShapeError>(state.at(name).sizes == wanted, kFromState, name, " must be ", shape_text(wanted.data(), 2),
         " as the metadata says: got ", state.at(name));
   };
   fits(tok, c.vocab_size);
@@ -45,7 +45,7 @@ void check_size(const StateDict& state, const AttentionLMConfig& c) {
   // Every layer has two square projections (q and output); those of k and v are narrower where heads share them.
   const Index kv_width = c.embed_dim / c.num_heads * c.num_kv_heads;
   const Index least = 2 * c.num_layers * c.embed_dim * (c.embed_dim + kv_width);
-  check<ShapeError>(elements >= least, kFunction, "parameters of ", c.num_layers, " layers of width ", c.embed_dim,
+  check<ShapeError>(elements >= least, kFromState, "parameters of ", c.num_layers, " layers of width ", c.embed_dim,
       " must have at least ", least, " elements: got ", elements);
 }
 
@@ -67,15 +67,15 @@ StateDict checkpoint_to_state(const AttentionLM& model, const CharTokenizer& tok
 }
 
 Checkpoint checkpoint_from_state(const StateDict& state) {
-  const Index step = read_index(state.metadata, kFunction, kStep);
+  const Index step = read_index(state.metadata, kFromState, kStep);
   const AttentionLMConfig config = AttentionLMConfig::from_metadata(state.metadata);
   check_size(state, config);
   Checkpoint checkpoint{AttentionLM(config), CharTokenizer::from_metadata(state.metadata),
-      read_text(state.metadata, kFunction, kTask), step, {}};
+      read_text(state.metadata, kFromState, kTask), step, {}};
 
   const std::string& task = checkpoint.task;
-  const Index symbols = task_named(task, kFunction, kTask).vocab_size(checkpoint.tokenizer.vocab_size());
-  check<OptionError>(symbols == config.vocab_size, kFunction, "vocab_size must be the number of symbols ", symbols,
+  const Index symbols = task_named(task, kFromState, kTask).vocab_size(checkpoint.tokenizer.vocab_size());
+  check<OptionError>(symbols == config.vocab_size, kFromState, "vocab_size must be the number of symbols ", symbols,
       " of the tokenizer and task ", task, ": got ", config.vocab_size);
 
   StateDict parameters;
@@ -85,7 +85,7 @@ Checkpoint checkpoint_from_state(const StateDict& state) {
   checkpoint.model.load_state_dict(parameters);
 
   if (state.metadata.contains(kAdamStep)) {
-    AdamState adam{read_index(state.metadata, kFunction, kAdamStep), tensor_vector(state.at(kAdamMean)),
+    AdamState adam{read_index(state.metadata, kFromState, kAdamStep), tensor_vector(state.at(kAdamMean)),
         tensor_vector(state.at(kAdamSquare))};
     Adam(checkpoint.model.parameter_count()).load_state(adam);  // the same checks as when training resumes
     checkpoint.adam = std::move(adam);

@@ -9,7 +9,7 @@
 namespace qkv::inline v0 {
 namespace {
 
-constexpr const char* kFunction = "attention_backward";
+constexpr const char* kBackward = "attention_backward";
 
 /// Whether an lse of the queries of a head is coarse.
 bool any_coarse(const AnyView& lse, Index b, Index h, const Positions& queries) {
@@ -38,7 +38,7 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
   Impl(const AnyView& given_q, const KeySizes& keys, const BackwardInputs& in, const Gradients& wanted,
       const AttentionOptions& options, Context& given_context)
       : context(given_context),
-        problem(kFunction, given_q, keys, options, context),
+        problem(kBackward, given_q, keys, options, context),
         strips(rows_of_backward(problem.p)),
         q(given_q, strips),
         out(in.out, strips),
@@ -53,7 +53,7 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
     const NamedBox read[] = {{"q", given_q}, {"bias", p.bias}, {"sinks", p.sinks},
         {"position_bias", p.position_table()}, {"out", in.out}, {"lse", in.lse}, {"dout", in.dout},
         {"dlse", wanted.dlse}};
-    check_outputs(kFunction, boxes, read);
+    check_outputs(kBackward, boxes, read);
     gradients.dq = dq.wide();
     gradients.dlse = dlse.wide();
     gradients.accumulate = wanted.accumulate;
@@ -98,7 +98,7 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
   void add(const KeyChunk& chunk, const AnyView& dk, const AnyView& dv, const Gradients& shared) {
     Problem& p = problem.p;
     p.keys.read(chunk.k, chunk.v, chunk.begin);
-    check_shared_gradients(kFunction, p, shared);
+    check_shared_gradients(kBackward, p, shared);
     const bool last = chunk.end() == p.kv_len;
     Gradients wanted = gradients;
     wanted.dk = dk;

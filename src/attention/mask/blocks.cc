@@ -5,7 +5,7 @@
 namespace qkv::inline v0 {
 namespace {
 
-constexpr const char* kFunction = "Mask::blocks";
+constexpr const char* kMaskBlocks = "Mask::blocks";
 
 /// The live key blocks of one row of blocks, ascending.
 struct BlockRow {
@@ -107,33 +107,33 @@ class Blocks final : public MaskPart {
 };
 
 void check_map(const BlockMap& map) {
-  check_block(map.q_block, map.kv_block, kFunction);
-  check<OptionError>(map.q_blocks >= 0 && map.kv_blocks >= 0 && map.batch >= 1 && map.num_heads >= 1, kFunction,
+  check_block(map.q_block, map.kv_block, kMaskBlocks);
+  check<OptionError>(map.q_blocks >= 0 && map.kv_blocks >= 0 && map.batch >= 1 && map.num_heads >= 1, kMaskBlocks,
       "sizes must be counts: got ", map.batch, " x ", map.num_heads, " x ", map.q_blocks, " x ", map.kv_blocks);
-  check<OptionError>(map.q_blocks <= kFar / map.q_block && map.kv_blocks <= kFar / map.kv_block, kFunction,
+  check<OptionError>(map.q_blocks <= kFar / map.q_block && map.kv_blocks <= kFar / map.kv_block, kMaskBlocks,
       "blocks must cover fewer than 2^60 positions: got ", map.q_blocks, " of ", map.q_block, " x ", map.kv_blocks,
       " of ", map.kv_block);
   Index planes = 0, all_rows = 0;
   check<OptionError>(!__builtin_mul_overflow(map.batch, map.num_heads, &planes) &&
                          !__builtin_mul_overflow(planes, map.q_blocks, &all_rows) &&
                          map.row_begin.size() == static_cast<std::size_t>(all_rows) + 1,
-      kFunction, "row_begin must have one value more than there are rows, ", map.batch, " x ", map.num_heads, " x ",
+      kMaskBlocks, "row_begin must have one value more than there are rows, ", map.batch, " x ", map.num_heads, " x ",
       map.q_blocks, ": got ", map.row_begin.size());
   const auto rows = static_cast<std::size_t>(all_rows);
-  check<OptionError>(map.row_begin[0] == 0 && map.row_begin[rows] == map.live_blocks(), kFunction,
+  check<OptionError>(map.row_begin[0] == 0 && map.row_begin[rows] == map.live_blocks(), kMaskBlocks,
       "row_begin must go from 0 to the number of columns, ", map.live_blocks(), ": got ", map.row_begin[0], "..",
       map.row_begin[rows]);
   for (std::size_t r = 0; r < rows; ++r) {
     const Index begin = map.row_begin[r], end = map.row_begin[r + 1];
-    check<OptionError>(begin <= end && end <= map.live_blocks(), kFunction, "row_begin must ascend: got ", begin, ", ",
-        end, " in row ", r);
+    check<OptionError>(begin <= end && end <= map.live_blocks(), kMaskBlocks, "row_begin must ascend: got ", begin,
+        ", ", end, " in row ", r);
     for (Index n = begin; n < end; ++n) {
       const Index column = map.columns[static_cast<std::size_t>(n)];
       const Index before = n == begin ? -1 : map.columns[static_cast<std::size_t>(n - 1)];
-      check<OptionError>(column >= 0 && column < map.kv_blocks, kFunction, "a column must be a key block below ",
+      check<OptionError>(column >= 0 && column < map.kv_blocks, kMaskBlocks, "a column must be a key block below ",
           map.kv_blocks, ": got ", column, " in row ", r);
       check<OptionError>(
-          column > before, kFunction, "columns must ascend in each row: got ", before, ", ", column, " in row ", r);
+          column > before, kMaskBlocks, "columns must ascend in each row: got ", before, ", ", column, " in row ", r);
     }
   }
 }
