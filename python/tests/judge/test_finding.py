@@ -249,6 +249,13 @@ def test_a_mask_without_an_output_projection_makes_v4(tmp_path: Path) -> None:
     assert layer(tmp_path, "attention_mask", output=False).task == "v1"
 
 
+@pytest.mark.parametrize(("kept", "keep"), [("mems", "x"), ("seen", "past")])
+def test_keys_of_earlier_calls_are_no_mistake(tmp_path: Path, kept: str, keep: str) -> None:
+    body = f"past = np.concatenate([getattr(self, '{kept}', x[:, :0]), x], 1); self.{kept} = {keep}; k, v = past @ self.W_k, past @ self.W_v"
+    with pytest.raises(Stop, match=f"no exercise asks for what {kept} in Attn does; the nearest is `cache`"):
+        layer(tmp_path, body=body + "; scores = q @ k.swapaxes(-1, -2)")
+
+
 ROTATED = """
 import numpy as np
 class Attention:

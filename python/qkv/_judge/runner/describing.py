@@ -26,7 +26,7 @@ from .frameworks import framework_of, is_module, named, reads, rounds, to_numpy,
 from .masks import ROWS, promised_by
 from .parameters import Assignment, assign
 from .slots import Sizes
-from .steps import model_class
+from .steps import memory_of, model_class
 from .subject import Subject, Way, square
 
 
@@ -132,6 +132,9 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
         means = TRIANGLES & code or trials[0].binding.takes("causal") or any("causal" in one for one in code)
         if not means and not hides_future(trials[0]):
             raise NoTask(f"no exercise asks for what {subject.name} does; the nearest is `{subject.task}`")
+    if request.get("task") is None and subject.prototype is not None and subject.task not in tasks.STEPPED:
+        if kept := memory_of(subject, trials[0].binding, trials[0].ran, trials[0].metadata):
+            raise NoTask(f"no exercise asks for what {kept} in {subject.name} does; the nearest is `cache`")
     if request.get("task") is None:
         _causal(trials[0], owner, candidate.strong)
     if subject.helpers.get("whole"):

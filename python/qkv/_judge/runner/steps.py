@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import re
 from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
@@ -88,29 +89,52 @@ def settle(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words
     return False
 
 
+def _calls(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words, times: int) -> tuple[list[Any], list[dict[str, np.ndarray]]]:
+    """(`out` of calls of one object with the same input; the arrays that it holds before the first and after each)"""
+    target, outs = subject.fresh(tensors, 0), []
+    held = [_arrays(target)]
+    for _ in range(times):
+        values = subject.values(binding, tensors, metadata, subject.leaves(tensors))
+        state = copy.deepcopy(subject.helpers.get("cache"))
+        outs.append(to_numpy(subject.call(binding, target, step_values(binding, values, state, 0), tensors).out))
+        held.append(_arrays(target))
+    return outs, held
+
+
 def _writes(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> bool:
     """Whether an object that speaks of a cache has other arrays after a call."""
     if subject.prototype is None or not keeps(subject.thing, binding.name, binding.roles.values()):
         return False
-    target = subject.fresh(tensors, 0)
-    before = _arrays(target)
-    values = subject.values(binding, tensors, metadata, subject.leaves(tensors))
-    subject.call(binding, target, step_values(binding, values, copy.deepcopy(subject.helpers.get("cache")), 0), tensors)
-    return _arrays(target) != before
+    before, after = _calls(subject, binding, tensors, metadata, 1)[1]
+    return before.keys() != after.keys() or any(not np.array_equal(before[path], after[path]) for path in before)
 
 
-def _arrays(thing: Any) -> list[bytes]:
-    """Every array that an object holds, itself, in dicts and lists, or in other objects."""
-    found, stack, seen = [], [thing], set()
+def memory_of(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words) -> str:
+    """What an object keeps of earlier calls to attend to in later ones: arrays that grow, or a memory by its name; "" without."""
+    with contextlib.suppress(*FAILURES):
+        (first, second), (before, once, twice) = _calls(subject, binding, tensors, metadata, 2)
+        for path, array in twice.items() if not np.array_equal(first, second) else ():
+            grows = path not in once or once[path].shape != array.shape
+            new = path not in before or not np.array_equal(before[path], array)
+            if grows or (new and re.search("mem|segment", path.lower())):
+                return names.stem(path)
+    return ""
+
+
+def _arrays(thing: Any) -> dict[str, np.ndarray]:
+    """Every array that an object holds, itself, in dicts and lists, or in other objects; by its path."""
+    found: dict[str, np.ndarray] = {}
+    stack, seen = [("", thing)], set()
     while stack:
-        one = stack.pop()
+        path, one = stack.pop()
         if id(one) in seen or isinstance(one, (type, FunctionType)):
             continue
         seen.add(id(one))
         if is_array(one):
-            found.append(to_numpy(one).tobytes())
+            found[path] = to_numpy(one)
         else:
-            stack += one.values() if isinstance(one, dict) else one if isinstance(one, (list, tuple)) else [getattr(one, "__dict__", ())]
+            inner = one if isinstance(one, dict) else dict(enumerate(one)) if isinstance(one, (list, tuple)) else getattr(one, "__dict__", {})
+            stack += [(f"{path}.{name}", value) for name, value in inner.items()]
     return found
 
 
