@@ -24,28 +24,11 @@ _FIRST_DESCRIPTOR = 64
 _MOST_OUTPUT = 1 << 18
 
 
-class Channel:
-    """Lines to and from the tool. Without a tool (descriptors 3 and 4 are closed) it says and hears nothing."""
-
-    def __init__(self) -> None:
-        self.reader, self.writer = self._take(3, "r"), self._take(4, "w")
-
-    @staticmethod
-    def _take(descriptor: int, mode: str) -> Any:
-        try:
-            moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_DESCRIPTOR)
-            os.close(descriptor)
-            return open(moved, mode, encoding="utf-8")
-        except OSError:
-            return None
-
-    def say(self, line: str) -> None:
-        if self.writer is not None:
-            print(line, file=self.writer, flush=True)
-
-    def words(self) -> list[str]:
-        """Of the next line; none at the end of the channel."""
-        return self.reader.readline().split() if self.reader is not None else []
+def _channel(descriptor: int, mode: str) -> Any:
+    """Lines from the tool, or to it."""
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_DESCRIPTOR)
+    os.close(descriptor)
+    return open(moved, mode, buffering=1, encoding="utf-8")
 
 
 class Bounded(io.TextIOBase):
@@ -104,18 +87,18 @@ def watch(subject: Subject, folder: Path, reading: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    channel = Channel()
+    reader, writer = _channel(3, "r"), _channel(4, "w")
     sys.stdout, sys.stderr = Bounded(sys.stdout), Bounded(sys.stderr)
     sys.stdin = open(os.devnull, encoding="utf-8")
     folder = Path(arguments[0]).resolve()
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     subject = describe(folder, request)
-    channel.say("ready")
-    if subject is not None and (channel.reader is None or channel.words() == ["run"]):
+    writer.write("ready\n")
+    if subject is not None and reader.readline() == "run\n":
         run(subject, folder)
-        channel.say("done")
-        order = channel.words()
+        writer.write("done\n")
+        order = reader.readline().split()
         if order[:1] == ["watch"]:
             watch(subject, folder, int(order[1]))
-            channel.say("watched")
+            writer.write("watched\n")
     os._exit(0)  # threads and exit handlers of the person's code have no say
