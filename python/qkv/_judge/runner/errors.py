@@ -39,16 +39,10 @@ class People:
         self.folder = os.path.dirname(os.path.abspath(self.file)) + os.sep if is_path else None
 
     def owns(self, filename: str) -> bool:
-        if filename == self.file:
-            return True
-        if filename.startswith("<"):  # <frozen importlib._bootstrap> lies in no folder
-            return False
-        return (
-            self.folder is not None
-            and os.path.abspath(filename).startswith(self.folder)
-            and "site-packages" not in filename
-            and os.sep + "_judge" + os.sep not in filename
-        )
+        if filename == self.file or self.folder is None or filename.startswith("<"):  # <frozen importlib._bootstrap> lies in no folder
+            return filename == self.file
+        others = "site-packages" in filename or os.sep + "_judge" + os.sep in filename
+        return os.path.abspath(filename).startswith(self.folder) and not others
 
     def lines(self, error: BaseException) -> str:
         """The traceback's frames in the person's files, as Python prints them, and the error."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dis
 import functools
 import linecache
 import sys
@@ -73,20 +74,9 @@ def _any(node: ast.stmt | ast.expr, ran: set[int]) -> bool:
 def _ifs(code: CodeType) -> list[ast.If]:
     """The if statements of a function, without those of functions in it; none where its source is not at hand."""
     linecache.checkcache(code.co_filename)
+    lines = {line for _, line in dis.findlinestarts(code) if not code.co_name.startswith("<")}  # <listcomp> is no function
     try:
         tree = ast.parse("".join(linecache.getlines(code.co_filename)))
     except (SyntaxError, ValueError):
         return []
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
-            if min((one.lineno for one in node.decorator_list), default=node.lineno) == code.co_firstlineno:
-                return list(_own(node))
-    return []
-
-
-def _own(node: ast.AST) -> Iterator[ast.If]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If):
-            yield child
-        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            yield from _own(child)
+    return sorted((one for one in ast.walk(tree) if isinstance(one, ast.If) and _any(one.test, lines)), key=lambda one: one.lineno)
