@@ -123,7 +123,9 @@ class Search:
         bad = next((i for i in wrong if not self._filled(i)), wrong[0] if wrong else None)
         if (loop := _wrong_tiles(self)) is not None:
             return loop
-        if (same := next((i for i, one in enumerate(self.events) if self._to_itself(one)), None)) is not None:
+        # A statement `a = a`, of code whose mistake is known: there a step is missing.
+        idle = (i for i, one in enumerate(self.events) if one.op == "rename" and one.name == self.events[one.parents[0]].name)
+        if self.mistaken.stages and (same := next(idle, None)) is not None:
             return Blame(self.events[same].line, same)
         if bad is None:
             return self._end()
@@ -160,10 +162,6 @@ class Search:
         left = [i for i in near if self.events[i].stack and self.events[i].stack[0][1] in around and self._stays(self.events[i])]
         idle = (i for i in left if self._named(self.events[i]) or any(self.instead.find(self.events[p]) for p in self.events[i].parents))
         return next(idle, None)
-
-    def _to_itself(self, event: Event) -> bool:
-        """A statement `a = a`, of code whose mistake is known: there a step is missing."""
-        return bool(self.mistaken.stages) and event.op == "rename" and event.name == self.events[event.parents[0]].name
 
     def _named(self, event: Event) -> bool:
         """Whether it gives another array the name of the one that the mistake is about."""

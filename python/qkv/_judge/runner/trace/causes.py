@@ -188,8 +188,9 @@ class Causes:
         return any(value.shape == share.shape and np.allclose(value, share, rtol=1e-4) for value in inside)
 
     def _scored(self, event: Event, index: int, match: Match) -> int:
-        total = self._total(match)
-        if abs(total / self.book.scale - 1) > 1e-4 and self._normalises(event):
+        total, sums = self._total(match), [event.value.sum(axis) for axis in range(-event.value.ndim, 0)]
+        normalises = "softmax" in event.op or "exp" in event.op or any(np.allclose(one, 1) for one in sums)
+        if abs(total / self.book.scale - 1) > 1e-4 and normalises:
             culprit = self._scaled(index, total)
             return (abs(total - 1) < 1e-6 and self._copied(index)) or self._number(culprit)
         if self.masks and (not match.hidden or match.stage == "scores"):
@@ -197,12 +198,6 @@ class Causes:
         if match.last == "i" and (match.stage == "scores" or not self.masks) and (line := self._exchanged(index)):
             return line
         return self._caller(event)
-
-    @staticmethod
-    def _normalises(event: Event) -> bool:
-        """A softmax, or its exponential."""
-        sums = [event.value.sum(axis) for axis in range(-event.value.ndim, 0)]
-        return "softmax" in event.op or "exp" in event.op or any(np.allclose(one, 1) for one in sums)
 
     def _exchanged(self, index: int) -> int:
         """Scores whose rows are keys: the line that exchanged q and k; 0 where no product of k and q is found."""

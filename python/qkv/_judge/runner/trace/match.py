@@ -1,8 +1,5 @@
-"""An array as the textbook has it: one of its stages, up to the order and grouping of axes, cut at a head, a row or a tile, up to a
-factor where that is free; logits, up to what a softmax cannot tell; exponentials, up to a factor of a row.
-
-Boundaries between the axes of a shape must be boundaries of the named axes: a view that mixes two of them is none.
-"""
+"""An array as the textbook has it: one of its stages, up to the order and grouping of axes (no view mixes two of them), cut at a head,
+a row or a tile, up to a factor where that is free; logits, up to what a softmax cannot tell; exponentials, up to a factor of a row."""
 
 from __future__ import annotations
 
@@ -62,18 +59,15 @@ class Matcher:
         flat = _tame(value).ravel()
         top = np.abs(flat).max()
         for stage, layout, rows in self._candidates(value.shape):
+            factor = np.ones(len(rows))
+            room = tolerance * max(np.abs(stage.value[np.isfinite(stage.value)]).max(initial=0), 1e-30)
             if stage.free:
                 if top > 1e200 or top == 0:
                     continue
                 pivot = np.abs(rows).argmax(1)
-                factor = flat[pivot] / rows[np.arange(len(rows)), pivot]
-                near = np.abs(flat[:2] - factor[:, None] * rows[:, :2]).max(1) <= tolerance * top
-                hit = next((n for n in np.flatnonzero(near & (factor > 0)) if np.abs(flat - factor[n] * rows[n]).max() <= tolerance * top), None)
-            else:
-                factor = np.ones(len(rows))
-                room = tolerance * max(np.abs(stage.value[np.isfinite(stage.value)]).max(initial=0), 1e-30)
-                near = np.abs(flat[:2] - rows[:, :2]).max(1) <= room
-                hit = next((n for n in np.flatnonzero(near) if np.abs(flat - rows[n]).max() <= room), None)
+                factor, room = flat[pivot] / rows[np.arange(len(rows)), pivot], tolerance * top
+            near = (np.abs(flat[:2] - factor[:, None] * rows[:, :2]).max(1) <= room) & (factor > 0)
+            hit = next((n for n in np.flatnonzero(near) if np.abs(flat - factor[n] * rows[n]).max() <= room), None)
             if hit is not None and (not stage.free or value.size > 3):
                 order = "".join(stage.axes[a] for a in layout.order)
                 return Match(stage.name, float(factor[hit]), order[-1:], True, order)
@@ -129,9 +123,8 @@ def _as_logits(rows: np.ndarray, logits: np.ndarray, visible: np.ndarray, tolera
         mine = np.where(visible, rows, 0.0)
         if not np.isfinite(mine).all(axis=(1, 2)).any():
             return None
-        mine = np.where(visible, mine - mine.sum(-1, keepdims=True) / count, 0)
         book = np.where(visible, logits, 0.0)
-        book = np.where(visible, book - book.sum(-1, keepdims=True) / count, 0)
+        mine, book = (np.where(visible, one - one.sum(-1, keepdims=True) / count, 0) for one in (mine, book))
         square = (book * book).sum((1, 2))
         factor = (mine * book).sum((1, 2)) / square
         top = np.abs(mine).max((1, 2))
@@ -178,14 +171,10 @@ class Layout(NamedTuple):
 
     def pieces(self, array: np.ndarray) -> np.ndarray:
         """[N, ...]: every piece of the array that has this layout, in its order of axes."""
-        shape = array.shape
-        starts = [range(shape[axis] - size + 1) for axis, size in self.tiles.items()]
-        found = []
-        for index in itertools.product(*(range(shape[axis]) for axis in self.rest), *starts):
-            cut: list[slice | int] = [slice(None)] * array.ndim
-            for axis, at in zip(self.rest, index):
-                cut[axis] = slice(at, at + 1)
-            for (axis, size), at in zip(self.tiles.items(), index[len(self.rest) :]):
+        sizes, found = {**dict.fromkeys(self.rest, 1), **self.tiles}, []
+        for starts in itertools.product(*(range(array.shape[axis] - size + 1) for axis, size in sizes.items())):
+            cut = [slice(None)] * array.ndim
+            for (axis, size), at in zip(sizes.items(), starts):
                 cut[axis] = slice(at, at + size)
             piece = array[tuple(cut)].transpose([*self.rest, *self.order])
             found.append(piece.reshape(piece.shape[len(self.rest) :]))

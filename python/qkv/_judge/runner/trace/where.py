@@ -1,6 +1,5 @@
-"""The first line whose value leaves the textbook: a probe that is wrong is answered once more, watched. With the source around it,
-what the value is, what the textbook has.
-"""
+"""The first line whose value leaves the textbook, where a probe that is wrong is answered once more, watched; what the value is, and what
+the textbook has."""
 
 from __future__ import annotations
 
@@ -36,9 +35,10 @@ _CALLED = {"logits": "scores", "exp": "exp(scores)", "values": "weights @ v", "x
 
 def find_line(subject: Subject, reading: int, probes: list[tuple[Tensors, Words, Tensors]]) -> dict[str, Any] | None:
     """Of the first probe (its inputs, metadata, the textbook's stages) that shows it; None: not known."""
-    code = _code_of(subject)
-    text = "".join(linecache.getlines(code.co_filename)) if code is not None else ""
-    if code is None or not text:
+    function = getattr(subject.thing, subject.method, subject.thing) if subject.method else subject.thing
+    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
+    text = "".join(linecache.getlines(code.co_filename)) if code is not None and subject.people.owns(code.co_filename) else ""
+    if not text:
         return None
     try:
         source = Instrumented(code.co_filename, text)
@@ -51,13 +51,6 @@ def find_line(subject: Subject, reading: int, probes: list[tuple[Tensors, Words,
             if found is not None:
                 return found
     return None
-
-
-def _code_of(subject: Subject) -> Any:
-    """Of the person's own function or method."""
-    function = getattr(subject.thing, subject.method, subject.thing) if subject.method else subject.thing
-    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
-    return code if code is not None and subject.people.owns(code.co_filename) else None
 
 
 def _watched(subject: Subject, reading: int, source: Instrumented, tensors: Tensors, metadata: Words, stages: Tensors) -> dict[str, Any] | None:
