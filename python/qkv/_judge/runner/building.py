@@ -66,10 +66,6 @@ def values_for(task: str, init: dict[str, Any]) -> tuple[dict[str, Any], dict[st
     return values, own
 
 
-def sizes_for(task: str, values: dict[str, Any]) -> Sizes:
-    return Sizes(*(values[name] for name in ("embed", "heads", "kv_heads", "head_dim")), values["hidden"] if task == "block" else 0)
-
-
 def fix_by_module(values: dict[str, Any], cls: type, module: Any, task: str) -> None:
     """Sizes that a class has from its module ("n_embd = 32") and not from its constructor."""
     if module is None or ({"embed", "config"} if task != "block" else {"config"}) & set(settings_of(cls).values()):
@@ -117,13 +113,6 @@ def annotated(owner: Any, one: inspect.Parameter) -> Any:
     return hint if isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
 
 
-def _explained(cls: type, one: inspect.Parameter, values: dict[str, Any], own: dict[str, Any]) -> bool:
-    """Its name or its annotation says what it is given."""
-    kind = _kind(cls, one, values)
-    known = kind == "config" or values.get(kind or "") is not None or bool(kind is None and annotated(cls, one))
-    return known or one.name in own or _is_weight(one)
-
-
 def _is_weight(one: inspect.Parameter) -> bool:
     """A constructor's argument that is one of the matrices, or a bias."""
     role = names.argument(one.name) or ""
@@ -149,13 +138,14 @@ def arguments(cls: type, values: dict[str, Any], own: dict[str, Any]) -> tuple[d
     """({argument: value}, notes)."""
     given: dict[str, Any] = {}
     notes: list[str] = []
-    spare = ["embed", "heads"] if values["heads"] > 1 else ["embed"]
-    spare = [kind for kind in spare if kind not in settings_of(cls).values()]
-    unnamed = [one.name for one in arguments_of(cls) if required(one) and not _explained(cls, one, values, own)]
-    taken = dict(next(ways(unnamed, spare)))
+    unnamed: list[str] = []
     for one in arguments_of(cls):
         kind = _kind(cls, one, values)
         optional = not required(one)
+        default = {  # where that is as good
+            "bias": True, "device": True, "tile": True, "base": not values.get("turned"), "kv_heads": values["kv_heads"] == values["heads"],
+            "causal": values["heads"] == 1 and not values["causal"],  # a single head's default says whether it is causal
+        }.get(kind or "", False)  # fmt: skip
         if one.name in own:
             given[one.name] = own[one.name]
         elif _is_weight(one):
@@ -167,23 +157,17 @@ def arguments(cls: type, values: dict[str, Any], own: dict[str, Any]) -> tuple[d
                 given[one.name], notes = holder(**inner), notes + more
             elif not optional or one.default is None:
                 given[one.name] = _settings({**values, **{names.setting(name) or name: value for name, value in own.items()}})
-        elif kind == "bias" and optional:
-            continue
-        elif kind in ("device", "base", "tile") and optional and not (kind == "base" and values.get("turned")):
-            continue
-        elif kind == "causal" and optional and values["heads"] == 1 and not values["causal"]:
-            continue  # a single head whose default says whether it is causal
-        elif (
-            kind is not None
-            and values.get(kind) is not None
-            and not (kind == "kv_heads" and optional and values["kv_heads"] == values["heads"])
-        ):
+        elif kind is not None and values.get(kind) is not None and not (optional and default):
             given[one.name] = values[kind]
-        elif one.name in taken:
-            given[one.name] = values[taken[one.name]]
-            notes.append(f"{cls.__name__}({one.name}=...) was taken for {taken[one.name]}")
         elif not optional:
-            raise Stop(f"cannot tell what the argument {one.name} of {cls.__name__}(...) is: --init {one.name}=VALUE")
+            unnamed.append(one.name)
+    spare = [kind for kind in ("embed", "heads")[: values["heads"]] if kind not in settings_of(cls).values()]
+    taken = dict(next(ways(unnamed, spare)))
+    for name in unnamed:
+        if name not in taken:
+            raise Stop(f"cannot tell what the argument {name} of {cls.__name__}(...) is: --init {name}=VALUE")
+        given[name] = values[taken[name]]
+        notes.append(f"{cls.__name__}({name}=...) was taken for {taken[name]}")
     return given, notes
 
 
@@ -192,28 +176,21 @@ def build(cls: type, values: dict[str, Any], own: dict[str, Any], people: People
     given, notes = arguments(cls, values, own)
     try:
         positional = [given.pop(one.name) for one in arguments_of(cls) if one.kind is one.POSITIONAL_ONLY and one.name in given]
-        return _with_shapes(cls(*positional, **given), values["embed"]), given, notes
+        thing = cls(*positional, **given)
+        if is_module(thing) and any(isinstance(one, torch_of().nn.parameter.UninitializedParameter) for one in thing.parameters()):
+            with torch_of().no_grad():  # nn.LazyLinear gets its shape in the first call
+                thing(*[torch_of().zeros(1, 2, values["embed"]) for one in arguments_of(thing.forward) if required(one)])
+        return thing, given, notes
     except (Exception, SystemExit) as error:
         shown = ", ".join(f"{name}={'...' if isinstance(value, names.ByName) or is_array(value) else value!r}" for name, value in given.items())
         raise people.stop(error, f"making {cls.__name__}({shown})") from None
 
 
-def _with_shapes(thing: Any, embed: int) -> Any:
-    """nn.LazyLinear gets its shape in the first call: here."""
-    if is_module(thing) and any(isinstance(one, torch_of().nn.parameter.UninitializedParameter) for one in thing.parameters()):
-        with torch_of().no_grad():
-            thing(*[torch_of().zeros(1, 2, embed) for one in arguments_of(thing.forward) if required(one)])
-    return thing
-
-
 def _attribute(thing: Any, kind: str) -> Any:
     """A number that the object or one of its parts keeps under a usual name."""
     parts = [thing, *(thing.children() if is_module(thing) else [])]
-    for part in parts:
-        for name, value in getattr(part, "__dict__", {}).items():
-            if names.setting(name) == kind and isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                return value
-    return None
+    kept = [(name, value) for part in parts for name, value in getattr(part, "__dict__", {}).items() if type(value) is int and value > 0]
+    return next((value for name, value in kept if names.setting(name) == kind), None)
 
 
 def sizes_of(thing: Any, entries: list[Any], task: str, values: dict[str, Any], given: dict[str, Any]) -> Sizes:
@@ -221,9 +198,7 @@ def sizes_of(thing: Any, entries: list[Any], task: str, values: dict[str, Any], 
     configured = any(isinstance(value, names.ByName) or dataclasses.is_dataclass(value) for value in given.values())
     kinds = {names.setting(name) for name in given} | ({"embed", "heads", "kv_heads"} if configured else set())
     weights = {entry.path: entry for entry in entries if not entry.bias and len(entry.shape) >= 2}
-    by_letter: dict[Any, Any] = {}
-    for entry in weights.values():
-        by_letter.setdefault(names.letters(entry.path), entry)
+    by_letter = {names.letters(entry.path): entry for entry in reversed(weights.values())}  # the first of each
     embed = values["embed"] if "embed" in kinds else _attribute(thing, "embed")
     if embed is None:
         linear = next((e for e in weights.values() if e.layout == "out_in"), None)

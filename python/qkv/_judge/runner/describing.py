@@ -22,7 +22,7 @@ from .calling import Binding
 from .errors import FAILURES, NoTask, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
 from .first_calls import Trial, first_call, hides_future, only_square, ways_of
-from .frameworks import framework_of, is_module, named, reads, rounds, to_numpy, told, told_with_parts
+from .frameworks import framework_of, named, reads, rounds, to_numpy, told, told_with_parts
 from .masks import ROWS, promised_by
 from .parameters import Assignment, assign
 from .slots import Sizes
@@ -92,9 +92,10 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
         values["kv_heads"] = 1
     elif kind == "class":
         building.fix_by_module(values, thing, module, candidate.task)
+    sizes = Sizes(values["embed"], values["heads"], values["kv_heads"], values["head_dim"], values["hidden"] if candidate.task == "block" else 0)
     subject = Subject(
         name=candidate.name, thing=thing, kind=kind, task=candidate.task, framework=framework_of(candidate.thing),
-        people=people, sizes=building.sizes_for(candidate.task, values), line=_line(owner), notes=list(notes),
+        people=people, sizes=sizes, line=_line(owner), notes=list(notes),
         precision="float32" if rounds(candidate.thing) else None, helpers={"init": request.get("init") or {},
         "callers": candidate.callers, "asked": candidate.strong or bool(request.get("task"))},
     )  # fmt: skip
@@ -261,11 +262,10 @@ def _of_parts(subject: Subject, module: ModuleType | None, request: dict[str, An
         contract = parts.contract_of(task, name, one) or tasks.TASKS[task].own
         if _hollow(one):
             subject.notes.append(f"{name} is not filled in yet")
-        elif contract not in subject.bindings or name == subject.name:
-            subject.helpers["callers"] += tuple(filter(None, [subject.bindings.get(contract) and subject.bindings[contract].name]))
-            subject.bindings[contract] = Binding(one, task, contract, mapping)
-        else:
+        elif contract in subject.bindings:
             subject.helpers["callers"] += (name,)
+        else:
+            subject.bindings[contract] = Binding(one, task, contract, mapping)
     if not subject.bindings:
         raise Stop(f"not filled in yet: {subject.name} has no body", "unfilled")
     order = list(tasks.FUNCTIONS[task])
@@ -275,7 +275,7 @@ def _of_parts(subject: Subject, module: ModuleType | None, request: dict[str, An
 def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own: dict[str, Any], request: dict[str, Any]) -> None:
     method = forward_of(cls)
     if method is None:
-        raise Stop(f"{subject.name} has no method forward or __call__", "unfilled" if is_module(subject.thing) else "failed")
+        raise Stop(f"{subject.name} has no method forward or __call__")
     if _hollow(getattr(cls, method)):
         raise Stop(f"not filled in yet: {subject.name}.{method} has no body", "unfilled")
     mapping = request.get("map") or {}

@@ -15,7 +15,7 @@ from . import match, names, parts, tasks
 from .building import settings_of
 from .calling import keeps
 from .errors import NoTask, People, Stop
-from .frameworks import is_module, is_module_class, named, reads, source_of
+from .frameworks import is_module_class, named, reads, source_of
 from .match import arguments_of, required
 
 
@@ -67,7 +67,7 @@ def _roles(function: Any) -> dict[str, Any]:
 def forward_of(cls: type) -> str | None:
     """The method that is called: forward of an nn.Module, otherwise forward, __call__ or the one public method."""
     if is_module_class(cls):
-        return "forward" if any("forward" in vars(base) for base in cls.__mro__[:-1]) else None
+        return "forward"
     for name in ("forward", "__call__"):
         if isinstance(inspect.getattr_static(cls, name, None), (FunctionType, staticmethod)):
             return name
@@ -75,19 +75,9 @@ def forward_of(cls: type) -> str | None:
     return public[0] if len(public) == 1 else None
 
 
-def _takes_x(thing: Any) -> bool:
-    """A class whose forward takes x and no q, k, v: a layer, whatever its name says."""
-    cls = thing if isinstance(thing, type) else type(thing)
-    method = None if isinstance(thing, FunctionType) else forward_of(cls)
-    roles = {names.argument(one.name) for one in arguments_of(getattr(cls, method))} if method else set()
-    return "x" in roles and not {"q", "k", "v"} & roles
-
-
-def _has_heads(thing: Any) -> bool:
-    """A class that is made with a number of heads, or a function that takes it: no single head, whatever its name says."""
-    if isinstance(thing, FunctionType):
-        return "num_heads" in _roles(thing)
-    return "heads" in settings_of(thing if isinstance(thing, type) else type(thing)).values()
+def _called(thing: Any) -> Any:
+    """What is called of a function or class; None where there is nothing."""
+    return thing if isinstance(thing, FunctionType) else (method := forward_of(thing)) and getattr(thing, method)
 
 
 #: Tasks of layers that may have rotary positions too.
@@ -108,9 +98,7 @@ def _turns(cls: type, method: Any) -> bool:
 
 def _beyond(thing: Any, task: str) -> str:
     """An argument that the code needs and that says that it is more than the task: a cache, token ids, a window; "" without."""
-    cls = thing if isinstance(thing, type) else type(thing)
-    method = None if isinstance(thing, FunctionType) else forward_of(cls)
-    called = arguments_of(thing if method is None else getattr(cls, method))
+    called = arguments_of(_called(thing))
     more = {"cache", "past_k", "tokens"} - {name for contract in tasks.FUNCTIONS[task].values() for name, _ in contract}
     if "cache" not in more:
         more -= {"past_k"}
@@ -122,11 +110,10 @@ def _beyond(thing: Any, task: str) -> str:
     inside = set() if task in ("rope", *tasks.TURNED) or {"turns", "cos", "sin"} & {names.argument(one.name) for one in called} else named(thing)
     if turns := _rotations(inside):
         return turns[0]
-    own = getattr(cls if method else thing, "__name__", "")
     windowed = "windowed" in tasks.TASKS[task].parts
-    if names.speaks_of("variant", own) and not windowed:
-        return own
-    for one in [*called, *(arguments_of(cls) if isinstance(thing, type) else [])]:
+    if names.speaks_of("variant", thing.__name__) and not windowed:
+        return thing.__name__
+    for one in [*called, *(arguments_of(thing) if isinstance(thing, type) else [])]:
         known = names.argument(one.name) or names.setting(one.name)
         known = None if known == "window" and not windowed else known
         if not known and names.speaks_of("beyond", one.name) and (required(one) or one.default not in (None, False, 0)):
@@ -135,7 +122,7 @@ def _beyond(thing: Any, task: str) -> str:
 
 
 def guess(name: str, thing: Any) -> Candidate | None:
-    """What a function, class or module would be judged as; None where nothing fits."""
+    """What a function or class would be judged as; None where nothing fits."""
     part = parts.guess(name, thing)
     if part is not None:
         own = name in (*tasks.FUNCTIONS[part], *tasks.TASKS[part].classes)
@@ -144,35 +131,30 @@ def guess(name: str, thing: Any) -> Candidate | None:
     return found and found._replace(beyond=_beyond(thing, found.task))
 
 
-def _is_linear(function: FunctionType) -> bool:
-    """Whether a function's file speaks of linear attention, and not of softmax."""
-    text = source_of(sys.modules.get(function.__module__)).lower()
-    return bool(re.search("linear[ -_]attention|线性注意力", text)) and "softmax" not in text
-
-
 def _guessed(name: str, thing: Any) -> Candidate | None:
-    task = match.by_contract(name)
+    function, called = isinstance(thing, FunctionType), _called(thing)
+    task = next((one.name for one in tasks.TASKS.values() if one.name not in tasks.PARTS and name in (*one.functions, *one.classes)), None)
+    roles = set(_roles(called))
     holds = re.compile("norm|^ln|^ff|mlp|feed|elu|transformer")
-    if match.is_block(name) and isinstance(thing, type) and not any(holds.search(names.key(one)) for one in named(thing)):
+    if match.is_block(name) and not function and not any(holds.search(names.key(one)) for one in named(thing)):
         return None
-    if isinstance(thing, FunctionType) and task not in tasks.STEPPED and "cache" in _roles(thing):
+    if function and task not in tasks.STEPPED and "cache" in roles:
         task = None  # "gqa" with a cache
-    if task is not None and not (task in tasks.OF_QKV and _takes_x(thing)) and not (task in tasks.SINGLE and _has_heads(thing)):
+    takes = {names.argument(one.name) for one in arguments_of(called)}
+    layer = not function and "x" in takes and not {"q", "k", "v"} & takes  # whatever its name says
+    heads = "num_heads" in roles if function else "heads" in settings_of(thing).values()
+    if task is not None and not (layer and task in tasks.OF_QKV) and not (heads and task in tasks.SINGLE):
         return Candidate(name, thing, task, True)
-    if isinstance(thing, FunctionType):
-        found = match.fitting(name, _roles(thing))
-        if found in ("sdpa", "causal") and _is_linear(thing):
+    if function:
+        found, text = match.fitting(name, roles), source_of(sys.modules.get(thing.__module__)).lower()
+        if found in ("sdpa", "causal") and re.search("linear[ -_]attention|线性注意力", text) and "softmax" not in text:
             found = "linear"
+    elif called is None:
+        return None
     else:
-        cls = thing if isinstance(thing, type) else type(thing)
-        method = forward_of(cls) if isinstance(thing, type) or is_module(thing) else None
-        if method is None:
-            return None
-        roles = set(_roles(getattr(cls, method)))
-        if keeps(cls, method, roles):
-            roles.add("cache")
-        found = match.of_class(cls.__name__, set(settings_of(cls).values()), roles)
-        if found in _TURNED and _turns(cls, getattr(cls, method)):
+        roles |= {"cache"} if keeps(thing, forward_of(thing) or "", roles) else set()
+        found = match.of_class(thing.__name__, set(settings_of(thing).values()), roles)
+        if found in _TURNED and _turns(thing, called):
             found = "llama-attention"
     return Candidate(name, thing, found, found == "block") if found else None
 
@@ -186,6 +168,10 @@ def members(module: ModuleType) -> dict[str, Any]:
         and getattr(value, "__module__", None) == module.__name__
         and value.__name__ != "<lambda>"
     }
+
+
+#: Tasks with the same kind of arguments: code that looks like one may be meant for another.
+_ALIKE = ({*tasks.LAYERS}, {"sdpa", "causal", "flash", "linear", "dropout", "rope"})
 
 
 def find(module: ModuleType, file: str, name: str | None, task: str | None) -> tuple[Candidate, list[str]]:
@@ -203,7 +189,8 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
     if task is None:  # what attention or another part uses is no answer of its own
         found = [one for one in found if one.task not in tasks.BESIDE] or [one for one in found if not _is_helper(one, known)]
     else:
-        found = [one for one in found if one.task == task] or [one._replace(task=task) for one in found if _could_be(one.task, task)]
+        like = {other for kind in _ALIKE if task in kind for other in kind}
+        found = [one for one in found if one.task == task] or [one._replace(task=task) for one in found if one.task in like]
     if task is None and found and all(one.beyond for one in found):
         raise _unfit(found[-1])
     more, found = [one for one in found if one.beyond], [one for one in found if task or not one.beyond]
@@ -266,10 +253,9 @@ def _unreached(chosen: Candidate, known: dict[str, Any], found: list[Candidate])
 
 
 def _unfit(one: Candidate) -> Stop:
-    if one.beyond == one.name:
-        return NoTask(f"no exercise asks for what {one.name} does; the nearest is `{one.task}`")
+    what = one.name if one.beyond == one.name else f"{one.beyond} in {one.name}"
     nearest = "cache" if names.argument(one.beyond) in ("cache", "past_k") else one.task
-    return NoTask(f"no exercise asks for what {one.beyond} in {one.name} does; the nearest is `{nearest}`")
+    return NoTask(f"no exercise asks for what {what} does; the nearest is `{nearest}`")
 
 
 def _is_helper(one: Candidate, known: dict[str, Any]) -> bool:
@@ -281,20 +267,12 @@ def _is_helper(one: Candidate, known: dict[str, Any]) -> bool:
     )
 
 
-def _could_be(guessed: str, task: str) -> bool:
-    """Whether code that looks like one task may be meant for another: those with the same kind of arguments."""
-    kinds = (set(tasks.LAYERS), {"sdpa", "causal", "flash", "linear", "dropout", "rope"}, {"backward"}, {"lm"})
-    return any(guessed in kind and task in kind for kind in kinds)
-
-
 def of_thing(name: str, thing: Any, task: str | None) -> Candidate:
     """A chosen object as a candidate."""
-    found = guess(name, thing)
-    if found is None and not isinstance(thing, (FunctionType, type)) and not is_module(thing):
-        cls_found = guess(type(thing).__name__, type(thing))
-        found = cls_found._replace(name=name, thing=thing) if cls_found else None
     if task is not None:
         return Candidate(name, thing, task, False)
+    own = isinstance(thing, (FunctionType, type))
+    found = guess(name, thing) if own else guess(type(thing).__name__, type(thing))
     if found is None:
         if part := parts.named(name):
             raise Stop(parts.unfit(name, part, thing))
@@ -303,4 +281,4 @@ def of_thing(name: str, thing: Any, task: str | None) -> Candidate:
         raise Stop(f"cannot tell from {name} which task it is: --task NAME, one of {', '.join(tasks.FUNCTIONS)}")
     if found.beyond:
         raise _unfit(found)
-    return found
+    return found._replace(name=name, thing=thing)

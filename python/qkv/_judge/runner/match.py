@@ -1,9 +1,5 @@
-"""The one matcher of what a person's code has with what a contract wants: by name, by shape, in order.
-
-Names are those of words.txt. `arguments_of` says what a callable takes, `fitting` scores it against every contract, `ways` gives what
-no name explains to what is still wanted. Arguments (calling.py), settings (building.py) and parameters (parameters.py) are matched by
-these. Not: how a call goes (calling.py).
-"""
+"""The one matcher of what a person's code has with what a contract wants, by name, by shape, in order: of arguments (calling.py),
+settings (building.py) and parameters (parameters.py). Not: how a call goes (calling.py)."""
 
 from __future__ import annotations
 
@@ -77,11 +73,6 @@ def readings(
         roles = [missing[0] if n in open_ones else role for n, role in enumerate(roles)]
         found.append(dict(zip([one.name for one in arguments], roles)))
     return found
-
-
-def by_contract(name: str) -> str | None:
-    """The task of attention whose contract has this very name."""
-    return next((task.name for task in TASKS.values() if task.name not in PARTS and name in (*task.functions, *task.classes)), None)
 
 
 _CAUSAL = re.compile(r"^\W*(?:(?!(?:non|not|no|unlike|without|optional\w*)\b)[\w-]+\s+){0,3}causal\b[\w -]{0,30}?attention|^\W*因果", re.IGNORECASE)
