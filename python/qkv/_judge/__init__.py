@@ -108,13 +108,6 @@ def _known(cls: type, values: Mapping[str, Any]) -> Any:
     return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if name in names})
 
 
-def _finding(found: dict[str, Any], **more: Any) -> Finding:
-    parts: dict[str, Any] = {**found, **more}
-    for name, cls in (("mistakes", Mistake), ("conventions", Convention), ("checks", Check)):
-        parts[name] = [_known(cls, one) for one in found.get(name, [])]
-    return cast(Finding, _known(Finding, parts))
-
-
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """Random numbers go on afterwards as if nothing had been called; what the code prints is dropped."""
@@ -203,7 +196,9 @@ def judge(
             found = {"verdict": stop.verdict, "file": file, "name": name, "task": task or "", "traceback": stop.traceback,
                      "checks": [{"name": failed, "ok": False, "detail": said(stop.says)}]}  # fmt: skip
             text = said(f"{stop.verdict}: {stop.says}") + (f"\n{stop.traceback}" if stop.traceback else "")
-    return _finding(found, seconds=time.perf_counter() - begin, text=text.rstrip("\n"))
+    for part, cls in (("mistakes", Mistake), ("conventions", Convention), ("checks", Check)):
+        found[part] = [_known(cls, one) for one in found.get(part, [])]
+    return cast(Finding, _known(Finding, {**found, "seconds": time.perf_counter() - begin, "text": text.rstrip("\n")}))
 
 
 def exchanged(subject: Subject, file: str = "", hint: bool = False, chinese: bool = False, seed: int = 0) -> tuple[dict[str, Any], str]:

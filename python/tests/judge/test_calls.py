@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from qkv._judge.runner.describing import subject_of_file
 from qkv._judge.runner.errors import Stop
+from qkv._judge.runner.steps import trial_tensors
 from support_judge import answered, right, subject_of
 
 RNG = np.random.default_rng(5)
@@ -100,16 +102,11 @@ def layer_backward(x, W_q, W_k, W_v, W_o, dout):
     assert not notes and set(found) == {"dq", "dk", "dv"} and np.array_equal(found["dv"], V + 1)
 
 
-def model() -> dict[str, np.ndarray]:
-    shapes = {"embed": (9, 6), "position": (5, 6), "W_q": (6, 6), "W_k": (6, 6), "W_v": (6, 6), "head": (6, 9), "head_bias": (9,)}
-    return {**{name: RNG.standard_normal(shape) for name, shape in shapes.items()}, "tokens": RNG.integers(0, 9, (2, 6))}
-
-
 @pytest.mark.parametrize("gives", ["1.5, {name: 2 * value for name, value in params.items()}", "1.5"])
 def test_training_steps_of_a_function(tmp_path: Path, gives: str) -> None:
     changes = "" if "," in gives else "    for value in params.values():\n        value *= 2\n"
     subject = subject_of(tmp_path, f"def train_step(params, tokens, lr):\n{changes}    return {gives}\n")
-    tensors = model()
+    tensors = trial_tensors()
     found, notes = answered(subject, tensors, call="train-steps", repeat="3", lr="0.5")
     assert not notes and np.array_equal(found["loss"], [1.5, 1.5, 1.5]) and np.array_equal(found["after_W_q"], 8 * tensors["W_q"])
 
@@ -118,7 +115,7 @@ def test_a_training_starts_anew_in_each_probe(tmp_path: Path) -> None:
     text = "seen = {}\ndef train_step(params, tokens, lr):\n    seen['calls'] = seen.get('calls', 0) + 1\n    return float(seen['calls']), params\n"
     subject = subject_of(tmp_path, text)
     for _ in range(2):
-        found, _notes = answered(subject, model(), call="train-steps", repeat="3", lr="0.5")
+        found, _notes = answered(subject, trial_tensors(), call="train-steps", repeat="3", lr="0.5")
         assert np.array_equal(found["loss"], found["loss"][0] + np.arange(3))
     assert found["loss"][0] <= 2  # the runner's first call
 
@@ -177,8 +174,13 @@ def test_failing(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(Stop) as stop:
         subject_of(tmp_path, text)
     assert stop.value.verdict == "failed" and stop.value.says.startswith(says)
-    assert "<frozen" not in stop.value.traceback
+    assert "<frozen" not in stop.value.traceback and ("calling" not in says or stop.value.as_json()["task"] == "sdpa")
     assert traceback in stop.value.traceback and str(tmp_path) not in stop.value.traceback and "runner" not in stop.value.traceback
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(Stop, match="no such file"):
+        subject_of_file({"file": str(tmp_path / "none.py")})
 
 
 def test_a_call_that_fails_is_its_answers_error(tmp_path: Path) -> None:

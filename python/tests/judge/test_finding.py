@@ -70,20 +70,6 @@ def test_the_last_one_is_meant_and_the_choice_is_said(tmp_path: Path) -> None:
     assert functions(tmp_path, *text, name="first_try").notes == []
 
 
-def test_nothing_to_judge(tmp_path: Path) -> None:
-    with pytest.raises(Stop) as stop:
-        subject_of(tmp_path, "def helper(x):\n    return x\n")
-    assert "nothing in mine.py looks like attention (it has helper)" in stop.value.says and "mine.py:NAME" in stop.value.says
-    with pytest.raises(Stop, match="mine.py has no v2: it has softmax, v1"):
-        functions(tmp_path, V1.format(name="v1"), name="v2")
-    with pytest.raises(Stop, match="cannot tell from helper which task it is: --task"):
-        subject_of(tmp_path, "def helper(x):\n    return x\n", name="helper")
-    with pytest.raises(Stop, match="no such file"):
-        from qkv._judge.runner.describing import subject_of_file
-
-        subject_of_file({"file": str(tmp_path / "none.py")})
-
-
 IN_DICT = """
 from dataclasses import make_dataclass
 Weights = make_dataclass("Weights", ["w_q", "w_k", "w_v", "w_o", "b_o", "heads"])
@@ -132,12 +118,6 @@ class FlashMHA:
     assert "looks like attention" in stop.value.says
 
 
-def test_what_fails_says_as_which_task(tmp_path: Path) -> None:
-    with pytest.raises(Stop) as stop:
-        subject_of(tmp_path, "def attend(q, k, v):\n    raise ValueError\n")
-    assert stop.value.as_json()["task"] == "sdpa" and stop.value.as_json()["name"] == "attend"
-
-
 WITH_GAMMA = """
 class Attn:
     def __init__(self, dim):
@@ -146,28 +126,34 @@ class Attn:
     def forward(self, x):
         return self.gamma * softmax(x @ self.wq @ (x @ self.wk).swapaxes(1, 2)) @ (x @ self.wv) + x
 """
+HELPER = "def helper(x):\n    return x\n"
+EMPTY = "class {}:\n    def __init__(self, dim):\n        pass\n    def forward(self, x):\n        return x\n"
+MORE = SDPA.format(name="softcap").replace("mask=None", "mask=None, cap=3.0")
+OTHERS = {"BatchNorm": "is a normalisation that no", "DecoderBlock": "is not what `block` asks for", "MLP": "is a feed-forward"}
+NOT_JUDGED = [
+    *((EMPTY.format(name), chosen, f"^{name} {says}") for name, says in OTHERS.items() for chosen in (None, name)),
+    (HELPER, None, r"nothing in mine.py looks like attention \(it has helper\): name the one to judge: mine.py:NAME"),
+    (HELPER, "helper", "cannot tell from helper which task it is: --task"),
+    (HELPER, "v2", "mine.py has no v2: it has helper"),
+    ("def sdpa(q, k, v, window): return q", None, "window in sdpa does; the nearest is `sdpa`"),
+    (SOFTMAX + WITH_GAMMA, None, "what gamma in Attn does; the nearest is `v1`"),
+    (EMPTY.format("CosineAttention").replace("dim", "dim, heads"), None, "what CosineAttention does; the nearest is `mha`"),
+    (SOFTMAX + SDPA.format(name="alibi"), None, "what alibi does; the nearest is `sdpa`"),  # slopes of its own
+    (SOFTMAX + MORE, None, "what softcap does; the nearest is `score-modifiers`"),
+    (EMPTY.format("TinyLM").replace("dim", "vocab, dim").replace("x", "ids"), None, "TinyLM is a model: `lm` asks for a function"),
+    ("def sample(logits, rng):\n    return rng.choice(logits)", None, "^sample draws a token: `sampling` asks for the probabilities"),
+]
 
 
-def test_what_no_exercise_asks_for_is_said(tmp_path: Path) -> None:
-    text = "class {}:\n    def __init__(self, dim):\n        pass\n    def forward(self, x):\n        return x\n"
-    for name, says in (("BatchNorm", "is a normalisation that no"), ("DecoderBlock", "not what `block` asks for"), ("MLP", "feed-forward")):
-        for request in ({}, {"name": name}):
-            with pytest.raises(Stop, match=f"^{name} is .*") as stop:
-                subject_of(tmp_path, text.format(name), **request)
-            assert says in stop.value.says
-    for text, says in (
-        ("def sdpa(q, k, v, window): return q", "window in sdpa does; the nearest is `sdpa`"),
-        (SOFTMAX + WITH_GAMMA, "what gamma in Attn does; the nearest is `v1`"),
-        (text.format("CosineAttention").replace("dim", "dim, heads"), "what CosineAttention does; the nearest is `mha`"),
-        (SOFTMAX + SDPA.format(name="alibi"), "what alibi does; the nearest is `sdpa`"),  # slopes of its own
-        (SOFTMAX + SDPA.format(name="softcap").replace("mask=None", "mask=None, cap=3.0"), "softcap does; the nearest is `score-modifiers`"),
-        (text.format("TinyLM").replace("dim", "vocab, dim").replace("x", "ids"), "TinyLM is a model: `lm` asks for a function"),
-        ("def sample(logits, rng):\n    return rng.choice(logits)", "^sample draws a token: `sampling` asks for the probabilities"),
-    ):
-        with pytest.raises(Stop, match=says):
-            subject_of(tmp_path, text)
-    text = SDPA.format(name="softcap").replace("mask=None", "cap, causal=False").replace("mask is None", "not causal")
-    assert subject_of(tmp_path, SOFTMAX + text.replace("mask, ", "np.tri(5) > 0, ")).task == "score-modifiers"
+@pytest.mark.parametrize(("text", "name", "says"), NOT_JUDGED)
+def test_what_is_not_judged_is_said(tmp_path: Path, text: str, name: str, says: str) -> None:
+    with pytest.raises(Stop, match=says):
+        subject_of(tmp_path, text, name=name)
+
+
+def test_a_soft_cap_that_a_call_gives_is_a_task(tmp_path: Path) -> None:
+    text = MORE.replace("mask=None, cap=3.0", "cap, causal=False").replace("mask is None", "not causal").replace("mask, ", "np.tri(5) > 0, ")
+    assert functions(tmp_path, text).task == "score-modifiers"
 
 
 def test_what_the_judged_code_does_not_reach_is_said(tmp_path: Path) -> None:

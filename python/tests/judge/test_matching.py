@@ -19,19 +19,15 @@ SPELLINGS = {
     "o": "W_o W_O Wo wo to_out.0 out_proj output_proj o_proj out o_linear fc c_proj 输出投影",
     "qkv": "qkv Wqkv c_attn in_proj to_qkv qkv_proj W_qkv", "kv": "kv kv_proj to_kv Wkv",
 }
+BIASES = {"b_q": "q", "bq": "q", "bias_k": "k", "v_bias": "v", "b_o": "o", "in_proj_bias": "qkv"}
 
 
-@pytest.mark.parametrize(("letters", "spelled"), [(key, word) for key, words in SPELLINGS.items() for word in words.split()])
-def test_spellings(letters: str, spelled: str) -> None:
-    assert names.letters(f"{spelled}.weight") == tuple(letters)
-    assert names.letters(f"attn.{spelled}.bias", True) == tuple(letters)
-
-
-@pytest.mark.parametrize(
-    ("spelled", "letters"), [("b_q", "q"), ("bq", "q"), ("bias_k", "k"), ("v_bias", "v"), ("b_o", "o"), ("in_proj_bias", "qkv")]
-)
-def test_spellings_of_biases(spelled: str, letters: str) -> None:
-    assert names.is_bias(spelled) and names.letters(spelled, True) == tuple(letters)
+def test_spellings() -> None:
+    for letters, words in SPELLINGS.items():
+        for word in words.split():
+            assert names.letters(f"{word}.weight") == names.letters(f"attn.{word}.bias", True) == tuple(letters), word
+    for word, letters in BIASES.items():
+        assert names.is_bias(word) and names.letters(word, True) == tuple(letters), word
 
 
 HEAD = """
@@ -41,9 +37,7 @@ def core(q, k, v, mask=None):
     scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
     return scores.softmax(-1) @ v
 """
-RAW = (
-    HEAD
-    + """
+RAW = HEAD + """
 class Raw(nn.Module):
     def __init__(self, dim):
         super().__init__()
@@ -52,7 +46,6 @@ class Raw(nn.Module):
     def forward(self, x):
         return core(x @ self.{0}{T}, x @ self.{1}{T}, x @ self.{2}{T})
 """
-)
 
 
 def raw(spelled: str, transposed: bool) -> str:
@@ -101,9 +94,7 @@ class Attention(nn.Module):
         subject_of(tmp_path, text)
 
 
-MHA = (
-    HEAD
-    + """
+MHA = HEAD + """
 class MultiHeadAttention(nn.Module):
     def __init__(self, embed_dim, num_heads):
         super().__init__()
@@ -120,7 +111,6 @@ class MultiHeadAttention(nn.Module):
     def forward(self, x):
         FORWARD
 """
-)
 FORMS = {
     "four linear layers": (
         "self.linears = nn.ModuleList([nn.Linear(E, E) for _ in range(4)])",
@@ -187,7 +177,6 @@ def test_an_object_of_arrays(tmp_path: Path) -> None:
 
 
 def test_a_block_is_found_by_what_it_holds(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     text = """
 import torch.nn as nn
 class Layer(nn.Module):

@@ -48,22 +48,13 @@ def answered(subject: Subject, tensors: Tensors, metadata: Words, assignment: in
         return found, {}
     except Skipped as reason:
         return {}, {"skipped": str(reason)}
-    except (Exception, SystemExit) as error:
-        if _is_square(subject, tensors, metadata, assignment):
-            return {}, {"skipped": SQUARE}
+    except FAILURES as error:
+        causal = metadata.get("causal") == "1" or subject.has.get("causal")
+        if causal and subject.task != "backward" and has_more_keys(tensors):
+            with contextlib.suppress(*FAILURES):  # it may run with as many queries as keys
+                _CALLS[kind](subject, square(tensors), metadata, assignment)
+                return {}, {"skipped": SQUARE}
         return {}, failure(subject, error)
-
-
-def _is_square(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> bool:
-    """Causal code that runs with as many queries as keys, where it failed with more keys."""
-    causal = metadata.get("causal") == "1" or subject.has.get("causal")
-    if subject.task == "backward" or not causal or not has_more_keys(tensors):
-        return False
-    try:
-        _CALLS[metadata.get("call", "forward")](subject, square(tensors), metadata, assignment)
-        return True
-    except (Exception, SystemExit):
-        return False
 
 
 def failure(subject: Subject, error: BaseException) -> dict[str, str]:

@@ -1,8 +1,5 @@
-"""What a transformer's block has beside its attention: two norms, and the two or three matrices of its feed-forward part.
-
-Letters of slots: a, m for the norms before attention and before the feed-forward part; u, g, d for the matrices up, gate, down.
-Not: the parameters of its attention (parameters.py).
-"""
+"""What a transformer's block has beside its attention: norms before it (a) and before the feed-forward part (m), and the matrices up,
+gate, down of that (u, g, d). Not: the parameters of its attention (parameters.py)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""The first calls, on inputs of their own before the tool's probes exist: whether the code runs, in which type, with or without a
-batch, with which form of mask. Not: what is judged (answering.py).
-"""
+"""The first calls, before the tool's probes exist: whether the code runs, in which type, with or without a batch, with which form of
+mask. Not: what is judged (answering.py)."""
 
 from __future__ import annotations
 
@@ -25,23 +24,11 @@ from .tasks import CAUSAL, LAYERS, MASKED, OF_QKV, PARTS, STEPPED, TASKS
 BATCH, LENGTH, MEMORY = 2, 5, 7
 
 
-def _shape(axes: list[str], sizes: Sizes, own: dict[str, int]) -> tuple[int, ...]:
-    embed, heads, kv_heads, dim, _ = sizes
-    letters = {**own, "B": BATCH, "T": LENGTH, "L": LENGTH, "S": MEMORY, "M": MEMORY, "E": embed, "H": heads, "d": dim,
-               "P": heads * dim, "G": kv_heads * dim, "3E": 3 * embed, "F": sizes.hidden or own.get("F", 0)}  # fmt: skip
-    return tuple(letters[axis] for axis in axes)
-
-
-def metadata_of(task: str, sizes: Sizes) -> dict[str, str]:
-    numbers = dict(re.findall(r"(\w+) (-?[\d.][\d.e-]*)", " ".join(TASKS[task].probes[:1]).partition("|")[2].partition("|")[0]))
-    return {"task": task, "name": "trial", "call": "forward", "heads": str(sizes.heads), "kv_heads": str(sizes.kv_heads),
-            "causal": "1" if task in CAUSAL else "0", "block": "3", "dropout": "0.25", "base": "10000",
-            "lr": "0.1", "window": "3", **numbers}  # fmt: skip
-
-
 def inputs_of(task: str, function: str, sizes: Sizes) -> Tensors:
     """Tensors of a function's contract, without a mask; of backward as many keys as queries."""
-    rng = np.random.default_rng(15)
+    rng, (embed, heads, kv_heads, dim, hidden) = np.random.default_rng(15), sizes
+    letters = {**TASKS[task].sizes, "B": BATCH, "T": LENGTH, "L": LENGTH, "S": MEMORY, "M": MEMORY, "E": embed, "H": heads, "d": dim,
+               "P": heads * dim, "G": kv_heads * dim, "3E": 3 * embed, **({"F": hidden} if hidden else {})}  # fmt: skip
     axes = TASKS[task].tensors
     tensors: Tensors = {}
     arguments = [name for name, _ in TASKS[task].functions[function]]
@@ -50,7 +37,7 @@ def inputs_of(task: str, function: str, sizes: Sizes) -> Tensors:
         if name == "positions":
             tensors[name] = np.arange(LENGTH)
         elif name != "mask" and own is not None:
-            tensors[name] = rng.standard_normal(_shape(own, sizes, TASKS[task].sizes)) / (1 if len(name) == 1 else 3)
+            tensors[name] = rng.standard_normal([letters[axis] for axis in own]) / (1 if len(name) == 1 else 3)
             if name in TASKS[task].whole:
                 tensors[name] = np.full_like(tensors[name], 4)
     return square(tensors) if task in ("causal", "backward") else tensors
@@ -74,8 +61,13 @@ class Trial:
 
     def __init__(self, subject: Subject, function: str) -> None:
         self.subject, self.function, self.binding = subject, function, subject.bindings[function]
-        self.metadata = metadata_of(subject.task, subject.sizes)
-        self.inputs = trial_tensors() if subject.task == "lm" else inputs_of(subject.task, function or TASKS[subject.task].own, subject.sizes)
+        task, sizes = subject.task, subject.sizes
+        numbers = dict(re.findall(r"(\w+) (-?[\d.][\d.e-]*)", " ".join(TASKS[task].probes[:1]).partition("|")[2].partition("|")[0]))
+        self.metadata = {
+            "task": task, "name": "trial", "call": "forward", "heads": str(sizes.heads), "kv_heads": str(sizes.kv_heads),
+            "causal": "1" if task in CAUSAL else "0", "block": "3", "dropout": "0.25", "base": "10000", "lr": "0.1", "window": "3", **numbers,
+        }  # fmt: skip
+        self.inputs = trial_tensors() if task == "lm" else inputs_of(task, function or TASKS[task].own, sizes)
         self.ran = self.inputs
 
     def call(self, tensors: Tensors) -> Any:

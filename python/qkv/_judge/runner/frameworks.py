@@ -23,8 +23,7 @@ def torch_of() -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    torch = torch_of()
-    return torch is not None and isinstance(value, torch.Tensor)
+    return torch_of() is not None and isinstance(value, torch_of().Tensor)
 
 
 def is_array(value: Any) -> bool:
@@ -32,20 +31,12 @@ def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or is_tensor(value) or (jax is not None and isinstance(value, jax.Array))
 
 
-def is_numbers(value: Any) -> bool:
-    """A list of lists of numbers, a matrix or more."""
-    rows = isinstance(value, list) and all(isinstance(one, (list, tuple)) for one in value)
-    return rows and np.array(value, dtype=object).ndim > 1
-
-
 def is_module(value: Any) -> bool:
-    torch = torch_of()
-    return torch is not None and isinstance(value, torch.nn.Module)
+    return torch_of() is not None and isinstance(value, torch_of().nn.Module)
 
 
 def is_module_class(value: Any) -> bool:
-    torch = torch_of()
-    return torch is not None and isinstance(value, type) and issubclass(value, torch.nn.Module)
+    return torch_of() is not None and isinstance(value, type) and issubclass(value, torch_of().nn.Module)
 
 
 def to_numpy(value: Any) -> np.ndarray:
@@ -55,6 +46,23 @@ def to_numpy(value: Any) -> np.ndarray:
         value = (value.float() if value.dtype is torch_of().bfloat16 else value).numpy()
     array = np.array(value)
     return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def arrays_in(thing: Any) -> dict[str, np.ndarray]:
+    """Every array that an object holds, itself, in dicts and lists, or in other objects; by its path."""
+    found: dict[str, np.ndarray] = {}
+    stack, seen = [("", thing)], set()
+    while stack:
+        path, one = stack.pop()
+        if id(one) in seen or isinstance(one, (type, FunctionType)):
+            continue
+        seen.add(id(one))
+        if is_array(one):
+            found[path] = to_numpy(one)
+        else:
+            inner = one if isinstance(one, dict) else dict(enumerate(one)) if isinstance(one, (list, tuple)) else getattr(one, "__dict__", {})
+            stack += [(f"{path}.{name}", value) for name, value in inner.items()]
+    return found
 
 
 def from_numpy(array: np.ndarray, framework: str, dtype: str = "float64") -> Any:

@@ -1,8 +1,5 @@
-"""The parameters that an object holds: collected with their shapes, matched with the contract's, set by value.
-
-An assignment is a complete answer: a slot for each parameter. More than one is returned where names and shapes leave a choice;
-the first is the likeliest. Not: layouts of one parameter (slots.py).
-"""
+"""The parameters that an object holds: collected with their shapes, matched with the contract's, set by value. Where names and shapes
+leave a choice, several assignments are returned, the likeliest first. Not: layouts of one parameter (slots.py)."""
 
 from __future__ import annotations
 
@@ -104,8 +101,7 @@ def put(thing: Any, path: str, value: np.ndarray, dtype: str) -> None:
     torch = torch_of()
     if is_module(thing):
         with torch.no_grad():
-            parameter = thing.get_parameter(path)
-            parameter.copy_(torch.from_numpy(np.array(value)).to(parameter.dtype))
+            thing.get_parameter(path).copy_(torch.from_numpy(np.array(value)))
         return
     *outer, last = path.split(".")
     for name in outer:

@@ -1,8 +1,5 @@
-"""Functions of arrays beside attention (softmax, norms, losses ...), and classes around them: which task they are, by name and arguments.
-
-A class becomes a function of its contract's arguments: made anew in each call with the sizes and numbers that are given, its parameters
-set. Not: arguments of functions (match.py), calls (calling.py).
-"""
+"""Functions of arrays beside attention (softmax, norms, losses ...), and classes around them, which become functions of their contract's
+arguments: which task they are, by name and arguments. Not: arguments of functions (match.py), calls (calling.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ import numpy as np
 
 from . import match, names, parameters
 from .errors import FAILURES, People, Stop
-from .frameworks import is_array, is_module_class, to_numpy, torch_of
+from .frameworks import arrays_in, is_module_class, to_numpy, torch_of
 from .match import arguments_of, required
 from .tasks import FUNCTIONS, PARTS, TASKS
 
@@ -150,7 +147,11 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
 
         thing, forward = made()
         out = forward(inputs)
-        if "always-causal" not in TASKS[task].parts or not _grows(thing, lambda: forward(inputs)):
+        shapes = {path: one.shape for path, one in arrays_in(thing).items()}
+        if "always-causal" not in TASKS[task].parts or not shapes:
+            return out
+        forward(inputs)
+        if shapes == {path: one.shape for path, one in arrays_in(thing).items()}:
             return out
         (first, whole), forward = next(iter(inputs.items())), made()[1]  # a state of tokens: all in two calls
         half = -(-whole.shape[-2] // 2)
@@ -182,18 +183,6 @@ def _evaluated(thing: Any, state: dict[str, Any], inputs: dict[str, Any]) -> Any
             return self.inner.train().eval()(**given)
 
     return torch.func.functional_call(Whole(), {f"inner.{path}": value.clone() for path, value in state.items()}, (), inputs)
-
-
-def _grows(thing: Any, again: Callable[[], Any]) -> bool:
-    """Whether an array that an object holds has another shape after one more call."""
-
-    def shapes() -> dict[str, Any]:
-        return {name: one.shape for name, one in getattr(thing, "__dict__", {}).items() if is_array(one)}
-
-    before = shapes()
-    if before:
-        again()
-    return before != shapes()
 
 
 def _meanings(name: str, numbers: list[str], letters: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .frameworks import is_array, is_numbers, is_tensor, torch_of
+from .frameworks import is_array, is_tensor, torch_of
 from .slots import Tensors
 
 _HEADED = ("q", "k", "v", "x", "memory", "dout", "weights", "out", "lse")
@@ -44,16 +44,18 @@ class Slices(NamedTuple):
             changed, back = self._whole(inputs)
             raw = function({**values, **changed})
             if self.how == ROWS:
-                return _rebuilt([raw], lambda parts: back(parts[0]))
+                return rebuilt([raw], lambda parts: back(parts[0]))
             return (back(raw[0]), *raw[1:]) if isinstance(raw, tuple) else back(raw)
         if self.columns:
             row, function = function, lambda given: _turned(row({name: _turned(value) for name, value in given.items()}))
         if self.lists:
-            person, function = function, lambda given: person({name: _listed(value) for name, value in given.items()})
+            person, function = function, lambda given: person(
+                {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in given.items()}
+            )
         most = max(inputs, key=lambda name: len(self.axes[name]))
         lead = tuple(inputs[most].shape[axis] for axis in self.axes[most])
         cuts = [{name: _at(value, self.axes[name], index) for name, value in inputs.items()} for index in np.ndindex(*lead)]
-        return _rebuilt([function({**values, **cut}) for cut in cuts], lambda parts: _stacked(parts, lead).swapaxes(*self.swaps))
+        return rebuilt([function({**values, **cut}) for cut in cuts], lambda parts: _stacked(parts, lead).swapaxes(*self.swaps))
 
     def _whole(self, inputs: dict[str, Any]) -> tuple[dict[str, Any], Callable[[Any], Any]]:
         """(inputs of one call, what makes the contract's output of its output)"""
@@ -124,29 +126,23 @@ def _turned(value: Any) -> Any:
     return value.swapaxes(-1, -2) if is_array(value) and value.ndim == 2 else value
 
 
-def as_arrays(raw: Any) -> Any:
-    """What was returned, lists of numbers as arrays."""
-    return _rebuilt([raw], lambda parts: parts[0])
-
-def _listed(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else value
-
-
 def _stacked(parts: list[Any], lead: tuple[int, ...]) -> Any:
     whole = torch_of().stack(parts) if is_tensor(parts[0]) else np.stack(parts)
     return whole.reshape(*lead, *whole.shape[1:])
 
 
-def _rebuilt(raws: list[Any], join: Callable[[list[Any]], Any]) -> Any:
-    """Arrays joined, wherever they lie in what was returned."""
-    number = (int, float, np.generic)
-    if is_numbers(raws[0]) or isinstance(raws[0], number) or (isinstance(raws[0], list) and all(isinstance(one, number) for one in raws[0])):
+def rebuilt(raws: list[Any], join: Callable[[list[Any]], Any]) -> Any:
+    """Arrays joined, wherever they lie in what was returned; lists of numbers too."""
+    first, number = raws[0], (int, float, np.generic)
+    row = isinstance(first, list) and all(isinstance(one, number) for one in first)
+    rows = isinstance(first, list) and all(isinstance(one, (list, tuple)) for one in first) and np.array(first, dtype=object).ndim > 1
+    if isinstance(first, number) or row or rows:
         raws = [np.array(raw, dtype=float) for raw in raws]
     first = raws[0]
     if is_array(first):
         return join(raws)
     if isinstance(first, dict):
-        return {key: _rebuilt([raw[key] for raw in raws], join) for key in first}
+        return {key: rebuilt([raw[key] for raw in raws], join) for key in first}
     if isinstance(first, (tuple, list)):
-        return tuple(_rebuilt(list(parts), join) for parts in zip(*raws))
+        return tuple(rebuilt(list(parts), join) for parts in zip(*raws))
     return first

@@ -1,9 +1,5 @@
-"""How one parameter of a person's holds one or more of the contract's: which letters, which layout.
-
-Contract parameters as canonical blocks, H heads of d: W_q, W_k, W_v [in, head, dim], W_o [head, dim, out], b_q, b_k, b_v
-[head, dim], b_o [out]; of a block (blocks.py) W_a, W_m [out], W_u, W_g [in, mid], W_d [mid, out]. A slot says in which order a
-parameter has these axes; q, k, v in one parameter are the axis "part", or "all" where k and v have fewer heads than q.
-"""
+"""How one parameter of a person's holds one or more of the contract's: in which order it has the axes of their canonical blocks. q, k, v
+in one parameter are the axis "part", or "all" where k and v have fewer heads than q."""
 
 from __future__ import annotations
 
@@ -128,18 +124,14 @@ def axes_of(entry: Any, letters: tuple, family: str, sizes: Sizes, head: int | N
     if letters == ("o",) and entry.bias:
         return ("out",) if math.prod(entry.shape) == sizes.embed else None
     inner = {letter: block_shape(letter, True, sizes) for letter in letters if letter != "o"}
-    heads, dim = (1 if head is not None else sizes.heads), sizes.head_dim
-    if inner:
-        heads, dim = next(iter(inner.values()))
-        heads = 1 if head is not None else heads
-    lengths = {"in": sizes.embed, "out": sizes.embed, "head": heads, "dim": dim, "part": len(letters)}
-    orders = _ORDERS[("o" if letters == ("o",) else "w", family)] if (letters != ("o",) or family != "by_head") else ()
+    heads, dim = next(iter(inner.values()), (sizes.heads, sizes.head_dim))
+    lengths = {"in": sizes.embed, "out": sizes.embed, "head": heads if head is None else 1, "dim": dim, "part": len(letters)}
+    orders = _ORDERS.get(("o" if letters == ("o",) else "w", family), ())
     if len(set(inner.values())) > 1:  # k and v with fewer heads: one axis for all
         lengths["all"] = sum(math.prod(shape) for shape in inner.values())
         orders = {"in_out": (("in", "all"),), "out_in": (("all", "in"),)}.get(family, ())
     for order in orders:
-        axes = tuple(axis for axis in order if axis != "part" or len(letters) > 1)
-        axes = tuple(axis for axis in axes if not (entry.bias and axis == "in"))
+        axes = tuple(axis for axis in order if not (axis == "part" and len(letters) == 1) and not (axis == "in" and entry.bias))
         if _fits(entry.shape, [lengths[axis] for axis in axes]):
             return axes
     return None

@@ -1,9 +1,5 @@
-"""Calls one after another: of code that keeps keys and values, and steps of training.
-
-A cache: with which masks and rotations such calls are made. A step of training, of a small language model: train_step(params, tokens,
-lr) with a dict of arrays, or a class with train_step(model, optimizer, tokens), built for each probe with its sizes. Not: where a
-cache lies (calling.py).
-"""
+"""Calls one after another: of code that keeps keys and values, and steps of training, of a dict of arrays or of a model that is built
+for each probe. Not: where a cache lies (calling.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ import numpy as np
 from . import building, names
 from .calling import TURNS, Binding, after, array_of, keeps, step_values
 from .errors import FAILURES, Stop
-from .frameworks import default_dtype, from_numpy, is_array, is_module_class, to_numpy, torch_of
+from .frameworks import arrays_in, default_dtype, from_numpy, is_array, is_module_class, to_numpy, torch_of
 from .slots import Tensors, Words
 from .subject import Skipped, Subject, Way
 from .tasks import TASKS, TURNED
@@ -92,12 +88,12 @@ def settle(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words
 def _calls(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words, times: int) -> tuple[list[Any], list[dict[str, np.ndarray]]]:
     """(`out` of calls of one object with the same input; the arrays that it holds before the first and after each)"""
     target, outs = subject.fresh(tensors, 0), []
-    held = [_arrays(target)]
+    held = [arrays_in(target)]
     for _ in range(times):
         values = subject.values(binding, tensors, metadata, subject.leaves(tensors))
         state = copy.deepcopy(subject.helpers.get("cache"))
         outs.append(to_numpy(subject.call(binding, target, step_values(binding, values, state, 0), tensors).out))
-        held.append(_arrays(target))
+        held.append(arrays_in(target))
     return outs, held
 
 
@@ -119,23 +115,6 @@ def memory_of(subject: Subject, binding: Binding, tensors: Tensors, metadata: Wo
             if grows or (new and re.search("mem|segment", path.lower())):
                 return names.stem(path)
     return ""
-
-
-def _arrays(thing: Any) -> dict[str, np.ndarray]:
-    """Every array that an object holds, itself, in dicts and lists, or in other objects; by its path."""
-    found: dict[str, np.ndarray] = {}
-    stack, seen = [("", thing)], set()
-    while stack:
-        path, one = stack.pop()
-        if id(one) in seen or isinstance(one, (type, FunctionType)):
-            continue
-        seen.add(id(one))
-        if is_array(one):
-            found[path] = to_numpy(one)
-        else:
-            inner = one if isinstance(one, dict) else dict(enumerate(one)) if isinstance(one, (list, tuple)) else getattr(one, "__dict__", {})
-            stack += [(f"{path}.{name}", value) for name, value in inner.items()]
-    return found
 
 
 PARAMETERS = tuple(name for name in TASKS["lm"].tensors if name != "tokens")

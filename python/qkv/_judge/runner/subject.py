@@ -16,7 +16,7 @@ from .errors import People, Stop
 from .frameworks import default_dtype, from_numpy, is_module, named, torch_of
 from .masks import Form
 from .parameters import Assignment, get, put
-from .slicing import Slices, as_arrays
+from .slicing import Slices, rebuilt
 from .slots import Sizes, Slot, Tensors, Words, block_shape, canonical, in_probe
 from .tasks import PARTS, STEPPED, TASKS, TURNED
 from .trace.branches import Branches
@@ -278,7 +278,7 @@ class Subject:
         with default_dtype(self.framework, self.dtype):
             raw = bound(values) if slices is None else slices.call(bound, values)
             behind = "weights-first" in self.conventions
-            result = Result(as_arrays(raw), ()) if self.task in PARTS else Result(raw, self.expected(tensors), behind)
+            result = Result(rebuilt([raw], lambda parts: parts[0]), ()) if self.task in PARTS else Result(raw, self.expected(tensors), behind)
         if result.raw is None:
             raise Stop(f"not filled in yet: {binding.name} returns nothing", "unfilled")
         if result.out is None:
