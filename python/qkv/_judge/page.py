@@ -37,8 +37,7 @@ def _differing(line: str, expected: str) -> str:
 
 def _lines(lines: list[str]) -> Iterator[str]:
     above = ""
-    for n, line in enumerate(lines):
-        below = lines[n + 1] if n + 1 < len(lines) else ""
+    for line, below in zip(lines, [*lines[1:], ""]):
         begin, end = below.find("^"), below.rfind("^") + 1
         if _MARKED.match(line):
             yield _box("div", _MARK, _text(line))

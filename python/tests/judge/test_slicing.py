@@ -17,29 +17,10 @@ def sdpa(q, k, v, mask{default}):
     weights /= weights.sum(1, keepdims=True)
     return weights @ v, weights
 """
-
-
-@pytest.mark.parametrize("default", ["=None", ""])
-def test_sequence_by_sequence(tmp_path: Path, default: str) -> None:
-    subject = subject_of(tmp_path, FLAT.format(default=default))
-    assert "called once for each sequence and head: it takes [T, d]" in subject.notes
-    assert right(subject)
-
-
-def test_lengths_without_heads_are_given_head_by_head(tmp_path: Path) -> None:
-    hide = "np.where(np.arange(k.shape[-2]) < lengths[:, None, None], scores, -1e9)"
-    text = FLAT.replace("mask{default}", "lengths=None").replace("k.T / np.sqrt(q.shape[1])", "k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])")
-    text = text.replace("np.where(mask, scores, -1e9)", hide).replace("mask is", "lengths is").replace("(1, k", "(-1, k")
-    subject = subject_of(tmp_path, text)
-    assert "called once for each head: it takes [B, T, d]" in subject.notes
-    assert right(subject)
-
-
-def test_a_number_of_parts_is_at_most_that_of_the_keys(tmp_path: Path) -> None:
-    text = FLAT.replace("mask{default}", "parts, mask=None").replace("    scores", "    assert parts <= len(k)\n    scores", 1)
-    assert right(subject_of(tmp_path, text))
-
-
+HIDE = "np.where(np.arange(k.shape[-2]) < lengths[:, None, None], scores, -1e9)"
+LENGTHS = FLAT.replace("mask{default}", "lengths=None").replace("k.T / np.sqrt(q.shape[1])", "k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])")
+LENGTHS = LENGTHS.replace("np.where(mask, scores, -1e9)", HIDE).replace("mask is", "lengths is").replace("(1, k", "(-1, k")
+PARTS = FLAT.replace("mask{default}", "parts, mask=None").replace("    scores", "    assert parts <= len(k)\n    scores", 1)
 LISTS = """
 import math
 def attention(Q, K, V):
@@ -52,11 +33,34 @@ def attention(Q, K, V):
         out.append([sum(s * v[c] for s, v in zip(scores, V)) / sum(scores) for c in range(len(V[0]))])
     return out
 """
+BUFFERS = """
+import numpy as np
+class Attention:
+    def __init__(self, dim, n_heads, max_batch, max_seq):
+        self.n, (self.wq, self.wk, self.wv, self.wo) = n_heads, np.zeros((4, dim, dim))
+        self.k_cache, self.v_cache = np.zeros((2, max_batch, max_seq, dim))
+
+    def forward(self, x, input_pos):
+        self.k_cache[:, input_pos], self.v_cache[:, input_pos] = x @ self.wk, x @ self.wv
+        q, k, v = (y.reshape(*y.shape[:2], self.n, -1).swapaxes(1, 2) for y in (x @ self.wq, self.k_cache, self.v_cache))
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+        weights = np.where(np.arange(k.shape[2]) <= input_pos[:, None], np.exp(scores), 0)
+        return (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(1, 2).reshape(x.shape) @ self.wo
+"""
+WAYS = {
+    "sequence by sequence": (FLAT.format(default="=None"), "once for each sequence and head: it takes [T, d]"),
+    "with a mask that must be given": (FLAT.format(default=""), "once for each sequence and head: it takes [T, d]"),
+    "a number of parts, at most that of the keys": (PARTS, "once for each sequence and head: it takes [T, d]"),
+    "nested lists": (LISTS, "once for each sequence and head: it takes [T, d] as lists"),
+    "lengths without heads": (LENGTHS, "once for each head: it takes [B, T, d]"),
+    "buffers made for some sequences": (BUFFERS, "with as many sequences as it was made for: it takes batches of 8"),
+}
 
 
-def test_nested_lists(tmp_path: Path) -> None:
-    subject = subject_of(tmp_path, LISTS)
-    assert subject.notes == ["called once for each sequence and head: it takes [T, d] as lists"]
+@pytest.mark.parametrize("way", WAYS)
+def test_ways_of_calls(tmp_path: Path, way: str) -> None:
+    subject = subject_of(tmp_path, WAYS[way][0])
+    assert f"called {WAYS[way][1]}" in subject.notes
     assert right(subject)
 
 
@@ -75,25 +79,6 @@ class Attention:
         return (weights / weights.sum(-1, keepdims=True) @ split(self.wv)).swapaxes(1, 2).reshape(x.shape) @ self.wo
 """)
     assert subject.task == "mha" and subject.bindings[""].untried(True) == ["freqs_cis"]
-    assert right(subject)
-
-
-def test_buffers_made_for_some_sequences_are_filled(tmp_path: Path) -> None:
-    subject = subject_of(tmp_path, """
-import numpy as np
-class Attention:
-    def __init__(self, dim, n_heads, max_batch, max_seq):
-        self.n, (self.wq, self.wk, self.wv, self.wo) = n_heads, np.zeros((4, dim, dim))
-        self.k_cache, self.v_cache = np.zeros((2, max_batch, max_seq, dim))
-
-    def forward(self, x, input_pos):
-        self.k_cache[:, input_pos], self.v_cache[:, input_pos] = x @ self.wk, x @ self.wv
-        q, k, v = (y.reshape(*y.shape[:2], self.n, -1).swapaxes(1, 2) for y in (x @ self.wq, self.k_cache, self.v_cache))
-        scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
-        weights = np.where(np.arange(k.shape[2]) <= input_pos[:, None], np.exp(scores), 0)
-        return (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(1, 2).reshape(x.shape) @ self.wo
-""")
-    assert subject.task == "cache" and subject.notes[-1] == "called with as many sequences as it was made for: it takes batches of 8"
     assert right(subject)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import copy
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -190,16 +191,12 @@ def _gradient(subject: Subject, tensors: Tensors, metadata: Words, assignment: i
     if subject.framework != "torch":
         return answers
     inputs, collect = subject.gradients(target, leaves, tensors, assignment)
-    zeros = [np.zeros(tuple(one.shape)) for one in inputs]
-    grads = zeros
+    found = [None] * len(inputs)
     if getattr(result.out, "requires_grad", False):
-        torch = torch_of()
         dout = from_numpy(tensors["dout"], "torch", subject.dtype).to(result.out.dtype)
-        found = torch.autograd.grad(result.out, inputs, dout, allow_unused=True)
-        grads = [zero if grad is None else to_numpy(grad) for zero, grad in zip(zeros, found)]
-    for name, value in collect(grads).items():
-        answers[f"d_{name}"] = array_of(value, subject.precision or subject.dtype)
-    return answers
+        found = torch_of().autograd.grad(result.out, inputs, dout, allow_unused=True)
+    grads = [np.zeros(tuple(one.shape)) if grad is None else to_numpy(grad) for one, grad in zip(inputs, found)]
+    return answers | {f"d_{name}": array_of(value, subject.precision or subject.dtype) for name, value in collect(grads).items()}
 
 
 def _twice(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
@@ -235,12 +232,9 @@ def _in_half(subject: Subject, tensors: Tensors, metadata: Words, assignment: in
     if subject.framework != "torch" or subject.mask_form is None:
         return {}
     (batch, rows), columns = lengths(tensors)
-    tensors, dtype = {**tensors, "mask": np.ones((batch, 1, rows, columns), bool)}, subject.dtype
+    tensors, subject = {**tensors, "mask": np.ones((batch, 1, rows, columns), bool)}, copy.copy(subject)
     subject.dtype = "float16"
-    try:
-        out = _out(subject, _prepared(subject, tensors, metadata, assignment)[0](), tensors)["out"]
-    finally:
-        subject.dtype = dtype
+    out = _out(subject, _prepared(subject, tensors, metadata, assignment)[0](), tensors)["out"]
     return {"half_out": out} if np.isnan(out).any() else {}
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import re
 import sys
-from types import FunctionType
 from typing import Any, NamedTuple
 
 from . import names
-from .frameworks import code_of, is_module, named
+from .frameworks import code_of, is_module, named, parts_of
 from .parameters import Entry
 from .slots import Slot
 
@@ -102,7 +101,6 @@ def _eps_of(thing: Any, prototype: Any) -> float | None:
     kept = [value for part in parts for name, value in getattr(part, "__dict__", {}).items() if "eps" in name.lower()]
     if kept:
         return kept[0] if isinstance(kept[0], float) else sys.float_info.epsilon if kept[0] is None else None
-    scope = vars(sys.modules.get(thing.__module__, object)) if hasattr(thing, "__module__") else {}
-    called = [scope[name] for name in named(thing) if isinstance(scope.get(name), FunctionType)]
-    found = [value for one in called for value in one.__defaults__ or ()] + [value for code in code_of(thing) for value in code.co_consts]
+    defaults = [value for one in parts_of(thing) for value in getattr(one, "__defaults__", None) or ()]
+    found = [*defaults, *(value for code in code_of(thing) for value in code.co_consts)]
     return next((value for value in found if isinstance(value, float) and 0 < value < 1e-3), None)

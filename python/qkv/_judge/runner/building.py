@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import names
-from .errors import People, Stop
+from .errors import FAILURES, People, Stop
 from .frameworks import framework_of, from_numpy, is_array, is_module, named, source_of, torch_of
 from .match import arguments_of, required, ways
 from .slicing import FULL_BATCH
@@ -171,19 +171,24 @@ def arguments(cls: type, values: dict[str, Any], own: dict[str, Any]) -> tuple[d
     return given, notes
 
 
+def make(cls: type, given: dict[str, Any], people: People) -> Any:
+    """An object of a class with these arguments."""
+    try:
+        positional = [given.pop(one.name) for one in arguments_of(cls) if one.kind is one.POSITIONAL_ONLY and one.name in given]
+        return cls(*positional, **given)
+    except FAILURES as error:
+        shown = ", ".join(f"{name}={'...' if isinstance(value, names.ByName) or is_array(value) else value!r}" for name, value in given.items())
+        raise people.stop(error, f"making {cls.__name__}({shown})") from None
+
+
 def build(cls: type, values: dict[str, Any], own: dict[str, Any], people: People) -> tuple[Any, dict[str, Any], list[str]]:
     """(object, arguments it was made with, notes)."""
     given, notes = arguments(cls, values, own)
-    try:
-        positional = [given.pop(one.name) for one in arguments_of(cls) if one.kind is one.POSITIONAL_ONLY and one.name in given]
-        thing = cls(*positional, **given)
-        if is_module(thing) and any(isinstance(one, torch_of().nn.parameter.UninitializedParameter) for one in thing.parameters()):
-            with torch_of().no_grad():  # nn.LazyLinear gets its shape in the first call
-                thing(*[torch_of().zeros(1, 2, values["embed"]) for one in arguments_of(thing.forward) if required(one)])
-        return thing, given, notes
-    except (Exception, SystemExit) as error:
-        shown = ", ".join(f"{name}={'...' if isinstance(value, names.ByName) or is_array(value) else value!r}" for name, value in given.items())
-        raise people.stop(error, f"making {cls.__name__}({shown})") from None
+    thing = make(cls, given, people)
+    if is_module(thing) and any(isinstance(one, torch_of().nn.parameter.UninitializedParameter) for one in thing.parameters()):
+        with torch_of().no_grad():  # nn.LazyLinear gets its shape in the first call
+            thing(*[torch_of().zeros(1, 2, values["embed"]) for one in arguments_of(thing.forward) if required(one)])
+    return thing, given, notes
 
 
 def _attribute(thing: Any, kind: str) -> Any:

@@ -46,14 +46,13 @@ class People:
 
     def lines(self, error: BaseException) -> str:
         """The traceback's frames in the person's files, as Python prints them, and the error."""
-        text = []
-        for frame in self._frames(error):
-            text.append(f'  File "{os.path.basename(frame.filename)}", line {frame.lineno}, in {frame.name}\n')
-            text.append(f"    {frame.line}\n" if frame.line else "")
+        text = [
+            f'  File "{os.path.basename(frame.filename)}", line {frame.lineno}, in {frame.name}\n' + f"    {frame.line}\n" * bool(frame.line)
+            for frame in self._frames(error)
+        ]
         head = ["Traceback (your lines only):\n"] if text else []
         last = "".join(traceback.format_exception_only(type(error), error))
-        if self.folder is not None:  # a SyntaxError names the whole path
-            last = last.replace(self.folder, "")
+        last = last.replace(self.folder or "\0", "")  # a SyntaxError names the whole path
         return "".join([*head, *text, last]).rstrip()
 
     def reached(self, error: BaseException) -> int:

@@ -305,8 +305,7 @@ def _try_masks(trial: Trial, shape: tuple[int, ...] | None, guessed: bool = Fals
             fallback = fallback or form
     if not forms:
         raise Stop("it takes no mask")
-    chosen = fallback or forms[0]
-    subject.mask_form = chosen
+    subject.mask_form = fallback or forms[0]
     if failure is not None and (shape is None or fallback is None):
         raise subject.people.stop(failure, f"calling {subject.name} with a mask")
     return False

@@ -78,7 +78,7 @@ def from_numpy(array: np.ndarray, framework: str, dtype: str = "float64") -> Any
 def default_dtype(framework: str, dtype: str) -> Iterator[None]:
     """What torch.zeros and others make inside the person's code."""
     torch = torch_of()
-    if framework != "torch" or torch is None:
+    if framework != "torch":
         yield
         return
     before = torch.get_default_dtype()
@@ -147,11 +147,15 @@ def told(thing: Any) -> str:
     return " ".join([getattr(thing, "__doc__", None) or "", *re.findall(r"#.*", source_of(thing))])
 
 
-def told_with_parts(thing: Any) -> str:
-    """The same, of the functions and classes of its module too that its code names."""
+def parts_of(thing: Any) -> list[Any]:
+    """The functions and classes of its module that the code of a function or class names."""
     scope = vars(sys.modules.get(thing.__module__, thing))
-    parts = [scope[name] for name in sorted(named(thing) & scope.keys()) if isinstance(scope[name], (FunctionType, type))]
-    return " ".join(map(told, [thing, *parts]))
+    return [scope[name] for name in sorted(named(thing) & scope.keys()) if isinstance(scope[name], (FunctionType, type))]
+
+
+def told_with_parts(thing: Any) -> str:
+    """What a function or class says of itself, and what its parts say."""
+    return " ".join(map(told, [thing, *parts_of(thing)]))
 
 
 def framework_of(thing: Any) -> str:
@@ -167,11 +171,9 @@ def framework_of(thing: Any) -> str:
         return str(name).split(".")[0]
 
     used = {home(scope[name]) for name in named(function) if name in scope}
-    for library in ("torch", "jax", "numpy"):
-        if library in used:
-            return library
+    known = [library for library in ("torch", "jax", "numpy") if library in sys.modules]
     imported = {home(value) for value in scope.values() if isinstance(value, ModuleType)}
-    return next((library for library in ("torch", "jax") if library in imported and library in sys.modules), "numpy")
+    return next(library for library in known if library in (used & {*known} or imported | {"numpy"}))
 
 
 def rounds(thing: Any) -> bool:

@@ -166,9 +166,9 @@ def _named(entries: list[Entry], sizes: Sizes, chosen: dict[str, str]) -> list[F
         letters = _by_map(entry, chosen) or names.letters(entry.path, entry.bias)
         if letters and len(letters) > 1 and math.prod(entry.shape) != numbers(letters, entry.bias, sizes):
             letters = None  # called "attn" or "input", but no three matrices in one
-        if letters is None or (letters == ("o",) and sizes.embed and math.prod(entry.shape) != numbers(letters, entry.bias, sizes)):
-            fused = [many for many in (("q", "k", "v"), ("k", "v")) if math.prod(entry.shape) == numbers(many, entry.bias, sizes)]
-            letters = fused[0] if fused else letters
+        if letters is None or (letters == ("o",) and math.prod(entry.shape) != numbers(letters, entry.bias, sizes)):
+            fused = (many for many in (("q", "k", "v"), ("k", "v")) if math.prod(entry.shape) == numbers(many, entry.bias, sizes))
+            letters = next(fused, letters)
         found.append(Found(entry, letters))
     found = _heads(found, sizes)
     taken: set[tuple] = set()
@@ -190,8 +190,6 @@ def _choices(found: list[Found], sizes: Sizes, bias: bool, limit: int) -> list[l
     free = [letters for letters in _ALL if letters[0] not in taken]
     if not open_ones:
         return [mine]
-    if taken >= {"q", "k", "v"}:
-        free = [("o",)] if "o" not in taken else []
     if len(open_ones) > len(free):
         return []
     if len(open_ones) <= 3 < len(free):

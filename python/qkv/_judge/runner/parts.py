@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from . import match, names, parameters
-from .errors import FAILURES, People, Stop
+from . import building, match, names, parameters
+from .errors import People, Stop
 from .frameworks import arrays_in, is_module_class, to_numpy, torch_of
 from .match import arguments_of, required
 from .tasks import FUNCTIONS, PARTS, TASKS
@@ -124,11 +124,7 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
         inputs = {name: values[role] for name, role in takes.items() if role in values}
 
         def made() -> tuple[Any, Callable[[dict[str, Any]], Any]]:
-            try:
-                thing = cls(**given)
-            except FAILURES as error:
-                shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
-                raise people.stop(error, f"making {cls.__name__}({shown})") from None
+            thing = building.make(cls, dict(given), people)
             entries = [one for some in parameters.collect(thing) for one in some if not read]
             least = sum(np.prod(values[name].shape) for name in held if len(axes[name]) > 1 and not contract[name])
             if not read and sum(np.prod(one.shape) for one in entries if len(one.shape) > 1) < least:

@@ -195,9 +195,8 @@ class Subject:
             steps = np.arange(len(tensors["positions"])) + (values["start"] if binding.takes("start") else 0)
             if not np.array_equal(steps, tensors["positions"]):
                 raise Skipped("it takes no positions")
-        values["training"] = metadata.get("call") == "training"
         causal = metadata.get("causal") == "1"
-        values["causal"] = causal
+        values |= {"training": metadata.get("call") == "training", "causal": causal}
         if causal and binding.contract.get("causal") and not binding.takes("causal") and not self.has.get("causal"):
             raise Skipped("it takes no argument causal")
         if self.task == "rope" and values.get("base", 1e4) != 1e4 and not binding.takes("base"):
