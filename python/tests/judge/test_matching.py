@@ -80,20 +80,6 @@ def test_a_map_leaves_no_choice(tmp_path: Path) -> None:
         subject_of(tmp_path, raw("c a b", False), map={"W_q": "nothing"})
 
 
-def test_too_many_parameters_ask_for_a_map(tmp_path: Path) -> None:
-    text = HEAD + """
-class Attention(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(dim, dim) for _ in range(6)])
-
-    def forward(self, x):
-        return core(*(layer(x) for layer in self.layers[:3]))
-"""
-    with pytest.raises(Stop, match="cannot tell which parameter is which of layers.0.weight .*--map W_q=NAME"):
-        subject_of(tmp_path, text)
-
-
 MHA = HEAD + """
 class MultiHeadAttention(nn.Module):
     def __init__(self, embed_dim, num_heads):
@@ -138,6 +124,12 @@ def test_forms_of_several_heads(tmp_path: Path, form: str) -> None:
     subject = subject_of(tmp_path, MHA.replace("INIT", init).replace("FORWARD", forward))
     assert subject.task == "mha" and subject.sizes[:4] == (18, 3, 3, 6)
     assert right(subject)
+
+
+def test_too_many_parameters_ask_for_a_map(tmp_path: Path) -> None:
+    init, forward = FORMS["four linear layers"]
+    with pytest.raises(Stop, match="cannot tell which parameter is which of linears.0.weight .*--map W_q=NAME"):
+        subject_of(tmp_path, MHA.replace("INIT", init.replace("range(4)", "range(6)")).replace("FORWARD", forward))
 
 
 def test_a_tied_weight_leaves_one_absent(tmp_path: Path) -> None:

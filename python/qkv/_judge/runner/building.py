@@ -50,13 +50,13 @@ def values_for(task: str, init: dict[str, Any]) -> tuple[dict[str, Any], dict[st
             with contextlib.suppress(ValueError, SyntaxError):
                 value = ast.literal_eval(value)
         own[name] = value
-        kind = names.setting(name)
-        if kind:
+        if kind := names.setting(name):
             values[kind] = value
-            if kind == "heads" and not any(names.setting(other) == "kv_heads" for other in init) and "grouped" not in TASKS[task].parts:
-                values["kv_heads"] = value
+    given = {names.setting(name) for name in init}
+    if "heads" in given and "kv_heads" not in given and "grouped" not in parts:
+        values["kv_heads"] = values["heads"]
     _check(values, ("embed", "heads", "kv_heads"))
-    if not any(names.setting(other) == "head_dim" for other in init) and task != "self-attention":
+    if "head_dim" not in given and task != "self-attention":
         if values["embed"] % values["heads"]:
             raise Stop(f"--init: embed {values['embed']} must be a multiple of heads {values['heads']}")
         values["head_dim"] = values["embed"] // values["heads"]

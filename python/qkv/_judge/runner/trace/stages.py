@@ -123,10 +123,8 @@ class Textbook:
             self._add(name, self._split(value)[0])
         elif value.ndim == 3 and name not in ("q", "k", "v", "merged"):
             self.stages.append(Stage(name, value, f"b{_ROWS.get(name, 'i')}e", self._turn))
-        elif value.ndim == 1 and value.size > 2 and stage != "given":
-            self.stages.append(Stage(name, value, "e", self._turn))
-        elif value.ndim == 2:
-            self.stages.append(Stage(name, value, "ef", self._turn))
+        elif value.ndim == 2 or (value.ndim == 1 and value.size > 2 and stage != "given"):
+            self.stages.append(Stage(name, value, "ef"[: value.ndim], self._turn))
 
     def _turns(self, name: str, angles: np.ndarray, latest: dict[str, Any]) -> None:
         """Angles [T, n], their sines and cosines, and how much a position turns."""
