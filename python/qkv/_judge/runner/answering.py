@@ -135,10 +135,17 @@ def _returned(subject: Subject, function: str, result: Result, tensors: Tensors)
         result.raw = _continued(*result.raw)
     if len(outputs) == 1:
         found = {outputs[0]: array_of(_dense(result, subject, tensors), subject.precision)}
-    else:
-        if subject.task == "merge" and isinstance(result.raw, (tuple, list)):  # out first or last
-            result.raw = sorted(result.raw, key=lambda one: len(getattr(one, "shape", ())))
-        found = _several(binding.name, result, tuple(outputs), subject.precision)
+    else:  # in the contract's order, or a dict by name
+        values = list(result.raw) if isinstance(result.raw, (tuple, list)) else [result.raw]
+        if subject.task == "merge":  # out first or last
+            values.sort(key=lambda one: len(getattr(one, "shape", ())))
+        if isinstance(result.raw, dict):
+            named = {str(key).lower().replace("_", ""): value for key, value in result.raw.items()}
+            values = [named.get(output.lower().replace("_", "")) for output in outputs]
+        if len(values) != len(outputs) or any(value is None for value in values):
+            given = sum(value is not None for value in values)
+            raise Stop(f"{binding.name} must return {', '.join(outputs)}: it returned {given} of these")
+        found = {output: array_of(value, subject.precision) for output, value in zip(outputs, values)}
     turned = binding.turned and all(axes[0] != "B" for name, axes in task.tensors.items() if binding.takes(name))
     return {name: value.T for name, value in found.items()} if turned else found
 
@@ -170,18 +177,6 @@ def _dense(result: Result, subject: Subject, tensors: Tensors) -> Any:
     out = np.zeros(next(iter(tensors.values())).shape, best.dtype)
     np.put_along_axis(out, index.astype(np.int64), best, -1)
     return out
-
-
-def _several(name: str, result: Result, outputs: tuple[str, ...], precision: str | None) -> Tensors:
-    """Gradients as returned: in the contract's order, or a dict by name."""
-    if isinstance(result.raw, dict):
-        named = {str(key).lower().replace("_", ""): value for key, value in result.raw.items()}
-        found = [named.get(output.lower().replace("_", "")) for output in outputs]
-    else:
-        found = list(result.raw) if isinstance(result.raw, (tuple, list)) else [result.raw]
-    if len(found) != len(outputs) or any(value is None for value in found):
-        raise Stop(f"{name} must return {', '.join(outputs)}: it returned {sum(value is not None for value in found)} of these")
-    return {output: array_of(value, precision) for output, value in zip(outputs, found)}
 
 
 def _gradient(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:

@@ -32,8 +32,7 @@ from .subject import Subject, Way, square
 
 def subject_of_file(request: dict[str, Any]) -> Subject:
     """A file, as request.json names it."""
-    file = request["file"]
-    module = load(file)
+    module = load(request["file"])
     people = People(module.__file__)
     shown = people.file.rpartition("/")[2]
     candidate, notes = find(module, shown, request.get("name"), request.get("task"))
@@ -95,10 +94,12 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
     sizes = Sizes(values["embed"], values["heads"], values["kv_heads"], values["head_dim"], values["hidden"] if candidate.task == "block" else 0)
     subject = Subject(
         name=candidate.name, thing=thing, kind=kind, task=candidate.task, framework=framework_of(candidate.thing),
-        people=people, sizes=sizes, line=_line(owner), notes=list(notes),
+        people=people, sizes=sizes, notes=list(notes),
         precision="float32" if rounds(candidate.thing) else None, helpers={"init": request.get("init") or {},
         "callers": candidate.callers, "asked": candidate.strong or bool(request.get("task"))},
     )  # fmt: skip
+    with contextlib.suppress(OSError, TypeError):
+        subject.line = inspect.getsourcelines(owner)[1]
     if candidate.task in tasks.PARTS:
         _of_parts(subject, module, request)
     elif kind == "function":
@@ -211,13 +212,6 @@ def _readings(trial: Trial) -> None:
         trial.call(square(trial.inputs))
         subject.assignments = [Assignment(label, []) for label in ("matrices [in, out] (x W)", "matrices [out, in] (x W^T)")]
     subject.ways = [way]
-
-
-def _line(owner: Any) -> int:
-    try:
-        return inspect.getsourcelines(owner)[1]
-    except (OSError, TypeError):
-        return 0
 
 
 def _cover(subject: Subject, names: Iterable[str | None], function: str | None = None) -> None:

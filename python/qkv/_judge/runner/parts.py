@@ -118,9 +118,7 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
         values.update({"its bias": True, "its config": names.ByName(setting)})
         given = {name: sizes.get(meaning, values.get(meaning)) for name, meaning in meanings.items()} | init
         given = {name: value for name, value in given.items() if value is not None}
-        for name, meaning in meanings.items():
-            if meaning == "layer":
-                given[name] = torch.nn.Linear(sizes["E"], sizes["F"], bias=False)
+        given |= {name: torch.nn.Linear(sizes["E"], sizes["F"], bias=False) for name, meaning in meanings.items() if meaning == "layer"}
         inputs = {name: values[role] for name, role in takes.items() if role in values}
 
         def made() -> tuple[Any, Callable[[dict[str, Any]], Any]]:
