@@ -100,10 +100,9 @@ class Binding:
     def check(self) -> None:
         """Raises Stop where an argument that must be given is not understood; a second mask may be None."""
         for one in self._required():
-            if self.roles[one.name] is not None or names.argument(one.name) == "mask":
-                continue
-            example = next((name for name in (*self.contract, "mask") if name not in self.roles.values()), "x")
-            raise Stop(f"argument {one.name} of {self.name} is not understood: give it a default, or --map {example}={one.name}")
+            if self.roles[one.name] is None and names.argument(one.name) != "mask":
+                example = next((name for name in (*self.contract, "mask") if name not in self.roles.values()), "x")
+                raise Stop(f"argument {one.name} of {self.name} is not understood: give it a default, or --map {example}={one.name}")
 
     def on(self, target: Any, method: str) -> Binding:
         """The same arguments on another object of the class."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import copy
 import dataclasses
 import inspect
 import re
@@ -262,8 +261,7 @@ def _of_parts(subject: Subject, module: ModuleType | None, request: dict[str, An
             subject.bindings[contract] = Binding(one, task, contract, mapping)
     if not subject.bindings:
         raise Stop(f"not filled in yet: {subject.name} has no body", "unfilled")
-    order = list(tasks.FUNCTIONS[task])
-    subject.bindings = dict(sorted(subject.bindings.items(), key=lambda pair: order.index(pair[0])))
+    subject.bindings = {name: subject.bindings[name] for name in tasks.FUNCTIONS[task] if name in subject.bindings}
 
 
 def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own: dict[str, Any], request: dict[str, Any]) -> None:
@@ -278,10 +276,7 @@ def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own:
         subject.notes += notes
     else:
         given = {name: values[kind] for name in own if (kind := names.setting(name))}
-        try:
-            subject.prototype = copy.deepcopy(subject.thing)
-        except FAILURES as error:
-            raise subject.people.stop(error, f"copying {subject.name}") from None
+        subject.prototype = subject.thing
     subject.method = method
     entries, rest = parameters.collect(subject.prototype)
     block = blocks.of_block(entries, rest) if request.get("task") in (None, "block") and subject.task in tasks.LAYERS else None

@@ -217,12 +217,8 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
             wanted = "train_step(params, tokens, lr), or train_step(model, optimizer, tokens)"
             raise Stop(f"{chosen.name} is a model: `lm` asks for a function {wanted}")
     beside = tasks.FUNCTIONS[chosen.task]
-    others = [
-        one.name
-        for one in found
-        if one.name != chosen.name and one.task != "lm" and not (one.name in beside and chosen.name in beside)
-        and not one.task == chosen.task in tasks.PARTS
-    ]
+    apart = [one for one in found if one.task != "lm" and not one.task == chosen.task in tasks.PARTS]
+    others = [one.name for one in apart if one.name != chosen.name and not {one.name, chosen.name} <= beside.keys()]
     callers = [
         f"{key}()"
         for key, value in known.items()

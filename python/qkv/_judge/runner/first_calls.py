@@ -361,9 +361,8 @@ def _say_form(subject: Subject, argument: str, guessed: bool) -> None:
 def only_square(trial: Trial) -> bool:
     """Whether code that no exercise asks for fails with more keys than queries, or never reads the last of them."""
     subject, tensors = trial.subject, trial.inputs
-    if subject.helpers["asked"] or not has_more_keys(tensors):
-        return False
-    if subject.has.get("causal") and subject.task != "linear":  # the task has its convention
+    convention = subject.has.get("causal") and subject.task != "linear"  # of the task
+    if subject.helpers["asked"] or convention or not has_more_keys(tensors):
         return False
     try:
         return not masks.leaks(trial.unmasked, tensors, padding_mask(tensors, 1))

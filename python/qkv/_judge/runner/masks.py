@@ -36,8 +36,7 @@ class Form(NamedTuple):
             return None
         if self.added:
             return from_numpy(np.where(shaped, self.shift, -np.inf), framework, dtype)
-        if self.hides:
-            shaped = ~shaped
+        shaped = ~shaped if self.hides else shaped
         return from_numpy(shaped if self.dtype == "bool" else shaped.astype("int64" if self.dtype == "int64" else dtype), framework, dtype)
 
     @property
@@ -62,9 +61,7 @@ def forms(argument: str, task: str, hides: bool = False) -> list[Form]:
     if kind == "lengths":
         return [Form(LENGTHS, "int64")]
     hides = hides or kind == "hides"
-    first = "[B, L, L]" if task in SINGLE else SHAPES[0]
-    if "pad" in names.key(argument) and hides:
-        first = "[B, L]"
+    first = "[B, L]" if hides and "pad" in names.key(argument) else "[B, L, L]" if task in SINGLE else SHAPES[0]
     shapes = [first, *(shape for shape in SHAPES if shape != first)]
     if kind == "added":
         return [added(Form(shape, "float")) for shape in shapes]

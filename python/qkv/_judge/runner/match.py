@@ -80,10 +80,8 @@ _CAUSAL = re.compile(r"^\W*(?:(?!(?:non|not|no|unlike|without|optional\w*)\b)[\w
 
 def says_causal(name: str, roles: Iterable[str | None], thing: Any = None) -> bool:
     """"masked" says it of what takes no mask; a docstring that begins with it too."""
-    found = names.key(name)
-    if "mask" not in roles and _CAUSAL.search(getattr(thing, "__doc__", None) or ""):
-        return True
-    return "causal" in found or ("masked" in found and "mask" not in roles)
+    found, begins = names.key(name), _CAUSAL.search(getattr(thing, "__doc__", None) or "")
+    return "causal" in found or ("mask" not in roles and ("masked" in found or bool(begins)))
 
 
 _OTHER = {

@@ -227,16 +227,11 @@ class Search:
 
     def detached(self, given: bool = True) -> Blame | None:
         """Of what was given, or of all, the line that takes what a gradient should reach: by such a call, or where PyTorch keeps no history."""
-
-        def tracked(index: int) -> bool:
-            return getattr(self.record.kept[index], "requires_grad", False)
-
-        def lost(index: int) -> bool:
-            event = self.events[index]
-            return event.floating and not event.number and not tracked(index) and any(tracked(p) for p in event.parents)
-
+        tracked = [getattr(one, "requires_grad", False) for one in self.record.kept]
+        whole = (i for i, one in enumerate(self.events) if one.floating and not one.number)
+        lost = {i for i in whole if not tracked[i] and any(tracked[p] for p in self.events[i].parents)}
         lines = (i for i in self.needed if self.events[i].line and (self.events[i].given or not given))
-        taken = (i for i in lines if self.events[i].op in _DETACHES or lost(i))
+        taken = (i for i in lines if self.events[i].op in _DETACHES or i in lost)
         return next((Blame(self.events[i].line, i) for i in taken if self.events[i].value.size > 1), None)
 
     def stepped(self) -> Blame | None:
