@@ -244,12 +244,8 @@ def dropout_of(thing: Any, given: dict[str, Any]) -> Any:
     asked = [value for name, value in given.items() if names.setting(name) == "dropout"]
     parts = list(thing.modules()) if is_module(thing) else [thing]
     rates = [float(part.p) for part in parts if is_module(part) and isinstance(part, torch_of().nn.Dropout)]
-    rates += [
-        value
-        for part in parts
-        for name, value in getattr(part, "__dict__", {}).items()
-        if names.setting(name) == "dropout" and isinstance(value, float) and (value > 0 or asked)
-    ]
+    kept = [(name, value) for part in parts for name, value in getattr(part, "__dict__", {}).items() if isinstance(value, float)]
+    rates += [value for name, value in kept if names.setting(name) == "dropout" and (value > 0 or asked)]
     wanted = [value for value in asked if isinstance(value, float)]
     if not rates:
         return next(iter(_called_dropout(type(thing))), None)

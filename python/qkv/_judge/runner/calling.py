@@ -70,10 +70,8 @@ class Binding:
         masks = [name for name, role in self.roles.items() if role == "mask"]
         for extra in sorted(masks, key=lambda name: names.mask_kind(name) == "hides")[1:]:
             self.roles[extra] = None
-        if "mask" not in self.roles.values() and self.contract and "causal" not in self.contract:
-            for one in self._required():
-                if names.key(one.name) == "masked":  # a mask or a flag: only its author knows
-                    self.roles[one.name] = None
+        if "mask" not in self.roles.values() and self.contract and "causal" not in self.contract:  # a mask or a flag: only its author knows
+            self.roles.update({one.name: None for one in self._required() if names.key(one.name) == "masked"})
         if layered and not {"x", "q"} & set(self.roles.values()):  # vectors of tokens
             self.roles = {name: "x" if role == "tokens" else role for name, role in self.roles.items()}
         if self.task == "dropout":  # what dropout keeps, drawn outside

@@ -33,8 +33,7 @@ def subject_of_file(request: dict[str, Any]) -> Subject:
     """A file, as request.json names it."""
     module = load(request["file"])
     people = People(module.__file__)
-    shown = people.file.rpartition("/")[2]
-    candidate, notes = find(module, shown, request.get("name"), request.get("task"))
+    candidate, notes = find(module, people.file.rpartition("/")[2], request.get("name"), request.get("task"))
     return described(candidate, module, people, request, notes)
 
 
@@ -191,19 +190,18 @@ def _ungrouped(trial: Trial) -> bool:
         return False
     q, k, v = (trial.inputs[name] for name in ("q", "k", "v"))
     pairs = np.concatenate([q[:, :2], q[:, :2] + 1], 1)
-    try:
+    with contextlib.suppress(*FAILURES):
         ways = [{"q": pairs, "k": k[:, :2].repeat(n, 1), "v": v[:, :2].repeat(n, 1)} for n in (1, 2)]
         shared, repeated = (to_numpy(trial.call(way).out) for way in ways)
         return not np.allclose(shared, repeated)
-    except FAILURES:
-        return False
+    return False
 
 
 def _readings(trial: Trial) -> None:
     """Square matrices may be [in, out] or [out, in]: both are tried, where no exercise says which."""
     subject, way = trial.subject, trial.subject.ways[0]
-    known = subject.task in tasks.PARTS or subject.prototype is not None
-    known = known or (subject.helpers["asked"] and not trial.binding.takes("params"))  # no exercise has a dict
+    exercise = subject.helpers["asked"] and not trial.binding.takes("params")  # none has a dict
+    known = exercise or subject.task in tasks.PARTS or subject.prototype is not None
     if known or way.turned or way.heads or ways_of(subject, trial.binding) == [Way()]:
         return
     subject.ways = [way._replace(turned=True)]

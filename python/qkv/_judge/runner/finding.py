@@ -90,12 +90,6 @@ def _rotations(inside: set[str]) -> list[str]:
     return found + ["cos"] * ({"cos", "sin"} <= inside)
 
 
-def _turns(cls: type, method: Any) -> bool:
-    """Whether a layer's code turns queries and keys, and keeps a state or hides the future."""
-    inside = {*named(cls), *_roles(method), *(one.name for one in arguments_of(method))}
-    return bool(_rotations(inside) and re.search("cache|past|tril|triu|causal|mask", " ".join(inside).lower()))
-
-
 def _beyond(thing: Any, task: str) -> str:
     """An argument that the code needs and that says that it is more than the task: a cache, token ids, a window; "" without."""
     called = arguments_of(_called(thing))
@@ -152,9 +146,11 @@ def _guessed(name: str, thing: Any) -> Candidate | None:
     elif called is None:
         return None
     else:
+        inside = {*named(thing), *roles, *(one.name for one in arguments_of(called))}
+        state = re.search("cache|past|tril|triu|causal|mask", " ".join(inside).lower())  # or it hides the future
         roles |= {"cache"} if keeps(thing, forward_of(thing) or "", roles) else set()
         found = match.of_class(thing.__name__, set(settings_of(thing).values()), roles)
-        if found in _TURNED and _turns(thing, called):
+        if found in _TURNED and state and _rotations(inside):
             found = "llama-attention"
     return Candidate(name, thing, found, found == "block") if found else None
 
@@ -164,9 +160,7 @@ def members(module: ModuleType) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(module).items()
-        if isinstance(value, (FunctionType, type))
-        and getattr(value, "__module__", None) == module.__name__
-        and value.__name__ != "<lambda>"
+        if isinstance(value, (FunctionType, type)) and value.__module__ == module.__name__ and value.__name__ != "<lambda>"
     }
 
 

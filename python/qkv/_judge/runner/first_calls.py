@@ -3,6 +3,7 @@ mask. Not: what is judged (answering.py)."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import re
@@ -268,12 +269,10 @@ def _guess_mask(trial: Trial, shape: tuple[int, ...]) -> None:
     unknown = [one.name for one in binding.parameters if one.default is None and binding.roles[one.name] is None]
     for name in [name for name in binding.untried(True) if name in unknown]:
         binding.roles[name] = "mask"
-        try:
+        with contextlib.suppress(Stop):
             if _try_masks(trial, shape, guessed=True):
                 subject.notes.append(f"{name} was taken for the mask: its name says nothing, what it does hides keys")
                 return
-        except Stop:
-            pass
         binding.roles[name], subject.mask_form = None, None
 
 

@@ -83,11 +83,11 @@ def meaning_of(argument: str, *documented: Any) -> set[str]:
     """What a function and its class say of a mask in docstrings and comments, and its name: "hides" (True does), "visible" (True
     is, also where 1 - mask is what hides), "added" (to the scores); "hides it" where a docstring says so of this argument, or a
     comment where nothing else is called so later."""
-    text = " ".join(told(one) for one in documented)
-    inverted = re.search(rf"\b1(?:\.0*)?\s*-\s*{argument}\b", " ".join(source_of(one) for one in documented))
+    text, source = (" ".join(map(one, documented)) for one in (told, source_of))
+    inverted = re.search(rf"\b1(?:\.0*)?\s*-\s*{argument}\b", source)
     text += " 1: visible" if inverted and not _HIDES.search(text) else ""
     found = {name for name, pattern in (("hides", _HIDES), ("visible", _VISIBLE), ("added", _ADDED)) if pattern.search(text)}
-    again = re.search(rf"(?m)^\s*{argument}\s*=[^=]", " ".join(source_of(one) for one in documented))
+    again = re.search(rf"(?m)^\s*{argument}\s*=[^=]", source)
     documents = " ".join(one.__doc__ or "" for one in documented) if again else text
     said = re.search(rf"\b{argument}\b\s*[:：(][^.\n]{{0,60}}?{_ONE}{_MEANS}{_HIDDEN}", documents, re.IGNORECASE)
     return found | {names.mask_kind(argument) or "", "hides it" if said else ""} - {""}

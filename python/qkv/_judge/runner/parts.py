@@ -132,7 +132,8 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
                 call.still = len(mine) > 1 and not any(one.any() for one in mine)  # type: ignore[attr-defined]
             state = {one.path: _value_of(one, thing, held, values, chosen) for one in entries}
             if is_module_class(cls) and cls.train is not torch.nn.Module.train:  # it may merge matrices in eval()
-                return thing, lambda inputs: _evaluated(copy.deepcopy(thing), state, inputs)
+                thing.load_state_dict(state, strict=False)
+                return thing, lambda inputs: copy.deepcopy(thing).train().eval()(**inputs)
             if is_module_class(cls):
                 return thing, lambda inputs: torch.func.functional_call(thing.eval(), state, (), inputs)
             for path, value in state.items():
@@ -162,21 +163,6 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
     call.__name__, call.__signature__, call.__module__ = cls.__name__, signature, cls.__module__  # type: ignore[attr-defined]
     call.__wrapped__ = getattr(cls, _forward(cls) or "")  # type: ignore[attr-defined]  # the lines that are watched
     return call
-
-
-def _evaluated(thing: Any, state: dict[str, Any], inputs: dict[str, Any]) -> Any:
-    """A module's call in evaluation, into which it goes with its parameters."""
-    torch = torch_of()
-
-    class Whole(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = thing
-
-        def forward(self, **given: Any) -> Any:
-            return self.inner.train().eval()(**given)
-
-    return torch.func.functional_call(Whole(), {f"inner.{path}": value.clone() for path, value in state.items()}, (), inputs)
 
 
 def _meanings(name: str, numbers: list[str], letters: Iterable[str]) -> list[str]:

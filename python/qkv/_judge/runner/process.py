@@ -51,18 +51,6 @@ class Bounded(io.TextIOBase):
         return len(text)
 
 
-def describe(folder: Path, request: dict[str, Any]) -> Subject | None:
-    """Writes subject.json; None where there is nothing to run."""
-    subject: Subject | None = None
-    try:
-        subject = subject_of_file(request)
-        described = as_json(subject)
-    except (Stop, KeyboardInterrupt) as error:
-        described = (error if isinstance(error, Stop) else Stop(line_of(error))).as_json()
-    files.write(folder / "subject.json", json.dumps(described).encode())
-    return subject
-
-
 def run(subject: Subject, folder: Path) -> None:
     """Answers every probe in the folder, for every assignment. A KeyboardInterrupt is the code's: nobody else sends one to a
     process of its own."""
@@ -92,7 +80,13 @@ def main(arguments: list[str]) -> None:
     sys.stdin = open(os.devnull, encoding="utf-8")
     folder = Path(arguments[0]).resolve()
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
-    subject = describe(folder, request)
+    subject: Subject | None = None
+    try:
+        subject = subject_of_file(request)
+        described = as_json(subject)
+    except (Stop, KeyboardInterrupt) as error:
+        described = (error if isinstance(error, Stop) else Stop(line_of(error))).as_json()
+    files.write(folder / "subject.json", json.dumps(described).encode())
     writer.write("ready\n")
     if subject is not None and reader.readline() == "run\n":
         run(subject, folder)

@@ -116,6 +116,8 @@ _ORDERS = {
     ("w", "by_head"): (("head", "part", "dim", "in"), ("in", "head", "part", "dim")),
     ("o", "in_out"): (("head", "dim", "out"),),
     ("o", "out_in"): (("out", "head", "dim"), ("head", "out", "dim")),
+    ("all", "in_out"): (("in", "all"),),  # k and v with fewer heads: one axis for all
+    ("all", "out_in"): (("all", "in"),),
 }
 
 
@@ -126,11 +128,8 @@ def axes_of(entry: Any, letters: tuple, family: str, sizes: Sizes, head: int | N
     inner = {letter: block_shape(letter, True, sizes) for letter in letters if letter != "o"}
     heads, dim = next(iter(inner.values()), (sizes.heads, sizes.head_dim))
     lengths = {"in": sizes.embed, "out": sizes.embed, "head": heads if head is None else 1, "dim": dim, "part": len(letters)}
-    orders = _ORDERS.get(("o" if letters == ("o",) else "w", family), ())
-    if len(set(inner.values())) > 1:  # k and v with fewer heads: one axis for all
-        lengths["all"] = sum(math.prod(shape) for shape in inner.values())
-        orders = {"in_out": (("in", "all"),), "out_in": (("all", "in"),)}.get(family, ())
-    for order in orders:
+    lengths["all"] = sum(math.prod(shape) for shape in inner.values())
+    for order in _ORDERS.get(("o" if letters == ("o",) else "all" if len(set(inner.values())) > 1 else "w", family), ()):
         axes = tuple(axis for axis in order if not (axis == "part" and len(letters) == 1) and not (axis == "in" and entry.bias))
         if _fits(entry.shape, [lengths[axis] for axis in axes]):
             return axes

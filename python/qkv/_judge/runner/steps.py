@@ -182,11 +182,8 @@ def _loss(returned: Any) -> Any:
 def _globals_kept(function: Any) -> Iterator[None]:
     """Each probe is a training of its own: what a function keeps in dicts, lists and arrays of its module is put back."""
     scope = getattr(getattr(function, "__func__", function), "__globals__", {})
-    kept = {
-        name: copy.deepcopy(value)
-        for name, value in scope.items()
-        if not name.startswith("__") and type(value) in (dict, list, set, np.ndarray)
-    }
+    own = {name: value for name, value in scope.items() if not name.startswith("__")}
+    kept = {name: copy.deepcopy(value) for name, value in own.items() if type(value) in (dict, list, set, np.ndarray)}
     try:
         yield
     finally:
@@ -205,8 +202,7 @@ def train_steps(subject: Subject, tensors: Tensors, metadata: Words, assignment:
             for _ in range(count):
                 returned = binding({"params": params, "tokens": tokens, "lr": rate})
                 losses.append(_loss(returned))
-                others = [value for value in returned if isinstance(value, dict)] if isinstance(returned, (tuple, list)) else []
-                params = others[0] if others else params
+                params = next((one for one in (returned if isinstance(returned, (tuple, list)) else ()) if isinstance(one, dict)), params)
             after = {name: to_numpy(value) for name, value in params.items() if name in tensors}
         else:
             if not isinstance(subject.helpers.get("class"), type):

@@ -179,8 +179,8 @@ class Subject:
                     values[role] = {pair[0]: values[role], pair[1]: self.parameter("b_" + role[2:], leaves)}
         if binding.takes("params"):
             values["params"] = names.ByName(lambda name: self._in_dict(name, leaves))
-        values |= {"num_heads": self.sizes.heads, "num_kv_heads": self.sizes.kv_heads}
-        values["splits"] = min(2, lengths(tensors)[1]) if {"q", "x"} & set(tensors) else 1
+        splits = min(2, lengths(tensors)[1]) if {"q", "x"} & set(tensors) else 1
+        values |= {"num_heads": self.sizes.heads, "num_kv_heads": self.sizes.kv_heads, "splits": splits}
         for role, key, kind in (
             ("block_size", "block", int), ("window", "window", int), ("p", "dropout", float), ("base", "base", float), ("lr", "lr", float),
         ):

@@ -47,8 +47,7 @@ def find_line(subject: Subject, reading: int, probes: list[tuple[Tensors, Words,
     called = [one for one in probes if one[1].get("call", "forward") in _CALLS]
     for tensors, metadata, stages in sorted(called, key=lambda one: _ORDER.get(one[1].get("name", ""), 1))[:_MOST]:
         with contextlib.suppress(*FAILURES):
-            found = _watched(subject, reading, source, tensors, metadata, stages)
-            if found is not None:
+            if (found := _watched(subject, reading, source, tensors, metadata, stages)) is not None:
                 return found
     return None
 
@@ -93,20 +92,17 @@ def _watched(subject: Subject, reading: int, source: Instrumented, tensors: Tens
     return _as_json(search, blame, metadata.get("name", "")) if blame is not None and blame.line else None
 
 
-def _called(stage: str) -> str:
-    return _CALLED.get(stage, stage)
-
-
 def _as_json(search: Search, blame: Blame, probe: str) -> dict[str, Any]:
     """As the judge reads it (src/judge/json.cc, line_of)."""
     before = [search.events[i] for i in sorted(search.good) if 0 < search.events[i].line < blame.line and i < blame.index]
     right = before[-1] if before else None
+    stage = _CALLED.get(right.match.stage, right.match.stage) if right else ""
     stacks = (search.events[i].stack for i in search.needed if search.events[i].line == blame.line and search.events[i].stack)
     outer = [line for line, _ in next(stacks, ())[1:]]
     lines = search.text.splitlines()
     first = max(1, blame.line - 2)
     return {
-        "line": blame.line, "sure": blame.sure, "right": right.line if right else 0, "stage": _called(right.match.stage) if right else "",
+        "line": blame.line, "sure": blame.sure, "right": right.line if right else 0, "stage": stage,
         "called": outer[0] if outer else 0, "probe": probe, "first": first, "source": lines[first - 1 : blame.line + 2],
         **_values(search, blame, right),
     }  # fmt: skip
@@ -126,7 +122,7 @@ def _values(search: Search, blame: Blame, right: Event | None) -> dict[str, str]
         for layout in layouts(rows.shape, value.shape, axes):
             if best is None and all(value.shape[axis] == 1 for axis in layout.rest) and not layout.tiles:
                 turned = own and "i" in own.order and own.order != "".join(axes[a] for a in layout.order)
-                best = None if turned else (_called(name), layout.pieces(value).reshape(rows.shape))
+                best = None if turned else (_CALLED.get(name, name), layout.pieces(value).reshape(rows.shape))
     if best is None or np.allclose(best[1], rows, rtol=1e-4, atol=1e-6, equal_nan=True):
         return {}
     at = tuple(np.argwhere(~np.isclose(best[1], rows, rtol=1e-4, atol=1e-6, equal_nan=True))[0][:-1])
