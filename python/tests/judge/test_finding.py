@@ -101,23 +101,6 @@ def test_parameters_in_a_dict(tmp_path: Path, into: str, out: str, absent: str) 
             assert right(subject)
 
 
-def test_a_layer_is_no_function_of_q_k_v(tmp_path: Path) -> None:
-    text = SOFTMAX + """
-class FlashMHA:
-    def __init__(self, embed_dim, num_heads):
-        self.h, self.W_qkv, self.W_o = num_heads, np.zeros((embed_dim, 3 * embed_dim)), np.zeros((embed_dim, embed_dim))
-
-    def forward(self, x):
-        q, k, v = (y.reshape(*x.shape[:2], self.h, -1).swapaxes(1, 2) for y in np.split(x @ self.W_qkv, 3, -1))
-        return (softmax(q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5) @ v).swapaxes(1, 2).reshape(x.shape) @ self.W_o
-"""
-    for name in ("FlashMHA", "DropoutAttention"):
-        assert subject_of(tmp_path, text.replace("FlashMHA", name)).task == "mha"
-    with pytest.raises(Stop) as stop:
-        subject_of(tmp_path, text.replace("FlashMHA", "LinearAttention"))
-    assert "looks like attention" in stop.value.says
-
-
 WITH_GAMMA = """
 class Attn:
     def __init__(self, dim):
@@ -223,8 +206,11 @@ def test_an_argument_that_is_never_read_says_nothing(tmp_path: Path) -> None:
 
 def test_a_class_made_with_heads_is_no_single_head(tmp_path: Path) -> None:
     for name in ("SelfAttention", "SelfAttentionV4"):
-        assert layer(tmp_path, name=name, settings="dim, heads").task == "mha"
         assert layer(tmp_path, name=name).task == "v4"
+    for name in ("SelfAttention", "SelfAttentionV4", "FlashMHA", "DropoutAttention"):  # and no function of q, k, v
+        assert layer(tmp_path, name=name, settings="dim, heads").task == "mha"
+    with pytest.raises(Stop, match="looks like attention"):
+        layer(tmp_path, name="LinearAttention", settings="dim, heads")
     assert as_json(layer(tmp_path, settings="dim, n_q, causal=False"))["untried"] == ["causal"]
 
 
