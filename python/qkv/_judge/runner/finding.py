@@ -261,8 +261,8 @@ def of_thing(name: str, thing: Any, task: str | None) -> Candidate:
     """A chosen object as a candidate."""
     if task is not None:
         return Candidate(name, thing, task, False)
-    own = isinstance(thing, (FunctionType, type))
-    found = guess(name, thing) if own else guess(type(thing).__name__, type(thing))
+    own = isinstance(thing, (FunctionType, type))  # an object is judged as its class, by its own name or the class's
+    found = guess(name, thing) if own else guess(name, type(thing)) or guess(type(thing).__name__, type(thing))
     if found is None:
         if part := parts.named(name):
             raise Stop(parts.unfit(name, part, thing))

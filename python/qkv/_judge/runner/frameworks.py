@@ -54,7 +54,7 @@ def arrays_in(thing: Any) -> dict[str, np.ndarray]:
     stack, seen = [("", thing)], set()
     while stack:
         path, one = stack.pop()
-        if id(one) in seen or isinstance(one, (type, FunctionType)):
+        if id(one) in seen or isinstance(one, (type, FunctionType, ModuleType)):
             continue
         seen.add(id(one))
         if is_array(one):
