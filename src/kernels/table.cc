@@ -6,10 +6,10 @@
 #include "kernels/attention/forward.h"
 #include "kernels/attention/scratch.h"
 #include "kernels/export.h"
+#include "kernels/layers/activations.h"
 #include "kernels/layers/bf16_product.h"
 #include "kernels/layers/cross_entropy.h"
 #include "kernels/layers/embedding_rows.h"
-#include "kernels/layers/gelu.h"
 #include "kernels/layers/matrix_product.h"
 #include "kernels/params.h"
 #include "kernels/read_peak.h"
@@ -99,7 +99,8 @@ constexpr Kernels<float> make_pair_kernels() {
 }  // namespace qkv
 
 QKV_EXPORT(KernelTable, qkv_kernels) = {qkv::make_pair_kernels(), {},
-    {{}, {qkv::bf16_product_scratch, qkv::bf16_product}, {}, {}, {}, {}}, {nullptr, nullptr, qkv::dot_peak, nullptr}};
+    {{}, {qkv::bf16_product_scratch, qkv::bf16_product}, {}, {}, {}, {}, {}},
+    {nullptr, nullptr, qkv::dot_peak, nullptr}};
 #else
 namespace qkv {
 namespace {
@@ -113,7 +114,8 @@ template <class T> constexpr Kernels<T> make_kernels() {
 }
 
 constexpr LayerKernels make_layer_kernels() {
-  return {{matrix_product_scratch, matrix_product}, {}, gather_rows, scatter_rows, cross_entropy, gelu};
+  return {{matrix_product_scratch, matrix_product}, {}, gather_rows, scatter_rows, cross_entropy, activate<Gelu>,
+      activate<Silu>};
 }
 
 }  // namespace

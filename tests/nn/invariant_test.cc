@@ -85,10 +85,10 @@ TEST(InvariantRows, Norms) {
   });
 }
 
-constexpr Index dim = 48, length = 150;
+constexpr Index kLayerDim = 48, kLayerLength = 150;
 
 nn::GroupedQueryAttention random_layer() {
-  nn::GroupedQueryAttention layer({.embed_dim = dim,
+  nn::GroupedQueryAttention layer({.embed_dim = kLayerDim,
       .num_heads = 4,
       .num_kv_heads = 2,
       .head_dim = 20,
@@ -102,9 +102,9 @@ nn::GroupedQueryAttention random_layer() {
 
 /// Outputs, gradients of inputs and of parameters, one row and many.
 template <class T> void check_everywhere() {
-  for (const Index tokens : {Index{1}, length}) {
-    const Tensor<T> x = converted<T>(random_tensor({2, tokens, dim}, 6));
-    const Tensor<T> dy = converted<T>(random_tensor({2, tokens, dim}, 7));
+  for (const Index tokens : {Index{1}, kLayerLength}) {
+    const Tensor<T> x = converted<T>(random_tensor({2, tokens, kLayerDim}, 6));
+    const Tensor<T> dy = converted<T>(random_tensor({2, tokens, kLayerDim}, 7));
     const auto run = [&](Context& context) {
       nn::GroupedQueryAttention layer = random_layer();
       nn::SavedOf<T> saved;
@@ -147,16 +147,17 @@ TEST(InvariantLayer, AnMlpsBitsAreThoseOfEveryInstructionSet) {
 /// In chunks and then token by token, over a cache of the layer's own type.
 template <class T> void check_steps(CacheStorage storage) {
   const nn::GroupedQueryAttention layer = random_layer();
-  const Tensor<T> x = converted<T>(random_tensor({1, length, dim}, 6));
+  const Tensor<T> x = converted<T>(random_tensor({1, kLayerLength, kLayerDim}, 6));
   for_each_invariant(2, [&](Context& context) {
-    Tensor<T> whole({length, dim});
-    layer.forward_into(View<const T, 3>(x), View<T, 3>(whole.data(), {1, length, dim}), {.context = &context}, nullptr);
-    KVCache cache({.num_kv_heads = 2, .head_dim = 20, .storage = storage, .capacity = length}, context);
+    Tensor<T> whole({kLayerLength, kLayerDim});
+    layer.forward_into(
+        View<const T, 3>(x), View<T, 3>(whole.data(), {1, kLayerLength, kLayerDim}), {.context = &context}, nullptr);
+    KVCache cache({.num_kv_heads = 2, .head_dim = 20, .storage = storage, .capacity = kLayerLength}, context);
     nn::StepMemoryOf<T> memory;
-    for (Index begin = 0, end; begin < length; begin = end) {
-      end = std::min(begin + (begin < 60 ? Index{7} : Index{1}), length);
-      Tensor<T> part({end - begin, dim});
-      layer.step(View<const T, 3>(x).sliced(1, begin, end), View<T, 3>(part.data(), {1, end - begin, dim}), cache,
+    for (Index begin = 0, end; begin < kLayerLength; begin = end) {
+      end = std::min(begin + (begin < 60 ? Index{7} : Index{1}), kLayerLength);
+      Tensor<T> part({end - begin, kLayerDim});
+      layer.step(View<const T, 3>(x).sliced(1, begin, end), View<T, 3>(part.data(), {1, end - begin, kLayerDim}), cache,
           memory, {}, context);
       expect_rows(part, whole, begin);
     }

@@ -1,4 +1,4 @@
-// GELU, exact (no tanh), and the two-layer perceptron of a transformer block: y = W2 gelu(W1 x + b1) + b2.
+// GELU, exact (no tanh), SiLU, and the two-layer perceptron of a transformer block: y = W2 gelu(W1 x + b1) + b2.
 #pragma once
 
 #include "qkv/nn/linear.h"
@@ -9,6 +9,12 @@ namespace qkv::inline v0::nn {
 QKV_API void gelu_forward(View<const float, 2> x, View<float, 2> y, Context& context = Context::default_context());
 /// dx = dy * (Phi(x) + x * phi(x)), phi the normal density. [M, E]; dx may be dy.
 QKV_API void gelu_backward(
+    View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, Context& context = Context::default_context());
+
+/// y = x / (1 + e^-x). [M, E]; y may be x.
+QKV_API void silu_forward(View<const float, 2> x, View<float, 2> y, Context& context = Context::default_context());
+/// dx = dy s (1 + x (1 - s)), s = 1 / (1 + e^-x). [M, E]; dx may be dy.
+QKV_API void silu_backward(
     View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, Context& context = Context::default_context());
 
 struct MlpOptions {

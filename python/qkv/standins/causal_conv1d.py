@@ -33,10 +33,12 @@ def causal_conv1d_fn(
     require_cpu(_NAME, x=x, weight=weight, bias=bias, initial_states=initial_states)
     if seq_idx is not None:
         bound(_NAME, "causal_conv1d_fn with seq_idx", return_final_states=return_final_states)
-    if x.stride(2) == 1 != x.stride(1) and seq_idx is None and initial_states is None and not return_final_states:
+    plain = x.dtype is weight.dtype and weight.shape[0] == x.shape[1] and not torch.is_autocast_enabled("cpu")
+    if plain and x.stride(2) == 1 != x.stride(1) and seq_idx is None and initial_states is None and not return_final_states:
         # Tokens innermost: PyTorch's convolution is as fast, and a copy costs twice as much.
-        rows = F.conv1d(x.to(weight.dtype), weight[:, None], bias, padding=weight.shape[1] - 1, groups=x.shape[1])[..., : x.shape[2]]
-        return (rows if _silu(activation) is None else F.silu(rows)).to(x.dtype)
+        bias = None if bias is None else bias.to(x.dtype)
+        rows = F.conv1d(x, weight[:, None], bias, padding=weight.shape[1] - 1, groups=x.shape[1])[..., : x.shape[2]]
+        return rows if _silu(activation) is None else F.silu(rows)
     rows, before = x.transpose(1, 2), None if initial_states is None else initial_states.transpose(1, 2)
     if before is not None and seq_idx is not None:  # rows of the first sequence
         numbers = torch.cat((seq_idx[:, :1].expand(before.shape[:2]), seq_idx), 1)

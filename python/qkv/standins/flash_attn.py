@@ -166,6 +166,10 @@ def flash_attn_with_kvcache(
     """q [B, Tq, H, D] on a cache [B', Tk, Hkv, D] or on pages, to which k, v [B, new, Hkv, D] are appended first -> out [B, Tq, H, D] (and lse
     [B, H, Tq]). Caches are read where they lie: a contiguous one is pages of a whole sequence. No gradients."""
     require_cpu(_NAME, q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
+    if (k is None) is not (v is None):
+        raise ValueError(f"[{_NAME} of qkv.standins] k and v must be given together: got {'v' if k is None else 'k'} alone")
+    if k is None and rotary_cos is not None or (rotary_cos is None) is not (rotary_sin is None):
+        raise NotImplementedError(f"[{_NAME} of qkv.standins] rotary_cos and rotary_sin turn new keys: k, and both, must be given")
     batch, length = q.shape[:2]
     size, new = k_cache.shape[1], 0 if k is None else k.shape[1]
     which = torch.arange(batch) if cache_batch_idx is None else cache_batch_idx.long()
@@ -176,7 +180,7 @@ def flash_attn_with_kvcache(
     if batch and int(used.max()) > capacity:
         held = "block_table" if block_table is not None else "cache"
         raise RuntimeError(f"[flash_attn of qkv.standins] cache_seqlens and new keys must fit the {held} of {capacity}: got {used.tolist()}")
-    if rotary_cos is not None and k is not None:
+    if rotary_cos is not None and rotary_sin is not None and k is not None:
         turn = {"interleaved": rotary_interleaved}
         k = apply_rotary_emb(k, rotary_cos, rotary_sin, seqlen_offsets=before, **turn)
         one_position = not causal and tuple(window_size) == (-1, -1)

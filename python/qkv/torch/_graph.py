@@ -150,7 +150,8 @@ class Step:
 
     def eager(self, *arguments: Any) -> tuple[Any, ...]:
         """On memory, recorded where a graph is being recorded; for gradients, which come in batches (the first four arguments)."""
-        function = self.apply if torch.is_grad_enabled() or _functorch() is not None else self.kernel
+        recorded = torch.is_grad_enabled() or _functorch() is not None or forward_ad._current_level >= 0
+        function = self.apply if recorded else self.kernel
         if any(isinstance(x, Tensor) and _is_batched(x) for x in arguments[:4]):
             return _unbatched(function, arguments)
         return function(*arguments)

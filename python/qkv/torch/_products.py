@@ -1,4 +1,4 @@
-"""y = x W^T + b on qkv's products, and GELU: memory in, memory out, and their derivative graphs (_graph.py).
+"""y = x W^T + b on qkv's products, GELU and SiLU: memory in, memory out, and their derivative graphs (_graph.py).
 
 x [M, K], weight [N, K], y [M, N] of one type, float32 or bfloat16, bias [N] float32. invariant: a row of y has the same bits for any
 number of rows beside it.
@@ -16,9 +16,13 @@ from ._calls import inner_contiguous
 from ._graph import Step
 
 
+def _plain(x: Tensor) -> Tensor:
+    return inner_contiguous(x.resolve_neg())
+
+
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, invariant: bool) -> tuple[Tensor]:
     y = x.new_empty((x.shape[0], weight.shape[0]))
-    _nn.linear_forward(invariant, inner_contiguous(x), inner_contiguous(weight), bias, y)
+    _nn.linear_forward(invariant, _plain(x), _plain(weight), None if bias is None else _plain(bias), y)
     return (y,)
 
 
@@ -26,8 +30,8 @@ def _backward(saved: Any, _: Any, needs: Any, dy: Tensor) -> tuple[Tensor | None
     x, weight, bias = saved
     dx = torch.empty(x.shape, dtype=x.dtype) if needs[0] else None
     dweight = torch.zeros(weight.shape, dtype=torch.float32) if needs[1] or needs[2] else None
-    dbias = torch.zeros_like(bias) if bias is not None and needs[2] else None
-    _nn.linear_backward(inner_contiguous(x), inner_contiguous(dy), inner_contiguous(weight), dx, dweight, dbias)
+    dbias = torch.zeros(bias.shape, dtype=bias.dtype) if bias is not None and needs[2] else None
+    _nn.linear_backward(_plain(x), _plain(dy), _plain(weight), dx, dweight, dbias)
     return dx, dweight.to(weight.dtype) if needs[1] and dweight is not None else None, dbias
 
 
@@ -38,27 +42,31 @@ _product = Step(_forward, 3, lambda saved, _, needs, dy: _product_backward.eager
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, invariant: bool) -> Tensor:
     """y [..., N] of x [..., K]; differentiable once."""
-    (y,) = _product.eager(x.reshape(-1, x.shape[-1]), weight, bias, invariant)
-    return y.reshape(*x.shape[:-1], weight.shape[0])
+    rows = x.shape[:-1]
+    (y,) = _product.eager(x.reshape(rows.numel(), x.shape[-1]), weight, bias, invariant)
+    return y.reshape(*rows, weight.shape[0])
 
 
-def _gelu_forward(x: Tensor) -> tuple[Tensor]:
-    y = torch.empty_like(x)
-    _nn.gelu_forward(x, y)
+def _activation_forward(x: Tensor, silu: bool) -> tuple[Tensor]:
+    y = torch.empty(x.shape, dtype=torch.float32)
+    _nn.activation_forward(silu, _plain(x), y)
     return (y,)
 
 
-def _gelu_backward(dy: Tensor, x: Tensor) -> tuple[Tensor]:
-    dx = torch.empty_like(x)
-    _nn.gelu_backward(x, inner_contiguous(dy), dx)
+def _activation_backward(dy: Tensor, x: Tensor, silu: bool) -> tuple[Tensor]:
+    dx = torch.empty(x.shape, dtype=torch.float32)
+    _nn.activation_backward(silu, _plain(x), _plain(dy), dx)
     return (dx,)
 
 
-_gelu_gradient = Step(_gelu_backward, 2, _ONCE, _ONCE)
-_gelu = Step(_gelu_forward, 1, lambda saved, _, needs, dy: _gelu_gradient.eager(dy, *saved), _ONCE)
+_activation_gradient = Step(_activation_backward, 2, _ONCE, _ONCE)
+_activation = Step(_activation_forward, 1, lambda saved, rest, _, dy: _activation_gradient.eager(dy, *saved, *rest), _ONCE)
 
 
-def gelu(x: Tensor) -> Tensor:
-    """x Phi(x), float32, any shape: within a rounding of itself and 2e-8, where PyTorch's is off by up to 1.2e-6; differentiable once."""
-    (y,) = _gelu.eager(x.contiguous().view(-1, max(1, x.shape[-1] if x.dim() else 1)))
+def activation(x: Tensor, silu: bool) -> Tensor:
+    """GELU, x Phi(x), or SiLU, x / (1 + e^-x), float32, any shape, each number by itself; differentiable once.
+
+    GELU is off by up to 6 ulp for |x| < 1 (PyTorch 3), by one for x > 1 (PyTorch 10), by a few far below 0 (where PyTorch gives 0).
+    """
+    (y,) = _activation.eager(x.reshape(-1, x.shape[-1] if x.dim() and x.numel() else 1), silu)
     return y.view(x.shape)

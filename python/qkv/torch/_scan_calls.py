@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from ._calls import sum_dtype
+from ._calls import ArgumentError, sum_dtype
 from ._graph import Step, needed, wanted
 from ._linear_calls import wide
 
@@ -91,6 +91,11 @@ _scan_backward = Step(
 
 def _convolution_inputs(x, weight, bias, before, sequence):  # type: ignore[no-untyped-def]
     to = sum_dtype(x)
+    if sequence is not None and sequence.dtype not in (torch.int32, torch.int16, torch.int8, torch.uint8):
+        numbers = sequence.to(torch.int32)
+        if sequence.is_floating_point() or not torch.equal(numbers.to(sequence.dtype), sequence):
+            raise ArgumentError(f"[short_convolution] sequence must hold integers of 32 bits: got {sequence.dtype}")
+        sequence = numbers
     sequence = None if sequence is None else sequence.to(torch.int32)
     return wide(x, to), _of_type(weight, to), _of_type(bias, to), wide(before, to), sequence
 

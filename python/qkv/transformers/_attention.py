@@ -146,6 +146,10 @@ def attention_forward(
         raise NotImplementedError("[qkv.transformers] continuous batching's paged cache is not read; use generate()")
     packing = running.get()
     if packing is not None:  # encoders: no other rule than a window, FlashAttention's, of itself and so many more tokens
+        others = dict(is_causal=is_causal, softcap=softcap, s_aux=s_aux, position_bias=position_bias, cu_seq_lens_q=cu_seq_lens_q, indices=indices)
+        for name, x in others.items():
+            if x is not None and x is not False:
+                raise NotImplementedError(f"[qkv.transformers] unpad() does not compute {name}: got {x!r:.60}")
         left = None if kwargs.get("sliding_window") is None else kwargs["sliding_window"] - 1
         return packing.attend(query, key, value, window=left, scale=scaling, dropout_p=dropout), None
     wants_weights = weights_wanted(kwargs)

@@ -69,6 +69,11 @@ def install_all(*, linear: bool) -> None:
             _put(module)
 
 
+def installed() -> bool:
+    """Whether replacements stand in the modelling files."""
+    return _later in sys.meta_path
+
+
 def remove_all() -> None:
     """Puts the originals back."""
     global _linear_too

@@ -1,42 +1,40 @@
-"""Linear layers and GELU of a model on qkv's kernels instead of PyTorch's."""
+"""Linear layers, GELU and SiLU of a model on qkv's kernels instead of PyTorch's."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.activations import GELUActivation
+from transformers.activations import GELUActivation, SiLUActivation
 
 from ..torch._calls import inner_contiguous
-from ..torch._products import gelu, linear
+from ..torch._products import activation, linear
 from ..torch.sdpa import direct
 
 _FLOATS = (torch.float32, torch.bfloat16)
 
 
 class Own:
-    """A layer of PyTorch's that computes with qkv's kernels. Other types than its own, autocast, other devices and what PyTorch traces
-    instead of running stay PyTorch's."""
-
-    original: type[nn.Module]
+    """A layer of PyTorch's that computes with qkv's kernels. Other types than its own, autocast, other devices, sparse tensors and what
+    PyTorch traces instead of running stay PyTorch's."""
 
 
 class Linear(Own, nn.Linear):
     """nn.Linear with the same parameters, in float32 and bfloat16."""
 
-    original = nn.Linear
     invariant = True
 
-    def forward(self, x: Tensor) -> Tensor:
-        """y [..., out_features] of x [..., in_features]."""
-        fits = x.is_cpu and x.dtype in _FLOATS and x.dtype is self.weight.dtype and not torch.is_autocast_enabled("cpu")
-        if not fits or not direct(x, self.weight):
-            return F.linear(x, self.weight, self.bias)
+    def forward(self, input: Tensor) -> Tensor:
+        """y [..., out_features] of input [..., in_features]."""
+        x, weight = input, self.weight
+        fits = direct(x, weight) and x.is_cpu and x.dtype in _FLOATS and x.dtype is weight.dtype and not torch.is_autocast_enabled("cpu")
+        if not fits or not x.layout is weight.layout is torch.strided or not weight.numel():
+            return F.linear(x, weight, self.bias)
         bias = self.bias if self.bias is None or self.bias.dtype is torch.float32 else self.bias.float()
-        return linear(inner_contiguous(x), self.weight, bias, self.invariant)
+        return linear(inner_contiguous(x), weight, bias, self.invariant)
 
 
 class FastLinear(Linear):
@@ -45,58 +43,66 @@ class FastLinear(Linear):
     invariant = False
 
 
-class OwnGelu(Own):
-    """Exact GELU in float32; its tanh form stays PyTorch's."""
+class OwnActivation(Own):
+    """An activation in float32, each number by itself: PyTorch's vectors and the rest behind them differ in their bits."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """y = x Phi(x), any shape."""
-        exact = getattr(self, "approximate", "none") == "none"
-        fits = exact and x.is_cpu and x.dtype is torch.float32 and not torch.is_autocast_enabled("cpu")
-        return gelu(x) if fits and direct(x) else super().forward(x)  # type: ignore[misc, no-any-return]
+    silu = False
 
-
-class Gelu(OwnGelu, nn.GELU):
-    """nn.GELU."""
-
-    original = nn.GELU
+    def forward(self, input: Tensor) -> Tensor:
+        """Any shape."""
+        fits = direct(input) and input.is_cpu and input.dtype is torch.float32 and not torch.is_autocast_enabled("cpu")
+        exact = getattr(self, "approximate", "none") == "none" and not getattr(self, "inplace", False)
+        if not fits or not exact or input.layout is not torch.strided:
+            return super().forward(input)  # type: ignore[misc, no-any-return]
+        return activation(input, self.silu)
 
 
-class ModelGelu(OwnGelu, GELUActivation):
+class Gelu(OwnActivation, nn.GELU):
+    """nn.GELU; its tanh form stays PyTorch's."""
+
+
+class ModelGelu(OwnActivation, GELUActivation):
     """transformers' "gelu"."""
 
-    original = GELUActivation
+
+class Silu(OwnActivation, nn.SiLU):
+    """nn.SiLU; in place it stays PyTorch's."""
+
+    silu = True
 
 
-_INVARIANT: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: Linear, nn.GELU: Gelu, GELUActivation: ModelGelu}
+class ModelSilu(OwnActivation, SiLUActivation):
+    """transformers' "silu"."""
+
+    silu = True
 
 
-def _swap(model: nn.Module, bits: str) -> list[nn.Module]:
-    """PyTorch's layers, which become qkv's; parameters, hooks and names stay."""
+_PYTORCHS: dict[type[nn.Module], type[nn.Module]] = {
+    Linear: nn.Linear, FastLinear: nn.Linear, Gelu: nn.GELU, ModelGelu: GELUActivation, Silu: nn.SiLU, ModelSilu: SiLUActivation,
+}  # fmt: skip
+
+
+def _swap(model: nn.Module, bits: str) -> list[tuple[nn.Module, type[nn.Module]]]:
+    """PyTorch's layers become qkv's, or those of other bits; parameters, hooks and names stay. The layers, and what they were."""
     if bits not in ("invariant", "fast"):
         raise ValueError(f'[qkv.transformers] bits must be "invariant" or "fast": got {bits!r}')
-    own = _INVARIANT if bits == "invariant" else {**_INVARIANT, nn.Linear: FastLinear}
-    layers = [layer for layer in model.modules() if type(layer) in own]
-    for layer in layers:
-        layer.__class__ = own[type(layer)]
+    own = {original: cls for cls, original in _PYTORCHS.items() if cls not in (Linear, FastLinear)}
+    own[nn.Linear] = own[Linear] = own[FastLinear] = Linear if bits == "invariant" else FastLinear
+    layers = [(layer, type(layer)) for layer in model.modules() if type(layer) in own]
+    for layer, cls in layers:
+        layer.__class__ = own[cls]
     return layers
 
 
-def _swap_back(layers: Iterable[nn.Module]) -> None:
-    for layer in layers:
-        if isinstance(layer, Own):
-            layer.__class__ = layer.original
-
-
 def optimize(model: nn.Module, *, bits: str = "invariant") -> nn.Module:
-    """Lets every nn.Linear and exact GELU inside `model` compute with qkv's kernels, from now on; returns `model`.
+    """Lets every nn.Linear, exact GELU and SiLU inside `model` compute with qkv's kernels, from now on; returns `model`.
 
         qkv.transformers.optimize(qkv.transformers.unpad(model))
 
-    float32 and bfloat16 (GELU float32 alone), forward and backward; nothing is quantised, and parameters stay where they are. GELU is
-    nearer to the exact one than PyTorch's, whose error function is off by 1.5e-7. bits: "invariant": a row of the output has the same
-    bits for any number of rows beside it, so that with :func:`unpad` a text's embedding is the same alone and in any batch; one row
-    alone (a decoder's step) takes about three times as long as with "fast", which promises it not. A second call does no harm;
-    :func:`restore` undoes it.
+    float32 and bfloat16 (activations float32 alone), forward and backward; nothing is quantised, and parameters stay where they are. GELU
+    loses PyTorch's error of up to 1.2e-6. bits: "invariant": a row of the output has the same bits for any number of rows beside it, so
+    that with :func:`unpad` a text's embedding is the same alone and in any batch; one row alone (a decoder's step) takes about three
+    times as long as with "fast", which promises it not. A second call sets the bits anew; :func:`restore` undoes it.
     """
     _swap(model, bits)
     return model
@@ -104,7 +110,9 @@ def optimize(model: nn.Module, *, bits: str = "invariant") -> nn.Module:
 
 def restore(model: nn.Module) -> nn.Module:
     """Undoes :func:`optimize`; returns `model`."""
-    _swap_back(model.modules())
+    for layer in model.modules():
+        if type(layer) in _PYTORCHS:
+            layer.__class__ = _PYTORCHS[type(layer)]
     return model
 
 
@@ -115,4 +123,6 @@ def optimized(model: nn.Module, *, bits: str = "invariant") -> Iterator[nn.Modul
     try:
         yield model
     finally:
-        _swap_back(layers)
+        for layer, cls in layers:
+            if type(layer) in _PYTORCHS:  # not what a parametrisation has made of it
+                layer.__class__ = cls

@@ -31,6 +31,8 @@ def _of_longest(original: Method) -> Method:
     @functools.wraps(original)
     def of_longest(self: nn.Module, x: Tensor, *args: Any, **options: Any) -> Tensor:
         packing = running.get()
+        if packing is not None:
+            packing.need_neighbours("distances")
         return original(self, x if packing is None else x.new_empty(1, packing.longest, 0), *args, **options)
 
     return of_longest

@@ -24,23 +24,28 @@ class Packing:
 
     @functools.cached_property
     def contiguous(self) -> bool:
-        """Whether the tokens of every row are neighbours; windows need it."""
+        """Whether the tokens of every row are neighbours."""
         rows = self.index.split(self.lengths)
         return all(len(row) == 0 or int(row[-1] - row[0]) == len(row) - 1 for row in rows)
+
+    def need_neighbours(self, what: str) -> None:
+        """Raises NotImplementedError where tokens of a text are further apart than in the row of all."""
+        if not self.contiguous:
+            raise NotImplementedError(
+                f"[qkv.transformers] unpad() computes {what} of texts whose tokens are neighbours: got an attention_mask with gaps"
+            )
 
     def pack(self, x: Tensor) -> Tensor:
         return x.expand(self.shape[0], *x.shape[1:]).flatten(0, 1)[self.index][None]
 
     def pad(self, x: Tensor) -> Tensor:
-        rows = x.new_zeros(self.shape[0] * self.shape[1], *x.shape[2:])
+        rows = x.new_zeros((self.shape[0] * self.shape[1], *x.shape[2:]))
         return rows.index_copy(0, self.index, x[0]).unflatten(0, self.shape)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, window: int | None, **options: Any) -> Tensor:
         """q, k, v [1, H, tokens, D] -> [1, tokens, H, Dv]; window: how many tokens on each side of its own one may attend."""
-        if window is not None and not self.contiguous:
-            raise NotImplementedError(
-                "[qkv.transformers] unpad() computes windows of texts whose tokens are neighbours: got an attention_mask with gaps"
-            )
+        if window is not None:
+            self.need_neighbours("windows")
         sides = (-1, -1) if window is None else (window, window)
         parts = (x[0].transpose(0, 1) for x in (q, k, v))
         return varlen_attn(*parts, self.cu, self.cu, self.longest, self.longest, window_size=sides, enable_gqa=True, **options)[None]

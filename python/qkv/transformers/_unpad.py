@@ -20,11 +20,12 @@ from transformers import PreTrainedModel
 from ._attention import register
 from ._latent import NAME
 from ._masks import outside_of_graphs
+from ._modelling import installed
 from ._packing import Packing, running
 
 #: config.model_type of encoders whose layers compute rows by themselves, apart from attention. MiniLM, BGE, E5 and GTE are BERT.
 ENCODERS = frozenset(
-    "bert camembert data2vec-text deberta-v2 distilbert electra ernie eurobert jina_embeddings_v3 modernbert mpnet nomic_bert roberta "
+    "bert camembert data2vec-text deberta-v2 distilbert electra ernie jina_embeddings_v3 modernbert mpnet nomic_bert roberta "
     "roberta-prelayernorm xlm-roberta xlm-roberta-xl".split()
 )
 _OWN_ATTENTION = frozenset(("deberta-v2", "mpnet"))  # without transformers' AttentionInterface
@@ -64,9 +65,14 @@ def _packed(model: PreTrainedModel, given: dict[str, Any]) -> Packing | None:
     """Where the tokens of a call lie; None where it has none to pack, which the model's own code then answers."""
     if model.config._attn_implementation != NAME and model.config.model_type not in _OWN_ATTENTION:
         _refuse(model, f'attn_implementation must stay "qkv": got {model.config._attn_implementation!r}; unpad() again, or undo it')
-    for name in ("past_key_values", "encoder_hidden_states", "use_cache", "output_attentions", "head_mask"):
-        if given.get(name) not in (None, False) or (name == "output_attentions" and model.config.output_attentions):
-            _refuse(model, f"{name} is not computed without padding: got {name}={given.get(name, True)!r:.40}")
+    if model.config.model_type in _OWN_ATTENTION and not installed():
+        _refuse(model, "unregister() took qkv's attention out of the model's file: register() again, or pad()")
+    for name in ("past_key_values", "encoder_hidden_states", "encoder_attention_mask", "use_cache", "output_attentions", "head_mask", "is_causal"):
+        value = model.config.output_attentions or given.get(name) if name == "output_attentions" else given.get(name)
+        if value is not None and value is not False:
+            _refuse(model, f"{name} is not computed without padding: got {name}={value!r:.40}")
+    if torch.is_grad_enabled() and model.training and getattr(model, "is_gradient_checkpointing", False):
+        _refuse(model, "layers that backward computes again do not know where texts begin: gradient_checkpointing_disable()")
     tokens, mask = given.get("input_ids"), given.get("attention_mask")
     tokens = given.get("inputs_embeds") if tokens is None else tokens
     if not isinstance(tokens, Tensor) or tokens.dim() < 2:
@@ -76,7 +82,9 @@ def _packed(model: PreTrainedModel, given: dict[str, Any]) -> Packing | None:
     if not isinstance(mask, Tensor) or mask.shape != tokens.shape[:2]:
         got = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
         _refuse(model, f"attention_mask must be [B, T], 1 = a token, of {list(tokens.shape[:2])}: got {got}")
-    return Packing(mask)
+    packing = Packing(mask)
+    # Layers of transformers' AttentionInterface cannot reshape a row of no tokens.
+    return packing if packing.longest or model.config.model_type in _OWN_ATTENTION else None
 
 
 @outside_of_graphs
@@ -112,6 +120,8 @@ def _check(model: PreTrainedModel) -> None:
         _refuse(model, f"computed are encoders of text ({', '.join(sorted(ENCODERS))}): got model_type {config.model_type!r}")
     if getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False):
         _refuse(model, "decoders are not computed without padding: got a config with is_decoder")
+    if getattr(config, "chunk_size_feed_forward", 0):
+        _refuse(model, f"chunks of a padded length are not computed: got chunk_size_feed_forward={config.chunk_size_feed_forward}")
     if getattr(config, "conv_kernel_size", 0):
         _refuse(model, f"a convolution over tokens is not computed without padding: got conv_kernel_size={config.conv_kernel_size}")
 
@@ -145,7 +155,7 @@ def unpad(model: nn.Module) -> nn.Module:
 
     model: an encoder of transformers (see ENCODERS), one with a head (classification, rerankers), or a module that holds some, such
     as a SentenceTransformer. Its attn_implementation becomes "qkv". Forward and backward; dropout draws for tokens only.
-    attention_mask is [B, T]; tokens may lie anywhere in a row. A second call does no harm.
+    attention_mask is [B, T]; tokens may lie anywhere in a row, side by side where windows or distances count. A second call does no harm.
 
     Raises NotImplementedError for what it cannot compute, by name: other models, decoders, caches, output_attentions.
     """

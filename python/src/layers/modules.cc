@@ -1,4 +1,4 @@
-// Shared by all modules, Linear and GELU.
+// Shared by all modules, Linear, GELU and SiLU.
 #include "layers/nn.h"
 #include "qkv/nn/mlp.h"
 
@@ -44,16 +44,17 @@ void linear_backward(const nb::args& objects) {
   });
 }
 
-void gelu_forward(const nb::args& objects) {
-  const Arrays a("gelu_forward", {"x", "y"}, objects);
+void activation_forward(bool silu, const nb::args& objects) {
+  const Arrays a("activation_forward", {"x", "y"}, objects);
   const Computation call;
-  nn::gelu_forward(a[0].input<float, 2>(), a[1].output<float, 2>(), *call.context);
+  (silu ? nn::silu_forward : nn::gelu_forward)(a[0].input<float, 2>(), a[1].output<float, 2>(), *call.context);
 }
 
-void gelu_backward(const nb::args& objects) {
-  const Arrays a("gelu_backward", {"x", "dy", "dx"}, objects);
+void activation_backward(bool silu, const nb::args& objects) {
+  const Arrays a("activation_backward", {"x", "dy", "dx"}, objects);
   const Computation call;
-  nn::gelu_backward(a[0].input<float, 2>(), a[1].input<float, 2>(), a[2].output<float, 2>(), *call.context);
+  const auto backward = silu ? nn::silu_backward : nn::gelu_backward;
+  backward(a[0].input<float, 2>(), a[1].input<float, 2>(), a[2].output<float, 2>(), *call.context);
 }
 
 }  // namespace
@@ -61,8 +62,8 @@ void gelu_backward(const nb::args& objects) {
 void bind_modules(nb::module_& m) {
   m.def("linear_forward", &linear_forward, nb::arg("invariant"), nb::arg("arrays"));
   m.def("linear_backward", &linear_backward, nb::arg("arrays"));
-  m.def("gelu_forward", &gelu_forward, nb::arg("arrays"));
-  m.def("gelu_backward", &gelu_backward, nb::arg("arrays"));
+  m.def("activation_forward", &activation_forward, nb::arg("silu"), nb::arg("arrays"));
+  m.def("activation_backward", &activation_backward, nb::arg("silu"), nb::arg("arrays"));
   nb::class_<nn::Module>(m, "Module")
       .def("state_dict",
           [](const nn::Module& self, const std::string& prefix, const std::string& dtype) {

@@ -1,4 +1,4 @@
-// Parameters of the kernels of layers, as plain data: Linear, embedding, cross-entropy and GELU. And their table.
+// Parameters of the kernels of layers, as plain data: Linear, embedding, cross-entropy and activations. And their table.
 #pragma once
 
 #include <cstddef>
@@ -57,8 +57,8 @@ struct CrossEntropyRows {
   float share;
 };
 
-/// y = gelu(x), or dy gelu'(x); y may be x or dy.
-struct GeluRows {
+/// y = f(x), or dy f'(x), of an activation f; y may be x or dy.
+struct ActivationRows {
   const float* x;
   Index x_stride;
   const float* dy;  // or null
@@ -78,7 +78,8 @@ struct LayerKernels {
   void (*gather)(const GatherRows&);
   void (*scatter)(const ScatterRows&);
   double (*cross_entropy)(const CrossEntropyRows&);  // the sum over rows with a target
-  void (*gelu)(const GeluRows&);
+  void (*gelu)(const ActivationRows&);
+  void (*silu)(const ActivationRows&);
 };
 
 }  // namespace qkv

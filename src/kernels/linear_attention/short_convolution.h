@@ -3,16 +3,10 @@
 
 #include "kernels/linear_attention/features.h"
 #include "kernels/linear_attention/scan_params.h"
+#include "simd/sigmoid.h"
 
 namespace qkv {
 namespace {
-
-/// 1 + e^-x: SiLU is x over it, its sigmoid 1 over it.
-template <class T> inline typename Simd<T>::V one_and_exp(typename Simd<T>::V x) {
-  constexpr T most = sizeof(T) == 4 ? T{126} : T{1022};
-  const auto y = x * -std::numbers::log2e_v<T>;
-  return exp2<T>(y > most ? splat<T>(most) : y) + T{1};
-}
 
 template <class T> inline Index reach_of(const ConvolutionRows<T>& t, Index token) {
   return t.reach == nullptr ? t.width - 1 : t.reach[token];
@@ -86,9 +80,7 @@ void convolve_tokens(const ConvolutionRows<T>& t, Index token, Index first, Inde
     typename Simd<T>::V z[kI] = {};
     if (reach >= 0) convolved(t, token, reach, e, lanes, z);
 #pragma GCC unroll 4
-    for (int i = 0; i < kI; ++i) {
-      store_lanes(t.out.at(token + i) + e, t.silu ? z[i] / one_and_exp<T>(z[i]) : z[i], lanes);
-    }
+    for (int i = 0; i < kI; ++i) store_lanes(t.out.at(token + i) + e, t.silu ? silu<T>(z[i]) : z[i], lanes);
   });
 }
 
@@ -115,10 +107,7 @@ void convolve_backward_tokens(const ConvolutionGradient<T>& g, Index token, Inde
 #pragma GCC unroll 4
     for (int i = 0; i < kI; ++i) {
       dz[i] = load_lanes(g.dout.at(token + i) + e, lanes);
-      if (t.silu) {
-        const V s = T{1} / one_and_exp<T>(z[i]);
-        dz[i] *= s * fma(z[i], T{1} - s, splat<T>(1));
-      }
+      if (t.silu) dz[i] *= silu_slope<T>(z[i]);
       dbias += dz[i];
     }
     store_lanes(g.dbias + e, dbias, lanes);

@@ -9,29 +9,35 @@
 namespace qkv::inline v0::nn {
 namespace {
 
-/// y = gelu(x), or dy gelu'(x); checked.
-void gelu_rows(View<const float, 2> x, View<const float, 2> dy, View<float, 2> y, Context& context) {
-  const auto kernel = kernel_tables(context).attention.layers.gelu;
+using Activation = void (*LayerKernels::*)(const ActivationRows&);
+
+/// y = f(x), or dy f'(x).
+void activate(const char* function, Activation f, View<const float, 2> x, View<const float, 2> dy, View<float, 2> y,
+    Context& context) {
+  const bool backward = !dy.is_null();
+  check<ShapeError>(x.sizes() == y.sizes() && (!backward || x.sizes() == dy.sizes()), function, "x, ",
+      backward ? "dy and dx" : "y", " must have the same sizes: got ", x, ", ", dy, " and ", y);
+  check_rows(function, "x", x, "dy", dy, "result", y);
+  const auto kernel = kernel_tables(context).attention.layers.*f;
   for_row_blocks(context, {x.size(0), x.size(1)}, [&](Index begin, Index end, Index) {
-    kernel(
-        {x.data() + begin * x.stride(0), x.stride(0), dy.data() == nullptr ? nullptr : dy.data() + begin * dy.stride(0),
-            dy.stride(0), y.data() + begin * y.stride(0), y.stride(0), end - begin, x.size(1)});
+    kernel({x.data() + begin * x.stride(0), x.stride(0), backward ? dy.data() + begin * dy.stride(0) : nullptr,
+        dy.stride(0), y.data() + begin * y.stride(0), y.stride(0), end - begin, x.size(1)});
   });
 }
 
 }  // namespace
 
 void gelu_forward(View<const float, 2> x, View<float, 2> y, Context& context) {
-  check<ShapeError>(x.sizes() == y.sizes(), "gelu_forward", "x and y must have the same sizes: got ", x, " and ", y);
-  check_rows("gelu_forward", "x", x, "y", y);
-  gelu_rows(x, {}, y, context);
+  activate("gelu_forward", &LayerKernels::gelu, x, {}, y, context);
 }
-
 void gelu_backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, Context& context) {
-  check<ShapeError>(x.sizes() == dy.sizes() && x.sizes() == dx.sizes(), "gelu_backward",
-      "x, dy and dx must have the same sizes: got ", x, ", ", dy, " and ", dx);
-  check_rows("gelu_backward", "x", x, "dy", dy, "dx", dx);
-  gelu_rows(x, dy, dx, context);
+  activate("gelu_backward", &LayerKernels::gelu, x, dy, dx, context);
+}
+void silu_forward(View<const float, 2> x, View<float, 2> y, Context& context) {
+  activate("silu_forward", &LayerKernels::silu, x, {}, y, context);
+}
+void silu_backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, Context& context) {
+  activate("silu_backward", &LayerKernels::silu, x, dy, dx, context);
 }
 
 Mlp::Mlp(const MlpOptions& options)

@@ -86,9 +86,9 @@ Tensor<float> optional_f32(const StateDict& heads, const char* name, const std::
 }  // namespace
 
 SmallForm read_small_form(const StateDict& heads) {
-  constexpr std::string_view kNames[] = {"q", "k", "lse", "sinks", "alibi", "relative"};
+  constexpr std::string_view kTensors[] = {"q", "k", "lse", "sinks", "alibi", "relative"};
   for (const StateDict::Entry& entry : heads.entries()) {
-    check<OptionError>(std::ranges::find(kNames, entry.name) != std::end(kNames), kOfHeads,
+    check<OptionError>(std::ranges::find(kTensors, entry.name) != std::end(kTensors), kOfHeads,
         "tensors must be q, k, lse, sinks, alibi, relative: got ", escaped(entry.name));
   }
   SmallForm f;

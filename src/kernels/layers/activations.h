@@ -1,12 +1,13 @@
-// GELU, y = x Phi(x), Phi the normal distribution function, and its derivative (Hendrycks and Gimpel 2016). The tail
-// Phi(-t) = e^(-t^2 / 2) R(t), t >= 0, has a relative error of (3 + t^2 / 2) eps, so y = max(x, 0) - t Phi(-t) is right
-// to its last bits on both sides, where 1 + erf loses all of them far below 0.
+// SiLU, and GELU: y = x Phi(x), Phi the normal distribution function (Hendrycks and Gimpel 2016), with their
+// derivatives. The tail Phi(-t) = e^(-t^2 / 2) R(t), t >= 0, has a relative error of (3 + t^2 / 2) eps, and y is
+// max(x, 0) - t Phi(-t): within 6 ulp near 0 and one above, where 1 + erf loses all bits far below 0.
 #pragma once
 
 #include <numbers>
 
 #include "kernels/layers/params.h"
 #include "simd/exp2.h"
+#include "simd/sigmoid.h"
 
 namespace qkv {
 namespace {
@@ -33,23 +34,32 @@ struct NormalTail {
   }
 };
 
-/// y = x Phi(x), or dy (Phi(x) + x phi(x)) where there is dy.
-inline void gelu(const GeluRows& rows) {
-  using V = Simd<float>::V;
+struct Gelu {
+  static NormalTail::V value(NormalTail::V x) {
+    const NormalTail normal(x);
+    return fma(-normal.t, normal.tail, x > 0 ? x : NormalTail::V{});
+  }
+  static NormalTail::V slope(NormalTail::V x) {
+    const NormalTail normal(x);
+    const auto near = x > 0 ? normal.t : -normal.t;  // times a density, which is 0 beyond
+    return fma(near, normal.density, x > 0 ? 1.0f - normal.tail : normal.tail);
+  }
+};
+struct Silu {
+  static NormalTail::V value(NormalTail::V x) { return silu<float>(x); }
+  static NormalTail::V slope(NormalTail::V x) { return silu_slope<float>(x); }
+};
+
+/// y = f(x), or dy f'(x) where there is dy.
+template <class F> inline void activate(const ActivationRows& rows) {
   for (Index m = 0; m < rows.rows; ++m) {
     const float *x = rows.x + m * rows.x_stride, *dy = rows.dy == nullptr ? nullptr : rows.dy + m * rows.dy_stride;
     float* y = rows.y + m * rows.y_stride;
-    for_vectors<float>(
-        rows.columns, [&](Index e, int lanes) __attribute__((always_inline)) {
-          const V value = load_lanes(x + e, lanes);
-          const NormalTail normal(value);
-          if (dy == nullptr) {
-            store_lanes(y + e, fma(-normal.t, normal.tail, value > 0 ? value : V{}), lanes);
-          } else {
-            const V distribution = value > 0 ? 1.0f - normal.tail : normal.tail;
-            store_lanes(y + e, load_lanes(dy + e, lanes) * fma(value, normal.density, distribution), lanes);
-          }
-        });
+    for_vectors<float>(rows.columns, [&](Index e, int lanes) {
+      const auto value = load_lanes(x + e, lanes);
+      const auto made = dy == nullptr ? F::value(value) : load_lanes(dy + e, lanes) * F::slope(value);
+      store_lanes(y + e, made, lanes);
+    });
   }
 }
 
