@@ -5,7 +5,7 @@
     ... --hostile | --coverage | --exercises
 
 The corpus: rows of mistakes/ (mistakes.py) and of habits (habits.py), written as files beside the tool, and whole files, wrong/
-and right/, at whose end stands what is expected: EXPECTED {name: id, or ids of one group}, RIGHT, CONVENTION, TASK.
+and right/, at whose end stands what is expected: RIGHT, EXPECTED {name: id of a mistake or of a convention}, TASK.
 Prints a line for each miss and a summary; exit code 1 where something was missed.
 """
 
@@ -100,7 +100,7 @@ class InProcess:
 def table(path):
     """The tables at a file's end; the file itself is not run."""
     text = path.read_text(encoding="utf-8")
-    begin = re.search(r"^(EXPECTED|RIGHT) = ", text, re.MULTILINE)
+    begin = re.search(r"^(?:RIGHT|EXPECTED) = ", text, re.MULTILINE)
     names = {}
     exec(text[begin.start() :], names)
     return names
@@ -117,45 +117,35 @@ def told(finding):
     return f"{finding.get('verdict')} {mistakes} {conventions} line {finding.get('line')} {says}".replace("\n", " ")[:300]
 
 
-def miss_of_wrong(finding, expected):
-    """None where the one mistake is named, or stands in its group."""
-    expected = {expected} if isinstance(expected, str) else set(expected)
-    if expected == {"wrong"} and finding.get("verdict") not in ("right", "convention"):
-        return None
+def miss_of(finding, expected):
+    """None where the one mistake or the convention is named, or nothing is wrong where nothing is expected."""
     mistakes = finding.get("mistakes") or []
-    if len(mistakes) == 1 and {mistakes[0]["id"], *mistakes[0].get("same_as", [])} & expected:
+    right = finding.get("verdict") in ("right", "convention") and not mistakes
+    named = {entry["id"] for entry in finding.get("conventions") or []} if right else set()
+    if len(mistakes) == 1:
+        named = {mistakes[0]["id"], *mistakes[0].get("same_as", [])}
+    if named & set(expected) or right and not expected or expected == ("wrong",) and not right:
         return None
-    if not mistakes and expected & {entry["id"] for entry in finding.get("conventions") or []}:
-        return None
-    return f"expected {'|'.join(sorted(expected))}, got {told(finding)}"
-
-
-def miss_of_right(finding, convention):
-    if finding.get("verdict") not in ("right", "convention") or finding.get("mistakes"):
-        return f"false alarm: {told(finding)}"
-    if convention and convention not in {entry["id"] for entry in finding.get("conventions") or []}:
-        return f"convention {convention} is not named: {told(finding)}"
-    return None
+    return f"expected {'|'.join(sorted(expected)) or 'right'}, got {told(finding)}"
 
 
 def spellings(options):
-    """(label, path, name, arguments, ids expected, convention expected, lines of the mistake where they are known) of every program."""
+    """(label, path, name, arguments, ids expected, lines of the mistake where they are known) of every program."""
     for path in sorted([*(HERE / "wrong").rglob("*.py"), *(HERE / "right").rglob("*.py")]):
         names = table(path)
-        expected, conventions, tasks = names.get("EXPECTED", {}), names.get("CONVENTION", {}), names.get("TASK", {})
-        for name in expected or names["RIGHT"]:
+        expected, tasks = names.get("EXPECTED", {}), names.get("TASK", {})
+        for name in [*names.get("RIGHT", ()), *expected]:
             arguments = ["--task", tasks[name]] if name in tasks else []
-            yield f"{path.relative_to(HERE)}:{name}", path, name, arguments, expected.get(name), conventions.get(name), ()
+            yield f"{path.relative_to(HERE)}:{name}", path, name, arguments, (expected[name],) if name in expected else (), ()
     folder = Path(options.tool).resolve().parent / "judge-corpus"
-    generated = [(program, None) for program in mistakes.programs(options.every)]
-    wrong = [each for each in generated if each[0].ids]
-    generated = [each for each in generated if not each[0].ids] + wrong[:: options.step] + list(habits.programs())
-    for program, convention in generated:
+    generated = mistakes.programs(options.every)
+    wrong = [program for program in generated if program.ids]
+    for program in [*(program for program in generated if not program.ids), *wrong[:: options.step], *habits.programs()]:
         path = folder / program.file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(program.text, encoding="utf-8")
         arguments = ["--task", program.task] if program.task else []
-        yield str(path), path, program.name, arguments, program.ids, convention, program.lines
+        yield str(path), path, program.name, arguments, program.ids, program.lines
 
 
 def in_parallel(work, items):
@@ -166,12 +156,12 @@ def in_parallel(work, items):
 
 def corpus(tool, options):
     def work(item):
-        (label, path, name, arguments, expected, convention, lines), seed = item
+        (label, path, name, arguments, expected, lines), seed = item
         finding, _ = tool("--seed", seed, *arguments, f"{path}:{name}" if name else path)
         exact = finding["line"] in lines if lines and finding.get("verdict") in ("wrong", "unknown") else None
         if exact is False and options.lines:
             print(f"{label}: line {finding['line']}, not of {sorted(lines)}", flush=True)
-        return label, seed, miss_of_wrong(finding, expected) if expected else miss_of_right(finding, convention), exact
+        return label, seed, miss_of(finding, expected), exact
 
     chosen = [spelling for spelling in spellings(options) if options.filter in spelling[0]]
     items = [(spelling, seed) for spelling in chosen for seed in range(options.seeds)]
@@ -283,7 +273,7 @@ def coverage(tool, options):
     """Every mistake of the tool's catalogue has two programs here, and every id expected here is in the catalogue."""
     done = subprocess.run([tool.tool, "judge", "--catalogue", "--json"], capture_output=True, text=True, check=True)
     kinds = {entry["id"]: entry.get("kind", "mistake") for entry in json.loads(done.stdout)}
-    expected = [(label, (ids,) if isinstance(ids, str) else ids) for label, _, _, _, ids, _, _ in spellings(options) if ids]
+    expected = [(label, ids) for label, _, _, _, ids, _ in spellings(options) if ids]
     count, missed = {name: 0 for name, kind in kinds.items() if kind == "mistake"}, 0
     for where, ids in expected:
         if ids[0] not in kinds and ids != ("wrong",):

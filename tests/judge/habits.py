@@ -93,7 +93,7 @@ CONVENTIONS = {"dropped-twice": "dropout-on-output-too", "dropped-after": "dropo
 
 
 def layer(row):
-    """(the class of a row, the convention that the judge names)"""
+    """(the class of a row, ids of the convention that the judge names)"""
     task, sizes, layers, steps = (part.strip() for part in row.split("|"))
     names, steps = layers.split(), steps.split()
     tables = {"scores": SCORES, "mask": MASK, "causal": CAUSAL, "weights": WEIGHTS, "split": SPLIT, "merge": MERGE, "cut": CUT,
@@ -143,12 +143,11 @@ def layer(row):
     imports = "import math\n\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn"
     head = f'"""{row.strip()}"""\n\n{imports}\n\n\nclass Layer(nn.Module):\n'
     needs_output = task in ("v3", "v4", "single-head", "mha") and not out
-    convention = "without-output-projection" if needs_output else next((CONVENTIONS[s] for s in steps if s in CONVENTIONS), None)
-    return head + "\n".join(f"    {line}" if line else "" for line in body) + "\n", convention
+    conventions = ["without-output-projection"] if needs_output else [CONVENTIONS[step] for step in steps if step in CONVENTIONS]
+    return head + "\n".join(f"    {line}" if line else "" for line in body) + "\n", tuple(conventions)
 
 
 def programs():
-    """(program, convention) of each row."""
     for number, row in enumerate(filter(None, ROWS.split("\n")), 1):
-        text, convention = layer(row)
-        yield Program(f"habits:{number}", row.split("|")[0].strip(), "torch", (), text), convention
+        text, ids = layer(row)
+        yield Program(f"habits:{number}", row.split("|")[0].strip(), "torch", ids, text)

@@ -1,14 +1,14 @@
-"""Programs with a known mistake: each row of mistakes/*.txt changes a statement or two of a right program.
+"""Programs whose mistake is known: each row of mistakes/*.txt changes a statement or two of a right program.
 
     [mha exercise.v2 numpy]          the programs that are changed, in NumPy; no language: in both
-    id id2   scores = scaled         one of these ids is expected; the statement that sets `scores` becomes this one
+    id id2   scores = scaled         one of these ids is expected, or `right`; the statement that sets `scores` becomes this one
         return joined                a row's further changes are indented
         + joined = 2 * joined        a new statement behind the one changed last
         old text => new text         text that occurs once; `...` at the end of the old text is the rest of its line
 
-Right programs are bases/NAME.py, or NAME.numpy.py and NAME.torch.py (`xp` is the language's module), the solutions of
-`qkv practice` (exercise.NAME), and others/NAME.py, in the spellings of people who did not know the judge. Not: spellings in which the whole
-program is a person's own (wrong/).
+Right programs are bases/NAME.py (`xp` is the language's module; a function of LAYERS is a class in PyTorch), the solutions of `qkv practice`
+(exercise.NAME), and others/NAME.py, in the spellings of people who did not know the judge. Not: spellings in which the whole program is a
+person's own (wrong/).
 """
 
 import difflib
@@ -25,6 +25,15 @@ HEADER = {
     "    return e / e.sum(axis=axis, keepdims=True)\n",
     "torch": "import torch\nfrom torch import nn, softmax\n",
 }
+LAYERS = ("mha", "single_head", "cache")
+LAYER = """class Layer(nn.Module):
+    def __init__(self, width, heads=1):
+        super().__init__()
+        self.heads = heads
+        self.to_q, self.to_k, self.to_v, self.to_out = (nn.Linear(width, width, bias={}) for _ in range(4))
+
+    def forward(self, {}):
+"""
 TASKS = {"plain": "sdpa", "gated_block": "block", "rope_attention": "rope", "layer_backward": "backward"}
 
 
@@ -35,6 +44,7 @@ class Program:
     language: str
     ids: tuple  # none: right
     text: str
+    lines: frozenset = frozenset()  # that differ from the right program's
 
     @property
     def task(self):
@@ -50,22 +60,13 @@ class Program:
         return None if self.task is None or self.base.startswith("exercise.") else re.findall(r"^(?:def|class) (\w+)", self.text, re.MULTILINE)[-1]
 
     @property
-    def lines(self):
-        """The lines that differ from the right program's; of one that is missing, the one that stands there now."""
-        if not self.ids:
-            return set()
-        before, now = right(self.base, self.language).split("\n"), self.text.split("\n")
-        codes = difflib.SequenceMatcher(None, before, now, False).get_opcodes()
-        return {n + 1 for kind, _, _, begin, end in codes if kind != "equal" for n in range(begin, max(end, begin + 1))}
-
-    @property
     def file(self):
         return f"{self.language}/{self.base}_{self.where.replace(':', '_')}_{(self.ids or ('right',))[0]}.py".replace("-", "_")
 
 
 @functools.cache
 def right(base, language):
-    """The right program's text; None: not in this language."""
+    """The right program's text, before it is a class."""
     if base.startswith("exercise."):
         code = {}
         for file in ("parts", f"{language}_decoder", language):
@@ -74,11 +75,22 @@ def right(base, language):
         code = spelled(code[base.removeprefix("exercise.").replace("_", "-")], language)
         imports = head.split('"""\n', 2)[-1].lstrip("\n")
         return imports + re.sub(r"  +#.*", "", re.sub(r"^ *#.*\n", "", code, flags=re.MULTILINE)).rstrip("\n") + "\n"
-    for name in (f"bases/{base}.py", f"bases/{base}.{language}.py", f"others/{base}.py"):
-        if (HERE / name).exists():
-            text = re.sub(r"^from header import .*\n", HEADER[language], (HERE / name).read_text(encoding="utf-8"))
-            return spelled(text, language)
-    return None
+    path = next(path for path in (HERE / f"bases/{base}.py", HERE / f"others/{base}.py") if path.exists())
+    return spelled(re.sub(r"^from header import .*\n", HEADER[language], path.read_text(encoding="utf-8")), language)
+
+
+def finished(text, base, language):
+    """A function of LAYERS in PyTorch as a class: its matrices and biases are those of layers."""
+    if base not in LAYERS or language != "torch":
+        return text
+    begin, arguments, body = re.fullmatch(r"(.*)def \w+\((.*)\):\n(.*)", text, re.DOTALL).groups()
+    bias = "b_q" in arguments
+    layer = r"(\w+|\(.*?\)) @ W_(\w)" + (r" \+ b_\2" if bias else "") + r"(?![.\w])"
+    names = ((layer, r"self.to_\2(\1)"), (r"\bW_(\w)\b", r"self.to_\1.weight.T"), (r"\bb_(\w)\b", r"self.to_\1.bias"))
+    for old, new in (*names, (r"\.T\.T", ""), (r"\bto_o\b", "to_out"), (r"\bnum_heads\b", "self.heads")):
+        body = re.sub(old, new, body)
+    arguments = [one for one in arguments.split(", ") if one == "x" or "=" in one]
+    return begin + LAYER.format(bias, ", ".join(arguments)) + re.sub("^(?=.)", "    ", body, flags=re.MULTILINE)
 
 
 def spelled(text, language):
@@ -114,6 +126,12 @@ def changed(lines, change, last):
     return at
 
 
+def differing(before, now):
+    """The numbers of lines; of a line that is missing, that of the one that stands there now."""
+    codes = difflib.SequenceMatcher(None, before.split("\n"), now.split("\n"), False).get_opcodes()
+    return frozenset(n + 1 for kind, _, _, begin, end in codes if kind != "equal" for n in range(begin, max(end, begin + 1)))
+
+
 def indent(line):
     return line[: len(line) - len(line.lstrip())]
 
@@ -146,12 +164,14 @@ def programs(every):
             for turn, language in enumerate(languages, number):
                 for base in names if every else [names[turn % len(names)]]:
                     where, text = f"{path.stem}:{number}", right(base, language)
-                    bases[base, language] = Program("itself", base, language, (), text)
+                    itself = bases[base, language] = Program("itself", base, language, (), finished(text, base, language))
                     lines, last = text.split("\n"), None
                     try:
                         for change in changes:
                             last = changed(lines, spelled(change, language), last)
                     except ValueError as error:
                         raise SystemExit(f"{path.name}:{number}, {base} in {language}: {error}") from None
-                    wrong.append(Program(where, base, language, ids, "\n".join(lines)))
+                    now = finished("\n".join(lines), base, language)
+                    told = frozenset() if '"""' in "".join(changes) else differing(itself.text, now)  # what a docstring promises is in no line
+                    wrong.append(Program(where, base, language, () if ids == ("right",) else ids, now, told))
     return [*bases.values(), *wrong]

@@ -99,5 +99,4 @@ class SwiGLU:
 
 
 RIGHT = ["LayerNorm", "stable_softmax", "merge_states", "combine_partials", "one_row", "lora", "cross_entropy_with_grad", "top_k_gating"]
-RIGHT += ["cross_entropy", "Sampler", "filtered_probabilities", "swiglu", "layernorm_of_rows"]
-RIGHT += ["SwiGLU"]
+RIGHT += ["cross_entropy", "Sampler", "filtered_probabilities", "swiglu", "layernorm_of_rows", "SwiGLU"]

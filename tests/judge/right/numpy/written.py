@@ -1,4 +1,4 @@
-"""Right code whose form is found by trying: names in other languages, matrices [out, in], dicts, lists, a mask's own meaning."""
+"""Right code whose whole way is a person's own: loops, blocks, sums over heads, other languages, dicts, lists, a mask's own meaning."""
 
 import math
 
@@ -8,6 +8,95 @@ import numpy as np
 def softmax(x):
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
+
+
+def flash_attention(queries, keys, values, tile=4):
+    """(n, d) each, over tiles of keys."""
+    n, d = queries.shape
+    top, total, out = np.full((n, 1), -np.inf), np.zeros((n, 1)), np.zeros((n, d))
+    for j in range(0, n, tile):
+        scores = queries @ keys[j : j + tile].T / d**0.5
+        higher = np.maximum(top, scores.max(-1, keepdims=True))
+        shrink, shares = np.exp(top - higher), np.exp(scores - higher)
+        top, total, out = higher, total * shrink + shares.sum(-1, keepdims=True), out * shrink + shares @ values[j : j + tile]
+    return out / total
+
+
+def sdpa_loops(Q, K, V, mask=None):
+    """For every sequence, head and query."""
+    out = np.zeros(Q.shape[:-1] + V.shape[-1:])
+    for b, h, i in np.ndindex(Q.shape[:3]):
+        s = np.array([np.dot(Q[b, h, i], key) for key in K[b, h]]) / np.sqrt(Q.shape[3])
+        if mask is not None:
+            s[~mask[b, 0, i]] = -1e20
+        e = np.exp(s - s.max())
+        out[b, h, i] = sum(w * value for w, value in zip(e / e.sum(), V[b, h]))
+    return out
+
+
+def flash(q, k, v, block_size, causal=False):
+    """Blocks of queries and of keys."""
+    out = np.empty(q.shape[:-1] + v.shape[-1:])
+    Tq, Tk = q.shape[2], k.shape[2]
+    for i in range(0, Tq, block_size):
+        qi = q[:, :, i : i + block_size] / np.sqrt(q.shape[-1])
+        m = np.full(qi.shape[:-1] + (1,), -np.inf)
+        total, acc = np.zeros_like(m), np.zeros(qi.shape[:-1] + v.shape[-1:])
+        for j in range(0, Tk, block_size):
+            s = qi @ k[:, :, j : j + block_size].swapaxes(-1, -2)
+            if causal:
+                rows = np.arange(i, i + s.shape[-2])[:, None] + Tk - Tq
+                s = np.where(np.arange(j, j + s.shape[-1])[None, :] <= rows, s, -1e30)
+            new = np.maximum(m, s.max(axis=-1, keepdims=True))
+            p, alpha = np.exp(s - new), np.exp(m - new)
+            total = total * alpha + p.sum(axis=-1, keepdims=True)
+            acc = acc * alpha + p @ v[:, :, j : j + block_size]
+            m = new
+        out[:, :, i : i + block_size] = acc / total
+    return out
+
+
+def mha_loop(x, Wq, bq, Wk, bk, Wv, bv, Wo, bo, n_heads, mask=None):
+    """The sum over heads of out_h W_o[h]: no concatenation at all."""
+    d = x.shape[-1] // n_heads
+    y = np.zeros_like(x) + bo
+    for h in range(n_heads):
+        s = slice(h * d, (h + 1) * d)
+        q, k, v = x @ Wq[:, s] + bq[s], x @ Wk[:, s] + bk[s], x @ Wv[:, s] + bv[s]
+        scores = np.einsum("bqd,bkd->bqk", q, k) / d**0.5
+        y = y + softmax(scores if mask is None else np.where(mask[:, 0], scores, -1e30)) @ v @ Wo[s]
+    return y
+
+
+def gqa(x, W_q, W_k, W_v, W_o, num_heads, num_kv_heads):
+    B, L, E = x.shape
+    q, k, v = (np.reshape(x @ W, (B, L, -1, E // num_heads)) for W in (W_q, W_k, W_v))
+    out = np.empty_like(q)
+    for h in range(num_heads):
+        g = h * num_kv_heads // num_heads
+        out[:, :, h] = softmax(q[:, :, h] @ k[:, :, g].transpose(0, 2, 1) / np.sqrt(E // num_heads)) @ v[:, :, g]
+    return out.reshape(B, L, E) @ W_o
+
+
+def multi_query_attention(h, Wq, Wk, Wv, Wo, n_head):
+    B, T, E = h.shape
+    q, k, v = (h @ Wq).reshape(B, T, n_head, -1), h @ Wk, h @ Wv
+    s = np.einsum("bthd,bsd->bhts", q, k) / np.sqrt(q.shape[-1])
+    e = np.exp(s - s.max(-1, keepdims=True))
+    return np.einsum("bhts,bsd->bthd", e / e.sum(-1, keepdims=True), v).reshape(B, T, E) @ Wo
+
+
+def tiled_attention(q, k, v, block=4):
+    """causal"""
+    rows, d = q.shape[-2:]
+    m, total, out = np.full((*q.shape[:-1], 1), -1e30), np.zeros((*q.shape[:-1], 1)), np.zeros((*q.shape[:-1], v.shape[-1]))
+    for j in range(0, rows, block):
+        s = q @ k[..., j : j + block, :].swapaxes(-1, -2) / np.sqrt(d)
+        s = np.where(np.arange(j, j + s.shape[-1]) <= np.arange(rows)[:, None], s, -1e30)
+        new = np.maximum(m, s.max(-1, keepdims=True))
+        p, shrink = np.exp(s - new), np.exp(m - new)
+        m, total, out = new, total * shrink + p.sum(-1, keepdims=True), out * shrink + p @ v[..., j : j + block, :]
+    return out / total
 
 
 def masked_attention(q, k, v, allowed):
@@ -72,8 +161,8 @@ class Tête:
 
 
 RIGHT = [
-    *("masked_attention", "attend_behind_tokens", "cross_attention_rows", "multi_head_dicts", "multi_head_lists"),
-    *("causal_linear_attention", "tiled_rows", "Tête"),
+    *("flash_attention", "sdpa_loops", "flash", "mha_loop", "gqa", "multi_query_attention", "tiled_attention", "masked_attention"),
+    *("attend_behind_tokens", "cross_attention_rows", "multi_head_dicts", "multi_head_lists", "causal_linear_attention", "tiled_rows"),
 ]
-CONVENTION = {"Tête": "causal-unasked"}
-TASK = {"Tête": "self-attention"}
+EXPECTED = {"Tête": "causal-unasked"}
+TASK = {"sdpa_loops": "sdpa", "mha_loop": "mha", "Tête": "self-attention"}

@@ -1,4 +1,4 @@
-"""Right functions that lean on PyTorch: its own sdpa, complex numbers, cumulative sums, autograd; and what an empty row gives."""
+"""Right functions that lean on PyTorch: its own sdpa, complex numbers, cumulative sums, autograd."""
 
 import math
 
@@ -67,29 +67,12 @@ def scaled_dot_product(query, key, value, mask=None):
     return torch.matmul(weights, value), weights
 
 
-def sdpa_nan_of_empty_row(q, k, v, mask=None):
-    scores = logits(q, k)
-    return (scores if mask is None else scores.masked_fill(~mask, float("-inf"))).softmax(-1) @ v
-
-
-def sdpa_zero_of_empty_row(q, k, v, mask=None):
-    return torch.nan_to_num((logits(q, k) if mask is None else logits(q, k).masked_fill(~mask, float("-inf"))).softmax(-1)) @ v
-
-
 def flash_one_tile(q, k, v, block=4):
     """Returns the output and logsumexp."""
     return logits(q, k).softmax(-1) @ v, logits(q, k).logsumexp(-1)
 
 
-RIGHT = [
-    *("flash_one_tile", "layer_backward"),
-    *("rope", "attention_with_rope", "linear_attention", "attention_backward", "DropoutBySdpa", "causal_upper_left"),
-    *("scaled_dot_product", "sdpa_nan_of_empty_row", "sdpa_zero_of_empty_row"),
-]
-CONVENTION = {
-    "causal_upper_left": "causal-top-left",
-    "sdpa_nan_of_empty_row": "empty-row-nan",
-}
-TASK = {name: "sdpa" for name in RIGHT[8:]} | {
-    **{"attention_with_rope": "rope", "DropoutBySdpa": "dropout", "causal_upper_left": "causal"},
-}
+RIGHT = ["flash_one_tile", "layer_backward", "rope", "linear_attention", "attention_backward"]
+RIGHT += ["scaled_dot_product", "attention_with_rope", "DropoutBySdpa"]
+EXPECTED = {"causal_upper_left": "causal-top-left"}
+TASK = {"scaled_dot_product": "sdpa", "attention_with_rope": "rope", "DropoutBySdpa": "dropout", "causal_upper_left": "causal"}

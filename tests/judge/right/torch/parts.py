@@ -141,8 +141,6 @@ def beam_search_step(beam_scores, log_probs, sequences):
     return best, torch.cat([sequences[parent], (flat % V).unsqueeze(1)], dim=1), parent
 
 
-RIGHT = ["beam_search_step", 
-    "RMSNorm", "LayerNormalization", "LayerNorm", "SwiGLU", "LlamaSwiGLU", "TopKRouter", "LoRALinear", "LoRAWrapped", "lora_forward", "swiglu",
-    "cross_entropy_loss", "MLA",
-]  # fmt: skip
-CONVENTION = {"LayerNormalization": "norm-own-eps", "MLA": "mla-latent-normed"}
+RIGHT = ["beam_search_step", "RMSNorm", "LayerNorm", "SwiGLU", "LlamaSwiGLU", "TopKRouter", "LoRALinear", "LoRAWrapped", "lora_forward"]
+RIGHT += ["swiglu", "cross_entropy_loss"]
+EXPECTED = {"LayerNormalization": "norm-own-eps", "MLA": "mla-latent-normed"}

@@ -1,4 +1,4 @@
-"""Wrong code whose mask, weights or form are found by trying: what names, docstrings and comments promise is kept to."""
+"""Wrong code whose form is found by trying, or that shows on some calls alone; loops over heads, buffers; what docstrings promise."""
 
 import numpy as np
 
@@ -8,21 +8,42 @@ def softmax(x):
     return e / e.sum(axis=-1, keepdims=True)
 
 
-def keeps_what_is_hidden(q, k, v, keep=None):
-    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
-    return softmax(scores if keep is None else np.where(keep, -1e30, scores)) @ v
+def sample_nucleus(logits, temperature=1.0, top_p=1.0):
+    """The nucleus is that of the logits as they are."""
+    likely = np.argsort(-logits, axis=-1)
+    shares = np.take_along_axis(softmax(logits), likely, -1)
+    out = np.take_along_axis(logits / temperature, likely, -1)
+    out = softmax(np.where(np.cumsum(shares, -1) - shares < top_p, out, -np.inf))
+    return np.take_along_axis(out, np.argsort(likely, axis=-1), -1)
 
 
-def adds_the_mask(q, k, v, mask=None):
-    """mask: 1 for tokens, 0 for padding"""
-    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
-    return softmax(scores if mask is None else scores + mask) @ v
+def attention(queries, keys, values):
+    """(n, d) each, number by number."""
+    n = len(queries)
+    scores = np.array([[queries[i] @ keys[j] for j in range(n)] for i in range(n)])
+    return softmax(scores / n**0.5) @ values
 
 
-def hides_what_it_shows(q, k, v, mask=None):
-    """mask: 1 表示屏蔽"""
-    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
-    return softmax(scores if mask is None else np.where(mask == 0, -1e30, scores)) @ v
+def gqa_modulo(x, W_q, W_k, W_v, W_o, num_heads, num_kv_heads):
+    """A loop over heads; head h reads group h % Hkv."""
+    d, outs = x.shape[-1] // num_heads, []
+    for h in range(num_heads):
+        mine, theirs = slice(h * d, (h + 1) * d), slice(h % num_kv_heads * d, (h % num_kv_heads + 1) * d)
+        scores = x @ W_q[:, mine] @ (x @ W_k[:, theirs]).transpose(0, 2, 1)
+        outs.append(softmax(scores / np.sqrt(d)) @ (x @ W_v[:, theirs]))
+    return np.concatenate(outs, axis=-1) @ W_o
+
+
+def cache_writes_at_zero(x, W_q, W_k, W_v, W_o, num_heads, cache=None):
+    """A buffer and a length: the length grows, new keys are written at 0."""
+    q, k, v = ((x @ W).reshape(*x.shape[:2], num_heads, -1).swapaxes(1, 2) for W in (W_q, W_k, W_v))
+    keys, values, length = cache or (np.zeros((*k.shape[:2], 64, k.shape[3])), np.zeros((*k.shape[:2], 64, k.shape[3])), 0)
+    n = x.shape[1]
+    keys[:, :, :n], values[:, :, :n] = k, v
+    length += n
+    keep = np.tri(n, length, length - n, dtype=bool)
+    scores = np.where(keep, q @ keys[:, :, :length].swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -np.inf)
+    return (softmax(scores) @ values[:, :, :length]).swapaxes(1, 2).reshape(x.shape) @ W_o, (keys, values, length)
 
 
 def heads_of_matrices(x, wq, wk, wv, wo, n_heads):
@@ -32,40 +53,17 @@ def heads_of_matrices(x, wq, wk, wv, wo, n_heads):
     return np.moveaxis(y, 1, 2).reshape(x.shape) @ wo
 
 
-def causal_but_the_first(q, k, v):
-    rows = np.maximum(np.arange(q.shape[-2]), 1)[:, None]
-    return softmax(np.where(np.arange(k.shape[-2]) < rows, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -1e30)) @ v
-
-
-def sees_nothing(q, k, v, allowed):
-    """A query that may see nothing gets zeros."""
-    return softmax(np.where(allowed, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -1e30)) @ v
-
-
-def swapped(q, k, v):
-    """Returns the context and the weights."""
-    weights = softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]))
-    return weights, weights @ v
-
-
-def causal_from_the_top(q, k, v):
-    """The queries are the last of the keys."""
-    return softmax(np.where(np.tri(q.shape[-2], k.shape[-2]), q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -1e30)) @ v
-
-
 def attends_to_the_future(x, wq, wk, wv):
     """Causal self-attention of a decoder."""
     return softmax(x @ wq @ (x @ wk).swapaxes(-1, -2) / np.sqrt(wq.shape[-1])) @ (x @ wv)
 
 
 EXPECTED = {
-    "causal_from_the_top": "causal-top-left",
-    "attends_to_the_future": "no-causal",
-    "keeps_what_is_hidden": "mask-polarity",
-    "adds_the_mask": "mask-added-as-is",
-    "hides_what_it_shows": "mask-polarity",
+    "sample_nucleus": "sampling-temperature-last",
+    "attention": "scale-sqrt-length",
+    "gqa_modulo": "gqa-heads-interleaved",
+    "cache_writes_at_zero": "cache-overwritten",
     "heads_of_matrices": "output-transposed-weight",
-    "sees_nothing": "empty-row-mean",
-    "swapped": "weights-first",
-    "causal_but_the_first": "causal-off-by-one",
+    "attends_to_the_future": "no-causal",
 }
+TASK = {"gqa_modulo": "gqa", "cache_writes_at_zero": "cache"}

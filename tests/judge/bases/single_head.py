@@ -1,4 +1,4 @@
-from header import softmax, xp
+from header import nn, softmax, xp
 
 
 def single_head(x, W_q, W_k, W_v, W_o):
@@ -6,4 +6,5 @@ def single_head(x, W_q, W_k, W_v, W_o):
     keep = j <= i
     q, k, v = x @ W_q, x @ W_k, x @ W_v
     scores = xp.where(keep, q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5, -1e9)
-    return softmax(scores, -1) @ v @ W_o
+    mixed = softmax(scores, -1) @ v
+    return mixed @ W_o

@@ -1,4 +1,4 @@
-from header import softmax, xp
+from header import nn, softmax, xp
 
 
 def mha(x, W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o, num_heads, mask=None):
