@@ -51,6 +51,8 @@ struct Entry {
   std::function<std::vector<double>(const Probe&)> numbers;  ///< of a family
   std::vector<Line> lines;
 
+  /// The family's numbers; 0 where it is none.
+  std::vector<double> tried(const Probe& probe) const { return numbers ? numbers(probe) : std::vector<double>{0}; }
   /// With the family's number.
   Edits edits(double number) const;
 };

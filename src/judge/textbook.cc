@@ -1,6 +1,7 @@
 #include "judge/textbook.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <list>
 
@@ -118,6 +119,22 @@ Probe to_probe(const StateDict& state) {
   return probe;
 }
 
+StateDict to_state(const Probe& probe) {
+  StateDict state;
+  state.metadata = probe.metadata;
+  for (const auto& [name, array] : probe.inputs) {
+    AnyTensor tensor = to_tensor(array);
+    if (name == "mask") {
+      Tensor<std::uint8_t> mask(array.shape);
+      for (Index i = 0; i < array.count(); ++i) mask.data()[i] = array[i].value != 0;
+      tensor = any_tensor(mask);
+      tensor.dtype = DType::kBool;
+    }
+    state.add(name, std::move(tensor));
+  }
+  return state;
+}
+
 Work::Work(const Probe& p) : probe(p) {
   const double heads = p.number("heads", 1);
   arrays = {{"heads", constant(heads)}, {"kv_heads", constant(p.number("kv_heads", heads))},
@@ -140,17 +157,14 @@ bool fits(const Textbook& textbook, const Edits& edits) {
       edits, [&](const Edit& edit) { return find_stage(textbook, edit.stage) != textbook.end(); });
 }
 
+void apply(Stage& stage, const Edit& edit) {
+  if (edit.where == Where::kInstead) stage.step = edit.step;
+  if (edit.where == Where::kBefore) stage.before.insert(stage.before.begin(), edit.step);
+  if (edit.where == Where::kAfter) stage.after.push_back(edit.step);
+}
+
 Textbook edited(Textbook textbook, const Edits& edits) {
-  for (const Edit& edit : edits) {
-    Stage& stage = *find_stage(textbook, edit.stage);
-    if (edit.where == Where::kInstead) {
-      stage.step = edit.step;
-    } else if (edit.where == Where::kBefore) {
-      stage.before.insert(stage.before.begin(), edit.step);
-    } else {
-      stage.after.push_back(edit.step);
-    }
-  }
+  for (const Edit& edit : edits) apply(*find_stage(textbook, edit.stage), edit);
   return textbook;
 }
 

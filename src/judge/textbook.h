@@ -38,6 +38,7 @@ struct Probe {
 };
 
 Probe to_probe(const StateDict& state);
+StateDict to_state(const Probe& probe);  ///< a mask as bool
 Array to_array(const AnyTensor& tensor);
 AnyTensor to_tensor(const Array& array);
 
@@ -79,6 +80,7 @@ using Edits = std::vector<Edit>;
 
 /// Whether the textbook has every stage that the edits name.
 bool fits(const Textbook& textbook, const Edits& edits);
+void apply(Stage& stage, const Edit& edit);
 /// The textbook with `edits`, in their order. Precondition: fits.
 Textbook edited(Textbook textbook, const Edits& edits);
 /// Runs every step, in every round.

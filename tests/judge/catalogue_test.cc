@@ -21,13 +21,6 @@
 namespace qkv::judge {
 namespace {
 
-StateDict state_of(const Probe& probe) {
-  StateDict state;
-  state.metadata = probe.metadata;
-  for (const auto& [name, array] : probe.inputs) state.add(name, to_tensor(array));
-  return state;
-}
-
 /// Answers of code with these choices in float32; forward calls alone.
 bool judged(
     const Task& task, const Choices& choices, std::uint64_t seed, Finding& finding, bool* everywhere = nullptr) {
@@ -49,7 +42,7 @@ bool judged(
       for (Index i = 0; i < array.count(); ++i) rounded.data()[i] = static_cast<float>(array[i].value);
       answer.tensors.add(std::string(name), wide ? to_tensor(array) : any_tensor(rounded));
     }
-    probes.push_back(state_of(probe));
+    probes.push_back(to_state(probe));
     answers.push_back(std::move(answer));
   }
   if (answers.empty()) return false;
@@ -130,7 +123,7 @@ Finding judged_changed(const char* name, const std::function<void(Array&, const 
     Array out = run(task.textbook, probe).at("out");
     change(out, probe);
     answers.emplace_back().tensors.add("out", to_tensor(out));
-    probes.push_back(state_of(probe));
+    probes.push_back(to_state(probe));
   }
   return judge(name, probes, answers);
 }

@@ -128,20 +128,7 @@ std::vector<StateDict> make_probes(std::string_view task, const Sizes& sizes, st
       if (lacks(name) && array.rank() == 1) array = Array(array.shape, name.starts_with("b_") ? 0 : 1);
     }
     if (lacks("W_g")) probe.inputs.erase("W_g");
-    StateDict state;
-    state.metadata = probe.metadata;
-    for (const auto& [name, array] : probe.inputs) {
-      if (name != "mask") {
-        state.add(name, to_tensor(array));
-        continue;
-      }
-      Tensor<std::uint8_t> mask(array.shape);
-      for (Index i = 0; i < array.count(); ++i) mask.data()[i] = array[i].value != 0;
-      AnyTensor tensor = any_tensor(mask);
-      tensor.dtype = DType::kBool;
-      state.add(name, std::move(tensor));
-    }
-    out.push_back(std::move(state));
+    out.push_back(to_state(probe));
   }
   return out;
 }

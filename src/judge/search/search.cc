@@ -7,9 +7,6 @@
 #include <map>
 #include <utility>
 
-#include "judge/entry.h"
-#include "judge/search/combinations.h"
-
 namespace qkv::judge {
 namespace {
 
@@ -34,10 +31,7 @@ double shortened(double x) {
 bool explains_case(const Textbook& textbook, const Case& one, Index* weight) {
   try {
     const Range range(one.answers.front().second.largest);
-    const Work work = run(textbook, *one.probe);
-    return std::ranges::all_of(one.answers, [&](const auto& answer) {
-      return work.has(answer.first) && matches(work.at(answer.first), answer.second, weight);
-    });
+    return gives(run(textbook, *one.probe), one, weight);
   } catch (const NotApplicable&) {
     return false;
   }
@@ -61,6 +55,12 @@ std::vector<Choices> legal_spellings(const Task& task) {
 }
 
 }  // namespace
+
+bool gives(const Work& work, const Case& one, Index* weight) {
+  return std::ranges::all_of(one.answers, [&](const auto& answer) {
+    return work.has(answer.first) && matches(work.at(answer.first), answer.second, weight);
+  });
+}
 
 std::vector<const Entry*> entries_of(const Task& task, bool conventions, Shows shows) {
   std::vector<const Entry*> out;
@@ -191,7 +191,7 @@ std::optional<Search::Explained> Search::explained_by(const Entry& entry, const 
   const auto fixes = [](const Choice& choice) { return choice.entry->fixes_empty_rows; };
   const bool fixed = entry.fixes_empty_rows || std::ranges::any_of(others, fixes);
   if (!entry.fitted) {
-    const std::vector<double> numbers = entry.numbers ? entry.numbers(*cases_.back().probe) : std::vector<double>{0};
+    const std::vector<double> numbers = entry.tried(*cases_.back().probe);
     for (std::size_t i = 0; i < spellings_.size(); ++i) {
       if (fixed && names_empty_rows(spellings_[i])) continue;
       for (const double number : numbers) {
@@ -250,9 +250,8 @@ std::optional<Search::Found> Search::several() const {
     std::vector<const Entry*> tried = mistakes_;
     if (size == 3)  // half a second: some 30,000 sets
       std::erase_if(tried, [&](const Entry* entry) { return entry->numbers || is_left_out(*entry); });
-    Combinations sets(*textbook, tried, *one);
     std::optional<Found> found;
-    sets.each_of(size, [&](const Choices& choices) {
+    each_of(size, *textbook, tried, *one, [&](const Choices& choices) {
       const auto spelling =
           std::ranges::find_if(spellings_, [&](const Choices& with) { return explains(joined(with, choices)); });
       if (spelling != spellings_.end()) found = same_as(choices, *spelling);
@@ -270,9 +269,7 @@ std::optional<Search::Found> Search::with_fitted() const {
     if (!family->fitted) continue;
     for (const Entry* entry : mistakes_) {
       if (entry->fitted || is_left_out(*entry) || (!entry->group.empty() && entry->group == family->group)) continue;
-      const std::vector<double> numbers =
-          entry->numbers ? entry->numbers(*cases_.back().probe) : std::vector<double>{0};
-      for (const double number : numbers) {
+      for (const double number : entry->tried(*cases_.back().probe)) {
         const Choice one{entry, number};
         if (const std::optional<Explained> how = explained_by(*family, {one}))
           return same_as({one, {family, how->number}}, spellings_[how->spelling]);

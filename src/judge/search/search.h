@@ -1,6 +1,7 @@
 // Searches for entries of the catalogue that, alone or together, explain a code's output.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +27,9 @@ struct Case {
 /// The case judged as float32: parts of a float64 computation often are.
 void widen(Case& one);
 
+/// Whether the work has the case's answers; `weight`: matches().
+bool gives(const Work& work, const Case& one, Index* weight = nullptr);
+
 /// Entries of the catalogue that apply to a task and show in a forward call.
 std::vector<const Entry*> entries_of(const Task& task, bool conventions, Shows shows = Shows::kForward);
 
@@ -39,6 +43,11 @@ using GradientDifference = std::pair<std::string, Difference>;  ///< of the inpu
 /// The first gradient of the case (answers "d_NAME") that is not the derivative of sum(out dout) within its bound, at
 /// most 48 elements of each array being compared (gradient.cc).
 std::optional<GradientDifference> gradient_difference(const Task& task, const Choices& choices, const Case& one);
+
+/// Every set of `size` mistakes that explains the case on a textbook, none of them fitted and no two of one group, in
+/// each order in which two of them edit one stage; until `found` says that it has enough (combinations.cc).
+void each_of(std::size_t size, const Textbook& textbook, const std::vector<const Entry*>& mistakes, const Case& one,
+    const std::function<bool(const Choices&)>& found);
 
 class Search {
  public:
