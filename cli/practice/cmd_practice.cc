@@ -25,8 +25,8 @@ namespace {
 using judge::Task;
 
 struct PracticeCommandOptions {
-  std::string name, watch, mock, python;
-  bool hint = false;
+  std::string name, watch, mock;
+  JudgeOptions judge;  ///< of the files that are watched
   bool numpy = false, torch = false, cpp = false, solution = false, json = false;
 
   std::vector<std::string> asked() const {
@@ -125,12 +125,6 @@ int next_exercise(const PracticeCommandOptions& options) {
   return 0;
 }
 
-JudgeOptions judge_options(const PracticeCommandOptions& options) {
-  JudgeOptions judge;
-  judge.python = options.python, judge.hint = options.hint;
-  return judge;
-}
-
 /// "45m", "1h", "90": minutes.
 double minutes_of(const std::string& text) {
   char* end = nullptr;
@@ -161,7 +155,7 @@ int mock_interview(const PracticeCommandOptions& options) {
   }
   print_line(
       wrapped(fmt::format("{:g} minutes from now. Every save is judged; Ctrl-C ends it without a report.", minutes)));
-  const std::vector<Watched> results = watch(files, judge_options(options), minutes);
+  const std::vector<Watched> results = watch(files, options.judge, minutes);
   print_line();
   bool right = true;
   for (const Watched& one : results) {
@@ -175,7 +169,7 @@ int mock_interview(const PracticeCommandOptions& options) {
 int run_practice(const PracticeCommandOptions& options) {
   if (!options.mock.empty()) return mock_interview(options);
   if (!options.watch.empty()) {
-    watch({options.watch}, judge_options(options));
+    watch({options.watch}, options.judge);
     return 0;
   }
   if (options.name == "next") return next_exercise(options);
@@ -214,8 +208,8 @@ void declare_practice(Options& add, PracticeCommandOptions& options) {
       {.excludes = "NAME"});
   add("--mock TIME", &options.mock, "An interview: three exercises, a clock (45m, 1h) and a report",
       {.excludes = "NAME"});
-  add("--hint", &options.hint, "With these: point at a mistake without naming it");
-  add("--python PROGRAM", &options.python, "With these: the Python that runs the file");
+  add("--hint", &options.judge.hint, "With these: point at a mistake without naming it");
+  add("--python PROGRAM", &options.judge.python, "With these: the Python that runs the file");
 }
 
 const bool practice_added =
