@@ -28,11 +28,6 @@ int exit_code(const Finding& finding) {
   return finding.verdict == "wrong" || finding.verdict == "unknown" ? kWrong : kNotJudged;
 }
 
-void check_task(const std::string& task) {
-  if (task.empty() || judge::find_task(task) != nullptr) return;
-  throw UsageError("--task must be one of " + judge::task_names() + ": got " + escaped(task));
-}
-
 /// "mine.py:MyAttention" -> file and name; a file whose own name has a colon is that file.
 void split_name(JudgeOptions& options) {
   std::error_code error;
@@ -119,7 +114,9 @@ int write_probes(const JudgeOptions& options) {
 
 Finding judge_answers(const JudgeOptions& options) {
   const fs::path folder = options.answers;
-  const std::vector<StateDict> probes = read_probes(folder);
+  std::vector<StateDict> probes;
+  for (std::error_code error; fs::exists(probe_path(folder, probes.size()), error);)
+    probes.push_back(load_safetensors("--answers", probe_path(folder, probes.size()).string()));
   if (probes.empty())
     throw UsageError("--answers " + escaped(options.answers) + ": holds no probe-0.safetensors (see --probes)");
   const std::string said = judge::value_of(probes.front().metadata, "task"), task = said.empty() ? options.task : said;
@@ -140,7 +137,8 @@ void check_usage(const JudgeOptions& options) {
   }
   if (given.empty()) throw UsageError("say what to judge: FILE.py, --run CMD or --answers DIR (see qkv judge --help)");
   if (given.find(" and ") != std::string::npos) throw UsageError(given + " exclude one another: give one");
-  check_task(options.task);
+  if (!options.task.empty() && judge::find_task(options.task) == nullptr)
+    throw UsageError("--task must be one of " + judge::task_names() + ": got " + escaped(options.task));
   const bool python = !options.file.empty(), runs = python || !options.run.empty();
   const auto only = [&](const char* name, bool there, bool allowed, const char* what) {
     if (there && !allowed) throw UsageError(std::string(name) + " is about " + what + ": leave it out");

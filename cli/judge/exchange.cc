@@ -52,14 +52,6 @@ std::string read_text(const fs::path& path) {
 fs::path probe_path(const fs::path& folder, std::size_t n) { return folder / fmt::format("probe-{}.safetensors", n); }
 fs::path answer_path(const fs::path& folder, std::size_t n) { return folder / fmt::format("answer-{}.safetensors", n); }
 
-std::vector<StateDict> read_probes(const fs::path& folder) {
-  std::vector<StateDict> probes;
-  for (std::error_code error; fs::exists(probe_path(folder, probes.size()), error);) {
-    probes.push_back(load_safetensors("--answers", probe_path(folder, probes.size()).string()));
-  }
-  return probes;
-}
-
 Finding judge_folder(const fs::path& folder, const Subject& subject, const std::vector<StateDict>& probes) {
   return judge_readings(subject, probes, [&](std::size_t reading) {
     const fs::path own = reading == 0 ? folder : folder / fmt::format("assignment-{}", reading);

@@ -23,8 +23,6 @@ std::string read_text(const std::filesystem::path& path);
 std::filesystem::path probe_path(const std::filesystem::path& folder, std::size_t n);
 std::filesystem::path answer_path(const std::filesystem::path& folder, std::size_t n);
 
-std::vector<StateDict> read_probes(const std::filesystem::path& folder);
-
 /// judge_readings of the answers in the folder, those of the n-th reading in assignment-N. A file that cannot be read
 /// becomes an answer whose metadata says so under `error`.
 judge::Finding judge_folder(

@@ -38,11 +38,6 @@ struct PracticeCommandOptions {
   }
 };
 
-const Task& task_called(const std::string& name) {
-  if (const Task* task = judge::find_task(name)) return *task;
-  throw UsageError("no exercise is called " + escaped(name) + ": there are " + judge::task_names());
-}
-
 std::string chosen(const Task& task, const PracticeCommandOptions& options) {
   const std::vector<std::string> asked = options.asked(), there = languages_of(task.name);
   if (asked.size() > 1) throw UsageError("--numpy, --torch and --cpp: give one of them");
@@ -185,7 +180,10 @@ int run_practice(const PracticeCommandOptions& options) {
     print_json(document);
     return 0;
   }
-  const Task& task = task_called(options.name);
+  const Task* found = judge::find_task(options.name);
+  if (found == nullptr)
+    throw UsageError("no exercise is called " + escaped(options.name) + ": there are " + judge::task_names());
+  const Task& task = *found;
   if (options.json) {
     if (!options.asked().empty() || options.solution)
       throw UsageError("--json describes an exercise: leave the others out");
