@@ -1,4 +1,4 @@
-// Parameters of the kernels of layers, as plain data: Linear, embedding, cross-entropy and activations. And their table.
+// Parameters of the kernels of layers, as plain data: Linear, embedding, cross-entropy, activations. And their table.
 #pragma once
 
 #include <cstddef>
