@@ -179,14 +179,14 @@ def judge(
         raise ValueError(f"[judge] task must be one of {', '.join(FUNCTIONS)}: got {task!r}")
     if lang not in ("en", "zh"):
         raise ValueError(f'[judge] lang must be "en" or "zh": got {lang!r}')
-    begin, request = time.perf_counter(), {"map": dict(map or {}), "init": dict(init or {})}
+    begin, request = time.perf_counter(), {"task": task, "map": dict(map or {}), "init": dict(init or {})}
     with _imports_of(file):
         try:
             with _undisturbed():
                 if file:
-                    subject = subject_of_file({"file": file, "name": chosen, "task": task, **request})
+                    subject = subject_of_file({"file": file, "name": chosen, **request})
                 else:
-                    subject = subject_of_object(code, task, request)
+                    subject = subject_of_object(code, request)
             found, text = exchanged(subject, file, hint, lang == "zh")
         except Stop as stop:
             said = _engine.in_chinese if lang == "zh" else str

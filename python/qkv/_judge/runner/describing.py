@@ -37,7 +37,7 @@ def subject_of_file(request: dict[str, Any]) -> Subject:
     return described(candidate, module, people, request, notes)
 
 
-def subject_of_object(thing: Any, task: str | None, request: dict[str, Any]) -> Subject:
+def subject_of_object(thing: Any, request: dict[str, Any]) -> Subject:
     """A function, class or module of this process."""
     owner = thing if isinstance(thing, (FunctionType, type)) else type(thing)
     name = getattr(owner, "__name__", str(owner))
@@ -46,7 +46,7 @@ def subject_of_object(thing: Any, task: str | None, request: dict[str, Any]) -> 
         people = People(inspect.getsourcefile(owner))
     except TypeError:
         people = People(None)
-    return described(of_thing(name, thing, task), module, people, request, [])
+    return described(of_thing(name, thing, request.get("task")), module, people, request, [])
 
 
 #: What makes a causal mask.
