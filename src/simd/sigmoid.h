@@ -10,7 +10,7 @@ namespace {
 
 /// e^-x, and where it is too large to be that of a number whose sigmoid counts.
 template <class T> struct ExpOfMinus {
-  using V = Simd<T>::V;
+  using V = typename Simd<T>::V;
   V value;
   decltype(V{} > V{}) beyond;
 
@@ -29,7 +29,7 @@ template <class T> inline typename Simd<T>::V silu(typename Simd<T>::V x) {
 
 /// The derivative of silu, s (1 + x (1 - s)), where 1 - s = e^-x s loses no bits.
 template <class T> inline typename Simd<T>::V silu_slope(typename Simd<T>::V x) {
-  using V = Simd<T>::V;
+  using V = typename Simd<T>::V;
   constexpr T most = sizeof(T) == 4 ? static_cast<T>(1e30) : static_cast<T>(1e300);  // times 1 - s, which is 0 there
   const ExpOfMinus<T> e(x);
   const V s = e.beyond ? V{} : T{1} / (e.value + T{1});
