@@ -14,6 +14,8 @@ import transformers
 torch.manual_seed(0)
 qkv.transformers.register()
 transformers.logging.set_verbosity_error()
+if len(sys.argv) == 2:
+    sys.exit("transcribe.py: a MODEL needs a sound: python transcribe.py MODEL sound.npy")
 if len(sys.argv) > 2:
     processor = transformers.WhisperProcessor.from_pretrained(sys.argv[1])
     model = transformers.WhisperForConditionalGeneration.from_pretrained(sys.argv[1]).eval()

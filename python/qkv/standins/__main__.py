@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import runpy
 import sys
+from multiprocessing import spawn
+from typing import Any
 
 from . import install
 
@@ -15,6 +18,20 @@ Runs a program whose `import flash_attn`, causal_conv1d, mamba_ssm, fla or xform
 
 example: python -m qkv.standins train.py --epochs 3
 """
+
+
+class _Installed:
+    """Installs the stand-ins where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return install, ()
+
+
+def _install_in_children() -> None:
+    """Processes by spawn and forkserver import the script anew, behind what is sent to prepare them."""
+    prepared = spawn.get_preparation_data
+    spawn.get_preparation_data = lambda *given: {**prepared(*given), "standins": _Installed()}
+    multiprocessing.set_forkserver_preload([])  # the server itself, which gets nothing, would import the script too
 
 
 def main() -> None:
@@ -29,6 +46,7 @@ def main() -> None:
     if not as_module and not os.path.isfile(sys.argv[0]):
         sys.exit(f"python -m qkv.standins: there is no file {sys.argv[0]}")
     install()
+    _install_in_children()
     if as_module:
         sys.path.insert(0, os.getcwd())
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
@@ -37,4 +55,5 @@ def main() -> None:
         runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._needs import require_cpu
+
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """x [..., H, D] by cos, sin [..., 1, R / 2]; products in float32."""
@@ -46,6 +48,7 @@ def apply_rotary_emb(
     cu_seqlens: Tensor | None = None, max_seqlen: int | None = None,
 ) -> Tensor:  # fmt: skip
     """x turned to its positions; seqlen_offsets [B] or one number: the position of each sequence's first token."""
+    require_cpu("flash_attn", x=x, cos=cos, sin=sin, cu_seqlens=cu_seqlens)
     if cu_seqlens is None:
         at = torch.arange(x.shape[1])
         at = at + (seqlen_offsets[:, None] if isinstance(seqlen_offsets, Tensor) else seqlen_offsets)

@@ -44,7 +44,7 @@ def _attend(
     used: Tensor | None = None, table: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """out [tokens, H, Dv], lse [H, tokens], and the seed of dropout."""
-    require_cpu(_NAME, q=q, k=k, v=v, alibi_slopes=slopes)
+    require_cpu(_NAME, q=q, k=k, v=v, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, alibi_slopes=slopes)
     arguments = _arguments(
         q, k, v, cu_q, cu_k, longest_q, longest_k, scale=scale, window_size=_window(window, causal), enable_gqa=True, seqused_k=used,
         block_table=table, softcap=max(float(softcap), 0.0), dropout_p=dropout_p, alibi_slopes=slopes, sinks=None,
@@ -205,6 +205,7 @@ def flash_attn_with_kvcache(
 
 def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tensor | None = None) -> tuple[Any, ...]:
     """[B, T, ...] -> tokens [total, ...], their places in B * T, cu_seqlens, the longest, tokens in use of each row."""
+    require_cpu(_NAME, hidden_states=hidden_states, attention_mask=attention_mask, unused_mask=unused_mask)
     every = attention_mask if unused_mask is None else attention_mask + unused_mask
     lengths = every.sum(-1, dtype=torch.int32)
     places = every.flatten().nonzero().flatten()
@@ -229,11 +230,13 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
 
 def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
     """Rows of a tensor."""
+    require_cpu(_NAME, input=input, indices=indices)
     return input[indices]
 
 
 def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
     """The inverse, zeros elsewhere."""
+    require_cpu(_NAME, values=values, indices=indices)
     return values.new_zeros((first_axis_dim, *values.shape[1:])).index_copy(0, indices.long(), values)
 
 

@@ -154,6 +154,7 @@ def merge_attentions(
 ) -> tuple[Tensor, Tensor | None]:
     """Results of parts of the keys, [parts, B, M, ..., H, K] and [parts, B, ..., H, M], as those of all keys."""
     out, lse = (x if isinstance(x, Tensor) else torch.stack(list(x)) for x in (attn_split, lse_split))
+    require_cpu(_NAME, attn_split=out, lse_split=lse)
     if out.dim() != lse.dim() + 1 or out.shape[:2] != lse.shape[:2] or out.shape[2:-1] != (lse.shape[-1], *lse.shape[2:-1]):
         raise ValueError(f"[xformers of qkv.standins] attn_split and lse_split do not fit: got {list(out.shape)}, {list(lse.shape)}")
     whole = lse.logsumexp(0)

@@ -49,9 +49,10 @@ def _put(module: ModuleType) -> None:
             if callable(original) and key not in _originals:
                 _originals[key] = (owner, original)
                 setattr(owner, name, make(original))
-        by_name = vars(module).get("FALCON_ATTENTION_CLASSES")
-        if by_name is not None:
-            by_name.setdefault("qkv", by_name["sdpa"])
+        # Falcon's SDPA class asks the interface. Others do not: their masks say so (_masks.py) once the model is made.
+        for name, classes in list(vars(module).items()):
+            if name.endswith("_ATTENTION_CLASSES") and isinstance(classes, dict) and "eager" in classes:
+                classes.setdefault("qkv", classes["sdpa" if name.startswith("FALCON") else "eager"])
 
 
 _later = AfterImport(_MODELLING, _put)

@@ -125,6 +125,9 @@ def test_what_is_not_computed_says_so() -> None:
     mask = qkv.transformers.model_mask(1, 2, 2)
     with pytest.raises(qkv.UnsupportedError, match="computes attention by itself"):
         mask + torch.zeros(1)
+    gptj = tf.GPTJConfig(n_embd=32, n_layer=1, n_head=4, rotary_dim=4, vocab_size=61, bos_token_id=1, eos_token_id=2)
+    with pytest.raises(qkv.UnsupportedError, match="computes attention by itself"):
+        tf.GPTJForCausalLM._from_config(gptj, attn_implementation="qkv")(torch.tensor([[1, 2]]))
     with pytest.raises(NotImplementedError, match="with sinks.*without gradients"):
         choose(model_of("gpt-oss"), "qkv")(**inputs_of("gpt-oss"), output_attentions=True)
 

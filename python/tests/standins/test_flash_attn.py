@@ -70,11 +70,26 @@ def test_a_package_that_is_there_is_left_alone(tmp_path: Path, monkeypatch: Any)
     del sys.modules["flash_attn"]
 
 
+POOL = """
+import multiprocessing, sys, torch, flash_attn
+def shape(n):
+    q = torch.zeros(1, n, 2, 8)
+    return flash_attn.flash_attn_func(q, q, q).shape
+if __name__ == "__main__":
+    with multiprocessing.get_context(sys.argv[1]).Pool(1) as pool:
+        print(pool.map_async(shape, [4]).get(timeout=60))
+"""
+
+
 def test_scripts_run_with_their_options(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("name = 'beside'\n")
     (tmp_path / "it.py").write_text("import sys, beside\nfrom flash_attn import flash_attn_func\nprint(__name__, beside.name, sys.argv[1:])\n")
     done = subprocess.run([sys.executable, "-m", "qkv.standins", "it.py", "--its", "1"], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == "__main__ beside ['--its', '1']\n" and done.stderr.count("is qkv, not the package") == 1
+    (tmp_path / "pool.py").write_text(POOL)
+    for way in ("spawn", "forkserver"):
+        done = subprocess.run([sys.executable, "-m", "qkv.standins", "pool.py", way], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        assert done.stdout == "[torch.Size([1, 4, 2, 8])]\n", done.stderr
     missing = subprocess.run([sys.executable, "-m", "qkv.standins", "other.py"], cwd=tmp_path, capture_output=True, text=True)
     assert missing.returncode == 1 and missing.stderr == "python -m qkv.standins: there is no file other.py\n"
 
@@ -172,7 +187,7 @@ def test_other_devices_are_refused() -> None:
         flash_attn.flash_attn_func(q, q, q)
 
 
-@pytest.mark.parametrize("name", ("llama", "mistral", "gemma2", "bert"))
+@pytest.mark.parametrize("name", ("llama", "mistral", "gemma2", "bert", "modernbert"))
 def test_models_with_flash_attention_2(name: str, installed: None) -> None:
     support = pytest.importorskip("support_transformers")
     inputs = support.inputs_of(name, "left")
@@ -185,7 +200,7 @@ def test_models_with_flash_attention_2(name: str, installed: None) -> None:
         out.square().sum().backward()
         made.append(out.detach())
         gradients.append({key: p.grad for key, p in model.named_parameters() if p.grad is not None})
-        if name != "bert":
+        if "bert" not in name:
             texts.append(model.generate(**inputs, max_new_tokens=5, do_sample=False))
     torch.testing.assert_close(*made, rtol=1e-4, atol=1e-4)
     assert not texts or torch.equal(*texts)
