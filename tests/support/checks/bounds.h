@@ -55,6 +55,8 @@ template <class T> testing::AssertionResult within(const Expected<T>& expected, 
 
 /// Bit-identical (NaN equals NaN of the same bits).
 template <class T> bool same_bits(const Tensor<T>& a, const Tensor<T>& b) {
+  if constexpr (std::is_same_v<T, long double>)
+    return std::ranges::equal(a.span(), b.span());  // 6 of 16 bytes hold nothing
   result_hash().add(a);
   if (a.sizes() != b.sizes()) return false;
   return a.count() == 0 || std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.count()) * sizeof(T)) == 0;
