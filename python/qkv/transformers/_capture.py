@@ -163,7 +163,7 @@ def capture_attention(
     if collector.most_calls == 0:
         raise ValueError(
             f"[capture_attention] {type(model).__name__} has an attention of its own, which transformers' AttentionInterface "
-            "does not reach"
+            "does not reach, or is unpadded: pad() undoes that"
         )
     for what, numbers in (("layers", layers or ()), ("exact: layers", collector.exact)):
         if any(layer not in range(collector.most_calls) for layer in numbers):

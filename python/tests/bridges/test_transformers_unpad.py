@@ -284,6 +284,8 @@ def test_what_unpadded_models_cannot_know_is_refused() -> None:
     for name, value in {"is_causal": True, "head_mask": torch.zeros(1), "encoder_hidden_states": torch.zeros(5, 2, 32)}.items():
         with pytest.raises(NotImplementedError, match=f"{name} is not computed"):
             model(**inputs, **{name: value})
+    with pytest.raises(ValueError, match=r"is unpadded: pad\(\) undoes that"):
+        qkv.transformers.capture_attention(model, inputs)
     assert not batch((0, 0))["attention_mask"].any() and model(**batch((0, 0))).last_hidden_state.shape == (2, T, 32)
     model.train().gradient_checkpointing_enable()
     with pytest.raises(NotImplementedError, match="gradient_checkpointing_disable"):
