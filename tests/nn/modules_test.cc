@@ -30,7 +30,7 @@ TEST(Embedding, ForwardAndBackward) {
   for (Index n = 0; n < y.count(); ++n) ASSERT_EQ(y.data()[n], 2 * once.data()[n]);
 
   std::vector<std::int64_t> reversed(ids.rbegin(), ids.rend());
-  nn::gather_sum(embedding.weight(), ids, embedding.weight(), reversed, y, Context::default_context());
+  nn::gather_sum(embedding.weight(), ids, embedding.weight(), reversed, y, Context::Context::default_context());
   for (Index m = 0; m < 300; ++m) {
     for (Index e = 0; e < 37; ++e) ASSERT_EQ(y.view<2>()(m, e), once.view<2>()(m, e) + once.view<2>()(299 - m, e));
   }
@@ -142,6 +142,17 @@ TEST(Gelu, ForwardAndBackward) {
     EXPECT_LE(std::abs(static_cast<double>(dx.data()[n]) - phi - value * density),
         2 * kEps * (1 + (1 + value * value) * std::abs(value) * density))
         << value;
+  }
+}
+
+TEST(Activations, RefuseOtherSizes) {
+  Tensor<float> x({2, 3}), y({2, 3}), other({3, 2});
+  for (const auto forward : {nn::gelu_forward, nn::silu_forward})
+    EXPECT_THROW(forward(x, other, Context::default_context()), ShapeError);
+  for (const auto backward : {nn::gelu_backward, nn::silu_backward}) {
+    EXPECT_THROW(backward(x, other, y, Context::default_context()), ShapeError);
+    EXPECT_THROW(backward(x, y, other, Context::default_context()), ShapeError);
+    EXPECT_THROW(backward(x, {}, y, Context::default_context()), ShapeError);  // no dy is no forward
   }
 }
 

@@ -183,8 +183,8 @@ def inner_contiguous(x: Tensor) -> Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
-def _memory(x: Tensor | None) -> Tensor | None:
-    """A gradient or tangent as the kernels read it."""
+def as_memory(x: Tensor | None) -> Tensor | None:
+    """A tensor as the kernels read it."""
     return None if x is None else inner_contiguous(x.resolve_neg())
 
 
@@ -199,7 +199,7 @@ def backward(
     dbias = None if bias is None else torch.empty(bias.shape, dtype=bias.dtype)
     dtable = None if table_shape is None else torch.empty(table_shape, dtype=lse.dtype)
     dlse = None if dlse is None else dlse.resolve_neg()
-    _core.backward(options, None, q, k, v, out, lse, _memory(dout), dlse, low, dq, dk, dv, dbias, None, dtable)
+    _core.backward(options, None, q, k, v, out, lse, as_memory(dout), dlse, low, dq, dk, dv, dbias, None, dtable)
     return dq, dk, dv, dbias, dtable
 
 
@@ -212,7 +212,7 @@ def jvp(
         tout, tlse = jvp(q.float(), k.float(), v.float(), lse, wide, options)
         return tout.to(q.dtype), tlse
     tout, tlse = empty_output(q, v), torch.empty_like(lse)
-    _core.jvp(options, q, k, v, lse, *map(_memory, tangents), tout, tlse)
+    _core.jvp(options, q, k, v, lse, *map(as_memory, tangents), tout, tlse)
     return tout, tlse
 
 
@@ -227,9 +227,9 @@ def double_backward(
         rest = (q.float(), k.float(), v.float(), out.float(), lse, options, bias)
         made = double_backward(wide, dout.float(), dlse, *rest)
         return (*(g.to(q.dtype) for g in made[:4]), *made[4:])
-    dout = _memory(dout)  # type: ignore[assignment]
+    dout = as_memory(dout)  # type: ignore[assignment]
     made = [torch.empty_like(x) for x in (q, k, v, dout)]
     gbias = None if bias is None else torch.empty(bias.shape, dtype=bias.dtype)
     gdlse = None if dlse is None else torch.empty(dlse.shape, dtype=dlse.dtype)
-    _core.double_backward(options, q, k, v, out, lse, dout, dlse, *map(_memory, cotangents), *made, gbias, gdlse)
+    _core.double_backward(options, q, k, v, out, lse, dout, dlse, *map(as_memory, cotangents), *made, gbias, gdlse)
     return (*made, gbias, gdlse)

@@ -12,17 +12,13 @@ import torch
 from torch import Tensor
 
 from .. import _nn
-from ._calls import inner_contiguous
+from ._calls import as_memory
 from ._graph import Step
-
-
-def _plain(x: Tensor) -> Tensor:
-    return inner_contiguous(x.resolve_neg())
 
 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, invariant: bool) -> tuple[Tensor]:
     y = x.new_empty((x.shape[0], weight.shape[0]))
-    _nn.linear_forward(invariant, _plain(x), _plain(weight), None if bias is None else _plain(bias), y)
+    _nn.linear_forward(invariant, as_memory(x), as_memory(weight), as_memory(bias), y)
     return (y,)
 
 
@@ -31,7 +27,7 @@ def _backward(saved: Any, _: Any, needs: Any, dy: Tensor) -> tuple[Tensor | None
     dx = torch.empty(x.shape, dtype=x.dtype) if needs[0] else None
     dweight = torch.zeros(weight.shape, dtype=torch.float32) if needs[1] or needs[2] else None
     dbias = torch.zeros(bias.shape, dtype=bias.dtype) if bias is not None and needs[2] else None
-    _nn.linear_backward(_plain(x), _plain(dy), _plain(weight), dx, dweight, dbias)
+    _nn.linear_backward(as_memory(x), as_memory(dy), as_memory(weight), dx, dweight, dbias)
     return dx, dweight.to(weight.dtype) if needs[1] and dweight is not None else None, dbias
 
 
@@ -49,13 +45,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, invariant: bool) -> T
 
 def _activation_forward(x: Tensor, silu: bool) -> tuple[Tensor]:
     y = torch.empty(x.shape, dtype=torch.float32)
-    _nn.activation_forward(silu, _plain(x), y)
+    _nn.activation_forward(silu, as_memory(x), y)
     return (y,)
 
 
 def _activation_backward(dy: Tensor, x: Tensor, silu: bool) -> tuple[Tensor]:
     dx = torch.empty(x.shape, dtype=torch.float32)
-    _nn.activation_backward(silu, _plain(x), _plain(dy), dx)
+    _nn.activation_backward(silu, as_memory(x), as_memory(dy), dx)
     return (dx,)
 
 

@@ -91,12 +91,11 @@ _scan_backward = Step(
 
 def _convolution_inputs(x, weight, bias, before, sequence):  # type: ignore[no-untyped-def]
     to = sum_dtype(x)
-    if sequence is not None and sequence.dtype not in (torch.int32, torch.int16, torch.int8, torch.uint8):
+    if sequence is not None and sequence.dtype is not torch.int32:
         numbers = sequence.to(torch.int32)
         if sequence.is_floating_point() or not torch.equal(numbers.to(sequence.dtype), sequence):
             raise ArgumentError(f"[short_convolution] sequence must hold integers of 32 bits: got {sequence.dtype}")
         sequence = numbers
-    sequence = None if sequence is None else sequence.to(torch.int32)
     return wide(x, to), _of_type(weight, to), _of_type(bias, to), wide(before, to), sequence
 
 

@@ -17,6 +17,11 @@ from ..torch.sdpa import direct
 _FLOATS = (torch.float32, torch.bfloat16)
 
 
+def _dense(*tensors: Tensor) -> bool:
+    """Whether all lie in the CPU's memory as they are, nothing traces them, and autocast does not ask for other types."""
+    return direct(*tensors) and not torch.is_autocast_enabled("cpu") and all(x.is_cpu and x.layout is torch.strided for x in tensors)
+
+
 class Own:
     """A layer of PyTorch's that computes with qkv's kernels. Other types than its own, autocast, other devices, sparse tensors and what
     PyTorch traces instead of running stay PyTorch's."""
@@ -30,8 +35,7 @@ class Linear(Own, nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """y [..., out_features] of input [..., in_features]."""
         x, weight = input, self.weight
-        fits = direct(x, weight) and x.is_cpu and x.dtype in _FLOATS and x.dtype is weight.dtype and not torch.is_autocast_enabled("cpu")
-        if not fits or not x.layout is weight.layout is torch.strided or not weight.numel():
+        if not _dense(x, weight) or not weight.numel() or x.dtype not in _FLOATS or x.dtype is not weight.dtype:
             return F.linear(x, weight, self.bias)
         bias = self.bias if self.bias is None or self.bias.dtype is torch.float32 else self.bias.float()
         return linear(inner_contiguous(x), weight, bias, self.invariant)
@@ -50,9 +54,8 @@ class OwnActivation(Own):
 
     def forward(self, input: Tensor) -> Tensor:
         """Any shape."""
-        fits = direct(input) and input.is_cpu and input.dtype is torch.float32 and not torch.is_autocast_enabled("cpu")
         exact = getattr(self, "approximate", "none") == "none" and not getattr(self, "inplace", False)
-        if not fits or not exact or input.layout is not torch.strided:
+        if not exact or not _dense(input) or input.dtype is not torch.float32:
             return super().forward(input)  # type: ignore[misc, no-any-return]
         return activation(input, self.silu)
 

@@ -11,33 +11,37 @@ namespace {
 
 using Activation = void (*LayerKernels::*)(const ActivationRows&);
 
-/// y = f(x), or dy f'(x).
-void activate(const char* function, Activation f, View<const float, 2> x, View<const float, 2> dy, View<float, 2> y,
-    Context& context) {
-  const bool backward = !dy.is_null();
-  check<ShapeError>(x.sizes() == y.sizes() && (!backward || x.sizes() == dy.sizes()), function, "x, ",
-      backward ? "dy and dx" : "y", " must have the same sizes: got ", x, ", ", dy, " and ", y);
-  check_rows(function, "x", x, "dy", dy, "result", y);
+/// y = f(x), or with dy dy f'(x).
+void activate(const char* function, Activation f, View<const float, 2> x, const View<const float, 2>* dy,
+    View<float, 2> y, Context& context) {
+  const char* result = dy == nullptr ? "y" : "dx";
+  check<ShapeError>(
+      x.sizes() == y.sizes(), function, "x and ", result, " must have the same sizes: got ", x, " and ", y);
+  check_rows(function, "x", x, result, y);
+  if (dy != nullptr) {
+    check<ShapeError>(x.sizes() == dy->sizes(), function, "x and dy must have the same sizes: got ", x, " and ", *dy);
+    check_rows(function, "dy", *dy);
+  }
   const auto kernel = kernel_tables(context).attention.layers.*f;
   for_row_blocks(context, {x.size(0), x.size(1)}, [&](Index begin, Index end, Index) {
-    kernel({x.data() + begin * x.stride(0), x.stride(0), backward ? dy.data() + begin * dy.stride(0) : nullptr,
-        dy.stride(0), y.data() + begin * y.stride(0), y.stride(0), end - begin, x.size(1)});
+    kernel({x.data() + begin * x.stride(0), x.stride(0), dy == nullptr ? nullptr : dy->data() + begin * dy->stride(0),
+        dy == nullptr ? 0 : dy->stride(0), y.data() + begin * y.stride(0), y.stride(0), end - begin, x.size(1)});
   });
 }
 
 }  // namespace
 
 void gelu_forward(View<const float, 2> x, View<float, 2> y, Context& context) {
-  activate("gelu_forward", &LayerKernels::gelu, x, {}, y, context);
+  activate("gelu_forward", &LayerKernels::gelu, x, nullptr, y, context);
 }
 void gelu_backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, Context& context) {
-  activate("gelu_backward", &LayerKernels::gelu, x, dy, dx, context);
+  activate("gelu_backward", &LayerKernels::gelu, x, &dy, dx, context);
 }
 void silu_forward(View<const float, 2> x, View<float, 2> y, Context& context) {
-  activate("silu_forward", &LayerKernels::silu, x, {}, y, context);
+  activate("silu_forward", &LayerKernels::silu, x, nullptr, y, context);
 }
 void silu_backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, Context& context) {
-  activate("silu_backward", &LayerKernels::silu, x, dy, dx, context);
+  activate("silu_backward", &LayerKernels::silu, x, &dy, dx, context);
 }
 
 Mlp::Mlp(const MlpOptions& options)
