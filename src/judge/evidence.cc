@@ -31,21 +31,37 @@ std::string sizes_text(const Probe& probe) {
   return x + " " + shape_text(shape.data(), static_cast<int>(shape.size()));
 }
 
+/// " (1 0) (0 2)", "..." for what is beyond eight numbers or rows: zeros, of a block's inner width.
+static std::string rows_text(const Array& array) {
+  constexpr Index kMost = 8;
+  const Index width = array.rank() > 0 ? array.size(-1) : 1;
+  std::string text;
+  for (Index i = 0; i < std::min(array.count(), kMost * width); ++i) {
+    if (i % width < kMost) text += (i % width == 0 ? " (" : " ") + number_text(array[i].value);
+    if (i % width + 1 == width) text += width > kMost ? " ...)" : ")";
+  }
+  return text + (array.count() > kMost * width ? " ..." : "");
+}
+
 std::string heading(const Probe& probe) {
   std::string text = "probe \"" + probe.text("name") + "\", " + sizes_text(probe) + ":\n";
   Index numbers = 0;
   for (const auto& [name, array] : probe.inputs) numbers += array.count();
   const Task* task = find_task(probe.text("task"));
-  constexpr Index kByHand = 40;
-  if (task == nullptr || numbers > kByHand) return text;
+  constexpr Index kByHand = 64;
+  const bool small = !probe.text("small").empty();
+  if (task == nullptr || (numbers > kByHand && !small)) return text;
   for (const Argument& argument : task->arguments) {
     if (!probe.has(argument.name)) continue;
-    const Array& array = probe.at(argument.name);
-    const Index width = array.rank() > 0 ? array.size(-1) : 1;
-    text += "  " + std::string(argument.name) + std::string(9 - std::min<std::size_t>(argument.name.size(), 8), ' ');
-    for (Index i = 0; i < array.count(); ++i)
-      text += (i % width == 0 ? " (" : " ") + number_text(array[i].value) + (i % width + 1 == width ? ")" : "");
-    text += "\n";
+    if (small && largest(probe.at(argument.name)) == 0) continue;  // a bias that the code lacks
+    text += "  " + std::string(argument.name) + std::string(9 - std::min<std::size_t>(argument.name.size(), 8), ' ') +
+            rows_text(probe.at(argument.name)) + "\n";
+  }
+  for (const char* key : {"heads", "kv_heads", "steps"}) {
+    const std::string value = probe.text(key);
+    const bool said = !value.empty() && value != (key[0] == 'k' ? probe.text("heads") : "1");
+    if (small && said)
+      text += "  " + std::string(key) + std::string(10 - std::string_view(key).size(), ' ') + value + "\n";
   }
   return text;
 }

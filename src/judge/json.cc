@@ -87,8 +87,12 @@ Subject subject_of(const std::string& text) {
   }
   if (find_task(subject.task) == nullptr) return failed("no task is called " + escaped(subject.task));
   subject.sizes = default_sizes(subject.task);
+  std::vector<Sizes> small;
   try {
     set_from(subject.sizes, document.value("sizes", Json::object()));
+    const Json others = document.value("small", Json::array());
+    for (std::size_t n = 0; others.is_array() && n < std::min<std::size_t>(others.size(), 2); ++n)
+      set_from(small.emplace_back(subject.sizes), others[n]);
   } catch (const OptionError& error) {
     return failed(std::string(error.what()) + " (build it smaller: --init dim=48,heads=4)");
   }
@@ -100,6 +104,7 @@ Subject subject_of(const std::string& text) {
     const Json metadata = has.value("metadata", Json::object());
     for (const auto& [key, value] : metadata.items())
       if (value.is_string()) subject.owner.metadata[key] = value;
+    subject.owner.small = std::move(small);
   }
   if (const Json assignments = document.value("assignments", Json::array()); assignments.is_array()) {
     for (const Json& one : assignments) {

@@ -40,10 +40,10 @@ class Trial {
       judge_probe(probes_[i], i < answers.size() ? &answers[i] : nullptr);
     const auto cost = [](const Case& one) {
       Index count = 0;
-      for (const auto& [name, given] : one.answers) count += given.values.count();
+      for (const auto& [name, array] : one.probe->inputs) count += array.count();
       return count;
     };
-    std::ranges::stable_sort(forward_, {}, cost);
+    for (std::vector<Case>* cases : {&forward_, &with_weights_}) std::ranges::stable_sort(*cases, {}, cost);
     if (!probes_.empty() && probes_.front().text("without") == "output") {
       const Entry* entry = find_entry("without-output-projection");
       if (applies(*entry, task)) given_.push_back({entry, 0});
@@ -63,11 +63,11 @@ class Trial {
     if (!spelling && !found && exact.all_float64() && (spelling = wide.right())) {
       finding_.notes.push_back("right as float32 would be: some part is not computed in float64");
       forward_ = wide.cases();
-      for (std::vector<Case>* cases : {&with_weights_, &later_}) std::ranges::for_each(*cases, widen);
+      for (std::vector<Case>* cases : {&with_weights_, &later_, &by_hand_}) std::ranges::for_each(*cases, widen);
     }
     if (!spelling) {
       if (!found) found = wide.one();
-      if (!found && pairs_ && (found = wide.several())) found = exact.narrowed(*std::move(found));
+      if (!found && pairs_ && (found = wide.several(by_hand_))) found = exact.narrowed(*std::move(found));
       name_mistakes(found);
     } else if (all_errors_ > 0) {
       return ended("failed");
@@ -89,6 +89,8 @@ class Trial {
   void judge_probe(const Probe& probe, const Answer* answer) {
     const std::string name = probe.text("name");
     const auto text = [&](const char* key) { return value_of(answer->tensors.metadata, key); };
+    const bool small = !probe.text("small").empty();
+    if (small && (answer == nullptr || answer->tensors.entries().empty())) return;
     if (answer == nullptr || answer->missing) {
       if (is_forward(probe)) error(probe, "there is no answer", "");
       return;
@@ -119,6 +121,7 @@ class Trial {
     for (auto& [key, given] : one.answers) {
       if (in(task_.answers, key)) asked.answers.emplace_back(key, given);
     }
+    if (small) return by_hand_.push_back(std::move(asked));
     if (asked.answers.empty()) return error(probe, "the answer lacks '" + std::string(task_.answers.front()) + "'", "");
     forward_.push_back(std::move(asked));
     with_weights_.push_back(std::move(one));
@@ -184,16 +187,22 @@ class Trial {
     finding_.verdict = "unknown";
   }
 
-  /// The smallest case that is wrong, as numbers.
-  std::string counter_example(const Choices& spelling) const {
-    for (const Case& one : forward_) {
-      const std::optional<Work> work = run_with(task_, spelling, *one.probe);
-      if (!work) continue;
-      for (const auto& [name, given] : one.answers) {
-        if (!work->has(name)) continue;
-        if (const auto at = difference(work->at(name), given)) {
-          return heading(*one.probe) + row_text(name, work->at(name), given, *at);
-        }
+  /// The smallest case that is wrong, as numbers: of those for a pencil one that the mistakes explain, if any is named.
+  std::string counter_example(const Choices& spelling, const std::optional<Search::Found>& found) const {
+    Choices all = spelling;
+    for (std::size_t n = 0; found && n < found->wrong.size(); ++n) all.push_back(found->wrong[n].front());
+    std::vector<const Case*> cases;
+    for (const Case& one : by_hand_) {
+      const std::optional<Work> work = run_with(task_, all, *one.probe);
+      if (!found || (work && gives(*work, one))) cases.push_back(&one);
+    }
+    for (const Case& one : forward_) cases.push_back(&one);
+    for (const Case* one : cases) {
+      const std::optional<Work> work = run_with(task_, spelling, *one->probe);
+      for (const auto& [name, given] : one->answers) {
+        if (!work || !work->has(name)) continue;
+        if (const auto at = difference(work->at(name), given))
+          return heading(*one->probe) + row_text(name, work->at(name), given, *at);
       }
     }
     return "";
@@ -201,7 +210,7 @@ class Trial {
 
   void name_mistakes(const std::optional<Search::Found>& found) {
     const Choices spelling = found ? found->spelling : Choices{};
-    finding_.evidence = counter_example(spelling);
+    finding_.evidence = counter_example(spelling, found);
     if (found) {
       conventions(spelling);
       for (const std::vector<Choice>& same : found->wrong) add_mistake(same, finding_.evidence);
@@ -367,7 +376,7 @@ class Trial {
   Finding finding_;
   Choices given_;  ///< what the object lacks
   std::vector<Probe> probes_;
-  std::vector<Case> forward_, with_weights_, later_;
+  std::vector<Case> forward_, with_weights_, later_, by_hand_;
   std::vector<Check> failures_;
   int errors_ = 0, all_errors_ = 0;  ///< of forward calls; of all
   bool own_causal_ = false, pairs_ = true;

@@ -25,6 +25,7 @@ struct Owner {
   bool causal = false;                   ///< it hides the future by itself where the task does not ask for that
   std::optional<double> dropout = {};    ///< its rate; nothing: it drops nothing, or the task says the rate
   Metadata metadata = {};                ///< of every probe: eps; whole: all in one call; what the code names
+  std::vector<Sizes> small = {};         ///< that it can be given too, for numbers that a pencil can compute
 };
 
 /// The probes of a task, with metadata (docs/practice.md lists names and keys): absent biases are zeros. Throws

@@ -158,10 +158,11 @@ def corpus(tool, options):
     def work(item):
         (label, path, name, arguments, expected, lines), seed = item
         finding, _ = tool("--seed", seed, *arguments, f"{path}:{name}" if name else path)
+        by_hand = 'by hand", ' in (finding.get("evidence") or "") if finding.get("verdict") == "wrong" and expected else None
         exact = finding["line"] in lines if lines and finding.get("verdict") in ("wrong", "unknown") else None
         if exact is False and options.lines:
             print(f"{label}: line {finding['line']}, not of {sorted(lines)}", flush=True)
-        return label, seed, miss_of(finding, expected), exact
+        return label, seed, miss_of(finding, expected), exact, by_hand
 
     chosen = [spelling for spelling in spellings(options) if options.filter in spelling[0]]
     items = [(spelling, seed) for spelling in chosen for seed in range(options.seeds)]
@@ -173,14 +174,15 @@ def corpus(tool, options):
             if re.sub(r"[\d.]+", "", here) != re.sub(r"[\d.]+", "", there):  # dropout draws as it likes
                 missed += 1
                 print(f"{label}: here {here}, by the tool {there}", flush=True)
-    exact = []
-    for name, seed, miss, line in in_parallel(work, items):
+    exact, by_hand = [], []
+    for name, seed, miss, line, shown in in_parallel(work, items):
         exact += [line] if line is not None else []
+        by_hand += [shown] if shown is not None else []
         if miss:
             missed += 1
             print(f"{name} (seed {seed}): {miss}", flush=True)
     found = sum(exact) / max(len(exact), 1)
-    print(f"{sum(exact)} of {len(exact)} with the line of the mistake")
+    print(f"{sum(exact)} of {len(exact)} with the line of the mistake, {sum(by_hand)} of {len(by_hand)} with numbers for a pencil")
     if not options.filter and found < EXACT:
         missed += 1
         print(f"that is {found:.3f}; at least {EXACT} is asked for")

@@ -256,3 +256,28 @@ def test_hostile_names(findings, name: str) -> None:
     assert {one.tag for one in page.iter()} <= {"div", "span", "b"}
     if name.isprintable():
         assert "".join(page.itertext()).count(name) >= 3 or not name.strip()
+
+
+def test_a_layers_counter_example_is_one_for_a_pencil() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Heads(torch.nn.Module):
+        def __init__(self, width, heads):
+            super().__init__()
+            self.heads = heads
+            self.q, self.k, self.v, self.o = (torch.nn.Linear(width, width) for _ in range(4))
+
+        def forward(self, x):
+            q, k, v = (to(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for to in (self.q, self.k, self.v))
+            weights = (q @ k.mT / x.shape[-1] ** 0.5).softmax(-1)
+            return self.o((weights @ v).transpose(1, 2).flatten(2))
+
+    evidence = qkv.judge(Heads).evidence
+    lines = re.findall(r"^  (\w+) +(\(.*)", evidence, re.MULTILINE)
+    given = {name: np.array([row.split() for row in re.findall(r"\(([^)]*)", line)], float) for name, line in lines}
+    assert all((array == array.round()).all() and abs(array).max() < 10 for array in given.values()) and len(given) == 9
+    q, k, v = (np.stack(np.split(given["x"] @ given[f"W_{one}"] + given[f"b_{one}"], 2, 1)) for one in "qkv")
+    for label, scale in (("expected", 2), ("got", 4)):
+        out = np.hstack([*(softmax(q @ k.swapaxes(1, 2) / scale**0.5) @ v)]) @ given["W_o"] + given["b_o"]
+        row, numbers = int(re.search(r"out\[0, (\d)", evidence)[1]), re.search(f"{label} (.*)", evidence)[1].split()
+        np.testing.assert_allclose(out[row], np.array(numbers, float), atol=5e-5)

@@ -123,8 +123,11 @@ std::vector<Probe> flash_probes(ProbeMaker& make) {
     return probes.back();
   };
   add("plain", all, 3);
-  probes.push_back(by_hand(make, "by hand", {1, 2, 4}));
-  probes.back().metadata["block"] = "2";
+  for (const bool causal : {false, true}) {
+    probes.push_back(
+        with_causal(by_hand(make, causal ? "causal by hand" : "by hand", {1, causal ? 3 : 2, causal ? 3 : 4}), causal));
+    probes.back().metadata["block"] = "2";
+  }
   add("blocks of 1", all, 1);
   add("blocks of 2", all, 2);
   add("as many queries as keys", square, 2);
@@ -153,6 +156,7 @@ std::vector<Probe> linear_probes(ProbeMaker& make) {
   };
   add("plain", {s.batch, queries, keys});
   probes.push_back(by_hand(make, "by hand", {1, 2, 2}));
+  probes.push_back(with_causal(by_hand(make, "causal by hand", {1, 3, 3}), true));
   add("causal", {s.batch, queries, queries}, true);
   add("as many queries as keys", {s.batch, queries, queries});
   add("large inputs", {s.batch, queries, keys}, false, 8);

@@ -117,7 +117,14 @@ std::vector<StateDict> make_probes(std::string_view task, const Sizes& sizes, st
   default_sizes(task);  // throws for an unknown one
   const auto lacks = [&](std::string_view name) { return std::ranges::find(owner.absent, name) != owner.absent.end(); };
   std::vector<StateDict> out;
-  for (Probe& probe : find_task(task)->probes(sizes, seed)) {
+  std::vector<Probe> probes = find_task(task)->probes(sizes, seed);
+  for (std::size_t n = 0; n < owner.small.size(); ++n) {
+    for (Probe& probe : small_probes(*find_task(task), owner.small[n])) {
+      probe.metadata["small"] = std::to_string(n + 1);
+      probes.push_back(std::move(probe));
+    }
+  }
+  for (Probe& probe : probes) {
     if (owner.causal) probe.metadata["causal"] = "1";
     if (owner.dropout && (probe.call("training") || probe.call("evaluation")))
       probe.metadata["dropout"] = std::to_string(*owner.dropout);

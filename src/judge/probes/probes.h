@@ -58,6 +58,9 @@ struct ProbeMaker {
 /// The same probe, to be answered by the second of two calls.
 Probe called_twice(Probe probe);
 
+/// Of these sizes and whole numbers of one digit: a counter-example that a pencil can compute, no more (small.cc).
+std::vector<Probe> small_probes(const Task& task, Sizes sizes);
+
 // functions.cc: of q, k and v; layers.cc; text.cc: of a task that has them in tasks.txt.
 std::vector<Probe> function_probes(ProbeMaker& make);
 std::vector<Probe> layer_probes(ProbeMaker& make);

@@ -223,12 +223,17 @@ std::optional<Search::Found> Search::one() const {
   return std::nullopt;
 }
 
+/// By the textbook, in any spelling.
+bool Search::is_explained(const Case& one) const {
+  return std::ranges::any_of(spellings_, [&](const Choices& spelling) { return explains_one(spelling, one); });
+}
+
 /// The cheapest case that the textbook does not explain, of those that tell mistakes apart.
 const Case* Search::unexplained() const {
   constexpr Index kTelling = 24;
   const Case* last = nullptr;
   for (const Case& one : cases_) {
-    if (std::ranges::any_of(spellings_, [&](const Choices& spelling) { return explains_one(spelling, one); })) continue;
+    if (is_explained(one)) continue;
     last = &one;
     if (one.answers.front().second.values.count() >= kTelling) break;
   }
@@ -241,15 +246,18 @@ bool Search::is_left_out(const Entry& entry) const {
   return entry.rare && mistakes_.size() > kMany;
 }
 
-std::optional<Search::Found> Search::several() const {
+std::optional<Search::Found> Search::several(const std::vector<Case>& small) const {
   const Case* one = unexplained();
   const std::optional<Textbook> textbook = textbook_with(task_, spellings_.front());
   if (one == nullptr || !textbook) return std::nullopt;
   const bool many_spellings = spellings_.size() > 8;  // what is searched with each of them takes too long
   for (std::size_t size = 2; size <= (many_spellings ? 2 : 3); ++size) {
     std::vector<const Entry*> tried = mistakes_;
-    if (size == 3)  // half a second: some 30,000 sets
+    if (size == 3) {  // some 30,000 sets
       std::erase_if(tried, [&](const Entry* entry) { return entry->numbers || is_left_out(*entry); });
+      const auto shows = std::ranges::find_if(small, [&](const Case& quick) { return !is_explained(quick); });
+      one = shows == small.end() ? one : &*shows;
+    }
     std::optional<Found> found;
     each_of(size, *textbook, tried, *one, [&](const Choices& choices) {
       const auto spelling =

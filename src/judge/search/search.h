@@ -65,8 +65,9 @@ class Search {
     std::vector<std::vector<Choice>> wrong;  ///< mistakes, each with the entries that are the same function
   };
   std::optional<Found> one() const;
-  /// Two or three, fewest first.
-  std::optional<Found> several() const;
+  /// Two or three, fewest first. `small`: cases that need not be explained; three are searched on the first of them
+  /// that shows something, which is quick.
+  std::optional<Found> several(const std::vector<Case>& small) const;
 
   /// Of mistakes that were found with wider bounds, the choices that explain the answers within these; all of them
   /// where none does.
@@ -86,6 +87,7 @@ class Search {
   std::optional<Explained> explained_by(const Entry& entry, const Choices& others) const;
   /// The numbers of a fitted family that bring the first answer that depends on it nearest.
   std::vector<double> fitted(const Entry& entry, const Choices& rest) const;
+  bool is_explained(const Case& one) const;
   const Case* unexplained() const;
   std::optional<Found> with_fitted() const;
   bool is_left_out(const Entry& entry) const;

@@ -28,8 +28,12 @@ def answer(subject: Subject, tensors: Tensors, metadata: Words, assignment: int 
     branches that no answer so far went through."""
     if len(subject.assignments) > 1 and subject.prototype is None:
         subject.ways = [subject.ways[0]._replace(turned=assignment == 1)]
+    one = subject
+    if at := metadata.get("small"):
+        one = subject.small[int(at) - 1]
+        one.ways = subject.ways
     with subject.branches.watched():
-        found, notes = answered(subject, tensors, metadata, assignment)
+        found, notes = answered(one, tensors, metadata, assignment)
     unrun = subject.branches.unrun({name for one in subject.bindings.values() for name in one.untried(True)})
     return found, notes | ({"unrun": "\n".join(unrun)} if unrun else {})
 

@@ -144,6 +144,7 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
     for function, _ in unfilled:  # one of two functions of a task
         del subject.bindings[function]
         subject.notes.append(f"{function} is not filled in yet")
+    subject.small = _smaller(subject, values, own)
     return subject
 
 
@@ -324,6 +325,51 @@ def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | No
     subject.has["dropout"] = building.dropout_of(subject.prototype, given)
 
 
+def _smaller(subject: Subject, values: dict[str, Any], own: dict[str, Any]) -> list[Subject]:
+    """The same code at the smallest sizes that it can have, one or two, for a counter-example of few numbers; none where its sizes are
+    its own, or its task has such numbers anyway. `values`, `own`: of its constructor (building.values_for)."""
+    embed, heads, kv_heads, dim, _ = subject.sizes
+    parts = tasks.TASKS[subject.task].parts
+    if subject.task in tasks.PARTS or not (subject.task in tasks.LAYERS or {"rope", "backward", "dropout", "lm"} & {*parts}):
+        return []
+    if heads == 1 or subject.task not in tasks.LAYERS:
+        sizes = [Sizes(3 if dim < embed else 2, 1, 1, 4 if "rope" in parts else 2)]
+    else:  # groups show with two of two heads, the scale with a head of more than one number
+        sizes = [Sizes(4, 2, 2 if kv_heads == heads else 1, 2)] + [Sizes(4, 4, 2, 1)] * (1 < kv_heads < heads and "rope" not in parts)
+    found = []
+    for one in sizes:
+        with contextlib.suppress(Stop, *FAILURES):
+            found.append(_at_sizes(subject, one, values, own))
+    return [one for one in found if one is not None]
+
+
+def _at_sizes(subject: Subject, sizes: Sizes, values: dict[str, Any], own: dict[str, Any]) -> Subject | None:
+    if subject.prototype is None:
+        fixed = sizes.heads > 1 and not any(one.takes("num_heads") for one in subject.bindings.values())
+        return None if fixed else dataclasses.replace(subject, sizes=sizes)
+    kinds = {*building.settings_of(subject.thing).values()} if subject.kind == "class" else set()
+    if not subject.assignments:
+        return dataclasses.replace(subject, sizes=sizes) if subject.task == "dropout" else None
+    if not kinds & {"embed", "config"} or (sizes.heads > 1 and not kinds & {"heads", "config"}):
+        return None
+    values = {**values, **sizes.known(), "hidden": 2}
+    thing, given, _ = building.build(subject.thing, values, own, subject.people)
+    mine, rest = parameters.collect(thing)
+    shapes = {one.path: one.shape for one in mine + rest}
+    if subject.task == "block":
+        block = blocks.of_block(mine, rest)
+        if block is None:
+            return None
+        sizes, mine = sizes._replace(hidden=block.hidden), block.rest
+    if building.sizes_of(thing, mine, subject.task, values, given) != sizes._replace(hidden=0):
+        return None
+    assignments = []
+    for label, slots, convention in subject.assignments:
+        own = [slot._replace(shape=shapes[slot.path]) for slot in slots if slot.head is None or slot.head < sizes.heads_of(slot.letters[0])]
+        assignments.append(Assignment(label, own, convention))
+    return dataclasses.replace(subject, prototype=thing, sizes=sizes, assignments=assignments)
+
+
 def as_json(subject: Subject) -> dict[str, Any]:
     """subject.json."""
     assignments = subject.assignments or [Assignment("their names say", [])]
@@ -341,7 +387,7 @@ def as_json(subject: Subject) -> dict[str, Any]:
     return {
         "file": subject.people.file, "name": subject.name, "line": subject.line, "kind": subject.kind,
         "framework": subject.framework, "task": subject.task,
-        "sizes": subject.sizes.known(),
+        "sizes": subject.sizes.known(), "small": [one.sizes.known() for one in subject.small],
         "has": subject.has,
         "assignments": [{"label": one.label, "convention": one.convention} for one in assignments],
         "conventions": conventions, "promised": promised_by(subject.thing), "notes": subject.notes,

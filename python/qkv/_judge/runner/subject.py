@@ -58,6 +58,7 @@ class Subject:
     slices: Slices | None = None  # how code without a batch is called
     read: set[str] = dataclasses.field(default_factory=set)  # contract names of parameters that come in one dict and were read
     ways: list[Way] = dataclasses.field(default_factory=lambda: [Way()])  # to give a function its parameters; one after the first call
+    small: list[Subject] = dataclasses.field(default_factory=list)  # the same at other sizes
     helpers: dict[str, Any] = dataclasses.field(default_factory=dict)  # other functions of the file that a task needs
 
     def __post_init__(self) -> None:
