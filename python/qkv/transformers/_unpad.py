@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -30,6 +32,8 @@ ENCODERS = frozenset(
 )
 _OWN_ATTENTION = frozenset(("deberta-v2", "mpnet"))  # without transformers' AttentionInterface
 _PACKED = ("embeddings", "rotary_emb")
+_UNPADDED: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models may share a config, and threads a model
+_CHANGES = threading.RLock()
 
 
 def _mapped(made: Any, function: Any) -> Any:
@@ -127,7 +131,7 @@ def _check(model: PreTrainedModel) -> None:
 
 
 class _Changes(NamedTuple):
-    """What unpad() changed of a model."""
+    """What unpad() changed of a model; `implementation`: its config's before."""
 
     implementation: str | None
     hooks: tuple[Any, ...]
@@ -140,7 +144,9 @@ def _put(model: PreTrainedModel) -> None:
             hooks.append(module.register_forward_hook(_pack_output))
         elif name == "pooler":
             hooks.append(module.register_forward_pre_hook(_pad_input))
-    model._qkv_unpadded = _Changes(model.config._attn_implementation, tuple(hooks))
+    shared = [other._qkv_unpadded.implementation for other in _UNPADDED if other.config is model.config]
+    model._qkv_unpadded = _Changes(shared[0] if shared else model.config._attn_implementation, tuple(hooks))
+    _UNPADDED.add(model)
     # Not hooks of the model's own: callers such as sentence-transformers ask for `forward` itself, and for its arguments.
     forward = functools.partial(_forward, model, vars(model).get("forward"))
     forward.__signature__ = inspect.signature(model.forward)  # type: ignore[attr-defined]
@@ -165,40 +171,53 @@ def unpad(model: nn.Module) -> nn.Module:
     for one in encoders:
         _check(one)
     register()
-    for one in encoders:
-        if not hasattr(one, "_qkv_unpadded"):
-            _put(one)
-            if one.config.model_type not in _OWN_ATTENTION:
-                one.set_attn_implementation(NAME)
+    with _CHANGES:
+        for one in encoders:
+            if not hasattr(one, "_qkv_unpadded"):
+                _put(one)
+                if one.config.model_type not in _OWN_ATTENTION:
+                    one.set_attn_implementation(NAME)
     return model
 
 
 def pad(model: nn.Module) -> nn.Module:
     """Undoes :func:`unpad`; returns `model`."""
-    for one in _encoders(model):
-        if hasattr(one, "_qkv_unpadded"):
-            implementation, hooks = one._qkv_unpadded
-            del one._qkv_unpadded
-            if getattr(one.forward, "func", None) is _forward:
-                held = one.forward.args[1]
-                del one.forward
-                if held is not None:
-                    one.forward = held
-            for hook in hooks:
-                hook.remove()
-            if one.config.model_type not in _OWN_ATTENTION:
-                one.set_attn_implementation(implementation)
+    with _CHANGES:
+        for one in _encoders(model):
+            if hasattr(one, "_qkv_unpadded"):
+                _take_back(one)
     return model
+
+
+def _take_back(model: PreTrainedModel) -> None:
+    implementation, hooks = model._qkv_unpadded
+    del model._qkv_unpadded
+    model._qkv_blocks = 0
+    _UNPADDED.discard(model)
+    if getattr(model.forward, "func", None) is _forward:
+        held = model.forward.args[1]
+        del model.forward
+        if held is not None:
+            model.forward = held
+    for hook in hooks:
+        hook.remove()
+    if model.config.model_type not in _OWN_ATTENTION and not any(other.config is model.config for other in _UNPADDED):
+        model.set_attn_implementation(implementation)
 
 
 @contextlib.contextmanager
 def unpadded(model: nn.Module) -> Iterator[nn.Module]:
-    """:func:`unpad` within the block; a model that was unpadded before stays so."""
-    before = {id(one) for one in _encoders(model) if hasattr(one, "_qkv_unpadded")}
-    unpad(model)
+    """:func:`unpad` within the block, or until the last of several blocks ends; a model that was unpadded before stays so."""
+    with _CHANGES:
+        own = [one for one in _encoders(model) if getattr(one, "_qkv_blocks", 0) or not hasattr(one, "_qkv_unpadded")]
+        unpad(model)
+        for one in own:
+            one._qkv_blocks = getattr(one, "_qkv_blocks", 0) + 1
     try:
         yield model
     finally:
-        for one in _encoders(model):
-            if id(one) not in before:
-                pad(one)
+        with _CHANGES:
+            for one in own:
+                one._qkv_blocks = max(one._qkv_blocks - 1, 0)
+                if not one._qkv_blocks:
+                    pad(one)

@@ -93,6 +93,25 @@ def test_a_texts_gradients_have_their_own_bits_too() -> None:
         assert torch.equal(alone[0], whole[n, :length])
 
 
+def test_models_that_share_a_config_and_blocks_that_overlap() -> None:
+    config = tf.BertConfig(**SIZES, pad_token_id=1)
+    one, two = tf.BertModel(config).eval(), tf.BertModel(config).eval()
+    before = config._attn_implementation
+    assert one.config is two.config and before != "qkv"
+    qkv.transformers.unpad(nn.ModuleList([one, two]))
+    qkv.transformers.pad(one)
+    assert not two(**batch()).last_hidden_state[2].any()  # still on tokens alone
+    qkv.transformers.pad(two)
+    assert config._attn_implementation == before
+    first, second = qkv.transformers.unpadded(one), qkv.transformers.unpadded(one)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not one(**batch()).last_hidden_state[2].any()
+    second.__exit__(None, None, None)
+    assert one(**batch()).last_hidden_state[2].any() and config._attn_implementation == before
+
+
 def test_heads_get_what_they_expect_and_copies_stay_unpadded() -> None:
     config = tf.BertConfig(**SIZES, pad_token_id=1, num_labels=3)
     torch.manual_seed(0)
