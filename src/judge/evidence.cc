@@ -45,12 +45,10 @@ static std::string rows_text(const Array& array) {
 
 std::string heading(const Probe& probe) {
   std::string text = "probe \"" + probe.text("name") + "\", " + sizes_text(probe) + ":\n";
-  Index numbers = 0;
-  for (const auto& [name, array] : probe.inputs) numbers += array.count();
   const Task* task = find_task(probe.text("task"));
   constexpr Index kByHand = 64;
   const bool small = !probe.text("small").empty();
-  if (task == nullptr || (numbers > kByHand && !small)) return text;
+  if (task == nullptr || (probe.count() > kByHand && !small)) return text;
   for (const Argument& argument : task->arguments) {
     if (!probe.has(argument.name)) continue;
     if (small && largest(probe.at(argument.name)) == 0) continue;  // a bias that the code lacks

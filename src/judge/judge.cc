@@ -38,11 +38,7 @@ class Trial {
     }
     for (std::size_t i = 0; i < probes_.size(); ++i)
       judge_probe(probes_[i], i < answers.size() ? &answers[i] : nullptr);
-    const auto cost = [](const Case& one) {
-      Index count = 0;
-      for (const auto& [name, array] : one.probe->inputs) count += array.count();
-      return count;
-    };
+    const auto cost = [](const Case& one) { return one.probe->count(); };
     for (std::vector<Case>* cases : {&forward_, &with_weights_}) std::ranges::stable_sort(*cases, {}, cost);
     if (!probes_.empty() && probes_.front().text("without") == "output") {
       const Entry* entry = find_entry("without-output-projection");

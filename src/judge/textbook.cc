@@ -94,6 +94,12 @@ std::string value_of(const Metadata& metadata, const std::string& key) {
   return found == metadata.end() ? std::string() : found->second;
 }
 
+Index Probe::count() const {
+  Index numbers = 0;
+  for (const auto& [name, array] : inputs) numbers += array.count();
+  return numbers;
+}
+
 double Probe::number(const std::string& key, double otherwise) const {
   const std::string value = text(key);
   return value.empty() ? otherwise : std::strtod(value.c_str(), nullptr);

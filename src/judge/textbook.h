@@ -32,6 +32,7 @@ struct Probe {
 
   bool has(std::string_view name) const { return inputs.find(name) != inputs.end(); }
   const Array& at(std::string_view name) const;  ///< throws OptionError that names what is missing
+  Index count() const;                           ///< of numbers, in all inputs
   std::string text(const std::string& key) const { return value_of(metadata, key); }
   double number(const std::string& key, double otherwise = 0) const;
   bool call(std::string_view name) const { return text("call") == name; }

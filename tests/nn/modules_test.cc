@@ -30,7 +30,7 @@ TEST(Embedding, ForwardAndBackward) {
   for (Index n = 0; n < y.count(); ++n) ASSERT_EQ(y.data()[n], 2 * once.data()[n]);
 
   std::vector<std::int64_t> reversed(ids.rbegin(), ids.rend());
-  nn::gather_sum(embedding.weight(), ids, embedding.weight(), reversed, y, Context::Context::default_context());
+  nn::gather_sum(embedding.weight(), ids, embedding.weight(), reversed, y, Context::default_context());
   for (Index m = 0; m < 300; ++m) {
     for (Index e = 0; e < 37; ++e) ASSERT_EQ(y.view<2>()(m, e), once.view<2>()(m, e) + once.view<2>()(299 - m, e));
   }

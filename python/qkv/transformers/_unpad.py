@@ -185,11 +185,11 @@ def pad(model: nn.Module) -> nn.Module:
     with _CHANGES:
         for one in _encoders(model):
             if hasattr(one, "_qkv_unpadded"):
-                _take_back(one)
+                _undo(one)
     return model
 
 
-def _take_back(model: PreTrainedModel) -> None:
+def _undo(model: PreTrainedModel) -> None:
     implementation, hooks = model._qkv_unpadded
     del model._qkv_unpadded
     model._qkv_blocks = 0

@@ -124,8 +124,8 @@ std::vector<Probe> flash_probes(ProbeMaker& make) {
   };
   add("plain", all, 3);
   for (const bool causal : {false, true}) {
-    probes.push_back(
-        with_causal(by_hand(make, causal ? "causal by hand" : "by hand", {1, causal ? 3 : 2, causal ? 3 : 4}), causal));
+    const Lengths n = causal ? Lengths{1, 3, 3} : Lengths{1, 2, 4};
+    probes.push_back(with_causal(by_hand(make, causal ? "causal by hand" : "by hand", n), causal));
     probes.back().metadata["block"] = "2";
   }
   add("blocks of 1", all, 1);

@@ -26,12 +26,9 @@ Answer = tuple[Tensors, dict[str, str]]
 def answer(subject: Subject, tensors: Tensors, metadata: Words, assignment: int = 0) -> Answer:
     """(tensors, metadata) of one answer; never raises for what the person's code does, but for KeyboardInterrupt. `unrun`: conditions of
     branches that no answer so far went through."""
-    if len(subject.assignments) > 1 and subject.prototype is None:
-        subject.ways = [subject.ways[0]._replace(turned=assignment == 1)]
-    one = subject
-    if at := metadata.get("small"):
-        one = subject.small[int(at) - 1]
-        one.ways = subject.ways
+    one = subject.small[int(metadata["small"]) - 1] if "small" in metadata else subject
+    if len(one.assignments) > 1 and one.prototype is None:
+        one.ways = [one.ways[0]._replace(turned=assignment == 1)]
     with subject.branches.watched():
         found, notes = answered(one, tensors, metadata, assignment)
     unrun = subject.branches.unrun({name for one in subject.bindings.values() for name in one.untried(True)})

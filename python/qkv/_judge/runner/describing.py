@@ -344,6 +344,7 @@ def _smaller(subject: Subject, values: dict[str, Any], own: dict[str, Any]) -> l
 
 
 def _at_sizes(subject: Subject, sizes: Sizes, values: dict[str, Any], own: dict[str, Any]) -> Subject | None:
+    """None where it cannot have them."""
     if subject.prototype is None:
         fixed = sizes.heads > 1 and not any(one.takes("num_heads") for one in subject.bindings.values())
         return None if fixed else dataclasses.replace(subject, sizes=sizes)
@@ -365,8 +366,8 @@ def _at_sizes(subject: Subject, sizes: Sizes, values: dict[str, Any], own: dict[
         return None
     assignments = []
     for label, slots, convention in subject.assignments:
-        own = [slot._replace(shape=shapes[slot.path]) for slot in slots if slot.head is None or slot.head < sizes.heads_of(slot.letters[0])]
-        assignments.append(Assignment(label, own, convention))
+        kept = [slot for slot in slots if slot.head is None or slot.head < sizes.heads_of(slot.letters[0])]
+        assignments.append(Assignment(label, [slot._replace(shape=shapes[slot.path]) for slot in kept], convention))
     return dataclasses.replace(subject, prototype=thing, sizes=sizes, assignments=assignments)
 
 
