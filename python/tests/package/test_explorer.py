@@ -247,7 +247,7 @@ def test_a_link_leads_to_the_same_view(tmp_path: Path, browser: Browser) -> None
     state = settled(page).evaluate("formatLink(state, file)")
     page.locator("#after").click()
     page.locator("#before").click()
-    page.wait_for_timeout(300)
+    page.wait_for_function("location.hash.slice(1) === formatLink(state, file)")  # written when nobody has moved for a while
     page = browser.open(path, page.evaluate("location.hash.slice(1)"))
     assert settled(page).evaluate("formatLink(state, file)") == state and settled(page).evaluate("state.region.k1") == 16
     page.evaluate("location.hash = '#layer=0&head=2&tab=why'")  # as a person edits the address

@@ -142,10 +142,11 @@ def test_odd_sizes_empty_rows_and_nan(sizes: tuple[int, int], tmp_path: Path, br
     assert settled(page).locator("#pair").inner_text().startswith("query ")
 
 
-def test_a_long_text_is_on_the_screen_within_a_second(tmp_path: Path, browser: Browser) -> None:
-    """The map by blocks; q and k of its heads, 24 MB, are decoded behind it."""
+def test_a_long_text_is_on_the_screen_before_its_heads_are_decoded(tmp_path: Path, browser: Browser) -> None:
+    """The map by blocks first; q and k of its heads, 24 MB, behind it."""
     q, k = small(1, 2, 1, 32768, 32768, 64)
-    path = page_of(tmp_path, {"q": q, "k": k}, {"causal": "true"})
-    times = [browser.open(path).evaluate("performance.getEntriesByName('map')[0].startTime") for _ in range(3)]
-    print(*(f"{time:.0f} ms" for time in times))
-    assert min(times) < 1000
+    page = browser.open(page_of(tmp_path, {"q": q, "k": k}, {"causal": "true"}))
+    marks = page.evaluate("performance.getEntriesByType('mark').map(e => [e.name, e.startTime])")
+    first = {name: time for name, time in reversed(marks)}
+    print(f"map {first['map']:.0f} ms, q and k {first['decode 0/0/q']:.0f} ms")
+    assert first["map"] < min(first["decode 0/0/q"], first["decode 0/0/k"])

@@ -30,13 +30,11 @@ def rank_of(rank: int, store: Path, number: int) -> None:
     time.sleep(2 if number < 0 and rank == 2 else 0)  # longer than the silence that a dead rank is allowed
     for call in range(10**9):
         if rank == 1 and call == 3 and number > 0:
-            Path(f"{store}.hit").write_text(str(time.time()))
             os.kill(os.getpid(), number)
         try:
             qt.parallel_attention(x, x, x)
         except qkv.Error as error:
-            hit = float(Path(f"{store}.hit").read_text())
-            Path(f"{store}.{rank}").write_text(f"{time.time() - hit} {str(error).splitlines()[0]}")
+            Path(f"{store}.{rank}").write_text(str(error).splitlines()[0])
             os._exit(1)
         if number < 0 and call == 3:
             os._exit(0)  # PyTorch's own end waits for itself now and then
@@ -60,11 +58,8 @@ def ended(folder: Path, number: int) -> list[tuple[int | None, str]]:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_rank_that_is_gone_ends_the_others(tmp_path: Path, number: int) -> None:
-    for code, said in ended(tmp_path, number):
-        assert code == 1
-        seconds, line = said.split(" ", 1)
-        assert float(seconds) < 10
-        assert line.startswith("[transport] rank "), line
+    for code, line in ended(tmp_path, number):
+        assert code == 1 and line.startswith("[transport] rank "), line
 
 
 def test_a_slow_rank_is_not_gone(tmp_path: Path) -> None:

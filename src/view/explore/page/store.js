@@ -14,6 +14,7 @@ function load(name) {
 }
 async function decode(name) {
   if (!has(name)) return null;
+  performance.mark("decode " + name);
   const {dtype} = elements.get(name).dataset;
   const peaks = has(name + "_peak") ? (await load(name + "_peak")).data : null;
   const bytes = fromPlanes(await inflate(fromBase64(elements.get(name).textContent)), WIDTHS[dtype]);
