@@ -54,7 +54,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "t5-encoder": lambda: tf.T5EncoderModel(tf.T5Config(**T5)),
     "vit": lambda: tf.ViTModel(tf.ViTConfig(**VISION), add_pooling_layer=False),
 }
-# The rest of the forty: with QKV_TEST_CASES=all (scripts/verify-release).
+# With QKV_TEST_CASES=all (scripts/verify-release).
 MORE: dict[str, Callable[[], Any]] = {
     "distilbert": lambda: tf.DistilBertModel(tf.DistilBertConfig(dim=32, n_layers=2, n_heads=4, hidden_dim=48, vocab_size=61)),
     "roberta": lambda: tf.RobertaModel(tf.RobertaConfig(**SIZES, pad_token_id=0)),
@@ -105,6 +105,24 @@ EXPLORED: dict[str, Callable[[], Any]] = {
         )
     ),
 }  # fmt: skip
+SOUND = {"conv_dim": (16, 16), "conv_stride": (5, 4), "conv_kernel": (10, 4), "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 8}
+PAIR = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 48))}
+PAIR |= {"d_model": 32, "vocab_size": 61, "max_position_embeddings": 64, "decoder_start_token_id": 1, **TOKENS}
+# Images, sound, encoders with a decoder, and proteins; with QKV_TEST_CASES=all too.
+FURTHER: dict[str, Callable[[], Any]] = {
+    "esm": lambda: tf.EsmModel(tf.EsmConfig(**SIZES, pad_token_id=0, mask_token_id=3, position_embedding_type="rotary")),
+    "clip-text": lambda: tf.CLIPTextModel(tf.CLIPTextConfig(**SIZES, max_position_embeddings=64, eos_token_id=60, pad_token_id=0)),
+    "clip-vision": lambda: tf.CLIPVisionModel(tf.CLIPVisionConfig(**VISION)),
+    "siglip": lambda: tf.SiglipVisionModel(tf.SiglipVisionConfig(**VISION, vision_use_head=False)),
+    "deit": lambda: tf.DeiTModel(tf.DeiTConfig(**VISION), add_pooling_layer=False),
+    "dinov2": EXPLORED["dinov2"],
+    "wav2vec2": lambda: tf.Wav2Vec2Model(tf.Wav2Vec2Config(**SIZES, **SOUND, num_conv_pos_embedding_groups=2)),
+    "hubert": lambda: tf.HubertModel(tf.HubertConfig(**SIZES, **SOUND, num_conv_pos_embedding_groups=2)),
+    "bart": lambda: tf.BartModel(tf.BartConfig(**PAIR)),
+    "marian": lambda: tf.MarianModel(tf.MarianConfig(**PAIR)),
+    "whisper": EXPLORED["whisper"],
+    "t5": EXPLORED["t5"],
+}
 OTHERS: dict[str, Callable[[], Any]] = {}  # of one test file alone
 # Without padding (unpad). RoBERTa counts positions from its padding number on.
 DEBERTA = {**SIZES, "relative_attention": True, "pos_att_type": "p2c|c2p", "position_biased_input": False}
@@ -121,12 +139,14 @@ ENCODERS: dict[str, Callable[[], Any]] = {
     "deberta-v2": lambda: tf.DebertaV2Model(tf.DebertaV2Config(**DEBERTA, max_relative_positions=8, type_vocab_size=2)),
 }
 ALL = os.environ.get("QKV_TEST_CASES") == "all"
-EVERY = [*MODELS, *(MORE if ALL else ())]
-NO_DECODERS = {"bert", "t5-encoder", "vit", *list(MORE)[:8]}  # MORE begins with encoders
+EVERY = [*MODELS, *({**MORE, **FURTHER} if ALL else ())]
+NO_DECODERS = {"bert", "t5-encoder", "vit", *list(MORE)[:8], *FURTHER}  # MORE begins with encoders
+WITHOUT_TOKENS = ("vit", "clip-vision", "siglip", "deit", "dinov2", "wav2vec2", "hubert", "whisper")
 DECODERS = [name for name in EVERY if name not in NO_DECODERS] if ALL else ["gpt2", "llama", "mistral", "gemma2", "gpt-oss", "falcon"]
 # No soft caps, sinks or biases of its own.
 WITH_SDPA = (
-    "bert", "gpt2", "llama", "qwen2", "qwen3", "mistral", "phi3", "gpt-neox", "cohere2", "opt", "vit", *(MORE.keys() - {"gemma3", "deepseek-v3"})
+    "bert", "gpt2", "llama", "qwen2", "qwen3", "mistral", "phi3", "gpt-neox", "cohere2", "opt", "vit", *(MORE.keys() - {"gemma3", "deepseek-v3"}),
+    *(FURTHER.keys() - {"t5"}),
 )  # fmt: skip
 T = 11
 
@@ -134,7 +154,7 @@ T = 11
 def model_of(name: str, dtype: Any = torch.float32, scale: float = 0.5) -> Any:
     """Random weights, large enough that attention is far from uniform; the same numbers in every type."""
     torch.manual_seed(0)
-    model = (MODELS | MORE | EXPLORED | OTHERS)[name]().float().eval()
+    model = (MODELS | MORE | EXPLORED | FURTHER | OTHERS)[name]().float().eval()
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             parameter.copy_(torch.randn_like(parameter) * (scale if parameter.ndim > 1 else 0.2) + (parameter.ndim == 1) * 1.0)
@@ -166,11 +186,11 @@ def encoder_of(name: str) -> Any:
 def inputs_of(name: str, padding: str = "none", length: int = T) -> dict[str, Any]:
     """Of two sequences."""
     torch.manual_seed(1)
-    if name in ("vit", "dinov2"):
-        return {"pixel_values": torch.randn(2, 3, 24, 24)}
-    decoder = {"decoder_input_ids": torch.randint(3, 61, (2, 9))} if name in ("t5", "whisper") else {}
+    decoder = {"decoder_input_ids": torch.randint(3, 61, (2, 9))} if name in ("t5", "whisper", "bart", "marian") else {}
     if name == "whisper":
         return {"input_features": torch.randn(2, 8, 40), **decoder}
+    if name in WITHOUT_TOKENS:
+        return {"input_values": torch.randn(2, 400)} if name in ("wav2vec2", "hubert") else {"pixel_values": torch.randn(2, 3, 24, 24)}
     mask = torch.ones(2, length, dtype=torch.long)
     if padding == "right":
         mask[1, 7:] = 0
@@ -187,10 +207,13 @@ def term_sum(x: Any) -> float:
     return float(x.abs().flatten(0, -2).sum(0).max())
 
 
-def product_sum(dout: Any, x: Any) -> float:
-    """The largest of sum_t |dout[t, n] x[t, m]|: what a weight's gradient adds up, every term made positive."""
+def weight_sum(layer: Any, dout: Any, x: Any) -> float:
+    """What a weight's gradient adds up, every term made positive: the largest of sum_t |dout[t, n] x[t, m]|, in a layer norm of
+    sum_t |dout[t, n] x'[t, n]|, x' the norm without its weight."""
     if dout is None:
         return 0.0
+    if isinstance(layer, torch.nn.LayerNorm):
+        return term_sum(dout * torch.nn.functional.layer_norm(x, layer.normalized_shape, eps=layer.eps))
     return float((dout.abs().flatten(0, -2).T @ x.abs().flatten(0, -2)).max())
 
 
@@ -205,10 +228,10 @@ def run(name: str, dtype: Any, implementation: str, inputs: dict[str, Any], grad
         layer.register_full_backward_hook(
             lambda _, __, dout, key=key: arrived.update({f"A d {key}.bias": 0.0 if dout[0] is None else term_sum(dout[0])})
         )
-        if isinstance(layer, (torch.nn.Linear, tf.pytorch_utils.Conv1D)):
+        if isinstance(layer, (torch.nn.Linear, tf.pytorch_utils.Conv1D, torch.nn.LayerNorm)):
             layer.register_forward_pre_hook(lambda _, x, key=key: came.update({key: x[0].detach()}))
             layer.register_full_backward_hook(
-                lambda _, __, dout, key=key: arrived.update({f"A d {key}.weight": product_sum(dout[0], came[key])})
+                lambda layer, __, dout, key=key: arrived.update({f"A d {key}.weight": weight_sum(layer, dout[0], came[key])})
             )
     with everything_in(dtype) if dtype == torch.float64 else contextlib.nullcontext(), torch.set_grad_enabled(gradients):
         out = (model(**inputs, use_cache=False) if hasattr(model, "generate") and model.can_generate() else model(**inputs))[0]
@@ -216,7 +239,7 @@ def run(name: str, dtype: Any, implementation: str, inputs: dict[str, Any], grad
         if gradients:
             torch.manual_seed(2)
             dout = torch.randn(out.shape, dtype=torch.float64).to(dtype)
-            if "attention_mask" in inputs:  # as a loss does: what stands at padding does not count
+            if "attention_mask" in inputs and "decoder_input_ids" not in inputs:  # as a loss does: what stands at padding does not count
                 dout = dout * inputs["attention_mask"][:, :, None]
             (out * dout).sum().backward()
             results |= {f"d {key}": p.grad.double().numpy() for key, p in model.named_parameters() if p.grad is not None}

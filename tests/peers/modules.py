@@ -1,8 +1,8 @@
 """What tests of flash_attn, fla and xformers import beside the functions under test, from the peers' checkouts: references, helpers,
 descriptions of kernels.
 
-fla: the modules `naive`, fla.utils' assert_close, gates. xformers (with the checkout of mslk, where its attention moved): create_attn_bias,
-ref_attention and the classes of fmha.common; one kernel, of every bias, on the CPU, under the names cutlass, flash and triton_splitk.
+fla: the modules `naive`, fla.utils' assert_close, gates. xformers 0.0.35: create_attn_bias and the classes of fmha.common; one kernel, of
+every bias, on the CPU, under the names cutlass, flash and triton_splitk; what its tests call beside (xformers_utils.py).
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ def shrunk(sizes: dict[str, Any]) -> None:
 
 
 def xformers(checkout: str) -> None:
-    """Puts them into the stand-in's table. MSLK names the other checkout."""
+    """Puts them into the stand-in's table."""
     import torch
     from qkv.standins.xformers import CLASSES, MODULES, AttentionBias
 
-    folder = os.path.join(os.environ["MSLK"], "mslk/attention/fmha")
+    folder = os.path.join(checkout, "xformers")
 
     def load(name: str, file: str, *changes: tuple[str, str]) -> dict[str, Any]:
         text = open(os.path.join(folder, file)).read()
-        for old, new in (("from .attn_bias", "from xformers.ops.fmha.attn_bias"), *changes):
+        for old, new in changes:
             text = text.replace(old, new)
         made = {"__name__": name}
         exec(compile(text, file, "exec", dont_inherit=True), made)
@@ -82,8 +82,10 @@ def xformers(checkout: str) -> None:
         return made
 
     base = "class BaseOperator:\n    is_available = classmethod(lambda cls: True)\n"
-    common = load("xformers.ops.fmha.common", "common.py", ("from .utils.op_common import BaseOperator", base))
-    kinds = [x for x in CLASSES.values() if issubclass(x, AttentionBias) and x.__name__ not in ("AttentionBias", "_Packs")]
+    own = (("from ..common import BaseOperator", base), ("from ..._cpp_lib import _built_with_cuda", "_built_with_cuda = True"))
+    common = load("xformers.ops.fmha.common", "ops/fmha/common.py", *own, ("from .attn_bias", "from xformers.ops.fmha.attn_bias"))
+    known = open(os.path.join(folder, "attn_bias_utils.py")).read()
+    kinds = [x for x in CLASSES.values() if issubclass(x, AttentionBias) and x.__name__ != "AttentionBias" and x.__name__ in known]
     for kind in kinds:
         if kind.__name__.startswith("Paged"):
             kind._UNPAGED_TYPE = CLASSES[kind.__name__[5:].replace("LocalPadded", "LocalAttentionPadded")]
@@ -106,13 +108,12 @@ def xformers(checkout: str) -> None:
         one = forward if here else kernel("Fw", **none)
         one = type("SplitK", (one,), {"NAME": "splitk"}) if "splitk" in name else one
         names = ("FwOp", "FwOp_KVSplit", *(f"FwOp_S{2**n}" for n in range(8)))
-        more = {"BwOp": backward if here else kernel("Bw", **none), "FwOp_Map": dict.fromkeys(range(512), one), "InputsFp8": common["InputsFp8"]}
+        more = {"BwOp": backward if here else kernel("Bw", **none), "FwOp_Map": dict.fromkeys(range(512), one)}
         MODULES[f"xformers.ops.fmha.{name}"] = dict.fromkeys(names, one) | more
     MODULES["xformers.ops.fmha.dispatch"] = dict.fromkeys(("_dispatch_fw_priority_list", "_set_use_fa3", "_get_use_fa3"))
     MODULES["xformers.ops.fmha"] |= {x: common[x] for x in ("Inputs", "AttentionFwOpBase", "AttentionBwOpBase", "AttentionOpBase")}
     MODULES["xformers.ops.fmha"] |= {"ALL_FW_OPS": [forward], "ALL_BW_OPS": [backward], "_dispatch_fw": None, "_dispatch_bw": None}
-    changes = (("from .. import", "from xformers.ops import"), ("from .common", "from xformers.ops.fmha.common"), ('"cuda"', '"cpu"'))
-    load("xformers.attn_bias_utils", "attn_bias_utils.py", *changes)
+    load("xformers.attn_bias_utils", "attn_bias_utils.py", ('"cuda"', '"cpu"'))
 
 
 def as_on_an_h100(_: str) -> None:
@@ -148,9 +149,12 @@ ROWS: dict[str, dict[str, Any]] = {
             "flash_qla|flash_kda|triton|wy_repr|vllm": "Triton's and CUTLASS's kernels by their own names",
             "intermediate_states": "refused: return_intermediate_states",
         },
+        "commit": ("https://github.com/fla-org/flash-linear-attention", "bc3b101dcb713ddc5bd8924b66754eb68b5ccf89"),
     },
     "xformers": {
-        "tests": ["tests/utils.py", "tests/test_mem_eff_attention.py"],
+        "tests": ["tests/test_mem_eff_attention.py"],
+        "helpers": {"utils.py": "xformers_utils.py"},
+        "sdist": "xformers==0.0.35 --hash=sha256:f7fc183a58e4bf0e2ae339a18fb1b1d4a37854c0f2545b4f360fef001646ab76",
         "changes": [
             (r"from \.utils", "from utils"), (r"torch\._C\._get_accelerator\(\)\.type", '"cpu"'), (r"torch\.cuda\.is_available\(\)", "True"),
             (r"_devices \+= .*", ""), (r'torch\.cuda\.get_device_capability\("cpu"\)', "(8, 0)"), (r" import triton\n", " pass\n"),

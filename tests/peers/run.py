@@ -3,7 +3,8 @@
     python tests/peers/run.py PEER [CHECKOUT] [--sample 200] [--values 0] [--longest 1024] [--seconds 300] [--only TEXT]
 
 A test file is read from the peer's checkout and changed in devices and sizes alone (PEERS); their references (names that end in _ref)
-come from the checkout too. Without one: from its source distribution on PyPI, where that holds tests; exit code 77 without a network.
+come from the checkout too. Without one: from its source distribution on PyPI, where that holds tests, otherwise from its repository at a
+commit; exit code 77 without a network.
 A fixed random sample of the cases runs; 0: all.
 """
 
@@ -31,7 +32,8 @@ import qkv.standins
 SKIPPED = 77  #: the exit code that CTest reads as a skip
 EINOPS = "einops==0.8.2 --hash=sha256:54058201ac7087911181bfec4af6091bb59380360f069276601256a76af08193"
 #: Every peer: its test files; what is changed in them beside "cuda" (pattern, replacement); modules whose references they import, each
-#: with the files that those lie in; files and cases that are not about CPUs (pattern of the name, why); its source distribution.
+#: with the files that those lie in; files and cases that are not about CPUs (pattern of the name, why); cases that exceed its tolerance
+#: with a reason (pattern of the name and the values); its source distribution, or its repository and a commit of it.
 PEERS: dict[str, dict[str, Any]] = {
     "causal_conv1d": {
         "tests": ["tests/test_causal_conv1d.py"],
@@ -55,6 +57,8 @@ PEERS: dict[str, dict[str, Any]] = {
             "mamba_ssm.ops.triton.layernorm_gated": ["mamba_ssm/ops/triton/layernorm_gated.py"],
         },
         "left_out": {"test_ssd.py": "the pieces of Triton's kernels, which have no names here"},
+        "may_fail": {r"mamba_inner_fn.*complex64": "outputs of 1e5 to 1e7: both sides are further from float64 than the tolerance"},
+        "commit": ("https://github.com/state-spaces/mamba", "e9594ce1c732d97440f0332fdc43170a2294dbfa"),
     },
     **modules.ROWS,
 }  # fmt: skip
@@ -80,9 +84,9 @@ def downloaded(lines: list[str], folder: str) -> str:
     listed = os.path.join(folder, "requirements.txt")
     with open(listed, "w") as out:
         out.write("\n".join(lines))
-    options = ["--no-deps", "--no-build-isolation", "--no-binary", "causal-conv1d,flash-attn,mamba-ssm", "--retries", "1"]
+    options = ["--no-deps", "--no-build-isolation", "--no-binary", "causal-conv1d,flash-attn,xformers", "--retries", "1"]
     options += ["-r", listed, "-d", folder]
-    without = {f"{name}_SKIP_CUDA_BUILD": "TRUE" for name in ("CAUSAL_CONV1D", "FLASH_ATTENTION", "MAMBA")}
+    without = {f"{name}_SKIP_CUDA_BUILD": "TRUE" for name in ("CAUSAL_CONV1D", "FLASH_ATTENTION")}
     done = subprocess.run([sys.executable, "-m", "pip", "download", "-q", *options], capture_output=True, text=True, env=os.environ | without)
     if "from versions: none" in done.stderr:
         print("skipped: PyPI cannot be reached")
@@ -99,11 +103,27 @@ def downloaded(lines: list[str], folder: str) -> str:
     return unpacked
 
 
+def checked_out(repository: str, commit: str, folder: str) -> str:
+    """The files of one commit, which git holds against its name. Their folder."""
+    if shutil.which("git") is None:
+        print("skipped: there is no git")
+        sys.exit(SKIPPED)
+    for command in (["init", "-q"], ["fetch", "-q", "--depth", "1", repository, commit], ["checkout", "-q", "FETCH_HEAD"]):
+        done = subprocess.run(["git", "-C", folder, *command], capture_output=True, text=True, env=os.environ | {"LC_ALL": "C"})
+        if "unable to access" in done.stderr:
+            print(f"skipped: {repository} cannot be reached")
+            sys.exit(SKIPPED)
+        if done.returncode:
+            sys.exit(done.stderr)
+    return folder
+
+
 class Sample:
     """pytest's plugin: chooses cases, and counts."""
 
-    def __init__(self, options: argparse.Namespace, left_out: dict[str, str], change_sizes: Any) -> None:
-        self.options, self.left_out, self.change_sizes, self.total, self.fitting = options, left_out, change_sizes, 0, 0
+    def __init__(self, options: argparse.Namespace, peer: dict[str, Any]) -> None:
+        self.options, self.total, self.fitting = options, 0, 0
+        self.left_out, self.may_fail, self.change_sizes = peer.get("left_out", {}), peer.get("may_fail", {}), peer.get("sizes", lambda sizes: None)
         self.counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
         self.failures: dict[str, list[str]] = collections.defaultdict(list)
         self.start = time.process_time()
@@ -114,9 +134,11 @@ class Sample:
         marks = metafunc.definition.own_markers
         for n, mark in enumerate(marks):
             if mark.name == "parametrize" and self.options.values:
-                names, values = mark.args[0], list(mark.args[1])
-                kept = random.Random(self.options.seed).sample(values, min(len(values), self.options.values))
-                marks[n] = pytest.mark.parametrize(names, kept, **mark.kwargs).mark
+                given = dict(zip(("argnames", "argvalues"), mark.args)) | mark.kwargs
+                count = len(values := list(given["argvalues"]))
+                kept = random.Random(self.options.seed).sample(range(count), min(count, self.options.values))
+                given |= {name: [list(given[name])[i] for i in kept] for name in ("ids",) if not callable(given.get(name, id))}
+                marks[n] = pytest.mark.parametrize(**given | {"argvalues": [values[i] for i in kept]}).mark
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         by_test: dict[str, list[Any]] = collections.defaultdict(list)
@@ -124,6 +146,8 @@ class Sample:
             sizes = getattr(getattr(item, "callspec", None), "params", {})
             self.change_sizes(sizes)
             lengths = [n for name, n in sizes.items() if re.search("(?i)^(seq_?len|T$|kv_?len|q_?len|M$)", name) and isinstance(n, int)]
+            for why in [why for pattern, why in self.may_fail.items() if re.search(pattern, f"{item.name} {sizes}")]:
+                item.add_marker(pytest.mark.xfail(reason=why))
             fits = max(lengths, default=0) <= self.options.longest and self.options.only in item.nodeid
             if fits and not any(re.search(pattern, item.name) for pattern in self.left_out):
                 by_test[item.originalname or item.name].append(item)
@@ -141,7 +165,7 @@ class Sample:
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.when == "call" or (report.when == "setup" and report.outcome != "passed"):
             test = report.nodeid.split("::")[1].split("[")[0]
-            self.counts[test][report.outcome] += 1
+            self.counts[test]["over" if report.outcome == "skipped" and hasattr(report, "wasxfail") else report.outcome] += 1
             if report.outcome == "failed":
                 line = next((x for x in str(report.longrepr).splitlines()[::-1] if x.startswith("E ")), "?")
                 self.failures[test].append(f"{report.nodeid}\n      {line[:200]}")
@@ -156,6 +180,8 @@ class Sample:
             print(f"  {len(cases)} x {test}: {cases[0]}")
         for pattern, why in self.left_out.items():
             print(f"left out: {pattern}: {why}")
+        for pattern, why in self.may_fail.items():
+            print(f"over its tolerance: {pattern}: {why}: {total['over']}")
         print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped of {self.fitting}; {self.total} in all")
         return total["failed"] + (total["passed"] == 0)
 
@@ -168,25 +194,26 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=type(value), default=value)
     options = parser.parse_args()
     peer = PEERS[options.peer]
-    if options.checkout is None and "sdist" not in peer:
-        parser.error(f"the tests of {options.peer} are not on PyPI: CHECKOUT is needed")
-    needed = ([] if options.checkout else [peer["sdist"]]) + ([] if importlib.util.find_spec("einops") else [EINOPS])
-    with tempfile.TemporaryDirectory() as packages, tempfile.TemporaryDirectory() as folder:
+    needed = [] if options.checkout or "commit" in peer else [peer["sdist"]]
+    needed += [] if importlib.util.find_spec("einops") else [EINOPS]
+    with tempfile.TemporaryDirectory() as packages, tempfile.TemporaryDirectory() as files, tempfile.TemporaryDirectory() as folder:
+        checkout = options.checkout or (checked_out(*peer["commit"], files) if "commit" in peer else "")
         unpacked = downloaded(needed, packages) if needed else ""
-        failed = run(peer, options.checkout or unpacked, options, folder)
+        failed = run(peer, checkout or unpacked, options, folder)
     sys.exit(failed > 0)
 
 
 def run(peer: dict[str, Any], checkout: str, options: argparse.Namespace, folder: str) -> int:
     """How many cases fail; changed test files lie in `folder`."""
     qkv.standins.install(quiet=True)
-    left_out = peer.get("left_out", {})
     for module, files in peer.get("references", {}).items():
         add_references(module, files, checkout)
     peer.get("prepare", lambda folder: None)(checkout)
-    sample = Sample(options, left_out, peer.get("sizes", lambda sizes: None))
+    sample = Sample(options, peer)
+    for name, file in peer.get("helpers", {}).items():
+        shutil.copy(os.path.join(os.path.dirname(__file__), file), os.path.join(folder, name))
     for file in peer["tests"]:
-        if any(re.search(pattern, file) for pattern in left_out):
+        if any(re.search(pattern, file) for pattern in sample.left_out):
             continue
         if not os.path.exists(os.path.join(checkout, file)):
             print(f"not in {os.path.basename(checkout)}: {file}")

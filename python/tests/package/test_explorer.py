@@ -238,6 +238,13 @@ def test_every_panel_shows_the_second_view_too(tmp_path: Path, browser: Browser)
     assert settled(page).evaluate("state.i") < 14  # the first view has no such query
 
 
+#: Until the address is the state's, which is written when nobody has moved for a while.
+WRITTEN = """() => new Promise(done => {
+  const look = () => location.hash.slice(1) === formatLink(state, file) ? done() : setTimeout(look, 20);
+  look();
+})"""
+
+
 def test_a_link_leads_to_the_same_view(tmp_path: Path, browser: Browser) -> None:
     tensors, metadata = full_file()
     path = page_of(tmp_path, tensors, metadata)
@@ -247,7 +254,7 @@ def test_a_link_leads_to_the_same_view(tmp_path: Path, browser: Browser) -> None
     state = settled(page).evaluate("formatLink(state, file)")
     page.locator("#after").click()
     page.locator("#before").click()
-    page.wait_for_function("location.hash.slice(1) === formatLink(state, file)")  # written when nobody has moved for a while
+    page.evaluate(WRITTEN)
     page = browser.open(path, page.evaluate("location.hash.slice(1)"))
     assert settled(page).evaluate("formatLink(state, file)") == state and settled(page).evaluate("state.region.k1") == 16
     page.evaluate("location.hash = '#layer=0&head=2&tab=why'")  # as a person edits the address
