@@ -143,8 +143,8 @@ def test_odd_sizes_empty_rows_and_nan(sizes: tuple[int, int], tmp_path: Path, br
 
 
 def test_a_long_text_is_on_the_screen_before_its_heads_are_decoded(tmp_path: Path, browser: Browser) -> None:
-    """The map by blocks first; q and k of its heads, 24 MB, behind it."""
-    q, k = small(1, 2, 1, 32768, 32768, 64)
+    """The map by blocks first; q and k of its heads, 12 MB, behind it."""
+    q, k = small(1, 2, 1, 16384, 16384, 64)
     page = browser.open(page_of(tmp_path, {"q": q, "k": k}, {"causal": "true"}))
     marks = page.evaluate("performance.getEntriesByType('mark').map(e => [e.name, e.startTime])")
     first = {name: time for name, time in reversed(marks)}
