@@ -14,6 +14,19 @@
 namespace qkv {
 namespace {
 
+/// The first n numbers, up to a vector of them: most vectors are whole, and AVX2 takes a tail lane by lane.
+template <class T> inline typename Simd<SumOf<T>>::V load_row_part(const T* p, Index n) {
+  return n == Simd<SumOf<T>>::kLanes ? load_row(p) : load_row_tail(p, static_cast<int>(n));
+}
+template <class T> inline void store_row_part(T* p, typename Simd<Accumulator<T>>::V x, Index n) {
+  const bool whole = n == Simd<Accumulator<T>>::kLanes;
+  if constexpr (std::is_same_v<T, Accumulator<T>>) {
+    whole ? store<T>(p, x) : store_tail<T>(p, x, static_cast<int>(n));
+  } else {
+    whole ? store_narrowed(p, x) : store_narrowed_tail(p, x, static_cast<int>(n));
+  }
+}
+
 /// Calls body(key - begin, page, row of the page, count) for each contiguous run of held keys of [begin, end).
 template <class Body> inline __attribute__((always_inline)) void for_key_runs(
     const HeadKeys& keys, Index begin, Index end, const Body& body) {
@@ -125,8 +138,7 @@ template <class Body> inline void for_columns(const Int4* from, Index width, con
 }
 inline void widen_row(const Int4* from, float, Index width, float* to) {
   constexpr Index n = Simd<float>::kLanes;
-  for_columns(
-      from, width, [&](Index d, F32 x) { store_tail<float>(to + d, x, static_cast<int>(smaller(n, width - d))); });
+  for_columns(from, width, [&](Index d, F32 x) { store_row_part(to + d, x, smaller(n, width - d)); });
 }
 
 /// The numbers of a row of `width` from column d on that fill a vector, of the last ones with zeros.
@@ -137,7 +149,7 @@ template <class S> inline typename Simd<SumOf<S>>::V load_column(const S* row, I
     for_columns(row, width, [&](Index at, F32 x) { found = at == d ? x : found; });
     return found;
   } else {
-    return d + n <= width ? load_row(row + d) : load_row_tail(row + d, static_cast<int>(width - d));
+    return load_row_part(row + d, smaller(n, width - d));
   }
 }
 
@@ -228,7 +240,7 @@ template <class T> inline float quantise_row(const T* from, Index width, std::in
   const auto for_vectors = [&](const auto& body) {
     for (Index d = 0; d < width; d += n) {
       const int count = static_cast<int>(smaller(n, width - d));
-      body(d, count, load_row_tail(from + d, count));
+      body(d, count, load_row_part(from + d, count));
     }
   };
   F32 largest{}, marks{};
@@ -252,7 +264,7 @@ template <class T, class S> inline void store_row_as(const T* from, Index width,
   constexpr Index n = Simd<SumOf<T>>::kLanes;
   for (Index d = 0; d < width; d += n) {
     const Index count = smaller(n, width - d);
-    store_row(to + d, load_row_tail(from + d, static_cast<int>(count)), count);
+    store_row_part(to + d, load_row_part(from + d, count), count);
   }
 }
 
@@ -269,7 +281,7 @@ template <class T> inline void quantise_groups(const T* from, Index width, Int4*
       F32 x[2 * kInt4Parts], largest{}, marks{};
       for (int v = 0; v < 2 * kInt4Parts; ++v) {
         const Index first = d + 32 * group + v * n;
-        x[v] = first < width ? load_row_tail(from + first, static_cast<int>(smaller<Index>(n, width - first))) : F32{};
+        x[v] = first < width ? load_row_part(from + first, smaller<Index>(n, width - first)) : F32{};
         largest = max_or_second(x[v] < 0 ? -x[v] : x[v], largest);
         marks = fma(x[v], F32{}, marks);
       }

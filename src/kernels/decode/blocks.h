@@ -122,14 +122,6 @@ template <class T> inline __attribute__((always_inline)) typename Simd<SumOf<T>>
   }
 }
 
-template <class T> inline void store_row(T* p, typename Simd<Accumulator<T>>::V x, Index n) {
-  if constexpr (std::is_same_v<T, Accumulator<T>>) {
-    store_tail<T>(p, x, static_cast<int>(n));
-  } else {
-    store_narrowed_tail(p, x, static_cast<int>(n));
-  }
-}
-
 /// Prefetch distance within a run.
 constexpr Index kAheadBytes = 2048;
 

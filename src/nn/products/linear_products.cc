@@ -159,14 +159,19 @@ template <class T> void backward(View<const T, 2> x, View<const T, 2> dy, const 
   run_tiles<T>({&dweight, &dinput}, flops, context);
 }
 
-template <class From, class To, class Convert>
-void convert_rows(View<const From, 2> from, View<To, 2> to, Context& context, const Convert& convert) {
+/// Copies of rows as another type, by the kernel that stores rows of caches.
+template <class From, class To> void convert_rows(View<const From, 2> from, View<To, 2> to, Context& context) {
+  const auto& store = kernel_tables(context).cache.store;
   for_row_blocks(context, {from.size(0), from.size(1)}, [&](Index begin, Index end, Index) {
-    for (Index m = begin; m < end; ++m) {
-      const From* source = from.data() + m * from.stride(0);
-      To* target = to.data() + m * to.stride(0);
-      for (Index e = 0; e < from.size(1); ++e) target[e] = convert(source[e]);
-    }
+    store({.from = from.data() + begin * from.stride(0),
+        .from_type = stored_as<From>(),
+        .to = to.data() + begin * to.stride(0),
+        .to_type = stored_as<To>(),
+        .scales = nullptr,
+        .from_stride = from.stride(0),
+        .to_stride = to.stride(0),
+        .count = end - begin,
+        .width = from.size(1)});
   });
 }
 
@@ -183,15 +188,18 @@ class WideRows {
   }
   View<const float, 2> widened(View<const BFloat16, 2> rows) {
     const View<float, 2> wide = room_for(rows.sizes());
-    convert_rows<BFloat16, float>(rows, wide, context_, [](BFloat16 x) { return static_cast<float>(x); });
+    convert_rows<BFloat16>(rows, wide, context_);
     return wide;
   }
   /// Weights, rounded to bf16 where they are floats.
   View<const float, 2> widened(const LinearWeights<BFloat16>& weights) {
     if (weights.wide.is_null()) return widened(weights.weight);
     const View<float, 2> rounded = room_for(weights.wide.sizes());
-    convert_rows<float, float>(
-        weights.wide, rounded, context_, [](float x) { return static_cast<float>(BFloat16(x)); });
+    for_row_blocks(context_, {rounded.size(0), rounded.size(1)}, [&](Index begin, Index end, Index) {
+      for (Index m = begin; m < end; ++m) {
+        for (Index e = 0; e < rounded.size(1); ++e) rounded(m, e) = static_cast<float>(BFloat16(weights.wide(m, e)));
+      }
+    });
     return rounded;
   }
 
@@ -200,8 +208,6 @@ class WideRows {
   ScratchLease lease_;
   Index used_ = 0;
 };
-
-BFloat16 rounded(float x) { return BFloat16(x); }
 
 /// Pairs are summed otherwise than floats, and not every CPU multiplies them.
 bool multiplies_pairs(const LinearWeights<BFloat16>& weights, const Context& context) {
@@ -214,7 +220,7 @@ void forward_widened(
   const View<float, 2> sums = wide.room_for(y.sizes());
   const View<const float, 2> weight = wide.widened(weights);
   forward<float>(wide.widened(x), {weight, weights.bias, {}, weights.invariant}, sums, context);
-  convert_rows<float, BFloat16>(sums, y, context, rounded);
+  convert_rows<float>(sums, y, context);
 }
 
 void backward_widened(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, const LinearWeights<BFloat16>& weights,
@@ -223,7 +229,7 @@ void backward_widened(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, con
   const View<const float, 2> wide_x = wide.widened(x), wide_dy = wide.widened(dy), weight = wide.widened(weights);
   const View<float, 2> sums = dx.is_null() ? View<float, 2>() : wide.room_for(dx.sizes());
   backward<float>(wide_x, wide_dy, {weight, nullptr}, sums, gradients, context);
-  if (!dx.is_null()) convert_rows<float, BFloat16>(sums, dx, context, rounded);
+  if (!dx.is_null()) convert_rows<float>(sums, dx, context);
 }
 
 }  // namespace
