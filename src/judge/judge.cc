@@ -286,13 +286,15 @@ class Trial {
     }
   }
 
-  /// The second of two calls; `changed_`: inputs after one; `apart_`: keys and values of their own; `finite_`: a bias.
+  /// The second of two calls; `changed_`: inputs after one; `apart_`: keys and values of their own; `finite_`: a bias;
+  /// `masked_`: with the mask of the first; `later_`: after fewer tokens.
   void twice(const Case& one, const Choices& spelling) {
     static constexpr std::array<std::string_view, 3> kCalls[] = {
         {"changed_", "inputs-changed", "the call changes its input "},
         {"apart_", "inputs-exchanged", "keys and values of their own give another output"},
         {"finite_", "bias-scaled", "a bias of any numbers gives another output"},
-        {"half_", "fill-beyond-half", "NaN in float16"},
+        {"half_", "fill-beyond-half", "NaN in float16"}, {"masked_", "inputs-changed", "the call changes its mask"},
+        {"later_", "state-left-behind", "after a call with a token fewer it gives another output"},
         {"", "state-left-behind", "the second call with the same input gives another output"}};
     const std::optional<Work> work = run_with(task_, spelling, *one.probe);
     for (const auto& [mark, id, says] : kCalls) {

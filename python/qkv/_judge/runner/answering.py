@@ -18,7 +18,7 @@ from .frameworks import from_numpy, is_array, source_of, to_numpy, told, torch_o
 from .slots import Tensors, Words
 from .steps import stepped, train_steps
 from .subject import SQUARE, Skipped, Subject, has_more_keys, lengths, square
-from .tasks import FUNCTIONS, PARTS, STEPPED, TASKS
+from .tasks import FUNCTIONS, LAYERS, PARTS, STEPPED, TASKS
 
 Answer = tuple[Tensors, dict[str, str]]
 
@@ -201,7 +201,7 @@ def _twice(subject: Subject, tensors: Tensors, metadata: Words, assignment: int)
     call()
     changed = [name for name, value in leaves.items() if not np.array_equal(to_numpy(value), tensors[name])]
     answers = {**_out(subject, call(), tensors), **{f"changed_{name}": to_numpy(leaves[name]) for name in changed}}
-    for other in (_apart, _in_half, _finite):
+    for other in (_apart, _in_half, _finite, _after_fewer, _one_mask):
         with contextlib.suppress(*FAILURES):
             answers |= other(subject, tensors, metadata, assignment)
     return answers
@@ -221,6 +221,30 @@ def _apart(subject: Subject, tensors: Tensors, metadata: Words, assignment: int)
         else:
             tensors["W_" + letter] = np.roll(tensors["W_" + letter], shift, 0)
     return {"apart_out": _out(subject, _prepared(subject, tensors, metadata, assignment, more=given)[0](), tensors)["out"]}
+
+
+def _after_fewer(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
+    """An object that was called with a token fewer before: what was made once must serve longer inputs too."""
+    if subject.prototype is None or subject.task not in LAYERS or subject.task in STEPPED or {"x", "memory"} & set(tensors) != {"x"}:
+        return {}
+    fewer = {**tensors, "x": tensors["x"][:, :-1]}
+    if "mask" in tensors:
+        fewer["mask"] = tensors["mask"][..., :-1, :-1]
+    call, target, _ = _prepared(subject, tensors, metadata, assignment)
+    binding = subject.binding_for()
+    subject.call(binding, target, subject.values(binding, fewer, metadata, subject.leaves(fewer)), fewer)
+    return {"later_out": _out(subject, call(), tensors)["out"]}
+
+
+def _one_mask(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
+    """The second of two calls with one array as the mask, which hides nothing."""
+    if subject.mask_form is None or "mask" in tensors or not subject.binding_for().takes("mask"):
+        return {}
+    (batch, rows), columns = lengths(tensors)
+    tensors = {**tensors, "mask": np.ones((batch, 1, rows, columns), bool)}
+    call = _prepared(subject, tensors, metadata, assignment)[0]
+    call()
+    return {"masked_out": _out(subject, call(), tensors)["out"]}
 
 
 def _in_half(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:

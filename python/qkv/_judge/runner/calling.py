@@ -13,7 +13,7 @@ import numpy as np
 
 from . import names
 from .errors import Stop
-from .frameworks import is_array, named, reads, to_numpy
+from .frameworks import is_array, named, reads, source_of, to_numpy
 from .match import arguments_of, readings, required, roles_of, ways
 from .tasks import CAUSAL, FUNCTIONS, LAYERS, PARTS, STEPPED, TASKS, TURNED
 
@@ -127,6 +127,12 @@ class Binding:
             and not (isinstance(one.default, float) and 0 < one.default < 1e-3)
             and reads(self.function, one.name)
         ]
+
+    def kept_defaults(self) -> tuple[str, ...]:
+        """Arguments whose default is a dict or a list that the code puts things into."""
+        puts = r"(?:\[[^\]\n]*\]\s*(?:,[^=\n]*)?=[^=]|\.(?:append|extend|update|setdefault)\()"
+        own = [one.name for one in self.parameters if isinstance(one.default, (dict, list))]
+        return tuple(name for name in own if re.search(rf"\b{name}{puts}", source_of(self.function)))
 
     def takes(self, role: str) -> bool:
         return role in self.roles.values()

@@ -107,6 +107,8 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
     for binding in subject.bindings.values():
         binding.check()
         subject.notes += binding.notes
+        subject.helpers["callers"] += (kept := binding.kept_defaults())
+        subject.notes += [f"the default of {name} is one object for all calls: what a call puts into it the next one finds" for name in kept]
     unfilled: list[tuple[str, Stop]] = []
     trials = [Trial(subject, function) for function in subject.bindings]
     for trial in trials:
@@ -290,7 +292,8 @@ def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own:
         subject.sizes = building.sizes_of(subject.prototype, entries, subject.task, values, given)
         subject.assignments = assign(entries, subject.sizes, mapping, int(request.get("alternatives") or 24))
     held = {slot.path for one in subject.assignments for slot in one.slots}
-    more = [entry.path for entry in entries if entry.path not in held]
+    normed = [entry.path for entry in [*entries, *rest] if re.search(r"(?i)\b(?:q|k|query|key)_?(?:layer)?_?(?:norm|ln)\b", entry.path)]
+    more = normed or [entry.path for entry in entries if entry.path not in held]
     if more and not block and request.get("task") is None:
         raise NoTask(f"no exercise asks for what {more[0]} in {subject.name} does; the nearest is `{subject.task}`")
     if block:
@@ -320,6 +323,7 @@ def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | No
     _cover(subject, covered)
     flag = bool(flags) or "causal" in {*building.settings_of(cls).values(), *roles.values()}
     subject.has["causal"] = subject.task not in tasks.CAUSAL and not flag and own_causal
+    subject.helpers["never_causal"] = subject.task not in tasks.CAUSAL and not flag and not own_causal
     if flags and subject.task not in tasks.CAUSAL and "causal" not in roles.values():
         subject.helpers["callers"] += (flags[0].name,)
     subject.has["dropout"] = building.dropout_of(subject.prototype, given)

@@ -280,10 +280,14 @@ def _try_masks(trial: Trial, shape: tuple[int, ...] | None, guessed: bool = Fals
     """Padding first, which most forms can say; then one mask for all sequences. `shape`: of a call without a mask, if there is one;
     `guessed`: the argument's name says nothing. Whether what the mask hides stays hidden."""
     subject, tensors, argument = trial.subject, trial.ran, trial.binding.argument("mask")
+    says = masks.meaning_of(argument, subject.thing, trial.binding.function)
     hides = type(subject.thing).__module__.startswith("torch.nn") and argument == "attn_mask"
-    forms = masks.forms(argument, subject.task, hides)
+    shown = "shows it" in says and not says & {"hides it", "added"}
+    forms = masks.forms(argument, subject.task, False if shown else hides or None)
     if subject.slices is not None:
         forms = [form for form in forms if subject.slices.takes_mask(form.shape)]
+    if "float" in says:
+        forms.sort(key=lambda form: form.dtype != "float")
 
     fallback, failure = None, None
     for mask in (padding_mask(tensors, 1, 2), causal_mask(tensors)):
@@ -338,6 +342,8 @@ def _meaning(trial: Trial, chosen: masks.Form, forms: list[masks.Form], mask: np
     # A function's contract says what its `mask` is, unless the code says otherwise.
     if added and contract and "added" not in says:
         subject.notes.append(f"right if {argument} holds 0 and -inf, to be added to the scores: the task's is bool")
+        added = None
+    if "hides it" in says and "added" not in says:
         added = None
     found = found or added
     return found or chosen, found is not None

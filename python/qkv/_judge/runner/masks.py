@@ -55,12 +55,12 @@ def _shaped(mask: np.ndarray, shape: str, heads: int) -> np.ndarray | None:
             "[B, L]": row, "[B, 1, L]": row[:, None], "[B, 1, 1, L]": row[:, None, None], LENGTHS: counts}.get(shape, mask)  # fmt: skip
 
 
-def forms(argument: str, task: str, hides: bool = False) -> list[Form]:
-    """Every form of a mask argument, the contract's first."""
+def forms(argument: str, task: str, hides: bool | None = None) -> list[Form]:
+    """Every form of a mask argument, the contract's first. `hides`: what is said of it beside its name."""
     kind = names.mask_kind(argument)
     if kind == "lengths":
         return [Form(LENGTHS, "int64")]
-    hides = hides or kind == "hides"
+    hides = kind == "hides" if hides is None else hides
     first = "[B, L]" if hides and "pad" in names.key(argument) else "[B, L, L]" if task in SINGLE else SHAPES[0]
     shapes = [first, *(shape for shape in SHAPES if shape != first)]
     if kind == "added":
@@ -72,25 +72,29 @@ def forms(argument: str, task: str, hides: bool = False) -> list[Form]:
 _HIDDEN = r"(?:hidden|hide|masked|ignored?|pad\w*|blocked|future|not\b(?! (?:\w+ed|hidden)\b)|遮|屏蔽|隐藏|填充|忽略|不(?![遮屏隐忽]))"
 _ONE = r"(?<![\w.])(?:1s?|ones?|true)(?![a-z0-9_])"
 _MEANS = r"\s*(?:=+|:|：|->|means?|is|are|where|for|at|marks?|表示|代表|为|是)\s*(?:a\s+|the\s+)?(?:该|此|这个)?(?:位置|词元|键)?[是为]?"
-_HIDES = re.compile(rf"{_ONE}{_MEANS}{_HIDDEN}|"
-                    rf"{_HIDDEN}(?:\s+\w+)?\s+(?:=+|is|are|have|has|get)\s+(?:a\s+)?{_ONE}", re.IGNORECASE)  # fmt: skip
-_SEEN = r"(?:(?:may|visible|see|seen|real|keep|kept|tokens?|attend\w*|look|valid|allowed)\b|可|能|有效|保留|真实|允许)"
-_VISIBLE = re.compile(rf"{_ONE}{_MEANS}{_SEEN}", re.IGNORECASE)
-_ADDED = re.compile(r"-\s?inf|additive|added to|-1e\d", re.IGNORECASE)
+_OF_A_TOKEN = r"(?:(?:tokens?|positions?|keys?|entry|entries|elements?)\s+(?:is|are)\s+(?:an?\s+)?)?"
+_HIDES = re.compile(rf"{_ONE}{_MEANS}{_OF_A_TOKEN}{_HIDDEN}|{_ONE} above the (?:main )?diagonal|"
+                    rf"{_HIDDEN}(?:\s+\w+)?\s+(?:=+|is|are|have|has|get)\s+(?:a\s+)?{_ONE}|"
+                    rf"(?:遮|屏蔽|隐藏|填充|忽略|padding)\w{{0,4}}?\s*(?:为|是|=|置为?|取)\s*{_ONE}", re.IGNORECASE)  # fmt: skip
+_SEEN = r"(?:(?:may|visible|see|seen|real|keep|kept|tokens?(?!\s+(?:is|are))|attend\w*|look|valid|allowed)\b|可|能|有效|保留|真实|允许)"
+_VISIBLE = re.compile(rf"{_ONE}{_MEANS}{_OF_A_TOKEN}{_SEEN}|(?:可见|有效|保留|真实)\w{{0,4}}?\s*(?:为|是|=)\s*{_ONE}", re.IGNORECASE)
+_ADDED = re.compile(r"-\s?inf|additive|added to|mask (?:is|gets) added|-1e\d", re.IGNORECASE)
 
 
 def meaning_of(argument: str, *documented: Any) -> set[str]:
     """What a function and its class say of a mask in docstrings and comments, and its name: "hides" (True does), "visible" (True
-    is, also where 1 - mask is what hides), "added" (to the scores); "hides it" where a docstring says so of this argument, or a
-    comment where nothing else is called so later."""
+    is, also where 1 - mask is what hides), "added" (to the scores); "hides it", "shows it", "float" where a docstring says so of this
+    argument, or a comment where nothing else is called so later."""
     text, source = (" ".join(map(one, documented)) for one in (told, source_of))
     inverted = re.search(rf"\b1(?:\.0*)?\s*-\s*{argument}\b", source)
     text += " 1: visible" if inverted and not _HIDES.search(text) else ""
     found = {name for name, pattern in (("hides", _HIDES), ("visible", _VISIBLE), ("added", _ADDED)) if pattern.search(text)}
     again = re.search(rf"(?m)^\s*{argument}\s*=[^=]", source)
     documents = " ".join(one.__doc__ or "" for one in documented) if again else text
-    said = re.search(rf"\b{argument}\b\s*[:：(][^.\n]{{0,60}}?{_ONE}{_MEANS}{_HIDDEN}", documents, re.IGNORECASE)
-    return found | {names.mask_kind(argument) or "", "hides it" if said else ""} - {""}
+    of_it = [match[0] for match in re.finditer(rf"\b{argument}\b\s*(?:\[[^\]]*\]\s*)?[:：(][^.\n]{{0,90}}", documents)]
+    said = {name for name, pattern in (("hides it", _HIDES), ("shows it", _VISIBLE)) if any(map(pattern.search, of_it))}
+    said |= {"float"} if any(re.search(r"[:：(]\s*(?:an?\s+)?float", one) for one in of_it) else set()
+    return found | ({names.mask_kind(argument) or ""} | said) - {""}
 
 
 #: Conventions that a docstring excludes.

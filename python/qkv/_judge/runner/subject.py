@@ -198,7 +198,8 @@ class Subject:
                 raise Skipped("it takes no positions")
         causal = metadata.get("causal") == "1"
         values |= {"training": metadata.get("call") == "training", "causal": causal}
-        if causal and binding.contract.get("causal") and not binding.takes("causal") and not self.has.get("causal"):
+        never = binding.contract.get("causal") or self.helpers.get("never_causal")
+        if causal and never and not binding.takes("causal") and not self.has.get("causal"):
             raise Skipped("it takes no argument causal")
         if self.task == "rope" and values.get("base", 1e4) != 1e4 and not binding.takes("base"):
             raise Skipped("it takes no argument base")

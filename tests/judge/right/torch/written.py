@@ -158,7 +158,38 @@ class AttentionHead(nn.Module):
         return torch.bmm(torch.softmax(torch.bmm(q, k.transpose(1, 2)) / q.size(-1) ** 0.5, dim=-1), v)
 
 
-RIGHT = ["LazyMultiHead", "MultiQueryAttention", "RotaryEmbedding", "LoRALinear", "AttentionHead"]
+class BidirectionalLinearAttention(nn.Module):
+    """Katharopoulos et al. 2020; nothing is causal here."""
+
+    def forward(self, q, k, v):
+        q, k = F.elu(q) + 1, F.elu(k) + 1
+        return q @ (k.mT @ v) / (q @ k.sum(-2, keepdim=True).mT)
+
+
+class OnlineSoftmax(nn.Module):
+    """FlashAttention without a causal mask."""
+
+    def __init__(self, block_size=16):
+        super().__init__()
+        self.block_size = block_size
+
+    def forward(self, q, k, v):
+        o, l, m = torch.zeros_like(q), q.new_zeros(q.shape[:-1]), q.new_full(q.shape[:-1], float("-inf"))
+        for keys, values in zip(k.split(self.block_size, -2), v.split(self.block_size, -2)):
+            s = q @ keys.mT * q.size(-1) ** -0.5
+            new = torch.maximum(m, s.amax(-1))
+            kept, p = torch.exp(m - new), torch.exp(s - new[..., None])
+            o, l, m = o * kept[..., None] + p @ values, l * kept + p.sum(-1), new
+        return o / l[..., None]
+
+
+def qkv_attention(q, k, v, mask=None):
+    """Both are scaled. mask is added."""
+    s = (q * q.shape[-1] ** -0.25) @ (k * q.shape[-1] ** -0.25).transpose(-2, -1)
+    return (s if mask is None else s + mask).softmax(-1) @ v
+
+
+RIGHT = ["LazyMultiHead", "MultiQueryAttention", "RotaryEmbedding", "LoRALinear", "AttentionHead", "BidirectionalLinearAttention", "OnlineSoftmax"]
 TASK = {"WeightsByEinsum": "mha", "TorchInside": "mha", "多头注意力": "mha", "GroupsByBroadcast": "gqa"}
 RIGHT += TASK
-EXPECTED = {"GroupedQueryAttention": "causal-unasked"}
+EXPECTED = {"GroupedQueryAttention": "causal-unasked", "qkv_attention": "mask-added"}

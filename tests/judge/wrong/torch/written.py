@@ -1,4 +1,4 @@
-"""Wrong layers whose sizes stand outside of them."""
+"""Wrong code whose sizes stand outside of it, or whose fault shows in what it says, or in a second call."""
 
 from dataclasses import dataclass
 
@@ -40,4 +40,54 @@ class CausalAttention(nn.Module):
         return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).reshape(x.shape))
 
 
-EXPECTED = {"Head": "scale-sqrt-embed", "CausalAttention": "merge-without-transpose"}
+class PaddedAttention(nn.Module):
+    def __init__(self, d_model, n_heads):
+        super().__init__()
+        self.heads, self.qkv, self.out = n_heads, nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+
+    def attended(self, x, mask):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return self.out(F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(x.shape))
+
+    def forward(self, x, key_padding_mask=None):
+        """key_padding_mask: (B, L) bool, True at padding positions, which must be ignored"""
+        return self.attended(x, None if key_padding_mask is None else key_padding_mask[:, None, None, :])
+
+
+class PaddedByOne(PaddedAttention):
+    def forward(self, x, padding_mask=None):
+        """padding_mask [B, L]: 1 where the token is padding, 0 for real tokens"""
+        return self.attended(x, None if padding_mask is None else (padding_mask != 0)[:, None, None, :])
+
+
+class 填充注意力(PaddedAttention):
+    def forward(self, x, mask=None):
+        # mask: [B, L], 填充位置为 1, 有效位置为 0
+        return self.attended(x, None if mask is None else (mask != 0)[:, None, None, :])
+
+
+class MaskOfTheFirstLength(PaddedAttention):
+    """Causal. What is longer than the first input sees its future."""
+
+    mask = None
+
+    def forward(self, x):
+        length = x.size(1)
+        self.mask = torch.ones(length, length, dtype=torch.bool).tril() if self.mask is None else self.mask
+        seen = F.pad(self.mask, (0, max(0, length - len(self.mask))) * 2, value=True)[:length, :length]
+        return self.attended(x, seen)
+
+
+def attention(query, key, value, mask=None):
+    """mask: float, 1 = visible, 0 = hidden"""
+    s = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
+    if mask is not None:
+        mask[mask == 0] = float("-inf")
+        mask[mask == 1] = 0
+        s = s + mask
+    return torch.softmax(s, dim=-1) @ value
+
+
+EXPECTED = {"Head": "scale-sqrt-embed", "CausalAttention": "merge-without-transpose", "PaddedAttention": "mask-polarity"}
+EXPECTED |= {"PaddedByOne": "mask-polarity", "填充注意力": "mask-polarity", "MaskOfTheFirstLength": "state-left-behind"}
+EXPECTED |= {"attention": "inputs-changed"}
