@@ -293,9 +293,10 @@ class Trial {
         {"changed_", "inputs-changed", "the call changes its input "},
         {"apart_", "inputs-exchanged", "keys and values of their own give another output"},
         {"finite_", "bias-scaled", "a bias of any numbers gives another output"},
-        {"half_", "fill-beyond-half", "NaN in float16"}, {"masked_", "inputs-changed", "the call changes its mask"},
-        {"later_", "state-left-behind", "after a call with a token fewer it gives another output"},
-        {"", "state-left-behind", "the second call with the same input gives another output"}};
+        {"half_", "fill-beyond-half", "NaN in float16"},
+        {"", "state-left-behind", "the second call with the same input gives another output"},
+        {"masked_", "inputs-changed", "the call changes its mask"},
+        {"later_", "state-left-behind", "after a call with a token fewer it gives another output"}};
     const std::optional<Work> work = run_with(task_, spelling, *one.probe);
     for (const auto& [mark, id, says] : kCalls) {
       for (const auto& [name, given] : one.answers) {

@@ -18,7 +18,7 @@ from .masks import Form
 from .parameters import Assignment, get, put
 from .slicing import Slices, rebuilt
 from .slots import Sizes, Slot, Tensors, Words, block_shape, canonical, in_probe
-from .tasks import PARTS, STEPPED, TASKS, TURNED
+from .tasks import CAUSAL, PARTS, STEPPED, TASKS, TURNED
 from .trace.branches import Branches
 
 
@@ -198,7 +198,7 @@ class Subject:
                 raise Skipped("it takes no positions")
         causal = metadata.get("causal") == "1"
         values |= {"training": metadata.get("call") == "training", "causal": causal}
-        never = binding.contract.get("causal") or self.helpers.get("never_causal")
+        never = binding.contract.get("causal") or (self.helpers.get("never_causal") and self.task not in CAUSAL)
         if causal and never and not binding.takes("causal") and not self.has.get("causal"):
             raise Skipped("it takes no argument causal")
         if self.task == "rope" and values.get("base", 1e4) != 1e4 and not binding.takes("base"):

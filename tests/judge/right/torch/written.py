@@ -158,6 +158,18 @@ class AttentionHead(nn.Module):
         return torch.bmm(torch.softmax(torch.bmm(q, k.transpose(1, 2)) / q.size(-1) ** 0.5, dim=-1), v)
 
 
+class NeoXAttention(nn.Module):
+    """Causal in the call alone: no name says so, no argument asks for it."""
+
+    def __init__(self, hidden_size, num_heads):
+        super().__init__()
+        self.heads, self.query_key_value, self.dense = num_heads, *(nn.Linear(hidden_size, n * hidden_size) for n in (3, 1))
+
+    def forward(self, hidden_states):
+        q, k, v = self.query_key_value(hidden_states).unflatten(-1, (self.heads, -1)).transpose(1, 2).chunk(3, dim=-1)
+        return self.dense(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
 class BidirectionalLinearAttention(nn.Module):
     """Katharopoulos et al. 2020; nothing is causal here."""
 
@@ -192,4 +204,4 @@ def qkv_attention(q, k, v, mask=None):
 RIGHT = ["LazyMultiHead", "MultiQueryAttention", "RotaryEmbedding", "LoRALinear", "AttentionHead", "BidirectionalLinearAttention", "OnlineSoftmax"]
 TASK = {"WeightsByEinsum": "mha", "TorchInside": "mha", "多头注意力": "mha", "GroupsByBroadcast": "gqa"}
 RIGHT += TASK
-EXPECTED = {"GroupedQueryAttention": "causal-unasked", "qkv_attention": "mask-added"}
+EXPECTED = {"GroupedQueryAttention": "causal-unasked", "qkv_attention": "mask-added", "NeoXAttention": "merged-by-head"}
