@@ -137,7 +137,8 @@ class Sample:
                 given = dict(zip(("argnames", "argvalues"), mark.args)) | mark.kwargs
                 count = len(values := list(given["argvalues"]))
                 kept = random.Random(self.options.seed).sample(range(count), min(count, self.options.values))
-                given |= {name: [list(given[name])[i] for i in kept] for name in ("ids",) if not callable(given.get(name, id))}
+                if isinstance(given.get("ids"), (list, tuple)):
+                    given["ids"] = [given["ids"][i] for i in kept]
                 marks[n] = pytest.mark.parametrize(**given | {"argvalues": [values[i] for i in kept]}).mark
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:

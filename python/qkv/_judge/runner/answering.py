@@ -236,12 +236,17 @@ def _after_fewer(subject: Subject, tensors: Tensors, metadata: Words, assignment
     return {"later_out": _out(subject, call(), tensors)["out"]}
 
 
+def _all_visible(tensors: Tensors) -> Tensors:
+    """With a mask that hides nothing."""
+    (batch, rows), columns = lengths(tensors)
+    return {**tensors, "mask": np.ones((batch, 1, rows, columns), bool)}
+
+
 def _one_mask(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
     """The second of two calls with one array as the mask, which hides nothing."""
     if subject.mask_form is None or "mask" in tensors or not subject.binding_for().takes("mask"):
         return {}
-    (batch, rows), columns = lengths(tensors)
-    tensors = {**tensors, "mask": np.ones((batch, 1, rows, columns), bool)}
+    tensors = _all_visible(tensors)
     call = _prepared(subject, tensors, metadata, assignment)[0]
     call()
     return {"masked_out": _out(subject, call(), tensors)["out"]}
@@ -251,8 +256,7 @@ def _in_half(subject: Subject, tensors: Tensors, metadata: Words, assignment: in
     """What float16 gives with a mask that hides nothing, where that is NaN."""
     if subject.framework != "torch" or subject.mask_form is None:
         return {}
-    (batch, rows), columns = lengths(tensors)
-    tensors, subject = {**tensors, "mask": np.ones((batch, 1, rows, columns), bool)}, copy.copy(subject)
+    tensors, subject = _all_visible(tensors), copy.copy(subject)
     subject.dtype = "float16"
     out = _out(subject, _prepared(subject, tensors, metadata, assignment)[0](), tensors)["out"]
     return {"half_out": out} if np.isnan(out).any() else {}

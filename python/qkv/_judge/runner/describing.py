@@ -323,7 +323,7 @@ def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | No
     _cover(subject, covered)
     flag = bool(flags) or "causal" in {*building.settings_of(cls).values(), *roles.values()}
     subject.has["causal"] = subject.task not in tasks.CAUSAL and not flag and own_causal
-    subject.helpers["never_causal"] = subject.task not in tasks.CAUSAL and not flag and not own_causal
+    subject.helpers["never_causal"] = not flag and not own_causal
     if flags and subject.task not in tasks.CAUSAL and "causal" not in roles.values():
         subject.helpers["callers"] += (flags[0].name,)
     subject.has["dropout"] = building.dropout_of(subject.prototype, given)

@@ -91,7 +91,7 @@ def meaning_of(argument: str, *documented: Any) -> set[str]:
     found = {name for name, pattern in (("hides", _HIDES), ("visible", _VISIBLE), ("added", _ADDED)) if pattern.search(text)}
     again = re.search(rf"(?m)^\s*{argument}\s*=[^=]", source)
     documents = " ".join(one.__doc__ or "" for one in documented) if again else text
-    of_it = [match[0] for match in re.finditer(rf"\b{argument}\b\s*(?:\[[^\]]*\]\s*)?[:：(][^.\n]{{0,90}}", documents)]
+    of_it = [match[0] for match in re.finditer(rf"\b{argument}\b\s*(?:\[[^\]]*\]\s*)?[:：(][^.\n]{{0,90}}", documents, re.IGNORECASE)]
     said = {name for name, pattern in (("hides it", _HIDES), ("shows it", _VISIBLE)) if any(map(pattern.search, of_it))}
     said |= {"float"} if any(re.search(r"[:：(]\s*(?:an?\s+)?float", one) for one in of_it) else set()
     return found | ({names.mask_kind(argument) or ""} | said) - {""}

@@ -186,13 +186,13 @@ class OnlineSoftmax(nn.Module):
         self.block_size = block_size
 
     def forward(self, q, k, v):
-        o, l, m = torch.zeros_like(q), q.new_zeros(q.shape[:-1]), q.new_full(q.shape[:-1], float("-inf"))
+        o, total, m = torch.zeros_like(q), q.new_zeros(q.shape[:-1]), q.new_full(q.shape[:-1], float("-inf"))
         for keys, values in zip(k.split(self.block_size, -2), v.split(self.block_size, -2)):
             s = q @ keys.mT * q.size(-1) ** -0.5
             new = torch.maximum(m, s.amax(-1))
             kept, p = torch.exp(m - new), torch.exp(s - new[..., None])
-            o, l, m = o * kept[..., None] + p @ values, l * kept + p.sum(-1), new
-        return o / l[..., None]
+            o, total, m = o * kept[..., None] + p @ values, total * kept + p.sum(-1), new
+        return o / total[..., None]
 
 
 def qkv_attention(q, k, v, mask=None):
