@@ -287,7 +287,7 @@ class Trial {
   }
 
   /// The second of two calls; `changed_`: inputs after one; `apart_`: keys and values of their own; `finite_`: a bias;
-  /// `masked_`: with the mask of the first; `later_`: after fewer tokens.
+  /// `masked_`: with the mask of the first; `later_`: after fewer tokens; `other_`: with its other mask.
   void twice(const Case& one, const Choices& spelling) {
     static constexpr std::array<std::string_view, 3> kCalls[] = {
         {"changed_", "inputs-changed", "the call changes its input "},
@@ -296,7 +296,8 @@ class Trial {
         {"half_", "fill-beyond-half", "NaN in float16"},
         {"", "state-left-behind", "the second call with the same input gives another output"},
         {"masked_", "inputs-changed", "the call changes its mask"},
-        {"later_", "state-left-behind", "after a call with a token fewer it gives another output"}};
+        {"later_", "state-left-behind", "after a call with a token fewer it gives another output"},
+        {"other_", "other-mask", "keys that its other mask hides change the output"}};
     const std::optional<Work> work = run_with(task_, spelling, *one.probe);
     for (const auto& [mark, id, says] : kCalls) {
       for (const auto& [name, given] : one.answers) {

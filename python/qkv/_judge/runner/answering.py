@@ -15,6 +15,7 @@ import numpy as np
 from .calling import Result, array_of
 from .errors import FAILURES, Stop, line_of
 from .frameworks import from_numpy, is_array, source_of, to_numpy, told, torch_of
+from .masks import beyond
 from .slots import Tensors, Words
 from .steps import stepped, train_steps
 from .subject import SQUARE, Skipped, Subject, has_more_keys, lengths, square
@@ -182,6 +183,9 @@ def _dense(result: Result, subject: Subject, tensors: Tensors) -> Any:
 
 def _gradient(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
     call, target, leaves = _prepared(subject, tensors, metadata, assignment, gradient=True)
+    function = getattr(target, subject.method) if target is not None else subject.binding_for().function
+    if "_contextlib" in getattr(getattr(function, "__code__", None), "co_filename", ""):
+        raise Skipped("it runs under torch.no_grad")
     result = call()
     answers = _out(subject, result, tensors)
     if subject.framework != "torch":
@@ -201,7 +205,7 @@ def _twice(subject: Subject, tensors: Tensors, metadata: Words, assignment: int)
     call()
     changed = [name for name, value in leaves.items() if not np.array_equal(to_numpy(value), tensors[name])]
     answers = {**_out(subject, call(), tensors), **{f"changed_{name}": to_numpy(leaves[name]) for name in changed}}
-    for other in (_apart, _in_half, _finite, _after_fewer, _one_mask):
+    for other in (_apart, _in_half, _finite, _after_fewer, _one_mask, _other_mask):
         with contextlib.suppress(*FAILURES):
             answers |= other(subject, tensors, metadata, assignment)
     return answers
@@ -250,6 +254,16 @@ def _one_mask(subject: Subject, tensors: Tensors, metadata: Words, assignment: i
     call = _prepared(subject, tensors, metadata, assignment)[0]
     call()
     return {"masked_out": _out(subject, call(), tensors)["out"]}
+
+
+def _other_mask(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
+    """With what its second mask changes beside hiding keys."""
+    form, hidden = subject.helpers.get("other_mask"), tuple(range(1, 1 + lengths(tensors)[0][0]))
+    if form is None or lengths(tensors)[1] <= len(hidden):
+        return {}
+    out = _out(subject, _prepared(subject, tensors, metadata, assignment)[0](), tensors)["out"]
+    more = beyond(lambda given: _prepared(subject, given, metadata, assignment)[0](), tensors, form, hidden)
+    return {"other_out": out + more} if more.any() else {}
 
 
 def _in_half(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:

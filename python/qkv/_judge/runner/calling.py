@@ -23,7 +23,7 @@ _FORWARD = {"cross": ["x", "memory", "mask"], "lm": ["tokens"], **dict.fromkeys(
 TURNS = ("turns", "cos", "sin")
 #: Arguments that are given a value wherever a function has them.
 _ALWAYS = {"mask", "causal", "num_heads", "num_kv_heads", "cache", "past_k", "past_v", "start", "use_cache", "window", "block_size",
-           "base", "training", "model", "optimizer", *TURNS}  # fmt: skip
+           "base", "training", "model", "optimizer", "with_weights", *TURNS}  # fmt: skip
 
 
 #: What a class names that keeps keys and values itself, beside an argument that says where its tokens stand.
@@ -33,7 +33,8 @@ _KEEPS = {"start": "cache", "positions": r"kv_?cache|\bk_?cache|cache_?k\b"}
 def keeps(thing: Any, method: str, roles: Iterable[str | None]) -> bool:
     """Whether an object keeps keys and values from call to call itself."""
     words = " ".join(named(thing)).lower()
-    return method == "step" or any(role in roles and re.search(kept, words) for role, kept in _KEEPS.items())
+    resets = isinstance(thing, type) and any(re.match("reset|clear", name) for name in vars(thing)) and re.search(_KEEPS["positions"], words)
+    return method == "step" or bool(resets) or any(role in roles and re.search(kept, words) for role, kept in _KEEPS.items())
 
 
 class Binding:

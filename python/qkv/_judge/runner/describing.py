@@ -20,8 +20,8 @@ from . import blocks, building, match, names, parameters, parts, tasks
 from .calling import Binding
 from .errors import FAILURES, NoTask, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
-from .first_calls import Trial, first_call, hides_future, only_square, ways_of
-from .frameworks import framework_of, named, reads, rounds, to_numpy, told, told_with_parts
+from .first_calls import Trial, first_call, hides_future, only_square, other_mask, ways_of
+from .frameworks import framework_of, makes_triangle, named, reads, rounds, to_numpy, told, told_with_parts
 from .masks import ROWS, promised_by
 from .parameters import Assignment, assign
 from .slots import Sizes
@@ -47,10 +47,6 @@ def subject_of_object(thing: Any, request: dict[str, Any]) -> Subject:
     except TypeError:
         people = People(None)
     return described(of_thing(name, thing, request.get("task")), module, people, request, [])
-
-
-#: What makes a causal mask.
-TRIANGLES = {"tril", "triu", "tri", "triu_indices"}
 
 
 def _hollow(thing: Any) -> bool:
@@ -85,7 +81,7 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
         if (method := forward_of(thing)) and _hollow(getattr(thing, method)):
             raise Stop(f"not filled in yet: {candidate.name}.{method} has no body", "unfilled")
         thing = parts.function_of(thing, candidate.task, people, own, request.get("map") or {})
-    elif candidate.task == "gqa" and re.search("multi_?query|mqa", candidate.name) and "num_kv_heads" not in match.roles_of(thing).values():
+    elif candidate.task in ("gqa", "gqa-cache") and re.search("multi_?query|mqa", candidate.name) and "num_kv_heads" not in match.roles_of(thing).values():
         values["kv_heads"] = 1
     elif kind == "class":
         building.fix_by_module(values, thing, module, candidate.task)
@@ -116,6 +112,7 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
             subject.ways = ways_of(subject, trial.binding) if subject.prototype is None else subject.ways
             first_call(trial)
             _readings(trial)
+            other_mask(trial)
             subject.helpers["square"] = only_square(trial)
             subject.helpers["ungrouped"] = _ungrouped(trial)
         except Stop as stop:
@@ -129,9 +126,10 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
         holders = [one for argument in match.arguments_of(thing) if (one := building.annotated(thing, argument))]
         spoken += [names.argument(field.name) for one in holders for field in dataclasses.fields(one)]
         _cover(subject, [*subject.read, *spoken, *next(iter(subject.bindings.values())).roles.values()])
+        subject.helpers["callers"] += ("b_o",) * ({"W_o", "b_q"} <= subject.read and "b_o" in subject.has["absent"])
     if subject.task == "score-modifiers" and not subject.helpers["asked"]:
         code = {subject.name.lower(), *named(owner)}
-        means = TRIANGLES & code or trials[0].binding.takes("causal") or any("causal" in one for one in code)
+        means = makes_triangle(owner) or trials[0].binding.takes("causal") or any("causal" in one for one in code)
         if not means and not hides_future(trials[0]):
             raise NoTask(f"no exercise asks for what {subject.name} does; the nearest is `{subject.task}`")
     if request.get("task") is None and subject.prototype is not None and subject.task not in tasks.STEPPED:
@@ -161,7 +159,7 @@ def _causal(trial: Trial, owner: Any, strong: bool) -> None:
         return
     if not subject.has.get("causal"):
         subject.has["causal"] = hides_future(trial)
-    if subject.task == "mha" and not binding.takes("mask") and (subject.has["causal"] or TRIANGLES & named(owner)):
+    if subject.task == "mha" and not binding.takes("mask") and (subject.has["causal"] or makes_triangle(owner)):
         subject.task, subject.has["causal"] = "causal-mha", False
         if subject.prototype is None:
             subject.bindings = {tasks.TASKS[subject.task].own: binding}
@@ -170,8 +168,8 @@ def _causal(trial: Trial, owner: Any, strong: bool) -> None:
 def _of_a_block(trial: Trial, owner: Any) -> None:
     """Whether it may be an encoder's: it hides no token, and no name says that it means to."""
     subject, code = trial.subject, {trial.subject.name, *named(owner)}
-    means = TRIANGLES & code or any(re.search("causal|decoder|gpt", names.key(name)) for name in code)
-    means = means or ("masked_fill" in code and not trial.binding.takes("mask")) or _says_decoder(owner)
+    means = makes_triangle(owner) or any(re.search("causal|decoder|gpt", names.key(name)) for name in code)
+    means = means or ("masked_fill" in code and not {"mask", "other_mask"} & {*trial.binding.roles.values()}) or _says_decoder(owner)
     subject.has["metadata"] = blocks.says_of(owner, subject.prototype)
     if not means and not hides_future(trial):
         subject.has["metadata"]["encoder"] = "1"
@@ -312,7 +310,7 @@ def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | No
     roles = {one.name: names.argument(one.name) for one in match.arguments_of(forward)}
     flags = [one for one in match.arguments_of(cls) if names.setting(one.name) == "causal"]
     # Always causal: its name says so, or it makes a triangle and takes no mask.
-    own_causal = match.says_causal(subject.name, roles.values(), cls) or (bool(TRIANGLES & named(cls)) and "mask" not in roles.values())
+    own_causal = match.says_causal(subject.name, roles.values(), cls) or (makes_triangle(cls) and "mask" not in roles.values())
     if task is None and slots:
         subject.task = match.of_parameters(
             subject.task, named=match.by_name(subject.name) in tasks.SINGLE, merged=merged, output=output,

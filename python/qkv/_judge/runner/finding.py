@@ -132,8 +132,8 @@ def _guessed(name: str, thing: Any) -> Candidate | None:
     holds = re.compile("norm|^ln|^ff|mlp|feed|elu|transformer")
     if match.is_block(name) and not function and not any(holds.search(names.key(one)) for one in named(thing)):
         return None
-    if function and task not in tasks.STEPPED and "cache" in roles:
-        task = None  # "gqa" with a cache
+    if "cache" in roles and (function or task == "gqa") and task not in tasks.STEPPED:
+        task = None if function else "gqa-cache"  # "gqa" with a cache
     takes = {names.argument(one.name) for one in arguments_of(called)}
     layer = not function and "x" in takes and not {"q", "k", "v"} & takes  # whatever its name says
     heads = "num_heads" in roles if function else "heads" in settings_of(thing).values()
@@ -237,6 +237,8 @@ def _unreached(chosen: Candidate, known: dict[str, Any], found: list[Candidate])
         and parts.guess(key, value) != chosen.task and not any(key in named(other) for one, other in known.items() if one != key)
     }  # fmt: skip
     yield from (key for key in known if key not in reached and (key in others or chosen.task == "paged" or parts.BACKWARD.search(names.key(key))))
+    if "dout" not in tasks.TASKS[chosen.task].tensors:
+        yield from (f"{key}.backward()" for key, value in known.items() if key in reached and hasattr(value, "save_for_backward"))
     if isinstance(chosen.thing, type):
         yield from (f"{chosen.name}.{name}()" for name in vars(chosen.thing)
                     if name not in reached and (parts.BACKWARD.search(name) or "merge" in name))  # fmt: skip

@@ -15,10 +15,10 @@ from . import masks, names
 from .calling import Binding, beginnings, step_values
 from .errors import FAILURES, Stop
 from .frameworks import source_of, to_numpy, told
-from .slicing import ROWS, SWAPPED, TIME_FIRST, TOKENS_FIRST, Slices, choices, choices_of_part
+from .slicing import ROWS, SWAPPED, TIME_FIRST, Slices, choices, choices_of_part, tokens_first
 from .slots import Sizes, Tensors
 from .steps import settle, train_steps, trial_tensors
-from .subject import Skipped, Subject, Way, has_more_keys, lengths, square
+from .subject import Skipped, Subject, Way, causal_mask, has_more_keys, lengths, padding_mask, square
 from .tasks import CAUSAL, LAYERS, MASKED, OF_QKV, PARTS, STEPPED, TASKS
 
 #: Of the inputs of these calls: all different, so that nothing fits by chance.
@@ -42,19 +42,6 @@ def inputs_of(task: str, function: str, sizes: Sizes) -> Tensors:
             if name in TASKS[task].whole:
                 tensors[name] = np.full_like(tensors[name], 4)
     return square(tensors) if task in ("causal", "backward") else tensors
-
-
-def causal_mask(tensors: Tensors) -> np.ndarray:
-    """bool [B, 1, Tq, Tk]: the same triangle for every sequence."""
-    (batch, q_len), kv_len = lengths(tensors)
-    return np.broadcast_to(np.tri(q_len, kv_len, kv_len - q_len, dtype=bool), (batch, 1, q_len, kv_len)).copy()
-
-
-def padding_mask(tensors: Tensors, *hidden: int) -> np.ndarray:
-    """bool [B, 1, Tq, Tk]: so many of the last keys of each sequence are hidden."""
-    (batch, q_len), kv_len = lengths(tensors)
-    shown = kv_len - np.array(hidden)[:, None, None, None]
-    return np.broadcast_to(np.arange(kv_len) < shown, (batch, 1, q_len, kv_len)).copy()
 
 
 class Trial:
@@ -164,7 +151,7 @@ def _plain(trial: Trial) -> Any:
     each in float64, then in float32."""
     subject, tensors, task = trial.subject, trial.inputs, TASKS[trial.subject.task]
     ways: list[tuple[Any, Tensors]] = [(None, tensors)]
-    if getattr(tensors.get("x"), "ndim", 0) == 3 and TOKENS_FIRST.search(getattr(subject.thing, "__doc__", None) or ""):
+    if getattr(tensors.get("x"), "ndim", 0) == 3 and tokens_first(subject.thing, trial.binding.function):
         ways = [(Slices("[L, B, E]", TIME_FIRST, swaps=(0, 1)), tensors)]
     elif "norm" in task.parts and _of_rows(trial):
         ways = [(Slices("[N, E]", ROWS, {"x": (), "dout": ()}), tensors)]
@@ -347,6 +334,28 @@ def _meaning(trial: Trial, chosen: masks.Form, forms: list[masks.Form], mask: np
         added = None
     found = found or added
     return found or chosen, found is not None
+
+
+def other_mask(trial: Trial) -> None:
+    """A second mask, of padding: tried where what it hides is as if it were not there, or where its name or a docstring says what 1 means."""
+    subject, binding, tensors = trial.subject, trial.binding, trial.ran
+    whole = subject.slices is None or subject.slices.how in (SWAPPED, TIME_FIRST)
+    names_of = [name for name in binding.untried(subject.task in MASKED) if re.search("pad|valid|len", name)]
+    for name in [name for name in names_of if whole and names.argument(name) == "mask"]:
+        before, binding.roles[name] = binding.roles[name], "other_mask"
+        says = masks.meaning_of(name, subject.thing, binding.function)
+        known = {"hides", "hides it"} & says or {"visible", "shows it"} & says or names.mask_kind(name) == "lengths"
+        ran: list[masks.Form] = []
+        for form in [one for one in masks.forms(name, subject.task) if one.shape in masks.ROWS]:
+            with contextlib.suppress(*FAILURES):
+                off = masks.beyond(trial.unmasked, tensors, form, (1, 2))
+                ran.append(form)
+                if not off.any():
+                    subject.helpers["other_mask"] = form
+                    break
+        else:
+            binding.roles[name], subject.helpers["other_mask"] = ("other_mask", ran[0]) if ran and known else (before, None)
+        return
 
 
 def _say_form(subject: Subject, argument: str, guessed: bool) -> None:

@@ -119,6 +119,11 @@ def named(thing: Any) -> set[str]:
     return {name for code in code_of(thing) for name in code.co_names}
 
 
+def makes_triangle(thing: Any) -> bool:
+    """Whether a function or class makes a causal mask, or asks PyTorch for one."""
+    return bool({"tril", "triu", "tri", "triu_indices"} & named(thing)) or bool(re.search(r"is_causal\s*=\s*True", source_of(thing)))
+
+
 def reads(function: Any, argument: str) -> bool:
     """Whether a function's code reads one of its arguments; true where that cannot be told."""
     code = getattr(getattr(function, "__func__", function), "__code__", None)
@@ -162,7 +167,7 @@ def framework_of(thing: Any) -> str:
     """Which of "torch", "jax" and "numpy", by class, by what the code names, by what the file imports."""
     if is_module(thing) or is_module_class(thing):
         return "torch"
-    function = thing if isinstance(thing, (FunctionType, type)) else type(thing)
+    function = inspect.unwrap(thing) if isinstance(thing, (FunctionType, type)) else type(thing)
     module = sys.modules.get(getattr(function, "__module__", ""), None)
     scope = getattr(function, "__globals__", None) or vars(module) if module or hasattr(function, "__globals__") else {}
 

@@ -147,6 +147,23 @@ def leaks(call: Call, tensors: Tensors, mask: np.ndarray) -> bool:
     return any(_far(one[b][..., rows[b], :], two[b][..., rows[b], :]) for b in range(len(rows)))
 
 
+def beyond(call: Call, tensors: Tensors, form: Form, hidden: tuple[int, ...]) -> np.ndarray:
+    """What the output has more with so many of the last keys of each sequence hidden by "other_mask" in this form than without these keys;
+    0 for rounding."""
+    keys = [name for name in ("memory", "k", "v") if name in tensors] or ["x"]
+    columns = tensors[keys[0]].shape[-2]
+    visible = np.arange(columns) < columns - np.array(hidden)[:, None, None, None]
+    given = form.of(np.broadcast_to(visible, (len(hidden), 1, columns, columns)), 1, "numpy", "float64")
+    out = _out(call, {**tensors, "other_mask": given})
+    more = np.zeros_like(out)
+    for n, count in enumerate(hidden):
+        own = {name: tensors[name][n : n + 1] for name in {*keys, "x", "q"} & tensors.keys()}
+        one = _out(call, {**tensors, **own, **{name: own[name][..., :-count, :] for name in keys}})[0]
+        rows = np.s_[..., : one.shape[-2], :]
+        more[n][rows] = out[n][rows] - one if _far(one, out[n][rows]) else 0
+    return more
+
+
 def neutral(call: Call, tensors: Tensors, mask: np.ndarray) -> bool:
     """A mask that hides nothing changes nothing."""
     return not _far(_out(call, tensors), _out(call, {**tensors, "mask": np.ones_like(mask)}))

@@ -156,6 +156,7 @@ def fitting(name: str, features: Iterable[str], of_class: bool = False) -> str |
         known = known - {"tokens"} | {"x"}
     if {"q", "k", "v"} <= known and names.key(name).startswith("linear"):
         says = "linear"
+    says = "gqa-cache" if says == "gqa" and "cache" in known else says
     best, top = None, -math.inf
     for task in [task for task in TASKS.values() if task.name not in PARTS]:
         for contract in task.functions.values():

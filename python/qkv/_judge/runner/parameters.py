@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import match, names
-from .errors import Stop
+from .errors import NoTask, Stop
 from .frameworks import is_array, is_module, is_tensor, torch_of
 from .slots import Sizes, Slot, axes_of, numbers
 
@@ -54,7 +54,8 @@ def collect(thing: Any) -> tuple[list[Entry], list[Entry]]:
 
 
 def _is_bias(path: str, shape: Any) -> bool:
-    return len(shape) <= 1 or (names.is_bias(path) and sum(size != 1 for size in shape) <= 1)
+    heads = names.letters(path, True) is not None  # b_q [heads, dim]
+    return len(shape) <= 1 or (names.is_bias(path) and sum(size != 1 for size in shape) <= 1 + heads)
 
 
 def _arrays(root: Any, thing: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
@@ -250,6 +251,10 @@ def assign(entries: list[Entry], sizes: Sizes, chosen: dict[str, str], limit: in
         raise Stop(f"--map names {unknown[0]}, but the parameters are {describe(entries)}")
     found = _named(entries, sizes, chosen)
     ways = _choices(found, sizes, False, limit)
+    named = {letter for one in found for letter in one.letters or ()}
+    if not ways and named >= {"q", "k", "v"}:
+        more = next(one.entry.path for one in found if one.letters is None)
+        raise NoTask(f"no exercise asks for what {more} does; --map says which parameter is which")
     if not ways or not any(one.letters for one in ways[0]):
         raise Stop(f"cannot tell which parameter is which of {describe(entries)}: say so, --map W_q=NAME W_k=NAME W_v=NAME W_o=NAME")
     assignments = []

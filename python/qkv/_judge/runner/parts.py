@@ -15,12 +15,14 @@ import numpy as np
 
 from . import building, match, names, parameters
 from .errors import People, Stop
-from .frameworks import arrays_in, is_module_class, to_numpy, torch_of
+from .frameworks import arrays_in, is_module_class, named as names_in, to_numpy, torch_of
 from .match import arguments_of, required
 from .tasks import FUNCTIONS, PARTS, TASKS
 
 #: Functions that draw a token.
 _DRAWS = {"choice", "choices", "multinomial", "categorical", "Categorical"}
+#: What a gated feed-forward part calls.
+_GATED = {"silu", "swish"}
 BACKWARD = re.compile(r"back|grad|bwd|vjp")
 
 
@@ -43,6 +45,8 @@ def contract_of(task: str, name: str, thing: Any) -> str | None:
 def guess(name: str, thing: Any) -> str | None:
     """The task of a function or class; None where its name speaks of none or its arguments do not fit."""
     task = named(name)
+    if isinstance(thing, type) and names.speaks_of("other", name) == "mlp" and "moe" not in names.key(name) and _GATED & {word.lower() for word in names_in(thing)}:
+        task = "swiglu"
     given = arguments_of(thing) if isinstance(thing, FunctionType) else []
     if task == "score-modifiers" and not any(names.among("given", one.name, ["slopes", "cap", "sinks", "table"]) for one in given):
         return None  # its own slopes or cap
@@ -154,7 +158,7 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
         outs = call.outs = [one[0] if isinstance(one, tuple) else one for one in outs]  # type: ignore[attr-defined]
         return np.concatenate(outs, -2) if torch is None or not isinstance(outs[0], torch.Tensor) else torch.cat(outs, -2)
 
-    known = {*held, *takes.values(), *meanings.values()}
+    known = {*held, *takes.values(), *meanings.values(), *(numbers if "its config" in meanings.values() else ())}
     signature = inspect.Signature(
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, **({"default": None} if may else {}))
         for name, may in contract.items()

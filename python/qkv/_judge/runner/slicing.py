@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .frameworks import is_array, is_tensor, torch_of
+from .frameworks import is_array, is_tensor, source_of, torch_of
 from .slots import Tensors
 
 _HEADED = ("q", "k", "v", "x", "memory", "dout", "weights", "out", "lse")
@@ -19,8 +19,10 @@ HEAD, TOKEN, FULL = "once for each head", "once for each token", "with as many s
 SWAPPED, TIME_FIRST, ROWS = "with heads behind tokens", "with tokens before the batch", "with all tokens as rows"
 #: Sequences that buffers of a cache are made for.
 FULL_BATCH = 8
-#: A docstring that says so of x.
-TOKENS_FIRST = re.compile(r"\bx\b[^(\[]{0,20}[(\[](?:t|l|s|seq\w*|len\w*|time|tokens), (?:b|n|batch\w*|bsz),", re.IGNORECASE)
+#: What says so: a docstring of x, the names of the axes of an argument.
+_FIRST = r"(?:t|l|s|seq\w*|len\w*|(?:tgt|src|q)_?len\w*|time|tokens), ?(?:b|bs|batch\w*|bsz)\b"
+_SAID = re.compile(rf"\bx\b[^(\[]{{0,20}}[(\[](?:{_FIRST}|(?:t|l|s|seq\w*|time), n\b)|\b(?:time|seq\w*) x batch", re.IGNORECASE)
+_UNPACKED = re.compile(rf"(?m)^\s*{_FIRST}.*= *(\w+)\.(?:shape\b|size\(\))", re.IGNORECASE)
 
 
 class Slices(NamedTuple):
@@ -76,6 +78,14 @@ class Slices(NamedTuple):
             return shape not in ("[B, 1, L, L]", "[B, H, L, L]", "[B, 1, 1, L]", "[B*H, L, L]")
         whole = "[B, H, L, L]" if max(map(len, self.axes.values())) > 1 else "[B, L, L]"
         return self.how in (SWAPPED, TIME_FIRST) or shape == whole
+
+
+def tokens_first(thing: Any, function: Any) -> bool:
+    """Whether a function or a class says that its input is [L, B, E]."""
+    source = source_of(function)
+    unpacked = _UNPACKED.search(source)
+    own = unpacked and not re.search(rf"(?m)^\s*{unpacked[1]}\b.*=[^=]", source[: unpacked.start()])
+    return bool(own or _SAID.search(f"{thing.__doc__} {function.__doc__}"))
 
 
 def _leading(count: int, takes: str, names: Iterable[str] = (*_HEADED, "mask"), lists: bool = False, columns: bool = False) -> Slices:

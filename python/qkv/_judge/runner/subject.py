@@ -197,7 +197,7 @@ class Subject:
             if not np.array_equal(steps, tensors["positions"]):
                 raise Skipped("it takes no positions")
         causal = metadata.get("causal") == "1"
-        values |= {"training": metadata.get("call") == "training", "causal": causal}
+        values |= {"training": metadata.get("call") == "training", "causal": causal, "with_weights": metadata.get("call") != "twice"}
         never = binding.contract.get("causal") or (self.helpers.get("never_causal") and self.task not in CAUSAL)
         if causal and never and not binding.takes("causal") and not self.has.get("causal"):
             raise Skipped("it takes no argument causal")
@@ -350,3 +350,16 @@ def square(tensors: Tensors) -> Tensors:
     rows = tensors["q"].shape[-2]
     cut = {"k": np.s_[..., :rows, :], "v": np.s_[..., :rows, :], "mask": np.s_[..., :rows]}
     return {name: value[cut.get(name, ...)] for name, value in tensors.items()}
+
+
+def causal_mask(tensors: Tensors) -> np.ndarray:
+    """bool [B, 1, Tq, Tk]: the same triangle for every sequence."""
+    (batch, q_len), kv_len = lengths(tensors)
+    return np.broadcast_to(np.tri(q_len, kv_len, kv_len - q_len, dtype=bool), (batch, 1, q_len, kv_len)).copy()
+
+
+def padding_mask(tensors: Tensors, *hidden: int) -> np.ndarray:
+    """bool [B, 1, Tq, Tk]: so many of the last keys of each sequence are hidden."""
+    (batch, q_len), kv_len = lengths(tensors)
+    shown = kv_len - np.array(hidden)[:, None, None, None]
+    return np.broadcast_to(np.arange(kv_len) < shown, (batch, 1, q_len, kv_len)).copy()

@@ -118,7 +118,7 @@ def _values(search: Search, blame: Blame, right: Event | None) -> dict[str, str]
         return {}
     rows, own = event.value.squeeze(), event.match or (right and right.match)
     best = None
-    for name, value, axes in _wanted(search, ORDER.index(own.stage) if own and own.stage in ORDER else 0):
+    for name, value, axes in _wanted(search, own.stage if own else ""):
         for layout in layouts(rows.shape, value.shape, axes):
             if best is None and all(value.shape[axis] == 1 for axis in layout.rest) and not layout.tiles:
                 turned = own and "i" in own.order and own.order != "".join(axes[a] for a in layout.order)
@@ -129,9 +129,11 @@ def _values(search: Search, blame: Blame, right: Event | None) -> dict[str, str]
     return {"label": f"{best[0]}[{', '.join([*map(str, at), ':'])}]", "got": _row(rows[at]), "expected": _row(best[1][at])}
 
 
-def _wanted(search: Search, rank: int) -> list[tuple[str, np.ndarray, str]]:
+def _wanted(search: Search, last: str) -> list[tuple[str, np.ndarray, str]]:
     """The stages after the last that was right, the next one first."""
-    found = [(stage.rank, stage.name, stage.value, stage.axes) for stage in search.book.stages]
+    names, rank = [one.name for one in search.book.stages], ORDER.index(last) if last in ORDER else 0
+    after = search.book.stages[names.index(last) + 1 if last in names and last not in ORDER else 0 :]
+    found = [(stage.rank, stage.name, stage.value, stage.axes) for stage in after]
     for one in search.book.softmaxes:
         found.append((ORDER.index("logits"), "logits", np.where(one.visible, one.logits, -np.inf), one.axes))
     return [one[1:] for one in sorted(found, key=lambda one: one[0]) if one[0] > rank]
