@@ -88,6 +88,8 @@ def round_of(seed: int, tool: str) -> str:
         environment.pop("XDG_STATE_HOME", None)
 
         def before() -> None:
+            for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # which a job in the background inherits as ignored
+                signal.signal(one, signal.SIG_DFL)
             if limit is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
