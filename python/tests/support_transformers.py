@@ -217,7 +217,7 @@ def weight_sum(layer: Any, dout: Any, x: Any) -> float:
     return float((dout.abs().flatten(0, -2).T @ x.abs().flatten(0, -2)).max())
 
 
-def run(name: str, dtype: Any, implementation: str, inputs: dict[str, Any], gradients: bool = False) -> dict[str, np.ndarray]:
+def run(name: str, dtype: Any, implementation: str, inputs: dict[str, Any], gradients: bool = False, draw: int = 0) -> dict[str, np.ndarray]:
     model = choose(model_of(name, dtype), implementation)
     inputs = {key: x.to(dtype) if x.is_floating_point() else x for key, x in inputs.items()}
     arrived: dict[str, float] = {}  # at a layer's bias: the sum of all terms made positive (softmax makes key biases' sum 0)
@@ -237,7 +237,7 @@ def run(name: str, dtype: Any, implementation: str, inputs: dict[str, Any], grad
         out = (model(**inputs, use_cache=False) if hasattr(model, "generate") and model.can_generate() else model(**inputs))[0]
         results = {"out": out.detach().double().numpy()}
         if gradients:
-            torch.manual_seed(2)
+            torch.manual_seed(2 + draw)
             dout = torch.randn(out.shape, dtype=torch.float64).to(dtype)
             if "attention_mask" in inputs and "decoder_input_ids" not in inputs:  # as a loss does: what stands at padding does not count
                 dout = dout * inputs["attention_mask"][:, :, None]
@@ -249,20 +249,23 @@ def run(name: str, dtype: Any, implementation: str, inputs: dict[str, Any], grad
 
 def expect_equal(name: str, inputs: dict[str, Any], gradients: bool = False) -> None:
     """error(qkv, float32) <= 2 error(transformers, float32) + 4 eps A, 3 for gradients; A: the largest sum of the terms made positive, where
-    known. transformers' error: the larger of eager attention's and, where the model means the same with it, SDPA's."""
-    exact = run(name, torch.float64, "eager", inputs, gradients)
-    naives = [
-        run(name, torch.float32, which, inputs, gradients) for which in ("eager", *(["sdpa"] if name in WITH_SDPA else []))
-    ]
-    fast = run(name, torch.float32, "qkv", inputs, gradients)
-    assert fast.keys() == exact.keys()
-    for key, value in fast.items():
-        if key.startswith("A d "):
-            continue
-        factor = 3 if key.startswith("d ") else 2
-        error, *others = (float(abs(x[key] - exact[key]).max()) for x in (fast, *naives))
-        naive_error = max(others)
-        size = max(float(abs(exact[key]).max()), float(exact.get(f"A {key}", 0)))
-        bound = factor * naive_error + 4 * np.finfo(np.float32).eps * size
-        assert error <= bound, f"{name} {key}: error {error:.3g} > bound {bound:.3g} (transformers {naive_error:.3g})"
-        assert np.isfinite(value).all()
+    known. transformers' error: the larger of eager attention's and, where the model means the same with it, SDPA's. Its rounding of one
+    number may be lucky: a gradient beyond the bound is judged by the mean errors of four draws of dout."""
+    off = _beyond_bounds(name, inputs, gradients, 1)
+    if off and gradients:
+        off = _beyond_bounds(name, inputs, gradients, 4)
+    assert not off, f"{name}: {off}"
+
+
+def _beyond_bounds(name: str, inputs: dict[str, Any], gradients: bool, draws: int) -> list[str]:
+    kinds = (("float64", "eager"), ("float32", "qkv"), ("float32", "eager"), *([("float32", "sdpa")] if name in WITH_SDPA else []))
+    runs = [[run(name, getattr(torch, dtype), which, inputs, gradients, draw) for dtype, which in kinds] for draw in range(draws)]
+    found = []
+    for key in [key for key in runs[0][1] if not key.startswith("A d ")]:
+        assert all(one.keys() == few[0].keys() and np.isfinite(one[key]).all() for few in runs for one in few[:2])
+        errors = np.mean([[float(abs(one[key] - few[0][key]).max()) for one in few[1:]] for few in runs], axis=0)
+        size = np.mean([max(float(abs(few[0][key]).max()), float(few[0].get(f"A {key}", 0))) for few in runs])
+        bound = (3 if key.startswith("d ") else 2) * errors[1:].max() + 4 * np.finfo(np.float32).eps * size
+        if errors[0] > bound:
+            found.append(f"{key}: error {errors[0]:.3g} > bound {bound:.3g} (transformers {errors[1:].max():.3g}), {draws} draws")
+    return found
