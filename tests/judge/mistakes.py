@@ -34,7 +34,7 @@ LAYER = """class Layer(nn.Module):
 
     def forward(self, {}):
 """
-TASKS = {"plain": "sdpa", "gated_block": "block", "rope_attention": "rope", "layer_backward": "backward"}
+TASKS = {"plain": "sdpa", "gated_block": "block", "rope_attention": "rope", "merge_lse": "merge", "layer_backward": "backward"}
 
 
 @dataclass(frozen=True)

@@ -96,8 +96,9 @@ def settings_of(cls: type) -> dict[str, str]:
     code = getattr(cls.__init__, "__code__", None)
     holders = [holder for one in arguments_of(cls) if (holder := annotated(cls, one))]
     if code is not None and ("config" in found.values() or holders):
-        read = named(cls) & {field.name for holder in holders for field in dataclasses.fields(holder)}
-        for name in (*sorted(named(cls) if "config" in found.values() else {*code.co_names} | read), *(constant for constant in code.co_consts if isinstance(constant, str))):
+        fields = {field.name for holder in holders for field in dataclasses.fields(holder)}
+        read = named(cls) if "config" in found.values() else {*code.co_names} | (named(cls) & fields)
+        for name in (*sorted(read), *(constant for constant in code.co_consts if isinstance(constant, str))):
             kind = names.setting(name)
             if kind in ("embed", "heads", "kv_heads", "dropout", "causal") and len(names.key(name)) > 1:
                 found.setdefault(name, kind)

@@ -15,7 +15,8 @@ import numpy as np
 
 from . import building, match, names, parameters
 from .errors import People, Stop
-from .frameworks import arrays_in, is_module_class, named as names_in, to_numpy, torch_of
+from .frameworks import arrays_in, is_module_class, to_numpy, torch_of
+from .frameworks import named as names_in
 from .match import arguments_of, required
 from .tasks import FUNCTIONS, PARTS, TASKS
 
@@ -45,7 +46,8 @@ def contract_of(task: str, name: str, thing: Any) -> str | None:
 def guess(name: str, thing: Any) -> str | None:
     """The task of a function or class; None where its name speaks of none or its arguments do not fit."""
     task = named(name)
-    if isinstance(thing, type) and names.speaks_of("other", name) == "mlp" and "moe" not in names.key(name) and _GATED & {word.lower() for word in names_in(thing)}:
+    gated = isinstance(thing, type) and _GATED & {word.lower() for word in names_in(thing)}
+    if gated and names.speaks_of("other", name) == "mlp" and "moe" not in names.key(name):
         task = "swiglu"
     given = arguments_of(thing) if isinstance(thing, FunctionType) else []
     if task == "score-modifiers" and not any(names.among("given", one.name, ["slopes", "cap", "sinks", "table"]) for one in given):
