@@ -92,7 +92,7 @@ def _check(sizes: dict[str, Any], names: Iterable[str]) -> None:
 def settings_of(cls: type) -> dict[str, str]:
     """{argument: setting} of a class's constructor; with a configuration, of what the constructor names in it too, and of the fields of
     a dataclass that its methods read."""
-    found = {one.name: names.setting(one.name) for one in arguments_of(cls)}
+    found = {one.name: "config" if annotated(cls, one) else names.setting(one.name) for one in arguments_of(cls)}
     code = getattr(cls.__init__, "__code__", None)
     holders = [holder for one in arguments_of(cls) if (holder := annotated(cls, one))]
     if code is not None and ("config" in found.values() or holders):
@@ -151,7 +151,7 @@ def arguments(cls: type, values: dict[str, Any], own: dict[str, Any]) -> tuple[d
             given[one.name] = own[one.name]
         elif _is_weight(one):
             given[one.name] = _weight(cls, one.name, values)
-        elif kind == "config" or (kind is None and not optional and annotated(cls, one)):
+        elif kind == "config" or (not optional and annotated(cls, one)):
             holder = annotated(cls, one)
             if holder is not None:
                 inner, more = arguments(holder, values, own)

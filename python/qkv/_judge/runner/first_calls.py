@@ -151,8 +151,9 @@ def _plain(trial: Trial) -> Any:
     each in float64, then in float32."""
     subject, tensors, task = trial.subject, trial.inputs, TASKS[trial.subject.task]
     ways: list[tuple[Any, Tensors]] = [(None, tensors)]
-    if getattr(tensors.get("x"), "ndim", 0) == 3 and tokens_first(subject.thing, trial.binding.function):
-        ways = [(Slices("[L, B, E]", TIME_FIRST, swaps=(0, 1)), tensors)]
+    first = tokens_first(subject.thing, trial.binding.function) if getattr(tensors.get("x"), "ndim", 0) == 3 else ""
+    if first:
+        ways = [(Slices("[L, B, E]", TIME_FIRST, swaps=(0, 1)), tensors), *(ways if first == "named" else [])]
     elif "norm" in task.parts and _of_rows(trial):
         ways = [(Slices("[N, E]", ROWS, {"x": (), "dout": ()}), tensors)]
     if subject.task in PARTS:
@@ -177,6 +178,8 @@ def _plain(trial: Trial) -> Any:
             if subject.slices is None or subject.task in ("backward", *PARTS) or tuple(result.out.shape) == subject.expected(inputs):
                 if (swapped := _swapped(trial, inputs)) is not None:
                     return swapped
+                if first == "named" and subject.slices is not None and masks.mixes(trial.call, inputs):
+                    break
                 trial.ran = inputs
                 return result
             break

@@ -71,7 +71,7 @@ def forms(argument: str, task: str, hides: bool | None = None) -> list[Form]:
 #: What a docstring says of a mask: "1 = hidden", "mask: True where padding is", "padded positions are 1 in the mask"; "0 or -inf".
 _HIDDEN = r"(?:hidden|hide|masked|ignored?|pad\w*|blocked|future|not\b(?! (?:\w+ed|hidden)\b)|遮|屏蔽|隐藏|填充|忽略|不(?![遮屏隐忽]))"
 _ONE = r"(?<![\w.])(?:1s?|ones?|true)(?![a-z0-9_])"
-_MEANS = r"\s*(?:=+|:|：|->|means?|is|are|where|for|at|marks?|表示|代表|为|是)\s*(?:a\s+|the\s+)?(?:该|此|这个)?(?:位置|词元|键)?[是为]?"
+_MEANS = r"\s*(?:=+|:|：|->|means?|is|are|where|for|at|marks?|表示|代表|为|是)\s*(?:a\s+|the\s+|this\s+|that\s+)?(?:该|此|这个)?(?:位置|词元|键)?[是为]?"
 _OF_A_TOKEN = r"(?:(?:tokens?|positions?|keys?|entry|entries|elements?)\s+(?:is|are)\s+(?:an?\s+)?)?"
 _HIDES = re.compile(rf"{_ONE}{_MEANS}{_OF_A_TOKEN}{_HIDDEN}|{_ONE} above the (?:main )?diagonal|"
                     rf"{_HIDDEN}(?:\s+\w+)?\s+(?:=+|is|are|have|has|get)\s+(?:a\s+)?{_ONE}|"
@@ -147,9 +147,16 @@ def leaks(call: Call, tensors: Tensors, mask: np.ndarray) -> bool:
     return any(_far(one[b][..., rows[b], :], two[b][..., rows[b], :]) for b in range(len(rows)))
 
 
+def mixes(call: Call, tensors: Tensors) -> bool:
+    """Whether the first sequence's output depends on the others."""
+    x = tensors["x"]
+    one, two = (_out(call, {**tensors, "x": np.concatenate([x[:1], rest])})[:1] for rest in (x[1:], 1 - x[1:]))
+    return _far(one, two)
+
+
 def beyond(call: Call, tensors: Tensors, form: Form, hidden: tuple[int, ...]) -> np.ndarray:
-    """What the output has more with so many of the last keys of each sequence hidden by "other_mask" in this form than without these keys;
-    0 for rounding."""
+    """What the output has more with so many of the last keys of each sequence hidden by "other_mask" in this form than without these keys,
+    under the same "mask" [B, 1, Tq, Tk] if there is one; 0 for rounding."""
     keys = [name for name in ("memory", "k", "v") if name in tensors] or ["x"]
     columns = tensors[keys[0]].shape[-2]
     visible = np.arange(columns) < columns - np.array(hidden)[:, None, None, None]
@@ -157,8 +164,11 @@ def beyond(call: Call, tensors: Tensors, form: Form, hidden: tuple[int, ...]) ->
     out = _out(call, {**tensors, "other_mask": given})
     more = np.zeros_like(out)
     for n, count in enumerate(hidden):
-        own = {name: tensors[name][n : n + 1] for name in {*keys, "x", "q"} & tensors.keys()}
-        one = _out(call, {**tensors, **own, **{name: own[name][..., :-count, :] for name in keys}})[0]
+        own = {name: tensors[name][n : n + 1] for name in {*keys, "x", "q", "mask"} & tensors.keys()}
+        cut = {name: own[name][..., :-count, :] for name in keys}
+        if "mask" in own:
+            cut["mask"] = own["mask"][..., : -count if keys == ["x"] else None, :-count]
+        one = _out(call, {**tensors, **own, **cut})[0]
         rows = np.s_[..., : one.shape[-2], :]
         more[n][rows] = out[n][rows] - one if _far(one, out[n][rows]) else 0
     return more

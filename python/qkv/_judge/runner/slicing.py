@@ -22,6 +22,7 @@ FULL_BATCH = 8
 #: What says so: a docstring of x, the names of the axes of an argument.
 _FIRST = r"(?:t|l|s|seq\w*|len\w*|(?:tgt|src|q)_?len\w*|time|tokens), ?(?:b|bs|batch\w*|bsz)\b"
 _SAID = re.compile(rf"\bx\b[^(\[]{{0,20}}[(\[](?:{_FIRST}|(?:t|l|s|seq\w*|time), n\b)|\b(?:time|seq\w*) x batch", re.IGNORECASE)
+_BATCH_FIRST = re.compile(r"[(\[](?:b|n|bs|bsz|batch\w*), ?(?:t|l|s|n|seq\w*|len\w*|time|tokens)\b", re.IGNORECASE)
 _UNPACKED = re.compile(rf"(?m)^\s*{_FIRST}.*= *(\w+)\.(?:shape\b|size\(\))", re.IGNORECASE)
 
 
@@ -80,12 +81,13 @@ class Slices(NamedTuple):
         return self.how in (SWAPPED, TIME_FIRST) or shape == whole
 
 
-def tokens_first(thing: Any, function: Any) -> bool:
-    """Whether a function or a class says that its input is [L, B, E]."""
+def tokens_first(thing: Any, function: Any) -> str:
+    """Whether a docstring says that the input is [L, B, E]: "said"; or the names of its axes, which no docstring denies: "named"."""
     source = source_of(function)
     unpacked = _UNPACKED.search(source)
     own = unpacked and not re.search(rf"(?m)^\s*{unpacked[1]}\b.*=[^=]", source[: unpacked.start()])
-    return bool(own or _SAID.search(f"{thing.__doc__} {function.__doc__}"))
+    documents = f"{thing.__doc__} {function.__doc__}"
+    return "said" if _SAID.search(documents) else "named" if own and not _BATCH_FIRST.search(documents) else ""
 
 
 def _leading(count: int, takes: str, names: Iterable[str] = (*_HEADED, "mask"), lists: bool = False, columns: bool = False) -> Slices:

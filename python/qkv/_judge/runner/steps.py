@@ -33,6 +33,7 @@ def stepped(subject: Subject, binding: Binding, tensors: Tensors, metadata: Word
         rows = [stepped(subject, binding, {**tensors, "x": x}, metadata, assignment, counts) for x in tensors["x"]]
         return [np.stack(parts) for parts in zip(*rows)]
     target = subject.fresh(tensors, assignment)
+    _used(subject, binding, target, tensors, metadata, counts)
     state, outs, start = copy.deepcopy(subject.helpers.get("cache")), [], 0
     for count in [sum(counts)] if subject.helpers.get("whole") else counts:
         piece = {**tensors, "x": tensors["x"][..., start : start + count, :]}
@@ -41,7 +42,19 @@ def stepped(subject: Subject, binding: Binding, tensors: Tensors, metadata: Word
         state = after(binding, result, state)
         outs.append(array_of(result.out, subject.precision))
         start += count
+    subject.helpers["filled"] = state is not None and not (isinstance(state, (dict, list, tuple)) and not state)
     return outs
+
+
+def _used(subject: Subject, binding: Binding, target: Any, tensors: Tensors, metadata: Words, counts: list[int]) -> None:
+    """An object that was called and reset before, where it is called token by token."""
+    resets = [name for name in vars(type(target)) if re.fullmatch("(?:reset|clear)(?:_?(?:kv)?_?(?:cache|state|buffers?))?", name)]
+    if not resets or len(counts) < 2 or {*counts} != {1}:
+        return
+    piece = {**tensors, "x": tensors["x"][..., :2, :]}
+    values = subject.values(binding, piece, {**metadata, "start": "0"}, subject.leaves(piece))
+    subject.call(binding, target, step_values(binding, values, copy.deepcopy(subject.helpers.get("cache")), 0), piece)
+    getattr(target, resets[0])()
 
 
 def settle(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words, states: list[Any]) -> bool:
@@ -76,7 +89,7 @@ def settle(subject: Subject, binding: Binding, tensors: Tensors, metadata: Words
                 ran = ran[-1:]
                 break
         if ran:
-            _, way, helpers = next((one for one in ran if one[0]), ran[0])
+            _, way, helpers = max(ran, key=lambda one: (one[0], one[2]["filled"]))
             subject.ways = [way]
             subject.helpers.update(helpers)
             return True
