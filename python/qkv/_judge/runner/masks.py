@@ -71,7 +71,7 @@ def forms(argument: str, task: str, hides: bool | None = None) -> list[Form]:
 #: What a docstring says of a mask: "1 = hidden", "mask: True where padding is", "padded positions are 1 in the mask"; "0 or -inf".
 _HIDDEN = r"(?:hidden|hide|masked|ignored?|pad\w*|blocked|future|not\b(?! (?:\w+ed|hidden)\b)|遮|屏蔽|隐藏|填充|忽略|不(?![遮屏隐忽]))"
 _ONE = r"(?<![\w.])(?:1s?|ones?|true)(?![a-z0-9_])"
-_MEANS = r"\s*(?:=+|:|：|->|means?|is|are|where|for|at|marks?|表示|代表|为|是)\s*(?:a\s+|the\s+|this\s+|that\s+)?(?:该|此|这个)?(?:位置|词元|键)?[是为]?"
+_MEANS = r"\s*(?:=+|:|：|->|means?|is|are|where|for|at|marks?|表示|代表|为|是)\s*(?:(?:a|the|this|that)\s+)?(?:该|此|这个)?(?:位置|词元|键)?[是为]?"
 _OF_A_TOKEN = r"(?:(?:tokens?|positions?|keys?|entry|entries|elements?)\s+(?:is|are)\s+(?:an?\s+)?)?"
 _HIDES = re.compile(rf"{_ONE}{_MEANS}{_OF_A_TOKEN}{_HIDDEN}|{_ONE} above the (?:main )?diagonal|"
                     rf"{_HIDDEN}(?:\s+\w+)?\s+(?:=+|is|are|have|has|get)\s+(?:a\s+)?{_ONE}|"
