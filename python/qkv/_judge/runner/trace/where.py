@@ -3,6 +3,7 @@ the textbook has."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
 import inspect
@@ -72,7 +73,8 @@ def _watched(subject: Subject, reading: int, source: Instrumented, tensors: Tens
                 building.build(subject.thing, values, own, subject.people)
             for event in record.events:
                 event.given = False
-        if answered(watched, tensors, {**metadata, "repeat": "1"} if metadata.get("call") == "training" else metadata, reading)[1]:
+        answers, failed = answered(watched, tensors, {**metadata, "repeat": "1"} if metadata.get("call") == "training" else metadata, reading)
+        if failed:
             return None
     heads = tensors["q"].shape[1] if "q" in tensors and tensors["q"].ndim > 1 else subject.sizes.heads
     kv_heads = subject.sizes.kv_heads if "W_k" in tensors else heads
@@ -89,7 +91,17 @@ def _watched(subject: Subject, reading: int, source: Instrumented, tensors: Tens
     ways = {"training": lambda: search.dropped(float(metadata.get("dropout") or 0)), "gradient": search.detached}
     ways["train-steps"] = search.stepped if subject.framework == "torch" else search.first
     blame = ways.get(metadata.get("call", "forward"), search.first)()
+    if blame is not None and "other_out" in answers and (line := _reads(search.tree, subject.binding_for().argument("other_mask"))):
+        blame = Blame(line, next((i for i, one in enumerate(record.events) if one.line == line), blame.index))
     return _as_json(search, blame, metadata.get("name", "")) if blame is not None and blame.line else None
+
+
+def _reads(tree: ast.AST, argument: str) -> int:
+    """The first statement of the function with such an argument that uses it, not one that asks whether it is there; 0 without."""
+    owners = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and argument in [own.arg for own in one.args.args]]
+    plain = [one for owner in owners[:1] for one in ast.walk(owner) if isinstance(one, (ast.Assign, ast.AugAssign, ast.Expr, ast.Return))]
+    lines = [one.lineno for one in plain if any(isinstance(name, ast.Name) and name.id == argument for name in ast.walk(one))]
+    return min(lines, default=0)
 
 
 def _as_json(search: Search, blame: Blame, probe: str) -> dict[str, Any]:
