@@ -61,6 +61,7 @@ const std::set<std::pair<std::string, std::string>> kSame = {
     {"rope-direction-reversed", "rope-sine-cosine-exchanged"},  // in attention: both turn by a constant minus the angle
     {"flash-delta-of-weights", "flash-lse-again"},              // but for rounding out and lse
     {"t5-not-used", "t5-sign"},  // all keys of the past have one bias: a softmax does not see it
+    {"sampling-top-p-short", "sampling-top-p-short-but-one"},  // where no token alone has more than p
     // Up to what float32 rounds, or in what one of two functions gives.
     {"lm-gradient-not-averaged", "lm-loss-sum"},
     {"norm-eps-ignored", "norm-eps-missing"},
