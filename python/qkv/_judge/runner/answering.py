@@ -18,7 +18,7 @@ from .frameworks import from_numpy, is_array, source_of, to_numpy, told, torch_o
 from .masks import beyond
 from .slots import Tensors, Words
 from .steps import stepped, train_steps
-from .subject import SQUARE, Skipped, Subject, causal_mask, has_more_keys, lengths, square
+from .subject import SQUARE, Skipped, Subject, causal_mask, has_more_keys, lengths, padding_mask, square
 from .tasks import FUNCTIONS, LAYERS, PARTS, STEPPED, TASKS
 
 Answer = tuple[Tensors, dict[str, str]]
@@ -258,12 +258,13 @@ def _one_mask(subject: Subject, tensors: Tensors, metadata: Words, assignment: i
 
 def _other_mask(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
     """With what its second mask changes beside hiding keys, alone or with a causal mask."""
-    form, hidden = subject.helpers.get("other_mask"), tuple(range(1, 1 + lengths(tensors)[0][0]))
-    if form is None or lengths(tensors)[1] <= len(hidden):
+    form = subject.helpers.get("other_mask")
+    if form is None or lengths(tensors)[1] <= lengths(tensors)[0][0]:
         return {}
+    padding = padding_mask(tensors, *range(1, 1 + lengths(tensors)[0][0]))
     out = _out(subject, _prepared(subject, tensors, metadata, assignment)[0](), tensors)["out"]
-    for given in ({}, {"mask": causal_mask(tensors)} if subject.mask_form is not None else {}):
-        more = beyond(lambda given: _prepared(subject, given, metadata, assignment)[0](), {**tensors, **given}, form, hidden)
+    for inputs in [tensors] + [{**tensors, "mask": causal_mask(tensors)}] * (subject.mask_form is not None):
+        more = beyond(lambda given: _prepared(subject, given, metadata, assignment)[0](), inputs, form, padding)
         if more.any():
             return {"other_out": out + more}
     return {}
@@ -284,7 +285,7 @@ def _finite(subject: Subject, tensors: Tensors, metadata: Words, assignment: int
     form, slices = subject.mask_form, subject.slices
     added = form is not None and form.added and "mask" not in tensors and "q" in tensors
     says = added and ("bias" in subject.binding_for().argument("mask") or re.search(r"added to (?:the )?scaled", told(subject.thing)))
-    if not says or "q" not in tensors or (slices is not None and not slices.takes_mask("[B, H, L, L]")):
+    if not says or (slices is not None and not slices.takes_mask("[B, H, L, L]")):
         return {}
     half = {**tensors, "q": tensors["q"] / 2}
     bias = half["q"] @ half["k"].swapaxes(-1, -2) / np.sqrt(half["q"].shape[-1])

@@ -90,15 +90,11 @@ def _check(sizes: dict[str, Any], names: Iterable[str]) -> None:
 
 
 def settings_of(cls: type) -> dict[str, str]:
-    """{argument: setting} of a class's constructor; with a configuration, of what the constructor names in it too, and of the fields of
-    a dataclass that its methods read."""
+    """{argument: setting} of a class's constructor; with a configuration, of what the class names in it too."""
     found = {one.name: "config" if annotated(cls, one) else names.setting(one.name) for one in arguments_of(cls)}
     code = getattr(cls.__init__, "__code__", None)
-    holders = [holder for one in arguments_of(cls) if (holder := annotated(cls, one))]
-    if code is not None and ("config" in found.values() or holders):
-        fields = {field.name for holder in holders for field in dataclasses.fields(holder)}
-        read = named(cls) if "config" in found.values() else {*code.co_names} | (named(cls) & fields)
-        for name in (*sorted(read), *(constant for constant in code.co_consts if isinstance(constant, str))):
+    if code is not None and "config" in found.values():
+        for name in (*sorted(named(cls)), *(constant for constant in code.co_consts if isinstance(constant, str))):
             kind = names.setting(name)
             if kind in ("embed", "heads", "kv_heads", "dropout", "causal") and len(names.key(name)) > 1:
                 found.setdefault(name, kind)

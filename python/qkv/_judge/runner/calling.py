@@ -30,10 +30,15 @@ _ALWAYS = {"mask", "causal", "num_heads", "num_kv_heads", "cache", "past_k", "pa
 _KEEPS = {"start": "cache", "positions": r"kv_?cache|\bk_?cache|cache_?k\b"}
 
 
+def resets_of(cls: type) -> list[str]:
+    """Methods that empty what an object keeps."""
+    return [name for name in vars(cls) if re.fullmatch("(?:reset|clear)(?:_?(?:kv)?_?(?:cache|state|buffers?))?", name)]
+
+
 def keeps(thing: Any, method: str, roles: Iterable[str | None]) -> bool:
     """Whether an object keeps keys and values from call to call itself."""
     words = " ".join(named(thing)).lower()
-    resets = isinstance(thing, type) and any(re.match("reset|clear", name) for name in vars(thing)) and re.search(_KEEPS["positions"], words)
+    resets = isinstance(thing, type) and resets_of(thing) and re.search(_KEEPS["positions"], words)
     return method == "step" or bool(resets) or any(role in roles and re.search(kept, words) for role, kept in _KEEPS.items())
 
 

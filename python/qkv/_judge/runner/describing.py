@@ -81,8 +81,8 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
         if (method := forward_of(thing)) and _hollow(getattr(thing, method)):
             raise Stop(f"not filled in yet: {candidate.name}.{method} has no body", "unfilled")
         thing = parts.function_of(thing, candidate.task, people, own, request.get("map") or {})
-    elif candidate.task in ("gqa", "gqa-cache") and re.search("multi_?query|mqa", candidate.name):
-        values["kv_heads"] = values["kv_heads"] if "num_kv_heads" in match.roles_of(thing).values() else 1
+    elif candidate.task in ("gqa", "gqa-cache") and match.one_kv_head(candidate.name, thing):
+        values["kv_heads"] = 1
     elif kind == "class":
         building.fix_by_module(values, thing, module, candidate.task)
     sizes = Sizes(values["embed"], values["heads"], values["kv_heads"], values["head_dim"], values["hidden"] if candidate.task == "block" else 0)

@@ -351,7 +351,7 @@ def other_mask(trial: Trial) -> None:
         ran: list[masks.Form] = []
         for form in [one for one in masks.forms(name, subject.task) if one.shape in masks.ROWS]:
             with contextlib.suppress(*FAILURES):
-                off = masks.beyond(trial.unmasked, tensors, form, (1, 2))
+                off = masks.beyond(trial.unmasked, tensors, form, padding_mask(tensors, 1, 2))
                 ran.append(form)
                 if not off.any():
                     subject.helpers["other_mask"] = form

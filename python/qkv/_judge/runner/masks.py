@@ -154,16 +154,13 @@ def mixes(call: Call, tensors: Tensors) -> bool:
     return _far(one, two)
 
 
-def beyond(call: Call, tensors: Tensors, form: Form, hidden: tuple[int, ...]) -> np.ndarray:
-    """What the output has more with so many of the last keys of each sequence hidden by "other_mask" in this form than without these keys,
-    under the same "mask" [B, 1, Tq, Tk] if there is one; 0 for rounding."""
+def beyond(call: Call, tensors: Tensors, form: Form, padding: np.ndarray) -> np.ndarray:
+    """What the output has more with the last keys of each sequence hidden by `padding` [B, 1, Tq, Tk], given as "other_mask" in this form,
+    than without these keys, under the same "mask" [B, 1, Tq, Tk] if there is one; 0 for rounding."""
     keys = [name for name in ("memory", "k", "v") if name in tensors] or ["x"]
-    columns = tensors[keys[0]].shape[-2]
-    visible = np.arange(columns) < columns - np.array(hidden)[:, None, None, None]
-    given = form.of(np.broadcast_to(visible, (len(hidden), 1, columns, columns)), 1, "numpy", "float64")
-    out = _out(call, {**tensors, "other_mask": given})
+    out = _out(call, {**tensors, "other_mask": form.of(padding, 1, "numpy", "float64")})
     more = np.zeros_like(out)
-    for n, count in enumerate(hidden):
+    for n, count in enumerate((~padding[:, 0, 0]).sum(-1)):
         own = {name: tensors[name][n : n + 1] for name in {*keys, "x", "q", "mask"} & tensors.keys()}
         cut = {name: own[name][..., :-count, :] for name in keys}
         if "mask" in own:

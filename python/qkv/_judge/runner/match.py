@@ -36,6 +36,11 @@ def roles_of(function: Any) -> dict[str, str | None]:
     return {name: "params" if role in (None, "p") and name in dicts else role for name, role in roles.items()}
 
 
+def one_kv_head(name: str, thing: Any) -> bool:
+    """Whether a name says that all heads share their keys and values, and no argument says how many do."""
+    return bool(re.search("multi_?query|mqa", name)) and "num_kv_heads" not in roles_of(thing).values()
+
+
 def required(one: inspect.Parameter) -> bool:
     return one.default is one.empty
 

@@ -46,9 +46,8 @@ def contract_of(task: str, name: str, thing: Any) -> str | None:
 def guess(name: str, thing: Any) -> str | None:
     """The task of a function or class; None where its name speaks of none or its arguments do not fit."""
     task = named(name)
-    gated = isinstance(thing, type) and _GATED & {word.lower() for word in names_in(thing)}
-    if gated and names.speaks_of("other", name) == "mlp" and "moe" not in names.key(name):
-        task = "swiglu"
+    if isinstance(thing, type) and names.speaks_of("other", name) == "mlp" and "moe" not in names.key(name):
+        task = "swiglu" if _GATED & {word.lower() for word in names_in(thing)} else task
     given = arguments_of(thing) if isinstance(thing, FunctionType) else []
     if task == "score-modifiers" and not any(names.among("given", one.name, ["slopes", "cap", "sinks", "table"]) for one in given):
         return None  # its own slopes or cap

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import building, names
-from .calling import TURNS, Binding, after, array_of, keeps, step_values
+from .calling import TURNS, Binding, after, array_of, keeps, resets_of, step_values
 from .errors import FAILURES, Stop
 from .frameworks import arrays_in, default_dtype, from_numpy, is_array, is_module_class, to_numpy, torch_of
 from .slots import Tensors, Words
@@ -48,7 +48,7 @@ def stepped(subject: Subject, binding: Binding, tensors: Tensors, metadata: Word
 
 def _used(subject: Subject, binding: Binding, target: Any, tensors: Tensors, metadata: Words, counts: list[int]) -> None:
     """An object that was called and reset before, where it is called token by token."""
-    resets = [name for name in vars(type(target)) if re.fullmatch("(?:reset|clear)(?:_?(?:kv)?_?(?:cache|state|buffers?))?", name)]
+    resets = resets_of(type(target))
     if not resets or len(counts) < 2 or {*counts} != {1}:
         return
     piece = {**tensors, "x": tensors["x"][..., :2, :]}
