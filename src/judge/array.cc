@@ -23,6 +23,8 @@ struct Around {
     for (std::size_t i = 0; i < axis; ++i) outer *= shape[i];
     for (std::size_t i = axis + 1; i < shape.size(); ++i) inner *= shape[i];
   }
+  /// Where the i-th of outer * inner slices along the axis begins.
+  Index begin(Index i) const { return i / inner * n * inner + i % inner; }
 };
 
 /// Sum of products of n pairs with strides, with the error of any order of summation.
@@ -96,13 +98,9 @@ Array matmul(const Array& a, const Array& b) {
   Shape shape = a.shape;
   shape.back() = n;
   Array out(shape);
-  for (Index i = 0; i < batch; ++i) {
-    const Number* right = b.data.data() + (b.rank() == 2 ? 0 : i * k * n);
-    for (Index row = 0; row < m; ++row) {
-      for (Index column = 0; column < n; ++column) {
-        out[(i * m + row) * n + column] = dot(a.data.data() + (i * m + row) * k, 1, right + column, n, k);
-      }
-    }
+  for (Index i = 0; i < out.count(); ++i) {
+    const Index row = i / n, matrix = b.rank() == 2 ? 0 : row / m * k * n;
+    out[i] = dot(a.data.data() + row * k, 1, b.data.data() + matrix + i % n, n, k);
   }
   return out;
 }
@@ -115,21 +113,18 @@ Array linear(const Array& x, const Array& weight, const Array& bias) {
 Array softmax(const Array& a, int axis, bool subtract_maximum) {
   Array out = a;
   const Around at(a.shape, axis_of(a, axis));
-  for (Index o = 0; o < at.outer; ++o) {
-    for (Index i = 0; i < at.inner; ++i) {
-      const auto element = [&](Index j) -> Number& { return out[(o * at.n + j) * at.inner + i]; };
-      Number largest(-std::numeric_limits<double>::infinity());
-      for (Index j = 0; j < at.n; ++j) largest = max(largest, element(j));
-      double total = 0, error = 0;
-      for (Index j = 0; j < at.n; ++j) {
-        // The maximum leaves the quotient: its own rounding does not count.
-        element(j) = exp(subtract_maximum ? element(j) - Number(largest.value) : element(j));
-        total += element(j).value;
-        error += element(j).error;
-      }
-      for (Index j = 0; j < at.n; ++j)
-        element(j) = element(j) / Number(total, error + static_cast<double>(at.n) * total);
+  for (Index i = 0; i < at.outer * at.inner; ++i) {
+    const auto element = [&, begin = at.begin(i)](Index j) -> Number& { return out[begin + j * at.inner]; };
+    Number largest(-std::numeric_limits<double>::infinity());
+    for (Index j = 0; j < at.n; ++j) largest = max(largest, element(j));
+    double total = 0, error = 0;
+    for (Index j = 0; j < at.n; ++j) {
+      // The maximum leaves the quotient: its own rounding does not count.
+      element(j) = exp(subtract_maximum ? element(j) - Number(largest.value) : element(j));
+      total += element(j).value;
+      error += element(j).error;
     }
+    for (Index j = 0; j < at.n; ++j) element(j) = element(j) / Number(total, error + static_cast<double>(at.n) * total);
   }
   return out;
 }
@@ -140,10 +135,7 @@ Array sum(const Array& a, int axis) {
   shape[axis_of(a, axis)] = 1;
   Array out(shape);
   const Number one(1);
-  for (Index o = 0; o < at.outer; ++o) {
-    for (Index i = 0; i < at.inner; ++i)
-      out[o * at.inner + i] = dot(a.data.data() + o * at.n * at.inner + i, at.inner, &one, 0, at.n);
-  }
+  for (Index i = 0; i < out.count(); ++i) out[i] = dot(a.data.data() + at.begin(i), at.inner, &one, 0, at.n);
   return out;
 }
 
@@ -186,14 +178,6 @@ Array broadcast(const Array& a, const Shape& shape) {
   return strided(a, shape, stride);
 }
 
-Array operator+(const Array& a, const Array& b) { return zip(a, b, std::plus<>()); }
-Array operator-(const Array& a, const Array& b) { return zip(a, b, std::minus<>()); }
-Array operator*(const Array& a, const Array& b) { return zip(a, b, std::multiplies<>()); }
-Array operator/(const Array& a, const Array& b) { return zip(a, b, std::divides<>()); }
-Array operator*(const Array& a, Number factor) {
-  return map(a, [factor](Number x) { return x * factor; });
-}
-
 Array slice(const Array& a, int axis, Index begin, Index end) {
   need(0 <= begin && begin <= end && end <= a.size(axis));
   std::vector<Index> from(static_cast<std::size_t>(end - begin));
@@ -210,11 +194,9 @@ Array concat(const std::vector<Array>& parts, int axis) {
   const Around whole(shape, where);
   Index begin = 0;
   for (const Array& part : parts) {
-    const Index n = part.shape[where];
-    for (Index o = 0; o < whole.outer; ++o) {
-      for (Index i = 0; i < n * whole.inner; ++i)
-        out[(o * whole.n + begin) * whole.inner + i] = part[o * n * whole.inner + i];
-    }
+    const Index n = part.shape[where] * whole.inner;
+    for (Index o = 0; o < whole.outer; ++o)
+      std::copy_n(part.data.begin() + o * n, n, out.data.begin() + o * whole.n * whole.inner + begin);
     begin += n;
   }
   return out;
@@ -227,11 +209,9 @@ Array take(const Array& a, int axis, const std::vector<Index>& from) {
   Shape shape = a.shape;
   shape[where] = static_cast<Index>(from.size());
   Array out(shape);
-  Index next = 0;
+  auto next = out.data.begin();
   for (Index o = 0; o < at.outer; ++o) {
-    for (const Index j : from) {
-      for (Index i = 0; i < at.inner; ++i) out[next++] = a[(o * at.n + j) * at.inner + i];
-    }
+    for (const Index j : from) next = std::copy_n(a.data.begin() + (o * at.n + j) * at.inner, at.inner, next);
   }
   return out;
 }

@@ -1,6 +1,7 @@
 // Small dense arrays of Number, and the few operations textbooks are written in.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "judge/number.h"
@@ -73,11 +74,13 @@ template <class F> Array zip(const Array& a, const Array& b, F&& f) {
   for (Number& x : out.data) x = f(x, *other), other += step;
   return out;
 }
-Array operator+(const Array& a, const Array& b);
-Array operator-(const Array& a, const Array& b);
-Array operator*(const Array& a, const Array& b);
-Array operator/(const Array& a, const Array& b);
-Array operator*(const Array& a, Number factor);
+inline Array operator+(const Array& a, const Array& b) { return zip(a, b, std::plus<>()); }
+inline Array operator-(const Array& a, const Array& b) { return zip(a, b, std::minus<>()); }
+inline Array operator*(const Array& a, const Array& b) { return zip(a, b, std::multiplies<>()); }
+inline Array operator/(const Array& a, const Array& b) { return zip(a, b, std::divides<>()); }
+inline Array operator*(const Array& a, Number factor) {
+  return map(a, [factor](Number x) { return x * factor; });
+}
 
 /// a[begin .. end) of one axis.
 Array slice(const Array& a, int axis, Index begin, Index end);
