@@ -58,8 +58,8 @@ class Trial {
     if (!spelling) found = exact.one();
     if (!spelling && !found && exact.all_float64() && (spelling = wide.right())) {
       finding_.notes.push_back("right as float32 would be: some part is not computed in float64");
-      forward_ = wide.cases();
-      for (std::vector<Case>* cases : {&with_weights_, &later_, &by_hand_}) std::ranges::for_each(*cases, widen);
+      for (std::vector<Case>* cases : {&forward_, &with_weights_, &later_, &by_hand_})
+        std::ranges::for_each(*cases, widen);
     }
     if (!spelling) {
       if (!found) found = wide.one();

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <map>
 #include <utility>
+
+#include "judge/evidence.h"
 
 namespace qkv::judge {
 namespace {
@@ -19,22 +21,6 @@ Choices joined(Choices a, const Choices& b) {
 
 bool names_empty_rows(const Choices& spelling) {
   return std::ranges::any_of(spelling, [](const Choice& choice) { return choice.entry->group == "empty row"; });
-}
-
-/// Four digits.
-double shortened(double x) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4g", x);
-  return std::strtod(text, nullptr);
-}
-
-bool explains_case(const Textbook& textbook, const Case& one, Index* weight) {
-  try {
-    const Range range(one.answers.front().second.largest);
-    return gives(run(textbook, *one.probe), one, weight);
-  } catch (const NotApplicable&) {
-    return false;
-  }
 }
 
 /// Combinations of conventions, at most one of a group; the empty one first.
@@ -102,17 +88,16 @@ Search::Search(const Task& task, std::vector<Case> cases, const Choices& given)
   for (Choices& spelling : spellings_) spelling.insert(spelling.begin(), given.begin(), given.end());
 }
 
-bool Search::explains_one(const Choices& choices, const Case& one) const {
-  const std::optional<Textbook> textbook = textbook_with(task_, choices);
-  return textbook && explains_case(*textbook, one, nullptr);
+bool Search::explains_one(const Choices& choices, const Case& one, Index* weight) const {
+  const Range range(one.answers.front().second.largest);
+  const std::optional<Work> work = run_with(task_, choices, *one.probe);
+  return work && gives(*work, one, weight);
 }
 
 bool Search::explains(const Choices& choices) const {
-  const std::optional<Textbook> textbook = textbook_with(task_, choices);
   Index weight = 0;
-  return textbook &&
-         std::ranges::all_of(cases_, [&](const Case& one) { return explains_case(*textbook, one, &weight); }) &&
-         weight >= 0;
+  const auto explained = [&](const Case& one) { return explains_one(choices, one, &weight); };
+  return std::ranges::all_of(cases_, explained) && weight >= 0;
 }
 
 void widen(Case& one) {
@@ -179,7 +164,8 @@ std::vector<double> Search::fitted(const Entry& entry, const Choices& rest) cons
         low = a, a = b, at_a = at_b, b = low + kRatio * (high - low), at_b = at(b);
       }
     }
-    return {shortened((low + high) / 2), (low + high) / 2};
+    const double middle = (low + high) / 2;
+    return {std::strtod(number_text(middle, "%.4g").c_str(), nullptr), middle};
   }
   return undecided;
 }

@@ -56,7 +56,7 @@ class Search {
   Search(const Task& task, std::vector<Case> cases, const Choices& given = {});
 
   bool explains(const Choices& choices) const;
-  bool explains_one(const Choices& choices, const Case& one) const;
+  bool explains_one(const Choices& choices, const Case& one, Index* weight = nullptr) const;
   /// The first legal spelling that explains every answer.
   std::optional<Choices> right() const;
 
@@ -73,7 +73,6 @@ class Search {
   /// where none does.
   Found narrowed(Found found) const;
 
-  const std::vector<Case>& cases() const { return cases_; }
   /// The same with every case widened.
   Search as_float32() const;
   bool all_float64() const;
