@@ -44,9 +44,6 @@ Array full(double x, Shape shape) {
   return Array(std::move(shape), Number(x));
 }
 template <Number (*f)(Number)> Array each(Values x) { return map(*x[0], f); }
-Number floored(Number x) { return std::floor(x.value); }
-Number exact(Number x) { return x.value; }
-Number error(Number x) { return x.error; }
 
 Array size(Values x) {
   if (is_nothing(*x[0])) return {};
@@ -151,10 +148,10 @@ constexpr NamedFunction kFunctions[] = {
     {"cos", each<cos>},
     {"count", [](Values x) { return constant(static_cast<double>(x[0]->count())); }},
     {"erf", each<erf>},
-    {"error", each<error>},
-    {"exact", each<exact>},
+    {"error", each<[](Number x) { return Number(x.error); }>},
+    {"exact", each<[](Number x) { return Number(x.value); }>},
     {"exp", each<exp>},
-    {"floor", each<floored>},
+    {"floor", each<[](Number x) { return Number(std::floor(x.value)); }>},
     {"four", four},
     {"full", [](Values x) { return full(number(x[0]), rest<Index>(x, 1)); }},
     {"largest_of_row", largest_of_row},

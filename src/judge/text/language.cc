@@ -241,12 +241,6 @@ Statement parse_statement(std::string_view text) {
   while (parser.eat(","));
   parser.need_end();
   if (names.size() != values.size()) parser.fail("as many values as names are needed");
-  if (names.size() == 1) {
-    return [name = names.front(), value = values.front()](const Scope& scope) {
-      Array computed = value(scope).array();
-      scope.work[name] = std::move(computed);
-    };
-  }
   return [names, values](const Scope& scope) {
     std::vector<Array> computed;
     for (const Expression& value : values) computed.push_back(value(scope).array());
@@ -323,7 +317,7 @@ bool Definitions::define(std::string_view line) {
   std::string_view rest = line.substr(line.find(' '));
   const std::string_view head = cut(rest, " =");
   if (list) {
-    for (const std::string_view word : words_of(rest)) names[std::string(head)].emplace_back(word);
+    names[std::string(head)] = words_of(rest);
     return true;
   }
   std::string_view parameters = head.substr(std::min(head.find('('), head.size()));
@@ -355,19 +349,15 @@ Statements parse_step(std::string_view text) {
     condition = parse_expression(cut(text, ":"));
     text = trimmed(text);
   }
-  std::vector<std::string> each = {""};
+  std::vector<std::string_view> each = {""};
   if (text.starts_with("each ")) {
     text.remove_prefix(5);
     const std::string_view list = cut(text, ":");
     const auto named = definitions().names.find(list);
-    each.clear();
-    if (named != definitions().names.end()) each = named->second;
-    if (each.empty()) {
-      for (const std::string_view word : words_of(list)) each.emplace_back(word);
-    }
+    each = named != definitions().names.end() ? named->second : words_of(list);
   }
   std::vector<Statement> all;
-  for (const std::string& word : each) {
+  for (const std::string_view word : each) {
     const std::string own = replaced(text, "$", word);
     for (std::string_view rest = own; !trimmed(rest).empty();) all.push_back(parse_statement(cut(rest, ";")));
   }

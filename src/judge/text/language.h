@@ -58,7 +58,7 @@ struct Definitions {
     Expression body;
   };
   ByName<Let> lets;
-  std::map<std::string, std::vector<std::string>, std::less<>> names;
+  std::map<std::string, std::vector<std::string_view>, std::less<>> names;
 
   /// "let f(x) = ...", "names n = ...": false for any other line.
   bool define(std::string_view line);
