@@ -77,7 +77,6 @@ struct Shown {
 bool zero_or(const Shown& s, Number factor) {
   return s.every([&](const Element& one) { return one.got == 0 || agrees(one.weight * factor, one.got, s.unit); });
 }
-bool zero_or(const Shown& s, double factor) { return zero_or(s, Number(factor, 2 * factor)); }
 
 /// By what the largest number that was kept is multiplied.
 Number shown_factor(const Shown& s) {
@@ -131,35 +130,28 @@ struct Zeros {
 /// are then e^score up to the row's sum, which is not known: it is taken from the first number, as dropped or as kept.
 bool dropped_scores(const Shown& s, double fill, double factor) {
   for (Index begin = 0; begin < std::ssize(s.all); begin += s.columns) {
-    bool explained = false;
-    for (const bool first_dropped : {false, true}) {
+    const auto explained = [&](bool first_dropped) {
       double first = -kInfinity, first_got = 0, error = 0;
-      bool holds = true;
-      for (Index n = begin; n < begin + s.columns && holds; ++n) {
+      for (Index n = begin; n < begin + s.columns; ++n) {
         const auto& [w, scaled, got, twin, tells] = s.at(n);
-        if (!tells) continue;
-        const double score = factor * scaled.value;
-        if (std::isnan(got)) {
-          continue;  // of this row everything was dropped, or a hidden score: -inf times 0
-        } else if (fill == -kInfinity && got == 0) {
-          continue;
-        } else if (first == -kInfinity) {
+        // NaN: of this row everything was dropped, or a hidden score: -inf times 0.
+        if (!tells || std::isnan(got) || (fill == -kInfinity && got == 0)) continue;
+        const double score = factor * scaled.value, apart = factor * 2 * (w.error / w.value + error + 8);
+        const auto fits = [&, number = got](double option) {
+          const double expected = first_got * std::exp(option - first);
+          return agrees(Number(expected, expected * apart), number, s.unit);
+        };
+        if (first == -kInfinity) {
           first = first_dropped ? fill : score;
-          first_got = got;
-          error = w.error / w.value;
-          holds = first > -kInfinity;
-        } else {
-          const double apart = factor * 2 * (w.error / w.value + error + 8);
-          const auto fits = [&, number = got](double option) {
-            const double expected = first_got * std::exp(option - first);
-            return agrees(Number(expected, expected * apart), number, s.unit);
-          };
-          holds = fits(score) || (fill > -kInfinity && fits(fill));
+          first_got = got, error = w.error / w.value;
+          if (!(first > -kInfinity)) return false;
+        } else if (!fits(score) && !(fill > -kInfinity && fits(fill))) {
+          return false;
         }
       }
-      explained = explained || holds;
-    }
-    if (!explained) return false;
+      return true;
+    };
+    if (!explained(false) && !explained(true)) return false;
   }
   return true;
 }
@@ -205,7 +197,7 @@ DropoutFinding trained(const Shown& s) {
     return {same, same ? "" : "dropout-other-rate", same ? "p = 0: nothing is dropped" : "p = 0, and weights change"};
   }
   for (const double factor : {1 / keep, 1.0, 1 / s.p, keep, s.p, 1 / (keep * keep)}) {
-    if (zero_or(s, factor)) return by_zeros(s, factor);
+    if (zero_or(s, Number(factor, 2 * factor))) return by_zeros(s, factor);
   }
   const Number measured = shown_factor(s);
   if (measured.value > 0 && zero_or(s, measured)) return by_zeros(s, measured.value);

@@ -79,17 +79,14 @@ std::string row_text(const std::string& name, const Array& expected, const Given
     leading = std::to_string(rest % expected.size(axis)) + ", " + leading;
     rest /= expected.size(axis);
   }
-  const auto numbers = [&](auto&& at_index) {
+  const auto numbers = [&](const Array& of) {
     std::string text;
-    for (Index i = shown_begin; i < shown_begin + shown; ++i) {
-      text += number_text(at_index(i), " %9.4f");
-    }
+    for (Index i = shown_begin; i < shown_begin + shown; ++i) text += number_text(of[i].value, " %9.4f");
     return text;
   };
   const std::string columns = std::to_string(shown_begin - begin) + ":" + std::to_string(shown_begin - begin + shown);
   const std::string label = name + "[" + leading + columns + "]";
-  return label + "\n  expected" + numbers([&](Index i) { return expected[i].value; }) + "\n  got     " +
-         numbers([&](Index i) { return given.values[i].value; }) + "\n";
+  return label + "\n  expected" + numbers(expected) + "\n  got     " + numbers(given.values) + "\n";
 }
 
 }  // namespace qkv::judge
