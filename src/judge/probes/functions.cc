@@ -62,25 +62,24 @@ std::vector<Probe> sdpa_probes(ProbeMaker& make) {
   const Sizes& s = make.s;
   const Lengths all{s.batch, s.length, s.memory}, square{s.batch, s.length, s.length};
   std::vector<Probe> probes;
-  const auto masked = [&](const Array& mask, const auto& drawn) { probes.push_back(make.with_mask(drawn(), mask)); };
-  const auto called = [&](std::string_view name, Lengths n) {
-    return [&make, name, n] { return make.attention(name, n); };
+  const auto masked = [&](std::string_view name, const Array& mask, Lengths n) {
+    probes.push_back(make.with_mask(make.attention(name, n), mask));
   };
   probes.push_back(make.attention("plain", all));
   probes.push_back(by_hand(make, "by hand", {1, 2, 2}));
   Array one_hidden({1, 2, 2}, 1);
   one_hidden[1] = one_hidden[2] = 0;
-  masked(one_hidden, [&] { return by_hand(make, "masked by hand", {1, 2, 2}); });
-  masked(make.padding_mask(all), called("padding", all));
-  masked(make.pair_mask(all), called("pairs masked", all));
+  probes.push_back(make.with_mask(by_hand(make, "masked by hand", {1, 2, 2}), one_hidden));
+  masked("padding", make.padding_mask(all), all);
+  masked("pairs masked", make.pair_mask(all), all);
   if (s.memory % 3 != 0) probes.push_back(keys_permuted(probes.back()));
-  masked(make.pair_mask(square), called("as many queries as keys", square));
+  masked("as many queries as keys", make.pair_mask(square), square);
   probes.push_back(large(make, "large scores", all));
   const Array pairs = make.pair_mask(all);
   probes.push_back(make.with_low_mask(large(make, "masked large scores", all), pairs));
   probes.push_back(make.attention("one token", {s.batch, 1, 1}));
   probes.push_back(make.attention("another batch", {s.batch + 2, s.length + 1, s.memory + 4}));
-  masked(make.empty_row_mask(all), called("empty row", all));
+  masked("empty row", make.empty_row_mask(all), all);
   probes.push_back(make.attention("as many queries as keys, no mask", square));
   probes.push_back(far_below(make.attention("scores far below zero", all), 1));
   probes.push_back(with_gradient(make.attention("gradient", {1, 2, 3}), make));

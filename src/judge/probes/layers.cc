@@ -75,14 +75,14 @@ struct Layer {
     const Lengths all{sizes.batch, sizes.length, sizes.memory},
         n{sizes.batch, sizes.length, cross ? sizes.memory : sizes.length};
     std::vector<Probe> out;
-    const auto add = [&](const Array& mask, const Probe& drawn) { out.push_back(make.with_mask(drawn, mask)); };
-    add(make.padding_mask(n), probe("padding", all));
-    Array mask = make.pair_mask(n);
-    add(mask, probe("pairs masked", all));
-    mask = make.pair_mask(n);
-    out.push_back(make.with_low_mask(large_probe("masked large scores", all), mask));
-    mask = make.empty_row_mask(n);
-    add(mask, probe("empty row", all));
+    const auto add = [&](std::string_view name, const Array& mask) {
+      out.push_back(make.with_mask(probe(name, all), mask));
+    };
+    add("padding", make.padding_mask(n));
+    add("pairs masked", make.pair_mask(n));
+    const Array pairs = make.pair_mask(n);
+    out.push_back(make.with_low_mask(large_probe("masked large scores", all), pairs));
+    add("empty row", make.empty_row_mask(n));
     return out;
   }
 
