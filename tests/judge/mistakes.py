@@ -25,7 +25,7 @@ HEADER = {
     "    return e / e.sum(axis=axis, keepdims=True)\n",
     "torch": "import torch\nfrom torch import nn, softmax\n",
 }
-LAYERS = ("mha", "single_head", "cache")
+LAYERS = ("mha", "cache")
 LAYER = """class Layer(nn.Module):
     def __init__(self, width, heads=1):
         super().__init__()
@@ -34,7 +34,7 @@ LAYER = """class Layer(nn.Module):
 
     def forward(self, {}):
 """
-TASKS = {"plain": "sdpa", "gated_block": "block", "rope_attention": "rope", "merge_lse": "merge", "layer_backward": "backward"}
+TASKS = {"plain": "sdpa", "gated_block": "block", "merge_lse": "merge", "layer_backward": "backward"}
 
 
 @dataclass(frozen=True)
