@@ -14,6 +14,7 @@ SCORES = {
     "matmul": "torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(k.shape[-1])",
     "power": "q @ k.mT * q.size(-1) ** -0.5",
     "queries": "(q * k.shape[-1] ** -0.5) @ k.transpose(-2, -1)",
+    "bmm": "torch.bmm(q, k.transpose(1, 2)) / q.size(-1) ** 0.5",
     "einsum": 'torch.einsum("...id,...jd->...ij", q, k) / k.size(-1) ** 0.5',
     "float": "(q.float() @ k.float().mT) * q.size(-1) ** -0.5",
 }
@@ -68,6 +69,7 @@ v4   | dim                       | query_proj key_proj value_proj output_proj | 
 v4   | embed_dim, dropout=0.1    | q_proj k_proj v_proj out_proj             | matmul -inf functional dropped pair
 v4   | d_model                   | linear_q linear_k linear_v linear_out     | queries least
 self-attention | embed_dim, d_k  | W_Q W_K W_V                               | matmul functional
+self-attention | embed_dim, head_dim | q k v                                 | bmm bare
 single-head | dim, causal=True   | W_q W_k W_v W_o                           | root triu functional bare
 single-head | n_embd             | query key value proj                      | power buffer method bare
 single-head | width              | wq wk wv wo                               | queries compare bare pair
@@ -103,7 +105,7 @@ def layer(row):
         raise ValueError(f"no such step: {unknown}")
     how = {name: next((table[step] for step in steps if step in table), next(iter(table.values()))) for name, table in tables.items()}
     arguments = [part.split("=")[0].split(":")[0].strip() for part in sizes.split(",") if part.strip() != "*"]
-    width, inner = arguments[0], "d_k" if "d_k" in arguments else arguments[0]
+    width, inner = arguments[0], arguments[task == "self-attention"]
     bias = ", bias=False" if "bare" in steps else ""
     heads, masked, causal = task.endswith("mha"), task in ("v3", "v4", "mha") and "unmasked" not in steps, task in ("single-head", "causal-mha")
     merged, out = len(names) < 3, names[-1] if len(names) in (2, 4) else None

@@ -10,18 +10,6 @@ def softmax(x):
     return e / e.sum(axis=-1, keepdims=True)
 
 
-def flash_attention(queries, keys, values, tile=4):
-    """(n, d) each, over tiles of keys."""
-    n, d = queries.shape
-    top, total, out = np.full((n, 1), -np.inf), np.zeros((n, 1)), np.zeros((n, d))
-    for j in range(0, n, tile):
-        scores = queries @ keys[j : j + tile].T / d**0.5
-        higher = np.maximum(top, scores.max(-1, keepdims=True))
-        shrink, shares = np.exp(top - higher), np.exp(scores - higher)
-        top, total, out = higher, total * shrink + shares.sum(-1, keepdims=True), out * shrink + shares @ values[j : j + tile]
-    return out / total
-
-
 def sdpa_loops(Q, K, V, mask=None):
     """For every sequence, head and query."""
     out = np.zeros(Q.shape[:-1] + V.shape[-1:])
@@ -66,16 +54,6 @@ def mha_loop(x, Wq, bq, Wk, bk, Wv, bv, Wo, bo, n_heads, mask=None):
         scores = np.einsum("bqd,bkd->bqk", q, k) / d**0.5
         y = y + softmax(scores if mask is None else np.where(mask[:, 0], scores, -1e30)) @ v @ Wo[s]
     return y
-
-
-def gqa(x, W_q, W_k, W_v, W_o, num_heads, num_kv_heads):
-    B, L, E = x.shape
-    q, k, v = (np.reshape(x @ W, (B, L, -1, E // num_heads)) for W in (W_q, W_k, W_v))
-    out = np.empty_like(q)
-    for h in range(num_heads):
-        g = h * num_kv_heads // num_heads
-        out[:, :, h] = softmax(q[:, :, h] @ k[:, :, g].transpose(0, 2, 1) / np.sqrt(E // num_heads)) @ v[:, :, g]
-    return out.reshape(B, L, E) @ W_o
 
 
 def multi_query_attention(h, Wq, Wk, Wv, Wo, n_head):
@@ -161,7 +139,7 @@ class Tête:
 
 
 RIGHT = [
-    *("flash_attention", "sdpa_loops", "flash", "mha_loop", "gqa", "multi_query_attention", "tiled_attention", "masked_attention"),
+    *("sdpa_loops", "flash", "mha_loop", "multi_query_attention", "tiled_attention", "masked_attention"),
     *("attend_behind_tokens", "cross_attention_rows", "multi_head_dicts", "multi_head_lists", "causal_linear_attention", "tiled_rows"),
 ]
 EXPECTED = {"Tête": "causal-unasked"}

@@ -1,7 +1,5 @@
 """Right functions that lean on PyTorch: its own sdpa, complex numbers, cumulative sums, autograd."""
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -52,27 +50,12 @@ class DropoutBySdpa(nn.Module):
         return F.scaled_dot_product_attention(query, key, value, dropout_p=self.dropout_p if self.training else 0.0)
 
 
-def causal_upper_left(q, k, v):
-    """is_causal of PyTorch: row 0 is that of key 0, however many keys there are."""
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-def logits(query, key):
-    return torch.matmul(query, key.mT) / math.sqrt(query.size(-1))
-
-
-def scaled_dot_product(query, key, value, mask=None):
-    """Weights are returned too."""
-    weights = F.softmax(logits(query, key) if mask is None else logits(query, key).masked_fill(mask == 0, -1e9), dim=-1)
-    return torch.matmul(weights, value), weights
-
-
 def flash_one_tile(q, k, v, block=4):
     """Returns the output and logsumexp."""
-    return logits(q, k).softmax(-1) @ v, logits(q, k).logsumexp(-1)
+    logits = q @ k.mT / q.size(-1) ** 0.5
+    return logits.softmax(-1) @ v, logits.logsumexp(-1)
 
 
 RIGHT = ["flash_one_tile", "layer_backward", "rope", "linear_attention", "attention_backward"]
-RIGHT += ["scaled_dot_product", "attention_with_rope", "DropoutBySdpa"]
-EXPECTED = {"causal_upper_left": "causal-top-left"}
-TASK = {"scaled_dot_product": "sdpa", "attention_with_rope": "rope", "DropoutBySdpa": "dropout", "causal_upper_left": "causal"}
+TASK = {"attention_with_rope": "rope", "DropoutBySdpa": "dropout"}
+RIGHT += TASK

@@ -37,20 +37,6 @@ class MultiQueryAttention(nn.Module):
         return self.output(attend(q, k, v).transpose(1, 2).flatten(2))
 
 
-class GroupedQueryAttention(nn.Module):
-    def __init__(self, dim, n_heads, n_kv_heads):
-        super().__init__()
-        self.repeats, self.d = n_heads // n_kv_heads, dim // n_heads
-        self.wq, self.wo = nn.Linear(dim, dim, bias=False), nn.Linear(dim, dim, bias=False)
-        self.wk, self.wv = (nn.Linear(dim, n_kv_heads * self.d, bias=False) for _ in range(2))
-
-    def forward(self, x):
-        q, k, v = (f(x).unflatten(-1, (-1, self.d)).transpose(1, 2) for f in (self.wq, self.wk, self.wv))
-        k, v = (y.repeat_interleave(self.repeats, 1) for y in (k, v))
-        future = torch.arange(x.size(1)) > torch.arange(x.size(1))[:, None]
-        return self.wo(attend(q, k, v, future).transpose(1, 2).flatten(2))
-
-
 class RotaryEmbedding(nn.Module):
     def __init__(self, dim, max_positions=64, base=10000.0):
         super().__init__()
@@ -148,16 +134,6 @@ class LoRALinear(nn.Linear):
         return y if self.merged else y + self.scaling * F.linear(F.linear(x, self.lora_A), self.lora_B)
 
 
-class AttentionHead(nn.Module):
-    def __init__(self, embed_dim, head_dim):
-        super().__init__()
-        self.q, self.k, self.v = (nn.Linear(embed_dim, head_dim, bias=False) for _ in range(3))
-
-    def forward(self, h):
-        q, k, v = self.q(h), self.k(h), self.v(h)
-        return torch.bmm(torch.softmax(torch.bmm(q, k.transpose(1, 2)) / q.size(-1) ** 0.5, dim=-1), v)
-
-
 class NeoXAttention(nn.Module):
     """Causal in the call alone: no name says so, no argument asks for it."""
 
@@ -201,7 +177,7 @@ def qkv_attention(q, k, v, mask=None):
     return (s if mask is None else s + mask).softmax(-1) @ v
 
 
-RIGHT = ["LazyMultiHead", "MultiQueryAttention", "RotaryEmbedding", "LoRALinear", "AttentionHead", "BidirectionalLinearAttention", "OnlineSoftmax"]
+RIGHT = ["LazyMultiHead", "MultiQueryAttention", "RotaryEmbedding", "LoRALinear", "BidirectionalLinearAttention", "OnlineSoftmax"]
 TASK = {"WeightsByEinsum": "mha", "TorchInside": "mha", "多头注意力": "mha", "GroupsByBroadcast": "gqa"}
 RIGHT += TASK
-EXPECTED = {"GroupedQueryAttention": "causal-unasked", "qkv_attention": "mask-added", "NeoXAttention": "merged-by-head"}
+EXPECTED = {"qkv_attention": "mask-added", "NeoXAttention": "merged-by-head"}
