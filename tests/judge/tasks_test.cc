@@ -1,11 +1,14 @@
-// Probes that are not those of a task are refused. What textbooks compute: solutions, and programs by autograd, loops
-// and sums (corpus.py, right/), are called right.
+// Probes that are not those of a task are refused; JSON that the judged code's process may have written is understood
+// or refused, whatever it holds. What textbooks compute: solutions, and programs by autograd, loops and sums (right/),
+// are called right (corpus.py).
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "judge/json.h"
 #include "judge/task.h"
 #include "qkv/error.h"
 
@@ -36,6 +39,25 @@ TEST(Tasks, NumbersThatDoNotFitTheirTensorsAreRefused) {
       EXPECT_THROW(check_probe(*find_task(task), probe), OptionError) << task << " " << token;
     }
   }
+}
+
+TEST(JudgeJson, ADeepTextIsNoFault) {
+  constexpr std::size_t kDepth = 1'000'000;
+  const std::string deep = std::string(kDepth, '[') + std::string(kDepth, ']');
+  EXPECT_EQ(subject_of(deep).verdict, "failed");
+  EXPECT_EQ(subject_of(R"({"task": "sdpa", "sizes": {"embed": )" + deep + "}}").verdict, "failed");
+  EXPECT_EQ(subject_of(R"({"task": "sdpa", "line": )" + deep + "}").verdict, "");
+  Sizes sizes = default_sizes("sdpa");
+  EXPECT_THROW(set_sizes(sizes, deep), OptionError);
+  Finding finding;
+  set_line(finding, R"({"line": 1, "source": )" + deep + "}");
+  EXPECT_EQ(finding.line, 1);
+}
+
+TEST(JudgeJson, TheLargestLineIsNoFault) {
+  Finding finding;
+  set_line(finding, R"({"line": 2147483647, "first": 2147483647, "source": ["a", "b"]})");
+  EXPECT_NE(finding.where.find("2147483648 | b"), std::string::npos) << finding.where;
 }
 
 }  // namespace
