@@ -14,6 +14,14 @@ from qkv._judge import exchanged
 from qkv._judge.runner import answering, describing
 from qkv._judge.runner.subject import Subject
 
+SOFTMAX = """
+import numpy as np
+
+def softmax(x):
+    weights = np.exp(x - x.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+"""
+
 
 def subject_of(folder: Path, text: str, **request: Any) -> Subject:
     """The subject of a file with this text."""

@@ -7,17 +7,15 @@ from pathlib import Path
 import pytest
 from qkv._judge.runner import masks
 from qkv._judge.runner.describing import as_json
-from support_judge import right, subject_of
+from support_judge import SOFTMAX, right, subject_of
 
-FUNCTION = """
-import numpy as np
+FUNCTION = SOFTMAX + """
 def attention(q, k, v, ARGUMENT=None):
     "DOC"
     scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
     if ARGUMENT is not None:
         scores = HIDE
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ v
+    return softmax(scores) @ v
 """
 
 
@@ -119,8 +117,7 @@ def test_ways_of_calls(tmp_path: Path, way: str) -> None:
 
 
 def test_rotations_that_a_task_has_not_turn_nothing_and_are_said(tmp_path: Path) -> None:
-    subject = subject_of(tmp_path, """
-import numpy as np
+    subject = subject_of(tmp_path, SOFTMAX + """
 class Attention:
     def __init__(self, dim, n_heads):
         self.n, (self.wq, self.wk, self.wv, self.wo) = n_heads, np.zeros((4, dim, dim))
@@ -129,8 +126,7 @@ class Attention:
         split = lambda w: (x @ w).reshape(*x.shape[:2], self.n, -1).swapaxes(1, 2)
         turn = lambda y: ((y[..., ::2] + 1j * y[..., 1::2]) * freqs_cis[start_pos:])[..., None].view(float).reshape(y.shape)
         scores = turn(split(self.wq)) @ turn(split(self.wk)).swapaxes(-1, -2) / np.sqrt(x.shape[-1] // self.n)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        return (weights / weights.sum(-1, keepdims=True) @ split(self.wv)).swapaxes(1, 2).reshape(x.shape) @ self.wo
+        return (softmax(scores) @ split(self.wv)).swapaxes(1, 2).reshape(x.shape) @ self.wo
 """)
     assert subject.task == "mha" and subject.bindings[""].untried(True) == ["freqs_cis"]
     assert right(subject)

@@ -10,7 +10,7 @@ import pytest
 from qkv._judge.runner.describing import subject_of_file
 from qkv._judge.runner.errors import Stop
 from qkv._judge.runner.steps import trial_tensors
-from support_judge import answered, right, subject_of
+from support_judge import SOFTMAX, answered, right, subject_of
 
 RNG = np.random.default_rng(5)
 Q, K, V = (RNG.standard_normal((2, 3, length, 6)) for length in (5, 7, 7))
@@ -41,13 +41,8 @@ def test_code_that_cannot_do_float64_is_judged_in_float32(tmp_path: Path) -> Non
     assert right(subject)
 
 
-CACHED = """
-import numpy as np
+CACHED = SOFTMAX + """
 from types import SimpleNamespace as KVCache
-
-def softmax(x):
-    weights = np.exp(x - x.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
 
 class CachedAttention:
     def __init__(self, embed_dim, num_heads):
@@ -201,12 +196,9 @@ def test_settings_of_a_constructor(tmp_path: Path) -> None:
 
 
 def test_causal_code_for_as_many_queries_as_keys(tmp_path: Path) -> None:
-    text = """
-import numpy as np
+    text = SOFTMAX + """
 def causal_attention(q, k, v):
-    scores = np.where(np.tri(len(q[0, 0]), dtype=bool), q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ v
+    return softmax(np.where(np.tri(len(q[0, 0]), dtype=bool), q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -np.inf)) @ v
 """
     subject = subject_of(tmp_path, text)
     assert answered(subject, {"q": Q, "k": K, "v": V}, causal="1") == ({}, {"skipped": "it takes as many queries as keys only"})

@@ -8,15 +8,8 @@ import pytest
 from qkv._judge.runner.describing import as_json
 from qkv._judge.runner.errors import Stop
 from qkv._judge.runner.subject import Subject
-from support_judge import right, subject_of
+from support_judge import SOFTMAX, right, subject_of
 
-SOFTMAX = """
-import numpy as np
-
-def softmax(x):
-    weights = np.exp(x - x.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
-"""
 V1 = """
 def {name}(x, W_q, b_q, W_k, b_k, W_v, b_v):
     q, k, v = x @ W_q + b_q, x @ W_k + b_k, x @ W_v + b_v
@@ -228,8 +221,7 @@ def test_keys_of_earlier_calls_are_no_mistake(tmp_path: Path, kept: str, keep: s
         layer(tmp_path, body=body + "; scores = q @ k.swapaxes(-1, -2)")
 
 
-ROTATED = """
-import numpy as np
+ROTATED = SOFTMAX + """
 class Attention:
     def __init__(self, dim, n_heads, n_kv_heads):
         self.n, self.d = n_heads, dim // n_heads
@@ -244,8 +236,7 @@ class Attention:
         self.cache = k, v
         k, v = (np.repeat(y, self.n // y.shape[1], 1) for y in self.cache)
         scores = q @ k.swapaxes(-1, -2) / self.d**0.5 + mask
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        return (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(1, 2).reshape(x.shape) @ self.wo
+        return (softmax(scores) @ v).swapaxes(1, 2).reshape(x.shape) @ self.wo
 """
 
 

@@ -8,7 +8,7 @@ import pytest
 from qkv._judge.runner import names
 from qkv._judge.runner.describing import as_json
 from qkv._judge.runner.errors import Stop
-from support_judge import right, subject_of
+from support_judge import SOFTMAX, right, subject_of
 
 torch = pytest.importorskip("torch")
 
@@ -139,9 +139,7 @@ def test_a_tied_weight_leaves_one_absent(tmp_path: Path) -> None:
     assert subject.has["absent"] == ["W_k", "b_k"]
 
 
-NUMPY = """
-import numpy as np
-
+NUMPY = SOFTMAX + """
 class Linear:
     def __init__(self, n_in, n_out):
         self.W, self.b = np.random.randn(n_in, n_out).astype(np.float32), np.zeros(n_out)
@@ -155,9 +153,7 @@ class SelfAttentionV1:
 
     def forward(self, x):
         q, k, v = self.query(x), self.key(x), self.value(x)
-        scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        return weights / weights.sum(-1, keepdims=True) @ v
+        return softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])) @ v
 """
 
 
