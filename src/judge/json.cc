@@ -123,6 +123,7 @@ void set_line(Finding& finding, const std::string& text) {
   if (line <= 0 || (finding.verdict == "unknown" && found.value("sure", Json()) != true)) return;
   const std::string own = std::to_string(line);
   std::string says = "line " + own + " is the first that differs from the textbook";
+  if (found.value("near", Json()) == true) says = "look at line " + own;
   if (right > 0)
     says = "right up to line " + std::to_string(right) + " (" + text_of(found, "stage") + "); line " + own +
            " is the first that is not";

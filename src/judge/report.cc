@@ -106,13 +106,22 @@ void add_convention(Finding& finding, const std::string& id) {
   if (finding.verdict == "right") finding.verdict = "convention";
 }
 
-/// What would be a convention is a mistake where the code's own words say otherwise.
+/// What would be a convention is a mistake where the code's own words say otherwise, and a mistake that they announce
+/// is a convention.
 void keep_promises(Finding& finding, const std::vector<std::string>& promised) {
   const auto is_of_pairs = [](const Convention& one) { return one.id.starts_with("rope-interleaved"); };
   const bool halves = finding.right() && std::ranges::none_of(finding.conventions, is_of_pairs);
   for (const std::string& id : promised) {
     if (halves && id == "rope-halves-unsaid" && applies(*find_entry(id), *find_task(finding.task)))
       add_convention(finding, id);
+  }
+  if (finding.mistakes.size() == 1 && std::ranges::find(promised, finding.mistakes[0].id) != promised.end()) {
+    finding.conventions.push_back({finding.mistakes[0].id, finding.mistakes[0].says});
+    finding.notes.emplace_back("its docstring says so");
+    finding.mistakes.clear(), finding.evidence.clear();
+    finding.verdict = "convention";
+    for (Check& one : finding.checks) one.ok = true;
+    return;
   }
   if (finding.verdict != "convention") return;
   for (const Convention& one : finding.conventions) {

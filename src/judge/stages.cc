@@ -14,7 +14,8 @@ std::vector<std::size_t> watched_probes(const Finding& finding, const std::vecto
   for (std::size_t n = 0; n < probes.size(); ++n) {
     const Probe probe = to_probe(probes[n]);
     const auto shows = [&](const Check& check) {
-      return !check.ok && (check.name == probe.text("name") || (check.name == "called twice" && probe.call("twice")) ||
+      return !check.ok && (check.name == probe.text("name") ||
+                              ((check.name == "called twice" || check.name == "float16") && probe.call("twice")) ||
                               (check.name == "gradients" && probe.call("gradient")) ||
                               (check.name == "returned weights" && probe.text("name") == "plain"));
     };
@@ -78,6 +79,7 @@ StateDict stages(const Finding& finding, const StateDict& state) {
   const Probe probe = to_probe(state);
   Textbook textbook = textbook_of(finding, probe);
   StateDict made;
+  if (finding.mistakes.size() == 1) made.metadata["mistake"] = finding.mistakes[0].id;
   add_stages(made, textbook, probe, "");
   for (const Mistake& mistake : finding.mistakes) {
     if (fits(textbook, mistake.edits)) textbook = edited(std::move(textbook), mistake.edits);

@@ -209,7 +209,7 @@ def exchanged(subject: Subject, file: str = "", hint: bool = False, chinese: boo
         answers = [[files.encode(*answer(subject, *files.decode(probe), reading)) for probe in probes] for reading in readings]
 
     def watch(reading: int, wrong: list[int], stages: list[bytes]) -> str:
-        inputs = [(*files.decode(probes[n]), files.decode(own)[0]) for n, own in zip(wrong, stages)]
+        inputs = [(files.decode(probes[n]), files.decode(own)) for n, own in zip(wrong, stages)]
         with _undisturbed():
             return json.dumps(find_line(subject, reading, inputs))
 

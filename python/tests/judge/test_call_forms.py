@@ -32,6 +32,7 @@ def attention(q, k, v, ARGUMENT=None):
         ("key_padding_mask", "np.where(key_padding_mask[:, None, None], -np.inf, scores)", "", masks.Form("[B, L]", "bool", hides=True)),
         ("mask", "scores + mask * -1e9", "mask: 1 = hidden", masks.Form("[B, 1, L, L]", "bool", hides=True)),
         ("mask", "scores + mask * -1e9", "", masks.Form("[B, 1, L, L]", "bool")),  # the contract: 1 may be seen
+        ("mask", "np.where(mask, scores, -1e9)", "mask: [B, 1, L, L] bool. True: the key is hidden", masks.Form("[B, 1, L, L]", "bool", hides=True)),
         ("mask", "np.where(mask, scores, -1e9)", "True means hidden", masks.Form("[B, 1, L, L]", "bool")),  # it is not so
         ("mask", "scores + mask * -1e9", "padded keys are 1", masks.Form("[B, 1, L, L]", "bool", hides=True)),
         ("mask", "scores + mask", "", masks.Form("[B, 1, L, L]", "bool")),  # the contract: it is bool

@@ -254,5 +254,6 @@ def rope(x, positions):
     angles = np.outer(positions, 1e4 ** -(np.arange(0, x.shape[-1], 2) / x.shape[-1]))
     return ((x[..., ::2] + 1j * x[..., 1::2]) * (np.cos(angles) + 1j * np.sin(angles))).view(float)
 """
-    for text in (own, own.replace("rope", "spin")):
+    polar = "from cmath import rect as polar\n" + own.replace("np.cos(angles) + 1j * np.sin(angles)", "np.vectorize(polar)(1.0, angles)")
+    for text in (own, own.replace("rope", "spin"), polar.replace("rope", "spin")):
         assert subject_of(tmp_path, text).task == "llama-attention"

@@ -125,6 +125,19 @@ def test_an_inverted_mask_is_right_by_the_other_reading() -> None:
     )
 
 
+def test_a_docstring_announces_what_is_a_mistake_elsewhere() -> None:
+    def merge(m1, l1, o1, m2, l2, o2):
+        m = np.maximum(m1, m2)
+        f1, f2 = np.exp(m1 - m), np.exp(m2 - m)
+        total = f1 * l1 + f2 * l2
+        return m, total, (f1[..., None] * o1 + f2[..., None] * o2) / total[..., None]
+
+    assert [one.id for one in qkv.judge(merge).mistakes] == ["merge-divided"]
+    merge.__doc__ = "Returns m, l and the normalised output."
+    finding = qkv.judge(merge)
+    assert finding and [one.id for one in finding.conventions] == ["merge-divided"] and "its docstring says so" in finding.notes
+
+
 def test_a_module_keeps_its_parameters() -> None:
     torch = pytest.importorskip("torch")
     module = torch.nn.MultiheadAttention(18, 3, batch_first=True)

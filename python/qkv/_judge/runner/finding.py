@@ -86,7 +86,7 @@ _TURNED = ("mha", "causal-mha", "gqa", "cache", "gqa-cache")
 
 def _rotations(inside: set[str]) -> list[str]:
     """The names in a code that speak of rotary positions."""
-    found = [name for name in inside if re.search("rope|rotary|rotate|freqs", name, re.IGNORECASE)]
+    found = [name for name in inside if re.search("rope|rotary|rotate|freqs|^polar$", name, re.IGNORECASE)]
     return found + ["cos"] * ({"cos", "sin"} <= inside)
 
 
@@ -150,7 +150,8 @@ def _guessed(name: str, thing: Any) -> Candidate | None:
         state = re.search("cache|past|tril|triu|causal|mask", " ".join(inside).lower())  # or it hides the future
         roles |= {"cache"} if keeps(thing, forward_of(thing) or "", roles) else set()
         found = match.of_class(thing.__name__, set(settings_of(thing).values()), roles)
-        if found in _TURNED and state and _rotations(inside):
+        helpers = [one for key, one in vars(sys.modules.get(thing.__module__, object)).items() if key in inside and isinstance(one, FunctionType)]
+        if found in _TURNED and state and _rotations(inside.union([thing.__name__], *map(named, helpers))):
             found = "llama-attention"
     return Candidate(name, thing, found, found == "block") if found else None
 

@@ -91,24 +91,25 @@ def meaning_of(argument: str, *documented: Any) -> set[str]:
     found = {name for name, pattern in (("hides", _HIDES), ("visible", _VISIBLE), ("added", _ADDED)) if pattern.search(text)}
     again = re.search(rf"(?m)^\s*{argument}\s*=[^=]", source)
     documents = " ".join(one.__doc__ or "" for one in documented) if again else text
-    of_it = [match[0] for match in re.finditer(rf"\b{argument}\b\s*(?:\[[^\]]*\]\s*)?[:：(][^.\n]{{0,90}}", documents, re.IGNORECASE)]
+    of_it = [match[0] for match in re.finditer(rf"\b{argument}\b\s*(?:\[[^\]]*\]\s*)?[:：(][^\n]{{0,120}}", documents, re.IGNORECASE)]
     said = {name for name, pattern in (("hides it", _HIDES), ("shows it", _VISIBLE)) if any(map(pattern.search, of_it))}
     said |= {"float"} if any(re.search(r"[:：(]\s*(?:an?\s+)?float", one) for one in of_it) else set()
     return found | ({names.mask_kind(argument) or ""} | said) - {""}
 
 
-#: Conventions that a docstring excludes.
+#: Conventions that a docstring excludes, and mistakes that it announces.
 _PROMISES = (
     (r"(?:nothing|no keys?|fully masked|all masked)\b[^.]*\bzeros?\b", ("empty-row-nan", "empty-row-mean", "empty-row-unmasked")),
     (r"(?is)^(?!.*(?:hal[fv]|/ ?2|neox|instead|unlike|\bnot\b)).*(?:\(0, 1\)|\(2i, 2i ?\+ ?1\)|interleaved|neighbou?r|adjacent)",
      ("rope-interleaved-to-half", "rope-halves-unsaid")),
     (r"(?i)quer(?:y|ies) (?:are|is) the last|^(?!.*top[- ]left).*bottom[- ]right", ("causal-top-left",)),
     (r"[Rr]eturns?\b\W*(?:the )?(?:output|context|result)[\w ]*(?:,| and)[ \w(]*(?:weights|probabilities|attention)", ("weights-first",)),
+    (r"(?i)(?:normali[sz]ed|finished|divided) output|归一化(?:后|过)?的?输出", ("merge-divided",)),
 )
 
 
 def promised_by(thing: Any) -> list[str]:
-    """Ids of conventions that what a function or class says of itself excludes."""
+    """Ids of conventions that what a function or class says of itself excludes, and of mistakes that it says are meant."""
     return [name for pattern, names in _PROMISES if re.search(pattern, told_with_parts(thing)) for name in names]
 
 

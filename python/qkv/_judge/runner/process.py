@@ -70,7 +70,7 @@ def run(subject: Subject, folder: Path) -> None:
 def watch(subject: Subject, folder: Path, reading: int) -> None:
     """Writes line.json, of the probes that the textbook's stages lie beside."""
     found = sorted(folder.glob("stages-*.safetensors"), key=lambda path: int(path.stem.split("-")[1]))
-    probes = [(*files.read(folder / path.name.replace("stages", "probe")), files.read(path)[0]) for path in found]
+    probes = [(files.read(folder / path.name.replace("stages", "probe")), files.read(path)) for path in found]
     files.write(folder / "line.json", json.dumps(find_line(subject, reading, probes)).encode())
 
 

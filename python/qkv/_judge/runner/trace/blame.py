@@ -124,7 +124,8 @@ class Search:
         if (loop := _wrong_tiles(self)) is not None:
             return loop
         # A statement `a = a`, of code whose mistake is known: there a step is missing.
-        idle = (i for i, one in enumerate(self.events) if one.op == "rename" and one.name == self.events[one.parents[0]].name)
+        same = {one.lineno for one in ast.walk(self.tree) if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == ast.unparse(one.value)}
+        idle = (i for i, one in enumerate(self.events) if one.op == "rename" and one.line in same)
         if self.mistaken.stages and (same := next(idle, None)) is not None:
             return Blame(self.events[same].line, same)
         if bad is None:

@@ -190,7 +190,10 @@ class Causes:
     def _scored(self, event: Event, index: int, match: Match) -> int:
         total, sums = self._total(match), [event.value.sum(axis) for axis in range(-event.value.ndim, 0)]
         normalises = "softmax" in event.op or "exp" in event.op or any(np.allclose(one, 1) for one in sums)
+        normalises = normalises or (event.op == "list" and bool((event.value > 0).all() and event.value.max() <= 1))
         if abs(total / self.book.scale - 1) > 1e-4 and normalises:
+            if abs(total - 1) < 1e-6 and any(self._returned(p) for p in self.leads):
+                return event.line  # they are scaled, and not those that are used
             culprit = self._scaled(index, total)
             return (abs(total - 1) < 1e-6 and self._copied(index)) or self._number(culprit)
         if self.masks and (not match.hidden or match.stage == "scores"):
@@ -198,6 +201,12 @@ class Causes:
         if match.last == "i" and (match.stage == "scores" or not self.masks) and (line := self._exchanged(index)):
             return line
         return self._caller(event)
+
+    def _returned(self, index: int) -> bool:
+        """Whether an answer is scaled scores."""
+        answers = {self._root(i) for call in self.record.outputs for i in call}
+        match = self.match(index) if self._root(index) in answers else None
+        return bool(match and match.stage in SCORES and abs(self._total(match) / self.book.scale - 1) < 1e-6)
 
     def _exchanged(self, index: int) -> int:
         """Scores whose rows are keys: the line that exchanged q and k; 0 where no product of k and q is found."""

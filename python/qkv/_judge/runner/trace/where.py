@@ -21,9 +21,11 @@ from ..subject import Subject
 from .blame import ANSWERS, Blame, Search
 from .instrument import Instrumented
 from .match import layouts
-from .record import Event, Recorder
+from .named import HANDED, line_of, uses
+from .record import ALIASES, Event, Recorder
 from .stages import ORDER, SCORES, Textbook, departures
 
+Probe = tuple[Tensors, Words]
 #: Calls whose numbers are the textbook's.
 _CALLS = ("forward", "steps", "twice", "training", "gradient", "train-steps")
 #: The simplest probe, then others, then those that show little.
@@ -34,8 +36,8 @@ _NUMBERS = 5
 _CALLED = {"logits": "scores", "exp": "exp(scores)", "values": "weights @ v", "x": "the input"}
 
 
-def find_line(subject: Subject, reading: int, probes: list[tuple[Tensors, Words, Tensors]]) -> dict[str, Any] | None:
-    """Of the first probe (its inputs, metadata, the textbook's stages) that shows it; None: not known."""
+def find_line(subject: Subject, reading: int, probes: list[tuple[Probe, Probe]]) -> dict[str, Any] | None:
+    """Of the first probe (its inputs and metadata; the textbook's stages and the mistake's name) that shows it; None: not known."""
     function = getattr(subject.thing, subject.method, subject.thing) if subject.method else subject.thing
     code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
     text = "".join(linecache.getlines(code.co_filename)) if code is not None and subject.people.owns(code.co_filename) else ""
@@ -45,15 +47,19 @@ def find_line(subject: Subject, reading: int, probes: list[tuple[Tensors, Words,
         source = Instrumented(code.co_filename, text)
     except (SyntaxError, ValueError, RecursionError):
         return None
-    called = [one for one in probes if one[1].get("call", "forward") in _CALLS]
-    for tensors, metadata, stages in sorted(called, key=lambda one: _ORDER.get(one[1].get("name", ""), 1))[:_MOST]:
+    if probes and (line := line_of(ast.parse(text), probes[0][1][1].get("mistake", ""))):
+        return _at(line, text)
+    called = [(*probe, *known) for probe, known in probes if probe[1].get("call", "forward") in _CALLS]
+    for tensors, metadata, stages, known in sorted(called, key=lambda one: _ORDER.get(one[1].get("name", ""), 1))[:_MOST]:
         with contextlib.suppress(*FAILURES):
-            if (found := _watched(subject, reading, source, tensors, metadata, stages)) is not None:
+            if (found := _watched(subject, reading, source, tensors, metadata, stages, known.get("mistake", ""))) is not None:
                 return found
     return None
 
 
-def _watched(subject: Subject, reading: int, source: Instrumented, tensors: Tensors, metadata: Words, stages: Tensors) -> dict[str, Any] | None:
+def _watched(
+    subject: Subject, reading: int, source: Instrumented, tensors: Tensors, metadata: Words, stages: Tensors, mistake: str
+) -> dict[str, Any] | None:
     record = Recorder(source)
     watched = copy.copy(subject)
     watched.bindings = {name: copy.copy(binding) for name, binding in subject.bindings.items()}
@@ -93,7 +99,32 @@ def _watched(subject: Subject, reading: int, source: Instrumented, tensors: Tens
     blame = ways.get(metadata.get("call", "forward"), search.first)()
     if blame is not None and "other_out" in answers and (line := _reads(search.tree, subject.binding_for().argument("other_mask"))):
         blame = Blame(line, next((i for i, one in enumerate(record.events) if one.line == line), blame.index))
+    elif blame is not None:
+        blame = _by_name(search, blame, mistake)
     return _as_json(search, blame, metadata.get("name", "")) if blame is not None and blame.line else None
+
+
+def _by_name(search: Search, blame: Blame, mistake: str) -> Blame:
+    """Where a mistake's name says more: a statement that reckons with the argument that it is about, the call of a helper."""
+    if (lines := uses(search.tree, mistake)) and blame.line not in lines:
+        line = lines[0]
+    elif mistake in HANDED and len(stack := search.events[blame.index].stack) > 1:
+        line = _handed(search, *stack[-1])
+    else:
+        return blame
+    return Blame(line, next((i for i, one in enumerate(search.events) if one.line == line), blame.index))
+
+
+def _handed(search: Search, called: int, code: Any) -> int:
+    """The line of a call of a helper, or the one before it that made constants that the helper was handed."""
+    handed = (one.parents[0] for one in search.events if one.op == "argument" and one.line == called and not (one.given or one.number))
+    for index in handed:
+        while search.events[index].op in ALIASES:
+            index = search.events[index].parents[0]
+        own = search.events[index]
+        if own.line and own.value.size > 1 and own.stack and own.stack[0][1] is code:
+            return own.line
+    return called
 
 
 def _reads(tree: ast.AST, argument: str) -> int:
@@ -111,13 +142,16 @@ def _as_json(search: Search, blame: Blame, probe: str) -> dict[str, Any]:
     stage = _CALLED.get(right.match.stage, right.match.stage) if right else ""
     stacks = (search.events[i].stack for i in search.needed if search.events[i].line == blame.line and search.events[i].stack)
     outer = [line for line, _ in next(stacks, ())[1:]]
-    lines = search.text.splitlines()
-    first = max(1, blame.line - 2)
     return {
-        "line": blame.line, "sure": blame.sure, "right": right.line if right else 0, "stage": stage,
-        "called": outer[0] if outer else 0, "probe": probe, "first": first, "source": lines[first - 1 : blame.line + 2],
-        **_values(search, blame, right),
+        **_at(blame.line, search.text), "near": False, "sure": blame.sure, "right": right.line if right else 0, "stage": stage,
+        "called": outer[0] if outer else 0, "probe": probe, **_values(search, blame, right),
     }  # fmt: skip
+
+
+def _at(line: int, text: str) -> dict[str, Any]:
+    """A line, with two around it."""
+    first = max(1, line - 2)
+    return {"line": line, "sure": True, "near": True, "probe": "plain", "first": first, "source": text.splitlines()[first - 1 : line + 2]}
 
 
 def _values(search: Search, blame: Blame, right: Event | None) -> dict[str, str]:

@@ -1,0 +1,82 @@
+"""What the name of a mistake says of its line: the argument or the call that it is about, or that a helper was handed something wrong."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from .. import names
+
+#: How the names of mistakes begin, and the argument that they are about.
+_ABOUT = {
+    "sampling-top-p-short": "p", "sampling-temperature": "temperature", "sampling-penalty": "penalty", "t5-sign": "table", "t5-both": "table",
+    "paged-one": "lengths", "paged-tail": "lengths", "paged-lengths": "lengths", "paged-first-length": "lengths",
+    "paged-first-table": "block_table", "paged-table": "block_table", "window-one": "window", "window-hides": "window",
+    "rope-wrong-base": "base",
+}  # fmt: skip
+#: A call that stands where the mistake is, or right behind what is missing.
+_CALLED = {
+    "lm-gradients-not-zeroed": "backward", "lm-no-step": "backward", "lm-step-one-behind": "step", "lm-rate-ignored": "step",
+    "flash-causal-per-block": "arange",
+}  # fmt: skip
+#: Mistakes of what a helper is handed: it does its own work right.
+HANDED = ("swiglu-exchanged", "swiglu-no-up", "norms-exchanged", "rope-positions-not-used")
+_HALF = 65504  # the largest number of float16
+
+
+def line_of(tree: ast.AST, mistake: str) -> int:
+    """The line of the call or of the number that a mistake is about; 0 where it is about none, or there is none."""
+    if mistake == "fill-beyond-half":
+        large = (one for one in ast.walk(tree) if _HALF < abs(_number(one)) < float("inf") or getattr(one, "attr", "") == "finfo")
+        return next((one.lineno for one in large), 0)  # type: ignore[attr-defined]
+    calls = (one for one in ast.walk(tree) if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute))
+    return max((one.lineno for one in calls if one.func.attr == _CALLED.get(mistake)), default=0)  # type: ignore[attr-defined]
+
+
+def _number(node: ast.AST) -> float:
+    value = getattr(node, "value", 0) if isinstance(node, ast.Constant) else 0
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def uses(tree: ast.AST, mistake: str) -> list[int]:
+    """The lines of the statements that reckon with the argument that a mistake is about, comparisons first; empty where it is about none."""
+    about = next((argument for begin, argument in _ABOUT.items() if mistake.startswith(begin)), None)
+    functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)] if about else []
+    own = {one.name for one in functions}
+    found = {use for one in functions for use in _uses(one, about or "", own)}
+    return [line for _, line in sorted(found)]
+
+
+def _uses(function: ast.FunctionDef, about: str, called: set[str]) -> Iterator[tuple[bool, int]]:
+    """(whether it is no comparison, line) of statements of a function, but for a constructor that keeps it."""
+    every = [one.arg for one in (*function.args.args, *function.args.kwonlyargs)]
+    own = {one for one in every if one == about} or {one for one in every if _means(one, about)}
+    for one in ast.walk(function) if function.name != "__init__" else ():
+        reads = {ast.If: "test", ast.While: "test", ast.For: "iter"}.get(type(one), "")
+        inside = getattr(one, reads) if reads else one if isinstance(one, (ast.Assign, ast.AugAssign, ast.Return, ast.Expr)) else None
+        for part, compared in _operands(inside, called) if inside is not None else ():
+            name = part.attr if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) else getattr(part, "id", "")
+            if name in own or (isinstance(part, ast.Attribute) and _means(name, about)):
+                yield not compared, one.lineno  # type: ignore[attr-defined]
+
+
+def _means(name: str, about: str) -> bool:
+    return bool(names.among("given", name, [about])) or about in (names.argument(name), names.setting(name))
+
+
+def _operands(node: ast.AST, called: Iterable[str]) -> Iterator[tuple[Any, bool]]:
+    """What is reckoned with, and whether it is compared: not with a constant, not handed on to a function of the file's own."""
+    for one in ast.walk(node):
+        parts: list[ast.AST] = []
+        if isinstance(one, ast.BinOp):
+            parts = [one.left, one.right]
+        elif isinstance(one, ast.Subscript):
+            parts = [one.value, one.slice]
+        elif isinstance(one, ast.Compare) and not any(isinstance(part, ast.Constant) for part in one.comparators):
+            parts = [one.left, *one.comparators]
+        elif isinstance(one, ast.Call) and getattr(one.func, "id", "") not in called:
+            parts = [*one.args]
+        for part in parts:
+            within = ast.walk(part) if isinstance(one, ast.Compare) else [part]
+            yield from ((inner, isinstance(one, ast.Compare)) for inner in within)
