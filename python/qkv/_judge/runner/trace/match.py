@@ -38,7 +38,8 @@ class Matcher:
     def __init__(self, stages: list[Stage], softmaxes: list[Softmax], tiled: bool = True) -> None:
         self.stages, self.softmaxes, self.tiled = stages, softmaxes, tiled
         self.exact = any(stage.name == "sink" for stage in stages)  # a sink tells what a softmax alone cannot
-        self._plain: dict[Any, list[tuple[Stage, Layout, np.ndarray]]] = {}
+        self._sizes = [(one, max(np.abs(one.value[np.isfinite(one.value)]).max(initial=0), 1e-30)) for one in stages]
+        self._plain: dict[Any, list[tuple[Stage, Layout, np.ndarray, float]]] = {}
         self._rows: dict[Any, list[tuple[str, list[int], np.ndarray, np.ndarray]]] = {}
 
     def constant(self, event: Event) -> str:
@@ -58,26 +59,26 @@ class Matcher:
     def _stage(self, value: np.ndarray, tolerance: float) -> Match | None:
         flat = _tame(value).ravel()
         top = np.abs(flat).max()
-        for stage, layout, rows in self._candidates(value.shape):
-            factor = np.ones(len(rows))
-            room = tolerance * max(np.abs(stage.value[np.isfinite(stage.value)]).max(initial=0), 1e-30)
+        for stage, layout, rows, largest in self._candidates(value.shape):
+            factor, room = np.ones(1), tolerance * largest
             if stage.free:
                 if top > 1e200 or top == 0:
                     continue
                 pivot = np.abs(rows).argmax(1)
                 factor, room = flat[pivot] / rows[np.arange(len(rows)), pivot], tolerance * top
-            near = (np.abs(flat[:2] - factor[:, None] * rows[:, :2]).max(1) <= room) & (factor > 0)
-            hit = next((n for n in np.flatnonzero(near) if np.abs(flat - factor[n] * rows[n]).max() <= room), None)
+            near = (np.abs(flat[:2] - factor[:, None] * rows[:, :2]) <= room).all(1) & (factor > 0)
+            factor = np.broadcast_to(factor, near.shape)
+            hit = next((n for n in near.nonzero()[0] if np.abs(flat - factor[n] * rows[n]).max() <= room), None)
             if hit is not None and (not stage.free or value.size > 3):
                 order = "".join(stage.axes[a] for a in layout.order)
                 return Match(stage.name, float(factor[hit]), order[-1:], True, order)
         return None
 
-    def _candidates(self, shape: tuple[int, ...]) -> list[tuple[Stage, Layout, np.ndarray]]:
+    def _candidates(self, shape: tuple[int, ...]) -> list[tuple[Stage, Layout, np.ndarray, float]]:
         if shape not in self._plain:
             self._plain[shape] = [
-                (stage, layout, _tame(layout.pieces(stage.value)).reshape(-1, int(np.prod(shape))))
-                for stage in self.stages
+                (stage, layout, _tame(layout.pieces(stage.value)).reshape(-1, int(np.prod(shape))), largest)
+                for stage, largest in self._sizes
                 if stage.name != "loss" and stage.value.size >= np.prod(shape)
                 for layout in layouts(shape, stage.value.shape, stage.axes)
                 if self.tiled or not (layout.tiles or {stage.axes[a] for a in layout.rest if stage.value.shape[a] > 1} & {"i", "j"})

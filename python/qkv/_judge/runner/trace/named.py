@@ -13,7 +13,7 @@ _ABOUT = {
     "sampling-top-p-short": "p", "sampling-temperature": "temperature", "sampling-penalty": "penalty", "t5-sign": "table", "t5-both": "table",
     "paged-one": "lengths", "paged-tail": "lengths", "paged-lengths": "lengths", "paged-first-length": "lengths",
     "paged-first-table": "block_table", "paged-table": "block_table", "window-one": "window", "window-hides": "window",
-    "rope-wrong-base": "base",
+    "rope-wrong-base": "base", "mask-polarity": "mask",
 }  # fmt: skip
 #: A call that stands where the mistake is, or right behind what is missing.
 _CALLED = {
@@ -40,16 +40,16 @@ def _number(node: ast.AST) -> float:
 
 
 def uses(tree: ast.AST, mistake: str) -> list[int]:
-    """The lines of the statements that reckon with the argument that a mistake is about, comparisons first; empty where it is about none."""
+    """The lines of the statements that compare the argument that a mistake is about, or else reckon with it; empty where it is about none."""
     about = next((argument for begin, argument in _ABOUT.items() if mistake.startswith(begin)), None)
     functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)] if about else []
     own = {one.name for one in functions}
     found = {use for one in functions for use in _uses(one, about or "", own)}
-    return [line for _, line in sorted(found)]
+    return sorted({line for compared, line in found if compared} or {line for _, line in found})
 
 
 def _uses(function: ast.FunctionDef, about: str, called: set[str]) -> Iterator[tuple[bool, int]]:
-    """(whether it is no comparison, line) of statements of a function, but for a constructor that keeps it."""
+    """(whether it is a comparison, line) of statements of a function, but for a constructor that keeps it."""
     every = [one.arg for one in (*function.args.args, *function.args.kwonlyargs)]
     own = {one for one in every if one == about} or {one for one in every if _means(one, about)}
     for one in ast.walk(function) if function.name != "__init__" else ():
@@ -58,7 +58,7 @@ def _uses(function: ast.FunctionDef, about: str, called: set[str]) -> Iterator[t
         for part, compared in _operands(inside, called) if inside is not None else ():
             name = part.attr if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) else getattr(part, "id", "")
             if name in own or (isinstance(part, ast.Attribute) and _means(name, about)):
-                yield not compared, one.lineno  # type: ignore[attr-defined]
+                yield compared, one.lineno  # type: ignore[attr-defined]
 
 
 def _means(name: str, about: str) -> bool:
@@ -73,7 +73,9 @@ def _operands(node: ast.AST, called: Iterable[str]) -> Iterator[tuple[Any, bool]
             parts = [one.left, one.right]
         elif isinstance(one, ast.Subscript):
             parts = [one.value, one.slice]
-        elif isinstance(one, ast.Compare) and not any(isinstance(part, ast.Constant) for part in one.comparators):
+        elif isinstance(one, ast.UnaryOp):
+            parts = [one.operand]
+        elif isinstance(one, ast.Compare) and not (isinstance(one.comparators[0], ast.Constant) and not isinstance(one.ops[0], ast.Eq)):
             parts = [one.left, *one.comparators]
         elif isinstance(one, ast.Call) and getattr(one.func, "id", "") not in called:
             parts = [*one.args]

@@ -89,9 +89,11 @@ class Textbook:
 
     def instead(self, right: Textbook, found: Iterator[Departure]) -> tuple[list[Stage], Departure | None]:
         """The first departure that is a stage of another textbook: the stages that it is, of both."""
+        mine, right_ones = ([(stage, _sorted(stage.value)) for stage in book.stages] for book in (self, right))
         for one in found:
-            if any(same_numbers(stage.value, one.value) for stage in right.stages):
-                return [stage for stage in (*self.stages, *right.stages) if same_numbers(stage.value, one.value)], one
+            value = _sorted(one.value)
+            if any(_same(other, value) for _, other in right_ones):
+                return [stage for stage, other in (*mine, *right_ones) if _same(other, value)], one
         return [], None
 
     def _read(self, stage: str, name: str, value: np.ndarray, latest: dict[str, Any]) -> None:
@@ -186,9 +188,17 @@ def departures(right: dict[str, np.ndarray], wrong: dict[str, np.ndarray]) -> It
 
 
 def _same(one: np.ndarray, other: np.ndarray) -> bool:
-    return one.shape == other.shape and np.allclose(one, other, rtol=1e-6, atol=1e-9, equal_nan=True)
+    if one.shape != other.shape:
+        return False
+    with np.errstate(invalid="ignore"):  # np.allclose takes ten times as long
+        near = np.abs(one - other) <= 1e-9 + 1e-6 * np.abs(other)
+    return bool((near | (one == other) | (np.isnan(one) & np.isnan(other))).all())
 
 
 def same_numbers(one: np.ndarray, other: np.ndarray) -> bool:
     """The same numbers in any order."""
-    return one.size == other.size and _same(*(np.sort(np.nan_to_num(array), axis=None) for array in (one, other)))
+    return one.size == other.size and _same(_sorted(one), _sorted(other))
+
+
+def _sorted(array: np.ndarray) -> np.ndarray:
+    return np.sort(np.nan_to_num(array), axis=None)

@@ -128,11 +128,17 @@ def _handed(search: Search, called: int, code: Any) -> int:
 
 
 def _reads(tree: ast.AST, argument: str) -> int:
-    """The first statement of the function with such an argument that uses it, not one that asks whether it is there; 0 without."""
+    """The first statement of the function with such an argument that uses it, or what has its numbers alone, not one that asks whether
+    it is there; 0 without."""
     owners = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and argument in [own.arg for own in one.args.args]]
     plain = [one for owner in owners[:1] for one in ast.walk(owner) if isinstance(one, (ast.Assign, ast.AugAssign, ast.Expr, ast.Return))]
-    lines = [one.lineno for one in plain if any(isinstance(name, ast.Name) and name.id == argument for name in ast.walk(one))]
-    return min(lines, default=0)
+    for one in sorted(plain, key=lambda one: one.lineno):
+        if any(isinstance(name, ast.Name) and name.id == argument for name in ast.walk(one)):
+            view = isinstance(one, ast.Assign) and isinstance(one.value, ast.Subscript) and isinstance(one.targets[0], ast.Name)
+            if not view or getattr(one.value.value, "id", "") != argument:  # type: ignore[union-attr]
+                return one.lineno
+            argument = one.targets[0].id  # type: ignore[union-attr]
+    return 0
 
 
 def _as_json(search: Search, blame: Blame, probe: str) -> dict[str, Any]:
