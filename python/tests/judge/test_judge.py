@@ -138,6 +138,34 @@ def test_a_docstring_announces_what_is_a_mistake_elsewhere() -> None:
     assert finding and [one.id for one in finding.conventions] == ["merge-divided"] and "its docstring says so" in finding.notes
 
 
+KEPT = """
+import numpy as np
+
+def layernorm_forward(x, gamma, beta, eps=1e-5):
+    centred = x - x.mean(-1, keepdims=True)
+    std = np.sqrt((centred**2).mean(-1, keepdims=True) + eps)
+    return centred / std * gamma + beta, (centred / std, std, gamma)
+
+def layernorm_backward(dout, cache):
+    y, std, gamma = cache
+    g = dout * gamma
+    dx = (g - g.mean(-1, keepdims=True) - y * (g * y).mean(-1, keepdims=True)) / std
+    return dx, (dout * y).sum((0, 1)), dout.sum((0, 1))
+"""
+
+
+def test_a_gradient_of_what_its_forward_function_kept(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(KEPT)
+    finding = qkv.judge(path)
+    assert finding.verdict == "right" and not finding.untried, str(finding)
+    path.write_text(KEPT.replace("- g.mean(-1, keepdims=True) ", ""))
+    finding = qkv.judge(path)
+    assert [one.id for one in finding.mistakes] == ["norm-mean-term-missing"] and finding.line == 12
+    path.write_text(KEPT.replace("gamma + beta, (centred / std, std, gamma)", "gamma + beta"))
+    assert "returns one array alone" in str(qkv.judge(path))
+
+
 def test_a_module_keeps_its_parameters() -> None:
     torch = pytest.importorskip("torch")
     module = torch.nn.MultiheadAttention(18, 3, batch_first=True)

@@ -250,8 +250,8 @@ def _of_parts(subject: Subject, module: ModuleType | None, request: dict[str, An
     found = {subject.name: subject.thing}
     if module is not None and not request.get("name") and subject.kind == "function":
         found.update({name: one for name, one in vars(module).items() if isinstance(one, FunctionType) and parts.guess(name, one) == task})
-    for name, one in found.items():
-        contract = parts.contract_of(task, name, one) or tasks.TASKS[task].own
+    for name, one in sorted(found.items(), key=lambda one: parts.takes_cache(*one)):
+        contract, one = parts.fitted(name, one, task, subject.bindings)
         if _hollow(one):
             subject.notes.append(f"{name} is not filled in yet")
         elif contract in subject.bindings:

@@ -24,6 +24,7 @@ from .tasks import FUNCTIONS, PARTS, TASKS
 _DRAWS = {"choice", "choices", "multinomial", "categorical", "Categorical"}
 #: What a gated feed-forward part calls.
 _GATED = {"silu", "swish"}
+_KEPT = re.compile(r"cache|ctx|saved|context|memo|stash|缓存")
 BACKWARD = re.compile(r"back|grad|bwd|vjp")
 
 
@@ -53,8 +54,54 @@ def guess(name: str, thing: Any) -> str | None:
         return None  # its own slopes or cap
     if task is None or _draws(thing):
         return None
+    if takes_cache(name, thing) and f"{TASKS[task].own}_backward" in FUNCTIONS[task]:
+        return task
     fits = contract_of(task, name, thing) if isinstance(thing, FunctionType) else isinstance(thing, type) and _takes(thing, task)
     return task if fits else None
+
+
+def takes_cache(name: str, thing: Any) -> bool:
+    """Whether a gradient takes what its forward function kept: backward(dout, cache)."""
+    backward = isinstance(thing, FunctionType) and BACKWARD.search(names.key(name))
+    given = [one.name for one in arguments_of(thing) if required(one)] if backward else []
+    kinds = [bool(names.among("given", one, ["dout"])) - bool(_KEPT.search(one.lower())) for one in given]
+    return sorted(kinds) == [-1, 1]
+
+
+def fitted(name: str, thing: Callable[..., Any], task: str, bindings: dict[str, Any]) -> tuple[str, Callable[..., Any]]:
+    """(the function of the task that a function is, as one that takes its arguments); `bindings`: of the functions before it."""
+    own = TASKS[task].own
+    if takes_cache(name, thing) and own in bindings:
+        return f"{own}_backward", _with_cache(thing, bindings[own].function, task)
+    return contract_of(task, name, thing) or own, thing
+
+
+def _with_cache(backward: Callable[..., Any], forward: Callable[..., Any], task: str) -> Callable[..., Any]:
+    """backward(dout, cache) as a function of its contract's arguments: `forward` makes the cache."""
+    own = TASKS[task].own
+    takes = match.readings(forward, dict(FUNCTIONS[task][own]), TASKS[task].tensors, {})[0]
+    last = bool(_KEPT.search(arguments_of(backward)[1].name.lower()))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        values = signature.bind(*args, **kwargs).arguments
+        given = {name: 0 * values["gain"] if role == "bias" else values.get(role) for name, role in takes.items()}
+        returned = forward(**{name: value for name, value in given.items() if value is not None})
+        if not isinstance(returned, tuple) or len(returned) < 2:
+            raise Stop(f"{backward.__name__} takes what {forward.__name__} kept, and {forward.__name__} returns one array alone")
+        cache = returned[1] if len(returned) == 2 else returned[1:]
+        return backward(values["dout"], cache) if last else backward(cache, values["dout"])
+
+    signature = _signature(FUNCTIONS[task][f"{own}_backward"])
+    call.__name__, call.__signature__, call.__module__ = backward.__name__, signature, backward.__module__  # type: ignore[attr-defined]
+    call.__wrapped__ = backward  # type: ignore[attr-defined]  # the lines that are watched
+    return call
+
+
+def _signature(arguments: Iterable[tuple[str, bool]]) -> inspect.Signature:
+    """Of (name, whether it may be missing)."""
+    return inspect.Signature(
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, **({"default": None} if may else {})) for name, may in arguments
+    )
 
 
 def _draws(thing: Any) -> bool:
@@ -160,11 +207,7 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
         return np.concatenate(outs, -2) if torch is None or not isinstance(outs[0], torch.Tensor) else torch.cat(outs, -2)
 
     known = {*held, *takes.values(), *meanings.values(), *(numbers if "its config" in meanings.values() else ())}
-    signature = inspect.Signature(
-        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, **({"default": None} if may else {}))
-        for name, may in contract.items()
-        if name in known or not may
-    )
+    signature = _signature((name, may) for name, may in contract.items() if name in known or not may)
     call.__name__, call.__signature__, call.__module__ = cls.__name__, signature, cls.__module__  # type: ignore[attr-defined]
     call.__wrapped__ = getattr(cls, _forward(cls) or "")  # type: ignore[attr-defined]  # the lines that are watched
     return call
