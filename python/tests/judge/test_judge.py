@@ -162,6 +162,9 @@ def test_a_gradient_of_what_its_forward_function_kept(tmp_path: Path) -> None:
     path.write_text(KEPT.replace("- g.mean(-1, keepdims=True) ", ""))
     finding = qkv.judge(path)
     assert [one.id for one in finding.mistakes] == ["norm-mean-term-missing"] and finding.line == 12
+    flat = KEPT.replace("(0, 1)", "0").replace("cache):", 'cache):\n    """dout (N, D)"""')
+    path.write_text(flat)
+    assert (finding := qkv.judge(path)).verdict == "right", str(finding)
     path.write_text(KEPT.replace("gamma + beta, (centred / std, std, gamma)", "gamma + beta"))
     assert "returns one array alone" in str(qkv.judge(path))
 

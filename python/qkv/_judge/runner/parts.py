@@ -81,9 +81,16 @@ def _with_cache(backward: Callable[..., Any], forward: Callable[..., Any], task:
     own = TASKS[task].own
     takes = match.readings(forward, dict(FUNCTIONS[task][own]), TASKS[task].tensors, {})[0]
     last = bool(_KEPT.search(arguments_of(backward)[1].name.lower()))
+    flat = bool(re.search(r"\([A-Z]\w*, ?[A-Z]\w*\)", f"{forward.__doc__} {backward.__doc__}"))  # (N, D)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         values = signature.bind(*args, **kwargs).arguments
+        x = values["x"]
+        values |= {name: values[name].reshape(-1, x.shape[-1]) for name in ("x", "dout") if flat}
+        first, *others = gradients(values)
+        return (first.reshape(x.shape), *others)
+
+    def gradients(values: dict[str, Any]) -> Any:
         given = {name: 0 * values["gain"] if role == "bias" else values.get(role) for name, role in takes.items()}
         returned = forward(**{name: value for name, value in given.items() if value is not None})
         if not isinstance(returned, tuple) or len(returned) < 2:
@@ -91,7 +98,7 @@ def _with_cache(backward: Callable[..., Any], forward: Callable[..., Any], task:
         cache = returned[1] if len(returned) == 2 else returned[1:]
         return backward(values["dout"], cache) if last else backward(cache, values["dout"])
 
-    signature = _signature(FUNCTIONS[task][f"{own}_backward"])
+    signature = _signature((name, may) for name, may in FUNCTIONS[task][f"{own}_backward"] if not may or name in takes.values())
     call.__name__, call.__signature__, call.__module__ = backward.__name__, signature, backward.__module__  # type: ignore[attr-defined]
     call.__wrapped__ = backward  # type: ignore[attr-defined]  # the lines that are watched
     return call

@@ -109,8 +109,10 @@ class Causes:
         """A later stage made of the same that leads to nothing: its line, or the one that reads what was there before by name."""
         made, needed = {self._root(p) for p, _ in ups}, {*self.search.needed}
         names = {p for event in self.events if event.name for p in event.parents}
+        frame = next((code for _, code in reversed(self.events[index].stack)), None)  # of the function that was called
         for u, other in enumerate(self.events[:index]):
-            if u not in needed and other.line and other.op not in ALIASES and made & {self._root(p) for p in other.parents}:
+            beside = u not in needed and other.line and other.op not in ALIASES and other.stack and other.stack[-1][1] is frame
+            if beside and made & {self._root(p) for p in other.parents}:
                 match = self.match(u)
                 if match and any((match.stage in LATE and match.stage != up.stage) or match.hidden > up.hidden for _, up in ups):
                     return self.events[index].line if u in names else other.line

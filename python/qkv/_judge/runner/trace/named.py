@@ -48,6 +48,11 @@ def uses(tree: ast.AST, mistake: str) -> list[int]:
     return sorted({line for compared, line in found if compared} or {line for _, line in found})
 
 
+def reads_mask(tree: ast.AST, line: int) -> bool:
+    """Whether a line has a mask by its name."""
+    return any(isinstance(one, ast.Name) and one.lineno == line and names.argument(one.id) == "mask" for one in ast.walk(tree))
+
+
 def _uses(function: ast.FunctionDef, about: str, called: set[str]) -> Iterator[tuple[bool, int]]:
     """(whether it is a comparison, line) of statements of a function, but for a constructor that keeps it."""
     every = [one.arg for one in (*function.args.args, *function.args.kwonlyargs)]

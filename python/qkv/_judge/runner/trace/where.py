@@ -21,7 +21,7 @@ from ..subject import Subject
 from .blame import ANSWERS, Blame, Search
 from .instrument import Instrumented
 from .match import layouts
-from .named import HANDED, line_of, uses
+from .named import HANDED, line_of, reads_mask, uses
 from .record import ALIASES, Event, Recorder
 from .stages import ORDER, SCORES, Textbook, departures
 
@@ -106,7 +106,8 @@ def _watched(
 
 def _by_name(search: Search, blame: Blame, mistake: str) -> Blame:
     """Where a mistake's name says more: a statement that reckons with the argument that it is about, the call of a helper."""
-    if (lines := uses(search.tree, mistake)) and blame.line not in lines:
+    known = mistake == "mask-polarity" and reads_mask(search.tree, blame.line)
+    if (lines := uses(search.tree, mistake)) and blame.line not in lines and not known:
         line = lines[0]
     elif mistake in HANDED and len(stack := search.events[blame.index].stack) > 1:
         line = _handed(search, *stack[-1])
