@@ -54,7 +54,7 @@ def guess(name: str, thing: Any) -> str | None:
         return None  # its own slopes or cap
     if task is None or _draws(thing):
         return None
-    if takes_cache(name, thing) and f"{TASKS[task].own}_backward" in FUNCTIONS[task]:
+    if takes_cache(name, thing) and _gradient_of_x(task):
         return task
     fits = contract_of(task, name, thing) if isinstance(thing, FunctionType) else isinstance(thing, type) and _takes(thing, task)
     return task if fits else None
@@ -68,11 +68,18 @@ def takes_cache(name: str, thing: Any) -> bool:
     return sorted(kinds) == [-1, 1]
 
 
+def _gradient_of_x(task: str) -> str:
+    """The function of a task that takes x and dout; empty where there is none."""
+    return next((one for one, takes in FUNCTIONS[task].items() if {"x", "dout"} <= {*dict(takes)}), "")
+
+
 def fitted(name: str, thing: Callable[..., Any], task: str, bindings: dict[str, Any]) -> tuple[str, Callable[..., Any]]:
     """(the function of the task that a function is, as one that takes its arguments); `bindings`: of the functions before it."""
     own = TASKS[task].own
-    if takes_cache(name, thing) and own in bindings:
-        return f"{own}_backward", _with_cache(thing, bindings[own].function, task)
+    if takes_cache(name, thing) and (gradient := _gradient_of_x(task)):
+        if own not in bindings:
+            raise Stop(f"{name} takes what its forward function kept: the file as a whole is judged, without :{name}")
+        return gradient, _with_cache(thing, bindings[own].function, task)
     return contract_of(task, name, thing) or own, thing
 
 
@@ -87,7 +94,8 @@ def _with_cache(backward: Callable[..., Any], forward: Callable[..., Any], task:
         values = signature.bind(*args, **kwargs).arguments
         x = values["x"]
         values |= {name: values[name].reshape(-1, x.shape[-1]) for name in ("x", "dout") if flat}
-        first, *others = gradients(values)
+        found = gradients(values)
+        first, *others = found if isinstance(found, (tuple, list)) else (found,)
         return (first.reshape(x.shape), *others)
 
     def gradients(values: dict[str, Any]) -> Any:
@@ -98,7 +106,7 @@ def _with_cache(backward: Callable[..., Any], forward: Callable[..., Any], task:
         cache = returned[1] if len(returned) == 2 else returned[1:]
         return backward(values["dout"], cache) if last else backward(cache, values["dout"])
 
-    signature = _signature((name, may) for name, may in FUNCTIONS[task][f"{own}_backward"] if not may or name in takes.values())
+    signature = _signature((name, may) for name, may in FUNCTIONS[task][_gradient_of_x(task)] if not may or name in takes.values())
     call.__name__, call.__signature__, call.__module__ = backward.__name__, signature, backward.__module__  # type: ignore[attr-defined]
     call.__wrapped__ = backward  # type: ignore[attr-defined]  # the lines that are watched
     return call

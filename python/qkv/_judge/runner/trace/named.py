@@ -30,7 +30,9 @@ def line_of(tree: ast.AST, mistake: str) -> int:
     if mistake == "fill-beyond-half":
         large = (one for one in ast.walk(tree) if _HALF < abs(_number(one)) < float("inf") or getattr(one, "attr", "") == "finfo")
         return next((one.lineno for one in large), 0)  # type: ignore[attr-defined]
-    calls = (one for one in ast.walk(tree) if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute))
+    loops = [one for one in ast.walk(tree) if isinstance(one, (ast.For, ast.While))]
+    inside = loops if mistake.startswith("flash-") else [tree]
+    calls = (one for part in inside for one in ast.walk(part) if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute))
     return max((one.lineno for one in calls if one.func.attr == _CALLED.get(mistake)), default=0)  # type: ignore[attr-defined]
 
 
