@@ -109,13 +109,14 @@ void add_convention(Finding& finding, const std::string& id) {
 /// What would be a convention is a mistake where the code's own words say otherwise, and a mistake that they announce
 /// is a convention.
 void keep_promises(Finding& finding, const std::vector<std::string>& promised) {
+  const auto says = [&](const auto& one) { return std::ranges::find(promised, one.id) != promised.end(); };
   const auto is_of_pairs = [](const Convention& one) { return one.id.starts_with("rope-interleaved"); };
   const bool halves = finding.right() && std::ranges::none_of(finding.conventions, is_of_pairs);
   for (const std::string& id : promised) {
     if (halves && id == "rope-halves-unsaid" && applies(*find_entry(id), *find_task(finding.task)))
       add_convention(finding, id);
   }
-  if (finding.mistakes.size() == 1 && std::ranges::find(promised, finding.mistakes[0].id) != promised.end()) {
+  if (finding.mistakes.size() == 1 && says(finding.mistakes[0])) {
     finding.conventions.push_back({finding.mistakes[0].id, finding.mistakes[0].says});
     finding.notes.emplace_back("its docstring says so");
     finding.mistakes.clear(), finding.evidence.clear();
@@ -125,14 +126,13 @@ void keep_promises(Finding& finding, const std::vector<std::string>& promised) {
   }
   if (finding.verdict != "convention") return;
   for (const Convention& one : finding.conventions) {
-    if (std::ranges::find(promised, one.id) == promised.end()) continue;
+    if (!says(one)) continue;
     const Entry* entry = find_entry(one.id);
     finding.mistakes.push_back({one.id, {}, one.says, std::string(entry->hint), "", std::string(entry->term), ""});
     finding.verdict = "wrong";
     finding.notes.emplace_back("its docstring says otherwise");
   }
-  std::erase_if(finding.conventions,
-      [&](const Convention& one) { return std::ranges::find(promised, one.id) != promised.end(); });
+  std::erase_if(finding.conventions, says);
 }
 
 }  // namespace

@@ -150,8 +150,7 @@ def _guessed(name: str, thing: Any) -> Candidate | None:
         state = re.search("cache|past|tril|triu|causal|mask", " ".join(inside).lower())  # or it hides the future
         roles |= {"cache"} if keeps(thing, forward_of(thing) or "", roles) else set()
         found = match.of_class(thing.__name__, set(settings_of(thing).values()), roles)
-        helpers = [one for key, one in vars(sys.modules.get(thing.__module__, object)).items() if key in inside and isinstance(one, FunctionType)]
-        if found in _TURNED and state and _rotations(inside.union([thing.__name__], *map(named, helpers))):
+        if found in _TURNED and state and _rotations({thing.__name__, *inside}):
             found = "llama-attention"
     return Candidate(name, thing, found, found == "block") if found else None
 

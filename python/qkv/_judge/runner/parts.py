@@ -24,6 +24,7 @@ from .tasks import FUNCTIONS, PARTS, TASKS
 _DRAWS = {"choice", "choices", "multinomial", "categorical", "Categorical"}
 #: What a gated feed-forward part calls.
 _GATED = {"silu", "swish"}
+#: What a forward function kept for its gradient.
 _KEPT = re.compile(r"cache|ctx|saved|context|memo|stash|缓存")
 BACKWARD = re.compile(r"back|grad|bwd|vjp")
 

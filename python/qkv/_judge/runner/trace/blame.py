@@ -124,10 +124,12 @@ class Search:
         if (loop := _wrong_tiles(self)) is not None:
             return loop
         # A statement `a = a`, of code whose mistake is known: there a step is missing.
-        same = {one.lineno for one in ast.walk(self.tree) if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == ast.unparse(one.value)}
-        idle = (i for i, one in enumerate(self.events) if one.op == "rename" and one.line in same)
-        if self.mistaken.stages and (same := next(idle, None)) is not None:
-            return Blame(self.events[same].line, same)
+        if self.mistaken.stages:
+            plain = [one for one in ast.walk(self.tree) if isinstance(one, ast.Assign)]
+            lines = {one.lineno for one in plain if ast.unparse(one.targets[0]) == ast.unparse(one.value)}
+            idle = next((i for i, one in enumerate(self.events) if one.op == "rename" and one.line in lines), None)
+            if idle is not None:
+                return Blame(self.events[idle].line, idle)
         if bad is None:
             return self._end()
         own = self._mistakes(bad)  # of steps of one expression that are alike the last

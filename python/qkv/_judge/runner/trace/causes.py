@@ -191,10 +191,10 @@ class Causes:
 
     def _scored(self, event: Event, index: int, match: Match) -> int:
         total, sums = self._total(match), [event.value.sum(axis) for axis in range(-event.value.ndim, 0)]
-        normalises = "softmax" in event.op or "exp" in event.op or any(np.allclose(one, 1) for one in sums)
-        normalises = normalises or (event.op == "list" and bool((event.value > 0).all() and event.value.max() <= 1))
+        listed = event.op == "list" and bool((event.value > 0).all() and event.value.max() <= 1)
+        normalises = listed or "softmax" in event.op or "exp" in event.op or any(np.allclose(one, 1) for one in sums)
         if abs(total / self.book.scale - 1) > 1e-4 and normalises:
-            if abs(total - 1) < 1e-6 and any(self._returned(p) for p in self.leads):
+            if abs(total - 1) < 1e-6 and self._returns_scaled():
                 return event.line  # they are scaled, and not those that are used
             culprit = self._scaled(index, total)
             return (abs(total - 1) < 1e-6 and self._copied(index)) or self._number(culprit)
@@ -204,11 +204,10 @@ class Causes:
             return line
         return self._caller(event)
 
-    def _returned(self, index: int) -> bool:
+    def _returns_scaled(self) -> bool:
         """Whether an answer is scaled scores."""
-        answers = {self._root(i) for call in self.record.outputs for i in call}
-        match = self.match(index) if self._root(index) in answers else None
-        return bool(match and match.stage in SCORES and abs(self._total(match) / self.book.scale - 1) < 1e-6)
+        answers = [match for call in self.record.outputs for i in call if (match := self.match(i)) and match.stage in SCORES]
+        return any(abs(self._total(match) / self.book.scale - 1) < 1e-6 for match in answers)
 
     def _exchanged(self, index: int) -> int:
         """Scores whose rows are keys: the line that exchanged q and k; 0 where no product of k and q is found."""

@@ -25,15 +25,18 @@ HANDED = ("swiglu-exchanged", "swiglu-no-up", "norms-exchanged", "rope-positions
 _HALF = 65504  # the largest number of float16
 
 
-def line_of(tree: ast.AST, mistake: str) -> int:
+def line_of(text: str, mistake: str) -> int:
     """The line of the call or of the number that a mistake is about; 0 where it is about none, or there is none."""
+    if mistake not in (*_CALLED, "fill-beyond-half"):
+        return 0
+    tree = ast.parse(text)
     if mistake == "fill-beyond-half":
         large = (one for one in ast.walk(tree) if _HALF < abs(_number(one)) < float("inf") or getattr(one, "attr", "") == "finfo")
         return next((one.lineno for one in large), 0)  # type: ignore[attr-defined]
     loops = [one for one in ast.walk(tree) if isinstance(one, (ast.For, ast.While))]
     inside = loops if mistake.startswith("flash-") else [tree]
     calls = (one for part in inside for one in ast.walk(part) if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute))
-    return max((one.lineno for one in calls if one.func.attr == _CALLED.get(mistake)), default=0)  # type: ignore[attr-defined]
+    return max((one.lineno for one in calls if one.func.attr == _CALLED[mistake]), default=0)  # type: ignore[attr-defined]
 
 
 def _number(node: ast.AST) -> float:

@@ -47,12 +47,13 @@ def find_line(subject: Subject, reading: int, probes: list[tuple[Probe, Probe]])
         source = Instrumented(code.co_filename, text)
     except (SyntaxError, ValueError, RecursionError):
         return None
-    if probes and (line := line_of(ast.parse(text), probes[0][1][1].get("mistake", ""))):
+    mistake = next((said.get("mistake", "") for _, (_, said) in probes), "")
+    if line := line_of(text, mistake):
         return _at(line, text)
-    called = [(*probe, *known) for probe, known in probes if probe[1].get("call", "forward") in _CALLS]
-    for tensors, metadata, stages, known in sorted(called, key=lambda one: _ORDER.get(one[1].get("name", ""), 1))[:_MOST]:
+    called = [(*probe, stages) for probe, (stages, _) in probes if probe[1].get("call", "forward") in _CALLS]
+    for tensors, metadata, stages in sorted(called, key=lambda one: _ORDER.get(one[1].get("name", ""), 1))[:_MOST]:
         with contextlib.suppress(*FAILURES):
-            if (found := _watched(subject, reading, source, tensors, metadata, stages, known.get("mistake", ""))) is not None:
+            if (found := _watched(subject, reading, source, tensors, metadata, stages, mistake)) is not None:
                 return found
     return None
 
@@ -98,22 +99,24 @@ def _watched(
     ways["train-steps"] = search.stepped if subject.framework == "torch" else search.first
     blame = ways.get(metadata.get("call", "forward"), search.first)()
     if blame is not None and "other_out" in answers and (line := _reads(search.tree, subject.binding_for().argument("other_mask"))):
-        blame = Blame(line, next((i for i, one in enumerate(record.events) if one.line == line), blame.index))
+        blame = _moved(search, blame, line)
     elif blame is not None:
-        blame = _by_name(search, blame, mistake)
+        blame = _moved(search, blame, _by_name(search, blame, mistake))
     return _as_json(search, blame, metadata.get("name", "")) if blame is not None and blame.line else None
 
 
-def _by_name(search: Search, blame: Blame, mistake: str) -> Blame:
+def _moved(search: Search, blame: Blame, line: int) -> Blame:
+    """To a line, and to the first value that it made."""
+    return blame if line == blame.line else Blame(line, next((i for i, one in enumerate(search.events) if one.line == line), blame.index))
+
+
+def _by_name(search: Search, blame: Blame, mistake: str) -> int:
     """Where a mistake's name says more: a statement that reckons with the argument that it is about, the call of a helper."""
     known = mistake == "mask-polarity" and reads_mask(search.tree, blame.line)
     if (lines := uses(search.tree, mistake)) and blame.line not in lines and not known:
-        line = lines[0]
-    elif mistake in HANDED and len(stack := search.events[blame.index].stack) > 1:
-        line = _handed(search, *stack[-1])
-    else:
-        return blame
-    return Blame(line, next((i for i, one in enumerate(search.events) if one.line == line), blame.index))
+        return lines[0]
+    handed = mistake in HANDED and len(stack := search.events[blame.index].stack) > 1
+    return _handed(search, *stack[-1]) if handed else blame.line
 
 
 def _handed(search: Search, called: int, code: Any) -> int:
