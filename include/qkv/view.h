@@ -63,7 +63,7 @@ template <class T, int Rank> class View {
   /// Number of elements; the largest Index if the number does not fit into one.
   Index count() const {
     Index n = 1;
-    for (Index size : sizes_) n = product(n, size);
+    for (const Index size : sizes_) n = product(n, size);
     return n;
   }
   bool is_null() const { return data_ == nullptr && count() == 0; }

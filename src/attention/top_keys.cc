@@ -183,7 +183,8 @@ void detail::top_keys(const AnyView& q, const AnyView& k, const View<const float
   if (items == 0) return;
   DenseSummaries dense;
   job.mask.extent.summaries = dense.make(options.mask.node(), context);
-  const Index parts = items < 2 * context.threads() ? std::max<Index>(1, (kv_len + kPartKeys - 1) / kPartKeys) : 1;
+  const Index threads = context.threads();
+  const Index parts = items < 2 * threads ? std::max<Index>(1, (kv_len + kPartKeys - 1) / kPartKeys) : 1;
   TopKeys::Own own{};
   Scored *found = nullptr, *merged = nullptr;  // [items][parts][queries][k] and [2 k], with more than one part
   Index* found_count = nullptr;

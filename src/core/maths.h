@@ -126,7 +126,7 @@ inline double exp(double high, double low = 0) {
   }
   const double power = 1 + (r + (square * (even + odd * r) + ((first - r) + rest)));
   // 2^n in two factors: the first product is exact, the second rounds a subnormal result once.
-  const std::uint64_t biased = bits_of(rounded) - bits_of(kRounding) + 2 * 1024, half = biased / 2;
+  const std::uint64_t biased = bits_of(rounded) - bits_of(kRounding) + 2048, half = biased / 2;
   return power * of_bits((half - 1) << 52) * of_bits((biased - half - 1) << 52);
 }
 inline double exp2(double x) {
@@ -168,9 +168,10 @@ inline double exp2(double x) {
   words[0] -= static_cast<std::uint32_t>(quarters << 30);
   Wide rest{static_cast<double>(static_cast<std::int32_t>(words[0])) * 0x1p-30, 0};
   double unit = 0x1p-62;
-  for (int n = 1; n < 6; ++n, unit *= 0x1p-32) {
+  for (int n = 1; n < 6; ++n) {
     const Wide added = sum(rest.high, words[n] * unit);
     rest = sum(added.high, added.low + rest.low);
+    unit *= 0x1p-32;
   }
   rest = product(rest, kHalfPi);
   if (x > 0) return rest;

@@ -72,7 +72,7 @@ bool Sentences::matches(const Pattern& pattern, std::string_view text, Found& fo
 }
 
 std::string Sentences::list(std::string_view text) const {
-  if (const std::string whole = said(text); whole != text) return whole;
+  if (std::string whole = said(text); whole != text) return whole;
   for (const auto& [mark, own] : {std::pair(", ", "、"), {" and ", " 和 "}}) {
     const std::size_t at = text.find(mark);
     if (at != std::string_view::npos)

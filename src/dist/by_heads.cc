@@ -2,6 +2,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "dist/call.h"
 #include "dist/waiting.h"
@@ -83,7 +84,7 @@ void run_steps(const ParallelCall& call, const Gradients* backward, bool at_once
   std::unique_ptr<HeadsUnderWay> made, leaving;
   for (Index step = 0; step < steps; ++step) {
     next->exchange.finish();
-    now = std::move(next);
+    now = std::exchange(next, nullptr);
     if (step + 1 < steps) next = inputs_of(step + 1);
     made = std::make_unique<HeadsUnderWay>(call, step, steps);
     const AttentionOptions options =

@@ -25,7 +25,7 @@ struct Hub {
       : size(ranks),
         queues(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks)),
         left(static_cast<std::size_t>(ranks)) {}
-  std::deque<Bytes>& queue(int from, int to) { return queues[static_cast<std::size_t>(from * size + to)]; }
+  std::deque<Bytes>& queue(int from, int to) { return queues[static_cast<std::size_t>(Index{from} * size + to)]; }
 
   const int size;
   std::mutex mutex;

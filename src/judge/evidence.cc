@@ -14,7 +14,7 @@ namespace qkv::judge {
 std::string number_text(double value, const char* format) {
   if (std::isnan(value)) value = std::numeric_limits<double>::quiet_NaN();  // never "-nan"
   char text[40];
-  std::snprintf(text, sizeof text, format, value);
+  static_cast<void>(std::snprintf(text, sizeof text, format, value));
   return text;
 }
 
@@ -31,8 +31,10 @@ std::string sizes_text(const Probe& probe) {
   return x + " " + shape_text(shape.data(), static_cast<int>(shape.size()));
 }
 
+namespace {
+
 /// " (1 0) (0 2)", "..." for what is beyond eight numbers or rows: zeros, of a block's inner width.
-static std::string rows_text(const Array& array) {
+std::string rows_text(const Array& array) {
   constexpr Index kMost = 8;
   const Index width = array.rank() > 0 ? array.size(-1) : 1;
   std::string text;
@@ -42,6 +44,8 @@ static std::string rows_text(const Array& array) {
   }
   return text + (array.count() > kMost * width ? " ..." : "");
 }
+
+}  // namespace
 
 std::string heading(const Probe& probe) {
   std::string text = "probe \"" + probe.text("name") + "\", " + sizes_text(probe) + ":\n";

@@ -56,14 +56,19 @@ class Trial {
     std::optional<Choices> spelling = exact.right();
     std::optional<Search::Found> found;
     if (!spelling) found = exact.one();
-    if (!spelling && !found && exact.all_float64() && (spelling = wide.right())) {
+    const bool as_float32 = !spelling && !found && exact.all_float64();
+    if (as_float32) spelling = wide.right();
+    if (as_float32 && spelling) {
       finding_.notes.push_back("right as float32 would be: some part is not computed in float64");
       for (std::vector<Case>* cases : {&forward_, &with_weights_, &later_, &by_hand_})
         std::ranges::for_each(*cases, widen);
     }
     if (!spelling) {
       if (!found) found = wide.one();
-      if (!found && pairs_ && (found = wide.several(by_hand_))) found = exact.narrowed(*std::move(found));
+      if (!found && pairs_) {
+        found = wide.several(by_hand_);
+        if (found) found = exact.narrowed(*std::move(found));
+      }
       name_mistakes(found);
     } else if (all_errors_ > 0) {
       return ended("failed");

@@ -28,7 +28,7 @@
 #include "simd/vec_portable.h"
 namespace qkv {
 namespace {
-using namespace portable;
+using namespace portable;  // NOLINT(google-build-using-namespace): one of the sets, as the others
 }  // namespace
 }  // namespace qkv
 #endif

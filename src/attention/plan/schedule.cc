@@ -87,7 +87,7 @@ void Schedule::add(Block& block, Index part, const Problem& p, const Wants& want
   } else {
     block.keys = list_parts(p, lists);
     const Index rows = p.batch * lists.blocks() * pieces(block) * p.q_len;
-    block.parts_of_item = rows < 2 * threads ? 1 : block.keys.parts;
+    block.parts_of_item = rows < Index{2} * threads ? 1 : block.keys.parts;
     block.items = rows * block.items_of_rows();
     bytes = block.keys.scratch_bytes + 2 * block.keys.state_bytes + line_bytes<Index>(lists.longest());
     flops += static_cast<double>(rows) * kItemFlops / 16 +

@@ -78,7 +78,7 @@ PositionBias PositionBias::t5(SumsView<2> table, T5Buckets buckets, Align align)
 }
 
 PositionBias PositionBias::relative(SumsView<2> table, Align align) {
-  const PositionBias bias(Kind::kRelative, align, table);
+  PositionBias bias(Kind::kRelative, align, table);
   check<ShapeError>(
       bias.rows() % 2 == 1, "PositionBias::relative", "table must be [2 R + 1, H]: got ", bias.rows(), " rows");
   return bias;

@@ -131,7 +131,8 @@ double Search::distance(const Choices& choices, const Case& one) const {
       worst = apart <= worst ? worst : apart;  // NaN counts as the worst
     }
   }
-  return std::isnan(worst) ? kInfinity : worst;
+  if (std::isnan(worst)) return kInfinity;
+  return worst;
 }
 
 std::vector<double> Search::fitted(const Entry& entry, const Choices& rest) const {

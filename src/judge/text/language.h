@@ -35,7 +35,10 @@ class Value {
   }
   const Array& operator*() const { return lasting_ != nullptr ? *lasting_ : own_; }
   const Array* operator->() const { return &**this; }
-  Array array() && { return lasting_ != nullptr ? *lasting_ : std::move(own_); }
+  Array array() && {
+    if (lasting_ != nullptr) return *lasting_;
+    return std::move(own_);
+  }
 
  private:
   const Array* lasting_ = nullptr;

@@ -27,12 +27,12 @@ template <class T, bool kLists = false> struct PagedRows {
       : k{nullptr, t.keys.k.row_stride},
         v{nullptr, t.keys.v.row_stride},
         w(scratch),
-        listed(kLists && t.q_count <= kFewLanes<T> && t.scores.kv_len > t.scores.key_tile &&
-               t.keys.type != StoredType::kInt4),
-        whole(in_one_piece<T>(t.keys)) {
-    if (!whole || t.keys.held.end == 0) return;
-    first_k = key_row<T>(t.keys.k, t.keys.page(0), 0);
-    first_v = key_row<T>(t.keys.v, t.keys.page(0), 0);
+        listed_(kLists && t.q_count <= kFewLanes<T> && t.scores.kv_len > t.scores.key_tile &&
+                t.keys.type != StoredType::kInt4),
+        whole_(in_one_piece<T>(t.keys)) {
+    if (!whole_ || t.keys.held.end == 0) return;
+    first_k_ = key_row<T>(t.keys.k, t.keys.page(0), 0);
+    first_v_ = key_row<T>(t.keys.v, t.keys.page(0), 0);
   }
 
   void pack_queries(const ForwardTile<T>& t, const ForwardScratch<T>&, const StripRange& r) const {
@@ -43,17 +43,17 @@ template <class T, bool kLists = false> struct PagedRows {
   }
   void read_keys(const ForwardTile<T>& t, Index j0, Index nj) {
     if constexpr (kLists) {
-      if (listed) return list_chunk(t, j0, nj);
+      if (listed_) return list_chunk(t, j0, nj);
     }
-    k = whole ? TypedRows<const T>{first_k + (j0 - t.keys.origin) * k.stride, k.stride}
-              : keys_as<T>(t.keys, t.keys.k, j0, nj, t.scores.head_dim, w.k);
+    k = whole_ ? TypedRows<const T>{first_k_ + (j0 - t.keys.origin) * k.stride, k.stride}
+               : keys_as<T>(t.keys, t.keys.k, j0, nj, t.scores.head_dim, w.k);
   }
   void read_values(const ForwardTile<T>& t, Index j0, Index nj) {
-    if (!listed) copy_values(t, j0, nj);
+    if (!listed_) copy_values(t, j0, nj);
   }
   /// V where the mask hides keys, whose rows may not exist, or hold NaN or infinity.
   void read_hidden_values(const ForwardTile<T>& t, Index j0, Index nj) {
-    if (listed) copy_values(t, j0, nj);
+    if (listed_) copy_values(t, j0, nj);
   }
 
   ScoreTile score(const ForwardTile<T>& t, const ForwardScratch<T>& panels, const StripRange& r, Index j0, Index nj,
@@ -71,7 +71,7 @@ template <class T, bool kLists = false> struct PagedRows {
           .depth = s.head_dim,
           .ahead = t.ahead};
       if constexpr (kLists) {
-        if (listed) {
+        if (listed_) {
           return for_listed_type<T>(t.keys.type, [&](auto stored) {
             using S = decltype(stored);
             with_rows_from<S>(
@@ -120,40 +120,40 @@ template <class T, bool kLists = false> struct PagedRows {
   const ForwardScratch<T>& w;
 
  private:
-  bool listed, whole;  // K and V are read where they lie: few queries, or rows one after the other in one piece
-  const T *first_k = nullptr, *first_v = nullptr;  // then: their first rows
+  bool listed_, whole_;  // K and V are read where they lie: few queries, or rows one after the other in one piece
+  const T *first_k_ = nullptr, *first_v_ = nullptr;  // then: their first rows
   // Of a chunk in the order in which they are read: K, V, and the next keys. Scales of integers.
-  const void* listed_rows[kLists ? 2 * kMostKeys + kKeysAhead : 1];
-  float scales[kLists ? 2 * kMostKeys : 1];
-  Index first_value = 0;  // the place of V
+  const void* listed_rows_[kLists ? 2 * kMostKeys + kKeysAhead : 1];
+  float scales_[kLists ? 2 * kMostKeys : 1];
+  Index first_value_ = 0;  // the place of V
 
   void copy_values(const ForwardTile<T>& t, Index j0, Index nj) {
-    v = whole ? TypedRows<const T>{first_v + (j0 - t.keys.origin) * t.keys.v.row_stride, t.keys.v.row_stride}
-              : keys_as<T>(t.keys, t.keys.v, j0, nj, t.v_head_dim, w.v);
+    v = whole_ ? TypedRows<const T>{first_v_ + (j0 - t.keys.origin) * t.keys.v.row_stride, t.keys.v.row_stride}
+               : keys_as<T>(t.keys, t.keys.v, j0, nj, t.v_head_dim, w.v);
   }
   [[gnu::noinline]] void list_chunk(const ForwardTile<T>& t, Index j0, Index nj) {
     const Index size = stored_bytes(t.keys.type);
     const auto list = [&](const KeyMatrix& matrix, Index begin, Index count, Index place) {
-      for (Index j = 0; j < count; ++j) listed_rows[place + j] = matrix.rows;  // of keys that do not exist, any
+      for (Index j = 0; j < count; ++j) listed_rows_[place + j] = matrix.rows;  // of keys that do not exist, any
       for_key_runs(t.keys, begin, begin + count, [&](Index at, Index page, Index row, Index some) {
         const Index first = page * matrix.page_stride + row * matrix.row_stride;
         for (Index j = 0; j < some; ++j) {
-          listed_rows[place + at + j] =
+          listed_rows_[place + at + j] =
               static_cast<const std::byte*>(matrix.rows) + (first + j * matrix.row_stride) * size;
         }
         if (t.keys.type != StoredType::kInt8 || place == 2 * nj) return;
-        for (Index j = 0; j < some; ++j) scales[place + at + j] = key_scales(matrix, page, row)[j];
+        for (Index j = 0; j < some; ++j) scales_[place + at + j] = key_scales(matrix, page, row)[j];
       });
     };
     list(t.keys.k, j0, nj, 0);
     list(t.keys.v, j0, nj, nj);
     list(t.keys.k, j0 + nj, kKeysAhead, 2 * nj);
-    first_value = nj;
+    first_value_ = nj;
   }
   template <class S, class Body> void with_rows_from(const ForwardTile<T>& t, Index place, const Body& body) const {
     const bool into_l2 = t.keys.into_l2;
     with_fetch<S, kShared>(into_l2, [&](auto to) {
-      body(RowList<S, to>{listed_rows + place, listed_rows + place + kKeysAhead, scales + place, into_l2});
+      body(RowList<S, to>{listed_rows_ + place, listed_rows_ + place + kKeysAhead, scales_ + place, into_l2});
     });
   }
   /// out[d, lane] (op) sum_j v[j, d] * p[j, lane]
@@ -170,10 +170,10 @@ template <class T, bool kLists = false> struct PagedRows {
         .depth = range.hi - range.lo,
         .ahead = t.ahead};
     if constexpr (kLists) {
-      if (listed && !live.masked) {
+      if (listed_ && !live.masked) {
         return for_listed_type<T>(t.keys.type, [&](auto stored) {
           using S = decltype(stored);
-          with_rows_from<S>(t, first_value + range.lo,
+          with_rows_from<S>(t, first_value_ + range.lo,
               [&](const auto& rows) { few_lanes_of_columns<S>(rows, values, t.v_head_dim, r.ni, sets); });
         });
       }

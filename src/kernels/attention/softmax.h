@@ -14,7 +14,7 @@ namespace {
 
 /// Safe range of a row's sum on the fast path. Outside it p * v may overflow or underflow where the formula's p <= 1
 /// would not.
-template <class T> constexpr T kLargestSum = T{1 << 30} * T{1 << 30};
+template <class T> constexpr T kLargestSum = T{0x1p30} * T{0x1p30};
 template <class T> constexpr T kSmallestSum = T{1} / T{256};
 
 /// The lanes whose shift costs accuracy: far below 0 it rounds s2 - shift where s2 is near 0, by 4 eps from an exponent

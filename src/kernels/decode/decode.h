@@ -118,7 +118,7 @@ template <class T, class Source, class Chunk> inline void decode_values(const De
       continue;
     }
     for_row_blocks<T>(
-        rows_of(t), t.keys.into_l2, [&](auto count, auto to, Index r) __attribute__((always_inline)) {
+        rows_of(t), t.keys.into_l2, [&](auto count, [[maybe_unused]] auto to, Index r) __attribute__((always_inline)) {
           const Sum* const some = weights + r * kChunkLimit;
           Sum* const out = state.out + r * state.width;
           const SomeRuns fetched = share_of_runs(r, count, rows_of(t), t.keys.into_l2);

@@ -207,7 +207,7 @@ inline void chunk_dots(const DecodeGroup<SumOf<T>>& t, const Chunk& k, const Dec
     if (live.first >= live.last) continue;
     const auto row = k.row(g), soon = k.soon(g);
     for_row_blocks<T>(
-        rows, t.keys.into_l2, [&](auto count, auto to, Index r) __attribute__((always_inline)) {
+        rows, t.keys.into_l2, [&](auto count, [[maybe_unused]] auto to, Index r) __attribute__((always_inline)) {
           const SomeRuns fetched = share_of_runs(r, count, rows, t.keys.into_l2);
           SumOf<T>* const q = w.q + r * w.q_width;
           SumOf<T>* const scores = w.scores + r * kChunkLimit + kRuns * g;
