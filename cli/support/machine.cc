@@ -22,7 +22,7 @@ std::string cpuinfo(std::string_view name) {
 }  // namespace
 
 std::string cpu_model() {
-  const std::string model = cpuinfo("model name");
+  std::string model = cpuinfo("model name");
   if (!model.empty()) return model;
   // AArch64 has numbers instead of a name.
   const std::string implementer = cpuinfo("CPU implementer"), part = cpuinfo("CPU part");

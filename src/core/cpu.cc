@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <initializer_list>
 
 #if defined(__x86_64__)
@@ -51,7 +50,7 @@ bool has_amx() {
 /// Linux keeps no room for a process's tiles until it asks: Documentation/arch/x86/xstate.rst.
 bool may_use_tiles() {
 #if defined(__linux__)
-  constexpr std::int64_t request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  constexpr long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return ::syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
 #else
   return false;

@@ -158,7 +158,7 @@ bool dropped_scores(const Shown& s, double fill, double factor) {
 
 std::string text(const char* format, double a, double b = 0, double c = 0, double d = 0) {
   char line[200];
-  static_cast<void>(std::snprintf(line, sizeof line, format, a, b, c, d));
+  std::snprintf(line, sizeof line, format, a, b, c, d);
   return line;
 }
 

@@ -14,7 +14,7 @@ namespace qkv::judge {
 std::string number_text(double value, const char* format) {
   if (std::isnan(value)) value = std::numeric_limits<double>::quiet_NaN();  // never "-nan"
   char text[40];
-  static_cast<void>(std::snprintf(text, sizeof text, format, value));
+  std::snprintf(text, sizeof text, format, value);
   return text;
 }
 

@@ -2,6 +2,7 @@
 #include "qkv/lm/data.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/check.h"
 #include "lm/draw.h"
@@ -41,7 +42,7 @@ void copy_window(std::span<const Index> ids, Index start, std::span<Index> input
 /// target.
 void hide(Random random, Index mask_id, std::span<Index> inputs, std::span<Index> targets) {
   const auto length = static_cast<Index>(inputs.size());
-  const auto count = std::max<Index>(1, static_cast<Index>(kHiddenShare * static_cast<double>(length) + 0.5));
+  const auto count = std::max<Index>(1, std::lround(kHiddenShare * static_cast<double>(length)));
   std::fill(targets.begin(), targets.end(), kNoTarget);
   // Floyd's sampling without replacement: the drawn position, or the end of the range when it is already taken.
   for (Index end = length - count; end < length; ++end) {

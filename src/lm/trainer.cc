@@ -55,7 +55,7 @@ const TrainOptions& checked(const TrainOptions& options) {
 
 }  // namespace
 
-Trainer::Trainer(AttentionLM& model, TrainOptions options)
+Trainer::Trainer(AttentionLM& model, const TrainOptions& options)
     : model_(model),
       parameters_(model.parameters()),
       options_(checked(options)),

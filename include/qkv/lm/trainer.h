@@ -49,7 +49,7 @@ struct TrainResult {
 class QKV_API Trainer {
  public:
   /// Borrows the model, which must not be loaded or moved meanwhile. Throws OptionError for invalid options.
-  Trainer(AttentionLM& model, TrainOptions options);
+  Trainer(AttentionLM& model, const TrainOptions& options);
 
   /// Runs from step() to options.steps. Throws OptionError when the source has fewer steps, or ids outside the
   /// vocabulary.
