@@ -51,8 +51,8 @@ template <class T> Prepared prepare(const AttentionShape& shape, Way way, Contex
 }
 
 template <class T> BenchCase make_case(
-    const char* group, std::string name, const char* type, const AttentionShape& shape, Way way, double goal = 0) {
-  return {.name = std::move(name),
+    const char* group, const std::string& name, const char* type, const AttentionShape& shape, Way way, double goal = 0) {
+  return {.name = name,
       .group = group,
       .shape = shape.text(),
       .type = type,
@@ -76,7 +76,7 @@ double goal_of(const AttentionShape& s, bool backward, std::string_view type) {
 AttentionShape square(Index length, Index head_dim, bool causal) {
   if (length == 100)
     return {.batch = 16, .num_heads = 8, .q_len = 100, .kv_len = 100, .head_dim = 64, .causal = causal};
-  const Index heads = std::clamp<Index>(8 * 1024 * 1024 / (length * length) * 64 / head_dim, 1, 64);
+  const Index heads = std::clamp<Index>((Index{8} << 20) / (length * length) * 64 / head_dim, 1, 64);
   return {.num_heads = heads, .q_len = length, .kv_len = length, .head_dim = head_dim, .causal = causal};
 }
 

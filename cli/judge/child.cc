@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <system_error>
@@ -55,7 +55,9 @@ void close_at_exec() {
   std::error_code error;
   for (std::filesystem::directory_iterator entry("/proc/self/fd", error), end; !error && entry != end;
        entry.increment(error)) {
-    const int descriptor = std::atoi(entry->path().filename().c_str());
+    const std::string name = entry->path().filename();
+    int descriptor = 0;
+    std::from_chars(name.data(), name.data() + name.size(), descriptor);
     if (descriptor > STDERR_FILENO) ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   }
 }
@@ -175,7 +177,7 @@ ChildEnd watch(pid_t command, int lifeline, int child_signals, double deadline) 
 }  // namespace
 
 std::string ChildEnd::text(const Limits& limits) const {
-  const std::string out_of_time = fmt::format("it did not end within {:g} s (--time-limit)", limits.seconds);
+  std::string out_of_time = fmt::format("it did not end within {:g} s (--time-limit)", limits.seconds);
   switch (how) {
     case How::kExited: return fmt::format("it ended with exit code {}", number);
     case How::kSignal:
