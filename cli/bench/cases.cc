@@ -50,8 +50,8 @@ template <class T> Prepared prepare(const AttentionShape& shape, Way way, Contex
   return prepared;
 }
 
-template <class T> BenchCase make_case(
-    const char* group, const std::string& name, const char* type, const AttentionShape& shape, Way way, double goal = 0) {
+template <class T> BenchCase make_case(const char* group, const std::string& name, const char* type,
+    const AttentionShape& shape, Way way, double goal = 0) {
   return {.name = name,
       .group = group,
       .shape = shape.text(),
