@@ -1,5 +1,6 @@
 """Random options, shapes, layouts and masks from outside: qkv.attention and its gradients on NumPy arrays against the formula, within computed
-bounds; the bits again with other threads. outside.py --cases N [--first SEED]: case SEED is the same everywhere. Not: products (scripts/sweep).
+bounds; the bits again with other threads. outside.py --cases N [--first SEED]: case SEED is the same everywhere. With --state FILE what was stopped
+goes on there. Not: products (scripts/sweep).
 """
 
 from __future__ import annotations
@@ -159,14 +160,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--state", type=Path)
     options = parser.parse_args()
-    failed = refused = 0
+    end = options.first + options.cases
+    state = options.state.read_text() if options.state and options.state.exists() else f"{options.first} 0 0"
+    first, refused, failed = map(int, state.split())
     with get_context("spawn").Pool() as pool:  # a process for each CPU
-        for found in pool.imap(result, range(options.first, options.first + options.cases), chunksize=64):
+        for number, found in enumerate(pool.imap(result, range(first, end), chunksize=64), first + 1):
             refused += found == "refused"
             if found not in ("", "refused"):
                 failed += 1
                 print(found, flush=True)
+            if options.state and (number % 1000 == 0 or number == end):
+                options.state.write_text(f"{number} {refused} {failed}")
     print(f"figure: {options.cases} cases, forward and backward: {refused} refused, {failed} failed")
     sys.exit(failed > 0)
 
