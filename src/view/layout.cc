@@ -31,7 +31,8 @@ int panel_target(std::size_t panels) {
 Index pool_for(Index rows, Index columns, std::size_t panels) {
   Index pool = std::max<Index>(1, (std::max(rows, columns) + kMaxCells - 1) / kMaxCells);
   const auto pixels = [&](Index p) {
-    return static_cast<double>(panels) * static_cast<double>(rows / p + 1) * static_cast<double>(columns / p + 1);
+    const Index down = rows / p + 1, across = columns / p + 1;
+    return static_cast<double>(panels) * static_cast<double>(down) * static_cast<double>(across);
   };
   while (pixels(pool) > kMaxPixels) ++pool;
   return pool;
