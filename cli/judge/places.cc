@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "core/escape.h"
 #include "core/sentences.h"
@@ -37,7 +38,9 @@ int line_of(const Finding& finding) {
   if (finding.line > 0) return finding.line;
   const std::string frame = "File \"" + std::filesystem::path(finding.file).filename().string() + "\", line ";
   const std::size_t at = finding.traceback.rfind(frame);
-  const int raised = at == std::string::npos ? 0 : std::atoi(finding.traceback.c_str() + at + frame.size());
+  int raised = 0;
+  const char* const end = finding.traceback.data() + finding.traceback.size();
+  if (at != std::string::npos) std::from_chars(finding.traceback.data() + at + frame.size(), end, raised);
   return std::max({raised, raised > 0 ? 0 : finding.begins, 1});
 }
 

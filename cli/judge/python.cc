@@ -28,14 +28,14 @@ constexpr int kAlternatives = 8;  // readings of ambiguous parameters that are t
 
 fs::path interpreter(const std::string& asked) {
   if (!asked.empty()) {
-    if (const fs::path found = find_program(asked); !found.empty()) return found;
+    if (fs::path found = find_program(asked); !found.empty()) return found;
     throw UsageError("--python " + escaped(asked) + ": is no program that can be run");
   }
   if (const char* environment = std::getenv("VIRTUAL_ENV"); environment != nullptr && *environment != '\0') {
-    const fs::path found = find_program((fs::path(environment) / "bin" / "python").string());
+    fs::path found = find_program((fs::path(environment) / "bin" / "python").string());
     if (!found.empty()) return found;
   }
-  if (const fs::path found = find_program("python3"); !found.empty()) return found;
+  if (fs::path found = find_program("python3"); !found.empty()) return found;
   throw UsageError("no python3 was found: install Python with NumPy, or name one with --python");
 }
 

@@ -20,7 +20,7 @@ fs::path find_program(const std::string& name) {
   const char* path = std::getenv("PATH");
   std::istringstream folders(path == nullptr ? "/usr/bin:/bin" : path);
   for (std::string folder; std::getline(folders, folder, ':');) {
-    if (const fs::path found = fs::path(folder) / name; runs(found)) return found;
+    if (fs::path found = fs::path(folder) / name; runs(found)) return found;
   }
   return {};
 }

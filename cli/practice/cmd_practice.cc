@@ -92,7 +92,7 @@ void print_ladder() {
 
 /// Writes the file to fill in, v3.py; a file of that name that is there already stays.
 std::string written_exercise(const Task& task, const PracticeCommandOptions& options, bool may_exist) {
-  const std::string path = file_of(task.name) + ".py";
+  std::string path = file_of(task.name) + ".py";
   if (std::filesystem::exists(path)) {
     if (!may_exist) throw UsageError(escaped(path) + " is here already: begin in an empty folder");
     return path;

@@ -117,8 +117,8 @@ std::string signature(std::string_view task, std::string_view name) {
     const std::string text = fmt::format("\n{}", code_of(task, language));
     std::size_t at = text.find(fmt::format("\ndef {}(", name));
     const bool is_class = at == std::string::npos;
-    if (is_class && (at = text.find(fmt::format("\nclass {}(", name))) != std::string::npos)
-      at = text.find("def __init__(self, ", at);
+    if (is_class) at = text.find(fmt::format("\nclass {}(", name));
+    if (is_class && at != std::string::npos) at = text.find("def __init__(self, ", at);
     if (at == std::string::npos) continue;
     const std::size_t open = is_class ? text.find(", ", at) + 2 : text.find('(', at) + 1;
     return fmt::format("{}({})", name, text.substr(open, text.find("):", at) - open));
