@@ -142,7 +142,7 @@ void print_words(const Example& example) {
     for (const std::string colour : {"blue", "red"}) {
       std::string line = fmt::format("{:<22}", name + ", " + colour);
       const Array& weights = example[name + "." + colour];
-      for (Index j = 0; j < 5; ++j) line += fmt::format("{:>9.0f}", 100 * weights[15 + j].value);
+      for (Index j = 0; j < 5; ++j) line += fmt::format("{:>9.0f}", 100 * weights[Index{3} * 5 + j].value);
       print_line(line);
     }
   }

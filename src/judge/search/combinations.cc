@@ -90,11 +90,11 @@ class Combinations {
   /// Rounds after the first, and the answers.
   void end(Work& work, const Chosen& chosen) {
     double rounds = 1;
-    for (Index round = 1;; ++round) {
+    for (double round = 1;; ++round) {
       if (work.has("rounds")) rounds = work.at("rounds")[0].value;
-      if (static_cast<double>(round) >= rounds) break;
+      if (round >= rounds) break;
       if (!begins(work)) return;
-      work["round"] = constant(static_cast<double>(round));
+      work["round"] = constant(round);
       if (!steps(0, work, chosen)) return;
     }
     if (!gives(work, one_)) return;
