@@ -70,25 +70,26 @@ def strided(draw: np.random.Generator, x: np.ndarray) -> np.ndarray:
     return x
 
 
-def gradients(dout: Any, q: Any, k: Any, v: Any, weights: Any, options: dict[str, Any], dtype: Any) -> list[np.ndarray]:
-    """dq, dk, dv by the formula in dtype, and before them the largest sums of their terms made positive."""
+def gradients(dout: Any, q: Any, k: Any, v: Any, weights: Any, options: dict[str, Any], dtype: Any, sizes: bool = False) -> list[np.ndarray]:
+    """dq, dk, dv by the formula in dtype; sizes: instead, the largest sums of their terms made positive."""
     batch, kv_heads, kv_len, _ = k.shape
     dout, q, k, v, weights = (x.astype(dtype) for x in (dout, q, k, v, weights))
     group = q.shape[1] // kv_heads
     k, v = (np.repeat(x, group, axis=1) for x in (k, v))
     scale, cap = dtype(options.get("scale", q.shape[-1] ** -0.5)), dtype(options.get("softcap", 0))
-    slope = 1 - np.tanh(scale * (q @ k.swapaxes(-1, -2)) / cap) ** 2 if cap else 1
-    made = dout @ v.swapaxes(-1, -2)
-    large = weights * (abs(dout) @ abs(v).swapaxes(-1, -2))
-    ds = scale * weights * (made - (weights * made).sum(-1, keepdims=True)) * slope
-    large = scale * (large + weights * large.sum(-1, keepdims=True))
-    results = []
-    for terms, by, axis in ((ds, k, 0), (ds, q, 1), (weights, dout, 1)):
-        bound = abs(weights) if terms is weights else large
-        for left, right in ((terms, by), (bound, abs(by))):
-            product = left @ right if axis == 0 else left.swapaxes(-1, -2) @ right
-            results.append(product if axis == 0 else product.reshape(batch, kv_heads, group, kv_len, -1).sum(2))
-    return results
+    if sizes:
+        ds = weights * (abs(dout) @ abs(v).swapaxes(-1, -2))
+        ds = scale * (ds + weights * ds.sum(-1, keepdims=True))
+        dout, q, k = abs(dout), abs(q), abs(k)
+    else:
+        slope = 1 - np.tanh(scale * (q @ k.swapaxes(-1, -2)) / cap) ** 2 if cap else 1
+        dp = dout @ v.swapaxes(-1, -2)
+        ds = scale * weights * (dp - (weights * dp).sum(-1, keepdims=True)) * slope
+
+    def of_keys(x: np.ndarray) -> np.ndarray:
+        return x.reshape(batch, kv_heads, group, kv_len, -1).sum(2)
+
+    return [ds @ k, of_keys(ds.swapaxes(-1, -2) @ q), of_keys(weights.swapaxes(-1, -2) @ dout)]
 
 
 def case(seed: int) -> None:
@@ -135,10 +136,11 @@ def case(seed: int) -> None:
         expect_close(lse, exact_lse, naive_lse, np.full_like(exact_lse, score))
         found = qkv.attention_backward(dout, q, k, v, out, lse, **options)
         right, rough = (gradients(dout, q, k, v, weights, options, t) for t in (wide, dtype))
+        sizes = gradients(dout, q, k, v, weights, options, np.float64, sizes=True)
         # Weights are computed again from lse, whose rounding, eps / 2 of it, is one of theirs; expect_close counts 4 eps.
         score += float(abs(exact_lse[np.isfinite(exact_lse)]).max(initial=0)) / 8
-        for n, got in enumerate((found.dq, found.dk, found.dv)):
-            expect_close(got, right[2 * n], rough[2 * n], score * right[2 * n + 1], times=3)
+        for got, exact, naive, size in zip((found.dq, found.dk, found.dv), right, rough, sizes, strict=True):
+            expect_close(got, exact, naive, score * size, times=3)
         threads = qkv.num_threads()
         qkv.set_num_threads(int(draw.integers(1, 9)))
         np.testing.assert_array_equal(qkv.attention(q, k, v, **options), out)
