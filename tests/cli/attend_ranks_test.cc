@@ -54,6 +54,22 @@ TEST_F(AttendRanks, ForwardIsTheSameFile) {
   EXPECT_EQ(files(), (std::vector<std::string>{"alone.safetensors", "in.safetensors", "shared.safetensors"}));
 }
 
+TEST_F(AttendRanks, TheFilesMaskAndBiasAreEveryRanks) {
+  make_input<float>(33, 70, false);
+  StateDict state = io::load_safetensors(path("in.safetensors"));
+  std::mt19937 random(9);
+  Tensor<std::uint8_t> keep({2, 1, 33, 70});
+  for (std::uint8_t& kept : keep.span()) kept = random() % 3 != 0;
+  Tensor<float> bias({1, 4, 33, 70});
+  for (float& value : bias.span()) value = static_cast<float>(random() % 8) / 4;
+  state.add("keep", any_tensor(keep));
+  state.add("bias", any_tensor(bias));
+  io::save_safetensors(path("in.safetensors"), state);
+  const std::string whole = alone("");
+  for (const char* method : {"all-gather", "ring", "ulysses"})
+    EXPECT_TRUE(shared(2, std::string("--parallel ") + method) == whole) << method;
+}
+
 TEST_F(AttendRanks, BackwardIsTheSameFileByUlyssesAndHasEqualDqOtherwise) {
   make_input<double>(130, 130, true);
   const std::string whole = alone("--causal --softcap 3");
@@ -88,6 +104,8 @@ TEST_F(AttendRanks, RefusesByNameAndLeavesNothing) {
   refused(2, files_of + "--parallel spiral", "--parallel must be one of all-gather, ring, ulysses");
   refused(2, files_of + "--parallel ulysses --weights", "--weights and --applied are for one machine");
   refused(2, "--q q.npy --k k.npy --v v.npy --out out.npy --parallel ulysses", "--in FILE.safetensors");
+  refused(2, files_of + "--parallel ulysses --lse lse.npy", "--lse is not read or written by ranks");
+  refused(2, files_of + "--parallel ulysses --hash", "--hash is for one machine");
   refused(3, files_of + "--parallel ulysses", "ranks");
   refused(2, files_of + "--parallel ulysses --chunk 64", "Ulysses computes whole heads");
   refused(2, files_of + "--parallel ring --layout contiguous --turns 2", "--turns is for --layout zig-zag");

@@ -55,6 +55,28 @@ TEST_F(Bench, OptionsAreHeldAgainstThePlainKernelForTheSameLiveTiles) {
   EXPECT_NEAR(one["gflops"].get<double>() * one["ms"].get<double>() * 1e6 / (3.5 * 4 * 8 * 64 * pairs), 1, 1e-9);
 }
 
+TEST_F(Bench, TheTableHasALineForEachCaseUnderItsGroup) {
+  const std::vector<std::pair<std::string, std::string>> lines{{"lm-step", "lm"},
+      {"linattn-hybrid-d128-s2048", "linattn"}, {"cache-int8-s8192", "caches"}, {"ragged-fwd-f32-d64-b16", "ragged"}};
+  Words words{"bench", "--exact"};
+  for (const auto& [name, group] : lines) words.push_back(name);
+  std::istringstream table(output(words));
+  std::string group;
+  std::size_t at = 0;
+  bool peak = false;
+  for (std::string line; std::getline(table, line);) {
+    const std::string first = line.substr(0, line.find(' '));
+    if (line.find("fraction of") != std::string::npos) group = first;
+    peak = peak || line.starts_with("peak: fma f32");
+    if (at == lines.size() || first != lines[at].first) continue;
+    EXPECT_EQ(group, lines[at].second) << line;
+    EXPECT_NE(line.find(group == "ragged" ? "x plain" : "% "), std::string::npos) << line;
+    ++at;
+  }
+  EXPECT_EQ(at, lines.size()) << "no line for " << lines[std::min(at, lines.size() - 1)].first;
+  EXPECT_TRUE(peak);
+}
+
 TEST_F(Bench, ListHasEveryCaseOnceAndHelpEverySuite) {
   std::istringstream list(output({"bench", "--list"}));
   const std::string help = output({"bench", "--help"});

@@ -1,4 +1,6 @@
 // Pictures into files: endings, pixels, and characters that no font has.
+#include "qkv/io/safetensors.h"
+#include "qkv/view/explorer.h"
 #include "tool.h"
 
 namespace qkv::test {
@@ -53,6 +55,33 @@ TEST_F(Pictures, ACharacterThatNoFontHas) {
     EXPECT_NE(drawn.err.find(fragment), std::string::npos) << drawn.err;
   }
   output(map({"--text", "a\u0378b", "--out", "a.svg"}));
+}
+
+TEST_F(Pictures, WhatDoesNotFitIsNamed) {
+  save("row.npy", Tensor<float>({3}));
+  expect_refused("map row.npy --out a.png", {"row.npy", "[Tq, Tk]", "[3]"});
+  expect_refused(map({"--sequence", "1", "--out", "a.png"}), {"--sequence", "w.npy", "got 1"});
+  expect_refused(map({"--text", "abcd", "--out", "a.png"}), {"--text", "(3)", "got 4"});
+  expect_refused(map({"--tokens", "t.json", "--out", "a.html"}), {"--tokens goes with --qk"});
+  StateDict qk;
+  for (const char* name : {"q", "k"}) qk.add(name, any_tensor(Tensor<float>({1, 2, 4})));
+  io::save_safetensors(path("qk.safetensors"), qk);
+  const Words page{"map", "--qk", "qk.safetensors", "--out", "page.html"};
+  expect_refused(map({"--qk", "qk.safetensors", "--out", "page.html"}), {"give one file"});
+  expect_refused(page + Words{"--heads", "0"}, {"--qk goes with --tokens, --title and --out"});
+  expect_refused(page + Words{"--out", "a.html"}, {"--qk needs one --out"});
+  for (const auto& [tokens, said] :
+      {std::pair{"{", "is not JSON"}, {R"({"rows": []})", "may hold queries and keys: got \"rows\""},
+          {"[1, 2]", "must be a JSON list of strings"}}) {
+    write("t.json", tokens);
+    expect_refused(page + Words{"--tokens", "t.json"}, {"--tokens", "t.json", said});
+  }
+  StateDict full = view::explorer_of_heads(qk, {}, {});
+  io::save_safetensors(path("qk.safetensors"), full);
+  write("t.json", R"(["a", "b"])");
+  expect_refused(page + Words{"--tokens", "t.json"}, {"--tokens are for the small form"});
+  expect_refused(page + Words{"--title", "mine"}, {"--title is for the small form"});
+  output(page);
 }
 
 }  // namespace

@@ -90,6 +90,29 @@ TEST(Explorer, AnLseThatDoesNotFollowIsRefused) {
   EXPECT_THROW(explorer_of_heads(state), OptionError);
 }
 
+TEST(Explorer, MetadataOutsideTheFormIsRefused) {
+  for (const auto& [name, text] : std::vector<std::pair<const char*, const char*>>{{"causal", "1"}, {"window", "3"},
+           {"window", "-2,0"}, {"window", "a,0"}, {"scale", "x"}, {"format", "qkv.explorer.1"}, {"colour", "red"}}) {
+    StateDict state = small(1, 1, 4, 4);
+    state.metadata[name] = text;
+    EXPECT_THROW(explorer_of_heads(state), Error) << name << " " << text;
+  }
+}
+
+TEST(Explorer, WindowsAndBiasesOfPositionsAreThoseOfTheCall) {
+  StateDict state = small(4, 2, 9, 13);
+  state.metadata = {{"window", "3,1"}};
+  state.add("alibi", any_tensor(waves({4}, 1)));
+  const Tensor<float> slopes = to_f32(state.at("alibi")), map = to_f32(explorer_of_heads(state).at("0/0/map"));
+  Tensor<float> bias({1, 4, 9, 13});
+  for (Index n = 0; n < bias.count(); ++n) {
+    const Index i = n / 13 % 9, j = n % 13;
+    bias.data()[n] = -slopes.data()[n / 13 / 9] * static_cast<float>(std::abs(j - i - 4));
+  }
+  const Tensor<float> expected = weights_of(state, {.mask = Mask::window(3, 1, Align::kBottomRight), .bias = bias});
+  for (Index n = 0; n < map.count(); ++n) EXPECT_NEAR(map.data()[n], expected.data()[n], 1e-6);
+}
+
 TEST(Explorer, NamesAndSizesOutsideTheFormAreRefused) {
   EXPECT_THROW(explorer_of_heads(small(3, 2, 4, 4)), ShapeError);
   EXPECT_THROW(explorer_of_heads(small(2, 2, 4, 4), {"a"}), ShapeError);
