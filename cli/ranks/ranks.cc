@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 
+#include "core/escape.h"
 #include "qkv/dist/guarded.h"
 #include "qkv/dist/mpi.h"
 #include "ranks/launch.h"
@@ -83,6 +85,8 @@ void run_ranks(const std::string& command, const ParallelOptions& options, const
     dist::agree(guarded, {{"command", command}, {"--parallel", options.method},
                              {"--bits", compute.bits.empty() ? "fast" : compute.bits}});
     Ranks ranks(guarded, compute);
+    if (ranks.first() && !ranks.note().empty())
+      std::fputs(("qkv " + command + ": " + one_line(ranks.note()) + "\n").c_str(), stderr);
     body(ranks);
     guarded.finish();
   } catch (const std::exception& error) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "cli/mpirun.h"
+#include "qkv/context.h"
 
 namespace qkv::test {
 namespace {
@@ -131,6 +132,17 @@ TEST_F(Ranks, ADifferenceIsOneLineAndCode2) {
   EXPECT_NE(own_lines(steps)[0].find("the same steps: rank 0 has 20, rank 2 has 21"), std::string::npos) << steps.err;
   const Outcome isa = two("--isa scalar", "--seed 1");  // one wish is for all; the weights differ
   EXPECT_NE(own_lines(isa).at(0).find("the same first batch"), std::string::npos) << isa.err;
+}
+
+TEST_F(Ranks, ASlowerInstructionSetForAllIsSaid) {
+  if (supported_isas().size() == 1) GTEST_SKIP() << "this CPU has one instruction set";
+  if (std::system("qemu-x86_64 -cpu Nehalem /bin/true 2>/dev/null") != 0) GTEST_SKIP() << "no qemu-x86_64 is installed";
+  const std::string train = " '" QKV_TOOL "' train --steps 1 --parallel data --timeout 60";
+  const Outcome outcome = shell("OMPI_MCA_rmaps_base_oversubscribe=1 mpirun --allow-run-as-root --bind-to none -n 1" +
+                                train + " : -n 1 qemu-x86_64 -cpu Nehalem" + train);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  ASSERT_EQ(own_lines(outcome).size(), 1U) << outcome.err;
+  EXPECT_NE(own_lines(outcome)[0].find("all ranks use scalar, which is all that rank 1 can run"), std::string::npos);
 }
 
 /// Ranks that would train for hours; `signal` hits one of them; what the others said.
