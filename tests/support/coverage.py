@@ -10,9 +10,9 @@ from pathlib import Path
 ENOUGH = 90.0
 HEAD = """# Coverage
 
-Made by `./scripts/verify-release --stage clang` from llvm-cov's report; the reasons are in [unreached.tsv](../../tests/support/unreached.tsv). What the C++
-tests run of library and tool: {lines} of the lines, {branches} of the branches, {functions} of the functions. {whole} of {files} files have {enough:.0f} % of
-their lines or more; the others, and why:
+Made by `./scripts/verify-release --stage clang` from llvm-cov's report; the reasons are in [unreached.tsv](../../tests/support/unreached.tsv). Of
+library and tool the C++ tests run {lines} of the lines, {branches} of the branches, {functions} of the functions. Of {files} files {whole} have
+{enough:.0f} % of their lines or more; the others, and why:
 
 | file | lines | branches | why the rest is not run |
 |---|---|---|---|
@@ -23,14 +23,14 @@ def main() -> None:
     report, page = map(Path, sys.argv[1:])
     reasons = [line.split("\t") for line in Path(__file__).with_name("unreached.tsv").read_text().splitlines()]
     # File, regions, missed, %, functions, missed, %, lines, missed, %, branches, missed, %.
-    rows = [row for row in (line.split() for line in report.read_text().splitlines()) if len(row) == 13 and row[9].endswith("%")]
+    rows = [row for row in map(str.split, report.read_text().splitlines()) if len(row) == 13 and row[9].endswith("%")]
     total = rows.pop()
     assert total[0] == "TOTAL", total
     low = [row for row in rows if float(row[9][:-1]) < ENOUGH]
     why = {row[0]: [n for n, (pattern, _) in enumerate(reasons) if fnmatch(row[0], pattern)] for row in low}
     used = {n for found in why.values() for n in found}
     page.write_text(
-        HEAD.format(lines=total[9], branches=total[12], functions=total[6], whole=len(rows) - len(low), files=len(rows), enough=ENOUGH)
+        HEAD.format(lines=total[9], branches=total[12], functions=total[6], files=len(rows), whole=len(rows) - len(low), enough=ENOUGH)
         + "".join(f"| {row[0]} | {row[9]} | {row[12]} | {reasons[why[row[0]][0]][1]} |\n" for row in low if why[row[0]])
     )
     faults = [f"{row[0]}: {row[9]} of its lines run, and no reason" for row in low if not why[row[0]]]
