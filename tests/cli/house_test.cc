@@ -201,6 +201,19 @@ TEST_F(OnATerminal, ABarThereAndColoursUnlessNoColor) {
   EXPECT_EQ(plain.find("\x1b[1m"), std::string::npos);
   EXPECT_EQ(screen(train, {"TERM=dumb"}).find("\x1b[48"), std::string::npos);
   EXPECT_EQ(output(train).find('\x1b'), std::string::npos);
+  const std::string ascii = screen(train, {"TERM=xterm", "LANG=C", "LC_ALL=C"});
+  EXPECT_TRUE(std::ranges::all_of(ascii, [](char c) { return static_cast<signed char>(c) > 0; })) << ascii;
+  EXPECT_NE(ascii.find("...."), std::string::npos) << "no bar";
+}
+
+TEST_F(OnATerminal, AModelsCharactersCannotDriveIt) {
+  write("red.txt", "\x1b[31m\x07 red and \x1b[0m not, all the way");
+  output("train --text red.txt --steps 1 --out m.safetensors");
+  const Words generate{"generate", "--model", "m.safetensors", "--prompt", "\x1b[31m"};
+  const std::string shown = screen(generate, {"TERM=xterm"});
+  EXPECT_EQ(shown.find_first_of("\x1b\x07"), std::string::npos) << shown;
+  EXPECT_EQ(shown.find("\\x1b[31m"), 0U) << shown;
+  EXPECT_TRUE(output(generate).starts_with("\x1b[31m"));
 }
 
 }  // namespace
