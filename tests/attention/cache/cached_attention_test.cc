@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 
 #include "attention/plan/choose.h"
 #include "support/checks/check_cached.h"
@@ -40,6 +41,29 @@ TYPED_TEST(CachedAttention, PagesOfTheCallerGiveTheBitsOfThePlainCall) {
                   Answer<T>(problem.q(), plain_k, plain_v, problem.options, context));
     });
   }
+}
+
+/// Pages of one token, read backwards: a table of 2^20 entries.
+TYPED_TEST(CachedAttention, AMillionPagesGiveTheBitsOfThePlainCall) {
+  using T = TypeParam;
+  constexpr Index kv_len = Index{1} << 20, width = 4;
+  Tensor<T> q({1, 2, 1, width}), k({1, 1, kv_len, width}), v({1, 1, kv_len, width});
+  std::mt19937 random(3);
+  for (Tensor<T>* t : {&q, &k, &v})
+    for (T& x : t->span()) x = static_cast<T>(static_cast<int>(random() % 17) - 8) / 4;
+  Tensor<T> paged_k({kv_len, 1, 1, width}), paged_v({kv_len, 1, 1, width});
+  std::vector<Index> order(static_cast<std::size_t>(kv_len));
+  for (Index j = 0; j < kv_len; ++j) {
+    const Index at = order[static_cast<std::size_t>(j)] = kv_len - 1 - j;
+    std::copy_n(k.data() + j * width, width, paged_k.data() + at * width);
+    std::copy_n(v.data() + j * width, width, paged_v.data() + at * width);
+  }
+  for_each_isa(2, [&](Context& context) {
+    const KeyValue pages =
+        KeyValue::paged(paged_k, paged_v, View<const Index, 2>(order.data(), {1, kv_len}), {&kv_len, 1});
+    EXPECT_TRUE(
+        Answer<T>(q, pages, {}, context) == Answer<T>(q, View<const T, 4>(k), View<const T, 4>(v), {}, context));
+  });
 }
 
 /// Sequences of different lengths are bit-identical to each one alone, position biases included.
