@@ -1,5 +1,6 @@
 // libFuzzer: words, one a line, are options of a command or refused; the values inside them likewise. Nothing is run.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <sstream>
@@ -33,7 +34,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<std::function<int()>> runs;  // they hold what is parsed
   for (const Command& command : commands()) {
     Options add(*app.add_subcommand(command.name, command.summary));
-    runs.push_back(command.declare(add));
+    // Only of those that are named, as to declare all takes 10 ms.
+    if (std::ranges::find(words, command.name) != words.end()) runs.push_back(command.declare(add));
   }
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
