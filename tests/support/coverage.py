@@ -22,22 +22,25 @@ library and tool the C++ tests run {lines} of the lines, {branches} of the branc
 
 def main() -> None:
     report, page = map(Path, sys.argv[1:])
-    reasons = [line.split("\t") for line in Path(__file__).with_name("unreached.tsv").read_text().splitlines()]
+    reasons = dict(line.split("\t") for line in Path(__file__).with_name("unreached.tsv").read_text().splitlines())
     # File, regions, missed, %, functions, missed, %, lines, missed, %, branches, missed, %.
     rows = [row for row in map(str.split, report.read_text().splitlines()) if len(row) == 13 and row[9].endswith("%")]
     total = rows.pop()
     assert total[0] == "TOTAL", total
     low = [row for row in rows if float(row[9][:-1]) < ENOUGH]
-    why = {row[0]: [n for n, (pattern, _) in enumerate(reasons) if fnmatch(row[0], pattern)] for row in low}
-    used = {n for found in why.values() for n in found}
-    page.write_text(
-        HEAD.format(lines=total[9], branches=total[12], functions=total[6], files=len(rows), whole=len(rows) - len(low), enough=ENOUGH)
-        + "".join(f"| {row[0]} | {row[9]} | {row[12]} | {reasons[why[row[0]][0]][1]} |\n" for row in low if why[row[0]])
-    )
-    for n, (pattern, _) in enumerate(reasons):
-        if n not in used:
-            print(f"unreached.tsv: {pattern}: enough of it runs here")
-    sys.exit("\n".join(f"{row[0]}: {row[9]} of its lines run, and no reason" for row in low if not why[row[0]]) or 0)
+    text = HEAD.format(lines=total[9], branches=total[12], functions=total[6], files=len(rows), whole=len(rows) - len(low), enough=ENOUGH)
+    unused, without = set(reasons), []
+    for row in low:
+        pattern = next((one for one in reasons if fnmatch(row[0], one)), None)
+        if pattern is None:
+            without.append(f"{row[0]}: {row[9]} of its lines run, and no reason")
+            continue
+        unused.discard(pattern)
+        text += f"| {row[0]} | {row[9]} | {row[12]} | {reasons[pattern]} |\n"
+    page.write_text(text)
+    for pattern in sorted(unused):
+        print(f"unreached.tsv: {pattern}: enough of it runs here")
+    sys.exit("\n".join(without) or 0)
 
 
 if __name__ == "__main__":
