@@ -1,6 +1,7 @@
-// From the sums of a row to its statistics, in double. H = -sum_j w ln w with w = keys p / sum, p = exp2(y):
-//   H = keys (ln(sum) - ln2 / sum * sum_j p y - ln(keys)),  keys = 1 - the sink's share,
-//   y = (s2 - largest) + (largest - shift).
+// From the sums of a row to its statistics, in double. H = -sum_j w ln w with w = keys p / sum, p = exp2(s2 - shift):
+//   H = keys (ln(sum / p of the largest) - ln2 / sum * sum_j p (s2 - largest) - ln(keys)), keys = 1 - the sink's share.
+// No term is larger than H by more than the row's length has it: the shift, which may be far from the largest score,
+// is in none of them.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -35,22 +36,22 @@ Row mean_row(Index position, Index kv_len) {
 
 template <class Sum> Row row_of(const RowSums<Sum>& sums, Index i, const Sum* sink) {
   const auto number = [i](const Sum* of) { return static_cast<double>(of[i]); };
-  const double sum = number(sums.sums), shift = number(sums.shift);
+  const double sum = number(sums.sums), largest = number(sums.largest);
   Row row;
-  // By how much the sink's logit is above the lse of the keys; each share from it, since 1 minus the other would
-  // cancel.
-  const double above = static_cast<double>(sink != nullptr ? *sink : -std::numeric_limits<Sum>::infinity()) -
-                       (shift * std::numbers::ln2 + maths::log(sum));
   if (sum == 0) {
     row.sink = sink != nullptr ? 1 : 0;
     return row;
   }
+  const double p_of_largest = maths::exp2(largest - number(sums.shift)), log_of_sum = maths::log(sum / p_of_largest);
+  // By how much the sink's logit is above the lse of the keys; each share from it, since 1 minus the other would
+  // cancel.
+  const double above = static_cast<double>(sink != nullptr ? *sink : -std::numeric_limits<Sum>::infinity()) -
+                       (largest * std::numbers::ln2 + log_of_sum);
   row.sink = 1 / (1 + maths::exp(-above));
   const double keys = 1 / (1 + maths::exp(above)), scale = keys / sum;
-  const double of_keys =
-      maths::log(sum) - std::numbers::ln2 * (number(sums.exponents) / sum + number(sums.largest) - shift);
+  const double of_keys = log_of_sum - std::numbers::ln2 * number(sums.exponents) / sum;
   row.entropy = keys > 0 ? std::max(0.0, keys * (of_keys - maths::log(keys))) : 0;
-  row.max_weight = maths::exp2(number(sums.largest) - shift) * scale;
+  row.max_weight = p_of_largest * scale;
   row.max_key = sums.largest_key[i];
   row.self = number(sums.self) * scale;
   row.previous = number(sums.previous) * scale;
