@@ -156,7 +156,7 @@ int run_lesson(const LessonOptions& options) {
 void declare_lesson(Options& add, LessonOptions& options) {
   add("STEP", &options.step, "The step, 1 to 12; without it: their list", {.least = 1, .most = 12});
   add("--answer NUMBERS", &options.answer,
-      "What you computed by hand, .178,.088,.734: right to two digits behind the point, or a hint");
+      "What you computed by hand, .178,.088,.734: right to two digits after the point, or a hint");
   add("--draw", &options.draw, "The step's numbers, drawn; a right answer draws them too", {.needs = "STEP"});
   add("--out FILE", &options.out, "The lesson as one page, .html, that computes in the browser; needs no network",
       {.excludes = "STEP"});
