@@ -51,6 +51,9 @@ void check_capture(const char* function, const Problem& p, const Capture& what) 
       what.map_columns);
   check<OptionError>(what.offsets.empty() || static_cast<Index>(what.offsets.size()) == p.batch, function,
       "capture.offsets must be one for each of ", p.batch, " sequences: got ", what.offsets.size());
+  for (const Index offset : what.offsets) {
+    check<OptionError>(std::abs(offset) < Index{1} << 60, function, "capture.offsets must be below 2^60: got ", offset);
+  }
   check<UnsupportedError>(what.of == CaptureOf::kGradient || !what.positive, function,
       "capture.positive needs weights times gradient, in backward: got a capture of weights");
   check<OptionError>(what.of != CaptureOf::kGradient || !what.statistics, function,
@@ -89,11 +92,12 @@ template <class Sum> struct CaptureJob<Sum>::Worker {
     shift = carver.array<Sum>(queries);
     inverse = carver.array<Sum>(queries);
     if (what.statistics) {
+      const Index lanes = (queries + p.strip - 1) / p.strip * p.strip;  // whole strips are written
       for (Sum** each : {&sums.shift, &sums.inverse, &sums.sums, &sums.exponents, &sums.distances, &sums.largest,
                &sums.self, &sums.previous, &sums.first}) {
-        *each = carver.array<Sum>(queries);
+        *each = carver.array<Sum>(lanes);
       }
-      sums.largest_key = carver.array<Index>(queries);
+      sums.largest_key = carver.array<Index>(lanes);
       statistics_scratch = carver.array<std::byte>(static_cast<Index>(job.kernels_.statistics_bytes()));
     }
     if (job.sweeps()) {

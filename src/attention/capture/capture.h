@@ -37,8 +37,9 @@ class CaptureShape {
   Index head_at(Index slot) const { return what_->heads.empty() ? slot : what_->heads[static_cast<std::size_t>(slot)]; }
   /// Whether the scores are computed a second time.
   bool sweeps() const { return !what_->rows.empty() || what_->top_k > 0 || what_->column_mass || what_->map_rows > 0; }
+  /// Rows of the map from that of a tile's first query to that of its last, those without a query between them too.
   Index map_rows_of_tile() const {
-    return std::min(p_.query_tile, p_.query_tile * what_->map_rows / std::max<Index>(p_.q_len, 1) + 2);
+    return std::min(what_->map_rows, (p_.query_tile - 1) * what_->map_rows / std::max<Index>(p_.q_len, 1) + 2);
   }
   /// Query i of sequence b stands at key i + this.
   Index offset(Index b) const {
