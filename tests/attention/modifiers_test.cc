@@ -110,6 +110,20 @@ TYPED_TEST(Modifiers, ARowWithASinkIsNeverEmpty) {
   });
 }
 
+/// All weight is the sink's where no key is kept, of a sink of any size.
+TEST(Modifiers, TheGradientOfASinkAlone) {
+  const std::vector<Index> none{0};
+  for (const float value : {0.0F, -1e30F, std::numeric_limits<float>::lowest(), std::numeric_limits<float>::max()}) {
+    Tensor<float> q({1, 1, 1, 4}), k({1, 1, 2, 4}), out({1, 1, 1, 4}), lse({1, 1, 1}), dlse({1, 1, 1}), sinks({1}),
+        dsinks({1});
+    sinks.data()[0] = value, dlse.data()[0] = 3;
+    const AttentionOptions options{.mask = Mask::key_lengths(none), .sinks = sinks};
+    attention_forward(q, k, k, {.out = out, .lse = lse}, options);
+    attention_backward(q, k, k, out, lse, out, {.dsinks = dsinks, .dlse = dlse}, options);
+    EXPECT_EQ(dsinks.data()[0], 3) << "sink " << value;
+  }
+}
+
 TEST(Modifiers, ASinkIsOnePartOfAMerge) {
   AttentionCase each = small_case(9, 100);
   each.sinks = SinkKind::kUniform;

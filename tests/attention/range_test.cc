@@ -107,5 +107,68 @@ TYPED_TEST(Range, ARowDoesNotSeeItsNeighbours) {
   }
 }
 
+/// A row whose keys all have one score takes the mean, and its gradients are the mean's, whatever the score: that of a
+/// padded query may be any fill. An lse of such a size and its rounding error say nothing of how many keys there are.
+TYPED_TEST(Range, OneScoreForAllKeysIsTheMean) {
+  using T = TypeParam;
+  constexpr Index keys = 300, width = 5;
+  constexpr T lowest = std::numeric_limits<T>::lowest();
+  Random random(8);
+  Tensor<T> q({1, 1, 1, width}), k({1, 1, keys, width}), v({1, 1, keys, width}), dout({1, 1, 1, width}),
+      bias({1, 1, 1, keys});
+  for (Tensor<T>* each : {&k, &v, &dout}) {
+    for (T& x : each->span()) x = static_cast<T>(random.symmetric());
+  }
+  for_each_isa(1, [&](Context& context) {
+    const auto gradients = [&](T fill) {
+      std::ranges::fill(bias.span(), fill);
+      Tensor<T> out({1, 1, 1, width}), lse({1, 1, 1}), low({1, 1, 1});
+      std::array made{Tensor<T>({1, 1, 1, width}), Tensor<T>(k.sizes()), Tensor<T>(v.sizes())};
+      const AttentionOptions options{.bias = bias};
+      attention_forward(q, k, v, {.out = out, .lse = lse, .lse_low = low}, options, context);
+      attention_backward(
+          q, k, v, out, lse, dout, {.dq = made[0], .dk = made[1], .dv = made[2], .lse_low = low}, options, context);
+      return made;
+    };
+    const auto expected = gradients(0);
+    for (const double fill :
+        {-1e4, -1e9, -1e11, -1e20, 1e30, static_cast<double>(lowest / 4), static_cast<double>(lowest)}) {
+      const auto found = gradients(static_cast<T>(fill));
+      for (std::size_t n = 0; n < 3; ++n) {
+        for (Index i = 0; i < found[n].count(); ++i) {
+          EXPECT_NEAR(found[n].data()[i], expected[n].data()[i], 64 * std::numeric_limits<T>::epsilon())
+              << "dq dk dv"[3 * n + 1] << " at " << i << " of scores " << fill;
+        }
+      }
+    }
+  });
+}
+
+/// What a row without keys takes, of many keys and for many queries: ones stay ones, and dout of ones adds up.
+TYPED_TEST(Range, TheMeanOfManyKeysIsOne) {
+  using T = TypeParam;
+  constexpr double eps = std::numeric_limits<T>::epsilon();
+  constexpr Index many = 200000;
+  const std::vector<Index> none{0};
+  for (const double p : {0.0, 0.5}) {
+    AttentionOptions options{.mask = Mask::key_lengths(none), .empty_row = EmptyRow::kMean};
+    options.dropout = {.p = p, .seed = 3, .training = p > 0};
+    const auto run = [&](Index queries, Index keys) {
+      Tensor<T> q({1, 1, queries, 1}), k({1, 1, keys, 1}), v({1, 1, keys, 1}), out({1, 1, queries, 1}),
+          lse({1, 1, queries});
+      Tensor<T> dv({1, 1, keys, 1});
+      std::ranges::fill(v.span(), T{1});
+      attention_forward(q, k, v, {.out = out, .lse = lse}, options);
+      std::ranges::fill(q.span(), T{1});
+      attention_backward(q, k, v, out, lse, q, {.dv = dv}, options);
+      return std::pair(std::move(out), std::move(dv));
+    };
+    const double deviation = 6 * std::sqrt(p / (1 - p) / static_cast<double>(many));  // of the mean of what is kept
+    EXPECT_NEAR(run(1, many).first.data()[0], 1, 2 * eps + deviation);
+    const Tensor<T> dv = run(many, 2).second;
+    EXPECT_NEAR(dv.data()[0] / (many / 2.0), 1, 2 * eps + deviation);
+  }
+}
+
 }  // namespace
 }  // namespace qkv::test

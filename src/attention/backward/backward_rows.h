@@ -4,7 +4,9 @@
 //   dsink[h] = -sum over b and i of exp(sink[h] - lse[b,h,i]) * delta[b,h,i]        delta = dout . out - dlse
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "attention/call/problem.h"
@@ -22,6 +24,7 @@ template <class Sum> struct BackwardRows {
   Sum *delta = nullptr, *lse2_high = nullptr, *lse2_low = nullptr;  // [B, H, Tq] each
   Index row_offset = 0;                                             // start of a ragged sequence in the batch
   AnyView lse_low = {};                                             // [B, H, Tq]; null: not known
+  bool all_keys = true;                                             // p has every key that lse is of
 
   Index first_row(Index b, Index h) const { return row_offset + (b * p.num_heads + h) * p.q_len; }
 
@@ -46,7 +49,11 @@ template <class Sum> struct BackwardRows {
   /// Computes lse2 and, if there is a dout, delta of the tile's queries.
   void prepare(const BackwardTile<Sum>& t, Index b, Index h, void* scratch) const {
     const Index first = t.q_begin - p.first_query, row = first_row(b, h) + first;
-    split_lse(p, lse, lse_low, b, h, t.q_begin, t.q_count, lse2_high + row, lse2_low + row, scratch);
+    if (all_keys) {
+      split_lse(p, lse, lse_low, b, h, t.q_begin, t.q_count, lse2_high + row, lse2_low + row, scratch);
+    } else {
+      split_given_lse(p, lse, lse_low, b, h, t.q_begin, t.q_count, lse2_high + row, lse2_low + row);
+    }
     if (t.dout.data == nullptr) return;
     run_delta<Sum>(
         p.kernels<Sum>(), {t.dout, rows_at(out, b, h, first), p.v_head_dim, t.q_count, delta + row}, scratch);
@@ -76,7 +83,11 @@ template <class Sum, class OfRow> void add_sink_gradient(
     const BackwardRows<Sum>& rows, Index first, Index count, const AnyView& dsinks, const OfRow& of_row) {
   const Problem& p = rows.p;
   for (Index h = 0; h < p.num_heads; ++h) {
-    const double sink2 = static_cast<double>(*p.sinks.as<Sum>(p.first_head + h, 0)) * std::numbers::log2e;
+    constexpr double largest = std::numeric_limits<Sum>::max();
+    const Sum sink = *p.sinks.as<Sum>(p.first_head + h, 0);
+    double sink2 = static_cast<double>(sink) * std::numbers::log2e;
+    // Then lse is what forward rounded, log2_of_bias in kernels/attention/scores.h.
+    if (std::isfinite(sink) && is_vast(sink)) sink2 = static_cast<Sum>(std::clamp(sink2, -largest, largest));
     double sum = 0;
     for (Index b = first; b < first + count; ++b) {
       for (Index row = rows.first_row(b, h), end = row + p.q_len; row < end; ++row) {

@@ -5,11 +5,9 @@
 // order of their keys. Milakov & Gimelshein 2018 (1805.02867); Dao et al. 2023, "Flash-Decoding".
 #pragma once
 
-#include <numbers>
-
-#include "core/maths.h"
 #include "kernels/decode/scores.h"
 #include "kernels/decode/sources.h"
+#include "simd/log.h"
 
 namespace qkv {
 namespace {
@@ -281,6 +279,7 @@ template <class Sum> void decode_finish(const DecodeGroup<Sum>& t, void* state_m
   constexpr int n = Simd<Sum>::kLanes;
   const DecodeState<Sum> state(state_memory, rows_of(t), t.v_head_dim);
   const Sum applied = t.scores.dropout.threshold == 0 ? Sum{1} : kept_factor<Sum>(t.scores.dropout);
+  alignas(64) Sum maxima[round_up(kDecodeRowLimit, n)] = {}, totals[round_up(kDecodeRowLimit, n)] = {};
   for (Index r = 0; r < rows_of(t); ++r) {
     Sum l = state.row_sum[r];
     // A sum of 0 with a key attended: every kept score is -inf, and the formula's -inf - -inf is NaN.
@@ -293,9 +292,7 @@ template <class Sum> void decode_finish(const DecodeGroup<Sum>& t, void* state_m
       l = whole.sum[0];
       share = whole.share[0];
     }
-    t.lse[r] = l == 0 ? -kInf<Sum>
-                      : static_cast<Sum>(
-                            static_cast<double>(maximum) * std::numbers::ln2 + maths::log(static_cast<double>(l)));
+    maxima[r] = maximum, totals[r] = l;
     const V inverse = splat<Sum>((l == 0 ? Sum{0} : share / l) * applied);
     Sum* const sums = state.out + r * state.width;
     for (Index d = 0; d < t.v_head_dim; d += n) store<Sum>(sums + d, load<Sum>(sums + d) * inverse);
@@ -305,6 +302,7 @@ template <class Sum> void decode_finish(const DecodeGroup<Sum>& t, void* state_m
       store_row_as(sums, t.v_head_dim, row);
     });
   }
+  log_sum_exp(maxima, totals, rows_of(t), t.lse, static_cast<Sum*>(nullptr));
 }
 
 template <class Sum> Index decode_chunk_of(StoredType keys, Index head_dim, Index v_head_dim) {
