@@ -48,8 +48,9 @@ template <class T> void exponentials(const T* parts, const T* of, T* weights, In
   for (Index r = 0; r < rows; ++r) weights[r] = static_cast<T>(maths::exp(static_cast<double>(parts[r] - of[r])));
 }
 
-/// total[r] = log sum_n exp(parts[n][r]), NaN where a part is; then weights[n][r] = exp(parts[n][r] - total[r]), NaN
-/// where both are -inf. All but total: [n][kRowsPerMerge].
+/// total[r] = log sum_n exp(parts[n][r]), NaN where a part is; weights[n][r] = exp(parts[n][r] - total[r]), NaN where
+/// both are -inf. From the maximum, not from total: its rounding would be in all weights of a row, which would no
+/// longer add up to 1. All but total: [n][kRowsPerMerge].
 template <class T> void weigh(const T* parts, T* weights, T* total, Index count, Index rows) {
   T maximum[kRowsPerMerge], sum[kRowsPerMerge] = {};
   std::fill_n(maximum, rows, kNoKeys<T>);
@@ -58,12 +59,12 @@ template <class T> void weigh(const T* parts, T* weights, T* total, Index count,
   }
   for (Index r = 0; r < rows; ++r) maximum[r] = maximum[r] == kNoKeys<T> ? T{0} : maximum[r];
   for (Index n = 0; n < count; ++n) {
-    exponentials(parts + n * kRowsPerMerge, maximum, weights, rows);
-    for (Index r = 0; r < rows; ++r) sum[r] += weights[r];
+    exponentials(parts + n * kRowsPerMerge, maximum, weights + n * kRowsPerMerge, rows);
+    for (Index r = 0; r < rows; ++r) sum[r] += weights[n * kRowsPerMerge + r];
   }
   for (Index r = 0; r < rows; ++r) total[r] = maximum[r] + static_cast<T>(maths::log(static_cast<double>(sum[r])));
   for (Index n = 0; n < count; ++n) {
-    exponentials(parts + n * kRowsPerMerge, total, weights + n * kRowsPerMerge, rows);
+    for (Index r = 0; r < rows; ++r) weights[n * kRowsPerMerge + r] /= sum[r];
   }
 }
 

@@ -178,6 +178,24 @@ TYPED_TEST(MergeStored, AnyNumberOfThreadsGivesTheSameBits) {
   }
 }
 
+/// Weights that are made of a rounded total would not add up to 1 where lse is large.
+TYPED_TEST(MergeStored, OnesStayOnesAtAnyLse) {
+  using T = TypeParam;
+  using Sum = Accumulator<T>;
+  Tensor<T> out({1, 1, 1, 3});
+  Tensor<Sum> lse({1, 1, 1});
+  for (const double size : {0.0, -300.0, 1e4, 1e6, 1e12}) {
+    Parts<T> parts;
+    for (const double more : {0.0, 0.3, -1.1}) {
+      std::ranges::fill(parts.outs.emplace_back(Tensor<T>({1, 1, 1, 3})).span(), static_cast<T>(1));
+      parts.lses.emplace_back(Tensor<Sum>({1, 1, 1})).data()[0] = static_cast<Sum>(size + more);
+    }
+    merge_attention(parts.out_views(), parts.lse_views(), out, lse);
+    const double bound = 4 * static_cast<double>(std::numeric_limits<Sum>::epsilon()) + kUnitRoundoff<T>;
+    for (const T x : out.span()) EXPECT_NEAR(number_as<double>(x), 1, bound) << "lse about " << size;
+  }
+}
+
 /// Every result is that of f64 on the same numbers but for a rounding of what is stored and a few of the sums: terms of
 /// out are at most 1 and weigh 1 together.
 TYPED_TEST(MergeStored, IsTheMergeInF64) {

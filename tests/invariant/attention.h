@@ -198,12 +198,27 @@ template <class T> struct Attention {
     return log_sum_exp(peak, sum);
   }
 
-  /// A weight of an empty row that is filled; `applied`: after dropout.
-  S empty_weight(Index b, Index h, Index i, Index j, bool applied) const {
-    if (c.empty_row == EmptyRow::kNaN) return std::numeric_limits<S>::quiet_NaN();
-    const double factor =
-        applied && c.dropout > 0 ? dropout_factor(problem.options.dropout, c.num_heads, b, h, i, j) : 1;
-    return factor == 0 ? S{0} : S{1} / static_cast<S>(c.kv_len) * static_cast<S>(factor);
+  /// A weight of an empty row that is filled, before dropout.
+  S empty_weight() const {
+    return c.empty_row == EmptyRow::kNaN ? std::numeric_limits<S>::quiet_NaN() : S{1} / static_cast<S>(c.kv_len);
+  }
+  /// What dropout multiplies it by.
+  double empty_factor(Index b, Index h, Index i, Index j) const {
+    if (c.empty_row == EmptyRow::kNaN) return std::numeric_limits<double>::quiet_NaN();
+    return c.dropout > 0 ? dropout_factor(problem.options.dropout, c.num_heads, b, h, i, j) : 1;
+  }
+  /// The sum of `count` products of a factor, which is 0 or the same for all, and a number, over Tk.
+  S mean(Index count, const auto& pair) const {
+    double sum = 0, some = 0, kept = 0;
+    for (Index n = 0; n < count; ++n) {
+      const auto [factor, number] = pair(n);
+      if (factor != 0) kept = factor;
+      some += (factor == 0 ? 0.0 : 1.0) * number;
+      if ((n + 1) % 256 != 0 && n + 1 != count) continue;
+      sum += some;
+      some = 0;
+    }
+    return static_cast<S>(sum == 0 ? 0.0 : sum * (kept / static_cast<double>(c.kv_len)));
   }
   bool is_filled(S row_lse) const { return row_lse == -kInfinity<S> && c.empty_row != EmptyRow::kZero; }
 
@@ -230,10 +245,12 @@ template <class T> struct Attention {
       const S shift = r.shifts[static_cast<std::size_t>(j)], moved = shift < r.peak ? exp2(shift - r.peak) : S{1};
       both[j] = c.dropout > 0 ? weight(x, r) : r.p[static_cast<std::size_t>(j)] * (moved * r.sum);  // up to 11,000 keys
       if (!is_filled(alone.high)) continue;
-      w[j] = both[j] = empty_weight(b, h, i, j, false);
-      const S of_key = empty_weight(b, h, i, j, true);
-      for (Index d = 0; d < c.v_head_dim; ++d)
-        r.out[static_cast<std::size_t>(d)] += of_key * row(in.v, b, group(h), j)[d];
+      w[j] = both[j] = empty_weight();
+    }
+    for (Index d = 0; is_filled(alone.high) && d < c.v_head_dim; ++d) {
+      r.out[static_cast<std::size_t>(d)] = mean(c.kv_len, [&](Index j) {
+        return std::pair(empty_factor(b, h, i, j), static_cast<double>(row(in.v, b, group(h), j)[d]));
+      });
     }
     std::ranges::transform(r.out, row(out, b, h, i), [](S x) { return number_as<S>(number_as<T>(x)); });
     const Index n = (b * c.num_heads + h) * c.q_len + i;
@@ -274,10 +291,11 @@ template <class T> struct Attention {
         add(kept_factor, row(of_v, 0, 0, j), width, row(dv, b, g, j));
       }
     }
-    for_each_index({c.q_len, c.kv_len}, [&](Index i, Index j) {  // empty rows
-      if (!is_filled(lse.data()[(b * c.num_heads + h) * c.q_len + i])) return;
-      const S weight = empty_weight(b, h, i, j, true);
-      for (Index n = 0; n < width && weight != 0; ++n) row(dv, b, g, j)[n] += weight * row(in.dout, b, h, i)[n];
+    for_each_index({c.kv_len, width}, [&](Index j, Index n) {  // empty rows
+      row(dv, b, g, j)[n] += mean(c.q_len, [&](Index i) {
+        const double factor = is_filled(lse.data()[(b * c.num_heads + h) * c.q_len + i]) ? empty_factor(b, h, i, j) : 0;
+        return std::pair(factor, factor == 0 ? 0.0 : static_cast<double>(row(in.dout, b, h, i)[n]));
+      });
     });
   }
 };
