@@ -172,6 +172,15 @@ TEST(Errors, OptionsThatCanNeverBeRight) {
   text_of<OptionError>([] { Mask::sliding(0); });
 }
 
+/// Before anything is written, and whatever the mask leaves.
+TEST(Errors, BackwardOfACallbackWithoutASlope) {
+  Call call;
+  call.options.score_mod = score_mod([](auto s, Index, Index, Index, Index) { return s; });
+  std::ranges::fill(call.dv.span(), 7.0F);
+  refuses<OptionError>({"[attention_backward]", "score_mod must have a slope"}, [&] { call.backward(); });
+  for (const float x : call.dv.span()) ASSERT_EQ(x, 7);
+}
+
 TEST(Errors, CausalNeedsAnAlignmentWhenLengthsDiffer) {
   for (const Mask& mask : {Mask::causal(), Mask::window(1, 0), Mask::sliding(2)}) {
     Call call;

@@ -64,6 +64,24 @@ TEST(VarlenErrors, WeightsAreChecked) {
   refused(View<float, 1>(batch.weights.data(), {count}, {2}));
 }
 
+/// Each sequence's list is checked against its own length.
+TEST(Varlen, ListsOfKeysUpToEachLength) {
+  const std::vector<Index> queries{0, 1, 2}, keys{0, 5, 15};
+  const Tensor<float> q({2, 1, 8});
+  Tensor<float> k({15, 1, 8}), out({2, 1, 8});
+  for (Index n = 0; n < k.count(); ++n) k.data()[n] = static_cast<float>(n / 8);
+  Tensor<std::int32_t> lists({2, 1, 1, 2});
+  const auto run = [&](std::array<std::int32_t, 4> numbers) {
+    std::ranges::copy(numbers, lists.data());
+    attention_varlen_forward(q, k, k, {.out = out}, {queries, keys}, {.mask = Mask::keys(lists)});
+  };
+  run({0, 4, 1, 9});
+  EXPECT_EQ(out.data()[0], 2);  // the mean of keys 0 and 4
+  EXPECT_EQ(out.data()[8], 10);
+  EXPECT_THROW(run({0, 5, 1, 9}), OptionError);
+  EXPECT_THROW(run({0, 4, 1, 10}), OptionError);
+}
+
 TEST(VarlenErrors, NoSequences) {
   const Tensor<float> q({0, 2, 8}), k({0, 1, 8}), v({0, 1, 8});
   Tensor<float> out({0, 2, 8}), dq({0, 2, 8}), lse({0, 2}), dsinks({2});

@@ -250,6 +250,25 @@ TYPED_TEST(LinearBits, AStepReadsStatesOfAnyStrides) {
   }
 }
 
+/// Heads of queries are read from the state and leave it alone; there may be none.
+TYPED_TEST(LinearBits, AStepWithoutQueriesIsItsState) {
+  using T = TypeParam;
+  Random random(3);
+  Tensor<T> q({1, 2, 1, 16}), k({1, 2, 1, 16}), v({1, 2, 1, 64}), out({1, 2, 1, 64});
+  for (Tensor<T>* each : {&q, &k, &v}) {
+    for (T& x : each->span()) x = static_cast<T>(random.symmetric());
+  }
+  const LinearAttentionOptions<T> options{.feature_map = FeatureMap::kIdentity, .causal = true, .normalized = false};
+  const Tensor<T> no_q({1, 0, 1, 16});
+  Tensor<T> no_out({1, 0, 1, 64});
+  for_each_isa(1, [&](Context& context) {
+    Tensor<T> state({1, 2, 16, 64}), alone({1, 2, 16, 64});
+    linear_attention_forward(q, k, v, out, View<T, 3>{}, options, LinearState<T>{.kv = state}, context);
+    linear_attention_forward(no_q, k, v, no_out, View<T, 3>{}, options, LinearState<T>{.kv = alone}, context);
+    EXPECT_TRUE(same_bits(state, alone));
+  });
+}
+
 TYPED_TEST(LinearBits, ASequenceInPartsIsTheWhole) {
   using T = TypeParam;
   for (const Order order : {Order::kCausal, Order::kCausalDecay, Order::kDeltaDecay, Order::kDeltaChannels}) {

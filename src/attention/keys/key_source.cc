@@ -100,7 +100,7 @@ bool KeySource::rows_can_be_pages() const {
 
 HeadKeys KeySource::rows(Index b, Index g, Index* keys, Index count) const {
   HeadKeys head = this->head(b, g);
-  if (cache_ != nullptr && head.num_pages == 1) to_page(head, head.page(0), k.element_bytes());
+  if (cache_ != nullptr && count > 0 && head.num_pages == 1) to_page(head, head.page(0), k.element_bytes());
   const Index rows = head.num_pages == 1 ? 0 : head.k.page_stride / head.k.row_stride;
   for (Index n = 0; n < count && cache_ != nullptr; ++n) {
     const Index key = keys[n];

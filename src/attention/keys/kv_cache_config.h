@@ -47,8 +47,11 @@ inline KVCacheConfig checked(KVCacheConfig c) {
         "page_size ",
         c.page_size, ", pages ", c.pages, ", capacity ", c.capacity);
   }
-  check<OptionError>(c.first == 0 || (c.layout == CacheLayout::kRing && c.first > 0), function,
-      "first, the tokens that a ring pins, must not be negative, and 0 for other layouts: got ", c.first);
+  for (const auto& [name, of_ring] : {std::pair{"window, the keys that a query of a ring sees,", c.window},
+           std::pair{"first, the tokens that a ring pins,", c.first}}) {
+    check<OptionError>(of_ring == 0 || (c.layout == CacheLayout::kRing && of_ring > 0), function, name,
+        " must not be negative, and 0 for other layouts: got ", of_ring);
+  }
   // Sums and products of these do not overflow; memory that cannot be had is reported where it is allocated.
   for (const Index n : {c.num_kv_heads, c.head_dim, c.v_head_dim, c.max_sequences, c.capacity, c.window, c.max_append,
            c.first, c.page_size, c.pages}) {

@@ -113,7 +113,7 @@ template <class T> struct ForwardJob : LinearJob<T> {
     };
     const double flops = p.flops(std::max(p.q_len, p.kv_len));
     const auto sums = [&](Index number, int worker) { this->sum_segment(number, worker); };
-    if (p.causal && p.kv_len == 1 && !p.normalized) {
+    if (p.causal && p.kv_len == 1 && !p.normalized && p.group_size() > 0) {
       const std::size_t rows = line_bytes<T>(p.features.count * (3 + p.group_size()));
       const ScratchLease lease = this->borrow(context, 0, 0, rows);
       const double states = static_cast<double>(heads * p.features.count * p.v_head_dim);

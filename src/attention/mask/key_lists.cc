@@ -113,7 +113,9 @@ void KeyLists::check(const MaskExtent& extent, bool, const char* function) const
   qkv::check<ShapeError>((batch_ == 1 || batch_ == extent.batch) && heads_fit && q_len_ == extent.q_len, function,
       "lists of keys must be [B|1, H|Hkv|1, Tq, k]: got ", [&] { return text(false); }, " for B ", extent.batch, ", H ",
       extent.num_heads, ", Tq ", extent.q_len);
-  for (Index b = 0; b < batch_; ++b) check_length(b, extent.kv_len, function);
+  for (Index b = 0; b < batch_; ++b) {
+    if (batch_ == 1 || extent.only < 0 || extent.only == b) check_length(b, extent.kv_len, function);
+  }
 }
 
 void KeyLists::check_length(Index b, Index length, const char* function) const {

@@ -13,8 +13,6 @@ template <class Sum> void score_mod_tile(const void* mod, Index batch, Index hea
     Index nj, Sum* scores, Index row, Index column, Sum* slopes, Index slope_row, Index slope_column) {
   guard_callback([&] {
     const ScoreMod& callback = *static_cast<const ScoreMod*>(mod);
-    check<OptionError>(slopes == nullptr || callback.has_slope(), "attention_backward",
-        "score_mod must have a slope, its derivative: got one without");
     ScoreBlock<Sum> block{batch, head, i0, j0, View<Sum, 2>(scores, {ni, nj}, {row, column}), {}};
     if (slopes != nullptr) block.slopes = View<Sum, 2>(slopes, {ni, nj}, {slope_row, slope_column});
     callback.apply(block);

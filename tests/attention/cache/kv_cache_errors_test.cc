@@ -108,6 +108,7 @@ TEST(KVCache, ConfigsThatCannotBe) {
   refuses(
       {.head_dim = 4, .capacity = 9, .first = 1}, "first, the tokens that a ring pins, must not be negative, and 0");
   refuses({.head_dim = 4, .layout = CacheLayout::kRing, .window = 4, .first = -1}, "got -1");
+  refuses({.head_dim = 4, .capacity = 9, .window = 2}, "window, the keys that a query of a ring sees, must not");
   refuses({.head_dim = 4, .sequences = 3, .max_sequences = 2, .capacity = 9}, "max_sequences");
   // Sums and products that overflow.
   constexpr Index largest = std::numeric_limits<Index>::max(), large = Index{1} << 39;
