@@ -112,6 +112,25 @@ def _documents(cu_q: Tensor, cu_k: Tensor | None, query: Tensor, key: Tensor) ->
     return Mask.documents(*(cu if cu[-1] == length else [*cu, length] for cu, length in zip(offsets, lengths)))
 
 
+#: Tensors that models pass down to every layer beside its attention's: no model's attention counts with them, or its mask has them.
+_BESIDE = frozenset(
+    "position_ids decoder_position_ids image_position_ids video_position_ids cache_position position_embeddings max_length_q max_length_k "
+    "sliding_window deterministic input_ids inputs_embeds decoder_input_ids decoder_inputs_embeds decoder_attention_mask token_type_ids "
+    "mm_token_type_ids moe_mm_token_type_ids seq_idx num_items_in_batch labels shift_labels logits_to_keep grid_thw image_grid_thw "
+    "video_grid_thw image_sizes target_sizes second_per_grid_ts video_second_per_grid audio_feature_lengths".split()
+)
+
+
+def _require_known(others: Mapping[str, Any]) -> None:
+    """Raises UnsupportedError where a model passes a tensor that attention here does not count with."""
+    for name, x in others.items():
+        if isinstance(x, Tensor) and name not in _BESIDE:
+            raise _core.UnsupportedError(
+                f'[qkv.transformers] attn_implementation="qkv" does not compute {name}: got a tensor {list(x.shape)}; load the model with '
+                'attn_implementation="eager"'
+            )
+
+
 @outside_of_graphs
 def attention_forward(
     module: nn.Module,
@@ -139,11 +158,13 @@ def attention_forward(
     position_bias [B|1, H|1, Tq, Tk], added. cu_seq_lens_q, cu_seq_lens_k [sequences + 1]: a batch of one holds packed sequences,
     which attend themselves only (FlashAttention's arguments, as DataCollatorWithFlattening makes them); beside every other mask.
     indices [B, Tq, n]: the keys that a query may attend, as DeepSeek's sparse attention chooses them; beside every other mask.
+    kwargs: flags, numbers and what the mask has already (sliding_window, positions); another tensor raises UnsupportedError.
     """
     if query.device.type != "cpu":
         raise ValueError(f'[qkv.transformers] attn_implementation="qkv" computes on the CPU: got tensors on {query.device}')
     if cache is not None:
         raise NotImplementedError("[qkv.transformers] continuous batching's paged cache is not read; use generate()")
+    _require_known(kwargs)
     packing = running.get()
     if packing is not None:  # encoders: no other rule than a window, FlashAttention's, of itself and so many more tokens
         others = dict(is_causal=is_causal, softcap=softcap, s_aux=s_aux, position_bias=position_bias, cu_seq_lens_q=cu_seq_lens_q, indices=indices)
@@ -153,7 +174,6 @@ def attention_forward(
         left = None if kwargs.get("sliding_window") is None else kwargs["sliding_window"] - 1
         return packing.attend(query, key, value, window=left, scale=scaling, dropout_p=dropout), None
     wants_weights = weights_wanted(kwargs)
-    del kwargs  # sliding_window and positions: the mask has them already
     q_len, kv_len = query.shape[2], key.shape[2]
     if isinstance(key, LatentKeys):
         plain = not wants_weights and not dropout and not softcap and s_aux is None and position_bias is None and cu_seq_lens_q is None

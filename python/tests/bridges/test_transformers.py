@@ -156,6 +156,16 @@ def test_what_is_not_computed_says_so() -> None:
         choose(model_of("gpt-oss"), "qkv")(**inputs_of("gpt-oss"), output_attentions=True)
 
 
+def test_tensors_of_other_attentions_are_not_dropped() -> None:
+    """block_indices of MiniMax-M3, sinks of each query of Inkling-2."""
+    q, module = torch.randn(1, 2, 4, 8), torch.nn.Module()
+    harmless = {"position_ids": torch.arange(4)[None], "sliding_window": 3, "block_indices": None, "use_cache": True}
+    qkv.transformers.attention_forward(module, q, q, q, None, **harmless)
+    for name, x in (("block_indices", torch.zeros(1, 2, 4, 1, dtype=torch.long)), ("sinks", torch.zeros(1, 2, 4, 1))):
+        with pytest.raises(qkv.UnsupportedError, match=f'does not compute {name}: got a tensor .*"eager"'):
+            qkv.transformers.attention_forward(module, q, q, q, None, **{name: x})
+
+
 @pytest.mark.parametrize("name", ["bert", "mistral", "gemma2", "gpt-oss", "t5", "whisper", "bloom", "mpt", "falcon"])
 def test_weights_are_eagers(name: str) -> None:
     """output_attentions, also those of cross-attention, under "qkv" and of "sdpa" under qkv.torch.enable()."""
