@@ -83,10 +83,12 @@ def _new_out(q: Tensor, v: Tensor) -> Tensor:
     return q.new_empty((batch, length, heads, v.shape[-1])).transpose(1, 2)
 
 
-def _masks(attention_mask: Any, kv_len: int) -> tuple[dict[str, Any], Tensor | None]:
+def _masks(attention_mask: Any, q_len: int, kv_len: int) -> tuple[dict[str, Any], Tensor | None]:
     """Options of qkv.attention, and a bias, from what the model passes to its layers as mask."""
     if isinstance(attention_mask, ModelMask):
-        return {"mask": attention_mask.mask}, None
+        if attention_mask.covers(q_len, kv_len):
+            return {"mask": attention_mask.mask}, None
+        return {"keep": attention_mask.to_dense()[..., :kv_len]}, None  # a model whose keys are fewer cuts a tensor as well
     if not isinstance(attention_mask, Tensor) or attention_mask.ndim != 4:
         got = f"{type(attention_mask).__name__}{list(getattr(attention_mask, 'shape', ()))}"
         raise TypeError(
@@ -185,7 +187,7 @@ def attention_forward(
     options: dict[str, Any] = {"scale": scaling, "softcap": softcap or 0.0}
     bias = None
     if attention_mask is not None:
-        more, bias = _masks(attention_mask, kv_len)
+        more, bias = _masks(attention_mask, q_len, kv_len)
         # A query that may attend nothing, such as one of padding: transformers fills its scores with one finite number.
         options |= {"empty_row": "mean", **more}
     elif q_len > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):

@@ -81,6 +81,8 @@ def _room(layer: Any, x: Tensor, rotary: Any, mask: Any, cache: Any, options: di
         held.__class__ = GrowingLayer  # the next token that is not ours makes room for more
     if type(held) is not GrowingLayer or not held.is_initialized or held.dtype is not x.dtype or not held.has_room(held.get_seq_length() + 1):
         return None
+    if mask is not None and (mask.q_len, mask.kv_len) != (1, held.get_seq_length() + 1):
+        return None
     turned = all(type(t) is Tensor and t.dtype is x.dtype and t.ndim == 3 and t.shape[2] == held.keys.shape[3] for t in rotary)
     return held if turned and held.keys.shape[0] == x.shape[0] and not has_tangent(x) else None
 

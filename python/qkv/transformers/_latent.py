@@ -42,8 +42,10 @@ class LatentKeys:
     def attend(self, query: Tensor, mask: ModelMask | Tensor | None, indices: Tensor | None, scale: float | None) -> Tensor:
         """out [B, H, Tq, Dv], absorbed. indices [B, Tq, n]: the keys of each query."""
         latent, rope = self.latent[:, 0], self.rope[:, 0]
-        keep = mask.to_dense() if isinstance(mask, ModelMask) else mask
-        keep = None if keep is None else keep[..., : latent.shape[1]]
+        if isinstance(mask, ModelMask):
+            mask.covers(query.shape[2], latent.shape[1])
+            mask = mask.to_dense()
+        keep = None if mask is None else mask[..., : latent.shape[1]]
         if indices is not None and indices.shape[2] >= latent.shape[1]:
             indices = None  # all of them
         if indices is not None and query.shape[2] == 1:  # only what is listed is read

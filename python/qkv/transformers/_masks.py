@@ -81,6 +81,15 @@ class ModelMask:
 
     __add__ = __radd__ = __mul__ = __rmul__ = __invert__ = _refuse
 
+    def covers(self, q_len: int, kv_len: int) -> bool:
+        """Whether it is the mask of exactly these numbers of queries and keys. UnsupportedError where it says nothing of some of them."""
+        if q_len != self.q_len or kv_len > self.kv_len:
+            raise UnsupportedError(
+                f"[qkv.transformers] this model's layer attends {kv_len} keys with {q_len} queries, its mask has {self.kv_len} keys and "
+                f'{self.q_len} queries: attn_implementation="qkv" does not know which it may attend; load it with attn_implementation="eager"'
+            )
+        return kv_len == self.kv_len
+
     def __getitem__(self, key: Any) -> Any:
         """The dense mask without its axis of heads, which the indexers of sparse attention ask for; nothing else."""
         if isinstance(key, tuple) and len(key) > 1 and isinstance(key[1], int):

@@ -66,3 +66,17 @@ def test_packed_and_unknown_masks() -> None:
     )
     assert made.dense
     assert made.to_dense()[1, 0, 10].tolist() == [(10 + j) % 3 != 1 and j < 7 for j in range(11)]
+
+
+def test_the_mask_must_be_of_the_layers_keys() -> None:
+    """DeepSeek-V4 appends compressed keys when the mask is made; Pix2Struct has a wider one than keys."""
+    q = torch.randn(1, 2, 3, 8, generator=torch.Generator().manual_seed(0))
+    k = torch.randn(1, 2, 5, 8, generator=torch.Generator().manual_seed(1))
+    attend = qkv.transformers.attention_forward
+    for q_length, kv_length in ((3, 4), (2, 5)):
+        with pytest.raises(qkv.UnsupportedError, match=rf"5 keys with 3 queries, its mask has {kv_length} keys and {q_length}"):
+            attend(torch.nn.Module(), q, k, k, qkv.transformers.model_mask(1, q_length, kv_length))
+    wider = qkv.transformers.model_mask(1, 3, 7, q_offset=2)
+    made, _ = attend(torch.nn.Module(), q, k, k, wider)
+    expected = qkv.attention(q, k, k, keep=wider.to_dense()[..., :5])
+    assert torch.equal(made.transpose(1, 2), expected)
