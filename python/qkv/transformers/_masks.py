@@ -90,11 +90,25 @@ class ModelMask:
             )
         return kv_len == self.kv_len
 
+    @property
+    def dtype(self) -> Any:
+        """Of no numbers: Doge asks before it computes a mask of its own."""
+        raise UnsupportedError(
+            '[qkv.transformers] this model computes a mask of its own from a tensor: attn_implementation="qkv" gives it none; load it with '
+            'attn_implementation="eager"'
+        )
+
     def __getitem__(self, key: Any) -> Any:
-        """The dense mask without its axis of heads, which the indexers of sparse attention ask for; nothing else."""
-        if isinstance(key, tuple) and len(key) > 1 and isinstance(key[1], int):
+        """The dense mask without its axis of heads, which the indexers of sparse attention ask for; with all axes a mask again, so that
+        nobody adds ones and zeros to scores. Nothing else."""
+        if not isinstance(key, tuple) or not all(isinstance(part, (int, slice, type(...))) for part in key):
+            return self._refuse()
+        if len(key) > 1 and isinstance(key[1], int):
             return self.to_dense()[key]
-        return self._refuse()
+        cut = self.to_dense()[key]
+        if cut.ndim != 4 or cut.shape[1] != 1:
+            return self._refuse()
+        return ModelMask(Mask.keep(cut.numpy()), cut.shape[0], cut.shape[2], cut.shape[3], True)
 
     def to_dense(self) -> torch.Tensor:
         """The tensor that it stands for: bool [B, 1, Tq, Tk], True = may attend."""

@@ -80,3 +80,15 @@ def test_the_mask_must_be_of_the_layers_keys() -> None:
     made, _ = attend(torch.nn.Module(), q, k, k, wider)
     expected = qkv.attention(q, k, k, keep=wider.to_dense()[..., :5])
     assert torch.equal(made.transpose(1, 2), expected)
+
+
+def test_slices_are_masks_again_and_nothing_is_computed_with_them() -> None:
+    """Gemma-4 computes its last layers for the last tokens alone; Doge asks for a type."""
+    whole = qkv.transformers.model_mask(2, 11, 11, attention_mask=inputs_of("gpt2", "left")["attention_mask"].bool())
+    last = whole[:, :, slice(-3, None), :]
+    assert isinstance(last, qkv.transformers.ModelMask) and last.shape == (2, 1, 3, 11)
+    assert torch.equal(last.to_dense(), whole.to_dense()[:, :, -3:])
+    assert torch.equal(whole[:, 0], whole.to_dense()[:, 0])
+    for refused in (lambda: last + torch.zeros(1), lambda: whole[None], lambda: whole.dtype):
+        with pytest.raises(qkv.UnsupportedError, match='load it with attn_implementation="eager"'):
+            refused()
