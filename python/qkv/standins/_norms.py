@@ -65,9 +65,36 @@ def layer_norm_fn(
     return made[0] if len(made) == 1 else tuple(made)
 
 
-def rms_norm_fn(x: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any, **options: Any) -> Any:
+def rms_norm_fn(
+    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None = None, x1: Tensor | None = None,
+    weight1: Tensor | None = None, bias1: Tensor | None = None, eps: float = 1e-6, dropout_p: float = 0.0,
+    rowscale: Tensor | None = None, prenorm: bool = False, residual_in_fp32: bool = False, zero_centered_weight: bool = False,
+    *rest: Any, **options: Any,
+) -> Any:  # fmt: skip
     """layer_norm_fn without subtracting the mean. Zhang 2019 (arXiv:1910.07467)."""
-    return layer_norm_fn(x, weight, bias, *arguments, **options, is_rms_norm=True)
+    rows = (x, weight, bias, residual, x1, weight1, bias1, eps, dropout_p, rowscale, prenorm, residual_in_fp32, zero_centered_weight)
+    return layer_norm_fn(*rows, True, *rest, **options)
+
+
+def mamba_layer_norm_fn(
+    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None = None, x1: Tensor | None = None,
+    weight1: Tensor | None = None, bias1: Tensor | None = None, eps: float = 1e-6, dropout_p: float = 0.0,
+    rowscale: Tensor | None = None, prenorm: bool = False, residual_in_fp32: bool = False, is_rms_norm: bool = False,
+    return_dropout_mask: bool = False,
+) -> Any:  # fmt: skip
+    """layer_norm_fn as mamba_ssm has it, without weights about zero."""
+    rows = (x, weight, bias, residual, x1, weight1, bias1, eps, dropout_p, rowscale, prenorm, residual_in_fp32)
+    return layer_norm_fn(*rows, False, is_rms_norm, return_dropout_mask)
+
+
+def mamba_rms_norm_fn(
+    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None = None, x1: Tensor | None = None,
+    weight1: Tensor | None = None, bias1: Tensor | None = None, eps: float = 1e-6, dropout_p: float = 0.0,
+    rowscale: Tensor | None = None, prenorm: bool = False, residual_in_fp32: bool = False, return_dropout_mask: bool = False,
+) -> Any:  # fmt: skip
+    """rms_norm_fn as mamba_ssm has it."""
+    rows = (x, weight, bias, residual, x1, weight1, bias1, eps, dropout_p, rowscale, prenorm, residual_in_fp32)
+    return layer_norm_fn(*rows, False, True, return_dropout_mask)
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -76,7 +103,7 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 class RMSNorm(torch.nn.Module):
-    """rms_norm_fn with a weight of its own."""
+    """rms_norm_fn with a weight of its own: flash_attn.ops.triton.layer_norm's."""
 
     def __init__(
         self, hidden_size: int, eps: float = 1e-5, dropout_p: float = 0.0, zero_centered_weight: bool = False, device: Any = None,
@@ -84,8 +111,13 @@ class RMSNorm(torch.nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.eps, self.dropout_p, self.zero_centered_weight = eps, dropout_p, zero_centered_weight
-        self.weight = torch.nn.Parameter(torch.full((hidden_size,), float(not zero_centered_weight), device=device, dtype=dtype))
+        self.weight = torch.nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
         self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The weight that changes nothing."""
+        torch.nn.init.constant_(self.weight, float(not self.zero_centered_weight))
 
     def forward(self, x: Tensor, residual: Tensor | None = None, prenorm: bool = False, residual_in_fp32: bool = False) -> Any:
         """As rms_norm_fn."""
@@ -93,6 +125,24 @@ class RMSNorm(torch.nn.Module):
             x, self.weight, None, residual, eps=self.eps, dropout_p=self.dropout_p if self.training else 0.0, prenorm=prenorm,
             residual_in_fp32=residual_in_fp32, zero_centered_weight=self.zero_centered_weight,
         )  # fmt: skip
+
+
+class PlainRMSNorm(RMSNorm):
+    """flash_attn.ops.rms_norm's, of x alone."""
+
+    def __init__(self, hidden_size: int, eps: float = 1e-5, device: Any = None, dtype: Any = None) -> None:
+        super().__init__(hidden_size, eps, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        """As rms_norm."""
+        return rms_norm(x, self.weight, self.eps)
+
+
+class MambaRMSNorm(RMSNorm):
+    """mamba_ssm.ops.triton.layer_norm's."""
+
+    def __init__(self, hidden_size: int, eps: float = 1e-5, dropout_p: float = 0.0, device: Any = None, dtype: Any = None) -> None:
+        super().__init__(hidden_size, eps, dropout_p, device=device, dtype=dtype)
 
 
 def gated_norm(
@@ -133,8 +183,13 @@ class GatedRMSNorm(torch.nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.eps, self.group_size, self.norm_before_gate = eps, group_size, norm_before_gate
-        self.weight = torch.nn.Parameter(torch.ones(hidden_size, device=device, dtype=dtype))
+        self.weight = torch.nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
         self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The weight that changes nothing."""
+        torch.nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
         """As rmsnorm_fn."""

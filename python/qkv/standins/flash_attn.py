@@ -19,7 +19,7 @@ from ..masks import Mask
 from ..torch._varlen_calls import packed
 from ..torch.varlen import _arguments
 from ._needs import bound, named, require_cpu
-from ._norms import RMSNorm, layer_norm_fn, rms_norm, rms_norm_fn
+from ._norms import PlainRMSNorm, RMSNorm, layer_norm_fn, rms_norm, rms_norm_fn
 from ._rotary import (
     RotaryEmbedding,
     apply_rotary,
@@ -260,7 +260,7 @@ MODULES: dict[str, dict[str, Any]] = {
     "flash_attn.layers": {},
     "flash_attn.layers.rotary": _ROTARY | {"apply_rotary_emb_func": apply_rotary_emb},
     "flash_attn.ops": {},
-    "flash_attn.ops.rms_norm": named(rms_norm, RMSNorm),
+    "flash_attn.ops.rms_norm": named(rms_norm) | {"RMSNorm": PlainRMSNorm},
     "flash_attn.ops.triton": {},
     "flash_attn.ops.triton.layer_norm": named(layer_norm_fn, rms_norm_fn, RMSNorm),
     "flash_attn.ops.triton.rotary": named(apply_rotary),

@@ -19,7 +19,7 @@ from ..torch._linear_calls import step as step_of_heads
 from ..torch._scan_calls import step
 from ..torch.linear import scan
 from ._needs import bound, named, require_cpu
-from ._norms import GatedRMSNorm, RMSNorm, gated_norm, layer_norm_fn, layernorm_fn, rms_norm_fn, rmsnorm_fn
+from ._norms import GatedRMSNorm, MambaRMSNorm, gated_norm, layernorm_fn, mamba_layer_norm_fn, mamba_rms_norm_fn, rmsnorm_fn
 from .causal_conv1d import causal_conv1d_fn
 
 _NAME = "mamba_ssm"
@@ -245,7 +245,9 @@ MODULES: dict[str, dict[str, Any]] = {
     "mamba_ssm.ops": {},
     "mamba_ssm.ops.selective_scan_interface": _MAMBA_1,
     "mamba_ssm.ops.triton": {},
-    "mamba_ssm.ops.triton.layer_norm": named(layer_norm_fn, rms_norm_fn, RMSNorm),
+    "mamba_ssm.ops.triton.layer_norm": {
+        "layer_norm_fn": mamba_layer_norm_fn, "rms_norm_fn": mamba_rms_norm_fn, "RMSNorm": MambaRMSNorm,
+    },  # fmt: skip
     "mamba_ssm.ops.triton.layernorm_gated": named(layernorm_fn, rmsnorm_fn) | {"RMSNorm": GatedRMSNorm},
     "mamba_ssm.ops.triton.selective_state_update": named(selective_state_update),
     "mamba_ssm.ops.triton.ssd_combined": named(mamba_chunk_scan_combined, mamba_split_conv1d_scan_combined),

@@ -181,6 +181,28 @@ def test_norms() -> None:
         layer_norm.layer_norm_fn(x, w, b, out=x)
 
 
+def test_rms_norms_have_their_packages_arguments() -> None:
+    mamba = importlib.import_module("qkv.standins.mamba_ssm").MODULES["mamba_ssm.ops.triton.layer_norm"]
+    plain = importlib.import_module("qkv.standins.flash_attn").MODULES["flash_attn.ops.rms_norm"]["RMSNorm"]
+    x, w = numbers(1, 3, 8), numbers(2, 8)
+    for made in (plain(8, 1e-5, None, torch.float64), mamba["RMSNorm"](8, 1e-5, 0.0, None, torch.float64)):
+        assert made.weight.dtype is torch.float64 and bool((made.weight == 1).all())
+        torch.testing.assert_close(made(x), torch.nn.functional.rms_norm(x, (8,), eps=1e-5))
+        made.weight.data.zero_()
+        made.reset_parameters()
+        assert bool((made.weight == 1).all())
+    centered = layer_norm.RMSNorm(8, 1e-5, 0.0, True)
+    centered.weight.data.fill_(3)
+    centered.reset_parameters()
+    assert not centered.weight.any()
+    # The 13th argument is is_rms_norm in mamba_ssm, zero_centered_weight in flash_attn.
+    rest = (None, None, None, None, None, 1e-6, 0.0, None, False, False)
+    wanted = torch.nn.functional.rms_norm(x, (8,), w, 1e-6)
+    torch.testing.assert_close(mamba["layer_norm_fn"](x, w, *rest, True), wanted)
+    torch.testing.assert_close(mamba["rms_norm_fn"](x, w, *rest, True)[0], wanted)  # and no mask of dropout
+    torch.testing.assert_close(layer_norm.rms_norm_fn(x, w - 1, *rest, True, True)[0], wanted)
+
+
 def test_other_devices_are_refused() -> None:
     q = torch.randn(1, 2, 2, 8, device="meta")
     with pytest.raises(NotImplementedError, match="computes on the CPU: got q on meta; install the real flash_attn"):
