@@ -108,8 +108,10 @@ class RotaryEmbedding(torch.nn.Module):
         if scale_base is not None:
             raise NotImplementedError(f"[flash_attn of qkv.standins] RotaryEmbedding: scale_base (xPos) is not computed: got {scale_base}")
         self.dim, self.base, self.interleaved = dim, float(base), interleaved
-        frequencies = 1.0 / self.base ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
-        self.register_buffer("inv_freq", frequencies, persistent=False)
+        self.register_buffer("inv_freq", self._frequencies(), persistent=False)
+
+    def _frequencies(self) -> Tensor:
+        return 1.0 / self.base ** (torch.arange(0, self.dim, 2, dtype=torch.float32) / self.dim)
 
     def forward(
         self, qkv: Tensor, kv: Tensor | None = None, seqlen_offset: int | Tensor = 0, max_seqlen: int | None = None,
@@ -117,7 +119,9 @@ class RotaryEmbedding(torch.nn.Module):
     ) -> Any:  # fmt: skip
         """qkv with q and k turned, or (q, kv) of q [B, T, H, D] and kv [B, T, 2, H, D]; in place."""
         last = int(seqlen_offset.max()) if isinstance(seqlen_offset, Tensor) else seqlen_offset
-        angles = torch.outer(torch.arange(max_seqlen or qkv.shape[1] + last, dtype=torch.float32), self.inv_freq.float())
+        # A module of 16 bits has rounded them: angles of late positions would be others.
+        frequencies = self.inv_freq if self.inv_freq.dtype is torch.float32 else self._frequencies()
+        angles = torch.outer(torch.arange(max_seqlen or qkv.shape[1] + last, dtype=torch.float32), frequencies)
         cos, sin = angles.cos().to(qkv.dtype), angles.sin().to(qkv.dtype)
         if kv is None:
             return apply_rotary_emb_qkv_(qkv, cos, sin, None, None, self.interleaved, seqlen_offset, num_heads_q)

@@ -203,6 +203,13 @@ def test_rms_norms_have_their_packages_arguments() -> None:
     torch.testing.assert_close(layer_norm.rms_norm_fn(x, w - 1, *rest, True, True)[0], wanted)
 
 
+def test_rotary_frequencies_of_sixteen_bits_are_not_rounded() -> None:
+    layer = rotary.RotaryEmbedding(16)
+    qkv_rows = numbers(1, 1, 4, 3, 2, 16).to(torch.bfloat16)
+    wanted = layer(qkv_rows.clone(), seqlen_offset=4000)
+    assert torch.equal(layer.to(torch.bfloat16)(qkv_rows.clone(), seqlen_offset=4000), wanted)
+
+
 def test_other_devices_are_refused() -> None:
     q = torch.randn(1, 2, 2, 8, device="meta")
     with pytest.raises(NotImplementedError, match="computes on the CPU: got q on meta; install the real flash_attn"):
