@@ -25,12 +25,12 @@ from .causal_conv1d import causal_conv1d_fn
 _NAME = "mamba_ssm"
 
 
-def _step(dt: Tensor, bias: Tensor | None, softplus: bool, limit: tuple[float, float] = (0.0, float("inf"))) -> Tensor:
-    """dt of at least float32 as it multiplies."""
+def _step(dt: Tensor, bias: Tensor | None, softplus: bool, limit: tuple[float, float] | None = None) -> Tensor:
+    """dt of at least float32 as it multiplies. Mamba-2 keeps it in a limit, (0, inf) where none is given; Mamba-1 has none."""
     dt = dt.to(sum_dtype(dt))
     dt = dt if bias is None else dt + bias.to(dt.dtype)
     dt = F.softplus(dt) if softplus else dt
-    return dt if limit == (0.0, float("inf")) else dt.clamp(*limit)
+    return dt if limit is None or (softplus and limit == (0.0, float("inf"))) else dt.clamp(*limit)
 
 
 def _of_tokens(x: Tensor, tokens: tuple[int, int, int]) -> Tensor:

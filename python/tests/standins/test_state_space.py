@@ -171,6 +171,17 @@ def test_mamba_2_of_packs_is_each_sequence_alone() -> None:
     near(mamba_split_conv1d_scan_combined(zxbcdt, weight, numbers(13, 32), bias, A, D, 4, **given), wanted @ project.T)
 
 
+def test_mamba_2_keeps_dt_in_its_limit_and_mamba_1_has_none() -> None:
+    from mamba_ssm import selective_scan_fn
+    from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
+
+    x, dt, A, B, C = numbers(1, 1, 8, 4, 3), numbers(2, 1, 8, 4), -numbers(3, 4).abs(), numbers(5, 1, 8, 2, 5), numbers(6, 1, 8, 2, 5)
+    assert bool((dt < 0).any())
+    assert torch.equal(mamba_chunk_scan_combined(x, dt, A, B, C, 4), mamba_chunk_scan_combined(x, dt.clamp(min=0), A, B, C, 4))
+    u, dt, A, B = numbers(1, 1, 4, 8), numbers(2, 1, 4, 8), -numbers(3, 4, 5).abs(), numbers(5, 4, 5)
+    assert not torch.equal(selective_scan_fn(u, dt, A, B, B), selective_scan_fn(u, dt.clamp(min=0), A, B, B))
+
+
 def test_what_is_not_computed_is_named() -> None:
     from causal_conv1d import causal_conv1d_fn
     from mamba_ssm import selective_scan_fn
