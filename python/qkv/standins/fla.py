@@ -130,6 +130,11 @@ def _compute(name: str, family: str, form: str, a: dict[str, Any]) -> Any:
     q, k, v, offsets, state, reverse, size = (a.get(x) for x in ("q", "k", "v", "cu_seqlens", "initial_state", "reverse", "chunk_size"))
     if size is not None and family in _CHUNKS and size not in _CHUNKS[family]:
         raise ValueError(f"[fla of qkv.standins] {name}: `chunk_size` must be either {' or '.join(map(str, _CHUNKS[family]))}: got {size}")
+    if a.get("output_attentions") and offsets is not None:
+        raise NotImplementedError(
+            f"[fla of qkv.standins] {name}: output_attentions is of sequences of one length, without cu_seqlens: got cu_seqlens "
+            f"{list(offsets.shape)}; call it once a sequence"
+        )
     v_first = a.get("state_v_first", False)
     if "transpose_state_layout" in a:
         if v_first:

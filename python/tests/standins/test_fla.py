@@ -136,6 +136,13 @@ def test_refusals_name_the_argument(arguments: dict[str, Any], error: type[Excep
         OPS["chunk_kda"](**{**given, **arguments})
 
 
+def test_scores_of_packed_sequences_are_refused() -> None:
+    q = torch.zeros(1, 8, 2, 4)
+    for name in ("parallel_retention", "parallel_simple_gla"):
+        with pytest.raises(NotImplementedError, match=rf"{name}: output_attentions.*without cu_seqlens: got cu_seqlens \[3\]"):
+            OPS[name](q, q, q, output_attentions=True, cu_seqlens=torch.tensor([0, 3, 8]))
+
+
 def test_modules_that_models_import() -> None:
     import fla.ops
 
