@@ -112,7 +112,7 @@ def install(*packages: str, quiet: bool = False) -> list[str]:
     if "flash_attn" in new:
         from ._transformers import accept
 
-        accept()
+        accept(PACKAGES["flash_attn"][1])
     if new and not quiet:
         print(f"qkv.standins: {', '.join(new)} on this CPU is qkv, not the package of that name", file=sys.stderr)
     return list(_installed)

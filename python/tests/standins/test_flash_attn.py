@@ -238,6 +238,28 @@ def test_models_with_flash_attention_2(name: str, installed: None) -> None:
         assert float((x - gradients[1][key]).abs().max()) < 1e-4 * size, key
 
 
+def test_transformers_answers_are_its_own_afterwards() -> None:
+    """Installed between transformers and the module of it that asks, which then imports the answers."""
+    pytest.importorskip("transformers")
+    program = """
+import transformers.utils.import_utils as asked
+from qkv import standins
+assert "transformers.modeling_flash_attention_utils" not in __import__("sys").modules
+standins.install("flash_attn", quiet=True)
+import transformers.modeling_flash_attention_utils as module
+names = "is_flash_attn_2_available", "is_flash_attn_greater_or_equal"
+table = module.FLASH_ATTENTION_COMPATIBILITY_MATRIX[2]
+assert module.is_flash_attn_2_available() and table["general_availability_check"]()
+assert asked.is_flash_attn_greater_or_equal("2.8.3") and not asked.is_flash_attn_greater_or_equal("2.8.4")
+standins.uninstall()
+assert not module.is_flash_attn_2_available() and not asked.is_flash_attn_2_available() and not table["general_availability_check"]()
+assert not asked.is_flash_attn_greater_or_equal("2.1.0") and len(table["supported_devices"]) > 1
+standins.install("flash_attn", quiet=True)
+assert module.is_flash_attn_2_available()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_remote_code_that_imports_it_at_its_top(tmp_path: Path, installed: None, monkeypatch: Any) -> None:
     """transformers reads the imports of a model's own file, and refuses what is not installed."""
     tf = pytest.importorskip("support_transformers").tf
