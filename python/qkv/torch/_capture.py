@@ -11,6 +11,7 @@ attention that a model computes by itself, nn.MultiheadAttention(need_weights=Tr
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,7 +91,7 @@ class capture:  # noqa: N801, as torch.no_grad
         self.captures = TorchCapture(self._collector)
 
     def __enter__(self) -> TorchCapture:
-        self._mode = _Mode(self)
+        self._mode, self._thread = _Mode(self), threading.get_ident()
         self._undo = [
             hooks.register_module_forward_pre_hook(self._enter_module),
             hooks.register_module_forward_hook(self._leave_module, always_call=True),
@@ -117,6 +118,8 @@ class capture:  # noqa: N801, as torch.no_grad
             last.notes += [f"{count} calls were not captured: {why}." for why, count in self.captures.skipped.items()]
 
     def _enter_module(self, module: nn.Module, _: Any) -> None:
+        if threading.get_ident() != self._thread:  # hooks of all modules are those of all threads
+            return
         if not self._modules:
             self._collector.begin()
             self._collector.names = {id(m): name for name, m in module.named_modules()}
@@ -129,6 +132,8 @@ class capture:  # noqa: N801, as torch.no_grad
         self._modules.append(module)
 
     def _leave_module(self, module: nn.Module, *_: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
         while self._modules and self._modules.pop() is not module:
             pass
 

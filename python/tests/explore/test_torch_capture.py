@@ -147,6 +147,26 @@ def test_runs_and_other_threads() -> None:
     assert len(maps.runs) == 2
 
 
+def test_modules_of_other_threads_begin_no_runs() -> None:
+    class Beside(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x
+
+    class Outer(Model):
+        def forward(self, x: Any) -> Any:
+            thread = threading.Thread(target=lambda: Beside()(x))  # enters between this module and its layers
+            thread.start()
+            thread.join()
+            return super().forward(x)
+
+    with torch.no_grad(), qkv.torch.capture() as maps:
+        thread = threading.Thread(target=lambda: Beside()(number_of(6, 1, 4, 32)))
+        thread.start()
+        thread.join()
+        Outer()(number_of(5, 1, 9, 32))
+    assert maps.title == "Outer" and [len(run.layers) for run in maps.runs] == [3]
+
+
 def test_calls_that_cannot_be_captured_are_counted() -> None:
     q = number_of(9, 1, 2, 4, 8)
 
