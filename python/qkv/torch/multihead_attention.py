@@ -6,6 +6,7 @@ tiled kernels. Nested tensors and other devices go to PyTorch's own forward.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -33,9 +34,9 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> MultiheadAttention:
-        """The same layer on qkv's kernels; parameters are shared, not copied."""
+        """The same layer on qkv's kernels; parameters are shared, not copied. Hooks that either layer gets later are its own."""
         made = cls.__new__(cls)
-        made.__dict__ = dict(module.__dict__)
+        made.__dict__ = {name: copy.copy(x) if "_hooks" in name else x for name, x in module.__dict__.items()}
         return made
 
     def forward(

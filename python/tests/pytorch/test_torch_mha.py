@@ -173,3 +173,17 @@ def test_autocast() -> None:
             assert a[0].dtype is b[0].dtype
             assert (a[1] is None and b[1] is None) or a[1].dtype is b[1].dtype
             assert (a[0] - b[0]).abs().max() < 0.05
+
+
+def test_hooks_of_one_layer_are_not_the_others() -> None:
+    source = nn.MultiheadAttention(8, 2)
+    calls: list[str] = []
+    source.register_forward_hook(lambda *_: calls.append("before"))
+    made = qt.MultiheadAttention.from_torch(source)
+    source.register_forward_hook(lambda *_: calls.append("source"))
+    made.register_forward_pre_hook(lambda *_: calls.append("made"))
+    x = torch.zeros(3, 8)
+    made(x, x, x)
+    assert calls == ["made", "before"]
+    source(x, x, x)
+    assert calls[2:] == ["before", "source"]
