@@ -43,6 +43,7 @@ class _Wanted:
     """Who asks for qkv instead of PyTorch: calls of enable() until disable(), and blocks of `with enable()`, in all threads."""
 
     calls = blocks = 0
+    ended = 0  # how often disable() was called
     fast_path: bool | None = None  # PyTorch's, while qkv replaces it
 
 
@@ -133,9 +134,12 @@ class _Enabled:
 
     _entered = False
 
+    def __init__(self) -> None:
+        self._ended = _Wanted.ended
+
     def __enter__(self) -> _Enabled:
         with _lock:
-            if not self._entered:
+            if not self._entered and self._ended == _Wanted.ended:  # a call that disable() ended counts no longer
                 _Wanted.calls = max(_Wanted.calls - 1, 0)
             _Wanted.blocks, self._entered = _Wanted.blocks + 1, True
             _set()
@@ -153,13 +157,14 @@ def enable() -> _Enabled:
     with _lock:
         _Wanted.calls += 1
         _set()
-    return _Enabled()
+        return _Enabled()
 
 
 def disable() -> None:
     """Ends what enable() began outside `with`; blocks end by themselves. Does nothing unless enable() was called."""
     with _lock:
         _Wanted.calls = 0
+        _Wanted.ended += 1
         _set()
 
 

@@ -57,6 +57,17 @@ def test_enable_and_disable() -> None:
     assert not qt.is_enabled() and torch.backends.mha.get_fastpath_enabled() is fast_path
 
 
+def test_a_handle_of_an_ended_call_ends_no_later_one() -> None:
+    stale = qt.enable()
+    qt.disable()
+    qt.enable()
+    with stale:
+        assert qt.is_enabled()
+    assert qt.is_enabled()
+    qt.disable()
+    assert not qt.is_enabled()
+
+
 def test_blocks_of_threads_do_not_end_each_other() -> None:
     inside, leave = threading.Event(), threading.Event()
 
