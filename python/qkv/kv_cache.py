@@ -13,6 +13,14 @@ from ._arrays import integers, operand
 __all__ = ["KVCache"]
 
 
+def _common(one: tuple[Any, Any], other: tuple[Any, Any]) -> int:
+    """How many tokens k, v of two sequences begin with alike, to the bit."""
+    n = min(one[0].shape[1], other[0].shape[1])
+    bits = [(a[:, :n].view(f"u{a.itemsize}") != b[:, :n].view(f"u{b.itemsize}")).any((0, 2)) for a, b in zip(one, other)]
+    different = np.flatnonzero(bits[0] | bits[1])
+    return int(different[0]) if len(different) else n
+
+
 class KVCache(_core.KVCache):
     """Keys and values of growing sequences, contiguous, as a ring or in pages; float32, float64, bfloat16, float16, int8 or int4.
 
@@ -41,8 +49,8 @@ class KVCache(_core.KVCache):
         self.storage, self.layout = config.get("storage", "float32"), config.get("layout", "contiguous")
 
     def __reduce__(self) -> Any:
-        """For pickle and copy.deepcopy: the tokens that are held, once for each sequence, so that pages of forks are shared no
-        longer. Raises UnsupportedError for int8 and int4, whose scales do not come back to the bit, and for rings, which have lost
+        """For pickle and copy.deepcopy: the tokens that are held, once for each sequence; pages of equal beginnings are shared, as forks
+        share them. Raises UnsupportedError for int8 and int4, whose scales do not come back to the bit, and for rings, which have lost
         tokens."""
         if self.storage in ("int8", "int4") or self.layout == "ring":
             raise _core.UnsupportedError(
@@ -57,10 +65,22 @@ class KVCache(_core.KVCache):
         cache = cls(**config)
         while len(cache.sequences) < max((s + 1 for s in held), default=0):
             cache.add_sequence()
+        # The longest first: one that was cut shares its last page with a longer one. fork() takes the number that is free.
+        done: list[int] = []
+        for s in sorted(held, key=lambda s: -held[s][0].shape[1]):
+            k, v = held[s]
+            same, parent = max(((_common(held[s], held[other]), other) for other in done), default=(0, s))
+            if same and config.get("layout") == "paged":
+                cache.free(s)
+                cache.fork(parent)
+                cache.truncate(s, same)
+            else:
+                same = 0
+            if same < k.shape[1] or not same:
+                cache.append(k[None, :, same:], None if config.get("values_in_keys") else v[None, :, same:], [s])
+            done.append(s)
         for s in set(cache.sequences) - set(held):
             cache.free(s)
-        for s, (k, v) in held.items():
-            cache.append(k[None], None if config.get("values_in_keys") else v[None], [s])
         return cache
 
     def append(self, k: Any, v: Any = None, sequences: Sequence[int] | None = None) -> None:

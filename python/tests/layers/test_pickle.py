@@ -144,6 +144,25 @@ def test_caches(name: str, way: Any, steps: int) -> None:
     assert back.lengths == lengths  # tokens of its own
 
 
+@pytest.mark.parametrize("way", [again, copy.deepcopy])
+def test_forks_share_their_pages_again(way: Any) -> None:
+    """A cache that holds its forks only because they share: a sequence cut within a page, one grown, a number that was freed."""
+    cache = qkv.KVCache(num_kv_heads=1, head_dim=2, layout="paged", page_size=4, pages=5, max_sequences=4)
+
+    def grow(n: int, seed: int, s: int) -> None:
+        cache.append(numbers(seed, 1, 1, n, 2), numbers(seed + 1, 1, 1, n, 2), [s])
+
+    grow(14, 1, 0)
+    gone, grown, cut = (cache.fork(0) for _ in range(3))
+    cache.free(gone)
+    cache.truncate(cut, 10)
+    grow(2, 3, grown)
+    back = way(cache)
+    assert back.sequences == cache.sequences and back.lengths == cache.lengths == [14, 16, 10]
+    for s in cache.sequences:
+        assert all(np.array_equal(a, b) for a, b in zip(cache.read(s), back.read(s)))
+
+
 def test_what_cannot_be_pickled_says_so() -> None:
     for options in ({"capacity": 4, "storage": "int8"}, {"layout": "ring", "window": 4}):
         with pytest.raises(NotImplementedError, match="int8, int4 or a ring cannot be pickled"):
