@@ -63,7 +63,9 @@ def flex_attention(
     enable_gqa: bool = False,
     return_lse: bool = False,
     kernel_options: Any = None,
-) -> Tensor | tuple[Tensor, Tensor]:
+    *,
+    return_aux: Any = None,
+) -> Tensor | tuple[Tensor, Any]:
     """softmax(score_mod(query key^T scale), masked) value.
 
     Args:
@@ -72,9 +74,10 @@ def flex_attention(
         enable_gqa: query head h reads head h // (Hq // H).
         return_lse: also return the natural logarithm of the sum of exponentials, [B, Hq, L]; differentiable.
         kernel_options: for other devices' kernels; ignored.
+        return_aux: PyTorch's AuxRequest instead of return_lse: lse where it asks for it; no max_scores.
 
     Returns:
-        [B, Hq, L, Ev], or a tuple of it and lse. A row that may attend nothing: 0, lse -inf.
+        [B, Hq, L, Ev], or a tuple of it and lse, or of it and an AuxOutput. A row that may attend nothing: 0, lse -inf.
 
     Raises:
         ArgumentError (a ValueError and RuntimeError): for wrong shapes or a mask of another size. TypeError: for a score_mod or
@@ -86,7 +89,16 @@ def flex_attention(
         raise ArgumentError(
             f"[flex_attention] query has {query.shape[1]} heads, key {key.shape[1]}: pass enable_gqa=True for grouped heads"
         )
-    return _attend(query, key, value, score_mod, block_mask, scale, return_lse)
+    if return_aux is None:
+        return _attend(query, key, value, score_mod, block_mask, scale, return_lse)
+    if return_lse:
+        raise ArgumentError("[flex_attention] return_lse and return_aux exclude each other: return_aux=AuxRequest(lse=True) alone")
+    if return_aux.max_scores:
+        raise NotImplementedError("[flex_attention] max_scores are not computed: got return_aux with max_scores=True; AuxRequest(lse=True)")
+    from torch.nn.attention.flex_attention import AuxOutput
+
+    out = _attend(query, key, value, score_mod, block_mask, scale, return_aux.lse)
+    return (out[0], AuxOutput(lse=out[1])) if return_aux.lse else (out, AuxOutput())
 
 
 @torch.compiler.disable

@@ -109,6 +109,19 @@ def test_a_gradient_that_arrives_at_lse_alone() -> None:
     assert torch.autograd.gradgradcheck(lambda q, k: qt.flex_attention(q, k, k.detach(), return_lse=True)[1], (q, k))
 
 
+@pytest.mark.skipif(not hasattr(pytorchs, "AuxRequest"), reason="needs PyTorch with AuxRequest")
+def test_auxiliary_results_are_pytorchs() -> None:
+    given, request = [x.detach() for x in operands()], pytorchs.AuxRequest
+    for asked in (request(lse=True), request()):
+        mine, theirs = (f(*given, enable_gqa=True, return_aux=asked) for f in (qt.flex_attention, pytorchs.flex_attention))
+        assert torch.allclose(mine[0], theirs[0], atol=1e-12) and type(mine[1]) is type(theirs[1]) and mine[1].max_scores is None
+        assert (mine[1].lse is None) == (not asked.lse) and (not asked.lse or torch.allclose(mine[1].lse, theirs[1].lse, atol=1e-12))
+    with pytest.raises(NotImplementedError, match="max_scores are not computed"):
+        qt.flex_attention(*given, enable_gqa=True, return_aux=request(max_scores=True))
+    with pytest.raises(qt.ArgumentError, match="return_lse and return_aux exclude each other"):
+        qt.flex_attention(*given, enable_gqa=True, return_lse=True, return_aux=request(lse=True))
+
+
 def test_block_mask_is_written_out_once_and_freed() -> None:
     made = pytorchs.create_block_mask(lambda b, h, i, j: i >= j, None, None, T, T, device="cpu", BLOCK_SIZE=8)
     first = qt.mask_of(made, (B, H, T, D), (B, HKV, T, D))
