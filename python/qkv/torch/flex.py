@@ -7,7 +7,7 @@ score_mod is one of
     Relative(table)                     table[R + clamp(j - i, -R, R), h], [2R + 1, H]: the table learns too
     a sequence of these                 the soft cap first, then the bias
     any function (score, b, h, q_idx, kv_idx) of PyTorch's kind: evaluated on blocks of scores by vmap, its slope by autograd;
-        slower, and tensors that it captures get no gradient
+        slower; a tensor that it captures and that requires a gradient is refused, as it would get none
 block_mask is None, a qkv.Mask, or what torch.nn.attention.flex_attention.create_block_mask made. The latter is written out
 once, one byte per pair, and kept as long as the object lives; a qkv.Mask keeps nothing of that size.
 Not supported: kernel_options, paged attention, max_scores, torch.compile (there is a graph break, and the call runs eagerly).
@@ -144,11 +144,24 @@ def _rules_of(score_mod: Any, rules: Rules, q: Tensor) -> tuple[Rules, Tensor | 
             table = own if own is not None else table
         return rules, table
     if callable(score_mod):
+        _require_no_gradient(score_mod, q)
         return replace(rules, score_mod=_of_function(score_mod)), None
     raise TypeError(
         "[flex_attention] score_mod must be a function (score, b, h, q_idx, kv_idx), a SoftCap, PositionBias, Relative, a "
         f"sequence of them or None: got {type(score_mod).__name__}"
     )
+
+
+def _require_no_gradient(function: Callable[..., Tensor], q: Tensor) -> None:
+    """Raises ArgumentError where a score, which is a plain number here, comes back with a gradient: of a tensor that is captured."""
+    if not torch.is_grad_enabled():
+        return
+    score, at = torch.zeros((), dtype=_calls.sum_dtype(q)), torch.zeros((), dtype=torch.int64)
+    if getattr(function(score, at, at, at, at), "requires_grad", False):
+        raise ArgumentError(
+            "[flex_attention] score_mod captures a tensor that requires a gradient and would get none: a bias of the distance that learns is "
+            "qkv.torch.Relative(table); without a gradient: detach() it, or torch.no_grad()"
+        )
 
 
 def _of_function(function: Callable[..., Tensor]) -> ScoreMod:

@@ -122,6 +122,15 @@ def test_auxiliary_results_are_pytorchs() -> None:
         qt.flex_attention(*given, enable_gqa=True, return_lse=True, return_aux=request(lse=True))
 
 
+def test_a_captured_tensor_loses_no_gradient() -> None:
+    table, given = numbers(9, H).requires_grad_(), operands()
+    with pytest.raises(qt.ArgumentError, match=r"captures a tensor that requires a gradient.*qkv.torch.Relative\(table\).*detach"):
+        qt.flex_attention(*given, lambda s, b, h, i, j: s + table[h], enable_gqa=True)
+    expected = qt.flex_attention(*given, lambda s, b, h, i, j: s + table.detach()[h], enable_gqa=True)
+    with torch.no_grad():
+        assert torch.equal(qt.flex_attention(*given, lambda s, b, h, i, j: s + table[h], enable_gqa=True), expected)
+
+
 def test_block_mask_is_written_out_once_and_freed() -> None:
     made = pytorchs.create_block_mask(lambda b, h, i, j: i >= j, None, None, T, T, device="cpu", BLOCK_SIZE=8)
     first = qt.mask_of(made, (B, H, T, D), (B, HKV, T, D))
