@@ -129,6 +129,8 @@ def parallel_attention(
 
     Differentiable once; not under torch.compile, torch.func or forward mode.
     """
+    if mask is not None and not isinstance(mask, Mask):
+        raise TypeError(f"[parallel_attention] mask must be a qkv.Mask: got {type(mask).__name__}; qkv.Mask.keep(array) makes one")
     ranks = ranks_of("parallel_attention", group)
     if not direct(q, k, v, bias):
         raise NotImplementedError(

@@ -207,6 +207,12 @@ def test_a_seed_that_is_not_given_is_shared(ranks: list[dict[str, Any]]) -> None
     assert torch.isfinite(drawn).all()
 
 
+def test_a_mask_that_is_a_tensor_says_so() -> None:
+    x = numbers(1, 1, 2, 4, 8, dtype=torch.float32)
+    with pytest.raises(TypeError, match=r"mask must be a qkv.Mask: got Tensor; qkv.Mask.keep\(array\)"):
+        qt.parallel_attention(x, x, x, mask=torch.ones(4, 4, dtype=torch.bool))
+
+
 def test_without_torch_distributed() -> None:
     x = numbers(1, 1, 2, 4, 8, dtype=torch.float32)
     with pytest.raises(RuntimeError, match=r"init_process_group\('gloo'\)"):
