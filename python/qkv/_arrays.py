@@ -38,6 +38,15 @@ def has_tangent(x: Any) -> bool:
     return forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None
 
 
+def require_unmasked(x: Any, name: str) -> None:
+    """Raises TypeError for NumPy's masked arrays: what they hide would count."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} must be a plain array: got a masked one, whose mask would not count; of keys: keep=~np.ma.getmaskarray(...); the "
+            f"numbers alone: {name}.data, or {name}.filled(0)"
+        )
+
+
 def require_untraced(x: Any, name: str, ways: str = ATTENTION_WAYS) -> None:
     """Raises ValueError for a tensor whose gradient would be lost, TypeError for one that means something else than its memory.
 
@@ -61,6 +70,8 @@ def require_untraced(x: Any, name: str, ways: str = ATTENTION_WAYS) -> None:
                 f"{name} must be a plain tensor: got {type(x).__name__}, which may mean something else than its memory holds; "
                 f"where the memory is meant: {name}.as_subclass(torch.Tensor)"
             )
+    elif isinstance(x, np.ndarray):
+        require_unmasked(x, name)
     elif _is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer):
         raise TypeError(
             f"{name} must be an array: got {type(x).__name__}, inside jax.jit, grad or vmap; there: qkv.jax.attention"
@@ -87,6 +98,8 @@ def operand(x: Any, name: str, ways: str = ATTENTION_WAYS) -> Any:
     """Passed to _core: `x` itself; of NumPy's and JAX's bfloat16, which the buffer protocol has no name for, the bits and that
     name. Raises as require_untraced."""
     if isinstance(x, np.ndarray):
+        if type(x) is not np.ndarray:
+            require_unmasked(x, name)
         return (x.view(np.uint16), "bfloat16") if x.dtype.kind == "V" and x.dtype.name == "bfloat16" else x
     require_untraced(x, name, ways)
     if _is_torch(x):
@@ -252,6 +265,7 @@ def finish(like: Any, made: Any) -> Any:
 
 def boolean(x: Any, name: str) -> Any:
     """A mask of bools, integers or floats as bytes, non-zero = true; bytes and bools are not copied."""
+    require_unmasked(x, name)
     if _is_torch(x):
         torch = sys.modules["torch"]
         x = x.detach()  # what is kept or not has no gradient
@@ -262,21 +276,25 @@ def boolean(x: Any, name: str) -> Any:
     return array.view(np.uint8)
 
 
-def whole_numbers(x: Any, name: str) -> Any:
-    """An array of whole numbers as int32, without a copy where it is. TypeError: other numbers. ValueError: one too large."""
+def whole_numbers(x: Any, name: str, dtype: Any = np.int32) -> Any:
+    """An array of whole numbers as int32 or int64, without a copy where it is. TypeError: other numbers. ValueError: one too large."""
     if _is_torch(x):
         x = x.detach().cpu().numpy()
+    require_unmasked(x, name)
     array = np.asarray(x)
+    if not array.size and not hasattr(x, "dtype"):
+        array = array.astype(dtype)  # a list without numbers
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} must hold whole numbers: got {array.dtype}")
-    limits = np.iinfo(np.int32)
-    if array.dtype != np.int32 and array.size and not (limits.min <= array.min() and array.max() <= limits.max):
-        raise ValueError(f"{name} must fit int32: got {array.min()}..{array.max()}")
-    return array.astype(np.int32, copy=False)
+    limits = np.iinfo(dtype)
+    if array.dtype != dtype and array.size and not (limits.min <= array.min() and array.max() <= limits.max):
+        raise ValueError(f"{name} must fit {limits.dtype}: got {array.min()}..{array.max()}")
+    return array.astype(dtype, copy=False)
 
 
 def integers(x: Any) -> list[int]:
     """A list of Python ints of any sequence or array of whole numbers."""
+    require_unmasked(x, "a sequence of ints")
     if isinstance(x, int):
         raise TypeError(f"a sequence of ints is wanted, one for each: got the single number {x}")
     return [operator.index(n) for n in (x.tolist() if hasattr(x, "tolist") else x)]

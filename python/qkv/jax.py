@@ -204,6 +204,13 @@ def _operand(array: Any, name: str, dtype: Any, sizes: tuple[int, ...], letters:
     return array.astype(dtype)
 
 
+def _whole(array: Any, name: str) -> Any:
+    """As it came. TypeError: of numbers that are not whole."""
+    if array is not None and not jnp.issubdtype(jnp.asarray(array).dtype, jnp.integer):
+        raise TypeError(f"[qkv.jax.attention] {name} must hold whole numbers: got {jnp.asarray(array).dtype}")
+    return array
+
+
 def attention(
     q: Any,
     k: Any,
@@ -264,7 +271,7 @@ def attention(
     optional = (
         _operand(bias, "bias", _sum_dtype(q), sizes, "[B, H, Tq, Tk]"),
         _operand(keep, "keep", jnp.bool_, sizes, "[B, H, Tq, Tk]"),
-        _operand(key_lengths, "key_lengths", jnp.int32, sizes[:1], "[B]"),
+        _operand(_whole(key_lengths, "key_lengths"), "key_lengths", jnp.int32, sizes[:1], "[B]"),
         _operand(sinks, "sinks", _sum_dtype(q), sizes[1:2], "[H]"),
         _seed_words(seed) if dropout else None,
     )

@@ -117,8 +117,8 @@ class Mask:
     @classmethod
     def document_ids(cls, q_ids: Any, k_ids: Any = None) -> Mask:
         """keep(b, i, j) = q_ids[b, i] == k_ids[b, j], both >= 0. [T], the same for each sequence, or [B, T]."""
-        q = np.ascontiguousarray(q_ids, dtype=np.int64)
-        k = q if k_ids is None else np.ascontiguousarray(k_ids, dtype=np.int64)
+        q = np.ascontiguousarray(whole_numbers(q_ids, "[Mask.document_ids] q_ids", np.int64))
+        k = q if k_ids is None else np.ascontiguousarray(whole_numbers(k_ids, "[Mask.document_ids] k_ids", np.int64))
         if q.ndim == 1:
             return cls(_core.document_ids(q.tolist(), k.tolist()))
         return cls(_core.document_ids_batch(q, k))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._arrays import dtype_name, empty, finish, integers, operands
+from ._arrays import dtype_name, empty, finish, integers, operands, whole_numbers
 
 __all__ = ["Rotary"]
 
@@ -71,7 +71,7 @@ class Rotary:
     @staticmethod
     def _turn(function: Any, x: Any, offset: int, offsets: Sequence[int], ids: Any) -> Any:
         y = empty(x, tuple(x.shape), dtype_name(x))
-        numbers = None if ids is None else np.ascontiguousarray(ids, dtype=np.int64)
+        numbers = None if ids is None else np.ascontiguousarray(whole_numbers(ids, "[Rotary] ids", np.int64))
         function(offset, integers(offsets), *operands(ways=_WAYS, x=x, y=y, ids=numbers))
         return finish(x, y)
 

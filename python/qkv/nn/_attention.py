@@ -20,7 +20,7 @@ import numpy as np
 
 from .. import _core as core
 from .. import _nn
-from .._arrays import _is_torch, empty, finish, integers
+from .._arrays import _is_torch, empty, finish, integers, whole_numbers
 from .._options import build_mask
 from .._tensors import entries_of
 from ..kv_cache import KVCache
@@ -148,7 +148,10 @@ class Layer(Module):
             if array is not None:
                 one = build_mask(4, **{name: array}, mask_axes=self._axes(name, array, x.shape, mask_axes))
                 whole = one if whole is None else whole & one
-        ids = None if position_ids is None else np.atleast_2d(np.asarray(position_ids)).astype(np.int64, order="C")
+        ids = None
+        if position_ids is not None:
+            numbers = whole_numbers(position_ids, f"[{type(self).__name__}] position_ids", np.int64)
+            ids = np.ascontiguousarray(np.atleast_2d(numbers))
         given: dict[str, Any] = {} if causal is None else {"causal": causal}
         if empty_row or seed or first_sequence or offset or len(offsets):
             given |= {"empty_row": empty_row, "seed": seed, "first_sequence": first_sequence, "offset": offset}

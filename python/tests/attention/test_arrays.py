@@ -124,6 +124,25 @@ def test_errors_say_what_to_do() -> None:
     refused(ValueError, "scalar", call=lambda: qkv.set_isa("sse9"))
 
 
+def test_a_masked_arrays_mask_is_not_ignored() -> None:
+    q, k, v = problem(4, 1, 2, 6, 6, 4)
+    masked, hidden = np.ma.array(k, mask=k > 0), np.ma.array(np.ones((6, 6), bool), mask=True)
+    for call in (
+        lambda: qkv.attention(q, masked, v), lambda: qkv.attention(q, masked, v, layout="bthd"), lambda: qkv.Mask.keep(hidden, "qk"),
+        lambda: qkv.attention(q, k, v, key_lengths=np.ma.array([6], mask=True)), lambda: qkv.Mask.keys(np.ma.array([[[[1]]]], mask=True)),
+    ):  # fmt: skip
+        refused(TypeError, "must be a plain array: got a masked one", "keep=~np.ma.getmaskarray", call=call)
+
+
+def test_fractions_are_no_whole_numbers() -> None:
+    q, ids = numbers(1, 1, 2, 3, 8), np.array([0.5, 1, 2])
+    layer = qkv.nn.GroupedQueryAttention(8, 2, 1, rotary=qkv.Rotary(4))
+    refused(TypeError, "[Mask.document_ids] q_ids must hold whole numbers: got float64", call=lambda: qkv.Mask.document_ids([0.2, 0.7]))
+    refused(TypeError, "[Rotary] ids must hold whole numbers: got float64", call=lambda: qkv.Rotary(8)(q, ids=ids))
+    refused(TypeError, "position_ids must hold whole numbers: got float64", call=lambda: layer(q[0], position_ids=ids))
+    assert np.array_equal(layer(q[0], position_ids=[0, 1, 2]), layer(q[0]))
+
+
 def test_unsupported_combinations_are_named() -> None:
     q, k, v = problem(5, 1, 1, 4, 4, 4)
     cache = qkv.KVCache(num_kv_heads=1, head_dim=4, capacity=8)
