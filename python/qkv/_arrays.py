@@ -158,6 +158,12 @@ def require_float(x: Any, name: str, function: str) -> None:
         raise TypeError(f"[{function}] {name} must be float32, float64, bfloat16 or float16: got {got}")
 
 
+def require_lse(function: str, return_lse: Any, words: tuple[Any, ...]) -> None:
+    """Raises ValueError for a wish that would count as True and means something else."""
+    if return_lse and return_lse not in words:
+        raise ValueError(f"[{function}] return_lse must be False or {' or '.join(map(repr, words))}: got {return_lse!r}")
+
+
 def require_shapes(
     error: type[Exception], function: str, shapes: dict[str, tuple[Any, str]], **known: int
 ) -> dict[str, int]:  # fmt: skip

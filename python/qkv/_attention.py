@@ -30,11 +30,12 @@ from ._arrays import (
     operand,
     operands,
     require_float,
+    require_lse,
     require_untraced,
     sum_dtype,
 )
 from ._core import OptionError, ShapeError
-from ._options import PositionBias, ScoreMod, build_options
+from ._options import PositionBias, ScoreMod, build_options, check_window, options_of
 from .capture import Capture, Captured
 from .kv_cache import KVCache
 from .masks import Mask
@@ -171,6 +172,9 @@ def attention(
         key_lengths=key_lengths, scale=scale, softcap=softcap, dropout=dropout, seed=seed, first_sequence=first_sequence,
         empty_row=empty_row, sinks=sinks, position_bias=position_bias, score_mod=score_mod, bits=bits,
     )  # fmt: skip
+    require_lse("attention", return_lse, (True, "low"))
+    if window is not None and cache is None:
+        check_window("attention", window, causal, *(heads_first(x.shape, layout)[-2] for x in (q, k)))
     width = v.shape[-1] if cache is None else cache.v_head_dim
     result = empty(q, (*shape[:-1], width), dtype_name(q)) if out is None else out
     rows = heads_first(shape, layout)[:-1]
@@ -234,7 +238,7 @@ def attention_backward(
         raise TypeError(f'[attention_backward] weights must be a Capture(of="gradient", ...): got {type(weights).__name__}')
     shape = check_inputs("attention_backward", q=q, k=k, v=v, out=out, dout=dout)
     check_layout("attention_backward", layout, q, k)
-    made = build_options(len(shape), **options)
+    made = options_of("attention_backward", len(shape), options)
     of = empty_gradients("attention_backward", need, made, q=q, k=k, v=v, **options)
     capture = None if weights is None else weights._make()
     inputs = operands(layout, q=q, k=k, v=v, out=out, lse=lse, dout=dout, dlse=dlse, lse_low=lse_low)
@@ -250,7 +254,7 @@ def attention_weights(q: Any, k: Any, *, applied: bool = False, layout: str | No
     """
     shape = check_inputs("attention_weights", q=q, k=k)
     check_layout("attention_weights", layout, q, k)
-    made = build_options(len(shape), **options)
+    made = options_of("attention_weights", len(shape), options)
     result = empty(q, (*heads_first(shape, layout)[:-1], heads_first(k.shape, layout)[-2]), sum_dtype(q))
     arrays = operands(layout, q=q, k=k, v=None, out=None, lse=None, weights=result, lse_low=None)
     _core.forward(made, None, "applied" if applied else "softmax", *arrays)
@@ -262,7 +266,7 @@ def attention_plan(q: Any, k: Any, v: Any, *, layout: str | None = None, **optio
     algorithms were not chosen."""
     shape = check_inputs("attention_plan", q=q, k=k, v=v)
     check_layout("attention_plan", layout, q, k)
-    return _core.plan(build_options(len(shape), **options), *operands(layout, q=q, k=k, v=v))
+    return _core.plan(options_of("attention_plan", len(shape), options), *operands(layout, q=q, k=k, v=v))
 
 
 def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]:

@@ -133,6 +133,29 @@ def build_mask(
     return functools.reduce(Mask.__and__, parts) if parts else None
 
 
+def options_of(function: str, rank: int, options: dict[str, Any]) -> Any:
+    """build_options of the keyword arguments of `function`, which passes them on. TypeError: one that there is not."""
+    unknown = sorted(options.keys() - _known())
+    if unknown:
+        raise TypeError(f"[{function}] {unknown[0]} is no option: there are {', '.join(sorted(_known()))}")
+    return build_options(rank, **options)
+
+
+@functools.cache
+def _known() -> frozenset[str]:
+    return frozenset(build_options.__kwdefaults__ or ())
+
+
+def check_window(function: str, window: Any, causal: bool | str, q_len: int, kv_len: int) -> None:
+    """Raises OptionError where a window alone would have its diagonal nowhere: `causal` would move it, and hide keys as well."""
+    if window is not None and not causal and q_len != kv_len and max(window) >= 0:
+        text = f"qkv.Mask.window({window[0]}, {window[1]}, "
+        raise _core.OptionError(
+            f"[{function}] window={tuple(window)} needs Tq == Tk: got Tq {q_len}, Tk {kv_len}; otherwise mask={text}\"bottom_right\"), where the "
+            f"last query stands at the last key, or {text}\"top_left\")"
+        )
+
+
 def build_options(
     rank: int,
     *,

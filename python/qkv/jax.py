@@ -172,8 +172,8 @@ def _seed_words(seed: Any) -> Any:
     return seed
 
 
-def _check(q: Any, k: Any, v: Any, tokens_first: bool, square: bool) -> dict[str, int]:
-    """B, H, Tq, D, Hkv, Tk and Dv."""
+def _check(q: Any, k: Any, v: Any, tokens_first: bool, square: bool, window: tuple[int, int] | None) -> dict[str, int]:
+    """B, H, Tq, D, Hkv, Tk and Dv. window: alone, without causal."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dtype.name not in _FLOATS or x.dtype != q.dtype:
             wanted = f"have q's element type {q.dtype.name}" if x.dtype.name in _FLOATS else "be float32, float64, bfloat16 or float16"
@@ -189,7 +189,10 @@ def _check(q: Any, k: Any, v: Any, tokens_first: bool, square: bool) -> dict[str
     if sizes["Hkv"] == 0 or sizes["H"] % sizes["Hkv"]:
         raise ValueError(f"[qkv.jax.attention] heads of q must be a multiple of heads of k: {got}")
     if square and sizes["Tq"] != sizes["Tk"]:
-        raise ValueError(f'[qkv.jax.attention] causal=True needs Tq == Tk, else say causal="top_left" or "bottom_right": {got}')
+        name, instead = ("causal=True", 'causal="top_left" or "bottom_right"')
+        if window is not None:
+            name, instead = f"window={window}", f'mask=qkv.Mask.window({window[0]}, {window[1]}, "bottom_right") or "top_left"'
+        raise ValueError(f"[qkv.jax.attention] {name} needs Tq == Tk, else say {instead}: {got}")
     return sizes
 
 
@@ -258,7 +261,8 @@ def attention(
     align = _diagonal(causal)
     left, right = (-1, -1) if window is None else (int(window[0]), int(window[1]))
     windowed = left >= 0 or right >= 0
-    n = _check(q, k, v, tokens_first, align == "square" and (causal is True or windowed))
+    square = align == "square" and (causal is True or windowed)
+    n = _check(q, k, v, tokens_first, square, (left, right) if windowed and not causal else None)
     if min(left, right) < -1:
         raise ValueError(f"[qkv.jax.attention] window must be counts of other tokens, or -1: got {window}")
     if empty_row not in _EMPTY_ROW:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core
-from ._arrays import dtype_name, empty, finish, integers, operands, require_float, sum_dtype
+from ._arrays import dtype_name, empty, finish, integers, operands, require_float, require_lse, sum_dtype
 from ._attention import Gradients, empty_gradients
-from ._options import build_options
+from ._options import options_of
 
 __all__ = ["attention_varlen", "attention_varlen_backward"]
 
@@ -40,10 +40,11 @@ def attention_varlen(
         out [total_q, H, Dv] (and lse [total_q, H]). Like FlashAttention's varlen interface (cu_seqlens).
     """
     require_float(q, "q", "attention_varlen")
+    require_lse("attention_varlen", return_lse, (True,))
     out, lse = empty(q, (*q.shape[:-1], v.shape[-1]), dtype_name(q)), None
     if return_lse:
         lse = empty(q, tuple(q.shape[:-1]), sum_dtype(q))
-    made, offsets = build_options(4, **options), _offsets(q_offsets, kv_offsets)
+    made, offsets = options_of("attention_varlen", 4, options), _offsets(q_offsets, kv_offsets)
     _core.varlen_forward(made, *offsets, *operands(ways=_WAYS, q=q, k=k, v=v, out=out, lse=lse))
     return (finish(q, out), finish(q, lse)) if return_lse else finish(q, out)
 
@@ -67,7 +68,7 @@ def attention_varlen_backward(
     dlse [total_q, H] is optional; need as in :func:`attention_backward`. dbias, dsinks and dposition_bias are sums over
     sequences.
     """
-    made = build_options(4, **options)
+    made = options_of("attention_varlen_backward", 4, options)
     of = empty_gradients("attention_varlen_backward", need, made, q=q, k=k, v=v, **options)
     inputs = operands(ways=_WAYS, q=q, k=k, v=v, out=out, lse=lse, dout=dout, dlse=dlse)
     _core.varlen_backward(made, *_offsets(q_offsets, kv_offsets), *inputs, *operands(**of))

@@ -143,6 +143,21 @@ def test_fractions_are_no_whole_numbers() -> None:
     assert np.array_equal(layer(q[0], position_ids=[0, 1, 2]), layer(q[0]))
 
 
+def test_an_unknown_option_names_the_function() -> None:
+    q, k, v = problem(4, 1, 2, 6, 6, 4)
+    rows = [x[0].swapaxes(0, 1) for x in (q, k, v)]
+    out, lse = qkv.attention(q, k, v, return_lse=True)
+    calls: dict[str, Any] = {
+        "attention_backward": lambda: qkv.attention_backward(out, q, k, v, out, lse, casual=True),
+        "attention_weights": lambda: qkv.attention_weights(q, k, casual=True),
+        "attention_plan": lambda: qkv.attention_plan(q, k, v, casual=True),
+        "attention_varlen": lambda: qkv.attention_varlen(*rows, [0, 6], casual=True),
+    }
+    for name, call in calls.items():
+        refused(TypeError, f"[{name}] casual is no option: there are bias, bits, causal,", call=call)
+    refused(ValueError, "return_lse must be False or True: got 'low'", call=lambda: qkv.attention_varlen(*rows, [0, 6], return_lse="low"))
+
+
 def test_unsupported_combinations_are_named() -> None:
     q, k, v = problem(5, 1, 1, 4, 4, 4)
     cache = qkv.KVCache(num_kv_heads=1, head_dim=4, capacity=8)

@@ -185,6 +185,8 @@ def test_errors_say_what_to_do() -> None:
     q, k, v = problem(1, 1, 2, 5, 7, 8)
     with pytest.raises(ValueError, match="bottom_right"):
         attention(q, k, v, causal=True)
+    with pytest.raises(ValueError, match=r'window=\(1, 1\) needs Tq == Tk.*mask=qkv.Mask.window\(1, 1, "bottom_right"\)'):
+        attention(q, k, v, window=(1, 1))
     with pytest.raises(TypeError, match="key_lengths must hold whole numbers: got float"):
         attention(q, k, v, key_lengths=[2.5])
     with pytest.raises(TypeError, match="keep="):
