@@ -36,7 +36,7 @@ class PositionBias:
     @recorded
     def alibi(cls, slopes: Sequence[float] | int, align: str = "square") -> PositionBias:
         """-slopes[h] * abs(d); a number of heads instead of slopes means the usual ones. Press 2022 (arXiv:2108.12409)."""
-        values = _core.alibi_slopes(slopes) if isinstance(slopes, int) else [float(s) for s in slopes]
+        values = _core.alibi_slopes(int(slopes)) if isinstance(slopes, (int, np.integer)) else [float(s) for s in slopes]
         return cls(_core.alibi(values, align))
 
     @classmethod

@@ -44,10 +44,11 @@ class Capture:
 
     def _make(self) -> Any:
         map_rows, map_columns = self.map or (0, 0)
+        flags = {name: getattr(self, name) for name in ("statistics", "column_mass", "positive")}
+        flags = {name: bool(x) if isinstance(x, np.bool_) else x for name, x in flags.items()}
         numbers = {name: integers(getattr(self, name)) for name in ("heads", "rows", "offsets")}
         return _core.Capture(
-            **numbers, top_k=self.top_k, statistics=self.statistics, column_mass=self.column_mass, map_rows=map_rows,
-            map_columns=map_columns, of=self.of, positive=self.positive,
+            **numbers, **flags, top_k=self.top_k, map_rows=map_rows, map_columns=map_columns, of=self.of,
         )  # fmt: skip
 
 

@@ -158,6 +158,14 @@ def test_an_unknown_option_names_the_function() -> None:
     refused(ValueError, "return_lse must be False or True: got 'low'", call=lambda: qkv.attention_varlen(*rows, [0, 6], return_lse="low"))
 
 
+def test_numpys_scalars_are_numbers() -> None:
+    q, k, v = problem(4, 1, 2, 6, 6, 4)
+    captured = [qkv.attention(q, k, v, weights=qkv.Capture(statistics=yes, column_mass=yes))[1] for yes in (True, np.True_)]
+    assert np.array_equal(captured[0].entropy, captured[1].entropy) and np.array_equal(captured[0].column_mass, captured[1].column_mass)
+    biases = [qkv.PositionBias.alibi(heads) for heads in (2, np.int64(2))]
+    assert np.array_equal(*(qkv.attention(q, k, v, position_bias=bias) for bias in biases))
+
+
 def test_unsupported_combinations_are_named() -> None:
     q, k, v = problem(5, 1, 1, 4, 4, 4)
     cache = qkv.KVCache(num_kv_heads=1, head_dim=4, capacity=8)
