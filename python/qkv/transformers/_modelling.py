@@ -1,15 +1,19 @@
 """Functions of transformers' modelling files, replaced and put back: module globals and methods, which the layers read at each
-call, so that models built before take part. Files that are imported later are changed as they are.
+call, so that models built before take part. Files that are imported later are changed as they are, and so is the code that comes with
+a model (trust_remote_code).
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
+
+from transformers import dynamic_module_utils
 
 from .._later import AfterImport
 from ._decode import by_one_call, is_known
@@ -18,7 +22,7 @@ from ._linear import BESIDE, REPLACEMENTS
 from ._own import OWN
 
 _MODELLING = re.compile(r"transformers(_modules)?\..*\bmodeling_\w+")
-_originals: dict[tuple[str, str, str], tuple[ModuleType | type, Callable[..., Any]]] = {}
+_originals: dict[tuple[int, str], tuple[ModuleType | type, Callable[..., Any]]] = {}
 _linear_too = False
 _lock = threading.RLock()  # what it holds may import another modelling file
 
@@ -45,7 +49,7 @@ def _put(module: ModuleType) -> None:
         return
     with _lock:
         for owner, name, make in list(_replaceable(module)):
-            original, key = vars(owner).get(name), (module.__name__, owner.__name__, name)
+            original, key = vars(owner).get(name), (id(owner), name)
             if callable(original) and key not in _originals:
                 _originals[key] = (owner, original)
                 setattr(owner, name, make(original))
@@ -56,6 +60,16 @@ def _put(module: ModuleType) -> None:
 
 
 _later = AfterImport(_MODELLING, _put)
+_get_class = dynamic_module_utils.get_class_in_module
+
+
+@functools.wraps(_get_class)
+def _get_class_and_put(*args: Any, **kwargs: Any) -> type:
+    """A model's own file, which transformers runs without asking sys.meta_path."""
+    made = _get_class(*args, **kwargs)
+    if _later in sys.meta_path and made.__module__ in sys.modules:
+        _put(sys.modules[made.__module__])
+    return made
 
 
 def install_all(*, linear: bool) -> None:
@@ -65,6 +79,8 @@ def install_all(*, linear: bool) -> None:
     _linear_too = _linear_too or linear
     if _later not in sys.meta_path:
         sys.meta_path.insert(0, _later)  # type: ignore[arg-type]
+    if dynamic_module_utils.get_class_in_module is _get_class:
+        dynamic_module_utils.get_class_in_module = _get_class_and_put
     for module in list(sys.modules.values()):
         if isinstance(module, ModuleType):
             _put(module)
@@ -81,7 +97,9 @@ def remove_all() -> None:
     _linear_too = False
     if _later in sys.meta_path:
         sys.meta_path.remove(_later)  # type: ignore[arg-type]
+    if dynamic_module_utils.get_class_in_module is _get_class_and_put:
+        dynamic_module_utils.get_class_in_module = _get_class
     with _lock:
-        for (*_, name), (owner, original) in _originals.items():
+        for (_, name), (owner, original) in _originals.items():
             setattr(owner, name, original)
         _originals.clear()

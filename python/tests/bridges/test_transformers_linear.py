@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -108,6 +109,24 @@ def test_what_is_replaced_is_put_back(model: str) -> None:
     qkv.transformers.unregister()
     assert [getattr(modelling, name) for name in names] == before
     qkv.transformers.unregister()
+
+
+def test_a_models_own_file_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """trust_remote_code, loaded after register() and once more in another version."""
+    dynamic = importlib.import_module("transformers.dynamic_module_utils")
+    monkeypatch.setattr(dynamic, "HF_MODULES_CACHE", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / "transformers_modules" / "own" / "modeling_own.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("def torch_chunk_gated_delta_rule(query=0, key=0, value=0, g=0, beta=0):\n    return 1\n\n\nclass Own:\n    pass\n")
+    qkv.transformers.register(linear=True)
+    for _ in range(2):
+        dynamic.get_class_in_module("Own", "transformers_modules/own/modeling_own.py", force_reload=True)
+        module = sys.modules["transformers_modules.own.modeling_own"]
+        assert module.torch_chunk_gated_delta_rule.__wrapped__() == 1
+    qkv.transformers.unregister()
+    assert not hasattr(module.torch_chunk_gated_delta_rule, "__wrapped__")
+    assert not hasattr(dynamic.get_class_in_module, "__wrapped__")
 
 
 def test_an_export_keeps_transformers_functions(monkeypatch: pytest.MonkeyPatch) -> None:
