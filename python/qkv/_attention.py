@@ -204,6 +204,13 @@ def attention(
     return tuple([x for x in (result, finish(q, lse), finish(q, low), finish(q, all_weights), captured) if x is not None])
 
 
+def _options_of(function: str, rank: int, layout: str | None, q: Any, k: Any, options: dict[str, Any]) -> Any:
+    made = options_of(function, rank, options)
+    if options.get("window") is not None:
+        check_window(function, options["window"], options.get("causal", False), *(heads_first(x.shape, layout)[-2] for x in (q, k)))
+    return made
+
+
 def attention_backward(
     dout: Any,
     q: Any,
@@ -238,7 +245,7 @@ def attention_backward(
         raise TypeError(f'[attention_backward] weights must be a Capture(of="gradient", ...): got {type(weights).__name__}')
     shape = check_inputs("attention_backward", q=q, k=k, v=v, out=out, dout=dout)
     check_layout("attention_backward", layout, q, k)
-    made = options_of("attention_backward", len(shape), options)
+    made = _options_of("attention_backward", len(shape), layout, q, k, options)
     of = empty_gradients("attention_backward", need, made, q=q, k=k, v=v, **options)
     capture = None if weights is None else weights._make()
     inputs = operands(layout, q=q, k=k, v=v, out=out, lse=lse, dout=dout, dlse=dlse, lse_low=lse_low)
@@ -254,7 +261,7 @@ def attention_weights(q: Any, k: Any, *, applied: bool = False, layout: str | No
     """
     shape = check_inputs("attention_weights", q=q, k=k)
     check_layout("attention_weights", layout, q, k)
-    made = options_of("attention_weights", len(shape), options)
+    made = _options_of("attention_weights", len(shape), layout, q, k, options)
     result = empty(q, (*heads_first(shape, layout)[:-1], heads_first(k.shape, layout)[-2]), sum_dtype(q))
     arrays = operands(layout, q=q, k=k, v=None, out=None, lse=None, weights=result, lse_low=None)
     _core.forward(made, None, "applied" if applied else "softmax", *arrays)
@@ -266,7 +273,7 @@ def attention_plan(q: Any, k: Any, v: Any, *, layout: str | None = None, **optio
     algorithms were not chosen."""
     shape = check_inputs("attention_plan", q=q, k=k, v=v)
     check_layout("attention_plan", layout, q, k)
-    return _core.plan(options_of("attention_plan", len(shape), options), *operands(layout, q=q, k=k, v=v))
+    return _core.plan(_options_of("attention_plan", len(shape), layout, q, k, options), *operands(layout, q=q, k=k, v=v))
 
 
 def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]:

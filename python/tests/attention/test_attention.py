@@ -234,6 +234,20 @@ def test_options_that_mean_nothing(options: dict[str, Any], text: str) -> None:
         qkv.attention(q, k, v, **options)
 
 
+def test_every_function_says_where_a_window_may_stand() -> None:
+    q, k, v = problem(6, 1, 2, 3, 5, 4)
+    out, lse = qkv.attention(q, k, v, return_lse=True)
+    calls: dict[str, Any] = {
+        "attention_backward": lambda **given: qkv.attention_backward(out, q, k, v, out, lse, **given),
+        "attention_weights": lambda **given: qkv.attention_weights(q, k, **given),
+        "attention_plan": lambda **given: qkv.attention_plan(q, k, v, **given),
+    }
+    for name, call in calls.items():
+        with pytest.raises(qkv.OptionError, match=rf'\[{name}\] window=\(1, 1\) needs.*mask=qkv.Mask.window\(1, 1, "bottom_right"\)'):
+            call(window=(1, 1))
+        call(mask=qkv.Mask.window(1, 1, "bottom_right"))
+
+
 def test_out_may_be_given() -> None:
     q, k, v = problem(12, 1, 2, 6, 6, 4)
     out = np.zeros((1, 2, 6, 8), np.float32)[..., ::2].copy()
