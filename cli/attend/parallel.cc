@@ -111,7 +111,22 @@ void write_results(const AttendOptions& options, const Ranks& ranks, DType dtype
   file.commit();
 }
 
+/// What one process checks, of the whole tensors: a rank reads as many rows of v as of k, and of dout as of q, which
+/// fit whatever the lengths are.
+void check_lengths(const Reader& reader) {
+  const io::TensorEntry &q = reader.tensor("q"), &k = reader.tensor("k"), &v = reader.tensor("v");
+  const auto wants = [](const io::TensorEntry& tensor, const std::vector<Index>& sizes, const std::string& what) {
+    const auto shape = [](const std::vector<Index>& of) { return shape_text(of.data(), static_cast<int>(of.size())); };
+    if (tensor.sizes != sizes)
+      throw ShapeError(tensor.name + " must be " + shape(sizes) + what + ": got " + shape(tensor.sizes));
+  };
+  wants(v, {k.sizes[0], k.sizes[1], k.sizes[2], v.sizes[3]}, ", with the batch, heads and length of k");
+  if (reader.parts.find("dout") != nullptr)
+    wants(reader.tensor("dout"), {q.sizes[0], q.sizes[1], q.sizes[2], v.sizes[3]}, ", the shape of the output");
+}
+
 template <class T> void attend(const AttendOptions& options, const Ranks& ranks, const Reader& reader) {
+  check_lengths(reader);
   const std::vector<Index> q_sizes = reader.tensor("q").sizes, k_sizes = reader.tensor("k").sizes,
                            v_sizes = reader.tensor("v").sizes;
   Context context(ranks.context());

@@ -112,5 +112,28 @@ TEST_F(AttendRanks, RefusesByNameAndLeavesNothing) {
   EXPECT_EQ(files(), std::vector<std::string>{"in.safetensors"});
 }
 
+/// Ranks read rows by the length of k and of q: rows of v and dout beyond it, or none, are not passed over.
+TEST_F(AttendRanks, TensorsOfOtherLengthsAreRefusedAsByOneProcess) {
+  for (const auto& [name, sizes] : std::vector<std::pair<std::string, std::vector<Index>>>{{"v", {2, 2, 9, 8}},
+           {"v", {2, 2, 5, 8}}, {"v", {2, 1, 8, 8}}, {"dout", {2, 4, 9, 8}}, {"dout", {2, 4, 8, 4}}}) {
+    make_input<float>(8, 8, false);
+    const StateDict whole = io::load_safetensors(path("in.safetensors"));
+    StateDict state;
+    for (const StateDict::Entry& entry : whole.entries()) {
+      if (entry.name != name) state.add(entry.name, entry.tensor.clone());
+    }
+    state.add(name, any_tensor(Tensor<float>(sizes)));
+    io::save_safetensors(path("in.safetensors"), state);
+    EXPECT_EQ(shell("'" QKV_TOOL "' attend --in in.safetensors --out shared.safetensors").code, 2);
+    for (const char* method : {"all-gather", "ring", "ulysses"}) {
+      const Outcome outcome =
+          shell(mpirun(2, "attend --in in.safetensors --out shared.safetensors --parallel " + std::string(method)));
+      EXPECT_EQ(outcome.code, 2) << method << name << outcome.err;
+      EXPECT_NE(outcome.err.find("in.safetensors\": " + name + " must be [2, "), std::string::npos) << outcome.err;
+      EXPECT_EQ(files(), std::vector<std::string>{"in.safetensors"});
+    }
+  }
+}
+
 }  // namespace
 }  // namespace qkv::test
