@@ -2,6 +2,7 @@
 #include "qkv/state_dict.h"
 
 #include "core/check.h"
+#include "core/listed.h"
 
 namespace qkv::inline v0 {
 
@@ -24,9 +25,7 @@ const AnyTensor* StateDict::find(std::string_view name) const {
 const AnyTensor& StateDict::at(std::string_view name) const {
   const AnyTensor* found = find(name);
   const auto names = [&] {
-    std::string text;
-    for (const Entry& entry : entries_) text.append(text.empty() ? "" : ", ").append(entry.name);
-    return text.empty() ? std::string("none") : text;
+    return entries_.empty() ? std::string("none") : listed(entries_, std::mem_fn(&Entry::name));
   };
   check<OptionError>(found != nullptr, "StateDict::at", "the name must be one of ", names, ": got \"", name, "\"");
   return *found;

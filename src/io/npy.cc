@@ -79,8 +79,7 @@ AnyTensor read_npy(const Source& source) {
 
   const std::size_t element_bytes = dtype_bytes(header.dtype);
   const std::optional<std::uint64_t> wanted = checked_bytes(header.sizes, element_bytes);
-  source.check(
-      wanted.has_value(), header.shape_at, "the array's size in bytes must fit in 63 bits: got a larger shape");
+  source.check(wanted.has_value(), header.shape_at, std::string("the array's ") + kCountable);
   const std::uint64_t data_at = header_at + header_bytes;
   const std::uint64_t got = source.size() - data_at;
   source.check(*wanted == got, data_at + std::min(*wanted, got),

@@ -40,8 +40,7 @@ void check_layout(const std::vector<HeaderEntry>& entries, std::uint64_t data_at
     check_offsets(entry->begin >= covered, "data of two tensors must not overlap");
     check_offsets(entry->begin == covered, "data must leave no hole: the tensors before it end at ", covered);
     const std::optional<std::uint64_t> wanted = checked_bytes(entry->sizes, dtype_bytes(entry->dtype));
-    source.check(wanted.has_value(), entry->shape_at,
-        [&] { return name_of(*entry) + "its size in bytes must fit in 63 bits: got a larger shape"; });
+    source.check(wanted.has_value(), entry->shape_at, [&] { return name_of(*entry) + "its " + kCountable; });
     check_offsets(*wanted == entry->end - entry->begin, "data must be as long as shape and dtype say, ", *wanted);
     covered = entry->end;
   }

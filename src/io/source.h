@@ -82,17 +82,23 @@ inline std::uint64_t little_endian(std::span<const std::byte> bytes) {
   return value;
 }
 
-/// Bytes of a tensor; none when they exceed 2^63, or when those of its non-empty axes alone do (strides are their
-/// product).
+/// What a tensor must be whose bytes checked_bytes does not count.
+inline constexpr const char* kCountable =
+    "size in bytes must fit in 63 bits, beside an axis of 0 in 32: got a larger shape";
+
+/// Bytes of a tensor; none when they exceed 2^63. Beside an axis of 0 those of the others must fit in 32 bits: a few
+/// bytes of a file could otherwise ask a reader to walk 2^53 empty rows.
 inline std::optional<std::uint64_t> checked_bytes(std::span<const Index> sizes, std::size_t element_bytes) {
-  constexpr std::uint64_t kMax = static_cast<std::uint64_t>(std::numeric_limits<Index>::max());
+  const bool empty = std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
+  const std::uint64_t most =
+      empty ? std::numeric_limits<std::uint32_t>::max() : static_cast<std::uint64_t>(std::numeric_limits<Index>::max());
   std::uint64_t product = element_bytes;
   for (const Index size : sizes) {
     if (size == 0) continue;
-    if (size < 0 || product > kMax / static_cast<std::uint64_t>(size)) return std::nullopt;
+    if (size < 0 || product > most / static_cast<std::uint64_t>(size)) return std::nullopt;
     product *= static_cast<std::uint64_t>(size);
   }
-  return std::find(sizes.begin(), sizes.end(), 0) != sizes.end() ? 0 : product;
+  return empty ? 0 : product;
 }
 
 /// For writers. Throws ShapeError when sizes and bytes disagree.

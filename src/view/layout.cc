@@ -17,6 +17,7 @@ constexpr std::size_t kLabelChars = 12;  // longer tokens end in an ellipsis,
 constexpr int kLabelColumns = 24;        // and so do wider ones: 12 characters of Chinese fit, 12 times U+0000 does not
 constexpr double kMaxPixels = 48e6;      // of all panels together; longer sequences are pooled
 constexpr Index kMaxCells = 4096;        // along one axis of a panel
+constexpr Index kMaxPanels = 65'536;     // more are no picture, and a map without rows may name any number of heads
 
 /// Pixels that the longer side of a panel should take, by the number of panels.
 int panel_target(std::size_t panels) {
@@ -106,6 +107,15 @@ std::string picture_label(std::string_view token) { return visible_label(token, 
 std::string picture_title(std::string_view title) { return visible_line(title, kTitleChars); }
 
 std::vector<Panel> choose_panels(const AttentionMap& map, const MapOptions& options) {
+  const auto number = [](const std::vector<Index>& wanted, Index all) {
+    return wanted.empty() ? all : std::ssize(wanted);
+  };
+  const Index num_layers = number(options.layers, map.num_layers()), num_heads = number(options.heads, map.num_heads());
+  if (num_heads > 0 && num_layers > kMaxPanels / num_heads) {
+    throw OptionError("[choose_panels] at most " + std::to_string(kMaxPanels) +
+                      " heads are drawn: choose layers and heads: got " + std::to_string(num_layers) + " layers of " +
+                      std::to_string(num_heads));
+  }
   const auto chosen = [](const std::vector<Index>& wanted, Index count, const char* what) {
     std::vector<Index> all = wanted;
     if (all.empty()) {

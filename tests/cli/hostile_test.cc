@@ -82,6 +82,22 @@ TEST_F(Hostile, ADeepListOfTokensIsRefused) {
       "map --qk qk.safetensors --tokens deep.json --out o.html", {"--tokens", "must be a JSON list of strings"});
 }
 
+/// 200 bytes must neither walk 2^53 rows nor ask for gigabytes.
+TEST_F(Hostile, SmallFilesDoNotAskForLargeLayersOrPictures) {
+  draw({1, 2, 4});
+  const Words layer = "layer mha --state state.safetensors --x t.npy --out y.npy";
+  const std::string header =
+      R"({"q_proj.weight":{"dtype":"F32","shape":[9007199254740992,0],"data_offsets":[0,0]}})";  // no writer takes it
+  write("state.safetensors", std::string({static_cast<char>(header.size()), 0, 0, 0, 0, 0, 0, 0}) + header);
+  expect_refused(layer, {"--state", "beside an axis of 0"});
+  StateDict row;
+  row.add("q_proj.weight", any_tensor(Tensor<float>({1, 100'000})));
+  io::save_safetensors(path("state.safetensors"), row);
+  expect_refused(layer + Words{"--heads", "1"}, {"q_proj.weight", "k_proj.weight"});
+  draw({100'000, 0, 0});
+  expect_refused("map t.npy --out o.svg", {"at most 65536 heads are drawn", "got 1 layers of 100000"});
+}
+
 TEST_F(Hostile, OutputsThatCannotBeWrittenAreToldBeforeTheWork) {
   draw({1, 1, 4, 4});
   const Words train{"train", "--steps", "1000000000", "--out"};

@@ -120,6 +120,7 @@ TEST(Npy, EveryRuleOfTheHeaderIsCheckedWhereItBreaks) {
       {"size past 2^64", with("(2, 3)", "(^99999999999999999999999,)"), "2^53"},
       {"65 axes", with("(2, 3)", axes + "^1)"), "64 axes"},
       {"product overflows", with("(2, 3)", "^(4294967296, 4294967296)"), "63 bits"},
+      {"axes of nothing", with("(2, 3)", "^(4503599627370496, 0)"), "beside an axis of 0 in 32"},
       {"product overflows beside 0", with("(2, 3)", "^(0, 4294967296, 4294967296)"), "63 bits"},
   };
   ASSERT_NO_THROW(parse(file_text(kGood, kData)));

@@ -132,6 +132,7 @@ TEST(Safetensors, EveryRuleOfTheHeaderIsCheckedWhereItBreaks) {
       {"true as size", with("[1]", "[tru^e]"), "lists of whole numbers"},
       {"65 axes", with("[1]", axes + "^1]"), "64 axes"},
       {"product overflows", with("[1]", "^[4294967296,4294967296,4294967296]"), "63 bits"},
+      {"axes of nothing", with("[1]", "^[9007199254740992,0]"), "beside an axis of 0 in 32"},
       {"product overflows beside 0", with("[1]", "^[0,4294967296,4294967296,4294967296]"), "63 bits"},
       {"bytes overflow", with("[1]", "^[4294967296,536870912]"), "63 bits"},
       {"three offsets", with("[0,4]", "[0,4,^4]"), "two numbers"},

@@ -11,10 +11,7 @@
 #include "nn/parameters/synonyms.h"
 
 namespace qkv::inline v0::nn {
-namespace {
 
-/// The caller's options, checked; the form's defaults where they are not given, nothing where the form does not read
-/// them.
 LayerConfig resolved(const AttentionForm& form, const LayerConfig& given) {
   LayerConfig c = given;
   if (!form.heads) c.num_heads = 1;
@@ -48,6 +45,8 @@ LayerConfig resolved(const AttentionForm& form, const LayerConfig& given) {
   for (const float p : {*c.dropout, *c.residual_dropout}) dropout_threshold(static_cast<double>(p), form.type);
   return c;
 }
+
+namespace {
 
 Tensor<float> ones(Index count) {
   Tensor<float> tensor({count});

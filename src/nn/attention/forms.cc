@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "core/listed.h"
 #include "nn/parameters/synonyms.h"
 #include "qkv/nn/average.h"
 #include "qkv/nn/self_attention.h"
@@ -82,12 +83,6 @@ std::unique_ptr<Layer> make_form(std::ptrdiff_t form, const LayerConfig& config,
   return made;
 }
 
-template <class List, class Name> std::string joined(const List& list, const Name& name) {
-  std::string text;
-  for (const auto& one : list) text.append(text.empty() ? "" : ", ").append(name(one));
-  return text;
-}
-
 /// Fills sizes that are 0 from the tensors in the file.
 void fill_sizes(const AttentionForm* form, const StateDict& state, LayerConfig& config) {
   const auto fill = [](Index& size, Index found) {
@@ -116,7 +111,7 @@ void require_heads(std::string_view name, const StateDict& state, LayerConfig& c
   }
   fail<OptionError>("load_layer", "num_heads of ", name,
       " must be given, since weights of one shape fit several: here ",
-      joined(possible, [](Index heads) { return std::to_string(heads); }), ": got none");
+      listed(possible, [](Index heads) { return std::to_string(heads); }), ": got none");
 }
 
 }  // namespace
@@ -151,7 +146,7 @@ std::unique_ptr<Layer> make_layer(std::string_view name, const LayerConfig& conf
   const AttentionForm* form = form_named(name);
   check<OptionError>(
       form != nullptr, "make_layer", "the layer must be one of ",
-      [] { return joined(kNames, [](std::string_view one) { return std::string(one); }); }, ": got ", name);
+      [] { return listed(kNames, [](std::string_view one) { return std::string(one); }); }, ": got ", name);
   return make_form(form - kForms.data(), config, std::make_index_sequence<kForms.size()>());
 }
 
@@ -166,11 +161,13 @@ std::unique_ptr<Layer> load_layer(std::string_view name, const StateDict& state,
     config.embed_dim = std::max<Index>(config.embed_dim, config.num_heads);
     config.length = std::max<Index>(config.length, 1);
     fail<OptionError>("load_layer", "the state dict must hold the parameters of ", name, ", ",
-        joined(make_layer(name, config)->parameters(), [](const Parameter& one) { return one.name; }), ": got ",
-        state.size() == 0 ? "nothing" : joined(state.entries(), [](const auto& entry) { return entry.name; }),
+        listed(make_layer(name, config)->parameters(), [](const Parameter& one) { return one.name; }), ": got ",
+        state.size() == 0 ? "nothing" : listed(state.entries(), [](const auto& entry) { return entry.name; }),
         form != nullptr ? "; any of these names will do: " : "",
         form != nullptr ? spellings_text(form->output != OutputProjection::kNone) : "");
   }
+  // Before a layer is made: a file of one long row would ask for the square of it.
+  if (form != nullptr) read_attention_parameters(*form, resolved(*form, config), state, {});
   auto layer = make_layer(name, config);
   layer->load_state_dict(state);
   return layer;

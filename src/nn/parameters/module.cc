@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "core/listed.h"
 #include "nn/parameters/parameters.h"
 
 namespace qkv::inline v0::nn {
@@ -41,13 +42,11 @@ StateDict copies(const Module& module, std::string_view function, std::span<floa
 }  // namespace
 
 std::string expected_text(const std::vector<Expected>& expected) {
-  std::string text;
-  for (const Expected& one : expected) {
-    if (!text.empty()) text += ", ";
-    text += one.name + " " + shape_text(one.sizes.data(), static_cast<int>(one.sizes.size()));
-    if (!one.required) text += " (optional)";
-  }
-  return text.empty() ? "no parameters" : text;
+  if (expected.empty()) return "no parameters";
+  return listed(expected, [](const Expected& one) {
+    return one.name + " " + shape_text(one.sizes.data(), static_cast<int>(one.sizes.size())) +
+           (one.required ? "" : " (optional)");
+  });
 }
 
 std::vector<StateEntry> entries_under(const StateDict& state, std::string_view prefix) {
@@ -60,8 +59,7 @@ std::vector<StateEntry> entries_under(const StateDict& state, std::string_view p
 
 void throw_missing(std::string_view type, std::string_view prefix, std::string_view name,
     const std::vector<Expected>& expected, const std::vector<StateEntry>& got) {
-  std::string names;
-  for (const StateEntry& entry : got) names += (names.empty() ? "" : ", ") + entry.name + " " + entry.tensor->shape();
+  const std::string names = listed(got, [](const StateEntry& one) { return one.name + " " + one.tensor->shape(); });
   fail<OptionError>(load_function(type), "missing parameter ", prefix, name, ": expected ", expected_text(expected),
       "; got ", names.empty() ? "nothing" : names);
 }

@@ -24,6 +24,10 @@ struct NamedTensors {
 /// The names of the norms' weights.
 inline constexpr std::string_view kQueryNorm = "q_norm.weight", kKeyNorm = "k_norm.weight";
 
+/// The caller's options, checked; the form's defaults where they are not given, nothing where the form does not read
+/// them.
+LayerConfig resolved(const AttentionForm& form, const LayerConfig& given);
+
 /// Reads `state` under `prefix` in any spelling. Throws as Module::load_state_dict does.
 NamedTensors read_attention_parameters(
     const AttentionForm& form, const LayerConfig& config, const StateDict& state, std::string_view prefix);
