@@ -47,6 +47,15 @@ void check_size(const StateDict& state, const AttentionLMConfig& c) {
   const Index least = 2 * c.num_layers * c.embed_dim * (c.embed_dim + kv_width);
   check<ShapeError>(elements >= least, kFromState, "parameters of ", c.num_layers, " layers of width ", c.embed_dim,
       " must have at least ", least, " elements: got ", elements);
+  // One wide tensor may have the elements of any number of narrow layers.
+  for (Index layer = 0; layer < c.num_layers; ++layer) {
+    const std::string number = std::to_string(layer);
+    const std::string name = c.blocks            ? "transformer.h." + number + ".attn.c_attn.weight"
+                             : c.num_layers == 1 ? "attn.W_q.weight"
+                                                 : "attn." + number + ".W_q.weight";
+    check<OptionError>(state.contains(name), kFromState, "each of the ", c.num_layers,
+        " layers that the metadata names must be in the file: got no ", name);
+  }
 }
 
 }  // namespace

@@ -118,6 +118,24 @@ TEST(Checkpoint, SizesThatTheFileDoesNotHold) {
   test::expect_error<ShapeError>(with("lm.context", "1000000"), {"pos.weight", "[1000000, 32]", "[16, 32]"});
   test::expect_error<ShapeError>(with("lm.embed_dim", "1048576"), {"tok.weight", "[7, 1048576]", "[7, 32]"});
   test::expect_error<ShapeError>(with("lm.num_layers", "1000000"), {"1000000 layers", "elements"});
+  lm::AttentionLMConfig narrow{.vocab_size = 7, .context = 16, .embed_dim = 1, .num_heads = 1};
+  for (const bool blocks : {false, true}) {
+    narrow.blocks = blocks;
+    StateDict state = saved_state(narrow);
+    state.metadata["lm.num_layers"] = "1000000";
+    state.add("wide", any_tensor(Tensor<float>({4'000'000})));
+    test::expect_error<OptionError>([&] { lm::checkpoint_from_state(state); },
+        {"each of the 1000000 layers",
+            blocks ? "got no transformer.h.1.attn.c_attn.weight" : "got no attn.0.W_q.weight"});
+  }
+}
+
+TEST(Checkpoint, ALongListOfNamesIsCut) {
+  lm::AttentionLMConfig config = test::default_config();
+  config.num_layers = 30;
+  StateDict state = saved_state(config);
+  state.add("extra.weight", any_tensor(Tensor<float>({8})));
+  test::expect_error<OptionError>([&] { lm::checkpoint_from_state(state); }, {"extra.weight", " and ", " more"});
 }
 
 TEST(Checkpoint, ParametersMissingOrTooMany) {
