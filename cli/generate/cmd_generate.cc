@@ -33,7 +33,6 @@ int run_generate(const GenerateCommandOptions& options) {
   const StateDict state = load_safetensors("--model", options.model);
   const lm::Checkpoint checkpoint =
       about_file("--model", options.model, [&] { return lm::checkpoint_from_state(state); });
-  if (options.prompt.empty()) throw UsageError("--prompt must have at least one character");
   const std::vector<Index> prompt = about("--prompt", [&] { return checkpoint.tokenizer.encode(options.prompt); });
 
   Context context(options.compute.context());

@@ -34,6 +34,15 @@ template <class Number> void read(const std::string& name, const std::string& te
 
 void read(const std::string&, const std::string& text, const Rule&, std::string& value) { value = text; }
 
+/// An empty value would read as if the option were not there, which nobody says.
+void require_text(const std::string& name, const std::string& type, const std::string& text) {
+  if (!text.empty()) return;
+  const bool file = type.starts_with("FILE") || type == "DIR";
+  throw CLI::ValidationError(
+      name + (file ? " needs the name of a file" : " needs a value" + (type.empty() ? "" : ", " + type)) +
+      ": got \"\"");
+}
+
 template <class Value>
 void read(const std::string& name, const std::string& text, const Rule& rule, std::optional<Value>& value) {
   read(name, text, rule, value.emplace());
@@ -63,15 +72,26 @@ void Options::operator()(const std::string& spelled, Target target, const std::s
               names, [value](std::int64_t count) { *value = count > 0; }, help);
           option->disable_flag_override();
         } else if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
-          option = app_.add_option(names, *value, help)->type_name(type.empty() ? name : type);
-          if (name.starts_with('-')) option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+          const auto take = [name, value, type](const CLI::results_t& words) {
+            for (const std::string& word : words) require_text(name, type, word);
+            *value = words;
+            return true;
+          };
+          option = app_.add_option(names, take, help)->type_name(type.empty() ? name : type)->type_size(1);
+          if (name.starts_with('-')) {
+            option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+          } else {
+            option->expected(CLI::detail::expected_max_vector_size);
+          }
         } else if (names.ends_with('}')) {
           if constexpr (std::is_same_v<Value, std::string>) option = app_.add_flag(names, *value, help);
         } else {
           const auto take = [name, value, rule, type](const CLI::results_t& words) {
-            const std::string text = words.empty() || words.back() == "{}" ? "" : words.back();
-            if (text.empty() && (type == "FILE" || type == "DIR"))  // without a name no file would be written
-              throw CLI::ValidationError(name + " needs the name of a file: got \"\"");
+            const bool optional = type.starts_with('[');  // CLI11 writes {} for no value
+            const std::string text = words.empty() || (optional && words.back() == "{}") ? "" : words.back();
+            constexpr bool kText =
+                std::is_same_v<Value, std::string> || std::is_same_v<Value, std::optional<std::string>>;
+            if (kText && !optional && rule.among.empty()) require_text(name, type, text);
             if (!rule.among.empty() && std::ranges::find(rule.among, text) == rule.among.end())
               throw CLI::ValidationError(
                   name + " must be one of " + CLI::detail::join(rule.among, ", ") + ": got " + escaped(text));

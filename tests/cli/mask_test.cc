@@ -97,7 +97,7 @@ TEST_F(MaskTool, WhatCannotBeReadNamesItsPlace) {
   const auto refused = [&](const std::string& expression, std::initializer_list<const char*> parts) {
     expect_refused({"mask", expression}, Words(parts.begin(), parts.end()));
   };
-  refused("", {"character 1", "where the text ends"});
+  refused(" ", {"character 2", "where the text ends"});
   refused("caus", {"character 1", "\"caus\"", "causal, window"});
   refused("causal &", {"character 9", "where the text ends"});
   refused("causal first(1)", {"character 8", "'&', '|' or the end"});

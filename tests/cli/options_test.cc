@@ -72,6 +72,28 @@ TEST_F(Options, AFlagTakesNoValue) {
 TEST_F(Options, WhatWouldHaveNoEffectIsRefused) {
   Tensor<std::int64_t> batches({2, 3, 9});
   for (Index n = 0; n < batches.count(); ++n) batches.data()[n] = n % 5;
+TEST_F(Options, AnEmptyValueIsNoLackOfTheOption) {
+  for (const char* option : {"--mask", "--window", "--key-lengths", "--offsets", "--mask-axes", "--isa", "--bits",
+           "--parallel", "--layout"}) {
+    expect_refused(attend({option, ""}), {"qkv attend: ", option, " needs a value", "got \"\""});
+  }
+  expect_refused({"generate", "--model", "m", "--prompt", "a", "--cut", ""}, {"--cut needs a value, L:H,..."});
+  expect_refused({"generate", "--model", "m", "--prompt", ""}, {"--prompt needs a value, TEXT"});
+  expect_refused({"map", "w.npy", "--text", ""}, {"--text needs a value, TEXT"});
+  expect_refused({"train", "--sample", ""}, {"--sample needs a value, TEXT"});
+  expect_refused({"mask", ""}, {"EXPR needs a value"});
+  expect_refused({"train", "--map", "a.svg", "--map", ""}, {"--map needs the name of a file"});
+  expect_refused({"map", "w.npy", "--out", ""}, {"--out needs the name of a file"});
+}
+
+TEST_F(Options, AFileMayBeNamedByBrackets) {
+  save("w.npy", Tensor<float>({3, 3}));
+  output({"map", "w.npy", "--out", "[a,b].svg", "--out", "{}.svg"});
+  EXPECT_EQ(files(), (std::vector<std::string>{"[a,b].svg", "w.npy", "{}.svg"}));
+  expect_refused({"map", "w.npy", "--out", "[a.svg,b.svg]"}, {"\"[a.svg,b.svg]\""});
+  expect_refused({"map", "{}"}, {"FILE \"{}\""});
+}
+
   save("b.npy", batches);
   expect_refused("train --batches b.npy --batch 4", {"--batch must be the 3", "got 4"});
   output("train --batches b.npy --batch 3 --out m.safetensors");
