@@ -167,6 +167,13 @@ int run_judge(const JudgeOptions& asked) {
   Finding finding;
   Outputs outputs;
   if (!options.file.empty()) split_name(options);
+  for (const std::string& word : options.run.empty() ? std::vector<std::string>() : split_words(options.run))
+    outputs.protect(word);
+  std::error_code error;
+  for (std::size_t n = 0; !options.answers.empty() && fs::exists(probe_path(options.answers, n), error); ++n) {
+    outputs.protect(probe_path(options.answers, n).string());
+    outputs.protect(answer_path(options.answers, n).string());
+  }
   outputs.protect(options.file);
   if (options.sarif != kStandardOutput) outputs.expect("--sarif", options.sarif);
   if (!options.file.empty()) {

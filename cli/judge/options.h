@@ -35,6 +35,10 @@ judge::Finding judge_python(const JudgeOptions& options);
 judge::Finding judge_program(const JudgeOptions& options);
 
 /// SARIF 2.1.0: a result for each mistake, or one for code that could not be judged; none where all is right. `hint`:
+/// Words of --run between spaces; quotes '...' and "..." keep spaces, a backslash outside '...' takes the next
+/// character as it is. No shell: no variables, no wildcards. UsageError for a quote that does not end.
+std::vector<std::string> split_words(const std::string& text);
+
 /// the rule is "wrong", the message a question (places.cc).
 std::string sarif_of(const judge::Finding& finding, bool hint);
 /// "mine.py:12: error: The scores are not divided by sqrt(d). [no-scale]": the same as lines.

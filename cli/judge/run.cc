@@ -18,8 +18,29 @@ using judge::Finding;
 
 constexpr int kUnfilled = 3;
 
-/// Words between spaces; quotes '...' and "..." keep spaces, a backslash outside '...' takes the next character as it
-/// is. No shell: no variables, no wildcards. UsageError for a quote that does not end.
+/// The words of the command, its program by its whole path.
+std::vector<std::string> words_of(const JudgeOptions& options) {
+  std::vector<std::string> words = split_words(options.run);
+  for (const char* mark : {"{in}", "{out}"}) {
+    if (options.run.find(mark) == std::string::npos)
+      throw UsageError(
+          "--run must say where the files stand, as in './mine {in} {out}': there is no " + std::string(mark));
+  }
+  const fs::path program = find_program(words.front());
+  if (program.empty()) throw UsageError("--run: " + escaped(words.front()) + " is no program that can be run");
+  words.front() = fs::absolute(program).string();
+  return words;
+}
+
+/// What the program said of a part that is left to fill in; empty when it did not.
+std::string unfilled_text(const ChildEnd& end, const std::string& said) {
+  const std::size_t at = said.find("fill in");
+  if (end.how != ChildEnd::How::kExited || end.number != kUnfilled || at == std::string::npos) return {};
+  return said.substr(at, said.find('\n', at) - at);
+}
+
+}  // namespace
+
 std::vector<std::string> split_words(const std::string& text) {
   std::vector<std::string> words;
   std::string word;
@@ -48,29 +69,6 @@ std::vector<std::string> split_words(const std::string& text) {
   if (words.empty()) throw UsageError("--run needs a command, as in './mine {in} {out}'");
   return words;
 }
-
-/// The words of the command, its program by its whole path.
-std::vector<std::string> words_of(const JudgeOptions& options) {
-  std::vector<std::string> words = split_words(options.run);
-  for (const char* mark : {"{in}", "{out}"}) {
-    if (options.run.find(mark) == std::string::npos)
-      throw UsageError(
-          "--run must say where the files stand, as in './mine {in} {out}': there is no " + std::string(mark));
-  }
-  const fs::path program = find_program(words.front());
-  if (program.empty()) throw UsageError("--run: " + escaped(words.front()) + " is no program that can be run");
-  words.front() = fs::absolute(program).string();
-  return words;
-}
-
-/// What the program said of a part that is left to fill in; empty when it did not.
-std::string unfilled_text(const ChildEnd& end, const std::string& said) {
-  const std::size_t at = said.find("fill in");
-  if (end.how != ChildEnd::How::kExited || end.number != kUnfilled || at == std::string::npos) return {};
-  return said.substr(at, said.find('\n', at) - at);
-}
-
-}  // namespace
 
 Finding judge_program(const JudgeOptions& options) {
   if (options.task.empty()) throw UsageError("--run needs --task: a program does not say what it computes");

@@ -145,6 +145,8 @@ int run_map(const MapCommandOptions& options) {
   if (!options.qk.empty()) return run_explorer(options);
   if (!options.tokens.empty())
     throw UsageError("--tokens goes with --qk; a model's tokens are the characters of --text");
+  outputs.protect(options.qk);
+  outputs.protect(options.tokens);
   Outputs outputs;
   for (const std::string& path : options.out) expect_map(outputs, "--out", path);
   const view::PixelOptions pixels = options.style.pixels(options.out);
@@ -158,6 +160,7 @@ int run_map(const MapCommandOptions& options) {
   for (const std::string& path : options.out) print_line("wrote " + one_line(path));
   if (!options.out.empty()) return 0;
   view::TerminalOptions shown = map_options(style);
+  outputs.protect(options.file);
   shown.theme = options.theme == "light" ? view::Theme::kLight : view::Theme::kDark;
   print(view::render_terminal(map, shown));
   return 0;

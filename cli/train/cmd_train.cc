@@ -79,6 +79,8 @@ int run_one(const TrainCommandOptions& options, const Ranks* ranks) {
   std::optional<SharedTraining> shared;
   if (ranks != nullptr) shared.emplace(*ranks, run, options.parallel.method, context);
   lm::AttentionLM& model = shared ? shared->model() : run.model;
+  outputs.protect(options.text);
+  outputs.protect(options.batches);
   static_cast<void>(lm::Trainer(model, run.train));  // impossible options are refused before anything is printed
 
   if (!options.json && speaks) print_head(run, options, context);

@@ -114,6 +114,18 @@ TEST_F(Hostile, OutputsThatCannotBeWrittenAreToldBeforeTheWork) {
   expect_refused(trained_to("near.safetensors"), {"--out", "near.safetensors", "leads nowhere"});
 }
 
+TEST_F(Hostile, OutputsDoNotReplaceInputs) {
+  draw({3, 3});
+  fs::copy_file(path("t.npy"), path("w.svg"));
+  expect_refused("map w.svg --out w.svg", {"--out", "is an input"});
+  write("qk.html", "x");
+  expect_refused("map --qk qk.html --out qk.html", {"--out", "is an input"});
+  expect_refused("map --qk t.npy --tokens qk.html --out qk.html", {"--out", "is an input"});
+  write("text.safetensors", "abababababababababab");
+  expect_refused("train --text text.safetensors --out text.safetensors", {"--out", "is an input"});
+  expect_refused("train --batches qk.html --map qk.html", {"--map", "is an input"});
+}
+
 TEST_F(Hostile, AReadOnlyOutputIsToldBeforeTheWork) {
   write("old.safetensors", "old");
   fs::permissions(path("old.safetensors"), fs::perms(0444));

@@ -73,6 +73,11 @@ TEST_F(Judge, EditorsAreToldTheLine) {
   EXPECT_TRUE(has(judge({"mine.py", "--python", python, "--sarif", "-"}).out, "\"ruleId\": \"no-task\""));
   expect_refused("judge mine.py --json --problems", {"--json", "--problems"});
   expect_refused("judge mine.py --sarif mine.py", {"--sarif", "input"});
+  write("mine", "#!/bin/sh\n");
+  expect_refused({"judge", "--run", "sh 'mine' {in} {out}", "--task", "sdpa", "--sarif", "mine"}, {"--sarif", "input"});
+  output("judge --probes p --task sdpa");
+  for (const char* name : {"p/probe-0.safetensors", "p/answer-1.safetensors"})
+    expect_refused({"judge", "--answers", "p", "--sarif", name}, {"--sarif", name, "input"});
   expect_refused("judge --catalogue --sarif -", {"--sarif", "a verdict"});
 }
 
