@@ -75,7 +75,7 @@ bool redirect(const std::filesystem::path& path, int stream, int flags) {
   const pid_t supervisor = ::getppid();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   ::setsid();
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXFSZ, SIGCHLD}) ::signal(number, SIG_DFL);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXFSZ, SIGCHLD}) ::signal(number, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

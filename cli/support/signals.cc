@@ -39,7 +39,7 @@ extern "C" void qkv_tool_stop(int number) {
 
 void handle_signals() {
   ::signal(SIGXFSZ, SIG_IGN);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {
     struct sigaction action {};
     if (::sigaction(number, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) continue;
     action = {};

@@ -6,9 +6,9 @@
 
 namespace qkv::cli {
 
-/// SIGINT, SIGTERM and SIGHUP remove unfinished files and then end the process as they always do; what was ignored
-/// stays ignored. A write beyond the limit on file sizes is an error of that write (EFBIG), not a signal. Once, before
-/// any work.
+/// SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGPIPE remove unfinished files and then end the process as they always do;
+/// what was ignored stays ignored. A write beyond the limit on file sizes is an error of that write (EFBIG), not a
+/// signal. Once, before any work.
 void handle_signals();
 
 /// Written to standard error when SIGTERM ends the process: a rank that mpirun ends says so in a line of its own.

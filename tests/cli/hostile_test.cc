@@ -147,7 +147,7 @@ TEST_F(Hostile, AReadOnlyOutputIsToldBeforeTheWork) {
 /// Between the first temporary file and the renames lie 200 MB of other outputs.
 TEST_F(Hostile, SignalsLeaveNoTemporaryFiles) {
   draw({1, 1, 4096, 8});
-  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGPIPE}) {
     int status = 0;
     for (int tries = 0; tries < 10 && WIFEXITED(status) && WEXITSTATUS(status) == 0; ++tries) {  // the signal was late
       const pid_t child = start(attend({"--weights", "w.npy", "--applied", "a.npy", "--lse", "l.npy"}), [] {});
