@@ -18,7 +18,8 @@ Inputs read_inputs(const AttendOptions& options) {
   if (!options.in.empty() && ending(options.in) != ".safetensors") throw UsageError("--in must be a .safetensors file");
   Inputs inputs;
   const StateDict state = options.in.empty() ? StateDict() : load_safetensors("--in", options.in);
-  for (const char* name : {"q", "k", "v", "dout", "bias", "keep", "drop"}) {
+  for (const StateDict::Entry& entry : state.entries()) require_known(options, entry.name);
+  for (const char* name : kInputs) {
     const std::string& path = options.file(name);
     if (!path.empty()) {
       inputs.emplace(name, load_npy("--" + std::string(name), path));
@@ -58,7 +59,7 @@ Files name_outputs(const AttendOptions& options, const Inputs& inputs, Outputs& 
     if (name[0] == 'd' && !has_dout) throw UsageError("--" + name + " needs the output's gradient: add --dout");
   }
   if (files.contains("dbias") && !inputs.contains("bias")) throw UsageError("--dbias needs --bias");
-  if (has_dout && options.in.empty() && !wants_gradients(options, files))
+  if (!options.file("dout").empty() && !wants_gradients(options, files))
     throw UsageError("--dout needs a file for gradients: add --dq, --dk, --dv or --dbias");
   if (!one_file && !options.out.empty()) files["out"] = options.out;
   return files;
@@ -130,7 +131,7 @@ int run_attend(const AttendOptions& options) {
   const AnyTensor& q = inputs.at("q");
   Outputs outputs;
   std::vector<std::string> read{options.in};
-  for (const char* name : {"q", "k", "v", "dout", "bias", "keep", "drop"}) read.push_back(options.file(name));
+  for (const char* name : kInputs) read.push_back(options.file(name));
   std::string names;  // of the files whose shapes may not fit together
   for (const std::string& path : read) {
     outputs.protect(path);

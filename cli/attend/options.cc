@@ -1,5 +1,7 @@
 #include "attend/options.h"
 
+#include <algorithm>
+
 #include "core/escape.h"
 #include "mask/expression.h"
 
@@ -72,6 +74,12 @@ std::string AttendOptions::source(const std::string& name) const {
   return path.empty() ? "--in " + escaped(in) + ", " + name : "--" + name + " " + escaped(path);
 }
 
+void require_known(const AttendOptions& options, const std::string& name) {
+  if (std::ranges::find(kInputs, name, [](const char* known) { return std::string_view(known); }) == std::end(kInputs))
+    throw UsageError("--in " + escaped(options.in) + ": tensors must be q, k, v, dout, bias, keep, drop: got " +
+                     escaped(name) + ": rename it or take it out");
+}
+
 void add_attend_options(Options& add, AttendOptions& options) {
   const auto file = [&](const FileOption& one, std::map<std::string, std::string>& files) {
     add("--" + std::string(one.name) + " FILE", &files[one.name], one.help);
@@ -104,7 +112,7 @@ void add_attend_options(Options& add, AttendOptions& options) {
   add("--softcap X", &options.softcap, "c tanh(score / c); 0: off");
   add("--empty-row HOW", &options.empty_row, "A row without keys gives zero, mean or nan (default zero)");
   add("--dropout P", &options.dropout, "Dropout probability of the weights, as in training");
-  add("--seed N", &options.seed, "Seed of the dropout (default 0)");
+  add("--seed N", &options.seed, "Seed of the dropout (default 0)", {.needs = "--dropout"});
   add.compute(options.compute);
 
   add_parallel_options(add, options.parallel, kSequenceMethods);

@@ -37,6 +37,11 @@ struct AttendOptions {
 /// [B, H, T, D] in the type of the call. UsageError for other axes, or where it holds no floats.
 template <class T> Tensor<T> typed(const std::string& source, const AnyTensor& tensor);
 
+/// The tensors that are read, by their names in --in.
+inline constexpr const char* kInputs[] = {"q", "k", "v", "dout", "bias", "keep", "drop"};
+/// UsageError for a tensor of --in that would not be read.
+void require_known(const AttendOptions& options, const std::string& name);
+
 void add_attend_options(Options& add, AttendOptions& options);
 
 /// causal, window, key lengths and masks in words; everything except the dense masks.

@@ -198,10 +198,12 @@ void attend_on_ranks(const AttendOptions& options, const Ranks& ranks) {
   for (const io::TensorEntry& tensor : reader.parts.tensors()) {
     tensors += " " + escaped(tensor.name) + " " + std::string(dtype_name(tensor.dtype));
     for (const Index size : tensor.sizes) tensors += " " + std::to_string(size);
+    require_known(options, tensor.name);
   }
   ranks.agree({{"tensors in --in", tensors}, {"--out", options.out}});
   const DType dtype = reader.tensor("q").dtype;
   if (dtype != DType::kF32 && dtype != DType::kF64)
+  options.dense.check(reader.parts.find("keep") != nullptr || reader.parts.find("drop") != nullptr);
     throw UsageError(
         reader.source("q") + ": must be f32 or f64, which the outputs then are: got " + std::string(dtype_name(dtype)));
   about<ShapeError>("--in " + escaped(options.in), [&] {

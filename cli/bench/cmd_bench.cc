@@ -102,7 +102,6 @@ int run_bench(const BenchOptions& options) {
   const ContextOptions compute = options.compute.context();  // also where it is not used: a wrong --isa is refused
   const std::vector<BenchCase> cases = chosen_cases(options);
   if (options.list) return list_cases(options.cases.empty() && options.suite.empty() ? all_cases() : cases);
-  const std::string suite = options.chosen_suite();
   Context context(compute);
   PeakMeter meter(context);
   if (!options.json) print_bench_heading(context);
@@ -114,7 +113,7 @@ int run_bench(const BenchOptions& options) {
   Peak peak = meter.measure({.fma_f32 = true, .fma_f64 = true, .dot_bf16 = true, .read = true});
   for (const Measured& one : measured) peak = best_of(peak, one.peak);
   if (options.json) {
-    print_json(bench_json(measured, peak, suite, context));
+    print_json(bench_json(measured, peak, options.cases.empty() ? Json(options.chosen_suite()) : Json(), context));
   } else {
     print_summary(measured, peak);
   }
@@ -127,10 +126,10 @@ void declare_bench(Options& add, BenchOptions& options) {
       "quick: half a minute; full: everything, minutes; or one group: forward, backward, bf16, decode, options, "
       "weights, "
       "layers, lm, linattn, caches, ragged",
-      {.excludes = "CASE"});
+      {.excludes = {"CASE"}});
   add("--exact", &options.exact, "Each CASE is a whole name, not a beginning", {.needs = "CASE"});
   add("--list", &options.list, "List the names of all cases, or of those in CASE or --suite");
-  add.json(options.json);
+  add.json(options.json, {.excludes = {"--list"}});
   add.compute(options.compute, 1);
 }
 

@@ -107,8 +107,10 @@ struct StepProblem {
 
 /// `qkv train` with nothing to read or write, from start to exit.
 void train_as_process(const Context& context) {
-  const std::string command = fmt::format("'{}' train --steps {} --seed 0 --threads {} --isa {} --json > /dev/null",
-      std::filesystem::read_symlink("/proc/self/exe").string(), kSteps, context.threads(), isa_name(context.isa()));
+  const std::string command =
+      fmt::format("'{}' train --steps {} --seed 0 --threads {} --isa {} --bits {} --json > /dev/null",
+          std::filesystem::read_symlink("/proc/self/exe").string(), kSteps, context.threads(), isa_name(context.isa()),
+          bits_name(context.bits()));
   if (std::system(command.c_str()) != 0)
     throw std::runtime_error("lm-process: qkv train could not be run in its own process");
 }

@@ -82,6 +82,6 @@ void print_case(const Measured& measured, const Measured* previous);
 /// The peaks, and which cases the machine disturbed.
 void print_summary(std::span<const Measured> measured, const Peak& peak);
 
-Json bench_json(std::span<const Measured> measured, const Peak& peak, const std::string& suite, const Context& context);
+Json bench_json(std::span<const Measured> measured, const Peak& peak, const Json& suite, const Context& context);
 
 }  // namespace qkv::cli

@@ -79,8 +79,7 @@ void print_summary(std::span<const Measured> measured, const Peak& peak) {
       peak.fma_f64, dot, peak.read)));
 }
 
-Json bench_json(
-    std::span<const Measured> measured, const Peak& peak, const std::string& suite, const Context& context) {
+Json bench_json(std::span<const Measured> measured, const Peak& peak, const Json& suite, const Context& context) {
   Json cases = Json::array();
   for (const Measured& one : measured) cases.push_back(case_json(one));
   return {{"cpu", cpu_model()}, {"isa", isa_name(context.isa())}, {"threads", context.threads()}, {"suite", suite},

@@ -83,7 +83,7 @@ int print_catalogue(const JudgeOptions& options) {
 int write_probes(const JudgeOptions& options) {
   if (options.task.empty()) throw UsageError("--probes needs --task: each task has its own");
   const fs::path folder = options.probes;
-  const std::vector<StateDict> probes = judge::make_probes(options.task, sizes_of(options), options.seed);
+  const std::vector<StateDict> probes = judge::make_probes(options.task, sizes_of(options), options.seed.value_or(0));
   std::error_code error;
   fs::create_directory(folder, error);
   if (!fs::is_directory(folder))
@@ -140,22 +140,21 @@ void check_usage(const JudgeOptions& options) {
   if (!options.task.empty() && judge::find_task(options.task) == nullptr)
     throw UsageError("--task must be one of " + judge::task_names() + ": got " + escaped(options.task));
   const bool python = !options.file.empty(), runs = python || !options.run.empty();
-  const auto only = [&](const char* name, bool there, bool allowed, const char* what) {
-    if (there && !allowed) throw UsageError(std::string(name) + " is about " + what + ": leave it out");
-  };
-  only("--map", !options.map.empty(), python, "a Python file");
-  only("--init", !options.init.empty(), python, "a Python file");
-  only("--python", !options.python.empty(), python, "a Python file");
-  only("--sandbox", options.sandbox, runs, "a file or program that is run");
-  only("--sizes", !options.sizes.empty(), !options.probes.empty() || !options.run.empty(), "--probes and --run");
-  const bool judges = runs || !options.answers.empty();
-  only("--hint", options.hint, judges, "a verdict");
-  only("--sarif", !options.sarif.empty(), judges, "a verdict");
-  only("--problems", options.problems, python, "a Python file");
-  if (options.json && (options.problems || options.sarif == kStandardOutput))
+  const bool judges = runs || !options.answers.empty(), probes = !options.probes.empty() || !options.run.empty();
+  constexpr const char *kFile = "a Python file", *kRun = "a file or program that is run", *kVerdict = "a verdict";
+  check_only_about({{"--map", !options.map.empty(), python, kFile}, {"--init", !options.init.empty(), python, kFile},
+      {"--python", !options.python.empty(), python, kFile}, {"--problems", options.problems, python, kFile},
+      {"--sandbox", options.sandbox, runs, kRun}, {"--time-limit", options.seconds.has_value(), runs, kRun},
+      {"--memory", options.memory_mb.has_value(), runs, kRun},
+      {"--sizes", !options.sizes.empty(), probes, "--probes and --run"},
+      {"--seed", options.seed.has_value(), python || probes, "probes, which are made for FILE, --run and --probes"},
+      {"--hint", options.hint, judges, kVerdict}, {"--sarif", !options.sarif.empty(), judges, kVerdict}});
+  const bool sarif_alone = options.sarif == kStandardOutput;
+  if (options.json && (options.problems || sarif_alone))
     throw UsageError("--json is all of standard output: leave out --problems and --sarif -");
-  if (!(options.seconds > 0 && options.seconds <= 1e6))
-    throw UsageError(fmt::format("--time-limit must be a number of seconds above 0: got {:g}", options.seconds));
+  if (sarif_alone && options.problems) throw UsageError("--sarif - is all of standard output: leave out --problems");
+  if (const double seconds = options.limits().seconds; !(seconds > 0 && seconds <= 1e6))
+    throw UsageError(fmt::format("--time-limit must be a number of seconds above 0: got {:g}", seconds));
 }
 
 int run_judge(const JudgeOptions& asked) {
@@ -167,6 +166,7 @@ int run_judge(const JudgeOptions& asked) {
   Finding finding;
   Outputs outputs;
   if (!options.file.empty()) split_name(options);
+  outputs.protect(options.file);
   for (const std::string& word : options.run.empty() ? std::vector<std::string>() : split_words(options.run))
     outputs.protect(word);
   std::error_code error;
@@ -174,7 +174,6 @@ int run_judge(const JudgeOptions& asked) {
     outputs.protect(probe_path(options.answers, n).string());
     outputs.protect(answer_path(options.answers, n).string());
   }
-  outputs.protect(options.file);
   if (options.sarif != kStandardOutput) outputs.expect("--sarif", options.sarif);
   if (!options.file.empty()) {
     finding = judge_python(options);
@@ -217,7 +216,8 @@ void declare_judge(Options& add, JudgeOptions& options) {
   add("--catalogue", &options.catalogue, "List every mistake and convention that is known");
   add.heading("Limits");
   add("--time-limit S", &options.seconds, "Seconds, after which every process of it is ended (default 60)");
-  add("--memory N", &options.memory_mb, "Address space per process, MiB (default 4096)", {.least = 64});
+  add("--memory N", &options.memory_mb, "Address space per process, MiB (default 4096)",
+      {.least = 64, .most = std::uint64_t{1} << 40});
   add("--sandbox", &options.sandbox, "Behind bubblewrap: no network, nothing can be written");
   add("--python PROGRAM", &options.python, "The Python that runs FILE (default: that of $VIRTUAL_ENV, then python3)");
   add("--seed N", &options.seed, "Of the probes' numbers (default 0)");

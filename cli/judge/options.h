@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,10 +19,10 @@ struct JudgeOptions {
   std::string probes, answers, run, sizes;
   std::string sarif;  ///< a file, or "-"
   bool hint = false, json = false, problems = false, sandbox = false, catalogue = false;
-  double seconds = 60;
-  std::uint64_t memory_mb = 4096, seed = 0;
+  std::optional<double> seconds;
+  std::optional<std::uint64_t> memory_mb, seed;
 
-  Limits limits() const { return {.seconds = seconds, .memory = memory_mb << 20}; }
+  Limits limits() const { return {.seconds = seconds.value_or(60), .memory = memory_mb.value_or(4096) << 20}; }
 };
 
 /// The sizes of a task's probes: the task's own, and what --sizes says.
@@ -34,11 +35,11 @@ judge::Finding judge_python(const JudgeOptions& options);
 /// with a text that begins with "fill in" is a program not yet filled in (run.cc).
 judge::Finding judge_program(const JudgeOptions& options);
 
-/// SARIF 2.1.0: a result for each mistake, or one for code that could not be judged; none where all is right. `hint`:
 /// Words of --run between spaces; quotes '...' and "..." keep spaces, a backslash outside '...' takes the next
 /// character as it is. No shell: no variables, no wildcards. UsageError for a quote that does not end.
 std::vector<std::string> split_words(const std::string& text);
 
+/// SARIF 2.1.0: a result for each mistake, or one for code that could not be judged; none where all is right. `hint`:
 /// the rule is "wrong", the message a question (places.cc).
 std::string sarif_of(const judge::Finding& finding, bool hint);
 /// "mine.py:12: error: The scores are not divided by sqrt(d). [no-scale]": the same as lines.

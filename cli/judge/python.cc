@@ -104,7 +104,8 @@ class Judgement {
     if (!subject.verdict.empty() && (loaded || fs::exists(folder_ / "subject.json")))
       return named(not_judged(subject.verdict, subject.says, subject.traceback, subject.check), subject);
     if (!loaded) return named(died(child.end(), "while it was loaded or first called"), subject);
-    std::vector<StateDict> probes = judge::make_probes(subject.task, subject.sizes, options_.seed, subject.owner);
+    std::vector<StateDict> probes =
+        judge::make_probes(subject.task, subject.sizes, options_.seed.value_or(0), subject.owner);
     for (std::size_t n = 0; n < probes.size(); ++n) io::save_safetensors(probe_path(folder_, n), probes[n]);
     child.say("run");
     if (child.line() != "done") return named(died(child.end(), during(probes)), subject);

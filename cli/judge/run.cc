@@ -80,7 +80,7 @@ Finding judge_program(const JudgeOptions& options) {
     finding.file = options.run, finding.task = options.task;
     return finding;
   };
-  const std::vector<StateDict> probes = judge::make_probes(options.task, sizes_of(options), options.seed);
+  const std::vector<StateDict> probes = judge::make_probes(options.task, sizes_of(options), options.seed.value_or(0));
   const Scratch scratch;
   const fs::path folder = scratch.path() / "exchange", out = scratch.path() / "stdout", err = scratch.path() / "stderr";
   fs::create_directories(folder);
@@ -99,7 +99,7 @@ Finding judge_program(const JudgeOptions& options) {
       own = sandboxed(own, scratch, needed);
     }
     Limits limits = options.limits();
-    limits.seconds = std::max(options.seconds - seconds(), 0.0);
+    limits.seconds = std::max(limits.seconds - seconds(), 0.0);
     Child child({.words = own, .out = out, .err = err, .own_namespace = !options.sandbox, .limits = limits}, scratch);
     const ChildEnd end = child.end();
     const std::string said = last_lines(err, kLastLines);

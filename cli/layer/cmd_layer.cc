@@ -24,7 +24,7 @@ struct LayerCommandOptions {
   std::optional<std::string> rope;
   std::optional<double> norm_eps;
   std::optional<float> dropout, residual_dropout;
-  std::uint64_t seed = 0;
+  std::optional<std::uint64_t> seed;
   ComputeOptions compute;
 
   bool training() const { return dropout || residual_dropout; }
@@ -52,6 +52,7 @@ void check_usage(const LayerCommandOptions& options) {
   if (!grouped && options.kv_heads != 0) throw UsageError("--kv-heads is for grouped-query only: got " + options.name);
   if (!grouped && (options.rope || options.norm_eps))
     throw UsageError("--rope and --norm-eps are for grouped-query only: got " + options.name);
+  if (options.seed && !options.training()) throw UsageError("--seed is of --dropout and --residual-dropout: add one");
   const bool drops = options.dropout.value_or(0) != 0 || options.residual_dropout.value_or(0) != 0;
   if (drops && (options.name == "average" || options.name == "fixed-weights"))
     throw UsageError("--dropout and --residual-dropout are for layers that compute their weights: got " + options.name);
@@ -83,6 +84,8 @@ std::unique_ptr<nn::Layer> load(const LayerCommandOptions& options, const Tensor
   if (options.state.empty()) return nn::make_layer(options.name, config);
   const StateDict state = load_safetensors("--state", options.state);
   require_heads(options, state);
+  if (options.norm_eps && !state.contains("q_norm.weight"))
+    throw UsageError("--norm-eps needs norms: there is no q_norm.weight in --state " + escaped(options.state));
   std::unique_ptr<nn::Layer> layer =
       about_file("--state", options.state, [&] { return nn::load_layer(options.name, state, config); });
   if (layer->embed_dim() != 0 && layer->embed_dim() != x.size(2)) {
@@ -115,7 +118,7 @@ Tensor<float> run_ladder(const LayerCommandOptions& options, const Tensor<float>
   DenseMasks dense;
   nn::ForwardOptions forward{.mask = dense.load(options.dense, axes_of(options, *layer)),
       .causal = options.causal,
-      .seed = options.seed,
+      .seed = options.seed.value_or(0),
       .context = &context};
   if (options.rope) forward.positions = parse_rotary(*options.rope).positions;
   if (!options.weights.empty()) forward.weights = &weights;

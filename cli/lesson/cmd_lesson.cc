@@ -159,9 +159,9 @@ void declare_lesson(Options& add, LessonOptions& options) {
       "What you computed by hand, .178,.088,.734: right to two digits after the point, or a hint");
   add("--draw", &options.draw, "The step's numbers, drawn; a right answer draws them too", {.needs = "STEP"});
   add("--out FILE", &options.out, "The lesson as one page, .html, that computes in the browser; needs no network",
-      {.excludes = "STEP"});
+      {.excludes = {"STEP", "--answer"}});
   add.compute(options.compute, 1);
-  add.json(options.json);
+  add.json(options.json, {.excludes = {"--draw"}});
 }
 
 const bool lesson_added = add_command({"lesson", "Attention in twelve steps, computed by hand and by a page",

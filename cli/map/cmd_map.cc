@@ -129,7 +129,7 @@ int run_explorer(const MapCommandOptions& options) {
   const MapStyle& style = options.style;
   if (!options.file.empty()) throw UsageError("give one file: a model, weights or --qk");
   if (!options.text.empty() || options.sequence || !options.theme.empty() || !style.layers.empty() ||
-      !style.heads.empty() || !style.range.empty() || !style.scale.empty() || style.columns)
+      !style.heads.empty() || !style.range.empty() || !style.scale.empty() || style.columns || style.pixel_ratio)
     throw UsageError("--qk goes with --tokens, --title and --out: the page itself chooses heads, ranges and colours");
   if (options.out.size() != 1) throw UsageError("--qk needs one --out PAGE.html");
   Outputs outputs;

@@ -58,10 +58,15 @@ view::MapOptions MapStyle::map() const {
 }
 
 view::PixelOptions MapStyle::pixels(const std::vector<std::string>& paths) const {
+  const auto drawn = [&](auto... kinds) {
+    return std::ranges::any_of(paths, [&](const std::string& path) { return ((ending(path) == kinds) || ...); });
+  };
+  if (columns && !drawn(".png", ".svg", ".pdf"))
+    throw UsageError("--columns is for .png, .svg and .pdf: there is none here");
   if (!pixel_ratio) return {};
   if (!(*pixel_ratio >= 1 && *pixel_ratio <= 8))
     throw UsageError(fmt::format("--pixel-ratio must be in 1 .. 8: got {}", *pixel_ratio));
-  if (std::ranges::none_of(paths, [](const std::string& path) { return ending(path) == ".png"; }))
+  if (!drawn(".png"))
     throw UsageError(
         "--pixel-ratio is for .png: there is none here (.svg, .pdf and .html are as sharp as what shows them)");
   return {.pixel_ratio = *pixel_ratio};

@@ -203,9 +203,9 @@ void declare_practice(Options& add, PracticeCommandOptions& options) {
   add.json(options.json);
   add.heading("The path");
   add("--watch FILE", &options.watch, "Judge FILE at every save and show what changed; ends when it is right",
-      {.excludes = "NAME"});
+      {.excludes = {"NAME", "--watch"}});
   add("--mock TIME", &options.mock, "An interview: three exercises, a clock (45m, 1h) and a report",
-      {.excludes = "NAME"});
+      {.excludes = {"NAME"}});
   add("--hint", &options.judge.hint, "With these: point at a mistake without naming it");
   add("--python PROGRAM", &options.judge.python, "With these: the Python that runs the file");
 }

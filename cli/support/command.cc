@@ -106,7 +106,7 @@ void Options::operator()(const std::string& spelled, Target target, const std::s
   if (!heading_.empty()) option->group(heading_);
   option->required(rule.required);
   if (!rule.needs.empty()) option->needs(app_.get_option(rule.needs));
-  if (!rule.excludes.empty()) option->excludes(app_.get_option(rule.excludes));
+  for (const std::string& other : rule.excludes) option->excludes(app_.get_option(other));
 }
 
 void Options::compute(ComputeOptions& options, int threads) {

@@ -42,14 +42,15 @@ class UsageError : public std::runtime_error {
 struct ComputeOptions;
 
 /// The variable that an option sets. An optional one stays empty where the option is not given.
-using Target =
-    std::variant<bool*, std::optional<bool>*, std::string*, std::optional<std::string>*, std::vector<std::string>*,
-        double*, std::optional<double>*, std::optional<float>*, int*, Index*, std::optional<Index>*, std::uint64_t*>;
+using Target = std::variant<bool*, std::optional<bool>*, std::string*, std::optional<std::string>*,
+    std::vector<std::string>*, double*, std::optional<double>*, std::optional<float>*, int*, Index*,
+    std::optional<Index>*, std::uint64_t*, std::optional<std::uint64_t>*>;
 
 struct Rule {
   bool required = false;
   std::uint64_t least = 0, most = std::numeric_limits<std::uint64_t>::max();  ///< of an integer; of its type at most
-  std::string needs{}, excludes{};                                            ///< another option, added before
+  std::string needs{};                                                        ///< another option, added before
+  std::vector<std::string> excludes{};                                        ///< others, added before
   std::vector<std::string> among{};                                           ///< the only words allowed
 };
 
@@ -64,7 +65,9 @@ class Options {
   /// "--causal{square}" (a flag whose value may be set by =), "--causal,!--no-causal". A vector takes repeated options.
   void operator()(const std::string& spelled, Target target, const std::string& help, const Rule& rule = {});
   void compute(ComputeOptions& options, int threads = 0);  ///< `threads`: the default of --threads; 0: all
-  void json(bool& json) { (*this)("--json", &json, "One JSON document on standard output"); }
+  void json(bool& json, const Rule& rule = {}) {
+    (*this)("--json", &json, "One JSON document on standard output", rule);
+  }
   /// Above the example of --help.
   void footer(const std::string& text);
 

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <map>
 
 #include "core/cpu.h"
 #include "support/files.h"
@@ -21,6 +22,13 @@ ContextOptions ComputeOptions::context() const {
   if (!isa.empty()) options.isa = parse_isa(isa);
   if (!bits.empty()) options.bits = parse_bits(bits);
   return options;
+}
+
+void check_only_about(std::initializer_list<OnlyAbout> options) {
+  for (const OnlyAbout& one : options) {
+    if (one.given && !one.allowed)
+      throw UsageError(std::string(one.option) + " is about " + one.what + ": leave it out");
+  }
 }
 
 std::vector<Index> parse_indices(std::string_view option, const std::string& text) {
@@ -146,6 +154,7 @@ RotaryChoice parse_rotary(const std::string& text) {
       {"low", [&](Key key, Key value) { o.low_frequency = number(key, value); }},
       {"high", [&](Key key, Key value) { o.high_frequency = number(key, value); }}};
   for (std::size_t at = 0; at < text.size();) {
+  std::map<std::string, std::string> given;
     const std::size_t end = std::min(text.find(',', at), text.size());
     const std::string part = text.substr(at, end - at), key = part.substr(0, part.find('='));
     if (key.size() == part.size())
@@ -156,12 +165,22 @@ RotaryChoice parse_rotary(const std::string& text) {
       names.append(names.empty() ? "" : ", ").append(name);
       if (name != key) continue;
       known = true;
-      set(key, part.substr(key.size() + 1));
+      const std::string value = part.substr(key.size() + 1);
+      set(key, value);
+      if (!given.emplace(key, value).second) throw UsageError("--rope takes each key once: got a second " + key);
     }
     if (!known) throw UsageError("--rope knows " + names + ": got " + escaped(key));
     at = end + 1;
   }
   return choice;
+  given.emplace("scaling", "none");
+  for (const auto& [key, scalings] :
+      {std::pair("factor", "linear, ntk, yarn or llama3"), {"context", "yarn or llama3"}, {"beta-fast", "yarn"},
+          {"beta-slow", "yarn"}, {"attention-factor", "yarn"}, {"low", "llama3"}, {"high", "llama3"}}) {
+    if (given.contains(key) && std::string_view(scalings).find(given["scaling"]) == std::string_view::npos)
+      throw UsageError(std::string("--rope ") + key + " is for scaling=" + scalings +
+                       ": got scaling=" + given["scaling"] + ": name one, or leave " + key + " out");
+  }
 }
 
 }  // namespace qkv::cli

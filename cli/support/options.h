@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,6 +37,15 @@ template <class Value> Value named(
   }
   throw UsageError(std::string(option) + " must be one of " + names + ": got " + escaped(text));
 }
+
+/// An option that speaks only of `what`, which may not be here.
+struct OnlyAbout {
+  const char* option;
+  bool given, allowed;
+  const char* what;
+};
+/// UsageError for the first that is given and not allowed: "--hint is about a verdict: leave it out".
+void check_only_about(std::initializer_list<OnlyAbout> options);
 
 /// "4,2" -> {4, 2}. UsageError that names the option.
 std::vector<Index> parse_indices(std::string_view option, const std::string& text);

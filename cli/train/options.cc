@@ -42,7 +42,8 @@ void check_agrees(
   if (options.rope)
     agree(rotary && rotary_of(*options.rope) == config.rotary, "--rope " + escaped(*options.rope),
         rotary ? "has other rotary options" : "has learned positions");
-  agree(!options.blocks.value_or(false) || config.blocks, "--blocks", "has none");
+  const bool blocks = options.blocks.value_or(config.blocks);
+  agree(blocks == config.blocks, blocks ? "--blocks" : "--no-blocks", blocks ? "has none" : "has blocks");
   agree((options.task == "masked") == (checkpoint.task == "masked"), "--task " + options.task,
       "was trained with --task " + checkpoint.task);
   if (checkpoint.tokenizer.characters() != tokenizer.characters()) {

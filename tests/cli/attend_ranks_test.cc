@@ -105,6 +105,7 @@ TEST_F(AttendRanks, RefusesByNameAndLeavesNothing) {
   refused(2, files_of + "--parallel ulysses --weights", "--weights and --applied are for one machine");
   refused(2, "--q q.npy --k k.npy --v v.npy --out out.npy --parallel ulysses", "--in FILE.safetensors");
   refused(2, files_of + "--parallel ulysses --lse lse.npy", "--lse is not read or written by ranks");
+  refused(2, files_of + "--parallel ring --mask-axes qk", "--mask-axes needs --keep or --drop");
   refused(2, files_of + "--parallel ulysses --hash", "--hash is for one machine");
   refused(3, files_of + "--parallel ulysses", "ranks");
   refused(2, files_of + "--parallel ulysses --chunk 64", "Ulysses computes whole heads");

@@ -43,6 +43,7 @@ TEST_F(Bench, EveryCaseSaysItsFractionOfAPeakOfTheSameRunAndItsUsefulFlops) {
 TEST_F(Bench, OptionsAreHeldAgainstThePlainKernelForTheSameLiveTiles) {
   const nlohmann::json bench = json("bench --exact window128-f32-d64-s1024 --json");
   ASSERT_EQ(bench["cases"].size(), 1U);
+  EXPECT_EQ(bench["suite"], nullptr) << "a case was named";
   const nlohmann::json& one = bench["cases"][0];
   EXPECT_EQ(one["of"], "plain");
   EXPECT_NEAR(one["fraction"].get<double>(),

@@ -184,6 +184,12 @@ TEST_F(Judge, WrongUseIsOneLine) {
   expect_refused({"judge", "--answers", "none"}, {"--answers", "none"});
   expect_refused({"judge", "--probes", "p", "--task", "sdpa", "--sizes", "{\"heads\": 0}"}, {"heads", "0"});
   expect_refused({"judge", "--catalogue", "--hint"}, {"--hint"});
+  for (const char* option : {"--seed", "--memory", "--time-limit"}) {
+    expect_refused({"judge", "--catalogue", option, "100"}, {option, "leave it out"});
+    expect_refused({"judge", "--answers", "none", option, "100"}, {option, "leave it out"});
+  }
+  expect_refused("judge mine.py --sarif - --problems", {"--sarif -", "--problems"});
+  expect_refused({"judge", "mine.py", "--memory", "17592186044416"}, {"--memory", "1099511627776"});  // << 20 is 2^64
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Options without effect beside the others are refused in one line: nothing that a person types is ignored silently.
 #include "cli/tool.h"
+#include "qkv/io/safetensors.h"
 
 namespace qkv::test {
 namespace {
@@ -27,6 +28,8 @@ TEST_F(Options, ATrainedModelSettlesWhatItIs) {
   refused({"--context", "8"}, {"--context 8", "has 16"});
   refused({"--layers", "3"}, {"--layers 3", "has 1"});
   refused({"--blocks"}, {"--blocks", "has none"});
+  output("train --steps 0 --blocks --dim 8 --out b.safetensors");
+  expect_refused("train --init b.safetensors --no-blocks", {"--no-blocks", "b.safetensors", "has blocks"});
   refused({"--positions", "rotary"}, {"--positions rotary", "learned"});
   refused({"--rope", "base=5"}, {"--rope", "learned"});
   refused({"--task", "masked"}, {"--task masked", "--task text"});
@@ -69,9 +72,6 @@ TEST_F(Options, AFlagTakesNoValue) {
   expect_refused("train --blocks=no", {"qkv train: --blocks takes no value"});
 }
 
-TEST_F(Options, WhatWouldHaveNoEffectIsRefused) {
-  Tensor<std::int64_t> batches({2, 3, 9});
-  for (Index n = 0; n < batches.count(); ++n) batches.data()[n] = n % 5;
 TEST_F(Options, AnEmptyValueIsNoLackOfTheOption) {
   for (const char* option : {"--mask", "--window", "--key-lengths", "--offsets", "--mask-axes", "--isa", "--bits",
            "--parallel", "--layout"}) {
@@ -94,6 +94,9 @@ TEST_F(Options, AFileMayBeNamedByBrackets) {
   expect_refused({"map", "{}"}, {"FILE \"{}\""});
 }
 
+TEST_F(Options, WhatWouldHaveNoEffectIsRefused) {
+  Tensor<std::int64_t> batches({2, 3, 9});
+  for (Index n = 0; n < batches.count(); ++n) batches.data()[n] = n % 5;
   save("b.npy", batches);
   expect_refused("train --batches b.npy --batch 4", {"--batch must be the 3", "got 4"});
   output("train --batches b.npy --batch 3 --out m.safetensors");
@@ -107,17 +110,48 @@ TEST_F(Options, AFileMayBeNamedByBrackets) {
   expect_refused("map m.safetensors --theme light --out a.png", {"--theme", "terminal"});
   output("map m.safetensors --theme light");
 
+  save("w.npy", Tensor<float>({3, 3}));
+  expect_refused("map w.npy --columns 2", {"--columns is for .png"});
+  expect_refused("map w.npy --columns 2 --out a.html", {"--columns is for .png"});
+  expect_refused("map --qk qk.safetensors --pixel-ratio 2 --out a.html", {"--qk goes with"});
+
   expect_refused(attend({"--mask-axes", "qk"}), {"--mask-axes needs --keep or --drop"});
+  expect_refused(attend({"--seed", "5"}), {"--seed", "--dropout"});
+  StateDict in;
+  for (const char* name : {"q", "k", "v"}) in.add(name, load("x.npy"));
+  io::save_safetensors(path("in.safetensors"), in);
+  expect_refused("attend --in in.safetensors --out o.npy --dout x.npy", {"--dout needs a file for gradients"});
+  in.add("mask", load("x.npy"));
+  io::save_safetensors(path("in.safetensors"), in);
+  expect_refused(
+      "attend --in in.safetensors --out o.npy", {"in.safetensors", "q, k, v, dout, bias, keep, drop", "mask"});
 
   save("bte.npy", Tensor<float>({1, 3, 4}));
   for (const char* option : {"--dropout", "--residual-dropout"}) {
     expect_refused({"layer", "average", "--x", "bte.npy", "--out", "y.npy", option, "0.5"}, {option, "average"});
     output({"layer", "average", "--x", "bte.npy", "--out", "y.npy", option, "0"});
   }
+  expect_refused("layer average --x bte.npy --out y.npy --seed 3", {"--seed", "--dropout"});
+  const auto rope_refused = [&](const std::string& rope, const Words& fragments) {
+    expect_refused({"train", "--positions", "rotary", "--rope", rope}, fragments);
+  };
+  rope_refused("factor=4", {"--rope factor", "linear, ntk, yarn or llama3"});
+  rope_refused("scaling=linear,factor=4,context=8", {"--rope context", "yarn or llama3", "linear"});
+  rope_refused("base=5,base=6", {"--rope takes each key once", "base"});
+  StateDict grouped;
+  for (const char* name : {"q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight"})
+    grouped.add(name, any_tensor(Tensor<float>({4, 4})));
+  io::save_safetensors(path("g.safetensors"), grouped);
+  const Words layer = "layer grouped-query --state g.safetensors --heads 2 --x bte.npy --out y.npy";
+  expect_refused(layer + "--norm-eps 0.1", {"--norm-eps needs norms", "q_norm.weight", "g.safetensors"});
+
+  expect_refused("lesson --out l.html --answer 1", {"--out", "--answer"});
+  expect_refused("lesson 4 --json --draw", {"--json", "--draw"});
 
   expect_refused("ablate same-q --steps 5", {"--steps is for no-mask"});
   expect_refused("bench fwd-f32-d64-s128 --suite lm", {"--suite"});
   expect_refused({"bench", "--exact"}, {"--exact"});
+  expect_refused("bench --list --json", {"--list", "--json"});
   EXPECT_LT(output("bench --list --suite lm").size(), output({"bench", "--list"}).size());
 }
 
