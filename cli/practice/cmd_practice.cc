@@ -41,11 +41,11 @@ struct PracticeCommandOptions {
 std::string chosen(const Task& task, const PracticeCommandOptions& options) {
   const std::vector<std::string> asked = options.asked(), there = languages_of(task.name);
   if (asked.size() > 1) throw UsageError("--numpy, --torch and --cpp: give one of them");
-  if (there.empty()) throw UsageError("the exercise " + options.name + " has no file to fill in");
+  if (there.empty()) throw UsageError("the exercise " + std::string(task.name) + " has no file to fill in");
   if (asked.empty()) return there.front();
   if (std::ranges::find(there, asked.front()) == there.end())
     throw UsageError(fmt::format(
-        "the exercise {} has no file for --{}: it has {}", options.name, asked.front(), fmt::join(there, ", ")));
+        "the exercise {} has no file for --{}: it has {}", task.name, asked.front(), fmt::join(there, ", ")));
   return asked.front();
 }
 
@@ -90,18 +90,23 @@ void print_ladder() {
   print_line("articles 000 to 004: docs/articles.md");
 }
 
-/// Writes the file to fill in, v3.py; a file of that name that is there already stays.
-std::string written_exercise(const Task& task, const PracticeCommandOptions& options, bool may_exist) {
-  std::string path = file_of(task.name) + ".py";
-  if (std::filesystem::exists(path)) {
-    if (!may_exist) throw UsageError(escaped(path) + " is here already: begin in an empty folder");
-    return path;
-  }
+/// Writes the files to fill in, v3.py or v3.cc, all or none; a file of that name that is there already stays.
+std::vector<std::string> written_exercises(
+    const std::vector<const Task*>& tasks, const PracticeCommandOptions& options, bool may_exist) {
+  std::vector<std::string> paths;
   Outputs outputs;
-  outputs.expect("", path);
-  outputs.add(path, printed_exercise(task.name, chosen(task, options), false));
+  for (const Task* task : tasks) {
+    const std::string language = chosen(*task, options);
+    const std::string& path = paths.emplace_back(file_of(task->name) + (language == "cpp" ? ".cc" : ".py"));
+    if (std::filesystem::exists(path)) {
+      if (!may_exist) throw UsageError(escaped(path) + " is here already: begin in an empty folder");
+      continue;
+    }
+    outputs.expect("", path);
+    outputs.add(path, printed_exercise(task->name, language, false));
+  }
   outputs.commit();
-  return path;
+  return paths;
 }
 
 int next_exercise(const PracticeCommandOptions& options) {
@@ -112,11 +117,13 @@ int next_exercise(const PracticeCommandOptions& options) {
     print_line("every exercise is done");
     return 0;
   }
-  const std::string path = written_exercise(*next, options, true);
+  const std::string path = written_exercises({&*next}, options, true).front();
   print_line(bold(fmt::format("{}: {}", next->name, said(next->title))));
   print_line(wrapped(next->teaches, 2));
   print_line(fmt::format("  {}", path) + faint(said("  is the file to fill in")));
-  print_line(faint(fmt::format("  qkv judge {0}    qkv judge {0} --hint    qkv practice --watch {0}", path)));
+  print_line(faint(
+      options.cpp ? fmt::format("  qkv judge --run './{} {{in}} {{out}}' --task {}", file_of(next->name), next->name)
+                  : fmt::format("  qkv judge {0}    qkv judge {0} --hint    qkv practice --watch {0}", path)));
   return 0;
 }
 
@@ -143,11 +150,8 @@ int mock_interview(const PracticeCommandOptions& options) {
     const auto same = [&](const Task* other) { return other->path == task->path; };
     if (drawn.size() < 3 && std::ranges::none_of(drawn, same)) drawn.push_back(task);
   }
-  std::vector<std::string> files;
-  for (const Task* task : drawn) {
-    files.push_back(written_exercise(*task, options, false));
-    print_line(fmt::format("  {}  {}", files.back(), said(task->title)));
-  }
+  const std::vector<std::string> files = written_exercises(drawn, options, false);
+  for (std::size_t n = 0; n < files.size(); ++n) print_line(fmt::format("  {}  {}", files[n], said(drawn[n]->title)));
   print_line(
       wrapped(fmt::format("{:g} minutes from now. Every save is judged; Ctrl-C ends it without a report.", minutes)));
   const std::vector<Watched> results = watch(files, options.judge, minutes);
@@ -162,6 +166,15 @@ int mock_interview(const PracticeCommandOptions& options) {
 }
 
 int run_practice(const PracticeCommandOptions& options) {
+  const bool mock = !options.mock.empty(), watches = mock || !options.watch.empty();
+  const bool prints = !watches && options.name != "next", asked = !options.asked().empty();
+  constexpr const char* kWatched = "files that are watched: --watch and --mock";
+  check_only_about({{"--hint", options.judge.hint, watches, kWatched},
+      {"--python", !options.judge.python.empty(), watches, kWatched},
+      {"--solution", options.solution, prints, "an exercise that is printed"},
+      {"--json", options.json, prints, "the list and an exercise that is printed"},
+      {"--numpy, --torch or --cpp", asked, mock || !watches, "an exercise that is written or printed"},
+      {"--cpp", options.cpp, !mock, "a program, which --mock does not judge"}});
   if (!options.mock.empty()) return mock_interview(options);
   if (!options.watch.empty()) {
     watch({options.watch}, options.judge);
@@ -203,9 +216,9 @@ void declare_practice(Options& add, PracticeCommandOptions& options) {
   add.json(options.json);
   add.heading("The path");
   add("--watch FILE", &options.watch, "Judge FILE at every save and show what changed; ends when it is right",
-      {.excludes = {"NAME", "--watch"}});
-  add("--mock TIME", &options.mock, "An interview: three exercises, a clock (45m, 1h) and a report",
       {.excludes = {"NAME"}});
+  add("--mock TIME", &options.mock, "An interview: three exercises, a clock (45m, 1h) and a report",
+      {.excludes = {"NAME", "--watch"}});
   add("--hint", &options.judge.hint, "With these: point at a mistake without naming it");
   add("--python PROGRAM", &options.judge.python, "With these: the Python that runs the file");
 }

@@ -62,6 +62,27 @@ TEST_F(Practice, AMockInterviewDrawsThreeFilesAndEndsWithItsTime) {
   expect_refused({"practice", "--watch", "none.py"}, {"no such file"});
 }
 
+TEST_F(Practice, NextInCppIsAFileOfCpp) {
+  const Words state = {"XDG_STATE_HOME=" + path("state").string()};
+  EXPECT_TRUE(has(run({"practice", "next", "--cpp"}, state).err, "the exercise one-row has no file for --cpp"));
+  std::filesystem::create_directories(path("state/qkv"));
+  write("state/qkv/practice", "one-row\nsoftmax\n");
+  const Outcome next = run({"practice", "next", "--cpp"}, state);
+  EXPECT_EQ(next.code, 0) << next.err;
+  EXPECT_TRUE(has(contents(path("sdpa.cc")), "#include")) << next.out;
+  EXPECT_TRUE(has(next.out, "qkv judge --run './sdpa {in} {out}' --task sdpa")) << next.out;
+}
+
+TEST_F(Practice, WhatSaysNothingIsRefused) {
+  for (const char* option : {"--json", "--solution"})
+    expect_refused({"practice", "next", option}, {option, "leave it out"});
+  for (const Words& more : {Words{"--hint"}, {"--python", "python3"}})
+    expect_refused(Words{"practice", "v3"} + more, {more[0], "--watch"});
+  expect_refused("practice --watch a.py --mock 45m", {"--watch", "--mock"});
+  expect_refused("practice --watch a.py --numpy", {"--numpy", "leave it out"});
+  expect_refused("practice --mock 45m --cpp", {"--cpp", "leave it out"});
+}
+
 TEST_F(Practice, ItsPageHasTheSameArticles) {
   const std::string page = contents(repository() / "docs/practice.md");
   int number = 0;
