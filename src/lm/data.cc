@@ -11,18 +11,19 @@ namespace qkv::inline v0::lm {
 namespace {
 
 constexpr Index kLeastOfInduction = 4;
-constexpr double kHiddenShare = 0.15;  // BERT, arXiv:1810.04805, section 3.1
+constexpr Index kMostIds = Index{1} << 31;  // beyond any alphabet, and far from overflow
+constexpr double kHiddenShare = 0.15;       // BERT, arXiv:1810.04805, section 3.1
 
 void check_shape(BatchShape shape, const char* function) {
   check<OptionError>(shape.batch >= 1 && shape.context >= 1, function,
       "batch and context must be at least 1: got batch ", shape.batch, ", context ", shape.context);
 }
 
-/// The largest id plus 1; every id must be >= 0.
+/// The largest id plus 1; every id must be in [0, 2^31).
 Index vocab_of(std::span<const Index> ids, const char* function) {
   Index vocab = 0;
   for (const Index id : ids) {
-    check<OptionError>(id >= 0, function, "ids must not be negative: got ", id);
+    check<OptionError>(id >= 0 && id < kMostIds, function, "ids must be from 0 to ", kMostIds - 1, ": got ", id);
     vocab = std::max(vocab, id + 1);
   }
   return vocab;

@@ -193,7 +193,9 @@ TEST(Data, Errors) {
       {"[steps, B, T + 1]", "[2, 3]"});
   Tensor<Index> negative({1, 1, 2});
   negative.data()[1] = -4;
-  test::expect_error<OptionError>([&] { BatchSource::from_arrays(negative.clone()); }, {"negative", "-4"});
+  test::expect_error<OptionError>([&] { BatchSource::from_arrays(negative.clone()); }, {"from 0 to 2147483647", "-4"});
+  negative.data()[1] = std::numeric_limits<Index>::max();  // plus 1 would overflow
+  test::expect_error<OptionError>([&] { BatchSource::from_arrays(negative.clone()); }, {"9223372036854775807"});
 }
 
 }  // namespace
