@@ -1,8 +1,10 @@
 // `qkv train`: the toy language model from a text to a map of its attention.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <filesystem>
 #include <numeric>
+#include <stdexcept>
 
 #include "core/escape.h"
 #include "map/maps.h"
@@ -20,9 +22,10 @@ namespace {
 constexpr Index kLines = 10;
 constexpr std::size_t kLastLosses = 50;
 
+/// Of no step NaN, which is null in JSON.
 double mean_of_last(const std::vector<double>& losses) {
   const std::size_t count = std::min(kLastLosses, losses.size());
-  return count == 0 ? 0
+  return count == 0 ? std::nan("")
                     : std::accumulate(losses.end() - static_cast<std::ptrdiff_t>(count), losses.end(), 0.0) /
                           static_cast<double>(count);
 }
@@ -31,6 +34,10 @@ lm::TrainResult train(TrainRun& run, lm::AttentionLM& model, bool quiet, Context
   Progress progress(run.train.steps, quiet);
   run.train.on_step = [&](const lm::StepReport& report) {
     const Index step = report.step + 1;
+    if (std::isnan(report.loss) || (step == report.total_steps && std::isinf(report.loss)))
+      throw std::runtime_error(
+          fmt::format("the loss is {} at step {}, and nothing was written: lower --lr, or --clip 1",
+              std::isnan(report.loss) ? "nan" : "inf", step));
     const std::string words = fmt::format("step {}  loss {:.4f}", step, report.loss);
     if (step == 1 || step == report.total_steps ||
         step * kLines / report.total_steps != report.step * kLines / report.total_steps) {
@@ -72,6 +79,8 @@ void print_head(const TrainRun& run, const TrainCommandOptions& options, const C
 int run_one(const TrainCommandOptions& options, const Ranks* ranks) {
   const bool speaks = ranks == nullptr || ranks->first();
   Outputs outputs;
+  outputs.protect(options.text);
+  outputs.protect(options.batches);
   outputs.expect("--out", options.out, {".safetensors"});
   for (const std::string& path : options.maps) expect_map(outputs, "--map", path);
   Context context(ranks != nullptr ? ranks->context() : options.compute.context());
@@ -79,8 +88,6 @@ int run_one(const TrainCommandOptions& options, const Ranks* ranks) {
   std::optional<SharedTraining> shared;
   if (ranks != nullptr) shared.emplace(*ranks, run, options.parallel.method, context);
   lm::AttentionLM& model = shared ? shared->model() : run.model;
-  outputs.protect(options.text);
-  outputs.protect(options.batches);
   static_cast<void>(lm::Trainer(model, run.train));  // impossible options are refused before anything is printed
 
   if (!options.json && speaks) print_head(run, options, context);

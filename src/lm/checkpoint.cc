@@ -1,5 +1,6 @@
 // Checkpoints: a trained model <-> named tensors and metadata.
 #include <algorithm>
+#include <cmath>
 
 #include "lm/metadata.h"
 #include "qkv/lm/task.h"
@@ -92,6 +93,10 @@ Checkpoint checkpoint_from_state(const StateDict& state) {
     if (!is_moment(entry)) parameters.add(entry.name, entry.tensor.clone());
   }
   checkpoint.model.load_state_dict(parameters);
+  for (const nn::Parameter& one : checkpoint.model.parameters()) {
+    check<OptionError>(std::ranges::all_of(one.value, [](float value) { return std::isfinite(value); }), kFromState,
+        "numbers of ", one.name, " must be finite: got nan or inf, as from a training that diverged");
+  }
 
   if (state.metadata.contains(kAdamStep)) {
     AdamState adam{read_index(state.metadata, kFromState, kAdamStep), tensor_vector(state.at(kAdamMean)),

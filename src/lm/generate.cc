@@ -168,8 +168,14 @@ std::vector<Index> generate(
   std::vector<Index> ids;
   for (Index i = 0; i < options.tokens; ++i) {
     if (i > 0) decoder.append(ids.back());
-    ids.push_back(draw(decoder.logits().first(static_cast<std::size_t>(allowed)), options, i));
-    if (options.on_token) options.on_token(ids.back(), log_probability(decoder.logits(), ids.back()));
+    const std::span<const float> logits = decoder.logits();
+    const auto wrong = std::ranges::find_if_not(logits, [](float logit) { return std::isfinite(logit); });
+    check<OptionError>(
+        wrong == logits.end(), kFunction, "the model's logits must be finite: got ",
+        [&] { return std::isnan(*wrong) ? "nan" : "inf"; }, " after ", i,
+        " of the drawn ids: its weights are too large");
+    ids.push_back(draw(logits.first(static_cast<std::size_t>(allowed)), options, i));
+    if (options.on_token) options.on_token(ids.back(), log_probability(logits, ids.back()));
   }
   return ids;
 }

@@ -114,6 +114,26 @@ TEST_F(Hostile, OutputsThatCannotBeWrittenAreToldBeforeTheWork) {
   expect_refused(trained_to("near.safetensors"), {"--out", "near.safetensors", "leads nowhere"});
 }
 
+/// NaN is no success.
+TEST_F(Hostile, ATrainingThatDivergesIsAnError) {
+  for (const char* lr : {"1e30", "1e300"})
+    expect_refused(
+        {"train", "--steps", "40", "--lr", lr, "--json", "--out", "m.safetensors"}, {"the loss is ", "--lr"}, 1);
+  EXPECT_EQ(json("train --steps 0 --json")["final_loss"], nullptr);
+  output("train --steps 0 --out m.safetensors");
+  StateDict state = io::load_safetensors(path("m.safetensors")), broken;
+  broken.metadata = state.metadata;
+  for (const StateDict::Entry& entry : state.entries()) broken.add(entry.name, entry.tensor.clone());
+  const_cast<AnyTensor&>(broken.at("head.bias")).bytes.assign(28, std::byte{255});
+  io::save_safetensors(path("nan.safetensors"), broken);
+  for (const Words& words : {Words{"generate", "--prompt", "a", "--model"}, {"train", "--init"}, {"map"}})
+    expect_refused(words + Words{"nan.safetensors"}, {"nan.safetensors", "head.bias must be finite"});
+  Tensor<std::int64_t> batches({1, 1, 3});
+  batches.data()[1] = std::numeric_limits<Index>::max();
+  save("b.npy", batches);
+  expect_refused("train --batches b.npy", {"--batches \"b.npy\"", "ids must be from 0 to 2147483647"});
+}
+
 TEST_F(Hostile, OutputsDoNotReplaceInputs) {
   draw({3, 3});
   fs::copy_file(path("t.npy"), path("w.svg"));

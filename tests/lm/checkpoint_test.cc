@@ -130,6 +130,13 @@ TEST(Checkpoint, SizesThatTheFileDoesNotHold) {
   }
 }
 
+TEST(Checkpoint, NumbersThatAreNotFinite) {
+  AttentionLM model(test::default_config(), 4);
+  model.parameters().back().value[2] = std::numeric_limits<float>::infinity();
+  const StateDict state = lm::checkpoint_to_state(model, test::default_tokenizer(), "text", 12);
+  test::expect_error<OptionError>([&] { lm::checkpoint_from_state(state); }, {"head.bias", "must be finite"});
+}
+
 TEST(Checkpoint, ALongListOfNamesIsCut) {
   lm::AttentionLMConfig config = test::default_config();
   config.num_layers = 30;

@@ -146,6 +146,9 @@ TEST(Generate, Errors) {
   test::expect_error<OptionError>([&] { lm::generate(model, prompt, {.tokens = -1}); }, {"tokens"});
   test::expect_error<OptionError>([&] { lm::generate(model, prompt, {.allowed_ids = 8}); }, {"allowed_ids", "[1, 7]"});
   test::expect_error<OptionError>([&] { lm::generate(model, prompt, {.cut = {{0, 1}}}); }, {"1 heads", "head 1"});
+  AttentionLM diverged(test::default_config());
+  diverged.parameters().back().value[2] = std::numeric_limits<float>::quiet_NaN();  // of head.bias
+  test::expect_error<OptionError>([&] { lm::generate(diverged, prompt, {.greedy = true}); }, {"finite", "got nan"});
   model.set_causal(false);
   test::expect_error<OptionError>([&] { lm::generate(model, prompt); }, {"causal"});
 }
