@@ -31,7 +31,7 @@ fs::path target_of(const std::string& path) {
 }  // namespace
 
 SharedFile::SharedFile(const Ranks& ranks, const std::string& path, std::uint64_t bytes)
-    : ranks_(ranks), target_(target_of(path)) {
+    : SharedFile(ranks, target_of(path)) {
   std::string name;
   if (ranks.first()) {
     struct stat old {};
@@ -45,11 +45,7 @@ SharedFile::SharedFile(const Ranks& ranks, const std::string& path, std::uint64_
     }
     const bool ready = (!replaces || ::fchmod(descriptor_, old.st_mode & 07777) == 0) &&
                        ::ftruncate(descriptor_, static_cast<off_t>(bytes)) == 0;
-    if (!ready) {
-      const int error = errno;
-      ::unlink(temporary_.c_str());
-      refuse(path, error);
-    }
+    if (!ready) refuse(path, errno);
   }
   name = dist::texts_of_ranks(ranks.transport(), name)[0];
   if (ranks.first()) return;

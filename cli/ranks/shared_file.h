@@ -27,6 +27,9 @@ class SharedFile {
   void commit();
 
  private:
+  /// Whole from here on: what the other constructor throws, the destructor cleans up after.
+  SharedFile(const Ranks& ranks, std::filesystem::path target) : ranks_(ranks), target_(std::move(target)) {}
+
   const Ranks& ranks_;
   std::filesystem::path target_, temporary_;
   int descriptor_ = -1;
