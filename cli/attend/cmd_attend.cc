@@ -72,9 +72,9 @@ template <class T> StateDict compute(const AttendOptions& options, const Inputs&
   Tensor<std::uint8_t> keep, drop;
   Mask mask = structural_mask(options, q.size(2), k.size(2));
   if (inputs.contains("keep"))
-    mask = mask & dense_mask("--keep", keep = to_bool(inputs.at("keep")), options.dense.axes, true);
+    mask = mask & dense_mask(options.source("keep"), keep = to_bool(inputs.at("keep")), options.dense.axes, true);
   if (inputs.contains("drop"))
-    mask = mask & dense_mask("--drop", drop = to_bool(inputs.at("drop")), options.dense.axes, false);
+    mask = mask & dense_mask(options.source("drop"), drop = to_bool(inputs.at("drop")), options.dense.axes, false);
   AttentionOptions attention = attention_options(options, std::move(mask));
   Tensor<T> bias, dbias;
   if (inputs.contains("bias")) attention.bias = bias = input("bias");

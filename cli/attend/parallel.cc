@@ -139,8 +139,10 @@ template <class T> void attend(const AttendOptions& options, const Ranks& ranks,
   // Not cut: every rank has it whole.
   std::optional<Tensor<std::uint8_t>> keep, drop;
   const auto any_keep = reader.whole("keep"), any_drop = reader.whole("drop");
-  if (any_keep) mask = mask & dense_mask("--keep", keep.emplace(to_bool(*any_keep)), options.dense.axes, true);
-  if (any_drop) mask = mask & dense_mask("--drop", drop.emplace(to_bool(*any_drop)), options.dense.axes, false);
+  if (any_keep)
+    mask = mask & dense_mask(reader.source("keep"), keep.emplace(to_bool(*any_keep)), options.dense.axes, true);
+  if (any_drop)
+    mask = mask & dense_mask(reader.source("drop"), drop.emplace(to_bool(*any_drop)), options.dense.axes, false);
   AttentionOptions attention = attention_options(options, std::move(mask));
   Tensor<T> bias, dbias;
   if (const auto given = reader.whole("bias")) attention.bias = bias = typed<T>(reader.source("bias"), *given);
@@ -196,14 +198,14 @@ void attend_on_ranks(const AttendOptions& options, const Ranks& ranks) {
   const Reader reader{options, about_file("--in", options.in, [&] { return io::SafetensorsParts(options.in); })};
   std::string tensors;
   for (const io::TensorEntry& tensor : reader.parts.tensors()) {
+    require_known(options, tensor.name);
     tensors += " " + escaped(tensor.name) + " " + std::string(dtype_name(tensor.dtype));
     for (const Index size : tensor.sizes) tensors += " " + std::to_string(size);
-    require_known(options, tensor.name);
   }
   ranks.agree({{"tensors in --in", tensors}, {"--out", options.out}});
+  options.dense.check(reader.parts.find("keep") != nullptr || reader.parts.find("drop") != nullptr);
   const DType dtype = reader.tensor("q").dtype;
   if (dtype != DType::kF32 && dtype != DType::kF64)
-  options.dense.check(reader.parts.find("keep") != nullptr || reader.parts.find("drop") != nullptr);
     throw UsageError(
         reader.source("q") + ": must be f32 or f64, which the outputs then are: got " + std::string(dtype_name(dtype)));
   about<ShapeError>("--in " + escaped(options.in), [&] {

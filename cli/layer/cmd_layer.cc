@@ -99,7 +99,8 @@ std::unique_ptr<nn::Layer> load(const LayerCommandOptions& options, const Tensor
 /// Without --mask-axes the layer knows what the axes of its masks are, where only one reading fits.
 DenseMasks::Make axes_of(const LayerCommandOptions& options, const nn::Layer& layer) {
   return [&](std::string_view option, const std::string& path, const Tensor<std::uint8_t>& dense, bool keeps) {
-    if (!options.dense.axes.empty()) return dense_mask(option, dense, options.dense.axes, keeps);
+    if (!options.dense.axes.empty())
+      return dense_mask(std::string(option) + " " + escaped(path), dense, options.dense.axes, keeps);
     if (dense.rank() == 2 && dense.size(0) == dense.size(1) && dense.size(0) > 1) {
       throw UsageError(
           std::string(option) + " " + escaped(path) +

@@ -77,6 +77,8 @@ view::AttentionMap make_map(const MapCommandOptions& options) {
   if (ending(file) != ".safetensors") return map_of_weights(file, load_npy("FILE", file), options);
   const StateDict state = load_safetensors("FILE", file);
   if (const AnyTensor* weights = state.find("weights")) return map_of_weights(file, *weights, options);
+  if (state.contains("q") && state.contains("k"))
+    throw UsageError(escaped(file) + " holds q and k: give it as --qk " + escaped(file) + " --out PAGE.html");
   if (options.sequence) throw UsageError("--sequence is for weights: a model reads one text, --text");
   return map_of_model(file, state, options);
 }
@@ -108,6 +110,14 @@ ExplorerTokens load_tokens(const std::string& path) {
   return {strings_of(json.value("queries", Json::array()), path), strings_of(json.value("keys", Json::array()), path)};
 }
 
+/// One for each position of a tensor [H, T, D] of --qk; what is wrong with that one is said elsewhere.
+void check_count(
+    const std::string& path, const char* whose, const std::vector<std::string>& tokens, const AnyTensor* of) {
+  if (tokens.empty() || of == nullptr || of->sizes.size() != 3 || std::ssize(tokens) == of->sizes[1]) return;
+  throw UsageError(fmt::format("--tokens {}: {} must be one for each of the {} positions in --qk: got {}",
+      escaped(path), whose, of->sizes[1], tokens.size()));
+}
+
 /// From a file of q and k, or of the explorer's full form (docs/explorer-file.md).
 std::string explorer_page(
     const std::string& qk, const std::string& tokens, const std::string& title, Context& context) {
@@ -118,6 +128,8 @@ std::string explorer_page(
   } else {
     if (!title.empty()) state.metadata["title"] = title;
     const ExplorerTokens labels = load_tokens(tokens);
+    check_count(tokens, "queries", labels.queries, state.find("q"));
+    check_count(tokens, "keys", labels.keys, state.find("k"));
     state =
         about_file("--qk", qk, [&] { return view::explorer_of_heads(state, labels.queries, labels.keys, context); });
   }
@@ -133,6 +145,8 @@ int run_explorer(const MapCommandOptions& options) {
     throw UsageError("--qk goes with --tokens, --title and --out: the page itself chooses heads, ranges and colours");
   if (options.out.size() != 1) throw UsageError("--qk needs one --out PAGE.html");
   Outputs outputs;
+  outputs.protect(options.qk);
+  outputs.protect(options.tokens);
   outputs.expect("--out", options.out.front(), {".html"});
   Context context(options.compute.context());
   outputs.add(options.out.front(), explorer_page(options.qk, options.tokens, options.title, context));
@@ -145,9 +159,8 @@ int run_map(const MapCommandOptions& options) {
   if (!options.qk.empty()) return run_explorer(options);
   if (!options.tokens.empty())
     throw UsageError("--tokens goes with --qk; a model's tokens are the characters of --text");
-  outputs.protect(options.qk);
-  outputs.protect(options.tokens);
   Outputs outputs;
+  outputs.protect(options.file);
   for (const std::string& path : options.out) expect_map(outputs, "--out", path);
   const view::PixelOptions pixels = options.style.pixels(options.out);
   const view::MapOptions style = options.style.map();
@@ -160,7 +173,6 @@ int run_map(const MapCommandOptions& options) {
   for (const std::string& path : options.out) print_line("wrote " + one_line(path));
   if (!options.out.empty()) return 0;
   view::TerminalOptions shown = map_options(style);
-  outputs.protect(options.file);
   shown.theme = options.theme == "light" ? view::Theme::kLight : view::Theme::kDark;
   print(view::render_terminal(map, shown));
   return 0;

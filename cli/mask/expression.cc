@@ -45,8 +45,8 @@ constexpr std::size_t kAny = static_cast<std::size_t>(-1);
 /// A list for each query, or one for all.
 Mask listed_keys(const std::vector<std::vector<Index>>& lists, const Sizes& sizes) {
   if (lists.size() != 1 && static_cast<Index>(lists.size()) != sizes.q_len) {
-    throw UsageError("keys takes one list or one for each of the " + std::to_string(sizes.q_len) + " queries: got " +
-                     std::to_string(lists.size()));
+    throw OptionError("keys takes one list or one for each of the " + std::to_string(sizes.q_len) + " queries: got " +
+                      std::to_string(lists.size()));
   }
   std::size_t longest = 0;
   for (const std::vector<Index>& list : lists) longest = std::max(longest, list.size());

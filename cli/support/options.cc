@@ -107,7 +107,8 @@ Mask DenseMasks::load(const DenseMaskOptions& options, const Make& make) {
   const auto add = [&](std::string_view option, const std::string& path, Tensor<std::uint8_t>& dense, bool keeps) {
     if (path.empty()) return;
     dense = to_bool(load_npy(option, path));
-    mask = mask & (make ? make(option, path, dense, keeps) : dense_mask(option, dense, options.axes, keeps));
+    mask = mask & (make ? make(option, path, dense, keeps)
+                        : dense_mask(std::string(option) + " " + escaped(path), dense, options.axes, keeps));
   };
   add("--keep", options.keep, keep, true);
   add("--drop", options.drop, drop, false);
@@ -153,8 +154,8 @@ RotaryChoice parse_rotary(const std::string& text) {
       {"attention-factor", [&](Key key, Key value) { o.attention_factor = number(key, value); }},
       {"low", [&](Key key, Key value) { o.low_frequency = number(key, value); }},
       {"high", [&](Key key, Key value) { o.high_frequency = number(key, value); }}};
-  for (std::size_t at = 0; at < text.size();) {
   std::map<std::string, std::string> given;
+  for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find(',', at), text.size());
     const std::string part = text.substr(at, end - at), key = part.substr(0, part.find('='));
     if (key.size() == part.size())
@@ -172,7 +173,6 @@ RotaryChoice parse_rotary(const std::string& text) {
     if (!known) throw UsageError("--rope knows " + names + ": got " + escaped(key));
     at = end + 1;
   }
-  return choice;
   given.emplace("scaling", "none");
   for (const auto& [key, scalings] :
       {std::pair("factor", "linear, ntk, yarn or llama3"), {"context", "yarn or llama3"}, {"beta-fast", "yarn"},
@@ -181,6 +181,7 @@ RotaryChoice parse_rotary(const std::string& text) {
       throw UsageError(std::string("--rope ") + key + " is for scaling=" + scalings +
                        ": got scaling=" + given["scaling"] + ": name one, or leave " + key + " out");
   }
+  return choice;
 }
 
 }  // namespace qkv::cli

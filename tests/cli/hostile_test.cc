@@ -134,6 +134,25 @@ TEST_F(Hostile, ATrainingThatDivergesIsAnError) {
   expect_refused("train --batches b.npy", {"--batches \"b.npy\"", "ids must be from 0 to 2147483647"});
 }
 
+TEST_F(Hostile, MessagesNameTheFileThatIsWrong) {
+  StateDict qk;
+  for (const char* name : {"q", "k"}) qk.add(name, any_tensor(Tensor<float>({1, 2, 4})));
+  io::save_safetensors(path("qk.safetensors"), qk);
+  write("three.json", R"(["a", "b", "c"])");
+  expect_refused("map --qk qk.safetensors --tokens three.json --out o.html", {"--tokens \"three.json\"", "2", "got 3"});
+  expect_refused("map qk.safetensors", {"--qk \"qk.safetensors\""});
+  qk.metadata["window"] = "-9223372036854775808,0";  // its absolute value is no number
+  io::save_safetensors(path("qk.safetensors"), qk);
+  expect_refused("map --qk qk.safetensors --out o.html", {"--qk", "window", "1099511627776"});
+  StateDict page;
+  page.metadata = {{"format", "qkv.explorer.1"}, {"explorer", "{\"views\": ["}};
+  io::save_safetensors(path("page.safetensors"), page);
+  expect_refused("map --qk page.safetensors --out o.html", {"page.safetensors", "\"explorer\" must be JSON"});
+  draw({1, 1, 3, 2});
+  save("keep.npy", Tensor<std::uint8_t>({3, 3}));
+  expect_refused(attend({"--keep", "keep.npy"}), {"--keep \"keep.npy\" has the shape [3, 3]"});
+}
+
 TEST_F(Hostile, OutputsDoNotReplaceInputs) {
   draw({3, 3});
   fs::copy_file(path("t.npy"), path("w.svg"));

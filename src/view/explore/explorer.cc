@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "core/check.h"
@@ -102,6 +103,8 @@ std::string render_explorer(const StateDict& file, bool served) {
       format == file.metadata.end() ? std::string("none") : escaped(format->second));
   check<OptionError>(
       json != file.metadata.end(), kRender, "metadata \"explorer\", the JSON of the page, must be there: got none");
+  check<OptionError>(
+      nlohmann::json::accept(json->second), kRender, "metadata \"explorer\" must be JSON: got ", escaped(json->second));
   const auto title = file.metadata.find("title");
   std::string data = element("explorer", "JSON", "", bytes_of(json->second), 1);
   for (const StateDict::Entry& entry : file.entries()) {

@@ -14,8 +14,8 @@ namespace {
 template <class Number> Number parse(const std::string& key, std::string_view text, Number largest, const char* what) {
   Number value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check<OptionError>(error == std::errc() && end == text.data() + text.size() && std::abs(value) <= largest, kOfHeads,
-      "metadata ", escaped(key), " must ", what, ": got ", escaped(std::string(text)));
+  check<OptionError>(error == std::errc() && end == text.data() + text.size() && value >= -largest && value <= largest,
+      kOfHeads, "metadata ", escaped(key), " must ", what, ": got ", escaped(std::string(text)));
   return value;
 }
 
