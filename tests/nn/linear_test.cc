@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "nn_support.h"
 #include "support/isas.h"
 
@@ -166,6 +168,26 @@ TEST(Linear, NoRows) {
   linear.backward(x, y, dx);
   for (const nn::Parameter& one : linear.parameters()) {
     for (const float value : one.gradient) EXPECT_EQ(value, 0.0F);
+  }
+}
+
+/// No inputs: the bias; no outputs: no gradient; a bias alone, beside a weight that is frozen or has no columns.
+TEST(Linear, AProductOverNothingIsWritten) {
+  Context context({.threads = 2});
+  for (const Index rows : {3, 64}) {
+    const Tensor<float> none({rows, 0}), x({rows, 5}), no_inputs({4, 0}), weight({4, 5}), no_outputs({0, 5});
+    Tensor<float> y({rows, 4}), dy({rows, 4}), dx({rows, 5}), bias({4}), dbias({4}), dweight({4, 0});
+    std::iota(bias.span().begin(), bias.span().end(), 1.0F);
+    std::ranges::fill(y.span(), 7.0F);
+    nn::linear_forward(none, no_inputs, bias, y, context);
+    for (Index n = 0; n < y.count(); ++n) ASSERT_EQ(y.data()[n], static_cast<float>(n % 4 + 1)) << n;
+    std::ranges::fill(dx.span(), 7.0F);
+    nn::linear_backward(x, none, no_outputs, dx, {}, {}, context);
+    for (const float value : dx.span()) ASSERT_EQ(value, 0);
+    std::ranges::fill(dy.span(), 1.0F);
+    nn::linear_backward(x, dy, weight, {}, {}, dbias, context);
+    nn::linear_backward(none, dy, no_inputs, {}, dweight, dbias, context);
+    for (const float value : dbias.span()) EXPECT_EQ(value, 2.0F * static_cast<float>(rows));
   }
 }
 

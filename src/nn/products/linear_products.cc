@@ -103,7 +103,23 @@ template <class T> Index weight_stride(const LinearWeights<T>& weights) {
   return weights.wide.is_null() ? row_stride(weights.weight) : row_stride(weights.wide);
 }
 
+/// Products over nothing, which kernels do not begin: each row is the bias, or 0.
+template <class T> void fill_rows(View<T, 2> y, const float* bias) {
+  for (Index m = 0; m < y.size(0); ++m) {
+    for (Index n = 0; n < y.size(1); ++n) y(m, n) = static_cast<T>(bias == nullptr ? 0.0F : bias[n]);
+  }
+}
+/// sums[n] += the sum of column n: a bias's gradient without its weight's.
+template <class T> void add_columns(View<const T, 2> dy, float* sums) {
+  for (Index n = 0; n < dy.size(1); ++n) {
+    double sum = 0;
+    for (Index m = 0; m < dy.size(0); ++m) sum += static_cast<double>(static_cast<float>(dy(m, n)));
+    sums[n] += static_cast<float>(sum);
+  }
+}
+
 template <class T> void forward(View<const T, 2> x, const LinearWeights<T>& weights, View<T, 2> y, Context& context) {
+  if (x.size(1) == 0) return fill_rows(y, weights.bias);
   const MatrixProduct<T> product{.a = x.data(),
       .b = weights.weight.data(),
       .wide_b = weights.wide.data(),
@@ -129,6 +145,8 @@ template <class T> void backward(View<const T, 2> x, View<const T, 2> dy, const 
   const Index n = dy.size(1);
   const Index k = weights.columns();
   if (m == 0) return;
+  if (n == 0 && !dx.is_null()) fill_rows(dx, nullptr);
+  if (gradients.dbias != nullptr && (gradients.dweight.is_null() || k == 0)) add_columns(dy, gradients.dbias);
   const MatrixProduct<T> to_weights{.a = dy.data(),
       .b = x.data(),
       .sums = gradients.dweight.data(),
