@@ -144,6 +144,21 @@ TYPED_TEST(Range, OneScoreForAllKeysIsTheMean) {
   });
 }
 
+/// A key that every query lists, as a sink is, gets a sum over all of them: in two levels, each of so many roundings.
+TYPED_TEST(Range, AKeyListedByManyQueriesKeepsItsDigits) {
+  using T = TypeParam;
+  constexpr Index many = 400000;
+  constexpr double eps = std::numeric_limits<T>::epsilon();
+  Tensor<T> q({1, 1, many, 1}), k({1, 1, 64, 1}), out({1, 1, many, 1}), lse({1, 1, many}), dout({1, 1, many, 1}),
+      dv({1, 1, 64, 1});
+  const Tensor<std::int32_t> lists({1, 1, many, 1});
+  std::ranges::fill(dout.span(), static_cast<T>(0.1));
+  const AttentionOptions options{.mask = Mask::keys(lists)};
+  attention_backward(q, k, k, out, lse, dout, {.dv = dv}, options);
+  const double exact = static_cast<double>(static_cast<T>(0.1)) * many;
+  EXPECT_NEAR(dv.data()[0], exact, exact * eps * (2048 + many / 2048.0) / 2);
+}
+
 /// What a row without keys takes, of many keys and for many queries: ones stay ones, and dout of ones adds up.
 TYPED_TEST(Range, TheMeanOfManyKeysIsOne) {
   using T = TypeParam;

@@ -76,7 +76,7 @@ TEST_F(LayerTool, HasTheBitsOfTheLibrarysLayer) {
     SCOPED_TRACE(one.name + std::string(" ") + one.words);
     one.config.embed_dim = kWidth;
     const std::unique_ptr<nn::Layer> layer = nn::make_layer(one.name, one.config);
-    Words words = prepare(*layer, one.words) + "--weights w.npy --seed 5";
+    Words words = prepare(*layer, one.words) + (one.config.dropout ? "--weights w.npy --seed 5" : "--weights w.npy");
     Tensor<float> weights;
     nn::ForwardOptions options{.seed = 5, .weights = &weights};
     Tensor<std::uint8_t> keep;

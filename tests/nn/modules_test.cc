@@ -84,6 +84,19 @@ TEST(LayerNorm, Forward) {
   }
 }
 
+/// The gradient of a bias adds up many tokens: in chains of at most 64, and those in double.
+TEST(LayerNorm, ManyWideTokens) {
+  constexpr Index tokens = 8192, width = 4096;
+  nn::LayerNorm norm({.embed_dim = width});
+  Tensor<float> x({tokens, width}), dy({tokens, width});
+  std::ranges::fill(dy.span(), 0.1F);
+  norm.backward(x, dy, x);
+  const double exact = static_cast<double>(0.1F) * tokens;
+  const nn::Parameter bias = norm.parameters().at(1);
+  ASSERT_EQ(bias.name, "bias");
+  EXPECT_NEAR(bias.gradient[7], exact, exact * 33 * std::numeric_limits<float>::epsilon());
+}
+
 TEST(LayerNorm, BackwardAndThreads) {
   nn::LayerNorm norm({.embed_dim = 24});
   test::randomise(norm, 1);

@@ -18,6 +18,7 @@ namespace {
 
 constexpr Index kTurnQueries = 64;
 constexpr Index kRangeNumbers = Index{1} << 18;  // of K and V: a range stays in the caches while all queries add to it
+constexpr Index kRecentBlocks = 32;  // whose gradients of keys are one chain
 
 template <class Sum> struct ListedBackward {
   const Problem& p;
@@ -48,6 +49,7 @@ template <class Sum> struct ListedBackward {
     Index width;
     Sum* piece;  // [piece][D or Dv], of the block
     Sum* all;    // 16-bit types: [Tk][D or Dv]
+    Sum* recent;  // of the last kRecentBlocks blocks of queries, [keys of a range][D or Dv]; null: there are no more
 
     bool wanted() const { return gradient.data != nullptr; }
   };
@@ -63,8 +65,11 @@ template <class Sum> struct ListedBackward {
   Own carve(std::byte* base) const {
     Carver carver(base);
     const auto sums_of = [&](const AnyView& gradient, Index width) {
-      return KeySums{
-          gradient, width, carver.array<Sum>(piece * width), carver.array<Sum>(p.rounds() ? p.kv_len * width : 0)};
+      Sum* const of_block = carver.array<Sum>(piece * width);
+      Sum* const all = carver.array<Sum>(p.rounds() ? p.kv_len * width : 0);
+      const bool many = query_blocks() > kRecentBlocks;
+      Sum* const recent = carver.array<Sum>(many ? std::min(range_keys, p.kv_len) * width : 0);
+      return KeySums{gradient, width, of_block, all, many ? recent : nullptr};
     };
     Own own{.kernel = carver.array<std::byte>(
                 static_cast<Index>(std::max({kernels.backward_scratch_bytes(p.head_dim, p.v_head_dim, true),
@@ -122,7 +127,7 @@ template <class Sum> struct ListedBackward {
       tile.sets_dq = tile.k_begin == 0;
       kernels.backward(tile, own.kernel);
       for (const KeySums* to : {&own.dk, &own.dv}) {
-        if (to->wanted()) scatter(*to, tile.k_count, own.keys + tile.k_begin, b, h0 / p.group_size());
+        if (to->wanted()) scatter(*to, tile.k_count, own.keys + tile.k_begin, b, h0 / p.group_size(), range);
       }
     }
     if (gradients.dq.data == nullptr) return;
@@ -132,10 +137,16 @@ template <class Sum> struct ListedBackward {
     dq.strides[2] = dq.stride(1);
     write_sums<Sum>(p, {own.dq, p.head_dim}, dq, 0, 0, 0, count, add);
   }
+  /// Row j is of key j.
+  SumRows<Sum> rows_of_keys(const KeySums& sums, Index b, Index g) const {
+    return p.rounds() ? SumRows<Sum>{sums.all, sums.width} : rows_of_caller<Sum>(sums.gradient, b, g, 0);
+  }
   /// Adds row n of the block's sums to row keys[n] of all.
-  void scatter(const KeySums& sums, Index count, const Index* keys, Index b, Index g) const {
+  void scatter(const KeySums& sums, Index count, const Index* keys, Index b, Index g, Index range) const {
     const Index width = sums.width;
-    const SumRows<Sum> to = p.rounds() ? SumRows<Sum>{sums.all, width} : rows_of_caller<Sum>(sums.gradient, b, g, 0);
+    const SumRows<Sum> to = sums.recent == nullptr
+                                ? rows_of_keys(sums, b, g)
+                                : SumRows<Sum>{sums.recent - range * range_keys * width, width};
     if constexpr (std::is_same_v<Sum, float>) {
       p.tables->attention.layers.scatter({sums.piece, width, keys, to.data, to.stride, count, width});
     } else {
@@ -143,6 +154,16 @@ template <class Sum> struct ListedBackward {
         for (Index d = 0; d < width; ++d) to.data[keys[n] * to.stride + d] += sums.piece[n * width + d];
       }
     }
+  }
+
+  /// Adds what the last queries gave keys [begin, end), and forgets it: one chain over 10^6 queries would lose digits.
+  void flush(const KeySums& sums, Index b, Index g, Index begin, Index end) const {
+    const SumRows<Sum> to = rows_of_keys(sums, b, g);
+    for (Index j = begin; j < end; ++j) {
+      const Sum* const from = sums.recent + (j - begin) * sums.width;
+      for (Index d = 0; d < sums.width; ++d) to.data[j * to.stride + d] += from[d];
+    }
+    std::fill_n(sums.recent, (end - begin) * sums.width, Sum{0});
   }
 
   void run(Index item, std::byte* memory) const {
@@ -155,6 +176,7 @@ template <class Sum> struct ListedBackward {
       } else if (!gradients.accumulate) {
         zero_rows(sums->gradient, b, g, begin, end - begin);
       }
+      if (sums->recent != nullptr) std::fill_n(sums->recent, (end - begin) * sums->width, Sum{0});
     }
     for (Index block = 0; block < query_blocks(); ++block) {
       Turn& turn = turns[head * query_blocks() + block];
@@ -169,6 +191,10 @@ template <class Sum> struct ListedBackward {
         }
       }
       pass_turn(turn, range);
+      if ((block + 1) % kRecentBlocks != 0 && block + 1 != query_blocks()) continue;
+      for (const KeySums* sums : {&own.dk, &own.dv}) {
+        if (sums->wanted() && sums->recent != nullptr) flush(*sums, b, g, begin, end);
+      }
     }
     for (const KeySums* sums : {&own.dk, &own.dv}) {
       if (!p.rounds()) continue;

@@ -58,7 +58,8 @@ template <class T> void norm_forward(View<const T, 4> x, const NormWeights& norm
 template <class T> void norm_backward(View<const T, 4> x, View<const T, 4> dy, const NormWeights& norm, View<T, 4> dx,
     float* dweight, float* dbias, Tensor<float>& partial_sums, Context& context) {
   const Index width = x.size(3), kinds = dbias != nullptr ? 2 : 1;
-  const RowBlocks blocks = blocks_of(x);
+  RowBlocks blocks = blocks_of(x);
+  blocks.block = std::max(blocks.block, std::min<Index>(64, blocks.rows / 64));  // partial sums are far less than x
   resize(partial_sums, std::array{blocks.count(), kinds, width});
   std::ranges::fill(partial_sums.span(), 0.0F);
   for_row_blocks(context, blocks, [&](Index begin, Index end, Index block) {
@@ -84,11 +85,16 @@ template <class T> void norm_backward(View<const T, 4> x, View<const T, 4> dy, c
       }
     }
   });
-  for (Index block = 0; block < blocks.count(); ++block) {
-    const float* const sums = partial_sums.data() + block * kinds * width;
-    for (Index d = 0; d < width; ++d) dweight[d] += sums[d];
-    for (Index d = 0; d < width && dbias != nullptr; ++d) dbias[d] += sums[width + d];
-  }
+  // In double: in one chain of floats 10^5 tokens lose digits.
+  for_row_blocks(context, {kinds * width, blocks.count()}, [&](Index begin, Index end, Index) {
+    for (Index n = begin; n < end; ++n) {
+      double sum = 0;
+      for (Index block = 0; block < blocks.count(); ++block) {
+        sum += wide(partial_sums.data()[block * kinds * width + n]);
+      }
+      (n < width ? dweight[n] : dbias[n - width]) += static_cast<float>(sum);
+    }
+  });
 }
 
 #define QKV_INSTANTIATE(T)                                                                \
