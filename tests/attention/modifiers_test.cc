@@ -5,6 +5,7 @@
 #include <atomic>
 #include <stdexcept>
 
+#include "core/threads/region.h"
 #include "core/threads/turns.h"
 #include "support/checks/expect.h"
 #include "support/isas.h"
@@ -220,6 +221,21 @@ TYPED_TEST(Modifiers, ADecodeCallbackMayThrow) {
         std::runtime_error);
     result.run_forward(problem, context);
   });
+}
+
+/// What a callback threw in an item that then waited in vain is not thrown by a later call.
+TEST(Modifiers, AnItemThatWaitsInVainKeepsNoError) {
+  Context context({.threads = 4, .isa = std::nullopt, .executor = nullptr});
+  context.impl().region_flops = 0;
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    const Turn turn{0};
+    const auto body = [&turn](Index item, int) {
+      guard_callback([] { throw std::runtime_error("callback"); });
+      if (item > 0) wait_for_turn(turn, item);
+    };
+    EXPECT_THROW(parallel_for_flops(context, 40, 1, body), std::runtime_error);
+    EXPECT_NO_THROW(parallel_for_flops(context, 400, 1, [](Index, int) {}));
+  }
 }
 
 /// An item that throws before it passes its turn: those behind it must not wait for ever.

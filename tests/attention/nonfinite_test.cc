@@ -99,6 +99,33 @@ TYPED_TEST(Nonfinite, TheLowestFiniteBiasKeeps) {
 }
 
 /// Weights of a row whose lse is +inf are exp(s - inf) = 0, and so are its gradients.
+/// A query that a mask hides from a key gives it no NaN, also where its lse is finite: a sink's, or that of capped
+/// scores.
+TYPED_TEST(Nonfinite, AHiddenQueryReachesNoKey) {
+  using T = TypeParam;
+  for (const bool sink : {true, false}) {
+    AttentionCase each{.q_len = 40, .kv_len = 40, .head_dim = 9, .v_head_dim = 5, .mask = MaskKind::kCausal};
+    if (sink) each.sinks = SinkKind::kUniform;
+    if (!sink) each.softcap = 2;
+    Problem<T> problem(each);
+    std::vector<std::uint8_t> keep(40 * 40, 1);
+    for (Index i = 20; i < 23; ++i)
+      std::fill_n(keep.data() + i * 40 + (sink ? 0 : 10), sink ? 40 : 30, std::uint8_t{0});
+    problem.options.mask = Mask::keep(View<const std::uint8_t, 2>(keep.data(), {40, 40}), MaskAxes::kQk);
+    for_each_isa(1, [&](Context& context) {
+      Result<T> result(problem);
+      for (Index i = 20; i < 23; ++i) {
+        for (Index d = 0; d < 9; ++d) problem.q()(0, 0, i, d) = number_as<T>(sink ? std::nan("") : HUGE_VAL);
+      }
+      result.run(problem, context);
+      const View<T, 4> dk = result.gradients.views[1];
+      for (Index j = sink ? 0 : 10; j < 40; ++j) {
+        for (Index d = 0; d < 9; ++d) ASSERT_TRUE(std::isfinite(number_as<double>(dk(0, 0, j, d)))) << j;
+      }
+    });
+  }
+}
+
 TYPED_TEST(Nonfinite, AnInfiniteLseGivesTheRowNoGradient) {
   using T = TypeParam;
   const Problem<T> problem({.q_len = 20, .kv_len = 20, .head_dim = 8, .v_head_dim = 8});

@@ -14,6 +14,8 @@ bool callback_failed() noexcept { return kept != nullptr; }
 
 void keep_callback_error() noexcept { kept = std::current_exception(); }
 
+void forget_callback_error() noexcept { kept = nullptr; }
+
 void rethrow_callback_error() {
   if (kept != nullptr) std::rethrow_exception(std::exchange(kept, nullptr));
 }

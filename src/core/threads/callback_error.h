@@ -11,6 +11,7 @@ namespace qkv::inline v0 {
 bool callback_failed() noexcept;
 /// Keeps the exception being handled.
 void keep_callback_error() noexcept;
+QKV_API void forget_callback_error() noexcept;
 /// Throws what was kept, if anything, and forgets it.
 QKV_API void rethrow_callback_error();
 

@@ -12,10 +12,15 @@
 namespace qkv::inline v0 {
 
 /// body(item, worker) for every item in [0, items), which take about `flops` together. An exception of a callback
-/// within an item is thrown when that item has ended.
+/// within an item is thrown when that item has ended, and forgotten where the item throws something else.
 template <class Body> void parallel_for_flops(Context& context, Index items, double flops, const Body& body) {
   const auto whole_item = [&body](Index item, int worker) {
-    body(item, worker);
+    try {
+      body(item, worker);
+    } catch (...) {
+      forget_callback_error();
+      throw;
+    }
     rethrow_callback_error();
   };
   if (flops >= context.impl().region_flops) {

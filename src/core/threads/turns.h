@@ -14,8 +14,9 @@ namespace qkv::inline v0 {
 using Turn = std::atomic<Index>;
 
 inline void wait_for_turn(const Turn& turn, Index number) {
-  for (int spins = 0; turn.load(std::memory_order_acquire) != number; ++spins) {
-    if (spins <= 64) continue;
+  for (int spins = 0; turn.load(std::memory_order_acquire) != number;) {
+    if (++spins <= 64) continue;
+    spins = 64;  // a wait may be of minutes
     if (region_failed()) throw RegionFailed{};
     std::this_thread::yield();
   }

@@ -302,6 +302,11 @@ template <class T> inline void load_row_numbers(const BackwardTile<T>& t, const 
   }
 }
 
+/// Whether lse may be finite where q is not: a row without keys has its sink's, a cap or a callback bounds a score.
+template <class T> inline bool hides_queries(const ScoreParams<T>& s) {
+  return s.sink != nullptr || s.softcap > 0 || s.mod.apply != nullptr;
+}
+
 /// Backward of one tile; rows are read through `operands` only.
 template <class T, class Operands>
 inline void backward_tile(const BackwardTile<T>& t, BackwardScratch<T>& w, const Operands& operands) {
@@ -311,8 +316,9 @@ inline void backward_tile(const BackwardTile<T>& t, BackwardScratch<T>& w, const
   for (Index i = 0; i < t.q_count; ++i) {
     nonfinite |= !(w.delta[i] - w.delta[i] == 0) || !(w.lse2_high[i] - w.lse2_high[i] == 0);
   }
-  // NaN or infinity in dout reaches delta, in q the lse of any row that attends a key: search the rows only then.
-  w.nonfinite = nonfinite && operands.queries_are_nonfinite();
+  // NaN or infinity in dout reaches delta, in q the lse of any row that attends a key: search the rows only then, or
+  // where lse says nothing of q (hides_queries).
+  w.nonfinite = (nonfinite || hides_queries(t.scores)) && operands.queries_are_nonfinite();
   const Index end = t.k_begin + t.k_count;
   const bool bias_rows = has_rows(t.scores.bias);
   if (t.ahead != nullptr) begin_ahead(t.ahead, blocks_of(t, t.k_count));

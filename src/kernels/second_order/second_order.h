@@ -299,9 +299,9 @@ template <class T> void second_order_keys(const SecondOrderTile<T>& t, void* scr
   const auto hidden = [&f](const T* rows, Index stride, Index width) {
     return rows != nullptr && holds_nonfinite(rows, stride, f.q_count, width);
   };
-  w.first.nonfinite = nonfinite && (hidden(own_rows<T>(f.q), f.q.stride, s.head_dim) ||
-                                       hidden(t.tangents.q, t.tangents.q_stride, s.head_dim) ||
-                                       hidden(own_rows<T>(f.dout), f.dout.stride, f.v_head_dim));
+  w.first.nonfinite = (nonfinite || hides_queries(s)) && (hidden(own_rows<T>(f.q), f.q.stride, s.head_dim) ||
+                                                             hidden(t.tangents.q, t.tangents.q_stride, s.head_dim) ||
+                                                             hidden(own_rows<T>(f.dout), f.dout.stride, f.v_head_dim));
   const T dropped = s.dropout.threshold == 0 ? T{1} : kept_factor<T>(s.dropout);
   // The products gk and gv read zeros outside every vector's span.
   BackwardScratch<T> rates = w.first;
