@@ -35,9 +35,11 @@ void read_ids(const AttentionLMConfig& config, View<const Index, 2> ids, const B
   const Index batch = ids.size(0), length = ids.size(1);
   check<ShapeError>(batch >= 1 && length >= 1 && length <= config.context, kFunction,
       "ids must be [B, T] with 1 <= T <= context: got ", ids, " for context ", config.context);
+  check<ShapeError>(share.batch == 0 || share.length <= config.context, kFunction,
+      "the sequences of a share must be no longer than the context ", config.context, ": got ", share.length);
   const std::span<const Index> held = tokens_of(share);
-  check<ShapeError>(
-      share.batch == 0 || (batch == share.sequences && length == (held.empty() ? share.length : std::ssize(held))),
+  check<ShapeError>((share.batch == 0 || (batch == share.sequences && (!held.empty() || length == share.length))) &&
+                        (held.empty() || length == std::ssize(held)),
       kFunction, "ids must be those of this rank's share of the batch: got ", ids);
   tokens.resize(static_cast<std::size_t>(batch * length));
   positions.resize(tokens.size());

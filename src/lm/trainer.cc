@@ -31,6 +31,10 @@ void copy_share(const Batch& whole, const BatchShare& share, Batch& own) {
   const Index length = every ? share.length : std::ssize(positions);
   check<ShapeError>(whole.inputs.size(0) == share.batch && whole.inputs.size(1) == share.length, "Trainer",
       "batches must be [", share.batch, ", ", share.length, "], as the ranks share them: got ", whole.inputs);
+  for (const Index position : positions) {
+    check<OptionError>(position >= 0 && position < share.length, "Trainer", "positions of a part must be in [0, ",
+        share.length, "): got ", position);
+  }
   const auto copy = [&](const Tensor<Index>& from, Tensor<Index>& to) {
     if (to.count() != share.sequences * length) to = Tensor<Index>({share.sequences, length});
     for (Index b = 0; b < share.sequences; ++b) {

@@ -116,5 +116,23 @@ TEST(BatchShare, AHeadIsCutInTheShardThatHasIt) {
   }
 }
 
+TEST(BatchShare, APartLiesInItsSequencesAndTheseInTheContext) {
+  AttentionLM model(test::default_config(), 1);
+  nn::SequencePart part;
+  part.forward = [](const auto&...) {};
+  for (Index i = 0; i < 16; ++i) part.positions.push_back(i);
+  const Tensor<Index> ids({4, 16});
+  AttentionLM::Activations longer({.batch = 4, .length = 32, .sequences = 4, .part = &part});
+  test::expect_error<ShapeError>([&] { model.forward(ids, longer); }, {"the context 16", "got 32"});
+  AttentionLM::Activations alone({.part = &part});
+  const View<const Index, 2> few = ids.view<2>().sliced(1, 0, 15);
+  test::expect_error<ShapeError>([&] { model.forward(few, alone); }, {"this rank's share"});
+
+  part.positions = {0, 16};
+  lm::Trainer trainer(model, {.steps = 1, .share = {.batch = 2, .length = 16, .sequences = 1, .part = &part}});
+  const lm::BatchSource source = lm::BatchSource::windows(test::default_ids(), {2, 16}, 1);
+  test::expect_error<OptionError>([&] { trainer.step(source); }, {"Trainer", "[0, 16)", "got 16"});
+}
+
 }  // namespace
 }  // namespace qkv
