@@ -121,7 +121,13 @@ AttentionLM::~AttentionLM() = default;
 AttentionLM::AttentionLM(AttentionLM&&) noexcept = default;
 AttentionLM& AttentionLM::operator=(AttentionLM&&) noexcept = default;
 
+void AttentionLM::Impl::check_whole(const char* function) const {
+  check<UnsupportedError>(!sum && blocks.front().attention.num_heads() == config.num_heads, function,
+      "a shard has a part of the heads: use the whole model");
+}
+
 AttentionLM AttentionLM::clone() const {
+  impl_->check_whole("AttentionLM::clone");
   AttentionLM copy(impl_->config);
   for (std::size_t i = 0; i < impl_->parameters.size(); ++i) {
     const std::span<const float> from = impl_->parameters[i].value;

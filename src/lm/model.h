@@ -48,6 +48,8 @@ struct AttentionLM::Impl {
     if (sum) sum(x.span());
   }
   void collect_parameters();
+  /// Throws UnsupportedError in the name of `function` for a shard.
+  void check_whole(const char* function) const;
 };
 
 /// Returns a valid configuration; otherwise throws OptionError with the numbers.

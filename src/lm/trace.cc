@@ -99,8 +99,7 @@ LayerTrace layer_trace(
 
 Trace AttentionLM::trace(View<const Index, 2> ids, const TraceOptions& options, Context& context) const {
   const AttentionLMConfig& config = impl_->config;
-  check<UnsupportedError>(!impl_->sum && impl_->blocks.front().attention.num_heads() == config.num_heads,
-      "AttentionLM::trace", "a shard has a part of the heads: trace the whole model");
+  impl_->check_whole("AttentionLM::trace");
   const bool graded = !options.targets.is_null();
   std::optional<AttentionLM> own;  // backward overwrites gradients, and training mode is dropout
   if (graded || impl_->training) own.emplace(clone()).train(false);

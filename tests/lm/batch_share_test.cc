@@ -113,6 +113,7 @@ TEST(BatchShare, AHeadIsCutInTheShardThatHasIt) {
     EXPECT_LT(test::distance<float>(sum.span(), whole.span()), 2e-6);
     EXPECT_GT(test::distance<float>(sum.span(), all.span()), 1e-3);
     test::expect_error<UnsupportedError>([&] { (void)parts[0].trace(batch.inputs); }, {"shard"});
+    test::expect_error<UnsupportedError>([&] { (void)parts[1].clone(); }, {"AttentionLM::clone", "shard"});
   }
 }
 

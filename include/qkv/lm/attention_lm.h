@@ -104,7 +104,7 @@ class QKV_API AttentionLM : public nn::Module {
   ~AttentionLM() override;
   AttentionLM(AttentionLM&&) noexcept;
   AttentionLM& operator=(AttentionLM&&) noexcept;
-  /// The same configuration and parameters; gradients 0.
+  /// The same configuration and parameters; gradients 0. UnsupportedError for a shard.
   AttentionLM clone() const;
 
   const AttentionLMConfig& config() const;
