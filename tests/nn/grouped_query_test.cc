@@ -131,5 +131,30 @@ TEST(GroupedQuery, EmptyRowsAreZero) {
   for (Index e = 0; e < kDim; ++e) EXPECT_EQ(y.data()[e], 0);
 }
 
+/// Of layers whose q, k and v together are as wide: of other heads, of another x; and of a layer without norms.
+TEST(GroupedQuery, SavedOfAnotherLayerIsRefused) {
+  const auto made = [](Index dim, Index heads, Index kv_heads, nn::QkNorm norm = nn::QkNorm::kNone) {
+    return nn::GroupedQueryAttention(
+        {.embed_dim = dim, .num_heads = heads, .num_kv_heads = kv_heads, .head_dim = 4, .qk_norm = norm});
+  };
+  nn::GroupedQueryAttention layer = made(8, 4, 1), normed = made(8, 4, 1, nn::QkNorm::kHead);
+  Tensor<float> dx({1, 3, 8});
+  const nn::GroupedQueryAttention others[] = {made(8, 2, 2), made(6, 4, 1)};
+  for (const nn::GroupedQueryAttention& other : others) {
+    nn::Saved saved;
+    (void)other.forward(random_tensor({1, 3, other.embed_dim()}, 1), {}, &saved);
+    ASSERT_EQ(saved.projected.size(2), layer.projected_width());
+    test::expect_error<OptionError>([&] { layer.backward(dx, saved); }, {"saved must come from this layer's forward"});
+  }
+  nn::Saved without_norms;
+  (void)layer.forward(random_tensor({1, 3, 8}, 1), {}, &without_norms);
+  EXPECT_THROW(normed.backward(dx, without_norms), OptionError);
+
+  nn::FixedWeights four(nn::LayerConfig{.length = 4}), three(nn::LayerConfig{.length = 3});
+  nn::Saved saved;
+  (void)three.forward(random_tensor({1, 3, 8}, 1), {}, &saved);
+  EXPECT_THROW(four.backward(dx, saved), OptionError);
+}
+
 }  // namespace
 }  // namespace qkv

@@ -344,6 +344,10 @@ TEST(LatentAttention, Errors) {
   KVCache shared(one.layer.cache_config({.capacity = 8}));
   Tensor<float> k({1, 1, 2, 26}), v({1, 1, 2, 20});
   EXPECT_THROW(shared.append(k, v), ShapeError) << "v is held in k";
+  nn::LatentSaved saved;
+  one.layer.forward(one.x, y, saved);
+  EXPECT_THROW(Layer(latent_configs(24)[2], 1, 4).layer.backward(one.dy, saved, {}), OptionError) << "more heads";
+  EXPECT_THROW(Layer(latent_configs(24)[1], 1, 4).layer.backward(one.dy, saved, {}), OptionError) << "low rank";
 }
 
 }  // namespace

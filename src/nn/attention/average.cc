@@ -86,7 +86,8 @@ void FixedWeights::forward_into(
 // dx[j] = share[j] received. With y = sum_l w[l] x[l] / s, s = sum(w):  dw[j] += (x[j] - y) . received / s, b
 // ascending.
 void FixedWeights::backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context&) {
-  check<OptionError>(saved.x.rank() == 3, type_name(), "saved must come from this layer's forward: got x ", saved.x);
+  check<OptionError>(saved.x.rank() == 3 && (!learned() || saved.x.size(1) == w_.count()), type_name(),
+      "saved must come from this layer's forward: got x ", saved.x);
   check<ShapeError>(dy.sizes() == saved.x.view<3>().sizes(), type_name(), "dy must be ", saved.x, ": got ", dy);
   check<ShapeError>(dx.is_null() || dx.sizes() == dy.sizes(), type_name(), "dx must be ", saved.x, ": got ", dx);
   const View<const float, 3> x = saved.x;

@@ -237,14 +237,24 @@ struct MultiHeadLatentAttention::Back {
   Run run{l};
 
   void backward(View<const float, 3> dy, LatentSaved& saved, View<float, 3> dx, Context& context) {
-    check<OptionError>(
-        saved.x.rank() == 3 && saved.lse.rank() == 3 && saved.k.rank() == 3 && saved.latent.size(2) == l.latent_width(),
-        kType, "saved must come from this layer's forward: got x ", saved.x);
+    const Index heads = l.config_.num_heads, rank = l.config_.kv_lora_rank, turned = l.config_.qk_rope_head_dim;
+    check<OptionError>(saved.x.rank() == 3, kType, "saved must come from this layer's forward: got x ", saved.x);
     run.check_call(dy, saved.x, "dy and x of forward");
+    const auto is = [&](const Tensor<float>& x, Index width) {
+      return x.rank() == 3 && x.size(0) == dy.size(0) && x.size(1) == dy.size(1) && x.size(2) == width;
+    };
+    const bool has_lse = saved.lse.rank() == 3 && saved.lse.size(0) == dy.size(0) && saved.lse.size(1) == heads &&
+                         saved.lse.size(2) == dy.size(1);
+    const bool has_ranks =
+        !l.low_rank() || (is(saved.q_a, l.config_.q_lora_rank) && is(saved.q_a_norm, l.config_.q_lora_rank));
+    check<OptionError>(has_lse && has_ranks && is(saved.q, heads * l.q_width()) && is(saved.k, heads * l.q_width()) &&
+                           is(saved.kv, heads * l.kv_width()) && is(saved.kv_a, l.latent_width()) &&
+                           is(saved.latent, l.latent_width()) && is(saved.attended, heads * l.config_.v_head_dim),
+        kType, "saved must come from this layer's forward: got q ", saved.q, ", kv ", saved.kv, ", latent ",
+        saved.latent, ", lse ", saved.lse);
     check<ShapeError>(
         dx.is_null() || dx.sizes() == dy.sizes(), kType, "dx must have the sizes of dy: got ", dx, " for ", dy);
     check_rows(kType, "dx", dx);
-    const Index heads = l.config_.num_heads, rank = l.config_.kv_lora_rank, turned = l.config_.qk_rope_head_dim;
     for (auto [to, like] : {std::pair{&saved.dattended, &saved.attended}, std::pair{&saved.dq, &saved.q},
              std::pair{&saved.dk, &saved.k}, std::pair{&saved.dkv, &saved.kv}, std::pair{&saved.dlatent, &saved.latent},
              std::pair{&saved.dx, &saved.x}}) {

@@ -228,9 +228,25 @@ template <class T> struct AttentionLayer::Back {
     return {weight, bias.count() != 0 ? bias.data() : nullptr};
   }
 
+  template <class E> static bool is(const Tensor<E>& x, Index first, Index second, Index third) {
+    return x.rank() == 3 && x.size(0) == first && x.size(1) == second && x.size(2) == third;
+  }
+  /// Sizes of what backward_projected reads.
+  void check_saved(const SavedOf<T>& saved) const {
+    const Tensor<T>& p = saved.projected;
+    const auto has_lse = [&](const Tensor<float>& lse) { return is(lse, p.size(0), l.num_heads(), p.size(1)); };
+    check<OptionError>(p.rank() == 3 && p.size(2) == l.projected_width() &&
+                           is(saved.attended, p.size(0), p.size(1), l.width()) && has_lse(saved.lse) &&
+                           has_lse(saved.lse_low),
+        run.type(), "saved must come from this layer's forward: got projected ", p, ", attended ", saved.attended,
+        ", lse ", saved.lse);
+  }
+
   void backward(View<const T, 3> dy, SavedOf<T>& saved, View<T, 3> dx, Context& context) {
-    check<OptionError>(
-        saved.x.rank() == 3 && saved.projected.rank() == 3 && saved.projected.size(2) == l.projected_width(),
+    check_saved(saved);
+    const Index batch = saved.projected.size(0), length = saved.projected.size(1);
+    check<OptionError>(is(saved.x, batch, length, l.embed_dim()) &&
+                           (l.qk_norm() == QkNorm::kNone || is(saved.raw, batch, length, l.width() + l.kv_width())),
         run.type(), "saved must come from this layer's forward: got x ", saved.x, ", projected ", saved.projected);
     check<ShapeError>(dx.is_null() || dx.sizes() == View<const T, 3>(saved.x).sizes(), run.type(), "dx must be ",
         saved.x, ": got ", dx);
@@ -247,10 +263,13 @@ template <class T> struct AttentionLayer::Back {
 
   /// The gradient of saved.projected, a view of saved. dy null: it starts from saved.dattended.
   View<const T, 3> backward_projected(View<const T, 3> dy, SavedOf<T>& saved, Context& context) {
-    check<OptionError>(saved.projected.rank() == 3 && saved.projected.size(2) == l.projected_width(), run.type(),
-        "saved must come from this layer's forward: got projected ", saved.projected);
+    check_saved(saved);
     const Index batch = saved.projected.size(0), length = saved.projected.size(1);
-    if (dy.is_null()) return backward_attended(View<const T, 3>(saved.dattended), saved, context);
+    if (dy.is_null()) {
+      check<OptionError>(is(saved.dattended, batch, length, l.width()), run.type(), "saved.dattended must be [", batch,
+          ", ", length, ", ", l.width(), "]: got ", saved.dattended);
+      return backward_attended(View<const T, 3>(saved.dattended), saved, context);
+    }
     check<ShapeError>(dy.sizes() == typename View<T, 3>::Sizes{batch, length, l.output_dim()}, run.type(),
         "dy must be [", batch, ", ", length, ", ", l.output_dim(), "]: got ", dy);
     if (saved.residual.active() || !has_plain_rows(dy)) {
