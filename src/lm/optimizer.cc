@@ -56,6 +56,14 @@ void Adam::load_state(AdamState state) {
 }
 
 void Adam::step(std::span<const nn::Parameter> parameters, double learning_rate) {
+  std::size_t count = 0;
+  for (const nn::Parameter& parameter : parameters) {
+    check<ShapeError>(parameter.value.size() <= state_.mean.size() - count, "Adam::step", "parameters must have ",
+        state_.mean.size(), " elements in total: got more at ", parameter.name);
+    count += parameter.value.size();
+  }
+  check<ShapeError>(count == state_.mean.size(), "Adam::step", "parameters must have ", state_.mean.size(),
+      " elements in total: got ", count);
   ++state_.step;
   const auto t = static_cast<double>(state_.step);
   const AdamStep s{.mean_weight = static_cast<float>(1 - options_.beta1),
@@ -68,14 +76,10 @@ void Adam::step(std::span<const nn::Parameter> parameters, double learning_rate)
   std::size_t at = 0;
   for (const nn::Parameter& parameter : parameters) {
     const std::size_t n = parameter.value.size();
-    check<ShapeError>(n <= state_.mean.size() - at, "Adam::step", "parameters must have ", state_.mean.size(),
-        " elements in total: got more at ", parameter.name);
     adam_update(
         parameter.value.data(), parameter.gradient.data(), state_.mean.data() + at, state_.square.data() + at, n, s);
     at += n;
   }
-  check<ShapeError>(at == state_.mean.size(), "Adam::step", "parameters must have ", state_.mean.size(),
-      " elements in total: got ", at);
 }
 
 double LearningRateSchedule::at(Index step, Index total_steps) const {

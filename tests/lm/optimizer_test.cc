@@ -1,6 +1,7 @@
 // Adam against the same formula in f64, the schedule at its corners, clipping.
 #include "qkv/lm/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/random.h"
@@ -63,9 +64,14 @@ TEST(Optimizer, AdamRefusesWhatCannotBe) {
   test::expect_error<OptionError>([] { lm::Adam(1, {.weight_decay = NAN}); }, {"weight_decay"});
   lm::Adam adam(3);
   Pieces pieces(4);
+  std::ranges::fill(pieces.gradients, 1.0F);
   test::expect_error<ShapeError>([&] { adam.step(pieces.parameters, 1); }, {"3 elements", "second"});
   Pieces fewer(2);
+  std::ranges::fill(fewer.gradients, 1.0F);
   test::expect_error<ShapeError>([&] { adam.step(fewer.parameters, 1); }, {"3 elements", "got 2"});
+  for (const Pieces* kept : {&pieces, &fewer})
+    EXPECT_EQ(kept->values, std::vector<float>(kept->values.size())) << "a refused step changes nothing";
+  EXPECT_EQ(adam.state().step, 0);
   test::expect_error<ShapeError>([&] { adam.load_state({1, {0}, {0}}); }, {"(3)", "got 1 and 1"});
 }
 
