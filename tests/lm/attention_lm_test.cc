@@ -311,5 +311,19 @@ TEST(AttentionLM, CloneAndStateDict) {
       [&] { other.load_state_dict(AttentionLM(test::default_config()).state_dict()); }, {"tok.weight"});
 }
 
+TEST(AttentionLM, ActivationsOfAnotherModelLeaveNothing) {
+  AttentionLMConfig plain = test::blocks_config();
+  plain.blocks = false;
+  const AttentionLM first(test::blocks_config(), 1), second(plain, 2);
+  Tensor<Index> ids({3, 8});
+  for (Index n = 0; n < ids.count(); ++n) ids.data()[n] = n % 7;
+  AttentionLM::Activations reused, fresh;
+  first.forward(ids, reused);
+  second.forward(ids, reused);
+  second.forward(ids, fresh);
+  const auto logits = [&](const AttentionLM::Activations& a) { return std::span(a.logits().data(), 3 * 8 * 7); };
+  EXPECT_TRUE(test::same_bits(logits(reused), logits(fresh)));
+}
+
 }  // namespace
 }  // namespace qkv
