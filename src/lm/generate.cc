@@ -35,16 +35,18 @@ struct Decoder::Impl {
     window.clear();
     for (KVCache& cache : caches) cache.clear();
   }
+  void check_ids(std::span<const Index> ids) const {
+    for (const Index id : ids) {
+      check<OptionError>(id >= 0 && id < model.config.vocab_size, "Decoder", "ids must be in [0, ",
+          model.config.vocab_size, "): got ", id);
+    }
+  }
   void read(std::span<const Index> ids);
 };
 
-/// Reads ids at the positions that follow the window.
+/// Reads checked ids at the positions that follow the window.
 void Decoder::Impl::read(std::span<const Index> ids) {
   const auto n = static_cast<Index>(ids.size()), start = static_cast<Index>(window.size());
-  for (const Index id : ids) {
-    check<OptionError>(id >= 0 && id < model.config.vocab_size, "Decoder", "ids must be in [0, ",
-        model.config.vocab_size, "): got ", id);
-  }
   std::vector<Index> positions(ids.size());
   std::iota(positions.begin(), positions.end(), start);
 
@@ -85,13 +87,16 @@ Decoder::Decoder(Decoder&&) noexcept = default;
 void Decoder::prefill(std::span<const Index> ids) {
   check<OptionError>(!ids.empty(), "Decoder::prefill", "the prompt must have at least one character: got none");
   const auto most = static_cast<std::size_t>(impl_->model.config.context);
+  ids = ids.last(std::min(most, ids.size()));
+  impl_->check_ids(ids);
   impl_->forget();
-  impl_->read(ids.last(std::min(most, ids.size())));
+  impl_->read(ids);
 }
 
 void Decoder::append(Index id) {
   std::vector<Index>& window = impl_->window;
   const Index context = impl_->model.config.context;
+  impl_->check_ids({&id, 1});
   if (static_cast<Index>(window.size()) < context) {
     impl_->read({&id, 1});
     return;

@@ -68,6 +68,17 @@ TEST(Generate, AFullContextKeepsItsLastHalf) {
   EXPECT_TRUE(std::ranges::equal(decoder.window(), expected));
 }
 
+TEST(Generate, AWrongIdForgetsNothing) {
+  AttentionLM model(test::default_config());
+  lm::Decoder decoder(model);
+  const std::vector<Index> prompt(16, 1), wrong{1, 7};
+  decoder.prefill(prompt);
+  test::expect_error<OptionError>([&] { decoder.append(7); }, {"[0, 7)", "got 7"});
+  EXPECT_TRUE(std::ranges::equal(decoder.window(), prompt));
+  test::expect_error<OptionError>([&] { decoder.prefill(wrong); }, {"[0, 7)", "got 7"});
+  EXPECT_TRUE(std::ranges::equal(decoder.window(), prompt));
+}
+
 TEST(Generate, GreedyTakesTheLargestAndTopOneIsGreedy) {
   AttentionLM model(test::default_config(), 2);
   const std::vector<Index> prompt{1, 2, 3};
