@@ -344,6 +344,14 @@ TEST(LatentAttention, Errors) {
   KVCache shared(one.layer.cache_config({.capacity = 8}));
   Tensor<float> k({1, 1, 2, 26}), v({1, 1, 2, 20});
   EXPECT_THROW(shared.append(k, v), ShapeError) << "v is held in k";
+  const Tensor<std::uint8_t> keep({3, 3});
+  for (const auto form : {MultiHeadLatentAttention::Form::kAbsorbed, MultiHeadLatentAttention::Form::kMaterialised}) {
+    EXPECT_THROW(one.layer.step(one.x, y, shared, memory, Mask::keep(keep, MaskAxes::kQk), form), ShapeError);
+    EXPECT_EQ(shared.length(0), 0) << "a refused mask appends nothing";
+  }
+  LatentAttentionConfig endless = latent_configs(24)[0];
+  endless.scale = std::numeric_limits<double>::infinity();
+  EXPECT_THROW(MultiHeadLatentAttention{endless}, OptionError);
   nn::LatentSaved saved;
   one.layer.forward(one.x, y, saved);
   EXPECT_THROW(Layer(latent_configs(24)[2], 1, 4).layer.backward(one.dy, saved, {}), OptionError) << "more heads";

@@ -85,7 +85,9 @@ class QKV_API MultiHeadLatentAttention : public Module {
   /// The form that step computes; kAuto: the one with fewer operations, absorbed for few new tokens.
   enum class Form { kAuto, kAbsorbed, kMaterialised };
   /// The next n tokens of every sequence of a cache: x [B, n, E] -> y [B, n, E]. Appends their c | r; each token
-  /// attends to all keys up to its own that `mask` keeps. A ring is read in the absorbed form alone.
+  /// attends to all keys up to its own that `mask` keeps. A ring is read in the absorbed form alone. After an error,
+  /// such as of the mask, the cache has the tokens that it had; a ring, which may have overwritten some, has the new
+  /// ones too.
   void step(View<const float, 3> x, View<float, 3> y, KVCache& cache, LatentStepMemory& memory, const Mask& mask = {},
       Form form = Form::kAuto, Context& context = Context::default_context()) const;
 

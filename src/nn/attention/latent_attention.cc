@@ -24,6 +24,8 @@ const LatentAttentionConfig& checked(const LatentAttentionConfig& c) {
       c.q_lora_rank);
   check<OptionError>(
       c.norm_eps > 0 && std::isfinite(c.norm_eps), kType, "norm_eps must be a number above 0: got ", c.norm_eps);
+  check<OptionError>(
+      std::isfinite(c.scale.value_or(1)), kType, "scale must be a finite number: got ", c.scale.value_or(1));
   return c;
 }
 

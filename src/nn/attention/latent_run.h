@@ -142,10 +142,15 @@ struct MultiHeadLatentAttention::Run {
     const double materialised =
         static_cast<double>(longest) * map + count(n * longest, l.q_width() + l.config_.v_head_dim);
     if (form == Form::kAuto) form = ring || absorbed <= materialised ? Form::kAbsorbed : Form::kMaterialised;
-    if (form == Form::kAbsorbed) {
-      attend_absorbed(cache, memory.rows.attended, memory, mask, context);
-    } else {
-      attend_materialised(cache, memory.rows.attended, memory, mask, context);
+    try {
+      if (form == Form::kAbsorbed) {
+        attend_absorbed(cache, memory.rows.attended, memory, mask, context);
+      } else {
+        attend_materialised(cache, memory.rows.attended, memory, mask, context);
+      }
+    } catch (...) {  // what a ring overwrote is lost
+      for (std::size_t b = 0; !ring && b < sequences.size(); ++b) cache.truncate(sequences[b], memory.positions[b]);
+      throw;
     }
     linear_forward(
         View<const float, 3>(memory.rows.attended), weights_of<float>(l.o_.weight(), l.o_.bias()), y, context);
