@@ -137,5 +137,18 @@ TEST(Step, AFullCacheIsLeftAsItWas) {
   EXPECT_THROW(layer.step(x, y, more, memory), ShapeError);
 }
 
+TEST(Step, ARowWithoutKeysIsTheLayers) {
+  const std::vector<Index> starts{1};
+  const Tensor<float> x = random_tensor({1, 1, kStepDim}, 3);
+  for (const EmptyRow empty : {EmptyRow::kZero, EmptyRow::kMean, EmptyRow::kNaN}) {
+    nn::GroupedQueryAttention layer({.embed_dim = kStepDim, .num_heads = 2, .empty_row = empty});
+    KVCache cache({.num_kv_heads = 2, .head_dim = kWidth, .capacity = 3});
+    nn::StepMemory memory;
+    Tensor<float> y({1, 1, kStepDim});
+    layer.step(x, y, cache, memory, Mask::key_starts(starts));
+    for (const float one : y.span()) EXPECT_TRUE(empty == EmptyRow::kNaN ? std::isnan(one) : one == 0) << one;
+  }
+}
+
 }  // namespace
 }  // namespace qkv

@@ -80,9 +80,9 @@ class QKV_API AttentionLayer : public Layer {
   /// The next n tokens of every sequence of a cache: x [B, n, E] -> y [B, n, output_dim], B the cache's sequences.
   /// Appends their keys and values (rotary positions continue from each sequence's length); each token attends to all
   /// keys up to its own that `mask` keeps; heads of `cut` write zeros. Prefill is a step of many tokens. No dropout, no
-  /// backward. Every error
-  /// before the append, such as CacheFullError, leaves the cache unchanged; after it only attention_forward's errors
-  /// about the mask can be thrown.
+  /// backward. A row without keys is NaN in a layer of EmptyRow::kNaN; else zeros, also where forward takes the mean,
+  /// which caches do not have. Every error before the append, such as CacheFullError, leaves the cache unchanged; after
+  /// it only attention_forward's errors about the mask can be thrown.
   void step(View<const float, 3> x, View<float, 3> y, KVCache& cache, StepMemory& memory, const Mask& mask = {},
       Context& context = Context::default_context(), std::span<const Index> cut = {}) const;
   void step(View<const BFloat16, 3> x, View<BFloat16, 3> y, KVCache& cache, Bf16StepMemory& memory,

@@ -209,7 +209,9 @@ template <class T> struct AttentionLayer::Run {
     cache.append(part(projected, 1), part(projected, 2));
     const View<T, 3> attended = memory.attended;
     attention_forward(part(projected, 0), cache.key_value(), {.out = split_heads(attended, l.num_heads())},
-        {.mask = l.last_sees_last_ & mask}, context);
+        {.mask = l.last_sees_last_ & mask,
+            .empty_row = *l.config_.empty_row == EmptyRow::kNaN ? EmptyRow::kNaN : EmptyRow::kZero},
+        context);
     cut_heads(attended, cut);
     output(attended, y, context);
   }
