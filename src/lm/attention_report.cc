@@ -95,7 +95,7 @@ PredictionScore score_predictions(
   for (Index step = 0; step < batches; ++step) {
     source.fill(step, batch);
     model.forward(batch.inputs, activations, 0, context, cut);
-    const double loss = model.loss(batch.targets, activations);
+    const double loss = model.loss(batch.targets, activations, context);
     const View<const float, 3> logits = activations.logits();  // [B, T, V]
     Index counted = 0;
     for (Index at = 0; at < batch.targets.count(); ++at) {

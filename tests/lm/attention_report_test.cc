@@ -1,6 +1,8 @@
 // The report counts what it claims to count.
 #include "qkv/lm/attention_report.h"
 
+#include <cstdlib>
+
 #include "lm/lm_test_support.h"
 
 namespace qkv {
@@ -62,6 +64,19 @@ TEST(AttentionReport, EveryHeadOfEveryLayer) {
 TEST(AttentionReport, ScoresRefuseHeadsThatAreNot) {
   lm::AttentionLM model(test::default_config());
   test::expect_error<OptionError>([&] { lm::score_previous(model, 7, 4, 0, 0, 1); }, {"head 1 of 1"});
+}
+
+/// The loss too is computed in the context given, not in the default one.
+TEST(AttentionReportDeathTest, ScoresAreOfTheirContext) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process of its own, in which no default context has been made
+  const auto score = [] {
+    setenv("QKV_ISA", "nonsense", 1);
+    Context context({.threads = 1, .isa = supported_isas().front()});
+    const lm::AttentionLM model(test::default_config(), 1);
+    const lm::BatchSource source = lm::BatchSource::windows(test::default_ids(), {2, 16}, 1);
+    std::exit(lm::score_predictions(model, source, 1, context).targets == 32 ? 0 : 1);
+  };
+  EXPECT_EXIT(score(), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
