@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "lm/draw.h"
+#include "nn/attention/check_shard.h"
 #include "nn/parameters/parameters.h"
 #include "qkv/nn/sharding.h"
 
@@ -154,6 +155,8 @@ void AttentionLM::merge_shard(const AttentionLM& shard, Index part, Index parts)
   const Impl& from = *shard.impl_;
   check<ShapeError>(from.blocks.size() == whole.blocks.size(), "AttentionLM::merge_shard",
       "the shard must have the layers of the model: got ", from.blocks.size(), " for ", whole.blocks.size());
+  for (std::size_t layer = 0; layer < whole.blocks.size(); ++layer)
+    nn::check_shard(whole.blocks[layer].attention, from.blocks[layer].attention, part, parts, "merge_shard");
   if (part == 0) {
     std::map<std::string_view, std::span<const float>> values;
     for (const nn::Parameter& parameter : from.parameters) values[parameter.name] = parameter.value;

@@ -89,6 +89,10 @@ TEST(BatchShare, ShardsSumOnceALayerAndWay) {
     model.merge_shard(shard, 0, 1);
     EXPECT_TRUE(test::same_bits(test::values_of(model), test::values_of(trained)));
     EXPECT_THROW(model.shard(0, 3, {}), OptionError);
+    AttentionLM other(test::grouped_rotary_config(blocks), 9);
+    const std::vector<float> before = test::values_of(other);
+    EXPECT_THROW(other.merge_shard(model.shard(0, 2, {}), 0, 1), ShapeError);
+    EXPECT_TRUE(test::same_bits(test::values_of(other), before)) << "a refused shard changes nothing";
   }
 }
 

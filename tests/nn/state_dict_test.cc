@@ -315,5 +315,20 @@ TEST(OwnNames, InSixteenBitsRoundedOnce) {
       "[Module::gradients] dtype must be F32, BF16 or F16: got I8");
 }
 
+TEST(Refusals, ATensorOfTooFewBytesChangesNothing) {
+  nn::Mlp mlp({.embed_dim = 4});
+  const StateDict other = mlp.state_dict();
+  test::randomise(mlp, 3);
+  const StateDict before = mlp.state_dict();
+  StateDict broken;
+  for (const StateDict::Entry& entry : other.entries()) {
+    AnyTensor tensor = entry.tensor.clone();
+    if (entry.name == other.entries().back().name) tensor.bytes.pop_back();
+    broken.add(entry.name, std::move(tensor));
+  }
+  EXPECT_THROW(mlp.load_state_dict(broken), ShapeError);
+  EXPECT_TRUE(same_bits(mlp.state_dict(), before));
+}
+
 }  // namespace
 }  // namespace qkv

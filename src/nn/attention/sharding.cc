@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "nn/attention/check_shard.h"
 
 namespace qkv::inline v0::nn {
 namespace {
@@ -72,9 +73,8 @@ struct AttentionLayer::Shards {
     return made;
   }
 
-  /// Adds the shard's gradients to the whole's, or takes its parameters.
-  static void merge(AttentionLayer& whole, const AttentionLayer& shard, Index part, Index parts, const char* function,
-      bool gradients) {
+  static Cut checked(
+      const AttentionLayer& whole, const AttentionLayer& shard, Index part, Index parts, const char* function) {
     const Cut cut = cut_of(whole, part, parts);
     check<ShapeError>(shard.embed_dim() == whole.embed_dim() && shard.num_heads() == cut.num_heads &&
                           shard.num_kv_heads() == cut.num_kv_heads && shard.head_dim() == cut.head_dim &&
@@ -82,6 +82,13 @@ struct AttentionLayer::Shards {
                           shard.has_output_bias() == (whole.has_output_bias() && part == 0),
         function, "the shard must be part ", part, " of ", parts, " of the layer: got ", shard.values_.in_weight,
         " for ", whole.values_.in_weight);
+    return cut;
+  }
+
+  /// Adds the shard's gradients to the whole's, or takes its parameters.
+  static void merge(AttentionLayer& whole, const AttentionLayer& shard, Index part, Index parts, const char* function,
+      bool gradients) {
+    const Cut cut = checked(whole, shard, part, parts, function);
     for_each_piece(whole, shard, cut, gradients ? whole.gradients_ : whole.values_,
         gradients ? shard.gradients_ : shard.values_, [gradients](float* to, const float* from, Index count) {
           for (Index n = 0; n < count; ++n) to[n] = gradients ? to[n] + from[n] : from[n];
@@ -91,6 +98,11 @@ struct AttentionLayer::Shards {
 
 GroupedQueryAttention shard(const AttentionLayer& whole, Index part, Index parts) {
   return AttentionLayer::Shards::shard(whole, part, parts);
+}
+
+void check_shard(
+    const AttentionLayer& whole, const AttentionLayer& shard, Index part, Index parts, const char* function) {
+  AttentionLayer::Shards::checked(whole, shard, part, parts, function);
 }
 
 void add_shard_gradients(AttentionLayer& whole, const AttentionLayer& shard, Index part, Index parts) {

@@ -124,10 +124,9 @@ void Module::load_state_dict(const StateDict& state, std::string_view prefix) {
   std::vector<Expected> expected;
   for (const Parameter& one : own) expected.push_back({one.name, one.sizes});
   const auto found = match_parameters(type_name(), state, prefix, expected);
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    const Tensor<float> values = to_f32(*found[i]);
-    std::ranges::copy(values.span(), own[i].value.begin());
-  }
+  std::vector<Tensor<float>> values;  // all of them first: after an error the module is unchanged
+  for (const AnyTensor* one : found) values.push_back(to_f32(*one));
+  for (std::size_t i = 0; i < own.size(); ++i) std::ranges::copy(values[i].span(), own[i].value.begin());
 }
 
 Affine::Affine(std::string_view type, const std::vector<Index>& weight, bool bias) : Module(type) {
