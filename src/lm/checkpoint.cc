@@ -94,7 +94,7 @@ Checkpoint checkpoint_from_state(const StateDict& state) {
   }
   checkpoint.model.load_state_dict(parameters);
   for (const nn::Parameter& one : checkpoint.model.parameters()) {
-    check<OptionError>(std::ranges::all_of(one.value, [](float value) { return std::isfinite(value); }), kFromState,
+    check<OptionError>(!std::ranges::any_of(one.value, [](float value) { return !std::isfinite(value); }), kFromState,
         "numbers of ", one.name, " must be finite: got nan or inf, as from a training that diverged");
   }
 

@@ -174,7 +174,7 @@ std::vector<Index> generate(
   for (Index i = 0; i < options.tokens; ++i) {
     if (i > 0) decoder.append(ids.back());
     const std::span<const float> logits = decoder.logits();
-    const auto wrong = std::ranges::find_if_not(logits, [](float logit) { return std::isfinite(logit); });
+    const auto wrong = std::find_if_not(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); });
     check<OptionError>(
         wrong == logits.end(), kFunction, "the model's logits must be finite: got ",
         [&] { return std::isnan(*wrong) ? "nan" : "inf"; }, " after ", i,
