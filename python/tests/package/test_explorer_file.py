@@ -62,7 +62,7 @@ def test_the_tool_refuses_what_it_would_have_to_ignore(tmp_path: Path) -> None:
         ({"0/0/map": q[0].copy()}, {"format": "qkv.explorer.1", "explorer": "{}"}, "must have 3 axes"),
     ):  # fmt: skip
         assert said in refused(tmp_path, tensors, metadata), said
-    assert "one for each of 5" in refused(tmp_path, {"q": q, "k": k}, {}, "--tokens", write(tmp_path, ["a"]))
+    assert "one for each of the 5" in refused(tmp_path, {"q": q, "k": k}, {}, "--tokens", write(tmp_path, ["a"]))
     assert "list of strings" in refused(tmp_path, {"q": q, "k": k}, {}, "--tokens", write(tmp_path, [1]))
     assert "--tokens" in refused(tmp_path, {"q": q, "k": k}, {}, "--text", "abc")
 
