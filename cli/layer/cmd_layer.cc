@@ -97,10 +97,8 @@ std::unique_ptr<nn::Layer> load(const LayerCommandOptions& options, const Tensor
 }
 
 /// Without --mask-axes the layer knows what the axes of its masks are, where only one reading fits.
-DenseMasks::Make axes_of(const LayerCommandOptions& options, const nn::Layer& layer) {
-  return [&](std::string_view option, const std::string& path, const Tensor<std::uint8_t>& dense, bool keeps) {
-    if (!options.dense.axes.empty())
-      return dense_mask(std::string(option) + " " + escaped(path), dense, options.dense.axes, keeps);
+DenseMasks::Make axes_of(const nn::Layer& layer) {
+  return [&layer](std::string_view option, const std::string& path, const Tensor<std::uint8_t>& dense, bool keeps) {
     if (dense.rank() == 2 && dense.size(0) == dense.size(1) && dense.size(0) > 1) {
       throw UsageError(
           std::string(option) + " " + escaped(path) +
@@ -117,7 +115,7 @@ Tensor<float> run_ladder(const LayerCommandOptions& options, const Tensor<float>
   const std::unique_ptr<nn::Layer> layer = load(options, x);
   Context context(options.compute.context());
   DenseMasks dense;
-  nn::ForwardOptions forward{.mask = dense.load(options.dense, axes_of(options, *layer)),
+  nn::ForwardOptions forward{.mask = dense.load(options.dense, axes_of(*layer)),
       .causal = options.causal,
       .seed = options.seed.value_or(0),
       .context = &context};

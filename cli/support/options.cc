@@ -107,8 +107,9 @@ Mask DenseMasks::load(const DenseMaskOptions& options, const Make& make) {
   const auto add = [&](std::string_view option, const std::string& path, Tensor<std::uint8_t>& dense, bool keeps) {
     if (path.empty()) return;
     dense = to_bool(load_npy(option, path));
-    mask = mask & (make ? make(option, path, dense, keeps)
-                        : dense_mask(std::string(option) + " " + escaped(path), dense, options.axes, keeps));
+    mask = mask &
+           (options.axes.empty() ? make(option, path, dense, keeps)
+                                 : dense_mask(std::string(option) + " " + escaped(path), dense, options.axes, keeps));
   };
   add("--keep", options.keep, keep, true);
   add("--drop", options.drop, drop, false);

@@ -76,8 +76,8 @@ struct DenseMasks {
   using Make =
       std::function<Mask(std::string_view option, const std::string& path, const Tensor<std::uint8_t>&, bool keep)>;
 
-  /// `make`: not given: dense_mask.
-  Mask load(const DenseMaskOptions& options, const Make& make = {});
+  /// dense_mask; without --mask-axes `make`.
+  Mask load(const DenseMaskOptions& options, const Make& make);
 };
 
 struct RotaryChoice {

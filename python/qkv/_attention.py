@@ -35,7 +35,7 @@ from ._arrays import (
     sum_dtype,
 )
 from ._core import OptionError, ShapeError
-from ._options import PositionBias, ScoreMod, build_options, check_window, options_of
+from ._options import PositionBias, ScoreMod, build_options, options_of
 from .capture import Capture, Captured
 from .kv_cache import KVCache
 from .masks import Mask
@@ -173,8 +173,8 @@ def attention(
         empty_row=empty_row, sinks=sinks, position_bias=position_bias, score_mod=score_mod, bits=bits,
     )  # fmt: skip
     require_lse("attention", return_lse, (True, "low"))
-    if window is not None and cache is None:
-        check_window("attention", window, causal, *(heads_first(x.shape, layout)[-2] for x in (q, k)))
+    if cache is None:
+        _check_window("attention", layout, q, k, window, causal)
     width = v.shape[-1] if cache is None else cache.v_head_dim
     result = empty(q, (*shape[:-1], width), dtype_name(q)) if out is None else out
     rows = heads_first(shape, layout)[:-1]
@@ -204,10 +204,22 @@ def attention(
     return tuple([x for x in (result, finish(q, lse), finish(q, low), finish(q, all_weights), captured) if x is not None])
 
 
+def _check_window(function: str, layout: str | None, q: Any, k: Any, window: Any, causal: bool | str) -> None:
+    """Raises OptionError where a window alone would have its diagonal nowhere: `causal` would move it, and hide keys as well."""
+    if window is None or causal or max(window) < 0:
+        return
+    q_len, kv_len = (heads_first(x.shape, layout)[-2] for x in (q, k))
+    if q_len != kv_len:
+        text = f"qkv.Mask.window({window[0]}, {window[1]}, "
+        raise OptionError(
+            f"[{function}] window={tuple(window)} needs Tq == Tk: got Tq {q_len}, Tk {kv_len}; otherwise mask={text}\"bottom_right\"), where the "
+            f"last query stands at the last key, or {text}\"top_left\")"
+        )
+
+
 def _options_of(function: str, rank: int, layout: str | None, q: Any, k: Any, options: dict[str, Any]) -> Any:
     made = options_of(function, rank, options)
-    if options.get("window") is not None:
-        check_window(function, options["window"], options.get("causal", False), *(heads_first(x.shape, layout)[-2] for x in (q, k)))
+    _check_window(function, layout, q, k, options.get("window"), options.get("causal", False))
     return made
 
 

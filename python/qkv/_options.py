@@ -146,16 +146,6 @@ def _known() -> frozenset[str]:
     return frozenset(build_options.__kwdefaults__ or ())
 
 
-def check_window(function: str, window: Any, causal: bool | str, q_len: int, kv_len: int) -> None:
-    """Raises OptionError where a window alone would have its diagonal nowhere: `causal` would move it, and hide keys as well."""
-    if window is not None and not causal and q_len != kv_len and max(window) >= 0:
-        text = f"qkv.Mask.window({window[0]}, {window[1]}, "
-        raise _core.OptionError(
-            f"[{function}] window={tuple(window)} needs Tq == Tk: got Tq {q_len}, Tk {kv_len}; otherwise mask={text}\"bottom_right\"), where the "
-            f"last query stands at the last key, or {text}\"top_left\")"
-        )
-
-
 def build_options(
     rank: int,
     *,

@@ -125,10 +125,11 @@ void AttentionLM::run(View<const Index, 2> ids, Activations& activations, std::u
     add_to(l.out, l.middle);
   }
 
-  if (!m.ln_f) a.last = Tensor<float>();  // of another model
   if (m.ln_f) {
     nn::resize(a.last, sizes);
     m.ln_f->forward(nn::as_rows(std::as_const(a.layers.back().out)), nn::as_rows(a.last), context);
+  } else {
+    a.last = Tensor<float>();  // of another model
   }
   nn::resize(a.logits, a.sizes(m.config.vocab_size));
   if (a.folded) {

@@ -18,7 +18,7 @@ namespace {
 
 constexpr Index kTurnQueries = 64;
 constexpr Index kRangeNumbers = Index{1} << 18;  // of K and V: a range stays in the caches while all queries add to it
-constexpr Index kRecentBlocks = 32;  // whose gradients of keys are one chain
+constexpr Index kRecentBlocks = 32;              // whose gradients of keys are one chain
 
 template <class Sum> struct ListedBackward {
   const Problem& p;
@@ -47,8 +47,8 @@ template <class Sum> struct ListedBackward {
   struct KeySums {
     const AnyView& gradient;
     Index width;
-    Sum* piece;  // [piece][D or Dv], of the block
-    Sum* all;    // 16-bit types: [Tk][D or Dv]
+    Sum* piece;   // [piece][D or Dv], of the block
+    Sum* all;     // 16-bit types: [Tk][D or Dv]
     Sum* recent;  // of the last kRecentBlocks blocks of queries, [keys of a range][D or Dv]; null: there are no more
 
     bool wanted() const { return gradient.data != nullptr; }
@@ -144,9 +144,8 @@ template <class Sum> struct ListedBackward {
   /// Adds row n of the block's sums to row keys[n] of all.
   void scatter(const KeySums& sums, Index count, const Index* keys, Index b, Index g, Index range) const {
     const Index width = sums.width;
-    const SumRows<Sum> to = sums.recent == nullptr
-                                ? rows_of_keys(sums, b, g)
-                                : SumRows<Sum>{sums.recent - range * range_keys * width, width};
+    const SumRows<Sum> to = sums.recent == nullptr ? rows_of_keys(sums, b, g)
+                                                   : SumRows<Sum>{sums.recent - range * range_keys * width, width};
     if constexpr (std::is_same_v<Sum, float>) {
       p.tables->attention.layers.scatter({sums.piece, width, keys, to.data, to.stride, count, width});
     } else {
