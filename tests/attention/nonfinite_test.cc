@@ -56,6 +56,10 @@ TYPED_TEST(Nonfinite, NanReachesWhatTheReferenceSays) {
           Result<T> result(problem);
           result.run(problem, context);
           EXPECT_TRUE(same_nans(copy_as<Accumulator<T>>(result.out.view), forward.out, name + ", out"));
+          EXPECT_TRUE(same_nans(result.weights, forward.weights, name + ", weights"));
+          attention_forward(problem.q(), problem.k(), problem.v(), {.out = result.out.view, .weights = result.weights},
+              problem.options, context);
+          EXPECT_TRUE(same_nans(result.weights, forward.weights, name + ", weights beside out"));
           EXPECT_TRUE(same_nans(copy_as<Accumulator<T>>(result.gradients.views[0]), backward.dq, name + ", dq"));
           EXPECT_TRUE(same_nans(copy_as<Accumulator<T>>(result.gradients.views[1]), backward.dk, name + ", dk"));
           EXPECT_TRUE(same_nans(copy_as<Accumulator<T>>(result.gradients.views[2]), backward.dv, name + ", dv"));

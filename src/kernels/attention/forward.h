@@ -241,7 +241,7 @@ template <class T, class Policy, class Observer = NoObserver> inline void forwar
       chunk_rows = r;
       for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, observer, r, j0, nj); });
       finish(r);
-      write_kept_weights(t, w, r, begin, end);
+      write_kept_weights(t, w, rows, r, begin, end);
     });
     return;
   }

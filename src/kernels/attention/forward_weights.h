@@ -30,7 +30,8 @@ inline void keep_chunk(const ForwardTile<T>& t, const VectorRanges& ranges, Inde
   }
 }
 
-/// weights[i, j] = exp2(s2 - max) / sum, 0 where not kept, with the scores computed again; or the scores, s2 ln 2.
+/// weights[i, j] = exp2(s2 - max) / sum, 0 where not kept (in a row of NaN too), with the scores computed again; or the
+/// scores, s2 ln 2, -inf where not kept.
 template <class T, class Policy> inline void write_weights(
     const ForwardTile<T>& t, const ForwardScratch<T>& w, const Policy& rows, const StripRange& r, Index j0, Index nj) {
   using V = typename Simd<T>::V;
@@ -40,7 +41,6 @@ template <class T, class Policy> inline void write_weights(
   const int vectors = live_vectors<T>(r.ni);
   LiveRange live = rows.score(t, w, r, j0, nj, w.scores).live;
   if (!live.any) live = {true, false, 0, 0};
-  mask_scores(w.scores, live, vectors, w.lane_mask);
   const bool applied = t.kind == Weights::kApplied && s.dropout.threshold != 0, scores = t.kind == Weights::kScores;
   const V hidden = scores ? splat<T>(-kInf<T>) : V{}, unit = splat<T>(std::numbers::ln2_v<T>);
   const V factor = splat<T>(applied ? kept_factor<T>(s.dropout) : T{1});
@@ -55,7 +55,9 @@ template <class T, class Policy> inline void write_weights(
     for (int v = 0; v < vectors; ++v) {
       T* target = w.scores + j * strip_lanes<T>() + v * n;
       const V score = load<T>(target);
-      store<T>(target, !lives ? hidden : scores ? score * unit : exp2<T>(score - shift[v]) * inverse[v]);
+      V weight = !lives ? hidden : scores ? score * unit : exp2<T>(score - shift[v]) * inverse[v];
+      if (lives && live.masked) weight = select_bits<V>(w.lane_mask[j] >> (v * n), weight, hidden);
+      store<T>(target, weight);
     }
   }
   if (applied && live.lo < live.hi) {
@@ -66,13 +68,32 @@ template <class T, class Policy> inline void write_weights(
       t.weights + (r.i0 - t.q_begin) * t.weights_row_stride + j0, t.weights_row_stride);
 }
 
+/// Writes 0 over the weights of pairs that are not kept in the rows `lanes`, whose sum is NaN, which 0 times it is too.
+template <class T, class Policy> [[gnu::noinline]] void hide_weights(const ForwardTile<T>& t,
+    const ForwardScratch<T>& w, Policy& rows, const StripRange& r, Index j0, Index nj, std::uint32_t lanes) {
+  rows.read_keys(t, j0, nj);
+  const LiveRange live = rows.score(t, w, r, j0, nj, w.scores).live;
+  for (Index j = 0; j < nj; ++j) {
+    const bool lives = live.any && j >= live.lo && j < live.hi;
+    const std::uint32_t hidden = lanes & ~(!lives ? 0 : live.masked ? w.lane_mask[j] : lanes);
+    for (Index i = 0; i < r.ni; ++i) {
+      if ((hidden >> i & 1) != 0) t.weights[(r.i0 - t.q_begin + i) * t.weights_row_stride + j0 + j] = 0;
+    }
+  }
+}
+
 /// weights[i, j] from the kept exponentials, after finish_strip; 0 outside [begin, end).
-template <class T> inline void write_kept_weights(
-    const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r, Index begin, Index end) {
+template <class T, class Policy> inline void write_kept_weights(
+    const ForwardTile<T>& t, const ForwardScratch<T>& w, Policy& rows, const StripRange& r, Index begin, Index end) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const ScoreParams<T>& s = t.scores;
   const Index first = r.strip * strip_lanes<T>();
+  std::uint32_t nans = 0;
+  for (int v = 0; v < live_vectors<T>(r.ni); ++v) {
+    const V inverse = load<T>(w.row_sum + first + v * n);
+    nans |= bits_where<T>(inverse != inverse) << (v * n);
+  }
   for (Index j0 = 0; j0 < s.kv_len; j0 += s.key_tile) {
     const Index nj = smaller(s.key_tile, s.kv_len - j0);
     T* target = t.weights + (r.i0 - t.q_begin) * t.weights_row_stride + j0;
@@ -91,6 +112,7 @@ template <class T> inline void write_kept_weights(
     }
     unpack_transposed<T>(
         t.exponentials + j0 * strip_lanes<T>(), strip_lanes<T>(), r.ni, nj, w.rescale, target, t.weights_row_stride);
+    if (nans != 0) hide_weights(t, w, rows, r, j0, nj, nans);
   }
 }
 

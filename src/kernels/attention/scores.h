@@ -279,20 +279,6 @@ template <class T, class Multiply> [[gnu::noinline]] ScoreTile score_tile(const 
   return {live, ranges};
 }
 
-/// scores[j][lane] = -inf where the lane may not attend, for keys [lo, hi).
-template <class T>
-inline void mask_scores(T* scores, const LiveRange& live, int vectors, const std::uint32_t* lane_mask) {
-  using V = typename Simd<T>::V;
-  constexpr int n = Simd<T>::kLanes;
-  if (!live.masked) return;
-  for (Index j = live.lo; j < live.hi; ++j) {
-    for (int v = 0; v < vectors; ++v) {
-      T* target = scores + j * strip_lanes<T>() + v * n;
-      store<T>(target, select_bits<V>(lane_mask[j] >> (v * n), load<T>(target), splat<T>(-kInf<T>)));
-    }
-  }
-}
-
 /// kept[j] = the lanes whose weight (i0 + lane, j0 + j) survives dropout, for keys [lo, hi). Philox counter:
 /// attention.h.
 template <class T> inline void dropout_mask(
