@@ -155,6 +155,11 @@ void AttentionLM::merge_shard(const AttentionLM& shard, Index part, Index parts)
   const Impl& from = *shard.impl_;
   check<ShapeError>(from.blocks.size() == whole.blocks.size(), "AttentionLM::merge_shard",
       "the shard must have the layers of the model: got ", from.blocks.size(), " for ", whole.blocks.size());
+  const AttentionLMConfig &own = whole.config, &its = from.config;
+  check<ShapeError>(own.vocab_size == its.vocab_size && own.context == its.context && own.blocks == its.blocks &&
+                        own.positions == its.positions,
+      "AttentionLM::merge_shard", "the shard must be of a model of the same sizes: vocabulary ", own.vocab_size,
+      ", context ", own.context, "; got ", its.vocab_size, " and ", its.context, ", or blocks or positions differ");
   for (std::size_t layer = 0; layer < whole.blocks.size(); ++layer)
     nn::check_shard(whole.blocks[layer].attention, from.blocks[layer].attention, part, parts, "merge_shard");
   if (part == 0) {

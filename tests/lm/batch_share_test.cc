@@ -92,6 +92,9 @@ TEST(BatchShare, ShardsSumOnceALayerAndWay) {
     AttentionLM other(test::grouped_rotary_config(blocks), 9);
     const std::vector<float> before = test::values_of(other);
     EXPECT_THROW(other.merge_shard(model.shard(0, 2, {}), 0, 1), ShapeError);
+    lm::AttentionLMConfig longer = test::grouped_rotary_config(blocks);
+    longer.context += 1;
+    EXPECT_THROW(other.merge_shard(AttentionLM(longer).shard(0, 1, {}), 0, 1), ShapeError);
     EXPECT_TRUE(test::same_bits(test::values_of(other), before)) << "a refused shard changes nothing";
   }
 }

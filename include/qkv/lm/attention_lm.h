@@ -114,7 +114,8 @@ class QKV_API AttentionLM : public nn::Module {
   /// else whole. `sum` makes its numbers the sums over all parts: called once a layer in forward and once in backward.
   /// parts must divide the key/value heads: OptionError. Only forward, loss and backward are meaningful.
   AttentionLM shard(Index part, Index parts, std::function<void(std::span<float>)> sum) const;
-  /// Takes back the parameters of part `part`: its heads, and from part 0 everything else.
+  /// Takes back the parameters of part `part`: its heads, and from part 0 everything else. ShapeError, with
+  /// nothing changed, for a shard of a model of other sizes.
   void merge_shard(const AttentionLM& shard, Index part, Index parts);
   /// Training mode turns dropout on. A new model is in evaluation mode.
   void train(bool on = true);
