@@ -5,10 +5,10 @@
 # shellcheck disable=SC2016
 inside() { unshare -n -m bash -c 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"' "$root" "$@"; }
 
-# numpy_for VERSION: NumPy's wheel for a Python, into the root's /trial.
+# numpy_for VERSION ARCHITECTURE FOLDER: NumPy's wheel for a Python, by the pip of scripts/release.
 numpy_for() {
-  python3 -m pip download -q --disable-pip-version-check --only-binary :all: --python-version "$1" --platform manylinux_2_28_x86_64 \
-    --platform manylinux_2_27_x86_64 --platform manylinux2014_x86_64 numpy -d "$root/trial"
+  "$(dirname "${BASH_SOURCE[0]}")/../build/release-tools/python/bin/python" -m pip download -q --disable-pip-version-check --only-binary :all: \
+    --no-deps --python-version "$1" --platform "manylinux_2_28_$2" --platform "manylinux_2_27_$2" --platform "manylinux2014_$2" numpy -d "$3"
 }
 
 # readme_program: the README's example in Python.
