@@ -63,7 +63,7 @@ is_debian() {
 # is_there PACKAGE PROBE: asks the package database on Debian, otherwise looks for the thing itself (":" is always there).
 is_there() {
   if is_debian; then
-    [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+    grep -qx installed <<<"$(dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null)"  # a line for each architecture
   elif [ "${2#=}" != "$2" ]; then
     pkg-config --exists "${2#=}" 2>/dev/null
   elif [ "${2#<}" = "$2" ]; then

@@ -1,0 +1,91 @@
+"""Scripts that work for hours, in a repository of their own: stubs stand for their work, so that only what is around it runs."""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import tree
+
+WHO = ("-c", "user.name=qkv", "-c", "user.email=qkv@qkv.invalid")
+
+
+def repository(folder, script, before, stubs):
+    """A commit of the scripts; one of them has stubs before a line, and every package is there."""
+    for name in ("scripts/lib.sh", script, "packaging/trial.sh", "include/qkv/version.h", "python/tests/requirements.txt"):
+        text = (tree.ROOT / name).read_text(encoding="utf-8")
+        if name == script:
+            assert text.count(f"\n{before}") == 1, before
+            text = text.replace(f"\n{before}", f"\n{stubs}\n{before}")
+        if name == "scripts/lib.sh":
+            text += "ensure_packages() { :; }\n"
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755)
+    (folder / ".gitignore").write_text("/build/\n/dist/\n", encoding="utf-8")
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "scripts"]):
+        subprocess.run(["git", "-C", folder, *WHO, *command], check=True)
+
+
+def run(folder, *command):
+    """The script's exit code and all that it says, called from the folder's parent."""
+    done = subprocess.run(
+        ["bash", f"{folder.name}/{command[0]}", *command[1:]], cwd=folder.parent, capture_output=True, text=True,
+        env={**os.environ, "TMPDIR": str(folder.parent)})  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def release(folder):
+    """--check ends well and prints the sums; what is not committed is not released."""
+    stubs = 'step() { echo "0123  a wheel" >"$out/SHA256SUMS"; : >"$work/verdicts"; }\npythons() { :; }'
+    repository(folder, "scripts/release", "what=${1:-all}", stubs)
+    code, text = run(folder, "scripts/release", "--check")
+    if code or "0123  a wheel" not in text or not (folder / "dist/SHA256SUMS").is_file():
+        yield f"release --check: {code}, {text}"
+    with open(folder / "include/qkv/version.h", "a", encoding="utf-8") as file:
+        file.write("// another\n")
+    code, text = run(folder, "scripts/release")
+    if code == 0 or "is not the last commit" not in text:
+        yield f"release of a changed tree: {code}, {text}"
+
+
+def verify_release(folder):
+    """A stage that passed is passed over on the same commit, never where something is not committed; a name that is none is an error."""
+    repository(folder, "scripts/verify-release", "chosen=() failed=()", "stage_arm() { figure 1; }")
+    script = folder / "scripts/verify-release"
+    script.write_text(re.sub(r"(readonly stages=').*?(\narm )", r"\1\2", script.read_text(encoding="utf-8"), flags=re.S), encoding="utf-8")
+    (folder / "docs/dev").mkdir(parents=True)
+    subprocess.run(["git", "-C", folder, *WHO, "commit", "-qam", "one stage"], check=True)
+    for what, runs in (("first", True), ("again", False), ("changed", True), ("changed again", True)):
+        if what == "changed":
+            (folder / "new.txt").write_text("not known to git\n", encoding="utf-8")
+        code, text = run(folder, "scripts/verify-release")
+        if code or runs != ("arm: passed" in text):
+            yield f"verify-release, {what}: {code}, {text}"
+    code, text = run(folder, "scripts/verify-release", "--stage", "nonsense")
+    if code == 0 or "nonsense" not in text:
+        yield f"verify-release of a stage that is none: {code}, {text}"
+
+
+def foreign():
+    """A package that is installed for one architecture of two is there."""
+    script = r'''. scripts/lib.sh
+is_debian() { :; }
+dpkg-query() { for state in installed not-installed; do printf "$(sed "s/.*{db:Status-Status}/$state/" <<<"$2")"; done; }
+is_there zlib1g-dev x'''
+    if subprocess.run(["bash", "-c", script], cwd=tree.ROOT).returncode:
+        yield "lib.sh misses a package of two architectures"
+
+
+def main():
+    if not shutil.which("git"):
+        return [], "untried without git"
+    problems = [*foreign()]
+    for trial in (release, verify_release):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "qkv").mkdir()
+            problems += trial(Path(folder) / "qkv")
+    return problems, "release, verify-release, lib"
