@@ -3,7 +3,7 @@
 
 third_parties.py check             fails if a package that CMake's files or pyproject.toml look for has no entry; CTest runs it
 third_parties.py bills FOLDER      writes qkv-VERSION.spdx.json (SPDX 2.3) and qkv-VERSION.cdx.json (CycloneDX 1.5), dated SOURCE_DATE_EPOCH;
-                                   versions are those of Debian's packages and this Python's
+                                   versions are the list's, or those of Debian's packages and this Python's
 """
 
 import datetime
@@ -69,6 +69,7 @@ def check():
         for field in ("Source", "Copyright", "SPDX", "In")
         if field not in part
     ]
+    faults += [f"{part['Files']}: lacks Package or Version" for part in parts() if not {"Package", "Version"} & part.keys()]
     if len(parts()) < 5:
         faults.append("packaging/copyright could not be read")
     print("\n".join(faults) or f"{len(parts())} third parties, all known")
@@ -76,15 +77,15 @@ def check():
 
 
 def version(part):
-    """What it was compiled from, as a package URL without its version, and that version; nothing where the list names no package."""
+    """The version of what it was compiled from, and its package URL where the list names a package."""
     kind, _, name = part.get("Package", "").rpartition("/")
-    if kind == "deb/debian":
+    if "Version" in part:
+        found = part["Version"]
+    elif kind == "deb/debian":
         found = subprocess.run(["dpkg-query", "-W", "-f=${Version}", name], capture_output=True, text=True, check=True).stdout
-    elif kind == "pypi":
-        found = importlib.metadata.version(name)
     else:
-        return "", ""
-    return f"pkg:{kind}/{name}", found
+        found = importlib.metadata.version(name)
+    return found, f"pkg:{kind}/{name}@{found}" if kind else ""
 
 
 def bills(folder):
@@ -95,24 +96,23 @@ def bills(folder):
     )
     components, packages, relations = [], [], []
     for part in [{"Files": "qkv", "SPDX": "Apache-2.0", "Copyright": "2026 qkv maintainers"}, *parts()]:
-        purl, found = ("pkg:pypi/qkv", own) if part["Files"] == "qkv" else version(part)
+        found, purl = (own, f"pkg:pypi/qkv@{own}") if part["Files"] == "qkv" else version(part)
         rights = " ".join(part["Copyright"].split())
-        component = {"type": "library", "name": part["Files"], "licenses": [{"expression": part["SPDX"]}], "copyright": rights}
+        component = {"type": "library", "name": part["Files"], "version": found, "copyright": rights}
+        component["licenses"] = [{"expression": part["SPDX"]}]
         package = {
             "SPDXID": "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "x", part["Files"]),
             "name": part["Files"],
+            "versionInfo": found,
             "downloadLocation": part.get("Source", "NOASSERTION"),
             "filesAnalyzed": False,
             "licenseConcluded": part["SPDX"],
             "licenseDeclared": part["SPDX"],
             "copyrightText": rights,
         }
-        if found:
-            component |= {"version": found, "purl": f"{purl}@{found}"}
-            package["versionInfo"] = found
-            package["externalRefs"] = [
-                {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": f"{purl}@{found}"}
-            ]
+        if purl:
+            component["purl"] = purl
+            package["externalRefs"] = [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}]
         if "In" in part:
             component["properties"] = [{"name": "qkv:in", "value": part["In"]}]
             package["comment"] = "in: " + part["In"]
