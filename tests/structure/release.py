@@ -1,4 +1,7 @@
-"""A release says one thing everywhere: its version, its address, links of its page on PyPI; actions of workflows are pinned by hash."""
+"""A release says one thing everywhere: its version, its address, links of its page on PyPI; actions of workflows are pinned by hash.
+
+check.py release TAG: as well, whether this tree may be published under the tag.
+"""
 
 import re
 import sys
@@ -20,10 +23,24 @@ def read(name):
     return (tree.ROOT / name).read_text(encoding="utf-8")
 
 
-def main():
+def unready(tag, version, changelog):
+    """What keeps a tree of a version and a changelog from being published under a tag."""
+    first = re.search(r"^## (.*)", re.sub(r"^## \[Unreleased\]\n+(?=## )", "", changelog, flags=re.M), re.M)[1]
+    if tag != f"v{version}":
+        yield f"the tag {tag} is not v{version}, the version of include/qkv/version.h"
+    if not first.startswith(f"[{version}] - "):
+        yield f"CHANGELOG.md has entries above [{version}], under {first}"
+
+
+def main(tag=None):
     version = re.search(r'QKV_VERSION "(.*)"', read("include/qkv/version.h")).group(1)
     address = re.search(r'Repository = "https://(.*)"', read("pyproject.toml")).group(1)
     problems = [f"{name}: not of {version}" for name, text in VERSIONED.items() if text.format(version) not in read(name)]
+    changes = "# Changelog\n\n## [Unreleased]\n\n{}## [1.2.3] - 2026-01-01\n"
+    for name, text, refused in (("v1.2.3", "", 0), ("v1.2.3-rc1", "", 1), ("v1.2.4", "", 1), ("v1.2.3", "### Added\n- A\n\n", 1)):
+        if len(list(unready(name, "1.2.3", changes.format(text)))) != refused:
+            problems.append(f"a release {name} with {text!r} unreleased must be refused {refused} times")
+    problems += unready(tag, version, read("CHANGELOG.md")) if tag else []
     page = pypi_readme.page(f"https://{address}", version)
     problems += [f"README.md on PyPI: {link} leads nowhere" for link in re.findall(r'(?:\]\(|src=")(?!https:)([^)"]+)', page)]
     for path in sorted((tree.ROOT / ".github" / "workflows").glob("*.yml")):
