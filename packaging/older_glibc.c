@@ -8,7 +8,8 @@
 char __libc_single_threaded;
 
 // glibc 2.30. The wall clock replaces any other: a wait that the clock is set during may be shorter or longer, as before 2.30.
-int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock, const struct timespec* until) {
+int pthread_cond_clockwait(
+    pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock, const struct timespec* until) {
   struct timespec now, wall;
   clock_gettime(clock, &now);
   clock_gettime(CLOCK_REALTIME, &wall);

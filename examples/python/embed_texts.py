@@ -3,6 +3,7 @@
 MODEL: a folder or name of sentence-transformers (which then must be installed); without one a small BERT with random weights.
 """
 
+import functools
 import sys
 import time
 
@@ -17,7 +18,7 @@ if len(sys.argv) > 1:
 
     model = SentenceTransformer(sys.argv[1], device="cpu")
     texts = [" ".join(["attention"] * length) for length in lengths]
-    embed = lambda: model.encode(texts, convert_to_tensor=True, batch_size=32)
+    embed = functools.partial(model.encode, texts, convert_to_tensor=True, batch_size=32)
 else:
     sizes = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 1000}
     model = transformers.BertModel(transformers.BertConfig(**sizes)).eval()

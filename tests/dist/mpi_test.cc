@@ -25,8 +25,8 @@ bool has_mpirun() { return std::system("mpirun --version > /dev/null 2>&1") == 0
 /// Whether the ranks end MPI: mpirun calls it a failure when they do not.
 enum class End { kInOrder, kWithoutClose };
 
-/// Runs the current test as `ranks` ranks. Root and more ranks than processors are fine for a test. Open MPI unloads its
-/// plugins before leaks are looked for, so that no suppression can name theirs.
+/// Runs the current test as `ranks` ranks. Root and more ranks than processors are fine for a test. Open MPI unloads
+/// its plugins before leaks are looked for, so that no suppression can name theirs.
 void run_ranks(int ranks, End end = End::kInOrder) {
   if (!has_mpirun()) {
     GTEST_SKIP() << "mpirun is not installed (Debian: openmpi-bin)";

@@ -49,9 +49,9 @@ TEST(Svg, LargeMapsEmbedTheirCells) {
 TEST(Svg, ItsColoursHaveOthersOnADarkPage) {
   const std::string svg = render_svg(causal_map(1, 2, 5, characters("abcde"), "five"));
   const auto &light = colour_map(Theme::kLight), &dark = colour_map(Theme::kDark);
-  for (const std::string& rule : {std::string("rect[fill=\"#FFFFFF\"] { fill: #16161C }"),
-           std::string("text[fill=\"#1C1C22\"] { fill: #ECECF1 }"),
-           "rect[fill=\"#" + hex_digits(light.back()) + "\"] { fill: #" + hex_digits(dark.back()) + " }"})
+  for (const std::string& rule :
+      {std::string("rect[fill=\"#FFFFFF\"] { fill: #16161C }"), std::string("text[fill=\"#1C1C22\"] { fill: #ECECF1 }"),
+          "rect[fill=\"#" + hex_digits(light.back()) + "\"] { fill: #" + hex_digits(dark.back()) + " }"})
     EXPECT_EQ(count(svg, ".qkv-map " + rule), 1) << rule;
 }
 
