@@ -1,4 +1,4 @@
-# Pango with Cairo, by pkg-config: the target PkgConfig::QKV_PANGO. A static qkv::view that draws text installs this file too.
+# Pango with Cairo, by pkg-config: the target PkgConfig::QKV_PANGO. An installed qkv asks for the same (qkv-config.cmake.in).
 include(FindPackageHandleStandardArgs)
 find_package(PkgConfig QUIET)
 if(PkgConfig_FOUND)

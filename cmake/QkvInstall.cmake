@@ -5,9 +5,16 @@ set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME dev)  # the rest is the component tool;
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/qkv)
 set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-# The .pc files state the prefix relative to their own location, so that an installed tree may be moved.
+# The .pc files state the prefix relative to their own location, so that an installed tree may be moved; folders outside it as they are.
 file(RELATIVE_PATH QKV_PC_PREFIX "/prefix/${pkgconfig_dir}" "/prefix")
-string(REGEX REPLACE "/$" "" QKV_PC_PREFIX "${QKV_PC_PREFIX}")
+string(REGEX REPLACE "/$" "" QKV_PC_PREFIX "\${pcfiledir}/${QKV_PC_PREFIX}")
+if(IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
+  set(QKV_PC_PREFIX "${CMAKE_INSTALL_PREFIX}")
+endif()
+foreach(folder LIBDIR INCLUDEDIR)
+  set(QKV_PC_${folder} "\${prefix}")
+  cmake_path(APPEND QKV_PC_${folder} "${CMAKE_INSTALL_${folder}}")
+endforeach()
 
 get_property(components GLOBAL PROPERTY QKV_COMPONENTS)
 set(QKV_COMPONENT_NAMES "")
@@ -65,9 +72,6 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/qkv-config.cmake.in ${
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/qkv-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/package/qkv-config.cmake ${PROJECT_BINARY_DIR}/package/qkv-config-version.cmake
   DESTINATION ${package_dir})
-if(TARGET qkv_view AND QKV_IS_STATIC AND QKV_TEXT STREQUAL "pango")
-  install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindPango.cmake DESTINATION ${package_dir})
-endif()
 if(TARGET qkv_tool)
   if(BUILD_SHARED_LIBS)
     # The tool finds shared libraries of its own prefix, wherever that was moved.
@@ -76,10 +80,14 @@ if(TARGET qkv_tool)
   endif()
   install(TARGETS qkv_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tool)
 endif()
+set(doc_dir ${CMAKE_INSTALL_DOCDIR})
+if(NOT PROJECT_IS_TOP_LEVEL)
+  set(doc_dir ${CMAKE_INSTALL_DATAROOTDIR}/doc/qkv)  # the other is the parent's
+endif()
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/README.zh-CN.md
   ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/packaging/copyright
-  DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT tool)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT tool FILES_MATCHING PATTERN "*.md"
+  DESTINATION ${doc_dir} COMPONENT tool)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${doc_dir} COMPONENT tool FILES_MATCHING PATTERN "*.md"
   PATTERN benchmarks EXCLUDE PATTERN images EXCLUDE)
 set(QKV_PACKAGE_FILES "" CACHE PATH "Files of Debian packages, which CPack then makes (scripts/release)")
 mark_as_advanced(QKV_PACKAGE_FILES)

@@ -5,19 +5,22 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_UNITY_BUILD OFF)  # a parent's may be on; what can be compiled as one file is qkv_unity's
 
 # A compiler cache is used if it is installed; it is never required.
-find_program(CCACHE ccache)
-mark_as_advanced(CCACHE)
-if(CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE}")
+if(PROJECT_IS_TOP_LEVEL)
+  find_program(QKV_CCACHE ccache)
+  mark_as_advanced(QKV_CCACHE)
+endif()
+if(QKV_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${QKV_CCACHE}")
   # The units of QKV_UNITY lie in the build's folder: the cache knows them under the names that they have below it, the same in every build.
-  find_program(ENV_PROGRAM env)
-  mark_as_advanced(ENV_PROGRAM)
-  if(ENV_PROGRAM)
+  find_program(QKV_ENV env)
+  mark_as_advanced(QKV_ENV)
+  if(QKV_ENV)
     set(CCACHE_BASEDIR "${CMAKE_BINARY_DIR}")
     set(CCACHE_SLOPPINESS pch_defines,time_macros)  # as precompiled headers need it
-    list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER "${ENV_PROGRAM}")
+    list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER "${QKV_ENV}")
     foreach(name CCACHE_SLOPPINESS CCACHE_BASEDIR)
       if(NOT DEFINED ENV{${name}})  # what the environment says goes first
         list(INSERT CMAKE_CXX_COMPILER_LAUNCHER 1 "${name}=${${name}}")

@@ -1,9 +1,11 @@
-"""A configure step that misses packages says so once, with all their names; a wheel without the tool's libraries leaves the tool out.
+"""A configure step that misses packages says so once, with all their names; a wheel without the tool's libraries leaves the tool out;
+a folder outside the prefix stands in .pc files as it is.
 
     Arguments: CMAKE COMPILER WORK
 """
 
 import subprocess
+from pathlib import Path
 
 import tree
 
@@ -28,4 +30,9 @@ def main(cmake, compiler, work):
     text, _ = configure(cmake, compiler, f"{work}/wheel", ("CLI11", "fmt"), "-DQKV_BUILD_PYTHON=ON", "-DBUILD_SHARED_LIBS=ON")
     if "the tool (`qkv`, `python -m qkv`) is left out" not in text or "packages are missing" in text:
         problems.append(f"the tool was to be left out: got {text}")
-    return problems, "2 configure steps"
+    off = [f"-DQKV_BUILD_{part}=OFF" for part in ("NN", "IO", "VIEW", "DIST", "TESTS")]
+    text, _ = configure(cmake, compiler, f"{work}/folders", (), *off, "-DCMAKE_INSTALL_LIBDIR=lib", "-DCMAKE_INSTALL_INCLUDEDIR=/elsewhere")
+    folders = Path(f"{work}/folders/package/qkv.pc").read_text(encoding="utf-8")
+    if "prefix=${pcfiledir}/../..\nlibdir=${prefix}/lib\nincludedir=/elsewhere\n" not in folders:
+        problems.append(f"qkv.pc: {folders}, {text}")
+    return problems, "3 configure steps"
