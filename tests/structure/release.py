@@ -17,6 +17,13 @@ VERSIONED = {
     "packaging/conda/recipe.yaml": "\n  version: {}\n",
     "packaging/vcpkg/vcpkg.json": '\n  "version": "{}",\n',
 }
+# What holds until a package is published.
+UNPUBLISHED = {
+    "README.md": "on no package index",
+    "README.zh-CN.md": "尚未发布到任何软件源",
+    "docs/python.md": "is not on PyPI",
+    "pyproject.toml": "nothing is published there yet",
+}
 
 
 def read(name):
@@ -40,7 +47,9 @@ def main(tag=None):
     for name, text, refused in (("v1.2.3", "", 0), ("v1.2.3-rc1", "", 1), ("v1.2.4", "", 1), ("v1.2.3", "### Added\n- A\n\n", 1)):
         if len(list(unready(name, "1.2.3", changes.format(text)))) != refused:
             problems.append(f"a release {name} with {text!r} unreleased must be refused {refused} times")
-    problems += unready(tag, version, read("CHANGELOG.md")) if tag else []
+    if tag:
+        problems += unready(tag, version, read("CHANGELOG.md"))
+        problems += [f"{name} says: {text}" for name, text in UNPUBLISHED.items() if text in read(name)]
     page = pypi_readme.page(f"https://{address}", version)
     problems += [f"README.md on PyPI: {link} leads nowhere" for link in re.findall(r'(?:\]\(|src=")(?!https:)([^)"]+)', page)]
     for path in sorted((tree.ROOT / ".github" / "workflows").glob("*.yml")):
