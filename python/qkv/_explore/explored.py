@@ -53,7 +53,7 @@ class Explored:
         self, model: nn.Module, inputs: Any, *, tokenizer: Any = None, behaviour: bool | None = None, progress: bool | None = None, **options: Any
     ) -> None:  # fmt: skip
         self.model, self.tokenizer, self.shown = model, tokenizer, bool(progress)
-        self.options = {name: options[name] for name in ("first", "whole") if name in options}
+        self.options = {name: options[name] for name in ("layers", "heads", "capture", "first", "whole") if name in options}
         self.captures: AttentionCapture = capture_attention(model, inputs, tokenizer=tokenizer, writes=True, progress=progress, **options)
         self.inputs, self.sites = self.captures.inputs, self.captures.sites
         self.whole = self.captures.runs[0]
@@ -124,11 +124,14 @@ class Explored:
         self.captures.save(path, **options)
 
     def serve(self, port: int = 0, *, forever: bool = True) -> Any:
-        """Serves the page from this machine to this machine, with controls for other texts and cuts, until Ctrl-C."""
+        """Serves the page from this machine to this machine, with controls for other texts and cuts, until Ctrl-C.
+        Raises ValueError for an encoder beside a decoder, and for chosen layers that do not begin with 0, 1, ..."""
         from .serve import serve
 
         if getattr(getattr(self.model, "config", None), "is_encoder_decoder", False):
             raise ValueError("[serve] a served page numbers the heads of one stack of layers: save the page of an encoder beside a decoder")
+        if (numbers := [layer.index for layer in self.whole.layers]) != list(range(len(numbers))):
+            raise ValueError(f"[serve] a served page counts its layers from 0: save the page of layers {numbers}")
         return serve(self, port, forever=forever)
 
     def _repr_html_(self) -> str:
@@ -178,8 +181,9 @@ def _weights(layer: Layer) -> np.ndarray | None:
 def _moved(before: Sequence[Layer], after: Sequence[Layer], cut: Sequence[tuple[int, int]]) -> list[tuple[int, int, float]]:
     """(layer, head, half the sum of |difference| of a row's weights, the mean over rows) of the heads that moved most."""
     found = []
-    for one, other in zip(before, after):
-        a, b = _weights(one), _weights(other)
+    others = {layer.index: layer for layer in after}
+    for one in before:
+        a, b = _weights(one), _weights(others[one.index]) if one.index in others else None
         if a is None or b is None or a.shape != b.shape:
             continue
         moves = np.nan_to_num(abs(a - b)).sum(-1).mean((0, -1)) / 2

@@ -147,7 +147,11 @@ class File:
                     view["cut"] = self._cut(run, (stack, cross), b, some)
                 size = [lengths[side_of(some[0], keys)] for keys in (False, True)]
                 at = self._at[id(run), (stack, cross), b] = len(self.views)
-                view["layers"] = [self._layer(layer, b, size, f"{at}/{m}", run) for m, layer in enumerate(some)]
+                view["layers"] = [
+                    # Chosen layers, and a decoder's beside its encoder: numbered as cut() and --exact take them.
+                    self._layer(layer, b, size, f"{at}/{m}", run) | ({"number": layer.index} if layer.index != m else {})
+                    for m, layer in enumerate(some)
+                ]
                 self.views.append(view)
 
     def _text(self, run: Run, side: str, b: int, length: int) -> dict[str, Any]:

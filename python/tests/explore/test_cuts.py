@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("support_transformers")
 import qkv
 from qkv._explore.behaviour import on_random_tokens, on_words_in_order
-from support_transformers import DECODERS, EXPLORED, MODELS, MORE, inputs_of, model_of, torch
+from support_transformers import DECODERS, EXPLORED, MODELS, MORE, inputs_of, model_of, tf, torch
 from test_heads_write import projections
 
 NAMES = [name for name in {**MODELS, **EXPLORED} if name not in ("t5", "whisper")]
@@ -116,6 +116,37 @@ def test_the_file_holds_it(tmp_path: Any) -> None:
     assert file["0/1/norms"].shape == (4, 11) and file["0/1/push"].shape == file["0/1/push_by"].shape == (4, 11, 10)
     words = [made["words"][int(n)] for n in np.asarray(file["0/1/push"])[2, 5]]
     assert words == [str(n) for n in one.captures.layers[1].writes.push[0, 2, 5]]
+
+
+def four_layers() -> Any:
+    torch.manual_seed(0)
+    config = tf.GPT2Config(n_embd=32, n_layer=4, n_head=4, vocab_size=61, n_positions=64, initializer_range=0.3)
+    return tf.GPT2LMHeadModel(config).eval()
+
+
+def test_chosen_layers_keep_their_numbers(tmp_path: Any) -> None:
+    """A cut reads the same layers; what moved is compared with itself, and the file says which layers they are."""
+    model, ids = four_layers(), inputs_of("gpt2", length=11)["input_ids"][:1]
+    one, every = (qkv.explore(model, ids, behaviour=False, **options) for options in ({"layers": [2, 3]}, {}))
+    assert one.cut([(3, 0)])["cut"]["others"] == []  # nothing lies behind the last layer
+    moved = every.cut([(1, 2)])["cut"]["others"]
+    assert one.cut([(1, 2)])["cut"]["others"] == [row for row in moved if row[0] > 1] != []
+    one.save(tmp_path / "page.safetensors")
+    whole, last, _ = json.loads(qkv.io.load_safetensors(tmp_path / "page.safetensors").metadata["explorer"])["views"]
+    assert [layer["number"] for layer in whole["layers"]] == [layer["number"] for layer in last["layers"]] == [2, 3]
+    assert last["cut"]["heads"] == [[1, 0]]
+    with pytest.raises(ValueError, match=r"save the page of layers \[2, 3\]"):
+        one.serve()
+    assert qkv.explore(model, ids, behaviour=False, layers=[1, 0], heads=[3]).cut([(0, 3)])["cut"]["others"][0][:2] == (1, 3)
+    every.save(tmp_path / "page.safetensors")
+    assert '"number"' not in qkv.io.load_safetensors(tmp_path / "page.safetensors").metadata["explorer"]
+
+
+def test_layers_of_a_decoder_beside_its_encoder_are_numbered_as_calls(tmp_path: Any) -> None:
+    one = one_of("t5")
+    one.save(tmp_path / "page.safetensors")
+    views = json.loads(qkv.io.load_safetensors(tmp_path / "page.safetensors").metadata["explorer"])["views"]
+    assert [[layer.get("number") for layer in view["layers"]] for view in views] == [[None, None], [2, 4], [3, 5]]
 
 
 def test_random_tokens_that_repeat() -> None:
