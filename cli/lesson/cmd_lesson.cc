@@ -157,7 +157,8 @@ void declare_lesson(Options& add, LessonOptions& options) {
   add("STEP", &options.step, "The step, 1 to 12; without it: their list", {.least = 1, .most = 12});
   add("--answer NUMBERS", &options.answer,
       "What you computed by hand, .178,.088,.734: right to two digits after the point, or a hint");
-  add("--draw", &options.draw, "The step's numbers, drawn; a right answer draws them too", {.needs = "STEP"});
+  add("--draw", &options.draw, "The step's numbers, drawn; a right answer draws them too",
+      {.needs = "STEP", .excludes = {"--answer"}});
   add("--out FILE", &options.out, "The lesson as one page, .html, that computes in the browser; needs no network",
       {.excludes = {"STEP", "--answer"}});
   add.compute(options.compute, 1);

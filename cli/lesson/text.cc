@@ -43,6 +43,8 @@ std::vector<double> typed_numbers(const std::string& text) {
     const std::size_t end = std::min(text.find(',', at), text.size());
     std::string one = text.substr(at, end - at);
     std::erase(one, ' ');
+    for (const std::string_view minus : {"\u2212", "\u2013"})  // as the page writes it, and as editors turn it
+      for (std::size_t found; (found = one.find(minus)) != std::string::npos;) one.replace(found, minus.size(), "-");
     const std::size_t slash = one.find('/');
     const std::string_view whole = one;
     numbers.push_back(slash == std::string::npos

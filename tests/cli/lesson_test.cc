@@ -67,6 +67,12 @@ TEST_F(Lesson, AnAnswerIsRightToTwoDigits) {
     EXPECT_EQ(answer(step, typed(numbers)).code, 1);
   }
   EXPECT_TRUE(output("lesson 1 --answer 5/3,1").starts_with("Right.\n"));
+  const Document eleven = json("lesson 11 --json"), numbers = eleven.at("pencil").at("answer");
+  std::string minus = typed(numbers), dash = minus;
+  ASSERT_TRUE(has(minus, "-"));
+  for (std::size_t at; (at = minus.find('-')) != std::string::npos;) minus.replace(at, 1, "\u2212");
+  for (std::size_t at; (at = dash.find('-')) != std::string::npos;) dash.replace(at, 1, "\u2013");
+  for (const std::string& numbers_as_written : {minus, dash}) EXPECT_EQ(answer(eleven, numbers_as_written).code, 0);
 }
 
 TEST_F(Lesson, AKnownMistakeHasItsHint) {
@@ -93,7 +99,8 @@ TEST_F(Lesson, AKnownMistakeHasItsHint) {
 
 TEST_F(Lesson, WrongUseIsOneLine) {
   for (const char* line : {"lesson 13", "lesson 0", "lesson 4 --answer .1,.2", "lesson 4 --answer .1,.2,x",
-           "lesson 4 --answer 1,,2", "lesson --answer 1", "lesson 4 --out lesson.html", "lesson --out lesson.txt"}) {
+           "lesson 4 --answer 1,,2", "lesson --answer 1", "lesson 4 --out lesson.html", "lesson --out lesson.txt",
+           "lesson 4 --draw --answer .178,.088,.7"}) {
     const Outcome outcome = run(line);
     EXPECT_EQ(outcome.code, 2) << line;
     EXPECT_EQ(std::ranges::count(outcome.err, '\n'), 1) << line << outcome.err;
