@@ -37,7 +37,7 @@ void warn_of_missing(const std::vector<view::MissingCharacter>& missing, const s
 void MapStyle::add_to(Options& add) {
   add("--layers N,N,...", &layers, "Which layers, such as 0,1 (default all)");
   add("--heads N,N,...", &heads, "Which heads of each (default all)");
-  add("--range HOW", &range, "Weight of the last colour: unit (1, default) or max (the largest)",
+  add("--range HOW", &range, "Weight of the last colour: unit (1, default) or max (the largest drawn)",
       {.among = {"unit", "max"}});
   add("--scale HOW", &scale, "Colour scale: sqrt (shows small weights, default) or linear",
       {.among = {"sqrt", "linear"}});

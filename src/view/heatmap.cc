@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "view/layout.h"
 #include "view/text.h"
 
 namespace qkv::inline v0::view {
@@ -15,6 +16,14 @@ void check_labels(const char* name, const std::vector<std::string>& labels, Inde
                    std::to_string(wanted) + " positions: got " + std::to_string(labels.size()) + " for weights " +
                    map.weights.shape());
 }
+
+float largest(std::span<const float> weights) {
+  float top = 0;
+  for (const float w : weights) top = std::max(top, std::isnan(w) ? 0 : w);
+  return top;
+}
+
+float top_or_one(float top) { return top > 0 ? top : 1; }
 
 }  // namespace
 
@@ -68,10 +77,14 @@ void check_map(const AttentionMap& map) {
 }
 
 float top_weight(const AttentionMap& map, ValueRange range) {
-  if (range == ValueRange::kUnit) return 1;
+  return range == ValueRange::kUnit ? 1 : top_or_one(largest(map.weights.span()));
+}
+
+float top_weight(const AttentionMap& map, const MapOptions& options) {
+  if (options.range == ValueRange::kUnit) return 1;
   float top = 0;
-  for (const float w : map.weights.span()) top = std::max(top, std::isnan(w) ? 0 : w);
-  return top > 0 ? top : 1;
+  for (const Panel& panel : choose_panels(map, options)) top = std::max(top, largest(weights_of(map, panel)));
+  return top_or_one(top);
 }
 
 HeadStatistics head_statistics(const AttentionMap& map, Index layer, Index head) {

@@ -142,15 +142,23 @@ std::vector<Panel> choose_panels(const AttentionMap& map, const MapOptions& opti
   return panels;
 }
 
+std::span<const float> weights_of(const AttentionMap& map, const Panel& panel) {
+  const auto count = static_cast<std::size_t>(map.q_len() * map.kv_len());
+  const auto at = static_cast<std::size_t>(panel.layer * map.num_heads() + panel.head);
+  return std::span<const float>(map.weights.span()).subspan(at * count, count);
+}
+
 Layout lay_out(const AttentionMap& map, const MapOptions& options, const TextWidth& text_width) {
   Layout out;
   if (options.columns < 0)
     throw OptionError("[lay_out] columns must be 0 or more: got " + std::to_string(options.columns));
   out.panels = choose_panels(map, options);
-  out.top = top_weight(map, options.range);
-  const auto weights = map.weights.span();
-  out.has_nan = std::any_of(weights.begin(), weights.end(), [](float w) { return std::isnan(w); });
-  out.has_zero = std::any_of(weights.begin(), weights.end(), [](float w) { return w == 0; });
+  out.top = top_weight(map, options);
+  for (const Panel& panel : out.panels) {
+    const std::span<const float> weights = weights_of(map, panel);
+    out.has_nan = out.has_nan || std::ranges::any_of(weights, [](float w) { return std::isnan(w); });
+    out.has_zero = out.has_zero || std::ranges::any_of(weights, [](float w) { return w == 0; });
+  }
   out.rows.count = map.q_len();
   out.columns.count = map.kv_len();
   out.rows.pool = out.columns.pool = pool_for(map.q_len(), map.kv_len(), out.panels.size());

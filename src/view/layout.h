@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -68,6 +69,9 @@ inline constexpr std::size_t kTitleChars = 100;  // a longer title ends in an el
 
 /// Chosen layers and heads, checked: throws OptionError for one that the map does not have.
 std::vector<Panel> choose_panels(const AttentionMap& map, const MapOptions& options);
+
+/// All weights of one head.
+std::span<const float> weights_of(const AttentionMap& map, const Panel& panel);
 
 Layout lay_out(const AttentionMap& map, const MapOptions& options, const TextWidth& text_width);
 

@@ -40,7 +40,7 @@ struct Style {
 class Writer {
  public:
   Writer(const AttentionMap& map, const TerminalOptions& options)
-      : map_(map), options_(options), top_(top_weight(map, options.map.range)) {
+      : map_(map), options_(options), top_(top_weight(map, options.map)) {
     query_labels_ = shown(map.query_tokens, map.q_len());
     key_labels_ = shown(map.key_tokens, map.kv_len());
     for (const std::string& label : query_labels_) label_columns_ = std::max(label_columns_, display_width(label));

@@ -7,6 +7,7 @@
 
 #include "maps.h"
 #include "qkv/error.h"
+#include "qkv/view/pictures.h"
 #include "view/text.h"
 
 namespace qkv::view {
@@ -86,6 +87,27 @@ TEST(TopWeight, IgnoresNanAndZero) {
   zero.weights.data()[3] = 0.25f;
   EXPECT_EQ(top_weight(zero, ValueRange::kMax), 0.25f);
   EXPECT_EQ(top_weight(zero, ValueRange::kUnit), 1);
+}
+
+TEST(TopWeight, IsThatOfTheHeadsThatAreDrawn) {
+  AttentionMap map = causal_map(2, 2, 3);
+  for (std::size_t n = 0; n < map.weights.span().size(); ++n)
+    map.weights.data()[n] = 0.25f * static_cast<float>(1 + n / 9);  // of layer 0: 0.25, 0.5, of layer 1: 0.75, 1
+  const auto top = [&](std::vector<Index> layers, std::vector<Index> heads) {
+    return top_weight(map, {.layers = std::move(layers), .heads = std::move(heads), .range = ValueRange::kMax});
+  };
+  EXPECT_EQ(top({}, {}), 1);
+  EXPECT_EQ(top({0}, {}), 0.5f);
+  EXPECT_EQ(top({0, 1}, {0}), 0.75f);
+  EXPECT_EQ(top_weight(map, {.heads = {0}}), 1);
+  map.weights.data()[0] = 0;
+  map.weights.data()[1] = std::numeric_limits<float>::quiet_NaN();
+  const auto said = [&](std::vector<Index> heads) {
+    const std::string svg = render_svg(map, {.heads = std::move(heads), .range = ValueRange::kMax});
+    return std::pair(svg.find("= 0") != std::string::npos, svg.find(">NaN<") != std::string::npos);
+  };
+  EXPECT_EQ(said({0}), std::pair(true, true));
+  EXPECT_EQ(said({1}), std::pair(false, false)) << "what another head has";
 }
 
 TEST(HeadStatistics, NamesWhatAHeadDoes) {

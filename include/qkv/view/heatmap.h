@@ -95,6 +95,9 @@ QKV_API int colour_index(float weight, float top, ColourScale scale);
 /// The weight that gets the last colour: 1 for kUnit; for kMax the largest weight of the map, 1 when all are 0 or NaN.
 QKV_API float top_weight(const AttentionMap& map, ValueRange range);
 
+/// The same of the layers and heads that are drawn.
+QKV_API float top_weight(const AttentionMap& map, const MapOptions& options);
+
 /// How one head spreads its attention, over rows without NaN. Shares are means over rows i >= 1 (row 0 of a causal map
 /// has no choice); they overlap and need not sum to 1.
 struct HeadStatistics {

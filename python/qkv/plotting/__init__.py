@@ -184,7 +184,7 @@ def plot(
         sequence: which sequence of weights [B, H, Tq, Tk] is drawn.
         path: also write the picture there: .png, .svg, .pdf or .html.
         layers, heads: which, in this order; none: all.
-        range: "unit" (weight 1 has the last colour, so pictures can be compared) or "max" (the largest weight has it).
+        range: "unit" (weight 1 has the last colour, so pictures can be compared) or "max" (the largest that is drawn has it).
         scale: "sqrt" (1 % is still visible) or "linear".  numbers: percent in cells, where they fit.
     Returns:
         a :class:`Picture`.

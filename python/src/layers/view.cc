@@ -97,7 +97,7 @@ void bind_view(nb::module_& m) {
             return view::render_terminal(
                 object.map, {.map = object.options, .colour = colour, .unicode = unicode, .columns = columns});
           })
-      .def("top_weight", [](const MapObject& object) { return view::top_weight(object.map, object.options.range); })
+      .def("top_weight", [](const MapObject& object) { return view::top_weight(object.map, object.options); })
       .def("statistics", &statistics);
   m.def("attention_map", &make_map);
   m.def("explorer_page", [](const nb::bytes& file) {
