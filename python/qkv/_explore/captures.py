@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .. import _html
+from .. import _html, _nn
 from ..capture import Captured
 from ..plotting import plot
 from .file import File, Run, page_of, write_file
@@ -27,6 +28,7 @@ _COLUMNS = (
     ("distance", "distance"),
 )
 _BEGINNING, _READ = 28, 48  # characters of a view's name, and tokens that are read for them
+_MORE = "\N{HORIZONTAL ELLIPSIS}"
 _NOTEBOOK_BYTES = 64 << 20  # of a page inside of a notebook
 
 
@@ -150,24 +152,37 @@ class Captures:
     # The page.
 
     def _beginnings(self, run: Run) -> list[str]:
-        """Of every sequence the first words, and which heads were cut: they tell views apart."""
+        """Of every sequence the first words; "": not known."""
         ids = run.ids.get("")
-        same = [id(other) for other in self.runs if other.name == run.name and other.cut is None]
-        number = same.index(id(run.of or run)) if id(run.of or run) in same else 0
-        words = [f"{'image' if run.image else 'text'} {number}"] if len(same) > 1 else [""]
-        if self.names is not None and ids is not None and not run.image:
-            text_of = getattr(self.names, "text", lambda row: "".join(map(self.names, row)))
-            words = [textwrap.shorten(text_of(row.tolist()), _BEGINNING, placeholder="\N{HORIZONTAL ELLIPSIS}") for row in ids[:, :_READ]]
-        if run.cut is None:
-            return words
-        heads = ",".join(f"{layer}:{head}" for layer, head in run.cut["heads"])
-        return [f"{word}, {'patch' if run.cut['with'] == 'patch' else 'cut'} {heads}" for word in words]
+        if self.names is None or ids is None or run.image:
+            return [""] * len(run.layers[0].pages if run.layers else ())
+        text_of = getattr(self.names, "text", lambda row: "".join(map(self.names, row)))
+        return [_shortened(text_of(row.tolist())) for row in ids[:, :_READ]]
+
+    def _prefixes(self) -> list[list[str]]:
+        """Of every run and sequence what tells its views from the others of the model: its first words, which heads were cut, and how."""
+        made: dict[int, list[str]] = {}
+        seen: Counter[tuple[str | None, int, str]] = Counter()
+        whole = [run for run in self.runs if run.cut is None]
+        total, before = Counter(run.name for run in whole), Counter[str | None]()
+        for run in [*whole, *(run for run in self.runs if run.cut is not None)]:
+            words = made[id(run.of)] if id(run.of) in made else self._beginnings(run)
+            if run.cut is not None:
+                words = [", ".join(filter(None, (word, _cut_in_words(run.cut)))) for word in words]
+            elif total[run.name] > 1:
+                words = [word or f"{'image' if run.image else 'text'} {before[run.name]}" for word in words]
+                before[run.name] += 1
+            seen.update((run.name, b, word) for b, word in enumerate(words))
+            counts = [seen[run.name, b, word] for b, word in enumerate(words)]
+            made[id(run)] = [f"{word} ({count})" if word and count > 1 else word for word, count in zip(words, counts)]
+        return [made[id(run)] for run in self.runs]
 
     def save(
         self, path: str | os.PathLike[str], *, title: str | None = None, tokens: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
         weights: Sequence[tuple[int, int]] | None = None,
     ) -> None:  # fmt: skip
-        """Writes the explorer's page (.html), or the file from which `qkv map --qk` makes it (.safetensors, docs/explorer-file.md).
+        """Writes the explorer's page (.html), or the file from which `qkv map --qk` makes it (.safetensors, docs/explorer-file.md);
+        whole or not at all.
 
         Args:
             title: above the page.
@@ -181,7 +196,7 @@ class Captures:
             raise ValueError(f"[save] the file must end in .html or .safetensors: got {os.fspath(path)}")
         json, tensors = self._made(title=title, tokens=tokens, weights=weights)
         if ending == ".html":
-            Path(path).write_text(page_of(json, tensors), encoding="utf-8")
+            _nn.write_file(os.fspath(path), page_of(json, tensors).encode())
         else:
             write_file(path, json, tensors)
 
@@ -200,8 +215,8 @@ class Captures:
                 raise ValueError(f"[save] weights: there is no layer {layer} with a head {head}")
             chosen.setdefault(layer, []).append(head)  # type: ignore[union-attr]
         file = File(self.names, named, chosen)
-        for run in self.runs:
-            file.add(run, self._beginnings(run))
+        for run, prefixes in zip(self.runs, self._prefixes()):
+            file.add(run, prefixes)
         notes = [note for run in self.runs for note in run.notes]
         json = {"title": title or self.title or "attention", "notes": notes, "texts": file.texts, "views": file.views}
         if self.live is not None:
@@ -224,6 +239,19 @@ class Captures:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.layers)} layers)\n{self.table()}"
+
+
+def _shortened(text: str) -> str:
+    """Whole words, or where there are no blanks characters."""
+    words = textwrap.shorten(text, _BEGINNING, placeholder=_MORE)
+    return words if words != _MORE else text.strip()[: _BEGINNING - 1] + _MORE
+
+
+def _cut_in_words(cut: Mapping[str, Any]) -> str:
+    heads = ",".join(f"{layer}:{head}" for layer, head in cut["heads"]) or "nothing"
+    if cut["with"] == "patch":
+        return f"patch {heads} from {_shortened(cut['from'])}"
+    return f"cut {heads}" + (f" ({cut['with']})" if cut["with"] != "zero" else "")
 
 
 def _live(layer: Layer) -> np.ndarray:

@@ -10,7 +10,9 @@ import pytest
 
 pytest.importorskip("support_transformers")
 import qkv
+import qkv.transformers
 from qkv._explore.behaviour import on_random_tokens, on_words_in_order
+from qkv._explore.captures import Captures
 from support_transformers import DECODERS, EXPLORED, MODELS, MORE, inputs_of, model_of, tf, torch
 from test_heads_write import projections
 
@@ -116,6 +118,60 @@ def test_the_file_holds_it(tmp_path: Any) -> None:
     assert file["0/1/norms"].shape == (4, 11) and file["0/1/push"].shape == file["0/1/push_by"].shape == (4, 11, 10)
     words = [made["words"][int(n)] for n in np.asarray(file["0/1/push"])[2, 5]]
     assert words == [str(n) for n in one.captures.layers[1].writes.push[0, 2, 5]]
+
+
+class Names:
+    """Tokens by number, and a text of them."""
+
+    def __init__(self, between: str = " ") -> None:
+        self.between = between
+
+    def __call__(self, number: int) -> str:
+        return str(number)
+
+    def text(self, numbers: list[int]) -> str:
+        return self.between.join(map(str, numbers))
+
+
+def test_views_can_be_told_apart() -> None:
+    def names(made: Any) -> list[str]:
+        return [view["name"].removeprefix("transformer.h").strip() for view in made._made()[0]["views"]]
+
+    one, two = one_of("gpt2"), one_of("gpt2")
+    other = inputs_of("gpt2", length=11)["input_ids"][1:]
+    for instead, more in (("zero", {}), ("mean", {}), ("patch", {"other": other}), ("zero", {})):
+        one.cut([(1, 0)], instead, **more)
+    cuts = ["cut 1:0", "cut 1:0 (mean)", "patch 1:0 from other inputs", "cut 1:0 (2)"]
+    assert names(one.captures) == ["", *cuts]
+    texts = one.captures._made()[0]["texts"]
+    assert [text["name"] for text in texts] == ["text", *cuts]
+    two.cut([(1, 0)])
+    runs = one.captures.runs[:2] + two.captures.runs
+    assert names(Captures(runs)) == ["text 0", "text 0, cut 1:0", "text 1", "text 1, cut 1:0"]
+    found = names(Captures(runs, names=Names()))
+    same = found[0]
+    assert same.endswith("\N{HORIZONTAL ELLIPSIS}") and found == [same, f"{same}, cut 1:0", f"{same} (2)", f"{same} (2), cut 1:0"]
+    (glued, *_) = names(Captures(runs, names=Names("")))
+    assert len(glued) > 10 and same.startswith(glued[:2])  # a text without blanks, as Chinese is
+    both = qkv.transformers.capture_attention(model_of("gpt2"), inputs_of("gpt2", length=11))
+    assert names(Captures([*both.runs, *qkv.transformers.capture_attention(model_of("gpt2"), inputs_of("gpt2")).runs])) == [
+        f"text {n} sequence {b}" for n in range(2) for b in range(2)
+    ]
+
+
+def test_a_page_is_written_whole_or_not_at_all(tmp_path: Any) -> None:
+    resource = pytest.importorskip("resource")
+    one, path = one_of("gpt2"), tmp_path / "page.html"
+    one.save(path)
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
+    try:
+        with pytest.raises(OSError, match="page.html"):
+            one.save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
 def four_layers() -> Any:
