@@ -24,6 +24,14 @@ _ROWS = 2048  # tokens in one forward of several cuts
 _LOGITS = 1 << 27  # logits in one forward
 
 
+def require_instead(instead: str, other: Any) -> None:
+    """What stands in place of a head: other is the text of a patch, and of nothing else."""
+    if instead not in ("zero", "mean", "patch"):
+        raise ValueError(f'[cut] a head is replaced by "zero", "mean" or "patch": got {instead!r}')
+    if (instead == "patch") != (other is not None):
+        raise ValueError("[cut] a patch needs another text, and nothing else does")
+
+
 @dataclass
 class Answer:
     """What a model says of one text."""

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..transformers._capture import AttentionCapture, _running_qkv, capture_attention
+from ..transformers._capture import AttentionCapture, _running_qkv, alone_with, capture_attention
 from .behaviour import on_random_tokens, on_words_in_order
-from .cuts import Cuts, answers_of, cutting
+from .cuts import Cuts, answers_of, cutting, require_instead
 from .layer import Layer, decoded
 
 EXAMPLE = "When Mary and John went to the store, John gave a drink to"
@@ -90,7 +90,7 @@ class Explored:
         heads = [(int(layer), int(head)) for layer, head in heads]
         if not self.is_one:
             raise ValueError("[cut] one text at a time: the inputs hold several")
-        with self._without(heads, instead, other):
+        with alone_with(self.model), self._without(heads, instead, other):
             made = capture_attention(self.model, self.inputs, tokenizer=self.tokenizer, writes=False, progress=False, **self.options)
         answer, run = answers_of(made.outputs, self.ids)[0], made.runs[0]
         numbers = {name.removeprefix("cut "): value for name, value in self.said.changed(answer).items() if name != "cut loss"}
@@ -105,7 +105,8 @@ class Explored:
 
     def every(self, instead: str = "zero") -> dict[str, dict[int, np.ndarray]]:
         """Cuts each head alone: "cut loss" and "cut tokens", of models without a loss "cut output", by layer. The page sorts by them."""
-        made = self.cuts.every(self._values(instead, None), shown=self.shown)
+        with alone_with(self.model):
+            made = self.cuts.every(self._values(instead, None), shown=self.shown)
         self.whole.numbers |= made
         return made
 
@@ -114,7 +115,7 @@ class Explored:
         if not self.is_decoder:
             raise ValueError(f"[generate] {type(self.model).__name__} generates nothing")
         inputs = {name: x for name, x in self.inputs.items() if name not in ("use_cache", "position_ids", "decoder_input_ids")}
-        with self._without(heads, instead, other), _running_qkv(self.model), torch.no_grad():
+        with alone_with(self.model), self._without(heads, instead, other), _running_qkv(self.model), torch.no_grad():
             made = self.model.generate(**inputs, max_new_tokens=tokens, do_sample=False)[0]  # type: ignore[operator]
         made = made if "decoder_input_ids" in self.inputs else made[inputs["input_ids"].shape[1] :]
         return made.tolist() if self.tokenizer is None else self.tokenizer.decode(made, skip_special_tokens=True)
@@ -148,13 +149,11 @@ class Explored:
         return Explored(self.model, inputs, tokenizer=self.tokenizer, behaviour=False, progress=self.shown, **self.options)
 
     def _without(self, heads: Sequence[tuple[int, int]], instead: str, other: Any) -> Any:
+        require_instead(instead, other)  # of no heads too
         return cutting(self.model, self.sites, [heads], self._values(instead, other)) if heads else contextlib.nullcontext()
 
     def _values(self, instead: str, other: Any) -> dict[int, Tensor] | None:
-        if instead not in ("zero", "mean", "patch"):
-            raise ValueError(f'[cut] a head is replaced by "zero", "mean" or "patch": got {instead!r}')
-        if (instead == "patch") != (other is not None):
-            raise ValueError("[cut] a patch needs another text, and nothing else does")
+        require_instead(instead, other)
         if instead == "zero":
             return None
         if instead == "mean":

@@ -11,6 +11,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from .cuts import require_instead
 from .file import finite
 
 NAMES = ("cut", "generate", "page")
@@ -49,7 +50,7 @@ def _asked(body: bytes) -> dict[str, Any]:
 
 
 class Pages:
-    """What the server answers. One request computes at a time."""
+    """What the server answers. One request computes at a time, and nobody else on its model meanwhile (alone_with)."""
 
     def __init__(self, first: Any) -> None:
         self.lock = threading.Lock()
@@ -66,6 +67,7 @@ class Pages:
         with self.lock:
             own = self.explored[number]
             other, heads, instead = asked.get("from"), [tuple(pair) for pair in asked.get("cut", ())], asked.get("with", "zero")
+            require_instead(instead, other)
             if ("text" in asked or other is not None) and own.tokenizer is None:
                 raise ValueError("a text needs a tokenizer, and this model came without one")
             if name == "generate":
@@ -74,7 +76,9 @@ class Pages:
                 return {"whole": one.generate(tokens), "cut": without}
             if name == "cut":
                 one = own.read(asked["text"]) if "text" in asked else own
-                made = one.cut(heads, instead, other=other, keep=False)
+                if not heads and not one.whole.said:
+                    raise ValueError("no head is cut, and this model has no next token to show: cut one")
+                made = one.cut(heads, instead, other=other, keep=False) if heads else {"whole": one.whole.said, "cut": None}
                 ids, names = one.whole.ids.get("decoder", one.whole.ids.get("")), one.captures.names or str
                 return {**made, "tokens": [names(int(n)) for n in ids[0]]}
             one = own.read(asked.get("text"))

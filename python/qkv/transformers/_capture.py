@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,9 +38,22 @@ class AttentionCapture(Captures):
         self.sites: dict[int, Any] = {}
 
 
+_LOCKS: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
+
+
+def alone_with(model: nn.Module) -> Any:
+    """A context that one thread at a time is in: hooks of another one, such as a served page's, would change what it computes."""
+    return _LOCKS.setdefault(model, threading.RLock())
+
+
 @contextlib.contextmanager
 def _running_qkv(model: nn.Module) -> Iterator[None]:
     """The model in eval mode with attn_implementation="qkv"; both are restored afterwards."""
+    with alone_with(model):
+        yield from _switched(model)
+
+
+def _switched(model: nn.Module) -> Iterator[None]:
     register()
     configs = {id(m.config): m.config for m in model.modules() if hasattr(getattr(m, "config", None), "_attn_implementation")}
     before = [(config, config._attn_implementation) for config in configs.values()]
@@ -145,7 +160,7 @@ def capture_attention(
     shown = sys.stderr.isatty() if progress is None else progress
     config = getattr(model, "config", None)
     total = _calls(config)
-    with Progress(total, shown=shown) as bar:
+    with Progress(total, shown=shown) as bar, alone_with(model):
         names = {id(m): name for name, m in model.named_modules()}
         collector = Collector(names, layers, wanted, exact, bar if shown else None)
         collector.ids, collector.live = ids, live

@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("support_transformers")
 import qkv
+import qkv.transformers
 from support_explorer import browsers, settled
 from support_transformers import model_of, tf
 
@@ -73,6 +74,8 @@ def test_what_it_computes(server: Any) -> None:
     status, _, answer = asked(server, "cut", {"cut": [[0, 1]]})
     assert status == 200 and answer["cut"]["loss"] == expected["cut"]["loss"] and answer["whole"]["loss"] == one.said.loss
     assert answer["tokens"] == "the cat sat on the mat".split() and len(one.captures.runs) == 1
+    status, _, nothing = asked(server, "cut", {})
+    assert status == 200 and nothing["cut"] is None and nothing["whole"] == answer["whole"] and nothing["tokens"] == answer["tokens"]
     _, _, other = asked(server, "cut", {"cut": [[0, 1]], "with": "patch", "from": "the dog sat on the cat"})
     assert other["cut"]["loss"] != answer["cut"]["loss"] and other["cut"]["from"] == "the dog sat on the cat"
     status, _, made = asked(server, "generate", {"text": "the dog", "tokens": 5, "cut": [[0, 1], [1, 2]]})
@@ -119,6 +122,11 @@ OUTSIDE: dict[str, tuple[int, dict[str, Any]]] = {
     "true is no number": (400, {"path": "generate", "body": {"tokens": True}}),
     "heads that are none": (400, {"path": "cut", "body": {"cut": [[0]]}}),
     "a head that is not there": (400, {"path": "cut", "body": {"cut": [[0, 9]]}}),
+    "nothing that a head is replaced by": (400, {"path": "cut", "body": {"cut": [[0, 1]], "with": "one"}}),
+    "the same of no head": (400, {"path": "cut", "body": {"with": "one"}}),
+    "the same of a page": (400, {"path": "page", "body": {"with": "one"}}),
+    "the same of a text": (400, {"path": "generate", "body": {"with": "one"}}),
+    "a patch without a text": (400, {"path": "page", "body": {"with": "patch"}}),
     "too many tokens": (400, {"path": "generate", "body": {"tokens": 100000}}),
     "an empty text": (400, {"path": "cut", "body": {"text": ""}}),
     "a text that is too long": (400, {"path": "cut", "body": {"text": "the " * 100}}),
@@ -179,6 +187,33 @@ def test_two_clients_at_once(server: Any) -> None:
             thread.join()
     assert [answers[text]["tokens"] for text in texts] == [text.split() for text in texts]
     assert not any(module._forward_pre_hooks for module in server.pages.explored[0].model.modules())
+
+
+def test_a_call_beside_the_server_waits_for_it(server: Any) -> None:
+    """Its hooks would otherwise be cut into what the other computes."""
+    one = server.pages.explored[0]
+    calls = {"cut": lambda: one.cut([(0, 0)], keep=False)["cut"]["loss"], "generate": lambda: one.generate(4, [(0, 0)]),
+             "every": lambda: one.every()["cut loss"][1].tolist(),
+             "capture": lambda: qkv.transformers.capture_attention(one.model, one.inputs).layers[1].map.tolist()}  # fmt: skip
+    expected = {name: call() for name, call in calls.items()}
+    for name, call in calls.items():
+        runs, done = threading.Event(), threading.Event()
+
+        def hold(*_: Any, runs: Any = runs, done: Any = done) -> None:
+            if threading.current_thread() is not threading.main_thread() and not runs.is_set():
+                runs.set()
+                done.wait(0.3)
+
+        with one.model.register_forward_pre_hook(hold):
+            answers: list[Any] = []
+            asks = threading.Thread(target=lambda a=answers: a.append(asked(server, "cut", {"cut": [[0, 1], [1, 1]]})[2]))
+            asks.start()
+            assert runs.wait(20)
+            got = call()
+            done.set()
+            asks.join()
+        assert got == expected[name], name
+        assert answers[0]["cut"]["loss"] == asked(server, "cut", {"cut": [[0, 1], [1, 1]]})[2]["cut"]["loss"]
 
 
 def test_control_c_ends_it(tmp_path: Any) -> None:
