@@ -87,8 +87,10 @@ def _panels(core: Any, weights: np.ndarray, labels: tuple[list[str], list[str]],
     across = min(len(heads), 4)
     down = -(-len(panels) // across)
     queries, keys = weights.shape[2:]
-    cell = min(0.42, 6 / max(queries, keys)) if across == 1 else min(0.36, 3 / max(queries, keys))
-    size = (across * (keys * cell + 0.45) + 1.1, down * (queries * cell + 0.9) + (0.3 if options["title"] else 0))
+    is_empty = queries == 0 or keys == 0
+    cell = min(0.42, 6 / max(queries, keys, 1)) if across == 1 else min(0.36, 3 / max(queries, keys, 1))
+    wide, high = (1, 1) if is_empty else (keys * cell, queries * cell)
+    size = (across * (wide + 0.45) + 1.1, down * (high + 0.9) + (0.3 if options["title"] else 0))
     figure = Figure(figsize=size, layout="compressed")
     colours = ListedColormap(np.array(_nn.colour_map()) / 255, name="qkv").with_extremes(bad=np.array(_nn.NAN_COLOUR) / 255)
     norm = PowerNorm(0.5 if options["scale"] == "sqrt" else 1.0, 0, core.top_weight())
@@ -99,11 +101,14 @@ def _panels(core: Any, weights: np.ndarray, labels: tuple[list[str], list[str]],
             continue
         layer, head = panels[n]
         panel = weights[layer, head]
-        axis.imshow(panel, cmap=colours, norm=norm, interpolation="nearest", aspect="equal")
+        if is_empty:
+            axis.text(0.5, 0.5, "no queries" if queries == 0 else "no keys", ha="center", va="center", fontsize=8)
+        else:
+            axis.imshow(panel, cmap=colours, norm=norm, interpolation="nearest", aspect="equal")
         if len(panels) > 1:
             axis.set_title(f"head {head}" if len(layers) == 1 else f"layer {layer}, head {head}", fontsize=9)
-        _ticks(axis.xaxis, columns, keys)
-        _ticks(axis.yaxis, rows, queries)
+        _ticks(axis.xaxis, columns, 0 if is_empty else keys)
+        _ticks(axis.yaxis, rows, 0 if is_empty else queries)
         axis.tick_params(length=0, labelsize=8)
         if max(map(_columns, columns), default=0) * _COLUMN > cell:
             axis.tick_params(axis="x", labelrotation=90)

@@ -6,6 +6,7 @@ import builtins
 import importlib.util
 import re
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -155,6 +156,18 @@ def test_errors() -> None:
     ):
         with pytest.raises(kind, match=words):
             call()
+
+
+@pytest.mark.parametrize("shape", [(1, 0, 0), (1, 0, 3), (2, 3, 0)])
+def test_a_figure_of_nothing_says_so(shape: tuple[int, ...], monkeypatch: Any) -> None:
+    pytest.importorskip("matplotlib")
+    picture = qkv.plot(np.zeros(shape, np.float32), key_tokens=["a"] * shape[2])
+    said = [text.get_text() for axis in picture.figure.axes for text in axis.texts]
+    assert said == ["no keys" if shape[1] else "no queries"] * shape[0]
+    monkeypatch.setattr(qkv.plotting._nn, "draws_text", lambda: False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert picture.png()[:4] == b"\x89PNG" and picture.pdf()[:4] == b"%PDF"
 
 
 def test_figure() -> None:
