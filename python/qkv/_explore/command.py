@@ -49,6 +49,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"must be a port, 0 to 65535 (0: any that is free): got {text!r}")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m qkv explore", epilog=_EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
@@ -70,13 +76,13 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("--first", metavar="N", type=_count, help="how many first keys are set apart (default 1)")
     cut = parser.add_argument_group("what the model says without heads")
     cut.add_argument("--ablate", metavar="L:H,..", type=_heads, action="append", default=[], help="cut these heads together; all: each alone")
-    cut.add_argument("--with", dest="instead", choices=("zero", "mean"), default="zero", help="what they write instead (zero)")
+    cut.add_argument("--with", dest="instead", choices=("zero", "mean"), help="what they write instead (zero)")
     cut.add_argument("--patch", metavar="L:H,..", type=_pairs, help="they write what they write on another text, --from")
     cut.add_argument("--from", dest="source", metavar="TEXT", help="the text of --patch, of as many tokens")
     cut.add_argument(
         "--behaviour", action=argparse.BooleanOptionalAction, help="heads on random tokens that repeat (decoders: yes); asked for: successor heads"
     )
-    add("--serve", metavar="PORT", nargs="?", type=int, const=0, help="serve the page to this machine, and compute more on demand")
+    add("--serve", metavar="PORT", nargs="?", type=_port, const=0, help="serve the page to this machine, and compute more on demand")
     add("--out", metavar="FILE", help="page.html, or the page's file, .safetensors (docs/explorer-file.md)")
     add("--json", action="store_true", help="per layer and head: kind, share, mass on the first keys, entropy in nats")
     add("--title", help="above the page")
@@ -91,6 +97,16 @@ def _checked(options: Any) -> None:
         raise Refused("--patch L:H and --from TEXT go together")
     if options.serve is not None and (options.beside or len(options.text) + len(options.file) != 1):
         raise Refused("--serve takes one model and one text: the page reads more")
+    if options.serve is not None and options.json:
+        raise Refused("--serve and --json exclude each other")
+    if options.answer is not None and options.generate:
+        raise Refused("--answer and --generate exclude each other: the decoder reads the one or writes the other")
+    if options.instead and not options.ablate:
+        raise Refused("--with needs --ablate: what these heads write instead")
+    if options.weights and not options.out:
+        raise Refused("--weights needs --out: they are stored in the page")
+    if options.title is not None and not options.out and options.serve is None:
+        raise Refused("--title needs --out or --serve: it stands above the page")
     if options.out and Path(options.out).suffix not in (".html", ".safetensors"):
         raise Refused(f"--out must end in .html or .safetensors: got {options.out}")
     if options.out and not Path(options.out).absolute().parent.is_dir():
@@ -158,10 +174,11 @@ def _run(arguments: Sequence[str]) -> None:
         print(_json(captures, models_given))
     elif options.out:
         print(f"wrote {options.out}  {Path(options.out).stat().st_size / 1e6:.1f} MB")
-    elif options.serve is not None:
-        made[0].serve(options.serve)
-    else:
+    elif options.serve is None:
         print(_table(captures))
+    if options.serve is not None:
+        made[0].captures.title = options.title or made[0].captures.title
+        made[0].serve(options.serve)
 
 
 def main(arguments: Sequence[str]) -> int:

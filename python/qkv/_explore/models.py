@@ -21,16 +21,21 @@ _ANSWER = 24  # tokens that an encoder-decoder generates where nothing else is a
 def explored(options: Any, models: Sequence[str]) -> list[Explored]:
     """Every model on every input."""
     made: list[Explored] = []
+    instead = options.instead or "zero"
     for name in models:
         if Path(name).is_file():
             raise Refused(f"{name} is a file, MODEL a folder or name; of a model that qkv train wrote, qkv map draws the page")
-        for one in _hugging_face(name, options):
+    found = [(name, *loaded(name)) for name in models]
+    if options.answer is not None and not any(getattr(model.config, "is_encoder_decoder", False) for _, model, _ in found):
+        raise Refused(f"--answer is what an encoder-decoder's decoder reads: {' and '.join(models)} has no encoder beside a decoder")
+    for name, model, tokenizer in found:
+        for one in _hugging_face(name, model, tokenizer, options):
             one.whole.name = _title(name)[0].rsplit("/", 1)[-1]
             for heads in options.ablate:
                 if heads == "all":
-                    one.every(options.instead)
+                    one.every(instead)
                 else:
-                    one.cut(heads, options.instead)
+                    one.cut(heads, instead)
             if options.patch:
                 one.cut(options.patch, "patch", other=options.source)
             made.append(one)
@@ -62,8 +67,7 @@ def _texts(options: Any) -> list[str]:
     return texts
 
 
-def _hugging_face(name: str, options: Any) -> Iterator[Explored]:
-    model, tokenizer = loaded(name)
+def _hugging_face(name: str, model: Any, tokenizer: Any, options: Any) -> Iterator[Explored]:
     config = model.config
     if getattr(config, "is_encoder_decoder", False):
         for text in _texts(options):

@@ -221,12 +221,15 @@ def test_control_c_ends_it(tmp_path: Any) -> None:
     tokenizer().save_pretrained(tmp_path)
     assert qkv.explore(str(tmp_path), "the cat").captures.title == f"{tmp_path.name} (GPT2LMHeadModel)"
     command = [sys.executable, "-m", "qkv", "explore", str(tmp_path), "--text", "the cat", "--serve", "--quiet"]
+    command += ["--out", str(tmp_path / "page.html"), "--title", "two words"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        address = process.stdout.readline().strip()  # type: ignore[union-attr]
+        wrote, address = (process.stdout.readline().strip() for _ in range(2))  # type: ignore[union-attr]
+        assert wrote.startswith(f"wrote {tmp_path / 'page.html'}") and "connect-src" not in (tmp_path / "page.html").read_text(encoding="utf-8")
         host, port, token = re.fullmatch(r"http://([\d.]+):(\d+)/([\w-]{32,})/", address).groups()  # type: ignore[union-attr]
         link = http.client.HTTPConnection(host, int(port), timeout=30)
         link.request("GET", f"/{token}/")
-        assert link.getresponse().status == 200
+        reply = link.getresponse()
+        assert reply.status == 200 and b"two words" in reply.read()
         os.kill(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 0 and "Traceback" not in errors, errors
