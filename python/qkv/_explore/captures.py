@@ -37,7 +37,6 @@ class Captures:
 
     def __init__(self, runs: list[Run], *, title: str = "", names: Callable[[int], str] | None = None) -> None:
         self.runs, self.title, self.names = runs, title, names
-        self.live: dict[str, Any] | None = None  #: of a page that is served
 
     @property
     def layers(self) -> list[Layer]:
@@ -219,8 +218,6 @@ class Captures:
             file.add(run, prefixes)
         notes = [note for run in self.runs for note in run.notes]
         json = {"title": title or self.title or "attention", "notes": notes, "texts": file.texts, "views": file.views}
-        if self.live is not None:
-            json["live"] = self.live
         if file.words:
             json["words"] = [self.names(number) if self.names else str(number) for number in file.words]
         return json, file.tensors

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from .cuts import require_instead
-from .file import finite
+from .file import finite, page_of
 
 NAMES = ("cut", "generate", "page")
 _BODY = 1 << 20  # bytes of a request
@@ -60,8 +60,8 @@ class Pages:
 
     @staticmethod
     def _html(one: Any) -> bytes:
-        one.captures.live = {"names": list(NAMES)}
-        return one.captures.html().encode()
+        json, tensors = one.captures._made()
+        return page_of({**json, "live": {"names": list(NAMES)}}, tensors).encode()
 
     def answer(self, name: str, number: int, asked: dict[str, Any]) -> dict[str, Any]:
         with self.lock:
