@@ -6,7 +6,7 @@ const assert = require("node:assert"), fs = require("node:fs"), path = require("
 const folder = path.join(__dirname, "../../src/view/explore/page"), scripts = fs.readdirSync(folder).filter(name => name.endsWith(".js")).sort();
 const sources = Object.fromEntries(scripts.map(name => [name, fs.readFileSync(path.join(folder, name), "utf8")]));
 const page = vm.createContext({Blob, Response, DecompressionStream, atob, structuredClone, TextDecoder, URLSearchParams, matchMedia: () => ({matches: false})});
-for (const name of ["base.js", "cells.js", "bars.js", "store.js", "check.js", "formula.js", "blocks.js", "link.js", "words.js", "map.js", "lines.js", "side.js", "overview.js"]) vm.runInContext(sources[name], page, {filename: name});
+for (const name of ["base.js", "cells.js", "bars.js", "store.js", "check.js", "formula.js", "blocks.js", "link.js", "words.js", "map.js", "lines.js", "side.js", "overview.js", "save.js"]) vm.runInContext(sources[name], page, {filename: name});
 // vm's own functions and constants are not properties of its context: read them by name.
 const of = name => vm.runInContext(name, page), plain = x => JSON.parse(JSON.stringify(x));
 
@@ -92,6 +92,23 @@ for (let i = 2; i < 28; ++i) for (let j = 5; j < 50; ++j) sum += weights[i * 50 
 near(cells.reduce((a, b) => a + b, 0), sum, "pool");
 const means = of("divide")(cells, 7, 9, 26), counts = [4, 4, 4, 3, 4, 4, 3];
 counts.forEach((n, r) => near(means[r * 9], cells[r * 9] / Math.max(1, [...Array(26).keys()].filter(i => Math.floor(i * 7 / 26) === r).length), "divide"));
+
+// --- blocks.js, save.js: of any length a column of ones has the mean 1 in every cell, and a cell's first position is the first that lies in it.
+for (const length of [513, 700, 784, 1000, 1500, 3001, 4095, 8191]) {
+  const across = {q0: 3, q1: 3 + length, k0: 0, k1: 1}, down = {q0: 0, q1: 1, k0: 3, k1: 3 + length}, binned = new Float64Array(512), summed = new Float64Array(512);
+  of("pool")(binned, 512, 1, across, new Float32Array(length + 3).fill(1), 0, 0, length + 3, 1);
+  assert.ok(of("divide")(binned, 512, 1, length).every(w => w === 1), `queries ${length}`);
+  of("pool")(summed, 1, 512, down, new Float32Array(length + 3).fill(1), 0, 0, 1, length + 3);
+  assert.deepStrictEqual([...summed], [...binned], `keys ${length}`);
+  const {queries, keys} = of("numbersOfMap")({region: {...across, k0: 3, k1: 3 + length}, shown: {cells: [], height: 512, width: 512, what: ""}});
+  const first = Array.from({length: 512}, (_, r) => 3 + [...binned].slice(0, r).reduce((a, b) => a + b, 0));
+  assert.deepStrictEqual([[...queries], [...keys]], [first, first], `first positions of ${length}`);
+}
+
+// --- cells.js: a number in a cell keeps its size.
+for (const [w, text] of [[0, ""], [NaN, ""], [.5, "0.5"], [.456, "0.46"], [-.456, "-0.46"], [-.0123, "-0.01"], [.0123, "0.012"], [99.7, "100"], [123, "123"], [1234.4, "1234"], [-12345, "-1e4"],
+  [2e10, "2e10"], [1.234e-5, "1e-5"], [1.2e-7, "1e-7"], [-1.2e-7, "-1e-7"], [Infinity, "\u221e"], [-Infinity, "-\u221e"]]) assert.strictEqual(of("cellNumber")(w, false), text, String(w));
+assert.deepStrictEqual([of("cellNumber")(.456, true), of("cellNumber")(0, true)], ["46", ""]);
 
 // --- blocks.js: the difference of two heads.
 const other = of("storedHead")(numbers(30 * 50).map(Math.abs), 30, 50), delta = of("differenceHead")(stored, other);

@@ -60,7 +60,7 @@ function drawDifference() {
   el("map3").hidden = !fits;
   if (!fits) return;
   const both = side => n => texts[side](n) === other[side](n) ? texts[side](n) : `${texts[side](n)}/${other[side](n)}`;
-  const names = {...texts, query: both("query"), key: both("key")};
+  const names = {...texts, query: both("query"), key: both("key"), isNumbered: texts.isNumbered && other.isNumbered};
   geometry.difference = {shown: {...shown, cells: delta}, region, texts: names, name: "difference", of: difference, top};
   geometry.difference.main = drawCells(el("map3"), geometry.difference.shown, region, top, difference, names, roomOf());
   el("map3").setAttribute("aria-label", el("diffName").textContent);

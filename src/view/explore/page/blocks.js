@@ -29,19 +29,22 @@ function writtenHead(head, norms) {
     map: head.map?.R ? writtenHead(head.map, norms) : null, tile: (i0, j0, rows, columns) => times(head.tile(i0, j0, rows, columns), norms, j0, columns)});
 }
 
+/// Which of `cells` the n-th of `count` positions belongs to: a quotient of integers, so that the floor is exact.
+const cellOf = (n, cells, count) => Math.floor(n * cells / count);
+
 /// Adds a tile [rows, columns] at (i0, j0) to cells [height, width] of the region [q0, q1) x [k0, k1).
 function pool(cells, height, width, region, tile, i0, j0, rows, columns) {
-  const {q0, q1, k0, k1} = region, perRow = height / (q1 - q0), perColumn = width / (k1 - k0);
-  const low = Math.max(j0, k0), high = Math.min(j0 + columns, k1);
+  const {q0, q1, k0, k1} = region, low = Math.max(j0, k0), high = Math.min(j0 + columns, k1);
+  const cellOfKey = Int32Array.from({length: Math.max(0, high - low)}, (_, n) => cellOf(n + low - k0, width, k1 - k0));
   for (let i = Math.max(i0, q0); i < Math.min(i0 + rows, q1); ++i) {
-    const line = Math.floor((i - q0) * perRow) * width, from = (i - i0) * columns - j0;
-    for (let j = low; j < high; ++j) cells[line + Math.floor((j - k0) * perColumn)] += tile[from + j];
+    const line = cellOf(i - q0, height, q1 - q0) * width, from = (i - i0) * columns - j0;
+    for (let j = low; j < high; ++j) cells[line + cellOfKey[j - low]] += tile[from + j];
   }
 }
 /// Sums -> means over the queries of each cell.
 function divide(cells, height, width, rows) {
   const counts = new Float64Array(height);
-  for (let i = 0; i < rows; ++i) ++counts[Math.floor(i * height / rows)];
+  for (let i = 0; i < rows; ++i) ++counts[cellOf(i, height, rows)];
   return cells.map((sum, n) => sum / counts[Math.floor(n / width)]);
 }
 

@@ -15,10 +15,17 @@ function wordsOf(from, to, pixels, size, name) {
   const all = ticks(from, to, pixels, size), isFar = all[1] - all[0] > 4;
   return all.map(n => [n, name(n) === String(n) || !isFar ? label(name(n), 11) : `${n} ${label(name(n), 10 - String(n).length)}`]);
 }
-/// A cell's number in two digits: a share in percent; what is 0 is left out.
-const cellNumber = (w, isShare) => w === 0 || Number.isNaN(w) ? "" : isShare ? String(Math.round(100 * w)) : w.toPrecision(2).slice(0, 5);
+/// A number in at most five characters where that can be: whole, in two digits, in one, as a power of ten; pure.
+function tight(w) {
+  if (Math.abs(w) === Infinity) return w < 0 ? "-\u221e" : "\u221e";
+  const forms = [Math.abs(w) < 100 ? String(+w.toPrecision(2)) : w.toFixed(0), String(+w.toPrecision(1)), w.toExponential(0).replace("e+", "e")];
+  return forms.find(text => text.length <= 5) ?? forms[2];
+}
+/// A cell's number: a share in percent; what is 0 is left out.
+const cellNumber = (w, isShare) => w === 0 || Number.isNaN(w) ? "" : isShare ? String(Math.round(100 * w)) : tight(w);
 
-/// Draws cells with axes; returns where they lie, and whether they hold numbers. Their image stays with `shown`. names: {query, key}: axes' names, or none.
+/// Draws cells with axes; returns where they lie, and whether they hold numbers. Their image stays with `shown`. texts: names of positions,
+/// isNumbered: keys have their numbers alone. names: {query, key}: axes' names, or none.
 function drawCells(canvas, shown, region, top, of, texts, {room, most, isShare = true, names = ["query", "key"]}) {
   const rows = region.q1 - region.q0, columns = region.k1 - region.k0, ruler = canvas.getContext("2d"), edge = names ? 24 : 10;
   const widest = all => Math.min(NAMED, Math.max(0, ...all.map(([, text]) => ruler.measureText(text).width)));
@@ -27,7 +34,7 @@ function drawCells(canvas, shown, region, top, of, texts, {room, most, isShare =
   const cell = Math.min(wide / columns, most / rows, 56), likely = Math.min(most, Math.max(cell * rows, Math.min(wide, wide * rows / columns)));
   const tall = Math.max(40, rows === columns ? cell * columns : likely);
   const width = rows === columns ? cell * columns : wide, size = Math.max(8, Math.min(11, Math.floor(Math.min(tall / rows, width / columns)))), font = `${size}px ${MONO}`;
-  const isNumbered = columns > 0 && texts.key(region.k0) === String(region.k0), rowLabels = wordsOf(region.q0, region.q1, tall, size, texts.query);
+  const isNumbered = Boolean(texts.isNumbered), rowLabels = wordsOf(region.q0, region.q1, tall, size, texts.query);
   const columnLabels = wordsOf(region.k0, region.k1, width, isNumbered ? 14 + 8 * String(region.k1).length : size, texts.key);
   ruler.font = font;
   const isUpright = isNumbered || widest(columnLabels) < width / columns - 2, below = isUpright ? edge + 6 : Math.ceil(widest(columnLabels)) + edge;

@@ -6,7 +6,7 @@ const shownMaps = () => [{...geometry, name: viewName(file.views[state.view], st
 
 /// The numbers behind a map: cells with their positions.
 function numbersOfMap({region, shown: {cells, height, width, what}}) {
-  const step = (low, high, n, at) => Math.floor(low + at * (high - low) / n);
+  const step = (low, high, n, at) => low + Math.ceil(at * (high - low) / n);  // the first position of a cell
   const queries = Array.from({length: height}, (_, r) => step(region.q0, region.q1, height, r));
   const keys = Array.from({length: width}, (_, c) => step(region.k0, region.k1, width, c));
   return {region, what, height, width, cells: Array.from(cells), queries, keys};

@@ -8,7 +8,7 @@ function namesOf(v, l) {
   const name = (t, n) => t.tokens ? t.tokens[n] : imageName(t, n);
   return {query: i => name(q, i + q0), key: j => name(k, j + k0),
     queryAnswer: q.answer == null ? null : q.answer - q0, keyAnswer: k.answer == null ? null : k.answer - k0,
-    isShared: view.queries === view.keys && layer.q_len === layer.kv_len && q0 === k0};
+    isNumbered: !k.tokens && !k.image, isShared: view.queries === view.keys && layer.q_len === layer.kv_len && q0 === k0};
 }
 function imageName(t, n) {
   const {start, height, width} = t.image || {}, at = n - start;
