@@ -187,7 +187,8 @@ check(good());
 const breaks = {
   "formula holds": l => { l.formula.alpha = 1; }, "finite scale": l => { l.formula.scale = "1"; }, "softcap must": l => { l.formula.softcap = -1; }, "offset must": l => { l.formula.offset = .5; },
   "multiple of kv_heads": l => { l.kv_heads = 3; }, "must begin with sizes": l => { l.q_len = 7; }, "list heads below": l => { l.exact = [2]; }, "exact_kv lacks": l => { l.heads = 4; l.kv_heads = 2; l.exact = [3]; },
-  "one object per head": l => { l.head_info = [{}]; }, "kind must be": l => { l.head_info = [{kind: "x"}, {}]; }, "lie within its text": l => { l.q_first = 3; }, "must be a number": l => { l.heads = "2"; },
+  "one object per head": l => { l.head_info = [{}]; }, "head_info must have": l => { l.head_info = [{}, null]; }, "kind must be": l => { l.head_info = [{kind: "x"}, {}]; }, "lie within its text": l => { l.q_first = 3; }, "must be a number": l => { l.heads = "2"; },
+  "one string per head": l => { l.head_names = ["only one"]; }, "name must be a string": l => { l.name = 3; }, "q_first must be a position": l => { l.q_first = -1; }, "kv_first must be": l => { l.kv_first = "1"; },
 };
 for (const [said, doIt] of Object.entries(breaks)) {
   const broken = good();
@@ -196,7 +197,7 @@ for (const [said, doIt] of Object.entries(breaks)) {
   assert.throws(() => check(broken), error => error.message.includes(said), said);
   shapes["0/0/map"] = [2, 4, 4];
 }
-for (const [said, more] of [["of a whole view", {cut: {of: 0, heads: []}}], ["list heads", {cut: {of: 1, heads: [[0, 2]]}}], ["list tokens", {next: [{p: 1}]}]]) {
+for (const [said, more] of [["of a whole view", {cut: {of: 0, heads: []}}], ["list heads", {cut: {of: 1, heads: [[0, 2]]}}], ["list tokens", {next: [{p: 1}]}], ["name must be a string", {name: {}}]]) {
   const broken = good();
   broken.views.push(structuredClone(broken.views[0]));
   Object.assign(broken.views[0], more);

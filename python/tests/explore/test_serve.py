@@ -163,6 +163,11 @@ def test_in_a_browser(server: Any) -> None:
         page.locator("#ask-cut").click()
         page.wait_for_selector("#liveAnswer h3:text('without layer 1, head 2')")
         assert "nats per token" in page.locator("#liveAnswer").inner_text() and page.locator("#liveAnswer .likely tr").count() > 2
+        page.locator("#liveHeads button").first.click()  # keep it
+        page.locator("#ask-cut").click()
+        page.wait_for_selector("#liveAnswer h3:text('the whole model: no head is cut')")
+        assert "without" not in page.locator("#liveAnswer").inner_text() and page.locator("#liveAnswer .likely tr").count() > 2
+        page.locator("#liveHeads button").last.click()
         page.locator("#liveText").fill("the dog and the dog")
         page.locator("#liveTokens").fill("3")
         page.locator("#ask-generate").click()
@@ -171,6 +176,13 @@ def test_in_a_browser(server: Any) -> None:
         page.locator("#ask-page").click()
         page.wait_for_url(re.compile(r"/\d+/"))
         assert settled(page).evaluate("file.views[1].cut.heads") == [[1, 2]] and "dog" in page.locator("#panel").inner_text()
+        page.evaluate("for (const view of file.views) view.layers.forEach((l, n) => { l.number = 1 - n; })")  # as of chosen layers
+        page.locator(".thumb[data-layer='1'][data-head='0']").click()
+        settled(page).locator("#liveHeads button", has_text="cut layer 0, head 0").click()
+        with page.expect_request(lambda request: request.method == "POST") as waiting:
+            page.locator("#ask-cut").click()
+        assert waiting.value.post_data_json["cut"] == [[1, 2], [0, 0]]
+        page.wait_for_selector("#liveAnswer h3:text('without layer 1, head 2; layer 0, head 0')")
         browser.check()
 
 

@@ -38,6 +38,18 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, browser: Browser) -> 
     page = browser.open(page_of(tmp_path, *full_file(unknown)), ready=False)  # other rules: tests/view/explorer_test.js
     assert 'formula holds "temperature", which this page cannot compute' in page.locator("#wrong").inner_text()
 
+    def named(file: dict[str, Any]) -> None:
+        file["views"][1]["layers"][0]["head_names"] = ["only one"]
+
+    page = browser.open(page_of(tmp_path, *full_file(named)), ready=False)
+    assert "view 1, layer 0: head_names must have one string per head" in page.locator("#wrong").inner_text()
+
+    def none_exact(file: dict[str, Any]) -> None:
+        file["views"][0]["layers"][1] |= {"exact": [], "exact_kv": [], "formula": {"scale": 1}}
+
+    page = browser.open(page_of(tmp_path, *full_file(none_exact)), "layer=1")
+    assert "Exact heads" not in page.locator("#about").inner_text()
+
     page = browser.open(page_of(tmp_path, *full_file()))
     page.locator(".thumb[data-layer='1'][data-head='0']").click()
     assert "No exact weights in this layer: this layer drops weights below 1 %" in settled(page).locator("#about").inner_text()

@@ -28,7 +28,8 @@ async function drawBeside(region, turn) {
   if (!shown) return;
   const other = file.views[v], l = Math.min(state.layer, other.layers.length - 1), h = Math.min(state.head, other.layers[l].heads - 1), head = await openHead(v, l, h);
   if (turn !== rendering) return;
-  const name = viewName(other, v) + (l === state.layer && h === state.head ? "" : `, layer ${l}, head ${h}`);
+  const says = (...at) => `layer ${layerNumber(...at)}, ${headName(...at)}`, own = says(v, l, h);
+  const name = viewName(other, v) + (own === says(state.view, state.layer, state.head) ? "" : ", " + own);
   el("besideName").textContent = head ? name : name + ": nothing in the file";
   el("map2").hidden = !head;
   if (!head) { el("diffMap").hidden = true; return; }

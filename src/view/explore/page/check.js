@@ -4,12 +4,13 @@ const KINDS = ["previous", "self", "first", "duplicate", "induction", "local", "
 
 function demand(holds, sentence) { if (!holds) throw new Error(sentence); }
 const isCount = n => Number.isInteger(n) && n >= 0;
+const isText = x => typeof x === "string", checkName = (x, at) => demand(x.name == null || isText(x.name), `${at}: name must be a string`);
 const isFinite_ = x => typeof x === "number" && Number.isFinite(x);
 
 function checkText(t, n) {
   const at = `text ${n}`;
   demand(t && typeof t === "object", `${at} must be an object`);
-  demand(!t.tokens || Array.isArray(t.tokens) && t.tokens.every(x => typeof x === "string"), `${at}: tokens must be strings`);
+  demand(!t.tokens || Array.isArray(t.tokens) && t.tokens.every(isText), `${at}: tokens must be strings`);
   t.length = t.tokens ? t.tokens.length : t.length;
   demand(isCount(t.length), `${at}: without tokens it needs a length`);
   demand(t.answer == null || isCount(t.answer) && t.answer <= t.length, `${at}: answer must be a position`);
@@ -33,8 +34,11 @@ function checkFormula(f, at) {
 function checkLayer(l, at, shape) {
   for (const name of ["heads", "kv_heads", "q_len", "kv_len"]) demand(isCount(l[name]), `${at}: ${name} must be a number`);
   demand(l.heads > 0 && l.kv_heads > 0 && l.heads % l.kv_heads === 0, `${at}: heads must be a multiple of kv_heads`);
+  for (const name of ["q_first", "kv_first"]) demand(l[name] == null || isCount(l[name]), `${at}: ${name} must be a position`);
+  checkName(l, at);
   demand(l.number == null || isCount(l.number), `${at}: number must be a number`);
   demand(l.head_numbers == null || Array.isArray(l.head_numbers) && l.head_numbers.length === l.heads && l.head_numbers.every(isCount), `${at}: head_numbers must have one number per head`);
+  demand(l.head_names == null || Array.isArray(l.head_names) && l.head_names.length === l.heads && l.head_names.every(isText), `${at}: head_names must have one string per head`);
   checkFormula(l.formula, at);
   const wanted = {norms: [l.heads, l.kv_len], push: [l.heads], push_by: [l.heads], ov: [l.heads], map: [l.heads], mass: [l.heads], sinks: [l.heads], alibi: [l.heads], relative: [l.heads]};
   const list = (name, below) => {
@@ -55,9 +59,9 @@ function checkLayer(l, at, shape) {
     for (const name of ["q", "k", "lse"]) demand(shape(name), `${at}: exact heads need ${name}`);
     demand(l.formula, `${at}: exact heads need a formula`);
     demand(shape("q")[2] === shape("k")[2], `${at}: q and k must have one width`);
-    for (const h of l.exact) demand(l.exact_kv.includes(Math.floor(h * l.kv_heads / l.heads)), `${at}: exact_kv lacks the key head of head ${h}`);
+    for (const h of l.exact) demand(l.exact_kv?.includes(Math.floor(h * l.kv_heads / l.heads)), `${at}: exact_kv lacks the key head of head ${h}`);
   }
-  demand(!l.head_info || Array.isArray(l.head_info) && l.head_info.length === l.heads, `${at}: head_info must have one object per head`);
+  demand(!l.head_info || Array.isArray(l.head_info) && l.head_info.length === l.heads && l.head_info.every(info => info && typeof info === "object"), `${at}: head_info must have one object per head`);
   for (const info of l.head_info || []) demand(info.kind == null || KINDS.includes(info.kind), `${at}: kind must be one of ${KINDS.join(", ")}`);
 }
 
@@ -75,6 +79,7 @@ function checkFile(file, shapeOf) {
   file.texts.forEach(checkText);
   file.views.forEach((view, v) => {
     for (const side of ["queries", "keys"]) demand(file.texts[view[side]], `view ${v}: ${side} must be the number of a text`);
+    checkName(view, `view ${v}`);
     demand(Array.isArray(view.layers) && view.layers.length > 0, `view ${v} needs layers`);
     checkAnswer(view, `view ${v}`, file.views);
     view.layers.forEach((l, n) => {

@@ -10,11 +10,20 @@ function wordsAt(tensor, numbers, head, row, from, count) {
 
 const signed = x => (x > 0 ? "+" : x < 0 ? "\u2212" : "") + short(Math.abs(x));
 
-/// before, after: {loss, losses, next}; cut: as in a view; names: the text's tokens.
+/// A head by its own numbers, as view v calls it.
+function nameAt(v, [l, h]) {
+  const at = headAt(v, l, h);
+  return at ? nameOf(...at) : `layer ${l}, head ${h}`;
+}
+function showHead(...numbers) {
+  const [view, layer, head] = headAt(state.view, ...numbers) || [];
+  if (view !== undefined) change({view, layer, head});
+}
+/// before, after: {loss, losses, next}; cut: as in a view, but with the own numbers of its heads; names: the text's tokens; v: of the view that is cut.
 function drawCut(panel, before, after, cut, names, v) {
   const say = textContent => panel.append(make("p", {textContent})), heads = cut.heads || [];
   const how = {zero: "nothing in its stead", mean: "its mean in its stead", patch: `its output on \u201c${visible(String(cut.from ?? ""), 60)}\u201d in its stead`}[cut.with] || "";
-  panel.append(make("h3", {textContent: `without ${heads.map(([l, h]) => nameOf(v, l, h)).join("; ")}${how ? `: ${how}` : ""}`}));
+  panel.append(make("h3", {textContent: `without ${heads.map(head => nameAt(v, head)).join("; ")}${how ? `: ${how}` : ""}`}));
   if (Number.isFinite(before?.loss) && Number.isFinite(after?.loss)) say(`loss ${short(before.loss)} \u2192 ${short(after.loss)} nats per token, ${signed(after.loss - before.loss)}`);
   if (Number.isFinite(cut.tokens)) say(`${percent(cut.tokens)} of the positions answer with another token`);
   if (Number.isFinite(cut.output)) say(`1 \u2212 cosine of the output: ${short(cut.output)}`);
@@ -36,15 +45,14 @@ function drawCut(panel, before, after, cut, names, v) {
     const bar = make("div", {className: "bar chips"});
     panel.append(make("h3", {textContent: "heads that now attend elsewhere, by how much of their weight moved"}), bar);
     for (const [l, h, x] of cut.others.slice(0, 12)) {
-      const name = `${layerNumber(v, l)}.${headNumber(v, l, h)} ${percent(x)}`;
-      bar.append(make("button", {textContent: name, title: nameOf(v, l, h), onclick: () => change({layer: l, head: h})}));
+      bar.append(make("button", {textContent: `${l}.${h} ${percent(x)}`, title: nameAt(v, [l, h]), onclick: () => showHead(l, h)}));
     }
   }
 }
 
 async function drawDoes(panel, {texts, view: v, layer: l, number: h}, sides) {
   const view = file.views[v], layer = layerOf(v, l), info = infoOf(v, l, h), at = `${v}/${l}/`, known = DONE.filter(name => Number.isFinite(info[name]));
-  const first = panel.appendChild(make("div", {className: "row"}));
+  const above = panel.childElementCount, first = panel.appendChild(make("div", {className: "row"}));
   if (known.length) {
     const table = first.appendChild(make("div")).appendChild(make("table"));
     for (const name of known) {
@@ -67,9 +75,10 @@ async function drawDoes(panel, {texts, view: v, layer: l, number: h}, sides) {
   }
   const names = n => textOf(v, "queries").tokens?.[n] ?? String(n);
   const cuts = view.cut ? [[v, view]] : file.views.map((w, n) => [n, w]).filter(([n, w]) => w.cut?.of === v && !sides.some(side => side.view === n));
-  for (const [, w] of cuts) drawCut(panel, file.views[w.cut.of], w, w.cut, names, v);
+  const owned = (n, list = []) => list.map(([l, h, ...more]) => [...ownNumbers(n, l, h), ...more]);
+  for (const [n, w] of cuts) drawCut(panel, file.views[w.cut.of], w, {...w.cut, heads: owned(n, w.cut.heads), others: owned(n, w.cut.others)}, names, n);
   if (!cuts.length && view.next) drawBars(panel, "what comes next", ["share"], view.next.map(({token, p}) => [token, p]), percent);
-  if (!panel.textContent) {
+  if (![...panel.children].slice(above).some(part => part.textContent)) {
     const textContent = "This file says neither what its heads write nor what the model answers without them: python -m qkv explore with --ablate all stores it.";
     panel.append(make("p", {className: "note", textContent}));
   }

@@ -54,7 +54,7 @@ function drawWhy(panel, {head, texts, view, layer, number}) {
   const say = text => panel.append(make("p", {className: "note", textContent: text}));
   const kept = (layerOf(view, layer).exact || []).map(h => headNumber(view, layer, h)).join(", "), said = kept ? ` In this layer it holds those of head ${kept}.` : "";
   if (head.kind !== "exact") {
-    return say(`This needs q, k and lse of the head, which this file does not hold: python -m qkv explore with --exact ${layer}:${number} stores them.${said}`);
+    return say(`This needs q, k and lse of the head, which this file does not hold: python -m qkv explore with --exact ${ownNumbers(view, layer, number).join(":")} stores them.${said}`);
   }
   if (state.i < 0 || state.j < 0) return say("Choose a query and a key: click a cell of the map, or a token and then another under \u201cwho attends to it\u201d.");
   const {i, j} = state, f = layerOf(view, layer).formula;

@@ -1,5 +1,5 @@
 // A page that is served by qkv.explore(model).serve(): another prompt, other heads cut, generation with and without. The only script that asks.
-const LIVE = {heads: []};
+const LIVE = {heads: []};  // by the layers' and heads' own numbers, as the server counts them
 
 async function ask(name, more = {}) {
   const body = {text: el("liveText").value || undefined, cut: LIVE.heads, with: el("liveWith").value, ...more};
@@ -10,9 +10,11 @@ async function ask(name, more = {}) {
 }
 const ASKED = {
   async cut(panel) {
-    const {whole, cut, tokens} = await ask("cut"), names = n => tokens?.[n] ?? String(n);
-    if (cut) drawCut(panel, whole, cut, {heads: LIVE.heads, with: el("liveWith").value, ...cut, ...cut.cut}, names, state.view);
-    else drawBars(panel, "what comes next", ["share"], whole.next.map(({token, p}) => [token, p]), percent);
+    const heads = [...LIVE.heads], how = el("liveWith").value, {whole, cut, tokens} = await ask("cut"), names = n => tokens?.[n] ?? String(n);
+    if (cut && heads.length) return drawCut(panel, whole, cut, {heads, with: how, ...cut, ...cut.cut}, names, state.view);
+    panel.append(make("h3", {textContent: "the whole model: no head is cut"}));
+    if (Number.isFinite(whole.loss)) panel.append(make("p", {textContent: `loss ${short(whole.loss)} nats per token`}));
+    if (whole.next) drawBars(panel, "what comes next", ["share"], whole.next.map(({token, p}) => [token, p]), percent);
   },
   async generate(panel) {
     const {whole, cut} = await ask("generate", {tokens: Number(el("liveTokens").value)});
@@ -23,17 +25,17 @@ const ASKED = {
   async page() { location.assign((await ask("page")).page); },
 };
 function drawLive() {
-  const bar = el("liveHeads"), name = ([l, h]) => nameOf(state.view, l, h), keep = n => () => { LIVE.heads.splice(n, 1); drawLive(); };
-  const all = LIVE.heads.map((head, n) => make("button", {textContent: `${name(head)} \u00d7`, title: "keep this head", onclick: keep(n)}));
-  const isCut = LIVE.heads.some(([l, h]) => l === state.layer && h === state.head), add = make("button", {textContent: `cut ${name([state.layer, state.head])}`, disabled: isCut});
-  add.onclick = () => { LIVE.heads.push([state.layer, state.head]); drawLive(); };
+  const bar = el("liveHeads"), shown = ownNumbers(state.view, state.layer, state.head), keep = n => () => { LIVE.heads.splice(n, 1); drawLive(); };
+  const all = LIVE.heads.map((head, n) => make("button", {textContent: `${nameAt(state.view, head)} \u00d7`, title: "keep this head", onclick: keep(n)}));
+  const isCut = LIVE.heads.some(([l, h]) => l === shown[0] && h === shown[1]), add = make("button", {textContent: `cut ${nameAt(state.view, shown)}`, disabled: isCut});
+  add.onclick = () => { LIVE.heads.push(shown); drawLive(); };
   bar.replaceChildren(...all, add);
   el("liveFromBox").hidden = el("liveWith").value !== "patch";
 }
 function listenLive() {
   el("live").hidden = !file.live;
   if (!file.live) return;
-  LIVE.heads = file.views.flatMap(view => view.cut?.heads || []);
+  LIVE.heads = file.views.flatMap((view, v) => (view.cut?.heads || []).map(([l, h]) => ownNumbers(v, l, h)));
   el("liveWith").addEventListener("change", drawLive);
   for (const name of Object.keys(ASKED)) {
     const button = el("ask-" + name);

@@ -58,6 +58,16 @@ async function sortByPair() {
 }
 /// The model's own numbers, where a file holds some layers or heads.
 const layerNumber = (v, l) => layerOf(v, l).number ?? l, headNumber = (v, l, h) => (layerOf(v, l).head_numbers || [])[h] ?? h;
+const ownNumbers = (v, l, h) => [layerNumber(v, l), headNumber(v, l, h)];
+/// [view, layer, head] of the head with these own numbers: in view v, else in the first that has it, else null.
+function headAt(v, number, own) {
+  for (const w of [v, ...file.views.keys()]) {
+    const layer = file.views[w].layers.findIndex((l, n) => (l.number ?? n) === number), {heads = 0, head_numbers: names} = file.views[w].layers[layer] || {};
+    const head = names ? names.indexOf(own) : own < heads ? own : -1;
+    if (head >= 0) return [w, layer, head];
+  }
+  return null;
+}
 const headName = (v, l, h) => { const names = layerOf(v, l).head_names; return names ? visible(names[h], 40) : `head ${headNumber(v, l, h)}`; };
 function nameOf(v, l, h) {
   const layer = layerOf(v, l);

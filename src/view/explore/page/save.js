@@ -1,5 +1,5 @@
 // Saves what is shown: the picture (PNG, SVG), its numbers (CSV), and all of it (JSON).
-const fileName = ending => `attention-${state.view}-${state.layer}-${state.head}.${ending}`;
+const fileName = ending => `attention-${[state.view, ...ownNumbers(state.view, state.layer, state.head)].join("-")}.${ending}`;
 
 /// The maps on the page: the first view, the one beside it, their difference.
 const shownMaps = () => [{...geometry, name: viewName(file.views[state.view], state.view)}, ...[geometry.beside, geometry.difference].filter(Boolean)];
@@ -73,6 +73,8 @@ function saveJson() {
     const n = numbersOfMap(map);
     return {name: map.name, ...n, query_tokens: n.queries.map(map.texts.query), key_tokens: n.keys.map(map.texts.key)};
   });
-  const what = {title: file.title, view: file.views[view].name, layer, head, info: infoOf(view, layer, head), link: formatLink(state, file), ...first, ...(more.length ? {beside: more} : {})};
+  const [layer_number, head_number] = ownNumbers(view, layer, head), head_name = nameOf(view, layer, head);
+  const which = {title: file.title, view: file.views[view].name, layer, head, layer_number, head_number, head_name};
+  const what = {...which, info: infoOf(view, layer, head), link: formatLink(state, file), ...first, ...(more.length ? {beside: more} : {})};
   download(fileName("json"), "application/json", JSON.stringify(what));
 }

@@ -89,12 +89,12 @@ async function drawRows(turn) {
 function drawAbout() {
   const l = layerOf(state.view, state.layer), e = l.errors || {}, f = l.formula, lines = [...(file.notes || []).map(String)];
   if (f?.refused) lines.push(`No exact weights in this layer: ${f.refused}`);
-  if (l.exact && !f.refused) {
+  if (l.exact?.length && !f.refused) {
     const parts = [`scale ${short(f.scale)}`];
     if (f.softcap) parts.push(`soft cap ${short(f.softcap)}`);
     for (const name of ["intervals", "alibi", "relative", "bias", "sinks"]) if (has(`${state.view}/${state.layer}/${name}`)) parts.push(name);
     const at = `${state.view}/${state.layer}/q`, how = elements.get(at).dataset.dtype;
-    lines.push(`Exact heads: ${l.exact.join(", ")}; weight = exp(score \u2212 lse) with ${parts.join(", ")}; q and k are stored as ${how}` +
+    lines.push(`Exact heads: ${l.exact.map(h => headNumber(state.view, state.layer, h)).join(", ")}; weight = exp(score \u2212 lse) with ${parts.join(", ")}; q and k are stored as ${how}` +
       `${Number.isFinite(e.exact) ? `, largest relative error of a weight ${e.exact.toPrecision(2)}` : ", as they were given"}.`);
   }
   for (const name of ["weights", "map"]) {
