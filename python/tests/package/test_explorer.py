@@ -272,6 +272,8 @@ def test_a_frame_of_a_notebook_shows_it_too(tmp_path: Path, browser: Browser) ->
     inside.locator("#panel .tokens span").nth(18).hover()
     browser.page.wait_for_timeout(300)  # by then a page of its own has its address
     assert "layer 1, head 0" in inside.locator("#name").inner_text() and "query 18" in inside.locator("#pair").inner_text()
+    inside.locator("#copy").click()
+    assert "has no link" in inside.locator("#copy:not(:text('copy link'))").inner_text()
 
 
 def test_what_a_head_writes_and_what_is_cut(tmp_path: Path, browser: Browser) -> None:

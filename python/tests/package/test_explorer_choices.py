@@ -1,4 +1,4 @@
-"""The explorer's page in Chromium, what follows a choice: names and numbers of layers and heads, panels.
+"""The explorer's page in Chromium, what follows a choice: the panel, names of layers and heads, tabs and filters, whatever was chosen before.
 Not: what each control does (test_explorer.py).
 """
 
@@ -38,6 +38,98 @@ def kinds(*names: str) -> dict[str, Any]:
 ABC = text("one", "two", "three"), text("uno", "dos", "tres"), text("alpha", "beta", "gamma")
 
 
+def test_a_filter_that_a_view_lacks_can_be_let_go(tmp_path: Path, browser: Browser) -> None:
+    path = made(tmp_path, [*ABC], view("a", (3, 3), kinds("previous", "induction")), view("b", (3, 3), kinds("previous", "self"), texts=(1, 1)))
+    page = browser.open(path)
+    page.locator("#kinds button", has_text="induction").click()
+    page.locator("#view").select_option("1")
+    assert settled(page).locator("#heads").inner_text() == "no head is of these kinds"
+    page.locator("#kinds button[aria-pressed=true]", has_text="induction 0").click()
+    assert settled(page).locator(".thumb").count() == 2 and page.locator("#kinds button").count() == 2
+    page = browser.open(path, "kinds=duplicate")
+    page.locator("#kinds button", has_text="duplicate 0").click()
+    assert settled(page).locator(".thumb").count() == 2
+
+
+def test_views_of_one_name_show_their_own_tokens(tmp_path: Path, browser: Browser) -> None:
+    page = browser.open(made(tmp_path, [*ABC], *(view(name, (3, 3), texts=(n, n)) for n, name in enumerate(("first", "same", "same")))))
+    for n, token in ((1, "dos"), (2, "beta"), (1, "dos")):
+        page.locator("#beside").select_option(str(n))
+        assert settled(page).locator("#panel .tokens").nth(1).locator("span").nth(1).inner_text() == token
+
+
+def test_arrows_move_what_is_looked_from(tmp_path: Path, browser: Browser) -> None:
+    page = browser.open(made(tmp_path, [*ABC], view("self", (3, 3)), view("cross", (3, 3), texts=(0, 1))))
+
+    def moved(key: str) -> list[int]:
+        page.keyboard.press(key)
+        return settled(page).evaluate("[state.i, state.j]")
+
+    page.locator("#from").check()
+    page.locator("#panel .tokens span").nth(0).click()
+    page.locator("#tab-text").focus()
+    page.keyboard.press("Tab")  # by find, its button and so on
+    while page.evaluate("document.activeElement.id") != "panel":
+        assert page.evaluate("document.activeElement !== document.body"), "Tab does not reach the tokens"
+        page.keyboard.press("Tab")
+    assert moved("ArrowRight") == [1, 1] and "on key 1" in page.locator("#lit").inner_text()
+    assert moved("ArrowRight") == moved("ArrowRight") == [2, 2]
+    page.locator("#view").select_option("1")
+    settled(page).locator("#panel .tokens").nth(1).locator("span").nth(2).click()
+    assert moved("ArrowLeft") == [2, 1] and "on key 1" in page.locator("#lit").inner_text()
+    page.locator("#tab-lines").click()  # where queries are looked from
+    page.locator("#panel").focus()
+    assert moved("ArrowLeft") == [1, 1]
+
+
+def test_pages_of_queries_and_of_keys_turn_to_the_choice(tmp_path: Path, browser: Browser) -> None:
+    long = text(*(f"k{n}" for n in range(4000)))
+    page = browser.open(made(tmp_path, [text("q0", "q1"), long], view("cross", (2, 4000), texts=(0, 1))))
+    shown = page.locator("#panel .bar .note")
+    assert shown.inner_text() == "positions 0 to 1499 of 4000"
+    page.evaluate("follow(Promise.resolve(change({i: 1, j: 3500}, 'light')))")
+    assert settled(page).locator("#panel .tokens .to").inner_text() == "k3500" and shown.inner_text() == "positions 2500 to 3999 of 4000"
+    page.locator("#panel button", has_text="earlier").click()
+    assert settled(page).locator("#panel .bar .note").inner_text() == "positions 1000 to 2499 of 4000"  # the choice stays
+    page.keyboard.press("Escape")
+    assert shown.inner_text() == "positions 1000 to 2499 of 4000"
+    page.locator("#from").check()
+    page.locator("#search").fill("k3999")
+    page.locator("#search").press("Enter")
+    assert settled(page).locator("#panel .tokens .to").inner_text() == "k3999"
+
+
+def test_a_patch_is_the_one_under_the_pointer(tmp_path: Path, browser: Browser) -> None:
+    image = {"tokens": None, "length": 577, "image": {"start": 1, "height": 24, "width": 24}}
+    page = browser.open(made(tmp_path, [image], view("vit", (577, 577), {"heads": 1, "kv_heads": 1})), "tab=picture", width=390)
+    patches = page.locator(".patches").first
+    box = patches.bounding_box()
+    assert box["width"] < 24 * 22 and abs(box["width"] - box["height"]) < 1
+    for r, c in ((12, 23), (0, 0), (23, 11)):
+        patches.click(position={"x": (c + 0.5) * box["width"] / 24, "y": (r + 0.5) * box["height"] / 24})
+        assert settled(page).evaluate("state.i") == 1 + 24 * r + c
+
+
+def test_shares_of_blocks_are_not_added_up(tmp_path: Path, browser: Browser) -> None:
+    """A block's share stands at each of its keys: 9 times too much on the patches."""
+    image = {"tokens": None, "length": 577, "image": {"start": 1, "height": 24, "width": 24}}
+    file = {"title": "t", "texts": [image], "views": [view("vit", (577, 577), {"heads": 1, "kv_heads": 1})]}
+    blocks = np.full((1, 64, 64), 1 / 64, np.float32)
+    page = browser.open(page_of(tmp_path, {"0/0/map": blocks}, {"format": "qkv.explorer.1", "explorer": json.dumps(file)}), "tab=picture&i=300")
+    assert page.locator(".patches").count() == 2 and "on patches" not in page.locator("#panel").inner_text()
+    page = browser.open(made(tmp_path, [image], view("vit", (577, 577), {"heads": 1, "kv_heads": 1})), "tab=picture&i=300")
+    share, said = page.locator("#panel .note").inner_text().split(" ", 1)
+    assert 99 < float(share) <= 100 and said == "% on patches."
+
+
+def test_labels_stand_where_a_token_is_a_number(tmp_path: Path, browser: Browser) -> None:
+    below = "parseFloat(el('map').style.height) - geometry.main.top - geometry.main.height"
+    page = browser.open(made(tmp_path, [text("0", *["somewhat"] * 39)], view("a", (40, 40))))
+    assert page.evaluate(below) > 60
+    page = browser.open(made(tmp_path, [{"tokens": None, "length": 40}], view("a", (40, 40), {"q_first": 0})))
+    assert page.evaluate(below) == 30
+
+
 def test_layers_and_heads_have_their_own_numbers_everywhere(tmp_path: Path, browser: Browser) -> None:
     layers = [{"number": n, "name": f"h.{n}", "head_numbers": [7, 9]} for n in (4, 5, 6)]
     page = browser.open(made(tmp_path, [*ABC], view("big", (3, 3), *layers), view("small", (3, 3), *layers[:2])), "layer=2&head=1&beside=1&i=1&j=1")
@@ -68,3 +160,10 @@ def test_effects_that_a_file_lacks_are_said_of_each_view(tmp_path: Path, browser
     assert len(parts) == 2 and all("This file says neither what its heads write" in part for part in parts)
     page = browser.open(page_of(tmp_path, *full_file()), "tab=does&beside=1")
     assert "This file says neither" not in page.locator("#panel").inner_text()
+
+
+def test_a_link_opens_no_tab_without_a_button(tmp_path: Path, browser: Browser) -> None:
+    page = browser.open(made(tmp_path, [*ABC], view("weights", (3, 3), {"exact": [], "exact_kv": []})))
+    for tab, opened in (("lines", "lines"), ("why", "text"), ("lines", "lines"), ("picture", "text")):
+        page.evaluate(f"location.hash = '#tab={tab}'")
+        page.wait_for_selector(f"#tab-{opened}[aria-selected=true]", timeout=5000)

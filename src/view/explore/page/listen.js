@@ -37,6 +37,12 @@ function moveToken(by, side = "i") {
   const l = layerOf(state.view, state.layer), end = side === "i" ? l.q_len : l.kv_len;
   change({[side]: Math.max(0, Math.min(end - 1, state[side] + by))}, "light");
 }
+/// In the text and the picture the token that is looked from: under "who attends to it" a key.
+function moveInPanel(by) {
+  if (state.way === "to" || !["text", "picture"].includes(state.tab)) return moveToken(by);
+  const now = state.j >= 0 ? state.j : state.i, n = Math.max(0, Math.min(layerOf(state.view, state.layer).kv_len - 1, now + by));
+  change({j: n, ...(namesOf(state.view, state.layer).isShared ? {i: n} : {})}, "light");
+}
 function seek() {
   const l = layerOf(state.view, state.layer), texts = namesOf(state.view, state.layer), isKey = state.way === "from" && !texts.isShared;
   const all = findTokens(isKey ? l.kv_len : l.q_len, isKey ? texts.key : texts.query, el("search").value), now = isKey ? state.j : state.i;
@@ -60,7 +66,7 @@ function onKey(event) {
       next.click();
       next.focus();
     } else if (target === el("map")) down ? moveToken(down) : moveToken(right, "j");
-    else if (target.closest?.("#panel")) moveToken(down || right);
+    else if (target.closest?.("#panel")) moveInPanel(down || right);
     else if (right) step(right);
     else moveLayer(down);
     return done();
@@ -89,7 +95,9 @@ function listen() {
   on("copy", "click", async () => {
     remember();
     const where = location.protocol === "file:" ? "; it opens on this machine only" : "";
-    try { await navigator.clipboard.writeText(location.href); el("copy").textContent = "copied" + where; } catch { el("copy").textContent = "it is in the address bar" + where; }
+    const copied = location.protocol !== "about:" && await navigator.clipboard?.writeText(location.href).then(() => true, () => false);
+    const isInside = window !== top;  // a notebook's frame: neither a link nor a bar
+    el("copy").textContent = copied ? "copied" + where : isInside ? "a page inside another has no link: save it as a file" : "it is in the address bar" + where;
     setTimeout(() => { el("copy").textContent = "copy link"; }, 2500);
   });
   listenToMap(on);
@@ -103,7 +111,7 @@ function listen() {
   }, {passive: false});
   for (const b of el("tabs").children) b.onclick = () => { change({tab: b.id.slice(4)}, "light"); drawControls(); };
   addEventListener("keydown", onKey);
-  addEventListener("hashchange", () => { state = parseLink(location.hash, file); drawOverview().catch(fail); follow(render()); });
+  addEventListener("hashchange", () => { readLink(); drawOverview().catch(fail); follow(render()); });
   addEventListener("resize", () => follow(render()));
   systemDark.addEventListener("change", () => { drawOverview().catch(fail); follow(render()); });
 }

@@ -4,19 +4,19 @@ const PATCH = 22;
 function drawPicture(panel, {head, texts, view, layer: l, of}, sides) {
   const keys = textOf(view, "keys"), queries = textOf(view, "queries"), layer = layerOf(view, l), isFrom = state.way === "from" && queries.image;
   if (!keys.image && !queries.image) return void panel.append(make("p", {className: "note", textContent: "Neither queries nor keys of this view are an image."}));
-  const rowOf = x => state.i >= 0 && state.i < x.Tq ? x.row(state.i) : null, columnOf = x => isFrom && state.j >= 0 && state.j < x.Tk ? x.column(state.j) : null;
+  const isByBlocks = head.kind === "map", rowOf = x => state.i >= 0 && state.i < x.Tq ? x.row(state.i) : null, columnOf = x => isFrom && state.j >= 0 && state.j < x.Tk ? x.column(state.j) : null;
   // One scale for what is compared.
   const topOf = values => isUnit() ? 1 : Math.max(1e-30, ...sides.filter(x => x.of === of).map(x => values(x.head)).map(all => all ? largestOf(all.map(Math.abs)) : 0));
   if (queries.image) {
-    grid(panel, "queries: choose a patch", queries.image, layer.q_first || 0, head.Tq, texts.query, columnOf(head), topOf(columnOf), n => chooseToken({i: n}, holdCell), state.i, of);
+    grid(panel, "queries: choose a patch", queries.image, layer.q_first || 0, head.Tq, texts.query, columnOf(head), topOf(columnOf), n => chooseToken({i: n}, holdCell), state.i, of, isByBlocks);
   }
   if (keys.image) {
     const title = rowOf(head) ? `keys: what query ${state.i} attends to` : "keys";
-    grid(panel, title, keys.image, layer.kv_first || 0, head.Tk, texts.key, rowOf(head), topOf(rowOf), n => chooseToken({j: n}, holdCell), state.j, of);
+    grid(panel, title, keys.image, layer.kv_first || 0, head.Tk, texts.key, rowOf(head), topOf(rowOf), n => chooseToken({j: n}, holdCell), state.j, of, isByBlocks);
   }
 }
 /// `first`: the text's position of the layer's position 0.
-function grid(panel, title, image, first, count, name, values, top, choose, chosen, of) {
+function grid(panel, title, image, first, count, name, values, top, choose, chosen, of, isByBlocks) {
   const {start, height, width} = image, inside = n => n + first >= start && n + first < start + height * width;
   panel.append(make("h3", {textContent: title}));
   const apart = panel.appendChild(make("div", {className: "tokens"}));
@@ -28,6 +28,7 @@ function grid(panel, title, image, first, count, name, values, top, choose, chos
     if (n === chosen) s.classList.add("from");
   }
   const canvas = panel.appendChild(make("canvas", {className: "patches"})), g = sized(canvas, width * PATCH, height * PATCH);
+  canvas.style.height = "auto";  // a narrow page shrinks it, and patches stay square
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", `${title}, ${height} by ${width} patches`);
   for (let r = 0; r < height; ++r) for (let c = 0; c < width; ++c) {
@@ -37,8 +38,8 @@ function grid(panel, title, image, first, count, name, values, top, choose, chos
     if (n === chosen) { g.strokeStyle = css("--mark"); g.lineWidth = 2; g.strokeRect(c * PATCH + 1, r * PATCH + 1, PATCH - 3, PATCH - 3); }
   }
   canvas.onclick = e => {
-    const n = start + Math.floor(e.offsetY / PATCH) * width + Math.floor(e.offsetX / PATCH) - first;
-    if (n >= 0 && n < count) choose(n);
+    const patch = canvas.clientWidth / width, [r, c] = [e.offsetY, e.offsetX].map(x => Math.floor(x / patch)), n = start + r * width + c - first;
+    if (r >= 0 && r < height && c >= 0 && c < width && n >= 0 && n < count) choose(n);
   };
-  if (values) panel.append(make("p", {className: "note", textContent: `${amount(mass)} on patches.`}));
+  if (values && !isByBlocks) panel.append(make("p", {className: "note", textContent: `${amount(mass)} on patches.`}));  // a block's share stands at each of its keys
 }

@@ -135,18 +135,22 @@ function placeTools() {
   if (narrow.matches) el("about").before(el("tools")); else el("pair").after(el("tools"));
 }
 
+/// The state of the address; a tab that this file has no button for is none.
+function readLink() {
+  state = parseLink(location.hash, file);
+  if (el("tab-" + state.tab).hidden) state.tab = "text";
+}
 function start() {
   findElements();
   loadJson().then(json => {
     file = checkFile(json, name => has(name) ? sizesOf(name) : null);
     document.title = el("title").textContent = visible(String(file.title || "attention"), 120);
-    state = parseLink(location.hash, file);
     const images = file.views.some(v => file.texts[v.queries].image || file.texts[v.keys].image);
-    const isModel = file.views.some(v => v.layers.some(l => l.formula || l.exact || (l.head_info || []).some(info => info.kind)));
+    const isModel = file.views.some(v => v.layers.some(l => l.formula || l.exact?.length || (l.head_info || []).some(info => info.kind)));
     isZeroGrey = !isModel;
     el("tab-why").hidden = el("tab-does").hidden = !isModel;
     el("tab-picture").hidden = !images;
-    if (el("tab-" + state.tab).hidden) state.tab = "text";
+    readLink();
     listen();
     listenLive();
     narrow.addEventListener("change", placeTools);

@@ -29,12 +29,17 @@ function lightOf(head) {
 }
 
 /// Spans are made once and lit again: one that was replaced under the pointer could not be clicked.
-let strips = [], stripsOf = "", drawnAt = -1;
+let strips = [], stripsOf = "", drawnAt = {i: -1, j: -1};
 function drawText(panel, sides) {
-  const isAway = state.i !== drawnAt && state.i >= 0 && strips[0] && !strips[0].spans.has(state.i);
-  if (isAway) pages.clear();  // a choice elsewhere turns to its page; turning pages keeps the choice
-  drawnAt = state.i;
-  const key = [state.view, state.layer, isAway ? state.i : stripsOf.split("/")[2] ?? "", ...sides.map(side => side.name), ...pages.values()].join("/");
+  // A choice elsewhere turns to its page, of the queries or of the keys; turning pages keeps the choice.
+  const away = strips.filter(({which, isQuery, spans}) => {
+    const side = isQuery ? "i" : "j";
+    return which === 0 && state[side] !== drawnAt[side] && state[side] >= 0 && !spans.has(state[side]);
+  });
+  for (const {title} of away) pages.delete(title);
+  drawnAt = {i: state.i, j: state.j};
+  const centre = away.length ? `${state.i},${state.j}` : stripsOf.split("/")[2] ?? "", shown = sides.map(side => [side.view, side.layer, side.name].join());
+  const key = [state.view, state.layer, centre, ...shown, ...pages.values()].join("/");
   if (key !== stripsOf || !panel.contains(strips[0]?.box)) {
     panel.replaceChildren();
     strips = [];
@@ -69,7 +74,7 @@ function drawText(panel, sides) {
 }
 function makeStrip(panel, which, title, count, name, answer, isQuery, isKey) {
   panel.append(make("h3", {textContent: title}));
-  const centre = isQuery && state.i >= 0 ? state.i : state.j >= 0 ? state.j : 0;
+  const centre = isQuery && state.i >= 0 ? state.i : Math.max(0, state.j);
   const wanted = pages.has(title) ? pages.get(title) : Math.floor(centre - SHOWN / 2);
   const start = count <= SHOWN ? 0 : Math.max(0, Math.min(count - SHOWN, wanted)), end = Math.min(count, start + SHOWN);
   if (count > SHOWN) {
@@ -89,7 +94,7 @@ function makeStrip(panel, which, title, count, name, answer, isQuery, isKey) {
   const at = n => isQuery && (state.way === "to" || !isKey) ? {i: n} : {j: n, ...(isQuery ? {i: n} : {})};
   box.onclick = e => { if (e.target.dataset.n) chooseToken(at(Number(e.target.dataset.n)), holdCell); };
   box.onpointerover = e => { if (e.target.dataset.n && !held() && e.pointerType === "mouse") chooseToken(at(Number(e.target.dataset.n))); };
-  strips.push({which, box, spans, isQuery, isKey});
+  strips.push({which, title, box, spans, isQuery, isKey});
 }
 const pages = new Map();
 /// A choice that is made in any of the views: what the first one has no position for changes nothing.
