@@ -154,6 +154,18 @@ def test_a_cut_is_named_as_its_own_view_counts(tmp_path: Path, browser: Browser)
     assert settled(page).evaluate("[state.view, state.layer, state.head]") == [0, 2, 1]
 
 
+def test_weights_stand_beside_weights(tmp_path: Path, browser: Browser) -> None:
+    """The run with a head cut has no norms: what a head writes cannot be compared with its weights."""
+    tensors, metadata = full_file()
+    mine, other = ((tensors[f"{v}/0/weights"][2].astype(np.float32) / 254) ** 2 for v in (0, 1))
+    page = browser.open(page_of(tmp_path, tensors, metadata), f"head=2&i=5&j={mine[5].argmax()}&paint=writes&beside=1&diff=1")
+    shown = "[geometry.shown, geometry.beside.shown, geometry.difference.shown].map(x => Array.from(x.cells))"
+    assert not page.locator("#paint").is_visible() and "%" in page.locator(".value").inner_text()
+    assert all(np.allclose(a, b.ravel(), atol=1e-6) for a, b in zip(page.evaluate(shown), (mine, other, other - mine)))
+    page.locator("#beside").select_option("-1")
+    assert settled(page).locator("#paint").is_visible() and "%" not in page.locator(".value").inner_text()
+
+
 def test_effects_that_a_file_lacks_are_said_of_each_view(tmp_path: Path, browser: Browser) -> None:
     page = browser.open(made(tmp_path, [*ABC], *(view(name, (3, 3), kinds("self", "self")) for name in "ab")), "tab=does&beside=1")
     parts = page.locator("#panel .halves > div").all_inner_texts()

@@ -26,7 +26,7 @@ async function drawBeside(region, turn) {
   el("diffMap").hidden = !shown || !state.diff;
   el("mapName").textContent = shown ? viewName(file.views[state.view], state.view) : "";
   if (!shown) return;
-  const other = file.views[v], l = Math.min(state.layer, other.layers.length - 1), h = Math.min(state.head, other.layers[l].heads - 1), head = await openHead(v, l, h);
+  const other = file.views[v], l = layerBeside(v), h = Math.min(state.head, other.layers[l].heads - 1), head = await openHead(v, l, h);
   if (turn !== rendering) return;
   const says = (...at) => `layer ${layerNumber(...at)}, ${headName(...at)}`, own = says(v, l, h);
   const name = viewName(other, v) + (own === says(state.view, state.layer, state.head) ? "" : ", " + own);

@@ -3,14 +3,18 @@ const opened = new Map(), ready = new Set();
 const layerOf = (v, l) => file.views[v].layers[l];
 const infoOf = (v, l, h) => (layerOf(v, l).head_info || [])[h] || {};
 
+/// The layer that stands beside the chosen one.
+const layerBeside = v => Math.min(state.layer, file.views[v].layers.length - 1);
+/// Whether all that is shown has norms: a weight and a weight x norm do not compare.
+const hasNorms = () => [state.view, state.beside].every(v => v < 0 || has(`${v}/${layerBeside(v)}/norms`));
 /// Whether colours and numbers are weight x norm, what a head writes of a key, in place of weights.
-const isNorm = (paint = state.paint, v = state.view, l = state.layer) => paint === "writes" && has(`${v}/${l}/norms`);
+const isNorm = (paint = state.paint) => paint === "writes" && hasNorms();
 const isUnit = () => state.range === "unit" && !isNorm(), amount = x => isNorm() ? short(x) : percent(x);
-const keyOf = (v, l, h, paint = state.paint) => `${v}/${l}/${h}/${isNorm(paint, v, l)}`;
+const keyOf = (v, l, h, paint = state.paint) => `${v}/${l}/${h}/${isNorm(paint)}`;
 /// Null where the file has nothing of this head.
 function openHead(v, l, h, paint = state.paint) {
   const key = keyOf(v, l, h, paint);
-  if (!opened.has(key)) opened.set(key, (isNorm(paint, v, l) ? openWritten(v, l, h) : open(v, l, h)).finally(() => ready.add(key)));
+  if (!opened.has(key)) opened.set(key, (isNorm(paint) ? openWritten(v, l, h) : open(v, l, h)).finally(() => ready.add(key)));
   return opened.get(key);
 }
 /// The keys [low, high) that each query may see, where the file says it: read before a map is drawn.

@@ -110,7 +110,7 @@ function drawControls() {
   fillSelect(el("beside"), [[-1, "nothing"], ...views.map((v, n) => [n, viewName(v, n)])], state.beside);
   el("diffBox").hidden = state.beside < 0;
   for (const id of ["paint", "range", "spacing", "theme"]) el(id).value = state[id];
-  el("paint").hidden = !has(`${state.view}/${state.layer}/norms`);
+  el("paint").hidden = !hasNorms();
   el("map").classList.toggle("zoomed", state.region !== null);
   el("legend").textContent = legend();
   el("saveSvg").textContent = `SVG of the ${{lines: "lines", why: "products"}[state.tab] || "map"}`;
